@@ -1,0 +1,149 @@
+# Programs from presets.
+#
+#   megacpp_add_preset(NAME MODEL gpt2_124m
+#     [TP n] [PP n] [CP n] [EP n] [ETP n] [SEQUENCE_PARALLEL]
+#     [MICRO_BATCH n] [SEQUENCE n]           # default 4 and 1024
+#     [PRECISION fp32|bf16_mixed|fp64]       # default bf16_mixed
+#     [RECOMPUTE none|selective|full]        # default none
+#     [DEVICE cpu]
+#     [INCLUDE header...])                   # if the model is not one of megacpp's own
+#
+# writes run.hpp (the run as a type named after the preset) and main.cpp into the build folder and
+# adds the executable NAME. MODEL is a value in namespace mc::preset.
+#
+#   megacpp_add_run(NAME run.hpp STRUCT)
+#
+# adds the executable NAME for a run written by hand.
+
+set(megacpp_templates ${CMAKE_CURRENT_LIST_DIR} CACHE INTERNAL "Folder of run.hpp.in")
+
+# The commit of the enclosing checkout, for --version; reconfigures when it changes.
+function(megacpp_git_hash result)
+  set(${result} "" PARENT_SCOPE)
+  find_program(MEGACPP_GIT git)
+  mark_as_advanced(MEGACPP_GIT)
+  if(NOT MEGACPP_GIT)
+    return()
+  endif()
+  execute_process(COMMAND ${MEGACPP_GIT} rev-parse --short=12 HEAD
+    WORKING_DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR}
+    OUTPUT_VARIABLE hash OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET RESULT_VARIABLE failed)
+  if(failed)
+    return()
+  endif()
+  execute_process(COMMAND ${MEGACPP_GIT} rev-parse --git-path logs/HEAD
+    WORKING_DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR}
+    OUTPUT_VARIABLE log OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
+  get_filename_component(log "${log}" ABSOLUTE BASE_DIR ${CMAKE_CURRENT_SOURCE_DIR})
+  if(EXISTS "${log}")
+    set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${log}")
+  endif()
+  set(${result} ${hash} PARENT_SCOPE)
+endfunction()
+
+# The executable and how it is compiled; only this unit knows the commit, so that a commit rebuilds
+# no more.
+function(megacpp_add_program name main)
+  add_executable(${name} ${main})
+  target_link_libraries(${name} PRIVATE megacpp::megacpp)
+  if(NOT MEGACPP_SANITIZE)
+    target_compile_options(${name} PRIVATE $<$<NOT:$<CONFIG:Debug>>:-O3>)
+  endif()
+  if(TARGET megacpp_own)
+    target_link_libraries(${name} PRIVATE megacpp_own)
+  elseif(NOT DEFINED MEGACPP_MARCH)
+    target_compile_options(${name} PRIVATE -march=native)
+  elseif(MEGACPP_MARCH)
+    target_compile_options(${name} PRIVATE -march=${MEGACPP_MARCH})
+  endif()
+  megacpp_git_hash(hash)
+  if(hash)
+    set_property(SOURCE ${main} APPEND PROPERTY COMPILE_DEFINITIONS MEGACPP_GIT_HASH="${hash}")
+  endif()
+endfunction()
+
+function(megacpp_add_run name header struct)
+  if(ARGN)
+    message(FATAL_ERROR "megacpp_add_run(${name} ...): takes NAME, the header and the struct, not also '${ARGN}'.")
+  endif()
+  get_filename_component(run_header "${header}" ABSOLUTE BASE_DIR ${CMAKE_CURRENT_SOURCE_DIR})
+  if(NOT EXISTS "${run_header}")
+    message(FATAL_ERROR "megacpp_add_run(${name} ...): there is no header ${run_header}.")
+  endif()
+  set(run_struct ${struct})
+  set(main ${CMAKE_CURRENT_BINARY_DIR}/${name}.run/main.cpp)
+  configure_file(${megacpp_templates}/main.cpp.in ${main} @ONLY)
+  megacpp_add_program(${name} ${main})
+endfunction()
+
+function(megacpp_add_preset name)
+  set(numbers TP PP CP EP ETP MICRO_BATCH SEQUENCE)
+  set(words MODEL PRECISION RECOMPUTE DEVICE)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "SEQUENCE_PARALLEL" "${numbers};${words}" "INCLUDE")
+  set(where "megacpp_add_preset(${name} ...):")
+  if(arg_UNPARSED_ARGUMENTS)
+    message(FATAL_ERROR "${where} unknown argument '${arg_UNPARSED_ARGUMENTS}'.")
+  endif()
+  if(arg_KEYWORDS_MISSING_VALUES)
+    message(FATAL_ERROR "${where} ${arg_KEYWORDS_MISSING_VALUES} has no value.")
+  endif()
+  if(NOT arg_MODEL MATCHES "^[A-Za-z_][A-Za-z0-9_:]*$")
+    message(FATAL_ERROR "${where} MODEL must name a model of namespace mc::preset, for example gpt2_124m.")
+  endif()
+  foreach(number IN LISTS numbers)
+    if(DEFINED arg_${number} AND NOT arg_${number} MATCHES "^[1-9][0-9]*$")
+      message(FATAL_ERROR "${where} ${number} must be a positive integer, not '${arg_${number}}'.")
+    endif()
+  endforeach()
+
+  set(defaults MICRO_BATCH=4 SEQUENCE=1024 PRECISION=bf16_mixed RECOMPUTE=none DEVICE=cpu)
+  foreach(default IN LISTS defaults)
+    string(REGEX MATCH "^(.*)=(.*)$" _ ${default})
+    if(NOT DEFINED arg_${CMAKE_MATCH_1})
+      set(arg_${CMAKE_MATCH_1} ${CMAKE_MATCH_2})
+    endif()
+  endforeach()
+  foreach(choice "PRECISION;fp32;bf16_mixed;fp64" "RECOMPUTE;none;selective;full" "DEVICE;cpu")
+    list(POP_FRONT choice key)
+    if(NOT arg_${key} IN_LIST choice)
+      list(JOIN choice ", " choice)
+      message(FATAL_ERROR "${where} ${key} must be one of ${choice}, not '${arg_${key}}'.")
+    endif()
+  endforeach()
+
+  set(layout)
+  foreach(axis TP PP CP EP ETP) # the order of mc::layout
+    if(DEFINED arg_${axis})
+      string(TOLOWER ${axis} member)
+      list(APPEND layout ".${member} = ${arg_${axis}}")
+    endif()
+  endforeach()
+  if(arg_SEQUENCE_PARALLEL)
+    list(APPEND layout ".sequence_parallel = true")
+  endif()
+
+  set(preset_name ${name})
+  string(REGEX REPLACE "[^A-Za-z0-9_]" "_" preset_struct ${name})
+  string(REGEX REPLACE "^([0-9])" "run_\\1" preset_struct ${preset_struct})
+  set(preset_model ${arg_MODEL})
+  list(JOIN layout ", " preset_layout)
+  set(preset_micro ${arg_MICRO_BATCH})
+  set(preset_sequence ${arg_SEQUENCE})
+  set(preset_precision ${arg_PRECISION})
+  set(preset_device ${arg_DEVICE})
+  set(preset_recompute ${arg_RECOMPUTE})
+  set(preset_includes)
+  foreach(header IN LISTS arg_INCLUDE)
+    if(EXISTS "${CMAKE_CURRENT_SOURCE_DIR}/${header}")
+      set(header ${CMAKE_CURRENT_SOURCE_DIR}/${header})
+    endif()
+    string(APPEND preset_includes "#include \"${header}\"\n")
+  endforeach()
+
+  set(folder ${CMAKE_CURRENT_BINARY_DIR}/${name}.run)
+  configure_file(${megacpp_templates}/run.hpp.in ${folder}/run.hpp @ONLY)
+  set(run_header run.hpp)
+  set(run_struct ${preset_struct})
+  configure_file(${megacpp_templates}/main.cpp.in ${folder}/main.cpp @ONLY)
+  megacpp_add_program(${name} ${folder}/main.cpp)
+endfunction()

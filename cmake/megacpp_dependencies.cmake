@@ -1,0 +1,76 @@
+# Finds what megacpp needs and gathers it in megacpp::dependencies. Used by megacpp's own build and
+# by its package configuration. What is missing is one sentence that says what to install.
+
+if(TARGET megacpp::dependencies)
+  return()
+endif()
+
+macro(megacpp_missing sentence)
+  if(CMAKE_FIND_PACKAGE_NAME STREQUAL "megacpp") # inside find_package(megacpp)
+    set(megacpp_FOUND FALSE)
+    set(megacpp_NOT_FOUND_MESSAGE "${sentence}")
+    return()
+  else()
+    message(FATAL_ERROR "${sentence}")
+  endif()
+endmacro()
+
+macro(megacpp_require what debian_package target)
+  find_package(${what} QUIET ${ARGN})
+  if(NOT TARGET ${target})
+    megacpp_missing("megacpp needs ${what}: on Debian or Ubuntu, apt install ${debian_package}.")
+  endif()
+  list(APPEND megacpp_links ${target})
+endmacro()
+
+if(POLICY CMP0167)
+  cmake_policy(SET CMP0167 NEW) # Boost by its own package configuration
+endif()
+
+set(megacpp_links)
+set(megacpp_definitions)
+set(megacpp_includes)
+
+set(THREADS_PREFER_PTHREAD_FLAG ON)
+megacpp_require(Threads libc6-dev Threads::Threads)
+megacpp_require(fmt libfmt-dev fmt::fmt)
+megacpp_require(Eigen3 libeigen3-dev Eigen3::Eigen)
+megacpp_require(Boost libboost-dev Boost::headers) # Hana
+megacpp_require(CLI11 libcli11-dev CLI11::CLI11)
+megacpp_require(nlohmann_json nlohmann-json3-dev nlohmann_json::nlohmann_json)
+
+if(NOT DEFINED MEGACPP_OPENMP OR MEGACPP_OPENMP)
+  if(CMAKE_CXX_COMPILER_ID MATCHES "Clang")
+    megacpp_require(OpenMP libomp-dev OpenMP::OpenMP_CXX COMPONENTS CXX)
+  else()
+    megacpp_require(OpenMP g++ OpenMP::OpenMP_CXX COMPONENTS CXX)
+  endif()
+endif()
+
+# oneDNN is searched by hand: the CMake package of Debian's libdnnl-dev insists on OpenCL.
+set(megacpp_products "Eigen")
+if(NOT DEFINED MEGACPP_WITH_ONEDNN)
+  set(MEGACPP_WITH_ONEDNN AUTO)
+endif()
+if(MEGACPP_WITH_ONEDNN STREQUAL "AUTO" OR MEGACPP_WITH_ONEDNN)
+  find_path(MEGACPP_ONEDNN_INCLUDE oneapi/dnnl/dnnl.hpp)
+  find_library(MEGACPP_ONEDNN_LIBRARY dnnl)
+  mark_as_advanced(MEGACPP_ONEDNN_INCLUDE MEGACPP_ONEDNN_LIBRARY)
+  if(MEGACPP_ONEDNN_INCLUDE AND MEGACPP_ONEDNN_LIBRARY)
+    set(megacpp_definitions MEGACPP_WITH_ONEDNN=1)
+    set(megacpp_includes ${MEGACPP_ONEDNN_INCLUDE})
+    list(APPEND megacpp_links ${MEGACPP_ONEDNN_LIBRARY})
+    set(megacpp_products "oneDNN, ${MEGACPP_ONEDNN_LIBRARY}")
+  elseif(NOT MEGACPP_WITH_ONEDNN STREQUAL "AUTO")
+    megacpp_missing("MEGACPP_WITH_ONEDNN is ON, and oneDNN was not found: on Debian or Ubuntu, apt install libdnnl-dev.")
+  endif()
+endif()
+if(NOT CMAKE_FIND_PACKAGE_NAME STREQUAL "megacpp" OR NOT megacpp_FIND_QUIETLY)
+  message(STATUS "megacpp: matrix products by ${megacpp_products}")
+endif()
+
+add_library(megacpp::dependencies INTERFACE IMPORTED)
+set_target_properties(megacpp::dependencies PROPERTIES
+  INTERFACE_LINK_LIBRARIES "${megacpp_links}"
+  INTERFACE_COMPILE_DEFINITIONS "${megacpp_definitions}"
+  INTERFACE_INCLUDE_DIRECTORIES "${megacpp_includes}")

@@ -1,0 +1,39 @@
+# What a builder can choose. Nothing here reaches a project that only links megacpp::megacpp.
+
+option(MEGACPP_BUILD_TESTS "Build the tests" ${PROJECT_IS_TOP_LEVEL})
+option(MEGACPP_BUILD_EXAMPLES "Add the targets of examples/ (programs are built on request)"
+       ${PROJECT_IS_TOP_LEVEL})
+option(MEGACPP_BUILD_BENCH "Add the targets of bench/" ${PROJECT_IS_TOP_LEVEL})
+option(MEGACPP_SLOW_TESTS "Register the tests that configure and build again (label slow)" OFF)
+option(MEGACPP_WERROR "Treat warnings as errors in tests, examples and presets" OFF)
+option(MEGACPP_OPENMP "Use OpenMP threads; OFF for ThreadSanitizer" ON)
+set(MEGACPP_WITH_ONEDNN AUTO CACHE STRING "Matrix products by oneDNN: AUTO, ON or OFF (by Eigen)")
+set_property(CACHE MEGACPP_WITH_ONEDNN PROPERTY STRINGS AUTO ON OFF)
+set(MEGACPP_MARCH native CACHE STRING "Processor to build for; empty: the compiler's default")
+set(MEGACPP_SANITIZE "" CACHE STRING "Sanitizers, for example address,undefined or thread")
+set(MEGACPP_CXX_STANDARD 20 CACHE STRING "C++ standard of tests, examples and presets: 20 or 23")
+set(MEGACPP_SHARED_DIR ${PROJECT_SOURCE_DIR}/../shared CACHE PATH
+    "Folder with the fixtures of the parity tests and with data/tinyshakespeare.txt")
+
+if(PROJECT_IS_TOP_LEVEL)
+  if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
+    set(CMAKE_BUILD_TYPE Release CACHE STRING "Build type" FORCE)
+  endif()
+  set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+  set(CMAKE_CXX_STANDARD ${MEGACPP_CXX_STANDARD})
+  set(CMAKE_CXX_STANDARD_REQUIRED ON)
+  set(CMAKE_CXX_EXTENSIONS OFF)
+  if(MEGACPP_SANITIZE)
+    string(REPLACE ";" "," sanitizers "${MEGACPP_SANITIZE}")
+    add_compile_options(-fsanitize=${sanitizers} -fno-sanitize-recover=all
+                        -fno-omit-frame-pointer -g1)
+    add_link_options(-fsanitize=${sanitizers})
+  endif()
+endif()
+
+# How the project's own sources are compiled: with all warnings, for this processor.
+add_library(megacpp_own INTERFACE)
+target_compile_options(megacpp_own INTERFACE -Wall -Wextra -Wpedantic -Wconversion
+  $<$<BOOL:${MEGACPP_WERROR}>:-Werror>
+  $<$<BOOL:${MEGACPP_MARCH}>:-march=${MEGACPP_MARCH}>)
+target_link_libraries(megacpp_own INTERFACE megacpp::megacpp)
