@@ -1,0 +1,71 @@
+// What an op's adjoint sees and says while the backward pass is derived: cotangents of its outputs in,
+// cotangents of its inputs out. That a cotangent's placement is the dual of its value's is checked
+// here, for every op alike, and nobody can declare it otherwise.
+#pragma once
+
+#include <megacpp/graph/builder.hpp>
+
+namespace mc {
+namespace op {
+constexpr void like_first(inference& c) {
+  c.declare(c.in(0));
+  place_output(c, 0, algebra::sum, {0, 1});
+  if (c.has(1) && !c.in(0).same_dims(c.in(1))) c.fail(fault::S003, 0, 1);
+}
+constexpr void accumulate_rule(inference& c) {
+  value& v = c.declare(c.in(0));
+  v.type = accumulator_of(c.in(0).type);
+  place_output(c, 0, algebra::sum, {0});
+}
+/// Sum of two cotangents of one value.
+inline constexpr op_info sum{"sum", &like_first, nullptr, nullptr, 0, false, 0};
+/// Adds its input to a gradient; stands where an adjoint hands a cotangent on unchanged.
+inline constexpr op_info accumulate{"accumulate", &accumulate_rule, nullptr, nullptr, 0, true};
+} // namespace op
+
+struct backward {
+  builder& b;
+  std::array<value_id, max_values> ct{};
+  std::array<bool, max_values> wanted{};
+
+  constexpr explicit backward(builder& builder) : b(builder) {
+    for (value_id& v : ct) v = -1;
+  }
+
+  /// Cotangent of a forward value, or -1 while there is none.
+  constexpr value_id of(value_id v) const { return v < 0 ? value_id{-1} : ct[static_cast<unsigned>(v)]; }
+  /// True if somebody needs the gradient of this value: a trainable parameter or the block's input
+  /// lies behind it. An adjoint emits nothing for operands nobody wants.
+  constexpr bool wants(value_id v) const { return v >= 0 && wanted[static_cast<unsigned>(v)]; }
+
+  /// Contributes cotangent `id` to the forward value `to`.
+  constexpr void give(value_id to, value_id id, int line) {
+    if (!wants(to)) return;
+    graph& g = b.g;
+    const bool leaf = accumulates_in_store(to);
+    if (leaf) {
+      const value& c = g.at(id);
+      const bool own = c.producer >= 0 && g.at_node(c.producer).op->accumulates && c.grad_of < 0;
+      if (!own) id = b.emit(op::accumulate, {id}, line);
+      g.at(id).is = role::gradient;
+    }
+    value& c = g.at(id);
+    if (!c.same_dims(g.at(to)) || c.at != mc::cotangent(g.at(to).at))
+      b.fail(fault::P006, line, c.producer >= 0 ? g.at_node(c.producer).op->name : "cotangent", to, id);
+    if (c.grad_of < 0) c.grad_of = to;
+    value_id& have = ct[static_cast<unsigned>(to)];
+    if (have < 0 || leaf) have = id;
+    else have = b.emit(op::sum, {have, id}, line), g.at(have).grad_of = to;
+  }
+
+  /// Parameters, and values the prologue derives from them, collect their gradients over micro-batches
+  /// in the main-grad store; all others get one cotangent a micro-batch.
+  constexpr bool accumulates_in_store(value_id v) const {
+    const value& x = b.g.at(v);
+    if (b.when == phase::epilogue) return false;
+    return x.is == role::parameter ||
+           (x.producer >= 0 && b.g.at_node(x.producer).when == phase::prologue);
+  }
+};
+
+} // namespace mc

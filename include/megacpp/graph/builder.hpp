@@ -1,0 +1,176 @@
+// Building a graph: handles, parameters, inputs, and emitting checked nodes. The builder records the
+// first fault and goes on, so that one mistake gives one error.
+#pragma once
+
+#include <megacpp/graph/op.hpp>
+
+namespace mc {
+
+struct builder;
+
+/// A handle to a value under construction. Plain, copyable, not a template.
+struct var {
+  builder* b = nullptr;
+  value_id id = -1;
+
+  constexpr const value& type() const;
+  constexpr place at(axis a) const { return type().at[a]; }
+};
+
+struct builder {
+  graph g{};
+  phase when = phase::forward;
+  bool derived = false;
+
+  constexpr explicit builder(const mesh& m) { g.ranks = m; }
+
+  /// Records a fault as "op(a, b) over axis", unless there is one already.
+  constexpr void fail(fault f, int line, const char* op, value_id a = -1, value_id b = -1, int over = -1) {
+    if (g.wrong.code != fault::none) return;
+    g.wrong.code = f;
+    g.wrong.line = line;
+    g.wrong.what << op << "(";
+    describe(a);
+    if (a >= 0 && b >= 0) g.wrong.what << ", ";
+    describe(b);
+    g.wrong.what << ")";
+    if (over >= 0) g.wrong.what << " over " << name_of(static_cast<axis>(over));
+  }
+  /// The name of a parameter or input, also behind redistributions; of an intermediate, op@line.
+  constexpr void describe(value_id v) {
+    if (v < 0) return;
+    while (g.at(v).producer >= 0 && g.at_node(g.at(v).producer).from != g.at_node(g.at(v).producer).to)
+      v = g.at_node(g.at(v).producer).in[0];
+    const value& x = g.at(v);
+    auto& out = g.wrong.what;
+    if (x.scope[0] != 0) out << x.scope << ".";
+    if (x.name[0] != 0) {
+      out << x.name;
+    } else if (x.producer >= 0) {
+      const node& n = g.at_node(x.producer);
+      out << n.op->name << "@" << n.line;
+    }
+  }
+
+  constexpr value_id add(const value& v, int line) {
+    if (g.value_count == max_values) {
+      fail(fault::S004, line, "value");
+      return static_cast<value_id>(max_values - 1);
+    }
+    g.at(static_cast<value_id>(g.value_count)) = v;
+    return static_cast<value_id>(g.value_count++);
+  }
+
+  /// Checks a value that enters the graph: states of one-rank axes normalise to invariant, levels are
+  /// set outer to inner in the order of the axes, and sharded extents divide.
+  constexpr void normalise(value& v, int line, const char* op) {
+    for (int a = 0; a < axes; ++a)
+      if (g.ranks.trivial(static_cast<axis>(a))) v.at.at[static_cast<unsigned>(a)] = I;
+    for (int i = 0; i < v.rank; ++i) {
+      const extent& e = v.dims[static_cast<unsigned>(i)];
+      std::int64_t ranks = 1;
+      std::int8_t level = 0;
+      for (int a = 0; a < axes; ++a) {
+        place& p = v.at.at[static_cast<unsigned>(a)];
+        if (!p.is_shard(e.d)) continue;
+        p.level = level++;
+        if (g.ranks.sized(static_cast<axis>(a))) ranks *= g.ranks.of(static_cast<axis>(a));
+      }
+      if (e.n % ranks != 0 || e.n <= 0) fail_extent(v, e, ranks, line, op);
+    }
+  }
+  constexpr void fail_extent(const value& v, const extent& e, std::int64_t ranks, int line,
+                             const char* op) {
+    if (g.wrong.code != fault::none) return;
+    g.wrong.code = fault::S001;
+    g.wrong.line = line;
+    g.wrong.what << op << "(";
+    if (v.scope[0] != 0) g.wrong.what << v.scope << ".";
+    g.wrong.what << v.name << ": " << name_of(e.d) << " " << e.n << " over " << ranks << " ranks)";
+  }
+
+  constexpr var input(feed from, const char* name, dtype t, std::initializer_list<extent> dims,
+                      placement at, int line = __builtin_LINE()) {
+    value v;
+    v.name = name, v.type = t, v.is = role::input, v.from = from, v.at = at;
+    for (const extent& e : dims) v.dims[static_cast<unsigned>(v.rank++)] = e;
+    normalise(v, line, "input");
+    return {this, add(v, line)};
+  }
+
+  /// A parameter "scope.name" with the placement in which it is stored: invariant or sharded, never
+  /// replicated, so that its gradient is complete wherever the optimizer sees it.
+  constexpr var parameter(const char* scope, const char* name, dtype t,
+                          std::initializer_list<extent> dims, placement at, parameter_info info,
+                          int line = __builtin_LINE()) {
+    value v;
+    v.scope = scope, v.name = name, v.type = t, v.is = role::parameter, v.at = at;
+    for (const extent& e : dims) v.dims[static_cast<unsigned>(v.rank++)] = e;
+    normalise(v, line, "parameter");
+    for (int i = 0; i < g.parameter_count; ++i) {
+      const value& other = g.at(g.parameters[static_cast<unsigned>(i)].v);
+      if (same(other.scope, scope) && same(other.name, name)) fail(fault::S005, line, "parameter", g.parameters[static_cast<unsigned>(i)].v);
+    }
+    const value_id id = add(v, line);
+    if (g.parameter_count == max_parameters) {
+      fail(fault::S004, line, "parameter", id);
+      return {this, id};
+    }
+    info.v = id;
+    info.line = line;
+    g.parameters[static_cast<unsigned>(g.parameter_count++)] = info;
+    return {this, id};
+  }
+  static constexpr bool same(const char* a, const char* b) {
+    while (*a != 0 && *a == *b) ++a, ++b;
+    return *a == *b;
+  }
+
+  /// Adds a node whose op, inputs and attributes are set: runs the op's rule, adds its outputs.
+  /// Returns the first output.
+  constexpr value_id emit(node n) {
+    if (g.node_count == max_nodes) {
+      fail(fault::S004, n.line, n.op->name);
+      return static_cast<value_id>(max_values - 1);
+    }
+    n.when = when;
+    n.derived = derived;
+    inference c{g, n};
+    n.op->rule(c);
+    if (c.wrong != fault::none) fail(c.wrong, n.line, n.op->name, operand(n, c.first), operand(n, c.second), c.over);
+    for (int k = 0; k < c.outs; ++k) {
+      value& v = c.out[static_cast<unsigned>(k)];
+      v.producer = static_cast<node_id>(g.node_count);
+      n.out[static_cast<unsigned>(k)] = add(v, n.line);
+    }
+    g.at_node(g.node_count++) = n;
+    return n.out[0];
+  }
+  constexpr value_id emit(const op_info& op, std::initializer_list<value_id> in, int line,
+                          attributes attr = {}) {
+    node n;
+    n.op = &op;
+    n.line = line;
+    n.attr = attr;
+    unsigned k = 0;
+    for (value_id v : in) n.in[k++] = v;
+    return emit(n);
+  }
+
+private:
+  static constexpr value_id operand(const node& n, int k) {
+    return k < 0 ? value_id{-1} : n.in[static_cast<unsigned>(k)];
+  }
+};
+
+constexpr const value& var::type() const { return b->g.at(id); }
+
+/// An operand with the source line of the expression it stands in, for operators, which take no default
+/// arguments.
+struct located {
+  var x;
+  int line;
+  constexpr located(var v, int l = __builtin_LINE()) : x(v), line(l) {}
+};
+
+} // namespace mc

@@ -1,0 +1,176 @@
+// Values, nodes and the graph: plain constexpr data. Values (dtype, named dims, extents, placement) are
+// apart from nodes (op, inputs, outputs, attributes, source line).
+#pragma once
+
+#include <megacpp/graph/fault.hpp>
+#include <megacpp/graph/placement.hpp>
+#include <megacpp/num/dtype.hpp>
+
+#include <array>
+#include <cstdint>
+
+namespace mc {
+
+inline constexpr int max_rank = 4, max_inputs = 10, max_outputs = 5;
+inline constexpr int max_nodes = 256, max_values = 448, max_parameters = 48;
+
+using value_id = std::int16_t;
+using node_id = std::int16_t;
+
+/// Order of a dim's elements over the ranks that share it: contiguous, or balanced (rank i of n holds
+/// the chunks i and 2n-1-i of 2n, so that causal attention costs every rank the same).
+enum class order : std::uint8_t { contiguous, balanced };
+
+/// A named, global extent. Over an axis whose size is known only at start it is local.
+struct extent {
+  dim d = dim::none;
+  order o = order::contiguous;
+  std::int64_t n = 0;
+
+  constexpr extent() = default;
+  constexpr extent(dim name, std::int64_t size, order how = order::contiguous)
+      : d(name), o(how), n(size) {}
+  constexpr bool operator==(const extent&) const = default;
+};
+
+enum class role : std::uint8_t {
+  intermediate, // produced by a node
+  input,        // given by the caller: the stream, token ids, positions, a cotangent
+  parameter,    // lies in the weights store
+  gradient,     // lies in the main-grad store; every node that outputs one adds to it
+  scratch       // lives during its node only
+};
+
+/// Which forward input of the model a role::input value is.
+enum class feed : std::uint8_t {
+  none, stream, tokens, labels, positions, documents, token_keys, last, d_output,
+  gradient, master, first_moment, second_moment, weight, token_count // of the update graph, by group
+};
+inline constexpr int max_slots = 8; ///< inputs of one feed
+inline constexpr int feeds = 15 * max_slots;
+
+struct value {
+  const char* scope = ""; ///< parameters: "scope.name"; else empty
+  const char* name = "";
+  dtype type = dtype::f32;
+  role is = role::intermediate;
+  feed from = feed::none;
+  std::int8_t slot = 0; ///< which of several inputs of one feed
+  std::int8_t rank = 0;
+  std::array<extent, max_rank> dims{};
+  placement at{};
+  node_id producer = -1;
+  value_id grad_of = -1; ///< for cotangents and gradients: the forward value
+
+  constexpr const extent& back() const { return dims[static_cast<unsigned>(rank - 1)]; }
+  constexpr int find(dim d) const {
+    for (int i = 0; i < rank; ++i)
+      if (dims[static_cast<unsigned>(i)].d == d) return i;
+    return -1;
+  }
+  constexpr bool same_dims(const value& o) const {
+    bool same = rank == o.rank;
+    for (unsigned i = 0; same && i < static_cast<unsigned>(rank); ++i) same = dims[i] == o.dims[i];
+    return same;
+  }
+  constexpr bool differentiable() const { return type != dtype::i32 && type != dtype::u8; }
+};
+
+/// When a node runs. prologue and epilogue: once a step (values derived from parameters, and the
+/// transpose of that); forward and the two halves of the backward pass: once a micro-batch.
+enum class phase : std::uint8_t { prologue, forward, input_gradient, weight_gradient, epilogue };
+
+struct attributes {
+  std::array<double, 2> f{};
+  std::array<std::int64_t, 3> i{};
+  constexpr bool operator==(const attributes&) const = default;
+};
+
+struct op_info;
+
+struct node {
+  const op_info* op = nullptr;
+  std::array<value_id, max_inputs> in{-1, -1, -1, -1, -1, -1, -1, -1, -1, -1};
+  std::array<value_id, max_outputs> out{-1, -1, -1, -1, -1};
+  attributes attr{};
+  axis ax{};          ///< redistributions: the axis ...
+  place from{}, to{}; ///< ... and the two states
+  phase when = phase::forward;
+  bool derived = false; ///< written by a pass, not by the model
+  int line = 0;
+};
+
+enum class init : std::uint8_t { zeros, ones, normal };
+
+/// What the registry knows of a parameter beside its value.
+struct parameter_info {
+  value_id v = -1;
+  init how = init::zeros;
+  double std = 0;      ///< of a normal initialisation
+  bool decay = false;  ///< weight decay applies
+  bool frozen = false; ///< no gradient is derived
+  bool tied = false;   ///< the parameter of the same full name in the stem is meant
+  std::int64_t valid_rows = 0; ///< of a padded first dim, the rows that exist; 0: all
+  int line = 0;                ///< of its declaration
+};
+
+struct graph {
+  std::array<node, max_nodes> nodes{};
+  std::array<value, max_values> values{};
+  std::array<parameter_info, max_parameters> parameters{};
+  int node_count = 0, value_count = 0, parameter_count = 0;
+  std::array<value_id, 2> outputs{-1, -1}; ///< the stream, or loss and token count, or logits
+  value_id d_stream = -1;                  ///< cotangent of the stream that comes in
+  mesh ranks{};
+  fault_record wrong{};
+
+  constexpr const value& at(value_id v) const { return values[static_cast<unsigned>(v)]; }
+  constexpr value& at(value_id v) { return values[static_cast<unsigned>(v)]; }
+  constexpr const node& at_node(int i) const { return nodes[static_cast<unsigned>(i)]; }
+  constexpr node& at_node(int i) { return nodes[static_cast<unsigned>(i)]; }
+  constexpr const parameter_info* parameter_of(value_id v) const {
+    for (int i = 0; i < parameter_count; ++i)
+      if (parameters[static_cast<unsigned>(i)].v == v) return &parameters[static_cast<unsigned>(i)];
+    return nullptr;
+  }
+};
+
+/// Number of elements one rank holds; a type of its own, so that local and global counts do not mix.
+struct local_count {
+  std::int64_t n = 0;
+};
+
+/// Extent of dim i of a value on one rank.
+constexpr std::int64_t local_extent(const mesh& m, const value& v, int i) {
+  const extent& e = v.dims[static_cast<unsigned>(i)];
+  std::int64_t n = e.n;
+  for (int a = 0; a < axes; ++a)
+    if (v.at.at[static_cast<unsigned>(a)].is_shard(e.d) && m.sized(static_cast<axis>(a)))
+      n /= m.of(static_cast<axis>(a));
+  return n;
+}
+
+constexpr local_count local_size(const mesh& m, const value& v) {
+  std::int64_t n = 1;
+  for (int i = 0; i < v.rank; ++i) n *= local_extent(m, v, i);
+  return {n};
+}
+
+constexpr std::int64_t local_bytes(const mesh& m, const value& v) {
+  return local_size(m, v).n * size_of(v.type);
+}
+
+/// The dual of a value: same dims, dual placement; gradients of parameters in the accumulator type.
+constexpr value cotangent(const value& v, value_id of) {
+  value c = v;
+  c.at = cotangent(v.at);
+  c.scope = "";
+  c.name = "";
+  c.is = role::intermediate;
+  c.from = feed::none;
+  c.producer = -1;
+  c.grad_of = of;
+  return c;
+}
+
+} // namespace mc

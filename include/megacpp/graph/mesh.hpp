@@ -1,0 +1,45 @@
+// The device mesh: its axes and their sizes, and the layout a user writes.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+namespace mc {
+
+/// Axes of the mesh. dp, cp, tp, pp span the dense mesh; edp, ep, etp, pp fold over the same ranks for
+/// experts. *Axis* is of the mesh, *dim* of a tensor.
+enum class axis : std::uint8_t { dp, cp, tp, pp, edp, ep, etp };
+inline constexpr int axes = 7;
+
+constexpr const char* name_of(axis a) {
+  constexpr const char* names[] = {"dp", "cp", "tp", "pp", "edp", "ep", "etp"};
+  return names[static_cast<int>(a)];
+}
+
+/// What a user writes: how one model is laid out over ranks. dp is absent on purpose: it is the world
+/// size divided by tp * cp * pp, read at start, so that one binary runs on any number of replicas.
+struct layout {
+  int tp = 1;                     ///< tensor parallel
+  int pp = 1;                     ///< pipeline stages
+  int cp = 1;                     ///< context parallel
+  int ep = 1;                     ///< expert parallel
+  int etp = 0;                    ///< tensor parallel inside experts; 0: 1 when ep > 1, else tp
+  bool sequence_parallel = false; ///< the residual stream is sharded over tp along the sequence
+
+  constexpr int expert_tp() const { return etp > 0 ? etp : (ep > 1 ? 1 : tp); }
+  constexpr bool operator==(const layout&) const = default;
+};
+
+/// Axis sizes; 0 means known only at start (dp, edp), and extents over such an axis are local ones.
+struct mesh {
+  std::array<int, axes> size{0, 1, 1, 1, 0, 1, 1};
+
+  constexpr mesh() = default;
+  constexpr mesh(const layout& l) : size{0, l.cp, l.tp, l.pp, 0, l.ep, l.expert_tp()} {}
+  constexpr int of(axis a) const { return size[static_cast<unsigned>(a)]; }
+  /// True when the axis surely has one rank: its states normalise to invariant.
+  constexpr bool trivial(axis a) const { return of(a) == 1; }
+  constexpr bool sized(axis a) const { return of(a) > 0; }
+};
+
+} // namespace mc

@@ -1,0 +1,94 @@
+// Placement: for every mesh axis, how one tensor lies on the ranks of that axis.
+//
+//   state       meaning                                            its cotangent is
+//   invariant   same value, one logical computation                invariant
+//   replicate   same value, used differently by each rank          partial
+//   partial     pending sum                                        replicate
+//   shard(dim)  split along a named dim                            shard(dim)
+//
+// The four states and their duality are those of varying-manual-axes types (JAX shard_map, "invarying /
+// varying / unreduced / reduced") and of spmd_types.
+#pragma once
+
+#include <megacpp/graph/mesh.hpp>
+
+#include <array>
+#include <cstdint>
+
+namespace mc {
+
+/// Names of tensor dims. One tensor never has the same name twice.
+enum class dim : std::uint8_t {
+  none, batch, sequence, hidden, heads, kv_heads, head_dim, ffn, vocabulary, vocabulary_part,
+  position, expert, rows, elements, copies
+};
+
+constexpr const char* name_of(dim d) {
+  constexpr const char* names[] = {"-", "batch", "sequence", "hidden", "heads", "kv_heads", "head_dim",
+                                   "ffn", "vocabulary", "vocabulary_part", "position", "expert", "rows",
+                                   "elements", "copies"};
+  return names[static_cast<int>(d)];
+}
+
+enum class state : std::uint8_t { invariant, replicate, partial, shard };
+
+/// State on one axis. For shard: the dim, and the level of this axis among those that shard the same
+/// dim, 0 outermost; only the innermost axis of a dim may be gathered or re-sharded.
+struct place {
+  state s = state::invariant;
+  dim d = dim::none;
+  std::int8_t level = 0;
+
+  constexpr bool operator==(const place&) const = default;
+  constexpr bool is_shard(dim x) const { return s == state::shard && d == x; }
+};
+
+inline constexpr place I{}, R{state::replicate}, P{state::partial};
+/// Shard along a named dim.
+constexpr place S(dim d) { return {state::shard, d, 0}; }
+
+/// The state an operand without the sharded dim needs beside one placed so: replicate beside a shard
+/// (each rank uses it for its own part, so its gradient is a pending sum), invariant beside invariant.
+constexpr place beside(place p) { return p.s == state::shard ? R : p; }
+
+constexpr place cotangent(place p) {
+  if (p.s == state::replicate) return P;
+  if (p.s == state::partial) return R;
+  return p;
+}
+
+/// One place an axis.
+struct placement {
+  std::array<place, axes> at{};
+
+  constexpr place& operator[](axis a) { return at[static_cast<unsigned>(a)]; }
+  constexpr const place& operator[](axis a) const { return at[static_cast<unsigned>(a)]; }
+  constexpr bool operator==(const placement&) const = default;
+
+  /// How many axes shard this dim.
+  constexpr int levels(dim d) const {
+    int n = 0;
+    for (const place& p : at) n += p.is_shard(d);
+    return n;
+  }
+};
+
+constexpr placement cotangent(placement p) {
+  for (place& q : p.at) q = cotangent(q);
+  return p;
+}
+
+/// True if the table of redistributions has an entry from -> to. Shard -> partial (zero-pad) exists
+/// only as the derived adjoint of replicate -> shard.
+constexpr bool redistributes(place from, place to, bool derived) {
+  using enum state;
+  switch (from.s) {
+  case invariant: return to.s == replicate || to.s == shard;
+  case replicate: return to.s == shard;
+  case partial: return to.s != partial;
+  case shard: return to.s != partial || derived;
+  }
+  return false;
+}
+
+} // namespace mc

@@ -1,0 +1,47 @@
+// Counter-based random numbers: a value is a pure function of (key, counter), so a mask or an
+// initial weight does not depend on the layout, the number of threads or the order of evaluation.
+#pragma once
+
+#include <megacpp/config/config.hpp>
+
+#include <array>
+#include <cstdint>
+
+namespace mc {
+
+/// Philox4x32-10 (Salmon, Moraes, Dror, Shaw: "Parallel random numbers: as easy as 1, 2, 3", SC11).
+/// Returns four 32-bit words for a 64-bit key and a 128-bit counter.
+MEGACPP_HD constexpr std::array<std::uint32_t, 4> philox(std::uint64_t key, std::uint64_t low,
+                                                         std::uint64_t high = 0) {
+  auto k0 = static_cast<std::uint32_t>(key), k1 = static_cast<std::uint32_t>(key >> 32);
+  std::uint32_t c0 = static_cast<std::uint32_t>(low), c1 = static_cast<std::uint32_t>(low >> 32);
+  std::uint32_t c2 = static_cast<std::uint32_t>(high), c3 = static_cast<std::uint32_t>(high >> 32);
+  for (int round = 0; round < 10; ++round) {
+    const std::uint64_t p0 = std::uint64_t{0xD2511F53u} * c0, p1 = std::uint64_t{0xCD9E8D57u} * c2;
+    c0 = static_cast<std::uint32_t>(p1 >> 32) ^ c1 ^ k0;
+    c1 = static_cast<std::uint32_t>(p1);
+    c2 = static_cast<std::uint32_t>(p0 >> 32) ^ c3 ^ k1;
+    c3 = static_cast<std::uint32_t>(p0);
+    k0 += 0x9E3779B9u;
+    k1 += 0xBB67AE85u;
+  }
+  return {c0, c1, c2, c3};
+}
+
+/// A 64-bit key from a seed and a stream number; distinct streams never share counters.
+MEGACPP_HD constexpr std::uint64_t random_key(std::uint64_t seed, std::uint64_t stream) {
+  const auto w = philox(seed, stream, 0x6d65676163707021u);
+  return (std::uint64_t{w[1]} << 32) | w[0];
+}
+
+/// Uniform in [0, 1) with 24 random bits.
+MEGACPP_HD constexpr float uniform(std::uint32_t word) {
+  return static_cast<float>(word >> 8) * 0x1p-24f;
+}
+
+/// A number in [0, n) for n <= 2^32, by multiplication (bias below 2^-32 n).
+MEGACPP_HD constexpr std::uint64_t below(std::uint64_t n, std::uint32_t word) {
+  return (n * word) >> 32;
+}
+
+} // namespace mc

@@ -1,0 +1,87 @@
+// Elementwise ops.
+//
+//   add      y = a + b                                      da = db = dy
+//   gelu     y = x Phi(x) (exact), or with tanh:            dx = dy gelu'(x)
+//            y = x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))   (Hendrycks, Gimpel 2016)
+//   swiglu   y = silu(gate) * up, silu(z) = z sigmoid(z)    dgate = dy up silu'(gate), dup = dy silu(gate)
+//            (Shazeer 2020)
+//
+// All operands have the dims (..., F) of the result. Saved: the inputs of gelu and swiglu.
+// Placement: add takes operands placed alike, pending sums included; gelu and swiglu are not linear and
+// take none. FLOPs are not counted: these ops are bound by bytes, each operand once.
+#pragma once
+
+#include <megacpp/graph/adjoint.hpp>
+
+namespace mc {
+namespace op {
+
+constexpr void add_rule(inference& c) {
+  if (!c.in(0).same_dims(c.in(1))) c.fail(fault::S003, 0, 1);
+  c.declare(c.in(0));
+  place_output(c, 0, algebra::sum, {0, 1});
+}
+constexpr void add_adjoint(backward& d, const node& n) {
+  const value_id dy = d.of(n.out[0]);
+  if (dy < 0) return;
+  d.give(n.in[0], dy, n.line);
+  d.give(n.in[1], dy, n.line);
+}
+inline constexpr op_info add{"+", &add_rule, &add_adjoint, nullptr, 0, false, 1};
+
+constexpr void gelu_rule(inference& c) {
+  c.declare(c.in(0));
+  place_output(c, 0, algebra::nonlinear, {0});
+}
+constexpr void gelu_grad_rule(inference& c) { // dy, x
+  c.declare(c.in(0));
+  place_output(c, 0, algebra::product, {0, 1});
+}
+inline constexpr op_info gelu_grad{"gelu_grad", &gelu_grad_rule, nullptr, nullptr, 0, false, 0};
+constexpr void gelu_adjoint(backward& d, const node& n) {
+  const value_id dy = d.of(n.out[0]);
+  if (dy < 0 || !d.wants(n.in[0])) return;
+  d.give(n.in[0], d.b.emit(gelu_grad, {dy, n.in[0]}, n.line, n.attr), n.line);
+}
+inline constexpr op_info gelu{"gelu", &gelu_rule, &gelu_adjoint, nullptr, 0, false, 0, true};
+
+constexpr void swiglu_rule(inference& c) { // gate, up
+  if (!c.in(0).same_dims(c.in(1))) c.fail(fault::S003, 0, 1);
+  c.declare(c.in(0));
+  place_output(c, 0, algebra::nonlinear, {0, 1});
+}
+constexpr void swiglu_grad_rule(inference& c) { // dy, gate, up
+  for (int k = 0; k < 2; ++k) {
+    c.declare(c.in(0));
+    place_output(c, k, algebra::product, {0, 1, 2});
+  }
+}
+inline constexpr op_info swiglu_grad{"swiglu_grad", &swiglu_grad_rule, nullptr, nullptr, 0, false, 0};
+constexpr void swiglu_adjoint(backward& d, const node& n) {
+  const value_id dy = d.of(n.out[0]);
+  if (dy < 0) return;
+  const value_id dgate = d.b.emit(swiglu_grad, {dy, n.in[0], n.in[1]}, n.line);
+  const value_id dup = d.b.g.at_node(d.b.g.at(dgate).producer).out[1];
+  d.give(n.in[0], dgate, n.line);
+  d.give(n.in[1], dup, n.line);
+}
+inline constexpr op_info swiglu{"swiglu", &swiglu_rule, &swiglu_adjoint, nullptr, 0, false, 0, true};
+
+} // namespace op
+
+/// y = a + b, elementwise.
+constexpr var operator+(var a, located b) {
+  return {a.b, a.b->emit(op::add, {a.id, b.x.id}, b.line)};
+}
+
+enum class gelu_form : std::uint8_t { tanh, exact };
+
+constexpr var gelu(var x, gelu_form form = gelu_form::tanh, int line = __builtin_LINE()) {
+  return {x.b, x.b->emit(op::gelu, {x.id}, line, {{}, {form == gelu_form::exact}})};
+}
+
+constexpr var swiglu(var gate, var up, int line = __builtin_LINE()) {
+  return {gate.b, gate.b->emit(op::swiglu, {gate.id, up.id}, line)};
+}
+
+} // namespace mc

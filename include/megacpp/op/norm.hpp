@@ -1,0 +1,86 @@
+// Norms over the last dim (N), for every row m.
+//
+//   rms_norm    r = (mean_n x^2 + eps)^-1/2,                 y = x r gain
+//   layer_norm  mu = mean_n x, r = (mean_n (x-mu)^2 + eps)^-1/2,  y = (x-mu) r gain + bias
+//
+// (Zhang, Sennrich 2019; Ba, Kiros, Hinton 2016.) With h = (x-mu) r (mu = 0 for rms) and e = dy gain:
+//   dx = r (e - h mean_n(e h) [- mean_n e for layer_norm])
+//   dgain += sum_m dy h,  dbias += sum_m dy
+// Saved: x and the row statistics, in the accumulator type.
+// Placement: rows may be sharded in any way; the normalised dim is needed whole; no pending sums.
+// A gain beside sharded rows is replicated, so its gradient is a pending sum.
+#pragma once
+
+#include <megacpp/op/linear.hpp>
+
+namespace mc {
+namespace op {
+
+/// A row statistic of x: its dims without the last, in the accumulator type.
+constexpr void declare_statistic(inference& c, const value& x) {
+  value& s = c.declare(x);
+  s.type = accumulator_of(x.type);
+  --s.rank;
+  s.dims[static_cast<unsigned>(s.rank)] = extent{};
+}
+
+constexpr void norm_rule(inference& c, int statistics) { // x, gain, [bias]
+  const value& x = c.in(0);
+  const dim last = x.back().d;
+  for (int k = 1; k < 3; ++k)
+    if (c.has(k) && (c.in(k).rank != 1 || c.in(k).back().d != last)) c.fail(fault::S003, 0, k);
+    else if (c.has(k) && c.in(k).back().n != x.back().n) c.fail(fault::S002, 0, k);
+  c.declare(x);
+  place_output(c, 0, algebra::nonlinear, {0, 1, 2}, {last});
+  for (int k = 0; k < statistics; ++k) {
+    declare_statistic(c, x);
+    place_output(c, 1 + k, algebra::nonlinear, {0, 1, 2}, {last});
+  }
+}
+constexpr void rms_norm_rule(inference& c) { norm_rule(c, 1); }
+constexpr void layer_norm_rule(inference& c) { norm_rule(c, 2); }
+
+constexpr void norm_grad_rule(inference& c) { // dy, x, gain, statistics...
+  c.declare(c.in(0));
+  place_output(c, 0, algebra::product, {0, 1, 2, 3, 4}, {c.in(0).back().d});
+}
+constexpr void norm_gain_grad_rule(inference& c) { // dy, x, statistics...
+  value& d = c.declare(accumulator_of(c.in(0).type), {c.in(0).back()});
+  (void)d;
+  place_output(c, 0, algebra::product, {0, 1, 2, 3}, {c.in(0).back().d});
+}
+
+inline constexpr op_info rms_norm_grad{"rms_norm_grad", &norm_grad_rule};
+inline constexpr op_info rms_norm_gain_grad{"rms_norm_gain_grad", &norm_gain_grad_rule, nullptr, nullptr, 0, true};
+inline constexpr op_info layer_norm_grad{"layer_norm_grad", &norm_grad_rule};
+inline constexpr op_info layer_norm_gain_grad{"layer_norm_gain_grad", &norm_gain_grad_rule, nullptr, nullptr, 0, true};
+
+constexpr void rms_norm_adjoint(backward& d, const node& n) {
+  const value_id dy = d.of(n.out[0]), x = n.in[0], gain = n.in[1], r = n.out[1];
+  if (dy < 0) return;
+  if (d.wants(x)) d.give(x, d.b.emit(rms_norm_grad, {dy, x, gain, r}, n.line), n.line);
+  if (d.wants(gain)) d.give(gain, d.b.emit(rms_norm_gain_grad, {dy, x, r}, n.line), n.line);
+}
+constexpr void layer_norm_adjoint(backward& d, const node& n) {
+  const value_id dy = d.of(n.out[0]), x = n.in[0], gain = n.in[1], bias = n.in[2];
+  const value_id mu = n.out[1], r = n.out[2];
+  if (dy < 0) return;
+  if (d.wants(x)) d.give(x, d.b.emit(layer_norm_grad, {dy, x, gain, mu, r}, n.line), n.line);
+  if (d.wants(gain)) d.give(gain, d.b.emit(layer_norm_gain_grad, {dy, x, mu, r}, n.line), n.line);
+  if (d.wants(bias)) d.give(bias, d.b.emit(bias_grad, {dy}, n.line, {{}, {1}}), n.line);
+}
+inline constexpr op_info rms_norm{"rms_norm", &rms_norm_rule, &rms_norm_adjoint, nullptr, 0, false, -1, true};
+inline constexpr op_info layer_norm{"layer_norm", &layer_norm_rule, &layer_norm_adjoint, nullptr, 0, false, -1, true};
+
+} // namespace op
+
+/// x (..., N), gain (N): y (..., N).
+constexpr var rms_norm(var x, var gain, double eps, int line = __builtin_LINE()) {
+  return {x.b, x.b->emit(op::rms_norm, {x.id, gain.id}, line, {{eps}, {}})};
+}
+/// x (..., N), gain (N), bias (N) or none (a var without builder): y (..., N).
+constexpr var layer_norm(var x, var gain, var bias, double eps, int line = __builtin_LINE()) {
+  return {x.b, x.b->emit(op::layer_norm, {x.id, gain.id, bias.id}, line, {{eps}, {}})};
+}
+
+} // namespace mc

@@ -1,0 +1,53 @@
+// The end of a step: gradient norm, clipping and AdamW over ranges of the flat stores.
+//
+//   sum_of_squares  s = sum_i g_i^2 (double)
+//   clip_factor     c = 1/n min(1, clip / (norm + 1e-6)),  norm = sqrt(sum of s) / n,  n = tokens of the batch
+//   adamw           g' = c g;  m = b1 m + (1-b1) g';  v = b2 v + (1-b2) g'^2
+//                   p = p (1 - lr wd) - lr (m / (1-b1^t)) / (sqrt(v / (1-b2^t)) + eps)
+//
+// (Kingma, Ba 2015; Loshchilov, Hutter 2019.) The gradients are of the summed loss; the division by the
+// token count happens here, once, after everything is reduced.
+// Placement: the sum of squares over a sharded range is a pending sum over that axis and a finished one
+// over the others, so every element counts once however it is placed. adamw takes a gradient only if it
+// is placed as its parameter (MEGA-P010).
+#pragma once
+
+#include <megacpp/graph/adjoint.hpp>
+
+namespace mc {
+namespace op {
+
+constexpr void sum_of_squares_rule(inference& c) {
+  c.declare(dtype::f64, {});
+  place_output(c, 0, algebra::reduction, {0});
+}
+inline constexpr op_info sum_of_squares{"sum_of_squares", &sum_of_squares_rule};
+
+constexpr void clip_factor_rule(inference& c) { // token count, sums of squares...
+  for (int k = 0; k < 2; ++k) {                 // factor, norm
+    c.declare(dtype::f64, {});
+    place_output(c, k, algebra::nonlinear, {0, 1, 2, 3, 4, 5, 6, 7, 8});
+  }
+}
+inline constexpr op_info clip_factor{"clip_factor", &clip_factor_rule};
+
+constexpr void adamw_rule(inference& c) { // gradient, master, first moment, second moment, weight, factor
+  for (int k = 1; k < 5; ++k)
+    for (c.looking = 0; c.looking < axes; ++c.looking) {
+      const auto a = static_cast<axis>(c.looking);
+      if (c.in(k).at[a] != c.in(0).at[a]) c.fail(fault::P010, 0, k);
+    }
+}
+constexpr work adamw_cost(const graph& g, const node& n) {
+  work w;
+  for (unsigned k = 0; k < 5; ++k) {
+    const std::int64_t bytes = local_bytes(g.ranks, g.at(n.in[k]));
+    if (k < 4) w.read += bytes;
+    if (k > 0) w.written += bytes;
+  }
+  return w;
+}
+inline constexpr op_info adamw{"adamw", &adamw_rule, nullptr, &adamw_cost, 4};
+
+} // namespace op
+} // namespace mc

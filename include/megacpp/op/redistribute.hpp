@@ -1,0 +1,128 @@
+// Redistribution along one mesh axis, by name: to(x, axis, place).
+//
+//   from -> to     forward          backward (derived by transposing the table)
+//   I -> R         nothing          all-reduce
+//   P -> I         all-reduce       nothing
+//   P -> R         all-reduce       all-reduce
+//   S -> R         all-gather       reduce-scatter
+//   S -> I         all-gather       slice
+//   P -> S         reduce-scatter   all-gather
+//   I -> S         slice            all-gather
+//   R -> S         slice            zero-pad into partial
+//   S(i) -> S(j)   all-to-all       all-to-all
+//
+// Saved: nothing. FLOPs: none; bytes on the wire: collective_bytes(). I and R differ, and nothing
+// converts silently. A place that is already there, or an axis of one rank, is no node at all.
+#pragma once
+
+#include <megacpp/graph/adjoint.hpp>
+
+namespace mc {
+
+enum class collective : std::uint8_t { none, slice, zero_pad, all_reduce, all_gather, reduce_scatter, all_to_all };
+
+constexpr const char* name_of(collective c) {
+  constexpr const char* names[] = {"none",       "slice",          "zero-pad",  "all-reduce",
+                                   "all-gather", "reduce-scatter", "all-to-all"};
+  return names[static_cast<int>(c)];
+}
+
+/// The collective that turns one place into another.
+constexpr collective collective_of(place from, place to) {
+  using enum state;
+  if (from.s == partial) return to.s == shard ? collective::reduce_scatter : collective::all_reduce;
+  if (from.s == shard) {
+    if (to.s == shard) return collective::all_to_all;
+    return to.s == partial ? collective::zero_pad : collective::all_gather;
+  }
+  return to.s == shard ? collective::slice : collective::none;
+}
+
+/// Bytes one rank sends for a redistribution of a value whose local size before it is `bytes`, over n
+/// ranks, by ring algorithms: all-reduce 2(n-1)/n, reduce-scatter and all-to-all (n-1)/n of what it
+/// holds, all-gather n-1 times its shard (Thakur, Rabenseifner, Gropp 2005).
+constexpr std::int64_t collective_bytes(collective c, std::int64_t bytes, std::int64_t n) {
+  switch (c) {
+  case collective::all_reduce: return 2 * (n - 1) * (bytes / n);
+  case collective::all_gather: return (n - 1) * bytes;
+  case collective::reduce_scatter:
+  case collective::all_to_all: return (n - 1) * (bytes / n);
+  default: return 0;
+  }
+}
+
+namespace op {
+
+constexpr void redistribute_rule(inference& c) {
+  const value& x = c.in(0);
+  const node& n = c.n;
+  value& y = c.declare(x);
+  y.at = x.at;
+  place goal = n.to;
+  const place now = x.at[n.ax];
+  c.looking = static_cast<int>(n.ax);
+  if (!redistributes(now, goal, n.derived)) c.fail(fault::P003, 0);
+  if (now.s == state::shard) {
+    if (now.level != x.at.levels(now.d) - 1) c.fail(fault::P009, 0);
+    if (!c.g.ranks.sized(n.ax)) c.fail(fault::P011, 0);
+    y.at[n.ax] = I;
+  }
+  if (goal.s == state::shard) {
+    const int where = x.find(goal.d);
+    if (where < 0) {
+      c.fail(fault::S003, 0);
+    } else {
+      goal.level = static_cast<std::int8_t>(y.at.levels(goal.d));
+      std::int64_t ranks = 1;
+      for (int a = 0; a < axes; ++a)
+        if ((y.at.at[static_cast<unsigned>(a)].is_shard(goal.d) || a == static_cast<int>(n.ax)) &&
+            c.g.ranks.sized(static_cast<axis>(a)))
+          ranks *= c.g.ranks.of(static_cast<axis>(a));
+      if (x.dims[static_cast<unsigned>(where)].n % ranks != 0) c.fail(fault::S001, 0);
+    }
+    if (!c.g.ranks.sized(n.ax)) c.fail(fault::P011, 0);
+  }
+  y.at[n.ax] = goal;
+}
+
+constexpr value_id emit_redistribution(builder& b, const op_info& to, value_id x, axis a, place goal,
+                                       int line) {
+  const place now = b.g.at(x).at[a];
+  node n;
+  n.op = &to;
+  n.in[0] = x;
+  n.ax = a;
+  n.from = now;
+  n.to = goal;
+  n.line = line;
+  const value_id y = b.emit(n);
+  b.g.at_node(b.g.at(y).producer).to = b.g.at(y).at[a];
+  return y;
+}
+
+constexpr void redistribute_adjoint(backward& d, const node& n) {
+  const value_id dy = d.of(n.out[0]);
+  if (dy < 0 || !d.wants(n.in[0])) return;
+  d.give(n.in[0], emit_redistribution(d.b, *n.op, dy, n.ax, cotangent(n.from), n.line), n.line);
+}
+
+constexpr work redistribute_cost(const graph& g, const node& n) {
+  if (collective_of(n.from, n.to) == collective::none) return {};
+  return {0, local_bytes(g.ranks, g.at(n.in[0])), local_bytes(g.ranks, g.at(n.out[0]))};
+}
+
+inline constexpr op_info redistribute{"to", &redistribute_rule, &redistribute_adjoint,
+                                      &redistribute_cost};
+
+} // namespace op
+
+/// x with another state on one axis.
+constexpr var to(var x, axis a, place goal, int line = __builtin_LINE()) {
+  builder& b = *x.b;
+  if (b.g.ranks.trivial(a)) return x;
+  const place now = x.at(a);
+  if (now.s == goal.s && now.d == goal.d) return x;
+  return {&b, op::emit_redistribution(b, op::redistribute, x.id, a, goal, line)};
+}
+
+} // namespace mc

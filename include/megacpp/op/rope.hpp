@@ -1,0 +1,36 @@
+// Rotary position embedding, half-rotate form (Su et al. 2021; as in Hugging Face's Llama and Qwen3).
+//
+//   x (..., D), position p of the row, i < D/2, angle a_i = p theta^(-2i/D):
+//   y[i] = x[i] cos a_i - s x[i+D/2] sin a_i,   y[i+D/2] = x[i+D/2] cos a_i + s x[i] sin a_i
+//
+// s = +1 forward, -1 in the adjoint (the inverse rotation). Saved: positions only.
+// Placement: linear in x; positions lie as the rows do; D is needed whole.
+#pragma once
+
+#include <megacpp/graph/adjoint.hpp>
+
+namespace mc {
+namespace op {
+
+constexpr void rope_rule(inference& c) { // x, positions
+  if (c.in(0).back().n % 2 != 0) c.fail(fault::C001, 0);
+  c.declare(c.in(0));
+  place_output(c, 0, algebra::product, {0, 1}, {c.in(0).back().d});
+}
+constexpr void rope_adjoint(backward& d, const node& n) {
+  const value_id dy = d.of(n.out[0]);
+  if (dy < 0 || !d.wants(n.in[0])) return;
+  attributes inverse = n.attr;
+  inverse.i[0] = -n.attr.i[0];
+  d.give(n.in[0], d.b.emit(*n.op, {dy, n.in[1]}, n.line, inverse), n.line);
+}
+inline constexpr op_info rope{"rope", &rope_rule, &rope_adjoint, nullptr, 0, false, 0, true};
+
+} // namespace op
+
+/// x (B, S, heads, D), positions (B, S) i32: rotated x.
+constexpr var rope(var x, var positions, double theta, int line = __builtin_LINE()) {
+  return {x.b, x.b->emit(op::rope, {x.id, positions.id}, line, {{theta}, {1}})};
+}
+
+} // namespace mc

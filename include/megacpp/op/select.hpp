@@ -1,0 +1,57 @@
+// select: y[b, :] = x[b, index[b], :], the row of each sequence from which the next token is drawn.
+// repeat: y[c r + j, ...] = x[c, ...] for j < r: each row of the first dim r times (key/value heads that
+// several tensor-parallel ranks share).   Adjoint of repeat: dx[c, ...] = sum_j dy[c r + j, ...].
+//
+// Placement: select needs the sequence whole and carries no gradient; repeat is linear and needs its
+// first dim whole. Saved: nothing.
+#pragma once
+
+#include <megacpp/graph/adjoint.hpp>
+
+namespace mc {
+namespace op {
+
+constexpr void select_rule(inference& c) { // x (B, S, H), index (B)
+  const value& x = c.in(0);
+  value& y = c.declare(x.type, {x.dims[0], x.dims[2]});
+  (void)y;
+  place_output(c, 0, algebra::product, {0, 1}, {x.dims[1].d});
+}
+constexpr work select_cost(const graph& g, const node& n) {
+  const std::int64_t bytes = local_bytes(g.ranks, g.at(n.out[0]));
+  return {0, bytes, bytes};
+}
+inline constexpr op_info select{"select", &select_rule, nullptr, &select_cost};
+
+constexpr void repeat_rule(inference& c) { // x
+  value& y = c.declare(c.in(0));
+  y.dims[0].n *= c.n.attr.i[0];
+  place_output(c, 0, algebra::product, {0}, {y.dims[0].d});
+}
+constexpr void repeat_grad_rule(inference& c) { // dy
+  value& x = c.declare(c.in(0));
+  x.dims[0].n /= c.n.attr.i[0];
+  place_output(c, 0, algebra::product, {0}, {x.dims[0].d});
+}
+inline constexpr op_info repeat_grad{"repeat_grad", &repeat_grad_rule};
+constexpr void repeat_adjoint(backward& d, const node& n) {
+  const value_id dy = d.of(n.out[0]);
+  if (dy < 0 || !d.wants(n.in[0])) return;
+  d.give(n.in[0], d.b.emit(repeat_grad, {dy}, n.line, n.attr), n.line);
+}
+inline constexpr op_info repeat{"repeat", &repeat_rule, &repeat_adjoint};
+
+} // namespace op
+
+/// x (B, S, H), index (B) i32: (B, H).
+constexpr var select(var x, var index, int line = __builtin_LINE()) {
+  return {x.b, x.b->emit(op::select, {x.id, index.id}, line)};
+}
+
+/// x (N, ...): (N r, ...), each row r times in a row. With r = 1, x.
+constexpr var repeat(var x, std::int64_t times, int line = __builtin_LINE()) {
+  if (times == 1) return x;
+  return {x.b, x.b->emit(op::repeat, {x.id}, line, {{}, {times}})};
+}
+
+} // namespace mc
