@@ -1,0 +1,16 @@
+// What a model tells of itself at run time: the numbers it is built by, under its members' names.
+#pragma once
+
+namespace mc {
+
+/// A number of a model; flags are 0 or 1, extents are exact.
+struct model_number {
+  const char* name = "";
+  double value = 0;
+
+  constexpr model_number() = default;
+  template <class Number>
+  constexpr model_number(const char* member, Number x) : name(member), value(static_cast<double>(x)) {}
+};
+
+} // namespace mc

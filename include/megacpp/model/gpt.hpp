@@ -1,0 +1,82 @@
+// GPT: learned positions, pre-LayerNorm, GELU, tied head (Radford et al. 2019; the Megatron papers).
+#pragma once
+
+#include <megacpp/model/description.hpp>
+#include <megacpp/nn/attention.hpp>
+#include <megacpp/nn/head.hpp>
+
+namespace mc {
+
+/// A GPT as data. Extents: layers L, hidden H, heads A, ffn F, vocabulary V, positions P.
+struct gpt {
+  int layers = 12;
+  int hidden = 768;
+  int heads = 12;
+  int ffn = 3072;
+  int vocabulary = 50257;
+  int positions = 1024;
+  bool bias = true;  ///< in linear layers and norms
+  bool tied = true;  ///< head and token embedding are one table
+  double eps = 1e-5;
+  double dropout = 0; ///< of embeddings and residual branches
+  double std = 0.02;  ///< of initial weights; projections back to the stream: std / sqrt(2 L)
+  double z_loss = 0;
+
+  static constexpr const char* family = "gpt2";
+  static constexpr int kinds = 1;
+  constexpr int kind_of(int /*layer*/) const { return 0; }
+  constexpr int head_dim() const { return hidden / heads; }
+  constexpr extent hidden_extent() const { return {dim::hidden, hidden}; }
+
+  /// What the numbers contradict, or null.
+  constexpr const char* contradiction() const {
+    if (layers < 1 || hidden < 1 || heads < 1 || ffn < 1 || vocabulary < 2 || positions < 1)
+      return "layers, hidden, heads, ffn, vocabulary and positions must be positive";
+    if (hidden % heads != 0) return "heads must divide hidden";
+    if (dropout < 0 || dropout >= 1) return "dropout must be in [0, 1)";
+    return nullptr;
+  }
+
+  /// For files that describe the model.
+  constexpr std::array<model_number, 11> description() const {
+    return {{{"layers", layers}, {"hidden", hidden}, {"heads", heads}, {"ffn", ffn}, {"vocabulary", vocabulary},
+             {"positions", positions}, {"bias", bias}, {"tied", tied}, {"eps", eps}, {"dropout", dropout}, {"std", std}}};
+  }
+
+  /// x0 = wte[token] + wpe[position]
+  constexpr var stem(context& c, var tokens) const {
+    const var table = vocabulary_table(c, "wte", vocabulary, hidden_extent(), std, false);
+    const var x = token_embedding(c, tokens, table) +
+                  position_embedding(c, "wpe", {dim::position, positions}, hidden_extent(), std);
+    return stream_dropout(c, x, dropout);
+  }
+
+  /// h = x + proj(attention(q, k, v of ln_1 x)),   y = h + proj(gelu(fc(ln_2 h)))
+  constexpr var block(context& c, int /*kind*/, var x) const {
+    const attention_sizes s{{dim::heads, heads}, {dim::kv_heads, heads}, {dim::head_dim, head_dim()}};
+    const double out_std = std / square_root(2.0 * layers);
+    const var a = to(layer_norm(c, "ln_1", x, bias, eps), axis::tp, R);
+    const var q = column_parallel(c, "attn.q", a, {s.heads, s.head_dim}, bias, std);
+    const var k = kv_projection(c, "attn.k", a, s, bias, std);
+    const var v = kv_projection(c, "attn.v", a, s, bias, std);
+    const var o = context_parallel_attention(c, q, k, v, {});
+    const var h = x + stream_dropout(c, row_parallel(c, "attn.proj", o, 2, hidden_extent(), bias, out_std), dropout);
+    const var m = to(layer_norm(c, "ln_2", h, bias, eps), axis::tp, R);
+    const var u = gelu(column_parallel(c, "mlp.fc", m, {{dim::ffn, ffn}}, bias, std));
+    return h + stream_dropout(c, row_parallel(c, "mlp.proj", u, 1, hidden_extent(), bias, out_std), dropout);
+  }
+
+  constexpr var final_norm(context& c, var x) const { return layer_norm(c, "ln_f", x, bias, eps); }
+  constexpr var head_table(context& c) const {
+    return vocabulary_table(c, tied ? "wte" : "lm_head", vocabulary, hidden_extent(), std, tied);
+  }
+
+  /// Newton's method; std::sqrt is not constexpr in C++20.
+  static constexpr double square_root(double x) {
+    double r = x;
+    for (int i = 0; i < 64; ++i) r = (r + x / r) / 2;
+    return r;
+  }
+};
+
+} // namespace mc

@@ -1,0 +1,44 @@
+// Self-attention layers: heads over tp, queries over cp with gathered keys and values.
+#pragma once
+
+#include <megacpp/nn/linear.hpp>
+#include <megacpp/nn/norm.hpp>
+#include <megacpp/op/attention.hpp>
+#include <megacpp/op/rope.hpp>
+#include <megacpp/op/select.hpp>
+
+namespace mc {
+
+struct attention_sizes {
+  extent heads, kv_heads, head_dim;
+};
+
+/// A key or value projection (K, D, H). When tp exceeds K, every kv head is repeated for the ranks that
+/// share it; the repeated weight is cut over tp and its gradient summed over the repeats.
+constexpr var kv_projection(context& c, const char* scope, var x, const attention_sizes& s, bool bias, double std,
+                            int line = __builtin_LINE()) {
+  const int tp = c.ranks().of(axis::tp);
+  const std::int64_t copies = s.kv_heads.n < tp ? tp / s.kv_heads.n : 1;
+  const placement stored = on(axis::tp, copies > 1 ? I : S(dim::kv_heads));
+  const var w = weight(c, scope, "weight", {s.kv_heads, s.head_dim, x.type().back()}, stored, normal_weights(std), line);
+  const var y_w = to(repeat(w, copies, line), axis::tp, S(dim::kv_heads), line);
+  if (!bias) return linear(x, y_w, line);
+  const var b = weight(c, scope, "bias", {s.kv_heads, s.head_dim}, stored, zeros(), line);
+  return linear(x, y_w, to(repeat(b, copies, line), axis::tp, S(dim::kv_heads), line), line);
+}
+
+/// q (B, S, A, D), k and v (B, S, K, D): every query sees the keys of all cp ranks.
+constexpr var context_parallel_attention(context& c, var q, var k, var v, attention_options o,
+                                         int line = __builtin_LINE()) {
+  const var keys = to(k, axis::cp, R, line), values = to(v, axis::cp, R, line);
+  attention_masks m;
+  m.q_position = c.positions;
+  m.k_position = to(c.positions, axis::cp, R, line);
+  if (c.documents.b != nullptr) {
+    m.q_document = c.documents;
+    m.k_document = to(c.documents, axis::cp, R, line);
+  }
+  return attention(q, keys, values, m, o, line);
+}
+
+} // namespace mc

@@ -1,0 +1,54 @@
+// What every layer of a graph under construction shares: the builder, the element type, the state of
+// the residual stream, and the integer inputs. Layers hold no layout numbers.
+#pragma once
+
+#include <megacpp/graph/builder.hpp>
+#include <megacpp/op/redistribute.hpp>
+
+namespace mc {
+
+/// Micro-batch and sequence of one rank's data-parallel replica, in samples and tokens.
+struct batching {
+  int micro = 1;
+  int sequence = 1024;
+  bool packed = false; ///< documents are packed: attention stays within a document
+};
+
+struct context {
+  builder* b = nullptr;
+  dtype type = dtype::f32;
+  place stream = I; ///< of the residual stream over tp: S(sequence) under sequence parallelism
+  var positions, documents, token_keys; ///< (B, S) i32, sharded over dp and cp; documents may be absent
+  int salt = 0; ///< tells the dropouts of one graph apart
+
+  constexpr const mesh& ranks() const { return b->g.ranks; }
+};
+
+/// Where the residual stream lies: batch over dp, sequence over cp and, under sequence parallelism, tp.
+constexpr placement stream_placement(place over_tp) {
+  placement p;
+  p[axis::dp] = S(dim::batch);
+  p[axis::cp] = S(dim::sequence);
+  p[axis::tp] = over_tp;
+  return p;
+}
+
+constexpr placement on(axis a, place p) {
+  placement x;
+  x[a] = p;
+  return x;
+}
+
+/// A parameter as the ranks that see different data use it: its gradient is a pending sum over dp and
+/// cp, reduced once a step.
+constexpr var weight(context& c, const char* scope, const char* name, std::initializer_list<extent> dims,
+                     placement stored, parameter_info info, int line = __builtin_LINE()) {
+  const var w = c.b->parameter(scope, name, c.type, dims, stored, info, line);
+  return to(to(w, axis::dp, R, line), axis::cp, R, line);
+}
+
+constexpr parameter_info normal_weights(double std) { return {-1, init::normal, std, true}; }
+constexpr parameter_info ones() { return {-1, init::ones}; }
+constexpr parameter_info zeros() { return {-1, init::zeros}; }
+
+} // namespace mc

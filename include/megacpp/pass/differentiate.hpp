@@ -1,0 +1,62 @@
+// differentiate: the backward pass, derived. One sweep over the nodes in reverse; each op's adjoint
+// contributes cotangents to its inputs; contributions to one value are summed, those to parameters add
+// up in the main-grad store. The collectives of the backward pass are the adjoints of those named in
+// the model; nobody writes them.
+#pragma once
+
+#include <megacpp/graph/adjoint.hpp>
+
+namespace mc {
+
+/// What differentiate found beside the graph: cotangents by value.
+struct gradients {
+  std::array<value_id, max_values> of{};
+};
+
+/// Appends to b.g the backward pass of its scalar or stream output. `seed` is the cotangent of
+/// outputs[0]: an input of the dual placement. Gradients are wanted of trainable parameters and of
+/// inputs fed by the stream.
+constexpr gradients differentiate(builder& b) {
+  graph& g = b.g;
+  backward d(b);
+  const int forward = g.node_count;
+  for (int i = 0; i < g.value_count; ++i) {
+    const value& v = g.at(static_cast<value_id>(i));
+    const parameter_info* p = v.is == role::parameter ? g.parameter_of(static_cast<value_id>(i)) : nullptr;
+    d.wanted[static_cast<unsigned>(i)] = (p != nullptr && !p->frozen) || (v.is == role::input && v.from == feed::stream);
+  }
+  for (int i = 0; i < forward; ++i) {
+    const node& n = g.at_node(i);
+    bool any = false;
+    for (value_id v : n.in) any = any || d.wants(v);
+    if (any && n.op->adjoint != nullptr)
+      for (value_id v : n.out)
+        if (v >= 0) d.wanted[static_cast<unsigned>(v)] = g.at(v).differentiable() && g.at(v).is != role::scratch;
+  }
+  value seed = cotangent(g.at(g.outputs[0]), g.outputs[0]);
+  seed.is = role::input;
+  seed.from = feed::d_output;
+  seed.name = "d_output";
+  d.ct[static_cast<unsigned>(g.outputs[0])] = b.add(seed, 0);
+  b.derived = true;
+  b.when = phase::input_gradient;
+  for (int pass = 0; pass < 2; ++pass) {
+    for (int i = forward - 1; i >= 0; --i) {
+      const node n = g.at_node(i);
+      if ((n.when == phase::prologue) != (pass == 1) || n.op->adjoint == nullptr) continue;
+      bool any = false;
+      for (value_id v : n.in) any = any || d.wants(v);
+      if (any) n.op->adjoint(d, n);
+    }
+    b.when = phase::epilogue;
+  }
+  b.when = phase::forward;
+  b.derived = false;
+  for (int i = 0; i < g.value_count; ++i)
+    if (g.at(static_cast<value_id>(i)).is == role::input && g.at(static_cast<value_id>(i)).from == feed::stream) g.d_stream = d.ct[static_cast<unsigned>(i)];
+  gradients r;
+  r.of = d.ct;
+  return r;
+}
+
+} // namespace mc

@@ -1,0 +1,89 @@
+// recompute: trade arithmetic for memory (Chen et al. 2016; Korthikanti et al. 2022). Forward nodes are
+// emitted again in the backward pass, right before the first backward node that reads them, and their
+// first results are no longer saved.
+//
+//   none       every value the backward pass reads is saved
+//   selective  nodes bound by bytes (norms, GELU, SwiGLU, RoPE, dropout) run again
+//   full       all forward nodes run again; only the incoming stream is saved
+//
+// Re-emitted code has no effects: dropout masks are functions of counters, statistics are values.
+#pragma once
+
+#include <megacpp/graph/graph.hpp>
+#include <megacpp/graph/op.hpp>
+
+namespace mc {
+
+enum class recompute : std::uint8_t { none, selective, full };
+
+constexpr const char* name_of(recompute r) {
+  return r == recompute::none ? "none" : r == recompute::selective ? "selective" : "full";
+}
+
+namespace detail {
+
+struct rewriter {
+  graph out{};
+  std::array<value_id, max_values> again{}; ///< the re-emitted twin of a forward value, or -1
+  const graph& g;
+  recompute policy;
+
+  constexpr rewriter(const graph& graph, recompute p) : g(graph), policy(p) {
+    out = graph;
+    out.node_count = 0;
+    for (value_id& v : again) v = -1;
+  }
+  constexpr bool replayed(value_id v) const {
+    const node_id p = g.at(v).producer;
+    if (p < 0) return false;
+    const node& n = g.at_node(p);
+    return n.when == phase::forward && (policy == recompute::full || n.op->cheap);
+  }
+  constexpr value_id twin(value_id v) {
+    if (v < 0 || !replayed(v)) return v;
+    if (again[static_cast<unsigned>(v)] >= 0) return again[static_cast<unsigned>(v)];
+    node n = g.at_node(g.at(v).producer);
+    for (value_id& x : n.in) x = twin(x);
+    n.when = phase::input_gradient;
+    n.derived = true;
+    for (value_id& x : n.out) {
+      if (x < 0) continue;
+      value copy = g.at(x);
+      copy.producer = static_cast<node_id>(out.node_count);
+      if (out.value_count == max_values) {
+        out.wrong.code = fault::S004;
+        return v;
+      }
+      again[static_cast<unsigned>(x)] = static_cast<value_id>(out.value_count);
+      out.at(static_cast<value_id>(out.value_count++)) = copy;
+      x = again[static_cast<unsigned>(x)];
+    }
+    push(n);
+    return again[static_cast<unsigned>(v)];
+  }
+  constexpr void push(const node& n) {
+    if (out.node_count == max_nodes) {
+      out.wrong.code = fault::S004;
+      return;
+    }
+    for (value_id v : n.out)
+      if (v >= 0) out.at(v).producer = static_cast<node_id>(out.node_count);
+    out.at_node(out.node_count++) = n;
+  }
+};
+
+} // namespace detail
+
+constexpr graph recomputed(const graph& g, recompute policy) {
+  if (policy == recompute::none || g.wrong.code != fault::none) return g;
+  detail::rewriter w(g, policy);
+  for (int i = 0; i < g.node_count; ++i) {
+    node n = g.at_node(i);
+    if (n.when == phase::input_gradient || n.when == phase::weight_gradient)
+      for (value_id& v : n.in) v = w.twin(v);
+    w.push(n);
+  }
+  return w.out;
+}
+
+} // namespace mc

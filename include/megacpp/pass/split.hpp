@@ -1,0 +1,27 @@
+// split: the backward pass in two halves by reachability. What the cotangent of the incoming stream
+// depends on is the B half (input gradients); the rest is the W half (weight gradients), which a
+// zero-bubble schedule may run later (Qi et al. 2024).
+#pragma once
+
+#include <megacpp/graph/graph.hpp>
+
+namespace mc {
+
+constexpr graph halved(const graph& whole) {
+  graph g = whole;
+  std::array<bool, max_values> needed{};
+  if (g.d_stream >= 0) needed[static_cast<unsigned>(g.d_stream)] = true;
+  for (int i = g.node_count - 1; i >= 0; --i) {
+    node& n = g.at_node(i);
+    if (n.when != phase::input_gradient && n.when != phase::weight_gradient) continue;
+    bool reaches = false;
+    for (value_id v : n.out) reaches = reaches || (v >= 0 && needed[static_cast<unsigned>(v)]);
+    n.when = reaches ? phase::input_gradient : phase::weight_gradient;
+    if (!reaches) continue;
+    for (value_id v : n.in)
+      if (v >= 0) needed[static_cast<unsigned>(v)] = true;
+  }
+  return g;
+}
+
+} // namespace mc

@@ -1,0 +1,67 @@
+// verify: run after every pass. Every node's outputs are still what its op's rule says of its inputs;
+// every input is produced before it is read; every trainable parameter's gradient reaches the
+// optimizer with the parameter's own placement, so that no reduction is missing and none is done twice;
+// no pending sum leaves the graph unless it is the loss.
+#pragma once
+
+#include <megacpp/pass/differentiate.hpp>
+
+namespace mc {
+
+constexpr void fail_at(graph& g, fault f, int line, const char* what, const char* name) {
+  if (g.wrong.code != fault::none) return;
+  g.wrong.code = f;
+  g.wrong.line = line;
+  g.wrong.what << what << "(" << name << ")";
+}
+
+/// Re-infers every node.
+constexpr void verify_nodes(graph& g) {
+  std::array<bool, max_values> known{};
+  for (int i = 0; i < g.value_count; ++i)
+    known[static_cast<unsigned>(i)] = g.at(static_cast<value_id>(i)).producer < 0;
+  for (int i = 0; i < g.node_count; ++i) {
+    const node& n = g.at_node(i);
+    for (value_id v : n.in)
+      if (v >= 0 && !known[static_cast<unsigned>(v)]) fail_at(g, fault::P014, n.line, n.op->name, "reads before it is written");
+    inference c{g, n};
+    n.op->rule(c);
+    if (c.wrong != fault::none) fail_at(g, c.wrong, n.line, n.op->name, "after a pass");
+    for (int k = 0; k < c.outs; ++k) {
+      const value_id v = n.out[static_cast<unsigned>(k)];
+      const value& inferred = c.out[static_cast<unsigned>(k)];
+      if (v < 0 || !g.at(v).same_dims(inferred) || g.at(v).at != inferred.at || g.at(v).type != inferred.type)
+        fail_at(g, fault::P014, n.line, n.op->name, "output differs from its rule");
+    }
+    for (value_id v : n.out)
+      if (v >= 0) known[static_cast<unsigned>(v)] = true;
+  }
+}
+
+/// An output lies as `wanted` does, where what comes after the part expects it.
+constexpr void verify_output(builder& b, value_id out, const value& wanted, const char* part) {
+  const value& v = b.g.at(out);
+  const int line = v.producer >= 0 ? b.g.at_node(v.producer).line : 0;
+  if (!v.same_dims(wanted)) b.fail(fault::S003, line, part, out);
+  for (int a = 0; a < axes; ++a) {
+    const place have = v.at.at[static_cast<unsigned>(a)], want = wanted.at.at[static_cast<unsigned>(a)];
+    if (have != want) b.fail(have.s == state::partial ? fault::P005 : fault::P002, line, part, out, -1, a);
+  }
+}
+
+/// Each trainable parameter: a gradient whose placement is the parameter's.
+constexpr void verify_gradients(builder& b, const gradients& d) {
+  const graph& g = b.g;
+  for (int i = 0; i < g.parameter_count; ++i) {
+    const parameter_info& p = g.parameters[static_cast<unsigned>(i)];
+    if (p.frozen) continue;
+    const value& v = g.at(p.v);
+    const value_id grad = d.of[static_cast<unsigned>(p.v)];
+    if (grad < 0 || !g.at(grad).same_dims(v)) b.fail(fault::P010, p.line, "gradient", p.v);
+    for (int a = 0; a < axes; ++a)
+      if (grad >= 0 && g.at(grad).at.at[static_cast<unsigned>(a)] != v.at.at[static_cast<unsigned>(a)])
+        b.fail(fault::P010, p.line, "gradient", p.v, -1, a);
+  }
+}
+
+} // namespace mc

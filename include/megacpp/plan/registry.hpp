@@ -1,0 +1,146 @@
+// The registry: every parameter of a run, once, with its place in the flat stores. Weights, main grads,
+// masters and moments share the offsets. Parameters of one group (same stored placement, same decay)
+// are contiguous over all layers, so that reductions, norms, ZeRO shards and the optimizer work on
+// ranges of one array.
+#pragma once
+
+#include <megacpp/graph/graph.hpp>
+
+namespace mc {
+
+inline constexpr int max_entries = 160, max_groups = 8;
+/// Entries start at multiples of so many elements: 256 bytes of f32.
+inline constexpr std::int64_t entry_alignment = 64;
+
+struct registry {
+  struct entry {
+    int part = 0;            ///< 0 stem, 1 ... kinds blocks, kinds + 1 head
+    int parameter = 0;       ///< index in the part's graph
+    std::int64_t offset = 0; ///< elements, of the first layer
+    std::int64_t stride = 0; ///< elements from one layer of the kind to the next
+    std::int64_t count = 0;  ///< local elements
+    int group = 0;
+    bool tied = false; ///< shares the offset of another entry
+  };
+  struct group {
+    placement at{};
+    bool decay = false;
+    std::int64_t offset = 0, count = 0; ///< elements, padding between entries included
+  };
+  std::array<entry, max_entries> entries{};
+  std::array<group, max_groups> groups{};
+  int entry_count = 0, group_count = 0;
+  std::int64_t total = 0;
+  fault wrong = fault::none;
+
+  constexpr const entry& find(int part, int parameter) const {
+    for (int i = 0; i < entry_count; ++i)
+      if (entries[static_cast<unsigned>(i)].part == part && entries[static_cast<unsigned>(i)].parameter == parameter)
+        return entries[static_cast<unsigned>(i)];
+    return entries[0];
+  }
+};
+
+namespace detail {
+/// Axes and dims matter to a group, not levels: what is reduced where.
+constexpr bool same_group(const registry::group& x, const placement& at, bool decay) {
+  bool same = x.decay == decay;
+  for (unsigned a = 0; a < static_cast<unsigned>(axes); ++a)
+    same = same && (x.at.at[a].s == state::shard) == (at.at[a].s == state::shard);
+  return same;
+}
+constexpr bool same_name(const value& a, const value& b) {
+  const auto equal = [](const char* x, const char* y) {
+    while (*x != 0 && *x == *y) ++x, ++y;
+    return *x == *y;
+  };
+  return equal(a.scope, b.scope) && equal(a.name, b.name);
+}
+} // namespace detail
+
+/// `parts` are the forward graphs of stem, block kinds and head; `layers[i]` how many layers part i has.
+template <unsigned N>
+constexpr registry make_registry(const std::array<const graph*, N>& parts, const std::array<int, N>& layers) {
+  registry r;
+  for (unsigned p = 0; p < N; ++p) {
+    const graph& g = *parts[p];
+    for (int i = 0; i < g.parameter_count; ++i) {
+      const parameter_info& info = g.parameters[static_cast<unsigned>(i)];
+      const value& v = g.at(info.v);
+      if (r.entry_count == max_entries) {
+        r.wrong = fault::S004;
+        return r;
+      }
+      registry::entry& e = r.entries[static_cast<unsigned>(r.entry_count++)];
+      e.part = static_cast<int>(p), e.parameter = i, e.tied = info.tied;
+      e.count = local_size(g.ranks, v).n;
+      int k = 0;
+      while (k < r.group_count && !detail::same_group(r.groups[static_cast<unsigned>(k)], v.at, info.decay)) ++k;
+      if (k == max_groups) {
+        r.wrong = fault::S004;
+        return r;
+      }
+      if (k == r.group_count) {
+        r.groups[static_cast<unsigned>(k)] = {v.at, info.decay};
+        ++r.group_count;
+      }
+      e.group = k;
+    }
+  }
+  for (int k = 0; k < r.group_count; ++k) {
+    registry::group& group = r.groups[static_cast<unsigned>(k)];
+    group.offset = r.total;
+    for (unsigned p = 0; p < N; ++p) {
+      std::int64_t within = 0;
+      for (int i = 0; i < r.entry_count; ++i) {
+        registry::entry& e = r.entries[static_cast<unsigned>(i)];
+        if (e.part != static_cast<int>(p) || e.group != k || e.tied) continue;
+        e.offset = r.total + within;
+        within += (e.count + entry_alignment - 1) / entry_alignment * entry_alignment;
+      }
+      for (int i = 0; i < r.entry_count; ++i) {
+        registry::entry& e = r.entries[static_cast<unsigned>(i)];
+        if (e.part == static_cast<int>(p) && e.group == k) e.stride = within;
+      }
+      r.total += within * layers[p];
+    }
+    group.count = r.total - group.offset;
+  }
+  for (int i = 0; i < r.entry_count; ++i) {
+    registry::entry& e = r.entries[static_cast<unsigned>(i)];
+    if (!e.tied) continue;
+    const graph& g = *parts[static_cast<unsigned>(e.part)];
+    const value& v = g.at(g.parameters[static_cast<unsigned>(e.parameter)].v);
+    bool found = false;
+    for (int j = 0; j < r.entry_count && !found; ++j) {
+      const registry::entry& o = r.entries[static_cast<unsigned>(j)];
+      const graph& h = *parts[static_cast<unsigned>(o.part)];
+      const value& w = h.at(h.parameters[static_cast<unsigned>(o.parameter)].v);
+      if (o.tied || !detail::same_name(v, w)) continue;
+      found = true;
+      e.offset = o.offset;
+      if (!v.same_dims(w) || v.at != w.at) r.wrong = fault::P002;
+    }
+    if (!found) r.wrong = fault::C001;
+  }
+  return r;
+}
+
+/// Global number of parameters a model has, padding left out and tied ones counted once.
+template <unsigned N>
+constexpr std::int64_t count_parameters(const std::array<const graph*, N>& parts, const std::array<int, N>& layers) {
+  std::int64_t total = 0;
+  for (unsigned p = 0; p < N; ++p)
+    for (int i = 0; i < parts[p]->parameter_count; ++i) {
+      const parameter_info& info = parts[p]->parameters[static_cast<unsigned>(i)];
+      if (info.tied) continue;
+      const value& v = parts[p]->at(info.v);
+      std::int64_t n = 1;
+      for (int d = 0; d < v.rank; ++d)
+        n *= d == 0 && info.valid_rows > 0 ? info.valid_rows : v.dims[static_cast<unsigned>(d)].n;
+      total += n * layers[p];
+    }
+  return total;
+}
+
+} // namespace mc
