@@ -1,0 +1,52 @@
+// Arenas: one anonymous mapping each, reserved at start, never grown.
+#pragma once
+
+#include <megacpp/exec/error.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include <sys/mman.h>
+
+namespace mc {
+
+/// Zeroed, page-aligned memory of a fixed size. Huge pages where the system grants them.
+class arena {
+public:
+  arena() = default;
+  explicit arena(std::int64_t bytes, const char* what) : size_(bytes) {
+    if (bytes == 0) return;
+    void* p = ::mmap(nullptr, static_cast<std::size_t>(bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED)
+      throw error(exit_code::memory, std::string("cannot reserve ") + std::to_string(bytes >> 20) + " MiB for " + what +
+                                         ": use a smaller micro-batch, recompute, or a machine with more memory");
+    ::madvise(p, static_cast<std::size_t>(bytes), MADV_HUGEPAGE);
+    data_ = static_cast<std::byte*>(p);
+  }
+  arena(arena&& o) noexcept : data_(std::exchange(o.data_, nullptr)), size_(std::exchange(o.size_, 0)) {}
+  arena& operator=(arena&& o) noexcept {
+    std::swap(data_, o.data_);
+    std::swap(size_, o.size_);
+    return *this;
+  }
+  ~arena() {
+    if (data_ != nullptr) ::munmap(data_, static_cast<std::size_t>(size_));
+  }
+
+  std::byte* data() const { return data_; }
+  std::int64_t size() const { return size_; }
+  /// Fills with a pattern that is a NaN in every floating-point type, so that reads of values nobody
+  /// wrote are seen.
+  void poison() {
+    if (data_ != nullptr) std::memset(data_, 0xff, static_cast<std::size_t>(size_));
+  }
+
+private:
+  std::byte* data_ = nullptr;
+  std::int64_t size_ = 0;
+};
+
+} // namespace mc

@@ -1,0 +1,73 @@
+// The CPU device: matrix products, tables that kernels prepare once, scratch for threads, node timers.
+#pragma once
+
+#include <megacpp/exec/product.hpp>
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <tuple>
+#include <vector>
+
+#if defined(_OPENMP)
+#include <omp.h>
+#endif
+
+namespace mc {
+
+class cpu {
+public:
+  explicit cpu(product_type products = product_type::automatic, int threads = 0) : threads_(set_threads(threads)), products_(options(products, threads_)) {}
+
+  int threads() const { return threads_; }
+  product_engine& products() { return products_; }
+  const product_engine& products() const { return products_; }
+
+  /// Memory that kernels share, one region a device, grown while programs are prepared.
+  std::byte* scratch() const { return scratch_.get(); }
+  void reserve_scratch(std::int64_t bytes) {
+    if (bytes <= scratch_bytes_) return;
+    scratch_.reset(static_cast<std::byte*>(::operator new(static_cast<std::size_t>(bytes), std::align_val_t(4096))));
+    scratch_bytes_ = bytes;
+  }
+  std::int64_t scratch_bytes() const { return scratch_bytes_; }
+
+  /// A table found by key, or made by `fill(double*)` while programs are prepared.
+  template <class T, class F> const T* table(std::tuple<int, double, std::int64_t, std::int64_t> key, std::int64_t count, F fill) {
+    std::get<0>(key) = std::get<0>(key) * 8 + static_cast<int>(sizeof(T));
+    auto& t = tables_[key];
+    if (t.empty()) {
+      t.resize((static_cast<std::size_t>(count) * sizeof(T) + 7) / 8);
+      fill(reinterpret_cast<T*>(t.data()));
+    }
+    return reinterpret_cast<const T*>(t.data());
+  }
+
+private:
+  struct aligned_delete {
+    void operator()(std::byte* p) const { ::operator delete(p, std::align_val_t(4096)); }
+  };
+  static int set_threads(int n) {
+#if defined(_OPENMP)
+    if (n > 0) omp_set_num_threads(n);
+    return omp_get_max_threads();
+#else
+    (void)n;
+    return 1;
+#endif
+  }
+  static product_engine::options options(product_type t, int threads) {
+    product_engine::options o;
+    o.type = t, o.threads = threads;
+    return o;
+  }
+
+  int threads_;
+  product_engine products_;
+  std::unique_ptr<std::byte, aligned_delete> scratch_;
+  std::int64_t scratch_bytes_ = 0;
+  std::map<std::tuple<int, double, std::int64_t, std::int64_t>, std::vector<double>> tables_;
+};
+
+} // namespace mc

@@ -1,0 +1,209 @@
+// The processor: its name, its cores, and whether it has the instructions this program was built
+// for.
+//
+// A program built with -march=native dies of SIGILL, without a word, on an older processor. The
+// check must run before the first such instruction and contain none itself. So what it executes is
+// compiled for the x86-64 baseline (target("no-sse3,...") switches off everything above it, and the
+// compiler does not inline the surrounding unit's code into such a function) and uses plain loads
+// and loops: no library template, which would be compiled for the whole instruction set.
+// machine_at_start.hpp runs it before all other initialisers of the program; require_machine() is
+// the same check as an exception.
+#pragma once
+
+#include <megacpp/exec/error.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <fstream>
+#include <set>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include <sched.h>
+
+namespace mc {
+
+/// A set of instruction-set extensions; bit i is row i of detail::instruction_sets.
+using instruction_mask = std::uint64_t;
+
+namespace detail {
+
+/// leaf: 0 = cpuid 1, 1 = 7.0, 2 = 7.1, 3 = 0x80000001; word: 0 to 3 = eax, ebx, ecx, edx; state:
+/// the bits of XCR0 that the operating system must have set, because it saves those registers.
+struct instruction_set {
+  const char* name;
+  std::uint8_t leaf, word, bit, state;
+  bool compiled; // the macro is defined as 1: this unit may use it
+};
+
+// Extensions that compilers use of their own accord; Intel SDM volume 2, CPUID.
+#define MEGACPP_TEXT_OF(x) #x
+#define MEGACPP_COMPILED(macro) (MEGACPP_TEXT_OF(macro)[0] == '1')
+constexpr std::uint8_t ymm = 0x06, zmm = 0xe6;
+constexpr instruction_set instruction_sets[] = {
+    {"SSE3", 0, 2, 0, 0, MEGACPP_COMPILED(__SSE3__)},
+    {"SSSE3", 0, 2, 9, 0, MEGACPP_COMPILED(__SSSE3__)},
+    {"SSE4.1", 0, 2, 19, 0, MEGACPP_COMPILED(__SSE4_1__)},
+    {"SSE4.2", 0, 2, 20, 0, MEGACPP_COMPILED(__SSE4_2__)},
+    {"POPCNT", 0, 2, 23, 0, MEGACPP_COMPILED(__POPCNT__)},
+    {"MOVBE", 0, 2, 22, 0, MEGACPP_COMPILED(__MOVBE__)},
+    {"LZCNT", 3, 2, 5, 0, MEGACPP_COMPILED(__LZCNT__)},
+    {"BMI1", 1, 1, 3, 0, MEGACPP_COMPILED(__BMI__)},
+    {"BMI2", 1, 1, 8, 0, MEGACPP_COMPILED(__BMI2__)},
+    {"ADX", 1, 1, 19, 0, MEGACPP_COMPILED(__ADX__)},
+    {"GFNI", 1, 2, 8, 0, MEGACPP_COMPILED(__GFNI__)},
+    {"AVX", 0, 2, 28, ymm, MEGACPP_COMPILED(__AVX__)},
+    {"F16C", 0, 2, 29, ymm, MEGACPP_COMPILED(__F16C__)},
+    {"FMA", 0, 2, 12, ymm, MEGACPP_COMPILED(__FMA__)},
+    {"AVX2", 1, 1, 5, ymm, MEGACPP_COMPILED(__AVX2__)},
+    {"AVX-VNNI", 2, 0, 4, ymm, MEGACPP_COMPILED(__AVXVNNI__)},
+    {"AVX512F", 1, 1, 16, zmm, MEGACPP_COMPILED(__AVX512F__)},
+    {"AVX512CD", 1, 1, 28, zmm, MEGACPP_COMPILED(__AVX512CD__)},
+    {"AVX512BW", 1, 1, 30, zmm, MEGACPP_COMPILED(__AVX512BW__)},
+    {"AVX512DQ", 1, 1, 17, zmm, MEGACPP_COMPILED(__AVX512DQ__)},
+    {"AVX512VL", 1, 1, 31, zmm, MEGACPP_COMPILED(__AVX512VL__)},
+    {"AVX512IFMA", 1, 1, 21, zmm, MEGACPP_COMPILED(__AVX512IFMA__)},
+    {"AVX512VBMI", 1, 2, 1, zmm, MEGACPP_COMPILED(__AVX512VBMI__)},
+    {"AVX512VBMI2", 1, 2, 6, zmm, MEGACPP_COMPILED(__AVX512VBMI2__)},
+    {"AVX512VNNI", 1, 2, 11, zmm, MEGACPP_COMPILED(__AVX512VNNI__)},
+    {"AVX512BITALG", 1, 2, 12, zmm, MEGACPP_COMPILED(__AVX512BITALG__)},
+    {"AVX512VPOPCNTDQ", 1, 2, 14, zmm, MEGACPP_COMPILED(__AVX512VPOPCNTDQ__)},
+    {"AVX512BF16", 2, 0, 5, zmm, MEGACPP_COMPILED(__AVX512BF16__)},
+    {"AVX512FP16", 1, 3, 23, zmm, MEGACPP_COMPILED(__AVX512FP16__)},
+};
+#undef MEGACPP_COMPILED
+#undef MEGACPP_TEXT_OF
+constexpr int instruction_set_count = sizeof instruction_sets / sizeof instruction_sets[0];
+
+constexpr instruction_mask compiled_mask() {
+  instruction_mask mask = 0;
+  for (int i = 0; i < instruction_set_count; ++i)
+    if (instruction_sets[i].compiled) mask |= instruction_mask{1} << i;
+  return mask;
+}
+
+} // namespace detail
+
+/// What the including unit was compiled to use (-march). A constant of that unit.
+constexpr instruction_mask compiled_instruction_sets = detail::compiled_mask();
+
+#if defined(__x86_64__)
+namespace detail {
+
+__attribute__((target("no-sse3,no-bmi,no-bmi2,no-lzcnt,no-movbe,no-popcnt,no-adx"))) inline void
+cpuid(std::uint32_t leaf, std::uint32_t subleaf, std::uint32_t* words) {
+  std::uint32_t a, b, c, d;
+  __asm__ volatile("cpuid" : "=a"(a), "=b"(b), "=c"(c), "=d"(d) : "a"(leaf), "c"(subleaf));
+  words[0] = a;
+  words[1] = b;
+  words[2] = c;
+  words[3] = d;
+}
+
+/// The 48 characters of the brand string and a terminating zero; empty if there is none.
+__attribute__((target("no-sse3,no-bmi,no-bmi2,no-lzcnt,no-movbe,no-popcnt,no-adx"))) inline void
+processor_brand(char* text) {
+  std::uint32_t words[4];
+  for (int i = 0; i < 49; ++i) text[i] = '\0';
+  cpuid(0x80000000u, 0, words);
+  if (words[0] < 0x80000004u) return;
+  for (std::uint32_t leaf = 0; leaf < 3; ++leaf) {
+    cpuid(0x80000002u + leaf, 0, words);
+    for (std::uint32_t i = 0; i < 16; ++i)
+      text[16 * leaf + i] = static_cast<char>(words[i / 4] >> (8 * (i % 4)));
+  }
+}
+
+} // namespace detail
+
+/// What the processor has and the operating system lets programs use.
+__attribute__((
+    target("no-sse3,no-bmi,no-bmi2,no-lzcnt,no-movbe,no-popcnt,no-adx"))) inline instruction_mask
+available_instruction_sets() {
+  std::uint32_t leaves[4][4] = {}, words[4];
+  detail::cpuid(0, 0, words);
+  const std::uint32_t highest = words[0];
+  detail::cpuid(1, 0, leaves[0]);
+  if (highest >= 7) {
+    detail::cpuid(7, 0, leaves[1]);
+    if (leaves[1][0] >= 1) detail::cpuid(7, 1, leaves[2]);
+  }
+  detail::cpuid(0x80000000u, 0, words);
+  if (words[0] >= 0x80000001u) detail::cpuid(0x80000001u, 0, leaves[3]);
+  std::uint32_t state = 0, state_high = 0;
+  if ((leaves[0][2] >> 27) & 1u) // OSXSAVE: xgetbv may be executed
+    __asm__ volatile("xgetbv" : "=a"(state), "=d"(state_high) : "c"(0));
+  instruction_mask mask = 0;
+  for (int i = 0; i < detail::instruction_set_count; ++i) {
+    const detail::instruction_set& s = detail::instruction_sets[i];
+    if (((leaves[s.leaf][s.word] >> s.bit) & 1u) && (state & s.state) == s.state)
+      mask |= instruction_mask{1} << i;
+  }
+  return mask;
+}
+#else
+inline instruction_mask available_instruction_sets() { return ~instruction_mask{0}; }
+#endif
+
+/// "AVX512F, AVX512BF16": the extensions that are required and not available; "" if none is
+/// missing.
+inline std::string missing_instruction_sets(instruction_mask required, instruction_mask available) {
+  std::string names;
+  for (int i = 0; i < detail::instruction_set_count; ++i)
+    if (((required & ~available) >> i) & 1u)
+      names += (names.empty() ? "" : ", ") + std::string(detail::instruction_sets[i].name);
+  return names;
+}
+
+/// Model name as the processor gives it, such as "AMD EPYC 9654 96-Core Processor".
+inline std::string cpu_name() {
+#if defined(__x86_64__)
+  char brand[49];
+  detail::processor_brand(brand);
+  std::string name(brand);
+  name.erase(0, name.find_first_not_of(' '));
+  name.erase(name.find_last_not_of(' ') + 1);
+  if (!name.empty()) return name;
+#endif
+  return "unknown processor";
+}
+
+/// Logical processors this process may run on (its affinity mask, as cpusets and taskset set it),
+/// >= 1.
+inline int usable_cpus() {
+  cpu_set_t set;
+  if (::sched_getaffinity(0, sizeof set, &set) == 0 && CPU_COUNT(&set) > 0) return CPU_COUNT(&set);
+  const unsigned n = std::thread::hardware_concurrency();
+  return n > 0 ? static_cast<int>(n) : 1;
+}
+
+/// Cores among usable_cpus(), counting the hardware threads of one core once, >= 1.
+inline int usable_cores() {
+  cpu_set_t set;
+  if (::sched_getaffinity(0, sizeof set, &set) != 0) return usable_cpus();
+  std::set<std::pair<int, int>> cores;
+  for (std::size_t cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+    if (!CPU_ISSET(cpu, &set)) continue;
+    const std::string topology = "/sys/devices/system/cpu/cpu" + std::to_string(cpu) + "/topology/";
+    int package = 0, core = 0;
+    if (!(std::ifstream(topology + "physical_package_id") >> package) ||
+        !(std::ifstream(topology + "core_id") >> core))
+      return usable_cpus();
+    cores.emplace(package, core);
+  }
+  return cores.empty() ? 1 : static_cast<int>(cores.size());
+}
+
+/// Throws mc::error(exit_code::machine), naming what is missing, unless the processor has
+/// everything required; by default what the calling unit was compiled for.
+inline void require_machine(instruction_mask required = compiled_instruction_sets,
+                            instruction_mask available = available_instruction_sets()) {
+  const std::string missing = missing_instruction_sets(required, available);
+  if (missing.empty()) return;
+  throw error(exit_code::machine, "this program was built for a processor with " + missing +
+                                      ", which this one (" + cpu_name() +
+                                      ") lacks; build it again on this machine");
+}
+
+} // namespace mc

@@ -1,0 +1,171 @@
+// Elementary functions on vectors.
+//
+// Float: own polynomials, fitted by Remez' exchange to the relative error noted beside them; the bits
+// are the same for every vector width and on every machine with fused multiply-add. Errors in units
+// in the last place, measured by tests/unit/rows.cpp: exp 1, log 1, tanh 2, sigmoid 3, erf 2,
+// normal cdf 8, pdf 3. NaN gives NaN; overflow gives infinity; results below the normal range
+// are denormal, not zero.
+// Double: libm, lane by lane; double is a test policy.
+#pragma once
+
+#include <megacpp/exec/vec.hpp>
+
+#include <limits>
+
+namespace mc {
+namespace detail {
+
+/// c[0] + c[1] x + ... by Horner's rule.
+template <class A, int N, std::size_t Count>
+MEGACPP_HD vec<A, N> horner(const A (&c)[Count], vec<A, N> x) {
+  vec<A, N> r(c[Count - 1]);
+  for (int i = static_cast<int>(Count) - 2; i >= 0; --i) r = fma(r, x, vec<A, N>(c[i]));
+  return r;
+}
+
+/// p 2^n for integers -150 <= n <= 128, rounded once: two factors, since 2^n alone leaves the range.
+template <int N> MEGACPP_HD vec<float, N> times_power_of_two(vec<float, N> p, vec<float, N> n) {
+#if !defined(__CUDACC__) && defined(__AVX512F__)
+  if constexpr (form_of<float, N> == form::native && N == 16) {
+    return vec<float, N>(_mm512_maskz_scalef_ps(0xffff, p.v, n.v));
+  } else if constexpr (form_of<float, N> == form::halves) {
+    return vec<float, N>(times_power_of_two(p.low, n.low), times_power_of_two(p.high, n.high));
+  }
+#endif
+  using I = vec<std::int32_t, N>;
+  const I k = to<std::int32_t>(n), half = shift_right<1>(k);
+  const auto factor = [](I e) { return as<float>(shift_left<23>(e + I(127))); };
+  return p * factor(half) * factor(k - half);
+}
+
+} // namespace detail
+
+/// e^x = 2^n e^r with n the integer nearest to x / ln 2, |r| <= ln 2 / 2.
+template <class A, int N> MEGACPP_HD vec<A, N> exp(vec<A, N> x) {
+  if constexpr (sizeof(A) == 8) {
+    return lane_wise([](A a) { return ::exp(a); }, x);
+  } else {
+    using V = vec<A, N>;
+    // Beyond these the result is 0 or infinity. The order of operands lets a NaN through.
+    x = min(V(89.0f), max(V(-104.0f), x));
+    // Adding 1.5 * 2^23 leaves the nearest integer in the low bits.
+    constexpr float shifter = 12582912.0f;
+    const V shifted = fma(x, V(1.44269504f), V(shifter));
+    const V n = shifted - V(shifter);
+    // ln 2 in two pieces: the first has nine bits, so that its product with n is exact.
+    const V r = fma(n, V(2.12194440e-4f), fma(n, V(-0.693359375f), x));
+    constexpr float c[] = {0.49999994f, 0.166665211f, 0.041668389f, 0.00836871658f, 0.00138145941f};
+    const V p = fma(detail::horner(c, r), r * r, r) + V(1.0f); // 3e-9
+    return detail::times_power_of_two(p, n);
+  }
+}
+
+/// ln x: x = 2^n m with sqrt(1/2) <= m < sqrt(2), f = m - 1, ln m = f - f^2/2 + f^3 P(f).
+template <class A, int N> MEGACPP_HD vec<A, N> log(vec<A, N> x) {
+  if constexpr (sizeof(A) == 8) {
+    return lane_wise([](A a) { return ::log(a); }, x);
+  } else {
+    using V = vec<A, N>;
+    using I = vec<std::int32_t, N>;
+    constexpr float infinite = std::numeric_limits<float>::infinity();
+    const auto tiny = x < V(0x1p-126f);
+    const V y = select(tiny, x * V(0x1p23f), x);
+    // Bits of y over those of sqrt(1/2), rounded down to a whole exponent.
+    const I over = as<std::int32_t>(y) - I(0x3f3504f3);
+    const I exponent = shift_right<23>(over);
+    const V m = as<float>(as<std::int32_t>(y) - shift_left<23>(exponent));
+    const V n = to<float>(exponent) - select(tiny, V(23.0f), V(0.0f));
+    const V f = m - V(1.0f), f2 = f * f;
+    constexpr float c[] = {0.333333135f, -0.250000089f, 0.200021192f, -0.166679963f, 0.142195553f,
+                           -0.124055892f, 0.118881449f, -0.116756402f, 0.0674666315f}; // 8e-10
+    const V small = fma(detail::horner(c, f) * f, f2, fma(V(-0.5f), f2, n * V(-2.12194440e-4f)));
+    const V r = fma(n, V(0.693359375f), f + small);
+    const V zero_or_negative = select(x < V(0.0f), V(std::numeric_limits<float>::quiet_NaN()),
+                                      V(-infinite));
+    const V finite = select(V(0.0f) < x, r, select(x == x, zero_or_negative, x));
+    return select(x == V(infinite), x, finite);
+  }
+}
+
+/// tanh x: an odd polynomial below 0.625, above it 1 - 2 / (e^2x + 1).
+template <class A, int N> MEGACPP_HD vec<A, N> tanh(vec<A, N> x) {
+  if constexpr (sizeof(A) == 8) {
+    return lane_wise([](A a) { return ::tanh(a); }, x);
+  } else {
+    using V = vec<A, N>;
+    using I = vec<std::int32_t, N>;
+    const V a = abs(x), x2 = x * x;
+    constexpr float c[] = {-0.333332837f, 0.133314908f, -0.0537434965f, 0.0206505843f,
+                           -0.0057170419f}; // 4e-9
+    const V small = fma(detail::horner(c, x2), x2 * a, a);
+    const V large = V(1.0f) - V(2.0f) / (exp(a + a) + V(1.0f));
+    const I sign = as<std::int32_t>(x) & I(std::numeric_limits<std::int32_t>::min());
+    return as<float>(as<std::int32_t>(select(a < V(0.625f), small, large)) | sign);
+  }
+}
+
+/// 1 / (1 + e^-x), accurate on both sides: e^-|x| never overflows.
+template <class A, int N> MEGACPP_HD vec<A, N> sigmoid(vec<A, N> x) {
+  using V = vec<A, N>;
+  const V e = exp(-abs(x));
+  return select(x < V(A(0)), e, V(A(1))) / (V(A(1)) + e);
+}
+
+namespace detail {
+
+/// e^(-k x^2) for k = 1 or 1/2, with the rounding error of x^2 put back; 0 <= x <= 15.
+template <int N> MEGACPP_HD vec<float, N> bell(vec<float, N> x, float k) {
+  using V = vec<float, N>;
+  const V square = x * x, error = fma(x, x, -square), e = exp(V(-k) * square);
+  return fma(V(-k) * error, e, e);
+}
+
+/// e^(z^2) erfc(z) for 0 <= z <= 10.6 as t R(t), t = 1 / (1 + 3 z / 8): the form of Hastings
+/// ("Approximations for digital computers", 1955) with R of degree 8 (2e-8).
+template <int N> MEGACPP_HD vec<float, N> scaled_erfc(vec<float, N> z) {
+  using V = vec<float, N>;
+  const V t = V(1.0f) / fma(z, V(0.375f), V(1.0f));
+  constexpr float c[] = {0.211609766f, 0.210713983f, 0.204843968f, 0.123387642f, 0.269181043f,
+                         -0.222641677f, 0.426298857f, -0.284286946f, 0.0608933382f};
+  return t * horner(c, t);
+}
+
+} // namespace detail
+
+/// The error function: an odd polynomial below 1, above it 1 - erfc(x).
+template <class A, int N> MEGACPP_HD vec<A, N> erf(vec<A, N> x) {
+  if constexpr (sizeof(A) == 8) {
+    return lane_wise([](A a) { return ::erf(a); }, x);
+  } else {
+    using V = vec<A, N>;
+    using I = vec<std::int32_t, N>;
+    const V a = abs(x), x2 = x * x;
+    constexpr float c[] = {0.128379166f, -0.37612626f, 0.112836003f, -0.0268544443f,
+                           0.00518953521f, -0.000802084047f, 7.88911784e-05f}; // 1e-9
+    const V small = fma(detail::horner(c, x2), x, x);
+    const V z = min(V(10.6f), a); // erfc is 0 beyond, in single precision
+    const V large = V(1.0f) - detail::scaled_erfc(z) * detail::bell(z, 1.0f);
+    const I sign = as<std::int32_t>(x) & I(std::numeric_limits<std::int32_t>::min());
+    return select(a < V(1.0f), small, as<float>(as<std::int32_t>(large) | sign));
+  }
+}
+
+/// The standard normal distribution: cdf(x) = erfc(-x / sqrt 2) / 2, pdf(x) = e^(-x^2/2) / sqrt(2 pi).
+template <class A, int N> struct normal {
+  vec<A, N> cdf, pdf;
+};
+
+/// Both from one exponential. Below zero the cdf keeps its relative accuracy.
+template <class A, int N> MEGACPP_HD normal<A, N> normal_at(vec<A, N> x) {
+  using V = vec<A, N>;
+  if constexpr (sizeof(A) == 8) {
+    return {lane_wise([](A a) { return 0.5 * ::erfc(-0.70710678118654752440 * a); }, x),
+            lane_wise([](A a) { return 0.39894228040143267794 * ::exp(-0.5 * a * a); }, x)};
+  } else {
+    const V a = min(V(14.9f), abs(x)), density = detail::bell(a, 0.5f);
+    const V tail = V(0.5f) * detail::scaled_erfc(a * V(0.707106781f)) * density;
+    return {select(x < V(0.0f), tail, V(1.0f) - tail), V(0.39894228f) * density};
+  }
+}
+
+} // namespace mc

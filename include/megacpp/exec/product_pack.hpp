@@ -1,0 +1,127 @@
+// What surrounds the library calls of a product: operands widened or transposed into plain copies,
+// tiles rounded into bf16 outputs, and products of a few rows, which are bound by reading the
+// weights once.
+#pragma once
+
+#include <megacpp/exec/team.hpp>
+
+#include <algorithm>
+#include <cstdint>
+#include <utility>
+
+namespace mc::detail {
+
+/// A share of n items for one of `slots` threads. Copies only: where it is cut decides no bit.
+struct share {
+  std::int64_t begin, end;
+  share(std::int64_t n, int slot, int slots)
+      : begin(n * slot / slots), end(n * (slot + 1) / slots) {}
+};
+
+/// This slot's share of to(rows, columns) = from(rows, columns), as A.
+template <class A, class T> void copy_rows(const T* from, std::int64_t from_stride, A* to,
+                                           std::int64_t to_stride, std::int64_t rows,
+                                           std::int64_t columns, int slot, int slots) {
+  const bool by_rows = rows >= slots;
+  const share r(by_rows ? rows : 1, by_rows ? slot : 0, by_rows ? slots : 1);
+  const share c(by_rows ? 1 : columns, by_rows ? 0 : slot, by_rows ? 1 : slots);
+  const std::int64_t first = by_rows ? 0 : c.begin, count = by_rows ? columns : c.end - c.begin;
+  for (std::int64_t i = by_rows ? r.begin : 0; i < (by_rows ? r.end : rows); ++i) {
+    const T* const in = from + i * from_stride + first;
+    A* const out = to + i * to_stride + first;
+    core_team{}.each<T>(count, [=](auto l) { store(out, l, load<A>(in, l)); });
+  }
+}
+
+/// Lanes of one register; a square block of that many rows is transposed in registers.
+template <class A> inline constexpr int block_lanes = register_bytes / static_cast<int>(sizeof(A));
+
+// One step of the transposition by halving (Eklundh 1972): of rows a and a + S, lanes whose index
+// has bit S clear come from a, the others from S lanes further on in the other row.
+template <int S, class V, int... I>
+MEGACPP_HD void exchange(V& a, V& b, std::integer_sequence<int, I...>) {
+  constexpr int N = sizeof...(I);
+  const auto x = __builtin_shufflevector(a.v, b.v, ((I & S) ? N + I - S : I)...);
+  const auto y = __builtin_shufflevector(a.v, b.v, ((I & S) ? N + I : I + S)...);
+  a.v = x;
+  b.v = y;
+}
+template <int S, class V, int N> MEGACPP_HD void exchange_rows(V (&r)[N]) {
+  if constexpr (S > 0) {
+    for (int i = 0; i < N; ++i)
+      if (!(i & S)) exchange<S>(r[i], r[i + S], std::make_integer_sequence<int, N>{});
+    exchange_rows<S / 2>(r);
+  }
+}
+
+/// to(columns, rows) = from(rows, columns)^T, as A.
+template <class A, class T> void transpose_tile(const T* from, std::int64_t from_stride, A* to,
+                                                std::int64_t to_stride, std::int64_t rows,
+                                                std::int64_t columns) {
+  constexpr int N = block_lanes<A>;
+  const std::int64_t full_rows = rows / N * N, full_columns = columns / N * N;
+  for (std::int64_t j = 0; j < full_columns; j += N) {
+    for (std::int64_t i = 0; i < full_rows; i += N) {
+      vec<A, N> block[N];
+      for (int k = 0; k < N; ++k) block[k] = load<A>(from + (i + k) * from_stride, lanes<N>{j});
+      exchange_rows<N / 2>(block);
+      for (int k = 0; k < N; ++k) store(to + (j + k) * to_stride, lanes<N>{i}, block[k]);
+    }
+  }
+  const auto rest = [&](std::int64_t i0, std::int64_t i1, std::int64_t j0, std::int64_t j1) {
+    for (std::int64_t i = i0; i < i1; ++i)
+      for (std::int64_t j = j0; j < j1; ++j)
+        to[j * to_stride + i] = convert<A>(from[i * from_stride + j]);
+  };
+  rest(full_rows, rows, 0, columns);
+  rest(0, full_rows, full_columns, columns);
+}
+
+/// This slot's share of to(columns, rows) = from(rows, columns)^T, by tiles of 64 x 64: 64 pages
+/// are within the first-level TLB, and a tile reads and writes whole lines.
+template <class A, class T> void transpose(const T* from, std::int64_t from_stride, A* to,
+                                           std::int64_t to_stride, std::int64_t rows,
+                                           std::int64_t columns, int slot, int slots) {
+  constexpr std::int64_t side = 64;
+  const std::int64_t down = (rows + side - 1) / side, across = (columns + side - 1) / side;
+  const share mine(down * across, slot, slots);
+  for (std::int64_t t = mine.begin; t < mine.end; ++t) {
+    const std::int64_t i = t % down * side, j = t / down * side;
+    transpose_tile(from + i * from_stride + j, from_stride, to + j * to_stride + i, to_stride,
+                   std::min(side, rows - i), std::min(side, columns - j));
+  }
+}
+
+/// An fp32 tile into a bf16 output, rounded once to nearest even; added to it first if asked.
+inline void round_tile(const float* tile, std::int64_t tile_stride, bf16* out, std::int64_t stride,
+                       std::int64_t rows, std::int64_t columns, bool accumulate) {
+  for (std::int64_t r = 0; r < rows; ++r) {
+    const float* const in = tile + r * tile_stride;
+    bf16* const to = out + r * stride;
+    core_team{}.each<bf16>(columns, [=](auto l) {
+      const auto x = load<float>(in, l);
+      store(to, l, accumulate ? load<float>(to, l) + x : x);
+    });
+  }
+}
+
+/// This slot's share of Y(M,N) = X(M,K) W(N,K)^T + bias for few rows M: W is read once, a row at a
+/// time, and stays in the core for the rows of X. Each sum in the order of core_team::sum.
+template <class T, class Out> void few_rows(const T* x, std::int64_t x_stride, const T* w,
+                                            const T* bias, Out* y, std::int64_t y_stride,
+                                            std::int64_t M, std::int64_t N, std::int64_t K,
+                                            int slot, int slots) {
+  using A = accumulator_t<T>;
+  const share mine(N, slot, slots);
+  for (std::int64_t n = mine.begin; n < mine.end; ++n) {
+    const T* const row = w + n * K;
+    for (std::int64_t m = 0; m < M; ++m) {
+      const T* const in = x + m * x_stride;
+      A sum = core_team{}.sum<T>(K, [=](auto l) { return load<A>(in, l) * load<A>(row, l); });
+      if (bias) sum += convert<A>(bias[n]);
+      y[m * y_stride + n] = convert<Out>(sum);
+    }
+  }
+}
+
+} // namespace mc::detail

@@ -1,0 +1,90 @@
+// What a matrix product is: its kind, extents, strides and element types. No library header here,
+// so kernels can name products without paying for Eigen or oneDNN.
+#pragma once
+
+#include <megacpp/num/dtype.hpp>
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+
+namespace mc {
+
+/// The three products of a linear layer. Legend: M rows (tokens), N output width, K input width.
+///   forward:          Y(M,N)  = X(M,K) W(N,K)^T + bias(N)
+///   input_gradient:   dX(M,K) = dY(M,N) W(N,K)
+///   weight_gradient:  dW(N,K) += dY(M,N)^T X(M,K)
+enum class product_kind : std::uint8_t { forward, input_gradient, weight_gradient };
+
+/// How bf16 operands are multiplied: by the processor's bf16 products, or widened to fp32 first and
+/// multiplied in fp32 (faster where bf16 products run at half rate). Both accumulate in fp32 and
+/// round the output once, to nearest even. `automatic` measures and keeps the faster.
+enum class product_type : std::uint8_t { automatic, bf16, widened };
+
+/// One product, as prepared once and executed many times. W and dW are contiguous and row-major; X,
+/// dX and Y, dY are row-major with a stride between rows, so that a slice of a packed tensor can be
+/// used.
+struct product_shape {
+  product_kind kind = product_kind::forward;
+  std::int64_t M = 0, N = 0, K = 0;
+  std::int64_t x_stride = 0; // elements from a row of X or dX to the next; 0: K
+  std::int64_t y_stride = 0; // elements from a row of Y or dY to the next; 0: N
+  dtype type = dtype::f32;   // of X, W, dY and bias: f32, bf16 or f64
+  dtype output =
+      dtype::f32;          // of Y or dX: `type`, or f32 for bf16 operands; dW: accumulator_of(type)
+  bool bias = false;       // forward only
+  bool accumulate = false; // input_gradient: dX += ...; a weight gradient always accumulates
+  bool dynamic_rows = false; // M is a maximum; the rows of a call are given at execute
+  // Canonical panels for numerics that do not depend on the layout (0: the library's choice): the
+  // output columns are computed in panels of `panel`, and each sum in chunks of `chunk` terms,
+  // first to last, accumulated in fp32. Cutting rows anywhere, or columns at a panel border, leaves
+  // every bit.
+  std::int64_t chunk = 0;
+  std::int64_t panel = 0;
+
+  constexpr std::int64_t x_row() const { return x_stride ? x_stride : K; }
+  constexpr std::int64_t y_row() const { return y_stride ? y_stride : N; }
+  constexpr double flops() const {
+    return 2.0 * static_cast<double>(M) * static_cast<double>(N) * static_cast<double>(K);
+  }
+  friend constexpr bool operator==(const product_shape&, const product_shape&) = default;
+};
+
+/// A shape with the usual types: everything of `type`, a weight gradient in its accumulator type.
+constexpr product_shape make_product_shape(product_kind kind, dtype type, std::int64_t M,
+                                           std::int64_t N, std::int64_t K) {
+  product_shape s;
+  s.kind = kind;
+  s.M = M;
+  s.N = N;
+  s.K = K;
+  s.type = type;
+  s.output = kind == product_kind::weight_gradient ? accumulator_of(type) : type;
+  s.accumulate = kind == product_kind::weight_gradient;
+  return s;
+}
+
+/// One tile of a product, computed by one thread in one call of a library: C(m,n) (+)= op(A) op(B).
+/// A is (m,k), or stored as (k,m) when transposed; B is (k,n), or stored as (n,k) when transposed.
+struct product_cell_shape {
+  std::int64_t m = 0, n = 0, k = 0;
+  std::int64_t lda = 0, ldb = 0, ldc = 0; // elements between stored rows
+  bool a_transposed = false, b_transposed = false;
+  dtype type = dtype::f32, output = dtype::f32;
+  bool bias = false;       // (n) of `type`, added to each row
+  bool accumulate = false; // C is read and added to
+
+  friend constexpr bool operator==(const product_cell_shape&, const product_cell_shape&) = default;
+};
+
+/// A prepared tile. `slot` numbers the calling thread: two threads never use one slot at a time.
+class product_cell {
+public:
+  virtual ~product_cell() = default;
+  virtual std::size_t scratch_bytes() const { return 0; }
+  /// Returns false when the library reports a failure.
+  virtual bool run(int slot, const void* a, const void* b, const void* bias, void* c,
+                   void* scratch) const = 0;
+};
+
+} // namespace mc

@@ -1,0 +1,58 @@
+// SIGINT and SIGTERM as a request to stop after the current step.
+#pragma once
+
+#include <atomic>
+#include <csignal>
+
+namespace mc {
+
+namespace detail {
+inline std::atomic<int> stop_signal{0};
+static_assert(std::atomic<int>::is_always_lock_free, "a signal handler may only touch these");
+
+extern "C" inline void note_stop_signal(int number) {
+  stop_signal.store(number, std::memory_order_relaxed);
+  // The next one, of either kind, ends the process at once; files are safe because they are
+  // committed by rename. sigaction and signal are async-signal-safe (POSIX.1-2017, 2.4.3).
+  std::signal(SIGINT, SIG_DFL);
+  std::signal(SIGTERM, SIG_DFL);
+}
+} // namespace detail
+
+/// While an object lives, the first SIGINT or SIGTERM sets a flag and the second ends the process.
+/// Writes beyond a file size limit or to a closed pipe are errors instead of signals, so that they
+/// get their sentence. One at a time.
+class stop_signals {
+public:
+  stop_signals() {
+    detail::stop_signal = 0;
+    struct sigaction action {};
+    action.sa_handler = detail::note_stop_signal;
+    action.sa_flags = SA_RESTART; // reads and writes under way go on
+    sigemptyset(&action.sa_mask);
+    ::sigaction(SIGINT, &action, &old_interrupt_);
+    ::sigaction(SIGTERM, &action, &old_terminate_);
+    action.sa_handler = SIG_IGN;
+    ::sigaction(SIGXFSZ, &action, &old_size_);
+    ::sigaction(SIGPIPE, &action, &old_pipe_);
+  }
+  stop_signals(const stop_signals&) = delete;
+  stop_signals& operator=(const stop_signals&) = delete;
+  ~stop_signals() {
+    ::sigaction(SIGINT, &old_interrupt_, nullptr);
+    ::sigaction(SIGTERM, &old_terminate_, nullptr);
+    ::sigaction(SIGXFSZ, &old_size_, nullptr);
+    ::sigaction(SIGPIPE, &old_pipe_, nullptr);
+  }
+
+  /// True once a signal has come. Cheap enough for every step.
+  bool requested() const { return number() != 0; }
+  /// SIGINT, SIGTERM or 0.
+  int number() const { return detail::stop_signal.load(std::memory_order_relaxed); }
+
+private:
+  struct sigaction old_interrupt_ {
+  }, old_terminate_{}, old_size_{}, old_pipe_{};
+};
+
+} // namespace mc

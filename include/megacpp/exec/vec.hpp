@@ -1,0 +1,395 @@
+// Explicit vectors: arithmetic on N numbers, loads and stores that convert from and to storage
+// types. Evaluation is in the order of the source, so bits do not depend on what an optimiser makes
+// of a loop.
+#pragma once
+
+#include <megacpp/exec/lanes.hpp>
+
+#include <cstring>
+#include <utility>
+
+namespace mc {
+namespace detail {
+
+// Friends rather than templates, so that a scalar operand stands for N equal lanes.
+template <class V> struct vec_arithmetic {
+  friend MEGACPP_HD V operator+(V a, V b) { return map<typename V::value_type>(plus{}, a, b); }
+  friend MEGACPP_HD V operator-(V a, V b) { return map<typename V::value_type>(minus{}, a, b); }
+  friend MEGACPP_HD V operator*(V a, V b) { return map<typename V::value_type>(times{}, a, b); }
+  friend MEGACPP_HD V operator/(V a, V b) {
+    return map<typename V::value_type>(divided_by{}, a, b);
+  }
+  friend MEGACPP_HD V operator&(V a, V b) { return map<typename V::value_type>(bit_and{}, a, b); }
+  friend MEGACPP_HD V operator|(V a, V b) { return map<typename V::value_type>(bit_or{}, a, b); }
+  friend MEGACPP_HD V operator^(V a, V b) { return map<typename V::value_type>(bit_xor{}, a, b); }
+  friend MEGACPP_HD V operator-(V a) { return map<typename V::value_type>(negated{}, a); }
+  /// a * b + c, rounded once where the machine has the instruction (detail::fused).
+  friend MEGACPP_HD V fma(V a, V b, V c) {
+    return map<typename V::value_type>(multiplied_added{}, a, b, c);
+  }
+  /// The greater; b where either is NaN.
+  friend MEGACPP_HD V max(V a, V b) { return map<typename V::value_type>(greater_of{}, a, b); }
+  /// The smaller; b where either is NaN.
+  friend MEGACPP_HD V min(V a, V b) { return map<typename V::value_type>(smaller_of{}, a, b); }
+  friend MEGACPP_HD auto operator<(V a, V b) {
+    return map<int_like<typename V::value_type>>(is_less{}, a, b);
+  }
+  friend MEGACPP_HD auto operator>(V a, V b) { return b < a; }
+  friend MEGACPP_HD auto operator==(V a, V b) {
+    return map<int_like<typename V::value_type>>(is_equal{}, a, b);
+  }
+};
+
+} // namespace detail
+
+/// N lanes of float, double, std::int32_t, std::uint32_t or a 64-bit integer. Uninitialised by
+/// default; a scalar converts to N equal lanes.
+template <class A, int N>
+struct vec<A, N, detail::form::array> : detail::vec_arithmetic<vec<A, N>> {
+  using value_type = A;
+  A v[N];
+  vec() = default;
+  MEGACPP_HD vec(A x) {
+    for (int i = 0; i < N; ++i) v[i] = x;
+  }
+};
+
+#if !defined(__CUDACC__)
+template <class A, int N>
+struct vec<A, N, detail::form::native> : detail::vec_arithmetic<vec<A, N>> {
+  using value_type = A;
+  using type = typename detail::native_of<A, N>::type;
+  type v;
+  vec() = default;
+  MEGACPP_HD explicit vec(type x) : v(x) {}
+  // x - 0 and not 0 + x, which loses the sign of -0.
+  MEGACPP_HD vec(A x) : v(x - type{}) {}
+};
+
+template <class A, int N>
+struct vec<A, N, detail::form::halves> : detail::vec_arithmetic<vec<A, N>> {
+  using value_type = A;
+  vec<A, N / 2> low, high;
+  vec() = default;
+  MEGACPP_HD explicit vec(vec<A, N / 2> l, vec<A, N / 2> h) : low(l), high(h) {}
+  MEGACPP_HD vec(A x) : low(x), high(x) {}
+};
+#endif
+
+/// a where the mask is true, b elsewhere.
+template <class A, int N>
+MEGACPP_HD vec<A, N> select(vec<int_like<A>, N> mask, vec<A, N> a,
+                            std::type_identity_t<vec<A, N>> b) {
+  return detail::map<A>(detail::chosen{}, mask, a, b);
+}
+
+template <class A, int N> MEGACPP_HD vec<A, N> sqrt(vec<A, N> a) {
+  return detail::map<A>(detail::square_root{}, a);
+}
+
+template <int K, class I, int N> MEGACPP_HD vec<I, N> shift_left(vec<I, N> a) {
+  return detail::map<I>(detail::shifted_left<K>{}, a);
+}
+/// Arithmetic for signed, logical for unsigned integers.
+template <int K, class I, int N> MEGACPP_HD vec<I, N> shift_right(vec<I, N> a) {
+  return detail::map<I>(detail::shifted_right<K>{}, a);
+}
+
+/// The same bits as another type of the same size.
+template <class R, class A, int N> MEGACPP_HD vec<R, N> as(vec<A, N> a) {
+  static_assert(sizeof(R) == sizeof(A));
+  return __builtin_bit_cast(vec<R, N>, a);
+}
+
+/// The 64-bit products of the lower halves of 64-bit lanes.
+template <int N>
+MEGACPP_HD vec<std::uint64_t, N> low_product(vec<std::uint64_t, N> a, vec<std::uint64_t, N> b) {
+  return detail::map<std::uint64_t>(detail::product_of_low{}, a, b);
+}
+
+template <class A, int N> MEGACPP_HD vec<A, N> abs(vec<A, N> a) {
+  using I = int_like<A>;
+  constexpr I all_but_sign = sizeof(A) == 4 ? I(0x7fffffff) : I(0x7fffffffffffffffLL);
+  return as<A>(as<I>(a) & vec<I, N>(all_but_sign));
+}
+
+// Halves and lanes ------------------------------------------------------------------------------
+
+namespace detail {
+
+template <int From, class A, int N, int... I>
+MEGACPP_HD vec<A, N / 2> half(vec<A, N> a, std::integer_sequence<int, I...>) {
+  static_assert(N % 2 == 0);
+  vec<A, N / 2> r;
+  if constexpr (form_of<A, N> == form::halves) {
+    r = From == 0 ? a.low : a.high;
+#if !defined(__CUDACC__)
+  } else if constexpr (N > 2) {
+    r.v = __builtin_shufflevector(a.v, a.v, (From + I)...);
+#endif
+  } else {
+    for (int i = 0; i < N / 2; ++i) r.v[i] = a.v[From + i];
+  }
+  return r;
+}
+
+} // namespace detail
+
+template <class A, int N> MEGACPP_HD vec<A, N / 2> lower(vec<A, N> a) {
+  return detail::half<0>(a, std::make_integer_sequence<int, N / 2>{});
+}
+template <class A, int N> MEGACPP_HD vec<A, N / 2> upper(vec<A, N> a) {
+  return detail::half<N / 2>(a, std::make_integer_sequence<int, N / 2>{});
+}
+
+template <class A, int N> MEGACPP_HD vec<A, 2 * N> join(vec<A, N> l, vec<A, N> h) {
+  if constexpr (detail::form_of<A, 2 * N> == detail::form::halves) {
+    return vec<A, 2 * N>(l, h);
+  } else {
+    vec<A, 2 * N> r;
+    std::memcpy(&r, &l, sizeof l);
+    std::memcpy(reinterpret_cast<char*>(&r) + sizeof l, &h, sizeof h);
+    return r;
+  }
+}
+
+namespace detail {
+
+// Lanes From ... From + N - 1 of a0, b0, a1, b1, ... for compiler vectors.
+template <int From, class A, int N, int... I>
+MEGACPP_HD vec<A, N> alternating(vec<A, N> a, vec<A, N> b, std::integer_sequence<int, I...>) {
+  vec<A, N> r;
+#if !defined(__CUDACC__)
+  r.v = __builtin_shufflevector(a.v, b.v, ((From + I) / 2 + (From + I) % 2 * N)...);
+#endif
+  return r;
+}
+
+} // namespace detail
+
+/// a0, b0, a1, b1, ...
+template <class A, int N> MEGACPP_HD vec<A, 2 * N> interleave(vec<A, N> a, vec<A, N> b) {
+  if constexpr (detail::form_of<A, N> == detail::form::halves) {
+    return join(interleave(a.low, b.low), interleave(a.high, b.high));
+  } else if constexpr (detail::form_of<A, N> == detail::form::native) {
+    constexpr auto all = std::make_integer_sequence<int, N>{};
+    return join(detail::alternating<0>(a, b, all), detail::alternating<N>(a, b, all));
+  } else {
+    A both[2 * N];
+    for (int i = 0; i < N; ++i) both[2 * i] = a.v[i], both[2 * i + 1] = b.v[i];
+    vec<A, 2 * N> r;
+    std::memcpy(&r, both, sizeof r);
+    return r;
+  }
+}
+
+/// f on every lane as a scalar: for what has no vector form.
+template <class F, class A, int N> MEGACPP_HD vec<A, N> lane_wise(F f, vec<A, N> a) {
+  A x[N];
+  std::memcpy(x, &a, sizeof x);
+  for (int i = 0; i < N; ++i) x[i] = f(x[i]);
+  std::memcpy(&a, x, sizeof x);
+  return a;
+}
+
+/// All lanes combined by op in a pairwise tree: lane i with lane i + N/2, and so on.
+template <class Op, class A, int N> MEGACPP_HD A across(Op op, vec<A, N> a) {
+  if constexpr (N == 1) return a.v[0];
+  else return across(op, detail::map<A>(op, lower(a), upper(a)));
+}
+template <class A, int N> MEGACPP_HD A sum_across(vec<A, N> a) {
+  return across(detail::plus{}, a);
+}
+template <class A, int N> MEGACPP_HD A max_across(vec<A, N> a) {
+  return across(detail::greater_of{}, a);
+}
+
+/// Every lane converted to another arithmetic type, rounding to nearest.
+template <class B, class A, int N> MEGACPP_HD vec<B, N> to(vec<A, N> a) {
+  constexpr auto from = detail::form_of<A, N>, into = detail::form_of<B, N>;
+  if constexpr (std::is_same_v<A, B>) {
+    return a;
+  } else if constexpr (from == detail::form::array) {
+    vec<B, N> r;
+    for (int i = 0; i < N; ++i) r.v[i] = static_cast<B>(a.v[i]);
+    return r;
+#if !defined(__CUDACC__)
+  } else if constexpr (from == detail::form::native && into == detail::form::native) {
+    return vec<B, N>(__builtin_convertvector(a.v, typename vec<B, N>::type));
+#endif
+  } else {
+    return join(to<B>(lower(a)), to<B>(upper(a)));
+  }
+}
+
+// Memory ----------------------------------------------------------------------------------------
+
+namespace detail {
+
+/// The bits of bf16(x) in the lower half of each lane: nearest even, quiet NaN (mc::bf16::round).
+template <int N> MEGACPP_HD vec<std::uint32_t, N> bf16_bits(vec<float, N> x) {
+  using U = vec<std::uint32_t, N>;
+  using I = vec<std::int32_t, N>;
+  const U u = as<std::uint32_t>(x), high = shift_right<16>(u);
+  const U rounded = shift_right<16>(u + U(0x7fffu) + (high & U(1u)));
+  const I quiet = as<std::int32_t>(high | U(0x40u));
+  return as<std::uint32_t>(select(x == x, as<std::int32_t>(rounded), quiet));
+}
+
+#if !defined(__CUDACC__)
+// Between N 16-bit and N 32-bit unsigned integers. g++ 12 makes four instructions of the AVX-512 ones.
+template <class Into, class X> MEGACPP_HD Into widened(X x) {
+#if defined(__AVX512F__)
+  if constexpr (sizeof(X) == 32) {
+    return __builtin_bit_cast(
+        Into, _mm512_maskz_cvtepu16_epi32(0xffff, __builtin_bit_cast(__m256i, x)));
+  }
+#endif
+  return __builtin_convertvector(x, Into);
+}
+template <class Into, class X> MEGACPP_HD Into narrowed(X x) {
+#if defined(__AVX512F__)
+  if constexpr (sizeof(X) == 64) {
+    return __builtin_bit_cast(
+        Into, _mm512_maskz_cvtepi32_epi16(0xffff, __builtin_bit_cast(__m512i, x)));
+  }
+#endif
+  return __builtin_convertvector(x, Into);
+}
+#endif
+
+#if !defined(__CUDACC__)
+template <int N> MEGACPP_HD auto bf16_words(vec<float, N> x) {
+  using half = typename native_of<std::uint16_t, N>::type;
+#if defined(__AVX512BF16__)
+  if constexpr (N == 16) {
+    // The instruction rounds as mc::bf16 does, but for denormal numbers, which it makes zero; lanes
+    // without an exponent, so zeros too, go the other way.
+    const __m512i u = __builtin_bit_cast(__m512i, x.v);
+    if (_mm512_testn_epi32_mask(u, _mm512_set1_epi32(0x7f800000)) == 0) [[likely]] {
+      return __builtin_bit_cast(half, _mm512_cvtneps_pbh(x.v));
+    }
+  }
+#endif
+  return narrowed<half>(bf16_bits(x).v);
+}
+#endif
+
+// N elements of T between memory and registers, by 16 bytes on CUDA where the address allows.
+template <int N, class T> MEGACPP_HD void copy_in(T (&to)[N], const T* from) {
+#if defined(__CUDA_ARCH__)
+  if constexpr (N * sizeof(T) % 16 == 0) {
+    if (reinterpret_cast<std::uintptr_t>(from) % 16 == 0) {
+      constexpr int pieces = static_cast<int>(N * sizeof(T) / 16);
+      for (int i = 0; i < pieces; ++i) {
+        const uint4 piece = reinterpret_cast<const uint4*>(from)[i];
+        std::memcpy(reinterpret_cast<char*>(to) + 16 * i, &piece, 16);
+      }
+      return;
+    }
+  }
+#endif
+  for (int i = 0; i < N; ++i) to[i] = from[i];
+}
+
+template <int N, class T> MEGACPP_HD void copy_out(T* to, const T (&from)[N]) {
+#if defined(__CUDA_ARCH__)
+  if constexpr (N * sizeof(T) % 16 == 0) {
+    if (reinterpret_cast<std::uintptr_t>(to) % 16 == 0) {
+      constexpr int pieces = static_cast<int>(N * sizeof(T) / 16);
+      for (int i = 0; i < pieces; ++i) {
+        uint4 piece;
+        std::memcpy(&piece, reinterpret_cast<const char*>(from) + 16 * i, 16);
+        reinterpret_cast<uint4*>(to)[i] = piece;
+      }
+      return;
+    }
+  }
+#endif
+  for (int i = 0; i < N; ++i) to[i] = from[i];
+}
+
+template <class A, int N, class T> MEGACPP_HD vec<A, N> read(const T* p) {
+  constexpr form f = form_of<A, N>;
+  if constexpr (f == form::halves) {
+    return vec<A, N>(read<A, N / 2>(p), read<A, N / 2>(p + N / 2));
+  } else if constexpr (f == form::array) {
+    T raw[N];
+    copy_in(raw, p);
+    vec<A, N> r;
+    for (int i = 0; i < N; ++i) r.v[i] = convert<A>(raw[i]);
+    return r;
+#if !defined(__CUDACC__)
+  } else if constexpr (std::is_same_v<T, A>) {
+    vec<A, N> r;
+    std::memcpy(&r, p, sizeof r);
+    return r;
+  } else if constexpr (std::is_same_v<T, bf16> && std::is_same_v<A, float>) {
+    using half = typename native_of<std::uint16_t, N>::type;
+    half raw;
+    std::memcpy(&raw, p, sizeof raw);
+    using U = vec<std::uint32_t, N>;
+    return as<float>(shift_left<16>(U(widened<typename U::type>(raw))));
+  } else if constexpr (std::is_same_v<T, bf16>) {
+    return to<A>(read<float, N>(p));
+  } else {
+    return to<A>(read<T, N>(p));
+#endif
+  }
+}
+
+template <class T, class A, int N> MEGACPP_HD void write(T* p, vec<A, N> x) {
+  constexpr form f = form_of<A, N>;
+  if constexpr (f == form::halves) {
+    write(p, x.low);
+    write(p + N / 2, x.high);
+  } else if constexpr (f == form::array) {
+    T raw[N];
+    for (int i = 0; i < N; ++i) raw[i] = convert<T>(x.v[i]);
+    copy_out(p, raw);
+#if !defined(__CUDACC__)
+  } else if constexpr (std::is_same_v<T, A>) {
+    std::memcpy(static_cast<void*>(p), &x, sizeof x);
+  } else if constexpr (std::is_same_v<T, bf16> && std::is_same_v<A, float>) {
+    const auto raw = bf16_words(x);
+    std::memcpy(static_cast<void*>(p), &raw, sizeof raw);
+  } else if constexpr (std::is_same_v<T, bf16>) {
+    write(p, to<float>(x));
+  } else {
+    write(p, to<T>(x));
+#endif
+  }
+}
+
+} // namespace detail
+
+/// p[i.first ...] as A; widening is exact.
+template <class A, class T, int N> MEGACPP_HD vec<A, N> load(const T* p, lanes<N> i) {
+  return detail::read<A, N>(p + i.first);
+}
+
+/// p[i.first ...] = x, rounded to nearest even.
+template <class T, class A, int N> MEGACPP_HD void store(T* p, lanes<N> i, vec<A, N> x) {
+  detail::write(p + i.first, x);
+}
+
+/// What a store of T and a load would give.
+template <class T, class A, int N> MEGACPP_HD vec<A, N> round_to(vec<A, N> x) {
+  if constexpr (std::is_same_v<T, A>) {
+    return x;
+  } else if constexpr (detail::form_of<A, N> == detail::form::array) {
+    for (int i = 0; i < N; ++i) x.v[i] = convert<A>(convert<T>(x.v[i]));
+    return x;
+  } else if constexpr (detail::form_of<A, N> == detail::form::halves) {
+    return vec<A, N>(round_to<T>(x.low), round_to<T>(x.high));
+  } else if constexpr (std::is_same_v<T, bf16> && std::is_same_v<A, float>) {
+    using U = vec<std::uint32_t, N>;
+    return as<float>(shift_left<16>(U(detail::widened<typename U::type>(detail::bf16_words(x)))));
+  } else if constexpr (std::is_same_v<T, bf16>) {
+    return to<A>(round_to<T>(to<float>(x)));
+  } else {
+    return to<A>(to<T>(x));
+  }
+}
+
+} // namespace mc

@@ -1,0 +1,354 @@
+// What the attention kernels share: shapes, which keys a query sees tile by tile, and the
+// packing of query tiles.
+//
+// A tile is query_tile queries of one head by key_tile keys. Scores are kept transposed, keys in
+// rows and queries in lanes: row statistics of the softmax are then lane-wise, the products read K
+// and V where they lie (elements broadcast), and nothing is transposed but the query tile.
+#pragma once
+
+#include <megacpp/kernel/tile.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <limits>
+
+#if defined(_OPENMP)
+#include <omp.h>
+#endif
+
+namespace mc {
+
+/// Extents of one attention: each a fixed<N> or a std::int64_t.
+/// B batch, Sq queries, Sk keys, A heads, K kv heads (divides A), D head dim (any >= 1).
+template <class Batch = std::int64_t, class Queries = std::int64_t, class Keys = std::int64_t,
+          class Heads = std::int64_t, class KvHeads = std::int64_t, class HeadDim = std::int64_t>
+struct attention_shape {
+  Batch batch;
+  Queries queries;
+  Keys keys;
+  Heads heads;
+  KvHeads kv_heads;
+  HeadDim head_dim;
+};
+template <class... Extents> attention_shape(Extents...) -> attention_shape<Extents...>;
+
+/// Which keys a query sees, and the factor of its scores. Query i sees key j if all of these hold:
+/// position(j) <= position(i), if causal or window > 0;
+/// position(i) - window < position(j), if window > 0;
+/// document(i) == document(j), if documents are given.
+struct attention_visibility {
+  double scale = 1; // usually 1 / sqrt(D)
+  bool causal = true;
+  std::int64_t window = 0; // 0: none
+  // Positions (B, Sq) and (B, Sk), or null: then key j stands at j and query i at
+  // i + max(Sk - Sq, 0), so that with fewer queries than keys the queries are the last ones.
+  const std::int32_t* query_position = nullptr;
+  const std::int32_t* key_position = nullptr;
+  // Document numbers (B, Sq) and (B, Sk) of packed sequences, both or neither.
+  const std::int32_t* query_document = nullptr;
+  const std::int32_t* key_document = nullptr;
+};
+
+/// Heads of tokens: element (b, s, a, d) is data[(b * S + s) * stride + a * D + d], so that a part
+/// of a packed (T, 3H) row is read where it lies.
+template <class T> struct head_rows {
+  T* data;
+  std::int64_t stride; // of a token, in elements
+  operator head_rows<const T>() const { return {data, stride}; }
+};
+
+/// Memory the caller lends to a kernel: attention_forward_bytes or attention_backward_bytes for
+/// this number of threads. Results do not depend on the number.
+struct attention_scratch {
+  std::byte* data;
+  int threads;
+};
+
+namespace tiled {
+
+template <class G> inline constexpr int query_tile = 256 / static_cast<int>(sizeof(G));
+inline constexpr int key_tile = 64;
+inline constexpr int key_group = 16; // visibility is decided for this many keys and one register
+
+using shape = attention_shape<>;
+template <class... E> constexpr shape run_time(const attention_shape<E...>& s) {
+  return {s.batch, s.queries, s.keys, s.heads, s.kv_heads, s.head_dim};
+}
+
+constexpr std::int64_t ceil_to(std::int64_t n, std::int64_t m) { return (n + m - 1) / m * m; }
+/// D in whole registers.
+template <class G> constexpr std::int64_t padded(std::int64_t head_dim) {
+  return ceil_to(head_dim, tile::lanes<G>);
+}
+
+/// Cuts arrays that start on cache lines from one piece of memory; without memory it only counts.
+struct carver {
+  std::byte* memory = nullptr;
+  std::int64_t used = 0;
+  template <class G> constexpr G* take(std::int64_t n) {
+    G* const p = memory != nullptr ? reinterpret_cast<G*>(memory + used) : nullptr;
+    used += ceil_to(n * static_cast<std::int64_t>(sizeof(G)), 64);
+    return p;
+  }
+};
+inline std::byte* aligned(std::byte* p) {
+  return p + (64 - (reinterpret_cast<std::uintptr_t>(p) & 63)) % 64;
+}
+
+/// f(task, thread) for every task, each once, on up to `threads` threads; tasks are independent.
+template <class F> void for_tasks(std::int64_t tasks, int threads, F f) {
+#if defined(_OPENMP)
+  const int team = static_cast<int>(std::clamp<std::int64_t>(tasks, 1, threads));
+#pragma omp parallel for schedule(dynamic, 1) num_threads(team) if (team > 1)
+  for (std::int64_t t = 0; t < tasks; ++t) f(t, omp_get_thread_num());
+#else
+  (void)threads;
+  for (std::int64_t t = 0; t < tasks; ++t) f(t, 0);
+#endif
+}
+
+struct range {
+  std::int64_t low = std::numeric_limits<std::int64_t>::max();
+  std::int64_t high = std::numeric_limits<std::int64_t>::min();
+  void add(std::int64_t x) {
+    low = std::min(low, x);
+    high = std::max(high, x);
+  }
+  void add(const range& r) {
+    low = std::min(low, r.low);
+    high = std::max(high, r.high);
+  }
+};
+
+/// The queries of a tile as lanes: query i sees position p of document d if
+/// lower[i] < p <= upper[i] and d == document[i].
+template <class G> struct query_marks {
+  static constexpr int groups = query_tile<G> / tile::lanes<G>;
+  alignas(64) tile::integer<G> upper[query_tile<G>];
+  alignas(64) tile::integer<G> lower[query_tile<G>];
+  alignas(64) tile::integer<G> document[query_tile<G>];
+  range uppers[groups], lowers[groups], documents[groups]; // of each register
+  int used;                                                // registers that hold queries
+  std::int64_t first_key, last_key; // outside of these no query of the tile sees a key
+
+  /// Queries [first, first + n) of sequence b. Lanes beyond n repeat the last query: what they
+  /// compute stays in their lanes, or is multiplied by zero, and is never stored.
+  void set(const shape& s, const attention_visibility& o, std::int64_t b, std::int64_t first,
+           std::int64_t n) {
+    constexpr std::int64_t least = std::numeric_limits<std::int32_t>::min();
+    constexpr std::int64_t most = std::numeric_limits<std::int32_t>::max();
+    const std::int64_t ahead = std::max<std::int64_t>(s.keys - s.queries, 0);
+    used = static_cast<int>((n + tile::lanes<G> - 1) / tile::lanes<G>);
+    range visible;
+    for (int g = 0; g < used; ++g) {
+      uppers[g] = lowers[g] = documents[g] = range{};
+      for (int l = 0; l < tile::lanes<G>; ++l) {
+        const int lane = g * tile::lanes<G> + l;
+        const std::int64_t i = first + std::min<std::int64_t>(lane, n - 1);
+        const std::int64_t p =
+            o.query_position ? o.query_position[b * s.queries + i] : i + ahead;
+        const std::int64_t high = o.causal || o.window > 0 ? p : most;
+        const std::int64_t low = o.window > 0 ? std::max(p - o.window, least) : least;
+        const std::int64_t d = o.query_document ? o.query_document[b * s.queries + i] : 0;
+        uppers[g].add(high);
+        lowers[g].add(low);
+        documents[g].add(d);
+        upper[lane] = static_cast<tile::integer<G>>(high);
+        lower[lane] = static_cast<tile::integer<G>>(low);
+        document[lane] = static_cast<tile::integer<G>>(d);
+      }
+      visible.add(range{lowers[g].low + 1, uppers[g].high});
+    }
+    first_key = o.key_position ? 0 : std::clamp<std::int64_t>(visible.low, 0, s.keys);
+    last_key = o.key_position ? s.keys : std::clamp<std::int64_t>(visible.high + 1, 0, s.keys);
+  }
+};
+
+/// The keys of one sequence.
+struct key_marks {
+  const std::int32_t* position; // or null: the index
+  const std::int32_t* document; // or null: 0
+  key_marks(const shape& s, const attention_visibility& o, std::int64_t b)
+      : position(o.key_position ? o.key_position + b * s.keys : nullptr),
+        document(o.key_document ? o.key_document + b * s.keys : nullptr) {}
+
+  std::int32_t position_of(std::int64_t j) const {
+    return position ? position[j] : static_cast<std::int32_t>(j);
+  }
+  std::int32_t document_of(std::int64_t j) const { return document ? document[j] : 0; }
+
+  static range spread(const std::int32_t* x, std::int64_t first, std::int64_t last) {
+    const auto [low, high] = std::minmax_element(x + first, x + last);
+    return {*low, *high};
+  }
+  range positions(std::int64_t first, std::int64_t last) const {
+    return position ? spread(position, first, last) : range{first, last - 1};
+  }
+  range documents(std::int64_t first, std::int64_t last) const {
+    return document ? spread(document, first, last) : range{0, 0};
+  }
+};
+
+/// Keys [first, last) of a tile by registers [from, to) of queries: the part that is computed.
+/// Bit g of masked: some query of register g does not see some of these keys.
+struct segment {
+  int first, last, from, to;
+  std::uint32_t masked;
+};
+
+/// The segments of a tile, keys ascending; none if no query sees a key.
+struct tile_plan {
+  segment part[key_tile / key_group];
+  int parts = 0;
+  const segment* begin() const { return part; }
+  const segment* end() const { return part + parts; }
+};
+
+template <class G>
+tile_plan plan_tile(const query_marks<G>& q, const key_marks& k, std::int64_t tile_first, int n) {
+  tile_plan plan;
+  for (int first = 0; first < n; first += key_group) {
+    const int last = std::min(first + key_group, n);
+    const range p = k.positions(tile_first + first, tile_first + last);
+    const range d = k.documents(tile_first + first, tile_first + last);
+    segment s{first, last, q.used, 0, 0};
+    for (int g = 0; g < q.used; ++g) {
+      const range& u = q.uppers[g];
+      const range& l = q.lowers[g];
+      const range& e = q.documents[g];
+      if (p.low > u.high || p.high <= l.low || d.low > e.high || d.high < e.low) continue;
+      s.from = std::min(s.from, g);
+      s.to = g + 1;
+    }
+    if (s.from >= s.to) continue;
+    // A register that sees nothing between two that see something is computed and masked.
+    for (int g = s.from; g < s.to; ++g) {
+      const range& e = q.documents[g];
+      const bool all = p.high <= q.uppers[g].low && p.low > q.lowers[g].high && d.low == d.high &&
+                       e.low == e.high && d.low == e.low;
+      if (!all) s.masked |= 1u << g;
+    }
+    segment* before = plan.parts > 0 ? &plan.part[plan.parts - 1] : nullptr;
+    if (before && before->last == s.first && before->from == s.from && before->to == s.to) {
+      before->last = s.last;
+      before->masked |= s.masked;
+    } else {
+      plan.part[plan.parts++] = s;
+    }
+  }
+  return plan;
+}
+
+/// Lanes of register g that do not see key j of the sequence.
+template <class G>
+MEGACPP_HD tile::mask<G> hidden(const query_marks<G>& q, const key_marks& k, std::int64_t j,
+                                int g) {
+  const tile::integer<G> p = k.position_of(j), d = k.document_of(j);
+  const int lane = g * tile::lanes<G>;
+  return (tile::load_integer<G>(q.upper + lane) < p) |
+         (tile::load_integer<G>(q.lower + lane) >= p) |
+         (tile::load_integer<G>(q.document + lane) != d);
+}
+
+/// One square of the packing below: all its rows, the first `columns` of its columns.
+template <class G, class T>
+MEGACPP_HD void pack_square(const T* from, std::int64_t stride, std::int64_t columns, G factor,
+                            G* to) {
+  tile::vector<G> v[tile::lanes<G>];
+  tile::unroll<tile::lanes<G>>([&](auto r) __attribute__((always_inline)) {
+    v[r] = tile::load<G>(from + r * stride) * factor;
+  });
+  tile::transpose<G>(v);
+  tile::unroll<tile::lanes<G>>([&](auto r) __attribute__((always_inline)) {
+    if (r < columns) tile::store<G>(to + r * query_tile<G>, v[r]);
+  });
+}
+
+/// to[d * query_tile + i] = factor * from[i * stride + d] for n rows; lanes up to a whole register
+/// are zero.
+template <class G, class T>
+void pack_columns(const T* from, std::int64_t stride, std::int64_t n, std::int64_t head_dim,
+                  G factor, G* to) {
+  constexpr int w = tile::lanes<G>;
+  for (std::int64_t i = 0; i < n; i += w)
+    for (std::int64_t d = 0; d < head_dim; d += w) {
+      const T* const corner = from + i * stride + d;
+      G* const at = to + d * query_tile<G> + i;
+      if (i + w <= n && d + w <= head_dim) {
+        pack_square<G>(corner, stride, w, factor, at);
+        continue;
+      }
+      alignas(64) G edge[w * w];
+      for (std::int64_t r = 0; r < w; ++r)
+        tile::store<G>(edge + r * w, i + r < n
+                                         ? tile::load_first<G>(corner + r * stride, head_dim - d)
+                                         : tile::vector<G>{});
+      pack_square<G>(edge, w, head_dim - d, factor, at);
+    }
+}
+
+/// to[i * stride + d] = from[d * query_tile + i] * factor[i] for n rows.
+template <class G, class T>
+void unpack_columns(const G* from, const G* factor, std::int64_t n, std::int64_t head_dim, T* to,
+                    std::int64_t stride) {
+  constexpr int w = tile::lanes<G>;
+  for (std::int64_t i = 0; i < n; i += w) {
+    const tile::vector<G> f = tile::load<G>(factor + i);
+    for (std::int64_t d = 0; d < head_dim; d += w) {
+      const std::int64_t columns = head_dim - d, rows = n - i;
+      tile::vector<G> v[w];
+      tile::unroll<w>([&](auto r) __attribute__((always_inline)) {
+        v[r] = r < columns ? tile::load<G>(from + (d + r) * query_tile<G> + i) * f
+                           : tile::vector<G>{};
+      });
+      tile::transpose<G>(v);
+      T* const corner = to + i * stride + d;
+      if (columns >= w && rows >= w) {
+        tile::unroll<w>([&](auto r) __attribute__((always_inline)) {
+          tile::store<G>(corner + r * stride, v[r]);
+        });
+        continue;
+      }
+      alignas(64) G edge[w * w];
+      tile::unroll<w>([&](auto r) __attribute__((always_inline)) {
+        tile::store<G>(edge + r * w, v[r]);
+      });
+      for (std::int64_t r = 0; r < std::min<std::int64_t>(w, rows); ++r)
+        tile::store_first<G>(corner + r * stride, tile::load<G>(edge + r * w), columns);
+    }
+  }
+}
+
+/// to[i * padded + d] = from[i * stride + d] for n rows, zero for d >= D and for rows [n, rows).
+template <class G, class T>
+void pack_rows(const T* from, std::int64_t stride, std::int64_t n, std::int64_t rows,
+               std::int64_t head_dim, G* to) {
+  constexpr int w = tile::lanes<G>;
+  const std::int64_t row = padded<G>(head_dim);
+  for (std::int64_t i = 0; i < rows; ++i)
+    for (std::int64_t d = 0; d < head_dim; d += w)
+      tile::store<G>(to + i * row + d,
+                     i < n ? tile::load_first<G>(from + i * stride + d, head_dim - d)
+                           : tile::vector<G>{});
+}
+
+/// Keys or values as G in rows: where they lie, or widened.
+template <class G> struct rows_of {
+  const G* data;
+  std::int64_t stride;
+};
+/// Rows of T as G: themselves, or a copy in `room` (n, padded).
+template <class G, class T>
+rows_of<G> widened(const T* from, std::int64_t stride, std::int64_t n, std::int64_t head_dim,
+                   G* room) {
+  if constexpr (std::is_same_v<G, T>) {
+    (void)n, (void)head_dim, (void)room;
+    return {from, stride};
+  } else {
+    pack_rows<G>(from, stride, n, n, head_dim, room);
+    return {room, padded<G>(head_dim)};
+  }
+}
+
+} // namespace tiled
+} // namespace mc

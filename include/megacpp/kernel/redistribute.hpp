@@ -1,0 +1,15 @@
+// Kernel of op/redistribute.hpp on one rank: nothing moves between ranks, values are handed on.
+#pragma once
+
+#include <megacpp/kernel/kernel.hpp>
+#include <megacpp/op/redistribute.hpp>
+
+namespace mc {
+
+template <> struct kernel_of<&op::redistribute> {
+  template <class T, class Call> static void run(Call& c) {
+    c.comm().all_reduce(c.template in<T>(0), c.template out<T>(0), c.in_size(0));
+  }
+};
+
+} // namespace mc

@@ -1,0 +1,141 @@
+// Activations, element by element, alone and with a bias before them.
+//
+//   y = f(x),  dx = dy f'(x)                  y = f(round(x + b)),  dx = dy f'(round(x + b))
+//
+//   gelu_exact  x cdf(x)                      cdf of the standard normal distribution
+//   gelu_tanh   x sigmoid(2u),  u = sqrt(2/pi) (x + 0.044715 x^3);  (1 + tanh u) / 2 = sigmoid(2u)
+//   silu        x sigmoid(x)
+//
+// GELU: Hendrycks, Gimpel, "Gaussian error linear units", 2016. The biased forms do not store the
+// pre-activation; the backward adds the bias again, with the same rounding.
+#pragma once
+
+#include <megacpp/exec/math.hpp>
+#include <megacpp/exec/parallel.hpp>
+
+namespace mc::rows {
+
+/// sigmoid and its derivative, from one exponential and one division.
+template <class V> struct sigmoid_and_slope {
+  V value, slope;
+  MEGACPP_HD explicit sigmoid_and_slope(V x) {
+    using A = typename V::value_type;
+    const V e = exp(-abs(x)), inverse = V(A(1)) / (V(A(1)) + e), other = e * inverse;
+    value = select(x < V(A(0)), other, inverse);
+    slope = other * inverse;
+  }
+};
+
+struct gelu_exact {
+  template <class V> MEGACPP_HD static V value(V x) { return x * normal_at(x).cdf; }
+  template <class V> MEGACPP_HD static V slope(V x) {
+    const auto n = normal_at(x);
+    return fma(x, n.pdf, n.cdf);
+  }
+};
+
+struct gelu_tanh {
+  // 2 sqrt(2/pi), and that times 0.044715.
+  static constexpr double linear = 1.5957691216057308, cubic = 0.071354816272600249;
+
+  template <class V> MEGACPP_HD static V value(V x) {
+    using A = typename V::value_type;
+    return x * sigmoid(x * fma(x * x, V(A(cubic)), V(A(linear))));
+  }
+  template <class V> MEGACPP_HD static V slope(V x) {
+    using A = typename V::value_type;
+    const V x2 = x * x;
+    const sigmoid_and_slope<V> s(x * fma(x2, V(A(cubic)), V(A(linear))));
+    return fma(x * s.slope, fma(x2, V(A(3 * cubic)), V(A(linear))), s.value);
+  }
+};
+
+struct silu {
+  template <class V> MEGACPP_HD static V value(V x) { return x * sigmoid(x); }
+  template <class V> MEGACPP_HD static V slope(V x) {
+    const sigmoid_and_slope<V> s(x);
+    return fma(x, s.slope, s.value);
+  }
+};
+
+template <class F, class T> struct activation_block {
+  using G = accumulator_t<T>;
+  std::int64_t n;
+  const T* x; // (n)
+  T* y;       // (n)
+
+  template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t block) const {
+    each_in_block<T>(team, block, n, [&](auto i) { store(y, i, F::value(load<G>(x, i))); });
+  }
+};
+
+template <class F, class T> struct activation_dx_block {
+  using G = accumulator_t<T>;
+  std::int64_t n;
+  const T* dy; // (n)
+  const T* x;  // (n)
+  T* dx;       // (n)
+
+  template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t block) const {
+    each_in_block<T>(team, block, n, [&](auto i) {
+      store(dx, i, load<G>(dy, i) * F::slope(load<G>(x, i)));
+    });
+  }
+};
+
+template <class F, class T, class Extent> struct biased_activation_row {
+  using G = accumulator_t<T>;
+  Extent width;
+  const T* x;    // (rows, width)
+  const T* bias; // (width)
+  T* y;          // (rows, width)
+
+  template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t row) const {
+    const std::int64_t at = row * width;
+    team.template each<T>(width, [&](auto i) {
+      store(y + at, i, F::value(round_to<T>(load<G>(x + at, i) + load<G>(bias, i))));
+    });
+  }
+};
+
+template <class F, class T, class Extent> struct biased_activation_dx_row {
+  using G = accumulator_t<T>;
+  Extent width;
+  const T* dy;   // (rows, width)
+  const T* x;    // (rows, width)
+  const T* bias; // (width)
+  T* dx;         // (rows, width)
+
+  template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t row) const {
+    const std::int64_t at = row * width;
+    team.template each<T>(width, [&](auto i) {
+      const auto h = round_to<T>(load<G>(x + at, i) + load<G>(bias, i));
+      store(dx + at, i, load<G>(dy + at, i) * F::slope(h));
+    });
+  }
+};
+
+/// y = F(x) for n elements; F is gelu_exact, gelu_tanh or silu. y may be x.
+template <class F, class T> void activation(std::int64_t n, const T* x, T* y) {
+  for_blocks(n, activation_block<F, T>{n, x, y});
+}
+
+/// dx = dy F'(x). dx may be dy or x.
+template <class F, class T> void activation_dx(std::int64_t n, const T* dy, const T* x, T* dx) {
+  for_blocks(n, activation_dx_block<F, T>{n, dy, x, dx});
+}
+
+/// y = F(x + bias). y may be x.
+template <class F, class T, class Extent>
+void biased_activation(std::int64_t rows, Extent width, const T* x, const T* bias, T* y) {
+  for_rows(rows, biased_activation_row<F, T, Extent>{width, x, bias, y});
+}
+
+/// dx = dy F'(x + bias). dx may be dy or x. The bias's gradient is bias_gradient of dx.
+template <class F, class T, class Extent>
+void biased_activation_dx(std::int64_t rows, Extent width, const T* dy, const T* x, const T* bias,
+                          T* dx) {
+  for_rows(rows, biased_activation_dx_row<F, T, Extent>{width, dy, x, bias, dx});
+}
+
+} // namespace mc::rows

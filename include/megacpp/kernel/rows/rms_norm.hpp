@@ -1,0 +1,152 @@
+// RMSNorm (Zhang, Sennrich: "Root mean square layer normalization", NeurIPS 2019), alone and with the
+// residual addition before it.
+//
+//   rstd = 1 / sqrt(mean_j x_j^2 + eps)           per row, in accumulator_t<T>
+//   y_j  = round(round(x_j rstd) gain_j)          rounded to T twice, as Hugging Face's models do
+//   dx_j = rstd (g_j - xhat_j mean_k(g_k xhat_k)),  g = dy gain, xhat = x rstd
+//   dgain_j += sum over rows of dy_j xhat_j
+//
+// Fused forms round where the separate kernels would, so both give the same bits:
+//   s = round(x + a), y = norm(s);  dx = round(round(norm's dx) + ds).
+// A row is read from memory once; its second reading hits the first-level cache. Outputs may be the
+// inputs of the same shape.
+#pragma once
+
+#include <megacpp/kernel/rows/columns.hpp>
+
+namespace mc::rows {
+namespace detail {
+
+template <class G> MEGACPP_HD G reciprocal_root(G x) { return G(1) / mc::detail::root_of(x); }
+
+// y = norm(s), given the row's sum of squares.
+template <class T, class Team, class Extent, class G>
+MEGACPP_HD void rms_finish(const Team& team, Extent width, G squares, G eps, const T* s,
+                           const T* gain, T* y, G* rstd) {
+  const G r = reciprocal_root(squares / static_cast<G>(std::int64_t{width}) + eps);
+  if (team.leader()) *rstd = r;
+  team.template each<T>(width, [&](auto i) {
+    store(y, i, round_to<T>(load<G>(s, i) * r) * load<G>(gain, i));
+  });
+}
+
+} // namespace detail
+
+template <class T, class Extent> struct rms_norm_row {
+  using G = accumulator_t<T>;
+  Extent width;
+  G eps;
+  const T* x;    // (rows, width)
+  const T* gain; // (width)
+  T* y;          // (rows, width)
+  G* rstd;       // (rows)
+
+  template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t row) const {
+    const T* in = x + row * width;
+    const G squares = team.template sum<T>(width, [&](auto i) {
+      const auto v = load<G>(in, i);
+      return v * v;
+    });
+    detail::rms_finish(team, width, squares, eps, in, gain, y + row * width, rstd + row);
+  }
+};
+
+/// s = x + a, y = norm(s).
+template <class T, class Extent> struct add_rms_norm_row {
+  using G = accumulator_t<T>;
+  Extent width;
+  G eps;
+  const T* x;    // (rows, width)
+  const T* a;    // (rows, width)
+  const T* gain; // (width)
+  T* s;          // (rows, width)
+  T* y;          // (rows, width)
+  G* rstd;       // (rows)
+
+  template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t row) const {
+    const std::int64_t at = row * width;
+    const G squares = team.template sum<T>(width, [&](auto i) {
+      const auto v = round_to<T>(load<G>(x + at, i) + load<G>(a + at, i));
+      store(s + at, i, v);
+      return v * v;
+    });
+    detail::rms_finish(team, width, squares, eps, s + at, gain, y + at, rstd + row);
+  }
+};
+
+/// dx = norm's dx, plus ds if Add.
+template <class T, class Extent, bool Add> struct rms_norm_dx_row {
+  using G = accumulator_t<T>;
+  Extent width;
+  const T* dy;   // (rows, width)
+  const T* x;    // (rows, width): the input of the norm
+  const T* gain; // (width)
+  const G* rstd; // (rows)
+  const T* ds;   // (rows, width), only if Add
+  T* dx;         // (rows, width)
+
+  template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t row) const {
+    const std::int64_t at = row * width;
+    const G r = rstd[row];
+    const G product = team.template sum<T>(width, [&](auto i) {
+      return load<G>(dy + at, i) * load<G>(gain, i) * (load<G>(x + at, i) * r);
+    });
+    const G mean = product / static_cast<G>(std::int64_t{width});
+    team.template each<T>(width, [&](auto i) {
+      const auto xhat = load<G>(x + at, i) * r;
+      auto d = (load<G>(dy + at, i) * load<G>(gain, i) - xhat * mean) * r;
+      if constexpr (Add) d = round_to<T>(d) + load<G>(ds + at, i);
+      store(dx + at, i, d);
+    });
+  }
+};
+
+template <class T, class Extent> struct rms_norm_gain_slab {
+  using G = accumulator_t<T>;
+  Extent width;
+  std::int64_t rows, columns;
+  const T* dy;   // (rows, width)
+  const T* x;    // (rows, width)
+  const G* rstd; // (rows)
+  G* dgain;      // (width)
+
+  template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t index) const {
+    add_rows<T>(team, slab(index, columns, width), rows, dgain, [&](std::int64_t r, auto i) {
+      return load<G>(dy + r * width, i) * (load<G>(x + r * width, i) * rstd[r]);
+    });
+  }
+};
+
+template <class T, class Extent>
+void rms_norm(std::int64_t rows, Extent width, const T* x, const T* gain, accumulator_t<T> eps, T* y,
+              accumulator_t<T>* rstd) {
+  for_rows(rows, rms_norm_row<T, Extent>{width, eps, x, gain, y, rstd});
+}
+
+template <class T, class Extent>
+void add_rms_norm(std::int64_t rows, Extent width, const T* x, const T* a, const T* gain,
+                  accumulator_t<T> eps, T* s, T* y, accumulator_t<T>* rstd) {
+  for_rows(rows, add_rms_norm_row<T, Extent>{width, eps, x, a, gain, s, y, rstd});
+}
+
+template <class T, class Extent>
+void rms_norm_dx(std::int64_t rows, Extent width, const T* dy, const T* x, const T* gain,
+                 const accumulator_t<T>* rstd, T* dx) {
+  for_rows(rows, rms_norm_dx_row<T, Extent, false>{width, dy, x, gain, rstd, nullptr, dx});
+}
+
+template <class T, class Extent>
+void add_rms_norm_dx(std::int64_t rows, Extent width, const T* dy, const T* s, const T* gain,
+                     const accumulator_t<T>* rstd, const T* ds, T* dx) {
+  for_rows(rows, rms_norm_dx_row<T, Extent, true>{width, dy, s, gain, rstd, ds, dx});
+}
+
+template <class T, class Extent>
+void rms_norm_dgain(std::int64_t rows, Extent width, const T* dy, const T* x,
+                    const accumulator_t<T>* rstd, accumulator_t<T>* dgain) {
+  const std::int64_t columns = columns_per_slab<accumulator_t<T>>(width);
+  for_slabs(width, columns,
+            rms_norm_gain_slab<T, Extent>{width, rows, columns, dy, x, rstd, dgain});
+}
+
+} // namespace mc::rows
