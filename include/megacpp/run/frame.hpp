@@ -1,0 +1,66 @@
+// What a node needs at run time beside its graph: base addresses, the layer, the step.
+#pragma once
+
+#include <megacpp/comm/self.hpp>
+#include <megacpp/exec/cpu.hpp>
+#include <megacpp/graph/graph.hpp>
+#include <megacpp/pass/place_memory.hpp>
+#include <megacpp/plan/registry.hpp>
+
+#include <array>
+#include <cstddef>
+
+namespace mc {
+
+/// Numbers of one step that kernels read.
+struct step_numbers {
+  std::uint64_t seed = 0;
+  std::int64_t step = 0; ///< optimizer steps done
+  double learning_rate = 0, beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8, weight_decay = 0, clip = 0;
+};
+
+/// Base addresses by space, feeds, and where in the model we are.
+struct frame {
+  std::array<std::byte*, 9> base{}; ///< weights and gradients: of the whole store
+  std::array<const void*, static_cast<unsigned>(feeds)> feed{};
+  int index = 0; ///< of this layer among those of its kind
+  int layer = 0; ///< of the model; -1 the stem, `layers` the head
+  const step_numbers* step = nullptr;
+  std::array<int, axes> coordinate{}; ///< of this rank on every axis
+  self* ranks = nullptr;
+
+  void set(mc::feed f, const void* p, int slot = 0) { feed[static_cast<unsigned>(static_cast<int>(f) * max_slots + slot)] = p; }
+};
+
+/// Which nodes of a part run.
+enum class stage : std::uint8_t { prologue, forward, backward, epilogue };
+
+constexpr bool runs_in(phase p, stage s) {
+  switch (s) {
+  case stage::prologue: return p == phase::prologue;
+  case stage::forward: return p == phase::forward;
+  case stage::backward: return p == phase::input_gradient || p == phase::weight_gradient;
+  case stage::epilogue: return p == phase::epilogue;
+  }
+  return false;
+}
+
+/// State that a node's kernel prepares once.
+struct node_slot {
+  std::array<const void*, 3> plan{};
+};
+
+/// The address of a value in a frame. Parameters and gradients move with the layer.
+inline std::byte* resolve(const address& a, const frame& f, const registry& r, int part, std::int64_t element_bytes) {
+  switch (a.in) {
+  case space::feed: return static_cast<std::byte*>(const_cast<void*>(f.feed[static_cast<unsigned>(a.offset)]));
+  case space::weights:
+  case space::gradients: {
+    const registry::entry& e = r.find(part, static_cast<int>(a.offset));
+    return f.base[static_cast<unsigned>(a.in)] + (e.offset + f.index * e.stride) * element_bytes;
+  }
+  default: return f.base[static_cast<unsigned>(a.in)] + a.offset;
+  }
+}
+
+} // namespace mc

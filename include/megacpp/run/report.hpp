@@ -1,0 +1,102 @@
+// One mistake, one error: a fault becomes the one static assertion that fails, with the operation, the
+// operand names and the line of the model source spelled in the instantiation. A static assertion takes
+// a literal, so the sentences of graph/fault.hpp stand here again; a test holds them equal.
+#pragma once
+
+#include <megacpp/graph/fault.hpp>
+
+#include <utility>
+
+namespace mc {
+
+/// The characters of the faulty operation. A pack prints whole in every compiler's message.
+template <char... Characters> struct in;
+template <int Line> struct at_line_of_model;
+
+template <class Run, fault Code, class Where, class Line> struct report {
+  static_assert(Code != fault::P001,
+                "MEGA-P001 one operand is sharded along the summed dim and the other is not: "
+                "shard both along it, or gather the sharded one with to(x, axis, R)");
+  static_assert(Code != fault::P002,
+                "MEGA-P002 the operands are placed differently: bring one to the other's "
+                "placement with to()");
+  static_assert(Code != fault::P003,
+                "MEGA-P003 no redistribution leads from this placement to that one: see the "
+                "table in docs/design.md");
+  static_assert(Code != fault::P004,
+                "MEGA-P004 an operand is invariant where another is sharded, so its gradient "
+                "would never be summed: convert it with to(x, axis, R)");
+  static_assert(Code != fault::P005,
+                "MEGA-P005 a pending sum enters an op that is not linear in it: reduce it first "
+                "with to(x, axis, I) or to(x, axis, S(dim))");
+  static_assert(Code != fault::P006,
+                "MEGA-P006 an adjoint gives a cotangent that is not the dual of its value's "
+                "placement: mend the op's adjoint");
+  static_assert(Code != fault::P007,
+                "MEGA-P007 the op needs the whole of a dim that is sharded: gather it with to(x, "
+                "axis, R)");
+  static_assert(Code != fault::P008,
+                "MEGA-P008 an operand is invariant where another is replicated: convert the "
+                "invariant one with to(x, axis, R)");
+  static_assert(Code != fault::P009,
+                "MEGA-P009 only the innermost axis of a dim can be gathered or re-sharded: "
+                "redistribute the inner axis first");
+  static_assert(Code != fault::P010,
+                "MEGA-P010 a parameter's gradient does not reach the optimizer with the "
+                "parameter's placement: a reduction is missing");
+  static_assert(Code != fault::P011,
+                "MEGA-P011 the size of this axis is known only at start, so no extent can be cut "
+                "or gathered over it: use a sized axis");
+  static_assert(Code != fault::P012,
+                "MEGA-P012 dims in contiguous and balanced order meet: give both the same order");
+  static_assert(Code != fault::P013,
+                "MEGA-P013 dense and expert placements meet outside dispatch and combine");
+  static_assert(Code != fault::P014,
+                "MEGA-P014 a pass left a node whose outputs are not what its rule says: mend the "
+                "pass");
+  static_assert(Code != fault::S001,
+                "MEGA-S001 a sharded extent does not divide by the size of its axis: change the "
+                "layout or the extent");
+  static_assert(Code != fault::S002,
+                "MEGA-S002 the extents differ: make them equal");
+  static_assert(Code != fault::S003,
+                "MEGA-S003 the dims differ or stand in another order: name and order them alike");
+  static_assert(Code != fault::S004,
+                "MEGA-S004 the graph has more dims, operands, nodes or values than it can hold");
+  static_assert(Code != fault::S005,
+                "MEGA-S005 two parameters of one graph have one name: rename one, or use the "
+                "first one's var twice to tie them");
+  static_assert(Code != fault::C001,
+                "MEGA-C001 the model's own numbers contradict each other: correct the model");
+  static_assert(Code != fault::C002,
+                "MEGA-C002 the layout does not fit the model: change the layout");
+  static_assert(Code != fault::C003,
+                "MEGA-C003 the batch does not fit the model or the layout: change micro-batch or "
+                "sequence");
+  static_assert(Code != fault::M001,
+                "MEGA-M001 the run does not fit the memory: more tp, pp or dp, recompute, or a "
+                "smaller micro-batch");
+  static_assert(Code != fault::M002,
+                "MEGA-M002 a value has no memory or shares it with another live one: mend the "
+                "pass");
+  static_assert(Code != fault::B001,
+                "MEGA-B001 the device has no kernel for this op: specialise kernel_of<&the_op>");
+  /// True even of a fault: the assertion above has failed then, and a second one would say nothing more.
+  static constexpr bool ok = true;
+};
+
+namespace detail {
+template <class Source, class> struct spelled;
+template <class Source, int... Index> struct spelled<Source, std::integer_sequence<int, Index...>> {
+  using type = in<Source::wrong.what.c[Index]...>;
+};
+} // namespace detail
+
+/// Source has a static constexpr fault_record `wrong`. ok is true, or the program does not compile.
+template <class Run, class Source>
+inline constexpr bool reported =
+    report<Run, Source::wrong.code,
+           typename detail::spelled<Source, std::make_integer_sequence<int, Source::wrong.what.n>>::type,
+           at_line_of_model<Source::wrong.line>>::ok;
+
+} // namespace mc

@@ -1,0 +1,311 @@
+// A session: one program on one device, with its memory. Runs micro-batches forward and backward, the
+// end of a step, evaluation, and next-token logits. All memory is reserved in the constructor; the
+// first step prepares what kernels need; after that nothing allocates.
+#pragma once
+
+#include <megacpp/plan/memory.hpp>
+#include <megacpp/run/stores.hpp>
+
+#include <algorithm>
+#include <cstring>
+#include <span>
+
+namespace mc {
+
+/// Token ids and what goes with them, each (B, S); documents may be null.
+struct batch_view {
+  const std::int32_t* tokens = nullptr;
+  const std::int32_t* labels = nullptr; ///< negative: no loss
+  std::int64_t first_sample = 0;        ///< number of the first sequence within the global batch
+  const std::int32_t* positions = nullptr; ///< null: 0 ... S-1
+  const std::int32_t* documents = nullptr;
+};
+
+/// A summed loss and the number of tokens in it.
+struct loss_sum {
+  double sum = 0, count = 0;
+  loss_sum& operator+=(const loss_sum& o) {
+    sum += o.sum, count += o.count;
+    return *this;
+  }
+  double mean() const { return sum / count; }
+};
+
+enum class purpose : std::uint8_t { training, inference };
+
+class session {
+public:
+  session(const program_view& program, cpu& device, purpose why)
+      : p_(program), device_(device), training_(why == purpose::training), stores_(program, training_) {
+    check_ranks();
+    const graph& block = *p_.blocks[0].g;
+    stream_bytes_ = stream_bytes(block);
+    tokens_ = local_tokens(block);
+    memory_items& m = planned_;
+    m.weights = stores_.total() * size_of(stores_.type());
+    if (training_) {
+      m.gradients = stores_.total() * size_of(stores_.main_type());
+      m.masters = stores_.bytes() - m.weights - m.gradients - 2 * stores_.total() * size_of(stores_.main_type());
+      m.moments = 2 * stores_.total() * size_of(stores_.main_type());
+    }
+    std::int64_t saved = 0, derived = 0, most_saved = 0;
+    const auto account = [&](const part_view& part, bool layer) {
+      if (layer) saved_at_.push_back(saved), derived_at_.push_back(derived);
+      saved += part.plan->saved;
+      derived += part.plan->derived;
+      most_saved = std::max(most_saved, part.plan->saved);
+      m.working = std::max(m.working, part.plan->working);
+    };
+    account(p_.stem, true);
+    for (int l = 0; l < p_.layers; ++l) account(block_of(l), true);
+    account(p_.loss, true);
+    if (training_) m.working = std::max(m.working, p_.update.plan->working);
+    else account_inference(most_saved);
+    m.saved = training_ ? saved : most_saved;
+    m.derived = derived;
+    m.streams = (training_ ? p_.layers + 3 : 2) * stream_bytes_;
+    m.feeds = token_feeds * aligned_bytes(tokens_ * 4) + memory_alignment;
+    activations_ = arena(m.saved + m.streams + m.working + m.feeds + m.derived, "activations");
+    saved_ = activations_.data();
+    streams_ = saved_ + m.saved;
+    working_ = streams_ + m.streams;
+    derived_ = working_ + m.working;
+    positions_ = reinterpret_cast<std::int32_t*>(derived_ + m.derived);
+    keys_ = positions_ + aligned_bytes(tokens_ * 4) / 4;
+    inputs_ = keys_ + aligned_bytes(tokens_ * 4) / 4;
+    one_ = reinterpret_cast<std::byte*>(inputs_ + 3 * aligned_bytes(tokens_ * 4) / 4);
+    stores::set(one_, stores_.main_type(), 0, 1.0);
+    prepare();
+  }
+  session(const session&) = delete;
+  session& operator=(const session&) = delete;
+
+  const program_view& program() const { return p_; }
+  mc::stores& weights() { return stores_; }
+  const mc::stores& weights() const { return stores_; }
+  const memory_items& planned() const { return planned_; }
+  const arena& activations() const { return activations_; }
+  arena& activations() { return activations_; }
+  step_numbers& numbers() { return numbers_; }
+  void profile(node_clock* clock) { clock_ = clock; }
+  int micro_batch() const { return p_.numbers.batch.micro; }
+  int sequence() const { return p_.numbers.batch.sequence; }
+
+  /// Once a step, before its first micro-batch.
+  void begin_step() {
+    for_each_part([&](const part_view& part, int layer, int index) {
+      frame f = frame_of(layer, index);
+      run(part, stage::prologue, f);
+    });
+  }
+
+  /// Forward and backward of one micro-batch; gradients of its summed loss add to the main grads.
+  loss_sum train(const batch_view& b) {
+    feed_inputs(b);
+    loss_sum result = forward(b, p_.loss);
+    frame f = head_frame(p_.loss);
+    f.base[static_cast<unsigned>(space::d_stream_in)] = cotangent(0);
+    run(p_.loss, stage::backward, f);
+    for (int l = p_.layers - 1, k = 0; l >= -1; --l, ++k) {
+      f = layer_frame(l);
+      f.set(feed::d_output, cotangent(k % 2));
+      f.base[static_cast<unsigned>(space::d_stream_in)] = cotangent((k + 1) % 2);
+      run(l < 0 ? p_.stem : block_of(l), stage::backward, f);
+    }
+    return result;
+  }
+
+  /// Forward alone.
+  loss_sum evaluate(const batch_view& b) {
+    feed_inputs(b);
+    return forward(b, p_.evaluation);
+  }
+
+  /// The end of a step over `tokens` tokens of the global batch: reductions, norm, clip, AdamW with the
+  /// session's numbers. Returns the gradient norm before clipping. With `apply` false the weights stay.
+  double finish_step(double tokens, bool apply = true) {
+    for_each_part([&](const part_view& part, int layer, int index) {
+      frame f = frame_of(layer, index);
+      run(part, stage::epilogue, f);
+    });
+    frame f = frame_of(p_.layers, 0);
+    f.set(feed::token_count, &tokens);
+    const std::int64_t main = size_of(stores_.main_type()), type = size_of(stores_.type());
+    for (int k = 0; k < p_.stores->group_count; ++k) {
+      const std::int64_t at = p_.stores->groups[static_cast<unsigned>(k)].offset;
+      f.set(feed::gradient, stores_.gradients() + at * main, k);
+      f.set(feed::master, stores_.masters() + at * main, k);
+      f.set(feed::first_moment, stores_.first_moments() + at * main, k);
+      f.set(feed::second_moment, stores_.second_moments() + at * main, k);
+      f.set(feed::weight, stores_.weights() + at * type, k);
+    }
+    last_tokens_ = tokens;
+    if (!apply) {
+      clear_gradients();
+      return 0;
+    }
+    run(p_.update, stage::forward, f);
+    double norm = 0;
+    std::memcpy(&norm, resolve(p_.update.plan->at[static_cast<unsigned>(p_.update.g->outputs[1])], f, *p_.stores, 0, 8), sizeof norm);
+    ++numbers_.step;
+    clear_gradients();
+    return norm;
+  }
+  void clear_gradients() {
+    std::byte* g = stores_.gradients();
+    const std::int64_t bytes = stores_.total() * size_of(stores_.main_type()), block = 1 << 20;
+    parallel_for((bytes + block - 1) / block, [=](std::int64_t i) {
+      std::memset(g + i * block, 0, static_cast<std::size_t>(std::min(block, bytes - i * block)));
+    });
+  }
+
+  /// Next-token logits (V') of one sequence of at most S tokens, in the weights' type, to `out`; V' is the
+  /// padded vocabulary.
+  void logits(std::span<const std::int32_t> tokens, std::byte* out) {
+    const auto n = static_cast<std::int64_t>(tokens.size());
+    std::int32_t* ids = inputs_;
+    for (std::int64_t i = 0; i < sequence(); ++i) ids[i] = i < n ? tokens[static_cast<unsigned>(i)] : 0;
+    std::int32_t* last = inputs_ + aligned_bytes(tokens_ * 4) / 4;
+    *last = static_cast<std::int32_t>(n - 1);
+    for (std::int64_t i = 0; i < sequence(); ++i) positions_[i] = static_cast<std::int32_t>(i), keys_[i] = positions_[i];
+    std::vector<int>::size_type kind = 0;
+    (void)kind;
+    for (int l = -1; l <= p_.layers; ++l) {
+      const part_view& part = l < 0 ? p_.generation_stem : l < p_.layers ? p_.generation_blocks[static_cast<unsigned>(p_.kind_of[static_cast<unsigned>(l)])] : p_.logits;
+      frame f = frame_of(l, index_of(l));
+      f.base[static_cast<unsigned>(space::saved)] = saved_;
+      f.set(feed::tokens, ids);
+      f.set(feed::last, last);
+      f.set(feed::stream, streams_ + ((l + 2) % 2) * stream_bytes_);
+      f.base[static_cast<unsigned>(space::stream_out)] = l == p_.layers ? out : streams_ + ((l + 3) % 2) * stream_bytes_;
+      run(part, stage::forward, f);
+    }
+  }
+
+private:
+  void check_ranks() const {
+    const layout& l = p_.numbers.ranks;
+    const int ranks = l.tp * l.pp * l.cp * std::max(1, l.ep);
+    if (ranks > 1)
+      throw error(exit_code::mismatch, p_.name + " is laid out over at least " + std::to_string(ranks) +
+                                           " ranks (tp " + std::to_string(l.tp) + ", pp " + std::to_string(l.pp) + ", cp " + std::to_string(l.cp) +
+                                           ", ep " + std::to_string(l.ep) + ") and this process is one: build a preset with tp, pp, cp and ep of 1 to run on one rank");
+  }
+  void account_inference(std::int64_t& most_saved) {
+    const auto one = [&](const part_view& part) {
+      planned_.working = std::max(planned_.working, part.plan->working);
+      most_saved = std::max(most_saved, part.plan->saved);
+    };
+    one(p_.evaluation), one(p_.generation_stem), one(p_.logits);
+    for (const part_view& b : p_.generation_blocks) one(b);
+  }
+
+  const part_view& block_of(int layer) const { return p_.blocks[static_cast<unsigned>(p_.kind_of[static_cast<unsigned>(layer)])]; }
+  /// Of a layer among those of its kind.
+  int index_of(int layer) const { return layer < 0 || layer >= p_.layers ? 0 : index_[static_cast<unsigned>(layer)]; }
+
+  void prepare() {
+    std::vector<int> seen(p_.blocks.size());
+    for (int l = 0; l < p_.layers; ++l) index_.push_back(seen[static_cast<unsigned>(p_.kind_of[static_cast<unsigned>(l)])]++);
+    const auto one = [&](const part_view& part) {
+      slots_.emplace_back(&part, std::vector<node_slot>(static_cast<unsigned>(part.g->node_count)));
+      part.prepare(part, device_, slots_.back().second.data());
+    };
+    one(p_.stem), one(p_.evaluation);
+    for (const part_view& b : p_.blocks) one(b);
+    if (training_) {
+      one(p_.loss), one(p_.update);
+    } else {
+      one(p_.generation_stem), one(p_.logits);
+      for (const part_view& b : p_.generation_blocks) one(b);
+    }
+  }
+  node_slot* slots_of(const part_view& part) {
+    for (auto& s : slots_)
+      if (s.first == &part) return s.second.data();
+    return nullptr;
+  }
+  void run(const part_view& part, stage s, frame& f) { part.run(part, s, device_, f, slots_of(part), clock_); }
+
+  std::byte* stream(int layer) const { // what comes into a layer
+    return streams_ + (training_ ? layer : layer % 2) * stream_bytes_;
+  }
+  std::byte* cotangent(int which) const { return streams_ + (p_.layers + 1 + which) * stream_bytes_; }
+
+  frame frame_of(int layer, int index) {
+    frame f;
+    const auto slot = static_cast<unsigned>(layer + 1);
+    f.base[static_cast<unsigned>(space::weights)] = stores_.weights();
+    f.base[static_cast<unsigned>(space::gradients)] = stores_.gradients();
+    f.base[static_cast<unsigned>(space::saved)] = saved_ + (training_ && slot < saved_at_.size() ? saved_at_[slot] : 0);
+    f.base[static_cast<unsigned>(space::derived)] = derived_ + (slot < derived_at_.size() ? derived_at_[slot] : 0);
+    f.base[static_cast<unsigned>(space::working)] = working_;
+    f.index = index, f.layer = layer, f.step = &numbers_, f.ranks = &ranks_;
+    f.set(feed::positions, positions_);
+    f.set(feed::token_keys, keys_);
+    return f;
+  }
+  frame layer_frame(int layer) {
+    frame f = frame_of(layer, index_of(layer));
+    f.set(feed::tokens, batch_.tokens);
+    f.set(feed::documents, batch_.documents);
+    if (layer >= 0) f.set(feed::stream, stream(layer));
+    f.base[static_cast<unsigned>(space::stream_out)] = stream(layer + 1);
+    return f;
+  }
+  frame head_frame(const part_view&) {
+    frame f = frame_of(p_.layers, 0);
+    f.set(feed::stream, stream(p_.layers));
+    f.set(feed::labels, batch_.labels);
+    f.set(feed::documents, batch_.documents);
+    f.set(feed::d_output, one_);
+    return f;
+  }
+
+  void feed_inputs(const batch_view& b) {
+    batch_ = b;
+    const std::int64_t s = sequence(), per = tokens_ / micro_batch();
+    for (std::int64_t i = 0; i < tokens_; ++i) {
+      positions_[i] = b.positions != nullptr ? b.positions[i] : static_cast<std::int32_t>(i % per);
+      keys_[i] = static_cast<std::int32_t>((b.first_sample + i / per) * s + i % per);
+    }
+  }
+  loss_sum forward(const batch_view&, const part_view& head) {
+    for (int l = -1; l < p_.layers; ++l) {
+      frame f = layer_frame(l);
+      run(l < 0 ? p_.stem : block_of(l), stage::forward, f);
+    }
+    frame f = head_frame(head);
+    run(head, stage::forward, f);
+    const auto read = [&](int k) {
+      const std::byte* at = resolve(head.plan->at[static_cast<unsigned>(head.g->outputs[static_cast<unsigned>(k)])], f, *p_.stores, head.index, 1);
+      return stores::get(at, stores_.main_type(), 0);
+    };
+    return {read(0), read(1)};
+  }
+  template <class F> void for_each_part(F f) {
+    f(p_.stem, -1, 0);
+    for (int l = 0; l < p_.layers; ++l) f(block_of(l), l, index_of(l));
+    f(p_.loss, p_.layers, 0);
+  }
+
+  const program_view& p_;
+  cpu& device_;
+  bool training_;
+  mc::stores stores_;
+  memory_items planned_{};
+  arena activations_;
+  std::byte *saved_ = nullptr, *streams_ = nullptr, *working_ = nullptr, *derived_ = nullptr, *one_ = nullptr;
+  std::int32_t *positions_ = nullptr, *keys_ = nullptr, *inputs_ = nullptr;
+  std::int64_t stream_bytes_ = 0, tokens_ = 0;
+  std::vector<std::int64_t> saved_at_, derived_at_;
+  std::vector<int> index_;
+  std::vector<std::pair<const part_view*, std::vector<node_slot>>> slots_;
+  step_numbers numbers_{};
+  self ranks_{};
+  batch_view batch_{};
+  node_clock* clock_ = nullptr;
+  double last_tokens_ = 0;
+};
+
+} // namespace mc

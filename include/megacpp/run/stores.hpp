@@ -1,0 +1,131 @@
+// The flat stores of one rank: weights, main grads, masters and moments share the registry's offsets.
+#pragma once
+
+#include <megacpp/exec/arena.hpp>
+#include <megacpp/num/random.hpp>
+#include <megacpp/run/view.hpp>
+
+#include <cmath>
+#include <numbers>
+#include <string>
+
+namespace mc {
+
+/// One parameter of one layer, as the stores hold it.
+struct parameter_ref {
+  std::string name;             ///< "scope.name" in stem and head, "layers.<i>.scope.name" in blocks
+  std::string local_name;       ///< "scope.name"
+  int layer = -1;               ///< -1 outside the blocks
+  const value* v = nullptr;     ///< dims, placement
+  const parameter_info* info = nullptr;
+  std::int64_t offset = 0, count = 0; ///< elements
+};
+
+/// f(parameter_ref) for every parameter once, tied ones left out, in the order of the model.
+template <class F> void for_each_parameter(const program_view& p, F f) {
+  const auto visit = [&](const part_view& part, int layer, int index) {
+    for (int i = 0; i < part.g->parameter_count; ++i) {
+      const parameter_info& info = part.g->parameters[static_cast<unsigned>(i)];
+      if (info.tied) continue;
+      const registry::entry& e = p.stores->find(part.index, i);
+      parameter_ref r;
+      r.v = &part.g->at(info.v), r.info = &info, r.layer = layer;
+      r.local_name = std::string(r.v->scope) + "." + r.v->name;
+      r.name = layer < 0 ? r.local_name : "layers." + std::to_string(layer) + "." + r.local_name;
+      r.offset = e.offset + index * e.stride, r.count = e.count;
+      f(r);
+    }
+  };
+  visit(p.stem, -1, 0);
+  std::vector<int> seen(p.blocks.size());
+  for (int l = 0; l < p.layers; ++l) {
+    const auto kind = static_cast<unsigned>(p.kind_of[static_cast<unsigned>(l)]);
+    visit(p.blocks[kind], l, seen[kind]++);
+  }
+  visit(p.loss, -1, 0);
+}
+
+class stores {
+public:
+  stores(const program_view& p, bool training) : program_(&p), type_(p.numbers.type), main_(accumulator_of(type_)), total_(p.stores->total) {
+    weights_ = arena(total_ * size_of(type_), "weights");
+    if (!training) return;
+    gradients_ = arena(total_ * size_of(main_), "main grads");
+    if (type_ != main_) masters_ = arena(total_ * size_of(main_), "master weights");
+    first_ = arena(total_ * size_of(main_), "first moments");
+    second_ = arena(total_ * size_of(main_), "second moments");
+  }
+
+  dtype type() const { return type_; }
+  dtype main_type() const { return main_; }
+  std::int64_t total() const { return total_; }
+  std::byte* weights() const { return weights_.data(); }
+  std::byte* gradients() const { return gradients_.data(); }
+  std::byte* masters() const { return type_ == main_ ? weights_.data() : masters_.data(); }
+  std::byte* first_moments() const { return first_.data(); }
+  std::byte* second_moments() const { return second_.data(); }
+  std::int64_t bytes() const { return weights_.size() + gradients_.size() + masters_.size() + first_.size() + second_.size(); }
+
+  /// Reads or writes one element of a store in double.
+  static double get(const std::byte* store, dtype t, std::int64_t i) {
+    switch (t) {
+    case dtype::f64: return reinterpret_cast<const double*>(store)[i];
+    case dtype::bf16: return static_cast<float>(reinterpret_cast<const bf16*>(store)[i]);
+    default: return reinterpret_cast<const float*>(store)[i];
+    }
+  }
+  static void set(std::byte* store, dtype t, std::int64_t i, double x) {
+    switch (t) {
+    case dtype::f64: reinterpret_cast<double*>(store)[i] = x; break;
+    case dtype::bf16: reinterpret_cast<bf16*>(store)[i] = bf16(static_cast<float>(x)); break;
+    default: reinterpret_cast<float*>(store)[i] = static_cast<float>(x); break;
+    }
+  }
+  /// The master value of a weight, which training updates; inference has the weight alone.
+  double weight(std::int64_t i) const {
+    return masters_.size() != 0 || type_ == main_ ? get(masters(), main_, i) : get(weights(), type_, i);
+  }
+  void set_weight(std::int64_t i, double x) {
+    set(weights(), type_, i, x);
+    if (masters_.size() != 0) set(masters(), main_, i, x);
+  }
+
+  /// Initial weights: a function of (seed, parameter name, global element), whatever the layout. Normal
+  /// values by Box and Muller from 53-bit uniforms.
+  void initialise(std::uint64_t seed) {
+    for_each_parameter(*program_, [&](const parameter_ref& r) {
+      const std::uint64_t key = random_key(seed, hash(r.name));
+      std::int64_t row = r.count;
+      if (r.info->valid_rows > 0) row = r.count / r.v->dims[0].n;
+      for (std::int64_t i = 0; i < r.count; ++i) {
+        double x = r.info->how == init::ones ? 1.0 : 0.0;
+        if (r.info->how == init::normal) x = r.info->std * gaussian(key, static_cast<std::uint64_t>(i));
+        if (r.info->valid_rows > 0 && i / row >= r.info->valid_rows) x = 0;
+        set_weight(r.offset + i, x);
+      }
+    });
+  }
+
+private:
+  static std::uint64_t hash(const std::string& s) { // FNV-1a
+    std::uint64_t h = 0xcbf29ce484222325u;
+    for (unsigned char c : s) h = (h ^ c) * 0x100000001b3u;
+    return h;
+  }
+  /// Standard normal number i of a key; a pair of uniforms gives two.
+  static double gaussian(std::uint64_t key, std::uint64_t i) {
+    const auto w = philox(key, i / 2);
+    const auto uniform53 = [](std::uint32_t hi, std::uint32_t lo) {
+      return (static_cast<double>((std::uint64_t{hi} << 21) | (lo >> 11)) + 0.5) * 0x1p-53;
+    };
+    const double r = std::sqrt(-2 * std::log(uniform53(w[0], w[1]))), a = 2 * std::numbers::pi * uniform53(w[2], w[3]);
+    return i % 2 == 0 ? r * std::cos(a) : r * std::sin(a);
+  }
+
+  const program_view* program_;
+  dtype type_, main_;
+  std::int64_t total_;
+  arena weights_, gradients_, masters_, first_, second_;
+};
+
+} // namespace mc
