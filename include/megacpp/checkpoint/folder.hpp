@@ -1,0 +1,383 @@
+// Model folders: reading files beneath one, and making one appear complete or not at all.
+#pragma once
+
+#include <megacpp/checkpoint/byte_sink.hpp>
+#include <megacpp/data/descriptor.hpp>
+#include <megacpp/data/mapped_file.hpp>
+#include <megacpp/exec/error.hpp>
+
+#include <cerrno>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+#include <cstdio>
+
+#include <fmt/format.h>
+
+namespace mc {
+
+/// True for a name that can only be an entry of the folder it is looked up in.
+inline bool is_bare_name(std::string_view name) {
+  return !name.empty() && name.size() <= 255 && name != "." && name != ".." &&
+         name.find('/') == std::string_view::npos && name.find('\0') == std::string_view::npos;
+}
+
+/// True for the names of files that megacpp writes into a model folder. A folder that holds
+/// anything else is never replaced.
+inline bool is_model_file(std::string_view name) {
+  return name == "config.json" || name == "generation_config.json" ||
+         name == "model.safetensors.index.json" ||
+         (name.starts_with("model") && name.ends_with(".safetensors"));
+}
+
+/// The name without which a folder is not a model folder.
+inline constexpr const char* model_folder_marker = "config.json";
+
+namespace detail {
+
+inline error output_error(std::string_view what, std::string_view path, int error_number,
+                          std::string_view advice = "") {
+  if (error_number == ENOSPC || error_number == EDQUOT)
+    advice = "; free some space or choose another folder";
+  return error(exit_code::output,
+               fmt::format("cannot {} {}: {}{}", what, path, reason_of(error_number), advice));
+}
+
+/// Names in an open folder, without . and ..; nothing if it cannot be listed.
+inline std::optional<std::vector<std::string>> list_folder(int folder) {
+  const int copy = ::openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (copy < 0) return std::nullopt;
+  DIR* const dir = ::fdopendir(copy);
+  if (!dir) {
+    ::close(copy);
+    return std::nullopt;
+  }
+  std::vector<std::string> names;
+  errno = 0;
+  while (const dirent* const entry = ::readdir(dir)) {
+    const std::string_view name = entry->d_name;
+    if (name != "." && name != "..") names.emplace_back(name);
+  }
+  const bool complete = errno == 0;
+  ::closedir(dir);
+  return complete ? std::optional(std::move(names)) : std::nullopt;
+}
+
+/// Removes a folder of plain files; what cannot be removed stays. Never descends.
+inline void remove_flat_folder(int parent, const std::string& name) {
+  const descriptor folder(
+      ::openat(parent, name.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  if (!folder) return;
+  if (const auto names = list_folder(folder.get()))
+    for (const std::string& file : *names) ::unlinkat(folder.get(), file.c_str(), 0);
+  ::unlinkat(parent, name.c_str(), AT_REMOVEDIR);
+}
+
+} // namespace detail
+
+/// A folder opened for reading. Files are opened beneath it by bare name, and symbolic links are
+/// not followed, so a weight index cannot name a file outside.
+class model_folder {
+public:
+  explicit model_folder(std::string path) : path_(std::move(path)) {
+    folder_ = descriptor(::open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    if (folder_) return;
+    if (errno == ENOENT)
+      throw error(exit_code::model,
+                  fmt::format("the model folder {} does not exist; check the path", path_));
+    if (errno == ENOTDIR)
+      throw error(exit_code::model, fmt::format("{} is not a folder; give the folder that holds {}",
+                                                path_, model_folder_marker));
+    throw error(exit_code::model,
+                fmt::format("cannot open the model folder {}: {}", path_, reason_of(errno)));
+  }
+
+  const std::string& path() const { return path_; }
+  bool contains(const std::string& name) const {
+    struct stat s {};
+    return is_bare_name(name) &&
+           ::fstatat(folder_.get(), name.c_str(), &s, AT_SYMLINK_NOFOLLOW) == 0;
+  }
+  mapped_file open(const std::string& name) const {
+    if (!is_bare_name(name))
+      throw error(exit_code::model,
+                  fmt::format("{} names the file \"{}\", which is not a plain file name; "
+                              "files of a model lie directly in its folder",
+                              path_, name));
+    const std::string full = path_ + '/' + name;
+    descriptor file(
+        ::openat(folder_.get(), name.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+    if (file) return mapped_file(std::move(file), full, exit_code::model);
+    if (errno == ENOENT)
+      throw error(exit_code::model,
+                  fmt::format("the model folder {} has no file {}; it is incomplete or not a model",
+                              path_, name));
+    if (errno == ELOOP)
+      throw error(
+          exit_code::model,
+          fmt::format("{} is a symbolic link, which is not followed; copy the file into the folder",
+                      full));
+    throw error(exit_code::model, fmt::format("cannot open {}: {}", full, reason_of(errno)));
+  }
+
+private:
+  std::string path_;
+  descriptor folder_;
+};
+
+/// A folder in the making. Files go into a temporary folder beside the target; commit() makes them
+/// durable and gives them the target's name in one step. Until commit() returns, whatever was at
+/// the target is untouched, and if anything throws, it stays and the temporary is removed.
+///
+/// A target that exists is exchanged with the new folder (renameat2, RENAME_EXCHANGE) and deleted
+/// only once the exchange is durable. Where the file system has no exchange, the old folder is
+/// renamed aside first; a crash between the two renames leaves it under `<target>.old-<pid>`, from
+/// where the next new_folder of that target brings it back.
+class new_folder {
+public:
+  /// Checks the target and creates the temporary. Throws mc::error(exit_code::output).
+  explicit new_folder(const std::string& target) : place_(locate(target)) {
+    tidy();
+    check_replaceable();
+    for (int attempt = 0; !folder_; ++attempt) {
+      temporary_ = fmt::format("{}.tmp-{}{}", place_.name, ::getpid(),
+                               attempt ? fmt::format("-{}", attempt) : std::string());
+      if (::mkdirat(parent(), temporary_.c_str(), 0777) != 0) {
+        if (errno == EEXIST && attempt < 100) continue;
+        throw detail::output_error("create", beside(temporary_), errno);
+      }
+      folder_ = claim(temporary_);
+    }
+  }
+  new_folder(const new_folder&) = delete;
+  new_folder& operator=(const new_folder&) = delete;
+  ~new_folder() {
+    if (!temporary_.empty()) detail::remove_flat_folder(parent(), temporary_);
+  }
+
+  /// Throws what a save to `target` would throw before its first byte, except for a lack of space:
+  /// for the start of a run that saves at its end. Creates missing parent folders.
+  static void check_target(const std::string& target) { new_folder probe(target); }
+
+  /// Throws mc::error(exit_code::output) unless the file system has room for so many bytes.
+  void require_space(std::uint64_t bytes) const {
+    struct statvfs s {};
+    if (::fstatvfs(folder_.get(), &s) != 0)
+      throw detail::output_error("examine the space of", place_.folder, errno);
+    const std::uint64_t available = std::uint64_t{s.f_bavail} * s.f_frsize;
+    if (available < bytes)
+      throw error(
+          exit_code::output,
+          fmt::format(
+              "{} needs {} bytes, but {} has {} left; free some space or choose another folder",
+              place_.path, bytes, place_.folder, available));
+  }
+
+  /// Writes one file: `fill(sink)` passes its bytes to the sink in any number of pieces. The file
+  /// is synced and closed before this returns. Throws mc::error(exit_code::output).
+  void write(const std::string& name, const std::function<void(const byte_sink&)>& fill) {
+    const std::string full = place_.path + '/' + name;
+    if (!is_bare_name(name))
+      throw error(exit_code::internal, fmt::format("\"{}\" is not a plain file name", name));
+    descriptor file(::openat(folder_.get(), name.c_str(),
+                             O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666));
+    if (!file) throw detail::output_error("create", full, errno);
+    const byte_sink sink = [&](std::span<const std::byte> bytes) {
+      while (!bytes.empty()) {
+        const ::ssize_t n = ::write(file.get(), bytes.data(), bytes.size());
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0) throw detail::output_error("write", full, n == 0 ? EIO : errno, kept());
+        bytes = bytes.subspan(static_cast<std::size_t>(n));
+      }
+    };
+    fill(sink);
+    // A failed fsync is final: the kernel may drop the pages and report success the next time.
+    if (::fsync(file.get()) != 0) throw detail::output_error("make durable", full, errno, kept());
+    if (!file.reset()) throw detail::output_error("close", full, errno, kept());
+  }
+  void write(const std::string& name, std::string_view text) {
+    write(name, [&](const byte_sink& sink) { sink(std::as_bytes(std::span(text))); });
+  }
+
+  /// Puts the folder in place, durably. Throws mc::error(exit_code::output).
+  void commit() {
+    if (::fsync(folder_.get()) != 0)
+      throw detail::output_error("make durable", place_.path, errno, kept());
+    if (!rename(temporary_, place_.name, RENAME_NOREPLACE)) {
+      if (errno != EEXIST)
+        throw detail::output_error("rename a folder to", place_.path, errno, kept());
+      replace();
+    } else if (!sync_parent()) {
+      const int problem = errno;
+      ::renameat(parent(), place_.name.c_str(), parent(), temporary_.c_str());
+      throw detail::output_error("make durable", place_.path, problem);
+    } else {
+      temporary_.clear();
+    }
+  }
+
+private:
+  struct location {
+    std::string path;   // of the target, without links and trailing slashes
+    std::string folder; // the one that holds it
+    std::string name;   // in that folder
+    std::shared_ptr<const descriptor> parent;
+  };
+
+  int parent() const { return place_.parent->get(); }
+  std::string beside(const std::string& name) const { return place_.folder + '/' + name; }
+  static std::string_view kept() { return "; what was there before is unchanged"; }
+
+  static location locate(const std::string& target) {
+    namespace fs = std::filesystem;
+    if (target.empty())
+      throw error(exit_code::output, "the folder to save to has an empty name; give one");
+    std::error_code problem;
+    // weakly_canonical follows links of the part that exists, so a link to a folder is kept a link.
+    fs::path path = fs::weakly_canonical(fs::absolute(target, problem), problem);
+    if (problem) throw detail::output_error("resolve", target, problem.value());
+    if (!path.has_filename()) path = path.parent_path();
+    if (!path.has_filename())
+      throw error(exit_code::output,
+                  fmt::format("{} cannot be replaced by a model folder; name a new one", target));
+    location at{path.string(), path.parent_path().string(), path.filename().string(), nullptr};
+    fs::create_directories(path.parent_path(), problem);
+    if (problem) throw detail::output_error("create the folder", at.folder, problem.value());
+    descriptor parent(::open(at.folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    if (!parent) throw detail::output_error("open the folder", at.folder, errno);
+    at.parent = std::make_shared<const descriptor>(std::move(parent));
+    return at;
+  }
+
+  /// Throws unless the target is absent, empty, or a model folder without anything else in it.
+  void check_replaceable() const {
+    const auto refuse = [this](std::string_view why) {
+      return error(exit_code::output,
+                   fmt::format("{} {}; it is left as it is: choose another folder to save to",
+                               place_.path, why));
+    };
+    const descriptor old(
+        ::openat(parent(), place_.name.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+    if (!old) {
+      if (errno == ENOENT) return;
+      if (errno == ENOTDIR || errno == ELOOP) throw refuse("is not a folder");
+      throw detail::output_error("open", place_.path, errno);
+    }
+    if (is_mount_point(old.get()))
+      throw refuse(
+          "is a mount point, which cannot be replaced as a whole (a folder inside it can)");
+    const auto names = detail::list_folder(old.get());
+    if (!names) throw detail::output_error("list", place_.path, errno);
+    bool marked = names->empty();
+    for (const std::string& name : *names) {
+      struct stat s {};
+      const bool plain =
+          ::fstatat(old.get(), name.c_str(), &s, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(s.st_mode);
+      if (!plain || !is_model_file(name))
+        throw refuse(fmt::format("holds {}, which is not a file of a saved model", name));
+      marked = marked || name == model_folder_marker;
+    }
+    if (!marked)
+      throw refuse(fmt::format("is not a model folder: it has no {}", model_folder_marker));
+  }
+
+  static bool is_mount_point(int folder) {
+    struct statx s {};
+    constexpr std::uint64_t mount_root = 0x2000; // STATX_ATTR_MOUNT_ROOT, Linux 5.8
+    return ::statx(folder, "", AT_EMPTY_PATH, 0, &s) == 0 && (s.stx_attributes & mount_root) != 0;
+  }
+
+  /// Opens and locks a temporary folder. The lock dies with the process, so a folder that can be
+  /// locked belongs to nobody. Nothing if another process tidied it away between its creation and
+  /// the lock.
+  descriptor claim(const std::string& name) const {
+    descriptor folder(
+        ::openat(parent(), name.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+    if (!folder) {
+      const int problem = errno;
+      ::unlinkat(parent(), name.c_str(), AT_REMOVEDIR);
+      if (problem == ENOENT) return {};
+      throw detail::output_error("open", beside(name), problem);
+    }
+    struct stat s {};
+    ::flock(folder.get(), LOCK_EX | LOCK_NB); // without locks, leftovers merely stay
+    if (::fstat(folder.get(), &s) == 0 && s.st_nlink == 0) return {};
+    return folder;
+  }
+
+  /// After a killed run: brings back an old folder that was renamed aside, removes temporaries.
+  void tidy() const {
+    const auto names = detail::list_folder(parent());
+    if (!names) return;
+    for (const std::string& name : *names)
+      if (name.starts_with(place_.name + ".old-") && rename(name, place_.name, RENAME_NOREPLACE))
+        break;
+    for (const std::string& name : *names) {
+      if (!name.starts_with(place_.name + ".tmp-")) continue;
+      const descriptor folder(
+          ::openat(parent(), name.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+      if (folder && ::flock(folder.get(), LOCK_EX | LOCK_NB) == 0)
+        detail::remove_flat_folder(parent(), name);
+    }
+  }
+
+  bool sync_parent() const { return ::fsync(parent()) == 0; }
+
+  /// renameat2, with plain rename where the file system lacks its flags: that one replaces only an
+  /// empty folder, and cannot exchange.
+  bool rename(const std::string& from, const std::string& to, unsigned flags) const {
+    if (::renameat2(parent(), from.c_str(), parent(), to.c_str(), flags) == 0) return true;
+    if (flags != RENAME_NOREPLACE || (errno != EINVAL && errno != ENOSYS)) return false;
+    if (::faccessat(parent(), to.c_str(), F_OK, AT_SYMLINK_NOFOLLOW) == 0)
+      return errno = EEXIST, false;
+    return ::renameat(parent(), from.c_str(), parent(), to.c_str()) == 0;
+  }
+
+  void replace() {
+    check_replaceable(); // again: a run may have lasted days
+    if (rename(temporary_, place_.name, RENAME_EXCHANGE)) {
+      if (!sync_parent()) {
+        const int problem = errno;
+        rename(temporary_, place_.name, RENAME_EXCHANGE);
+        throw detail::output_error("make durable", place_.path, problem, kept());
+      }
+      // The temporary's name is now the old folder's.
+      detail::remove_flat_folder(parent(), std::exchange(temporary_, {}));
+      return;
+    }
+    if (errno != EINVAL && errno != ENOSYS)
+      throw detail::output_error("replace", place_.path, errno, kept());
+    const std::string aside = fmt::format("{}.old-{}", place_.name, ::getpid());
+    if (!rename(place_.name, aside, RENAME_NOREPLACE))
+      throw detail::output_error("rename", place_.path, errno, kept());
+    if (!rename(temporary_, place_.name, RENAME_NOREPLACE)) {
+      const int problem = errno;
+      rename(aside, place_.name, RENAME_NOREPLACE);
+      throw detail::output_error("replace", place_.path, problem, kept());
+    }
+    temporary_.clear();
+    if (!sync_parent()) throw detail::output_error("make durable", place_.path, errno);
+    detail::remove_flat_folder(parent(), aside);
+  }
+
+  location place_;
+  std::string temporary_; // empty once committed
+  descriptor folder_;
+};
+
+} // namespace mc

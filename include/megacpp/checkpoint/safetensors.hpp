@@ -1,0 +1,412 @@
+// Reading of safetensors files: u64 length N, N bytes of JSON, then the tensors' bytes without
+// gaps.
+#pragma once
+
+#include <megacpp/checkpoint/json_file.hpp>
+#include <megacpp/checkpoint/storage_type.hpp>
+#include <megacpp/data/mapped_file.hpp>
+#include <megacpp/exec/error.hpp>
+
+#include <algorithm>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <limits>
+#include <map>
+#include <numeric>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+namespace mc {
+
+static_assert(std::endian::native == std::endian::little, "safetensors data is little-endian");
+
+inline constexpr std::uint64_t safetensors_header_limit =
+    100'000'000; // bytes, as the reference reader
+inline constexpr std::size_t safetensors_tensor_limit = 1'000'000;
+inline constexpr std::size_t safetensors_rank_limit = 32;
+
+/// One tensor of a file. `bytes` may have any alignment.
+struct tensor_view {
+  std::string_view name;
+  storage_type type;
+  std::span<const std::int64_t> shape;
+  std::span<const std::byte> bytes;
+
+  std::int64_t elements() const {
+    return std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>());
+  }
+};
+
+/// "[768, 2304]"
+inline std::string shape_text(std::span<const std::int64_t> shape) {
+  return fmt::format("[{}]", fmt::join(shape, ", "));
+}
+
+namespace detail {
+
+struct tensor_entry {
+  std::string name;
+  storage_type type = storage_type::u8;
+  std::vector<std::int64_t> shape;
+  std::uint64_t begin = 0, end = 0;
+};
+
+inline error safetensors_fault(std::string_view path, exit_code code, std::string_view why) {
+  return error(
+      code,
+      fmt::format("{} is not a valid safetensors file: {}; download or write it again", path, why));
+}
+
+/// Receives the header's JSON event by event, so that memory grows with what was read, never with
+/// what was declared. The header is an object of objects of lists: anything deeper or other is
+/// refused.
+class header_reader final : public nlohmann::json_sax<nlohmann::json> {
+public:
+  header_reader(std::string_view path, exit_code code) : path_(path), code_(code) {}
+
+  std::vector<tensor_entry> entries;
+  std::map<std::string, std::string, std::less<>> metadata;
+
+  bool null() override { throw unexpected("null"); }
+  bool boolean(bool) override { throw unexpected("true or false"); }
+  bool number_integer(number_integer_t v) override { throw unexpected(fmt::format("{}", v)); }
+  bool number_float(number_float_t, const string_t& text) override {
+    throw unexpected(printable(text));
+  }
+  bool binary(binary_t&) override { throw unexpected("binary data"); }
+
+  bool number_unsigned(number_unsigned_t v) override {
+    if (state_ == state::shape) {
+      if (v > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max()))
+        throw about(fmt::format("the extent {} is too large", v));
+      if (entries.back().shape.size() >= safetensors_rank_limit)
+        throw about(fmt::format("it has more than {} dimensions", safetensors_rank_limit));
+      entries.back().shape.push_back(static_cast<std::int64_t>(v));
+    } else if (state_ == state::offsets && offsets_ < 2) {
+      (offsets_++ == 0 ? entries.back().begin : entries.back().end) = v;
+    } else {
+      throw unexpected(fmt::format("the number {}", v));
+    }
+    return true;
+  }
+
+  bool string(string_t& v) override {
+    if (state_ == state::metadata) {
+      if (!metadata.emplace(key_, std::move(v)).second)
+        throw fault(fmt::format("the key \"{}\" appears twice in __metadata__", printable(key_)));
+    } else if (state_ == state::entry && key_ == "dtype") {
+      const auto type = storage_type_named(v);
+      if (!type) throw about(fmt::format("its dtype \"{}\" is unknown", printable(v)));
+      entries.back().type = *type;
+    } else {
+      throw unexpected(fmt::format("the string \"{}\"", printable(v)));
+    }
+    return true;
+  }
+
+  bool key(string_t& name) override {
+    key_ = std::move(name);
+    if (state_ != state::entry) return true;
+    const unsigned bit = key_ == "dtype" ? 1 : key_ == "shape" ? 2 : key_ == "data_offsets" ? 4 : 0;
+    if (bit == 0) throw about(fmt::format("it has an unknown field \"{}\"", printable(key_)));
+    if (seen_ & bit) throw about(fmt::format("its field \"{}\" appears twice", key_));
+    seen_ |= bit;
+    return true;
+  }
+
+  bool start_object(std::size_t) override {
+    if (state_ == state::outside) {
+      state_ = state::top;
+    } else if (state_ == state::top && key_ == "__metadata__") {
+      if (std::exchange(metadata_seen_, true)) throw fault("__metadata__ appears twice");
+      state_ = state::metadata;
+    } else if (state_ == state::top) {
+      if (entries.size() >= safetensors_tensor_limit)
+        throw fault(fmt::format("it names more than {} tensors", safetensors_tensor_limit));
+      entries.emplace_back().name = std::move(key_);
+      seen_ = 0;
+      offsets_ = 0;
+      state_ = state::entry;
+    } else {
+      throw unexpected("an object");
+    }
+    return true;
+  }
+
+  bool end_object() override {
+    if (state_ == state::entry) {
+      if (!(seen_ & 1)) throw about("it has no dtype");
+      if (!(seen_ & 2)) throw about("it has no shape");
+      if (!(seen_ & 4)) throw about("it has no data_offsets");
+    }
+    state_ = state_ == state::top ? state::outside : state::top;
+    return true;
+  }
+
+  bool start_array(std::size_t) override {
+    if (state_ == state::entry && key_ == "shape") state_ = state::shape;
+    else if (state_ == state::entry && key_ == "data_offsets") state_ = state::offsets;
+    else throw unexpected("a list");
+    return true;
+  }
+
+  bool end_array() override {
+    if (state_ == state::offsets && offsets_ != 2)
+      throw about("its data_offsets are not two numbers");
+    state_ = state::entry;
+    return true;
+  }
+
+  bool parse_error(std::size_t byte, const std::string&,
+                   const nlohmann::detail::exception& problem) override {
+    throw json_fault(fmt::format("the header of {} (from offset 8)", path_), code_, byte, problem);
+  }
+
+private:
+  enum class state { outside, top, metadata, entry, shape, offsets };
+
+  error fault(std::string_view why) const { return safetensors_fault(path_, code_, why); }
+  error about(std::string_view why) const {
+    return fault(fmt::format("tensor \"{}\": {}", printable(entries.back().name), why));
+  }
+  error unexpected(std::string_view what) const {
+    if (state_ == state::entry || state_ == state::shape || state_ == state::offsets)
+      return about(fmt::format("its {} cannot hold {}", key_, what));
+    if (state_ == state::outside)
+      return fault(fmt::format("its header is {}, not an object", what));
+    return fault(fmt::format("its header holds {} under \"{}\"", what, printable(key_)));
+  }
+
+  std::string_view path_;
+  exit_code code_;
+  state state_ = state::outside;
+  std::string key_;
+  unsigned seen_ = 0;
+  int offsets_ = 0;
+  bool metadata_seen_ = false;
+};
+
+/// Bytes of a tensor; nothing if the count overflows or does not fill whole bytes.
+inline std::optional<std::uint64_t> byte_count(storage_type type,
+                                               std::span<const std::int64_t> shape) {
+  std::uint64_t n = bits_of(type);
+  for (const std::int64_t extent : shape)
+    if (__builtin_mul_overflow(n, static_cast<std::uint64_t>(extent), &n)) return std::nullopt;
+  return n % 8 ? std::nullopt : std::optional(n / 8);
+}
+
+} // namespace detail
+
+/// What a safetensors file says it holds, verified against the bytes it has: names unique, every
+/// tensor's extents times element size equal to its byte range, ranges that follow one another from
+/// the first data byte to the last of the file. Works on any bytes; they must outlive it.
+class safetensors_view {
+public:
+  /// Throws mc::error(code), naming `path`, the tensor and the fault.
+  safetensors_view(std::span<const std::byte> file, std::string_view path,
+                   exit_code code = exit_code::model)
+      : path_(path), code_(code) {
+    const std::span<const std::byte> header = cut_header(file);
+    const std::string_view text(reinterpret_cast<const char*>(header.data()), header.size());
+    detail::refuse_nul(text, fmt::format("the header of {} (from offset 8)", path_), code_);
+    detail::header_reader reader(path_, code_);
+    nlohmann::json::sax_parse(text, &reader);
+    entries_ = std::move(reader.entries);
+    metadata_ = std::move(reader.metadata);
+    data_ = file.subspan(8 + header.size());
+    check_ranges();
+    check_names();
+  }
+
+  std::size_t size() const { return entries_.size(); }
+  /// Tensor i in the order of the file.
+  tensor_view operator[](std::size_t i) const {
+    const detail::tensor_entry& e = entries_[i];
+    return {e.name, e.type, e.shape, data_.subspan(e.begin, e.end - e.begin)};
+  }
+  bool contains(std::string_view name) const { return find(name).has_value(); }
+  std::optional<tensor_view> find(std::string_view name) const {
+    const auto at = std::lower_bound(
+        by_name_.begin(), by_name_.end(), name,
+        [this](std::uint32_t i, std::string_view wanted) { return entries_[i].name < wanted; });
+    if (at == by_name_.end() || entries_[*at].name != name) return std::nullopt;
+    return (*this)[*at];
+  }
+  /// Throws mc::error if there is no such tensor.
+  tensor_view at(std::string_view name) const {
+    if (const auto t = find(name)) return *t;
+    throw error(code_,
+                fmt::format("{} has no tensor \"{}\"; it is a file of another model", path_, name));
+  }
+  const std::map<std::string, std::string, std::less<>>& metadata() const { return metadata_; }
+  const std::string& path() const { return path_; }
+  exit_code code() const { return code_; }
+  /// Bytes of all tensors.
+  std::uint64_t data_size() const { return data_.size(); }
+
+private:
+  error fault(std::string_view why) const { return detail::safetensors_fault(path_, code_, why); }
+
+  std::span<const std::byte> cut_header(std::span<const std::byte> file) const {
+    if (file.size() < 8)
+      throw fault(
+          fmt::format("it has {} bytes, fewer than the 8 of its length field", file.size()));
+    std::uint64_t n = 0;
+    std::memcpy(&n, file.data(), 8);
+    const auto first = file.size() > 8 ? std::to_integer<char>(file[8]) : '\0';
+    if (n > safetensors_header_limit)
+      throw fault(fmt::format(
+          "its header length {} is above the limit of {} bytes{}", n, safetensors_header_limit,
+          is_pickle(file) ? " (this looks like a PyTorch .bin or .pt file; convert it to "
+                            "safetensors)"
+                          : ""));
+    if (n > file.size() - 8)
+      throw fault(fmt::format(
+          "its header of {} bytes does not fit in the file of {} bytes: the file is cut "
+          "short",
+          n, file.size()));
+    if (n < 2 || first != '{') throw fault("its header does not begin with { at offset 8");
+    return file.subspan(8, n);
+  }
+
+  /// Zip archives (torch.save) and bare pickles.
+  static bool is_pickle(std::span<const std::byte> file) {
+    return std::memcmp(file.data(), "PK\3\4", 4) == 0 || file[0] == std::byte{0x80};
+  }
+
+  void check_ranges() {
+    std::sort(entries_.begin(), entries_.end(), [](const auto& a, const auto& b) {
+      return std::tie(a.begin, a.end, a.name) < std::tie(b.begin, b.end, b.name);
+    });
+    std::uint64_t at = 0;
+    for (const detail::tensor_entry& e : entries_) {
+      const auto about = [&](std::string_view why) {
+        return fault(fmt::format("tensor \"{}\": {}", printable(e.name), why));
+      };
+      if (e.begin > e.end || e.end > data_.size())
+        throw about(fmt::format(
+            "its data_offsets [{}, {}] lie outside the {} bytes of data; the file may be "
+            "cut short",
+            e.begin, e.end, data_.size()));
+      if (e.begin != at)
+        throw about(fmt::format(
+            "its data begins at {}, but {} up to {}", e.begin,
+            e.begin > at ? "there is a hole: data is used only" : "overlaps: data is already used",
+            at));
+      const auto bytes = detail::byte_count(e.type, e.shape);
+      if (!bytes)
+        throw about(fmt::format("the size of {} {} overflows or is not whole bytes",
+                                name_of(e.type), shape_text(e.shape)));
+      if (*bytes != e.end - e.begin)
+        throw about(fmt::format("{} {} takes {} bytes, but its data_offsets give {}",
+                                name_of(e.type), shape_text(e.shape), *bytes, e.end - e.begin));
+      at = e.end;
+    }
+    if (at != data_.size())
+      throw fault(
+          fmt::format("its tensors take {} bytes, but {} follow the header", at, data_.size()));
+  }
+
+  void check_names() {
+    by_name_.resize(entries_.size());
+    std::iota(by_name_.begin(), by_name_.end(), 0u);
+    const auto name = [this](std::uint32_t i) -> const std::string& { return entries_[i].name; };
+    std::sort(by_name_.begin(), by_name_.end(),
+              [&](std::uint32_t a, std::uint32_t b) { return name(a) < name(b); });
+    for (std::size_t i = 1; i < by_name_.size(); ++i)
+      if (name(by_name_[i - 1]) == name(by_name_[i]))
+        throw fault(fmt::format("tensor \"{}\" appears twice", printable(name(by_name_[i]))));
+  }
+
+  std::string path_;
+  exit_code code_;
+  std::vector<detail::tensor_entry> entries_; // in file order
+  std::vector<std::uint32_t> by_name_;
+  std::map<std::string, std::string, std::less<>> metadata_;
+  std::span<const std::byte> data_;
+};
+
+/// A safetensors file, mapped: tensors are read from disk when their bytes are touched.
+class safetensors_file {
+public:
+  explicit safetensors_file(mapped_file file)
+      : file_(std::move(file)), view_(file_.bytes(), file_.path(), file_.code()) {}
+  explicit safetensors_file(const std::string& path, exit_code code = exit_code::model)
+      : safetensors_file(mapped_file(path, code)) {}
+
+  const safetensors_view& tensors() const { return view_; }
+  const safetensors_view* operator->() const { return &view_; }
+  /// Call before reading bytes long after opening: throws if the file was cut or grew meanwhile.
+  void check_unchanged() const { file_.check_unchanged(); }
+
+private:
+  mapped_file file_; // its address in memory survives a move, so view_ stays valid
+  safetensors_view view_;
+};
+
+namespace detail {
+template <class Stored, class T> void widen(std::span<const std::byte> bytes, std::span<T> out) {
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    Stored v;
+    std::memcpy(&v, bytes.data() + i * sizeof(Stored), sizeof(Stored));
+    if constexpr (std::is_same_v<Stored, std::uint16_t>)
+      out[i] = convert<T>(half_to_float(v)); // F16
+    else if constexpr (std::is_integral_v<Stored>) out[i] = static_cast<T>(v);
+    else out[i] = convert<T>(v);
+  }
+}
+} // namespace detail
+
+/// Copies a tensor's elements into `out` (row-major, exactly as many), converting among F64, F32,
+/// BF16 and F16 for a floating T (rounding to nearest even), among I64, I32, I16, I8 and U8 for an
+/// integer T. Throws mc::error(code) naming the tensor if the count differs, the type cannot be
+/// converted, or an integer does not fit.
+template <class T>
+void read_values(const tensor_view& tensor, std::span<T> out, exit_code code = exit_code::model) {
+  const auto refuse = [&](std::string_view why) {
+    return error(code, fmt::format("tensor \"{}\" ({} {}): {}", printable(tensor.name),
+                                   name_of(tensor.type), shape_text(tensor.shape), why));
+  };
+  if (static_cast<std::size_t>(tensor.elements()) != out.size())
+    throw refuse(
+        fmt::format("it has {} elements, but {} are needed", tensor.elements(), out.size()));
+  if constexpr (std::is_integral_v<T>) {
+    std::vector<std::int64_t> wide(out.size());
+    switch (tensor.type) {
+    case storage_type::i64: detail::widen<std::int64_t>(tensor.bytes, std::span(wide)); break;
+    case storage_type::i32: detail::widen<std::int32_t>(tensor.bytes, std::span(wide)); break;
+    case storage_type::i16: detail::widen<std::int16_t>(tensor.bytes, std::span(wide)); break;
+    case storage_type::i8: detail::widen<std::int8_t>(tensor.bytes, std::span(wide)); break;
+    case storage_type::u8: detail::widen<std::uint8_t>(tensor.bytes, std::span(wide)); break;
+    default: throw refuse("only I64, I32, I16, I8 and U8 can be read as integers");
+    }
+    for (std::size_t i = 0; i < wide.size(); ++i) {
+      out[i] = static_cast<T>(wide[i]);
+      if (static_cast<std::int64_t>(out[i]) != wide[i])
+        throw refuse(fmt::format("element {} is {}, which does not fit", i, wide[i]));
+    }
+  } else {
+    switch (tensor.type) {
+    case storage_type::f64: detail::widen<double>(tensor.bytes, out); break;
+    case storage_type::f32: detail::widen<float>(tensor.bytes, out); break;
+    case storage_type::bf16: detail::widen<bf16>(tensor.bytes, out); break;
+    case storage_type::f16: detail::widen<std::uint16_t>(tensor.bytes, out); break;
+    default:
+      throw refuse("only F64, F32, BF16 and F16 can be read as weights; convert the model first");
+    }
+  }
+}
+
+} // namespace mc

@@ -1,0 +1,108 @@
+// Training, validation and test parts of one token sequence: the meaning of `--split a,b,c`.
+#pragma once
+
+#include <megacpp/data/token_source.hpp>
+#include <megacpp/exec/error.hpp>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include <fmt/format.h>
+
+namespace mc {
+
+/// Positions [begin, end) of a sequence.
+struct token_range {
+  std::int64_t begin = 0, end = 0;
+  std::int64_t size() const { return end - begin; }
+  bool empty() const { return end <= begin; }
+  bool operator==(const token_range&) const = default;
+};
+
+/// The parts of a sequence; a part with no share is empty.
+struct split_ranges {
+  token_range train, valid, test;
+};
+
+/// The three shares of "969,30,1" or "0.9, 0.1": numbers separated by commas or blanks, missing
+/// ones are 0, normalised to the sum 1. Throws mc::error(exit_code::usage).
+inline std::array<double, 3> split_shares(std::string_view text) {
+  const auto refuse = [text](std::string_view why) {
+    return error(exit_code::usage,
+                 fmt::format("--split \"{}\": {}; give up to three shares for training, "
+                             "validation and test, such as 90,10,0",
+                             text.substr(0, 80), why));
+  };
+  std::array<double, 3> shares{};
+  std::size_t count = 0;
+  for (const char *p = text.data(), *const end = p + text.size(); p != end;) {
+    if (*p == ',' || *p == ' ') {
+      ++p;
+      continue;
+    }
+    if (count == shares.size()) throw refuse("more than three shares");
+    double share = 0;
+    const auto [rest, problem] = std::from_chars(p, end, share, std::chars_format::fixed);
+    if (problem != std::errc() || (rest != end && *rest != ',' && *rest != ' ') || *p == '-' ||
+        !std::isfinite(share))
+      throw refuse("a share is not a number >= 0");
+    shares[count++] = share;
+    p = rest;
+  }
+  const double sum = shares[0] + shares[1] + shares[2];
+  if (!(sum > 0) || !std::isfinite(sum)) throw refuse("the shares must have a positive sum");
+  for (double& share : shares) share /= sum;
+  return shares;
+}
+
+/// Cuts n positions by Megatron's rule: shares normalised, cumulated in binary64, each bound
+/// rounded to the nearest integer with ties to even (Megatron-LM, megatron/core/datasets,
+/// parse_and_normalize_split and convert_split_vector_to_split_matrix). n counts whatever is
+/// divided: documents there, tokens of one running text here.
+inline split_ranges split(std::string_view text, std::int64_t n) {
+  const std::array<double, 3> shares = split_shares(text);
+  std::array<token_range, 3> parts{};
+  double low = 0;
+  for (std::size_t i = 0; i < 3; ++i) {
+    const double high = low + shares[i];
+    const auto bound = [n](double share) {
+      return std::min(n, static_cast<std::int64_t>(std::nearbyint(share * static_cast<double>(n))));
+    };
+    if (high > low) parts[i] = {bound(low), bound(high)};
+    low = high;
+  }
+  return {parts[0], parts[1], parts[2]};
+}
+
+/// Throws mc::error(exit_code::data) unless the part holds one window: `sequence` inputs and the
+/// label of the last one.
+inline void require_window(const token_source& source, token_range part, std::string_view part_name,
+                           std::int64_t sequence) {
+  if (part.size() >= sequence + 1) return;
+  throw error(
+      exit_code::data,
+      fmt::format("the {} part of {} has {} of its {} tokens, but one window of sequence length {} "
+                  "needs {}; give more data or another --split",
+                  part_name, source.name(), std::max<std::int64_t>(part.size(), 0), source.size(),
+                  sequence, sequence + 1));
+}
+
+/// Throws mc::error(exit_code::data) unless the part holds one prediction: two tokens.
+inline void require_prediction(const token_source& source, token_range part,
+                               std::string_view part_name) {
+  if (part.size() >= 2) return;
+  throw error(
+      exit_code::data,
+      fmt::format(
+          "the {} part of {} has {} of its {} tokens, but one prediction needs 2; give more "
+          "data or another --split",
+          part_name, source.name(), std::max<std::int64_t>(part.size(), 0), source.size()));
+}
+
+} // namespace mc
