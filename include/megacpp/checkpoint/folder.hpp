@@ -41,7 +41,7 @@ inline bool is_bare_name(std::string_view name) {
 /// anything else is never replaced.
 inline bool is_model_file(std::string_view name) {
   return name == "config.json" || name == "generation_config.json" ||
-         name == "model.safetensors.index.json" ||
+         name == "characters.json" || name == "model.safetensors.index.json" ||
          (name.starts_with("model") && name.ends_with(".safetensors"));
 }
 
@@ -147,11 +147,11 @@ private:
 /// A target that exists is exchanged with the new folder (renameat2, RENAME_EXCHANGE) and deleted
 /// only once the exchange is durable. Where the file system has no exchange, the old folder is
 /// renamed aside first; a crash between the two renames leaves it under `<target>.old-<pid>`, from
-/// where the next new_folder of that target brings it back.
-class new_folder {
+/// where the next folder_writer of that target brings it back.
+class folder_writer {
 public:
   /// Checks the target and creates the temporary. Throws mc::error(exit_code::output).
-  explicit new_folder(const std::string& target) : place_(locate(target)) {
+  explicit folder_writer(const std::string& target) : place_(locate(target)) {
     tidy();
     check_replaceable();
     for (int attempt = 0; !folder_; ++attempt) {
@@ -164,15 +164,15 @@ public:
       folder_ = claim(temporary_);
     }
   }
-  new_folder(const new_folder&) = delete;
-  new_folder& operator=(const new_folder&) = delete;
-  ~new_folder() {
+  folder_writer(const folder_writer&) = delete;
+  folder_writer& operator=(const folder_writer&) = delete;
+  ~folder_writer() {
     if (!temporary_.empty()) detail::remove_flat_folder(parent(), temporary_);
   }
 
   /// Throws what a save to `target` would throw before its first byte, except for a lack of space:
   /// for the start of a run that saves at its end. Creates missing parent folders.
-  static void check_target(const std::string& target) { new_folder probe(target); }
+  static void check_target(const std::string& target) { folder_writer probe(target); }
 
   /// Throws mc::error(exit_code::output) unless the file system has room for so many bytes.
   void require_space(std::uint64_t bytes) const {

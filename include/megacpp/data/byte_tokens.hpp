@@ -19,7 +19,9 @@ namespace mc {
 class byte_tokens final : public token_source {
 public:
   byte_tokens(const std::string& path, std::int64_t vocabulary)
-      : file_(path, exit_code::data), vocabulary_(vocabulary) {}
+      : byte_tokens(mapped_file(path, exit_code::data), vocabulary) {}
+  byte_tokens(mapped_file file, std::int64_t vocabulary)
+      : file_(std::move(file)), vocabulary_(vocabulary) {}
 
   std::int64_t size() const override { return static_cast<std::int64_t>(file_.size()); }
   const std::string& name() const override { return file_.path(); }
@@ -53,7 +55,8 @@ private:
     throw error(
         exit_code::data,
         fmt::format("{}: the byte at offset {} is token {}, but the model's vocabulary has only {} "
-                    "tokens (0 to {}); use other data or a model with a larger vocabulary",
+                    "tokens (0 to {}); train with --tokenizer char, use other data, or a model with a "
+                    "larger vocabulary",
                     file_.path(), first + static_cast<std::int64_t>(i), ids[i], vocabulary_,
                     vocabulary_ - 1));
   }

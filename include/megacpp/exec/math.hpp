@@ -23,17 +23,26 @@ MEGACPP_HD vec<A, N> horner(const A (&c)[Count], vec<A, N> x) {
   return r;
 }
 
-/// p 2^n for integers -150 <= n <= 128, rounded once: two factors, since 2^n alone leaves the range.
-template <int N> MEGACPP_HD vec<float, N> times_power_of_two(vec<float, N> p, vec<float, N> n) {
+// Adding 1.5 * 2^23 leaves the nearest integer in the low bits.
+inline constexpr float shifter = 0x1.8p23f;
+
+/// p 2^n for integers -150 <= n <= 128, rounded once; shifted = shifter + n.
+template <int N>
+MEGACPP_HD vec<float, N> times_power_of_two(vec<float, N> p, vec<float, N> shifted) {
 #if !defined(__CUDACC__) && defined(__AVX512F__)
   if constexpr (form_of<float, N> == form::native && N == 16) {
+    const auto n = shifted - vec<float, N>(shifter);
     return vec<float, N>(_mm512_maskz_scalef_ps(0xffff, p.v, n.v));
   } else if constexpr (form_of<float, N> == form::halves) {
-    return vec<float, N>(times_power_of_two(p.low, n.low), times_power_of_two(p.high, n.high));
+    return vec<float, N>(times_power_of_two(p.low, shifted.low),
+                         times_power_of_two(p.high, shifted.high));
   }
 #endif
+  // Two factors, since 2^n alone leaves the range. From bits: a NaN converts to no integer.
   using I = vec<std::int32_t, N>;
-  const I k = to<std::int32_t>(n), half = shift_right<1>(k);
+  using U = vec<std::uint32_t, N>;
+  const I k = as<std::int32_t>(as<std::uint32_t>(shifted) - U(0x4b400000u));
+  const I half = shift_right<1>(k);
   const auto factor = [](I e) { return as<float>(shift_left<23>(e + I(127))); };
   return p * factor(half) * factor(k - half);
 }
@@ -48,15 +57,13 @@ template <class A, int N> MEGACPP_HD vec<A, N> exp(vec<A, N> x) {
     using V = vec<A, N>;
     // Beyond these the result is 0 or infinity. The order of operands lets a NaN through.
     x = min(V(89.0f), max(V(-104.0f), x));
-    // Adding 1.5 * 2^23 leaves the nearest integer in the low bits.
-    constexpr float shifter = 12582912.0f;
-    const V shifted = fma(x, V(1.44269504f), V(shifter));
-    const V n = shifted - V(shifter);
+    const V shifted = fma(x, V(1.44269504f), V(detail::shifter));
+    const V n = shifted - V(detail::shifter);
     // ln 2 in two pieces: the first has nine bits, so that its product with n is exact.
     const V r = fma(n, V(2.12194440e-4f), fma(n, V(-0.693359375f), x));
     constexpr float c[] = {0.49999994f, 0.166665211f, 0.041668389f, 0.00836871658f, 0.00138145941f};
     const V p = fma(detail::horner(c, r), r * r, r) + V(1.0f); // 3e-9
-    return detail::times_power_of_two(p, n);
+    return detail::times_power_of_two(p, shifted);
   }
 }
 
@@ -67,13 +74,14 @@ template <class A, int N> MEGACPP_HD vec<A, N> log(vec<A, N> x) {
   } else {
     using V = vec<A, N>;
     using I = vec<std::int32_t, N>;
+    using U = vec<std::uint32_t, N>;
     constexpr float infinite = std::numeric_limits<float>::infinity();
     const auto tiny = x < V(0x1p-126f);
     const V y = select(tiny, x * V(0x1p23f), x);
     // Bits of y over those of sqrt(1/2), rounded down to a whole exponent.
-    const I over = as<std::int32_t>(y) - I(0x3f3504f3);
-    const I exponent = shift_right<23>(over);
-    const V m = as<float>(as<std::int32_t>(y) - shift_left<23>(exponent));
+    const U bits = as<std::uint32_t>(y);
+    const I exponent = shift_right<23>(as<std::int32_t>(bits - U(0x3f3504f3u)));
+    const V m = as<float>(bits - shift_left<23>(as<std::uint32_t>(exponent)));
     const V n = to<float>(exponent) - select(tiny, V(23.0f), V(0.0f));
     const V f = m - V(1.0f), f2 = f * f;
     constexpr float c[] = {0.333333135f, -0.250000089f, 0.200021192f, -0.166679963f, 0.142195553f,

@@ -260,7 +260,9 @@ inline std::unique_ptr<product> product_engine::make(const product_shape& s) {
   if (p.few(e.m)) return made;
   p.widened_ = s.type == dtype::bf16 && type() == product_type::widened;
   p.cell_type_ = p.widened_ ? dtype::f32 : s.type;
-  const auto tile = detail::tile_of(e.m, e.n, e.k);
+  auto tile = detail::tile_of(e.m, e.n, e.k);
+  // The same library calls wherever rows are cut at these borders: one row panel for all layouts.
+  if (s.chunk || s.panel) tile.m = product_shape::canonical_rows;
   p.rows_ = detail::cut(e.m, tile.m, s.dynamic_rows && !gradient);
   p.columns_ = detail::cut(e.n, s.panel ? s.panel : tile.n, false);
   // A sum over rows that vary is taken in chunks of at most 256 of them.

@@ -36,11 +36,13 @@ struct product_shape {
   bool accumulate = false; // input_gradient: dX += ...; a weight gradient always accumulates
   bool dynamic_rows = false; // M is a maximum; the rows of a call are given at execute
   // Canonical panels for numerics that do not depend on the layout (0: the library's choice): the
-  // output columns are computed in panels of `panel`, and each sum in chunks of `chunk` terms,
-  // first to last, accumulated in fp32. Cutting rows anywhere, or columns at a panel border, leaves
-  // every bit.
+  // output is computed in blocks of `canonical_rows` by `panel`, and each sum in chunks of `chunk`
+  // terms, first to last, accumulated in fp32. Cutting rows or columns at these borders leaves
+  // every bit, since the same library calls are made; oneDNN on AVX-512 allows rows to be cut
+  // anywhere.
   std::int64_t chunk = 0;
   std::int64_t panel = 0;
+  static constexpr std::int64_t canonical_rows = 64;
 
   constexpr std::int64_t x_row() const { return x_stride ? x_stride : K; }
   constexpr std::int64_t y_row() const { return y_stride ? y_stride : N; }

@@ -145,11 +145,13 @@ template <int Threads> struct block_team {
   __device__ __forceinline__ void each_of(Outer outer, Extent extent, F f) const {
     constexpr int N = width<T>;
     const std::int64_t m = outer, n = extent, groups = n / N, rest = n % N;
+    const std::int64_t of = groups > 0 ? groups : 1;
     for (std::int64_t k = threadIdx.x; k < m * groups; k += Threads) {
-      f(k / groups, lanes<N>{k % groups * N});
+      f(k / of, lanes<N>{k % of * N});
     }
+    const std::int64_t by = rest > 0 ? rest : 1;
     for (std::int64_t k = threadIdx.x; k < m * rest; k += Threads) {
-      f(k / rest, lanes<1>{groups * N + k % rest});
+      f(k / by, lanes<1>{groups * N + k % by});
     }
   }
 

@@ -76,6 +76,17 @@ struct vec<A, N, detail::form::halves> : detail::vec_arithmetic<vec<A, N>> {
 };
 #endif
 
+/// first, first + 1, ..., first + N - 1.
+template <class A, int N> MEGACPP_HD vec<A, N> counting(A first) {
+  if constexpr (detail::form_of<A, N> == detail::form::halves) {
+    return vec<A, N>(counting<A, N / 2>(first), counting<A, N / 2>(first + A(N / 2)));
+  } else {
+    vec<A, N> r;
+    for (int i = 0; i < N; ++i) r.v[i] = first + static_cast<A>(i);
+    return r;
+  }
+}
+
 /// a where the mask is true, b elsewhere.
 template <class A, int N>
 MEGACPP_HD vec<A, N> select(vec<int_like<A>, N> mask, vec<A, N> a,
@@ -380,6 +391,7 @@ template <class T, class A, int N> MEGACPP_HD vec<A, N> round_to(vec<A, N> x) {
   } else if constexpr (detail::form_of<A, N> == detail::form::array) {
     for (int i = 0; i < N; ++i) x.v[i] = convert<A>(convert<T>(x.v[i]));
     return x;
+#if !defined(__CUDACC__)
   } else if constexpr (detail::form_of<A, N> == detail::form::halves) {
     return vec<A, N>(round_to<T>(x.low), round_to<T>(x.high));
   } else if constexpr (std::is_same_v<T, bf16> && std::is_same_v<A, float>) {
@@ -389,6 +401,7 @@ template <class T, class A, int N> MEGACPP_HD vec<A, N> round_to(vec<A, N> x) {
     return to<A>(round_to<T>(to<float>(x)));
   } else {
     return to<A>(to<T>(x));
+#endif
   }
 }
 

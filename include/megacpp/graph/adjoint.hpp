@@ -50,8 +50,11 @@ struct backward {
       g.at(id).is = role::gradient;
     }
     value& c = g.at(id);
-    if (!c.same_dims(g.at(to)) || c.at != mc::cotangent(g.at(to).at))
-      b.fail(fault::P006, line, c.producer >= 0 ? g.at_node(c.producer).op->name : "cotangent", to, id);
+    const placement dual = mc::cotangent(g.at(to).at);
+    if (!c.same_dims(g.at(to))) b.fail(fault::P006, line, "cotangent", to, id);
+    for (int a = 0; a < axes; ++a)
+      if (c.at.at[static_cast<unsigned>(a)] != dual.at[static_cast<unsigned>(a)])
+        b.fail(fault::P006, line, "cotangent", to, id, a);
     if (c.grad_of < 0) c.grad_of = to;
     value_id& have = ct[static_cast<unsigned>(to)];
     if (have < 0 || leaf) have = id;

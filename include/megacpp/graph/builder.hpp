@@ -17,6 +17,36 @@ struct var {
   constexpr place at(axis a) const { return type().at[a]; }
 };
 
+/// Writes the name of a parameter or input, also behind redistributions; of an intermediate, op@line.
+constexpr void spell(const graph& g, value_id v, text<160>& out) {
+  if (v < 0) return;
+  while (g.at(v).producer >= 0 && g.at_node(g.at(v).producer).from != g.at_node(g.at(v).producer).to)
+    v = g.at_node(g.at(v).producer).in[0];
+  const value& x = g.at(v);
+  if (x.scope[0] != 0) out << x.scope << ".";
+  if (x.name[0] != 0) {
+    out << x.name;
+  } else if (x.producer >= 0) {
+    const node& n = g.at_node(x.producer);
+    out << n.op->name << "@" << n.line;
+  }
+}
+
+/// Records a fault as "op(a, b) over axis", unless there is one already.
+constexpr void record(graph& g, fault f, int line, const char* op, value_id a = -1, value_id b = -1,
+                      int over = -1) {
+  if (g.wrong.code != fault::none) return;
+  g.wrong.code = f;
+  g.wrong.line = line;
+  auto& out = g.wrong.what;
+  out << op << "(";
+  spell(g, a, out);
+  if (a >= 0 && b >= 0) out << ", ";
+  spell(g, b, out);
+  out << ")";
+  if (over >= 0) out << " over " << name_of(static_cast<axis>(over));
+}
+
 struct builder {
   graph g{};
   phase when = phase::forward;
@@ -24,32 +54,8 @@ struct builder {
 
   constexpr explicit builder(const mesh& m) { g.ranks = m; }
 
-  /// Records a fault as "op(a, b) over axis", unless there is one already.
   constexpr void fail(fault f, int line, const char* op, value_id a = -1, value_id b = -1, int over = -1) {
-    if (g.wrong.code != fault::none) return;
-    g.wrong.code = f;
-    g.wrong.line = line;
-    g.wrong.what << op << "(";
-    describe(a);
-    if (a >= 0 && b >= 0) g.wrong.what << ", ";
-    describe(b);
-    g.wrong.what << ")";
-    if (over >= 0) g.wrong.what << " over " << name_of(static_cast<axis>(over));
-  }
-  /// The name of a parameter or input, also behind redistributions; of an intermediate, op@line.
-  constexpr void describe(value_id v) {
-    if (v < 0) return;
-    while (g.at(v).producer >= 0 && g.at_node(g.at(v).producer).from != g.at_node(g.at(v).producer).to)
-      v = g.at_node(g.at(v).producer).in[0];
-    const value& x = g.at(v);
-    auto& out = g.wrong.what;
-    if (x.scope[0] != 0) out << x.scope << ".";
-    if (x.name[0] != 0) {
-      out << x.name;
-    } else if (x.producer >= 0) {
-      const node& n = g.at_node(x.producer);
-      out << n.op->name << "@" << n.line;
-    }
+    record(g, f, line, op, a, b, over);
   }
 
   constexpr value_id add(const value& v, int line) {

@@ -5,6 +5,7 @@
 #include <megacpp/kernel/rows/dropout.hpp>
 #include <megacpp/kernel/rows/elementwise.hpp>
 #include <megacpp/kernel/rows/embedding.hpp>
+#include <megacpp/num/random.hpp>
 #include <megacpp/op/dropout.hpp>
 #include <megacpp/op/embedding.hpp>
 #include <megacpp/op/select.hpp>

@@ -9,8 +9,8 @@ struct model_number {
   double value = 0;
 
   constexpr model_number() = default;
-  template <class Number>
-  constexpr model_number(const char* member, Number x) : name(member), value(static_cast<double>(x)) {}
+  template <class Number> constexpr model_number(const char* member, Number x)
+      : name(member), value(static_cast<double>(x)) {}
 };
 
 } // namespace mc

@@ -39,8 +39,9 @@ struct gpt {
 
   /// For files that describe the model.
   constexpr std::array<model_number, 11> description() const {
-    return {{{"layers", layers}, {"hidden", hidden}, {"heads", heads}, {"ffn", ffn}, {"vocabulary", vocabulary},
-             {"positions", positions}, {"bias", bias}, {"tied", tied}, {"eps", eps}, {"dropout", dropout}, {"std", std}}};
+    return {{{"layers", layers}, {"hidden", hidden}, {"heads", heads}, {"ffn", ffn},
+             {"vocabulary", vocabulary}, {"positions", positions}, {"bias", bias}, {"tied", tied},
+             {"eps", eps}, {"dropout", dropout}, {"std", std}}};
   }
 
   /// x0 = wte[token] + wpe[position]

@@ -40,9 +40,10 @@ struct qwen3 {
 
   /// For files that describe the model.
   constexpr std::array<model_number, 13> description() const {
-    return {{{"layers", layers}, {"hidden", hidden}, {"heads", heads}, {"kv_heads", kv_heads}, {"head_dim", head_dim},
-             {"ffn", ffn}, {"vocabulary", vocabulary}, {"positions", positions}, {"tied", tied}, {"eps", eps},
-             {"rope_theta", rope_theta}, {"std", std}, {"window", window}}};
+    return {{{"layers", layers}, {"hidden", hidden}, {"heads", heads}, {"kv_heads", kv_heads},
+             {"head_dim", head_dim}, {"ffn", ffn}, {"vocabulary", vocabulary},
+             {"positions", positions}, {"tied", tied}, {"eps", eps}, {"rope_theta", rope_theta},
+             {"std", std}, {"window", window}}};
   }
 
   constexpr var stem(context& c, var tokens) const {

@@ -48,6 +48,7 @@ inline std::string xml_text(std::string_view text) {
   std::string safe;
   for (const char c : text) {
     if (c == '<') safe += "&lt;";
+    else if (c == '>') safe += "&gt;";
     else if (c == '&') safe += "&amp;";
     else if (c == '"') safe += "&quot;";
     else if (static_cast<unsigned char>(c) >= 0x20) safe += c;
@@ -141,18 +142,19 @@ inline std::string loss_curve(std::span<const curve_point> training,
                  "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0} {1}\" width=\"{0}\" "
                  "height=\"{1}\" role=\"img\" aria-label=\"{2}\">\n<title>{2}</title>\n",
                  w, h, detail::xml_text(options.title));
+  // Plain rules instead of CSS variables, which viewers other than browsers do not know.
   svg +=
       "<style>\n"
-      "svg{--paper:#fff;--ink:#24292f;--grid:#d8dee4;--train:#0969da;--valid:#bc4c00;"
-      "background:var(--paper);font:13px system-ui,sans-serif}\n"
-      "@media (prefers-color-scheme:dark){svg{--paper:#0d1117;--ink:#e6edf3;--grid:#30363d;"
-      "--train:#58a6ff;--valid:#f0883e}}\n"
-      "text{fill:var(--ink)}.grid{stroke:var(--grid)}.axis{stroke:var(--ink)}\n"
-      ".line{fill:none;stroke-linejoin:round}.dot{stroke:none}\n"
-      ".train.line{stroke:var(--train);stroke-width:1.2}.train.dot{fill:var(--train)}\n"
-      ".valid.line{stroke:var(--valid);stroke-width:2}.valid.dot{fill:var(--valid)}\n"
+      "svg{font:13px system-ui,sans-serif}.paper{fill:#fff}text{fill:#24292f}\n"
+      ".grid{stroke:#d8dee4}.axis{stroke:#24292f}.line{fill:none;stroke-linejoin:round}\n"
+      ".train.line{stroke:#0969da;stroke-width:1.2}.train.dot{fill:#0969da}\n"
+      ".valid.line{stroke:#bc4c00;stroke-width:2}.valid.dot{fill:#bc4c00}\n"
+      "@media (prefers-color-scheme:dark){.paper{fill:#0d1117}text{fill:#e6edf3}\n"
+      ".grid{stroke:#30363d}.axis{stroke:#e6edf3}\n"
+      ".train.line{stroke:#58a6ff}.train.dot{fill:#58a6ff}\n"
+      ".valid.line{stroke:#f0883e}.valid.dot{fill:#f0883e}}\n"
       "</style>\n";
-  fmt::format_to(out, "<rect width=\"{}\" height=\"{}\" style=\"fill:var(--paper)\"/>\n", w, h);
+  fmt::format_to(out, "<rect class=\"paper\" width=\"{}\" height=\"{}\"/>\n", w, h);
   fmt::format_to(out, "<text x=\"{}\" y=\"24\" font-size=\"16\" font-weight=\"600\">{}</text>\n",
                  f.left, detail::xml_text(options.title));
   for (const double t : axis_ticks(y_low, y_high, 6)) {

@@ -1,9 +1,9 @@
 // place_memory: an address for every value of a graph.
 //
 // Forward values that the backward pass reads are *saved* (once a layer and micro-batch in flight); all
-// others live in the *working* arena between their first and last use. Working values are placed in
-// order of falling size at the lowest offset where no value live at the same time lies (Pisarchyk, Lee
-// 2020, greedy by size). An op that may work in place takes over a dying input of the same size. Values
+// others live in the *working* arena between their first and last use. Working values are placed one
+// after another at the lowest offset where no value live at the same time lies (Pisarchyk, Lee 2020);
+// of several orders (by size, by breadth, by size times lifetime, by time) the best is kept. An op that may work in place takes over a dying input of the same size. Values
 // that a redistribution leaves as they are share their memory.
 #pragma once
 
@@ -151,46 +151,99 @@ struct placer {
     return d;
   }
 
-  constexpr void pack() {
-    std::array<std::int16_t, max_values> order{};
-    for (int i = 0; i < count; ++i) order[static_cast<unsigned>(i)] = static_cast<std::int16_t>(i);
-    for (int i = 1; i < count; ++i) { // insertion sort by size, stable
-      const std::int16_t x = order[static_cast<unsigned>(i)];
-      int j = i;
-      for (; j > 0 && buffers[static_cast<unsigned>(order[static_cast<unsigned>(j - 1)])].bytes < buffers[static_cast<unsigned>(x)].bytes; --j)
-        order[static_cast<unsigned>(j)] = order[static_cast<unsigned>(j - 1)];
-      order[static_cast<unsigned>(j)] = x;
+  /// Which buffer is placed before which.
+  enum class rank : std::uint8_t { size, breadth, area, time };
+
+  constexpr std::int64_t key(const buffer& b, rank how, const std::array<std::int64_t, max_nodes>& live) const {
+    switch (how) {
+    case rank::size: return b.bytes;
+    case rank::area: return b.bytes * (b.last - b.first + 1);
+    case rank::time: return max_nodes - b.first;
+    case rank::breadth: break;
     }
-    std::array<std::int16_t, max_values> beside{}; // buffers already placed, by rising offset
-    int placed = 0;
+    std::int64_t most = 0;
+    for (int i = b.first; i <= b.last && i < g.node_count; ++i)
+      if (live[static_cast<unsigned>(i)] > most) most = live[static_cast<unsigned>(i)];
+    return most;
+  }
+
+  using sequence = std::array<std::int16_t, max_values>;
+
+  /// The buffers in falling order of their keys, larger ones first among equals.
+  constexpr sequence sorted(rank how, const std::array<std::int64_t, max_nodes>& live) const {
+    sequence order{};
+    std::array<std::int64_t, max_values> keys{};
     for (int i = 0; i < count; ++i) {
-      buffer& b = buffers[static_cast<unsigned>(order[static_cast<unsigned>(i)])];
-      std::int64_t offset = 0;
-      for (int j = 0; j < placed; ++j) {
-        const buffer& o = buffers[static_cast<unsigned>(beside[static_cast<unsigned>(j)])];
-        if (o.last < b.first || b.last < o.first) continue;
-        if (o.offset - offset >= b.bytes) break;
-        if (o.offset + o.bytes > offset) offset = o.offset + o.bytes;
+      keys[static_cast<unsigned>(i)] = key(buffers[static_cast<unsigned>(i)], how, live);
+      const std::int64_t k = keys[static_cast<unsigned>(i)], bytes = buffers[static_cast<unsigned>(i)].bytes;
+      int j = i; // insertion sort, stable
+      for (; j > 0; --j) {
+        const auto before = static_cast<unsigned>(order[static_cast<unsigned>(j - 1)]);
+        if (keys[before] > k || (keys[before] == k && buffers[before].bytes >= bytes)) break;
+        order[static_cast<unsigned>(j)] = order[static_cast<unsigned>(j - 1)];
       }
-      b.offset = offset;
-      if (offset + b.bytes > plan.working) plan.working = offset + b.bytes;
-      int j = placed++;
-      for (; j > 0 && buffers[static_cast<unsigned>(beside[static_cast<unsigned>(j - 1)])].offset > offset; --j)
-        beside[static_cast<unsigned>(j)] = beside[static_cast<unsigned>(j - 1)];
-      beside[static_cast<unsigned>(j)] = order[static_cast<unsigned>(i)];
+      order[static_cast<unsigned>(j)] = static_cast<std::int16_t>(i);
     }
-    for (int i = 0; i < g.node_count; ++i) {
-      std::int64_t live = 0;
-      for (int j = 0; j < count; ++j) {
-        const buffer& b = buffers[static_cast<unsigned>(j)];
-        if (b.first <= i && i <= b.last) live += b.bytes;
+    return order;
+  }
+
+  /// Places all buffers in this order; returns the bytes needed and leaves the offsets in `offset`.
+  constexpr std::int64_t pack(const sequence& order, std::array<std::int64_t, max_values>& offset) const {
+    sequence beside{}; // buffers already placed, by rising offset
+    std::int64_t needed = 0;
+    for (int i = 0; i < count; ++i) {
+      const auto id = static_cast<unsigned>(order[static_cast<unsigned>(i)]);
+      const buffer& b = buffers[id];
+      std::int64_t at_offset = 0;
+      for (int j = 0; j < i; ++j) {
+        const auto other = static_cast<unsigned>(beside[static_cast<unsigned>(j)]);
+        const buffer& o = buffers[other];
+        if (o.last < b.first || b.last < o.first) continue;
+        if (offset[other] - at_offset >= b.bytes) break;
+        if (offset[other] + o.bytes > at_offset) at_offset = offset[other] + o.bytes;
       }
-      if (live > plan.largest_live) plan.largest_live = live;
+      offset[id] = at_offset;
+      if (at_offset + b.bytes > needed) needed = at_offset + b.bytes;
+      int j = i;
+      for (; j > 0 && offset[static_cast<unsigned>(beside[static_cast<unsigned>(j - 1)])] > at_offset; --j)
+        beside[static_cast<unsigned>(j)] = beside[static_cast<unsigned>(j - 1)];
+      beside[static_cast<unsigned>(j)] = static_cast<std::int16_t>(id);
+    }
+    return needed;
+  }
+
+  static constexpr int repairs = 4;
+
+  /// The best of several orders, each repaired a few times; one that needs no more than what lives at
+  /// once ends the search.
+  constexpr void pack() {
+    std::array<std::int64_t, max_nodes> live{};
+    for (int j = 0; j < count; ++j) {
+      const buffer& b = buffers[static_cast<unsigned>(j)];
+      for (int i = b.first; i <= b.last && i < g.node_count; ++i) live[static_cast<unsigned>(i)] += b.bytes;
+    }
+    for (int i = 0; i < g.node_count; ++i)
+      if (live[static_cast<unsigned>(i)] > plan.largest_live) plan.largest_live = live[static_cast<unsigned>(i)];
+    std::array<std::int64_t, max_values> best{};
+    plan.working = -1;
+    for (rank how : {rank::size, rank::breadth, rank::area, rank::time}) {
+      sequence order = sorted(how, live);
+      for (int round = 0; round < repairs && plan.working != plan.largest_live; ++round) {
+        std::array<std::int64_t, max_values> offset{};
+        const std::int64_t needed = pack(order, offset);
+        if (plan.working < 0 || needed < plan.working) plan.working = needed, best = offset;
+        if (needed == plan.largest_live) break;
+        int top = count - 1; // the buffer that reaches highest goes first in the next round
+        while (top > 0 && offset[static_cast<unsigned>(order[static_cast<unsigned>(top)])] + buffers[static_cast<unsigned>(order[static_cast<unsigned>(top)])].bytes != needed) --top;
+        const std::int16_t moved = order[static_cast<unsigned>(top)];
+        for (; top > 0; --top) order[static_cast<unsigned>(top)] = order[static_cast<unsigned>(top - 1)];
+        order[0] = moved;
+      }
     }
     for (int i = 0; i < g.value_count; ++i) {
       const std::int16_t b = buffer_of[static_cast<unsigned>(i)];
       if (b >= 0 && plan.at[static_cast<unsigned>(i)].in == space::working)
-        plan.at[static_cast<unsigned>(i)].offset = buffers[static_cast<unsigned>(b)].offset;
+        plan.at[static_cast<unsigned>(i)].offset = best[static_cast<unsigned>(b)];
     }
   }
 };

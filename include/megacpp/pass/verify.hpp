@@ -8,13 +8,6 @@
 
 namespace mc {
 
-constexpr void fail_at(graph& g, fault f, int line, const char* what, const char* name) {
-  if (g.wrong.code != fault::none) return;
-  g.wrong.code = f;
-  g.wrong.line = line;
-  g.wrong.what << what << "(" << name << ")";
-}
-
 /// Re-infers every node.
 constexpr void verify_nodes(graph& g) {
   std::array<bool, max_values> known{};
@@ -23,15 +16,17 @@ constexpr void verify_nodes(graph& g) {
   for (int i = 0; i < g.node_count; ++i) {
     const node& n = g.at_node(i);
     for (value_id v : n.in)
-      if (v >= 0 && !known[static_cast<unsigned>(v)]) fail_at(g, fault::P014, n.line, n.op->name, "reads before it is written");
+      if (v >= 0 && !known[static_cast<unsigned>(v)]) record(g, fault::P014, n.line, n.op->name, v);
     inference c{g, n};
     n.op->rule(c);
-    if (c.wrong != fault::none) fail_at(g, c.wrong, n.line, n.op->name, "after a pass");
+    if (c.wrong != fault::none)
+      record(g, c.wrong, n.line, n.op->name, c.first < 0 ? value_id{-1} : n.in[static_cast<unsigned>(c.first)],
+             c.second < 0 ? value_id{-1} : n.in[static_cast<unsigned>(c.second)], c.over);
     for (int k = 0; k < c.outs; ++k) {
       const value_id v = n.out[static_cast<unsigned>(k)];
       const value& inferred = c.out[static_cast<unsigned>(k)];
       if (v < 0 || !g.at(v).same_dims(inferred) || g.at(v).at != inferred.at || g.at(v).type != inferred.type)
-        fail_at(g, fault::P014, n.line, n.op->name, "output differs from its rule");
+        record(g, fault::P014, n.line, n.op->name, v);
     }
     for (value_id v : n.out)
       if (v >= 0) known[static_cast<unsigned>(v)] = true;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <megacpp/nn/head.hpp>
+#include <megacpp/op/select.hpp>
 #include <megacpp/pass/hoist.hpp>
 #include <megacpp/pass/recompute.hpp>
 #include <megacpp/pass/fuse.hpp>

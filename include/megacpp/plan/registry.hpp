@@ -31,7 +31,7 @@ struct registry {
   std::array<group, max_groups> groups{};
   int entry_count = 0, group_count = 0;
   std::int64_t total = 0;
-  fault wrong = fault::none;
+  fault_record wrong{};
 
   constexpr const entry& find(int part, int parameter) const {
     for (int i = 0; i < entry_count; ++i)
@@ -56,6 +56,12 @@ constexpr bool same_name(const value& a, const value& b) {
   };
   return equal(a.scope, b.scope) && equal(a.name, b.name);
 }
+constexpr void refuse(registry& r, fault f, const value& v, const parameter_info& info) {
+  if (r.wrong.code != fault::none) return;
+  r.wrong.code = f;
+  r.wrong.line = info.line;
+  r.wrong.what << (info.tied ? "tied(" : "parameter(") << v.scope << "." << v.name << ")";
+}
 } // namespace detail
 
 /// `parts` are the forward graphs of stem, block kinds and head; `layers[i]` how many layers part i has.
@@ -68,7 +74,7 @@ constexpr registry make_registry(const std::array<const graph*, N>& parts, const
       const parameter_info& info = g.parameters[static_cast<unsigned>(i)];
       const value& v = g.at(info.v);
       if (r.entry_count == max_entries) {
-        r.wrong = fault::S004;
+        detail::refuse(r, fault::S004, v, info);
         return r;
       }
       registry::entry& e = r.entries[static_cast<unsigned>(r.entry_count++)];
@@ -77,7 +83,7 @@ constexpr registry make_registry(const std::array<const graph*, N>& parts, const
       int k = 0;
       while (k < r.group_count && !detail::same_group(r.groups[static_cast<unsigned>(k)], v.at, info.decay)) ++k;
       if (k == max_groups) {
-        r.wrong = fault::S004;
+        detail::refuse(r, fault::S004, v, info);
         return r;
       }
       if (k == r.group_count) {
@@ -110,7 +116,8 @@ constexpr registry make_registry(const std::array<const graph*, N>& parts, const
     registry::entry& e = r.entries[static_cast<unsigned>(i)];
     if (!e.tied) continue;
     const graph& g = *parts[static_cast<unsigned>(e.part)];
-    const value& v = g.at(g.parameters[static_cast<unsigned>(e.parameter)].v);
+    const parameter_info& info = g.parameters[static_cast<unsigned>(e.parameter)];
+    const value& v = g.at(info.v);
     bool found = false;
     for (int j = 0; j < r.entry_count && !found; ++j) {
       const registry::entry& o = r.entries[static_cast<unsigned>(j)];
@@ -119,9 +126,10 @@ constexpr registry make_registry(const std::array<const graph*, N>& parts, const
       if (o.tied || !detail::same_name(v, w)) continue;
       found = true;
       e.offset = o.offset;
-      if (!v.same_dims(w) || v.at != w.at) r.wrong = fault::P002;
+      if (!v.same_dims(w)) detail::refuse(r, fault::S003, v, info);
+      if (v.at != w.at) detail::refuse(r, fault::P002, v, info);
     }
-    if (!found) r.wrong = fault::C001;
+    if (!found) detail::refuse(r, fault::C001, v, info);
   }
   return r;
 }

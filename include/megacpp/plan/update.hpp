@@ -24,11 +24,8 @@ constexpr var group_value(builder& b, const registry::group& group, feed from, c
 
 constexpr graph update_graph(const registry& r, const mesh& ranks, dtype weights) {
   builder b{ranks};
-  if (r.wrong != fault::none) {
-    b.g.wrong.code = r.wrong;
-    b.g.wrong.what << "registry";
-    return b.g;
-  }
+  b.g.wrong = r.wrong;
+  if (r.wrong.code != fault::none) return b.g;
   const dtype main = accumulator_of(weights);
   value count;
   count.name = "token_count", count.type = dtype::f64, count.is = role::input, count.from = feed::token_count;

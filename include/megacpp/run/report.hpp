@@ -13,7 +13,9 @@ namespace mc {
 template <char... Characters> struct in;
 template <int Line> struct at_line_of_model;
 
-template <class Run, fault Code, class Where, class Line> struct report {
+/// A function, and true even of a fault: its assertion has failed then and says all, and no compiler adds
+/// an error about a value that it cannot take from a class whose assertion failed.
+template <class Run, fault Code, class Where, class Line> constexpr bool report() {
   static_assert(Code != fault::P001,
                 "MEGA-P001 one operand is sharded along the summed dim and the other is not: "
                 "shard both along it, or gather the sharded one with to(x, axis, R)");
@@ -81,9 +83,8 @@ template <class Run, fault Code, class Where, class Line> struct report {
                 "pass");
   static_assert(Code != fault::B001,
                 "MEGA-B001 the device has no kernel for this op: specialise kernel_of<&the_op>");
-  /// True even of a fault: the assertion above has failed then, and a second one would say nothing more.
-  static constexpr bool ok = true;
-};
+  return true;
+}
 
 namespace detail {
 template <class Source, class> struct spelled;
@@ -92,11 +93,11 @@ template <class Source, int... Index> struct spelled<Source, std::integer_sequen
 };
 } // namespace detail
 
-/// Source has a static constexpr fault_record `wrong`. ok is true, or the program does not compile.
+/// Source has a static constexpr fault_record `wrong`. True, or the program does not compile.
 template <class Run, class Source>
 inline constexpr bool reported =
     report<Run, Source::wrong.code,
            typename detail::spelled<Source, std::make_integer_sequence<int, Source::wrong.what.n>>::type,
-           at_line_of_model<Source::wrong.line>>::ok;
+           at_line_of_model<Source::wrong.line>>();
 
 } // namespace mc

@@ -2,9 +2,11 @@
 #pragma once
 
 #include <megacpp/exec/arena.hpp>
+#include <megacpp/exec/parallel.hpp>
 #include <megacpp/num/random.hpp>
 #include <megacpp/run/view.hpp>
 
+#include <algorithm>
 #include <cmath>
 #include <numbers>
 #include <string>
@@ -97,12 +99,15 @@ public:
       const std::uint64_t key = random_key(seed, hash(r.name));
       std::int64_t row = r.count;
       if (r.info->valid_rows > 0) row = r.count / r.v->dims[0].n;
-      for (std::int64_t i = 0; i < r.count; ++i) {
-        double x = r.info->how == init::ones ? 1.0 : 0.0;
-        if (r.info->how == init::normal) x = r.info->std * gaussian(key, static_cast<std::uint64_t>(i));
-        if (r.info->valid_rows > 0 && i / row >= r.info->valid_rows) x = 0;
-        set_weight(r.offset + i, x);
-      }
+      constexpr std::int64_t block = 4096;
+      parallel_for((r.count + block - 1) / block, [&](std::int64_t b) {
+        for (std::int64_t i = b * block; i < std::min(r.count, (b + 1) * block); ++i) {
+          double x = r.info->how == init::ones ? 1.0 : 0.0;
+          if (r.info->how == init::normal) x = r.info->std * gaussian(key, static_cast<std::uint64_t>(i));
+          if (r.info->valid_rows > 0 && i / row >= r.info->valid_rows) x = 0;
+          set_weight(r.offset + i, x);
+        }
+      });
     });
   }
 

@@ -47,7 +47,8 @@ struct program_view {
   double number(std::string_view member) const {
     for (const model_number& n : model)
       if (n.name == member) return n.value;
-    throw error(exit_code::internal, "the model of " + name + " does not tell its \"" + std::string(member) + "\"");
+    throw error(exit_code::internal,
+                "the model of " + name + " does not tell its \"" + std::string(member) + "\"");
   }
 };
 

@@ -7,53 +7,79 @@
 #pragma once
 
 #include <megacpp/exec/parallel.hpp>
-#include <megacpp/num/random.hpp>
 
 namespace mc::rows {
 
-/// The words of philox(key, first), philox(key, first + 1), ..., N / 4 calls side by side (mc::philox has
-/// the method; here a lane holds one call, its 32-bit state in the lower half of 64 bits).
-template <int N>
-MEGACPP_HD vec<std::uint32_t, N> philox_words(std::uint64_t key, std::uint64_t first) {
-  constexpr int calls = N / 4;
-  using U = vec<std::uint64_t, calls>;
-  std::uint64_t counters[calls];
-  for (int k = 0; k < calls; ++k) counters[k] = first + static_cast<std::uint64_t>(k);
-  const U low(0xffffffffu);
-  U c0 = load<std::uint64_t>(counters, lanes<calls>{0}), c1 = shift_right<32>(c0), c2(0), c3(0);
-  auto k0 = static_cast<std::uint32_t>(key), k1 = static_cast<std::uint32_t>(key >> 32);
-  for (int round = 0; round < 10; ++round) {
-    const U p0 = low_product(c0, U(0xD2511F53u)), p1 = low_product(c2, U(0xCD9E8D57u));
-    c0 = shift_right<32>(p1) ^ c1 ^ U(k0);
-    c1 = p1;
-    c2 = shift_right<32>(p0) ^ c3 ^ U(k1);
-    c3 = p0;
-    k0 += 0x9E3779B9u;
-    k1 += 0xBB67AE85u;
-    // c1 and c3 keep their upper halves: they reach only c0 and c2, of which the lower half counts.
+/// Lane k holds the words of philox(key, first + k), each in the lower half of 64 bits.
+template <int Calls> struct philox_calls {
+  using U = vec<std::uint64_t, Calls>;
+  U w0, w1, w2, w3;
+
+  /// mc::philox has the method.
+  MEGACPP_HD philox_calls(std::uint64_t key, std::uint64_t first)
+      : w0(counting<std::uint64_t, Calls>(first)), w1(shift_right<32>(w0)), w2(0), w3(0) {
+    auto k0 = static_cast<std::uint32_t>(key), k1 = static_cast<std::uint32_t>(key >> 32);
+    for (int round = 0; round < 10; ++round) {
+      // w1 and w3 keep their upper halves: low_product and `words` do not look at them.
+      const U p0 = low_product(w0, U(0xD2511F53u)), p1 = low_product(w2, U(0xCD9E8D57u));
+      w0 = shift_right<32>(p1) ^ w1 ^ U(k0);
+      w1 = p1;
+      w2 = shift_right<32>(p0) ^ w3 ^ U(k1);
+      w3 = p0;
+      k0 += 0x9E3779B9u;
+      k1 += 0xBB67AE85u;
+    }
   }
-  const U pairs = (c0 & low) | shift_left<32>(c1), others = (c2 & low) | shift_left<32>(c3);
-  return __builtin_bit_cast(vec<std::uint32_t, N>, interleave(pairs, others));
-}
+
+  /// The words of all calls in order.
+  MEGACPP_HD vec<std::uint32_t, 4 * Calls> words() const {
+    if constexpr (mc::detail::form_of<std::uint64_t, Calls> == mc::detail::form::array) {
+      vec<std::uint32_t, 4 * Calls> r;
+      for (int k = 0; k < Calls; ++k) {
+        r.v[4 * k] = static_cast<std::uint32_t>(w0.v[k]);
+        r.v[4 * k + 1] = static_cast<std::uint32_t>(w1.v[k]);
+        r.v[4 * k + 2] = static_cast<std::uint32_t>(w2.v[k]);
+        r.v[4 * k + 3] = static_cast<std::uint32_t>(w3.v[k]);
+      }
+      return r;
+    } else {
+      const U low(0xffffffffu);
+      const U pairs = (w0 & low) | shift_left<32>(w1), others = (w2 & low) | shift_left<32>(w3);
+      return __builtin_bit_cast(vec<std::uint32_t, 4 * Calls>, interleave(pairs, others));
+    }
+  }
+};
 
 /// word(counter), ..., word(counter + N - 1).
 template <int N>
 MEGACPP_HD vec<std::uint32_t, N> random_words(std::uint64_t key, std::uint64_t counter) {
+  const auto offset = static_cast<unsigned>(counter & 3);
   if constexpr (N == 1) {
-    return vec<std::uint32_t, 1>(philox(key, counter >> 2)[counter & 3]);
+    // By masks: an array indexed at run time would leave registers on CUDA.
+    const philox_calls<1> p(key, counter >> 2);
+    const std::uint64_t high = 0 - std::uint64_t{offset >> 1}, low = 0 - std::uint64_t{offset & 1};
+    const std::uint64_t a = p.w0.v[0], b = p.w1.v[0];
+    const std::uint64_t even = a ^ ((a ^ p.w2.v[0]) & high), odd = b ^ ((b ^ p.w3.v[0]) & high);
+    return vec<std::uint32_t, 1>(static_cast<std::uint32_t>(even ^ ((even ^ odd) & low)));
   } else {
-    const auto first = philox_words<N>(key, counter >> 2);
-    const auto offset = counter & 3;
+    const auto first = philox_calls<N / 4>(key, counter >> 2).words();
     if (offset == 0) return first;
     // The counter lies inside a group of four: one call more.
+    const auto last = philox_calls<1>(key, (counter >> 2) + N / 4).words();
+#if defined(__CUDACC__)
+    vec<std::uint32_t, N> r;
+    const auto word = [&](int i) { return i < N ? first.v[i] : last.v[i - N]; };
+    for (int i = 0; i < N; ++i) {
+      const std::uint32_t w1 = word(i + 1), w2 = word(i + 2), w3 = word(i + 3);
+      r.v[i] = offset == 1 ? w1 : offset == 2 ? w2 : w3;
+    }
+    return r;
+#else
     std::uint32_t words[N + 4];
     std::memcpy(words, &first, sizeof first);
-    const auto last = philox(key, (counter >> 2) + N / 4);
-    for (unsigned j = 0; j < 4; ++j) words[N + j] = last[j];
-    // Constant positions: an array indexed at run time would leave registers on CUDA.
-    if (offset == 1) return load<std::uint32_t>(words, lanes<N>{1});
-    if (offset == 2) return load<std::uint32_t>(words, lanes<N>{2});
-    return load<std::uint32_t>(words, lanes<N>{3});
+    std::memcpy(words + N, &last, sizeof last);
+    return load<std::uint32_t>(words, lanes<N>{offset});
+#endif
   }
 }
 

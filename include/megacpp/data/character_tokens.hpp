@@ -1,0 +1,94 @@
+// Tokens for vocabularies smaller than 256: the distinct bytes of a text, sorted and numbered from 0.
+#pragma once
+
+#include <megacpp/data/mapped_file.hpp>
+#include <megacpp/data/token_source.hpp>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+namespace mc {
+
+/// A set of bytes; the token of a byte is its rank.
+class character_set {
+public:
+  /// The distinct bytes of a text.
+  static character_set of(std::span<const std::byte> text) {
+    std::array<bool, 256> seen{};
+    for (const std::byte b : text) seen[std::to_integer<unsigned>(b)] = true;
+    std::vector<std::uint8_t> bytes;
+    for (unsigned b = 0; b < 256; ++b)
+      if (seen[b]) bytes.push_back(static_cast<std::uint8_t>(b));
+    return character_set(std::move(bytes));
+  }
+  /// `bytes` must rise.
+  explicit character_set(std::vector<std::uint8_t> bytes) : bytes_(std::move(bytes)) {
+    token_.fill(-1);
+    for (std::size_t i = 0; i < bytes_.size(); ++i) token_[bytes_[i]] = static_cast<std::int16_t>(i);
+  }
+
+  std::int32_t size() const { return static_cast<std::int32_t>(bytes_.size()); }
+  const std::vector<std::uint8_t>& bytes() const { return bytes_; }
+  /// The token of a byte, -1 if it has none.
+  std::int32_t token(std::uint8_t b) const { return token_[b]; }
+  bool operator==(const character_set& o) const { return bytes_ == o.bytes_; }
+
+private:
+  std::vector<std::uint8_t> bytes_;
+  std::array<std::int16_t, 256> token_{};
+};
+
+/// Token i is the rank of byte i of the file; a byte that is not of the set is refused when it is read.
+class character_tokens final : public token_source {
+public:
+  character_tokens(mapped_file file, character_set characters)
+      : file_(std::move(file)), characters_(std::move(characters)) {}
+
+  const character_set& characters() const { return characters_; }
+  std::int64_t size() const override { return static_cast<std::int64_t>(file_.size()); }
+  const std::string& name() const override { return file_.path(); }
+
+  std::int32_t token(std::int64_t i) const override {
+    std::int32_t id = 0;
+    copy(i, {&id, 1});
+    return id;
+  }
+
+  void copy(std::int64_t first, std::span<std::int32_t> out) const override {
+    const auto n = static_cast<std::int64_t>(out.size());
+    if (first < 0 || n > size() || first > size() - n)
+      throw error(exit_code::internal,
+                  fmt::format("tokens {} to {} of {} were asked for; it has {}", first, first + n,
+                              file_.path(), size()));
+    file_.check_unchanged();
+    const std::byte* const p = file_.data() + first;
+    std::int32_t least = 0;
+    for (std::size_t i = 0; i < out.size(); ++i) {
+      out[i] = characters_.token(std::to_integer<std::uint8_t>(p[i]));
+      least = std::min(least, out[i]);
+    }
+    if (least < 0) refuse(first, out);
+  }
+
+private:
+  [[noreturn]] void refuse(std::int64_t first, std::span<const std::int32_t> ids) const {
+    const auto i = std::find(ids.begin(), ids.end(), -1) - ids.begin();
+    throw error(exit_code::data,
+                fmt::format("{}: the byte at offset {} is {}, which is not one of the {} characters "
+                            "that the model was trained on; use a text of the same kind",
+                            file_.path(), first + i,
+                            std::to_integer<int>(file_.data()[first + i]), characters_.size()));
+  }
+
+  mapped_file file_;
+  character_set characters_;
+};
+
+} // namespace mc

@@ -1,0 +1,19 @@
+// The compile-time half: models, layouts, precisions, passes, plans, and the program of a run as
+// constants. What executes it comes with <megacpp/main.hpp>, in the unit that holds main.
+#pragma once
+
+#include <megacpp/num/precision.hpp>
+#include <megacpp/plan/memory.hpp>
+#include <megacpp/preset/models.hpp>
+#include <megacpp/run/program.hpp>
+
+namespace mc {
+
+/// The CPU device, as a run names it: using device = mc::cpu.
+class cpu;
+
+/// The program of a run: subcommands train, eval, generate and describe. Returns the exit code
+/// (exec/error.hpp). Defined in <megacpp/main.hpp>.
+template <class Run> int run(int argc, char** argv);
+
+} // namespace mc

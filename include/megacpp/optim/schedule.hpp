@@ -1,0 +1,91 @@
+// The learning rate of every step, with the meaning of Megatron-LM's flags. Pure functions.
+//
+// k is the number of steps done, W lr-warmup-iters, D lr-decay-iters, A lr-wsd-decay-iters:
+//
+//   k <= W, W > 0     lr k / W
+//   constant          lr
+//   k > D             min_lr
+//   otherwise         min_lr + c (lr - min_lr),   r = (k - W) / (D - W)
+//     linear          c = 1 - r
+//     cosine          c = (cos(pi r) + 1) / 2
+//     WSD             c = 1 while k <= D - A, then with s = (k - (D - A)) / A
+//                     linear 1 - s, cosine (cos(pi s) + 1) / 2, exponential 2 (1/2)^s - 1,
+//                     minus_sqrt 1 - sqrt(s)
+//
+// (Megatron-LM, megatron/core/optimizer_param_scheduler.py; warmup-stable-decay: Hu et al. 2024.) With
+// W > 0 the first step, k = 0, has the learning rate 0, as it does there.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <numbers>
+#include <string_view>
+
+namespace mc {
+
+enum class decay_style : std::uint8_t { constant, linear, cosine, wsd };
+enum class wsd_style : std::uint8_t { linear, cosine, exponential, minus_sqrt };
+
+struct schedule {
+  double lr = 1e-3, min_lr = 0;
+  decay_style style = decay_style::linear;
+  std::int64_t warmup = 0;     ///< steps
+  std::int64_t decay = 1;      ///< steps, warm-up included
+  std::int64_t wsd_decay = 0;  ///< of these, the last ones of WSD
+  wsd_style wsd = wsd_style::exponential;
+};
+
+namespace detail {
+
+inline double half_cosine(double r) { return 0.5 * (std::cos(std::numbers::pi * r) + 1); }
+
+inline double wsd_share(wsd_style how, double s) {
+  switch (how) {
+  case wsd_style::linear: return 1 - s;
+  case wsd_style::cosine: return half_cosine(s);
+  case wsd_style::exponential: return 2 * std::pow(0.5, s) - 1;
+  case wsd_style::minus_sqrt: return 1 - std::sqrt(s);
+  }
+  return 0;
+}
+
+inline double decay_share(const schedule& s, std::int64_t k) {
+  const auto ratio = [](std::int64_t n, std::int64_t d) {
+    return static_cast<double>(n) / static_cast<double>(d);
+  };
+  switch (s.style) {
+  case decay_style::constant: return 1;
+  case decay_style::linear: return 1 - ratio(k - s.warmup, s.decay - s.warmup);
+  case decay_style::cosine: return half_cosine(ratio(k - s.warmup, s.decay - s.warmup));
+  case decay_style::wsd: break;
+  }
+  const std::int64_t begin = s.decay - s.wsd_decay;
+  return k <= begin ? 1 : wsd_share(s.wsd, ratio(k - begin, s.wsd_decay));
+}
+
+} // namespace detail
+
+/// What the numbers contradict, in the words of the flags, or nothing.
+inline std::string_view contradiction(const schedule& s) {
+  if (s.min_lr > s.lr) return "--min-lr is above --lr";
+  if (s.style == decay_style::constant) return {};
+  if (s.decay < 1) return "--lr-decay-iters must be at least 1";
+  if (s.warmup >= s.decay)
+    return "--lr-warmup-iters must be less than --lr-decay-iters (by default --train-iters)";
+  if (s.style == decay_style::wsd && s.wsd_decay < 1)
+    return "--lr-decay-style WSD needs --lr-wsd-decay-iters";
+  if (s.style == decay_style::wsd && s.wsd_decay > s.decay - s.warmup)
+    return "--lr-wsd-decay-iters does not fit between --lr-warmup-iters and --lr-decay-iters";
+  return {};
+}
+
+/// The learning rate of the step after `done` steps. `s` must not contradict itself.
+inline double learning_rate(const schedule& s, std::int64_t done) {
+  if (s.warmup > 0 && done <= s.warmup)
+    return s.lr * static_cast<double>(done) / static_cast<double>(s.warmup);
+  if (s.style == decay_style::constant) return s.lr;
+  if (done > s.decay) return s.min_lr;
+  return s.min_lr + detail::decay_share(s, done) * (s.lr - s.min_lr);
+}
+
+} // namespace mc

@@ -1,0 +1,25 @@
+// How many parameters a model has, from the registry and from nothing else.
+#pragma once
+
+#include <megacpp/plan/parts.hpp>
+#include <megacpp/plan/registry.hpp>
+
+namespace mc {
+
+/// Parameters of a model, tied ones once, vocabulary padding left out. Usable in static_assert.
+template <class Model> constexpr std::int64_t parameter_count(const Model& m) {
+  setup s;
+  s.batch = {1, 1};
+  std::int64_t total = 0;
+  for (int i = 0; i < Model::kinds + 2; ++i) {
+    const part_kind what = i == 0 ? part_kind::stem : i > Model::kinds ? part_kind::loss : part_kind::block;
+    const graph g = forward_graph(m, s, what, i - 1);
+    int layers = what == part_kind::block ? 0 : 1;
+    if (what == part_kind::block)
+      for (int l = 0; l < m.layers; ++l) layers += m.kind_of(l) == i - 1;
+    total += count_parameters<1>({&g}, {layers});
+  }
+  return total;
+}
+
+} // namespace mc

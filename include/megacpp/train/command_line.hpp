@@ -1,0 +1,218 @@
+// The command line of a program: subcommands, flags, errors as one sentence and an exit code. Nothing
+// here depends on the run; what does comes as functions.
+#pragma once
+
+#include <megacpp/train/describe.hpp>
+#include <megacpp/train/evaluate.hpp>
+#include <megacpp/train/generate.hpp>
+#include <megacpp/train/help.hpp>
+#include <megacpp/train/option_file.hpp>
+#include <megacpp/train/trainer.hpp>
+
+#include <cstdio>
+#include <new>
+
+#include <CLI/App.hpp>
+#include <CLI/Config.hpp>
+#include <CLI/Formatter.hpp>
+
+namespace mc {
+
+/// The compiled program, made when it is needed.
+struct program_source {
+  program_view (*view)() = nullptr;
+  part_passes (*passes)() = nullptr;
+  const char* git_hash = "unknown";
+};
+
+namespace detail {
+
+/// Extent of a named dim where it first occurs in a graph; 0 if it does not.
+inline std::int64_t extent_in(const graph& g, dim d) {
+  for (int i = 0; i < g.value_count; ++i)
+    if (const int at = g.at(static_cast<value_id>(i)).find(d); at >= 0)
+      return g.at(static_cast<value_id>(i)).dims[static_cast<unsigned>(at)].n;
+  return 0;
+}
+
+/// Fills in what is compiled in.
+inline void set_compiled(compiled_flags& c, const program_view& p) {
+  const auto set = [](auto& flag, const auto& value) { flag.is(value, flag.help()); };
+  const graph& block = *p.blocks[0].g;
+  const layout& l = p.numbers.ranks;
+  set(c.micro_batch_size, p.numbers.batch.micro);
+  set(c.seq_length, p.numbers.batch.sequence);
+  set(c.tensor_model_parallel_size, l.tp);
+  set(c.pipeline_model_parallel_size, l.pp);
+  set(c.context_parallel_size, l.cp);
+  set(c.expert_model_parallel_size, l.ep);
+  set(c.sequence_parallel, l.sequence_parallel);
+  set(c.num_layers, p.layers);
+  set(c.hidden_size, p.hidden);
+  set(c.num_attention_heads, extent_in(block, dim::heads));
+  set(c.ffn_hidden_size, extent_in(block, dim::ffn));
+  set(c.vocab_size, p.vocabulary);
+  set(c.bf16, p.numbers.type == dtype::bf16);
+  set(c.recompute_granularity, name_of(p.numbers.again));
+}
+
+/// Throws mc::error(exit_code::mismatch) for a flag that asks for something else than was compiled in.
+inline void check_compiled(const options& given, const program_view& p) {
+  options asked = given, real;
+  set_compiled(real.compiled, p);
+  const std::vector<flag_entry> a = flags_of(asked), r = flags_of(real);
+  for (std::size_t i = 0; i < a.size(); ++i)
+    if (a[i].compiled && a[i].flag->given() && a[i].flag->text() != r[i].flag->text())
+      throw error(exit_code::mismatch,
+                  fmt::format("--{} is {}, but {} was compiled with {}; leave the flag out or build "
+                              "another preset",
+                              a[i].name, a[i].flag->text(), p.name, r[i].flag->text()));
+}
+
+/// One flag of the command line as it was given.
+struct given_flag {
+  const flag_entry* entry = nullptr;
+  std::string value;
+};
+
+inline void declare_flags(CLI::App& app, const std::vector<flag_entry>& list, command c,
+                          std::vector<given_flag>& given) {
+  for (const flag_entry& e : list) {
+    if (!overlaps(e.flag->commands(), c)) continue;
+    const CLI::callback_t keep = [&given, &e](const CLI::results_t& r) {
+      given.push_back({&e, r.back()});
+      return true;
+    };
+    CLI::Option* const option = app.add_option("--" + e.name, keep);
+    option->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+    if (e.flag->is_toggle()) option->expected(0, 1)->default_str("true");
+  }
+}
+
+/// What a command line asks for.
+struct request {
+  const command_text* what = nullptr; ///< null: the program's own help or version
+  bool help = false, version = false;
+};
+
+inline error usage(const std::string& sentence) { return error(exit_code::usage, sentence); }
+
+/// Reads the arguments into the flags of `list`. Throws mc::error(exit_code::usage).
+inline request parse(int argc, const char* const* argv, const std::vector<flag_entry>& list) {
+  request r;
+  std::string config;
+  std::vector<given_flag> given;
+  CLI::App app;
+  app.set_help_flag();
+  app.allow_extras();
+  app.add_flag("--version,-V", r.version);
+  app.add_flag("--help,-h", r.help);
+  for (const command_text& c : commands) {
+    CLI::App* const sub = app.add_subcommand(c.name);
+    sub->set_help_flag();
+    sub->allow_extras();
+    sub->fallthrough(false);
+    sub->add_flag("--help,-h", r.help);
+    sub->callback([&r, &c] { r.what = &c; });
+    sub->add_option("--config", config)->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+    declare_flags(*sub, list, c.which, given);
+  }
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& e) {
+    std::string why = e.what();
+    std::replace(why.begin(), why.end(), '\n', ' ');
+    throw usage(why + "; see --help");
+  }
+  const auto refuse_rest = [&](const std::vector<std::string>& rest, command c) {
+    if (rest.empty()) return;
+    std::string name = rest.front();
+    if (!name.starts_with("-")) throw usage(fmt::format("unknown argument \"{}\"; see --help", printable(name)));
+    name = name.substr(std::min(name.find_first_not_of('-'), name.size()));
+    name = name.substr(0, name.find('='));
+    throw usage(fmt::format("unknown flag --{}; {}", printable(name), advice_for(list, name, c)));
+  };
+  if (r.what == nullptr) {
+    refuse_rest(app.remaining(), command::all);
+    if (!r.help && !r.version)
+      throw usage("give a command: train, eval, generate or describe; see --help");
+    return r;
+  }
+  if (r.help || r.version) return r;
+  if (app.get_subcommands().size() > 1)
+    throw usage(fmt::format("two commands, {} and {}; give one", app.get_subcommands()[0]->get_name(),
+                            app.get_subcommands()[1]->get_name()));
+  refuse_rest(app.get_subcommands().front()->remaining(), r.what->which);
+  if (!config.empty()) read_option_file(config, list);
+  for (const given_flag& g : given) g.entry->flag->read(g.value, "--" + g.entry->name);
+  return r;
+}
+
+inline product_type product_type_of(std::string_view name) {
+  return name == "auto" ? product_type::automatic
+                        : name == "bf16" ? product_type::bf16 : product_type::widened;
+}
+
+inline std::string summary_of(const program_view& p) {
+  return fmt::format("{} is a {} with {} parameters, compiled by megacpp {}.{}.{} for {}, micro-batch {} x "
+                     "{} tokens.",
+                     p.name, p.family, count_text(static_cast<double>(p.parameters)).view(),
+                     MEGACPP_VERSION_MAJOR, MEGACPP_VERSION_MINOR, MEGACPP_VERSION_PATCH,
+                     name_of(p.numbers.type), p.numbers.batch.micro, p.numbers.batch.sequence);
+}
+
+inline void run_command(const program_source& source, std::string_view program, int argc, char** argv) {
+  const program_view p = source.view();
+  options o;
+  set_compiled(o.compiled, p);
+  const std::vector<flag_entry> list = flags_of(o);
+  const request r = parse(argc, argv, list);
+  if (r.version) {
+    print(fmt::format("{} (megacpp {}.{}.{}, commit {})\n", p.name, MEGACPP_VERSION_MAJOR,
+                      MEGACPP_VERSION_MINOR, MEGACPP_VERSION_PATCH, source.git_hash));
+    return;
+  }
+  if (r.help) {
+    print(r.what != nullptr ? command_help(program, summary_of(p), *r.what, list)
+                            : program_help(program, summary_of(p)));
+    return;
+  }
+  check_compiled(o, p);
+  cpu device(product_type_of(o.machine.product_type()), static_cast<int>(o.machine.threads()));
+  switch (r.what->which) {
+  case command::train: trainer(p, o, device).run(); break;
+  case command::eval: run_evaluation(p, o, device); break;
+  case command::generate: run_generation(p, o, device); break;
+  default: {
+    const part_passes passes = source.passes();
+    print(o.report.json() ? describe_json(p, passes, device) : describe_text(p, passes, device));
+  }
+  }
+}
+
+} // namespace detail
+
+/// The body of every program's main: runs a command and returns its exit code. Failures are one
+/// sentence on the standard error.
+inline int run_program(const program_source& source, int argc, char** argv) {
+  std::string program = argc > 0 ? argv[0] : "megacpp";
+  program = program.substr(program.rfind('/') + 1);
+  const auto fail = [&program](exit_code code, const char* sentence) {
+    std::fflush(stdout);
+    fmt::print(stderr, "{}: {}\n", program, sentence);
+    return static_cast<int>(code);
+  };
+  try {
+    detail::run_command(source, program, argc, argv);
+    return static_cast<int>(exit_code::success);
+  } catch (const error& e) {
+    return fail(e.code(), e.what());
+  } catch (const std::bad_alloc&) {
+    return fail(exit_code::memory, "memory could not be reserved; use a smaller micro-batch, a shorter "
+                                   "sequence, or a machine with more memory");
+  } catch (const std::exception& e) {
+    return fail(exit_code::internal, e.what());
+  }
+}
+
+} // namespace mc

@@ -1,0 +1,127 @@
+// A tensor as Hugging Face's transformers name and lay it out, in terms of the flat stores.
+#pragma once
+
+#include <megacpp/run/stores.hpp>
+
+#include <algorithm>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <numeric>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+namespace mc {
+
+/// Where the elements of one tensor lie in any of the flat stores (weights, main grads, masters,
+/// moments). The tensor is seen as a matrix (rows, columns); each part is a range of its columns,
+/// which the stores hold as (columns, rows). So a tensor of one row is stored as it is, one of many
+/// rows is transposed, and one of several parts is a concatenation along its last dim.
+struct hf_tensor {
+  struct part {
+    std::int64_t offset = 0; ///< elements, in the stores
+    std::int64_t columns = 0;
+  };
+  std::string name;
+  std::vector<std::int64_t> shape;
+  std::int64_t rows = 1;
+  std::vector<part> parts; ///< none: the program has no such parameter, and the tensor is zero
+
+  std::int64_t elements() const {
+    return std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>());
+  }
+  std::int64_t columns() const { return elements() / rows; }
+  /// Elements to move at a time: some MiB, in whole rows where there are several.
+  std::int64_t block() const {
+    constexpr std::int64_t most = 1 << 20;
+    return rows == 1 ? most : std::max<std::int64_t>(1, most / columns()) * columns();
+  }
+
+  /// f(i, at) once for every element i in [first, first + count), which the stores have at `at`.
+  /// Tensors of several rows are visited in whole rows. Never called where there are no parts.
+  template <class F> void each(std::int64_t first, std::int64_t count, F f) const {
+    const std::int64_t width = columns();
+    const std::int64_t row = rows == 1 ? 0 : first / width;
+    const std::int64_t last_row = rows == 1 ? 1 : (first + count) / width;
+    const std::int64_t low = rows == 1 ? first : 0, high = rows == 1 ? first + count : width;
+    std::int64_t start = 0;
+    for (const part& p : parts) {
+      const std::int64_t end = std::min(high, start + p.columns);
+      for (std::int64_t c = std::max(low, start); c < end; ++c)
+        for (std::int64_t r = row; r < last_row; ++r)
+          f(r * width + c, p.offset + (c - start) * rows + r);
+      start += p.columns;
+    }
+  }
+  template <class F> void each(F f) const { each(0, elements(), f); }
+
+  /// The whole tensor from a store of type `t`, in double.
+  std::vector<double> values(const std::byte* store, dtype t) const {
+    std::vector<double> out(static_cast<std::size_t>(elements()));
+    each([&](std::int64_t i, std::int64_t at) {
+      out[static_cast<std::size_t>(i)] = stores::get(store, t, at);
+    });
+    return out;
+  }
+};
+
+/// The parameters of a program by name, each to be taken once by the mapping of its family.
+class hf_parameters {
+public:
+  /// Throws mc::error(exit_code::mismatch) if this rank holds only parts of parameters.
+  explicit hf_parameters(const program_view& p) : program_(p.name) {
+    for_each_parameter(p, [&](const parameter_ref& r) {
+      std::int64_t whole = 1;
+      for (int i = 0; i < r.v->rank; ++i) whole *= r.v->dims[static_cast<unsigned>(i)].n;
+      if (whole != r.count)
+        throw error(exit_code::mismatch,
+                    fmt::format("{} shards the parameter {} over ranks, and a model folder is read "
+                                "and written by one rank: use a preset with tp, pp, cp and ep of 1",
+                                p.name, r.name));
+      by_name_.emplace(r.name, r);
+    });
+  }
+
+  bool has(const std::string& name) const { return by_name_.count(name) != 0; }
+  const std::map<std::string, parameter_ref>& left() const { return by_name_; }
+  parameter_ref take(const std::string& name) {
+    const auto at = by_name_.find(name);
+    if (at == by_name_.end())
+      throw error(exit_code::internal, fmt::format("{} has no parameter {}", program_, name));
+    parameter_ref r = at->second;
+    by_name_.erase(at);
+    return r;
+  }
+  /// Nothing may be left that a saved model would lack.
+  void require_all_taken() const {
+    if (!by_name_.empty())
+      throw error(exit_code::internal,
+                  fmt::format("the parameter {} of {} has no Hugging Face name",
+                              by_name_.begin()->first, program_));
+  }
+
+private:
+  std::string program_;
+  std::map<std::string, parameter_ref> by_name_;
+};
+
+/// A parameter stored as it is, as a vector or as (out, in): dims that make up one side, heads and
+/// head dim, are merged, and padded rows are left out.
+inline hf_tensor hf_as_stored(std::string name, const parameter_ref& r) {
+  const value& v = *r.v;
+  const std::int64_t first = v.dims[0].n, last = v.back().n;
+  const std::int64_t valid = r.info->valid_rows > 0 ? r.info->valid_rows : first;
+  hf_tensor t;
+  t.name = std::move(name);
+  if (v.rank == 1) t.shape = {valid};
+  else if (v.rank == 2) t.shape = {valid, last};
+  else if (v.back().d == dim::hidden) t.shape = {r.count / last, last};
+  else t.shape = {first, r.count / first};
+  t.parts = {{r.offset, t.elements()}};
+  return t;
+}
+
+} // namespace mc

@@ -1,0 +1,326 @@
+// Every flag of a megacpp program, once: the members of the groups below. Command line,
+// configuration file, help, printing and checks read them from here (Boost.Hana); each group's
+// constructor gives defaults, ranges and explanations, and a test refuses a flag without one. Names
+// are those of Megatron-LM with _ for -.
+#pragma once
+
+#include <megacpp/train/flag.hpp>
+
+#include <algorithm>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <boost/hana/accessors.hpp>
+#include <boost/hana/core/to.hpp>
+#include <boost/hana/define_struct.hpp>
+#include <boost/hana/first.hpp>
+#include <boost/hana/for_each.hpp>
+#include <boost/hana/second.hpp>
+#include <boost/hana/string.hpp>
+#include <boost/hana/tuple.hpp>
+
+namespace mc {
+
+using whole_flag = flag<std::int64_t>;
+using real_flag = flag<double>;
+using text_flag = flag<std::string>;
+using switch_flag = flag<bool>;
+
+struct model_flags {
+  BOOST_HANA_DEFINE_STRUCT(model_flags, (text_flag, load), (whole_flag, seed));
+  model_flags() {
+    load.is("",
+            "folder of a saved model (config.json, model.safetensors) to start from; eval and "
+            "generate need one")
+        .of(command::train | command::eval | command::generate);
+    seed.is(1234,
+            "of initial weights, the order of the data, dropout, and sampling: the same seed "
+            "gives the same bits, whatever --threads is")
+        .within(0, std::numeric_limits<std::int64_t>::max())
+        .of(command::train | command::generate);
+  }
+};
+
+struct data_flags {
+  BOOST_HANA_DEFINE_STRUCT(data_flags, (text_flag, data_path), (text_flag, split),
+                           (text_flag, tokenizer), (switch_flag, mock_data));
+  data_flags() {
+    const command reading = command::train | command::eval;
+    data_path.is("", "text to train on or to evaluate: any file, read as bytes").of(reading);
+    split
+        .is("969,30,1",
+            "shares of the file for training, validation and test, in this order; eval "
+            "measures the validation part")
+        .shown_as("969,30,1; for eval 0,100,0")
+        .of(reading);
+    tokenizer
+        .is("byte",
+            "how bytes become tokens. byte: the byte is the token. char: the distinct "
+            "bytes of the file, sorted and numbered from 0, for vocabularies below 256; "
+            "the list is saved with the model as characters.json")
+        .one_of("byte|char")
+        .shown_as("byte, or as --load was saved")
+        .of(command::train);
+    mock_data.is(false, "train on random tokens instead of a file, to measure speed")
+        .of(command::train);
+  }
+};
+
+struct training_flags {
+  BOOST_HANA_DEFINE_STRUCT(training_flags, (whole_flag, train_iters),
+                           (whole_flag, global_batch_size), (text_flag, save),
+                           (whole_flag, save_interval), (switch_flag, exit_signal_handler),
+                           (whole_flag, eval_interval), (whole_flag, eval_iters));
+  training_flags() {
+    train_iters.is(1000, "optimizer steps").at_least(1).of(command::train);
+    global_batch_size
+        .is(0,
+            "sequences in one optimizer step; a multiple of the compiled micro-batch, whose "
+            "gradients are accumulated")
+        .within(1, std::int64_t{1} << 40)
+        .shown_as("the micro-batch")
+        .of(command::train);
+    save.is("",
+            "folder for the trained model; written at the end, or when a signal ends the run, all "
+            "at once or not at all")
+        .of(command::train);
+    save_interval.is(0, "steps between saves on the way; 0: only at the end")
+        .at_least(0)
+        .of(command::train);
+    exit_signal_handler
+        .is(true,
+            "SIGINT and SIGTERM finish the step, save and exit with code 10; a second signal, or "
+            "false, ends the program at once")
+        .of(command::train);
+    eval_interval.is(1000, "steps between evaluations of the validation part; one more at the end")
+        .at_least(1)
+        .of(command::train);
+    eval_iters
+        .is(0, "global batches in one evaluation, spread evenly over the part; 0: no evaluation")
+        .at_least(0)
+        .shown_as("the whole part")
+        .of(command::train);
+  }
+};
+
+struct optimizer_flags {
+  BOOST_HANA_DEFINE_STRUCT(optimizer_flags, (real_flag, lr), (real_flag, min_lr),
+                           (text_flag, lr_decay_style), (whole_flag, lr_warmup_iters),
+                           (whole_flag, lr_decay_iters), (whole_flag, lr_wsd_decay_iters),
+                           (text_flag, lr_wsd_decay_style), (real_flag, weight_decay),
+                           (real_flag, clip_grad), (real_flag, adam_beta1), (real_flag, adam_beta2),
+                           (real_flag, adam_eps));
+  optimizer_flags() {
+    lr.is(1e-3, "highest learning rate").at_least(0).of(command::train);
+    min_lr.is(0, "learning rate at the end of the decay").at_least(0).of(command::train);
+    lr_decay_style
+        .is("linear",
+            "how the learning rate falls from --lr to --min-lr; WSD holds it and "
+            "decays at the end")
+        .one_of("constant|linear|cosine|WSD")
+        .of(command::train);
+    lr_warmup_iters.is(0, "steps over which the learning rate first rises from 0 to --lr")
+        .at_least(0)
+        .of(command::train);
+    lr_decay_iters.is(0, "step at which the decay ends")
+        .at_least(1)
+        .shown_as("--train-iters")
+        .of(command::train);
+    lr_wsd_decay_iters.is(0, "length of the decay of WSD, in steps")
+        .at_least(1)
+        .shown_as("")
+        .of(command::train);
+    lr_wsd_decay_style.is("exponential", "shape of the decay of WSD")
+        .one_of("linear|cosine|exponential|minus_sqrt")
+        .of(command::train);
+    weight_decay.is(0.01, "decoupled weight decay of matrices and embeddings (AdamW)")
+        .at_least(0)
+        .of(command::train);
+    clip_grad
+        .is(1, "largest global norm of the gradient; longer ones are shortened; 0: no clipping")
+        .at_least(0)
+        .of(command::train);
+    adam_beta1.is(0.9, "decay of the first moment").within(0, 0.999999).of(command::train);
+    adam_beta2.is(0.999, "decay of the second moment").within(0, 0.999999999).of(command::train);
+    adam_eps.is(1e-8, "added to the root of the second moment").above(0, 1).of(command::train);
+  }
+};
+
+struct sampling_flags {
+  BOOST_HANA_DEFINE_STRUCT(sampling_flags, (text_flag, prompt), (whole_flag, max_new_tokens),
+                           (real_flag, temperature), (whole_flag, top_k), (real_flag, top_p));
+  sampling_flags() {
+    prompt.is("", "text to continue").shown_as("a line end").of(command::generate);
+    max_new_tokens.is(200, "tokens to write").at_least(0).of(command::generate);
+    temperature
+        .is(1,
+            "logits are divided by it: below 1 safer, above 1 bolder; 0 always takes the "
+            "likeliest token")
+        .within(0, 1000)
+        .of(command::generate);
+    top_k.is(0, "choose among the k likeliest tokens; 0: all").at_least(0).of(command::generate);
+    top_p.is(1, "choose among the likeliest tokens that together have this probability")
+        .above(0, 1)
+        .of(command::generate);
+  }
+};
+
+struct report_flags {
+  BOOST_HANA_DEFINE_STRUCT(report_flags, (whole_flag, log_interval), (text_flag, metrics_jsonl),
+                           (text_flag, loss_curve), (switch_flag, profile),
+                           (switch_flag, bench_json), (whole_flag, warmup), (switch_flag, json));
+  report_flags() {
+    log_interval.is(100, "steps between lines of progress; a terminal shows every step")
+        .at_least(1)
+        .of(command::train);
+    metrics_jsonl
+        .is("", "file for one JSON object a step: loss, learning rate, gradient norm, speed")
+        .of(command::train);
+    loss_curve.is("", "SVG file for the curve of training and validation loss").of(command::train);
+    profile.is(false, "measure the time of every node of the graph and print a table at the end")
+        .of(command::train);
+    bench_json
+        .is(false,
+            "print one JSON object with the median milliseconds of a step as the last "
+            "line; without --data-path on random tokens, 200 steps, no evaluation")
+        .of(command::train);
+    warmup.is(20, "steps that --bench-json leaves out").at_least(0).of(command::train);
+    json.is(false, "print one JSON object instead of text").of(command::eval | command::describe);
+  }
+};
+
+struct machine_flags {
+  BOOST_HANA_DEFINE_STRUCT(machine_flags, (whole_flag, threads), (text_flag, product_type));
+  machine_flags() {
+    threads.is(0, "threads to compute with; 0: all cores. Results do not depend on it")
+        .within(0, 4096);
+    product_type
+        .is("auto",
+            "how bf16 matrices are multiplied: by bf16 instructions, widened to fp32 "
+            "first, or the faster of the two, measured at start")
+        .one_of("auto|bf16|widened");
+  }
+};
+
+/// What is compiled in. Accepted so that a Megatron command line can be reused, and refused where
+/// it asks for something else; the values are filled in from the program.
+struct compiled_flags {
+  BOOST_HANA_DEFINE_STRUCT(compiled_flags, (whole_flag, micro_batch_size), (whole_flag, seq_length),
+                           (whole_flag, tensor_model_parallel_size),
+                           (whole_flag, pipeline_model_parallel_size),
+                           (whole_flag, context_parallel_size),
+                           (whole_flag, expert_model_parallel_size),
+                           (switch_flag, sequence_parallel), (whole_flag, num_layers),
+                           (whole_flag, hidden_size), (whole_flag, num_attention_heads),
+                           (whole_flag, ffn_hidden_size), (whole_flag, vocab_size),
+                           (switch_flag, bf16), (text_flag, recompute_granularity));
+  compiled_flags() {
+    micro_batch_size.is(0, "sequences that run at once");
+    seq_length.is(0, "tokens in a sequence");
+    tensor_model_parallel_size.is(0, "ranks that share each layer");
+    pipeline_model_parallel_size.is(0, "pipeline stages");
+    context_parallel_size.is(0, "ranks that share each sequence");
+    expert_model_parallel_size.is(0, "ranks that share the experts");
+    sequence_parallel.is(false, "the residual stream is sharded along the sequence");
+    num_layers.is(0, "layers");
+    hidden_size.is(0, "width of the residual stream");
+    num_attention_heads.is(0, "attention heads");
+    ffn_hidden_size.is(0, "width inside the feed-forward network");
+    vocab_size.is(0, "tokens in the vocabulary");
+    bf16.is(false, "weights and activations are bf16, sums and masters fp32");
+    recompute_granularity.is("none", "what the backward pass computes again instead of saving it")
+        .one_of("none|selective|full");
+  }
+};
+
+struct options {
+  model_flags model;
+  data_flags data;
+  training_flags training;
+  optimizer_flags optimizer;
+  sampling_flags sampling;
+  report_flags report;
+  machine_flags machine;
+  compiled_flags compiled;
+};
+
+/// A flag with its name (dashes) and the title of its group.
+struct flag_entry {
+  std::string name;
+  const char* group = "";
+  flag_base* flag = nullptr;
+  bool compiled = false;
+};
+
+namespace detail {
+template <class Group>
+void append_flags(std::vector<flag_entry>& list, const char* title, Group& group, bool compiled) {
+  boost::hana::for_each(boost::hana::accessors<Group>(), [&](auto member) {
+    std::string name = boost::hana::to<const char*>(boost::hana::first(member));
+    std::replace(name.begin(), name.end(), '_', '-');
+    list.push_back({std::move(name), title, &boost::hana::second(member)(group), compiled});
+  });
+}
+} // namespace detail
+
+/// All flags of `o`, in the order of the help; points into `o`.
+inline std::vector<flag_entry> flags_of(options& o) {
+  std::vector<flag_entry> list;
+  detail::append_flags(list, "Data", o.data, false);
+  detail::append_flags(list, "Model", o.model, false);
+  detail::append_flags(list, "Training", o.training, false);
+  detail::append_flags(list, "Learning rate and optimizer (AdamW)", o.optimizer, false);
+  detail::append_flags(list, "Sampling", o.sampling, false);
+  detail::append_flags(list, "Output", o.report, false);
+  detail::append_flags(list, "Machine", o.machine, false);
+  detail::append_flags(list, "Compiled into this program (accepted only with these values)",
+                       o.compiled, true);
+  return list;
+}
+
+inline const flag_entry* find_flag(const std::vector<flag_entry>& list, std::string_view name) {
+  for (const flag_entry& e : list)
+    if (e.name == name) return &e;
+  return nullptr;
+}
+
+/// Letters to change, insert or leave out to make one name the other (Levenshtein 1966).
+inline std::size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
+  for (std::size_t i = 1; i <= a.size(); ++i) {
+    std::size_t diagonal = row[0];
+    row[0] = i;
+    for (std::size_t j = 1; j <= b.size(); ++j) {
+      const std::size_t replaced = diagonal + (a[i - 1] != b[j - 1]);
+      diagonal = row[j];
+      row[j] = std::min({replaced, row[j] + 1, row[j - 1] + 1});
+    }
+  }
+  return row[b.size()];
+}
+
+/// What to say about a name that is no flag of a command: the nearest one, if any is near.
+inline std::string advice_for(const std::vector<flag_entry>& list, std::string_view name,
+                              command c) {
+  std::string best = "help";
+  for (const flag_entry& e : list)
+    if (overlaps(e.flag->commands(), c) && edit_distance(name, e.name) < edit_distance(name, best))
+      best = e.name;
+  if (2 * edit_distance(name, best) > std::max(name.size(), best.size())) return "see --help";
+  return fmt::format("did you mean {}?", best);
+}
+
+/// `lr=0.001 save=model ...`: the flags of a command that were given.
+inline std::string given_flags(const std::vector<flag_entry>& list, command c) {
+  std::string text;
+  for (const flag_entry& e : list) {
+    if (!e.flag->given() || !overlaps(e.flag->commands(), c)) continue;
+    if (!text.empty()) text += ' ';
+    text += fmt::format("{}={}", e.name, e.flag->text());
+  }
+  return text;
+}
+
+} // namespace mc

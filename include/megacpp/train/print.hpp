@@ -1,0 +1,78 @@
+// Output that must arrive: a full disk or a closed pipe behind the standard output is an error.
+#pragma once
+
+#include <megacpp/data/descriptor.hpp>
+#include <megacpp/exec/error.hpp>
+
+#include <cerrno>
+#include <cstdio>
+#include <string>
+#include <string_view>
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+
+namespace mc {
+
+namespace detail {
+inline void write_all(int file, std::string_view text, std::string_view what) {
+  while (!text.empty()) {
+    const ::ssize_t n = ::write(file, text.data(), text.size());
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0)
+      throw error(exit_code::output,
+                  fmt::format("cannot write {}: {}; free some space or write elsewhere", what,
+                              reason_of(n == 0 ? EIO : errno)));
+    text.remove_prefix(static_cast<std::size_t>(n));
+  }
+}
+} // namespace detail
+
+/// Writes to the standard output at once. Throws mc::error(exit_code::output).
+inline void print(std::string_view text) {
+  detail::write_all(STDOUT_FILENO, text, "the standard output");
+}
+
+/// Writes a whole text file; a file that was there stays until the new one is complete. Throws
+/// mc::error(exit_code::output).
+inline void write_text_file(const std::string& path, std::string_view text) {
+  struct stat s {};
+  const bool special = ::stat(path.c_str(), &s) == 0 && !S_ISREG(s.st_mode); // a pipe, a device
+  const std::string at = special ? path : fmt::format("{}.tmp-{}", path, ::getpid());
+  const auto fail = [&](const char* what) {
+    const int problem = errno;
+    if (!special) ::unlink(at.c_str());
+    throw error(exit_code::output,
+                fmt::format("cannot {} {}: {}; free some space or choose another "
+                            "file",
+                            what, path, reason_of(problem)));
+  };
+  descriptor file(::open(at.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
+  if (!file) fail("create");
+  try {
+    detail::write_all(file.get(), text, path);
+  } catch (...) {
+    if (!special) ::unlink(at.c_str());
+    throw;
+  }
+  if (!file.reset()) fail("write");
+  if (!special && ::rename(at.c_str(), path.c_str()) != 0) fail("replace");
+}
+
+/// Throws what write_text_file would throw before its first byte.
+inline void check_text_file(const std::string& path) {
+  const auto slash = path.rfind('/');
+  const std::string folder = slash == std::string::npos ? "."
+                             : slash == 0               ? "/"
+                                                        : path.substr(0, slash);
+  struct stat s {};
+  const bool exists = ::stat(path.c_str(), &s) == 0;
+  if (exists && S_ISDIR(s.st_mode)) errno = EISDIR;
+  else if (::access(exists && !S_ISREG(s.st_mode) ? path.c_str() : folder.c_str(), W_OK) == 0)
+    return;
+  throw error(exit_code::output,
+              fmt::format("cannot write {}: {}; choose another file", path, reason_of(errno)));
+}
+
+} // namespace mc

@@ -1,0 +1,87 @@
+// Arithmetic and memory traffic of a program, and the speed of products on this machine.
+#pragma once
+
+#include <megacpp/exec/cpu.hpp>
+#include <megacpp/run/view.hpp>
+
+#include <algorithm>
+#include <chrono>
+#include <vector>
+
+namespace mc {
+
+/// Work of one node on one rank, by its op's cost function, or else inputs read and outputs written
+/// once.
+inline work node_work(const graph& g, const node& n) {
+  if (n.op->cost != nullptr) return n.op->cost(g, n);
+  work w;
+  for (const value_id v : n.in)
+    if (v >= 0) w.read += local_bytes(g.ranks, g.at(v));
+  for (const value_id v : n.out)
+    if (v >= 0) w.written += local_bytes(g.ranks, g.at(v));
+  return w;
+}
+
+inline work stage_work(const graph& g, stage s) {
+  work w;
+  for (int i = 0; i < g.node_count; ++i)
+    if (runs_in(g.at_node(i).when, s)) w += node_work(g, g.at_node(i));
+  return w;
+}
+
+/// f(part, layers) for stem, block kinds and head of the training program.
+template <class F> void for_each_training_part(const program_view& p, F f) {
+  f(p.stem, 1);
+  for (std::size_t k = 0; k < p.blocks.size(); ++k)
+    f(p.blocks[k],
+      static_cast<int>(std::count(p.kind_of.begin(), p.kind_of.end(), static_cast<int>(k))));
+  f(p.loss, 1);
+}
+
+inline work times(work w, std::int64_t n) { return {w.flops * n, w.read * n, w.written * n}; }
+
+/// Work of one rank in one optimizer step of so many micro-batches.
+struct step_work {
+  work prologue, forward, backward, update; ///< update: epilogue, norm, clip, optimizer
+  work total() const {
+    work w = prologue;
+    w += forward;
+    w += backward;
+    w += update;
+    return w;
+  }
+};
+
+inline step_work work_of_step(const program_view& p, std::int64_t micro_batches) {
+  step_work w;
+  for_each_training_part(p, [&](const part_view& part, int layers) {
+    w.prologue += times(stage_work(*part.g, stage::prologue), layers);
+    w.forward += times(stage_work(*part.g, stage::forward), layers * micro_batches);
+    w.backward += times(stage_work(*part.g, stage::backward), layers * micro_batches);
+    w.update += times(stage_work(*part.g, stage::epilogue), layers);
+  });
+  w.update += stage_work(*p.update.g, stage::forward);
+  return w;
+}
+
+/// Floating-point operations a second of a square product of 1024, the best of three, on an engine
+/// of its own that is gone afterwards.
+inline double product_ceiling(cpu& device, dtype type) {
+  product_engine::options o;
+  o.threads = device.threads();
+  o.type = type == dtype::bf16 ? device.products().type() : product_type::widened;
+  product_engine engine(o);
+  constexpr std::int64_t n = 1024;
+  const product& square = engine.prepare(make_product_shape(product_kind::forward, type, n, n, n));
+  std::vector<double> x(n * n), w(n * n), y(n * n); // large enough for every type
+  double best = 0;
+  for (int i = 0; i < 4; ++i) { // the first one touches the memory
+    const auto start = std::chrono::steady_clock::now();
+    square.execute(x.data(), w.data(), nullptr, y.data());
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+    if (i > 0) best = std::max(best, square.shape().flops() / took.count());
+  }
+  return best;
+}
+
+} // namespace mc

@@ -1,0 +1,289 @@
+// The law: a graph on any mesh computes what it computes on one rank. Values and gradients that the
+// simulated ranks hold are put together as their placements say and compared with one rank's.
+#pragma once
+
+#include "random_graph.hpp"
+
+#include <megacpp/plan/update.hpp>
+
+#include <optional>
+#include <sstream>
+
+namespace mc::laws {
+
+inline constexpr double tolerance = 1e-10;
+
+inline double norm_of(const array& x) {
+  double s = 0;
+  for (double e : x) s += e * e;
+  return std::sqrt(s);
+}
+/// |a - b| <= tolerance |b|, with a floor of `scale` for tensors that are zero but for rounding.
+inline bool close(const array& a, const array& b, double scale, double allowed = tolerance) {
+  if (a.size() != b.size()) return false;
+  double d = 0;
+  for (std::size_t i = 0; i < a.size(); ++i)
+    if (a[i] != b[i]) d += (a[i] - b[i]) * (a[i] - b[i]);
+  return std::sqrt(d) <= allowed * std::max(norm_of(b), 1e-3 * scale);
+}
+
+/// Passes over a drawn graph: redistributions of parameters hoisted, the backward pass derived, both
+/// verified. Returns the code of the first fault.
+inline fault derive(drawing& d, value_id output, gradients& found) {
+  graph& g = d.b.g;
+  g.outputs[0] = output;
+  hoist(g);
+  verify_nodes(g);
+  if (g.wrong.code != fault::none) return g.wrong.code;
+  found = differentiate(d.b);
+  verify_nodes(g);
+  verify_gradients(d.b, found);
+  return g.wrong.code;
+}
+
+/// Draws the same graph on one rank.
+inline bool draw_single(sample& s) {
+  for (const step& t : s.steps) s.single.draw(t);
+  return s.single.sound() && s.single.values.size() == s.meshed.values.size();
+}
+
+inline std::string describe(const graph& g) {
+  if (g.wrong.code == fault::none) return "no fault";
+  std::ostringstream out;
+  out << code_of(g.wrong.code) << " " << g.wrong.what.c_str();
+  return out.str();
+}
+
+/// What flows into one graph, and what one rank makes of it.
+class comparison {
+public:
+  static constexpr int micro_batches = 2;
+
+  comparison(const sample& sample_, std::uint64_t seed, const implementations& ops_ = plain::all())
+      : s(sample_), ops(ops_) {
+    random_source random(seed);
+    for (const leaf& l : s.leaves) data.push_back(contents(l, random));
+    const value& out = s.single.at(s.output);
+    for (int k = 0; k < micro_batches; ++k) {
+      array x(static_cast<std::size_t>(logical_size(one, s.single.b.g.ranks, out)));
+      for (double& e : x) e = uniform(random);
+      seeds.push_back(x);
+    }
+    for (int k = 0; k < micro_batches; ++k) {
+      reference.emplace_back(one, s.single.b.g, plain::all());
+      reference.back().run(given(s.single, s.single.b.g, static_cast<std::size_t>(k)), 1);
+    }
+  }
+
+  /// The first difference between `g`, a graph of s.meshed after any passes, and one rank; or nothing.
+  /// Differences of numerical noise are relative to the largest gradient.
+  std::string difference(const graph& g) {
+    try {
+      machine m(s.ranks, g, ops);
+      m.run(given(s.meshed, g, std::nullopt), micro_batches);
+      std::string wrong = forward_difference(m);
+      if (wrong.empty()) wrong = gradient_difference(m);
+      return wrong;
+    } catch (const std::exception& e) {
+      return e.what();
+    }
+  }
+
+  /// The gradient norm that the end of a step computes from what the ranks hold, and one rank's.
+  std::string norm_difference(const graph& g, const graph& update, const registry& r) {
+    machine m(s.ranks, g, ops);
+    m.run(given(s.meshed, g, std::nullopt), micro_batches);
+    feeds f;
+    for (int i = 0; i < update.value_count; ++i) {
+      const auto v = static_cast<value_id>(i);
+      const value& x = update.at(v);
+      if (x.is != role::input) continue;
+      if (x.from == feed::token_count) {
+        f.logical[v] = {{tokens}};
+        continue;
+      }
+      const registry::group& group = r.groups[static_cast<unsigned>(x.slot)];
+      auto& local = f.local[v];
+      local.assign(static_cast<std::size_t>(s.ranks.ranks()), array(static_cast<std::size_t>(group.count)));
+      if (x.from != feed::gradient) continue;
+      for (int e = 0; e < r.entry_count; ++e) {
+        const registry::entry& entry = r.entries[static_cast<unsigned>(e)];
+        const parameter_info& p = g.parameters[static_cast<unsigned>(entry.parameter)];
+        if (entry.group != x.slot || p.frozen) continue;
+        const auto& held = m.of(s.of_meshed.of[static_cast<unsigned>(p.v)]);
+        for (std::size_t k = 0; k < held.size(); ++k)
+          std::copy(held[k].begin(), held[k].end(), local[k].begin() + static_cast<std::ptrdiff_t>(entry.offset - group.offset));
+      }
+    }
+    machine end(s.ranks, update, ops);
+    end.run_forward(f);
+    bool copies = true;
+    const double got = end.logical(update.outputs[1], copies)[0];
+    double squares = 0;
+    for (std::size_t i = 0; i < s.leaves.size(); ++i)
+      if (s.leaves[i].what == content::parameter && !s.leaves[i].frozen) squares += std::pow(norm_of(reference_gradient(i)), 2);
+    const double want = std::sqrt(squares) / tokens;
+    if (!copies) return "ranks have different gradient norms";
+    return std::abs(got - want) <= tolerance * want ? "" : "gradient norm";
+  }
+
+  /// One rank's gradient against the central difference of its output, in one random direction.
+  /// Relative to the product of the norms.
+  double slope_error(std::uint64_t seed) {
+    random_source random(seed);
+    double along = 0, norms = 0, lengths = 0;
+    std::vector<array> direction;
+    for (std::size_t i = 0; i < s.leaves.size(); ++i) {
+      direction.push_back({});
+      if (!trainable(i)) continue;
+      bool copies = true;
+      const value_id v = s.single.leaves[i], d = s.of_single.of[static_cast<unsigned>(v)];
+      if (d < 0) continue;
+      const array g = s.leaves[i].what == content::parameter ? reference[0].logical(d, copies) : reference[0].logical(d, 0, copies);
+      for (double e : g) {
+        direction.back().push_back(uniform(random));
+        along += e * direction.back().back();
+        norms += e * e;
+        lengths += direction.back().back() * direction.back().back();
+      }
+    }
+    if (norms == 0) return 0;
+    const double h = 1e-5;
+    const auto value_at = [&](double t) {
+      feeds f = given(s.single, s.single.b.g, 0);
+      for (std::size_t i = 0; i < s.leaves.size(); ++i)
+        for (std::size_t k = 0; k < direction[i].size(); ++k) f.logical[s.single.leaves[i]][0][k] += t * direction[i][k];
+      machine m(one, s.single.b.g, plain::all());
+      m.run_forward(f);
+      const array& y = m.of(s.single.values[static_cast<std::size_t>(s.output)])[0];
+      double sum = 0;
+      for (std::size_t k = 0; k < y.size(); ++k) sum += y[k] * seeds[0][k];
+      return sum;
+    };
+    return std::abs((value_at(h) - value_at(-h)) / (2 * h) - along) / std::sqrt(norms * lengths);
+  }
+
+private:
+  const sample& s;
+  const implementations& ops;
+  world one;
+  std::vector<std::vector<array>> data; ///< by leaf and micro-batch, in natural order
+  std::vector<array> seeds;             ///< cotangents of the output, by micro-batch
+  std::deque<machine> reference;
+  static constexpr double tokens = 7;
+
+  static double uniform(random_source& r) { return static_cast<double>(r.engine() >> 11) * 0x1p-52 - 1; }
+  bool trainable(std::size_t i) const {
+    return s.leaves[i].what == content::stream || (s.leaves[i].what == content::parameter && !s.leaves[i].frozen);
+  }
+
+  static std::vector<array> contents(const leaf& l, random_source& r) {
+    std::int64_t n = 1, inner = 1;
+    for (const extent& e : l.dims) n *= e.n;
+    for (std::size_t i = 1; i < l.dims.size(); ++i) inner *= l.dims[i].n;
+    const std::int64_t seq = l.dims.size() > 1 ? l.dims[1].n : 1;
+    std::vector<array> out;
+    for (int k = 0; k < (l.what == content::parameter ? 1 : micro_batches); ++k) {
+      array x;
+      for (std::int64_t i = 0; i < n; ++i) {
+        switch (l.what) {
+        case content::stream: x.push_back(uniform(r)); break;
+        case content::parameter:
+          x.push_back(l.dims.size() > 1 ? 1.5 * uniform(r) / std::sqrt(static_cast<double>(inner)) : 0.5 + uniform(r));
+          break;
+        case content::labels: x.push_back(r.chance(0.2) ? -1 : static_cast<double>(r.below(l.range))); break;
+        case content::tokens:
+        case content::row: x.push_back(static_cast<double>(r.below(l.range))); break;
+        case content::positions: x.push_back(static_cast<double>(i % seq)); break;
+        case content::documents: x.push_back(i % seq == 0 ? 0 : x.back() + static_cast<double>(r.chance(0.3))); break;
+        case content::token_keys: x.push_back(static_cast<double>(r.below(std::int64_t{1} << 31))); break;
+        }
+      }
+      out.push_back(x);
+    }
+    return out;
+  }
+
+  /// Feeds of all micro-batches, or of one.
+  feeds given(const drawing& d, const graph& g, std::optional<std::size_t> only) const {
+    feeds f;
+    const auto select = [&](const std::vector<array>& x) {
+      return only ? std::vector<array>{x[std::min(*only, x.size() - 1)]} : x;
+    };
+    for (std::size_t i = 0; i < s.leaves.size(); ++i) {
+      auto& x = f.logical[d.leaves[i]] = select(data[i]);
+      if (d.one_rank || s.leaves[i].what != content::row || s.leaves[i].indexed != order::balanced) continue;
+      for (array& rows : x) // a row is counted as it is stored
+        for (double& e : rows) {
+          std::int64_t stored = 0;
+          while (balanced_position(stored, s.leaves[i].range, s.ranks.of(axis::cp)) != static_cast<std::int64_t>(e)) ++stored;
+          e = static_cast<double>(stored);
+        }
+    }
+    for (int i = 0; i < g.value_count; ++i) {
+      const value& v = g.at(static_cast<value_id>(i));
+      if (v.is == role::input && v.from == feed::d_output) f.logical[static_cast<value_id>(i)] = select(seeds);
+    }
+    return f;
+  }
+
+  std::string forward_difference(const machine& m) {
+    for (std::size_t k = 0; k < micro_batches; ++k)
+      for (std::size_t i = 0; i < s.meshed.values.size(); ++i) {
+        const value_id v = s.meshed.values[i], w = s.single.values[i];
+        if (!m.g.at(v).differentiable() && m.g.at(v).rank == 1) continue; // rows, counted otherwise
+        if (m.after_micro_batch[k][static_cast<std::size_t>(v)][0].empty()) continue; // fused away
+        bool copies = true;
+        array got = m.logical(v, k, copies);
+        array want = reference[k].logical(w, 0, copies);
+        const value& x = m.g.at(v);
+        if (x.rank > 0 && x.back().d == dim::vocabulary_part) { // parts of a log-sum-exp
+          array whole;
+          for (std::int64_t row = 0; row < static_cast<std::int64_t>(want.size()); ++row)
+            whole.push_back(plain::total_lse(got, row, static_cast<std::int64_t>(got.size() / want.size())));
+          got = whole;
+        }
+        if (!copies) return "copies of a forward value differ: " + name(m.g, v);
+        if (!close(got, want, norm_of(want))) return "forward value: " + name(m.g, v);
+      }
+    return "";
+  }
+  array reference_gradient(std::size_t i) const {
+    array sum;
+    bool copies = true;
+    for (const machine& m : reference) {
+      const array g = m.logical(s.of_single.of[static_cast<unsigned>(s.single.leaves[i])], copies);
+      sum.resize(g.size());
+      for (std::size_t k = 0; k < g.size(); ++k) sum[k] += g[k];
+    }
+    return sum;
+  }
+  std::string gradient_difference(const machine& m) {
+    double scale = 0;
+    for (std::size_t i = 0; i < s.leaves.size(); ++i)
+      if (s.leaves[i].what == content::parameter && trainable(i)) scale = std::max(scale, norm_of(reference_gradient(i)));
+    for (std::size_t i = 0; i < s.leaves.size(); ++i) {
+      if (!trainable(i)) continue;
+      const value_id of = s.meshed.leaves[i], d = s.of_meshed.of[static_cast<unsigned>(of)];
+      const value_id e = s.of_single.of[static_cast<unsigned>(s.single.leaves[i])];
+      if ((d < 0) != (e < 0)) return "one of two gradients is missing: " + name(m.g, of);
+      if (d < 0) continue;
+      if (m.g.at(d).at != cotangent(m.g.at(of).at)) return "gradient is placed otherwise: " + name(m.g, of);
+      bool copies = true;
+      if (s.leaves[i].what == content::parameter) {
+        if (!close(m.logical(d, copies), reference_gradient(i), scale)) return "parameter gradient: " + name(m.g, of);
+      } else {
+        for (std::size_t k = 0; k < micro_batches; ++k)
+          if (!close(m.logical(d, k, copies), reference[k].logical(e, 0, copies), scale)) return "stream gradient: " + name(m.g, of);
+      }
+      if (!copies) return "copies of a gradient differ: " + name(m.g, of);
+    }
+    return "";
+  }
+  static std::string name(const graph& g, value_id v) {
+    const value& x = g.at(v);
+    return x.producer < 0 ? x.name : g.at_node(x.producer).op->name;
+  }
+};
+
+} // namespace mc::laws

@@ -1,0 +1,203 @@
+// The memory plan holds: nothing is allocated after the first step, values lie where the plan says and
+// nowhere else, every planned byte is used, and the plan is as small as what lives at once.
+#define BOOST_TEST_MODULE memory
+#include <boost/test/unit_test.hpp>
+
+#include <megacpp/observe/memory.hpp>
+#include <megacpp/preset/models.hpp>
+#include <megacpp/run/interpreter.hpp>
+#include <megacpp/run/session.hpp>
+
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+
+extern "C" void* __libc_malloc(std::size_t);
+extern "C" void* __libc_calloc(std::size_t, std::size_t);
+extern "C" void* __libc_realloc(void*, std::size_t);
+extern "C" void* __libc_memalign(std::size_t, std::size_t);
+
+namespace {
+std::atomic<long> allocations{0};
+}
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+// Every allocation of the process, libraries included.
+extern "C" void* malloc(std::size_t n) {
+  ++allocations;
+  return __libc_malloc(n);
+}
+extern "C" void* calloc(std::size_t n, std::size_t m) {
+  ++allocations;
+  return __libc_calloc(n, m);
+}
+extern "C" void* realloc(void* p, std::size_t n) {
+  ++allocations;
+  return __libc_realloc(p, n);
+}
+extern "C" void* memalign(std::size_t a, std::size_t n) {
+  ++allocations;
+  return __libc_memalign(a, n);
+}
+extern "C" void* aligned_alloc(std::size_t a, std::size_t n) {
+  ++allocations;
+  return __libc_memalign(a, n);
+}
+extern "C" int posix_memalign(void** p, std::size_t a, std::size_t n) {
+  ++allocations;
+  *p = __libc_memalign(a, n);
+  return *p == nullptr ? 12 : 0;
+}
+#endif
+
+using namespace mc;
+
+namespace {
+
+struct tokens_of {
+  std::vector<std::int32_t> tokens, labels;
+  tokens_of(int n, int vocabulary) {
+    for (int i = 0; i < n; ++i) tokens.push_back(i * 7 % vocabulary), labels.push_back((i * 7 + 7) % vocabulary);
+  }
+  batch_view view() const { return {tokens.data(), labels.data()}; }
+};
+
+template <class Model, class F> void with_session(const Model& m, setup s, F f) {
+  interpreted_program<Model> program(m, s, "memory");
+  cpu device(product_type::widened, 2);
+  session run(program.view(), device, purpose::training);
+  run.weights().initialise(1);
+  run.numbers().learning_rate = 1e-3;
+  tokens_of t(s.batch.micro * s.batch.sequence, m.vocabulary);
+  f(run, t.view(), program.view(), device);
+}
+
+double step(session& run, const batch_view& b) {
+  run.begin_step();
+  const loss_sum l = run.train(b);
+  run.finish_step(l.count);
+  return l.mean();
+}
+
+constexpr gpt small_gpt{.layers = 3, .hidden = 64, .heads = 4, .ffn = 256, .vocabulary = 256, .positions = 128};
+constexpr qwen3 small_qwen{.layers = 3, .hidden = 64, .heads = 4, .kv_heads = 2, .head_dim = 32, .ffn = 192, .vocabulary = 256, .positions = 128};
+
+/// Products of one training step: what bounds the allocations inside oneDNN.
+std::int64_t products_of(const program_view& p) {
+  const auto count = [](const part_view& v) {
+    std::int64_t n = 0;
+    for (int i = 0; i < v.g->node_count; ++i) {
+      const op_info* op = v.g->at_node(i).op;
+      if (op == &op::linear || op == &op::linear_input_grad || op == &op::linear_input_grad_add || op == &op::linear_weight_grad) ++n;
+      if (op == &op::vocabulary_loss) n += 3;
+    }
+    return n;
+  };
+  return count(p.stem) + p.layers * count(p.blocks[0]) + count(p.loss);
+}
+
+template <class Model> void no_allocation(const Model& m, dtype t) {
+  with_session(m, {.batch = {4, 128}, .type = t}, [&](session& run, const batch_view& b, const program_view& p, cpu&) {
+    for (int i = 0; i < 2; ++i) step(run, b);
+    const long before = allocations;
+    step(run, b);
+    const long one = allocations - before;
+    for (int i = 0; i < 5; ++i) step(run, b);
+    const long six = allocations - before;
+    BOOST_TEST(six == 6 * one); // constant a step
+    // A product is cut into cells, each one call of oneDNN with at most 8 small allocations of its own, or
+    // of Eigen (fp64) with at most two panels.
+    BOOST_TEST(one <= products_of(p) * 8 * 64);
+    BOOST_TEST_MESSAGE("allocations a step: " << one << " in " << products_of(p) << " products");
+  });
+}
+
+} // namespace
+
+BOOST_AUTO_TEST_CASE(nothing_is_allocated_after_the_first_step) {
+  for (dtype t : {dtype::f32, dtype::bf16, dtype::f64}) {
+    no_allocation(small_gpt, t);
+    no_allocation(small_qwen, t);
+  }
+}
+
+namespace {
+
+/// 64-byte lines of a range that no longer hold the poison.
+std::int64_t touched(const std::byte* p, std::int64_t bytes) {
+  std::int64_t n = 0;
+  std::byte poison[64];
+  std::memset(poison, 0xff, 64);
+  for (std::int64_t i = 0; i + 64 <= bytes; i += 64) n += std::memcmp(p + i, poison, 64) != 0;
+  return n * 64;
+}
+
+template <class Model> void poisoned(const Model& m, setup s) {
+  double clean = 0;
+  with_session(m, s, [&](session& run, const batch_view& b, const program_view&, cpu&) {
+    step(run, b);
+    clean = step(run, b);
+  });
+  with_session(m, s, [&](session& run, const batch_view& b, const program_view&, cpu&) {
+    const memory_items& plan = run.planned();
+    const std::int64_t activations = plan.saved + plan.streams + plan.working;
+    std::byte* data = run.activations().data();
+    std::memset(data, 0xff, static_cast<std::size_t>(activations));
+    step(run, b);
+    const auto fraction = static_cast<double>(touched(data, activations)) / static_cast<double>(activations);
+    BOOST_TEST(fraction >= 0.99);
+    std::memset(data, 0xff, static_cast<std::size_t>(activations));
+    BOOST_TEST(step(run, b) == clean); // nothing reads what nobody wrote
+  });
+}
+
+} // namespace
+
+BOOST_AUTO_TEST_CASE(the_planned_bytes_are_the_bytes_used) {
+  for (recompute again : {recompute::none, recompute::selective, recompute::full})
+    for (dtype t : {dtype::f32, dtype::bf16}) {
+      BOOST_TEST_CONTEXT(name_of(again) << " " << name_of(t)) {
+        poisoned(small_gpt, {.batch = {4, 128}, .type = t, .again = again});
+        poisoned(small_qwen, {.batch = {4, 128}, .type = t, .again = again});
+      }
+    }
+}
+
+namespace {
+
+template <class Model> void tight(const Model& m, const setup& s, const char* name) {
+  for (int i = 0; i < 3; ++i) {
+    const part_kind kinds[] = {part_kind::stem, part_kind::block, part_kind::loss};
+    const graph g = recomputed(fused(derived_graph(forward_graph(m, s, kinds[i], 0))), i == 1 ? s.again : recompute::none);
+    BOOST_TEST_REQUIRE((g.wrong.code == fault::none), name << ": " << g.wrong.what.c);
+    const memory_plan p = place_memory(g);
+    BOOST_TEST(static_cast<double>(p.working) <= 1.05 * static_cast<double>(p.largest_live), name << " part " << i << ": " << p.working << " for " << p.largest_live);
+  }
+}
+
+} // namespace
+
+BOOST_AUTO_TEST_CASE(the_plan_is_as_small_as_what_lives_at_once) {
+  for (recompute again : {recompute::none, recompute::selective, recompute::full})
+    for (const layout& l : {layout{}, layout{.tp = 4, .sequence_parallel = true}, layout{.tp = 2, .cp = 2}})
+      for (dtype t : {dtype::f32, dtype::bf16}) {
+        tight(preset::gpt2_124m, {l, {4, 1024}, t, again}, "gpt2_124m");
+        tight(preset::megatron_145_6b, {l, {1, 2048}, t, again}, "megatron_145_6b");
+        tight(preset::qwen3_0_6b, {l, {2, 4096}, t, again}, "qwen3_0_6b");
+        tight(preset::qwen3_32b, {l, {1, 4096}, t, again}, "qwen3_32b");
+        tight(preset::char_gpt, {l, {12, 64}, t, again}, "char_gpt");
+      }
+}
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+BOOST_AUTO_TEST_CASE(the_process_holds_what_the_plan_says) {
+  const auto before = process_memory().resident;
+  with_session(preset::gpt2_124m, {.batch = {4, 256}, .type = dtype::f32}, [&](session& run, const batch_view& b, const program_view&, cpu& device) {
+    step(run, b);
+    const double plan = static_cast<double>(run.planned().total()) + static_cast<double>(device.products().workspace_bytes()) + static_cast<double>(device.scratch_bytes());
+    const double held = static_cast<double>(process_memory().resident - before);
+    BOOST_TEST(held <= 1.15 * plan, held << " held, " << plan << " planned");
+    BOOST_TEST(held >= 0.85 * plan, held << " held, " << plan << " planned");
+  });
+}
+#endif

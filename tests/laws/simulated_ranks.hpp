@@ -1,0 +1,385 @@
+// Simulated ranks: the ranks of a small mesh as plain loops of one thread, in double.
+//
+// A graph is executed as a machine of `world::ranks()` ranks would: every rank holds its own part of
+// every value, nodes compute from what their own rank holds, and redistributions alone see other
+// ranks. Nothing here knows what a placement promises but scatter() and assemble(), which translate
+// between the logical value (whole, in the natural order of its elements) and the parts of the ranks.
+#pragma once
+
+#include <megacpp/op/redistribute.hpp>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <map>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+namespace mc::laws {
+
+using array = std::vector<double>;
+
+/// Something that no rank could do: shapes that do not fit, ids out of range.
+struct mismatch : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+inline void need(bool fits, const char* what) {
+  if (!fits) throw mismatch(what);
+}
+
+/// A mesh whose sizes are all known, dp included. Ranks count with tp fastest.
+struct world {
+  std::array<int, axes> size{1, 1, 1, 1, 1, 1, 1};
+
+  int of(axis a) const { return size[static_cast<unsigned>(a)]; }
+  int ranks() const {
+    int n = 1;
+    for (int s : size) n *= s;
+    return n;
+  }
+  int stride(axis a) const {
+    int n = 1;
+    for (int b = axes - 1; b > static_cast<int>(a); --b) n *= size[static_cast<unsigned>(b)];
+    return n;
+  }
+  int coordinate(int rank, axis a) const { return rank / stride(a) % of(a); }
+  /// The rank that differs from `rank` only in its coordinate on `a`.
+  int peer(int rank, axis a, int c) const { return rank + (c - coordinate(rank, a)) * stride(a); }
+};
+
+/// The box of a value that one rank holds, in elements of the stored order.
+struct block {
+  int rank = 0;
+  std::array<std::int64_t, max_rank> whole{}, first{}, local{};
+
+  std::int64_t count(int from, int to) const {
+    std::int64_t n = 1;
+    for (int i = from; i < to; ++i) n *= local[static_cast<unsigned>(i)];
+    return n;
+  }
+  std::int64_t size() const { return count(0, rank); }
+  std::int64_t last() const { return local[static_cast<unsigned>(rank - 1)]; }
+  std::int64_t rows() const { return count(0, rank - 1); }
+};
+
+/// Extents over an axis that the graph does not know are local ones: whole = n times its true size.
+/// Every further cut is taken outer to inner, in the order of the levels.
+inline block block_of(const world& w, const mesh& m, const value& v, int rank) {
+  block b;
+  b.rank = v.rank;
+  for (int i = 0; i < v.rank; ++i) {
+    const auto k = static_cast<unsigned>(i);
+    std::vector<axis> cuts;
+    for (int a = 0; a < axes; ++a)
+      if (v.at.at[static_cast<unsigned>(a)].is_shard(v.dims[k].d)) cuts.push_back(axis(a));
+    std::stable_sort(cuts.begin(), cuts.end(),
+                     [&](axis x, axis y) { return v.at[x].level < v.at[y].level; });
+    b.whole[k] = v.dims[k].n;
+    for (axis a : cuts)
+      if (!m.sized(a)) b.whole[k] *= w.of(a);
+    b.local[k] = b.whole[k];
+    for (axis a : cuts) {
+      need(b.local[k] % w.of(a) == 0, "a sharded extent does not divide");
+      b.local[k] /= w.of(a);
+      b.first[k] += w.coordinate(rank, a) * b.local[k];
+    }
+  }
+  return b;
+}
+
+/// Natural position of element i of a dim of n elements stored in balanced order: rank r of `ranks`
+/// holds the chunks r and 2 ranks - 1 - r.
+inline std::int64_t balanced_position(std::int64_t i, std::int64_t n, int ranks) {
+  need(n % (2 * ranks) == 0, "a balanced dim does not divide into two chunks a rank");
+  const std::int64_t chunk = n / (2 * ranks), which = i / chunk, r = which / 2;
+  return (which % 2 == 0 ? r : 2 * ranks - 1 - r) * chunk + i % chunk;
+}
+
+/// For every element that a rank holds, in order: its index in the logical value.
+inline std::vector<std::int64_t> logical_indices(const world& w, const mesh& m, const value& v,
+                                                 int rank) {
+  const block b = block_of(w, m, v, rank);
+  std::vector<std::int64_t> out{0};
+  for (int i = 0; i < b.rank; ++i) {
+    const auto k = static_cast<unsigned>(i);
+    std::vector<std::int64_t> next;
+    next.reserve(out.size() * static_cast<std::size_t>(b.local[k]));
+    for (std::int64_t outer : out)
+      for (std::int64_t j = 0; j < b.local[k]; ++j) {
+        const std::int64_t stored = b.first[k] + j;
+        const bool balanced = v.dims[k].o == order::balanced;
+        next.push_back(outer * b.whole[k] + (balanced ? balanced_position(stored, b.whole[k], w.of(axis::cp))
+                                                      : stored));
+      }
+    out = std::move(next);
+  }
+  return out;
+}
+
+inline std::int64_t logical_size(const world& w, const mesh& m, const value& v) {
+  const block b = block_of(w, m, v, 0);
+  std::int64_t n = 1;
+  for (int i = 0; i < b.rank; ++i) n *= b.whole[static_cast<unsigned>(i)];
+  return n;
+}
+
+/// A number in (-1, 1) that depends on its arguments only (splitmix64).
+inline double scrambled(std::uint64_t a, std::uint64_t b = 0, std::uint64_t c = 0) {
+  std::uint64_t x = a * 0x9E3779B97F4A7C15u + b * 0xBF58476D1CE4E5B9u + c * 0x94D049BB133111EBu;
+  for (int round = 0; round < 2; ++round) {
+    x += 0x9E3779B97F4A7C15u;
+    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
+    x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
+    x ^= x >> 31;
+  }
+  return static_cast<double>(x >> 11) * 0x1p-52 - 1;
+}
+
+/// What one rank holds of a logical value. A pending sum is split at random into parts that add up.
+inline array scatter(const world& w, const mesh& m, const value& v, int rank, const array& logical) {
+  const auto where = logical_indices(w, m, v, rank);
+  array out;
+  out.reserve(where.size());
+  for (std::int64_t i : where) {
+    double x = logical[static_cast<std::size_t>(i)];
+    for (int a = 0; a < axes; ++a) {
+      const int n = w.size[static_cast<unsigned>(a)], me = w.coordinate(rank, axis(a));
+      if (v.at.at[static_cast<unsigned>(a)].s != state::partial) continue;
+      const auto share = [&](int c) {
+        return scrambled(static_cast<std::uint64_t>(i), static_cast<std::uint64_t>(a), static_cast<std::uint64_t>(c));
+      };
+      double mine = me + 1 < n ? share(me) : 1;
+      for (int c = 0; me + 1 == n && c < me; ++c) mine -= share(c);
+      x *= mine;
+    }
+    out.push_back(x);
+  }
+  return out;
+}
+
+/// The logical value that the ranks hold together: pending sums added up, shards side by side.
+/// `copies` becomes false when ranks that should hold one value do not, to the bit.
+inline array assemble(const world& w, const mesh& m, const value& v, const std::vector<array>& held,
+                      bool& copies) {
+  const auto size = static_cast<std::size_t>(logical_size(w, m, v));
+  std::map<std::vector<int>, array> copy_of; // by coordinates on the axes along which v is one value
+  for (int r = 0; r < w.ranks(); ++r) {
+    std::vector<int> at;
+    for (int a = 0; a < axes; ++a) {
+      const state s = v.at.at[static_cast<unsigned>(a)].s;
+      if (s == state::invariant || s == state::replicate) at.push_back(w.coordinate(r, axis(a)));
+    }
+    array& out = copy_of[at];
+    out.resize(size);
+    const auto where = logical_indices(w, m, v, r);
+    need(where.size() == held[static_cast<std::size_t>(r)].size(), "a rank holds another extent");
+    for (std::size_t i = 0; i < where.size(); ++i)
+      out[static_cast<std::size_t>(where[i])] += held[static_cast<std::size_t>(r)][i];
+  }
+  for (const auto& c : copy_of) copies = copies && c.second == copy_of.begin()->second;
+  return copy_of.begin()->second;
+}
+
+/// One node on one rank: what its plain-loop implementation sees.
+struct task {
+  const world& w;
+  const graph& g;
+  const node& n;
+  int rank;
+  std::array<const array*, max_inputs> inputs{};
+  std::array<array, max_outputs> outputs{};
+
+  bool has(int k) const { return n.in[static_cast<unsigned>(k)] >= 0; }
+  const array& in(int k) const { return *inputs[static_cast<unsigned>(k)]; }
+  array& out(int k) { return outputs[static_cast<unsigned>(k)]; }
+  const value& value_in(int k) const { return g.at(n.in[static_cast<unsigned>(k)]); }
+  block in_block(int k) const { return block_of(w, g.ranks, value_in(k), rank); }
+  block out_block(int k) const {
+    return block_of(w, g.ranks, g.at(n.out[static_cast<unsigned>(k)]), rank);
+  }
+  double f(int k) const { return n.attr.f[static_cast<unsigned>(k)]; }
+  std::int64_t i(int k) const { return n.attr.i[static_cast<unsigned>(k)]; }
+};
+
+/// Plain-loop implementations by op; null where the node is a redistribution, which sees other ranks.
+using implementation = void (*)(task&);
+using implementations = std::map<const op_info*, implementation>;
+
+/// The elements of local array `x` (outer, whole, inner) whose middle index is in [first, first + n).
+inline array part_of(const array& x, std::int64_t outer, std::int64_t whole, std::int64_t inner,
+                     std::int64_t first, std::int64_t n) {
+  need(static_cast<std::int64_t>(x.size()) == outer * whole * inner, "a rank holds another extent");
+  array out;
+  out.reserve(static_cast<std::size_t>(outer * n * inner));
+  for (std::int64_t o = 0; o < outer; ++o)
+    for (std::int64_t j = first; j < first + n; ++j)
+      for (std::int64_t i = 0; i < inner; ++i)
+        out.push_back(x[static_cast<std::size_t>((o * whole + j) * inner + i)]);
+  return out;
+}
+
+/// A redistribution as a communicator does it, on what the ranks of one group hold: (from, to) of the
+/// node alone decide what happens.
+inline array redistributed(const world& w, const mesh& m, const value& v, const node& n, int rank,
+                           const std::vector<array>& held) {
+  const int ranks = w.of(n.ax), me = w.coordinate(rank, n.ax);
+  const auto peer = [&](int c) -> const array& { return held[static_cast<std::size_t>(w.peer(rank, n.ax, c))]; };
+  const block b = block_of(w, m, v, rank);
+  const auto split = [&](dim d, std::int64_t& outer, std::int64_t& inner) {
+    const int at = v.find(d);
+    need(at >= 0, "a dim is missing");
+    outer = b.count(0, at), inner = b.count(at + 1, b.rank);
+  };
+  array x = held[static_cast<std::size_t>(rank)];
+  if (n.from.s == state::partial) {
+    std::fill(x.begin(), x.end(), 0.0);
+    for (int c = 0; c < ranks; ++c) {
+      need(peer(c).size() == x.size(), "ranks hold different extents");
+      for (std::size_t i = 0; i < x.size(); ++i) x[i] += peer(c)[i];
+    }
+  }
+  if (n.from.s == state::shard) { // side by side; a zero-pad keeps its own part only
+    std::int64_t outer = 1, inner = 1;
+    split(n.from.d, outer, inner);
+    const auto mine = static_cast<std::int64_t>(x.size()) / std::max<std::int64_t>(1, outer * inner);
+    array whole;
+    for (std::int64_t o = 0; o < outer; ++o)
+      for (int c = 0; c < ranks; ++c) {
+        array part = part_of(peer(c), outer, mine, inner, 0, mine);
+        const auto from = part.begin() + static_cast<std::ptrdiff_t>(o * mine * inner);
+        if (n.to.s == state::partial && c != me) whole.insert(whole.end(), static_cast<std::size_t>(mine * inner), 0.0);
+        else whole.insert(whole.end(), from, from + static_cast<std::ptrdiff_t>(mine * inner));
+      }
+    x = std::move(whole);
+  }
+  if (n.to.s == state::shard) {
+    std::int64_t outer = 1, inner = 1;
+    const int at = v.find(n.to.d);
+    need(at >= 0, "a dim is missing");
+    for (int i = 0; i < v.rank; ++i) {
+      std::int64_t e = b.local[static_cast<unsigned>(i)];
+      if (n.from.is_shard(v.dims[static_cast<unsigned>(i)].d)) e *= ranks;
+      if (i < at) outer *= e;
+      if (i > at) inner *= e;
+    }
+    const std::int64_t whole = static_cast<std::int64_t>(x.size()) / std::max<std::int64_t>(1, outer * inner);
+    need(whole % ranks == 0, "a slice does not divide");
+    x = part_of(x, outer, whole, inner, me * (whole / ranks), whole / ranks);
+  }
+  return x;
+}
+
+/// What the caller gives: for parameters and inputs logical values (of each micro-batch; the last one
+/// serves all further), or, in `local`, what each rank holds.
+struct feeds {
+  std::map<value_id, std::vector<array>> logical;
+  std::map<value_id, std::vector<array>> local;
+};
+
+/// A step on simulated ranks.
+struct machine {
+  const world& w;
+  const graph& g;
+  const implementations& ops;
+  std::vector<std::vector<array>> held;                              ///< by value and rank
+  std::map<value_id, std::vector<array>> stores;                     ///< gradients, by the leaf they belong to
+  std::vector<std::vector<std::vector<array>>> after_micro_batch;    ///< copies of `held`
+
+  machine(const world& ranks, const graph& graph_, const implementations& table)
+      : w(ranks), g(graph_), ops(table) {
+    held.assign(static_cast<std::size_t>(g.value_count), std::vector<array>(static_cast<std::size_t>(w.ranks())));
+  }
+
+  const std::vector<array>& of(value_id v) const {
+    const value& x = g.at(v);
+    return x.is == role::gradient ? stores.at(x.grad_of) : held[static_cast<std::size_t>(v)];
+  }
+  /// The logical value, put together as its placement says.
+  array logical(value_id v, bool& copies) const { return assemble(w, g.ranks, g.at(v), of(v), copies); }
+  array logical(value_id v, std::size_t micro_batch, bool& copies) const {
+    return assemble(w, g.ranks, g.at(v), after_micro_batch[micro_batch][static_cast<std::size_t>(v)], copies);
+  }
+
+  void take(const feeds& given, std::size_t micro_batch) {
+    for (const auto& [v, data] : given.logical) {
+      const array& x = data[std::min(micro_batch, data.size() - 1)];
+      need(static_cast<std::int64_t>(x.size()) == logical_size(w, g.ranks, g.at(v)), "a fed value has another extent");
+      for (int r = 0; r < w.ranks(); ++r)
+        held[static_cast<std::size_t>(v)][static_cast<std::size_t>(r)] = scatter(w, g.ranks, g.at(v), r, x);
+    }
+    for (const auto& [v, data] : given.local) held[static_cast<std::size_t>(v)] = data;
+  }
+  /// The whole step: prologue, forward and both halves of the backward pass for each micro-batch,
+  /// epilogue.
+  void run(const feeds& given, int micro_batches) {
+    take(given, 0);
+    phase_of(phase::prologue);
+    for (int k = 0; k < micro_batches; ++k) {
+      forget();
+      take(given, static_cast<std::size_t>(k));
+      phase_of(phase::forward);
+      phase_of(phase::input_gradient);
+      phase_of(phase::weight_gradient);
+      after_micro_batch.push_back(held);
+    }
+    forget();
+    phase_of(phase::epilogue);
+  }
+  /// Values of one micro-batch are gone with it.
+  void forget() {
+    for (int i = 0; i < g.node_count; ++i)
+      if (g.at_node(i).when != phase::prologue)
+        for (value_id v : g.at_node(i).out)
+          if (v >= 0)
+            for (array& x : held[static_cast<std::size_t>(v)]) x.clear();
+  }
+  /// Prologue and forward pass alone.
+  void run_forward(const feeds& given) {
+    take(given, 0);
+    phase_of(phase::prologue);
+    phase_of(phase::forward);
+  }
+  void phase_of(phase p) {
+    for (int i = 0; i < g.node_count; ++i)
+      if (g.at_node(i).when == p) execute(g.at_node(i));
+  }
+
+  void execute(const node& n) {
+    for (value_id v : n.in)
+      if (v >= 0) need(!of(v).empty() && !of(v)[0].empty(), "a value is read before it is written");
+    const implementation run_op = ops.at(n.op);
+    if (run_op == nullptr) {
+      const std::vector<array> x = of(n.in[0]);
+      for (int r = 0; r < w.ranks(); ++r)
+        give(n.out[0], r, redistributed(w, g.ranks, g.at(n.in[0]), n, r, x));
+      return;
+    }
+    for (int r = 0; r < w.ranks(); ++r) {
+      task t{w, g, n, r};
+      for (unsigned k = 0; k < max_inputs; ++k)
+        if (n.in[k] >= 0) t.inputs[k] = &of(n.in[k])[static_cast<std::size_t>(r)];
+      for (unsigned k = 0; k < max_outputs; ++k)
+        if (n.out[k] >= 0 && g.at(n.out[k]).is != role::scratch)
+          t.outputs[k].assign(static_cast<std::size_t>(t.out_block(static_cast<int>(k)).size()), 0.0);
+      run_op(t);
+      for (unsigned k = 0; k < max_outputs; ++k)
+        if (n.out[k] >= 0 && g.at(n.out[k]).is != role::scratch) give(n.out[k], r, std::move(t.outputs[k]));
+    }
+  }
+  /// Writes an output; one that lies in the main-grad store is added to it.
+  void give(value_id v, int rank, array x) {
+    const auto r = static_cast<std::size_t>(rank);
+    if (g.at(v).is != role::gradient) {
+      held[static_cast<std::size_t>(v)][r] = std::move(x);
+      return;
+    }
+    auto& store = stores[g.at(v).grad_of];
+    store.resize(static_cast<std::size_t>(w.ranks()));
+    if (store[r].empty()) store[r].assign(x.size(), 0.0);
+    need(store[r].size() == x.size(), "gradients of one leaf have different extents");
+    for (std::size_t i = 0; i < x.size(); ++i) store[r][i] += x[i];
+  }
+};
+
+} // namespace mc::laws
