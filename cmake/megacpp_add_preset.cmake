@@ -8,8 +8,8 @@
 #     [DEVICE cpu]
 #     [INCLUDE header...])                   # if the model is not one of megacpp's own
 #
-# writes run.hpp (the run as a type named after the preset) and main.cpp into the build folder and
-# adds the executable NAME. MODEL is a value in namespace mc::preset.
+# writes run.hpp (the run as a type named after the preset), run.cpp and main.cpp into the build
+# folder and adds the executable NAME. MODEL is a value in namespace mc::preset.
 #
 #   megacpp_add_run(NAME run.hpp STRUCT)
 #
@@ -41,10 +41,13 @@ function(megacpp_git_hash result)
   set(${result} ${hash} PARENT_SCOPE)
 endfunction()
 
-# The executable and how it is compiled; only this unit knows the commit, so that a commit rebuilds
-# no more.
-function(megacpp_add_program name main)
-  add_executable(${name} ${main})
+# The executable: the command line and the run, a unit each, so that they build side by side and an
+# edit of the run builds the second alone. Only the first knows the commit.
+function(megacpp_add_program name folder run_header run_struct)
+  set(main ${folder}/main.cpp)
+  configure_file(${megacpp_templates}/main.cpp.in ${main} @ONLY)
+  configure_file(${megacpp_templates}/run.cpp.in ${folder}/run.cpp @ONLY)
+  add_executable(${name} ${main} ${folder}/run.cpp)
   target_link_libraries(${name} PRIVATE megacpp::megacpp)
   if(NOT MEGACPP_SANITIZE)
     target_compile_options(${name} PRIVATE $<$<NOT:$<CONFIG:Debug>>:-O3>)
@@ -57,9 +60,10 @@ function(megacpp_add_program name main)
     target_compile_options(${name} PRIVATE -march=${MEGACPP_MARCH})
   endif()
   megacpp_git_hash(hash)
-  if(hash)
-    set_property(SOURCE ${main} APPEND PROPERTY COMPILE_DEFINITIONS MEGACPP_GIT_HASH="${hash}")
+  if(NOT hash)
+    set(hash unknown)
   endif()
+  set_property(SOURCE ${main} APPEND PROPERTY COMPILE_DEFINITIONS MEGACPP_GIT_HASH="${hash}")
 endfunction()
 
 function(megacpp_add_run name header struct)
@@ -70,10 +74,7 @@ function(megacpp_add_run name header struct)
   if(NOT EXISTS "${run_header}")
     message(FATAL_ERROR "megacpp_add_run(${name} ...): there is no header ${run_header}.")
   endif()
-  set(run_struct ${struct})
-  set(main ${CMAKE_CURRENT_BINARY_DIR}/${name}.run/main.cpp)
-  configure_file(${megacpp_templates}/main.cpp.in ${main} @ONLY)
-  megacpp_add_program(${name} ${main})
+  megacpp_add_program(${name} ${CMAKE_CURRENT_BINARY_DIR}/${name}.run ${run_header} ${struct})
 endfunction()
 
 function(megacpp_add_preset name)
@@ -142,8 +143,5 @@ function(megacpp_add_preset name)
 
   set(folder ${CMAKE_CURRENT_BINARY_DIR}/${name}.run)
   configure_file(${megacpp_templates}/run.hpp.in ${folder}/run.hpp @ONLY)
-  set(run_header run.hpp)
-  set(run_struct ${preset_struct})
-  configure_file(${megacpp_templates}/main.cpp.in ${folder}/main.cpp @ONLY)
-  megacpp_add_program(${name} ${folder}/main.cpp)
+  megacpp_add_program(${name} ${folder} run.hpp ${preset_struct})
 endfunction()

@@ -1,6 +1,6 @@
-// For every op and for two tiny models, in double: the derived gradient of every parameter tensor against
-// the central difference of the loss in eight random unit directions, within 1e-6 of the gradient's
-// norm. A part whose gradient is exactly zero: within 1e-10 of the global norm.
+// For every op and for two tiny models, in double: the derived gradient of every parameter tensor
+// against the central difference of the loss in eight random unit directions, within 1e-6 of the
+// gradient's norm. A part whose gradient is exactly zero: within 1e-10 of the global norm.
 #define BOOST_TEST_MODULE directions
 #include <boost/test/unit_test.hpp>
 
@@ -14,13 +14,15 @@ using mc::test::small_graph;
 namespace {
 
 constexpr int directions = 8;
-constexpr extent B{dim::batch, 2}, Sq{dim::sequence, 7}, H{dim::hidden, 5}, A{dim::heads, 4}, K{dim::kv_heads, 2}, D{dim::head_dim, 6},
-    F{dim::ffn, 9}, V{dim::vocabulary, 11};
+constexpr extent B{dim::batch, 2}, Sq{dim::sequence, 7}, H{dim::hidden, 5}, A{dim::heads, 4},
+    K{dim::kv_heads, 2}, D{dim::head_dim, 6}, F{dim::ffn, 9}, V{dim::vocabulary, 11};
 
 var parameter(builder& b, const char* name, std::initializer_list<extent> dims) {
   return b.parameter("p", name, dtype::f64, dims, {}, {-1, init::normal, 1.0, true});
 }
-var integers(builder& b, feed f, const char* name) { return b.input(f, name, dtype::i32, {B, Sq}, {}); }
+var integers(builder& b, feed f, const char* name) {
+  return b.input(f, name, dtype::i32, {B, Sq}, {});
+}
 
 std::vector<std::int32_t> counted(int rows, int columns) {
   std::vector<std::int32_t> x;
@@ -33,7 +35,8 @@ void check(small_graph& g, const char* what) {
   const auto all = g.compare(directions);
   for (const auto& c : all) global = std::max(global, c.norm);
   for (const auto& c : all) {
-    BOOST_TEST_CONTEXT(what << " " << c.name << ": gradient norm " << c.norm << ", worst difference " << c.worst)
+    BOOST_TEST_CONTEXT(what << " " << c.name << ": gradient norm " << c.norm
+                            << ", worst difference " << c.worst)
     BOOST_TEST((c.worst <= 1e-6 * c.norm || c.worst <= 1e-10 * global));
     BOOST_TEST(c.norm > 0);
   }
@@ -41,7 +44,8 @@ void check(small_graph& g, const char* what) {
 void check(const char* what, const std::function<var(builder&)>& build) {
   for (bool fuse : {false, true}) {
     small_graph g(build, 1, fuse);
-    std::vector<std::int32_t> ids{3, 0, 10, 3, 5, 3, 1, 9, 9, 2, 4, 7, 0, 10}, labels{1, -100, 2, 10, 0, 5, 5, 3, -1, 9, 8, 7, 6, 4};
+    std::vector<std::int32_t> ids{3, 0, 10, 3, 5, 3, 1, 9, 9, 2, 4, 7, 0, 10},
+        labels{1, -100, 2, 10, 0, 5, 5, 3, -1, 9, 8, 7, 6, 4};
     g.feed(feed::tokens, ids);
     g.feed(feed::labels, labels);
     g.feed(feed::positions, counted(2, 7));
@@ -56,36 +60,56 @@ void check(const char* what, const std::function<var(builder&)>& build) {
 } // namespace
 
 BOOST_AUTO_TEST_CASE(linear_layers) {
-  check("linear", [](builder& b) { return linear(parameter(b, "x", {B, Sq, H}), parameter(b, "w", {A, D, H})); });
+  check("linear", [](builder& b) {
+    return linear(parameter(b, "x", {B, Sq, H}), parameter(b, "w", {A, D, H}));
+  });
   check("linear with bias", [](builder& b) {
-    return linear(parameter(b, "x", {B, Sq, H}), parameter(b, "w", {A, D, H}), parameter(b, "bias", {A, D}));
+    return linear(parameter(b, "x", {B, Sq, H}), parameter(b, "w", {A, D, H}),
+                  parameter(b, "bias", {A, D}));
   });
   check("linear over two dims, then bias", [](builder& b) {
-    return add_bias(linear(parameter(b, "x", {B, Sq, A, D}), parameter(b, "w", {H, A, D})), parameter(b, "bias", {H}));
+    return add_bias(linear(parameter(b, "x", {B, Sq, A, D}), parameter(b, "w", {H, A, D})),
+                    parameter(b, "bias", {H}));
   });
   check("one input, three products", [](builder& b) {
     const var x = gelu(parameter(b, "x", {B, Sq, H}));
-    return (linear(x, parameter(b, "u", {F, H})) + linear(x, parameter(b, "v", {F, H}))) + linear(x, parameter(b, "w", {F, H}));
+    return (linear(x, parameter(b, "u", {F, H})) + linear(x, parameter(b, "v", {F, H}))) +
+           linear(x, parameter(b, "w", {F, H}));
   });
 }
 
 BOOST_AUTO_TEST_CASE(elementwise) {
-  check("add", [](builder& b) { return parameter(b, "x", {B, Sq, H}) + parameter(b, "y", {B, Sq, H}); });
+  check("add", [](builder& b) {
+    return parameter(b, "x", {B, Sq, H}) + parameter(b, "y", {B, Sq, H});
+  });
   check("x + x", [](builder& b) {
     const var x = parameter(b, "x", {B, Sq, H});
     return x + x;
   });
   check("gelu tanh", [](builder& b) { return gelu(parameter(b, "x", {B, Sq, H})); });
-  check("gelu exact", [](builder& b) { return gelu(parameter(b, "x", {B, Sq, H}), gelu_form::exact); });
-  check("swiglu", [](builder& b) { return swiglu(parameter(b, "gate", {B, Sq, F}), parameter(b, "up", {B, Sq, F})); });
-  check("dropout", [](builder& b) { return dropout(parameter(b, "x", {B, Sq, H}), integers(b, feed::token_keys, "keys"), 0.4, 3); });
+  check("gelu exact", [](builder& b) {
+    return gelu(parameter(b, "x", {B, Sq, H}), gelu_form::exact);
+  });
+  check("swiglu", [](builder& b) {
+    return swiglu(parameter(b, "gate", {B, Sq, F}), parameter(b, "up", {B, Sq, F}));
+  });
+  check("dropout", [](builder& b) {
+    return dropout(parameter(b, "x", {B, Sq, H}), integers(b, feed::token_keys, "keys"), 0.4, 3);
+  });
   check("repeat", [](builder& b) { return repeat(parameter(b, "w", {K, D, H}), 3); });
 }
 
 BOOST_AUTO_TEST_CASE(norms) {
-  check("rms_norm", [](builder& b) { return rms_norm(parameter(b, "x", {B, Sq, H}), parameter(b, "gain", {H}), 1e-3); });
-  check("layer_norm", [](builder& b) { return layer_norm(parameter(b, "x", {B, Sq, H}), parameter(b, "gain", {H}), parameter(b, "bias", {H}), 1e-3); });
-  check("layer_norm without bias", [](builder& b) { return layer_norm(parameter(b, "x", {B, Sq, H}), parameter(b, "gain", {H}), {}, 1e-3); });
+  check("rms_norm", [](builder& b) {
+    return rms_norm(parameter(b, "x", {B, Sq, H}), parameter(b, "gain", {H}), 1e-3);
+  });
+  check("layer_norm", [](builder& b) {
+    return layer_norm(parameter(b, "x", {B, Sq, H}), parameter(b, "gain", {H}),
+                      parameter(b, "bias", {H}), 1e-3);
+  });
+  check("layer_norm without bias", [](builder& b) {
+    return layer_norm(parameter(b, "x", {B, Sq, H}), parameter(b, "gain", {H}), {}, 1e-3);
+  });
   check("residual and rms_norm", [](builder& b) {
     const var s = gelu(parameter(b, "x", {B, Sq, H})) + parameter(b, "a", {B, Sq, H});
     return s + rms_norm(s, parameter(b, "gain", {H}), 1e-3);
@@ -101,23 +125,33 @@ BOOST_AUTO_TEST_CASE(attentions) {
     const var positions = integers(b, feed::positions, "positions");
     attention_masks m{positions, positions, {}, {}};
     if (documents) m.q_document = m.k_document = integers(b, feed::documents, "documents");
-    return attention(parameter(b, "q", {B, Sq, A, D}), parameter(b, "k", {B, Sq, kv, D}), parameter(b, "v", {B, Sq, kv, D}), m, o);
+    return attention(parameter(b, "q", {B, Sq, A, D}), parameter(b, "k", {B, Sq, kv, D}),
+                     parameter(b, "v", {B, Sq, kv, D}), m, o);
   };
   check("multi-head", [&](builder& b) { return attend(b, {dim::kv_heads, 4}, {}, false); });
   check("grouped-query", [&](builder& b) { return attend(b, K, {}, false); });
-  check("multi-query, scaled", [&](builder& b) { return attend(b, {dim::kv_heads, 1}, {.scale = 0.3}, false); });
+  check("multi-query, scaled", [&](builder& b) {
+    return attend(b, {dim::kv_heads, 1}, {.scale = 0.3}, false);
+  });
   check("window", [&](builder& b) { return attend(b, K, {.window = 3}, false); });
   check("packed documents", [&](builder& b) { return attend(b, K, {}, true); });
   check("not causal", [&](builder& b) { return attend(b, K, {.causal = false}, false); });
-  check("rope", [](builder& b) { return rope(parameter(b, "x", {B, Sq, A, D}), integers(b, feed::positions, "positions"), 100.0); });
+  check("rope", [](builder& b) {
+    return rope(parameter(b, "x", {B, Sq, A, D}), integers(b, feed::positions, "positions"), 100.0);
+  });
 }
 
 BOOST_AUTO_TEST_CASE(ends) {
-  check("embedding", [](builder& b) { return embedding(integers(b, feed::tokens, "tokens"), parameter(b, "table", {V, H})); });
+  check("embedding", [](builder& b) {
+    return embedding(integers(b, feed::tokens, "tokens"), parameter(b, "table", {V, H}));
+  });
   for (double z : {0.0, 0.01})
     check("vocabulary loss", [z](builder& b) {
       const var labels = integers(b, feed::labels, "labels");
-      return cross_entropy(vocabulary_partial(parameter(b, "x", {B, Sq, H}), parameter(b, "w", {V, H}), labels, 11), labels, z).sum;
+      return cross_entropy(vocabulary_partial(parameter(b, "x", {B, Sq, H}),
+                                              parameter(b, "w", {V, H}), labels, 11),
+                           labels, z)
+          .sum;
     });
   check("frozen weight", [](builder& b) {
     const var w = b.parameter("q", "w", dtype::f64, {F, H}, {}, {-1, init::normal, 1.0, true});
@@ -126,17 +160,22 @@ BOOST_AUTO_TEST_CASE(ends) {
 }
 
 BOOST_AUTO_TEST_CASE(padded_vocabulary_takes_no_part) {
-  small_graph g([](builder& b) {
-    const var labels = integers(b, feed::labels, "labels"), x = parameter(b, "x", {B, Sq, H}), w = parameter(b, "w", {V, H});
-    return cross_entropy(vocabulary_partial(x, w, labels, 8), labels, 0).sum;
-  }, 1);
+  small_graph g(
+      [](builder& b) {
+        const var labels = integers(b, feed::labels, "labels"), x = parameter(b, "x", {B, Sq, H}),
+                  w = parameter(b, "w", {V, H});
+        return cross_entropy(vocabulary_partial(x, w, labels, 8), labels, 0).sum;
+      },
+      1);
   g.feed(feed::labels, {1, 2, 3, 4, 5, 6, 7, 0, 1, 2, 3, 4, 5, 6});
   const auto gradient = g.backward();
   const std::int64_t w = g.stores().find(0, 1).offset;
   double words = 0;
-  for (std::int64_t i = 0; i < 8 * 5; ++i) words += std::abs(gradient[static_cast<std::size_t>(w + i)]);
+  for (std::int64_t i = 0; i < 8 * 5; ++i)
+    words += std::abs(gradient[static_cast<std::size_t>(w + i)]);
   BOOST_TEST(words > 0);
-  for (std::int64_t i = 8 * 5; i < 11 * 5; ++i) BOOST_TEST(gradient[static_cast<std::size_t>(w + i)] == 0.0);
+  for (std::int64_t i = 8 * 5; i < 11 * 5; ++i)
+    BOOST_TEST(gradient[static_cast<std::size_t>(w + i)] == 0.0);
 }
 
 namespace {
@@ -152,13 +191,16 @@ template <class Model> void check_model(const Model& m, setup s, const char* wha
   std::mt19937_64 random(11);
   for (int i = 0; i < n; ++i) {
     tokens.push_back(static_cast<int>(random() % static_cast<unsigned>(m.vocabulary)));
-    labels.push_back(i % 5 == 3 ? -100 : static_cast<int>(random() % static_cast<unsigned>(m.vocabulary)));
+    labels.push_back(i % 5 == 3 ? -100
+                                : static_cast<int>(random() % static_cast<unsigned>(m.vocabulary)));
     documents.push_back(i % s.batch.sequence * 3 / s.batch.sequence);
   }
   // weights of the size that training gives, not of the start, so that every path carries gradient
   auto* w = reinterpret_cast<double*>(run.weights().weights());
-  for (std::int64_t i = 0; i < run.weights().total(); ++i) w[i] += 0.2 * std::sin(static_cast<double>(i) * 0.7);
-  const batch_view batch{tokens.data(), labels.data(), 0, nullptr, s.batch.packed ? documents.data() : nullptr};
+  for (std::int64_t i = 0; i < run.weights().total(); ++i)
+    w[i] += 0.2 * std::sin(static_cast<double>(i) * 0.7);
+  const batch_view batch{tokens.data(), labels.data(), 0, nullptr,
+                         s.batch.packed ? documents.data() : nullptr};
   run.clear_gradients();
   run.begin_step();
   run.train(batch);
@@ -170,22 +212,26 @@ template <class Model> void check_model(const Model& m, setup s, const char* wha
   std::mt19937_64 draw(13);
   int tensors = 0;
   for_each_parameter(program.view(), [&](const parameter_ref& r) {
-    const auto first = static_cast<std::size_t>(r.offset), count = static_cast<std::size_t>(r.count);
+    const auto first = static_cast<std::size_t>(r.offset),
+               count = static_cast<std::size_t>(r.count);
     double norm = 0;
     for (std::size_t i = 0; i < count; ++i) norm += gradient[first + i] * gradient[first + i];
     norm = std::sqrt(norm);
     for (int k = 0; k < directions; ++k) {
       const auto d = mc::test::unit_direction(draw, count);
       std::vector<double> kept(w + r.offset, w + r.offset + r.count);
-      const double quotient = mc::test::central_difference([&](double t) {
-        for (std::size_t i = 0; i < count; ++i) w[first + i] = kept[i] + t * d[i];
-        return run.evaluate(batch).sum;
-      }, 2e-3);
+      const double quotient = mc::test::central_difference(
+          [&](double t) {
+            for (std::size_t i = 0; i < count; ++i) w[first + i] = kept[i] + t * d[i];
+            return run.evaluate(batch).sum;
+          },
+          2e-3);
       std::copy(kept.begin(), kept.end(), w + r.offset);
       double derived = 0;
       for (std::size_t i = 0; i < count; ++i) derived += gradient[first + i] * d[i];
       const double difference = std::abs(quotient - derived);
-      BOOST_TEST_CONTEXT(what << " " << r.name << ": gradient norm " << norm << ", difference " << difference)
+      BOOST_TEST_CONTEXT(what << " " << r.name << ": gradient norm " << norm << ", difference "
+                              << difference)
       BOOST_TEST((difference <= 1e-6 * norm || difference <= 1e-10 * global));
     }
     ++tensors;
@@ -203,10 +249,20 @@ BOOST_AUTO_TEST_CASE(tiny_gpt) {
   check_model(dropped, {.batch = {2, 9}}, "gpt with dropout and z-loss, untied, without biases");
 }
 BOOST_AUTO_TEST_CASE(tiny_qwen3) {
-  const qwen3 m{.layers = 2, .hidden = 12, .heads = 4, .kv_heads = 2, .head_dim = 6, .ffn = 20, .vocabulary = 17, .positions = 16, .rope_theta = 100};
+  const qwen3 m{.layers = 2,
+                .hidden = 12,
+                .heads = 4,
+                .kv_heads = 2,
+                .head_dim = 6,
+                .ffn = 20,
+                .vocabulary = 17,
+                .positions = 16,
+                .rope_theta = 100};
   check_model(m, {.batch = {2, 9}}, "qwen3");
-  check_model(m, {.batch = {2, 9, true}, .again = recompute::full}, "qwen3, packed, full recompute");
+  check_model(m, {.batch = {2, 9, true}, .again = recompute::full},
+              "qwen3, packed, full recompute");
   qwen3 windowed = m;
   windowed.window = 3, windowed.tied = false;
-  check_model(windowed, {.batch = {2, 9}, .again = recompute::selective}, "qwen3, sliding window, untied, selective recompute");
+  check_model(windowed, {.batch = {2, 9}, .again = recompute::selective},
+              "qwen3, sliding window, untied, selective recompute");
 }

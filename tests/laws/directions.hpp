@@ -33,8 +33,8 @@ struct comparison {
   double norm = 0;  ///< of the tensor's gradient
 };
 
-/// One small graph with parameters as its differentiable inputs. Its output y (any dims) is turned into
-/// the scalar <y, dy> for a random dy; dy is 1 where y is a scalar.
+/// One small graph with parameters as its differentiable inputs. Its output y (any dims) is turned
+/// into the scalar <y, dy> for a random dy; dy is 1 where y is a scalar.
 class small_graph {
 public:
   small_graph(const std::function<var(builder&)>& build, std::uint64_t seed, bool fuse = false) {
@@ -43,7 +43,8 @@ public:
     part_.g = derived_graph(b.g);
     if (fuse) part_.g = fused(part_.g);
     if (part_.g.wrong.code != fault::none)
-      throw std::runtime_error(std::string(code_of(part_.g.wrong.code)) + " " + part_.g.wrong.what.c_str());
+      throw std::runtime_error(std::string(code_of(part_.g.wrong.code)) + " " +
+                               part_.g.wrong.what.c_str());
     stores_ = make_registry<1>({&part_.g}, {1});
     part_.plan = place_memory(part_.g);
     part_.stores = &stores_;
@@ -64,7 +65,9 @@ public:
     working_.resize(static_cast<std::size_t>(part_.plan.working + 64));
   }
 
-  void feed(mc::feed f, std::vector<std::int32_t> x, int slot = 0) { integers_.push_back({{f, slot}, std::move(x)}); }
+  void feed(mc::feed f, std::vector<std::int32_t> x, int slot = 0) {
+    integers_.push_back({{f, slot}, std::move(x)});
+  }
   std::vector<double>& weights() { return weights_; }
   const registry& stores() const { return stores_; }
   const graph& g() const { return part_.g; }
@@ -73,7 +76,8 @@ public:
     frame f = make_frame();
     part_.view().run(part_.view(), stage::forward, device_, f, slots_.data(), nullptr);
     const value_id out = part_.g.outputs[0];
-    const double* y = reinterpret_cast<const double*>(resolve(part_.plan.at[static_cast<unsigned>(out)], f, stores_, 0, 8));
+    const double* y = reinterpret_cast<const double*>(
+        resolve(part_.plan.at[static_cast<unsigned>(out)], f, stores_, 0, 8));
     double sum = 0;
     for (std::size_t i = 0; i < y_.size(); ++i) sum += y[i] * dy_[i];
     return sum;
@@ -101,10 +105,12 @@ public:
       for (int k = 0; k < directions; ++k) {
         const auto d = unit_direction(random, n);
         const std::vector<double> kept = weights_;
-        const double quotient = central_difference([&](double t) {
-          for (std::size_t j = 0; j < n; ++j) weights_[first + j] = kept[first + j] + t * d[j];
-          return forward();
-        }, h);
+        const double quotient = central_difference(
+            [&](double t) {
+              for (std::size_t j = 0; j < n; ++j) weights_[first + j] = kept[first + j] + t * d[j];
+              return forward();
+            },
+            h);
         weights_ = kept;
         double derived = 0;
         for (std::size_t j = 0; j < n; ++j) derived += gradient[first + j] * d[j];
@@ -119,7 +125,8 @@ private:
   frame make_frame() {
     frame f;
     f.base[static_cast<unsigned>(space::weights)] = reinterpret_cast<std::byte*>(weights_.data());
-    f.base[static_cast<unsigned>(space::gradients)] = reinterpret_cast<std::byte*>(gradients_.data());
+    f.base[static_cast<unsigned>(space::gradients)] =
+        reinterpret_cast<std::byte*>(gradients_.data());
     f.base[static_cast<unsigned>(space::saved)] = aligned_start(saved_);
     f.base[static_cast<unsigned>(space::working)] = aligned_start(working_);
     f.base[static_cast<unsigned>(space::stream_out)] = reinterpret_cast<std::byte*>(y_.data());

@@ -1,6 +1,6 @@
-// A graph under construction that is drawn twice: once on a mesh, with placements and redistributions,
-// and once on one rank, where redistributions vanish. Steps are chosen while the first is drawn, by
-// trying and keeping what the builder accepts, and replayed for the second.
+// A graph under construction that is drawn twice: once on a mesh, with placements and
+// redistributions, and once on one rank, where redistributions vanish. Steps are chosen while the
+// first is drawn, by trying and keeping what the builder accepts, and replayed for the second.
 #pragma once
 
 #include "simulated_ranks.hpp"
@@ -15,11 +15,16 @@ struct random_source {
   std::mt19937_64 engine;
 
   explicit random_source(std::uint64_t seed) : engine(seed) {}
-  std::int64_t below(std::int64_t n) { return static_cast<std::int64_t>(engine() % static_cast<std::uint64_t>(n)); }
+  std::int64_t below(std::int64_t n) {
+    return static_cast<std::int64_t>(engine() % static_cast<std::uint64_t>(n));
+  }
   bool chance(double p) { return static_cast<double>(engine() >> 11) * 0x1p-53 < p; }
-  template <class T> const T& pick(const std::vector<T>& from) { return from[static_cast<std::size_t>(below(static_cast<std::int64_t>(from.size())))]; }
+  template <class T> const T& pick(const std::vector<T>& from) {
+    return from[static_cast<std::size_t>(below(static_cast<std::int64_t>(from.size())))];
+  }
   template <class T> void shuffle(std::vector<T>& x) {
-    for (std::size_t i = x.size(); i > 1; --i) std::swap(x[i - 1], x[static_cast<std::size_t>(below(static_cast<std::int64_t>(i)))]);
+    for (std::size_t i = x.size(); i > 1; --i)
+      std::swap(x[i - 1], x[static_cast<std::size_t>(below(static_cast<std::int64_t>(i)))]);
   }
 };
 
@@ -36,14 +41,23 @@ template <class F> auto emitted(builder& b, const substitution& swaps, F f) {
   b.g.node_count = nodes, b.g.value_count = values, b.g.wrong = wrong;
   for (node n : made) {
     if (const auto s = swaps.find(n.op); s != swaps.end()) n.op = s->second;
-    n.out = {-1, -1, -1, -1};
+    n.out.fill(-1);
     b.emit(n);
   }
   return result;
 }
 
 /// What a value that enters a graph holds.
-enum class content : std::uint8_t { stream, parameter, tokens, labels, positions, documents, token_keys, row };
+enum class content : std::uint8_t {
+  stream,
+  parameter,
+  tokens,
+  labels,
+  positions,
+  documents,
+  token_keys,
+  row
+};
 
 struct leaf {
   content what = content::parameter;
@@ -90,7 +104,9 @@ struct drawing {
     int nodes, values, parameters;
     std::size_t drawn, leaves;
   };
-  mark here() const { return {b.g.node_count, b.g.value_count, b.g.parameter_count, values.size(), leaves.size()}; }
+  mark here() const {
+    return {b.g.node_count, b.g.value_count, b.g.parameter_count, values.size(), leaves.size()};
+  }
   /// Building only appends, so a failed try is undone by counting back.
   void back(const mark& m) {
     b.g.node_count = m.nodes, b.g.value_count = m.values, b.g.parameter_count = m.parameters;
@@ -116,7 +132,8 @@ struct drawing {
     for (std::size_t i = 0; i < l.dims.size(); ++i) {
       e[i] = l.dims[i];
       if (one_rank) e[i].o = order::contiguous;
-      if (!one_rank && !b.g.ranks.sized(axis::dp) && stored[axis::dp].is_shard(e[i].d)) e[i].n /= dp;
+      if (!one_rank && !b.g.ranks.sized(axis::dp) && stored[axis::dp].is_shard(e[i].d))
+        e[i].n /= dp;
     }
     static std::deque<std::string> names;
     while (names.size() <= leaves.size()) names.push_back("v" + std::to_string(names.size()));
@@ -133,11 +150,14 @@ struct drawing {
     if (l.what == content::parameter) {
       parameter_info info;
       info.frozen = l.frozen, info.decay = l.dims.size() > 1;
-      id = with_dims([&](std::initializer_list<extent> d) { return b.parameter("", name, dtype::f64, d, stored, info, 1).id; });
+      id = with_dims([&](std::initializer_list<extent> d) {
+        return b.parameter("", name, dtype::f64, d, stored, info, 1).id;
+      });
     } else {
       const feed from = l.what == content::stream ? feed::stream : feed::tokens;
       const dtype t = l.whole_number() ? dtype::i32 : dtype::f64;
-      id = with_dims([&](std::initializer_list<extent> d) { return b.input(from, name, t, d, stored, 1).id; });
+      id = with_dims(
+          [&](std::initializer_list<extent> d) { return b.input(from, name, t, d, stored, 1).id; });
     }
     leaves.push_back(id);
     values.push_back(id);
@@ -164,8 +184,8 @@ struct drawing {
 };
 
 /// Draws steps with random placements: for every axis apart, operand placements are drawn until the
-/// op's rule accepts them on a mesh of that axis alone; then the redistributions that lead there are
-/// tried in random order, with detours, until the builder accepts the whole.
+/// op's rule accepts them on a mesh of that axis alone; then the redistributions that lead there
+/// are tried in random order, with detours, until the builder accepts the whole.
 struct placer_at_random {
   random_source& random;
   drawing& d;
@@ -178,7 +198,9 @@ struct placer_at_random {
       if (!d.b.g.ranks.trivial(x)) a.push_back(x);
     return a;
   }
-  std::vector<extent> dims_of(const operand& o) const { return o.value >= 0 ? d.extents(o.value) : o.made.dims; }
+  std::vector<extent> dims_of(const operand& o) const {
+    return o.value >= 0 ? d.extents(o.value) : o.made.dims;
+  }
 
   /// Where redistributions can bring an operand on one axis.
   std::vector<place> reachable(const operand& o, axis a) const {
@@ -193,14 +215,15 @@ struct placer_at_random {
       return out;
     }
     const place now = d.at(o.value).at[a];
-    if (now.s == state::partial) out.push_back(P);
+    if (now.s == state::partial) out.insert(out.end(), 3, P);
     if (sized) out.insert(out.end(), cut.begin(), cut.end());
     else if (now.s == state::shard) out = {now};
     else if (now.s == state::replicate) out = {R};
     return out;
   }
 
-  bool acceptable(axis a, const std::vector<operand>& operands, const std::vector<place>& at, const emission& emit) {
+  bool acceptable(axis a, const std::vector<operand>& operands, const std::vector<place>& at,
+                  const emission& emit) {
     trial.g.node_count = trial.g.value_count = 0;
     trial.g.wrong = {};
     trial.g.ranks.size.fill(1);
@@ -225,7 +248,8 @@ struct placer_at_random {
 
   /// Places of all operands on one axis, or nothing when no try was accepted. Half of the operands
   /// follow a theme, so that what belongs together is often cut together.
-  std::vector<place> draw_places(axis a, const std::vector<operand>& operands, const emission& emit) {
+  std::vector<place> draw_places(axis a, const std::vector<operand>& operands,
+                                 const emission& emit) {
     std::vector<std::vector<place>> can;
     std::vector<place> themes{I, R};
     for (const operand& o : operands) {
@@ -234,14 +258,17 @@ struct placer_at_random {
     }
     for (int attempt = 0; attempt < 160; ++attempt) {
       const place theme = random.pick(themes);
+      const bool stay = random.chance(0.3);
       std::vector<place> at;
       for (std::size_t k = 0; k < operands.size(); ++k) {
         std::vector<place> wish;
         for (const place& p : can[k]) {
-          const bool follows = p.s == theme.s && (p.d == theme.d || (theme.d == dim::heads && p.d == dim::kv_heads) ||
-                                                  (theme.d == dim::kv_heads && p.d == dim::heads));
+          const bool follows = p.s == theme.s &&
+                               (p.d == theme.d || (theme.d == dim::heads && p.d == dim::kv_heads) ||
+                                (theme.d == dim::kv_heads && p.d == dim::heads));
           if (follows) wish = {p};
         }
+        if (stay && operands[k].value >= 0) wish = {d.at(operands[k].value).at[a]};
         if (wish.empty() && theme.s == state::shard && random.chance(0.7))
           for (const place& p : can[k])
             if (p.s == state::replicate) wish = {p};
@@ -280,7 +307,9 @@ struct placer_at_random {
     for (const place& p : reachable(o, a)) {
       if (p.s == state::replicate && !free) continue;
       if (p.s == goal.s && p.d == goal.d) from.insert(from.end(), 4, p);
-      else if (redistributes(p, goal, false) && (sized || p.s != state::shard) && (sized || goal.s != state::shard)) from.push_back(p);
+      else if (redistributes(p, goal, false) && (sized || p.s != state::shard) &&
+               (sized || goal.s != state::shard))
+        from.push_back(p);
     }
     return random.pick(from);
   }
@@ -292,7 +321,8 @@ struct placer_at_random {
     std::vector<std::size_t> turns;
     for (axis a : live_axes()) {
       if (o.value < 0) o.stored[a] = stored_for(o, a, goal[a]);
-      by_axis.push_back(path(o, a, o.value < 0 ? o.stored[a] : d.at(o.value).at[a], goal[a], detour));
+      by_axis.push_back(
+          path(o, a, o.value < 0 ? o.stored[a] : d.at(o.value).at[a], goal[a], detour));
       turns.insert(turns.end(), by_axis.back().size(), by_axis.size() - 1);
     }
     random.shuffle(turns);
@@ -310,7 +340,8 @@ struct placer_at_random {
     }
     const auto before = d.here();
     for (int attempt = 0; attempt < 12; ++attempt) {
-      for (std::size_t k = 0; k < operands.size(); ++k) route(operands[k], goal[k], attempt < 2 ? 0.06 : 0.4);
+      for (std::size_t k = 0; k < operands.size(); ++k)
+        route(operands[k], goal[k], attempt < 2 ? 0.06 : 0.4);
       const step s{operands, emit};
       const int first = d.draw(s);
       if (d.sound()) {

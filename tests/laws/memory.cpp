@@ -1,5 +1,5 @@
-// The memory plan holds: nothing is allocated after the first step, values lie where the plan says and
-// nowhere else, every planned byte is used, and the plan is as small as what lives at once.
+// The memory plan holds: nothing is allocated after the first step, values lie where the plan says
+// and nowhere else, every planned byte is used, and the plan is as small as what lives at once.
 #define BOOST_TEST_MODULE memory
 #include <boost/test/unit_test.hpp>
 
@@ -57,7 +57,8 @@ namespace {
 struct tokens_of {
   std::vector<std::int32_t> tokens, labels;
   tokens_of(int n, int vocabulary) {
-    for (int i = 0; i < n; ++i) tokens.push_back(i * 7 % vocabulary), labels.push_back((i * 7 + 7) % vocabulary);
+    for (int i = 0; i < n; ++i)
+      tokens.push_back(i * 7 % vocabulary), labels.push_back((i * 7 + 7) % vocabulary);
   }
   batch_view view() const { return {tokens.data(), labels.data()}; }
 };
@@ -79,8 +80,16 @@ double step(session& run, const batch_view& b) {
   return l.mean();
 }
 
-constexpr gpt small_gpt{.layers = 3, .hidden = 64, .heads = 4, .ffn = 256, .vocabulary = 256, .positions = 128};
-constexpr qwen3 small_qwen{.layers = 3, .hidden = 64, .heads = 4, .kv_heads = 2, .head_dim = 32, .ffn = 192, .vocabulary = 256, .positions = 128};
+constexpr gpt small_gpt{
+    .layers = 3, .hidden = 64, .heads = 4, .ffn = 256, .vocabulary = 256, .positions = 128};
+constexpr qwen3 small_qwen{.layers = 3,
+                           .hidden = 64,
+                           .heads = 4,
+                           .kv_heads = 2,
+                           .head_dim = 32,
+                           .ffn = 192,
+                           .vocabulary = 256,
+                           .positions = 128};
 
 /// Products of one training step: what bounds the allocations inside oneDNN.
 std::int64_t products_of(const program_view& p) {
@@ -88,7 +97,9 @@ std::int64_t products_of(const program_view& p) {
     std::int64_t n = 0;
     for (int i = 0; i < v.g->node_count; ++i) {
       const op_info* op = v.g->at_node(i).op;
-      if (op == &op::linear || op == &op::linear_input_grad || op == &op::linear_input_grad_add || op == &op::linear_weight_grad) ++n;
+      if (op == &op::linear || op == &op::linear_input_grad || op == &op::linear_input_grad_add ||
+          op == &op::linear_weight_grad)
+        ++n;
       if (op == &op::vocabulary_loss) n += 3;
     }
     return n;
@@ -97,19 +108,21 @@ std::int64_t products_of(const program_view& p) {
 }
 
 template <class Model> void no_allocation(const Model& m, dtype t) {
-  with_session(m, {.batch = {4, 128}, .type = t}, [&](session& run, const batch_view& b, const program_view& p, cpu&) {
-    for (int i = 0; i < 2; ++i) step(run, b);
-    const long before = allocations;
-    step(run, b);
-    const long one = allocations - before;
-    for (int i = 0; i < 5; ++i) step(run, b);
-    const long six = allocations - before;
-    BOOST_TEST(six == 6 * one); // constant a step
-    // A product is cut into cells, each one call of oneDNN with at most 8 small allocations of its own, or
-    // of Eigen (fp64) with at most two panels.
-    BOOST_TEST(one <= products_of(p) * 8 * 64);
-    BOOST_TEST_MESSAGE("allocations a step: " << one << " in " << products_of(p) << " products");
-  });
+  with_session(m, {.batch = {4, 128}, .type = t},
+               [&](session& run, const batch_view& b, const program_view& p, cpu&) {
+                 for (int i = 0; i < 2; ++i) step(run, b);
+                 const long before = allocations;
+                 step(run, b);
+                 const long one = allocations - before;
+                 for (int i = 0; i < 5; ++i) step(run, b);
+                 const long six = allocations - before;
+                 BOOST_TEST(six == 6 * one); // constant a step
+                 // A product is cut into cells, each one call of oneDNN with at most 8 small
+                 // allocations of its own, or of Eigen (fp64) with at most two panels.
+                 BOOST_TEST(one <= products_of(p) * 8 * 64);
+                 BOOST_TEST_MESSAGE("allocations a step: " << one << " in " << products_of(p)
+                                                           << " products");
+               });
 }
 
 } // namespace
@@ -144,7 +157,8 @@ template <class Model> void poisoned(const Model& m, setup s) {
     std::byte* data = run.activations().data();
     std::memset(data, 0xff, static_cast<std::size_t>(activations));
     step(run, b);
-    const auto fraction = static_cast<double>(touched(data, activations)) / static_cast<double>(activations);
+    const auto fraction =
+        static_cast<double>(touched(data, activations)) / static_cast<double>(activations);
     BOOST_TEST(fraction >= 0.99);
     std::memset(data, 0xff, static_cast<std::size_t>(activations));
     BOOST_TEST(step(run, b) == clean); // nothing reads what nobody wrote
@@ -168,10 +182,12 @@ namespace {
 template <class Model> void tight(const Model& m, const setup& s, const char* name) {
   for (int i = 0; i < 3; ++i) {
     const part_kind kinds[] = {part_kind::stem, part_kind::block, part_kind::loss};
-    const graph g = recomputed(fused(derived_graph(forward_graph(m, s, kinds[i], 0))), i == 1 ? s.again : recompute::none);
+    const graph g = recomputed(fused(derived_graph(forward_graph(m, s, kinds[i], 0))),
+                               i == 1 ? s.again : recompute::none);
     BOOST_TEST_REQUIRE((g.wrong.code == fault::none), name << ": " << g.wrong.what.c);
     const memory_plan p = place_memory(g);
-    BOOST_TEST(static_cast<double>(p.working) <= 1.05 * static_cast<double>(p.largest_live), name << " part " << i << ": " << p.working << " for " << p.largest_live);
+    BOOST_TEST(static_cast<double>(p.working) <= 1.05 * static_cast<double>(p.largest_live),
+               name << " part " << i << ": " << p.working << " for " << p.largest_live);
   }
 }
 
@@ -179,7 +195,8 @@ template <class Model> void tight(const Model& m, const setup& s, const char* na
 
 BOOST_AUTO_TEST_CASE(the_plan_is_as_small_as_what_lives_at_once) {
   for (recompute again : {recompute::none, recompute::selective, recompute::full})
-    for (const layout& l : {layout{}, layout{.tp = 4, .sequence_parallel = true}, layout{.tp = 2, .cp = 2}})
+    for (const layout& l :
+         {layout{}, layout{.tp = 4, .sequence_parallel = true}, layout{.tp = 2, .cp = 2}})
       for (dtype t : {dtype::f32, dtype::bf16}) {
         tight(preset::gpt2_124m, {l, {4, 1024}, t, again}, "gpt2_124m");
         tight(preset::megatron_145_6b, {l, {1, 2048}, t, again}, "megatron_145_6b");
@@ -192,12 +209,15 @@ BOOST_AUTO_TEST_CASE(the_plan_is_as_small_as_what_lives_at_once) {
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 BOOST_AUTO_TEST_CASE(the_process_holds_what_the_plan_says) {
   const auto before = process_memory().resident;
-  with_session(preset::gpt2_124m, {.batch = {4, 256}, .type = dtype::f32}, [&](session& run, const batch_view& b, const program_view&, cpu& device) {
-    step(run, b);
-    const double plan = static_cast<double>(run.planned().total()) + static_cast<double>(device.products().workspace_bytes()) + static_cast<double>(device.scratch_bytes());
-    const double held = static_cast<double>(process_memory().resident - before);
-    BOOST_TEST(held <= 1.15 * plan, held << " held, " << plan << " planned");
-    BOOST_TEST(held >= 0.85 * plan, held << " held, " << plan << " planned");
-  });
+  with_session(preset::gpt2_124m, {.batch = {4, 256}, .type = dtype::f32},
+               [&](session& run, const batch_view& b, const program_view&, cpu& device) {
+                 step(run, b);
+                 const double plan = static_cast<double>(run.planned().total()) +
+                                     static_cast<double>(device.products().workspace_bytes()) +
+                                     static_cast<double>(device.scratch_bytes());
+                 const double held = static_cast<double>(process_memory().resident - before);
+                 BOOST_TEST(held <= 1.15 * plan, held << " held, " << plan << " planned");
+                 BOOST_TEST(held >= 0.85 * plan, held << " held, " << plan << " planned");
+               });
 }
 #endif

@@ -11,7 +11,14 @@ using namespace mc;
 
 namespace {
 
-constexpr qwen3 model{.layers = 2, .hidden = 32, .heads = 4, .kv_heads = 2, .head_dim = 16, .ffn = 48, .vocabulary = 61, .positions = 64};
+constexpr qwen3 model{.layers = 2,
+                      .hidden = 32,
+                      .heads = 4,
+                      .kv_heads = 2,
+                      .head_dim = 16,
+                      .ffn = 48,
+                      .vocabulary = 61,
+                      .positions = 64};
 
 template <class Model> double loss(const Model& m, const setup& s, const batch_view& b) {
   interpreted_program<Model> program(m, s, "packing");
@@ -28,15 +35,18 @@ BOOST_AUTO_TEST_CASE(a_packed_sequence_is_its_documents) {
   std::vector<std::int32_t> tokens, labels, documents(31), positions(31);
   for (int i = 0; i < 31; ++i) tokens.push_back(i * 17 % 61), labels.push_back(i * 29 % 61);
   unpack_lengths(cumulative, documents, positions);
-  const double packed = loss(model, {.batch = {1, 31, true}, .type = dtype::f64}, {tokens.data(), labels.data(), 0, positions.data(), documents.data()});
+  const double packed = loss(model, {.batch = {1, 31, true}, .type = dtype::f64},
+                             {tokens.data(), labels.data(), 0, positions.data(), documents.data()});
   double apart = 0;
   for (std::size_t i = 0; i + 1 < cumulative.size(); ++i)
-    apart += loss(model, {.batch = {1, cumulative[i + 1] - cumulative[i]}, .type = dtype::f64}, {tokens.data() + cumulative[i], labels.data() + cumulative[i]});
+    apart += loss(model, {.batch = {1, cumulative[i + 1] - cumulative[i]}, .type = dtype::f64},
+                  {tokens.data() + cumulative[i], labels.data() + cumulative[i]});
   BOOST_TEST(std::abs(packed - apart) <= 1e-10 * apart);
 }
 
 BOOST_AUTO_TEST_CASE(lengths_that_do_not_fit_are_refused) {
   std::vector<std::int32_t> documents(8), positions(8);
-  for (const std::vector<std::int32_t>& bad : {std::vector<std::int32_t>{}, {1, 8}, {0, 7}, {0, 9}, {0, 5, 5, 8}, {0, 6, 4, 8}})
+  for (const std::vector<std::int32_t>& bad :
+       {std::vector<std::int32_t>{}, {1, 8}, {0, 7}, {0, 9}, {0, 5, 5, 8}, {0, 6, 4, 8}})
     BOOST_CHECK_THROW(unpack_lengths(bad, documents, positions), error);
 }

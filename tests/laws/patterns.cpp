@@ -1,5 +1,5 @@
-// A model of two block kinds, written as a user would: full and sliding-window attention in turn. Both
-// executors give the same bits, and recomputation changes nothing.
+// A model of two block kinds, written as a user would: full and sliding-window attention in turn.
+// Both executors give the same bits, and recomputation changes nothing.
 #define BOOST_TEST_MODULE patterns
 #include <boost/test/unit_test.hpp>
 
@@ -25,7 +25,8 @@ struct alternating : qwen3 {
 
 constexpr alternating tiny() {
   alternating m;
-  m.layers = 5, m.hidden = 32, m.heads = 4, m.kv_heads = 2, m.head_dim = 16, m.ffn = 48, m.vocabulary = 97;
+  m.layers = 5, m.hidden = 32, m.heads = 4, m.kv_heads = 2, m.head_dim = 16, m.ffn = 48,
+  m.vocabulary = 97;
   return m;
 }
 
@@ -44,7 +45,8 @@ std::vector<double> train(const program_view& p, int threads) {
   run.numbers().learning_rate = 1e-2, run.numbers().clip = 1, run.numbers().weight_decay = 0.1;
   std::vector<std::int32_t> tokens, labels, later;
   for (int i = 0; i < 66; ++i) later.push_back(i * 11 % 97);
-  for (int i = 0; i < 66; ++i) tokens.push_back(i * 5 % 97), labels.push_back(i % 7 == 0 ? -100 : (i * 5 + 5) % 97);
+  for (int i = 0; i < 66; ++i)
+    tokens.push_back(i * 5 % 97), labels.push_back(i % 7 == 0 ? -100 : (i * 5 + 5) % 97);
   std::vector<double> out;
   for (int i = 0; i < 4; ++i) {
     run.begin_step();
@@ -53,14 +55,16 @@ std::vector<double> train(const program_view& p, int threads) {
     out.push_back(l.mean());
     out.push_back(run.finish_step(l.count));
   }
-  for (std::int64_t i = 0; i < run.weights().total(); i += 17) out.push_back(run.weights().weight(i));
+  for (std::int64_t i = 0; i < run.weights().total(); i += 17)
+    out.push_back(run.weights().weight(i));
   return out;
 }
 
 template <class Precision, mc::recompute Again> void agree() {
   using run = run_of<Precision, Again>;
   const auto compiled = train(compiled_program<run>("alternating"), 1);
-  interpreted_program<alternating> program(run::model, {.batch = run::batch, .type = Precision::type, .again = Again}, "alternating");
+  interpreted_program<alternating> program(
+      run::model, {.batch = run::batch, .type = Precision::type, .again = Again}, "alternating");
   BOOST_TEST((compiled == train(program.view(), 1)));
   BOOST_TEST((compiled == train(program.view(), 2))); // and two threads
   BOOST_TEST(compiled[6] < compiled[0]);
@@ -74,7 +78,8 @@ BOOST_AUTO_TEST_CASE(compiled_and_interpreted) {
   agree<fp64, mc::recompute::none>();
 }
 BOOST_AUTO_TEST_CASE(recomputed_gives_the_same_bits) {
-  interpreted_program<alternating> none(tiny(), {.batch = {2, 33}}, "none"), selective(tiny(), {.batch = {2, 33}, .again = recompute::selective}, "selective"),
+  interpreted_program<alternating> none(tiny(), {.batch = {2, 33}}, "none"),
+      selective(tiny(), {.batch = {2, 33}, .again = recompute::selective}, "selective"),
       full(tiny(), {.batch = {2, 33}, .again = recompute::full}, "full");
   const auto bits = train(none.view(), 1);
   BOOST_TEST((bits == train(selective.view(), 1)));

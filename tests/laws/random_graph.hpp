@@ -16,13 +16,14 @@ struct sample {
   drawing meshed{mesh{}}, single{mesh{}};
   std::vector<leaf> leaves;
   std::vector<step> steps;
-  int output = -1;             ///< index in drawing::values
+  int output = -1; ///< index in drawing::values
   gradients of_meshed, of_single;
 };
 
 class random_graph {
 public:
-  random_graph(std::uint64_t seed, const substitution& swaps, sample& into) : random(seed), s(into) {
+  random_graph(std::uint64_t seed, const substitution& swaps, sample& into)
+      : random(seed), s(into) {
     choose_ranks();
     choose_sizes();
     s.meshed.swaps = swaps;
@@ -32,7 +33,8 @@ public:
   bool draw() {
     cur = stem();
     if (cur < 0) return false;
-    for (int segments = static_cast<int>(1 + random.below(4)), tries = 0; segments > 0 && tries < 12 && room(); ++tries) {
+    for (int segments = static_cast<int>(1 + random.below(4)), tries = 0;
+         segments > 0 && tries < 12 && room(); ++tries) {
       const int next = whole([&] { return segment(); });
       if (next < 0) continue;
       cur = next;
@@ -57,7 +59,8 @@ private:
   void choose_ranks() {
     int dp = 0, cp = 0, tp = 0, most = random.chance(0.15) ? 16 : 8;
     do {
-      dp = static_cast<int>(1 + random.below(4)), cp = static_cast<int>(1 + random.below(4)), tp = static_cast<int>(1 + random.below(4));
+      dp = static_cast<int>(1 + random.below(4)), cp = static_cast<int>(1 + random.below(4)),
+      tp = static_cast<int>(1 + random.below(4));
     } while (dp * cp * tp > most || dp * cp * tp == 1);
     s.ranks.size[0] = dp, s.ranks.size[1] = cp, s.ranks.size[2] = tp;
     mesh m;
@@ -72,13 +75,15 @@ private:
   }
   std::int64_t multiple(std::int64_t low, std::int64_t high) {
     const int cp = s.ranks.of(axis::cp), tp = s.ranks.of(axis::tp);
-    const std::int64_t unit = random.pick(std::vector<std::int64_t>{1, cp, tp, cp * tp, cp * tp, tp});
+    const std::int64_t unit =
+        random.pick(std::vector<std::int64_t>{1, cp, tp, cp * tp, cp * tp, tp});
     const std::int64_t first = (low + unit - 1) / unit, last = std::max(first, high / unit);
     return unit * (first + random.below(last - first + 1));
   }
   void choose_sizes() {
     const int dp = s.ranks.of(axis::dp), cp = s.ranks.of(axis::cp), tp = s.ranks.of(axis::tp);
-    B = {dim::batch, dp * (random.chance(0.7) ? 1 + random.below(2) : random.pick(std::vector<int>{cp, tp}))};
+    B = {dim::batch,
+         dp * (random.chance(0.7) ? 1 + random.below(2) : random.pick(std::vector<int>{cp, tp}))};
     const std::int64_t seq = multiple(2, 10);
     const bool balanced = cp > 1 && seq % (2 * cp) == 0 && random.chance(0.6);
     Sq = {dim::sequence, seq, balanced ? order::balanced : order::contiguous};
@@ -111,7 +116,9 @@ private:
     for (std::size_t v = 0; v < s.meshed.values.size(); ++v) {
       const value& x = s.meshed.at(static_cast<int>(v));
       if (x.producer >= 0 || name_of_content.count(s.meshed.values[v]) == 0) continue;
-      if (name_of_content.at(s.meshed.values[v]) == what && s.meshed.extents(static_cast<int>(v)) == dims) out.push_back(static_cast<int>(v));
+      if (name_of_content.at(s.meshed.values[v]) == what &&
+          s.meshed.extents(static_cast<int>(v)) == dims)
+        out.push_back(static_cast<int>(v));
     }
     return out;
   }
@@ -132,8 +139,10 @@ private:
     o.made.frozen = random.chance(0.08);
     if (!random.chance(0.1)) return o;
     operand p = fresh(content::parameter, dims);
-    const int sum = random.chance(0.7) ? apply({o, p}, [](const std::vector<var>& x) { return std::vector<var>{x[0] + x[1]}; })
-                                       : apply({o}, [](const std::vector<var>& x) { return std::vector<var>{gelu(x[0])}; });
+    const int sum =
+        random.chance(0.7)
+            ? apply({o, p}, [](const std::vector<var>& x) { return std::vector<var>{x[0] + x[1]}; })
+            : apply({o}, [](const std::vector<var>& x) { return std::vector<var>{gelu(x[0])}; });
     return sum < 0 ? fresh(content::parameter, dims) : old(sum);
   }
   /// Whole numbers (B, S); now and then in the other order, which every rule must refuse.
@@ -142,10 +151,12 @@ private:
     const std::vector<int> earlier = drawn_leaves(what, {B, Sq});
     if (!earlier.empty() && random.chance(0.6)) return old(random.pick(earlier));
     extent e = Sq;
-    if (Sq.o == order::balanced && random.chance(0.05)) e.o = order::contiguous;
+    if (Sq.o == order::balanced && random.chance(0.12)) e.o = order::contiguous;
     return fresh(what, {B, e}, range);
   }
-  int apply(std::vector<operand> operands, const emission& emit) { return place_.apply(std::move(operands), emit); }
+  int apply(std::vector<operand> operands, const emission& emit) {
+    return place_.apply(std::move(operands), emit);
+  }
   /// All of it or nothing: what a failed segment has drawn is undone.
   template <class F> int whole(F f) {
     const auto mark = s.meshed.here();
@@ -161,53 +172,78 @@ private:
   int linear_(int x, std::vector<extent> dims, std::vector<extent> bias = {}) {
     if (x < 0) return -1;
     const operand w = weight(std::move(dims));
-    if (bias.empty()) return apply({old(x), w}, [](const std::vector<var>& v) { return std::vector<var>{linear(v[0], v[1])}; });
-    return apply({old(x), w, weight(std::move(bias))}, [](const std::vector<var>& v) { return std::vector<var>{linear(v[0], v[1], v[2])}; });
+    if (bias.empty())
+      return apply({old(x), w},
+                   [](const std::vector<var>& v) { return std::vector<var>{linear(v[0], v[1])}; });
+    return apply({old(x), w, weight(std::move(bias))}, [](const std::vector<var>& v) {
+      return std::vector<var>{linear(v[0], v[1], v[2])};
+    });
   }
   int add_bias_(int x, const extent& e) {
     if (x < 0) return -1;
-    return apply({old(x), weight({e})}, [](const std::vector<var>& v) { return std::vector<var>{add_bias(v[0], v[1])}; });
+    return apply({old(x), weight({e})},
+                 [](const std::vector<var>& v) { return std::vector<var>{add_bias(v[0], v[1])}; });
   }
   int add_(int x, int y) {
     if (x < 0 || y < 0) return -1;
-    return apply({old(x), old(y)}, [](const std::vector<var>& v) { return std::vector<var>{v[0] + v[1]}; });
+    return apply({old(x), old(y)},
+                 [](const std::vector<var>& v) { return std::vector<var>{v[0] + v[1]}; });
   }
   int norm_(int x, const extent& last) {
     if (x < 0) return -1;
     const double eps = random.chance(0.5) ? 1e-5 : 1e-2;
     if (random.chance(0.5))
-      return apply({old(x), weight({last})}, [eps](const std::vector<var>& v) { return std::vector<var>{rms_norm(v[0], v[1], eps)}; });
+      return apply({old(x), weight({last})}, [eps](const std::vector<var>& v) {
+        return std::vector<var>{rms_norm(v[0], v[1], eps)};
+      });
     if (random.chance(0.3))
-      return apply({old(x), weight({last})}, [eps](const std::vector<var>& v) { return std::vector<var>{layer_norm(v[0], v[1], var{}, eps)}; });
-    return apply({old(x), weight({last}), weight({last})}, [eps](const std::vector<var>& v) { return std::vector<var>{layer_norm(v[0], v[1], v[2], eps)}; });
+      return apply({old(x), weight({last})}, [eps](const std::vector<var>& v) {
+        return std::vector<var>{layer_norm(v[0], v[1], var{}, eps)};
+      });
+    return apply({old(x), weight({last}), weight({last})}, [eps](const std::vector<var>& v) {
+      return std::vector<var>{layer_norm(v[0], v[1], v[2], eps)};
+    });
   }
   int embedding_(operand ids, const extent& rows) {
-    return apply({std::move(ids), weight({rows, H})}, [](const std::vector<var>& v) { return std::vector<var>{embedding(v[0], v[1])}; });
+    return apply({std::move(ids), weight({rows, H})},
+                 [](const std::vector<var>& v) { return std::vector<var>{embedding(v[0], v[1])}; });
   }
   int rope_(int x) {
     if (x < 0) return -1;
-    return apply({old(x), ints(content::positions)}, [](const std::vector<var>& v) { return std::vector<var>{rope(v[0], v[1], 100.0)}; });
+    return apply({old(x), ints(content::positions)}, [](const std::vector<var>& v) {
+      return std::vector<var>{rope(v[0], v[1], 100.0)};
+    });
   }
 
   // --- parts of models ---
   int stem() {
     return whole([&] {
       if (random.chance(0.35)) return embedding_(ints(content::tokens, valid), V);
-      return place_.apply({fresh(content::stream, {B, Sq, H})}, [](const std::vector<var>& v) { return std::vector<var>{v[0]}; });
+      return place_.apply({fresh(content::stream, {B, Sq, H})},
+                          [](const std::vector<var>& v) { return std::vector<var>{v[0]}; });
     });
   }
   int segment() {
-    switch (random.below(10)) {
+    switch (random.below(11)) {
+    case 10: { // a learned term of the whole stream's dims: its cotangent is handed on unchanged
+      const value& x = s.meshed.at(cur);
+      return apply({old(cur), weight({B, x.dims[1], H})},
+                   [](const std::vector<var>& v) { return std::vector<var>{v[0] + v[1]}; });
+    }
     case 0: return norm_(cur, H);
     case 1:
     case 2: return mlp();
     case 3:
     case 4:
     case 5: return attention_();
-    case 6: return add_(cur, random.chance(0.5) ? embedding_(ints(content::positions), N) : embedding_(ints(content::tokens, valid), V));
+    case 6:
+      return add_(cur, random.chance(0.5) ? embedding_(ints(content::positions), N)
+                                          : embedding_(ints(content::tokens, valid), V));
     case 7: {
       const std::int64_t salt = random.below(3);
-      return apply({old(cur), ints(content::token_keys)}, [salt](const std::vector<var>& v) { return std::vector<var>{dropout(v[0], v[1], 0.3, salt)}; });
+      return apply({old(cur), ints(content::token_keys)}, [salt](const std::vector<var>& v) {
+        return std::vector<var>{dropout(v[0], v[1], 0.3, salt)};
+      });
     }
     case 8: return add_bias_(cur, H);
     default: return place_.wander(place_.wander(cur));
@@ -217,17 +253,21 @@ private:
 
   int mlp() {
     const int x = random.chance(0.4) ? norm_(cur, H) : cur;
-    const auto bias = [&](const extent& e) { return random.chance(0.4) ? std::vector<extent>{e} : std::vector<extent>{}; };
+    const auto bias = [&](const extent& e) {
+      return random.chance(0.4) ? std::vector<extent>{e} : std::vector<extent>{};
+    };
     int u = linear_(x, {F, H}, bias(F));
     if (random.chance(0.2)) u = add_bias_(u, F);
     if (u < 0) return -1;
     if (random.chance(0.5)) {
       const gelu_form form = random.chance(0.5) ? gelu_form::tanh : gelu_form::exact;
-      u = apply({old(u)}, [form](const std::vector<var>& v) { return std::vector<var>{gelu(v[0], form)}; });
+      u = apply({old(u)},
+                [form](const std::vector<var>& v) { return std::vector<var>{gelu(v[0], form)}; });
     } else {
       const int up = linear_(x, {F, H}, bias(F));
       if (up < 0) return -1;
-      u = apply({old(u), old(up)}, [](const std::vector<var>& v) { return std::vector<var>{swiglu(v[0], v[1])}; });
+      u = apply({old(u), old(up)},
+                [](const std::vector<var>& v) { return std::vector<var>{swiglu(v[0], v[1])}; });
     }
     int y = linear_(u, {H, F}, bias(H));
     if (random.chance(0.3)) y = place_.wander(y);
@@ -240,26 +280,32 @@ private:
     const std::int64_t copies = random.chance(0.3) ? K.n : 1;
     if (copies == 1) return linear_(x, {K, D, H});
     const operand w = weight({{dim::kv_heads, K.n / copies}, D, H});
-    const int repeated = apply({w}, [copies](const std::vector<var>& v) { return std::vector<var>{repeat(v[0], copies)}; });
+    const int repeated = apply({w}, [copies](const std::vector<var>& v) {
+      return std::vector<var>{repeat(v[0], copies)};
+    });
     if (x < 0 || repeated < 0) return -1;
-    return apply({old(x), old(repeated)}, [](const std::vector<var>& v) { return std::vector<var>{linear(v[0], v[1])}; });
+    return apply({old(x), old(repeated)},
+                 [](const std::vector<var>& v) { return std::vector<var>{linear(v[0], v[1])}; });
   }
   int attention_() {
     const int x = random.chance(0.4) ? norm_(cur, H) : cur;
-    int q = linear_(x, {A, D, H}, random.chance(0.3) ? std::vector<extent>{A, D} : std::vector<extent>{});
+    int q = linear_(x, {A, D, H},
+                    random.chance(0.3) ? std::vector<extent>{A, D} : std::vector<extent>{});
     int k = kv(x);
     const int v = kv(x);
     if (random.chance(0.3)) q = norm_(q, D), k = norm_(k, D);
     if (random.chance(0.5)) q = rope_(q), k = rope_(k);
     if (q < 0 || k < 0 || v < 0) return -1;
-    std::vector<operand> in{old(q), old(k), old(v), ints(content::positions), ints(content::positions)};
+    std::vector<operand> in{old(q), old(k), old(v), ints(content::positions),
+                            ints(content::positions)};
     const bool packed = random.chance(0.3);
     if (packed) {
       in.push_back(ints(content::documents));
       remember();
       // queries and keys see one assignment of documents
       if (in.back().value < 0) {
-        const int made = apply({in.back()}, [](const std::vector<var>& y) { return std::vector<var>{y[0]}; });
+        const int made =
+            apply({in.back()}, [](const std::vector<var>& y) { return std::vector<var>{y[0]}; });
         if (made < 0) return -1;
         in.back() = old(made);
       }
@@ -281,10 +327,11 @@ private:
     if (x < 0) return -1;
     const double z = random.chance(0.5) ? 1e-2 : 0;
     const std::int64_t words = valid;
-    const int part = apply({old(x), weight({V, H}), ints(content::labels, valid)}, [words](const std::vector<var>& v) {
-      const auto p = vocabulary_partial(v[0], v[1], v[2], words);
-      return std::vector<var>{p.lse_part, p.target};
-    });
+    const int part = apply({old(x), weight({V, H}), ints(content::labels, valid)},
+                           [words](const std::vector<var>& v) {
+                             const auto p = vocabulary_partial(v[0], v[1], v[2], words);
+                             return std::vector<var>{p.lse_part, p.target};
+                           });
     if (part < 0) return -1;
     remember();
     // the labels of both halves are one value
@@ -304,8 +351,10 @@ private:
     if (random.chance(0.3))
       whole([&] {
         operand row = fresh(content::row, {B}, Sq.n);
-        row.made.indexed = Sq.o;
-        return apply({old(cur), row}, [](const std::vector<var>& v) { return std::vector<var>{select(v[0], v[1])}; });
+        row.made.indexed = s.meshed.at(cur).dims[1].o;
+        return apply({old(cur), row}, [](const std::vector<var>& v) {
+          return std::vector<var>{select(v[0], v[1])};
+        });
       });
     return random.chance(0.3) ? place_.wander(cur) : cur;
   }

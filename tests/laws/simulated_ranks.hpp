@@ -1,9 +1,10 @@
 // Simulated ranks: the ranks of a small mesh as plain loops of one thread, in double.
 //
-// A graph is executed as a machine of `world::ranks()` ranks would: every rank holds its own part of
-// every value, nodes compute from what their own rank holds, and redistributions alone see other
+// A graph is executed as a machine of `world::ranks()` ranks would: every rank holds its own part
+// of every value, nodes compute from what their own rank holds, and redistributions alone see other
 // ranks. Nothing here knows what a placement promises but scatter() and assemble(), which translate
-// between the logical value (whole, in the natural order of its elements) and the parts of the ranks.
+// between the logical value (whole, in the natural order of its elements) and the parts of the
+// ranks.
 #pragma once
 
 #include <megacpp/op/redistribute.hpp>
@@ -109,8 +110,8 @@ inline std::vector<std::int64_t> logical_indices(const world& w, const mesh& m, 
       for (std::int64_t j = 0; j < b.local[k]; ++j) {
         const std::int64_t stored = b.first[k] + j;
         const bool balanced = v.dims[k].o == order::balanced;
-        next.push_back(outer * b.whole[k] + (balanced ? balanced_position(stored, b.whole[k], w.of(axis::cp))
-                                                      : stored));
+        next.push_back(outer * b.whole[k] +
+                       (balanced ? balanced_position(stored, b.whole[k], w.of(axis::cp)) : stored));
       }
     out = std::move(next);
   }
@@ -137,7 +138,8 @@ inline double scrambled(std::uint64_t a, std::uint64_t b = 0, std::uint64_t c = 
 }
 
 /// What one rank holds of a logical value. A pending sum is split at random into parts that add up.
-inline array scatter(const world& w, const mesh& m, const value& v, int rank, const array& logical) {
+inline array scatter(const world& w, const mesh& m, const value& v, int rank,
+                     const array& logical) {
   const auto where = logical_indices(w, m, v, rank);
   array out;
   out.reserve(where.size());
@@ -147,7 +149,8 @@ inline array scatter(const world& w, const mesh& m, const value& v, int rank, co
       const int n = w.size[static_cast<unsigned>(a)], me = w.coordinate(rank, axis(a));
       if (v.at.at[static_cast<unsigned>(a)].s != state::partial) continue;
       const auto share = [&](int c) {
-        return scrambled(static_cast<std::uint64_t>(i), static_cast<std::uint64_t>(a), static_cast<std::uint64_t>(c));
+        return scrambled(static_cast<std::uint64_t>(i), static_cast<std::uint64_t>(a),
+                         static_cast<std::uint64_t>(c));
       };
       double mine = me + 1 < n ? share(me) : 1;
       for (int c = 0; me + 1 == n && c < me; ++c) mine -= share(c);
@@ -163,7 +166,8 @@ inline array scatter(const world& w, const mesh& m, const value& v, int rank, co
 inline array assemble(const world& w, const mesh& m, const value& v, const std::vector<array>& held,
                       bool& copies) {
   const auto size = static_cast<std::size_t>(logical_size(w, m, v));
-  std::map<std::vector<int>, array> copy_of; // by coordinates on the axes along which v is one value
+  std::map<std::vector<int>, array>
+      copy_of; // by coordinates on the axes along which v is one value
   for (int r = 0; r < w.ranks(); ++r) {
     std::vector<int> at;
     for (int a = 0; a < axes; ++a) {
@@ -202,11 +206,13 @@ struct task {
   std::int64_t i(int k) const { return n.attr.i[static_cast<unsigned>(k)]; }
 };
 
-/// Plain-loop implementations by op; null where the node is a redistribution, which sees other ranks.
+/// Plain-loop implementations by op; null where the node is a redistribution, which sees other
+/// ranks.
 using implementation = void (*)(task&);
 using implementations = std::map<const op_info*, implementation>;
 
-/// The elements of local array `x` (outer, whole, inner) whose middle index is in [first, first + n).
+/// The elements of local array `x` (outer, whole, inner) whose middle index is in [first, first +
+/// n).
 inline array part_of(const array& x, std::int64_t outer, std::int64_t whole, std::int64_t inner,
                      std::int64_t first, std::int64_t n) {
   need(static_cast<std::int64_t>(x.size()) == outer * whole * inner, "a rank holds another extent");
@@ -219,12 +225,14 @@ inline array part_of(const array& x, std::int64_t outer, std::int64_t whole, std
   return out;
 }
 
-/// A redistribution as a communicator does it, on what the ranks of one group hold: (from, to) of the
-/// node alone decide what happens.
+/// A redistribution as a communicator does it, on what the ranks of one group hold: (from, to) of
+/// the node alone decide what happens.
 inline array redistributed(const world& w, const mesh& m, const value& v, const node& n, int rank,
                            const std::vector<array>& held) {
   const int ranks = w.of(n.ax), me = w.coordinate(rank, n.ax);
-  const auto peer = [&](int c) -> const array& { return held[static_cast<std::size_t>(w.peer(rank, n.ax, c))]; };
+  const auto peer = [&](int c) -> const array& {
+    return held[static_cast<std::size_t>(w.peer(rank, n.ax, c))];
+  };
   const block b = block_of(w, m, v, rank);
   const auto split = [&](dim d, std::int64_t& outer, std::int64_t& inner) {
     const int at = v.find(d);
@@ -242,14 +250,18 @@ inline array redistributed(const world& w, const mesh& m, const value& v, const 
   if (n.from.s == state::shard) { // side by side; a zero-pad keeps its own part only
     std::int64_t outer = 1, inner = 1;
     split(n.from.d, outer, inner);
-    const auto mine = static_cast<std::int64_t>(x.size()) / std::max<std::int64_t>(1, outer * inner);
+    const std::size_t run = x.size() / static_cast<std::size_t>(std::max<std::int64_t>(1, outer));
     array whole;
+    whole.reserve(x.size() * static_cast<std::size_t>(ranks));
+    for (int c = 0; c < ranks; ++c)
+      need(peer(c).size() == x.size() && x.size() == run * static_cast<std::size_t>(outer),
+           "ranks hold different extents");
     for (std::int64_t o = 0; o < outer; ++o)
       for (int c = 0; c < ranks; ++c) {
-        array part = part_of(peer(c), outer, mine, inner, 0, mine);
-        const auto from = part.begin() + static_cast<std::ptrdiff_t>(o * mine * inner);
-        if (n.to.s == state::partial && c != me) whole.insert(whole.end(), static_cast<std::size_t>(mine * inner), 0.0);
-        else whole.insert(whole.end(), from, from + static_cast<std::ptrdiff_t>(mine * inner));
+        const auto from =
+            peer(c).begin() + static_cast<std::ptrdiff_t>(static_cast<std::size_t>(o) * run);
+        if (n.to.s == state::partial && c != me) whole.insert(whole.end(), run, 0.0);
+        else whole.insert(whole.end(), from, from + static_cast<std::ptrdiff_t>(run));
       }
     x = std::move(whole);
   }
@@ -263,15 +275,16 @@ inline array redistributed(const world& w, const mesh& m, const value& v, const 
       if (i < at) outer *= e;
       if (i > at) inner *= e;
     }
-    const std::int64_t whole = static_cast<std::int64_t>(x.size()) / std::max<std::int64_t>(1, outer * inner);
+    const std::int64_t whole =
+        static_cast<std::int64_t>(x.size()) / std::max<std::int64_t>(1, outer * inner);
     need(whole % ranks == 0, "a slice does not divide");
     x = part_of(x, outer, whole, inner, me * (whole / ranks), whole / ranks);
   }
   return x;
 }
 
-/// What the caller gives: for parameters and inputs logical values (of each micro-batch; the last one
-/// serves all further), or, in `local`, what each rank holds.
+/// What the caller gives: for parameters and inputs logical values (of each micro-batch; the last
+/// one serves all further), or, in `local`, what each rank holds.
 struct feeds {
   std::map<value_id, std::vector<array>> logical;
   std::map<value_id, std::vector<array>> local;
@@ -282,13 +295,14 @@ struct machine {
   const world& w;
   const graph& g;
   const implementations& ops;
-  std::vector<std::vector<array>> held;                              ///< by value and rank
-  std::map<value_id, std::vector<array>> stores;                     ///< gradients, by the leaf they belong to
-  std::vector<std::vector<std::vector<array>>> after_micro_batch;    ///< copies of `held`
+  std::vector<std::vector<array>> held;          ///< by value and rank
+  std::map<value_id, std::vector<array>> stores; ///< gradients, by the leaf they belong to
+  std::vector<std::vector<std::vector<array>>> after_micro_batch; ///< copies of `held`
 
   machine(const world& ranks, const graph& graph_, const implementations& table)
       : w(ranks), g(graph_), ops(table) {
-    held.assign(static_cast<std::size_t>(g.value_count), std::vector<array>(static_cast<std::size_t>(w.ranks())));
+    held.assign(static_cast<std::size_t>(g.value_count),
+                std::vector<array>(static_cast<std::size_t>(w.ranks())));
   }
 
   const std::vector<array>& of(value_id v) const {
@@ -296,17 +310,22 @@ struct machine {
     return x.is == role::gradient ? stores.at(x.grad_of) : held[static_cast<std::size_t>(v)];
   }
   /// The logical value, put together as its placement says.
-  array logical(value_id v, bool& copies) const { return assemble(w, g.ranks, g.at(v), of(v), copies); }
+  array logical(value_id v, bool& copies) const {
+    return assemble(w, g.ranks, g.at(v), of(v), copies);
+  }
   array logical(value_id v, std::size_t micro_batch, bool& copies) const {
-    return assemble(w, g.ranks, g.at(v), after_micro_batch[micro_batch][static_cast<std::size_t>(v)], copies);
+    return assemble(w, g.ranks, g.at(v),
+                    after_micro_batch[micro_batch][static_cast<std::size_t>(v)], copies);
   }
 
   void take(const feeds& given, std::size_t micro_batch) {
     for (const auto& [v, data] : given.logical) {
       const array& x = data[std::min(micro_batch, data.size() - 1)];
-      need(static_cast<std::int64_t>(x.size()) == logical_size(w, g.ranks, g.at(v)), "a fed value has another extent");
+      need(static_cast<std::int64_t>(x.size()) == logical_size(w, g.ranks, g.at(v)),
+           "a fed value has another extent");
       for (int r = 0; r < w.ranks(); ++r)
-        held[static_cast<std::size_t>(v)][static_cast<std::size_t>(r)] = scatter(w, g.ranks, g.at(v), r, x);
+        held[static_cast<std::size_t>(v)][static_cast<std::size_t>(r)] =
+            scatter(w, g.ranks, g.at(v), r, x);
     }
     for (const auto& [v, data] : given.local) held[static_cast<std::size_t>(v)] = data;
   }
@@ -361,10 +380,12 @@ struct machine {
         if (n.in[k] >= 0) t.inputs[k] = &of(n.in[k])[static_cast<std::size_t>(r)];
       for (unsigned k = 0; k < max_outputs; ++k)
         if (n.out[k] >= 0 && g.at(n.out[k]).is != role::scratch)
-          t.outputs[k].assign(static_cast<std::size_t>(t.out_block(static_cast<int>(k)).size()), 0.0);
+          t.outputs[k].assign(static_cast<std::size_t>(t.out_block(static_cast<int>(k)).size()),
+                              0.0);
       run_op(t);
       for (unsigned k = 0; k < max_outputs; ++k)
-        if (n.out[k] >= 0 && g.at(n.out[k]).is != role::scratch) give(n.out[k], r, std::move(t.outputs[k]));
+        if (n.out[k] >= 0 && g.at(n.out[k]).is != role::scratch)
+          give(n.out[k], r, std::move(t.outputs[k]));
     }
   }
   /// Writes an output; one that lies in the main-grad store is added to it.

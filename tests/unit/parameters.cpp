@@ -40,8 +40,8 @@ static_assert(tenths(parameter_count(preset::qwen3_8b)) == 82);
 static_assert(tenths(parameter_count(preset::qwen3_14b)) == 148);
 static_assert(tenths(parameter_count(preset::qwen3_32b)) == 328);
 
-// The closed form of SC21, equation 2: P = 12 L H^2 (1 + 13 / (12 H) + (V + S) / (12 L H)); ours has the
-// final norm's 2 H besides.
+// The closed form of SC21, equation 2: P = 12 L H^2 (1 + 13 / (12 H) + (V + S) / (12 L H)); ours
+// has the final norm's 2 H besides.
 BOOST_AUTO_TEST_CASE(closed_form) {
   for (const gpt& m : {preset::megatron_1_7b, preset::megatron_39_1b, preset::megatron_1008b}) {
     const std::int64_t L = m.layers, H = m.hidden, V = m.vocabulary, S = m.positions;
@@ -49,13 +49,16 @@ BOOST_AUTO_TEST_CASE(closed_form) {
   }
 }
 
-// tp, cp and sequence parallelism share parameters out; nothing is lost and nothing is counted twice.
+// tp, cp and sequence parallelism share parameters out; nothing is lost and nothing is counted
+// twice.
 BOOST_AUTO_TEST_CASE(layouts_leave_the_count) {
   for (const layout& l : {layout{.tp = 8}, layout{.tp = 4, .cp = 2, .sequence_parallel = true}}) {
     setup s;
     s.ranks = l;
-    const graph stem = forward_graph(preset::qwen3_8b, s, part_kind::stem, 0), block = forward_graph(preset::qwen3_8b, s, part_kind::block, 0),
+    const graph stem = forward_graph(preset::qwen3_8b, s, part_kind::stem, 0),
+                block = forward_graph(preset::qwen3_8b, s, part_kind::block, 0),
                 head = forward_graph(preset::qwen3_8b, s, part_kind::loss, 0);
-    BOOST_TEST((count_parameters<3>({&stem, &block, &head}, {1, 36, 1})) == parameter_count(preset::qwen3_8b));
+    BOOST_TEST((count_parameters<3>({&stem, &block, &head}, {1, 36, 1})) ==
+               parameter_count(preset::qwen3_8b));
   }
 }

@@ -1,4 +1,5 @@
-// Tokens for vocabularies smaller than 256: the distinct bytes of a text, sorted and numbered from 0.
+// Tokens for vocabularies smaller than 256: the distinct bytes of a text, sorted and numbered from
+// 0.
 #pragma once
 
 #include <megacpp/data/mapped_file.hpp>
@@ -31,7 +32,8 @@ public:
   /// `bytes` must rise.
   explicit character_set(std::vector<std::uint8_t> bytes) : bytes_(std::move(bytes)) {
     token_.fill(-1);
-    for (std::size_t i = 0; i < bytes_.size(); ++i) token_[bytes_[i]] = static_cast<std::int16_t>(i);
+    for (std::size_t i = 0; i < bytes_.size(); ++i)
+      token_[bytes_[i]] = static_cast<std::int16_t>(i);
   }
 
   std::int32_t size() const { return static_cast<std::int32_t>(bytes_.size()); }
@@ -45,7 +47,8 @@ private:
   std::array<std::int16_t, 256> token_{};
 };
 
-/// Token i is the rank of byte i of the file; a byte that is not of the set is refused when it is read.
+/// Token i is the rank of byte i of the file; a byte that is not of the set is refused when it is
+/// read.
 class character_tokens final : public token_source {
 public:
   character_tokens(mapped_file file, character_set characters)
@@ -80,11 +83,12 @@ public:
 private:
   [[noreturn]] void refuse(std::int64_t first, std::span<const std::int32_t> ids) const {
     const auto i = std::find(ids.begin(), ids.end(), -1) - ids.begin();
-    throw error(exit_code::data,
-                fmt::format("{}: the byte at offset {} is {}, which is not one of the {} characters "
-                            "that the model was trained on; use a text of the same kind",
-                            file_.path(), first + i,
-                            std::to_integer<int>(file_.data()[first + i]), characters_.size()));
+    throw error(
+        exit_code::data,
+        fmt::format("{}: the byte at offset {} is {}, which is not one of the {} characters "
+                    "that the model was trained on; use a text of the same kind",
+                    file_.path(), first + i, std::to_integer<int>(file_.data()[first + i]),
+                    characters_.size()));
   }
 
   mapped_file file_;

@@ -10,7 +10,9 @@ namespace mc {
 class random_tokens final : public token_source {
 public:
   random_tokens(std::int64_t size, std::int64_t vocabulary, std::uint64_t seed)
-      : size_(size), vocabulary_(static_cast<std::uint64_t>(vocabulary)), key_(random_key(seed, stream)) {}
+      : size_(size),
+        vocabulary_(static_cast<std::uint64_t>(vocabulary)),
+        key_(random_key(seed, stream)) {}
 
   std::int64_t size() const override { return size_; }
   const std::string& name() const override { return name_; }
@@ -19,7 +21,8 @@ public:
     return static_cast<std::int32_t>(below(vocabulary_, words[static_cast<unsigned>(i % 4)]));
   }
   void copy(std::int64_t first, std::span<std::int32_t> out) const override {
-    for (std::size_t i = 0; i < out.size(); ++i) out[i] = token(first + static_cast<std::int64_t>(i));
+    for (std::size_t i = 0; i < out.size(); ++i)
+      out[i] = token(first + static_cast<std::int64_t>(i));
   }
 
 private:

@@ -19,14 +19,18 @@ public:
   arena() = default;
   explicit arena(std::int64_t bytes, const char* what) : size_(bytes) {
     if (bytes == 0) return;
-    void* p = ::mmap(nullptr, static_cast<std::size_t>(bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    void* p = ::mmap(nullptr, static_cast<std::size_t>(bytes), PROT_READ | PROT_WRITE,
+                     MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (p == MAP_FAILED)
-      throw error(exit_code::memory, std::string("cannot reserve ") + std::to_string(bytes >> 20) + " MiB for " + what +
-                                         ": use a smaller micro-batch, recompute, or a machine with more memory");
+      throw error(exit_code::memory,
+                  std::string("cannot reserve ") + std::to_string(bytes >> 20) + " MiB for " +
+                      what +
+                      ": use a smaller micro-batch, recompute, or a machine with more memory");
     ::madvise(p, static_cast<std::size_t>(bytes), MADV_HUGEPAGE);
     data_ = static_cast<std::byte*>(p);
   }
-  arena(arena&& o) noexcept : data_(std::exchange(o.data_, nullptr)), size_(std::exchange(o.size_, 0)) {}
+  arena(arena&& o) noexcept
+      : data_(std::exchange(o.data_, nullptr)), size_(std::exchange(o.size_, 0)) {}
   arena& operator=(arena&& o) noexcept {
     std::swap(data_, o.data_);
     std::swap(size_, o.size_);
@@ -38,8 +42,8 @@ public:
 
   std::byte* data() const { return data_; }
   std::int64_t size() const { return size_; }
-  /// Fills with a pattern that is a NaN in every floating-point type, so that reads of values nobody
-  /// wrote are seen.
+  /// Fills with a pattern that is a NaN in every floating-point type, so that reads of values
+  /// nobody wrote are seen.
   void poison() {
     if (data_ != nullptr) std::memset(data_, 0xff, static_cast<std::size_t>(size_));
   }

@@ -1,12 +1,12 @@
-// The CPU device: matrix products, tables that kernels prepare once, scratch for threads, node timers.
+// The CPU device: matrix products, tables that kernels prepare once, scratch for threads.
 #pragma once
 
-#include <megacpp/exec/product.hpp>
+#include <megacpp/exec/product_source.hpp>
 
-#include <chrono>
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <new>
 #include <tuple>
 #include <vector>
 
@@ -18,23 +18,28 @@ namespace mc {
 
 class cpu {
 public:
-  explicit cpu(product_type products = product_type::automatic, int threads = 0) : threads_(set_threads(threads)), products_(options(products, threads_)) {}
+  /// `threads` 0: what OpenMP has. Defined in exec/cpu_products.hpp, which brings the libraries of
+  /// the products: for the unit that makes the device, not for those that hold kernels.
+  explicit cpu(product_type products = product_type::automatic, int threads = 0);
 
   int threads() const { return threads_; }
-  product_engine& products() { return products_; }
-  const product_engine& products() const { return products_; }
+  product_source& products() { return *products_; }
+  const product_source& products() const { return *products_; }
 
   /// Memory that kernels share, one region a device, grown while programs are prepared.
   std::byte* scratch() const { return scratch_.get(); }
   void reserve_scratch(std::int64_t bytes) {
     if (bytes <= scratch_bytes_) return;
-    scratch_.reset(static_cast<std::byte*>(::operator new(static_cast<std::size_t>(bytes), std::align_val_t(4096))));
+    scratch_.reset(static_cast<std::byte*>(
+        ::operator new(static_cast<std::size_t>(bytes), std::align_val_t(4096))));
     scratch_bytes_ = bytes;
   }
   std::int64_t scratch_bytes() const { return scratch_bytes_; }
 
   /// A table found by key, or made by `fill(double*)` while programs are prepared.
-  template <class T, class F> const T* table(std::tuple<int, double, std::int64_t, std::int64_t> key, std::int64_t count, F fill) {
+  template <class T, class F>
+  const T* table(std::tuple<int, double, std::int64_t, std::int64_t> key, std::int64_t count,
+                 F fill) {
     std::get<0>(key) = std::get<0>(key) * 8 + static_cast<int>(sizeof(T));
     auto& t = tables_[key];
     if (t.empty()) {
@@ -57,14 +62,9 @@ private:
     return 1;
 #endif
   }
-  static product_engine::options options(product_type t, int threads) {
-    product_engine::options o;
-    o.type = t, o.threads = threads;
-    return o;
-  }
 
   int threads_;
-  product_engine products_;
+  std::unique_ptr<product_source> products_;
   std::unique_ptr<std::byte, aligned_delete> scratch_;
   std::int64_t scratch_bytes_ = 0;
   std::map<std::tuple<int, double, std::int64_t, std::int64_t>, std::vector<double>> tables_;

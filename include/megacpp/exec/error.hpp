@@ -9,16 +9,16 @@ namespace mc {
 /// Exit codes of every megacpp program (docs/errors.md). Never 0 on failure.
 enum class exit_code : int {
   success = 0,
-  internal = 1,       // a fault of megacpp itself
-  usage = 2,          // command line or configuration file
-  mismatch = 3,       // flags, model folder or state contradict the compiled program
-  data = 4,           // training or evaluation data
-  model = 5,          // a model folder: missing, malformed, of another model
-  output = 6,         // something could not be written: full disk, permissions
-  nonfinite = 7,      // loss or gradient norm is not finite
-  machine = 8,        // the processor lacks instructions the program was built for
-  memory = 9,         // memory could not be reserved
-  interrupted = 10,   // a signal ended the run after its state was saved
+  internal = 1,     // a fault of megacpp itself
+  usage = 2,        // command line or configuration file
+  mismatch = 3,     // flags, model folder or state contradict the compiled program
+  data = 4,         // training or evaluation data
+  model = 5,        // a model folder: missing, malformed, of another model
+  output = 6,       // something could not be written: full disk, permissions
+  nonfinite = 7,    // loss or gradient norm is not finite
+  machine = 8,      // the processor lacks instructions the program was built for
+  memory = 9,       // memory could not be reserved
+  interrupted = 10, // a signal ended the run after its state was saved
 };
 
 /// An error with a sentence: what, where (file, offset, field, rank), and what to do.

@@ -45,15 +45,13 @@ inline constexpr bool fused = false;
 
 enum class form { array, native, halves };
 template <class A, int N>
-inline constexpr form form_of = N == 1 || register_bytes == 0                      ? form::array
-                                : N * static_cast<int>(sizeof(A)) > register_bytes ? form::halves
-                                                                                   : form::native;
+inline constexpr form form_of = N == 1 || register_bytes == 0                     ? form::array
+                                : N* static_cast<int>(sizeof(A)) > register_bytes ? form::halves
+                                                                                  : form::native;
 
 #if !defined(__CUDACC__)
 // A struct of its own: g++ 12 takes a dependent vector type for its element type in overloads.
-template <class A, int N> struct native_of {
-  typedef A type __attribute__((vector_size(N * sizeof(A))));
-};
+template <class A, int N> struct native_of { using type [[gnu::vector_size(N * sizeof(A))]] = A; };
 #endif
 
 template <int Bytes> struct int_of;
@@ -215,13 +213,13 @@ struct product_of_low {
   template <class X> MEGACPP_HD X operator()(X a, X b) const {
 #if !defined(__CUDACC__) && defined(__x86_64__)
     if constexpr (sizeof(X) == 16) {
-      return __builtin_bit_cast(X, _mm_mul_epu32(__builtin_bit_cast(__m128i, a),
-                                                 __builtin_bit_cast(__m128i, b)));
+      return __builtin_bit_cast(
+          X, _mm_mul_epu32(__builtin_bit_cast(__m128i, a), __builtin_bit_cast(__m128i, b)));
     }
 #if defined(__AVX2__)
     if constexpr (sizeof(X) == 32) {
-      return __builtin_bit_cast(X, _mm256_mul_epu32(__builtin_bit_cast(__m256i, a),
-                                                    __builtin_bit_cast(__m256i, b)));
+      return __builtin_bit_cast(
+          X, _mm256_mul_epu32(__builtin_bit_cast(__m256i, a), __builtin_bit_cast(__m256i, b)));
     }
 #endif
 #if defined(__AVX512F__)

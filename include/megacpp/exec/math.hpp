@@ -1,8 +1,8 @@
 // Elementary functions on vectors.
 //
-// Float: own polynomials, fitted by Remez' exchange to the relative error noted beside them; the bits
-// are the same for every vector width and on every machine with fused multiply-add. Errors in units
-// in the last place, measured by tests/unit/rows.cpp: exp 1, log 1, tanh 2, sigmoid 3, erf 2,
+// Float: own polynomials, fitted by Remez' exchange to the relative error noted beside them; the
+// bits are the same for every vector width and on every machine with fused multiply-add. Errors in
+// units in the last place, measured by tests/unit/rows.cpp: exp 1, log 1, tanh 2, sigmoid 3, erf 2,
 // normal cdf 8, pdf 3. NaN gives NaN; overflow gives infinity; results below the normal range
 // are denormal, not zero.
 // Double: libm, lane by lane; double is a test policy.
@@ -84,12 +84,12 @@ template <class A, int N> MEGACPP_HD vec<A, N> log(vec<A, N> x) {
     const V m = as<float>(bits - shift_left<23>(as<std::uint32_t>(exponent)));
     const V n = to<float>(exponent) - select(tiny, V(23.0f), V(0.0f));
     const V f = m - V(1.0f), f2 = f * f;
-    constexpr float c[] = {0.333333135f, -0.250000089f, 0.200021192f, -0.166679963f, 0.142195553f,
-                           -0.124055892f, 0.118881449f, -0.116756402f, 0.0674666315f}; // 8e-10
+    constexpr float c[] = {0.333333135f,  -0.250000089f, 0.200021192f,  -0.166679963f, 0.142195553f,
+                           -0.124055892f, 0.118881449f,  -0.116756402f, 0.0674666315f}; // 8e-10
     const V small = fma(detail::horner(c, f) * f, f2, fma(V(-0.5f), f2, n * V(-2.12194440e-4f)));
     const V r = fma(n, V(0.693359375f), f + small);
-    const V zero_or_negative = select(x < V(0.0f), V(std::numeric_limits<float>::quiet_NaN()),
-                                      V(-infinite));
+    const V zero_or_negative =
+        select(x < V(0.0f), V(std::numeric_limits<float>::quiet_NaN()), V(-infinite));
     const V finite = select(V(0.0f) < x, r, select(x == x, zero_or_negative, x));
     return select(x == V(infinite), x, finite);
   }
@@ -133,7 +133,7 @@ template <int N> MEGACPP_HD vec<float, N> bell(vec<float, N> x, float k) {
 template <int N> MEGACPP_HD vec<float, N> scaled_erfc(vec<float, N> z) {
   using V = vec<float, N>;
   const V t = V(1.0f) / fma(z, V(0.375f), V(1.0f));
-  constexpr float c[] = {0.211609766f, 0.210713983f, 0.204843968f, 0.123387642f, 0.269181043f,
+  constexpr float c[] = {0.211609766f,  0.210713983f, 0.204843968f,  0.123387642f, 0.269181043f,
                          -0.222641677f, 0.426298857f, -0.284286946f, 0.0608933382f};
   return t * horner(c, t);
 }
@@ -148,7 +148,7 @@ template <class A, int N> MEGACPP_HD vec<A, N> erf(vec<A, N> x) {
     using V = vec<A, N>;
     using I = vec<std::int32_t, N>;
     const V a = abs(x), x2 = x * x;
-    constexpr float c[] = {0.128379166f, -0.37612626f, 0.112836003f, -0.0268544443f,
+    constexpr float c[] = {0.128379166f,   -0.37612626f,     0.112836003f,   -0.0268544443f,
                            0.00518953521f, -0.000802084047f, 7.88911784e-05f}; // 1e-9
     const V small = fma(detail::horner(c, x2), x, x);
     const V z = min(V(10.6f), a); // erfc is 0 beyond, in single precision
@@ -158,10 +158,9 @@ template <class A, int N> MEGACPP_HD vec<A, N> erf(vec<A, N> x) {
   }
 }
 
-/// The standard normal distribution: cdf(x) = erfc(-x / sqrt 2) / 2, pdf(x) = e^(-x^2/2) / sqrt(2 pi).
-template <class A, int N> struct normal {
-  vec<A, N> cdf, pdf;
-};
+/// The standard normal distribution: cdf(x) = erfc(-x / sqrt 2) / 2, pdf(x) = e^(-x^2/2) / sqrt(2
+/// pi).
+template <class A, int N> struct normal { vec<A, N> cdf, pdf; };
 
 /// Both from one exponential. Below zero the cdf keeps its relative accuracy.
 template <class A, int N> MEGACPP_HD normal<A, N> normal_at(vec<A, N> x) {

@@ -45,9 +45,8 @@ inline constexpr std::int64_t flat_block = 4096;
 template <class T, class Team, class F>
 MEGACPP_HD void each_in_block(const Team& team, std::int64_t block, std::int64_t n, F f) {
   const std::int64_t first = block * flat_block, left = n - first;
-  team.template each<T>(left < flat_block ? left : flat_block, [&](auto i) {
-    f(lanes<decltype(i)::count>{first + i.first});
-  });
+  team.template each<T>(left < flat_block ? left : flat_block,
+                        [&](auto i) { f(lanes<decltype(i)::count>{first + i.first}); });
 }
 
 /// body(core_team{}, block) for every block of a range of n elements.

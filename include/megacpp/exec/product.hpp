@@ -1,4 +1,4 @@
-// Matrix products of the CPU device: prepared plans, and the engine that owns them.
+// Matrix products of the CPU device: how they are planned (tiles, types, workspace) and executed.
 //
 // A product is cut into tiles whose sizes follow from its shape alone, never from the thread count;
 // a tile is one call of oneDNN or Eigen on one thread, and threads take tiles from a counter. So
@@ -13,282 +13,370 @@
 // (decode) read W directly instead.
 #pragma once
 
-#include <megacpp/exec/error.hpp>
-#include <megacpp/exec/parallel.hpp>
-#include <megacpp/exec/product_eigen.hpp>
-#include <megacpp/exec/product_shape.hpp>
-#if defined(MEGACPP_WITH_ONEDNN)
-#include <megacpp/exec/product_onednn.hpp>
-#endif
+#include <megacpp/exec/product_engine.hpp>
+#include <megacpp/exec/product_pack.hpp>
 
 #include <algorithm>
 #include <atomic>
 #include <bit>
 #include <chrono>
-#include <cstddef>
-#include <cstdint>
-#include <memory>
-#include <new>
-#include <string>
-#include <utility>
-#include <vector>
 
 namespace mc {
 
 namespace detail {
 
-/// An extent cut into full steps and a rest. `sizes` descend; sizes[0] is the step, and each of the
-/// others is used at most once in the rest.
-struct cut {
-  std::vector<std::int64_t> sizes;
-
-  cut() = default;
-  cut(std::int64_t extent, std::int64_t step, bool dynamic) {
-    step = std::min(step, extent);
-    sizes.push_back(step);
-    if (dynamic) {
-      const auto below = std::bit_ceil(static_cast<std::uint64_t>(step)) / 2;
-      for (auto s = static_cast<std::int64_t>(below); s > 0; s /= 2) sizes.push_back(s);
-    } else if (extent % step) {
-      sizes.push_back(extent % step);
-    }
-  }
-  struct segment {
-    std::int64_t begin = 0;
-    std::size_t size = 0; // index into sizes
-  };
-  std::int64_t count(std::int64_t extent) const {
-    std::int64_t n = extent / sizes[0];
-    std::int64_t rest = extent % sizes[0];
-    for (std::size_t i = 1; i < sizes.size(); ++i)
-      if (rest >= sizes[i]) ++n, rest -= sizes[i];
-    return n;
-  }
-  segment at(std::int64_t index, std::int64_t extent) const {
-    const std::int64_t full = extent / sizes[0];
-    if (index < full) return {index * sizes[0], 0};
-    segment s{full * sizes[0], 0};
-    for (std::size_t i = 1; i < sizes.size(); ++i) {
-      if (extent - s.begin < sizes[i]) continue;
-      if (index-- == full) return {s.begin, i};
-      s.begin += sizes[i];
-    }
-    return s;
-  }
+struct tile_size {
+  std::int64_t m = 0, n = 0;
 };
 
-constexpr std::size_t aligned(std::size_t bytes) { return (bytes + 4095) / 4096 * 4096; }
-
-/// f(slot, slots) on each of `threads` threads. A library called by f sees one thread: it finds
-/// itself in a parallel region, or, where that has one thread, OpenMP's maximum lowered to one.
-template <class F> void on_slots(int threads, const F& f) {
-#if defined(_OPENMP)
-  if (threads > 1) {
-#pragma omp parallel num_threads(threads)
-    f(omp_get_thread_num(), omp_get_num_threads());
-    return;
+/// The tile of an (m,n) output with sums of k terms: 256 x 256, cut to 128 x 128 while there are
+/// fewer than 16 tiles, and to 64 while there are fewer than 4: a tile of half the side reads its
+/// operands twice as often (long sums: 138 GF/s at 128 x 256, 123 at 128 x 128, 101 at 64 x 128).
+/// Never below 2 M multiply-adds, 25 us on one core: a call costs 1 to 2.
+constexpr tile_size tile_of(std::int64_t m, std::int64_t n, std::int64_t k) {
+  const auto side = [](std::int64_t x) {
+    return static_cast<std::int64_t>(
+        std::bit_ceil(static_cast<std::uint64_t>(x < 256 ? x : std::int64_t{256})));
+  };
+  tile_size t{side(m), side(n)};
+  while (t.m * t.n * k >= 4'000'000) {
+    const std::int64_t tiles = ((m + t.m - 1) / t.m) * ((n + t.n - 1) / t.n);
+    const bool few = tiles < 16, least = tiles < 4;
+    if ((few && t.n > 128) || (least && t.m <= 64 && t.n > 64 && t.m * t.n * k >= 8'000'000)) {
+      t.n /= 2;
+    } else if ((few && t.m > 128) || (least && t.m > 64)) {
+      t.m /= 2;
+    } else {
+      break;
+    }
   }
-  const int before = omp_get_max_threads();
-  omp_set_num_threads(1);
-  f(0, 1);
-  omp_set_num_threads(before);
-#else
-  static_cast<void>(threads);
-  f(0, 1);
-#endif
+  return t;
 }
 
-struct aligned_delete {
-  void operator()(std::byte* p) const { ::operator delete(p, std::align_val_t(4096)); }
-};
+/// The row stride of a copy: whole lines, and an odd number of them, so that rows do not fall into
+/// the same sets of the cache.
+constexpr std::int64_t copy_stride(std::int64_t columns) { return ((columns + 15) / 16 | 1) * 16; }
 
 } // namespace detail
 
-class product_engine;
-
-/// A prepared product. Products of one engine share its workspace: execute one at a time.
-class product {
-public:
-  const product_shape& shape() const { return shape_; }
-
-  /// forward:         a = X, b = W, bias = bias or null, out = Y
-  /// input_gradient:  a = dY, b = W, out = dX
-  /// weight_gradient: a = dY, b = X, out = dW (accumulated into)
-  /// `rows` is M for a shape with dynamic rows (0 ... shape().M), otherwise absent. Allocates
-  /// nothing itself; each of `cell_calls(rows)` library calls may make a few small allocations.
-  void execute(const void* a, const void* b, const void* bias, void* out,
-               std::int64_t rows = -1) const;
-
-  /// Library calls of one execute.
-  std::int64_t cell_calls(std::int64_t rows = -1) const {
-    const auto e = extents(rows);
-    if (few(e.m)) return 0;
-    return rows_.count(e.m) * columns_.count(e.n) * chunks_.count(e.k);
+inline product::extent3 product::extents(std::int64_t rows) const {
+  const std::int64_t M = rows < 0 ? shape_.M : rows;
+  switch (shape_.kind) {
+  case product_kind::forward: return {M, shape_.N, shape_.K};
+  case product_kind::input_gradient: return {M, shape_.K, shape_.N};
+  case product_kind::weight_gradient: return {shape_.N, shape_.K, M};
   }
-  /// Whether bf16 operands are widened to fp32 before they are multiplied.
-  bool widened() const { return widened_; }
+  return {};
+}
 
-private:
-  friend class product_engine;
-  struct extent3 {
-    std::int64_t m = 0, n = 0, k = 0; // of the output and of the sum
-  };
-  /// An operand as the caller stores it, and its copy in the workspace, if it has one.
-  struct operand {
-    bool transposed = false; // stored with the sum's index first (A), last (B)
-    bool copied = false;     // a plain, never transposed copy is what the tiles read
-    std::int64_t stride = 0, copy_stride = 0;
-    std::size_t copy_bytes = 0;
-
-    std::int64_t cell_stride() const { return copied ? copy_stride : stride; }
-    bool cell_transposed() const { return transposed && !copied; }
-  };
-  extent3 extents(std::int64_t rows) const;
-  bool few(std::int64_t rows) const {
-    return shape_.kind == product_kind::forward && rows <= 4 && !shape_.chunk && !shape_.panel;
+inline bool product::run_tile(std::int64_t index, int slot, const extent3& e, const std::byte* a,
+                              const std::byte* b, const std::byte* bias, std::byte* out) const {
+  // Neighbours share the operand that a tile repacks, so that it is still in the core's cache.
+  const std::int64_t nr = rows_.count(e.m), nc = columns_.count(e.n);
+  const bool across = a_.cell_transposed();
+  const auto row = rows_.at(across ? index / nc : index % nr, e.m);
+  const auto column = columns_.at(across ? index % nc : index / nr, e.n);
+  const std::int64_t i0 = row.begin, j0 = column.begin;
+  std::byte* const own = engine_->workspace_.get() + static_cast<std::size_t>(slot) * slot_bytes_;
+  std::byte* const block_a = own + tile_bytes_;
+  std::byte* const block_b = block_a + a_.block_bytes();
+  std::byte* const scratch = block_b + b_.block_bytes();
+  std::byte* const target = out + (i0 * ldc_ + j0) * size_of(shape_.output);
+  const std::byte* const bias_at = bias ? bias + j0 * size_of(cell_type_) : nullptr;
+  const std::int64_t m = rows_.sizes[row.size], n = columns_.sizes[column.size];
+  const std::int64_t chunks = chunks_.count(e.k);
+  for (std::int64_t c = 0; c < chunks; ++c) {
+    const auto chunk = chunks_.at(c, e.k);
+    const std::int64_t k0 = chunk.begin, k = chunks_.sizes[chunk.size];
+    const product_cell& cell = cell_of(row.size, column.size, chunk.size, c > 0);
+    if (!cell.run(slot, block(a_, a, block_a, i0, k0, m, k), block(b_, b, block_b, k0, j0, k, n),
+                  c == 0 ? bias_at : nullptr, tiled_ ? own : target, scratch))
+      return false;
   }
-  void run_few(const extent3& e, const void* x, const void* w, const void* bias, void* y,
-               int threads) const;
-  template <class T> void copy(const operand& o, const void* from, void* copied, std::int64_t rows,
-                               std::int64_t columns, int slot, int slots) const;
-  bool run_tile(std::int64_t index, int slot, const extent3& e, const std::byte* a,
-                const std::byte* b, const std::byte* bias, std::byte* out) const;
-  const product_cell& cell_of(std::size_t row, std::size_t column, std::size_t chunk,
-                              bool later) const {
-    const std::size_t i = (row * columns_.sizes.size() + column) * chunks_.sizes.size() + chunk;
-    return *cells_[2 * i + (later ? 1 : 0)];
+  if (tiled_) {
+    detail::round_tile(reinterpret_cast<const float*>(own), columns_.sizes[0],
+                       reinterpret_cast<bf16*>(target), ldc_, m, n, shape_.accumulate);
   }
+  return true;
+}
 
-  product_shape shape_;
-  product_engine* engine_ = nullptr;
-  operand a_, b_;
-  std::int64_t ldc_ = 0;
-  bool widened_ = false;
-  bool tiled_ = false; // a tile is summed in fp32 and then rounded into a bf16 output
-  dtype cell_type_ = dtype::f32;
-  detail::cut rows_, columns_, chunks_;
-  std::vector<const product_cell*> cells_;
-  // Workspace: per slot [tile][scratch], then the copies of A, B and bias.
-  std::size_t tile_bytes_ = 0, slot_bytes_ = 0, bias_bytes_ = 0;
-};
-
-/// Owns the library handles, every prepared product, and the workspace that they share.
-class product_engine {
-public:
-  struct options {
-    product_type type = product_type::automatic; // of products with bf16 operands
-    int threads = 0;                             // 0: OpenMP's maximum at construction
-    bool eigen_only = false;                     // leave oneDNN out even where it was found
-  };
-
-  product_engine() : product_engine(options{}) {}
-  explicit product_engine(const options& o)
-      : type_(o.type),
-        threads_(o.threads > 0 ? o.threads : thread_count()),
-        eigen_only_(o.eigen_only),
-        eigen_(threads_) {
-#if defined(MEGACPP_WITH_ONEDNN)
-    eigen_only_ = eigen_only_ || !onednn_products::usable();
-    if (!eigen_only_) onednn_ = std::make_unique<onednn_products>(threads_);
-#else
-    eigen_only_ = true;
-#endif
-    if (eigen_only_) type_ = product_type::widened;
-  }
-  product_engine(const product_engine&) = delete;
-  product_engine& operator=(const product_engine&) = delete;
-
-  /// The plan of a shape: found, or created with its library objects and workspace. Throws
-  /// mc::error when the shape is not one that the libraries can compute.
-  const product& prepare(const product_shape& s) {
-    if (const product* p = find(s)) return *p;
-    auto made = make(s);
-    reserve(workspace_of(*made));
-    products_.push_back(std::move(made));
-    return *products_.back();
-  }
-  /// The plan of a shape, or null. Allocates nothing.
-  const product* find(const product_shape& s) const noexcept {
-    for (const auto& p : products_)
-      if (p->shape_ == s) return p.get();
-    return nullptr;
-  }
-
-  /// Grows the workspace; never called in a step.
-  void reserve(std::size_t bytes) {
-    if (bytes <= workspace_bytes_) return;
-    workspace_.reset();
-    workspace_bytes_ = 0;
-    try {
-      workspace_.reset(static_cast<std::byte*>(::operator new(bytes, std::align_val_t(4096))));
-    } catch (const std::bad_alloc&) {
-      throw error(exit_code::memory,
-                  "The workspace of the matrix products, " + std::to_string(bytes) +
-                      " bytes, could not be reserved; use a smaller micro-batch.");
+/// This slot's share of an operand of (rows, columns), or of a block of it, into its plain copy.
+inline void product::copy(const operand& o, const std::byte* from, std::byte* copied,
+                          std::int64_t rows, std::int64_t columns, int slot, int slots) const {
+  const auto run = [&](auto type) {
+    using T = decltype(type);
+    const auto* const in = reinterpret_cast<const T*>(from);
+    auto* const to = reinterpret_cast<accumulator_t<T>*>(copied);
+    if (o.transposed) {
+      detail::transpose(in, o.stride, to, o.copy_stride, columns, rows, slot, slots);
+    } else {
+      detail::copy_rows(in, o.stride, to, o.copy_stride, rows, columns, slot, slots);
     }
-    workspace_bytes_ = bytes;
-  }
-  std::size_t workspace_bytes() const { return workspace_bytes_; }
-  std::size_t products() const { return products_.size(); }
-  int threads() const { return threads_; }
+  };
+  if (shape_.type == dtype::f64) run(double{});
+  else if (shape_.type == dtype::f32) run(float{});
+  else run(bf16{});
+}
 
-  /// How bf16 operands are multiplied; measured at the first call when it is to be chosen.
-  product_type type() {
-    if (type_ == product_type::automatic) measure();
-    return type_;
-  }
+/// Where a tile reads a block of an operand, copied there first if so planned.
+inline const std::byte* product::block(const operand& o, const std::byte* from, std::byte* copied,
+                                       std::int64_t row, std::int64_t column, std::int64_t rows,
+                                       std::int64_t columns) const {
+  if (o.copied == copying::whole)
+    return from + (row * o.copy_stride + column) * size_of(cell_type_);
+  from += (o.transposed ? column * o.stride + row : row * o.stride + column) * size_of(shape_.type);
+  if (o.copied == copying::none) return from;
+  copy(o, from, copied, rows, columns, 0, 1);
+  return copied;
+}
 
-  /// For people: library, version and, for bf16 storage, how it is multiplied.
-  std::string describe(dtype storage = dtype::f32) {
-    if (storage == dtype::f64 || eigen_only_) {
-      return eigen_products::name() +
-             (storage == dtype::bf16 ? ", bf16 storage with widened fp32 products" : "");
-    }
-    std::string text = library();
-    if (storage != dtype::bf16) return text;
-    const bool widened = type() == product_type::widened;
-    text += widened ? ", bf16 storage with widened fp32 products" : ", bf16 products";
-    if (ratio_ > 0) {
-      const int tenths = static_cast<int>(ratio_ * 10 + 0.5);
-      text +=
-          " (measured " + std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) + "x)";
-    }
-    return text;
-  }
+inline void product::run_few(const extent3& e, const void* x, const void* w, const void* bias,
+                             void* y, int threads) const {
+  const auto run = [&](auto type, auto output) {
+    using T = decltype(type);
+    using Out = decltype(output);
+    detail::on_slots(threads, [&](int slot, int slots) {
+      detail::few_rows(static_cast<const T*>(x), a_.stride, static_cast<const T*>(w),
+                       static_cast<const T*>(bias), static_cast<Out*>(y), ldc_, e.m, e.n, e.k, slot,
+                       slots);
+    });
+  };
+  if (shape_.type == dtype::f64) run(double{}, double{});
+  else if (shape_.type == dtype::f32) run(float{}, float{});
+  else if (shape_.output == dtype::f32) run(bf16{}, float{});
+  else run(bf16{}, bf16{});
+}
 
-private:
-  friend class product;
-  std::string library() const {
+inline void product::execute(const void* a, const void* b, const void* bias, void* out,
+                             std::int64_t rows) const {
+  const auto e = extents(shape_.dynamic_rows ? rows : -1);
+  if (shape_.dynamic_rows ? rows < 0 || rows > shape_.M : rows >= 0 && rows != shape_.M)
+    throw error(exit_code::internal, "A matrix product prepared for " + std::to_string(shape_.M) +
+                                         " rows was given " + std::to_string(rows) + ".");
+  if (e.m == 0 || e.k == 0) return;
+  const int threads = std::min(engine_->threads_, thread_count());
+  if (few(e.m)) return run_few(e, a, b, shape_.bias ? bias : nullptr, out, threads);
+  auto* const copies =
+      engine_->workspace_.get() + static_cast<std::size_t>(engine_->threads_) * slot_bytes_;
+  auto at_a = static_cast<const std::byte*>(a);
+  auto at_b = static_cast<const std::byte*>(b);
+  auto at_bias = static_cast<const std::byte*>(shape_.bias ? bias : nullptr);
+  const bool whole_a = a_.copied == copying::whole, whole_b = b_.copied == copying::whole;
+  const bool wide_bias = at_bias && widened_;
+  if (whole_a || whole_b || wide_bias) {
+    std::byte* const copy_a = copies;
+    std::byte* const copy_b = copy_a + a_.whole_bytes();
+    std::byte* const copy_bias = copy_b + b_.whole_bytes();
+    detail::on_slots(threads, [&](int slot, int slots) {
+      if (whole_a) copy(a_, at_a, copy_a, e.m, e.k, slot, slots);
+      if (whole_b) copy(b_, at_b, copy_b, e.k, e.n, slot, slots);
+      if (wide_bias) {
+        detail::copy_rows(static_cast<const bf16*>(bias), e.n, reinterpret_cast<float*>(copy_bias),
+                          e.n, 1, e.n, slot, slots);
+      }
+    });
+    if (whole_a) at_a = copy_a;
+    if (whole_b) at_b = copy_b;
+    if (wide_bias) at_bias = copy_bias;
+  }
+  const std::int64_t tiles = rows_.count(e.m) * columns_.count(e.n);
+  std::atomic<std::int64_t> next{0};
+  std::atomic<bool> good{true};
+  const int team = static_cast<int>(std::min<std::int64_t>(threads, tiles));
+  detail::on_slots(team, [&](int slot, int) {
+    for (std::int64_t t = next.fetch_add(1); t < tiles; t = next.fetch_add(1))
+      if (!run_tile(t, slot, e, at_a, at_b, at_bias, static_cast<std::byte*>(out))) good = false;
+  });
+  if (!good)
+    throw error(exit_code::internal,
+                "oneDNN failed in a matrix product; report this with the output of describe.");
+}
+
+inline const product_cell* product_engine::cell(const product_cell_shape& s) {
+  for (const auto& [shape, made] : cells_)
+    if (shape == s) return made.get();
+  std::unique_ptr<product_cell> made;
 #if defined(MEGACPP_WITH_ONEDNN)
-    return onednn_products::name();
-#else
-    return eigen_products::name();
+  if (!eigen_only_) made = onednn_->make(s);
 #endif
-  }
-  std::size_t workspace_of(const product& p) const {
-    return static_cast<std::size_t>(threads_) * p.slot_bytes_ + p.a_.copy_bytes + p.b_.copy_bytes +
-           p.bias_bytes_;
-  }
-  std::unique_ptr<product> make(const product_shape& s);
-  bool make_cells(product& p);
-  void make_copies(product& p) const;
-  const product_cell* cell(const product_cell_shape& s);
-  void measure();
+  if (!made) made = eigen_.make(s);
+  if (!made) return nullptr;
+  cells_.emplace_back(s, std::move(made));
+  return cells_.back().second.get();
+}
 
-  product_type type_;
-  double ratio_ = 0; // measured time of the type that was not chosen over that of the chosen one
-  int threads_;
-  bool eigen_only_;
-  eigen_products eigen_;
-#if defined(MEGACPP_WITH_ONEDNN)
-  std::unique_ptr<onednn_products> onednn_;
-#endif
-  std::vector<std::pair<product_cell_shape, std::unique_ptr<product_cell>>> cells_;
-  std::vector<std::unique_ptr<product>> products_;
-  std::unique_ptr<std::byte, detail::aligned_delete> workspace_;
-  std::size_t workspace_bytes_ = 0;
-};
+inline bool product_engine::make_cells(product& p) {
+  const product_shape& s = p.shape_;
+  const std::size_t nr = p.rows_.sizes.size(), nc = p.columns_.sizes.size();
+  const std::size_t nk = p.chunks_.sizes.size();
+  const auto e = p.extents(-1);
+  const bool many = p.chunks_.count(e.k) > 1 || nk > 1;
+  const bool adds = s.accumulate && !p.tiled_;
+  std::size_t scratch = 0;
+  p.cells_.assign(2 * nr * nc * nk, nullptr);
+  for (std::size_t i = 0; i < nr * nc * nk * 2; ++i) {
+    const bool later = i % 2 == 1;
+    const std::size_t k = i / 2 % nk, c = i / 2 / nk % nc, r = i / 2 / nk / nc;
+    if (later && !many) continue;
+    product_cell_shape cs;
+    cs.m = p.rows_.sizes[r];
+    cs.n = p.columns_.sizes[c];
+    cs.k = p.chunks_.sizes[k];
+    cs.lda = p.a_.cell_stride();
+    cs.ldb = p.b_.cell_stride();
+    cs.ldc = p.tiled_ ? p.columns_.sizes[0] : p.ldc_;
+    cs.a_transposed = p.a_.cell_transposed();
+    cs.b_transposed = p.b_.cell_transposed();
+    cs.type = p.cell_type_;
+    cs.output = p.tiled_ ? dtype::f32 : s.output;
+    cs.bias = s.bias && !later;
+    cs.accumulate = later || adds;
+    const product_cell* made = cell(cs);
+    if (!made) return false;
+    p.cells_[i] = made;
+    scratch = std::max(scratch, made->scratch_bytes());
+  }
+  p.slot_bytes_ =
+      p.tile_bytes_ + p.a_.block_bytes() + p.b_.block_bytes() + detail::aligned(scratch);
+  return true;
+}
+
+/// Chooses what the tiles read, and from that the chunks of the sum.
+///
+/// bf16 operands that are widened, and transposed ones for Eigen, must be copied. oneDNN repacks a
+/// transposed operand in every tile that reads it, and a plain B whose rows start in one set of the
+/// first-level cache (multiples of 4096 bytes) is slow to read: from 3 tiles on a copy is faster
+/// (by 5 to 20 %), below that the tile's own repacking. Operands of more than 8 MiB (vocabularies)
+/// are copied in blocks that stay in the second-level cache, once in every tile that reads them.
+/// With canonical panels nothing may depend on the number of rows.
+inline void product_engine::make_copies(product& p) const {
+  using copying = product::copying;
+  constexpr std::int64_t large = 8 << 20;
+  const product_shape& s = p.shape_;
+  const auto e = p.extents(-1);
+  const bool eigen = eigen_only_ || p.cell_type_ == dtype::f64;
+  const bool canonical = s.chunk || s.panel;
+  const auto choose = [&](product::operand& o, std::int64_t elements, bool is_b,
+                          std::int64_t readers) {
+    const std::int64_t bytes = elements * size_of(p.cell_type_);
+    if (p.widened_ || (eigen && o.transposed)) {
+      o.copied = bytes > large && !canonical ? copying::block : copying::whole;
+    } else if (!eigen && p.cell_type_ == dtype::f32 &&
+               (o.transposed || (is_b && o.stride % 1024 == 0)) &&
+               (canonical || (readers >= 3 && bytes <= 4 * large))) {
+      o.copied = copying::whole;
+    }
+  };
+  choose(p.a_, e.m * e.k, false, p.columns_.count(e.n));
+  choose(p.b_, e.k * e.n, true, p.rows_.count(e.m));
+
+  // A sum over rows that vary is taken in chunks of at most 256 of them; blocks are at most 768
+  // long.
+  const bool dynamic_sum = s.dynamic_rows && s.kind == product_kind::weight_gradient;
+  const bool blocks = p.a_.copied == copying::block || p.b_.copied == copying::block;
+  const std::int64_t pieces = (e.k + 767) / 768;
+  const std::int64_t chunk = s.chunk       ? s.chunk
+                             : dynamic_sum ? 256
+                             : blocks      ? ((e.k + pieces - 1) / pieces + 15) / 16 * 16
+                                           : e.k;
+  p.chunks_ = detail::cut(e.k, chunk, dynamic_sum);
+
+  const auto size = [&](product::operand& o, std::int64_t rows, std::int64_t columns,
+                        std::int64_t block_rows, std::int64_t block_columns) {
+    if (o.copied == copying::none) return;
+    const bool whole = o.copied == copying::whole;
+    o.copy_stride = detail::copy_stride(whole ? columns : block_columns);
+    o.copy_bytes = detail::aligned(static_cast<std::size_t>((whole ? rows : block_rows) *
+                                                            o.copy_stride * size_of(p.cell_type_)));
+  };
+  size(p.a_, e.m, e.k, p.rows_.sizes[0], p.chunks_.sizes[0]);
+  size(p.b_, e.k, e.n, p.chunks_.sizes[0], p.columns_.sizes[0]);
+  if (p.widened_ && s.bias) {
+    p.bias_bytes_ = detail::aligned(static_cast<std::size_t>(e.n) * sizeof(float));
+  }
+}
+
+inline std::unique_ptr<product> product_engine::make(const product_shape& s) {
+  const auto refuse = [](const std::string& why) {
+    throw error(exit_code::internal, "A matrix product cannot be prepared: " + why + ".");
+  };
+  const bool gradient = s.kind == product_kind::weight_gradient;
+  if (s.M < 1 || s.N < 1 || s.K < 1) refuse("its extents must be at least 1");
+  if (s.x_row() < s.K || s.y_row() < s.N) refuse("a row stride is shorter than its row");
+  if (s.chunk < 0 || s.panel < 0) refuse("its panels must not be negative");
+  if (s.type != dtype::f32 && s.type != dtype::bf16 && s.type != dtype::f64)
+    refuse("its operands must be f32, bf16 or f64");
+  if (gradient ? s.output != accumulator_of(s.type)
+               : s.output != s.type && !(s.type == dtype::bf16 && s.output == dtype::f32))
+    refuse("its output has another type than its operands");
+  if (s.bias && s.kind != product_kind::forward) refuse("only a forward product has a bias");
+  if (gradient != s.accumulate && s.kind != product_kind::input_gradient)
+    refuse("a forward product overwrites its output and a weight gradient accumulates");
+
+  auto made = std::make_unique<product>();
+  product& p = *made;
+  p.shape_ = s;
+  p.engine_ = this;
+  p.a_.transposed = gradient;
+  p.b_.transposed = s.kind == product_kind::forward;
+  p.a_.stride = s.kind == product_kind::forward ? s.x_row() : s.y_row();
+  p.b_.stride = gradient ? s.x_row() : s.K;
+  p.ldc_ = s.kind == product_kind::forward ? s.y_row() : gradient ? s.K : s.x_row();
+  const auto e = p.extents(-1);
+  if (p.few(e.m)) return made;
+  p.widened_ = s.type == dtype::bf16 && type() == product_type::widened;
+  p.cell_type_ = p.widened_ ? dtype::f32 : s.type;
+  auto tile = detail::tile_of(e.m, e.n, e.k);
+  // The same library calls wherever rows are cut at these borders: one row panel for all layouts.
+  if (s.chunk || s.panel) tile.m = product_shape::canonical_rows;
+  p.rows_ = detail::cut(e.m, tile.m, s.dynamic_rows && !gradient);
+  p.columns_ = detail::cut(e.n, s.panel ? s.panel : tile.n, false);
+  make_copies(p);
+  p.tiled_ = s.output == dtype::bf16 && (p.widened_ || p.chunks_.count(e.k) > 1);
+  if (p.tiled_) {
+    p.tile_bytes_ = detail::aligned(
+        static_cast<std::size_t>(p.rows_.sizes[0] * p.columns_.sizes[0]) * sizeof(float));
+  }
+  if (!make_cells(p)) {
+    throw error(exit_code::machine, std::string("This processor has no ") + name_of(p.cell_type_) +
+                                        " products in " + library() +
+                                        "; choose widened products or fp32.");
+  }
+  return made;
+}
+
+/// Times both product types on a 128 x 512 x 512 product of each kind, after a warm-up (the first
+/// call of an OpenMP team is slow), in turn, and keeps the faster by its best round: 15 to 30 ms in
+/// all.
+inline void product_engine::measure() {
+  constexpr std::int64_t M = 128, N = 512, K = 512;
+  constexpr product_kind kinds[] = {product_kind::forward, product_kind::input_gradient,
+                                    product_kind::weight_gradient};
+  double best[2] = {1e30, 1e30};
+  const std::vector<bf16> a(static_cast<std::size_t>(N * K), bf16(0.5f));
+  std::vector<float> out(static_cast<std::size_t>(N * K));
+  type_ = product_type::widened;
+  try {
+    product_engine narrow({product_type::bf16, threads_, false});
+    product_engine wide({product_type::widened, threads_, false});
+    for (int round = 0; round < 7; ++round) {
+      for (int i = 0; i < 2; ++i) {
+        const auto start = std::chrono::steady_clock::now();
+        for (const product_kind kind : kinds) {
+          (i == 0 ? narrow : wide)
+              .prepare(make_product_shape(kind, dtype::bf16, M, N, K))
+              .execute(a.data(), a.data(), nullptr, out.data());
+        }
+        const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - start;
+        if (round > 1) best[i] = std::min(best[i], spent.count());
+      }
+    }
+  } catch (const error& e) {
+    if (e.code() != exit_code::machine) throw;
+    return; // no bf16 products here
+  }
+  if (best[0] < best[1]) type_ = product_type::bf16;
+  ratio_ = std::max(best[0], best[1]) / std::min(best[0], best[1]);
+}
 
 } // namespace mc
-
-#include <megacpp/exec/product_plan.hpp>

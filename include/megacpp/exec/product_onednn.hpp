@@ -1,12 +1,13 @@
 // Tiles of matrix products by oneDNN's matmul primitive, through the C API: 2.x (Debian 12)
 // and 3.x.
 //
-// Every primitive is created for one thread and our own loop runs the tiles in parallel: oneDNN's
-// blocking, and for long sums a split of the sum itself, depend on the thread count it is created
-// for (weight gradients of 2,048 or more tokens differ between 1 and 2 threads), a tile's do not.
-// Each execute makes 5 to 8 mallocs of 300 bytes in all inside oneDNN (its argument map; 9 in 3.2),
-// with the scratchpad given by us; dnnl_sgemm is as fast but allocates its packing buffers, up to
-// 38 MB a call.
+// Every primitive is created and executed for one thread, and our own loop runs the tiles in
+// parallel: the bits of oneDNN's own parallel products are not a function of the shape alone
+// (measured, 2.6.3 fp32: 1 and 2 threads agreed on 11 shapes, but the weight gradient of 3000 rows,
+// 96 x 80, differs at 4; and a primitive made for one thread gives other bits when run on two).
+// Each execute makes 5 to 8 mallocs of 300 bytes in all inside oneDNN 2.6 (its argument map; up to
+// 9 counted in 3.2), with the scratchpad given by us. dnnl_sgemm is as fast, but allocates its
+// packing buffers in every call: 0.15 to 39 MB.
 #pragma once
 
 #include <megacpp/exec/error.hpp>
@@ -113,14 +114,17 @@ public:
 #if defined(_OPENMP)
   one_thread() : before_(omp_get_max_threads()) { omp_set_num_threads(1); }
   ~one_thread() { omp_set_num_threads(before_); }
-
-private:
-  int before_;
 #else
-  one_thread() {}
+  one_thread() = default;
+  ~one_thread() = default;
 #endif
   one_thread(const one_thread&) = delete;
   one_thread& operator=(const one_thread&) = delete;
+
+#if defined(_OPENMP)
+private:
+  int before_;
+#endif
 };
 
 class cell final : public product_cell {
@@ -128,7 +132,7 @@ public:
   cell(const product_cell_shape& s, dnnl_engine_t engine,
        const std::vector<handle<dnnl_stream_t>>& streams)
       : streams_(&streams) {
-    const one_thread guard;
+    [[maybe_unused]] const one_thread guard;
     const descriptor a(s.type, s.m, s.k, s.a_transposed ? 1 : s.lda, s.a_transposed ? s.lda : 1);
     const descriptor b(s.type, s.k, s.n, s.b_transposed ? 1 : s.ldb, s.b_transposed ? s.ldb : 1);
     const descriptor c(s.output, s.m, s.n, s.ldc, 1);

@@ -23,12 +23,10 @@
 namespace mc {
 
 /// A pair of vectors (or numbers) that is summed together.
-template <class X> struct two {
-  X first, second;
-};
+template <class X> struct two { X first, second; };
 
-/// One CPU core. Sums: two vector accumulators take groups in turn, the rest is added to the lanes of
-/// the first from lane 0 on, then a pairwise tree over the lanes.
+/// One CPU core. Sums: two vector accumulators take groups in turn, the rest is added to the lanes
+/// of the first from lane 0 on, then a pairwise tree over the lanes.
 struct core_team {
   static constexpr int threads = 1;
   template <class T> static constexpr int width = lane_count<accumulator_t<T>>;
@@ -118,9 +116,9 @@ private:
 };
 
 #if defined(__CUDACC__)
-/// The threads of a CUDA block (a multiple of 32). Sums: each thread adds its groups in order, then the
-/// lanes of a thread, the threads of a warp by shuffles, and the warps in order through shared memory.
-/// All threads get the result.
+/// The threads of a CUDA block (a multiple of 32). Sums: each thread adds its groups in order, then
+/// the lanes of a thread, the threads of a warp by shuffles, and the warps in order through shared
+/// memory. All threads get the result.
 template <int Threads> struct block_team {
   static_assert(Threads % 32 == 0 && Threads <= 1024);
   static constexpr int threads = Threads;

@@ -44,8 +44,8 @@ template <class V> struct vec_arithmetic {
 
 /// N lanes of float, double, std::int32_t, std::uint32_t or a 64-bit integer. Uninitialised by
 /// default; a scalar converts to N equal lanes.
-template <class A, int N>
-struct vec<A, N, detail::form::array> : detail::vec_arithmetic<vec<A, N>> {
+template <class A, int N> struct vec<A, N, detail::form::array>
+    : detail::vec_arithmetic<vec<A, N>> {
   using value_type = A;
   A v[N];
   vec() = default;
@@ -55,8 +55,8 @@ struct vec<A, N, detail::form::array> : detail::vec_arithmetic<vec<A, N>> {
 };
 
 #if !defined(__CUDACC__)
-template <class A, int N>
-struct vec<A, N, detail::form::native> : detail::vec_arithmetic<vec<A, N>> {
+template <class A, int N> struct vec<A, N, detail::form::native>
+    : detail::vec_arithmetic<vec<A, N>> {
   using value_type = A;
   using type = typename detail::native_of<A, N>::type;
   type v;
@@ -66,8 +66,8 @@ struct vec<A, N, detail::form::native> : detail::vec_arithmetic<vec<A, N>> {
   MEGACPP_HD vec(A x) : v(x - type{}) {}
 };
 
-template <class A, int N>
-struct vec<A, N, detail::form::halves> : detail::vec_arithmetic<vec<A, N>> {
+template <class A, int N> struct vec<A, N, detail::form::halves>
+    : detail::vec_arithmetic<vec<A, N>> {
   using value_type = A;
   vec<A, N / 2> low, high;
   vec() = default;
@@ -88,9 +88,8 @@ template <class A, int N> MEGACPP_HD vec<A, N> counting(A first) {
 }
 
 /// a where the mask is true, b elsewhere.
-template <class A, int N>
-MEGACPP_HD vec<A, N> select(vec<int_like<A>, N> mask, vec<A, N> a,
-                            std::type_identity_t<vec<A, N>> b) {
+template <class A, int N> MEGACPP_HD vec<A, N> select(vec<int_like<A>, N> mask, vec<A, N> a,
+                                                      std::type_identity_t<vec<A, N>> b) {
   return detail::map<A>(detail::chosen{}, mask, a, b);
 }
 
@@ -208,9 +207,7 @@ template <class Op, class A, int N> MEGACPP_HD A across(Op op, vec<A, N> a) {
   if constexpr (N == 1) return a.v[0];
   else return across(op, detail::map<A>(op, lower(a), upper(a)));
 }
-template <class A, int N> MEGACPP_HD A sum_across(vec<A, N> a) {
-  return across(detail::plus{}, a);
-}
+template <class A, int N> MEGACPP_HD A sum_across(vec<A, N> a) { return across(detail::plus{}, a); }
 template <class A, int N> MEGACPP_HD A max_across(vec<A, N> a) {
   return across(detail::greater_of{}, a);
 }
@@ -248,12 +245,13 @@ template <int N> MEGACPP_HD vec<std::uint32_t, N> bf16_bits(vec<float, N> x) {
 }
 
 #if !defined(__CUDACC__)
-// Between N 16-bit and N 32-bit unsigned integers. g++ 12 makes four instructions of the AVX-512 ones.
+// Between N 16-bit and N 32-bit unsigned integers. g++ 12 makes four instructions of the AVX-512
+// ones.
 template <class Into, class X> MEGACPP_HD Into widened(X x) {
 #if defined(__AVX512F__)
   if constexpr (sizeof(X) == 32) {
-    return __builtin_bit_cast(
-        Into, _mm512_maskz_cvtepu16_epi32(0xffff, __builtin_bit_cast(__m256i, x)));
+    return __builtin_bit_cast(Into,
+                              _mm512_maskz_cvtepu16_epi32(0xffff, __builtin_bit_cast(__m256i, x)));
   }
 #endif
   return __builtin_convertvector(x, Into);
@@ -261,8 +259,8 @@ template <class Into, class X> MEGACPP_HD Into widened(X x) {
 template <class Into, class X> MEGACPP_HD Into narrowed(X x) {
 #if defined(__AVX512F__)
   if constexpr (sizeof(X) == 64) {
-    return __builtin_bit_cast(
-        Into, _mm512_maskz_cvtepi32_epi16(0xffff, __builtin_bit_cast(__m512i, x)));
+    return __builtin_bit_cast(Into,
+                              _mm512_maskz_cvtepi32_epi16(0xffff, __builtin_bit_cast(__m512i, x)));
   }
 #endif
   return __builtin_convertvector(x, Into);

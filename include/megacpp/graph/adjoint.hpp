@@ -1,6 +1,6 @@
-// What an op's adjoint sees and says while the backward pass is derived: cotangents of its outputs in,
-// cotangents of its inputs out. That a cotangent's placement is the dual of its value's is checked
-// here, for every op alike, and nobody can declare it otherwise.
+// What an op's adjoint sees and says while the backward pass is derived: cotangents of its outputs
+// in, cotangents of its inputs out. That a cotangent's placement is the dual of its value's is
+// checked here, for every op alike, and nobody can declare it otherwise.
 #pragma once
 
 #include <megacpp/graph/builder.hpp>
@@ -33,7 +33,9 @@ struct backward {
   }
 
   /// Cotangent of a forward value, or -1 while there is none.
-  constexpr value_id of(value_id v) const { return v < 0 ? value_id{-1} : ct[static_cast<unsigned>(v)]; }
+  constexpr value_id of(value_id v) const {
+    return v < 0 ? value_id{-1} : ct[static_cast<unsigned>(v)];
+  }
   /// True if somebody needs the gradient of this value: a trainable parameter or the block's input
   /// lies behind it. An adjoint emits nothing for operands nobody wants.
   constexpr bool wants(value_id v) const { return v >= 0 && wanted[static_cast<unsigned>(v)]; }
@@ -61,8 +63,8 @@ struct backward {
     else have = b.emit(op::sum, {have, id}, line), g.at(have).grad_of = to;
   }
 
-  /// Parameters, and values the prologue derives from them, collect their gradients over micro-batches
-  /// in the main-grad store; all others get one cotangent a micro-batch.
+  /// Parameters, and values the prologue derives from them, collect their gradients over
+  /// micro-batches in the main-grad store; all others get one cotangent a micro-batch.
   constexpr bool accumulates_in_store(value_id v) const {
     const value& x = b.g.at(v);
     if (b.when == phase::epilogue) return false;

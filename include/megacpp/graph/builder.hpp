@@ -1,5 +1,5 @@
-// Building a graph: handles, parameters, inputs, and emitting checked nodes. The builder records the
-// first fault and goes on, so that one mistake gives one error.
+// Building a graph: handles, parameters, inputs, and emitting checked nodes. The builder records
+// the first fault and goes on, so that one mistake gives one error.
 #pragma once
 
 #include <megacpp/graph/op.hpp>
@@ -17,10 +17,12 @@ struct var {
   constexpr place at(axis a) const { return type().at[a]; }
 };
 
-/// Writes the name of a parameter or input, also behind redistributions; of an intermediate, op@line.
+/// Writes the name of a parameter or input, also behind redistributions; of an intermediate,
+/// op@line.
 constexpr void spell(const graph& g, value_id v, text<160>& out) {
   if (v < 0) return;
-  while (g.at(v).producer >= 0 && g.at_node(g.at(v).producer).from != g.at_node(g.at(v).producer).to)
+  while (g.at(v).producer >= 0 &&
+         g.at_node(g.at(v).producer).from != g.at_node(g.at(v).producer).to)
     v = g.at_node(g.at(v).producer).in[0];
   const value& x = g.at(v);
   if (x.scope[0] != 0) out << x.scope << ".";
@@ -54,26 +56,35 @@ struct builder {
 
   constexpr explicit builder(const mesh& m) { g.ranks = m; }
 
-  constexpr void fail(fault f, int line, const char* op, value_id a = -1, value_id b = -1, int over = -1) {
+  constexpr void fail(fault f, int line, const char* op, value_id a = -1, value_id b = -1,
+                      int over = -1) {
     record(g, f, line, op, a, b, over);
   }
 
   constexpr value_id add(const value& v, int line) {
     if (g.value_count == max_values) {
       fail(fault::S004, line, "value");
-      return static_cast<value_id>(max_values - 1);
+      g.value_count /= 2; // goes on over what is there
     }
     g.at(static_cast<value_id>(g.value_count)) = v;
     return static_cast<value_id>(g.value_count++);
   }
 
-  /// Checks a value that enters the graph: states of one-rank axes normalise to invariant, levels are
-  /// set outer to inner in the order of the axes, and sharded extents divide.
+  /// Checks a value that enters the graph: states of one-rank axes normalise to invariant, levels
+  /// are set outer to inner in the order of the axes, no dim stands twice, sharded dims exist and
+  /// their extents divide.
+  /// What is wrong is put right after it is recorded, so that rules need not ask.
   constexpr void normalise(value& v, int line, const char* op) {
-    for (int a = 0; a < axes; ++a)
-      if (g.ranks.trivial(static_cast<axis>(a))) v.at.at[static_cast<unsigned>(a)] = I;
+    for (int a = 0; a < axes; ++a) {
+      place& p = v.at.at[static_cast<unsigned>(a)];
+      const bool lacks = p.s == state::shard && v.find(p.d) < 0;
+      if (lacks && refuse(fault::S003, line, op, v)) g.wrong.what << ": no " << name_of(p.d) << ")";
+      if (lacks || g.ranks.trivial(static_cast<axis>(a))) p = I;
+    }
     for (int i = 0; i < v.rank; ++i) {
-      const extent& e = v.dims[static_cast<unsigned>(i)];
+      extent& e = v.dims[static_cast<unsigned>(i)];
+      if (v.find(e.d) != i && refuse(fault::S003, line, op, v))
+        g.wrong.what << ": " << name_of(e.d) << " twice)";
       std::int64_t ranks = 1;
       std::int8_t level = 0;
       for (int a = 0; a < axes; ++a) {
@@ -82,24 +93,18 @@ struct builder {
         p.level = level++;
         if (g.ranks.sized(static_cast<axis>(a))) ranks *= g.ranks.of(static_cast<axis>(a));
       }
-      if (e.n % ranks != 0 || e.n <= 0) fail_extent(v, e, ranks, line, op);
+      if (e.n > 0 && e.n % ranks == 0) continue;
+      if (refuse(fault::S001, line, op, v))
+        g.wrong.what << ": " << name_of(e.d) << " " << e.n << " over " << ranks << " ranks)";
+      e.n = ranks;
     }
-  }
-  constexpr void fail_extent(const value& v, const extent& e, std::int64_t ranks, int line,
-                             const char* op) {
-    if (g.wrong.code != fault::none) return;
-    g.wrong.code = fault::S001;
-    g.wrong.line = line;
-    g.wrong.what << op << "(";
-    if (v.scope[0] != 0) g.wrong.what << v.scope << ".";
-    g.wrong.what << v.name << ": " << name_of(e.d) << " " << e.n << " over " << ranks << " ranks)";
   }
 
   constexpr var input(feed from, const char* name, dtype t, std::initializer_list<extent> dims,
                       placement at, int line = __builtin_LINE()) {
     value v;
     v.name = name, v.type = t, v.is = role::input, v.from = from, v.at = at;
-    for (const extent& e : dims) v.dims[static_cast<unsigned>(v.rank++)] = e;
+    take(v, dims, line, "input");
     normalise(v, line, "input");
     return {this, add(v, line)};
   }
@@ -111,11 +116,12 @@ struct builder {
                           int line = __builtin_LINE()) {
     value v;
     v.scope = scope, v.name = name, v.type = t, v.is = role::parameter, v.at = at;
-    for (const extent& e : dims) v.dims[static_cast<unsigned>(v.rank++)] = e;
+    take(v, dims, line, "parameter");
     normalise(v, line, "parameter");
     for (int i = 0; i < g.parameter_count; ++i) {
       const value& other = g.at(g.parameters[static_cast<unsigned>(i)].v);
-      if (same(other.scope, scope) && same(other.name, name)) fail(fault::S005, line, "parameter", g.parameters[static_cast<unsigned>(i)].v);
+      if (same(other.scope, scope) && same(other.name, name))
+        fail(fault::S005, line, "parameter", g.parameters[static_cast<unsigned>(i)].v);
     }
     const value_id id = add(v, line);
     if (g.parameter_count == max_parameters) {
@@ -136,18 +142,24 @@ struct builder {
   /// Returns the first output.
   constexpr value_id emit(node n) {
     if (g.node_count == max_nodes) {
-      fail(fault::S004, n.line, n.op->name);
-      return static_cast<value_id>(max_values - 1);
+      fail(fault::S004, n.line, n.op->name, n.in[0]);
+      // whoever asks for the producer of what he gets, or for its further outputs, finds some
+      const auto last = static_cast<value_id>(max_values - 1);
+      g.at(last).producer = static_cast<node_id>(max_nodes - 1);
+      g.at_node(max_nodes - 1).out.fill(last);
+      return last;
     }
     n.when = when;
     n.derived = derived;
     inference c{g, n};
     n.op->rule(c);
-    if (c.wrong != fault::none) fail(c.wrong, n.line, n.op->name, operand(n, c.first), operand(n, c.second), c.over);
+    if (c.wrong != fault::none)
+      fail(c.wrong, n.line, n.op->name, operand(n, c.first), operand(n, c.second), c.over);
     for (int k = 0; k < c.outs; ++k) {
       value& v = c.out[static_cast<unsigned>(k)];
       v.producer = static_cast<node_id>(g.node_count);
       n.out[static_cast<unsigned>(k)] = add(v, n.line);
+      g.at(n.out[static_cast<unsigned>(k)]).producer = v.producer;
     }
     g.at_node(g.node_count++) = n;
     return n.out[0];
@@ -164,6 +176,24 @@ struct builder {
   }
 
 private:
+  constexpr void take(value& v, std::initializer_list<extent> dims, int line, const char* op) {
+    for (const extent& e : dims) {
+      if (v.rank < max_rank) v.dims[static_cast<unsigned>(v.rank++)] = e;
+      else if (refuse(fault::S004, line, op, v)) g.wrong.what << ")";
+    }
+  }
+  /// Records a fault of a value that is not in the graph yet; if it is the first, the caller says
+  /// more and closes the parenthesis.
+  constexpr bool refuse(fault f, int line, const char* op, const value& v) {
+    if (g.wrong.code != fault::none) return false;
+    g.wrong.code = f;
+    g.wrong.line = line;
+    g.wrong.what << op << "(";
+    if (v.scope[0] != 0) g.wrong.what << v.scope << ".";
+    g.wrong.what << v.name;
+    return true;
+  }
+
   static constexpr value_id operand(const node& n, int k) {
     return k < 0 ? value_id{-1} : n.in[static_cast<unsigned>(k)];
   }
@@ -171,8 +201,8 @@ private:
 
 constexpr const value& var::type() const { return b->g.at(id); }
 
-/// An operand with the source line of the expression it stands in, for operators, which take no default
-/// arguments.
+/// An operand with the source line of the expression it stands in, for operators, which take no
+/// default arguments.
 struct located {
   var x;
   int line;

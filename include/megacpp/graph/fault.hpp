@@ -1,5 +1,5 @@
-// Faults: what is wrong with a graph, recorded once (the first), reported as one sentence at compile
-// time (run/report.hpp) or at run time (describe). docs/errors.md explains each code.
+// Faults: what is wrong with a graph, recorded once (the first), reported as one sentence at
+// compile time (run/report.hpp) or at run time (describe). docs/errors.md explains each code.
 #pragma once
 
 #include <cstdint>
@@ -65,10 +65,10 @@ struct fault_record {
 
 constexpr const char* code_of(fault f) {
   constexpr const char* codes[] = {
-      "", "MEGA-P001", "MEGA-P002", "MEGA-P003", "MEGA-P004", "MEGA-P005", "MEGA-P006", "MEGA-P007",
-      "MEGA-P008", "MEGA-P009", "MEGA-P010", "MEGA-P011", "MEGA-P012", "MEGA-P013", "MEGA-P014",
-      "MEGA-S001", "MEGA-S002", "MEGA-S003", "MEGA-S004", "MEGA-S005", "MEGA-C001", "MEGA-C002",
-      "MEGA-C003", "MEGA-M001", "MEGA-M002", "MEGA-B001"};
+      "",          "MEGA-P001", "MEGA-P002", "MEGA-P003", "MEGA-P004", "MEGA-P005", "MEGA-P006",
+      "MEGA-P007", "MEGA-P008", "MEGA-P009", "MEGA-P010", "MEGA-P011", "MEGA-P012", "MEGA-P013",
+      "MEGA-P014", "MEGA-S001", "MEGA-S002", "MEGA-S003", "MEGA-S004", "MEGA-S005", "MEGA-C001",
+      "MEGA-C002", "MEGA-C003", "MEGA-M001", "MEGA-M002", "MEGA-B001"};
   return codes[static_cast<int>(f)];
 }
 
@@ -77,45 +77,64 @@ constexpr const char* sentence_of(fault f) {
   switch (f) {
   case fault::none: return "";
   case fault::P001:
-    return "one operand is sharded along the summed dim and the other is not: shard both along it, or "
+    return "one operand is sharded along the summed dim and the other is not: shard both along it, "
+           "or "
            "gather the sharded one with to(x, axis, R)";
-  case fault::P002: return "the operands are placed differently: bring one to the other's placement with to()";
-  case fault::P003: return "no redistribution leads from this placement to that one: see the table in docs/design.md";
+  case fault::P002:
+    return "the operands are placed differently: bring one to the other's placement with to()";
+  case fault::P003:
+    return "no redistribution leads from this placement to that one: see the table in "
+           "docs/design.md";
   case fault::P004:
-    return "an operand is invariant where another is sharded, so its gradient would never be summed: "
+    return "an operand is invariant where another is sharded, so its gradient would never be "
+           "summed: "
            "convert it with to(x, axis, R)";
   case fault::P005:
-    return "a pending sum enters an op that is not linear in it: reduce it first with to(x, axis, I) or "
+    return "a pending sum enters an op that is not linear in it: reduce it first with to(x, axis, "
+           "I) or "
            "to(x, axis, S(dim))";
   case fault::P006:
-    return "an adjoint gives a cotangent that is not the dual of its value's placement: mend the op's "
+    return "an adjoint gives a cotangent that is not the dual of its value's placement: mend the "
+           "op's "
            "adjoint";
-  case fault::P007: return "the op needs the whole of a dim that is sharded: gather it with to(x, axis, R)";
+  case fault::P007:
+    return "the op needs the whole of a dim that is sharded: gather it with to(x, axis, R)";
   case fault::P008:
     return "an operand is invariant where another is replicated: convert the invariant one with "
            "to(x, axis, R)";
   case fault::P009:
-    return "only the innermost axis of a dim can be gathered or re-sharded: redistribute the inner axis "
+    return "only the innermost axis of a dim can be gathered or re-sharded: redistribute the inner "
+           "axis "
            "first";
   case fault::P010:
     return "a parameter's gradient does not reach the optimizer with the parameter's placement: a "
            "reduction is missing";
   case fault::P011:
-    return "the size of this axis is known only at start, so no extent can be cut or gathered over it: "
+    return "the size of this axis is known only at start, so no extent can be cut or gathered over "
+           "it: "
            "use a sized axis";
   case fault::P012: return "dims in contiguous and balanced order meet: give both the same order";
   case fault::P013: return "dense and expert placements meet outside dispatch and combine";
-  case fault::P014: return "a pass left a node whose outputs are not what its rule says: mend the pass";
-  case fault::S001: return "a sharded extent does not divide by the size of its axis: change the layout or the extent";
+  case fault::P014:
+    return "a pass left a node whose outputs are not what its rule says: mend the pass";
+  case fault::S001:
+    return "a sharded extent does not divide by the size of its axis: change the layout or the "
+           "extent";
   case fault::S002: return "the extents differ: make them equal";
   case fault::S003: return "the dims differ or stand in another order: name and order them alike";
   case fault::S004: return "the graph has more dims, operands, nodes or values than it can hold";
-  case fault::S005: return "two parameters of one graph have one name: rename one, or use the first one's var twice to tie them";
+  case fault::S005:
+    return "two parameters of one graph have one name: rename one, or use the first one's var "
+           "twice to tie them";
   case fault::C001: return "the model's own numbers contradict each other: correct the model";
   case fault::C002: return "the layout does not fit the model: change the layout";
-  case fault::C003: return "the batch does not fit the model or the layout: change micro-batch or sequence";
-  case fault::M001: return "the run does not fit the memory: more tp, pp or dp, recompute, or a smaller micro-batch";
-  case fault::M002: return "a value has no memory or shares it with another live one: mend the pass";
+  case fault::C003:
+    return "the batch does not fit the model or the layout: change micro-batch or sequence";
+  case fault::M001:
+    return "the run does not fit the memory: more tp, pp or dp, recompute, or a smaller "
+           "micro-batch";
+  case fault::M002:
+    return "a value has no memory or shares it with another live one: mend the pass";
   case fault::B001: return "the device has no kernel for this op: specialise kernel_of<&the_op>";
   }
   return "";

@@ -1,5 +1,5 @@
-// Values, nodes and the graph: plain constexpr data. Values (dtype, named dims, extents, placement) are
-// apart from nodes (op, inputs, outputs, attributes, source line).
+// Values, nodes and the graph: plain constexpr data. Values (dtype, named dims, extents, placement)
+// are apart from nodes (op, inputs, outputs, attributes, source line).
 #pragma once
 
 #include <megacpp/graph/fault.hpp>
@@ -17,8 +17,8 @@ inline constexpr int max_nodes = 256, max_values = 448, max_parameters = 48;
 using value_id = std::int16_t;
 using node_id = std::int16_t;
 
-/// Order of a dim's elements over the ranks that share it: contiguous, or balanced (rank i of n holds
-/// the chunks i and 2n-1-i of 2n, so that causal attention costs every rank the same).
+/// Order of a dim's elements over the ranks that share it: contiguous, or balanced (rank i of n
+/// holds the chunks i and 2n-1-i of 2n, so that causal attention costs every rank the same).
 enum class order : std::uint8_t { contiguous, balanced };
 
 /// A named, global extent. Over an axis whose size is known only at start it is local.
@@ -43,8 +43,21 @@ enum class role : std::uint8_t {
 
 /// Which forward input of the model a role::input value is.
 enum class feed : std::uint8_t {
-  none, stream, tokens, labels, positions, documents, token_keys, last, d_output,
-  gradient, master, first_moment, second_moment, weight, token_count // of the update graph, by group
+  none,
+  stream,
+  tokens,
+  labels,
+  positions,
+  documents,
+  token_keys,
+  last,
+  d_output,
+  gradient,
+  master,
+  first_moment,
+  second_moment,
+  weight,
+  token_count // of the update graph, by group
 };
 inline constexpr int max_slots = 8; ///< inputs of one feed
 inline constexpr int feeds = 15 * max_slots;
@@ -62,7 +75,9 @@ struct value {
   node_id producer = -1;
   value_id grad_of = -1; ///< for cotangents and gradients: the forward value
 
-  constexpr const extent& back() const { return dims[static_cast<unsigned>(rank - 1)]; }
+  constexpr const extent& back() const {
+    return dims[static_cast<unsigned>(rank > 0 ? rank - 1 : 0)];
+  }
   constexpr int find(dim d) const {
     for (int i = 0; i < rank; ++i)
       if (dims[static_cast<unsigned>(i)].d == d) return i;
@@ -106,10 +121,10 @@ enum class init : std::uint8_t { zeros, ones, normal };
 struct parameter_info {
   value_id v = -1;
   init how = init::zeros;
-  double std = 0;      ///< of a normal initialisation
-  bool decay = false;  ///< weight decay applies
-  bool frozen = false; ///< no gradient is derived
-  bool tied = false;   ///< the parameter of the same full name in the stem is meant
+  double std = 0;              ///< of a normal initialisation
+  bool decay = false;          ///< weight decay applies
+  bool frozen = false;         ///< no gradient is derived
+  bool tied = false;           ///< the parameter of the same full name in the stem is meant
   std::int64_t valid_rows = 0; ///< of a padded first dim, the rows that exist; 0: all
   int line = 0;                ///< of its declaration
 };
@@ -135,7 +150,8 @@ struct graph {
   }
 };
 
-/// Number of elements one rank holds; a type of its own, so that local and global counts do not mix.
+/// Number of elements one rank holds; a type of its own, so that local and global counts do not
+/// mix.
 struct local_count {
   std::int64_t n = 0;
 };

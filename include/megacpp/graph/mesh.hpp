@@ -6,8 +6,8 @@
 
 namespace mc {
 
-/// Axes of the mesh. dp, cp, tp, pp span the dense mesh; edp, ep, etp, pp fold over the same ranks for
-/// experts. *Axis* is of the mesh, *dim* of a tensor.
+/// Axes of the mesh. dp, cp, tp, pp span the dense mesh; edp, ep, etp, pp fold over the same ranks
+/// for experts. *Axis* is of the mesh, *dim* of a tensor.
 enum class axis : std::uint8_t { dp, cp, tp, pp, edp, ep, etp };
 inline constexpr int axes = 7;
 
@@ -16,8 +16,9 @@ constexpr const char* name_of(axis a) {
   return names[static_cast<int>(a)];
 }
 
-/// What a user writes: how one model is laid out over ranks. dp is absent on purpose: it is the world
-/// size divided by tp * cp * pp, read at start, so that one binary runs on any number of replicas.
+/// What a user writes: how one model is laid out over ranks. dp is absent on purpose: it is the
+/// world size divided by tp * cp * pp, read at start, so that one binary runs on any number of
+/// replicas.
 struct layout {
   int tp = 1;                     ///< tensor parallel
   int pp = 1;                     ///< pipeline stages

@@ -1,6 +1,6 @@
-// What an op is: a name, a rule that infers its outputs, an adjoint that writes its backward pass, and
-// its cost. An op is one constexpr op_info in a header of its own; nodes point to it; execution is the
-// specialisation kernel_of<&the_op>. There is no list of ops anywhere.
+// What an op is: a name, a rule that infers its outputs, an adjoint that writes its backward pass,
+// and its cost. An op is one constexpr op_info in a header of its own; nodes point to it; execution
+// is the specialisation kernel_of<&the_op>. There is no list of ops anywhere.
 #pragma once
 
 #include <megacpp/graph/graph.hpp>
@@ -36,6 +36,18 @@ struct inference {
   constexpr void fail(fault f, int a = -1, int b = -1) {
     if (wrong != fault::none) return;
     wrong = f, first = a, second = b, over = looking;
+  }
+  /// The dims of operand k are the first dims of operand x: same names, extents and order.
+  constexpr void leads(int k, int x) {
+    if (!has(k)) return;
+    looking = -1;
+    for (int i = 0; i < in(k).rank; ++i) {
+      const extent &a = in(x).dims[static_cast<unsigned>(i)],
+                   &b = in(k).dims[static_cast<unsigned>(i)];
+      if (i >= in(x).rank || a.d != b.d) fail(fault::S003, x, k);
+      else if (a.n != b.n) fail(fault::S002, x, k);
+      else if (a.o != b.o) fail(fault::P012, x, k);
+    }
   }
   /// Declares the next output, starting from a copy of `like` without its name, role and placement.
   constexpr value& declare(const value& like) {
@@ -77,8 +89,8 @@ template <const op_info* Op> struct kernel_of;
 
 // --- inference of placements ---------------------------------------------------------------------
 
-/// How an op depends on its differentiable operands: separately linear in each (a product), linear in
-/// all of them together (a sum), any function of each element (nonlinear), or the sum of such a
+/// How an op depends on its differentiable operands: separately linear in each (a product), linear
+/// in all of them together (a sum), any function of each element (nonlinear), or the sum of such a
 /// function over the dims that the output lacks (reduction).
 enum class algebra : std::uint8_t { product, sum, nonlinear, reduction };
 
@@ -129,8 +141,9 @@ constexpr place join(inference& c, axis a, algebra how, const value& out,
     }
   }
   if (partial >= 0) {
-    const bool legal = how == algebra::sum ? others == 0
-                                           : how == algebra::product && partials == 1 && invariant < 0;
+    const bool legal = how == algebra::sum
+                           ? others == 0
+                           : how == algebra::product && partials == 1 && invariant < 0;
     if (!legal) c.fail(fault::P005, partial, invariant >= 0 ? invariant : replicate);
     return P;
   }

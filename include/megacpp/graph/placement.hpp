@@ -6,8 +6,8 @@
 //   partial     pending sum                                        replicate
 //   shard(dim)  split along a named dim                            shard(dim)
 //
-// The four states and their duality are those of varying-manual-axes types (JAX shard_map, "invarying /
-// varying / unreduced / reduced") and of spmd_types.
+// The four states and their duality are those of varying-manual-axes types (JAX shard_map,
+// "invarying / varying / unreduced / reduced") and of spmd_types.
 #pragma once
 
 #include <megacpp/graph/mesh.hpp>
@@ -19,21 +19,34 @@ namespace mc {
 
 /// Names of tensor dims. One tensor never has the same name twice.
 enum class dim : std::uint8_t {
-  none, batch, sequence, hidden, heads, kv_heads, head_dim, ffn, vocabulary, vocabulary_part,
-  position, expert, rows, elements, copies
+  none,
+  batch,
+  sequence,
+  hidden,
+  heads,
+  kv_heads,
+  head_dim,
+  ffn,
+  vocabulary,
+  vocabulary_part,
+  position,
+  expert,
+  rows,
+  elements,
+  copies
 };
 
 constexpr const char* name_of(dim d) {
-  constexpr const char* names[] = {"-", "batch", "sequence", "hidden", "heads", "kv_heads", "head_dim",
-                                   "ffn", "vocabulary", "vocabulary_part", "position", "expert", "rows",
-                                   "elements", "copies"};
+  constexpr const char* names[] = {
+      "-",          "batch",           "sequence", "hidden", "heads", "kv_heads", "head_dim", "ffn",
+      "vocabulary", "vocabulary_part", "position", "expert", "rows",  "elements", "copies"};
   return names[static_cast<int>(d)];
 }
 
 enum class state : std::uint8_t { invariant, replicate, partial, shard };
 
-/// State on one axis. For shard: the dim, and the level of this axis among those that shard the same
-/// dim, 0 outermost; only the innermost axis of a dim may be gathered or re-sharded.
+/// State on one axis. For shard: the dim, and the level of this axis among those that shard the
+/// same dim, 0 outermost; only the innermost axis of a dim may be gathered or re-sharded.
 struct place {
   state s = state::invariant;
   dim d = dim::none;
@@ -47,8 +60,9 @@ inline constexpr place I{}, R{state::replicate}, P{state::partial};
 /// Shard along a named dim.
 constexpr place S(dim d) { return {state::shard, d, 0}; }
 
-/// The state an operand without the sharded dim needs beside one placed so: replicate beside a shard
-/// (each rank uses it for its own part, so its gradient is a pending sum), invariant beside invariant.
+/// The state an operand without the sharded dim needs beside one placed so: replicate beside a
+/// shard (each rank uses it for its own part, so its gradient is a pending sum), invariant beside
+/// invariant.
 constexpr place beside(place p) { return p.s == state::shard ? R : p; }
 
 constexpr place cotangent(place p) {

@@ -44,11 +44,11 @@ template <class T> struct backward_buffers {
   G *dkey, *dvalue;          // (Sk in one pass, key_tile in two; padded D)
   G *key, *value;            // the same, where T is narrower than G
 
-  std::int64_t bytes;        // of one thread
+  std::int64_t bytes; // of one thread
 
   constexpr backward_buffers(carver c, const shape& s) {
-    const std::int64_t kept = one_pass_fits<T>(s) ? std::max<std::int64_t>(s.keys, key_tile)
-                                                  : key_tile;
+    const std::int64_t kept =
+        one_pass_fits<T>(s) ? std::max<std::int64_t>(s.keys, key_tile) : key_tile;
     const std::int64_t room = kept * padded<G>(s.head_dim);
     const std::int64_t columns = s.head_dim * query_tile<G>;
     const std::int64_t rows = padded<G>(s.head_dim) * query_tile<G>;
@@ -93,7 +93,7 @@ template <class T> struct query_side {
   using G = accumulator_t<T>;
   query_marks<G> marks;
   std::int64_t token, head, first, n;
-  alignas(64) G lse[query_tile<G>];   // to the base 2
+  alignas(64) G lse[query_tile<G>]; // to the base 2
   alignas(64) G delta[query_tile<G>];
 
   void set(const backward_call<T>& x, std::int64_t b, std::int64_t h, std::int64_t at,
@@ -190,16 +190,14 @@ void backward_tile(const query_side<T>& q, const key_marks& marks, const tile_pl
                             keys, width, seen, tile::start::c);
     }
     if (dquery)
-      tile::multiply<tile::contiguous::row>(
-          operands{key.data + p.first * key.stride, key.stride, dscore, row,
-                   buffer.dquery + p.from * w, row},
-          dim, seen, keys, tile::start::c);
+      tile::multiply<tile::contiguous::row>(operands{key.data + p.first * key.stride, key.stride,
+                                                     dscore, row, buffer.dquery + p.from * w, row},
+                                            dim, seen, keys, tile::start::c);
   }
 }
 
-template <class T>
-void store_dquery(const backward_call<T>& x, const query_side<T>& q,
-                  const backward_buffers<T>& buffer) {
+template <class T> void store_dquery(const backward_call<T>& x, const query_side<T>& q,
+                                     const backward_buffers<T>& buffer) {
   using G = accumulator_t<T>;
   alignas(64) G factor[query_tile<G>];
   std::fill(factor, factor + query_tile<G>, static_cast<G>(x.options.scale));
@@ -208,9 +206,9 @@ void store_dquery(const backward_call<T>& x, const query_side<T>& q,
 }
 
 /// n rows of sums (n, padded D) -> rows of T at `token`.
-template <class T, class G>
-void store_rows(const G* from, G factor, const shape& s, std::int64_t token, std::int64_t kv_head,
-                std::int64_t n, head_rows<T> to) {
+template <class T, class G> void store_rows(const G* from, G factor, const shape& s,
+                                            std::int64_t token, std::int64_t kv_head,
+                                            std::int64_t n, head_rows<T> to) {
   const std::int64_t dim = s.head_dim;
   for (std::int64_t j = 0; j < n; ++j)
     for (std::int64_t d = 0; d < dim; d += tile::lanes<G>)
@@ -219,9 +217,8 @@ void store_rows(const G* from, G factor, const shape& s, std::int64_t token, std
 }
 
 /// dq of one query tile, and in one pass its part of dk and dv: key tiles ascending.
-template <class T, class Tile>
-void for_key_tiles(const backward_call<T>& x, const query_side<T>& q, const key_marks& keys,
-                   Tile f) {
+template <class T, class Tile> void for_key_tiles(const backward_call<T>& x, const query_side<T>& q,
+                                                  const key_marks& keys, Tile f) {
   for (std::int64_t at = q.marks.first_key / key_tile * key_tile; at < q.marks.last_key;
        at += key_tile) {
     const int count = static_cast<int>(std::min<std::int64_t>(key_tile, x.s.keys - at));
@@ -231,9 +228,8 @@ void for_key_tiles(const backward_call<T>& x, const query_side<T>& q, const key_
 }
 
 /// dq, dk and dv of one kv head and its group of query heads.
-template <class T>
-void backward_kv_head(const backward_call<T>& x, std::int64_t b, std::int64_t kv_head,
-                      const backward_buffers<T>& buffer) {
+template <class T> void backward_kv_head(const backward_call<T>& x, std::int64_t b,
+                                         std::int64_t kv_head, const backward_buffers<T>& buffer) {
   using G = accumulator_t<T>;
   const shape& s = x.s;
   const std::int64_t dim = s.head_dim, width = padded<G>(dim), group = s.heads / s.kv_heads;
@@ -262,9 +258,9 @@ void backward_kv_head(const backward_call<T>& x, std::int64_t b, std::int64_t kv
 }
 
 /// First of two passes: dq of one query tile.
-template <class T>
-void backward_queries(const backward_call<T>& x, std::int64_t b, std::int64_t head,
-                      std::int64_t first, const backward_buffers<T>& buffer) {
+template <class T> void backward_queries(const backward_call<T>& x, std::int64_t b,
+                                         std::int64_t head, std::int64_t first,
+                                         const backward_buffers<T>& buffer) {
   using G = accumulator_t<T>;
   const std::int64_t dim = x.s.head_dim, kv_head = head / (x.s.heads / x.s.kv_heads);
   const key_marks marks(x.s, x.options, b);
@@ -284,9 +280,9 @@ void backward_queries(const backward_call<T>& x, std::int64_t b, std::int64_t he
 }
 
 /// Second of two passes: dk and dv of one key tile, over the group's heads and ascending queries.
-template <class T>
-void backward_keys(const backward_call<T>& x, std::int64_t b, std::int64_t kv_head,
-                   std::int64_t at, const backward_buffers<T>& buffer) {
+template <class T> void backward_keys(const backward_call<T>& x, std::int64_t b,
+                                      std::int64_t kv_head, std::int64_t at,
+                                      const backward_buffers<T>& buffer) {
   using G = accumulator_t<T>;
   const shape& s = x.s;
   const std::int64_t dim = s.head_dim, width = padded<G>(dim), group = s.heads / s.kv_heads;
@@ -295,16 +291,15 @@ void backward_keys(const backward_call<T>& x, std::int64_t b, std::int64_t kv_he
   const key_marks marks(s, x.options, b);
   std::fill(buffer.dkey, buffer.dkey + count * width, G(0));
   std::fill(buffer.dvalue, buffer.dvalue + count * width, G(0));
-  const auto key = widened<G>(x.k.data + token * x.k.stride + kv_head * dim, x.k.stride, count, dim,
-                              buffer.key);
+  const auto key =
+      widened<G>(x.k.data + token * x.k.stride + kv_head * dim, x.k.stride, count, dim, buffer.key);
   const auto value = widened<G>(x.v.data + token * x.v.stride + kv_head * dim, x.v.stride, count,
                                 dim, buffer.value);
   query_side<T> q;
   for (std::int64_t head = kv_head * group; head < (kv_head + 1) * group; ++head)
     for (std::int64_t first = 0; first < s.queries; first += query_tile<G>) {
       // Whether the tile is seen at all costs little beside packing its queries.
-      q.marks.set(s, x.options, b, first,
-                  std::min<std::int64_t>(query_tile<G>, s.queries - first));
+      q.marks.set(s, x.options, b, first, std::min<std::int64_t>(query_tile<G>, s.queries - first));
       if (at >= q.marks.last_key || at + count <= q.marks.first_key) continue;
       const tile_plan plan = plan_tile(q.marks, marks, at, count);
       if (plan.parts == 0) continue;
@@ -327,15 +322,12 @@ constexpr std::int64_t attention_backward_bytes(const attention_shape<E...>& s, 
 /// do (B, Sq, A, D), the inputs and results of attention_forward -> dq (B, Sq, A, D), dk and dv
 /// (B, Sk, K, D), overwritten. A query that sees no key, and a key that no query sees, get zero.
 /// The bits do not depend on scratch.threads, nor on which extents are constants.
-template <class T, class... E>
-void attention_backward(const attention_shape<E...>& extents, const attention_visibility& options,
-                        std::type_identity_t<head_rows<const T>> dout,
-                        std::type_identity_t<head_rows<const T>> q,
-                        std::type_identity_t<head_rows<const T>> k,
-                        std::type_identity_t<head_rows<const T>> v,
-                        std::type_identity_t<head_rows<const T>> o, const accumulator_t<T>* lse,
-                        head_rows<T> dq, head_rows<T> dk, head_rows<T> dv,
-                        attention_scratch scratch) {
+template <class T, class... E> void attention_backward(
+    const attention_shape<E...>& extents, const attention_visibility& options,
+    std::type_identity_t<head_rows<const T>> dout, std::type_identity_t<head_rows<const T>> q,
+    std::type_identity_t<head_rows<const T>> k, std::type_identity_t<head_rows<const T>> v,
+    std::type_identity_t<head_rows<const T>> o, const accumulator_t<T>* lse, head_rows<T> dq,
+    head_rows<T> dk, head_rows<T> dv, attention_scratch scratch) {
   using G = accumulator_t<T>;
   using buffers = tiled::backward_buffers<T>;
   const tiled::shape s = tiled::run_time(extents);
@@ -353,16 +345,15 @@ void attention_backward(const attention_shape<E...>& extents, const attention_vi
   const std::int64_t q_tiles = (s.queries + q_tile - 1) / q_tile;
   const std::int64_t k_tiles = (s.keys + k_tile - 1) / k_tile;
   // The tiles with the most work under a causal mask go first: late queries, early keys.
-  tiled::for_tasks(s.batch * s.heads * q_tiles, scratch.threads,
-                       [&](std::int64_t t, int thread) {
+  tiled::for_tasks(s.batch * s.heads * q_tiles, scratch.threads, [&](std::int64_t t, int thread) {
     tiled::backward_queries(call, t / q_tiles / s.heads, t / q_tiles % s.heads,
-                                (q_tiles - 1 - t % q_tiles) * q_tile, buffer(thread));
+                            (q_tiles - 1 - t % q_tiles) * q_tile, buffer(thread));
   });
   tiled::for_tasks(s.batch * s.kv_heads * k_tiles, scratch.threads,
-                       [&](std::int64_t t, int thread) {
-    tiled::backward_keys(call, t / k_tiles / s.kv_heads, t / k_tiles % s.kv_heads,
-                             t % k_tiles * k_tile, buffer(thread));
-  });
+                   [&](std::int64_t t, int thread) {
+                     tiled::backward_keys(call, t / k_tiles / s.kv_heads, t / k_tiles % s.kv_heads,
+                                          t % k_tiles * k_tile, buffer(thread));
+                   });
 }
 
 } // namespace mc

@@ -19,9 +19,9 @@ namespace tiled {
 
 template <class T> struct forward_buffers {
   using G = accumulator_t<T>;
-  G *query, *out;  // (D, query_tile)
-  G* score;        // (key_tile, query_tile)
-  G *key, *value;  // (key_tile, padded D), where T is narrower than G
+  G *query, *out; // (D, query_tile)
+  G* score;       // (key_tile, query_tile)
+  G *key, *value; // (key_tile, padded D), where T is narrower than G
 
   std::int64_t bytes; // of one thread
 
@@ -44,9 +44,8 @@ template <class G, class F> MEGACPP_HD void each_row(int first, int last, F f) {
   for (; j < last; ++j) f(j, std::integral_constant<int, 0>{});
 }
 
-template <class G>
-void hide(const query_marks<G>& q, const key_marks& k, std::int64_t tile_first, const segment& s,
-          G* score) {
+template <class G> void hide(const query_marks<G>& q, const key_marks& k, std::int64_t tile_first,
+                             const segment& s, G* score) {
   const auto none = tile::broadcast<G>(-std::numeric_limits<G>::infinity());
   for (int g = s.from; g < s.to; ++g) {
     if (!(s.masked >> g & 1u)) continue;
@@ -70,21 +69,23 @@ bool soften(const tile_plan& plan, int registers, G* score, G* m, G* l, G* alpha
     V top[4] = {before, before, before, before};
     for (const segment& s : plan)
       if (s.from <= g && g < s.to)
-        each_row<G>(s.first, s.last, [&](int j, auto c) __attribute__((always_inline)) {
-          top[c] = tile::max<G>(tile::load<G>(score + j * query_tile<G> + g * w), top[c]);
-        });
+        each_row<G>(
+            s.first, s.last, [&](int j, auto c) __attribute__((always_inline)) {
+              top[c] = tile::max<G>(tile::load<G>(score + j * query_tile<G> + g * w), top[c]);
+            });
     const V now = tile::max<G>(tile::max<G>(top[0], top[1]), tile::max<G>(top[2], top[3]));
     const V base = now == none ? V{} : now; // a row that has seen no key yet
     const V factor = tile::exp2<G>(before - base);
     V sum[4] = {};
     for (const segment& s : plan)
       if (s.from <= g && g < s.to)
-        each_row<G>(s.first, s.last, [&](int j, auto c) __attribute__((always_inline)) {
-          G* const p = score + j * query_tile<G> + g * w;
-          const V e = tile::exp2<G>(tile::load<G>(p) - base);
-          tile::store<G>(p, e);
-          sum[c] += e;
-        });
+        each_row<G>(
+            s.first, s.last, [&](int j, auto c) __attribute__((always_inline)) {
+              G* const p = score + j * query_tile<G> + g * w;
+              const V e = tile::exp2<G>(tile::load<G>(p) - base);
+              tile::store<G>(p, e);
+              sum[c] += e;
+            });
     tile::store<G>(m + g * w, now);
     tile::store<G>(l + g * w, tile::fma<G>(tile::load<G>(l + g * w), factor,
                                            (sum[0] + sum[1]) + (sum[2] + sum[3])));
@@ -121,8 +122,8 @@ void forward_tile(const shape& s, const attention_visibility& o, head_rows<const
     const tile_plan plan = plan_tile(marks, keys, at, count);
     if (plan.parts == 0) continue;
     const std::int64_t token = b * s.keys + at;
-    const rows_of<G> key = widened<G>(k.data + token * k.stride + kv_head * dim, k.stride, count,
-                                      dim, buffer.key);
+    const rows_of<G> key =
+        widened<G>(k.data + token * k.stride + kv_head * dim, k.stride, count, dim, buffer.key);
     for (const segment& p : plan) {
       tile::multiply<tile::contiguous::depth>(
           tile::operands<G>{key.data + p.first * key.stride, key.stride, buffer.query + p.from * w,
@@ -139,13 +140,13 @@ void forward_tile(const shape& s, const attention_visibility& o, head_rows<const
           G* const x = buffer.out + d * row + g * w;
           tile::store<G>(x, tile::load<G>(x) * tile::load<G>(alpha + g * w));
         }
-    const rows_of<G> value = widened<G>(v.data + token * v.stride + kv_head * dim, v.stride, count,
-                                        dim, buffer.value);
+    const rows_of<G> value =
+        widened<G>(v.data + token * v.stride + kv_head * dim, v.stride, count, dim, buffer.value);
     for (const segment& p : plan)
       tile::multiply<tile::contiguous::row>(
           tile::operands<G>{value.data + p.first * value.stride, value.stride,
-                            buffer.score + p.first * row + p.from * w, row,
-                            buffer.out + p.from * w, row},
+                            buffer.score + p.first * row + p.from * w, row, buffer.out + p.from * w,
+                            row},
           dim, (p.to - p.from) * w, p.last - p.first,
           begun || !whole ? tile::start::c : tile::start::zero);
     begun = true;
@@ -157,8 +158,8 @@ void forward_tile(const shape& s, const attention_visibility& o, head_rows<const
     statistics[i] = l[i] == G(0) ? -std::numeric_limits<G>::infinity()
                                  : m[i] * std::numbers::ln2_v<G> + std::log(l[i]);
   for (int i = 0; i < marks.used * w; ++i) alpha[i] = l[i] == G(0) ? G(0) : G(1) / l[i];
-  unpack_columns<G>(buffer.out, alpha, n, dim,
-                    out.data + q_token * out.stride + head * dim, out.stride);
+  unpack_columns<G>(buffer.out, alpha, n, dim, out.data + q_token * out.stride + head * dim,
+                    out.stride);
 }
 
 } // namespace tiled
@@ -191,7 +192,7 @@ void attention_forward(const attention_shape<E...>& extents, const attention_vis
     const std::int64_t head = t / tiles % s.heads, b = t / tiles / s.heads;
     const tiled::forward_buffers<T> buffer({memory + thread * each}, s);
     tiled::forward_tile<T>(s, options, q, k, v, o, lse, b, head, first,
-                               std::min(tile, s.queries - first), buffer);
+                           std::min(tile, s.queries - first), buffer);
   });
 }
 

@@ -145,8 +145,7 @@ template <class G> struct query_marks {
       for (int l = 0; l < tile::lanes<G>; ++l) {
         const int lane = g * tile::lanes<G> + l;
         const std::int64_t i = first + std::min<std::int64_t>(lane, n - 1);
-        const std::int64_t p =
-            o.query_position ? o.query_position[b * s.queries + i] : i + ahead;
+        const std::int64_t p = o.query_position ? o.query_position[b * s.queries + i] : i + ahead;
         const std::int64_t high = o.causal || o.window > 0 ? p : most;
         const std::int64_t low = o.window > 0 ? std::max(p - o.window, least) : least;
         const std::int64_t d = o.query_document ? o.query_document[b * s.queries + i] : 0;
@@ -240,9 +239,8 @@ tile_plan plan_tile(const query_marks<G>& q, const key_marks& k, std::int64_t ti
 }
 
 /// Lanes of register g that do not see key j of the sequence.
-template <class G>
-MEGACPP_HD tile::mask<G> hidden(const query_marks<G>& q, const key_marks& k, std::int64_t j,
-                                int g) {
+template <class G> MEGACPP_HD tile::mask<G> hidden(const query_marks<G>& q, const key_marks& k,
+                                                   std::int64_t j, int g) {
   const tile::integer<G> p = k.position_of(j), d = k.document_of(j);
   const int lane = g * tile::lanes<G>;
   return (tile::load_integer<G>(q.upper + lane) < p) |
@@ -251,9 +249,8 @@ MEGACPP_HD tile::mask<G> hidden(const query_marks<G>& q, const key_marks& k, std
 }
 
 /// One square of the packing below: all its rows, the first `columns` of its columns.
-template <class G, class T>
-MEGACPP_HD void pack_square(const T* from, std::int64_t stride, std::int64_t columns, G factor,
-                            G* to) {
+template <class G, class T> MEGACPP_HD void pack_square(const T* from, std::int64_t stride,
+                                                        std::int64_t columns, G factor, G* to) {
   tile::vector<G> v[tile::lanes<G>];
   tile::unroll<tile::lanes<G>>([&](auto r) __attribute__((always_inline)) {
     v[r] = tile::load<G>(from + r * stride) * factor;
@@ -266,9 +263,8 @@ MEGACPP_HD void pack_square(const T* from, std::int64_t stride, std::int64_t col
 
 /// to[d * query_tile + i] = factor * from[i * stride + d] for n rows; lanes up to a whole register
 /// are zero.
-template <class G, class T>
-void pack_columns(const T* from, std::int64_t stride, std::int64_t n, std::int64_t head_dim,
-                  G factor, G* to) {
+template <class G, class T> void pack_columns(const T* from, std::int64_t stride, std::int64_t n,
+                                              std::int64_t head_dim, G factor, G* to) {
   constexpr int w = tile::lanes<G>;
   for (std::int64_t i = 0; i < n; i += w)
     for (std::int64_t d = 0; d < head_dim; d += w) {
@@ -288,9 +284,8 @@ void pack_columns(const T* from, std::int64_t stride, std::int64_t n, std::int64
 }
 
 /// to[i * stride + d] = from[d * query_tile + i] * factor[i] for n rows.
-template <class G, class T>
-void unpack_columns(const G* from, const G* factor, std::int64_t n, std::int64_t head_dim, T* to,
-                    std::int64_t stride) {
+template <class G, class T> void unpack_columns(const G* from, const G* factor, std::int64_t n,
+                                                std::int64_t head_dim, T* to, std::int64_t stride) {
   constexpr int w = tile::lanes<G>;
   for (std::int64_t i = 0; i < n; i += w) {
     const tile::vector<G> f = tile::load<G>(factor + i);
@@ -298,8 +293,8 @@ void unpack_columns(const G* from, const G* factor, std::int64_t n, std::int64_t
       const std::int64_t columns = head_dim - d, rows = n - i;
       tile::vector<G> v[w];
       tile::unroll<w>([&](auto r) __attribute__((always_inline)) {
-        v[r] = r < columns ? tile::load<G>(from + (d + r) * query_tile<G> + i) * f
-                           : tile::vector<G>{};
+        v[r] =
+            r < columns ? tile::load<G>(from + (d + r) * query_tile<G> + i) * f : tile::vector<G>{};
       });
       tile::transpose<G>(v);
       T* const corner = to + i * stride + d;
@@ -310,9 +305,8 @@ void unpack_columns(const G* from, const G* factor, std::int64_t n, std::int64_t
         continue;
       }
       alignas(64) G edge[w * w];
-      tile::unroll<w>([&](auto r) __attribute__((always_inline)) {
-        tile::store<G>(edge + r * w, v[r]);
-      });
+      tile::unroll<w>([&](auto r)
+                          __attribute__((always_inline)) { tile::store<G>(edge + r * w, v[r]); });
       for (std::int64_t r = 0; r < std::min<std::int64_t>(w, rows); ++r)
         tile::store_first<G>(corner + r * stride, tile::load<G>(edge + r * w), columns);
     }
@@ -320,16 +314,15 @@ void unpack_columns(const G* from, const G* factor, std::int64_t n, std::int64_t
 }
 
 /// to[i * padded + d] = from[i * stride + d] for n rows, zero for d >= D and for rows [n, rows).
-template <class G, class T>
-void pack_rows(const T* from, std::int64_t stride, std::int64_t n, std::int64_t rows,
-               std::int64_t head_dim, G* to) {
+template <class G, class T> void pack_rows(const T* from, std::int64_t stride, std::int64_t n,
+                                           std::int64_t rows, std::int64_t head_dim, G* to) {
   constexpr int w = tile::lanes<G>;
   const std::int64_t row = padded<G>(head_dim);
   for (std::int64_t i = 0; i < rows; ++i)
     for (std::int64_t d = 0; d < head_dim; d += w)
-      tile::store<G>(to + i * row + d,
-                     i < n ? tile::load_first<G>(from + i * stride + d, head_dim - d)
-                           : tile::vector<G>{});
+      tile::store<G>(
+          to + i * row + d,
+          i < n ? tile::load_first<G>(from + i * stride + d, head_dim - d) : tile::vector<G>{});
 }
 
 /// Keys or values as G in rows: where they lie, or widened.
@@ -338,9 +331,8 @@ template <class G> struct rows_of {
   std::int64_t stride;
 };
 /// Rows of T as G: themselves, or a copy in `room` (n, padded).
-template <class G, class T>
-rows_of<G> widened(const T* from, std::int64_t stride, std::int64_t n, std::int64_t head_dim,
-                   G* room) {
+template <class G, class T> rows_of<G> widened(const T* from, std::int64_t stride, std::int64_t n,
+                                               std::int64_t head_dim, G* room) {
   if constexpr (std::is_same_v<G, T>) {
     (void)n, (void)head_dim, (void)room;
     return {from, stride};

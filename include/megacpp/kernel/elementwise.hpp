@@ -26,29 +26,35 @@ template <> struct kernel_of<&op::accumulate> {
 
 template <> struct kernel_of<&op::gelu> {
   template <class T, class Call> static void run(Call& c) {
-    if (c.attr().i[0] != 0) rows::activation<rows::gelu_exact>(c.in_size(0), c.template in<T>(0), c.template out<T>(0));
+    if (c.attr().i[0] != 0)
+      rows::activation<rows::gelu_exact>(c.in_size(0), c.template in<T>(0), c.template out<T>(0));
     else rows::activation<rows::gelu_tanh>(c.in_size(0), c.template in<T>(0), c.template out<T>(0));
   }
 };
 template <> struct kernel_of<&op::gelu_grad> { // dy, x
   template <class T, class Call> static void run(Call& c) {
     const std::int64_t n = c.in_size(0);
-    if (c.attr().i[0] != 0) rows::activation_dx<rows::gelu_exact>(n, c.template in<T>(0), c.template in<T>(1), c.template out<T>(0));
-    else rows::activation_dx<rows::gelu_tanh>(n, c.template in<T>(0), c.template in<T>(1), c.template out<T>(0));
+    if (c.attr().i[0] != 0)
+      rows::activation_dx<rows::gelu_exact>(n, c.template in<T>(0), c.template in<T>(1),
+                                            c.template out<T>(0));
+    else
+      rows::activation_dx<rows::gelu_tanh>(n, c.template in<T>(0), c.template in<T>(1),
+                                           c.template out<T>(0));
   }
 };
 
 template <> struct kernel_of<&op::swiglu> {
   template <class T, class Call> static void run(Call& c) {
     const auto width = c.template in_span<0, -1, 0>();
-    rows::swiglu(c.in_rows(0), width, width, c.template in<T>(0), c.template in<T>(1), c.template out<T>(0));
+    rows::swiglu(c.in_rows(0), width, width, c.template in<T>(0), c.template in<T>(1),
+                 c.template out<T>(0));
   }
 };
 template <> struct kernel_of<&op::swiglu_grad> { // dy, gate, up
   template <class T, class Call> static void run(Call& c) {
     const auto width = c.template in_span<0, -1, 0>();
-    rows::swiglu_backward(c.in_rows(0), width, width, c.template in<T>(0), c.template in<T>(1), c.template in<T>(2),
-                          c.template out<T>(0), c.template out<T>(1));
+    rows::swiglu_backward(c.in_rows(0), width, width, c.template in<T>(0), c.template in<T>(1),
+                          c.template in<T>(2), c.template out<T>(0), c.template out<T>(1));
   }
 };
 

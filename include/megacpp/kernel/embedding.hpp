@@ -16,57 +16,69 @@ namespace mc {
 
 template <> struct kernel_of<&op::embedding> { // ids, table
   template <class T, class Call> static void run(Call& c) {
-    rows::embedding(c.in_size(0), c.template in_span<1, 1, 2>(), c.template in<T>(1), c.origin(c.value_in(1), 0),
-                    std::int64_t{c.template in_span<1, 0, 1>()}, c.template in<std::int32_t>(0), c.template out<T>(0));
+    rows::embedding(c.in_size(0), c.template in_span<1, 1, 2>(), c.template in<T>(1),
+                    c.origin(c.value_in(1), 0), std::int64_t{c.template in_span<1, 0, 1>()},
+                    c.template in<std::int32_t>(0), c.template out<T>(0));
   }
 };
 template <> struct kernel_of<&op::embedding_grad> { // dy, ids, table
   template <class T, class Call> static void run(Call& c) {
-    rows::embedding_gradient(c.in_size(1), c.template in_span<2, 1, 2>(), c.template in<T>(0), c.template in<std::int32_t>(1),
-                             c.origin(c.value_in(2), 0), std::int64_t{c.template in_span<2, 0, 1>()}, c.template out<accumulator_t<T>>(0));
+    rows::embedding_gradient(c.in_size(1), c.template in_span<2, 1, 2>(), c.template in<T>(0),
+                             c.template in<std::int32_t>(1), c.origin(c.value_in(2), 0),
+                             std::int64_t{c.template in_span<2, 0, 1>()},
+                             c.template out<accumulator_t<T>>(0));
   }
 };
 
 template <> struct kernel_of<&op::dropout> { // x, token_keys
   template <class T, class Call> static void run(Call& c) {
     const value& x = c.value_in(0);
-    const auto stream = (static_cast<std::uint64_t>(c.step().step) << 24) | (static_cast<std::uint64_t>(c.layer() + 1) << 8) |
+    const auto stream = (static_cast<std::uint64_t>(c.step().step) << 24) |
+                        (static_cast<std::uint64_t>(c.layer() + 1) << 8) |
                         static_cast<std::uint64_t>(c.attr().i[0]);
     rows::dropout(c.in_rows(0), c.template in_span<0, -1, 0>(), x.back().n, c.origin(x, x.rank - 1),
-                  random_key(c.step().seed, stream), c.attr().f[0], c.template in<std::int32_t>(1), c.template in<T>(0), c.template out<T>(0));
+                  random_key(c.step().seed, stream), c.attr().f[0], c.template in<std::int32_t>(1),
+                  c.template in<T>(0), c.template out<T>(0));
   }
 };
 
 template <> struct kernel_of<&op::select> { // x (B, S, H), index (B)
   template <class T, class Call> static void run(Call& c) {
-    const std::int64_t batch = c.template in_span<0, 0, 1>(), sequence = c.template in_span<0, 1, 2>(), width = c.template in_span<0, 2, 3>();
+    const std::int64_t batch = c.template in_span<0, 0, 1>(),
+                       sequence = c.template in_span<0, 1, 2>(),
+                       width = c.template in_span<0, 2, 3>();
     const std::int32_t* index = c.template in<std::int32_t>(1);
     const T* x = c.template in<T>(0);
     T* y = c.template out<T>(0);
     for (std::int64_t b = 0; b < batch; ++b)
-      std::memcpy(static_cast<void*>(y + b * width), x + (b * sequence + index[b]) * width, static_cast<std::size_t>(width) * sizeof(T));
+      std::memcpy(static_cast<void*>(y + b * width), x + (b * sequence + index[b]) * width,
+                  static_cast<std::size_t>(width) * sizeof(T));
   }
 };
 
 template <> struct kernel_of<&op::repeat> {
   template <class T, class Call> static void run(Call& c) {
-    const std::int64_t times = c.attr().i[0], n = c.template in_span<0, 0, 1>(), width = c.in_size(0) / n;
+    const std::int64_t times = c.attr().i[0], n = c.template in_span<0, 0, 1>(),
+                       width = c.in_size(0) / n;
     const T* x = c.template in<T>(0);
     T* y = c.template out<T>(0);
     parallel_for(n * times, [=](std::int64_t i) {
-      std::memcpy(static_cast<void*>(y + i * width), x + i / times * width, static_cast<std::size_t>(width) * sizeof(T));
+      std::memcpy(static_cast<void*>(y + i * width), x + i / times * width,
+                  static_cast<std::size_t>(width) * sizeof(T));
     });
   }
 };
 template <> struct kernel_of<&op::repeat_grad> {
   template <class T, class Call> static void run(Call& c) {
-    const std::int64_t times = c.attr().i[0], n = c.template in_span<0, 0, 1>() / times, width = c.in_size(0) / (n * times);
+    const std::int64_t times = c.attr().i[0], n = c.template in_span<0, 0, 1>() / times,
+                       width = c.in_size(0) / (n * times);
     const T* dy = c.template in<T>(0);
     T* dx = c.template out<T>(0);
     parallel_for(n, [=](std::int64_t i) {
       for (std::int64_t j = 0; j < width; ++j) {
         accumulator_t<T> sum = 0;
-        for (std::int64_t t = 0; t < times; ++t) sum += convert<accumulator_t<T>>(dy[(i * times + t) * width + j]);
+        for (std::int64_t t = 0; t < times; ++t)
+          sum += convert<accumulator_t<T>>(dy[(i * times + t) * width + j]);
         dx[i * width + j] = convert<T>(sum);
       }
     });

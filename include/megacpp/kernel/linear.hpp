@@ -17,21 +17,23 @@ namespace detail {
 template <class Call> void prepare_product(Call& c, product_shape s, int slot = 0) {
   c.slot().plan[static_cast<unsigned>(slot)] = &c.device().products().prepare(s);
 }
-template <class Call> const product& product_of(const Call& c, int slot = 0) {
-  return *static_cast<const product*>(c.slot().plan[static_cast<unsigned>(slot)]);
+template <class Call> const prepared_product& product_of(const Call& c, int slot = 0) {
+  return *static_cast<const prepared_product*>(c.slot().plan[static_cast<unsigned>(slot)]);
 }
 
 } // namespace detail
 
 template <> struct kernel_of<&op::linear> {
   template <class T, class Call> static void prepare(Call& c) {
-    const auto e = op::extents_of_product(c.ranks(), c.value_in(0), c.value_in(1), static_cast<int>(c.attr().i[0]));
+    const auto e = op::extents_of_product(c.ranks(), c.value_in(0), c.value_in(1),
+                                          static_cast<int>(c.attr().i[0]));
     product_shape s = make_product_shape(product_kind::forward, dtype_of<T>, e.m, e.n, e.k);
     s.bias = c.has(2);
     detail::prepare_product(c, s);
   }
   template <class T, class Call> static void run(Call& c) {
-    detail::product_of(c).execute(c.template in<T>(0), c.template in<T>(1), c.template in<T>(2), c.template out<T>(0));
+    detail::product_of(c).execute(c.template in<T>(0), c.template in<T>(1), c.template in<T>(2),
+                                  c.template out<T>(0));
   }
 };
 
@@ -53,7 +55,8 @@ template <> struct kernel_of<&op::linear_input_grad> { // dy, w, [accumulated]
       const std::int64_t n = c.in_size(2), block = 1 << 16;
       const T* d = c.template in<T>(2);
       parallel_for((n + block - 1) / block, [=](std::int64_t i) {
-        std::memcpy(static_cast<void*>(dx + i * block), d + i * block, static_cast<std::size_t>(std::min(block, n - i * block)) * sizeof(T));
+        std::memcpy(static_cast<void*>(dx + i * block), d + i * block,
+                    static_cast<std::size_t>(std::min(block, n - i * block)) * sizeof(T));
       });
     }
     detail::product_of(c).execute(c.template in<T>(0), c.template in<T>(1), nullptr, dx);
@@ -68,24 +71,28 @@ template <> struct kernel_of<&op::linear_weight_grad> { // dy, x
     std::int64_t k = 1;
     for (int i = x.rank - summed; i < x.rank; ++i) k *= local_extent(c.ranks(), x, i);
     const std::int64_t m = local_size(c.ranks(), x).n / k, n = local_size(c.ranks(), dy).n / m;
-    detail::prepare_product(c, make_product_shape(product_kind::weight_gradient, dtype_of<T>, m, n, k));
+    detail::prepare_product(
+        c, make_product_shape(product_kind::weight_gradient, dtype_of<T>, m, n, k));
   }
   template <class T, class Call> static void run(Call& c) {
-    detail::product_of(c).execute(c.template in<T>(0), c.template in<T>(1), nullptr, c.template out<accumulator_t<T>>(0));
+    detail::product_of(c).execute(c.template in<T>(0), c.template in<T>(1), nullptr,
+                                  c.template out<accumulator_t<T>>(0));
   }
 };
 
 template <> struct kernel_of<&op::add_bias> {
   template <class T, class Call> static void run(Call& c) {
     const auto width = c.template in_span<1, 0, 0>();
-    rows::bias_add(c.in_size(0) / width, width, c.template in<T>(0), c.template in<T>(1), c.template out<T>(0));
+    rows::bias_add(c.in_size(0) / width, width, c.template in<T>(0), c.template in<T>(1),
+                   c.template out<T>(0));
   }
 };
 
 template <> struct kernel_of<&op::bias_grad> {
   template <class T, class Call> static void run(Call& c) {
     const auto width = c.template out_span<0, 0, 0>();
-    rows::bias_gradient(c.in_size(0) / width, width, c.template in<T>(0), c.template out<accumulator_t<T>>(0));
+    rows::bias_gradient(c.in_size(0) / width, width, c.template in<T>(0),
+                        c.template out<accumulator_t<T>>(0));
   }
 };
 

@@ -43,46 +43,57 @@ template <class T> product_shape chunk_product(product_kind kind, const chunking
 
 template <> struct kernel_of<&op::vocabulary_partial> { // x, w, labels -> lse_part, target, scratch
   template <class T, class Call> static void prepare(Call& c) {
-    detail::prepare_product(c, detail::chunk_product<T>(product_kind::forward, detail::chunks_of(c, 0, 1)));
+    detail::prepare_product(
+        c, detail::chunk_product<T>(product_kind::forward, detail::chunks_of(c, 0, 1)));
   }
   template <class T, class Call> static void run(Call& c) {
     using G = accumulator_t<T>;
     const auto k = detail::placed(c, detail::chunks_of(c, 0, 1), 1);
-    const product& project = detail::product_of(c);
+    const prepared_product& project = detail::product_of(c);
     G* logits = c.template out<G>(2);
     for (std::int64_t at = 0; at < k.rows; at += k.chunk()) {
       const std::int64_t n = std::min(k.chunk(), k.rows - at);
-      project.execute(c.template in<T>(0) + at * k.hidden, c.template in<T>(1), nullptr, logits, project.shape().dynamic_rows ? n : -1);
-      for_rows(n, rows::logits_row<G>{k.width, k.valid, k.first, logits, c.template in<std::int32_t>(2) + at,
+      project.execute(c.template in<T>(0) + at * k.hidden, c.template in<T>(1), nullptr, logits,
+                      project.shape().dynamic_rows ? n : -1);
+      for_rows(n, rows::logits_row<G>{k.width, k.valid, k.first, logits,
+                                      c.template in<std::int32_t>(2) + at,
                                       c.template out<G>(0) + at, c.template out<G>(1) + at});
     }
   }
 };
 
-template <> struct kernel_of<&op::vocabulary_partial_grad> { // dlse, dtarget, x, w, labels, lse_part -> dx, [dw], scratch
+template <> struct kernel_of<&op::vocabulary_partial_grad> { // dlse, dtarget, x, w, labels,
+                                                             // lse_part -> dx, [dw], scratch
   template <class T, class Call> static void prepare(Call& c) {
     const auto k = detail::chunks_of(c, 2, 3);
     detail::prepare_product(c, detail::chunk_product<T>(product_kind::forward, k), 0);
     detail::prepare_product(c, detail::chunk_product<T>(product_kind::input_gradient, k), 1);
-    if (c.attr().i[1] != 0) detail::prepare_product(c, detail::chunk_product<T>(product_kind::weight_gradient, k), 2);
+    if (c.attr().i[1] != 0)
+      detail::prepare_product(c, detail::chunk_product<T>(product_kind::weight_gradient, k), 2);
   }
   template <class T, class Call> static void run(Call& c) {
     using G = accumulator_t<T>;
     const auto k = detail::placed(c, detail::chunks_of(c, 2, 3), 3);
     const bool weights = c.attr().i[1] != 0;
-    const product& project = detail::product_of(c, 0);
+    const prepared_product& project = detail::product_of(c, 0);
     const T *x = c.template in<T>(2), *w = c.template in<T>(3);
     G* logits = c.template out<G>(weights ? 2 : 1);
     T* dlogits;
     if constexpr (std::is_same_v<T, G>) dlogits = logits;
     else dlogits = reinterpret_cast<T*>(logits + k.chunk() * k.width);
     for (std::int64_t at = 0; at < k.rows; at += k.chunk()) {
-      const std::int64_t n = std::min(k.chunk(), k.rows - at), rows = project.shape().dynamic_rows ? n : -1;
+      const std::int64_t n = std::min(k.chunk(), k.rows - at),
+                         rows = project.shape().dynamic_rows ? n : -1;
       project.execute(x + at * k.hidden, w, nullptr, logits, rows);
-      for_rows(n, mc::rows::logits_grad_row<T>{k.width, k.valid, k.first, logits, c.template in<std::int32_t>(4) + at,
-                                               c.template in<G>(5) + at, c.template in<G>(0) + at, c.template in<G>(1) + at, dlogits});
-      detail::product_of(c, 1).execute(dlogits, w, nullptr, c.template out<T>(0) + at * k.hidden, rows);
-      if (weights) detail::product_of(c, 2).execute(dlogits, x + at * k.hidden, nullptr, c.template out<G>(1), rows);
+      for_rows(n, mc::rows::logits_grad_row<T>{k.width, k.valid, k.first, logits,
+                                               c.template in<std::int32_t>(4) + at,
+                                               c.template in<G>(5) + at, c.template in<G>(0) + at,
+                                               c.template in<G>(1) + at, dlogits});
+      detail::product_of(c, 1).execute(dlogits, w, nullptr, c.template out<T>(0) + at * k.hidden,
+                                       rows);
+      if (weights)
+        detail::product_of(c, 2).execute(dlogits, x + at * k.hidden, nullptr, c.template out<G>(1),
+                                         rows);
     }
   }
 };
@@ -113,7 +124,8 @@ template <> struct kernel_of<&op::cross_entropy> { // lse_part, target, labels -
   }
 };
 
-template <> struct kernel_of<&op::cross_entropy_grad> { // dloss, lse_part, target, labels -> dlse_part, dtarget
+template <>
+struct kernel_of<&op::cross_entropy_grad> { // dloss, lse_part, target, labels -> dlse_part, dtarget
   template <class G, class Call> static void run(Call& c) {
     const std::int64_t parts = c.template in_span<1, -1, 0>(), n = c.in_size(2);
     const G* lse_part = c.template in<G>(1);
@@ -124,24 +136,29 @@ template <> struct kernel_of<&op::cross_entropy_grad> { // dloss, lse_part, targ
       const bool seen = labels[t] >= 0;
       const double lse = kernel_of<&op::cross_entropy>::total(lse_part + t * parts, parts);
       for (std::int64_t i = 0; i < parts; ++i)
-        dlse[t * parts + i] = seen ? static_cast<G>(d * (1 + 2 * z * lse) * std::exp(static_cast<double>(lse_part[t * parts + i]) - lse)) : G(0);
+        dlse[t * parts + i] =
+            seen ? static_cast<G>(d * (1 + 2 * z * lse) *
+                                  std::exp(static_cast<double>(lse_part[t * parts + i]) - lse))
+                 : G(0);
       dtarget[t] = seen ? static_cast<G>(-d) : G(0);
     }
   }
 };
 
-template <> struct kernel_of<&op::vocabulary_loss> { // x, w, labels, dloss -> loss, count, dx, [dw], scratch
+template <>
+struct kernel_of<&op::vocabulary_loss> { // x, w, labels, dloss -> loss, count, dx, [dw], scratch
   template <class T, class Call> static void prepare(Call& c) {
     const auto k = detail::chunks_of(c, 0, 1);
     detail::prepare_product(c, detail::chunk_product<T>(product_kind::forward, k), 0);
     detail::prepare_product(c, detail::chunk_product<T>(product_kind::input_gradient, k), 1);
-    if (c.attr().i[1] != 0) detail::prepare_product(c, detail::chunk_product<T>(product_kind::weight_gradient, k), 2);
+    if (c.attr().i[1] != 0)
+      detail::prepare_product(c, detail::chunk_product<T>(product_kind::weight_gradient, k), 2);
   }
   template <class T, class Call> static void run(Call& c) {
     using G = accumulator_t<T>;
     const auto k = detail::placed(c, detail::chunks_of(c, 0, 1), 1);
     const bool weights = c.attr().i[1] != 0;
-    const product& project = detail::product_of(c, 0);
+    const prepared_product& project = detail::product_of(c, 0);
     const T *x = c.template in<T>(0), *w = c.template in<T>(1);
     const std::int32_t* labels = c.template in<std::int32_t>(2);
     double* losses = c.template out<double>(weights ? 4 : 3);
@@ -150,11 +167,16 @@ template <> struct kernel_of<&op::vocabulary_loss> { // x, w, labels, dloss -> l
     if constexpr (std::is_same_v<T, G>) dlogits = logits;
     else dlogits = reinterpret_cast<T*>(logits + k.chunk() * k.width);
     for (std::int64_t at = 0; at < k.rows; at += k.chunk()) {
-      const std::int64_t n = std::min(k.chunk(), k.rows - at), rows = project.shape().dynamic_rows ? n : -1;
+      const std::int64_t n = std::min(k.chunk(), k.rows - at),
+                         rows = project.shape().dynamic_rows ? n : -1;
       project.execute(x + at * k.hidden, w, nullptr, logits, rows);
-      for_rows(n, mc::rows::loss_row<T>{k.width, k.valid, logits, labels + at, *c.template in<G>(3), static_cast<G>(c.attr().f[0]), losses + at, dlogits});
-      detail::product_of(c, 1).execute(dlogits, w, nullptr, c.template out<T>(2) + at * k.hidden, rows);
-      if (weights) detail::product_of(c, 2).execute(dlogits, x + at * k.hidden, nullptr, c.template out<G>(3), rows);
+      for_rows(n, mc::rows::loss_row<T>{k.width, k.valid, logits, labels + at, *c.template in<G>(3),
+                                        static_cast<G>(c.attr().f[0]), losses + at, dlogits});
+      detail::product_of(c, 1).execute(dlogits, w, nullptr, c.template out<T>(2) + at * k.hidden,
+                                       rows);
+      if (weights)
+        detail::product_of(c, 2).execute(dlogits, x + at * k.hidden, nullptr, c.template out<G>(3),
+                                         rows);
     }
     double loss = 0;
     std::int64_t count = 0;

@@ -13,10 +13,12 @@ namespace mc {
 
 template <> struct kernel_of<&op::sum_of_squares> {
   template <class G, class Call> static void prepare(Call& c) {
-    c.device().reserve_scratch((c.in_size(0) / rows::sum_squares_elements + 1) * std::int64_t{sizeof(double)});
+    c.device().reserve_scratch((c.in_size(0) / rows::sum_squares_elements + 1) *
+                               std::int64_t{sizeof(double)});
   }
   template <class G, class Call> static void run(Call& c) {
-    *c.template out<double>(0) = rows::sum_squares(c.in_size(0), c.template in<G>(0), reinterpret_cast<double*>(c.device().scratch()));
+    *c.template out<double>(0) = rows::sum_squares(c.in_size(0), c.template in<G>(0),
+                                                   reinterpret_cast<double*>(c.device().scratch()));
   }
 };
 
@@ -25,20 +27,23 @@ template <> struct kernel_of<&op::clip_factor> { // token count, sums of squares
     double total = 0;
     for (int k = 1; k < max_inputs; ++k)
       if (c.has(k)) total += *c.template in<double>(k);
-    const double count = *c.template in<double>(0), norm = std::sqrt(total) / count, clip = c.step().clip;
+    const double count = *c.template in<double>(0), norm = std::sqrt(total) / count,
+                 clip = c.step().clip;
     *c.template out<double>(0) = (clip > 0 ? std::min(1.0, clip / (norm + 1e-6)) : 1.0) / count;
     *c.template out<double>(1) = norm;
   }
 };
 
-template <> struct kernel_of<&op::adamw> { // gradient, master, first moment, second moment, weight, factor
+template <>
+struct kernel_of<&op::adamw> { // gradient, master, first moment, second moment, weight, factor
   template <class T, class Call> static void run(Call& c) {
     using G = accumulator_t<T>;
     const auto& s = c.step();
-    const auto factors = rows::adamw_step<G>(s.step + 1, s.learning_rate, s.beta1, s.beta2, s.epsilon,
-                                             c.attr().i[0] != 0 ? s.weight_decay : 0.0, *c.template in<double>(5));
-    rows::adamw<T>(c.in_size(0), factors, c.template in<G>(0), c.template in_out<G>(1), c.template in_out<G>(2),
-                   c.template in_out<G>(3), c.template in_out<T>(4));
+    const auto factors =
+        rows::adamw_step<G>(s.step + 1, s.learning_rate, s.beta1, s.beta2, s.epsilon,
+                            c.attr().i[0] != 0 ? s.weight_decay : 0.0, *c.template in<double>(5));
+    rows::adamw<T>(c.in_size(0), factors, c.template in<G>(0), c.template in_out<G>(1),
+                   c.template in_out<G>(2), c.template in_out<G>(3), c.template in_out<T>(4));
   }
 };
 

@@ -16,17 +16,20 @@ template <> struct kernel_of<&op::rope> { // x (B, S, heads, D), positions
   template <class T, class Call> static void prepare(Call& c) {
     using G = accumulator_t<T>;
     const std::int64_t half = c.value_in(0).back().n / 2, count = c.value_in(1).back().n;
-    c.slot().plan[0] = c.device().template table<G>({1, c.attr().f[0], count, half}, 2 * count * half, [&](G* t) {
-      rows::build_rope_table<G>(count, half, c.attr().f[0], nullptr, t, t + count * half);
-    });
+    c.slot().plan[0] =
+        c.device().template table<G>({1, c.attr().f[0], count, half}, 2 * count * half, [&](G* t) {
+          rows::build_rope_table<G>(count, half, c.attr().f[0], nullptr, t, t + count * half);
+        });
   }
   template <class T, class Call> static void run(Call& c) {
     using G = accumulator_t<T>;
     const auto half = detail::half_of(c.template in_span<0, -1, 0>());
-    const std::int64_t heads = c.template in_span<0, 2, 3>(), stride = 2 * heads * half, count = c.value_in(1).back().n;
+    const std::int64_t heads = c.template in_span<0, 2, 3>(), stride = 2 * heads * half,
+                       count = c.value_in(1).back().n;
     const G* table = static_cast<const G*>(c.slot().plan[0]);
-    rows::rope(c.in_size(1), heads, half, stride, stride, c.template in<T>(0), c.template in<std::int32_t>(1), table,
-               table + count * half, static_cast<int>(c.attr().i[0]), c.template out<T>(0));
+    rows::rope(c.in_size(1), heads, half, stride, stride, c.template in<T>(0),
+               c.template in<std::int32_t>(1), table, table + count * half,
+               static_cast<int>(c.attr().i[0]), c.template out<T>(0));
   }
 };
 

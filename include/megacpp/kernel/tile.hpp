@@ -35,8 +35,8 @@ namespace detail {
 template <class G> struct register_of {
   using type __attribute__((vector_size(register_bytes))) = G;
 };
-template <class G>
-using integer_of = std::conditional_t<sizeof(G) == 8, std::int64_t, std::int32_t>;
+template <class G> using integer_of =
+    std::conditional_t<sizeof(G) == 8, std::int64_t, std::int32_t>;
 } // namespace detail
 
 /// One register of G: float or double.
@@ -45,14 +45,15 @@ template <class G> using vector = typename detail::register_of<G>::type;
 template <class G> using integer = detail::integer_of<G>;
 template <class G> using mask = typename detail::register_of<integer<G>>::type;
 /// A register's bits, for arithmetic modulo 2^n.
-template <class G>
-using bits = typename detail::register_of<std::make_unsigned_t<integer<G>>>::type;
+template <class G> using bits =
+    typename detail::register_of<std::make_unsigned_t<integer<G>>>::type;
 
 /// Calls f(std::integral_constant<int, i>) for i in [0, N), unrolled.
 template <int N, class F> MEGACPP_HD void unroll(F&& f) {
   [&]<int... I>(std::integer_sequence<int, I...>) __attribute__((always_inline)) {
     (f(std::integral_constant<int, I>{}), ...);
-  }(std::make_integer_sequence<int, N>{});
+  }
+  (std::make_integer_sequence<int, N>{});
 }
 
 template <class G> MEGACPP_HD vector<G> broadcast(G x) {
@@ -62,15 +63,11 @@ template <class G> MEGACPP_HD vector<G> broadcast(G x) {
 /// a * b + c, rounded once where the processor can.
 template <class G> MEGACPP_HD vector<G> fma(vector<G> a, vector<G> b, vector<G> c) {
 #if defined(__AVX512F__)
-  if constexpr (sizeof(G) == 4)
-    return (vector<G>)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
-  else
-    return (vector<G>)_mm512_fmadd_pd((__m512d)a, (__m512d)b, (__m512d)c);
+  if constexpr (sizeof(G) == 4) return (vector<G>)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+  else return (vector<G>)_mm512_fmadd_pd((__m512d)a, (__m512d)b, (__m512d)c);
 #elif defined(__AVX__) && defined(__FMA__)
-  if constexpr (sizeof(G) == 4)
-    return (vector<G>)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
-  else
-    return (vector<G>)_mm256_fmadd_pd((__m256d)a, (__m256d)b, (__m256d)c);
+  if constexpr (sizeof(G) == 4) return (vector<G>)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+  else return (vector<G>)_mm256_fmadd_pd((__m256d)a, (__m256d)b, (__m256d)c);
 #elif defined(__aarch64__)
   vector<G> r = {};
   for (int l = 0; l < lanes<G>; ++l) r[l] = std::fma(a[l], b[l], c[l]);
@@ -133,7 +130,7 @@ template <class G> MEGACPP_HD vector<G> exp2(vector<G> x) {
     return r;
   } else {
     const vector<G> low = broadcast<G>(-126.0f);
-    const vector<G> y = x < low ? low : x; // a NaN passes
+    const vector<G> y = x < low ? low : x;             // a NaN passes
     const vector<G> magic = broadcast<G>(12582912.0f); // 1.5 * 2^23: the sum's last bits are n
     const vector<G> t = y + magic;
     const vector<G> r = y - (t - magic);
@@ -218,9 +215,8 @@ MEGACPP_HD void block(const operands<G>& p, std::int64_t m, std::int64_t n, std:
     unroll<N>([&](auto j) __attribute__((always_inline)) { row[j] = load<G>(b + j * w); });
     unroll<M>([&](auto i) __attribute__((always_inline)) {
       const vector<G> x = broadcast<G>(A == contiguous::depth ? a[i * p.a_stride] : a[i]);
-      unroll<N>([&](auto j) __attribute__((always_inline)) {
-        sum[i][j] = fma<G>(x, row[j], sum[i][j]);
-      });
+      unroll<N>([&](auto j)
+                    __attribute__((always_inline)) { sum[i][j] = fma<G>(x, row[j], sum[i][j]); });
     });
     a += A == contiguous::depth ? 1 : p.a_stride;
   }
@@ -242,9 +238,9 @@ template <class G, int N, contiguous A>
 } // namespace detail
 
 /// The product above for all rows and columns.
-template <contiguous A, class G>
-void multiply(const operands<G>& p, std::int64_t rows, std::int64_t columns, std::int64_t depth,
-              start from) {
+template <contiguous A, class G> void multiply(const operands<G>& p, std::int64_t rows,
+                                               std::int64_t columns, std::int64_t depth,
+                                               start from) {
   constexpr int w = lanes<G>;
   for (std::int64_t n = 0; n < columns;) {
     // Panels of nearly equal width: five registers are 3 + 2, not 4 + 1.

@@ -1,4 +1,5 @@
-// GPT: learned positions, pre-LayerNorm, GELU, tied head (Radford et al. 2019; the Megatron papers).
+// GPT: learned positions, pre-LayerNorm, GELU, tied head (Radford et al. 2019; the Megatron
+// papers).
 #pragma once
 
 #include <megacpp/model/description.hpp>
@@ -15,8 +16,8 @@ struct gpt {
   int ffn = 3072;
   int vocabulary = 50257;
   int positions = 1024;
-  bool bias = true;  ///< in linear layers and norms
-  bool tied = true;  ///< head and token embedding are one table
+  bool bias = true; ///< in linear layers and norms
+  bool tied = true; ///< head and token embedding are one table
   double eps = 1e-5;
   double dropout = 0; ///< of embeddings and residual branches
   double std = 0.02;  ///< of initial weights; projections back to the stream: std / sqrt(2 L)
@@ -39,9 +40,17 @@ struct gpt {
 
   /// For files that describe the model.
   constexpr std::array<model_number, 11> description() const {
-    return {{{"layers", layers}, {"hidden", hidden}, {"heads", heads}, {"ffn", ffn},
-             {"vocabulary", vocabulary}, {"positions", positions}, {"bias", bias}, {"tied", tied},
-             {"eps", eps}, {"dropout", dropout}, {"std", std}}};
+    return {{{"layers", layers},
+             {"hidden", hidden},
+             {"heads", heads},
+             {"ffn", ffn},
+             {"vocabulary", vocabulary},
+             {"positions", positions},
+             {"bias", bias},
+             {"tied", tied},
+             {"eps", eps},
+             {"dropout", dropout},
+             {"std", std}}};
   }
 
   /// x0 = wte[token] + wpe[position]
@@ -54,17 +63,21 @@ struct gpt {
 
   /// h = x + proj(attention(q, k, v of ln_1 x)),   y = h + proj(gelu(fc(ln_2 h)))
   constexpr var block(context& c, int /*kind*/, var x) const {
-    const attention_sizes s{{dim::heads, heads}, {dim::kv_heads, heads}, {dim::head_dim, head_dim()}};
+    const attention_sizes s{
+        {dim::heads, heads}, {dim::kv_heads, heads}, {dim::head_dim, head_dim()}};
     const double out_std = std / square_root(2.0 * layers);
     const var a = to(layer_norm(c, "ln_1", x, bias, eps), axis::tp, R);
     const var q = column_parallel(c, "attn.q", a, {s.heads, s.head_dim}, bias, std);
     const var k = kv_projection(c, "attn.k", a, s, bias, std);
     const var v = kv_projection(c, "attn.v", a, s, bias, std);
     const var o = context_parallel_attention(c, q, k, v, {});
-    const var h = x + stream_dropout(c, row_parallel(c, "attn.proj", o, 2, hidden_extent(), bias, out_std), dropout);
+    const var h =
+        x + stream_dropout(c, row_parallel(c, "attn.proj", o, 2, hidden_extent(), bias, out_std),
+                           dropout);
     const var m = to(layer_norm(c, "ln_2", h, bias, eps), axis::tp, R);
     const var u = gelu(column_parallel(c, "mlp.fc", m, {{dim::ffn, ffn}}, bias, std));
-    return h + stream_dropout(c, row_parallel(c, "mlp.proj", u, 1, hidden_extent(), bias, out_std), dropout);
+    return h + stream_dropout(c, row_parallel(c, "mlp.proj", u, 1, hidden_extent(), bias, out_std),
+                              dropout);
   }
 
   constexpr var final_norm(context& c, var x) const { return layer_norm(c, "ln_f", x, bias, eps); }

@@ -1,5 +1,5 @@
-// Qwen3, dense (Qwen3 technical report, 2025): RMSNorm, grouped-query attention with QK-norm and RoPE,
-// SwiGLU, no biases.
+// Qwen3, dense (Qwen3 technical report, 2025): RMSNorm, grouped-query attention with QK-norm and
+// RoPE, SwiGLU, no biases.
 #pragma once
 
 #include <megacpp/model/description.hpp>
@@ -8,7 +8,8 @@
 
 namespace mc {
 
-/// A Qwen3 as data. Extents: layers L, hidden H, heads A, kv_heads K, head_dim D, ffn F, vocabulary V.
+/// A Qwen3 as data. Extents: layers L, hidden H, heads A, kv_heads K, head_dim D, ffn F, vocabulary
+/// V.
 struct qwen3 {
   int layers = 28;
   int hidden = 1024;
@@ -31,7 +32,8 @@ struct qwen3 {
   constexpr extent hidden_extent() const { return {dim::hidden, hidden}; }
 
   constexpr const char* contradiction() const {
-    if (layers < 1 || hidden < 1 || heads < 1 || kv_heads < 1 || head_dim < 2 || ffn < 1 || vocabulary < 2)
+    if (layers < 1 || hidden < 1 || heads < 1 || kv_heads < 1 || head_dim < 2 || ffn < 1 ||
+        vocabulary < 2)
       return "layers, hidden, heads, kv_heads, head_dim, ffn and vocabulary must be positive";
     if (heads % kv_heads != 0) return "kv_heads must divide heads";
     if (head_dim % 2 != 0) return "head_dim must be even";
@@ -40,19 +42,31 @@ struct qwen3 {
 
   /// For files that describe the model.
   constexpr std::array<model_number, 13> description() const {
-    return {{{"layers", layers}, {"hidden", hidden}, {"heads", heads}, {"kv_heads", kv_heads},
-             {"head_dim", head_dim}, {"ffn", ffn}, {"vocabulary", vocabulary},
-             {"positions", positions}, {"tied", tied}, {"eps", eps}, {"rope_theta", rope_theta},
-             {"std", std}, {"window", window}}};
+    return {{{"layers", layers},
+             {"hidden", hidden},
+             {"heads", heads},
+             {"kv_heads", kv_heads},
+             {"head_dim", head_dim},
+             {"ffn", ffn},
+             {"vocabulary", vocabulary},
+             {"positions", positions},
+             {"tied", tied},
+             {"eps", eps},
+             {"rope_theta", rope_theta},
+             {"std", std},
+             {"window", window}}};
   }
 
   constexpr var stem(context& c, var tokens) const {
-    return token_embedding(c, tokens, vocabulary_table(c, "model.embed_tokens", vocabulary, hidden_extent(), std, false));
+    return token_embedding(
+        c, tokens,
+        vocabulary_table(c, "model.embed_tokens", vocabulary, hidden_extent(), std, false));
   }
 
   /// h = x + o(attention(rope(qnorm(q)), rope(knorm(k)), v)),   y = h + down(silu(gate) * up)
   constexpr var block(context& c, int /*kind*/, var x) const {
-    const attention_sizes s{{dim::heads, heads}, {dim::kv_heads, kv_heads}, {dim::head_dim, head_dim}};
+    const attention_sizes s{
+        {dim::heads, heads}, {dim::kv_heads, kv_heads}, {dim::head_dim, head_dim}};
     const var a = to(rms_norm(c, "input_layernorm", x, eps), axis::tp, R);
     const var q = column_parallel(c, "self_attn.q_proj", a, {s.heads, s.head_dim}, false, std);
     const var k = kv_projection(c, "self_attn.k_proj", a, s, false, std);
@@ -71,7 +85,8 @@ struct qwen3 {
 
   constexpr var final_norm(context& c, var x) const { return rms_norm(c, "model.norm", x, eps); }
   constexpr var head_table(context& c) const {
-    return vocabulary_table(c, tied ? "model.embed_tokens" : "lm_head", vocabulary, hidden_extent(), std, tied);
+    return vocabulary_table(c, tied ? "model.embed_tokens" : "lm_head", vocabulary, hidden_extent(),
+                            std, tied);
   }
 };
 

@@ -13,14 +13,15 @@ struct attention_sizes {
   extent heads, kv_heads, head_dim;
 };
 
-/// A key or value projection (K, D, H). When tp exceeds K, every kv head is repeated for the ranks that
-/// share it; the repeated weight is cut over tp and its gradient summed over the repeats.
-constexpr var kv_projection(context& c, const char* scope, var x, const attention_sizes& s, bool bias, double std,
-                            int line = __builtin_LINE()) {
+/// A key or value projection (K, D, H). When tp exceeds K, every kv head is repeated for the ranks
+/// that share it; the repeated weight is cut over tp and its gradient summed over the repeats.
+constexpr var kv_projection(context& c, const char* scope, var x, const attention_sizes& s,
+                            bool bias, double std, int line = __builtin_LINE()) {
   const int tp = c.ranks().of(axis::tp);
   const std::int64_t copies = s.kv_heads.n < tp ? tp / s.kv_heads.n : 1;
   const placement stored = on(axis::tp, copies > 1 ? I : S(dim::kv_heads));
-  const var w = weight(c, scope, "weight", {s.kv_heads, s.head_dim, x.type().back()}, stored, normal_weights(std), line);
+  const var w = weight(c, scope, "weight", {s.kv_heads, s.head_dim, x.type().back()}, stored,
+                       normal_weights(std), line);
   const var y_w = to(repeat(w, copies, line), axis::tp, S(dim::kv_heads), line);
   if (!bias) return linear(x, y_w, line);
   const var b = weight(c, scope, "bias", {s.kv_heads, s.head_dim}, stored, zeros(), line);

@@ -1,5 +1,5 @@
-// What every layer of a graph under construction shares: the builder, the element type, the state of
-// the residual stream, and the integer inputs. Layers hold no layout numbers.
+// What every layer of a graph under construction shares: the builder, the element type, the state
+// of the residual stream, and the integer inputs. Layers hold no layout numbers.
 #pragma once
 
 #include <megacpp/graph/builder.hpp>
@@ -18,13 +18,15 @@ struct context {
   builder* b = nullptr;
   dtype type = dtype::f32;
   place stream = I; ///< of the residual stream over tp: S(sequence) under sequence parallelism
-  var positions, documents, token_keys; ///< (B, S) i32, sharded over dp and cp; documents may be absent
-  int salt = 0; ///< tells the dropouts of one graph apart
+  var positions, documents,
+      token_keys; ///< (B, S) i32, sharded over dp and cp; documents may be absent
+  int salt = 0;   ///< tells the dropouts of one graph apart
 
   constexpr const mesh& ranks() const { return b->g.ranks; }
 };
 
-/// Where the residual stream lies: batch over dp, sequence over cp and, under sequence parallelism, tp.
+/// Where the residual stream lies: batch over dp, sequence over cp and, under sequence parallelism,
+/// tp.
 constexpr placement stream_placement(place over_tp) {
   placement p;
   p[axis::dp] = S(dim::batch);
@@ -39,10 +41,11 @@ constexpr placement on(axis a, place p) {
   return x;
 }
 
-/// A parameter as the ranks that see different data use it: its gradient is a pending sum over dp and
-/// cp, reduced once a step.
-constexpr var weight(context& c, const char* scope, const char* name, std::initializer_list<extent> dims,
-                     placement stored, parameter_info info, int line = __builtin_LINE()) {
+/// A parameter as the ranks that see different data use it: its gradient is a pending sum over dp
+/// and cp, reduced once a step.
+constexpr var weight(context& c, const char* scope, const char* name,
+                     std::initializer_list<extent> dims, placement stored, parameter_info info,
+                     int line = __builtin_LINE()) {
   const var w = c.b->parameter(scope, name, c.type, dims, stored, info, line);
   return to(to(w, axis::dp, R, line), axis::cp, R, line);
 }

@@ -15,13 +15,13 @@ constexpr extent vocabulary_rows(const context& c, std::int64_t vocabulary) {
 }
 
 /// The table (V, H) of the stem, or the same one again in the head (`tied`).
-constexpr var vocabulary_table(context& c, const char* scope, std::int64_t vocabulary, extent hidden,
-                               double std, bool tied, int line = __builtin_LINE()) {
+constexpr var vocabulary_table(context& c, const char* scope, std::int64_t vocabulary,
+                               extent hidden, double std, bool tied, int line = __builtin_LINE()) {
   parameter_info info = normal_weights(std);
   info.tied = tied;
   info.valid_rows = vocabulary;
-  return weight(c, scope, "weight", {vocabulary_rows(c, vocabulary), hidden}, on(axis::tp, S(dim::vocabulary)), info,
-                line);
+  return weight(c, scope, "weight", {vocabulary_rows(c, vocabulary), hidden},
+                on(axis::tp, S(dim::vocabulary)), info, line);
 }
 
 /// tokens (B, S): their embeddings (B, S, H) on the residual stream.
@@ -30,10 +30,11 @@ constexpr var token_embedding(context& c, var tokens, var table, int line = __bu
 }
 
 /// Learned positions (P, H) of the stream's own tokens.
-constexpr var position_embedding(context& c, const char* scope, extent positions, extent hidden, double std,
-                                 int line = __builtin_LINE()) {
+constexpr var position_embedding(context& c, const char* scope, extent positions, extent hidden,
+                                 double std, int line = __builtin_LINE()) {
   const var table = weight(c, scope, "weight", {positions, hidden}, {}, normal_weights(std), line);
-  return embedding(to(c.positions, axis::tp, c.stream, line), to(table, axis::tp, beside(c.stream), line), line);
+  return embedding(to(c.positions, axis::tp, c.stream, line),
+                   to(table, axis::tp, beside(c.stream), line), line);
 }
 
 /// Dropout on the residual stream.
@@ -41,12 +42,15 @@ constexpr var stream_dropout(context& c, var x, double p, int line = __builtin_L
   return dropout(x, to(c.token_keys, axis::tp, c.stream, line), p, c.salt++, line);
 }
 
-/// x (B, S, H) on the residual stream, table (V, H): summed loss and token count, pending over dp, cp.
-constexpr summed_loss vocabulary_loss(context& c, var x, var table, var labels, std::int64_t vocabulary, double z,
+/// x (B, S, H) on the residual stream, table (V, H): summed loss and token count, pending over dp,
+/// cp.
+constexpr summed_loss vocabulary_loss(context& c, var x, var table, var labels,
+                                      std::int64_t vocabulary, double z,
                                       int line = __builtin_LINE()) {
   const auto part = vocabulary_partial(to(x, axis::tp, R, line), table, labels, vocabulary, line);
   (void)c;
-  return cross_entropy({to(part.lse_part, axis::tp, I, line), to(part.target, axis::tp, I, line)}, labels, z, line);
+  return cross_entropy({to(part.lse_part, axis::tp, I, line), to(part.target, axis::tp, I, line)},
+                       labels, z, line);
 }
 
 } // namespace mc

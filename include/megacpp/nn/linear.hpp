@@ -11,8 +11,9 @@
 namespace mc {
 
 /// x (..., in), replicated over tp; the first of `out` is sharded over tp: y (..., out...).
-constexpr var column_parallel(context& c, const char* scope, var x, std::initializer_list<extent> out,
-                              bool bias, double std, int line = __builtin_LINE()) {
+constexpr var column_parallel(context& c, const char* scope, var x,
+                              std::initializer_list<extent> out, bool bias, double std,
+                              int line = __builtin_LINE()) {
   const extent in = x.type().back(), cut = *out.begin();
   std::array<extent, 2> o{cut, out.size() > 1 ? out.begin()[1] : extent{}};
   const placement sharded = on(axis::tp, S(cut.d));
@@ -22,18 +23,21 @@ constexpr var column_parallel(context& c, const char* scope, var x, std::initial
     return linear(x, w, weight(c, scope, "bias", {o[0], o[1]}, sharded, zeros(), line), line);
   }
   const var w = weight(c, scope, "weight", {o[0], in}, sharded, normal_weights(std), line);
-  return bias ? linear(x, w, weight(c, scope, "bias", {o[0]}, sharded, zeros(), line), line) : linear(x, w, line);
+  return bias ? linear(x, w, weight(c, scope, "bias", {o[0]}, sharded, zeros(), line), line)
+              : linear(x, w, line);
 }
 
 /// x (..., in...) with the first summed dim sharded over tp: y (..., out) on the residual stream.
 /// `summed` is the number of trailing dims of x that are summed.
-constexpr var row_parallel(context& c, const char* scope, var x, int summed, extent out, bool bias, double std,
-                           int line = __builtin_LINE()) {
+constexpr var row_parallel(context& c, const char* scope, var x, int summed, extent out, bool bias,
+                           double std, int line = __builtin_LINE()) {
   const value& v = x.type();
   const extent first = v.dims[static_cast<unsigned>(v.rank - summed)];
   const placement sharded = on(axis::tp, S(first.d));
-  const var w = summed > 1 ? weight(c, scope, "weight", {out, first, v.back()}, sharded, normal_weights(std), line)
-                           : weight(c, scope, "weight", {out, first}, sharded, normal_weights(std), line);
+  const var w =
+      summed > 1
+          ? weight(c, scope, "weight", {out, first, v.back()}, sharded, normal_weights(std), line)
+          : weight(c, scope, "weight", {out, first}, sharded, normal_weights(std), line);
   const var y = to(linear(x, w, line), axis::tp, c.stream, line);
   if (!bias) return y;
   const var b = weight(c, scope, "bias", {out}, {}, zeros(), line);

@@ -1,6 +1,6 @@
 // Norm layers. Their gains and biases are whole on every rank; beside a sharded tensor they are
-// replicated, so that their gradients are summed (under sequence parallelism Megatron's users forget
-// this reduction silently).
+// replicated, so that their gradients are summed (under sequence parallelism Megatron's users
+// forget this reduction silently).
 #pragma once
 
 #include <megacpp/nn/context.hpp>
@@ -9,7 +9,8 @@
 namespace mc {
 
 /// RMSNorm over the last dim of x, which lies on the residual stream.
-constexpr var rms_norm(context& c, const char* scope, var x, double eps, int line = __builtin_LINE()) {
+constexpr var rms_norm(context& c, const char* scope, var x, double eps,
+                       int line = __builtin_LINE()) {
   const var gain = weight(c, scope, "weight", {x.type().back()}, {}, ones(), line);
   return rms_norm(x, to(gain, axis::tp, beside(x.at(axis::tp)), line), eps, line);
 }

@@ -2,14 +2,15 @@
 // online softmax so that the S x S scores never exist (Dao et al. 2022).
 //
 //   q (B, S, A, D), k and v (B, S', K, D), A a multiple of K; head a reads kv head a K / A
-//   p[i,j] = softmax_j(scale q_i . k_j) over the visible j,  o_i = sum_j p[i,j] v_j,  lse_i = log sum_j e^(...)
-//   visible: j's position <= i's (causal), > i's - window (sliding window), same document (packing)
+//   p[i,j] = softmax_j(scale q_i . k_j) over the visible j,  o_i = sum_j p[i,j] v_j,  lse_i = log
+//   sum_j e^(...) visible: j's position <= i's (causal), > i's - window (sliding window), same
+//   document (packing)
 //
 // Adjoint, with delta_i = do_i . o_i:  dv_j = sum_i p do_i,  ds = p (do_i . v_j - delta_i),
 //   dq_i = scale sum_j ds k_j,  dk_j = scale sum_i ds q_i.
 // Saved: q, k, v, o, lse (B, A, S).
-// Placement: batch and heads may be sharded alike in all operands. A sharded query sequence needs the
-// whole keys and values, replicated (their gradients are pending sums). D is needed whole.
+// Placement: batch and heads may be sharded alike in all operands. A sharded query sequence needs
+// the whole keys and values, replicated (their gradients are pending sums). D is needed whole.
 // FLOPs: 4 B A S S' D forward and 10 B A S S' D backward, half of each when causal.
 #pragma once
 
@@ -31,20 +32,26 @@ constexpr place attention_place(inference& c, axis a, int q, int k, int v, int i
   const auto expect = [&](int operand, place want) {
     if (!c.has(operand)) return;
     const place have = c.in(operand).at[a];
-    if (want.s == state::shard ? have != want : have.s == state::shard) c.fail(fault::P002, q, operand);
+    if (want.s == state::shard ? have != want : have.s == state::shard)
+      c.fail(fault::P002, q, operand);
   };
   if (at_q.s == state::shard) {
     place of_k = at_q, of_rows = at_q, of_columns = at_q;
     if (at_q.d == dim::heads) of_k.d = dim::kv_heads, of_rows = of_columns = I;
     if (at_q.d == dim::sequence) of_k = R, of_columns = I;
     if (at_q.d == dim::head_dim) c.fail(fault::P007, q);
-    if (at_k != of_k) c.fail(at_k.s == state::invariant ? fault::P004 : at_k.is_shard(dim::sequence) ? fault::P007 : fault::P002, k, q);
+    if (at_k != of_k)
+      c.fail(at_k.s == state::invariant     ? fault::P004
+             : at_k.is_shard(dim::sequence) ? fault::P007
+                                            : fault::P002,
+             k, q);
     expect(ints, of_rows), expect(ints + 2, of_rows);
     expect(ints + 1, of_columns), expect(ints + 3, of_columns);
     return at_q;
   }
   if (at_k.s == state::shard) c.fail(at_q.s == state::invariant ? fault::P004 : fault::P002, q, k);
-  else if (at_k.s != at_q.s) c.fail(fault::P008, at_q.s == state::invariant ? q : k, at_q.s == state::invariant ? k : q);
+  else if (at_k.s != at_q.s)
+    c.fail(fault::P008, at_q.s == state::invariant ? q : k, at_q.s == state::invariant ? k : q);
   for (int i = 0; i < 4; ++i) expect(ints + i, I);
   return at_q;
 }
@@ -52,7 +59,8 @@ constexpr place attention_place(inference& c, axis a, int q, int k, int v, int i
 constexpr void attention_rule(inference& c) {
   const value &q = c.in(0), &k = c.in(1), &v = c.in(2);
   if (q.rank != 4 || k.rank != 4 || !k.same_dims(v)) c.fail(fault::S003, 1, 2);
-  else if (q.dims[3].n != k.dims[3].n || q.dims[0].n != k.dims[0].n || q.dims[2].n % k.dims[2].n != 0)
+  else if (q.dims[3].n != k.dims[3].n || q.dims[0].n != k.dims[0].n ||
+           q.dims[2].n % k.dims[2].n != 0)
     c.fail(fault::S002, 0, 1);
   c.declare(q);
   value& lse = c.declare(accumulator_of(q.type), {q.dims[0], q.dims[2], q.dims[1]});
@@ -64,10 +72,12 @@ constexpr void attention_rule(inference& c) {
     c.out[0].at[a] = p;
     lse.at[a] = p;
   }
+  c.leads(3, 0), c.leads(4, 1), c.leads(5, 0), c.leads(6, 1);
 }
 
-/// dy, q, k, v, o, lse, then the forward's integer operands -> dq, dk, dv. A cotangent along an axis
-/// that shards the query sequence is a pending sum for the keys and values, which all queries read.
+/// dy, q, k, v, o, lse, then the forward's integer operands -> dq, dk, dv. A cotangent along an
+/// axis that shards the query sequence is a pending sum for the keys and values, which all queries
+/// read.
 constexpr void attention_grad_rule(inference& c) {
   for (int k = 1; k <= 3; ++k) c.declare(c.in(k)).type = c.in(0).type;
   for (int i = 0; i < axes; ++i) {
@@ -87,7 +97,8 @@ constexpr void attention_grad_rule(inference& c) {
 }
 
 /// Pairs of tokens that see each other: half of the square when causal, at most the window a row.
-constexpr std::int64_t visible_pairs(std::int64_t s, std::int64_t keys, bool causal, std::int64_t window) {
+constexpr std::int64_t visible_pairs(std::int64_t s, std::int64_t keys, bool causal,
+                                     std::int64_t window) {
   if (!causal) return s * keys;
   if (window <= 0 || window >= keys) return s * (keys - s) + s * (s + 1) / 2;
   const std::int64_t full = s > window ? s - window : 0;
@@ -98,26 +109,36 @@ constexpr work attention_work(const graph& g, const node& n, int q, int k, int p
   const std::int64_t pairs = visible_pairs(local_extent(g.ranks, x, 1), local_extent(g.ranks, y, 1),
                                            n.attr.i[0] != 0, n.attr.i[1]);
   work w;
-  w.flops = 2 * products * pairs * local_extent(g.ranks, x, 0) * local_extent(g.ranks, x, 2) * x.dims[3].n;
+  w.flops = 2 * products * pairs * local_extent(g.ranks, x, 0) * local_extent(g.ranks, x, 2) *
+            x.dims[3].n;
   for (value_id i : n.in)
     if (i >= 0) w.read += local_bytes(g.ranks, g.at(i));
   for (value_id o : n.out)
     if (o >= 0) w.written += local_bytes(g.ranks, g.at(o));
   return w;
 }
-constexpr work attention_cost(const graph& g, const node& n) { return attention_work(g, n, 0, 1, 2); }
-constexpr work attention_grad_cost(const graph& g, const node& n) { return attention_work(g, n, 1, 2, 5); }
+constexpr work attention_cost(const graph& g, const node& n) {
+  return attention_work(g, n, 0, 1, 2);
+}
+constexpr work attention_grad_cost(const graph& g, const node& n) {
+  return attention_work(g, n, 1, 2, 5);
+}
 
-inline constexpr op_info attention_grad{"attention_grad", &attention_grad_rule, nullptr, &attention_grad_cost};
+inline constexpr op_info attention_grad{"attention_grad", &attention_grad_rule, nullptr,
+                                        &attention_grad_cost};
 
 constexpr void attention_adjoint(backward& d, const node& n) {
   const value_id dy = d.of(n.out[0]);
   if (dy < 0) return;
-  const value_id dq = d.b.emit(attention_grad, {dy, n.in[0], n.in[1], n.in[2], n.out[0], n.out[1], n.in[3], n.in[4], n.in[5], n.in[6]}, n.line, n.attr);
+  const value_id dq = d.b.emit(
+      attention_grad,
+      {dy, n.in[0], n.in[1], n.in[2], n.out[0], n.out[1], n.in[3], n.in[4], n.in[5], n.in[6]},
+      n.line, n.attr);
   const node made = d.b.g.at_node(d.b.g.at(dq).producer);
   for (unsigned k = 0; k < 3; ++k) d.give(n.in[k], made.out[k], n.line);
 }
-inline constexpr op_info attention{"attention", &attention_rule, &attention_adjoint, &attention_cost};
+inline constexpr op_info attention{"attention", &attention_rule, &attention_adjoint,
+                                   &attention_cost};
 
 } // namespace op
 
@@ -127,17 +148,21 @@ struct attention_options {
   std::int64_t window = 0; ///< 0: none
 };
 
-/// Positions and documents are those of the queries and of the keys, (B, S) and (B, S') i32; documents
-/// may be absent (vars without builder).
+/// Positions and documents are those of the queries and of the keys, (B, S) and (B, S') i32;
+/// documents may be absent (vars without builder).
 struct attention_masks {
   var q_position, k_position, q_document, k_document;
 };
 
-constexpr var attention(var q, var k, var v, attention_masks m, attention_options o, int line = __builtin_LINE()) {
+constexpr var attention(var q, var k, var v, attention_masks m, attention_options o,
+                        int line = __builtin_LINE()) {
   attributes attr;
   attr.f = {o.scale};
   attr.i = {o.causal, o.window};
-  return {q.b, q.b->emit(op::attention, {q.id, k.id, v.id, m.q_position.id, m.k_position.id, m.q_document.id, m.k_document.id}, line, attr)};
+  return {q.b, q.b->emit(op::attention,
+                         {q.id, k.id, v.id, m.q_position.id, m.k_position.id, m.q_document.id,
+                          m.k_document.id},
+                         line, attr)};
 }
 
 } // namespace mc

@@ -1,10 +1,11 @@
 // Dropout (Srivastava et al. 2014) with a counter-based mask.
 //
-//   y = x keep / (1 - p),  keep = [philox(key(seed, step, layer, salt), counter(token, column)) >= p]
+//   y = x keep / (1 - p),  keep = [philox(key(seed, step, layer, salt), counter(token, column)) >=
+//   p]
 //
-// The counter is the element's global position: its token's index in the global batch (token_keys, a
-// value that lies as the tokens do) and its global column. The mask is thus one logical value: sharded
-// where x is sharded, equal where x is equal, whatever the layout and the micro-batch.
+// The counter is the element's global position: its token's index in the global batch (token_keys,
+// a value that lies as the tokens do) and its global column. The mask is thus one logical value:
+// sharded where x is sharded, equal where x is equal, whatever the layout and the micro-batch.
 // Adjoint: the same map of dy. Saved: nothing but the keys. Placement: linear in x.
 #pragma once
 
@@ -16,18 +17,21 @@ namespace op {
 constexpr void dropout_rule(inference& c) { // x, token_keys
   c.declare(c.in(0));
   place_output(c, 0, algebra::product, {0, 1});
+  c.leads(1, 0);
 }
 constexpr void dropout_adjoint(backward& d, const node& n) {
   const value_id dy = d.of(n.out[0]);
   if (dy < 0 || !d.wants(n.in[0])) return;
   d.give(n.in[0], d.b.emit(*n.op, {dy, n.in[1]}, n.line, n.attr), n.line);
 }
-inline constexpr op_info dropout{"dropout", &dropout_rule, &dropout_adjoint, nullptr, 0, false, 0, true};
+inline constexpr op_info dropout{"dropout", &dropout_rule, &dropout_adjoint, nullptr, 0, false,
+                                 0,         true};
 
 } // namespace op
 
 /// x (B, S, N), token_keys (B, S) i32; `salt` tells the dropouts of one graph apart. With p = 0, x.
-constexpr var dropout(var x, var token_keys, double p, std::int64_t salt, int line = __builtin_LINE()) {
+constexpr var dropout(var x, var token_keys, double p, std::int64_t salt,
+                      int line = __builtin_LINE()) {
   if (p == 0) return x;
   return {x.b, x.b->emit(op::dropout, {x.id, token_keys.id}, line, {{p}, {salt}})};
 }

@@ -3,12 +3,13 @@
 //   add      y = a + b                                      da = db = dy
 //   gelu     y = x Phi(x) (exact), or with tanh:            dx = dy gelu'(x)
 //            y = x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))   (Hendrycks, Gimpel 2016)
-//   swiglu   y = silu(gate) * up, silu(z) = z sigmoid(z)    dgate = dy up silu'(gate), dup = dy silu(gate)
+//   swiglu   y = silu(gate) * up, silu(z) = z sigmoid(z)    dgate = dy up silu'(gate), dup = dy
+//   silu(gate)
 //            (Shazeer 2020)
 //
 // All operands have the dims (..., F) of the result. Saved: the inputs of gelu and swiglu.
-// Placement: add takes operands placed alike, pending sums included; gelu and swiglu are not linear and
-// take none. FLOPs are not counted: these ops are bound by bytes, each operand once.
+// Placement: add takes operands placed alike, pending sums included; gelu and swiglu are not linear
+// and take none. FLOPs are not counted: these ops are bound by bytes, each operand once.
 #pragma once
 
 #include <megacpp/graph/adjoint.hpp>
@@ -56,7 +57,8 @@ constexpr void swiglu_grad_rule(inference& c) { // dy, gate, up
     place_output(c, k, algebra::product, {0, 1, 2});
   }
 }
-inline constexpr op_info swiglu_grad{"swiglu_grad", &swiglu_grad_rule, nullptr, nullptr, 0, false, 0};
+inline constexpr op_info swiglu_grad{
+    "swiglu_grad", &swiglu_grad_rule, nullptr, nullptr, 0, false, 0};
 constexpr void swiglu_adjoint(backward& d, const node& n) {
   const value_id dy = d.of(n.out[0]);
   if (dy < 0) return;
@@ -65,7 +67,8 @@ constexpr void swiglu_adjoint(backward& d, const node& n) {
   d.give(n.in[0], dgate, n.line);
   d.give(n.in[1], dup, n.line);
 }
-inline constexpr op_info swiglu{"swiglu", &swiglu_rule, &swiglu_adjoint, nullptr, 0, false, 0, true};
+inline constexpr op_info swiglu{"swiglu", &swiglu_rule, &swiglu_adjoint, nullptr, 0, false,
+                                0,        true};
 
 } // namespace op
 

@@ -2,9 +2,9 @@
 //
 //   ids (B, S) i32, table (V, H), y (B, S, H).   Adjoint: dtable[ids[b, s], :] += dy[b, s, :].
 //
-// Placement: linear in the table. A table sharded along V gives a pending sum: a rank contributes zero
-// for the ids it does not hold (vocabulary-parallel embedding, Shoeybi et al. 2019).
-// Saved: ids. Bytes: each row of y once, read and written.
+// Placement: linear in the table. A table sharded along V gives a pending sum: a rank contributes
+// zero for the ids it does not hold (vocabulary-parallel embedding, Shoeybi et al. 2019). Saved:
+// ids. Bytes: each row of y once, read and written.
 #pragma once
 
 #include <megacpp/graph/adjoint.hpp>
@@ -17,6 +17,7 @@ constexpr void embedding_rule(inference& c) { // ids, table
   if (table.rank != 2 || ids.rank >= max_rank || ids.type != dtype::i32) c.fail(fault::S003, 0, 1);
   value& y = c.declare(ids);
   y.type = table.type;
+  if (ids.rank == max_rank) return;
   y.dims[static_cast<unsigned>(y.rank++)] = table.dims[1];
   place_output(c, 0, algebra::product, {0, 1}, {table.dims[1].d});
 }
@@ -44,14 +45,16 @@ constexpr work embedding_grad_cost(const graph& g, const node& n) {
   const std::int64_t rows = local_size(g.ranks, dy).n * size_of(accumulator_of(dy.type));
   return {0, rows + local_bytes(g.ranks, dy) + local_bytes(g.ranks, g.at(n.in[1])), rows};
 }
-inline constexpr op_info embedding_grad{"embedding_grad", &embedding_grad_rule, nullptr, &embedding_grad_cost, 0, true};
+inline constexpr op_info embedding_grad{
+    "embedding_grad", &embedding_grad_rule, nullptr, &embedding_grad_cost, 0, true};
 
 constexpr void embedding_adjoint(backward& d, const node& n) {
   const value_id dy = d.of(n.out[0]);
   if (dy < 0 || !d.wants(n.in[1])) return;
   d.give(n.in[1], d.b.emit(embedding_grad, {dy, n.in[0], n.in[1]}, n.line), n.line);
 }
-inline constexpr op_info embedding{"embedding", &embedding_rule, &embedding_adjoint, &embedding_cost, 1};
+inline constexpr op_info embedding{"embedding", &embedding_rule, &embedding_adjoint,
+                                   &embedding_cost, 1};
 
 } // namespace op
 

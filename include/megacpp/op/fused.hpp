@@ -1,13 +1,14 @@
 // Ops that the fuse pass writes in place of two or more; a model never names them.
 //
-//   add_rms_norm, add_layer_norm          s = x + a,  y = norm(s)           (x, a, gain[, bias]) -> s, y, statistics
-//   rms_norm_grad_add, layer_norm_grad_add  dx = norm_grad(dy, ...) + d       (dy, x, gain, statistics..., d) -> dx
-//   linear_input_grad_add                 dx = d + dy w                      (dy, w, d) -> dx, in place of d
-//   vocabulary_loss                       loss, its dx and dw in one visit    (x, w, labels, dloss) -> loss, count, dx[, dw]
+//   add_rms_norm, add_layer_norm          s = x + a,  y = norm(s)           (x, a, gain[, bias]) ->
+//   s, y, statistics rms_norm_grad_add, layer_norm_grad_add  dx = norm_grad(dy, ...) + d       (dy,
+//   x, gain, statistics..., d) -> dx linear_input_grad_add                 dx = d + dy w (dy, w, d)
+//   -> dx, in place of d vocabulary_loss                       loss, its dx and dw in one visit (x,
+//   w, labels, dloss) -> loss, count, dx[, dw]
 //
-// The first four round where the separate ops would and give their bits. vocabulary_loss visits each
-// chunk of logits once for forward and backward, which saves one of four products; it stands where the
-// vocabulary is whole on a rank and the loss is the last value of the graph.
+// The first four round where the separate ops would and give their bits. vocabulary_loss visits
+// each chunk of logits once for forward and backward, which saves one of four products; it stands
+// where the vocabulary is whole on a rank and the loss is the last value of the graph.
 #pragma once
 
 #include <megacpp/op/elementwise.hpp>
@@ -35,7 +36,9 @@ inline constexpr op_info add_layer_norm{"add_layer_norm", &add_layer_norm_rule};
 
 constexpr void norm_grad_add_rule(inference& c) { // dy, x, gain, statistics..., d (last)
   const int d = c.has(5) ? 5 : 4;
-  norm_grad_rule(c);
+  c.declare(c.in(0));
+  if (d == 5) place_output(c, 0, algebra::product, {0, 1, 2, 3, 4}, {c.in(0).back().d});
+  else place_output(c, 0, algebra::product, {0, 1, 2, 3}, {c.in(0).back().d});
   if (!c.in(0).same_dims(c.in(d)) || c.out[0].at != c.in(d).at) c.fail(fault::P002, 0, d);
 }
 inline constexpr op_info rms_norm_grad_add{"rms_norm_grad_add", &norm_grad_add_rule};
@@ -50,13 +53,19 @@ constexpr work linear_input_grad_add_cost(const graph& g, const node& n) {
   w.read += local_bytes(g.ranks, g.at(n.in[2]));
   return w;
 }
-inline constexpr op_info linear_input_grad_add{"linear_input_grad_add", &linear_input_grad_add_rule, nullptr,
-                                               &linear_input_grad_add_cost, 0, false, 2};
+inline constexpr op_info linear_input_grad_add{"linear_input_grad_add",
+                                               &linear_input_grad_add_rule,
+                                               nullptr,
+                                               &linear_input_grad_add_cost,
+                                               0,
+                                               false,
+                                               2};
 
 constexpr std::int64_t loss_scratch_bytes(const mesh& r, const value& x, const value& w) {
   return chunk_bytes(r, x, w) + local_size(r, x).n / x.back().n * std::int64_t{sizeof(double)};
 }
-constexpr void vocabulary_loss_rule(inference& c) { // x, w, labels, dloss -> loss, count, dx, [dw], scratch
+constexpr void vocabulary_loss_rule(
+    inference& c) { // x, w, labels, dloss -> loss, count, dx, [dw], scratch
   const value &x = c.in(0), &w = c.in(1);
   for (int i = 0; i < axes; ++i)
     if (w.at.at[static_cast<unsigned>(i)].s == state::shard) c.fail(fault::P007, 1);
@@ -77,7 +86,8 @@ constexpr void vocabulary_loss_rule(inference& c) { // x, w, labels, dloss -> lo
 constexpr work vocabulary_loss_cost(const graph& g, const node& n) {
   return vocabulary_work(g, n, g.at(n.in[0]), g.at(n.in[1]), n.attr.i[1] != 0 ? 3 : 2);
 }
-inline constexpr op_info vocabulary_loss{"vocabulary_loss", &vocabulary_loss_rule, nullptr, &vocabulary_loss_cost, 0, true};
+inline constexpr op_info vocabulary_loss{
+    "vocabulary_loss", &vocabulary_loss_rule, nullptr, &vocabulary_loss_cost, 0, true};
 
 } // namespace op
 } // namespace mc

@@ -1,14 +1,15 @@
-// linear: y[lead..., out...] = sum over in... of x[lead..., in...] w[out..., in...]  (+ bias[out...])
+// linear: y[lead..., out...] = sum over in... of x[lead..., in...] w[out..., in...]  (+
+// bias[out...])
 //
 //   x  (M, K)   M = product of the leading dims, K = product of the dims x shares with w's tail
 //   w  (N, K)   row-major, as torch.nn.Linear keeps it
 //   y  (M, N)
 //
 // Adjoint: dx = dy w, dw += dy^T x, dbias += column sums of dy. Saved: x.
-// Placement: a product: separately linear in x and w, so a summed dim sharded in both gives a pending
-// sum, and a pending sum times a replicated factor stays one. With a bias the result must not be
-// pending, or the bias would be added once a rank.
-// FLOPs: 2 M N K for each of the three products.
+// Placement: a product: separately linear in x and w, so a summed dim sharded in both gives a
+// pending sum, and a pending sum times a replicated factor stays one. With a bias the result must
+// not be pending, or the bias would be added once a rank. FLOPs: 2 M N K for each of the three
+// products.
 #pragma once
 
 #include <megacpp/graph/adjoint.hpp>
@@ -22,7 +23,8 @@ struct product_extents {
 };
 
 /// Splits the dims of x (M, K) by the number of trailing dims that are summed, and of w (N, K).
-constexpr product_extents extents_of_product(const mesh& r, const value& x, const value& w, int summed) {
+constexpr product_extents extents_of_product(const mesh& r, const value& x, const value& w,
+                                             int summed) {
   product_extents e;
   for (int i = 0; i < x.rank - summed; ++i) e.m *= local_extent(r, x, i);
   for (int i = 0; i < w.rank - summed; ++i) e.n *= local_extent(r, w, i);
@@ -36,7 +38,8 @@ constexpr void place_bias(inference& c, int bias) {
   const value& y = c.out[0];
   for (int a = 0; a < axes; ++a) {
     c.looking = a;
-    const place p = y.at.at[static_cast<unsigned>(a)], b = c.in(bias).at.at[static_cast<unsigned>(a)];
+    const place p = y.at.at[static_cast<unsigned>(a)],
+                b = c.in(bias).at.at[static_cast<unsigned>(a)];
     if (p.s == state::partial && b.s != state::partial) c.fail(fault::P005, 0, bias);
     if (p.s == state::shard && c.in(bias).find(p.d) < 0 && b.s != state::replicate)
       c.fail(fault::P004, bias, 0);
@@ -51,9 +54,11 @@ constexpr void linear_rule(inference& c) {
   const value &x = c.in(0), &w = c.in(1);
   const auto summed = static_cast<int>(c.n.attr.i[0]);
   for (int i = 1; i <= summed; ++i) {
-    const extent &ex = x.dims[static_cast<unsigned>(x.rank - i)], &ew = w.dims[static_cast<unsigned>(w.rank - i)];
+    const extent &ex = x.dims[static_cast<unsigned>(x.rank - i)],
+                 &ew = w.dims[static_cast<unsigned>(w.rank - i)];
     if (ex.d != ew.d) c.fail(fault::S003, 0, 1);
     else if (ex.n != ew.n) c.fail(fault::S002, 0, 1);
+    else if (ex.o != ew.o) c.fail(fault::P012, 0, 1);
   }
   if (summed == 0) c.fail(fault::S003, 0, 1);
   value& y = c.declare(x);
@@ -87,8 +92,10 @@ constexpr void linear_weight_grad_rule(inference& c) { // dy, x
   value& dw = c.declare(dy);
   dw.type = accumulator_of(dy.type);
   dw.rank = 0;
-  for (int i = lead; i < dy.rank; ++i) dw.dims[static_cast<unsigned>(dw.rank++)] = dy.dims[static_cast<unsigned>(i)];
-  for (int i = lead; i < x.rank; ++i) dw.dims[static_cast<unsigned>(dw.rank++)] = x.dims[static_cast<unsigned>(i)];
+  for (int i = lead; i < dy.rank; ++i)
+    dw.dims[static_cast<unsigned>(dw.rank++)] = dy.dims[static_cast<unsigned>(i)];
+  for (int i = lead; i < x.rank; ++i)
+    dw.dims[static_cast<unsigned>(dw.rank++)] = x.dims[static_cast<unsigned>(i)];
   place_output(c, 0, algebra::product, {0, 1});
 }
 
@@ -99,7 +106,8 @@ constexpr void bias_grad_rule(inference& c) { // dy
   value& db = c.declare(dy);
   db.type = accumulator_of(dy.type);
   db.rank = 0;
-  for (int i = dy.rank - kept; i < dy.rank; ++i) db.dims[static_cast<unsigned>(db.rank++)] = dy.dims[static_cast<unsigned>(i)];
+  for (int i = dy.rank - kept; i < dy.rank; ++i)
+    db.dims[static_cast<unsigned>(db.rank++)] = dy.dims[static_cast<unsigned>(i)];
   place_output(c, 0, algebra::product, {0});
 }
 
@@ -111,21 +119,27 @@ constexpr work linear_cost(const graph& g, const node& n) {
 }
 constexpr work linear_input_grad_cost(const graph& g, const node& n) {
   const value &dy = g.at(n.in[0]), &w = g.at(n.in[1]), &dx = g.at(n.out[0]);
-  const std::int64_t a = local_size(g.ranks, dy).n, b = local_size(g.ranks, w).n, y = local_size(g.ranks, dx).n;
+  const std::int64_t a = local_size(g.ranks, dy).n, b = local_size(g.ranks, w).n,
+                     y = local_size(g.ranks, dx).n;
   std::int64_t k = 1;
-  for (int i = w.rank - static_cast<int>(n.attr.i[0]); i < w.rank; ++i) k *= local_extent(g.ranks, w, i);
+  for (int i = w.rank - static_cast<int>(n.attr.i[0]); i < w.rank; ++i)
+    k *= local_extent(g.ranks, w, i);
   return {2 * a * k, (a + b) * size_of(dy.type), y * size_of(dx.type)};
 }
 constexpr work linear_weight_grad_cost(const graph& g, const node& n) {
   const value &dy = g.at(n.in[0]), &x = g.at(n.in[1]), &dw = g.at(n.out[0]);
   std::int64_t k = 1;
-  for (int i = x.rank - static_cast<int>(n.attr.i[0]); i < x.rank; ++i) k *= local_extent(g.ranks, x, i);
+  for (int i = x.rank - static_cast<int>(n.attr.i[0]); i < x.rank; ++i)
+    k *= local_extent(g.ranks, x, i);
   const std::int64_t w = local_bytes(g.ranks, dw);
-  return {2 * local_size(g.ranks, dy).n * k, local_bytes(g.ranks, dy) + local_bytes(g.ranks, x) + w, w};
+  return {2 * local_size(g.ranks, dy).n * k, local_bytes(g.ranks, dy) + local_bytes(g.ranks, x) + w,
+          w};
 }
 
-inline constexpr op_info linear_input_grad{"linear_input_grad", &linear_input_grad_rule, nullptr, &linear_input_grad_cost};
-inline constexpr op_info linear_weight_grad{"linear_weight_grad", &linear_weight_grad_rule, nullptr, &linear_weight_grad_cost, 0, true};
+inline constexpr op_info linear_input_grad{"linear_input_grad", &linear_input_grad_rule, nullptr,
+                                           &linear_input_grad_cost};
+inline constexpr op_info linear_weight_grad{
+    "linear_weight_grad", &linear_weight_grad_rule, nullptr, &linear_weight_grad_cost, 0, true};
 inline constexpr op_info bias_grad{"bias_grad", &bias_grad_rule, nullptr, nullptr, 0, true};
 
 constexpr void linear_adjoint(backward& d, const node& n) {
@@ -133,13 +147,16 @@ constexpr void linear_adjoint(backward& d, const node& n) {
   if (dy < 0) return;
   if (d.wants(x)) d.give(x, d.b.emit(linear_input_grad, {dy, w}, n.line, n.attr), n.line);
   if (d.wants(w)) d.give(w, d.b.emit(linear_weight_grad, {dy, x}, n.line, n.attr), n.line);
-  if (d.wants(bias)) d.give(bias, d.b.emit(bias_grad, {dy}, n.line, {{}, {d.b.g.at(bias).rank}}), n.line);
+  if (d.wants(bias))
+    d.give(bias, d.b.emit(bias_grad, {dy}, n.line, {{}, {d.b.g.at(bias).rank}}), n.line);
 }
 
 constexpr void add_bias_rule(inference& c) { // x, bias
   const value &x = c.in(0), &b = c.in(1);
-  for (int i = 1; i <= b.rank; ++i) {
-    const extent &ex = x.dims[static_cast<unsigned>(x.rank - i)], &eb = b.dims[static_cast<unsigned>(b.rank - i)];
+  if (b.rank > x.rank) c.fail(fault::S003, 0, 1);
+  for (int i = 1; i <= b.rank && i <= x.rank; ++i) {
+    const extent &ex = x.dims[static_cast<unsigned>(x.rank - i)],
+                 &eb = b.dims[static_cast<unsigned>(b.rank - i)];
     if (ex.d != eb.d) c.fail(fault::S003, 0, 1);
     else if (ex.n != eb.n) c.fail(fault::S002, 0, 1);
   }
@@ -150,9 +167,11 @@ constexpr void add_bias_adjoint(backward& d, const node& n) {
   const value_id dy = d.of(n.out[0]), bias = n.in[1];
   if (dy < 0) return;
   d.give(n.in[0], dy, n.line);
-  if (d.wants(bias)) d.give(bias, d.b.emit(bias_grad, {dy}, n.line, {{}, {d.b.g.at(bias).rank}}), n.line);
+  if (d.wants(bias))
+    d.give(bias, d.b.emit(bias_grad, {dy}, n.line, {{}, {d.b.g.at(bias).rank}}), n.line);
 }
-inline constexpr op_info add_bias{"add_bias", &add_bias_rule, &add_bias_adjoint, nullptr, 0, false, 0, true};
+inline constexpr op_info add_bias{
+    "add_bias", &add_bias_rule, &add_bias_adjoint, nullptr, 0, false, 0, true};
 
 inline constexpr op_info linear{"linear", &linear_rule, &linear_adjoint, &linear_cost};
 
@@ -163,7 +182,8 @@ constexpr var linear(var x, var w, int line = __builtin_LINE()) {
   const value &a = x.type(), &b = w.type();
   int summed = 0;
   while (summed < a.rank && summed < b.rank &&
-         a.dims[static_cast<unsigned>(a.rank - 1 - summed)].d == b.dims[static_cast<unsigned>(b.rank - 1 - summed)].d)
+         a.dims[static_cast<unsigned>(a.rank - 1 - summed)].d ==
+             b.dims[static_cast<unsigned>(b.rank - 1 - summed)].d)
     ++summed;
   return {x.b, x.b->emit(op::linear, {x.id, w.id}, line, {{}, {summed}})};
 }

@@ -1,19 +1,19 @@
 // Vocabulary projection and cross-entropy, in chunks of rows: full logits never exist.
 //
 // vocabulary_partial: logits l_v = x . w_v over this rank's part of the vocabulary
-//   lse_part (B, S, parts) = log sum_v e^(l_v),   target (B, S) = l_label (0 where the label is elsewhere)
-//   adjoint: dl_v = dlse e^(l_v - lse_part) + dtarget [v = label],  dx = dl w,  dw += dl^T x
+//   lse_part (B, S, parts) = log sum_v e^(l_v),   target (B, S) = l_label (0 where the label is
+//   elsewhere) adjoint: dl_v = dlse e^(l_v - lse_part) + dtarget [v = label],  dx = dl w,  dw +=
+//   dl^T x
 // cross_entropy: lse = log sum_parts e^(lse_part), over rows whose label is not negative:
 //   loss = sum (lse - target + z lse^2),   count = number of such rows
 //   adjoint: dlse_part = dloss (1 + 2 z lse) e^(lse_part - lse),  dtarget = -dloss
 //
-// x (B, S, H), w (V, H), labels (B, S) i32. The z-loss keeps log-sum-exps near 0 (Chowdhery et al. 2022).
-// The loss is a sum and a count, both placed and both reduced before one is divided by the other.
-// Rows of w at or beyond `valid` (vocabulary padding) take no part.
-// Saved: x, lse_part, target; logits are computed again in the backward pass.
-// Placement: w sharded along V gives parts sharded alike and a pending sum of targets: the
-// vocabulary-parallel loss is one gather of (B, S, parts) and one reduction of (B, S).
-// FLOPs: 2 T V H forward, 6 T V H backward.
+// x (B, S, H), w (V, H), labels (B, S) i32. The z-loss keeps log-sum-exps near 0 (Chowdhery et al.
+// 2022). The loss is a sum and a count, both placed and both reduced before one is divided by the
+// other. Rows of w at or beyond `valid` (vocabulary padding) take no part. Saved: x, lse_part,
+// target; logits are computed again in the backward pass. Placement: w sharded along V gives parts
+// sharded alike and a pending sum of targets: the vocabulary-parallel loss is one gather of (B, S,
+// parts) and one reduction of (B, S). FLOPs: 2 T V H forward, 6 T V H backward.
 #pragma once
 
 #include <megacpp/op/linear.hpp>
@@ -26,14 +26,17 @@ inline constexpr std::int64_t loss_chunk_rows = 128;
 
 constexpr std::int64_t chunk_bytes(const mesh& r, const value& x, const value& w) {
   const std::int64_t rows = local_size(r, x).n / x.back().n;
-  const std::int64_t element = size_of(accumulator_of(x.type)) + (x.type == dtype::bf16 ? size_of(x.type) : 0);
+  const std::int64_t element =
+      size_of(accumulator_of(x.type)) + (x.type == dtype::bf16 ? size_of(x.type) : 0);
   return (rows < loss_chunk_rows ? rows : loss_chunk_rows) * local_extent(r, w, 0) * element;
 }
 
 constexpr std::int64_t vocabulary_parts(const mesh& r, const value& w) {
   std::int64_t n = 1;
   for (int a = 0; a < axes; ++a)
-    if (w.at.at[static_cast<unsigned>(a)].is_shard(dim::vocabulary)) n *= r.of(static_cast<axis>(a));
+    if (w.at.at[static_cast<unsigned>(a)].is_shard(dim::vocabulary) &&
+        r.sized(static_cast<axis>(a)))
+      n *= r.of(static_cast<axis>(a));
   return n;
 }
 
@@ -43,8 +46,10 @@ constexpr void vocabulary_partial_rule(inference& c) { // x, w, labels
   else if (x.back().n != w.dims[1].n) c.fail(fault::S002, 0, 1);
   if (labels.rank != x.rank - 1) c.fail(fault::S003, 0, 2);
   value& lse = c.declare(labels);
+  if (lse.rank == max_rank) --lse.rank;
   lse.type = accumulator_of(x.type);
-  lse.dims[static_cast<unsigned>(lse.rank++)] = extent(dim::vocabulary_part, vocabulary_parts(c.g.ranks, w));
+  lse.dims[static_cast<unsigned>(lse.rank++)] =
+      extent(dim::vocabulary_part, vocabulary_parts(c.g.ranks, w));
   value& target = c.declare(labels);
   target.type = accumulator_of(x.type);
   for (int i = 0; i < axes; ++i) {
@@ -53,7 +58,8 @@ constexpr void vocabulary_partial_rule(inference& c) { // x, w, labels
     c.looking = i;
     const place of_w = w.at[a];
     if (of_w.is_shard(dim::vocabulary)) {
-      if (x.at[a].s != state::replicate) c.fail(x.at[a].s == state::invariant ? fault::P004 : fault::P002, 0, 1);
+      if (x.at[a].s != state::replicate)
+        c.fail(x.at[a].s == state::invariant ? fault::P004 : fault::P002, 0, 1);
       if (labels.at[a].s == state::shard) c.fail(fault::P002, 2, 1);
       lse.at[a] = {state::shard, dim::vocabulary_part, of_w.level};
       target.at[a] = P;
@@ -62,6 +68,7 @@ constexpr void vocabulary_partial_rule(inference& c) { // x, w, labels
       target.at[a] = join(c, a, algebra::nonlinear, target, {0, 1, 2}, {x.back().d});
     }
   }
+  c.leads(2, 0);
   c.declare_scratch(chunk_bytes(c.g.ranks, x, w));
 }
 
@@ -75,7 +82,8 @@ constexpr void vocabulary_partial_grad_rule(inference& c) { // dlse, dtarget, x,
     if (c.g.ranks.trivial(a)) continue;
     c.looking = i;
     if (w.at[a].is_shard(dim::vocabulary)) {
-      if (dlse.at[a].s != state::shard || c.in(1).at[a].s != state::replicate) c.fail(fault::P006, 0, 3);
+      if (dlse.at[a].s != state::shard || c.in(1).at[a].s != state::replicate)
+        c.fail(fault::P006, 0, 3);
       c.out[0].at[a] = P;
       if (weights) c.out[1].at[a] = w.at[a];
     } else {
@@ -86,7 +94,8 @@ constexpr void vocabulary_partial_grad_rule(inference& c) { // dlse, dtarget, x,
   c.declare_scratch(chunk_bytes(c.g.ranks, x, w));
 }
 
-constexpr work vocabulary_work(const graph& g, const node& n, const value& x, const value& w, int products) {
+constexpr work vocabulary_work(const graph& g, const node& n, const value& x, const value& w,
+                               int products) {
   work k;
   k.flops = 2 * products * local_size(g.ranks, x).n * local_extent(g.ranks, w, 0);
   for (value_id v : n.in)
@@ -102,15 +111,20 @@ constexpr work vocabulary_partial_grad_cost(const graph& g, const node& n) {
   return vocabulary_work(g, n, g.at(n.in[2]), g.at(n.in[3]), n.attr.i[1] != 0 ? 3 : 2);
 }
 
-inline constexpr op_info vocabulary_partial_grad{"vocabulary_partial_grad", &vocabulary_partial_grad_rule,
-                                                 nullptr, &vocabulary_partial_grad_cost, 2, true};
+inline constexpr op_info vocabulary_partial_grad{"vocabulary_partial_grad",
+                                                 &vocabulary_partial_grad_rule,
+                                                 nullptr,
+                                                 &vocabulary_partial_grad_cost,
+                                                 2,
+                                                 true};
 
 constexpr void vocabulary_partial_adjoint(backward& d, const node& n) {
   const value_id dlse = d.of(n.out[0]), dtarget = d.of(n.out[1]);
   if (dlse < 0 || dtarget < 0) return;
   attributes attr = n.attr;
   attr.i[1] = d.wants(n.in[1]);
-  const value_id dx = d.b.emit(vocabulary_partial_grad, {dlse, dtarget, n.in[0], n.in[1], n.in[2], n.out[0]}, n.line, attr);
+  const value_id dx = d.b.emit(vocabulary_partial_grad,
+                               {dlse, dtarget, n.in[0], n.in[1], n.in[2], n.out[0]}, n.line, attr);
   const node made = d.b.g.at_node(d.b.g.at(dx).producer);
   d.give(n.in[0], dx, n.line);
   if (attr.i[1] != 0) d.give(n.in[1], made.out[1], n.line);
@@ -124,6 +138,7 @@ constexpr void cross_entropy_rule(inference& c) { // lse_part, target, labels
     c.declare(lse.type, {});
     place_output(c, k, algebra::reduction, {0, 1, 2}, {dim::vocabulary_part});
   }
+  c.leads(1, 0), c.leads(2, 0);
 }
 constexpr void cross_entropy_grad_rule(inference& c) { // dloss, lse_part, target, labels
   for (int k = 0; k < 2; ++k) {
@@ -131,16 +146,19 @@ constexpr void cross_entropy_grad_rule(inference& c) { // dloss, lse_part, targe
     place_output(c, k, algebra::product, {0, 1, 2, 3}, {dim::vocabulary_part});
   }
 }
-inline constexpr op_info cross_entropy_grad{"cross_entropy_grad", &cross_entropy_grad_rule, nullptr, nullptr, 1};
+inline constexpr op_info cross_entropy_grad{"cross_entropy_grad", &cross_entropy_grad_rule, nullptr,
+                                            nullptr, 1};
 constexpr void cross_entropy_adjoint(backward& d, const node& n) {
   const value_id dloss = d.of(n.out[0]);
   if (dloss < 0) return;
-  const value_id dlse = d.b.emit(cross_entropy_grad, {dloss, n.in[0], n.in[1], n.in[2]}, n.line, n.attr);
+  const value_id dlse =
+      d.b.emit(cross_entropy_grad, {dloss, n.in[0], n.in[1], n.in[2]}, n.line, n.attr);
   const value_id dtarget = d.b.g.at_node(d.b.g.at(dlse).producer).out[1];
   d.give(n.in[0], dlse, n.line);
   d.give(n.in[1], dtarget, n.line);
 }
-inline constexpr op_info cross_entropy{"cross_entropy", &cross_entropy_rule, &cross_entropy_adjoint};
+inline constexpr op_info cross_entropy{"cross_entropy", &cross_entropy_rule,
+                                       &cross_entropy_adjoint};
 
 } // namespace op
 
@@ -149,9 +167,10 @@ struct vocabulary_statistics {
   var target;   ///< (B, S)
 };
 
-/// x (B, S, H), w (V, H), labels (B, S): log-sum-exp of each row's logits over this rank's part of the
-/// vocabulary, and the label's logit. `valid` of the V rows are words.
-constexpr vocabulary_statistics vocabulary_partial(var x, var w, var labels, std::int64_t valid, int line = __builtin_LINE()) {
+/// x (B, S, H), w (V, H), labels (B, S): log-sum-exp of each row's logits over this rank's part of
+/// the vocabulary, and the label's logit. `valid` of the V rows are words.
+constexpr vocabulary_statistics vocabulary_partial(var x, var w, var labels, std::int64_t valid,
+                                                   int line = __builtin_LINE()) {
   builder& b = *x.b;
   const value_id lse = b.emit(op::vocabulary_partial, {x.id, w.id, labels.id}, line, {{}, {valid}});
   return {{&b, lse}, {&b, b.g.at_node(b.g.at(lse).producer).out[1]}};
@@ -161,9 +180,11 @@ struct summed_loss {
   var sum, count;
 };
 
-constexpr summed_loss cross_entropy(vocabulary_statistics s, var labels, double z, int line = __builtin_LINE()) {
+constexpr summed_loss cross_entropy(vocabulary_statistics s, var labels, double z,
+                                    int line = __builtin_LINE()) {
   builder& b = *labels.b;
-  const value_id sum = b.emit(op::cross_entropy, {s.lse_part.id, s.target.id, labels.id}, line, {{z}, {}});
+  const value_id sum =
+      b.emit(op::cross_entropy, {s.lse_part.id, s.target.id, labels.id}, line, {{z}, {}});
   return {{&b, sum}, {&b, b.g.at_node(b.g.at(sum).producer).out[1]}};
 }
 

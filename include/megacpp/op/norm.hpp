@@ -3,7 +3,8 @@
 //   rms_norm    r = (mean_n x^2 + eps)^-1/2,                 y = x r gain
 //   layer_norm  mu = mean_n x, r = (mean_n (x-mu)^2 + eps)^-1/2,  y = (x-mu) r gain + bias
 //
-// (Zhang, Sennrich 2019; Ba, Kiros, Hinton 2016.) With h = (x-mu) r (mu = 0 for rms) and e = dy gain:
+// (Zhang, Sennrich 2019; Ba, Kiros, Hinton 2016.) With h = (x-mu) r (mu = 0 for rms) and e = dy
+// gain:
 //   dx = r (e - h mean_n(e h) [- mean_n e for layer_norm])
 //   dgain += sum_m dy h,  dbias += sum_m dy
 // Saved: x and the row statistics, in the accumulator type.
@@ -20,13 +21,14 @@ namespace op {
 constexpr void declare_statistic(inference& c, const value& x) {
   value& s = c.declare(x);
   s.type = accumulator_of(x.type);
-  --s.rank;
+  if (s.rank > 0) --s.rank;
   s.dims[static_cast<unsigned>(s.rank)] = extent{};
 }
 
 constexpr void norm_rule(inference& c, int statistics) { // x, gain, [bias]
   const value& x = c.in(0);
   const dim last = x.back().d;
+  if (x.rank == 0) c.fail(fault::S003, 0);
   for (int k = 1; k < 3; ++k)
     if (c.has(k) && (c.in(k).rank != 1 || c.in(k).back().d != last)) c.fail(fault::S003, 0, k);
     else if (c.has(k) && c.in(k).back().n != x.back().n) c.fail(fault::S002, 0, k);
@@ -51,9 +53,11 @@ constexpr void norm_gain_grad_rule(inference& c) { // dy, x, statistics...
 }
 
 inline constexpr op_info rms_norm_grad{"rms_norm_grad", &norm_grad_rule};
-inline constexpr op_info rms_norm_gain_grad{"rms_norm_gain_grad", &norm_gain_grad_rule, nullptr, nullptr, 0, true};
+inline constexpr op_info rms_norm_gain_grad{
+    "rms_norm_gain_grad", &norm_gain_grad_rule, nullptr, nullptr, 0, true};
 inline constexpr op_info layer_norm_grad{"layer_norm_grad", &norm_grad_rule};
-inline constexpr op_info layer_norm_gain_grad{"layer_norm_gain_grad", &norm_gain_grad_rule, nullptr, nullptr, 0, true};
+inline constexpr op_info layer_norm_gain_grad{
+    "layer_norm_gain_grad", &norm_gain_grad_rule, nullptr, nullptr, 0, true};
 
 constexpr void rms_norm_adjoint(backward& d, const node& n) {
   const value_id dy = d.of(n.out[0]), x = n.in[0], gain = n.in[1], r = n.out[1];
@@ -69,8 +73,10 @@ constexpr void layer_norm_adjoint(backward& d, const node& n) {
   if (d.wants(gain)) d.give(gain, d.b.emit(layer_norm_gain_grad, {dy, x, mu, r}, n.line), n.line);
   if (d.wants(bias)) d.give(bias, d.b.emit(bias_grad, {dy}, n.line, {{}, {1}}), n.line);
 }
-inline constexpr op_info rms_norm{"rms_norm", &rms_norm_rule, &rms_norm_adjoint, nullptr, 0, false, -1, true};
-inline constexpr op_info layer_norm{"layer_norm", &layer_norm_rule, &layer_norm_adjoint, nullptr, 0, false, -1, true};
+inline constexpr op_info rms_norm{
+    "rms_norm", &rms_norm_rule, &rms_norm_adjoint, nullptr, 0, false, -1, true};
+inline constexpr op_info layer_norm{
+    "layer_norm", &layer_norm_rule, &layer_norm_adjoint, nullptr, 0, false, -1, true};
 
 } // namespace op
 

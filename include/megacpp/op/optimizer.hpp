@@ -1,15 +1,15 @@
 // The end of a step: gradient norm, clipping and AdamW over ranges of the flat stores.
 //
 //   sum_of_squares  s = sum_i g_i^2 (double)
-//   clip_factor     c = 1/n min(1, clip / (norm + 1e-6)),  norm = sqrt(sum of s) / n,  n = tokens of the batch
-//   adamw           g' = c g;  m = b1 m + (1-b1) g';  v = b2 v + (1-b2) g'^2
+//   clip_factor     c = 1/n min(1, clip / (norm + 1e-6)),  norm = sqrt(sum of s) / n,  n = tokens
+//   of the batch adamw           g' = c g;  m = b1 m + (1-b1) g';  v = b2 v + (1-b2) g'^2
 //                   p = p (1 - lr wd) - lr (m / (1-b1^t)) / (sqrt(v / (1-b2^t)) + eps)
 //
-// (Kingma, Ba 2015; Loshchilov, Hutter 2019.) The gradients are of the summed loss; the division by the
-// token count happens here, once, after everything is reduced.
-// Placement: the sum of squares over a sharded range is a pending sum over that axis and a finished one
-// over the others, so every element counts once however it is placed. adamw takes a gradient only if it
-// is placed as its parameter (MEGA-P010).
+// (Kingma, Ba 2015; Loshchilov, Hutter 2019.) The gradients are of the summed loss; the division by
+// the token count happens here, once, after everything is reduced. Placement: the sum of squares
+// over a sharded range is a pending sum over that axis and a finished one over the others, so every
+// element counts once however it is placed. adamw takes a gradient only if it is placed as its
+// parameter (MEGA-P010).
 #pragma once
 
 #include <megacpp/graph/adjoint.hpp>
@@ -31,7 +31,8 @@ constexpr void clip_factor_rule(inference& c) { // token count, sums of squares.
 }
 inline constexpr op_info clip_factor{"clip_factor", &clip_factor_rule};
 
-constexpr void adamw_rule(inference& c) { // gradient, master, first moment, second moment, weight, factor
+constexpr void adamw_rule(
+    inference& c) { // gradient, master, first moment, second moment, weight, factor
   for (int k = 1; k < 5; ++k)
     for (c.looking = 0; c.looking < axes; ++c.looking) {
       const auto a = static_cast<axis>(c.looking);

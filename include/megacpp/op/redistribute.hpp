@@ -19,7 +19,15 @@
 
 namespace mc {
 
-enum class collective : std::uint8_t { none, slice, zero_pad, all_reduce, all_gather, reduce_scatter, all_to_all };
+enum class collective : std::uint8_t {
+  none,
+  slice,
+  zero_pad,
+  all_reduce,
+  all_gather,
+  reduce_scatter,
+  all_to_all
+};
 
 constexpr const char* name_of(collective c) {
   constexpr const char* names[] = {"none",       "slice",          "zero-pad",  "all-reduce",
@@ -38,9 +46,9 @@ constexpr collective collective_of(place from, place to) {
   return to.s == shard ? collective::slice : collective::none;
 }
 
-/// Bytes one rank sends for a redistribution of a value whose local size before it is `bytes`, over n
-/// ranks, by ring algorithms: all-reduce 2(n-1)/n, reduce-scatter and all-to-all (n-1)/n of what it
-/// holds, all-gather n-1 times its shard (Thakur, Rabenseifner, Gropp 2005).
+/// Bytes one rank sends for a redistribution of a value whose local size before it is `bytes`, over
+/// n ranks, by ring algorithms: all-reduce 2(n-1)/n, reduce-scatter and all-to-all (n-1)/n of what
+/// it holds, all-gather n-1 times its shard (Thakur, Rabenseifner, Gropp 2005).
 constexpr std::int64_t collective_bytes(collective c, std::int64_t bytes, std::int64_t n) {
   switch (c) {
   case collective::all_reduce: return 2 * (n - 1) * (bytes / n);
@@ -71,6 +79,7 @@ constexpr void redistribute_rule(inference& c) {
     const int where = x.find(goal.d);
     if (where < 0) {
       c.fail(fault::S003, 0);
+      goal = I;
     } else {
       goal.level = static_cast<std::int8_t>(y.at.levels(goal.d));
       std::int64_t ranks = 1;
@@ -85,8 +94,8 @@ constexpr void redistribute_rule(inference& c) {
   y.at[n.ax] = goal;
 }
 
-constexpr value_id emit_redistribution(builder& b, const op_info& to, value_id x, axis a, place goal,
-                                       int line) {
+constexpr value_id emit_redistribution(builder& b, const op_info& to, value_id x, axis a,
+                                       place goal, int line) {
   const place now = b.g.at(x).at[a];
   node n;
   n.op = &to;

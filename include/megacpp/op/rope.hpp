@@ -1,4 +1,5 @@
-// Rotary position embedding, half-rotate form (Su et al. 2021; as in Hugging Face's Llama and Qwen3).
+// Rotary position embedding, half-rotate form (Su et al. 2021; as in Hugging Face's Llama and
+// Qwen3).
 //
 //   x (..., D), position p of the row, i < D/2, angle a_i = p theta^(-2i/D):
 //   y[i] = x[i] cos a_i - s x[i+D/2] sin a_i,   y[i+D/2] = x[i+D/2] cos a_i + s x[i] sin a_i
@@ -16,6 +17,7 @@ constexpr void rope_rule(inference& c) { // x, positions
   if (c.in(0).back().n % 2 != 0) c.fail(fault::C001, 0);
   c.declare(c.in(0));
   place_output(c, 0, algebra::product, {0, 1}, {c.in(0).back().d});
+  c.leads(1, 0);
 }
 constexpr void rope_adjoint(backward& d, const node& n) {
   const value_id dy = d.of(n.out[0]);

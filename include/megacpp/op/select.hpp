@@ -1,9 +1,10 @@
 // select: y[b, :] = x[b, index[b], :], the row of each sequence from which the next token is drawn.
-// repeat: y[c r + j, ...] = x[c, ...] for j < r: each row of the first dim r times (key/value heads that
-// several tensor-parallel ranks share).   Adjoint of repeat: dx[c, ...] = sum_j dy[c r + j, ...].
+// repeat: y[c r + j, ...] = x[c, ...] for j < r: each row of the first dim r times (key/value heads
+// that several tensor-parallel ranks share).   Adjoint of repeat: dx[c, ...] = sum_j dy[c r + j,
+// ...].
 //
-// Placement: select needs the sequence whole and carries no gradient; repeat is linear and needs its
-// first dim whole. Saved: nothing.
+// Placement: select needs the sequence whole and carries no gradient; repeat is linear and needs
+// its first dim whole. Saved: nothing.
 #pragma once
 
 #include <megacpp/graph/adjoint.hpp>
@@ -16,6 +17,7 @@ constexpr void select_rule(inference& c) { // x (B, S, H), index (B)
   value& y = c.declare(x.type, {x.dims[0], x.dims[2]});
   (void)y;
   place_output(c, 0, algebra::product, {0, 1}, {x.dims[1].d});
+  c.leads(1, 0);
 }
 constexpr work select_cost(const graph& g, const node& n) {
   const std::int64_t bytes = local_bytes(g.ranks, g.at(n.out[0]));

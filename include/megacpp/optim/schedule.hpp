@@ -12,8 +12,8 @@
 //                     linear 1 - s, cosine (cos(pi s) + 1) / 2, exponential 2 (1/2)^s - 1,
 //                     minus_sqrt 1 - sqrt(s)
 //
-// (Megatron-LM, megatron/core/optimizer_param_scheduler.py; warmup-stable-decay: Hu et al. 2024.) With
-// W > 0 the first step, k = 0, has the learning rate 0, as it does there.
+// (Megatron-LM, megatron/core/optimizer_param_scheduler.py; warmup-stable-decay: Hu et al. 2024.)
+// With W > 0 the first step, k = 0, has the learning rate 0, as it does there.
 #pragma once
 
 #include <cmath>
@@ -29,9 +29,9 @@ enum class wsd_style : std::uint8_t { linear, cosine, exponential, minus_sqrt };
 struct schedule {
   double lr = 1e-3, min_lr = 0;
   decay_style style = decay_style::linear;
-  std::int64_t warmup = 0;     ///< steps
-  std::int64_t decay = 1;      ///< steps, warm-up included
-  std::int64_t wsd_decay = 0;  ///< of these, the last ones of WSD
+  std::int64_t warmup = 0;    ///< steps
+  std::int64_t decay = 1;     ///< steps, warm-up included
+  std::int64_t wsd_decay = 0; ///< of these, the last ones of WSD
   wsd_style wsd = wsd_style::exponential;
 };
 

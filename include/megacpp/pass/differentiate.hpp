@@ -1,7 +1,7 @@
 // differentiate: the backward pass, derived. One sweep over the nodes in reverse; each op's adjoint
-// contributes cotangents to its inputs; contributions to one value are summed, those to parameters add
-// up in the main-grad store. The collectives of the backward pass are the adjoints of those named in
-// the model; nobody writes them.
+// contributes cotangents to its inputs; contributions to one value are summed, those to parameters
+// add up in the main-grad store. The collectives of the backward pass are the adjoints of those
+// named in the model; nobody writes them.
 #pragma once
 
 #include <megacpp/graph/adjoint.hpp>
@@ -22,8 +22,10 @@ constexpr gradients differentiate(builder& b) {
   const int forward = g.node_count;
   for (int i = 0; i < g.value_count; ++i) {
     const value& v = g.at(static_cast<value_id>(i));
-    const parameter_info* p = v.is == role::parameter ? g.parameter_of(static_cast<value_id>(i)) : nullptr;
-    d.wanted[static_cast<unsigned>(i)] = (p != nullptr && !p->frozen) || (v.is == role::input && v.from == feed::stream);
+    const parameter_info* p =
+        v.is == role::parameter ? g.parameter_of(static_cast<value_id>(i)) : nullptr;
+    d.wanted[static_cast<unsigned>(i)] =
+        (p != nullptr && !p->frozen) || (v.is == role::input && v.from == feed::stream);
   }
   for (int i = 0; i < forward; ++i) {
     const node& n = g.at_node(i);
@@ -31,7 +33,9 @@ constexpr gradients differentiate(builder& b) {
     for (value_id v : n.in) any = any || d.wants(v);
     if (any && n.op->adjoint != nullptr)
       for (value_id v : n.out)
-        if (v >= 0) d.wanted[static_cast<unsigned>(v)] = g.at(v).differentiable() && g.at(v).is != role::scratch;
+        if (v >= 0)
+          d.wanted[static_cast<unsigned>(v)] =
+              g.at(v).differentiable() && g.at(v).is != role::scratch;
   }
   value seed = cotangent(g.at(g.outputs[0]), g.outputs[0]);
   seed.is = role::input;
@@ -53,7 +57,9 @@ constexpr gradients differentiate(builder& b) {
   b.when = phase::forward;
   b.derived = false;
   for (int i = 0; i < g.value_count; ++i)
-    if (g.at(static_cast<value_id>(i)).is == role::input && g.at(static_cast<value_id>(i)).from == feed::stream) g.d_stream = d.ct[static_cast<unsigned>(i)];
+    if (g.at(static_cast<value_id>(i)).is == role::input &&
+        g.at(static_cast<value_id>(i)).from == feed::stream)
+      g.d_stream = d.ct[static_cast<unsigned>(i)];
   gradients r;
   r.of = d.ct;
   return r;

@@ -80,7 +80,8 @@ struct fuser {
     const node sum = g.at_node(i);
     if (sum.op != &op::sum) return;
     for (int k = 0; k < 2; ++k) {
-      const value_id d = sum.in[static_cast<unsigned>(k)], other = sum.in[static_cast<unsigned>(1 - k)];
+      const value_id d = sum.in[static_cast<unsigned>(k)],
+                     other = sum.in[static_cast<unsigned>(1 - k)];
       int p = producer(d, &op::rms_norm_grad);
       const bool rms = p >= 0;
       if (!rms) p = producer(d, &op::layer_norm_grad);
@@ -98,7 +99,8 @@ struct fuser {
     const node sum = g.at_node(i);
     if (sum.op != &op::sum) return;
     for (int k = 0; k < 2; ++k) {
-      const value_id d = sum.in[static_cast<unsigned>(k)], other = sum.in[static_cast<unsigned>(1 - k)];
+      const value_id d = sum.in[static_cast<unsigned>(k)],
+                     other = sum.in[static_cast<unsigned>(1 - k)];
       const int p = producer(d, &op::linear_input_grad);
       if (p < 0 || !once(d)) continue;
       node f = g.at_node(p);
@@ -114,7 +116,8 @@ struct fuser {
     const node bias = g.at_node(i);
     if (bias.op != &op::add_bias) return;
     const int p = producer(bias.in[0], &op::linear);
-    if (p < 0 || !once(bias.in[0]) || g.at_node(p).in[2] >= 0 || g.at_node(p).when != bias.when) return;
+    if (p < 0 || !once(bias.in[0]) || g.at_node(p).in[2] >= 0 || g.at_node(p).when != bias.when)
+      return;
     node f = g.at_node(p);
     if (g.at(bias.in[1]).rank != g.at(f.in[1]).rank - static_cast<int>(f.attr.i[0])) return;
     f.in[2] = bias.in[1];
@@ -125,13 +128,23 @@ struct fuser {
   constexpr void loss(int i) {
     const node grad = g.at_node(i); // dlse, dtarget, x, w, labels, lse_part
     if (grad.op != &op::vocabulary_partial_grad) return;
-    const int entropy_grad = producer(grad.in[0], &op::cross_entropy_grad), partial = producer(grad.in[5], &op::vocabulary_partial);
+    const int entropy_grad = producer(grad.in[0], &op::cross_entropy_grad),
+              partial = producer(grad.in[5], &op::vocabulary_partial);
     if (entropy_grad < 0 || partial < 0) return;
     int entropy = -1;
     for (int k = partial + 1; k < entropy_grad; ++k)
       if (g.at_node(k).op == &op::cross_entropy && g.at_node(k).in[0] == grad.in[5]) entropy = k;
     const node ce_grad = g.at_node(entropy_grad); // dloss, lse_part, target, labels
-    if (entropy < 0 || ce_grad.in[1] != grad.in[5] || g.outputs[0] != g.at_node(entropy).out[0]) return;
+    if (entropy < 0 || ce_grad.in[1] != grad.in[5] || g.outputs[0] != g.at_node(entropy).out[0])
+      return;
+    // what disappears is read by these four alone, and the cotangent of the loss is there from the
+    // start
+    const value_id target = g.at_node(partial).out[1];
+    if (g.at_node(entropy).in[1] != target || ce_grad.in[2] != target ||
+        grad.in[1] != ce_grad.out[1] || g.at(ce_grad.in[0]).producer >= 0 ||
+        uses[static_cast<unsigned>(grad.in[5])] != 3 || uses[static_cast<unsigned>(target)] != 2 ||
+        !once(grad.in[0]) || !once(grad.in[1]))
+      return;
     for (const place& p : g.at(grad.in[3]).at.at)
       if (p.s == state::shard) return;
     node f = g.at_node(entropy);
@@ -141,7 +154,8 @@ struct fuser {
     f.attr.i = grad.attr.i;
     const bool weights = grad.attr.i[1] != 0;
     const value_id room = scratch(op::loss_scratch_bytes(g.ranks, g.at(f.in[0]), g.at(f.in[1])));
-    f.out = {f.out[0], f.out[1], grad.out[0], weights ? grad.out[1] : room, weights ? room : value_id{-1}};
+    f.out = {f.out[0], f.out[1], grad.out[0], weights ? grad.out[1] : room,
+             weights ? room : value_id{-1}};
     kill(partial), kill(entropy_grad), kill(i);
     put(entropy, f);
   }

@@ -1,6 +1,6 @@
-// hoist: what depends on parameters alone is computed once a step. Marks such nodes as the prologue;
-// their transposes then become the epilogue, so that the gradient of a weight is summed over
-// micro-batches first and over ranks once.
+// hoist: what depends on parameters alone is computed once a step. Marks such nodes as the
+// prologue; their transposes then become the epilogue, so that the gradient of a weight is summed
+// over micro-batches first and over ranks once.
 #pragma once
 
 #include <megacpp/graph/builder.hpp>

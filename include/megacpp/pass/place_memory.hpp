@@ -1,9 +1,10 @@
 // place_memory: an address for every value of a graph.
 //
-// Forward values that the backward pass reads are *saved* (once a layer and micro-batch in flight); all
-// others live in the *working* arena between their first and last use. Working values are placed one
-// after another at the lowest offset where no value live at the same time lies (Pisarchyk, Lee 2020);
-// of several orders (by size, by breadth, by size times lifetime, by time) the best is kept. An op that may work in place takes over a dying input of the same size. Values
+// Forward values that the backward pass reads are *saved* (once a layer and micro-batch in flight);
+// all others live in the *working* arena between their first and last use. Working values are
+// placed one after another at the lowest offset where no value live at the same time lies
+// (Pisarchyk, Lee 2020); of several orders (by size, by breadth, by size times lifetime, by time)
+// the best is kept. An op that may work in place takes over a dying input of the same size. Values
 // that a redistribution leaves as they are share their memory.
 #pragma once
 
@@ -11,9 +12,20 @@
 
 namespace mc {
 
-/// Where a value lies. feed: given by the caller (offset is the feed's number times max_slots, plus the slot). stream_out, d_stream_in:
-/// the residual stream after the part, the cotangent of the stream before it.
-enum class space : std::uint8_t { none, weights, gradients, derived, saved, working, feed, stream_out, d_stream_in };
+/// Where a value lies. feed: given by the caller (offset is the feed's number times max_slots, plus
+/// the slot). stream_out, d_stream_in: the residual stream after the part, the cotangent of the
+/// stream before it.
+enum class space : std::uint8_t {
+  none,
+  weights,
+  gradients,
+  derived,
+  saved,
+  working,
+  feed,
+  stream_out,
+  d_stream_in
+};
 
 struct address {
   space in = space::none;
@@ -22,10 +34,10 @@ struct address {
 
 struct memory_plan {
   std::array<address, max_values> at{};
-  std::int64_t saved = 0;         ///< bytes a layer and micro-batch
-  std::int64_t working = 0;       ///< bytes, of the larger of forward and backward pass
-  std::int64_t derived = 0;       ///< bytes a layer of values the prologue computes
-  std::int64_t largest_live = 0;  ///< largest sum of working values live at once
+  std::int64_t saved = 0;        ///< bytes a layer and micro-batch
+  std::int64_t working = 0;      ///< bytes, of the larger of forward and backward pass
+  std::int64_t derived = 0;      ///< bytes a layer of values the prologue computes
+  std::int64_t largest_live = 0; ///< largest sum of working values live at once
   fault wrong = fault::none;
 };
 
@@ -37,7 +49,9 @@ constexpr std::int64_t aligned_bytes(std::int64_t bytes) {
 namespace detail {
 
 /// Forward and backward of one graph, as the sequences in which nodes run.
-constexpr bool in_backward(phase p) { return p == phase::input_gradient || p == phase::weight_gradient; }
+constexpr bool in_backward(phase p) {
+  return p == phase::input_gradient || p == phase::weight_gradient;
+}
 
 struct buffer {
   value_id v = -1;
@@ -71,7 +85,8 @@ struct placer {
         const value_id from = g.at_node(i).in[0], to = g.at_node(i).out[0];
         auto& last = last_use[static_cast<unsigned>(from)];
         if (last_use[static_cast<unsigned>(to)] > last) last = last_use[static_cast<unsigned>(to)];
-        read_in_backward[static_cast<unsigned>(from)] |= read_in_backward[static_cast<unsigned>(to)];
+        read_in_backward[static_cast<unsigned>(from)] |=
+            read_in_backward[static_cast<unsigned>(to)];
       }
   }
   constexpr void use(value_id v, int node, bool backward) {
@@ -87,7 +102,8 @@ struct placer {
   }
 
   constexpr void place_parameters() {
-    for (int i = 0; i < g.parameter_count; ++i) at(g.parameters[static_cast<unsigned>(i)].v) = {space::weights, i};
+    for (int i = 0; i < g.parameter_count; ++i)
+      at(g.parameters[static_cast<unsigned>(i)].v) = {space::weights, i};
   }
 
   constexpr void place_node(int i) {
@@ -121,7 +137,9 @@ struct placer {
   }
   constexpr void place_working(int i, const node& n, int k, value_id v, std::int64_t bytes) {
     at(v) = {space::working, 0};
-    const int last = last_use[static_cast<unsigned>(v)] < i || g.at(v).is == role::scratch ? output_end(v, i) : last_use[static_cast<unsigned>(v)];
+    const int last = last_use[static_cast<unsigned>(v)] < i || g.at(v).is == role::scratch
+                         ? output_end(v, i)
+                         : last_use[static_cast<unsigned>(v)];
     if (k == 0 && n.op->in_place >= 0) {
       const value_id from = n.in[static_cast<unsigned>(n.op->in_place)];
       const std::int16_t b = from < 0 ? std::int16_t{-1} : buffer_of[static_cast<unsigned>(from)];
@@ -141,20 +159,22 @@ struct placer {
       if (o == v) return g.node_count;
     return i;
   }
-  /// The store slot in which the gradient of a leaf collects: the parameter's own, when the leaf is the
-  /// parameter with another name for its state.
+  /// The store slot in which the gradient of a leaf collects: the parameter's own, when the leaf is
+  /// the parameter with another name for its state.
   constexpr address gradient_of(value_id leaf) {
     const address a = at(leaf);
     if (a.in == space::weights) return {space::gradients, a.offset};
     const address d{space::derived, plan.derived};
-    plan.derived += aligned_bytes(local_size(g.ranks, g.at(leaf)).n * size_of(accumulator_of(g.at(leaf).type)));
+    plan.derived +=
+        aligned_bytes(local_size(g.ranks, g.at(leaf)).n * size_of(accumulator_of(g.at(leaf).type)));
     return d;
   }
 
   /// Which buffer is placed before which.
   enum class rank : std::uint8_t { size, breadth, area, time };
 
-  constexpr std::int64_t key(const buffer& b, rank how, const std::array<std::int64_t, max_nodes>& live) const {
+  constexpr std::int64_t key(const buffer& b, rank how,
+                             const std::array<std::int64_t, max_nodes>& live) const {
     switch (how) {
     case rank::size: return b.bytes;
     case rank::area: return b.bytes * (b.last - b.first + 1);
@@ -175,7 +195,8 @@ struct placer {
     std::array<std::int64_t, max_values> keys{};
     for (int i = 0; i < count; ++i) {
       keys[static_cast<unsigned>(i)] = key(buffers[static_cast<unsigned>(i)], how, live);
-      const std::int64_t k = keys[static_cast<unsigned>(i)], bytes = buffers[static_cast<unsigned>(i)].bytes;
+      const std::int64_t k = keys[static_cast<unsigned>(i)],
+                         bytes = buffers[static_cast<unsigned>(i)].bytes;
       int j = i; // insertion sort, stable
       for (; j > 0; --j) {
         const auto before = static_cast<unsigned>(order[static_cast<unsigned>(j - 1)]);
@@ -188,7 +209,8 @@ struct placer {
   }
 
   /// Places all buffers in this order; returns the bytes needed and leaves the offsets in `offset`.
-  constexpr std::int64_t pack(const sequence& order, std::array<std::int64_t, max_values>& offset) const {
+  constexpr std::int64_t pack(const sequence& order,
+                              std::array<std::int64_t, max_values>& offset) const {
     sequence beside{}; // buffers already placed, by rising offset
     std::int64_t needed = 0;
     for (int i = 0; i < count; ++i) {
@@ -205,7 +227,9 @@ struct placer {
       offset[id] = at_offset;
       if (at_offset + b.bytes > needed) needed = at_offset + b.bytes;
       int j = i;
-      for (; j > 0 && offset[static_cast<unsigned>(beside[static_cast<unsigned>(j - 1)])] > at_offset; --j)
+      for (;
+           j > 0 && offset[static_cast<unsigned>(beside[static_cast<unsigned>(j - 1)])] > at_offset;
+           --j)
         beside[static_cast<unsigned>(j)] = beside[static_cast<unsigned>(j - 1)];
       beside[static_cast<unsigned>(j)] = static_cast<std::int16_t>(id);
     }
@@ -214,16 +238,18 @@ struct placer {
 
   static constexpr int repairs = 4;
 
-  /// The best of several orders, each repaired a few times; one that needs no more than what lives at
-  /// once ends the search.
+  /// The best of several orders, each repaired a few times; one that needs no more than what lives
+  /// at once ends the search.
   constexpr void pack() {
     std::array<std::int64_t, max_nodes> live{};
     for (int j = 0; j < count; ++j) {
       const buffer& b = buffers[static_cast<unsigned>(j)];
-      for (int i = b.first; i <= b.last && i < g.node_count; ++i) live[static_cast<unsigned>(i)] += b.bytes;
+      for (int i = b.first; i <= b.last && i < g.node_count; ++i)
+        live[static_cast<unsigned>(i)] += b.bytes;
     }
     for (int i = 0; i < g.node_count; ++i)
-      if (live[static_cast<unsigned>(i)] > plan.largest_live) plan.largest_live = live[static_cast<unsigned>(i)];
+      if (live[static_cast<unsigned>(i)] > plan.largest_live)
+        plan.largest_live = live[static_cast<unsigned>(i)];
     std::array<std::int64_t, max_values> best{};
     plan.working = -1;
     for (rank how : {rank::size, rank::breadth, rank::area, rank::time}) {
@@ -234,9 +260,14 @@ struct placer {
         if (plan.working < 0 || needed < plan.working) plan.working = needed, best = offset;
         if (needed == plan.largest_live) break;
         int top = count - 1; // the buffer that reaches highest goes first in the next round
-        while (top > 0 && offset[static_cast<unsigned>(order[static_cast<unsigned>(top)])] + buffers[static_cast<unsigned>(order[static_cast<unsigned>(top)])].bytes != needed) --top;
+        while (top > 0 &&
+               offset[static_cast<unsigned>(order[static_cast<unsigned>(top)])] +
+                       buffers[static_cast<unsigned>(order[static_cast<unsigned>(top)])].bytes !=
+                   needed)
+          --top;
         const std::int16_t moved = order[static_cast<unsigned>(top)];
-        for (; top > 0; --top) order[static_cast<unsigned>(top)] = order[static_cast<unsigned>(top - 1)];
+        for (; top > 0; --top)
+          order[static_cast<unsigned>(top)] = order[static_cast<unsigned>(top - 1)];
         order[0] = moved;
       }
     }
@@ -256,7 +287,8 @@ constexpr memory_plan place_memory(const graph& g) {
   p.place_parameters();
   for (int i = 0; i < g.value_count; ++i) {
     const value& v = g.at(static_cast<value_id>(i));
-    if (v.is == role::input) p.at(static_cast<value_id>(i)) = {space::feed, static_cast<int>(v.from) * max_slots + v.slot};
+    if (v.is == role::input)
+      p.at(static_cast<value_id>(i)) = {space::feed, static_cast<int>(v.from) * max_slots + v.slot};
   }
   // prologue values first: forward nodes read them
   for (int i = 0; i < g.node_count; ++i)

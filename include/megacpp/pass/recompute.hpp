@@ -1,6 +1,6 @@
-// recompute: trade arithmetic for memory (Chen et al. 2016; Korthikanti et al. 2022). Forward nodes are
-// emitted again in the backward pass, right before the first backward node that reads them, and their
-// first results are no longer saved.
+// recompute: trade arithmetic for memory (Chen et al. 2016; Korthikanti et al. 2022). Forward nodes
+// are emitted again in the backward pass, right before the first backward node that reads them, and
+// their first results are no longer saved.
 //
 //   none       every value the backward pass reads is saved
 //   selective  nodes bound by bytes (norms, GELU, SwiGLU, RoPE, dropout) run again
@@ -37,6 +37,7 @@ struct rewriter {
     const node_id p = g.at(v).producer;
     if (p < 0) return false;
     const node& n = g.at_node(p);
+    if (n.op->accumulates) return false; // it would add to its gradients twice
     return n.when == phase::forward && (policy == recompute::full || n.op->cheap);
   }
   constexpr value_id twin(value_id v) {

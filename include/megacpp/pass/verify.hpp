@@ -1,7 +1,7 @@
-// verify: run after every pass. Every node's outputs are still what its op's rule says of its inputs;
-// every input is produced before it is read; every trainable parameter's gradient reaches the
-// optimizer with the parameter's own placement, so that no reduction is missing and none is done twice;
-// no pending sum leaves the graph unless it is the loss.
+// verify: run after every pass. Every node's outputs are still what its op's rule says of its
+// inputs; every input is produced before it is read; every trainable parameter's gradient reaches
+// the optimizer with the parameter's own placement, so that no reduction is missing and none is
+// done twice; no pending sum leaves the graph unless it is the loss.
 #pragma once
 
 #include <megacpp/pass/differentiate.hpp>
@@ -20,17 +20,25 @@ constexpr void verify_nodes(graph& g) {
     inference c{g, n};
     n.op->rule(c);
     if (c.wrong != fault::none)
-      record(g, c.wrong, n.line, n.op->name, c.first < 0 ? value_id{-1} : n.in[static_cast<unsigned>(c.first)],
+      record(g, c.wrong, n.line, n.op->name,
+             c.first < 0 ? value_id{-1} : n.in[static_cast<unsigned>(c.first)],
              c.second < 0 ? value_id{-1} : n.in[static_cast<unsigned>(c.second)], c.over);
     for (int k = 0; k < c.outs; ++k) {
       const value_id v = n.out[static_cast<unsigned>(k)];
       const value& inferred = c.out[static_cast<unsigned>(k)];
-      if (v < 0 || !g.at(v).same_dims(inferred) || g.at(v).at != inferred.at || g.at(v).type != inferred.type)
+      if (v < 0 || !g.at(v).same_dims(inferred) || g.at(v).at != inferred.at ||
+          g.at(v).type != inferred.type)
         record(g, fault::P014, n.line, n.op->name, v);
     }
     for (value_id v : n.out)
       if (v >= 0) known[static_cast<unsigned>(v)] = true;
   }
+}
+
+/// A pass's result, examined.
+constexpr graph verified(graph g) {
+  if (g.wrong.code == fault::none) verify_nodes(g);
+  return g;
 }
 
 /// An output lies as `wanted` does, where what comes after the part expects it.
@@ -39,8 +47,10 @@ constexpr void verify_output(builder& b, value_id out, const value& wanted, cons
   const int line = v.producer >= 0 ? b.g.at_node(v.producer).line : 0;
   if (!v.same_dims(wanted)) b.fail(fault::S003, line, part, out);
   for (int a = 0; a < axes; ++a) {
-    const place have = v.at.at[static_cast<unsigned>(a)], want = wanted.at.at[static_cast<unsigned>(a)];
-    if (have != want) b.fail(have.s == state::partial ? fault::P005 : fault::P002, line, part, out, -1, a);
+    const place have = v.at.at[static_cast<unsigned>(a)],
+                want = wanted.at.at[static_cast<unsigned>(a)];
+    if (have != want)
+      b.fail(have.s == state::partial ? fault::P005 : fault::P002, line, part, out, -1, a);
   }
 }
 
@@ -54,7 +64,8 @@ constexpr void verify_gradients(builder& b, const gradients& d) {
     const value_id grad = d.of[static_cast<unsigned>(p.v)];
     if (grad < 0 || !g.at(grad).same_dims(v)) b.fail(fault::P010, p.line, "gradient", p.v);
     for (int a = 0; a < axes; ++a)
-      if (grad >= 0 && g.at(grad).at.at[static_cast<unsigned>(a)] != v.at.at[static_cast<unsigned>(a)])
+      if (grad >= 0 &&
+          g.at(grad).at.at[static_cast<unsigned>(a)] != v.at.at[static_cast<unsigned>(a)])
         b.fail(fault::P010, p.line, "gradient", p.v, -1, a);
   }
 }

@@ -12,7 +12,9 @@ template <class Model> constexpr std::int64_t parameter_count(const Model& m) {
   s.batch = {1, 1};
   std::int64_t total = 0;
   for (int i = 0; i < Model::kinds + 2; ++i) {
-    const part_kind what = i == 0 ? part_kind::stem : i > Model::kinds ? part_kind::loss : part_kind::block;
+    const part_kind what = i == 0             ? part_kind::stem
+                           : i > Model::kinds ? part_kind::loss
+                                              : part_kind::block;
     const graph g = forward_graph(m, s, what, i - 1);
     int layers = what == part_kind::block ? 0 : 1;
     if (what == part_kind::block)

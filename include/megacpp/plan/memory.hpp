@@ -9,11 +9,11 @@ namespace mc {
 /// Bytes of one rank.
 struct memory_items {
   std::int64_t weights = 0, gradients = 0, masters = 0, moments = 0; ///< the flat stores
-  std::int64_t saved = 0;    ///< forward values the backward pass reads, all layers
-  std::int64_t streams = 0;  ///< the residual stream between layers, and its cotangents
-  std::int64_t working = 0;  ///< values of the part that runs
-  std::int64_t feeds = 0;    ///< token ids, labels, positions, keys, documents
-  std::int64_t derived = 0;  ///< values the prologue computes
+  std::int64_t saved = 0;   ///< forward values the backward pass reads, all layers
+  std::int64_t streams = 0; ///< the residual stream between layers, and its cotangents
+  std::int64_t working = 0; ///< values of the part that runs
+  std::int64_t feeds = 0;   ///< token ids, labels, positions, keys, documents
+  std::int64_t derived = 0; ///< values the prologue computes
 
   constexpr std::int64_t total() const {
     return weights + gradients + masters + moments + saved + streams + working + feeds + derived;
@@ -29,7 +29,8 @@ struct part_memory {
 constexpr std::int64_t stream_bytes(const graph& block) {
   for (int i = 0; i < block.value_count; ++i) {
     const value& v = block.at(static_cast<value_id>(i));
-    if (v.is == role::input && v.from == feed::stream) return aligned_bytes(local_bytes(block.ranks, v));
+    if (v.is == role::input && v.from == feed::stream)
+      return aligned_bytes(local_bytes(block.ranks, v));
   }
   return 0;
 }
@@ -46,8 +47,9 @@ constexpr std::int64_t local_tokens(const graph& g) {
 inline constexpr int token_feeds = 5; ///< tokens, labels, positions, token keys, documents
 
 template <unsigned N>
-constexpr memory_items training_memory(const std::array<part_memory, N>& parts, const memory_plan& update, const registry& r,
-                                       dtype type, const graph& block, int layers) {
+constexpr memory_items training_memory(const std::array<part_memory, N>& parts,
+                                       const memory_plan& update, const registry& r, dtype type,
+                                       const graph& block, int layers) {
   memory_items m;
   const dtype main = accumulator_of(type);
   m.weights = r.total * size_of(type);

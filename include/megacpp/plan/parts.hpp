@@ -1,13 +1,13 @@
-// The parts of a training step as graphs: stem (embeddings), one block per kind, head (loss or logits).
-// Layers are a run-time loop over block kinds, so 48 layers compile like one.
+// The parts of a training step as graphs: stem (embeddings), one block per kind, head (loss or
+// logits). Layers are a run-time loop over block kinds, so 48 layers compile like one.
 #pragma once
 
 #include <megacpp/nn/head.hpp>
 #include <megacpp/op/select.hpp>
-#include <megacpp/pass/hoist.hpp>
-#include <megacpp/pass/recompute.hpp>
 #include <megacpp/pass/fuse.hpp>
+#include <megacpp/pass/hoist.hpp>
 #include <megacpp/pass/place_memory.hpp>
+#include <megacpp/pass/recompute.hpp>
 #include <megacpp/pass/split.hpp>
 #include <megacpp/pass/verify.hpp>
 
@@ -39,13 +39,19 @@ constexpr fault_record sentence(fault f, const char* what) {
 template <class Model> constexpr fault_record check(const Model& m, const setup& s) {
   if (const char* why = m.contradiction()) return sentence(fault::C001, why);
   const layout& l = s.ranks;
-  if (l.tp < 1 || l.pp < 1 || l.cp < 1 || l.ep < 1 || l.etp < 0) return sentence(fault::C002, "every axis needs at least one rank");
+  if (l.tp < 1 || l.pp < 1 || l.cp < 1 || l.ep < 1 || l.etp < 0)
+    return sentence(fault::C002, "every axis needs at least one rank");
   if (m.layers < l.pp) return sentence(fault::C002, "more pipeline stages than layers");
-  if (l.sequence_parallel && l.tp == 1) return sentence(fault::C002, "sequence parallelism needs tp > 1");
-  if (s.batch.micro < 1 || s.batch.sequence < 1) return sentence(fault::C003, "micro-batch and sequence must be positive");
-  if (s.batch.sequence > m.positions) return sentence(fault::C003, "the sequence is longer than the model's positions");
+  if (l.sequence_parallel && l.tp == 1)
+    return sentence(fault::C002, "sequence parallelism needs tp > 1");
+  if (s.batch.micro < 1 || s.batch.sequence < 1)
+    return sentence(fault::C003, "micro-batch and sequence must be positive");
+  if (s.batch.sequence > m.positions)
+    return sentence(fault::C003, "the sequence is longer than the model's positions");
   if (l.cp > 1 && s.batch.sequence % (2 * l.cp) != 0)
-    return sentence(fault::C003, "the sequence must divide into 2 cp chunks for balanced causal context parallelism");
+    return sentence(
+        fault::C003,
+        "the sequence must divide into 2 cp chunks for balanced causal context parallelism");
   return {};
 }
 
@@ -58,18 +64,23 @@ constexpr graph forward_graph(const Model& m, const setup& s, part_kind part, in
   b.g.wrong = detail::check(m, s);
   if (b.g.wrong.code != fault::none) return b.g;
   const extent B{dim::batch, s.batch.micro};
-  const extent Sq{dim::sequence, s.batch.sequence, s.ranks.cp > 1 ? order::balanced : order::contiguous};
+  const extent Sq{dim::sequence, s.batch.sequence,
+                  s.ranks.cp > 1 ? order::balanced : order::contiguous};
   const placement tokens_at = stream_placement(I);
   context c;
   c.b = &b;
   c.type = s.type;
   c.stream = s.stream();
-  const auto ints = [&](feed f, const char* name) { return b.input(f, name, dtype::i32, {B, Sq}, tokens_at); };
+  const auto ints = [&](feed f, const char* name) {
+    return b.input(f, name, dtype::i32, {B, Sq}, tokens_at);
+  };
   const auto stream = [&] {
-    return b.input(feed::stream, "x", s.type, {B, Sq, m.hidden_extent()}, stream_placement(c.stream));
+    return b.input(feed::stream, "x", s.type, {B, Sq, m.hidden_extent()},
+                   stream_placement(c.stream));
   };
   value as_stream, as_loss;
-  as_stream.rank = 3, as_stream.dims = {B, Sq, m.hidden_extent()}, as_stream.at = stream_placement(c.stream);
+  as_stream.rank = 3, as_stream.dims = {B, Sq, m.hidden_extent()},
+  as_stream.at = stream_placement(c.stream);
   as_loss.at[axis::dp] = as_loss.at[axis::cp] = P;
   for (value* v : {&as_stream, &as_loss}) b.normalise(*v, 0, "x");
   c.positions = ints(feed::positions, "positions");
@@ -86,7 +97,8 @@ constexpr graph forward_graph(const Model& m, const setup& s, part_kind part, in
     break;
   case part_kind::loss: {
     const var labels = ints(feed::labels, "labels");
-    const summed_loss l = vocabulary_loss(c, m.final_norm(c, stream()), m.head_table(c), labels, m.vocabulary, m.z_loss);
+    const summed_loss l = vocabulary_loss(c, m.final_norm(c, stream()), m.head_table(c), labels,
+                                          m.vocabulary, m.z_loss);
     b.g.outputs = {l.sum.id, l.count.id};
     for (value_id v : b.g.outputs) verify_output(b, v, as_loss, "loss");
     break;

@@ -1,7 +1,7 @@
-// The registry: every parameter of a run, once, with its place in the flat stores. Weights, main grads,
-// masters and moments share the offsets. Parameters of one group (same stored placement, same decay)
-// are contiguous over all layers, so that reductions, norms, ZeRO shards and the optimizer work on
-// ranges of one array.
+// The registry: every parameter of a run, once, with its place in the flat stores. Weights, main
+// grads, masters and moments share the offsets. Parameters of one group (same stored placement,
+// same decay) are contiguous over all layers, so that reductions, norms, ZeRO shards and the
+// optimizer work on ranges of one array.
 #pragma once
 
 #include <megacpp/graph/graph.hpp>
@@ -35,7 +35,8 @@ struct registry {
 
   constexpr const entry& find(int part, int parameter) const {
     for (int i = 0; i < entry_count; ++i)
-      if (entries[static_cast<unsigned>(i)].part == part && entries[static_cast<unsigned>(i)].parameter == parameter)
+      if (entries[static_cast<unsigned>(i)].part == part &&
+          entries[static_cast<unsigned>(i)].parameter == parameter)
         return entries[static_cast<unsigned>(i)];
     return entries[0];
   }
@@ -56,17 +57,20 @@ constexpr bool same_name(const value& a, const value& b) {
   };
   return equal(a.scope, b.scope) && equal(a.name, b.name);
 }
-constexpr void refuse(registry& r, fault f, const value& v, const parameter_info& info) {
+constexpr void refuse(registry& r, fault f, const value& v, const parameter_info& info,
+                      int over = -1) {
   if (r.wrong.code != fault::none) return;
   r.wrong.code = f;
   r.wrong.line = info.line;
   r.wrong.what << (info.tied ? "tied(" : "parameter(") << v.scope << "." << v.name << ")";
+  if (over >= 0) r.wrong.what << " over " << name_of(static_cast<axis>(over));
 }
 } // namespace detail
 
-/// `parts` are the forward graphs of stem, block kinds and head; `layers[i]` how many layers part i has.
-template <unsigned N>
-constexpr registry make_registry(const std::array<const graph*, N>& parts, const std::array<int, N>& layers) {
+/// `parts` are the forward graphs of stem, block kinds and head; `layers[i]` how many layers part i
+/// has.
+template <unsigned N> constexpr registry make_registry(const std::array<const graph*, N>& parts,
+                                                       const std::array<int, N>& layers) {
   registry r;
   for (unsigned p = 0; p < N; ++p) {
     const graph& g = *parts[p];
@@ -81,7 +85,9 @@ constexpr registry make_registry(const std::array<const graph*, N>& parts, const
       e.part = static_cast<int>(p), e.parameter = i, e.tied = info.tied;
       e.count = local_size(g.ranks, v).n;
       int k = 0;
-      while (k < r.group_count && !detail::same_group(r.groups[static_cast<unsigned>(k)], v.at, info.decay)) ++k;
+      while (k < r.group_count &&
+             !detail::same_group(r.groups[static_cast<unsigned>(k)], v.at, info.decay))
+        ++k;
       if (k == max_groups) {
         detail::refuse(r, fault::S004, v, info);
         return r;
@@ -127,7 +133,9 @@ constexpr registry make_registry(const std::array<const graph*, N>& parts, const
       found = true;
       e.offset = o.offset;
       if (!v.same_dims(w)) detail::refuse(r, fault::S003, v, info);
-      if (v.at != w.at) detail::refuse(r, fault::P002, v, info);
+      for (int a = 0; a < axes; ++a)
+        if (v.at.at[static_cast<unsigned>(a)] != w.at.at[static_cast<unsigned>(a)])
+          detail::refuse(r, fault::P002, v, info, a);
     }
     if (!found) detail::refuse(r, fault::C001, v, info);
   }
@@ -136,7 +144,8 @@ constexpr registry make_registry(const std::array<const graph*, N>& parts, const
 
 /// Global number of parameters a model has, padding left out and tied ones counted once.
 template <unsigned N>
-constexpr std::int64_t count_parameters(const std::array<const graph*, N>& parts, const std::array<int, N>& layers) {
+constexpr std::int64_t count_parameters(const std::array<const graph*, N>& parts,
+                                        const std::array<int, N>& layers) {
   std::int64_t total = 0;
   for (unsigned p = 0; p < N; ++p)
     for (int i = 0; i < parts[p]->parameter_count; ++i) {

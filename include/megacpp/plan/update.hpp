@@ -8,9 +8,11 @@
 namespace mc {
 
 /// A group's range as a flat value: sharded axes shard its elements.
-constexpr var group_value(builder& b, const registry::group& group, feed from, const char* name, dtype t, int slot) {
+constexpr var group_value(builder& b, const registry::group& group, feed from, const char* name,
+                          dtype t, int slot) {
   value v;
-  v.name = name, v.type = t, v.is = role::input, v.from = from, v.slot = static_cast<std::int8_t>(slot), v.rank = 1;
+  v.name = name, v.type = t, v.is = role::input, v.from = from,
+  v.slot = static_cast<std::int8_t>(slot), v.rank = 1;
   std::int64_t n = group.count;
   for (int a = 0; a < axes; ++a) {
     if (group.at.at[static_cast<unsigned>(a)].s != state::shard) continue;
@@ -28,14 +30,16 @@ constexpr graph update_graph(const registry& r, const mesh& ranks, dtype weights
   if (r.wrong.code != fault::none) return b.g;
   const dtype main = accumulator_of(weights);
   value count;
-  count.name = "token_count", count.type = dtype::f64, count.is = role::input, count.from = feed::token_count;
+  count.name = "token_count", count.type = dtype::f64, count.is = role::input,
+  count.from = feed::token_count;
   node clip;
   clip.op = &op::clip_factor;
   clip.in[0] = b.add(count, 0);
   std::array<var, max_groups> gradients{};
   for (int k = 0; k < r.group_count; ++k) {
     const auto& group = r.groups[static_cast<unsigned>(k)];
-    gradients[static_cast<unsigned>(k)] = group_value(b, group, feed::gradient, "gradient", main, k);
+    gradients[static_cast<unsigned>(k)] =
+        group_value(b, group, feed::gradient, "gradient", main, k);
     var s{&b, b.emit(op::sum_of_squares, {gradients[static_cast<unsigned>(k)].id}, 0)};
     for (int a = 0; a < axes; ++a)
       if (s.at(static_cast<axis>(a)).s == state::partial) s = to(s, static_cast<axis>(a), I, 0);
@@ -45,10 +49,15 @@ constexpr graph update_graph(const registry& r, const mesh& ranks, dtype weights
   b.g.outputs = {factor, b.g.at_node(b.g.node_count - 1).out[1]};
   for (int k = 0; k < r.group_count; ++k) {
     const auto& group = r.groups[static_cast<unsigned>(k)];
-    const auto range = [&](feed f, const char* name, dtype t) { return group_value(b, group, f, name, t, k).id; };
-    b.emit(op::adamw, {gradients[static_cast<unsigned>(k)].id, range(feed::master, "master", main),
-                       range(feed::first_moment, "first_moment", main), range(feed::second_moment, "second_moment", main),
-                       range(feed::weight, "weight", weights), factor}, 0, {{}, {group.decay, group.count}});
+    const auto range = [&](feed f, const char* name, dtype t) {
+      return group_value(b, group, f, name, t, k).id;
+    };
+    b.emit(op::adamw,
+           {gradients[static_cast<unsigned>(k)].id, range(feed::master, "master", main),
+            range(feed::first_moment, "first_moment", main),
+            range(feed::second_moment, "second_moment", main),
+            range(feed::weight, "weight", weights), factor},
+           0, {{}, {group.decay, group.count}});
   }
   return b.g;
 }

@@ -1,5 +1,5 @@
-// The two ways to call a kernel: with everything constant but the base addresses, or with everything
-// read from a graph at run time.
+// The two ways to call a kernel: with everything constant but the base addresses, or with
+// everything read from a graph at run time.
 #pragma once
 
 #include <megacpp/kernel/kernel.hpp>
@@ -19,7 +19,8 @@ constexpr std::int64_t span_of(const mesh& m, const value& v, int from, int to) 
 }
 } // namespace detail
 
-constexpr std::int64_t origin_of(const mesh& m, const value& v, int i, const std::array<int, axes>& coordinate) {
+constexpr std::int64_t origin_of(const mesh& m, const value& v, int i,
+                                 const std::array<int, axes>& coordinate) {
   const extent& e = v.dims[static_cast<unsigned>(i)];
   std::int64_t n = e.n, at = 0;
   for (int level = 0; level < v.at.levels(e.d); ++level)
@@ -44,8 +45,12 @@ template <class Part, int N> struct compiled_call : call_state {
   static constexpr const node& n = Part::g.nodes[static_cast<unsigned>(N)];
 
   static constexpr bool has(int k) { return n.in[static_cast<unsigned>(k)] >= 0; }
-  static constexpr const value& value_in(int k) { return Part::g.at(n.in[static_cast<unsigned>(k)]); }
-  static constexpr const value& value_out(int k) { return Part::g.at(n.out[static_cast<unsigned>(k)]); }
+  static constexpr const value& value_in(int k) {
+    return Part::g.at(n.in[static_cast<unsigned>(k)]);
+  }
+  static constexpr const value& value_out(int k) {
+    return Part::g.at(n.out[static_cast<unsigned>(k)]);
+  }
   static constexpr const attributes& attr() { return n.attr; }
   static constexpr const mesh& ranks() { return Part::g.ranks; }
   template <int K, int From, int To> static constexpr auto in_span() {
@@ -55,11 +60,14 @@ template <class Part, int N> struct compiled_call : call_state {
     return fixed<detail::span_of(Part::g.ranks, value_out(K), From, To)>{};
   }
   static constexpr std::int64_t in_size(int k) { return local_size(Part::g.ranks, value_in(k)).n; }
-  static constexpr std::int64_t in_rows(int k) { return detail::span_of(Part::g.ranks, value_in(k), 0, -1); }
+  static constexpr std::int64_t in_rows(int k) {
+    return detail::span_of(Part::g.ranks, value_in(k), 0, -1);
+  }
 
   template <class U> U* at(value_id v) const {
     if (v < 0) return nullptr;
-    return reinterpret_cast<U*>(resolve(Part::plan.at[static_cast<unsigned>(v)], *f, Part::stores, Part::index, sizeof(U)));
+    return reinterpret_cast<U*>(
+        resolve(Part::plan.at[static_cast<unsigned>(v)], *f, Part::stores, Part::index, sizeof(U)));
   }
   template <class U> const U* in(int k) const { return at<U>(n.in[static_cast<unsigned>(k)]); }
   template <class U> U* in_out(int k) const { return at<U>(n.in[static_cast<unsigned>(k)]); }
@@ -71,7 +79,9 @@ template <class Part, int N> struct compiled_call : call_state {
   int layer() const { return f->layer; }
   self& comm() const { return *f->ranks; }
   /// Global index of this rank's first element of dim i of a value.
-  std::int64_t origin(const value& v, int i) const { return origin_of(ranks(), v, i, f->coordinate); }
+  std::int64_t origin(const value& v, int i) const {
+    return origin_of(ranks(), v, i, f->coordinate);
+  }
 };
 
 /// A node of a graph that is known only now.
@@ -82,7 +92,8 @@ struct dynamic_call : call_state {
   int index;
   const node& n;
 
-  dynamic_call(const call_state& s, const graph& graph_, const memory_plan& p, const registry& r, int part, const node& node_)
+  dynamic_call(const call_state& s, const graph& graph_, const memory_plan& p, const registry& r,
+               int part, const node& node_)
       : call_state(s), g(graph_), plan(p), stores(r), index(part), n(node_) {}
 
   bool has(int k) const { return n.in[static_cast<unsigned>(k)] >= 0; }
@@ -90,14 +101,19 @@ struct dynamic_call : call_state {
   const value& value_out(int k) const { return g.at(n.out[static_cast<unsigned>(k)]); }
   const attributes& attr() const { return n.attr; }
   const mesh& ranks() const { return g.ranks; }
-  template <int K, int From, int To> std::int64_t in_span() const { return detail::span_of(g.ranks, value_in(K), From, To); }
-  template <int K, int From, int To> std::int64_t out_span() const { return detail::span_of(g.ranks, value_out(K), From, To); }
+  template <int K, int From, int To> std::int64_t in_span() const {
+    return detail::span_of(g.ranks, value_in(K), From, To);
+  }
+  template <int K, int From, int To> std::int64_t out_span() const {
+    return detail::span_of(g.ranks, value_out(K), From, To);
+  }
   std::int64_t in_size(int k) const { return local_size(g.ranks, value_in(k)).n; }
   std::int64_t in_rows(int k) const { return detail::span_of(g.ranks, value_in(k), 0, -1); }
 
   template <class U> U* at(value_id v) const {
     if (v < 0) return nullptr;
-    return reinterpret_cast<U*>(resolve(plan.at[static_cast<unsigned>(v)], *f, stores, index, sizeof(U)));
+    return reinterpret_cast<U*>(
+        resolve(plan.at[static_cast<unsigned>(v)], *f, stores, index, sizeof(U)));
   }
   template <class U> const U* in(int k) const { return at<U>(n.in[static_cast<unsigned>(k)]); }
   template <class U> U* in_out(int k) const { return at<U>(n.in[static_cast<unsigned>(k)]); }
@@ -109,7 +125,9 @@ struct dynamic_call : call_state {
   int layer() const { return f->layer; }
   self& comm() const { return *f->ranks; }
   /// Global index of this rank's first element of dim i of a value.
-  std::int64_t origin(const value& v, int i) const { return origin_of(ranks(), v, i, f->coordinate); }
+  std::int64_t origin(const value& v, int i) const {
+    return origin_of(ranks(), v, i, f->coordinate);
+  }
 };
 
 /// The type operand of a node: an input, whose dtype selects the kernel.
@@ -120,8 +138,10 @@ constexpr dtype type_of_node(const graph& g, const node& n) {
 /// True when the node moves nothing: its output is another name of its input.
 constexpr bool is_alias(const graph& g, const memory_plan& p, const node& n) {
   (void)g;
-  return n.op == &op::redistribute && p.at[static_cast<unsigned>(n.out[0])].in == p.at[static_cast<unsigned>(n.in[0])].in &&
-         p.at[static_cast<unsigned>(n.out[0])].offset == p.at[static_cast<unsigned>(n.in[0])].offset &&
+  return n.op == &op::redistribute &&
+         p.at[static_cast<unsigned>(n.out[0])].in == p.at[static_cast<unsigned>(n.in[0])].in &&
+         p.at[static_cast<unsigned>(n.out[0])].offset ==
+             p.at[static_cast<unsigned>(n.in[0])].offset &&
          collective_of(n.from, n.to) == collective::none;
 }
 

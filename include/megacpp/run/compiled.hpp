@@ -11,7 +11,8 @@ namespace mc {
 
 namespace detail {
 
-template <class Part, int N> void run_node(cpu& device, frame& f, node_slot* slots, node_clock* clock) {
+template <class Part, int N>
+void run_node(cpu& device, frame& f, node_slot* slots, node_clock* clock) {
   constexpr const node& n = Part::g.nodes[static_cast<unsigned>(N)];
   if constexpr (!is_alias(Part::g, Part::plan, n)) {
     using T = mc::type_of<type_of_node(Part::g, n)>;
@@ -23,7 +24,10 @@ template <class Part, int N> void run_node(cpu& device, frame& f, node_slot* slo
     }
     const auto start = std::chrono::steady_clock::now();
     kernel_of<n.op>::template run<T>(c);
-    clock->node(Part::g, N, std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - start).count());
+    clock->node(Part::g, N,
+                std::chrono::duration_cast<std::chrono::nanoseconds>(
+                    std::chrono::steady_clock::now() - start)
+                    .count());
   }
 }
 
@@ -33,19 +37,26 @@ template <class Part, int N> void prepare_node(cpu& device, node_slot* slots) {
     using T = mc::type_of<type_of_node(Part::g, n)>;
     compiled_call<Part, N> c;
     c.dev = &device, c.prepared = slots + N;
-    if constexpr (requires { kernel_of<n.op>::template prepare<T>(c); }) kernel_of<n.op>::template prepare<T>(c);
+    if constexpr (requires { kernel_of<n.op>::template prepare<T>(c); })
+      kernel_of<n.op>::template prepare<T>(c);
   }
 }
 
-template <class Part, stage Stage> void run_stage(cpu& device, frame& f, node_slot* slots, node_clock* clock) {
+template <class Part, stage Stage>
+void run_stage(cpu& device, frame& f, node_slot* slots, node_clock* clock) {
   [&]<int... N>(std::integer_sequence<int, N...>) {
-    ([&] {
-      if constexpr (runs_in(Part::g.nodes[static_cast<unsigned>(N)].when, Stage)) run_node<Part, N>(device, f, slots, clock);
-    }(), ...);
-  }(std::make_integer_sequence<int, Part::g.node_count>{});
+    (
+        [&] {
+          if constexpr (runs_in(Part::g.nodes[static_cast<unsigned>(N)].when, Stage))
+            run_node<Part, N>(device, f, slots, clock);
+        }(),
+        ...);
+  }
+  (std::make_integer_sequence<int, Part::g.node_count>{});
 }
 
-template <class Part> void run_part(const part_view&, stage s, cpu& device, frame& f, node_slot* slots, node_clock* clock) {
+template <class Part> void run_part(const part_view&, stage s, cpu& device, frame& f,
+                                    node_slot* slots, node_clock* clock) {
   switch (s) {
   case stage::prologue: run_stage<Part, stage::prologue>(device, f, slots, clock); break;
   case stage::forward: run_stage<Part, stage::forward>(device, f, slots, clock); break;
@@ -55,9 +66,8 @@ template <class Part> void run_part(const part_view&, stage s, cpu& device, fram
 }
 
 template <class Part> void prepare_part(const part_view&, cpu& device, node_slot* slots) {
-  [&]<int... N>(std::integer_sequence<int, N...>) {
-    (prepare_node<Part, N>(device, slots), ...);
-  }(std::make_integer_sequence<int, Part::g.node_count>{});
+  [&]<int... N>(std::integer_sequence<int, N...>) { (prepare_node<Part, N>(device, slots), ...); }
+  (std::make_integer_sequence<int, Part::g.node_count>{});
 }
 
 template <class Part> part_view view_part() {
@@ -77,7 +87,8 @@ template <class Run> program_view compiled_program(const char* name) {
   v.name = name;
   v.family = program::model_type::family;
   v.numbers = program::numbers;
-  v.layers = program::model.layers, v.hidden = program::model.hidden, v.vocabulary = program::model.vocabulary;
+  v.layers = program::model.layers, v.hidden = program::model.hidden,
+  v.vocabulary = program::model.vocabulary;
   v.model = described(program::model);
   for (int l = 0; l < v.layers; ++l) v.kind_of.push_back(program::model.kind_of(l));
   v.stores = &program::stores;
@@ -90,8 +101,11 @@ template <class Run> program_view compiled_program(const char* name) {
   v.logits = detail::view_part<typename program::template generation<program::last>>();
   [&]<int... K>(std::integer_sequence<int, K...>) {
     (v.blocks.push_back(detail::view_part<typename program::template part<K + 1>>()), ...);
-    (v.generation_blocks.push_back(detail::view_part<typename program::template generation<K + 1>>()), ...);
-  }(std::make_integer_sequence<int, program::kinds>{});
+    (v.generation_blocks.push_back(
+         detail::view_part<typename program::template generation<K + 1>>()),
+     ...);
+  }
+  (std::make_integer_sequence<int, program::kinds>{});
   return v;
 }
 

@@ -29,7 +29,9 @@ struct frame {
   std::array<int, axes> coordinate{}; ///< of this rank on every axis
   self* ranks = nullptr;
 
-  void set(mc::feed f, const void* p, int slot = 0) { feed[static_cast<unsigned>(static_cast<int>(f) * max_slots + slot)] = p; }
+  void set(mc::feed f, const void* p, int slot = 0) {
+    feed[static_cast<unsigned>(static_cast<int>(f) * max_slots + slot)] = p;
+  }
 };
 
 /// Which nodes of a part run.
@@ -51,9 +53,11 @@ struct node_slot {
 };
 
 /// The address of a value in a frame. Parameters and gradients move with the layer.
-inline std::byte* resolve(const address& a, const frame& f, const registry& r, int part, std::int64_t element_bytes) {
+inline std::byte* resolve(const address& a, const frame& f, const registry& r, int part,
+                          std::int64_t element_bytes) {
   switch (a.in) {
-  case space::feed: return static_cast<std::byte*>(const_cast<void*>(f.feed[static_cast<unsigned>(a.offset)]));
+  case space::feed:
+    return static_cast<std::byte*>(const_cast<void*>(f.feed[static_cast<unsigned>(a.offset)]));
   case space::weights:
   case space::gradients: {
     const registry::entry& e = r.find(part, static_cast<int>(a.offset));

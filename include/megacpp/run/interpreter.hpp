@@ -1,8 +1,10 @@
-// The interpreter: the same graphs, passes, plans and kernels, with shapes read at run time. For tests of
-// many layouts and configurations without compiling each, for experiments, and for the user's own ops.
+// The interpreter: the same graphs, passes, plans and kernels, with shapes read at run time. For
+// tests of many layouts and configurations without compiling each, for experiments, and for the
+// user's own ops.
 //
-// Model is any type with the members of mc::gpt. The graphs are built by the same constexpr functions,
-// now called at run time; a fault is an exception with the sentence that the compiler would print.
+// Model is any type with the members of mc::gpt. The graphs are built by the same constexpr
+// functions, now called at run time; a fault is an exception with the sentence that the compiler
+// would print.
 #pragma once
 
 #include <megacpp/kernel/kernels.hpp>
@@ -30,19 +32,23 @@ public:
   const functions& find(const op_info* op, dtype t) const {
     const auto at = kernels_.find({op, t});
     if (at == kernels_.end())
-      throw error(exit_code::mismatch, std::string(code_of(fault::B001)) + ": the interpreter has no kernel of " + op->name + " for " + name_of(t) +
-                                           ": add it to the kernel table");
+      throw error(exit_code::mismatch, std::string(code_of(fault::B001)) +
+                                           ": the interpreter has no kernel of " + op->name +
+                                           " for " + name_of(t) + ": add it to the kernel table");
     return at->second;
   }
 
   /// Every op of the library.
   static kernel_table all() {
     kernel_table t;
-    t.add_floating<&op::redistribute, &op::linear, &op::linear_input_grad, &op::linear_weight_grad, &op::add_bias, &op::bias_grad,
-                   &op::add, &op::sum, &op::accumulate, &op::gelu, &op::gelu_grad, &op::swiglu, &op::swiglu_grad, &op::rms_norm,
-                   &op::rms_norm_grad, &op::rms_norm_gain_grad, &op::layer_norm, &op::layer_norm_grad, &op::layer_norm_gain_grad,
-                   &op::rope, &op::attention, &op::attention_grad, &op::embedding, &op::embedding_grad, &op::dropout, &op::select,
-                   &op::repeat, &op::repeat_grad, &op::vocabulary_partial, &op::vocabulary_partial_grad, &op::adamw, &op::add_rms_norm, &op::add_layer_norm, &op::rms_norm_grad_add,
+    t.add_floating<&op::redistribute, &op::linear, &op::linear_input_grad, &op::linear_weight_grad,
+                   &op::add_bias, &op::bias_grad, &op::add, &op::sum, &op::accumulate, &op::gelu,
+                   &op::gelu_grad, &op::swiglu, &op::swiglu_grad, &op::rms_norm, &op::rms_norm_grad,
+                   &op::rms_norm_gain_grad, &op::layer_norm, &op::layer_norm_grad,
+                   &op::layer_norm_gain_grad, &op::rope, &op::attention, &op::attention_grad,
+                   &op::embedding, &op::embedding_grad, &op::dropout, &op::select, &op::repeat,
+                   &op::repeat_grad, &op::vocabulary_partial, &op::vocabulary_partial_grad,
+                   &op::adamw, &op::add_rms_norm, &op::add_layer_norm, &op::rms_norm_grad_add,
                    &op::layer_norm_grad_add, &op::linear_input_grad_add, &op::vocabulary_loss>();
     t.add_accumulators<&op::cross_entropy, &op::cross_entropy_grad, &op::sum_of_squares>();
     t.add<&op::clip_factor, double>();
@@ -75,20 +81,24 @@ struct interpreted_part {
   void bind(const kernel_table& table) {
     for (int i = 0; i < g.node_count; ++i) {
       const node& n = g.at_node(i);
-      kernels.push_back(is_alias(g, plan, n) ? kernel_table::functions{} : table.find(n.op, type_of_node(g, n)));
+      kernels.push_back(is_alias(g, plan, n) ? kernel_table::functions{}
+                                             : table.find(n.op, type_of_node(g, n)));
     }
   }
   part_view view() const {
     part_view v;
     v.g = &g, v.plan = &plan, v.index = index, v.self = this;
-    v.run = [](const part_view& p, stage s, cpu& device, frame& f, node_slot* slots, node_clock* clock) {
+    v.run = [](const part_view& p, stage s, cpu& device, frame& f, node_slot* slots,
+               node_clock* clock) {
       static_cast<const interpreted_part*>(p.self)->run(s, device, f, slots, clock);
     };
     v.prepare = [](const part_view& p, cpu& device, node_slot* slots) {
       const auto& part = *static_cast<const interpreted_part*>(p.self);
       for (int i = 0; i < part.g.node_count; ++i) {
-        dynamic_call c({&device, nullptr, slots + i}, part.g, part.plan, *part.stores, part.index, part.g.at_node(i));
-        if (part.kernels[static_cast<unsigned>(i)].prepare != nullptr) part.kernels[static_cast<unsigned>(i)].prepare(c);
+        dynamic_call c({&device, nullptr, slots + i}, part.g, part.plan, *part.stores, part.index,
+                       part.g.at_node(i));
+        if (part.kernels[static_cast<unsigned>(i)].prepare != nullptr)
+          part.kernels[static_cast<unsigned>(i)].prepare(c);
       }
     };
     return v;
@@ -103,7 +113,10 @@ private:
       const auto start = std::chrono::steady_clock::now();
       kernels[static_cast<unsigned>(i)].run(c);
       if (clock != nullptr)
-        clock->node(g, i, std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - start).count());
+        clock->node(g, i,
+                    std::chrono::duration_cast<std::chrono::nanoseconds>(
+                        std::chrono::steady_clock::now() - start)
+                        .count());
     }
   }
 };
@@ -111,7 +124,9 @@ private:
 /// All parts of a model under a setup, built now.
 template <class Model> class interpreted_program {
 public:
-  interpreted_program(const Model& m, const setup& s, const std::string& name, const kernel_table& table = kernel_table::all()) : model_(m) {
+  interpreted_program(const Model& m, const setup& s, const std::string& name,
+                      const kernel_table& table = kernel_table::all())
+      : model_(m) {
     const int last = Model::kinds + 1;
     std::vector<std::unique_ptr<graph>> forward;
     std::array<const graph*, static_cast<unsigned>(Model::kinds + 2)> graphs{};
@@ -119,7 +134,8 @@ public:
     layers[0] = layers[static_cast<unsigned>(last)] = 1;
     for (int l = 0; l < m.layers; ++l) ++layers[static_cast<unsigned>(1 + m.kind_of(l))];
     for (int i = 0; i <= last; ++i) {
-      forward.push_back(std::make_unique<graph>(forward_graph(m, s, kind(i, part_kind::loss), i - 1)));
+      forward.push_back(
+          std::make_unique<graph>(forward_graph(m, s, kind(i, part_kind::loss), i - 1)));
       check(*forward.back());
       graphs[static_cast<unsigned>(i)] = forward.back().get();
     }
@@ -135,8 +151,11 @@ public:
     one.batch.packed = false;
     for (int i = 0; i <= last; ++i) {
       const recompute again = i == 0 || i == last ? recompute::none : s.again;
-      const part_view trained = add(halved(recomputed(fused(derived_graph(*graphs[static_cast<unsigned>(i)])), again)), i, table);
-      const part_view generated = add(fused(forward_graph(m, one, kind(i, part_kind::logits), i - 1)), i, table);
+      const part_view trained =
+          add(halved(recomputed(fused(derived_graph(*graphs[static_cast<unsigned>(i)])), again)), i,
+              table);
+      const part_view generated =
+          add(fused(forward_graph(m, one, kind(i, part_kind::logits), i - 1)), i, table);
       if (i == 0) view_.stem = trained, view_.generation_stem = generated;
       else if (i == last) view_.loss = trained, view_.logits = generated;
       else view_.blocks.push_back(trained), view_.generation_blocks.push_back(generated);
@@ -147,10 +166,13 @@ public:
   const program_view& view() const { return view_; }
 
 private:
-  static part_kind kind(int i, part_kind head) { return i == 0 ? part_kind::stem : i == Model::kinds + 1 ? head : part_kind::block; }
+  static part_kind kind(int i, part_kind head) {
+    return i == 0 ? part_kind::stem : i == Model::kinds + 1 ? head : part_kind::block;
+  }
   static void check(const graph& g) {
     if (g.wrong.code == fault::none) return;
-    throw error(exit_code::mismatch, std::string(code_of(g.wrong.code)) + " at line " + std::to_string(g.wrong.line) + " of the model, " +
+    throw error(exit_code::mismatch, std::string(code_of(g.wrong.code)) + " at line " +
+                                         std::to_string(g.wrong.line) + " of the model, " +
                                          g.wrong.what.c_str() + ": " + sentence_of(g.wrong.code));
   }
   part_view add(const graph& g, int index, const kernel_table& table) {

@@ -1,6 +1,7 @@
-// One mistake, one error: a fault becomes the one static assertion that fails, with the operation, the
-// operand names and the line of the model source spelled in the instantiation. A static assertion takes
-// a literal, so the sentences of graph/fault.hpp stand here again; a test holds them equal.
+// One mistake, one error: a fault becomes the one static assertion that fails, with the operation,
+// the operand names and the line of the model source spelled in the instantiation. A static
+// assertion takes a literal, so the sentences of graph/fault.hpp stand here again; a test holds
+// them equal.
 #pragma once
 
 #include <megacpp/graph/fault.hpp>
@@ -13,8 +14,8 @@ namespace mc {
 template <char... Characters> struct in;
 template <int Line> struct at_line_of_model;
 
-/// A function, and true even of a fault: its assertion has failed then and says all, and no compiler adds
-/// an error about a value that it cannot take from a class whose assertion failed.
+/// A function, and true even of a fault: its assertion has failed then and says all, and no
+/// compiler adds an error about a value that it cannot take from a class whose assertion failed.
 template <class Run, fault Code, class Where, class Line> constexpr bool report() {
   static_assert(Code != fault::P001,
                 "MEGA-P001 one operand is sharded along the summed dim and the other is not: "
@@ -59,8 +60,7 @@ template <class Run, fault Code, class Where, class Line> constexpr bool report(
   static_assert(Code != fault::S001,
                 "MEGA-S001 a sharded extent does not divide by the size of its axis: change the "
                 "layout or the extent");
-  static_assert(Code != fault::S002,
-                "MEGA-S002 the extents differ: make them equal");
+  static_assert(Code != fault::S002, "MEGA-S002 the extents differ: make them equal");
   static_assert(Code != fault::S003,
                 "MEGA-S003 the dims differ or stand in another order: name and order them alike");
   static_assert(Code != fault::S004,
@@ -94,10 +94,9 @@ template <class Source, int... Index> struct spelled<Source, std::integer_sequen
 } // namespace detail
 
 /// Source has a static constexpr fault_record `wrong`. True, or the program does not compile.
-template <class Run, class Source>
-inline constexpr bool reported =
-    report<Run, Source::wrong.code,
-           typename detail::spelled<Source, std::make_integer_sequence<int, Source::wrong.what.n>>::type,
-           at_line_of_model<Source::wrong.line>>();
+template <class Run, class Source> inline constexpr bool reported = report<
+    Run, Source::wrong.code,
+    typename detail::spelled<Source, std::make_integer_sequence<int, Source::wrong.what.n>>::type,
+    at_line_of_model<Source::wrong.line>>();
 
 } // namespace mc

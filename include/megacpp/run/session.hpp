@@ -1,8 +1,9 @@
-// A session: one program on one device, with its memory. Runs micro-batches forward and backward, the
-// end of a step, evaluation, and next-token logits. All memory is reserved in the constructor; the
-// first step prepares what kernels need; after that nothing allocates.
+// A session: one program on one device, with its memory. Runs micro-batches forward and backward,
+// the end of a step, evaluation, and next-token logits. All memory is reserved in the constructor;
+// the first step prepares what kernels need; after that nothing allocates.
 #pragma once
 
+#include <megacpp/exec/cpu_products.hpp>
 #include <megacpp/plan/memory.hpp>
 #include <megacpp/run/stores.hpp>
 
@@ -15,8 +16,8 @@ namespace mc {
 /// Token ids and what goes with them, each (B, S); documents may be null.
 struct batch_view {
   const std::int32_t* tokens = nullptr;
-  const std::int32_t* labels = nullptr; ///< negative: no loss
-  std::int64_t first_sample = 0;        ///< number of the first sequence within the global batch
+  const std::int32_t* labels = nullptr;    ///< negative: no loss
+  std::int64_t first_sample = 0;           ///< number of the first sequence within the global batch
   const std::int32_t* positions = nullptr; ///< null: 0 ... S-1
   const std::int32_t* documents = nullptr;
 };
@@ -36,7 +37,10 @@ enum class purpose : std::uint8_t { training, inference };
 class session {
 public:
   session(const program_view& program, cpu& device, purpose why)
-      : p_(program), device_(device), training_(why == purpose::training), stores_(program, training_) {
+      : p_(program),
+        device_(device),
+        training_(why == purpose::training),
+        stores_(program, training_) {
     check_ranks();
     const graph& block = *p_.blocks[0].g;
     stream_bytes_ = stream_bytes(block);
@@ -45,7 +49,8 @@ public:
     m.weights = stores_.total() * size_of(stores_.type());
     if (training_) {
       m.gradients = stores_.total() * size_of(stores_.main_type());
-      m.masters = stores_.bytes() - m.weights - m.gradients - 2 * stores_.total() * size_of(stores_.main_type());
+      m.masters = stores_.bytes() - m.weights - m.gradients -
+                  2 * stores_.total() * size_of(stores_.main_type());
       m.moments = 2 * stores_.total() * size_of(stores_.main_type());
     }
     std::int64_t saved = 0, derived = 0, most_saved = 0;
@@ -121,8 +126,9 @@ public:
     return forward(b, p_.evaluation);
   }
 
-  /// The end of a step over `tokens` tokens of the global batch: reductions, norm, clip, AdamW with the
-  /// session's numbers. Returns the gradient norm before clipping. With `apply` false the weights stay.
+  /// The end of a step over `tokens` tokens of the global batch: reductions, norm, clip, AdamW with
+  /// the session's numbers. Returns the gradient norm before clipping. With `apply` false the
+  /// weights stay.
   double finish_step(double tokens, bool apply = true) {
     for_each_part([&](const part_view& part, int layer, int index) {
       frame f = frame_of(layer, index);
@@ -146,7 +152,10 @@ public:
     }
     run(p_.update, stage::forward, f);
     double norm = 0;
-    std::memcpy(&norm, resolve(p_.update.plan->at[static_cast<unsigned>(p_.update.g->outputs[1])], f, *p_.stores, 0, 8), sizeof norm);
+    std::memcpy(&norm,
+                resolve(p_.update.plan->at[static_cast<unsigned>(p_.update.g->outputs[1])], f,
+                        *p_.stores, 0, 8),
+                sizeof norm);
     ++numbers_.step;
     clear_gradients();
     return norm;
@@ -159,25 +168,32 @@ public:
     });
   }
 
-  /// Next-token logits (V') of one sequence of at most S tokens, in the weights' type, to `out`; V' is the
-  /// padded vocabulary.
+  /// Next-token logits (V') of one sequence of at most S tokens, in the weights' type, to `out`; V'
+  /// is the padded vocabulary.
   void logits(std::span<const std::int32_t> tokens, std::byte* out) {
     const auto n = static_cast<std::int64_t>(tokens.size());
     std::int32_t* ids = inputs_;
-    for (std::int64_t i = 0; i < sequence(); ++i) ids[i] = i < n ? tokens[static_cast<unsigned>(i)] : 0;
+    for (std::int64_t i = 0; i < sequence(); ++i)
+      ids[i] = i < n ? tokens[static_cast<unsigned>(i)] : 0;
     std::int32_t* last = inputs_ + aligned_bytes(tokens_ * 4) / 4;
     *last = static_cast<std::int32_t>(n - 1);
-    for (std::int64_t i = 0; i < sequence(); ++i) positions_[i] = static_cast<std::int32_t>(i), keys_[i] = positions_[i];
+    for (std::int64_t i = 0; i < sequence(); ++i)
+      positions_[i] = static_cast<std::int32_t>(i), keys_[i] = positions_[i];
     std::vector<int>::size_type kind = 0;
     (void)kind;
     for (int l = -1; l <= p_.layers; ++l) {
-      const part_view& part = l < 0 ? p_.generation_stem : l < p_.layers ? p_.generation_blocks[static_cast<unsigned>(p_.kind_of[static_cast<unsigned>(l)])] : p_.logits;
+      const part_view& part =
+          l < 0 ? p_.generation_stem
+          : l < p_.layers
+              ? p_.generation_blocks[static_cast<unsigned>(p_.kind_of[static_cast<unsigned>(l)])]
+              : p_.logits;
       frame f = frame_of(l, index_of(l));
       f.base[static_cast<unsigned>(space::saved)] = saved_;
       f.set(feed::tokens, ids);
       f.set(feed::last, last);
       f.set(feed::stream, streams_ + ((l + 2) % 2) * stream_bytes_);
-      f.base[static_cast<unsigned>(space::stream_out)] = l == p_.layers ? out : streams_ + ((l + 3) % 2) * stream_bytes_;
+      f.base[static_cast<unsigned>(space::stream_out)] =
+          l == p_.layers ? out : streams_ + ((l + 3) % 2) * stream_bytes_;
       run(part, stage::forward, f);
     }
   }
@@ -187,9 +203,12 @@ private:
     const layout& l = p_.numbers.ranks;
     const int ranks = l.tp * l.pp * l.cp * std::max(1, l.ep);
     if (ranks > 1)
-      throw error(exit_code::mismatch, p_.name + " is laid out over at least " + std::to_string(ranks) +
-                                           " ranks (tp " + std::to_string(l.tp) + ", pp " + std::to_string(l.pp) + ", cp " + std::to_string(l.cp) +
-                                           ", ep " + std::to_string(l.ep) + ") and this process is one: build a preset with tp, pp, cp and ep of 1 to run on one rank");
+      throw error(exit_code::mismatch,
+                  p_.name + " is laid out over at least " + std::to_string(ranks) + " ranks (tp " +
+                      std::to_string(l.tp) + ", pp " + std::to_string(l.pp) + ", cp " +
+                      std::to_string(l.cp) + ", ep " + std::to_string(l.ep) +
+                      ") and this process is one: build a preset with tp, pp, cp and ep of 1 to "
+                      "run on one rank");
   }
   void account_inference(std::int64_t& most_saved) {
     const auto one = [&](const part_view& part) {
@@ -200,13 +219,18 @@ private:
     for (const part_view& b : p_.generation_blocks) one(b);
   }
 
-  const part_view& block_of(int layer) const { return p_.blocks[static_cast<unsigned>(p_.kind_of[static_cast<unsigned>(layer)])]; }
+  const part_view& block_of(int layer) const {
+    return p_.blocks[static_cast<unsigned>(p_.kind_of[static_cast<unsigned>(layer)])];
+  }
   /// Of a layer among those of its kind.
-  int index_of(int layer) const { return layer < 0 || layer >= p_.layers ? 0 : index_[static_cast<unsigned>(layer)]; }
+  int index_of(int layer) const {
+    return layer < 0 || layer >= p_.layers ? 0 : index_[static_cast<unsigned>(layer)];
+  }
 
   void prepare() {
     std::vector<int> seen(p_.blocks.size());
-    for (int l = 0; l < p_.layers; ++l) index_.push_back(seen[static_cast<unsigned>(p_.kind_of[static_cast<unsigned>(l)])]++);
+    for (int l = 0; l < p_.layers; ++l)
+      index_.push_back(seen[static_cast<unsigned>(p_.kind_of[static_cast<unsigned>(l)])]++);
     const auto one = [&](const part_view& part) {
       slots_.emplace_back(&part, std::vector<node_slot>(static_cast<unsigned>(part.g->node_count)));
       part.prepare(part, device_, slots_.back().second.data());
@@ -225,20 +249,26 @@ private:
       if (s.first == &part) return s.second.data();
     return nullptr;
   }
-  void run(const part_view& part, stage s, frame& f) { part.run(part, s, device_, f, slots_of(part), clock_); }
+  void run(const part_view& part, stage s, frame& f) {
+    part.run(part, s, device_, f, slots_of(part), clock_);
+  }
 
   std::byte* stream(int layer) const { // what comes into a layer
     return streams_ + (training_ ? layer : layer % 2) * stream_bytes_;
   }
-  std::byte* cotangent(int which) const { return streams_ + (p_.layers + 1 + which) * stream_bytes_; }
+  std::byte* cotangent(int which) const {
+    return streams_ + (p_.layers + 1 + which) * stream_bytes_;
+  }
 
   frame frame_of(int layer, int index) {
     frame f;
     const auto slot = static_cast<unsigned>(layer + 1);
     f.base[static_cast<unsigned>(space::weights)] = stores_.weights();
     f.base[static_cast<unsigned>(space::gradients)] = stores_.gradients();
-    f.base[static_cast<unsigned>(space::saved)] = saved_ + (training_ && slot < saved_at_.size() ? saved_at_[slot] : 0);
-    f.base[static_cast<unsigned>(space::derived)] = derived_ + (slot < derived_at_.size() ? derived_at_[slot] : 0);
+    f.base[static_cast<unsigned>(space::saved)] =
+        saved_ + (training_ && slot < saved_at_.size() ? saved_at_[slot] : 0);
+    f.base[static_cast<unsigned>(space::derived)] =
+        derived_ + (slot < derived_at_.size() ? derived_at_[slot] : 0);
     f.base[static_cast<unsigned>(space::working)] = working_;
     f.index = index, f.layer = layer, f.step = &numbers_, f.ranks = &ranks_;
     f.set(feed::positions, positions_);
@@ -278,7 +308,9 @@ private:
     frame f = head_frame(head);
     run(head, stage::forward, f);
     const auto read = [&](int k) {
-      const std::byte* at = resolve(head.plan->at[static_cast<unsigned>(head.g->outputs[static_cast<unsigned>(k)])], f, *p_.stores, head.index, 1);
+      const std::byte* at =
+          resolve(head.plan->at[static_cast<unsigned>(head.g->outputs[static_cast<unsigned>(k)])],
+                  f, *p_.stores, head.index, 1);
       return stores::get(at, stores_.main_type(), 0);
     };
     return {read(0), read(1)};
@@ -295,7 +327,8 @@ private:
   mc::stores stores_;
   memory_items planned_{};
   arena activations_;
-  std::byte *saved_ = nullptr, *streams_ = nullptr, *working_ = nullptr, *derived_ = nullptr, *one_ = nullptr;
+  std::byte *saved_ = nullptr, *streams_ = nullptr, *working_ = nullptr, *derived_ = nullptr,
+            *one_ = nullptr;
   std::int32_t *positions_ = nullptr, *keys_ = nullptr, *inputs_ = nullptr;
   std::int64_t stream_bytes_ = 0, tokens_ = 0;
   std::vector<std::int64_t> saved_at_, derived_at_;

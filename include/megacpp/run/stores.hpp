@@ -1,4 +1,5 @@
-// The flat stores of one rank: weights, main grads, masters and moments share the registry's offsets.
+// The flat stores of one rank: weights, main grads, masters and moments share the registry's
+// offsets.
 #pragma once
 
 #include <megacpp/exec/arena.hpp>
@@ -15,10 +16,10 @@ namespace mc {
 
 /// One parameter of one layer, as the stores hold it.
 struct parameter_ref {
-  std::string name;             ///< "scope.name" in stem and head, "layers.<i>.scope.name" in blocks
-  std::string local_name;       ///< "scope.name"
-  int layer = -1;               ///< -1 outside the blocks
-  const value* v = nullptr;     ///< dims, placement
+  std::string name;         ///< "scope.name" in stem and head, "layers.<i>.scope.name" in blocks
+  std::string local_name;   ///< "scope.name"
+  int layer = -1;           ///< -1 outside the blocks
+  const value* v = nullptr; ///< dims, placement
   const parameter_info* info = nullptr;
   std::int64_t offset = 0, count = 0; ///< elements
 };
@@ -49,7 +50,8 @@ template <class F> void for_each_parameter(const program_view& p, F f) {
 
 class stores {
 public:
-  stores(const program_view& p, bool training) : program_(&p), type_(p.numbers.type), main_(accumulator_of(type_)), total_(p.stores->total) {
+  stores(const program_view& p, bool training)
+      : program_(&p), type_(p.numbers.type), main_(accumulator_of(type_)), total_(p.stores->total) {
     weights_ = arena(total_ * size_of(type_), "weights");
     if (!training) return;
     gradients_ = arena(total_ * size_of(main_), "main grads");
@@ -66,7 +68,9 @@ public:
   std::byte* masters() const { return type_ == main_ ? weights_.data() : masters_.data(); }
   std::byte* first_moments() const { return first_.data(); }
   std::byte* second_moments() const { return second_.data(); }
-  std::int64_t bytes() const { return weights_.size() + gradients_.size() + masters_.size() + first_.size() + second_.size(); }
+  std::int64_t bytes() const {
+    return weights_.size() + gradients_.size() + masters_.size() + first_.size() + second_.size();
+  }
 
   /// Reads or writes one element of a store in double.
   static double get(const std::byte* store, dtype t, std::int64_t i) {
@@ -85,15 +89,16 @@ public:
   }
   /// The master value of a weight, which training updates; inference has the weight alone.
   double weight(std::int64_t i) const {
-    return masters_.size() != 0 || type_ == main_ ? get(masters(), main_, i) : get(weights(), type_, i);
+    return masters_.size() != 0 || type_ == main_ ? get(masters(), main_, i)
+                                                  : get(weights(), type_, i);
   }
   void set_weight(std::int64_t i, double x) {
     set(weights(), type_, i, x);
     if (masters_.size() != 0) set(masters(), main_, i, x);
   }
 
-  /// Initial weights: a function of (seed, parameter name, global element), whatever the layout. Normal
-  /// values by Box and Muller from 53-bit uniforms.
+  /// Initial weights: a function of (seed, parameter name, global element), whatever the layout.
+  /// Normal values by Box and Muller from 53-bit uniforms.
   void initialise(std::uint64_t seed) {
     for_each_parameter(*program_, [&](const parameter_ref& r) {
       const std::uint64_t key = random_key(seed, hash(r.name));
@@ -103,7 +108,8 @@ public:
       parallel_for((r.count + block - 1) / block, [&](std::int64_t b) {
         for (std::int64_t i = b * block; i < std::min(r.count, (b + 1) * block); ++i) {
           double x = r.info->how == init::ones ? 1.0 : 0.0;
-          if (r.info->how == init::normal) x = r.info->std * gaussian(key, static_cast<std::uint64_t>(i));
+          if (r.info->how == init::normal)
+            x = r.info->std * gaussian(key, static_cast<std::uint64_t>(i));
           if (r.info->valid_rows > 0 && i / row >= r.info->valid_rows) x = 0;
           set_weight(r.offset + i, x);
         }
@@ -123,7 +129,8 @@ private:
     const auto uniform53 = [](std::uint32_t hi, std::uint32_t lo) {
       return (static_cast<double>((std::uint64_t{hi} << 21) | (lo >> 11)) + 0.5) * 0x1p-53;
     };
-    const double r = std::sqrt(-2 * std::log(uniform53(w[0], w[1]))), a = 2 * std::numbers::pi * uniform53(w[2], w[3]);
+    const double r = std::sqrt(-2 * std::log(uniform53(w[0], w[1]))),
+                 a = 2 * std::numbers::pi * uniform53(w[2], w[3]);
     return i % 2 == 0 ? r * std::cos(a) : r * std::sin(a);
   }
 

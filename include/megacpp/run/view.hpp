@@ -1,5 +1,6 @@
-// A program as the run-time half sees it: graphs, plans and two functions a part. The compiled executor
-// and the interpreter both produce one; everything above (session, trainer, generation) is written once.
+// A program as the run-time half sees it: graphs, plans and two functions a part. The compiled
+// executor and the interpreter both produce one; everything above (session, trainer, generation) is
+// written once.
 #pragma once
 
 #include <megacpp/exec/error.hpp>
@@ -33,12 +34,12 @@ struct program_view {
   std::string name, family;
   setup numbers{};
   int layers = 0, hidden = 0, vocabulary = 0;
-  std::vector<model_number> model;   ///< what the model tells of itself; may be empty
-  std::vector<int> kind_of;          ///< by layer
+  std::vector<model_number> model; ///< what the model tells of itself; may be empty
+  std::vector<int> kind_of;        ///< by layer
   const registry* stores = nullptr;
-  std::int64_t parameters = 0;       ///< of the whole model
-  part_view stem, loss, evaluation;  ///< loss: forward and backward; evaluation: forward only
-  std::vector<part_view> blocks;     ///< by kind
+  std::int64_t parameters = 0;      ///< of the whole model
+  part_view stem, loss, evaluation; ///< loss: forward and backward; evaluation: forward only
+  std::vector<part_view> blocks;    ///< by kind
   part_view update;
   part_view generation_stem, logits; ///< one sequence
   std::vector<part_view> generation_blocks;

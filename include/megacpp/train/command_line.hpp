@@ -1,5 +1,5 @@
-// The command line of a program: subcommands, flags, errors as one sentence and an exit code. Nothing
-// here depends on the run; what does comes as functions.
+// The command line of a program: subcommands, flags, errors as one sentence and an exit code.
+// Nothing here depends on the run; what does comes as functions.
 #pragma once
 
 #include <megacpp/train/describe.hpp>
@@ -7,6 +7,7 @@
 #include <megacpp/train/generate.hpp>
 #include <megacpp/train/help.hpp>
 #include <megacpp/train/option_file.hpp>
+#include <megacpp/train/program_source.hpp>
 #include <megacpp/train/trainer.hpp>
 
 #include <cstdio>
@@ -17,13 +18,6 @@
 #include <CLI/Formatter.hpp>
 
 namespace mc {
-
-/// The compiled program, made when it is needed.
-struct program_source {
-  program_view (*view)() = nullptr;
-  part_passes (*passes)() = nullptr;
-  const char* git_hash = "unknown";
-};
 
 namespace detail {
 
@@ -56,17 +50,20 @@ inline void set_compiled(compiled_flags& c, const program_view& p) {
   set(c.recompute_granularity, name_of(p.numbers.again));
 }
 
-/// Throws mc::error(exit_code::mismatch) for a flag that asks for something else than was compiled in.
-inline void check_compiled(const options& given, const program_view& p) {
-  options asked = given, real;
+/// Throws mc::error(exit_code::mismatch) for a flag that asks for something else than was compiled
+/// in.
+inline void check_compiled(const std::vector<flag_entry>& asked, const program_view& p) {
+  options real;
   set_compiled(real.compiled, p);
-  const std::vector<flag_entry> a = flags_of(asked), r = flags_of(real);
-  for (std::size_t i = 0; i < a.size(); ++i)
-    if (a[i].compiled && a[i].flag->given() && a[i].flag->text() != r[i].flag->text())
-      throw error(exit_code::mismatch,
-                  fmt::format("--{} is {}, but {} was compiled with {}; leave the flag out or build "
-                              "another preset",
-                              a[i].name, a[i].flag->text(), p.name, r[i].flag->text()));
+  for (const flag_entry& e : flags_of(real)) {
+    const flag_base& flag = *find_flag(asked, e.name)->flag;
+    if (e.compiled && flag.given() && flag.text() != e.flag->text())
+      throw error(
+          exit_code::mismatch,
+          fmt::format("--{} is {}, but {} was compiled with {}; leave the flag out or build "
+                      "another preset",
+                      e.name, flag.text(), p.name, e.flag->text()));
+  }
 }
 
 /// One flag of the command line as it was given.
@@ -119,6 +116,9 @@ inline request parse(int argc, const char* const* argv, const std::vector<flag_e
   }
   try {
     app.parse(argc, argv);
+  } catch (const CLI::ArgumentMismatch& e) {
+    const std::string_view what = e.what();
+    throw usage(fmt::format("{} needs one value; see --help", what.substr(0, what.find(':'))));
   } catch (const CLI::ParseError& e) {
     std::string why = e.what();
     std::replace(why.begin(), why.end(), '\n', ' ');
@@ -127,11 +127,18 @@ inline request parse(int argc, const char* const* argv, const std::vector<flag_e
   const auto refuse_rest = [&](const std::vector<std::string>& rest, command c) {
     if (rest.empty()) return;
     std::string name = rest.front();
-    if (!name.starts_with("-")) throw usage(fmt::format("unknown argument \"{}\"; see --help", printable(name)));
+    if (!name.starts_with("-"))
+      throw usage(fmt::format("unknown argument \"{}\"; see --help", printable(name)));
     name = name.substr(std::min(name.find_first_not_of('-'), name.size()));
     name = name.substr(0, name.find('='));
-    throw usage(fmt::format("unknown flag --{}; {}", printable(name), advice_for(list, name, c)));
+    throw usage(
+        fmt::format("unknown flag --{}; {}", printable(name), advice_for(list, "--", name, c)));
   };
+  // A flag without its value has taken the next flag for it.
+  for (const given_flag& g : given)
+    if (g.value.starts_with("--") && find_flag(list, g.value.substr(2)) != nullptr)
+      throw usage(
+          fmt::format("--{} needs one value, but {} follows; see --help", g.entry->name, g.value));
   if (r.what == nullptr) {
     refuse_rest(app.remaining(), command::all);
     if (!r.help && !r.version)
@@ -140,7 +147,8 @@ inline request parse(int argc, const char* const* argv, const std::vector<flag_e
   }
   if (r.help || r.version) return r;
   if (app.get_subcommands().size() > 1)
-    throw usage(fmt::format("two commands, {} and {}; give one", app.get_subcommands()[0]->get_name(),
+    throw usage(fmt::format("two commands, {} and {}; give one",
+                            app.get_subcommands()[0]->get_name(),
                             app.get_subcommands()[1]->get_name()));
   refuse_rest(app.get_subcommands().front()->remaining(), r.what->which);
   if (!config.empty()) read_option_file(config, list);
@@ -149,19 +157,22 @@ inline request parse(int argc, const char* const* argv, const std::vector<flag_e
 }
 
 inline product_type product_type_of(std::string_view name) {
-  return name == "auto" ? product_type::automatic
-                        : name == "bf16" ? product_type::bf16 : product_type::widened;
+  return name == "auto"   ? product_type::automatic
+         : name == "bf16" ? product_type::bf16
+                          : product_type::widened;
 }
 
 inline std::string summary_of(const program_view& p) {
-  return fmt::format("{} is a {} with {} parameters, compiled by megacpp {}.{}.{} for {}, micro-batch {} x "
-                     "{} tokens.",
-                     p.name, p.family, count_text(static_cast<double>(p.parameters)).view(),
-                     MEGACPP_VERSION_MAJOR, MEGACPP_VERSION_MINOR, MEGACPP_VERSION_PATCH,
-                     name_of(p.numbers.type), p.numbers.batch.micro, p.numbers.batch.sequence);
+  return fmt::format(
+      "{} is a {} with {} parameters, compiled by megacpp {}.{}.{} for {}, micro-batch {} x "
+      "{} tokens.",
+      p.name, p.family, count_text(static_cast<double>(p.parameters)).view(), MEGACPP_VERSION_MAJOR,
+      MEGACPP_VERSION_MINOR, MEGACPP_VERSION_PATCH, name_of(p.numbers.type), p.numbers.batch.micro,
+      p.numbers.batch.sequence);
 }
 
-inline void run_command(const program_source& source, std::string_view program, int argc, char** argv) {
+inline void run_command(const program_source& source, std::string_view program, int argc,
+                        char** argv) {
   const program_view p = source.view();
   options o;
   set_compiled(o.compiled, p);
@@ -177,7 +188,7 @@ inline void run_command(const program_source& source, std::string_view program, 
                             : program_help(program, summary_of(p)));
     return;
   }
-  check_compiled(o, p);
+  check_compiled(list, p);
   cpu device(product_type_of(o.machine.product_type()), static_cast<int>(o.machine.threads()));
   switch (r.what->which) {
   case command::train: trainer(p, o, device).run(); break;
@@ -208,8 +219,9 @@ inline int run_program(const program_source& source, int argc, char** argv) {
   } catch (const error& e) {
     return fail(e.code(), e.what());
   } catch (const std::bad_alloc&) {
-    return fail(exit_code::memory, "memory could not be reserved; use a smaller micro-batch, a shorter "
-                                   "sequence, or a machine with more memory");
+    return fail(exit_code::memory,
+                "memory could not be reserved; use a smaller micro-batch, a shorter "
+                "sequence, or a machine with more memory");
   } catch (const std::exception& e) {
     return fail(exit_code::internal, e.what());
   }

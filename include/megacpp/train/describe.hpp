@@ -1,30 +1,83 @@
 // The subcommand `describe`: a description as text or JSON.
 #pragma once
 
-#include <megacpp/exec/machine.hpp>
+#include <megacpp/observe/metrics.hpp>
 #include <megacpp/observe/text.hpp>
-#include <megacpp/run/stores.hpp>
 #include <megacpp/train/description.hpp>
 #include <megacpp/train/print.hpp>
 
+#include <concepts>
 #include <iterator>
 #include <utility>
-
-#include <nlohmann/json.hpp>
 
 namespace mc {
 
 namespace detail {
 
+/// JSON written front to back.
+class json_text {
+public:
+  json_text& open(char bracket) { return begin().put(bracket); }
+  json_text& open(std::string_view name, char bracket) { return key(name).put(bracket); }
+  json_text& close(char bracket) {
+    text_ += bracket;
+    first_ = false;
+    return *this;
+  }
+  json_text& field(std::string_view name, std::string_view value) {
+    key(name);
+    append_json_text(text_, value);
+    return *this;
+  }
+  json_text& field(std::string_view name, const char* value) {
+    return field(name, std::string_view(value));
+  }
+  json_text& field(std::string_view name, std::integral auto value) {
+    key(name).text_ += fmt::format("{}", value);
+    return *this;
+  }
+  json_text& field(std::string_view name, double value) {
+    append_json_number(key(name).text_, value);
+    return *this;
+  }
+  json_text& item(std::string_view value) {
+    append_json_text(begin().text_, value);
+    return *this;
+  }
+  const std::string& text() const { return text_; }
+
+private:
+  json_text& begin() {
+    if (!first_) text_ += ",";
+    first_ = false;
+    return *this;
+  }
+  json_text& key(std::string_view name) {
+    append_json_text(begin().text_, name);
+    text_ += ":";
+    return *this;
+  }
+  json_text& put(char bracket) {
+    text_ += bracket;
+    first_ = true;
+    return *this;
+  }
+
+  std::string text_;
+  bool first_ = true;
+};
+
 inline std::vector<std::pair<const char*, std::int64_t>> memory_lines(const memory_items& m) {
-  return {{"weights", m.weights},   {"main grads", m.gradients}, {"master weights", m.masters},
-          {"moments", m.moments},   {"saved activations", m.saved}, {"residual streams", m.streams},
-          {"working values", m.working}, {"inputs", m.feeds},    {"derived values", m.derived}};
+  return {{"weights", m.weights},         {"main grads", m.gradients},
+          {"master weights", m.masters},  {"moments", m.moments},
+          {"saved activations", m.saved}, {"residual streams", m.streams},
+          {"working values", m.working},  {"inputs", m.feeds},
+          {"derived values", m.derived}};
 }
 
 inline std::string layout_text(const layout& l) {
-  return fmt::format("tp {}, pp {}, cp {}, ep {}, etp {}, sequence parallel {}, dp chosen at start", l.tp,
-                     l.pp, l.cp, l.ep, l.expert_tp(), l.sequence_parallel ? "on" : "off");
+  return fmt::format("tp {}, pp {}, cp {}, ep {}, etp {}, sequence parallel {}, dp chosen at start",
+                     l.tp, l.pp, l.cp, l.ep, l.expert_tp(), l.sequence_parallel ? "on" : "off");
 }
 
 inline std::string byte_count(std::int64_t n) {
@@ -34,8 +87,8 @@ inline std::string byte_count(std::int64_t n) {
 inline void describe_work(std::string& out, const program_view& p) {
   const step_work w = work_of_step(p, 1);
   const auto line = [&](const char* name, const work& x) {
-    fmt::format_to(std::back_inserter(out), "  {:<22}{:>18} FLOPs  {:>10} read  {:>10} written\n", name,
-                   x.flops, byte_count(x.read), byte_count(x.written));
+    fmt::format_to(std::back_inserter(out), "  {:<22}{:>18} FLOPs  {:>10} read  {:>10} written\n",
+                   name, x.flops, byte_count(x.read), byte_count(x.written));
   };
   out += "\nWork of one rank in a step of one micro-batch\n";
   line("prologue", w.prologue);
@@ -53,13 +106,33 @@ inline void describe_collectives(std::string& out, const program_view& p) {
   const std::vector<collective_entry> list = collectives_of(p);
   if (list.empty()) out += "  none\n";
   for (const collective_entry& e : list) {
-    const std::string sent = e.ranks > 0 ? byte_count(e.sent) + " sent by a rank"
-                                         : fmt::format("ranks of {} known at start", name_of(e.over));
+    const std::string sent = e.ranks > 0
+                                 ? byte_count(e.sent) + " sent by a rank"
+                                 : fmt::format("ranks of {} known at start", name_of(e.over));
     fmt::format_to(std::back_inserter(out),
                    "  {:<8} {:<9} {:<14} over {:<4} {} -> {}  {} ({} x {}, {})\n", e.part,
                    phase_text(e.when), name_of(e.what), name_of(e.over), place_text(e.from),
                    place_text(e.to), e.value, e.per_step, byte_count(e.bytes), sent);
   }
+}
+
+inline void describe_parameters(std::string& out, const program_view& p) {
+  out += "\nParameters\n";
+  const std::vector<std::string> names = part_names(p);
+  std::size_t i = 0;
+  for_each_training_part(p, [&](const part_view& part, int layers) {
+    const graph& g = *part.g;
+    for (int k = 0; k < g.parameter_count; ++k) {
+      const parameter_info& info = g.parameters[static_cast<unsigned>(k)];
+      const value& v = g.at(info.v);
+      const std::string where = placement_text(g.ranks, v.at);
+      fmt::format_to(std::back_inserter(out), "  {:<8}{:>4} x {:<36} ({}) {}{}{}{}\n", names[i],
+                     layers, fmt::format("{}.{}", v.scope, v.name), dims_text(v), name_of(v.type),
+                     info.decay ? ", decays" : "", info.tied ? ", tied" : "",
+                     where.empty() ? "" : " [" + where + "]");
+    }
+    ++i;
+  });
 }
 
 inline void describe_graph(std::string& out, const graph& g) {
@@ -97,8 +170,9 @@ inline std::string describe_text(const program_view& p, const part_passes& passe
   const auto at = std::back_inserter(out);
   const memory_items memory = memory_of(p);
   fmt::format_to(at, "{}\n", p.name);
-  fmt::format_to(at, "  model                 {}: {} layers, hidden {}, vocabulary {}\n", p.family, p.layers,
-                 p.hidden, p.vocabulary);
+  fmt::format_to(at, "  model                 {}: {} layers, hidden {}, vocabulary {}\n", p.family,
+                 p.layers, p.hidden, p.vocabulary);
+  for (const model_number& n : p.model) fmt::format_to(at, "    {:<20}{}\n", n.name, n.value);
   fmt::format_to(at, "  parameters            {}\n", p.parameters);
   fmt::format_to(at, "  layout                {}\n", detail::layout_text(p.numbers.ranks));
   fmt::format_to(at, "  micro-batch           {} x {} tokens\n", p.numbers.batch.micro,
@@ -109,7 +183,8 @@ inline std::string describe_text(const program_view& p, const part_passes& passe
   fmt::format_to(at, "  products              {}, {} threads\n",
                  device.products().describe(p.numbers.type), device.threads());
 
-  out += "\nMemory of one rank for training (dp 1)\n";
+  out += fmt::format("\nMemory of one rank for training (dp 1{})\n",
+                     p.numbers.ranks.pp > 1 ? ", all stages" : "");
   for (const auto& [name, bytes] : detail::memory_lines(memory))
     fmt::format_to(at, "  {:<22}{:>16} bytes  {:>10}\n", name, bytes, detail::byte_count(bytes));
   fmt::format_to(at, "  {:<22}{:>16} bytes  {:>10}\n", "in all", memory.total(),
@@ -117,56 +192,70 @@ inline std::string describe_text(const program_view& p, const part_passes& passe
 
   detail::describe_work(out, p);
   detail::describe_collectives(out, p);
-  out += "\nParameters\n";
-  for_each_parameter(p, [&](const parameter_ref& r) {
-    const std::string where = placement_text(p.stem.g->ranks, r.v->at);
-    fmt::format_to(at, "  {:<44} ({}) {}{}{}\n", r.name, dims_text(*r.v), name_of(r.v->type),
-                   r.info->decay ? ", decays" : "", where.empty() ? "" : " [" + where + "]");
-  });
+  detail::describe_parameters(out, p);
   detail::describe_passes(out, p, passes);
   return out;
 }
 
 /// The same as one JSON object.
 inline std::string describe_json(const program_view& p, const part_passes& passes, cpu& device) {
-  using json = nlohmann::ordered_json;
+  detail::json_text d;
   const layout& l = p.numbers.ranks;
-  json d;
-  d["name"] = p.name;
-  d["family"] = p.family;
-  d["layers"] = p.layers, d["hidden"] = p.hidden, d["vocabulary"] = p.vocabulary;
-  d["parameters"] = p.parameters;
-  d["layout"] = {{"tp", l.tp}, {"pp", l.pp}, {"cp", l.cp}, {"ep", l.ep}, {"etp", l.expert_tp()},
-                 {"sequence_parallel", l.sequence_parallel}};
-  d["micro_batch"] = p.numbers.batch.micro, d["sequence"] = p.numbers.batch.sequence;
-  d["precision"] = name_of(p.numbers.type);
-  d["recompute"] = name_of(p.numbers.again);
-  d["products"] = device.products().describe(p.numbers.type);
-  d["threads"] = device.threads();
+  d.open('{');
+  d.field("name", p.name).field("family", p.family);
+  d.open("model", '{');
+  for (const model_number& n : p.model) d.field(n.name, n.value);
+  d.close('}');
+  d.field("layers", p.layers).field("hidden", p.hidden).field("vocabulary", p.vocabulary);
+  d.field("parameters", p.parameters);
+  d.open("layout", '{');
+  d.field("tp", l.tp).field("pp", l.pp).field("cp", l.cp).field("ep", l.ep);
+  d.field("etp", l.expert_tp()).field("sequence_parallel", l.sequence_parallel);
+  d.close('}');
+  d.field("micro_batch", p.numbers.batch.micro).field("sequence", p.numbers.batch.sequence);
+  d.field("precision", name_of(p.numbers.type)).field("recompute", name_of(p.numbers.again));
+  d.field("products", device.products().describe(p.numbers.type))
+      .field("threads", device.threads());
+
+  d.open("memory", '{');
   const memory_items memory = memory_of(p);
-  for (const auto& [name, bytes] : detail::memory_lines(memory)) d["memory"][name] = bytes;
-  d["memory"]["in all"] = memory.total();
+  for (const auto& [name, bytes] : detail::memory_lines(memory)) d.field(name, bytes);
+  d.field("in all", memory.total()).close('}');
+  d.open("work", '{');
   const step_work w = work_of_step(p, 1);
-  const auto work_of = [](const work& x) {
-    return json{{"flops", x.flops}, {"read", x.read}, {"written", x.written}};
+  const auto stage = [&d](const char* name, const work& x) {
+    d.open(name, '{');
+    d.field("flops", x.flops).field("read", x.read).field("written", x.written).close('}');
   };
-  d["work"] = {{"prologue", work_of(w.prologue)}, {"forward", work_of(w.forward)},
-               {"backward", work_of(w.backward)}, {"update", work_of(w.update)}};
-  d["collectives"] = json::array();
-  for (const collective_entry& e : collectives_of(p))
-    d["collectives"].push_back({{"part", e.part}, {"phase", phase_text(e.when)}, {"what", name_of(e.what)},
-                                {"axis", name_of(e.over)}, {"from", place_text(e.from)},
-                                {"to", place_text(e.to)}, {"value", e.value}, {"ranks", e.ranks},
-                                {"bytes", e.bytes}, {"sent", e.sent}, {"per_step", e.per_step}});
+  stage("prologue", w.prologue);
+  stage("forward", w.forward);
+  stage("backward", w.backward);
+  stage("update", w.update);
+  d.close('}');
+  d.open("collectives", '[');
+  for (const collective_entry& e : collectives_of(p)) {
+    d.open('{');
+    d.field("part", e.part).field("phase", phase_text(e.when)).field("what", name_of(e.what));
+    d.field("axis", name_of(e.over))
+        .field("from", place_text(e.from))
+        .field("to", place_text(e.to));
+    d.field("value", e.value).field("ranks", e.ranks).field("bytes", e.bytes);
+    d.field("sent", e.sent).field("per_step", e.per_step).close('}');
+  }
+  d.close(']');
+  d.open("graphs", '{');
   const std::vector<std::string> names = part_names(p);
-  for (std::size_t i = 0; i < passes.size(); ++i)
+  for (std::size_t i = 0; i < passes.size(); ++i) {
+    d.open(names[i], '{');
     for (const pass_view& pass : passes[i]) {
-      json nodes = json::array();
-      for (int k = 0; k < pass.g->node_count; ++k)
-        nodes.push_back(node_text(*pass.g, pass.g->at_node(k)));
-      d["graphs"][names[i]][pass.name] = std::move(nodes);
+      d.open(pass.name, '[');
+      for (int k = 0; k < pass.g->node_count; ++k) d.item(node_text(*pass.g, pass.g->at_node(k)));
+      d.close(']');
     }
-  return d.dump(2) + "\n";
+    d.close('}');
+  }
+  d.close('}').close('}');
+  return d.text() + "\n";
 }
 
 } // namespace mc

@@ -1,10 +1,11 @@
-// What `describe` says about a program, as data: passes, collectives, memory, work. No session is made,
-// so that layouts of many ranks can be described by one process.
+// What `describe` says about a program, as data: passes, collectives, memory, work. No session is
+// made, so that layouts of many ranks can be described by one process.
 #pragma once
 
 #include <megacpp/graph/builder.hpp>
 #include <megacpp/op/redistribute.hpp>
 #include <megacpp/plan/memory.hpp>
+#include <megacpp/train/program_source.hpp>
 #include <megacpp/train/work.hpp>
 
 #include <string>
@@ -12,15 +13,6 @@
 #include <fmt/format.h>
 
 namespace mc {
-
-/// The graph of a part after a pass; null for passes that the part does not have.
-struct pass_view {
-  const char* name = "";
-  const graph* g = nullptr;
-};
-
-/// Stem, blocks by kind, head: the graphs after each pass, in order.
-using part_passes = std::vector<std::vector<pass_view>>;
 
 inline std::string place_text(place p) {
   switch (p.s) {
@@ -39,7 +31,8 @@ inline std::string placement_text(const mesh& m, const placement& at) {
   for (int a = 0; a < axes; ++a) {
     const place& p = at.at[static_cast<unsigned>(a)];
     if (m.trivial(static_cast<axis>(a)) || p.s == state::invariant) continue;
-    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", name_of(static_cast<axis>(a)), place_text(p));
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", name_of(static_cast<axis>(a)),
+                        place_text(p));
   }
   return text;
 }
@@ -61,6 +54,17 @@ inline std::string value_text(const graph& g, value_id id) {
   if (v.is == role::parameter) return fmt::format("{}.{}", v.scope, v.name);
   if (v.is == role::gradient && v.grad_of >= 0) return "d " + value_text(g, v.grad_of);
   return v.is == role::input && v.name[0] != 0 ? std::string(v.name) : fmt::format("%{}", id);
+}
+
+/// What a value is before any redistribution: what a collective carries.
+inline std::string origin_text(const graph& g, value_id id) {
+  const value& v = g.at(id);
+  if (v.is == role::gradient && v.grad_of >= 0) return "d " + origin_text(g, v.grad_of);
+  if (v.producer >= 0 && g.at_node(v.producer).op == &op::redistribute)
+    return origin_text(g, g.at_node(v.producer).in[0]);
+  text<160> name;
+  spell(g, id, name);
+  return name.n > 0 ? std::string(name.c_str()) : value_text(g, id);
 }
 
 inline const char* phase_text(phase p) {
@@ -117,7 +121,7 @@ inline void append_collectives(std::vector<collective_entry>& list, const std::s
     const node& n = g.at_node(i);
     if (n.op != &op::redistribute || collective_of(n.from, n.to) == collective::none) continue;
     collective_entry e;
-    e.part = part, e.value = value_text(g, n.in[0]), e.when = n.when;
+    e.part = part, e.value = origin_text(g, n.in[0]), e.when = n.when;
     e.what = collective_of(n.from, n.to), e.over = n.ax, e.from = n.from, e.to = n.to;
     e.ranks = g.ranks.of(n.ax);
     e.bytes = local_bytes(g.ranks, g.at(n.in[0]));
@@ -147,7 +151,7 @@ inline std::vector<collective_entry> collectives_of(const program_view& p) {
   return list;
 }
 
-/// The plan of one rank for training, item by item.
+/// The plan of one rank for training, item by item, with the layers of all pipeline stages.
 inline memory_items memory_of(const program_view& p) {
   static constexpr memory_plan nothing{};
   std::array<part_memory, 16> parts{};
@@ -156,7 +160,8 @@ inline memory_items memory_of(const program_view& p) {
   for_each_training_part(p, [&](const part_view& part, int layers) {
     if (i < parts.size()) parts[i++] = {part.plan, layers};
   });
-  return training_memory(parts, *p.update.plan, *p.stores, p.numbers.type, *p.blocks[0].g, p.layers);
+  return training_memory<16>(parts, *p.update.plan, *p.stores, p.numbers.type, *p.blocks[0].g,
+                             p.layers);
 }
 
 } // namespace mc

@@ -35,8 +35,9 @@ public:
   command commands() const { return commands_; }
   /// True for a flag that needs no value on the command line.
   virtual bool is_toggle() const { return false; }
+  virtual bool is_text() const { return false; }
   /// What stands for the value in the help: N, X, TEXT or a list of choices.
-  virtual std::string placeholder() const = 0;
+  virtual std::string argument() const = 0;
   /// The present value as the command line would spell it.
   virtual std::string text() const = 0;
   /// The default as the help shows it; empty if there is none to show.
@@ -103,7 +104,8 @@ public:
   }
 
   bool is_toggle() const override { return std::is_same_v<T, bool>; }
-  std::string placeholder() const override {
+  bool is_text() const override { return std::is_same_v<T, std::string>; }
+  std::string argument() const override {
     if constexpr (std::is_same_v<T, bool>) return "";
     else if constexpr (std::is_same_v<T, std::string>) return *choices_ != 0 ? choices_ : "TEXT";
     else return std::is_integral_v<T> ? "N" : "X";

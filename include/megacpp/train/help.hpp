@@ -53,7 +53,7 @@ inline void append_wrapped(std::string& out, std::string_view text, std::size_t 
 }
 
 inline void append_flag_help(std::string& out, const flag_entry& e) {
-  const std::string initial = e.flag->default_text(), value = e.flag->placeholder();
+  const std::string initial = e.flag->default_text(), value = e.flag->argument();
   out += fmt::format("  --{}{}{}\n", e.name, value.empty() ? "" : " ", value);
   std::string text = e.flag->help();
   const bool plain_switch = e.flag->is_toggle() && initial == "false" && !e.compiled;

@@ -34,9 +34,10 @@ struct hf_tensor {
     return std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>());
   }
   std::int64_t columns() const { return elements() / rows; }
-  /// Elements to move at a time: some MiB, in whole rows where there are several.
+  /// Elements to move at a time, in whole rows where there are several: few enough that a
+  /// transposition finds them in the cache.
   std::int64_t block() const {
-    constexpr std::int64_t most = 1 << 20;
+    constexpr std::int64_t most = 1 << 16;
     return rows == 1 ? most : std::max<std::int64_t>(1, most / columns()) * columns();
   }
 

@@ -60,6 +60,19 @@ void read_blocks(const hf_tensor& t, const tensor_view& stored, std::vector<doub
   }
 }
 
+/// Puts elements of a tensor into weights of T, and into masters where they are apart.
+template <class T>
+void place(const hf_tensor& t, std::int64_t first, std::span<const double> x, mc::stores& s) {
+  T* const weights = reinterpret_cast<T*>(s.weights());
+  auto* const masters =
+      s.type() == s.main_type() ? nullptr : reinterpret_cast<accumulator_t<T>*>(s.masters());
+  t.each(first, static_cast<std::int64_t>(x.size()), [=](std::int64_t i, std::int64_t at) {
+    const double value = x[static_cast<std::size_t>(i - first)];
+    weights[at] = convert<T>(value);
+    if (masters != nullptr) masters[at] = static_cast<accumulator_t<T>>(value);
+  });
+}
+
 /// The tensors of a folder's model beside the program's, verified before anything is loaded.
 class weights_in_folder {
 public:
@@ -224,7 +237,8 @@ inline void save_model_folder(
 
 /// Loads weights, and masters where there are, from a folder written by save_model_folder,
 /// transformers or anyone else. Reads F64, F32, BF16 and F16 in one model.safetensors. The weights
-/// stay as they were unless the whole folder is sound. Beside the mapped file, memory is a few MiB.
+/// stay as they were unless the whole folder is sound. Beside the mapped file, memory is about a
+/// MiB.
 ///
 /// A program without biases takes a model whose biases are absent or zero. Rows that pad the
 /// vocabulary become zero. Throws mc::error(exit_code::model), naming the file and the field or
@@ -257,10 +271,11 @@ inline void load_model_folder(const std::filesystem::path& folder, const program
     weights.check_unchanged();
     detail::read_blocks(m.ours, m.theirs, values,
                         [&](std::int64_t first, std::span<const double> x) {
-                          m.ours.each(first, static_cast<std::int64_t>(x.size()),
-                                      [&](std::int64_t i, std::int64_t at) {
-                                        s.set_weight(at, x[static_cast<std::size_t>(i - first)]);
-                                      });
+                          switch (s.type()) {
+                          case dtype::f64: detail::place<double>(m.ours, first, x, s); break;
+                          case dtype::bf16: detail::place<bf16>(m.ours, first, x, s); break;
+                          default: detail::place<float>(m.ours, first, x, s); break;
+                          }
                         });
   }
 }

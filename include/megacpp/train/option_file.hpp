@@ -6,27 +6,25 @@
 
 namespace mc {
 
-/// Reads the flags of a file into `list`. One file may serve all subcommands: keys of others than
-/// `c` are checked and change nothing there. Throws mc::error(exit_code::usage) naming file and
-/// key.
-inline void read_option_file(const std::string& path, const std::vector<flag_entry>& list,
-                             command c) {
+/// Reads the flags of a file into `list`. One file may serve all subcommands: keys of the others
+/// are checked and change nothing. Throws mc::error(exit_code::usage) naming file and key.
+inline void read_option_file(const std::string& path, const std::vector<flag_entry>& list) {
   const json_value file = read_json(path, exit_code::usage);
   for (const auto& [key, value] : file.raw().items()) {
     const flag_entry* const e = find_flag(list, key);
     if (e == nullptr)
       throw file.fault(fmt::format("there is no option \"{}\"; {}", printable(key),
-                                   advice_for(list, key, command::all)));
-    const bool text = value.is_string(), scalar = text || value.is_number() || value.is_boolean();
-    if (!scalar)
-      throw file.fault(fmt::format("option \"{}\" must be a number, a text, true or false", key));
-    // A number in quotes is refused as what it is: a text.
-    if (text && (e->flag->is_toggle() || e->flag->placeholder().size() == 1))
-      throw file.fault(fmt::format("option \"{}\" is a text, but must be {}", key,
-                                   e->flag->is_toggle() ? "true or false" : "a number"));
-    if (!text && !e->flag->is_toggle() && e->flag->placeholder().size() != 1)
-      throw file.fault(fmt::format("option \"{}\" must be a text in quotes", key));
-    e->flag->read(text ? value.get<std::string>() : value.dump(),
+                                   advice_for(list, "", key, command::all)));
+    const flag_base& f = *e->flag;
+    const bool fits = f.is_text()     ? value.is_string()
+                      : f.is_toggle() ? value.is_boolean()
+                                      : value.is_number();
+    if (!fits)
+      throw file.fault(fmt::format("option \"{}\" must be {}", key,
+                                   f.is_text()     ? "a text in quotes"
+                                   : f.is_toggle() ? "true or false"
+                                                   : "a number"));
+    e->flag->read(f.is_text() ? value.get<std::string>() : value.dump(),
                   fmt::format("{}: \"{}\"", path, key));
   }
 }

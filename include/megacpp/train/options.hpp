@@ -302,14 +302,15 @@ inline std::size_t edit_distance(std::string_view a, std::string_view b) {
 }
 
 /// What to say about a name that is no flag of a command: the nearest one, if any is near.
-inline std::string advice_for(const std::vector<flag_entry>& list, std::string_view name,
-                              command c) {
+inline std::string advice_for(const std::vector<flag_entry>& list, std::string_view dashes,
+                              std::string_view name, command c) {
   std::string best = "help";
   for (const flag_entry& e : list)
     if (overlaps(e.flag->commands(), c) && edit_distance(name, e.name) < edit_distance(name, best))
       best = e.name;
-  if (2 * edit_distance(name, best) > std::max(name.size(), best.size())) return "see --help";
-  return fmt::format("did you mean {}?", best);
+  if (2 * edit_distance(name, best) > std::max(name.size(), best.size()))
+    return "--help shows what there is";
+  return fmt::format("did you mean {}{}?", dashes, best);
 }
 
 /// `lr=0.001 save=model ...`: the flags of a command that were given.

@@ -9,6 +9,9 @@
 #include <megacpp/train/profile.hpp>
 #include <megacpp/train/settings.hpp>
 
+#include <csignal>
+#include <optional>
+
 namespace mc {
 
 /// Trains one program on one text. Memory is reserved and files are checked in the constructor; the
@@ -27,7 +30,7 @@ public:
         labels_(tokens_.size()),
         profile_(p),
         progress_(o.report.log_interval()) {
-    if (o.training.save.given()) new_folder::check_target(o.training.save());
+    if (o.training.save.given()) folder_writer::check_target(o.training.save());
     if (o.report.loss_curve.given()) check_text_file(o.report.loss_curve());
     prepare_session();
     prepare_evaluation();
@@ -222,7 +225,7 @@ private:
         exit_code::nonfinite,
         fmt::format("the {} of step {} is {}{}; a lower --lr, a longer --lr-warmup-iters or a "
                     "smaller --clip-grad may help",
-                    what, std::max(r.step, done_), number, kept));
+                    what, std::max(r.step, done_), std::isnan(number) ? "nan" : "infinite", kept));
   }
 
   std::string bench_line() {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <megacpp/exec/cpu.hpp>
+#include <megacpp/exec/product.hpp>
 #include <megacpp/run/view.hpp>
 
 #include <algorithm>
@@ -73,7 +74,8 @@ inline double product_ceiling(cpu& device, dtype type) {
   product_engine engine(o);
   constexpr std::int64_t n = 1024;
   const product& square = engine.prepare(make_product_shape(product_kind::forward, type, n, n, n));
-  std::vector<double> x(n * n), w(n * n), y(n * n); // large enough for every type
+  const auto bytes = static_cast<std::size_t>(n * n * size_of(type));
+  std::vector<std::byte> x(bytes), w(bytes), y(bytes);
   double best = 0;
   for (int i = 0; i < 4; ++i) { // the first one touches the memory
     const auto start = std::chrono::steady_clock::now();

@@ -77,9 +77,8 @@ template <class F, class T> struct activation_dx_block {
   T* dx;       // (n)
 
   template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t block) const {
-    each_in_block<T>(team, block, n, [&](auto i) {
-      store(dx, i, load<G>(dy, i) * F::slope(load<G>(x, i)));
-    });
+    each_in_block<T>(team, block, n,
+                     [&](auto i) { store(dx, i, load<G>(dy, i) * F::slope(load<G>(x, i))); });
   }
 };
 
@@ -132,9 +131,9 @@ void biased_activation(std::int64_t rows, Extent width, const T* x, const T* bia
 }
 
 /// dx = dy F'(x + bias). dx may be dy or x. The bias's gradient is bias_gradient of dx.
-template <class F, class T, class Extent>
-void biased_activation_dx(std::int64_t rows, Extent width, const T* dy, const T* x, const T* bias,
-                          T* dx) {
+template <class F, class T, class Extent> void biased_activation_dx(std::int64_t rows, Extent width,
+                                                                    const T* dy, const T* x,
+                                                                    const T* bias, T* dx) {
   for_rows(rows, biased_activation_dx_row<F, T, Extent>{width, dy, x, bias, dx});
 }
 

@@ -1,12 +1,9 @@
-// AdamW (Loshchilov, Hutter, "Decoupled weight decay regularization", ICLR 2019) on a flat range, in the
-// order of torch.optim.AdamW. State and arithmetic in G = accumulator_t<T>.
+// AdamW (Loshchilov, Hutter, "Decoupled weight decay regularization", ICLR 2019) on a flat range,
+// in the order of torch.optim.AdamW. State and arithmetic in G = accumulator_t<T>.
 //
-//   g' = g scale                                    scale: clipping, and the mean over micro-batches
-//   p -= lr decay p
-//   m  = beta1 m + (1 - beta1) g'
-//   v  = beta2 v + (1 - beta2) g'^2
-//   p -= lr / (1 - beta1^t) m / (sqrt(v) / sqrt(1 - beta2^t) + eps)
-//   weight = round(p)
+//   g' = g scale                                    scale: clipping, and the mean over
+//   micro-batches p -= lr decay p m  = beta1 m + (1 - beta1) g' v  = beta2 v + (1 - beta2) g'^2 p
+//   -= lr / (1 - beta1^t) m / (sqrt(v) / sqrt(1 - beta2^t) + eps) weight = round(p)
 #pragma once
 
 #include <megacpp/exec/parallel.hpp>
@@ -17,19 +14,19 @@ namespace mc::rows {
 
 /// What one step multiplies by.
 template <class G> struct adamw_factors {
-  G keep;               // 1 - lr decay
-  G beta1, rest1;       // beta1, 1 - beta1
-  G beta2, rest2;       // beta2, 1 - beta2
-  G step;               // lr / (1 - beta1^t)
-  G root;               // 1 / sqrt(1 - beta2^t)
+  G keep;         // 1 - lr decay
+  G beta1, rest1; // beta1, 1 - beta1
+  G beta2, rest2; // beta2, 1 - beta2
+  G step;         // lr / (1 - beta1^t)
+  G root;         // 1 / sqrt(1 - beta2^t)
   G eps;
   G scale;
 };
 
 /// t counts steps from 1. Computed in double, rounded once.
-template <class G>
-adamw_factors<G> adamw_step(std::int64_t t, double lr, double beta1, double beta2, double eps,
-                            double decay, double scale) {
+template <class G> adamw_factors<G> adamw_step(std::int64_t t, double lr, double beta1,
+                                               double beta2, double eps, double decay,
+                                               double scale) {
   const double n = static_cast<double>(t);
   const auto g = [](double x) { return static_cast<G>(x); };
   return {g(1 - lr * decay),
@@ -68,10 +65,9 @@ template <class T> struct adamw_block {
   }
 };
 
-template <class T>
-void adamw(std::int64_t n, const adamw_factors<accumulator_t<T>>& factors,
-           const accumulator_t<T>* grad, accumulator_t<T>* master, accumulator_t<T>* m,
-           accumulator_t<T>* v, T* weight) {
+template <class T> void adamw(std::int64_t n, const adamw_factors<accumulator_t<T>>& factors,
+                              const accumulator_t<T>* grad, accumulator_t<T>* master,
+                              accumulator_t<T>* m, accumulator_t<T>* v, T* weight) {
   for_blocks(n, adamw_block<T>{n, factors, grad, master, m, v, weight});
 }
 

@@ -2,9 +2,9 @@
 //
 //   grad[j] += sum over rows r of f(r, j)
 //
-// Columns are cut into slabs, one per body call; within a slab rows are walked in order, 64 at a time
-// into registers and then into grad. No column's result depends on how columns are cut, so cuts
-// follow the number of threads.
+// Columns are cut into slabs, one per body call; within a slab rows are walked in order, 64 at a
+// time into registers and then into grad. No column's result depends on how columns are cut, so
+// cuts follow the number of threads.
 #pragma once
 
 #include <megacpp/exec/parallel.hpp>
@@ -77,13 +77,11 @@ MEGACPP_HD void add_rows(const Team& team, slab s, std::int64_t rows, Grad grad,
         });
       }
       for (; r < end; ++r) {
-        team.template each<T>(s.count, [&](auto i) {
-          part.set(i, sum_of(part.get(i), f(r, s.at(i))));
-        });
+        team.template each<T>(s.count,
+                              [&](auto i) { part.set(i, sum_of(part.get(i), f(r, s.at(i)))); });
       }
-      team.template each<T>(s.count, [&](auto i) {
-        grad.set(s.at(i), sum_of(grad.get(s.at(i)), part.get(i)));
-      });
+      team.template each<T>(
+          s.count, [&](auto i) { grad.set(s.at(i), sum_of(grad.get(s.at(i)), part.get(i))); });
     } else {
       team.template each<T>(s.count, [&](auto i) {
         auto p = f(r, s.at(i));
@@ -129,9 +127,8 @@ template <class T, class Extent> struct bias_gradient_slab {
   G* grad;     // (width)
 
   template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t index) const {
-    add_rows<T>(team, slab(index, columns, width), rows, grad, [&](std::int64_t r, auto i) {
-      return load<G>(dy + r * width, i);
-    });
+    add_rows<T>(team, slab(index, columns, width), rows, grad,
+                [&](std::int64_t r, auto i) { return load<G>(dy + r * width, i); });
   }
 };
 

@@ -1,7 +1,7 @@
 // Rows of logits: log-sum-exp and target, and the gradient in place.
 //
-//   lse_t = log sum_{v < valid} e^(l_tv),  target_t = l_t,label (0 where the label is not in this part)
-//   dl_tv = dlse_t e^(l_tv - lse_t) + dtarget_t [v = label_t],  0 for v >= valid
+//   lse_t = log sum_{v < valid} e^(l_tv),  target_t = l_t,label (0 where the label is not in this
+//   part) dl_tv = dlse_t e^(l_tv - lse_t) + dtarget_t [v = label_t],  0 for v >= valid
 #pragma once
 
 #include <megacpp/exec/math.hpp>
@@ -51,7 +51,8 @@ template <class T> struct logits_grad_row {
       store(d, i, exp(x - decltype(x)(z)) * scale);
     });
     for (std::int64_t v = valid; v < width; ++v) d[v] = T(G(0));
-    if (team.leader() && at >= 0 && at < valid) d[at] = convert<T>(exp(vec<G, 1>(at_label - z)).v[0] * scale + hit);
+    if (team.leader() && at >= 0 && at < valid)
+      d[at] = convert<T>(exp(vec<G, 1>(at_label - z)).v[0] * scale + hit);
   }
 };
 
@@ -64,8 +65,8 @@ template <class T> struct loss_row {
   const G* logits;            // (rows, width)
   const std::int32_t* labels; // (rows)
   G seed, z;
-  double* loss;               // (rows)
-  T* dlogits;                 // (rows, width); may be logits where T is G
+  double* loss; // (rows)
+  T* dlogits;   // (rows, width); may be logits where T is G
 
   template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t row) const {
     const G* l = logits + row * width;
@@ -83,7 +84,9 @@ template <class T> struct loss_row {
     });
     const G lse = top + log(vec<G, 1>(sum)).v[0], at_label = l[label];
     const G scale = seed * (G(1) + G(2) * z * lse);
-    if (team.leader()) loss[row] = static_cast<double>(lse) - static_cast<double>(at_label) + static_cast<double>(z) * static_cast<double>(lse) * static_cast<double>(lse);
+    if (team.leader())
+      loss[row] = static_cast<double>(lse) - static_cast<double>(at_label) +
+                  static_cast<double>(z) * static_cast<double>(lse) * static_cast<double>(lse);
     team.template each<G>(valid, [&](auto i) {
       const auto x = load<G>(l, i);
       store(d, i, exp(x - decltype(x)(lse)) * scale);

@@ -1,9 +1,9 @@
-// Dropout (Srivastava et al., 2014) by counters: whether an element is kept is a function of the key, of
-// its token and of its column in the unsharded tensor, so a mask is never stored and does not depend
-// on layout, threads or vector width. Forward and backward are the same function.
+// Dropout (Srivastava et al., 2014) by counters: whether an element is kept is a function of the
+// key, of its token and of its column in the unsharded tensor, so a mask is never stored and does
+// not depend on layout, threads or vector width. Forward and backward are the same function.
 //
-//   y_j = x_j / (1 - p) where word(c) >> 8 >= p 2^24, else 0;  c = token_key global_width + first_column + j
-//   word(c) = philox(key, c >> 2)[c & 3]
+//   y_j = x_j / (1 - p) where word(c) >> 8 >= p 2^24, else 0;  c = token_key global_width +
+//   first_column + j word(c) = philox(key, c >> 2)[c & 3]
 #pragma once
 
 #include <megacpp/exec/parallel.hpp>
@@ -88,8 +88,8 @@ template <class T, class Extent> struct dropout_row {
   Extent width;
   std::int64_t global_width, first_column; // of the unsharded tensor
   std::uint64_t key;
-  std::uint32_t threshold; // p 2^24
-  G scale;                 // 1 / (1 - p)
+  std::uint32_t threshold;       // p 2^24
+  G scale;                       // 1 / (1 - p)
   const std::int32_t* token_key; // (rows): a number of its own for every token of the step
   const T* x;                    // (rows, width)
   T* y;                          // (rows, width)

@@ -52,9 +52,8 @@ template <class T> struct fill_block {
   T* y; // (n)
 
   template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t block) const {
-    each_in_block<T>(team, block, n, [&](auto i) {
-      store(y, i, vec<G, decltype(i)::count>(value));
-    });
+    each_in_block<T>(team, block, n,
+                     [&](auto i) { store(y, i, vec<G, decltype(i)::count>(value)); });
   }
 };
 
@@ -68,9 +67,8 @@ template <class T, class Extent> struct bias_add_row {
 
   template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t row) const {
     const std::int64_t at = row * width;
-    team.template each<T>(width, [&](auto i) {
-      store(y + at, i, load<G>(x + at, i) + load<G>(bias, i));
-    });
+    team.template each<T>(width,
+                          [&](auto i) { store(y + at, i, load<G>(x + at, i) + load<G>(bias, i)); });
   }
 };
 

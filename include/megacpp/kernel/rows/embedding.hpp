@@ -1,5 +1,5 @@
-// Embedding: rows of a table by number, for a table that holds ids [first, first + count) of a larger
-// vocabulary. Other ids give zero rows and no gradient, so that shards add up to the whole.
+// Embedding: rows of a table by number, for a table that holds ids [first, first + count) of a
+// larger vocabulary. Other ids give zero rows and no gradient, so that shards add up to the whole.
 //
 //   y[t] = table[ids[t] - first]          dtable[ids[t] - first] += dy[t], tokens in order
 //
@@ -25,9 +25,8 @@ template <class T, class Extent> struct embedding_row {
       const T* in = table + id * width;
       team.template each<T>(width, [&](auto i) { store(out, i, load<G>(in, i)); });
     } else {
-      team.template each<T>(width, [&](auto i) {
-        store(out, i, vec<G, decltype(i)::count>(G(0)));
-      });
+      team.template each<T>(width,
+                            [&](auto i) { store(out, i, vec<G, decltype(i)::count>(G(0))); });
     }
   }
 };
@@ -47,15 +46,16 @@ template <class T, class Extent> struct embedding_gradient_slab {
       if (id < 0 || id >= count) continue;
       G* row = dtable + id * width + s.first;
       const T* in = dy + t * width + s.first;
-      team.template each<T>(s.count, [&](auto i) { store(row, i, load<G>(row, i) + load<G>(in, i)); });
+      team.template each<T>(s.count,
+                            [&](auto i) { store(row, i, load<G>(row, i) + load<G>(in, i)); });
     }
   }
 };
 
 /// A NaN in the table comes out as a quiet NaN; every other value comes out bit for bit.
-template <class T, class Extent>
-void embedding(std::int64_t tokens, Extent width, const T* table, std::int64_t first,
-               std::int64_t count, const std::int32_t* ids, T* y) {
+template <class T, class Extent> void embedding(std::int64_t tokens, Extent width, const T* table,
+                                                std::int64_t first, std::int64_t count,
+                                                const std::int32_t* ids, T* y) {
   for_rows(tokens, embedding_row<T, Extent>{width, first, count, table, ids, y});
 }
 
@@ -63,8 +63,9 @@ template <class T, class Extent>
 void embedding_gradient(std::int64_t tokens, Extent width, const T* dy, const std::int32_t* ids,
                         std::int64_t first, std::int64_t count, accumulator_t<T>* dtable) {
   const std::int64_t columns = columns_per_slab<accumulator_t<T>>(width);
-  for_slabs(width, columns,
-            embedding_gradient_slab<T, Extent>{width, tokens, columns, first, count, dy, ids, dtable});
+  for_slabs(
+      width, columns,
+      embedding_gradient_slab<T, Extent>{width, tokens, columns, first, count, dy, ids, dtable});
 }
 
 } // namespace mc::rows

@@ -1,14 +1,14 @@
 // LayerNorm (Ba, Kiros, Hinton: "Layer normalization", 2016), alone and with the residual addition
 // before it.
 //
-//   mean = mean_j x_j,  rstd = 1 / sqrt(mean_j (x_j - mean)^2 + eps)    per row, in accumulator_t<T>
-//   y_j  = round((x_j - mean) rstd gain_j + bias_j)                     bias may be absent (null)
-//   dx_j = rstd (g_j - mean_k g_k - xhat_j mean_k(g_k xhat_k)),  g = dy gain, xhat = (x - mean) rstd
-//   dgain_j += sum over rows of dy_j xhat_j,   dbias_j += sum over rows of dy_j
+//   mean = mean_j x_j,  rstd = 1 / sqrt(mean_j (x_j - mean)^2 + eps)    per row, in
+//   accumulator_t<T> y_j  = round((x_j - mean) rstd gain_j + bias_j)                     bias may
+//   be absent (null) dx_j = rstd (g_j - mean_k g_k - xhat_j mean_k(g_k xhat_k)),  g = dy gain, xhat
+//   = (x - mean) rstd dgain_j += sum over rows of dy_j xhat_j,   dbias_j += sum over rows of dy_j
 //
 // The variance is taken around the mean in a second visit of the row (no cancellation). Fused forms
-// round where the separate kernels would: s = round(x + a), y = norm(s); dx = round(round(norm's dx) + ds).
-// Outputs may be the inputs of the same shape.
+// round where the separate kernels would: s = round(x + a), y = norm(s); dx = round(round(norm's
+// dx) + ds). Outputs may be the inputs of the same shape.
 #pragma once
 
 #include <megacpp/kernel/rows/rms_norm.hpp>
@@ -32,9 +32,8 @@ MEGACPP_HD void layer_finish(const Team& team, Extent width, G total, G eps, con
       store(y, i, fma((load<G>(s, i) - m) * r, load<G>(gain, i), load<G>(bias, i)));
     });
   } else {
-    team.template each<T>(width, [&](auto i) {
-      store(y, i, (load<G>(s, i) - m) * r * load<G>(gain, i));
-    });
+    team.template each<T>(width,
+                          [&](auto i) { store(y, i, (load<G>(s, i) - m) * r * load<G>(gain, i)); });
   }
 }
 
@@ -131,9 +130,8 @@ template <class T, class Extent> struct layer_norm_gain_slab {
       return (load<G>(x + r * width, i) - mean[r]) * rstd[r];
     };
     if (dbias == nullptr) {
-      add_rows<T>(team, s, rows, dgain, [&](std::int64_t r, auto i) {
-        return load<G>(dy + r * width, i) * xhat(r, i);
-      });
+      add_rows<T>(team, s, rows, dgain,
+                  [&](std::int64_t r, auto i) { return load<G>(dy + r * width, i) * xhat(r, i); });
     } else {
       add_rows<T>(team, s, rows, dgain, dbias, [&](std::int64_t r, auto i) {
         const auto d = load<G>(dy + r * width, i);

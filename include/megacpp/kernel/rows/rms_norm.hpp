@@ -1,5 +1,5 @@
-// RMSNorm (Zhang, Sennrich: "Root mean square layer normalization", NeurIPS 2019), alone and with the
-// residual addition before it.
+// RMSNorm (Zhang, Sennrich: "Root mean square layer normalization", NeurIPS 2019), alone and with
+// the residual addition before it.
 //
 //   rstd = 1 / sqrt(mean_j x_j^2 + eps)           per row, in accumulator_t<T>
 //   y_j  = round(round(x_j rstd) gain_j)          rounded to T twice, as Hugging Face's models do
@@ -25,9 +25,8 @@ MEGACPP_HD void rms_finish(const Team& team, Extent width, G squares, G eps, con
                            const T* gain, T* y, G* rstd) {
   const G r = reciprocal_root(squares / static_cast<G>(std::int64_t{width}) + eps);
   if (team.leader()) *rstd = r;
-  team.template each<T>(width, [&](auto i) {
-    store(y, i, round_to<T>(load<G>(s, i) * r) * load<G>(gain, i));
-  });
+  team.template each<T>(
+      width, [&](auto i) { store(y, i, round_to<T>(load<G>(s, i) * r) * load<G>(gain, i)); });
 }
 
 } // namespace detail
@@ -117,21 +116,21 @@ template <class T, class Extent> struct rms_norm_gain_slab {
   }
 };
 
-template <class T, class Extent>
-void rms_norm(std::int64_t rows, Extent width, const T* x, const T* gain, accumulator_t<T> eps, T* y,
-              accumulator_t<T>* rstd) {
+template <class T, class Extent> void rms_norm(std::int64_t rows, Extent width, const T* x,
+                                               const T* gain, accumulator_t<T> eps, T* y,
+                                               accumulator_t<T>* rstd) {
   for_rows(rows, rms_norm_row<T, Extent>{width, eps, x, gain, y, rstd});
 }
 
-template <class T, class Extent>
-void add_rms_norm(std::int64_t rows, Extent width, const T* x, const T* a, const T* gain,
-                  accumulator_t<T> eps, T* s, T* y, accumulator_t<T>* rstd) {
+template <class T, class Extent> void add_rms_norm(std::int64_t rows, Extent width, const T* x,
+                                                   const T* a, const T* gain, accumulator_t<T> eps,
+                                                   T* s, T* y, accumulator_t<T>* rstd) {
   for_rows(rows, add_rms_norm_row<T, Extent>{width, eps, x, a, gain, s, y, rstd});
 }
 
-template <class T, class Extent>
-void rms_norm_dx(std::int64_t rows, Extent width, const T* dy, const T* x, const T* gain,
-                 const accumulator_t<T>* rstd, T* dx) {
+template <class T, class Extent> void rms_norm_dx(std::int64_t rows, Extent width, const T* dy,
+                                                  const T* x, const T* gain,
+                                                  const accumulator_t<T>* rstd, T* dx) {
   for_rows(rows, rms_norm_dx_row<T, Extent, false>{width, dy, x, gain, rstd, nullptr, dx});
 }
 
@@ -141,9 +140,9 @@ void add_rms_norm_dx(std::int64_t rows, Extent width, const T* dy, const T* s, c
   for_rows(rows, rms_norm_dx_row<T, Extent, true>{width, dy, s, gain, rstd, ds, dx});
 }
 
-template <class T, class Extent>
-void rms_norm_dgain(std::int64_t rows, Extent width, const T* dy, const T* x,
-                    const accumulator_t<T>* rstd, accumulator_t<T>* dgain) {
+template <class T, class Extent> void rms_norm_dgain(std::int64_t rows, Extent width, const T* dy,
+                                                     const T* x, const accumulator_t<T>* rstd,
+                                                     accumulator_t<T>* dgain) {
   const std::int64_t columns = columns_per_slab<accumulator_t<T>>(width);
   for_slabs(width, columns,
             rms_norm_gain_slab<T, Extent>{width, rows, columns, dy, x, rstd, dgain});

@@ -1,4 +1,5 @@
-// Rotary position embedding (Su et al., "RoFormer", 2021), rotating halves as GPT-NeoX and Hugging Face do.
+// Rotary position embedding (Su et al., "RoFormer", 2021), rotating halves as GPT-NeoX and Hugging
+// Face do.
 //
 //   o_i       = x_i cos(p w_i) - x_{i+D/2} sin(p w_i)         i < D/2,  w_i = theta^(-2i/D)
 //   o_{i+D/2} = x_{i+D/2} cos(p w_i) + x_i sin(p w_i)
@@ -6,8 +7,8 @@
 // for every head of a token at position p. The rotation's adjoint is its inverse: sign = -1.
 //
 // Angles come from a table made once: p w_i, sine and cosine in double by libm, rounded to
-// accumulator_t<T>. So positions to 10^6 lose nothing (the angle's error is below 2e-10), both executors
-// read the same numbers, and rows do no transcendental work.
+// accumulator_t<T>. So positions to 10^6 lose nothing (the angle's error is below 3e-10), both
+// executors read the same numbers, and rows do no transcendental work.
 #pragma once
 
 #include <megacpp/exec/parallel.hpp>
@@ -16,15 +17,15 @@
 
 namespace mc::rows {
 
-/// cos and sin, both (count, half): row t holds position positions[t], or t where positions is null.
-template <class G>
-void build_rope_table(std::int64_t count, std::int64_t half, double theta,
-                      const std::int32_t* positions, G* cos, G* sin) {
+/// cos and sin, both (count, half): row t holds position positions[t], or t where positions is
+/// null.
+template <class G> void build_rope_table(std::int64_t count, std::int64_t half, double theta,
+                                         const std::int32_t* positions, G* cos, G* sin) {
   parallel_for(count, [=](std::int64_t t) {
-    const double p = positions == nullptr ? static_cast<double>(t) : static_cast<double>(positions[t]);
+    const double p =
+        positions == nullptr ? static_cast<double>(t) : static_cast<double>(positions[t]);
     for (std::int64_t i = 0; i < half; ++i) {
-      const double angle =
-          p * std::pow(theta, -static_cast<double>(i) / static_cast<double>(half));
+      const double angle = p * std::pow(theta, -static_cast<double>(i) / static_cast<double>(half));
       cos[t * half + i] = static_cast<G>(std::cos(angle));
       sin[t * half + i] = static_cast<G>(std::sin(angle));
     }
@@ -33,16 +34,16 @@ void build_rope_table(std::int64_t count, std::int64_t half, double theta,
 
 template <class T, class Extent> struct rope_row {
   using G = accumulator_t<T>;
-  Extent half;                    // D / 2
+  Extent half; // D / 2
   std::int64_t heads;
-  std::int64_t x_stride;          // elements from one token of x to the next
-  std::int64_t y_stride;          // likewise of y
-  const T* x;                     // (T, heads, D)
-  const std::int32_t* positions;  // (T): rows of the table; null: token t has row t
-  const G* cos;                   // (positions, D/2)
-  const G* sin;                   // (positions, D/2)
-  G sign;                         // 1, or -1 for the inverse
-  T* y;                           // (T, heads, D)
+  std::int64_t x_stride;         // elements from one token of x to the next
+  std::int64_t y_stride;         // likewise of y
+  const T* x;                    // (T, heads, D)
+  const std::int32_t* positions; // (T): rows of the table; null: token t has row t
+  const G* cos;                  // (positions, D/2)
+  const G* sin;                  // (positions, D/2)
+  G sign;                        // 1, or -1 for the inverse
+  T* y;                          // (T, heads, D)
 
   template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t token) const {
     const std::int64_t h = half, row = positions == nullptr ? token : positions[token];

@@ -1,8 +1,10 @@
-// The sum of squares of a flat range: gradient norms. Blocks of fixed size are summed in double, then
-// their sums in order, so the result does not depend on the number of threads.
+// The sum of squares of a flat range: gradient norms. Blocks of fixed size are summed in double,
+// then their sums in order, so the result does not depend on the number of threads.
 #pragma once
 
 #include <megacpp/exec/parallel.hpp>
+
+#include <numeric>
 
 namespace mc::rows {
 
@@ -32,9 +34,7 @@ template <class T> struct sum_squares_block {
 template <class T> double sum_squares(std::int64_t n, const T* x, double* parts) {
   const std::int64_t blocks = sum_squares_parts(n);
   for_rows(blocks, sum_squares_block<T>{n, x, parts});
-  double sum = 0;
-  for (std::int64_t b = 0; b < blocks; ++b) sum += parts[b];
-  return sum;
+  return std::accumulate(parts, parts + blocks, 0.0);
 }
 
 } // namespace mc::rows

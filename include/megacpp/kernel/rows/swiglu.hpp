@@ -1,5 +1,5 @@
-// SwiGLU (Shazeer, "GLU variants improve transformer", 2020): gate and up are two matrices, or the two
-// halves of one (row strides 2 F).
+// SwiGLU (Shazeer, "GLU variants improve transformer", 2020): gate and up are two matrices, or the
+// two halves of one (row strides 2 F).
 //
 //   y = silu(gate) up,   dgate = dy up silu'(gate),   dup = dy silu(gate)
 #pragma once
@@ -46,8 +46,8 @@ template <class T, class Extent> struct swiglu_backward_row {
 };
 
 /// stride: elements from one row of gate (and of up) to the next; F where they are separate.
-template <class T, class Extent>
-void swiglu(std::int64_t rows, Extent width, std::int64_t stride, const T* gate, const T* up, T* y) {
+template <class T, class Extent> void swiglu(std::int64_t rows, Extent width, std::int64_t stride,
+                                             const T* gate, const T* up, T* y) {
   for_rows(rows, swiglu_row<T, Extent>{width, stride, gate, up, y});
 }
 

@@ -1,0 +1,37 @@
+#!/bin/sh
+# Makes the virtual environment of the peers: make_venv.sh [DIR], by default build/peers-venv.
+# Pinned versions from requirements.txt, by pip from its configured index. Does nothing when the
+# folder already holds them.
+set -eu
+
+here=$(CDPATH= cd -- "$(dirname -- "$0")" && pwd)
+root=$(CDPATH= cd -- "$here/../.." && pwd)
+dir=${1:-$root/build/peers-venv}
+python=${PYTHON:-python3}
+stamp=$dir/requirements.installed
+
+fail() {
+  echo "make_venv.sh: $*" >&2
+  exit 1
+}
+
+if [ -f "$stamp" ] && cmp -s "$stamp" "$here/requirements.txt"; then
+  echo "$dir is up to date"
+  exit 0
+fi
+"$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
+  fail "needs Python 3.11 or later as $python; set PYTHON to another one"
+if [ -e "$dir" ] && [ ! -f "$dir/pyvenv.cfg" ]; then
+  # An empty folder is fine; anything else is not ours to write into.
+  [ -d "$dir" ] && [ -z "$(ls -A "$dir")" ] || fail "$dir exists and is no virtual environment"
+fi
+"$python" -m venv "$dir" || fail "python3 -m venv failed; on Debian: apt install python3-venv"
+rm -f "$stamp"
+"$dir/bin/python" -m pip install --disable-pip-version-check --no-cache-dir \
+  -r "$here/requirements.txt" || fail "pip could not install requirements.txt"
+"$dir/bin/python" - <<'PYTHON' || fail "torch was installed but does not import"
+import torch
+print("torch", torch.__version__, "on", torch.get_num_threads(), "threads")
+PYTHON
+cp "$here/requirements.txt" "$stamp"
+echo "ready: $dir/bin/python"

@@ -1,0 +1,15 @@
+// Makes the CPU device with its matrix products.
+#pragma once
+
+#include <megacpp/exec/cpu.hpp>
+#include <megacpp/exec/product.hpp>
+
+namespace mc {
+
+inline cpu::cpu(product_type products, int threads) : threads_(set_threads(threads)) {
+  product_engine::options o;
+  o.type = products, o.threads = threads_;
+  products_ = std::make_unique<product_engine>(o);
+}
+
+} // namespace mc

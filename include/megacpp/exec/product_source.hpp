@@ -1,0 +1,45 @@
+// Products as kernels see them: prepared once by shape, executed many times. No library behind them
+// is named here, so that the unit with a run's kernels does not pay for Eigen and oneDNN.
+#pragma once
+
+#include <megacpp/exec/product_shape.hpp>
+
+#include <cstddef>
+#include <string>
+
+namespace mc {
+
+/// A prepared product.
+class prepared_product {
+public:
+  virtual ~prepared_product() = default;
+
+  const product_shape& shape() const { return shape_; }
+  /// forward:         a = X, b = W, bias = bias or null, out = Y
+  /// input_gradient:  a = dY, b = W, out = dX
+  /// weight_gradient: a = dY, b = X, out = dW (accumulated into)
+  /// `rows` is M for a shape with dynamic rows (0 ... shape().M), otherwise absent.
+  virtual void execute(const void* a, const void* b, const void* bias, void* out,
+                       std::int64_t rows = -1) const = 0;
+
+protected:
+  product_shape shape_;
+};
+
+/// Where products come from.
+class product_source {
+public:
+  virtual ~product_source() = default;
+
+  /// The product of a shape: found, or prepared with its workspace. Throws mc::error when the shape
+  /// is not one that the libraries can compute.
+  virtual const prepared_product& prepare(const product_shape& s) = 0;
+  /// Bytes that all products share.
+  virtual std::size_t workspace_bytes() const = 0;
+  /// How bf16 operands are multiplied; measured at the first call when it is to be chosen.
+  virtual product_type type() = 0;
+  /// For people: library, version and, for bf16 storage, how it is multiplied.
+  virtual std::string describe(dtype storage = dtype::f32) = 0;
+};
+
+} // namespace mc

@@ -1,0 +1,475 @@
+#!/usr/bin/env python3
+"""The command line of a program: what it does, and that bad input is one sentence and an exit code.
+
+    cli.py PROGRAM [unittest argument...]
+
+PROGRAM is compiled from tiny_gpt.cpp.
+"""
+
+import contextlib
+import hashlib
+import json
+import math
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+import xml.dom.minidom
+from pathlib import Path
+
+PROGRAM = None
+USAGE, MISMATCH, DATA, MODEL, OUTPUT, NONFINITE, INTERRUPTED = 2, 3, 4, 5, 6, 7, 10
+NOBODY = 65534
+# Waiting threads yield: other tests may run beside this one.
+ENVIRONMENT = {**os.environ, "OMP_WAIT_POLICY": "passive"}
+
+TEXT = "".join(f"{n} green bottles hanging on the wall, and if {n % 7} should fall.\n"
+               for n in range(400))
+
+
+def run(*arguments, check=0, **options):
+    """Runs the program; a `check` of None accepts any exit code."""
+    done = subprocess.run([PROGRAM, *map(str, arguments)], stdin=subprocess.DEVNULL,
+                          capture_output=True, env=ENVIRONMENT, timeout=240, **options)
+    if check is not None and done.returncode != check:
+        raise AssertionError(f"{arguments}: exit code {done.returncode}, not {check}\n"
+                             f"{done.stdout.decode()}\n{done.stderr.decode()}")
+    return done
+
+
+def contents(folder):
+    """Names and hashes of a folder's files."""
+    return {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in Path(folder).iterdir()}
+
+
+class Case(unittest.TestCase):
+    def setUp(self):
+        self.folder = Path(tempfile.mkdtemp(prefix="megacpp-cli-"))
+        self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
+        self.text = self.folder / "text"
+        self.text.write_text(TEXT)
+
+    def train(self, *arguments, check=0, steps=8, **options):
+        return run("train", "--data-path", self.text, "--train-iters", steps, "--eval-iters", 1,
+                   *arguments, check=check, **options)
+
+    def saved(self, *arguments, **options):
+        """The folder of a model trained for some steps."""
+        model = self.folder / "model"
+        self.train("--save", model, *arguments, **options)
+        return model
+
+    def refused(self, code, *arguments, says="", **options):
+        """The program must end with `code` and one sentence with `says`."""
+        done = run(*arguments, check=code, **options)
+        lines = done.stderr.decode().splitlines()
+        self.assertEqual(len(lines), 1, f"{arguments}: {lines}")
+        self.assertTrue(lines[0].startswith(Path(PROGRAM).name + ": "), lines[0])
+        self.assertIn(says, lines[0])
+        return lines[0]
+
+
+class Help(Case):
+    def test_help_and_version(self):
+        text = run("--help").stdout.decode()
+        for command in ("train", "eval", "generate", "describe"):
+            self.assertIn(f"\n  {command} ", text)
+            own = run(command, "--help").stdout.decode()
+            self.assertIn("--threads N", own)
+            self.assertIn("--config FILE.json", own)
+        self.assertIn("[default: 0.001]", run("train", "--help").stdout.decode())
+        self.assertIn("[compiled in: 128]", run("train", "--help").stdout.decode())
+        self.assertRegex(run("--version").stdout.decode(),
+                         r"^tiny_gpt \(megacpp \d+\.\d+\.\d+, commit \w+\)\n$")
+
+    def test_usage(self):
+        self.refused(USAGE, says="train, eval, generate or describe")
+        self.refused(USAGE, "trian", says='"trian"')
+        self.refused(USAGE, "train", "eval", says="two commands")
+        self.refused(USAGE, "train", "extra", says='"extra"')
+        self.refused(USAGE, "--lr", "1", says="--lr")
+        self.refused(USAGE, "train", "--train-itres", "3", says="did you mean --train-iters?")
+        self.refused(USAGE, "train", "--temperature", "1", says="--temperature")
+        self.refused(USAGE, "train", says="--data-path")
+        self.refused(USAGE, "eval", "--data-path", self.text, says="--load")
+        self.refused(USAGE, "generate", says="--load")
+        self.refused(USAGE, "train", "--lr", says="--lr needs one value")
+        self.refused(USAGE, "train", "--lr", "--save", "x", says="--lr needs one value")
+
+    def test_flags_out_of_range(self):
+        for flag, value in (("lr", "nan"), ("lr", "inf"), ("lr", "-1"), ("lr", "abc"), ("lr", ""),
+                            ("train-iters", "0"), ("train-iters", "-5"), ("train-iters", "1e3"),
+                            ("global-batch-size", "0"), ("clip-grad", "-1"), ("adam-beta1", "1"),
+                            ("adam-beta2", "2"), ("adam-eps", "0"), ("weight-decay", "nan"),
+                            ("log-interval", "0"), ("eval-interval", "0"), ("threads", "-1"),
+                            ("threads", "1000000"), ("seed", "-1"), ("lr-decay-style", "cosin"),
+                            ("tokenizer", "words"), ("product-type", "fp8"), ("profile", "maybe")):
+            with self.subTest(flag=flag, value=value):
+                self.refused(USAGE, "train", "--mock-data", f"--{flag}={value}", says=f"--{flag} ")
+        for flag, value in (("temperature", "-1"), ("top-p", "0"), ("top-p", "1.1"),
+                            ("top-k", "-1"), ("max-new-tokens", "-1")):
+            with self.subTest(flag=flag, value=value):
+                self.refused(USAGE, "generate", f"--{flag}={value}", says=f"--{flag} ")
+
+    def test_flags_that_contradict_each_other(self):
+        self.refused(USAGE, "train", "--mock-data", "--min-lr", 1, says="--min-lr")
+        self.refused(USAGE, "train", "--mock-data", "--global-batch-size", 6, says="multiple")
+        self.refused(USAGE, "train", "--mock-data", "--train-iters", 5, "--lr-warmup-iters", 5,
+                     says="--lr-warmup-iters")
+        self.refused(USAGE, "train", "--mock-data", "--lr-decay-style", "WSD",
+                     says="--lr-wsd-decay-iters")
+        self.refused(USAGE, "train", "--mock-data", "--data-path", self.text, says="--mock-data")
+        self.refused(USAGE, "train", "--mock-data", "--split", "1,2,3,4", says="--split")
+
+    def test_what_is_compiled_in(self):
+        agreeing = {"micro-batch-size": 4, "seq-length": 32, "tensor-model-parallel-size": 1,
+                    "pipeline-model-parallel-size": 1, "context-parallel-size": 1,
+                    "expert-model-parallel-size": 1, "sequence-parallel": "false", "num-layers": 2,
+                    "hidden-size": 32, "num-attention-heads": 2, "ffn-hidden-size": 64,
+                    "vocab-size": 128, "bf16": "false", "recompute-granularity": "none"}
+        run("train", "--mock-data", "--train-iters", 1,
+            *(f"--{flag}={value}" for flag, value in agreeing.items()))
+        for flag, value in {**dict.fromkeys(agreeing, 3), "sequence-parallel": "true",
+                            "bf16": "true", "recompute-granularity": "full"}.items():
+            with self.subTest(flag=flag):
+                sentence = self.refused(MISMATCH, "train", "--mock-data", f"--{flag}={value}",
+                                        says=f"--{flag} is {value}")
+                self.assertIn(f"compiled with {agreeing[flag]}", sentence)
+
+
+class Configuration(Case):
+    def written(self, text):
+        path = self.folder / "run.json"
+        path.write_text(text if isinstance(text, str) else json.dumps(text))
+        return path
+
+    def test_file_and_flags(self):
+        metrics = self.folder / "metrics"
+        config = self.written({"train-iters": 6, "lr": 0.5, "metrics-jsonl": str(metrics),
+                               "mock-data": True, "lr-decay-style": "constant", "prompt": "x"})
+        run("train", "--config", config, "--lr", "0.25")
+        lines = [json.loads(line) for line in metrics.read_text().splitlines()]
+        self.assertEqual([line["step"] for line in lines], [1, 2, 3, 4, 5, 6])
+        self.assertEqual({line["lr"] for line in lines}, {0.25})
+
+    def test_wrong_files(self):
+        for text, says in (({"train-itres": 3}, "did you mean train-iters?"),
+                           ({"lr": "1"}, "must be a number"), ({"lr": -1}, "at least 0"),
+                           ({"profile": 1}, "true or false"), ('{"lr": 1,}', "not valid JSON"),
+                           ('{"lr": NaN}', "not valid JSON"), ("[]", "object"), ("", "empty")):
+            with self.subTest(text=text):
+                self.refused(USAGE, "train", "--config", self.written(text), says=says)
+        self.refused(USAGE, "train", "--config", self.folder / "none", says="does not exist")
+        self.refused(USAGE, "train", "--config", self.folder, says="directory")
+        self.refused(MISMATCH, "train", "--config", self.written({"num-layers": 3}),
+                     says="--num-layers")
+
+
+class Data(Case):
+    def test_data_that_cannot_be_used(self):
+        empty, short = self.folder / "empty", self.folder / "short"
+        empty.touch()
+        short.write_text("too short")
+        pipe = self.folder / "pipe"
+        os.mkfifo(pipe)
+        model = self.saved()
+        before = contents(model)
+        for command in (("train", "--save", model), ("eval", "--load", model)):
+            for path, says in ((empty, "is empty"), (self.folder / "none", "does not exist"),
+                               (self.folder, "is a directory"), (pipe, "not a regular file")):
+                with self.subTest(command=command, path=path.name):
+                    self.refused(DATA, *command, "--data-path", path, says=says)
+        self.refused(DATA, "train", "--data-path", short, says="needs 33")
+        self.refused(DATA, "train", "--data-path", self.text, "--split", "0,100,0", says="training")
+        self.assertEqual(contents(model), before)
+
+    def test_unreadable(self):
+        self.text.chmod(0)
+        self.folder.chmod(0o755)
+        user = {"user": NOBODY, "group": NOBODY} if os.geteuid() == 0 else {}
+        try:
+            subprocess.run([PROGRAM, "--version"], capture_output=True, check=True, **user)
+        except (OSError, subprocess.CalledProcessError):
+            self.skipTest("the program is out of a user's reach")
+        self.refused(DATA, "train", "--data-path", self.text, says="Permission denied", **user)
+
+    def test_bytes_beyond_the_vocabulary(self):
+        self.text.write_bytes(TEXT[:3000].encode() + b"\xe9" + TEXT.encode())
+        sentence = self.refused(DATA, "train", "--data-path", self.text, "--train-iters", 1,
+                                says="--tokenizer char")
+        self.assertIn("offset 3000 is token 233", sentence)
+        self.assertIn(str(self.text), sentence)
+        run("train", "--data-path", self.text, "--train-iters", 1, "--tokenizer", "char")
+        self.text.write_bytes(bytes(range(256)) * 40)
+        self.refused(DATA, "train", "--data-path", self.text, "--tokenizer", "char",
+                     says="256 distinct bytes")
+
+    def test_characters_travel_with_the_model(self):
+        model = self.saved("--tokenizer", "char")
+        characters = json.loads((model / "characters.json").read_text())["characters"]
+        self.assertEqual(characters, sorted(set(TEXT.encode())))
+        run("eval", "--load", model, "--data-path", self.text)
+        written = run("generate", "--load", model, "--prompt", "7 green",
+                      "--max-new-tokens", 100).stdout
+        self.assertLessEqual(set(written), set(TEXT.encode()))
+        self.assertEqual(len(written), len("7 green") + 100 + 1)
+        self.refused(USAGE, "generate", "--load", model, "--prompt", "7 Green", says="byte 71")
+        other = self.folder / "other"
+        other.write_text(TEXT + "X" + TEXT)
+        self.refused(DATA, "eval", "--load", model, "--data-path", other,
+                     says=f"offset {len(TEXT)} is 88")
+        # Training on goes on with the same characters.
+        self.train("--load", model, "--save", model)
+        self.assertEqual(json.loads((model / "characters.json").read_text())["characters"],
+                         characters)
+        self.refused(MISMATCH, "train", "--load", model, "--data-path", self.text, "--tokenizer",
+                     "byte", says="--tokenizer")
+        (model / "characters.json").write_text('{"characters": [3, 3]}')
+        self.refused(MODEL, "eval", "--load", model, "--data-path", self.text,
+                     says="characters.json")
+
+
+class Training(Case):
+    def test_learns_and_evaluates(self):
+        metrics, curve = self.folder / "metrics", self.folder / "curve.svg"
+        model = self.saved("--lr", "1e-2", "--metrics-jsonl", metrics, "--loss-curve", curve,
+                           "--split", "90,10,0", "--eval-interval", 20, "--log-interval", 10,
+                           steps=60)
+        lines = [json.loads(line) for line in metrics.read_text().splitlines()]
+        steps = [line for line in lines if "loss" in line]
+        checks = [line for line in lines if "validation_loss" in line]
+        self.assertEqual([line["step"] for line in steps], list(range(1, 61)))
+        self.assertEqual([line["step"] for line in checks], [20, 40, 60])
+        self.assertAlmostEqual(steps[0]["loss"], math.log(128), delta=0.1)
+        self.assertLess(checks[-1]["validation_loss"], 3.2)
+        self.assertAlmostEqual(checks[-1]["perplexity"], math.exp(checks[-1]["validation_loss"]))
+        self.assertEqual(steps[0]["tokens"], 128)
+        self.assertEqual(xml.dom.minidom.parse(str(curve)).documentElement.tagName, "svg")
+
+        result = json.loads(run("eval", "--load", model, "--data-path", self.text, "--split",
+                                "0,100,0", "--json").stdout)
+        self.assertEqual(result["tokens"], len(TEXT) - 1)
+        self.assertLess(result["loss"], 3.2)
+        self.assertAlmostEqual(result["perplexity"], math.exp(result["loss"]))
+        self.assertEqual(json.loads(run("eval", "--load", model, "--data-path", self.text,
+                                        "--json").stdout), result)
+
+    def test_same_seed_same_bits_for_any_number_of_threads(self):
+        models = {}
+        for name, flags in {"one": ("--threads", 1), "again": ("--threads", 1),
+                            "two": ("--threads", 2), "other": ("--threads", 1, "--seed", 2)}.items():
+            self.train("--save", self.folder / name, "--seed", 1, *flags)
+            models[name] = contents(self.folder / name)["model.safetensors"]
+        self.assertEqual(models["one"], models["again"])
+        self.assertEqual(models["one"], models["two"])
+        self.assertNotEqual(models["one"], models["other"])
+
+    def test_progress_lines_have_the_loss_that_collectors_search(self):
+        out = self.train("--log-interval", 2).stdout.decode()
+        self.assertRegex(out, r"step 2/8 \| loss: \d+\.\d{4} \| lr: ")
+        self.assertRegex(out, r"step 8/8 \| validation loss: \d+\.\d{4} \| perplexity: ")
+
+    def test_global_batch_is_accumulated(self):
+        metrics = self.folder / "metrics"
+        self.train("--global-batch-size", 12, "--metrics-jsonl", metrics, steps=2)
+        self.assertEqual(json.loads(metrics.read_text().splitlines()[0])["tokens"], 12 * 32)
+
+    def test_evaluation_can_be_left_out(self):
+        out = run("train", "--data-path", self.text, "--train-iters", 2, "--eval-iters",
+                  0).stdout.decode()
+        self.assertNotIn("validation loss", out)
+        whole = run("train", "--data-path", self.text, "--train-iters", 1, "--split",
+                    "90,10,0").stdout.decode()
+        tokens = len(TEXT) - round(0.9 * len(TEXT)) - 1
+        self.assertIn(f"| {tokens} tokens", whole)
+
+    def test_signals_save(self):
+        for number in (signal.SIGTERM, signal.SIGINT):
+            model, metrics = self.folder / f"model-{number}", self.folder / f"metrics-{number}"
+            process = subprocess.Popen(
+                [PROGRAM, "train", "--data-path", self.text, "--train-iters", "1000000000", "--save",
+                 model, "--metrics-jsonl", metrics, "--threads", "1"],
+                stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=ENVIRONMENT)
+            end = time.monotonic() + 120
+            while not (metrics.exists() and metrics.read_text().count("\n") > 3):
+                self.assertLess(time.monotonic(), end, "training does not start")
+                self.assertIsNone(process.poll())
+                time.sleep(0.02)
+            process.send_signal(number)
+            _, errors = process.communicate(timeout=120)
+            self.assertEqual(process.returncode, INTERRUPTED)
+            lines = errors.decode().splitlines()
+            self.assertEqual(len(lines), 1, lines)
+            self.assertIn(number.name, lines[0])
+            steps = metrics.read_text().count("\n")
+            self.assertIn(f"after step {steps} of 1000000000", lines[0])
+            run("eval", "--load", model, "--data-path", self.text)
+
+    def test_a_loss_that_is_not_finite(self):
+        model = self.saved()
+        before = contents(model)
+        sentence = self.refused(NONFINITE, "train", "--data-path", self.text, "--lr", "1e30",
+                                "--train-iters", 20, "--save", model, says="of step ")
+        self.assertIn(f"{model} is as it was", sentence)
+        self.assertEqual(contents(model), before)
+
+    def test_bench_json(self):
+        out = run("train", "--bench-json", "--warmup", 2, "--train-iters", 7).stdout.decode()
+        result = json.loads(out.splitlines()[-1])
+        self.assertGreater(result["median_ms"], 0)
+        self.assertLessEqual(result["min_ms"], result["median_ms"])
+        self.assertEqual((result["steps"], result["warmup"]), (5, 2))
+        self.refused(USAGE, "train", "--bench-json", "--train-iters", 5, says="--warmup")
+
+    def test_profile_covers_the_wall_time(self):
+        out = self.train("--profile", steps=30).stdout.decode()
+        self.assertIn("attention_grad", out)
+        line = next(line for line in out.splitlines() if line.startswith("sum of nodes"))
+        share = float(line.split("(")[1].split("%")[0])
+        self.assertGreater(share, 70)
+        self.assertLessEqual(share, 100.5)
+
+
+class Output(Case):
+    def test_targets_that_cannot_be_written(self):
+        before = TEXT.encode()
+        self.refused(OUTPUT, "train", "--mock-data", "--save", self.text, says="is not a folder")
+        self.refused(OUTPUT, "train", "--mock-data", "--save", self.folder, says="holds text")
+        self.refused(OUTPUT, "train", "--mock-data", "--metrics-jsonl", self.folder / "no" / "x",
+                     says="metrics")
+        self.refused(OUTPUT, "train", "--mock-data", "--loss-curve", self.folder / "no" / "x",
+                     says="cannot write")
+        self.refused(OUTPUT, "train", "--mock-data", "--loss-curve", self.folder,
+                     says="Is a directory")
+        self.assertEqual(self.text.read_bytes(), before)
+
+    def test_standard_output_is_full(self):
+        model = self.saved()
+        for command in (("eval", "--load", model, "--data-path", self.text), ("describe",),
+                        ("generate", "--load", model), ("--help",)):
+            with self.subTest(command=command), open("/dev/full", "wb") as full:
+                done = subprocess.run([PROGRAM, *map(str, command)], stdout=full,
+                                      stderr=subprocess.PIPE, env=ENVIRONMENT, timeout=240)
+                self.assertEqual(done.returncode, OUTPUT)
+                self.assertIn(b"No space left on device", done.stderr)
+                self.assertEqual(done.stderr.count(b"\n"), 1)
+
+    def test_file_size_limit_while_saving(self):
+        model = self.saved()
+        before = contents(model)
+        limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (50000, 50000))  # noqa: E731
+        self.refused(OUTPUT, "train", "--data-path", self.text, "--train-iters", 2, "--eval-iters", 0,
+                     "--save", model, says="File too large", preexec_fn=limit)
+        self.assertEqual(contents(model), before)
+        self.assertEqual(sorted(p.name for p in self.folder.iterdir()), ["model", "text"])
+
+    @contextlib.contextmanager
+    def small_disk(self, size):
+        disk = self.folder / "disk"
+        disk.mkdir()
+        mounted = os.geteuid() == 0 and subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", disk],
+            capture_output=True).returncode == 0
+        if not mounted:
+            self.skipTest("no small disk can be mounted here")
+        try:
+            yield disk
+        finally:
+            subprocess.run(["umount", disk], check=True)
+
+    def test_full_disk_while_saving(self):
+        # Room for one model of 87 kB, not for a second one beside it.
+        with self.small_disk("160k") as disk:
+            model = disk / "model"
+            self.train("--save", model, "--eval-iters", 0, steps=2)
+            before = contents(model)
+            self.refused(OUTPUT, "train", "--data-path", self.text, "--train-iters", 2,
+                         "--eval-iters", 0, "--save", model, says="free some space")
+            self.assertEqual(contents(model), before)
+            self.assertEqual([p.name for p in disk.iterdir()], ["model"])
+
+
+class Models(Case):
+    def test_folders_that_are_no_model(self):
+        model = self.saved()
+        self.refused(MODEL, "eval", "--load", self.folder / "none", "--data-path", self.text,
+                     says="does not exist")
+        self.refused(MODEL, "generate", "--load", self.text, says="is not a folder")
+        self.refused(MODEL, "train", "--load", self.folder, "--data-path", self.text,
+                     says="config.json")
+        weights = model / "model.safetensors"
+        whole = weights.read_bytes()
+        weights.write_bytes(whole[:-1])
+        self.refused(MODEL, "eval", "--load", model, "--data-path", self.text,
+                     says="model.safetensors")
+        weights.write_bytes(whole)
+        config = json.loads((model / "config.json").read_text())
+        config["n_layer"] = 3
+        (model / "config.json").write_text(json.dumps(config))
+        self.refused(MODEL, "generate", "--load", model, says="n_layer")
+
+    def test_training_goes_on_from_a_model(self):
+        first, second = self.saved("--lr", "1e-2", steps=30), self.folder / "second"
+        metrics = self.folder / "metrics"
+        self.train("--load", first, "--save", second, "--lr", 0, "--metrics-jsonl", metrics, steps=2)
+        self.assertLess(json.loads(metrics.read_text().splitlines()[0])["loss"], 4.5)
+        # A learning rate of zero changes nothing.
+        self.assertEqual(contents(first)["model.safetensors"], contents(second)["model.safetensors"])
+
+
+class Generation(Case):
+    def test_generation(self):
+        model = self.saved("--lr", "1e-2", steps=40)
+
+        def written(*flags):
+            return run("generate", "--load", model, "--prompt", "12 green", "--max-new-tokens", 60,
+                       *flags).stdout
+        greedy = written("--temperature", 0)
+        self.assertTrue(greedy.startswith(b"12 green") and greedy.endswith(b"\n"))
+        self.assertEqual(len(greedy), 8 + 60 + 1)
+        self.assertEqual(greedy, written("--top-k", 1))
+        self.assertEqual(greedy, written("--top-p", "1e-9", "--threads", 1))
+        self.assertEqual(written("--seed", 1), written("--seed", 1))
+        self.assertNotEqual(written("--seed", 1), written("--seed", 2))
+        # Longer than the sequence of 32: the prompt's end is what counts.
+        tail = "x" * 100 + "bottles hanging on the wall, and i"
+        long, short = (run("generate", "--load", model, "--prompt", p, "--temperature", 0,
+                           "--max-new-tokens", 20).stdout[-21:] for p in (tail, tail[-32:]))
+        self.assertEqual(long, short)
+        self.assertEqual(run("generate", "--load", model, "--max-new-tokens", 0).stdout, b"\n")
+
+
+class Describe(Case):
+    def test_text_and_json_agree(self):
+        text = run("describe").stdout.decode()
+        result = json.loads(run("describe", "--json").stdout)
+        parameters = 128 * 32 + 32 * 32 + 2 * (2 * 32 + 4 * 32 * 32 + 2 * 32 * 64) + 32
+        self.assertEqual(result["parameters"], parameters)
+        self.assertIn(f"parameters            {parameters}\n", text)
+        memory = result["memory"]
+        self.assertEqual(memory["in all"], sum(v for k, v in memory.items() if k != "in all"))
+        self.assertEqual(memory["moments"], 2 * memory["weights"])
+        for part in ("stem", "block", "head"):
+            self.assertEqual(list(result["graphs"][part]),
+                             ["the model", "differentiate", "fuse", "recompute", "split"])
+            self.assertIn(f"{part} after differentiate", text)
+        # Products: 2 operations per weight and token forward, 4 backward. Attention has 2 products of
+        # S(S+1)/2 x H forward and 5 backward.
+        dense = 2 * 128 * (2 * (4 * 32 * 32 + 2 * 32 * 64) + 128 * 32)
+        attention = 2 * 4 * 2 * (32 * 33 // 2) * 32
+        flops = sum(stage["flops"] for stage in result["work"].values())
+        self.assertAlmostEqual(flops, 3 * dense + 7 * attention, delta=0.02 * flops)
+        # dp is not known, so every parameter's gradient has its all-reduce: 1 + 1 + 8 + 2.
+        self.assertEqual(len([c for c in result["collectives"] if c["axis"] == "dp"]), 12)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) < 2:
+        sys.exit(__doc__.strip())
+    PROGRAM = str(Path(sys.argv.pop(1)).resolve())
+    unittest.main()

@@ -1,0 +1,69 @@
+# What must not compile: one ctest for each case and compiler, and for the mutants of nn/ and
+# model/. Sources in this folder that start with "// expect-error:" are cases; mutants_probe.cpp is
+# the mutants' probe.
+
+get_target_property(eigen_includes Eigen3::Eigen INTERFACE_INCLUDE_DIRECTORIES)
+set(front_end --include ${PROJECT_SOURCE_DIR}/include --flag=-std=c++20)
+foreach(folder IN LISTS eigen_includes)
+  list(APPEND front_end --flag=-isystem --flag=${folder})
+endforeach()
+
+set(front_ends ${CMAKE_CXX_COMPILER})
+if(MEGACPP_CLANG AND NOT CMAKE_CXX_COMPILER_ID MATCHES "Clang")
+  list(APPEND front_ends ${MEGACPP_CLANG})
+endif()
+if(MEGACPP_NVCC)
+  list(APPEND front_ends ${MEGACPP_NVCC})
+endif()
+
+file(GLOB cases CONFIGURE_DEPENDS ${CMAKE_CURRENT_LIST_DIR}/*.cpp)
+list(FILTER cases EXCLUDE REGEX "/mutants_probe\\.cpp$")
+set(allow)
+if(EXISTS ${CMAKE_CURRENT_LIST_DIR}/mutants_allowed.txt)
+  set(allow --allow ${CMAKE_CURRENT_LIST_DIR}/mutants_allowed.txt)
+endif()
+
+foreach(compiler IN LISTS front_ends)
+  get_filename_component(name ${compiler} NAME)
+  string(REGEX REPLACE "^c\\+\\+$" "g++" name ${name})
+  string(REGEX REPLACE "^(g\\+\\+|clang\\+\\+|nvcc).*" "\\1" name ${name})
+  set(labels compile_fail)
+  set(flags ${front_end})
+  if(name STREQUAL "nvcc")
+    list(APPEND labels slow)
+    list(APPEND flags --flag=-arch=sm_90a --flag=--expt-relaxed-constexpr
+         --flag=-ccbin=${CMAKE_CXX_COMPILER})
+  endif()
+
+  add_test(NAME compile_fail_check_self_test_${name}
+    COMMAND Python3::Interpreter ${CMAKE_CURRENT_LIST_DIR}/check.py --self-test
+      --compiler ${compiler} ${flags})
+  set(tests compile_fail_check_self_test_${name})
+  foreach(case IN LISTS cases)
+    get_filename_component(case_name ${case} NAME_WE)
+    add_test(NAME compile_fail_${case_name}_${name}
+      COMMAND Python3::Interpreter ${CMAKE_CURRENT_LIST_DIR}/check.py
+        --compiler ${compiler} ${flags} ${case})
+    list(APPEND tests compile_fail_${case_name}_${name})
+  endforeach()
+  set_tests_properties(${tests} PROPERTIES LABELS "${labels}" TIMEOUT 300)
+
+  if(NOT name STREQUAL "nvcc")
+    add_test(NAME compile_fail_mutants_self_test_${name}
+      COMMAND Python3::Interpreter ${CMAKE_CURRENT_LIST_DIR}/mutants.py --self-test
+        --compiler ${compiler})
+    set_tests_properties(compile_fail_mutants_self_test_${name} PROPERTIES
+      LABELS "${labels}" TIMEOUT 300)
+    if(EXISTS ${CMAKE_CURRENT_LIST_DIR}/mutants_probe.cpp)
+      if(NOT compiler STREQUAL CMAKE_CXX_COMPILER)
+        list(APPEND labels slow)
+      endif()
+      add_test(NAME compile_fail_mutants_${name}
+        COMMAND Python3::Interpreter ${CMAKE_CURRENT_LIST_DIR}/mutants.py
+          ${CMAKE_CURRENT_LIST_DIR}/mutants_probe.cpp --tree ${PROJECT_SOURCE_DIR}/include
+          --compiler ${compiler} ${flags} ${allow})
+      set_tests_properties(compile_fail_mutants_${name} PROPERTIES LABELS "${labels}" TIMEOUT 1200
+                           PROCESSORS 2)
+    endif()
+  endif()
+endforeach()

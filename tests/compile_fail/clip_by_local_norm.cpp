@@ -1,0 +1,38 @@
+// expect-error: MEGA-P005
+// expect-text: clip_factor(sum_of_squares@25, sum_of_squares@23) over tp
+//
+// The gradient is clipped by the norm of one rank's shards: another factor on every rank
+// (pytorch/torchtitan#596, https://github.com/pytorch/torchtitan/pull/596;
+// deepspeedai/DeepSpeed#8478, NVIDIA/Megatron-LM#5916). Of a replicated gradient there is no
+// pending sum, so it counts once.
+#include <megacpp/op/optimizer.hpp>
+#include <megacpp/op/redistribute.hpp>
+#include <megacpp/run/report.hpp>
+
+using namespace mc;
+
+constexpr var flat(builder& b, const char* name, place over_tp) {
+  placement p;
+  p[axis::tp] = over_tp;
+  return b.input(feed::gradient, name, dtype::f32, {{dim::elements, 64}}, p);
+}
+
+constexpr graph end_of_step() {
+  builder b{mesh(layout{2})};
+  const var count = b.input(feed::token_count, "token_count", dtype::f64, {}, {});
+  const var whole{&b, b.emit(op::sum_of_squares, {flat(b, "norms", I).id}, __builtin_LINE())};
+  const var cut{
+      &b, b.emit(op::sum_of_squares, {flat(b, "matrices", S(dim::elements)).id}, __builtin_LINE())};
+#ifdef MEGACPP_EXPECT_ERROR
+  const var all = cut;
+#else
+  const var all = to(cut, axis::tp, I);
+#endif
+  b.emit(op::clip_factor, {count.id, whole.id, all.id}, __builtin_LINE()); // expect-line
+  return b.g;
+}
+
+struct update {
+  static constexpr fault_record wrong = end_of_step().wrong;
+};
+static_assert(reported<update, update>);

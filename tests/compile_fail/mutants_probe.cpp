@@ -1,0 +1,75 @@
+// The training graphs of both families, under one layout for each value of MEGACPP_PROBE_LAYOUT:
+// every redistribution of nn/ and model/ is needed by one of them (mutants.py). The layouts that
+// refuse most mutants come first, since mutants.py stops at the first refusal.
+//
+// probe-layouts: 5
+
+#include <megacpp/model/gpt.hpp>
+#include <megacpp/model/qwen3.hpp>
+#include <megacpp/plan/parts.hpp>
+#include <megacpp/run/report.hpp>
+
+namespace {
+
+constexpr mc::gpt small_gpt() {
+  mc::gpt m;
+  m.layers = 2, m.hidden = 16, m.heads = 4, m.ffn = 32, m.vocabulary = 51, m.positions = 16;
+  m.dropout = 0.1;
+  return m;
+}
+constexpr mc::qwen3 small_qwen3() {
+  mc::qwen3 m;
+  m.layers = 2, m.hidden = 16, m.heads = 4, m.kv_heads = 2, m.head_dim = 4, m.ffn = 32;
+  m.vocabulary = 51, m.positions = 16;
+  return m;
+}
+
+constexpr mc::setup numbers() {
+  mc::setup s;
+  s.batch = {2, 16, true};
+  switch (MEGACPP_PROBE_LAYOUT) {
+  case 0: s.ranks.tp = 2, s.ranks.cp = 2, s.ranks.sequence_parallel = true; break;
+  case 1: s.ranks.tp = 2; break;
+  case 2: s.ranks.tp = 4, s.ranks.sequence_parallel = true; break; // more than qwen3's kv heads
+  case 3: s.ranks.cp = 2; break;
+  case 4: s.ranks.tp = 4, s.ranks.cp = 2; break;
+  }
+  return s;
+}
+
+/// With biases on queries, keys and values, as Qwen2 has them: no preset with grouped queries does.
+struct biased : mc::qwen3 {
+  constexpr mc::var block(mc::context& c, int /*kind*/, mc::var x) const {
+    const mc::attention_sizes s{
+        {mc::dim::heads, heads}, {mc::dim::kv_heads, kv_heads}, {mc::dim::head_dim, head_dim}};
+    const mc::var a = mc::to(x, mc::axis::tp, mc::R);
+    const mc::var q = mc::column_parallel(c, "q", a, {s.heads, s.head_dim}, true, std);
+    const mc::var k = mc::kv_projection(c, "k", a, s, true, std);
+    const mc::var v = mc::kv_projection(c, "v", a, s, true, std);
+    const mc::var o = mc::context_parallel_attention(c, q, k, v, {});
+    return x + mc::row_parallel(c, "o", o, 2, hidden_extent(), false, std);
+  }
+};
+
+/// The first fault of a model's stem, block and loss, forward and derived.
+template <class Model> constexpr mc::fault_record fault_in(const Model& m) {
+  for (const mc::part_kind part :
+       {mc::part_kind::stem, mc::part_kind::block, mc::part_kind::loss}) {
+    const mc::graph g = mc::derived_graph(mc::forward_graph(m, numbers(), part, 0));
+    if (g.wrong.code != mc::fault::none) return g.wrong;
+  }
+  return {};
+}
+
+/// Each its own constant: the step limits of compilers count per constant.
+struct probe {
+  static constexpr mc::fault_record in_gpt = fault_in(small_gpt());
+  static constexpr mc::fault_record in_qwen3 = fault_in(small_qwen3());
+  static constexpr mc::fault_record in_biased = fault_in(biased{small_qwen3()});
+  static constexpr mc::fault_record wrong = in_gpt.code != mc::fault::none     ? in_gpt
+                                            : in_qwen3.code != mc::fault::none ? in_qwen3
+                                                                               : in_biased;
+};
+static_assert(mc::reported<probe, probe>);
+
+} // namespace

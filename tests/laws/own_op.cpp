@@ -1,0 +1,191 @@
+// The op and the family of examples/using-the-headers, which docs/writing-an-op.md and
+// docs/writing-a-model.md explain: values, gradients, both executors, layouts.
+#define BOOST_TEST_MODULE own_op
+#include <boost/test/unit_test.hpp>
+
+#include "../../examples/using-the-headers/own_run.hpp"
+#include "directions.hpp"
+
+#include <megacpp/run/compiled.hpp>
+
+#include <limits>
+
+using namespace mc;
+
+namespace {
+
+/// The library's kernels and those of own_op.hpp.
+kernel_table own_kernels() {
+  kernel_table t = kernel_table::all();
+  t.add<&own::op::squared_relu, float, bf16, double>();
+  t.add<&own::op::squared_relu_grad, float, bf16, double>();
+  return t;
+}
+
+constexpr own::decoder tiny() {
+  return {.layers = 3,
+          .hidden = 24,
+          .heads = 2,
+          .ffn = 21,
+          .vocabulary = 29,
+          .window = 4,
+          .positions = 16};
+}
+
+template <class Precision> struct tiny_run {
+  static constexpr own::decoder model = tiny();
+  static constexpr mc::layout layout{};
+  static constexpr batching batch{.micro = 2, .sequence = 11};
+  using precision = Precision;
+};
+
+struct sequences {
+  std::vector<std::int32_t> tokens, labels;
+  explicit sequences(int n) {
+    for (int i = 0; i < n; ++i)
+      tokens.push_back(i * 5 % 29), labels.push_back(i % 7 == 3 ? -100 : (i * 5 + 5) % 29);
+  }
+  batch_view view() const { return {tokens.data(), labels.data()}; }
+};
+
+/// Losses and gradient norms of a few steps, then the weights.
+std::vector<double> train(const program_view& p, int threads) {
+  cpu device(product_type::widened, threads);
+  session run(p, device, purpose::training);
+  run.weights().initialise(1);
+  run.numbers().learning_rate = 1e-2, run.numbers().clip = 1;
+  const sequences data(22);
+  std::vector<double> out;
+  for (int i = 0; i < 5; ++i) {
+    run.begin_step();
+    const loss_sum l = run.train(data.view());
+    out.push_back(l.mean());
+    out.push_back(run.finish_step(l.count));
+  }
+  for (std::int64_t i = 0; i < run.weights().total(); ++i) out.push_back(run.weights().weight(i));
+  return out;
+}
+
+template <class Precision> void agree() {
+  using run = tiny_run<Precision>;
+  const auto compiled = train(compiled_program<run>("tiny"), 1);
+  const interpreted_program<own::decoder> program(
+      run::model, {.batch = run::batch, .type = Precision::type}, "tiny", own_kernels());
+  BOOST_TEST((compiled == train(program.view(), 1)));
+  BOOST_TEST((compiled == train(program.view(), 2)));
+  BOOST_TEST(compiled[8] < 0.8 * compiled[0]);
+}
+
+template <class T> void compare_with_reference(std::int64_t n, double tolerance) {
+  std::mt19937_64 random(static_cast<std::uint64_t>(n));
+  std::normal_distribution<double> normal;
+  std::vector<T> x, dy, y(static_cast<std::size_t>(n)), dx(y.size());
+  for (std::int64_t i = 0; i < n; ++i)
+    x.push_back(convert<T>(normal(random))), dy.push_back(convert<T>(normal(random)));
+  for_blocks(n, own::squared_relu_block<T>{n, x.data(), y.data()});
+  for_blocks(n, own::squared_relu_dx_block<T>{n, dy.data(), x.data(), dx.data()});
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    const double h = std::max(0.0, convert<double>(x[i])), g = convert<double>(dy[i]);
+    BOOST_TEST(std::abs(convert<double>(y[i]) - h * h) <= tolerance * h * h);
+    BOOST_TEST(std::abs(convert<double>(dx[i]) - 2 * g * h) <= tolerance * std::abs(2 * g * h));
+  }
+}
+
+} // namespace
+
+BOOST_AUTO_TEST_CASE(against_plain_loops) {
+  for (std::int64_t n : {1, 7, 16, 33, 5000}) {
+    compare_with_reference<float>(n, 0x1p-23);
+    compare_with_reference<bf16>(n, 0x1p-8);
+    compare_with_reference<double>(n, 0x1p-52);
+  }
+  const float x[]{std::numeric_limits<float>::quiet_NaN(), -1.0f};
+  float y[2];
+  for_blocks(2, own::squared_relu_block<float>{2, x, y});
+  BOOST_TEST(std::isnan(y[0]));
+  BOOST_TEST(y[1] == 0.0f);
+}
+
+// Every parameter tensor in eight random unit directions: the central difference of the summed
+// loss.
+BOOST_AUTO_TEST_CASE(directions) {
+  for (recompute again : {recompute::none, recompute::selective}) {
+    const interpreted_program<own::decoder> program(
+        tiny(), {.batch = {2, 11}, .type = dtype::f64, .again = again}, "tiny", own_kernels());
+    cpu device(product_type::automatic, 1);
+    session run(program.view(), device, purpose::training);
+    run.weights().initialise(3);
+    auto* w = reinterpret_cast<double*>(run.weights().weights());
+    for (std::int64_t i = 0; i < run.weights().total(); ++i)
+      w[i] += 0.2 * std::sin(0.7 * static_cast<double>(i));
+    const sequences data(22);
+    run.begin_step();
+    run.train(data.view());
+    const auto* g = reinterpret_cast<const double*>(run.weights().gradients());
+    std::mt19937_64 random(13);
+    int tensors = 0;
+    for_each_parameter(program.view(), [&](const parameter_ref& r) {
+      double norm = 0;
+      for (std::int64_t i = 0; i < r.count; ++i) norm += g[r.offset + i] * g[r.offset + i];
+      norm = std::sqrt(norm);
+      const std::vector<double> kept(w + r.offset, w + r.offset + r.count);
+      for (int k = 0; k < 8; ++k) {
+        const auto d = test::unit_direction(random, kept.size());
+        const double quotient = test::central_difference(
+            [&](double t) {
+              for (std::size_t i = 0; i < kept.size(); ++i)
+                w[static_cast<std::size_t>(r.offset) + i] = kept[i] + t * d[i];
+              return run.evaluate(data.view()).sum;
+            },
+            5e-4);
+        std::copy(kept.begin(), kept.end(), w + r.offset);
+        double derived = 0;
+        for (std::size_t i = 0; i < kept.size(); ++i)
+          derived += g[static_cast<std::size_t>(r.offset) + i] * d[i];
+        BOOST_TEST_CONTEXT(r.name << ": gradient norm " << norm)
+        BOOST_TEST(std::abs(quotient - derived) <= 1e-6 * norm);
+      }
+      ++tensors;
+    });
+    BOOST_TEST(tensors == 2 + 3 * 8);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(compiled_and_interpreted) {
+  agree<fp32>();
+  agree<bf16_mixed>();
+}
+
+BOOST_AUTO_TEST_CASE(an_op_without_a_kernel_is_named) {
+  using program = interpreted_program<own::decoder>;
+  BOOST_CHECK_EXCEPTION(program(tiny(), {.batch = {2, 11}}, "tiny"), error, [](const error& e) {
+    const std::string what = e.what();
+    return e.code() == exit_code::mismatch && what.find("MEGA-B001") != std::string::npos &&
+           what.find("squared_relu") != std::string::npos;
+  });
+}
+
+// The same block is sound under every layout that fits it, and what does not fit is refused.
+BOOST_AUTO_TEST_CASE(layouts) {
+  const auto verdict = [](const layout& l) {
+    for (int kind = -1; kind <= own::decoder::kinds; ++kind) {
+      const part_kind part = kind < 0                      ? part_kind::stem
+                             : kind == own::decoder::kinds ? part_kind::loss
+                                                           : part_kind::block;
+      const graph g =
+          derived_graph(forward_graph(own::decoder{}, {.ranks = l, .batch = {2, 128}}, part, kind));
+      if (g.wrong.code != fault::none) return g.wrong.code;
+    }
+    return fault::none;
+  };
+  for (int tp : {1, 2, 4})
+    for (int cp : {1, 2, 4})
+      for (bool sequence : {false, true}) {
+        if (sequence && tp == 1) continue;
+        BOOST_TEST_CONTEXT("tp " << tp << ", cp " << cp << ", sequence parallel " << sequence)
+        BOOST_TEST(static_cast<int>(verdict({.tp = tp, .cp = cp, .sequence_parallel = sequence})) ==
+                   0);
+      }
+  BOOST_TEST((verdict({.tp = 3}) == fault::S001));
+  BOOST_TEST((verdict({.pp = 5}) == fault::C002));
+}

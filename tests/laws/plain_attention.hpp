@@ -1,0 +1,112 @@
+// Attention in plain loops and double: every score of every query, no tiles.
+#pragma once
+
+#include "plain_rows.hpp"
+
+#include <megacpp/op/attention.hpp>
+
+#include <limits>
+
+namespace mc::laws::plain {
+
+/// One query row against all keys: calls f(i, j, p) for head a of batch b, with the scores'
+/// softmax.
+struct heads_of {
+  block q, k;
+  double scale;
+  const array *queries, *keys, *q_position, *k_position, *q_document, *k_document;
+  bool causal;
+  int64_t window;
+
+  heads_of(task& t, int first, int ints)
+      : q(t.in_block(first)),
+        k(t.in_block(first + 1)),
+        scale(t.f(0) > 0 ? t.f(0) : 1 / std::sqrt(static_cast<double>(q.local[3]))),
+        queries(&t.in(first)),
+        keys(&t.in(first + 1)),
+        q_position(&t.in(ints)),
+        k_position(&t.in(ints + 1)),
+        q_document(t.has(ints + 2) ? &t.in(ints + 2) : nullptr),
+        k_document(t.has(ints + 3) ? &t.in(ints + 3) : nullptr),
+        causal(t.i(0) != 0),
+        window(t.i(1)) {
+    need(k.local[0] == q.local[0] && k.local[3] == q.local[3] && k.local[2] > 0 &&
+             q.local[2] % k.local[2] == 0,
+         "attention");
+    need(length(t.in(first + 2)) == k.size(), "attention: values");
+    need(length(*q_position) == q.local[0] * q.local[1] &&
+             length(*k_position) == k.local[0] * k.local[1],
+         "attention: positions");
+    if (q_document != nullptr)
+      need(q_document->size() == q_position->size() && k_document->size() == k_position->size(),
+           "attention: documents");
+  }
+  std::size_t q_at(int64_t b, int64_t i, int64_t a) const {
+    return at(((b * q.local[1] + i) * q.local[2] + a) * q.local[3]);
+  }
+  std::size_t k_at(int64_t b, int64_t j, int64_t a) const {
+    return at(((b * k.local[1] + j) * k.local[2] + a * k.local[2] / q.local[2]) * k.local[3]);
+  }
+  bool visible(int64_t b, int64_t i, int64_t j) const {
+    const std::size_t qi = at(b * q.local[1] + i), kj = at(b * k.local[1] + j);
+    const double ahead = (*k_position)[kj] - (*q_position)[qi];
+    if (causal && (ahead > 0 || (window > 0 && ahead <= -static_cast<double>(window))))
+      return false;
+    return q_document == nullptr || (*q_document)[qi] == (*k_document)[kj];
+  }
+  /// Softmax of row i's scores, and their log-sum-exp.
+  array softmax(int64_t b, int64_t i, int64_t a, double& lse) const {
+    array p(at(k.local[1]), -std::numeric_limits<double>::infinity());
+    double top = -std::numeric_limits<double>::infinity(), sum = 0;
+    for (int64_t j = 0; j < k.local[1]; ++j) {
+      if (!visible(b, i, j)) continue;
+      p[at(j)] = 0;
+      for (int64_t d = 0; d < q.local[3]; ++d)
+        p[at(j)] += scale * (*queries)[q_at(b, i, a) + at(d)] * (*keys)[k_at(b, j, a) + at(d)];
+      top = std::max(top, p[at(j)]);
+    }
+    need(std::isfinite(top), "attention: a query sees no key");
+    for (double& x : p) sum += x = std::exp(x - top);
+    for (double& x : p) x /= sum;
+    lse = top + std::log(sum);
+    return p;
+  }
+  template <class F> void each(F f) const {
+    for (int64_t b = 0; b < q.local[0]; ++b)
+      for (int64_t a = 0; a < q.local[2]; ++a)
+        for (int64_t i = 0; i < q.local[1]; ++i) f(b, a, i);
+  }
+};
+
+inline void attention(task& t) { // q, k, v, positions, documents -> o, lse (B, A, S)
+  const heads_of h(t, 0, 3);
+  h.each([&](int64_t b, int64_t a, int64_t i) {
+    const array p = h.softmax(b, i, a, t.out(1)[at((b * h.q.local[2] + a) * h.q.local[1] + i)]);
+    for (int64_t j = 0; j < h.k.local[1]; ++j)
+      for (int64_t d = 0; d < h.q.local[3]; ++d)
+        t.out(0)[h.q_at(b, i, a) + at(d)] += p[at(j)] * t.in(2)[h.k_at(b, j, a) + at(d)];
+  });
+}
+inline void attention_grad(task& t) { // dy, q, k, v, o, lse, positions, documents -> dq, dk, dv
+  const heads_of h(t, 1, 6);
+  need(t.in(0).size() == t.in(1).size() && t.in(4).size() == t.in(1).size(), "attention_grad");
+  h.each([&](int64_t b, int64_t a, int64_t i) {
+    double lse = 0, delta = 0;
+    const array p = h.softmax(b, i, a, lse);
+    const std::size_t qi = h.q_at(b, i, a);
+    for (int64_t d = 0; d < h.q.local[3]; ++d) delta += t.in(0)[qi + at(d)] * t.in(4)[qi + at(d)];
+    for (int64_t j = 0; j < h.k.local[1]; ++j) {
+      const std::size_t kj = h.k_at(b, j, a);
+      double dp = 0;
+      for (int64_t d = 0; d < h.q.local[3]; ++d) dp += t.in(0)[qi + at(d)] * t.in(3)[kj + at(d)];
+      const double ds = p[at(j)] * (dp - delta) * h.scale;
+      for (int64_t d = 0; d < h.q.local[3]; ++d) {
+        t.out(0)[qi + at(d)] += ds * t.in(2)[kj + at(d)];
+        t.out(1)[kj + at(d)] += ds * t.in(1)[qi + at(d)];
+        t.out(2)[kj + at(d)] += p[at(j)] * t.in(0)[qi + at(d)];
+      }
+    }
+  });
+}
+
+} // namespace mc::laws::plain

@@ -1,0 +1,109 @@
+// The vocabulary loss and the end of a step in plain loops and double.
+#pragma once
+
+#include "plain_rows.hpp"
+
+#include <megacpp/op/loss.hpp>
+#include <megacpp/op/optimizer.hpp>
+
+#include <limits>
+
+namespace mc::laws::plain {
+
+// --- loss ----------------------------------------------------------------------------------------
+
+/// Logits of row m over this rank's rows of w; -inf for padding.
+inline array logits_of(const task& t, int x, int w, int64_t m) {
+  const block table = t.in_block(w);
+  const int64_t h = table.local[1];
+  need(t.in_block(x).last() == h, "vocabulary_partial");
+  array out(at(table.local[0]), -std::numeric_limits<double>::infinity());
+  for (int64_t v = 0; v < table.local[0] && table.first[0] + v < t.i(0); ++v) {
+    out[at(v)] = 0;
+    for (int64_t k = 0; k < h; ++k) out[at(v)] += t.in(x)[at(m * h + k)] * t.in(w)[at(v * h + k)];
+  }
+  return out;
+}
+inline void vocabulary_partial(task& t) { // x, w, labels -> lse_part (B, S, parts), target (B, S)
+  const int64_t rows = t.in_block(0).rows(), first = t.in_block(1).first[0];
+  need(length(t.in(2)) == rows && length(t.out(0)) == rows && length(t.out(1)) == rows,
+       "vocabulary_partial: rows");
+  for (int64_t m = 0; m < rows; ++m) {
+    const array l = logits_of(t, 0, 1, m);
+    const double top = *std::max_element(l.begin(), l.end());
+    double sum = 0;
+    for (double x : l) sum += std::isfinite(top) ? std::exp(x - top) : 0;
+    t.out(0)[at(m)] = std::isfinite(top) ? top + std::log(sum) : top;
+    const int64_t mine = whole_number(t.in(2)[at(m)]) - first;
+    if (t.in(2)[at(m)] >= 0 && mine >= 0 && mine < length(l)) t.out(1)[at(m)] = l[at(mine)];
+  }
+}
+inline void vocabulary_partial_grad(task& t) { // dlse, dtarget, x, w, labels, lse_part -> dx, [dw]
+  const block w = t.in_block(3);
+  const int64_t rows = t.in_block(2).rows(), h = w.local[1];
+  need(length(t.in(0)) == rows && length(t.in(1)) == rows && length(t.in(4)) == rows &&
+           length(t.in(5)) == rows,
+       "vocabulary_partial_grad");
+  for (int64_t m = 0; m < rows; ++m) {
+    const array l = logits_of(t, 2, 3, m);
+    for (int64_t v = 0; v < length(l); ++v) {
+      if (!std::isfinite(l[at(v)])) continue;
+      const bool is_label = t.in(4)[at(m)] >= 0 && whole_number(t.in(4)[at(m)]) == w.first[0] + v;
+      const double dl =
+          t.in(0)[at(m)] * std::exp(l[at(v)] - t.in(5)[at(m)]) + (is_label ? t.in(1)[at(m)] : 0);
+      for (int64_t k = 0; k < h; ++k) {
+        t.out(0)[at(m * h + k)] += dl * t.in(3)[at(v * h + k)];
+        if (t.i(1) != 0) t.out(1)[at(v * h + k)] += dl * t.in(2)[at(m * h + k)];
+      }
+    }
+  }
+}
+inline double total_lse(const array& parts, int64_t row, int64_t n) {
+  double top = -std::numeric_limits<double>::infinity(), sum = 0;
+  for (int64_t i = 0; i < n; ++i) top = std::max(top, parts[at(row * n + i)]);
+  for (int64_t i = 0; i < n; ++i) sum += std::exp(parts[at(row * n + i)] - top);
+  return top + std::log(sum);
+}
+inline void cross_entropy(task& t) { // lse_part, target, labels -> loss, count
+  const int64_t parts = t.in_block(0).last(), rows = t.in_block(0).rows();
+  need(length(t.in(1)) == rows && length(t.in(2)) == rows, "cross_entropy");
+  for (int64_t m = 0; m < rows; ++m) {
+    if (t.in(2)[at(m)] < 0) continue;
+    const double lse = total_lse(t.in(0), m, parts);
+    t.out(0)[0] += lse - t.in(1)[at(m)] + t.f(0) * lse * lse;
+    t.out(1)[0] += 1;
+  }
+}
+inline void cross_entropy_grad(task& t) { // dloss, lse_part, target, labels -> dlse_part, dtarget
+  const int64_t parts = t.in_block(1).last(), rows = t.in_block(1).rows();
+  need(length(t.in(2)) == rows && length(t.in(3)) == rows, "cross_entropy_grad");
+  for (int64_t m = 0; m < rows; ++m) {
+    if (t.in(3)[at(m)] < 0) continue;
+    const double lse = total_lse(t.in(1), m, parts), d = t.in(0)[0];
+    for (int64_t i = 0; i < parts; ++i)
+      t.out(0)[at(m * parts + i)] =
+          d * (1 + 2 * t.f(0) * lse) * std::exp(t.in(1)[at(m * parts + i)] - lse);
+    t.out(1)[at(m)] = -d;
+  }
+}
+
+// --- the end of a step ---------------------------------------------------------------------------
+
+inline void sum_of_squares(task& t) {
+  for (double x : t.in(0)) t.out(0)[0] += x * x;
+}
+inline constexpr double clip_at = 0.25;
+inline void clip_factor(task& t) { // token count, sums of squares -> factor, norm
+  double squares = 0;
+  for (int k = 1; k < max_inputs; ++k)
+    if (t.has(k)) squares += t.in(k)[0];
+  const double count = t.in(0)[0], norm = std::sqrt(squares) / count;
+  t.out(0)[0] = std::min(1.0, clip_at / (norm + 1e-6)) / count;
+  t.out(1)[0] = norm;
+}
+/// Changes its operands in place and has no outputs: nothing flows out of it.
+inline void adamw(task& t) {
+  for (int k = 1; k < 5; ++k) need(t.in(k).size() == t.in(0).size(), "adamw");
+}
+
+} // namespace mc::laws::plain

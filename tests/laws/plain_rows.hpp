@@ -1,0 +1,267 @@
+// Ops in plain loops and double, one rank's part of it, straight from the equations in
+// op/*.hpp and independent of kernel/. Wherever an op needs to know which elements it holds
+// (embedding, vocabulary, dropout columns), it reads the block that the rank holds.
+#pragma once
+
+#include "simulated_ranks.hpp"
+
+#include <megacpp/op/dropout.hpp>
+#include <megacpp/op/elementwise.hpp>
+#include <megacpp/op/embedding.hpp>
+#include <megacpp/op/linear.hpp>
+#include <megacpp/op/norm.hpp>
+#include <megacpp/op/rope.hpp>
+#include <megacpp/op/select.hpp>
+
+#include <cmath>
+
+namespace mc::laws::plain {
+
+using std::int64_t;
+inline std::size_t at(int64_t i) { return static_cast<std::size_t>(i); }
+inline int64_t length(const array& x) { return static_cast<int64_t>(x.size()); }
+inline int64_t whole_number(double x) { return static_cast<int64_t>(std::llround(x)); }
+
+// --- elementwise ---------------------------------------------------------------------------------
+
+inline void add(task& t) { // add and sum
+  need(t.in(0).size() == t.in(1).size() && t.in(0).size() == t.out(0).size(), "add");
+  for (std::size_t i = 0; i < t.out(0).size(); ++i) t.out(0)[i] = t.in(0)[i] + t.in(1)[i];
+}
+inline void accumulate(task& t) {
+  need(t.in(0).size() == t.out(0).size(), "accumulate");
+  t.out(0) = t.in(0);
+}
+
+inline void gelu(task& t) {
+  need(t.in(0).size() == t.out(0).size(), "gelu");
+  for (std::size_t i = 0; i < t.out(0).size(); ++i) {
+    const double x = t.in(0)[i];
+    t.out(0)[i] = t.i(0) != 0
+                      ? x * 0.5 * std::erfc(-x / std::sqrt(2.0))
+                      : 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+  }
+}
+inline void gelu_grad(task& t) { // dy, x
+  need(t.in(0).size() == t.out(0).size() && t.in(1).size() == t.out(0).size(), "gelu_grad");
+  for (std::size_t i = 0; i < t.out(0).size(); ++i) {
+    const double x = t.in(1)[i];
+    double slope;
+    if (t.i(0) != 0) {
+      slope = 0.5 * std::erfc(-x / std::sqrt(2.0)) + x * std::exp(-x * x / 2) / std::sqrt(2 * M_PI);
+    } else {
+      const double c = std::sqrt(2 / M_PI), h = std::tanh(c * (x + 0.044715 * x * x * x));
+      slope = 0.5 * (1 + h) + 0.5 * x * (1 - h * h) * c * (1 + 3 * 0.044715 * x * x);
+    }
+    t.out(0)[i] = t.in(0)[i] * slope;
+  }
+}
+
+inline double logistic(double z) { return 1 / (1 + std::exp(-z)); }
+inline void swiglu(task& t) { // gate, up
+  need(t.in(0).size() == t.out(0).size() && t.in(1).size() == t.out(0).size(), "swiglu");
+  for (std::size_t i = 0; i < t.out(0).size(); ++i)
+    t.out(0)[i] = t.in(0)[i] * logistic(t.in(0)[i]) * t.in(1)[i];
+}
+inline void swiglu_grad(task& t) { // dy, gate, up -> dgate, dup
+  for (int k = 0; k < 3; ++k) need(t.in(k).size() == t.out(0).size(), "swiglu_grad");
+  for (std::size_t i = 0; i < t.out(0).size(); ++i) {
+    const double dy = t.in(0)[i], z = t.in(1)[i], up = t.in(2)[i], s = logistic(z);
+    t.out(0)[i] = dy * up * (s + z * s * (1 - s));
+    t.out(1)[i] = dy * z * s;
+  }
+}
+
+// --- products ------------------------------------------------------------------------------------
+
+/// y (m, n) = x (m, k) w (n, k)^T + bias (n).
+inline void linear(task& t) { // x, w, [bias]
+  const int summed = static_cast<int>(t.i(0));
+  const block x = t.in_block(0), w = t.in_block(1);
+  const int64_t m = x.count(0, x.rank - summed), k = x.count(x.rank - summed, x.rank),
+                n = w.count(0, w.rank - summed);
+  need(w.size() == n * k && t.out_block(0).size() == m * n, "linear");
+  for (int d = 1; d <= summed; ++d)
+    need(x.local[at(x.rank - d)] == w.local[at(w.rank - d)] &&
+             x.first[at(x.rank - d)] == w.first[at(w.rank - d)],
+         "linear: summed dims");
+  if (t.has(2)) need(length(t.in(2)) == n, "linear: bias");
+  for (int64_t i = 0; i < m; ++i)
+    for (int64_t j = 0; j < n; ++j) {
+      double y = t.has(2) ? t.in(2)[at(j)] : 0;
+      for (int64_t l = 0; l < k; ++l) y += t.in(0)[at(i * k + l)] * t.in(1)[at(j * k + l)];
+      t.out(0)[at(i * n + j)] = y;
+    }
+}
+inline void linear_input_grad(task& t) { // dy, w -> dx
+  const block dy = t.in_block(0), w = t.in_block(1);
+  const int out = w.rank - static_cast<int>(t.i(0));
+  const int64_t n = w.count(0, out), k = w.count(out, w.rank), m = dy.count(0, dy.rank - out);
+  need(dy.size() == m * n && t.out_block(0).size() == m * k, "linear_input_grad");
+  for (int64_t i = 0; i < m; ++i)
+    for (int64_t j = 0; j < n; ++j)
+      for (int64_t l = 0; l < k; ++l)
+        t.out(0)[at(i * k + l)] += t.in(0)[at(i * n + j)] * t.in(1)[at(j * k + l)];
+}
+inline void linear_weight_grad(task& t) { // dy, x -> dw
+  const block dy = t.in_block(0), x = t.in_block(1);
+  const int lead = x.rank - static_cast<int>(t.i(0));
+  const int64_t m = x.count(0, lead), k = x.count(lead, x.rank), n = dy.count(lead, dy.rank);
+  need(dy.size() == m * n && t.out_block(0).size() == n * k, "linear_weight_grad");
+  for (int64_t i = 0; i < m; ++i)
+    for (int64_t j = 0; j < n; ++j)
+      for (int64_t l = 0; l < k; ++l)
+        t.out(0)[at(j * k + l)] += t.in(0)[at(i * n + j)] * t.in(1)[at(i * k + l)];
+}
+inline void bias_grad(task& t) { // dy -> db
+  const int64_t n = length(t.out(0));
+  need(n > 0 && length(t.in(0)) % n == 0, "bias_grad");
+  for (int64_t i = 0; i < length(t.in(0)); ++i) t.out(0)[at(i % n)] += t.in(0)[at(i)];
+}
+inline void add_bias(task& t) { // x, bias
+  const int64_t n = length(t.in(1));
+  need(t.in(0).size() == t.out(0).size() && length(t.in(0)) % n == 0, "add_bias");
+  const block x = t.in_block(0), b = t.in_block(1);
+  for (int d = 1; d <= b.rank; ++d)
+    need(x.local[at(x.rank - d)] == b.local[at(b.rank - d)], "add_bias: dims");
+  for (int64_t i = 0; i < length(t.in(0)); ++i)
+    t.out(0)[at(i)] = t.in(0)[at(i)] + t.in(1)[at(i % n)];
+}
+
+// --- norms ---------------------------------------------------------------------------------------
+
+inline void norm(task& t, bool centred) { // x, gain, [bias] -> y, [mu,] r
+  const block b = t.in_block(0);
+  const int64_t n = b.last();
+  need(length(t.in(1)) == n && (!t.has(2) || length(t.in(2)) == n), "norm");
+  for (int64_t row = 0; row < b.rows(); ++row) {
+    const double* x = t.in(0).data() + row * n;
+    double mu = 0, square = 0;
+    for (int64_t i = 0; centred && i < n; ++i) mu += x[i] / static_cast<double>(n);
+    for (int64_t i = 0; i < n; ++i) square += (x[i] - mu) * (x[i] - mu);
+    const double r = 1 / std::sqrt(square / static_cast<double>(n) + t.f(0));
+    for (int64_t i = 0; i < n; ++i)
+      t.out(0)[at(row * n + i)] =
+          (x[i] - mu) * r * t.in(1)[at(i)] + (t.has(2) ? t.in(2)[at(i)] : 0);
+    if (centred) t.out(1)[at(row)] = mu;
+    t.out(centred ? 2 : 1)[at(row)] = r;
+  }
+}
+inline void rms_norm(task& t) { norm(t, false); }
+inline void layer_norm(task& t) { norm(t, true); }
+
+inline void norm_grad(task& t, bool centred) { // dy, x, gain, [mu,] r -> dx
+  const block b = t.in_block(1);
+  const int64_t n = b.last();
+  need(t.in(0).size() == t.in(1).size() && length(t.in(2)) == n, "norm_grad");
+  for (int64_t row = 0; row < b.rows(); ++row) {
+    const double mu = centred ? t.in(3)[at(row)] : 0, r = t.in(centred ? 4 : 3)[at(row)];
+    double mean_e = 0, mean_eh = 0;
+    for (int64_t i = row * n; i < (row + 1) * n; ++i) {
+      const double e = t.in(0)[at(i)] * t.in(2)[at(i - row * n)];
+      mean_e += e / static_cast<double>(n);
+      mean_eh += e * (t.in(1)[at(i)] - mu) * r / static_cast<double>(n);
+    }
+    for (int64_t i = row * n; i < (row + 1) * n; ++i) {
+      const double e = t.in(0)[at(i)] * t.in(2)[at(i - row * n)];
+      t.out(0)[at(i)] = r * (e - (t.in(1)[at(i)] - mu) * r * mean_eh - (centred ? mean_e : 0));
+    }
+  }
+}
+inline void rms_norm_grad(task& t) { norm_grad(t, false); }
+inline void layer_norm_grad(task& t) { norm_grad(t, true); }
+
+inline void norm_gain_grad(task& t, bool centred) { // dy, x, [mu,] r -> dgain
+  const block b = t.in_block(1);
+  const int64_t n = b.last();
+  need(t.in(0).size() == t.in(1).size() && length(t.out(0)) == n, "norm_gain_grad");
+  for (int64_t i = 0; i < b.size(); ++i) {
+    const double mu = centred ? t.in(2)[at(i / n)] : 0, r = t.in(centred ? 3 : 2)[at(i / n)];
+    t.out(0)[at(i % n)] += t.in(0)[at(i)] * (t.in(1)[at(i)] - mu) * r;
+  }
+}
+inline void rms_norm_gain_grad(task& t) { norm_gain_grad(t, false); }
+inline void layer_norm_gain_grad(task& t) { norm_gain_grad(t, true); }
+
+// --- rows by index -------------------------------------------------------------------------------
+
+inline void embedding(task& t) { // ids, table
+  const block table = t.in_block(1);
+  const int64_t width = table.local[1];
+  need(length(t.out(0)) == length(t.in(0)) * width, "embedding");
+  for (int64_t i = 0; i < length(t.in(0)); ++i) {
+    const int64_t id = whole_number(t.in(0)[at(i)]);
+    need(id >= 0 && id < table.whole[0], "embedding: id");
+    const int64_t row = id - table.first[0];
+    for (int64_t j = 0; j < width && row >= 0 && row < table.local[0]; ++j)
+      t.out(0)[at(i * width + j)] = t.in(1)[at(row * width + j)];
+  }
+}
+inline void embedding_grad(task& t) { // dy, ids, table -> dtable
+  const block table = t.in_block(2);
+  const int64_t width = table.local[1];
+  need(length(t.in(0)) == length(t.in(1)) * width && length(t.out(0)) == table.size(),
+       "embedding_grad");
+  for (int64_t i = 0; i < length(t.in(1)); ++i) {
+    const int64_t row = whole_number(t.in(1)[at(i)]) - table.first[0];
+    for (int64_t j = 0; j < width && row >= 0 && row < table.local[0]; ++j)
+      t.out(0)[at(row * width + j)] += t.in(0)[at(i * width + j)];
+  }
+}
+inline void select(task& t) { // x (B, S, H), index (B)
+  const block x = t.in_block(0);
+  const int64_t s = x.local[1], h = x.local[2];
+  need(length(t.in(1)) == x.local[0] && length(t.out(0)) == x.local[0] * h, "select");
+  for (int64_t b = 0; b < x.local[0]; ++b) {
+    const int64_t row = whole_number(t.in(1)[at(b)]);
+    need(row >= 0 && row < s, "select: index");
+    for (int64_t j = 0; j < h; ++j) t.out(0)[at(b * h + j)] = t.in(0)[at((b * s + row) * h + j)];
+  }
+}
+inline void repeat(task& t) { // x
+  const block x = t.in_block(0);
+  const int64_t times = t.i(0), inner = x.count(1, x.rank);
+  need(length(t.out(0)) == x.size() * times, "repeat");
+  for (int64_t i = 0; i < length(t.out(0)); ++i)
+    t.out(0)[at(i)] = t.in(0)[at(i / inner / times * inner + i % inner)];
+}
+inline void repeat_grad(task& t) { // dy
+  const block x = t.out_block(0);
+  const int64_t times = t.i(0), inner = x.count(1, x.rank);
+  need(length(t.in(0)) == x.size() * times, "repeat_grad");
+  for (int64_t i = 0; i < length(t.in(0)); ++i)
+    t.out(0)[at(i / inner / times * inner + i % inner)] += t.in(0)[at(i)];
+}
+
+// --- positions and masks -------------------------------------------------------------------------
+
+inline void rope(task& t) { // x (..., D), positions (B, S)
+  const block x = t.in_block(0);
+  const int64_t d = x.last(), heads = x.size() / length(t.in(1)) / d;
+  need(length(t.in(1)) * heads * d == x.size() && x.count(0, t.value_in(1).rank) == length(t.in(1)),
+       "rope");
+  for (int64_t row = 0; row < x.rows(); ++row)
+    for (int64_t i = 0; i < d / 2; ++i) {
+      const double angle = t.in(1)[at(row / heads)] *
+                           std::pow(t.f(0), -2 * static_cast<double>(i) / static_cast<double>(d));
+      const double c = std::cos(angle), s = static_cast<double>(t.i(0)) * std::sin(angle);
+      const double a = t.in(0)[at(row * d + i)], b = t.in(0)[at(row * d + i + d / 2)];
+      t.out(0)[at(row * d + i)] = a * c - b * s;
+      t.out(0)[at(row * d + i + d / 2)] = b * c + a * s;
+    }
+}
+/// The mask's random bits are any function of (key of the token, salt, global column).
+inline void dropout(task& t) { // x (B, S, N), token_keys (B, S)
+  const block x = t.in_block(0);
+  const int64_t n = x.last();
+  need(length(t.in(1)) == x.rows(), "dropout");
+  for (int64_t i = 0; i < x.size(); ++i) {
+    const auto key = static_cast<std::uint64_t>(whole_number(t.in(1)[at(i / n)]));
+    const auto column = static_cast<std::uint64_t>(x.first[at(x.rank - 1)] + i % n);
+    const bool keep =
+        (scrambled(key, static_cast<std::uint64_t>(t.i(0)) + 1, column) + 1) / 2 >= t.f(0);
+    t.out(0)[at(i)] = keep ? t.in(0)[at(i)] / (1 - t.f(0)) : 0;
+  }
+}
+
+} // namespace mc::laws::plain

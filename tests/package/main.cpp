@@ -1,0 +1,17 @@
+// Uses headers of both halves and each library behind them.
+#include <megacpp/config/config.hpp>
+#include <megacpp/exec/error.hpp>
+#include <megacpp/num/dtype.hpp>
+
+#include <CLI/CLI.hpp>
+#include <Eigen/Core>
+#include <boost/hana.hpp>
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+int main() {
+  static_assert(mc::size_of(mc::dtype::bf16) == 2);
+  const nlohmann::json j = {{"major", MEGACPP_VERSION_MAJOR}, {"minor", MEGACPP_VERSION_MINOR}};
+  fmt::print("megacpp {}\n", j.dump());
+  return boost::hana::length(boost::hana::make_tuple(1, 2)) == boost::hana::size_c<2> ? 0 : 1;
+}

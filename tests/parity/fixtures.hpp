@@ -1,0 +1,29 @@
+// The tiny models that transformers made, as the numbers of their config.json.
+#pragma once
+
+#include <megacpp/preset/models.hpp>
+
+#include <filesystem>
+#include <string>
+
+namespace test {
+
+inline constexpr mc::gpt tiny_gpt2{
+    .layers = 2, .hidden = 64, .heads = 4, .ffn = 256, .vocabulary = 128, .positions = 32};
+inline constexpr mc::qwen3 tiny_qwen3{.layers = 2,
+                                      .hidden = 64,
+                                      .heads = 4,
+                                      .kv_heads = 2,
+                                      .head_dim = 32,
+                                      .ffn = 96,
+                                      .vocabulary = 160,
+                                      .positions = 64,
+                                      .tied = false,
+                                      .rope_theta = 10000};
+inline constexpr mc::batching tiny_batch{.micro = 4, .sequence = 24};
+
+inline std::filesystem::path fixtures(const std::string& family) {
+  return std::filesystem::path(MEGACPP_SHARED_DIR) / "fixtures" / "hf" / family;
+}
+
+} // namespace test

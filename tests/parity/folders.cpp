@@ -1,0 +1,346 @@
+// Weights as Hugging Face folders: what transformers saved is loaded and saved again byte for byte,
+// and every spelling met in public models is read.
+#define BOOST_TEST_MODULE folders
+#include <boost/test/unit_test.hpp>
+
+#include <megacpp/train/model_folder.hpp>
+
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <parity/folder_models.hpp>
+
+namespace {
+
+using mc::exit_code;
+using nlohmann::json;
+using test::bare_program;
+using test::copied_model;
+using test::open_file;
+using test::weights;
+
+template <class Model> void check_round_trip(const std::string& family, const Model& model) {
+  const bare_program<Model> p(model);
+  mc::stores s(p, false);
+  const std::filesystem::path original = test::fixtures(family) / "model";
+  mc::load_model_folder(original, p, s);
+  const test::scratch_folder dir;
+  mc::save_model_folder(dir / "saved", p, s);
+  BOOST_TEST((test::read_text(dir / "saved/model.safetensors") ==
+              test::read_text((original / "model.safetensors").string())));
+
+  // Every field that both write says the same. transformers 5 spells some otherwise.
+  json ours = json::parse(test::read_text(dir / "saved/config.json"));
+  json theirs = json::parse(test::read_text((original / "config.json").string()));
+  BOOST_TEST(ours.at("torch_dtype") == theirs.at("dtype"));
+  if (theirs.contains("rope_parameters"))
+    BOOST_TEST(ours.at("rope_theta") == theirs.at("rope_parameters").at("rope_theta"));
+  int compared = 0;
+  for (const auto& [name, value] : ours.items()) {
+    // A fixture's n_inner is null, which means 4 n_embd; token ids and windows that are off differ.
+    const std::set<std::string> other{"n_inner", "bos_token_id", "eos_token_id",
+                                      "max_window_layers"};
+    if (!theirs.contains(name) || other.count(name) != 0) continue;
+    BOOST_TEST(value == theirs.at(name), name << " is " << value << ", not " << theirs.at(name));
+    ++compared;
+  }
+  BOOST_TEST(compared >= 16);
+
+  mc::stores again(p, true);
+  mc::load_model_folder(dir / "saved", p, again);
+  BOOST_TEST((weights(again) == weights(s)));
+  mc::save_model_folder(dir / "saved", p, again); // over itself
+  mc::load_model_folder(dir / "saved", p, again);
+  BOOST_TEST((weights(again) == weights(s)));
+}
+
+BOOST_AUTO_TEST_CASE(gpt2_round_trip) { check_round_trip("gpt2", test::tiny_gpt2); }
+BOOST_AUTO_TEST_CASE(qwen3_round_trip) { check_round_trip("qwen3", test::tiny_qwen3); }
+
+BOOST_AUTO_TEST_CASE(parts_of_a_fused_tensor_lie_side_by_side) {
+  const bare_program p(test::tiny_gpt2);
+  mc::stores s(p, false);
+  mc::load_model_folder(test::fixtures("gpt2") / "model", p, s);
+  const open_file file((test::fixtures("gpt2") / "model/model.safetensors").string());
+  const auto fused = file.floats("transformer.h.1.attn.c_attn.weight"); // (64, 192)
+  const std::vector<float> w = weights(s);
+  int seen = 0;
+  mc::for_each_parameter(p, [&](const mc::parameter_ref& r) {
+    for (const auto& [name, first] : {std::pair{"q", 0}, std::pair{"k", 64}, std::pair{"v", 128}}) {
+      if (r.name != std::string("layers.1.attn.") + name + ".weight") continue;
+      ++seen;
+      for (int out = 0; out < 64; ++out)
+        for (int in = 0; in < 64; ++in)
+          BOOST_REQUIRE(w[static_cast<std::size_t>(r.offset + out * 64 + in)] ==
+                        fused[static_cast<std::size_t>(in * 192 + first + out)]);
+    }
+  });
+  BOOST_TEST(seen == 3);
+}
+
+BOOST_AUTO_TEST_CASE(every_element_has_one_place) {
+  const bare_program<mc::gpt> gpt2(test::tiny_gpt2);
+  const bare_program<mc::qwen3> qwen3(test::tiny_qwen3);
+  for (const mc::program_view* p : {&gpt2.view(), &qwen3.view()}) {
+    std::set<std::int64_t> places;
+    std::int64_t elements = 0, parameters = 0;
+    mc::for_each_hf_tensor(*p, [&](const mc::hf_tensor& t) {
+      elements += t.elements();
+      // By blocks of one row, as large tensors are moved.
+      const std::int64_t step = t.rows == 1 ? 7 : t.columns();
+      for (std::int64_t first = 0; first < t.elements(); first += step) {
+        const std::int64_t count = std::min(step, t.elements() - first);
+        t.each(first, count, [&](std::int64_t i, std::int64_t at) {
+          BOOST_REQUIRE(i >= first);
+          BOOST_REQUIRE(i < first + count);
+          places.insert(at);
+        });
+      }
+    });
+    mc::for_each_parameter(*p, [&](const mc::parameter_ref& r) { parameters += r.count; });
+    BOOST_TEST(elements == parameters);
+    BOOST_TEST(static_cast<std::int64_t>(places.size()) == parameters);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(the_first_release_had_no_prefix_and_held_masks) {
+  const bare_program p(test::tiny_gpt2);
+  mc::stores expected(p, false), s(p, false);
+  mc::load_model_folder(test::fixtures("gpt2") / "model", p, expected);
+  const copied_model copy("gpt2");
+  copy.change_tensors([](open_file& f) {
+    std::vector<std::string> names;
+    for (const auto& [name, t] : f.tensors) names.push_back(name);
+    for (const std::string& name : names)
+      f.rename(name, name.substr(std::string("transformer.").size()));
+    for (int l = 0; l < 2; ++l) {
+      f.tensors[fmt::format("h.{}.attn.bias", l)] = {
+          mc::storage_type::u8, {1, 1, 32, 32}, std::string(1024, '\1')};
+      f.tensors[fmt::format("h.{}.attn.masked_bias", l)] = {
+          mc::storage_type::f32, {}, std::string(4, '\0')};
+    }
+  });
+  copy.change_config([](json& c) { // and its configuration had other fields
+    c.erase("dtype"), c.erase("tie_word_embeddings"), c.erase("n_inner"),
+        c.erase("scale_attn_weights");
+    c["n_ctx"] = 32;
+  });
+  mc::load_model_folder(copy.folder(), p, s);
+  BOOST_TEST((weights(s) == weights(expected)));
+
+  copy.change_tensors(
+      [](open_file& f) { f.tensors["transformer.ln_f.bias"] = f.tensors["ln_f.bias"]; });
+  CHECK_REFUSED(mc::load_model_folder(copy.folder(), p, s), exit_code::model,
+                "is the same weight as tensor");
+}
+
+BOOST_AUTO_TEST_CASE(a_tied_head_may_be_stored_too_if_it_is_equal) {
+  const bare_program p(test::tiny_gpt2);
+  mc::stores s(p, false);
+  const copied_model copy("gpt2");
+  copy.change_tensors(
+      [](open_file& f) { f.tensors["lm_head.weight"] = f.tensors["transformer.wte.weight"]; });
+  mc::load_model_folder(copy.folder(), p, s);
+  copy.change_tensors([](open_file& f) { f.tensors["lm_head.weight"].bytes[5] ^= 1; });
+  CHECK_REFUSED(mc::load_model_folder(copy.folder(), p, s), exit_code::model,
+                "tensor \"lm_head.weight\" is not equal to");
+}
+
+BOOST_AUTO_TEST_CASE(untied_heads_are_saved_and_loaded) {
+  mc::gpt model = test::tiny_gpt2;
+  model.tied = false;
+  const bare_program untied(model);
+  const bare_program tied(test::tiny_gpt2);
+  mc::stores s(untied, false), t(untied, false), other(tied, false);
+  s.initialise(1);
+  const test::scratch_folder dir;
+  mc::save_model_folder(dir / "m", untied, s);
+  BOOST_TEST(open_file(dir / "m/model.safetensors").tensors.count("lm_head.weight") == 1u);
+  mc::load_model_folder(dir / "m", untied, t);
+  BOOST_TEST((weights(s) == weights(t)));
+  CHECK_REFUSED(mc::load_model_folder(dir / "m", tied, other), exit_code::model,
+                "tie_word_embeddings is false there and true in the program");
+}
+
+/// The fixture with every tensor in another type.
+void convert(open_file& f, mc::storage_type type) {
+  for (auto& [name, t] : f.tensors) {
+    std::string out;
+    for (const float x : f.floats(name)) {
+      const auto append = [&](const auto& y) {
+        out.append(reinterpret_cast<const char*>(&y), sizeof y);
+      };
+      if (type == mc::storage_type::f64) append(static_cast<double>(x));
+      if (type == mc::storage_type::bf16) append(mc::bf16(x).bits);
+      // Halves are truncated by this test; every one that it makes is normal or zero.
+      const auto bits = std::bit_cast<std::uint32_t>(x);
+      const std::uint32_t exponent = (bits >> 23) & 255;
+      const std::uint32_t half =
+          exponent < 113 ? 0 : ((exponent - 112) << 10) | ((bits >> 13) & 1023);
+      if (type == mc::storage_type::f16)
+        append(static_cast<std::uint16_t>(((bits >> 16) & 0x8000) | half));
+    }
+    t.type = type, t.bytes = out;
+  }
+}
+
+BOOST_AUTO_TEST_CASE(weights_are_converted_from_four_types) {
+  const bare_program p(test::tiny_qwen3);
+  mc::stores expected(p, false);
+  mc::load_model_folder(test::fixtures("qwen3") / "model", p, expected);
+  const std::vector<float> whole = weights(expected);
+  for (const auto& [type, bound] :
+       {std::pair{mc::storage_type::f64, 0.0}, std::pair{mc::storage_type::bf16, 0x1p-8},
+        std::pair{mc::storage_type::f16, 0x1p-10}}) {
+    const copied_model copy("qwen3");
+    copy.change_tensors([t = type](open_file& f) { convert(f, t); });
+    mc::stores s(p, true);
+    mc::load_model_folder(copy.folder(), p, s);
+    const std::vector<float> read = weights(s);
+    for (std::size_t i = 0; i < whole.size(); ++i) {
+      const double error = std::abs(static_cast<double>(read[i]) - static_cast<double>(whole[i]));
+      BOOST_REQUIRE(error <=
+                    bound * std::abs(static_cast<double>(whole[i])) + (bound > 0 ? 0x1p-14 : 0));
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(bf16_training_saves_masters_and_inference_its_own_type) {
+  const bare_program p(test::tiny_qwen3, mc::dtype::bf16);
+  const std::filesystem::path original = test::fixtures("qwen3") / "model";
+  const test::scratch_folder dir;
+  mc::stores training(p, true);
+  mc::load_model_folder(original, p, training);
+  mc::save_model_folder(dir / "training", p, training);
+  BOOST_TEST((test::read_text(dir / "training/model.safetensors") ==
+              test::read_text((original / "model.safetensors").string())));
+
+  mc::stores inference(p, false);
+  mc::load_model_folder(original, p, inference);
+  mc::save_model_folder(dir / "inference", p, inference);
+  const open_file whole((original / "model.safetensors").string());
+  open_file rounded = whole;
+  convert(rounded, mc::storage_type::bf16);
+  const open_file saved(dir / "inference/model.safetensors");
+  for (const auto& [name, t] : saved.tensors)
+    BOOST_TEST((t.type == mc::storage_type::bf16 && t.bytes == rounded.tensors.at(name).bytes));
+  BOOST_TEST(json::parse(test::read_text(dir / "inference/config.json")).at("torch_dtype") ==
+             "bfloat16");
+  // Masters hold what the file holds, weights their rounding.
+  BOOST_TEST((std::memcmp(training.weights(), inference.weights(),
+                          static_cast<std::size_t>(p.view().stores->total * 2)) == 0));
+}
+
+BOOST_AUTO_TEST_CASE(double_programs_save_doubles) {
+  const bare_program p(test::tiny_gpt2, mc::dtype::f64);
+  mc::stores s(p, false), t(p, true);
+  s.initialise(3);
+  const test::scratch_folder dir;
+  mc::save_model_folder(dir / "m", p, s);
+  mc::load_model_folder(dir / "m", p, t);
+  BOOST_TEST((std::memcmp(s.weights(), t.weights(), static_cast<std::size_t>(s.total()) * 8) == 0));
+}
+
+BOOST_AUTO_TEST_CASE(a_model_without_biases_is_one_whose_biases_are_zero) {
+  mc::gpt model = test::tiny_gpt2;
+  model.bias = false;
+  const bare_program p(model);
+  const bare_program with(test::tiny_gpt2);
+  mc::stores s(p, false), t(p, false), full(with, false);
+  s.initialise(7);
+  const test::scratch_folder dir;
+  const std::string file = dir / "m/model.safetensors";
+  mc::save_model_folder(dir / "m", p, s);
+  mc::load_model_folder(dir / "m", p, t);
+  BOOST_TEST((weights(s) == weights(t)));
+  // Transformers' model has them all.
+  mc::load_model_folder(dir / "m", with, full);
+  const open_file saved(file);
+  BOOST_TEST(saved.tensors.size() == 28u);
+  int biases = 0;
+  for (const auto& [name, x] : saved.tensors)
+    if (name.ends_with(".bias"))
+      BOOST_TEST((++biases, x.bytes == std::string(x.bytes.size(), '\0')), name);
+  BOOST_TEST(biases == 13);
+
+  open_file bare = saved;
+  std::erase_if(bare.tensors, [](const auto& x) { return x.first.ends_with(".bias"); });
+  bare.write(file);
+  mc::load_model_folder(dir / "m", p, t);
+  BOOST_TEST((weights(s) == weights(t)));
+  CHECK_REFUSED(mc::load_model_folder(dir / "m", with, full), exit_code::model,
+                "bias\" is missing; tiny needs it");
+
+  open_file biased = saved;
+  biased.tensors["transformer.h.1.mlp.c_fc.bias"].bytes.replace(4 * 200, 4,
+                                                                std::string("\0\0\0\x3f", 4));
+  biased.write(file);
+  CHECK_REFUSED(mc::load_model_folder(dir / "m", p, t), exit_code::model,
+                "tensor \"transformer.h.1.mlp.c_fc.bias\" is not zero (element 200 is 0.5)");
+}
+
+BOOST_AUTO_TEST_CASE(padded_rows_are_left_out_and_loaded_as_zero) {
+  bare_program p(test::tiny_qwen3);
+  p.pad_vocabulary(150);
+  mc::stores s(p, true), t(p, true);
+  s.initialise(2);
+  t.initialise(3);
+  for (std::int64_t i = 0; i < t.total(); ++i) t.set_weight(i, 5);
+  const test::scratch_folder dir;
+  mc::save_model_folder(dir / "m", p, s);
+  BOOST_TEST(open_file(dir / "m/model.safetensors").tensors.at("lm_head.weight").shape.front() ==
+             150);
+  BOOST_TEST(json::parse(test::read_text(dir / "m/config.json")).at("vocab_size") == 150);
+  mc::load_model_folder(dir / "m", p, t);
+  mc::for_each_parameter(p, [&](const mc::parameter_ref& r) {
+    for (std::int64_t i = r.offset; i < r.offset + r.count; ++i)
+      BOOST_REQUIRE(t.weight(i) == s.weight(i));
+  });
+}
+
+BOOST_AUTO_TEST_CASE(sliding_windows_are_described) {
+  mc::qwen3 model = test::tiny_qwen3;
+  model.window = 8;
+  const bare_program p(model);
+  const bare_program whole(test::tiny_qwen3);
+  mc::stores s(p, false);
+  const test::scratch_folder dir;
+  mc::save_model_folder(dir / "m", p, s);
+  mc::load_model_folder(dir / "m", p, s);
+  CHECK_REFUSED(mc::load_model_folder(dir / "m", whole, s), exit_code::model,
+                "the attention window of layer 0 is 8 there and none in the program");
+  const copied_model copy("qwen3");
+  CHECK_REFUSED(mc::load_model_folder(copy.folder(), p, s), exit_code::model,
+                "the attention window of layer 0 is none there and 8 in the program");
+  copy.change_config([](json& c) {
+    c["layer_types"] = {"full_attention", "sliding_attention"}, c["sliding_window"] = 8;
+  });
+  CHECK_REFUSED(mc::load_model_folder(copy.folder(), whole, s), exit_code::model,
+                "the attention window of layer 1 is 8 there and none in the program");
+  copy.change_config([](json& c) {
+    c["layer_types"] = {"sliding_attention", "sliding_attention"};
+  });
+  mc::load_model_folder(copy.folder(), p, s);
+}
+
+BOOST_AUTO_TEST_CASE(published_vocabularies_have_their_end_of_text) {
+  mc::gpt model = test::tiny_gpt2;
+  model.layers = 1, model.hidden = 4, model.heads = 1, model.ffn = 4, model.vocabulary = 50257;
+  const bare_program p(model);
+  mc::stores s(p, false);
+  const test::scratch_folder dir;
+  const std::vector<std::pair<std::string, std::string>> extra{{"model-card.safetensors", "text"}};
+  mc::save_model_folder(dir / "m", p, s, extra);
+  BOOST_TEST(json::parse(test::read_text(dir / "m/config.json")).at("eos_token_id") == 50256);
+  BOOST_TEST(json::parse(test::read_text(dir / "m/generation_config.json")).at("eos_token_id") ==
+             50256);
+  BOOST_TEST(test::read_text(dir / "m/model-card.safetensors") == "text");
+}
+
+} // namespace

@@ -1,0 +1,225 @@
+// A tiny GPT-2 and a tiny Qwen3 against what transformers computed for them in fp32: logits, loss,
+// every gradient, and ten steps of AdamW.
+#define BOOST_TEST_MODULE hugging_face
+#include <boost/test/unit_test.hpp>
+
+#include <megacpp/kernel/kernels.hpp>
+#include <megacpp/run/compiled.hpp>
+#include <megacpp/run/session.hpp>
+#include <megacpp/train/model_folder.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <map>
+#include <string>
+#include <vector>
+
+#include <parity/fixtures.hpp>
+
+namespace {
+
+struct gpt2_run {
+  static constexpr auto model = test::tiny_gpt2;
+  static constexpr mc::layout layout{};
+  static constexpr mc::batching batch = test::tiny_batch;
+  using precision = mc::fp32;
+};
+struct qwen3_run {
+  static constexpr auto model = test::tiny_qwen3;
+  static constexpr mc::layout layout{};
+  static constexpr mc::batching batch = test::tiny_batch;
+  using precision = mc::fp32;
+};
+
+template <class Run> const mc::program_view& program() {
+  static const mc::program_view p = mc::compiled_program<Run>("tiny");
+  return p;
+}
+
+template <class T> std::vector<T> read(const mc::safetensors_file& file, const std::string& name) {
+  const mc::tensor_view t = file->at(name);
+  std::vector<T> out(static_cast<std::size_t>(t.elements()));
+  mc::read_values(t, std::span(out));
+  return out;
+}
+
+/// |a - b| / |b| in the Euclidean norm, over elements [first, last).
+double relative(const std::vector<double>& a, const std::vector<double>& b, std::size_t first,
+                std::size_t last) {
+  double difference = 0, norm = 0;
+  for (std::size_t i = first; i < last; ++i) {
+    difference += (a[i] - b[i]) * (a[i] - b[i]);
+    norm += b[i] * b[i];
+  }
+  return std::sqrt(difference / norm);
+}
+double relative(const std::vector<double>& a, const std::vector<double>& b) {
+  return relative(a, b, 0, a.size());
+}
+double relative(double a, double b) { return std::abs(a - b) / std::abs(b); }
+
+/// The largest error of every kind of tensor: names without the layer's number.
+class worst {
+public:
+  void add(std::string name, double error) {
+    const auto digit =
+        std::find_if(name.begin(), name.end(), [](char c) { return c >= '0' && c <= '9'; });
+    if (digit != name.end()) *digit = 'i';
+    double& at = by_name_[name];
+    at = std::max(at, error);
+  }
+  void print(const char* what) const {
+    for (const auto& [name, error] : by_name_)
+      BOOST_TEST_MESSAGE(what << " " << name << ": " << error);
+  }
+
+private:
+  std::map<std::string, double> by_name_;
+};
+
+bool is_key_bias_holder(const std::string& name) { return name.ends_with("attn.c_attn.bias"); }
+
+template <class Run> void check_logits_and_loss(const std::string& family) {
+  mc::cpu device(mc::product_type::automatic, 1);
+  mc::session s(program<Run>(), device, mc::purpose::inference);
+  mc::load_model_folder(test::fixtures(family) / "model", program<Run>(), s.weights());
+  const mc::safetensors_file forward((test::fixtures(family) / "forward.safetensors").string());
+  const auto tokens = read<std::int32_t>(forward, "input_ids"),
+             labels = read<std::int32_t>(forward, "labels");
+  const auto expected = read<double>(forward, "logits");
+  const double loss = read<double>(forward, "loss")[0];
+
+  mc::batch_view batch;
+  batch.tokens = tokens.data(), batch.labels = labels.data();
+  const mc::loss_sum sum = s.evaluate(batch);
+  BOOST_TEST(sum.count == 96.0);
+  BOOST_TEST_MESSAGE(family << " loss: " << std::abs(sum.mean() - loss));
+  BOOST_TEST(std::abs(sum.mean() - loss) <= 1e-5);
+
+  double largest = 0, error = 0;
+  for (const double x : expected) largest = std::max(largest, std::abs(x));
+  const auto rows = static_cast<std::size_t>(test::tiny_batch.sequence),
+             vocabulary = expected.size() / tokens.size();
+  std::vector<float> out(vocabulary);
+  for (std::size_t b = 0; b < 4; ++b)
+    for (std::size_t n = 1; n <= rows; ++n) { // every prefix: its last position's logits
+      s.logits(std::span(tokens).subspan(b * rows, n), reinterpret_cast<std::byte*>(out.data()));
+      for (std::size_t v = 0; v < vocabulary; ++v)
+        error = std::max(error, std::abs(out[v] - expected[(b * rows + n - 1) * vocabulary + v]));
+    }
+  BOOST_TEST_MESSAGE(family << " logits: " << error / largest << " of the largest");
+  BOOST_TEST(error <= 2e-5 * largest);
+}
+
+template <class Run> void check_gradients(const std::string& family) {
+  mc::cpu device(mc::product_type::automatic, 1);
+  mc::session s(program<Run>(), device, mc::purpose::training);
+  mc::load_model_folder(test::fixtures(family) / "model", program<Run>(), s.weights());
+  const mc::safetensors_file forward((test::fixtures(family) / "forward.safetensors").string());
+  const mc::safetensors_file gradients((test::fixtures(family) / "grads.safetensors").string());
+  const auto tokens = read<std::int32_t>(forward, "input_ids"),
+             labels = read<std::int32_t>(forward, "labels");
+  mc::batch_view batch;
+  batch.tokens = tokens.data(), batch.labels = labels.data();
+  s.begin_step();
+  const mc::loss_sum sum = s.train(batch);
+  BOOST_TEST(std::abs(sum.mean() - read<double>(forward, "loss")[0]) <= 1e-5);
+
+  worst errors;
+  std::size_t seen = 0;
+  mc::for_each_hf_tensor(program<Run>(), [&](const mc::hf_tensor& t) {
+    const auto expected = read<double>(gradients, t.name);
+    auto ours = t.values(s.weights().gradients(), s.weights().main_type());
+    for (double& x : ours) x /= sum.count; // main grads are of the summed loss
+    const double error = relative(ours, expected);
+    errors.add(t.name, error);
+    BOOST_TEST(error <= 1e-4, t.name << ": " << error);
+    ++seen;
+  });
+  BOOST_TEST(seen == gradients->size());
+  errors.print("gradient");
+}
+
+template <class Run> void check_ten_steps(const std::string& family) {
+  mc::cpu device(mc::product_type::automatic, 1);
+  mc::session s(program<Run>(), device, mc::purpose::training);
+  mc::load_model_folder(test::fixtures(family) / "model", program<Run>(), s.weights());
+  const mc::json_value train = mc::read_json((test::fixtures(family) / "train.json").string());
+  const auto adamw = train.field<mc::json_value>("adamw");
+  BOOST_TEST(adamw.field<std::string>("decay_on") == "dim >= 2"); // as the registry's flags
+  mc::step_numbers& n = s.numbers();
+  const auto betas = adamw.field<std::vector<double>>("betas");
+  n.beta1 = betas.at(0), n.beta2 = betas.at(1), n.epsilon = adamw.field<double>("eps");
+  n.weight_decay = adamw.field<double>("weight_decay"), n.clip = adamw.field<double>("clip");
+
+  const mc::safetensors_file ids_file((test::fixtures(family) / "train_ids.safetensors").string());
+  const auto ids = read<std::int32_t>(ids_file, "ids");
+  const std::size_t width = 25, per_step = 4 * width;
+  double rates = 0, worst_loss = 0, worst_norm = 0;
+  std::size_t at = 0;
+  for (const auto& step : train.field<std::vector<mc::json_value>>("steps")) {
+    std::vector<std::int32_t> tokens, labels;
+    for (std::size_t b = 0; b < 4; ++b)
+      for (std::size_t i = 0; i + 1 < width; ++i) {
+        tokens.push_back(ids[at * per_step + b * width + i]);
+        labels.push_back(ids[at * per_step + b * width + i + 1]);
+      }
+    ++at;
+    n.learning_rate = step.field<double>("lr");
+    rates += n.learning_rate;
+    mc::batch_view batch;
+    batch.tokens = tokens.data(), batch.labels = labels.data();
+    s.begin_step();
+    const mc::loss_sum sum = s.train(batch);
+    const double norm = s.finish_step(sum.count);
+    const double loss_error = relative(sum.mean(), step.field<double>("loss"));
+    const double norm_error = relative(norm, step.field<double>("grad_norm"));
+    BOOST_TEST(loss_error <= 1e-5, "step " << at << ": loss " << sum.mean());
+    BOOST_TEST(norm_error <= 1e-5, "step " << at << ": gradient norm " << norm);
+    worst_loss = std::max(worst_loss, loss_error), worst_norm = std::max(worst_norm, norm_error);
+  }
+  BOOST_TEST(at == 10u);
+  BOOST_TEST_MESSAGE(family << " losses: " << worst_loss << ", gradient norms: " << worst_norm);
+
+  const mc::safetensors_file after((test::fixtures(family) / "after10.safetensors").string());
+  worst errors;
+  std::size_t seen = 0;
+  mc::for_each_hf_tensor(program<Run>(), [&](const mc::hf_tensor& t) {
+    ++seen;
+    const auto expected = read<double>(after, t.name);
+    const auto ours = t.values(s.weights().weights(), s.weights().type());
+    if (!is_key_bias_holder(t.name)) {
+      const double error = relative(ours, expected);
+      errors.add(t.name, error);
+      BOOST_TEST(error <= 1e-5, t.name << ": " << error);
+      return;
+    }
+    // A key bias adds the same to every score of a query, which softmax does not see: its gradient
+    // is exactly zero, and AdamW scales the rounding that is left to steps. None is much larger
+    // than its learning rate, so their sum is what this part can be held to.
+    const std::size_t third = ours.size() / 3;
+    const double queries = relative(ours, expected, 0, third),
+                 values = relative(ours, expected, 2 * third, 3 * third);
+    errors.add(t.name + " (query)", queries), errors.add(t.name + " (value)", values);
+    BOOST_TEST(queries <= 1e-5, t.name << " (query): " << queries);
+    BOOST_TEST(values <= 1e-5, t.name << " (value): " << values);
+    double keys = 0;
+    for (std::size_t i = third; i < 2 * third; ++i)
+      keys = std::max(keys, std::abs(ours[i] - expected[i]));
+    BOOST_TEST_MESSAGE(t.name << " (key): " << keys << " of a sum of learning rates of " << rates);
+    BOOST_TEST(keys <= rates, t.name << " (key): " << keys);
+  });
+  BOOST_TEST(seen == after->size());
+  errors.print("weight after ten steps");
+}
+
+} // namespace
+
+BOOST_AUTO_TEST_CASE(gpt2_logits_and_loss) { check_logits_and_loss<gpt2_run>("gpt2"); }
+BOOST_AUTO_TEST_CASE(gpt2_gradients) { check_gradients<gpt2_run>("gpt2"); }
+BOOST_AUTO_TEST_CASE(gpt2_ten_steps) { check_ten_steps<gpt2_run>("gpt2"); }
+BOOST_AUTO_TEST_CASE(qwen3_logits_and_loss) { check_logits_and_loss<qwen3_run>("qwen3"); }
+BOOST_AUTO_TEST_CASE(qwen3_gradients) { check_gradients<qwen3_run>("qwen3"); }
+BOOST_AUTO_TEST_CASE(qwen3_ten_steps) { check_ten_steps<qwen3_run>("qwen3"); }

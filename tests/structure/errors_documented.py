@@ -1,0 +1,60 @@
+#!/usr/bin/env python3
+"""Every MEGA- code and every exit code stands in docs/errors.md, and nothing else does; the compiler
+(run/report.hpp) says of each code what describe and the interpreter say (graph/fault.hpp).
+
+    errors_documented.py ROOT
+"""
+
+import re
+import sys
+from pathlib import Path
+
+
+LITERALS = r'((?:"(?:[^"\\]|\\.)*"\s*)+)'
+
+
+def sentences(text, before, after):
+    """Sentence by code: adjacent literals between the two patterns, joined."""
+    return {code: "".join(re.findall(r'"((?:[^"\\]|\\.)*)"', literals))
+            for code, literals in re.findall(before + LITERALS + after, text)}
+
+
+def main():
+    root = Path(sys.argv[1])
+    document = (root / "docs" / "errors.md").read_text(encoding="utf-8")
+    faults = (root / "include/megacpp/graph/fault.hpp").read_text(encoding="utf-8")
+    exits = (root / "include/megacpp/exec/error.hpp").read_text(encoding="utf-8")
+
+    report = (root / "include/megacpp/run/report.hpp").read_text(encoding="utf-8")
+
+    at_run_time = sentences(faults, r"case fault::(\w+):\s*return\s*", ";")
+    at_compile_time = sentences(report, r"static_assert\(\s*Code != fault::(\w+),\s*", r"\)")
+    in_code = {f"MEGA-{code}" for code in re.findall(r"^\s+([PSCMB]\d{3})\b", faults, re.MULTILINE)}
+    in_document = re.findall(r"^### (MEGA-[PSCMB]\d{3})$", document, re.MULTILINE)
+    numbered = set(re.findall(r"^\s+(\w+) = (\d+),", exits, re.MULTILINE))
+    listed = {(name, number) for number, name in
+              re.findall(r"^\| (\d+) \| (\w+) \|", document, re.MULTILINE)}
+
+    problems = [f"{code}: no section in docs/errors.md" for code in sorted(in_code - set(in_document))]
+    problems += [f"{code}: in docs/errors.md, but no fault" for code in sorted(set(in_document) - in_code)]
+    problems += [f"{code}: twice in docs/errors.md" for code in sorted(set(in_document))
+                 if in_document.count(code) > 1]
+    problems += [f"exit code {name} = {number}: in one place only"
+                 for name, number in sorted(numbered ^ listed)]
+    for code in sorted(in_code):
+        said = at_run_time.get(code[5:])
+        if not said:
+            problems.append(f"{code}: no sentence in graph/fault.hpp")
+        elif at_compile_time.get(code[5:]) != f"{code} {said}":
+            problems.append(f"{code}: run/report.hpp says '{at_compile_time.get(code[5:])}', "
+                            f"graph/fault.hpp '{said}'")
+    if not in_code or not numbered:
+        problems.append("no codes found in the headers")
+    for problem in problems:
+        print(problem)
+    print(f"{len(in_code)} codes and {len(numbered)} exit codes, {len(problems)} problems")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

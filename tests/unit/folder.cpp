@@ -1,0 +1,367 @@
+// Model folders: what is read stays beneath the folder; what is written appears complete or not at
+// all, under failing system calls, full disks and kill -9.
+#define BOOST_TEST_MODULE folder
+#include <boost/test/unit_test.hpp>
+
+#include <megacpp/checkpoint/folder.hpp>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <cstddef>
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <linux/audit.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/mount.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <scratch.hpp>
+
+namespace {
+
+namespace fs = std::filesystem;
+using mc::exit_code;
+using test::read_text;
+using test::scratch_folder;
+using test::write_text;
+
+/// Saves a model whose two files say `version`, the weights `size` times.
+void save(const std::string& target, const std::string& version, std::size_t size = 1000) {
+  mc::folder_writer folder(target);
+  folder.write("config.json", version);
+  folder.write("model.safetensors", [&](const mc::byte_sink& sink) {
+    for (std::size_t i = 0; i < size; ++i) sink(std::as_bytes(std::span(version)));
+  });
+  folder.commit();
+}
+
+/// True if the folder is a complete model of one version.
+bool is_whole(const std::string& target, const std::string& version, std::size_t size = 1000) {
+  std::string weights;
+  for (std::size_t i = 0; i < size; ++i) weights += version;
+  return read_text(target + "/config.json") == version &&
+         read_text(target + "/model.safetensors") == weights;
+}
+
+std::vector<std::string> names_in(const fs::path& folder) {
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(folder)) names.push_back(entry.path().filename());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+std::size_t entries_in(const fs::path& folder) { return names_in(folder).size(); }
+
+/// Runs f in a child process. Returns its exit status as wait() tells it.
+int in_child(const std::function<int()>& f) {
+  const pid_t child = ::fork();
+  if (child == 0) ::_exit(f());
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  return status;
+}
+
+/// From here on the system call fails with the error in this process. False if that cannot be
+/// arranged.
+bool make_fail(long call, int error_number) {
+  sock_filter code[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, static_cast<unsigned>(call), 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | static_cast<unsigned>(error_number)),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  const sock_fprog program{4, code};
+  return ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
+         ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
+}
+
+BOOST_AUTO_TEST_CASE(a_folder_appears_and_is_replaced) {
+  const scratch_folder dir;
+  const std::string target = dir / "runs/one/model/"; // parents are made, the slash does not matter
+  save(target, "first");
+  BOOST_TEST(is_whole(target, "first"));
+  save(target, "second");
+  BOOST_TEST(is_whole(target, "second"));
+  BOOST_TEST(entries_in(dir / "runs/one") == 1u);
+  fs::create_directory(dir / "empty");
+  save(dir / "empty", "third");
+  BOOST_TEST(is_whole(dir / "empty", "third"));
+  fs::create_directory_symlink(dir / "empty", dir / "latest");
+  save(dir / "latest", "fourth");
+  BOOST_TEST(fs::is_symlink(dir / "latest"));
+  BOOST_TEST(is_whole(dir / "empty", "fourth"));
+}
+
+BOOST_AUTO_TEST_CASE(nothing_appears_without_commit) {
+  const scratch_folder dir;
+  save(dir / "model", "old");
+  {
+    mc::folder_writer folder(dir / "model");
+    folder.write("config.json", "new");
+  }
+  BOOST_CHECK_THROW(
+      [&] {
+        mc::folder_writer folder(dir / "model");
+        folder.write("config.json",
+                     [](const mc::byte_sink&) { throw std::runtime_error("out of memory"); });
+      }(),
+      std::runtime_error);
+  mc::folder_writer::check_target(dir / "model");
+  mc::folder_writer::check_target(dir / "other");
+  BOOST_TEST(is_whole(dir / "model", "old"));
+  BOOST_TEST(entries_in(dir.path()) == 1u);
+}
+
+BOOST_AUTO_TEST_CASE(what_is_not_a_model_folder_is_never_replaced) {
+  const scratch_folder dir;
+  const auto refused = [&](const std::string& name, std::string_view why) {
+    const auto before =
+        fs::is_directory(dir / name) ? names_in(dir / name) : std::vector<std::string>{};
+    CHECK_REFUSED(save(dir / name, "new"), exit_code::output, why);
+    CHECK_REFUSED(mc::folder_writer::check_target(dir / name), exit_code::output,
+                  "choose another folder");
+    BOOST_TEST((!fs::is_directory(dir / name) || names_in(dir / name) == before));
+  };
+  write_text(dir / "file", "x");
+  refused("file", "is not a folder");
+  fs::create_directory(dir / "thesis");
+  write_text(dir / "thesis/chapter.tex", "x");
+  refused("thesis", "holds chapter.tex");
+  save(dir / "notes", "old");
+  write_text(dir / "notes/notes.txt", "x");
+  refused("notes", "holds notes.txt");
+  save(dir / "nested", "old");
+  fs::create_directory(dir / "nested/model.safetensors.d");
+  refused("nested", "holds model.safetensors.d");
+  fs::create_directory(dir / "unmarked");
+  write_text(dir / "unmarked/model.safetensors", "x");
+  refused("unmarked", "no config.json");
+  save(dir / "linked", "old");
+  fs::remove(dir / "linked/config.json");
+  fs::create_symlink(dir / "file", dir / "linked/config.json");
+  refused("linked", "holds config.json");
+  CHECK_REFUSED(save("", "new"), exit_code::output, "empty name");
+  CHECK_REFUSED(save("/", "new"), exit_code::output, "name a new one");
+  CHECK_REFUSED(save("/proc", "new"), exit_code::output, "mount point");
+  CHECK_REFUSED(save(dir / "file/model", "new"), exit_code::output, "cannot");
+  // What appears during a run is respected too.
+  mc::folder_writer folder(dir / "late");
+  folder.write("config.json", "new");
+  fs::create_directory(dir / "late");
+  write_text(dir / "late/diary", "x");
+  CHECK_REFUSED(folder.commit(), exit_code::output, "holds diary");
+  BOOST_TEST(read_text(dir / "late/diary") == "x");
+}
+
+BOOST_AUTO_TEST_CASE(only_plain_names_are_opened_and_links_are_not_followed) {
+  const scratch_folder dir;
+  save(dir / "model", "v");
+  write_text(dir / "secret", "s");
+  const mc::model_folder folder(dir / "model");
+  BOOST_TEST(folder.open("config.json").size() == 1u);
+  BOOST_TEST(folder.contains("config.json"));
+  BOOST_TEST(!folder.contains("../secret"));
+  for (const char* name : {"../secret", "/etc/passwd", "", ".", "..", "a/b"})
+    CHECK_REFUSED(folder.open(name), exit_code::model, "not a plain file name");
+  fs::create_symlink(dir / "secret", dir / "model/link");
+  CHECK_REFUSED(folder.open("link"), exit_code::model, "symbolic link");
+  CHECK_REFUSED(folder.open("none"), exit_code::model, "has no file none");
+  fs::create_directory(dir / "model/sub");
+  CHECK_REFUSED(folder.open("sub"), exit_code::model, "is a directory");
+  CHECK_REFUSED(mc::model_folder(dir / "none"), exit_code::model, "does not exist");
+  CHECK_REFUSED(mc::model_folder(dir / "secret"), exit_code::model, "is not a folder");
+  mc::folder_writer writer(dir / "other");
+  CHECK_REFUSED(writer.write("../secret", "x"), exit_code::internal, "not a plain file name");
+  BOOST_TEST(read_text(dir / "secret") == "s");
+}
+
+BOOST_AUTO_TEST_CASE(a_failing_system_call_leaves_the_old_folder_and_nothing_else) {
+  struct fault {
+    long call;
+    int error_number;
+    std::string_view says;
+  };
+  const std::vector<fault> faults{
+      {SYS_mkdirat, EROFS, "cannot create"},  {SYS_mkdirat, EACCES, "Permission denied"},
+      {SYS_write, ENOSPC, "free some space"}, {SYS_write, EIO, "cannot write"},
+      {SYS_write, EDQUOT, "free some space"}, {SYS_fsync, EIO, "cannot make durable"},
+      {SYS_fsync, ENOSPC, "free some space"}, {SYS_renameat2, EACCES, "cannot rename"},
+      {SYS_renameat2, EIO, "cannot rename"},
+  };
+  for (const bool existing : {true, false})
+    for (const fault& f : faults) {
+      const scratch_folder dir;
+      if (existing) save(dir / "model", "old");
+      const int status = in_child([&] {
+        if (!make_fail(f.call, f.error_number)) return 77;
+        const auto refused = test::refusal_of([&] { save(dir / "model", "new"); });
+        return !refused                             ? 1
+               : refused->code != exit_code::output ? 2
+               : !refused->says(f.says)             ? 3
+                                                    : 0;
+      });
+      if (WEXITSTATUS(status) == 77) {
+        BOOST_TEST_MESSAGE("skipped: seccomp is not available");
+        return;
+      }
+      BOOST_TEST_CONTEXT("call " << f.call << " error " << f.error_number << " existing "
+                                 << existing) {
+        BOOST_TEST(status == 0);
+        BOOST_TEST(entries_in(dir.path()) == (existing ? 1u : 0u));
+        if (existing) BOOST_TEST(is_whole(dir / "model", "old"));
+      }
+    }
+}
+
+BOOST_AUTO_TEST_CASE(without_an_exchange_the_old_folder_is_moved_aside_and_back) {
+  // A file system without renameat2's flags.
+  for (const bool existing : {true, false}) {
+    const scratch_folder dir;
+    if (existing) save(dir / "model", "old");
+    const int status = in_child([&] {
+      if (!make_fail(SYS_renameat2, EINVAL)) return 77;
+      save(dir / "model", "new");
+      return 0;
+    });
+    if (WEXITSTATUS(status) == 77) {
+      BOOST_TEST_MESSAGE("skipped: seccomp is not available");
+      return;
+    }
+    BOOST_TEST(status == 0);
+    BOOST_TEST(is_whole(dir / "model", "new"));
+    BOOST_TEST(entries_in(dir.path()) == 1u);
+  }
+  const scratch_folder dir;
+  save(dir / "model", "old");
+  const int status = in_child([&] {
+    if (!make_fail(SYS_renameat2, EINVAL)) return 77;
+    mc::folder_writer folder(dir / "model");
+    folder.write("config.json", "new");
+    if (!make_fail(SYS_renameat, EIO)) return 77;
+    return test::refusal_of([&] { folder.commit(); })->code == exit_code::output ? 0 : 1;
+  });
+  BOOST_TEST(status == 0);
+  BOOST_TEST(is_whole(dir / "model", "old"));
+  BOOST_TEST(entries_in(dir.path()) == 1u);
+}
+
+BOOST_AUTO_TEST_CASE(a_file_size_limit_is_an_error) {
+  const scratch_folder dir;
+  save(dir / "model", "old");
+  const int status = in_child([&] {
+    std::signal(SIGXFSZ, SIG_IGN);
+    const rlimit limit{1 << 20, 1 << 20};
+    if (::setrlimit(RLIMIT_FSIZE, &limit) != 0) return 77;
+    const auto refused = test::refusal_of([&] { save(dir / "model", std::string(4096, 'n')); });
+    return refused && refused->says("File too large") ? 0 : 1;
+  });
+  BOOST_TEST(status == 0);
+  BOOST_TEST(is_whole(dir / "model", "old"));
+  BOOST_TEST(entries_in(dir.path()) == 1u);
+}
+
+BOOST_AUTO_TEST_CASE(a_full_disk_is_foreseen_or_survived) {
+  const scratch_folder dir;
+  fs::create_directory(dir / "disk");
+  if (::mount("none", (dir / "disk").c_str(), "tmpfs", 0, "size=1m") != 0) {
+    BOOST_TEST_MESSAGE("skipped: a small file system cannot be mounted here");
+    return;
+  }
+  const struct unmounted {
+    std::string path;
+    ~unmounted() { ::umount2(path.c_str(), MNT_DETACH); }
+  } at_the_end{dir / "disk"};
+  const std::string target = dir / "disk/model";
+  save(target, "old");
+  {
+    mc::folder_writer folder(target);
+    folder.require_space(100'000);
+    CHECK_REFUSED(folder.require_space(2'000'000), exit_code::output, "needs 2000000 bytes");
+  }
+  CHECK_REFUSED(save(target, std::string(4096, 'n')), exit_code::output, "No space left on device");
+  BOOST_TEST(is_whole(target, "old"));
+  BOOST_TEST(entries_in(dir / "disk") == 1u);
+  CHECK_REFUSED(save(dir / "disk", "new"), exit_code::output, "mount point");
+  save(target, "new");
+  BOOST_TEST(is_whole(target, "new"));
+}
+
+BOOST_AUTO_TEST_CASE(a_folder_without_permission_is_refused) {
+  const scratch_folder dir;
+  BOOST_REQUIRE(::chmod(dir.path().c_str(), 0555) == 0);
+  {
+    const test::unprivileged nobody;
+    CHECK_REFUSED(mc::folder_writer::check_target(dir / "model"), exit_code::output,
+                  "Permission denied");
+  }
+  ::chmod(dir.path().c_str(), 0755);
+}
+
+BOOST_AUTO_TEST_CASE(what_a_killed_run_left_is_tidied) {
+  const scratch_folder dir;
+  save(dir / "model", "good");
+  fs::create_directory(dir / "model.tmp-1");
+  write_text(dir / "model.tmp-1/model.safetensors", "half");
+  fs::create_directory(dir /
+                       ("model.tmp-" + std::to_string(::getpid()))); // of a former process like us
+  {
+    // One that is being written now, by a live process, stays.
+    mc::folder_writer live(dir / "model");
+    live.write("config.json", "live");
+    save(dir / "model", "newer");
+    BOOST_TEST(entries_in(dir.path()) == 2u);
+    live.commit();
+  }
+  BOOST_TEST(names_in(dir.path()) == (std::vector<std::string>{"model"}),
+             boost::test_tools::per_element());
+  BOOST_TEST(read_text(dir / "model/config.json") == "live");
+  // A crash between the two renames of a file system without exchange.
+  fs::rename(dir / "model", dir / "model.old-4711");
+  mc::folder_writer::check_target(dir / "model");
+  BOOST_TEST(read_text(dir / "model/config.json") == "live");
+}
+
+BOOST_AUTO_TEST_CASE(killed_at_any_moment_there_is_always_a_whole_model) {
+  const scratch_folder dir;
+  const std::string target = dir / "model";
+  save(target, "0");
+  const auto begin = std::chrono::steady_clock::now();
+  for (int i = 0; i < 5; ++i) save(target, "0");
+  const double one_save =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() / 5;
+  constexpr int trials = 100;
+  int saved = 0;
+  for (int trial = 0; trial < trials; ++trial) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      for (int i = 1;; ++i) save(target, std::to_string(1 + i % 9));
+    }
+    // From before the first save to within the fourth.
+    std::this_thread::sleep_for(std::chrono::duration<double>(4 * one_save * trial / trials));
+    ::kill(child, SIGKILL);
+    int status = 0;
+    ::waitpid(child, &status, 0);
+    BOOST_REQUIRE(WIFSIGNALED(status));
+    BOOST_REQUIRE(WTERMSIG(status) == SIGKILL);
+    const std::string version = read_text(target + "/config.json");
+    BOOST_REQUIRE(version.size() == 1);
+    BOOST_REQUIRE(is_whole(target, version));
+    saved += version != "0";
+  }
+  BOOST_TEST(saved > 0);
+  save(target, "last");
+  BOOST_TEST(is_whole(target, "last"));
+  BOOST_TEST(entries_in(dir.path()) == 1u);
+}
+
+} // namespace

@@ -1,0 +1,311 @@
+// What a run shows and records: the progress line, metrics, the loss curve, memory, numbers for
+// people.
+#define BOOST_TEST_MODULE observe
+#include <boost/test/unit_test.hpp>
+
+#include <megacpp/observe/clock.hpp>
+#include <megacpp/observe/curve.hpp>
+#include <megacpp/observe/memory.hpp>
+#include <megacpp/observe/metrics.hpp>
+#include <megacpp/observe/progress.hpp>
+#include <megacpp/observe/text.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <limits>
+#include <new>
+#include <string>
+#include <vector>
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <nlohmann/json.hpp>
+
+#include <scratch.hpp>
+
+namespace {
+long allocations = 0;
+}
+// Not inlined: g++ would pair the library's own new with the free seen here, and warn.
+[[gnu::noinline]] void* operator new(std::size_t n) {
+  ++allocations;
+  if (void* p = std::malloc(n ? n : 1)) return p;
+  throw std::bad_alloc();
+}
+[[gnu::noinline]] void operator delete(void* p) noexcept { std::free(p); }
+[[gnu::noinline]] void operator delete(void* p, std::size_t) noexcept { std::free(p); }
+
+namespace {
+
+using mc::exit_code;
+
+const mc::step_report report{.step = 100,
+                             .steps = 2000,
+                             .loss = 2.34512,
+                             .lr = 1e-3,
+                             .grad_norm = 0.8124,
+                             .tokens_per_second = 12345,
+                             .ceiling_share = 0.451,
+                             .memory = 327155712,
+                             .seconds_left = 80};
+
+BOOST_AUTO_TEST_CASE(numbers_read_as_people_write_them) {
+  BOOST_TEST(mc::duration_text(0.04).view() == "0.0 s");
+  BOOST_TEST(mc::duration_text(9.94).view() == "9.9 s");
+  BOOST_TEST(mc::duration_text(9.96).view() == "10 s");
+  BOOST_TEST(mc::duration_text(59.6).view() == "1m 00s");
+  BOOST_TEST(mc::duration_text(185).view() == "3m 05s");
+  BOOST_TEST(mc::duration_text(3599.7).view() == "1h 00m");
+  BOOST_TEST(mc::duration_text(2 * 3600 + 7 * 60).view() == "2h 07m");
+  BOOST_TEST(mc::duration_text(86400 * 3 + 4 * 3600).view() == "3d 04h");
+  for (const double unknown : {-1.0, std::nan(""), HUGE_VAL})
+    BOOST_TEST(mc::duration_text(unknown).view() == "?");
+  BOOST_TEST(mc::bytes_text(0).view() == "0 B");
+  BOOST_TEST(mc::bytes_text(1023).view() == "1023 B");
+  BOOST_TEST(mc::bytes_text(1024).view() == "1.00 KiB");
+  BOOST_TEST(mc::bytes_text(1024 * 1024 - 1).view() == "1.00 MiB");
+  BOOST_TEST(mc::bytes_text(44ull << 20).view() == "44.0 MiB");
+  BOOST_TEST(mc::bytes_text(139ull << 30).view() == "139 GiB");
+  BOOST_TEST(mc::bytes_text(~0ull).view() == "16.0 EiB");
+  BOOST_TEST(mc::count_text(0).view() == "0");
+  BOOST_TEST(mc::count_text(950).view() == "950");
+  BOOST_TEST(mc::count_text(12345).view() == "12.3k");
+  BOOST_TEST(mc::count_text(999'600).view() == "1.00M");
+  BOOST_TEST(mc::count_text(124'439'808).view() == "124M");
+  BOOST_TEST(mc::count_text(1.0081e12).view() == "1.01T");
+  BOOST_TEST(mc::count_text(-2500).view() == "-2.50k");
+  BOOST_TEST(mc::count_text(0.5).view() == "0.50");
+}
+
+BOOST_AUTO_TEST_CASE(the_progress_line_is_stable_and_searchable) {
+  const std::string line(mc::progress_line(report).view());
+  BOOST_TEST(
+      line ==
+      "step 100/2000 | loss: 2.3451 | lr: 1.000e-03 | grad norm: 0.812 | 12.3k tokens/s | 45% of "
+      "product ceiling | 312 MiB | ETA 1m 20s");
+  const auto at = line.find("loss: ");
+  BOOST_REQUIRE(at != std::string::npos);
+  BOOST_TEST(std::stod(line.substr(at + 6)) == 2.3451);
+  mc::step_report bare = report;
+  bare.ceiling_share = 0;
+  bare.memory = 0;
+  bare.seconds_left = std::nan("");
+  BOOST_TEST(mc::progress_line(bare).view() ==
+             "step 100/2000 | loss: 2.3451 | lr: 1.000e-03 | grad norm: 0.812 | 12.3k tokens/s");
+  bare.loss = HUGE_VAL;
+  bare.grad_norm = 1e300; // longer than the line: cut, not overrun
+  BOOST_TEST(mc::progress_line(bare).view().size() <= 256u);
+}
+
+std::string shown(bool terminal, std::int64_t interval, std::int64_t steps, bool note) {
+  int ends[2];
+  BOOST_REQUIRE(::pipe(ends) == 0);
+  {
+    mc::progress line(interval, ends[1], terminal);
+    mc::step_report r = report;
+    r.steps = steps;
+    const long before = allocations;
+    for (r.step = 1; r.step <= steps; ++r.step) {
+      line.show(r);
+      if (note && r.step == 1) line.note("validation loss: 1.234");
+    }
+    BOOST_TEST(allocations == before);
+  }
+  ::close(ends[1]);
+  std::string text(1 << 16, '\0');
+  const auto n = ::read(ends[0], text.data(), text.size());
+  ::close(ends[0]);
+  text.resize(n > 0 ? static_cast<std::size_t>(n) : 0);
+  return text;
+}
+
+BOOST_AUTO_TEST_CASE(a_log_gets_plain_lines_and_a_terminal_one_live_line) {
+  const std::string log = shown(false, 10, 25, false);
+  BOOST_TEST(std::count(log.begin(), log.end(), '\n') == 3); // steps 10, 20, 25
+  BOOST_TEST(log.find('\r') == std::string::npos);
+  BOOST_TEST(log.find('\x1b') == std::string::npos);
+  BOOST_TEST(log.rfind("step 25/25 | loss: 2.3451") != std::string::npos);
+  const std::string live = shown(true, 10, 25, true);
+  BOOST_TEST(live.find("step 1/25") != std::string::npos);
+  BOOST_TEST(live.find("step 25/25") != std::string::npos);
+  BOOST_TEST(live.find("\r\x1b[Kvalidation loss: 1.234\n\rstep 1/25") != std::string::npos);
+  BOOST_TEST(std::count(live.begin(), live.end(), '\n') == 2); // the note's and the last
+  BOOST_TEST(live.back() == '\n');
+  // A rewritten line must fit in one row of 80 columns.
+  for (std::size_t at = 0; (at = live.find('\r', at)) != std::string::npos; ++at)
+    BOOST_TEST(live.find_first_of("\x1b\r\n", at + 1) - at - 1 <= 79u);
+}
+
+BOOST_AUTO_TEST_CASE(the_time_left_is_that_of_the_steps_after_the_first) {
+  mc::time_left left;
+  BOOST_TEST(std::isnan(left.after(1, 101, 1000)));
+  BOOST_TEST(left.after(2, 101, 1002) == 198);
+  BOOST_TEST(left.after(51, 101, 1100) == 100);
+  BOOST_TEST(left.after(101, 101, 1200) == 0);
+}
+
+BOOST_AUTO_TEST_CASE(metrics_are_json_lines_on_disk_at_once) {
+  const test::scratch_folder dir;
+  mc::metrics_file file(dir / "metrics.jsonl");
+  file.write({{"step", 1}, {"loss", 2.5f}, {"lr", 1e-3}, {"text", "a\"b\\c\n"}});
+  auto line = nlohmann::json::parse(test::read_text(dir / "metrics.jsonl"));
+  BOOST_TEST(line["step"] == 1);
+  BOOST_TEST(line["loss"] == 2.5);
+  BOOST_TEST(line["lr"] == 1e-3);
+  BOOST_TEST(line["text"] == "a\"b\\c\n");
+  const float third = 1.0f / 3;
+  file.write(
+      {{"a", third}, {"b", 1.0 / 3}, {"c", std::numeric_limits<std::int64_t>::min()}, {"d", 1e22}});
+  file.write({{"x", std::nan("")}, {"y", HUGE_VAL}, {"z", -HUGE_VALF}});
+  const std::string text = test::read_text(dir / "metrics.jsonl");
+  const auto second = text.find('\n') + 1, third_line = text.find('\n', second) + 1;
+  line = nlohmann::json::parse(text.substr(second, third_line - second));
+  BOOST_TEST(static_cast<float>(line["a"].get<double>()) == third);
+  BOOST_TEST(line["b"].get<double>() == 1.0 / 3);
+  BOOST_TEST(line["c"].get<std::int64_t>() == std::numeric_limits<std::int64_t>::min());
+  BOOST_TEST(line["d"].get<double>() == 1e22);
+  BOOST_TEST(text.substr(third_line) == "{\"x\":\"nan\",\"y\":\"inf\",\"z\":\"-inf\"}\n");
+  const long before = allocations;
+  for (int i = 0; i < 100; ++i)
+    file.write({{"step", i}, {"loss", 0.1 * i}, {"tokens_per_second", 1e5 / (i + 1)}});
+  BOOST_TEST(allocations == before);
+  mc::metrics_file(dir / "metrics.jsonl", true).write({{"step", -1}});
+  BOOST_TEST(test::read_text(dir / "metrics.jsonl").ends_with("}\n{\"step\":-1}\n"));
+  mc::metrics_file(dir / "metrics.jsonl").write({{"step", 0}});
+  BOOST_TEST(test::read_text(dir / "metrics.jsonl") == "{\"step\":0}\n");
+}
+
+BOOST_AUTO_TEST_CASE(metrics_that_cannot_be_written_are_an_error) {
+  const test::scratch_folder dir;
+  CHECK_REFUSED(mc::metrics_file(dir / "none/metrics.jsonl"), exit_code::output,
+                "cannot create the metrics file");
+  CHECK_REFUSED(mc::metrics_file(dir.path().string()), exit_code::output, "Is a directory");
+  mc::metrics_file full("/dev/full", true);
+  CHECK_REFUSED(full.write({{"step", 1}}), exit_code::output, "No space left on device");
+}
+
+BOOST_AUTO_TEST_CASE(ticks_are_round_numbers_within_the_axis) {
+  BOOST_TEST(mc::axis_ticks(0, 2000, 8) == (std::vector<double>{0, 500, 1000, 1500, 2000}),
+             boost::test_tools::per_element());
+  BOOST_TEST(mc::axis_ticks(3, 3, 8) == (std::vector<double>{3}), boost::test_tools::per_element());
+  for (const double low : {-7.3, 0.0, 1e-9, 1.23, 4e11})
+    for (const double length : {1e-6, 0.37, 1.0, 999.0, 1e9})
+      for (const int wanted : {2, 5, 8}) {
+        const double high = low + length;
+        if (length < 1e-9 * std::fabs(low)) continue; // below the resolution of the values
+        const auto ticks = mc::axis_ticks(low, high, wanted);
+        BOOST_REQUIRE(!ticks.empty());
+        BOOST_TEST(ticks.size() <= static_cast<std::size_t>(wanted) + 1);
+        for (const double t : ticks) {
+          BOOST_TEST(t >= low - 1e-6 * length);
+          BOOST_TEST(t <= high + 1e-6 * length);
+        }
+      }
+}
+
+/// Requires that every element is closed in order: what an XML parser asks before all else.
+void check_nesting(const std::string& svg) {
+  std::vector<std::string> open;
+  for (std::size_t at = svg.find('<'); at != std::string::npos; at = svg.find('<', at + 1)) {
+    const std::size_t end = svg.find('>', at);
+    BOOST_REQUIRE(end != std::string::npos);
+    BOOST_REQUIRE(svg.find('<', at + 1) > end);
+    const bool closes = svg[at + 1] == '/', empty = svg[end - 1] == '/';
+    const std::size_t first = at + (closes ? 2 : 1);
+    const std::string name = svg.substr(first, svg.find_first_of(" />", first) - first);
+    BOOST_REQUIRE(!name.empty());
+    BOOST_REQUIRE(std::count(&svg[at], &svg[end], '"') % 2 == 0);
+    if (closes) {
+      BOOST_REQUIRE(!open.empty());
+      BOOST_REQUIRE(open.back() == name);
+      open.pop_back();
+    } else if (!empty) {
+      open.push_back(name);
+    }
+  }
+  BOOST_TEST(open.empty());
+}
+
+std::size_t occurrences(const std::string& text, const std::string& part) {
+  std::size_t n = 0;
+  for (std::size_t at = 0; (at = text.find(part, at)) != std::string::npos; ++at) ++n;
+  return n;
+}
+
+/// The d attribute of the line of a series.
+std::string path_of(const std::string& svg, const std::string& series) {
+  const std::string head = "<path class=\"" + series + " line\" d=\"";
+  const auto at = svg.find(head);
+  BOOST_REQUIRE(at != std::string::npos);
+  return svg.substr(at + head.size(), svg.find('"', at + head.size()) - at - head.size());
+}
+
+BOOST_AUTO_TEST_CASE(the_curve_is_a_picture_of_its_points) {
+  std::vector<mc::curve_point> train, valid;
+  for (int i = 1; i <= 2000; ++i) train.push_back({1.0 * i, 5.5 / std::sqrt(i) + 1.3});
+  for (int i = 100; i <= 2000; i += 100) valid.push_back({1.0 * i, 5.5 / std::sqrt(i) + 1.4});
+  mc::curve_options options;
+  options.title = "char <gpt> & \"co\"";
+  const std::string svg = mc::loss_curve(train, valid, options);
+  check_nesting(svg);
+  BOOST_TEST(svg == mc::loss_curve(train, valid, options));
+  BOOST_TEST(occurrences(svg, "<circle") == valid.size());
+  BOOST_TEST(occurrences(svg, "<path class=\"train line\"") == 1u);
+  BOOST_TEST(occurrences(svg, "char &lt;gpt&gt; &amp; &quot;co&quot;") == 3u);
+  for (const char* part : {">step<", ">loss (nats per token)<", ">training<", ">validation<",
+                           ">2000<", ">500<", "prefers-color-scheme:dark"})
+    BOOST_TEST(occurrences(svg, part) == 1u, part);
+  BOOST_TEST(svg.size() < 60'000u);
+  BOOST_TEST(occurrences(svg, "nan") == 0u);
+
+  // A line falls on the page as the loss falls: pixel y grows.
+  const std::string line = path_of(svg, "train"); // M72.0 y...
+  BOOST_TEST(line.substr(0, 6) == "M72.0 ");
+  BOOST_TEST(std::stod(line.substr(6)) < 80);
+  BOOST_TEST(std::stod(line.substr(line.rfind(' '))) > 350);
+}
+
+BOOST_AUTO_TEST_CASE(curves_of_few_many_or_broken_points_are_drawn) {
+  using points = std::vector<mc::curve_point>;
+  check_nesting(mc::loss_curve({}, {}));
+  const std::string one = mc::loss_curve(points{{1, 2.5}}, {});
+  check_nesting(one);
+  BOOST_TEST(occurrences(one, "<circle") == 1u);
+  const std::string gap =
+      mc::loss_curve(points{{1, 2}, {2, 3}, {3, std::nan("")}, {4, 2}, {5, HUGE_VAL}, {6, 1}}, {});
+  check_nesting(gap);
+  BOOST_TEST(occurrences(gap, "nan") + occurrences(gap, "inf") == 0u);
+  BOOST_TEST(occurrences(path_of(gap, "train"), "M") == 3u);
+  points many;
+  for (int i = 0; i < 300'000; ++i) many.push_back({1.0 * i, i == 123'456 ? 9.0 : 2.0});
+  const std::string svg = mc::loss_curve(many, {});
+  BOOST_TEST(svg.size() < 60'000u);
+  BOOST_TEST(occurrences(svg, ">8<") == 1u); // the spike's axis
+  const std::string line = path_of(svg, "train");
+  double top = 1e9; // of all points: their y follows the blank
+  for (auto at = line.find(' '); at != std::string::npos; at = line.find(' ', at + 1))
+    top = std::min(top, std::stod(line.substr(at + 1)));
+  BOOST_TEST(top < 70);
+}
+
+BOOST_AUTO_TEST_CASE(memory_and_time_are_measured) {
+  const mc::memory_use before = mc::process_memory();
+  BOOST_TEST(before.resident > 1u << 20);
+  BOOST_TEST(before.peak >= before.resident);
+  {
+    std::vector<char> block(64u << 20, 1);
+    const mc::memory_use with = mc::process_memory();
+    BOOST_TEST(with.resident >= before.resident + (60u << 20));
+    BOOST_TEST(block[12345] == 1);
+  }
+  BOOST_TEST(mc::process_memory().peak >= before.resident + (60u << 20));
+  mc::stopwatch watch;
+  ::usleep(20'000);
+  BOOST_TEST(watch.seconds() >= 0.02);
+  watch.restart();
+  BOOST_TEST(watch.seconds() < 1);
+}
+
+} // namespace

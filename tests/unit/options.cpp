@@ -1,0 +1,167 @@
+// Flags: one list, complete and consistent; reading values; configuration files; the nearest name.
+#define BOOST_TEST_MODULE options
+#include <megacpp/train/help.hpp>
+#include <megacpp/train/option_file.hpp>
+
+#include <boost/test/unit_test.hpp>
+
+#include <set>
+
+#include "scratch.hpp"
+
+using mc::command;
+using mc::exit_code;
+
+BOOST_AUTO_TEST_CASE(every_flag_is_explained_and_has_a_name_of_its_own) {
+  mc::options o;
+  std::set<std::string> names;
+  for (const mc::flag_entry& e : mc::flags_of(o)) {
+    BOOST_TEST_CONTEXT(e.name) {
+      BOOST_TEST(names.insert(e.name).second);
+      BOOST_TEST(std::string_view(e.flag->help()).size() > 4);
+      BOOST_TEST(!e.flag->given());
+      BOOST_TEST(e.name.find('_') == std::string::npos);
+    }
+  }
+  BOOST_TEST(names.size() > 50);
+}
+
+BOOST_AUTO_TEST_CASE(the_names_are_megatrons) {
+  mc::options o;
+  const auto list = mc::flags_of(o);
+  for (const char* name : {"train-iters",
+                           "lr",
+                           "min-lr",
+                           "lr-decay-style",
+                           "lr-warmup-iters",
+                           "lr-decay-iters",
+                           "lr-wsd-decay-iters",
+                           "weight-decay",
+                           "clip-grad",
+                           "adam-beta1",
+                           "adam-beta2",
+                           "adam-eps",
+                           "global-batch-size",
+                           "eval-interval",
+                           "eval-iters",
+                           "log-interval",
+                           "save",
+                           "load",
+                           "seed",
+                           "data-path",
+                           "split",
+                           "micro-batch-size",
+                           "seq-length",
+                           "tensor-model-parallel-size",
+                           "pipeline-model-parallel-size",
+                           "context-parallel-size",
+                           "expert-model-parallel-size",
+                           "sequence-parallel",
+                           "num-layers",
+                           "hidden-size",
+                           "num-attention-heads",
+                           "ffn-hidden-size",
+                           "bf16",
+                           "recompute-granularity",
+                           "vocab-size"})
+    BOOST_TEST(mc::find_flag(list, name) != nullptr, name);
+}
+
+BOOST_AUTO_TEST_CASE(defaults_pass_their_own_checks) {
+  mc::options o;
+  for (const mc::flag_entry& e : mc::flags_of(o)) {
+    const std::string text = e.flag->default_text();
+    if (e.compiled || e.flag->is_text() || text != e.flag->text()) continue;
+    BOOST_TEST_CONTEXT(e.name) { BOOST_CHECK_NO_THROW(e.flag->read(text, e.name)); }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(values_out_of_range_are_refused) {
+  mc::options o;
+  const auto list = mc::flags_of(o);
+  const auto read = [&](const char* name, const char* value) {
+    mc::find_flag(list, name)->flag->read(value, std::string("--") + name);
+  };
+  CHECK_REFUSED(read("lr", "nan"), exit_code::usage, "--lr is \"nan\"");
+  CHECK_REFUSED(read("lr", "inf"), exit_code::usage, "finite");
+  CHECK_REFUSED(read("lr", "-1e-9"), exit_code::usage, "at least 0");
+  CHECK_REFUSED(read("lr", "1e999"), exit_code::usage, "finite");
+  CHECK_REFUSED(read("lr", "1e-3x"), exit_code::usage, "must be a number");
+  CHECK_REFUSED(read("lr", ""), exit_code::usage, "must be a number");
+  CHECK_REFUSED(read("train-iters", "0"), exit_code::usage, "at least 1");
+  CHECK_REFUSED(read("train-iters", "1.5"), exit_code::usage, "whole number");
+  CHECK_REFUSED(read("train-iters", "99999999999999999999"), exit_code::usage, "at least 1");
+  CHECK_REFUSED(read("top-p", "0"), exit_code::usage, "above 0");
+  CHECK_REFUSED(read("lr-decay-style", "cosin"), exit_code::usage, "constant|linear|cosine|WSD");
+  CHECK_REFUSED(read("lr-decay-style", "cosine|WSD"), exit_code::usage, "must be one of");
+  CHECK_REFUSED(read("profile", "yes"), exit_code::usage, "true or false");
+  read("lr", "1e30");
+  BOOST_TEST(o.optimizer.lr() == 1e30);
+  BOOST_TEST(o.optimizer.lr.given());
+  BOOST_TEST(mc::given_flags(list, command::train) == "lr=1e+30");
+}
+
+BOOST_AUTO_TEST_CASE(a_file_sets_flags_of_every_command) {
+  const test::scratch_folder folder;
+  const std::string path = folder / "run.json";
+  test::write_text(
+      path, R"({"lr": 0.25, "train-iters": 7, "save": "m", "profile": true, "prompt": "x"})");
+  mc::options o;
+  mc::read_option_file(path, mc::flags_of(o));
+  BOOST_TEST(o.optimizer.lr() == 0.25);
+  BOOST_TEST(o.training.train_iters() == 7);
+  BOOST_TEST(o.training.save() == "m");
+  BOOST_TEST(o.report.profile());
+  BOOST_TEST(o.sampling.prompt() == "x");
+  BOOST_TEST(!o.training.eval_iters.given());
+}
+
+BOOST_AUTO_TEST_CASE(a_wrong_file_is_refused) {
+  const test::scratch_folder folder;
+  const std::string path = folder / "run.json";
+  const auto read = [&](std::string_view text) {
+    test::write_text(path, text);
+    mc::options o;
+    mc::read_option_file(path, mc::flags_of(o));
+  };
+  CHECK_REFUSED(read(R"({"train-itres": 7})"), exit_code::usage, "did you mean train-iters?");
+  CHECK_REFUSED(read(R"({"lr": "0.1"})"), exit_code::usage, "must be a number");
+  CHECK_REFUSED(read(R"({"lr": [1]})"), exit_code::usage, "must be a number");
+  CHECK_REFUSED(read(R"({"save": 1})"), exit_code::usage, "text in quotes");
+  CHECK_REFUSED(read(R"({"profile": 1})"), exit_code::usage, "true or false");
+  CHECK_REFUSED(read(R"({"lr": -1})"), exit_code::usage, "at least 0");
+  CHECK_REFUSED(read(R"({"train-iters": 1e3})"), exit_code::usage, "whole number");
+  CHECK_REFUSED(read(R"({"lr": 1, "lr": 2})"), exit_code::usage, "twice");
+  CHECK_REFUSED(read("[1]"), exit_code::usage, "object");
+  CHECK_REFUSED(read("{"), exit_code::usage, "not valid JSON");
+  CHECK_REFUSED(read(""), exit_code::usage, "empty");
+}
+
+BOOST_AUTO_TEST_CASE(distances_of_names) {
+  BOOST_TEST(mc::edit_distance("", "abc") == 3u);
+  BOOST_TEST(mc::edit_distance("kitten", "sitting") == 3u);
+  BOOST_TEST(mc::edit_distance("same", "same") == 0u);
+  mc::options o;
+  const auto list = mc::flags_of(o);
+  BOOST_TEST(mc::advice_for(list, "--", "lr-warmup-iter", command::train) ==
+             "did you mean --lr-warmup-iters?");
+  // Only flags of the command are offered.
+  BOOST_TEST(mc::advice_for(list, "--", "temperatur", command::train).find("temperature") ==
+             std::string::npos);
+}
+
+BOOST_AUTO_TEST_CASE(the_help_names_every_flag_of_its_command_in_80_columns) {
+  mc::options o;
+  const auto list = mc::flags_of(o);
+  for (const mc::command_text& c : mc::commands) {
+    const std::string help = mc::command_help("gpt", "A model.", c, list);
+    for (const mc::flag_entry& e : list)
+      BOOST_TEST((help.find("  --" + e.name + " ") != std::string::npos ||
+                  help.find("  --" + e.name + "\n") != std::string::npos) ==
+                     mc::overlaps(e.flag->commands(), c.which),
+                 c.name << " " << e.name);
+    std::size_t begin = 0;
+    for (std::size_t end; (end = help.find('\n', begin)) != std::string::npos; begin = end + 1)
+      BOOST_TEST(end - begin <= 90u, help.substr(begin, end - begin));
+  }
+}

@@ -1,0 +1,408 @@
+// The matrix products of the CPU device against plain loops in double, and their laws: the same
+// bits for any number of threads, rows and panels cut without changing a bit, no allocation by a
+// prepared plan.
+#define BOOST_TEST_DYN_LINK
+#define BOOST_TEST_MODULE product
+#include <boost/test/unit_test.hpp>
+
+#include <megacpp/exec/product.hpp>
+
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <limits>
+#include <new>
+
+namespace {
+std::atomic<long> own_allocations{0};
+}
+// Counts what C++ code allocates, oneDNN's included. Eigen's packing buffers come from malloc and
+// are not counted.
+[[gnu::noinline]] void* operator new(std::size_t n) {
+  ++own_allocations;
+  if (void* p = std::malloc(n ? n : 1)) return p;
+  throw std::bad_alloc();
+}
+[[gnu::noinline]] void operator delete(void* p) noexcept { std::free(p); }
+[[gnu::noinline]] void operator delete(void* p, std::size_t) noexcept { std::free(p); }
+
+namespace {
+
+using mc::bf16;
+using mc::dtype;
+using mc::product_kind;
+using mc::product_shape;
+using mc::product_type;
+
+/// A value in [-1, 1), the same for the same place.
+double value(std::uint64_t key, std::int64_t i) {
+  std::uint64_t x =
+      key * 0x9e3779b97f4a7c15ull + static_cast<std::uint64_t>(i) * 0xd1b54a32d192ed03ull;
+  x ^= x >> 32;
+  x *= 0xd6e8feb86659fd93ull;
+  x ^= x >> 32;
+  return static_cast<double>(x >> 11) * 0x1p-52 - 1.0;
+}
+
+struct matrix { // any element type, with room between rows that must stay untouched
+  dtype type;
+  std::int64_t rows, columns, stride;
+  std::vector<std::byte> bytes;
+  matrix(dtype t, std::int64_t r, std::int64_t c, std::int64_t s, std::uint64_t key)
+      : type(t),
+        rows(r),
+        columns(c),
+        stride(s),
+        bytes(static_cast<std::size_t>(r * s * mc::size_of(t))) {
+    for (std::int64_t i = 0; i < r * s; ++i) set(i, value(key, i));
+  }
+  void set(std::int64_t i, double v) {
+    if (type == dtype::f64) reinterpret_cast<double*>(bytes.data())[i] = v;
+    else if (type == dtype::f32) reinterpret_cast<float*>(bytes.data())[i] = static_cast<float>(v);
+    else reinterpret_cast<bf16*>(bytes.data())[i] = bf16(static_cast<float>(v));
+  }
+  double get(std::int64_t r, std::int64_t c) const {
+    const std::int64_t i = r * stride + c;
+    if (type == dtype::f64) return reinterpret_cast<const double*>(bytes.data())[i];
+    if (type == dtype::f32) return reinterpret_cast<const float*>(bytes.data())[i];
+    return static_cast<float>(reinterpret_cast<const bf16*>(bytes.data())[i]);
+  }
+  std::byte* at(std::int64_t r, std::int64_t c) {
+    return bytes.data() + (r * stride + c) * mc::size_of(type);
+  }
+};
+
+struct problem {
+  product_shape s;
+  matrix a, b, bias, out;
+  std::int64_t rows;
+  explicit problem(const product_shape& shape, std::int64_t m = -1)
+      : s(shape),
+        a(first()),
+        b(second()),
+        bias(shape.type, 1, shape.N, shape.N, 3),
+        out(result()),
+        rows(m) {}
+  matrix first() const {
+    const bool f = s.kind == product_kind::forward;
+    return f ? matrix(s.type, s.M, s.K, s.x_row(), 1) : matrix(s.type, s.M, s.N, s.y_row(), 1);
+  }
+  matrix second() const {
+    return s.kind == product_kind::weight_gradient ? matrix(s.type, s.M, s.K, s.x_row(), 2)
+                                                   : matrix(s.type, s.N, s.K, s.K, 2);
+  }
+  matrix result() const {
+    switch (s.kind) {
+    case product_kind::forward: return matrix(s.output, s.M, s.N, s.y_row(), 4);
+    case product_kind::input_gradient: return matrix(s.output, s.M, s.K, s.x_row(), 4);
+    default: return matrix(s.output, s.N, s.K, s.K, 4);
+    }
+  }
+  void run(mc::product_engine& engine) {
+    engine.prepare(s).execute(a.bytes.data(), b.bytes.data(), s.bias ? bias.bytes.data() : nullptr,
+                              out.bytes.data(), rows);
+  }
+};
+
+/// The largest |got - expected| over sum |terms| * epsilon of fp32 (fp64), plus half an ulp of
+/// output.
+double excess(const problem& p) {
+  const matrix before = p.result();
+  const auto doubles = [](const matrix& m, bool transposed) { // rows, or columns, one by one
+    std::vector<double> v;
+    v.reserve(static_cast<std::size_t>(m.rows * m.columns));
+    for (std::int64_t i = 0; i < (transposed ? m.columns : m.rows); ++i)
+      for (std::int64_t j = 0; j < (transposed ? m.rows : m.columns); ++j)
+        v.push_back(transposed ? m.get(j, i) : m.get(i, j));
+    return v;
+  };
+  const bool gradient = p.s.kind == product_kind::weight_gradient;
+  const auto a = doubles(p.a, gradient), b = doubles(p.b, p.s.kind != product_kind::forward);
+  const std::int64_t length = gradient ? p.s.M : p.a.columns; // of a stored sum
+  const std::int64_t M = p.rows < 0 ? p.s.M : p.rows;
+  const double eps = p.s.type == dtype::f64 ? 0x1p-53 : 0x1p-24;
+  const double out_eps = p.s.output == dtype::bf16  ? 0x1p-8
+                         : p.s.output == dtype::f64 ? 0x1p-53
+                                                    : 0x1p-24;
+  double worst = 0;
+  for (std::int64_t r = 0; r < p.out.rows; ++r) {
+    for (std::int64_t c = 0; c < p.out.stride; ++c) {
+      double sum = 0, size = 0;
+      const bool inside = c < p.out.columns && (gradient || r < M);
+      std::int64_t terms = 0;
+      if (inside) {
+        terms = gradient ? M : length;
+        const double *x = a.data() + r * length, *y = b.data() + c * length;
+        for (std::int64_t k = 0; k < terms; ++k) sum += x[k] * y[k], size += std::abs(x[k] * y[k]);
+        if (p.s.bias) sum += p.bias.get(0, c), size += std::abs(p.bias.get(0, c));
+      }
+      if (!inside || p.s.accumulate) sum += before.get(r, c), size += std::abs(before.get(r, c));
+      const double allowed =
+          inside ? eps * size * static_cast<double>(terms + 2) + out_eps * std::abs(sum) : 0;
+      const double off = std::abs(p.out.get(r, c) - sum);
+      if (!(off <= allowed)) worst = std::max(worst, std::isnan(off) ? 1e30 : off - allowed);
+    }
+  }
+  return worst;
+}
+
+std::string name(const product_shape& s) {
+  const char* kinds[] = {"forward", "input_gradient", "weight_gradient"};
+  return std::string(kinds[static_cast<int>(s.kind)]) + " " + std::to_string(s.M) + "x" +
+         std::to_string(s.N) + "x" + std::to_string(s.K) + " " + mc::name_of(s.type) + "->" +
+         mc::name_of(s.output) + (s.bias ? " bias" : "") + (s.accumulate ? " accumulate" : "") +
+         (s.dynamic_rows ? " dynamic" : "") + " strides " + std::to_string(s.x_stride) + "," +
+         std::to_string(s.y_stride) + " chunk " + std::to_string(s.chunk) + " panel " +
+         std::to_string(s.panel);
+}
+
+constexpr product_kind kinds[] = {product_kind::forward, product_kind::input_gradient,
+                                  product_kind::weight_gradient};
+constexpr std::int64_t extents[][3] = {{1, 1, 1},     {1, 64, 33},  {17, 33, 5},    {5, 1, 7},
+                                       {65, 67, 130}, {3, 300, 16}, {768, 128, 128}};
+
+std::vector<product_shape> every_shape(dtype type) {
+  std::vector<product_shape> all;
+  for (const product_kind kind : kinds) {
+    for (const auto& e : extents) {
+      // The largest shape once with everything, once with nothing.
+      for (int variant = 0; variant<8; variant += e[0]> 500 ? 7 : 1) {
+        auto s = mc::make_product_shape(kind, type, e[0], e[1], e[2]);
+        const bool odd = variant & 1;
+        if (variant & 2) s.x_stride = s.K + 3, s.y_stride = s.N + 5;
+        if (kind == product_kind::forward) s.bias = odd;
+        if (kind == product_kind::input_gradient) s.accumulate = odd;
+        if (variant & 4) s.chunk = 32, s.panel = 48;
+        all.push_back(s);
+        if (type == dtype::bf16 && kind != product_kind::weight_gradient) {
+          s.output = dtype::f32;
+          all.push_back(s);
+        }
+      }
+    }
+  }
+  return all;
+}
+
+void check_all(mc::product_engine& engine, dtype type) {
+  for (const product_shape& s : every_shape(type)) {
+    problem p(s);
+    p.run(engine);
+    BOOST_TEST(excess(p) == 0.0, name(s) << " is off by " << excess(p));
+  }
+}
+
+mc::product_engine::options make_options(product_type t, int threads, bool eigen_only) {
+  mc::product_engine::options o;
+  o.type = t;
+  o.threads = threads;
+  o.eigen_only = eigen_only;
+  return o;
+}
+
+} // namespace
+
+BOOST_AUTO_TEST_CASE(every_kind_agrees_with_plain_loops) {
+  mc::product_engine library(make_options(product_type::widened, 2, false));
+  mc::product_engine eigen(make_options(product_type::widened, 2, true));
+  BOOST_TEST_MESSAGE(library.describe(dtype::bf16));
+  BOOST_TEST_MESSAGE(eigen.describe(dtype::bf16));
+  for (const dtype t : {dtype::f32, dtype::bf16, dtype::f64}) {
+    check_all(library, t);
+    check_all(eigen, t);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(bf16_products_agree_with_plain_loops_where_the_processor_has_them) {
+  mc::product_engine narrow(make_options(product_type::bf16, 2, false));
+  try {
+    narrow.prepare(mc::make_product_shape(product_kind::forward, dtype::bf16, 8, 8, 8));
+  } catch (const mc::error& e) {
+    BOOST_TEST((e.code() == mc::exit_code::machine));
+    return;
+  }
+  check_all(narrow, dtype::bf16);
+}
+
+BOOST_AUTO_TEST_CASE(rows_given_at_run_time) {
+  for (const bool eigen_only : {false, true}) {
+    mc::product_engine engine(make_options(product_type::widened, 2, eigen_only));
+    for (const dtype type : {dtype::f32, dtype::bf16, dtype::f64}) {
+      for (const product_kind kind : kinds) {
+        auto s = mc::make_product_shape(kind, type, 300, 70, 50);
+        s.dynamic_rows = true;
+        s.bias = kind == product_kind::forward;
+        for (const std::int64_t rows : {0, 1, 2, 7, 63, 64, 65, 255, 256, 299, 300}) {
+          problem p(s, rows);
+          p.run(engine);
+          BOOST_TEST(excess(p) == 0.0, name(s) << " with " << rows << " rows: " << excess(p));
+        }
+      }
+    }
+    auto s = mc::make_product_shape(product_kind::forward, dtype::f32, 300, 70, 50);
+    s.dynamic_rows = true;
+    problem p(s, 301);
+    BOOST_CHECK_THROW(p.run(engine), mc::error);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(threads_leave_every_bit) {
+  // 3000 x 96 x 80: oneDNN's own weight gradient differs from 4 threads on.
+  constexpr std::int64_t shapes[][3] = {
+      {3000, 96, 80}, {65, 300, 130}, {1, 512, 300}, {768, 128, 128}};
+  for (const bool eigen_only : {false, true}) {
+    for (const dtype type : {dtype::f32, dtype::bf16}) {
+      for (const product_kind kind : kinds) {
+        for (const auto& e : shapes) {
+          const auto s = mc::make_product_shape(kind, type, e[0], e[1], e[2]);
+          problem first(s);
+          mc::product_engine one(make_options(product_type::widened, 1, eigen_only));
+          first.run(one);
+          for (const int threads : {2, 4, 5}) {
+            problem p(s);
+            mc::product_engine several(make_options(product_type::widened, threads, eigen_only));
+#if defined(_OPENMP)
+            const int before = omp_get_max_threads();
+            omp_set_num_threads(threads);
+            p.run(several);
+            omp_set_num_threads(before);
+#else
+            p.run(several);
+#endif
+            BOOST_TEST((p.out.bytes == first.out.bytes), name(s) << " with " << threads);
+          }
+        }
+      }
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(canonical_panels_leave_every_bit_when_rows_or_panels_are_cut) {
+  // Y of the whole product against Y computed in blocks of rows and of output columns, each by its
+  // own plan: a layout that cuts batch or width there gives the same bits.
+  constexpr std::int64_t M = 200, N = 384, K = 256, panel = 64, chunk = 96;
+  for (const bool eigen_only : {false, true}) {
+    mc::product_engine engine(make_options(product_type::widened, 2, eigen_only));
+    for (const dtype type : {dtype::f32, dtype::bf16}) {
+      for (const product_kind kind : kinds) {
+        auto s = mc::make_product_shape(kind, type, M, N, K);
+        s.chunk = chunk;
+        s.panel = panel;
+        problem whole(s);
+        whole.run(engine);
+        const bool gradient = kind == product_kind::weight_gradient;
+        const std::int64_t height = gradient ? N : M, width = kind == product_kind::forward ? N : K;
+        const std::int64_t row_cuts[][2] = {{0, 64}, {64, 192}, {192, height}};
+        const std::int64_t column_cuts[][2] = {{0, 128}, {128, 192}, {192, width}};
+        problem parts(s);
+        for (const auto& r : row_cuts) {
+          for (const auto& c : column_cuts) {
+            auto part = s;
+            part.x_stride = K;
+            part.y_stride = N;
+            const std::int64_t m = r[1] - r[0], n = c[1] - c[0];
+            if (kind == product_kind::forward) {
+              part.M = m, part.N = n;
+              engine.prepare(part).execute(parts.a.at(r[0], 0), parts.b.at(c[0], 0), nullptr,
+                                           parts.out.at(r[0], c[0]));
+            } else if (gradient) {
+              // dW is contiguous, so the part is computed beside and compared there.
+              part.N = m, part.K = n;
+              problem piece(part);
+              for (std::int64_t i = 0; i < m; ++i)
+                std::memcpy(piece.out.at(i, 0), parts.out.at(r[0] + i, c[0]),
+                            static_cast<std::size_t>(n) * sizeof(float));
+              engine.prepare(part).execute(parts.a.at(0, r[0]), parts.b.at(0, c[0]), nullptr,
+                                           piece.out.bytes.data());
+              for (std::int64_t i = 0; i < m; ++i)
+                std::memcpy(parts.out.at(r[0] + i, c[0]), piece.out.at(i, 0),
+                            static_cast<std::size_t>(n) * sizeof(float));
+            } else {
+              // W's columns of this part, contiguous.
+              part.M = m, part.K = n;
+              matrix w(type, N, n, n, 2);
+              for (std::int64_t i = 0; i < N; ++i)
+                std::memcpy(w.at(i, 0), parts.b.at(i, c[0]),
+                            static_cast<std::size_t>(n * mc::size_of(type)));
+              engine.prepare(part).execute(parts.a.at(r[0], 0), w.bytes.data(), nullptr,
+                                           parts.out.at(r[0], c[0]));
+            }
+          }
+        }
+        BOOST_TEST((parts.out.bytes == whole.out.bytes), name(s) << " eigen " << eigen_only);
+      }
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_prepared_product_allocates_nothing) {
+  for (const bool eigen_only : {false, true}) {
+    mc::product_engine engine(make_options(product_type::widened, 2, eigen_only));
+    for (const dtype type : {dtype::f32, dtype::bf16}) {
+      for (const product_kind kind : kinds) {
+        auto s = mc::make_product_shape(kind, type, 130, 96, 70);
+        s.bias = kind == product_kind::forward;
+        problem p(s);
+        p.run(engine);
+        const std::size_t workspace = engine.workspace_bytes();
+        const std::size_t products = engine.products();
+        const long start = own_allocations;
+        const mc::product* const found = engine.find(s);
+        const mc::product* const again = &engine.prepare(s);
+        const long finding = own_allocations - start;
+        p.run(engine);
+        const long running = own_allocations - start - finding;
+        BOOST_TEST(found != nullptr);
+        BOOST_TEST(again == found);
+        BOOST_TEST(finding == 0);
+        // oneDNN's argument map is C++ too: at most 10 small pieces a call.
+        const long bound = eigen_only ? 0 : 10 * found->cell_calls();
+        BOOST_TEST(running <= bound, name(s) << ": " << running);
+        BOOST_TEST(engine.workspace_bytes() == workspace);
+        BOOST_TEST(engine.products() == products);
+      }
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(the_product_type_is_measured_once_and_named) {
+  mc::product_engine engine(make_options(product_type::automatic, 2, false));
+  const product_type chosen = engine.type();
+  BOOST_TEST((chosen != product_type::automatic));
+  BOOST_TEST((engine.type() == chosen));
+  const std::string text = engine.describe(dtype::bf16);
+  BOOST_TEST_MESSAGE(text);
+  BOOST_TEST((text.find("bf16") != std::string::npos));
+  BOOST_TEST((engine.describe(dtype::f64).find("Eigen") == 0));
+}
+
+BOOST_AUTO_TEST_CASE(nan_and_infinity_come_through) {
+  mc::product_engine engine(make_options(product_type::widened, 2, false));
+  for (const dtype type : {dtype::f32, dtype::bf16}) {
+    problem p(mc::make_product_shape(product_kind::forward, type, 20, 30, 40));
+    p.a.set(0, std::numeric_limits<double>::quiet_NaN());
+    p.a.set(40, std::numeric_limits<double>::infinity());
+    p.run(engine);
+    BOOST_TEST(std::isnan(p.out.get(0, 7)));
+    BOOST_TEST(std::isinf(p.out.get(1, 7)));
+    BOOST_TEST(std::isfinite(p.out.get(2, 7)));
+  }
+}
+
+BOOST_AUTO_TEST_CASE(shapes_that_are_not_products_are_refused) {
+  mc::product_engine engine;
+  const auto good = mc::make_product_shape(product_kind::forward, dtype::f32, 2, 3, 4);
+  auto s = good;
+  s.K = 0;
+  BOOST_CHECK_THROW(engine.prepare(s), mc::error);
+  s = good;
+  s.x_stride = 3;
+  BOOST_CHECK_THROW(engine.prepare(s), mc::error);
+  s = good;
+  s.output = dtype::bf16;
+  BOOST_CHECK_THROW(engine.prepare(s), mc::error);
+  s = good;
+  s.accumulate = true;
+  BOOST_CHECK_THROW(engine.prepare(s), mc::error);
+  BOOST_CHECK_NO_THROW(engine.prepare(good));
+}

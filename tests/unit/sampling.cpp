@@ -1,0 +1,110 @@
+// Sampling from logits against computed probabilities; characters as tokens; random tokens.
+#define BOOST_TEST_MODULE sampling
+#include <megacpp/data/character_tokens.hpp>
+#include <megacpp/data/random_tokens.hpp>
+#include <megacpp/train/sampler.hpp>
+
+#include <boost/test/unit_test.hpp>
+
+#include <array>
+#include <cmath>
+#include <vector>
+
+#include "scratch.hpp"
+
+namespace {
+
+/// Shares of 20,000 draws.
+std::vector<double> shares(const mc::sampling& s, std::span<const double> logits) {
+  mc::sampler draw(s);
+  std::vector<double> n(logits.size());
+  for (int i = 0; i < 20000; ++i) n[static_cast<std::size_t>(draw.draw(logits))] += 1;
+  for (double& x : n) x /= 20000;
+  return n;
+}
+void check_shares(const mc::sampling& s, std::span<const double> logits,
+                  std::initializer_list<double> expected) {
+  const std::vector<double> found = shares(s, logits);
+  std::size_t i = 0;
+  for (const double p : expected) { // four standard deviations of a share
+    BOOST_TEST(std::abs(found[i] - p) <= 4 * std::sqrt(p * (1 - p) / 20000), i << ": " << found[i]);
+    ++i;
+  }
+}
+
+const std::array<double, 4> logits{std::log(0.1), std::log(0.4), std::log(0.2), std::log(0.3)};
+
+} // namespace
+
+BOOST_AUTO_TEST_CASE(shares_are_the_softmax) {
+  check_shares({1, 0, 1, 7}, logits, {0.1, 0.4, 0.2, 0.3});
+  std::array<double, 4> shifted = logits;
+  for (double& x : shifted) x += 700; // no overflow
+  check_shares({1, 0, 1, 7}, shifted, {0.1, 0.4, 0.2, 0.3});
+}
+
+BOOST_AUTO_TEST_CASE(temperature_is_an_exponent) {
+  const double sum = 0.01 + 0.16 + 0.04 + 0.09;
+  check_shares({0.5, 0, 1, 3}, logits, {0.01 / sum, 0.16 / sum, 0.04 / sum, 0.09 / sum});
+}
+
+BOOST_AUTO_TEST_CASE(zero_temperature_takes_the_likeliest_and_the_first_of_equals) {
+  mc::sampler draw({0, 0, 1, 3});
+  BOOST_TEST(draw.draw(logits) == 1);
+  const std::array<double, 3> equal{2, 5, 5};
+  BOOST_TEST(draw.draw(equal) == 1);
+}
+
+BOOST_AUTO_TEST_CASE(top_k_and_top_p_cut_and_renormalise) {
+  check_shares({1, 2, 1, 5}, logits, {0, 4 / 7.0, 0, 3 / 7.0});
+  check_shares({1, 1, 1, 5}, logits, {0, 1, 0, 0});
+  check_shares({1, 100, 1, 5}, logits, {0.1, 0.4, 0.2, 0.3});
+  check_shares({1, 0, 0.5, 5}, logits, {0, 4 / 7.0, 0, 3 / 7.0}); // 0.4 is not enough, 0.7 is
+  check_shares({1, 0, 0.39, 5}, logits, {0, 1, 0, 0});
+  check_shares({1, 0, 1e-9, 5}, logits, {0, 1, 0, 0});
+}
+
+BOOST_AUTO_TEST_CASE(the_same_seed_draws_the_same) {
+  mc::sampler a({1, 0, 1, 11}), b({1, 0, 1, 11}), c({1, 0, 1, 12});
+  int differ = 0;
+  for (int i = 0; i < 200; ++i) {
+    const auto x = a.draw(logits);
+    BOOST_TEST(x == b.draw(logits));
+    differ += x != c.draw(logits);
+  }
+  BOOST_TEST(differ > 50);
+}
+
+BOOST_AUTO_TEST_CASE(characters_are_ranks_of_the_distinct_bytes) {
+  const test::scratch_folder folder;
+  const std::string path = folder / "text";
+  test::write_text(path, "banana\xff");
+  mc::mapped_file file(path);
+  const auto set = mc::character_set::of(file.bytes());
+  BOOST_TEST(set.size() == 4);
+  const mc::character_tokens tokens(std::move(file), set);
+  std::array<std::int32_t, 7> ids{};
+  tokens.copy(0, ids);
+  BOOST_TEST(ids == (std::array<std::int32_t, 7>{1, 0, 2, 0, 2, 0, 3}),
+             boost::test_tools::per_element());
+  BOOST_TEST(set.bytes()[2] == 'n');
+  CHECK_REFUSED(tokens.copy(5, std::span(ids).first(3)), mc::exit_code::internal, "it has 7");
+
+  const mc::character_tokens few(mc::mapped_file(path), mc::character_set({'a', 'b'}));
+  BOOST_TEST(few.token(1) == 0);
+  CHECK_REFUSED(few.copy(0, ids), mc::exit_code::data, "offset 2 is 110");
+}
+
+BOOST_AUTO_TEST_CASE(random_tokens_cover_the_vocabulary_and_repeat) {
+  const mc::random_tokens a(1000, 5, 1), b(1000, 5, 1), c(1000, 5, 2);
+  std::vector<std::int32_t> x(1000), y(1000), z(1000);
+  a.copy(0, x);
+  b.copy(0, y);
+  c.copy(0, z);
+  BOOST_TEST(x == y);
+  BOOST_TEST(x != z);
+  BOOST_TEST(a.token(17) == x[17]);
+  std::array<int, 5> n{};
+  for (const std::int32_t t : x) ++n.at(static_cast<std::size_t>(t));
+  for (const int count : n) BOOST_TEST(count > 140);
+}

@@ -1,0 +1,101 @@
+// Learning rates against Megatron-LM's formulas at chosen steps, and their laws.
+#define BOOST_TEST_MODULE schedule
+#include <megacpp/optim/schedule.hpp>
+
+#include <boost/test/unit_test.hpp>
+
+#include <cmath>
+#include <initializer_list>
+
+namespace {
+
+using mc::decay_style;
+using mc::schedule;
+using mc::wsd_style;
+
+schedule of(decay_style style) {
+  schedule s;
+  s.lr = 1e-3, s.min_lr = 1e-4, s.style = style;
+  s.warmup = 100, s.decay = 2000, s.wsd_decay = 500;
+  return s;
+}
+constexpr auto styles = {decay_style::constant, decay_style::linear, decay_style::cosine,
+                         decay_style::wsd};
+
+void check_near(double found, double expected) { BOOST_TEST(std::abs(found - expected) <= 1e-15); }
+
+} // namespace
+
+BOOST_AUTO_TEST_CASE(warm_up_is_a_straight_line_from_zero) {
+  for (const decay_style style : styles) {
+    const schedule s = of(style);
+    for (const int k : {0, 1, 37, 99, 100})
+      check_near(mc::learning_rate(s, k), 1e-3 * static_cast<double>(k) / 100);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(without_warm_up_the_first_step_has_the_full_rate) {
+  for (const decay_style style : styles) {
+    schedule s = of(style);
+    s.warmup = 0;
+    check_near(mc::learning_rate(s, 0), 1e-3);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(values_of_each_style) {
+  // Half of the decay is at step 1050.
+  check_near(mc::learning_rate(of(decay_style::constant), 1050), 1e-3);
+  check_near(mc::learning_rate(of(decay_style::linear), 1050), 5.5e-4);
+  check_near(mc::learning_rate(of(decay_style::linear), 575), 7.75e-4);
+  check_near(mc::learning_rate(of(decay_style::cosine), 1050), 5.5e-4);
+  check_near(mc::learning_rate(of(decay_style::cosine), 575),
+             1e-4 + 9e-4 * (0.5 + std::sqrt(0.125)));
+}
+
+BOOST_AUTO_TEST_CASE(wsd_is_stable_then_decays) {
+  schedule s = of(decay_style::wsd);
+  for (const int k : {101, 800, 1500}) check_near(mc::learning_rate(s, k), 1e-3);
+  const auto half = [&](wsd_style how) {
+    s.wsd = how;
+    return (mc::learning_rate(s, 1750) - s.min_lr) / (s.lr - s.min_lr);
+  };
+  BOOST_TEST(std::abs(half(wsd_style::linear) - 0.5) < 1e-12);
+  BOOST_TEST(std::abs(half(wsd_style::cosine) - 0.5) < 1e-12);
+  BOOST_TEST(std::abs(half(wsd_style::exponential) - (std::sqrt(2.0) - 1)) < 1e-12);
+  BOOST_TEST(std::abs(half(wsd_style::minus_sqrt) - (1 - std::sqrt(0.5))) < 1e-12);
+}
+
+BOOST_AUTO_TEST_CASE(every_decay_ends_at_the_least_rate_and_stays) {
+  for (const decay_style style : {decay_style::linear, decay_style::cosine, decay_style::wsd})
+    for (const wsd_style how :
+         {wsd_style::linear, wsd_style::cosine, wsd_style::exponential, wsd_style::minus_sqrt}) {
+      schedule s = of(style);
+      s.wsd = how;
+      for (const int k : {2000, 2001, 1000000}) check_near(mc::learning_rate(s, k), 1e-4);
+    }
+}
+
+BOOST_AUTO_TEST_CASE(after_the_warm_up_rates_never_rise) {
+  for (const decay_style style : styles) {
+    const schedule s = of(style);
+    for (int k = 100; k < 2100; ++k)
+      BOOST_TEST(mc::learning_rate(s, k + 1) <= mc::learning_rate(s, k) + 1e-15);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(contradictions_are_named) {
+  for (const decay_style style : styles) BOOST_TEST(mc::contradiction(of(style)).empty());
+  schedule s = of(decay_style::cosine);
+  s.min_lr = 1e-2;
+  BOOST_TEST(mc::contradiction(s) == "--min-lr is above --lr");
+  s = of(decay_style::linear);
+  s.warmup = s.decay;
+  BOOST_TEST(mc::contradiction(s).starts_with("--lr-warmup-iters"));
+  s = of(decay_style::wsd);
+  s.wsd_decay = 0;
+  BOOST_TEST(!mc::contradiction(s).empty());
+  s.wsd_decay = 1901;
+  BOOST_TEST(!mc::contradiction(s).empty());
+  s.wsd_decay = 1900;
+  BOOST_TEST(mc::contradiction(s).empty());
+}
