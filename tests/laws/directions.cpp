@@ -78,6 +78,17 @@ BOOST_AUTO_TEST_CASE(linear_layers) {
   });
 }
 
+// A weight computed by a block: from parameters alone (once a step, in the prologue) and from the
+// stream (in every micro-batch). Both collect in sums that must start at zero.
+BOOST_AUTO_TEST_CASE(computed_weights) {
+  check("gelu of a weight", [](builder& b) {
+    return linear(parameter(b, "x", {B, Sq, H}), gelu(parameter(b, "w", {F, H})));
+  });
+  check("a computed gain", [](builder& b) {
+    return rms_norm(parameter(b, "x", {B, Sq, H}), gelu(parameter(b, "gain", {H})), 1e-3);
+  });
+}
+
 BOOST_AUTO_TEST_CASE(elementwise) {
   check("add", [](builder& b) {
     return parameter(b, "x", {B, Sq, H}) + parameter(b, "y", {B, Sq, H});
@@ -204,6 +215,7 @@ template <class Model> void check_model(const Model& m, setup s, const char* wha
   run.clear_gradients();
   run.begin_step();
   run.train(batch);
+  run.reduce_gradients();
   std::vector<double> gradient(static_cast<std::size_t>(run.weights().total()));
   std::memcpy(gradient.data(), run.weights().gradients(), gradient.size() * sizeof(double));
   double global = 0;
@@ -241,6 +253,29 @@ template <class Model> void check_model(const Model& m, setup s, const char* wha
 
 } // namespace
 
+namespace {
+
+/// A family whose weights are computed: from parameters alone, by several ops, and used twice.
+struct computed : gpt {
+  static constexpr int kinds = 1;
+  constexpr var block(context& c, int /*kind*/, var x) const {
+    const extent h = hidden_extent(), f{dim::ffn, ffn};
+    const var p = weight(c, "p", "weight", {f, h}, {}, normal_weights(0.3));
+    const var q = weight(c, "q", "weight", {f, h}, {}, normal_weights(0.3));
+    const var w = gelu(p) + q; // in the prologue
+    const var gain = weight(c, "norm", "weight", {h}, {}, ones());
+    const var u = linear(rms_norm(x, gain, 1e-5), w) + linear(x, p);
+    return x + linear(swiglu(u, u), weight(c, "down", "weight", {h, f}, {}, normal_weights(0.3)));
+  }
+};
+
+} // namespace
+
+BOOST_AUTO_TEST_CASE(a_family_with_computed_weights) {
+  computed m;
+  m.layers = 2, m.hidden = 12, m.heads = 3, m.ffn = 20, m.vocabulary = 17, m.positions = 9;
+  check_model(m, {.batch = {2, 9}}, "computed weights");
+}
 BOOST_AUTO_TEST_CASE(tiny_gpt) {
   const gpt m{.layers = 2, .hidden = 12, .heads = 3, .ffn = 20, .vocabulary = 17, .positions = 9};
   check_model(m, {.batch = {2, 9}}, "gpt");

@@ -85,7 +85,7 @@ private:
     B = {dim::batch,
          dp * (random.chance(0.7) ? 1 + random.below(2) : random.pick(std::vector<int>{cp, tp}))};
     const std::int64_t seq = multiple(2, 10);
-    const bool balanced = cp > 1 && seq % (2 * cp) == 0 && random.chance(0.6);
+    const bool balanced = cp > 1 && seq % (2 * cp) == 0 && random.chance(0.75);
     Sq = {dim::sequence, seq, balanced ? order::balanced : order::contiguous};
     H = {dim::hidden, multiple(3, 9)};
     D = {dim::head_dim, 2 * (1 + random.below(2))};
@@ -151,7 +151,7 @@ private:
     const std::vector<int> earlier = drawn_leaves(what, {B, Sq});
     if (!earlier.empty() && random.chance(0.6)) return old(random.pick(earlier));
     extent e = Sq;
-    if (Sq.o == order::balanced && random.chance(0.12)) e.o = order::contiguous;
+    if (Sq.o == order::balanced && random.chance(0.2)) e.o = order::contiguous;
     return fresh(what, {B, e}, range);
   }
   int apply(std::vector<operand> operands, const emission& emit) {

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Every MEGA- code and every exit code stands in docs/errors.md, and nothing else does; the compiler
-(run/report.hpp) says of each code what describe and the interpreter say (graph/fault.hpp).
+(run/report.hpp) says of each code what describe and the interpreter say (graph/fault.hpp); every
+case of tests/compile_fail stands in the section of its code.
 
     errors_documented.py ROOT
 """
@@ -48,6 +49,12 @@ def main():
         elif at_compile_time.get(code[5:]) != f"{code} {said}":
             problems.append(f"{code}: run/report.hpp says '{at_compile_time.get(code[5:])}', "
                             f"graph/fault.hpp '{said}'")
+    sections = dict(re.findall(r"^### (MEGA-[PSCMB]\d{3})\n(.*?)(?=^##)", document + "\n##",
+                               re.MULTILINE | re.DOTALL))
+    for case in sorted((root / "tests/compile_fail").glob("*.cpp")):
+        code = re.match(r"// expect-error: (\S+)", case.read_text(encoding="utf-8"))
+        if code and not re.search(rf"\b{case.stem}\b", sections.get(code.group(1), "")):
+            problems.append(f"{case.stem}: not among the cases of {code.group(1)} in docs/errors.md")
     if not in_code or not numbered:
         problems.append("no codes found in the headers")
     for problem in problems:

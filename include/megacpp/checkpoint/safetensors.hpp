@@ -50,8 +50,12 @@ struct tensor_view {
 };
 
 /// "[768, 2304]"
-inline std::string shape_text(std::span<const std::int64_t> shape) {
-  return fmt::format("[{}]", fmt::join(shape, ", "));
+inline std::string shape_text(std::span<const std::int64_t> shape,
+                              std::string_view separator = ", ") {
+  std::string text;
+  for (const std::int64_t n : shape)
+    (text += text.empty() ? std::string_view("[") : separator) += std::to_string(n);
+  return text.empty() ? "[]" : text + "]";
 }
 
 namespace detail {

@@ -58,9 +58,9 @@ public:
                     fmt::format("tensor \"{}\" {} has no size that can be saved", t.name,
                                 shape_text(t.shape)));
       sizes_.push_back(*bytes);
-      header_ += fmt::format("{}{}:{{\"dtype\":\"{}\",\"shape\":[{}],\"data_offsets\":[{},{}]}}",
+      header_ += fmt::format("{}{}:{{\"dtype\":\"{}\",\"shape\":{},\"data_offsets\":[{},{}]}}",
                              header_.size() > 1 ? "," : "", text(t.name), name_of(t.type),
-                             fmt::join(t.shape, ","), data_size_ - *bytes, data_size_);
+                             shape_text(t.shape, ","), data_size_ - *bytes, data_size_);
     }
     header_ += '}';
     header_.append((8 - header_.size() % 8) % 8, ' ');

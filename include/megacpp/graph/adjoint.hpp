@@ -20,6 +20,13 @@ constexpr void accumulate_rule(inference& c) {
 /// Sum of two cotangents of one value.
 inline constexpr op_info sum{"sum", &like_first, nullptr, nullptr, 0, false, 0};
 /// Adds its input to a gradient; stands where an adjoint hands a cotangent on unchanged.
+constexpr void cast_rule(inference& c) {
+  c.declare(c.in(0)).type = static_cast<dtype>(c.n.attr.i[0]);
+  place_output(c, 0, algebra::sum, {0});
+}
+/// Its input in the type attr.i[0]; stands where a sum kept in the accumulator type goes on as a
+/// cotangent of narrower values, and where a finished gradient goes back.
+inline constexpr op_info cast{"cast", &cast_rule};
 inline constexpr op_info accumulate{"accumulate", &accumulate_rule, nullptr, nullptr, 0, true};
 } // namespace op
 
@@ -50,6 +57,8 @@ struct backward {
       const bool own = c.producer >= 0 && g.at_node(c.producer).op->accumulates && c.grad_of < 0;
       if (!own) id = b.emit(op::accumulate, {id}, line);
       g.at(id).is = role::gradient;
+    } else {
+      id = typed(id, type_of_cotangent(to), line);
     }
     value& c = g.at(id);
     const placement dual = mc::cotangent(g.at(to).at);
@@ -63,13 +72,26 @@ struct backward {
     else have = b.emit(op::sum, {have, id}, line), g.at(have).grad_of = to;
   }
 
+  /// The same cotangent in another type.
+  constexpr value_id typed(value_id id, dtype t, int line) {
+    if (b.g.at(id).type == t) return id;
+    return b.emit(op::cast, {id}, line, {{}, {static_cast<std::int64_t>(t)}});
+  }
+  /// A cotangent has its value's type; what comes before the forward pass keeps the accumulator
+  /// type of the main grads.
+  constexpr dtype type_of_cotangent(value_id v) const {
+    const value& x = b.g.at(v);
+    return before_forward(x) ? accumulator_of(x.type) : x.type;
+  }
+  constexpr bool before_forward(const value& x) const {
+    return x.is == role::parameter ||
+           (x.producer >= 0 && b.g.at_node(x.producer).when == phase::prologue);
+  }
+
   /// Parameters, and values the prologue derives from them, collect their gradients over
   /// micro-batches in the main-grad store; all others get one cotangent a micro-batch.
   constexpr bool accumulates_in_store(value_id v) const {
-    const value& x = b.g.at(v);
-    if (b.when == phase::epilogue) return false;
-    return x.is == role::parameter ||
-           (x.producer >= 0 && b.g.at_node(x.producer).when == phase::prologue);
+    return b.when != phase::epilogue && before_forward(b.g.at(v));
   }
 };
 

@@ -124,6 +124,7 @@ struct parameter_info {
   double std = 0;              ///< of a normal initialisation
   bool decay = false;          ///< weight decay applies
   bool frozen = false;         ///< no gradient is derived
+  value_id gradient = -1;      ///< set by differentiate: the finished gradient
   bool tied = false;           ///< the parameter of the same full name in the stem is meant
   std::int64_t valid_rows = 0; ///< of a padded first dim, the rows that exist; 0: all
   int line = 0;                ///< of its declaration

@@ -82,6 +82,7 @@ struct op_info {
   bool accumulates = false;           ///< adds into outputs that are gradients
   int in_place = -1;                  ///< the input whose memory its first output may take over
   bool cheap = false;                 ///< bound by bytes: selective recomputation runs it again
+  bool linear = false;                ///< its adjoint reads the cotangent alone, in any type
 };
 
 /// The link from an op to its kernel on a device; specialised in kernel/ (and in a user's header).

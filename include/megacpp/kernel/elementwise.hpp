@@ -24,6 +24,17 @@ template <> struct kernel_of<&op::accumulate> {
   }
 };
 
+template <> struct kernel_of<&op::cast> {
+  template <class T, class Call> static void run(Call& c) {
+    const std::int64_t n = c.in_size(0);
+    switch (c.value_out(0).type) {
+    case dtype::f64: rows::cast(n, c.template in<T>(0), c.template out<double>(0)); break;
+    case dtype::bf16: rows::cast(n, c.template in<T>(0), c.template out<bf16>(0)); break;
+    default: rows::cast(n, c.template in<T>(0), c.template out<float>(0)); break;
+    }
+  }
+};
+
 template <> struct kernel_of<&op::gelu> {
   template <class T, class Call> static void run(Call& c) {
     if (c.attr().i[0] != 0)

@@ -41,7 +41,8 @@ constexpr void repeat_adjoint(backward& d, const node& n) {
   if (dy < 0 || !d.wants(n.in[0])) return;
   d.give(n.in[0], d.b.emit(repeat_grad, {dy}, n.line, n.attr), n.line);
 }
-inline constexpr op_info repeat{"repeat", &repeat_rule, &repeat_adjoint};
+inline constexpr op_info repeat{"repeat", &repeat_rule, &repeat_adjoint, nullptr, 0,
+                                false,    -1,           false,           true};
 
 } // namespace op
 

@@ -44,13 +44,33 @@ constexpr gradients differentiate(builder& b) {
   d.ct[static_cast<unsigned>(g.outputs[0])] = b.add(seed, 0);
   b.derived = true;
   b.when = phase::input_gradient;
+  // A tied parameter is reduced where it is declared first; here its gradient only collects.
+  std::array<bool, max_values> tied{};
+  std::array<value_id, max_values> finished{}; // whose cotangent is a parameter's gradient here
+  for (int i = 0; i < g.value_count; ++i)
+    finished[static_cast<unsigned>(i)] = static_cast<value_id>(i);
+  for (int i = 0; i < g.parameter_count; ++i)
+    tied[static_cast<unsigned>(g.parameters[static_cast<unsigned>(i)].v)] =
+        g.parameters[static_cast<unsigned>(i)].tied;
+  for (int i = 0; i < forward; ++i) {
+    const node& n = g.at_node(i);
+    if (n.when != phase::prologue || !n.op->linear || !tied[static_cast<unsigned>(n.in[0])])
+      continue;
+    tied[static_cast<unsigned>(n.out[0])] = true;
+    for (value_id& v : finished)
+      if (v == n.in[0]) v = n.out[0];
+  }
   for (int pass = 0; pass < 2; ++pass) {
     for (int i = forward - 1; i >= 0; --i) {
       const node n = g.at_node(i);
       if ((n.when == phase::prologue) != (pass == 1) || n.op->adjoint == nullptr) continue;
       bool any = false;
       for (value_id v : n.in) any = any || d.wants(v);
-      if (any) n.op->adjoint(d, n);
+      if (!any || (pass == 1 && tied[static_cast<unsigned>(n.in[0])])) continue;
+      if (pass == 1 && !n.op->linear)
+        for (value_id v : n.out)
+          if (d.of(v) >= 0) d.ct[static_cast<unsigned>(v)] = d.typed(d.of(v), g.at(v).type, n.line);
+      n.op->adjoint(d, n);
     }
     b.when = phase::epilogue;
   }
@@ -60,6 +80,9 @@ constexpr gradients differentiate(builder& b) {
     if (g.at(static_cast<value_id>(i)).is == role::input &&
         g.at(static_cast<value_id>(i)).from == feed::stream)
       g.d_stream = d.ct[static_cast<unsigned>(i)];
+  for (int i = 0; i < g.parameter_count; ++i)
+    g.parameters[static_cast<unsigned>(i)].gradient =
+        d.of(finished[static_cast<unsigned>(g.parameters[static_cast<unsigned>(i)].v)]);
   gradients r;
   r.of = d.ct;
   return r;

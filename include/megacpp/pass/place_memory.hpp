@@ -24,8 +24,10 @@ enum class space : std::uint8_t {
   working,
   feed,
   stream_out,
-  d_stream_in
+  d_stream_in,
+  derived_gradients
 };
+inline constexpr int spaces = 10;
 
 struct address {
   space in = space::none;
@@ -34,10 +36,11 @@ struct address {
 
 struct memory_plan {
   std::array<address, max_values> at{};
-  std::int64_t saved = 0;        ///< bytes a layer and micro-batch
-  std::int64_t working = 0;      ///< bytes, of the larger of forward and backward pass
-  std::int64_t derived = 0;      ///< bytes a layer of values the prologue computes
-  std::int64_t largest_live = 0; ///< largest sum of working values live at once
+  std::int64_t saved = 0;             ///< bytes a layer and micro-batch
+  std::int64_t working = 0;           ///< bytes, of the larger of forward and backward pass
+  std::int64_t derived_gradients = 0; ///< bytes a layer of their gradients, cleared every step
+  std::int64_t derived = 0;           ///< bytes a layer of values the prologue computes
+  std::int64_t largest_live = 0;      ///< largest sum of working values live at once
   fault wrong = fault::none;
 };
 
@@ -66,6 +69,7 @@ struct placer {
   std::array<bool, max_values> read_in_backward{};
   std::array<std::int16_t, max_values> buffer_of{};
   std::array<buffer, max_values> buffers{};
+  std::array<address, max_values> leaf_gradient{};
   int count = 0;
 
   constexpr explicit placer(const graph& graph) : g(graph) {
@@ -108,7 +112,8 @@ struct placer {
 
   constexpr void place_node(int i) {
     const node& n = g.at_node(i);
-    if (aliases(i)) {
+    if (aliases(i) && (n.when != phase::epilogue || finishes(n.out[0]) < 0 ||
+                       at(n.in[0]).in == space::gradients)) {
       at(n.out[0]) = at(n.in[0]);
       buffer_of[static_cast<unsigned>(n.out[0])] = buffer_of[static_cast<unsigned>(n.in[0])];
       return;
@@ -120,6 +125,8 @@ struct placer {
       const std::int64_t bytes = aligned_bytes(local_bytes(g.ranks, x));
       if (x.is == role::gradient) {
         at(v) = gradient_of(x.grad_of);
+      } else if (n.when == phase::epilogue && finishes(v) >= 0) {
+        at(v) = {space::gradients, finishes(v)};
       } else if (n.when == phase::prologue || n.when == phase::epilogue) {
         at(v) = {space::derived, plan.derived};
         plan.derived += bytes;
@@ -164,10 +171,19 @@ struct placer {
   constexpr address gradient_of(value_id leaf) {
     const address a = at(leaf);
     if (a.in == space::weights) return {space::gradients, a.offset};
-    const address d{space::derived, plan.derived};
-    plan.derived +=
-        aligned_bytes(local_size(g.ranks, g.at(leaf)).n * size_of(accumulator_of(g.at(leaf).type)));
+    address& d = leaf_gradient[static_cast<unsigned>(leaf)];
+    if (d.in == space::none) {
+      d = {space::derived_gradients, plan.derived_gradients};
+      plan.derived_gradients += aligned_bytes(local_size(g.ranks, g.at(leaf)).n *
+                                              size_of(accumulator_of(g.at(leaf).type)));
+    }
     return d;
+  }
+  /// The parameter whose finished gradient v is, or -1.
+  constexpr int finishes(value_id v) const {
+    for (int i = 0; i < g.parameter_count; ++i)
+      if (g.parameters[static_cast<unsigned>(i)].gradient == v) return i;
+    return -1;
   }
 
   /// Which buffer is placed before which.

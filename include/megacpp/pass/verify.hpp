@@ -11,8 +11,10 @@ namespace mc {
 /// Re-infers every node.
 constexpr void verify_nodes(graph& g) {
   std::array<bool, max_values> known{};
-  for (int i = 0; i < g.value_count; ++i)
-    known[static_cast<unsigned>(i)] = g.at(static_cast<value_id>(i)).producer < 0;
+  for (int i = 0; i < g.value_count; ++i) {
+    const role is = g.at(static_cast<value_id>(i)).is;
+    known[static_cast<unsigned>(i)] = is == role::input || is == role::parameter;
+  }
   for (int i = 0; i < g.node_count; ++i) {
     const node& n = g.at_node(i);
     for (value_id v : n.in)
@@ -54,18 +56,23 @@ constexpr void verify_output(builder& b, value_id out, const value& wanted, cons
   }
 }
 
-/// Each trainable parameter: a gradient whose placement is the parameter's.
+/// Each trainable parameter: a finished gradient whose placement is the parameter's. A tied one is
+/// finished where it is declared first; here its contribution must be the dual of the value used.
 constexpr void verify_gradients(builder& b, const gradients& d) {
   const graph& g = b.g;
   for (int i = 0; i < g.parameter_count; ++i) {
     const parameter_info& p = g.parameters[static_cast<unsigned>(i)];
     if (p.frozen) continue;
     const value& v = g.at(p.v);
-    const value_id grad = d.of[static_cast<unsigned>(p.v)];
-    if (grad < 0 || !g.at(grad).same_dims(v)) b.fail(fault::P010, p.line, "gradient", p.v);
+    const value_id id = p.tied ? p.gradient : d.of[static_cast<unsigned>(p.v)];
+    if (id < 0 || !g.at(id).same_dims(v)) {
+      b.fail(fault::P010, p.line, "gradient", p.v);
+      continue;
+    }
+    const value& grad = g.at(id);
+    const placement want = p.tied ? cotangent(g.at(grad.grad_of).at) : v.at;
     for (int a = 0; a < axes; ++a)
-      if (grad >= 0 &&
-          g.at(grad).at.at[static_cast<unsigned>(a)] != v.at.at[static_cast<unsigned>(a)])
+      if (grad.at.at[static_cast<unsigned>(a)] != want.at[static_cast<unsigned>(a)])
         b.fail(fault::P010, p.line, "gradient", p.v, -1, a);
   }
 }

@@ -13,7 +13,7 @@ struct memory_items {
   std::int64_t streams = 0; ///< the residual stream between layers, and its cotangents
   std::int64_t working = 0; ///< values of the part that runs
   std::int64_t feeds = 0;   ///< token ids, labels, positions, keys, documents
-  std::int64_t derived = 0; ///< values the prologue computes
+  std::int64_t derived = 0; ///< values the prologue computes, and their gradients
 
   constexpr std::int64_t total() const {
     return weights + gradients + masters + moments + saved + streams + working + feeds + derived;
@@ -58,7 +58,7 @@ constexpr memory_items training_memory(const std::array<part_memory, N>& parts,
   m.moments = 2 * r.total * size_of(main);
   for (const part_memory& p : parts) {
     m.saved += p.plan->saved * p.layers;
-    m.derived += p.plan->derived * p.layers;
+    m.derived += (p.plan->derived + p.plan->derived_gradients) * p.layers;
     if (p.plan->working > m.working) m.working = p.plan->working;
   }
   if (update.working > m.working) m.working = update.working;

@@ -107,7 +107,7 @@ constexpr graph forward_graph(const Model& m, const setup& s, part_kind part, in
     placement one = tokens_at;
     one[axis::cp] = I;
     const var last = b.input(feed::last, "last", dtype::i32, {B}, one);
-    const var x = to(m.final_norm(c, stream()), axis::tp, R);
+    const var x = to(to(m.final_norm(c, stream()), axis::tp, R), axis::cp, R);
     b.g.outputs[0] = linear(select(x, last), m.head_table(c)).id;
     break;
   }

@@ -25,6 +25,7 @@ struct registry {
   struct group {
     placement at{};
     bool decay = false;
+    bool frozen = false;                ///< never updated
     std::int64_t offset = 0, count = 0; ///< elements, padding between entries included
   };
   std::array<entry, max_entries> entries{};
@@ -44,8 +45,8 @@ struct registry {
 
 namespace detail {
 /// Axes and dims matter to a group, not levels: what is reduced where.
-constexpr bool same_group(const registry::group& x, const placement& at, bool decay) {
-  bool same = x.decay == decay;
+constexpr bool same_group(const registry::group& x, const placement& at, const parameter_info& p) {
+  bool same = x.decay == p.decay && x.frozen == p.frozen;
   for (unsigned a = 0; a < static_cast<unsigned>(axes); ++a)
     same = same && (x.at.at[a].s == state::shard) == (at.at[a].s == state::shard);
   return same;
@@ -86,14 +87,14 @@ template <unsigned N> constexpr registry make_registry(const std::array<const gr
       e.count = local_size(g.ranks, v).n;
       int k = 0;
       while (k < r.group_count &&
-             !detail::same_group(r.groups[static_cast<unsigned>(k)], v.at, info.decay))
+             !detail::same_group(r.groups[static_cast<unsigned>(k)], v.at, info))
         ++k;
       if (k == max_groups) {
         detail::refuse(r, fault::S004, v, info);
         return r;
       }
       if (k == r.group_count) {
-        r.groups[static_cast<unsigned>(k)] = {v.at, info.decay};
+        r.groups[static_cast<unsigned>(k)] = {v.at, info.decay, info.frozen};
         ++r.group_count;
       }
       e.group = k;

@@ -38,6 +38,7 @@ constexpr graph update_graph(const registry& r, const mesh& ranks, dtype weights
   std::array<var, max_groups> gradients{};
   for (int k = 0; k < r.group_count; ++k) {
     const auto& group = r.groups[static_cast<unsigned>(k)];
+    if (group.frozen) continue;
     gradients[static_cast<unsigned>(k)] =
         group_value(b, group, feed::gradient, "gradient", main, k);
     var s{&b, b.emit(op::sum_of_squares, {gradients[static_cast<unsigned>(k)].id}, 0)};
@@ -49,6 +50,7 @@ constexpr graph update_graph(const registry& r, const mesh& ranks, dtype weights
   b.g.outputs = {factor, b.g.at_node(b.g.node_count - 1).out[1]};
   for (int k = 0; k < r.group_count; ++k) {
     const auto& group = r.groups[static_cast<unsigned>(k)];
+    if (group.frozen) continue;
     const auto range = [&](feed f, const char* name, dtype t) {
       return group_value(b, group, f, name, t, k).id;
     };

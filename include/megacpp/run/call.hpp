@@ -5,6 +5,7 @@
 #include <megacpp/kernel/kernel.hpp>
 #include <megacpp/run/frame.hpp>
 
+#include <cstring>
 #include <utility>
 
 namespace mc {
@@ -129,6 +130,15 @@ struct dynamic_call : call_state {
     return origin_of(ranks(), v, i, f->coordinate);
   }
 };
+
+/// Clears what an accumulating node adds into, unless it is a main grad, which collects on purpose.
+template <class Call> void clear_sums(const Call& c, const graph& g, const node& n) {
+  for (const value_id v : n.out) {
+    if (v < 0 || g.at(v).is != role::intermediate) continue;
+    std::memset(static_cast<void*>(c.template at<std::byte>(v)), 0,
+                static_cast<std::size_t>(local_bytes(g.ranks, g.at(v))));
+  }
+}
 
 /// The type operand of a node: an input, whose dtype selects the kernel.
 constexpr dtype type_of_node(const graph& g, const node& n) {

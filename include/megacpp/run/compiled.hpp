@@ -18,6 +18,7 @@ void run_node(cpu& device, frame& f, node_slot* slots, node_clock* clock) {
     using T = mc::type_of<type_of_node(Part::g, n)>;
     compiled_call<Part, N> c;
     c.dev = &device, c.f = &f, c.prepared = slots + N;
+    if constexpr (n.op->accumulates) clear_sums(c, Part::g, n);
     if (clock == nullptr) {
       kernel_of<n.op>::template run<T>(c);
       return;

@@ -21,7 +21,8 @@ struct step_numbers {
 
 /// Base addresses by space, feeds, and where in the model we are.
 struct frame {
-  std::array<std::byte*, 9> base{}; ///< weights and gradients: of the whole store
+  std::array<std::byte*, static_cast<unsigned>(spaces)>
+      base{}; ///< weights and gradients: of the whole store
   std::array<const void*, static_cast<unsigned>(feeds)> feed{};
   int index = 0; ///< of this layer among those of its kind
   int layer = 0; ///< of the model; -1 the stem, `layers` the head

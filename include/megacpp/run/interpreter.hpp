@@ -49,7 +49,8 @@ public:
                    &op::embedding, &op::embedding_grad, &op::dropout, &op::select, &op::repeat,
                    &op::repeat_grad, &op::vocabulary_partial, &op::vocabulary_partial_grad,
                    &op::adamw, &op::add_rms_norm, &op::add_layer_norm, &op::rms_norm_grad_add,
-                   &op::layer_norm_grad_add, &op::linear_input_grad_add, &op::vocabulary_loss>();
+                   &op::layer_norm_grad_add, &op::linear_input_grad_add, &op::vocabulary_loss,
+                   &op::cast>();
     t.add_accumulators<&op::cross_entropy, &op::cross_entropy_grad, &op::sum_of_squares>();
     t.add<&op::clip_factor, double>();
     t.add<&op::redistribute, std::int32_t>();
@@ -110,6 +111,7 @@ private:
       const node& n = g.at_node(i);
       if (!runs_in(n.when, s) || kernels[static_cast<unsigned>(i)].run == nullptr) continue;
       dynamic_call c({&device, &f, slots + i}, g, plan, *stores, index, n);
+      if (n.op->accumulates) clear_sums(c, g, n);
       const auto start = std::chrono::steady_clock::now();
       kernels[static_cast<unsigned>(i)].run(c);
       if (clock != nullptr)

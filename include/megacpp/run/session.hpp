@@ -53,11 +53,16 @@ public:
                   2 * stores_.total() * size_of(stores_.main_type());
       m.moments = 2 * stores_.total() * size_of(stores_.main_type());
     }
-    std::int64_t saved = 0, derived = 0, most_saved = 0;
+    std::int64_t saved = 0, derived = 0, derived_gradients = 0, most_saved = 0;
     const auto account = [&](const part_view& part, bool layer) {
-      if (layer) saved_at_.push_back(saved), derived_at_.push_back(derived);
+      if (layer) {
+        saved_at_.push_back(saved);
+        derived_at_.push_back(derived);
+        derived_gradients_at_.push_back(derived_gradients);
+      }
       saved += part.plan->saved;
       derived += part.plan->derived;
+      derived_gradients += part.plan->derived_gradients;
       most_saved = std::max(most_saved, part.plan->saved);
       m.working = std::max(m.working, part.plan->working);
     };
@@ -67,7 +72,7 @@ public:
     if (training_) m.working = std::max(m.working, p_.update.plan->working);
     else account_inference(most_saved);
     m.saved = training_ ? saved : most_saved;
-    m.derived = derived;
+    m.derived = derived + derived_gradients;
     m.streams = (training_ ? p_.layers + 3 : 2) * stream_bytes_;
     m.feeds = token_feeds * aligned_bytes(tokens_ * 4) + memory_alignment;
     activations_ = arena(m.saved + m.streams + m.working + m.feeds + m.derived, "activations");
@@ -75,6 +80,8 @@ public:
     streams_ = saved_ + m.saved;
     working_ = streams_ + m.streams;
     derived_ = working_ + m.working;
+    derived_gradients_ = derived_ + derived;
+    derived_gradient_bytes_ = derived_gradients;
     positions_ = reinterpret_cast<std::int32_t*>(derived_ + m.derived);
     keys_ = positions_ + aligned_bytes(tokens_ * 4) / 4;
     inputs_ = keys_ + aligned_bytes(tokens_ * 4) / 4;
@@ -122,18 +129,26 @@ public:
 
   /// Forward alone.
   loss_sum evaluate(const batch_view& b) {
+    begin_step(); // the weights may be others than when the last step began
     feed_inputs(b);
     return forward(b, p_.evaluation);
   }
 
-  /// The end of a step over `tokens` tokens of the global batch: reductions, norm, clip, AdamW with
-  /// the session's numbers. Returns the gradient norm before clipping. With `apply` false the
-  /// weights stay.
-  double finish_step(double tokens, bool apply = true) {
+  /// Once a step, after its last micro-batch: the epilogue, which brings the gradients of values
+  /// that the prologue derived back to their parameters. Afterwards the main grads are those of the
+  /// summed loss. finish_step does it first.
+  void reduce_gradients() {
     for_each_part([&](const part_view& part, int layer, int index) {
       frame f = frame_of(layer, index);
       run(part, stage::epilogue, f);
     });
+  }
+
+  /// The end of a step over `tokens` tokens of the global batch: reductions, norm, clip, AdamW with
+  /// the session's numbers. Returns the norm of the mean gradient before clipping and clears the
+  /// gradients.
+  double finish_step(double tokens) {
+    reduce_gradients();
     frame f = frame_of(p_.layers, 0);
     f.set(feed::token_count, &tokens);
     const std::int64_t main = size_of(stores_.main_type()), type = size_of(stores_.type());
@@ -144,11 +159,6 @@ public:
       f.set(feed::first_moment, stores_.first_moments() + at * main, k);
       f.set(feed::second_moment, stores_.second_moments() + at * main, k);
       f.set(feed::weight, stores_.weights() + at * type, k);
-    }
-    last_tokens_ = tokens;
-    if (!apply) {
-      clear_gradients();
-      return 0;
     }
     run(p_.update, stage::forward, f);
     double norm = 0;
@@ -161,6 +171,8 @@ public:
     return norm;
   }
   void clear_gradients() {
+    if (derived_gradient_bytes_ > 0)
+      std::memset(derived_gradients_, 0, static_cast<std::size_t>(derived_gradient_bytes_));
     std::byte* g = stores_.gradients();
     const std::int64_t bytes = stores_.total() * size_of(stores_.main_type()), block = 1 << 20;
     parallel_for((bytes + block - 1) / block, [=](std::int64_t i) {
@@ -194,6 +206,7 @@ public:
       f.set(feed::stream, streams_ + ((l + 2) % 2) * stream_bytes_);
       f.base[static_cast<unsigned>(space::stream_out)] =
           l == p_.layers ? out : streams_ + ((l + 3) % 2) * stream_bytes_;
+      run(part, stage::prologue, f);
       run(part, stage::forward, f);
     }
   }
@@ -269,6 +282,8 @@ private:
         saved_ + (training_ && slot < saved_at_.size() ? saved_at_[slot] : 0);
     f.base[static_cast<unsigned>(space::derived)] =
         derived_ + (slot < derived_at_.size() ? derived_at_[slot] : 0);
+    f.base[static_cast<unsigned>(space::derived_gradients)] =
+        derived_gradients_ + (slot < derived_at_.size() ? derived_gradients_at_[slot] : 0);
     f.base[static_cast<unsigned>(space::working)] = working_;
     f.index = index, f.layer = layer, f.step = &numbers_, f.ranks = &ranks_;
     f.set(feed::positions, positions_);
@@ -328,17 +343,17 @@ private:
   memory_items planned_{};
   arena activations_;
   std::byte *saved_ = nullptr, *streams_ = nullptr, *working_ = nullptr, *derived_ = nullptr,
-            *one_ = nullptr;
+            *derived_gradients_ = nullptr, *one_ = nullptr;
   std::int32_t *positions_ = nullptr, *keys_ = nullptr, *inputs_ = nullptr;
   std::int64_t stream_bytes_ = 0, tokens_ = 0;
-  std::vector<std::int64_t> saved_at_, derived_at_;
+  std::vector<std::int64_t> saved_at_, derived_at_, derived_gradients_at_;
+  std::int64_t derived_gradient_bytes_ = 0;
   std::vector<int> index_;
   std::vector<std::pair<const part_view*, std::vector<node_slot>>> slots_;
   step_numbers numbers_{};
   self ranks_{};
   batch_view batch_{};
   node_clock* clock_ = nullptr;
-  double last_tokens_ = 0;
 };
 
 } // namespace mc

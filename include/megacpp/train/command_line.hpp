@@ -191,7 +191,13 @@ inline void run_command(const program_source& source, std::string_view program, 
   check_compiled(list, p);
   cpu device(product_type_of(o.machine.product_type()), static_cast<int>(o.machine.threads()));
   switch (r.what->which) {
-  case command::train: trainer(p, o, device).run(); break;
+  case command::train: {
+    trainer t(p, o, device);
+    const std::string flags = given_flags(list, command::train);
+    if (!o.report.bench_json() && !flags.empty()) print(flags + "\n");
+    t.run();
+    break;
+  }
   case command::eval: run_evaluation(p, o, device); break;
   case command::generate: run_generation(p, o, device); break;
   default: {
@@ -210,7 +216,7 @@ inline int run_program(const program_source& source, int argc, char** argv) {
   program = program.substr(program.rfind('/') + 1);
   const auto fail = [&program](exit_code code, const char* sentence) {
     std::fflush(stdout);
-    fmt::print(stderr, "{}: {}\n", program, sentence);
+    std::fputs(fmt::format("{}: {}\n", program, sentence).c_str(), stderr);
     return static_cast<int>(code);
   };
   try {

@@ -75,8 +75,8 @@ inline std::string program_help(std::string_view program, std::string_view summa
   out += fmt::format("\nexamples:\n");
   for (const command_text& c : commands) out += fmt::format("  {} {}\n", program, c.example);
   out += fmt::format(
-      "\n  {} COMMAND --help   the flags of a command\n  {} --version        version, "
-      "commit, processor and product library\n",
+      "\n  {} COMMAND --help   the flags of a command\n  {} --version        version and "
+      "commit\n",
       program, program);
   return out;
 }
