@@ -27,6 +27,12 @@ if(PROJECT_IS_TOP_LEVEL)
     string(REPLACE ";" "," sanitizers "${MEGACPP_SANITIZE}")
     add_compile_options(-fsanitize=${sanitizers} -fno-sanitize-recover=all
                         -fno-omit-frame-pointer -g1)
+    if(sanitizers MATCHES "undefined" AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+      # g++ 12 takes a comparison of a function's address with null for no constant expression when
+      # these checks instrument it; an op without an adjoint is such a comparison.
+      add_compile_options(
+        -fno-sanitize=null,nonnull-attribute,returns-nonnull-attribute)
+    endif()
     add_link_options(-fsanitize=${sanitizers})
   endif()
 endif()

@@ -1,5 +1,5 @@
-// A program for the tests of the command line: a vocabulary of 128 takes ASCII as bytes, and any text
-// of at most 128 distinct bytes as characters.
+// A program for the tests of the command line: a vocabulary of 128 takes ASCII as bytes, and any
+// text of at most 128 distinct bytes as characters.
 #include <megacpp/main.hpp>
 
 struct tiny_gpt {

@@ -5,6 +5,7 @@
 #include <megacpp/num/precision.hpp>
 #include <megacpp/plan/parts.hpp>
 #include <megacpp/plan/registry.hpp>
+#include <megacpp/plan/tied.hpp>
 #include <megacpp/plan/update.hpp>
 #include <megacpp/run/report.hpp>
 
@@ -78,8 +79,8 @@ template <class Run> struct program {
     static constexpr const registry& stores = program::stores;
     static constexpr graph derived = derived_graph(forward<Index>::g);
     static constexpr graph joined = verified(fused(derived));
-    static constexpr graph replayed = verified(
-        recomputed(joined, Index == 0 || Index == last ? recompute::none : numbers.again));
+    static constexpr graph replayed =
+        verified(recomputed(joined, Index == 0 || Index == last ? recompute::none : numbers.again));
     static constexpr graph g = verified(halved(replayed));
     static constexpr memory_plan plan = place_memory(g);
   };
@@ -109,13 +110,23 @@ template <class Run> struct program {
 
   static constexpr auto final_graphs() {
     return []<int... K>(std::integer_sequence<int, K...>) {
-      return std::array<const graph*, 2 * sizeof...(K) + 2>{
-          &part<K>::g..., &update::g, &evaluation::g, &generation<K>::g...};
+      return std::array<const graph*, 2 * sizeof...(K) + 2>{&part<K>::g..., &update::g,
+                                                            &evaluation::g, &generation<K>::g...};
     }
     (std::make_integer_sequence<int, kinds + 2>{});
   }
-  static constexpr fault_record wrong =
+  static constexpr auto derived_graphs() {
+    return []<int... K>(std::integer_sequence<int, K...>) {
+      return std::array<const graph*, sizeof...(K)>{&part<K>::derived...};
+    }
+    (std::make_integer_sequence<int, kinds + 2>{});
+  }
+  static constexpr fault_record in_graphs =
       detail::first_fault<static_cast<unsigned>(2 * kinds + 6)>(final_graphs());
+  static constexpr fault_record wrong =
+      in_graphs.code != fault::none
+          ? in_graphs
+          : fault_of_ties<static_cast<unsigned>(kinds + 2)>(derived_graphs());
   /// The one assertion of a run.
   static constexpr bool ok = reported<Run, program>;
 };

@@ -120,7 +120,7 @@ public:
 private:
   static std::uint64_t hash(const std::string& s) { // FNV-1a
     std::uint64_t h = 0xcbf29ce484222325u;
-    for (unsigned char c : s) h = (h ^ c) * 0x100000001b3u;
+    for (const char c : s) h = (h ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
     return h;
   }
   /// Standard normal number i of a key; a pair of uniforms gives two.

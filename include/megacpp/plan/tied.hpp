@@ -1,0 +1,56 @@
+// Tied parameters over parts. The uses of one parameter add to one main grad, which is reduced
+// once, where the parameter is declared first. So all uses must leave the same sums pending, and
+// each must collect in the stored form: a use gathered or cut before the forward pass would collect
+// elsewhere.
+#pragma once
+
+#include <megacpp/plan/registry.hpp>
+
+namespace mc {
+
+namespace detail {
+
+/// The parameter of which a value is another state, or -1.
+constexpr value_id parameter_behind(const graph& g, value_id v) {
+  while (v >= 0 && g.at(v).producer >= 0) v = g.at_node(g.at(v).producer).in[0];
+  return v >= 0 && g.at(v).is == role::parameter ? v : value_id{-1};
+}
+
+/// The first axis on which a use's gradient is not `like`, or is not stored as the parameter is.
+constexpr int axis_apart(const placement& grad, const placement& like, const placement& stored) {
+  for (int a = 0; a < axes; ++a) {
+    const place p = grad.at[static_cast<unsigned>(a)];
+    const place s = stored.at[static_cast<unsigned>(a)];
+    if (p != like.at[static_cast<unsigned>(a)]) return a;
+    if ((p.s == state::shard || s.s == state::shard) && p != s) return a;
+  }
+  return -1;
+}
+
+} // namespace detail
+
+/// The fault of the first tied parameter whose uses do not collect alike. `parts` are the derived
+/// graphs of all parts.
+template <unsigned N>
+constexpr fault_record fault_of_ties(const std::array<const graph*, N>& parts) {
+  registry r;
+  for (const graph* head : parts)
+    for (int i = 0; i < head->parameter_count; ++i) {
+      const parameter_info& info = head->parameters[static_cast<unsigned>(i)];
+      if (!info.tied || info.frozen || info.gradient < 0) continue;
+      const value& v = head->at(info.v);
+      const placement& like = head->at(info.gradient).at;
+      for (const graph* g : parts)
+        for (int k = 0; k < g->value_count; ++k) {
+          const value& grad = g->at(static_cast<value_id>(k));
+          if (grad.is != role::gradient) continue;
+          const value_id p = detail::parameter_behind(*g, grad.grad_of);
+          if (p < 0 || !detail::same_name(g->at(p), v)) continue;
+          const int a = detail::axis_apart(grad.at, like, v.at);
+          if (a >= 0) detail::refuse(r, fault::P002, v, info, a);
+        }
+    }
+  return r.wrong;
+}
+
+} // namespace mc
