@@ -85,7 +85,7 @@ if [ -z "$iters" ]; then
   short=$(took 20) && long=$(took 60) || fail 'training failed; its message is above'
   iters=$(awk -v us="$((long - short))" 'BEGIN {
     n = int(55e6 / (us > 0 ? us / 40 : 1) / 100) * 100
-    print n < 300 ? 300 : n > 6000 ? 6000 : n }')
+    print (n < 300 ? 300 : (n > 6000 ? 6000 : n)) }')
 fi
 
 warmup=$((iters / 10 < 100 ? iters / 10 : 100))
