@@ -295,7 +295,10 @@ private:
       const value_id e = s.of_single.of[static_cast<unsigned>(s.single.leaves[i])];
       if ((d < 0) != (e < 0)) return "one of two gradients is missing: " + name(m.g, of);
       if (d < 0) continue;
-      if (m.g.at(d).at != cotangent(m.g.at(of).at))
+      // A tied parameter's gradient is finished elsewhere: here it is the dual of the value used.
+      const parameter_info* p = m.g.parameter_of(of);
+      const value_id used = p != nullptr && p->tied ? m.g.at(d).grad_of : of;
+      if (m.g.at(d).at != cotangent(m.g.at(used).at))
         return "gradient is placed otherwise: " + name(m.g, of);
       bool copies = true;
       if (s.leaves[i].what == content::parameter) {

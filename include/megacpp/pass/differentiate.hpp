@@ -8,7 +8,8 @@
 
 namespace mc {
 
-/// What differentiate found beside the graph: cotangents by value.
+/// What differentiate found beside the graph: cotangents by value; of a parameter, its finished
+/// gradient (of a tied one, what it contributes).
 struct gradients {
   std::array<value_id, max_values> of{};
 };
@@ -85,6 +86,10 @@ constexpr gradients differentiate(builder& b) {
         d.of(finished[static_cast<unsigned>(g.parameters[static_cast<unsigned>(i)].v)]);
   gradients r;
   r.of = d.ct;
+  for (int i = 0; i < g.parameter_count; ++i) {
+    const parameter_info& p = g.parameters[static_cast<unsigned>(i)];
+    r.of[static_cast<unsigned>(p.v)] = p.gradient;
+  }
   return r;
 }
 

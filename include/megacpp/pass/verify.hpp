@@ -64,7 +64,7 @@ constexpr void verify_gradients(builder& b, const gradients& d) {
     const parameter_info& p = g.parameters[static_cast<unsigned>(i)];
     if (p.frozen) continue;
     const value& v = g.at(p.v);
-    const value_id id = p.tied ? p.gradient : d.of[static_cast<unsigned>(p.v)];
+    const value_id id = d.of[static_cast<unsigned>(p.v)];
     if (id < 0 || !g.at(id).same_dims(v)) {
       b.fail(fault::P010, p.line, "gradient", p.v);
       continue;
