@@ -14,8 +14,7 @@ namespace op {
 
 constexpr void select_rule(inference& c) { // x (B, S, H), index (B)
   const value& x = c.in(0);
-  value& y = c.declare(x.type, {x.dims[0], x.dims[2]});
-  (void)y;
+  c.declare(x.type, {x.dims[0], x.dims[2]});
   place_output(c, 0, algebra::product, {0, 1}, {x.dims[1].d});
   c.leads(1, 0);
 }

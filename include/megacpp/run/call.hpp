@@ -146,8 +146,7 @@ constexpr dtype type_of_node(const graph& g, const node& n) {
 }
 
 /// True when the node moves nothing: its output is another name of its input.
-constexpr bool is_alias(const graph& g, const memory_plan& p, const node& n) {
-  (void)g;
+constexpr bool is_alias(const memory_plan& p, const node& n) {
   return n.op == &op::redistribute &&
          p.at[static_cast<unsigned>(n.out[0])].in == p.at[static_cast<unsigned>(n.in[0])].in &&
          p.at[static_cast<unsigned>(n.out[0])].offset ==

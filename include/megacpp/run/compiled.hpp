@@ -14,7 +14,7 @@ namespace detail {
 template <class Part, int N>
 void run_node(cpu& device, frame& f, node_slot* slots, node_clock* clock) {
   constexpr const node& n = Part::g.nodes[static_cast<unsigned>(N)];
-  if constexpr (!is_alias(Part::g, Part::plan, n)) {
+  if constexpr (!is_alias(Part::plan, n)) {
     using T = mc::type_of<type_of_node(Part::g, n)>;
     compiled_call<Part, N> c;
     c.dev = &device, c.f = &f, c.prepared = slots + N;
@@ -34,7 +34,7 @@ void run_node(cpu& device, frame& f, node_slot* slots, node_clock* clock) {
 
 template <class Part, int N> void prepare_node(cpu& device, node_slot* slots) {
   constexpr const node& n = Part::g.nodes[static_cast<unsigned>(N)];
-  if constexpr (!is_alias(Part::g, Part::plan, n)) {
+  if constexpr (!is_alias(Part::plan, n)) {
     using T = mc::type_of<type_of_node(Part::g, n)>;
     compiled_call<Part, N> c;
     c.dev = &device, c.prepared = slots + N;

@@ -82,7 +82,7 @@ struct interpreted_part {
   void bind(const kernel_table& table) {
     for (int i = 0; i < g.node_count; ++i) {
       const node& n = g.at_node(i);
-      kernels.push_back(is_alias(g, plan, n) ? kernel_table::functions{}
+      kernels.push_back(is_alias(plan, n) ? kernel_table::functions{}
                                              : table.find(n.op, type_of_node(g, n)));
     }
   }

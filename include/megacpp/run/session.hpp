@@ -191,8 +191,6 @@ public:
     *last = static_cast<std::int32_t>(n - 1);
     for (std::int64_t i = 0; i < sequence(); ++i)
       positions_[i] = static_cast<std::int32_t>(i), keys_[i] = positions_[i];
-    std::vector<int>::size_type kind = 0;
-    (void)kind;
     for (int l = -1; l <= p_.layers; ++l) {
       const part_view& part =
           l < 0 ? p_.generation_stem
