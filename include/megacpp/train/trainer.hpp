@@ -30,7 +30,10 @@ public:
         labels_(tokens_.size()),
         profile_(p),
         progress_(o.report.log_interval()) {
-    if (o.training.save.given()) folder_writer::check_target(o.training.save());
+    if (o.training.save.given()) { // what would fail at the end fails now
+      static_cast<void>(hf_family_of(p));
+      folder_writer::check_target(o.training.save());
+    }
     if (o.report.loss_curve.given()) check_text_file(o.report.loss_curve());
     prepare_session();
     prepare_evaluation();
