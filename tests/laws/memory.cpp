@@ -206,6 +206,86 @@ BOOST_AUTO_TEST_CASE(the_plan_is_as_small_as_what_lives_at_once) {
       }
 }
 
+namespace {
+
+/// Moves each working value of a graph's plan, in turn, onto each other one that is read later.
+template <class Model> void every_overlap_is_refused(const Model& m, const setup& s) {
+  int moved = 0;
+  for (const part_kind part : {part_kind::block, part_kind::loss}) {
+    const graph g = fused(derived_graph(forward_graph(m, s, part, 0)));
+    const memory_plan plan = place_memory(g);
+    BOOST_TEST((verify_memory(g, plan).code == fault::none));
+    const auto last_use = [&g](value_id v) {
+      int last = -1;
+      for (int i = 0; i < g.node_count; ++i)
+        for (const value_id in : g.at_node(i).in)
+          if (in == v) last = i;
+      return last;
+    };
+    for (int a = 0; a < g.value_count; ++a)
+      for (int b = 0; b < g.value_count; ++b) {
+        const auto x = static_cast<value_id>(a), y = static_cast<value_id>(b);
+        const address& at_x = plan.at[static_cast<unsigned>(a)];
+        const address& at_y = plan.at[static_cast<unsigned>(b)];
+        if (at_x.in != space::working || at_y.in != space::working) continue;
+        if (at_x.offset == at_y.offset) continue; // two names, or taken over
+        const int written = g.at(y).producer;
+        if (g.at(x).producer > written || last_use(x) < written || a == b) continue;
+        const node& n = g.at_node(written);
+        const bool in_place = n.op->in_place >= 0 && y == n.out[0] &&
+                              x == n.in[static_cast<unsigned>(n.op->in_place)];
+        if (in_place && last_use(x) == written) continue;
+        memory_plan wrong = plan;
+        wrong.at[static_cast<unsigned>(b)].offset = at_x.offset;
+        const fault_record found = verify_memory(g, wrong);
+        BOOST_TEST((found.code == fault::M002), "value " << b << " over " << a);
+        ++moved;
+      }
+  }
+  BOOST_TEST(moved > 20);
+}
+
+} // namespace
+
+BOOST_AUTO_TEST_CASE(a_value_written_over_a_living_one_is_refused) {
+  every_overlap_is_refused(small_gpt, {.batch = {4, 128}, .type = dtype::bf16});
+  every_overlap_is_refused(small_qwen,
+                           {.ranks = {.tp = 2, .sequence_parallel = true}, .batch = {4, 128}});
+}
+
+BOOST_AUTO_TEST_CASE(stages_hold_the_whole_model_and_one_copy_of_a_tied_table) {
+  const setup whole{.batch = {1, 1024}, .type = dtype::bf16};
+  setup cut = whole;
+  cut.ranks.pp = 4;
+  const interpreted_program<gpt> one(preset::gpt2_124m, whole, "one"),
+      four(preset::gpt2_124m, cut, "four");
+  const memory_items all = training_memory(one.view());
+  std::int64_t weights = 0, deepest = 0;
+  for (int stage = 0; stage < 4; ++stage) {
+    const memory_items m = training_memory(four.view(), stage);
+    weights += m.weights;
+    if (stage == 0) deepest = m.saved;
+    BOOST_TEST(m.saved <= deepest); // 1F1B: the first stage has most micro-batches in flight
+  }
+  BOOST_TEST(weights == all.weights + 2 * 50257 * 768);
+}
+
+BOOST_AUTO_TEST_CASE(a_norm_that_is_not_finite_updates_nothing) {
+  with_session(small_gpt, {.batch = {4, 128}, .type = dtype::bf16},
+               [&](session& run, const batch_view& b, const program_view&, cpu&) {
+                 step(run, b);
+                 const auto bytes = static_cast<std::size_t>(run.weights().total()) * 4;
+                 const std::vector<std::byte> before(run.weights().masters(),
+                                                     run.weights().masters() + bytes);
+                 run.begin_step();
+                 const loss_sum l = run.train(b);
+                 stores::set(run.weights().gradients(), dtype::f32, 5, INFINITY);
+                 BOOST_TEST(!std::isfinite(run.finish_step(l.count)));
+                 BOOST_TEST(std::memcmp(before.data(), run.weights().masters(), bytes) == 0);
+                 BOOST_TEST(run.numbers().step == 1);
+               });
+}
+
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 BOOST_AUTO_TEST_CASE(the_process_holds_what_the_plan_says) {
   const auto before = process_memory().resident;

@@ -34,19 +34,23 @@ constexpr void spell(const graph& g, value_id v, text<160>& out) {
   }
 }
 
-/// Records a fault as "op(a, b) over axis", unless there is one already.
-constexpr void record(graph& g, fault f, int line, const char* op, value_id a = -1, value_id b = -1,
-                      int over = -1) {
-  if (g.wrong.code != fault::none) return;
-  g.wrong.code = f;
-  g.wrong.line = line;
-  auto& out = g.wrong.what;
+/// Writes a fault as "op(a, b) over axis", unless there is one already.
+constexpr void record(fault_record& wrong, const graph& g, fault f, int line, const char* op,
+                      value_id a = -1, value_id b = -1, int over = -1) {
+  if (wrong.code != fault::none) return;
+  wrong.code = f;
+  wrong.line = line;
+  auto& out = wrong.what;
   out << op << "(";
   spell(g, a, out);
   if (a >= 0 && b >= 0) out << ", ";
   spell(g, b, out);
   out << ")";
   if (over >= 0) out << " over " << name_of(static_cast<axis>(over));
+}
+constexpr void record(graph& g, fault f, int line, const char* op, value_id a = -1, value_id b = -1,
+                      int over = -1) {
+  record(g.wrong, g, f, line, op, a, b, over);
 }
 
 struct builder {
@@ -81,6 +85,7 @@ struct builder {
       if (lacks && refuse(fault::S003, line, op, v)) g.wrong.what << ": no " << name_of(p.d) << ")";
       if (lacks || g.ranks.trivial(static_cast<axis>(a))) p = I;
     }
+    if (spread(v.at) == 3 && refuse(fault::P013, line, op, v)) g.wrong.what << ")";
     for (int i = 0; i < v.rank; ++i) {
       extent& e = v.dims[static_cast<unsigned>(i)];
       if (v.find(e.d) != i && refuse(fault::S003, line, op, v))
@@ -152,7 +157,7 @@ struct builder {
     n.when = when;
     n.derived = derived;
     inference c{g, n};
-    n.op->rule(c);
+    infer(c);
     if (c.wrong != fault::none)
       fail(c.wrong, n.line, n.op->name, operand(n, c.first), operand(n, c.second), c.over);
     for (int k = 0; k < c.outs; ++k) {

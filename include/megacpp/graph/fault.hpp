@@ -131,7 +131,7 @@ constexpr const char* sentence_of(fault f) {
   case fault::C003:
     return "the batch does not fit the model or the layout: change micro-batch or sequence";
   case fault::M001:
-    return "the run does not fit the memory: more tp, pp or dp, recompute, or a smaller "
+    return "the run does not fit the memory: more tp or pp, recompute, or a smaller "
            "micro-batch";
   case fault::M002:
     return "a value has no memory or shares it with another live one: mend the pass";

@@ -83,10 +83,39 @@ struct op_info {
   int in_place = -1;                  ///< the input whose memory its first output may take over
   bool cheap = false;                 ///< bound by bytes: selective recomputation runs it again
   bool linear = false;                ///< its adjoint reads the cotangent alone, in any type
+  bool crosses = false;               ///< takes values of one mesh to the other
 };
+
+/// The mesh over which a placement spreads: bit 0 the dense axes (dp, cp, tp), bit 1 the expert
+/// axes (edp, ep, etp). Neither: the value is the same on every rank of a stage, thus of both
+/// meshes.
+constexpr unsigned spread(const placement& at) {
+  const auto over = [&at](axis a) { return at[a].s != state::invariant; };
+  return (over(axis::dp) || over(axis::cp) || over(axis::tp) ? 1u : 0u) |
+         (over(axis::edp) || over(axis::ep) || over(axis::etp) ? 2u : 0u);
+}
 
 /// The link from an op to its kernel on a device; specialised in kernel/ (and in a user's header).
 template <const op_info* Op> struct kernel_of;
+
+/// Infers the outputs of c's node by its op's rule. Dense and expert mesh fold over the same ranks,
+/// so a value lies on one of them, and only an op that crosses sees both (MEGA-P013).
+constexpr void infer(inference& c) {
+  if (!c.n.op->crosses) {
+    unsigned seen = 0;
+    int last = -1;
+    for (int k = 0; k < max_inputs; ++k) {
+      if (!c.has(k)) continue;
+      const unsigned s = spread(c.in(k).at);
+      if ((seen | s) == 3 && seen != 3) c.fail(fault::P013, k, last);
+      if (s != 0) last = k;
+      seen |= s;
+    }
+  }
+  c.n.op->rule(c);
+  for (int k = 0; k < c.outs; ++k)
+    if (spread(c.out[static_cast<unsigned>(k)].at) == 3) c.fail(fault::P013, 0);
+}
 
 // --- inference of placements ---------------------------------------------------------------------
 

@@ -41,7 +41,6 @@ struct memory_plan {
   std::int64_t derived_gradients = 0; ///< bytes a layer of their gradients, cleared every step
   std::int64_t derived = 0;           ///< bytes a layer of values the prologue computes
   std::int64_t largest_live = 0;      ///< largest sum of working values live at once
-  fault wrong = fault::none;
 };
 
 inline constexpr std::int64_t memory_alignment = 64;
@@ -54,6 +53,14 @@ namespace detail {
 /// Forward and backward of one graph, as the sequences in which nodes run.
 constexpr bool in_backward(phase p) {
   return p == phase::input_gradient || p == phase::weight_gradient;
+}
+
+/// A redistribution without data movement, or a reduction in place of a gradient in the store: its
+/// output may be another name of its input.
+constexpr bool may_alias(const node& n) {
+  if (n.op != &op::redistribute) return false;
+  const collective c = collective_of(n.from, n.to);
+  return c == collective::none || (c == collective::all_reduce && n.when == phase::epilogue);
 }
 
 struct buffer {
@@ -97,13 +104,7 @@ struct placer {
     last_use[static_cast<unsigned>(v)] = node;
     read_in_backward[static_cast<unsigned>(v)] |= backward;
   }
-  /// A redistribution without data movement, or a reduction in place of a gradient in the store.
-  constexpr bool aliases(int i) const {
-    const node& n = g.at_node(i);
-    if (n.op != &op::redistribute) return false;
-    const collective c = collective_of(n.from, n.to);
-    return c == collective::none || (c == collective::all_reduce && n.when == phase::epilogue);
-  }
+  constexpr bool aliases(int i) const { return may_alias(g.at_node(i)); }
 
   constexpr void place_parameters() {
     for (int i = 0; i < g.parameter_count; ++i)

@@ -20,7 +20,7 @@ constexpr void verify_nodes(graph& g) {
     for (value_id v : n.in)
       if (v >= 0 && !known[static_cast<unsigned>(v)]) record(g, fault::P014, n.line, n.op->name, v);
     inference c{g, n};
-    n.op->rule(c);
+    infer(c);
     if (c.wrong != fault::none)
       record(g, c.wrong, n.line, n.op->name,
              c.first < 0 ? value_id{-1} : n.in[static_cast<unsigned>(c.first)],

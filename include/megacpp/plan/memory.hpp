@@ -4,7 +4,17 @@
 #include <megacpp/pass/place_memory.hpp>
 #include <megacpp/plan/registry.hpp>
 
+#include <span>
+
 namespace mc {
+
+/// Sizes of memory: 80_GiB.
+constexpr std::int64_t operator""_GiB(unsigned long long n) {
+  return static_cast<std::int64_t>(n) << 30;
+}
+constexpr std::int64_t operator""_MiB(unsigned long long n) {
+  return static_cast<std::int64_t>(n) << 20;
+}
 
 /// Bytes of one rank.
 struct memory_items {
@@ -18,12 +28,6 @@ struct memory_items {
   constexpr std::int64_t total() const {
     return weights + gradients + masters + moments + saved + streams + working + feeds + derived;
   }
-};
-
-/// What the plans of one part contribute.
-struct part_memory {
-  memory_plan const* plan = nullptr;
-  int layers = 1;
 };
 
 constexpr std::int64_t stream_bytes(const graph& block) {
@@ -46,23 +50,77 @@ constexpr std::int64_t local_tokens(const graph& g) {
 
 inline constexpr int token_feeds = 5; ///< tokens, labels, positions, token keys, documents
 
-template <unsigned N>
-constexpr memory_items training_memory(const std::array<part_memory, N>& parts,
+/// How many layers of each part (0 stem, 1 ... kinds blocks, kinds + 1 head) stage `stage` of `pp`
+/// has: the layers are cut in equal runs, the stem is on the first stage, the head on the last.
+template <class Kind>
+constexpr void stage_layers(int layers, int pp, int stage, Kind kind_of, std::span<int> of_part) {
+  for (int& n : of_part) n = 0;
+  of_part.front() = stage == 0;
+  of_part.back() = stage == pp - 1;
+  for (int l = layers / pp * stage; l < layers / pp * (stage + 1); ++l)
+    ++of_part[static_cast<unsigned>(1 + kind_of(l))];
+}
+
+/// Parameters of one stage, local, in elements of the flat stores. The last stage has a copy of
+/// what its head shares with the first one's stem.
+constexpr std::int64_t stored_elements(const registry& r, std::span<const int> layers) {
+  std::int64_t n = 0;
+  for (int i = 0; i < r.entry_count; ++i) {
+    const registry::entry& e = r.entries[static_cast<unsigned>(i)];
+    const std::int64_t aligned =
+        (e.count + entry_alignment - 1) / entry_alignment * entry_alignment;
+    if (!e.tied || layers.front() == 0) n += aligned * layers[static_cast<unsigned>(e.part)];
+  }
+  return n;
+}
+
+/// Bytes of one rank of a pipeline stage for training. `plans` and `layers` are by part, as in
+/// stage_layers; `in_flight` micro-batches keep what their backward pass reads (1F1B: pp - stage);
+/// `update` is the step's end; `type` the weights'; `block` any block's graph, for the shape of the
+/// residual stream, of which every layer's input is kept and two cotangents live.
+constexpr memory_items training_memory(std::span<const memory_plan* const> plans,
+                                       std::span<const int> layers, int in_flight,
                                        const memory_plan& update, const registry& r, dtype type,
-                                       const graph& block, int layers) {
+                                       const graph& block) {
   memory_items m;
   const dtype main = accumulator_of(type);
-  m.weights = r.total * size_of(type);
-  m.gradients = r.total * size_of(main);
-  m.masters = type == main ? 0 : r.total * size_of(main);
-  m.moments = 2 * r.total * size_of(main);
-  for (const part_memory& p : parts) {
-    m.saved += p.plan->saved * p.layers;
-    m.derived += (p.plan->derived + p.plan->derived_gradients) * p.layers;
-    if (p.plan->working > m.working) m.working = p.plan->working;
+  const std::int64_t elements = stored_elements(r, layers);
+  m.weights = elements * size_of(type);
+  m.gradients = elements * size_of(main);
+  m.masters = type == main ? 0 : elements * size_of(main);
+  m.moments = 2 * elements * size_of(main);
+  m.working = update.working;
+  int blocks = 0;
+  for (unsigned i = 0; i < plans.size(); ++i) {
+    if (layers[i] == 0) continue;
+    if (i > 0 && i + 1 < plans.size()) blocks += layers[i];
+    m.saved += plans[i]->saved * layers[i] * in_flight;
+    m.derived += (plans[i]->derived + plans[i]->derived_gradients) * layers[i];
+    if (plans[i]->working > m.working) m.working = plans[i]->working;
   }
-  if (update.working > m.working) m.working = update.working;
-  m.streams = (layers + 1 + 2) * stream_bytes(block);
+  m.streams = ((blocks + 1) * in_flight + 2) * stream_bytes(block);
+  m.feeds = token_feeds * aligned_bytes(local_tokens(block) * 4) + memory_alignment;
+  return m;
+}
+
+/// Bytes of one rank for evaluation and generation. `plans` and `layers` as above, for what the
+/// prologue derives; `generation` are the plans of further parts, which run one at a time.
+constexpr memory_items inference_memory(std::span<const memory_plan* const> plans,
+                                        std::span<const int> layers,
+                                        std::span<const memory_plan* const> generation,
+                                        const registry& r, dtype type, const graph& block) {
+  memory_items m;
+  m.weights = stored_elements(r, layers) * size_of(type);
+  const auto one = [&m](const memory_plan& p) {
+    if (p.saved > m.saved) m.saved = p.saved;
+    if (p.working > m.working) m.working = p.working;
+  };
+  for (unsigned i = 0; i < plans.size(); ++i) {
+    m.derived += (plans[i]->derived + plans[i]->derived_gradients) * layers[i];
+    one(*plans[i]); // evaluation runs the training graphs' forward nodes
+  }
+  for (const memory_plan* p : generation) one(*p);
+  m.streams = 2 * stream_bytes(block);
   m.feeds = token_feeds * aligned_bytes(local_tokens(block) * 4) + memory_alignment;
   return m;
 }

@@ -26,6 +26,13 @@ struct setup {
   constexpr place stream() const { return ranks.sequence_parallel ? S(dim::sequence) : I; }
 };
 
+/// One sequence at a time on the same layout: what generation runs.
+constexpr setup for_generation(setup s) {
+  s.batch.micro = 1;
+  s.batch.packed = false;
+  return s;
+}
+
 namespace detail {
 
 constexpr fault_record sentence(fault f, const char* what) {
@@ -42,6 +49,8 @@ template <class Model> constexpr fault_record check(const Model& m, const setup&
   if (l.tp < 1 || l.pp < 1 || l.cp < 1 || l.ep < 1 || l.etp < 0)
     return sentence(fault::C002, "every axis needs at least one rank");
   if (m.layers < l.pp) return sentence(fault::C002, "more pipeline stages than layers");
+  if (m.layers % l.pp != 0)
+    return sentence(fault::C002, "the layers do not divide into equal pipeline stages");
   if (l.sequence_parallel && l.tp == 1)
     return sentence(fault::C002, "sequence parallelism needs tp > 1");
   if (s.batch.micro < 1 || s.batch.sequence < 1)

@@ -1,4 +1,5 @@
-// The graph of a step's end: one gradient norm over all groups of the registry, one update a group.
+// The graph of a step's end: one gradient norm over all groups of the registry (phase forward), one
+// update a group (phase epilogue, which runs if the norm is finite).
 #pragma once
 
 #include <megacpp/op/optimizer.hpp>
@@ -48,6 +49,7 @@ constexpr graph update_graph(const registry& r, const mesh& ranks, dtype weights
   }
   const value_id factor = b.emit(clip);
   b.g.outputs = {factor, b.g.at_node(b.g.node_count - 1).out[1]};
+  b.when = phase::epilogue;
   for (int k = 0; k < r.group_count; ++k) {
     const auto& group = r.groups[static_cast<unsigned>(k)];
     if (group.frozen) continue;

@@ -43,16 +43,16 @@ struct call_state {
 
 /// Node N of a part that is a type with static constexpr members g, plan, stores and index.
 template <class Part, int N> struct compiled_call : call_state {
-  static constexpr const node& n = Part::g.nodes[static_cast<unsigned>(N)];
+  static constexpr const node& n() { return Part::g.nodes[static_cast<unsigned>(N)]; }
 
-  static constexpr bool has(int k) { return n.in[static_cast<unsigned>(k)] >= 0; }
+  static constexpr bool has(int k) { return n().in[static_cast<unsigned>(k)] >= 0; }
   static constexpr const value& value_in(int k) {
-    return Part::g.at(n.in[static_cast<unsigned>(k)]);
+    return Part::g.at(n().in[static_cast<unsigned>(k)]);
   }
   static constexpr const value& value_out(int k) {
-    return Part::g.at(n.out[static_cast<unsigned>(k)]);
+    return Part::g.at(n().out[static_cast<unsigned>(k)]);
   }
-  static constexpr const attributes& attr() { return n.attr; }
+  static constexpr const attributes& attr() { return n().attr; }
   static constexpr const mesh& ranks() { return Part::g.ranks; }
   template <int K, int From, int To> static constexpr auto in_span() {
     return fixed<detail::span_of(Part::g.ranks, value_in(K), From, To)>{};
@@ -70,9 +70,9 @@ template <class Part, int N> struct compiled_call : call_state {
     return reinterpret_cast<U*>(
         resolve(Part::plan.at[static_cast<unsigned>(v)], *f, Part::stores, Part::index, sizeof(U)));
   }
-  template <class U> const U* in(int k) const { return at<U>(n.in[static_cast<unsigned>(k)]); }
-  template <class U> U* in_out(int k) const { return at<U>(n.in[static_cast<unsigned>(k)]); }
-  template <class U> U* out(int k) const { return at<U>(n.out[static_cast<unsigned>(k)]); }
+  template <class U> const U* in(int k) const { return at<U>(n().in[static_cast<unsigned>(k)]); }
+  template <class U> U* in_out(int k) const { return at<U>(n().in[static_cast<unsigned>(k)]); }
+  template <class U> U* out(int k) const { return at<U>(n().out[static_cast<unsigned>(k)]); }
 
   cpu& device() const { return *dev; }
   node_slot& slot() const { return *prepared; }

@@ -11,11 +11,52 @@ namespace mc {
 
 namespace detail {
 
+/// The element type of a node's kernel.
+template <class Part, int N> using element_of =
+    mc::type_of<type_of_node(Part::g, Part::g.nodes[static_cast<unsigned>(N)])>;
+
+/// True if node N moves nothing or the device has a kernel of its op for its element type.
+template <class Part, int N>
+inline constexpr bool has_kernel = is_alias(Part::plan, Part::g.nodes[static_cast<unsigned>(N)]) ||
+                                   requires(compiled_call<Part, N>& c) {
+  kernel_of<Part::g.nodes[static_cast<unsigned>(N)].op>::template run<element_of<Part, N>>(c);
+};
+
+/// MEGA-B001 for the first node of a part that has no kernel.
+template <class Part> constexpr fault_record missing_kernel() {
+  fault_record wrong;
+  [&]<int... N>(std::integer_sequence<int, N...>) {
+    (
+        [&] {
+          constexpr const node& n = Part::g.nodes[static_cast<unsigned>(N)];
+          if constexpr (!has_kernel<Part, N>)
+            record(wrong, Part::g, fault::B001, n.line, n.op->name, n.in[0]);
+        }(),
+        ...);
+  }
+  (std::make_integer_sequence<int, Part::g.node_count>{});
+  return wrong;
+}
+
+/// The kernels of all parts of a program, as the source of one report.
+template <class Program> struct kernels_found {
+  static constexpr fault_record wrong = []<int... K>(std::integer_sequence<int, K...>) {
+    const fault_record found[] = {missing_kernel<typename Program::template part<K>>()...,
+                                  missing_kernel<typename Program::evaluation>(),
+                                  missing_kernel<typename Program::update>(),
+                                  missing_kernel<typename Program::template generation<K>>()...};
+    for (const fault_record& f : found)
+      if (f.code != fault::none) return f;
+    return fault_record{};
+  }
+  (std::make_integer_sequence<int, Program::kinds + 2>{});
+};
+
 template <class Part, int N>
 void run_node(cpu& device, frame& f, node_slot* slots, node_clock* clock) {
   constexpr const node& n = Part::g.nodes[static_cast<unsigned>(N)];
-  if constexpr (!is_alias(Part::plan, n)) {
-    using T = mc::type_of<type_of_node(Part::g, n)>;
+  if constexpr (!is_alias(Part::plan, n) && has_kernel<Part, N>) {
+    using T = element_of<Part, N>;
     compiled_call<Part, N> c;
     c.dev = &device, c.f = &f, c.prepared = slots + N;
     if constexpr (n.op->accumulates) clear_sums(c, Part::g, n);
@@ -34,8 +75,8 @@ void run_node(cpu& device, frame& f, node_slot* slots, node_clock* clock) {
 
 template <class Part, int N> void prepare_node(cpu& device, node_slot* slots) {
   constexpr const node& n = Part::g.nodes[static_cast<unsigned>(N)];
-  if constexpr (!is_alias(Part::plan, n)) {
-    using T = mc::type_of<type_of_node(Part::g, n)>;
+  if constexpr (!is_alias(Part::plan, n) && has_kernel<Part, N>) {
+    using T = element_of<Part, N>;
     compiled_call<Part, N> c;
     c.dev = &device, c.prepared = slots + N;
     if constexpr (requires { kernel_of<n.op>::template prepare<T>(c); })
@@ -83,7 +124,7 @@ template <class Part> part_view view_part() {
 /// The compiled program of a run.
 template <class Run> program_view compiled_program(const char* name) {
   using program = mc::program<Run>;
-  static_assert(program::ok);
+  static_assert(program::ok && reported<Run, detail::kernels_found<program>>);
   program_view v;
   v.name = name;
   v.family = program::model_type::family;

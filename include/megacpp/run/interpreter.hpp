@@ -8,6 +8,8 @@
 #pragma once
 
 #include <megacpp/kernel/kernels.hpp>
+#include <megacpp/pass/verify_memory.hpp>
+#include <megacpp/plan/tied.hpp>
 #include <megacpp/plan/update.hpp>
 #include <megacpp/run/call.hpp>
 #include <megacpp/run/view.hpp>
@@ -83,7 +85,7 @@ struct interpreted_part {
     for (int i = 0; i < g.node_count; ++i) {
       const node& n = g.at_node(i);
       kernels.push_back(is_alias(plan, n) ? kernel_table::functions{}
-                                             : table.find(n.op, type_of_node(g, n)));
+                                          : table.find(n.op, type_of_node(g, n)));
     }
   }
   part_view view() const {
@@ -138,7 +140,7 @@ public:
     for (int i = 0; i <= last; ++i) {
       forward.push_back(
           std::make_unique<graph>(forward_graph(m, s, kind(i, part_kind::loss), i - 1)));
-      check(*forward.back());
+      check(forward.back()->wrong);
       graphs[static_cast<unsigned>(i)] = forward.back().get();
     }
     stores_ = make_registry<static_cast<unsigned>(Model::kinds + 2)>(graphs, layers);
@@ -148,20 +150,22 @@ public:
     for (int l = 0; l < m.layers; ++l) view_.kind_of.push_back(m.kind_of(l));
     view_.stores = &stores_;
     view_.parameters = count_parameters<static_cast<unsigned>(Model::kinds + 2)>(graphs, layers);
-    setup one = s;
-    one.batch.micro = 1;
-    one.batch.packed = false;
+    const setup one = for_generation(s);
+    std::vector<std::unique_ptr<graph>> derived;
+    auto differentiated = graphs;
     for (int i = 0; i <= last; ++i) {
       const recompute again = i == 0 || i == last ? recompute::none : s.again;
+      derived.push_back(std::make_unique<graph>(derived_graph(*graphs[static_cast<unsigned>(i)])));
+      differentiated[static_cast<unsigned>(i)] = derived.back().get();
       const part_view trained =
-          add(halved(recomputed(fused(derived_graph(*graphs[static_cast<unsigned>(i)])), again)), i,
-              table);
+          add(halved(verified(recomputed(verified(fused(*derived.back())), again))), i, table);
       const part_view generated =
           add(fused(forward_graph(m, one, kind(i, part_kind::logits), i - 1)), i, table);
       if (i == 0) view_.stem = trained, view_.generation_stem = generated;
       else if (i == last) view_.loss = trained, view_.logits = generated;
       else view_.blocks.push_back(trained), view_.generation_blocks.push_back(generated);
     }
+    check(fault_of_ties<static_cast<unsigned>(Model::kinds + 2)>(differentiated));
     view_.evaluation = add(fused(*graphs[static_cast<unsigned>(last)]), last, table);
     view_.update = add(update_graph(stores_, mesh(s.ranks), s.type), 0, table);
   }
@@ -171,17 +175,19 @@ private:
   static part_kind kind(int i, part_kind head) {
     return i == 0 ? part_kind::stem : i == Model::kinds + 1 ? head : part_kind::block;
   }
-  static void check(const graph& g) {
-    if (g.wrong.code == fault::none) return;
-    throw error(exit_code::mismatch, std::string(code_of(g.wrong.code)) + " at line " +
-                                         std::to_string(g.wrong.line) + " of the model, " +
-                                         g.wrong.what.c_str() + ": " + sentence_of(g.wrong.code));
+  static void check(const fault_record& wrong) {
+    if (wrong.code == fault::none) return;
+    throw error(exit_code::mismatch, std::string(code_of(wrong.code)) + " at line " +
+                                         std::to_string(wrong.line) + " of the model, " +
+                                         wrong.what.c_str() + ": " + sentence_of(wrong.code));
   }
-  part_view add(const graph& g, int index, const kernel_table& table) {
-    check(g);
+  part_view add(const graph& passed, int index, const kernel_table& table) {
+    const graph g = verified(passed);
+    check(g.wrong);
     parts_.push_back(std::make_unique<interpreted_part>());
     interpreted_part& p = *parts_.back();
     p.g = g, p.plan = place_memory(g), p.stores = &stores_, p.index = index;
+    check(verify_memory(p.g, p.plan));
     p.bind(table);
     return p.view();
   }

@@ -3,12 +3,15 @@
 #pragma once
 
 #include <megacpp/num/precision.hpp>
+#include <megacpp/pass/verify_memory.hpp>
+#include <megacpp/plan/memory.hpp>
 #include <megacpp/plan/parts.hpp>
 #include <megacpp/plan/registry.hpp>
 #include <megacpp/plan/tied.hpp>
 #include <megacpp/plan/update.hpp>
 #include <megacpp/run/report.hpp>
 
+#include <initializer_list>
 #include <type_traits>
 
 namespace mc {
@@ -24,19 +27,26 @@ template <class Run> constexpr setup setup_of() {
   return s;
 }
 
-/// One sequence at a time on the same layout: what generation runs.
-constexpr setup for_generation(setup s) {
-  s.batch.micro = 1;
-  s.batch.packed = false;
-  return s;
+/// The first fault of a list.
+constexpr fault_record first_fault(std::initializer_list<const fault_record*> list) {
+  for (const fault_record* f : list)
+    if (f->code != fault::none) return *f;
+  return {};
 }
 
-/// The first fault of a list of graphs.
-template <unsigned N>
-constexpr fault_record first_fault(const std::array<const graph*, N>& graphs) {
-  for (const graph* g : graphs)
-    if (g->wrong.code != fault::none) return g->wrong;
-  return {};
+/// Needed and available, in GiB with one digit.
+constexpr fault_record does_not_fit(std::int64_t needed, std::int64_t has) {
+  fault_record r;
+  r.code = fault::M001;
+  const auto gib = [&r](std::int64_t bytes) {
+    const std::int64_t tenths = (bytes * 10 + (1_GiB - 1)) / 1_GiB;
+    r.what << tenths / 10 << "." << tenths % 10 << " GiB";
+  };
+  r.what << "training needs ";
+  gib(needed);
+  r.what << " and has ";
+  gib(has);
+  return r;
 }
 
 } // namespace detail
@@ -83,6 +93,7 @@ template <class Run> struct program {
         verified(recomputed(joined, Index == 0 || Index == last ? recompute::none : numbers.again));
     static constexpr graph g = verified(halved(replayed));
     static constexpr memory_plan plan = place_memory(g);
+    static constexpr fault_record misplaced = verify_memory(g, plan);
   };
   /// The head's forward alone.
   struct evaluation {
@@ -90,6 +101,7 @@ template <class Run> struct program {
     static constexpr const registry& stores = program::stores;
     static constexpr graph g = verified(fused(forward<last>::g));
     static constexpr memory_plan plan = place_memory(g);
+    static constexpr fault_record misplaced = verify_memory(g, plan);
   };
   template <int Index> struct generation {
     static constexpr int index = Index;
@@ -98,37 +110,82 @@ template <class Run> struct program {
                                       : Index == last ? part_kind::logits
                                                       : part_kind::block;
     static constexpr graph g =
-        verified(fused(forward_graph(model, detail::for_generation(numbers), what, Index - 1)));
+        verified(fused(forward_graph(model, for_generation(numbers), what, Index - 1)));
     static constexpr memory_plan plan = place_memory(g);
+    static constexpr fault_record misplaced = verify_memory(g, plan);
   };
   struct update {
     static constexpr int index = 0;
     static constexpr const registry& stores = program::stores;
     static constexpr graph g = update_graph(program::stores, mesh(numbers.ranks), numbers.type);
     static constexpr memory_plan plan = place_memory(g);
+    static constexpr fault_record misplaced = verify_memory(g, plan);
   };
 
-  static constexpr auto final_graphs() {
-    return []<int... K>(std::integer_sequence<int, K...>) {
-      return std::array<const graph*, 2 * sizeof...(K) + 2>{&part<K>::g..., &update::g,
-                                                            &evaluation::g, &generation<K>::g...};
-    }
-    (std::make_integer_sequence<int, kinds + 2>{});
-  }
   static constexpr auto derived_graphs() {
     return []<int... K>(std::integer_sequence<int, K...>) {
       return std::array<const graph*, sizeof...(K)>{&part<K>::derived...};
     }
     (std::make_integer_sequence<int, kinds + 2>{});
   }
-  static constexpr fault_record in_graphs =
-      detail::first_fault<static_cast<unsigned>(2 * kinds + 6)>(final_graphs());
-  static constexpr fault_record wrong =
-      in_graphs.code != fault::none
-          ? in_graphs
-          : fault_of_ties<static_cast<unsigned>(kinds + 2)>(derived_graphs());
+
+  /// Bytes of one rank of a pipeline stage.
+  static constexpr memory_items stage_memory(int stage) {
+    std::array<int, static_cast<unsigned>(kinds + 2)> layers{};
+    stage_layers(
+        model.layers, numbers.ranks.pp, stage, [](int l) { return model.kind_of(l); }, layers);
+    const auto plans = []<int... K>(std::integer_sequence<int, K...>) {
+      return std::array<const memory_plan*, sizeof...(K)>{&part<K>::plan...};
+    }
+    (std::make_integer_sequence<int, kinds + 2>{});
+    return training_memory(plans, layers, numbers.ranks.pp - stage, update::plan, stores,
+                           numbers.type, part<1>::g);
+  }
+  /// Of the stage that needs most: the first, which has most micro-batches in flight, or the last,
+  /// which has the head.
+  static constexpr memory_items memory() {
+    const memory_items first = stage_memory(0), end = stage_memory(numbers.ranks.pp - 1);
+    return end.total() > first.total() ? end : first;
+  }
+
+  /// The first fault of the graphs after all passes, of tied parameters, of the memory plans, and
+  /// of the whole against the device's memory, if the run says how much that is.
+  static constexpr fault_record in_graphs = []<int... K>(std::integer_sequence<int, K...>) {
+    return detail::first_fault(
+        {&part<K>::g.wrong..., &update::g.wrong, &evaluation::g.wrong, &generation<K>::g.wrong...});
+  }
+  (std::make_integer_sequence<int, kinds + 2>{});
+  static constexpr fault_record in_plans = []<int... K>(std::integer_sequence<int, K...>) {
+    return detail::first_fault({&part<K>::misplaced..., &update::misplaced, &evaluation::misplaced,
+                                &generation<K>::misplaced...});
+  }
+  (std::make_integer_sequence<int, kinds + 2>{});
+  static constexpr fault_record in_all() {
+    if (in_graphs.code != fault::none) return in_graphs;
+    const fault_record ties = fault_of_ties<static_cast<unsigned>(kinds + 2)>(derived_graphs());
+    if (ties.code != fault::none) return ties;
+    if (in_plans.code != fault::none) return in_plans;
+    if constexpr (requires { Run::device_memory; }) {
+      const std::int64_t needed = memory().total();
+      if (needed > Run::device_memory) return detail::does_not_fit(needed, Run::device_memory);
+    }
+    return {};
+  }
+  static constexpr fault_record wrong = in_all();
   /// The one assertion of a run.
   static constexpr bool ok = reported<Run, program>;
 };
+
+/// Bytes of one rank of a run for training, item by item, of the pipeline stage that needs most.
+/// Every data-parallel replica holds all of it.
+template <class Run> constexpr memory_items memory() {
+  static_assert(program<Run>::ok);
+  return program<Run>::memory();
+}
+/// static_assert(fits<Run>(80_GiB)). A run with a member device_memory asserts it of itself, as
+/// MEGA-M001.
+template <class Run> constexpr bool fits(std::int64_t bytes) {
+  return memory<Run>().total() <= bytes;
+}
 
 } // namespace mc

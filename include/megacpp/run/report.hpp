@@ -76,7 +76,7 @@ template <class Run, fault Code, class Where, class Line> constexpr bool report(
                 "MEGA-C003 the batch does not fit the model or the layout: change micro-batch or "
                 "sequence");
   static_assert(Code != fault::M001,
-                "MEGA-M001 the run does not fit the memory: more tp, pp or dp, recompute, or a "
+                "MEGA-M001 the run does not fit the memory: more tp or pp, recompute, or a "
                 "smaller micro-batch");
   static_assert(Code != fault::M002,
                 "MEGA-M002 a value has no memory or shares it with another live one: mend the "

@@ -8,7 +8,9 @@
 #include <megacpp/run/stores.hpp>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
+#include <numeric>
 #include <span>
 
 namespace mc {
@@ -42,39 +44,23 @@ public:
         training_(why == purpose::training),
         stores_(program, training_) {
     check_ranks();
+    planned_ = training_ ? training_memory(p_) : inference_memory(p_);
     const graph& block = *p_.blocks[0].g;
     stream_bytes_ = stream_bytes(block);
     tokens_ = local_tokens(block);
-    memory_items& m = planned_;
-    m.weights = stores_.total() * size_of(stores_.type());
-    if (training_) {
-      m.gradients = stores_.total() * size_of(stores_.main_type());
-      m.masters = stores_.bytes() - m.weights - m.gradients -
-                  2 * stores_.total() * size_of(stores_.main_type());
-      m.moments = 2 * stores_.total() * size_of(stores_.main_type());
-    }
-    std::int64_t saved = 0, derived = 0, derived_gradients = 0, most_saved = 0;
-    const auto account = [&](const part_view& part, bool layer) {
-      if (layer) {
-        saved_at_.push_back(saved);
-        derived_at_.push_back(derived);
-        derived_gradients_at_.push_back(derived_gradients);
-      }
+    std::int64_t saved = 0, derived = 0, derived_gradients = 0;
+    const auto lay_out = [&](const part_view& part) {
+      saved_at_.push_back(saved);
+      derived_at_.push_back(derived);
+      derived_gradients_at_.push_back(derived_gradients);
       saved += part.plan->saved;
       derived += part.plan->derived;
       derived_gradients += part.plan->derived_gradients;
-      most_saved = std::max(most_saved, part.plan->saved);
-      m.working = std::max(m.working, part.plan->working);
     };
-    account(p_.stem, true);
-    for (int l = 0; l < p_.layers; ++l) account(block_of(l), true);
-    account(p_.loss, true);
-    if (training_) m.working = std::max(m.working, p_.update.plan->working);
-    else account_inference(most_saved);
-    m.saved = training_ ? saved : most_saved;
-    m.derived = derived + derived_gradients;
-    m.streams = (training_ ? p_.layers + 3 : 2) * stream_bytes_;
-    m.feeds = token_feeds * aligned_bytes(tokens_ * 4) + memory_alignment;
+    lay_out(p_.stem);
+    for (int l = 0; l < p_.layers; ++l) lay_out(block_of(l));
+    lay_out(p_.loss);
+    const memory_items& m = planned_;
     activations_ = arena(m.saved + m.streams + m.working + m.feeds + m.derived, "activations");
     saved_ = activations_.data();
     streams_ = saved_ + m.saved;
@@ -146,7 +132,7 @@ public:
 
   /// The end of a step over `tokens` tokens of the global batch: reductions, norm, clip, AdamW with
   /// the session's numbers. Returns the norm of the mean gradient before clipping and clears the
-  /// gradients.
+  /// gradients. A norm that is not finite updates nothing.
   double finish_step(double tokens) {
     reduce_gradients();
     frame f = frame_of(p_.layers, 0);
@@ -166,6 +152,8 @@ public:
                 resolve(p_.update.plan->at[static_cast<unsigned>(p_.update.g->outputs[1])], f,
                         *p_.stores, 0, 8),
                 sizeof norm);
+    if (!std::isfinite(norm)) return norm;
+    run(p_.update, stage::epilogue, f);
     ++numbers_.step;
     clear_gradients();
     return norm;
@@ -212,7 +200,7 @@ public:
 private:
   void check_ranks() const {
     const layout& l = p_.numbers.ranks;
-    const int ranks = l.tp * l.pp * l.cp * std::max(1, l.ep);
+    const int ranks = l.pp * std::lcm(l.tp * l.cp, l.ep * l.expert_tp());
     if (ranks > 1)
       throw error(exit_code::mismatch,
                   p_.name + " is laid out over at least " + std::to_string(ranks) + " ranks (tp " +
@@ -220,14 +208,6 @@ private:
                       std::to_string(l.cp) + ", ep " + std::to_string(l.ep) +
                       ") and this process is one: build a preset with tp, pp, cp and ep of 1 to "
                       "run on one rank");
-  }
-  void account_inference(std::int64_t& most_saved) {
-    const auto one = [&](const part_view& part) {
-      planned_.working = std::max(planned_.working, part.plan->working);
-      most_saved = std::max(most_saved, part.plan->saved);
-    };
-    one(p_.evaluation), one(p_.generation_stem), one(p_.logits);
-    for (const part_view& b : p_.generation_blocks) one(b);
   }
 
   const part_view& block_of(int layer) const {

@@ -168,7 +168,7 @@ inline void describe_passes(std::string& out, const program_view& p, const part_
 inline std::string describe_text(const program_view& p, const part_passes& passes, cpu& device) {
   std::string out;
   const auto at = std::back_inserter(out);
-  const memory_items memory = memory_of(p);
+  const memory_items memory = training_memory(p);
   fmt::format_to(at, "{}\n", p.name);
   fmt::format_to(at, "  model                 {}: {} layers, hidden {}, vocabulary {}\n", p.family,
                  p.layers, p.hidden, p.vocabulary);
@@ -218,7 +218,7 @@ inline std::string describe_json(const program_view& p, const part_passes& passe
       .field("threads", device.threads());
 
   d.open("memory", '{');
-  const memory_items memory = memory_of(p);
+  const memory_items memory = training_memory(p);
   for (const auto& [name, bytes] : detail::memory_lines(memory)) d.field(name, bytes);
   d.field("in all", memory.total()).close('}');
   d.open("work", '{');

@@ -151,17 +151,4 @@ inline std::vector<collective_entry> collectives_of(const program_view& p) {
   return list;
 }
 
-/// The plan of one rank for training, item by item, with the layers of all pipeline stages.
-inline memory_items memory_of(const program_view& p) {
-  static constexpr memory_plan nothing{};
-  std::array<part_memory, 16> parts{};
-  for (part_memory& m : parts) m = {&nothing, 0};
-  std::size_t i = 0;
-  for_each_training_part(p, [&](const part_view& part, int layers) {
-    if (i < parts.size()) parts[i++] = {part.plan, layers};
-  });
-  return training_memory<16>(parts, *p.update.plan, *p.stores, p.numbers.type, *p.blocks[0].g,
-                             p.layers);
-}
-
 } // namespace mc

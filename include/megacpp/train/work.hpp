@@ -30,15 +30,6 @@ inline work stage_work(const graph& g, stage s) {
   return w;
 }
 
-/// f(part, layers) for stem, block kinds and head of the training program.
-template <class F> void for_each_training_part(const program_view& p, F f) {
-  f(p.stem, 1);
-  for (std::size_t k = 0; k < p.blocks.size(); ++k)
-    f(p.blocks[k],
-      static_cast<int>(std::count(p.kind_of.begin(), p.kind_of.end(), static_cast<int>(k))));
-  f(p.loss, 1);
-}
-
 inline work times(work w, std::int64_t n) { return {w.flops * n, w.read * n, w.written * n}; }
 
 /// Work of one rank in one optimizer step of so many micro-batches.
@@ -62,6 +53,7 @@ inline step_work work_of_step(const program_view& p, std::int64_t micro_batches)
     w.update += times(stage_work(*part.g, stage::epilogue), layers);
   });
   w.update += stage_work(*p.update.g, stage::forward);
+  w.update += stage_work(*p.update.g, stage::epilogue);
   return w;
 }
 
