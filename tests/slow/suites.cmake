@@ -22,13 +22,9 @@ foreach(target headers_alone_cxx20 headers_alone_cxx23 headers_linked_twice)
     COMMAND ${CMAKE_COMMAND} --build ${PROJECT_BINARY_DIR} --target ${target} --parallel 2)
 endforeach()
 
-# The suites that build all tests once more; on request, for they double the time of a run each.
-option(MEGACPP_WHOLE_SUITES "Register the sanitizer, clang and clang-tidy suites" OFF)
-if(MEGACPP_WHOLE_SUITES)
-  megacpp_suite(asan -DMEGACPP_SANITIZE=address,undefined
-                -DCMAKE_CXX_COMPILER=${CMAKE_CXX_COMPILER} -DCMAKE_CXX_FLAGS_RELEASE=-O1)
-endif()
-if(MEGACPP_CLANG AND MEGACPP_WHOLE_SUITES)
+megacpp_suite(asan -DMEGACPP_SANITIZE=address,undefined
+              -DCMAKE_CXX_COMPILER=${CMAKE_CXX_COMPILER} -DCMAKE_CXX_FLAGS_RELEASE=-O1)
+if(MEGACPP_CLANG)
   megacpp_suite(clang -DCMAKE_CXX_COMPILER=${MEGACPP_CLANG})
 endif()
 
@@ -69,7 +65,7 @@ megacpp_slow_test(package LABEL package TIMEOUT 600
 
 find_program(MEGACPP_TIDY NAMES clang-tidy)
 mark_as_advanced(MEGACPP_TIDY)
-if(MEGACPP_TIDY AND MEGACPP_CLANG AND MEGACPP_WHOLE_SUITES)
+if(MEGACPP_TIDY AND MEGACPP_CLANG)
   megacpp_slow_test(clang_tidy LABEL tidy TIMEOUT 1800
     COMMAND ${MEGACPP_TIDY} --quiet -p ${PROJECT_BINARY_DIR}
       ${CMAKE_CURRENT_BINARY_DIR}/headers/one.cpp)
