@@ -265,7 +265,7 @@ std::string shown(const breakage& what, std::uint64_t seed) {
   if (what.squares != nullptr) ops[what.squares] = &plain::sum_of_squares;
   comparison against(*s, seed, ops);
   if (const std::string d = against.difference(g); !d.empty() || what.squares == nullptr) return d;
-  const registry r = make_registry<1>({&g}, {1});
+  const registry r = make_registry(std::array<const graph*, 1>{&g}, std::array{1});
   if (r.wrong.code != fault::none) return "";
   const graph norm = norm_graph(r, g.ranks, *what.squares);
   if (norm.wrong.code != fault::none) return describe(norm);

@@ -6,6 +6,7 @@
 
 #include "directions.hpp"
 
+#include <megacpp/model/qwen3_moe.hpp>
 #include <megacpp/preset/models.hpp>
 
 using namespace mc;
@@ -191,7 +192,9 @@ BOOST_AUTO_TEST_CASE(padded_vocabulary_takes_no_part) {
 
 namespace {
 
-template <class Model> void check_model(const Model& m, setup s, const char* what) {
+/// h: step of the difference; where experts are chosen, so small that no token changes its choice.
+template <class Model>
+void check_model(const Model& m, setup s, const char* what, double h = 2e-3) {
   s.type = dtype::f64;
   interpreted_program<Model> program(m, s, what);
   cpu device(product_type::automatic, 1);
@@ -235,9 +238,10 @@ template <class Model> void check_model(const Model& m, setup s, const char* wha
       const double quotient = mc::test::central_difference(
           [&](double t) {
             for (std::size_t i = 0; i < count; ++i) w[first + i] = kept[i] + t * d[i];
-            return run.evaluate(batch).sum;
+            const loss_sum l = run.evaluate(batch);
+            return l.sum + l.side;
           },
-          2e-3);
+          h);
       std::copy(kept.begin(), kept.end(), w + r.offset);
       double derived = 0;
       for (std::size_t i = 0; i < count; ++i) derived += gradient[first + i] * d[i];
@@ -300,4 +304,29 @@ BOOST_AUTO_TEST_CASE(tiny_qwen3) {
   windowed.window = 3, windowed.tied = false;
   check_model(windowed, {.batch = {2, 9}, .again = recompute::selective},
               "qwen3, sliding window, untied, selective recompute");
+}
+
+BOOST_AUTO_TEST_CASE(tiny_qwen3_moe) {
+  qwen3_moe m{.layers = 3,
+              .hidden = 12,
+              .heads = 4,
+              .kv_heads = 2,
+              .head_dim = 6,
+              .ffn = 20,
+              .expert_ffn = 7,
+              .experts = 5,
+              .experts_per_token = 2,
+              .vocabulary = 17,
+              .positions = 16,
+              .mlp_only = {1},
+              .aux_loss = 0.3,
+              .rope_theta = 100};
+  check_model(m, {.batch = {2, 9}}, "qwen3_moe", 1e-4);
+  m.norm_topk = false, m.router_z_loss = 0.05, m.aux_per_sequence = true, m.shared_ffn = 6;
+  check_model(m, {.batch = {2, 9, true}, .again = recompute::full},
+              "qwen3_moe, shared expert, packed, full recompute", 1e-4);
+  check_model(m, {.batch = {2, 9, false, 8}, .again = recompute::selective},
+              "qwen3_moe in five rounds, selective recompute", 1e-4);
+  m.capacity = 0.7;
+  check_model(m, {.batch = {2, 9, false, 11}}, "qwen3_moe with a capacity", 1e-4);
 }

@@ -42,10 +42,11 @@ public:
     b.g.outputs[0] = build(b).id;
     part_.g = derived_graph(b.g);
     if (fuse) part_.g = fused(part_.g);
+    part_.g = in_rounds(part_.g);
     if (part_.g.wrong.code != fault::none)
       throw std::runtime_error(std::string(code_of(part_.g.wrong.code)) + " " +
                                part_.g.wrong.what.c_str());
-    stores_ = make_registry<1>({&part_.g}, {1});
+    stores_ = make_registry(std::array<const graph*, 1>{&part_.g}, std::array{1});
     part_.plan = place_memory(part_.g);
     part_.stores = &stores_;
     part_.bind(kernel_table::all());
@@ -131,6 +132,7 @@ private:
     f.base[static_cast<unsigned>(space::working)] = aligned_start(working_);
     f.base[static_cast<unsigned>(space::stream_out)] = reinterpret_cast<std::byte*>(y_.data());
     f.set(feed::d_output, dy_.data());
+    f.set(feed::d_output, &one_, 1);
     for (const auto& i : integers_) f.set(i.first.first, i.second.data(), i.first.second);
     f.step = &numbers_;
     f.ranks = &ranks_;
@@ -150,6 +152,7 @@ private:
   std::vector<std::pair<std::pair<mc::feed, int>, std::vector<std::int32_t>>> integers_;
   step_numbers numbers_{.seed = 5};
   self ranks_;
+  double one_ = 1;
 };
 
 } // namespace mc::test

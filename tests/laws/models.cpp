@@ -147,7 +147,7 @@ void check(const Model& m, const layout& l, int dp, part_kind part, bool packed,
     }
     for (const parameter_info& p : derived.parameters)
       if (p.tied) return; // its gradient is finished by the part that declares it
-    const registry r = make_registry<1>({&derived}, {1});
+    const registry r = make_registry(std::array<const graph*, 1>{&derived}, std::array{1});
     const graph update = update_graph(r, derived.ranks, dtype::f64);
     BOOST_TEST_REQUIRE((update.wrong.code == fault::none), describe(update));
     BOOST_TEST(against.norm_difference(derived, update, r) == "");

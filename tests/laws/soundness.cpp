@@ -76,7 +76,7 @@ std::string check(std::uint64_t seed, bool& drawn, coverage& covered, double& sl
     covered.count(*s, after);
   }
 
-  const registry r = make_registry<1>({&g}, {1});
+  const registry r = make_registry(std::array<const graph*, 1>{&g}, std::array{1});
   if (r.wrong.code == fault::S004) return ""; // more ways to place parameters than groups
   const graph update = update_graph(r, g.ranks, dtype::f64);
   if (update.wrong.code != fault::none) return "update: " + describe(update);

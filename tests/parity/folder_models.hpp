@@ -30,8 +30,9 @@ public:
     for (const auto part : {mc::part_kind::stem, mc::part_kind::block, mc::part_kind::loss})
       graphs_.push_back(std::make_unique<mc::graph>(mc::forward_graph(m, s, part, 0)));
     for (const auto& g : graphs_) BOOST_REQUIRE(g->wrong.code == mc::fault::none);
-    stores_ = mc::make_registry<3>({graphs_[0].get(), graphs_[1].get(), graphs_[2].get()},
-                                   {1, m.layers, 1});
+    stores_ = mc::make_registry(std::array<const mc::graph*, 3>{graphs_[0].get(), graphs_[1].get(),
+                                                                graphs_[2].get()},
+                                std::array{1, m.layers, 1});
     view_.name = "tiny", view_.family = Model::family, view_.numbers = s;
     view_.layers = m.layers, view_.hidden = m.hidden, view_.vocabulary = m.vocabulary;
     view_.model = mc::described(m);

@@ -68,8 +68,15 @@ struct backward {
         b.fail(fault::P006, line, "cotangent", to, id, a);
     if (c.grad_of < 0) c.grad_of = to;
     value_id& have = ct[static_cast<unsigned>(to)];
-    if (have < 0 || leaf) have = id;
-    else have = b.emit(op::sum, {have, id}, line), g.at(have).grad_of = to;
+    if (have < 0 || leaf) {
+      have = id;
+      return;
+    }
+    // A value from before the rounds has one sum of cotangents, after the last round.
+    const bool in_round = b.looped;
+    b.looped = in_round && g.at(to).producer >= 0 && g.at_node(g.at(to).producer).looped;
+    have = b.emit(op::sum, {have, id}, line), g.at(have).grad_of = to;
+    b.looped = in_round;
   }
 
   /// The same cotangent in another type.

@@ -57,6 +57,7 @@ struct builder {
   graph g{};
   phase when = phase::forward;
   bool derived = false;
+  bool looped = false; ///< nodes emitted now run once a round
 
   constexpr explicit builder(const mesh& m) { g.ranks = m; }
 
@@ -156,6 +157,7 @@ struct builder {
     }
     n.when = when;
     n.derived = derived;
+    n.looped = looped;
     inference c{g, n};
     infer(c);
     if (c.wrong != fault::none)

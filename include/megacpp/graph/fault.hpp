@@ -22,6 +22,8 @@ enum class fault : std::uint8_t {
   P012, // dims in contiguous and balanced order meet
   P013, // dense and expert mesh meet outside dispatch and combine
   P014, // the verifier found a node whose outputs are not what its rule says
+  P015, // tokens that go to experts do not lie on one rank each
+  P016, // what runs once a round does not stand together
   S001, // a sharded extent does not divide
   S002, // extents differ
   S003, // dims differ or are in another order
@@ -67,8 +69,8 @@ constexpr const char* code_of(fault f) {
   constexpr const char* codes[] = {
       "",          "MEGA-P001", "MEGA-P002", "MEGA-P003", "MEGA-P004", "MEGA-P005", "MEGA-P006",
       "MEGA-P007", "MEGA-P008", "MEGA-P009", "MEGA-P010", "MEGA-P011", "MEGA-P012", "MEGA-P013",
-      "MEGA-P014", "MEGA-S001", "MEGA-S002", "MEGA-S003", "MEGA-S004", "MEGA-S005", "MEGA-C001",
-      "MEGA-C002", "MEGA-C003", "MEGA-M001", "MEGA-M002", "MEGA-B001"};
+      "MEGA-P014", "MEGA-P015", "MEGA-P016", "MEGA-S001", "MEGA-S002", "MEGA-S003", "MEGA-S004",
+      "MEGA-S005", "MEGA-C001", "MEGA-C002", "MEGA-C003", "MEGA-M001", "MEGA-M002", "MEGA-B001"};
   return codes[static_cast<int>(f)];
 }
 
@@ -117,6 +119,12 @@ constexpr const char* sentence_of(fault f) {
   case fault::P013: return "dense and expert placements meet outside dispatch and combine";
   case fault::P014:
     return "a pass left a node whose outputs are not what its rule says: mend the pass";
+  case fault::P015:
+    return "tokens that go to experts must lie on one rank each: shard them over this axis with "
+           "to(x, axis, S(sequence))";
+  case fault::P016:
+    return "what runs once a round of experts does not stand together: build nothing else between "
+           "dispatch and combine";
   case fault::S001:
     return "a sharded extent does not divide by the size of its axis: change the layout or the "
            "extent";

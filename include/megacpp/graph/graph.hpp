@@ -112,10 +112,17 @@ struct node {
   place from{}, to{}; ///< ... and the two states
   phase when = phase::forward;
   bool derived = false; ///< written by a pass, not by the model
+  bool looped = false;  ///< runs once a round of rows that go to experts (pass/rounds.hpp)
+  bool again =
+      false; ///< a looped forward node that backward rounds run again, if there are several
   int line = 0;
 };
 
 enum class init : std::uint8_t { zeros, ones, normal };
+
+/// How a step changes a parameter: AdamW by its gradient, or by a fixed step against the sign of
+/// what was collected (the bias that balances experts, op/router.hpp).
+enum class update_rule : std::uint8_t { adamw, balance };
 
 /// What the registry knows of a parameter beside its value.
 struct parameter_info {
@@ -128,6 +135,8 @@ struct parameter_info {
   bool tied = false;           ///< the parameter of the same full name in the stem is meant
   std::int64_t valid_rows = 0; ///< of a padded first dim, the rows that exist; 0: all
   int line = 0;                ///< of its declaration
+  update_rule update = update_rule::adamw;
+  double rate = 0; ///< of update_rule::balance: the step
 };
 
 struct graph {
@@ -137,6 +146,8 @@ struct graph {
   int node_count = 0, value_count = 0, parameter_count = 0;
   std::array<value_id, 2> outputs{-1, -1}; ///< the stream, or loss and token count, or logits
   value_id d_stream = -1;                  ///< cotangent of the stream that comes in
+  value_id side_loss = -1;                 ///< a summed loss that joins the head's
+  value_id rounds = -1;                    ///< i32: how often looped nodes run
   mesh ranks{};
   fault_record wrong{};
 

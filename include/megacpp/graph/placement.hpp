@@ -33,13 +33,16 @@ enum class dim : std::uint8_t {
   expert,
   rows,
   elements,
-  copies
+  copies,
+  choices, ///< the experts a token goes to
+  replicas ///< one entry a rank of an axis of unknown size
 };
 
 constexpr const char* name_of(dim d) {
   constexpr const char* names[] = {
-      "-",          "batch",           "sequence", "hidden", "heads", "kv_heads", "head_dim", "ffn",
-      "vocabulary", "vocabulary_part", "position", "expert", "rows",  "elements", "copies"};
+      "-",        "batch",    "sequence",   "hidden",          "heads",    "kv_heads",
+      "head_dim", "ffn",      "vocabulary", "vocabulary_part", "position", "expert",
+      "rows",     "elements", "copies",     "choices",         "replicas"};
   return names[static_cast<int>(d)];
 }
 

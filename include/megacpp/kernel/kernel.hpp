@@ -16,6 +16,7 @@
 //   c.in_size(k), c.in_rows(k)                  all elements; all but the last dim
 //   c.value_in(k), c.value_out(k), c.attr()     the graph's own description
 //   c.device(), c.slot(), c.step(), c.layer()   device, prepared state, numbers of the step, layer
+//   c.round()                                   of a node between dispatch and combine
 //
 // A span is a constant of the type system in the compiled executor and a number in the interpreter;
 // a kernel takes either and gives the same bits.

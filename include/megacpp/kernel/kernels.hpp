@@ -4,9 +4,11 @@
 #include <megacpp/kernel/attention_op.hpp>
 #include <megacpp/kernel/elementwise.hpp>
 #include <megacpp/kernel/embedding.hpp>
+#include <megacpp/kernel/experts.hpp>
 #include <megacpp/kernel/linear.hpp>
 #include <megacpp/kernel/loss.hpp>
 #include <megacpp/kernel/norm.hpp>
 #include <megacpp/kernel/optimizer.hpp>
 #include <megacpp/kernel/redistribute.hpp>
 #include <megacpp/kernel/rope.hpp>
+#include <megacpp/kernel/router.hpp>

@@ -47,4 +47,17 @@ struct kernel_of<&op::adamw> { // gradient, master, first moment, second moment,
   }
 };
 
+template <> struct kernel_of<&op::balance_step> { // load, master, weight
+  template <class T, class Call> static void run(Call& c) {
+    using G = accumulator_t<T>;
+    const G *load = c.template in<G>(0), rate = static_cast<G>(c.attr().f[0]);
+    G* master = c.template in_out<G>(1);
+    T* weight = c.template in_out<T>(2);
+    for (std::int64_t i = 0; i < c.in_size(0); ++i) {
+      master[i] -= rate * static_cast<G>((load[i] > 0) - (load[i] < 0));
+      weight[i] = convert<T>(master[i]);
+    }
+  }
+};
+
 } // namespace mc

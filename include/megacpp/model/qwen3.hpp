@@ -8,6 +8,37 @@
 
 namespace mc {
 
+/// h = x + o(attention(rope(qnorm(q)), rope(knorm(k)), v)), for any model with Qwen3's numbers.
+template <class Model> constexpr var qwen3_attention(context& c, const Model& m, var x) {
+  const attention_sizes s{
+      {dim::heads, m.heads}, {dim::kv_heads, m.kv_heads}, {dim::head_dim, m.head_dim}};
+  const var a = to(rms_norm(c, "input_layernorm", x, m.eps), axis::tp, R);
+  const var q = column_parallel(c, "self_attn.q_proj", a, {s.heads, s.head_dim}, false, m.std);
+  const var k = kv_projection(c, "self_attn.k_proj", a, s, false, m.std);
+  const var v = kv_projection(c, "self_attn.v_proj", a, s, false, m.std);
+  const var rq = rope(rms_norm(c, "self_attn.q_norm", q, m.eps), c.positions, m.rope_theta);
+  const var rk = rope(rms_norm(c, "self_attn.k_norm", k, m.eps), c.positions, m.rope_theta);
+  attention_options options;
+  options.window = m.window;
+  const var o = context_parallel_attention(c, rq, rk, v, options);
+  return x + row_parallel(c, "self_attn.o_proj", o, 2, m.hidden_extent(), false, m.std);
+}
+
+/// y = h + down(silu(gate h') * up h')
+template <class Model> constexpr var qwen3_mlp(context& c, const Model& m, var h) {
+  const var n = to(rms_norm(c, "post_attention_layernorm", h, m.eps), axis::tp, R);
+  const var gate = column_parallel(c, "mlp.gate_proj", n, {{dim::ffn, m.ffn}}, false, m.std);
+  const var up = column_parallel(c, "mlp.up_proj", n, {{dim::ffn, m.ffn}}, false, m.std);
+  return h + row_parallel(c, "mlp.down_proj", swiglu(gate, up), 1, m.hidden_extent(), false, m.std);
+}
+
+/// The table of the stem (`in_stem`) or of the head: one parameter when they are tied.
+template <class Model> constexpr var qwen3_table(context& c, const Model& m, bool in_stem) {
+  const bool tied = m.tied && !in_stem;
+  return vocabulary_table(c, in_stem || tied ? "model.embed_tokens" : "lm_head", m.vocabulary,
+                          m.hidden_extent(), m.std, tied);
+}
+
 /// A Qwen3 as data. Extents: layers L, hidden H, heads A, kv_heads K, head_dim D, ffn F, vocabulary
 /// V.
 struct qwen3 {
@@ -58,36 +89,13 @@ struct qwen3 {
   }
 
   constexpr var stem(context& c, var tokens) const {
-    return token_embedding(
-        c, tokens,
-        vocabulary_table(c, "model.embed_tokens", vocabulary, hidden_extent(), std, false));
+    return token_embedding(c, tokens, qwen3_table(c, *this, true));
   }
-
-  /// h = x + o(attention(rope(qnorm(q)), rope(knorm(k)), v)),   y = h + down(silu(gate) * up)
   constexpr var block(context& c, int /*kind*/, var x) const {
-    const attention_sizes s{
-        {dim::heads, heads}, {dim::kv_heads, kv_heads}, {dim::head_dim, head_dim}};
-    const var a = to(rms_norm(c, "input_layernorm", x, eps), axis::tp, R);
-    const var q = column_parallel(c, "self_attn.q_proj", a, {s.heads, s.head_dim}, false, std);
-    const var k = kv_projection(c, "self_attn.k_proj", a, s, false, std);
-    const var v = kv_projection(c, "self_attn.v_proj", a, s, false, std);
-    const var rq = rope(rms_norm(c, "self_attn.q_norm", q, eps), c.positions, rope_theta);
-    const var rk = rope(rms_norm(c, "self_attn.k_norm", k, eps), c.positions, rope_theta);
-    attention_options options;
-    options.window = window;
-    const var o = context_parallel_attention(c, rq, rk, v, options);
-    const var h = x + row_parallel(c, "self_attn.o_proj", o, 2, hidden_extent(), false, std);
-    const var m = to(rms_norm(c, "post_attention_layernorm", h, eps), axis::tp, R);
-    const var gate = column_parallel(c, "mlp.gate_proj", m, {{dim::ffn, ffn}}, false, std);
-    const var up = column_parallel(c, "mlp.up_proj", m, {{dim::ffn, ffn}}, false, std);
-    return h + row_parallel(c, "mlp.down_proj", swiglu(gate, up), 1, hidden_extent(), false, std);
+    return qwen3_mlp(c, *this, qwen3_attention(c, *this, x));
   }
-
   constexpr var final_norm(context& c, var x) const { return rms_norm(c, "model.norm", x, eps); }
-  constexpr var head_table(context& c) const {
-    return vocabulary_table(c, tied ? "model.embed_tokens" : "lm_head", vocabulary, hidden_extent(),
-                            std, tied);
-  }
+  constexpr var head_table(context& c) const { return qwen3_table(c, *this, false); }
 };
 
 } // namespace mc

@@ -12,6 +12,7 @@ struct batching {
   int micro = 1;
   int sequence = 1024;
   bool packed = false; ///< documents are packed: attention stays within a document
+  int expert_rows = 0; ///< rows that go to a rank's experts at once; 0: 1.25 times the average
 };
 
 struct context {
@@ -19,8 +20,10 @@ struct context {
   dtype type = dtype::f32;
   place stream = I; ///< of the residual stream over tp: S(sequence) under sequence parallelism
   var positions, documents,
-      token_keys; ///< (B, S) i32, sharded over dp and cp; documents may be absent
-  int salt = 0;   ///< tells the dropouts of one graph apart
+      token_keys;      ///< (B, S) i32, sharded over dp and cp; documents may be absent
+  int salt = 0;        ///< tells the dropouts of one graph apart
+  int expert_rows = 0; ///< of batching
+  var side_loss;       ///< a summed loss of the block's own; may be absent
 
   constexpr const mesh& ranks() const { return b->g.ranks; }
 };

@@ -5,11 +5,13 @@
 //   of the batch adamw           g' = c g;  m = b1 m + (1-b1) g';  v = b2 v + (1-b2) g'^2
 //                   p = p (1 - lr wd) - lr (m / (1-b1^t)) / (sqrt(v / (1-b2^t)) + eps)
 //
-// (Kingma, Ba 2015; Loshchilov, Hutter 2019.) The gradients are of the summed loss; the division by
-// the token count happens here, once, after everything is reduced. Placement: the sum of squares
-// over a sharded range is a pending sum over that axis and a finished one over the others, so every
-// element counts once however it is placed. adamw takes a gradient only if it is placed as its
-// parameter (MEGA-P010).
+//   balance_step    b = b - rate sign(load), for biases that even out the load of experts
+//
+// (Kingma, Ba 2015; Loshchilov, Hutter 2019; Wang et al. 2024.) The gradients are of the summed
+// loss; the division by the token count happens here, once, after everything is reduced. Placement:
+// the sum of squares over a sharded range is a pending sum over that axis and a finished one over
+// the others, so every element counts once however it is placed. adamw takes a gradient only if it
+// is placed as its parameter (MEGA-P010).
 #pragma once
 
 #include <megacpp/graph/adjoint.hpp>
@@ -49,6 +51,15 @@ constexpr work adamw_cost(const graph& g, const node& n) {
   return w;
 }
 inline constexpr op_info adamw{"adamw", &adamw_rule, nullptr, &adamw_cost, 4};
+
+constexpr void balance_step_rule(inference& c) { // load, master, weight
+  for (int k = 1; k < 3; ++k)
+    for (c.looking = 0; c.looking < axes; ++c.looking) {
+      const auto a = static_cast<axis>(c.looking);
+      if (c.in(k).at[a] != c.in(0).at[a]) c.fail(fault::P010, 0, k);
+    }
+}
+inline constexpr op_info balance_step{"balance_step", &balance_step_rule, nullptr, nullptr, 2};
 
 } // namespace op
 } // namespace mc

@@ -43,6 +43,11 @@ constexpr gradients differentiate(builder& b) {
   seed.from = feed::d_output;
   seed.name = "d_output";
   d.ct[static_cast<unsigned>(g.outputs[0])] = b.add(seed, 0);
+  if (g.side_loss >= 0) {
+    seed = cotangent(g.at(g.side_loss), g.side_loss);
+    seed.is = role::input, seed.from = feed::d_output, seed.slot = 1, seed.name = "d_side_loss";
+    d.ct[static_cast<unsigned>(g.side_loss)] = b.add(seed, 0);
+  }
   b.derived = true;
   b.when = phase::input_gradient;
   // A tied parameter is reduced where it is declared first; here its gradient only collects.
@@ -71,7 +76,9 @@ constexpr gradients differentiate(builder& b) {
       if (pass == 1 && !n.op->linear)
         for (value_id v : n.out)
           if (d.of(v) >= 0) d.ct[static_cast<unsigned>(v)] = d.typed(d.of(v), g.at(v).type, n.line);
+      b.looped = n.looped;
       n.op->adjoint(d, n);
+      b.looped = false;
     }
     b.when = phase::epilogue;
   }

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <megacpp/op/redistribute.hpp>
+#include <megacpp/pass/rounds.hpp>
 
 namespace mc {
 
@@ -50,11 +51,6 @@ constexpr std::int64_t aligned_bytes(std::int64_t bytes) {
 
 namespace detail {
 
-/// Forward and backward of one graph, as the sequences in which nodes run.
-constexpr bool in_backward(phase p) {
-  return p == phase::input_gradient || p == phase::weight_gradient;
-}
-
 /// A redistribution without data movement, or a reduction in place of a gradient in the store: its
 /// output may be another name of its input.
 constexpr bool may_alias(const node& n) {
@@ -77,6 +73,7 @@ struct placer {
   std::array<std::int16_t, max_values> buffer_of{};
   std::array<buffer, max_values> buffers{};
   std::array<address, max_values> leaf_gradient{};
+  std::array<rounds_span, 2> span{}; ///< of the forward and the backward pass
   int count = 0;
 
   constexpr explicit placer(const graph& graph) : g(graph) {
@@ -90,6 +87,7 @@ struct placer {
     for (int i = 0; i < g.node_count; ++i)
       for (value_id v : g.at_node(i).in)
         if (v >= 0) use(v, i, in_backward(g.at_node(i).when));
+    for (const bool backward : {false, true}) find_uses_of_rounds(backward);
     // an alias keeps its source alive
     for (int i = g.node_count - 1; i >= 0; --i)
       if (aliases(i)) {
@@ -100,7 +98,26 @@ struct placer {
             read_in_backward[static_cast<unsigned>(to)];
       }
   }
+  /// Every round reads what was there before the first. What backward rounds compute again is
+  /// saved, so that no other value of the backward pass lies in its place.
+  constexpr void find_uses_of_rounds(bool backward) {
+    const rounds_span s = span_of_rounds(g, backward);
+    span[backward] = s;
+    if (s.empty()) return;
+    use(g.rounds, s.last, backward);
+    for (int i = 0; i < g.node_count; ++i) {
+      const node& n = g.at_node(i);
+      const bool runs = i >= s.first && i < s.last && in_backward(n.when) == backward;
+      if (!runs && !(backward && n.again)) continue;
+      for (value_id v : n.in)
+        if (v >= 0 && (g.at(v).producer < s.first || (backward && n.again)))
+          use(v, s.last, backward);
+      for (value_id v : n.out)
+        if (v >= 0 && n.again) use(v, s.last, true);
+    }
+  }
   constexpr void use(value_id v, int node, bool backward) {
+    if (last_use[static_cast<unsigned>(v)] > node) node = last_use[static_cast<unsigned>(v)];
     last_use[static_cast<unsigned>(v)] = node;
     read_in_backward[static_cast<unsigned>(v)] |= backward;
   }
@@ -159,11 +176,13 @@ struct placer {
       }
     }
     buffer_of[static_cast<unsigned>(v)] = static_cast<std::int16_t>(count);
-    buffers[static_cast<unsigned>(count++)] = {v, i, last, bytes, -1};
+    // a sum over rounds has its place from the first node of the first round
+    const int first = n.looped && n.op->accumulates ? span[in_backward(n.when)].first : i;
+    buffers[static_cast<unsigned>(count++)] = {v, first, last, bytes, -1};
   }
   /// Outputs of the graph stay until its end; what nobody reads lives during its node.
   constexpr int output_end(value_id v, int i) const {
-    for (value_id o : g.outputs)
+    for (value_id o : {g.outputs[0], g.outputs[1], g.side_loss})
       if (o == v) return g.node_count;
     return i;
   }
@@ -228,34 +247,35 @@ struct placer {
   /// Places all buffers in this order; returns the bytes needed and leaves the offsets in `offset`.
   constexpr std::int64_t pack(const sequence& order,
                               std::array<std::int64_t, max_values>& offset) const {
-    sequence beside{}; // buffers already placed, by rising offset
+    struct placed {
+      std::int64_t offset = 0, end = 0;
+      int first = 0, last = 0;
+    } beside[max_values]; // by rising offset; a plain array: each call is a step of the evaluation
     std::int64_t needed = 0;
     for (int i = 0; i < count; ++i) {
       const auto id = static_cast<unsigned>(order[static_cast<unsigned>(i)]);
       const buffer& b = buffers[id];
+      const int first = b.first, last = b.last;
+      const std::int64_t bytes = b.bytes;
       std::int64_t at_offset = 0;
-      for (int j = 0; j < i; ++j) {
-        const auto other = static_cast<unsigned>(beside[static_cast<unsigned>(j)]);
-        const buffer& o = buffers[other];
-        if (o.last < b.first || b.last < o.first) continue;
-        if (offset[other] - at_offset >= b.bytes) break;
-        if (offset[other] + o.bytes > at_offset) at_offset = offset[other] + o.bytes;
+      for (const placed *o = beside, *end = beside + i; o != end; ++o) {
+        if (o->last < first || last < o->first) continue;
+        if (o->offset - at_offset >= bytes) break;
+        if (o->end > at_offset) at_offset = o->end;
       }
       offset[id] = at_offset;
-      if (at_offset + b.bytes > needed) needed = at_offset + b.bytes;
-      int j = i;
-      for (;
-           j > 0 && offset[static_cast<unsigned>(beside[static_cast<unsigned>(j - 1)])] > at_offset;
-           --j)
-        beside[static_cast<unsigned>(j)] = beside[static_cast<unsigned>(j - 1)];
-      beside[static_cast<unsigned>(j)] = static_cast<std::int16_t>(id);
+      if (at_offset + bytes > needed) needed = at_offset + bytes;
+      placed* o = beside + i;
+      for (; o != beside && (o - 1)->offset > at_offset; --o) *o = *(o - 1);
+      *o = {at_offset, at_offset + bytes, first, last};
     }
     return needed;
   }
 
-  static constexpr int repairs = 4;
+  /// An attempt takes steps that grow with the square of the buffers, and compilers limit them.
+  constexpr int attempts() const { return count > 64 ? 1 : 4; }
 
-  /// The best of several orders, each repaired a few times; one that needs no more than what lives
+  /// The best of several orders, each repaired some times; one that needs no more than what lives
   /// at once ends the search.
   constexpr void pack() {
     std::array<std::int64_t, max_nodes> live{};
@@ -271,7 +291,7 @@ struct placer {
     plan.working = -1;
     for (rank how : {rank::size, rank::breadth, rank::area, rank::time}) {
       sequence order = sorted(how, live);
-      for (int round = 0; round < repairs && plan.working != plan.largest_live; ++round) {
+      for (int round = 0; round < attempts() && plan.working != plan.largest_live; ++round) {
         std::array<std::int64_t, max_values> offset{};
         const std::int64_t needed = pack(order, offset);
         if (plan.working < 0 || needed < plan.working) plan.working = needed, best = offset;

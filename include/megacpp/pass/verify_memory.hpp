@@ -1,7 +1,8 @@
 // verify_memory: run after place_memory, which it trusts in nothing. Walks the nodes in the order
-// in which they run and follows what lies where: every value that a node reads must still be there,
-// an output must not be written over an input of its own node (unless the op works in place), and
-// nothing may reach beyond its arena. Linear in the nodes, times the values that live at once.
+// in which they run, rounds twice, and follows what lies where: every value that a node reads must
+// still be there, an output must not be written over an input of its own node (unless the op works
+// in place), and nothing may reach beyond its arena. Linear in the nodes, times the values that
+// live at once.
 #pragma once
 
 #include <megacpp/graph/builder.hpp>
@@ -11,29 +12,29 @@ namespace mc {
 
 namespace detail {
 
-/// f(position, node) in the order in which nodes run: the prologue, then all others.
-template <class F> constexpr void in_running_order(const graph& g, F f) {
-  int when = 0;
-  for (const bool prologue : {true, false})
-    for (int i = 0; i < g.node_count; ++i)
-      if ((g.at_node(i).when == phase::prologue) == prologue) f(when++, g.at_node(i));
-}
-
 struct memory_walk {
   const graph& g;
   const memory_plan& plan;
   fault_record wrong{};
-  std::array<value_id, max_values> living{};
+  struct piece {
+    value_id v = -1;
+    space in = space::none;
+    std::int64_t first = 0, end = 0;
+  } pieces[max_values]; // what lies in the arenas; a plain array, for each call is a step
   int count = 0;
+  std::array<bool, max_values> living{};
+  std::array<bool, max_nodes> visited{};
   std::array<std::int16_t, max_values> last_use{}; ///< in the order in which nodes run
 
   constexpr memory_walk(const graph& graph, const memory_plan& p) : g(graph), plan(p) {
-    in_running_order(g, [this](int when, const node& n) {
-      for (value_id v : n.in)
-        if (v >= 0) last_use[static_cast<unsigned>(v)] = static_cast<std::int16_t>(when);
+    std::int16_t when = 0;
+    in_running_order(g, 2, [&](int i) {
+      for (value_id v : g.at_node(i).in)
+        if (v >= 0) last_use[static_cast<unsigned>(v)] = when;
+      ++when;
     });
-    for (value_id v : g.outputs)
-      if (v >= 0) last_use[static_cast<unsigned>(v)] = static_cast<std::int16_t>(g.node_count);
+    for (value_id v : {g.outputs[0], g.outputs[1], g.side_loss})
+      if (v >= 0) last_use[static_cast<unsigned>(v)] = when;
   }
 
   constexpr const address& at(value_id v) const { return plan.at[static_cast<unsigned>(v)]; }
@@ -47,9 +48,12 @@ struct memory_walk {
     default: return -1;
     }
   }
-  constexpr bool overlap(value_id a, value_id b) const {
-    const address &x = at(a), &y = at(b);
-    return x.in == y.in && x.offset < y.offset + bytes(b) && y.offset < x.offset + bytes(a);
+  /// True for a looped node that has run in the round before.
+  constexpr bool was_run(const node& n) {
+    bool& ran = visited[static_cast<unsigned>(g.at(n.out[0]).producer)];
+    const bool before = ran;
+    ran = true;
+    return before;
   }
   constexpr void fail(const node& n, value_id a, value_id b = -1) {
     record(wrong, g, fault::M002, n.line, n.op->name, a, b);
@@ -58,40 +62,47 @@ struct memory_walk {
   constexpr void read(const node& n, value_id v) {
     if (at(v).in == space::none) return fail(n, v);
     if (g.at(v).producer < 0 || size_of_space(at(v).in) < 0) return;
-    for (int k = 0; k < count; ++k)
-      if (living[static_cast<unsigned>(k)] == v) return;
-    fail(n, v);
+    if (!living[static_cast<unsigned>(v)]) fail(n, v);
   }
   /// Values whose memory v takes over are gone; other names of the same bytes stay.
   constexpr void write(int when, const node& n, value_id v, bool alias) {
     if (at(v).in == space::none) return fail(n, v);
     const std::int64_t size = size_of_space(at(v).in);
     if (size < 0) return;
-    if (at(v).offset < 0 || at(v).offset + bytes(v) > size) return fail(n, v);
-    int kept = 0;
-    for (int k = 0; k < count; ++k) {
-      const value_id other = living[static_cast<unsigned>(k)];
-      if (last_use[static_cast<unsigned>(other)] < when) continue;
-      if (!alias && overlap(other, v)) {
-        const bool taken_over = n.op->in_place >= 0 && v == n.out[0] &&
-                                other == n.in[static_cast<unsigned>(n.op->in_place)] &&
-                                at(other).offset == at(v).offset;
-        for (value_id mine : n.in)
-          if (mine == other && !taken_over) fail(n, other, v);
-        for (value_id mine : n.out)
-          if (mine == other) fail(n, other, v);
+    const piece mine{v, at(v).in, at(v).offset, at(v).offset + bytes(v)};
+    if (mine.first < 0 || mine.end > size) return fail(n, v);
+    piece* kept = pieces;
+    for (const piece *o = pieces, *end = pieces + count; o != end; ++o) {
+      const bool meets = o->in == mine.in && o->first < mine.end && mine.first < o->end;
+      if (o->v == v) continue; // of the round before
+      if (last_use[static_cast<unsigned>(o->v)] < when || (meets && !alias)) {
+        living[static_cast<unsigned>(o->v)] = false;
+        if (last_use[static_cast<unsigned>(o->v)] >= when) overwrite(n, *o, mine);
         continue;
       }
-      living[static_cast<unsigned>(kept++)] = other;
+      *kept++ = *o;
     }
-    count = kept;
+    *kept++ = mine;
+    count = static_cast<int>(kept - pieces);
+    living[static_cast<unsigned>(v)] = true;
     if (last_use[static_cast<unsigned>(v)] < when)
       last_use[static_cast<unsigned>(v)] = static_cast<std::int16_t>(when);
-    living[static_cast<unsigned>(count++)] = v;
+  }
+  /// A node may write over what it reads only where its op works in place, and never over what it
+  /// writes.
+  constexpr void overwrite(const node& n, const piece& old, const piece& mine) {
+    const bool taken_over = n.op->in_place >= 0 && mine.v == n.out[0] &&
+                            old.v == n.in[static_cast<unsigned>(n.op->in_place)] &&
+                            old.first == mine.first;
+    for (value_id v : n.in)
+      if (v == old.v && !taken_over) fail(n, old.v, mine.v);
+    for (value_id v : n.out)
+      if (v == old.v) fail(n, old.v, mine.v);
   }
   constexpr void step(int when, const node& n) {
     for (value_id v : n.in)
       if (v >= 0) read(n, v);
+    if (n.looped && n.op->accumulates && was_run(n)) read(n, n.out[0]); // adds to the round before
     const bool alias = may_alias(n) && at(n.out[0]).in == at(n.in[0]).in &&
                        at(n.out[0]).offset == at(n.in[0]).offset;
     for (value_id v : n.out)
@@ -106,7 +117,8 @@ struct memory_walk {
 constexpr fault_record verify_memory(const graph& g, const memory_plan& p) {
   if (g.wrong.code != fault::none) return {};
   detail::memory_walk walk(g, p);
-  detail::in_running_order(g, [&walk](int when, const node& n) { walk.step(when, n); });
+  int when = 0;
+  in_running_order(g, 2, [&](int i) { walk.step(when++, g.at_node(i)); });
   return walk.wrong;
 }
 

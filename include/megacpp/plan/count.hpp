@@ -10,16 +10,18 @@ namespace mc {
 template <class Model> constexpr std::int64_t parameter_count(const Model& m) {
   setup s;
   s.batch = {1, 1};
+  const auto used = used_kinds(m);
   std::int64_t total = 0;
-  for (int i = 0; i < Model::kinds + 2; ++i) {
-    const part_kind what = i == 0             ? part_kind::stem
-                           : i > Model::kinds ? part_kind::loss
-                                              : part_kind::block;
-    const graph g = forward_graph(m, s, what, i - 1);
+  for (int i = 0; i < used.count + 2; ++i) {
+    const part_kind what = i == 0           ? part_kind::stem
+                           : i > used.count ? part_kind::loss
+                                            : part_kind::block;
+    const graph g = forward_graph(m, s, what, used.kind(i - 1));
     int layers = what == part_kind::block ? 0 : 1;
     if (what == part_kind::block)
-      for (int l = 0; l < m.layers; ++l) layers += m.kind_of(l) == i - 1;
-    total += count_parameters<1>({&g}, {layers});
+      for (int l = 0; l < m.layers; ++l) layers += used.index(m.kind_of(l)) == i - 1;
+    const graph* const part = &g;
+    total += count_parameters({&part, 1}, {&layers, 1});
   }
   return total;
 }

@@ -26,6 +26,34 @@ struct setup {
   constexpr place stream() const { return ranks.sequence_parallel ? S(dim::sequence) : I; }
 };
 
+/// The kinds of block that a model's layers are, in the model's order: a kind without layers is not
+/// built.
+template <int Kinds> struct kind_list {
+  std::array<int, static_cast<unsigned>(Kinds)> kinds{};
+  int count = 0;
+
+  /// The model's number of the i-th kind in use; of the stem and the head, whose i is out of range,
+  /// 0.
+  constexpr int kind(int i) const {
+    return i < 0 || i >= count ? 0 : kinds[static_cast<unsigned>(i)];
+  }
+  constexpr int index(int kind_of_model) const {
+    int i = 0;
+    while (i < count - 1 && kinds[static_cast<unsigned>(i)] != kind_of_model) ++i;
+    return i;
+  }
+};
+template <class Model> constexpr kind_list<Model::kinds> used_kinds(const Model& m) {
+  kind_list<Model::kinds> list;
+  for (int k = 0; k < Model::kinds; ++k) {
+    bool used = false;
+    for (int l = 0; l < m.layers; ++l) used = used || m.kind_of(l) == k;
+    if (used || (k == Model::kinds - 1 && list.count == 0))
+      list.kinds[static_cast<unsigned>(list.count++)] = k;
+  }
+  return list;
+}
+
 /// One sequence at a time on the same layout: what generation runs.
 constexpr setup for_generation(setup s) {
   s.batch.micro = 1;
@@ -53,6 +81,8 @@ template <class Model> constexpr fault_record check(const Model& m, const setup&
     return sentence(fault::C002, "the layers do not divide into equal pipeline stages");
   if (l.sequence_parallel && l.tp == 1)
     return sentence(fault::C002, "sequence parallelism needs tp > 1");
+  if (s.batch.expert_rows < 0)
+    return sentence(fault::C003, "the rows that go to experts must not be negative");
   if (s.batch.micro < 1 || s.batch.sequence < 1)
     return sentence(fault::C003, "micro-batch and sequence must be positive");
   if (s.batch.sequence > m.positions)
@@ -80,6 +110,7 @@ constexpr graph forward_graph(const Model& m, const setup& s, part_kind part, in
   c.b = &b;
   c.type = s.type;
   c.stream = s.stream();
+  c.expert_rows = s.batch.expert_rows;
   const auto ints = [&](feed f, const char* name) {
     return b.input(f, name, dtype::i32, {B, Sq}, tokens_at);
   };
@@ -103,6 +134,8 @@ constexpr graph forward_graph(const Model& m, const setup& s, part_kind part, in
   case part_kind::block:
     b.g.outputs[0] = m.block(c, kind, stream()).id;
     verify_output(b, b.g.outputs[0], as_stream, "block");
+    b.g.side_loss = c.side_loss.id;
+    if (b.g.side_loss >= 0) verify_output(b, b.g.side_loss, as_loss, "side loss");
     break;
   case part_kind::loss: {
     const var labels = ints(feed::labels, "labels");

@@ -6,6 +6,8 @@
 
 #include <megacpp/graph/graph.hpp>
 
+#include <span>
+
 namespace mc {
 
 inline constexpr int max_entries = 160, max_groups = 8;
@@ -25,7 +27,9 @@ struct registry {
   struct group {
     placement at{};
     bool decay = false;
-    bool frozen = false;                ///< never updated
+    bool frozen = false; ///< never updated
+    update_rule update = update_rule::adamw;
+    double rate = 0;                    ///< of update_rule::balance
     std::int64_t offset = 0, count = 0; ///< elements, padding between entries included
   };
   std::array<entry, max_entries> entries{};
@@ -46,7 +50,8 @@ struct registry {
 namespace detail {
 /// Axes and dims matter to a group, not levels: what is reduced where.
 constexpr bool same_group(const registry::group& x, const placement& at, const parameter_info& p) {
-  bool same = x.decay == p.decay && x.frozen == p.frozen;
+  bool same =
+      x.decay == p.decay && x.frozen == p.frozen && x.update == p.update && x.rate == p.rate;
   for (unsigned a = 0; a < static_cast<unsigned>(axes); ++a)
     same = same && (x.at.at[a].s == state::shard) == (at.at[a].s == state::shard);
   return same;
@@ -70,10 +75,9 @@ constexpr void refuse(registry& r, fault f, const value& v, const parameter_info
 
 /// `parts` are the forward graphs of stem, block kinds and head; `layers[i]` how many layers part i
 /// has.
-template <unsigned N> constexpr registry make_registry(const std::array<const graph*, N>& parts,
-                                                       const std::array<int, N>& layers) {
+constexpr registry make_registry(std::span<const graph* const> parts, std::span<const int> layers) {
   registry r;
-  for (unsigned p = 0; p < N; ++p) {
+  for (unsigned p = 0; p < parts.size(); ++p) {
     const graph& g = *parts[p];
     for (int i = 0; i < g.parameter_count; ++i) {
       const parameter_info& info = g.parameters[static_cast<unsigned>(i)];
@@ -94,7 +98,8 @@ template <unsigned N> constexpr registry make_registry(const std::array<const gr
         return r;
       }
       if (k == r.group_count) {
-        r.groups[static_cast<unsigned>(k)] = {v.at, info.decay, info.frozen};
+        r.groups[static_cast<unsigned>(k)] = {v.at, info.decay, info.frozen, info.update,
+                                              info.rate};
         ++r.group_count;
       }
       e.group = k;
@@ -103,7 +108,7 @@ template <unsigned N> constexpr registry make_registry(const std::array<const gr
   for (int k = 0; k < r.group_count; ++k) {
     registry::group& group = r.groups[static_cast<unsigned>(k)];
     group.offset = r.total;
-    for (unsigned p = 0; p < N; ++p) {
+    for (unsigned p = 0; p < parts.size(); ++p) {
       std::int64_t within = 0;
       for (int i = 0; i < r.entry_count; ++i) {
         registry::entry& e = r.entries[static_cast<unsigned>(i)];
@@ -144,11 +149,10 @@ template <unsigned N> constexpr registry make_registry(const std::array<const gr
 }
 
 /// Global number of parameters a model has, padding left out and tied ones counted once.
-template <unsigned N>
-constexpr std::int64_t count_parameters(const std::array<const graph*, N>& parts,
-                                        const std::array<int, N>& layers) {
+constexpr std::int64_t count_parameters(std::span<const graph* const> parts,
+                                        std::span<const int> layers) {
   std::int64_t total = 0;
-  for (unsigned p = 0; p < N; ++p)
+  for (unsigned p = 0; p < parts.size(); ++p)
     for (int i = 0; i < parts[p]->parameter_count; ++i) {
       const parameter_info& info = parts[p]->parameters[static_cast<unsigned>(i)];
       if (info.tied) continue;

@@ -31,8 +31,7 @@ constexpr int axis_apart(const placement& grad, const placement& like, const pla
 
 /// The fault of the first tied parameter whose uses do not collect alike. `parts` are the derived
 /// graphs of all parts.
-template <unsigned N>
-constexpr fault_record fault_of_ties(const std::array<const graph*, N>& parts) {
+constexpr fault_record fault_of_ties(std::span<const graph* const> parts) {
   registry r;
   for (const graph* head : parts)
     for (int i = 0; i < head->parameter_count; ++i) {

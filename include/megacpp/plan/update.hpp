@@ -42,6 +42,7 @@ constexpr graph update_graph(const registry& r, const mesh& ranks, dtype weights
     if (group.frozen) continue;
     gradients[static_cast<unsigned>(k)] =
         group_value(b, group, feed::gradient, "gradient", main, k);
+    if (group.update == update_rule::balance) continue; // a load, not a gradient
     var s{&b, b.emit(op::sum_of_squares, {gradients[static_cast<unsigned>(k)].id}, 0)};
     for (int a = 0; a < axes; ++a)
       if (s.at(static_cast<axis>(a)).s == state::partial) s = to(s, static_cast<axis>(a), I, 0);
@@ -56,6 +57,13 @@ constexpr graph update_graph(const registry& r, const mesh& ranks, dtype weights
     const auto range = [&](feed f, const char* name, dtype t) {
       return group_value(b, group, f, name, t, k).id;
     };
+    if (group.update == update_rule::balance) {
+      b.emit(op::balance_step,
+             {gradients[static_cast<unsigned>(k)].id, range(feed::master, "master", main),
+              range(feed::weight, "weight", weights)},
+             0, {{group.rate}, {}});
+      continue;
+    }
     b.emit(op::adamw,
            {gradients[static_cast<unsigned>(k)].id, range(feed::master, "master", main),
             range(feed::first_moment, "first_moment", main),

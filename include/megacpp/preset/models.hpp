@@ -4,6 +4,7 @@
 
 #include <megacpp/model/gpt.hpp>
 #include <megacpp/model/qwen3.hpp>
+#include <megacpp/model/qwen3_moe.hpp>
 
 namespace mc::preset {
 
@@ -64,5 +65,8 @@ inline constexpr qwen3 qwen3_0_6b = qwen3_sized(28, 1024, 16, 3072, true),
                        qwen3_8b = qwen3_sized(36, 4096, 32, 12288, false),
                        qwen3_14b = qwen3_sized(40, 5120, 40, 17408, false),
                        qwen3_32b = qwen3_sized(64, 5120, 64, 25600, false);
+
+inline constexpr qwen3_moe qwen3_30b_a3b{},
+    qwen3_235b_a22b{.layers = 94, .hidden = 4096, .heads = 64, .ffn = 12288, .expert_ffn = 1536};
 
 } // namespace mc::preset

@@ -78,6 +78,7 @@ template <class Part, int N> struct compiled_call : call_state {
   node_slot& slot() const { return *prepared; }
   const step_numbers& step() const { return *f->step; }
   int layer() const { return f->layer; }
+  int round() const { return f->round; }
   self& comm() const { return *f->ranks; }
   /// Global index of this rank's first element of dim i of a value.
   std::int64_t origin(const value& v, int i) const {
@@ -124,6 +125,7 @@ struct dynamic_call : call_state {
   node_slot& slot() const { return *prepared; }
   const step_numbers& step() const { return *f->step; }
   int layer() const { return f->layer; }
+  int round() const { return f->round; }
   self& comm() const { return *f->ranks; }
   /// Global index of this rank's first element of dim i of a value.
   std::int64_t origin(const value& v, int i) const {
@@ -131,8 +133,10 @@ struct dynamic_call : call_state {
   }
 };
 
-/// Clears what an accumulating node adds into, unless it is a main grad, which collects on purpose.
+/// Clears what an accumulating node adds into, once before its rounds, unless it is a main grad,
+/// which collects on purpose.
 template <class Call> void clear_sums(const Call& c, const graph& g, const node& n) {
+  if (c.round() > 0) return;
   for (const value_id v : n.out) {
     if (v < 0 || g.at(v).is != role::intermediate) continue;
     std::memset(static_cast<void*>(c.template at<std::byte>(v)), 0,

@@ -84,17 +84,40 @@ template <class Part, int N> void prepare_node(cpu& device, node_slot* slots) {
   }
 }
 
-template <class Part, stage Stage>
-void run_stage(cpu& device, frame& f, node_slot* slots, node_clock* clock) {
+template <stage Stage> constexpr bool of_stage(const node& n) { return runs_in(n.when, Stage); }
+constexpr bool of_later_rounds(const node& n) { return n.again; }
+
+/// The nodes From ... To-1 for which Runs(node) holds.
+template <class Part, int From, int To, bool (*Runs)(const node&)>
+void run_nodes(cpu& device, frame& f, node_slot* slots, node_clock* clock) {
   [&]<int... N>(std::integer_sequence<int, N...>) {
     (
         [&] {
-          if constexpr (runs_in(Part::g.nodes[static_cast<unsigned>(N)].when, Stage))
-            run_node<Part, N>(device, f, slots, clock);
+          if constexpr (Runs(Part::g.nodes[static_cast<unsigned>(From + N)]))
+            run_node<Part, From + N>(device, f, slots, clock);
         }(),
         ...);
   }
-  (std::make_integer_sequence<int, Part::g.node_count>{});
+  (std::make_integer_sequence<int, To - From>{});
+}
+
+template <class Part, stage Stage>
+void run_stage(cpu& device, frame& f, node_slot* slots, node_clock* clock) {
+  constexpr int end = Part::g.node_count;
+  if constexpr (!has_rounds(Part::g, Stage)) {
+    run_nodes<Part, 0, end, of_stage<Stage>>(device, f, slots, clock);
+  } else {
+    constexpr rounds_span s = span_of_rounds(Part::g, Stage == stage::backward);
+    run_nodes<Part, 0, s.first, of_stage<Stage>>(device, f, slots, clock);
+    const int rounds = rounds_of(Part::g, Part::plan, f, Part::stores, Part::index);
+    for (f.round = 0; f.round < rounds; ++f.round) {
+      if constexpr (Stage == stage::backward)
+        if (rounds > 1) run_nodes<Part, 0, end, of_later_rounds>(device, f, slots, clock);
+      run_nodes<Part, s.first, s.last, of_stage<Stage>>(device, f, slots, clock);
+    }
+    f.round = 0;
+    run_nodes<Part, s.last, end, of_stage<Stage>>(device, f, slots, clock);
+  }
 }
 
 template <class Part> void run_part(const part_view&, stage s, cpu& device, frame& f,
@@ -132,7 +155,7 @@ template <class Run> program_view compiled_program(const char* name) {
   v.layers = program::model.layers, v.hidden = program::model.hidden,
   v.vocabulary = program::model.vocabulary;
   v.model = described(program::model);
-  for (int l = 0; l < v.layers; ++l) v.kind_of.push_back(program::model.kind_of(l));
+  for (int l = 0; l < v.layers; ++l) v.kind_of.push_back(program::kind_of(l));
   v.stores = &program::stores;
   v.parameters = program::parameters;
   v.stem = detail::view_part<typename program::template part<0>>();

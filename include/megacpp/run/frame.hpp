@@ -26,6 +26,7 @@ struct frame {
   std::array<const void*, static_cast<unsigned>(feeds)> feed{};
   int index = 0; ///< of this layer among those of its kind
   int layer = 0; ///< of the model; -1 the stem, `layers` the head
+  int round = 0; ///< of looped nodes
   const step_numbers* step = nullptr;
   std::array<int, axes> coordinate{}; ///< of this rank on every axis
   self* ranks = nullptr;
@@ -48,6 +49,12 @@ constexpr bool runs_in(phase p, stage s) {
   return false;
 }
 
+/// In which stage looped nodes run in rounds, as pass/rounds.hpp counts.
+constexpr bool has_rounds(const graph& g, stage s) {
+  return g.rounds >= 0 && (s == stage::forward || s == stage::backward) &&
+         !span_of_rounds(g, s == stage::backward).empty();
+}
+
 /// State that a node's kernel prepares once.
 struct node_slot {
   std::array<const void*, 3> plan{};
@@ -66,6 +73,13 @@ inline std::byte* resolve(const address& a, const frame& f, const registry& r, i
   }
   default: return f.base[static_cast<unsigned>(a.in)] + a.offset;
   }
+}
+
+/// How many rounds of rows go to experts in this layer.
+inline int rounds_of(const graph& g, const memory_plan& p, const frame& f, const registry& r,
+                     int part) {
+  return *reinterpret_cast<const std::int32_t*>(
+      resolve(p.at[static_cast<unsigned>(g.rounds)], f, r, part, sizeof(std::int32_t)));
 }
 
 } // namespace mc

@@ -52,10 +52,15 @@ public:
                    &op::repeat_grad, &op::vocabulary_partial, &op::vocabulary_partial_grad,
                    &op::adamw, &op::add_rms_norm, &op::add_layer_norm, &op::rms_norm_grad_add,
                    &op::layer_norm_grad_add, &op::linear_input_grad_add, &op::vocabulary_loss,
-                   &op::cast>();
+                   &op::cast, &op::route, &op::route_grad, &op::expert_load, &op::router_statistics,
+                   &op::router_statistics_grad, &op::dispatch, &op::combine, &op::grouped_linear,
+                   &op::grouped_input_grad, &op::grouped_weight_grad, &op::scale_rows,
+                   &op::scale_rows_weight_grad, &op::balance_step>();
     t.add_accumulators<&op::cross_entropy, &op::cross_entropy_grad, &op::sum_of_squares>();
     t.add<&op::clip_factor, double>();
     t.add<&op::redistribute, std::int32_t>();
+    t.add<&op::expert_rows, std::int32_t>();
+    t.add_accumulators<&op::router_loss, &op::router_loss_grad>();
     return t;
   }
 
@@ -109,19 +114,35 @@ struct interpreted_part {
 
 private:
   void run(stage s, cpu& device, frame& f, node_slot* slots, node_clock* clock) const {
-    for (int i = 0; i < g.node_count; ++i) {
-      const node& n = g.at_node(i);
-      if (!runs_in(n.when, s) || kernels[static_cast<unsigned>(i)].run == nullptr) continue;
-      dynamic_call c({&device, &f, slots + i}, g, plan, *stores, index, n);
-      if (n.op->accumulates) clear_sums(c, g, n);
-      const auto start = std::chrono::steady_clock::now();
-      kernels[static_cast<unsigned>(i)].run(c);
-      if (clock != nullptr)
-        clock->node(g, i,
-                    std::chrono::duration_cast<std::chrono::nanoseconds>(
-                        std::chrono::steady_clock::now() - start)
-                        .count());
+    const auto nodes = [&](int from, int to, auto runs) {
+      for (int i = from; i < to; ++i)
+        if (runs(g.at_node(i)) && kernels[static_cast<unsigned>(i)].run != nullptr)
+          run_node(i, device, f, slots, clock);
+    };
+    const auto in_stage = [s](const node& n) { return runs_in(n.when, s); };
+    if (!has_rounds(g, s)) return nodes(0, g.node_count, in_stage);
+    const rounds_span span = span_of_rounds(g, s == stage::backward);
+    nodes(0, span.first, in_stage);
+    const int rounds = rounds_of(g, plan, f, *stores, index);
+    for (f.round = 0; f.round < rounds; ++f.round) {
+      if (s == stage::backward && rounds > 1)
+        nodes(0, g.node_count, [](const node& n) { return n.again; });
+      nodes(span.first, span.last, in_stage);
     }
+    f.round = 0;
+    nodes(span.last, g.node_count, in_stage);
+  }
+  void run_node(int i, cpu& device, frame& f, node_slot* slots, node_clock* clock) const {
+    const node& n = g.at_node(i);
+    dynamic_call c({&device, &f, slots + i}, g, plan, *stores, index, n);
+    if (n.op->accumulates) clear_sums(c, g, n);
+    const auto start = std::chrono::steady_clock::now();
+    kernels[static_cast<unsigned>(i)].run(c);
+    if (clock != nullptr)
+      clock->node(g, i,
+                  std::chrono::duration_cast<std::chrono::nanoseconds>(
+                      std::chrono::steady_clock::now() - start)
+                      .count());
   }
 };
 
@@ -131,49 +152,55 @@ public:
   interpreted_program(const Model& m, const setup& s, const std::string& name,
                       const kernel_table& table = kernel_table::all())
       : model_(m) {
-    const int last = Model::kinds + 1;
+    const auto used = used_kinds(m);
+    last_ = used.count + 1;
+    const auto parts = static_cast<unsigned>(last_ + 1);
     std::vector<std::unique_ptr<graph>> forward;
-    std::array<const graph*, static_cast<unsigned>(Model::kinds + 2)> graphs{};
-    std::array<int, static_cast<unsigned>(Model::kinds + 2)> layers{};
-    layers[0] = layers[static_cast<unsigned>(last)] = 1;
-    for (int l = 0; l < m.layers; ++l) ++layers[static_cast<unsigned>(1 + m.kind_of(l))];
-    for (int i = 0; i <= last; ++i) {
+    std::vector<const graph*> graphs(parts);
+    std::vector<int> layers(parts);
+    layers.front() = layers.back() = 1;
+    for (int l = 0; l < m.layers; ++l) {
+      view_.kind_of.push_back(used.index(m.kind_of(l)));
+      ++layers[static_cast<unsigned>(1 + view_.kind_of.back())];
+    }
+    for (int i = 0; i <= last_; ++i) {
       forward.push_back(
-          std::make_unique<graph>(forward_graph(m, s, kind(i, part_kind::loss), i - 1)));
+          std::make_unique<graph>(forward_graph(m, s, kind(i, part_kind::loss), used.kind(i - 1))));
       check(forward.back()->wrong);
       graphs[static_cast<unsigned>(i)] = forward.back().get();
     }
-    stores_ = make_registry<static_cast<unsigned>(Model::kinds + 2)>(graphs, layers);
+    stores_ = make_registry(graphs, layers);
     view_.name = name, view_.family = Model::family, view_.numbers = s;
     view_.layers = m.layers, view_.hidden = m.hidden, view_.vocabulary = m.vocabulary;
     view_.model = described(m);
-    for (int l = 0; l < m.layers; ++l) view_.kind_of.push_back(m.kind_of(l));
     view_.stores = &stores_;
-    view_.parameters = count_parameters<static_cast<unsigned>(Model::kinds + 2)>(graphs, layers);
+    view_.parameters = count_parameters(graphs, layers);
     const setup one = for_generation(s);
     std::vector<std::unique_ptr<graph>> derived;
     auto differentiated = graphs;
-    for (int i = 0; i <= last; ++i) {
-      const recompute again = i == 0 || i == last ? recompute::none : s.again;
+    for (int i = 0; i <= last_; ++i) {
+      const recompute again = i == 0 || i == last_ ? recompute::none : s.again;
       derived.push_back(std::make_unique<graph>(derived_graph(*graphs[static_cast<unsigned>(i)])));
       differentiated[static_cast<unsigned>(i)] = derived.back().get();
       const part_view trained =
-          add(halved(verified(recomputed(verified(fused(*derived.back())), again))), i, table);
+          add(in_rounds(halved(verified(recomputed(verified(fused(*derived.back())), again)))), i,
+              table);
       const part_view generated =
-          add(fused(forward_graph(m, one, kind(i, part_kind::logits), i - 1)), i, table);
+          add(in_rounds(fused(forward_graph(m, one, kind(i, part_kind::logits), used.kind(i - 1)))),
+              i, table);
       if (i == 0) view_.stem = trained, view_.generation_stem = generated;
-      else if (i == last) view_.loss = trained, view_.logits = generated;
+      else if (i == last_) view_.loss = trained, view_.logits = generated;
       else view_.blocks.push_back(trained), view_.generation_blocks.push_back(generated);
     }
-    check(fault_of_ties<static_cast<unsigned>(Model::kinds + 2)>(differentiated));
-    view_.evaluation = add(fused(*graphs[static_cast<unsigned>(last)]), last, table);
+    check(fault_of_ties(differentiated));
+    view_.evaluation = add(fused(*graphs[static_cast<unsigned>(last_)]), last_, table);
     view_.update = add(update_graph(stores_, mesh(s.ranks), s.type), 0, table);
   }
   const program_view& view() const { return view_; }
 
 private:
-  static part_kind kind(int i, part_kind head) {
-    return i == 0 ? part_kind::stem : i == Model::kinds + 1 ? head : part_kind::block;
+  part_kind kind(int i, part_kind head) const {
+    return i == 0 ? part_kind::stem : i == last_ ? head : part_kind::block;
   }
   static void check(const fault_record& wrong) {
     if (wrong.code == fault::none) return;
@@ -193,6 +220,7 @@ private:
   }
 
   Model model_;
+  int last_ = 0; ///< part of the head
   registry stores_{};
   std::vector<std::unique_ptr<interpreted_part>> parts_;
   program_view view_;

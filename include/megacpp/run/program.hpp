@@ -55,7 +55,10 @@ template <class Run> struct program {
   using model_type = std::remove_cv_t<decltype(Run::model)>;
   static constexpr model_type model = Run::model;
   static constexpr setup numbers = detail::setup_of<Run>();
-  static constexpr int kinds = model_type::kinds;
+  /// Kinds of block that some layer is, by the model's own numbers.
+  static constexpr auto used = used_kinds(model);
+  static constexpr int kinds = used.count;
+  static constexpr int kind_of(int layer) { return used.index(model.kind_of(layer)); }
   static constexpr int last = kinds + 1; ///< registry part of the head
 
   /// Forward graph of a part, and how the registry counts it: 0 stem, 1 ... kinds, last head.
@@ -63,7 +66,7 @@ template <class Run> struct program {
     static constexpr part_kind what = Index == 0      ? part_kind::stem
                                       : Index == last ? part_kind::loss
                                                       : part_kind::block;
-    static constexpr graph g = forward_graph(model, numbers, what, Index - 1);
+    static constexpr graph g = forward_graph(model, numbers, what, used.kind(Index - 1));
   };
 
   static constexpr auto forward_graphs() {
@@ -75,13 +78,11 @@ template <class Run> struct program {
   static constexpr auto layer_counts() {
     std::array<int, static_cast<unsigned>(kinds + 2)> n{};
     n[0] = n[static_cast<unsigned>(last)] = 1;
-    for (int l = 0; l < model.layers; ++l) ++n[static_cast<unsigned>(1 + model.kind_of(l))];
+    for (int l = 0; l < model.layers; ++l) ++n[static_cast<unsigned>(1 + kind_of(l))];
     return n;
   }
-  static constexpr registry stores =
-      make_registry<static_cast<unsigned>(kinds + 2)>(forward_graphs(), layer_counts());
-  static constexpr std::int64_t parameters =
-      count_parameters<static_cast<unsigned>(kinds + 2)>(forward_graphs(), layer_counts());
+  static constexpr registry stores = make_registry(forward_graphs(), layer_counts());
+  static constexpr std::int64_t parameters = count_parameters(forward_graphs(), layer_counts());
 
   /// Training: each pass's result is its own constant.
   template <int Index> struct part {
@@ -91,7 +92,8 @@ template <class Run> struct program {
     static constexpr graph joined = verified(fused(derived));
     static constexpr graph replayed =
         verified(recomputed(joined, Index == 0 || Index == last ? recompute::none : numbers.again));
-    static constexpr graph g = verified(halved(replayed));
+    static constexpr graph split = verified(halved(replayed));
+    static constexpr graph g = verified(in_rounds(split));
     static constexpr memory_plan plan = place_memory(g);
     static constexpr fault_record misplaced = verify_memory(g, plan);
   };
@@ -109,8 +111,8 @@ template <class Run> struct program {
     static constexpr part_kind what = Index == 0      ? part_kind::stem
                                       : Index == last ? part_kind::logits
                                                       : part_kind::block;
-    static constexpr graph g =
-        verified(fused(forward_graph(model, for_generation(numbers), what, Index - 1)));
+    static constexpr graph g = verified(in_rounds(
+        fused(forward_graph(model, for_generation(numbers), what, used.kind(Index - 1)))));
     static constexpr memory_plan plan = place_memory(g);
     static constexpr fault_record misplaced = verify_memory(g, plan);
   };
@@ -133,7 +135,7 @@ template <class Run> struct program {
   static constexpr memory_items stage_memory(int stage) {
     std::array<int, static_cast<unsigned>(kinds + 2)> layers{};
     stage_layers(
-        model.layers, numbers.ranks.pp, stage, [](int l) { return model.kind_of(l); }, layers);
+        model.layers, numbers.ranks.pp, stage, [](int l) { return kind_of(l); }, layers);
     const auto plans = []<int... K>(std::integer_sequence<int, K...>) {
       return std::array<const memory_plan*, sizeof...(K)>{&part<K>::plan...};
     }
@@ -162,7 +164,7 @@ template <class Run> struct program {
   (std::make_integer_sequence<int, kinds + 2>{});
   static constexpr fault_record in_all() {
     if (in_graphs.code != fault::none) return in_graphs;
-    const fault_record ties = fault_of_ties<static_cast<unsigned>(kinds + 2)>(derived_graphs());
+    const fault_record ties = fault_of_ties(derived_graphs());
     if (ties.code != fault::none) return ties;
     if (in_plans.code != fault::none) return in_plans;
     if constexpr (requires { Run::device_memory; }) {

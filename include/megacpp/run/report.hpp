@@ -57,6 +57,12 @@ template <class Run, fault Code, class Where, class Line> constexpr bool report(
   static_assert(Code != fault::P014,
                 "MEGA-P014 a pass left a node whose outputs are not what its rule says: mend the "
                 "pass");
+  static_assert(Code != fault::P015,
+                "MEGA-P015 tokens that go to experts must lie on one rank each: shard them over "
+                "this axis with to(x, axis, S(sequence))");
+  static_assert(Code != fault::P016,
+                "MEGA-P016 what runs once a round of experts does not stand together: build "
+                "nothing else between dispatch and combine");
   static_assert(Code != fault::S001,
                 "MEGA-S001 a sharded extent does not divide by the size of its axis: change the "
                 "layout or the extent");

@@ -24,11 +24,11 @@ struct batch_view {
   const std::int32_t* documents = nullptr;
 };
 
-/// A summed loss and the number of tokens in it.
+/// A summed loss, the number of tokens in it, and what the blocks' own losses add to its gradient.
 struct loss_sum {
-  double sum = 0, count = 0;
+  double sum = 0, count = 0, side = 0;
   loss_sum& operator+=(const loss_sum& o) {
-    sum += o.sum, count += o.count;
+    sum += o.sum, count += o.count, side += o.side;
     return *this;
   }
   double mean() const { return sum / count; }
@@ -107,6 +107,7 @@ public:
     for (int l = p_.layers - 1, k = 0; l >= -1; --l, ++k) {
       f = layer_frame(l);
       f.set(feed::d_output, cotangent(k % 2));
+      f.set(feed::d_output, one_, 1); // of the side loss
       f.base[static_cast<unsigned>(space::d_stream_in)] = cotangent((k + 1) % 2);
       run(l < 0 ? p_.stem : block_of(l), stage::backward, f);
     }
@@ -294,19 +295,22 @@ private:
     }
   }
   loss_sum forward(const batch_view&, const part_view& head) {
+    double side = 0;
     for (int l = -1; l < p_.layers; ++l) {
       frame f = layer_frame(l);
-      run(l < 0 ? p_.stem : block_of(l), stage::forward, f);
+      const part_view& part = l < 0 ? p_.stem : block_of(l);
+      run(part, stage::forward, f);
+      if (part.g->side_loss >= 0) side += read(part, f, part.g->side_loss);
     }
     frame f = head_frame(head);
     run(head, stage::forward, f);
-    const auto read = [&](int k) {
-      const std::byte* at =
-          resolve(head.plan->at[static_cast<unsigned>(head.g->outputs[static_cast<unsigned>(k)])],
-                  f, *p_.stores, head.index, 1);
-      return stores::get(at, stores_.main_type(), 0);
-    };
-    return {read(0), read(1)};
+    return {read(head, f, head.g->outputs[0]), read(head, f, head.g->outputs[1]), side};
+  }
+  /// A scalar of the accumulator type.
+  double read(const part_view& part, const frame& f, value_id v) const {
+    return stores::get(
+        resolve(part.plan->at[static_cast<unsigned>(v)], f, *p_.stores, part.index, 1),
+        stores_.main_type(), 0);
   }
   template <class F> void for_each_part(F f) {
     f(p_.stem, -1, 0);

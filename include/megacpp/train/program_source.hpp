@@ -52,7 +52,8 @@ template <class Run> part_passes passes_of_run() {
                         {"differentiate", &program::template part<I>::derived},
                         {"fuse", &program::template part<I>::joined},
                         {"recompute", &program::template part<I>::replayed},
-                        {"split", &program::template part<I>::g}}...};
+                        {"split", &program::template part<I>::split},
+                        {"rounds", &program::template part<I>::g}}...};
   }
   (std::make_integer_sequence<int, program::kinds + 2>{});
 }

@@ -1,0 +1,114 @@
+// Kernels of op/router.hpp.
+#pragma once
+
+#include <megacpp/kernel/kernel.hpp>
+#include <megacpp/kernel/rows/router.hpp>
+#include <megacpp/op/router.hpp>
+
+namespace mc {
+
+template <> struct kernel_of<&op::route> { // l, [b] -> w, experts
+  template <class T, class Call> static void run(Call& c) {
+    for_rows(
+        c.in_rows(0),
+        rows::route_row<T>{c.template in_span<0, -1, 0>(), static_cast<int>(c.attr().i[0]),
+                           c.attr().i[1] != 0, c.template in<T>(0), c.template in<T>(1),
+                           c.template out<accumulator_t<T>>(0), c.template out<std::int32_t>(1)});
+  }
+};
+
+template <> struct kernel_of<&op::route_grad> { // dw, l, experts
+  template <class T, class Call> static void run(Call& c) {
+    for_rows(c.in_rows(1),
+             rows::route_grad_row<T>{c.template in_span<1, -1, 0>(),
+                                     static_cast<int>(c.attr().i[0]), c.attr().i[1] != 0,
+                                     c.template in<accumulator_t<T>>(0), c.template in<T>(1),
+                                     c.template in<std::int32_t>(2), c.template out<T>(0)});
+  }
+};
+
+template <> struct kernel_of<&op::expert_load> { // experts, b -> count - share, added
+  template <class T, class Call> static void run(Call& c) {
+    using G = accumulator_t<T>;
+    const std::int64_t choices = c.in_size(0), experts = c.in_size(1);
+    const std::int32_t* chosen = c.template in<std::int32_t>(0);
+    G* load = c.template out<G>(0);
+    for (std::int64_t i = 0; i < choices; ++i) load[chosen[i]] += G(1);
+    const G share = static_cast<G>(choices) / static_cast<G>(experts);
+    for (std::int64_t e = 0; e < experts; ++e) load[e] -= share;
+  }
+};
+
+template <> struct kernel_of<&op::router_statistics> { // l, experts -> s, c, z
+  template <class T> using block = rows::router_statistics_block<T>;
+
+  template <class T, class Call> static block<T> shape(const Call& c) {
+    const std::int64_t experts = c.template in_span<0, -1, 0>();
+    const std::int64_t groups = local_size(c.ranks(), c.value_out(0)).n / experts;
+    const std::int64_t tokens = c.in_rows(0) / groups;
+    return {experts,
+            tokens,
+            (tokens + block<T>::tokens_of_block - 1) / block<T>::tokens_of_block,
+            static_cast<int>(c.in_size(1) / c.in_rows(0)),
+            nullptr,
+            nullptr,
+            nullptr};
+  }
+  template <class T, class Call> static void prepare(Call& c) {
+    const block<T> b = shape<T>(c);
+    c.device().reserve_scratch(c.in_rows(0) / b.tokens * b.blocks * (2 * b.experts + 1) *
+                               std::int64_t{sizeof(accumulator_t<T>)});
+  }
+  template <class T, class Call> static void run(Call& c) {
+    using G = accumulator_t<T>;
+    block<T> b = shape<T>(c);
+    const std::int64_t groups = c.in_rows(0) / b.tokens, width = 2 * b.experts + 1;
+    b.logits = c.template in<T>(0), b.chosen = c.template in<std::int32_t>(1);
+    b.parts = reinterpret_cast<G*>(c.device().scratch());
+    for_rows(groups * b.blocks, b);
+    G* z = c.template out<G>(2);
+    *z = 0;
+    for (std::int64_t g = 0; g < groups; ++g)
+      for (std::int64_t i = 0; i < width; ++i) {
+        G sum = 0;
+        for (std::int64_t k = 0; k < b.blocks; ++k) sum += b.parts[(g * b.blocks + k) * width + i];
+        if (i < b.experts) c.template out<G>(0)[g * b.experts + i] = sum;
+        else if (i < 2 * b.experts) c.template out<G>(1)[g * b.experts + i - b.experts] = sum;
+        else *z += sum;
+      }
+  }
+};
+
+template <> struct kernel_of<&op::router_statistics_grad> { // ds, dz, l
+  template <class T, class Call> static void run(Call& c) {
+    using G = accumulator_t<T>;
+    const std::int64_t experts = c.template in_span<2, -1, 0>();
+    for_rows(c.in_rows(2),
+             rows::router_statistics_grad_row<T>{experts, c.in_rows(2) / (c.in_size(0) / experts),
+                                                 c.template in<G>(0), c.template in<G>(1),
+                                                 c.template in<T>(2), c.template out<T>(0)});
+  }
+};
+
+template <> struct kernel_of<&op::router_loss> { // s, c, z
+  template <class G, class Call> static void run(Call& c) {
+    const G *s = c.template in<G>(0), *count = c.template in<G>(1);
+    double sum = 0;
+    for (std::int64_t i = 0; i < c.in_size(0); ++i)
+      sum += static_cast<double>(s[i]) * static_cast<double>(count[i]);
+    *c.template out<G>(0) = static_cast<G>(
+        c.attr().f[0] * sum + c.attr().f[1] * static_cast<double>(*c.template in<G>(2)));
+  }
+};
+
+template <> struct kernel_of<&op::router_loss_grad> { // dL, c -> ds, dz
+  template <class G, class Call> static void run(Call& c) {
+    const double d = static_cast<double>(*c.template in<G>(0));
+    const G* count = c.template in<G>(1);
+    for (std::int64_t i = 0; i < c.in_size(1); ++i)
+      c.template out<G>(0)[i] = static_cast<G>(c.attr().f[0] * d * static_cast<double>(count[i]));
+    *c.template out<G>(1) = static_cast<G>(c.attr().f[1] * d);
+  }
+};
+
+} // namespace mc

@@ -1,0 +1,169 @@
+// Rows of the router (op/router.hpp): a token's experts and weights, and sums over tokens.
+//
+// Experts are found one after another: the greatest score below the last one found, the lower index
+// first among equals. Without a bias the scores are the logits, whose order is that of the
+// probabilities.
+#pragma once
+
+#include <megacpp/exec/math.hpp>
+#include <megacpp/exec/parallel.hpp>
+
+namespace mc::rows {
+
+/// logsumexp of a row of logits, with its greatest taken out first.
+template <class T, class Team>
+MEGACPP_HD accumulator_t<T> logsumexp(const Team& team, std::int64_t n, const T* l) {
+  using G = accumulator_t<T>;
+  const G top = team.template max<T>(n, [&](auto i) { return load<G>(l, i); });
+  const G sum = team.template sum<T>(n, [&](auto i) {
+    const auto x = load<G>(l, i);
+    return exp(x - decltype(x)(top));
+  });
+  return top + log(vec<G, 1>(sum)).v[0];
+}
+
+template <class T> struct route_row {
+  using G = accumulator_t<T>;
+  std::int64_t experts;
+  int k;
+  bool normalise;
+  const T* logits;      // (rows, E)
+  const T* bias;        // (E) or null
+  G* weights;           // (rows, k)
+  std::int32_t* chosen; // (rows, k)
+
+  template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t row) const {
+    const T* l = logits + row * experts;
+    const G lse = logsumexp<T>(team, experts, l);
+    const G none = -std::numeric_limits<G>::infinity();
+    const auto score = [&](auto i) {
+      const auto x = load<G>(l, i);
+      return bias == nullptr ? x : exp(x - decltype(x)(lse)) + load<G>(bias, i);
+    };
+    G last = -none, at = -1, total = 0;
+    for (int j = 0; j < k; ++j) {
+      const auto left = [&](auto i, auto s) { // not found yet
+        using V = decltype(s);
+        const V index = counting<G, decltype(i)::count>(static_cast<G>(i.first));
+        return (s < V(last)) | ((s == V(last)) & (index > V(at)));
+      };
+      const G best = team.template max<T>(experts, [&](auto i) {
+        const auto s = score(i);
+        return select(left(i, s), s, decltype(s)(none));
+      });
+      const G index = -team.template max<T>(experts, [&](auto i) {
+        const auto s = score(i);
+        using V = decltype(s);
+        const V number = counting<G, decltype(i)::count>(static_cast<G>(i.first));
+        return select(left(i, s) & (s == V(best)), -number, V(none));
+      });
+      last = best, at = index;
+      // Scores that are no numbers are never found: the router's logits are not finite then, and so
+      // is the loss. The first experts stand for them.
+      const std::int64_t e = index < static_cast<G>(experts) ? static_cast<std::int64_t>(index) : j;
+      const G p = exp(vec<G, 1>(convert<G>(l[e]) - lse)).v[0];
+      total += p;
+      if (!team.leader()) continue;
+      chosen[row * k + j] = static_cast<std::int32_t>(e);
+      weights[row * k + j] = p;
+    }
+    if (!normalise || !team.leader()) return;
+    for (int j = 0; j < k; ++j) weights[row * k + j] = weights[row * k + j] / total;
+  }
+};
+
+template <class T> struct route_grad_row {
+  using G = accumulator_t<T>;
+  std::int64_t experts;
+  int k;
+  bool normalise;
+  const G* dweights;          // (rows, k)
+  const T* logits;            // (rows, E)
+  const std::int32_t* chosen; // (rows, k)
+  T* dlogits;                 // (rows, E)
+
+  template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t row) const {
+    const T* l = logits + row * experts;
+    const G* dw = dweights + row * k;
+    const std::int32_t* e = chosen + row * k;
+    const G lse = logsumexp<T>(team, experts, l);
+    const auto p = [&](int j) { return exp(vec<G, 1>(convert<G>(l[e[j]]) - lse)).v[0]; };
+    G sum = 0, mean = 0, inner = 0;
+    for (int j = 0; j < k; ++j) sum += p(j), mean += dw[j] * p(j);
+    const G scale = normalise ? sum : G(1), shift = normalise ? mean / sum : G(0);
+    const auto q = [&](int j) { return (dw[j] - shift) / scale; };
+    for (int j = 0; j < k; ++j) inner += p(j) * q(j);
+    team.template each<T>(experts, [&](auto i) {
+      const auto x = load<G>(l, i);
+      using V = decltype(x - x);
+      const V index = counting<G, decltype(i)::count>(static_cast<G>(i.first));
+      V d(-inner);
+      for (int j = 0; j < k; ++j)
+        d = d + select(index == V(static_cast<G>(e[j])), V(q(j)), V(G(0)));
+      store(dlogits + row * experts, i, exp(x - V(lse)) * d);
+    });
+  }
+};
+
+/// Sums over a block of tokens of one group: probabilities, choices, squares of logsumexp. Blocks
+/// are added up in order (kernel/router.hpp), whatever the number of threads.
+template <class T> struct router_statistics_block {
+  using G = accumulator_t<T>;
+  static constexpr std::int64_t tokens_of_block = 128;
+  std::int64_t experts, tokens, blocks; // of a group
+  int k;
+  const T* logits;            // (groups, tokens, E)
+  const std::int32_t* chosen; // (groups, tokens, k)
+  G* parts;                   // (groups, blocks, 2 E + 1)
+
+  template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t part) const {
+    const std::int64_t first = part % blocks * tokens_of_block, left = tokens - first;
+    const std::int64_t n = left < tokens_of_block ? left : tokens_of_block;
+    const std::int64_t begin = part / blocks * tokens + first;
+    G *p = parts + part * (2 * experts + 1), *c = p + experts, z = 0;
+    for (std::int64_t t = begin; t < begin + n; ++t) {
+      const T* l = logits + t * experts;
+      const G lse = logsumexp<T>(team, experts, l);
+      z += lse * lse;
+      team.template each<T>(experts, [&](auto i) {
+        const auto x = load<G>(l, i);
+        using V = decltype(x - x);
+        const V index = counting<G, decltype(i)::count>(static_cast<G>(i.first));
+        V hits(G(0));
+        for (int j = 0; j < k; ++j)
+          hits = hits + select(index == V(static_cast<G>(chosen[t * k + j])), V(G(1)), V(G(0)));
+        const bool start = t == begin;
+        store(p, i, (start ? V(G(0)) : load<G>(p, i)) + exp(x - V(lse)));
+        store(c, i, (start ? V(G(0)) : load<G>(c, i)) + hits);
+      });
+    }
+    if (team.leader()) c[experts] = z;
+  }
+};
+
+template <class T> struct router_statistics_grad_row {
+  using G = accumulator_t<T>;
+  std::int64_t experts, tokens; // of a group
+  const G* dprobabilities;      // (groups, E)
+  const G* dz;                  // ()
+  const T* logits;              // (groups, tokens, E)
+  T* dlogits;                   // (groups, tokens, E)
+
+  template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t row) const {
+    const T* l = logits + row * experts;
+    const G* d = dprobabilities + row / tokens * experts;
+    const G lse = logsumexp<T>(team, experts, l);
+    const auto p = [&](auto i) {
+      const auto x = load<G>(l, i);
+      return exp(x - decltype(x)(lse));
+    };
+    const G inner = team.template sum<T>(experts, [&](auto i) { return p(i) * load<G>(d, i); });
+    const G shift = G(2) * *dz * lse - inner;
+    team.template each<T>(experts, [&](auto i) {
+      const auto x = load<G>(d, i);
+      store(dlogits + row * experts, i, p(i) * (x + decltype(x)(shift)));
+    });
+  }
+};
+
+} // namespace mc::rows

@@ -1,0 +1,149 @@
+// Qwen3-MoE (Qwen3 technical report, 2025): Qwen3 whose MLPs, in all or some layers, are mixtures
+// of experts.
+#pragma once
+
+#include <megacpp/model/qwen3.hpp>
+#include <megacpp/nn/experts.hpp>
+
+namespace mc {
+
+/// A set of layer indices below 256, as a constant.
+struct layer_set {
+  std::array<std::uint64_t, 4> bits{};
+
+  constexpr layer_set() = default;
+  constexpr layer_set(std::initializer_list<int> layers) {
+    for (int l : layers) insert(l);
+  }
+  constexpr void insert(int l) {
+    bits[static_cast<unsigned>(l) / 64] |= std::uint64_t{1} << l % 64;
+  }
+  constexpr bool holds(int l) const {
+    return l >= 0 && l < 256 && (bits[static_cast<unsigned>(l) / 64] >> l % 64 & 1) != 0;
+  }
+  /// The greatest index in the set, or -1.
+  constexpr int last() const {
+    int l = 255;
+    while (l >= 0 && !holds(l)) --l;
+    return l;
+  }
+};
+
+/// A Qwen3-MoE as data. Extents: layers L, hidden H, heads A, kv_heads K, head_dim D, ffn F of
+/// dense layers, expert_ffn F of an expert, experts E, experts_per_token k, vocabulary V.
+struct qwen3_moe {
+  int layers = 48;
+  int hidden = 2048;
+  int heads = 32;
+  int kv_heads = 4;
+  int head_dim = 128;
+  int ffn = 6144;
+  int expert_ffn = 768;
+  int experts = 128;
+  int experts_per_token = 8;
+  int vocabulary = 151936;
+  int positions = 40960; ///< longest sequence
+  bool norm_topk = true; ///< the weights of a token's experts add up to 1
+  int sparse_step = 1;   ///< every sparse_step-th layer has experts
+  layer_set mlp_only{};  ///< layers that have none all the same
+  bool tied = false;
+  double aux_loss = 0.001;       ///< coefficient of the load-balancing loss
+  bool aux_per_sequence = false; ///< over each sequence; else over a rank's micro-batch
+  double router_z_loss = 0;      ///< coefficient of the router's z-loss
+  double bias_rate = 0;          ///< step of a bias that balances without a loss
+  double capacity = 0;           ///< of an expert, in shares of a rank's tokens; 0: none is dropped
+  int shared_ffn = 0;            ///< width of an expert that every token goes to; 0: none
+  double eps = 1e-6;
+  double rope_theta = 1e6;
+  double std = 0.02;
+  int window = 0; ///< sliding window in tokens; 0: none
+  double z_loss = 0;
+
+  static constexpr const char* family = "qwen3_moe";
+  static constexpr int kinds = 2; // 0: experts, 1: one MLP
+  constexpr int kind_of(int layer) const {
+    const bool sparse = sparse_step > 0 && (layer + 1) % sparse_step == 0;
+    return sparse && !mlp_only.holds(layer) ? 0 : 1;
+  }
+  constexpr extent hidden_extent() const { return {dim::hidden, hidden}; }
+
+  constexpr const char* contradiction() const {
+    if (layers < 1 || hidden < 1 || heads < 1 || kv_heads < 1 || head_dim < 2 || ffn < 1 ||
+        expert_ffn < 1 || experts < 1 || experts_per_token < 1 || sparse_step < 1 || vocabulary < 2)
+      return "layers, hidden, heads, kv_heads, head_dim, ffn, expert_ffn, experts, "
+             "experts_per_token, sparse_step and vocabulary must be positive";
+    if (heads % kv_heads != 0) return "kv_heads must divide heads";
+    if (head_dim % 2 != 0) return "head_dim must be even";
+    if (experts_per_token > experts) return "a token goes to more experts than there are";
+    if (mlp_only.last() >= layers) return "mlp_only names a layer that does not exist";
+    if (aux_loss < 0 || router_z_loss < 0 || bias_rate < 0 || capacity < 0 || shared_ffn < 0)
+      return "coefficients, capacity and shared_ffn must not be negative";
+    return nullptr;
+  }
+
+  /// For files that describe the model.
+  constexpr std::array<model_number, 22> description() const {
+    return {{{"layers", layers},
+             {"hidden", hidden},
+             {"heads", heads},
+             {"kv_heads", kv_heads},
+             {"head_dim", head_dim},
+             {"ffn", ffn},
+             {"expert_ffn", expert_ffn},
+             {"experts", experts},
+             {"experts_per_token", experts_per_token},
+             {"vocabulary", vocabulary},
+             {"positions", positions},
+             {"norm_topk", norm_topk},
+             {"sparse_step", sparse_step},
+             {"tied", tied},
+             {"aux_loss", aux_loss},
+             {"bias_rate", bias_rate},
+             {"capacity", capacity},
+             {"shared_ffn", shared_ffn},
+             {"eps", eps},
+             {"rope_theta", rope_theta},
+             {"std", std},
+             {"window", window}}};
+  }
+
+  constexpr var stem(context& c, var tokens) const {
+    return token_embedding(c, tokens, qwen3_table(c, *this, true));
+  }
+  /// h = x + attention,   y = h + mlp(h') or h + experts(h') [+ shared(h')]
+  constexpr var block(context& c, int kind, var x) const {
+    const var h = qwen3_attention(c, *this, x);
+    return kind == 0 ? sparse_mlp(c, h) : qwen3_mlp(c, *this, h);
+  }
+  constexpr var final_norm(context& c, var x) const { return rms_norm(c, "model.norm", x, eps); }
+  constexpr var head_table(context& c) const { return qwen3_table(c, *this, false); }
+
+private:
+  constexpr var sparse_mlp(context& c, var h) const {
+    const var n = rms_norm(c, "post_attention_layernorm", h, eps);
+    var y = h;
+    if (shared_ffn > 0) {
+      const extent F{dim::ffn, shared_ffn};
+      const var m = to(n, axis::tp, R);
+      const var gate = column_parallel(c, "mlp.shared_expert.gate_proj", m, {F}, false, std);
+      const var up = column_parallel(c, "mlp.shared_expert.up_proj", m, {F}, false, std);
+      y = y + row_parallel(c, "mlp.shared_expert.down_proj", swiglu(gate, up), 1, hidden_extent(),
+                           false, std);
+    }
+    const expert_sizes s{.experts = {dim::expert, experts},
+                         .ffn = {dim::ffn, expert_ffn},
+                         .per_token = experts_per_token,
+                         .normalise = norm_topk,
+                         .balance = aux_loss,
+                         .z_loss = router_z_loss,
+                         .per_sequence = aux_per_sequence,
+                         .bias_rate = bias_rate,
+                         .capacity = capacity};
+    return y + mixture_of_experts(c,
+                                  {"mlp.gate", "mlp.experts.gate_proj", "mlp.experts.up_proj",
+                                   "mlp.experts.down_proj"},
+                                  n, s, std);
+  }
+};
+
+} // namespace mc

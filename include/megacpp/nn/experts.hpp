@@ -1,0 +1,127 @@
+// A mixture of experts: router, dispatch, one SwiGLU MLP an expert, combine.
+//
+//   y_t = sum_{j < k} w_tj down_e(silu(gate_e x_t) * up_e x_t),  e = experts_tj
+//
+// The weights w are applied before the down projection, which is linear: their gradient then needs
+// no output of an expert. Tokens are brought to one rank each (over tp, by sequence), go to the
+// ranks of their experts and come back; experts have their own tensor degree etp. docs/experts.md
+// has the equations and what bounds the memory.
+#pragma once
+
+#include <megacpp/nn/linear.hpp>
+#include <megacpp/op/experts.hpp>
+#include <megacpp/op/router.hpp>
+
+namespace mc {
+
+struct expert_sizes {
+  extent experts;            ///< E
+  extent ffn;                ///< F of one expert
+  int per_token = 1;         ///< k
+  bool normalise = true;     ///< the k weights of a token add up to 1
+  double balance = 0;        ///< coefficient of the load-balancing loss
+  double z_loss = 0;         ///< coefficient of the router's z-loss
+  bool per_sequence = false; ///< the load is balanced in every sequence, not in the micro-batch
+  double bias_rate = 0;      ///< step of the bias that balances without a loss; 0: no bias
+  double capacity = 0;       ///< an expert takes so many times its share of a rank's tokens; 0: all
+};
+
+/// Parameter scopes.
+struct expert_scopes {
+  const char *router, *gate, *up, *down;
+};
+
+/// An expert's matrix (E, N, K): experts over ep, their ffn over etp. Ranks of edp see different
+/// tokens.
+constexpr var expert_weight(context& c, const char* scope, std::initializer_list<extent> dims,
+                            double std, int line = __builtin_LINE()) {
+  placement stored;
+  stored[axis::ep] = S(dim::expert);
+  stored[axis::etp] = S(dim::ffn);
+  const var w = c.b->parameter(scope, "weight", c.type, dims, stored, normal_weights(std), line);
+  return to(w, axis::edp, R, line);
+}
+
+namespace detail {
+
+/// ceil(x) for x >= 0.
+constexpr std::int64_t ceiling(double x) {
+  const auto n = static_cast<std::int64_t>(x);
+  return n + (static_cast<double>(n) < x);
+}
+
+/// How many of a rank's choices one expert takes; 0: all.
+constexpr std::int64_t expert_capacity(const expert_sizes& s, std::int64_t choices) {
+  if (s.capacity <= 0) return 0;
+  return ceiling(static_cast<double>(choices) * s.capacity / static_cast<double>(s.experts.n));
+}
+
+/// Rows that one rank's experts compute at once, when each rank has `choices`. Without a capacity
+/// 1.25 times the average, and never more than there can be.
+constexpr std::int64_t rows_of_round(const context& c, const expert_sizes& s,
+                                     std::int64_t choices) {
+  const std::int64_t ep = c.ranks().of(axis::ep), etp = c.ranks().of(axis::etp);
+  const std::int64_t senders = ep * etp, experts = s.experts.n / ep;
+  const std::int64_t tokens = choices / s.per_token;
+  const std::int64_t each = s.per_token < experts ? s.per_token : experts;
+  std::int64_t most = senders * tokens * each;
+  if (const std::int64_t most_of_one = expert_capacity(s, choices); most_of_one > 0)
+    return most < senders * experts * most_of_one ? most : senders * experts * most_of_one;
+  const std::int64_t average = choices * etp, budget = average + (average + 3) / 4;
+  std::int64_t rows = c.expert_rows > 0 ? c.expert_rows : budget;
+  return rows < most ? rows : most;
+}
+
+/// The router's losses, divided by nothing: a summed loss over the tokens.
+constexpr var router_losses(var logits, var experts, const expert_sizes& s, int line) {
+  const router_statistics_of r = router_statistics(logits, experts, s.per_sequence, line);
+  const value& l = logits.type();
+  const std::int64_t group = (s.per_sequence ? 1 : l.dims[0].n) * l.dims[1].n;
+  const double balance =
+      s.balance * static_cast<double>(s.experts.n) / static_cast<double>(s.per_token * group);
+  const var counts =
+      to(to(r.counts, axis::tp, beside(logits.at(axis::tp)), line), axis::cp, R, line);
+  return to(router_loss({r.probabilities, counts, r.z}, balance, s.z_loss, line), axis::tp, I,
+            line);
+}
+
+} // namespace detail
+
+/// x (B, S, H), of the residual stream's extents: y on the residual stream.
+constexpr var mixture_of_experts(context& c, const expert_scopes& names, var x,
+                                 const expert_sizes& s, double std, int line = __builtin_LINE()) {
+  const extent H = x.type().back(), E = s.experts, F = s.ffn;
+  const var t = to(x, axis::tp, S(dim::sequence), line);
+  const place beside_tokens = beside(t.at(axis::tp));
+  const auto whole = [&](const char* name, std::initializer_list<extent> dims,
+                         const parameter_info& info) {
+    return to(weight(c, names.router, name, dims, {}, info, line), axis::tp, beside_tokens, line);
+  };
+  const var logits = linear(t, whole("weight", {E, H}, normal_weights(std)), line);
+  var bias;
+  if (s.bias_rate > 0) {
+    parameter_info info = zeros();
+    info.update = update_rule::balance, info.rate = s.bias_rate;
+    bias = whole("e_score_correction_bias", {E}, info);
+  }
+  const routing r = route(logits, bias, s.per_token, s.normalise, line);
+  if (s.balance > 0 || s.z_loss > 0)
+    c.side_loss = detail::router_losses(logits, r.experts, s, line);
+
+  const var gate = expert_weight(c, names.gate, {E, F, H}, std, line);
+  const var up = expert_weight(c, names.up, {E, F, H}, std, line);
+  const var down = expert_weight(c, names.down, {E, H, F}, std, line);
+  const std::int64_t choices = op::local_choices(c.ranks(), r.experts.type());
+  const expert_plan p =
+      expert_rows(r.experts, static_cast<int>(detail::rows_of_round(c, s, choices)), E.n,
+                  detail::expert_capacity(s, choices), line);
+  c.b->looped = true;
+  const var rows = dispatch(t, p, line), w = dispatch(r.weights, p, line);
+  const var h =
+      swiglu(grouped_linear(rows, gate, p, line), grouped_linear(rows, up, p, line), line);
+  const var y = combine(grouped_linear(scale_rows(h, w, line), down, p, line), p, line);
+  c.b->looped = false;
+  return to(y, axis::tp, c.stream, line);
+}
+
+} // namespace mc

@@ -1,0 +1,242 @@
+// From tokens to experts and back, and the experts' products.
+//
+// expert_rows: every choice (t, j) of an expert becomes one row on the rank that has the expert.
+//   Rows of a rank are sorted by expert, then by the rank that sends them, then by (t, j): a stable
+//   counting sort.  row (B, S, k) i32: where each choice lies among its rank's rows, -1 if it was
+//   dropped;  counts (E) i32: rows of each expert;  rounds () i32: how many rounds of R rows the
+//   fullest rank needs.  With a capacity C an expert takes the first C choices of each rank's
+//   tokens and drops the rest.
+// dispatch: rows[row(t, j)] = x[t] (or x[t, j]),  combine: y[t] = sum_j rows[row(t, j)] (or y[t, j]
+// =
+//   rows[row(t, j)]). Each is the other's adjoint. Round r holds the rows [r R, (r + 1) R); combine
+//   adds up over rounds. Unused rows are zero.
+// grouped_linear: y_i = x_i w_e^T for every row i of expert e: x (R, K), w (E, N, K), y (R, N)
+//   adjoint: dx_i = dy_i w_e,  dw_e += sum over rows i of e of dy_i^T x_i
+// scale_rows: y_i = w_i x_i,  adjoint: dx_i = w_i dy_i,  dw_i = sum_j dy_ij x_ij
+//
+// Dispatch and combine cross from the dense mesh (dp, cp, tp), on which every token must lie on one
+// rank, to the expert mesh (edp, ep, etp) over the same ranks and back: rows are sharded over edp
+// and ep, and equal on the ranks of etp, which share each expert; what comes back is a pending sum
+// over etp. A grouped product pairs the rows of an ep rank with its experts. Saved: x, rows,
+// counts. FLOPs of a grouped product: 2 N K a row, for the R rows of a full round.
+#pragma once
+
+#include <megacpp/graph/adjoint.hpp>
+
+namespace mc {
+namespace op {
+
+/// Choices of experts on one rank: tokens times k.
+constexpr std::int64_t local_choices(const mesh& r, const value& experts) {
+  return local_size(r, experts).n;
+}
+constexpr void on_one_rank_each(inference& c, int k) {
+  for (axis a : {axis::dp, axis::cp, axis::tp}) {
+    if (c.g.ranks.trivial(a) || c.in(k).at[a].s == state::shard) continue;
+    c.looking = static_cast<int>(a);
+    c.fail(fault::P015, k);
+  }
+  c.looking = -1;
+}
+/// Rows on the expert mesh.
+constexpr void place_rows(const inference& c, value& rows) {
+  std::int8_t level = 0;
+  for (axis a : {axis::edp, axis::ep})
+    if (!c.g.ranks.trivial(a)) rows.at[a] = {state::shard, dim::rows, level++};
+}
+
+constexpr void expert_rows_rule(inference& c) { // experts
+  const value& experts = c.in(0);
+  on_one_rank_each(c, 0);
+  c.declare(experts).at = experts.at;
+  value& counts = c.declare(dtype::i32, {{dim::replicas, 1}, {dim::expert, c.n.attr.i[1]}});
+  if (!c.g.ranks.trivial(axis::edp)) counts.at[axis::edp] = S(dim::replicas);
+  if (!c.g.ranks.trivial(axis::ep)) counts.at[axis::ep] = S(dim::expert);
+  if (c.n.attr.i[1] % c.g.ranks.of(axis::ep) != 0) c.fail(fault::S001, 0);
+  c.declare(dtype::i32, {});
+}
+inline constexpr op_info expert_rows{
+    .name = "expert_rows", .rule = &expert_rows_rule, .crosses = true};
+
+/// Shared by dispatch and combine: what is placed as the choices of experts.
+constexpr void like_choices(inference& c, int x, int experts) {
+  for (int a = 0; a < axes; ++a)
+    if (c.in(x).at.at[static_cast<unsigned>(a)] != c.in(experts).at.at[static_cast<unsigned>(a)]) {
+      c.looking = a;
+      c.fail(fault::P002, x, experts);
+    }
+  c.looking = -1;
+  if (c.in(x).dims[0] != c.in(experts).dims[0] || c.in(x).dims[1] != c.in(experts).dims[1])
+    c.fail(fault::S003, x, experts);
+}
+constexpr void dispatch_rule(inference& c) { // x, experts, row, counts
+  const value& x = c.in(0);
+  on_one_rank_each(c, 0);
+  like_choices(c, 0, 1);
+  value& rows = c.declare(x.type, {{dim::rows, c.n.attr.i[0] * c.g.ranks.of(axis::ep)}});
+  if (x.back().d != dim::choices) rows.dims[static_cast<unsigned>(rows.rank++)] = x.back();
+  place_rows(c, rows);
+  if (!c.g.ranks.trivial(axis::etp)) rows.at[axis::etp] = R;
+}
+constexpr void combine_rule(inference& c) { // rows, experts, row, counts
+  const value &rows = c.in(0), &experts = c.in(1);
+  value& y = c.declare(rows);
+  y.rank = experts.rank, y.dims = experts.dims, y.at = experts.at;
+  if (rows.rank > 1) y.dims[static_cast<unsigned>(y.rank - 1)] = rows.dims[1];
+  value wanted{};
+  place_rows(c, wanted);
+  if (!c.g.ranks.trivial(axis::etp)) wanted.at[axis::etp] = P;
+  for (axis a : {axis::edp, axis::ep, axis::etp})
+    if (rows.at[a] != wanted.at[a]) {
+      c.looking = static_cast<int>(a);
+      c.fail(fault::P002, 0, 1);
+    }
+  c.looking = -1;
+}
+constexpr void dispatch_adjoint(backward& d, const node& n);
+constexpr void combine_adjoint(backward& d, const node& n);
+inline constexpr op_info dispatch{.name = "dispatch",
+                                  .rule = &dispatch_rule,
+                                  .adjoint = &dispatch_adjoint,
+                                  .linear = true,
+                                  .crosses = true};
+inline constexpr op_info combine{.name = "combine",
+                                 .rule = &combine_rule,
+                                 .adjoint = &combine_adjoint,
+                                 .accumulates = true,
+                                 .linear = true,
+                                 .crosses = true};
+constexpr void transpose_crossing(backward& d, const node& n, const op_info& back) {
+  const value_id dy = d.of(n.out[0]);
+  if (dy < 0 || !d.wants(n.in[0])) return;
+  d.give(n.in[0], d.b.emit(back, {dy, n.in[1], n.in[2], n.in[3]}, n.line, n.attr), n.line);
+}
+constexpr void dispatch_adjoint(backward& d, const node& n) { transpose_crossing(d, n, combine); }
+constexpr void combine_adjoint(backward& d, const node& n) { transpose_crossing(d, n, dispatch); }
+
+/// Output places of a grouped product on the expert mesh: over ep, the rows of a rank meet the
+/// experts of that rank; else as any product.
+constexpr void place_grouped(inference& c, int k, std::initializer_list<int> operands,
+                             place over_ep, int rows, int experts) {
+  value& out = c.out[static_cast<unsigned>(k)];
+  for (c.looking = 0; c.looking < axes; ++c.looking) {
+    const auto a = static_cast<axis>(c.looking);
+    if (c.g.ranks.trivial(a)) continue;
+    if (a == axis::ep) {
+      if (!c.in(rows).at[a].is_shard(dim::rows)) c.fail(fault::P002, rows, experts);
+      if (experts >= 0 && !c.in(experts).at[a].is_shard(dim::expert))
+        c.fail(fault::P002, rows, experts);
+      out.at[a] = over_ep;
+    } else {
+      out.at[a] = join(c, a, algebra::product, out, operands, {});
+    }
+  }
+  c.looking = -1;
+}
+constexpr std::int8_t level_of_rows(const inference& c) {
+  return c.g.ranks.trivial(axis::edp) ? std::int8_t{0} : std::int8_t{1};
+}
+constexpr void check_grouped(inference& c, int x, int w, int shared) {
+  const value &vx = c.in(x), &vw = c.in(w);
+  if (vw.rank != 3 || vw.dims[0].d != dim::expert || vx.rank != 2 || vx.dims[0].d != dim::rows)
+    c.fail(fault::S003, x, w);
+  else if (vw.dims[static_cast<unsigned>(shared)].d != vx.dims[1].d) c.fail(fault::S003, x, w);
+  else if (vw.dims[static_cast<unsigned>(shared)].n != vx.dims[1].n) c.fail(fault::S002, x, w);
+}
+constexpr void grouped_linear_rule(inference& c) { // x (R, K), w (E, N, K), counts
+  check_grouped(c, 0, 1, 2);
+  c.declare(c.in(0)).dims[1] = c.in(1).dims[1];
+  place_grouped(c, 0, {0, 1}, {state::shard, dim::rows, level_of_rows(c)}, 0, 1);
+}
+constexpr void grouped_input_grad_rule(inference& c) { // dy (R, N), w (E, N, K), counts
+  check_grouped(c, 0, 1, 1);
+  c.declare(c.in(0)).dims[1] = c.in(1).dims[2];
+  place_grouped(c, 0, {0, 1}, {state::shard, dim::rows, level_of_rows(c)}, 0, 1);
+}
+constexpr void grouped_weight_grad_rule(inference& c) { // dy (R, N), x (R, K), counts
+  value& dw =
+      c.declare(accumulator_of(c.in(0).type), {c.in(2).dims[1], c.in(0).dims[1], c.in(1).dims[1]});
+  (void)dw;
+  place_grouped(c, 0, {0, 1}, S(dim::expert), 0, -1);
+}
+constexpr work grouped_cost(const graph& g, const node& n) {
+  const value &a = g.at(n.in[0]), &b = g.at(n.in[1]), &y = g.at(n.out[0]);
+  const std::int64_t rows = local_extent(g.ranks, a, 0), width = local_extent(g.ranks, a, 1);
+  const std::int64_t other = local_extent(g.ranks, y, y.rank - 1);
+  return {2 * rows * width * other, local_bytes(g.ranks, a) + local_bytes(g.ranks, b),
+          local_bytes(g.ranks, y)};
+}
+inline constexpr op_info grouped_input_grad{"grouped_input_grad", &grouped_input_grad_rule, nullptr,
+                                            &grouped_cost};
+inline constexpr op_info grouped_weight_grad{
+    "grouped_weight_grad", &grouped_weight_grad_rule, nullptr, &grouped_cost, 0, true};
+constexpr void grouped_linear_adjoint(backward& d, const node& n) {
+  const value_id dy = d.of(n.out[0]), x = n.in[0], w = n.in[1], counts = n.in[2];
+  if (dy < 0) return;
+  if (d.wants(x)) d.give(x, d.b.emit(grouped_input_grad, {dy, w, counts}, n.line), n.line);
+  if (d.wants(w)) d.give(w, d.b.emit(grouped_weight_grad, {dy, x, counts}, n.line), n.line);
+}
+inline constexpr op_info grouped_linear{"grouped_linear", &grouped_linear_rule,
+                                        &grouped_linear_adjoint, &grouped_cost};
+
+constexpr void scale_rows_rule(inference& c) { // x (R, F), w (R)
+  c.declare(c.in(0));
+  place_output(c, 0, algebra::product, {0, 1});
+}
+constexpr void scale_rows_weight_grad_rule(inference& c) { // dy, x, w
+  c.declare(c.in(2));
+  place_output(c, 0, algebra::product, {0, 1});
+}
+inline constexpr op_info scale_rows_weight_grad{"scale_rows_weight_grad",
+                                                &scale_rows_weight_grad_rule};
+constexpr void scale_rows_adjoint(backward& d, const node& n);
+inline constexpr op_info scale_rows{
+    .name = "scale_rows", .rule = &scale_rows_rule, .adjoint = &scale_rows_adjoint, .cheap = true};
+constexpr void scale_rows_adjoint(backward& d, const node& n) {
+  const value_id dy = d.of(n.out[0]), x = n.in[0], w = n.in[1];
+  if (dy < 0) return;
+  if (d.wants(w)) d.give(w, d.b.emit(scale_rows_weight_grad, {dy, x, w}, n.line), n.line);
+  if (d.wants(x)) d.give(x, d.b.emit(scale_rows, {dy, w}, n.line), n.line);
+}
+
+} // namespace op
+
+/// Where the choices of experts lie among the rows that go to them.
+struct expert_plan {
+  var experts;  ///< (B, S, k) i32
+  var row;      ///< (B, S, k) i32
+  var counts;   ///< (1, E) i32, local to a rank of edp
+  int rows = 0; ///< of a round on one rank
+};
+
+/// The plan of a micro-batch: rounds of `rows` rows on each rank; `capacity` rows of each expert
+/// from one rank's tokens, or 0: all (dropless).
+constexpr expert_plan expert_rows(var experts, int rows, std::int64_t count, std::int64_t capacity,
+                                  int line = __builtin_LINE()) {
+  builder& b = *experts.b;
+  const value_id row = b.emit(op::expert_rows, {experts.id}, line, {{}, {rows, count, capacity}});
+  const node& n = b.g.at_node(b.g.at(row).producer);
+  b.g.rounds = n.out[2];
+  return {experts, {&b, row}, {&b, n.out[1]}, rows};
+}
+
+/// x (B, S, H): rows (R, H), the token of each choice; or x (B, S, k): (R).
+constexpr var dispatch(var x, const expert_plan& p, int line = __builtin_LINE()) {
+  return {x.b, x.b->emit(op::dispatch, {x.id, p.experts.id, p.row.id, p.counts.id}, line,
+                         {{}, {p.rows}})};
+}
+/// rows (R, H): (B, S, H), each token's rows added up; or rows (R): (B, S, k).
+constexpr var combine(var rows, const expert_plan& p, int line = __builtin_LINE()) {
+  return {rows.b, rows.b->emit(op::combine, {rows.id, p.experts.id, p.row.id, p.counts.id}, line,
+                               {{}, {p.rows}})};
+}
+/// x (R, K), w (E, N, K): (R, N), each row by its expert's matrix.
+constexpr var grouped_linear(var x, var w, const expert_plan& p, int line = __builtin_LINE()) {
+  return {x.b, x.b->emit(op::grouped_linear, {x.id, w.id, p.counts.id}, line)};
+}
+/// x (R, F) times w (R) of its type, row by row.
+constexpr var scale_rows(var x, var w, int line = __builtin_LINE()) {
+  return {x.b, x.b->emit(op::scale_rows, {x.id, w.id}, line)};
+}
+
+} // namespace mc

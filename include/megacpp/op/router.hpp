@@ -1,0 +1,175 @@
+// The router of a mixture of experts, and what keeps its load even.
+//
+// route: p = softmax(l) over all E experts, in the accumulator type
+//   experts = the k greatest p + b, the lower index first among equals;  w_j = p[experts_j],
+//   divided by their sum where `normalise` adjoint: with s = normalise ? sum_j p[experts_j] : 1,
+//   q_j = (dw_j - normalise sum_i dw_i w_i) / s
+//            dl_e = p_e ([e chosen] q_e - sum_j p[experts_j] q_j)
+//   b only decides which experts are chosen (Wang et al. 2024, "auxiliary-loss-free load
+//   balancing"; DeepSeek-V3): what collects in place of its gradient is the load that it answers,
+//   count_e - T k / E, and update_rule::balance steps against its sign, once a step.
+// router_statistics: over the tokens of a group (a rank's micro-batch or one sequence)
+//   s_e = sum_t p_te,  c_e = how many choices fell on e,  and over all z = sum_t logsumexp(l_t)^2
+//   adjoint: dl_te = p_te (ds_e - sum_f p_tf ds_f) + 2 dz logsumexp(l_t) p_te;  c is a count
+// router_loss: L = a sum_groups sum_e s_e c_e + b z
+//   With a = coefficient E / (k T), T the tokens of a group, that is T times the load-balancing
+//   loss E sum_e (c_e / T k) (s_e / T) of Switch Transformers and Megatron, so that divided by the
+//   tokens of the batch it is its mean; b the coefficient of the z-loss (Zoph et al. 2022).
+//   adjoint: ds = a dL c,  dz = b dL
+//
+// l (B, S, E), w (B, S, k), experts (B, S, k) i32, s and c (groups, E). Saved: l, experts, c.
+// Placement: the router needs all experts of a token; statistics over shards of the tokens are
+// pending sums, and counts must be finished (replicated) where they meet pending probabilities.
+// Over an axis of unknown size (dp) a micro-batch is a group of its own, as in Megatron. Bound by
+// bytes.
+#pragma once
+
+#include <megacpp/graph/adjoint.hpp>
+
+namespace mc {
+namespace op {
+
+constexpr void route_rule(inference& c) { // l, [b]
+  const value& l = c.in(0);
+  const std::int64_t k = c.n.attr.i[0];
+  if (l.back().d != dim::expert) c.fail(fault::S003, 0);
+  if (k < 1 || k > l.back().n) c.fail(fault::S002, 0);
+  value& w = c.declare(l);
+  w.type = accumulator_of(l.type);
+  w.dims[static_cast<unsigned>(w.rank - 1)] = {dim::choices, k};
+  place_output(c, 0, algebra::nonlinear, {0, 1}, {dim::expert});
+  value& experts = c.declare(w);
+  experts.type = dtype::i32;
+  experts.at = w.at;
+}
+constexpr void route_grad_rule(inference& c) { // dw, l, experts
+  c.declare(c.in(1));
+  place_output(c, 0, algebra::product, {0, 1, 2}, {dim::expert, dim::choices});
+}
+constexpr void expert_load_rule(inference& c) { // experts, b
+  c.declare(c.in(1)).type = accumulator_of(c.in(1).type);
+  place_output(c, 0, algebra::reduction, {0}, {dim::choices});
+}
+inline constexpr op_info route_grad{"route_grad", &route_grad_rule, nullptr, nullptr, 1};
+inline constexpr op_info expert_load{"expert_load", &expert_load_rule, nullptr, nullptr, 1, true};
+constexpr void route_adjoint(backward& d, const node& n) {
+  const value_id dw = d.of(n.out[0]), l = n.in[0], b = n.in[1];
+  if (dw >= 0 && d.wants(l))
+    d.give(l, d.b.emit(route_grad, {dw, l, n.out[1]}, n.line, n.attr), n.line);
+  if (d.wants(b)) d.give(b, d.b.emit(expert_load, {n.out[1], b}, n.line), n.line);
+}
+inline constexpr op_info route{"route", &route_rule, &route_adjoint};
+
+/// The place of a sum over the tokens of a group: pending over shards of a group's tokens.
+constexpr place place_of_group(const inference& c, axis a, place tokens, bool per_sequence) {
+  if (tokens.s != state::shard) return tokens;
+  if (tokens.d != dim::batch) return P;
+  if (per_sequence) return tokens;
+  return c.g.ranks.sized(a) ? P : S(dim::replicas);
+}
+constexpr void router_statistics_rule(inference& c) { // l, experts
+  const value& l = c.in(0);
+  const bool per_sequence = c.n.attr.i[0] != 0;
+  if (l.rank != 3 || l.back().d != dim::expert) c.fail(fault::S003, 0);
+  const extent group = per_sequence ? l.dims[0] : extent{dim::replicas, 1};
+  for (int k = 0; k < 2; ++k) c.declare(accumulator_of(l.type), {group, l.back()});
+  c.declare(accumulator_of(l.type), {});
+  for (c.looking = 0; c.looking < axes; ++c.looking) {
+    const auto a = static_cast<axis>(c.looking);
+    if (c.g.ranks.trivial(a)) continue;
+    const place at = l.at[a];
+    if (at.s == state::partial) c.fail(fault::P005, 0);
+    if (at.is_shard(dim::expert)) c.fail(fault::P007, 0);
+    if (c.in(1).at[a] != at) c.fail(fault::P002, 0, 1);
+    c.out[0].at[a] = c.out[1].at[a] = place_of_group(c, a, at, per_sequence);
+    c.out[2].at[a] = at.s == state::shard ? P : at;
+  }
+  c.looking = -1;
+}
+constexpr void router_statistics_grad_rule(inference& c) { // ds, dz, l
+  const value& l = c.in(2);
+  c.declare(l);
+  for (c.looking = 0; c.looking < axes; ++c.looking) {
+    const auto a = static_cast<axis>(c.looking);
+    if (c.g.ranks.trivial(a)) continue;
+    const place of_group =
+        cotangent(place_of_group(c, a, l.at[a], c.in(0).dims[0].d == dim::batch));
+    if (c.in(0).at[a].s != of_group.s) c.fail(fault::P002, 0, 2);
+    if (l.at[a].s == state::shard && c.in(1).at[a].s != state::replicate) c.fail(fault::P002, 1, 2);
+    c.out[0].at[a] = cotangent(l.at[a]);
+  }
+  c.looking = -1;
+}
+inline constexpr op_info router_statistics_grad{"router_statistics_grad",
+                                                &router_statistics_grad_rule, nullptr, nullptr, 2};
+constexpr void router_statistics_adjoint(backward& d, const node& n) {
+  const value_id ds = d.of(n.out[0]), dz = d.of(n.out[2]);
+  if (ds < 0 || dz < 0 || !d.wants(n.in[0])) return;
+  d.give(n.in[0], d.b.emit(router_statistics_grad, {ds, dz, n.in[0]}, n.line, n.attr), n.line);
+}
+inline constexpr op_info router_statistics{"router_statistics", &router_statistics_rule,
+                                           &router_statistics_adjoint};
+
+constexpr void router_loss_rule(inference& c) { // s, c, z
+  c.declare(c.in(0).type, {});
+  place_output(c, 0, algebra::product, {0, 1});
+  if (!c.in(0).same_dims(c.in(1))) c.fail(fault::S003, 0, 1);
+  for (int a = 0; a < axes; ++a)
+    if (c.in(2).at.at[static_cast<unsigned>(a)] != c.out[0].at.at[static_cast<unsigned>(a)])
+      c.fail(fault::P002, 0, 2);
+}
+constexpr void router_loss_grad_rule(inference& c) { // dL, c
+  c.declare(c.in(1));
+  place_output(c, 0, algebra::product, {0, 1});
+  c.declare(c.in(0)).at = c.in(0).at;
+}
+inline constexpr op_info router_loss_grad{"router_loss_grad", &router_loss_grad_rule, nullptr,
+                                          nullptr, 1};
+constexpr void router_loss_adjoint(backward& d, const node& n) {
+  const value_id dL = d.of(n.out[0]);
+  if (dL < 0) return;
+  const value_id ds = d.b.emit(router_loss_grad, {dL, n.in[1]}, n.line, n.attr);
+  const value_id dz = d.b.g.at_node(d.b.g.at(ds).producer).out[1];
+  d.give(n.in[0], ds, n.line);
+  d.give(n.in[2], dz, n.line);
+}
+inline constexpr op_info router_loss{"router_loss", &router_loss_rule, &router_loss_adjoint};
+
+} // namespace op
+
+struct routing {
+  var weights; ///< (B, S, k), of the accumulator type
+  var experts; ///< (B, S, k) i32
+};
+
+/// logits (B, S, E): the k experts of each token and their weights. `bias` (E) may be absent.
+constexpr routing route(var logits, var bias, int k, bool normalise, int line = __builtin_LINE()) {
+  builder& b = *logits.b;
+  const value_id w = b.emit(op::route, {logits.id, bias.id}, line, {{}, {k, normalise}});
+  return {{&b, w}, {&b, b.g.at_node(b.g.at(w).producer).out[1]}};
+}
+
+struct router_statistics_of {
+  var probabilities; ///< (groups, E): summed
+  var counts;        ///< (groups, E)
+  var z;             ///< (): summed squares of logsumexp
+};
+/// What a router's losses need to know. A group is a rank's micro-batch, or each sequence.
+constexpr router_statistics_of router_statistics(var logits, var experts, bool per_sequence,
+                                                 int line = __builtin_LINE()) {
+  builder& b = *logits.b;
+  const value_id s =
+      b.emit(op::router_statistics, {logits.id, experts.id}, line, {{}, {per_sequence}});
+  const node& n = b.g.at_node(b.g.at(s).producer);
+  return {{&b, n.out[0]}, {&b, n.out[1]}, {&b, n.out[2]}};
+}
+
+/// balance sum s c + z_loss z: a summed loss.
+constexpr var router_loss(router_statistics_of s, double balance, double z_loss,
+                          int line = __builtin_LINE()) {
+  builder& b = *s.z.b;
+  return {&b, b.emit(op::router_loss, {s.probabilities.id, s.counts.id, s.z.id}, line,
+                     {{balance, z_loss}, {}})};
+}
+
+} // namespace mc
