@@ -123,7 +123,7 @@ public:
     const double got = end.logical(update.outputs[1], copies)[0];
     double squares = 0;
     for (std::size_t i = 0; i < s.leaves.size(); ++i)
-      if (s.leaves[i].what == content::parameter && !s.leaves[i].frozen)
+      if (s.leaves[i].what == content::parameter && !s.leaves[i].frozen && has_gradient(g, i))
         squares += std::pow(norm_of(reference_gradient(i)), 2);
     const double want = std::sqrt(squares) / tokens;
     if (!copies) return "ranks have different gradient norms";
@@ -138,7 +138,7 @@ public:
     std::vector<array> direction;
     for (std::size_t i = 0; i < s.leaves.size(); ++i) {
       direction.push_back({});
-      if (!trainable(i)) continue;
+      if (!trainable(i) || !has_gradient(s.meshed.b.g, i)) continue;
       bool copies = true;
       const value_id v = s.single.leaves[i], d = s.of_single.of[static_cast<unsigned>(v)];
       if (d < 0) continue;
@@ -162,6 +162,7 @@ public:
       const array& y = m.of(s.single.values[static_cast<std::size_t>(s.output)])[0];
       double sum = 0;
       for (std::size_t k = 0; k < y.size(); ++k) sum += y[k] * seeds[0][k];
+      if (const value_id side = s.single.b.g.side_loss; side >= 0) sum += m.of(side)[0][0];
       return sum;
     };
     const double h = 2e-5, inner = value_at(h) - value_at(-h),
@@ -184,6 +185,12 @@ private:
   bool trainable(std::size_t i) const {
     return s.leaves[i].what == content::stream ||
            (s.leaves[i].what == content::parameter && !s.leaves[i].frozen);
+  }
+
+  /// A load that collects in place of a gradient has no part in the norm.
+  bool has_gradient(const graph& g, std::size_t i) const {
+    const parameter_info* p = g.parameter_of(s.meshed.leaves[i]);
+    return p == nullptr || p->update == update_rule::adamw;
   }
 
   static std::vector<array> contents(const leaf& l, random_source& r) {
@@ -245,7 +252,8 @@ private:
     for (int i = 0; i < g.value_count; ++i) {
       const value& v = g.at(static_cast<value_id>(i));
       if (v.is == role::input && v.from == feed::d_output)
-        f.logical[static_cast<value_id>(i)] = select(seeds);
+        f.logical[static_cast<value_id>(i)] =
+            v.slot == 0 ? select(seeds) : std::vector<array>{{1.0}}; // the side loss as it is
     }
     return f;
   }

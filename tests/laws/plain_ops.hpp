@@ -2,6 +2,7 @@
 #pragma once
 
 #include "plain_attention.hpp"
+#include "plain_experts.hpp"
 #include "plain_loss.hpp"
 
 #include <megacpp/op/fused.hpp>
@@ -106,6 +107,18 @@ inline const implementations& all() {
                                      {&op::layer_norm_grad_add, &layer_norm_grad_add},
                                      {&op::linear_input_grad_add, &linear_input_grad_add},
                                      {&op::vocabulary_loss, &vocabulary_loss},
+                                     {&op::route, &route},
+                                     {&op::route_grad, &route_grad},
+                                     {&op::expert_load, &expert_load},
+                                     {&op::router_statistics, &router_statistics},
+                                     {&op::router_statistics_grad, &router_statistics_grad},
+                                     {&op::router_loss, &router_loss},
+                                     {&op::router_loss_grad, &router_loss_grad},
+                                     {&op::grouped_linear, &grouped_linear},
+                                     {&op::grouped_input_grad, &grouped_input_grad},
+                                     {&op::grouped_weight_grad, &grouped_weight_grad},
+                                     {&op::scale_rows, &scale_rows},
+                                     {&op::scale_rows_weight_grad, &scale_rows_weight_grad},
                                      {&op::redistribute, nullptr}};
   return table;
 }

@@ -7,6 +7,7 @@
 // ranks.
 #pragma once
 
+#include <megacpp/graph/op.hpp>
 #include <megacpp/op/redistribute.hpp>
 
 #include <algorithm>
@@ -29,20 +30,22 @@ inline void need(bool fits, const char* what) {
   if (!fits) throw mismatch(what);
 }
 
-/// A mesh whose sizes are all known, dp included. Ranks count with tp fastest.
+/// A mesh whose sizes are all known, dp included. Ranks count with the last axis fastest. Folded:
+/// the expert axes count over the same ranks as the dense ones, without pipeline stages.
 struct world {
   std::array<int, axes> size{1, 1, 1, 1, 1, 1, 1};
+  bool folded = false;
 
   int of(axis a) const { return size[static_cast<unsigned>(a)]; }
-  int ranks() const {
+  int product(int from, int to) const {
     int n = 1;
-    for (int s : size) n *= s;
+    for (int a = from; a < to; ++a) n *= size[static_cast<unsigned>(a)];
     return n;
   }
+  int ranks() const { return product(0, folded ? static_cast<int>(axis::edp) : axes); }
   int stride(axis a) const {
-    int n = 1;
-    for (int b = axes - 1; b > static_cast<int>(a); --b) n *= size[static_cast<unsigned>(b)];
-    return n;
+    const int edp = static_cast<int>(axis::edp), i = static_cast<int>(a);
+    return product(i + 1, folded && i < edp ? edp : axes);
   }
   int coordinate(int rank, axis a) const { return rank / stride(a) % of(a); }
   /// The rank that differs from `rank` only in its coordinate on `a`.
@@ -172,6 +175,10 @@ inline array assemble(const world& w, const mesh& m, const value& v, const std::
     std::vector<int> at;
     for (int a = 0; a < axes; ++a) {
       const state s = v.at.at[static_cast<unsigned>(a)].s;
+      // A folded value lies on one of the two meshes, and says nothing about the other's axes.
+      const bool expert_axis = a >= static_cast<int>(axis::edp);
+      if (w.folded && a != static_cast<int>(axis::pp) && expert_axis != (spread(v.at) == 2))
+        continue;
       if (s == state::invariant || s == state::replicate) at.push_back(w.coordinate(r, axis(a)));
     }
     array& out = copy_of[at];
@@ -367,6 +374,8 @@ struct machine {
   void execute(const node& n) {
     for (value_id v : n.in)
       if (v >= 0) need(!of(v).empty() && !of(v)[0].empty(), "a value is read before it is written");
+    if (const auto c = crossings().find(n.op->name); n.op->crosses && c != crossings().end())
+      return c->second(*this, n);
     const implementation run_op = ops.at(n.op);
     if (run_op == nullptr) {
       const std::vector<array> x = of(n.in[0]);
@@ -387,6 +396,12 @@ struct machine {
         if (n.out[k] >= 0 && g.at(n.out[k]).is != role::scratch)
           give(n.out[k], r, std::move(t.outputs[k]));
     }
+  }
+  /// Ops that see other ranks besides redistributions, by name.
+  using crossing = void (*)(machine&, const node&);
+  static std::map<std::string, crossing>& crossings() {
+    static std::map<std::string, crossing> table;
+    return table;
   }
   /// Writes an output; one that lies in the main-grad store is added to it.
   void give(value_id v, int rank, array x) {
