@@ -71,6 +71,7 @@ public:
   }
   std::vector<double>& weights() { return weights_; }
   const registry& stores() const { return stores_; }
+  const std::vector<double>& cotangent() const { return dy_; }
   const graph& g() const { return part_.g; }
 
   double forward() {

@@ -4,8 +4,10 @@
 #include <megacpp/kernel/rows/dropout.hpp>
 #include <megacpp/kernel/rows/elementwise.hpp>
 #include <megacpp/kernel/rows/embedding.hpp>
+#include <megacpp/kernel/rows/experts.hpp>
 #include <megacpp/kernel/rows/layer_norm.hpp>
 #include <megacpp/kernel/rows/rope.hpp>
+#include <megacpp/kernel/rows/router.hpp>
 #include <megacpp/kernel/rows/sum_squares.hpp>
 #include <megacpp/kernel/rows/swiglu.hpp>
 #include <megacpp/num/extent.hpp>
@@ -37,6 +39,8 @@ template <class T, class Extent> bool of_extent() {
          one<swiglu_row<T, Extent>>() && one<swiglu_backward_row<T, Extent>>() &&
          one<rope_row<T, Extent>>() && one<embedding_row<T, Extent>>() &&
          one<embedding_gradient_slab<T, Extent>>() && one<dropout_row<T, Extent>>() &&
+         one<dispatch_token<T, Extent>>() && one<combine_token<T, Extent>>() &&
+         one<scale_row<T, Extent>>() && one<scale_weight_grad_row<T, Extent>>() &&
          of_activation<gelu_tanh, T, Extent>() && of_activation<gelu_exact, T, Extent>() &&
          of_activation<silu, T, Extent>();
 }
@@ -46,7 +50,9 @@ template <class T> bool of_type() {
          one<layer_norm_dx_row<T, fixed<768>, true>>() && one<rope_row<T, fixed<32>>>() &&
          one<dropout_row<T, fixed<768>>>() && one<add_block<T>>() && one<scale_block<T>>() &&
          one<fill_block<T>>() && one<cast_block<T, float>>() && one<cast_block<T, bf16>>() &&
-         one<adamw_block<T>>() && one<sum_squares_block<T>>();
+         one<adamw_block<T>>() && one<sum_squares_block<T>>() && one<route_row<T>>() &&
+         one<route_grad_row<T>>() && one<router_statistics_block<T>>() &&
+         one<router_statistics_grad_row<T>>();
 }
 
 } // namespace mc::rows

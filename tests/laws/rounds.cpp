@@ -1,0 +1,292 @@
+// Experts against plain loops in double, whatever tokens choose; rounds of rows against all rows at
+// once; the bias that balances.
+#define BOOST_TEST_MODULE rounds
+#include <boost/test/unit_test.hpp>
+
+#include "directions.hpp"
+
+#include <megacpp/model/qwen3_moe.hpp>
+#include <megacpp/nn/experts.hpp>
+
+#include <algorithm>
+#include <numeric>
+
+using namespace mc;
+using mc::test::small_graph;
+
+namespace {
+
+constexpr int experts = 5, chosen = 2, width = 6, inner = 7;
+
+/// Where tokens go is decided by router rows that point at one expert or the other.
+enum class skew { none, one_empty, all_to_one };
+
+struct mixture {
+  int tokens, rows;
+  skew how = skew::none;
+  bool normalise = true;
+  double capacity = 0;
+};
+
+std::vector<std::string> names{"x", "router", "gate", "up", "down"};
+
+small_graph built(const mixture& m, std::uint64_t seed) {
+  return small_graph(
+      [m](builder& b) {
+        const extent B{dim::batch, 1}, Sq{dim::sequence, m.tokens}, H{dim::hidden, width},
+            E{dim::expert, experts}, F{dim::ffn, inner};
+        const auto parameter = [&](unsigned i, std::initializer_list<extent> dims,
+                                   placement at = {}) {
+          return b.parameter("p", names[i].c_str(), dtype::f64, dims, at,
+                             {-1, init::normal, 1.0, true});
+        };
+        const auto expert = [&](unsigned i, std::initializer_list<extent> dims) {
+          return to(parameter(i, dims), axis::edp, R);
+        };
+        const var x = parameter(0, {B, Sq, H}, on(axis::dp, S(dim::batch)));
+        const var router = to(parameter(1, {E, H}), axis::dp, R);
+        const routing r = route(linear(x, router), {}, chosen, m.normalise);
+        const auto capacity =
+            static_cast<std::int64_t>(std::ceil(m.capacity * m.tokens * chosen / experts));
+        const expert_plan p = expert_rows(r.experts, m.rows, experts, capacity);
+        const var gate = expert(2, {E, F, H}), up = expert(3, {E, F, H}),
+                  down = expert(4, {E, H, F});
+        b.looped = true;
+        const var rows = dispatch(x, p), w = dispatch(r.weights, p);
+        const var h = swiglu(grouped_linear(rows, gate, p), grouped_linear(rows, up, p));
+        const var y = combine(grouped_linear(scale_rows(h, w), down, p), p);
+        b.looped = false;
+        return y;
+      },
+      seed);
+}
+
+struct tensor {
+  const double* at;
+  double operator()(std::int64_t i) const { return at[i]; }
+};
+tensor of(small_graph& g, int parameter) {
+  return {g.weights().data() + g.stores().find(0, parameter).offset};
+}
+void skewed(small_graph& g, skew how) {
+  double* x = g.weights().data() + g.stores().find(0, 0).offset;
+  double* router = g.weights().data() + g.stores().find(0, 1).offset;
+  const std::int64_t n = g.stores().find(0, 0).count / width;
+  for (std::int64_t t = 0; t < n && how != skew::none; ++t) x[t * width] = 3; // a common direction
+  if (how == skew::one_empty) router[3 * width] = -20;
+  if (how == skew::all_to_one) router[2 * width] = 20;
+}
+
+/// sum_t,h y_th dy_th by the equations of nn/experts.hpp, token by token.
+double plain(small_graph& g, const mixture& m, const std::vector<double>& dy,
+             std::vector<int>* load) {
+  const tensor x = of(g, 0), router = of(g, 1), gate = of(g, 2), up = of(g, 3), down = of(g, 4);
+  const auto capacity = static_cast<int>(std::ceil(m.capacity * m.tokens * chosen / experts));
+  std::vector<int> taken(experts, 0);
+  double total = 0;
+  for (int t = 0; t < m.tokens; ++t) {
+    std::vector<double> p(experts);
+    double sum = 0;
+    for (int e = 0; e < experts; ++e) {
+      double l = 0;
+      for (int h = 0; h < width; ++h) l += x(t * width + h) * router(e * width + h);
+      p[static_cast<unsigned>(e)] = std::exp(l), sum += p[static_cast<unsigned>(e)];
+    }
+    for (double& q : p) q /= sum;
+    std::vector<int> order(experts);
+    std::iota(order.begin(), order.end(), 0);
+    std::stable_sort(order.begin(), order.end(), [&](int a, int b) {
+      return p[static_cast<unsigned>(a)] > p[static_cast<unsigned>(b)];
+    });
+    double of_chosen = 0;
+    for (int j = 0; j < chosen; ++j)
+      of_chosen += p[static_cast<unsigned>(order[static_cast<unsigned>(j)])];
+    for (int j = 0; j < chosen; ++j) {
+      const int e = order[static_cast<unsigned>(j)];
+      if (m.capacity > 0 && taken[static_cast<unsigned>(e)] == capacity) continue;
+      ++taken[static_cast<unsigned>(e)];
+      const double w = p[static_cast<unsigned>(e)] / (m.normalise ? of_chosen : 1.0);
+      for (int f = 0; f < inner; ++f) {
+        double a = 0, u = 0;
+        for (int h = 0; h < width; ++h) {
+          a += gate((e * inner + f) * width + h) * x(t * width + h);
+          u += up((e * inner + f) * width + h) * x(t * width + h);
+        }
+        const double act = w * a / (1 + std::exp(-a)) * u;
+        for (int h = 0; h < width; ++h)
+          total +=
+              down((e * width + h) * inner + f) * act * dy[static_cast<unsigned>(t * width + h)];
+      }
+    }
+  }
+  if (load != nullptr) *load = taken;
+  return total;
+}
+
+const std::vector<mixture> mixtures{{1, 2},
+                                    {1, 1},
+                                    {12, 24},
+                                    {12, 24, skew::one_empty},
+                                    {12, 24, skew::all_to_one},
+                                    {12, 24, skew::none, false},
+                                    {12, 5},
+                                    {12, 7, skew::one_empty},
+                                    {12, 1, skew::all_to_one},
+                                    {13, 9, skew::all_to_one, false},
+                                    {12, 24, skew::none, true, 0.8},
+                                    {12, 24, skew::all_to_one, true, 0.5},
+                                    {12, 4, skew::all_to_one, false, 0.6}};
+
+} // namespace
+
+BOOST_AUTO_TEST_CASE(a_mixture_is_what_plain_loops_say) {
+  for (const mixture& m : mixtures)
+    BOOST_TEST_CONTEXT(m.tokens << " tokens, rounds of " << m.rows << ", skew "
+                                << static_cast<int>(m.how) << ", capacity " << m.capacity) {
+      small_graph g = built(m, 3);
+      skewed(g, m.how);
+      std::vector<int> load;
+      const double got = g.forward(), want = plain(g, m, g.cotangent(), &load);
+      BOOST_TEST(std::abs(got - want) <= 1e-12 * (std::abs(want) + 1));
+      if (m.how == skew::one_empty) BOOST_TEST(load[3] == 0);
+      if (m.how == skew::all_to_one && m.capacity == 0) BOOST_TEST(load[2] == m.tokens);
+    }
+}
+
+BOOST_AUTO_TEST_CASE(gradients_are_slopes_whatever_tokens_choose) {
+  for (const mixture& m : mixtures)
+    BOOST_TEST_CONTEXT(m.tokens << " tokens, rounds of " << m.rows << ", skew "
+                                << static_cast<int>(m.how) << ", capacity " << m.capacity) {
+      small_graph g = built(m, 5);
+      skewed(g, m.how);
+      double global = 0;
+      const auto all = g.compare(8, 1e-5); // a step that changes no token's choice
+      for (const auto& c : all) global = std::max(global, c.norm);
+      for (const auto& c : all)
+        BOOST_TEST((c.worst <= 1e-6 * c.norm || c.worst <= 1e-9 * global),
+                   c.name << ": " << c.worst << " of " << c.norm);
+      BOOST_TEST(global > 0);
+    }
+}
+
+namespace {
+
+constexpr qwen3_moe small{.layers = 3,
+                          .hidden = 24,
+                          .heads = 4,
+                          .kv_heads = 2,
+                          .head_dim = 6,
+                          .ffn = 20,
+                          .expert_ffn = 16,
+                          .experts = 8,
+                          .experts_per_token = 3,
+                          .vocabulary = 29,
+                          .positions = 32,
+                          .mlp_only = {1},
+                          .aux_loss = 0.1};
+
+struct step_result {
+  loss_sum loss;
+  std::vector<double> gradients;
+};
+
+/// Loss and gradients of one micro-batch in rounds of `rows` rows.
+step_result stepped(const qwen3_moe& m, int rows, recompute again) {
+  const interpreted_program<qwen3_moe> program(
+      m, {.batch = {2, 32, false, rows}, .type = dtype::f64, .again = again}, "rounds");
+  cpu device(product_type::automatic, 2);
+  session run(program.view(), device, purpose::training);
+  run.weights().initialise(4);
+  std::vector<std::int32_t> tokens, labels;
+  for (int i = 0; i < 64; ++i) tokens.push_back(i * 11 % 29), labels.push_back((i * 11 + 11) % 29);
+  run.begin_step();
+  step_result r;
+  r.loss = run.train({tokens.data(), labels.data()});
+  run.reduce_gradients();
+  const auto* g = reinterpret_cast<const double*>(run.weights().gradients());
+  r.gradients.assign(g, g + run.weights().total());
+  return r;
+}
+
+} // namespace
+
+BOOST_AUTO_TEST_CASE(rounds_give_what_all_rows_at_once_give) {
+  for (recompute again : {recompute::none, recompute::selective, recompute::full}) {
+    const step_result whole = stepped(small, 0, again);
+    double norm = 0;
+    for (double g : whole.gradients) norm += g * g;
+    for (int rows : {191, 64, 50, 7}) {
+      const step_result r = stepped(small, rows, again);
+      double difference = 0;
+      for (std::size_t i = 0; i < r.gradients.size(); ++i)
+        difference += std::pow(r.gradients[i] - whole.gradients[i], 2);
+      BOOST_TEST(std::sqrt(difference) <= 1e-12 * std::sqrt(norm), name_of(again)
+                                                                       << ", rounds of " << rows);
+      BOOST_TEST(std::abs(r.loss.sum - whole.loss.sum) <= 1e-12 * whole.loss.sum);
+      BOOST_TEST(std::abs(r.loss.side - whole.loss.side) <= 1e-12 * whole.loss.side);
+    }
+  }
+}
+
+// A perfectly even load gives the load-balancing loss its least value, its coefficient, as in
+// Switch Transformers: with the router's weights zero, p is 1 / E everywhere.
+BOOST_AUTO_TEST_CASE(the_balance_of_even_probabilities_is_its_coefficient) {
+  qwen3_moe m = small;
+  const interpreted_program<qwen3_moe> program(m, {.batch = {2, 32}, .type = dtype::f64}, "even");
+  cpu device(product_type::automatic, 1);
+  session run(program.view(), device, purpose::training);
+  run.weights().initialise(4);
+  for_each_parameter(program.view(), [&](const parameter_ref& r) {
+    for (std::int64_t i = 0; r.local_name == "mlp.gate.weight" && i < r.count; ++i)
+      run.weights().set_weight(r.offset + i, 0);
+  });
+  std::vector<std::int32_t> tokens(64, 3), labels(64, 4);
+  run.begin_step();
+  const loss_sum l = run.train({tokens.data(), labels.data()});
+  BOOST_TEST(std::abs(l.side / l.count - 2 * m.aux_loss) <= 1e-12); // two layers have experts
+}
+
+// The bias steps against the sign of the load, and nothing else moves it.
+BOOST_AUTO_TEST_CASE(the_bias_steps_towards_an_even_load) {
+  qwen3_moe m = small;
+  m.bias_rate = 0.25, m.aux_loss = 0;
+  const interpreted_program<qwen3_moe> program(m, {.batch = {2, 32}, .type = dtype::f64}, "bias");
+  cpu device(product_type::automatic, 1);
+  session run(program.view(), device, purpose::training);
+  run.weights().initialise(4);
+  run.numbers().learning_rate = 0;
+  std::vector<std::int32_t> tokens, labels(64, 4);
+  for (int i = 0; i < 64; ++i) tokens.push_back(i * 11 % 29);
+  std::vector<std::vector<double>> loads;
+  for (int steps = 0; steps < 3; ++steps) {
+    run.begin_step();
+    const loss_sum l = run.train({tokens.data(), labels.data()});
+    run.reduce_gradients();
+    std::vector<double> before;
+    std::vector<double> load;
+    const auto each = [&](auto f) {
+      for_each_parameter(program.view(), [&](const parameter_ref& r) {
+        for (std::int64_t i = 0; r.local_name == "mlp.gate.e_score_correction_bias" && i < r.count;
+             ++i)
+          f(r.offset + i);
+      });
+    };
+    each([&](std::int64_t i) {
+      before.push_back(run.weights().weight(i));
+      load.push_back(reinterpret_cast<const double*>(run.weights().gradients())[i]);
+    });
+    double sum = 0, uneven = 0;
+    for (double x : load) sum += x, uneven += std::abs(x);
+    BOOST_TEST(std::abs(sum) < 1e-9);
+    loads.push_back({uneven});
+    run.finish_step(l.count);
+    std::size_t k = 0;
+    each([&](std::int64_t i) {
+      const double sign = (load[k] > 0) - (load[k] < 0);
+      BOOST_TEST(run.weights().weight(i) == before[k] - 0.25 * sign);
+      ++k;
+    });
+    BOOST_TEST(k == 16u);
+  }
+  BOOST_TEST(loads[0][0] > 0);
+}
