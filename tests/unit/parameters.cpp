@@ -40,6 +40,7 @@ static_assert(tenths(parameter_count(preset::qwen3_8b)) == 82);
 static_assert(tenths(parameter_count(preset::qwen3_14b)) == 148);
 static_assert(tenths(parameter_count(preset::qwen3_32b)) == 328);
 // Qwen3-MoE: 30.5 and 235 billion; the first count is that of the released checkpoint.
+static_assert(parameter_count(preset::qwen3_moe_165m) == 164'767'232);
 static_assert(parameter_count(preset::qwen3_30b_a3b) == 30'532'122'624);
 static_assert(tenths(parameter_count(preset::qwen3_235b_a22b)) == 2351);
 

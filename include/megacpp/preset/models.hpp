@@ -66,6 +66,18 @@ inline constexpr qwen3 qwen3_0_6b = qwen3_sized(28, 1024, 16, 3072, true),
                        qwen3_14b = qwen3_sized(40, 5120, 40, 17408, false),
                        qwen3_32b = qwen3_sized(64, 5120, 64, 25600, false);
 
+/// A small mixture of experts for measurements on CPUs.
+inline constexpr qwen3_moe qwen3_moe_165m{.layers = 8,
+                                          .hidden = 512,
+                                          .heads = 8,
+                                          .kv_heads = 2,
+                                          .head_dim = 64,
+                                          .ffn = 1536,
+                                          .expert_ffn = 384,
+                                          .experts = 32,
+                                          .experts_per_token = 4,
+                                          .vocabulary = 8192,
+                                          .positions = 4096};
 inline constexpr qwen3_moe qwen3_30b_a3b{},
     qwen3_235b_a22b{.layers = 94, .hidden = 4096, .heads = 64, .ffn = 12288, .expert_ffn = 1536};
 
