@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""One training step of a GPT-2 shaped model in plain PyTorch, timed: a peer for our own programs.
+"""One training step of a GPT-2 shaped model in plain PyTorch, or of a Qwen3-MoE in transformers, timed:
+a peer for our own programs.
 
     x_0     = W_e[tokens] + W_p[positions]
     x      += W_o attention(norm(x) W_qkv)             causal softmax(q k^T / sqrt(D)) v
@@ -32,6 +33,12 @@ PRESETS = {
                  bias=False, lr=1e-3, betas=(0.9, 0.99)),
     "gpt2-124m": dict(layers=12, heads=12, hidden=768, vocabulary=50257, batch=4, sequence=256,
                       bias=True, lr=6e-4, betas=(0.9, 0.95), positions=1024),
+    "qwen3-moe-165m": dict(vocabulary=8192, batch=4, sequence=256, lr=6e-4, betas=(0.9, 0.95),
+                           positions=4096, transformers=dict(
+                               hidden_size=512, intermediate_size=1536, moe_intermediate_size=384,
+                               num_hidden_layers=8, num_attention_heads=8, num_key_value_heads=2,
+                               head_dim=64, num_experts=32, num_experts_per_tok=4,
+                               norm_topk_prob=True, tie_word_embeddings=False)),
 }
 WEIGHT_DECAY = 0.1
 CLIP = 1.0
@@ -95,6 +102,21 @@ class Gpt(nn.Module):
         return F.cross_entropy(logits.view(-1, logits.shape[-1]), targets.reshape(-1))
 
 
+class Mixture(nn.Module):
+    """Qwen3-MoE as transformers has it."""
+
+    def __init__(self, vocabulary, positions, numbers):
+        super().__init__()
+        import transformers
+        config = transformers.Qwen3MoeConfig(vocab_size=vocabulary, use_cache=False,
+                                             max_position_embeddings=positions, **numbers)
+        self.model = transformers.Qwen3MoeForCausalLM(config)
+
+    def forward(self, tokens, targets):
+        logits = self.model(input_ids=tokens).logits
+        return F.cross_entropy(logits.view(-1, logits.shape[-1]), targets.reshape(-1))
+
+
 def make_optimizer(model, lr, betas, fused):
     """AdamW with decay on matrices and embeddings only, as GPT-2 and nanoGPT do."""
     parameters = list(model.parameters())
@@ -120,9 +142,9 @@ def parse():
     p.add_argument("--fused", choices=("on", "off"), default="on", help="fused AdamW (default on)")
     p.add_argument("--threads", type=positive, default=2)
     p.add_argument("--steps", type=positive, default=None,
-                   help="timed steps (default 200 for char, 5 for gpt2-124m)")
+                   help="timed steps (default 200 for char, else 5)")
     p.add_argument("--warmup", type=positive, default=None,
-                   help="untimed steps before (default 20 for char, 2 for gpt2-124m)")
+                   help="untimed steps before (default 20 for char, else 2)")
     p.add_argument("--batch", type=positive, default=None, help="B instead of the preset's")
     p.add_argument("--sequence", type=positive, default=None, help="S instead of the preset's")
     p.add_argument("--seed", type=int, default=1)
@@ -144,8 +166,11 @@ def main():
     torch.set_num_threads(arguments.threads)
     torch.set_num_interop_threads(1)
     torch.manual_seed(arguments.seed)
-    model = Gpt(preset["layers"], preset["heads"], preset["hidden"], preset["vocabulary"],
-                positions, preset["bias"])
+    if "transformers" in preset:
+        model = Mixture(preset["vocabulary"], positions, preset["transformers"])
+    else:
+        model = Gpt(preset["layers"], preset["heads"], preset["hidden"], preset["vocabulary"],
+                    positions, preset["bias"])
     parameters = list(model.parameters())
     optimizer = make_optimizer(model, preset["lr"], preset["betas"], arguments.fused == "on")
     loss_of = torch.compile(model) if arguments.mode == "compile" else model

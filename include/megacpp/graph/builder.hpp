@@ -106,6 +106,9 @@ struct builder {
     }
   }
 
+  /// A value that the caller feeds: its kind, name, element type, global extents (local ones over
+  /// an axis of unknown size) and placement. Faults: MEGA-S001 if a shard does not divide, S003 if
+  /// a dim stands twice or is sharded and missing, S004 above max_rank dims, P013 over both meshes.
   constexpr var input(feed from, const char* name, dtype t, std::initializer_list<extent> dims,
                       placement at, int line = __builtin_LINE()) {
     value v;
@@ -116,7 +119,8 @@ struct builder {
   }
 
   /// A parameter "scope.name" with the placement in which it is stored: invariant or sharded, never
-  /// replicated, so that its gradient is complete wherever the optimizer sees it.
+  /// replicated, so that its gradient is complete wherever the optimizer sees it. Faults: those of
+  /// input(), and MEGA-S005 for a name that the graph has already, S004 above max_parameters.
   constexpr var parameter(const char* scope, const char* name, dtype t,
                           std::initializer_list<extent> dims, placement at, parameter_info info,
                           int line = __builtin_LINE()) {
@@ -144,8 +148,10 @@ struct builder {
     return *a == *b;
   }
 
-  /// Adds a node whose op, inputs and attributes are set: runs the op's rule, adds its outputs.
-  /// Returns the first output.
+  /// Adds a node whose op, inputs, attributes and line are set: asks the op's rule for its outputs
+  /// and adds them. Returns the first of them; the others are in the node's `out`. A fault of the
+  /// rule, or MEGA-S004 when the graph is full, is recorded with the operands' names, and the node
+  /// is added all the same.
   constexpr value_id emit(node n) {
     if (g.node_count == max_nodes) {
       fail(fault::S004, n.line, n.op->name, n.in[0]);

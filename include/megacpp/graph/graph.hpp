@@ -188,7 +188,7 @@ constexpr std::int64_t local_bytes(const mesh& m, const value& v) {
   return local_size(m, v).n * size_of(v.type);
 }
 
-/// The dual of a value: same dims, dual placement; gradients of parameters in the accumulator type.
+/// The cotangent of a value `of`: same dims and type, dual placement, no name and no producer yet.
 constexpr value cotangent(const value& v, value_id of) {
   value c = v;
   c.at = cotangent(v.at);

@@ -44,11 +44,9 @@ constexpr var stream_dropout(context& c, var x, double p, int line = __builtin_L
 
 /// x (B, S, H) on the residual stream, table (V, H): summed loss and token count, pending over dp,
 /// cp.
-constexpr summed_loss vocabulary_loss(context& c, var x, var table, var labels,
-                                      std::int64_t vocabulary, double z,
-                                      int line = __builtin_LINE()) {
+constexpr summed_loss vocabulary_loss(var x, var table, var labels, std::int64_t vocabulary,
+                                      double z, int line = __builtin_LINE()) {
   const auto part = vocabulary_partial(to(x, axis::tp, R, line), table, labels, vocabulary, line);
-  (void)c;
   return cross_entropy({to(part.lse_part, axis::tp, I, line), to(part.target, axis::tp, I, line)},
                        labels, z, line);
 }

@@ -150,10 +150,14 @@ struct attention_options {
 
 /// Positions and documents are those of the queries and of the keys, (B, S) and (B, S') i32;
 /// documents may be absent (vars without builder).
+/// Positions (B, Sq) and (B, Sk) i32, read by causal and windowed attention; document numbers of
+/// the same shapes, which must be equal, or absent.
 struct attention_masks {
   var q_position, k_position, q_document, k_document;
 };
 
+/// q (B, Sq, A, D), k and v (B, Sk, K, D), K a divisor of A: (B, Sq, A, D), softmax(scale q k^T) v
+/// over what the masks leave. scale 0 is 1 / sqrt(D). A query without a visible key gives zeros.
 constexpr var attention(var q, var k, var v, attention_masks m, attention_options o,
                         int line = __builtin_LINE()) {
   attributes attr;

@@ -176,10 +176,14 @@ constexpr vocabulary_statistics vocabulary_partial(var x, var w, var labels, std
   return {{&b, lse}, {&b, b.g.at_node(b.g.at(lse).producer).out[1]}};
 }
 
+/// The loss of a part's tokens in nats, added up, and how many tokens have one; both scalars of the
+/// accumulator type, pending sums over the axes that shard the tokens.
 struct summed_loss {
   var sum, count;
 };
 
+/// Cross-entropy from the statistics of vocabulary_partial, finished over the vocabulary. labels
+/// (B, S) i32: negative ones have no loss. z: coefficient of logsumexp^2.
 constexpr summed_loss cross_entropy(vocabulary_statistics s, var labels, double z,
                                     int line = __builtin_LINE()) {
   builder& b = *labels.b;

@@ -139,8 +139,8 @@ constexpr graph forward_graph(const Model& m, const setup& s, part_kind part, in
     break;
   case part_kind::loss: {
     const var labels = ints(feed::labels, "labels");
-    const summed_loss l = vocabulary_loss(c, m.final_norm(c, stream()), m.head_table(c), labels,
-                                          m.vocabulary, m.z_loss);
+    const summed_loss l =
+        vocabulary_loss(m.final_norm(c, stream()), m.head_table(c), labels, m.vocabulary, m.z_loss);
     b.g.outputs = {l.sum.id, l.count.id};
     for (value_id v : b.g.outputs) verify_output(b, v, as_loss, "loss");
     break;
@@ -159,7 +159,9 @@ constexpr graph forward_graph(const Model& m, const setup& s, part_kind part, in
   return b.g;
 }
 
-/// The training graph of a part: forward and derived backward, after all passes.
+/// The training graph of a part, before the passes that rewrite it: forward, and the backward pass
+/// derived from it, both verified; every trainable parameter's gradient has its placement
+/// (MEGA-P010).
 constexpr graph derived_graph(const graph& forward) {
   builder b{forward.ranks};
   b.g = forward;

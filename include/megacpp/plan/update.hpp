@@ -25,6 +25,8 @@ constexpr var group_value(builder& b, const registry::group& group, feed from, c
   return {&b, b.add(v, 0)};
 }
 
+/// `ranks`: the mesh; `weights`: their type. Outputs: the factor of every gradient (clipping over
+/// the token count), and the norm of the mean gradient. A fault of the registry is the graph's.
 constexpr graph update_graph(const registry& r, const mesh& ranks, dtype weights) {
   builder b{ranks};
   b.g.wrong = r.wrong;
