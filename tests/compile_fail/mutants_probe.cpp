@@ -1,4 +1,4 @@
-// The training graphs of both families, under one layout for each value of MEGACPP_PROBE_LAYOUT:
+// The training graphs of all families, under one layout for each value of MEGACPP_PROBE_LAYOUT:
 // every redistribution of nn/ and model/ is needed by one of them (mutants.py). The layouts that
 // refuse most mutants come first, since mutants.py stops at the first refusal.
 //
@@ -6,6 +6,7 @@
 
 #include <megacpp/model/gpt.hpp>
 #include <megacpp/model/qwen3.hpp>
+#include <megacpp/model/qwen3_moe.hpp>
 #include <megacpp/plan/parts.hpp>
 #include <megacpp/run/report.hpp>
 
@@ -24,11 +25,22 @@ constexpr mc::qwen3 small_qwen3() {
   return m;
 }
 
+constexpr mc::qwen3_moe small_moe() {
+  mc::qwen3_moe m;
+  m.layers = 2, m.hidden = 16, m.heads = 4, m.kv_heads = 4, m.head_dim = 4, m.ffn = 32;
+  m.expert_ffn = 8, m.experts = 8, m.experts_per_token = 2, m.shared_ffn = 8, m.bias_rate = 1e-3;
+  m.vocabulary = 51, m.positions = 16;
+  return m;
+}
+
 constexpr mc::setup numbers() {
   mc::setup s;
   s.batch = {2, 16, true};
   switch (MEGACPP_PROBE_LAYOUT) {
-  case 0: s.ranks.tp = 2, s.ranks.cp = 2, s.ranks.sequence_parallel = true; break;
+  case 0:
+    s.ranks.tp = 2, s.ranks.cp = 2, s.ranks.sequence_parallel = true;
+    s.ranks.ep = 2, s.ranks.etp = 2;
+    break;
   case 1: s.ranks.tp = 2; break;
   case 2: s.ranks.tp = 4, s.ranks.sequence_parallel = true; break; // more than qwen3's kv heads
   case 3: s.ranks.cp = 2; break;
@@ -66,9 +78,11 @@ struct probe {
   static constexpr mc::fault_record in_gpt = fault_in(small_gpt());
   static constexpr mc::fault_record in_qwen3 = fault_in(small_qwen3());
   static constexpr mc::fault_record in_biased = fault_in(biased{small_qwen3()});
-  static constexpr mc::fault_record wrong = in_gpt.code != mc::fault::none     ? in_gpt
-                                            : in_qwen3.code != mc::fault::none ? in_qwen3
-                                                                               : in_biased;
+  static constexpr mc::fault_record in_moe = fault_in(small_moe());
+  static constexpr mc::fault_record wrong = in_gpt.code != mc::fault::none      ? in_gpt
+                                            : in_qwen3.code != mc::fault::none  ? in_qwen3
+                                            : in_biased.code != mc::fault::none ? in_biased
+                                                                                : in_moe;
 };
 static_assert(mc::reported<probe, probe>);
 
