@@ -1,16 +1,17 @@
-// A family of one's own: RMSNorm, RoPE, a squared-ReLU MLP; every second layer sees a window only.
+// A family of one's own: RMSNorm, RoPE, the MLP of own_layer.hpp; every second layer sees a window.
 #pragma once
 
-#include "own_op.hpp"
+#include "own_layer.hpp"
 
 #include <megacpp/nn/attention.hpp>
 #include <megacpp/nn/head.hpp>
 
 namespace own {
 
-/// Extents: layers L, hidden H, heads A, ffn F, vocabulary V; window and positions in tokens.
+/// Extents: layers L, hidden H, heads A, ffn F, adapter r, vocabulary V; window, positions in
+/// tokens.
 struct decoder {
-  int layers = 4, hidden = 128, heads = 4, ffn = 512, vocabulary = 256;
+  int layers = 4, hidden = 128, heads = 4, ffn = 512, adapter = 16, vocabulary = 256;
   int window = 64, positions = 1024;
   double eps = 1e-6, std = 0.02, z_loss = 0;
 
@@ -20,7 +21,8 @@ struct decoder {
   constexpr mc::extent hidden_extent() const { return {mc::dim::hidden, hidden}; }
 
   constexpr const char* contradiction() const {
-    if (layers < 1 || hidden < 1 || heads < 1 || ffn < 1 || vocabulary < 2 || window < 1)
+    if (layers < 1 || hidden < 1 || heads < 1 || ffn < 1 || adapter < 1 || vocabulary < 2 ||
+        window < 1)
       return "layers, extents and window must be positive";
     if (hidden % (2 * heads) != 0) return "2 heads must divide hidden";
     return nullptr;
@@ -29,7 +31,7 @@ struct decoder {
   constexpr mc::var stem(mc::context& c, mc::var tokens) const {
     return token_embedding(c, tokens, table(c, false));
   }
-  /// h = x + o(attention(rope q, rope k, v)),   y = h + down(squared_relu(up h'))
+  /// h = x + o(attention(rope q, rope k, v)),   y = h + adapted_mlp(h')
   constexpr mc::var block(mc::context& c, int kind, mc::var x) const {
     const mc::extent A{mc::dim::heads, heads}, D{mc::dim::head_dim, hidden / heads};
     const mc::attention_sizes s{A, {mc::dim::kv_heads, heads}, D};
@@ -41,9 +43,7 @@ struct decoder {
     options.window = kind == 1 ? window : 0;
     const mc::var o = context_parallel_attention(c, q, k, v, options);
     const mc::var h = x + row_parallel(c, "o", o, 2, hidden_extent(), false, std);
-    const mc::var m = to(rms_norm(c, "mlp_norm", h, eps), mc::axis::tp, mc::R);
-    const mc::var u = squared_relu(column_parallel(c, "up", m, {{mc::dim::ffn, ffn}}, false, std));
-    return h + row_parallel(c, "down", u, 1, hidden_extent(), false, std);
+    return h + adapted_mlp(c, rms_norm(c, "mlp_norm", h, eps), ffn, adapter, std);
   }
   constexpr mc::var final_norm(mc::context& c, mc::var x) const {
     return rms_norm(c, "norm", x, eps);

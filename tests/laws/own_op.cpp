@@ -1,4 +1,4 @@
-// The op and the family of examples/using-the-headers, which docs/writing-an-op.md and
+// The op, the layer and the family of examples/using-the-headers, which docs/writing-an-op.md and
 // docs/writing-a-model.md explain: values, gradients, both executors, layouts.
 #define BOOST_TEST_MODULE own_op
 #include <boost/test/unit_test.hpp>
@@ -27,6 +27,7 @@ constexpr own::decoder tiny() {
           .hidden = 24,
           .heads = 2,
           .ffn = 21,
+          .adapter = 3,
           .vocabulary = 29,
           .window = 4,
           .positions = 16};
@@ -82,8 +83,8 @@ template <class T> void compare_with_reference(std::int64_t n, double tolerance)
   std::vector<T> x, dy, y(static_cast<std::size_t>(n)), dx(y.size());
   for (std::int64_t i = 0; i < n; ++i)
     x.push_back(convert<T>(normal(random))), dy.push_back(convert<T>(normal(random)));
-  for_blocks(n, own::squared_relu_block<T>{n, x.data(), y.data()});
-  for_blocks(n, own::squared_relu_dx_block<T>{n, dy.data(), x.data(), dx.data()});
+  for_blocks(n, own::squared_relu_block<T>{n, x.data(), nullptr, y.data()});
+  for_blocks(n, own::squared_relu_block<T>{n, x.data(), dy.data(), dx.data()});
   for (std::size_t i = 0; i < x.size(); ++i) {
     const double h = std::max(0.0, convert<double>(x[i])), g = convert<double>(dy[i]);
     BOOST_TEST(std::abs(convert<double>(y[i]) - h * h) <= tolerance * h * h);
@@ -101,7 +102,7 @@ BOOST_AUTO_TEST_CASE(against_plain_loops) {
   }
   const float x[]{std::numeric_limits<float>::quiet_NaN(), -1.0f};
   float y[2];
-  for_blocks(2, own::squared_relu_block<float>{2, x, y});
+  for_blocks(2, own::squared_relu_block<float>{2, x, nullptr, y});
   BOOST_TEST(std::isnan(y[0]));
   BOOST_TEST(y[1] == 0.0f);
 }
@@ -147,7 +148,7 @@ BOOST_AUTO_TEST_CASE(directions) {
       }
       ++tensors;
     });
-    BOOST_TEST(tensors == 2 + 3 * 8);
+    BOOST_TEST(tensors == 2 + 3 * 10);
   }
 }
 
