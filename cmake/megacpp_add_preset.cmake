@@ -1,6 +1,6 @@
 # Programs from presets.
 #
-#   megacpp_add_preset(NAME MODEL gpt2_124m
+#   megacpp_add_preset(NAME MODEL gpt2_124m    # or HF_CONFIG config.json
 #     [TP n] [PP n] [CP n] [EP n] [ETP n] [SEQUENCE_PARALLEL]
 #     [MICRO_BATCH n] [SEQUENCE n]           # default 4 and 1024
 #     [PRECISION fp32|bf16_mixed|fp64]       # default bf16_mixed
@@ -9,7 +9,9 @@
 #     [INCLUDE header...])                   # if the model is not one of megacpp's own
 #
 # writes run.hpp (the run as a type named after the preset), run.cpp and main.cpp into the build
-# folder and adds the executable NAME. MODEL is a value in namespace mc::preset.
+# folder and adds the executable NAME. MODEL is a value in namespace mc::preset. HF_CONFIG is the
+# configuration of a Hugging Face model (docs/hugging-face.md); the build reads it, again when it
+# was edited, and fails with a sentence that names the field if it cannot be honoured.
 #
 #   megacpp_add_run(NAME run.hpp STRUCT)
 #
@@ -66,6 +68,19 @@ function(megacpp_add_program name folder run_header run_struct)
   set_property(SOURCE ${main} APPEND PROPERTY COMPILE_DEFINITIONS MEGACPP_GIT_HASH="${hash}")
 endfunction()
 
+# The program that turns a config.json into a header: one for all presets of a build, built when the
+# first of them is.
+function(megacpp_add_hf_preset_tool)
+  if(TARGET megacpp_hf_preset)
+    return()
+  endif()
+  add_executable(megacpp_hf_preset EXCLUDE_FROM_ALL ${megacpp_templates}/hf_preset.cpp)
+  target_link_libraries(megacpp_hf_preset PRIVATE megacpp::megacpp)
+  target_compile_options(megacpp_hf_preset PRIVATE -O0)
+  set_target_properties(megacpp_hf_preset PROPERTIES
+    RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/megacpp_hf_preset.run)
+endfunction()
+
 function(megacpp_add_run name header struct)
   if(ARGN)
     message(FATAL_ERROR "megacpp_add_run(${name} ...): takes NAME, the header and the struct, not also '${ARGN}'.")
@@ -79,7 +94,7 @@ endfunction()
 
 function(megacpp_add_preset name)
   set(numbers TP PP CP EP ETP MICRO_BATCH SEQUENCE)
-  set(words MODEL PRECISION RECOMPUTE DEVICE)
+  set(words MODEL HF_CONFIG PRECISION RECOMPUTE DEVICE)
   cmake_parse_arguments(PARSE_ARGV 1 arg "SEQUENCE_PARALLEL" "${numbers};${words}" "INCLUDE")
   set(where "megacpp_add_preset(${name} ...):")
   if(arg_UNPARSED_ARGUMENTS)
@@ -88,12 +103,23 @@ function(megacpp_add_preset name)
   if(arg_KEYWORDS_MISSING_VALUES)
     message(FATAL_ERROR "${where} ${arg_KEYWORDS_MISSING_VALUES} has no value.")
   endif()
-  if(NOT arg_MODEL MATCHES "^[A-Za-z_][A-Za-z0-9_:]*$")
-    message(FATAL_ERROR "${where} MODEL must name a model of namespace mc::preset, for example gpt2_124m.")
+  if(DEFINED arg_HF_CONFIG)
+    if(DEFINED arg_MODEL)
+      message(FATAL_ERROR "${where} MODEL and HF_CONFIG both name the model; give one.")
+    endif()
+    get_filename_component(hf_config "${arg_HF_CONFIG}" ABSOLUTE BASE_DIR ${CMAKE_CURRENT_SOURCE_DIR})
+    if(NOT EXISTS "${hf_config}" OR IS_DIRECTORY "${hf_config}")
+      message(FATAL_ERROR "${where} HF_CONFIG names ${hf_config}, which is no file; give the config.json of a model.")
+    endif()
+  elseif(NOT arg_MODEL MATCHES "^[A-Za-z_][A-Za-z0-9_:]*$")
+    message(FATAL_ERROR "${where} MODEL must name a model of namespace mc::preset, for example gpt2_124m, or HF_CONFIG a config.json.")
   endif()
   foreach(number IN LISTS numbers)
-    if(DEFINED arg_${number} AND NOT arg_${number} MATCHES "^[1-9][0-9]*$")
-      message(FATAL_ERROR "${where} ${number} must be a positive integer, not '${arg_${number}}'.")
+    if(DEFINED arg_${number})
+      string(LENGTH "${arg_${number}}" digits)
+      if(digits GREATER 9 OR NOT arg_${number} MATCHES "^[1-9][0-9]*$")
+        message(FATAL_ERROR "${where} ${number} must be a positive integer below 1000000000, not '${arg_${number}}'.")
+      endif()
     endif()
   endforeach()
 
@@ -142,6 +168,18 @@ function(megacpp_add_preset name)
   endforeach()
 
   set(folder ${CMAKE_CURRENT_BINARY_DIR}/${name}.run)
+  if(DEFINED arg_HF_CONFIG)
+    set(preset_model ${preset_struct}_from_config)
+    string(APPEND preset_includes "#include \"${folder}/model.hpp\"\n")
+  endif()
   configure_file(${megacpp_templates}/run.hpp.in ${folder}/run.hpp @ONLY)
   megacpp_add_program(${name} ${folder} run.hpp ${preset_struct})
+  if(DEFINED arg_HF_CONFIG)
+    megacpp_add_hf_preset_tool()
+    add_custom_command(OUTPUT ${folder}/model.hpp
+      COMMAND megacpp_hf_preset ${hf_config} ${folder}/model.hpp ${preset_model}
+      DEPENDS ${hf_config} megacpp_hf_preset VERBATIM
+      COMMENT "Reading ${hf_config}")
+    target_sources(${name} PRIVATE ${folder}/model.hpp) # only run.cpp includes it
+  endif()
 endfunction()

@@ -314,15 +314,16 @@ BOOST_AUTO_TEST_CASE(sliding_windows_are_described) {
   mc::save_model_folder(dir / "m", p, s);
   mc::load_model_folder(dir / "m", p, s);
   CHECK_REFUSED(mc::load_model_folder(dir / "m", whole, s), exit_code::model,
-                "the attention window of layer 0 is 8 there and none in the program");
+                "sliding_window is 8 there and 0 in the program");
   const copied_model copy("qwen3");
   CHECK_REFUSED(mc::load_model_folder(copy.folder(), p, s), exit_code::model,
-                "the attention window of layer 0 is none there and 8 in the program");
+                "sliding_window is 0 there and 8 in the program");
   copy.change_config([](json& c) {
     c["layer_types"] = {"full_attention", "sliding_attention"}, c["sliding_window"] = 8;
+    c["use_sliding_window"] = true;
   });
   CHECK_REFUSED(mc::load_model_folder(copy.folder(), whole, s), exit_code::model,
-                "the attention window of layer 1 is 8 there and none in the program");
+                "field \"layer_types\" lets 1 of 2 layers attend through a sliding window");
   copy.change_config([](json& c) {
     c["layer_types"] = {"sliding_attention", "sliding_attention"};
   });

@@ -40,8 +40,8 @@ inline bool is_bare_name(std::string_view name) {
 /// True for the names of files that megacpp writes into a model folder. A folder that holds
 /// anything else is never replaced.
 inline bool is_model_file(std::string_view name) {
-  return name == "config.json" || name == "generation_config.json" ||
-         name == "characters.json" || name == "model.safetensors.index.json" ||
+  return name == "config.json" || name == "generation_config.json" || name == "characters.json" ||
+         name == "model.safetensors.index.json" ||
          (name.starts_with("model") && name.ends_with(".safetensors"));
 }
 
@@ -128,10 +128,11 @@ public:
                   fmt::format("the model folder {} has no file {}; it is incomplete or not a model",
                               path_, name));
     if (errno == ELOOP)
-      throw error(
-          exit_code::model,
-          fmt::format("{} is a symbolic link, which is not followed; copy the file into the folder",
-                      full));
+      throw error(exit_code::model,
+                  fmt::format("{} is a symbolic link, and links are not followed out of a model "
+                              "folder; copy the folder with cp -rL, or download it with "
+                              "huggingface-cli download --local-dir",
+                              full));
     throw error(exit_code::model, fmt::format("cannot open {}: {}", full, reason_of(errno)));
   }
 

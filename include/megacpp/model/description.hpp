@@ -1,16 +1,19 @@
 // What a model tells of itself at run time: the numbers it is built by, under its members' names.
 #pragma once
 
+#include <type_traits>
+
 namespace mc {
 
 /// A number of a model; flags are 0 or 1, extents are exact.
 struct model_number {
   const char* name = "";
   double value = 0;
+  bool is_flag = false;
 
   constexpr model_number() = default;
   template <class Number> constexpr model_number(const char* member, Number x)
-      : name(member), value(static_cast<double>(x)) {}
+      : name(member), value(static_cast<double>(x)), is_flag(std::is_same_v<Number, bool>) {}
 };
 
 } // namespace mc

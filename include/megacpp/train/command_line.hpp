@@ -4,6 +4,7 @@
 
 #include <megacpp/train/describe.hpp>
 #include <megacpp/train/evaluate.hpp>
+#include <megacpp/train/export.hpp>
 #include <megacpp/train/generate.hpp>
 #include <megacpp/train/help.hpp>
 #include <megacpp/train/option_file.hpp>
@@ -142,7 +143,7 @@ inline request parse(int argc, const char* const* argv, const std::vector<flag_e
   if (r.what == nullptr) {
     refuse_rest(app.remaining(), command::all);
     if (!r.help && !r.version)
-      throw usage("give a command: train, eval, generate or describe; see --help");
+      throw usage("give a command: train, eval, generate, export or describe; see --help");
     return r;
   }
   if (r.help || r.version) return r;
@@ -200,6 +201,7 @@ inline void run_command(const program_source& source, std::string_view program, 
   }
   case command::eval: run_evaluation(p, o, device); break;
   case command::generate: run_generation(p, o, device); break;
+  case command::convert: run_export(p, o); break;
   default: {
     const part_passes passes = source.passes();
     print(o.report.json() ? describe_json(p, passes, device) : describe_text(p, passes, device));

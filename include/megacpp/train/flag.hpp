@@ -17,7 +17,14 @@
 namespace mc {
 
 /// The subcommands, as a set of bits.
-enum class command : unsigned { train = 1, eval = 2, generate = 4, describe = 8, all = 15 };
+enum class command : unsigned {
+  train = 1,
+  eval = 2,
+  generate = 4,
+  describe = 8,
+  convert = 16,
+  all = 31
+};
 constexpr command operator|(command a, command b) {
   return static_cast<command>(static_cast<unsigned>(a) | static_cast<unsigned>(b));
 }

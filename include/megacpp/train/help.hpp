@@ -20,6 +20,9 @@ inline constexpr command_text commands[] = {
      "eval --load model --data-path book.txt --json"},
     {"generate", command::generate, "continue a text with a saved model",
      "generate --load model --prompt 'Once upon' --temperature 0.8 --top-k 50"},
+    {"export", command::convert,
+     "write a saved model anew as a Hugging Face folder: another type, other file sizes",
+     "export --load model --save converted --dtype bf16 --max-shard-size 1GB"},
     {"describe", command::describe,
      "print the model, its graphs after each pass, memory, arithmetic and communication",
      "describe --json"}};

@@ -14,7 +14,7 @@
 // which compute the same.
 #pragma once
 
-#include <megacpp/train/hf_config.hpp>
+#include <megacpp/train/hf_gpt2_config.hpp>
 #include <megacpp/train/hf_tensor.hpp>
 
 #include <initializer_list>
@@ -89,13 +89,14 @@ inline std::vector<hf_tensor> tensors(const program_view& p) {
   return all;
 }
 
-/// The name as tensors() gives it: files of the first release lack the prefix and hold the causal
-/// mask of every layer as a buffer, which is no weight ("").
-inline std::string canonical(std::string_view name) {
-  std::string full(name);
-  if (!name.starts_with("transformer.") && name != "lm_head.weight") full = "transformer." + full;
+/// The tensors of tensors() that a stored one holds. Files of the first release lack the prefix and
+/// hold the causal mask of every layer as a buffer, which is no weight.
+inline std::vector<hf_piece> pieces(const tensor_view& stored) {
+  std::string full(stored.name);
+  if (!full.starts_with("transformer.") && full != "lm_head.weight") full = "transformer." + full;
   const bool mask = full.ends_with(".attn.bias") || full.ends_with(".attn.masked_bias");
-  return full.starts_with("transformer.h.") && mask ? "" : full;
+  if (full.starts_with("transformer.h.") && mask) return {};
+  return {hf_whole(std::move(full), stored)};
 }
 
 /// The table that a tied head shares.
@@ -103,7 +104,7 @@ inline constexpr const char* embedding = "transformer.wte.weight";
 
 inline nlohmann::json config(const program_view& p) {
   const bool published = p.vocabulary > end_of_text;
-  return {{"architectures", nlohmann::json::array({"GPT2LMHeadModel"})},
+  return {{"architectures", nlohmann::json::array({architecture})},
           {"model_type", "gpt2"},
           {"activation_function", "gelu_new"},
           {"attn_pdrop", 0.0},
@@ -125,23 +126,6 @@ inline nlohmann::json config(const program_view& p) {
           {"add_cross_attention", false},
           {"tie_word_embeddings", p.number("tied") != 0},
           {"use_cache", true}};
-}
-
-/// Dropout and initializer_range say how a model was trained, not what it computes, and
-/// reorder_and_upcast_attn how it is computed: they may differ.
-inline void compare(const program_view& p, hf_comparison& c) {
-  c.number("n_layer", p.number("layers"));
-  c.number("n_embd", p.number("hidden"));
-  c.number("n_head", p.number("heads"));
-  c.number("n_inner", p.number("ffn"), 4 * c.config().field<double>("n_embd"));
-  c.number("vocab_size", p.number("vocabulary"));
-  c.number("n_positions", p.number("positions"));
-  c.number("layer_norm_epsilon", p.number("eps"), 1e-5);
-  c.text("activation_function", {"gelu_new", "gelu_pytorch_tanh"}, "gelu_new");
-  c.flag("scale_attn_weights", true, true);
-  c.flag("scale_attn_by_inverse_layer_idx", false, false);
-  c.flag("add_cross_attention", false, false);
-  c.flag("tie_word_embeddings", p.number("tied") != 0, true);
 }
 
 } // namespace mc::hf_gpt2

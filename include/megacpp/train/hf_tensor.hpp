@@ -1,6 +1,7 @@
 // A tensor as Hugging Face's transformers name and lay it out, in terms of the flat stores.
 #pragma once
 
+#include <megacpp/checkpoint/safetensors.hpp>
 #include <megacpp/run/stores.hpp>
 
 #include <algorithm>
@@ -8,7 +9,9 @@
 #include <functional>
 #include <map>
 #include <numeric>
+#include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -83,11 +86,13 @@ public:
                                 "and written by one rank: use a preset with tp, pp, cp and ep of 1",
                                 p.name, r.name));
       by_name_.emplace(r.name, r);
+      order_.push_back(r.name);
     });
   }
 
   bool has(const std::string& name) const { return by_name_.count(name) != 0; }
-  const std::map<std::string, parameter_ref>& left() const { return by_name_; }
+  /// All names, in the order of the model.
+  const std::vector<std::string>& names() const { return order_; }
   parameter_ref take(const std::string& name) {
     const auto at = by_name_.find(name);
     if (at == by_name_.end())
@@ -107,7 +112,23 @@ public:
 private:
   std::string program_;
   std::map<std::string, parameter_ref> by_name_;
+  std::vector<std::string> order_;
 };
+
+/// A tensor of a program in a file. `shape` is the file's; where one tensor of the file holds
+/// several of the program's, a part of it.
+struct hf_piece {
+  std::string name;             ///< as in the family's list
+  std::string_view stored_name; ///< as in the file
+  storage_type type{};
+  std::vector<std::int64_t> shape;
+  std::span<const std::byte> bytes; ///< of any alignment
+};
+
+/// A tensor of a file that is one of the program's.
+inline hf_piece hf_whole(std::string name, const tensor_view& t) {
+  return {std::move(name), t.name, t.type, {t.shape.begin(), t.shape.end()}, t.bytes};
+}
 
 /// A parameter stored as it is, as a vector or as (out, in): dims that make up one side, heads and
 /// head dim, are merged, and padded rows are left out.

@@ -3,9 +3,11 @@
 #pragma once
 
 #include <megacpp/train/hf_gpt2.hpp>
+#include <megacpp/train/hf_models.hpp>
 #include <megacpp/train/hf_qwen3.hpp>
 
 #include <array>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -18,21 +20,21 @@ namespace mc {
 /// What a model folder needs to know of a family.
 struct hf_family {
   std::string_view name; ///< of the family, and config.json's model_type
-  /// Every tensor of a saved model, once.
+  /// Every tensor of a saved model, once, in the order of the model.
   std::vector<hf_tensor> (*tensors)(const program_view&);
-  /// The name as tensors() has it for any spelling met in files; "" for what is no weight.
-  std::string (*canonical)(std::string_view);
+  /// The tensors of that list which one of a file holds, in any spelling met in files; none for
+  /// what is no weight.
+  std::vector<hf_piece> (*pieces)(const tensor_view&);
   const char* embedding; ///< the table that a tied head shares
   nlohmann::json (*config)(const program_view&);
-  /// Collects the fields in which a folder's model computes something else.
-  void (*compare)(const program_view&, hf_comparison&);
+  std::span<const hf_field> fields; ///< numbers in which two models of the family can differ
 };
 
 inline constexpr std::array<hf_family, 2> hf_families{{
-    {"gpt2", hf_gpt2::tensors, hf_gpt2::canonical, hf_gpt2::embedding, hf_gpt2::config,
-     hf_gpt2::compare},
-    {"qwen3", hf_qwen3::tensors, hf_qwen3::canonical, hf_qwen3::embedding, hf_qwen3::config,
-     hf_qwen3::compare},
+    {"gpt2", hf_gpt2::tensors, hf_gpt2::pieces, hf_gpt2::embedding, hf_gpt2::config,
+     hf_gpt2::fields},
+    {"qwen3", hf_qwen3::tensors, hf_qwen3::pieces, hf_qwen3::embedding, hf_qwen3::config,
+     hf_qwen3::fields},
 }};
 
 /// Throws mc::error(exit_code::mismatch) for a program of a family without a Hugging Face form.
@@ -48,6 +50,25 @@ inline const hf_family& hf_family_of(const program_view& p) {
 /// f(hf_tensor) for every tensor of the model as transformers has it.
 template <class F> void for_each_hf_tensor(const program_view& p, F f) {
   for (const hf_tensor& t : hf_family_of(p).tensors(p)) f(t);
+}
+
+/// Throws mc::error of the file's class unless the configuration is of a model that computes what
+/// the program computes; all numbers that differ are named, with both values.
+inline void require_same_model(const json_value& config, const program_view& p) {
+  const hf_family& family = hf_family_of(p);
+  const auto other = [&](std::string_view difference) {
+    return config.fault(
+        fmt::format("this is another model than {} was built for: {}; give the "
+                    "folder of such a model, or build a preset of this one",
+                    p.name, difference));
+  };
+  const auto type = config.field<std::string>("model_type");
+  if (type != family.name)
+    throw other(
+        fmt::format("model_type is {} there and {} in the program", printable(type), family.name));
+  const auto theirs = numbers_of(read_hf_model(config, hf_use::weights));
+  if (const std::string found = hf_difference(family.fields, theirs, p.model); !found.empty())
+    throw other(found);
 }
 
 } // namespace mc

@@ -1,16 +1,14 @@
-// Weights as a Hugging Face folder: config.json, generation_config.json and model.safetensors, that
-// transformers loads, and that is read whoever wrote it.
+// Weights as a Hugging Face folder: config.json, generation_config.json and model.safetensors, or
+// several files and their index, that transformers loads, and that is read whoever wrote it.
 #pragma once
 
-#include <megacpp/checkpoint/folder.hpp>
-#include <megacpp/checkpoint/safetensors.hpp>
 #include <megacpp/checkpoint/safetensors_writer.hpp>
-#include <megacpp/train/hugging_face.hpp>
+#include <megacpp/train/hf_weights.hpp>
 
-#include <algorithm>
 #include <cstring>
 #include <filesystem>
-#include <map>
+#include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -21,16 +19,105 @@
 
 namespace mc {
 
-inline constexpr const char* hf_weights_name = "model.safetensors";
-inline constexpr const char* hf_index_name = "model.safetensors.index.json";
+/// Bytes of tensors in one file of a model before it is cut into several: huggingface_hub's 5GB.
+inline constexpr std::uint64_t hf_shard_limit = 5'000'000'000;
+
+/// (name, contents), written beside the weights. Names that is_model_file() does not know keep the
+/// folder from being replaced by a later save.
+using extra_file = std::pair<std::string, std::string>;
+
+/// What a saved model consists of.
+struct saved_model {
+  std::size_t tensors = 0, files = 0;
+  std::uint64_t bytes = 0; ///< of all tensors
+};
 
 namespace detail {
 
-inline const char* torch_name(dtype t) {
-  return t == dtype::f64 ? "float64" : t == dtype::bf16 ? "bfloat16" : "float32";
+inline const char* torch_name(storage_type t) {
+  switch (t) {
+  case storage_type::f64: return "float64";
+  case storage_type::bf16: return "bfloat16";
+  case storage_type::f16: return "float16";
+  default: return "float32";
+  }
 }
 
-/// One tensor from a store of T to a file, block by block.
+/// A model about to be written.
+struct outgoing_model {
+  struct tensor {
+    std::string name;
+    storage_type type;
+    std::vector<std::int64_t> shape;
+    std::function<void(const byte_sink&)> write;
+  };
+  nlohmann::json config;
+  std::vector<tensor> tensors;
+  std::map<std::string, std::string> texts; ///< further files
+};
+
+/// The index of files that hold these tensors.
+inline std::string index_text(const std::vector<safetensors_layout>& shards) {
+  nlohmann::json files = nlohmann::json::object();
+  std::uint64_t total = 0;
+  for (std::size_t i = 0; i < shards.size(); ++i) {
+    total += shards[i].data_size();
+    for (const tensor_spec& t : shards[i].tensors()) files[t.name] = shard_name(i, shards.size());
+  }
+  return nlohmann::json{{"metadata", {{"total_size", total}}}, {"weight_map", files}}.dump(2) +
+         "\n";
+}
+
+/// Writes a model as a folder that appears complete or not at all: what was there before stays
+/// until then (folder_writer).
+inline saved_model write_model(const std::filesystem::path& folder, outgoing_model m,
+                               std::uint64_t max_shard) {
+  std::map<std::string, const outgoing_model::tensor*> by_name;
+  std::vector<std::uint64_t> sizes;
+  for (const auto& t : m.tensors) {
+    by_name.emplace(t.name, &t);
+    sizes.push_back(byte_count(t.type, t.shape).value_or(0));
+  }
+  std::vector<safetensors_layout> shards;
+  std::size_t next = 0;
+  for (const std::size_t count : cut_into_shards(sizes, max_shard)) {
+    std::vector<tensor_spec> specs;
+    for (const std::size_t end = next + count; next < end; ++next)
+      specs.push_back({m.tensors[next].name, m.tensors[next].type, m.tensors[next].shape});
+    shards.emplace_back(std::move(specs));
+  }
+  m.texts["config.json"] = m.config.dump(2) + "\n";
+  if (shards.size() > 1) m.texts[hf_index_name] = index_text(shards);
+
+  folder_writer out(folder.string());
+  saved_model saved{m.tensors.size(), shards.size()};
+  std::uint64_t bytes = 0;
+  for (const safetensors_layout& s : shards) bytes += s.file_size(), saved.bytes += s.data_size();
+  for (const auto& [name, text] : m.texts) bytes += text.size();
+  out.require_space(bytes);
+  for (const auto& [name, text] : m.texts) out.write(name, text);
+  for (std::size_t i = 0; i < shards.size(); ++i)
+    out.write(shards.size() == 1 ? hf_weights_name : shard_name(i, shards.size()),
+              [&](const byte_sink& sink) {
+                shards[i].write(sink, [&](const tensor_spec& t, const byte_sink& data) {
+                  by_name.at(t.name)->write(data);
+                });
+              });
+  out.commit();
+  return saved;
+}
+
+/// A generation_config.json from a configuration's token ids.
+inline std::string generation_text(const nlohmann::json& config) {
+  return nlohmann::json{{"_from_model_config", true},
+                        {"bos_token_id", config.at("bos_token_id")},
+                        {"eos_token_id", config.at("eos_token_id")}}
+             .dump(2) +
+         "\n";
+}
+
+/// One tensor from a store of T to a file, block by block; zeros where the program has no such
+/// parameter.
 template <class T> void write_tensor(const hf_tensor& t, const std::byte* store,
                                      std::vector<std::byte>& buffer, const byte_sink& sink) {
   const T* const from = reinterpret_cast<const T*>(store);
@@ -44,20 +131,21 @@ template <class T> void write_tensor(const hf_tensor& t, const std::byte* store,
   }
 }
 
-/// f(first, values) for one tensor of a file, block by block, in double.
-template <class F>
-void read_blocks(const hf_tensor& t, const tensor_view& stored, std::vector<double>& buffer, F f) {
-  const std::int64_t n = t.elements(), block = t.block();
-  const auto size = static_cast<std::size_t>(bits_of(stored.type) / 8);
-  for (std::int64_t first = 0; first < n; first += block) {
-    const std::int64_t count = std::min(block, n - first);
-    buffer.resize(static_cast<std::size_t>(count));
-    tensor_view part = stored;
-    part.shape = std::span(&count, 1);
-    part.bytes = stored.bytes.subspan(static_cast<std::size_t>(first) * size, buffer.size() * size);
-    read_values(part, std::span(buffer));
-    f(first, std::span<const double>(buffer));
+/// One tensor of a folder, converted to T; zeros where the folder has none.
+template <class T> void convert_tensor(const weights_in_folder::match& m, const byte_sink& sink) {
+  std::vector<std::byte> buffer;
+  if (m.file == nullptr) {
+    hf_tensor zero;
+    zero.shape = m.ours.shape;
+    return write_tensor<T>(zero, nullptr, buffer, sink);
   }
+  std::vector<double> values;
+  weights_in_folder::read(m, values, [&](std::int64_t, std::span<const double> x) {
+    buffer.resize(x.size() * sizeof(T));
+    T* const to = reinterpret_cast<T*>(buffer.data());
+    for (std::size_t i = 0; i < x.size(); ++i) to[i] = convert<T>(x[i]);
+    sink(buffer);
+  });
 }
 
 /// Puts elements of a tensor into weights of T, and into masters where they are apart.
@@ -73,172 +161,60 @@ void place(const hf_tensor& t, std::int64_t first, std::span<const double> x, mc
   });
 }
 
-/// The tensors of a folder's model beside the program's, verified before anything is loaded.
-class weights_in_folder {
-public:
-  struct match {
-    hf_tensor ours;
-    tensor_view theirs{};
-    bool found = false;
-  };
-
-  weights_in_folder(const model_folder& folder, const program_view& p)
-      : file_(open(folder)), family_(hf_family_of(p)), program_(p.name) {
-    std::map<std::string, std::size_t> by_name;
-    for (hf_tensor& t : family_.tensors(p)) {
-      by_name.emplace(t.name, matches_.size());
-      matches_.push_back({std::move(t)});
-    }
-    tensor_view head{};
-    for (std::size_t i = 0; i < file_->size(); ++i) {
-      const tensor_view stored = file_.tensors()[i];
-      const std::string name = family_.canonical(stored.name);
-      if (name.empty()) continue;
-      const auto at = by_name.find(name);
-      if (at != by_name.end()) check_and_keep(matches_[at->second], stored);
-      else if (name == "lm_head.weight") head = stored;
-      else
-        throw about(stored.name,
-                    fmt::format("is not one of {}'s; the file is of another model", program_));
-    }
-    for (const match& m : matches_) check_found(m);
-    if (!head.name.empty()) check_tied_head(head, matches_[by_name.at(family_.embedding)]);
-  }
-
-  const std::vector<match>& matches() const { return matches_; }
-  void check_unchanged() const { file_.check_unchanged(); }
-
-private:
-  static safetensors_file open(const model_folder& folder) {
-    if (!folder.contains(hf_weights_name) && folder.contains(hf_index_name))
-      throw error(exit_code::model,
-                  fmt::format("the model in {} is cut into several files ({}), and only models in "
-                              "one file are read: save it as one {}",
-                              folder.path(), hf_index_name, hf_weights_name));
-    return safetensors_file(folder.open(hf_weights_name));
-  }
-  error about(std::string_view name, std::string_view what) const {
-    return error(exit_code::model,
-                 fmt::format("{}: tensor \"{}\" {}", file_->path(), printable(name), what));
-  }
-
-  void check_and_keep(match& m, const tensor_view& stored) const {
-    if (m.found)
-      throw about(stored.name, fmt::format("is the same weight as tensor \"{}\"; remove one",
-                                           printable(m.theirs.name)));
-    if (!std::ranges::equal(stored.shape, m.ours.shape))
-      throw about(stored.name,
-                  fmt::format("has the shape {}, but {} needs {}", shape_text(stored.shape),
-                              program_, shape_text(m.ours.shape)));
-    const storage_type t = stored.type;
-    if (t != storage_type::f32 && t != storage_type::bf16 && t != storage_type::f16 &&
-        t != storage_type::f64)
-      throw about(stored.name, fmt::format("is of type {}, but weights are read from F64, F32, "
-                                           "BF16 and F16; convert the model first",
-                                           name_of(t)));
-    m.theirs = stored, m.found = true;
-  }
-
-  /// What the program has no parameter for must be absent or zero.
-  void check_found(const match& m) const {
-    if (!m.found && !m.ours.parts.empty())
-      throw about(m.ours.name, fmt::format("is missing; {} needs it, with the shape {}", program_,
-                                           shape_text(m.ours.shape)));
-    if (!m.found || !m.ours.parts.empty()) return;
-    file_.check_unchanged();
-    std::vector<double> values;
-    read_blocks(m.ours, m.theirs, values, [&](std::int64_t first, std::span<const double> x) {
-      const auto at = std::find_if(x.begin(), x.end(), [](double v) { return v != 0; });
-      if (at != x.end())
-        throw about(m.theirs.name,
-                    fmt::format("is not zero (element {} is {}), but {} was built without biases; "
-                                "build a preset with them",
-                                first + (at - x.begin()), *at, program_));
-    });
-  }
-
-  /// Some writers store the head of a tied model beside the embedding.
-  void check_tied_head(const tensor_view& head, const match& table) const {
-    file_.check_unchanged();
-    const bool same = head.type == table.theirs.type &&
-                      std::ranges::equal(head.shape, table.theirs.shape) &&
-                      std::ranges::equal(head.bytes, table.theirs.bytes);
-    if (!same)
-      throw about(head.name, fmt::format("is not equal to \"{}\", but {} uses one table for both; "
-                                         "build a preset that is not tied",
-                                         printable(table.theirs.name), program_));
-  }
-
-  safetensors_file file_;
-  const hf_family& family_;
-  std::string program_;
-  std::vector<match> matches_;
-};
+/// A whole file of a folder as text.
+inline std::string text_of(const model_folder& folder, const std::string& name) {
+  const mapped_file file = folder.open(name);
+  static_cast<void>(read_json(file)); // nothing but sound JSON is passed on
+  return {reinterpret_cast<const char*>(file.data()), file.size()};
+}
 
 } // namespace detail
 
-/// Saves the weights as a folder that appears complete or not at all: what was there before stays
-/// until then (folder_writer). This is the form for use elsewhere, without the optimizer's state.
+/// Saves the weights as a Hugging Face folder. This is the form for use elsewhere, without the
+/// optimizer's state.
 ///
 /// Weights are written in the type that training updates, which is F32 for bf16_mixed too: the
 /// master weights hold what rounding to bf16 would lose, training can go on from them, and readers
 /// convert as they load. A program built for inference has no masters and writes its own type.
-/// Rows that pad the vocabulary are left out.
+/// Rows that pad the vocabulary are left out. Above `max_shard` bytes the model is cut into several
+/// files.
 ///
-/// `extra_files` are (name, contents), written beside the others; a generation_config.json there
-/// replaces ours. Names that is_model_file() does not know keep the folder from being replaced by
-/// a later save. Throws mc::error: output if something cannot be written, mismatch for a program
-/// that one rank does not hold, or of a family that transformers does not have.
-inline void save_model_folder(
-    const std::filesystem::path& folder, const program_view& p, const mc::stores& s,
-    std::span<const std::pair<std::string, std::string>> extra_files = {}) {
+/// A generation_config.json among `extra_files` replaces ours. Throws mc::error: output if
+/// something cannot be written, mismatch for a program that one rank does not hold, or of a family
+/// that transformers does not have.
+inline saved_model save_model_folder(const std::filesystem::path& folder, const program_view& p,
+                                     const mc::stores& s,
+                                     std::span<const extra_file> extra_files = {},
+                                     std::uint64_t max_shard = hf_shard_limit) {
   const hf_family& family = hf_family_of(p);
   const bool mastered = s.masters() != nullptr;
   const dtype type = mastered ? s.main_type() : s.type();
   const std::byte* const store = mastered ? s.masters() : s.weights();
-  std::map<std::string, hf_tensor> by_name;
-  std::vector<tensor_spec> specs;
-  for (hf_tensor& t : family.tensors(p)) {
-    specs.push_back({t.name, storage_of(type), t.shape});
-    std::string name = t.name;
-    by_name.emplace(std::move(name), std::move(t));
-  }
-  const safetensors_layout file(std::move(specs));
-
-  nlohmann::json config = family.config(p);
-  config["torch_dtype"] = detail::torch_name(type);
-  std::map<std::string, std::string> texts;
-  texts["generation_config.json"] = nlohmann::json{{"_from_model_config", true},
-                                                   {"bos_token_id", config["bos_token_id"]},
-                                                   {"eos_token_id", config["eos_token_id"]}}
-                                        .dump(2) +
-                                    "\n";
-  for (const auto& [name, text] : extra_files) texts[name] = text;
-  texts["config.json"] = config.dump(2) + "\n";
-
-  folder_writer out(folder.string());
-  std::uint64_t bytes = file.file_size();
-  for (const auto& [name, text] : texts) bytes += text.size();
-  out.require_space(bytes);
-  for (const auto& [name, text] : texts) out.write(name, text);
   std::vector<std::byte> buffer;
-  out.write(hf_weights_name, [&](const byte_sink& sink) {
-    file.write(sink, [&](const tensor_spec& t, const byte_sink& data) {
-      const hf_tensor& from = by_name.at(t.name);
-      switch (type) {
-      case dtype::f64: detail::write_tensor<double>(from, store, buffer, data); break;
-      case dtype::bf16: detail::write_tensor<bf16>(from, store, buffer, data); break;
-      default: detail::write_tensor<float>(from, store, buffer, data); break;
-      }
-    });
-  });
-  out.commit();
+  detail::outgoing_model m;
+  m.config = family.config(p);
+  m.config["torch_dtype"] = detail::torch_name(storage_of(type));
+  m.texts["generation_config.json"] = detail::generation_text(m.config);
+  for (const auto& [name, text] : extra_files) m.texts[name] = text;
+  for (const hf_tensor& t : family.tensors(p))
+    m.tensors.push_back({t.name, storage_of(type), t.shape, [=, &buffer](const byte_sink& data) {
+                           switch (type) {
+                           case dtype::f64:
+                             detail::write_tensor<double>(t, store, buffer, data);
+                             break;
+                           case dtype::bf16:
+                             detail::write_tensor<bf16>(t, store, buffer, data);
+                             break;
+                           default: detail::write_tensor<float>(t, store, buffer, data); break;
+                           }
+                         }});
+  return detail::write_model(folder, std::move(m), max_shard);
 }
 
 /// Loads weights, and masters where there are, from a folder written by save_model_folder,
-/// transformers or anyone else. Reads F64, F32, BF16 and F16 in one model.safetensors. The weights
-/// stay as they were unless the whole folder is sound. Beside the mapped file, memory is about a
-/// MiB.
+/// transformers or anyone else. Reads F64, F32, BF16 and F16, in one model.safetensors or in the
+/// files of an index. The weights stay as they were unless the whole folder is sound. Beside the
+/// mapped files, memory is about a MiB.
 ///
 /// A program without biases takes a model whose biases are absent or zero. Rows that pad the
 /// vocabulary become zero. Throws mc::error(exit_code::model), naming the file and the field or
@@ -246,20 +222,10 @@ inline void save_model_folder(
 /// fields that differ, with both values), a tensor missing, unknown, or of another shape or type.
 inline void load_model_folder(const std::filesystem::path& folder, const program_view& p,
                               mc::stores& s) {
-  const hf_family& family = hf_family_of(p);
   const model_folder in(folder.string());
-  const json_value config = read_json(in.open("config.json"));
-  hf_comparison comparison(config, p.name);
-  comparison.text("model_type", {family.name}, "none");
-  comparison.finish(); // the fields of another type are not worth comparing
-  if (config.has("quantization_config"))
-    throw config.fault(
-        "field \"quantization_config\" says that the weights are quantised, and "
-        "such models are not read: convert it to bfloat16 first");
-  family.compare(p, comparison);
-  comparison.finish();
-
-  const detail::weights_in_folder weights(in, p);
+  static_cast<void>(hf_family_of(p));
+  require_same_model(read_json(in.open("config.json")), p);
+  const weights_in_folder weights(in, p);
   for_each_parameter(p, [&](const parameter_ref& r) {
     if (r.info->valid_rows <= 0) return;
     const std::int64_t row = r.count / r.v->dims[0].n;
@@ -268,16 +234,55 @@ inline void load_model_folder(const std::filesystem::path& folder, const program
   std::vector<double> values;
   for (const auto& m : weights.matches()) {
     if (m.ours.parts.empty()) continue;
-    weights.check_unchanged();
-    detail::read_blocks(m.ours, m.theirs, values,
-                        [&](std::int64_t first, std::span<const double> x) {
-                          switch (s.type()) {
-                          case dtype::f64: detail::place<double>(m.ours, first, x, s); break;
-                          case dtype::bf16: detail::place<bf16>(m.ours, first, x, s); break;
-                          default: detail::place<float>(m.ours, first, x, s); break;
-                          }
-                        });
+    weights_in_folder::read(m, values, [&](std::int64_t first, std::span<const double> x) {
+      switch (s.type()) {
+      case dtype::f64: detail::place<double>(m.ours, first, x, s); break;
+      case dtype::bf16: detail::place<bf16>(m.ours, first, x, s); break;
+      default: detail::place<float>(m.ours, first, x, s); break;
+      }
+    });
   }
+}
+
+/// Writes the model of one folder as another: one or several files, names and spellings as
+/// transformers 4.51 has them, each tensor as F32, BF16 or F64, or without `as` in the type it has.
+/// The folder must be sound and of the program's model; no more than a block of a tensor is held in
+/// memory. Token ids, generation_config.json and the character list go along. `from` and `to` may
+/// be the same folder. Throws as load_model_folder and save_model_folder do.
+inline saved_model export_model_folder(const std::filesystem::path& from,
+                                       const std::filesystem::path& to, const program_view& p,
+                                       std::optional<storage_type> as,
+                                       std::uint64_t max_shard = hf_shard_limit) {
+  const hf_family& family = hf_family_of(p);
+  const model_folder in(from.string());
+  const json_value config = read_json(in.open("config.json"));
+  require_same_model(config, p);
+  const weights_in_folder weights(in, p);
+
+  detail::outgoing_model m;
+  m.config = family.config(p);
+  for (const char* id : {"bos_token_id", "eos_token_id", "pad_token_id"})
+    if (config.raw().contains(id)) m.config[id] = config.raw().at(id);
+  m.texts["generation_config.json"] = detail::generation_text(m.config);
+  for (const char* name : {"generation_config.json", "characters.json"})
+    if (in.contains(name)) m.texts[name] = detail::text_of(in, name);
+
+  storage_type common = as.value_or(storage_type::f32);
+  for (const auto& t : weights.matches())
+    if (!as && t.ours.name == family.embedding) common = t.theirs.type;
+  m.config["torch_dtype"] = detail::torch_name(common);
+  for (const auto& t : weights.matches()) {
+    const storage_type type = as || t.file == nullptr ? common : t.theirs.type;
+    m.tensors.push_back({t.ours.name, type, t.ours.shape, [&t, type](const byte_sink& out) {
+                           if (t.file != nullptr && t.theirs.type == type) {
+                             t.file->check_unchanged();
+                             out(t.theirs.bytes);
+                           } else if (bits_of(type) == 16) detail::convert_tensor<bf16>(t, out);
+                           else if (bits_of(type) == 64) detail::convert_tensor<double>(t, out);
+                           else detail::convert_tensor<float>(t, out);
+                         }});
+  }
+  return detail::write_model(to, std::move(m), max_shard);
 }
 
 } // namespace mc

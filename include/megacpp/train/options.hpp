@@ -28,17 +28,26 @@ using text_flag = flag<std::string>;
 using switch_flag = flag<bool>;
 
 struct model_flags {
-  BOOST_HANA_DEFINE_STRUCT(model_flags, (text_flag, load), (whole_flag, seed));
+  BOOST_HANA_DEFINE_STRUCT(model_flags, (text_flag, load), (whole_flag, seed), (text_flag, dtype),
+                           (text_flag, max_shard_size));
   model_flags() {
     load.is("",
-            "folder of a saved model (config.json, model.safetensors) to start from; eval and "
-            "generate need one")
-        .of(command::train | command::eval | command::generate);
+            "folder of a saved model (config.json, model.safetensors or several files and their "
+            "index) to start from; eval, generate and export need one")
+        .of(command::train | command::eval | command::generate | command::convert);
     seed.is(1234,
             "of initial weights, the order of the data, dropout, and sampling: the same seed "
             "gives the same bits, whatever --threads is")
         .within(0, std::numeric_limits<std::int64_t>::max())
         .of(command::train | command::generate);
+    dtype.is("stored", "type of the exported weights; stored: of each tensor as it is")
+        .one_of("stored|fp32|bf16|fp64")
+        .of(command::convert);
+    max_shard_size
+        .is("5GB",
+            "bytes of tensors in one file of a model, above which it is cut into several with an "
+            "index: a number with KB, MB, GB, TB or KiB, MiB, GiB, TiB")
+        .of(command::train | command::convert);
   }
 };
 
@@ -82,9 +91,9 @@ struct training_flags {
         .shown_as("the micro-batch")
         .of(command::train);
     save.is("",
-            "folder for the trained model; written at the end, or when a signal ends the run, all "
+            "folder for the model; written at the end, or when a signal ends the run, all "
             "at once or not at all")
-        .of(command::train);
+        .of(command::train | command::convert);
     save_interval.is(0, "steps between saves on the way; 0: only at the end")
         .at_least(0)
         .of(command::train);

@@ -5,6 +5,7 @@
 #include <megacpp/observe/metrics.hpp>
 #include <megacpp/observe/progress.hpp>
 #include <megacpp/train/evaluate.hpp>
+#include <megacpp/train/export.hpp>
 #include <megacpp/train/history.hpp>
 #include <megacpp/train/profile.hpp>
 #include <megacpp/train/settings.hpp>
@@ -22,6 +23,7 @@ public:
       : p_(p),
         o_(o),
         set_(settings_of(p, o)),
+        max_shard_(shard_limit_of(o)),
         device_(device),
         text_(open_text()),
         windows_(*text_.source, text_.parts.train, p.numbers.batch.sequence, set_.numbers.seed),
@@ -189,7 +191,7 @@ private:
   void save() {
     std::vector<std::pair<std::string, std::string>> extra;
     if (text_.characters) extra.emplace_back(characters_name, characters_text(*text_.characters));
-    save_model_folder(o_.training.save(), p_, session_->weights(), extra);
+    save_model_folder(o_.training.save(), p_, session_->weights(), extra, max_shard_);
     saved_at_ = done_;
     progress_.note(fmt::format("step {}/{} | saved to {}", done_, set_.steps, o_.training.save()));
   }
@@ -263,6 +265,7 @@ private:
   const program_view& p_;
   const options& o_;
   training_settings set_;
+  std::uint64_t max_shard_; ///< bytes
   cpu& device_;
   text_data text_;
   training_windows windows_;

@@ -1,0 +1,115 @@
+#!/usr/bin/env bash
+# Compiles the model of a Hugging Face config.json (GPT-2, Qwen3) into a program.
+#
+#   examples/build_preset.sh CONFIG.json OUT [KEY=VALUE...] [--no-install] [--build DIR]
+#
+#   OUT            the program; an earlier one is replaced when the new one is complete
+#   tp=N pp=N cp=N ep=N etp=N   ranks of each kind, by default 1 (data parallelism is what is left
+#                  of the ranks at start); a program of several ranks says so when started on one
+#   sp=1           the residual stream is sharded along the sequence (needs tp > 1); 0 is the default
+#   micro-batch=N  sequences at once, by default 4
+#   sequence=N     tokens in a sequence, by default 1024
+#   precision=P    fp32, bf16_mixed or fp64, by default bf16_mixed
+#   recompute=R    none, selective or full, by default none
+#   device=D       cpu
+#   --no-install   install nothing; whatever is missing is named
+#   --build DIR    build folder, by default one for each OUT under build/
+#
+# docs/hugging-face.md says what is read from CONFIG.json and what is refused.
+set -euo pipefail
+export LC_ALL=C
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+usage() { sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"; }
+fail() {
+  echo "build_preset: $1" >&2
+  exit "${2:-1}"
+}
+
+config='' out='' build='' install=yes arguments=() seen=' '
+# preset CMAKE-KEY PATTERN WHAT: checks $value and hands it on.
+preset() {
+  [[ $value =~ ^($2)$ ]] || fail "$key must be $3, not '$value'" 2
+  arguments+=("$1" "$value")
+}
+number='[1-9][0-9]{0,8}' positive='a positive integer below 1000000000'
+while [ $# -gt 0 ]; do
+  case $1 in
+  --no-install) install=no ;;
+  --build)
+    [ $# -ge 2 ] || fail "--build needs a folder" 2
+    build=$2
+    shift
+    ;;
+  -h | --help) usage && exit 0 ;;
+  -*) fail "unknown flag $1; --help shows what there is" 2 ;;
+  *=*)
+    key=${1%%=*} value=${1#*=}
+    [[ $seen != *" $key "* ]] || fail "$key is given twice" 2
+    seen+="$key "
+    case $key in
+    tp | pp | cp | ep | etp) preset "${key^^}" "$number" "$positive" ;;
+    micro-batch) preset MICRO_BATCH "$number" "$positive" ;;
+    sequence) preset SEQUENCE "$number" "$positive" ;;
+    precision) preset PRECISION 'fp32|bf16_mixed|fp64' 'fp32, bf16_mixed or fp64' ;;
+    recompute) preset RECOMPUTE 'none|selective|full' 'none, selective or full' ;;
+    device) preset DEVICE 'cpu' 'cpu' ;;
+    sp)
+      [[ $value =~ ^[01]$ ]] || fail "sp must be 0 or 1, not '$value'" 2
+      [ "$value" = 0 ] || arguments+=(SEQUENCE_PARALLEL)
+      ;;
+    dp) fail 'dp is not compiled in: it is the number of ranks at start over tp x pp x cp' 2 ;;
+    *) fail "unknown key $key; --help shows what there is" 2 ;;
+    esac
+    ;;
+  *)
+    if [ -z "$config" ]; then config=$1
+    elif [ -z "$out" ]; then out=$1
+    else fail "unknown argument $1; --help shows what there is" 2; fi
+    ;;
+  esac
+  shift
+done
+[ -n "$out" ] || fail "give CONFIG.json and OUT; --help shows more" 2
+[ -f "$config" ] && [ -r "$config" ] || fail "$config is not a readable file" 5
+[ ! -d "$out" ] || fail "$out is a folder; give the name of the program" 6
+config=$(realpath -- "$config")
+folder=$(cd -- "$(dirname -- "$out")" 2>/dev/null && pwd) ||
+  fail "there is no folder $(dirname -- "$out") to put the program into" 6
+[ -w "$folder" ] || fail "the folder $folder cannot be written" 6
+out=$folder/$(basename -- "$out")
+
+. "$root/cmake/apt_install.sh"
+apt_install "${build_packages[@]}" || exit 2
+command -v cmake >/dev/null || fail 'cmake is missing; install it, or leave out --no-install' 2
+
+# The run is named after the program; the suffix keeps it apart from words of C++ and of CMake.
+name=$(basename -- "$out" | tr -c 'A-Za-z0-9\n' _)_run
+[[ $name != [0-9]* ]] || name=run_$name
+build=${build:-$root/build/presets/$name-$(cksum <<<"$out" | cut -d ' ' -f 1)}
+mkdir -p -- "$build"
+build=$(cd -- "$build" && pwd)
+cat >"$build/CMakeLists.txt" <<END
+# Written by examples/build_preset.sh.
+cmake_minimum_required(VERSION 3.24)
+project(preset LANGUAGES CXX)
+if(NOT CMAKE_BUILD_TYPE)
+  set(CMAKE_BUILD_TYPE Release)
+endif()
+add_subdirectory([==[$root]==] megacpp)
+megacpp_add_preset($name HF_CONFIG [==[$config]==] ${arguments[*]-})
+END
+generator=()
+if command -v ninja >/dev/null && [ ! -f "$build/tree/CMakeCache.txt" ]; then generator=(-G Ninja); fi
+cmake -S "$build" -B "$build/tree" "${generator[@]}" >"$build/configure.log" 2>&1 ||
+  { cat "$build/configure.log" >&2 && fail 'CMake could not configure; its message is above' 2; }
+# The sentence about a configuration that cannot be honoured goes without the build's log around it.
+if ! cmake --build "$build/tree" --target "$name" -j 2 >"$build/build.log" 2>&1; then
+  if grep '^megacpp_hf_preset: ' "$build/build.log" >&2; then exit 5; fi
+  cat "$build/build.log" >&2
+  fail 'the program did not compile; the message is above'
+fi
+trap 'rm -f -- "$out.new-$$"' EXIT
+cp -- "$build/tree/$name" "$out.new-$$" && mv -f -- "$out.new-$$" "$out" ||
+  fail "cannot write $out" 6
+echo "$out: $(($(stat -c %s -- "$out") / 1024)) KiB"
