@@ -190,6 +190,7 @@ inline void run_command(const program_source& source, std::string_view program, 
     return;
   }
   check_compiled(list, p);
+  if (r.what->which == command::convert) return run_export(p, o);
   cpu device(product_type_of(o.machine.product_type()), static_cast<int>(o.machine.threads()));
   switch (r.what->which) {
   case command::train: {
@@ -201,7 +202,6 @@ inline void run_command(const program_source& source, std::string_view program, 
   }
   case command::eval: run_evaluation(p, o, device); break;
   case command::generate: run_generation(p, o, device); break;
-  case command::convert: run_export(p, o); break;
   default: {
     const part_passes passes = source.passes();
     print(o.report.json() ? describe_json(p, passes, device) : describe_text(p, passes, device));

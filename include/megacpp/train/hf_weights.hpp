@@ -81,32 +81,31 @@ private:
       return;
     }
     const shard_map index = read_shard_index(read_json(folder.open(hf_index_name)));
-    for (const std::string& name : files_of(index)) {
-      files_.emplace_back(folder.open(name));
-      check_listed(index, name);
-    }
+    std::map<std::string, const safetensors_file*> opened;
+    for (const std::string& name : files_of(index))
+      opened[name] = &files_.emplace_back(folder.open(name));
+    check_listed(index, opened);
   }
 
-  /// The file has what the index says and nothing else.
-  void check_listed(const shard_map& index, const std::string& name) const {
-    const safetensors_view& tensors = files_.back().tensors();
-    std::size_t listed = 0;
-    for (const auto& [tensor, file] : index) {
-      if (file != name) continue;
-      ++listed;
-      if (!tensors.find(tensor))
+  /// Every file has what the index says and nothing else.
+  void check_listed(const shard_map& index,
+                    const std::map<std::string, const safetensors_file*>& opened) const {
+    for (const auto& [tensor, name] : index)
+      if (!opened.at(name)->tensors().find(tensor))
         throw error(exit_code::model,
                     fmt::format("{}/{} lists tensor \"{}\" in {}, which does not have it; one of "
                                 "them is of another model or incomplete",
                                 folder_, hf_index_name, printable(tensor), name));
-    }
-    if (listed == tensors.size()) return;
-    for (std::size_t i = 0; i < tensors.size(); ++i)
-      if (const auto at = index.find(tensors[i].name); at == index.end() || at->second != name)
-        throw about(files_.back(), tensors[i].name,
-                    fmt::format("is not listed for this file by {}; one of them is of another "
-                                "model or a leftover",
-                                hf_index_name));
+    for (const auto& [name, file] : opened)
+      for (std::size_t i = 0; i < (*file)->size(); ++i) {
+        const std::string_view tensor = file->tensors()[i].name;
+        const auto at = index.find(tensor);
+        if (at == index.end() || at->second != name)
+          throw about(*file, tensor,
+                      fmt::format("is not listed for this file by {}; one of them is of another "
+                                  "model or a leftover",
+                                  hf_index_name));
+      }
   }
 
   static error about(const safetensors_file& file, std::string_view name, std::string_view what) {

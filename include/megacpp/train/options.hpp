@@ -202,13 +202,17 @@ struct report_flags {
 struct machine_flags {
   BOOST_HANA_DEFINE_STRUCT(machine_flags, (whole_flag, threads), (text_flag, product_type));
   machine_flags() {
+    const command computing =
+        command::train | command::eval | command::generate | command::describe;
     threads.is(0, "threads to compute with; 0: all cores. Results do not depend on it")
-        .within(0, 4096);
+        .within(0, 4096)
+        .of(computing);
     product_type
         .is("auto",
             "how bf16 matrices are multiplied: by bf16 instructions, widened to fp32 "
             "first, or the faster of the two, measured at start")
-        .one_of("auto|bf16|widened");
+        .one_of("auto|bf16|widened")
+        .of(computing);
   }
 };
 

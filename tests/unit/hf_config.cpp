@@ -1,0 +1,376 @@
+// config.json as a model: what is supported becomes the model that transformers would make of it,
+// with its number of parameters, and trains; what is not is refused with the field's name.
+#define BOOST_TEST_MODULE hf_config
+#include <boost/test/unit_test.hpp>
+
+#include <megacpp/preset/models.hpp>
+#include <megacpp/run/interpreter.hpp>
+#include <megacpp/run/session.hpp>
+#include <megacpp/train/hf_models.hpp>
+
+#include <cmath>
+#include <functional>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <scratch.hpp>
+
+namespace {
+
+using mc::exit_code;
+using mc::hf_use;
+using nlohmann::json;
+
+mc::hf_model read(const std::string& text, hf_use use = hf_use::program) {
+  return mc::read_hf_model({mc::parse_json(text, "config.json"), "config.json", exit_code::model},
+                           use);
+}
+
+/// As transformers 4 and 5 write it.
+json gpt2() {
+  return {{"model_type", "gpt2"},
+          {"architectures", {"GPT2LMHeadModel"}},
+          {"n_layer", 2},
+          {"n_embd", 12},
+          {"n_head", 2},
+          {"n_inner", nullptr},
+          {"n_positions", 16},
+          {"vocab_size", 31},
+          {"attn_pdrop", 0.0},
+          {"embd_pdrop", 0.0},
+          {"resid_pdrop", 0.0},
+          {"layer_norm_epsilon", 1e-5},
+          {"activation_function", "gelu_new"},
+          {"summary_type", "cls_index"},
+          {"summary_first_dropout", 0.1},
+          {"transformers_version", "5.23.0"},
+          {"bos_token_id", 50256}};
+}
+/// As transformers 4 writes it.
+json qwen3() {
+  return {{"model_type", "qwen3"},
+          {"architectures", {"Qwen3ForCausalLM"}},
+          {"num_hidden_layers", 2},
+          {"hidden_size", 12},
+          {"num_attention_heads", 4},
+          {"num_key_value_heads", 2},
+          {"head_dim", 4},
+          {"intermediate_size", 20},
+          {"vocab_size", 31},
+          {"max_position_embeddings", 16},
+          {"rms_norm_eps", 1e-6},
+          {"rope_theta", 1000000.0},
+          {"rope_scaling", nullptr},
+          {"hidden_act", "silu"},
+          {"attention_bias", false},
+          {"attention_dropout", 0.0},
+          {"initializer_range", 0.02},
+          {"use_sliding_window", false},
+          {"sliding_window", nullptr},
+          {"max_window_layers", 2},
+          {"tie_word_embeddings", true},
+          {"torch_dtype", "bfloat16"},
+          {"transformers_version", "4.51.0"}};
+}
+/// As transformers 5 writes the same.
+json qwen3_five() {
+  json c = qwen3();
+  for (const char* old : {"rope_theta", "rope_scaling", "torch_dtype", "max_window_layers"})
+    c.erase(old);
+  c["rope_parameters"] = {{"rope_theta", 1000000.0}, {"rope_type", "default"}};
+  c["dtype"] = "bfloat16";
+  c["layer_types"] = {"full_attention", "full_attention"};
+  return c;
+}
+
+/// A configuration with some fields set, erased where the value is the text "erased".
+json with(json c, const json& changes) {
+  for (const auto& [name, value] : changes.items())
+    if (value == "erased") c.erase(name);
+    else c[name] = value;
+  return c;
+}
+
+/// Parameters of transformers' models, from the shapes of their weights.
+std::int64_t counted(const json& c) {
+  const auto n = [&](const char* name) { return c.at(name).get<std::int64_t>(); };
+  if (c.at("model_type") == "gpt2") {
+    const std::int64_t H = n("n_embd"), V = n("vocab_size"),
+                       F = c.value("n_inner", json()).is_null() ? 4 * H : n("n_inner");
+    const std::int64_t block = 2 * 2 * H + H * 3 * H + 3 * H + H * H + H + 2 * H * F + F + H;
+    return V * H + n("n_positions") * H + n("n_layer") * block + 2 * H +
+           (c.value("tie_word_embeddings", true) ? 0 : V * H);
+  }
+  const std::int64_t H = n("hidden_size"), V = n("vocab_size"), A = n("num_attention_heads"),
+                     K = n("num_key_value_heads"), D = c.value("head_dim", 128),
+                     F = n("intermediate_size");
+  const std::int64_t block = 2 * H + 2 * H * A * D + 2 * H * K * D + 2 * D + 3 * H * F;
+  return V * H + n("num_hidden_layers") * block + H +
+         (c.value("tie_word_embeddings", false) ? 0 : V * H);
+}
+
+/// One step of the interpreted program on random tokens, in double.
+template <class Model> void check_it_trains(const Model& m) {
+  constexpr int batch = 2, sequence = 16;
+  mc::setup s;
+  s.batch = {batch, sequence}, s.type = mc::dtype::f64;
+  const mc::interpreted_program<Model> program(m, s, "read");
+  mc::cpu device(mc::product_type::automatic, 1);
+  mc::session run(program.view(), device, mc::purpose::training);
+  run.weights().initialise(5);
+  std::mt19937 random(7);
+  std::vector<std::int32_t> tokens(batch * sequence), labels(tokens.size());
+  for (auto& t : tokens)
+    t = static_cast<std::int32_t>(random() % static_cast<unsigned>(m.vocabulary));
+  for (auto& t : labels)
+    t = static_cast<std::int32_t>(random() % static_cast<unsigned>(m.vocabulary));
+  mc::batch_view data;
+  data.tokens = tokens.data(), data.labels = labels.data();
+  run.numbers().learning_rate = 1e-2;
+  std::vector<double> losses;
+  for (int step = 0; step < 3; ++step) {
+    run.begin_step();
+    const mc::loss_sum sum = run.train(data);
+    losses.push_back(sum.mean());
+    run.finish_step(sum.count);
+  }
+  // Small weights guess evenly at first; and steps on one batch make it likelier.
+  BOOST_TEST(std::abs(losses[0] - std::log(m.vocabulary)) < 0.05, losses[0]);
+  BOOST_TEST(losses[2] < losses[0]);
+}
+
+const std::vector<std::pair<const char*, json>>& supported() {
+  static const std::vector<std::pair<const char*, json>> all{
+      {"GPT-2", gpt2()},
+      {"GPT-2, an odd number of heads of odd width", with(gpt2(), {{"n_embd", 15}, {"n_head", 3}})},
+      {"GPT-2, one head, an odd ffn", with(gpt2(), {{"n_head", 1}, {"n_inner", 17}})},
+      {"GPT-2, not tied", with(gpt2(), {{"tie_word_embeddings", false}})},
+      {"GPT-2, dropout", with(gpt2(), {{"embd_pdrop", 0.1}, {"resid_pdrop", 0.1}})},
+      {"GPT-2, as first released",
+       {{"model_type", "gpt2"},
+        {"n_layer", 3},
+        {"n_embd", 8},
+        {"n_head", 4},
+        {"n_positions", 16},
+        {"n_ctx", 16},
+        {"vocab_size", 29},
+        {"attn_pdrop", 0},
+        {"embd_pdrop", 0},
+        {"resid_pdrop", 0},
+        {"initializer_range", 0.01},
+        {"activation_function", "gelu_pytorch_tanh"},
+        {"task_specific_params", {{"text-generation", {{"max_length", 50}}}}}}},
+      {"Qwen3, transformers 4", qwen3()},
+      {"Qwen3, transformers 5", qwen3_five()},
+      {"Qwen3, not tied", with(qwen3(), {{"tie_word_embeddings", false}})},
+      {"Qwen3, tied by neither version's default",
+       with(qwen3_five(), {{"tie_word_embeddings", "erased"}})},
+      {"Qwen3, one key and value head", with(qwen3_five(), {{"num_key_value_heads", 1}})},
+      {"Qwen3, an odd number of heads, head_dim unlike H/A",
+       with(qwen3(), {{"num_attention_heads", 3}, {"num_key_value_heads", 3}, {"head_dim", 10}})},
+      {"Qwen3, head_dim of the default", with(qwen3(), {{"head_dim", "erased"}})},
+      {"Qwen3, a sliding window in every layer, transformers 4",
+       with(qwen3(),
+            {{"use_sliding_window", true}, {"sliding_window", 5}, {"max_window_layers", 0}})},
+      {"Qwen3, a sliding window in every layer, transformers 5",
+       with(qwen3_five(), {{"use_sliding_window", true},
+                           {"sliding_window", 5},
+                           {"layer_types", {"sliding_attention", "sliding_attention"}}})},
+      {"Qwen3, a window that no layer uses",
+       with(qwen3(),
+            {{"use_sliding_window", true}, {"sliding_window", 5}, {"max_window_layers", 2}})},
+  };
+  return all;
+}
+
+BOOST_AUTO_TEST_CASE(supported_configurations_train_and_have_their_parameters) {
+  BOOST_TEST(supported().size() >= 12u);
+  for (const auto& [name, config] : supported()) BOOST_TEST_CONTEXT(name)
+  std::visit(
+      [&config = config](const auto& m) {
+        mc::setup s;
+        s.batch = {2, 16};
+        const mc::interpreted_program<std::decay_t<decltype(m)>> p(m, s, "read");
+        BOOST_TEST(p.view().parameters == counted(config));
+        check_it_trains(m);
+      },
+      read(config.dump()));
+}
+
+BOOST_AUTO_TEST_CASE(numbers_reach_their_members) {
+  const auto model = std::get<mc::qwen3>(
+      read(with(qwen3_five(), {{"use_sliding_window", true},
+                               {"sliding_window", 5},
+                               {"initializer_range", 0.03},
+                               {"rms_norm_eps", 1e-5},
+                               {"layer_types", {"sliding_attention", "sliding_attention"}}})
+               .dump()));
+  BOOST_TEST(model.rope_theta == 1e6);
+  BOOST_TEST(model.window == 5);
+  BOOST_TEST(model.std == 0.03);
+  BOOST_TEST(model.eps == 1e-5);
+  BOOST_TEST(
+      std::get<mc::qwen3>(read(with(qwen3(), {{"rope_theta", "erased"}}).dump())).rope_theta ==
+      1e4);
+  BOOST_TEST(std::get<mc::qwen3>(
+                 read(with(qwen3(), {{"use_sliding_window", true}, {"sliding_window", 5}}).dump()))
+                 .window == 0);
+  const auto gpt = std::get<mc::gpt>(
+      read(with(gpt2(), {{"embd_pdrop", 0.2}, {"resid_pdrop", 0.2}, {"layer_norm_epsilon", 1e-4}})
+               .dump()));
+  BOOST_TEST(gpt.dropout == 0.2);
+  BOOST_TEST(gpt.eps == 1e-4);
+  BOOST_TEST(gpt.bias);
+}
+
+// Qwen3-0.6B as published is mc::preset::qwen3_0_6b.
+BOOST_AUTO_TEST_CASE(a_published_configuration_is_the_preset) {
+  const mc::hf_model read_one = read(R"({
+    "architectures": ["Qwen3ForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
+    "bos_token_id": 151643, "eos_token_id": 151645, "head_dim": 128, "hidden_act": "silu",
+    "hidden_size": 1024, "initializer_range": 0.02, "intermediate_size": 3072,
+    "max_position_embeddings": 40960, "max_window_layers": 28, "model_type": "qwen3",
+    "num_attention_heads": 16, "num_hidden_layers": 28, "num_key_value_heads": 8,
+    "rms_norm_eps": 1e-06, "rope_scaling": null, "rope_theta": 1000000, "sliding_window": null,
+    "tie_word_embeddings": true, "torch_dtype": "bfloat16", "transformers_version": "4.51.0",
+    "use_cache": true, "use_sliding_window": false, "vocab_size": 151936})");
+  const auto preset = mc::numbers_of(mc::preset::qwen3_0_6b), ours = mc::numbers_of(read_one);
+  BOOST_REQUIRE(preset.size() == ours.size());
+  for (std::size_t i = 0; i < preset.size(); ++i)
+    BOOST_TEST(preset[i].value == ours[i].value, preset[i].name);
+}
+
+BOOST_AUTO_TEST_CASE(a_model_is_written_as_cpp) {
+  const std::string text = mc::hf_model_text(
+      read(with(qwen3(), {{"rms_norm_eps", 1e-7}, {"rope_theta", 1234567.5}}).dump()), "tiny");
+  BOOST_TEST(text.starts_with("inline constexpr qwen3 tiny{\n    .layers = 2,"));
+  for (const char* member : {".tied = true,", ".eps = 1e-07,", ".rope_theta = 1234567.5,",
+                             ".window = 0};", ".head_dim = 4,"})
+    BOOST_TEST(text.find(member) != std::string::npos, member);
+}
+
+/// One field changed, and a part of the sentence.
+struct wrong {
+  json base, change;
+  const char* says;
+};
+
+const std::vector<wrong>& refused() {
+  const double huge = 1e30;
+  static const std::vector<wrong> all{
+      // What megacpp computes otherwise.
+      {qwen3(), {{"hidden_act", "gelu"}}, "\"hidden_act\" is \"gelu\", but"},
+      {qwen3(), {{"attention_bias", true}}, "\"attention_bias\" is true"},
+      {qwen3(), {{"attention_dropout", 0.1}}, "\"attention_dropout\" is 0.1"},
+      {qwen3(),
+       {{"rope_scaling", {{"rope_type", "yarn"}, {"factor", 4.0}}}},
+       "rope_scaling.rope_type"},
+      {qwen3(), {{"rope_scaling", {{"type", "linear"}, {"factor", 4.0}}}}, "rope_scaling.type"},
+      {qwen3(),
+       {{"rope_scaling", {{"rope_type", "default"}, {"factor", 4.0}}}},
+       "\"rope_scaling.factor\" is set"},
+      {qwen3_five(),
+       {{"rope_parameters", {{"rope_theta", 1e6}, {"rope_type", "llama3"}}}},
+       "\"rope_parameters.rope_type\" is \"llama3\""},
+      {qwen3_five(),
+       {{"rope_parameters", {{"rope_theta", 1e6}, {"partial_rotary_factor", 0.5}}}},
+       "\"rope_parameters.partial_rotary_factor\" is set"},
+      {qwen3(),
+       {{"use_sliding_window", true}, {"sliding_window", 8}, {"max_window_layers", 1}},
+       "\"max_window_layers\" lets 1 of 2 layers"},
+      {qwen3_five(),
+       {{"layer_types", {"full_attention", "linear_attention"}}},
+       "\"layer_types\" has \"linear_attention\""},
+      {qwen3_five(),
+       {{"quantization_config", {{"quant_method", "fp8"}}}},
+       "\"quantization_config\""},
+      {gpt2(), {{"activation_function", "relu"}}, "\"activation_function\" is \"relu\""},
+      {gpt2(), {{"scale_attn_weights", false}}, "\"scale_attn_weights\" is false"},
+      {gpt2(), {{"scale_attn_by_inverse_layer_idx", true}}, "\"scale_attn_by_inverse_layer_idx\""},
+      {gpt2(), {{"add_cross_attention", true}}, "\"add_cross_attention\" is true"},
+      {gpt2(), {{"attn_pdrop", 0.1}}, "\"attn_pdrop\" is 0.1"},
+      {gpt2(), {{"attn_pdrop", "erased"}}, "\"attn_pdrop\" is missing, which means 0.1"},
+      {gpt2(), {{"pruned_heads", {{"0", {1}}}}}, "\"pruned_heads\""},
+      {gpt2(), {{"model_type", "llama"}}, "\"model_type\" is \"llama\", but megacpp has"},
+      {gpt2(), {{"architectures", {"GPT2DoubleHeadsModel"}}}, "\"architectures\" is [GPT2Double"},
+      // Fields that are not known.
+      {gpt2(), {{"hidden_size", 12}}, "\"hidden_size\" is not one that megacpp knows"},
+      {qwen3(), {{"attention_sinks", 4}}, "\"attention_sinks\" is not one that megacpp knows"},
+      {qwen3(), {{"num_experts", 8}}, "\"num_experts\" is not one that megacpp knows"},
+      {qwen3(), {{"auto_map", {{"AutoModelForCausalLM", "modeling.Mine"}}}}, "\"auto_map\""},
+      // Contradictions.
+      {gpt2(), {{"n_head", 5}}, "\"n_embd\" is 12 and \"n_head\" is 5"},
+      {gpt2(), {{"n_ctx", 17}}, "\"n_ctx\" is 17 and \"n_positions\" is 16"},
+      {gpt2(), {{"embd_pdrop", 0.1}}, "\"embd_pdrop\" is 0.1 and \"resid_pdrop\" is 0"},
+      {qwen3(), {{"num_key_value_heads", 3}}, "\"num_key_value_heads\" is 3, but"},
+      {qwen3(), {{"head_dim", 5}}, "\"head_dim\" is 5, but RoPE"},
+      {qwen3(),
+       {{"dtype", "float32"}},
+       "\"dtype\" is \"float32\" and \"torch_dtype\" is \"bfloat16\""},
+      {qwen3_five(),
+       {{"rope_theta", 5e6}},
+       "\"rope_parameters.rope_theta\" is 1000000 and \"rope_theta\" is 5000000"},
+      {qwen3_five(), {{"layer_types", {"full_attention"}}}, "\"layer_types\" has 1 entries"},
+      {qwen3_five(),
+       {{"layer_types", {"sliding_attention", "sliding_attention"}}},
+       "but \"use_sliding_window\" is not true"},
+      // Numbers that are none, or beyond what a program can have.
+      {gpt2(), {{"n_layer", "2"}}, "\"n_layer\" is the string \"2\", but a whole number"},
+      {gpt2(), {{"n_layer", 2.0}}, "\"n_layer\" is the number 2.0, but a whole number"},
+      {gpt2(), {{"n_layer", 0}}, "\"n_layer\" is 0, but must be from 1"},
+      {gpt2(), {{"n_layer", -2}}, "\"n_layer\" is -2, but must be from 1"},
+      {gpt2(), {{"n_layer", 1 << 20}}, "\"n_layer\" is 1048576, but must be from 1 to 2048"},
+      {gpt2(),
+       {{"vocab_size", 1LL << 40}},
+       "\"vocab_size\" is 1099511627776, which is out of range"},
+      {gpt2(), {{"n_embd", huge}}, "\"n_embd\" is the number 1e+30"},
+      {gpt2(), {{"n_embd", true}}, "\"n_embd\" is the value true"},
+      {gpt2(), {{"vocab_size", "erased"}}, "has no field \"vocab_size\""},
+      {gpt2(), {{"layer_norm_epsilon", -1e-5}}, "\"layer_norm_epsilon\" is -1e-05"},
+      {gpt2(), {{"tie_word_embeddings", 1}}, "\"tie_word_embeddings\" is the number 1"},
+      {qwen3(), {{"rope_theta", 0}}, "\"rope_theta\" is 0, but must be from 1"},
+      {qwen3(), {{"rope_theta", {1}}}, "\"rope_theta\" is a list, but a number"},
+      {qwen3(),
+       {{"rope_scaling", "default"}},
+       "\"rope_scaling\" is the string \"default\", but an object"},
+      {qwen3(),
+       {{"num_attention_heads", 1 << 15}, {"num_key_value_heads", 1}, {"head_dim", 1 << 14}},
+       "their product must be at most"},
+      {qwen3(), {{"hidden_act", 3}}, "\"hidden_act\" is the number 3, but a string"},
+      {qwen3_five(), {{"layer_types", {1, 2}}}, "\"layer_types[0]\" is the number 1"},
+  };
+  return all;
+}
+
+BOOST_AUTO_TEST_CASE(what_cannot_be_honoured_is_refused_by_name) {
+  BOOST_TEST(refused().size() >= 12u);
+  for (const wrong& w : refused())
+    CHECK_REFUSED(read(with(w.base, w.change).dump()), exit_code::model, w.says);
+}
+
+BOOST_AUTO_TEST_CASE(malformed_configurations_are_refused) {
+  const std::string whole = gpt2().dump();
+  for (std::size_t n = 0; n < whole.size(); ++n)
+    BOOST_TEST(test::refusal_of([&] { read(whole.substr(0, n)); }).has_value());
+  CHECK_REFUSED(read("{\"n_layer\":2," + whole.substr(1)), exit_code::model,
+                "\"n_layer\" appears twice");
+  const std::string deep = std::string(100, '[') + std::string(100, ']');
+  CHECK_REFUSED(read("{\"id2label\":" + deep + "," + whole.substr(1)), exit_code::model,
+                "nested deeper");
+  CHECK_REFUSED(read("{}"), exit_code::model, "has no field \"model_type\"");
+}
+
+// How a model was trained is no matter to its weights.
+BOOST_AUTO_TEST_CASE(weights_are_read_whatever_the_dropout_was) {
+  for (const json& c : {with(gpt2(), {{"attn_pdrop", 0.1}, {"embd_pdrop", 0.3}}),
+                        with(qwen3(), {{"attention_dropout", 0.1}})}) {
+    read(c.dump(), hf_use::weights);
+    BOOST_TEST(test::refusal_of([&] { read(c.dump()); }).has_value());
+  }
+  CHECK_REFUSED(read(with(qwen3(), {{"hidden_act", "gelu"}}).dump(), hf_use::weights),
+                exit_code::model, "hidden_act");
+}
+
+} // namespace
