@@ -77,10 +77,10 @@ class Case(unittest.TestCase):
 class Help(Case):
     def test_help_and_version(self):
         text = run("--help").stdout.decode()
-        for command in ("train", "eval", "generate", "describe"):
+        for command in ("train", "eval", "generate", "export", "describe"):
             self.assertIn(f"\n  {command} ", text)
             own = run(command, "--help").stdout.decode()
-            self.assertIn("--threads N", own)
+            self.assertEqual("--threads N" in own, command != "export")
             self.assertIn("--config FILE.json", own)
         self.assertIn("[default: 0.001]", run("train", "--help").stdout.decode())
         self.assertIn("[compiled in: 128]", run("train", "--help").stdout.decode())
@@ -88,7 +88,7 @@ class Help(Case):
                          r"^tiny_gpt \(megacpp \d+\.\d+\.\d+, commit \w+\)\n$")
 
     def test_usage(self):
-        self.refused(USAGE, says="train, eval, generate or describe")
+        self.refused(USAGE, says="train, eval, generate, export or describe")
         self.refused(USAGE, "trian", says='"trian"')
         self.refused(USAGE, "train", "eval", says="two commands")
         self.refused(USAGE, "train", "extra", says='"extra"')
@@ -423,6 +423,104 @@ class Models(Case):
         # A learning rate of zero changes nothing.
         weights = "model.safetensors"
         self.assertEqual(contents(first)[weights], contents(second)[weights])
+
+
+class Export(Case):
+    """Formats are read with Python's own means: the header is JSON behind its length."""
+
+    @staticmethod
+    def tensors(folder):
+        """Name: (dtype, shape, bytes) over all files; and of each file its data's size."""
+        all_of_them, sizes = {}, {}
+        for path in Path(folder).glob("*.safetensors"):
+            data = path.read_bytes()
+            length = int.from_bytes(data[:8], "little")
+            header = json.loads(data[8:8 + length])
+            for name, t in header.items():
+                if name != "__metadata__":
+                    begin, end = (8 + length + at for at in t["data_offsets"])
+                    assert name not in all_of_them
+                    all_of_them[name] = (t["dtype"], t["shape"], data[begin:end])
+            sizes[path.name] = len(data) - 8 - length
+        return all_of_them, sizes
+
+    def exported(self, model, *flags):
+        to = self.folder / "exported"
+        out = run("export", "--load", model, "--save", to, *flags).stdout.decode()
+        self.assertEqual(out.count("\n"), 1)
+        return to, out
+
+    def test_several_files(self):
+        model = self.saved()
+        before, _ = self.tensors(model)
+        to, out = self.exported(model, "--max-shard-size", "20KB")
+        after, sizes = self.tensors(to)
+        self.assertEqual(after, before)
+        self.assertGreater(len(sizes), 3)
+        self.assertIn(f"{len(before)} tensors", out)
+        self.assertIn(f"{len(sizes)} files", out)
+        index = json.loads((to / "model.safetensors.index.json").read_text())
+        self.assertEqual(index["metadata"]["total_size"], sum(sizes.values()))
+        self.assertEqual(set(index["weight_map"]), set(before))
+        self.assertEqual(set(index["weight_map"].values()), set(sizes))
+        self.assertEqual(sorted(sizes), [f"model-{i + 1:05}-of-{len(sizes):05}.safetensors"
+                                         for i in range(len(sizes))])
+        # All commands read it, and train writes it.
+        evaluated = [run("eval", "--load", m, "--data-path", self.text).stdout for m in (model, to)]
+        self.assertEqual(*evaluated)
+        again = self.folder / "again"
+        self.train("--load", to, "--save", again, "--lr", 0, "--max-shard-size", "20KB")
+        self.assertEqual(self.tensors(again), self.tensors(to))
+        self.assertEqual(self.tensors(self.exported(again)[0])[0], before)
+
+    def test_types(self):
+        model = self.saved()
+        before, _ = self.tensors(model)
+        to, _ = self.exported(model, "--dtype", "bf16")
+        after, _ = self.tensors(to)
+        for name, (dtype, shape, data) in after.items():
+            self.assertEqual((dtype, shape), ("BF16", before[name][1]))
+            exact = int.from_bytes(before[name][2][:4], "little")
+            rounded = (exact + 0x7fff + (exact >> 16 & 1)) >> 16
+            self.assertEqual(int.from_bytes(data[:2], "little"), rounded)
+        config = json.loads((to / "config.json").read_text())
+        self.assertEqual(config["torch_dtype"], "bfloat16")
+        run("eval", "--load", to, "--data-path", self.text)
+
+    def test_bad_input(self):
+        model = self.saved()
+        before = contents(model)
+        self.refused(USAGE, "export", "--load", model, says="--save FOLDER")
+        self.refused(USAGE, "export", "--save", self.folder / "x", says="--load FOLDER")
+        for size in ("0", "5XB", "-1GB", "99999999999TB", ""):
+            self.refused(USAGE, "export", "--load", model, "--save", self.folder / "x",
+                         f"--max-shard-size={size}", says="--max-shard-size")
+            self.refused(USAGE, "train", "--mock-data", f"--max-shard-size={size}",
+                         says="--max-shard-size")
+        self.refused(USAGE, "export", "--load", model, "--save", self.folder / "x", "--dtype=fp8",
+                     says="--dtype")
+        self.refused(USAGE, "export", "--load", model, "--threads", 1, says="unknown flag --threads")
+        self.refused(OUTPUT, "export", "--load", model, "--save", self.text, says="is not a folder")
+        to, _ = self.exported(model, "--max-shard-size", "20KB")
+        kept = contents(to)
+        config = json.loads((model / "config.json").read_text())
+        (model / "config.json").write_text(json.dumps({**config, "attention_sinks": 4}))
+        self.refused(MODEL, "export", "--load", model, "--save", to, says="attention_sinks")
+        (model / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+        self.assertEqual(contents(model), before)
+        limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (15000, 15000))  # noqa: E731
+        self.refused(OUTPUT, "export", "--load", model, "--save", to, says="File too large",
+                     preexec_fn=limit)
+        self.assertEqual(contents(to), kept)
+        (to / "model-00002-of-" f"{len(list(to.glob('*.safetensors'))):05}.safetensors").unlink()
+        self.refused(MODEL, "eval", "--load", to, "--data-path", self.text, says="has no file")
+
+    def test_links_are_not_followed(self):
+        model = self.saved()
+        weights = model / "model.safetensors"
+        weights.rename(self.folder / "blob")
+        weights.symlink_to(self.folder / "blob")
+        self.refused(MODEL, "eval", "--load", model, "--data-path", self.text, says="cp -rL")
 
 
 class Generation(Case):

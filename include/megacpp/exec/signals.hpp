@@ -19,9 +19,31 @@ extern "C" inline void note_stop_signal(int number) {
 }
 } // namespace detail
 
+/// While an object lives, writes beyond a file size limit or to a closed pipe are errors instead of
+/// signals, so that they get their sentence.
+class write_errors {
+public:
+  write_errors() {
+    struct sigaction action {};
+    action.sa_handler = SIG_IGN;
+    sigemptyset(&action.sa_mask);
+    ::sigaction(SIGXFSZ, &action, &old_size_);
+    ::sigaction(SIGPIPE, &action, &old_pipe_);
+  }
+  write_errors(const write_errors&) = delete;
+  write_errors& operator=(const write_errors&) = delete;
+  ~write_errors() {
+    ::sigaction(SIGXFSZ, &old_size_, nullptr);
+    ::sigaction(SIGPIPE, &old_pipe_, nullptr);
+  }
+
+private:
+  struct sigaction old_size_ {
+  }, old_pipe_{};
+};
+
 /// While an object lives, the first SIGINT or SIGTERM sets a flag and the second ends the process.
-/// Writes beyond a file size limit or to a closed pipe are errors instead of signals, so that they
-/// get their sentence. One at a time.
+/// One at a time.
 class stop_signals {
 public:
   stop_signals() {
@@ -32,17 +54,12 @@ public:
     sigemptyset(&action.sa_mask);
     ::sigaction(SIGINT, &action, &old_interrupt_);
     ::sigaction(SIGTERM, &action, &old_terminate_);
-    action.sa_handler = SIG_IGN;
-    ::sigaction(SIGXFSZ, &action, &old_size_);
-    ::sigaction(SIGPIPE, &action, &old_pipe_);
   }
   stop_signals(const stop_signals&) = delete;
   stop_signals& operator=(const stop_signals&) = delete;
   ~stop_signals() {
     ::sigaction(SIGINT, &old_interrupt_, nullptr);
     ::sigaction(SIGTERM, &old_terminate_, nullptr);
-    ::sigaction(SIGXFSZ, &old_size_, nullptr);
-    ::sigaction(SIGPIPE, &old_pipe_, nullptr);
   }
 
   /// True once a signal has come. Cheap enough for every step.
@@ -51,8 +68,9 @@ public:
   int number() const { return detail::stop_signal.load(std::memory_order_relaxed); }
 
 private:
+  write_errors errors_;
   struct sigaction old_interrupt_ {
-  }, old_terminate_{}, old_size_{}, old_pipe_{};
+  }, old_terminate_{};
 };
 
 } // namespace mc

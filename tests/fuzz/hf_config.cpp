@@ -1,0 +1,180 @@
+// libFuzzer: any configuration is either refused with mc::error or a model free of contradictions,
+// whose sizes fit 63 bits at 16 bytes a parameter and which reads the same again. Half of the
+// inputs are text; the others draw fields and values for a configuration that is valid, so that
+// what lies behind the first check is reached.
+//
+// clang++ -std=c++20 -O1 -g -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all -Iinclude
+//   tests/fuzz/hf_config.cpp -lfmt
+#include <megacpp/train/hf_models.hpp>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <limits>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace {
+
+using nlohmann::json;
+
+void require(bool law) {
+  if (!law) std::abort();
+}
+
+const std::vector<json>& valid() {
+  static const std::vector<json> all{
+      {{"model_type", "gpt2"},
+       {"n_layer", 2},
+       {"n_embd", 12},
+       {"n_head", 2},
+       {"n_positions", 16},
+       {"vocab_size", 31},
+       {"attn_pdrop", 0},
+       {"embd_pdrop", 0},
+       {"resid_pdrop", 0}},
+      {{"model_type", "qwen3"},
+       {"num_hidden_layers", 2},
+       {"hidden_size", 12},
+       {"num_attention_heads", 4},
+       {"num_key_value_heads", 2},
+       {"head_dim", 4},
+       {"intermediate_size", 20},
+       {"vocab_size", 31},
+       {"max_position_embeddings", 16},
+       {"rope_theta", 10000}},
+      {{"model_type", "qwen3"},
+       {"num_hidden_layers", 2},
+       {"hidden_size", 12},
+       {"num_attention_heads", 4},
+       {"num_key_value_heads", 1},
+       {"intermediate_size", 20},
+       {"vocab_size", 31},
+       {"max_position_embeddings", 16},
+       {"use_sliding_window", true},
+       {"sliding_window", 4},
+       {"layer_types", {"sliding_attention", "sliding_attention"}},
+       {"rope_parameters", {{"rope_theta", 10000}, {"rope_type", "default"}}}}};
+  return all;
+}
+
+const std::vector<json>& values() {
+  static const std::vector<json> all{nullptr,
+                                     true,
+                                     false,
+                                     0,
+                                     1,
+                                     2,
+                                     3,
+                                     16,
+                                     2048,
+                                     2049,
+                                     -1,
+                                     1 << 30,
+                                     1LL << 40,
+                                     std::numeric_limits<std::uint64_t>::max(),
+                                     0.5,
+                                     1.0,
+                                     1e-6,
+                                     1e15,
+                                     1e300,
+                                     "",
+                                     "2",
+                                     "silu",
+                                     "gelu",
+                                     "default",
+                                     "yarn",
+                                     json::array(),
+                                     json::object(),
+                                     {"full_attention", "sliding_attention"},
+                                     {"sliding_attention", "sliding_attention"},
+                                     {{"rope_theta", 5.0}},
+                                     {{"rope_type", "yarn"}},
+                                     {{"factor", 2}},
+                                     {"Qwen3ForCausalLM"},
+                                     {"GPT2LMHeadModel"}};
+  return all;
+}
+
+constexpr std::array<const char*, 36> names{"model_type",
+                                            "architectures",
+                                            "n_layer",
+                                            "n_embd",
+                                            "n_head",
+                                            "n_inner",
+                                            "n_positions",
+                                            "n_ctx",
+                                            "vocab_size",
+                                            "layer_norm_epsilon",
+                                            "activation_function",
+                                            "attn_pdrop",
+                                            "embd_pdrop",
+                                            "tie_word_embeddings",
+                                            "scale_attn_weights",
+                                            "num_hidden_layers",
+                                            "hidden_size",
+                                            "num_attention_heads",
+                                            "num_key_value_heads",
+                                            "head_dim",
+                                            "intermediate_size",
+                                            "max_position_embeddings",
+                                            "rms_norm_eps",
+                                            "rope_theta",
+                                            "rope_scaling",
+                                            "rope_parameters",
+                                            "sliding_window",
+                                            "use_sliding_window",
+                                            "max_window_layers",
+                                            "layer_types",
+                                            "hidden_act",
+                                            "initializer_range",
+                                            "torch_dtype",
+                                            "dtype",
+                                            "quantization_config",
+                                            "another"};
+
+std::string drawn(const std::uint8_t* data, std::size_t size) {
+  json c = valid()[size == 0 ? 0 : data[0] % valid().size()];
+  for (std::size_t i = 1; i + 1 < size; i += 2)
+    c[names[data[i] % names.size()]] = values()[data[i + 1] % values().size()];
+  return c.dump();
+}
+
+void check(const std::string& text) {
+  const mc::json_value config(mc::parse_json(text, "fuzz"), "fuzz", mc::exit_code::model);
+  const mc::hf_model model = mc::read_hf_model(config, mc::hf_use::program);
+  double weights = 1;
+  for (const mc::model_number& n : mc::numbers_of(model)) {
+    require(n.value >= 0 && n.value <= 1e15);
+    if (std::string_view(n.name) == "layers") weights *= n.value;
+    if (std::string_view(n.name) == "hidden") weights *= n.value;
+  }
+  std::visit(
+      [&](const auto& m) {
+        require(m.contradiction() == nullptr);
+        // Any matrix of a layer is at most ffn or heads x head_dim wide.
+        require(weights * std::max({1.0 * m.ffn, 1.0 * m.vocabulary / m.layers,
+                                    1.0 * m.positions / m.layers}) <
+                0x1p55);
+      },
+      model);
+  require(!mc::hf_model_text(model, "fuzz").empty());
+  const auto again = mc::numbers_of(mc::read_hf_model(config, mc::hf_use::weights));
+  require(mc::hf_difference(mc::hf_gpt2::fields, again, mc::numbers_of(model)).empty() &&
+          mc::hf_difference(mc::hf_qwen3::fields, again, mc::numbers_of(model)).empty());
+}
+
+} // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  const bool text = size == 0 || data[0] % 2 == 0;
+  try {
+    check(text ? std::string(reinterpret_cast<const char*>(data) + (size > 0), size - (size > 0))
+               : drawn(data + 1, size - 1));
+  } catch (const mc::error& e) {
+    require(e.code() == mc::exit_code::model && std::string_view(e.what()).size() > 10);
+  }
+  return 0;
+}
