@@ -1,0 +1,89 @@
+#!/usr/bin/env bash
+# Configurations written here become programs through examples/build_preset.sh: they have their
+# parameters and train; an edited one builds the run alone; layouts of several ranks build and say so
+# at start; what cannot be honoured is one sentence and leaves an earlier program as it is.
+#   build_preset.sh SOURCE WORK
+set -euo pipefail
+export LC_ALL=C
+
+source=$1 work=$2
+rm -rf -- "$work"
+mkdir -p "$work"
+cd "$work"
+fail() {
+  echo "FAILED: $1" >&2
+  exit 1
+}
+build() { "$source/examples/build_preset.sh" "$@" --no-install --build "$work/build"; }
+# refused CODE WORDS COMMAND...: exit code, and one line on stderr with the words.
+refused() {
+  local code=$1 words=$2 got=0
+  shift 2
+  "$@" >out 2>err || got=$?
+  [ "$got" = "$code" ] || { cat out err && fail "$*: exit code $got, not $code"; }
+  [ "$(wc -l <err)" = 1 ] && grep -q -- "$words" err || { cat err && fail "$*: not one line with '$words'"; }
+}
+# trains PROGRAM PARAMETERS: as described, and its loss falls from that of an even guess.
+trains() {
+  "./$1" describe >described
+  grep -Eq "^ *parameters +$2\$" described || { grep parameters described && fail "$1 has not $2 parameters"; }
+  "./$1" train --data-path text --split 100,0,0 --train-iters 30 --lr 1e-2 --log-interval 1 --threads 2 \
+    --save "model-$1" >trained
+  awk '/^step 1\// { split($0, a, "loss: "); first = a[2] + 0 }
+       /^step 30\// && /loss: / && !n++ { split($0, a, "loss: "); last = a[2] + 0 }
+       END { exit !(first > 5.4 && first < 5.7 && last < first - 0.5) }' trained ||
+    { cat trained && fail "$1 does not learn"; }
+}
+for n in $(seq 400); do echo "$n green bottles hanging on the wall, and if $((n % 7)) should fall"; done >text
+
+cat >gpt2.json <<'END'
+{"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "n_layer": 2, "n_embd": 30, "n_head": 3,
+ "n_inner": 50, "n_positions": 32, "vocab_size": 256, "attn_pdrop": 0.0, "embd_pdrop": 0.1,
+ "resid_pdrop": 0.1, "tie_word_embeddings": false, "transformers_version": "4.51.3"}
+END
+cat >qwen3.json <<'END'
+{"model_type": "qwen3", "num_hidden_layers": 2, "hidden_size": 24, "num_attention_heads": 4,
+ "num_key_value_heads": 1, "head_dim": 10, "intermediate_size": 40, "vocab_size": 256,
+ "max_position_embeddings": 64, "rope_parameters": {"rope_theta": 5000.0, "rope_type": "default"},
+ "layer_types": ["full_attention", "full_attention"], "dtype": "float32",
+ "tie_word_embeddings": true, "transformers_version": "5.23.0"}
+END
+
+refused 2 'unknown key micro' build qwen3.json program micro=2
+refused 2 'tp must be' build qwen3.json program tp=two
+refused 2 'tp must be' build qwen3.json program tp=9999999999
+refused 5 'no.json is not' build no.json program
+[ ! -e program ] || fail 'a refused command left a program'
+
+# GPT-2: 2 x (2 norms, attention, network), two tables of 256, positions, the last norm.
+build gpt2.json gpt precision=fp32 sequence=32
+trains gpt $((2 * (4 * 30 + 30 * 90 + 90 + 30 * 30 + 30 + 2 * 30 * 50 + 50 + 30) + 2 * 256 * 30 + 32 * 30 + 60))
+
+build qwen3.json qwen precision=bf16_mixed sequence=32 micro-batch=8 recompute=selective
+block=$((2 * 24 + 2 * 24 * 40 + 2 * 24 * 10 + 2 * 10 + 3 * 24 * 40))
+trains qwen $((2 * block + 256 * 24 + 24))
+./qwen eval --load model-qwen --data-path text --split 0,100,0 >/dev/null
+mv model-qwen model-old
+
+# An edited configuration builds the unit of the run alone.
+sed -i 's/"num_hidden_layers": 2/"num_hidden_layers": 3/; s/\["full_attention"/["full_attention", "full_attention"/' qwen3.json
+build qwen3.json qwen precision=bf16_mixed sequence=32 micro-batch=8 recompute=selective
+grep -q 'run\.cpp' build/build.log || fail 'the run was not built again'
+if grep -q 'main\.cpp' build/build.log; then fail 'the command line was built again'; fi
+trains qwen $((3 * block + 256 * 24 + 24))
+refused 5 'num_hidden_layers is 2 there and 3 in the program' \
+  ./qwen eval --load model-old --data-path text
+
+# Refused by the field's name; the program stays.
+before=$(cksum <qwen)
+sed -i 's/"dtype"/"attention_bias": true, "dtype"/' qwen3.json
+refused 5 'field "attention_bias" is true' build qwen3.json qwen sequence=32
+[ "$(cksum <qwen)" = "$before" ] || fail 'a refused configuration changed the program'
+sed -i 's/"attention_bias": true, //' qwen3.json
+
+# Several ranks: built, described, and asked for at start.
+sed -i 's/"num_key_value_heads": 1/"num_key_value_heads": 2/' qwen3.json
+build qwen3.json many precision=fp32 sequence=32 tp=2 sp=1 cp=2 pp=3
+./many describe >/dev/null
+refused 3 'laid out over at least 12 ranks' ./many train --data-path text --train-iters 1
+echo 'built, trained and refused as told'
