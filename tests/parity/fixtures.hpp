@@ -20,6 +20,18 @@ inline constexpr mc::qwen3 tiny_qwen3{.layers = 2,
                                       .positions = 64,
                                       .tied = false,
                                       .rope_theta = 10000};
+inline constexpr mc::qwen3_moe tiny_qwen3_moe{.layers = 2,
+                                              .hidden = 64,
+                                              .heads = 4,
+                                              .kv_heads = 2,
+                                              .head_dim = 32,
+                                              .ffn = 96,
+                                              .expert_ffn = 32,
+                                              .experts = 8,
+                                              .experts_per_token = 2,
+                                              .vocabulary = 160,
+                                              .positions = 64,
+                                              .rope_theta = 10000};
 inline constexpr mc::batching tiny_batch{.micro = 4, .sequence = 24};
 
 inline std::filesystem::path fixtures(const std::string& family) {

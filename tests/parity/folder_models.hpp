@@ -27,18 +27,29 @@ public:
   explicit bare_program(const Model& m, mc::dtype type = mc::dtype::f32, mc::layout ranks = {}) {
     mc::setup s;
     s.ranks = ranks, s.batch = test::tiny_batch, s.type = type;
-    for (const auto part : {mc::part_kind::stem, mc::part_kind::block, mc::part_kind::loss})
-      graphs_.push_back(std::make_unique<mc::graph>(mc::forward_graph(m, s, part, 0)));
+    const auto used = mc::used_kinds(m);
+    std::vector<int> layers(static_cast<unsigned>(used.count) + 2);
+    layers.front() = layers.back() = 1;
+    for (int l = 0; l < m.layers; ++l) {
+      view_.kind_of.push_back(used.index(m.kind_of(l)));
+      ++layers[static_cast<unsigned>(1 + view_.kind_of.back())];
+    }
+    const auto add = [&](mc::part_kind part, int kind) {
+      graphs_.push_back(std::make_unique<mc::graph>(mc::forward_graph(m, s, part, kind)));
+    };
+    add(mc::part_kind::stem, 0);
+    for (int k = 0; k < used.count; ++k) add(mc::part_kind::block, used.kind(k));
+    add(mc::part_kind::loss, 0);
     for (const auto& g : graphs_) BOOST_REQUIRE(g->wrong.code == mc::fault::none);
-    stores_ = mc::make_registry(std::array<const mc::graph*, 3>{graphs_[0].get(), graphs_[1].get(),
-                                                                graphs_[2].get()},
-                                std::array{1, m.layers, 1});
+    std::vector<const mc::graph*> all;
+    for (const auto& g : graphs_) all.push_back(g.get());
+    stores_ = mc::make_registry(all, layers);
     view_.name = "tiny", view_.family = Model::family, view_.numbers = s;
     view_.layers = m.layers, view_.hidden = m.hidden, view_.vocabulary = m.vocabulary;
     view_.model = mc::described(m);
-    view_.kind_of.assign(static_cast<unsigned>(m.layers), 0);
     view_.stores = &stores_;
-    view_.stem = part(0), view_.blocks = {part(1)}, view_.loss = part(2);
+    view_.stem = part(0), view_.loss = part(used.count + 1);
+    for (int k = 0; k < used.count; ++k) view_.blocks.push_back(part(k + 1));
   }
   bare_program(const bare_program&) = delete;
   bare_program& operator=(const bare_program&) = delete;

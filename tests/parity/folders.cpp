@@ -39,6 +39,8 @@ template <class Model> void check_round_trip(const std::string& family, const Mo
   json ours = json::parse(test::read_text(dir / "saved/config.json"));
   json theirs = json::parse(test::read_text((original / "config.json").string()));
   BOOST_TEST(ours.at("torch_dtype") == theirs.at("dtype"));
+  if (theirs.contains("num_local_experts"))
+    BOOST_TEST(ours.at("num_experts") == theirs.at("num_local_experts"));
   if (theirs.contains("rope_parameters"))
     BOOST_TEST(ours.at("rope_theta") == theirs.at("rope_parameters").at("rope_theta"));
   int compared = 0;
@@ -62,6 +64,91 @@ template <class Model> void check_round_trip(const std::string& family, const Mo
 
 BOOST_AUTO_TEST_CASE(gpt2_round_trip) { check_round_trip("gpt2", test::tiny_gpt2); }
 BOOST_AUTO_TEST_CASE(qwen3_round_trip) { check_round_trip("qwen3", test::tiny_qwen3); }
+BOOST_AUTO_TEST_CASE(qwen3_moe_round_trip) { check_round_trip("qwen3_moe", test::tiny_qwen3_moe); }
+
+// The form that transformers 5 has in memory, and may save.
+BOOST_AUTO_TEST_CASE(fused_experts_are_read) {
+  const bare_program p(test::tiny_qwen3_moe);
+  mc::stores expected(p, false), s(p, false);
+  mc::load_model_folder(test::fixtures("qwen3_moe") / "model", p, expected);
+  const copied_model copy("qwen3_moe");
+  const auto fuse = [](open_file& f, std::int64_t experts) {
+    for (int l = 0; l < 2; ++l) {
+      const std::string scope = fmt::format("model.layers.{}.mlp.experts.", l);
+      open_file::tensor both{mc::storage_type::f32, {experts, 64, 64}, ""}, down = both;
+      down.shape = {experts, 64, 32};
+      for (int e = 0; e < 8; ++e) {
+        const auto take = [&](const char* name) {
+          return f.tensors.extract(fmt::format("{}{}.{}.weight", scope, e, name)).mapped().bytes;
+        };
+        both.bytes += take("gate_proj"); // gate rows first
+        both.bytes += take("up_proj");
+        down.bytes += take("down_proj");
+      }
+      f.tensors[scope + "gate_up_proj"] = both, f.tensors[scope + "down_proj"] = down;
+    }
+  };
+  copy.change_tensors([&](open_file& f) { fuse(f, 8); });
+  BOOST_TEST(open_file(copy.file("model.safetensors")).tensors.size() ==
+             2u * (2 + 4 + 2 + 1 + 2) + 3);
+  mc::load_model_folder(copy.folder(), p, s);
+  BOOST_TEST((weights(s) == weights(expected)));
+  // And exported as transformers 4 has it.
+  const test::scratch_folder dir;
+  mc::export_model_folder(copy.folder(), dir / "m", p, {});
+  BOOST_TEST((test::read_text(dir / "m/model.safetensors") ==
+              test::read_text((test::fixtures("qwen3_moe") / "model/model.safetensors").string())));
+
+  const std::string name = "model.layers.1.mlp.experts.gate_up_proj";
+  const auto damaged = [&](const std::function<void(open_file&)>& damage, const char* says) {
+    copy.change_tensors(damage);
+    CHECK_REFUSED(mc::load_model_folder(copy.folder(), p, s), exit_code::model, says);
+  };
+  damaged(
+      [&](open_file& f) {
+        f.tensors[name].shape = {4, 128, 64};
+      },
+      "gate_up_proj\" has the shape [64, 64], but tiny needs [32, 64]");
+  damaged([&](open_file& f) { f.tensors[name].shape = {16, 32, 64}; }, "has the shape [16, 64]");
+  damaged([&](open_file& f) { f.tensors[name].shape = {512, 64}; }, "is not one of tiny's");
+  damaged([&](open_file& f) { f.tensors[name].shape = {64, 1, 512}; }, "is not one of tiny's");
+  damaged(
+      [&](open_file& f) {
+        f.tensors[name].shape = {std::int64_t{1} << 50, 0, 64}, f.tensors[name].bytes = "";
+      },
+      "is not one of tiny's");
+}
+
+BOOST_AUTO_TEST_CASE(mixed_layers_are_told) {
+  mc::qwen3_moe model = test::tiny_qwen3_moe;
+  model.layers = 5, model.sparse_step = 2, model.mlp_only = {3};
+  const bare_program p(model);
+  mc::stores s(p, false), t(p, false);
+  s.initialise(4);
+  const test::scratch_folder dir;
+  mc::save_model_folder(dir / "m", p, s);
+  const json config = json::parse(test::read_text(dir / "m/config.json"));
+  BOOST_TEST(config.at("decoder_sparse_step") == 2);
+  BOOST_TEST(config.at("mlp_only_layers") == json({3}));
+  BOOST_TEST(config.at("num_experts") == 8);
+  const open_file file(dir / "m/model.safetensors");
+  for (int l = 0; l < 5; ++l) {
+    const std::string scope = fmt::format("model.layers.{}.mlp.", l);
+    BOOST_TEST(file.tensors.count(scope + "experts.7.down_proj.weight") == (l == 1 ? 1u : 0u));
+    BOOST_TEST(file.tensors.count(scope + "down_proj.weight") == (l == 1 ? 0u : 1u));
+  }
+  mc::load_model_folder(dir / "m", p, t);
+  BOOST_TEST((weights(s) == weights(t)));
+  model.mlp_only = {1};
+  const bare_program other(model);
+  mc::stores u(other, false);
+  CHECK_REFUSED(mc::load_model_folder(dir / "m", other, u), exit_code::model,
+                "layer 1 has experts there and one MLP in the program");
+  model.mlp_only = {}, model.shared_ffn = 16;
+  const bare_program shared(model);
+  mc::stores v(shared, false);
+  CHECK_REFUSED(mc::save_model_folder(dir / "v", shared, v), exit_code::mismatch, "shared expert");
+}
 
 BOOST_AUTO_TEST_CASE(parts_of_a_fused_tensor_lie_side_by_side) {
   const bare_program p(test::tiny_gpt2);
@@ -87,7 +174,8 @@ BOOST_AUTO_TEST_CASE(parts_of_a_fused_tensor_lie_side_by_side) {
 BOOST_AUTO_TEST_CASE(every_element_has_one_place) {
   const bare_program<mc::gpt> gpt2(test::tiny_gpt2);
   const bare_program<mc::qwen3> qwen3(test::tiny_qwen3);
-  for (const mc::program_view* p : {&gpt2.view(), &qwen3.view()}) {
+  const bare_program<mc::qwen3_moe> moe(test::tiny_qwen3_moe);
+  for (const mc::program_view* p : {&gpt2.view(), &qwen3.view(), &moe.view()}) {
     std::set<std::int64_t> places;
     std::int64_t elements = 0, parameters = 0;
     mc::for_each_hf_tensor(*p, [&](const mc::hf_tensor& t) {

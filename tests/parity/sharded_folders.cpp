@@ -90,6 +90,9 @@ template <class Model> void check_cut_and_joined(const std::string& family, cons
 }
 BOOST_AUTO_TEST_CASE(gpt2_cut_and_joined) { check_cut_and_joined("gpt2", test::tiny_gpt2); }
 BOOST_AUTO_TEST_CASE(qwen3_cut_and_joined) { check_cut_and_joined("qwen3", test::tiny_qwen3); }
+BOOST_AUTO_TEST_CASE(qwen3_moe_cut_and_joined) {
+  check_cut_and_joined("qwen3_moe", test::tiny_qwen3_moe);
+}
 
 BOOST_AUTO_TEST_CASE(types_are_converted_on_the_way) {
   const bare_program p(test::tiny_qwen3);

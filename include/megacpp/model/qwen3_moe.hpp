@@ -9,6 +9,7 @@ namespace mc {
 
 /// A set of layer indices below 256, as a constant.
 struct layer_set {
+  static constexpr int greatest = 255;
   std::array<std::uint64_t, 4> bits{};
 
   constexpr layer_set() = default;

@@ -96,8 +96,9 @@ inline int read_window(hf_reader& r, int layers) {
   return sliding == 0 ? 0 : width;
 }
 
-/// What dense and sparse models share but for the window and the feed-forward network.
-template <class Model> void read_shared(hf_reader& r, hf_use use, Model& m) {
+/// What dense and sparse models share but for the window and the experts. A missing head_dim is
+/// `head_dim`, or for 0 the hidden size over the heads.
+template <class Model> void read_shared(hf_reader& r, hf_use use, Model& m, int head_dim) {
   m.layers = r.extent("num_hidden_layers", hf_limits::layers);
   m.hidden = r.extent("hidden_size", hf_limits::hidden);
   m.heads = r.extent("num_attention_heads", hf_limits::heads);
@@ -107,8 +108,10 @@ template <class Model> void read_shared(hf_reader& r, hf_use use, Model& m) {
         fmt::format("\"num_attention_heads\" is {} and \"num_key_value_heads\" "
                     "is {}, but the second must divide the first",
                     m.heads, m.kv_heads));
-  if (m.head_dim % 2 != 0)
-    throw r.refuse("head_dim", "RoPE turns pairs of elements: it must be even");
+  m.head_dim =
+      r.extent("head_dim", hf_limits::head_dim, head_dim > 0 ? head_dim : m.hidden / m.heads);
+  if (m.head_dim < 2 || m.head_dim % 2 != 0)
+    throw r.refuse("head_dim", "RoPE turns pairs of elements: it must be even", m.head_dim);
   if (std::int64_t{m.heads} * m.head_dim > hf_limits::ffn)
     throw r.contradiction(
         fmt::format("\"num_attention_heads\" is {} and \"head_dim\" is {}, but "
@@ -132,8 +135,7 @@ template <class Model> void read_shared(hf_reader& r, hf_use use, Model& m) {
 /// Throws mc::error of the file's class, naming the field.
 inline qwen3 read(hf_reader& r, hf_use use) {
   qwen3 m;
-  m.head_dim = r.extent("head_dim", hf_limits::head_dim, 128);
-  read_shared(r, use, m);
+  read_shared(r, use, m, 128);
   m.window = read_window(r, m.layers);
   return m;
 }

@@ -5,6 +5,7 @@
 #include <megacpp/train/hf_gpt2.hpp>
 #include <megacpp/train/hf_models.hpp>
 #include <megacpp/train/hf_qwen3.hpp>
+#include <megacpp/train/hf_qwen3_moe.hpp>
 
 #include <array>
 #include <span>
@@ -28,13 +29,17 @@ struct hf_family {
   const char* embedding; ///< the table that a tied head shares
   nlohmann::json (*config)(const program_view&);
   std::span<const hf_field> fields; ///< numbers in which two models of the family can differ
+  /// In what else they do, "" if in nothing; null: there is nothing else.
+  std::string (*difference)(const hf_model& theirs, const program_view& ours);
 };
 
-inline constexpr std::array<hf_family, 2> hf_families{{
+inline constexpr std::array<hf_family, 3> hf_families{{
     {"gpt2", hf_gpt2::tensors, hf_gpt2::pieces, hf_gpt2::embedding, hf_gpt2::config,
-     hf_gpt2::fields},
+     hf_gpt2::fields, nullptr},
     {"qwen3", hf_qwen3::tensors, hf_qwen3::pieces, hf_qwen3::embedding, hf_qwen3::config,
-     hf_qwen3::fields},
+     hf_qwen3::fields, nullptr},
+    {"qwen3_moe", hf_qwen3_moe::tensors, hf_qwen3_moe::pieces, hf_qwen3::embedding,
+     hf_qwen3_moe::config, hf_qwen3_moe::fields, hf_qwen3_moe::difference},
 }};
 
 /// Throws mc::error(exit_code::mismatch) for a program of a family without a Hugging Face form.
@@ -43,7 +48,7 @@ inline const hf_family& hf_family_of(const program_view& p) {
     if (f.name == p.family) return f;
   throw error(exit_code::mismatch,
               fmt::format("{} is of the family \"{}\", which has no Hugging Face form: weights are "
-                          "saved and loaded for gpt2 and qwen3",
+                          "saved and loaded for gpt2, qwen3 and qwen3_moe",
                           p.name, p.family));
 }
 
@@ -66,9 +71,10 @@ inline void require_same_model(const json_value& config, const program_view& p) 
   if (type != family.name)
     throw other(
         fmt::format("model_type is {} there and {} in the program", printable(type), family.name));
-  const auto theirs = numbers_of(read_hf_model(config, hf_use::weights));
-  if (const std::string found = hf_difference(family.fields, theirs, p.model); !found.empty())
-    throw other(found);
+  const hf_model theirs = read_hf_model(config, hf_use::weights);
+  std::string found = hf_difference(family.fields, numbers_of(theirs), p.model);
+  if (found.empty() && family.difference != nullptr) found = family.difference(theirs, p);
+  if (!found.empty()) throw other(found);
 }
 
 } // namespace mc
