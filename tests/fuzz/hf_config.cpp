@@ -56,7 +56,20 @@ const std::vector<json>& valid() {
        {"use_sliding_window", true},
        {"sliding_window", 4},
        {"layer_types", {"sliding_attention", "sliding_attention"}},
-       {"rope_parameters", {{"rope_theta", 10000}, {"rope_type", "default"}}}}};
+       {"rope_parameters", {{"rope_theta", 10000}, {"rope_type", "default"}}}},
+      {{"model_type", "qwen3_moe"},
+       {"num_hidden_layers", 4},
+       {"hidden_size", 12},
+       {"num_attention_heads", 4},
+       {"num_key_value_heads", 1},
+       {"intermediate_size", 20},
+       {"head_dim", 4},
+       {"vocab_size", 31},
+       {"max_position_embeddings", 16},
+       {"num_local_experts", 6},
+       {"num_experts_per_tok", 2},
+       {"moe_intermediate_size", 8},
+       {"mlp_only_layers", {1}}}};
   return all;
 }
 
@@ -93,12 +106,15 @@ const std::vector<json>& values() {
                                      {{"rope_theta", 5.0}},
                                      {{"rope_type", "yarn"}},
                                      {{"factor", 2}},
+                                     {1, 3},
+                                     {-1},
+                                     {255, 256},
                                      {"Qwen3ForCausalLM"},
                                      {"GPT2LMHeadModel"}};
   return all;
 }
 
-constexpr std::array<const char*, 36> names{"model_type",
+constexpr std::array<const char*, 43> names{"model_type",
                                             "architectures",
                                             "n_layer",
                                             "n_embd",
@@ -132,6 +148,13 @@ constexpr std::array<const char*, 36> names{"model_type",
                                             "initializer_range",
                                             "torch_dtype",
                                             "dtype",
+                                            "num_experts",
+                                            "num_local_experts",
+                                            "num_experts_per_tok",
+                                            "moe_intermediate_size",
+                                            "decoder_sparse_step",
+                                            "mlp_only_layers",
+                                            "router_aux_loss_coef",
                                             "quantization_config",
                                             "another"};
 
@@ -160,9 +183,12 @@ void check(const std::string& text) {
                 0x1p55);
       },
       model);
+  if (const auto* const m = std::get_if<mc::qwen3_moe>(&model))
+    require(weights * m->experts * m->expert_ffn < 0x1p58);
   require(!mc::hf_model_text(model, "fuzz").empty());
   const auto again = mc::numbers_of(mc::read_hf_model(config, mc::hf_use::weights));
   require(mc::hf_difference(mc::hf_gpt2::fields, again, mc::numbers_of(model)).empty() &&
+          mc::hf_difference(mc::hf_qwen3_moe::fields, again, mc::numbers_of(model)).empty() &&
           mc::hf_difference(mc::hf_qwen3::fields, again, mc::numbers_of(model)).empty());
 }
 

@@ -85,6 +85,33 @@ json qwen3_five() {
   return c;
 }
 
+/// As transformers 4 and 5 write the sparse one.
+json qwen3_moe() {
+  json c = qwen3();
+  c["model_type"] = "qwen3_moe";
+  c["architectures"] = {"Qwen3MoeForCausalLM"};
+  c["tie_word_embeddings"] = false;
+  c["num_experts"] = 6;
+  c["num_experts_per_tok"] = 2;
+  c["moe_intermediate_size"] = 10;
+  c["norm_topk_prob"] = true;
+  c["decoder_sparse_step"] = 1;
+  c["mlp_only_layers"] = json::array();
+  c["output_router_logits"] = false;
+  c["router_aux_loss_coef"] = 0.001;
+  return c;
+}
+json qwen3_moe_five() {
+  json c = qwen3_moe();
+  for (const char* old : {"rope_theta", "rope_scaling", "torch_dtype", "max_window_layers"})
+    c.erase(old);
+  c["rope_parameters"] = {{"rope_theta", 1000000.0}, {"rope_type", "default"}};
+  c["dtype"] = "bfloat16";
+  c["num_local_experts"] = c["num_experts"];
+  c.erase("num_experts");
+  return c;
+}
+
 /// A configuration with some fields set, erased where the value is the text "erased".
 json with(json c, const json& changes) {
   for (const auto& [name, value] : changes.items())
@@ -104,11 +131,25 @@ std::int64_t counted(const json& c) {
            (c.value("tie_word_embeddings", true) ? 0 : V * H);
   }
   const std::int64_t H = n("hidden_size"), V = n("vocab_size"), A = n("num_attention_heads"),
-                     K = n("num_key_value_heads"), D = c.value("head_dim", 128),
-                     F = n("intermediate_size");
-  const std::int64_t block = 2 * H + 2 * H * A * D + 2 * H * K * D + 2 * D + 3 * H * F;
-  return V * H + n("num_hidden_layers") * block + H +
-         (c.value("tie_word_embeddings", false) ? 0 : V * H);
+                     K = n("num_key_value_heads"),
+                     D = c.value("head_dim", c.at("model_type") == "qwen3" ? 128 : H / A),
+                     F = n("intermediate_size"), L = n("num_hidden_layers");
+  const std::int64_t attention = 2 * H + 2 * H * A * D + 2 * H * K * D + 2 * D;
+  std::int64_t networks = 0;
+  for (std::int64_t l = 0; l < L; ++l) {
+    bool sparse =
+        c.at("model_type") == "qwen3_moe" && (l + 1) % c.value("decoder_sparse_step", 1) == 0;
+    if (sparse)
+      for (const json& dense : c.value("mlp_only_layers", json::array()))
+        sparse = sparse && dense != l;
+    if (!sparse) {
+      networks += 3 * H * F;
+      continue;
+    }
+    const std::int64_t E = n(c.contains("num_experts") ? "num_experts" : "num_local_experts");
+    networks += E * H + E * 3 * H * n("moe_intermediate_size");
+  }
+  return V * H + L * attention + networks + H + (c.value("tie_word_embeddings", false) ? 0 : V * H);
 }
 
 /// One step of the interpreted program on random tokens, in double.
@@ -181,6 +222,22 @@ const std::vector<std::pair<const char*, json>>& supported() {
       {"Qwen3, a window that no layer uses",
        with(qwen3(),
             {{"use_sliding_window", true}, {"sliding_window", 5}, {"max_window_layers", 2}})},
+      {"Qwen3-MoE, transformers 4", qwen3_moe()},
+      {"Qwen3-MoE, transformers 5", qwen3_moe_five()},
+      {"Qwen3-MoE, every second layer",
+       with(qwen3_moe(), {{"num_hidden_layers", 5}, {"decoder_sparse_step", 2}})},
+      {"Qwen3-MoE, dense layers by name, all experts, weights as they are",
+       with(qwen3_moe_five(), {{"num_hidden_layers", 4},
+                               {"mlp_only_layers", {0, 3}},
+                               {"num_experts_per_tok", 6},
+                               {"norm_topk_prob", false},
+                               {"tie_word_embeddings", true}})},
+      {"Qwen3-MoE, no layer with experts", with(qwen3_moe(), {{"mlp_only_layers", {0, 1}},
+                                                              {"head_dim", "erased"},
+                                                              {"num_attention_heads", 3},
+                                                              {"num_key_value_heads", 1}})},
+      {"Qwen3-MoE, a sliding window",
+       with(qwen3_moe_five(), {{"use_sliding_window", true}, {"sliding_window", 5}})},
   };
   return all;
 }
@@ -225,6 +282,26 @@ BOOST_AUTO_TEST_CASE(numbers_reach_their_members) {
   BOOST_TEST(gpt.bias);
 }
 
+// Qwen3-30B-A3B as published is mc::preset::qwen3_30b_a3b.
+BOOST_AUTO_TEST_CASE(a_published_sparse_configuration_is_the_preset) {
+  const mc::hf_model read_one = read(R"({
+    "architectures": ["Qwen3MoeForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
+    "bos_token_id": 151643, "decoder_sparse_step": 1, "eos_token_id": 151645, "head_dim": 128,
+    "hidden_act": "silu", "hidden_size": 2048, "initializer_range": 0.02,
+    "intermediate_size": 6144, "max_position_embeddings": 40960, "max_window_layers": 48,
+    "mlp_only_layers": [], "model_type": "qwen3_moe", "moe_intermediate_size": 768,
+    "norm_topk_prob": true, "num_attention_heads": 32, "num_experts": 128,
+    "num_experts_per_tok": 8, "num_hidden_layers": 48, "num_key_value_heads": 4,
+    "output_router_logits": false, "rms_norm_eps": 1e-06, "rope_scaling": null,
+    "rope_theta": 1000000.0, "router_aux_loss_coef": 0.001, "sliding_window": null,
+    "tie_word_embeddings": false, "torch_dtype": "bfloat16", "transformers_version": "4.51.0",
+    "use_cache": true, "use_sliding_window": false, "vocab_size": 151936})");
+  const auto preset = mc::numbers_of(mc::preset::qwen3_30b_a3b), ours = mc::numbers_of(read_one);
+  BOOST_REQUIRE(preset.size() == ours.size());
+  for (std::size_t i = 0; i < preset.size(); ++i)
+    BOOST_TEST(preset[i].value == ours[i].value, preset[i].name);
+}
+
 // Qwen3-0.6B as published is mc::preset::qwen3_0_6b.
 BOOST_AUTO_TEST_CASE(a_published_configuration_is_the_preset) {
   const mc::hf_model read_one = read(R"({
@@ -249,6 +326,11 @@ BOOST_AUTO_TEST_CASE(a_model_is_written_as_cpp) {
   for (const char* member : {".tied = true,", ".eps = 1e-07,", ".rope_theta = 1234567.5,",
                              ".window = 0};", ".head_dim = 4,"})
     BOOST_TEST(text.find(member) != std::string::npos, member);
+  const std::string sparse = mc::hf_model_text(
+      read(with(qwen3_moe(), {{"num_hidden_layers", 9}, {"mlp_only_layers", {8, 2, 2}}}).dump()),
+      "tiny");
+  BOOST_TEST(sparse.find(".sparse_step = 1,\n    .mlp_only = {2, 8},\n    .tied = false,") !=
+             std::string::npos);
 }
 
 /// One field changed, and a part of the sentence.
@@ -316,6 +398,26 @@ const std::vector<wrong>& refused() {
       {qwen3_five(),
        {{"layer_types", {"sliding_attention", "sliding_attention"}}},
        "but \"use_sliding_window\" is not true"},
+      {qwen3_moe(),
+       {{"num_local_experts", 5}},
+       "\"num_experts\" is 6 and \"num_local_experts\" is 5"},
+      {qwen3_moe(), {{"num_experts_per_tok", 7}}, "\"num_experts_per_tok\" is 7, but there are 6"},
+      {qwen3_moe(), {{"mlp_only_layers", {2}}}, "\"mlp_only_layers\" has layer 2 and"},
+      {qwen3_moe(), {{"mlp_only_layers", {-1}}}, "\"mlp_only_layers\" has layer -1"},
+      {qwen3_moe(), {{"num_hidden_layers", 300}, {"mlp_only_layers", {256}}}, "up to 255 alone"},
+      {qwen3_moe(),
+       {{"decoder_sparse_step", 0}},
+       "\"decoder_sparse_step\" is 0, but must be from 1"},
+      {qwen3_moe(),
+       {{"use_sliding_window", true}, {"sliding_window", 4}},
+       "\"max_window_layers\" is 2, but"},
+      {qwen3_moe(), {{"num_experts", "erased"}}, "has no field \"num_experts\""},
+      {qwen3_moe(), {{"num_experts", 1 << 20}}, "must be from 1 to 2048"},
+      {qwen3_moe(),
+       {{"n_shared_experts", 1}},
+       "\"n_shared_experts\" is not one that megacpp knows"},
+      {qwen3_moe(), {{"layer_types", {"full_attention"}}}, "\"layer_types\" is not one"},
+      {qwen3_moe(), {{"router_aux_loss_coef", -1}}, "\"router_aux_loss_coef\" is -1"},
       // Numbers that are none, or beyond what a program can have.
       {gpt2(), {{"n_layer", "2"}}, "\"n_layer\" is the string \"2\", but a whole number"},
       {gpt2(), {{"n_layer", 2.0}}, "\"n_layer\" is the number 2.0, but a whole number"},
