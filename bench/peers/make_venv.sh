@@ -1,6 +1,6 @@
 #!/bin/sh
-# Makes the virtual environment of the peers: make_venv.sh [DIR], by default build/peers-venv.
-# Pinned versions from requirements.txt, by pip from its configured index. Does nothing when the
+# Makes the virtual environment of the peers: make_venv.sh [DIR [REQUIREMENTS]], by default
+# build/peers-venv. Pinned versions from requirements.txt beside this file, or REQUIREMENTS, by pip from its configured index. Does nothing when the
 # folder already holds them.
 set -eu
 
@@ -8,6 +8,7 @@ here=$(CDPATH= cd -- "$(dirname -- "$0")" && pwd)
 root=$(CDPATH= cd -- "$here/../.." && pwd)
 dir=${1:-$root/build/peers-venv}
 python=${PYTHON:-python3}
+wanted=${2:-$here/requirements.txt}
 stamp=$dir/requirements.installed
 
 fail() {
@@ -15,12 +16,13 @@ fail() {
   exit 1
 }
 
-if [ -f "$stamp" ] && cmp -s "$stamp" "$here/requirements.txt"; then
+if [ -f "$stamp" ] && cmp -s "$stamp" "$wanted"; then
   echo "$dir is up to date"
   exit 0
 fi
 "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
   fail "needs Python 3.11 or later as $python; set PYTHON to another one"
+[ -r "$wanted" ] || fail "$wanted cannot be read"
 if [ -e "$dir" ] && [ ! -f "$dir/pyvenv.cfg" ]; then
   # An empty folder is fine; anything else is not ours to write into.
   [ -d "$dir" ] && [ -z "$(ls -A "$dir")" ] || fail "$dir exists and is no virtual environment"
@@ -28,10 +30,10 @@ fi
 "$python" -m venv "$dir" || fail "python3 -m venv failed; on Debian: apt install python3-venv"
 rm -f "$stamp"
 "$dir/bin/python" -m pip install --disable-pip-version-check --no-cache-dir \
-  -r "$here/requirements.txt" || fail "pip could not install requirements.txt"
+  -r "$wanted" || fail "pip could not install $wanted"
 "$dir/bin/python" - <<'PYTHON' || fail "torch was installed but does not import"
 import torch
 print("torch", torch.__version__, "on", torch.get_num_threads(), "threads")
 PYTHON
-cp "$here/requirements.txt" "$stamp"
+cp "$wanted" "$stamp"
 echo "ready: $dir/bin/python"

@@ -18,6 +18,17 @@ for way in package subdirectory; do
   grep -q 'layout{.tp = 2, .sequence_parallel = true}' "$work/$way/tiny-run.run/run.hpp"
 done
 
+# A Hugging Face configuration, by the installed package: a mixed model with its parameters.
+cmake --build "$work/package" --parallel 2 --target from-config
+attention=$((2 * 24 + 2 * 24 * 32 + 2 * 24 * 16 + 2 * 8))
+parameters=$((2 * 256 * 24 + 2 * attention + 3 * 24 * 40 + 4 * 24 + 4 * 3 * 24 * 12 + 24))
+"$work/package/from-config" describe >"$work/described"
+grep -Eq "^ *parameters +$parameters\$" "$work/described" ||
+  { grep parameters "$work/described" >&2 && echo "from-config has not $parameters parameters" >&2 && exit 1; }
+"$work/package/from-config" train --mock-data --train-iters 3 --threads 1 --save "$work/model" >/dev/null
+"$work/package/from-config" export --load "$work/model" --save "$work/model" --max-shard-size 20KB |
+  grep -q 'files, written to'
+
 # Installed headers must be all that the package needs: nothing in it may point back to the sources.
 if grep -rn -- "$source" "$work/prefix/lib/cmake"; then
   echo "the installed package names the source folder" >&2

@@ -63,6 +63,25 @@ megacpp_slow_test(package LABEL package TIMEOUT 600
     ${CMAKE_CURRENT_BINARY_DIR}/package -G ${CMAKE_GENERATOR}
     -DCMAKE_CXX_COMPILER=${CMAKE_CXX_COMPILER})
 
+# Hugging Face configurations as programs, through the script.
+megacpp_slow_test(build_preset LABEL package TIMEOUT 900
+  COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/slow/build_preset.sh ${PROJECT_SOURCE_DIR}
+    ${CMAKE_CURRENT_BINARY_DIR}/build_preset)
+
+# transformers loads what we export, and we what it saves.
+set(MEGACPP_TRANSFORMERS_VENV "$ENV{MEGACPP_TRANSFORMERS_VENV}" CACHE PATH
+    "Virtual environment with transformers (bench/peers/make_venv.sh DIR tests/slow/transformers.txt)")
+add_executable(transformers_peer EXCLUDE_FROM_ALL slow/transformers_peer.cpp)
+target_link_libraries(transformers_peer PRIVATE megacpp_own)
+set(transformers_python)
+if(MEGACPP_TRANSFORMERS_VENV)
+  set(transformers_python ${MEGACPP_TRANSFORMERS_VENV}/bin/python)
+endif()
+megacpp_slow_test(transformers LABEL peer TIMEOUT 900
+  COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/slow/transformers.sh ${PROJECT_SOURCE_DIR} ${PROJECT_BINARY_DIR}
+    ${CMAKE_CURRENT_BINARY_DIR}/transformers "${transformers_python}")
+set_tests_properties(transformers PROPERTIES SKIP_RETURN_CODE 77)
+
 find_program(MEGACPP_TIDY NAMES clang-tidy)
 mark_as_advanced(MEGACPP_TIDY)
 if(MEGACPP_TIDY AND MEGACPP_CLANG)
