@@ -2,10 +2,12 @@
 #pragma once
 
 #include <megacpp/checkpoint/byte_sink.hpp>
+#include <megacpp/checkpoint/checksum.hpp>
 #include <megacpp/data/descriptor.hpp>
 #include <megacpp/data/mapped_file.hpp>
 #include <megacpp/exec/error.hpp>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdint>
 #include <filesystem>
@@ -48,6 +50,14 @@ inline bool is_model_file(std::string_view name) {
 /// The name without which a folder is not a model folder.
 inline constexpr const char* model_folder_marker = "config.json";
 
+/// Which folders folder_writer replaces: those that hold nothing but these names.
+struct folder_kind {
+  const char* name;
+  bool (*holds)(std::string_view);
+  const char* marker; ///< the name that such a folder has; null: none is needed
+};
+inline constexpr folder_kind model_kind{"model", is_model_file, model_folder_marker};
+
 namespace detail {
 
 inline error output_error(std::string_view what, std::string_view path, int error_number,
@@ -78,6 +88,36 @@ inline std::optional<std::vector<std::string>> list_folder(int folder) {
   return complete ? std::optional(std::move(names)) : std::nullopt;
 }
 
+/// Creates a folder and those above it that are missing, each durable before the next. False, with
+/// errno set, if one cannot be.
+inline bool create_folders(const std::filesystem::path& path) {
+  struct stat s {};
+  if (path.empty() || ::stat(path.c_str(), &s) == 0) return true;
+  const std::filesystem::path above = path.parent_path();
+  if (!create_folders(above)) return false;
+  if (::mkdir(path.c_str(), 0777) != 0) return errno == EEXIST;
+  const descriptor parent(
+      ::open(above.empty() ? "." : above.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  return parent && ::fsync(parent.get()) == 0;
+}
+
+/// renameat2 within a folder, with plain rename where the file system lacks its flags: that one
+/// replaces only an empty folder, and cannot exchange.
+inline bool rename_entry(int folder, const std::string& from, const std::string& to,
+                         unsigned flags) {
+  if (::renameat2(folder, from.c_str(), folder, to.c_str(), flags) == 0) return true;
+  if (flags != RENAME_NOREPLACE || (errno != EINVAL && errno != ENOSYS)) return false;
+  if (::faccessat(folder, to.c_str(), F_OK, AT_SYMLINK_NOFOLLOW) == 0) return errno = EEXIST, false;
+  return ::renameat(folder, from.c_str(), folder, to.c_str()) == 0;
+}
+
+/// The name of an entry that a killed run may leave for a target, without its ending; "" for
+/// others.
+inline std::string_view target_of_leftover(std::string_view name) {
+  const auto at = std::min(name.rfind(".tmp-"), name.rfind(".old-"));
+  return at == std::string_view::npos ? std::string_view() : name.substr(0, at);
+}
+
 /// Removes a folder of plain files; what cannot be removed stays. Never descends.
 inline void remove_flat_folder(int parent, const std::string& name) {
   const descriptor folder(
@@ -86,6 +126,22 @@ inline void remove_flat_folder(int parent, const std::string& name) {
   if (const auto names = list_folder(folder.get()))
     for (const std::string& file : *names) ::unlinkat(folder.get(), file.c_str(), 0);
   ::unlinkat(parent, name.c_str(), AT_REMOVEDIR);
+}
+
+/// After a killed run: brings back the old folder of a target that was renamed aside, removes
+/// temporaries that belong to nobody.
+inline void tidy(int parent, const std::string& target) {
+  const auto names = list_folder(parent);
+  if (!names) return;
+  for (const std::string& name : *names)
+    if (name.starts_with(target + ".old-") && rename_entry(parent, name, target, RENAME_NOREPLACE))
+      break;
+  for (const std::string& name : *names) {
+    if (!name.starts_with(target + ".tmp-")) continue;
+    const descriptor folder(
+        ::openat(parent, name.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+    if (folder && ::flock(folder.get(), LOCK_EX | LOCK_NB) == 0) remove_flat_folder(parent, name);
+  }
 }
 
 } // namespace detail
@@ -107,7 +163,24 @@ public:
                 fmt::format("cannot open the model folder {}: {}", path_, reason_of(errno)));
   }
 
+  /// A folder in a folder, by bare name; symbolic links are not followed.
+  model_folder(const model_folder& above, const std::string& name)
+      : path_(above.path_ + '/' + name),
+        folder_(::openat(above.folder_.get(), name.c_str(),
+                         O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)) {
+    if (folder_ && is_bare_name(name)) return;
+    throw error(exit_code::model,
+                fmt::format("{} is not a folder that can be opened: {}", path_, reason_of(errno)));
+  }
+
   const std::string& path() const { return path_; }
+  /// Names of its entries, in no order. Throws mc::error(exit_code::model).
+  std::vector<std::string> names() const {
+    auto list = detail::list_folder(folder_.get());
+    if (!list)
+      throw error(exit_code::model, fmt::format("cannot list {}: {}", path_, reason_of(errno)));
+    return *std::move(list);
+  }
   bool contains(const std::string& name) const {
     struct stat s {};
     return is_bare_name(name) &&
@@ -152,8 +225,9 @@ private:
 class folder_writer {
 public:
   /// Checks the target and creates the temporary. Throws mc::error(exit_code::output).
-  explicit folder_writer(const std::string& target) : place_(locate(target)) {
-    tidy();
+  explicit folder_writer(const std::string& target, const folder_kind& kind = model_kind)
+      : kind_(&kind), place_(locate(target)) {
+    detail::tidy(parent(), place_.name);
     check_replaceable();
     for (int attempt = 0; !folder_; ++attempt) {
       temporary_ = fmt::format("{}.tmp-{}{}", place_.name, ::getpid(),
@@ -173,7 +247,9 @@ public:
 
   /// Throws what a save to `target` would throw before its first byte, except for a lack of space:
   /// for the start of a run that saves at its end. Creates missing parent folders.
-  static void check_target(const std::string& target) { folder_writer probe(target); }
+  static void check_target(const std::string& target, const folder_kind& kind = model_kind) {
+    folder_writer probe(target, kind);
+  }
 
   /// Throws mc::error(exit_code::output) unless the file system has room for so many bytes.
   void require_space(std::uint64_t bytes) const {
@@ -198,7 +274,9 @@ public:
     descriptor file(::openat(folder_.get(), name.c_str(),
                              O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666));
     if (!file) throw detail::output_error("create", full, errno);
+    chunk_checksums sums; // of what is in memory: a disk that changes it is found out later
     const byte_sink sink = [&](std::span<const std::byte> bytes) {
+      sums.add(bytes);
       while (!bytes.empty()) {
         const ::ssize_t n = ::write(file.get(), bytes.data(), bytes.size());
         if (n < 0 && errno == EINTR) continue;
@@ -210,10 +288,15 @@ public:
     // A failed fsync is final: the kernel may drop the pages and report success the next time.
     if (::fsync(file.get()) != 0) throw detail::output_error("make durable", full, errno, kept());
     if (!file.reset()) throw detail::output_error("close", full, errno, kept());
+    const std::uint64_t size = sums.size();
+    written_.push_back({name, size, sums.finish()});
   }
   void write(const std::string& name, std::string_view text) {
     write(name, [&](const byte_sink& sink) { sink(std::as_bytes(std::span(text))); });
   }
+
+  /// The files so far, in the order in which they were written.
+  const std::vector<file_record>& written() const { return written_; }
 
   /// Puts the folder in place, durably. Throws mc::error(exit_code::output).
   void commit() {
@@ -257,15 +340,15 @@ private:
       throw error(exit_code::output,
                   fmt::format("{} cannot be replaced by a model folder; name a new one", target));
     location at{path.string(), path.parent_path().string(), path.filename().string(), nullptr};
-    fs::create_directories(path.parent_path(), problem);
-    if (problem) throw detail::output_error("create the folder", at.folder, problem.value());
+    if (!detail::create_folders(path.parent_path()))
+      throw detail::output_error("create the folder", at.folder, errno);
     descriptor parent(::open(at.folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     if (!parent) throw detail::output_error("open the folder", at.folder, errno);
     at.parent = std::make_shared<const descriptor>(std::move(parent));
     return at;
   }
 
-  /// Throws unless the target is absent, empty, or a model folder without anything else in it.
+  /// Throws unless the target is absent, empty, or of the kind, without anything else in it.
   void check_replaceable() const {
     const auto refuse = [this](std::string_view why) {
       return error(exit_code::output,
@@ -289,12 +372,12 @@ private:
       struct stat s {};
       const bool plain =
           ::fstatat(old.get(), name.c_str(), &s, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(s.st_mode);
-      if (!plain || !is_model_file(name))
-        throw refuse(fmt::format("holds {}, which is not a file of a saved model", name));
-      marked = marked || name == model_folder_marker;
+      if (!plain || !kind_->holds(name))
+        throw refuse(fmt::format("holds {}, which is not a file of a saved {}", name, kind_->name));
+      marked = marked || kind_->marker == nullptr || name == kind_->marker;
     }
     if (!marked)
-      throw refuse(fmt::format("is not a model folder: it has no {}", model_folder_marker));
+      throw refuse(fmt::format("is not a {} folder: it has no {}", kind_->name, kind_->marker));
   }
 
   static bool is_mount_point(int folder) {
@@ -321,32 +404,10 @@ private:
     return folder;
   }
 
-  /// After a killed run: brings back an old folder that was renamed aside, removes temporaries.
-  void tidy() const {
-    const auto names = detail::list_folder(parent());
-    if (!names) return;
-    for (const std::string& name : *names)
-      if (name.starts_with(place_.name + ".old-") && rename(name, place_.name, RENAME_NOREPLACE))
-        break;
-    for (const std::string& name : *names) {
-      if (!name.starts_with(place_.name + ".tmp-")) continue;
-      const descriptor folder(
-          ::openat(parent(), name.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
-      if (folder && ::flock(folder.get(), LOCK_EX | LOCK_NB) == 0)
-        detail::remove_flat_folder(parent(), name);
-    }
-  }
-
   bool sync_parent() const { return ::fsync(parent()) == 0; }
 
-  /// renameat2, with plain rename where the file system lacks its flags: that one replaces only an
-  /// empty folder, and cannot exchange.
   bool rename(const std::string& from, const std::string& to, unsigned flags) const {
-    if (::renameat2(parent(), from.c_str(), parent(), to.c_str(), flags) == 0) return true;
-    if (flags != RENAME_NOREPLACE || (errno != EINVAL && errno != ENOSYS)) return false;
-    if (::faccessat(parent(), to.c_str(), F_OK, AT_SYMLINK_NOFOLLOW) == 0)
-      return errno = EEXIST, false;
-    return ::renameat(parent(), from.c_str(), parent(), to.c_str()) == 0;
+    return detail::rename_entry(parent(), from, to, flags);
   }
 
   void replace() {
@@ -376,7 +437,9 @@ private:
     detail::remove_flat_folder(parent(), aside);
   }
 
+  const folder_kind* kind_; // what may be replaced
   location place_;
+  std::vector<file_record> written_;
   std::string temporary_; // empty once committed
   descriptor folder_;
 };

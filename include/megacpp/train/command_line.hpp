@@ -191,10 +191,12 @@ inline void run_command(const program_source& source, std::string_view program, 
   }
   check_compiled(list, p);
   if (r.what->which == command::convert) return run_export(p, o);
+  std::optional<found_model> from;
+  if (r.what->which == command::train) from = prepare_start(p, o);
   cpu device(product_type_of(o.machine.product_type()), static_cast<int>(o.machine.threads()));
   switch (r.what->which) {
   case command::train: {
-    trainer t(p, o, device);
+    trainer t(p, o, device, std::move(from));
     const std::string flags = given_flags(list, command::train);
     if (!o.report.bench_json() && !flags.empty()) print(flags + "\n");
     t.run();

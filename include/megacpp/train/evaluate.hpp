@@ -4,8 +4,8 @@
 #include <megacpp/data/windows.hpp>
 #include <megacpp/exec/signals.hpp>
 #include <megacpp/run/session.hpp>
-#include <megacpp/train/model_folder.hpp>
 #include <megacpp/train/print.hpp>
+#include <megacpp/train/state.hpp>
 #include <megacpp/train/text.hpp>
 
 #include <numbers>
@@ -59,12 +59,18 @@ inline double perplexity(double loss) { return std::exp(loss); }
 
 namespace detail {
 
-/// The folder of --load, which the command needs.
+/// The folder with the weights of --load, which the command needs.
 inline model_folder required_model(const options& o, const char* command) {
   if (!o.model.load.given())
     throw error(exit_code::usage,
                 fmt::format("{} needs --load FOLDER, the folder of a saved model", command));
-  return model_folder(o.model.load());
+  std::optional<found_model> found = find_saved(o.model.load(), false);
+  if (!found)
+    throw error(exit_code::model,
+                fmt::format("{} has neither a model nor a saved state; train with --save first",
+                            o.model.load()));
+  for (const std::string& note : found->notes) print_note(note);
+  return std::move(found->folder);
 }
 
 inline std::string number_text(double x) {
@@ -80,7 +86,7 @@ inline void run_evaluation(const program_view& p, const options& o, cpu& device)
   const text_data text = open_evaluation_text(p, o, characters_of(folder));
   require_prediction(*text.source, text.parts.valid, "validation");
   session s(p, device, purpose::inference);
-  load_model_folder(o.model.load(), p, s.weights());
+  load_weights(folder, p, s.weights());
   evaluation e(s, *text.source, text.parts.valid);
   const loss_sum total = e.run(e.batches());
   const double loss = total.mean();

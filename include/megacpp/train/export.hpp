@@ -3,7 +3,7 @@
 
 #include <megacpp/exec/signals.hpp>
 #include <megacpp/observe/text.hpp>
-#include <megacpp/train/model_folder.hpp>
+#include <megacpp/train/evaluate.hpp>
 #include <megacpp/train/options.hpp>
 #include <megacpp/train/print.hpp>
 
@@ -36,9 +36,9 @@ inline void run_export(const program_view& p, const options& o) {
     throw error(exit_code::usage,
                 "export needs --load FOLDER, a saved model, and --save FOLDER, where to write it");
   const write_errors no_signals;
-  const saved_model m =
-      export_model_folder(o.model.load(), o.training.save(), p,
-                          detail::storage_named(o.model.dtype()), shard_limit_of(o));
+  const model_folder from = detail::required_model(o, "export");
+  const saved_model m = export_model_folder(
+      from.path(), o.training.save(), p, detail::storage_named(o.model.dtype()), shard_limit_of(o));
   print(fmt::format("{} tensors, {} in {} file{}, written to {}\n", m.tensors,
                     bytes_text(m.bytes).view(), m.files, m.files == 1 ? "" : "s",
                     o.training.save()));

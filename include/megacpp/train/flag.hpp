@@ -32,6 +32,14 @@ constexpr bool overlaps(command a, command b) {
   return (static_cast<unsigned>(a) & static_cast<unsigned>(b)) != 0;
 }
 
+/// What a flag is to a run that goes on from a saved state.
+///   must_match  the state means something else with another value: a difference is refused
+///   may_change  a difference is told and taken
+///   derived     left out, it follows from other flags again; given, it may change
+///   unsaved     it belongs to the process, not to the run, and is not in the state
+/// One of the first two that is left out keeps its saved value.
+enum class on_resume : std::uint8_t { undecided, must_match, may_change, derived, unsaved };
+
 /// What the type-free parts (command line, configuration file, help) see of a flag.
 class flag_base {
 public:
@@ -40,6 +48,7 @@ public:
   bool given() const { return given_; }
   const char* help() const { return help_; }
   command commands() const { return commands_; }
+  on_resume resuming() const { return resuming_; }
   /// True for a flag that needs no value on the command line.
   virtual bool is_toggle() const { return false; }
   virtual bool is_text() const { return false; }
@@ -47,6 +56,8 @@ public:
   virtual std::string argument() const = 0;
   /// The present value as the command line would spell it.
   virtual std::string text() const = 0;
+  /// False for a default that stands for "not given", such as a count of 0.
+  virtual bool is_value() const = 0;
   /// The default as the help shows it; empty if there is none to show.
   std::string default_text() const { return shown_ != nullptr ? shown_ : text(); }
   /// Reads a value. `where` names flag and origin for messages. Throws mc::error(exit_code::usage).
@@ -70,6 +81,7 @@ protected:
   const char* help_ = "";
   const char* shown_ = nullptr;
   command commands_ = command::all;
+  on_resume resuming_ = on_resume::undecided;
   bool given_ = false;
 };
 
@@ -109,6 +121,10 @@ public:
     commands_ = c;
     return *this;
   }
+  flag& resumes(on_resume how) {
+    resuming_ = how;
+    return *this;
+  }
 
   bool is_toggle() const override { return std::is_same_v<T, bool>; }
   bool is_text() const override { return std::is_same_v<T, std::string>; }
@@ -118,6 +134,11 @@ public:
     else return std::is_integral_v<T> ? "N" : "X";
   }
   std::string text() const override { return fmt::format("{}", value_); }
+  bool is_value() const override {
+    if constexpr (std::is_same_v<T, bool>) return true;
+    else if constexpr (std::is_same_v<T, std::string>) return *choices_ == 0 || is_choice(value_);
+    else return is_within(value_);
+  }
 
 private:
   void assign(std::string_view value, std::string_view where) override {
@@ -135,10 +156,13 @@ private:
       if (problem == std::errc::result_out_of_range) refuse(where, value, range());
       if (problem != std::errc() || end != value.data() + value.size())
         refuse(where, value, std::is_integral_v<T> ? "must be a whole number" : "must be a number");
-      const bool inside = number >= low_ && number <= high_ && !(open_ && number == low_);
-      if (!inside || !std::isfinite(static_cast<double>(number))) refuse(where, value, range());
+      if (!is_within(number)) refuse(where, value, range());
       value_ = number;
     }
+  }
+  bool is_within(T number) const {
+    return number >= low_ && number <= high_ && !(open_ && number == low_) &&
+           std::isfinite(static_cast<double>(number));
   }
   bool is_choice(std::string_view value) const {
     for (std::string_view rest = choices_; !rest.empty();) {

@@ -45,7 +45,7 @@ inline void run_generation(const program_view& p, const options& o, cpu& device)
   std::vector<std::int32_t> tokens = detail::tokens_of(o.sampling.prompt(), p, characters);
   if (tokens.empty()) tokens.push_back(detail::first_token(p, characters));
   session s(p, device, purpose::inference);
-  load_model_folder(o.model.load(), p, s.weights());
+  load_weights(folder, p, s.weights());
   s.begin_step();
 
   const value& out = p.logits.g->at(p.logits.g->outputs[0]);

@@ -68,10 +68,8 @@ inline std::string index_text(const std::vector<safetensors_layout>& shards) {
          "\n";
 }
 
-/// Writes a model as a folder that appears complete or not at all: what was there before stays
-/// until then (folder_writer).
-inline saved_model write_model(const std::filesystem::path& folder, outgoing_model m,
-                               std::uint64_t max_shard) {
+/// Writes the files of a model.
+inline saved_model write_model(folder_writer& out, outgoing_model m, std::uint64_t max_shard) {
   std::map<std::string, const outgoing_model::tensor*> by_name;
   std::vector<std::uint64_t> sizes;
   for (const auto& t : m.tensors) {
@@ -89,7 +87,6 @@ inline saved_model write_model(const std::filesystem::path& folder, outgoing_mod
   m.texts["config.json"] = m.config.dump(2) + "\n";
   if (shards.size() > 1) m.texts[hf_index_name] = index_text(shards);
 
-  folder_writer out(folder.string());
   saved_model saved{m.tensors.size(), shards.size()};
   std::uint64_t bytes = 0;
   for (const safetensors_layout& s : shards) bytes += s.file_size(), saved.bytes += s.data_size();
@@ -103,7 +100,6 @@ inline saved_model write_model(const std::filesystem::path& folder, outgoing_mod
                   by_name.at(t.name)->write(data);
                 });
               });
-  out.commit();
   return saved;
 }
 
@@ -170,8 +166,7 @@ inline std::string text_of(const model_folder& folder, const std::string& name) 
 
 } // namespace detail
 
-/// Saves the weights as a Hugging Face folder. This is the form for use elsewhere, without the
-/// optimizer's state.
+/// Writes the files of a Hugging Face folder.
 ///
 /// Weights are written in the type that training updates, which is F32 for bf16_mixed too: the
 /// master weights hold what rounding to bf16 would lose, training can go on from them, and readers
@@ -182,8 +177,7 @@ inline std::string text_of(const model_folder& folder, const std::string& name) 
 /// A generation_config.json among `extra_files` replaces ours. Throws mc::error: output if
 /// something cannot be written, mismatch for a program that one rank does not hold, or of a family
 /// that transformers does not have.
-inline saved_model save_model_folder(const std::filesystem::path& folder, const program_view& p,
-                                     const mc::stores& s,
+inline saved_model write_model_files(folder_writer& out, const program_view& p, const mc::stores& s,
                                      std::span<const extra_file> extra_files = {},
                                      std::uint64_t max_shard = hf_shard_limit) {
   const hf_family& family = hf_family_of(p);
@@ -208,7 +202,20 @@ inline saved_model save_model_folder(const std::filesystem::path& folder, const 
                            default: detail::write_tensor<float>(t, store, buffer, data); break;
                            }
                          }});
-  return detail::write_model(folder, std::move(m), max_shard);
+  return detail::write_model(out, std::move(m), max_shard);
+}
+
+/// Saves the weights as a Hugging Face folder that appears complete or not at all: what was there
+/// before stays until then (folder_writer). This is the form for use elsewhere, without the
+/// optimizer's state. Throws as write_model_files does.
+inline saved_model save_model_folder(const std::filesystem::path& folder, const program_view& p,
+                                     const mc::stores& s,
+                                     std::span<const extra_file> extra_files = {},
+                                     std::uint64_t max_shard = hf_shard_limit) {
+  folder_writer out(folder.string());
+  const saved_model saved = write_model_files(out, p, s, extra_files, max_shard);
+  out.commit();
+  return saved;
 }
 
 /// Loads weights, and masters where there are, from a folder written by save_model_folder,
@@ -282,7 +289,10 @@ inline saved_model export_model_folder(const std::filesystem::path& from,
                            else detail::convert_tensor<float>(t, out);
                          }});
   }
-  return detail::write_model(to, std::move(m), max_shard);
+  folder_writer out(to.string());
+  const saved_model saved = detail::write_model(out, std::move(m), max_shard);
+  out.commit();
+  return saved;
 }
 
 } // namespace mc

@@ -28,18 +28,27 @@ using text_flag = flag<std::string>;
 using switch_flag = flag<bool>;
 
 struct model_flags {
-  BOOST_HANA_DEFINE_STRUCT(model_flags, (text_flag, load), (whole_flag, seed), (text_flag, dtype),
-                           (text_flag, max_shard_size));
+  BOOST_HANA_DEFINE_STRUCT(model_flags, (text_flag, load), (switch_flag, finetune),
+                           (whole_flag, seed), (text_flag, dtype), (text_flag, max_shard_size));
   model_flags() {
     load.is("",
-            "folder of a saved model (config.json, model.safetensors or several files and their "
-            "index) to start from; eval, generate and export need one")
-        .of(command::train | command::eval | command::generate | command::convert);
+            "folder to start from; eval, generate and export need one. A folder that train --save "
+            "wrote: train goes on where its newest whole state ends, or begins if it has none and "
+            "--save names it too. A Hugging Face model folder: train begins with its weights")
+        .of(command::train | command::eval | command::generate | command::convert)
+        .resumes(on_resume::unsaved);
+    finetune
+        .is(false,
+            "take only the weights from --load: a new run, with its own optimizer, schedule, data "
+            "and first step")
+        .of(command::train)
+        .resumes(on_resume::unsaved);
     seed.is(1234,
             "of initial weights, the order of the data, dropout, and sampling: the same seed "
             "gives the same bits, whatever --threads is")
         .within(0, std::numeric_limits<std::int64_t>::max())
-        .of(command::train | command::generate);
+        .of(command::train | command::generate)
+        .resumes(on_resume::must_match);
     dtype.is("stored", "type of the exported weights; stored: of each tensor as it is")
         .one_of("stored|fp32|bf16|fp64")
         .of(command::convert);
@@ -47,22 +56,31 @@ struct model_flags {
         .is("5GB",
             "bytes of tensors in one file of a model, above which it is cut into several with an "
             "index: a number with KB, MB, GB, TB or KiB, MiB, GiB, TiB")
-        .of(command::train | command::convert);
+        .of(command::train | command::convert)
+        .resumes(on_resume::may_change);
   }
 };
 
 struct data_flags {
-  BOOST_HANA_DEFINE_STRUCT(data_flags, (text_flag, data_path), (text_flag, split),
-                           (text_flag, tokenizer), (switch_flag, mock_data));
+  BOOST_HANA_DEFINE_STRUCT(data_flags, (text_flag, data_path), (text_flag, data_type),
+                           (text_flag, split), (text_flag, tokenizer), (switch_flag, mock_data));
   data_flags() {
     const command reading = command::train | command::eval;
-    data_path.is("", "text to train on or to evaluate: any file, read as bytes").of(reading);
+    data_path.is("", "file to train on or to evaluate").of(reading).resumes(on_resume::may_change);
+    data_type
+        .is("text",
+            "what the file holds. text: any bytes, each one or each distinct one a token "
+            "(--tokenizer). u16, i32: token ids, little-endian, without a header")
+        .one_of("text|u16|i32")
+        .of(reading)
+        .resumes(on_resume::must_match);
     split
         .is("969,30,1",
             "shares of the file for training, validation and test, in this order; eval "
             "measures the validation part")
         .shown_as("969,30,1; for eval 0,100,0")
-        .of(reading);
+        .of(reading)
+        .resumes(on_resume::must_match);
     tokenizer
         .is("byte",
             "how bytes become tokens. byte: the byte is the token. char: the distinct "
@@ -70,46 +88,66 @@ struct data_flags {
             "the list is saved with the model as characters.json")
         .one_of("byte|char")
         .shown_as("byte, or as --load was saved")
-        .of(command::train);
+        .of(command::train)
+        .resumes(on_resume::must_match);
     mock_data.is(false, "train on random tokens instead of a file, to measure speed")
-        .of(command::train);
+        .of(command::train)
+        .resumes(on_resume::must_match);
   }
 };
 
 struct training_flags {
   BOOST_HANA_DEFINE_STRUCT(training_flags, (whole_flag, train_iters),
                            (whole_flag, global_batch_size), (text_flag, save),
-                           (whole_flag, save_interval), (switch_flag, exit_signal_handler),
-                           (whole_flag, eval_interval), (whole_flag, eval_iters));
+                           (whole_flag, save_interval), (whole_flag, keep_latest_k),
+                           (switch_flag, exit_signal_handler), (whole_flag, eval_interval),
+                           (whole_flag, eval_iters));
   training_flags() {
-    train_iters.is(1000, "optimizer steps").at_least(1).of(command::train);
+    train_iters.is(1000, "optimizer steps")
+        .at_least(1)
+        .of(command::train)
+        .resumes(on_resume::may_change);
     global_batch_size
         .is(0,
             "sequences in one optimizer step; a multiple of the compiled micro-batch, whose "
             "gradients are accumulated")
         .within(1, std::int64_t{1} << 40)
         .shown_as("the micro-batch")
-        .of(command::train);
+        .of(command::train)
+        .resumes(on_resume::may_change);
     save.is("",
-            "folder for the model; written at the end, or when a signal ends the run, all "
-            "at once or not at all")
-        .of(command::train | command::convert);
+            "folder for the state of the run (weights, optimizer, step, position in the data, "
+            "flags), in a folder of its own for each step saved: at the end, when a signal ends "
+            "the run, and every --save-interval steps. export: the Hugging Face folder to write")
+        .of(command::train | command::convert)
+        .resumes(on_resume::unsaved);
     save_interval.is(0, "steps between saves on the way; 0: only at the end")
         .at_least(0)
-        .of(command::train);
+        .of(command::train)
+        .resumes(on_resume::may_change);
+    keep_latest_k
+        .is(10,
+            "saved states to keep (torchtitan's name; Megatron-LM keeps all): older ones are "
+            "removed once a new one is on the disk; 0: all")
+        .at_least(0)
+        .of(command::train)
+        .resumes(on_resume::may_change);
     exit_signal_handler
         .is(true,
             "SIGINT and SIGTERM finish the step, save and exit with code 10; a second signal, or "
             "false, ends the program at once")
-        .of(command::train);
+        .of(command::train)
+        .resumes(on_resume::unsaved);
     eval_interval.is(1000, "steps between evaluations of the validation part; one more at the end")
         .at_least(1)
-        .of(command::train);
+        .of(command::train)
+        .resumes(on_resume::may_change);
     eval_iters
         .is(0, "global batches in one evaluation, spread evenly over the part; 0: no evaluation")
         .at_least(0)
         .shown_as("the whole part")
-        .of(command::train);
+        .of(command::train)
+        .resumes(on_resume::may_change);
   }
 };
 
@@ -121,38 +159,60 @@ struct optimizer_flags {
                            (real_flag, clip_grad), (real_flag, adam_beta1), (real_flag, adam_beta2),
                            (real_flag, adam_eps));
   optimizer_flags() {
-    lr.is(1e-3, "highest learning rate").at_least(0).of(command::train);
-    min_lr.is(0, "learning rate at the end of the decay").at_least(0).of(command::train);
+    lr.is(1e-3, "highest learning rate")
+        .at_least(0)
+        .of(command::train)
+        .resumes(on_resume::may_change);
+    min_lr.is(0, "learning rate at the end of the decay")
+        .at_least(0)
+        .of(command::train)
+        .resumes(on_resume::may_change);
     lr_decay_style
         .is("linear",
             "how the learning rate falls from --lr to --min-lr; WSD holds it and "
             "decays at the end")
         .one_of("constant|linear|cosine|WSD")
-        .of(command::train);
+        .of(command::train)
+        .resumes(on_resume::may_change);
     lr_warmup_iters.is(0, "steps over which the learning rate first rises from 0 to --lr")
         .at_least(0)
-        .of(command::train);
+        .of(command::train)
+        .resumes(on_resume::may_change);
     lr_decay_iters.is(0, "step at which the decay ends")
         .at_least(1)
         .shown_as("--train-iters")
-        .of(command::train);
+        .of(command::train)
+        .resumes(on_resume::derived);
     lr_wsd_decay_iters.is(0, "length of the decay of WSD, in steps")
         .at_least(1)
         .shown_as("")
-        .of(command::train);
+        .of(command::train)
+        .resumes(on_resume::may_change);
     lr_wsd_decay_style.is("exponential", "shape of the decay of WSD")
         .one_of("linear|cosine|exponential|minus_sqrt")
-        .of(command::train);
+        .of(command::train)
+        .resumes(on_resume::may_change);
     weight_decay.is(0.01, "decoupled weight decay of matrices and embeddings (AdamW)")
         .at_least(0)
-        .of(command::train);
+        .of(command::train)
+        .resumes(on_resume::may_change);
     clip_grad
         .is(1, "largest global norm of the gradient; longer ones are shortened; 0: no clipping")
         .at_least(0)
-        .of(command::train);
-    adam_beta1.is(0.9, "decay of the first moment").within(0, 0.999999).of(command::train);
-    adam_beta2.is(0.999, "decay of the second moment").within(0, 0.999999999).of(command::train);
-    adam_eps.is(1e-8, "added to the root of the second moment").above(0, 1).of(command::train);
+        .of(command::train)
+        .resumes(on_resume::may_change);
+    adam_beta1.is(0.9, "decay of the first moment")
+        .within(0, 0.999999)
+        .of(command::train)
+        .resumes(on_resume::may_change);
+    adam_beta2.is(0.999, "decay of the second moment")
+        .within(0, 0.999999999)
+        .of(command::train)
+        .resumes(on_resume::may_change);
+    adam_eps.is(1e-8, "added to the root of the second moment")
+        .above(0, 1)
+        .of(command::train)
+        .resumes(on_resume::may_change);
   }
 };
 
@@ -182,19 +242,28 @@ struct report_flags {
   report_flags() {
     log_interval.is(100, "steps between lines of progress; a terminal shows every step")
         .at_least(1)
-        .of(command::train);
+        .of(command::train)
+        .resumes(on_resume::unsaved);
     metrics_jsonl
         .is("", "file for one JSON object a step: loss, learning rate, gradient norm, speed")
-        .of(command::train);
-    loss_curve.is("", "SVG file for the curve of training and validation loss").of(command::train);
+        .of(command::train)
+        .resumes(on_resume::unsaved);
+    loss_curve.is("", "SVG file for the curve of training and validation loss")
+        .of(command::train)
+        .resumes(on_resume::unsaved);
     profile.is(false, "measure the time of every node of the graph and print a table at the end")
-        .of(command::train);
+        .of(command::train)
+        .resumes(on_resume::unsaved);
     bench_json
         .is(false,
             "print one JSON object with the median milliseconds of a step as the last "
             "line; without --data-path on random tokens, 200 steps, no evaluation")
-        .of(command::train);
-    warmup.is(20, "steps that --bench-json leaves out").at_least(0).of(command::train);
+        .of(command::train)
+        .resumes(on_resume::unsaved);
+    warmup.is(20, "steps that --bench-json leaves out")
+        .at_least(0)
+        .of(command::train)
+        .resumes(on_resume::unsaved);
     json.is(false, "print one JSON object instead of text").of(command::eval | command::describe);
   }
 };
@@ -206,13 +275,15 @@ struct machine_flags {
         command::train | command::eval | command::generate | command::describe;
     threads.is(0, "threads to compute with; 0: all cores. Results do not depend on it")
         .within(0, 4096)
-        .of(computing);
+        .of(computing)
+        .resumes(on_resume::unsaved);
     product_type
         .is("auto",
             "how bf16 matrices are multiplied: by bf16 instructions, widened to fp32 "
             "first, or the faster of the two, measured at start")
         .one_of("auto|bf16|widened")
-        .of(computing);
+        .of(computing)
+        .resumes(on_resume::may_change);
   }
 };
 
@@ -229,21 +300,24 @@ struct compiled_flags {
                            (whole_flag, ffn_hidden_size), (whole_flag, vocab_size),
                            (switch_flag, bf16), (text_flag, recompute_granularity));
   compiled_flags() {
-    micro_batch_size.is(0, "sequences that run at once");
-    seq_length.is(0, "tokens in a sequence");
-    tensor_model_parallel_size.is(0, "ranks that share each layer");
-    pipeline_model_parallel_size.is(0, "pipeline stages");
-    context_parallel_size.is(0, "ranks that share each sequence");
-    expert_model_parallel_size.is(0, "ranks that share the experts");
-    sequence_parallel.is(false, "the residual stream is sharded along the sequence");
-    num_layers.is(0, "layers");
-    hidden_size.is(0, "width of the residual stream");
-    num_attention_heads.is(0, "attention heads");
-    ffn_hidden_size.is(0, "width inside the feed-forward network");
-    vocab_size.is(0, "tokens in the vocabulary");
-    bf16.is(false, "weights and activations are bf16, sums and masters fp32");
+    micro_batch_size.is(0, "sequences that run at once").resumes(on_resume::may_change);
+    seq_length.is(0, "tokens in a sequence").resumes(on_resume::must_match);
+    tensor_model_parallel_size.is(0, "ranks that share each layer").resumes(on_resume::may_change);
+    pipeline_model_parallel_size.is(0, "pipeline stages").resumes(on_resume::may_change);
+    context_parallel_size.is(0, "ranks that share each sequence").resumes(on_resume::may_change);
+    expert_model_parallel_size.is(0, "ranks that share the experts").resumes(on_resume::may_change);
+    sequence_parallel.is(false, "the residual stream is sharded along the sequence")
+        .resumes(on_resume::may_change);
+    num_layers.is(0, "layers").resumes(on_resume::must_match);
+    hidden_size.is(0, "width of the residual stream").resumes(on_resume::must_match);
+    num_attention_heads.is(0, "attention heads").resumes(on_resume::must_match);
+    ffn_hidden_size.is(0, "width inside the feed-forward network").resumes(on_resume::must_match);
+    vocab_size.is(0, "tokens in the vocabulary").resumes(on_resume::must_match);
+    bf16.is(false, "weights and activations are bf16, sums and masters fp32")
+        .resumes(on_resume::must_match);
     recompute_granularity.is("none", "what the backward pass computes again instead of saving it")
-        .one_of("none|selective|full");
+        .one_of("none|selective|full")
+        .resumes(on_resume::may_change);
   }
 };
 

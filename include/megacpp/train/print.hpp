@@ -34,6 +34,11 @@ inline void print(std::string_view text) {
   detail::write_all(STDOUT_FILENO, text, "the standard output");
 }
 
+/// A line for people beside the output: on the standard error, and lost if nobody listens.
+inline void print_note(std::string_view text) {
+  std::fputs(fmt::format("{}\n", text).c_str(), stderr);
+}
+
 /// Writes a whole text file; a file that was there stays until the new one is complete. Throws
 /// mc::error(exit_code::output).
 inline void write_text_file(const std::string& path, std::string_view text) {

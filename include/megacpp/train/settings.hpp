@@ -1,6 +1,7 @@
 // Flags that belong together, checked together: the numbers of a training run.
 #pragma once
 
+#include <megacpp/exec/product_shape.hpp>
 #include <megacpp/optim/schedule.hpp>
 #include <megacpp/run/view.hpp>
 #include <megacpp/train/options.hpp>
@@ -68,6 +69,18 @@ inline training_settings settings_of(const program_view& p, const options& o) {
   t.numbers.weight_decay = f.weight_decay();
   t.numbers.clip = f.clip_grad();
   return t;
+}
+
+/// The options with the values that flags left out come to: what a state keeps.
+inline options effective_options(options o, const training_settings& t, const program_view& p,
+                                 product_type products) {
+  const auto set = [](auto& flag, const auto& value) { flag.is(value, flag.help()); };
+  set(o.training.train_iters, t.steps);
+  set(o.training.global_batch_size, t.micro_batches * p.numbers.batch.micro);
+  set(o.optimizer.lr_decay_iters, t.rates.decay);
+  if (p.numbers.type == dtype::bf16)
+    set(o.machine.product_type, products == product_type::bf16 ? "bf16" : "widened");
+  return o;
 }
 
 } // namespace mc

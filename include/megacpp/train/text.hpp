@@ -1,10 +1,12 @@
 // What a program reads tokens from, and how bytes and tokens correspond.
 #pragma once
 
+#include <megacpp/checkpoint/checksum.hpp>
 #include <megacpp/checkpoint/folder.hpp>
 #include <megacpp/checkpoint/json_file.hpp>
 #include <megacpp/data/byte_tokens.hpp>
 #include <megacpp/data/character_tokens.hpp>
+#include <megacpp/data/id_tokens.hpp>
 #include <megacpp/data/random_tokens.hpp>
 #include <megacpp/data/split.hpp>
 #include <megacpp/run/view.hpp>
@@ -74,12 +76,59 @@ inline mapped_file open_text(const text_flag& path, const char* command) {
   return mapped_file(path(), exit_code::data);
 }
 
+/// A file of token ids, or null if --data-type says that it is a text.
+inline std::unique_ptr<token_source> id_source(const program_view& p, const options& o,
+                                               const char* command) {
+  const std::string& type = o.data.data_type();
+  if (type == "text") return nullptr;
+  mapped_file file = open_text(o.data.data_path, command);
+  if (type == "u16")
+    return std::make_unique<id_tokens<std::uint16_t>>(std::move(file), p.vocabulary);
+  return std::make_unique<id_tokens<std::int32_t>>(std::move(file), p.vocabulary);
+}
+
+/// Ids have no characters: neither asked for nor saved with a model.
+inline void refuse_characters(const options& o, bool characters) {
+  if (o.data.tokenizer() == "char")
+    throw error(exit_code::usage,
+                fmt::format("--data-type {} and --tokenizer char contradict each other: token ids "
+                            "need no tokenizer; give one of them",
+                            o.data.data_type()));
+  if (characters)
+    throw error(exit_code::mismatch,
+                fmt::format("--data-type is {}, but the model in {} was trained on characters; "
+                            "give a text",
+                            o.data.data_type(), o.model.load()));
+}
+
 } // namespace detail
 
-/// Opens the text of `eval`, with the characters of the model if it has any.
+/// What tells data from other data: XXH64 of the ids in at most 1024 blocks of 4096, spread evenly
+/// over a part, and so of all of a part of up to 4 Mi tokens.
+inline std::uint64_t fingerprint(const token_source& source, token_range part) {
+  constexpr std::int64_t block = 4096, most = 1024;
+  std::vector<std::int32_t> ids(block);
+  xxh64 hash;
+  const std::int64_t blocks = (part.size() + block - 1) / block, n = std::min(blocks, most);
+  for (std::int64_t i = 0; i < n; ++i) {
+    const std::int64_t at = part.begin + (n == blocks ? i : i * (blocks / n)) * block;
+    const auto ids_here =
+        std::span(ids).first(static_cast<std::size_t>(std::min(block, part.end - at)));
+    source.copy(at, ids_here);
+    hash.add(std::as_bytes(ids_here));
+  }
+  return hash.value();
+}
+
+/// Opens the data of `eval`, with the characters of the model if it has any.
 inline text_data open_evaluation_text(const program_view& p, const options& o,
                                       std::optional<character_set> characters) {
   text_data d;
+  if ((d.source = detail::id_source(p, o, "eval"))) {
+    detail::refuse_characters(o, characters.has_value());
+    d.parts = split(o.data.split.given() ? o.data.split() : "0,100,0", d.source->size());
+    return d;
+  }
   mapped_file file = detail::open_text(o.data.data_path, "eval");
   if (characters) d.source = std::make_unique<character_tokens>(std::move(file), *characters);
   else d.source = std::make_unique<byte_tokens>(std::move(file), p.vocabulary);
@@ -88,7 +137,7 @@ inline text_data open_evaluation_text(const program_view& p, const options& o,
   return d;
 }
 
-/// Opens the text of `train`. `saved` are the characters of the model that training starts from.
+/// Opens the data of `train`. `saved` are the characters of the model that training starts from.
 inline text_data open_training_text(const program_view& p, const options& o, bool loaded,
                                     std::optional<character_set> saved) {
   text_data d;
@@ -100,6 +149,15 @@ inline text_data open_training_text(const program_view& p, const options& o, boo
     d.source = std::make_unique<random_tokens>(tokens, p.vocabulary,
                                                static_cast<std::uint64_t>(o.model.seed()));
     d.parts = split(o.data.split(), tokens);
+    return d;
+  }
+  if ((d.source = detail::id_source(p, o, "train"))) {
+    detail::refuse_characters(o, saved.has_value());
+    d.parts = split(o.data.split(), d.source->size());
+    if (p.vocabulary <= 0xffff || o.data.data_type() == "i32") {
+      detail::check_tokens(*d.source, d.parts.train);
+      detail::check_tokens(*d.source, d.parts.valid);
+    }
     return d;
   }
   const bool by_characters = o.data.tokenizer() == "char";

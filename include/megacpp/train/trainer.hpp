@@ -8,23 +8,66 @@
 #include <megacpp/train/export.hpp>
 #include <megacpp/train/history.hpp>
 #include <megacpp/train/profile.hpp>
+#include <megacpp/train/resume.hpp>
 #include <megacpp/train/settings.hpp>
+#include <megacpp/train/state.hpp>
 
 #include <csignal>
+#include <filesystem>
 #include <optional>
 
 namespace mc {
+
+namespace detail {
+inline bool is_same_folder(const std::string& a, const std::string& b) {
+  std::error_code ignored;
+  return !a.empty() && std::filesystem::equivalent(a, b, ignored);
+}
+inline bool is_missing(const std::string& path) {
+  std::error_code ignored;
+  return !std::filesystem::exists(path, ignored);
+}
+} // namespace detail
+
+/// What a training run starts from. A state fills in the flags that were left out; what changes is
+/// told. Nothing if there is no --load, or if it names the folder of --save, which has no state
+/// yet: so one command line serves the first start and every later one. Throws mc::error.
+inline std::optional<found_model> prepare_start(const program_view& p, options& o) {
+  if (!o.model.load.given()) return std::nullopt;
+  const bool same =
+      o.training.save.given() && (o.model.load() == o.training.save() ||
+                                  detail::is_same_folder(o.model.load(), o.training.save()));
+  std::optional<found_model> from;
+  if (!same || !detail::is_missing(o.model.load()))
+    from = find_saved(o.model.load(), !o.model.finetune());
+  if (!from && !same)
+    throw error(exit_code::model,
+                fmt::format("{} has neither a model nor a saved state; check the path of --load",
+                            o.model.load()));
+  if (!from) {
+    print(fmt::format("{} has no saved state yet: a new run begins\n", o.model.load()));
+    return from;
+  }
+  for (const std::string& note : from->notes) print(note + "\n");
+  if (!from->state || o.model.finetune()) return from;
+  require_same_program(from->state->state(), p);
+  for (const std::string& line : resume_flags(from->state->state(), o, p.name)) print(line + "\n");
+  return from;
+}
 
 /// Trains one program on one text. Memory is reserved and files are checked in the constructor; the
 /// loop itself allocates nothing but for what a save needs.
 class trainer {
 public:
-  trainer(const program_view& p, const options& o, cpu& device)
+  /// `from`: what prepare_start found.
+  trainer(const program_view& p, const options& o, cpu& device,
+          std::optional<found_model> from = std::nullopt)
       : p_(p),
         o_(o),
         set_(settings_of(p, o)),
         max_shard_(shard_limit_of(o)),
         device_(device),
+        from_(std::move(from)),
         text_(open_text()),
         windows_(*text_.source, text_.parts.train, p.numbers.batch.sequence, set_.numbers.seed),
         tokens_(static_cast<std::size_t>(p.numbers.batch.micro) *
@@ -32,15 +75,14 @@ public:
         labels_(tokens_.size()),
         profile_(p),
         progress_(o.report.log_interval()) {
-    if (o.training.save.given()) { // what would fail at the end fails now
-      static_cast<void>(hf_family_of(p));
-      folder_writer::check_target(o.training.save());
-    }
+    prepare_saves();
     if (o.report.loss_curve.given()) check_text_file(o.report.loss_curve());
     prepare_session();
     prepare_evaluation();
     if (set_.bench) times_.reserve(static_cast<std::size_t>(set_.steps));
-    if (o.report.metrics_jsonl.given()) metrics_.emplace(o.report.metrics_jsonl());
+    // A run that goes on adds to the file of the one before.
+    if (o.report.metrics_jsonl.given())
+      metrics_.emplace(o.report.metrics_jsonl(), resumes() && at_.step > 0);
     flops_ = static_cast<double>(work_of_step(p, set_.micro_batches).total().flops);
     ceiling_ = product_ceiling(device, p.numbers.type);
   }
@@ -50,34 +92,89 @@ public:
     if (!set_.bench) introduce();
     if (o_.training.exit_signal_handler()) signals_.emplace();
     stopwatch all;
-    while (done_ < set_.steps) {
+    const std::int64_t first = at_.step;
+    while (at_.step < set_.steps) {
       step();
       if (stopped()) interrupt();
-      if (done_ < set_.steps && done_ % o_.training.eval_interval() == 0) evaluate();
-      if (done_ < set_.steps && saves_now()) save();
+      if (at_.step < set_.steps && at_.step % o_.training.eval_interval() == 0) evaluate();
+      if (at_.step < set_.steps && saves_now()) save();
       if (stopped()) interrupt();
     }
     evaluate();
     if (stopped()) interrupt();
-    if (o_.training.save.given()) save();
+    if (root_ && saved_at_ != at_.step) save();
     draw_curve();
     progress_.finish();
     if (o_.report.profile()) print(profile_.table(profiled_seconds_, ceiling_));
     if (set_.bench) print(bench_line());
-    else print(fmt::format("{} steps in {}\n", done_, duration_text(all.seconds()).view()));
+    else
+      print(fmt::format("{} steps in {}\n", at_.step - first, duration_text(all.seconds()).view()));
   }
 
 private:
   text_data open_text() {
-    if (!o_.model.load.given()) return open_training_text(p_, o_, false, std::nullopt);
-    return open_training_text(p_, o_, true, characters_of(model_folder(o_.model.load())));
+    return from_ ? open_training_text(p_, o_, true, characters_of(from_->folder))
+                 : open_training_text(p_, o_, false, std::nullopt);
+  }
+
+  bool resumes() const { return from_ && from_->state && !o_.model.finetune(); }
+
+  /// What would fail at the end fails now, and what was saved before stays in its order: a root
+  /// takes no step below those that it has.
+  void prepare_saves() {
+    if (!o_.training.save.given()) return;
+    const bool same = resumes() && detail::is_same_folder(from_->root, o_.training.save());
+    root_.emplace(o_.training.save(), same ? from_->damaged : std::vector<std::int64_t>());
+    const std::int64_t begin = resumes() ? from_->state->state().field<std::int64_t>("step") : 0;
+    if (const auto newest = root_->newest(); newest && (!same || *newest > begin))
+      throw error(exit_code::output,
+                  fmt::format("{} holds the state of step {}, and this run begins after step {}; "
+                              "go on from it with --load {}, or choose another folder to save to",
+                              root_->path(), *newest, begin, root_->path()));
+    detail::stored_tensors(p_); // throws where one rank does not hold the model
+    root_->check(std::max(begin + 1, set_.steps));
+    if (same) saved_at_ = begin;
   }
 
   void prepare_session() {
     session_.emplace(p_, device_, purpose::training);
     session_->numbers() = set_.numbers;
-    if (o_.model.load.given()) load_model_folder(o_.model.load(), p_, session_->weights());
+    if (from_) load_weights(from_->folder, p_, session_->weights());
     else session_->weights().initialise(set_.numbers.seed);
+    if (!resumes()) return;
+    const json_value& state = from_->state->state();
+    require_same_data(state.field<json_value>("data"));
+    at_ = load_moments(from_->folder, state, p_, session_->weights());
+    session_->numbers().step = at_.step;
+    if (set_.bench && set_.steps - at_.step <= set_.warmup)
+      throw error(
+          exit_code::usage,
+          fmt::format("--bench-json has no step to measure: {} of --train-iters {} are left "
+                      "and --warmup is {}; give a larger --train-iters",
+                      std::max<std::int64_t>(0, set_.steps - at_.step), set_.steps, set_.warmup));
+  }
+
+  /// {"name", "tokens", "part": [begin, end), "xxh64": of the training part}.
+  nlohmann::json data_json() const {
+    const token_range part = text_.parts.train;
+    return {{"name", text_.source->name()},
+            {"tokens", text_.source->size()},
+            {"part", {part.begin, part.end}},
+            {"xxh64", fmt::format("{:016x}", fingerprint(*text_.source, part))}};
+  }
+
+  /// The number of a sample says nothing about other data.
+  void require_same_data(const json_value& saved) const {
+    nlohmann::json now = data_json(), then = saved.raw();
+    now.erase("name"), then.erase("name");
+    if (now == then) return;
+    throw error(
+        exit_code::mismatch,
+        fmt::format("{} ({} tokens) is not the data of the run in {} ({} tokens of {}); give "
+                    "the same data, or start a new run from its weights with --finetune",
+                    text_.source->name(), text_.source->size(), saved.file(),
+                    saved.field<std::int64_t>("tokens"),
+                    printable(saved.field<std::string>("name"))));
   }
 
   void prepare_evaluation() {
@@ -107,46 +204,59 @@ private:
         bytes_text(static_cast<std::uint64_t>(session_->planned().total())).view()));
     progress_.note(fmt::format("{}: {} tokens to train on, {} to validate", text_.source->name(),
                                text_.parts.train.size(), text_.parts.valid.size()));
+    if (!resumes()) return;
+    progress_.note(fmt::format("going on after step {} of {}, at sample {} of the data", at_.step,
+                               from_->folder.path(), at_.samples));
+    for (const std::string& line : derived_changes(
+             from_->state->state(), effective_options(o_, set_, p_, product_type_now())))
+      progress_.note(line);
+    if (at_.step >= set_.steps)
+      progress_.note(fmt::format("nothing is left to train of --train-iters {}", set_.steps));
+  }
+
+  product_type product_type_now() {
+    return p_.numbers.type == dtype::bf16 ? device_.products().type() : product_type::automatic;
   }
 
   bool stopped() const { return signals_ && signals_->requested(); }
   bool saves_now() const {
-    return o_.training.save.given() && o_.training.save_interval() > 0 &&
-           done_ % o_.training.save_interval() == 0;
+    return root_ && o_.training.save_interval() > 0 && at_.step % o_.training.save_interval() == 0;
   }
 
-  /// One optimizer step. Sample i of the run is the same window however it is cut into
+  /// One optimizer step. Sample i of the run is the same window however steps are cut into
   /// micro-batches.
   void step() {
     const stopwatch clock;
     const std::int64_t micro = p_.numbers.batch.micro;
     // The first step prepares much that others find.
-    session_->profile(o_.report.profile() && done_ > 0 ? &profile_ : nullptr);
-    session_->numbers().learning_rate = learning_rate(set_.rates, done_);
+    session_->profile(o_.report.profile() && taken_ > 0 ? &profile_ : nullptr);
+    session_->numbers().learning_rate = learning_rate(set_.rates, at_.step);
     session_->begin_step();
     loss_sum total;
     for (std::int64_t m = 0; m < set_.micro_batches; ++m) {
-      windows_.fill((done_ * set_.micro_batches + m) * micro, tokens_, labels_);
+      windows_.fill(at_.samples + m * micro, tokens_, labels_);
       total += session_->train({tokens_.data(), labels_.data(), m * micro});
     }
     step_report r;
-    r.step = done_ + 1, r.steps = set_.steps;
+    r.step = at_.step + 1, r.steps = set_.steps;
     r.loss = total.mean();
     r.lr = session_->numbers().learning_rate;
     if (!std::isfinite(r.loss)) fail("loss", r.loss, r);
     r.grad_norm = session_->finish_step(total.count);
     if (!std::isfinite(r.grad_norm)) fail("gradient norm", r.grad_norm, r);
-    ++done_;
+    ++at_.step;
+    at_.samples += set_.micro_batches * micro;
+    ++taken_;
     report(r, total.count, clock.seconds());
   }
 
   void report(step_report& r, double tokens, double seconds) {
-    if (done_ > 1) profiled_seconds_ += seconds;
+    if (taken_ > 1) profiled_seconds_ += seconds;
     // A running mean over about ten steps; the first step is not typical.
-    pace_ = done_ <= 2 ? seconds : 0.9 * pace_ + 0.1 * seconds;
-    history_.add(done_, r.loss);
+    pace_ = taken_ <= 2 ? seconds : 0.9 * pace_ + 0.1 * seconds;
+    history_.add(at_.step, r.loss);
     if (set_.bench) {
-      if (done_ > set_.warmup) times_.push_back(seconds);
+      if (taken_ > set_.warmup) times_.push_back(seconds);
       last_ = r;
     }
     r.tokens_per_second = tokens / pace_;
@@ -177,12 +287,12 @@ private:
     if (stopped()) return;
     const double loss = total.mean();
     if (!std::isfinite(loss)) fail("validation loss", loss, {});
-    validation_.push_back({static_cast<double>(done_), loss});
+    validation_.push_back({static_cast<double>(at_.step), loss});
     progress_.note(bounded_text<160>().append(
-        "step {}/{} | validation loss: {:.4f} | perplexity: {:.3f} | {:.0f} tokens", done_,
+        "step {}/{} | validation loss: {:.4f} | perplexity: {:.3f} | {:.0f} tokens", at_.step,
         set_.steps, loss, perplexity(loss), total.count));
     if (metrics_)
-      metrics_->write({{"step", done_},
+      metrics_->write({{"step", at_.step},
                        {"validation_loss", loss},
                        {"perplexity", perplexity(loss)},
                        {"validation_tokens", static_cast<std::int64_t>(total.count)}});
@@ -191,9 +301,16 @@ private:
   void save() {
     std::vector<std::pair<std::string, std::string>> extra;
     if (text_.characters) extra.emplace_back(characters_name, characters_text(*text_.characters));
-    save_model_folder(o_.training.save(), p_, session_->weights(), extra, max_shard_);
-    saved_at_ = done_;
-    progress_.note(fmt::format("step {}/{} | saved to {}", done_, set_.steps, o_.training.save()));
+    nlohmann::json state{{"data", data_json()}};
+    save_flags(state, effective_options(o_, set_, p_, product_type_now()));
+    const std::vector<std::string> notes =
+        root_->save(at_.step, o_.training.keep_latest_k(), [&](folder_writer& out) {
+          write_state(out, p_, session_->weights(), at_, std::move(state), extra, max_shard_);
+        });
+    saved_at_ = at_.step;
+    progress_.note(
+        fmt::format("step {}/{} | saved to {}", at_.step, set_.steps, root_->folder_of(at_.step)));
+    for (const std::string& note : notes) progress_.note(note);
   }
 
   void draw_curve() {
@@ -206,14 +323,14 @@ private:
   [[noreturn]] void interrupt() {
     const char* const name = signals_->number() == SIGINT ? "SIGINT" : "SIGTERM";
     std::string kept = "nothing was saved, for there is no --save";
-    if (o_.training.save.given()) {
-      if (saved_at_ != done_) save();
-      kept = fmt::format("the model was saved to {}", o_.training.save());
+    if (root_) {
+      if (saved_at_ != at_.step) save();
+      kept = fmt::format("its state was saved to {}", root_->folder_of(at_.step));
     }
     draw_curve();
     progress_.finish();
     throw error(exit_code::interrupted, fmt::format("{} ended the run after step {} of {}; {}",
-                                                    name, done_, set_.steps, kept));
+                                                    name, at_.step, set_.steps, kept));
   }
 
   [[noreturn]] void fail(const char* what, double number, const step_report& r) {
@@ -224,13 +341,14 @@ private:
     progress_.finish();
     std::string kept;
     if (saved_at_ >= 0)
-      kept = fmt::format("; {} holds the model of step {}", o_.training.save(), saved_at_);
-    else if (o_.training.save.given()) kept = fmt::format("; {} is as it was", o_.training.save());
+      kept = fmt::format("; {} holds the state of step {}", root_->path(), saved_at_);
+    else if (root_) kept = fmt::format("; {} is as it was", root_->path());
     throw error(
         exit_code::nonfinite,
         fmt::format("the {} of step {} is {}{}; a lower --lr, a longer --lr-warmup-iters or a "
                     "smaller --clip-grad may help",
-                    what, std::max(r.step, done_), std::isnan(number) ? "nan" : "infinite", kept));
+                    what, std::max(r.step, at_.step), std::isnan(number) ? "nan" : "infinite",
+                    kept));
   }
 
   std::string bench_line() {
@@ -267,6 +385,10 @@ private:
   training_settings set_;
   std::uint64_t max_shard_; ///< bytes
   cpu& device_;
+  std::optional<found_model> from_;
+  std::optional<state_root> root_;
+  run_position at_;
+  std::int64_t taken_ = 0; ///< steps of this process
   text_data text_;
   training_windows windows_;
   std::vector<std::int32_t> tokens_, labels_; // (B, S)
@@ -283,7 +405,7 @@ private:
   std::vector<curve_point> validation_;
   std::vector<double> times_;
   step_report last_;
-  std::int64_t done_ = 0, saved_at_ = -1;
+  std::int64_t saved_at_ = -1;
   double flops_ = 0, ceiling_ = 0, pace_ = 0;
   double memory_read_at_ = -1;
   std::uint64_t memory_ = 0;

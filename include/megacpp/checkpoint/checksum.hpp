@@ -1,0 +1,136 @@
+// Checksums of files: XXH64 of every stretch of checksum_chunk bytes.
+//
+// XXH64 (Y. Collet, "xxHash fast digest algorithm", specification 0.2.0, seed 0). Four lanes of 64
+// bits over stripes of 32 bytes,
+//
+//   lane = rotl(lane + word * P2, 31) * P1
+//
+// then the lanes, the length and the rest of fewer than 32 bytes are folded into one word, whose
+// bits a last sequence of multiplications and shifts mixes. Not a protection against forgery.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace mc {
+
+/// The hash of bytes that come in any number of pieces.
+class xxh64 {
+public:
+  void add(std::span<const std::byte> bytes) {
+    length_ += bytes.size();
+    if (held_ > 0) {
+      const std::size_t n = std::min(bytes.size(), stripe - held_);
+      std::memcpy(rest_.data() + held_, bytes.data(), n);
+      held_ += n;
+      bytes = bytes.subspan(n);
+      if (held_ < stripe) return;
+      take(rest_.data());
+      held_ = 0;
+    }
+    for (; bytes.size() >= stripe; bytes = bytes.subspan(stripe)) take(bytes.data());
+    if (!bytes.empty()) std::memcpy(rest_.data(), bytes.data(), bytes.size());
+    held_ = bytes.size();
+  }
+
+  std::uint64_t value() const {
+    std::uint64_t h = p5;
+    if (length_ >= stripe) {
+      h = std::rotl(lanes_[0], 1) + std::rotl(lanes_[1], 7) + std::rotl(lanes_[2], 12) +
+          std::rotl(lanes_[3], 18);
+      for (const std::uint64_t lane : lanes_) h = (h ^ mixed(0, lane)) * p1 + p4;
+    }
+    h += length_;
+    std::size_t i = 0;
+    for (; i + 8 <= held_; i += 8)
+      h = std::rotl(h ^ mixed(0, word<std::uint64_t>(i)), 27) * p1 + p4;
+    for (; i + 4 <= held_; i += 4) h = std::rotl(h ^ (word<std::uint32_t>(i) * p1), 23) * p2 + p3;
+    for (; i < held_; ++i) h = std::rotl(h ^ (word<std::uint8_t>(i) * p5), 11) * p1;
+    h = (h ^ (h >> 33)) * p2;
+    h = (h ^ (h >> 29)) * p3;
+    return h ^ (h >> 32);
+  }
+
+  static std::uint64_t of(std::span<const std::byte> bytes) {
+    xxh64 h;
+    h.add(bytes);
+    return h.value();
+  }
+
+private:
+  static constexpr std::size_t stripe = 32;
+  static constexpr std::uint64_t p1 = 0x9E3779B185EBCA87u, p2 = 0xC2B2AE3D27D4EB4Fu,
+                                 p3 = 0x165667B19E3779F9u, p4 = 0x85EBCA77C2B2AE63u,
+                                 p5 = 0x27D4EB2F165667C5u;
+
+  static std::uint64_t mixed(std::uint64_t lane, std::uint64_t word) {
+    return std::rotl(lane + word * p2, 31) * p1;
+  }
+  void take(const std::byte* from) {
+    std::array<std::uint64_t, 4> words;
+    std::memcpy(words.data(), from, stripe);
+    for (std::size_t i = 0; i < 4; ++i) lanes_[i] = mixed(lanes_[i], words[i]);
+  }
+  template <class Word> std::uint64_t word(std::size_t at) const {
+    Word w;
+    std::memcpy(&w, rest_.data() + at, sizeof w);
+    return w;
+  }
+
+  std::array<std::uint64_t, 4> lanes_{p1 + p2, p2, 0, 0 - p1};
+  std::array<std::byte, stripe> rest_{};
+  std::size_t held_ = 0;
+  std::uint64_t length_ = 0;
+};
+
+/// Bytes under one checksum: a fault is found to within so many, and threads share a file.
+inline constexpr std::uint64_t checksum_chunk = 4u << 20;
+
+/// The checksums of a file that is written front to back.
+class chunk_checksums {
+public:
+  void add(std::span<const std::byte> bytes) {
+    while (!bytes.empty()) {
+      const std::size_t n = std::min<std::uint64_t>(bytes.size(), checksum_chunk - filled_);
+      current_.add(bytes.first(n));
+      bytes = bytes.subspan(n);
+      size_ += n;
+      filled_ += n;
+      if (filled_ == checksum_chunk) close();
+    }
+  }
+  std::uint64_t size() const { return size_; }
+  /// One a chunk, the last one shorter; call once, at the end.
+  std::vector<std::uint64_t> finish() {
+    if (filled_ > 0) close();
+    return std::move(values_);
+  }
+
+private:
+  void close() {
+    values_.push_back(current_.value());
+    current_ = {};
+    filled_ = 0;
+  }
+
+  std::vector<std::uint64_t> values_;
+  xxh64 current_;
+  std::uint64_t size_ = 0, filled_ = 0;
+};
+
+/// What is known of a file that was written.
+struct file_record {
+  std::string name;
+  std::uint64_t bytes = 0;
+  std::vector<std::uint64_t> checksums; ///< of each chunk
+};
+
+} // namespace mc

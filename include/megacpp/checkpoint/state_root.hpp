@@ -1,0 +1,237 @@
+// The folder that --save names: the states of one run, one folder a saved step.
+//
+//   ROOT/iter_0000100/                       complete, or not there
+//   ROOT/latest_checkpointed_iteration.txt   written last; a hint for people and tools
+//
+// Writing step n: a temporary folder, its files synced, itself synced, renamed to its name, ROOT
+// synced (folder_writer); then the hint in the same way; then old states are removed. Reading never
+// trusts the hint: the newest state whose checksums hold is the one.
+#pragma once
+
+#include <megacpp/checkpoint/folder.hpp>
+#include <megacpp/checkpoint/state_file.hpp>
+
+#include <algorithm>
+#include <charconv>
+#include <functional>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+namespace mc {
+
+/// Megatron-LM's names of a step's folder and of the file that tells the newest one.
+inline std::string step_folder_name(std::int64_t step) { return fmt::format("iter_{:07}", step); }
+inline constexpr const char* newest_step_name = "latest_checkpointed_iteration.txt";
+
+/// The step of a folder's name; nothing for other names.
+inline std::optional<std::int64_t> step_of(std::string_view name) {
+  constexpr std::string_view prefix = "iter_";
+  if (!name.starts_with(prefix)) return std::nullopt;
+  const std::string_view digits = name.substr(prefix.size());
+  std::int64_t step = 0;
+  const auto [end, problem] = std::from_chars(digits.data(), digits.data() + digits.size(), step);
+  if (problem != std::errc() || end != digits.data() + digits.size() || step < 0 ||
+      name != step_folder_name(step))
+    return std::nullopt;
+  return step;
+}
+
+/// Steps with a folder, whole or not, newest first.
+inline std::vector<std::int64_t> saved_steps(const model_folder& root) {
+  std::vector<std::int64_t> steps;
+  for (const std::string& name : root.names())
+    if (const auto step = step_of(name)) steps.push_back(*step);
+  std::sort(steps.rbegin(), steps.rend());
+  return steps;
+}
+
+/// True for a folder that --save has written to.
+inline bool is_state_root(const model_folder& folder) {
+  return folder.contains(newest_step_name) || !saved_steps(folder).empty();
+}
+
+/// A state whose files are what they were when it was saved.
+struct whole_state {
+  model_folder folder;
+  state_file file;
+  std::vector<std::int64_t> damaged; ///< newer steps that are not whole
+  std::vector<std::string> notes;    ///< what to tell about them
+};
+
+/// The newest whole state of a root; nothing if it has no state at all. `needed(name)`: the files
+/// whose contents must be right, not only their size. Throws mc::error(exit_code::model) if there
+/// are states but none is whole.
+template <class Needed>
+std::optional<whole_state> newest_state(const model_folder& root, Needed needed) {
+  std::vector<std::int64_t> damaged;
+  std::vector<std::string> notes;
+  std::string first_fault;
+  for (const std::int64_t step : saved_steps(root)) {
+    try {
+      model_folder folder(root, step_folder_name(step));
+      state_file file(folder);
+      file.verify(folder, needed);
+      if (file.state().field<std::int64_t>("step") != step)
+        throw file.state().fault("is the state of another step than its folder says");
+      return whole_state{std::move(folder), std::move(file), std::move(damaged), std::move(notes)};
+    } catch (const error& e) {
+      if (e.code() != exit_code::model) throw;
+      notes.push_back(fmt::format("the state of step {} cannot be used, so the one before is: {}",
+                                  step, e.what()));
+      if (damaged.empty()) first_fault = e.what();
+      damaged.push_back(step);
+    }
+  }
+  if (damaged.empty()) return std::nullopt;
+  throw error(exit_code::model, fmt::format("none of the {} states in {} is whole; the newest: {}",
+                                            damaged.size(), root.path(), first_fault));
+}
+
+/// A root that this process saves to. Others are kept out by a lock while it lives.
+class state_root {
+public:
+  /// Creates the folder if it is missing, and removes what killed runs left. `damaged` steps do not
+  /// count among those that are kept. Throws mc::error(exit_code::output).
+  explicit state_root(const std::string& path, std::vector<std::int64_t> damaged = {})
+      : path_(path), damaged_(damaged.begin(), damaged.end()) {
+    if (path.empty())
+      throw error(exit_code::output, "the folder to save to has an empty name; give one");
+    if (!detail::create_folders(path)) throw detail::output_error("create", path_, errno);
+    folder_ = descriptor(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    if (!folder_ && errno == ENOTDIR)
+      throw error(exit_code::output,
+                  fmt::format("{} is not a folder; it is left as it is: choose another folder to "
+                              "save to",
+                              path_));
+    if (!folder_) throw detail::output_error("open", path_, errno);
+    if (::flock(folder_.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
+      throw error(exit_code::output,
+                  fmt::format("another run is saving to {}; choose another folder", path_));
+    if (::faccessat(folder_.get(), model_folder_marker, F_OK, AT_SYMLINK_NOFOLLOW) == 0)
+      throw error(exit_code::output,
+                  fmt::format("{} holds {}: it is a model, not a folder of saved states; choose "
+                              "another folder to save to",
+                              path_, model_folder_marker));
+    tidy();
+  }
+
+  const std::string& path() const { return path_; }
+  std::string folder_of(std::int64_t step) const { return path_ + '/' + step_folder_name(step); }
+
+  /// The newest step with a folder that is not known to be damaged.
+  std::optional<std::int64_t> newest() const {
+    const auto names = detail::list_folder(folder_.get());
+    if (!names) throw detail::output_error("list", path_, errno);
+    std::optional<std::int64_t> found;
+    for (const std::string& name : *names)
+      if (const auto step = step_of(name); step && damaged_.count(*step) == 0)
+        found = std::max(found.value_or(*step), *step);
+    return found;
+  }
+
+  /// Throws what save() would throw before its first byte, but for a lack of space.
+  void check(std::int64_t step) const { folder_writer::check_target(folder_of(step), state_kind); }
+
+  /// Writes the state of a step, all at once or not at all, then removes old ones beyond the `keep`
+  /// newest (0: none). `fill` writes every file. Returns notes on what could not be removed. Throws
+  /// mc::error(exit_code::output); whatever was there is then still there.
+  std::vector<std::string> save(std::int64_t step, std::int64_t keep,
+                                const std::function<void(folder_writer&)>& fill) {
+    folder_writer out(folder_of(step), state_kind);
+    fill(out);
+    out.commit();
+    damaged_.erase(step);
+    point_to(step);
+    return keep > 0 ? prune(step, keep) : std::vector<std::string>();
+  }
+
+private:
+  void tidy() const {
+    const auto names = detail::list_folder(folder_.get());
+    if (!names) throw detail::output_error("list", path_, errno);
+    for (const std::string& name : *names) {
+      const std::string_view target = detail::target_of_leftover(name);
+      if (step_of(target)) detail::tidy(folder_.get(), std::string(target));
+      else if (target == newest_step_name) ::unlinkat(folder_.get(), name.c_str(), 0);
+    }
+  }
+
+  void point_to(std::int64_t step) const {
+    const auto fail = [&](const char* what) {
+      return detail::output_error(what, path_ + '/' + newest_step_name, errno,
+                                  fmt::format("; the state of step {} itself is saved", step));
+    };
+    const std::string temporary = fmt::format("{}.tmp-{}", newest_step_name, ::getpid());
+    const std::string text = fmt::format("{}\n", step);
+    ::unlinkat(folder_.get(), temporary.c_str(), 0);
+    descriptor file(::openat(folder_.get(), temporary.c_str(),
+                             O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666));
+    if (!file) throw fail("create");
+    const auto undo = [&](const char* what) {
+      const error e = fail(what);
+      ::unlinkat(folder_.get(), temporary.c_str(), 0);
+      return e;
+    };
+    ::ssize_t n = 0;
+    do n = ::write(file.get(), text.data(), text.size());
+    while (n < 0 && errno == EINTR);
+    if (n >= 0 && n != static_cast<::ssize_t>(text.size())) errno = ENOSPC, n = -1;
+    if (n < 0) throw undo("write");
+    if (::fsync(file.get()) != 0) throw undo("make durable");
+    if (!file.reset()) throw undo("close");
+    if (::renameat(folder_.get(), temporary.c_str(), folder_.get(), newest_step_name) != 0)
+      throw undo("replace");
+    if (::fsync(folder_.get()) != 0) throw fail("make durable");
+  }
+
+  /// Removes states older than the `keep` newest whole ones up to `newest`.
+  std::vector<std::string> prune(std::int64_t newest, std::int64_t keep) const {
+    std::vector<std::string> notes;
+    std::vector<std::int64_t> steps;
+    const auto names = detail::list_folder(folder_.get());
+    if (!names) return {fmt::format("cannot list {}: old states are kept", path_)};
+    for (const std::string& name : *names)
+      if (const auto step = step_of(name); step && *step <= newest) steps.push_back(*step);
+    std::sort(steps.rbegin(), steps.rend());
+    for (const std::int64_t step : steps) {
+      const bool counts = damaged_.count(step) == 0;
+      if (keep > 0 || step == newest) {
+        keep -= counts ? 1 : 0;
+        continue;
+      }
+      if (std::string why = remove(step); !why.empty())
+        notes.push_back(fmt::format("{} is kept: {}", folder_of(step), why));
+    }
+    return notes;
+  }
+
+  /// Why a state cannot be removed; "" once it is gone. Its name goes first, so that no half of it
+  /// is ever taken for a state.
+  std::string remove(std::int64_t step) const {
+    const std::string name = step_folder_name(step);
+    const descriptor folder(
+        ::openat(folder_.get(), name.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+    if (!folder) return reason_of(errno);
+    const auto files = detail::list_folder(folder.get());
+    if (!files) return reason_of(errno);
+    for (const std::string& file : *files)
+      if (!is_state_file(file)) return fmt::format("it holds {}", printable(file));
+    const std::string aside = fmt::format("{}.tmp-{}-old", name, ::getpid());
+    if (!detail::rename_entry(folder_.get(), name, aside, RENAME_NOREPLACE))
+      return reason_of(errno);
+    detail::remove_flat_folder(folder_.get(), aside);
+    return {};
+  }
+
+  std::string path_;
+  std::set<std::int64_t> damaged_;
+  descriptor folder_;
+};
+
+} // namespace mc

@@ -1,0 +1,292 @@
+// Everything a run needs to stop and go on, as a folder: weights as a Hugging Face model where the
+// family has that form and under the registry's names otherwise, both moments, step, position in
+// the data, and the flags. docs/state.md describes the files.
+//
+// Nothing in it depends on layout, threads or micro-batches: tensors are whole, and what comes next
+// is a step and the number of a sample. Weights are those that training updates (masters where
+// weights are bf16), so the weights of the program are these, rounded.
+#pragma once
+
+#include <megacpp/checkpoint/state_file.hpp>
+#include <megacpp/checkpoint/state_root.hpp>
+#include <megacpp/train/model_folder.hpp>
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+namespace mc {
+
+/// Where a run stands.
+struct run_position {
+  std::int64_t step = 0;    ///< optimizer steps done
+  std::int64_t samples = 0; ///< the next sample of training_windows
+};
+
+namespace detail {
+
+/// A parameter as the files of a state hold it: whole, without the rows that pad a vocabulary.
+struct stored_tensor {
+  std::string name;
+  std::vector<std::int64_t> shape;
+  std::int64_t offset = 0, count = 0; ///< elements, in any of the stores
+};
+
+/// Throws mc::error(exit_code::mismatch) if this rank holds only parts of parameters.
+inline std::vector<stored_tensor> stored_tensors(const program_view& p) {
+  std::vector<stored_tensor> list;
+  for_each_parameter(p, [&](const parameter_ref& r) {
+    stored_tensor t{r.name, {}, r.offset, 1};
+    std::int64_t whole = 1;
+    for (int i = 0; i < r.v->rank; ++i) {
+      const std::int64_t n = r.v->dims[static_cast<unsigned>(i)].n;
+      whole *= n;
+      t.shape.push_back(i == 0 && r.info->valid_rows > 0 ? r.info->valid_rows : n);
+      t.count *= t.shape.back();
+    }
+    if (whole != r.count)
+      throw error(exit_code::mismatch,
+                  fmt::format("{} shards the parameter {} over ranks, and a state is read and "
+                              "written by one rank: use a preset with tp, pp, cp and ep of 1",
+                              p.name, r.name));
+    list.push_back(std::move(t));
+  });
+  return list;
+}
+
+/// One store of a file of tensors: the tensors' names begin with `prefix`.
+struct stored_part {
+  const char* prefix;
+  std::byte* store;
+};
+
+inline void write_stores(folder_writer& out, const char* file, const program_view& p, dtype type,
+                         std::span<const stored_part> parts) {
+  std::map<std::string, std::span<const std::byte>> bytes;
+  std::vector<tensor_spec> specs;
+  const auto size = static_cast<std::size_t>(size_of(type));
+  for (const stored_tensor& t : stored_tensors(p))
+    for (const stored_part& part : parts) {
+      specs.push_back({part.prefix + t.name, storage_of(type), t.shape});
+      bytes[part.prefix + t.name] = {part.store + static_cast<std::size_t>(t.offset) * size,
+                                     static_cast<std::size_t>(t.count) * size};
+    }
+  const safetensors_layout layout(std::move(specs));
+  out.require_space(layout.file_size());
+  out.write(file, [&](const byte_sink& sink) {
+    layout.write(sink,
+                 [&](const tensor_spec& t, const byte_sink& data) { data(bytes.at(t.name)); });
+  });
+}
+
+/// f(tensor, its view, store) for every tensor of a file, which must be exactly those of the
+/// program, in `type`. Throws mc::error(exit_code::mismatch) naming the tensor.
+template <class F> void read_stores(const model_folder& folder, const char* name,
+                                    const program_view& p, dtype type,
+                                    std::span<const stored_part> parts, F f) {
+  const safetensors_file file(folder.open(name));
+  const auto refuse = [&](const std::string& tensor, std::string_view why) {
+    return error(exit_code::mismatch, fmt::format("{}: tensor \"{}\" {}; the state is of another "
+                                                  "model than {}",
+                                                  file->path(), printable(tensor), why, p.name));
+  };
+  const std::vector<stored_tensor> ours = stored_tensors(p);
+  std::set<std::string> known;
+  for (const stored_tensor& t : ours)
+    for (const stored_part& part : parts) {
+      const std::string full = part.prefix + t.name;
+      const auto found = file->find(full);
+      if (!found) throw refuse(full, "is missing");
+      if (!std::ranges::equal(found->shape, t.shape) || found->type != storage_of(type))
+        throw refuse(full, fmt::format("is {} {}, but {} {} is needed", name_of(found->type),
+                                       shape_text(found->shape), name_of(storage_of(type)),
+                                       shape_text(t.shape)));
+      known.insert(full);
+    }
+  for (std::size_t i = 0; i < file->size(); ++i)
+    if (const std::string stored(file.tensors()[i].name); known.count(stored) == 0)
+      throw refuse(stored, "is not one of its tensors");
+  for (const stored_tensor& t : ours)
+    for (const stored_part& part : parts) {
+      file.check_unchanged();
+      f(t, *file->find(part.prefix + t.name), part.store);
+    }
+}
+
+/// Element i of a tensor's bytes, which may have any alignment, in double.
+inline double stored_element(std::span<const std::byte> bytes, dtype type, std::int64_t i) {
+  const auto read = [&]<class T>(T value) {
+    std::memcpy(&value, bytes.data() + static_cast<std::size_t>(i) * sizeof value, sizeof value);
+    return static_cast<double>(value);
+  };
+  return type == dtype::f64 ? read(0.0) : read(0.0f);
+}
+
+inline bool has_hugging_face_form(const program_view& p) {
+  return std::any_of(hf_families.begin(), hf_families.end(),
+                     [&](const hf_family& f) { return f.name == p.family; });
+}
+
+/// What a state is of.
+inline nlohmann::json program_json(const program_view& p) {
+  nlohmann::json model = nlohmann::json::object();
+  for (const model_number& n : p.model) model[n.name] = n.value;
+  return {{"name", p.name},
+          {"family", p.family},
+          {"precision", name_of(p.numbers.type)},
+          {"sequence", p.numbers.batch.sequence},
+          {"layers", p.layers},
+          {"hidden", p.hidden},
+          {"vocabulary", p.vocabulary},
+          {"parameters", p.parameters},
+          {"model", std::move(model)}};
+}
+
+} // namespace detail
+
+inline constexpr const char* huggingface_form = "huggingface";
+inline constexpr const char* registry_form = "registry";
+
+/// Writes the files of a state. `state` has what the trainer adds: flags, data. Throws mc::error:
+/// output if something cannot be written, mismatch for a program that one rank does not hold.
+inline void write_state(folder_writer& out, const program_view& p, const mc::stores& s,
+                        const run_position& at, nlohmann::json state,
+                        std::span<const extra_file> extra_files = {},
+                        std::uint64_t max_shard = hf_shard_limit) {
+  const std::int64_t each = size_of(s.main_type());
+  out.require_space(static_cast<std::uint64_t>(3 * p.parameters * each));
+  state["weights"] = detail::has_hugging_face_form(p) ? huggingface_form : registry_form;
+  if (state["weights"] == huggingface_form) {
+    write_model_files(out, p, s, extra_files, max_shard);
+  } else {
+    for (const auto& [name, text] : extra_files) out.write(name, text);
+    const detail::stored_part weights[] = {{"", s.masters()}};
+    detail::write_stores(out, hf_weights_name, p, s.main_type(), weights);
+  }
+  const detail::stored_part moments[] = {{"optim.exp_avg.", s.first_moments()},
+                                         {"optim.exp_avg_sq.", s.second_moments()}};
+  detail::write_stores(out, optimizer_file_name, p, s.main_type(), moments);
+  state["step"] = at.step;
+  state["consumed_samples"] = at.samples;
+  state["program"] = detail::program_json(p);
+  out.write(state_file_name, state_text(std::move(state), out.written()));
+}
+
+/// Throws mc::error(exit_code::mismatch) for the state of another model, naming every number that
+/// differs.
+inline void require_same_program(const json_value& state, const program_view& p) {
+  const json_value theirs = state.field<json_value>("program");
+  const nlohmann::json ours = detail::program_json(p);
+  std::string differ;
+  const auto compare = [&](const std::string& name, const nlohmann::json& there,
+                           const nlohmann::json& here) {
+    if (there != here)
+      differ += fmt::format("{}{} is {} there and {} here", differ.empty() ? "" : ", ", name,
+                            printable(there.dump()), here.dump());
+  };
+  for (const char* name :
+       {"family", "precision", "sequence", "layers", "hidden", "vocabulary", "parameters"})
+    compare(name, theirs.raw().value(name, nlohmann::json()), ours.at(name));
+  const json_value model = theirs.field<json_value>("model");
+  for (const auto& item : ours.at("model").items())
+    if (!ours.contains(item.key()))
+      compare(item.key(), model.raw().value(item.key(), nlohmann::json()), item.value());
+  for (const auto& item : model.raw().items())
+    if (!ours.at("model").contains(item.key()))
+      compare(printable(item.key()), item.value(), nlohmann::json());
+  if (!differ.empty())
+    throw error(exit_code::mismatch,
+                fmt::format("{} is the state of another model than {}: {}; build the preset that "
+                            "wrote it",
+                            state.file(), p.name, differ));
+}
+
+/// Loads the weights of a folder that --save or anyone else wrote: a state of either form, or a
+/// model folder.
+inline void load_weights(const model_folder& folder, const program_view& p, mc::stores& s) {
+  if (!folder.contains(state_file_name)) return load_model_folder(folder.path(), p, s);
+  const state_file file(folder);
+  const auto form = file.state().field<std::string>("weights");
+  if (form == huggingface_form) return load_model_folder(folder.path(), p, s);
+  if (form != registry_form)
+    throw file.state().fault(
+        fmt::format("has weights in the form \"{}\", which is not read", printable(form)));
+  require_same_program(file.state(), p);
+  const detail::stored_part weights[] = {{"", nullptr}};
+  detail::read_stores(
+      folder, hf_weights_name, p, s.main_type(), weights,
+      [&](const detail::stored_tensor& t, const tensor_view& stored, std::byte*) {
+        constexpr std::int64_t block = 1 << 16;
+        parallel_for((t.count + block - 1) / block, [&](std::int64_t b) {
+          for (std::int64_t i = b * block; i < std::min(t.count, (b + 1) * block); ++i)
+            s.set_weight(t.offset + i, detail::stored_element(stored.bytes, s.main_type(), i));
+        });
+      });
+  // Rows that pad the vocabulary are zero.
+  for_each_parameter(p, [&](const parameter_ref& r) {
+    if (r.info->valid_rows <= 0) return;
+    const std::int64_t row = r.count / r.v->dims[0].n;
+    for (std::int64_t i = r.info->valid_rows * row; i < r.count; ++i) s.set_weight(r.offset + i, 0);
+  });
+}
+
+/// Loads the moments of a state into stores that have them, and tells where it stands. The program
+/// must be the one that the state is of (require_same_program).
+inline run_position load_moments(const model_folder& folder, const json_value& state,
+                                 const program_view& p, mc::stores& s) {
+  const std::int64_t most = std::int64_t{1} << 62;
+  const run_position at{state.field<std::int64_t>("step", 0, most),
+                        state.field<std::int64_t>("consumed_samples", 0, most)};
+  const detail::stored_part moments[] = {{"optim.exp_avg.", s.first_moments()},
+                                         {"optim.exp_avg_sq.", s.second_moments()}};
+  detail::read_stores(
+      folder, optimizer_file_name, p, s.main_type(), moments,
+      [&](const detail::stored_tensor& t, const tensor_view& stored, std::byte* store) {
+        std::memcpy(store + t.offset * size_of(s.main_type()), stored.bytes.data(),
+                    stored.bytes.size());
+      });
+  return at;
+}
+
+/// What a --load names.
+struct found_model {
+  model_folder folder;             ///< of the weights
+  std::optional<state_file> state; ///< none: a model folder, from anywhere
+  std::string root;                ///< of states, if that is what was named
+  std::vector<std::int64_t> damaged{};
+  std::vector<std::string> notes{};
+};
+
+/// Finds the weights, or with `all` the whole state, at a path: the newest whole state of a root,
+/// one state, or a model folder. Nothing for a root without states. Throws mc::error(model).
+inline std::optional<found_model> find_saved(const std::string& path, bool all) {
+  const auto needed = [all](const std::string& name) { return all || name != optimizer_file_name; };
+  model_folder folder(path);
+  if (folder.contains(state_file_name)) {
+    state_file file(folder);
+    file.verify(folder, needed);
+    return found_model{std::move(folder), std::move(file), ""};
+  }
+  if (folder.contains(optimizer_file_name))
+    throw error(exit_code::model,
+                fmt::format("{} holds {} without {}: it is a damaged state; load the folder above, "
+                            "which finds the newest whole one",
+                            path, optimizer_file_name, state_file_name));
+  const bool empty = folder.names().empty();
+  if (!is_state_root(folder) && !empty) return found_model{std::move(folder), std::nullopt, ""};
+  auto newest = newest_state(folder, needed);
+  if (!newest) return std::nullopt;
+  return found_model{std::move(newest->folder), std::move(newest->file), path,
+                     std::move(newest->damaged), std::move(newest->notes)};
+}
+
+} // namespace mc
