@@ -2,11 +2,13 @@
 #pragma once
 
 #include <megacpp/data/descriptor.hpp>
+#include <megacpp/data/mapping_guard.hpp>
 #include <megacpp/exec/error.hpp>
 
 #include <cerrno>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <utility>
@@ -28,14 +30,18 @@ public:
 
   /// Takes an open descriptor; `path` is what messages call it.
   mapped_file(descriptor file, std::string path, exit_code code)
-      : path_(std::move(path)), code_(code), file_(std::move(file)) {
+      : path_(std::make_unique<const std::string>(std::move(path))),
+        code_(code),
+        file_(std::move(file)) {
     size_ = current_size();
-    if (size_ == 0) throw error(code_, fmt::format("{} is empty: there is nothing to read", path_));
+    if (size_ == 0)
+      throw error(code_, fmt::format("{} is empty: there is nothing to read", *path_));
     void* const p = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, file_.get(), 0);
     if (p == MAP_FAILED)
       throw error(code_,
-                  fmt::format("cannot map {} ({} bytes): {}", path_, size_, reason_of(errno)));
+                  fmt::format("cannot map {} ({} bytes): {}", *path_, size_, reason_of(errno)));
     data_ = static_cast<const std::byte*>(p);
+    known_ = detail::note_mapping(data_, size_, path_->c_str(), code_);
   }
 
   mapped_file(mapped_file&& other) noexcept
@@ -43,13 +49,15 @@ public:
         code_(other.code_),
         file_(std::move(other.file_)),
         data_(std::exchange(other.data_, nullptr)),
-        size_(std::exchange(other.size_, 0)) {}
+        size_(std::exchange(other.size_, 0)),
+        known_(std::exchange(other.known_, nullptr)) {}
   mapped_file& operator=(mapped_file&&) = delete;
   ~mapped_file() {
+    if (known_) known_->begin = 0;
     if (data_) ::munmap(const_cast<std::byte*>(data_), size_);
   }
 
-  const std::string& path() const { return path_; }
+  const std::string& path() const { return *path_; }
   exit_code code() const { return code_; }
   std::uint64_t size() const { return size_; }
   const std::byte* data() const { return data_; }
@@ -63,7 +71,7 @@ public:
       throw error(code_,
                   fmt::format("{} changed while it was being read: it had {} bytes and now has "
                               "{}; do not write to it during a run",
-                              path_, size_, now));
+                              path(), size_, now));
   }
 
 private:
@@ -82,22 +90,23 @@ private:
   std::uint64_t current_size() const {
     struct stat s {};
     if (::fstat(file_.get(), &s) != 0)
-      throw error(code_, fmt::format("cannot examine {}: {}", path_, reason_of(errno)));
+      throw error(code_, fmt::format("cannot examine {}: {}", path(), reason_of(errno)));
     if (S_ISDIR(s.st_mode))
-      throw error(code_, fmt::format("{} is a directory; give the path of a file", path_));
+      throw error(code_, fmt::format("{} is a directory; give the path of a file", path()));
     if (!S_ISREG(s.st_mode))
       throw error(code_,
                   fmt::format("{} is not a regular file (a pipe or a device cannot be mapped); "
                               "copy its contents to a file first",
-                              path_));
+                              path()));
     return static_cast<std::uint64_t>(s.st_size);
   }
 
-  std::string path_;
+  std::unique_ptr<const std::string> path_; // its text stays where it is in a move
   exit_code code_;
   descriptor file_;
   const std::byte* data_ = nullptr;
   std::uint64_t size_ = 0;
+  detail::known_mapping* known_ = nullptr;
 };
 
 } // namespace mc

@@ -223,6 +223,7 @@ inline int run_program(const program_source& source, int argc, char** argv) {
     std::fputs(fmt::format("{}: {}\n", program, sentence).c_str(), stderr);
     return static_cast<int>(code);
   };
+  const mapping_guard guard;
   try {
     detail::run_command(source, program, argc, argv);
     return static_cast<int>(exit_code::success);

@@ -1,0 +1,207 @@
+// A run that stops and goes on has the bits of one that did not: whenever it stops, for any number
+// of threads, in every precision, with dropout. A new model is one line in `resumes`.
+#define BOOST_TEST_MODULE resume
+#include <boost/test/unit_test.hpp>
+
+#include <megacpp/model/gpt.hpp>
+#include <megacpp/model/qwen3.hpp>
+#include <megacpp/run/interpreter.hpp>
+#include <megacpp/train/trainer.hpp>
+
+#include <cmath>
+#include <cstring>
+#include <initializer_list>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <scratch.hpp>
+
+using namespace mc;
+
+namespace {
+
+constexpr int sequence = 24, global_batch = 4;
+
+constexpr gpt dropping{.layers = 2,
+                       .hidden = 32,
+                       .heads = 2,
+                       .ffn = 64,
+                       .vocabulary = 101,
+                       .positions = sequence,
+                       .bias = true,
+                       .dropout = 0.2};
+
+constexpr qwen3 grouped() {
+  qwen3 m;
+  m.layers = 2, m.hidden = 32, m.heads = 4, m.kv_heads = 2, m.head_dim = 16, m.ffn = 48,
+  m.vocabulary = 101;
+  return m;
+}
+
+/// A family that transformers does not know.
+struct own_family : gpt {
+  static constexpr const char* family = "own";
+};
+constexpr own_family own{dropping};
+
+using flag_values = std::vector<std::pair<std::string, std::string>>;
+
+options options_of(const flag_values& values) {
+  options o;
+  const auto list = flags_of(o);
+  for (const auto& [name, value] : values) find_flag(list, name)->flag->read(value, name);
+  return o;
+}
+
+/// Text of 101 different bytes, none above 100.
+std::string text() {
+  std::string t;
+  for (unsigned i = 0, x = 1; i < 6000; ++i)
+    t += static_cast<char>((x = x * 1103515245u + 12345u) / 65536u % 101u);
+  return t;
+}
+
+/// One process: a program of `micro` sequences at once, trained as the flags say.
+template <class Model>
+void train(const Model& m, dtype type, int micro, int threads, flag_values flags) {
+  interpreted_program<Model> program(
+      m, {.batch = {.micro = micro, .sequence = sequence}, .type = type}, "resumed");
+  flags.insert(flags.end(), {{"global-batch-size", std::to_string(global_batch)},
+                             {"lr", "1e-2"},
+                             {"lr-decay-iters", "60"},
+                             {"lr-decay-style", "cosine"},
+                             {"lr-warmup-iters", "3"},
+                             {"weight-decay", "0.1"},
+                             {"eval-iters", "1"},
+                             {"eval-interval", "13"}});
+  options o = options_of(flags);
+  auto from = prepare_start(program.view(), o);
+  cpu device(product_type::widened, threads);
+  trainer t(program.view(), o, device, std::move(from));
+  t.run();
+}
+
+std::string state_of(const std::string& root, int step, const char* file) {
+  return test::read_text(root + "/" + step_folder_name(step) + "/" + file);
+}
+
+void check_same_state(const std::string& root, const std::string& other, int step) {
+  for (const char* file : {"model.safetensors", "optimizer.safetensors"}) {
+    const std::string bytes = state_of(root, step, file);
+    BOOST_REQUIRE(bytes.size() > 1000);
+    BOOST_TEST((bytes == state_of(other, step, file)), other << " differs in " << file);
+  }
+}
+
+/// Stops after 1, 7 and 50 of 53 steps and goes on, each time with another number of threads.
+template <class Model> void resumes(const Model& m, dtype type) {
+  test::scratch_folder dir;
+  test::write_text(dir / "text", text());
+  const flag_values data{{"data-path", dir / "text"}, {"split", "90,10,0"}};
+  const auto with = [&](flag_values more) {
+    more.insert(more.end(), data.begin(), data.end());
+    return more;
+  };
+  const std::string whole = dir / "whole";
+  train(m, type, 2, 1, with({{"train-iters", "53"}, {"save", whole}}));
+  for (const char* stop : {"1", "7", "50"}) {
+    const std::string parts = dir / stop;
+    train(m, type, 2, 1, with({{"train-iters", stop}, {"save", parts}}));
+    train(m, type, 2, 3, with({{"train-iters", "53"}, {"load", parts}, {"save", parts}}));
+    check_same_state(whole, parts, 53);
+  }
+}
+
+/// What a run consists of, for a program of any micro-batch.
+template <class Model> struct running {
+  interpreted_program<Model> program;
+  cpu device;
+  session run;
+
+  running(const Model& m, dtype type, int micro)
+      : program(m, {.batch = {.micro = micro, .sequence = sequence}, .type = type}, "resumed"),
+        device(product_type::widened, 1),
+        run(program.view(), device, purpose::training) {
+    step_numbers& n = run.numbers();
+    n.seed = 5, n.learning_rate = 1e-2, n.weight_decay = 0.1, n.clip = 1;
+  }
+  void train(const training_windows& windows, run_position& at, std::int64_t steps) {
+    const int micro = run.micro_batch();
+    std::vector<std::int32_t> tokens(static_cast<std::size_t>(micro * sequence)), labels = tokens;
+    for (const std::int64_t end = at.step + steps; at.step < end; ++at.step) {
+      run.begin_step();
+      loss_sum total;
+      for (int first = 0; first < global_batch; first += micro) {
+        windows.fill(at.samples + first, tokens, labels);
+        total += run.train({tokens.data(), labels.data(), first});
+      }
+      run.finish_step(total.count);
+      at.samples += global_batch;
+    }
+  }
+  std::vector<double> weights() {
+    std::vector<double> w;
+    for (std::int64_t i = 0; i < run.weights().total(); ++i) w.push_back(run.weights().weight(i));
+    return w;
+  }
+};
+
+} // namespace
+
+BOOST_AUTO_TEST_CASE(gpt_with_dropout_fp32) { resumes(dropping, dtype::f32); }
+BOOST_AUTO_TEST_CASE(gpt_with_dropout_bf16) { resumes(dropping, dtype::bf16); }
+BOOST_AUTO_TEST_CASE(qwen3_fp32) { resumes(grouped(), dtype::f32); }
+BOOST_AUTO_TEST_CASE(qwen3_bf16) { resumes(grouped(), dtype::bf16); }
+BOOST_AUTO_TEST_CASE(family_without_a_hugging_face_form_fp32) { resumes(own, dtype::f32); }
+BOOST_AUTO_TEST_CASE(family_without_a_hugging_face_form_bf16) { resumes(own, dtype::bf16); }
+
+// A state knows nothing of micro-batches: read by a program of another micro-batch, it gives the
+// bits that the stores in memory would have given it. The run then is the uninterrupted one up to
+// the order of its sums, which in fp64 is next to nothing; other samples or masks would be far off.
+BOOST_AUTO_TEST_CASE(other_micro_batches) {
+  const random_tokens source(6000, 101, 3);
+  const training_windows windows(source, {0, 6000}, sequence, 5);
+  for (const dtype type : {dtype::f32, dtype::bf16, dtype::f64})
+    for (const int micro : {1, 2}) {
+      test::scratch_folder dir;
+      running before(dropping, type, global_batch);
+      before.run.weights().initialise(5);
+      run_position at;
+      before.train(windows, at, 7);
+      const program_view& p = before.program.view();
+      state_root(dir / "root").save(at.step, 0, [&](folder_writer& out) {
+        write_state(out, p, before.run.weights(), at, {});
+      });
+
+      running in_memory(dropping, type, micro), from_disk(dropping, type, micro);
+      const mc::stores &a = before.run.weights(), &b = in_memory.run.weights();
+      const auto bytes = [&](dtype t) {
+        return static_cast<std::size_t>(a.total()) * static_cast<std::size_t>(size_of(t));
+      };
+      std::memcpy(b.weights(), a.weights(), bytes(a.type()));
+      std::memcpy(b.masters(), a.masters(), bytes(a.main_type()));
+      std::memcpy(b.first_moments(), a.first_moments(), bytes(a.main_type()));
+      std::memcpy(b.second_moments(), a.second_moments(), bytes(a.main_type()));
+      in_memory.run.numbers().step = at.step;
+      run_position there = at;
+
+      const auto saved = find_saved(dir / "root", true);
+      BOOST_REQUIRE((saved && saved->state));
+      load_weights(saved->folder, from_disk.program.view(), from_disk.run.weights());
+      run_position here = load_moments(saved->folder, saved->state->state(),
+                                       from_disk.program.view(), from_disk.run.weights());
+      BOOST_TEST(here.step == 7);
+      BOOST_TEST(here.samples == 7 * global_batch);
+      from_disk.run.numbers().step = here.step;
+
+      in_memory.train(windows, there, 5);
+      from_disk.train(windows, here, 5);
+      BOOST_TEST((in_memory.weights() == from_disk.weights()));
+      if (type != dtype::f64) continue;
+      before.train(windows, at, 5);
+      const auto uninterrupted = before.weights(), resumed = from_disk.weights();
+      for (std::size_t i = 0; i < resumed.size(); ++i)
+        BOOST_REQUIRE_SMALL(resumed[i] - uninterrupted[i], 1e-10);
+    }
+}

@@ -1,0 +1,532 @@
+// Saved states: any damage is found before anything is used, the newest whole state is the one that
+// is read, and what a run may change of another's flags is what the table of options says.
+#define BOOST_TEST_MODULE state
+#include <boost/test/unit_test.hpp>
+
+#include <megacpp/model/gpt.hpp>
+#include <megacpp/model/qwen3.hpp>
+#include <megacpp/run/interpreter.hpp>
+#include <megacpp/run/session.hpp>
+#include <megacpp/train/resume.hpp>
+#include <megacpp/train/state.hpp>
+
+#include <algorithm>
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <scratch.hpp>
+
+using namespace mc;
+using nlohmann::json;
+using test::read_text;
+using test::scratch_folder;
+using test::write_text;
+namespace fs = std::filesystem;
+
+namespace {
+
+std::uint64_t hash(std::string_view text) { return xxh64::of(std::as_bytes(std::span(text))); }
+
+constexpr gpt small{
+    .layers = 1, .hidden = 8, .heads = 1, .ffn = 8, .vocabulary = 11, .positions = 8};
+constexpr setup small_setup{.batch = {.micro = 1, .sequence = 8}};
+
+/// A family that transformers does not know.
+struct own : gpt {
+  static constexpr const char* family = "own";
+};
+
+/// Stores of a program whose moments are not zero.
+template <class Model> struct trained {
+  interpreted_program<Model> program;
+  mc::stores stores;
+
+  explicit trained(const Model& m, setup s = small_setup, std::uint64_t seed = 1)
+      : program(m, s, "small"), stores(program.view(), true) {
+    stores.initialise(seed);
+    for (std::int64_t i = 0; i < stores.total(); ++i) {
+      mc::stores::set(stores.first_moments(), stores.main_type(), i, static_cast<double>(i) / 64);
+      mc::stores::set(stores.second_moments(), stores.main_type(), i, static_cast<double>(i * i));
+    }
+  }
+  const program_view& view() const { return program.view(); }
+  void save(state_root& root, std::int64_t step, std::int64_t keep = 0) const {
+    root.save(step, keep, [&](folder_writer& out) {
+      json state;
+      save_flags(state, options());
+      write_state(out, view(), stores, {step, 4 * step}, state);
+    });
+  }
+};
+
+struct two_states {
+  scratch_folder dir;
+  trained<gpt> model{small};
+  std::string root = dir / "root", newer = root + "/iter_0000002";
+
+  two_states() {
+    state_root r(root);
+    model.save(r, 1);
+    model.save(r, 2);
+  }
+  std::vector<std::string> files() const {
+    std::vector<std::string> names;
+    for (const auto& entry : fs::directory_iterator(newer)) names.push_back(entry.path());
+    std::sort(names.begin(), names.end());
+    return names;
+  }
+  /// Rewrites the newer state's own file with a seal that holds.
+  void change(const std::function<void(json&)>& f) const {
+    const std::string path = newer + "/" + state_file_name;
+    json whole = json::parse(read_text(path));
+    f(whole["state"]);
+    whole["xxh64"] = detail::seal_of(whole["state"]);
+    write_text(path, whole.dump());
+  }
+  /// Replaces a file beside it, its checksum too.
+  void replace(const std::string& name, const std::string& bytes) const {
+    write_text(newer + "/" + name, bytes);
+    change([&](json& state) {
+      state["files"][name] = {{"bytes", bytes.size()},
+                              {"xxh64", {fmt::format("{:016x}", hash(bytes))}}};
+    });
+  }
+};
+
+/// Writes over a file in place: a file that is truncated first is flushed at each close.
+void overwrite(const std::string& path, const std::string& text) {
+  std::fstream(path, std::ios::in | std::ios::out | std::ios::binary) << text;
+  fs::resize_file(path, text.size());
+}
+
+std::int64_t newest_step(const std::string& root) {
+  const auto found = newest_state(model_folder(root), [](const std::string&) { return true; });
+  return found ? found->file.state().field<std::int64_t>("step") : -1;
+}
+
+} // namespace
+
+// Vectors of the reference implementation, and of its specification.
+BOOST_AUTO_TEST_CASE(xxh64_vectors) {
+  BOOST_TEST(hash("") == 0xef46db3751d8e999u);
+  BOOST_TEST(hash("a") == 0xd24ec4f1a98c6e5bu);
+  BOOST_TEST(hash("abc") == 0x44bc2cf5ad770999u);
+  BOOST_TEST(hash("Nobody inspects the spammish repetition") == 0xfbcea83c8a378bf1u);
+  std::string text;
+  for (int i = 0; i < 300; ++i) text += static_cast<char>(i * 37 % 251);
+  for (std::size_t cut = 0; cut <= text.size(); ++cut) {
+    xxh64 h;
+    h.add(std::as_bytes(std::span(text).first(cut)));
+    h.add(std::as_bytes(std::span(text).subspan(cut)));
+    BOOST_REQUIRE(h.value() == hash(text));
+  }
+}
+
+BOOST_AUTO_TEST_CASE(names_of_steps) {
+  BOOST_TEST((step_of("iter_0000100") == 100));
+  BOOST_TEST((step_of("iter_12345678") == 12345678));
+  BOOST_TEST(step_folder_name(7) == "iter_0000007");
+  for (const char* name :
+       {"iter_100", "iter_00000100", "iter_", "iter_-000001", "iter_000010x", "iter_0000100.tmp-1",
+        "latest_checkpointed_iteration.txt", "iter_99999999999999999999"})
+    BOOST_TEST(!step_of(name));
+}
+
+BOOST_AUTO_TEST_CASE(a_state_gives_back_every_store) {
+  const auto round_trip = [](const auto& model, dtype type) {
+    scratch_folder dir;
+    setup s = small_setup;
+    s.type = type;
+    const trained saved(model, s);
+    {
+      state_root root(dir / "root");
+      saved.save(root, 5);
+    }
+    trained loaded(model, s, 2);
+    const auto found = find_saved(dir / "root", true);
+    BOOST_REQUIRE((found && found->state));
+    load_weights(found->folder, loaded.view(), loaded.stores);
+    const run_position at =
+        load_moments(found->folder, found->state->state(), loaded.view(), loaded.stores);
+    BOOST_TEST(at.step == 5);
+    BOOST_TEST(at.samples == 20);
+    const mc::stores &a = saved.stores, &b = loaded.stores;
+    for_each_parameter(saved.view(), [&](const parameter_ref& r) {
+      for (std::int64_t i = r.offset; i < r.offset + r.count; ++i) {
+        const auto same = [&](const std::byte* x, const std::byte* y, dtype t) {
+          return mc::stores::get(x, t, i) == mc::stores::get(y, t, i);
+        };
+        BOOST_REQUIRE(same(a.weights(), b.weights(), a.type()));
+        BOOST_REQUIRE(same(a.masters(), b.masters(), a.main_type()));
+        BOOST_REQUIRE(same(a.first_moments(), b.first_moments(), a.main_type()));
+        BOOST_REQUIRE(same(a.second_moments(), b.second_moments(), a.main_type()));
+      }
+    });
+  };
+  qwen3 q;
+  q.layers = 1, q.hidden = 8, q.heads = 2, q.kv_heads = 1, q.head_dim = 4, q.ffn = 8;
+  q.vocabulary = 11;
+  for (const dtype type : {dtype::f32, dtype::bf16, dtype::f64}) {
+    round_trip(small, type);
+    round_trip(own{small}, type);
+    round_trip(q, type);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(names_and_shapes_do_not_know_the_layout) {
+  const two_states s;
+  const safetensors_file file(s.newer + "/" + optimizer_file_name);
+  std::size_t tensors = 0;
+  for_each_parameter(s.model.view(), [&](const parameter_ref& r) {
+    for (const char* prefix : {"optim.exp_avg.", "optim.exp_avg_sq."}) {
+      const tensor_view t = file->at(prefix + r.name);
+      BOOST_TEST(t.elements() == r.count);
+      BOOST_TEST(t.shape.size() == static_cast<std::size_t>(r.v->rank));
+      ++tensors;
+    }
+  });
+  BOOST_TEST(tensors == file->size());
+}
+
+// Figure 4 of the reliability rules: every byte of every file, cut off there or with a bit flipped.
+BOOST_AUTO_TEST_CASE(any_damage_is_found_and_the_state_before_is_read) {
+  const two_states s;
+  BOOST_TEST(newest_step(s.root) == 2);
+  for (const std::string& path : s.files()) {
+    const std::string whole = read_text(path);
+    const std::size_t stride = whole.size() > 4000 ? 37 : 1;
+    for (std::size_t at = 0; at < whole.size(); at += stride) {
+      BOOST_TEST_CONTEXT(path << " at " << at) {
+        overwrite(path, whole.substr(0, at));
+        // Without its last newline, the state's own file says what it said.
+        const bool nothing_lost =
+            at + 1 == whole.size() && whole.back() == '\n' && path.ends_with(state_file_name);
+        BOOST_REQUIRE(newest_step(s.root) == (nothing_lost ? 2 : 1));
+        std::string flipped = whole;
+        flipped[at] = static_cast<char>(flipped[at] ^ (1 << at % 8));
+        overwrite(path, flipped);
+        BOOST_REQUIRE(newest_step(s.root) == 1);
+      }
+    }
+    overwrite(path, whole + "x");
+    BOOST_TEST(newest_step(s.root) == 1);
+    fs::remove(path);
+    BOOST_TEST(newest_step(s.root) == 1);
+    fs::create_symlink(path + ".elsewhere", path);
+    BOOST_TEST(newest_step(s.root) == 1);
+    fs::remove(path);
+    write_text(path, whole);
+    BOOST_TEST(newest_step(s.root) == 2);
+  }
+  write_text(s.newer + "/characters.json", "{}"); // a file that the state does not know
+  BOOST_TEST(newest_step(s.root) == 1);
+  fs::remove(s.newer + "/characters.json");
+  fs::rename(s.newer, s.root + "/iter_0000003"); // a state under another step's name
+  BOOST_TEST(newest_step(s.root) == 1);
+  const auto found = find_saved(s.root, true);
+  BOOST_REQUIRE(found);
+  BOOST_TEST(found->damaged == std::vector<std::int64_t>{3}, boost::test_tools::per_element());
+  BOOST_TEST(found->notes.size() == 1u);
+  fs::remove(s.root + "/iter_0000001/" + state_file_name);
+  CHECK_REFUSED(find_saved(s.root, true), exit_code::model, "none of the 2 states");
+  CHECK_REFUSED(find_saved(s.root + "/iter_0000001", true), exit_code::model, "damaged state");
+}
+
+BOOST_AUTO_TEST_CASE(the_hint_decides_nothing) {
+  const two_states s;
+  for (const char* hint : {"1\n", "7\n", "", "x", "-1", "release\n"}) {
+    write_text(s.root + "/" + newest_step_name, hint);
+    BOOST_TEST(newest_step(s.root) == 2);
+  }
+  fs::remove(s.root + "/" + newest_step_name);
+  BOOST_TEST(newest_step(s.root) == 2);
+}
+
+BOOST_AUTO_TEST_CASE(evaluation_does_not_need_the_moments_to_be_right) {
+  const two_states s;
+  const std::string path = s.newer + "/" + optimizer_file_name;
+  std::string bytes = read_text(path);
+  bytes.back() = static_cast<char>(bytes.back() ^ 1);
+  write_text(path, bytes);
+  BOOST_TEST(find_saved(s.root, false)->folder.path() == s.newer);
+  BOOST_TEST(find_saved(s.root, true)->folder.path() != s.newer);
+}
+
+// Files that are sealed and wrong: whoever wrote them, reading them is a sentence.
+BOOST_AUTO_TEST_CASE(a_sealed_file_is_read_strictly) {
+  const two_states s;
+  const std::string path = s.newer + "/" + state_file_name;
+  const std::string whole = read_text(path);
+  const auto refused = [&](std::string_view says, const std::function<void(json&)>& f) {
+    s.change(f);
+    BOOST_TEST_CONTEXT(says) { CHECK_REFUSED(find_saved(s.newer, true), exit_code::model, says); }
+    BOOST_TEST(newest_step(s.root) == 1);
+    write_text(path, whole);
+  };
+  refused("no file of a state",
+          [](json& j) { j["files"]["../config.json"] = j["files"]["config.json"]; });
+  refused("no file of a state",
+          [](json& j) { j["files"][state_file_name] = j["files"]["config.json"]; });
+  refused("does not list", [](json& j) { j["files"].erase("config.json"); });
+  refused("has no file",
+          [](json& j) { j["files"]["characters.json"] = j["files"]["config.json"]; });
+  refused("bytes", [](json& j) { j["files"]["config.json"]["bytes"] = -1; });
+  refused("checksums for the", [](json& j) { j["files"]["config.json"]["bytes"] = 0; });
+  refused("checksums for the",
+          [](json& j) { j["files"]["config.json"]["bytes"] = std::uint64_t{1} << 63; });
+  refused("16 hexadecimal", [](json& j) { j["files"]["config.json"]["xxh64"] = {"xyz"}; });
+  refused("a string", [](json& j) { j["files"]["config.json"]["xxh64"] = {7}; });
+  refused("chunk_bytes", [](json& j) { j["chunk_bytes"] = 0; });
+  refused("files", [](json& j) { j.erase("files"); });
+  const auto raw = [&](std::string_view says, const std::string& text) {
+    write_text(path, text);
+    CHECK_REFUSED(find_saved(s.newer, true), exit_code::model, says);
+    write_text(path, whole);
+  };
+  json other = json::parse(whole);
+  other["version"] = 2;
+  raw("version 2", other.dump());
+  other["format"] = "other";
+  raw("not the state", other.dump());
+  raw("nested deeper", std::string(1000, '['));
+  raw("appears twice", "{\"format\": 1, \"format\": 2}");
+  raw("object", "[]");
+}
+
+BOOST_AUTO_TEST_CASE(tensors_are_exactly_those_of_the_program) {
+  const two_states s;
+  trained<gpt> into(small);
+  const std::string whole = read_text(s.newer + "/" + optimizer_file_name);
+  struct tensor {
+    std::vector<std::int64_t> shape;
+    std::string bytes;
+  };
+  std::map<std::string, tensor> tensors;
+  {
+    const safetensors_file file(s.newer + "/" + optimizer_file_name);
+    for (std::size_t i = 0; i < file->size(); ++i) {
+      const tensor_view t = file.tensors()[i];
+      tensors[std::string(t.name)] = {
+          {t.shape.begin(), t.shape.end()},
+          {reinterpret_cast<const char*>(t.bytes.data()), t.bytes.size()}};
+    }
+  }
+  const auto refused = [&](std::string_view says, auto change) {
+    auto changed = tensors;
+    change(changed);
+    std::vector<tensor_spec> specs;
+    for (const auto& [name, t] : changed) specs.push_back({name, storage_type::f32, t.shape});
+    std::string bytes;
+    safetensors_layout(specs).write(
+        [&](std::span<const std::byte> b) {
+          bytes.append(reinterpret_cast<const char*>(b.data()), b.size());
+        },
+        [&](const tensor_spec& t, const byte_sink& sink) {
+          sink(std::as_bytes(std::span(changed.at(t.name).bytes)));
+        });
+    s.replace(optimizer_file_name, bytes);
+    const auto found = find_saved(s.newer, true);
+    CHECK_REFUSED(load_moments(found->folder, found->state->state(), into.view(), into.stores),
+                  exit_code::mismatch, says);
+  };
+  const std::string name = tensors.begin()->first;
+  refused("is missing", [&](auto& t) { t.erase(name); });
+  refused("is not one of its", [&](auto& t) { t["optim.exp_avg.other"] = t.at(name); });
+  refused("is needed", [&](auto& t) { t.at(name).shape.push_back(1); });
+  // Overlapping ranges, in a file whose checksums are right.
+  std::string overlapping = whole;
+  const auto at = overlapping.find("\"data_offsets\":[");
+  BOOST_REQUIRE(at != std::string::npos);
+  overlapping[overlapping.find(',', at) - 1] ^= 1;
+  s.replace(optimizer_file_name, overlapping);
+  const auto found = find_saved(s.newer, true);
+  CHECK_REFUSED(load_moments(found->folder, found->state->state(), into.view(), into.stores),
+                exit_code::model, "safetensors");
+}
+
+BOOST_AUTO_TEST_CASE(the_state_of_another_model_is_refused) {
+  const two_states s;
+  const auto found = find_saved(s.root, true);
+  const auto refused = [&](auto model, setup numbers, std::string_view says) {
+    const trained other(model, numbers);
+    CHECK_REFUSED(require_same_program(found->state->state(), other.view()), exit_code::mismatch,
+                  says);
+  };
+  BOOST_CHECK_NO_THROW(require_same_program(found->state->state(), s.model.view()));
+  gpt m = small;
+  m.vocabulary = 12;
+  refused(m, small_setup, "vocabulary is 11 there and 12 here");
+  m = small, m.layers = 2;
+  refused(m, small_setup, "layers is 1 there and 2 here");
+  m = small, m.dropout = 0.5;
+  refused(m, small_setup, "dropout is 0.0 there and 0.5 here");
+  setup bf16 = small_setup;
+  bf16.type = dtype::bf16;
+  refused(small, bf16, "precision is \"f32\" there and \"bf16\" here");
+  qwen3 q;
+  q.layers = 1, q.hidden = 8, q.heads = 2, q.kv_heads = 1, q.head_dim = 4, q.ffn = 8;
+  q.vocabulary = 11;
+  refused(q, small_setup, "family is \"gpt2\" there and \"qwen3\" here");
+}
+
+BOOST_AUTO_TEST_CASE(the_last_states_are_kept) {
+  const scratch_folder dir;
+  const trained<gpt> model(small);
+  const auto steps = [&] { return saved_steps(model_folder(dir / "root")); };
+  const auto are = [&](std::vector<std::int64_t> expected) {
+    BOOST_TEST(steps() == expected, boost::test_tools::per_element());
+  };
+  {
+    state_root root(dir / "root");
+    for (std::int64_t step = 1; step <= 5; ++step) model.save(root, step, 3);
+    are({5, 4, 3});
+    write_text(dir / "root/iter_0000003/notes.txt", "mine"); // never removed
+    model.save(root, 6, 2);
+    are({6, 5, 3});
+    BOOST_TEST(root.save(7, 2,
+                         [&](folder_writer& out) {
+                           write_state(out, model.view(), model.stores, {7, 7}, json::object());
+                         })
+                   .size() == 1u);
+    are({7, 6, 3});
+    for (std::int64_t step = 8; step <= 9; ++step) model.save(root, step, 0); // all
+    are({9, 8, 7, 6, 3});
+    BOOST_TEST(read_text(dir / "root/latest_checkpointed_iteration.txt") == "9\n");
+  }
+  // A damaged state is not one of those that are kept, and goes when it is old enough.
+  write_text(dir / "root/iter_0000009/config.json", "x");
+  state_root root(dir / "root", {9});
+  BOOST_TEST((root.newest() == 8));
+  model.save(root, 10, 2);
+  are({10, 9, 8, 3});
+  model.save(root, 11, 2);
+  are({11, 10, 3});
+  // A damaged state of the same step is replaced.
+  write_text(dir / "root/iter_0000011/config.json", "x");
+  BOOST_TEST(newest_step(dir / "root") == 10);
+  model.save(root, 11, 2);
+  BOOST_TEST(newest_step(dir / "root") == 11);
+}
+
+BOOST_AUTO_TEST_CASE(a_root_is_one_runs) {
+  const scratch_folder dir;
+  const trained<gpt> model(small);
+  {
+    const state_root root(dir / "root");
+    CHECK_REFUSED(state_root(dir / "root"), exit_code::output, "another run is saving");
+  }
+  // What killed runs leave goes; what is not theirs stays.
+  fs::create_directory(dir / "root/iter_0000007.tmp-123");
+  write_text(dir / "root/iter_0000007.tmp-123/model.safetensors", "half");
+  write_text(dir / "root/latest_checkpointed_iteration.txt.tmp-123", "7");
+  write_text(dir / "root/notes.tmp-1", "mine");
+  { const state_root root(dir / "root"); }
+  std::vector<std::string> left;
+  for (const auto& entry : fs::directory_iterator(dir / "root"))
+    left.push_back(entry.path().filename());
+  BOOST_TEST(left == std::vector<std::string>{"notes.tmp-1"}, boost::test_tools::per_element());
+  save_model_folder(dir / "model", model.view(), model.stores);
+  CHECK_REFUSED(state_root(dir / "model"), exit_code::output, "it is a model");
+  write_text(dir / "file", "x");
+  CHECK_REFUSED(state_root(dir / "file"), exit_code::output, "is not a folder");
+  CHECK_REFUSED(state_root(""), exit_code::output, "empty name");
+}
+
+BOOST_AUTO_TEST_CASE(every_training_flag_says_what_a_resumed_run_makes_of_it) {
+  options o;
+  std::size_t counts[5] = {};
+  for (const flag_entry& e : flags_of(o)) {
+    if (!overlaps(e.flag->commands(), command::train) && !e.compiled) continue;
+    BOOST_TEST(static_cast<int>(e.flag->resuming()) != static_cast<int>(on_resume::undecided),
+               "--" << e.name << " has no class");
+    ++counts[static_cast<std::size_t>(e.flag->resuming())];
+  }
+  for (std::size_t how = 1; how < 5; ++how) BOOST_TEST(counts[how] > 0u);
+}
+
+BOOST_AUTO_TEST_CASE(flags_of_a_run_that_goes_on) {
+  const auto with = [](std::vector<std::pair<std::string, std::string>> values) {
+    options o;
+    const auto list = flags_of(o);
+    for (const auto& [name, value] : values) find_flag(list, name)->flag->read(value, name);
+    return o;
+  };
+  json saved;
+  save_flags(saved, with({{"lr", "0.25"},
+                          {"seed", "7"},
+                          {"train-iters", "30"},
+                          {"eval-iters", "0"},
+                          {"metrics-jsonl", "m"},
+                          {"data-path", "d"}}));
+  BOOST_TEST(!saved["flags"].contains("metrics-jsonl"));
+  const json_value state(saved, "state", exit_code::model);
+
+  options left_out = with({});
+  BOOST_TEST(resume_flags(state, left_out, "p").empty());
+  BOOST_TEST(left_out.optimizer.lr() == 0.25);
+  BOOST_TEST(left_out.model.seed() == 7);
+  BOOST_TEST(left_out.training.train_iters() == 30);
+  BOOST_TEST(left_out.training.eval_iters.given()); // 0 given is no evaluation
+  BOOST_TEST(left_out.data.data_path() == "d");
+  BOOST_TEST(!left_out.optimizer.adam_beta1.given());
+  BOOST_TEST(!left_out.report.metrics_jsonl.given());
+  BOOST_TEST(!left_out.optimizer.lr_decay_iters.given()); // derived from train-iters again
+
+  options changed = with({{"lr", "0.5"}, {"train-iters", "30"}});
+  const auto lines = resume_flags(state, changed, "p");
+  BOOST_TEST(lines == std::vector<std::string>{"lr: 0.25 -> 0.5 (may change)"},
+             boost::test_tools::per_element());
+  BOOST_TEST(changed.optimizer.lr() == 0.5);
+
+  options other = with({{"seed", "8"}, {"split", "1,1,1"}});
+  CHECK_REFUSED(resume_flags(state, other, "p"), exit_code::mismatch, "seed is 7 there and 8");
+  CHECK_REFUSED(resume_flags(state, other, "p"), exit_code::mismatch,
+                "split is 969,30,1 there and 1,1,1");
+
+  json wrong = saved;
+  wrong["flags"]["lr"] = "fast";
+  options o = with({});
+  CHECK_REFUSED(resume_flags({wrong, "state", exit_code::model}, o, "p"), exit_code::model,
+                "another type");
+  wrong["flags"]["lr"] = -1;
+  CHECK_REFUSED(resume_flags({wrong, "state", exit_code::model}, o, "p"), exit_code::model,
+                "at least 0");
+  wrong = saved, wrong["flags"]["learning"] = 1;
+  CHECK_REFUSED(resume_flags({wrong, "state", exit_code::model}, o, "p"), exit_code::model,
+                "\"learning\"");
+}
+
+BOOST_AUTO_TEST_CASE(a_mapped_file_that_is_cut_short_is_a_sentence) {
+  const scratch_folder dir;
+  write_text(dir / "file", std::string(1 << 20, 'x'));
+  int out[2];
+  BOOST_REQUIRE(::pipe(out) == 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::dup2(out[1], STDERR_FILENO);
+    const mapping_guard guard;
+    mapped_file moved(dir / "file", exit_code::model);
+    const mapped_file file(std::move(moved));
+    if (::truncate((dir / "file").c_str(), 100) != 0) ::_exit(77);
+    const volatile std::byte* const bytes = file.data();
+    static_cast<void>(bytes[1 << 19]);
+    ::_exit(0);
+  }
+  ::close(out[1]);
+  std::string said(4096, '\0');
+  const ::ssize_t n = ::read(out[0], said.data(), said.size());
+  said.resize(n < 0 ? 0 : static_cast<std::size_t>(n));
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  BOOST_TEST(WIFEXITED(status));
+  BOOST_TEST(WEXITSTATUS(status) == static_cast<int>(exit_code::model));
+  BOOST_TEST(said.find((dir / "file") + " became shorter") != std::string::npos, said);
+}
