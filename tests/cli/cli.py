@@ -43,8 +43,14 @@ def run(*arguments, check=0, **options):
 
 
 def contents(folder):
-    """Names and hashes of a folder's files."""
-    return {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in Path(folder).iterdir()}
+    """Names and hashes of the files of a folder and those in it."""
+    return {str(p.relative_to(folder)): hashlib.sha256(p.read_bytes()).hexdigest()
+            for p in Path(folder).rglob("*") if p.is_file()}
+
+
+def newest(root):
+    """The folder of the last step saved."""
+    return max(Path(root).glob("iter_*"))
 
 
 class Case(unittest.TestCase):
@@ -59,10 +65,18 @@ class Case(unittest.TestCase):
                    *arguments, check=check, **options)
 
     def saved(self, *arguments, **options):
-        """The folder of a model trained for some steps."""
+        """What --save has written: a root with the state of a run of some steps."""
         model = self.folder / "model"
         self.train("--save", model, *arguments, **options)
         return model
+
+    def model(self, *arguments, **options):
+        """The same as a plain model folder, as anyone may have written it."""
+        folder = self.folder / "plain"
+        shutil.copytree(newest(self.saved(*arguments, **options)), folder)
+        for name in ("megacpp_state.json", "optimizer.safetensors"):
+            (folder / name).unlink()
+        return folder
 
     def refused(self, code, *arguments, says="", **options):
         """The program must end with `code` and one sentence with `says`."""
@@ -211,7 +225,7 @@ class Data(Case):
 
     def test_characters_travel_with_the_model(self):
         model = self.saved("--tokenizer", "char")
-        characters = json.loads((model / "characters.json").read_text())["characters"]
+        characters = json.loads((newest(model) / "characters.json").read_text())["characters"]
         self.assertEqual(characters, sorted(set(TEXT.encode())))
         run("eval", "--load", model, "--data-path", self.text)
         written = run("generate", "--load", model, "--prompt", "7 green",
@@ -224,13 +238,21 @@ class Data(Case):
         self.refused(DATA, "eval", "--load", model, "--data-path", other,
                      says=f"offset {len(TEXT)} is 88")
         # Training on goes on with the same characters.
-        self.train("--load", model, "--save", model)
-        self.assertEqual(json.loads((model / "characters.json").read_text())["characters"],
-                         characters)
+        self.train("--load", model, "--save", model, steps=10)
+        self.assertEqual(
+            json.loads((newest(model) / "characters.json").read_text())["characters"], characters)
         self.refused(MISMATCH, "train", "--load", model, "--data-path", self.text, "--tokenizer",
-                     "byte", says="--tokenizer")
-        (model / "characters.json").write_text('{"characters": [3, 3]}')
-        self.refused(MODEL, "eval", "--load", model, "--data-path", self.text,
+                     "byte", says="tokenizer is char there and byte here")
+        self.refused(MISMATCH, "train", "--load", model, "--data-path", self.text, "--finetune",
+                     "--tokenizer", "byte", says="--tokenizer")
+        self.refused(MISMATCH, "eval", "--load", model, "--data-path", self.text, "--data-type",
+                     "u16", says="characters")
+        plain = self.folder / "plain"
+        shutil.copytree(newest(model), plain)
+        for name in ("megacpp_state.json", "optimizer.safetensors"):
+            (plain / name).unlink()
+        (plain / "characters.json").write_text('{"characters": [3, 3]}')
+        self.refused(MODEL, "eval", "--load", plain, "--data-path", self.text,
                      says="characters.json")
 
 
@@ -265,7 +287,7 @@ class Training(Case):
                             "two": ("--threads", 2),
                             "other": ("--threads", 1, "--seed", 2)}.items():
             self.train("--save", self.folder / name, "--seed", 1, *flags)
-            models[name] = contents(self.folder / name)["model.safetensors"]
+            models[name] = contents(newest(self.folder / name))["model.safetensors"]
         self.assertEqual(models["one"], models["again"])
         self.assertEqual(models["one"], models["two"])
         self.assertNotEqual(models["one"], models["other"])
@@ -310,14 +332,26 @@ class Training(Case):
             steps = metrics.read_text().count("\n")
             self.assertIn(f"after step {steps} of 1000000000", lines[0])
             run("eval", "--load", model, "--data-path", self.text)
+            # What goes on from there has the bits of a run without a signal.
+            rest = ("--train-iters", steps + 5, "--lr-decay-iters", 1000000000)
+            self.train("--load", model, "--save", model, *rest, "--threads", 2)
+            whole = self.folder / f"whole-{number}"
+            run("train", "--data-path", self.text, "--save", whole, *rest)
+            for name in ("model.safetensors", "optimizer.safetensors"):
+                self.assertEqual(contents(newest(model))[name], contents(newest(whole))[name])
 
     def test_a_loss_that_is_not_finite(self):
         model = self.saved()
         before = contents(model)
-        sentence = self.refused(NONFINITE, "train", "--data-path", self.text, "--lr", "1e30",
-                                "--train-iters", 20, "--save", model, says="of step ")
-        self.assertIn(f"{model} is as it was", sentence)
+        sentence = self.refused(NONFINITE, "train", "--load", model, "--save", model, "--lr", "1e30",
+                                "--train-iters", 20, says="of step ")
+        self.assertIn(f"{model} holds the state of step 8", sentence)
         self.assertEqual(contents(model), before)
+        fresh = self.folder / "fresh"
+        sentence = self.refused(NONFINITE, "train", "--data-path", self.text, "--lr", "1e30",
+                                "--train-iters", 20, "--save", fresh, says="of step ")
+        self.assertIn(f"{fresh} is as it was", sentence)
+        self.assertEqual(contents(fresh), {})
 
     def test_bench_json(self):
         out = run("train", "--bench-json", "--warmup", 2, "--train-iters", 7).stdout.decode()
@@ -340,7 +374,7 @@ class Output(Case):
     def test_targets_that_cannot_be_written(self):
         before = TEXT.encode()
         self.refused(OUTPUT, "train", "--mock-data", "--save", self.text, says="is not a folder")
-        self.refused(OUTPUT, "train", "--mock-data", "--save", self.folder, says="holds text")
+        self.refused(OUTPUT, "train", "--mock-data", "--save", self.model(), says="it is a model")
         self.refused(OUTPUT, "train", "--mock-data", "--metrics-jsonl", self.folder / "no" / "x",
                      says="metrics")
         self.refused(OUTPUT, "train", "--mock-data", "--loss-curve", self.folder / "no" / "x",
@@ -363,9 +397,11 @@ class Output(Case):
     def test_file_size_limit_while_saving(self):
         model = self.saved()
         before = contents(model)
-        limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (50000, 50000))  # noqa: E731
-        self.refused(OUTPUT, "train", "--data-path", self.text, "--train-iters", 2,
-                     "--eval-iters", 0, "--save", model, says="File too large", preexec_fn=limit)
+        for size in (1000, 50000, 100000):  # of the first file, of the weights, of the moments
+            limit = lambda: resource.setrlimit(  # noqa: E731
+                resource.RLIMIT_FSIZE, (size, size))
+            self.refused(OUTPUT, "train", "--load", model, "--save", model, "--train-iters", 10,
+                         says="File too large", preexec_fn=limit)
         self.assertEqual(contents(model), before)
         self.assertEqual(sorted(p.name for p in self.folder.iterdir()), ["model", "text"])
 
@@ -384,20 +420,157 @@ class Output(Case):
             subprocess.run(["umount", disk], check=True)
 
     def test_full_disk_while_saving(self):
-        # Room for one model of 87 kB, not for a second one beside it.
-        with self.small_disk("160k") as disk:
+        # Room for one state of 270 kB, not for a second one beside it.
+        with self.small_disk("400k") as disk:
             model = disk / "model"
             self.train("--save", model, "--eval-iters", 0, steps=2)
             before = contents(model)
-            self.refused(OUTPUT, "train", "--data-path", self.text, "--train-iters", 2,
-                         "--eval-iters", 0, "--save", model, says="free some space")
+            self.refused(OUTPUT, "train", "--load", model, "--save", model, "--train-iters", 4,
+                         says="free some space")
             self.assertEqual(contents(model), before)
             self.assertEqual([p.name for p in disk.iterdir()], ["model"])
+            self.assertEqual(sorted(p.name for p in model.iterdir()),
+                             ["iter_0000002", "latest_checkpointed_iteration.txt"])
+
+
+class States(Case):
+    def steps(self, root):
+        return [int(p.name[5:]) for p in sorted(root.glob("iter_*"))]
+
+    def test_goes_on_with_the_bits_of_a_whole_run(self):
+        whole, parts = self.folder / "whole", self.folder / "parts"
+        metrics = [self.folder / "whole.jsonl", self.folder / "parts.jsonl"]
+        flags = ("--lr-decay-iters", 30, "--lr-warmup-iters", 3, "--global-batch-size", 8)
+        self.train("--save", whole, *flags, "--metrics-jsonl", metrics[0], steps=30)
+        # One command line, started four times: it begins, goes on twice, and has nothing left.
+        for steps in (1, 8, 30, 30):
+            done = self.train("--load", parts, "--save", parts, *flags, "--threads", steps % 2 + 1,
+                              "--metrics-jsonl", metrics[1], steps=steps)
+        self.assertIn(b"nothing is left to train", done.stdout)
+        for name in ("model.safetensors", "optimizer.safetensors"):
+            self.assertEqual(contents(newest(whole))[name], contents(newest(parts))[name])
+        read = [[json.loads(line) for line in path.read_text().splitlines()] for path in metrics]
+        losses = [[(m["step"], m["loss"], m["lr"]) for m in lines if "loss" in m] for lines in read]
+        self.assertEqual(*losses)
+
+    def test_keeps_the_last_ones(self):
+        root = self.saved("--save-interval", 2, "--keep-latest-k", 3, steps=11)
+        self.assertEqual(self.steps(root), [8, 10, 11])
+        self.assertEqual((root / "latest_checkpointed_iteration.txt").read_text(), "11\n")
+        # The flags come from the state.
+        run("train", "--load", root, "--save", root, "--train-iters", 15)
+        self.assertEqual(self.steps(root), [12, 14, 15])
+        run("train", "--load", root, "--save", root, "--train-iters", 17, "--keep-latest-k", 0)
+        self.assertEqual(self.steps(root), [12, 14, 15, 16, 17])
+
+    def test_tells_what_changes(self):
+        root = self.saved()
+        out = run("train", "--load", root, "--train-iters", 10, "--lr", 0.5).stdout.decode()
+        for line in ("lr: 0.001 -> 0.5 (may change)", "train-iters: 8 -> 10 (may change)",
+                     "lr-decay-iters: 8 -> 10 (derived)", "going on after step 8"):
+            self.assertIn(line + "\n" if "->" in line else line, out)
+        for flags, says in ((("--seed", 1), "seed is 1234 there and 1 here"),
+                            (("--split", "1,1,1"), "split is 969,30,1 there"),
+                            (("--mock-data",), "mock-data is false there"),
+                            (("--data-type", "u16"), "data-type is text there")):
+            with self.subTest(flags=flags):
+                sentence = self.refused(MISMATCH, "train", "--load", root, *flags, says=says)
+                self.assertIn("--finetune", sentence)
+        other = self.folder / "other"
+        other.write_text(TEXT.replace("green", "brown"))
+        self.refused(MISMATCH, "train", "--load", root, "--data-path", other, says="not the data")
+        copy = self.folder / "copy"
+        shutil.copy(self.text, copy)
+        out = run("train", "--load", root, "--data-path", copy, "--train-iters", 9).stdout.decode()
+        self.assertIn(f"data-path: {self.text} -> {copy} (may change)", out)
+
+    def test_falls_back_to_the_state_before(self):
+        root = self.saved("--save-interval", 4)
+        before = contents(root / "iter_0000004")
+        weights = newest(root) / "model.safetensors"
+        whole = weights.read_bytes()
+        weights.write_bytes(whole[:-1])
+        out = run("train", "--load", root, "--save", root).stdout.decode()
+        self.assertIn("the state of step 8 cannot be used", out)
+        self.assertIn("going on after step 4", out)
+        self.assertEqual(weights.read_bytes(), whole)  # written again, with the same bits
+        weights.write_bytes(b"")
+        done = run("eval", "--load", root, "--data-path", self.text)
+        self.assertIn(b"the state of step 8 cannot be used", done.stderr)
+        self.assertEqual(contents(root / "iter_0000004"), before)
+        for path in root.glob("iter_*/config.json"):
+            path.write_bytes(b"")
+        self.refused(MODEL, "train", "--load", root, says="none of the 2 states")
+
+    def test_a_root_is_never_mixed(self):
+        root = self.saved("--save-interval", 4)
+        before = contents(root)
+        for flags in ((), ("--load", root / "iter_0000004"), ("--load", root, "--finetune")):
+            with self.subTest(flags=flags):
+                self.refused(OUTPUT, "train", "--data-path", self.text, "--train-iters", 9, "--save",
+                             root, *flags, says="holds the state of step 8")
+        self.assertEqual(contents(root), before)
+        empty = self.folder / "empty"
+        empty.mkdir()
+        self.refused(MODEL, "train", "--load", empty, "--data-path", self.text, says="neither")
+        self.refused(MODEL, "eval", "--load", empty, "--data-path", self.text, says="neither")
+        self.train("--load", empty, "--save", empty)
+        self.assertEqual(self.steps(empty), [8])
+
+    def test_another_model(self):
+        root = self.saved()
+        path = newest(root) / "megacpp_state.json"
+        self.assertEqual(json.loads(path.read_text())["state"]["consumed_samples"], 32)
+        # Without the state's own file it is no state, though all of a model is there.
+        path.unlink()
+        self.refused(MODEL, "train", "--load", root, says="none of the 1 states")
+        self.refused(MODEL, "train", "--load", newest(root), "--data-path", self.text,
+                     says="damaged state")
+
+
+class TokenIds(Case):
+    def written(self, ids, kind):
+        path = self.folder / kind
+        path.write_bytes(b"".join(i.to_bytes(2 if kind == "u16" else 4, "little", signed=i < 0)
+                                  for i in ids))
+        return path
+
+    def test_the_same_run_as_from_the_text(self):
+        weights = set()
+        for kind in ("text", "u16", "i32"):
+            path = self.text if kind == "text" else self.written(TEXT.encode(), kind)
+            run("train", "--data-path", path, "--data-type", kind, "--train-iters", 3,
+                "--eval-iters", 1, "--save", self.folder / ("of-" + kind))
+            weights.add(contents(newest(self.folder / ("of-" + kind)))["model.safetensors"])
+            result = json.loads(run("eval", "--load", self.folder / "of-text", "--data-path", path,
+                                    "--data-type", kind, "--json").stdout)
+            self.assertEqual(result["tokens"], len(TEXT) - 1)
+        self.assertEqual(len(weights), 1)
+
+    def test_ids_that_are_none(self):
+        model = self.saved()
+        ids = list(TEXT.encode()[:2000])
+        for kind, wrong in (("u16", 128), ("u16", 65535), ("i32", 128), ("i32", -1),
+                            ("i32", 2**31 - 1)):
+            path = self.written(ids[:700] + [wrong] + ids[700:], kind)
+            offset = 700 * (2 if kind == "u16" else 4)
+            for command in (("train", "--train-iters", 1), ("eval", "--load", model)):
+                with self.subTest(kind=kind, wrong=wrong, command=command[0]):
+                    sentence = self.refused(DATA, *command, "--data-path", path, "--data-type",
+                                            kind, says=f"offset {offset} is {wrong}")
+                    self.assertIn(str(path), sentence)
+        for kind, extra in (("u16", 1), ("i32", 1), ("i32", 2), ("i32", 3)):
+            path = self.written(ids, kind)
+            path.write_bytes(path.read_bytes() + bytes(extra))
+            self.refused(DATA, "train", "--data-path", path, "--data-type", kind, says="no whole")
+        self.refused(USAGE, "train", "--data-path", path, "--data-type", "i32", "--tokenizer",
+                     "char", says="contradict")
+        self.refused(USAGE, "train", "--data-path", path, "--data-type", "u8", says="u16")
 
 
 class Models(Case):
     def test_folders_that_are_no_model(self):
-        model = self.saved()
+        model = self.model()
         self.refused(MODEL, "eval", "--load", self.folder / "none", "--data-path", self.text,
                      says="does not exist")
         self.refused(MODEL, "generate", "--load", self.text, says="is not a folder")
@@ -418,11 +591,11 @@ class Models(Case):
         first, second = self.saved("--lr", "1e-2", steps=30), self.folder / "second"
         metrics = self.folder / "metrics"
         self.train("--load", first, "--save", second, "--lr", 0, "--metrics-jsonl", metrics,
-                   steps=2)
+                   "--finetune", steps=2)
         self.assertLess(json.loads(metrics.read_text().splitlines()[0])["loss"], 4.5)
         # A learning rate of zero changes nothing.
         weights = "model.safetensors"
-        self.assertEqual(contents(first)[weights], contents(second)[weights])
+        self.assertEqual(contents(newest(first))[weights], contents(newest(second))[weights])
 
 
 class Export(Case):

@@ -113,6 +113,12 @@ if(MEGACPP_CLANG)
       -I${PROJECT_SOURCE_DIR}/include ${CMAKE_CURRENT_SOURCE_DIR}/slow/largest_presets.cpp)
 endif()
 
+# A save killed, or failing, at every one of its system calls.
+megacpp_slow_test(crash_save LABEL crash TIMEOUT 1200
+  COMMAND Python3::Interpreter ${CMAKE_CURRENT_SOURCE_DIR}/crash/save.py
+    $<TARGET_FILE:cli_tiny_gpt>)
+set_tests_properties(crash_save PROPERTIES SKIP_RETURN_CODE 77)
+
 # The readers of files under libFuzzer with ASan and UBSan, a bounded number of inputs.
 if(MEGACPP_CLANG)
   megacpp_slow_test(fuzz LABEL fuzz TIMEOUT 900

@@ -3,6 +3,7 @@
 #include <boost/test/unit_test.hpp>
 
 #include <megacpp/data/byte_tokens.hpp>
+#include <megacpp/data/id_tokens.hpp>
 #include <megacpp/data/windows.hpp>
 
 #include <algorithm>
@@ -98,6 +99,48 @@ BOOST_AUTO_TEST_CASE(tokens_are_bytes_below_the_vocabulary) {
   CHECK_REFUSED(few.token(3), exit_code::data, "(0 to 127)");
   CHECK_REFUSED(all.token(4), exit_code::internal, "it has 4");
   CHECK_REFUSED(all.token(-1), exit_code::internal, "it has 4");
+}
+
+template <class Id>
+void ids_are_little_endian(std::string_view bytes, const std::vector<std::int32_t>& expected) {
+  const scratch_folder dir;
+  write_text(dir / "ids", bytes);
+  const mc::id_tokens<Id> tokens(mc::mapped_file(dir / "ids"), 1 << 20);
+  BOOST_REQUIRE(tokens.size() == std::ssize(expected));
+  std::vector<std::int32_t> ids(expected.size());
+  tokens.copy(0, ids);
+  BOOST_TEST(ids == expected, boost::test_tools::per_element());
+  for (std::int64_t i = 0; i < tokens.size(); ++i)
+    BOOST_TEST(tokens.token(i) == expected[static_cast<std::size_t>(i)]);
+  CHECK_REFUSED(tokens.token(tokens.size()), exit_code::internal, "it has");
+  CHECK_REFUSED(tokens.token(-1), exit_code::internal, "it has");
+  write_text(dir / "cut", bytes.substr(0, bytes.size() - 1));
+  CHECK_REFUSED(mc::id_tokens<Id>(mc::mapped_file(dir / "cut"), 10), exit_code::data,
+                "no whole number");
+}
+
+BOOST_AUTO_TEST_CASE(token_ids_are_little_endian_numbers) {
+  using namespace std::string_view_literals;
+  ids_are_little_endian<std::uint16_t>("\x01\x00\x00\x01\xff\xff\x00\x80"sv,
+                                       {1, 256, 65535, 32768});
+  ids_are_little_endian<std::int32_t>("\x02\x01\x00\x00\xff\xff\x0f\x00"sv, {258, 0xfffff});
+}
+
+BOOST_AUTO_TEST_CASE(token_ids_beyond_the_vocabulary_are_refused_with_their_offset) {
+  using namespace std::string_view_literals;
+  const scratch_folder dir;
+  write_text(dir / "u16", "\x05\x00\x0a\x00\xff\xff"sv);
+  const mc::id_tokens<std::uint16_t> narrow(mc::mapped_file(dir / "u16"), 10);
+  BOOST_TEST(narrow.token(0) == 5);
+  CHECK_REFUSED(narrow.token(1), exit_code::data, "offset 2 is 10, but the model's vocabulary");
+  CHECK_REFUSED(narrow.token(2), exit_code::data, "offset 4 is 65535");
+  std::vector<std::int32_t> ids(3);
+  CHECK_REFUSED(narrow.copy(0, ids), exit_code::data, (dir / "u16") + ": the token id at offset 2");
+  write_text(dir / "i32", "\x09\x00\x00\x00\xff\xff\xff\xff\x00\x00\x00\x80"sv);
+  const mc::id_tokens<std::int32_t> wide(mc::mapped_file(dir / "i32"), 10);
+  BOOST_TEST(wide.token(0) == 9);
+  CHECK_REFUSED(wide.token(1), exit_code::data, "offset 4 is -1, but");
+  CHECK_REFUSED(wide.token(2), exit_code::data, "offset 8 is -2147483648");
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -275,8 +275,7 @@ public:
                              O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666));
     if (!file) throw detail::output_error("create", full, errno);
     chunk_checksums sums; // of what is in memory: a disk that changes it is found out later
-    const byte_sink sink = [&](std::span<const std::byte> bytes) {
-      sums.add(bytes);
+    const auto put = [&](std::span<const std::byte> bytes) {
       while (!bytes.empty()) {
         const ::ssize_t n = ::write(file.get(), bytes.data(), bytes.size());
         if (n < 0 && errno == EINTR) continue;
@@ -284,7 +283,20 @@ public:
         bytes = bytes.subspan(static_cast<std::size_t>(n));
       }
     };
+    constexpr std::size_t block = 1 << 16; // small pieces, such as norms, go together
+    std::vector<std::byte> pending;
+    pending.reserve(block);
+    const byte_sink sink = [&](std::span<const std::byte> bytes) {
+      sums.add(bytes);
+      if (pending.size() + bytes.size() > block) {
+        put(pending);
+        pending.clear();
+      }
+      if (bytes.size() >= block) put(bytes);
+      else pending.insert(pending.end(), bytes.begin(), bytes.end());
+    };
     fill(sink);
+    put(pending);
     // A failed fsync is final: the kernel may drop the pages and report success the next time.
     if (::fsync(file.get()) != 0) throw detail::output_error("make durable", full, errno, kept());
     if (!file.reset()) throw detail::output_error("close", full, errno, kept());

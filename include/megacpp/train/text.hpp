@@ -76,13 +76,13 @@ inline mapped_file open_text(const text_flag& path, const char* command) {
   return mapped_file(path(), exit_code::data);
 }
 
-/// A file of token ids, or null if --data-type says that it is a text.
+inline bool is_of_ids(const options& o) { return o.data.data_type() != "text"; }
+
+/// A file of token ids.
 inline std::unique_ptr<token_source> id_source(const program_view& p, const options& o,
                                                const char* command) {
-  const std::string& type = o.data.data_type();
-  if (type == "text") return nullptr;
   mapped_file file = open_text(o.data.data_path, command);
-  if (type == "u16")
+  if (o.data.data_type() == "u16")
     return std::make_unique<id_tokens<std::uint16_t>>(std::move(file), p.vocabulary);
   return std::make_unique<id_tokens<std::int32_t>>(std::move(file), p.vocabulary);
 }
@@ -124,8 +124,9 @@ inline std::uint64_t fingerprint(const token_source& source, token_range part) {
 inline text_data open_evaluation_text(const program_view& p, const options& o,
                                       std::optional<character_set> characters) {
   text_data d;
-  if ((d.source = detail::id_source(p, o, "eval"))) {
+  if (detail::is_of_ids(o)) {
     detail::refuse_characters(o, characters.has_value());
+    d.source = detail::id_source(p, o, "eval");
     d.parts = split(o.data.split.given() ? o.data.split() : "0,100,0", d.source->size());
     return d;
   }
@@ -151,8 +152,9 @@ inline text_data open_training_text(const program_view& p, const options& o, boo
     d.parts = split(o.data.split(), tokens);
     return d;
   }
-  if ((d.source = detail::id_source(p, o, "train"))) {
+  if (detail::is_of_ids(o)) {
     detail::refuse_characters(o, saved.has_value());
+    d.source = detail::id_source(p, o, "train");
     d.parts = split(o.data.split(), d.source->size());
     if (p.vocabulary <= 0xffff || o.data.data_type() == "i32") {
       detail::check_tokens(*d.source, d.parts.train);

@@ -1,0 +1,166 @@
+#!/usr/bin/env python3
+"""A save that is killed, or fails, at every one of its system calls in turn.
+
+    save.py PROGRAM
+
+PROGRAM (tests/cli/tiny_gpt.cpp) goes on from a saved state, takes a step, saves and removes the
+older state. strace injects SIGKILL at each system call of the save, from the making of its temporary
+folder to the removal of the older state; then an error (no space, I/O) at each, and a disk that
+stays full from each write on. Whatever happened:
+
+- the state of the step before is there, bit for bit, until a whole state of the next one is;
+- a program that says it succeeded has saved the state, one that failed says why in one sentence;
+- the same command line, started again, ends with the bits of the undisturbed run and leaves nothing
+  of the disturbed one behind.
+
+Ends with 77 where strace is missing or may not trace.
+"""
+
+import collections
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+OUTPUT = 6
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
+BEFORE, AFTER = "iter_0000002", "iter_0000003"
+HINT = "latest_checkpointed_iteration.txt"
+# Calls that say whether data arrived; an error of any other may be passed over.
+MATTERS = {"mkdirat", "write", "fsync", "renameat2", "renameat"}
+OF_MEMORY = {"brk", "mmap", "munmap", "mprotect", "madvise", "futex", "getpid"}
+
+
+def contents(folder):
+    return {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in folder.iterdir()}
+
+
+class Crash:
+    def __init__(self, program, folder):
+        self.program, self.folder = program, folder
+        self.base, self.root = folder / "base", folder / "root"
+        self.run([program, "train", "--mock-data", "--train-iters", 2, "--lr-decay-iters", 9,
+                  "--eval-iters", 0, "--save", self.base], check=True)
+        self.before = contents(self.base / BEFORE)
+        self.reset()
+        log = folder / "log"
+        self.run(["strace", "-f", "-o", log, *self.command()], check=True)
+        self.after = contents(self.root / AFTER)
+        self.calls = self.calls_of_the_save(log.read_text())
+        self.problems = []
+
+    def run(self, command, check=False):
+        done = subprocess.run([str(word) for word in command], stdin=subprocess.DEVNULL,
+                              capture_output=True, env=ENVIRONMENT, timeout=120)
+        if check and done.returncode != 0:
+            raise SystemExit(f"{command}: {done.returncode}\n{done.stderr.decode()}")
+        return done
+
+    def command(self):
+        return [self.program, "train", "--load", self.root, "--save", self.root, "--train-iters", 3,
+                "--keep-latest-k", 1, "--threads", 1]
+
+    def reset(self):
+        shutil.rmtree(self.root, ignore_errors=True)
+        shutil.copytree(self.base, self.root)
+
+    def calls_of_the_save(self, log):
+        """(name, which one of its name, arguments), from the last temporary folder that is made to
+        the last call that names an entry of the root."""
+        seen, calls, last = collections.Counter(), [], 0
+        for line in log.splitlines():
+            match = re.match(r"\d+ +(\w+)\((.*)", line)
+            if not match:
+                continue
+            name, rest = match.groups()
+            seen[name] += 1
+            if name == "mkdirat" and ".tmp-" in rest:
+                calls = []
+            calls.append((name, seen[name], rest))
+            if "iter_0" in rest or HINT in rest:
+                last = len(calls)
+        return calls[:last]
+
+    def inject(self, name, what, when):
+        self.reset()
+        return self.run(["strace", "-f", "-o", "/dev/null", "-e", f"trace={name}", "-e",
+                         f"inject={name}:{what}:when={when}", *self.command()])
+
+    def check(self, about, done):
+        """The laws above, after one disturbed run."""
+        say = lambda text: self.problems.append(f"{about}: {text}")  # noqa: E731
+        old, new = self.root / BEFORE, self.root / AFTER
+        whole = new.is_dir() and contents(new) == self.after
+        if new.exists() and not whole:
+            say("a state that is not whole has the name of one")
+        if not whole and not (old.is_dir() and contents(old) == self.before):
+            say("neither state is whole")
+        if done.returncode == 0 and not whole:
+            say("success without a state")
+        errors = done.stderr.decode().splitlines()
+        if done.returncode > 0 and (done.returncode != OUTPUT or len(errors) != 1):
+            say(f"exit code {done.returncode}, {errors}")
+        again = self.run(self.command())
+        if again.returncode != 0:
+            say(f"the next run ends with {again.returncode}: {again.stderr.decode()}")
+        elif not new.is_dir() or contents(new) != self.after:
+            say("the next run ends with other bits")
+        else:
+            left = {p.name for p in self.root.iterdir()} - {BEFORE, AFTER, HINT}
+            if left:
+                say(f"the next run leaves {left}")
+
+    def kills(self):
+        killed = 0
+        for name, when, rest in self.calls:
+            done = self.inject(name, "signal=KILL", when)
+            killed += done.returncode != 0
+            self.check(f"killed at {name} {when} ({rest[:60]})", done)
+        if killed < len(self.calls):
+            self.problems.append(f"only {killed} of {len(self.calls)} runs were killed")
+        return len(self.calls)
+
+    def errors(self):
+        points = 0
+        for name, when, rest in self.calls:
+            if name in OF_MEMORY:
+                continue
+            for what in ("ENOSPC", "EIO") if name in MATTERS | {"openat"} else ("EIO",):
+                done = self.inject(name, f"error={what}", when)
+                aside = "-old" in rest or rest.startswith("1, ")  # a removal; a line of progress
+                if name in MATTERS and done.returncode == 0 and not aside:
+                    self.problems.append(f"{what} at {name} {when} ({rest[:60]}) passed over")
+                self.check(f"{what} at {name} {when} ({rest[:60]})", done)
+                points += 1
+            if name == "write":
+                self.check(f"full from write {when} on",
+                           self.inject(name, "error=ENOSPC", f"{when}+"))
+                points += 1
+        return points
+
+
+def main():
+    if not shutil.which("strace"):
+        print("SKIPPED: there is no strace")
+        return 77
+    probe = subprocess.run(["strace", "-f", "-o", "/dev/null", "true"], capture_output=True)
+    if probe.returncode != 0:
+        print(f"SKIPPED: strace may not trace here: {probe.stderr.decode().strip()}")
+        return 77
+    with tempfile.TemporaryDirectory(prefix="megacpp-crash-") as folder:
+        crash = Crash(sys.argv[1], Path(folder))
+        if len(crash.calls) < 40:
+            crash.problems.append(f"a save of {len(crash.calls)} system calls is none")
+        kills, errors = crash.kills(), crash.errors()
+    for problem in crash.problems:
+        print(problem)
+    print(f"{kills} kills and {errors} errors, {len(crash.problems)} problems")
+    return 1 if crash.problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
