@@ -5,6 +5,7 @@
 
 #include <megacpp/model/gpt.hpp>
 #include <megacpp/model/qwen3.hpp>
+#include <megacpp/model/qwen3_moe.hpp>
 #include <megacpp/run/interpreter.hpp>
 #include <megacpp/train/trainer.hpp>
 
@@ -36,6 +37,15 @@ constexpr qwen3 grouped() {
   qwen3 m;
   m.layers = 2, m.hidden = 32, m.heads = 4, m.kv_heads = 2, m.head_dim = 16, m.ffn = 48,
   m.vocabulary = 101;
+  return m;
+}
+
+/// Layers with experts and without, balanced by a loss and by a bias.
+constexpr qwen3_moe experts() {
+  qwen3_moe m;
+  m.layers = 2, m.hidden = 32, m.heads = 4, m.kv_heads = 2, m.head_dim = 16, m.ffn = 48;
+  m.expert_ffn = 24, m.experts = 5, m.experts_per_token = 2, m.mlp_only = {0};
+  m.aux_loss = 0.01, m.bias_rate = 0.001, m.shared_ffn = 16, m.vocabulary = 101;
   return m;
 }
 
@@ -153,6 +163,8 @@ BOOST_AUTO_TEST_CASE(gpt_with_dropout_fp32) { resumes(dropping, dtype::f32); }
 BOOST_AUTO_TEST_CASE(gpt_with_dropout_bf16) { resumes(dropping, dtype::bf16); }
 BOOST_AUTO_TEST_CASE(qwen3_fp32) { resumes(grouped(), dtype::f32); }
 BOOST_AUTO_TEST_CASE(qwen3_bf16) { resumes(grouped(), dtype::bf16); }
+BOOST_AUTO_TEST_CASE(qwen3_moe_fp32) { resumes(experts(), dtype::f32); }
+BOOST_AUTO_TEST_CASE(qwen3_moe_bf16) { resumes(experts(), dtype::bf16); }
 BOOST_AUTO_TEST_CASE(family_without_a_hugging_face_form_fp32) { resumes(own, dtype::f32); }
 BOOST_AUTO_TEST_CASE(family_without_a_hugging_face_form_bf16) { resumes(own, dtype::bf16); }
 
