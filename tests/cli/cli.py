@@ -514,6 +514,7 @@ class States(Case):
         empty.mkdir()
         self.refused(MODEL, "train", "--load", empty, "--data-path", self.text, says="neither")
         self.refused(MODEL, "eval", "--load", empty, "--data-path", self.text, says="neither")
+        (empty / "iter_0000008.tmp-123").mkdir()  # a run that was killed while it first saved
         self.train("--load", empty, "--save", empty)
         self.assertEqual(self.steps(empty), [8])
 

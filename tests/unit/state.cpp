@@ -428,6 +428,7 @@ BOOST_AUTO_TEST_CASE(a_root_is_one_runs) {
   write_text(dir / "root/iter_0000007.tmp-123/model.safetensors", "half");
   write_text(dir / "root/latest_checkpointed_iteration.txt.tmp-123", "7");
   write_text(dir / "root/notes.tmp-1", "mine");
+  BOOST_TEST(!find_saved(dir / "root", true)); // a root, without a state
   { const state_root root(dir / "root"); }
   std::vector<std::string> left;
   for (const auto& entry : fs::directory_iterator(dir / "root"))

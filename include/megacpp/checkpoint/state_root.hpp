@@ -51,9 +51,15 @@ inline std::vector<std::int64_t> saved_steps(const model_folder& root) {
   return steps;
 }
 
-/// True for a folder that --save has written to.
+/// True for a folder that --save has written to, if only the beginning of a state.
 inline bool is_state_root(const model_folder& folder) {
-  return folder.contains(newest_step_name) || !saved_steps(folder).empty();
+  const auto of_a_root = [](std::string_view name) {
+    return name == newest_step_name || step_of(name);
+  };
+  const std::vector<std::string> names = folder.names();
+  return std::any_of(names.begin(), names.end(), [&](const std::string& name) {
+    return of_a_root(name) || of_a_root(detail::target_of_leftover(name));
+  });
 }
 
 /// A state whose files are what they were when it was saved.

@@ -131,9 +131,19 @@ inline double stored_element(std::span<const std::byte> bytes, dtype type, std::
   return type == dtype::f64 ? read(0.0) : read(0.0f);
 }
 
+/// True for a program of a family that transformers knows, every parameter and number of which it
+/// has a name for.
 inline bool has_hugging_face_form(const program_view& p) {
-  return std::any_of(hf_families.begin(), hf_families.end(),
-                     [&](const hf_family& f) { return f.name == p.family; });
+  const auto f = std::find_if(hf_families.begin(), hf_families.end(),
+                              [&](const hf_family& known) { return known.name == p.family; });
+  if (f == hf_families.end()) return false;
+  try {
+    static_cast<void>(f->tensors(p));
+    static_cast<void>(f->config(p));
+    return true;
+  } catch (const error&) {
+    return false;
+  }
 }
 
 /// What a state is of.

@@ -132,6 +132,7 @@ private:
                               "go on from it with --load {}, or choose another folder to save to",
                               root_->path(), *newest, begin, root_->path()));
     detail::stored_tensors(p_); // throws where one rank does not hold the model
+    data_ = data_json();
     root_->check(std::max(begin + 1, set_.steps));
     if (same) saved_at_ = begin;
   }
@@ -142,6 +143,7 @@ private:
     if (from_) load_weights(from_->folder, p_, session_->weights());
     else session_->weights().initialise(set_.numbers.seed);
     if (!resumes()) return;
+    if (data_.is_null()) data_ = data_json();
     const json_value& state = from_->state->state();
     require_same_data(state.field<json_value>("data"));
     at_ = load_moments(from_->folder, state, p_, session_->weights());
@@ -165,7 +167,7 @@ private:
 
   /// The number of a sample says nothing about other data.
   void require_same_data(const json_value& saved) const {
-    nlohmann::json now = data_json(), then = saved.raw();
+    nlohmann::json now = data_, then = saved.raw();
     now.erase("name"), then.erase("name");
     if (now == then) return;
     throw error(
@@ -301,7 +303,7 @@ private:
   void save() {
     std::vector<std::pair<std::string, std::string>> extra;
     if (text_.characters) extra.emplace_back(characters_name, characters_text(*text_.characters));
-    nlohmann::json state{{"data", data_json()}};
+    nlohmann::json state{{"data", data_}};
     save_flags(state, effective_options(o_, set_, p_, product_type_now()));
     const std::vector<std::string> notes =
         root_->save(at_.step, o_.training.keep_latest_k(), [&](folder_writer& out) {
@@ -390,6 +392,7 @@ private:
   run_position at_;
   std::int64_t taken_ = 0; ///< steps of this process
   text_data text_;
+  nlohmann::json data_; ///< what tells it from other data, where a state is read or written
   training_windows windows_;
   std::vector<std::int32_t> tokens_, labels_; // (B, S)
   std::optional<session> session_;
