@@ -10,7 +10,7 @@
 #include <csignal>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
+#include <initializer_list>
 
 #include <errno.h>
 #include <unistd.h>
@@ -43,17 +43,17 @@ inline known_mapping* note_mapping(const void* begin, std::size_t size, const ch
 
 /// Only async-signal-safe calls (POSIX.1-2017, 2.4.3).
 extern "C" inline void tell_of_cut_file(int, siginfo_t* info, void*) {
-  const auto say = [](const char* text) {
-    [[maybe_unused]] const auto written = ::write(STDERR_FILENO, text, std::strlen(text));
-  };
   const auto at = reinterpret_cast<std::uintptr_t>(info->si_addr);
   for (const known_mapping& m : known_mappings) {
     const std::uintptr_t begin = m.begin;
     if (begin < 2 || at < begin || at - begin >= m.size) continue;
-    say(program_invocation_short_name);
-    say(": ");
-    say(m.path);
-    say(" became shorter while it was being read; do not write to it during a run\n");
+    char sentence[2048];
+    std::size_t n = 0;
+    for (const char* part :
+         {static_cast<const char*>(program_invocation_short_name), ": ", m.path.load(),
+          " became shorter while it was being read; do not write to it during a run\n"})
+      while (*part != 0 && n < sizeof sentence) sentence[n++] = *part++;
+    [[maybe_unused]] const auto written = ::write(STDERR_FILENO, sentence, n);
     ::_exit(m.code);
   }
   std::signal(SIGBUS, SIG_DFL); // another fault: it comes again, and ends the process as usual
