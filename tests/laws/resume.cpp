@@ -40,12 +40,19 @@ constexpr qwen3 grouped() {
   return m;
 }
 
-/// Layers with experts and without, balanced by a loss and by a bias.
+/// Layers with experts and without, balanced by a loss.
 constexpr qwen3_moe experts() {
   qwen3_moe m;
   m.layers = 2, m.hidden = 32, m.heads = 4, m.kv_heads = 2, m.head_dim = 16, m.ffn = 48;
   m.expert_ffn = 24, m.experts = 5, m.experts_per_token = 2, m.mlp_only = {0};
-  m.aux_loss = 0.01, m.bias_rate = 0.001, m.shared_ffn = 16, m.vocabulary = 101;
+  m.aux_loss = 0.01, m.vocabulary = 101;
+  return m;
+}
+
+/// The same with what transformers' Qwen3-MoE does not have: a balancing bias, a shared expert.
+constexpr qwen3_moe shared_experts() {
+  qwen3_moe m = experts();
+  m.bias_rate = 0.001, m.shared_ffn = 16;
   return m;
 }
 
@@ -165,6 +172,8 @@ BOOST_AUTO_TEST_CASE(qwen3_fp32) { resumes(grouped(), dtype::f32); }
 BOOST_AUTO_TEST_CASE(qwen3_bf16) { resumes(grouped(), dtype::bf16); }
 BOOST_AUTO_TEST_CASE(qwen3_moe_fp32) { resumes(experts(), dtype::f32); }
 BOOST_AUTO_TEST_CASE(qwen3_moe_bf16) { resumes(experts(), dtype::bf16); }
+BOOST_AUTO_TEST_CASE(shared_experts_fp32) { resumes(shared_experts(), dtype::f32); }
+BOOST_AUTO_TEST_CASE(shared_experts_bf16) { resumes(shared_experts(), dtype::bf16); }
 BOOST_AUTO_TEST_CASE(family_without_a_hugging_face_form_fp32) { resumes(own, dtype::f32); }
 BOOST_AUTO_TEST_CASE(family_without_a_hugging_face_form_bf16) { resumes(own, dtype::bf16); }
 
