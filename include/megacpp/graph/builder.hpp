@@ -57,7 +57,8 @@ struct builder {
   graph g{};
   phase when = phase::forward;
   bool derived = false;
-  bool looped = false; ///< nodes emitted now run once a round
+  bool looped = false;        ///< nodes emitted now run once a round
+  std::int64_t positions = 0; ///< token positions are below it; 0: below their sequence's length
 
   constexpr explicit builder(const mesh& m) { g.ranks = m; }
 
@@ -110,9 +111,10 @@ struct builder {
   /// an axis of unknown size) and placement. Faults: MEGA-S001 if a shard does not divide, S003 if
   /// a dim stands twice or is sharded and missing, S004 above max_rank dims, P013 over both meshes.
   constexpr var input(feed from, const char* name, dtype t, std::initializer_list<extent> dims,
-                      placement at, int line = __builtin_LINE()) {
+                      placement at, int line = __builtin_LINE(), int slot = 0) {
     value v;
     v.name = name, v.type = t, v.is = role::input, v.from = from, v.at = at;
+    v.slot = static_cast<std::int8_t>(slot);
     take(v, dims, line, "input");
     normalise(v, line, "input");
     return {this, add(v, line)};
