@@ -104,8 +104,8 @@ template <class Model> constexpr fault_record check(const Model& m, const setup&
 } // namespace detail
 
 /// The forward graph of one part.
-template <class Model>
-constexpr graph forward_graph(const Model& m, const setup& s, part_kind part, int kind) {
+template <class Model> [[gnu::cold]] constexpr graph forward_graph(const Model& m, const setup& s,
+                                                                   part_kind part, int kind) {
   builder b{mesh(s.ranks)};
   b.g.wrong = detail::check(m, s);
   if (b.g.wrong.code != fault::none) return b.g;

@@ -14,7 +14,6 @@
 #include <vector>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 namespace mc {
 
@@ -127,8 +126,13 @@ public:
     else return std::is_integral_v<T> ? "N" : "X";
   }
   std::string text() const override {
-    if constexpr (listed) return fmt::format("{}", fmt::join(value_, ", "));
-    else return fmt::format("{}", value_);
+    if constexpr (listed) {
+      std::string all;
+      for (const std::string& one : value_) (all += all.empty() ? "" : ", ") += one;
+      return all;
+    } else {
+      return fmt::format("{}", value_);
+    }
   }
 
 private:
