@@ -700,25 +700,153 @@ class Export(Case):
 
 
 class Generation(Case):
-    def test_generation(self):
-        model = self.saved("--lr", "1e-2", steps=40)
+    def setUp(self):
+        super().setUp()
+        self.model = self.saved("--lr", "1e-2", steps=40)
 
+    def generate(self, *flags, **options):
+        return run("generate", "--load", self.model, *flags, **options)
+
+    def test_one_prompt(self):
         def written(*flags):
-            return run("generate", "--load", model, "--prompt", "12 green", "--max-new-tokens", 60,
-                       *flags).stdout
+            return self.generate("--prompt", "12 green", "--max-new-tokens", 60, *flags).stdout
         greedy = written("--temperature", 0)
         self.assertTrue(greedy.startswith(b"12 green") and greedy.endswith(b"\n"))
         self.assertEqual(len(greedy), 8 + 60 + 1)
+        self.assertEqual(greedy, written("--greedy"))
         self.assertEqual(greedy, written("--top-k", 1))
         self.assertEqual(greedy, written("--top-p", "1e-9", "--threads", 1))
         self.assertEqual(written("--seed", 1), written("--seed", 1))
         self.assertNotEqual(written("--seed", 1), written("--seed", 2))
-        # Longer than the sequence of 32: the prompt's end is what counts.
-        tail = "x" * 100 + "bottles hanging on the wall, and i"
-        long, short = (run("generate", "--load", model, "--prompt", p, "--temperature", 0,
-                           "--max-new-tokens", 20).stdout[-21:] for p in (tail, tail[-32:]))
-        self.assertEqual(long, short)
-        self.assertEqual(run("generate", "--load", model, "--max-new-tokens", 0).stdout, b"\n")
+        for flags in (("--greedy",), ("--seed", 5), ("--seed", 6, "--overflow", "stop")):
+            with self.subTest(flags=flags):
+                self.assertEqual(written(*flags), written(*flags, "--use-cache", "false"))
+        self.assertEqual(self.generate("--max-new-tokens", 0).stdout, b"\n")
+        speed = self.generate("--prompt", "12", "--max-new-tokens", 9).stderr.decode()
+        self.assertRegex(speed, r"^prompts: 2 tokens in [\d.]+ s, [\d.kM]+ tokens/s \| "
+                                r"new: 9 tokens in [\d.]+ s, [\d.kM]+ tokens/s\n$")
+
+    def test_a_text_beyond_the_positions(self):
+        def ids(prompt, *flags):
+            done = self.generate("--prompt", prompt, "--greedy", "--json", *flags)
+            return json.loads(done.stdout), done.stderr.decode().splitlines()
+        # 32 positions: the later half goes on as if it were the whole text.
+        text, lines = ids("7 green bottles", "--max-new-tokens", 40)
+        self.assertEqual((len(text["tokens"]), text["end"], len(lines)), (40, "length", 1))
+        half = bytes(text["prompt_tokens"] + text["tokens"])[17:33].decode()
+        self.assertEqual(ids(half, "--max-new-tokens", 15)[0]["tokens"], text["tokens"][18:33])
+        text, lines = ids("7 green bottles", "--max-new-tokens", 40, "--overflow", "stop")
+        self.assertEqual((len(text["tokens"]), text["end"]), (18, "positions"))
+        self.assertEqual(lines[0], "text 1 ends after 18 of 40 tokens: tiny_gpt has 32 positions")
+        self.assertEqual(len(ids("x" * 32, "--max-new-tokens", 1, "--overflow", "stop")[0]["tokens"]),
+                         1)
+        self.refused(USAGE, "generate", "--load", self.model, "--prompt", "x" * 33,
+                     says="33 tokens, but tiny_gpt has 32 positions")
+
+    def test_several_prompts(self):
+        prompts = ["12 green", "7", "bottles hanging on the wa", "and if "]
+        flags = ["--max-new-tokens", 20, "--seed", 3]
+        several = [f for p in prompts for f in ("--prompt", p)]
+        lines = [json.loads(line) for line in
+                 self.generate(*several, *flags, "--json").stdout.splitlines()]
+        self.assertEqual([line["prompt"] for line in lines], prompts)
+        self.assertEqual([len(line["tokens"]) for line in lines], [20] * 4)
+        texts = [line["text"] for line in lines]
+        self.assertTrue(all(t.startswith(p) for t, p in zip(texts, prompts)))
+        plain = self.generate(*several, *flags).stdout.decode()
+        self.assertEqual(plain, "\n---------------\n".join(texts) + "\n")
+        for size in (1, 3):
+            self.assertEqual(self.generate(*several, *flags, "--batch-size", size).stdout.decode(),
+                             plain)
+        # The first of a batch is what it is alone; the same prompt further on draws other tokens.
+        self.assertEqual(self.generate("--prompt", prompts[0], *flags).stdout.decode(),
+                         texts[0] + "\n")
+        twice = self.generate("--prompt", "7", "--prompt", "7", *flags, "--json").stdout
+        first, second = (json.loads(line)["tokens"] for line in twice.splitlines())
+        self.assertNotEqual(first, second)
+        # Greedily, every text is what it is alone.
+        greedy = [json.loads(line)["tokens"] for line in
+                  self.generate(*several, "--greedy", "--json").stdout.splitlines()]
+        for prompt, tokens in zip(prompts, greedy):
+            alone = self.generate("--prompt", prompt, "--greedy", "--json").stdout
+            self.assertEqual(json.loads(alone)["tokens"], tokens)
+        # From a file, and from a configuration file, which the command line overrides.
+        file, config = self.folder / "prompts", self.folder / "run.json"
+        file.write_bytes("\n".join(prompts).encode())
+        self.assertEqual(self.generate("--prompts-file", file, *flags).stdout.decode(), plain)
+        file.write_bytes("\r\n".join([*prompts[1:], ""]).encode())
+        self.assertEqual(self.generate("--prompt", prompts[0], "--prompts-file", file,
+                                       *flags).stdout.decode(), plain)
+        config.write_text(json.dumps({"prompt": prompts, "seed": 3, "max-new-tokens": 20}))
+        self.assertEqual(self.generate("--config", config).stdout.decode(), plain)
+        self.assertEqual(self.generate("--config", config, "--prompt", prompts[0]).stdout.decode(),
+                         texts[0] + "\n")
+
+    def test_stops(self):
+        def tokens(*flags):
+            line = json.loads(self.generate("--prompt", "7 gr", "--seed", 4, "--json", *flags).stdout)
+            return line["tokens"], line["end"]
+        whole, end = tokens()
+        self.assertEqual((len(whole), end), (200, "length"))
+        rare = whole[11]
+        first = whole.index(rare)
+        self.assertEqual(tokens("--stop-tokens", rare), (whole[:first + 1], "stop"))
+        self.assertEqual(tokens("--stop-tokens", f"1, {rare} 2"), (whole[:first + 1], "stop"))
+        self.assertEqual(tokens("--stop-tokens", 1, "--stop-tokens", rare),
+                         (whole[:first + 1], "stop"))
+        written = bytes(whole).decode()
+        words = written[9:12]
+        self.assertEqual(tokens("--stop", "never", "--stop", words),
+                         (whole[:written.index(words) + 3], "stop"))
+        # The prompt stops nothing: "gr" is in it.
+        self.assertGreater(len(tokens("--stop", "gr")[0]), 0)
+
+    def test_token_ids(self):
+        def lines(*flags):
+            return self.generate("--ids", "--greedy", "--max-new-tokens", 5, *flags).stdout.decode()
+        text = json.loads(self.generate("--prompt", "7 gr", "--greedy", "--json",
+                                        "--max-new-tokens", 5).stdout)
+        ids = [55, 32, 103, 114]
+        self.assertEqual(text["prompt_tokens"], ids)
+        self.assertEqual(lines("--prompt", "55 32,103, 114"),
+                         " ".join(map(str, ids + text["tokens"])) + "\n")
+        as_json = json.loads(lines("--prompt", "55 32 103 114", "--json"))
+        self.assertEqual(as_json, {"prompt_tokens": ids, "tokens": text["tokens"], "end": "length"})
+        for prompt, says in (("128", "token 128 is outside the vocabulary of 0 to 127"),
+                             ("-1", "token -1 is outside"), ("99999999999999999999", "outside"),
+                             ("1 x", '"x" is not a token id'), ("1 2.5", '"2.5"'),
+                             (" ", "the prompt is empty")):
+            with self.subTest(prompt=prompt):
+                self.refused(USAGE, "generate", "--load", self.model, "--ids", f"--prompt={prompt}",
+                             says=says)
+
+    def test_bad_input(self):
+        def refused(code, *flags, says):
+            with self.subTest(flags=flags):
+                self.refused(code, "generate", "--load", self.model, *flags, says=says)
+        refused(USAGE, "--prompt", "", says="--prompt: the prompt is empty")
+        refused(USAGE, "--prompt", "x", "--prompt", "", says="--prompt: the prompt is empty")
+        refused(USAGE, "--prompt", "caf\u00e9", says="byte 195 at position 3 is not a token")
+        refused(USAGE, "--greedy", "--temperature", "0.5", says="--greedy and --temperature")
+        refused(USAGE, "--stop-tokens", "128", says="--stop-tokens: token 128 is outside")
+        refused(USAGE, "--stop-tokens", ",", says="names no token")
+        refused(USAGE, "--stop", "", says="--stop is empty")
+        refused(USAGE, "--ids", "--prompt", "1", "--stop", "x", says="give --stop-tokens")
+        refused(USAGE, "--ids", says="--prompt or --prompts-file")
+        refused(USAGE, "--batch-size", "0", says="--batch-size")
+        refused(USAGE, "--overflow", "wrap", says="slide|stop")
+        refused(USAGE, "--prompt", "--greedy", says="--prompt needs one value")
+        file = self.folder / "prompts"
+        refused(DATA, "--prompts-file", file, says="does not exist")
+        refused(DATA, "--prompts-file", self.folder, says="is a directory")
+        for content, says in ((b"", "is empty"), (b"a\n\nb", "line 2: the prompt is empty"),
+                              (b"a\nb\xff", "line 2: byte 255 at position 1"),
+                              (b"a\n" + b"b" * 40, "line 2: the prompt has 40 tokens")):
+            file.write_bytes(content)
+            refused(DATA, "--prompts-file", file, says=says)
+        config = self.folder / "run.json"
+        config.write_text('{"prompt": ["a", 1]}')
+        refused(USAGE, "--config", config, says="list of texts")
 
 
 class Describe(Case):

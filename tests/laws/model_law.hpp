@@ -15,9 +15,12 @@ namespace mc::laws {
 inline content content_of(const value& v) {
   if (v.is == role::parameter) return content::parameter;
   switch (v.from) {
-  case feed::stream: return content::stream;
+  case feed::stream:
+  case feed::key_cache:
+  case feed::value_cache: return content::stream;
   case feed::labels: return content::labels;
-  case feed::positions: return content::positions;
+  case feed::positions:
+  case feed::slots: return content::positions;
   case feed::documents: return content::documents;
   case feed::token_keys: return content::token_keys;
   case feed::last: return content::row;
@@ -25,9 +28,11 @@ inline content content_of(const value& v) {
   }
 }
 
-/// The same part on a mesh and on one rank, with all samples there.
+/// The same part on a mesh and on one rank, with all samples there. `room`: of the caches of a
+/// generation graph; 0: a training graph.
 template <class Model> std::unique_ptr<sample> drawn(const Model& m, const layout& l, int dp,
-                                                     part_kind part, bool packed, int kind) {
+                                                     part_kind part, bool packed, int kind,
+                                                     int room = 0) {
   auto s = std::make_unique<sample>();
   s->ranks.size[static_cast<unsigned>(axis::dp)] = dp;
   s->ranks.size[static_cast<unsigned>(axis::cp)] = l.cp;
@@ -43,6 +48,8 @@ template <class Model> std::unique_ptr<sample> drawn(const Model& m, const layou
   many.batch = {2, 24, packed, 1 << 20}; // whatever tokens choose, one round
   one.batch = {2 * dp, 24, packed, 1 << 20};
   many.type = one.type = dtype::f64;
+  if (room > 0)
+    many = for_generation(many, 2, 12, room), one = for_generation(one, 2 * dp, 12, room);
   s->meshed.dp = dp;
   s->single.one_rank = true;
   graph& g = s->meshed.b.g = forward_graph(m, many, part, kind);
@@ -67,7 +74,10 @@ template <class Model> std::unique_ptr<sample> drawn(const Model& m, const layou
       l_.dims.push_back(x.dims[static_cast<unsigned>(d)]);
       if (x.at[axis::dp].is_shard(l_.dims.back().d)) l_.dims.back().n *= dp;
     }
-    l_.range = l_.what == content::row ? 24 : m.vocabulary;
+    l_.range = l_.what == content::row         ? 24
+               : x.from == feed::slots         ? 5 // tokens before these
+               : l_.what == content::positions ? 0
+                                               : m.vocabulary;
     s->leaves.push_back(l_);
   }
   BOOST_TEST_REQUIRE(s->meshed.leaves.size() == s->leaves.size());

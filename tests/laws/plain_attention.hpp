@@ -3,7 +3,7 @@
 
 #include "plain_rows.hpp"
 
-#include <megacpp/op/attention.hpp>
+#include <megacpp/op/cached_attention.hpp>
 
 #include <limits>
 
@@ -107,6 +107,47 @@ inline void attention_grad(task& t) { // dy, q, k, v, o, lse, positions, documen
       }
     }
   });
+}
+
+/// q, k, v, keys, values, slots -> o. The caches are operands that simulated ranks hold: this works
+/// on copies.
+inline void cached_attention(task& t) {
+  const block q = t.in_block(0), k = t.in_block(1), cache = t.in_block(3);
+  need(k.local[0] == q.local[0] && k.local[1] == q.local[1] && k.local[3] == q.local[3] &&
+           cache.local[0] == k.local[0] && cache.local[2] == k.local[2] &&
+           cache.local[3] == k.local[3] && q.local[2] % k.local[2] == 0,
+       "cached_attention");
+  array keys = t.in(3), values = t.in(4);
+  const int64_t width = k.local[2] * k.local[3], room = cache.local[1];
+  const double scale = t.f(0) > 0 ? t.f(0) : 1 / std::sqrt(static_cast<double>(q.local[3]));
+  for (int64_t b = 0; b < q.local[0]; ++b)
+    for (int64_t i = 0; i < q.local[1]; ++i)
+      for (int64_t d = 0; d < width; ++d) {
+        const auto slot = whole_number(t.in(5)[at(b * q.local[1] + i)]);
+        const std::size_t to = at((b * room + slot) * width + d),
+                          from = at((b * q.local[1] + i) * width + d);
+        keys[to] = t.in(1)[from], values[to] = t.in(2)[from];
+      }
+  for (int64_t b = 0; b < q.local[0]; ++b)
+    for (int64_t i = 0; i < q.local[1]; ++i)
+      for (int64_t a = 0; a < q.local[2]; ++a) {
+        const auto slot = whole_number(t.in(5)[at(b * q.local[1] + i)]);
+        const int64_t first = t.i(1) > 0 ? std::max<int64_t>(slot - t.i(1) + 1, 0) : 0;
+        const int64_t row = ((b * q.local[1] + i) * q.local[2] + a) * q.local[3];
+        const int64_t head = a * k.local[2] / q.local[2] * q.local[3];
+        array p;
+        double sum = 0;
+        for (int64_t j = first; j <= slot; ++j) {
+          double x = 0;
+          for (int64_t d = 0; d < q.local[3]; ++d)
+            x += scale * t.in(0)[at(row + d)] * keys[at((b * room + j) * width + head + d)];
+          sum += std::exp(x), p.push_back(std::exp(x));
+        }
+        for (int64_t j = first; j <= slot; ++j)
+          for (int64_t d = 0; d < q.local[3]; ++d)
+            t.out(0)[at(row + d)] +=
+                p[at(j - first)] / sum * values[at((b * room + j) * width + head + d)];
+      }
 }
 
 } // namespace mc::laws::plain

@@ -94,6 +94,7 @@ inline const implementations& all() {
                                      {&op::dropout, &dropout},
                                      {&op::attention, &attention},
                                      {&op::attention_grad, &attention_grad},
+                                     {&op::cached_attention, &cached_attention},
                                      {&op::vocabulary_partial, &vocabulary_partial},
                                      {&op::vocabulary_partial_grad, &vocabulary_partial_grad},
                                      {&op::cross_entropy, &cross_entropy},

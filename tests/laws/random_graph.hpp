@@ -343,6 +343,20 @@ private:
     });
     return l < 0 ? -1 : place_.wander(l);
   }
+  /// Attention of new tokens to caches that some tokens before them have filled.
+  int cached() {
+    const std::int64_t before = random.below(4);
+    const extent room{dim::sequence, before + Sq.n + random.below(3)};
+    attention_options o;
+    if (random.chance(0.3)) o.window = 1 + random.below(Sq.n);
+    const auto stream = [](std::vector<extent> e) { return fresh(content::stream, std::move(e)); };
+    return apply({stream({B, Sq, A, D}), stream({B, Sq, K, D}), stream({B, Sq, K, D}),
+                  stream({B, room, K, D}), stream({B, room, K, D}),
+                  fresh(content::positions, {B, Sq}, before)},
+                 [o](const std::vector<var>& x) {
+                   return std::vector<var>{cached_attention(x[0], x[1], x[2], x[3], x[4], x[5], o)};
+                 });
+  }
   int ending() {
     if (random.chance(0.55)) {
       const int l = whole([&] { return loss(); });
@@ -356,6 +370,7 @@ private:
           return std::vector<var>{select(v[0], v[1])};
         });
       });
+    if (random.chance(0.3)) whole([&] { return cached(); });
     return random.chance(0.3) ? place_.wander(cur) : cur;
   }
 };

@@ -5,6 +5,7 @@
 
 #include <megacpp/kernel/kernels.hpp>
 #include <megacpp/run/compiled.hpp>
+#include <megacpp/run/generator.hpp>
 #include <megacpp/run/session.hpp>
 #include <megacpp/train/model_folder.hpp>
 
@@ -138,13 +139,22 @@ template <class Run> void check_logits_and_loss(const std::string& family) {
   for (const double x : expected) largest = std::max(largest, std::abs(x));
   const auto rows = static_cast<std::size_t>(test::tiny_batch.sequence),
              vocabulary = expected.size() / tokens.size();
-  std::vector<float> out(vocabulary);
-  for (std::size_t b = 0; b < 4; ++b)
-    for (std::size_t n = 1; n <= rows; ++n) { // every prefix: its last position's logits
-      s.logits(std::span(tokens).subspan(b * rows, n), reinterpret_cast<std::byte*>(out.data()));
-      for (std::size_t v = 0; v < vocabulary; ++v)
-        error = std::max(error, std::abs(out[v] - expected[(b * rows + n - 1) * vocabulary + v]));
+  mc::generator g(program<Run>(), device, s.weights(),
+                  {.sequences = 4, .tokens = test::tiny_batch.sequence, .prompt = 7});
+  std::vector<std::span<const std::int32_t>> more(4);
+  for (std::size_t n = 1; n <= rows; ++n) { // every position: by prefill up to 7, then by decode
+    for (std::size_t b = 0; b < 4; ++b) {
+      const std::size_t from = n > 7 ? n - 1 : 0;
+      if (from == 0) g.clear(static_cast<int>(b));
+      more[b] = std::span(tokens).subspan(b * rows + from, n - from);
     }
+    g.append(more);
+    for (std::size_t b = 0; b < 4; ++b)
+      for (std::size_t v = 0; v < vocabulary; ++v)
+        error =
+            std::max(error, std::abs(g.logit(static_cast<int>(b), static_cast<std::int32_t>(v)) -
+                                     expected[(b * rows + n - 1) * vocabulary + v]));
+  }
   BOOST_TEST_MESSAGE(family << " logits: " << error / largest << " of the largest");
   BOOST_TEST(error <= 2e-5 * largest);
 }

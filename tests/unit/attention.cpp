@@ -97,7 +97,8 @@ template <class T> struct tokens {
   int64_t stride, count;
   std::unique_ptr<T[]> data;
   tokens(int64_t n, int64_t width, int64_t gap)
-      : stride(width + gap), count(n == 0 ? 0 : (n - 1) * stride + width),
+      : stride(width + gap),
+        count(n == 0 ? 0 : (n - 1) * stride + width),
         data(new T[static_cast<std::size_t>(count)]) {
     for (int64_t i = 0; i < count; ++i) data[static_cast<std::size_t>(i)] = mc::convert<T>(7.5f);
   }
@@ -117,23 +118,26 @@ template <class T> struct result {
   tokens<T> o, dq, dk, dv;
   std::vector<G> lse;
   result(const problem& p)
-      : o(p.b * p.sq, p.heads * p.dim, p.gap), dq(p.b * p.sq, p.heads * p.dim, p.gap),
-        dk(p.b * p.sk, p.kv_heads * p.dim, p.gap), dv(p.b * p.sk, p.kv_heads * p.dim, p.gap),
+      : o(p.b * p.sq, p.heads * p.dim, p.gap),
+        dq(p.b * p.sq, p.heads * p.dim, p.gap),
+        dk(p.b * p.sk, p.kv_heads * p.dim, p.gap),
+        dv(p.b * p.sk, p.kv_heads * p.dim, p.gap),
         lse(static_cast<std::size_t>(p.b * p.heads * p.sq), G(9)) {}
 };
 
 template <class T> struct inputs {
   tokens<T> q, k, v, dout;
   inputs(const problem& p)
-      : q(p.b * p.sq, p.heads * p.dim, p.gap), k(p.b * p.sk, p.kv_heads * p.dim, p.gap),
-        v(p.b * p.sk, p.kv_heads * p.dim, p.gap), dout(p.b * p.sq, p.heads * p.dim, p.gap) {
+      : q(p.b * p.sq, p.heads * p.dim, p.gap),
+        k(p.b * p.sk, p.kv_heads * p.dim, p.gap),
+        v(p.b * p.sk, p.kv_heads * p.dim, p.gap),
+        dout(p.b * p.sq, p.heads * p.dim, p.gap) {
     q.fill(1), k.fill(2), v.fill(3), dout.fill(4);
   }
 };
 
-template <class T, class Shape>
-void run(const Shape& shape, const mc::attention_visibility& o, const inputs<T>& x, result<T>& y,
-         int threads) {
+template <class T, class Shape> void run(const Shape& shape, const mc::attention_visibility& o,
+                                         const inputs<T>& x, result<T>& y, int threads) {
   const auto scratch = [&](int64_t n) {
     return std::make_unique<std::byte[]>(static_cast<std::size_t>(n));
   };
@@ -141,8 +145,8 @@ void run(const Shape& shape, const mc::attention_visibility& o, const inputs<T>&
   mc::attention_forward<T>(shape, o, x.q.rows(), x.k.rows(), x.v.rows(), y.o.rows(), y.lse.data(),
                            {memory.get(), threads});
   memory = scratch(mc::attention_backward_bytes<T>(shape, threads));
-  mc::attention_backward<T>(shape, o, x.dout.rows(), x.q.rows(), x.k.rows(), x.v.rows(),
-                            y.o.rows(), y.lse.data(), y.dq.rows(), y.dk.rows(), y.dv.rows(),
+  mc::attention_backward<T>(shape, o, x.dout.rows(), x.q.rows(), x.k.rows(), x.v.rows(), y.o.rows(),
+                            y.lse.data(), y.dq.rows(), y.dk.rows(), y.dv.rows(),
                             {memory.get(), threads});
 }
 
@@ -199,9 +203,9 @@ template <class T> expected reference(const problem& p, const marks& m, const in
   return e;
 }
 
-template <class T>
-void compare(const char* what, const problem& p, const tokens<T>& got,
-             const std::vector<double>& want, int64_t n, int64_t width, double bound) {
+template <class T> void compare(const char* what, const problem& p, const tokens<T>& got,
+                                const std::vector<double>& want, int64_t n, int64_t width,
+                                double bound) {
   double top = 0, worst = 0;
   for (const double x : want) top = std::max(top, std::abs(x));
   bool finite = true, gaps = true;
@@ -244,8 +248,8 @@ std::vector<problem> problems() {
   std::vector<problem> all;
   for (const int64_t n : {1, 2, 17, 63, 64, 65, 130})
     for (const bool causal : {true, false})
-      all.push_back({"length " + std::to_string(n) + (causal ? " causal" : ""), 2, n, n, 2, 2, 32,
-                     causal});
+      all.push_back(
+          {"length " + std::to_string(n) + (causal ? " causal" : ""), 2, n, n, 2, 2, 32, causal});
   for (const int64_t d : {1, 5, 20, 64, 80, 128})
     all.push_back({"head dim " + std::to_string(d), 1, 70, 70, 2, 1, d});
   all.push_back({"GQA", 2, 90, 90, 6, 2, 24, true, 0, 3});
@@ -307,6 +311,60 @@ BOOST_AUTO_TEST_CASE(any_number_of_threads) {
   check_threads<float>();
   check_threads<bf16>();
   check_threads<double>();
+}
+
+// The bits of a query are those it has alone, with the keys up to its own position and no others;
+// keys beyond the last query may hold anything.
+template <class T> void check_alone(const problem& p) {
+  const int64_t spare = 21;
+  problem wide = p;
+  wide.sk = p.sk + spare;
+  inputs<T> x(p);
+  inputs<T> y(wide);
+  for (int64_t b = 0; b < p.b; ++b)
+    for (int64_t j = 0; j < wide.sk * p.kv_heads * p.dim; ++j) {
+      const int64_t width = p.kv_heads * p.dim;
+      const auto to = static_cast<std::size_t>(b * wide.sk * width + j);
+      const auto from = static_cast<std::size_t>(b * p.sk * width + j);
+      const bool there = j < p.sk * width;
+      y.k.data[to] = there ? x.k.data[from] : mc::convert<T>(NAN);
+      y.v.data[to] = there ? x.v.data[from] : mc::convert<T>(NAN);
+    }
+  std::vector<std::int32_t> positions;
+  for (int64_t i = 0; i < p.b * p.sq; ++i)
+    positions.push_back(static_cast<std::int32_t>(p.sk - p.sq + i % p.sq));
+  auto o = options_of(p, {});
+  o.query_position = positions.data();
+  const auto memory = std::make_unique<std::byte[]>(
+      static_cast<std::size_t>(mc::attention_forward_bytes<T>(shape_of(wide), 1)));
+  result<T> all(p);
+  mc::attention_forward<T>(shape_of(wide), o, x.q.rows(), y.k.rows(), y.v.rows(), all.o.rows(),
+                           nullptr, {memory.get(), 1});
+  const int64_t heads = p.heads * p.dim, width = p.kv_heads * p.dim;
+  std::vector<T> out(static_cast<std::size_t>(heads));
+  for (int64_t b = 0; b < p.b; ++b)
+    for (int64_t i = 0; i < p.sq; ++i) {
+      const int64_t keys = p.sk - p.sq + i + 1;
+      mc::attention_forward<T>(mc::attention_shape<>{1, 1, keys, p.heads, p.kv_heads, p.dim},
+                               options_of(p, {}), {x.q.data.get() + (b * p.sq + i) * heads, heads},
+                               {x.k.data.get() + b * p.sk * width, width},
+                               {x.v.data.get() + b * p.sk * width, width},
+                               mc::head_rows<T>{out.data(), heads}, nullptr, {memory.get(), 1});
+      BOOST_TEST(same(out.data(), all.o.data.get() + (b * p.sq + i) * heads,
+                      static_cast<std::size_t>(heads) * sizeof(T)),
+                 p.name << ": other bits of query " << i << " of " << b);
+    }
+}
+
+BOOST_AUTO_TEST_CASE(a_query_does_not_depend_on_others_nor_on_keys_it_does_not_see) {
+  for (const problem& p :
+       {problem{"whole", 2, 150, 150, 4, 2, 20}, problem{"window", 2, 131, 131, 2, 1, 16, true, 37},
+        problem{"last 9", 3, 9, 77, 2, 2, 33},
+        problem{"last 1, window", 2, 1, 66, 2, 1, 8, true, 3}}) {
+    check_alone<float>(p);
+    check_alone<bf16>(p);
+    check_alone<double>(p);
+  }
 }
 
 BOOST_AUTO_TEST_CASE(constant_extents) {

@@ -112,7 +112,8 @@ BOOST_AUTO_TEST_CASE(a_file_sets_flags_of_every_command) {
   BOOST_TEST(o.training.train_iters() == 7);
   BOOST_TEST(o.training.save() == "m");
   BOOST_TEST(o.report.profile());
-  BOOST_TEST(o.sampling.prompt() == "x");
+  BOOST_TEST(o.sampling.prompt() == std::vector<std::string>{"x"},
+             boost::test_tools::per_element());
   BOOST_TEST(!o.training.eval_iters.given());
 }
 

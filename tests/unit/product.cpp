@@ -277,6 +277,35 @@ BOOST_AUTO_TEST_CASE(threads_leave_every_bit) {
   }
 }
 
+BOOST_AUTO_TEST_CASE(rows_computed_apart_depend_on_nothing_but_themselves) {
+  auto o = make_options(product_type::widened, 2, false);
+  o.rows = mc::product_rows::apart;
+  mc::product_engine apart(o);
+  o.threads = 1;
+  mc::product_engine alone(o);
+  for (const dtype type : {dtype::f32, dtype::bf16, dtype::f64})
+    for (const product_shape& all : every_shape(type)) {
+      if (all.kind != product_kind::forward || all.chunk != 0) continue;
+      for (const bool dynamic : {false, true}) {
+        auto s = all;
+        s.dynamic_rows = dynamic;
+        problem p(s, dynamic ? (s.M + 1) / 2 : -1);
+        p.run(apart);
+        BOOST_TEST(excess(p) == 0.0, name(s) << " is off by " << excess(p));
+        auto one = s;
+        one.M = 1, one.dynamic_rows = false;
+        for (std::int64_t m = 0; m < (dynamic ? p.rows : s.M); ++m) {
+          problem row(s);
+          alone.prepare(one).execute(row.a.at(m, 0), row.b.bytes.data(),
+                                     s.bias ? row.bias.bytes.data() : nullptr, row.out.at(m, 0));
+          BOOST_TEST(std::memcmp(row.out.at(m, 0), p.out.at(m, 0),
+                                 static_cast<std::size_t>(s.N * mc::size_of(s.output))) == 0,
+                     name(s) << " row " << m);
+        }
+      }
+    }
+}
+
 BOOST_AUTO_TEST_CASE(canonical_panels_leave_every_bit_when_rows_or_panels_are_cut) {
   // Y of the whole product against Y computed in blocks of rows and of output columns, each by its
   // own plan: a layout that cuts batch or width there gives the same bits.

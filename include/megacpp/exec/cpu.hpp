@@ -20,7 +20,8 @@ class cpu {
 public:
   /// `threads` 0: what OpenMP has. Defined in exec/cpu_products.hpp, which brings the libraries of
   /// the products: for the unit that makes the device, not for those that hold kernels.
-  explicit cpu(product_type products = product_type::automatic, int threads = 0);
+  explicit cpu(product_type products = product_type::automatic, int threads = 0,
+               product_rows rows = product_rows::together);
 
   int threads() const { return threads_; }
   product_source& products() { return *products_; }

@@ -6,9 +6,10 @@
 
 namespace mc {
 
-inline cpu::cpu(product_type products, int threads) : threads_(set_threads(threads)) {
+inline cpu::cpu(product_type products, int threads, product_rows rows)
+    : threads_(set_threads(threads)) {
   product_engine::options o;
-  o.type = products, o.threads = threads_;
+  o.type = products, o.threads = threads_, o.rows = rows;
   products_ = std::make_unique<product_engine>(o);
 }
 

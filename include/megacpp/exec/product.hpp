@@ -10,7 +10,8 @@
 // Tiles of oneDNN in fp32 read plain operands where many tiles share one: W of a forward product
 // and dY of a weight gradient are transposed once into the workspace (widened from bf16 on the
 // way), where the library would do it again in every tile. Forward products of up to 4 rows
-// (decode) read W directly instead.
+// (decode) read W directly instead, each row apart from the others; an engine may be asked to do so
+// for any number of rows.
 #pragma once
 
 #include <megacpp/exec/product_engine.hpp>
@@ -130,13 +131,13 @@ inline const std::byte* product::block(const operand& o, const std::byte* from, 
   return copied;
 }
 
-inline void product::run_few(const extent3& e, const void* x, const void* w, const void* bias,
-                             void* y, int threads) const {
+inline void product::run_apart(const extent3& e, const void* x, const void* w, const void* bias,
+                               void* y, int threads) const {
   const auto run = [&](auto type, auto output) {
     using T = decltype(type);
     using Out = decltype(output);
     detail::on_slots(threads, [&](int slot, int slots) {
-      detail::few_rows(static_cast<const T*>(x), a_.stride, static_cast<const T*>(w),
+      detail::dot_rows(static_cast<const T*>(x), a_.stride, static_cast<const T*>(w),
                        static_cast<const T*>(bias), static_cast<Out*>(y), ldc_, e.m, e.n, e.k, slot,
                        slots);
     });
@@ -155,7 +156,7 @@ inline void product::execute(const void* a, const void* b, const void* bias, voi
                                          " rows was given " + std::to_string(rows) + ".");
   if (e.m == 0 || e.k == 0) return;
   const int threads = std::min(engine_->threads_, thread_count());
-  if (few(e.m)) return run_few(e, a, b, shape_.bias ? bias : nullptr, out, threads);
+  if (apart(e.m)) return run_apart(e, a, b, shape_.bias ? bias : nullptr, out, threads);
   auto* const copies =
       engine_->workspace_.get() + static_cast<std::size_t>(engine_->threads_) * slot_bytes_;
   auto at_a = static_cast<const std::byte*>(a);
@@ -323,7 +324,7 @@ inline std::unique_ptr<product> product_engine::make(const product_shape& s) {
   p.b_.stride = gradient ? s.x_row() : s.K;
   p.ldc_ = s.kind == product_kind::forward ? s.y_row() : gradient ? s.K : s.x_row();
   const auto e = p.extents(-1);
-  if (p.few(e.m)) return made;
+  if (p.apart(e.m)) return made;
   p.widened_ = s.type == dtype::bf16 && type() == product_type::widened;
   p.cell_type_ = p.widened_ ? dtype::f32 : s.type;
   auto tile = detail::tile_of(e.m, e.n, e.k);

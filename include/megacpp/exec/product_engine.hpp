@@ -105,7 +105,7 @@ public:
   /// Library calls of one execute.
   std::int64_t cell_calls(std::int64_t rows = -1) const {
     const auto e = extents(rows);
-    if (few(e.m)) return 0;
+    if (apart(e.m)) return 0;
     return rows_.count(e.m) * columns_.count(e.n) * chunks_.count(e.k);
   }
   /// Whether bf16 operands are widened to fp32 before they are multiplied.
@@ -131,11 +131,11 @@ private:
     std::size_t block_bytes() const { return copied == copying::block ? copy_bytes : 0; }
   };
   extent3 extents(std::int64_t rows) const;
-  bool few(std::int64_t rows) const {
-    return shape_.kind == product_kind::forward && rows <= 4 && !shape_.chunk && !shape_.panel;
-  }
-  void run_few(const extent3& e, const void* x, const void* w, const void* bias, void* y,
-               int threads) const;
+  /// Whether rows are computed apart (detail::dot_rows): few, which are bound by reading W once, or
+  /// all, if asked of the engine.
+  bool apart(std::int64_t rows) const;
+  void run_apart(const extent3& e, const void* x, const void* w, const void* bias, void* y,
+                 int threads) const;
   void copy(const operand& o, const std::byte* from, std::byte* copied, std::int64_t rows,
             std::int64_t columns, int slot, int slots) const;
   const std::byte* block(const operand& o, const std::byte* from, std::byte* copied,
@@ -168,6 +168,7 @@ public:
     product_type type = product_type::automatic; // of products with bf16 operands
     int threads = 0;                             // 0: OpenMP's maximum at construction
     bool eigen_only = false;                     // leave oneDNN out even where it was found
+    product_rows rows = product_rows::together;  // of forward products
   };
 
   product_engine() : product_engine(options{}) {}
@@ -175,6 +176,7 @@ public:
       : type_(o.type),
         threads_(o.threads > 0 ? o.threads : thread_count()),
         eigen_only_(o.eigen_only),
+        rows_(o.rows),
         eigen_(threads_) {
 #if defined(MEGACPP_WITH_ONEDNN)
     eigen_only_ = eigen_only_ || !onednn_products::usable();
@@ -264,6 +266,7 @@ private:
   double ratio_ = 0; // measured time of the type that was not chosen over that of the chosen one
   int threads_;
   bool eigen_only_;
+  product_rows rows_;
   eigen_products eigen_;
 #if defined(MEGACPP_WITH_ONEDNN)
   std::unique_ptr<onednn_products> onednn_;
@@ -273,5 +276,10 @@ private:
   std::unique_ptr<std::byte, detail::aligned_delete> workspace_;
   std::size_t workspace_bytes_ = 0;
 };
+
+inline bool product::apart(std::int64_t rows) const {
+  return shape_.kind == product_kind::forward && !shape_.chunk && !shape_.panel &&
+         (rows <= 4 || engine_->rows_ == product_rows::apart);
+}
 
 } // namespace mc

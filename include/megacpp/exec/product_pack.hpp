@@ -1,12 +1,12 @@
 // What surrounds the library calls of a product: operands widened or transposed into plain copies,
-// tiles rounded into bf16 outputs, and products of a few rows, which are bound by reading the
-// weights once.
+// tiles rounded into bf16 outputs, and products whose rows are computed apart.
 #pragma once
 
 #include <megacpp/exec/team.hpp>
 
 #include <algorithm>
 #include <cstdint>
+#include <type_traits>
 #include <utility>
 
 namespace mc::detail {
@@ -105,22 +105,72 @@ inline void round_tile(const float* tile, std::int64_t tile_stride, bf16* out, s
   }
 }
 
-/// This slot's share of Y(M,N) = X(M,K) W(N,K)^T + bias for few rows M: W is read once, a row at a
-/// time, and stays in the core for the rows of X. Each sum in the order of core_team::sum.
-template <class T, class Out> void few_rows(const T* x, std::int64_t x_stride, const T* w,
+/// Lanes [k, K) of a row, as A; the others are zero.
+template <class A, int N, class T>
+MEGACPP_HD vec<A, N> load_rest(const T* row, std::int64_t k, std::int64_t K) {
+  A rest[N] = {};
+  for (std::int64_t i = k; i < K; ++i) rest[i - k] = convert<A>(row[i]);
+  return load<A>(rest, lanes<N>{0});
+}
+
+/// R rows of X by C rows of W: y[r * y_stride + c]. Each sum is one chain of fma over groups of
+/// lanes, then a pairwise tree over the lanes, whatever R and C are.
+template <int R, int C, class T, class Out>
+MEGACPP_HD void dot_tile(const T* x, std::int64_t x_stride, const T* w, const T* bias, Out* y,
+                         std::int64_t y_stride, std::int64_t K) {
+  using A = accumulator_t<T>;
+  constexpr int N = block_lanes<A>;
+  using V = vec<A, N>;
+  V sum[R][C];
+  for (int r = 0; r < R; ++r)
+    for (int c = 0; c < C; ++c) sum[r][c] = V(A(0));
+  const auto step = [&](auto&& group) __attribute__((always_inline)) {
+    V row[C];
+    for (int c = 0; c < C; ++c) row[c] = group(w + c * K);
+    for (int r = 0; r < R; ++r) {
+      const V in = group(x + r * x_stride);
+      for (int c = 0; c < C; ++c) sum[r][c] = fma(in, row[c], sum[r][c]);
+    }
+  };
+  const std::int64_t full = K / N * N;
+  for (std::int64_t k = 0; k < full; k += N)
+    step([k](const T* p) { return load<A>(p, lanes<N>{k}); });
+  if (full < K) step([full, K](const T* p) { return load_rest<A, N>(p, full, K); });
+  for (int r = 0; r < R; ++r)
+    for (int c = 0; c < C; ++c) {
+      const A total = sum_across(sum[r][c]);
+      y[r * y_stride + c] = convert<Out>(bias ? total + convert<A>(bias[c]) : total);
+    }
+}
+
+/// This slot's share of Y(M,N) = X(M,K) W(N,K)^T + bias, every element by itself: its bits depend
+/// on its row of X, its row of W and nothing else. Reads W once, in blocks that stay in the core
+/// for all rows of X.
+template <class T, class Out> void dot_rows(const T* x, std::int64_t x_stride, const T* w,
                                             const T* bias, Out* y, std::int64_t y_stride,
                                             std::int64_t M, std::int64_t N, std::int64_t K,
                                             int slot, int slots) {
-  using A = accumulator_t<T>;
+  constexpr int side = register_bytes >= 64 ? 4 : 2; // sums, a row and an element in registers
+  constexpr std::int64_t block_bytes = 256 << 10;
+  const std::int64_t block = std::max<std::int64_t>(
+      block_bytes / (K * static_cast<std::int64_t>(sizeof(T))) / side * side, side);
   const share mine(N, slot, slots);
-  for (std::int64_t n = mine.begin; n < mine.end; ++n) {
-    const T* const row = w + n * K;
-    for (std::int64_t m = 0; m < M; ++m) {
-      const T* const in = x + m * x_stride;
-      A sum = core_team{}.sum<T>(K, [=](auto l) { return load<A>(in, l) * load<A>(row, l); });
-      if (bias) sum += convert<A>(bias[n]);
-      y[m * y_stride + n] = convert<Out>(sum);
-    }
+  for (std::int64_t from = mine.begin; from < mine.end; from += block) {
+    const std::int64_t to = std::min(from + block, mine.end);
+    const auto columns = [&](auto rows, std::int64_t m) {
+      constexpr int R = decltype(rows)::value, C = R == 1 ? 2 * side : side;
+      const auto tile = [&](auto width, std::int64_t n) {
+        dot_tile<R, decltype(width)::value>(x + m * x_stride, x_stride, w + n * K,
+                                            bias ? bias + n : nullptr, y + m * y_stride + n,
+                                            y_stride, K);
+      };
+      std::int64_t n = from;
+      for (; n + C <= to; n += C) tile(std::integral_constant<int, C>{}, n);
+      for (; n < to; ++n) tile(std::integral_constant<int, 1>{}, n);
+    };
+    std::int64_t m = 0;
+    for (; m + side <= M; m += side) columns(std::integral_constant<int, side>{}, m);
+    for (; m < M; ++m) columns(std::integral_constant<int, 1>{}, m);
   }
 }
 

@@ -21,6 +21,11 @@ enum class product_kind : std::uint8_t { forward, input_gradient, weight_gradien
 /// round the output once, to nearest even. `automatic` measures and keeps the faster.
 enum class product_type : std::uint8_t { automatic, bf16, widened };
 
+/// How the rows of a forward product are computed: together, in tiles (the fastest), or apart, so
+/// that the bits of a row do not depend on which others are there. So a token's logits are the same
+/// in prefill and decode, in any batch.
+enum class product_rows : std::uint8_t { together, apart };
+
 /// One product, as prepared once and executed many times. W and dW are contiguous and row-major; X,
 /// dX and Y, dY are row-major with a stride between rows, so that a slice of a packed tensor can be
 /// used.

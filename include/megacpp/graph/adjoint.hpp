@@ -48,7 +48,7 @@ struct backward {
   constexpr bool wants(value_id v) const { return v >= 0 && wanted[static_cast<unsigned>(v)]; }
 
   /// Contributes cotangent `id` to the forward value `to`.
-  constexpr void give(value_id to, value_id id, int line) {
+  [[gnu::cold]] constexpr void give(value_id to, value_id id, int line) {
     if (!wants(to)) return;
     graph& g = b.g;
     const bool leaf = accumulates_in_store(to);

@@ -1,5 +1,6 @@
 // Building a graph: handles, parameters, inputs, and emitting checked nodes. The builder records
-// the first fault and goes on, so that one mistake gives one error.
+// the first fault and goes on, so that one mistake gives one error. What builds graphs is cold: at
+// run time it runs once, and a run's unit should not spend seconds on optimising it.
 #pragma once
 
 #include <megacpp/graph/op.hpp>
@@ -35,8 +36,9 @@ constexpr void spell(const graph& g, value_id v, text<160>& out) {
 }
 
 /// Writes a fault as "op(a, b) over axis", unless there is one already.
-constexpr void record(fault_record& wrong, const graph& g, fault f, int line, const char* op,
-                      value_id a = -1, value_id b = -1, int over = -1) {
+[[gnu::cold]] constexpr void record(fault_record& wrong, const graph& g, fault f, int line,
+                                    const char* op, value_id a = -1, value_id b = -1,
+                                    int over = -1) {
   if (wrong.code != fault::none) return;
   wrong.code = f;
   wrong.line = line;
@@ -48,8 +50,8 @@ constexpr void record(fault_record& wrong, const graph& g, fault f, int line, co
   out << ")";
   if (over >= 0) out << " over " << name_of(static_cast<axis>(over));
 }
-constexpr void record(graph& g, fault f, int line, const char* op, value_id a = -1, value_id b = -1,
-                      int over = -1) {
+[[gnu::cold]] constexpr void record(graph& g, fault f, int line, const char* op, value_id a = -1,
+                                    value_id b = -1, int over = -1) {
   record(g.wrong, g, f, line, op, a, b, over);
 }
 
@@ -57,7 +59,8 @@ struct builder {
   graph g{};
   phase when = phase::forward;
   bool derived = false;
-  bool looped = false; ///< nodes emitted now run once a round
+  bool looped = false;        ///< nodes emitted now run once a round
+  std::int64_t positions = 0; ///< token positions are below it; 0: below their sequence's length
 
   constexpr explicit builder(const mesh& m) { g.ranks = m; }
 
@@ -79,7 +82,7 @@ struct builder {
   /// are set outer to inner in the order of the axes, no dim stands twice, sharded dims exist and
   /// their extents divide.
   /// What is wrong is put right after it is recorded, so that rules need not ask.
-  constexpr void normalise(value& v, int line, const char* op) {
+  [[gnu::cold]] constexpr void normalise(value& v, int line, const char* op) {
     for (int a = 0; a < axes; ++a) {
       place& p = v.at.at[static_cast<unsigned>(a)];
       const bool lacks = p.s == state::shard && v.find(p.d) < 0;
@@ -109,10 +112,12 @@ struct builder {
   /// A value that the caller feeds: its kind, name, element type, global extents (local ones over
   /// an axis of unknown size) and placement. Faults: MEGA-S001 if a shard does not divide, S003 if
   /// a dim stands twice or is sharded and missing, S004 above max_rank dims, P013 over both meshes.
-  constexpr var input(feed from, const char* name, dtype t, std::initializer_list<extent> dims,
-                      placement at, int line = __builtin_LINE()) {
+  [[gnu::cold]] constexpr var input(feed from, const char* name, dtype t,
+                                    std::initializer_list<extent> dims, placement at,
+                                    int line = __builtin_LINE(), int slot = 0) {
     value v;
     v.name = name, v.type = t, v.is = role::input, v.from = from, v.at = at;
+    v.slot = static_cast<std::int8_t>(slot);
     take(v, dims, line, "input");
     normalise(v, line, "input");
     return {this, add(v, line)};
@@ -121,9 +126,9 @@ struct builder {
   /// A parameter "scope.name" with the placement in which it is stored: invariant or sharded, never
   /// replicated, so that its gradient is complete wherever the optimizer sees it. Faults: those of
   /// input(), and MEGA-S005 for a name that the graph has already, S004 above max_parameters.
-  constexpr var parameter(const char* scope, const char* name, dtype t,
-                          std::initializer_list<extent> dims, placement at, parameter_info info,
-                          int line = __builtin_LINE()) {
+  [[gnu::cold]] constexpr var parameter(const char* scope, const char* name, dtype t,
+                                        std::initializer_list<extent> dims, placement at,
+                                        parameter_info info, int line = __builtin_LINE()) {
     value v;
     v.scope = scope, v.name = name, v.type = t, v.is = role::parameter, v.at = at;
     take(v, dims, line, "parameter");
@@ -152,7 +157,7 @@ struct builder {
   /// and adds them. Returns the first of them; the others are in the node's `out`. A fault of the
   /// rule, or MEGA-S004 when the graph is full, is recorded with the operands' names, and the node
   /// is added all the same.
-  constexpr value_id emit(node n) {
+  [[gnu::cold]] constexpr value_id emit(node n) {
     if (g.node_count == max_nodes) {
       fail(fault::S004, n.line, n.op->name, n.in[0]);
       // whoever asks for the producer of what he gets, or for its further outputs, finds some
@@ -177,8 +182,8 @@ struct builder {
     g.at_node(g.node_count++) = n;
     return n.out[0];
   }
-  constexpr value_id emit(const op_info& op, std::initializer_list<value_id> in, int line,
-                          attributes attr = {}) {
+  [[gnu::cold]] constexpr value_id emit(const op_info& op, std::initializer_list<value_id> in,
+                                        int line, attributes attr = {}) {
     node n;
     n.op = &op;
     n.line = line;

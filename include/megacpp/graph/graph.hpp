@@ -51,6 +51,9 @@ enum class feed : std::uint8_t {
   documents,
   token_keys,
   last,
+  key_cache,
+  value_cache,
+  slots, ///< of the new tokens in the caches
   d_output,
   gradient,
   master,
@@ -60,7 +63,7 @@ enum class feed : std::uint8_t {
   token_count // of the update graph, by group
 };
 inline constexpr int max_slots = 8; ///< inputs of one feed
-inline constexpr int feeds = 15 * max_slots;
+inline constexpr int feeds = 18 * max_slots;
 
 struct value {
   const char* scope = ""; ///< parameters: "scope.name"; else empty

@@ -100,7 +100,7 @@ template <const op_info* Op> struct kernel_of;
 
 /// Infers the outputs of c's node by its op's rule. Dense and expert mesh fold over the same ranks,
 /// so a value lies on one of them, and only an op that crosses sees both (MEGA-P013).
-constexpr void infer(inference& c) {
+[[gnu::cold]] constexpr void infer(inference& c) {
   if (!c.n.op->crosses) {
     unsigned seen = 0;
     int last = -1;
@@ -126,8 +126,9 @@ enum class algebra : std::uint8_t { product, sum, nonlinear, reduction };
 
 /// The place of an output with the dims of `out` on one axis. `operands` index the node's inputs;
 /// `whole` names dims that the op needs unsharded. Faults are recorded in c.
-constexpr place join(inference& c, axis a, algebra how, const value& out,
-                     std::initializer_list<int> operands, std::initializer_list<dim> whole) {
+[[gnu::cold]] constexpr place join(inference& c, axis a, algebra how, const value& out,
+                                   std::initializer_list<int> operands,
+                                   std::initializer_list<dim> whole) {
   place cut{};
   int cutter = -1;
   for (int k : operands)
@@ -185,8 +186,9 @@ constexpr place join(inference& c, axis a, algebra how, const value& out,
 }
 
 /// Places output k on every axis by join().
-constexpr void place_output(inference& c, int k, algebra how, std::initializer_list<int> operands,
-                            std::initializer_list<dim> whole = {}) {
+[[gnu::cold]] constexpr void place_output(inference& c, int k, algebra how,
+                                          std::initializer_list<int> operands,
+                                          std::initializer_list<dim> whole = {}) {
   value& out = c.out[static_cast<unsigned>(k)];
   for (int a = 0; a < axes; ++a) {
     if (c.g.ranks.trivial(static_cast<axis>(a))) continue;

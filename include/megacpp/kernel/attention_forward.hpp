@@ -36,12 +36,16 @@ template <class T> struct forward_buffers {
   }
 };
 
-// Four independent chains hide the latency of max and of the polynomial; their order is fixed.
+// Four independent chains hide the latency of max and of the polynomial. Row j belongs to chain j %
+// 4 (segments begin at multiples of key_group), however many rows there are: what a query sums does
+// not depend on keys that only other queries of its tile see.
 template <class G, class F> MEGACPP_HD void each_row(int first, int last, F f) {
   int j = first;
   for (; j + 4 <= last; j += 4)
     tile::unroll<4>([&](auto c) __attribute__((always_inline)) { f(j + c, c); });
-  for (; j < last; ++j) f(j, std::integral_constant<int, 0>{});
+  tile::unroll<3>([&](auto c) __attribute__((always_inline)) {
+    if (j + c < last) f(j + c, c);
+  });
 }
 
 template <class G> void hide(const query_marks<G>& q, const key_marks& k, std::int64_t tile_first,
@@ -118,7 +122,7 @@ void forward_tile(const shape& s, const attention_visibility& o, head_rows<const
   bool begun = false;
   for (std::int64_t at = marks.first_key / key_tile * key_tile; at < marks.last_key;
        at += key_tile) {
-    const int count = static_cast<int>(std::min<std::int64_t>(key_tile, s.keys - at));
+    const int count = static_cast<int>(std::min<std::int64_t>(key_tile, marks.last_key - at));
     const tile_plan plan = plan_tile(marks, keys, at, count);
     if (plan.parts == 0) continue;
     const std::int64_t token = b * s.keys + at;
@@ -153,8 +157,8 @@ void forward_tile(const shape& s, const attention_visibility& o, head_rows<const
   }
   if (!begun) std::fill(buffer.out, buffer.out + dim * row, G(0));
 
-  G* const statistics = lse + (b * s.heads + head) * s.queries + first;
-  for (std::int64_t i = 0; i < n; ++i)
+  G* const statistics = lse ? lse + (b * s.heads + head) * s.queries + first : nullptr;
+  for (std::int64_t i = 0; statistics && i < n; ++i)
     statistics[i] = l[i] == G(0) ? -std::numeric_limits<G>::infinity()
                                  : m[i] * std::numbers::ln2_v<G> + std::log(l[i]);
   for (int i = 0; i < marks.used * w; ++i) alpha[i] = l[i] == G(0) ? G(0) : G(1) / l[i];
@@ -171,8 +175,10 @@ constexpr std::int64_t attention_forward_bytes(const attention_shape<E...>& s, i
 }
 
 /// q (B, Sq, A, D), k and v (B, Sk, K, D) -> o (B, Sq, A, D) and lse (B, A, Sq), the logarithm of
-/// the sum of the exponentials of a query's scaled scores. A query that sees no key gets o = 0 and
-/// lse = -infinity. Query head a reads kv head a / (A / K). The bits do not depend on
+/// the sum of the exponentials of a query's scaled scores, unless lse is null. A query that sees no
+/// key gets o = 0 and lse = -infinity. Without key positions, keys beyond what any query of a tile
+/// sees are not read. What a query gets does not depend on the queries beside it, nor on keys it
+/// does not see. Query head a reads kv head a / (A / K). The bits do not depend on
 /// scratch.threads, nor on which extents are constants.
 template <class T, class... E>
 void attention_forward(const attention_shape<E...>& extents, const attention_visibility& options,

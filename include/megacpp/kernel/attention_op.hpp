@@ -1,11 +1,12 @@
-// Kernels of op/attention.hpp.
+// Kernels of op/attention.hpp and op/cached_attention.hpp.
 #pragma once
 
 #include <megacpp/kernel/attention.hpp>
 #include <megacpp/kernel/kernel.hpp>
-#include <megacpp/op/attention.hpp>
+#include <megacpp/op/cached_attention.hpp>
 
 #include <cmath>
+#include <cstring>
 
 namespace mc {
 
@@ -19,12 +20,16 @@ template <int Q, int K, class Call> auto shape_of_attention(const Call& c) {
       std::int64_t{c.template in_span<K, 2, 3>()}, std::int64_t{c.template in_span<Q, 3, 4>()}};
 }
 /// `ints` is the first of the four integer operands.
-template <class Call>
-attention_visibility visibility_of(const Call& c, int ints, std::int64_t head_dim) {
+template <class Call> attention_visibility visibility_of(const Call& c, std::int64_t head_dim) {
   attention_visibility v;
   v.scale = c.attr().f[0] != 0 ? c.attr().f[0] : 1 / std::sqrt(static_cast<double>(head_dim));
   v.causal = c.attr().i[0] != 0;
   v.window = c.attr().i[1];
+  return v;
+}
+template <class Call>
+attention_visibility visibility_of(const Call& c, int ints, std::int64_t head_dim) {
+  attention_visibility v = visibility_of(c, head_dim);
   v.query_position = c.template in<std::int32_t>(ints);
   v.key_position = c.template in<std::int32_t>(ints + 1);
   v.query_document = c.template in<std::int32_t>(ints + 2);
@@ -53,6 +58,39 @@ template <> struct kernel_of<&op::attention> { // q, k, v, q_position, k_positio
         detail::key_rows(c.template in<T>(1), s), detail::key_rows(c.template in<T>(2), s),
         detail::query_rows(c.template out<T>(0), s), c.template out<accumulator_t<T>>(1),
         {c.device().scratch(), c.device().threads()});
+  }
+};
+
+template <> struct kernel_of<&op::cached_attention> { // q, k, v, keys, values, slots -> o
+  template <class T, class Call> static void prepare(Call& c) {
+    c.device().reserve_scratch(
+        attention_forward_bytes<T>(detail::shape_of_attention<0, 3>(c), c.device().threads()));
+  }
+  template <class T, class Call> static void run(Call& c) {
+    const auto s = detail::shape_of_attention<0, 3>(c);
+    const std::int32_t* slots = c.template in<std::int32_t>(5);
+    T *const keys = c.template in_out<T>(3), *const values = c.template in_out<T>(4);
+    keep(s, slots, c.template in<T>(1), keys);
+    keep(s, slots, c.template in<T>(2), values);
+    attention_visibility v = detail::visibility_of(c, s.head_dim);
+    v.query_position = slots;
+    attention_forward<T>(s, v, detail::query_rows(c.template in<T>(0), s),
+                         detail::key_rows(keys, s), detail::key_rows(values, s),
+                         detail::query_rows(c.template out<T>(0), s), nullptr,
+                         {c.device().scratch(), c.device().threads()});
+  }
+
+private:
+  /// x (B, S, K, D) into the slots of a cache (B, C, K, D).
+  template <class T, class Shape>
+  static void keep(const Shape& s, const std::int32_t* slots, const T* x, T* cache) {
+    const std::int64_t width = s.kv_heads * s.head_dim, queries = s.queries, room = s.keys;
+    parallel_for(s.batch * queries, [=](std::int64_t token) {
+      const std::int64_t slot = slots[token];
+      if (slot < 0 || slot >= room) return;
+      std::memcpy(static_cast<void*>(cache + (token / queries * room + slot) * width),
+                  x + token * width, static_cast<std::size_t>(width) * sizeof(T));
+    });
   }
 };
 

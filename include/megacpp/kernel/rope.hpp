@@ -10,12 +10,16 @@ namespace mc {
 namespace detail {
 template <std::int64_t N> constexpr fixed<N / 2> half_of(fixed<N>) { return {}; }
 constexpr std::int64_t half_of(std::int64_t n) { return n / 2; }
+/// Rows of the table: positions are below it.
+template <class Call> std::int64_t positions_of(const Call& c) {
+  return c.attr().i[1] > 0 ? c.attr().i[1] : c.value_in(1).back().n;
+}
 } // namespace detail
 
 template <> struct kernel_of<&op::rope> { // x (B, S, heads, D), positions
   template <class T, class Call> static void prepare(Call& c) {
     using G = accumulator_t<T>;
-    const std::int64_t half = c.value_in(0).back().n / 2, count = c.value_in(1).back().n;
+    const std::int64_t half = c.value_in(0).back().n / 2, count = detail::positions_of(c);
     c.slot().plan[0] =
         c.device().template table<G>({1, c.attr().f[0], count, half}, 2 * count * half, [&](G* t) {
           rows::build_rope_table<G>(count, half, c.attr().f[0], nullptr, t, t + count * half);
@@ -25,7 +29,7 @@ template <> struct kernel_of<&op::rope> { // x (B, S, heads, D), positions
     using G = accumulator_t<T>;
     const auto half = detail::half_of(c.template in_span<0, -1, 0>());
     const std::int64_t heads = c.template in_span<0, 2, 3>(), stride = 2 * heads * half,
-                       count = c.value_in(1).back().n;
+                       count = detail::positions_of(c);
     const G* table = static_cast<const G*>(c.slot().plan[0]);
     rows::rope(c.in_size(1), heads, half, stride, stride, c.template in<T>(0),
                c.template in<std::int32_t>(1), table, table + count * half,

@@ -1,9 +1,11 @@
-// Self-attention layers: heads over tp, queries over cp with gathered keys and values.
+// Self-attention layers: heads over tp. Keys and values come from the sequence itself, gathered
+// over cp for the queries of each rank (training), or from caches that enter the graph and that the
+// new tokens' own are appended to (generation).
 #pragma once
 
 #include <megacpp/nn/linear.hpp>
 #include <megacpp/nn/norm.hpp>
-#include <megacpp/op/attention.hpp>
+#include <megacpp/op/cached_attention.hpp>
 #include <megacpp/op/rope.hpp>
 #include <megacpp/op/select.hpp>
 
@@ -28,9 +30,23 @@ constexpr var kv_projection(context& c, const char* scope, var x, const attentio
   return linear(x, y_w, to(repeat(b, copies, line), axis::tp, S(dim::kv_heads), line), line);
 }
 
-/// q (B, S, A, D), k and v (B, S, K, D): every query sees the keys of all cp ranks.
+/// A cache (B, C, K, D) of keys or values that lie as x (B, S, K, D) does.
+constexpr var cache_like(context& c, feed from, const char* name, var x, int line) {
+  const value v = x.type();
+  return c.b->input(from, name, c.type, {v.dims[0], {dim::sequence, c.room}, v.dims[2], v.dims[3]},
+                    v.at, line, c.caches);
+}
+
+/// q (B, S, A, D), k and v (B, S, K, D): every query sees the keys of all cp ranks, or of its
+/// cache.
 constexpr var context_parallel_attention(context& c, var q, var k, var v, attention_options o,
                                          int line = __builtin_LINE()) {
+  if (c.room > 0) {
+    const var keys = cache_like(c, feed::key_cache, "key_cache", k, line),
+              values = cache_like(c, feed::value_cache, "value_cache", v, line);
+    if (++c.caches > max_slots) c.b->fail(fault::S004, line, "cached_attention", q.id, k.id);
+    return cached_attention(q, k, v, keys, values, c.slots, o, line);
+  }
   const var keys = to(k, axis::cp, R, line), values = to(v, axis::cp, R, line);
   attention_masks m;
   m.q_position = c.positions;

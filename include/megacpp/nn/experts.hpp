@@ -87,9 +87,11 @@ constexpr var router_losses(var logits, var experts, const expert_sizes& s, int 
 
 } // namespace detail
 
-/// x (B, S, H), of the residual stream's extents: y on the residual stream.
-constexpr var mixture_of_experts(context& c, const expert_scopes& names, var x,
-                                 const expert_sizes& s, double std, int line = __builtin_LINE()) {
+/// x (B, S, H), of the residual stream's extents: y on the residual stream. Outside of training
+/// there are no losses and no capacity: what a token gets does not depend on its batch.
+constexpr var mixture_of_experts(context& c, const expert_scopes& names, var x, expert_sizes s,
+                                 double std, int line = __builtin_LINE()) {
+  if (!c.training) s.balance = s.z_loss = s.capacity = 0;
   const extent H = x.type().back(), E = s.experts, F = s.ffn;
   const var t = to(x, axis::tp, S(dim::sequence), line);
   const place beside_tokens = beside(t.at(axis::tp));

@@ -37,8 +37,9 @@ constexpr var position_embedding(context& c, const char* scope, extent positions
                    to(table, axis::tp, beside(c.stream), line), line);
 }
 
-/// Dropout on the residual stream.
+/// Dropout on the residual stream, in training.
 constexpr var stream_dropout(context& c, var x, double p, int line = __builtin_LINE()) {
+  if (!c.training) return x;
   return dropout(x, to(c.token_keys, axis::tp, c.stream, line), p, c.salt++, line);
 }
 

@@ -4,7 +4,8 @@
 //   x (..., D), position p of the row, i < D/2, angle a_i = p theta^(-2i/D):
 //   y[i] = x[i] cos a_i - s x[i+D/2] sin a_i,   y[i+D/2] = x[i+D/2] cos a_i + s x[i] sin a_i
 //
-// s = +1 forward, -1 in the adjoint (the inverse rotation). Saved: positions only.
+// s = +1 forward, -1 in the adjoint (the inverse rotation). Saved: positions only. attr.i[1] is
+// what positions are below (the kernel's table has so many rows); 0: the length of their sequence.
 // Placement: linear in x; positions lie as the rows do; D is needed whole.
 #pragma once
 
@@ -32,7 +33,7 @@ inline constexpr op_info rope{"rope", &rope_rule, &rope_adjoint, nullptr, 0, fal
 
 /// x (B, S, heads, D), positions (B, S) i32: rotated x.
 constexpr var rope(var x, var positions, double theta, int line = __builtin_LINE()) {
-  return {x.b, x.b->emit(op::rope, {x.id, positions.id}, line, {{theta}, {1}})};
+  return {x.b, x.b->emit(op::rope, {x.id, positions.id}, line, {{theta}, {1, x.b->positions}})};
 }
 
 } // namespace mc

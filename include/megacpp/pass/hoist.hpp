@@ -7,7 +7,7 @@
 
 namespace mc {
 
-constexpr void hoist(graph& g) {
+[[gnu::cold]] constexpr void hoist(graph& g) {
   for (int i = 0; i < g.node_count; ++i) {
     node& n = g.at_node(i);
     bool constant = true;

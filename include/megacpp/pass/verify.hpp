@@ -9,7 +9,7 @@
 namespace mc {
 
 /// Re-infers every node.
-constexpr void verify_nodes(graph& g) {
+[[gnu::cold]] constexpr void verify_nodes(graph& g) {
   std::array<bool, max_values> known{};
   for (int i = 0; i < g.value_count; ++i) {
     const role is = g.at(static_cast<value_id>(i)).is;
@@ -44,7 +44,8 @@ constexpr graph verified(graph g) {
 }
 
 /// An output lies as `wanted` does, where what comes after the part expects it.
-constexpr void verify_output(builder& b, value_id out, const value& wanted, const char* part) {
+[[gnu::cold]] constexpr void verify_output(builder& b, value_id out, const value& wanted,
+                                           const char* part) {
   const value& v = b.g.at(out);
   const int line = v.producer >= 0 ? b.g.at_node(v.producer).line : 0;
   if (!v.same_dims(wanted)) b.fail(fault::S003, line, part, out);

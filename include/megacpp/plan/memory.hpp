@@ -24,9 +24,11 @@ struct memory_items {
   std::int64_t working = 0; ///< values of the part that runs
   std::int64_t feeds = 0;   ///< token ids, labels, positions, keys, documents
   std::int64_t derived = 0; ///< values the prologue computes, and their gradients
+  std::int64_t caches = 0;  ///< keys and values of the tokens so far (generation)
 
   constexpr std::int64_t total() const {
-    return weights + gradients + masters + moments + saved + streams + working + feeds + derived;
+    return weights + gradients + masters + moments + saved + streams + working + feeds + derived +
+           caches;
   }
 };
 
@@ -103,11 +105,11 @@ constexpr memory_items training_memory(std::span<const memory_plan* const> plans
   return m;
 }
 
-/// Bytes of one rank for evaluation and generation. `plans` and `layers` as above, for what the
-/// prologue derives; `generation` are the plans of further parts, which run one at a time.
+/// Bytes of one rank for evaluation. `plans` and `layers` as above, for what the prologue derives;
+/// `further` are the plans of further parts, which run one at a time.
 constexpr memory_items inference_memory(std::span<const memory_plan* const> plans,
                                         std::span<const int> layers,
-                                        std::span<const memory_plan* const> generation,
+                                        std::span<const memory_plan* const> further,
                                         const registry& r, dtype type, const graph& block) {
   memory_items m;
   m.weights = stored_elements(r, layers) * size_of(type);
@@ -119,7 +121,7 @@ constexpr memory_items inference_memory(std::span<const memory_plan* const> plan
     m.derived += (plans[i]->derived + plans[i]->derived_gradients) * layers[i];
     one(*plans[i]); // evaluation runs the training graphs' forward nodes
   }
-  for (const memory_plan* p : generation) one(*p);
+  for (const memory_plan* p : further) one(*p);
   m.streams = 2 * stream_bytes(block);
   m.feeds = token_feeds * aligned_bytes(local_tokens(block) * 4) + memory_alignment;
   return m;

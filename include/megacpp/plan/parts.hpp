@@ -1,5 +1,6 @@
-// The parts of a training step as graphs: stem (embeddings), one block per kind, head (loss or
-// logits). Layers are a run-time loop over block kinds, so 48 layers compile like one.
+// The parts of a step as graphs: stem (embeddings), one block per kind, head (loss or logits).
+// Layers are a run-time loop over block kinds, so 48 layers compile like one. Training, prefill and
+// decode are built by the same functions of the model; what differs stands in the setup.
 #pragma once
 
 #include <megacpp/nn/head.hpp>
@@ -22,6 +23,8 @@ struct setup {
   batching batch{};
   dtype type = dtype::f32;
   recompute again = recompute::none;
+  bool training = true;  ///< false: nothing is dropped out
+  std::int64_t room = 0; ///< tokens of a sequence in the caches of keys and values; 0: no caches
 
   constexpr place stream() const { return ranks.sequence_parallel ? S(dim::sequence) : I; }
 };
@@ -54,10 +57,14 @@ template <class Model> constexpr kind_list<Model::kinds> used_kinds(const Model&
   return list;
 }
 
-/// One sequence at a time on the same layout: what generation runs.
-constexpr setup for_generation(setup s) {
-  s.batch.micro = 1;
-  s.batch.packed = false;
+/// What generation runs: `tokens` new tokens of each of `sequences`, whose keys and values are kept
+/// in caches of `room` tokens; without room, whole sequences. Heads stay cut over tp as in
+/// training. One token cannot be cut, so the sequence is whole: ranks of cp all compute the same.
+/// Experts take every row in one round, so that a token's sum has one order.
+constexpr setup for_generation(setup s, int sequences, int tokens, std::int64_t room) {
+  s.batch = {sequences, tokens, false, 1 << 30};
+  s.ranks.cp = 1, s.ranks.sequence_parallel = false;
+  s.training = false, s.room = room;
   return s;
 }
 
@@ -85,7 +92,7 @@ template <class Model> constexpr fault_record check(const Model& m, const setup&
     return sentence(fault::C003, "the rows that go to experts must not be negative");
   if (s.batch.micro < 1 || s.batch.sequence < 1)
     return sentence(fault::C003, "micro-batch and sequence must be positive");
-  if (s.batch.sequence > m.positions)
+  if (s.batch.sequence > m.positions || s.room > m.positions)
     return sentence(fault::C003, "the sequence is longer than the model's positions");
   if (l.cp > 1 && s.batch.sequence % (2 * l.cp) != 0)
     return sentence(
@@ -97,8 +104,8 @@ template <class Model> constexpr fault_record check(const Model& m, const setup&
 } // namespace detail
 
 /// The forward graph of one part.
-template <class Model>
-constexpr graph forward_graph(const Model& m, const setup& s, part_kind part, int kind) {
+template <class Model> [[gnu::cold]] constexpr graph forward_graph(const Model& m, const setup& s,
+                                                                   part_kind part, int kind) {
   builder b{mesh(s.ranks)};
   b.g.wrong = detail::check(m, s);
   if (b.g.wrong.code != fault::none) return b.g;
@@ -111,6 +118,9 @@ constexpr graph forward_graph(const Model& m, const setup& s, part_kind part, in
   c.type = s.type;
   c.stream = s.stream();
   c.expert_rows = s.batch.expert_rows;
+  c.training = s.training;
+  c.room = s.room;
+  b.positions = s.room > 0 ? s.room : s.batch.sequence;
   const auto ints = [&](feed f, const char* name) {
     return b.input(f, name, dtype::i32, {B, Sq}, tokens_at);
   };
@@ -126,6 +136,7 @@ constexpr graph forward_graph(const Model& m, const setup& s, part_kind part, in
   c.positions = ints(feed::positions, "positions");
   c.token_keys = ints(feed::token_keys, "token_keys");
   if (s.batch.packed) c.documents = ints(feed::documents, "documents");
+  if (s.room > 0) c.slots = ints(feed::slots, "slots");
   switch (part) {
   case part_kind::stem:
     b.g.outputs[0] = m.stem(c, ints(feed::tokens, "tokens")).id;
@@ -139,8 +150,8 @@ constexpr graph forward_graph(const Model& m, const setup& s, part_kind part, in
     break;
   case part_kind::loss: {
     const var labels = ints(feed::labels, "labels");
-    const summed_loss l =
-        vocabulary_loss(m.final_norm(c, stream()), m.head_table(c), labels, m.vocabulary, m.z_loss);
+    const var x = m.final_norm(c, stream()), table = m.head_table(c); // in this order everywhere
+    const summed_loss l = vocabulary_loss(x, table, labels, m.vocabulary, m.z_loss);
     b.g.outputs = {l.sum.id, l.count.id};
     for (value_id v : b.g.outputs) verify_output(b, v, as_loss, "loss");
     break;
@@ -150,7 +161,8 @@ constexpr graph forward_graph(const Model& m, const setup& s, part_kind part, in
     one[axis::cp] = I;
     const var last = b.input(feed::last, "last", dtype::i32, {B}, one);
     const var x = to(to(m.final_norm(c, stream()), axis::tp, R), axis::cp, R);
-    b.g.outputs[0] = linear(select(x, last), m.head_table(c)).id;
+    const var table = m.head_table(c);
+    b.g.outputs[0] = linear(select(x, last), table).id;
     break;
   }
   }

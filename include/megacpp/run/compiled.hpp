@@ -2,8 +2,8 @@
 #pragma once
 
 #include <megacpp/run/call.hpp>
+#include <megacpp/run/interpreted_part.hpp>
 #include <megacpp/run/program.hpp>
-#include <megacpp/run/view.hpp>
 
 #include <chrono>
 
@@ -15,10 +15,9 @@ namespace detail {
 template <class Part, int N> using element_of =
     mc::type_of<type_of_node(Part::g, Part::g.nodes[static_cast<unsigned>(N)])>;
 
-/// True if node N moves nothing or the device has a kernel of its op for its element type.
+/// True if the device has a kernel of node N's op for its element type.
 template <class Part, int N>
-inline constexpr bool has_kernel = is_alias(Part::plan, Part::g.nodes[static_cast<unsigned>(N)]) ||
-                                   requires(compiled_call<Part, N>& c) {
+inline constexpr bool has_kernel = requires(compiled_call<Part, N>& c) {
   kernel_of<Part::g.nodes[static_cast<unsigned>(N)].op>::template run<element_of<Part, N>>(c);
 };
 
@@ -142,6 +141,31 @@ template <class Part> part_view view_part() {
   return v;
 }
 
+/// The kernels of a part's nodes, for shapes that are known at run time.
+template <class Part> void add_kernels(kernel_table& table) {
+  [&]<int... N>(std::integer_sequence<int, N...>) {
+    (
+        [&] {
+          constexpr const node& n = Part::g.nodes[static_cast<unsigned>(N)];
+          if constexpr (has_kernel<Part, N>) table.add<n.op, element_of<Part, N>>();
+        }(),
+        ...);
+  }
+  (std::make_integer_sequence<int, Part::g.node_count>{});
+}
+/// The kernels that generation by a program needs.
+template <class Program> const kernel_table& generation_kernels() {
+  static const kernel_table table = [] {
+    kernel_table t;
+    [&]<int... K>(std::integer_sequence<int, K...>) {
+      (add_kernels<typename Program::template generation<K>>(t), ...);
+    }
+    (std::make_integer_sequence<int, Program::kinds + 2>{});
+    return t;
+  }();
+  return table;
+}
+
 } // namespace detail
 
 /// The compiled program of a run.
@@ -156,19 +180,17 @@ template <class Run> program_view compiled_program(const char* name) {
   v.vocabulary = program::model.vocabulary;
   v.model = described(program::model);
   for (int l = 0; l < v.layers; ++l) v.kind_of.push_back(program::kind_of(l));
+  v.positions = program::model.positions;
   v.stores = &program::stores;
   v.parameters = program::parameters;
   v.stem = detail::view_part<typename program::template part<0>>();
   v.loss = detail::view_part<typename program::template part<program::last>>();
   v.evaluation = detail::view_part<typename program::evaluation>();
   v.update = detail::view_part<typename program::update>();
-  v.generation_stem = detail::view_part<typename program::template generation<0>>();
-  v.logits = detail::view_part<typename program::template generation<program::last>>();
+  v.generation = {&program::model, &forward_graph_of<typename program::model_type>,
+                  &detail::generation_kernels<program>()};
   [&]<int... K>(std::integer_sequence<int, K...>) {
     (v.blocks.push_back(detail::view_part<typename program::template part<K + 1>>()), ...);
-    (v.generation_blocks.push_back(
-         detail::view_part<typename program::template generation<K + 1>>()),
-     ...);
   }
   (std::make_integer_sequence<int, program::kinds>{});
   return v;

@@ -105,16 +105,16 @@ template <class Run> struct program {
     static constexpr memory_plan plan = place_memory(g);
     static constexpr fault_record misplaced = verify_memory(g, plan);
   };
+  /// A part of generation in the smallest shape: a token for each rank of tp, which may cut a
+  /// sequence between them. What runs has the shapes of the prompts and is built when they are
+  /// known; placements, ops and element types are these.
   template <int Index> struct generation {
-    static constexpr int index = Index;
-    static constexpr const registry& stores = program::stores;
     static constexpr part_kind what = Index == 0      ? part_kind::stem
                                       : Index == last ? part_kind::logits
                                                       : part_kind::block;
     static constexpr graph g = verified(in_rounds(
-        fused(forward_graph(model, for_generation(numbers), what, used.kind(Index - 1)))));
-    static constexpr memory_plan plan = place_memory(g);
-    static constexpr fault_record misplaced = verify_memory(g, plan);
+        fused(forward_graph(model, for_generation(numbers, 1, numbers.ranks.tp, numbers.ranks.tp),
+                            what, used.kind(Index - 1)))));
   };
   struct update {
     static constexpr int index = 0;
@@ -158,8 +158,8 @@ template <class Run> struct program {
   }
   (std::make_integer_sequence<int, kinds + 2>{});
   static constexpr fault_record in_plans = []<int... K>(std::integer_sequence<int, K...>) {
-    return detail::first_fault({&part<K>::misplaced..., &update::misplaced, &evaluation::misplaced,
-                                &generation<K>::misplaced...});
+    return detail::first_fault(
+        {&part<K>::misplaced..., &update::misplaced, &evaluation::misplaced});
   }
   (std::make_integer_sequence<int, kinds + 2>{});
   static constexpr fault_record in_all() {

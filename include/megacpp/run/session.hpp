@@ -1,5 +1,5 @@
 // A session: one program on one device, with its memory. Runs micro-batches forward and backward,
-// the end of a step, evaluation, and next-token logits. All memory is reserved in the constructor;
+// the end of a step, and evaluation. All memory is reserved in the constructor;
 // the first step prepares what kernels need; after that nothing allocates.
 #pragma once
 
@@ -10,8 +10,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <numeric>
-#include <span>
 
 namespace mc {
 
@@ -43,7 +41,7 @@ public:
         device_(device),
         training_(why == purpose::training),
         stores_(program, training_) {
-    check_ranks();
+    require_one_rank(p_);
     planned_ = training_ ? training_memory(p_) : inference_memory(p_);
     const graph& block = *p_.blocks[0].g;
     stream_bytes_ = stream_bytes(block);
@@ -70,8 +68,7 @@ public:
     derived_gradient_bytes_ = derived_gradients;
     positions_ = reinterpret_cast<std::int32_t*>(derived_ + m.derived);
     keys_ = positions_ + aligned_bytes(tokens_ * 4) / 4;
-    inputs_ = keys_ + aligned_bytes(tokens_ * 4) / 4;
-    one_ = reinterpret_cast<std::byte*>(inputs_ + 3 * aligned_bytes(tokens_ * 4) / 4);
+    one_ = reinterpret_cast<std::byte*>(keys_ + aligned_bytes(tokens_ * 4) / 4);
     stores::set(one_, stores_.main_type(), 0, 1.0);
     prepare();
   }
@@ -169,48 +166,7 @@ public:
     });
   }
 
-  /// Next-token logits (V') of one sequence of at most S tokens, in the weights' type, to `out`; V'
-  /// is the padded vocabulary.
-  void logits(std::span<const std::int32_t> tokens, std::byte* out) {
-    const auto n = static_cast<std::int64_t>(tokens.size());
-    std::int32_t* ids = inputs_;
-    for (std::int64_t i = 0; i < sequence(); ++i)
-      ids[i] = i < n ? tokens[static_cast<unsigned>(i)] : 0;
-    std::int32_t* last = inputs_ + aligned_bytes(tokens_ * 4) / 4;
-    *last = static_cast<std::int32_t>(n - 1);
-    for (std::int64_t i = 0; i < sequence(); ++i)
-      positions_[i] = static_cast<std::int32_t>(i), keys_[i] = positions_[i];
-    for (int l = -1; l <= p_.layers; ++l) {
-      const part_view& part =
-          l < 0 ? p_.generation_stem
-          : l < p_.layers
-              ? p_.generation_blocks[static_cast<unsigned>(p_.kind_of[static_cast<unsigned>(l)])]
-              : p_.logits;
-      frame f = frame_of(l, index_of(l));
-      f.base[static_cast<unsigned>(space::saved)] = saved_;
-      f.set(feed::tokens, ids);
-      f.set(feed::last, last);
-      f.set(feed::stream, streams_ + ((l + 2) % 2) * stream_bytes_);
-      f.base[static_cast<unsigned>(space::stream_out)] =
-          l == p_.layers ? out : streams_ + ((l + 3) % 2) * stream_bytes_;
-      run(part, stage::prologue, f);
-      run(part, stage::forward, f);
-    }
-  }
-
 private:
-  void check_ranks() const {
-    const layout& l = p_.numbers.ranks;
-    const int ranks = l.pp * std::lcm(l.tp * l.cp, l.ep * l.expert_tp());
-    if (ranks > 1)
-      throw error(exit_code::mismatch,
-                  p_.name + " is laid out over at least " + std::to_string(ranks) + " ranks (tp " +
-                      std::to_string(l.tp) + ", pp " + std::to_string(l.pp) + ", cp " +
-                      std::to_string(l.cp) + ", ep " + std::to_string(l.ep) +
-                      ") and this process is one: build a preset with tp, pp, cp and ep of 1 to "
-                      "run on one rank");
-  }
-
   const part_view& block_of(int layer) const {
     return p_.blocks[static_cast<unsigned>(p_.kind_of[static_cast<unsigned>(layer)])];
   }
@@ -229,12 +185,7 @@ private:
     };
     one(p_.stem), one(p_.evaluation);
     for (const part_view& b : p_.blocks) one(b);
-    if (training_) {
-      one(p_.loss), one(p_.update);
-    } else {
-      one(p_.generation_stem), one(p_.logits);
-      for (const part_view& b : p_.generation_blocks) one(b);
-    }
+    if (training_) one(p_.loss), one(p_.update);
   }
   node_slot* slots_of(const part_view& part) {
     for (auto& s : slots_)
@@ -326,7 +277,7 @@ private:
   arena activations_;
   std::byte *saved_ = nullptr, *streams_ = nullptr, *working_ = nullptr, *derived_ = nullptr,
             *derived_gradients_ = nullptr, *one_ = nullptr;
-  std::int32_t *positions_ = nullptr, *keys_ = nullptr, *inputs_ = nullptr;
+  std::int32_t *positions_ = nullptr, *keys_ = nullptr;
   std::int64_t stream_bytes_ = 0, tokens_ = 0;
   std::vector<std::int64_t> saved_at_, derived_at_, derived_gradients_at_;
   std::int64_t derived_gradient_bytes_ = 0;

@@ -10,6 +10,8 @@
 #include <megacpp/run/frame.hpp>
 
 #include <algorithm>
+#include <array>
+#include <numeric>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -32,10 +34,27 @@ struct part_view {
   void (*prepare)(const part_view&, cpu&, node_slot*) = nullptr;
 };
 
+class kernel_table;
+
+/// What the parts of generation are made of when the number of prompts and their lengths are known:
+/// the model's own functions, called at run time, and the kernels of their nodes.
+struct generation_view {
+  const void* model = nullptr;
+  graph (*forward)(const void* model, const setup&, part_kind, int kind) = nullptr;
+  const kernel_table* kernels = nullptr;
+};
+/// The forward graph of a part of a Model; kinds count those in use.
+template <class Model>
+graph forward_graph_of(const void* model, const setup& s, part_kind part, int kind) {
+  const Model& m = *static_cast<const Model*>(model);
+  return forward_graph(m, s, part, used_kinds(m).kind(kind));
+}
+
 struct program_view {
   std::string name, family;
   setup numbers{};
   int layers = 0, hidden = 0, vocabulary = 0;
+  std::int64_t positions = 0;      ///< the longest sequence, in tokens
   std::vector<model_number> model; ///< what the model tells of itself; may be empty
   std::vector<int> kind_of;        ///< by layer
   const registry* stores = nullptr;
@@ -43,8 +62,7 @@ struct program_view {
   part_view stem, loss, evaluation; ///< loss: forward and backward; evaluation: forward only
   std::vector<part_view> blocks;    ///< by kind
   part_view update;
-  part_view generation_stem, logits; ///< one sequence
-  std::vector<part_view> generation_blocks;
+  generation_view generation;
 
   /// A number of the model by its member's name.
   double number(std::string_view member) const {
@@ -54,6 +72,19 @@ struct program_view {
                 "the model of " + name + " does not tell its \"" + std::string(member) + "\"");
   }
 };
+
+/// Throws mc::error(exit_code::mismatch) for a program that needs more ranks than this process is.
+inline void require_one_rank(const program_view& p) {
+  const layout& l = p.numbers.ranks;
+  const int ranks = l.pp * std::lcm(l.tp * l.cp, l.ep * l.expert_tp());
+  if (ranks > 1)
+    throw error(exit_code::mismatch,
+                p.name + " is laid out over at least " + std::to_string(ranks) + " ranks (tp " +
+                    std::to_string(l.tp) + ", pp " + std::to_string(l.pp) + ", cp " +
+                    std::to_string(l.cp) + ", ep " + std::to_string(l.ep) +
+                    ") and this process is one: build a preset with tp, pp, cp and ep of 1 to "
+                    "run on one rank");
+}
 
 /// f(part, layers) for stem, block kinds and head of the training program.
 template <class F> void for_each_training_part(const program_view& p, F f) {
@@ -85,13 +116,11 @@ inline memory_items training_memory(const program_view& p, int stage = 0) {
                          p.numbers.type, *p.blocks[0].g);
 }
 
-/// The same for evaluation and generation by one rank.
+/// The same for evaluation by one rank.
 inline memory_items inference_memory(const program_view& p) {
   const stage_plans s(p, 0);
-  std::vector<const memory_plan*> generation{p.evaluation.plan, p.generation_stem.plan,
-                                             p.logits.plan};
-  for (const part_view& b : p.generation_blocks) generation.push_back(b.plan);
-  return inference_memory(s.plans, s.layers, generation, *p.stores, p.numbers.type, *p.blocks[0].g);
+  const std::array<const memory_plan*, 1> further{p.evaluation.plan};
+  return inference_memory(s.plans, s.layers, further, *p.stores, p.numbers.type, *p.blocks[0].g);
 }
 
 /// The description of a model that has one.

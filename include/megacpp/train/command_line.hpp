@@ -78,11 +78,13 @@ inline void declare_flags(CLI::App& app, const std::vector<flag_entry>& list, co
   for (const flag_entry& e : list) {
     if (!overlaps(e.flag->commands(), c)) continue;
     const CLI::callback_t keep = [&given, &e](const CLI::results_t& r) {
-      given.push_back({&e, r.back()});
+      for (std::size_t i = e.flag->is_list() ? 0 : r.size() - 1; i < r.size(); ++i)
+        given.push_back({&e, r[i]});
       return true;
     };
     CLI::Option* const option = app.add_option("--" + e.name, keep);
-    option->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+    option->multi_option_policy(e.flag->is_list() ? CLI::MultiOptionPolicy::TakeAll
+                                                  : CLI::MultiOptionPolicy::TakeLast);
     if (e.flag->is_toggle()) option->expected(0, 1)->default_str("true");
   }
 }
@@ -153,6 +155,8 @@ inline request parse(int argc, const char* const* argv, const std::vector<flag_e
                             app.get_subcommands()[1]->get_name()));
   refuse_rest(app.get_subcommands().front()->remaining(), r.what->which);
   if (!config.empty()) read_option_file(config, list);
+  for (const given_flag& g : given)
+    if (g.entry->flag->is_list()) g.entry->flag->forget(); // the file's
   for (const given_flag& g : given) g.entry->flag->read(g.value, "--" + g.entry->name);
   return r;
 }
@@ -193,7 +197,11 @@ inline void run_command(const program_source& source, std::string_view program, 
   if (r.what->which == command::convert) return run_export(p, o);
   std::optional<found_model> from;
   if (r.what->which == command::train) from = prepare_start(p, o);
-  cpu device(product_type_of(o.machine.product_type()), static_cast<int>(o.machine.threads()));
+  // What a prompt is continued with must not depend on the batch, nor on how it was computed.
+  const product_rows rows =
+      r.what->which == command::generate ? product_rows::apart : product_rows::together;
+  cpu device(product_type_of(o.machine.product_type()), static_cast<int>(o.machine.threads()),
+             rows);
   switch (r.what->which) {
   case command::train: {
     trainer t(p, o, device, std::move(from));

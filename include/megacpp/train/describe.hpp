@@ -40,6 +40,10 @@ public:
     append_json_number(key(name).text_, value);
     return *this;
   }
+  json_text& item(std::integral auto value) {
+    begin().text_ += fmt::format("{}", value);
+    return *this;
+  }
   json_text& item(std::string_view value) {
     append_json_text(begin().text_, value);
     return *this;

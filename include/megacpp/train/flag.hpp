@@ -11,6 +11,7 @@
 #include <string_view>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -52,6 +53,10 @@ public:
   /// True for a flag that needs no value on the command line.
   virtual bool is_toggle() const { return false; }
   virtual bool is_text() const { return false; }
+  /// True for a flag that may be given several times, each adding a text.
+  virtual bool is_list() const { return false; }
+  /// Forgets what was read, so that the command line overrides a file.
+  void forget() { reset(), given_ = false; }
   /// What stands for the value in the help: N, X, TEXT or a list of choices.
   virtual std::string argument() const = 0;
   /// The present value as the command line would spell it.
@@ -71,6 +76,7 @@ protected:
   flag_base(const flag_base&) = default;
   flag_base& operator=(const flag_base&) = default;
   virtual void assign(std::string_view value, std::string_view where) = 0;
+  virtual void reset() = 0;
   [[noreturn]] static void refuse(std::string_view where, std::string_view value,
                                   std::string_view why) {
     std::string shown;
@@ -85,14 +91,14 @@ protected:
   bool given_ = false;
 };
 
-/// A flag of a whole number, a real number, a text or a switch.
+/// A flag of a whole number, a real number, a text, several texts or a switch.
 template <class T> class flag final : public flag_base {
 public:
   const T& operator()() const { return value_; }
 
   // For the constructors of the option groups.
   flag& is(T initial, const char* help) {
-    value_ = std::move(initial);
+    value_ = initial_ = std::move(initial);
     help_ = help;
     return *this;
   }
@@ -127,24 +133,39 @@ public:
   }
 
   bool is_toggle() const override { return std::is_same_v<T, bool>; }
-  bool is_text() const override { return std::is_same_v<T, std::string>; }
+  bool is_text() const override { return std::is_same_v<T, std::string> || listed; }
+  bool is_list() const override { return listed; }
   std::string argument() const override {
     if constexpr (std::is_same_v<T, bool>) return "";
+    else if constexpr (listed) return "TEXT";
     else if constexpr (std::is_same_v<T, std::string>) return *choices_ != 0 ? choices_ : "TEXT";
     else return std::is_integral_v<T> ? "N" : "X";
   }
-  std::string text() const override { return fmt::format("{}", value_); }
+  std::string text() const override {
+    if constexpr (listed) {
+      std::string all;
+      for (const std::string& one : value_) (all += all.empty() ? "" : ", ") += one;
+      return all;
+    } else {
+      return fmt::format("{}", value_);
+    }
+  }
   bool is_value() const override {
-    if constexpr (std::is_same_v<T, bool>) return true;
+    if constexpr (std::is_same_v<T, bool> || listed) return true;
     else if constexpr (std::is_same_v<T, std::string>) return *choices_ == 0 || is_choice(value_);
     else return is_within(value_);
   }
 
 private:
+  static constexpr bool listed = std::is_same_v<T, std::vector<std::string>>;
+
+  void reset() override { value_ = initial_; }
   void assign(std::string_view value, std::string_view where) override {
     if constexpr (std::is_same_v<T, bool>) {
       if (value != "true" && value != "false") refuse(where, value, "must be true or false");
       value_ = value == "true";
+    } else if constexpr (listed) {
+      value_.emplace_back(value);
     } else if constexpr (std::is_same_v<T, std::string>) {
       if (*choices_ != 0 && !is_choice(value))
         refuse(where, value, fmt::format("must be one of {}", choices_));
@@ -194,7 +215,7 @@ private:
     else return T();
   }
 
-  T value_{};
+  T value_{}, initial_{};
   T low_ = lowest(), high_ = highest();
   bool open_ = false;
   const char* choices_ = "";

@@ -16,6 +16,14 @@ inline void read_option_file(const std::string& path, const std::vector<flag_ent
       throw file.fault(fmt::format("there is no option \"{}\"; {}", printable(key),
                                    advice_for(list, "", key, command::all)));
     const flag_base& f = *e->flag;
+    if (f.is_list() && value.is_array()) {
+      for (const auto& one : value) {
+        if (!one.is_string())
+          throw file.fault(fmt::format("option \"{}\" must be a list of texts in quotes", key));
+        e->flag->read(one.get<std::string>(), fmt::format("{}: \"{}\"", path, key));
+      }
+      continue;
+    }
     const bool fits = f.is_text()     ? value.is_string()
                       : f.is_toggle() ? value.is_boolean()
                                       : value.is_number();

@@ -25,6 +25,7 @@ namespace mc {
 using whole_flag = flag<std::int64_t>;
 using real_flag = flag<double>;
 using text_flag = flag<std::string>;
+using texts_flag = flag<std::vector<std::string>>;
 using switch_flag = flag<bool>;
 
 struct model_flags {
@@ -217,11 +218,36 @@ struct optimizer_flags {
 };
 
 struct sampling_flags {
-  BOOST_HANA_DEFINE_STRUCT(sampling_flags, (text_flag, prompt), (whole_flag, max_new_tokens),
-                           (real_flag, temperature), (whole_flag, top_k), (real_flag, top_p));
+  BOOST_HANA_DEFINE_STRUCT(sampling_flags, (texts_flag, prompt), (text_flag, prompts_file),
+                           (switch_flag, ids), (whole_flag, max_new_tokens),
+                           (texts_flag, stop_tokens), (texts_flag, stop), (switch_flag, greedy),
+                           (real_flag, temperature), (whole_flag, top_k), (real_flag, top_p),
+                           (text_flag, overflow), (whole_flag, batch_size),
+                           (switch_flag, use_cache));
   sampling_flags() {
-    prompt.is("", "text to continue").shown_as("a line end").of(command::generate);
-    max_new_tokens.is(200, "tokens to write").at_least(0).of(command::generate);
+    prompt
+        .is({},
+            "text to continue; given several times, several texts are continued in one batch, "
+            "each as if it were alone")
+        .shown_as("a line end")
+        .of(command::generate);
+    prompts_file.is("", "file with further prompts, one a line").of(command::generate);
+    ids.is(false,
+           "prompts and what is written are token ids, separated by blanks or commas, instead of "
+           "text")
+        .of(command::generate);
+    max_new_tokens.is(200, "tokens to write for each prompt, at most")
+        .at_least(0)
+        .of(command::generate);
+    stop_tokens
+        .is({},
+            "token ids, separated by blanks or commas: after any of them, which is still "
+            "written, a text is finished")
+        .of(command::generate);
+    stop.is({}, "a text that, once written, finishes its text; may be given several times")
+        .of(command::generate);
+    greedy.is(false, "always take the likeliest token, as --temperature 0 does")
+        .of(command::generate);
     temperature
         .is(1,
             "logits are divided by it: below 1 safer, above 1 bolder; 0 always takes the "
@@ -231,6 +257,20 @@ struct sampling_flags {
     top_k.is(0, "choose among the k likeliest tokens; 0: all").at_least(0).of(command::generate);
     top_p.is(1, "choose among the likeliest tokens that together have this probability")
         .above(0, 1)
+        .of(command::generate);
+    overflow
+        .is("slide",
+            "what happens where a text becomes longer than the model's positions. slide: the later "
+            "half of it is read again and goes on; stop: it ends there")
+        .one_of("slide|stop")
+        .of(command::generate);
+    batch_size.is(16, "prompts that run at once; what is written does not depend on it")
+        .within(1, 1 << 20)
+        .of(command::generate);
+    use_cache
+        .is(true,
+            "keep the keys and values of earlier tokens; false computes the whole text again "
+            "for every token, which writes the same and is slow")
         .of(command::generate);
   }
 };
@@ -264,7 +304,10 @@ struct report_flags {
         .at_least(0)
         .of(command::train)
         .resumes(on_resume::unsaved);
-    json.is(false, "print one JSON object instead of text").of(command::eval | command::describe);
+    json.is(false,
+            "print one JSON object instead of text; generate prints one a prompt, each in a "
+            "line of its own")
+        .of(command::eval | command::generate | command::describe);
   }
 };
 

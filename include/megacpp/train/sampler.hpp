@@ -22,10 +22,11 @@ struct sampling {
   std::uint64_t seed = 0;
 };
 
-/// Draws tokens from logits. Draw i is a pure function of (logits, settings, seed, i).
+/// Draws the tokens of one text. Draw i is a pure function of (logits, settings, seed, text, i).
 class sampler {
 public:
-  explicit sampler(const sampling& s) : s_(s), key_(random_key(s.seed, stream)) {}
+  explicit sampler(const sampling& s, std::uint64_t text = 0)
+      : s_(s), key_(random_key(s.seed, stream)), text_(text) {}
 
   std::int32_t draw(std::span<const double> logits) {
     const auto likelier = [&](std::int32_t a, std::int32_t b) {
@@ -36,9 +37,10 @@ public:
     for (std::size_t i = 0; i < order_.size(); ++i) order_[i] = static_cast<std::int32_t>(i);
     const double random = next();
     if (s_.temperature == 0) return *std::min_element(order_.begin(), order_.end(), likelier);
-    std::sort(order_.begin(), order_.end(), likelier);
-    if (s_.top_k > 0 && s_.top_k < std::ssize(order_))
-      order_.resize(static_cast<std::size_t>(s_.top_k));
+    const auto kept_by_rank =
+        s_.top_k > 0 ? std::min<std::int64_t>(s_.top_k, std::ssize(order_)) : std::ssize(order_);
+    std::partial_sort(order_.begin(), order_.begin() + kept_by_rank, order_.end(), likelier);
+    order_.resize(static_cast<std::size_t>(kept_by_rank));
     const double highest = logits[static_cast<std::size_t>(order_[0])];
     share_.resize(order_.size());
     double sum = 0;
@@ -61,12 +63,12 @@ private:
 
   /// Uniform in [0, 1) with 53 bits.
   double next() {
-    const auto w = philox(key_, count_++);
+    const auto w = philox(key_, count_++, text_);
     return static_cast<double>((std::uint64_t{w[0]} << 21) | (w[1] >> 11)) * 0x1p-53;
   }
 
   sampling s_;
-  std::uint64_t key_, count_ = 0;
+  std::uint64_t key_, text_, count_ = 0;
   std::vector<std::int32_t> order_;
   std::vector<double> share_;
 };

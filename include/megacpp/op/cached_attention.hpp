@@ -1,0 +1,70 @@
+// Attention of new tokens to what their sequences hold already, kept in caches of keys and values.
+//
+//   q (B, S, A, D), k and v (B, S, K, D): the new tokens' own;  keys, values (B, C, K, D): the
+//   caches;  slots (B, S) i32: token s of sequence b has slot p in its sequence's caches
+//
+//   first    keys[b, p] = k[b, s],  values[b, p] = v[b, s]
+//   then     o[b, s] = attention (op/attention.hpp) of q[b, s] to slots 0 ... p of b's caches,
+//            with a window to slots above p - window
+//
+// Slots stand for positions: those below a sequence's newest token must have been written. A token
+// whose slot is -1 is padding: it is not kept, sees nothing, and its o is 0. So sequences of
+// different lengths, and ones that are finished, share one batch, and no slot is read that nobody
+// wrote. Nothing of length S x C is held.
+//
+// The caches are changed in place: they are operands, given by the caller, and no result. The op
+// stands in graphs of generation only; it has no adjoint and saves nothing.
+// Placement: batch and heads may be sharded alike in all operands, the caches as k and v. The new
+// tokens are needed whole (a cache has no part of a token), and so is D.
+// FLOPs: 4 A D for every pair of a token and a slot it sees, counted as if the caches were full.
+#pragma once
+
+#include <megacpp/op/attention.hpp>
+
+namespace mc {
+namespace op {
+
+constexpr void cached_attention_rule(inference& c) { // q, k, v, keys, values, slots
+  const value &q = c.in(0), &k = c.in(1), &v = c.in(2), &keys = c.in(3), &values = c.in(4);
+  if (q.rank != 4 || k.rank != 4 || !k.same_dims(v)) c.fail(fault::S003, 1, 2);
+  else if (keys.rank != 4 || !keys.same_dims(values)) c.fail(fault::S003, 3, 4);
+  else if (keys.type != k.type || values.type != v.type) c.fail(fault::S003, 1, 3);
+  else if (q.dims[0] != k.dims[0] || q.dims[1] != k.dims[1] || q.dims[3] != k.dims[3] ||
+           q.dims[2].n % k.dims[2].n != 0)
+    c.fail(fault::S002, 0, 1);
+  else if (keys.dims[0] != k.dims[0] || keys.dims[2] != k.dims[2] || keys.dims[3] != k.dims[3])
+    c.fail(fault::S002, 1, 3);
+  if (c.n.attr.i[0] == 0) c.fail(fault::C001, 0, 1); // later tokens do not exist yet
+  value& o = c.declare(q);
+  for (int i = 0; i < axes; ++i) {
+    const auto a = static_cast<axis>(i);
+    if (c.g.ranks.trivial(a)) continue;
+    c.looking = i;
+    o.at[a] = attention_place(c, a, 0, 1, 2, 5);
+    if (q.at[a].is_shard(dim::sequence)) c.fail(fault::P007, 0);
+    if (keys.at[a] != k.at[a]) c.fail(fault::P002, 1, 3);
+    if (values.at[a] != v.at[a]) c.fail(fault::P002, 2, 4);
+  }
+  c.leads(5, 0);
+}
+constexpr work cached_attention_cost(const graph& g, const node& n) {
+  work w = attention_work(g, n, 0, 3, 2);
+  for (const unsigned k : {1u, 2u}) w.written += local_bytes(g.ranks, g.at(n.in[k]));
+  return w;
+}
+inline constexpr op_info cached_attention{"cached_attention", &cached_attention_rule, nullptr,
+                                          &cached_attention_cost};
+
+} // namespace op
+
+/// q (B, S, A, D), k and v (B, S, K, D), caches (B, C, K, D), slots (B, S) i32: o (B, S, A, D).
+constexpr var cached_attention(var q, var k, var v, var keys, var values, var slots,
+                               attention_options o, int line = __builtin_LINE()) {
+  attributes attr;
+  attr.f = {o.scale};
+  attr.i = {o.causal, o.window};
+  return {q.b, q.b->emit(op::cached_attention, {q.id, k.id, v.id, keys.id, values.id, slots.id},
+                         line, attr)};
+}
+
+} // namespace mc

@@ -1,0 +1,140 @@
+// A graph that is known at run time, ready to run: its plan, and its kernels found by op and
+// element type. What the interpreter consists of, and what generation runs, whose shapes come with
+// the prompts.
+#pragma once
+
+#include <megacpp/pass/verify.hpp>
+#include <megacpp/pass/verify_memory.hpp>
+#include <megacpp/run/call.hpp>
+#include <megacpp/run/view.hpp>
+
+#include <chrono>
+#include <map>
+#include <utility>
+
+namespace mc {
+
+/// Kernels found by op and element type at run time.
+class kernel_table {
+public:
+  struct functions {
+    void (*run)(dynamic_call&) = nullptr;
+    void (*prepare)(dynamic_call&) = nullptr;
+  };
+
+  /// Adds the kernel of an op for element types Types. A user's op is added the same way.
+  template <const op_info* Op, class... Types> void add() { (add_one<Op, Types>(), ...); }
+
+  const functions& find(const op_info* op, dtype t) const {
+    const auto at = kernels_.find({op, t});
+    if (at == kernels_.end())
+      throw error(exit_code::mismatch, std::string(code_of(fault::B001)) +
+                                           ": the interpreter has no kernel of " + op->name +
+                                           " for " + name_of(t) + ": add it to the kernel table");
+    return at->second;
+  }
+
+  /// Every op of the library (run/interpreter.hpp).
+  static kernel_table all();
+
+private:
+  template <const op_info* Op, class T> void add_one() {
+    functions f;
+    f.run = [](dynamic_call& c) { kernel_of<Op>::template run<T>(c); };
+    if constexpr (requires(dynamic_call & c) { kernel_of<Op>::template prepare<T>(c); })
+      f.prepare = [](dynamic_call& c) { kernel_of<Op>::template prepare<T>(c); };
+    kernels_[{Op, dtype_of<T>}] = f;
+  }
+  template <const op_info*... Ops> void add_floating() { (add<Ops, float, bf16, double>(), ...); }
+  template <const op_info*... Ops> void add_accumulators() { (add<Ops, float, double>(), ...); }
+
+  std::map<std::pair<const op_info*, dtype>, functions> kernels_;
+};
+
+/// A graph with its plan, ready to run at run time.
+struct interpreted_part {
+  graph g{};
+  memory_plan plan{};
+  const registry* stores = nullptr;
+  int index = 0;
+  std::vector<kernel_table::functions> kernels; ///< by node
+
+  void bind(const kernel_table& table) {
+    for (int i = 0; i < g.node_count; ++i) {
+      const node& n = g.at_node(i);
+      kernels.push_back(is_alias(plan, n) ? kernel_table::functions{}
+                                          : table.find(n.op, type_of_node(g, n)));
+    }
+  }
+  part_view view() const {
+    part_view v;
+    v.g = &g, v.plan = &plan, v.index = index, v.self = this;
+    v.run = [](const part_view& p, stage s, cpu& device, frame& f, node_slot* slots,
+               node_clock* clock) {
+      static_cast<const interpreted_part*>(p.self)->run(s, device, f, slots, clock);
+    };
+    v.prepare = [](const part_view& p, cpu& device, node_slot* slots) {
+      const auto& part = *static_cast<const interpreted_part*>(p.self);
+      for (int i = 0; i < part.g.node_count; ++i) {
+        dynamic_call c({&device, nullptr, slots + i}, part.g, part.plan, *part.stores, part.index,
+                       part.g.at_node(i));
+        if (part.kernels[static_cast<unsigned>(i)].prepare != nullptr)
+          part.kernels[static_cast<unsigned>(i)].prepare(c);
+      }
+    };
+    return v;
+  }
+
+  /// Places the values of a graph whose passes are done, and finds its kernels. Throws
+  /// mc::error(exit_code::mismatch) with the fault the compiler would report.
+  interpreted_part(const graph& passed, const registry& r, int part, const kernel_table& table)
+      : stores(&r), index(part) {
+    g = verified(passed);
+    refuse(g.wrong);
+    plan = place_memory(g);
+    refuse(verify_memory(g, plan));
+    bind(table);
+  }
+  interpreted_part() = default;
+  static void refuse(const fault_record& wrong) {
+    if (wrong.code == fault::none) return;
+    throw error(exit_code::mismatch, std::string(code_of(wrong.code)) + " at line " +
+                                         std::to_string(wrong.line) + " of the model, " +
+                                         wrong.what.c_str() + ": " + sentence_of(wrong.code));
+  }
+
+private:
+  void run(stage s, cpu& device, frame& f, node_slot* slots, node_clock* clock) const {
+    const auto nodes = [&](int from, int to, auto runs) {
+      for (int i = from; i < to; ++i)
+        if (runs(g.at_node(i)) && kernels[static_cast<unsigned>(i)].run != nullptr)
+          run_node(i, device, f, slots, clock);
+    };
+    const auto in_stage = [s](const node& n) { return runs_in(n.when, s); };
+    if (!has_rounds(g, s)) return nodes(0, g.node_count, in_stage);
+    const rounds_span span = span_of_rounds(g, s == stage::backward);
+    nodes(0, span.first, in_stage);
+    const int rounds = rounds_of(g, plan, f, *stores, index);
+    for (f.round = 0; f.round < rounds; ++f.round) {
+      if (s == stage::backward && rounds > 1)
+        nodes(0, g.node_count, [](const node& n) { return n.again; });
+      nodes(span.first, span.last, in_stage);
+    }
+    f.round = 0;
+    nodes(span.last, g.node_count, in_stage);
+  }
+  void run_node(int i, cpu& device, frame& f, node_slot* slots, node_clock* clock) const {
+    const node& n = g.at_node(i);
+    dynamic_call c({&device, &f, slots + i}, g, plan, *stores, index, n);
+    if (n.op->accumulates) clear_sums(c, g, n);
+    const auto start = std::chrono::steady_clock::now();
+    kernels[static_cast<unsigned>(i)].run(c);
+    if (clock != nullptr)
+      clock->node(g, i,
+                  std::chrono::duration_cast<std::chrono::nanoseconds>(
+                      std::chrono::steady_clock::now() - start)
+                      .count());
+  }
+};
+
+} // namespace mc

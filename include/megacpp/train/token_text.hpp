@@ -1,0 +1,115 @@
+// Prompts as tokens, and tokens as what is written: bytes, the characters of a model, or ids.
+#pragma once
+
+#include <megacpp/train/text.hpp>
+
+#include <charconv>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace mc {
+
+/// A whole number for each id in a list separated by blanks or commas. `where` names the list in
+/// messages. Throws mc::error(code) for what is no id of the vocabulary.
+inline std::vector<std::int32_t> token_ids(std::string_view list, int vocabulary,
+                                           std::string_view where, exit_code code) {
+  std::vector<std::int32_t> ids;
+  constexpr std::string_view between = " ,\t\r\n";
+  for (std::size_t at = list.find_first_not_of(between); at != std::string_view::npos;) {
+    const std::size_t end = std::min(list.find_first_of(between, at), list.size());
+    const std::string_view word = list.substr(at, end - at);
+    std::int64_t id = -1;
+    const auto [stopped, problem] = std::from_chars(word.data(), word.data() + word.size(), id);
+    if (problem == std::errc::invalid_argument || stopped != word.data() + word.size())
+      throw error(code, fmt::format("{}: \"{}\" is not a token id; give whole numbers separated by "
+                                    "blanks or commas",
+                                    where, printable(std::string(word.substr(0, 80)))));
+    if (problem != std::errc() || id < 0 || id >= vocabulary)
+      throw error(code, fmt::format("{}: token {} is outside the vocabulary of 0 to {}; leave it "
+                                    "out",
+                                    where, word, vocabulary - 1));
+    ids.push_back(static_cast<std::int32_t>(id));
+    at = list.find_first_not_of(between, end);
+  }
+  return ids;
+}
+
+/// How a model's tokens are read and written.
+class token_text {
+public:
+  token_text(const program_view& p, std::optional<character_set> characters, bool ids)
+      : vocabulary_(p.vocabulary), characters_(std::move(characters)), ids_(ids) {}
+
+  bool ids() const { return ids_; }
+  /// Tokens that may be drawn, from 0 on: those that stand for no byte are not, unless ids are
+  /// written.
+  std::int32_t drawn() const {
+    if (ids_) return vocabulary_;
+    return characters_ ? characters_->size() : std::min(256, vocabulary_);
+  }
+  /// What a text without a prompt begins with: a line end, or the first token if there is none.
+  std::int32_t first() const {
+    const std::int32_t t = characters_ ? characters_->token('\n') : '\n';
+    return t >= 0 && t < vocabulary_ ? t : 0;
+  }
+  /// The tokens of a text. Throws mc::error(code) for what has none.
+  std::vector<std::int32_t> read(std::string_view text, std::string_view where,
+                                 exit_code code) const {
+    if (ids_) return token_ids(text, vocabulary_, where, code);
+    std::vector<std::int32_t> tokens;
+    for (std::size_t i = 0; i < text.size(); ++i) {
+      const auto byte = static_cast<std::uint8_t>(text[i]);
+      const std::int32_t t = characters_ ? characters_->token(byte) : byte;
+      if (t < 0 || t >= vocabulary_)
+        throw error(code, fmt::format("{}: byte {} at position {} is not a token of this model; "
+                                      "leave it out",
+                                      where, byte, i));
+      tokens.push_back(t);
+    }
+    return tokens;
+  }
+  /// Appends what a token is written as.
+  void write(std::int32_t token, std::string& to) const {
+    if (ids_) {
+      fmt::format_to(std::back_inserter(to), "{}{}", to.empty() ? "" : " ", token);
+    } else {
+      to += static_cast<char>(characters_ ? characters_->bytes()[static_cast<std::size_t>(token)]
+                                          : static_cast<std::uint8_t>(token));
+    }
+  }
+
+private:
+  int vocabulary_;
+  std::optional<character_set> characters_;
+  bool ids_;
+};
+
+/// `text` with U+FFFD for every byte that is not part of UTF-8, as JSON needs it.
+inline std::string as_utf8(std::string_view text) {
+  const auto follows = [&text](std::size_t i) {
+    return i < text.size() && (static_cast<unsigned char>(text[i]) & 0xc0u) == 0x80u;
+  };
+  std::string out;
+  for (std::size_t i = 0; i < text.size();) {
+    const auto c = static_cast<unsigned char>(text[i]);
+    const std::size_t n = c < 0x80                ? 1
+                          : c >= 0xc2 && c < 0xe0 ? 2
+                          : c >= 0xe0 && c < 0xf0 ? 3
+                          : c >= 0xf0 && c < 0xf5 ? 4
+                                                  : 0;
+    bool whole = n > 0;
+    for (std::size_t k = 1; k < n; ++k) whole = whole && follows(i + k);
+    if (whole && n > 2) { // no longer forms, no surrogates, nothing beyond U+10FFFF
+      const auto d = static_cast<unsigned char>(text[i + 1]);
+      whole = !((c == 0xe0 && d < 0xa0) || (c == 0xed && d >= 0xa0) || (c == 0xf0 && d < 0x90) ||
+                (c == 0xf4 && d >= 0x90));
+    }
+    if (whole) out += text.substr(i, n);
+    else out += "\xef\xbf\xbd";
+    i += whole ? n : 1;
+  }
+  return out;
+}
+
+} // namespace mc

@@ -1,0 +1,432 @@
+// Generation with caches of keys and values: the logits of every token are, bit for bit, those of a
+// forward pass over its whole text without any cache; they do not depend on who shares the batch,
+// on the pieces a prompt is read in, or on the number of threads; nothing reads what nobody wrote;
+// nothing is allocated for a token.
+#define BOOST_TEST_MODULE generation
+#include <boost/test/unit_test.hpp>
+
+#include <megacpp/preset/models.hpp>
+#include <megacpp/run/compiled.hpp>
+#include <megacpp/run/generator.hpp>
+#include <megacpp/run/interpreter.hpp>
+#include <megacpp/run/session.hpp>
+
+#include <atomic>
+#include <cstdlib>
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+namespace {
+std::atomic<long> allocations{0};
+}
+extern "C" void* __libc_malloc(std::size_t);
+extern "C" void* malloc(std::size_t n) {
+  ++allocations;
+  return __libc_malloc(n);
+}
+extern "C" void* __libc_memalign(std::size_t, std::size_t);
+extern "C" void* aligned_alloc(std::size_t a, std::size_t n) {
+  ++allocations;
+  return __libc_memalign(a, n);
+}
+#endif
+
+using namespace mc;
+
+namespace {
+
+using ids = std::vector<std::int32_t>;
+
+constexpr int vocabulary = 61;
+
+constexpr gpt learned_positions(double dropout = 0) {
+  return {.layers = 3,
+          .hidden = 48,
+          .heads = 3,
+          .ffn = 80,
+          .vocabulary = vocabulary,
+          .positions = 90,
+          .dropout = dropout};
+}
+constexpr qwen3 grouped(int kv_heads, int window) {
+  return {.layers = 3,
+          .hidden = 40,
+          .heads = 6,
+          .kv_heads = kv_heads,
+          .head_dim = 18,
+          .ffn = 56,
+          .vocabulary = vocabulary,
+          .positions = 90,
+          .tied = false,
+          .window = window};
+}
+/// Layers 1 and 3 have experts, the others one MLP; expert biases and a capacity in training.
+constexpr qwen3_moe experts() {
+  qwen3_moe m;
+  m.layers = 4, m.hidden = 40, m.heads = 4, m.kv_heads = 2, m.head_dim = 10, m.ffn = 56;
+  m.expert_ffn = 24, m.experts = 6, m.experts_per_token = 2, m.sparse_step = 2;
+  m.vocabulary = vocabulary, m.positions = 90, m.bias_rate = 1e-3, m.capacity = 1;
+  return m;
+}
+/// Every second layer sees a window only.
+struct alternating : qwen3 {
+  static constexpr int kinds = 2;
+  constexpr int kind_of(int layer) const { return layer % 2; }
+  constexpr var block(context& c, int kind, var x) const {
+    qwen3 m = *this;
+    m.window = kind == 1 ? 5 : 0;
+    return m.block(c, 0, x);
+  }
+};
+
+/// A program with weights that are far from their small initial values.
+template <class Model> struct trained {
+  interpreted_program<Model> program;
+  stores weights;
+  trained(const Model& m, dtype t)
+      : program(m, {.batch = {2, 16}, .type = t}, "generation"), weights(program.view(), false) {
+    weights.initialise(5);
+    for (std::int64_t i = 0; i < weights.total(); ++i)
+      weights.set_weight(i, weights.weight(i) + 0.1 * std::sin(0.37 * static_cast<double>(i)));
+  }
+  const program_view& view() const { return program.view(); }
+};
+
+cpu row_by_row(int threads) { return cpu(product_type::widened, threads, product_rows::apart); }
+
+ids prompt(int length, int salt) {
+  ids t;
+  for (int i = 0; i < length; ++i) t.push_back((i * i * 7 + i * salt + 3 * salt) % vocabulary);
+  return t;
+}
+const std::vector<ids> prompts{prompt(13, 1), prompt(1, 2), prompt(29, 3), prompt(8, 4)};
+
+std::vector<double> logits_of(const generator& g, int sequence) {
+  std::vector<double> x;
+  for (std::int32_t t = 0; t < vocabulary; ++t) x.push_back(g.logit(sequence, t));
+  return x;
+}
+std::int32_t likeliest(const std::vector<double>& x) {
+  return static_cast<std::int32_t>(std::max_element(x.begin(), x.end()) - x.begin());
+}
+
+struct written {
+  std::vector<ids> texts;
+  std::vector<std::vector<std::vector<double>>> logits; ///< by text and step
+  bool operator==(const written&) const = default;
+};
+
+/// Continues prompts greedily, text b by steps[b] tokens.
+written greedy(generator& g, std::vector<ids> texts, const std::vector<int>& steps) {
+  written w;
+  w.logits.resize(texts.size());
+  std::vector<std::span<const std::int32_t>> more(texts.begin(), texts.end());
+  const std::vector<ids> given = texts;
+  for (std::size_t b = 0; b < texts.size(); ++b) more[b] = given[b];
+  for (bool going = true; going;) {
+    g.append(more);
+    going = false;
+    for (std::size_t b = 0; b < texts.size(); ++b) {
+      more[b] = {};
+      if (std::ssize(w.logits[b]) >= steps[b]) continue;
+      w.logits[b].push_back(logits_of(g, static_cast<int>(b)));
+      texts[b].push_back(likeliest(w.logits[b].back()));
+      more[b] = std::span(texts[b]).last(1);
+      going = true;
+    }
+  }
+  w.texts = texts;
+  return w;
+}
+template <class Model> written greedy(const trained<Model>& m, const std::vector<ids>& texts,
+                                      const std::vector<int>& steps, generation_room room,
+                                      int threads = 1) {
+  cpu device = row_by_row(threads);
+  room.sequences = static_cast<int>(texts.size());
+  generator g(m.view(), device, m.weights, room);
+  return greedy(g, texts, steps);
+}
+
+/// Next-token logits of one text, by the model's graphs without any cache.
+template <class Model> class whole_forward {
+public:
+  whole_forward(const trained<Model>& m, cpu& device) : m_(m), device_(device) {}
+
+  std::vector<double> logits(const ids& t) {
+    const program_view& p = m_.view();
+    const auto n = static_cast<int>(t.size());
+    const setup s = for_generation(p.numbers, 1, n, 0);
+    ids positions, last{n - 1};
+    for (int i = 0; i < n; ++i) positions.push_back(i);
+    std::vector<double> in(static_cast<std::size_t>(n * p.hidden + p.vocabulary)), out(in.size());
+    std::vector<int> seen(p.blocks.size());
+    for (int l = -1; l <= p.layers; ++l) {
+      const bool block = l >= 0 && l < p.layers;
+      const int head = static_cast<int>(p.blocks.size());
+      const int kind = block ? p.kind_of[static_cast<std::size_t>(l)] : l < 0 ? -1 : head;
+      const part_kind part = block ? part_kind::block : l < 0 ? part_kind::stem : part_kind::logits;
+      const interpreted_part node(
+          in_rounds(fused(p.generation.forward(p.generation.model, s, part, kind))), *p.stores,
+          kind + 1, kernels_);
+      std::vector<node_slot> slots(static_cast<std::size_t>(node.g.node_count));
+      node.view().prepare(node.view(), device_, slots.data());
+      std::vector<double> working(static_cast<std::size_t>(node.plan.working / 8 + 1));
+      frame f;
+      const auto base = [&f](space at, void* where) {
+        f.base[static_cast<unsigned>(at)] = static_cast<std::byte*>(where);
+      };
+      base(space::weights, m_.weights.weights()), base(space::working, working.data());
+      base(space::stream_out, out.data());
+      f.layer = l, f.index = block ? seen[static_cast<std::size_t>(kind)]++ : 0;
+      f.step = &numbers_, f.ranks = &ranks_;
+      f.set(feed::tokens, t.data()), f.set(feed::positions, positions.data());
+      f.set(feed::last, last.data()), f.set(feed::stream, in.data());
+      node.view().run(node.view(), stage::forward, device_, f, slots.data(), nullptr);
+      std::swap(in, out);
+    }
+    std::vector<double> x;
+    for (int i = 0; i < vocabulary; ++i)
+      x.push_back(stores::get(reinterpret_cast<const std::byte*>(in.data()), p.numbers.type, i));
+    return x;
+  }
+
+private:
+  const trained<Model>& m_;
+  cpu& device_;
+  kernel_table kernels_ = kernel_table::all();
+  step_numbers numbers_{};
+  self ranks_{};
+};
+
+const std::vector<int> steps{40, 50, 31, 17};
+constexpr generation_room room{.sequences = 1, .tokens = 64, .prompt = 29};
+
+/// Greedy text and logits with the cache and without it, in one type, each text alone and all in
+/// one batch, the prompts in one piece and in several.
+template <class Model> void check(const Model& m, dtype t) {
+  BOOST_TEST_CONTEXT(Model::family << " " << name_of(t)) {
+    const trained<Model> model(m, t);
+    const written together = greedy(model, prompts, steps, room);
+    cpu device = row_by_row(1);
+    whole_forward<Model> whole(model, device);
+    for (std::size_t b = 0; b < prompts.size(); ++b) {
+      ids so_far = prompts[b];
+      int different = 0;
+      for (const std::vector<double>& x : together.logits[b]) {
+        const std::vector<double> want = whole.logits(so_far);
+        different += x != want;
+        so_far.push_back(likeliest(want));
+      }
+      BOOST_TEST(different == 0, "text " << b << ": " << different << " logits differ");
+      BOOST_TEST(so_far == together.texts[b], boost::test_tools::per_element());
+
+      const written alone = greedy(model, {prompts[b]}, {steps[b]}, room);
+      BOOST_TEST((alone.logits[0] == together.logits[b]));
+    }
+    generation_room other = room;
+    other.tokens = 90, other.prompt = 3;
+    BOOST_TEST((greedy(model, prompts, steps, other) == together));
+    BOOST_TEST((greedy(model, prompts, steps, room, 2) == together));
+    other.prompt = 1; // decode alone
+    BOOST_TEST((greedy(model, prompts, steps, other) == together));
+  }
+}
+template <class Model> void check(const Model& m) {
+  for (const dtype t : {dtype::f32, dtype::bf16, dtype::f64}) check(m, t);
+}
+
+} // namespace
+
+// A line for each family.
+BOOST_AUTO_TEST_CASE(gpt_with_learned_positions) { check(learned_positions()); }
+BOOST_AUTO_TEST_CASE(gpt_without_its_dropout) { check(learned_positions(0.3), dtype::f32); }
+BOOST_AUTO_TEST_CASE(qwen3_with_grouped_queries) { check(grouped(2, 0)); }
+BOOST_AUTO_TEST_CASE(qwen3_with_one_kv_head_and_a_window) { check(grouped(1, 7)); }
+BOOST_AUTO_TEST_CASE(qwen3_moe_with_experts_and_dense_layers) { check(experts()); }
+BOOST_AUTO_TEST_CASE(layers_of_two_kinds) { check(alternating{grouped(3, 0)}, dtype::f32); }
+
+namespace {
+
+/// The log-probabilities that generation gives the tokens of a text add up to the loss of the
+/// training graphs, whose attention, products and softmax are others.
+template <class Model> void check_loss(const Model& m, dtype t, double tolerance) {
+  BOOST_TEST_CONTEXT(Model::family << " " << name_of(t)) {
+    const interpreted_program<Model> program(m, {.batch = {1, 48}, .type = t}, "loss");
+    cpu device(product_type::widened, 1);
+    session run(program.view(), device, purpose::inference);
+    run.weights().initialise(2);
+    for (std::int64_t i = 0; i < run.weights().total(); ++i)
+      run.weights().set_weight(
+          i, run.weights().weight(i) + 0.1 * std::sin(0.37 * static_cast<double>(i)));
+    const ids tokens = prompt(48, 5);
+    ids labels(tokens.begin() + 1, tokens.end());
+    labels.push_back(-100);
+    const double loss = run.evaluate({tokens.data(), labels.data()}).sum;
+
+    generator g(program.view(), device, run.weights(), {1, 48, 1});
+    double sum = 0;
+    for (std::size_t at = 0; at + 1 < tokens.size(); ++at) {
+      const std::span<const std::int32_t> next = std::span(tokens).subspan(at, 1);
+      g.append(std::span(&next, 1));
+      const std::vector<double> x = logits_of(g, 0);
+      double normaliser = 0;
+      for (const double l : x) normaliser += std::exp(l);
+      sum += std::log(normaliser) - x[static_cast<std::size_t>(labels[at])];
+    }
+    BOOST_TEST(std::abs(sum - loss) <= tolerance * loss, sum << " and " << loss);
+  }
+}
+
+} // namespace
+
+BOOST_AUTO_TEST_CASE(log_probabilities_add_up_to_the_loss_of_training) {
+  check_loss(learned_positions(), dtype::f64, 1e-12);
+  check_loss(learned_positions(), dtype::f32, 1e-5);
+  check_loss(grouped(2, 7), dtype::f64, 1e-12);
+  check_loss(grouped(2, 7), dtype::f32, 1e-5);
+}
+
+namespace {
+
+/// With products whose rows are computed together, as training does: within rounding only.
+template <class Model> void check_rounding(const Model& m, dtype t, double tolerance) {
+  const trained<Model> model(m, t);
+  cpu fast(product_type::widened, 1), exact = row_by_row(1);
+  generator g(model.view(), fast, model.weights, {.sequences = 4, .tokens = 80, .prompt = 29});
+  const written w = greedy(g, prompts, steps);
+  whole_forward<Model> whole(model, exact);
+  double error = 0, largest = 0;
+  for (std::size_t b = 0; b < prompts.size(); ++b) {
+    ids so_far = prompts[b];
+    for (std::size_t i = 0; i < w.logits[b].size(); ++i) {
+      const std::vector<double> want = whole.logits(so_far);
+      for (std::size_t k = 0; k < want.size(); ++k) {
+        error = std::max(error, std::abs(want[k] - w.logits[b][i][k]));
+        largest = std::max(largest, std::abs(want[k]));
+      }
+      so_far.push_back(w.texts[b][so_far.size()]);
+    }
+  }
+  BOOST_TEST_MESSAGE(Model::family << " " << name_of(t) << ": " << error / largest);
+  BOOST_TEST(error <= tolerance * largest);
+}
+
+} // namespace
+
+BOOST_AUTO_TEST_CASE(any_products_give_the_logits_within_rounding) {
+  check_rounding(learned_positions(), dtype::f32, 1e-5);
+  check_rounding(learned_positions(), dtype::f64, 1e-12);
+  check_rounding(grouped(2, 7), dtype::f32, 1e-5);
+  check_rounding(grouped(2, 7), dtype::f64, 1e-12);
+}
+
+namespace {
+struct compiled_run {
+  static constexpr qwen3 model = grouped(2, 7);
+  static constexpr mc::layout layout{};
+  static constexpr batching batch{.micro = 2, .sequence = 16};
+  using precision = bf16_mixed;
+};
+} // namespace
+
+BOOST_AUTO_TEST_CASE(a_compiled_program_writes_what_an_interpreted_one_writes) {
+  const trained<qwen3> model(compiled_run::model, dtype::bf16);
+  const program_view compiled = compiled_program<compiled_run>("compiled");
+  cpu device = row_by_row(1);
+  generation_room r = room;
+  r.sequences = 4;
+  generator g(compiled, device, model.weights, r);
+  BOOST_TEST((greedy(g, prompts, steps) == greedy(model, prompts, steps, room)));
+}
+
+BOOST_AUTO_TEST_CASE(what_nobody_wrote_is_not_read) {
+  for (const dtype t : {dtype::f32, dtype::bf16}) {
+    const trained<qwen3> model(grouped(2, 7), t);
+    const written clean = greedy(model, prompts, steps, room);
+    cpu device = row_by_row(1);
+    generation_room r = room;
+    r.sequences = 4;
+    generator g(model.view(), device, model.weights, r);
+    g.memory().poison(); // one rank derives nothing from the parameters
+    BOOST_TEST((greedy(g, prompts, steps) == clean));
+    // Every slot of a text is written, and none beyond its end.
+    const std::span<const std::byte> caches = g.caches();
+    const std::int64_t slot = 2 * 18 * size_of(t), count = 2 * grouped(2, 7).layers;
+    const std::int64_t each = std::ssize(caches) / count;
+    for (std::int64_t i = 0; i < count; ++i)
+      for (std::int64_t b = 0; b < 4; ++b)
+        for (std::int64_t k = 0; k < r.tokens; ++k) {
+          const auto at = caches.begin() + i * each + (b * r.tokens + k) * slot;
+          const auto poisoned = std::count(at, at + slot, std::byte{0xff});
+          BOOST_TEST((k < g.length(static_cast<int>(b)) ? poisoned < slot / 2 : poisoned == slot));
+        }
+    // Other texts in the same room see nothing of the earlier ones.
+    for (int b = 0; b < 4; ++b) g.clear(b);
+    std::vector<ids> turned(prompts.rbegin(), prompts.rend());
+    const written again = greedy(g, turned, {17, 31, 50, 40});
+    for (std::size_t b = 0; b < 4; ++b) BOOST_TEST(again.texts[b] == clean.texts[3 - b]);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_sequence_goes_on_after_others_have_finished_and_begun_again) {
+  const trained<gpt> model(learned_positions(), dtype::f32);
+  cpu device = row_by_row(1);
+  generator g(model.view(), device, model.weights, {.sequences = 2, .tokens = 64, .prompt = 13});
+  const written alone = greedy(model, {prompts[0]}, {40}, room);
+  std::vector<std::span<const std::int32_t>> more{prompts[0], prompts[3]};
+  g.append(more);
+  for (int i = 0; i < 40; ++i) {
+    BOOST_TEST((logits_of(g, 0) == alone.logits[0][static_cast<std::size_t>(i)]));
+    more[0] = std::span(alone.texts[0]).subspan(prompts[0].size() + static_cast<std::size_t>(i), 1);
+    more[1] = {};
+    if (i % 7 == 3) g.clear(1), more[1] = prompts[1 + static_cast<std::size_t>(i / 7 % 3)];
+    g.append(more);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(what_cannot_be_appended_is_refused) {
+  const trained<gpt> model(learned_positions(), dtype::f32);
+  cpu device = row_by_row(1);
+  generator g(model.view(), device, model.weights, {.sequences = 1, .tokens = 10, .prompt = 4});
+  const auto refused = [&](const ids& t, const std::string& says) {
+    const std::span<const std::int32_t> one = t;
+    BOOST_CHECK_EXCEPTION(g.append(std::span(&one, 1)), error, [&](const error& e) {
+      return e.code() == exit_code::usage && std::string(e.what()).find(says) != std::string::npos;
+    });
+  };
+  refused({3, vocabulary}, "token 61 of sequence 0 is outside the vocabulary of 61");
+  refused({-1}, "token -1");
+  refused(ids(11, 1), "would have 11 tokens, and there is room for 10");
+  BOOST_TEST(g.length(0) == 0);
+  const ids whole(10, 1);
+  const std::span<const std::int32_t> one = whole;
+  g.append(std::span(&one, 1));
+  BOOST_TEST(g.length(0) == 10);
+  refused({1}, "would have 11 tokens");
+  using mc::generator;
+  BOOST_CHECK_THROW(generator(model.view(), device, model.weights, {1, 91, 1}), error);
+}
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+namespace {
+template <class Model> long allocations_of_tokens(const Model& m, dtype t) {
+  const trained<Model> model(m, t);
+  cpu device = row_by_row(2);
+  generator g(model.view(), device, model.weights, {.sequences = 4, .tokens = 64, .prompt = 29});
+  std::vector<std::span<const std::int32_t>> more(prompts.begin(), prompts.end());
+  g.append(more);
+  for (auto& one : more) one = std::span(prompts[0]).first(1);
+  g.append(more);
+  const long before = allocations;
+  for (int i = 0; i < 20; ++i) g.append(more);
+  return allocations - before;
+}
+} // namespace
+
+BOOST_AUTO_TEST_CASE(nothing_is_allocated_for_a_token) {
+  for (const dtype t : {dtype::f32, dtype::bf16, dtype::f64}) {
+    BOOST_TEST(allocations_of_tokens(grouped(2, 0), t) == 0);
+    BOOST_TEST(allocations_of_tokens(learned_positions(), t) == 0);
+    BOOST_TEST(allocations_of_tokens(experts(), t) == 0);
+  }
+}
+#endif
