@@ -26,7 +26,7 @@ parameters=$((2 * 256 * 24 + 2 * attention + 3 * 24 * 40 + 4 * 24 + 4 * 3 * 24 *
 grep -Eq "^ *parameters +$parameters\$" "$work/described" ||
   { grep parameters "$work/described" >&2 && echo "from-config has not $parameters parameters" >&2 && exit 1; }
 "$work/package/from-config" train --mock-data --train-iters 3 --threads 1 --save "$work/model" >/dev/null
-"$work/package/from-config" export --load "$work/model" --save "$work/model" --max-shard-size 20KB |
+"$work/package/from-config" export --load "$work/model" --save "$work/exported" --max-shard-size 20KB |
   grep -q 'files, written to'
 
 # Installed headers must be all that the package needs: nothing in it may point back to the sources.
