@@ -91,7 +91,7 @@ struct coverage {
       look(derived, arrow(cotangent(place{to}).s, cotangent(place{from}).s),
            "derived redistribution");
     }
-    for (const auto& [op, run] : plain::all()) {
+    for (const auto& [op, run] : plain::dense()) {
       look(seen, op->name, "op");
       if (op != &op::clip_factor) look(sharded, op->name, "sharded op"); // it has numbers only
     }

@@ -66,7 +66,8 @@ inline void vocabulary_loss(task& t) { // x, w, labels, dloss -> loss, count, dx
   }
 }
 
-inline const implementations& all() {
+/// What random graphs draw (laws/soundness).
+inline const implementations& dense() {
   static const implementations table{{&op::add, &add},
                                      {&op::sum, &add},
                                      {&op::accumulate, &accumulate},
@@ -108,7 +109,12 @@ inline const implementations& all() {
                                      {&op::layer_norm_grad_add, &layer_norm_grad_add},
                                      {&op::linear_input_grad_add, &linear_input_grad_add},
                                      {&op::vocabulary_loss, &vocabulary_loss},
-                                     {&op::route, &route},
+                                     {&op::redistribute, nullptr}};
+  return table;
+}
+/// What random mixtures of experts draw (laws/experts).
+inline const implementations& of_experts() {
+  static const implementations table{{&op::route, &route},
                                      {&op::route_grad, &route_grad},
                                      {&op::expert_load, &expert_load},
                                      {&op::router_statistics, &router_statistics},
@@ -119,8 +125,15 @@ inline const implementations& all() {
                                      {&op::grouped_input_grad, &grouped_input_grad},
                                      {&op::grouped_weight_grad, &grouped_weight_grad},
                                      {&op::scale_rows, &scale_rows},
-                                     {&op::scale_rows_weight_grad, &scale_rows_weight_grad},
-                                     {&op::redistribute, nullptr}};
+                                     {&op::scale_rows_weight_grad, &scale_rows_weight_grad}};
+  return table;
+}
+inline const implementations& all() {
+  static const implementations table = [] {
+    implementations both = dense();
+    both.insert(of_experts().begin(), of_experts().end());
+    return both;
+  }();
   return table;
 }
 
