@@ -238,7 +238,7 @@ void check_model(const Model& m, setup s, const char* what, double h = 2e-3) {
       const double quotient = mc::test::central_difference(
           [&](double t) {
             for (std::size_t i = 0; i < count; ++i) w[first + i] = kept[i] + t * d[i];
-            const loss_sum l = run.evaluate(batch);
+            const loss_sum l = run.evaluate(batch, true);
             return l.sum + l.side;
           },
           h);
@@ -286,6 +286,22 @@ BOOST_AUTO_TEST_CASE(tiny_gpt) {
   gpt dropped = m;
   dropped.dropout = 0.2, dropped.tied = false, dropped.bias = false, dropped.z_loss = 0.01;
   check_model(dropped, {.batch = {2, 9}}, "gpt with dropout and z-loss, untied, without biases");
+}
+// A model is evaluated as it is: with dropout its loss is that of the same model without.
+BOOST_AUTO_TEST_CASE(evaluation_drops_nothing) {
+  const auto loss = [](double dropout, bool dropping) {
+    gpt m{.layers = 2, .hidden = 12, .heads = 3, .ffn = 20, .vocabulary = 17, .positions = 9};
+    m.dropout = dropout;
+    const interpreted_program<gpt> program(m, {.batch = {2, 9}, .type = dtype::f64}, "dropout");
+    cpu device(product_type::automatic, 1);
+    session run(program.view(), device, purpose::training);
+    run.weights().initialise(3);
+    std::vector<std::int32_t> tokens, labels;
+    for (int i = 0; i < 18; ++i) tokens.push_back(i * 5 % 17), labels.push_back((i * 5 + 5) % 17);
+    return run.evaluate({tokens.data(), labels.data()}, dropping).sum;
+  };
+  BOOST_TEST(loss(0.3, false) == loss(0, false));
+  BOOST_TEST(loss(0.3, true) != loss(0, true));
 }
 BOOST_AUTO_TEST_CASE(tiny_qwen3) {
   const qwen3 m{.layers = 2,

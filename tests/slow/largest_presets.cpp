@@ -39,7 +39,8 @@ template <class Run> constexpr bool planned() {
   using program = mc::program<Run>;
   return program::ok && program::template part<1>::plan.working > 0 &&
          program::template part<2>::plan.working > 0 &&
-         program::template generation<1>::g.node_count > 0 && program::parameters > 0;
+         program::template generation<1>::g.wrong.code == mc::fault::none &&
+         program::parameters > 0;
 }
 static_assert(planned<gpt3_175b>());
 static_assert(planned<megatron_1008b>());

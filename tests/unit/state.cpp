@@ -213,7 +213,11 @@ BOOST_AUTO_TEST_CASE(any_damage_is_found_and_the_state_before_is_read) {
         std::string flipped = whole;
         flipped[at] = static_cast<char>(flipped[at] ^ (1 << at % 8));
         overwrite(path, flipped);
-        BOOST_REQUIRE(newest_step(s.root) == 1);
+        // 1e-05 and 1E-05 are one number: the state's own file says the same then.
+        const bool same =
+            path.ends_with(state_file_name) && nlohmann::json::parse(flipped, nullptr, false) ==
+                                                   nlohmann::json::parse(whole, nullptr, false);
+        BOOST_REQUIRE(newest_step(s.root) == (same ? 2 : 1));
       }
     }
     overwrite(path, whole + "x");

@@ -37,8 +37,8 @@ template <> struct kernel_of<&op::dropout> { // x, token_keys
                         (static_cast<std::uint64_t>(c.layer() + 1) << 8) |
                         static_cast<std::uint64_t>(c.attr().i[0]);
     rows::dropout(c.in_rows(0), c.template in_span<0, -1, 0>(), x.back().n, c.origin(x, x.rank - 1),
-                  random_key(c.step().seed, stream), c.attr().f[0], c.template in<std::int32_t>(1),
-                  c.template in<T>(0), c.template out<T>(0));
+                  random_key(c.step().seed, stream), c.step().dropping ? c.attr().f[0] : 0.0,
+                  c.template in<std::int32_t>(1), c.template in<T>(0), c.template out<T>(0));
   }
 };
 

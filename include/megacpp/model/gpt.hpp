@@ -39,7 +39,7 @@ struct gpt {
   }
 
   /// For files that describe the model.
-  constexpr std::array<model_number, 11> description() const {
+  constexpr std::array<model_number, 12> description() const {
     return {{{"layers", layers},
              {"hidden", hidden},
              {"heads", heads},
@@ -50,7 +50,8 @@ struct gpt {
              {"tied", tied},
              {"eps", eps},
              {"dropout", dropout},
-             {"std", std}}};
+             {"std", std},
+             {"z_loss", z_loss}}};
   }
 
   /// x0 = wte[token] + wpe[position]

@@ -72,7 +72,7 @@ struct qwen3 {
   }
 
   /// For files that describe the model.
-  constexpr std::array<model_number, 13> description() const {
+  constexpr std::array<model_number, 14> description() const {
     return {{{"layers", layers},
              {"hidden", hidden},
              {"heads", heads},
@@ -85,7 +85,8 @@ struct qwen3 {
              {"eps", eps},
              {"rope_theta", rope_theta},
              {"std", std},
-             {"window", window}}};
+             {"window", window},
+             {"z_loss", z_loss}}};
   }
 
   constexpr var stem(context& c, var tokens) const {

@@ -83,7 +83,7 @@ struct qwen3_moe {
   }
 
   /// For files that describe the model.
-  constexpr std::array<model_number, 22> description() const {
+  constexpr std::array<model_number, 25> description() const {
     return {{{"layers", layers},
              {"hidden", hidden},
              {"heads", heads},
@@ -99,13 +99,16 @@ struct qwen3_moe {
              {"sparse_step", sparse_step},
              {"tied", tied},
              {"aux_loss", aux_loss},
+             {"aux_per_sequence", aux_per_sequence},
+             {"router_z_loss", router_z_loss},
              {"bias_rate", bias_rate},
              {"capacity", capacity},
              {"shared_ffn", shared_ffn},
              {"eps", eps},
              {"rope_theta", rope_theta},
              {"std", std},
-             {"window", window}}};
+             {"window", window},
+             {"z_loss", z_loss}}};
   }
 
   constexpr var stem(context& c, var tokens) const {

@@ -17,6 +17,7 @@ struct step_numbers {
   std::uint64_t seed = 0;
   std::int64_t step = 0; ///< optimizer steps done
   double learning_rate = 0, beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8, weight_decay = 0, clip = 0;
+  bool dropping = true; ///< false while evaluating: dropout hands its input on
 };
 
 /// Base addresses by space, feeds, and where in the model we are.

@@ -107,7 +107,8 @@ template <class Run> struct program {
   };
   /// A part of generation in the smallest shape: a token for each rank of tp, which may cut a
   /// sequence between them. What runs has the shapes of the prompts and is built when they are
-  /// known; placements, ops and element types are these.
+  /// known; placements, ops and element types are these. A model that fits only layouts with a
+  /// sharded sequence trains all the same: a fault here is told when a text is to be generated.
   template <int Index> struct generation {
     static constexpr part_kind what = Index == 0      ? part_kind::stem
                                       : Index == last ? part_kind::logits
@@ -150,11 +151,11 @@ template <class Run> struct program {
     return end.total() > first.total() ? end : first;
   }
 
-  /// The first fault of the graphs after all passes, of tied parameters, of the memory plans, and
-  /// of the whole against the device's memory, if the run says how much that is.
+  /// The first fault of the graphs of training and evaluation after all passes, of tied parameters,
+  /// of the memory plans, and of the whole against the device's memory, if the run says how much
+  /// that is.
   static constexpr fault_record in_graphs = []<int... K>(std::integer_sequence<int, K...>) {
-    return detail::first_fault(
-        {&part<K>::g.wrong..., &update::g.wrong, &evaluation::g.wrong, &generation<K>::g.wrong...});
+    return detail::first_fault({&part<K>::g.wrong..., &update::g.wrong, &evaluation::g.wrong});
   }
   (std::make_integer_sequence<int, kinds + 2>{});
   static constexpr fault_record in_plans = []<int... K>(std::integer_sequence<int, K...>) {

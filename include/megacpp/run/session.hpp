@@ -111,11 +111,15 @@ public:
     return result;
   }
 
-  /// Forward alone.
-  loss_sum evaluate(const batch_view& b) {
+  /// Forward alone, as a model is evaluated: nothing is dropped out, unless `dropping` asks for the
+  /// loss that training sees.
+  loss_sum evaluate(const batch_view& b, bool dropping = false) {
+    numbers_.dropping = dropping;
     begin_step(); // the weights may be others than when the last step began
     feed_inputs(b);
-    return forward(b, p_.evaluation);
+    const loss_sum l = forward(b, p_.evaluation);
+    numbers_.dropping = true;
+    return l;
   }
 
   /// Once a step, after its last micro-batch: the epilogue, which brings the gradients of values

@@ -158,6 +158,7 @@ inline nlohmann::json program_json(const program_view& p) {
           {"hidden", p.hidden},
           {"vocabulary", p.vocabulary},
           {"parameters", p.parameters},
+          {"kinds", p.kind_of}, // of block, by layer
           {"model", std::move(model)}};
 }
 
@@ -204,7 +205,7 @@ inline void require_same_program(const json_value& state, const program_view& p)
                             printable(there.dump()), here.dump());
   };
   for (const char* name :
-       {"family", "precision", "sequence", "layers", "hidden", "vocabulary", "parameters"})
+       {"family", "precision", "sequence", "layers", "hidden", "vocabulary", "parameters", "kinds"})
     compare(name, theirs.raw().value(name, nlohmann::json()), ours.at(name));
   const json_value model = theirs.field<json_value>("model");
   for (const auto& item : ours.at("model").items())
