@@ -8,7 +8,7 @@
 #     [DEVICE cpu]
 #     [INCLUDE header...])                   # if the model is not one of megacpp's own
 #
-# writes run.hpp (the run as a type named after the preset), run.cpp and main.cpp into the build
+# writes run.hpp (the run as a type named after the preset), run.cpp, generation.cpp and main.cpp into the build
 # folder and adds the executable NAME. MODEL is a value in namespace mc::preset. HF_CONFIG is the
 # configuration of a Hugging Face model (docs/hugging-face.md); the build reads it, again when it
 # was edited, and fails with a sentence that names the field if it cannot be honoured.
@@ -43,16 +43,20 @@ function(megacpp_git_hash result)
   set(${result} ${hash} PARENT_SCOPE)
 endfunction()
 
-# The executable: the command line and the run, a unit each, so that they build side by side and an
-# edit of the run builds the second alone. Only the first knows the commit.
+# The executable: the command line, the run, and its kernels of generation, a unit each, so that they
+# build side by side and an edit of the run builds the latter two alone. Only the first knows the commit.
 function(megacpp_add_program name folder run_header run_struct)
   set(main ${folder}/main.cpp)
   configure_file(${megacpp_templates}/main.cpp.in ${main} @ONLY)
   configure_file(${megacpp_templates}/run.cpp.in ${folder}/run.cpp @ONLY)
-  add_executable(${name} ${main} ${folder}/run.cpp)
+  configure_file(${megacpp_templates}/generation.cpp.in ${folder}/generation.cpp @ONLY)
+  add_executable(${name} ${main} ${folder}/run.cpp ${folder}/generation.cpp)
   target_link_libraries(${name} PRIVATE megacpp::megacpp)
   if(NOT MEGACPP_SANITIZE)
     target_compile_options(${name} PRIVATE $<$<NOT:$<CONFIG:Debug>>:-O3>)
+    # The command line holds little that is computed often: copies of operands, which are vectorised.
+    set_property(SOURCE ${main} APPEND PROPERTY COMPILE_OPTIONS
+      $<$<NOT:$<CONFIG:Debug>>:-O2> $<$<CXX_COMPILER_ID:GNU>:-fvect-cost-model=dynamic>)
   endif()
   if(TARGET megacpp_own)
     target_link_libraries(${name} PRIVATE megacpp_own)
@@ -180,6 +184,6 @@ function(megacpp_add_preset name)
       COMMAND megacpp_hf_preset ${hf_config} ${folder}/model.hpp ${preset_model}
       DEPENDS ${hf_config} megacpp_hf_preset VERBATIM
       COMMENT "Reading ${hf_config}")
-    target_sources(${name} PRIVATE ${folder}/model.hpp) # only run.cpp includes it
+    target_sources(${name} PRIVATE ${folder}/model.hpp) # what run.hpp includes
   endif()
 endfunction()

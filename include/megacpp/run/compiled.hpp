@@ -42,8 +42,7 @@ template <class Program> struct kernels_found {
   static constexpr fault_record wrong = []<int... K>(std::integer_sequence<int, K...>) {
     const fault_record found[] = {missing_kernel<typename Program::template part<K>>()...,
                                   missing_kernel<typename Program::evaluation>(),
-                                  missing_kernel<typename Program::update>(),
-                                  missing_kernel<typename Program::template generation<K>>()...};
+                                  missing_kernel<typename Program::update>()};
     for (const fault_record& f : found)
       if (f.code != fault::none) return f;
     return fault_record{};
@@ -153,23 +152,27 @@ template <class Part> void add_kernels(kernel_table& table) {
   }
   (std::make_integer_sequence<int, Part::g.node_count>{});
 }
+} // namespace detail
+
 /// The kernels that generation by a program needs.
 template <class Program> const kernel_table& generation_kernels() {
   static const kernel_table table = [] {
     kernel_table t;
     [&]<int... K>(std::integer_sequence<int, K...>) {
-      (add_kernels<typename Program::template generation<K>>(t), ...);
+      (detail::add_kernels<typename Program::template generation<K>>(t), ...);
     }
     (std::make_integer_sequence<int, Program::kinds + 2>{});
     return t;
   }();
   return table;
 }
+/// Where a program has them from.
+using generation_kernels_of = const kernel_table& (*)();
 
-} // namespace detail
-
-/// The compiled program of a run.
-template <class Run> program_view compiled_program(const char* name) {
+/// The compiled program of a run. Kernels may name a function of another unit, which then compiles
+/// them beside this one.
+template <class Run, generation_kernels_of Kernels = &generation_kernels<program<Run>>>
+program_view compiled_program(const char* name) {
   using program = mc::program<Run>;
   static_assert(program::ok && reported<Run, detail::kernels_found<program>>);
   program_view v;
@@ -187,8 +190,7 @@ template <class Run> program_view compiled_program(const char* name) {
   v.loss = detail::view_part<typename program::template part<program::last>>();
   v.evaluation = detail::view_part<typename program::evaluation>();
   v.update = detail::view_part<typename program::update>();
-  v.generation = {&program::model, &forward_graph_of<typename program::model_type>,
-                  &detail::generation_kernels<program>()};
+  v.generation = {&program::model, &forward_graph_of<typename program::model_type>, &Kernels()};
   [&]<int... K>(std::integer_sequence<int, K...>) {
     (v.blocks.push_back(detail::view_part<typename program::template part<K + 1>>()), ...);
   }
