@@ -53,10 +53,9 @@ function(megacpp_add_program name folder run_header run_struct)
   add_executable(${name} ${main} ${folder}/run.cpp ${folder}/generation.cpp)
   target_link_libraries(${name} PRIVATE megacpp::megacpp)
   if(NOT MEGACPP_SANITIZE)
-    target_compile_options(${name} PRIVATE $<$<NOT:$<CONFIG:Debug>>:-O3>)
-    # The command line holds little that is computed often: copies of operands, which are vectorised.
-    set_property(SOURCE ${main} APPEND PROPERTY COMPILE_OPTIONS
-      $<$<NOT:$<CONFIG:Debug>>:-O2> $<$<CXX_COMPILER_ID:GNU>:-fvect-cost-model=dynamic>)
+    # Kernels spell their vectors; what else is computed often are copies, which this vectorises.
+    target_compile_options(${name} PRIVATE $<$<NOT:$<CONFIG:Debug>>:-O2>
+      $<$<CXX_COMPILER_ID:GNU>:-fvect-cost-model=dynamic>)
   endif()
   if(TARGET megacpp_own)
     target_link_libraries(${name} PRIVATE megacpp_own)
