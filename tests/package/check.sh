@@ -14,7 +14,7 @@ for way in package subdirectory; do
   cmake --build "$work/$way" --parallel 2
   "$work/$way/consumer"
   # Presets can be declared from either; building them is the business of other tests.
-  grep -q 'mc::source_of<tiny_run>' "$work/$way/tiny-run.run/run.cpp"
+  grep -q 'mc::source_of<tiny_run,' "$work/$way/tiny-run.run/run.cpp"
   grep -q 'layout{.tp = 2, .sequence_parallel = true}' "$work/$way/tiny-run.run/run.hpp"
 done
 
