@@ -158,10 +158,6 @@ void relabelling(inference& c) {
   for (axis a : {Axes...})
     if (place& p = c.out[static_cast<unsigned>(K)].at[a]; p.s == From) p = {To};
 }
-template <const op_info& Op, fault Forgiven> void forgiving(inference& c) {
-  Op.rule(c);
-  if (c.wrong == Forgiven) c.wrong = fault::none;
-}
 constexpr op_info with(op_info o, rule_function rule) {
   o.rule = rule;
   return o;
@@ -172,8 +168,6 @@ constexpr op_info with(op_info o, adjoint_function adjoint) {
 }
 template <const op_info& Op, int K, state From, state To, axis... Axes>
 inline constexpr op_info relabels = with(Op, &relabelling<Op, K, From, To, Axes...>);
-template <const op_info& Op, fault F>
-inline constexpr op_info forgives = with(Op, &forgiving<Op, F>);
 
 // --- adjoints ------------------------------------------------------------------------------------
 

@@ -195,9 +195,8 @@ inline void expert_rows(machine& m, const node& n) { // experts -> row, counts, 
 struct parcel {
   int64_t first, count;
 };
-inline parcel parcel_of(const machine& m, const value& sent, int64_t choice, int64_t k) {
+inline parcel parcel_of(const value& sent, int64_t choice, int64_t k) {
   if (sent.back().d == dim::choices) return {choice, 1};
-  (void)m;
   return {choice / k * sent.back().n, sent.back().n};
 }
 inline void dispatch(machine& m, const node& n) { // x, experts, row, counts -> rows
@@ -209,7 +208,7 @@ inline void dispatch(machine& m, const node& n) { // x, experts, row, counts -> 
   for (int g = 0; g < m.w.of(axis::edp); ++g)
     for_choices(m, n.in[1], g, [&](int rank, int64_t i, int64_t e) {
       const int64_t to = whole_number(m.of(n.in[2])[at(rank)][at(i)]);
-      const parcel p = parcel_of(m, m.g.at(n.in[0]), i, k);
+      const parcel p = parcel_of(m.g.at(n.in[0]), i, k);
       for (int s = 0; to >= 0 && s < etp; ++s)
         for (int64_t j = 0; j < p.count; ++j)
           rows[at(expert_rank(m.w, g, static_cast<int>(e / mine), s))][at(to * p.count + j)] =
@@ -226,7 +225,7 @@ inline void combine(machine& m, const node& n) { // rows, experts, row, counts -
   for (int g = 0; g < m.w.of(axis::edp); ++g)
     for_choices(m, n.in[1], g, [&](int rank, int64_t i, int64_t e) {
       const int64_t from = whole_number(m.of(n.in[2])[at(rank)][at(i)]);
-      const parcel p = parcel_of(m, m.g.at(n.out[0]), i, k);
+      const parcel p = parcel_of(m.g.at(n.out[0]), i, k);
       for (int s = 0; from >= 0 && s < etp; ++s)
         for (int64_t j = 0; j < p.count; ++j)
           y[at(rank)][at(p.first + j)] +=

@@ -2,8 +2,7 @@
 // 0.
 #pragma once
 
-#include <megacpp/data/mapped_file.hpp>
-#include <megacpp/data/token_source.hpp>
+#include <megacpp/data/file_tokens.hpp>
 
 #include <algorithm>
 #include <array>
@@ -49,28 +48,15 @@ private:
 
 /// Token i is the rank of byte i of the file; a byte that is not of the set is refused when it is
 /// read.
-class character_tokens final : public token_source {
+class character_tokens final : public file_tokens {
 public:
   character_tokens(mapped_file file, character_set characters)
-      : file_(std::move(file)), characters_(std::move(characters)) {}
+      : file_tokens(std::move(file)), characters_(std::move(characters)) {}
 
   const character_set& characters() const { return characters_; }
   std::int64_t size() const override { return static_cast<std::int64_t>(file_.size()); }
-  const std::string& name() const override { return file_.path(); }
 
-  std::int32_t token(std::int64_t i) const override {
-    std::int32_t id = 0;
-    copy(i, {&id, 1});
-    return id;
-  }
-
-  void copy(std::int64_t first, std::span<std::int32_t> out) const override {
-    const auto n = static_cast<std::int64_t>(out.size());
-    if (first < 0 || n > size() || first > size() - n)
-      throw error(exit_code::internal,
-                  fmt::format("tokens {} to {} of {} were asked for; it has {}", first, first + n,
-                              file_.path(), size()));
-    file_.check_unchanged();
+  void read(std::int64_t first, std::span<std::int32_t> out) const override {
     const std::byte* const p = file_.data() + first;
     std::int32_t least = 0;
     for (std::size_t i = 0; i < out.size(); ++i) {
@@ -91,7 +77,6 @@ private:
                     characters_.size()));
   }
 
-  mapped_file file_;
   character_set characters_;
 };
 

@@ -2,8 +2,7 @@
 // such a file of u16).
 #pragma once
 
-#include <megacpp/data/mapped_file.hpp>
-#include <megacpp/data/token_source.hpp>
+#include <megacpp/data/file_tokens.hpp>
 
 #include <bit>
 #include <cstdint>
@@ -20,11 +19,11 @@ static_assert(std::endian::native == std::endian::little, "files of token ids ar
 
 /// Token i is the i-th number of the file. One below 0 or beyond the vocabulary is refused when it
 /// is read, so that opening a large file costs nothing. Id is std::uint16_t or std::int32_t.
-template <class Id> class id_tokens final : public token_source {
+template <class Id> class id_tokens final : public file_tokens {
 public:
   /// Throws mc::error(exit_code::data) for a file that is not a whole number of ids.
   id_tokens(mapped_file file, std::int64_t vocabulary)
-      : file_(std::move(file)), vocabulary_(vocabulary) {
+      : file_tokens(std::move(file)), vocabulary_(vocabulary) {
     if (file_.size() % sizeof(Id) != 0)
       throw error(exit_code::data,
                   fmt::format("{} has {} bytes, which are no whole number of {}-byte token ids: it "
@@ -35,21 +34,9 @@ public:
   std::int64_t size() const override {
     return static_cast<std::int64_t>(file_.size() / sizeof(Id));
   }
-  const std::string& name() const override { return file_.path(); }
 
-  std::int32_t token(std::int64_t i) const override {
-    std::int32_t id = 0;
-    copy(i, {&id, 1});
-    return id;
-  }
-
-  void copy(std::int64_t first, std::span<std::int32_t> out) const override {
-    const auto n = static_cast<std::int64_t>(out.size());
-    if (first < 0 || n > size() || first > size() - n)
-      throw error(exit_code::internal,
-                  fmt::format("tokens {} to {} of {} were asked for; it has {}", first, first + n,
-                              file_.path(), size()));
-    file_.check_unchanged();
+private:
+  void read(std::int64_t first, std::span<std::int32_t> out) const override {
     const std::byte* const from = file_.data() + static_cast<std::size_t>(first) * sizeof(Id);
     bool known = true;
     for (std::size_t i = 0; i < out.size(); ++i) {
@@ -61,7 +48,6 @@ public:
     if (!known) refuse(first, out);
   }
 
-private:
   [[noreturn]] void refuse(std::int64_t first, std::span<const std::int32_t> ids) const {
     std::size_t i = 0;
     while (ids[i] >= 0 && ids[i] < vocabulary_) ++i;
@@ -72,7 +58,6 @@ private:
                             ids[i], vocabulary_ - 1));
   }
 
-  mapped_file file_;
   std::int64_t vocabulary_;
 };
 

@@ -154,9 +154,7 @@ constexpr void grouped_input_grad_rule(inference& c) { // dy (R, N), w (E, N, K)
   place_grouped(c, 0, {0, 1}, {state::shard, dim::rows, level_of_rows(c)}, 0, 1);
 }
 constexpr void grouped_weight_grad_rule(inference& c) { // dy (R, N), x (R, K), counts
-  value& dw =
-      c.declare(accumulator_of(c.in(0).type), {c.in(2).dims[1], c.in(0).dims[1], c.in(1).dims[1]});
-  (void)dw;
+  c.declare(accumulator_of(c.in(0).type), {c.in(2).dims[1], c.in(0).dims[1], c.in(1).dims[1]});
   place_grouped(c, 0, {0, 1}, S(dim::expert), 0, -1);
 }
 constexpr work grouped_cost(const graph& g, const node& n) {
