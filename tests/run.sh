@@ -38,7 +38,8 @@ done
 
 . "$root/cmake/apt_install.sh"
 packages=("${build_packages[@]}" libboost-test-dev python3)
-[ $slow = no ] || packages+=(clang clang-tidy libclang-rt-dev libomp-dev xz-utils bible-kjv strace)
+[ $slow = no ] ||
+  packages+=(clang clang-tidy libclang-rt-dev libomp-dev xz-utils bible-kjv strace python3-venv)
 apt_install "${packages[@]}" || exit 2
 command -v cmake >/dev/null || fail "cmake is missing; run without --no-install, or install it"
 

@@ -1,7 +1,8 @@
 #!/bin/sh
-# Makes the virtual environment of the peers: make_venv.sh [DIR [REQUIREMENTS]], by default
-# build/peers-venv. Pinned versions from requirements.txt beside this file, or REQUIREMENTS, by pip from its configured index. Does nothing when the
-# folder already holds them.
+# Makes the virtual environment of the peers: make_venv.sh [DIR [REQUIREMENTS [BASE]]], by default
+# build/peers-venv. Pinned versions from requirements.txt beside this file, or REQUIREMENTS, by pip
+# from its configured index; what these lack is taken from the virtual environment BASE, where one
+# is named. Does nothing when the folder already holds them.
 set -eu
 
 here=$(CDPATH= cd -- "$(dirname -- "$0")" && pwd)
@@ -9,6 +10,7 @@ root=$(CDPATH= cd -- "$here/../.." && pwd)
 dir=${1:-$root/build/peers-venv}
 python=${PYTHON:-python3}
 wanted=${2:-$here/requirements.txt}
+base=${3:-}
 stamp=$dir/requirements.installed
 
 fail() {
@@ -29,6 +31,11 @@ if [ -e "$dir" ] && [ ! -f "$dir/pyvenv.cfg" ]; then
 fi
 "$python" -m venv "$dir" || fail "python3 -m venv failed; on Debian: apt install python3-venv"
 rm -f "$stamp"
+if [ -n "$base" ]; then
+  find_site='import sysconfig; print(sysconfig.get_path("purelib"))'
+  site=$("$dir/bin/python" -c "$find_site")
+  "$base/bin/python" -c "$find_site" >"$site/base.pth" || fail "$base is no virtual environment"
+fi
 "$dir/bin/python" -m pip install --disable-pip-version-check --no-cache-dir \
   -r "$wanted" || fail "pip could not install $wanted"
 "$dir/bin/python" - <<'PYTHON' || fail "torch was installed but does not import"

@@ -324,7 +324,7 @@ BOOST_AUTO_TEST_CASE(a_model_is_written_as_cpp) {
       read(with(qwen3(), {{"rms_norm_eps", 1e-7}, {"rope_theta", 1234567.5}}).dump()), "tiny");
   BOOST_TEST(text.starts_with("inline constexpr qwen3 tiny{\n    .layers = 2,"));
   for (const char* member : {".tied = true,", ".eps = 1e-07,", ".rope_theta = 1234567.5,",
-                             ".window = 0};", ".head_dim = 4,"})
+                             ".window = 0,", ".head_dim = 4,"})
     BOOST_TEST(text.find(member) != std::string::npos, member);
   const std::string sparse = mc::hf_model_text(
       read(with(qwen3_moe(), {{"num_hidden_layers", 9}, {"mlp_only_layers", {8, 2, 2}}}).dump()),

@@ -120,7 +120,7 @@ private:
     if (version != state_version)
       throw whole.fault(fmt::format("is of version {}, and this program reads version {}", version,
                                     state_version));
-    const json_value state = whole.field<json_value>("state");
+    json_value state = whole.field<json_value>("state");
     if (whole.field<std::string>("xxh64") != detail::seal_of(state.raw()))
       throw whole.fault("its checksum differs from its contents: the file is damaged");
     return state;

@@ -180,7 +180,7 @@ private:
                              O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666));
     if (!file) throw fail("create");
     const auto undo = [&](const char* what) {
-      const error e = fail(what);
+      error e = fail(what);
       ::unlinkat(folder_.get(), temporary.c_str(), 0);
       return e;
     };

@@ -7,12 +7,12 @@
 
 #include <array>
 #include <atomic>
+#include <cerrno>
 #include <csignal>
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
 
-#include <errno.h>
 #include <unistd.h>
 
 namespace mc {

@@ -138,9 +138,9 @@ constexpr std::int8_t level_of_rows(const inference& c) {
 }
 constexpr void check_grouped(inference& c, int x, int w, int shared) {
   const value &vx = c.in(x), &vw = c.in(w);
-  if (vw.rank != 3 || vw.dims[0].d != dim::expert || vx.rank != 2 || vx.dims[0].d != dim::rows)
+  if (vw.rank != 3 || vw.dims[0].d != dim::expert || vx.rank != 2 || vx.dims[0].d != dim::rows ||
+      vw.dims[static_cast<unsigned>(shared)].d != vx.dims[1].d)
     c.fail(fault::S003, x, w);
-  else if (vw.dims[static_cast<unsigned>(shared)].d != vx.dims[1].d) c.fail(fault::S003, x, w);
   else if (vw.dims[static_cast<unsigned>(shared)].n != vx.dims[1].n) c.fail(fault::S002, x, w);
 }
 constexpr void grouped_linear_rule(inference& c) { // x (R, K), w (E, N, K), counts

@@ -54,11 +54,11 @@ inline void read_dense_layers(hf_reader& r, qwen3_moe& m) {
           fmt::format("\"mlp_only_layers\" has layer {} and "
                       "\"num_hidden_layers\" is {}; layers count from 0",
                       l, m.layers));
-    if (l > m.mlp_only.greatest)
+    if (l > layer_set::greatest)
       throw r.contradiction(
           fmt::format("\"mlp_only_layers\" has layer {}, but such a list can "
                       "have layers up to {} alone",
-                      l, m.mlp_only.greatest));
+                      l, layer_set::greatest));
     m.mlp_only.insert(l);
   }
 }

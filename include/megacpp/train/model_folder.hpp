@@ -51,9 +51,8 @@ struct outgoing_model {
     std::vector<std::int64_t> shape;
     std::function<void(const byte_sink&)> write;
   };
-  nlohmann::json config;
   std::vector<tensor> tensors;
-  std::map<std::string, std::string> texts; ///< further files
+  std::map<std::string, std::string> texts; ///< the other files
 };
 
 /// The index of files that hold these tensors.
@@ -84,7 +83,6 @@ inline saved_model write_model(folder_writer& out, outgoing_model m, std::uint64
       specs.push_back({m.tensors[next].name, m.tensors[next].type, m.tensors[next].shape});
     shards.emplace_back(std::move(specs));
   }
-  m.texts["config.json"] = m.config.dump(2) + "\n";
   if (shards.size() > 1) m.texts[hf_index_name] = index_text(shards);
 
   saved_model saved{m.tensors.size(), shards.size()};
@@ -103,13 +101,14 @@ inline saved_model write_model(folder_writer& out, outgoing_model m, std::uint64
   return saved;
 }
 
-/// A generation_config.json from a configuration's token ids.
-inline std::string generation_text(const nlohmann::json& config) {
-  return nlohmann::json{{"_from_model_config", true},
-                        {"bos_token_id", config.at("bos_token_id")},
-                        {"eos_token_id", config.at("eos_token_id")}}
-             .dump(2) +
-         "\n";
+/// config.json for tensors of a type, and a generation_config.json from its token ids.
+inline std::map<std::string, std::string> config_texts(nlohmann::json config, storage_type type) {
+  config["torch_dtype"] = torch_name(type);
+  const nlohmann::json generation{{"_from_model_config", true},
+                                  {"bos_token_id", config.at("bos_token_id")},
+                                  {"eos_token_id", config.at("eos_token_id")}};
+  return {{"config.json", config.dump(2) + "\n"},
+          {"generation_config.json", generation.dump(2) + "\n"}};
 }
 
 /// One tensor from a store of T to a file, block by block; zeros where the program has no such
@@ -186,9 +185,7 @@ inline saved_model write_model_files(folder_writer& out, const program_view& p, 
   const std::byte* const store = mastered ? s.masters() : s.weights();
   std::vector<std::byte> buffer;
   detail::outgoing_model m;
-  m.config = family.config(p);
-  m.config["torch_dtype"] = detail::torch_name(storage_of(type));
-  m.texts["generation_config.json"] = detail::generation_text(m.config);
+  m.texts = detail::config_texts(family.config(p), storage_of(type));
   for (const auto& [name, text] : extra_files) m.texts[name] = text;
   for (const hf_tensor& t : family.tensors(p))
     m.tensors.push_back({t.name, storage_of(type), t.shape, [=, &buffer](const byte_sink& data) {
@@ -266,18 +263,17 @@ inline saved_model export_model_folder(const std::filesystem::path& from,
   require_same_model(config, p);
   const weights_in_folder weights(in, p);
 
-  detail::outgoing_model m;
-  m.config = family.config(p);
-  for (const char* id : {"bos_token_id", "eos_token_id", "pad_token_id"})
-    if (config.raw().contains(id)) m.config[id] = config.raw().at(id);
-  m.texts["generation_config.json"] = detail::generation_text(m.config);
-  for (const char* name : {"generation_config.json", "characters.json"})
-    if (in.contains(name)) m.texts[name] = detail::text_of(in, name);
-
   storage_type common = as.value_or(storage_type::f32);
   for (const auto& t : weights.matches())
     if (!as && t.ours.name == family.embedding) common = t.theirs.type;
-  m.config["torch_dtype"] = detail::torch_name(common);
+  nlohmann::json written = family.config(p);
+  for (const char* id : {"bos_token_id", "eos_token_id", "pad_token_id"})
+    if (config.raw().contains(id)) written[id] = config.raw().at(id);
+  detail::outgoing_model m;
+  m.texts = detail::config_texts(std::move(written), common);
+  for (const char* name : {"generation_config.json", "characters.json"})
+    if (in.contains(name)) m.texts[name] = detail::text_of(in, name);
+
   for (const auto& t : weights.matches()) {
     const storage_type type = as || t.file == nullptr ? common : t.theirs.type;
     m.tensors.push_back({t.ours.name, type, t.ours.shape, [&t, type](const byte_sink& out) {
