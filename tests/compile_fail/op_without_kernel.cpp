@@ -17,9 +17,8 @@ constexpr void nameless_rule(inference& c) {
 constexpr void nameless_adjoint(backward& d, const node& n) {
   if (d.of(n.out[0]) >= 0) d.give(n.in[0], d.of(n.out[0]), n.line);
 }
-inline constexpr op_info nameless{.name = "nameless",
-                                  .rule = &nameless_rule,
-                                  .adjoint = &nameless_adjoint};
+inline constexpr op_info nameless{
+    .name = "nameless", .rule = &nameless_rule, .adjoint = &nameless_adjoint};
 
 struct unfinished : gpt {
   constexpr var block(context& c, int kind, var x) const {

@@ -1,8 +1,7 @@
 // How a kernel is bound to an op: the specialisation kernel_of<&the_op> has
 //
 //   template <class T, class Call> static void run(Call& c);      compute one node
-//   template <class T, class Call> static void prepare(Call& c);  optional: once, before the first
-//   step
+//   template <class T, class Call> static void prepare(Call& c);  optional: before the first step
 //
 // T is the element type of the operand that types the op. The call gives pointers and local
 // extents:
@@ -10,9 +9,8 @@
 //   c.template in<U>(k), c.template out<U>(k)   pointers (null for an absent operand)
 //   c.has(k)                                    whether input k is present
 //   c.template in_span<K, From, To>()           product of the local extents of dims From ... To-1
-//   of input
-//                                               K, counted from the end when negative (To = 0: the
-//                                               end)
+//                                               of input K, counted from the end when negative
+//                                               (To = 0: the end)
 //   c.in_size(k), c.in_rows(k)                  all elements; all but the last dim
 //   c.value_in(k), c.value_out(k), c.attr()     the graph's own description
 //   c.device(), c.slot(), c.step(), c.layer()   device, prepared state, numbers of the step, layer

@@ -2,14 +2,15 @@
 //
 // expert_rows: every choice (t, j) of an expert becomes one row on the rank that has the expert.
 //   Rows of a rank are sorted by expert, then by the rank that sends them, then by (t, j): a stable
-//   counting sort.  row (B, S, k) i32: where each choice lies among its rank's rows, -1 if it was
-//   dropped;  counts (E) i32: rows of each expert;  rounds () i32: how many rounds of R rows the
-//   fullest rank needs.  With a capacity C an expert takes the first C choices of each rank's
-//   tokens and drops the rest.
-// dispatch: rows[row(t, j)] = x[t] (or x[t, j]),  combine: y[t] = sum_j rows[row(t, j)] (or y[t, j]
-// =
-//   rows[row(t, j)]). Each is the other's adjoint. Round r holds the rows [r R, (r + 1) R); combine
-//   adds up over rounds. Unused rows are zero.
+//   counting sort.
+//   row (B, S, k) i32: where each choice lies among its rank's rows, -1 if it was dropped
+//   counts (E) i32: rows of each expert
+//   rounds () i32: how many rounds of R rows the fullest rank needs
+//   With a capacity C an expert takes the first C choices of each rank's tokens and drops the rest.
+// dispatch: rows[row(t, j)] = x[t]              (or x[t, j])
+// combine:  y[t] = sum_j rows[row(t, j)]        (or y[t, j] = rows[row(t, j)])
+//   Each is the other's adjoint. Round r holds the rows [r R, (r + 1) R); combine adds up over
+//   rounds. Unused rows are zero.
 // grouped_linear: y_i = x_i w_e^T for every row i of expert e: x (R, K), w (E, N, K), y (R, N)
 //   adjoint: dx_i = dy_i w_e,  dw_e += sum over rows i of e of dy_i^T x_i
 // scale_rows: y_i = w_i x_i,  adjoint: dx_i = w_i dy_i,  dw_i = sum_j dy_ij x_ij

@@ -1,9 +1,9 @@
 // Vocabulary projection and cross-entropy, in chunks of rows: full logits never exist.
 //
 // vocabulary_partial: logits l_v = x . w_v over this rank's part of the vocabulary
-//   lse_part (B, S, parts) = log sum_v e^(l_v),   target (B, S) = l_label (0 where the label is
-//   elsewhere) adjoint: dl_v = dlse e^(l_v - lse_part) + dtarget [v = label],  dx = dl w,  dw +=
-//   dl^T x
+//   lse_part (B, S, parts) = log sum_v e^(l_v)
+//   target (B, S) = l_label (0 where the label is elsewhere)
+//   adjoint: dl_v = dlse e^(l_v - lse_part) + dtarget [v = label],  dx = dl w,  dw += dl^T x
 // cross_entropy: lse = log sum_parts e^(lse_part), over rows whose label is not negative:
 //   loss = sum (lse - target + z lse^2),   count = number of such rows
 //   adjoint: dlse_part = dloss (1 + 2 z lse) e^(lse_part - lse),  dtarget = -dloss

@@ -1,15 +1,16 @@
 // The router of a mixture of experts, and what keeps its load even.
 //
 // route: p = softmax(l) over all E experts, in the accumulator type
-//   experts = the k greatest p + b, the lower index first among equals;  w_j = p[experts_j],
-//   divided by their sum where `normalise` adjoint: with s = normalise ? sum_j p[experts_j] : 1,
-//   q_j = (dw_j - normalise sum_i dw_i w_i) / s
+//   experts = the k greatest p + b, the lower index first among equals
+//   w_j = p[experts_j], divided by their sum where `normalise`
+//   adjoint: with s = normalise ? sum_j p[experts_j] : 1,
+//            q_j = (dw_j - normalise sum_i dw_i w_i) / s,
 //            dl_e = p_e ([e chosen] q_e - sum_j p[experts_j] q_j)
 //   b only decides which experts are chosen (Wang et al. 2024, "auxiliary-loss-free load
 //   balancing"; DeepSeek-V3): what collects in place of its gradient is the load that it answers,
 //   count_e - T k / E, and update_rule::balance steps against its sign, once a step.
 // router_statistics: over the tokens of a group (a rank's micro-batch or one sequence)
-//   s_e = sum_t p_te,  c_e = how many choices fell on e,  and over all z = sum_t logsumexp(l_t)^2
+//   s_e = sum_t p_te,  c_e = how many choices fell on e;  over all tokens z = sum_t logsumexp(l_t)^2
 //   adjoint: dl_te = p_te (ds_e - sum_f p_tf ds_f) + 2 dz logsumexp(l_t) p_te;  c is a count
 // router_loss: L = a sum_groups sum_e s_e c_e + b z
 //   With a = coefficient E / (k T), T the tokens of a group, that is T times the load-balancing

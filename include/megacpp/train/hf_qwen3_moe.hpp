@@ -1,12 +1,11 @@
 // Qwen3MoeForCausalLM of transformers. As hf_qwen3.hpp, but for experts, which a program holds as
-// one parameter a matrix and files as one tensor an expert:
+// one parameter a matrix and files as one tensor an expert; N stands for layers.i.mlp:
 //
-//   ours                                          theirs
-//   layers.i.mlp.gate.weight (E, H)               model.layers.i.mlp.gate.weight
-//   layers.i.mlp.experts.gate_proj (E, F, H)      model.layers.i.mlp.experts.e.gate_proj.weight (F,
-//   H) layers.i.mlp.experts.up_proj (E, F, H)        model.layers.i.mlp.experts.e.up_proj.weight
-//   (F, H) layers.i.mlp.experts.down_proj (E, H, F) model.layers.i.mlp.experts.e.down_proj.weight
-//   (H, F)
+//   ours                              theirs
+//   N.gate.weight (E, H)              model.N.gate.weight
+//   N.experts.gate_proj (E, F, H)     model.N.experts.e.gate_proj.weight (F, H)
+//   N.experts.up_proj (E, F, H)       model.N.experts.e.up_proj.weight (F, H)
+//   N.experts.down_proj (E, H, F)     model.N.experts.e.down_proj.weight (H, F)
 //
 // transformers 5 fuses them in memory, and files may have that form: mlp.experts.gate_up_proj
 // (E, 2 F, H), gate rows first, and mlp.experts.down_proj (E, H, F). It is read, not written.
