@@ -10,7 +10,7 @@
 //   balancing"; DeepSeek-V3): what collects in place of its gradient is the load that it answers,
 //   count_e - T k / E, and update_rule::balance steps against its sign, once a step.
 // router_statistics: over the tokens of a group (a rank's micro-batch or one sequence)
-//   s_e = sum_t p_te,  c_e = how many choices fell on e;  over all tokens z = sum_t logsumexp(l_t)^2
+//   s_e = sum_t p_te,  c_e = how many choices fell on e;  over all z = sum_t logsumexp(l_t)^2
 //   adjoint: dl_te = p_te (ds_e - sum_f p_tf ds_f) + 2 dz logsumexp(l_t) p_te;  c is a count
 // router_loss: L = a sum_groups sum_e s_e c_e + b z
 //   With a = coefficient E / (k T), T the tokens of a group, that is T times the load-balancing

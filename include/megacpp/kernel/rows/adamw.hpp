@@ -1,7 +1,7 @@
 // AdamW (Loshchilov, Hutter, "Decoupled weight decay regularization", ICLR 2019) on a flat range,
 // in the order of torch.optim.AdamW. State and arithmetic in G = accumulator_t<T>.
 //
-//   g' = g scale                                    scale: clipping, and the mean over micro-batches
+//   g' = g scale                              scale: clipping, and the mean over micro-batches
 //   p -= lr decay p
 //   m  = beta1 m + (1 - beta1) g'
 //   v  = beta2 v + (1 - beta2) g'^2
