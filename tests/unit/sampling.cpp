@@ -64,6 +64,48 @@ BOOST_AUTO_TEST_CASE(top_k_and_top_p_cut_and_renormalise) {
   check_shares({1, 0, 1e-9, 5}, logits, {0, 1, 0, 0});
 }
 
+BOOST_AUTO_TEST_CASE(large_vocabularies_are_cut_where_they_should) {
+  std::vector<double> equal(1000); // equal logits: the lower tokens are kept
+  const auto drawn = [&](const mc::sampling& s) {
+    std::vector<double> n = shares(s, equal);
+    while (!n.empty() && n.back() == 0) n.pop_back();
+    const double expected = 1.0 / static_cast<double>(n.size());
+    for (const double x : n) // six standard deviations: there are a thousand of them
+      BOOST_TEST(std::abs(x - expected) <= 6 * std::sqrt(expected / 20000));
+    return n.size();
+  };
+  BOOST_TEST(drawn({1, 0, 1, 3}) == 1000u);
+  BOOST_TEST(drawn({1, 300, 1, 3}) == 300u);
+  BOOST_TEST(drawn({1, 0, 0.2995, 3}) == 300u);
+  BOOST_TEST(drawn({1, 0, 0.5995, 3}) == 600u);
+  BOOST_TEST(drawn({1, 500, 0.5, 3}) == 250u);
+  // The likeliest are last.
+  for (std::size_t i = 0; i < equal.size(); ++i) equal[i] = i < 900 ? -50 : 0;
+  for (const mc::sampling& s : {mc::sampling{1, 100, 1, 3}, mc::sampling{1, 0, 0.99, 3}}) {
+    mc::sampler draw(s);
+    for (int i = 0; i < 1000; ++i) BOOST_TEST(draw.draw(equal) >= 900);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(without_a_cut_tokens_lie_on_the_line_in_their_own_order) {
+  // One seed draws the same number each time: moving weight between tokens moves the draw with it.
+  mc::sampler a({1, 0, 1, 11}), b({1, 0, 1, 11}), c({1, 100, 1, 11});
+  const std::array<double, 3> apart{std::log(0.2), std::log(0.3), std::log(0.5)};
+  const std::array<double, 2> joined{std::log(0.5), std::log(0.5)};
+  for (int i = 0; i < 1000; ++i) {
+    const auto x = a.draw(apart);
+    BOOST_TEST((x < 2) == (b.draw(joined) == 0));
+    BOOST_TEST(x == c.draw(apart)); // no more tokens than k: nothing is cut
+  }
+}
+
+BOOST_AUTO_TEST_CASE(what_has_no_probability_is_not_drawn) {
+  std::vector<double> one(5000, -1e4);
+  one[17] = 3;
+  mc::sampler draw({1, 0, 1, 5});
+  for (int i = 0; i < 200; ++i) BOOST_TEST(draw.draw(one) == 17);
+}
+
 BOOST_AUTO_TEST_CASE(the_same_seed_draws_the_same) {
   mc::sampler a({1, 0, 1, 11}), b({1, 0, 1, 11}), c({1, 0, 1, 12});
   int differ = 0;

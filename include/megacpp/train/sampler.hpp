@@ -14,7 +14,8 @@ namespace mc {
 
 /// How the next token is chosen: logits / temperature, the k likeliest, of those the fewest
 /// likeliest whose probabilities reach p (Holtzman et al. 2020). Temperature 0: the likeliest.
-/// Equal logits: the lower token first.
+/// Equal logits: the lower token first. What is left is drawn from in the order of the tokens, or,
+/// where it was cut, of their likelihood.
 struct sampling {
   double temperature = 1;
   std::int64_t top_k = 0; ///< 0: all
@@ -37,25 +38,18 @@ public:
     for (std::size_t i = 0; i < order_.size(); ++i) order_[i] = static_cast<std::int32_t>(i);
     const double random = next();
     if (s_.temperature == 0) return *std::min_element(order_.begin(), order_.end(), likelier);
-    const auto kept_by_rank =
-        s_.top_k > 0 ? std::min<std::int64_t>(s_.top_k, std::ssize(order_)) : std::ssize(order_);
-    std::partial_sort(order_.begin(), order_.begin() + kept_by_rank, order_.end(), likelier);
-    order_.resize(static_cast<std::size_t>(kept_by_rank));
-    const double highest = logits[static_cast<std::size_t>(order_[0])];
-    share_.resize(order_.size());
-    double sum = 0;
-    for (std::size_t i = 0; i < order_.size(); ++i)
-      sum += share_[i] =
-          std::exp((logits[static_cast<std::size_t>(order_[i])] - highest) / s_.temperature);
-    double kept = 0;
-    std::size_t n = 0;
-    while (n < order_.size() && (n == 0 || kept < s_.top_p * sum)) kept += share_[n++];
-    double rest = random * kept;
-    for (std::size_t i = 0; i + 1 < n; ++i) {
-      if (rest < share_[i]) return order_[i];
-      rest -= share_[i];
+    if (s_.top_k > 0 && s_.top_k < std::ssize(order_)) {
+      std::partial_sort(order_.begin(), order_.begin() + s_.top_k, order_.end(), likelier);
+      order_.resize(static_cast<std::size_t>(s_.top_k));
     }
-    return order_[n - 1];
+    double sum = weigh(logits);
+    if (s_.top_p < 1) sum = keep_likeliest(s_.top_p * sum, likelier);
+    // random < 1, so random * sum < sum, to which the same additions lead: some token is drawn, and
+    // none of weight 0.
+    double below = 0;
+    for (const std::int32_t t : order_)
+      if ((below += weight(t)) > random * sum) return t;
+    return order_.back();
   }
 
 private:
@@ -67,10 +61,40 @@ private:
     return static_cast<double>((std::uint64_t{w[0]} << 21) | (w[1] >> 11)) * 0x1p-53;
   }
 
+  double& weight(std::int32_t token) { return weight_[static_cast<std::size_t>(token)]; }
+
+  /// weight = exp((logit - highest) / temperature) for the tokens left in `order_`; their sum.
+  double weigh(std::span<const double> logits) {
+    const auto logit = [&](std::int32_t t) { return logits[static_cast<std::size_t>(t)]; };
+    double highest = logit(order_[0]), sum = 0;
+    for (const std::int32_t t : order_) highest = std::max(highest, logit(t));
+    weight_.resize(logits.size());
+    for (const std::int32_t t : order_)
+      sum += weight(t) = std::exp((logit(t) - highest) / s_.temperature);
+    return sum;
+  }
+  /// Leaves the fewest likeliest tokens that together reach a weight, in this order; their sum. Few
+  /// do as a rule, so no more of them are sorted than are needed.
+  template <class Likelier> double keep_likeliest(double enough, Likelier likelier) {
+    double kept = 0;
+    std::size_t n = 0, sorted = 0;
+    while (n < order_.size() && (n == 0 || kept < enough)) {
+      if (n == sorted) {
+        const auto begin = order_.begin() + static_cast<std::ptrdiff_t>(sorted);
+        sorted = std::min(order_.size(), std::max<std::size_t>(64, 8 * sorted));
+        std::partial_sort(begin, order_.begin() + static_cast<std::ptrdiff_t>(sorted), order_.end(),
+                          likelier);
+      }
+      kept += weight(order_[n++]);
+    }
+    order_.resize(n);
+    return kept;
+  }
+
   sampling s_;
   std::uint64_t key_, text_, count_ = 0;
   std::vector<std::int32_t> order_;
-  std::vector<double> share_;
+  std::vector<double> weight_; // by token
 };
 
 } // namespace mc
