@@ -512,12 +512,15 @@ BOOST_AUTO_TEST_CASE(flags_of_a_run_that_goes_on) {
 BOOST_AUTO_TEST_CASE(a_mapped_file_that_is_cut_short_is_a_sentence) {
   const scratch_folder dir;
   write_text(dir / "file", std::string(1 << 20, 'x'));
+  write_text(dir / "shard", "x");
   int out[2];
   BOOST_REQUIRE(::pipe(out) == 0);
   const pid_t child = ::fork();
   if (child == 0) {
     ::dup2(out[1], STDERR_FILENO);
     const mapping_guard guard;
+    std::vector<mapped_file> shards; // as a model of many files has them
+    for (int i = 0; i < 1000; ++i) shards.emplace_back(dir / "shard", exit_code::data);
     mapped_file moved(dir / "file", exit_code::model);
     const mapped_file file(std::move(moved));
     if (::truncate((dir / "file").c_str(), 100) != 0) ::_exit(77);

@@ -26,8 +26,9 @@ struct known_mapping {
   std::atomic<const char*> path{nullptr};
   std::atomic<int> code{0};
 };
-/// More mappings than a program has at once; those beyond are merely not named.
-inline std::array<known_mapping, 64> known_mappings;
+/// Room for the files of a model in a thousand shards. Those beyond are read all the same, but one
+/// of them that is cut short ends the process by SIGBUS.
+inline std::array<known_mapping, 1024> known_mappings;
 
 inline known_mapping* note_mapping(const void* begin, std::size_t size, const char* path,
                                    exit_code code) {
