@@ -5,6 +5,8 @@
 
 #include <megacpp/train/model_folder.hpp>
 
+#include <omp.h>
+
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -65,6 +67,26 @@ template <class Model> void check_round_trip(const std::string& family, const Mo
 BOOST_AUTO_TEST_CASE(gpt2_round_trip) { check_round_trip("gpt2", test::tiny_gpt2); }
 BOOST_AUTO_TEST_CASE(qwen3_round_trip) { check_round_trip("qwen3", test::tiny_qwen3); }
 BOOST_AUTO_TEST_CASE(qwen3_moe_round_trip) { check_round_trip("qwen3_moe", test::tiny_qwen3_moe); }
+
+// Blocks of large tensors are read on all threads: as stored, and transposed.
+BOOST_AUTO_TEST_CASE(any_number_of_threads_reads_the_same) {
+  const bare_program p(mc::gpt{
+      .layers = 1, .hidden = 256, .heads = 4, .ffn = 1024, .vocabulary = 1100, .positions = 32});
+  mc::stores original(p, false);
+  original.initialise(5);
+  const test::scratch_folder dir;
+  mc::save_model_folder(dir / "saved", p, original);
+  const int before = mc::thread_count();
+  for (const int threads : {1, 3, 16}) {
+    omp_set_num_threads(threads);
+    for (const bool training : {false, true}) {
+      mc::stores s(p, training);
+      mc::load_model_folder(dir / "saved", p, s);
+      BOOST_TEST((weights(s) == weights(original)), threads << " threads");
+    }
+  }
+  omp_set_num_threads(before);
+}
 
 // The form that transformers 5 has in memory, and may save.
 BOOST_AUTO_TEST_CASE(fused_experts_are_read) {

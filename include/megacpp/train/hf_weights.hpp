@@ -5,6 +5,7 @@
 #include <megacpp/checkpoint/folder.hpp>
 #include <megacpp/checkpoint/safetensors.hpp>
 #include <megacpp/checkpoint/shard_index.hpp>
+#include <megacpp/exec/parallel.hpp>
 #include <megacpp/train/hugging_face.hpp>
 
 #include <algorithm>
@@ -58,21 +59,46 @@ public:
   /// f(first, values) for one tensor, block by block, in double: `buffer` is about half a MiB.
   template <class F> static void read(const match& m, std::vector<double>& buffer, F f) {
     m.file->check_unchanged();
-    const hf_piece& stored = m.theirs;
-    const std::int64_t n = m.ours.elements(), block = m.ours.block();
-    const auto size = static_cast<std::size_t>(bits_of(stored.type) / 8);
-    for (std::int64_t first = 0; first < n; first += block) {
-      const std::int64_t count = std::min(block, n - first);
-      buffer.resize(static_cast<std::size_t>(count));
-      const tensor_view part{
-          stored.stored_name, stored.type, std::span(&count, 1),
-          stored.bytes.subspan(static_cast<std::size_t>(first) * size, buffer.size() * size)};
-      read_values(part, std::span(buffer));
-      f(first, std::span<const double>(buffer));
-    }
+    buffer.resize(block_size(m));
+    for (std::int64_t b = 0; b < blocks(m); ++b) read_block(m, b, buffer, f);
+  }
+  /// The same with a block a thread at once, each with its part of `buffer`: f must not throw, and
+  /// may write only what belongs to its elements.
+  template <class F>
+  static void read_in_parallel(const match& m, std::vector<double>& buffer, F f) {
+    m.file->check_unchanged();
+    const std::int64_t n = blocks(m), at_once = std::min<std::int64_t>(n, thread_count());
+    const std::size_t size = block_size(m);
+    buffer.resize(static_cast<std::size_t>(at_once) * size);
+    for (std::int64_t b = 0; b < n; b += at_once)
+      parallel_for(std::min(at_once, n - b), [&](std::int64_t i) {
+        read_block(m, b + i, std::span(buffer).subspan(static_cast<std::size_t>(i) * size, size),
+                   f);
+      });
   }
 
 private:
+  static std::int64_t blocks(const match& m) {
+    return (m.ours.elements() + m.ours.block() - 1) / m.ours.block();
+  }
+  static std::size_t block_size(const match& m) {
+    return static_cast<std::size_t>(std::min(m.ours.block(), m.ours.elements()));
+  }
+  /// f(first, values) for one block; the constructor has seen that its type can be read.
+  template <class F>
+  static void read_block(const match& m, std::int64_t b, std::span<double> buffer, F f) {
+    const hf_piece& stored = m.theirs;
+    const std::int64_t first = b * m.ours.block(),
+                       count = std::min(m.ours.block(), m.ours.elements() - first);
+    const auto size = static_cast<std::size_t>(bits_of(stored.type) / 8);
+    const auto values = buffer.first(static_cast<std::size_t>(count));
+    const tensor_view part{
+        stored.stored_name, stored.type, std::span(&count, 1),
+        stored.bytes.subspan(static_cast<std::size_t>(first) * size, values.size() * size)};
+    read_values(part, values);
+    f(first, std::span<const double>(values));
+  }
+
   /// One model.safetensors, or the files of an index; the former where both are there, as
   /// transformers does it.
   void open(const model_folder& folder) {
