@@ -394,6 +394,30 @@ class Output(Case):
                 self.assertIn(b"No space left on device", done.stderr)
                 self.assertEqual(done.stderr.count(b"\n"), 1)
 
+    def test_standard_output_is_closed(self):
+        model = self.saved()
+        text = ("--data-path", self.text)
+        for command in (("eval", "--load", model, *text), ("describe",), ("--help",),
+                        ("generate", "--load", model),
+                        ("export", "--load", model, "--save", self.folder / "exported"),
+                        ("train", *text, "--exit-signal-handler", "false", "--train-iters", 1)):
+            with self.subTest(command=command):
+                reading, writing = os.pipe()
+                os.close(reading)
+                done = subprocess.run([PROGRAM, *map(str, command)], stdout=writing,
+                                      stderr=subprocess.PIPE, env=ENVIRONMENT, timeout=240)
+                os.close(writing)
+                self.assertEqual(done.returncode, OUTPUT)
+                self.assertIn(b"Broken pipe", done.stderr)
+                self.assertEqual(done.stderr.count(b"\n"), 1)
+
+    def test_file_size_limit_without_a_signal_handler(self):
+        metrics = self.folder / "metrics"
+        limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))  # noqa: E731
+        self.refused(OUTPUT, "train", "--data-path", self.text, "--train-iters", 100,
+                     "--exit-signal-handler", "false", "--metrics-jsonl", metrics,
+                     says="File too large", preexec_fn=limit)
+
     def test_file_size_limit_while_saving(self):
         model = self.saved()
         before = contents(model)

@@ -129,7 +129,7 @@ BOOST_AUTO_TEST_CASE(signals_are_as_before_afterwards_and_limits_are_errors_mean
   });
   BOOST_TEST(WIFSIGNALED(status));
   BOOST_TEST(in_child([] {
-               const mc::stop_signals signals;
+               const mc::write_errors errors;
                int ends[2];
                if (::pipe(ends) != 0) return 1;
                ::close(ends[0]);

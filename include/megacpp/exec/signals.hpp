@@ -1,4 +1,5 @@
-// SIGINT and SIGTERM as a request to stop after the current step.
+// Signals of a run: SIGINT and SIGTERM as a request to stop after the current step, SIGPIPE and
+// SIGXFSZ as errors of the writes that raise them.
 #pragma once
 
 #include <atomic>
@@ -20,7 +21,7 @@ extern "C" inline void note_stop_signal(int number) {
 } // namespace detail
 
 /// While an object lives, writes beyond a file size limit or to a closed pipe are errors instead of
-/// signals, so that they get their sentence.
+/// signals, so that they get their sentence. One at a time, in main.
 class write_errors {
 public:
   write_errors() {
@@ -68,7 +69,6 @@ public:
   int number() const { return detail::stop_signal.load(std::memory_order_relaxed); }
 
 private:
-  write_errors errors_;
   struct sigaction old_interrupt_ {
   }, old_terminate_{};
 };

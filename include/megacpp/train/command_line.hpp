@@ -2,6 +2,7 @@
 // Nothing here depends on the run; what does comes as functions.
 #pragma once
 
+#include <megacpp/exec/signals.hpp>
 #include <megacpp/train/describe.hpp>
 #include <megacpp/train/evaluate.hpp>
 #include <megacpp/train/export.hpp>
@@ -231,7 +232,8 @@ inline int run_program(const program_source& source, int argc, char** argv) {
     std::fputs(fmt::format("{}: {}\n", program, sentence).c_str(), stderr);
     return static_cast<int>(code);
   };
-  const mapping_guard guard;
+  const mapping_guard cut_files;
+  const write_errors closed_pipes;
   try {
     detail::run_command(source, program, argc, argv);
     return static_cast<int>(exit_code::success);

@@ -1,7 +1,6 @@
 // `export`: a saved model written anew for use elsewhere.
 #pragma once
 
-#include <megacpp/exec/signals.hpp>
 #include <megacpp/observe/text.hpp>
 #include <megacpp/train/evaluate.hpp>
 #include <megacpp/train/options.hpp>
@@ -35,7 +34,6 @@ inline void run_export(const program_view& p, const options& o) {
   if (!o.model.load.given() || !o.training.save.given())
     throw error(exit_code::usage,
                 "export needs --load FOLDER, a saved model, and --save FOLDER, where to write it");
-  const write_errors no_signals;
   const model_folder from = detail::required_model(o, "export");
   const saved_model m = export_model_folder(
       from.path(), o.training.save(), p, detail::storage_named(o.model.dtype()), shard_limit_of(o));
