@@ -88,8 +88,8 @@ struct data_flags {
             "bytes of the file, sorted and numbered from 0, for vocabularies below 256; "
             "the list is saved with the model as characters.json")
         .one_of("byte|char")
-        .shown_as("byte, or as --load was saved")
-        .of(command::train)
+        .shown_as("as --load was saved, or byte; must be given for a vocabulary above 256")
+        .of(reading | command::generate)
         .resumes(on_resume::must_match);
     mock_data.is(false, "train on random tokens instead of a file, to measure speed")
         .of(command::train)

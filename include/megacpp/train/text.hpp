@@ -60,11 +60,17 @@ struct text_data {
 
 namespace detail {
 
-/// Reads a part once, so that a byte which is no token is refused before the first step.
+/// Tokens of a part that are read before the first step.
+inline constexpr std::int64_t checked_at_start = std::int64_t{1} << 28;
+
+/// Reads a part once, so that what is no token is refused before the first step; of a larger part
+/// its begin, so that a start takes seconds whatever the size: further on it is refused when a step
+/// meets it.
 inline void check_tokens(const token_source& source, token_range part) {
   std::vector<std::int32_t> block(1 << 16);
-  for (std::int64_t at = part.begin; at < part.end; at += std::ssize(block)) {
-    const std::int64_t n = std::min<std::int64_t>(std::ssize(block), part.end - at);
+  const std::int64_t end = part.begin + std::min(part.size(), checked_at_start);
+  for (std::int64_t at = part.begin; at < end; at += std::ssize(block)) {
+    const std::int64_t n = std::min<std::int64_t>(std::ssize(block), end - at);
     source.copy(at, std::span(block).first(static_cast<std::size_t>(n)));
   }
 }
@@ -75,6 +81,29 @@ inline mapped_file open_text(const text_flag& path, const char* command) {
                 fmt::format("{} needs --data-path FILE, the text to read", command));
   return mapped_file(path(), exit_code::data);
 }
+
+/// Bytes stand in for the tokens of a model only where it was made for them, or was asked for: a
+/// larger vocabulary is that of a tokenizer, under which ids below 256 mean something else.
+inline void require_byte_vocabulary(const program_view& p, const options& o, const char* ids) {
+  constexpr int bytes = 256;
+  if (p.vocabulary <= bytes || o.data.tokenizer.given()) return;
+  throw error(exit_code::usage,
+              fmt::format("{} has a vocabulary of {} tokens, and the tokenizer of such a model is "
+                          "not supported; give token ids by {}, or --tokenizer byte if its tokens "
+                          "are bytes",
+                          p.name, p.vocabulary, ids));
+}
+
+/// --tokenizer must be what the loaded model was trained with.
+inline void require_tokenizer_of(const options& o, bool characters) {
+  if (o.data.tokenizer.given() && (o.data.tokenizer() == "char") != characters)
+    throw error(exit_code::mismatch,
+                fmt::format("--tokenizer is {}, but the model in {} was saved with {}; leave the "
+                            "flag out",
+                            o.data.tokenizer(), o.model.load(), characters ? "char" : "byte"));
+}
+
+inline constexpr const char* ids_as_data = "--data-type u16 or i32";
 
 inline bool is_of_ids(const options& o) { return o.data.data_type() != "text"; }
 
@@ -130,6 +159,8 @@ inline text_data open_evaluation_text(const program_view& p, const options& o,
     d.parts = split(o.data.split.given() ? o.data.split() : "0,100,0", d.source->size());
     return d;
   }
+  detail::require_tokenizer_of(o, characters.has_value());
+  if (!characters) detail::require_byte_vocabulary(p, o, detail::ids_as_data);
   mapped_file file = detail::open_text(o.data.data_path, "eval");
   if (characters) d.source = std::make_unique<character_tokens>(std::move(file), *characters);
   else d.source = std::make_unique<byte_tokens>(std::move(file), p.vocabulary);
@@ -163,12 +194,8 @@ inline text_data open_training_text(const program_view& p, const options& o, boo
     return d;
   }
   const bool by_characters = o.data.tokenizer() == "char";
-  if (loaded && o.data.tokenizer.given() && by_characters != saved.has_value())
-    throw error(
-        exit_code::mismatch,
-        fmt::format("--tokenizer is {}, but the model in {} was saved with {}; leave the flag "
-                    "out",
-                    o.data.tokenizer(), o.model.load(), saved ? "char" : "byte"));
+  if (loaded) detail::require_tokenizer_of(o, saved.has_value());
+  if (!saved) detail::require_byte_vocabulary(p, o, detail::ids_as_data);
   mapped_file file = detail::open_text(o.data.data_path, "train");
   if (saved || by_characters) {
     d.characters = saved ? *saved : character_set::of(file.bytes());

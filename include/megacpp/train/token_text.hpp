@@ -38,8 +38,14 @@ inline std::vector<std::int32_t> token_ids(std::string_view list, int vocabulary
 /// How a model's tokens are read and written.
 class token_text {
 public:
-  token_text(const program_view& p, std::optional<character_set> characters, bool ids)
-      : vocabulary_(p.vocabulary), characters_(std::move(characters)), ids_(ids) {}
+  /// Throws mc::error: usage for texts where the tokens are neither bytes nor characters, mismatch
+  /// for a --tokenizer that the model was not trained with.
+  token_text(const program_view& p, const options& o, std::optional<character_set> characters)
+      : vocabulary_(p.vocabulary), characters_(std::move(characters)), ids_(o.sampling.ids()) {
+    if (ids_) return;
+    detail::require_tokenizer_of(o, characters_.has_value());
+    if (!characters_) detail::require_byte_vocabulary(p, o, "--ids");
+  }
 
   bool ids() const { return ids_; }
   /// Tokens that may be drawn, from 0 on: those that stand for no byte are not, unless ids are

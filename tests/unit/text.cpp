@@ -1,0 +1,118 @@
+// What programs read tokens from: which models take bytes for tokens, and what a start reads.
+#define BOOST_TEST_MODULE text
+#include <megacpp/train/token_text.hpp>
+
+#include <boost/test/unit_test.hpp>
+
+#include <initializer_list>
+#include <numeric>
+#include <string>
+#include <utility>
+
+#include <scratch.hpp>
+
+namespace {
+
+using mc::exit_code;
+using test::scratch_folder;
+using test::write_text;
+
+mc::program_view program_of(int vocabulary) {
+  mc::program_view p;
+  p.name = "model", p.vocabulary = vocabulary;
+  p.numbers.batch = {1, 4};
+  return p;
+}
+
+mc::options with(std::initializer_list<std::pair<const char*, std::string>> flags) {
+  mc::options o;
+  const auto list = mc::flags_of(o);
+  for (const auto& [name, value] : flags) mc::find_flag(list, name)->flag->read(value, name);
+  return o;
+}
+
+/// A part of many tokens, none of which is stored.
+class endless_tokens final : public mc::token_source {
+public:
+  std::int64_t size() const override { return std::int64_t{1} << 40; }
+  std::int32_t token(std::int64_t) const override { return 0; }
+  void copy(std::int64_t first, std::span<std::int32_t> out) const override {
+    first_ = std::min(first_, first), last_ = std::max(last_, first + std::ssize(out));
+    read_ += std::ssize(out);
+  }
+  const std::string& name() const override { return name_; }
+
+  mutable std::int64_t first_ = size(), last_ = 0, read_ = 0;
+
+private:
+  std::string name_ = "endless";
+};
+
+} // namespace
+
+BOOST_AUTO_TEST_CASE(bytes_stand_in_for_the_tokens_of_a_tokenizer_only_where_asked_for) {
+  const scratch_folder dir;
+  const std::string path = dir / "text";
+  write_text(path, std::string(1000, 'a'));
+  const auto text = with({{"data-path", path}}),
+             asked = with({{"data-path", path}, {"tokenizer", "byte"}}),
+             characters = with({{"data-path", path}, {"tokenizer", "char"}}),
+             ids = with({{"data-path", path}, {"data-type", "u16"}});
+  const mc::character_set set({'a', 'b'});
+  const auto train = [](const mc::program_view& p, const mc::options& o, bool loaded = false,
+                        std::optional<mc::character_set> saved = std::nullopt) {
+    return mc::open_training_text(p, o, loaded, std::move(saved)).source->size();
+  };
+  const mc::program_view large = program_of(151936), small = program_of(256);
+  const char* const says = "model has a vocabulary of 151936 tokens";
+
+  CHECK_REFUSED(train(large, text), exit_code::usage, says);
+  CHECK_REFUSED(train(large, text, true), exit_code::usage, "--tokenizer byte");
+  CHECK_REFUSED(train(program_of(257), text), exit_code::usage, "--data-type u16 or i32");
+  CHECK_REFUSED(mc::open_evaluation_text(large, text, std::nullopt), exit_code::usage, says);
+  CHECK_REFUSED(mc::token_text(large, with({}), std::nullopt), exit_code::usage, "--ids");
+
+  BOOST_TEST(train(small, text) == 1000);
+  BOOST_TEST(train(large, asked) == 1000);
+  BOOST_TEST(train(large, asked, true) == 1000);
+  BOOST_TEST(train(large, characters) == 1000);
+  BOOST_TEST(train(large, text, true, set) == 1000);
+  BOOST_TEST(train(program_of(30000), ids) == 500);
+  for (const auto& [p, o] : {std::pair(small, text), std::pair(large, asked)})
+    BOOST_TEST(mc::open_evaluation_text(p, o, std::nullopt).source->size() == 1000);
+  BOOST_TEST(mc::open_evaluation_text(large, text, set).source->size() == 1000);
+  BOOST_TEST(mc::token_text(small, with({}), std::nullopt).drawn() == 256);
+  BOOST_TEST(mc::token_text(large, with({{"tokenizer", "byte"}}), std::nullopt).drawn() == 256);
+  BOOST_TEST(mc::token_text(large, with({{"ids", "true"}}), std::nullopt).drawn() == 151936);
+  BOOST_TEST(mc::token_text(large, with({}), set).drawn() == 2);
+}
+
+BOOST_AUTO_TEST_CASE(the_tokenizer_is_that_of_the_model) {
+  const scratch_folder dir;
+  const std::string path = dir / "text";
+  write_text(path, std::string(1000, 'a'));
+  const mc::program_view p = program_of(256);
+  const mc::character_set set({'a', 'b'});
+  const auto byte = with({{"data-path", path}, {"load", "folder"}, {"tokenizer", "byte"}}),
+             character = with({{"data-path", path}, {"load", "folder"}, {"tokenizer", "char"}});
+  CHECK_REFUSED(mc::open_training_text(p, byte, true, set), exit_code::mismatch,
+                "folder was saved with char");
+  CHECK_REFUSED(mc::open_evaluation_text(p, byte, set), exit_code::mismatch, "saved with char");
+  CHECK_REFUSED(mc::token_text(p, byte, set), exit_code::mismatch, "saved with char");
+  CHECK_REFUSED(mc::open_evaluation_text(p, character, std::nullopt), exit_code::mismatch,
+                "saved with byte");
+  CHECK_REFUSED(mc::token_text(p, character, std::nullopt), exit_code::mismatch, "saved with byte");
+  BOOST_TEST(mc::open_evaluation_text(p, character, set).source->size() == 1000);
+}
+
+BOOST_AUTO_TEST_CASE(a_start_reads_a_bounded_part_of_large_data) {
+  const endless_tokens source;
+  mc::detail::check_tokens(source, {1000, source.size()});
+  BOOST_TEST(source.first_ == 1000);
+  BOOST_TEST(source.read_ == mc::detail::checked_at_start);
+  BOOST_TEST(source.last_ == 1000 + mc::detail::checked_at_start);
+  const endless_tokens few;
+  mc::detail::check_tokens(few, {7, 200'007});
+  BOOST_TEST(few.read_ == 200'000);
+  BOOST_TEST(few.last_ == 200'007);
+}
