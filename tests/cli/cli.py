@@ -140,11 +140,42 @@ class Help(Case):
         self.refused(USAGE, "train", "--mock-data", "--data-path", self.text, says="--mock-data")
         self.refused(USAGE, "train", "--mock-data", "--split", "1,2,3,4", says="--split")
 
+        # Keys of tokens in a step are 32 bits wide: 2^31 tokens, 32 a sequence.
+        self.refused(USAGE, "train", "--mock-data", "--global-batch-size", 2**26 + 4,
+                     says=f"at most {2**26}")
+
+    def test_flags_that_would_change_nothing(self):
+        ids = ("--data-path", self.text, "--data-type", "u16")
+        for command, says in ((("--mock-data", "--save-interval", 2), "without --save"),
+                              (("--mock-data", "--keep-latest-k", 2), "without --save"),
+                              (("--mock-data", "--max-shard-size", "1GB"), "without --save"),
+                              (("--mock-data", "--finetune"), "without --load"),
+                              (("--mock-data", "--warmup", 2), "without --bench-json"),
+                              (("--mock-data", "--tokenizer", "byte"), "--mock-data contradict"),
+                              (("--mock-data", "--data-type", "u16"), "--mock-data contradict"),
+                              (("--bench-json", "--tokenizer", "char"), "without --data-path"),
+                              ((*ids, "--tokenizer", "byte"), "need no tokenizer")):
+            with self.subTest(command=command):
+                sentence = self.refused(USAGE, "train", "--train-iters", 1, *command, says=says)
+                self.assertTrue(any(f": {flag} " in sentence for flag in command), sentence)
+        self.refused(USAGE, "generate", "--load", self.folder, "--ids", "--prompt", 1,
+                     "--tokenizer", "byte", says="--ids")
+        self.refused(USAGE, "eval", "--load", self.folder, *ids, "--tokenizer", "byte",
+                     says="need no tokenizer")
+        # A file of flags may serve many commands.
+        config = self.folder / "run.json"
+        config.write_text(json.dumps({"save-interval": 2, "keep-latest-k": 2, "finetune": True,
+                                      "max-shard-size": "1GB", "warmup": 2, "tokenizer": "byte",
+                                      "train-iters": 1}))
+        run("train", "--config", config, "--mock-data")
+
     def test_what_is_compiled_in(self):
         agreeing = {"micro-batch-size": 4, "seq-length": 32, "tensor-model-parallel-size": 1,
                     "pipeline-model-parallel-size": 1, "context-parallel-size": 1,
-                    "expert-model-parallel-size": 1, "sequence-parallel": "false", "num-layers": 2,
-                    "hidden-size": 32, "num-attention-heads": 2, "ffn-hidden-size": 64,
+                    "expert-model-parallel-size": 1, "expert-tensor-parallel-size": 1,
+                    "sequence-parallel": "false", "num-layers": 2, "hidden-size": 32,
+                    "num-attention-heads": 2, "num-query-groups": 2, "ffn-hidden-size": 64,
+                    "num-experts": 0, "moe-ffn-hidden-size": 0, "moe-router-topk": 0,
                     "vocab-size": 128, "bf16": "false", "recompute-granularity": "none"}
         run("train", "--mock-data", "--train-iters", 1,
             *(f"--{flag}={value}" for flag, value in agreeing.items()))
@@ -695,8 +726,8 @@ class Export(Case):
         for size in ("0", "5XB", "-1GB", "99999999999TB", ""):
             self.refused(USAGE, "export", "--load", model, "--save", self.folder / "x",
                          f"--max-shard-size={size}", says="--max-shard-size")
-            self.refused(USAGE, "train", "--mock-data", f"--max-shard-size={size}",
-                         says="--max-shard-size")
+            self.refused(USAGE, "train", "--mock-data", "--save", self.folder / "x",
+                         f"--max-shard-size={size}", says="--max-shard-size ")
         self.refused(USAGE, "export", "--load", model, "--save", self.folder / "x", "--dtype=fp8",
                      says="--dtype")
         self.refused(USAGE, "export", "--load", model, "--threads", 1, says="unknown flag --threads")

@@ -1,10 +1,13 @@
 // Flags: one list, complete and consistent; reading values; configuration files; the nearest name.
 #define BOOST_TEST_MODULE options
+#include <megacpp/preset/models.hpp>
 #include <megacpp/train/help.hpp>
 #include <megacpp/train/option_file.hpp>
+#include <megacpp/train/settings.hpp>
 
 #include <boost/test/unit_test.hpp>
 
+#include <memory>
 #include <set>
 
 #include "scratch.hpp"
@@ -61,6 +64,11 @@ BOOST_AUTO_TEST_CASE(the_names_are_megatrons) {
                            "hidden-size",
                            "num-attention-heads",
                            "ffn-hidden-size",
+                           "num-query-groups",
+                           "num-experts",
+                           "moe-ffn-hidden-size",
+                           "moe-router-topk",
+                           "expert-tensor-parallel-size",
                            "bf16",
                            "recompute-granularity",
                            "vocab-size"})
@@ -165,4 +173,44 @@ BOOST_AUTO_TEST_CASE(the_help_names_every_flag_of_its_command_in_80_columns) {
     for (std::size_t end; (end = help.find('\n', begin)) != std::string::npos; begin = end + 1)
       BOOST_TEST(end - begin <= 90u, help.substr(begin, end - begin));
   }
+}
+
+namespace {
+template <class Model> std::string compiled_values(const Model& m, const mc::layout& ranks) {
+  mc::setup s;
+  s.ranks = ranks, s.batch = {1, 16};
+  // Half of the layers of a mixture may be dense: the first kind says nothing of the other.
+  const auto g = std::make_unique<mc::graph>(mc::forward_graph(m, s, mc::part_kind::block, 0));
+  BOOST_REQUIRE(g->wrong.code == mc::fault::none);
+  mc::program_view p;
+  p.numbers = s, p.layers = m.layers, p.hidden = m.hidden, p.vocabulary = m.vocabulary;
+  p.model = mc::described(m);
+  p.blocks.emplace_back().g = g.get();
+  mc::options o;
+  mc::set_compiled(o.compiled, p);
+  std::string text;
+  for (const mc::flag_entry& e : mc::flags_of(o))
+    if (e.compiled) text += fmt::format("{}={} ", e.name, e.flag->text());
+  return text;
+}
+} // namespace
+
+// The numbers that Megatron-LM's own examples give for these models.
+BOOST_AUTO_TEST_CASE(what_is_compiled_in_has_megatrons_meaning) {
+  const auto has = [](const std::string& all, std::initializer_list<const char*> values) {
+    for (const char* value : values)
+      BOOST_TEST((" " + all).find(std::string(" ") + value + " ") != std::string::npos,
+                 value << " is not in " << all);
+  };
+  has(compiled_values(mc::preset::qwen3_30b_a3b, {.tp = 2, .ep = 8}),
+      {"num-layers=48", "hidden-size=2048", "ffn-hidden-size=6144", "num-attention-heads=32",
+       "num-query-groups=4", "num-experts=128", "moe-ffn-hidden-size=768", "moe-router-topk=8",
+       "expert-model-parallel-size=8", "expert-tensor-parallel-size=1",
+       "tensor-model-parallel-size=2"});
+  has(compiled_values(mc::preset::qwen3_8b, {.tp = 4}),
+      {"ffn-hidden-size=12288", "num-attention-heads=32", "num-query-groups=8", "num-experts=0",
+       "moe-ffn-hidden-size=0", "moe-router-topk=0", "expert-tensor-parallel-size=4"});
+  has(compiled_values(mc::preset::gpt2_124m, {}),
+      {"ffn-hidden-size=3072", "num-attention-heads=12", "num-query-groups=12", "num-experts=0",
+       "expert-tensor-parallel-size=1"});
 }

@@ -10,6 +10,7 @@
 #include <megacpp/train/help.hpp>
 #include <megacpp/train/option_file.hpp>
 #include <megacpp/train/program_source.hpp>
+#include <megacpp/train/settings.hpp>
 #include <megacpp/train/trainer.hpp>
 
 #include <cstdio>
@@ -22,51 +23,6 @@
 namespace mc {
 
 namespace detail {
-
-/// Extent of a named dim where it first occurs in a graph; 0 if it does not.
-inline std::int64_t extent_in(const graph& g, dim d) {
-  for (int i = 0; i < g.value_count; ++i)
-    if (const int at = g.at(static_cast<value_id>(i)).find(d); at >= 0)
-      return g.at(static_cast<value_id>(i)).dims[static_cast<unsigned>(at)].n;
-  return 0;
-}
-
-/// Fills in what is compiled in.
-inline void set_compiled(compiled_flags& c, const program_view& p) {
-  const auto set = [](auto& flag, const auto& value) { flag.is(value, flag.help()); };
-  const graph& block = *p.blocks[0].g;
-  const layout& l = p.numbers.ranks;
-  set(c.micro_batch_size, p.numbers.batch.micro);
-  set(c.seq_length, p.numbers.batch.sequence);
-  set(c.tensor_model_parallel_size, l.tp);
-  set(c.pipeline_model_parallel_size, l.pp);
-  set(c.context_parallel_size, l.cp);
-  set(c.expert_model_parallel_size, l.ep);
-  set(c.sequence_parallel, l.sequence_parallel);
-  set(c.num_layers, p.layers);
-  set(c.hidden_size, p.hidden);
-  set(c.num_attention_heads, extent_in(block, dim::heads));
-  set(c.ffn_hidden_size, extent_in(block, dim::ffn));
-  set(c.vocab_size, p.vocabulary);
-  set(c.bf16, p.numbers.type == dtype::bf16);
-  set(c.recompute_granularity, name_of(p.numbers.again));
-}
-
-/// Throws mc::error(exit_code::mismatch) for a flag that asks for something else than was compiled
-/// in.
-inline void check_compiled(const std::vector<flag_entry>& asked, const program_view& p) {
-  options real;
-  set_compiled(real.compiled, p);
-  for (const flag_entry& e : flags_of(real)) {
-    const flag_base& flag = *find_flag(asked, e.name)->flag;
-    if (e.compiled && flag.given() && flag.text() != e.flag->text())
-      throw error(
-          exit_code::mismatch,
-          fmt::format("--{} is {}, but {} was compiled with {}; leave the flag out or build "
-                      "another preset",
-                      e.name, flag.text(), p.name, e.flag->text()));
-  }
-}
 
 /// One flag of the command line as it was given.
 struct given_flag {
@@ -94,6 +50,7 @@ inline void declare_flags(CLI::App& app, const std::vector<flag_entry>& list, co
 struct request {
   const command_text* what = nullptr; ///< null: the program's own help or version
   bool help = false, version = false;
+  std::vector<std::string> given; ///< names of the flags of the command line, not of --config
 };
 
 inline error usage(const std::string& sentence) { return error(exit_code::usage, sentence); }
@@ -158,7 +115,10 @@ inline request parse(int argc, const char* const* argv, const std::vector<flag_e
   if (!config.empty()) read_option_file(config, list);
   for (const given_flag& g : given)
     if (g.entry->flag->is_list()) g.entry->flag->forget(); // the file's
-  for (const given_flag& g : given) g.entry->flag->read(g.value, "--" + g.entry->name);
+  for (const given_flag& g : given) {
+    g.entry->flag->read(g.value, "--" + g.entry->name);
+    r.given.push_back(g.entry->name);
+  }
   return r;
 }
 
@@ -195,6 +155,7 @@ inline void run_command(const program_source& source, std::string_view program, 
     return;
   }
   check_compiled(list, p);
+  refuse_idle_flags(r.given, r.what->which, o);
   if (r.what->which == command::convert) return run_export(p, o);
   std::optional<found_model> from;
   if (r.what->which == command::train) from = prepare_start(p, o);

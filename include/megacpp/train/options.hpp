@@ -112,7 +112,7 @@ struct training_flags {
         .is(0,
             "sequences in one optimizer step; a multiple of the compiled micro-batch, whose "
             "gradients are accumulated")
-        .within(1, std::int64_t{1} << 40)
+        .within(1, std::int64_t{1} << 31)
         .shown_as("the micro-batch")
         .of(command::train)
         .resumes(on_resume::may_change);
@@ -333,15 +333,15 @@ struct machine_flags {
 /// What is compiled in. Accepted so that a Megatron command line can be reused, and refused where
 /// it asks for something else; the values are filled in from the program.
 struct compiled_flags {
-  BOOST_HANA_DEFINE_STRUCT(compiled_flags, (whole_flag, micro_batch_size), (whole_flag, seq_length),
-                           (whole_flag, tensor_model_parallel_size),
-                           (whole_flag, pipeline_model_parallel_size),
-                           (whole_flag, context_parallel_size),
-                           (whole_flag, expert_model_parallel_size),
-                           (switch_flag, sequence_parallel), (whole_flag, num_layers),
-                           (whole_flag, hidden_size), (whole_flag, num_attention_heads),
-                           (whole_flag, ffn_hidden_size), (whole_flag, vocab_size),
-                           (switch_flag, bf16), (text_flag, recompute_granularity));
+  BOOST_HANA_DEFINE_STRUCT(
+      compiled_flags, (whole_flag, micro_batch_size), (whole_flag, seq_length),
+      (whole_flag, tensor_model_parallel_size), (whole_flag, pipeline_model_parallel_size),
+      (whole_flag, context_parallel_size), (whole_flag, expert_model_parallel_size),
+      (whole_flag, expert_tensor_parallel_size), (switch_flag, sequence_parallel),
+      (whole_flag, num_layers), (whole_flag, hidden_size), (whole_flag, num_attention_heads),
+      (whole_flag, num_query_groups), (whole_flag, ffn_hidden_size), (whole_flag, num_experts),
+      (whole_flag, moe_ffn_hidden_size), (whole_flag, moe_router_topk), (whole_flag, vocab_size),
+      (switch_flag, bf16), (text_flag, recompute_granularity));
   compiled_flags() {
     micro_batch_size.is(0, "sequences that run at once").resumes(on_resume::may_change);
     seq_length.is(0, "tokens in a sequence").resumes(on_resume::must_match);
@@ -349,12 +349,20 @@ struct compiled_flags {
     pipeline_model_parallel_size.is(0, "pipeline stages").resumes(on_resume::may_change);
     context_parallel_size.is(0, "ranks that share each sequence").resumes(on_resume::may_change);
     expert_model_parallel_size.is(0, "ranks that share the experts").resumes(on_resume::may_change);
+    expert_tensor_parallel_size.is(0, "ranks that share each expert")
+        .resumes(on_resume::may_change);
     sequence_parallel.is(false, "the residual stream is sharded along the sequence")
         .resumes(on_resume::may_change);
     num_layers.is(0, "layers").resumes(on_resume::must_match);
     hidden_size.is(0, "width of the residual stream").resumes(on_resume::must_match);
     num_attention_heads.is(0, "attention heads").resumes(on_resume::must_match);
-    ffn_hidden_size.is(0, "width inside the feed-forward network").resumes(on_resume::must_match);
+    num_query_groups.is(0, "heads of keys and values, each shared by a group of attention heads")
+        .resumes(on_resume::must_match);
+    ffn_hidden_size.is(0, "width inside the feed-forward network of layers without experts")
+        .resumes(on_resume::must_match);
+    num_experts.is(0, "experts a layer; 0: none").resumes(on_resume::must_match);
+    moe_ffn_hidden_size.is(0, "width inside an expert").resumes(on_resume::must_match);
+    moe_router_topk.is(0, "experts that a token goes to").resumes(on_resume::must_match);
     vocab_size.is(0, "tokens in the vocabulary").resumes(on_resume::must_match);
     bf16.is(false, "weights and activations are bf16, sums and masters fp32")
         .resumes(on_resume::must_match);

@@ -1,10 +1,17 @@
-// Flags that belong together, checked together: the numbers of a training run.
+// Flags that belong together, checked together: the numbers of a training run, and what is compiled
+// in.
 #pragma once
 
 #include <megacpp/exec/product_shape.hpp>
 #include <megacpp/optim/schedule.hpp>
 #include <megacpp/run/view.hpp>
 #include <megacpp/train/options.hpp>
+
+#include <algorithm>
+#include <initializer_list>
+#include <span>
+#include <string>
+#include <vector>
 
 namespace mc {
 
@@ -31,7 +38,91 @@ inline wsd_style wsd_style_of(std::string_view name) {
   return name == "exponential" ? wsd_style::exponential : wsd_style::minus_sqrt;
 }
 
+/// Extent of a named dim where it first occurs in a graph; 0 if it does not.
+inline std::int64_t extent_in(const graph& g, dim d) {
+  for (int i = 0; i < g.value_count; ++i)
+    if (const int at = g.at(static_cast<value_id>(i)).find(d); at >= 0)
+      return g.at(static_cast<value_id>(i)).dims[static_cast<unsigned>(at)].n;
+  return 0;
+}
+
 } // namespace detail
+
+/// Fills in what is compiled in. Numbers that a model does not tell of itself are read off its
+/// graph; what it does not have is 0.
+inline void set_compiled(compiled_flags& c, const program_view& p) {
+  const auto set = [](auto& flag, const auto& value) { flag.is(value, flag.help()); };
+  const auto number = [&p](std::string_view member, std::int64_t otherwise) {
+    for (const model_number& n : p.model)
+      if (n.name == member) return static_cast<std::int64_t>(n.value);
+    return otherwise;
+  };
+  const graph& block = *p.blocks[0].g;
+  const layout& l = p.numbers.ranks;
+  const std::int64_t heads = number("heads", detail::extent_in(block, dim::heads));
+  set(c.micro_batch_size, p.numbers.batch.micro);
+  set(c.seq_length, p.numbers.batch.sequence);
+  set(c.tensor_model_parallel_size, l.tp);
+  set(c.pipeline_model_parallel_size, l.pp);
+  set(c.context_parallel_size, l.cp);
+  set(c.expert_model_parallel_size, l.ep);
+  set(c.expert_tensor_parallel_size, l.expert_tp());
+  set(c.sequence_parallel, l.sequence_parallel);
+  set(c.num_layers, p.layers);
+  set(c.hidden_size, p.hidden);
+  set(c.num_attention_heads, heads);
+  set(c.num_query_groups, number("kv_heads", heads));
+  set(c.ffn_hidden_size, number("ffn", detail::extent_in(block, dim::ffn)));
+  set(c.num_experts, number("experts", 0));
+  set(c.moe_ffn_hidden_size, number("expert_ffn", 0));
+  set(c.moe_router_topk, number("experts_per_token", 0));
+  set(c.vocab_size, p.vocabulary);
+  set(c.bf16, p.numbers.type == dtype::bf16);
+  set(c.recompute_granularity, name_of(p.numbers.again));
+}
+
+/// Throws mc::error(exit_code::mismatch) for a flag that asks for something else than was compiled
+/// in.
+inline void check_compiled(const std::vector<flag_entry>& asked, const program_view& p) {
+  options real;
+  set_compiled(real.compiled, p);
+  for (const flag_entry& e : flags_of(real)) {
+    const flag_base& flag = *find_flag(asked, e.name)->flag;
+    if (e.compiled && flag.given() && flag.text() != e.flag->text())
+      throw error(
+          exit_code::mismatch,
+          fmt::format("--{} is {}, but {} was compiled with {}; leave the flag out or build "
+                      "another preset",
+                      e.name, flag.text(), p.name, e.flag->text()));
+  }
+}
+
+/// Refuses flags of the command line that would change nothing beside the others. Those of a
+/// configuration file, which may serve many commands, are not asked: `given` are names without
+/// dashes. Throws mc::error(exit_code::usage).
+inline void refuse_idle_flags(std::span<const std::string> given, command c, const options& o) {
+  const auto refuse = [&](bool idle, std::initializer_list<const char*> flags, const char* why) {
+    for (const char* name : flags)
+      if (idle && std::find(given.begin(), given.end(), name) != given.end())
+        throw error(exit_code::usage, fmt::format("--{} {}; leave --{} out", name, why, name));
+  };
+  if (c == command::train) {
+    refuse(!o.training.save.given(), {"save-interval", "keep-latest-k", "max-shard-size"},
+           "changes nothing without --save FOLDER");
+    refuse(!o.model.load.given(), {"finetune"}, "changes nothing without --load FOLDER");
+    refuse(!o.report.bench_json(), {"warmup"}, "changes nothing without --bench-json");
+    refuse(o.data.mock_data(), {"tokenizer", "data-type"},
+           "and --mock-data contradict each other: random tokens are not read from anything");
+    refuse(o.report.bench_json() && !o.data.data_path.given() && !o.model.load.given(),
+           {"tokenizer", "data-type"},
+           "changes nothing beside --bench-json without --data-path: tokens are random");
+  }
+  const bool ids = c == command::generate ? o.sampling.ids() : o.data.data_type() != "text";
+  refuse(ids, {"tokenizer"},
+         c == command::generate ? "and --ids contradict each other: token ids need no tokenizer"
+                                : "and a --data-type of token ids contradict each other: they need "
+                                  "no tokenizer");
+}
 
 /// Throws mc::error(exit_code::usage) naming the flags that contradict each other.
 inline training_settings settings_of(const program_view& p, const options& o) {
@@ -51,6 +142,13 @@ inline training_settings settings_of(const program_view& p, const options& o) {
                 fmt::format("--global-batch-size is {}, but must be a multiple of the compiled "
                             "micro-batch, which is {}",
                             global, micro));
+  // Elements of a step draw their dropout by the number of their token in it, an int32.
+  const std::int64_t most = (std::int64_t{1} << 31) / p.numbers.batch.sequence;
+  if (global > most)
+    throw error(exit_code::usage,
+                fmt::format("--global-batch-size is {}, but must be at most {}: a step has at most "
+                            "2^31 tokens, and sequences of {}",
+                            global, most, p.numbers.batch.sequence));
   t.micro_batches = global / micro;
 
   const optimizer_flags& f = o.optimizer;
