@@ -21,7 +21,7 @@ namespace {
 std::atomic<long> allocations{0};
 }
 
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#if !defined(MEGACPP_SANITIZED)
 // Every allocation of the process, libraries included.
 extern "C" void* malloc(std::size_t n) {
   ++allocations;
@@ -134,8 +134,8 @@ template <class Model> void no_allocation(const Model& m, dtype t) {
                  const long one = allocations - before;
                  for (int i = 0; i < 5; ++i) step(run, b);
                  const long six = allocations - before;
-#if defined(__clang__) // its libomp runs beside the libgomp of oneDNN, which notes a thread at
-                       // times
+// clang's libomp runs beside the libgomp of oneDNN, which notes a thread at times.
+#if defined(__clang__)
                  BOOST_TEST(std::abs(six - 6 * one) <= 6);
 #else
                  BOOST_TEST(six == 6 * one); // constant a step
@@ -323,7 +323,7 @@ BOOST_AUTO_TEST_CASE(a_norm_that_is_not_finite_updates_nothing) {
                });
 }
 
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#if !defined(MEGACPP_SANITIZED)
 BOOST_AUTO_TEST_CASE(the_process_holds_what_the_plan_says) {
   const auto before = process_memory().resident;
   with_session(preset::gpt2_124m, {.batch = {4, 256}, .type = dtype::f32},

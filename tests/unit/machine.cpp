@@ -66,14 +66,8 @@ BOOST_AUTO_TEST_CASE(what_is_missing_is_named) {
 BOOST_AUTO_TEST_CASE(an_older_processor_gets_a_sentence_instead_of_sigill) {
   constexpr const char* skip =
       "skipped: needs qemu-x86_64, a unit built for more than x86-64, no sanitizer";
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#if defined(MEGACPP_SANITIZED)
   constexpr bool sanitized = true;
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-  constexpr bool sanitized = true;
-#else
-  constexpr bool sanitized = false;
-#endif
 #else
   constexpr bool sanitized = false;
 #endif
