@@ -12,9 +12,6 @@ namespace mc {
 constexpr std::int64_t operator""_GiB(unsigned long long n) {
   return static_cast<std::int64_t>(n) << 30;
 }
-constexpr std::int64_t operator""_MiB(unsigned long long n) {
-  return static_cast<std::int64_t>(n) << 20;
-}
 
 /// Bytes of one rank.
 struct memory_items {
