@@ -155,11 +155,11 @@ template <class Run> struct program {
     return training_memory(plans, layers, numbers.ranks.pp - stage, update::plan, stores,
                            numbers.type, part<1>::g);
   }
-  /// Of the stage that needs most: the first, which has most micro-batches in flight, or the last,
-  /// which has the head.
+  /// Of the stage that needs most. The first one has most micro-batches in flight, the last one
+  /// the head, and any the largest kinds of block.
   static constexpr memory_items memory() {
-    const memory_items first = stage_memory(0), end = stage_memory(numbers.ranks.pp - 1);
-    return end.total() > first.total() ? end : first;
+    return stage_memory(
+        largest_stage(numbers.ranks.pp, [](int stage) { return stage_memory(stage).total(); }));
   }
 
   /// The first fault of the device, of the graphs of training and evaluation after all passes, of
