@@ -3,7 +3,6 @@
 option(MEGACPP_BUILD_TESTS "Build the tests" ${PROJECT_IS_TOP_LEVEL})
 option(MEGACPP_BUILD_EXAMPLES "Add the targets of examples/ (programs are built on request)"
        ${PROJECT_IS_TOP_LEVEL})
-option(MEGACPP_BUILD_BENCH "Add the targets of bench/" ${PROJECT_IS_TOP_LEVEL})
 option(MEGACPP_SLOW_TESTS "Register the tests that configure and build again (label slow)" OFF)
 option(MEGACPP_WERROR "Treat warnings as errors in tests, examples and presets" OFF)
 option(MEGACPP_OPENMP "Use OpenMP threads; OFF for ThreadSanitizer" ON)

@@ -52,7 +52,7 @@ step 'Compiling the model into a program'
 generator=()
 if command -v ninja >/dev/null && [ ! -f "$out/CMakeCache.txt" ]; then generator=(-G Ninja); fi
 mkdir -p "$out"
-cmake -S "$root" -B "$out" "${generator[@]}" -DMEGACPP_BUILD_TESTS=OFF -DMEGACPP_BUILD_BENCH=OFF \
+cmake -S "$root" -B "$out" "${generator[@]}" -DMEGACPP_BUILD_TESTS=OFF \
   >"$out/configure.log" 2>&1 || { cat "$out/configure.log" >&2 && exit 2; }
 cmake --build "$out" --target byte-gpt bigram -j 2 >"$out/build.log" 2>&1 ||
   { cat "$out/build.log" >&2 && fail "the program did not compile; the message is above"; }

@@ -9,9 +9,6 @@
 
 namespace mc {
 
-/// The CPU device, as a run names it: using device = mc::cpu.
-class cpu;
-
 /// The program of a run: subcommands train, eval, generate, export and describe. Returns the exit
 /// code (exec/error.hpp). Defined in <megacpp/main.hpp>.
 template <class Run> int run(int argc, char** argv);

@@ -35,7 +35,7 @@ void ask_everything(const mc::json_value& v) {
   if (!v.raw().is_object()) return;
   for (const auto& item : v.raw().items()) {
     value_or_sentence([&] { (void)v.field<int>(item.key()); });
-    value_or_sentence([&] { (void)v.field_or<double>(item.key(), 1); });
+    value_or_sentence([&] { (void)v.field<double>(item.key()); });
     value_or_sentence([&] { ask_everything(v.field<mc::json_value>(item.key())); });
   }
 }

@@ -238,6 +238,7 @@ void check_model(const Model& m, setup s, const char* what, double h = 2e-3) {
       const double quotient = mc::test::central_difference(
           [&](double t) {
             for (std::size_t i = 0; i < count; ++i) w[first + i] = kept[i] + t * d[i];
+            run.begin_step();
             const loss_sum l = run.evaluate(batch, true);
             return l.sum + l.side;
           },
@@ -298,6 +299,7 @@ BOOST_AUTO_TEST_CASE(evaluation_drops_nothing) {
     run.weights().initialise(3);
     std::vector<std::int32_t> tokens, labels;
     for (int i = 0; i < 18; ++i) tokens.push_back(i * 5 % 17), labels.push_back((i * 5 + 5) % 17);
+    run.begin_step();
     return run.evaluate({tokens.data(), labels.data()}, dropping).sum;
   };
   BOOST_TEST(loss(0.3, false) == loss(0, false));
@@ -344,5 +346,5 @@ BOOST_AUTO_TEST_CASE(tiny_qwen3_moe) {
   check_model(m, {.batch = {2, 9, false, 8}, .again = recompute::selective},
               "qwen3_moe in five rounds, selective recompute", 1e-4);
   m.capacity = 0.7;
-  check_model(m, {.batch = {2, 9, false, 11}}, "qwen3_moe with a capacity", 1e-4);
+  check_model(m, {.batch = {2, 9}}, "qwen3_moe with a capacity", 1e-4);
 }

@@ -6,7 +6,9 @@
 #include <megacpp/observe/memory.hpp>
 #include <megacpp/preset/models.hpp>
 #include <megacpp/run/interpreter.hpp>
+#include <megacpp/run/program.hpp>
 #include <megacpp/run/session.hpp>
+#include <megacpp/train/describe.hpp>
 
 #include <atomic>
 #include <cstdlib>
@@ -305,6 +307,71 @@ BOOST_AUTO_TEST_CASE(stages_hold_the_whole_model_and_one_copy_of_a_tied_table) {
     BOOST_TEST(m.saved <= deepest); // 1F1B: the first stage has most micro-batches in flight
   }
   BOOST_TEST(weights == all.weights + 2 * 50257 * 768);
+}
+
+namespace {
+
+/// Three stages of a layer, of which the second has experts.
+struct staged_run {
+  static constexpr qwen3_moe model = [] {
+    qwen3_moe m = small_moe;
+    m.mlp_only = {0, 2}, m.experts = 64;
+    return m;
+  }();
+  static constexpr mc::layout layout{.pp = 3};
+  static constexpr batching batch{1, 32};
+  using precision = fp32;
+};
+
+} // namespace
+
+BOOST_AUTO_TEST_CASE(the_plan_of_a_run_is_that_of_the_stage_that_needs_most) {
+  const interpreted_program<qwen3_moe> staged(
+      staged_run::model, {.ranks = staged_run::layout, .batch = staged_run::batch}, "staged");
+  std::array<std::int64_t, 3> needed{};
+  for (int stage = 0; stage < 3; ++stage)
+    needed[static_cast<unsigned>(stage)] = training_memory(staged.view(), stage).total();
+  BOOST_TEST(needed[1] > needed[0]);
+  BOOST_TEST(needed[1] > needed[2]);
+  BOOST_TEST(memory<staged_run>().total() == needed[1]);
+  cpu device(product_type::widened, 1);
+  const std::string text = describe_text(staged.view(), {}, device);
+  BOOST_TEST(text.find("Memory of one rank for training (dp 1, stage 1 of 0 ... 2, which has "
+                       "most)\n") != std::string::npos,
+             text);
+  BOOST_TEST(text.find(std::to_string(needed[1]) + " bytes") != std::string::npos, text);
+}
+
+BOOST_AUTO_TEST_CASE(stages_share_the_work_of_the_whole_model) {
+  gpt m = small_gpt;
+  m.layers = 4, m.tied = false;
+  const interpreted_program<gpt> one(m, {.batch = {4, 128}}, "one"),
+      two(m, {.ranks = {.pp = 2}, .batch = {4, 128}}, "two");
+  const step_work whole = work_of_step(one.view(), 3), first = work_of_step(two.view(), 3, 0),
+                  last = work_of_step(two.view(), 3, 1);
+  BOOST_TEST(first.prologue.flops + last.prologue.flops == whole.prologue.flops);
+  BOOST_TEST(first.forward.flops + last.forward.flops == whole.forward.flops);
+  BOOST_TEST(first.backward.flops + last.backward.flops == whole.backward.flops);
+  BOOST_TEST(first.forward.read + last.forward.read == whole.forward.read);
+  BOOST_TEST(first.backward.written + last.backward.written == whole.backward.written);
+  // The head's products are the last stage's; a product has 2 H V operations a token.
+  const std::int64_t head = std::int64_t{3} * 4 * 128 * 2 * 64 * 256;
+  BOOST_TEST(last.forward.flops + last.backward.flops >=
+             first.forward.flops + first.backward.flops + 3 * head);
+  // Both clip by the norm of the whole gradient, an op on a number for each group.
+  const std::int64_t sum = first.update.flops + last.update.flops;
+  BOOST_TEST(sum >= whole.update.flops);
+  BOOST_TEST(sum <= whole.update.flops + 100);
+}
+
+// More than any machine can map, so that only a question asked before would find the ranks.
+BOOST_AUTO_TEST_CASE(several_ranks_are_refused_before_memory_is_reserved) {
+  const interpreted_program<gpt> spread(
+      preset::megatron_1008b, {.ranks = {.tp = 8}, .batch = {1, 2048}, .type = dtype::bf16}, "big");
+  cpu device(product_type::automatic, 1);
+  for (const purpose why : {purpose::training, purpose::inference})
+    BOOST_CHECK_EXCEPTION(session(spread.view(), device, why), error,
+                          [](const error& e) { return e.code() == exit_code::mismatch; });
 }
 
 BOOST_AUTO_TEST_CASE(a_norm_that_is_not_finite_updates_nothing) {

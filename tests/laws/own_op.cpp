@@ -136,6 +136,7 @@ BOOST_AUTO_TEST_CASE(directions) {
             [&](double t) {
               for (std::size_t i = 0; i < kept.size(); ++i)
                 w[static_cast<std::size_t>(r.offset) + i] = kept[i] + t * d[i];
+              run.begin_step();
               return run.evaluate(data.view()).sum;
             },
             5e-4);

@@ -25,6 +25,7 @@ template <class Model> double loss(const Model& m, const setup& s, const batch_v
   cpu device(product_type::automatic, 1);
   session run(program.view(), device, purpose::inference);
   run.weights().initialise(4);
+  run.begin_step();
   return run.evaluate(b).sum;
 }
 
@@ -42,6 +43,24 @@ BOOST_AUTO_TEST_CASE(a_packed_sequence_is_its_documents) {
     apart += loss(model, {.batch = {1, cumulative[i + 1] - cumulative[i]}, .type = dtype::f64},
                   {tokens.data() + cumulative[i], labels.data() + cumulative[i]});
   BOOST_TEST(std::abs(packed - apart) <= 1e-10 * apart);
+}
+
+BOOST_AUTO_TEST_CASE(documents_are_given_where_attention_keeps_to_them_and_nowhere_else) {
+  const std::vector<std::int32_t> tokens(8, 3), labels(8, 5), documents(8, 0);
+  for (const bool packed : {false, true}) {
+    interpreted_program<qwen3> program(model, {.batch = {1, 8, packed}}, "packing");
+    cpu device(product_type::automatic, 1);
+    session run(program.view(), device, purpose::training);
+    const batch_view with{tokens.data(), labels.data(), 0, nullptr, documents.data()},
+        without{tokens.data(), labels.data()};
+    const auto mismatch = [](const error& e) { return e.code() == exit_code::mismatch; };
+    const batch_view &right = packed ? with : without, &wrong = packed ? without : with;
+    run.begin_step();
+    BOOST_CHECK_EXCEPTION(run.train(wrong), error, mismatch);
+    BOOST_CHECK_EXCEPTION(run.evaluate(wrong), error, mismatch);
+    BOOST_TEST(run.train(right).count == 8);
+    BOOST_TEST(run.evaluate(right).count == 8);
+  }
 }
 
 BOOST_AUTO_TEST_CASE(lengths_that_do_not_fit_are_refused) {

@@ -200,7 +200,7 @@ BOOST_AUTO_TEST_CASE(every_element_has_one_place) {
   for (const mc::program_view* p : {&gpt2.view(), &qwen3.view(), &moe.view()}) {
     std::set<std::int64_t> places;
     std::int64_t elements = 0, parameters = 0;
-    mc::for_each_hf_tensor(*p, [&](const mc::hf_tensor& t) {
+    for (const mc::hf_tensor& t : mc::hf_family_of(*p).tensors(*p)) {
       elements += t.elements();
       // By blocks of one row, as large tensors are moved.
       const std::int64_t step = t.rows == 1 ? 7 : t.columns();
@@ -212,7 +212,7 @@ BOOST_AUTO_TEST_CASE(every_element_has_one_place) {
           places.insert(at);
         });
       }
-    });
+    }
     mc::for_each_parameter(*p, [&](const mc::parameter_ref& r) { parameters += r.count; });
     BOOST_TEST(elements == parameters);
     BOOST_TEST(static_cast<std::int64_t>(places.size()) == parameters);

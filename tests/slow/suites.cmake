@@ -16,7 +16,7 @@ function(megacpp_suite name)
   megacpp_slow_test(suite_${name} LABEL ${name} TIMEOUT 2400
     COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/slow/suite.sh ${PROJECT_SOURCE_DIR}
       ${CMAKE_CURRENT_BINARY_DIR}/${name}
-      -G ${CMAKE_GENERATOR} -DMEGACPP_BUILD_BENCH=OFF -DMEGACPP_WERROR=${MEGACPP_WERROR}
+      -G ${CMAKE_GENERATOR} -DMEGACPP_WERROR=${MEGACPP_WERROR}
       -DMEGACPP_SHARED_DIR=${MEGACPP_SHARED_DIR} ${ARGN})
 endfunction()
 
@@ -52,7 +52,6 @@ if(MEGACPP_NVCC)
 
   # Headers for CUDA alone, which the host compiler cannot read.
   file(GLOB_RECURSE cuda_headers RELATIVE ${PROJECT_SOURCE_DIR}/include CONFIGURE_DEPENDS
-       ${PROJECT_SOURCE_DIR}/include/megacpp/*.cuh
        ${PROJECT_SOURCE_DIR}/include/megacpp/kernel/cuda/*.hpp)
   foreach(header IN LISTS cuda_headers)
     set(unit ${CMAKE_CURRENT_BINARY_DIR}/headers/${header}.cu)

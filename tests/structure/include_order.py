@@ -111,7 +111,7 @@ def problems(root):
     """All problems below root, as sentences with file and line."""
     root = Path(root)
     top = root / "include" / "megacpp"
-    for path in sorted(p for p in top.rglob("*") if p.suffix in (".hpp", ".cuh", ".inl", ".h")):
+    for path in sorted(p for p in top.rglob("*") if p.suffix in (".hpp", ".inl", ".h")):
         relative = path.relative_to(top)
         where = path.relative_to(root)
         folder = relative.parts[0] if len(relative.parts) > 1 else None

@@ -65,8 +65,6 @@ BOOST_AUTO_TEST_CASE(fields_have_types) {
   BOOST_TEST(v.field<std::uint64_t>("big") == 18446744073709551615u);
   BOOST_TEST(v.field<mc::json_value>("o").field<std::vector<int>>("p") == (std::vector<int>{1, 2}),
              boost::test_tools::per_element());
-  BOOST_TEST(v.field_or<int>("none", 7) == 7);
-  BOOST_TEST(v.field_or<int>("z", 7) == 7);
   BOOST_TEST(v.has("n"));
   BOOST_TEST(!v.has("z"));
   BOOST_TEST(v.field<int>("n", 1, 12) == 12);
@@ -80,7 +78,6 @@ BOOST_AUTO_TEST_CASE(fields_have_types) {
   CHECK_REFUSED(v.field<bool>("n"), exit_code::model, "true or false is needed");
   CHECK_REFUSED(v.field<std::string>("o"), exit_code::model, "\"o\" is an object, but a string");
   CHECK_REFUSED(v.field<mc::json_value>("n"), exit_code::model, "an object is needed");
-  CHECK_REFUSED(v.field_or<int>("s", 1), exit_code::model, "a whole number is needed");
   CHECK_REFUSED(v.field<int>("n", 1, 11), exit_code::model,
                 "field \"n\" is 12, but must be from 1 to 11");
   CHECK_REFUSED(v.field<std::int64_t>("big"), exit_code::model, "out of range");

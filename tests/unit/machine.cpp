@@ -23,28 +23,17 @@ namespace {
 using mc::exit_code;
 
 BOOST_AUTO_TEST_CASE(this_machine_has_what_this_program_was_built_for) {
-  BOOST_TEST(mc::missing_instruction_sets(mc::compiled_instruction_sets,
-                                          mc::available_instruction_sets()) == "");
-  mc::require_machine();
-  BOOST_TEST(!mc::cpu_name().empty());
-  BOOST_TEST(mc::usable_cores() >= 1);
-  BOOST_TEST(mc::usable_cpus() >= mc::usable_cores());
+  BOOST_TEST((mc::compiled_instruction_sets & ~mc::available_instruction_sets()) == 0u);
 }
 
-BOOST_AUTO_TEST_CASE(what_is_missing_is_named) {
+BOOST_AUTO_TEST_CASE(the_masks_are_those_of_the_compiler) {
   const auto bit = [](std::string_view name) {
     for (int i = 0; i < mc::detail::instruction_set_count; ++i)
       if (name == mc::detail::instruction_sets[i].name) return mc::instruction_mask{1} << i;
     BOOST_FAIL("no " << name);
     return mc::instruction_mask{0};
   };
-  const auto avx2 = bit("AVX2"), avx512f = bit("AVX512F"), bf16 = bit("AVX512BF16");
-  BOOST_TEST(mc::missing_instruction_sets(avx2 | avx512f | bf16, avx2) == "AVX512F, AVX512BF16");
-  BOOST_TEST(mc::missing_instruction_sets(avx2, avx2 | bf16) == "");
-  BOOST_TEST(mc::missing_instruction_sets(0, 0) == "");
-  CHECK_REFUSED(mc::require_machine(avx2 | bf16, avx2), exit_code::machine,
-                "a processor with AVX512BF16, which");
-  mc::require_machine(avx2, avx2);
+  const auto avx2 = bit("AVX2"), avx512f = bit("AVX512F");
 #if defined(__AVX2__)
   BOOST_TEST((mc::compiled_instruction_sets & avx2) != 0u);
 #else

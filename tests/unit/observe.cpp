@@ -304,8 +304,6 @@ BOOST_AUTO_TEST_CASE(memory_and_time_are_measured) {
   mc::stopwatch watch;
   ::usleep(20'000);
   BOOST_TEST(watch.seconds() >= 0.02);
-  watch.restart();
-  BOOST_TEST(watch.seconds() < 1);
 }
 
 } // namespace

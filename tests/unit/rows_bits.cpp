@@ -108,10 +108,6 @@ outputs everything(int64_t r, Extent width, Half half) {
   out.add("bias_gradient", g2);
   rows::bias_add(r, width, x.data(), bias.data(), y.data());
   out.add("bias_add", y);
-  rows::biased_activation<rows::gelu_tanh>(r, width, x.data(), bias.data(), y.data());
-  out.add("biased_activation", y);
-  rows::biased_activation_dx<rows::gelu_tanh>(r, width, dy.data(), x.data(), bias.data(), z.data());
-  out.add("biased_activation_dx", z);
   rows::swiglu(r, width, w, x.data(), a.data(), y.data());
   out.add("swiglu", y);
   rows::swiglu_backward(r, width, w, dy.data(), x.data(), a.data(), y.data(), z.data());
@@ -214,14 +210,5 @@ BOOST_AUTO_TEST_CASE_TEMPLATE(fused_as_separate, T, types) {
     rows::add_layer_norm_dx(r, width, dy.data(), s2.data(), gain.data(), mean2.data(), rstd2.data(),
                             ds.data(), dx2.data());
     same("layer_norm");
-
-    rows::bias_add(r, width, x.data(), bias.data(), s.data());
-    rows::activation<rows::gelu_exact>(n, s.data(), y.data());
-    rows::activation_dx<rows::gelu_exact>(n, dy.data(), s.data(), dx.data());
-    s2 = s;
-    rows::biased_activation<rows::gelu_exact>(r, width, x.data(), bias.data(), y2.data());
-    rows::biased_activation_dx<rows::gelu_exact>(r, width, dy.data(), x.data(), bias.data(),
-                                                 dx2.data());
-    same("gelu_exact");
   }
 }

@@ -23,10 +23,8 @@ template <class Body> bool one() {
   return reinterpret_cast<const void*>(&over_rows<128, Body>) != nullptr;
 }
 
-template <class F, class T, class Extent> bool of_activation() {
-  return one<activation_block<F, T>>() && one<activation_dx_block<F, T>>() &&
-         one<biased_activation_row<F, T, Extent>>() &&
-         one<biased_activation_dx_row<F, T, Extent>>();
+template <class F, class T> bool of_activation() {
+  return one<activation_block<F, T>>() && one<activation_dx_block<F, T>>();
 }
 
 template <class T, class Extent> bool of_extent() {
@@ -40,9 +38,7 @@ template <class T, class Extent> bool of_extent() {
          one<rope_row<T, Extent>>() && one<embedding_row<T, Extent>>() &&
          one<embedding_gradient_slab<T, Extent>>() && one<dropout_row<T, Extent>>() &&
          one<dispatch_token<T, Extent>>() && one<combine_token<T, Extent>>() &&
-         one<scale_row<T, Extent>>() && one<scale_weight_grad_row<T, Extent>>() &&
-         of_activation<gelu_tanh, T, Extent>() && of_activation<gelu_exact, T, Extent>() &&
-         of_activation<silu, T, Extent>();
+         one<scale_row<T, Extent>>() && one<scale_weight_grad_row<T, Extent>>();
 }
 
 template <class T> bool of_type() {
@@ -52,7 +48,8 @@ template <class T> bool of_type() {
          one<fill_block<T>>() && one<cast_block<T, float>>() && one<cast_block<T, bf16>>() &&
          one<adamw_block<T>>() && one<sum_squares_block<T>>() && one<route_row<T>>() &&
          one<route_grad_row<T>>() && one<router_statistics_block<T>>() &&
-         one<router_statistics_grad_row<T>>();
+         one<router_statistics_grad_row<T>>() && of_activation<gelu_tanh, T>() &&
+         of_activation<gelu_exact, T>() && of_activation<silu, T>();
 }
 
 } // namespace mc::rows

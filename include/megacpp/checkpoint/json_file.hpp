@@ -159,10 +159,6 @@ public:
           fmt::format("field \"{}\" is {}, but must be from {} to {}", below(name), v, low, high));
     return v;
   }
-  /// The field, or `otherwise` if it is missing or null. A wrong type is still refused.
-  template <class T> T field_or(std::string_view name, T otherwise) const {
-    return has(name) ? field<T>(name) : otherwise;
-  }
 
   /// This value as T, as for field.
   template <class T> T as() const {

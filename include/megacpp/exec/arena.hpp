@@ -17,15 +17,16 @@ namespace mc {
 class arena {
 public:
   arena() = default;
-  explicit arena(std::int64_t bytes, const char* what) : size_(bytes) {
+  /// Throws mc::error(exit_code::memory), which names `what` the memory is for and a `remedy`
+  /// beside a machine with more of it.
+  arena(std::int64_t bytes, const char* what, const char* remedy) : size_(bytes) {
     if (bytes == 0) return;
     void* p = ::mmap(nullptr, static_cast<std::size_t>(bytes), PROT_READ | PROT_WRITE,
                      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (p == MAP_FAILED)
-      throw error(exit_code::memory,
-                  std::string("cannot reserve ") + std::to_string(bytes >> 20) + " MiB for " +
-                      what +
-                      ": use a smaller micro-batch, recompute, or a machine with more memory");
+      throw error(exit_code::memory, std::string("cannot reserve ") + std::to_string(bytes >> 20) +
+                                         " MiB for " + what + ": use " + remedy +
+                                         " or a machine with more memory");
     ::madvise(p, static_cast<std::size_t>(bytes), MADV_HUGEPAGE);
     data_ = static_cast<std::byte*>(p);
   }

@@ -1,26 +1,14 @@
-// The processor: its name, its cores, and whether it has the instructions this program was built
-// for.
+// The processor: its name, and whether it has the instructions this program was built for.
 //
 // A program built with -march=native dies of SIGILL, without a word, on an older processor. The
 // check must run before the first such instruction and contain none itself. So what it executes is
 // compiled for the x86-64 baseline (target("no-sse3,...") switches off everything above it, and the
 // compiler does not inline the surrounding unit's code into such a function) and uses plain loads
 // and loops: no library template, which would be compiled for the whole instruction set.
-// machine_at_start.hpp runs it before all other initialisers of the program; require_machine() is
-// the same check as an exception.
+// machine_at_start.hpp runs it before all other initialisers of the program.
 #pragma once
 
-#include <megacpp/exec/error.hpp>
-
-#include <cstddef>
 #include <cstdint>
-#include <fstream>
-#include <set>
-#include <string>
-#include <thread>
-#include <utility>
-
-#include <sched.h>
 
 namespace mc {
 
@@ -145,65 +133,5 @@ available_instruction_sets() {
 #else
 inline instruction_mask available_instruction_sets() { return ~instruction_mask{0}; }
 #endif
-
-/// "AVX512F, AVX512BF16": the extensions that are required and not available; "" if none is
-/// missing.
-inline std::string missing_instruction_sets(instruction_mask required, instruction_mask available) {
-  std::string names;
-  for (int i = 0; i < detail::instruction_set_count; ++i)
-    if (((required & ~available) >> i) & 1u)
-      names += (names.empty() ? "" : ", ") + std::string(detail::instruction_sets[i].name);
-  return names;
-}
-
-/// Model name as the processor gives it, such as "AMD EPYC 9654 96-Core Processor".
-inline std::string cpu_name() {
-#if defined(__x86_64__)
-  char brand[49];
-  detail::processor_brand(brand);
-  std::string name(brand);
-  name.erase(0, name.find_first_not_of(' '));
-  name.erase(name.find_last_not_of(' ') + 1);
-  if (!name.empty()) return name;
-#endif
-  return "unknown processor";
-}
-
-/// Logical processors this process may run on (its affinity mask, as cpusets and taskset set it),
-/// >= 1.
-inline int usable_cpus() {
-  cpu_set_t set;
-  if (::sched_getaffinity(0, sizeof set, &set) == 0 && CPU_COUNT(&set) > 0) return CPU_COUNT(&set);
-  const unsigned n = std::thread::hardware_concurrency();
-  return n > 0 ? static_cast<int>(n) : 1;
-}
-
-/// Cores among usable_cpus(), counting the hardware threads of one core once, >= 1.
-inline int usable_cores() {
-  cpu_set_t set;
-  if (::sched_getaffinity(0, sizeof set, &set) != 0) return usable_cpus();
-  std::set<std::pair<int, int>> cores;
-  for (std::size_t cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
-    if (!CPU_ISSET(cpu, &set)) continue;
-    const std::string topology = "/sys/devices/system/cpu/cpu" + std::to_string(cpu) + "/topology/";
-    int package = 0, core = 0;
-    if (!(std::ifstream(topology + "physical_package_id") >> package) ||
-        !(std::ifstream(topology + "core_id") >> core))
-      return usable_cpus();
-    cores.emplace(package, core);
-  }
-  return cores.empty() ? 1 : static_cast<int>(cores.size());
-}
-
-/// Throws mc::error(exit_code::machine), naming what is missing, unless the processor has
-/// everything required; by default what the calling unit was compiled for.
-inline void require_machine(instruction_mask required = compiled_instruction_sets,
-                            instruction_mask available = available_instruction_sets()) {
-  const std::string missing = missing_instruction_sets(required, available);
-  if (missing.empty()) return;
-  throw error(exit_code::machine, "this program was built for a processor with " + missing +
-                                      ", which this one (" + cpu_name() +
-                                      ") lacks; build it again on this machine");
-}
 
 } // namespace mc

@@ -2,6 +2,7 @@
 // holds main: every unit that includes it does the check once more.
 #pragma once
 
+#include <megacpp/exec/error.hpp>
 #include <megacpp/exec/machine.hpp>
 
 #if defined(__x86_64__)

@@ -34,7 +34,8 @@ enum class fault : std::uint8_t {
   C003, // the batch does not fit the model or the layout
   M001, // the plan does not fit the memory
   M002, // a pass left a value without memory, or two live values overlap
-  B001  // the device has no kernel for an op
+  B001, // the device has no kernel for an op
+  B002  // the run names a device without a backend
 };
 
 /// Up to N - 1 characters, as a value.
@@ -66,11 +67,12 @@ struct fault_record {
 };
 
 constexpr const char* code_of(fault f) {
-  constexpr const char* codes[] = {
-      "",          "MEGA-P001", "MEGA-P002", "MEGA-P003", "MEGA-P004", "MEGA-P005", "MEGA-P006",
-      "MEGA-P007", "MEGA-P008", "MEGA-P009", "MEGA-P010", "MEGA-P011", "MEGA-P012", "MEGA-P013",
-      "MEGA-P014", "MEGA-P015", "MEGA-P016", "MEGA-S001", "MEGA-S002", "MEGA-S003", "MEGA-S004",
-      "MEGA-S005", "MEGA-C001", "MEGA-C002", "MEGA-C003", "MEGA-M001", "MEGA-M002", "MEGA-B001"};
+  constexpr const char* codes[] = {"",          "MEGA-P001", "MEGA-P002", "MEGA-P003", "MEGA-P004",
+                                   "MEGA-P005", "MEGA-P006", "MEGA-P007", "MEGA-P008", "MEGA-P009",
+                                   "MEGA-P010", "MEGA-P011", "MEGA-P012", "MEGA-P013", "MEGA-P014",
+                                   "MEGA-P015", "MEGA-P016", "MEGA-S001", "MEGA-S002", "MEGA-S003",
+                                   "MEGA-S004", "MEGA-S005", "MEGA-C001", "MEGA-C002", "MEGA-C003",
+                                   "MEGA-M001", "MEGA-M002", "MEGA-B001", "MEGA-B002"};
   return codes[static_cast<int>(f)];
 }
 
@@ -144,6 +146,7 @@ constexpr const char* sentence_of(fault f) {
   case fault::M002:
     return "a value has no memory or shares it with another live one: mend the pass";
   case fault::B001: return "the device has no kernel for this op: specialise kernel_of<&the_op>";
+  case fault::B002: return "the run's device has no backend: say using device = mc::cpu";
   }
   return "";
 }

@@ -39,6 +39,33 @@ template <class T> product_shape chunk_product(product_kind kind, const chunking
   return s;
 }
 
+/// The products of logits, of dx and, where the table is trained, of dw.
+template <class T, class Call> void prepare_backward(Call& c, const chunking& k) {
+  prepare_product(c, chunk_product<T>(product_kind::forward, k), 0);
+  prepare_product(c, chunk_product<T>(product_kind::input_gradient, k), 1);
+  if (c.attr().i[1] != 0) prepare_product(c, chunk_product<T>(product_kind::weight_gradient, k), 2);
+}
+
+/// The logits of one chunk at a time, their cotangents, and dx and dw (null: none) from those.
+/// `row_of(first row, dlogits)` is the row body that makes cotangents of logits. In bf16 they
+/// stand behind the logits.
+template <class T, class Call, class RowOf>
+void run_backward(Call& c, const chunking& k, const T* x, const T* w, accumulator_t<T>* logits,
+                  T* dx, accumulator_t<T>* dw, RowOf row_of) {
+  const prepared_product& project = product_of(c, 0);
+  T* dlogits;
+  if constexpr (std::is_same_v<T, accumulator_t<T>>) dlogits = logits;
+  else dlogits = reinterpret_cast<T*>(logits + k.chunk() * k.width);
+  for (std::int64_t at = 0; at < k.rows; at += k.chunk()) {
+    const std::int64_t n = std::min(k.chunk(), k.rows - at),
+                       rows = project.shape().dynamic_rows ? n : -1;
+    project.execute(x + at * k.hidden, w, nullptr, logits, rows);
+    for_rows(n, row_of(at, dlogits));
+    product_of(c, 1).execute(dlogits, w, nullptr, dx + at * k.hidden, rows);
+    if (dw != nullptr) product_of(c, 2).execute(dlogits, x + at * k.hidden, nullptr, dw, rows);
+  }
+}
+
 } // namespace detail
 
 template <> struct kernel_of<&op::vocabulary_partial> { // x, w, labels -> lse_part, target, scratch
@@ -65,36 +92,26 @@ template <> struct kernel_of<&op::vocabulary_partial> { // x, w, labels -> lse_p
 template <> struct kernel_of<&op::vocabulary_partial_grad> { // dlse, dtarget, x, w, labels,
                                                              // lse_part -> dx, [dw], scratch
   template <class T, class Call> static void prepare(Call& c) {
-    const auto k = detail::chunks_of(c, 2, 3);
-    detail::prepare_product(c, detail::chunk_product<T>(product_kind::forward, k), 0);
-    detail::prepare_product(c, detail::chunk_product<T>(product_kind::input_gradient, k), 1);
-    if (c.attr().i[1] != 0)
-      detail::prepare_product(c, detail::chunk_product<T>(product_kind::weight_gradient, k), 2);
+    detail::prepare_backward<T>(c, detail::chunks_of(c, 2, 3));
   }
   template <class T, class Call> static void run(Call& c) {
     using G = accumulator_t<T>;
     const auto k = detail::placed(c, detail::chunks_of(c, 2, 3), 3);
     const bool weights = c.attr().i[1] != 0;
-    const prepared_product& project = detail::product_of(c, 0);
-    const T *x = c.template in<T>(2), *w = c.template in<T>(3);
     G* logits = c.template out<G>(weights ? 2 : 1);
-    T* dlogits;
-    if constexpr (std::is_same_v<T, G>) dlogits = logits;
-    else dlogits = reinterpret_cast<T*>(logits + k.chunk() * k.width);
-    for (std::int64_t at = 0; at < k.rows; at += k.chunk()) {
-      const std::int64_t n = std::min(k.chunk(), k.rows - at),
-                         rows = project.shape().dynamic_rows ? n : -1;
-      project.execute(x + at * k.hidden, w, nullptr, logits, rows);
-      for_rows(n, mc::rows::logits_grad_row<T>{k.width, k.valid, k.first, logits,
-                                               c.template in<std::int32_t>(4) + at,
-                                               c.template in<G>(5) + at, c.template in<G>(0) + at,
-                                               c.template in<G>(1) + at, dlogits});
-      detail::product_of(c, 1).execute(dlogits, w, nullptr, c.template out<T>(0) + at * k.hidden,
-                                       rows);
-      if (weights)
-        detail::product_of(c, 2).execute(dlogits, x + at * k.hidden, nullptr, c.template out<G>(1),
-                                         rows);
-    }
+    const auto row_of = [&](std::int64_t at, T* dlogits) {
+      return rows::logits_grad_row<T>{k.width,
+                                      k.valid,
+                                      k.first,
+                                      logits,
+                                      c.template in<std::int32_t>(4) + at,
+                                      c.template in<G>(5) + at,
+                                      c.template in<G>(0) + at,
+                                      c.template in<G>(1) + at,
+                                      dlogits};
+    };
+    detail::run_backward<T>(c, k, c.template in<T>(2), c.template in<T>(3), logits,
+                            c.template out<T>(0), weights ? c.template out<G>(1) : nullptr, row_of);
   }
 };
 
@@ -148,36 +165,27 @@ struct kernel_of<&op::cross_entropy_grad> { // dloss, lse_part, target, labels -
 template <>
 struct kernel_of<&op::vocabulary_loss> { // x, w, labels, dloss -> loss, count, dx, [dw], scratch
   template <class T, class Call> static void prepare(Call& c) {
-    const auto k = detail::chunks_of(c, 0, 1);
-    detail::prepare_product(c, detail::chunk_product<T>(product_kind::forward, k), 0);
-    detail::prepare_product(c, detail::chunk_product<T>(product_kind::input_gradient, k), 1);
-    if (c.attr().i[1] != 0)
-      detail::prepare_product(c, detail::chunk_product<T>(product_kind::weight_gradient, k), 2);
+    detail::prepare_backward<T>(c, detail::chunks_of(c, 0, 1));
   }
   template <class T, class Call> static void run(Call& c) {
     using G = accumulator_t<T>;
     const auto k = detail::placed(c, detail::chunks_of(c, 0, 1), 1);
     const bool weights = c.attr().i[1] != 0;
-    const prepared_product& project = detail::product_of(c, 0);
-    const T *x = c.template in<T>(0), *w = c.template in<T>(1);
     const std::int32_t* labels = c.template in<std::int32_t>(2);
     double* losses = c.template out<double>(weights ? 4 : 3);
     G* logits = reinterpret_cast<G*>(losses + k.rows);
-    T* dlogits;
-    if constexpr (std::is_same_v<T, G>) dlogits = logits;
-    else dlogits = reinterpret_cast<T*>(logits + k.chunk() * k.width);
-    for (std::int64_t at = 0; at < k.rows; at += k.chunk()) {
-      const std::int64_t n = std::min(k.chunk(), k.rows - at),
-                         rows = project.shape().dynamic_rows ? n : -1;
-      project.execute(x + at * k.hidden, w, nullptr, logits, rows);
-      for_rows(n, mc::rows::loss_row<T>{k.width, k.valid, logits, labels + at, *c.template in<G>(3),
-                                        static_cast<G>(c.attr().f[0]), losses + at, dlogits});
-      detail::product_of(c, 1).execute(dlogits, w, nullptr, c.template out<T>(2) + at * k.hidden,
-                                       rows);
-      if (weights)
-        detail::product_of(c, 2).execute(dlogits, x + at * k.hidden, nullptr, c.template out<G>(3),
-                                         rows);
-    }
+    const auto row_of = [&](std::int64_t at, T* dlogits) {
+      return rows::loss_row<T>{k.width,
+                               k.valid,
+                               logits,
+                               labels + at,
+                               *c.template in<G>(3),
+                               static_cast<G>(c.attr().f[0]),
+                               losses + at,
+                               dlogits};
+    };
+    detail::run_backward<T>(c, k, c.template in<T>(0), c.template in<T>(1), logits,
+                            c.template out<T>(2), weights ? c.template out<G>(3) : nullptr, row_of);
     double loss = 0;
     std::int64_t count = 0;
     for (std::int64_t t = 0; t < k.rows; ++t) loss += losses[t], count += labels[t] >= 0;

@@ -57,9 +57,10 @@ struct gpt {
   /// x0 = wte[token] + wpe[position]
   constexpr var stem(context& c, var tokens) const {
     const var table = vocabulary_table(c, "wte", vocabulary, hidden_extent(), std, false);
-    const var x = token_embedding(c, tokens, table) +
-                  position_embedding(c, "wpe", {dim::position, positions}, hidden_extent(), std);
-    return stream_dropout(c, x, dropout);
+    const var token = token_embedding(c, tokens, table); // each its own statement: one order
+    const var position =
+        position_embedding(c, "wpe", {dim::position, positions}, hidden_extent(), std);
+    return stream_dropout(c, token + position, dropout);
   }
 
   /// h = x + proj(attention(q, k, v of ln_1 x)),   y = h + proj(gelu(fc(ln_2 h)))

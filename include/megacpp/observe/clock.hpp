@@ -10,11 +10,10 @@ inline double monotonic_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-/// Seconds since construction or the last restart.
+/// Seconds since construction.
 class stopwatch {
 public:
   double seconds() const { return monotonic_seconds() - begin_; }
-  void restart() { begin_ = monotonic_seconds(); }
 
 private:
   double begin_ = monotonic_seconds();

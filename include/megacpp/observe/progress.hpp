@@ -79,8 +79,6 @@ public:
   progress& operator=(const progress&) = delete;
   ~progress() { finish(); }
 
-  bool on_terminal() const { return terminal_; }
-
   void show(const step_report& r) {
     const bool last = r.step == r.steps;
     if (!terminal_) {

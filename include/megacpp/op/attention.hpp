@@ -19,10 +19,6 @@
 namespace mc {
 namespace op {
 
-struct attention_operands {
-  enum : int { q, k, v, q_position, k_position, q_document, k_document };
-};
-
 /// The place of o (and of anything shaped like q) on one axis.
 constexpr place attention_place(inference& c, axis a, int q, int k, int v, int ints) {
   const place at_q = c.in(q).at[a], at_k = c.in(k).at[a], at_v = c.in(v).at[a];

@@ -12,9 +12,6 @@ namespace mc {
 constexpr std::int64_t operator""_GiB(unsigned long long n) {
   return static_cast<std::int64_t>(n) << 30;
 }
-constexpr std::int64_t operator""_MiB(unsigned long long n) {
-  return static_cast<std::int64_t>(n) << 20;
-}
 
 /// Bytes of one rank.
 struct memory_items {
@@ -63,12 +60,23 @@ constexpr void stage_layers(int layers, int pp, int stage, Kind kind_of, std::sp
     ++of_part[static_cast<unsigned>(1 + kind_of(l))];
 }
 
-/// Parameters of one stage, local, in elements of the flat stores. The last stage has a copy of
-/// what its head shares with the first one's stem.
-constexpr std::int64_t stored_elements(const registry& r, std::span<const int> layers) {
+/// The stage of `pp` of which amount(stage) is most; the first of several.
+template <class Amount> constexpr int largest_stage(int pp, Amount amount) {
+  int largest = 0;
+  auto most = amount(0);
+  for (int stage = 1; stage < pp; ++stage)
+    if (const auto n = amount(stage); n > most) largest = stage, most = n;
+  return largest;
+}
+
+/// Parameters of one stage, local, in elements of the flat stores: those of one group, or all. The
+/// last stage has a copy of what its head shares with the first one's stem.
+constexpr std::int64_t stored_elements(const registry& r, std::span<const int> layers,
+                                       int group = -1) {
   std::int64_t n = 0;
   for (int i = 0; i < r.entry_count; ++i) {
     const registry::entry& e = r.entries[static_cast<unsigned>(i)];
+    if (group >= 0 && e.group != group) continue;
     const std::int64_t aligned =
         (e.count + entry_alignment - 1) / entry_alignment * entry_alignment;
     if (!e.tied || layers.front() == 0) n += aligned * layers[static_cast<unsigned>(e.part)];

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <megacpp/nn/head.hpp>
+#include <megacpp/op/experts.hpp>
 #include <megacpp/op/select.hpp>
 #include <megacpp/pass/fuse.hpp>
 #include <megacpp/pass/hoist.hpp>
@@ -11,6 +12,8 @@
 #include <megacpp/pass/recompute.hpp>
 #include <megacpp/pass/split.hpp>
 #include <megacpp/pass/verify.hpp>
+
+#include <span>
 
 namespace mc {
 
@@ -169,6 +172,25 @@ template <class Model> [[gnu::cold]] constexpr graph forward_graph(const Model& 
   hoist(b.g);
   verify_nodes(b.g);
   return b.g;
+}
+
+/// What layout and batch ask of experts that no part has, or that have a capacity. `parts` are the
+/// forward graphs of all parts.
+constexpr fault_record fault_of_experts(std::span<const graph* const> parts, const setup& s) {
+  bool experts = false, capacity = false;
+  for (const graph* g : parts)
+    for (int i = 0; i < g->node_count; ++i) {
+      const node& n = g->at_node(i);
+      experts = experts || n.op->crosses;
+      capacity = capacity || (n.op == &op::expert_rows && n.attr.i[2] > 0);
+    }
+  if (!experts && (s.ranks.ep > 1 || s.ranks.etp > 1))
+    return detail::sentence(fault::C002,
+                            "ep and etp cut experts, which the model lacks: leave them out");
+  if (s.batch.expert_rows == 0 || (experts && !capacity)) return {};
+  return detail::sentence(
+      fault::C003, experts ? "experts of a capacity take its rows at once: leave expert_rows out"
+                           : "the model has no experts to take rows: leave expert_rows out");
 }
 
 /// The training graph of a part, before the passes that rewrite it: forward, and the backward pass

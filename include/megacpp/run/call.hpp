@@ -39,6 +39,13 @@ struct call_state {
   cpu* dev = nullptr;
   frame* f = nullptr;
   node_slot* prepared = nullptr;
+
+  cpu& device() const { return *dev; }
+  node_slot& slot() const { return *prepared; }
+  const step_numbers& step() const { return *f->step; }
+  int layer() const { return f->layer; }
+  int round() const { return f->round; }
+  self& comm() const { return *f->ranks; }
 };
 
 /// Node N of a part that is a type with static constexpr members g, plan, stores and index.
@@ -74,12 +81,6 @@ template <class Part, int N> struct compiled_call : call_state {
   template <class U> U* in_out(int k) const { return at<U>(n().in[static_cast<unsigned>(k)]); }
   template <class U> U* out(int k) const { return at<U>(n().out[static_cast<unsigned>(k)]); }
 
-  cpu& device() const { return *dev; }
-  node_slot& slot() const { return *prepared; }
-  const step_numbers& step() const { return *f->step; }
-  int layer() const { return f->layer; }
-  int round() const { return f->round; }
-  self& comm() const { return *f->ranks; }
   /// Global index of this rank's first element of dim i of a value.
   std::int64_t origin(const value& v, int i) const {
     return origin_of(ranks(), v, i, f->coordinate);
@@ -121,12 +122,6 @@ struct dynamic_call : call_state {
   template <class U> U* in_out(int k) const { return at<U>(n.in[static_cast<unsigned>(k)]); }
   template <class U> U* out(int k) const { return at<U>(n.out[static_cast<unsigned>(k)]); }
 
-  cpu& device() const { return *dev; }
-  node_slot& slot() const { return *prepared; }
-  const step_numbers& step() const { return *f->step; }
-  int layer() const { return f->layer; }
-  int round() const { return f->round; }
-  self& comm() const { return *f->ranks; }
   /// Global index of this rank's first element of dim i of a value.
   std::int64_t origin(const value& v, int i) const {
     return origin_of(ranks(), v, i, f->coordinate);

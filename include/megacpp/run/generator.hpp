@@ -209,7 +209,8 @@ private:
     std::vector<int> seen(p_.blocks.size());
     for (const int kind : p_.kind_of) index_.push_back(seen[static_cast<unsigned>(kind)]++);
 
-    memory_ = arena(m.total() - m.weights, "the keys and values of these texts");
+    memory_ = arena(m.total() - m.weights, "the keys and values of these texts",
+                    "fewer or shorter texts at a time");
     std::byte* at = memory_.data();
     const auto take = [&at](std::int64_t bytes) { return std::exchange(at, at + bytes); };
     caches_ = take(m.caches), derived_ = take(m.derived), working_ = take(m.working);

@@ -62,6 +62,7 @@ public:
       interpreted_part::refuse(forward.back()->wrong);
       graphs[static_cast<unsigned>(i)] = forward.back().get();
     }
+    interpreted_part::refuse(fault_of_experts(graphs, s));
     stores_ = make_registry(graphs, layers);
     view_.name = name, view_.family = Model::family, view_.numbers = s;
     view_.layers = m.layers, view_.hidden = m.hidden, view_.vocabulary = m.vocabulary;

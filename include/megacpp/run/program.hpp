@@ -16,7 +16,17 @@
 
 namespace mc {
 
+/// The one device, as a run may name it: using device = mc::cpu (exec/cpu.hpp).
+class cpu;
+
 namespace detail {
+
+/// A run that names no device runs on mc::cpu.
+template <class Run> constexpr bool has_backend() {
+  if constexpr (requires { typename Run::device; })
+    return std::is_same_v<typename Run::device, cpu>;
+  else return true;
+}
 
 template <class Run> constexpr setup setup_of() {
   setup s;
@@ -81,6 +91,7 @@ template <class Run> struct program {
     for (int l = 0; l < model.layers; ++l) ++n[static_cast<unsigned>(1 + kind_of(l))];
     return n;
   }
+  static constexpr fault_record of_experts = fault_of_experts(forward_graphs(), numbers);
   static constexpr registry stores = make_registry(forward_graphs(), layer_counts());
   static constexpr std::int64_t parameters = count_parameters(forward_graphs(), layer_counts());
 
@@ -144,16 +155,16 @@ template <class Run> struct program {
     return training_memory(plans, layers, numbers.ranks.pp - stage, update::plan, stores,
                            numbers.type, part<1>::g);
   }
-  /// Of the stage that needs most: the first, which has most micro-batches in flight, or the last,
-  /// which has the head.
+  /// Of the stage that needs most. The first one has most micro-batches in flight, the last one
+  /// the head, and any the largest kinds of block.
   static constexpr memory_items memory() {
-    const memory_items first = stage_memory(0), end = stage_memory(numbers.ranks.pp - 1);
-    return end.total() > first.total() ? end : first;
+    return stage_memory(
+        largest_stage(numbers.ranks.pp, [](int stage) { return stage_memory(stage).total(); }));
   }
 
-  /// The first fault of the graphs of training and evaluation after all passes, of tied parameters,
-  /// of the memory plans, and of the whole against the device's memory, if the run says how much
-  /// that is.
+  /// The first fault of the device, of the graphs of training and evaluation after all passes, of
+  /// experts, of tied parameters, of the memory plans, and of the whole against the device's
+  /// memory, if the run says how much that is.
   static constexpr fault_record in_graphs = []<int... K>(std::integer_sequence<int, K...>) {
     return detail::first_fault({&part<K>::g.wrong..., &update::g.wrong, &evaluation::g.wrong});
   }
@@ -164,7 +175,9 @@ template <class Run> struct program {
   }
   (std::make_integer_sequence<int, kinds + 2>{});
   static constexpr fault_record in_all() {
+    if (!detail::has_backend<Run>()) return detail::sentence(fault::B002, "using device");
     if (in_graphs.code != fault::none) return in_graphs;
+    if (of_experts.code != fault::none) return of_experts;
     const fault_record ties = fault_of_ties(derived_graphs());
     if (ties.code != fault::none) return ties;
     if (in_plans.code != fault::none) return in_plans;

@@ -89,6 +89,8 @@ template <class Run, fault Code, class Where, class Line> constexpr bool report(
                 "pass");
   static_assert(Code != fault::B001,
                 "MEGA-B001 the device has no kernel for this op: specialise kernel_of<&the_op>");
+  static_assert(Code != fault::B002,
+                "MEGA-B002 the run's device has no backend: say using device = mc::cpu");
   return true;
 }
 

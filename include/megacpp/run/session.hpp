@@ -13,13 +13,13 @@
 
 namespace mc {
 
-/// Token ids and what goes with them, each (B, S); documents may be null.
+/// Token ids and what goes with them, each (B, S).
 struct batch_view {
   const std::int32_t* tokens = nullptr;
   const std::int32_t* labels = nullptr;    ///< negative: no loss
   std::int64_t first_sample = 0;           ///< number of the first sequence within the global batch
   const std::int32_t* positions = nullptr; ///< null: 0 ... S-1
-  const std::int32_t* documents = nullptr;
+  const std::int32_t* documents = nullptr; ///< of a program for packed documents, and of no other
 };
 
 /// A summed loss, the number of tokens in it, and what the blocks' own losses add to its gradient.
@@ -37,11 +37,10 @@ enum class purpose : std::uint8_t { training, inference };
 class session {
 public:
   session(const program_view& program, cpu& device, purpose why)
-      : p_(program),
+      : p_(require_one_rank(program)),
         device_(device),
         training_(why == purpose::training),
         stores_(program, training_) {
-    require_one_rank(p_);
     planned_ = training_ ? training_memory(p_) : inference_memory(p_);
     const graph& block = *p_.blocks[0].g;
     stream_bytes_ = stream_bytes(block);
@@ -59,7 +58,9 @@ public:
     for (int l = 0; l < p_.layers; ++l) lay_out(block_of(l));
     lay_out(p_.loss);
     const memory_items& m = planned_;
-    activations_ = arena(m.saved + m.streams + m.working + m.feeds + m.derived, "activations");
+    activations_ = arena(m.saved + m.streams + m.working + m.feeds + m.derived, "activations",
+                         training_ ? "a smaller micro-batch or sequence, recompute,"
+                                   : "a smaller micro-batch or sequence");
     saved_ = activations_.data();
     streams_ = saved_ + m.saved;
     working_ = streams_ + m.streams;
@@ -86,7 +87,8 @@ public:
   int micro_batch() const { return p_.numbers.batch.micro; }
   int sequence() const { return p_.numbers.batch.sequence; }
 
-  /// Once a step, before its first micro-batch.
+  /// Before the first micro-batch of a step or of an evaluation: the prologue, which computes what
+  /// the micro-batches read of the weights as they are now.
   void begin_step() {
     for_each_part([&](const part_view& part, int layer, int index) {
       frame f = frame_of(layer, index);
@@ -111,11 +113,10 @@ public:
     return result;
   }
 
-  /// Forward alone, as a model is evaluated: nothing is dropped out, unless `dropping` asks for the
-  /// loss that training sees.
+  /// Forward of one micro-batch, as a model is evaluated: nothing is dropped out, unless `dropping`
+  /// asks for the loss that training sees.
   loss_sum evaluate(const batch_view& b, bool dropping = false) {
     numbers_.dropping = dropping;
-    begin_step(); // the weights may be others than when the last step began
     feed_inputs(b);
     const loss_sum l = forward(b, p_.evaluation);
     numbers_.dropping = true;
@@ -241,7 +242,16 @@ private:
     return f;
   }
 
+  /// Throws mc::error(exit_code::mismatch) for a batch with documents where the program's attention
+  /// does not tell them apart, or without where it does.
   void feed_inputs(const batch_view& b) {
+    const bool packed = p_.numbers.batch.packed;
+    if (packed != (b.documents != nullptr))
+      throw error(exit_code::mismatch,
+                  p_.name + (packed ? " keeps attention within documents, and a batch names none: "
+                                      "fill batch_view::documents, or build it with packed = false"
+                                    : " does not tell documents apart, and a batch names some: "
+                                      "build it with packed = true, or leave them out"));
     batch_ = b;
     const std::int64_t s = sequence(), per = tokens_ / micro_batch();
     for (std::int64_t i = 0; i < tokens_; ++i) {

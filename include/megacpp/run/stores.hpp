@@ -52,12 +52,13 @@ class stores {
 public:
   stores(const program_view& p, bool training)
       : program_(&p), type_(p.numbers.type), main_(accumulator_of(type_)), total_(p.stores->total) {
-    weights_ = arena(total_ * size_of(type_), "weights");
+    constexpr const char* smaller = "a smaller model";
+    weights_ = arena(total_ * size_of(type_), "weights", smaller);
     if (!training) return;
-    gradients_ = arena(total_ * size_of(main_), "main grads");
-    if (type_ != main_) masters_ = arena(total_ * size_of(main_), "master weights");
-    first_ = arena(total_ * size_of(main_), "first moments");
-    second_ = arena(total_ * size_of(main_), "second moments");
+    gradients_ = arena(total_ * size_of(main_), "main grads", smaller);
+    if (type_ != main_) masters_ = arena(total_ * size_of(main_), "master weights", smaller);
+    first_ = arena(total_ * size_of(main_), "first moments", smaller);
+    second_ = arena(total_ * size_of(main_), "second moments", smaller);
   }
 
   dtype type() const { return type_; }

@@ -73,8 +73,9 @@ struct program_view {
   }
 };
 
-/// Throws mc::error(exit_code::mismatch) for a program that needs more ranks than this process is.
-inline void require_one_rank(const program_view& p) {
+/// p. Throws mc::error(exit_code::mismatch) for a program that needs more ranks than this process
+/// is; to be asked before memory is reserved, which may well be too little for all ranks' parts.
+inline const program_view& require_one_rank(const program_view& p) {
   const layout& l = p.numbers.ranks;
   const int ranks = l.pp * std::lcm(l.tp * l.cp, l.ep * l.expert_tp());
   if (ranks > 1)
@@ -84,6 +85,7 @@ inline void require_one_rank(const program_view& p) {
                     std::to_string(l.cp) + ", ep " + std::to_string(l.ep) +
                     ") and this process is one: build a preset with tp, pp, cp and ep of 1 to "
                     "run on one rank");
+  return p;
 }
 
 /// f(part, layers) for stem, block kinds and head of the training program.

@@ -122,6 +122,18 @@ inline request parse(int argc, const char* const* argv, const std::vector<flag_e
   return r;
 }
 
+/// Throws mc::error(exit_code::mismatch) for a program that a command cannot run: one of several
+/// ranks, or of packed documents, which no file of tokens names.
+inline void check_runnable(const program_view& p, command c) {
+  require_one_rank(p);
+  if (p.numbers.batch.packed && c != command::generate)
+    throw error(exit_code::mismatch,
+                fmt::format("{} keeps attention within packed documents, which the data of train "
+                            "and eval do not name; build it with packed = false, or give a "
+                            "mc::session documents",
+                            p.name));
+}
+
 inline product_type product_type_of(std::string_view name) {
   return name == "auto"   ? product_type::automatic
          : name == "bf16" ? product_type::bf16
@@ -157,6 +169,7 @@ inline void run_command(const program_source& source, std::string_view program, 
   check_compiled(list, p);
   refuse_idle_flags(r.given, r.what->which, o);
   if (r.what->which == command::convert) return run_export(p, o);
+  if (r.what->which != command::describe) check_runnable(p, r.what->which);
   std::optional<found_model> from;
   if (r.what->which == command::train) from = prepare_start(p, o);
   // What a prompt is continued with must not depend on the batch, nor on how it was computed.

@@ -88,13 +88,29 @@ inline std::string byte_count(std::int64_t n) {
   return std::string(bytes_text(static_cast<std::uint64_t>(n)).view());
 }
 
+/// The pipeline stages of which one rank needs most memory, and has most to compute.
+inline int stage_of_most_memory(const program_view& p) {
+  return largest_stage(p.numbers.ranks.pp,
+                       [&](int stage) { return training_memory(p, stage).total(); });
+}
+inline int stage_of_most_work(const program_view& p) {
+  return largest_stage(p.numbers.ranks.pp,
+                       [&](int stage) { return work_of_step(p, 1, stage).total().flops; });
+}
+/// ", stage 3 of 0 ... 7, which has most"; nothing of a single one.
+inline std::string stage_text(const program_view& p, int stage) {
+  const int last = p.numbers.ranks.pp - 1;
+  return last > 0 ? fmt::format(", stage {} of 0 ... {}, which has most", stage, last) : "";
+}
+
 inline void describe_work(std::string& out, const program_view& p) {
-  const step_work w = work_of_step(p, 1);
+  const int busiest = stage_of_most_work(p);
+  const step_work w = work_of_step(p, 1, busiest);
   const auto line = [&](const char* name, const work& x) {
     fmt::format_to(std::back_inserter(out), "  {:<22}{:>18} FLOPs  {:>10} read  {:>10} written\n",
                    name, x.flops, byte_count(x.read), byte_count(x.written));
   };
-  out += "\nWork of one rank in a step of one micro-batch\n";
+  out += fmt::format("\nWork of one rank in a step of one micro-batch{}\n", stage_text(p, busiest));
   line("prologue", w.prologue);
   line("forward", w.forward);
   line("backward", w.backward);
@@ -106,7 +122,8 @@ inline void describe_work(std::string& out, const program_view& p) {
 }
 
 inline void describe_collectives(std::string& out, const program_view& p) {
-  out += "\nCollectives of a step of one micro-batch\n";
+  out += fmt::format("\nCollectives of a step of one micro-batch{}\n",
+                     p.numbers.ranks.pp > 1 ? ", all stages" : "");
   const std::vector<collective_entry> list = collectives_of(p);
   if (list.empty()) out += "  none\n";
   for (const collective_entry& e : list) {
@@ -172,7 +189,8 @@ inline void describe_passes(std::string& out, const program_view& p, const part_
 inline std::string describe_text(const program_view& p, const part_passes& passes, cpu& device) {
   std::string out;
   const auto at = std::back_inserter(out);
-  const memory_items memory = training_memory(p);
+  const int largest = detail::stage_of_most_memory(p);
+  const memory_items memory = training_memory(p, largest);
   fmt::format_to(at, "{}\n", p.name);
   fmt::format_to(at, "  model                 {}: {} layers, hidden {}, vocabulary {}\n", p.family,
                  p.layers, p.hidden, p.vocabulary);
@@ -187,8 +205,8 @@ inline std::string describe_text(const program_view& p, const part_passes& passe
   fmt::format_to(at, "  products              {}, {} threads\n",
                  device.products().describe(p.numbers.type), device.threads());
 
-  out += fmt::format("\nMemory of one rank for training (dp 1{})\n",
-                     p.numbers.ranks.pp > 1 ? ", all stages" : "");
+  out +=
+      fmt::format("\nMemory of one rank for training (dp 1{})\n", detail::stage_text(p, largest));
   for (const auto& [name, bytes] : detail::memory_lines(memory))
     fmt::format_to(at, "  {:<22}{:>16} bytes  {:>10}\n", name, bytes, detail::byte_count(bytes));
   fmt::format_to(at, "  {:<22}{:>16} bytes  {:>10}\n", "in all", memory.total(),
@@ -221,12 +239,14 @@ inline std::string describe_json(const program_view& p, const part_passes& passe
   d.field("products", device.products().describe(p.numbers.type))
       .field("threads", device.threads());
 
+  const int largest = detail::stage_of_most_memory(p), busiest = detail::stage_of_most_work(p);
+  d.field("memory_stage", largest).field("work_stage", busiest);
   d.open("memory", '{');
-  const memory_items memory = training_memory(p);
+  const memory_items memory = training_memory(p, largest);
   for (const auto& [name, bytes] : detail::memory_lines(memory)) d.field(name, bytes);
   d.field("in all", memory.total()).close('}');
   d.open("work", '{');
-  const step_work w = work_of_step(p, 1);
+  const step_work w = work_of_step(p, 1, busiest);
   const auto stage = [&d](const char* name, const work& x) {
     d.open(name, '{');
     d.field("flops", x.flops).field("read", x.read).field("written", x.written).close('}');

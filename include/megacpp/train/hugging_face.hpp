@@ -52,11 +52,6 @@ inline const hf_family& hf_family_of(const program_view& p) {
                           p.name, p.family));
 }
 
-/// f(hf_tensor) for every tensor of the model as transformers has it.
-template <class F> void for_each_hf_tensor(const program_view& p, F f) {
-  for (const hf_tensor& t : hf_family_of(p).tensors(p)) f(t);
-}
-
 /// Throws mc::error of the file's class unless the configuration is of a model that computes what
 /// the program computes; all numbers that differ are named, with both values.
 inline void require_same_model(const json_value& config, const program_view& p) {

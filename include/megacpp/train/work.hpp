@@ -3,10 +3,12 @@
 
 #include <megacpp/exec/cpu.hpp>
 #include <megacpp/exec/product.hpp>
+#include <megacpp/plan/update.hpp>
 #include <megacpp/run/view.hpp>
 
 #include <algorithm>
 #include <chrono>
+#include <span>
 #include <vector>
 
 namespace mc {
@@ -32,7 +34,7 @@ inline work stage_work(const graph& g, stage s) {
 
 inline work times(work w, std::int64_t n) { return {w.flops * n, w.read * n, w.written * n}; }
 
-/// Work of one rank in one optimizer step of so many micro-batches.
+/// Work of one rank of a pipeline stage in one optimizer step of so many micro-batches.
 struct step_work {
   work prologue, forward, backward, update; ///< update: epilogue, norm, clip, optimizer
   work total() const {
@@ -44,16 +46,28 @@ struct step_work {
   }
 };
 
-inline step_work work_of_step(const program_view& p, std::int64_t micro_batches) {
+/// The step's end on one stage, which updates its own layers alone.
+inline graph update_of_stage(const program_view& p, std::span<const int> layers) {
+  registry r = *p.stores;
+  for (int k = 0; k < r.group_count; ++k)
+    r.groups[static_cast<unsigned>(k)].count = stored_elements(r, layers, k);
+  return update_graph(r, p.update.g->ranks, p.numbers.type);
+}
+
+inline step_work work_of_step(const program_view& p, std::int64_t micro_batches, int of_stage = 0) {
   step_work w;
-  for_each_training_part(p, [&](const part_view& part, int layers) {
-    w.prologue += times(stage_work(*part.g, stage::prologue), layers);
-    w.forward += times(stage_work(*part.g, stage::forward), layers * micro_batches);
-    w.backward += times(stage_work(*part.g, stage::backward), layers * micro_batches);
-    w.update += times(stage_work(*part.g, stage::epilogue), layers);
+  const std::vector<int> layers = stage_plans(p, of_stage).layers;
+  std::size_t i = 0;
+  for_each_training_part(p, [&](const part_view& part, int) {
+    const std::int64_t n = layers[i++];
+    w.prologue += times(stage_work(*part.g, stage::prologue), n);
+    w.forward += times(stage_work(*part.g, stage::forward), n * micro_batches);
+    w.backward += times(stage_work(*part.g, stage::backward), n * micro_batches);
+    w.update += times(stage_work(*part.g, stage::epilogue), n);
   });
-  w.update += stage_work(*p.update.g, stage::forward);
-  w.update += stage_work(*p.update.g, stage::epilogue);
+  const graph update = update_of_stage(p, layers);
+  w.update += stage_work(update, stage::forward);
+  w.update += stage_work(update, stage::epilogue);
   return w;
 }
 

@@ -1,13 +1,12 @@
-// Activations, element by element, alone and with a bias before them.
+// Activations, element by element.
 //
-//   y = f(x),  dx = dy f'(x)                  y = f(round(x + b)),  dx = dy f'(round(x + b))
+//   y = f(x),  dx = dy f'(x)
 //
 //   gelu_exact  x cdf(x)                      cdf of the standard normal distribution
 //   gelu_tanh   x sigmoid(2u),  u = sqrt(2/pi) (x + 0.044715 x^3);  (1 + tanh u) / 2 = sigmoid(2u)
 //   silu        x sigmoid(x)
 //
-// GELU: Hendrycks, Gimpel, "Gaussian error linear units", 2016. The biased forms do not store the
-// pre-activation; the backward adds the bias again, with the same rounding.
+// GELU: Hendrycks, Gimpel, "Gaussian error linear units", 2016.
 #pragma once
 
 #include <megacpp/exec/math.hpp>
@@ -82,38 +81,6 @@ template <class F, class T> struct activation_dx_block {
   }
 };
 
-template <class F, class T, class Extent> struct biased_activation_row {
-  using G = accumulator_t<T>;
-  Extent width;
-  const T* x;    // (rows, width)
-  const T* bias; // (width)
-  T* y;          // (rows, width)
-
-  template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t row) const {
-    const std::int64_t at = row * width;
-    team.template each<T>(width, [&](auto i) {
-      store(y + at, i, F::value(round_to<T>(load<G>(x + at, i) + load<G>(bias, i))));
-    });
-  }
-};
-
-template <class F, class T, class Extent> struct biased_activation_dx_row {
-  using G = accumulator_t<T>;
-  Extent width;
-  const T* dy;   // (rows, width)
-  const T* x;    // (rows, width)
-  const T* bias; // (width)
-  T* dx;         // (rows, width)
-
-  template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t row) const {
-    const std::int64_t at = row * width;
-    team.template each<T>(width, [&](auto i) {
-      const auto h = round_to<T>(load<G>(x + at, i) + load<G>(bias, i));
-      store(dx + at, i, load<G>(dy + at, i) * F::slope(h));
-    });
-  }
-};
-
 /// y = F(x) for n elements; F is gelu_exact, gelu_tanh or silu. y may be x.
 template <class F, class T> void activation(std::int64_t n, const T* x, T* y) {
   for_blocks(n, activation_block<F, T>{n, x, y});
@@ -122,19 +89,6 @@ template <class F, class T> void activation(std::int64_t n, const T* x, T* y) {
 /// dx = dy F'(x). dx may be dy or x.
 template <class F, class T> void activation_dx(std::int64_t n, const T* dy, const T* x, T* dx) {
   for_blocks(n, activation_dx_block<F, T>{n, dy, x, dx});
-}
-
-/// y = F(x + bias). y may be x.
-template <class F, class T, class Extent>
-void biased_activation(std::int64_t rows, Extent width, const T* x, const T* bias, T* y) {
-  for_rows(rows, biased_activation_row<F, T, Extent>{width, x, bias, y});
-}
-
-/// dx = dy F'(x + bias). dx may be dy or x. The bias's gradient is bias_gradient of dx.
-template <class F, class T, class Extent> void biased_activation_dx(std::int64_t rows, Extent width,
-                                                                    const T* dy, const T* x,
-                                                                    const T* bias, T* dx) {
-  for_rows(rows, biased_activation_dx_row<F, T, Extent>{width, dy, x, bias, dx});
 }
 
 } // namespace mc::rows
