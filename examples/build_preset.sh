@@ -37,7 +37,7 @@ while [ $# -gt 0 ]; do
   case $1 in
   --no-install) install=no ;;
   --build)
-    [ $# -ge 2 ] || fail "--build needs a folder" 2
+    [ $# -ge 2 ] && [[ $2 != -* ]] || fail "--build needs a folder" 2
     build=$2
     shift
     ;;
@@ -106,6 +106,12 @@ cmake -S "$build" -B "$build/tree" "${generator[@]}" >"$build/configure.log" 2>&
 # The sentence about a configuration that cannot be honoured goes without the build's log around it.
 if ! cmake --build "$build/tree" --target "$name" -j 2 >"$build/build.log" 2>&1; then
   if grep '^megacpp_hf_preset: ' "$build/build.log" >&2; then exit 5; fi
+  # What the compiler proves wrong of the layout: one sentence, with what it is about.
+  if fault=$(grep -m 1 -oE 'error:.*MEGA-[A-Z][0-9]{3} [^"]*' "$build/build.log"); then
+    letter="'(\\\\.|[^'])'"
+    where=$(grep -m 1 -oE "in<($letter(, )?)+>" "$build/build.log" | grep -oE "$letter" | cut -c 2 | tr -d '\n' || true)
+    fail "MEGA-${fault#*MEGA-}${where:+: $where}" 3
+  fi
   cat "$build/build.log" >&2
   fail 'the program did not compile; the message is above'
 fi

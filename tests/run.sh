@@ -25,7 +25,7 @@ while [ $# -gt 0 ]; do
   --no-install) install=no ;;
   --slow) slow=yes ;;
   --build)
-    [ $# -ge 2 ] || fail "--build needs a folder"
+    [ $# -ge 2 ] && [[ $2 != -* ]] || fail "--build needs a folder"
     build=$2
     shift
     ;;

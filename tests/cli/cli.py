@@ -108,6 +108,7 @@ class Help(Case):
         self.refused(USAGE, "train", "extra", says='"extra"')
         self.refused(USAGE, "--lr", "1", says="--lr")
         self.refused(USAGE, "train", "--train-itres", "3", says="did you mean --train-iters?")
+        self.refused(USAGE, "train", "-lr", "3", says="unknown flag -lr; did you mean --lr?")
         self.refused(USAGE, "train", "--temperature", "1", says="--temperature")
         self.refused(USAGE, "train", says="--data-path")
         self.refused(USAGE, "eval", "--data-path", self.text, says="--load")
@@ -206,11 +207,15 @@ class Configuration(Case):
         for text, says in (({"train-itres": 3}, "did you mean train-iters?"),
                            ({"lr": "1"}, "must be a number"), ({"lr": -1}, "at least 0"),
                            ({"profile": 1}, "true or false"), ('{"lr": 1,}', "not valid JSON"),
-                           ('{"lr": NaN}', "not valid JSON"), ("[]", "object"), ("", "empty")):
+                           ('{"lr": NaN}', "not valid JSON"), ("[]", "object"), ("", "empty"),
+                           ({"data-path": "a\0b"}, "NUL"), ({"help": True}, "--help shows")):
             with self.subTest(text=text):
                 self.refused(USAGE, "train", "--config", self.written(text), says=says)
         self.refused(USAGE, "train", "--config", self.folder / "none", says="does not exist")
         self.refused(USAGE, "train", "--config", self.folder, says="directory")
+        self.refused(USAGE, "train", "--config", "", says="--config needs")
+        one = self.written({"lr": 1})
+        self.refused(USAGE, "train", "--config", one, "--config", one, says="--config needs one")
         self.refused(MISMATCH, "train", "--config", self.written({"num-layers": 3}),
                      says="--num-layers")
 
@@ -413,6 +418,32 @@ class Output(Case):
         self.refused(OUTPUT, "train", "--mock-data", "--loss-curve", self.folder,
                      says="Is a directory")
         self.assertEqual(self.text.read_bytes(), before)
+
+    def test_reports_leave_files_of_others_alone(self):
+        model = self.model()
+        weights = model / "model.safetensors"
+        before = contents(self.folder)
+        train = ("train", "--load", model, "--data-path", self.text, "--train-iters", 2)
+        for flag in ("--loss-curve", "--metrics-jsonl"):
+            for file in (self.text, weights, model / "config.json"):
+                self.refused(OUTPUT, *train, flag, file, says="is left as it is")
+            self.refused(USAGE, *train, flag, "", says=flag)
+        self.assertEqual(contents(self.folder), before)
+        self.refused(USAGE, *train, "--loss-curve", self.folder / "one", "--metrics-jsonl",
+                     self.folder / "." / "one", says="two files")
+        for _ in range(2):  # those of an earlier run are replaced
+            run(*train, "--loss-curve", self.folder / "curve", "--metrics-jsonl",
+                self.folder / "metrics")
+        self.assertTrue((self.folder / "curve").read_text().startswith("<svg"))
+
+    def test_a_state_is_not_saved_through_a_link(self):
+        root, elsewhere = self.saved(), self.folder / "elsewhere"
+        shutil.copytree(newest(root), elsewhere)
+        (root / "iter_0000010").symlink_to(elsewhere)
+        before = contents(elsewhere)
+        self.refused(OUTPUT, "train", "--load", root, "--save", root, "--data-path", self.text,
+                     "--train-iters", 10, says="symbolic link")
+        self.assertEqual(contents(elsewhere), before)
 
     def test_standard_output_is_full(self):
         model = self.saved()

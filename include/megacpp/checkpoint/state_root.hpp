@@ -142,13 +142,17 @@ public:
   }
 
   /// Throws what save() would throw before its first byte, but for a lack of space.
-  void check(std::int64_t step) const { folder_writer::check_target(folder_of(step), state_kind); }
+  void check(std::int64_t step) const {
+    require_no_link(step);
+    folder_writer::check_target(folder_of(step), state_kind);
+  }
 
   /// Writes the state of a step, all at once or not at all, then removes old ones beyond the `keep`
   /// newest (0: none). `fill` writes every file. Returns notes on what could not be removed. Throws
   /// mc::error(exit_code::output); whatever was there is then still there.
   std::vector<std::string> save(std::int64_t step, std::int64_t keep,
                                 const std::function<void(folder_writer&)>& fill) {
+    require_no_link(step);
     folder_writer out(folder_of(step), state_kind);
     fill(out);
     out.commit();
@@ -166,6 +170,17 @@ private:
       if (step_of(target)) detail::tidy(folder_.get(), std::string(target));
       else if (target == newest_step_name) ::unlinkat(folder_.get(), name.c_str(), 0);
     }
+  }
+
+  /// What a link names is not in the root, and is not read from there.
+  void require_no_link(std::int64_t step) const {
+    struct stat s {};
+    if (::fstatat(folder_.get(), step_folder_name(step).c_str(), &s, AT_SYMLINK_NOFOLLOW) == 0 &&
+        S_ISLNK(s.st_mode))
+      throw error(exit_code::output,
+                  fmt::format("{} is a symbolic link, and states are not saved through one; "
+                              "remove it, or choose another folder to save to",
+                              folder_of(step)));
   }
 
   void point_to(std::int64_t step) const {

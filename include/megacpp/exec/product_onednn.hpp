@@ -27,6 +27,9 @@ namespace mc {
 namespace onednn {
 
 inline void check(dnnl_status_t status, const char* what) {
+  if (status == dnnl_out_of_memory)
+    throw error(exit_code::memory, std::string("oneDNN has no memory left for ") + what +
+                                       "; use a smaller micro-batch or sequence.");
   if (status != dnnl_success)
     throw error(exit_code::internal, std::string("oneDNN failed (status ") +
                                          std::to_string(static_cast<int>(status)) + ") in " + what +

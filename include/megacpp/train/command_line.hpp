@@ -58,7 +58,7 @@ inline error usage(const std::string& sentence) { return error(exit_code::usage,
 /// Reads the arguments into the flags of `list`. Throws mc::error(exit_code::usage).
 inline request parse(int argc, const char* const* argv, const std::vector<flag_entry>& list) {
   request r;
-  std::string config;
+  std::optional<std::string> config;
   std::vector<given_flag> given;
   CLI::App app;
   app.set_help_flag();
@@ -72,7 +72,7 @@ inline request parse(int argc, const char* const* argv, const std::vector<flag_e
     sub->fallthrough(false);
     sub->add_flag("--help,-h", r.help);
     sub->callback([&r, &c] { r.what = &c; });
-    sub->add_option("--config", config)->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+    sub->add_option("--config", config)->multi_option_policy(CLI::MultiOptionPolicy::Throw);
     declare_flags(*sub, list, c.which, given);
   }
   try {
@@ -90,10 +90,10 @@ inline request parse(int argc, const char* const* argv, const std::vector<flag_e
     std::string name = rest.front();
     if (!name.starts_with("-"))
       throw usage(fmt::format("unknown argument \"{}\"; see --help", printable(name)));
-    name = name.substr(std::min(name.find_first_not_of('-'), name.size()));
     name = name.substr(0, name.find('='));
-    throw usage(
-        fmt::format("unknown flag --{}; {}", printable(name), advice_for(list, "--", name, c)));
+    const std::size_t dashes = std::min(name.find_first_not_of('-'), name.size());
+    throw usage(fmt::format("unknown flag {}; {}", printable(name),
+                            advice_for(list, "--", name.substr(dashes), c)));
   };
   // A flag without its value has taken the next flag for it.
   for (const given_flag& g : given)
@@ -112,7 +112,8 @@ inline request parse(int argc, const char* const* argv, const std::vector<flag_e
                             app.get_subcommands()[0]->get_name(),
                             app.get_subcommands()[1]->get_name()));
   refuse_rest(app.get_subcommands().front()->remaining(), r.what->which);
-  if (!config.empty()) read_option_file(config, list);
+  if (config && config->empty()) throw usage("--config needs the name of a file");
+  if (config) read_option_file(*config, list);
   for (const given_flag& g : given)
     if (g.entry->flag->is_list()) g.entry->flag->forget(); // the file's
   for (const given_flag& g : given) {

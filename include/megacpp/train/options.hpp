@@ -228,7 +228,7 @@ struct sampling_flags {
     prompt
         .is({},
             "text to continue; given several times, several texts are continued in one batch, "
-            "each as if it were alone")
+            "each with random numbers of its own")
         .shown_as("a line end")
         .of(command::generate);
     prompts_file.is("", "file with further prompts, one a line").of(command::generate);
@@ -446,7 +446,8 @@ inline std::string advice_for(const std::vector<flag_entry>& list, std::string_v
   for (const flag_entry& e : list)
     if (overlaps(e.flag->commands(), c) && edit_distance(name, e.name) < edit_distance(name, best))
       best = e.name;
-  if (2 * edit_distance(name, best) > std::max(name.size(), best.size()))
+  if ((name == best && dashes.empty()) ||
+      2 * edit_distance(name, best) > std::max(name.size(), best.size()))
     return "--help shows what there is";
   return fmt::format("did you mean {}{}?", dashes, best);
 }

@@ -65,6 +65,20 @@ inline void write_text_file(const std::string& path, std::string_view text) {
   if (!special && ::rename(at.c_str(), path.c_str()) != 0) fail("replace");
 }
 
+/// Throws mc::error(exit_code::output) if there is a file that does not begin as those of this kind
+/// do: whoever wrote it wants to keep it.
+inline void check_own_kind(const std::string& path, std::string_view begin, std::string_view kind) {
+  struct stat s {};
+  const descriptor file(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+  if (!file || ::fstat(file.get(), &s) != 0 || !S_ISREG(s.st_mode) || s.st_size == 0) return;
+  std::string is(begin.size(), '\0');
+  if (::read(file.get(), is.data(), is.size()) == static_cast<::ssize_t>(is.size()) && is == begin)
+    return;
+  throw error(exit_code::output,
+              fmt::format("{} is there and is no {}; it is left as it is: choose another file",
+                          path, kind));
+}
+
 /// Throws what write_text_file would throw before its first byte.
 inline void check_text_file(const std::string& path) {
   const auto slash = path.rfind('/');

@@ -23,6 +23,16 @@ inline bool is_same_folder(const std::string& a, const std::string& b) {
   std::error_code ignored;
   return !a.empty() && std::filesystem::equivalent(a, b, ignored);
 }
+/// Whether two paths name one place, which need not exist.
+inline bool same_place(const std::string& a, const std::string& b) {
+  namespace fs = std::filesystem;
+  const auto place = [](const std::string& path) {
+    std::error_code ignored;
+    const fs::path p = fs::weakly_canonical(fs::absolute(path, ignored), ignored);
+    return p.has_filename() ? p : p.parent_path();
+  };
+  return place(a) == place(b);
+}
 inline bool is_missing(const std::string& path) {
   std::error_code ignored;
   return !std::filesystem::exists(path, ignored);
@@ -35,7 +45,7 @@ inline bool is_missing(const std::string& path) {
 inline std::optional<found_model> prepare_start(const program_view& p, options& o) {
   if (!o.model.load.given()) return std::nullopt;
   const bool same =
-      o.training.save.given() && (o.model.load() == o.training.save() ||
+      o.training.save.given() && (detail::same_place(o.model.load(), o.training.save()) ||
                                   detail::is_same_folder(o.model.load(), o.training.save()));
   std::optional<found_model> from;
   if (!same || !detail::is_missing(o.model.load()))
@@ -76,7 +86,7 @@ public:
         profile_(p),
         progress_(o.report.log_interval()) {
     prepare_saves();
-    if (o.report.loss_curve.given()) check_text_file(o.report.loss_curve());
+    check_reports();
     prepare_session();
     prepare_evaluation();
     if (set_.bench) times_.reserve(static_cast<std::size_t>(set_.steps));
@@ -135,6 +145,21 @@ private:
     data_ = data_json();
     root_->check(std::max(begin + 1, set_.steps));
     if (same) saved_at_ = begin;
+  }
+
+  /// Files of reports replace or continue files of their own kind alone.
+  void check_reports() const {
+    const auto &curve = o_.report.loss_curve, &metrics = o_.report.metrics_jsonl;
+    for (const auto* f : {&curve, &metrics})
+      if (f->given() && (*f)().empty())
+        throw error(exit_code::usage, fmt::format("--{} needs the name of a file",
+                                                  f == &curve ? "loss-curve" : "metrics-jsonl"));
+    if (curve.given()) check_text_file(curve()), check_own_kind(curve(), "<svg ", "curve");
+    if (metrics.given()) check_own_kind(metrics(), "{\"step\":", "file of metrics");
+    if (curve.given() && metrics.given() && detail::same_place(curve(), metrics()))
+      throw error(
+          exit_code::usage,
+          fmt::format("--loss-curve and --metrics-jsonl both name {}; give two files", curve()));
   }
 
   void prepare_session() {
