@@ -43,16 +43,17 @@ function(megacpp_git_hash result)
   set(${result} ${hash} PARENT_SCOPE)
 endfunction()
 
-# The executable: the command line, kernels that no run shapes, the run, and its kernels of
-# generation, a unit each, so that they build side by side and an edit of the run builds the latter
-# two alone. Only the first knows the commit.
+# The executable: the command line, what its commands do, kernels that no run shapes, the run, and
+# its kernels of generation, a unit each, so that they build side by side and an edit of the run
+# builds the latter two alone. Only the first knows the commit.
 function(megacpp_add_program name folder run_header run_struct)
   set(main ${folder}/main.cpp)
   configure_file(${megacpp_templates}/main.cpp.in ${main} @ONLY)
   configure_file(${megacpp_templates}/run.cpp.in ${folder}/run.cpp @ONLY)
   configure_file(${megacpp_templates}/generation.cpp.in ${folder}/generation.cpp @ONLY)
-  add_executable(${name} ${main} ${folder}/run.cpp ${folder}/generation.cpp
-                 ${megacpp_templates}/kernels.cpp)
+  # The one that takes longest first.
+  add_executable(${name} ${megacpp_templates}/commands.cpp ${main} ${folder}/run.cpp
+                 ${folder}/generation.cpp ${megacpp_templates}/kernels.cpp)
   target_link_libraries(${name} PRIVATE megacpp::megacpp)
   if(NOT MEGACPP_SANITIZE)
     # Kernels spell their vectors; what else is computed often are copies, which this vectorises.

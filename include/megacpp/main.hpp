@@ -4,6 +4,7 @@
 #include <megacpp/exec/machine_at_start.hpp>
 #include <megacpp/program.hpp>
 #include <megacpp/train/command_line.hpp>
+#include <megacpp/train/commands.hpp>
 
 namespace mc {
 
@@ -13,7 +14,7 @@ template <class Run> int run(int argc, char** argv) {
 #else
   constexpr const char* hash = "unknown";
 #endif
-  return run_program(source_of<Run>(hash), argc, argv);
+  return run_program(source_of<Run>(hash), argc, argv, &carry_out);
 }
 
 } // namespace mc

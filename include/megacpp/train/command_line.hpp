@@ -2,16 +2,14 @@
 // Nothing here depends on the run; what does comes as functions.
 #pragma once
 
+#include <megacpp/data/mapping_guard.hpp>
 #include <megacpp/exec/signals.hpp>
-#include <megacpp/train/describe.hpp>
-#include <megacpp/train/evaluate.hpp>
-#include <megacpp/train/export.hpp>
-#include <megacpp/train/generate.hpp>
+#include <megacpp/observe/text.hpp>
 #include <megacpp/train/help.hpp>
 #include <megacpp/train/option_file.hpp>
+#include <megacpp/train/print.hpp>
 #include <megacpp/train/program_source.hpp>
 #include <megacpp/train/settings.hpp>
-#include <megacpp/train/trainer.hpp>
 
 #include <cstdio>
 #include <new>
@@ -21,6 +19,9 @@
 #include <CLI/Formatter.hpp>
 
 namespace mc {
+
+/// mc::carry_out (train/commands.hpp), which may be a unit of its own.
+using command_function = void (*)(const program_source&, const program_view&, command, options&);
 
 namespace detail {
 
@@ -123,24 +124,6 @@ inline request parse(int argc, const char* const* argv, const std::vector<flag_e
   return r;
 }
 
-/// Throws mc::error(exit_code::mismatch) for a program that a command cannot run: one of several
-/// ranks, or of packed documents, which no file of tokens names.
-inline void check_runnable(const program_view& p, command c) {
-  require_one_rank(p);
-  if (p.numbers.batch.packed && c != command::generate)
-    throw error(exit_code::mismatch,
-                fmt::format("{} keeps attention within packed documents, which the data of train "
-                            "and eval do not name; build it with packed = false, or give a "
-                            "mc::session documents",
-                            p.name));
-}
-
-inline product_type product_type_of(std::string_view name) {
-  return name == "auto"   ? product_type::automatic
-         : name == "bf16" ? product_type::bf16
-                          : product_type::widened;
-}
-
 inline std::string summary_of(const program_view& p) {
   return fmt::format(
       "{} is a {} with {} parameters, compiled by megacpp {}.{}.{} for {}, micro-batch {} x "
@@ -151,7 +134,7 @@ inline std::string summary_of(const program_view& p) {
 }
 
 inline void run_command(const program_source& source, std::string_view program, int argc,
-                        char** argv) {
+                        char** argv, command_function carry_out) {
   const program_view p = source.view();
   options o;
   set_compiled(o.compiled, p);
@@ -169,37 +152,15 @@ inline void run_command(const program_source& source, std::string_view program, 
   }
   check_compiled(list, p);
   refuse_idle_flags(r.given, r.what->which, o);
-  if (r.what->which == command::convert) return run_export(p, o);
-  if (r.what->which != command::describe) check_runnable(p, r.what->which);
-  std::optional<found_model> from;
-  if (r.what->which == command::train) from = prepare_start(p, o);
-  // What a prompt is continued with must not depend on the batch, nor on how it was computed.
-  const product_rows rows =
-      r.what->which == command::generate ? product_rows::apart : product_rows::together;
-  cpu device(product_type_of(o.machine.product_type()), static_cast<int>(o.machine.threads()),
-             rows);
-  switch (r.what->which) {
-  case command::train: {
-    trainer t(p, o, device, std::move(from));
-    const std::string flags = given_flags(list, command::train);
-    if (!o.report.bench_json() && !flags.empty()) print(flags + "\n");
-    t.run();
-    break;
-  }
-  case command::eval: run_evaluation(p, o, device); break;
-  case command::generate: run_generation(p, o, device); break;
-  default: {
-    const part_passes passes = source.passes();
-    print(o.report.json() ? describe_json(p, passes, device) : describe_text(p, passes, device));
-  }
-  }
+  carry_out(source, p, r.what->which, o);
 }
 
 } // namespace detail
 
 /// The body of every program's main: runs a command and returns its exit code. Failures are one
 /// sentence on the standard error.
-inline int run_program(const program_source& source, int argc, char** argv) {
+inline int run_program(const program_source& source, int argc, char** argv,
+                       command_function carry_out) {
   std::string program = argc > 0 ? argv[0] : "megacpp";
   program = program.substr(program.rfind('/') + 1);
   const auto fail = [&program](exit_code code, const char* sentence) {
@@ -210,7 +171,7 @@ inline int run_program(const program_source& source, int argc, char** argv) {
   const mapping_guard cut_files;
   const write_errors closed_pipes;
   try {
-    detail::run_command(source, program, argc, argv);
+    detail::run_command(source, program, argc, argv, carry_out);
     return static_cast<int>(exit_code::success);
   } catch (const error& e) {
     return fail(e.code(), e.what());
