@@ -163,7 +163,9 @@ inline int run_program(const program_source& source, int argc, char** argv,
                        command_function carry_out) {
   std::string program = argc > 0 ? argv[0] : "megacpp";
   program = program.substr(program.rfind('/') + 1);
-  const auto fail = [&program](exit_code code, const char* sentence) {
+  const auto fail = [&program](exit_code code, std::string sentence) {
+    // A path may hold anything; a sentence is one line.
+    for (char& c : sentence) c = static_cast<unsigned char>(c) < ' ' ? '?' : c;
     std::fflush(stdout);
     std::fputs(fmt::format("{}: {}\n", program, sentence).c_str(), stderr);
     return static_cast<int>(code);

@@ -174,7 +174,11 @@ private:
       T number{};
       const auto [end, problem] =
           std::from_chars(value.data(), value.data() + value.size(), number);
-      if (problem == std::errc::result_out_of_range) refuse(where, value, range());
+      if (problem == std::errc::result_out_of_range)
+        refuse(where, value,
+               std::is_integral_v<T> && high_ == highest() && !value.starts_with('-')
+                   ? fmt::format("must be at most {}", high_)
+                   : range());
       if (problem != std::errc() || end != value.data() + value.size())
         refuse(where, value, std::is_integral_v<T> ? "must be a whole number" : "must be a number");
       if (!is_within(number)) refuse(where, value, range());
