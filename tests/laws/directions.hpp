@@ -1,7 +1,6 @@
 // Derived gradients against central differences, in double, through the interpreter's kernels.
 #pragma once
 
-#include <megacpp/run/interpreter.hpp>
 #include <megacpp/run/session.hpp>
 
 #include <cmath>
@@ -9,6 +8,8 @@
 #include <random>
 #include <string>
 #include <vector>
+
+#include <kernels.hpp>
 
 namespace mc::test {
 

@@ -8,11 +8,12 @@
 #include <megacpp/preset/models.hpp>
 #include <megacpp/run/compiled.hpp>
 #include <megacpp/run/generator.hpp>
-#include <megacpp/run/interpreter.hpp>
 #include <megacpp/run/session.hpp>
 
 #include <atomic>
 #include <cstdlib>
+
+#include <kernels.hpp>
 
 #if !defined(MEGACPP_SANITIZED)
 namespace {

@@ -5,7 +5,6 @@
 
 #include <megacpp/observe/memory.hpp>
 #include <megacpp/preset/models.hpp>
-#include <megacpp/run/interpreter.hpp>
 #include <megacpp/run/program.hpp>
 #include <megacpp/run/session.hpp>
 #include <megacpp/train/describe.hpp>
@@ -13,6 +12,8 @@
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
+
+#include <kernels.hpp>
 
 extern "C" void* __libc_malloc(std::size_t);
 extern "C" void* __libc_calloc(std::size_t, std::size_t);

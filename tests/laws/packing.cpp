@@ -4,8 +4,9 @@
 
 #include <megacpp/data/packing.hpp>
 #include <megacpp/preset/models.hpp>
-#include <megacpp/run/interpreter.hpp>
 #include <megacpp/run/session.hpp>
+
+#include <kernels.hpp>
 
 using namespace mc;
 

@@ -5,8 +5,9 @@
 
 #include <megacpp/preset/models.hpp>
 #include <megacpp/run/compiled.hpp>
-#include <megacpp/run/interpreter.hpp>
 #include <megacpp/run/session.hpp>
+
+#include <kernels.hpp>
 
 using namespace mc;
 

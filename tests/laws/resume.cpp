@@ -6,7 +6,6 @@
 #include <megacpp/model/gpt.hpp>
 #include <megacpp/model/qwen3.hpp>
 #include <megacpp/model/qwen3_moe.hpp>
-#include <megacpp/run/interpreter.hpp>
 #include <megacpp/train/trainer.hpp>
 
 #include <cmath>
@@ -16,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include <kernels.hpp>
 #include <scratch.hpp>
 
 using namespace mc;

@@ -259,6 +259,8 @@ BOOST_AUTO_TEST_CASE(the_hubs_cache_is_copied_first) {
   mc::load_model_folder(dir / "copy", p, s);
 }
 
+// Sanitizers reserve memory of their own.
+#if !defined(MEGACPP_SANITIZED)
 /// Runs f in a child process that may reserve so many further bytes of private memory.
 int with_memory_for(std::uint64_t bytes, const std::function<int()>& f) {
   const pid_t child = ::fork();
@@ -283,8 +285,6 @@ int with_memory_for(std::uint64_t bytes, const std::function<int()>& f) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
-// Sanitizers reserve memory of their own.
-#if !defined(MEGACPP_SANITIZED)
 BOOST_AUTO_TEST_CASE(memory_is_a_block_of_a_tensor) {
   mc::gpt model = test::tiny_gpt2;
   model.vocabulary = 1 << 18; // a table of 64 MiB

@@ -5,10 +5,11 @@
 
 #include <megacpp/exec/cpu_products.hpp>
 #include <megacpp/nn/attention.hpp>
-#include <megacpp/run/interpreter.hpp>
 
 #include <cmath>
 #include <limits>
+
+#include <kernels.hpp>
 
 using namespace mc;
 using std::int64_t;

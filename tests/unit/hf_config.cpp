@@ -4,7 +4,6 @@
 #include <boost/test/unit_test.hpp>
 
 #include <megacpp/preset/models.hpp>
-#include <megacpp/run/interpreter.hpp>
 #include <megacpp/run/session.hpp>
 #include <megacpp/train/hf_models.hpp>
 
@@ -15,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include <kernels.hpp>
 #include <scratch.hpp>
 
 namespace {

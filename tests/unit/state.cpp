@@ -5,7 +5,6 @@
 
 #include <megacpp/model/gpt.hpp>
 #include <megacpp/model/qwen3.hpp>
-#include <megacpp/run/interpreter.hpp>
 #include <megacpp/run/session.hpp>
 #include <megacpp/train/resume.hpp>
 #include <megacpp/train/state.hpp>
@@ -22,6 +21,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <kernels.hpp>
 #include <scratch.hpp>
 
 using namespace mc;

@@ -34,8 +34,9 @@ public:
     return at->second;
   }
 
-  /// Every op of the library (run/interpreter.hpp).
-  static kernel_table all();
+  /// Every op of the library (run/interpreter.hpp). A template, so that programs of many units can
+  /// instantiate it in one: most of the time that such a unit takes to compile is this.
+  template <class = void> static kernel_table all();
 
 private:
   template <const op_info* Op, class T> void add_one() {

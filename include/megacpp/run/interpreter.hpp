@@ -16,7 +16,7 @@
 
 namespace mc {
 
-inline kernel_table kernel_table::all() {
+template <class> kernel_table kernel_table::all() {
   kernel_table t;
   t.add_floating<&op::redistribute, &op::linear, &op::linear_input_grad, &op::linear_weight_grad,
                  &op::add_bias, &op::bias_grad, &op::add, &op::sum, &op::accumulate, &op::gelu,
