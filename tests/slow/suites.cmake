@@ -20,7 +20,7 @@ function(megacpp_suite name)
       -DMEGACPP_SHARED_DIR=${MEGACPP_SHARED_DIR} ${ARGN})
 endfunction()
 
-foreach(target headers_alone headers_cxx23 headers_linked_twice)
+foreach(target headers_alone_cxx20 headers_alone_cxx23 headers_linked_twice)
   megacpp_slow_test(${target} LABEL headers TIMEOUT 1200
     COMMAND ${CMAKE_COMMAND} --build ${PROJECT_BINARY_DIR} --target ${target} --parallel 2)
 endforeach()
