@@ -145,7 +145,7 @@ template <class T> void convert_tensor(const weights_in_folder::match& m, const 
 
 /// Puts elements of a tensor into weights of T, and into masters where they are apart.
 template <class T>
-void place(const hf_tensor& t, std::int64_t first, std::span<const double> x, mc::stores& s) {
+void fill(const hf_tensor& t, std::int64_t first, std::span<const double> x, mc::stores& s) {
   T* const weights = reinterpret_cast<T*>(s.weights());
   auto* const masters =
       s.type() == s.main_type() ? nullptr : reinterpret_cast<accumulator_t<T>*>(s.masters());
@@ -240,9 +240,9 @@ inline void load_model_folder(const std::filesystem::path& folder, const program
     if (m.ours.parts.empty()) continue;
     weights_in_folder::read_in_parallel(m, values, [&](auto first, auto x) {
       switch (s.type()) {
-      case dtype::f64: detail::place<double>(m.ours, first, x, s); break;
-      case dtype::bf16: detail::place<bf16>(m.ours, first, x, s); break;
-      default: detail::place<float>(m.ours, first, x, s); break;
+      case dtype::f64: detail::fill<double>(m.ours, first, x, s); break;
+      case dtype::bf16: detail::fill<bf16>(m.ours, first, x, s); break;
+      default: detail::fill<float>(m.ours, first, x, s); break;
       }
     });
   }
