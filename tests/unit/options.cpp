@@ -98,7 +98,7 @@ BOOST_AUTO_TEST_CASE(values_out_of_range_are_refused) {
   CHECK_REFUSED(read("lr", ""), exit_code::usage, "must be a number");
   CHECK_REFUSED(read("train-iters", "0"), exit_code::usage, "at least 1");
   CHECK_REFUSED(read("train-iters", "1.5"), exit_code::usage, "whole number");
-  CHECK_REFUSED(read("train-iters", "99999999999999999999"), exit_code::usage, "at least 1");
+  CHECK_REFUSED(read("train-iters", "99999999999999999999"), exit_code::usage, "at most ");
   CHECK_REFUSED(read("top-p", "0"), exit_code::usage, "above 0");
   CHECK_REFUSED(read("lr-decay-style", "cosin"), exit_code::usage, "constant|linear|cosine|WSD");
   CHECK_REFUSED(read("lr-decay-style", "cosine|WSD"), exit_code::usage, "must be one of");
