@@ -177,6 +177,7 @@ template <class Run> void check_gradients(const std::string& family) {
   batch.tokens = tokens.data(), batch.labels = labels.data();
   s.begin_step();
   const mc::loss_sum sum = s.train(batch);
+  s.reduce_gradients();
   BOOST_TEST(std::abs(sum.mean() - read<double>(forward, "loss")[0]) <= 1e-5);
 
   worst errors;

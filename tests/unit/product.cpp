@@ -153,7 +153,7 @@ std::string name(const product_shape& s) {
          mc::name_of(s.output) + (s.bias ? " bias" : "") + (s.accumulate ? " accumulate" : "") +
          (s.dynamic_rows ? " dynamic" : "") + " strides " + std::to_string(s.x_stride) + "," +
          std::to_string(s.y_stride) + " chunk " + std::to_string(s.chunk) + " panel " +
-         std::to_string(s.panel);
+         std::to_string(s.panel) + " part " + std::to_string(s.part);
 }
 
 constexpr product_kind kinds[] = {product_kind::forward, product_kind::input_gradient,
@@ -173,6 +173,7 @@ std::vector<product_shape> every_shape(dtype type) {
         if (kind == product_kind::forward) s.bias = odd;
         if (kind == product_kind::input_gradient) s.accumulate = odd;
         if (variant & 4) s.chunk = 32, s.panel = 48;
+        if (variant >= 5 && s.M % 5 == 0) s.part = s.M / 5;
         all.push_back(s);
         if (type == dtype::bf16 && kind != product_kind::weight_gradient) {
           s.output = dtype::f32;
@@ -304,6 +305,32 @@ BOOST_AUTO_TEST_CASE(rows_computed_apart_depend_on_nothing_but_themselves) {
         }
       }
     }
+}
+
+BOOST_AUTO_TEST_CASE(parts_have_the_bits_of_products_of_their_own) {
+  constexpr std::int64_t widths[][2] = {{128, 512}, {33, 65}, {5, 128}, {768, 256}, {9000, 16}};
+  for (const bool eigen_only : {false, true}) {
+    mc::product_engine engine(make_options(product_type::widened, 2, eigen_only));
+    mc::product_engine alone(make_options(product_type::widened, 1, eigen_only));
+    for (const dtype type : {dtype::f32, dtype::bf16, dtype::f64})
+      for (const product_kind kind : kinds)
+        for (const std::int64_t part : {1, 5, 24, 100, 256})
+          for (const auto& w : widths) {
+            auto s = mc::make_product_shape(kind, type, 3 * part, w[0], w[1]);
+            s.part = part;
+            s.bias = kind == product_kind::forward;
+            problem together(s), apart(s);
+            together.run(engine);
+            s.M = part;
+            const auto& one = alone.prepare(s);
+            const bool gradient = kind == product_kind::weight_gradient;
+            for (std::int64_t i = 0; i < 3; ++i)
+              one.execute(apart.a.at(i * part, 0), apart.b.at(gradient ? i * part : 0, 0),
+                          s.bias ? apart.bias.bytes.data() : nullptr,
+                          apart.out.at(gradient ? 0 : i * part, 0));
+            BOOST_TEST((together.out.bytes == apart.out.bytes), name(s) << " eigen " << eigen_only);
+          }
+  }
 }
 
 BOOST_AUTO_TEST_CASE(canonical_panels_leave_every_bit_when_rows_or_panels_are_cut) {

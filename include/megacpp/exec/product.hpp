@@ -70,20 +70,37 @@ inline product::extent3 product::extents(std::int64_t rows) const {
   return {};
 }
 
-inline bool product::run_tile(std::int64_t index, int slot, const extent3& e, const std::byte* a,
-                              const std::byte* b, const std::byte* bias, std::byte* out) const {
+/// One tile of the output: of a forward product or an input gradient in one part, of a weight
+/// gradient the sum over all parts in order.
+inline bool product::run_tile(std::int64_t index, int slot, const extent3& e,
+                              const part_range& from) const {
   // Neighbours share the operand that a tile repacks, so that it is still in the core's cache.
-  const std::int64_t nr = rows_.count(e.m), nc = columns_.count(e.n);
+  const std::int64_t in_part = rows_.count(e.m), nc = columns_.count(e.n);
+  const bool summed = shape_.kind == product_kind::weight_gradient;
+  const std::int64_t nr = summed ? in_part : in_part * from.parts;
   const bool across = a_.cell_transposed();
-  const auto row = rows_.at(across ? index / nc : index % nr, e.m);
-  const auto column = columns_.at(across ? index % nc : index / nr, e.n);
+  const std::int64_t row = across ? index / nc : index % nr,
+                     column = across ? index % nc : index / nr;
+  if (!summed) return run_tile(row % in_part, column, row / in_part, slot, e, from);
+  for (std::int64_t part = 0; part < from.parts; ++part)
+    if (!run_tile(row, column, part, slot, e, from)) return false;
+  return true;
+}
+
+inline bool product::run_tile(std::int64_t row_tile, std::int64_t column_tile, std::int64_t part,
+                              int slot, const extent3& e, const part_range& from) const {
+  const auto row = rows_.at(row_tile, e.m);
+  const auto column = columns_.at(column_tile, e.n);
   const std::int64_t i0 = row.begin, j0 = column.begin;
   std::byte* const own = engine_->workspace_.get() + static_cast<std::size_t>(slot) * slot_bytes_;
   std::byte* const block_a = own + tile_bytes_;
   std::byte* const block_b = block_a + a_.block_bytes();
   std::byte* const scratch = block_b + b_.block_bytes();
-  std::byte* const target = out + (i0 * ldc_ + j0) * size_of(shape_.output);
-  const std::byte* const bias_at = bias ? bias + j0 * size_of(cell_type_) : nullptr;
+  const std::byte* const a = from.a + static_cast<std::size_t>(part) * a_.read_bytes;
+  const std::byte* const b = from.b + static_cast<std::size_t>(part) * b_.read_bytes;
+  const std::int64_t first_row = shape_.kind == product_kind::weight_gradient ? 0 : part * e.m;
+  std::byte* const target = from.out + ((first_row + i0) * ldc_ + j0) * size_of(shape_.output);
+  const std::byte* const bias_at = from.bias ? from.bias + j0 * size_of(cell_type_) : nullptr;
   const std::int64_t m = rows_.sizes[row.size], n = columns_.sizes[column.size];
   const std::int64_t chunks = chunks_.count(e.k);
   for (std::int64_t c = 0; c < chunks; ++c) {
@@ -150,47 +167,73 @@ inline void product::run_apart(const extent3& e, const void* x, const void* w, c
 
 inline void product::execute(const void* a, const void* b, const void* bias, void* out,
                              std::int64_t rows) const {
-  const auto e = extents(shape_.dynamic_rows ? rows : -1);
   if (shape_.dynamic_rows ? rows < 0 || rows > shape_.M : rows >= 0 && rows != shape_.M)
     throw error(exit_code::internal, "A matrix product prepared for " + std::to_string(shape_.M) +
                                          " rows was given " + std::to_string(rows) + ".");
+  auto e = part_extents(shape_.dynamic_rows ? rows : -1);
   if (e.m == 0 || e.k == 0) return;
   const int threads = std::min(engine_->threads_, thread_count());
-  if (apart(e.m)) return run_apart(e, a, b, shape_.bias ? bias : nullptr, out, threads);
+  if (apart(e.m)) {
+    e.m *= shape_.parts();
+    return run_apart(e, a, b, shape_.bias ? bias : nullptr, out, threads);
+  }
+  part_range from{static_cast<const std::byte*>(a), static_cast<const std::byte*>(b),
+                  static_cast<const std::byte*>(shape_.bias ? bias : nullptr),
+                  static_cast<std::byte*>(out), 0};
+  bool good = true;
+  for (std::int64_t part = 0; part < shape_.parts(); part += at_once_) {
+    from.parts = std::min(at_once_, shape_.parts() - part);
+    good = run_parts(from, e, part == 0, threads) && good;
+    from.a += static_cast<std::size_t>(from.parts) * a_.part_bytes;
+    from.b += static_cast<std::size_t>(from.parts) * b_.part_bytes;
+    if (shape_.kind != product_kind::weight_gradient)
+      from.out += from.parts * e.m * ldc_ * size_of(shape_.output);
+  }
+  if (!good)
+    throw error(exit_code::internal,
+                "oneDNN failed in a matrix product; report this with the output of describe.");
+}
+
+/// Copies what the tiles of some parts read and runs them. What all parts share is copied with the
+/// `first` of them.
+inline bool product::run_parts(part_range from, const extent3& e, bool first, int threads) const {
   auto* const copies =
       engine_->workspace_.get() + static_cast<std::size_t>(engine_->threads_) * slot_bytes_;
-  auto at_a = static_cast<const std::byte*>(a);
-  auto at_b = static_cast<const std::byte*>(b);
-  auto at_bias = static_cast<const std::byte*>(shape_.bias ? bias : nullptr);
-  const bool whole_a = a_.copied == copying::whole, whole_b = b_.copied == copying::whole;
-  const bool wide_bias = at_bias && widened_;
-  if (whole_a || whole_b || wide_bias) {
-    std::byte* const copy_a = copies;
-    std::byte* const copy_b = copy_a + a_.whole_bytes();
-    std::byte* const copy_bias = copy_b + b_.whole_bytes();
+  std::byte* const copy_a = copies;
+  std::byte* const copy_b = copy_a + copies_of(a_);
+  std::byte* const copy_bias = copy_b + copies_of(b_);
+  const bool wide_bias = from.bias && widened_;
+  const auto to_copy = [&](const operand& o) {
+    return o.copied != copying::whole ? 0 : o.part_bytes != 0 ? from.parts : first ? 1 : 0;
+  };
+  const std::int64_t parts_a = to_copy(a_), parts_b = to_copy(b_);
+  if (parts_a > 0 || parts_b > 0 || (wide_bias && first)) {
     detail::on_slots(threads, [&](int slot, int slots) {
-      if (whole_a) copy(a_, at_a, copy_a, e.m, e.k, slot, slots);
-      if (whole_b) copy(b_, at_b, copy_b, e.k, e.n, slot, slots);
-      if (wide_bias) {
-        detail::copy_rows(static_cast<const bf16*>(bias), e.n, reinterpret_cast<float*>(copy_bias),
-                          e.n, 1, e.n, slot, slots);
+      for (std::int64_t p = 0; p < parts_a; ++p)
+        copy(a_, from.a + static_cast<std::size_t>(p) * a_.part_bytes,
+             copy_a + static_cast<std::size_t>(p) * a_.copy_bytes, e.m, e.k, slot, slots);
+      for (std::int64_t p = 0; p < parts_b; ++p)
+        copy(b_, from.b + static_cast<std::size_t>(p) * b_.part_bytes,
+             copy_b + static_cast<std::size_t>(p) * b_.copy_bytes, e.k, e.n, slot, slots);
+      if (wide_bias && first) {
+        detail::copy_rows(reinterpret_cast<const bf16*>(from.bias), e.n,
+                          reinterpret_cast<float*>(copy_bias), e.n, 1, e.n, slot, slots);
       }
     });
-    if (whole_a) at_a = copy_a;
-    if (whole_b) at_b = copy_b;
-    if (wide_bias) at_bias = copy_bias;
   }
-  const std::int64_t tiles = rows_.count(e.m) * columns_.count(e.n);
+  if (a_.copied == copying::whole) from.a = copy_a;
+  if (b_.copied == copying::whole) from.b = copy_b;
+  if (wide_bias) from.bias = copy_bias;
+  const bool summed = shape_.kind == product_kind::weight_gradient;
+  const std::int64_t tiles = rows_.count(e.m) * (summed ? 1 : from.parts) * columns_.count(e.n);
   std::atomic<std::int64_t> next{0};
   std::atomic<bool> good{true};
   const int team = static_cast<int>(std::min<std::int64_t>(threads, tiles));
   detail::on_slots(team, [&](int slot, int) {
     for (std::int64_t t = next.fetch_add(1); t < tiles; t = next.fetch_add(1))
-      if (!run_tile(t, slot, e, at_a, at_b, at_bias, static_cast<std::byte*>(out))) good = false;
+      if (!run_tile(t, slot, e, from)) good = false;
   });
-  if (!good)
-    throw error(exit_code::internal,
-                "oneDNN failed in a matrix product; report this with the output of describe.");
+  return good;
 }
 
 inline const product_cell* product_engine::cell(const product_cell_shape& s) {
@@ -210,7 +253,7 @@ inline bool product_engine::make_cells(product& p) {
   const product_shape& s = p.shape_;
   const std::size_t nr = p.rows_.sizes.size(), nc = p.columns_.sizes.size();
   const std::size_t nk = p.chunks_.sizes.size();
-  const auto e = p.extents(-1);
+  const auto e = p.part_extents(-1);
   const bool many = p.chunks_.count(e.k) > 1 || nk > 1;
   const bool adds = s.accumulate && !p.tiled_;
   std::size_t scratch = 0;
@@ -249,16 +292,19 @@ inline bool product_engine::make_cells(product& p) {
 /// first-level cache (multiples of 4096 bytes) is slow to read: from 3 tiles on a copy is faster
 /// (by 5 to 20 %), below that the tile's own repacking. Operands of more than 8 MiB (vocabularies)
 /// are copied in blocks that stay in the second-level cache, once in every tile that reads them.
-/// With canonical panels nothing may depend on the number of rows.
+/// With canonical panels nothing may depend on the number of rows. Of a product in parts W is
+/// copied however few tiles of one part read it, since other parts read it too.
 inline void product_engine::make_copies(product& p) const {
   using copying = product::copying;
   constexpr std::int64_t large = 8 << 20;
   const product_shape& s = p.shape_;
-  const auto e = p.extents(-1);
+  const auto e = p.part_extents(-1);
   const bool eigen = eigen_only_ || p.cell_type_ == dtype::f64;
   const bool canonical = s.chunk || s.panel;
+  const bool is_w = s.kind != product_kind::weight_gradient; // B, which all parts read
   const auto choose = [&](product::operand& o, std::int64_t elements, bool is_b,
                           std::int64_t readers) {
+    if (is_b && is_w && s.part != 0) readers = 3;
     const std::int64_t bytes = elements * size_of(p.cell_type_);
     if (p.widened_ || (eigen && o.transposed)) {
       o.copied = bytes > large && !canonical ? copying::block : copying::whole;
@@ -292,6 +338,16 @@ inline void product_engine::make_copies(product& p) const {
   };
   size(p.a_, e.m, e.k, p.rows_.sizes[0], p.chunks_.sizes[0]);
   size(p.b_, e.k, e.n, p.chunks_.sizes[0], p.columns_.sizes[0]);
+
+  const auto by_parts = [&](product::operand& o) {
+    o.part_bytes = static_cast<std::size_t>(s.part * o.stride * size_of(s.type));
+    o.read_bytes = o.copied == copying::whole ? o.copy_bytes : o.part_bytes;
+  };
+  by_parts(p.a_);
+  if (!is_w) by_parts(p.b_);
+  const auto copied =
+      static_cast<std::int64_t>(p.a_.whole_bytes() + (is_w ? 0 : p.b_.whole_bytes()));
+  p.at_once_ = copied == 0 ? s.parts() : std::clamp<std::int64_t>(large / copied, 1, s.parts());
   if (p.widened_ && s.bias) {
     p.bias_bytes_ = detail::aligned(static_cast<std::size_t>(e.n) * sizeof(float));
   }
@@ -305,6 +361,8 @@ inline std::unique_ptr<product> product_engine::make(const product_shape& s) {
   if (s.M < 1 || s.N < 1 || s.K < 1) refuse("its extents must be at least 1");
   if (s.x_row() < s.K || s.y_row() < s.N) refuse("a row stride is shorter than its row");
   if (s.chunk < 0 || s.panel < 0) refuse("its panels must not be negative");
+  if (s.part < 0 || (s.part > 0 && (s.M % s.part != 0 || s.dynamic_rows)))
+    refuse("its parts must divide its rows, which must not vary");
   if (s.type != dtype::f32 && s.type != dtype::bf16 && s.type != dtype::f64)
     refuse("its operands must be f32, bf16 or f64");
   if (gradient ? s.output != accumulator_of(s.type)
@@ -323,7 +381,7 @@ inline std::unique_ptr<product> product_engine::make(const product_shape& s) {
   p.a_.stride = s.kind == product_kind::forward ? s.x_row() : s.y_row();
   p.b_.stride = gradient ? s.x_row() : s.K;
   p.ldc_ = s.kind == product_kind::forward ? s.y_row() : gradient ? s.K : s.x_row();
-  const auto e = p.extents(-1);
+  const auto e = p.part_extents(-1);
   if (p.apart(e.m)) return made;
   p.widened_ = s.type == dtype::bf16 && type() == product_type::widened;
   p.cell_type_ = p.widened_ ? dtype::f32 : s.type;

@@ -104,9 +104,9 @@ public:
 
   /// Library calls of one execute.
   std::int64_t cell_calls(std::int64_t rows = -1) const {
-    const auto e = extents(rows);
+    const auto e = part_extents(rows);
     if (apart(e.m)) return 0;
-    return rows_.count(e.m) * columns_.count(e.n) * chunks_.count(e.k);
+    return shape_.parts() * rows_.count(e.m) * columns_.count(e.n) * chunks_.count(e.k);
   }
   /// Whether bf16 operands are widened to fp32 before they are multiplied.
   bool widened() const { return widened_; }
@@ -124,13 +124,30 @@ private:
     copying copied = copying::none;
     std::int64_t stride = 0, copy_stride = 0;
     std::size_t copy_bytes = 0;
+    // From one part to the next, of the operand itself and of what the tiles read; 0: one for all.
+    std::size_t part_bytes = 0, read_bytes = 0;
 
     std::int64_t cell_stride() const { return copied == copying::none ? stride : copy_stride; }
     bool cell_transposed() const { return transposed && copied == copying::none; }
     std::size_t whole_bytes() const { return copied == copying::whole ? copy_bytes : 0; }
     std::size_t block_bytes() const { return copied == copying::block ? copy_bytes : 0; }
   };
+  /// Bytes of the copies that parts in one go read of an operand.
+  std::size_t copies_of(const operand& o) const {
+    return o.part_bytes != 0 ? static_cast<std::size_t>(at_once_) * o.whole_bytes()
+                             : o.whole_bytes();
+  }
+  /// Where the operands and the output of consecutive parts begin.
+  struct part_range {
+    const std::byte *a, *b, *bias;
+    std::byte* out;
+    std::int64_t parts;
+  };
   extent3 extents(std::int64_t rows) const;
+  /// Of one part: of all rows where the shape names none.
+  extent3 part_extents(std::int64_t rows) const {
+    return extents(shape_.part ? shape_.part : rows);
+  }
   /// Whether rows are computed apart (detail::dot_rows): few, which are bound by reading W once, or
   /// all, if asked of the engine.
   bool apart(std::int64_t rows) const;
@@ -141,8 +158,10 @@ private:
   const std::byte* block(const operand& o, const std::byte* from, std::byte* copied,
                          std::int64_t row, std::int64_t column, std::int64_t rows,
                          std::int64_t columns) const;
-  bool run_tile(std::int64_t index, int slot, const extent3& e, const std::byte* a,
-                const std::byte* b, const std::byte* bias, std::byte* out) const;
+  bool run_tile(std::int64_t index, int slot, const extent3& e, const part_range& from) const;
+  bool run_tile(std::int64_t row_tile, std::int64_t column_tile, std::int64_t part, int slot,
+                const extent3& e, const part_range& from) const;
+  bool run_parts(part_range from, const extent3& e, bool first, int threads) const;
   const product_cell& cell_of(std::size_t row, std::size_t column, std::size_t chunk,
                               bool later) const {
     const std::size_t i = (row * columns_.sizes.size() + column) * chunks_.sizes.size() + chunk;
@@ -159,6 +178,7 @@ private:
   std::vector<const product_cell*> cells_;
   // Workspace: per slot [tile][block of A][block of B][scratch], then the copies of A, B and bias.
   std::size_t tile_bytes_ = 0, slot_bytes_ = 0, bias_bytes_ = 0;
+  std::int64_t at_once_ = 1; // parts whose copies are in the workspace together
 };
 
 /// Owns the library handles, every prepared product, and the workspace that they share.
@@ -253,8 +273,8 @@ private:
 #endif
   }
   std::size_t workspace_of(const product& p) const {
-    return static_cast<std::size_t>(threads_) * p.slot_bytes_ + p.a_.whole_bytes() +
-           p.b_.whole_bytes() + p.bias_bytes_;
+    return static_cast<std::size_t>(threads_) * p.slot_bytes_ + p.copies_of(p.a_) +
+           p.copies_of(p.b_) + p.bias_bytes_;
   }
   std::unique_ptr<product> make(const product_shape& s);
   bool make_cells(product& p);

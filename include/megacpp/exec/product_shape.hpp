@@ -40,6 +40,11 @@ struct product_shape {
   bool bias = false;       // forward only
   bool accumulate = false; // input_gradient: dX += ...; a weight gradient always accumulates
   bool dynamic_rows = false; // M is a maximum; the rows of a call are given at execute
+  // Rows of a part, which divides M (0: M is one part). Every part has the bits of a product of its
+  // own: tiles, copies and library calls follow from a part's shape and end at its borders, and a
+  // weight gradient adds up its parts in order. So the bits of a sequence do not depend on how many
+  // others are computed with it.
+  std::int64_t part = 0;
   // Canonical panels for numerics that do not depend on the layout (0: the library's choice): the
   // output is computed in blocks of `canonical_rows` by `panel`, and each sum in chunks of `chunk`
   // terms, first to last, accumulated in fp32. Cutting rows or columns at these borders leaves
@@ -51,6 +56,7 @@ struct product_shape {
 
   constexpr std::int64_t x_row() const { return x_stride ? x_stride : K; }
   constexpr std::int64_t y_row() const { return y_stride ? y_stride : N; }
+  constexpr std::int64_t parts() const { return part ? M / part : 1; }
   constexpr double flops() const {
     return 2.0 * static_cast<double>(M) * static_cast<double>(N) * static_cast<double>(K);
   }

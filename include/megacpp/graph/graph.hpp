@@ -55,15 +55,17 @@ enum class feed : std::uint8_t {
   value_cache,
   slots, ///< of the new tokens in the caches
   d_output,
-  gradient,
+  declared_gradient, ///< of the update graph: of a tied parameter, where it is declared
+  tied_gradient,     ///< and of its other use
+  gradient,          ///< of the update graph, by group
   master,
   first_moment,
   second_moment,
   weight,
-  token_count // of the update graph, by group
+  token_count
 };
 inline constexpr int max_slots = 8; ///< inputs of one feed
-inline constexpr int feeds = 18 * max_slots;
+inline constexpr int feeds = 20 * max_slots;
 
 struct value {
   const char* scope = ""; ///< parameters: "scope.name"; else empty
@@ -185,6 +187,12 @@ constexpr local_count local_size(const mesh& m, const value& v) {
   std::int64_t n = 1;
   for (int i = 0; i < v.rank; ++i) n *= local_extent(m, v, i);
   return {n};
+}
+
+/// Of `rows` local rows of a value, those of one sequence: all of a value that has no batch.
+constexpr std::int64_t rows_of_sequence(const mesh& m, const value& v, std::int64_t rows) {
+  const int batch = v.find(dim::batch);
+  return batch < 0 ? rows : rows / local_extent(m, v, batch);
 }
 
 constexpr std::int64_t local_bytes(const mesh& m, const value& v) {

@@ -16,8 +16,10 @@
 //   c.device(), c.slot(), c.step(), c.layer()   device, prepared state, numbers of the step, layer
 //   c.round()                                   of a node between dispatch and combine
 //
-// A span is a constant of the type system in the compiled executor and a number in the interpreter;
-// a kernel takes either and gives the same bits.
+// Sums over tokens are taken a sequence at a time, in order (rows_of_sequence), so that gradients
+// have the same bits however many sequences a micro-batch has. A span is a constant of the type
+// system in the compiled executor and a number in the interpreter; a kernel takes either and gives
+// the same bits.
 #pragma once
 
 #include <megacpp/exec/cpu.hpp>

@@ -28,6 +28,7 @@ template <> struct kernel_of<&op::linear> {
     const auto e = op::extents_of_product(c.ranks(), c.value_in(0), c.value_in(1),
                                           static_cast<int>(c.attr().i[0]));
     product_shape s = make_product_shape(product_kind::forward, dtype_of<T>, e.m, e.n, e.k);
+    s.part = rows_of_sequence(c.ranks(), c.value_in(0), e.m);
     s.bias = c.has(2);
     detail::prepare_product(c, s);
   }
@@ -46,6 +47,7 @@ template <> struct kernel_of<&op::linear_input_grad> { // dy, w, [accumulated]
     for (int i = w.rank - summed; i < w.rank; ++i) k *= local_extent(c.ranks(), w, i);
     const std::int64_t m = local_size(c.ranks(), dy).n / n;
     product_shape s = make_product_shape(product_kind::input_gradient, dtype_of<T>, m, n, k);
+    s.part = rows_of_sequence(c.ranks(), dy, m);
     s.accumulate = c.has(2);
     detail::prepare_product(c, s);
   }
@@ -71,8 +73,9 @@ template <> struct kernel_of<&op::linear_weight_grad> { // dy, x
     std::int64_t k = 1;
     for (int i = x.rank - summed; i < x.rank; ++i) k *= local_extent(c.ranks(), x, i);
     const std::int64_t m = local_size(c.ranks(), x).n / k, n = local_size(c.ranks(), dy).n / m;
-    detail::prepare_product(
-        c, make_product_shape(product_kind::weight_gradient, dtype_of<T>, m, n, k));
+    product_shape s = make_product_shape(product_kind::weight_gradient, dtype_of<T>, m, n, k);
+    s.part = rows_of_sequence(c.ranks(), x, m);
+    detail::prepare_product(c, s);
   }
   template <class T, class Call> static void run(Call& c) {
     detail::product_of(c).execute(c.template in<T>(0), c.template in<T>(1), nullptr,
@@ -91,8 +94,9 @@ template <> struct kernel_of<&op::add_bias> {
 template <> struct kernel_of<&op::bias_grad> {
   template <class T, class Call> static void run(Call& c) {
     const auto width = c.template out_span<0, 0, 0>();
-    rows::bias_gradient(c.in_size(0) / width, width, c.template in<T>(0),
-                        c.template out<accumulator_t<T>>(0));
+    const std::int64_t rows = c.in_size(0) / width;
+    rows::bias_gradient({rows, rows_of_sequence(c.ranks(), c.value_in(0), rows)}, width,
+                        c.template in<T>(0), c.template out<accumulator_t<T>>(0));
   }
 };
 

@@ -14,8 +14,14 @@ namespace detail {
 
 /// The chunks of a vocabulary projection on one rank.
 struct chunking {
-  std::int64_t rows = 0, width = 0, hidden = 0, valid = 0, first = 0;
-  std::int64_t chunk() const { return std::min(rows, op::loss_chunk_rows); }
+  std::int64_t rows = 0, sequence = 0, width = 0, hidden = 0, valid = 0, first = 0;
+  std::int64_t chunk() const { return std::min(sequence, op::loss_chunk_rows); }
+  /// f(first row, rows) for every chunk; none lies in two sequences.
+  template <class F> void each(F f) const {
+    for (std::int64_t start = 0; start < rows; start += sequence)
+      for (std::int64_t at = 0; at < sequence; at += chunk())
+        f(start + at, std::min(chunk(), sequence - at));
+  }
 };
 
 template <class Call> chunking chunks_of(const Call& c, int x, int w) {
@@ -23,6 +29,7 @@ template <class Call> chunking chunks_of(const Call& c, int x, int w) {
   chunking k;
   k.hidden = vx.back().n;
   k.rows = local_size(c.ranks(), vx).n / k.hidden;
+  k.sequence = rows_of_sequence(c.ranks(), vx, k.rows);
   k.width = local_extent(c.ranks(), vw, 0);
   return k;
 }
@@ -35,7 +42,7 @@ template <class Call> chunking placed(const Call& c, chunking k, int w) {
 template <class T> product_shape chunk_product(product_kind kind, const chunking& k) {
   product_shape s = make_product_shape(kind, dtype_of<T>, k.chunk(), k.width, k.hidden);
   if (kind == product_kind::forward) s.output = accumulator_of(dtype_of<T>);
-  s.dynamic_rows = k.rows % k.chunk() != 0;
+  s.dynamic_rows = k.sequence % k.chunk() != 0;
   return s;
 }
 
@@ -56,14 +63,13 @@ void run_backward(Call& c, const chunking& k, const T* x, const T* w, accumulato
   T* dlogits;
   if constexpr (std::is_same_v<T, accumulator_t<T>>) dlogits = logits;
   else dlogits = reinterpret_cast<T*>(logits + k.chunk() * k.width);
-  for (std::int64_t at = 0; at < k.rows; at += k.chunk()) {
-    const std::int64_t n = std::min(k.chunk(), k.rows - at),
-                       rows = project.shape().dynamic_rows ? n : -1;
+  k.each([&](std::int64_t at, std::int64_t n) {
+    const std::int64_t rows = project.shape().dynamic_rows ? n : -1;
     project.execute(x + at * k.hidden, w, nullptr, logits, rows);
     for_rows(n, row_of(at, dlogits));
     product_of(c, 1).execute(dlogits, w, nullptr, dx + at * k.hidden, rows);
     if (dw != nullptr) product_of(c, 2).execute(dlogits, x + at * k.hidden, nullptr, dw, rows);
-  }
+  });
 }
 
 } // namespace detail
@@ -78,14 +84,13 @@ template <> struct kernel_of<&op::vocabulary_partial> { // x, w, labels -> lse_p
     const auto k = detail::placed(c, detail::chunks_of(c, 0, 1), 1);
     const prepared_product& project = detail::product_of(c);
     G* logits = c.template out<G>(2);
-    for (std::int64_t at = 0; at < k.rows; at += k.chunk()) {
-      const std::int64_t n = std::min(k.chunk(), k.rows - at);
+    k.each([&](std::int64_t at, std::int64_t n) {
       project.execute(c.template in<T>(0) + at * k.hidden, c.template in<T>(1), nullptr, logits,
                       project.shape().dynamic_rows ? n : -1);
       for_rows(n, rows::logits_row<G>{k.width, k.valid, k.first, logits,
                                       c.template in<std::int32_t>(2) + at,
                                       c.template out<G>(0) + at, c.template out<G>(1) + at});
-    }
+    });
   }
 };
 

@@ -3,6 +3,7 @@
 
 #include <megacpp/kernel/kernel.hpp>
 #include <megacpp/kernel/rows/adamw.hpp>
+#include <megacpp/kernel/rows/elementwise.hpp>
 #include <megacpp/kernel/rows/sum_squares.hpp>
 #include <megacpp/op/optimizer.hpp>
 
@@ -10,6 +11,13 @@
 #include <cmath>
 
 namespace mc {
+
+template <> struct kernel_of<&op::add_gradient> { // g, h
+  template <class G, class Call> static void run(Call& c) {
+    G* g = c.template in_out<G>(0);
+    rows::add(c.in_size(0), g, c.template in<G>(1), g);
+  }
+};
 
 template <> struct kernel_of<&op::sum_of_squares> {
   template <class G, class Call> static void prepare(Call& c) {

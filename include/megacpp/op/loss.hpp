@@ -1,4 +1,4 @@
-// Vocabulary projection and cross-entropy, in chunks of rows: full logits never exist.
+// Vocabulary projection and cross-entropy, in chunks of a sequence's rows: full logits never exist.
 //
 // vocabulary_partial: logits l_v = x . w_v over this rank's part of the vocabulary
 //   lse_part (B, S, parts) = log sum_v e^(l_v)
@@ -25,7 +25,7 @@ namespace op {
 inline constexpr std::int64_t loss_chunk_rows = 128;
 
 constexpr std::int64_t chunk_bytes(const mesh& r, const value& x, const value& w) {
-  const std::int64_t rows = local_size(r, x).n / x.back().n;
+  const std::int64_t rows = rows_of_sequence(r, x, local_size(r, x).n / x.back().n);
   const std::int64_t element =
       size_of(accumulator_of(x.type)) + (x.type == dtype::bf16 ? size_of(x.type) : 0);
   return (rows < loss_chunk_rows ? rows : loss_chunk_rows) * local_extent(r, w, 0) * element;

@@ -1,5 +1,6 @@
 // The end of a step: gradient norm, clipping and AdamW over ranges of the flat stores.
 //
+//   add_gradient    g = g + h
 //   sum_of_squares  s = sum_i g_i^2 (double)
 //   clip_factor     c = 1/n min(1, clip / (norm + 1e-6)),  norm = sqrt(sum of s) / n,  n = tokens
 //   of the batch adamw           g' = c g;  m = b1 m + (1-b1) g';  v = b2 v + (1-b2) g'^2
@@ -19,6 +20,23 @@
 namespace mc {
 namespace op {
 
+/// All operands placed as the first.
+constexpr void placed_alike(inference& c, int operands) {
+  for (int k = 1; k < operands; ++k)
+    for (c.looking = 0; c.looking < axes; ++c.looking) {
+      const auto a = static_cast<axis>(c.looking);
+      if (c.in(k).at[a] != c.in(0).at[a]) c.fail(fault::P010, 0, k);
+    }
+}
+
+constexpr void add_gradient_rule(inference& c) { placed_alike(c, 2); } // g, h
+constexpr work add_gradient_cost(const graph& g, const node& n) {
+  const std::int64_t bytes = local_bytes(g.ranks, g.at(n.in[0]));
+  return {local_size(g.ranks, g.at(n.in[0])).n, 2 * bytes, bytes};
+}
+inline constexpr op_info add_gradient{"add_gradient", &add_gradient_rule, nullptr,
+                                      &add_gradient_cost};
+
 constexpr void sum_of_squares_rule(inference& c) {
   c.declare(dtype::f64, {});
   place_output(c, 0, algebra::reduction, {0});
@@ -35,11 +53,7 @@ inline constexpr op_info clip_factor{"clip_factor", &clip_factor_rule};
 
 constexpr void adamw_rule(
     inference& c) { // gradient, master, first moment, second moment, weight, factor
-  for (int k = 1; k < 5; ++k)
-    for (c.looking = 0; c.looking < axes; ++c.looking) {
-      const auto a = static_cast<axis>(c.looking);
-      if (c.in(k).at[a] != c.in(0).at[a]) c.fail(fault::P010, 0, k);
-    }
+  placed_alike(c, 5);
 }
 constexpr work adamw_cost(const graph& g, const node& n) {
   work w;
@@ -52,13 +66,7 @@ constexpr work adamw_cost(const graph& g, const node& n) {
 }
 inline constexpr op_info adamw{"adamw", &adamw_rule, nullptr, &adamw_cost, 4};
 
-constexpr void balance_step_rule(inference& c) { // load, master, weight
-  for (int k = 1; k < 3; ++k)
-    for (c.looking = 0; c.looking < axes; ++c.looking) {
-      const auto a = static_cast<axis>(c.looking);
-      if (c.in(k).at[a] != c.in(0).at[a]) c.fail(fault::P010, 0, k);
-    }
-}
+constexpr void balance_step_rule(inference& c) { placed_alike(c, 3); } // load, master, weight
 inline constexpr op_info balance_step{"balance_step", &balance_step_rule, nullptr, nullptr, 2};
 
 } // namespace op

@@ -77,10 +77,19 @@ constexpr std::int64_t stored_elements(const registry& r, std::span<const int> l
   for (int i = 0; i < r.entry_count; ++i) {
     const registry::entry& e = r.entries[static_cast<unsigned>(i)];
     if (group >= 0 && e.group != group) continue;
-    const std::int64_t aligned =
-        (e.count + entry_alignment - 1) / entry_alignment * entry_alignment;
-    if (!e.tied || layers.front() == 0) n += aligned * layers[static_cast<unsigned>(e.part)];
+    if (!e.tied || layers.front() == 0)
+      n += aligned_elements(e.count) * layers[static_cast<unsigned>(e.part)];
   }
+  return n;
+}
+
+/// Elements of the gradients that tied uses collect beside those of their declarations on one stage.
+constexpr std::int64_t tied_elements(const registry& r, std::span<const int> layers) {
+  std::int64_t n = 0;
+  for_each_tie(r, [&](const registry::entry& e, int) {
+    if (layers.front() != 0 && layers[static_cast<unsigned>(e.part)] != 0)
+      n += aligned_elements(e.count);
+  });
   return n;
 }
 
@@ -96,7 +105,7 @@ constexpr memory_items training_memory(std::span<const memory_plan* const> plans
   const dtype main = accumulator_of(type);
   const std::int64_t elements = stored_elements(r, layers);
   m.weights = elements * size_of(type);
-  m.gradients = elements * size_of(main);
+  m.gradients = (elements + tied_elements(r, layers)) * size_of(main);
   m.masters = type == main ? 0 : elements * size_of(main);
   m.moments = 2 * elements * size_of(main);
   m.working = update.working;

@@ -2,6 +2,10 @@
 // grads, masters and moments share the offsets. Parameters of one group (same stored placement,
 // same decay) are contiguous over all layers, so that reductions, norms, ZeRO shards and the
 // optimizer work on ranges of one array.
+//
+// A tied use collects its gradient apart, behind all others, and the step's end adds it to that of
+// the declaration: on two pipeline stages because nothing else can be done, on one because a sum
+// to which head and stem add in turn would depend on the size of a micro-batch.
 #pragma once
 
 #include <megacpp/graph/graph.hpp>
@@ -13,6 +17,9 @@ namespace mc {
 inline constexpr int max_entries = 160, max_groups = 8;
 /// Entries start at multiples of so many elements: 256 bytes of f32.
 inline constexpr std::int64_t entry_alignment = 64;
+constexpr std::int64_t aligned_elements(std::int64_t n) {
+  return (n + entry_alignment - 1) / entry_alignment * entry_alignment;
+}
 
 struct registry {
   struct entry {
@@ -22,7 +29,8 @@ struct registry {
     std::int64_t stride = 0; ///< elements from one layer of the kind to the next
     std::int64_t count = 0;  ///< local elements
     int group = 0;
-    bool tied = false; ///< shares the offset of another entry
+    bool tied = false;         ///< shares the offset of another entry
+    std::int64_t gradient = 0; ///< elements, in the main grads: `offset`, of a tied use its own
   };
   struct group {
     placement at{};
@@ -36,6 +44,7 @@ struct registry {
   std::array<group, max_groups> groups{};
   int entry_count = 0, group_count = 0;
   std::int64_t total = 0;
+  std::int64_t gradients = 0; ///< elements of the main grads: total, and those of tied uses
   fault_record wrong{};
 
   constexpr const entry& find(int part, int parameter) const {
@@ -114,18 +123,21 @@ constexpr registry make_registry(std::span<const graph* const> parts, std::span<
         registry::entry& e = r.entries[static_cast<unsigned>(i)];
         if (e.part != static_cast<int>(p) || e.group != k || e.tied) continue;
         e.offset = r.total + within;
-        within += (e.count + entry_alignment - 1) / entry_alignment * entry_alignment;
+        within += aligned_elements(e.count);
       }
       for (int i = 0; i < r.entry_count; ++i) {
         registry::entry& e = r.entries[static_cast<unsigned>(i)];
-        if (e.part == static_cast<int>(p) && e.group == k) e.stride = within;
+        if (e.part == static_cast<int>(p) && e.group == k && !e.tied) e.stride = within;
       }
       r.total += within * layers[p];
     }
     group.count = r.total - group.offset;
   }
+  r.gradients = r.total;
+  int ties = 0;
   for (int i = 0; i < r.entry_count; ++i) {
     registry::entry& e = r.entries[static_cast<unsigned>(i)];
+    e.gradient = e.offset;
     if (!e.tied) continue;
     const graph& g = *parts[static_cast<unsigned>(e.part)];
     const parameter_info& info = g.parameters[static_cast<unsigned>(e.parameter)];
@@ -137,7 +149,12 @@ constexpr registry make_registry(std::span<const graph* const> parts, std::span<
       const value& w = h.at(h.parameters[static_cast<unsigned>(o.parameter)].v);
       if (o.tied || !detail::same_name(v, w)) continue;
       found = true;
-      e.offset = o.offset;
+      e.offset = e.gradient = o.offset;
+      if (!info.frozen) {
+        e.gradient = r.gradients;
+        r.gradients += aligned_elements(e.count);
+        if (++ties > max_slots) detail::refuse(r, fault::S004, v, info);
+      }
       if (!v.same_dims(w)) detail::refuse(r, fault::S003, v, info);
       for (int a = 0; a < axes; ++a)
         if (v.at.at[static_cast<unsigned>(a)] != w.at.at[static_cast<unsigned>(a)])
@@ -146,6 +163,14 @@ constexpr registry make_registry(std::span<const graph* const> parts, std::span<
     if (!found) detail::refuse(r, fault::C001, v, info);
   }
   return r;
+}
+
+/// f(tied entry of the registry, its number) for every one that collects a gradient.
+template <class F> constexpr void for_each_tie(const registry& r, F f) {
+  int k = 0;
+  for (int i = 0; i < r.entry_count; ++i)
+    if (const registry::entry& e = r.entries[static_cast<unsigned>(i)]; e.gradient != e.offset)
+      f(e, k++);
 }
 
 /// Global number of parameters a model has, padding left out and tied ones counted once.

@@ -1,4 +1,5 @@
-// The graph of a step's end: one gradient norm over all groups of the registry (phase forward), one
+// The graph of a step's end: gradients of tied uses join those of their parameters (phase prologue,
+// before any is reduced), one gradient norm over all groups of the registry (phase forward), one
 // update a group (phase epilogue, which runs if the norm is finite).
 #pragma once
 
@@ -8,13 +9,12 @@
 
 namespace mc {
 
-/// A group's range as a flat value: sharded axes shard its elements.
-constexpr var group_value(builder& b, const registry::group& group, feed from, const char* name,
-                          dtype t, int slot) {
+/// `n` elements of a group as a flat value: sharded axes shard them.
+constexpr var group_value(builder& b, const registry::group& group, std::int64_t n, feed from,
+                          const char* name, dtype t, int slot) {
   value v;
   v.name = name, v.type = t, v.is = role::input, v.from = from,
   v.slot = static_cast<std::int8_t>(slot), v.rank = 1;
-  std::int64_t n = group.count;
   for (int a = 0; a < axes; ++a) {
     if (group.at.at[static_cast<unsigned>(a)].s != state::shard) continue;
     v.at.at[static_cast<unsigned>(a)] = S(dim::elements);
@@ -32,6 +32,16 @@ constexpr graph update_graph(const registry& r, const mesh& ranks, dtype weights
   b.g.wrong = r.wrong;
   if (r.wrong.code != fault::none) return b.g;
   const dtype main = accumulator_of(weights);
+  b.when = phase::prologue;
+  for_each_tie(r, [&](const registry::entry& e, int k) {
+    // Before reductions both are pending sums over the same axes (plan/tied.hpp).
+    const auto range = [&](feed f, const char* name) {
+      return group_value(b, r.groups[static_cast<unsigned>(e.group)], e.count, f, name, main, k).id;
+    };
+    const value_id declared = range(feed::declared_gradient, "declared_gradient");
+    b.emit(op::add_gradient, {declared, range(feed::tied_gradient, "tied_gradient")}, 0);
+  });
+  b.when = phase::forward;
   value count;
   count.name = "token_count", count.type = dtype::f64, count.is = role::input,
   count.from = feed::token_count;
@@ -43,7 +53,7 @@ constexpr graph update_graph(const registry& r, const mesh& ranks, dtype weights
     const auto& group = r.groups[static_cast<unsigned>(k)];
     if (group.frozen) continue;
     gradients[static_cast<unsigned>(k)] =
-        group_value(b, group, feed::gradient, "gradient", main, k);
+        group_value(b, group, group.count, feed::gradient, "gradient", main, k);
     if (group.update == update_rule::balance) continue; // a load, not a gradient
     var s{&b, b.emit(op::sum_of_squares, {gradients[static_cast<unsigned>(k)].id}, 0)};
     for (int a = 0; a < axes; ++a)
@@ -57,7 +67,7 @@ constexpr graph update_graph(const registry& r, const mesh& ranks, dtype weights
     const auto& group = r.groups[static_cast<unsigned>(k)];
     if (group.frozen) continue;
     const auto range = [&](feed f, const char* name, dtype t) {
-      return group_value(b, group, f, name, t, k).id;
+      return group_value(b, group, group.count, f, name, t, k).id;
     };
     if (group.update == update_rule::balance) {
       b.emit(op::balance_step,

@@ -70,7 +70,8 @@ inline std::byte* resolve(const address& a, const frame& f, const registry& r, i
   case space::weights:
   case space::gradients: {
     const registry::entry& e = r.find(part, static_cast<int>(a.offset));
-    return f.base[static_cast<unsigned>(a.in)] + (e.offset + f.index * e.stride) * element_bytes;
+    const std::int64_t first = a.in == space::gradients ? e.gradient : e.offset;
+    return f.base[static_cast<unsigned>(a.in)] + (first + f.index * e.stride) * element_bytes;
   }
   default: return f.base[static_cast<unsigned>(a.in)] + a.offset;
   }

@@ -31,7 +31,8 @@ template <class> kernel_table kernel_table::all() {
                  &op::router_statistics, &op::router_statistics_grad, &op::dispatch, &op::combine,
                  &op::grouped_linear, &op::grouped_input_grad, &op::grouped_weight_grad,
                  &op::scale_rows, &op::scale_rows_weight_grad, &op::balance_step>();
-  t.add_accumulators<&op::cross_entropy, &op::cross_entropy_grad, &op::sum_of_squares>();
+  t.add_accumulators<&op::cross_entropy, &op::cross_entropy_grad, &op::add_gradient,
+                     &op::sum_of_squares>();
   t.add<&op::clip_factor, double>();
   t.add<&op::redistribute, std::int32_t>();
   t.add<&op::expert_rows, std::int32_t>();

@@ -123,10 +123,17 @@ public:
     return l;
   }
 
-  /// Once a step, after its last micro-batch: the epilogue, which brings the gradients of values
-  /// that the prologue derived back to their parameters. Afterwards the main grads are those of the
-  /// summed loss. finish_step does it first.
+  /// Once a step, after its last micro-batch: the gradients of tied uses join those of their
+  /// parameters, and the epilogue brings the gradients of values that the prologue derived back to
+  /// theirs. Afterwards the main grads are those of the summed loss. finish_step does it first.
   void reduce_gradients() {
+    frame ties = frame_of(p_.layers, 0);
+    for_each_tie(*p_.stores, [&](const registry::entry& e, int k) {
+      const std::int64_t main = size_of(stores_.main_type());
+      ties.set(feed::declared_gradient, stores_.gradients() + e.offset * main, k);
+      ties.set(feed::tied_gradient, stores_.gradients() + e.gradient * main, k);
+    });
+    run(p_.update, stage::prologue, ties);
     for_each_part([&](const part_view& part, int layer, int index) {
       frame f = frame_of(layer, index);
       run(part, stage::epilogue, f);
@@ -165,7 +172,7 @@ public:
     if (derived_gradient_bytes_ > 0)
       std::memset(derived_gradients_, 0, static_cast<std::size_t>(derived_gradient_bytes_));
     std::byte* g = stores_.gradients();
-    const std::int64_t bytes = stores_.total() * size_of(stores_.main_type()), block = 1 << 20;
+    const std::int64_t bytes = stores_.gradient_bytes(), block = 1 << 20;
     parallel_for((bytes + block - 1) / block, [=](std::int64_t i) {
       std::memset(g + i * block, 0, static_cast<std::size_t>(std::min(block, bytes - i * block)));
     });

@@ -55,7 +55,7 @@ public:
     constexpr const char* smaller = "a smaller model";
     weights_ = arena(total_ * size_of(type_), "weights", smaller);
     if (!training) return;
-    gradients_ = arena(total_ * size_of(main_), "main grads", smaller);
+    gradients_ = arena(p.stores->gradients * size_of(main_), "main grads", smaller);
     if (type_ != main_) masters_ = arena(total_ * size_of(main_), "master weights", smaller);
     first_ = arena(total_ * size_of(main_), "first moments", smaller);
     second_ = arena(total_ * size_of(main_), "second moments", smaller);
@@ -66,6 +66,7 @@ public:
   std::int64_t total() const { return total_; }
   std::byte* weights() const { return weights_.data(); }
   std::byte* gradients() const { return gradients_.data(); }
+  std::int64_t gradient_bytes() const { return gradients_.size(); }
   std::byte* masters() const { return type_ == main_ ? weights_.data() : masters_.data(); }
   std::byte* first_moments() const { return first_.data(); }
   std::byte* second_moments() const { return second_.data(); }

@@ -49,6 +49,8 @@ struct step_work {
 /// The step's end on one stage, which updates its own layers alone.
 inline graph update_of_stage(const program_view& p, std::span<const int> layers) {
   registry r = *p.stores;
+  if (tied_elements(r, layers) == 0)
+    for (registry::entry& e : r.entries) e.gradient = e.offset;
   for (int k = 0; k < r.group_count; ++k)
     r.groups[static_cast<unsigned>(k)].count = stored_elements(r, layers, k);
   return update_graph(r, p.update.g->ranks, p.numbers.type);
@@ -66,6 +68,7 @@ inline step_work work_of_step(const program_view& p, std::int64_t micro_batches,
     w.update += times(stage_work(*part.g, stage::epilogue), n);
   });
   const graph update = update_of_stage(p, layers);
+  w.update += stage_work(update, stage::prologue);
   w.update += stage_work(update, stage::forward);
   w.update += stage_work(update, stage::epilogue);
   return w;

@@ -3,8 +3,9 @@
 //   grad[j] += sum over rows r of f(r, j)
 //
 // Columns are cut into slabs, one per body call; within a slab rows are walked in order, 64 at a
-// time into registers and then into grad. No column's result depends on how columns are cut, so
-// cuts follow the number of threads.
+// time into registers and then into grad, never across two sequences: a sum does not depend on how
+// many sequences a micro-batch has. No column's result depends on how columns are cut, so cuts
+// follow the number of threads.
 #pragma once
 
 #include <megacpp/exec/parallel.hpp>
@@ -35,6 +36,19 @@ struct slab {
   template <int N> MEGACPP_HD lanes<N> at(lanes<N> i) const { return {first + i.first}; }
 };
 
+/// Rows of whole sequences; by default of one.
+struct summed_rows {
+  std::int64_t count, sequence;
+  MEGACPP_HD summed_rows(std::int64_t n) : summed_rows(n, n) {}
+  MEGACPP_HD summed_rows(std::int64_t n, std::int64_t of_sequence)
+      : count(n), sequence(of_sequence) {}
+  /// Where the part that begins with row r ends.
+  MEGACPP_HD std::int64_t end_of_part(std::int64_t r) const {
+    const std::int64_t border = (r / sequence + 1) * sequence;
+    return r + rows_per_part < border ? r + rows_per_part : border;
+  }
+};
+
 namespace detail {
 
 // Partial sums of Grads gradients. f(row, lanes) returns a vec, or a two<vec> for two gradients.
@@ -63,9 +77,9 @@ template <class G> struct two_gradients {
 // On a core a part is summed in the first-level cache, four whole rows at a time: memory is read
 // along rows. In a block every thread keeps its columns in registers. Same order, same bits.
 template <class T, class Team, class Grad, class F>
-MEGACPP_HD void add_rows(const Team& team, slab s, std::int64_t rows, Grad grad, Grad part, F f) {
-  for (std::int64_t r = 0; r < rows;) {
-    const std::int64_t end = r + rows_per_part < rows ? r + rows_per_part : rows;
+MEGACPP_HD void add_rows(const Team& team, slab s, summed_rows rows, Grad grad, Grad part, F f) {
+  for (std::int64_t r = 0; r < rows.count;) {
+    const std::int64_t end = rows.end_of_part(r);
     if constexpr (Team::threads == 1) {
       team.template each<T>(s.count, [&](auto i) { part.set(i, f(r, s.at(i))); });
       for (++r; r + 4 <= end; r += 4) {
@@ -101,7 +115,7 @@ template <class Team> inline constexpr std::int64_t part_columns =
 
 /// grad[j] += sum over rows of f(row, lanes j), for the columns of a slab.
 template <class T, class Team, class F>
-MEGACPP_HD void add_rows(const Team& team, slab s, std::int64_t rows, accumulator_t<T>* grad, F f) {
+MEGACPP_HD void add_rows(const Team& team, slab s, summed_rows rows, accumulator_t<T>* grad, F f) {
   using G = accumulator_t<T>;
   alignas(64) G part[detail::part_columns<Team>];
   using one = detail::one_gradient<G>;
@@ -110,7 +124,7 @@ MEGACPP_HD void add_rows(const Team& team, slab s, std::int64_t rows, accumulato
 
 /// The same for two gradients: f returns a two<vec>.
 template <class T, class Team, class F>
-MEGACPP_HD void add_rows(const Team& team, slab s, std::int64_t rows, accumulator_t<T>* first,
+MEGACPP_HD void add_rows(const Team& team, slab s, summed_rows rows, accumulator_t<T>* first,
                          accumulator_t<T>* second, F f) {
   using G = accumulator_t<T>;
   alignas(64) G part[2][detail::part_columns<Team>];
@@ -122,7 +136,8 @@ MEGACPP_HD void add_rows(const Team& team, slab s, std::int64_t rows, accumulato
 template <class T, class Extent> struct bias_gradient_slab {
   using G = accumulator_t<T>;
   Extent width;
-  std::int64_t rows, columns;
+  summed_rows rows;
+  std::int64_t columns;
   const T* dy; // (rows, width)
   G* grad;     // (width)
 
@@ -133,7 +148,7 @@ template <class T, class Extent> struct bias_gradient_slab {
 };
 
 template <class T, class Extent>
-void bias_gradient(std::int64_t rows, Extent width, const T* dy, accumulator_t<T>* grad) {
+void bias_gradient(summed_rows rows, Extent width, const T* dy, accumulator_t<T>* grad) {
   const std::int64_t columns = columns_per_slab<accumulator_t<T>>(width);
   for_slabs(width, columns, bias_gradient_slab<T, Extent>{width, rows, columns, dy, grad});
 }

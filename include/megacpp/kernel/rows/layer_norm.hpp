@@ -116,7 +116,8 @@ template <class T, class Extent, bool Add> struct layer_norm_dx_row {
 template <class T, class Extent> struct layer_norm_gain_slab {
   using G = accumulator_t<T>;
   Extent width;
-  std::int64_t rows, columns;
+  summed_rows rows;
+  std::int64_t columns;
   const T* dy;   // (rows, width)
   const T* x;    // (rows, width)
   const G* mean; // (rows)
@@ -170,7 +171,7 @@ void add_layer_norm_dx(std::int64_t rows, Extent width, const T* dy, const T* s,
 
 /// dbias null: only the gain's gradient.
 template <class T, class Extent>
-void layer_norm_dgain_dbias(std::int64_t rows, Extent width, const T* dy, const T* x,
+void layer_norm_dgain_dbias(summed_rows rows, Extent width, const T* dy, const T* x,
                             const accumulator_t<T>* mean, const accumulator_t<T>* rstd,
                             accumulator_t<T>* dgain, accumulator_t<T>* dbias) {
   const std::int64_t columns = columns_per_slab<accumulator_t<T>>(width);

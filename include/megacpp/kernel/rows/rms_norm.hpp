@@ -103,7 +103,8 @@ template <class T, class Extent, bool Add> struct rms_norm_dx_row {
 template <class T, class Extent> struct rms_norm_gain_slab {
   using G = accumulator_t<T>;
   Extent width;
-  std::int64_t rows, columns;
+  summed_rows rows;
+  std::int64_t columns;
   const T* dy;   // (rows, width)
   const T* x;    // (rows, width)
   const G* rstd; // (rows)
@@ -140,7 +141,7 @@ void add_rms_norm_dx(std::int64_t rows, Extent width, const T* dy, const T* s, c
   for_rows(rows, rms_norm_dx_row<T, Extent, true>{width, dy, s, gain, rstd, ds, dx});
 }
 
-template <class T, class Extent> void rms_norm_dgain(std::int64_t rows, Extent width, const T* dy,
+template <class T, class Extent> void rms_norm_dgain(summed_rows rows, Extent width, const T* dy,
                                                      const T* x, const accumulator_t<T>* rstd,
                                                      accumulator_t<T>* dgain) {
   const std::int64_t columns = columns_per_slab<accumulator_t<T>>(width);
