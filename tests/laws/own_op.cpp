@@ -122,6 +122,7 @@ BOOST_AUTO_TEST_CASE(directions) {
     const sequences data(22);
     run.begin_step();
     run.train(data.view());
+    run.reduce_gradients();
     const auto* g = reinterpret_cast<const double*>(run.weights().gradients());
     std::mt19937_64 random(13);
     int tensors = 0;

@@ -101,18 +101,19 @@ inline void router_loss_grad(task& t) { // dL, c -> ds, dz
 
 // --- experts -------------------------------------------------------------------------------------
 
-/// The expert of a row, by counts; -1: an unused row.
-inline int64_t expert_of(const array& counts, int64_t row) {
-  for (int64_t e = 0; e < length(counts); ++e)
-    if ((row -= whole_number(counts[at(e)])) < 0) return e;
+/// The expert of a row, by counts (E, sequences); -1: an unused row.
+inline int64_t expert_of(task& t, int64_t row) {
+  const array& counts = t.in(2);
+  for (int64_t i = 0; i < length(counts); ++i)
+    if ((row -= whole_number(counts[at(i)])) < 0) return i / t.in_block(2).last();
   return -1;
 }
 inline void grouped_linear(task& t) { // x, w (E, N, K), counts
   const block w = t.in_block(1);
   const int64_t n = w.local[1], k = w.local[2];
-  need(t.in_block(0).last() == k && t.in_block(2).size() == w.local[0], "grouped_linear");
+  need(t.in_block(0).last() == k && t.in_block(2).rows() == w.local[0], "grouped_linear");
   for (int64_t row = 0; row < t.in_block(0).rows(); ++row) {
-    const int64_t e = expert_of(t.in(2), row);
+    const int64_t e = expert_of(t, row);
     for (int64_t i = 0; e >= 0 && i < n; ++i)
       for (int64_t j = 0; j < k; ++j)
         t.out(0)[at(row * n + i)] += t.in(0)[at(row * k + j)] * t.in(1)[at((e * n + i) * k + j)];
@@ -122,7 +123,7 @@ inline void grouped_input_grad(task& t) { // dy, w (E, N, K), counts
   const block w = t.in_block(1);
   const int64_t n = w.local[1], k = w.local[2];
   for (int64_t row = 0; row < t.in_block(0).rows(); ++row) {
-    const int64_t e = expert_of(t.in(2), row);
+    const int64_t e = expert_of(t, row);
     for (int64_t i = 0; e >= 0 && i < n; ++i)
       for (int64_t j = 0; j < k; ++j)
         t.out(0)[at(row * k + j)] += t.in(0)[at(row * n + i)] * t.in(1)[at((e * n + i) * k + j)];
@@ -131,7 +132,7 @@ inline void grouped_input_grad(task& t) { // dy, w (E, N, K), counts
 inline void grouped_weight_grad(task& t) { // dy, x, counts
   const int64_t n = t.in_block(0).last(), k = t.in_block(1).last();
   for (int64_t row = 0; row < t.in_block(0).rows(); ++row) {
-    const int64_t e = expert_of(t.in(2), row);
+    const int64_t e = expert_of(t, row);
     for (int64_t i = 0; e >= 0 && i < n; ++i)
       for (int64_t j = 0; j < k; ++j)
         t.out(0)[at((e * n + i) * k + j)] += t.in(0)[at(row * n + i)] * t.in(1)[at(row * k + j)];
@@ -172,14 +173,19 @@ inline void expert_rows(machine& m, const node& n) { // experts -> row, counts, 
   for (int rank = 0; rank < m.w.ranks(); ++rank) row[at(rank)] = m.of(n.in[0])[at(rank)];
   for (int g = 0; g < groups; ++g)
     for (int q = 0; q < ep; ++q) {
-      array counts(at(mine), 0.0);
+      const int64_t sequences = m.g.at(n.out[1]).back().n;
+      array counts(at(mine * sequences), 0.0);
       int64_t next = 0;
       for (int64_t e = q * mine; e < (q + 1) * mine; ++e) {
-        std::map<int, int64_t> taken;
+        std::map<int, int64_t> taken, sender;
         for_choices(m, n.in[0], g, [&](int rank, int64_t i, int64_t chosen) {
+          const int64_t number =
+              sender.emplace(rank, static_cast<int64_t>(sender.size())).first->second;
           if (chosen != e) return;
+          const int64_t of_rank = sequences / (ep * etp);
+          const int64_t s = number * of_rank + i / (length(row[at(rank)]) / of_rank);
           const bool dropped = capacity > 0 && taken[rank] == capacity;
-          if (!dropped) ++taken[rank], ++counts[at(e - q * mine)];
+          if (!dropped) ++taken[rank], ++counts[at((e - q * mine) * sequences + s)];
           row[at(rank)][at(i)] = dropped ? -1.0 : static_cast<double>(next++);
         });
       }

@@ -56,6 +56,12 @@ constexpr qwen3_moe shared_experts() {
   return m;
 }
 
+/// The load of a micro-batch is not that of its sequences, and so is a loss on it.
+constexpr qwen3_moe balanced_by_sequence(qwen3_moe m) {
+  m.aux_per_sequence = true;
+  return m;
+}
+
 /// A family that transformers does not know.
 struct own_family : gpt {
   static constexpr const char* family = "own";
@@ -217,3 +223,7 @@ BOOST_AUTO_TEST_CASE(family_without_a_hugging_face_form_bf16) { resumes(own, dty
 // together: a program of another micro-batch goes on with the bits of the uninterrupted run.
 BOOST_AUTO_TEST_CASE(gpt_in_other_micro_batches) { goes_on_in_other_micro_batches(dropping); }
 BOOST_AUTO_TEST_CASE(qwen3_in_other_micro_batches) { goes_on_in_other_micro_batches(grouped()); }
+BOOST_AUTO_TEST_CASE(experts_in_other_micro_batches) {
+  goes_on_in_other_micro_batches(balanced_by_sequence(experts()));
+  goes_on_in_other_micro_batches(balanced_by_sequence(shared_experts()));
+}

@@ -333,6 +333,36 @@ BOOST_AUTO_TEST_CASE(parts_have_the_bits_of_products_of_their_own) {
   }
 }
 
+BOOST_AUTO_TEST_CASE(parts_of_any_rows_have_the_bits_of_products_of_their_own) {
+  const std::int32_t counts[][7] = {{0, 5, 0, 37, 3, 64, 11}, {100, 100, 1, 0, 0, 99, 4},
+                                    {0, 0, 0, 0, 0, 0, 0},    {1, 2, 3, 4, 2, 1, 3},
+                                    {8, 0, 9, 10, 0, 0, 0},   {33, 17, 50, 0, 70, 30, 100}};
+  constexpr std::int64_t widths[][2] = {{128, 512}, {33, 65}, {5, 128}, {768, 256}};
+  for (const bool eigen_only : {false, true}) {
+    mc::product_engine engine(make_options(product_type::widened, 2, eigen_only));
+    mc::product_engine alone(make_options(product_type::widened, 1, eigen_only));
+    for (const dtype type : {dtype::f32, dtype::bf16, dtype::f64})
+      for (const product_kind kind : kinds)
+        for (const auto& w : widths)
+          for (const auto& rows : counts) {
+            const bool gradient = kind == product_kind::weight_gradient;
+            auto s = mc::make_product_shape(kind, type, 400, w[0], w[1]);
+            problem together(s), apart(s);
+            s.M = 100, s.dynamic_rows = true;
+            engine.prepare(s).execute_parts(together.a.bytes.data(), together.b.bytes.data(),
+                                            together.out.bytes.data(), rows, std::size(rows));
+            std::int64_t at = 0;
+            for (const std::int32_t n : rows) {
+              alone.prepare(s).execute(apart.a.at(at, 0), apart.b.at(gradient ? at : 0, 0), nullptr,
+                                       apart.out.at(gradient ? 0 : at, 0), n);
+              at += n;
+            }
+            BOOST_TEST((together.out.bytes == apart.out.bytes),
+                       name(s) << " eigen " << eigen_only << " from " << rows[0] << " rows on");
+          }
+  }
+}
+
 BOOST_AUTO_TEST_CASE(canonical_panels_leave_every_bit_when_rows_or_panels_are_cut) {
   // Y of the whole product against Y computed in blocks of rows and of output columns, each by its
   // own plan: a layout that cuts batch or width there gives the same bits.

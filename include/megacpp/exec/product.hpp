@@ -70,25 +70,42 @@ inline product::extent3 product::extents(std::int64_t rows) const {
   return {};
 }
 
-/// One tile of the output: of a forward product or an input gradient in one part, of a weight
-/// gradient the sum over all parts in order.
-inline bool product::run_tile(std::int64_t index, int slot, const extent3& e,
-                              const part_range& from) const {
-  // Neighbours share the operand that a tile repacks, so that it is still in the core's cache.
-  const std::int64_t in_part = rows_.count(e.m), nc = columns_.count(e.n);
-  const bool summed = shape_.kind == product_kind::weight_gradient;
-  const std::int64_t nr = summed ? in_part : in_part * from.parts;
-  const bool across = a_.cell_transposed();
-  const std::int64_t row = across ? index / nc : index % nr,
-                     column = across ? index % nc : index / nr;
-  if (!summed) return run_tile(row % in_part, column, row / in_part, slot, e, from);
-  for (std::int64_t part = 0; part < from.parts; ++part)
-    if (!run_tile(row, column, part, slot, e, from)) return false;
-  return true;
+/// Where a part of an operand begins in what the tiles read. Copies of equal parts stand one after
+/// another, each as it would stand alone; others are one copy.
+inline const std::byte* product::part_of(const operand& o, const std::byte* first,
+                                         const part_range& from, const part_place& p) const {
+  if (o.row_bytes == 0) return first;
+  if (o.copied == copying::whole && from.rows == nullptr)
+    return first + static_cast<std::size_t>(p.index) * o.copy_bytes;
+  return first + p.begin * o.read_bytes;
 }
 
-inline bool product::run_tile(std::int64_t row_tile, std::int64_t column_tile, std::int64_t part,
-                              int slot, const extent3& e, const part_range& from) const {
+/// One tile of the output: of a forward product or an input gradient in one part, of a weight
+/// gradient the sum over all parts in order.
+inline bool product::run_tile(std::int64_t index, int slot, std::int64_t row_tiles,
+                              const part_range& from) const {
+  part_place p = place_of(from, 0, 0);
+  // Neighbours share the operand that a tile repacks, so that it is still in the core's cache.
+  const std::int64_t nc = columns_.count(p.e.n);
+  const bool across = a_.cell_transposed();
+  std::int64_t row = across ? index / nc : index % row_tiles;
+  const std::int64_t column = across ? index % nc : index / row_tiles;
+  const bool summed = shape_.kind == product_kind::weight_gradient;
+  for (;; p = place_of(from, p.index + 1, p.begin + rows_of(p.e))) {
+    if (summed) {
+      if (!run_tile(row, column, p, slot, from)) return false;
+      if (p.index + 1 == from.parts) return true;
+    } else {
+      const std::int64_t tiles = rows_.count(p.e.m);
+      if (row < tiles) return run_tile(row, column, p, slot, from);
+      row -= tiles;
+    }
+  }
+}
+
+inline bool product::run_tile(std::int64_t row_tile, std::int64_t column_tile, const part_place& p,
+                              int slot, const part_range& from) const {
+  const extent3& e = p.e;
   const auto row = rows_.at(row_tile, e.m);
   const auto column = columns_.at(column_tile, e.n);
   const std::int64_t i0 = row.begin, j0 = column.begin;
@@ -96,9 +113,9 @@ inline bool product::run_tile(std::int64_t row_tile, std::int64_t column_tile, s
   std::byte* const block_a = own + tile_bytes_;
   std::byte* const block_b = block_a + a_.block_bytes();
   std::byte* const scratch = block_b + b_.block_bytes();
-  const std::byte* const a = from.a + static_cast<std::size_t>(part) * a_.read_bytes;
-  const std::byte* const b = from.b + static_cast<std::size_t>(part) * b_.read_bytes;
-  const std::int64_t first_row = shape_.kind == product_kind::weight_gradient ? 0 : part * e.m;
+  const std::byte* const a = part_of(a_, from.a, from, p);
+  const std::byte* const b = part_of(b_, from.b, from, p);
+  const std::int64_t first_row = shape_.kind == product_kind::weight_gradient ? 0 : p.begin;
   std::byte* const target = from.out + ((first_row + i0) * ldc_ + j0) * size_of(shape_.output);
   const std::byte* const bias_at = from.bias ? from.bias + j0 * size_of(cell_type_) : nullptr;
   const std::int64_t m = rows_.sizes[row.size], n = columns_.sizes[column.size];
@@ -170,70 +187,115 @@ inline void product::execute(const void* a, const void* b, const void* bias, voi
   if (shape_.dynamic_rows ? rows < 0 || rows > shape_.M : rows >= 0 && rows != shape_.M)
     throw error(exit_code::internal, "A matrix product prepared for " + std::to_string(shape_.M) +
                                          " rows was given " + std::to_string(rows) + ".");
-  auto e = part_extents(shape_.dynamic_rows ? rows : -1);
+  const auto n = static_cast<std::int32_t>(rows);
+  part_range from{.a = static_cast<const std::byte*>(a),
+                  .b = static_cast<const std::byte*>(b),
+                  .bias = static_cast<const std::byte*>(shape_.bias ? bias : nullptr),
+                  .out = static_cast<std::byte*>(out),
+                  .rows = shape_.dynamic_rows ? &n : nullptr};
+  auto e = part_extents(rows);
   if (e.m == 0 || e.k == 0) return;
   const int threads = std::min(engine_->threads_, thread_count());
   if (apart(e.m)) {
     e.m *= shape_.parts();
-    return run_apart(e, a, b, shape_.bias ? bias : nullptr, out, threads);
+    return run_apart(e, a, b, from.bias, out, threads);
   }
-  part_range from{static_cast<const std::byte*>(a), static_cast<const std::byte*>(b),
-                  static_cast<const std::byte*>(shape_.bias ? bias : nullptr),
-                  static_cast<std::byte*>(out), 0};
-  bool good = true;
-  for (std::int64_t part = 0; part < shape_.parts(); part += at_once_) {
+  for (std::int64_t part = 0; part < shape_.parts(); part += from.parts) {
     from.parts = std::min(at_once_, shape_.parts() - part);
-    good = run_parts(from, e, part == 0, threads) && good;
-    from.a += static_cast<std::size_t>(from.parts) * a_.part_bytes;
-    from.b += static_cast<std::size_t>(from.parts) * b_.part_bytes;
-    if (shape_.kind != product_kind::weight_gradient)
-      from.out += from.parts * e.m * ldc_ * size_of(shape_.output);
+    run_parts(from, part == 0, threads);
   }
-  if (!good)
-    throw error(exit_code::internal,
-                "oneDNN failed in a matrix product; report this with the output of describe.");
 }
 
-/// Copies what the tiles of some parts read and runs them. What all parts share is copied with the
-/// `first` of them.
-inline bool product::run_parts(part_range from, const extent3& e, bool first, int threads) const {
+inline void product::execute_parts(const void* a, const void* b, void* out,
+                                   const std::int32_t* rows, std::int64_t parts) const {
+  part_range from{.a = static_cast<const std::byte*>(a),
+                  .b = static_cast<const std::byte*>(b),
+                  .out = static_cast<std::byte*>(out)};
+  for (std::int64_t p = 0; p < parts; ++p)
+    if (rows[p] < 0 || rows[p] > shape_.M || !shape_.dynamic_rows || shape_.bias)
+      throw error(exit_code::internal, "A matrix product prepared for " + std::to_string(shape_.M) +
+                                           " rows was given a part of " + std::to_string(rows[p]) +
+                                           ".");
+  const int threads = std::min(engine_->threads_, thread_count());
+  bool first = true;
+  for (std::int64_t end = 0; end < parts;) {
+    // As many as have room in the copies, or as have few rows, which are computed apart.
+    from.rows = rows + end;
+    std::int64_t total = rows[end++];
+    const bool few = apart(total);
+    while (end < parts && (rows[end] == 0 || apart(rows[end]) == few) &&
+           (few || total + rows[end] <= shape_.M))
+      total += rows[end++];
+    from.parts = rows + end - from.rows;
+    if (total == 0) continue;
+    if (few) {
+      const auto e = part_extents(total);
+      run_apart(e, from.a, from.b, nullptr, from.out, threads);
+      from.a += e.m * a_.row_bytes;
+      from.out += e.m * ldc_ * size_of(shape_.output);
+    } else {
+      run_parts(from, first, threads);
+      first = false;
+    }
+  }
+}
+
+/// Copies what the tiles of some parts read, runs them, and goes on behind them. What all parts
+/// share is copied with the `first` of them.
+inline void product::run_parts(part_range& from, bool first, int threads) const {
+  part_range read = from;
+  part_place end = place_of(from, 0, 0);
+  std::int64_t row_tiles = rows_.count(end.e.m);
+  const bool summed = shape_.kind == product_kind::weight_gradient;
+  for (std::int64_t p = 1; p < from.parts; ++p) {
+    end = place_of(from, p, end.begin + rows_of(end.e));
+    if (!summed) row_tiles += rows_.count(end.e.m);
+  }
+  const std::int64_t total = end.begin + rows_of(end.e);
   auto* const copies =
       engine_->workspace_.get() + static_cast<std::size_t>(engine_->threads_) * slot_bytes_;
   std::byte* const copy_a = copies;
   std::byte* const copy_b = copy_a + copies_of(a_);
   std::byte* const copy_bias = copy_b + copies_of(b_);
   const bool wide_bias = from.bias && widened_;
-  const auto to_copy = [&](const operand& o) {
-    return o.copied != copying::whole ? 0 : o.part_bytes != 0 ? from.parts : first ? 1 : 0;
-  };
-  const std::int64_t parts_a = to_copy(a_), parts_b = to_copy(b_);
-  if (parts_a > 0 || parts_b > 0 || (wide_bias && first)) {
+  const bool whole_a = a_.copied == copying::whole;
+  const bool whole_b = b_.copied == copying::whole && (b_.row_bytes != 0 || first);
+  if (whole_a || whole_b || (wide_bias && first)) {
+    const std::int64_t each = from.rows ? total : rows_of(end.e); // rows of one copy
+    const auto e = part_extents(from.rows ? total : -1);
     detail::on_slots(threads, [&](int slot, int slots) {
-      for (std::int64_t p = 0; p < parts_a; ++p)
-        copy(a_, from.a + static_cast<std::size_t>(p) * a_.part_bytes,
-             copy_a + static_cast<std::size_t>(p) * a_.copy_bytes, e.m, e.k, slot, slots);
-      for (std::int64_t p = 0; p < parts_b; ++p)
-        copy(b_, from.b + static_cast<std::size_t>(p) * b_.part_bytes,
-             copy_b + static_cast<std::size_t>(p) * b_.copy_bytes, e.k, e.n, slot, slots);
+      for (std::int64_t r = 0, p = 0; r < total; r += each, ++p) {
+        const auto of = [&](const operand& o, const std::byte* at) { return at + r * o.row_bytes; };
+        const auto to = [&](const operand& o, std::byte* at) {
+          return at + static_cast<std::size_t>(p) * o.copy_bytes;
+        };
+        if (whole_a) copy(a_, of(a_, from.a), to(a_, copy_a), e.m, e.k, slot, slots);
+        if (whole_b && (p == 0 || b_.row_bytes != 0))
+          copy(b_, of(b_, from.b), to(b_, copy_b), e.k, e.n, slot, slots);
+      }
       if (wide_bias && first) {
-        detail::copy_rows(reinterpret_cast<const bf16*>(from.bias), e.n,
-                          reinterpret_cast<float*>(copy_bias), e.n, 1, e.n, slot, slots);
+        detail::copy_rows(reinterpret_cast<const bf16*>(from.bias), end.e.n,
+                          reinterpret_cast<float*>(copy_bias), end.e.n, 1, end.e.n, slot, slots);
       }
     });
   }
-  if (a_.copied == copying::whole) from.a = copy_a;
-  if (b_.copied == copying::whole) from.b = copy_b;
-  if (wide_bias) from.bias = copy_bias;
-  const bool summed = shape_.kind == product_kind::weight_gradient;
-  const std::int64_t tiles = rows_.count(e.m) * (summed ? 1 : from.parts) * columns_.count(e.n);
+  if (whole_a) read.a = copy_a;
+  if (b_.copied == copying::whole) read.b = copy_b;
+  if (wide_bias) read.bias = copy_bias;
+  const std::int64_t tiles = row_tiles * columns_.count(end.e.n);
   std::atomic<std::int64_t> next{0};
   std::atomic<bool> good{true};
   const int team = static_cast<int>(std::min<std::int64_t>(threads, tiles));
   detail::on_slots(team, [&](int slot, int) {
     for (std::int64_t t = next.fetch_add(1); t < tiles; t = next.fetch_add(1))
-      if (!run_tile(t, slot, e, from)) good = false;
+      if (!run_tile(t, slot, row_tiles, read)) good = false;
   });
-  return good;
+  if (!good)
+    throw error(exit_code::internal,
+                "oneDNN failed in a matrix product; report this with the output of describe.");
+  from.a += total * a_.row_bytes;
+  from.b += total * b_.row_bytes;
+  if (!summed) from.out += total * ldc_ * size_of(shape_.output);
 }
 
 inline const product_cell* product_engine::cell(const product_cell_shape& s) {
@@ -304,7 +366,7 @@ inline void product_engine::make_copies(product& p) const {
   const bool is_w = s.kind != product_kind::weight_gradient; // B, which all parts read
   const auto choose = [&](product::operand& o, std::int64_t elements, bool is_b,
                           std::int64_t readers) {
-    if (is_b && is_w && s.part != 0) readers = 3;
+    if (is_b && is_w && (s.part != 0 || s.dynamic_rows)) readers = 3;
     const std::int64_t bytes = elements * size_of(p.cell_type_);
     if (p.widened_ || (eigen && o.transposed)) {
       o.copied = bytes > large && !canonical ? copying::block : copying::whole;
@@ -339,12 +401,10 @@ inline void product_engine::make_copies(product& p) const {
   size(p.a_, e.m, e.k, p.rows_.sizes[0], p.chunks_.sizes[0]);
   size(p.b_, e.k, e.n, p.chunks_.sizes[0], p.columns_.sizes[0]);
 
-  const auto by_parts = [&](product::operand& o) {
-    o.part_bytes = static_cast<std::size_t>(s.part * o.stride * size_of(s.type));
-    o.read_bytes = o.copied == copying::whole ? o.copy_bytes : o.part_bytes;
-  };
-  by_parts(p.a_);
-  if (!is_w) by_parts(p.b_);
+  for (product::operand* o : {&p.a_, &p.b_})
+    o->read_bytes = o->copied != copying::whole ? o->row_bytes
+                    : o->transposed             ? size_of(p.cell_type_)
+                                                : o->copy_stride * size_of(p.cell_type_);
   const auto copied =
       static_cast<std::int64_t>(p.a_.whole_bytes() + (is_w ? 0 : p.b_.whole_bytes()));
   p.at_once_ = copied == 0 ? s.parts() : std::clamp<std::int64_t>(large / copied, 1, s.parts());
@@ -381,6 +441,8 @@ inline std::unique_ptr<product> product_engine::make(const product_shape& s) {
   p.a_.stride = s.kind == product_kind::forward ? s.x_row() : s.y_row();
   p.b_.stride = gradient ? s.x_row() : s.K;
   p.ldc_ = s.kind == product_kind::forward ? s.y_row() : gradient ? s.K : s.x_row();
+  p.a_.row_bytes = p.a_.stride * size_of(s.type);
+  p.b_.row_bytes = gradient ? p.b_.stride * size_of(s.type) : 0;
   const auto e = p.part_extents(-1);
   if (p.apart(e.m)) return made;
   p.widened_ = s.type == dtype::bf16 && type() == product_type::widened;

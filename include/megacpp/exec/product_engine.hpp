@@ -101,6 +101,8 @@ public:
   /// allocations.
   void execute(const void* a, const void* b, const void* bias, void* out,
                std::int64_t rows = -1) const override;
+  void execute_parts(const void* a, const void* b, void* out, const std::int32_t* rows,
+                     std::int64_t parts) const override;
 
   /// Library calls of one execute.
   std::int64_t cell_calls(std::int64_t rows = -1) const {
@@ -124,8 +126,9 @@ private:
     copying copied = copying::none;
     std::int64_t stride = 0, copy_stride = 0;
     std::size_t copy_bytes = 0;
-    // From one part to the next, of the operand itself and of what the tiles read; 0: one for all.
-    std::size_t part_bytes = 0, read_bytes = 0;
+    // From a row of the parts to the next, of the operand and of what the tiles read; 0: W, which
+    // all parts share.
+    std::int64_t row_bytes = 0, read_bytes = 0;
 
     std::int64_t cell_stride() const { return copied == copying::none ? stride : copy_stride; }
     bool cell_transposed() const { return transposed && copied == copying::none; }
@@ -134,14 +137,21 @@ private:
   };
   /// Bytes of the copies that parts in one go read of an operand.
   std::size_t copies_of(const operand& o) const {
-    return o.part_bytes != 0 ? static_cast<std::size_t>(at_once_) * o.whole_bytes()
-                             : o.whole_bytes();
+    return o.row_bytes != 0 ? static_cast<std::size_t>(at_once_) * o.whole_bytes()
+                            : o.whole_bytes();
   }
-  /// Where the operands and the output of consecutive parts begin.
+  /// Consecutive parts, with where their operands and output begin. Their numbers of rows, or null:
+  /// the shape's.
   struct part_range {
-    const std::byte *a, *b, *bias;
-    std::byte* out;
-    std::int64_t parts;
+    const std::byte *a = nullptr, *b = nullptr, *bias = nullptr;
+    std::byte* out = nullptr;
+    const std::int32_t* rows = nullptr;
+    std::int64_t parts = 0;
+  };
+  /// One of them: its number, its first row among them, its extents.
+  struct part_place {
+    std::int64_t index = 0, begin = 0;
+    extent3 e;
   };
   extent3 extents(std::int64_t rows) const;
   /// Of one part: of all rows where the shape names none.
@@ -158,10 +168,18 @@ private:
   const std::byte* block(const operand& o, const std::byte* from, std::byte* copied,
                          std::int64_t row, std::int64_t column, std::int64_t rows,
                          std::int64_t columns) const;
-  bool run_tile(std::int64_t index, int slot, const extent3& e, const part_range& from) const;
-  bool run_tile(std::int64_t row_tile, std::int64_t column_tile, std::int64_t part, int slot,
-                const extent3& e, const part_range& from) const;
-  bool run_parts(part_range from, const extent3& e, bool first, int threads) const;
+  part_place place_of(const part_range& from, std::int64_t index, std::int64_t begin) const {
+    return {index, begin, part_extents(from.rows ? from.rows[index] : -1)};
+  }
+  std::int64_t rows_of(const extent3& e) const {
+    return shape_.kind == product_kind::weight_gradient ? e.k : e.m;
+  }
+  const std::byte* part_of(const operand& o, const std::byte* first, const part_range& from,
+                           const part_place& p) const;
+  bool run_tile(std::int64_t index, int slot, std::int64_t row_tiles, const part_range& from) const;
+  bool run_tile(std::int64_t row_tile, std::int64_t column_tile, const part_place& p, int slot,
+                const part_range& from) const;
+  void run_parts(part_range& from, bool first, int threads) const;
   const product_cell& cell_of(std::size_t row, std::size_t column, std::size_t chunk,
                               bool later) const {
     const std::size_t i = (row * columns_.sizes.size() + column) * chunks_.sizes.size() + chunk;

@@ -21,6 +21,10 @@ public:
   /// `rows` is M for a shape with dynamic rows (0 ... shape().M), otherwise absent.
   virtual void execute(const void* a, const void* b, const void* bias, void* out,
                        std::int64_t rows = -1) const = 0;
+  /// Consecutive parts of rows[0], rows[1], ... rows (0 ... shape().M each) of a shape with dynamic
+  /// rows, without bias: the bits of one execute for every part.
+  virtual void execute_parts(const void* a, const void* b, void* out, const std::int32_t* rows,
+                             std::int64_t parts) const = 0;
 
 protected:
   product_shape shape_;

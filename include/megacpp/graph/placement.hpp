@@ -34,15 +34,16 @@ enum class dim : std::uint8_t {
   rows,
   elements,
   copies,
-  choices, ///< the experts a token goes to
-  replicas ///< one entry a rank of an axis of unknown size
+  choices,   ///< the experts a token goes to
+  sequences, ///< of all ranks whose tokens one rank's experts take
+  replicas   ///< one entry a rank of an axis of unknown size
 };
 
 constexpr const char* name_of(dim d) {
   constexpr const char* names[] = {
-      "-",        "batch",    "sequence",   "hidden",          "heads",    "kv_heads",
-      "head_dim", "ffn",      "vocabulary", "vocabulary_part", "position", "expert",
-      "rows",     "elements", "copies",     "choices",         "replicas"};
+      "-",        "batch",    "sequence",   "hidden",          "heads",     "kv_heads",
+      "head_dim", "ffn",      "vocabulary", "vocabulary_part", "position",  "expert",
+      "rows",     "elements", "copies",     "choices",         "sequences", "replicas"};
   return names[static_cast<int>(d)];
 }
 

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 namespace mc {
 
@@ -18,24 +19,32 @@ struct round_of_rows {
   std::int64_t rows = 0; ///< R
   std::int64_t used = 0; ///< rows of the round that hold a choice
 
-  round_of_rows(std::int64_t rows_of_round, int round, const std::int32_t* counts,
-                std::int64_t experts)
+  round_of_rows(std::int64_t rows_of_round, int round, const std::int32_t* counts, std::int64_t n)
       : base(round * rows_of_round), rows(rows_of_round) {
     std::int64_t total = 0;
-    for (std::int64_t e = 0; e < experts; ++e) total += counts[e];
+    for (std::int64_t i = 0; i < n; ++i) total += counts[i];
     used = std::clamp<std::int64_t>(total - base, 0, rows);
   }
 };
 
-/// f(expert, first row of the round, rows) for every expert that has some in this round.
-template <class F>
-void for_experts(const round_of_rows& r, const std::int32_t* counts, std::int64_t experts, F f) {
+/// f(expert, first row of the round, rows of each sequence, sequences) for every expert that has
+/// some in this round. Products of an expert take its sequences as parts, so that each has the bits
+/// it has without others.
+template <class Call, class F> void for_experts(const Call& c, const round_of_rows& r, F f) {
+  const auto* counts = c.template in<std::int32_t>(2);
+  const std::int64_t sequences = c.template in_span<2, -1, 0>(), experts = c.in_size(2) / sequences;
+  auto* rows = reinterpret_cast<std::int32_t*>(c.device().scratch());
   std::int64_t start = -r.base;
   for (std::int64_t e = 0; e < experts; ++e) {
-    const std::int64_t end = start + counts[e];
-    const std::int64_t first = std::max<std::int64_t>(start, 0), last = std::min(end, r.rows);
-    if (first < last) f(e, first, last - first);
-    start = end;
+    const std::int64_t first = std::clamp<std::int64_t>(start, 0, r.rows);
+    std::int64_t last = first;
+    for (std::int64_t s = 0; s < sequences; ++s) {
+      start += counts[e * sequences + s];
+      const std::int64_t end = std::clamp<std::int64_t>(start, 0, r.rows);
+      rows[s] = static_cast<std::int32_t>(end - last);
+      last = end;
+    }
+    if (first < last) f(e, first, rows, sequences);
   }
 }
 
@@ -44,12 +53,13 @@ template <class T> void clear_rows(T* rows, const round_of_rows& r, std::int64_t
               static_cast<std::size_t>((r.rows - r.used) * width) * sizeof(T));
 }
 
-/// The product of each expert's rows, prepared for any number of them up to R.
+/// The product of an expert's rows of one sequence, prepared for any number of them.
 template <class T, class Call> void prepare_grouped(Call& c, product_kind kind, std::int64_t rows,
                                                     std::int64_t n, std::int64_t k) {
-  product_shape s = make_product_shape(kind, dtype_of<T>, rows, n, k);
+  product_shape s = make_product_shape(kind, dtype_of<T>, std::min(rows, c.attr().i[0]), n, k);
   s.dynamic_rows = true;
   prepare_product(c, s);
+  c.device().reserve_scratch(c.template in_span<2, -1, 0>() * std::int64_t{sizeof(std::int32_t)});
 }
 
 } // namespace detail
@@ -57,26 +67,28 @@ template <class T, class Call> void prepare_grouped(Call& c, product_kind kind, 
 template <> struct kernel_of<&op::expert_rows> { // experts -> row, counts, rounds
   template <class, class Call> static void run(Call& c) {
     const std::int64_t rows = c.attr().i[0], capacity = c.attr().i[2], n = c.in_size(0);
-    const std::int64_t experts = local_size(c.ranks(), c.value_out(1)).n;
+    const std::int64_t experts = c.attr().i[1], sequences = c.template out_span<1, -1, 0>();
     const std::int32_t* chosen = c.template in<std::int32_t>(0);
     std::int32_t *row = c.template out<std::int32_t>(0), *counts = c.template out<std::int32_t>(1);
-    std::fill(counts, counts + experts, 0);
-    for (std::int64_t i = 0; i < n; ++i) { // the number of the choice within its expert
-      std::int32_t& count = counts[chosen[i]];
-      row[i] = capacity > 0 && count == capacity ? -1 : count++;
-    }
-    // Where an expert begins: the sum of the counts before it.
+    std::fill(counts, counts + experts * sequences, 0);
+    // How many rows each expert has, then where it begins: the sum of those before it.
     std::int32_t* begin = reinterpret_cast<std::int32_t*>(c.device().scratch());
+    std::fill(begin, begin + experts, 0);
+    for (std::int64_t i = 0; i < n; ++i) { // the number of the choice within its expert
+      std::int32_t& count = begin[chosen[i]];
+      const bool dropped = capacity > 0 && count == capacity;
+      row[i] = dropped ? -1 : count++;
+      if (!dropped) ++counts[chosen[i] * sequences + i / (n / sequences)];
+    }
     std::int32_t total = 0;
-    for (std::int64_t e = 0; e < experts; ++e) begin[e] = total, total += counts[e];
+    for (std::int64_t e = 0; e < experts; ++e) total += std::exchange(begin[e], total);
     for (std::int64_t i = 0; i < n; ++i)
       if (row[i] >= 0) row[i] += begin[chosen[i]];
     *c.template out<std::int32_t>(2) =
         static_cast<std::int32_t>(std::max<std::int64_t>(1, (total + rows - 1) / rows));
   }
   template <class, class Call> static void prepare(Call& c) {
-    c.device().reserve_scratch(local_size(c.ranks(), c.value_out(1)).n *
-                               std::int64_t{sizeof(std::int32_t)});
+    c.device().reserve_scratch(c.attr().i[1] * std::int64_t{sizeof(std::int32_t)});
   }
 };
 
@@ -125,15 +137,16 @@ namespace detail {
 /// y (R, out) from x (R, in) by each expert's matrix.
 template <class T, class Call> void grouped_product(Call& c) {
   const std::int64_t in = c.template in_span<0, 1, 2>(), out = c.template out_span<0, 1, 2>();
-  const auto* counts = c.template in<std::int32_t>(2);
-  const std::int64_t experts = c.in_size(2);
-  const round_of_rows r(c.template in_span<0, 0, 1>(), c.round(), counts, experts);
+  const round_of_rows r(c.template in_span<0, 0, 1>(), c.round(), c.template in<std::int32_t>(2),
+                        c.in_size(2));
   const prepared_product& p = product_of(c);
   const T *x = c.template in<T>(0), *w = c.template in<T>(1);
   T* y = c.template out<T>(0);
-  for_experts(r, counts, experts, [&](std::int64_t e, std::int64_t first, std::int64_t n) {
-    p.execute(x + first * in, w + e * in * out, nullptr, y + first * out, n);
-  });
+  for_experts(
+      c, r,
+      [&](std::int64_t e, std::int64_t first, const std::int32_t* rows, std::int64_t sequences) {
+        p.execute_parts(x + first * in, w + e * in * out, y + first * out, rows, sequences);
+      });
   clear_rows(y, r, out);
 }
 } // namespace detail
@@ -161,15 +174,16 @@ template <> struct kernel_of<&op::grouped_weight_grad> { // dy, x, counts -> dw,
   }
   template <class T, class Call> static void run(Call& c) {
     const std::int64_t n = c.template in_span<0, 1, 2>(), k = c.template in_span<1, 1, 2>();
-    const auto* counts = c.template in<std::int32_t>(2);
-    const detail::round_of_rows r(c.template in_span<0, 0, 1>(), c.round(), counts, c.in_size(2));
+    const detail::round_of_rows r(c.template in_span<0, 0, 1>(), c.round(),
+                                  c.template in<std::int32_t>(2), c.in_size(2));
     const T *dy = c.template in<T>(0), *x = c.template in<T>(1);
     auto* dw = c.template out<accumulator_t<T>>(0);
-    detail::for_experts(r, counts, c.in_size(2),
-                        [&](std::int64_t e, std::int64_t first, std::int64_t rows) {
-                          detail::product_of(c).execute(dy + first * n, x + first * k, nullptr,
-                                                        dw + e * n * k, rows);
-                        });
+    detail::for_experts(
+        c, r,
+        [&](std::int64_t e, std::int64_t first, const std::int32_t* rows, std::int64_t sequences) {
+          detail::product_of(c).execute_parts(dy + first * n, x + first * k, dw + e * n * k, rows,
+                                              sequences);
+        });
   }
 };
 

@@ -4,14 +4,15 @@
 //   Rows of a rank are sorted by expert, then by the rank that sends them, then by (t, j): a stable
 //   counting sort.
 //   row (B, S, k) i32: where each choice lies among its rank's rows, -1 if it was dropped
-//   counts (E) i32: rows of each expert
+//   counts (E, sequences) i32: rows of each expert, and of those which sequence they are of
 //   rounds () i32: how many rounds of R rows the fullest rank needs
 //   With a capacity C an expert takes the first C choices of each rank's tokens and drops the rest.
 // dispatch: rows[row(t, j)] = x[t]              (or x[t, j])
 // combine:  y[t] = sum_j rows[row(t, j)]        (or y[t, j] = rows[row(t, j)])
 //   Each is the other's adjoint. Round r holds the rows [r R, (r + 1) R); combine adds up over
 //   rounds. Unused rows are zero.
-// grouped_linear: y_i = x_i w_e^T for every row i of expert e: x (R, K), w (E, N, K), y (R, N)
+// grouped_linear: y_i = x_i w_e^T for every row i of expert e: x (R, K), w (E, N, K), y (R, N),
+//   an expert's rows of one sequence at a time, as all sums over tokens
 //   adjoint: dx_i = dy_i w_e,  dw_e += sum over rows i of e of dy_i^T x_i
 // scale_rows: y_i = w_i x_i,  adjoint: dx_i = w_i dy_i,  dw_i = sum_j dy_ij x_ij
 //
@@ -39,6 +40,10 @@ constexpr void on_one_rank_each(inference& c, int k) {
   }
   c.looking = -1;
 }
+/// Sequences whose tokens the experts of one rank take.
+constexpr std::int64_t sequences_of_group(const mesh& r, const value& experts) {
+  return r.of(axis::ep) * r.of(axis::etp) * local_extent(r, experts, 0);
+}
 /// Rows on the expert mesh.
 constexpr void place_rows(const inference& c, value& rows) {
   std::int8_t level = 0;
@@ -50,7 +55,9 @@ constexpr void expert_rows_rule(inference& c) { // experts
   const value& experts = c.in(0);
   on_one_rank_each(c, 0);
   c.declare(experts).at = experts.at;
-  value& counts = c.declare(dtype::i32, {{dim::replicas, 1}, {dim::expert, c.n.attr.i[1]}});
+  value& counts = c.declare(dtype::i32, {{dim::replicas, 1},
+                                         {dim::expert, c.n.attr.i[1]},
+                                         {dim::sequences, sequences_of_group(c.g.ranks, experts)}});
   if (!c.g.ranks.trivial(axis::edp)) counts.at[axis::edp] = S(dim::replicas);
   if (!c.g.ranks.trivial(axis::ep)) counts.at[axis::ep] = S(dim::expert);
   if (c.n.attr.i[1] % c.g.ranks.of(axis::ep) != 0) c.fail(fault::S001, 0);
@@ -169,11 +176,12 @@ inline constexpr op_info grouped_input_grad{"grouped_input_grad", &grouped_input
                                             &grouped_cost};
 inline constexpr op_info grouped_weight_grad{
     "grouped_weight_grad", &grouped_weight_grad_rule, nullptr, &grouped_cost, 0, true};
+/// attr.i[0]: tokens of one sequence on a rank, of which an expert takes each at most once.
 constexpr void grouped_linear_adjoint(backward& d, const node& n) {
   const value_id dy = d.of(n.out[0]), x = n.in[0], w = n.in[1], counts = n.in[2];
   if (dy < 0) return;
-  if (d.wants(x)) d.give(x, d.b.emit(grouped_input_grad, {dy, w, counts}, n.line), n.line);
-  if (d.wants(w)) d.give(w, d.b.emit(grouped_weight_grad, {dy, x, counts}, n.line), n.line);
+  if (d.wants(x)) d.give(x, d.b.emit(grouped_input_grad, {dy, w, counts}, n.line, n.attr), n.line);
+  if (d.wants(w)) d.give(w, d.b.emit(grouped_weight_grad, {dy, x, counts}, n.line, n.attr), n.line);
 }
 inline constexpr op_info grouped_linear{"grouped_linear", &grouped_linear_rule,
                                         &grouped_linear_adjoint, &grouped_cost};
@@ -204,7 +212,7 @@ constexpr void scale_rows_adjoint(backward& d, const node& n) {
 struct expert_plan {
   var experts;  ///< (B, S, k) i32
   var row;      ///< (B, S, k) i32
-  var counts;   ///< (1, E) i32, local to a rank of edp
+  var counts;   ///< (1, E, sequences) i32, local to a rank of edp
   int rows = 0; ///< of a round on one rank
 };
 
@@ -231,7 +239,8 @@ constexpr var combine(var rows, const expert_plan& p, int line = __builtin_LINE(
 }
 /// x (R, K), w (E, N, K): (R, N), each row by its expert's matrix.
 constexpr var grouped_linear(var x, var w, const expert_plan& p, int line = __builtin_LINE()) {
-  return {x.b, x.b->emit(op::grouped_linear, {x.id, w.id, p.counts.id}, line)};
+  return {x.b, x.b->emit(op::grouped_linear, {x.id, w.id, p.counts.id}, line,
+                         {{}, {local_extent(x.b->g.ranks, p.experts.type(), 1)}})};
 }
 /// x (R, F) times w (R) of its type, row by row.
 constexpr var scale_rows(var x, var w, int line = __builtin_LINE()) {

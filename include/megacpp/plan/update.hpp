@@ -10,7 +10,7 @@
 namespace mc {
 
 /// `n` elements of a group as a flat value: sharded axes shard them.
-constexpr var group_value(builder& b, const registry::group& group, std::int64_t n, feed from,
+constexpr var range_value(builder& b, const registry::group& group, std::int64_t n, feed from,
                           const char* name, dtype t, int slot) {
   value v;
   v.name = name, v.type = t, v.is = role::input, v.from = from,
@@ -25,6 +25,12 @@ constexpr var group_value(builder& b, const registry::group& group, std::int64_t
   return {&b, b.add(v, 0)};
 }
 
+/// A group's whole range.
+constexpr var group_value(builder& b, const registry::group& group, feed from, const char* name,
+                          dtype t, int slot) {
+  return range_value(b, group, group.count, from, name, t, slot);
+}
+
 /// `ranks`: the mesh; `weights`: their type. Outputs: the factor of every gradient (clipping over
 /// the token count), and the norm of the mean gradient. A fault of the registry is the graph's.
 constexpr graph update_graph(const registry& r, const mesh& ranks, dtype weights) {
@@ -36,7 +42,7 @@ constexpr graph update_graph(const registry& r, const mesh& ranks, dtype weights
   for_each_tie(r, [&](const registry::entry& e, int k) {
     // Before reductions both are pending sums over the same axes (plan/tied.hpp).
     const auto range = [&](feed f, const char* name) {
-      return group_value(b, r.groups[static_cast<unsigned>(e.group)], e.count, f, name, main, k).id;
+      return range_value(b, r.groups[static_cast<unsigned>(e.group)], e.count, f, name, main, k).id;
     };
     const value_id declared = range(feed::declared_gradient, "declared_gradient");
     b.emit(op::add_gradient, {declared, range(feed::tied_gradient, "tied_gradient")}, 0);
@@ -53,7 +59,7 @@ constexpr graph update_graph(const registry& r, const mesh& ranks, dtype weights
     const auto& group = r.groups[static_cast<unsigned>(k)];
     if (group.frozen) continue;
     gradients[static_cast<unsigned>(k)] =
-        group_value(b, group, group.count, feed::gradient, "gradient", main, k);
+        group_value(b, group, feed::gradient, "gradient", main, k);
     if (group.update == update_rule::balance) continue; // a load, not a gradient
     var s{&b, b.emit(op::sum_of_squares, {gradients[static_cast<unsigned>(k)].id}, 0)};
     for (int a = 0; a < axes; ++a)
@@ -67,7 +73,7 @@ constexpr graph update_graph(const registry& r, const mesh& ranks, dtype weights
     const auto& group = r.groups[static_cast<unsigned>(k)];
     if (group.frozen) continue;
     const auto range = [&](feed f, const char* name, dtype t) {
-      return group_value(b, group, group.count, f, name, t, k).id;
+      return group_value(b, group, f, name, t, k).id;
     };
     if (group.update == update_rule::balance) {
       b.emit(op::balance_step,
