@@ -33,6 +33,10 @@ constexpr gpt dropping{.layers = 2,
                        .bias = true,
                        .dropout = 0.2};
 
+/// Of widths at which libraries cut sums by the number of rows.
+constexpr gpt wide{
+    .layers = 1, .hidden = 128, .heads = 4, .ffn = 512, .vocabulary = 101, .positions = sequence};
+
 constexpr qwen3 grouped() {
   qwen3 m;
   m.layers = 2, m.hidden = 32, m.heads = 4, m.kv_heads = 2, m.head_dim = 16, m.ffn = 48,
@@ -222,6 +226,7 @@ BOOST_AUTO_TEST_CASE(family_without_a_hugging_face_form_bf16) { resumes(own, dty
 // A state knows nothing of micro-batches, and no sum depends on how many sequences are computed
 // together: a program of another micro-batch goes on with the bits of the uninterrupted run.
 BOOST_AUTO_TEST_CASE(gpt_in_other_micro_batches) { goes_on_in_other_micro_batches(dropping); }
+BOOST_AUTO_TEST_CASE(wide_gpt_in_other_micro_batches) { goes_on_in_other_micro_batches(wide); }
 BOOST_AUTO_TEST_CASE(qwen3_in_other_micro_batches) { goes_on_in_other_micro_batches(grouped()); }
 BOOST_AUTO_TEST_CASE(experts_in_other_micro_batches) {
   goes_on_in_other_micro_batches(balanced_by_sequence(experts()));
