@@ -231,4 +231,7 @@ BOOST_AUTO_TEST_CASE(qwen3_in_other_micro_batches) { goes_on_in_other_micro_batc
 BOOST_AUTO_TEST_CASE(experts_in_other_micro_batches) {
   goes_on_in_other_micro_batches(balanced_by_sequence(experts()));
   goes_on_in_other_micro_batches(balanced_by_sequence(shared_experts()));
+  qwen3_moe m = balanced_by_sequence(experts());
+  m.hidden = 128, m.expert_ffn = 512;
+  goes_on_in_other_micro_batches(m);
 }

@@ -5,7 +5,8 @@
 // results are the same bits for any number of threads. Extents that vary at run time
 // (`dynamic_rows`) are cut into full tiles and then into a ladder of halves, so that they need no
 // library calls of other shapes than those prepared. Sums are taken in chunks of one prepared
-// length, first to last.
+// length, first to last. Where rows come in parts (sequences), a product is planned for one part and
+// cut at its borders, and tiles of all parts run together.
 //
 // Tiles of oneDNN in fp32 read plain operands where many tiles share one: W of a forward product
 // and dY of a weight gradient are transposed once into the workspace (widened from bf16 on the
