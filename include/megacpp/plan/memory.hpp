@@ -83,7 +83,7 @@ constexpr std::int64_t stored_elements(const registry& r, std::span<const int> l
   return n;
 }
 
-/// Elements of the gradients that tied uses collect beside those of their declarations on one stage.
+/// Elements of the gradients that tied uses collect beside those of declarations on one stage.
 constexpr std::int64_t tied_elements(const registry& r, std::span<const int> layers) {
   std::int64_t n = 0;
   for_each_tie(r, [&](const registry::entry& e, int) {
