@@ -204,7 +204,8 @@ inline std::unique_ptr<product> product_engine::make(const product_shape& s) {
   if (p.apart(e.m)) return made;
   p.widened_ = s.type == dtype::bf16 && type() == product_type::widened;
   p.cell_type_ = p.widened_ ? dtype::f32 : s.type;
-  auto tile = detail::tile_of(e.m, e.n, e.k);
+  // A weight gradient's tile is as large as a sum over a few short sequences pays for.
+  auto tile = detail::tile_of(e.m, e.n, gradient ? std::max<std::int64_t>(e.k, 512) : e.k);
   // The same library calls wherever rows are cut at these borders: one row panel for all layouts.
   if (s.chunk || s.panel) tile.m = product_shape::canonical_rows;
   p.rows_ = detail::cut(e.m, tile.m, s.dynamic_rows && !gradient);
