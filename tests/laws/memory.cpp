@@ -365,6 +365,23 @@ BOOST_AUTO_TEST_CASE(stages_share_the_work_of_the_whole_model) {
   BOOST_TEST(sum <= whole.update.flops + 100);
 }
 
+// On two stages each has a copy of the table with gradients of its own, which ranks add.
+BOOST_AUTO_TEST_CASE(one_stage_adds_the_gradients_of_both_uses_of_a_tied_table) {
+  constexpr std::int64_t table = 256 * 64;
+  gpt m = small_gpt;
+  m.layers = 4;
+  const interpreted_program<gpt> one(m, {.batch = {4, 128}}, "one"),
+      two(m, {.ranks = {.pp = 2}, .batch = {4, 128}}, "two");
+  const memory_items whole = training_memory(one.view());
+  BOOST_TEST(whole.gradients - whole.weights == table * 4);
+  const std::int64_t added = work_of_step(one.view(), 3).update.flops;
+  for (int stage = 0; stage < 2; ++stage) {
+    const memory_items part = training_memory(two.view(), stage);
+    BOOST_TEST(part.gradients == part.weights);
+    BOOST_TEST(work_of_step(two.view(), 3, stage).update.flops == added - table);
+  }
+}
+
 // More than any machine can map, so that only a question asked before would find the ranks.
 BOOST_AUTO_TEST_CASE(several_ranks_are_refused_before_memory_is_reserved) {
   const interpreted_program<gpt> spread(

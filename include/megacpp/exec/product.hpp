@@ -2,9 +2,9 @@
 //
 // Threads take tiles from a counter; a tile is one call of oneDNN or Eigen on one thread, and its
 // sum is taken in the planned chunks, first to last. Where rows come in parts (sequences), tiles of
-// all parts run together, and a weight gradient adds up the parts in order. Forward products of up
-// to 4 rows (decode) read W directly, each row apart from the others; an engine may be asked to do
-// so for any number of rows.
+// as many as have room in the copies run together, and a weight gradient adds up the parts in
+// order. Forward products of up to 4 rows (decode) read W directly, each row apart from the others;
+// an engine may be asked to do so for any number of rows.
 #pragma once
 
 #include <megacpp/exec/product_pack.hpp>
@@ -166,8 +166,12 @@ inline void product::execute_parts(const void* a, const void* b, void* out,
   part_range from{.a = static_cast<const std::byte*>(a),
                   .b = static_cast<const std::byte*>(b),
                   .out = static_cast<std::byte*>(out)};
+  if (!shape_.dynamic_rows || shape_.bias)
+    throw error(exit_code::internal,
+                "A matrix product prepared for a fixed number of rows, or with "
+                "a bias, was given parts.");
   for (std::int64_t p = 0; p < parts; ++p)
-    if (rows[p] < 0 || rows[p] > shape_.M || !shape_.dynamic_rows || shape_.bias)
+    if (rows[p] < 0 || rows[p] > shape_.M)
       throw error(exit_code::internal, "A matrix product prepared for " + std::to_string(shape_.M) +
                                            " rows was given a part of " + std::to_string(rows[p]) +
                                            ".");

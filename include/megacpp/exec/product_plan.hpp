@@ -16,6 +16,7 @@
 #include <algorithm>
 #include <bit>
 #include <chrono>
+#include <limits>
 
 namespace mc {
 
@@ -28,7 +29,8 @@ struct tile_size {
 /// The tile of an (m,n) output with sums of k terms: 256 x 256, cut to 128 x 128 while there are
 /// fewer than 16 tiles, and to 64 while there are fewer than 4: a tile of half the side reads its
 /// operands twice as often (long sums: 138 GF/s at 128 x 256, 123 at 128 x 128, 101 at 64 x 128).
-/// Never below 2 M multiply-adds, 25 us on one core: a call costs 1 to 2.
+/// Never below 2 M multiply-adds, 25 us on one core: a call costs 1 to 2 (of a weight gradient in
+/// short parts: in 512 rows of them).
 constexpr tile_size tile_of(std::int64_t m, std::int64_t n, std::int64_t k) {
   const auto side = [](std::int64_t x) {
     return static_cast<std::int64_t>(
@@ -178,6 +180,8 @@ inline std::unique_ptr<product> product_engine::make(const product_shape& s) {
   if (s.M < 1 || s.N < 1 || s.K < 1) refuse("its extents must be at least 1");
   if (s.x_row() < s.K || s.y_row() < s.N) refuse("a row stride is shorter than its row");
   if (s.chunk < 0 || s.panel < 0) refuse("its panels must not be negative");
+  if (s.dynamic_rows && s.M > std::numeric_limits<std::int32_t>::max())
+    refuse("rows that vary must be fewer than 2^31");
   if (s.part < 0 || (s.part > 0 && (s.M % s.part != 0 || s.dynamic_rows)))
     refuse("its parts must divide its rows, which must not vary");
   if (s.type != dtype::f32 && s.type != dtype::bf16 && s.type != dtype::f64)
@@ -204,7 +208,7 @@ inline std::unique_ptr<product> product_engine::make(const product_shape& s) {
   if (p.apart(e.m)) return made;
   p.widened_ = s.type == dtype::bf16 && type() == product_type::widened;
   p.cell_type_ = p.widened_ ? dtype::f32 : s.type;
-  // A weight gradient's tile is as large as a sum over a few short sequences pays for.
+  // A tile of a weight gradient is as small as a sum over 512 rows pays for: parts are many.
   auto tile = detail::tile_of(e.m, e.n, gradient ? std::max<std::int64_t>(e.k, 512) : e.k);
   // The same library calls wherever rows are cut at these borders: one row panel for all layouts.
   if (s.chunk || s.panel) tile.m = product_shape::canonical_rows;

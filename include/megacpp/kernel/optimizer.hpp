@@ -14,8 +14,9 @@ namespace mc {
 
 template <> struct kernel_of<&op::add_gradient> { // g, h
   template <class G, class Call> static void run(Call& c) {
-    G* g = c.template in_out<G>(0);
-    rows::add(c.in_size(0), g, c.template in<G>(1), g);
+    G *g = c.template in_out<G>(0), *h = c.template in_out<G>(1);
+    rows::add(c.in_size(0), g, h, g);
+    rows::fill(c.in_size(0), G(0), h);
   }
 };
 

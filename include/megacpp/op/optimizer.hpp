@@ -1,6 +1,6 @@
 // The end of a step: gradient norm, clipping and AdamW over ranges of the flat stores.
 //
-//   add_gradient    g = g + h
+//   add_gradient    g = g + h,  h = 0
 //   sum_of_squares  s = sum_i g_i^2 (double)
 //   clip_factor     c = 1/n min(1, clip / (norm + 1e-6)),  norm = sqrt(sum of s) / n,  n = tokens
 //   of the batch adamw           g' = c g;  m = b1 m + (1-b1) g';  v = b2 v + (1-b2) g'^2
@@ -32,7 +32,7 @@ constexpr void placed_alike(inference& c, int operands) {
 constexpr void add_gradient_rule(inference& c) { placed_alike(c, 2); } // g, h
 constexpr work add_gradient_cost(const graph& g, const node& n) {
   const std::int64_t bytes = local_bytes(g.ranks, g.at(n.in[0]));
-  return {local_size(g.ranks, g.at(n.in[0])).n, 2 * bytes, bytes};
+  return {local_size(g.ranks, g.at(n.in[0])).n, 2 * bytes, 2 * bytes};
 }
 inline constexpr op_info add_gradient{"add_gradient", &add_gradient_rule, nullptr,
                                       &add_gradient_cost};

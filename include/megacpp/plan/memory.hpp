@@ -77,8 +77,9 @@ constexpr std::int64_t stored_elements(const registry& r, std::span<const int> l
   for (int i = 0; i < r.entry_count; ++i) {
     const registry::entry& e = r.entries[static_cast<unsigned>(i)];
     if (group >= 0 && e.group != group) continue;
-    if (!e.tied || layers.front() == 0)
-      n += aligned_elements(e.count) * layers[static_cast<unsigned>(e.part)];
+    const int uses = layers[static_cast<unsigned>(e.part)];
+    if (!e.tied) n += aligned_elements(e.count) * uses;
+    else if (layers.front() == 0 && uses > 0) n += aligned_elements(e.count);
   }
   return n;
 }

@@ -1,7 +1,7 @@
-// Tied parameters over parts. The uses of one parameter add to one main grad, which is reduced
-// once, where the parameter is declared first. So all uses must leave the same sums pending, and
-// each must collect in the stored form: a use gathered or cut before the forward pass would collect
-// elsewhere.
+// Tied parameters over parts. Each use collects a main grad of its own; the step's end adds them up
+// before they are reduced, once, where the parameter is declared first. So all uses must leave the
+// same sums pending, and each must collect in the stored form: a use gathered or cut before the
+// forward pass would collect elsewhere.
 #pragma once
 
 #include <megacpp/plan/registry.hpp>

@@ -1,5 +1,5 @@
 // The flat stores of one rank: weights, main grads, masters and moments share the registry's
-// offsets.
+// offsets; behind the main grads lie those of tied uses.
 #pragma once
 
 #include <megacpp/exec/arena.hpp>

@@ -49,8 +49,8 @@ struct step_work {
 /// The step's end on one stage, which updates its own layers alone.
 inline graph update_of_stage(const program_view& p, std::span<const int> layers) {
   registry r = *p.stores;
-  if (tied_elements(r, layers) == 0)
-    for (registry::entry& e : r.entries) e.gradient = e.offset;
+  for (registry::entry& e : r.entries)
+    if (layers.front() == 0 || layers[static_cast<unsigned>(e.part)] == 0) e.gradient = e.offset;
   for (int k = 0; k < r.group_count; ++k)
     r.groups[static_cast<unsigned>(k)].count = stored_elements(r, layers, k);
   return update_graph(r, p.update.g->ranks, p.numbers.type);
