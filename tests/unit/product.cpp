@@ -10,6 +10,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <limits>
 #include <new>
 
@@ -350,7 +351,7 @@ BOOST_AUTO_TEST_CASE(parts_of_any_rows_have_the_bits_of_products_of_their_own) {
             problem together(s), apart(s);
             s.M = 100, s.dynamic_rows = true;
             engine.prepare(s).execute_parts(together.a.bytes.data(), together.b.bytes.data(),
-                                            together.out.bytes.data(), rows, std::size(rows));
+                                            together.out.bytes.data(), rows, std::ssize(rows));
             std::int64_t at = 0;
             for (const std::int32_t n : rows) {
               alone.prepare(s).execute(apart.a.at(at, 0), apart.b.at(gradient ? at : 0, 0), nullptr,
