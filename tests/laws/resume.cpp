@@ -226,7 +226,7 @@ template <class Model> std::string gradients_of_five(const Model& m, int micro) 
     return std::string(reinterpret_cast<const char*>(s.gradients()),
                        static_cast<std::size_t>(s.total() * size_of(s.main_type())));
   };
-  const std::string once = reduced();
+  std::string once = reduced();
   BOOST_TEST((reduced() == once));
   return once;
 }
