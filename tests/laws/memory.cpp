@@ -127,22 +127,28 @@ std::int64_t products_of(const program_view& p) {
   return n;
 }
 
+// A thread of clang's libomp meets the libgomp of oneDNN when it takes its first tile, which may be
+// late and is noted once: so there is more than one try.
+#if defined(__clang__)
+constexpr int tries = 5;
+#else
+constexpr int tries = 1;
+#endif
+
 template <class Model> void no_allocation(const Model& m, dtype t) {
   with_session(m, {.batch = {4, 128}, .type = t},
                [&](session& run, const batch_view& b, const program_view& p, cpu&) {
                  run.numbers().learning_rate = 0; // the same experts in every step
                  for (int i = 0; i < 2; ++i) step(run, b);
-                 const long before = allocations;
-                 step(run, b);
-                 const long one = allocations - before;
-                 for (int i = 0; i < 5; ++i) step(run, b);
-                 const long six = allocations - before;
-// clang's libomp runs beside the libgomp of oneDNN, which notes a few threads at times.
-#if defined(__clang__)
-                 BOOST_TEST(std::abs(six - 6 * one) <= 6 * 4);
-#else
+                 long one = 0, six = -1;
+                 for (int k = 0; k < tries && six != 6 * one; ++k) {
+                   const long before = allocations;
+                   step(run, b);
+                   one = allocations - before;
+                   for (int i = 0; i < 5; ++i) step(run, b);
+                   six = allocations - before;
+                 }
                  BOOST_TEST(six == 6 * one); // constant a step
-#endif
                  // A product is cut into cells, each one call of oneDNN with at most 8 small
                  // allocations of its own, or of Eigen (fp64) with at most two panels.
                  BOOST_TEST(one <= products_of(p) * 8 * 64);

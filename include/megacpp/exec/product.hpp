@@ -45,9 +45,8 @@ inline bool product::run_tile(std::int64_t index, int slot, std::int64_t row_til
   const bool across = a_.cell_transposed();
   std::int64_t row = across ? index / nc : index % row_tiles;
   const std::int64_t column = across ? index % nc : index / row_tiles;
-  const bool summed = shape_.kind == product_kind::weight_gradient;
   for (;; p = place_of(from, p.index + 1, p.begin + rows_of(p.e))) {
-    if (summed) {
+    if (summed()) {
       if (!run_tile(row, column, p, slot, from)) return false;
       if (p.index + 1 == from.parts) return true;
     } else {
@@ -70,7 +69,7 @@ inline bool product::run_tile(std::int64_t row_tile, std::int64_t column_tile, c
   std::byte* const scratch = block_b + b_.block_bytes();
   const std::byte* const a = part_of(a_, from.a, from, p);
   const std::byte* const b = part_of(b_, from.b, from, p);
-  const std::int64_t first_row = shape_.kind == product_kind::weight_gradient ? 0 : p.begin;
+  const std::int64_t first_row = summed() ? 0 : p.begin;
   std::byte* const target = from.out + ((first_row + i0) * ldc_ + j0) * size_of(shape_.output);
   const std::byte* const bias_at = from.bias ? from.bias + j0 * size_of(cell_type_) : nullptr;
   const std::int64_t m = rows_.sizes[row.size], n = columns_.sizes[column.size];
@@ -205,10 +204,9 @@ inline void product::run_parts(part_range& from, bool first, int threads) const 
   part_range read = from;
   part_place end = place_of(from, 0, 0);
   std::int64_t row_tiles = rows_.count(end.e.m);
-  const bool summed = shape_.kind == product_kind::weight_gradient;
   for (std::int64_t p = 1; p < from.parts; ++p) {
     end = place_of(from, p, end.begin + rows_of(end.e));
-    if (!summed) row_tiles += rows_.count(end.e.m);
+    if (!summed()) row_tiles += rows_.count(end.e.m);
   }
   const std::int64_t total = end.begin + rows_of(end.e);
   auto* const copies =
@@ -254,7 +252,7 @@ inline void product::run_parts(part_range& from, bool first, int threads) const 
                 "oneDNN failed in a matrix product; report this with the output of describe.");
   from.a += total * a_.row_bytes;
   from.b += total * b_.row_bytes;
-  if (!summed) from.out += total * ldc_ * size_of(shape_.output);
+  if (!summed()) from.out += total * ldc_ * size_of(shape_.output);
 }
 
 } // namespace mc

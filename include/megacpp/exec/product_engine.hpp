@@ -171,9 +171,9 @@ private:
   part_place place_of(const part_range& from, std::int64_t index, std::int64_t begin) const {
     return {index, begin, part_extents(from.rows ? from.rows[index] : -1)};
   }
-  std::int64_t rows_of(const extent3& e) const {
-    return shape_.kind == product_kind::weight_gradient ? e.k : e.m;
-  }
+  /// Whether rows are summed over, not rows of the output.
+  bool summed() const { return shape_.kind == product_kind::weight_gradient; }
+  std::int64_t rows_of(const extent3& e) const { return summed() ? e.k : e.m; }
   const std::byte* part_of(const operand& o, const std::byte* first, const part_range& from,
                            const part_place& p) const;
   bool run_tile(std::int64_t index, int slot, std::int64_t row_tiles, const part_range& from) const;
