@@ -30,9 +30,9 @@ namespace {
 
 std::atomic<long> allocations{0};
 
-/// Where the runtimes of OpenMP lie whose own allocations are not a step's: under clang two run side
-/// by side, its libomp and the libgomp of oneDNN, and note their threads as these happen to meet, a
-/// few more or fewer in each step. g++ has one, which allocates nothing and is counted.
+/// Where the runtimes of OpenMP lie whose own allocations are not a step's: under clang two run
+/// side by side, its libomp and the libgomp of oneDNN, and note their threads as these happen to
+/// meet, a few more or fewer in each step. g++ has one, which allocates nothing and is counted.
 struct runtime {
   std::string_view name;
   std::uintptr_t begin = 0, end = 0;

@@ -1,5 +1,6 @@
 // A run that stops and goes on has the bits of one that did not: whenever it stops, for any number
-// of threads and any micro-batch, in every precision, with dropout. A new model is one line in `resumes`.
+// of threads and any micro-batch, in every precision, with dropout. A new model is one line in
+// `resumes`.
 #define BOOST_TEST_MODULE resume
 #include <boost/test/unit_test.hpp>
 
