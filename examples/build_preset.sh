@@ -109,7 +109,7 @@ if ! cmake --build "$build/tree" --target "$name" -j 2 >"$build/build.log" 2>&1;
   # What the compiler proves wrong of the layout: one sentence, with what it is about.
   if fault=$(grep -m 1 -oE 'error:.*MEGA-[A-Z][0-9]{3} [^"]*' "$build/build.log"); then
     letter="'(\\\\.|[^'])'"
-    where=$(grep -m 1 -oE "in<($letter(, )?)+>" "$build/build.log" | grep -oE "$letter" | cut -c 2 | tr -d '\n' || true)
+    where=$(grep -m 1 -oE "in<($letter(, )?)+>" "$build/build.log" | grep -oE "$letter" | sed -E "s/^'\\\\?(.)'\$/\1/" | tr -d '\n' || true)
     fail "MEGA-${fault#*MEGA-}${where:+: $where}" 3
   fi
   cat "$build/build.log" >&2

@@ -89,6 +89,7 @@ build qwen3.json many precision=fp32 sequence=32 tp=2 sp=1 cp=2 pp=3
 refused 3 'laid out over at least 12 ranks' ./many train --data-path text --train-iters 1
 refused 3 'MEGA-S001 .*heads 4 over 3 ranks' build qwen3.json many precision=fp32 sequence=32 tp=3
 refused 3 'MEGA-C002 .*experts' build qwen3.json many precision=fp32 sequence=32 ep=2
+refused 3 "MEGA-C003 .*the model's positions" build qwen3.json many precision=fp32 sequence=65
 
 # Experts in one layer of two.
 cat >moe.json <<'END'
