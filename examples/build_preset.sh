@@ -108,8 +108,12 @@ if ! cmake --build "$build/tree" --target "$name" -j 2 >"$build/build.log" 2>&1;
   if grep '^megacpp_hf_preset: ' "$build/build.log" >&2; then exit 5; fi
   # What the compiler proves wrong of the layout: one sentence, with what it is about.
   if fault=$(grep -m 1 -oE 'error:.*MEGA-[A-Z][0-9]{3} [^"]*' "$build/build.log"); then
+    # as a text, or as characters from compilers that print no texts
+    where=$(sed -nE 's/.*\bin<[a-z:]*words<[0-9]+>\{"(([^"\\]|\\.)*)".*/\1/p' "$build/build.log" |
+      head -n 1 | sed -E 's/\\(.)/\1/g')
     letter="'(\\\\.|[^'])'"
-    where=$(grep -m 1 -oE "in<($letter(, )?)+>" "$build/build.log" | grep -oE "$letter" | sed -E "s/^'\\\\?(.)'\$/\1/" | tr -d '\n' || true)
+    [ -n "$where" ] || where=$(grep -m 1 -oE "in<($letter(, )?)+>" "$build/build.log" |
+      grep -oE "$letter" | sed -E "s/^'\\\\?(.)'\$/\1/" | tr -d '\n' || true)
     fail "MEGA-${fault#*MEGA-}${where:+: $where}" 3
   fi
   cat "$build/build.log" >&2

@@ -13,7 +13,7 @@ namespace own {
 /// x (B, S, H), normed, on the residual stream; F the MLP's width, r the adapter's: y like x.
 /// Parameters: scope names "up", "down", "narrow", "wide".
 constexpr mc::var adapted_mlp(mc::context& c, mc::var x, int F, int r, double std,
-                              int line = __builtin_LINE()) {
+                              mc::source_line line = mc::here()) {
   const mc::extent H = x.type().back();
   const mc::var m = to(x, mc::axis::tp, mc::R, line); // its gradient is summed over tp
   const mc::var up = column_parallel(c, "up", m, {{mc::dim::ffn, F}}, false, std, line);

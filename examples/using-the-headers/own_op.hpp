@@ -28,7 +28,7 @@ inline constexpr mc::op_info squared_relu{
 } // namespace op
 
 /// x (..., F): y = max(x, 0)^2, (..., F).
-constexpr mc::var squared_relu(mc::var x, int line = __builtin_LINE()) {
+constexpr mc::var squared_relu(mc::var x, mc::source_line line = mc::here()) {
   return {x.b, x.b->emit(op::squared_relu, {x.id}, line)};
 }
 

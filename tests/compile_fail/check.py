@@ -13,7 +13,7 @@ at its top, '// expect-line' at the end of the line that the error must name (or
 wrong half under #ifdef MEGACPP_EXPECT_ERROR. Without that macro it must compile. With it, the
 compiler must fail with exactly one error, which is a static assertion with that code, and its
 output must contain each expected text (packs of characters are read as the names they spell) and
-the line. Exit status 0 only if every case does so.
+the line with the file's name. Exit status 0 only if every case does so.
 """
 
 import argparse
@@ -27,8 +27,9 @@ from diagnostics import CODE, add_compiler_arguments, compile_only
 EXPECT = re.compile(r"^// expect-error: (.*)$", re.MULTILINE)
 TEXT = re.compile(r"^// expect-text: (.*)$", re.MULTILINE)
 LINE = re.compile(r"// expect-line$")
-# The line as it stands in the instantiation; nvcc writes the type of the argument before it.
-NAMED_LINE = re.compile(r"\bat_line_of_model<(?:\(int\))?(\d+)>")
+# Line and file as they stand in the instantiation; nvcc writes the type of the line before it, and
+# compilers that print texts that of the file.
+NAMED_LINE = re.compile(r"\bat_line_of_model<(?:\(int\))?(\d+), (?:[\w:]+<\d+>\{\")?([\w.]+)\b")
 
 
 def problem(case, arguments):
@@ -54,9 +55,11 @@ def problem(case, arguments):
     for wanted in TEXT.findall(text):
         if wanted.strip() not in wrong.names():
             return f"the output does not name '{wanted.strip()}':\n{wrong.output}"
-    lines = {str(number) for number, line in enumerate(text.splitlines(), 1) if LINE.search(line)}
-    if lines and not lines & set(NAMED_LINE.findall(wrong.output)):
-        return f"the output does not name line {' or '.join(sorted(lines))}:\n{wrong.output}"
+    lines = {(str(number), Path(case).name)
+             for number, line in enumerate(text.splitlines(), 1) if LINE.search(line)}
+    if lines and not lines & set(NAMED_LINE.findall(wrong.names())):
+        numbers = " or ".join(sorted(number for number, _ in lines))
+        return f"the output does not name line {numbers} of the case:\n{wrong.output}"
     return None
 
 
@@ -65,7 +68,8 @@ NAMED = """
 template <char...> struct in;
 template <bool Ok, class Where> struct report { static_assert(Ok, "MEGA-P004 convert it"); };
 """
-LINED = NAMED.replace("<char...> struct in", "<int> struct at_line_of_model")
+LINED = NAMED.replace("<char...> struct in", "<int, char...> struct at_line_of_model")
+FILE = "'c', 'a', 's', 'e', '_', '{}', '.', 'c', 'p', 'p'"
 SELF_TEST = [
     ("right", True, """// expect-error: MEGA-P004
 template <bool Ok> struct report { static_assert(Ok, "MEGA-P004 convert it with to(x, axis, R)"); };
@@ -90,13 +94,19 @@ template struct report<false, in<'(', 'x', ',', ' ', 'y', ')'>>;
     ("right, with the line", True, f"""// expect-error: MEGA-P004
 {LINED}
 #ifdef MEGACPP_EXPECT_ERROR
-template struct report<false, at_line_of_model<__LINE__>>; // expect-line
+template struct report<false, at_line_of_model<__LINE__, {FILE.format(3)}>>; // expect-line
 #endif
 """),
     ("other line", False, f"""// expect-error: MEGA-P004
 {LINED}
 #ifdef MEGACPP_EXPECT_ERROR
-template struct report<false, at_line_of_model<__LINE__ + 1>>; // expect-line
+template struct report<false, at_line_of_model<__LINE__ + 1, {FILE.format(4)}>>; // expect-line
+#endif
+"""),
+    ("other file", False, f"""// expect-error: MEGA-P004
+{LINED}
+#ifdef MEGACPP_EXPECT_ERROR
+template struct report<false, at_line_of_model<__LINE__, {FILE.format(0)}>>; // expect-line
 #endif
 """),
     ("compiles", False, """// expect-error: MEGA-P004

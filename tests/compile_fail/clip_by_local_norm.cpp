@@ -1,5 +1,5 @@
 // expect-error: MEGA-P005
-// expect-text: clip_factor(sum_of_squares@25, sum_of_squares@23) over tp
+// expect-text: clip_factor(sum_of_squares@24, sum_of_squares@23) over tp
 //
 // The gradient is clipped by the norm of one rank's shards: another factor on every rank
 // (pytorch/torchtitan#596, https://github.com/pytorch/torchtitan/pull/596;
@@ -20,15 +20,14 @@ constexpr var flat(builder& b, const char* name, place over_tp) {
 constexpr graph end_of_step() {
   builder b{mesh(layout{2})};
   const var count = b.input(feed::token_count, "token_count", dtype::f64, {}, {});
-  const var whole{&b, b.emit(op::sum_of_squares, {flat(b, "norms", I).id}, __builtin_LINE())};
-  const var cut{
-      &b, b.emit(op::sum_of_squares, {flat(b, "matrices", S(dim::elements)).id}, __builtin_LINE())};
+  const var whole{&b, b.emit(op::sum_of_squares, {flat(b, "norms", I).id}, here())};
+  const var cut{&b, b.emit(op::sum_of_squares, {flat(b, "matrices", S(dim::elements)).id}, here())};
 #ifdef MEGACPP_EXPECT_ERROR
   const var all = cut;
 #else
   const var all = to(cut, axis::tp, I);
 #endif
-  b.emit(op::clip_factor, {count.id, whole.id, all.id}, __builtin_LINE()); // expect-line
+  b.emit(op::clip_factor, {count.id, whole.id, all.id}, here()); // expect-line
   return b.g;
 }
 

@@ -15,6 +15,9 @@ ASSERTION = re.compile(r"static[_ ]assert(?:ion)?\b")
 # A pack of characters, as all three compilers print it: 'l', 'i', 'n'
 CHARACTERS = re.compile(r"(?:'(?:\\.|[^\\])'(?:, )?)+")
 CHARACTER = re.compile(r"'(\\.|[^\\])'")
+# A text, as g++ prints it: words<4>{"it\'s"}
+TEXT = re.compile(r'words<\d+>\{"(?:[^"\\]|\\.)*"')
+ESCAPED = re.compile(r"\\(.)")
 
 
 class Outcome:
@@ -37,12 +40,15 @@ class Outcome:
         return code.group(0) if code else None
 
     def names(self):
-        """The output with packs of characters joined to the names they spell."""
+        """The output with packs of characters, and texts, as the names they spell."""
 
         def joined(match):
             return "".join(c[-1] for c in CHARACTER.findall(match.group(0)))
 
-        return CHARACTERS.sub(joined, self.output)
+        def plain(match):
+            return ESCAPED.sub(r"\1", match.group(0))
+
+        return CHARACTERS.sub(joined, TEXT.sub(plain, self.output))
 
 
 def is_nvcc(compiler):

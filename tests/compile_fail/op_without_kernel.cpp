@@ -23,7 +23,7 @@ inline constexpr op_info nameless{
 struct unfinished : gpt {
   constexpr var block(context& c, int kind, var x) const {
 #ifdef MEGACPP_EXPECT_ERROR
-    x = {x.b, x.b->emit(nameless, {x.id}, __LINE__)}; // expect-line
+    x = {x.b, x.b->emit(nameless, {x.id}, here())}; // expect-line
 #endif
     return gpt::block(c, kind, x);
   }

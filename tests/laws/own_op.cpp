@@ -6,6 +6,10 @@
 #include "../../examples/using-the-headers/own_run.hpp"
 #include "directions.hpp"
 
+#define MEGACPP_EXPECT_ERROR
+#define MEGACPP_INTERPRETED
+#include "../compile_fail/forgotten_copy.cpp"
+
 #include <megacpp/run/compiled.hpp>
 
 #include <limits>
@@ -166,6 +170,20 @@ BOOST_AUTO_TEST_CASE(an_op_without_a_kernel_is_named) {
     return e.code() == exit_code::mismatch && what.find("MEGA-B001") != std::string::npos &&
            what.find("squared_relu") != std::string::npos;
   });
+}
+
+// A fault at run time is the sentence that the compiler would say, with the line and the file.
+BOOST_AUTO_TEST_CASE(a_fault_is_one_sentence) {
+  using program = interpreted_program<mlp>;
+  BOOST_CHECK_EXCEPTION(
+      program(mlp{small()}, {.ranks = tensor_parallel(2), .batch = {2, 16}}, "mlp"), error,
+      [](const error& e) {
+        BOOST_TEST(std::string(e.what()) ==
+                   "MEGA-P004 at forgotten_copy.cpp:16, linear(layer_norm@19, mlp.up.weight) over "
+                   "tp: an operand is invariant where another is sharded, so its gradient would "
+                   "never be summed: convert it with to(x, axis, R)");
+        return e.code() == exit_code::mismatch;
+      });
 }
 
 // The same block is sound under every layout that fits it, and what does not fit is refused.

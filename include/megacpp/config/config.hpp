@@ -1,4 +1,5 @@
-// The only macros of megacpp: version, and the spelling of host/device attributes.
+// The only macros of megacpp: version, the spelling of host/device attributes, and whether messages
+// print texts.
 #pragma once
 
 #define MEGACPP_VERSION_MAJOR 0
@@ -9,4 +10,12 @@
 #define MEGACPP_HD __host__ __device__ __forceinline__
 #else
 #define MEGACPP_HD inline __attribute__((always_inline))
+#endif
+
+// Whether the compiler prints a template argument that holds characters as a text. clang 14 and 16
+// print one of this length as numbers and cut it short, nvcc 13 prints characters.
+#if defined(__CUDACC__) || defined(__clang__)
+#define MEGACPP_PRINTS_TEXT 0
+#else
+#define MEGACPP_PRINTS_TEXT 1
 #endif

@@ -48,7 +48,7 @@ struct backward {
   constexpr bool wants(value_id v) const { return v >= 0 && wanted[static_cast<unsigned>(v)]; }
 
   /// Contributes cotangent `id` to the forward value `to`.
-  [[gnu::cold]] constexpr void give(value_id to, value_id id, int line) {
+  [[gnu::cold]] constexpr void give(value_id to, value_id id, source_line line) {
     if (!wants(to)) return;
     graph& g = b.g;
     const bool leaf = accumulates_in_store(to);
@@ -80,7 +80,7 @@ struct backward {
   }
 
   /// The same cotangent in another type.
-  constexpr value_id typed(value_id id, dtype t, int line) {
+  constexpr value_id typed(value_id id, dtype t, source_line line) {
     if (b.g.at(id).type == t) return id;
     return b.emit(op::cast, {id}, line, {{}, {static_cast<std::int64_t>(t)}});
   }

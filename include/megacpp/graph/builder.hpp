@@ -31,12 +31,12 @@ constexpr void spell(const graph& g, value_id v, text<160>& out) {
     out << x.name;
   } else if (x.producer >= 0) {
     const node& n = g.at_node(x.producer);
-    out << n.op->name << "@" << n.line;
+    out << n.op->name << "@" << n.line.number;
   }
 }
 
 /// Writes a fault as "op(a, b) over axis", unless there is one already.
-[[gnu::cold]] constexpr void record(fault_record& wrong, const graph& g, fault f, int line,
+[[gnu::cold]] constexpr void record(fault_record& wrong, const graph& g, fault f, source_line line,
                                     const char* op, value_id a = -1, value_id b = -1,
                                     int over = -1) {
   if (wrong.code != fault::none) return;
@@ -50,8 +50,8 @@ constexpr void spell(const graph& g, value_id v, text<160>& out) {
   out << ")";
   if (over >= 0) out << " over " << name_of(static_cast<axis>(over));
 }
-[[gnu::cold]] constexpr void record(graph& g, fault f, int line, const char* op, value_id a = -1,
-                                    value_id b = -1, int over = -1) {
+[[gnu::cold]] constexpr void record(graph& g, fault f, source_line line, const char* op,
+                                    value_id a = -1, value_id b = -1, int over = -1) {
   record(g.wrong, g, f, line, op, a, b, over);
 }
 
@@ -64,12 +64,12 @@ struct builder {
 
   constexpr explicit builder(const mesh& m) { g.ranks = m; }
 
-  constexpr void fail(fault f, int line, const char* op, value_id a = -1, value_id b = -1,
+  constexpr void fail(fault f, source_line line, const char* op, value_id a = -1, value_id b = -1,
                       int over = -1) {
     record(g, f, line, op, a, b, over);
   }
 
-  constexpr value_id add(const value& v, int line) {
+  constexpr value_id add(const value& v, source_line line) {
     if (g.value_count == max_values) {
       fail(fault::S004, line, "value");
       g.value_count /= 2; // goes on over what is there
@@ -82,7 +82,7 @@ struct builder {
   /// are set outer to inner in the order of the axes, no dim stands twice, sharded dims exist and
   /// their extents divide.
   /// What is wrong is put right after it is recorded, so that rules need not ask.
-  [[gnu::cold]] constexpr void normalise(value& v, int line, const char* op) {
+  [[gnu::cold]] constexpr void normalise(value& v, source_line line, const char* op) {
     for (int a = 0; a < axes; ++a) {
       place& p = v.at.at[static_cast<unsigned>(a)];
       const bool lacks = p.s == state::shard && v.find(p.d) < 0;
@@ -114,7 +114,7 @@ struct builder {
   /// a dim stands twice or is sharded and missing, S004 above max_rank dims, P013 over both meshes.
   [[gnu::cold]] constexpr var input(feed from, const char* name, dtype t,
                                     std::initializer_list<extent> dims, placement at,
-                                    int line = __builtin_LINE(), int slot = 0) {
+                                    source_line line = here(), int slot = 0) {
     value v;
     v.name = name, v.type = t, v.is = role::input, v.from = from, v.at = at;
     v.slot = static_cast<std::int8_t>(slot);
@@ -128,7 +128,7 @@ struct builder {
   /// input(), and MEGA-S005 for a name that the graph has already, S004 above max_parameters.
   [[gnu::cold]] constexpr var parameter(const char* scope, const char* name, dtype t,
                                         std::initializer_list<extent> dims, placement at,
-                                        parameter_info info, int line = __builtin_LINE()) {
+                                        parameter_info info, source_line line = here()) {
     value v;
     v.scope = scope, v.name = name, v.type = t, v.is = role::parameter, v.at = at;
     take(v, dims, line, "parameter");
@@ -183,7 +183,7 @@ struct builder {
     return n.out[0];
   }
   [[gnu::cold]] constexpr value_id emit(const op_info& op, std::initializer_list<value_id> in,
-                                        int line, attributes attr = {}) {
+                                        source_line line, attributes attr = {}) {
     node n;
     n.op = &op;
     n.line = line;
@@ -194,7 +194,8 @@ struct builder {
   }
 
 private:
-  constexpr void take(value& v, std::initializer_list<extent> dims, int line, const char* op) {
+  constexpr void take(value& v, std::initializer_list<extent> dims, source_line line,
+                      const char* op) {
     for (const extent& e : dims) {
       if (v.rank < max_rank) v.dims[static_cast<unsigned>(v.rank++)] = e;
       else if (refuse(fault::S004, line, op, v)) g.wrong.what << ")";
@@ -202,7 +203,7 @@ private:
   }
   /// Records a fault of a value that is not in the graph yet; if it is the first, the caller says
   /// more and closes the parenthesis.
-  constexpr bool refuse(fault f, int line, const char* op, const value& v) {
+  constexpr bool refuse(fault f, source_line line, const char* op, const value& v) {
     if (g.wrong.code != fault::none) return false;
     g.wrong.code = f;
     g.wrong.line = line;
@@ -223,8 +224,8 @@ constexpr const value& var::type() const { return b->g.at(id); }
 /// default arguments.
 struct located {
   var x;
-  int line;
-  constexpr located(var v, int l = __builtin_LINE()) : x(v), line(l) {}
+  source_line line;
+  constexpr located(var v, source_line l = here()) : x(v), line(l) {}
 };
 
 } // namespace mc

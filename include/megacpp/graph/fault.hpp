@@ -59,12 +59,42 @@ template <int N> struct text {
   constexpr const char* c_str() const { return c; }
 };
 
+/// A line of a model's source. A number alone has no file: converted from one, it does not claim
+/// that of the conversion.
+struct source_line {
+  int number;
+  const char* file;
+
+  constexpr source_line(int line = 0, const char* in = "") : number(line), file(in) {}
+
+  /// The file without its folders.
+  constexpr const char* file_name() const {
+    const char* name = file;
+    for (const char* at = file; *at != 0; ++at)
+      if (*at == '/') name = at + 1;
+    return name;
+  }
+};
+
+/// As a default argument: the line and the file of the call.
+constexpr source_line here(int line = __builtin_LINE(), const char* file = __builtin_FILE()) {
+  return {line, file};
+}
+
 /// The first fault of a graph: its code, the op and operands, and the line of the model source.
 struct fault_record {
   fault code = fault::none;
-  int line = 0;
+  source_line line{};
   text<160> what{};
 };
+
+/// "own_family.hpp:45", or "line 45 of the model" where the file is unknown.
+constexpr text<96> text_of(const source_line& line) {
+  text<96> out;
+  const char* file = line.file_name();
+  if (*file == 0) return out << "line " << line.number << " of the model";
+  return out << file << ":" << line.number;
+}
 
 constexpr const char* code_of(fault f) {
   constexpr const char* codes[] = {"",          "MEGA-P001", "MEGA-P002", "MEGA-P003", "MEGA-P004",

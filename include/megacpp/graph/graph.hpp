@@ -120,7 +120,7 @@ struct node {
   bool looped = false;  ///< runs once a round of rows that go to experts (pass/rounds.hpp)
   bool again =
       false; ///< a looped forward node that backward rounds run again, if there are several
-  int line = 0;
+  source_line line{};
 };
 
 enum class init : std::uint8_t { zeros, ones, normal };
@@ -139,7 +139,7 @@ struct parameter_info {
   value_id gradient = -1;      ///< set by differentiate: the finished gradient
   bool tied = false;           ///< the parameter of the same full name in the stem is meant
   std::int64_t valid_rows = 0; ///< of a padded first dim, the rows that exist; 0: all
-  int line = 0;                ///< of its declaration
+  source_line line{};          ///< of its declaration
   update_rule update = update_rule::adamw;
   double rate = 0; ///< of update_rule::balance: the step
 };

@@ -18,7 +18,7 @@ struct attention_sizes {
 /// A key or value projection (K, D, H). When tp exceeds K, every kv head is repeated for the ranks
 /// that share it; the repeated weight is cut over tp and its gradient summed over the repeats.
 constexpr var kv_projection(context& c, const char* scope, var x, const attention_sizes& s,
-                            bool bias, double std, int line = __builtin_LINE()) {
+                            bool bias, double std, source_line line = here()) {
   const int tp = c.ranks().of(axis::tp);
   const std::int64_t copies = s.kv_heads.n < tp ? tp / s.kv_heads.n : 1;
   const placement stored = on(axis::tp, copies > 1 ? I : S(dim::kv_heads));
@@ -31,7 +31,7 @@ constexpr var kv_projection(context& c, const char* scope, var x, const attentio
 }
 
 /// A cache (B, C, K, D) of keys or values that lie as x (B, S, K, D) does.
-constexpr var cache_like(context& c, feed from, const char* name, var x, int line) {
+constexpr var cache_like(context& c, feed from, const char* name, var x, source_line line) {
   const value v = x.type();
   return c.b->input(from, name, c.type, {v.dims[0], {dim::sequence, c.room}, v.dims[2], v.dims[3]},
                     v.at, line, c.caches);
@@ -40,7 +40,7 @@ constexpr var cache_like(context& c, feed from, const char* name, var x, int lin
 /// q (B, S, A, D), k and v (B, S, K, D): every query sees the keys of all cp ranks, or of its
 /// cache.
 constexpr var context_parallel_attention(context& c, var q, var k, var v, attention_options o,
-                                         int line = __builtin_LINE()) {
+                                         source_line line = here()) {
   if (c.room > 0) {
     const var keys = cache_like(c, feed::key_cache, "key_cache", k, line),
               values = cache_like(c, feed::value_cache, "value_cache", v, line);

@@ -52,7 +52,7 @@ constexpr placement on(axis a, place p) {
 /// and cp, reduced once a step.
 constexpr var weight(context& c, const char* scope, const char* name,
                      std::initializer_list<extent> dims, placement stored, parameter_info info,
-                     int line = __builtin_LINE()) {
+                     source_line line = here()) {
   const var w = c.b->parameter(scope, name, c.type, dims, stored, info, line);
   return to(to(w, axis::dp, R, line), axis::cp, R, line);
 }

@@ -34,7 +34,7 @@ struct expert_scopes {
 /// An expert's matrix (E, N, K): experts over ep, their ffn over etp. Ranks of edp see different
 /// tokens.
 constexpr var expert_weight(context& c, const char* scope, std::initializer_list<extent> dims,
-                            double std, int line = __builtin_LINE()) {
+                            double std, source_line line = here()) {
   placement stored;
   stored[axis::ep] = S(dim::expert);
   stored[axis::etp] = S(dim::ffn);
@@ -73,7 +73,7 @@ constexpr std::int64_t rows_of_round(const context& c, const expert_sizes& s,
 }
 
 /// The router's losses, divided by nothing: a summed loss over the tokens.
-constexpr var router_losses(var logits, var experts, const expert_sizes& s, int line) {
+constexpr var router_losses(var logits, var experts, const expert_sizes& s, source_line line) {
   const router_statistics_of r = router_statistics(logits, experts, s.per_sequence, line);
   const value& l = logits.type();
   const std::int64_t group = (s.per_sequence ? 1 : l.dims[0].n) * l.dims[1].n;
@@ -90,7 +90,7 @@ constexpr var router_losses(var logits, var experts, const expert_sizes& s, int 
 /// x (B, S, H), of the residual stream's extents: y on the residual stream. Outside of training
 /// there are no losses and no capacity: what a token gets does not depend on its batch.
 constexpr var mixture_of_experts(context& c, const expert_scopes& names, var x, expert_sizes s,
-                                 double std, int line = __builtin_LINE()) {
+                                 double std, source_line line = here()) {
   if (!c.training) s.balance = s.z_loss = s.capacity = 0;
   const extent H = x.type().back(), E = s.experts, F = s.ffn;
   const var t = to(x, axis::tp, S(dim::sequence), line);

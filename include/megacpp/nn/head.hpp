@@ -16,7 +16,7 @@ constexpr extent vocabulary_rows(const context& c, std::int64_t vocabulary) {
 
 /// The table (V, H) of the stem, or the same one again in the head (`tied`).
 constexpr var vocabulary_table(context& c, const char* scope, std::int64_t vocabulary,
-                               extent hidden, double std, bool tied, int line = __builtin_LINE()) {
+                               extent hidden, double std, bool tied, source_line line = here()) {
   parameter_info info = normal_weights(std);
   info.tied = tied;
   info.valid_rows = vocabulary;
@@ -25,20 +25,20 @@ constexpr var vocabulary_table(context& c, const char* scope, std::int64_t vocab
 }
 
 /// tokens (B, S): their embeddings (B, S, H) on the residual stream.
-constexpr var token_embedding(context& c, var tokens, var table, int line = __builtin_LINE()) {
+constexpr var token_embedding(context& c, var tokens, var table, source_line line = here()) {
   return to(embedding(tokens, table, line), axis::tp, c.stream, line);
 }
 
 /// Learned positions (P, H) of the stream's own tokens.
 constexpr var position_embedding(context& c, const char* scope, extent positions, extent hidden,
-                                 double std, int line = __builtin_LINE()) {
+                                 double std, source_line line = here()) {
   const var table = weight(c, scope, "weight", {positions, hidden}, {}, normal_weights(std), line);
   return embedding(to(c.positions, axis::tp, c.stream, line),
                    to(table, axis::tp, beside(c.stream), line), line);
 }
 
 /// Dropout on the residual stream, in training.
-constexpr var stream_dropout(context& c, var x, double p, int line = __builtin_LINE()) {
+constexpr var stream_dropout(context& c, var x, double p, source_line line = here()) {
   if (!c.training) return x;
   return dropout(x, to(c.token_keys, axis::tp, c.stream, line), p, c.salt++, line);
 }
@@ -46,7 +46,7 @@ constexpr var stream_dropout(context& c, var x, double p, int line = __builtin_L
 /// x (B, S, H) on the residual stream, table (V, H): summed loss and token count, pending over dp,
 /// cp.
 constexpr summed_loss vocabulary_loss(var x, var table, var labels, std::int64_t vocabulary,
-                                      double z, int line = __builtin_LINE()) {
+                                      double z, source_line line = here()) {
   const auto part = vocabulary_partial(to(x, axis::tp, R, line), table, labels, vocabulary, line);
   return cross_entropy({to(part.lse_part, axis::tp, I, line), to(part.target, axis::tp, I, line)},
                        labels, z, line);

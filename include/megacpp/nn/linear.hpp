@@ -13,7 +13,7 @@ namespace mc {
 /// x (..., in), replicated over tp; the first of `out` is sharded over tp: y (..., out...).
 constexpr var column_parallel(context& c, const char* scope, var x,
                               std::initializer_list<extent> out, bool bias, double std,
-                              int line = __builtin_LINE()) {
+                              source_line line = here()) {
   const extent in = x.type().back(), cut = *out.begin();
   std::array<extent, 2> o{cut, out.size() > 1 ? out.begin()[1] : extent{}};
   const placement sharded = on(axis::tp, S(cut.d));
@@ -30,7 +30,7 @@ constexpr var column_parallel(context& c, const char* scope, var x,
 /// x (..., in...) with the first summed dim sharded over tp: y (..., out) on the residual stream.
 /// `summed` is the number of trailing dims of x that are summed.
 constexpr var row_parallel(context& c, const char* scope, var x, int summed, extent out, bool bias,
-                           double std, int line = __builtin_LINE()) {
+                           double std, source_line line = here()) {
   const value& v = x.type();
   const extent first = v.dims[static_cast<unsigned>(v.rank - summed)];
   const placement sharded = on(axis::tp, S(first.d));

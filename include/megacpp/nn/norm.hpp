@@ -10,14 +10,14 @@ namespace mc {
 
 /// RMSNorm over the last dim of x, which lies on the residual stream.
 constexpr var rms_norm(context& c, const char* scope, var x, double eps,
-                       int line = __builtin_LINE()) {
+                       source_line line = here()) {
   const var gain = weight(c, scope, "weight", {x.type().back()}, {}, ones(), line);
   return rms_norm(x, to(gain, axis::tp, beside(x.at(axis::tp)), line), eps, line);
 }
 
 /// LayerNorm over the last dim of x, with or without bias.
 constexpr var layer_norm(context& c, const char* scope, var x, bool bias, double eps,
-                         int line = __builtin_LINE()) {
+                         source_line line = here()) {
   const var gain = weight(c, scope, "weight", {x.type().back()}, {}, ones(), line);
   const var offset = bias ? weight(c, scope, "bias", {x.type().back()}, {}, zeros(), line) : var{};
   return layer_norm(x, to(gain, axis::tp, beside(x.at(axis::tp)), line),

@@ -155,7 +155,7 @@ struct attention_masks {
 /// q (B, Sq, A, D), k and v (B, Sk, K, D), K a divisor of A: (B, Sq, A, D), softmax(scale q k^T) v
 /// over what the masks leave. scale 0 is 1 / sqrt(D). A query without a visible key gives zeros.
 constexpr var attention(var q, var k, var v, attention_masks m, attention_options o,
-                        int line = __builtin_LINE()) {
+                        source_line line = here()) {
   attributes attr;
   attr.f = {o.scale};
   attr.i = {o.causal, o.window};

@@ -59,7 +59,7 @@ inline constexpr op_info cached_attention{"cached_attention", &cached_attention_
 
 /// q (B, S, A, D), k and v (B, S, K, D), caches (B, C, K, D), slots (B, S) i32: o (B, S, A, D).
 constexpr var cached_attention(var q, var k, var v, var keys, var values, var slots,
-                               attention_options o, int line = __builtin_LINE()) {
+                               attention_options o, source_line line = here()) {
   attributes attr;
   attr.f = {o.scale};
   attr.i = {o.causal, o.window};

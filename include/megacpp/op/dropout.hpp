@@ -31,7 +31,7 @@ inline constexpr op_info dropout{"dropout", &dropout_rule, &dropout_adjoint, nul
 
 /// x (B, S, N), token_keys (B, S) i32; `salt` tells the dropouts of one graph apart. With p = 0, x.
 constexpr var dropout(var x, var token_keys, double p, std::int64_t salt,
-                      int line = __builtin_LINE()) {
+                      source_line line = here()) {
   if (p == 0) return x;
   return {x.b, x.b->emit(op::dropout, {x.id, token_keys.id}, line, {{p}, {salt}})};
 }

@@ -80,12 +80,12 @@ constexpr var operator+(var a, located b) {
 enum class gelu_form : std::uint8_t { tanh, exact };
 
 /// x of any dims: x Phi(x), exact or by the tanh approximation.
-constexpr var gelu(var x, gelu_form form = gelu_form::tanh, int line = __builtin_LINE()) {
+constexpr var gelu(var x, gelu_form form = gelu_form::tanh, source_line line = here()) {
   return {x.b, x.b->emit(op::gelu, {x.id}, line, {{}, {form == gelu_form::exact}})};
 }
 
 /// gate and up (..., F): silu(gate) up, (..., F).
-constexpr var swiglu(var gate, var up, int line = __builtin_LINE()) {
+constexpr var swiglu(var gate, var up, source_line line = here()) {
   return {gate.b, gate.b->emit(op::swiglu, {gate.id, up.id}, line)};
 }
 

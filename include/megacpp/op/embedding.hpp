@@ -60,7 +60,7 @@ inline constexpr op_info embedding{"embedding", &embedding_rule, &embedding_adjo
 
 /// ids (B, S) i32, table (V, H): rows of the table, (B, S, H). A rank whose part of the table lacks
 /// an id gives zeros for it: a pending sum over the axis that shards V.
-constexpr var embedding(var ids, var table, int line = __builtin_LINE()) {
+constexpr var embedding(var ids, var table, source_line line = here()) {
   return {ids.b, ids.b->emit(op::embedding, {ids.id, table.id}, line)};
 }
 

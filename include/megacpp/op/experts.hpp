@@ -219,7 +219,7 @@ struct expert_plan {
 /// The plan of a micro-batch: rounds of `rows` rows on each rank; `capacity` rows of each expert
 /// from one rank's tokens, or 0: all (dropless).
 constexpr expert_plan expert_rows(var experts, int rows, std::int64_t count, std::int64_t capacity,
-                                  int line = __builtin_LINE()) {
+                                  source_line line = here()) {
   builder& b = *experts.b;
   const value_id row = b.emit(op::expert_rows, {experts.id}, line, {{}, {rows, count, capacity}});
   const node& n = b.g.at_node(b.g.at(row).producer);
@@ -228,22 +228,22 @@ constexpr expert_plan expert_rows(var experts, int rows, std::int64_t count, std
 }
 
 /// x (B, S, H): rows (R, H), the token of each choice; or x (B, S, k): (R).
-constexpr var dispatch(var x, const expert_plan& p, int line = __builtin_LINE()) {
+constexpr var dispatch(var x, const expert_plan& p, source_line line = here()) {
   return {x.b, x.b->emit(op::dispatch, {x.id, p.experts.id, p.row.id, p.counts.id}, line,
                          {{}, {p.rows}})};
 }
 /// rows (R, H): (B, S, H), each token's rows added up; or rows (R): (B, S, k).
-constexpr var combine(var rows, const expert_plan& p, int line = __builtin_LINE()) {
+constexpr var combine(var rows, const expert_plan& p, source_line line = here()) {
   return {rows.b, rows.b->emit(op::combine, {rows.id, p.experts.id, p.row.id, p.counts.id}, line,
                                {{}, {p.rows}})};
 }
 /// x (R, K), w (E, N, K): (R, N), each row by its expert's matrix.
-constexpr var grouped_linear(var x, var w, const expert_plan& p, int line = __builtin_LINE()) {
+constexpr var grouped_linear(var x, var w, const expert_plan& p, source_line line = here()) {
   return {x.b, x.b->emit(op::grouped_linear, {x.id, w.id, p.counts.id}, line,
                          {{}, {local_extent(x.b->g.ranks, p.experts.type(), 1)}})};
 }
 /// x (R, F) times w (R) of its type, row by row.
-constexpr var scale_rows(var x, var w, int line = __builtin_LINE()) {
+constexpr var scale_rows(var x, var w, source_line line = here()) {
   return {x.b, x.b->emit(op::scale_rows, {x.id, w.id}, line)};
 }
 

@@ -178,7 +178,7 @@ inline constexpr op_info linear{"linear", &linear_rule, &linear_adjoint, &linear
 } // namespace op
 
 /// y = x w^T. The dims that x and w share at their ends are summed.
-constexpr var linear(var x, var w, int line = __builtin_LINE()) {
+constexpr var linear(var x, var w, source_line line = here()) {
   const value &a = x.type(), &b = w.type();
   int summed = 0;
   while (summed < a.rank && summed < b.rank &&
@@ -189,7 +189,7 @@ constexpr var linear(var x, var w, int line = __builtin_LINE()) {
 }
 
 /// y = x w^T + bias.
-constexpr var linear(var x, var w, var bias, int line = __builtin_LINE()) {
+constexpr var linear(var x, var w, var bias, source_line line = here()) {
   const var y = linear(x, w, line);
   builder& b = *x.b;
   node n = b.g.at_node(y.type().producer);
@@ -200,7 +200,7 @@ constexpr var linear(var x, var w, var bias, int line = __builtin_LINE()) {
 }
 
 /// y = x + bias, the bias along the trailing dims of x.
-constexpr var add_bias(var x, var bias, int line = __builtin_LINE()) {
+constexpr var add_bias(var x, var bias, source_line line = here()) {
   return {x.b, x.b->emit(op::add_bias, {x.id, bias.id}, line)};
 }
 

@@ -170,7 +170,7 @@ struct vocabulary_statistics {
 /// x (B, S, H), w (V, H), labels (B, S): log-sum-exp of each row's logits over this rank's part of
 /// the vocabulary, and the label's logit. `valid` of the V rows are words.
 constexpr vocabulary_statistics vocabulary_partial(var x, var w, var labels, std::int64_t valid,
-                                                   int line = __builtin_LINE()) {
+                                                   source_line line = here()) {
   builder& b = *x.b;
   const value_id lse = b.emit(op::vocabulary_partial, {x.id, w.id, labels.id}, line, {{}, {valid}});
   return {{&b, lse}, {&b, b.g.at_node(b.g.at(lse).producer).out[1]}};
@@ -185,7 +185,7 @@ struct summed_loss {
 /// Cross-entropy from the statistics of vocabulary_partial, finished over the vocabulary. labels
 /// (B, S) i32: negative ones have no loss. z: coefficient of logsumexp^2.
 constexpr summed_loss cross_entropy(vocabulary_statistics s, var labels, double z,
-                                    int line = __builtin_LINE()) {
+                                    source_line line = here()) {
   builder& b = *labels.b;
   const value_id sum =
       b.emit(op::cross_entropy, {s.lse_part.id, s.target.id, labels.id}, line, {{z}, {}});

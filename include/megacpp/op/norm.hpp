@@ -80,11 +80,11 @@ inline constexpr op_info layer_norm{
 } // namespace op
 
 /// x (..., N), gain (N): y (..., N).
-constexpr var rms_norm(var x, var gain, double eps, int line = __builtin_LINE()) {
+constexpr var rms_norm(var x, var gain, double eps, source_line line = here()) {
   return {x.b, x.b->emit(op::rms_norm, {x.id, gain.id}, line, {{eps}, {}})};
 }
 /// x (..., N), gain (N), bias (N) or none (a var without builder): y (..., N).
-constexpr var layer_norm(var x, var gain, var bias, double eps, int line = __builtin_LINE()) {
+constexpr var layer_norm(var x, var gain, var bias, double eps, source_line line = here()) {
   return {x.b, x.b->emit(op::layer_norm, {x.id, gain.id, bias.id}, line, {{eps}, {}})};
 }
 

@@ -95,7 +95,7 @@ constexpr void redistribute_rule(inference& c) {
 }
 
 constexpr value_id emit_redistribution(builder& b, const op_info& to, value_id x, axis a,
-                                       place goal, int line) {
+                                       place goal, source_line line) {
   const place now = b.g.at(x).at[a];
   node n;
   n.op = &to;
@@ -126,7 +126,7 @@ inline constexpr op_info redistribute{
 } // namespace op
 
 /// x with another state on one axis.
-constexpr var to(var x, axis a, place goal, int line = __builtin_LINE()) {
+constexpr var to(var x, axis a, place goal, source_line line = here()) {
   builder& b = *x.b;
   if (b.g.ranks.trivial(a)) return x;
   const place now = x.at(a);

@@ -32,7 +32,7 @@ inline constexpr op_info rope{"rope", &rope_rule, &rope_adjoint, nullptr, 0, fal
 } // namespace op
 
 /// x (B, S, heads, D), positions (B, S) i32: rotated x.
-constexpr var rope(var x, var positions, double theta, int line = __builtin_LINE()) {
+constexpr var rope(var x, var positions, double theta, source_line line = here()) {
   return {x.b, x.b->emit(op::rope, {x.id, positions.id}, line, {{theta}, {1, x.b->positions}})};
 }
 

@@ -144,7 +144,7 @@ struct routing {
 };
 
 /// logits (B, S, E): the k experts of each token and their weights. `bias` (E) may be absent.
-constexpr routing route(var logits, var bias, int k, bool normalise, int line = __builtin_LINE()) {
+constexpr routing route(var logits, var bias, int k, bool normalise, source_line line = here()) {
   builder& b = *logits.b;
   const value_id w = b.emit(op::route, {logits.id, bias.id}, line, {{}, {k, normalise}});
   return {{&b, w}, {&b, b.g.at_node(b.g.at(w).producer).out[1]}};
@@ -157,7 +157,7 @@ struct router_statistics_of {
 };
 /// What a router's losses need to know. A group is a rank's micro-batch, or each sequence.
 constexpr router_statistics_of router_statistics(var logits, var experts, bool per_sequence,
-                                                 int line = __builtin_LINE()) {
+                                                 source_line line = here()) {
   builder& b = *logits.b;
   const value_id s =
       b.emit(op::router_statistics, {logits.id, experts.id}, line, {{}, {per_sequence}});
@@ -167,7 +167,7 @@ constexpr router_statistics_of router_statistics(var logits, var experts, bool p
 
 /// balance sum s c + z_loss z: a summed loss.
 constexpr var router_loss(router_statistics_of s, double balance, double z_loss,
-                          int line = __builtin_LINE()) {
+                          source_line line = here()) {
   builder& b = *s.z.b;
   return {&b, b.emit(op::router_loss, {s.probabilities.id, s.counts.id, s.z.id}, line,
                      {{balance, z_loss}, {}})};

@@ -46,12 +46,12 @@ inline constexpr op_info repeat{"repeat", &repeat_rule, &repeat_adjoint, nullptr
 } // namespace op
 
 /// x (B, S, H), index (B) i32: (B, H).
-constexpr var select(var x, var index, int line = __builtin_LINE()) {
+constexpr var select(var x, var index, source_line line = here()) {
   return {x.b, x.b->emit(op::select, {x.id, index.id}, line)};
 }
 
 /// x (N, ...): (N r, ...), each row r times in a row. With r = 1, x.
-constexpr var repeat(var x, std::int64_t times, int line = __builtin_LINE()) {
+constexpr var repeat(var x, std::int64_t times, source_line line = here()) {
   if (times == 1) return x;
   return {x.b, x.b->emit(op::repeat, {x.id}, line, {{}, {times}})};
 }

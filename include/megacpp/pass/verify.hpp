@@ -47,7 +47,7 @@ constexpr graph verified(graph g) {
 [[gnu::cold]] constexpr void verify_output(builder& b, value_id out, const value& wanted,
                                            const char* part) {
   const value& v = b.g.at(out);
-  const int line = v.producer >= 0 ? b.g.at_node(v.producer).line : 0;
+  const source_line line = v.producer >= 0 ? b.g.at_node(v.producer).line : source_line{};
   if (!v.same_dims(wanted)) b.fail(fault::S003, line, part, out);
   for (int a = 0; a < axes; ++a) {
     const place have = v.at.at[static_cast<unsigned>(a)],

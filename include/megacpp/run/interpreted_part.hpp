@@ -99,9 +99,9 @@ struct interpreted_part {
   interpreted_part() = default;
   static void refuse(const fault_record& wrong) {
     if (wrong.code == fault::none) return;
-    throw error(exit_code::mismatch, std::string(code_of(wrong.code)) + " at line " +
-                                         std::to_string(wrong.line) + " of the model, " +
-                                         wrong.what.c_str() + ": " + sentence_of(wrong.code));
+    throw error(exit_code::mismatch, std::string(code_of(wrong.code)) + " at " +
+                                         text_of(wrong.line).c_str() + ", " + wrong.what.c_str() +
+                                         ": " + sentence_of(wrong.code));
   }
 
 private:

@@ -1,18 +1,31 @@
 // One mistake, one error: a fault becomes the one static assertion that fails, with the operation,
-// the operand names and the line of the model source spelled in the instantiation. A static
-// assertion takes a literal, so the sentences of graph/fault.hpp stand here again; a test holds
-// them equal.
+// the operand names and the line and file of the model source spelled in the instantiation. A
+// static assertion takes a literal, so the sentences of graph/fault.hpp stand here again; a test
+// holds them equal.
 #pragma once
 
+#include <megacpp/config/config.hpp>
 #include <megacpp/graph/fault.hpp>
 
 #include <utility>
 
 namespace mc {
 
-/// The characters of the faulty operation. A pack prints whole in every compiler's message.
+#if MEGACPP_PRINTS_TEXT
+template <unsigned N> struct words {
+  char c[N]{};
+  constexpr explicit words(const char* from) {
+    for (unsigned i = 0; i + 1 < N; ++i) c[i] = from[i];
+  }
+};
+/// The faulty operation.
+template <words Operation> struct in;
+template <int Line, words File> struct at_line_of_model;
+#else
+/// The same as packs of characters, which print whole in every compiler's message.
 template <char... Characters> struct in;
-template <int Line> struct at_line_of_model;
+template <int Line, char... File> struct at_line_of_model;
+#endif
 
 /// A function, and true even of a fault: its assertion has failed then and says all, and no
 /// compiler adds an error about a value that it cannot take from a class whose assertion failed.
@@ -95,16 +108,36 @@ template <class Run, fault Code, class Where, class Line> constexpr bool report(
 }
 
 namespace detail {
-template <class Source, class> struct spelled;
-template <class Source, int... Index> struct spelled<Source, std::integer_sequence<int, Index...>> {
-  using type = in<Source::wrong.what.c[Index]...>;
+
+constexpr int length_of(const char* text) {
+  int n = 0;
+  while (text[n] != 0) ++n;
+  return n;
+}
+
+/// What a source's fault_record is about, as types.
+template <class Source> struct spelled {
+  static constexpr const char* operation = Source::wrong.what.c_str();
+  static constexpr const char* file = Source::wrong.line.file_name();
+#if MEGACPP_PRINTS_TEXT
+  using where = in<words<static_cast<unsigned>(length_of(operation) + 1)>(operation)>;
+  using line = at_line_of_model<Source::wrong.line.number,
+                                words<static_cast<unsigned>(length_of(file) + 1)>(file)>;
+#else
+  template <int... I> static in<operation[I]...> characters(std::integer_sequence<int, I...>);
+  using where = decltype(characters(std::make_integer_sequence<int, length_of(operation)>{}));
+  template <int... I>
+  static at_line_of_model<Source::wrong.line.number, file[I]...> file_characters(
+      std::integer_sequence<int, I...>);
+  using line = decltype(file_characters(std::make_integer_sequence<int, length_of(file)>{}));
+#endif
 };
+
 } // namespace detail
 
 /// Source has a static constexpr fault_record `wrong`. True, or the program does not compile.
-template <class Run, class Source> inline constexpr bool reported = report<
-    Run, Source::wrong.code,
-    typename detail::spelled<Source, std::make_integer_sequence<int, Source::wrong.what.n>>::type,
-    at_line_of_model<Source::wrong.line>>();
+template <class Run, class Source> inline constexpr bool reported =
+    report<Run, Source::wrong.code, typename detail::spelled<Source>::where,
+           typename detail::spelled<Source>::line>();
 
 } // namespace mc

@@ -98,7 +98,7 @@ inline std::string node_text(const graph& g, const node& n) {
     const std::string at = placement_text(g.ranks, shown->at);
     if (!at.empty()) text += fmt::format(" [{}]", at);
   }
-  if (n.line > 0) text += fmt::format(" line {}", n.line);
+  if (n.line.number > 0) text += fmt::format("  {}", text_of(n.line).c_str());
   return text;
 }
 

@@ -61,8 +61,8 @@ public:
       const double traffic = static_cast<double>(w.read + w.written) / s * 1e-9;
       fmt::format_to(std::back_inserter(out),
                      "{:<18}{:>5}  {:<22}{:<10}{:>5}{:>10}{:>12.3f}{:>7.1f}%{:>9.1f}{:>9.1f}\n",
-                     l.p->name, l.index, n.op->name, phase_name(n.when), n.line, l.c.calls, s * 1e3,
-                     100 * s / all, rate, traffic);
+                     l.p->name, l.index, n.op->name, phase_name(n.when), n.line.number, l.c.calls,
+                     s * 1e3, 100 * s / all, rate, traffic);
     }
     fmt::format_to(std::back_inserter(out),
                    "sum of nodes {:.3f} ms of {:.3f} ms wall time of the steps ({:.1f}%)\n",
