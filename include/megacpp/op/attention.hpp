@@ -2,12 +2,14 @@
 // online softmax so that the S x S scores never exist (Dao et al. 2022).
 //
 //   q (B, S, A, D), k and v (B, S', K, D), A a multiple of K; head a reads kv head a K / A
-//   p[i,j] = softmax_j(scale q_i . k_j) over the visible j,  o_i = sum_j p[i,j] v_j,  lse_i = log
-//   sum_j e^(...) visible: j's position <= i's (causal), > i's - window (sliding window), same
-//   document (packing)
+//   p[i,j] = softmax_j(scale q_i . k_j) over the j that i sees
+//   o_i = sum_j p[i,j] v_j,   lse_i = log sum_j e^(scale q_i . k_j)
+//   i sees j if j's position is <= i's (causal) and > i's - window (a window of a causal one), and
+//   both are of one document (packing); o_i = 0 where i sees nothing
 //
-// Adjoint, with delta_i = do_i . o_i:  dv_j = sum_i p do_i,  ds = p (do_i . v_j - delta_i),
-//   dq_i = scale sum_j ds k_j,  dk_j = scale sum_i ds q_i.
+//   adjoint, with delta_i = do_i . o_i and ds[i,j] = p[i,j] (do_i . v_j - delta_i):
+//   dv_j = sum_i p[i,j] do_i,   dq_i = scale sum_j ds[i,j] k_j,   dk_j = scale sum_i ds[i,j] q_i
+//
 // Saved: q, k, v, o, lse (B, A, S).
 // Placement: batch and heads may be sharded alike in all operands. A sharded query sequence needs
 // the whole keys and values, replicated (their gradients are pending sums). D is needed whole.

@@ -1,7 +1,7 @@
 // Dropout (Srivastava et al. 2014) with a counter-based mask.
 //
-//   y = x keep / (1 - p),  keep = [philox(key(seed, step, layer, salt), counter(token, column)) >=
-//   p]
+//   y = x keep / (1 - p)
+//   keep = [philox(key(seed, step, layer, salt), counter(token, column)) >= p]
 //
 // The counter is the element's global position: its token's index in the global batch (token_keys,
 // a value that lies as the tokens do) and its global column. The mask is thus one logical value:

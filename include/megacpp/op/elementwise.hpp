@@ -1,12 +1,13 @@
 // Elementwise ops.
 //
-//   add      y = a + b                                      da = db = dy
-//   gelu     y = x Phi(x) (exact), or with tanh:            dx = dy gelu'(x)
-//            y = x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))   (Hendrycks, Gimpel 2016)
-//   swiglu   y = silu(gate) * up, silu(z) = z sigmoid(z)    dgate = dy up silu'(gate), dup = dy
-//   silu(gate)
-//            (Shazeer 2020)
+//   add      y = a + b
+//            da = db = dy
+//   gelu     y = x Phi(x), or with tanh x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))
+//            dx = dy gelu'(x)
+//   swiglu   y = silu(gate) up,  silu(z) = z sigmoid(z)
+//            dgate = dy up silu'(gate),  dup = dy silu(gate)
 //
+// (GELU: Hendrycks, Gimpel 2016; SwiGLU: Shazeer 2020.)
 // All operands have the dims (..., F) of the result. Saved: the inputs of gelu and swiglu.
 // Placement: add takes operands placed alike, pending sums included; gelu and swiglu are not linear
 // and take none. FLOPs are not counted: these ops are bound by bytes, each operand once.

@@ -176,13 +176,13 @@ inline constexpr op_info grouped_input_grad{"grouped_input_grad", &grouped_input
                                             &grouped_cost};
 inline constexpr op_info grouped_weight_grad{
     "grouped_weight_grad", &grouped_weight_grad_rule, nullptr, &grouped_cost, 0, true};
-/// attr.i[0]: tokens of one sequence on a rank, of which an expert takes each at most once.
 constexpr void grouped_linear_adjoint(backward& d, const node& n) {
   const value_id dy = d.of(n.out[0]), x = n.in[0], w = n.in[1], counts = n.in[2];
   if (dy < 0) return;
   if (d.wants(x)) d.give(x, d.b.emit(grouped_input_grad, {dy, w, counts}, n.line, n.attr), n.line);
   if (d.wants(w)) d.give(w, d.b.emit(grouped_weight_grad, {dy, x, counts}, n.line, n.attr), n.line);
 }
+/// attr.i[0]: tokens of one sequence on a rank, of which an expert takes each at most once.
 inline constexpr op_info grouped_linear{"grouped_linear", &grouped_linear_rule,
                                         &grouped_linear_adjoint, &grouped_cost};
 

@@ -1,10 +1,13 @@
 // Ops that the fuse pass writes in place of two or more; a model never names them.
 //
-//   add_rms_norm, add_layer_norm          s = x + a,  y = norm(s)           (x, a, gain[, bias]) ->
-//   s, y, statistics rms_norm_grad_add, layer_norm_grad_add  dx = norm_grad(dy, ...) + d       (dy,
-//   x, gain, statistics..., d) -> dx linear_input_grad_add                 dx = d + dy w (dy, w, d)
-//   -> dx, in place of d vocabulary_loss                       loss, its dx and dw in one visit (x,
-//   w, labels, dloss) -> loss, count, dx[, dw]
+//   add_rms_norm, add_layer_norm             s = x + a,  y = norm(s)
+//     (x, a, gain[, bias]) -> s, y, statistics
+//   rms_norm_grad_add, layer_norm_grad_add   dx = norm_grad(dy, x, gain, statistics) + d
+//     (dy, x, gain, statistics..., d) -> dx
+//   linear_input_grad_add                    dx = d + dy w
+//     (dy, w, d) -> dx, in place of d
+//   vocabulary_loss                          the loss and its dx and dw in one visit
+//     (x, w, labels, dloss) -> loss, count, dx[, dw]
 //
 // The first four round where the separate ops would and give their bits. vocabulary_loss visits
 // each chunk of logits once for forward and backward, which saves one of four products; it stands

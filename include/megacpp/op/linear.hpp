@@ -1,15 +1,17 @@
-// linear: y[lead..., out...] = sum over in... of x[lead..., in...] w[out..., in...]  (+
-// bias[out...])
+// linear, with or without a bias.
+//
+//   y[lead..., out...] = sum over in... of x[lead..., in...] w[out..., in...] + bias[out...]
 //
 //   x  (M, K)   M = product of the leading dims, K = product of the dims x shares with w's tail
 //   w  (N, K)   row-major, as torch.nn.Linear keeps it
 //   y  (M, N)
 //
-// Adjoint: dx = dy w, dw += dy^T x, dbias += column sums of dy. Saved: x.
-// Placement: a product: separately linear in x and w, so a summed dim sharded in both gives a
-// pending sum, and a pending sum times a replicated factor stays one. With a bias the result must
-// not be pending, or the bias would be added once a rank. FLOPs: 2 M N K for each of the three
-// products.
+//   adjoint: dx = dy w,   dw += dy^T x,   dbias += column sums of dy
+//
+// Saved: x. Placement: a product: separately linear in x and w, so a summed dim sharded in both
+// gives a pending sum, and a pending sum times a replicated factor stays one. With a bias the
+// result must not be pending, or the bias would be added once a rank. FLOPs: 2 M N K for each of
+// the three products.
 #pragma once
 
 #include <megacpp/graph/adjoint.hpp>

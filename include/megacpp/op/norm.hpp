@@ -1,12 +1,14 @@
 // Norms over the last dim (N), for every row m.
 //
-//   rms_norm    r = (mean_n x^2 + eps)^-1/2,                 y = x r gain
-//   layer_norm  mu = mean_n x, r = (mean_n (x-mu)^2 + eps)^-1/2,  y = (x-mu) r gain + bias
+//   rms_norm    r = (mean_n x^2 + eps)^-1/2,         h = x r,         y = h gain
+//   layer_norm  mu = mean_n x
+//               r = (mean_n (x - mu)^2 + eps)^-1/2,  h = (x - mu) r,  y = h gain + bias
 //
-// (Zhang, Sennrich 2019; Ba, Kiros, Hinton 2016.) With h = (x-mu) r (mu = 0 for rms) and e = dy
-// gain:
-//   dx = r (e - h mean_n(e h) [- mean_n e for layer_norm])
-//   dgain += sum_m dy h,  dbias += sum_m dy
+//   adjoint, with e = dy gain:
+//   dx = r (e - h mean_n(e h)), for layer_norm r (e - mean_n e - h mean_n(e h))
+//   dgain += sum_m dy h,   dbias += sum_m dy
+//
+// (Zhang, Sennrich 2019; Ba, Kiros, Hinton 2016.)
 // Saved: x and the row statistics, in the accumulator type.
 // Placement: rows may be sharded in any way; the normalised dim is needed whole; no pending sums.
 // A gain beside sharded rows is replicated, so its gradient is a pending sum.

@@ -2,8 +2,9 @@
 //
 //   add_gradient    g = g + h,  h = 0
 //   sum_of_squares  s = sum_i g_i^2 (double)
-//   clip_factor     c = 1/n min(1, clip / (norm + 1e-6)),  norm = sqrt(sum of s) / n,  n = tokens
-//   of the batch adamw           g' = c g;  m = b1 m + (1-b1) g';  v = b2 v + (1-b2) g'^2
+//   clip_factor     c = 1/n min(1, clip / (norm + 1e-6)),  norm = sqrt(sum of s) / n
+//                   n = tokens of the batch
+//   adamw           g' = c g,  m = b1 m + (1-b1) g',  v = b2 v + (1-b2) g'^2
 //                   p = p (1 - lr wd) - lr (m / (1-b1^t)) / (sqrt(v / (1-b2^t)) + eps)
 //
 //   balance_step    b = b - rate sign(load), for biases that even out the load of experts

@@ -1,5 +1,4 @@
-// Rotary position embedding, half-rotate form (Su et al. 2021; as in Hugging Face's Llama and
-// Qwen3).
+// Rotary position embedding, half-rotate form (Su et al. 2021; as Hugging Face's Qwen3 has it).
 //
 //   x (..., D), position p of the row, i < D/2, angle a_i = p theta^(-2i/D):
 //   y[i] = x[i] cos a_i - s x[i+D/2] sin a_i,   y[i+D/2] = x[i+D/2] cos a_i + s x[i] sin a_i

@@ -1,7 +1,8 @@
-// select: y[b, :] = x[b, index[b], :], the row of each sequence from which the next token is drawn.
-// repeat: y[c r + j, ...] = x[c, ...] for j < r: each row of the first dim r times (key/value heads
-// that several tensor-parallel ranks share).   Adjoint of repeat: dx[c, ...] = sum_j dy[c r + j,
-// ...].
+// The row of each sequence from which the next token is drawn, and each row of the first dim r
+// times (key/value heads that several tensor-parallel ranks share).
+//
+//   select   y[b, :] = x[b, index[b], :]
+//   repeat   y[c r + j, ...] = x[c, ...] for j < r,   adjoint: dx[c, ...] = sum_j dy[c r + j, ...]
 //
 // Placement: select needs the sequence whole and carries no gradient; repeat is linear and needs
 // its first dim whole. Saved: nothing.

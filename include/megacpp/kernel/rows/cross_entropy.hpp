@@ -1,7 +1,8 @@
 // Rows of logits: log-sum-exp and target, and the gradient in place.
 //
-//   lse_t = log sum_{v < valid} e^(l_tv),  target_t = l_t,label (0 where the label is not in this
-//   part) dl_tv = dlse_t e^(l_tv - lse_t) + dtarget_t [v = label_t],  0 for v >= valid
+//   lse_t = log sum_{v < valid} e^(l_tv)
+//   target_t = l_t,label, or 0 where the label is not in this part
+//   dl_tv = dlse_t e^(l_tv - lse_t) + dtarget_t [v = label_t], or 0 for v >= valid
 #pragma once
 
 #include <megacpp/exec/math.hpp>

@@ -2,8 +2,8 @@
 // key, of its token and of its column in the unsharded tensor, so a mask is never stored and does
 // not depend on layout, threads or vector width. Forward and backward are the same function.
 //
-//   y_j = x_j / (1 - p) where word(c) >> 8 >= p 2^24, else 0;  c = token_key global_width +
-//   first_column + j word(c) = philox(key, c >> 2)[c & 3]
+//   y_j = x_j / (1 - p) where word(c) >> 8 >= p 2^24, else 0
+//   c = token_key global_width + first_column + j,   word(c) = philox(key, c >> 2)[c & 3]
 #pragma once
 
 #include <megacpp/exec/parallel.hpp>

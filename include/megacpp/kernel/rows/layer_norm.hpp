@@ -1,10 +1,11 @@
 // LayerNorm (Ba, Kiros, Hinton: "Layer normalization", 2016), alone and with the residual addition
 // before it.
 //
-//   mean = mean_j x_j,  rstd = 1 / sqrt(mean_j (x_j - mean)^2 + eps)    per row, in
-//   accumulator_t<T> y_j  = round((x_j - mean) rstd gain_j + bias_j)                     bias may
-//   be absent (null) dx_j = rstd (g_j - mean_k g_k - xhat_j mean_k(g_k xhat_k)),  g = dy gain, xhat
-//   = (x - mean) rstd dgain_j += sum over rows of dy_j xhat_j,   dbias_j += sum over rows of dy_j
+//   mean = mean_j x_j,  rstd = 1 / sqrt(mean_j (x_j - mean)^2 + eps)   per row, in accumulator_t<T>
+//   y_j  = round((x_j - mean) rstd gain_j + bias_j)                    bias may be absent (null)
+//   xhat = (x - mean) rstd,  g = dy gain
+//   dx_j = rstd (g_j - mean_k g_k - xhat_j mean_k(g_k xhat_k))
+//   dgain_j += sum over rows of dy_j xhat_j,  dbias_j += sum over rows of dy_j
 //
 // The variance is taken around the mean in a second visit of the row (no cancellation). Fused forms
 // round where the separate kernels would: s = round(x + a), y = norm(s); dx = round(round(norm's
