@@ -39,14 +39,6 @@ megacpp_require(Boost libboost-dev Boost::headers) # Hana
 megacpp_require(CLI11 libcli11-dev CLI11::CLI11)
 megacpp_require(nlohmann_json nlohmann-json3-dev nlohmann_json::nlohmann_json)
 
-if(NOT DEFINED MEGACPP_OPENMP OR MEGACPP_OPENMP)
-  if(CMAKE_CXX_COMPILER_ID MATCHES "Clang")
-    megacpp_require(OpenMP libomp-dev OpenMP::OpenMP_CXX COMPONENTS CXX)
-  else()
-    megacpp_require(OpenMP g++ OpenMP::OpenMP_CXX COMPONENTS CXX)
-  endif()
-endif()
-
 # oneDNN is searched by hand: the CMake package of Debian's libdnnl-dev insists on OpenCL.
 set(megacpp_products "Eigen")
 if(NOT DEFINED MEGACPP_WITH_ONEDNN)
@@ -71,6 +63,6 @@ endif()
 
 add_library(megacpp::dependencies INTERFACE IMPORTED)
 set_target_properties(megacpp::dependencies PROPERTIES
-  INTERFACE_LINK_LIBRARIES "${megacpp_links}"
+  INTERFACE_LINK_LIBRARIES "${megacpp_links};${CMAKE_DL_LIBS}"
   INTERFACE_COMPILE_DEFINITIONS "${megacpp_definitions}"
   INTERFACE_INCLUDE_DIRECTORIES "${megacpp_includes}")

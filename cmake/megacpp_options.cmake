@@ -5,7 +5,6 @@ option(MEGACPP_BUILD_EXAMPLES "Add the targets of examples/ (programs are built 
        ${PROJECT_IS_TOP_LEVEL})
 option(MEGACPP_SLOW_TESTS "Register the tests that configure and build again (label slow)" OFF)
 option(MEGACPP_WERROR "Treat warnings as errors in tests, examples and presets" OFF)
-option(MEGACPP_OPENMP "Use OpenMP threads; OFF for ThreadSanitizer" ON)
 set(MEGACPP_WITH_ONEDNN AUTO CACHE STRING "Matrix products by oneDNN: AUTO, ON or OFF (by Eigen)")
 set_property(CACHE MEGACPP_WITH_ONEDNN PROPERTY STRINGS AUTO ON OFF)
 set(MEGACPP_MARCH native CACHE STRING "Processor to build for; empty: the compiler's default")

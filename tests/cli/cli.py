@@ -23,10 +23,8 @@ import xml.dom.minidom
 from pathlib import Path
 
 PROGRAM = None
-USAGE, MISMATCH, DATA, MODEL, OUTPUT, NONFINITE, INTERRUPTED = 2, 3, 4, 5, 6, 7, 10
+USAGE, MISMATCH, DATA, MODEL, OUTPUT, NONFINITE, MEMORY, INTERRUPTED = 2, 3, 4, 5, 6, 7, 9, 10
 NOBODY = 65534
-# Waiting threads yield: other tests may run beside this one.
-ENVIRONMENT = {**os.environ, "OMP_WAIT_POLICY": "passive"}
 
 TEXT = "".join(f"{n} green bottles hanging on the wall, and if {n % 7} should fall.\n"
                for n in range(400))
@@ -35,7 +33,7 @@ TEXT = "".join(f"{n} green bottles hanging on the wall, and if {n % 7} should fa
 def run(*arguments, check=0, **options):
     """Runs the program; a `check` of None accepts any exit code."""
     done = subprocess.run([PROGRAM, *map(str, arguments)], stdin=subprocess.DEVNULL,
-                          capture_output=True, env=ENVIRONMENT, timeout=240, **options)
+                          capture_output=True, timeout=240, **options)
     if check is not None and done.returncode != check:
         raise AssertionError(f"{arguments}: exit code {done.returncode}, not {check}\n"
                              f"{done.stdout.decode()}\n{done.stderr.decode()}")
@@ -356,7 +354,7 @@ class Training(Case):
             process = subprocess.Popen(
                 [PROGRAM, "train", "--data-path", self.text, "--train-iters", "1000000000",
                  "--save", model, "--metrics-jsonl", metrics, "--threads", "1"],
-                stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=ENVIRONMENT)
+                stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
             end = time.monotonic() + 120
             while not (metrics.exists() and metrics.read_text().count("\n") > 3):
                 self.assertLess(time.monotonic(), end, "training does not start")
@@ -378,6 +376,33 @@ class Training(Case):
             run("train", "--data-path", self.text, "--save", whole, *rest)
             for name in ("model.safetensors", "optimizer.safetensors"):
                 self.assertEqual(contents(newest(model))[name], contents(newest(whole))[name])
+
+    def test_any_limit_on_the_stack(self):
+        unlimited = resource.RLIM_INFINITY
+        model = self.saved("--threads", 2)
+        for kib in (64, 256, 1024, unlimited):
+            size = kib if kib == unlimited else kib << 10
+            limit = {"preexec_fn": lambda: resource.setrlimit(resource.RLIMIT_STACK,  # noqa: B023
+                                                              (size, unlimited))}
+            text = ("--data-path", self.text)
+            for command in (("train", *text, "--train-iters", 2, "--threads", 3),
+                            ("train", "--load", model, "--save", self.folder / "again", *text,
+                             "--train-iters", 9, "--finetune"),
+                            ("eval", "--load", model, *text), ("describe",), ("--help",),
+                            ("generate", "--load", model, "--max-new-tokens", 40),
+                            ("export", "--load", model, "--save", self.folder / "exported")):
+                with self.subTest(kib=kib, command=command):
+                    run(*command, **limit)
+                    for made in ("again", "exported"):
+                        shutil.rmtree(self.folder / made, ignore_errors=True)
+
+    def test_threads_that_cannot_be_started(self):
+        if b"__asan_init" in Path(PROGRAM).read_bytes():
+            self.skipTest("sanitizers reserve memory of their own")
+        limit = lambda: resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))  # noqa: E731
+        self.refused(MEMORY, "train", "--data-path", self.text, "--train-iters", 1, "--threads",
+                     2000, says="a thread could not be started (", preexec_fn=limit)
+        self.train("--threads", 20, steps=1, preexec_fn=limit)
 
     def test_a_loss_that_is_not_finite(self):
         model = self.saved()
@@ -454,7 +479,7 @@ class Output(Case):
                         ("generate", "--load", model), ("--help",)):
             with self.subTest(command=command), open("/dev/full", "wb") as full:
                 done = subprocess.run([PROGRAM, *map(str, command)], stdout=full,
-                                      stderr=subprocess.PIPE, env=ENVIRONMENT, timeout=240)
+                                      stderr=subprocess.PIPE, timeout=240)
                 self.assertEqual(done.returncode, OUTPUT)
                 self.assertIn(b"No space left on device", done.stderr)
                 self.assertEqual(done.stderr.count(b"\n"), 1)
@@ -470,14 +495,13 @@ class Output(Case):
                 reading, writing = os.pipe()
                 os.close(reading)
                 done = subprocess.run([PROGRAM, *map(str, command)], stdout=writing,
-                                      stderr=subprocess.PIPE, env=ENVIRONMENT, timeout=240)
+                                      stderr=subprocess.PIPE, timeout=240)
                 os.close(writing)
                 self.assertEqual(done.returncode, OUTPUT)
                 self.assertIn(b"Broken pipe", done.stderr)
                 self.assertEqual(done.stderr.count(b"\n"), 1)
 
     def test_file_size_limit_without_a_signal_handler(self):
-        # Below 1 KiB clang's OpenMP library has no place for its own file.
         metrics = self.folder / "metrics"
         limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1500, 1500))  # noqa: E731
         self.refused(OUTPUT, "train", "--data-path", self.text, "--train-iters", 100,

@@ -18,7 +18,6 @@ Ends with 77 where strace is missing or may not trace.
 
 import collections
 import hashlib
-import os
 import re
 import shutil
 import subprocess
@@ -27,7 +26,6 @@ import tempfile
 from pathlib import Path
 
 OUTPUT = 6
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
 BEFORE, AFTER = "iter_0000002", "iter_0000003"
 HINT = "latest_checkpointed_iteration.txt"
 # Calls that say whether data arrived; an error of any other may be passed over.
@@ -55,7 +53,7 @@ class Crash:
 
     def run(self, command, check=False):
         done = subprocess.run([str(word) for word in command], stdin=subprocess.DEVNULL,
-                              capture_output=True, env=ENVIRONMENT, timeout=120)
+                              capture_output=True, timeout=120)
         if check and done.returncode != 0:
             raise SystemExit(f"{command}: {done.returncode}\n{done.stderr.decode()}")
         return done
@@ -70,20 +68,22 @@ class Crash:
 
     def calls_of_the_save(self, log):
         """(name, which one of its name, arguments), from the last temporary folder that is made to
-        the last call that names an entry of the root."""
+        the last call that names an entry of the root. Without those that strace cannot tell from
+        another thread's, such as the loader's calls for memory: it counts each thread's apart."""
         seen, calls, last = collections.Counter(), [], 0
         for line in log.splitlines():
-            match = re.match(r"\d+ +(\w+)\((.*)", line)
+            match = re.match(r"(\d+) +(\w+)\((.*)", line)
             if not match:
                 continue
-            name, rest = match.groups()
-            seen[name] += 1
+            thread, name, rest = match.groups()
+            seen[thread, name] += 1
             if name == "mkdirat" and ".tmp-" in rest:
-                calls = []
-            calls.append((name, seen[name], rest))
+                calls, saving = [], thread
+            calls.append((name, seen[thread, name], rest))
             if "iter_0" in rest or HINT in rest:
                 last = len(calls)
-        return calls[:last]
+        others = {thread for thread, _ in seen} - {saving}
+        return [c for c in calls[:last] if all(seen[t, c[0]] < c[1] for t in others)]
 
     def inject(self, name, what, when):
         self.reset()

@@ -15,9 +15,6 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
-#include <string_view>
-
-#include <link.h>
 
 #include <kernels.hpp>
 
@@ -30,64 +27,32 @@ namespace {
 
 std::atomic<long> allocations{0};
 
-/// Where the runtimes of OpenMP lie whose own allocations are not a step's: under clang two run
-/// side by side, its libomp and the libgomp of oneDNN, and note their threads as these happen to
-/// meet, a few more or fewer in each step. g++ has one, which allocates nothing and is counted.
-struct runtime {
-  std::string_view name;
-  std::uintptr_t begin = 0, end = 0;
-};
-#if defined(__clang__)
-std::array<runtime, 2> not_counted{{{"/libomp."}, {"/libgomp."}}};
-#else
-std::array<runtime, 0> not_counted;
-#endif
-
-[[maybe_unused]] int find_runtimes(dl_phdr_info* library, std::size_t, void*) {
-  for (runtime& r : not_counted) {
-    if (std::string_view(library->dlpi_name).find(r.name) == std::string_view::npos) continue;
-    r.begin = library->dlpi_addr;
-    for (int i = 0; i < library->dlpi_phnum; ++i)
-      r.end = std::max<std::uintptr_t>(
-          r.end, r.begin + library->dlpi_phdr[i].p_vaddr + library->dlpi_phdr[i].p_memsz);
-  }
-  return 0;
-}
-
-[[maybe_unused]] void count(const void* caller) {
-  const auto at = reinterpret_cast<std::uintptr_t>(caller);
-  const auto inside = [at](const runtime& r) { return r.begin <= at && at < r.end; };
-  if (std::ranges::none_of(not_counted, inside)) ++allocations;
-}
-
 } // namespace
 
 #if !defined(MEGACPP_SANITIZED)
-[[maybe_unused]] static const int found = dl_iterate_phdr(find_runtimes, nullptr);
-
 // Every allocation of the process, libraries included.
 extern "C" void* malloc(std::size_t n) {
-  count(__builtin_return_address(0));
+  ++allocations;
   return __libc_malloc(n);
 }
 extern "C" void* calloc(std::size_t n, std::size_t m) {
-  count(__builtin_return_address(0));
+  ++allocations;
   return __libc_calloc(n, m);
 }
 extern "C" void* realloc(void* p, std::size_t n) {
-  count(__builtin_return_address(0));
+  ++allocations;
   return __libc_realloc(p, n);
 }
 extern "C" void* memalign(std::size_t a, std::size_t n) {
-  count(__builtin_return_address(0));
+  ++allocations;
   return __libc_memalign(a, n);
 }
 extern "C" void* aligned_alloc(std::size_t a, std::size_t n) {
-  count(__builtin_return_address(0));
+  ++allocations;
   return __libc_memalign(a, n);
 }
 extern "C" int posix_memalign(void** p, std::size_t a, std::size_t n) {
-  count(__builtin_return_address(0));
+  ++allocations;
   *p = __libc_memalign(a, n);
   return *p == nullptr ? 12 : 0;
 }

@@ -5,8 +5,6 @@
 
 #include <megacpp/train/model_folder.hpp>
 
-#include <omp.h>
-
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -78,14 +76,14 @@ BOOST_AUTO_TEST_CASE(any_number_of_threads_reads_the_same) {
   mc::save_model_folder(dir / "saved", p, original);
   const int before = mc::thread_count();
   for (const int threads : {1, 3, 16}) {
-    omp_set_num_threads(threads);
+    mc::set_thread_count(threads);
     for (const bool training : {false, true}) {
       mc::stores s(p, training);
       mc::load_model_folder(dir / "saved", p, s);
       BOOST_TEST((weights(s) == weights(original)), threads << " threads");
     }
   }
-  omp_set_num_threads(before);
+  mc::set_thread_count(before);
 }
 
 // The form that transformers 5 has in memory, and may save.

@@ -12,9 +12,6 @@
 #include <string>
 #include <vector>
 
-#if defined(_OPENMP)
-#include <omp.h>
-#endif
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -271,9 +268,6 @@ int with_memory_for(std::uint64_t bytes, const std::function<int()>& f) {
     const std::uint64_t limit = data * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE)) + bytes;
     const rlimit r{limit, limit};
     if (::setrlimit(RLIMIT_DATA, &r) != 0) ::_exit(77);
-#if defined(_OPENMP)
-    omp_set_num_threads(1); // the others stay with the parent
-#endif
     try {
       ::_exit(f());
     } catch (...) {

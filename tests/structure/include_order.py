@@ -78,7 +78,7 @@ def macro_problems(folder, code_lines):
     """Run-time folders may ask about the compiler and libraries, others only about CUDA."""
     known = ("MEGACPP_", "__CUDACC__", "__has_include", "defined")
     if folder in RUN_TIME:
-        known += ("__", "_OPENMP", "DNNL_VERSION", "EIGEN_WORLD_VERSION", "FMT_VERSION")
+        known += ("__", "DNNL_VERSION", "EIGEN_WORLD_VERSION", "FMT_VERSION")
     undone = set(re.findall(r"^\s*#\s*undef\s+(MEGACPP_\w+)", "\n".join(code_lines), re.MULTILINE))
     for number, line in enumerate(code_lines, 1):
         directive = re.match(r"\s*#\s*(\w+)\s*(.*)", line)

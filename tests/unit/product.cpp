@@ -263,14 +263,10 @@ BOOST_AUTO_TEST_CASE(threads_leave_every_bit) {
           for (const int threads : {2, 4, 5}) {
             problem p(s);
             mc::product_engine several(make_options(product_type::widened, threads, eigen_only));
-#if defined(_OPENMP)
-            const int before = omp_get_max_threads();
-            omp_set_num_threads(threads);
+            const int before = mc::thread_count();
+            mc::set_thread_count(threads);
             p.run(several);
-            omp_set_num_threads(before);
-#else
-            p.run(several);
-#endif
+            mc::set_thread_count(before);
             BOOST_TEST((p.out.bytes == first.out.bytes), name(s) << " with " << threads);
           }
         }

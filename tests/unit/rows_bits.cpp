@@ -156,20 +156,18 @@ BOOST_AUTO_TEST_CASE_TEMPLATE(constant_extents, T, types) {
   if constexpr (sizeof(T) < 8) constant_as_run_time<T, 768>();
 }
 
-#if defined(_OPENMP)
 BOOST_AUTO_TEST_CASE_TEMPLATE(any_number_of_threads, T, types) {
   for (int64_t width : {1, 17, 96, 768, 2500}) {
     BOOST_TEST_CONTEXT("width " << width) {
-      omp_set_num_threads(1);
+      mc::set_thread_count(1);
       const auto one = everything<T>(131, width, width / 2);
       for (int threads : {2, 3, 7}) {
-        omp_set_num_threads(threads);
+        mc::set_thread_count(threads);
         equal(one, everything<T>(131, width, width / 2));
       }
     }
   }
 }
-#endif
 
 BOOST_AUTO_TEST_CASE_TEMPLATE(fused_as_separate, T, types) {
   using G = mc::accumulator_t<T>;

@@ -10,16 +10,13 @@
 #include <tuple>
 #include <vector>
 
-#if defined(_OPENMP)
-#include <omp.h>
-#endif
-
 namespace mc {
 
 class cpu {
 public:
-  /// `threads` 0: what OpenMP has. Defined in exec/cpu_products.hpp, which brings the libraries of
-  /// the products: for the unit that makes the device, not for those that hold kernels.
+  /// `threads` 0: all cores. They are the calling thread's (set_thread_count). Defined in
+  /// exec/cpu_products.hpp, which brings the libraries of the products: for the unit that makes the
+  /// device, not for those that hold kernels.
   explicit cpu(product_type products = product_type::automatic, int threads = 0,
                product_rows rows = product_rows::together);
 
@@ -54,15 +51,6 @@ private:
   struct aligned_delete {
     void operator()(std::byte* p) const { ::operator delete(p, std::align_val_t(4096)); }
   };
-  static int set_threads(int n) {
-#if defined(_OPENMP)
-    if (n > 0) omp_set_num_threads(n);
-    return omp_get_max_threads();
-#else
-    (void)n;
-    return 1;
-#endif
-  }
 
   int threads_;
   std::unique_ptr<product_source> products_;

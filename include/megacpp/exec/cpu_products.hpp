@@ -7,7 +7,8 @@
 namespace mc {
 
 inline cpu::cpu(product_type products, int threads, product_rows rows)
-    : threads_(set_threads(threads)) {
+    : threads_(threads > 0 ? threads : processors()) {
+  set_thread_count(threads_);
   product_engine::options o;
   o.type = products, o.threads = threads_, o.rows = rows;
   products_ = std::make_unique<product_engine>(o);

@@ -1,35 +1,44 @@
-// All cores of this process, by OpenMP; one core when it is off. What runs on which thread decides
-// nothing about results: bodies write disjoint elements, and reductions stay inside one body.
+// Loops over all threads. What runs on which thread decides nothing about results: bodies write
+// disjoint elements, and reductions stay inside one body.
 #pragma once
 
 #include <megacpp/exec/team.hpp>
+#include <megacpp/exec/workers.hpp>
 
-#if defined(_OPENMP)
-#include <omp.h>
-#endif
+#include <algorithm>
+#include <cstdint>
 
 namespace mc {
 
-/// Threads that parallel_for uses.
-inline int thread_count() {
-#if defined(_OPENMP)
-  return omp_get_max_threads();
-#else
-  return 1;
-#endif
-}
+/// Threads that the calling thread computes with; by default as many as it may run on.
+/// The workers stay behind when a process forks: a child has the number of its parent, but computes
+/// alone until it sets one itself.
+inline int thread_count() { return workers::mine().threads(); }
+/// Throws mc::error: exit_code::usage below one, exit_code::memory where so many cannot be started.
+/// Within a region it does nothing: that has the threads that it began with.
+inline void set_thread_count(int n) { workers::mine().resize(n); }
+
+/// A share of n items for one of `slots`.
+struct share {
+  std::int64_t begin, end;
+  share(std::int64_t n, int slot, int slots)
+      : begin(n * slot / slots), end(n * (slot + 1) / slots) {}
+};
+
+/// f(slot) for slots 0, 1, ... below `slots`, each once and on one thread; f must not throw.
+template <class F> void on_slots(int slots, const F& f) { workers::mine().run(slots, f); }
 
 /// f(i) for i in [0, n), in contiguous pieces of equal size. Returns when all are done; f must not
 /// throw. One piece runs on the caller's thread without waking others.
 template <class F> void parallel_for(std::int64_t n, F f) {
-#if defined(_OPENMP)
-  if (n > 1) {
-#pragma omp parallel for schedule(static)
-    for (std::int64_t i = 0; i < n; ++i) f(i);
-    return;
-  }
-#endif
-  for (std::int64_t i = 0; i < n; ++i) f(i);
+  constexpr int pieces_of_a_thread = 2; // so that the faster thread does more
+  const int threads = n > 1 ? thread_count() : 1;
+  const auto pieces =
+      static_cast<int>(threads == 1 ? 1 : std::min<std::int64_t>(n, threads * pieces_of_a_thread));
+  on_slots(pieces, [n, pieces, &f](int piece) {
+    const share mine(n, piece, pieces);
+    for (std::int64_t i = mine.begin; i < mine.end; ++i) f(i);
+  });
 }
 
 /// body(core_team{}, row) for every row.

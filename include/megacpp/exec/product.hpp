@@ -9,6 +9,7 @@
 
 #include <megacpp/exec/product_pack.hpp>
 #include <megacpp/exec/product_plan.hpp>
+#include <megacpp/exec/signals.hpp>
 
 #include <algorithm>
 #include <atomic>
@@ -124,10 +125,10 @@ inline void product::run_apart(const extent3& e, const void* x, const void* w, c
   const auto run = [&](auto type, auto output) {
     using T = decltype(type);
     using Out = decltype(output);
-    detail::on_slots(threads, [&](int slot, int slots) {
+    on_slots(threads, [&](int slot) {
       detail::dot_rows(static_cast<const T*>(x), a_.stride, static_cast<const T*>(w),
                        static_cast<const T*>(bias), static_cast<Out*>(y), ldc_, e.m, e.n, e.k, slot,
-                       slots);
+                       threads);
     });
   };
   if (shape_.type == dtype::f64) run(double{}, double{});
@@ -220,19 +221,19 @@ inline void product::run_parts(part_range& from, bool first, int threads) const 
   if (whole_a || whole_b || (wide_bias && first)) {
     const std::int64_t each = from.rows ? total : rows_of(end.e); // rows of one copy
     const auto e = part_extents(from.rows ? total : -1);
-    detail::on_slots(threads, [&](int slot, int slots) {
+    on_slots(threads, [&](int slot) {
       for (std::int64_t r = 0, p = 0; r < total; r += each, ++p) {
         const auto of = [&](const operand& o, const std::byte* at) { return at + r * o.row_bytes; };
         const auto to = [&](const operand& o, std::byte* at) {
           return at + static_cast<std::size_t>(p) * o.copy_bytes;
         };
-        if (whole_a) copy(a_, of(a_, from.a), to(a_, copy_a), e.m, e.k, slot, slots);
+        if (whole_a) copy(a_, of(a_, from.a), to(a_, copy_a), e.m, e.k, slot, threads);
         if (whole_b && (p == 0 || b_.row_bytes != 0))
-          copy(b_, of(b_, from.b), to(b_, copy_b), e.k, e.n, slot, slots);
+          copy(b_, of(b_, from.b), to(b_, copy_b), e.k, e.n, slot, threads);
       }
       if (wide_bias && first) {
         detail::copy_rows(reinterpret_cast<const bf16*>(from.bias), end.e.n,
-                          reinterpret_cast<float*>(copy_bias), end.e.n, 1, end.e.n, slot, slots);
+                          reinterpret_cast<float*>(copy_bias), end.e.n, 1, end.e.n, slot, threads);
       }
     });
   }
@@ -243,7 +244,9 @@ inline void product::run_parts(part_range& from, bool first, int threads) const 
   std::atomic<std::int64_t> next{0};
   std::atomic<bool> good{true};
   const int team = static_cast<int>(std::min<std::int64_t>(threads, tiles));
-  detail::on_slots(team, [&](int slot, int) {
+  const signals_held held; // workers hold them always
+  const one_openmp_thread library;
+  on_slots(team, [&](int slot) {
     for (std::int64_t t = next.fetch_add(1); t < tiles; t = next.fetch_add(1))
       if (!run_tile(t, slot, row_tiles, read)) good = false;
   });

@@ -67,25 +67,6 @@ struct cut {
 
 constexpr std::size_t aligned(std::size_t bytes) { return (bytes + 4095) / 4096 * 4096; }
 
-/// f(slot, slots) on each of `threads` threads. A library called by f sees one thread: it finds
-/// itself in a parallel region, or, where that has one thread, OpenMP's maximum lowered to one.
-template <class F> void on_slots(int threads, const F& f) {
-#if defined(_OPENMP)
-  if (threads > 1) {
-#pragma omp parallel num_threads(threads)
-    f(omp_get_thread_num(), omp_get_num_threads());
-    return;
-  }
-  const int before = omp_get_max_threads();
-  omp_set_num_threads(1);
-  f(0, 1);
-  omp_set_num_threads(before);
-#else
-  static_cast<void>(threads);
-  f(0, 1);
-#endif
-}
-
 struct aligned_delete {
   void operator()(std::byte* p) const { ::operator delete(p, std::align_val_t(4096)); }
 };
@@ -204,7 +185,7 @@ class product_engine : public product_source {
 public:
   struct options {
     product_type type = product_type::automatic; // of products with bf16 operands
-    int threads = 0;                             // 0: OpenMP's maximum at construction
+    int threads = 0;                             // 0: those of the calling thread
     bool eigen_only = false;                     // leave oneDNN out even where it was found
     product_rows rows = product_rows::together;  // of forward products
   };

@@ -11,12 +11,10 @@
 #pragma once
 
 #include <megacpp/exec/error.hpp>
+#include <megacpp/exec/openmp.hpp>
 #include <megacpp/exec/product_shape.hpp>
 
 #include <dnnl.h>
-#if defined(_OPENMP)
-#include <omp.h>
-#endif
 
 #include <memory>
 #include <string>
@@ -111,31 +109,12 @@ inline handle<dnnl_primitive_desc_t> matmul(dnnl_engine_t engine, const descript
   return handle<dnnl_primitive_desc_t>(pd);
 }
 
-/// While it lives, primitives are created for one thread.
-class one_thread {
-public:
-#if defined(_OPENMP)
-  one_thread() : before_(omp_get_max_threads()) { omp_set_num_threads(1); }
-  ~one_thread() { omp_set_num_threads(before_); }
-#else
-  one_thread() = default;
-  ~one_thread() = default;
-#endif
-  one_thread(const one_thread&) = delete;
-  one_thread& operator=(const one_thread&) = delete;
-
-#if defined(_OPENMP)
-private:
-  int before_;
-#endif
-};
-
 class cell final : public product_cell {
 public:
   cell(const product_cell_shape& s, dnnl_engine_t engine,
        const std::vector<handle<dnnl_stream_t>>& streams)
       : streams_(&streams) {
-    [[maybe_unused]] const one_thread guard;
+    const one_openmp_thread tiles; // created for one thread
     const descriptor a(s.type, s.m, s.k, s.a_transposed ? 1 : s.lda, s.a_transposed ? s.lda : 1);
     const descriptor b(s.type, s.k, s.n, s.b_transposed ? 1 : s.ldb, s.b_transposed ? s.ldb : 1);
     const descriptor c(s.output, s.m, s.n, s.ldc, 1);
@@ -219,11 +198,13 @@ public:
     if (!made->valid()) return nullptr;
     return made;
   }
-  /// Whether this build of oneDNN can be held to one thread a tile: with OpenMP or without threads.
+  /// Whether this build of oneDNN can be held to one thread a tile: without threads, or with those
+  /// of an OpenMP runtime that is found.
   /// A pool of its own (TBB) would split tiles by its size and fight our threads for the cores.
   static bool usable() {
     const unsigned runtime = dnnl_version()->cpu_runtime;
-    return runtime == DNNL_RUNTIME_OMP || runtime == DNNL_RUNTIME_SEQ;
+    return runtime == DNNL_RUNTIME_SEQ ||
+           (runtime == DNNL_RUNTIME_OMP && openmp_runtime::of_process().present());
   }
   static std::string name() {
     const dnnl_version_t* v = dnnl_version();

@@ -2,7 +2,7 @@
 // tiles rounded into bf16 outputs, and products whose rows are computed apart.
 #pragma once
 
-#include <megacpp/exec/team.hpp>
+#include <megacpp/exec/parallel.hpp>
 
 #include <algorithm>
 #include <cstdint>
@@ -10,13 +10,6 @@
 #include <utility>
 
 namespace mc::detail {
-
-/// A share of n items for one of `slots` threads. Copies only: where it is cut decides no bit.
-struct share {
-  std::int64_t begin, end;
-  share(std::int64_t n, int slot, int slots)
-      : begin(n * slot / slots), end(n * (slot + 1) / slots) {}
-};
 
 /// This slot's share of to(rows, columns) = from(rows, columns), as A.
 template <class A, class T> void copy_rows(const T* from, std::int64_t from_stride, A* to,

@@ -229,7 +229,7 @@ inline std::unique_ptr<product> product_engine::make(const product_shape& s) {
 }
 
 /// Times both product types on a 128 x 512 x 512 product of each kind, after a warm-up (the first
-/// call of an OpenMP team is slow), in turn, and keeps the faster by its best round: 15 to 30 ms in
+/// calls touch the memory), in turn, and keeps the faster by its best round: 15 to 30 ms in
 /// all.
 inline void product_engine::measure() {
   constexpr std::int64_t M = 128, N = 512, K = 512;

@@ -1,9 +1,10 @@
 // Signals of a run: SIGINT and SIGTERM as a request to stop after the current step, SIGPIPE and
-// SIGXFSZ as errors of the writes that raise them.
+// SIGXFSZ as errors of the writes that raise them; and none on a thread while it computes products.
 #pragma once
 
 #include <atomic>
 #include <csignal>
+#include <initializer_list>
 
 namespace mc {
 
@@ -18,7 +19,33 @@ extern "C" inline void note_stop_signal(int number) {
   std::signal(SIGINT, SIG_DFL);
   std::signal(SIGTERM, SIG_DFL);
 }
+/// What another thread, process or timer sends. Not what an instruction of the thread itself
+/// raises, which must be taken where it happens, nor what abort raises.
+inline sigset_t asynchronous_signals() {
+  sigset_t set;
+  sigfillset(&set);
+  for (const int own : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS, SIGABRT})
+    sigdelset(&set, own);
+  return set;
+}
 } // namespace detail
+
+/// While an object lives, its thread takes no asynchronous signals: another one does, or they wait.
+/// For threads inside oneDNN, whose kernels may move the stack pointer into a buffer on the heap
+/// (2.6.3 on AVX2, fp32): a signal would write its frame there, over what lies below.
+class signals_held {
+public:
+  signals_held() {
+    const sigset_t held = detail::asynchronous_signals();
+    ::pthread_sigmask(SIG_BLOCK, &held, &before_);
+  }
+  signals_held(const signals_held&) = delete;
+  signals_held& operator=(const signals_held&) = delete;
+  ~signals_held() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+
+private:
+  sigset_t before_;
+};
 
 /// While an object lives, writes beyond a file size limit or to a closed pipe are errors instead of
 /// signals, so that they get their sentence. One at a time, in main.

@@ -6,15 +6,13 @@
 // and V where they lie (elements broadcast), and nothing is transposed but the query tile.
 #pragma once
 
+#include <megacpp/exec/parallel.hpp>
 #include <megacpp/kernel/tile.hpp>
 
 #include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <limits>
-
-#if defined(_OPENMP)
-#include <omp.h>
-#endif
 
 namespace mc {
 
@@ -95,16 +93,12 @@ inline std::byte* aligned(std::byte* p) {
   return p + (64 - (reinterpret_cast<std::uintptr_t>(p) & 63)) % 64;
 }
 
-/// f(task, thread) for every task, each once, on up to `threads` threads; tasks are independent.
-template <class F> void for_tasks(std::int64_t tasks, int threads, F f) {
-#if defined(_OPENMP)
-  const int team = static_cast<int>(std::clamp<std::int64_t>(tasks, 1, threads));
-#pragma omp parallel for schedule(dynamic, 1) num_threads(team) if (team > 1)
-  for (std::int64_t t = 0; t < tasks; ++t) f(t, omp_get_thread_num());
-#else
-  (void)threads;
-  for (std::int64_t t = 0; t < tasks; ++t) f(t, 0);
-#endif
+/// f(task, slot) for every task, each once, on up to `slots` threads; tasks are independent.
+template <class F> void for_tasks(std::int64_t tasks, int slots, F f) {
+  std::atomic<std::int64_t> next{0};
+  on_slots(static_cast<int>(std::min<std::int64_t>(tasks, slots)), [&](int slot) {
+    for (std::int64_t t = next++; t < tasks; t = next++) f(t, slot);
+  });
 }
 
 struct range {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <megacpp/data/mapping_guard.hpp>
+#include <megacpp/exec/own_thread.hpp>
 #include <megacpp/exec/signals.hpp>
 #include <megacpp/observe/text.hpp>
 #include <megacpp/train/help.hpp>
@@ -158,7 +159,8 @@ inline void run_command(const program_source& source, std::string_view program, 
 } // namespace detail
 
 /// The body of every program's main: runs a command and returns its exit code. Failures are one
-/// sentence on the standard error.
+/// sentence on the standard error. The command has a thread of its own, so that its stack does not
+/// depend on `ulimit -s`; the calling one waits, and takes the signals.
 inline int run_program(const program_source& source, int argc, char** argv,
                        command_function carry_out) {
   std::string program = argc > 0 ? argv[0] : "megacpp";
@@ -172,18 +174,27 @@ inline int run_program(const program_source& source, int argc, char** argv,
   };
   const mapping_guard cut_files;
   const write_errors closed_pipes;
-  try {
-    detail::run_command(source, program, argc, argv, carry_out);
-    return static_cast<int>(exit_code::success);
-  } catch (const error& e) {
-    return fail(e.code(), e.what());
-  } catch (const std::bad_alloc&) {
-    return fail(exit_code::memory,
-                "memory could not be reserved; use a smaller micro-batch, a shorter "
-                "sequence, or a machine with more memory");
-  } catch (const std::exception& e) {
-    return fail(exit_code::internal, e.what());
-  }
+  const auto attempt = [&fail](const auto& f) {
+    try {
+      f();
+      return static_cast<int>(exit_code::success);
+    } catch (const error& e) {
+      return fail(e.code(), e.what());
+    } catch (const std::bad_alloc&) {
+      return fail(exit_code::memory,
+                  "memory could not be reserved; use a smaller micro-batch, a shorter "
+                  "sequence, or a machine with more memory");
+    } catch (const std::exception& e) {
+      return fail(exit_code::internal, e.what());
+    }
+  };
+  int ended = 0;
+  const int started = attempt([&] {
+    const own_thread work([&] {
+      ended = attempt([&] { detail::run_command(source, program, argc, argv, carry_out); });
+    });
+  });
+  return started != 0 ? started : ended;
 }
 
 } // namespace mc

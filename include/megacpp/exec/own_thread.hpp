@@ -1,0 +1,61 @@
+// Threads of this library: with a stack of known size, whatever `ulimit -s` says, and without
+// asynchronous signals, which stay with the threads of whoever uses it (exec/signals.hpp says why).
+#pragma once
+
+#include <megacpp/exec/error.hpp>
+#include <megacpp/exec/signals.hpp>
+
+#include <cstddef>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include <pthread.h>
+
+namespace mc {
+
+/// Runs a function that must not throw; the destructor waits for its end.
+class own_thread {
+public:
+  /// What a main thread usually has.
+  static constexpr std::size_t stack_bytes = std::size_t{8} << 20;
+
+  /// Throws mc::error(exit_code::memory) when the system has no room for one more.
+  explicit own_thread(std::function<void()> body)
+      : body_(std::make_unique<std::function<void()>>(std::move(body))) {
+    pthread_attr_t attributes;
+    int failed = ::pthread_attr_init(&attributes);
+    if (failed == 0) {
+      failed = ::pthread_attr_setstacksize(&attributes, stack_bytes);
+      const signals_held inherited;
+      if (failed == 0) failed = ::pthread_create(&thread_, &attributes, &call, body_.get());
+      ::pthread_attr_destroy(&attributes);
+    }
+    if (failed != 0)
+      throw error(exit_code::memory,
+                  std::string("a thread could not be started (") + std::strerror(failed) +
+                      "); compute with fewer --threads, or raise the limits on processes and "
+                      "memory (ulimit -u, ulimit -v)");
+  }
+  own_thread(own_thread&&) = default;
+  own_thread& operator=(own_thread&&) = delete;
+  ~own_thread() {
+    if (body_) ::pthread_join(thread_, nullptr);
+  }
+
+  /// The thread is not of this process: fork leaves all but its caller behind.
+  void forget() { body_.release(); } // NOLINT(bugprone-unused-return-value)
+
+private:
+  static void* call(void* body) {
+    (*static_cast<std::function<void()>*>(body))();
+    return nullptr;
+  }
+
+  std::unique_ptr<std::function<void()>> body_;
+  pthread_t thread_{};
+};
+
+} // namespace mc
