@@ -10,12 +10,14 @@ namespace own {
 namespace op {
 
 constexpr void squared_relu_grad_rule(mc::inference& c) { // x, dy
+  c.floats({0, 1}), c.alike(1, 0);
   c.declare(c.in(0));
   place_output(c, 0, mc::algebra::product, {0, 1});
 }
 inline constexpr mc::op_info squared_relu_grad{
     .name = "squared_relu_grad", .rule = &squared_relu_grad_rule, .in_place = 1};
 constexpr void squared_relu_rule(mc::inference& c) { // x
+  c.floats({0});
   c.declare(c.in(0));
   place_output(c, 0, mc::algebra::nonlinear, {0});
 }

@@ -1,5 +1,5 @@
 // expect-error: MEGA-P012
-// expect-text: rope(linear@19, slots) over cp
+// expect-text: rope(linear@19, slots)
 //
 // Causal context parallelism gives each rank an early and a late chunk of the sequence; positions
 // counted along a contiguous cut are those of other tokens (NVIDIA/Megatron-LM#4977: a RoPE table

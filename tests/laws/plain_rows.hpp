@@ -251,13 +251,18 @@ inline void rope(task& t) { // x (..., D), positions (B, S)
     }
 }
 /// The mask's random bits are any function of (key of the token, salt, global column).
-inline void dropout(task& t) { // x (B, S, N), token_keys (B, S)
+inline void dropout(task& t) { // x (B, S, N) or (B, S, A, D), token_keys (B, S)
   const block x = t.in_block(0);
-  const int64_t n = x.last();
-  need(length(t.in(1)) == x.rows(), "dropout");
+  const int dims = t.value_in(1).rank; // of a token's number
+  const int64_t n = x.count(dims, x.rank);
+  need(length(t.in(1)) * n == x.size() && x.rank > dims, "dropout");
   for (int64_t i = 0; i < x.size(); ++i) {
     const auto key = static_cast<std::uint64_t>(whole_number(t.in(1)[at(i / n)]));
-    const auto column = static_cast<std::uint64_t>(x.first[at(x.rank - 1)] + i % n);
+    std::uint64_t column = 0;
+    for (int d = dims; d < x.rank; ++d)
+      column =
+          column * static_cast<std::uint64_t>(x.whole[at(d)]) +
+          static_cast<std::uint64_t>(x.first[at(d)] + i / x.count(d + 1, x.rank) % x.local[at(d)]);
     const bool keep =
         (scrambled(key, static_cast<std::uint64_t>(t.i(0)) + 1, column) + 1) / 2 >= t.f(0);
     t.out(0)[at(i)] = keep ? t.in(0)[at(i)] / (1 - t.f(0)) : 0;

@@ -91,6 +91,7 @@ private:
     D = {dim::head_dim, 2 * (1 + random.below(2))};
     K = {dim::kv_heads, random.chance(0.5) ? 1 + random.below(3) : multiple(1, 4)};
     A = {dim::heads, K.n * (1 + random.below(K.n > 4 ? 1 : 3))};
+    if (A.n == K.n && D.n == 2) K.d = dim::heads; // keys of every query head's own bear either name
     F = {dim::ffn, multiple(3, 9)};
     V = {dim::vocabulary, multiple(5, 12)};
     N = {dim::position, multiple(seq, seq + 4)};
@@ -279,7 +280,7 @@ private:
   int kv(int x) {
     const std::int64_t copies = random.chance(0.3) ? K.n : 1;
     if (copies == 1) return linear_(x, {K, D, H});
-    const operand w = weight({{dim::kv_heads, K.n / copies}, D, H});
+    const operand w = weight({{K.d, K.n / copies}, D, H});
     const int repeated = apply({w}, [copies](const std::vector<var>& v) {
       return std::vector<var>{repeat(v[0], copies)};
     });

@@ -196,8 +196,8 @@ BOOST_AUTO_TEST_CASE(operands_that_do_not_fit_are_refused) {
   const auto at = [](unsigned i, auto change) {
     return [=](values_of& x, attention_options&) { change(x[i]); };
   };
-  BOOST_TEST((wrong({}, at(4, [](value& v) { v.dims[1].n = 17; })) == fault::S003));
-  BOOST_TEST((wrong({}, at(3, [](value& v) { v.type = dtype::bf16; })) == fault::S003));
+  BOOST_TEST((wrong({}, at(4, [](value& v) { v.dims[1].n = 17; })) == fault::S002));
+  BOOST_TEST((wrong({}, at(3, [](value& v) { v.type = dtype::bf16; })) == fault::S007));
   BOOST_TEST((wrong({}, at(5, [](value& v) { v.dims[1].n = 5; })) == fault::S002));
   BOOST_TEST((wrong({}, at(0, [](value& v) { v.dims[1].n = 5; })) == fault::S002));
   BOOST_TEST((wrong({}, [](values_of& x, attention_options&) {

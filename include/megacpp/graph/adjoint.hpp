@@ -7,26 +7,30 @@
 
 namespace mc {
 namespace op {
-constexpr void like_first(inference& c) {
+constexpr void sum_rule(inference& c) { // a, b
+  c.floats({0, 1}), c.alike(1, 0);
   c.declare(c.in(0));
   place_output(c, 0, algebra::sum, {0, 1});
-  if (c.has(1) && !c.in(0).same_dims(c.in(1))) c.fail(fault::S003, 0, 1);
 }
 constexpr void accumulate_rule(inference& c) {
+  c.floats({0});
   value& v = c.declare(c.in(0));
   v.type = accumulator_of(c.in(0).type);
   place_output(c, 0, algebra::sum, {0});
 }
 /// Sum of two cotangents of one value.
-inline constexpr op_info sum{"sum", &like_first, nullptr, nullptr, 0, false, 0};
-/// Adds its input to a gradient; stands where an adjoint hands a cotangent on unchanged.
+inline constexpr op_info sum{"sum", &sum_rule, nullptr, nullptr, 0, false, 0};
 constexpr void cast_rule(inference& c) {
-  c.declare(c.in(0)).type = static_cast<dtype>(c.n.attr.i[0]);
+  c.floats({0});
+  value& y = c.declare(c.in(0));
+  y.type = static_cast<dtype>(c.n.attr.i[0]);
+  c.require(c.n.attr.i[0] >= 0 && y.differentiable() && y.type <= dtype::u8, fault::C001, 0);
   place_output(c, 0, algebra::sum, {0});
 }
 /// Its input in the type attr.i[0]; stands where a sum kept in the accumulator type goes on as a
 /// cotangent of narrower values, and where a finished gradient goes back.
 inline constexpr op_info cast{"cast", &cast_rule};
+/// Adds its input to a gradient; stands where an adjoint hands a cotangent on unchanged.
 inline constexpr op_info accumulate{"accumulate", &accumulate_rule, nullptr, nullptr, 0, true};
 } // namespace op
 

@@ -29,6 +29,8 @@ enum class fault : std::uint8_t {
   S003, // dims differ or are in another order
   S004, // too many dims, operands, nodes or values
   S005, // two parameters of one graph have one name
+  S007, // an operand has another element type than the op reads
+  S008, // an operand that the op needs is absent
   C001, // the model's own numbers contradict each other
   C002, // the layout does not fit the model
   C003, // the batch does not fit the model or the layout
@@ -97,12 +99,12 @@ constexpr text<96> text_of(const source_line& line) {
 }
 
 constexpr const char* code_of(fault f) {
-  constexpr const char* codes[] = {"",          "MEGA-P001", "MEGA-P002", "MEGA-P003", "MEGA-P004",
-                                   "MEGA-P005", "MEGA-P006", "MEGA-P007", "MEGA-P008", "MEGA-P009",
-                                   "MEGA-P010", "MEGA-P011", "MEGA-P012", "MEGA-P013", "MEGA-P014",
-                                   "MEGA-P015", "MEGA-P016", "MEGA-S001", "MEGA-S002", "MEGA-S003",
-                                   "MEGA-S004", "MEGA-S005", "MEGA-C001", "MEGA-C002", "MEGA-C003",
-                                   "MEGA-M001", "MEGA-M002", "MEGA-B001", "MEGA-B002"};
+  constexpr const char* codes[] = {
+      "",          "MEGA-P001", "MEGA-P002", "MEGA-P003", "MEGA-P004", "MEGA-P005", "MEGA-P006",
+      "MEGA-P007", "MEGA-P008", "MEGA-P009", "MEGA-P010", "MEGA-P011", "MEGA-P012", "MEGA-P013",
+      "MEGA-P014", "MEGA-P015", "MEGA-P016", "MEGA-S001", "MEGA-S002", "MEGA-S003", "MEGA-S004",
+      "MEGA-S005", "MEGA-S007", "MEGA-S008", "MEGA-C001", "MEGA-C002", "MEGA-C003", "MEGA-M001",
+      "MEGA-M002", "MEGA-B001", "MEGA-B002"};
   return codes[static_cast<int>(f)];
 }
 
@@ -166,6 +168,12 @@ constexpr const char* sentence_of(fault f) {
   case fault::S005:
     return "two parameters of one graph have one name: rename one, or use the first one's var "
            "twice to tie them";
+  case fault::S007:
+    return "an operand has another element type than the op reads: give it the type that the op's "
+           "comment states";
+  case fault::S008:
+    return "an operand that the op needs is absent: give it; causal attention needs positions, and "
+           "documents where they are packed";
   case fault::C001: return "the model's own numbers contradict each other: correct the model";
   case fault::C002: return "the layout does not fit the model: change the layout";
   case fault::C003:

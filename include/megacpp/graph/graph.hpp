@@ -189,12 +189,11 @@ constexpr local_count local_size(const mesh& m, const value& v) {
   return {n};
 }
 
-/// Of `rows` local rows of a value, those of one sequence: all of a value that has no batch, or one
-/// that does not divide (MEGA-S001 says so).
+/// Of `rows` local rows of a value, those of one sequence: its first dim is the batch and counts
+/// rows, or they are all of one sequence.
 constexpr std::int64_t rows_of_sequence(const mesh& m, const value& v, std::int64_t rows) {
-  const int batch = v.find(dim::batch);
-  const std::int64_t n = batch < 0 ? 1 : local_extent(m, v, batch);
-  return n > 0 ? rows / n : rows;
+  const std::int64_t n = v.rank > 0 && v.dims[0].d == dim::batch ? local_extent(m, v, 0) : 1;
+  return n > 0 && rows % n == 0 ? rows / n : rows;
 }
 
 constexpr std::int64_t local_bytes(const mesh& m, const value& v) {

@@ -31,24 +31,78 @@ struct inference {
   int looking = -1;            ///< the axis whose places are being joined; -1: none
   int over = -1;               ///< the axis to blame
 
+  static constexpr value absent{};
+
   constexpr bool has(int k) const { return n.in[static_cast<unsigned>(k)] >= 0; }
-  constexpr const value& in(int k) const { return g.at(n.in[static_cast<unsigned>(k)]); }
+  /// Operand k. An absent one reads as a number: `floats` and its like say that it is missing.
+  constexpr const value& in(int k) const {
+    const value_id v = n.in[static_cast<unsigned>(k)];
+    return v < 0 ? absent : g.values[static_cast<unsigned>(v)];
+  }
   constexpr void fail(fault f, int a = -1, int b = -1) {
     if (wrong != fault::none) return;
     wrong = f, first = a, second = b, over = looking;
   }
-  /// The dims of operand k are the first dims of operand x: same names, extents and order.
-  constexpr void leads(int k, int x) {
-    if (!has(k)) return;
-    looking = -1;
-    for (int i = 0; i < in(k).rank; ++i) {
-      const extent &a = in(x).dims[static_cast<unsigned>(i)],
-                   &b = in(k).dims[static_cast<unsigned>(i)];
-      if (i >= in(x).rank || a.d != b.d) fail(fault::S003, x, k);
-      else if (a.n != b.n) fail(fault::S002, x, k);
-      else if (a.o != b.o) fail(fault::P012, x, k);
-    }
+
+  // What a rule says of its operands, one line a property that the kernel relies on. Each records a
+  // fault where the operands are otherwise. Dims are compared by name, extent and order.
+
+  /// Holds, or the fault is recorded.
+  constexpr void require(bool holds, fault f, int a = -1, int b = -1) {
+    if (!holds) fail(f, a, b);
   }
+  /// These operands are there (MEGA-S008) and of type t (S007).
+  constexpr void typed(std::initializer_list<int> operands, dtype t) {
+    for (int k : operands)
+      if (!has(k)) fail(fault::S008, 0, k == 1 ? -1 : 1);
+      else if (in(k).type != t) fail(fault::S007, k);
+  }
+  /// These operands are there, of one floating-point type.
+  constexpr void floats(std::initializer_list<int> operands) {
+    typed(operands, in(*operands.begin()).type);
+    require(in(*operands.begin()).differentiable(), fault::S007, *operands.begin());
+  }
+  constexpr void ints(std::initializer_list<int> operands) { typed(operands, dtype::i32); }
+  /// These operands are there, of the type in which sums over operand x are kept.
+  constexpr void sums(std::initializer_list<int> operands, int x) {
+    typed(operands, accumulator_of(in(x).type));
+  }
+  /// Operand k has so many dims (MEGA-S003).
+  constexpr void rank(int k, int dims) { require(in(k).rank == dims, fault::S003, k); }
+  /// Operand k has the dims of these names.
+  constexpr void dims(int k, std::initializer_list<dim> names) {
+    const value& v = in(k);
+    rank(k, static_cast<int>(names.size()));
+    for (int i = 0; i < v.rank && v.rank == static_cast<int>(names.size()); ++i)
+      require(v.dims[static_cast<unsigned>(i)].d == names.begin()[i], fault::S003, k);
+  }
+  /// The dims of operand k are those of operand x from the `from`-th on, as many as k has.
+  constexpr void dims_from(int k, int x, int from) {
+    const value &a = in(x), &b = in(k);
+    if (from < 0 || from + b.rank > a.rank) return fail(fault::S003, x, k);
+    for (int i = 0; i < b.rank; ++i)
+      agree(a.dims[static_cast<unsigned>(from + i)], b.dims[static_cast<unsigned>(i)], x, k);
+  }
+  constexpr void agree(const extent& a, const extent& b, int x, int k) {
+    if (a == b) return;
+    fail(a.d != b.d ? fault::S003 : a.n != b.n ? fault::S002 : fault::P012, x, k);
+  }
+  /// Operand k has the dims of operand x.
+  constexpr void alike(int k, int x) { leads(k, x, 0); }
+  /// The dims of operand k are the first ones of operand x: all but `rest`, or any number of them.
+  constexpr void leads(int k, int x, int rest = -1) {
+    if (rest >= 0 && in(k).rank != in(x).rank - rest) return fail(fault::S003, x, k);
+    dims_from(k, x, 0);
+  }
+  /// The dims of operand k are the last ones of operand x.
+  constexpr void trails(int k, int x) { dims_from(k, x, in(x).rank - in(k).rank); }
+  /// No dim stands twice in output k, which is made of dims of several operands (MEGA-S003).
+  constexpr void distinct(int k, int a, int b) {
+    const value& v = out[static_cast<unsigned>(k)];
+    for (int i = 0; i < v.rank; ++i)
+      require(v.find(v.dims[static_cast<unsigned>(i)].d) == i, fault::S003, a, b);
+  }
+
   /// Declares the next output, starting from a copy of `like` without its name, role and placement.
   constexpr value& declare(const value& like) {
     value& v = out[static_cast<unsigned>(outs++)];
@@ -90,9 +144,10 @@ struct op_info {
 /// axes (edp, ep, etp). Neither: the value is the same on every rank of a stage, thus of both
 /// meshes.
 constexpr unsigned spread(const placement& at) {
-  const auto over = [&at](axis a) { return at[a].s != state::invariant; };
-  return (over(axis::dp) || over(axis::cp) || over(axis::tp) ? 1u : 0u) |
-         (over(axis::edp) || over(axis::ep) || over(axis::etp) ? 2u : 0u);
+  const place* const p = at.at.data(); // in the order of enum axis: steps of clang are counted here
+  constexpr auto same = state::invariant;
+  return (p[0].s != same || p[1].s != same || p[2].s != same ? 1u : 0u) |
+         (p[4].s != same || p[5].s != same || p[6].s != same ? 2u : 0u);
 }
 
 /// The link from an op to its kernel on a device; specialised in kernel/ (and in a user's header).

@@ -38,7 +38,9 @@ template <> struct kernel_of<&op::linear> {
   }
 };
 
-template <> struct kernel_of<&op::linear_input_grad> { // dy, w, [accumulated]
+namespace detail {
+/// dx = dy w, or with Add, for an operand d, dx = d + dy w.
+template <bool Add> struct input_gradient { // dy, w, [d]
   template <class T, class Call> static void prepare(Call& c) {
     const value &dy = c.value_in(0), &w = c.value_in(1);
     const auto summed = static_cast<int>(c.attr().i[0]);
@@ -48,12 +50,12 @@ template <> struct kernel_of<&op::linear_input_grad> { // dy, w, [accumulated]
     const std::int64_t m = local_size(c.ranks(), dy).n / n;
     product_shape s = make_product_shape(product_kind::input_gradient, dtype_of<T>, m, n, k);
     s.part = rows_of_sequence(c.ranks(), dy, m);
-    s.accumulate = c.has(2);
+    s.accumulate = Add;
     detail::prepare_product(c, s);
   }
   template <class T, class Call> static void run(Call& c) {
     T* dx = c.template out<T>(0);
-    if (c.has(2) && c.template in<T>(2) != dx) {
+    if (Add && c.template in<T>(2) != dx) {
       const std::int64_t n = c.in_size(2), block = 1 << 16;
       const T* d = c.template in<T>(2);
       parallel_for((n + block - 1) / block, [=](std::int64_t i) {
@@ -64,7 +66,9 @@ template <> struct kernel_of<&op::linear_input_grad> { // dy, w, [accumulated]
     detail::product_of(c).execute(c.template in<T>(0), c.template in<T>(1), nullptr, dx);
   }
 };
-template <> struct kernel_of<&op::linear_input_grad_add> : kernel_of<&op::linear_input_grad> {};
+} // namespace detail
+template <> struct kernel_of<&op::linear_input_grad> : detail::input_gradient<false> {};
+template <> struct kernel_of<&op::linear_input_grad_add> : detail::input_gradient<true> {};
 
 template <> struct kernel_of<&op::linear_weight_grad> { // dy, x
   template <class T, class Call> static void prepare(Call& c) {

@@ -10,13 +10,13 @@ namespace mc {
 namespace detail {
 template <std::int64_t N> constexpr fixed<N / 2> half_of(fixed<N>) { return {}; }
 constexpr std::int64_t half_of(std::int64_t n) { return n / 2; }
-/// Rows of the table: positions are below it.
+/// Rows of the table.
 template <class Call> std::int64_t positions_of(const Call& c) {
-  return c.attr().i[1] > 0 ? c.attr().i[1] : c.value_in(1).back().n;
+  return op::positions_below(c.attr(), c.value_in(1));
 }
 } // namespace detail
 
-template <> struct kernel_of<&op::rope> { // x (B, S, heads, D), positions
+template <> struct kernel_of<&op::rope> { // x (..., D), positions
   template <class T, class Call> static void prepare(Call& c) {
     using G = accumulator_t<T>;
     const std::int64_t half = c.value_in(0).back().n / 2, count = detail::positions_of(c);
@@ -28,10 +28,10 @@ template <> struct kernel_of<&op::rope> { // x (B, S, heads, D), positions
   template <class T, class Call> static void run(Call& c) {
     using G = accumulator_t<T>;
     const auto half = detail::half_of(c.template in_span<0, -1, 0>());
-    const std::int64_t heads = c.template in_span<0, 2, 3>(), stride = 2 * heads * half,
-                       count = detail::positions_of(c);
+    const std::int64_t tokens = c.in_size(1), stride = c.in_size(0) / tokens,
+                       heads = stride / (2 * half), count = detail::positions_of(c);
     const G* table = static_cast<const G*>(c.slot().plan[0]);
-    rows::rope(c.in_size(1), heads, half, stride, stride, c.template in<T>(0),
+    rows::rope(tokens, heads, half, stride, stride, c.template in<T>(0),
                c.template in<std::int32_t>(1), table, table + count * half,
                static_cast<int>(c.attr().i[0]), c.template out<T>(0));
   }

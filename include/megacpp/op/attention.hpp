@@ -35,7 +35,7 @@ constexpr place attention_place(inference& c, axis a, int q, int k, int v, int i
   };
   if (at_q.s == state::shard) {
     place of_k = at_q, of_rows = at_q, of_columns = at_q;
-    if (at_q.d == dim::heads) of_k.d = dim::kv_heads, of_rows = of_columns = I;
+    if (at_q.d == dim::heads) of_k.d = c.in(k).dims[2].d, of_rows = of_columns = I;
     if (at_q.d == dim::sequence) of_k = R, of_columns = I;
     if (at_q.d == dim::head_dim) c.fail(fault::P007, q);
     if (at_k != of_k)
@@ -54,12 +54,29 @@ constexpr place attention_place(inference& c, axis a, int q, int k, int v, int i
   return at_q;
 }
 
-constexpr void attention_rule(inference& c) {
-  const value &q = c.in(0), &k = c.in(1), &v = c.in(2);
-  if (q.rank != 4 || k.rank != 4 || !k.same_dims(v)) c.fail(fault::S003, 1, 2);
-  else if (q.dims[3].n != k.dims[3].n || q.dims[0].n != k.dims[0].n ||
-           q.dims[2].n % k.dims[2].n != 0)
-    c.fail(fault::S002, 0, 1);
+/// q (B, S, A, D), k and v (B, S', K, D), K a divisor of A, are operands first, first + 1, ...
+/// Where each query head has keys of its own, k and v may have q's heads.
+constexpr void attention_operands(inference& c, int first) {
+  const int k = first + 1, v = first + 2;
+  c.floats({first, k, v});
+  c.dims(first, {dim::batch, dim::sequence, dim::heads, dim::head_dim});
+  const auto &of_q = c.in(first).dims, &of_k = c.in(k).dims;
+  const bool own = of_k[2].d == dim::heads;
+  c.dims(k, {dim::batch, dim::sequence, own ? dim::heads : dim::kv_heads, dim::head_dim});
+  c.alike(v, k);
+  if (own) c.agree(of_q[2], of_k[2], first, k);
+  c.require(of_q[0].n == of_k[0].n && of_q[3].n == of_k[3].n && of_k[2].n > 0 &&
+                of_q[2].n % of_k[2].n == 0,
+            fault::S002, first, k);
+  const double scale = c.n.attr.f[0];
+  const std::int64_t causal = c.n.attr.i[0], window = c.n.attr.i[1];
+  c.require(scale >= 0 && scale < 1e30 && window >= 0 && (window == 0 || causal != 0), fault::C001,
+            first, k);
+}
+
+constexpr void attention_rule(inference& c) { // q, k, v, positions of both, documents of both
+  const value& q = c.in(0);
+  attention_operands(c, 0);
   c.declare(q);
   value& lse = c.declare(accumulator_of(q.type), {q.dims[0], q.dims[2], q.dims[1]});
   for (int i = 0; i < axes; ++i) {
@@ -77,6 +94,13 @@ constexpr void attention_rule(inference& c) {
 /// axis that shards the query sequence is a pending sum for the keys and values, which all queries
 /// read.
 constexpr void attention_grad_rule(inference& c) {
+  attention_operands(c, 1);
+  c.typed({0, 4}, c.in(1).type), c.sums({5}, 1);
+  c.alike(0, 1), c.alike(4, 1);
+  c.dims(5, {dim::batch, dim::heads, dim::sequence});
+  const auto &of_q = c.in(1).dims, &of_lse = c.in(5).dims;
+  c.require(of_lse[0] == of_q[0] && of_lse[1] == of_q[2] && of_lse[2] == of_q[1], fault::S002, 1,
+            5);
   for (int k = 1; k <= 3; ++k) c.declare(c.in(k)).type = c.in(0).type;
   for (int i = 0; i < axes; ++i) {
     const auto a = static_cast<axis>(i);
@@ -87,7 +111,7 @@ constexpr void attention_grad_rule(inference& c) {
     c.out[0].at[a] = dy;
     for (int k = 1; k < 3; ++k) {
       place p = dy;
-      if (dy.is_shard(dim::heads)) p.d = dim::kv_heads;
+      if (dy.is_shard(dim::heads)) p.d = c.in(k + 1).dims[2].d;
       if (dy.is_shard(dim::sequence)) p = P;
       c.out[static_cast<unsigned>(k)].at[a] = p;
     }
@@ -143,7 +167,7 @@ inline constexpr op_info attention{"attention", &attention_rule, &attention_adjo
 struct attention_options {
   double scale = 0; ///< of the scores; 0: D^-1/2
   bool causal = true;
-  std::int64_t window = 0; ///< 0: none
+  std::int64_t window = 0; ///< of a causal attention; 0: none
 };
 
 /// Positions and documents are those of the queries and of the keys, (B, S) and (B, S') i32;
@@ -154,7 +178,8 @@ struct attention_masks {
   var q_position, k_position, q_document, k_document;
 };
 
-/// q (B, Sq, A, D), k and v (B, Sk, K, D), K a divisor of A: (B, Sq, A, D), softmax(scale q k^T) v
+/// q (B, S, A, D), k and v (B, S', K, D), K a divisor of A (kv_heads, or heads as those of q):
+/// (B, S, A, D), softmax(scale q k^T) v
 /// over what the masks leave. scale 0 is 1 / sqrt(D). A query without a visible key gives zeros.
 constexpr var attention(var q, var k, var v, attention_masks m, attention_options o,
                         source_line line = here()) {

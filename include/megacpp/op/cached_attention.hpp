@@ -24,17 +24,19 @@
 namespace mc {
 namespace op {
 
+/// Slots are numbered by i32.
+inline constexpr std::int64_t most_slots = 0x7fffffff;
+
 constexpr void cached_attention_rule(inference& c) { // q, k, v, keys, values, slots
-  const value &q = c.in(0), &k = c.in(1), &v = c.in(2), &keys = c.in(3), &values = c.in(4);
-  if (q.rank != 4 || k.rank != 4 || !k.same_dims(v)) c.fail(fault::S003, 1, 2);
-  else if (keys.rank != 4 || !keys.same_dims(values)) c.fail(fault::S003, 3, 4);
-  else if (keys.type != k.type || values.type != v.type) c.fail(fault::S003, 1, 3);
-  else if (q.dims[0] != k.dims[0] || q.dims[1] != k.dims[1] || q.dims[3] != k.dims[3] ||
-           q.dims[2].n % k.dims[2].n != 0)
-    c.fail(fault::S002, 0, 1);
-  else if (keys.dims[0] != k.dims[0] || keys.dims[2] != k.dims[2] || keys.dims[3] != k.dims[3])
-    c.fail(fault::S002, 1, 3);
-  if (c.n.attr.i[0] == 0) c.fail(fault::C001, 0, 1); // later tokens do not exist yet
+  const value &q = c.in(0), &k = c.in(1), &keys = c.in(3);
+  attention_operands(c, 0);
+  c.require(q.dims[1] == k.dims[1], fault::S002, 0, 1);
+  c.typed({3, 4}, k.type), c.rank(3, 4), c.alike(4, 3);
+  c.require(keys.dims[0] == k.dims[0] && keys.dims[2] == k.dims[2] && keys.dims[3] == k.dims[3],
+            fault::S002, 1, 3);
+  c.ints({5}), c.leads(5, 0, 2);
+  c.require(keys.dims[1].n <= most_slots, fault::S002, 3);
+  c.require(c.n.attr.i[0] != 0, fault::C001, 0, 1); // later tokens do not exist yet
   value& o = c.declare(q);
   for (int i = 0; i < axes; ++i) {
     const auto a = static_cast<axis>(i);
@@ -43,9 +45,8 @@ constexpr void cached_attention_rule(inference& c) { // q, k, v, keys, values, s
     o.at[a] = attention_place(c, a, 0, 1, 2, 5);
     if (q.at[a].is_shard(dim::sequence)) c.fail(fault::P007, 0);
     if (keys.at[a] != k.at[a]) c.fail(fault::P002, 1, 3);
-    if (values.at[a] != v.at[a]) c.fail(fault::P002, 2, 4);
+    if (c.in(4).at[a] != c.in(2).at[a]) c.fail(fault::P002, 2, 4);
   }
-  c.leads(5, 0);
 }
 constexpr work cached_attention_cost(const graph& g, const node& n) {
   work w = attention_work(g, n, 0, 3, 2);

@@ -4,8 +4,9 @@
 //   keep = [philox(key(seed, step, layer, salt), counter(token, column)) >= p]
 //
 // The counter is the element's global position: its token's index in the global batch (token_keys,
-// a value that lies as the tokens do) and its global column. The mask is thus one logical value:
-// sharded where x is sharded, equal where x is equal, whatever the layout and the micro-batch.
+// a value that lies as the tokens do) and its global column among the elements of its token. The
+// mask is thus one logical value: sharded where x is sharded, equal where x is equal, whatever the
+// layout and the micro-batch.
 // Adjoint: the same map of dy. Saved: nothing but the keys. Placement: linear in x.
 #pragma once
 
@@ -14,10 +15,18 @@
 namespace mc {
 namespace op {
 
-constexpr void dropout_rule(inference& c) { // x, token_keys
+/// A salt has eight bits of the key (kernel/embedding.hpp).
+inline constexpr std::int64_t salts = 256;
+
+constexpr void dropout_rule(inference& c) { // x, token_keys: all dims of x but the last one or two
+  const double p = c.n.attr.f[0];
+  const std::int64_t salt = c.n.attr.i[0];
+  c.floats({0}), c.ints({1}), c.leads(1, 0);
+  c.require(c.in(0).rank - c.in(1).rank == 1 || c.in(0).rank - c.in(1).rank == 2, fault::S003, 0,
+            1);
+  c.require(p >= 0 && p < 1 && salt >= 0 && salt < salts, fault::C001, 0);
   c.declare(c.in(0));
   place_output(c, 0, algebra::product, {0, 1});
-  c.leads(1, 0);
 }
 constexpr void dropout_adjoint(backward& d, const node& n) {
   const value_id dy = d.of(n.out[0]);
@@ -29,7 +38,8 @@ inline constexpr op_info dropout{"dropout", &dropout_rule, &dropout_adjoint, nul
 
 } // namespace op
 
-/// x (B, S, N), token_keys (B, S) i32; `salt` tells the dropouts of one graph apart. With p = 0, x.
+/// x (B, S, N) or (B, S, A, D), token_keys (B, S) i32; `salt` tells dropouts of one graph apart.
+/// With p = 0, x.
 constexpr var dropout(var x, var token_keys, double p, std::int64_t salt,
                       source_line line = here()) {
   if (p == 0) return x;

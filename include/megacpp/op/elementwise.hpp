@@ -19,7 +19,7 @@ namespace mc {
 namespace op {
 
 constexpr void add_rule(inference& c) {
-  if (!c.in(0).same_dims(c.in(1))) c.fail(fault::S003, 0, 1);
+  c.floats({0, 1}), c.alike(1, 0);
   c.declare(c.in(0));
   place_output(c, 0, algebra::sum, {0, 1});
 }
@@ -31,11 +31,13 @@ constexpr void add_adjoint(backward& d, const node& n) {
 }
 inline constexpr op_info add{"+", &add_rule, &add_adjoint, nullptr, 0, false, 1};
 
-constexpr void gelu_rule(inference& c) {
+constexpr void gelu_rule(inference& c) { // x
+  c.floats({0});
   c.declare(c.in(0));
   place_output(c, 0, algebra::nonlinear, {0});
 }
 constexpr void gelu_grad_rule(inference& c) { // dy, x
+  c.floats({0, 1}), c.alike(1, 0);
   c.declare(c.in(0));
   place_output(c, 0, algebra::product, {0, 1});
 }
@@ -48,11 +50,12 @@ constexpr void gelu_adjoint(backward& d, const node& n) {
 inline constexpr op_info gelu{"gelu", &gelu_rule, &gelu_adjoint, nullptr, 0, false, 0, true};
 
 constexpr void swiglu_rule(inference& c) { // gate, up
-  if (!c.in(0).same_dims(c.in(1))) c.fail(fault::S003, 0, 1);
+  c.floats({0, 1}), c.alike(1, 0);
   c.declare(c.in(0));
   place_output(c, 0, algebra::nonlinear, {0, 1});
 }
 constexpr void swiglu_grad_rule(inference& c) { // dy, gate, up
+  c.floats({0, 1, 2}), c.alike(1, 0), c.alike(2, 0);
   for (int k = 0; k < 2; ++k) {
     c.declare(c.in(0));
     place_output(c, k, algebra::product, {0, 1, 2});

@@ -14,15 +14,19 @@ namespace op {
 
 constexpr void embedding_rule(inference& c) { // ids, table
   const value &ids = c.in(0), &table = c.in(1);
-  if (table.rank != 2 || ids.rank >= max_rank || ids.type != dtype::i32) c.fail(fault::S003, 0, 1);
+  c.ints({0}), c.floats({1}), c.rank(1, 2);
+  c.require(ids.rank < max_rank, fault::S003, 0);
   value& y = c.declare(ids);
   y.type = table.type;
   if (ids.rank == max_rank) return;
   y.dims[static_cast<unsigned>(y.rank++)] = table.dims[1];
+  c.distinct(0, 0, 1);
   place_output(c, 0, algebra::product, {0, 1}, {table.dims[1].d});
 }
 constexpr void embedding_grad_rule(inference& c) { // dy, ids, table (its shape only)
   const value &dy = c.in(0), &table = c.in(2);
+  c.floats({0, 2}), c.ints({1}), c.rank(2, 2), c.leads(1, 0, 1);
+  c.agree(dy.back(), table.dims[1], 0, 2);
   value& d = c.declare(table);
   d.type = accumulator_of(dy.type);
   const dim rows = table.dims[0].d;

@@ -51,8 +51,39 @@ constexpr void place_rows(const inference& c, value& rows) {
     if (!c.g.ranks.trivial(a)) rows.at[a] = {state::shard, dim::rows, level++};
 }
 
+/// Experts (B, S, k) i32: operand k.
+constexpr void chosen_experts(inference& c, int k) {
+  c.ints({k}), c.dims(k, {dim::batch, dim::sequence, dim::choices});
+}
+/// Rows are numbered by i32: as many as a group's tokens have choices.
+constexpr bool numbers_rows(const mesh& r, const value& experts) {
+  return local_choices(r, experts) <= 0x7fffffff / (r.of(axis::ep) * r.of(axis::etp));
+}
+/// Rows of a round on one rank: an attribute of every op between tokens and experts.
+constexpr std::int64_t rows_of_round(inference& c) {
+  const std::int64_t rows = c.n.attr.i[0];
+  c.require(rows > 0 && rows <= 0x7fffffff, fault::C001, 0);
+  return rows > 0 ? rows : 1;
+}
+/// Counts (1, E, sequences) i32, where expert_rows puts them: operand k.
+constexpr void counts_of_experts(inference& c, int k) {
+  const value& v = c.in(k);
+  c.ints({k}), c.dims(k, {dim::replicas, dim::expert, dim::sequences});
+  c.require(v.dims[0].n == 1, fault::S002, k);
+  for (c.looking = 0; c.looking < axes; ++c.looking) {
+    const auto a = static_cast<axis>(c.looking);
+    const place at = a == axis::edp ? S(dim::replicas) : a == axis::ep ? S(dim::expert) : I;
+    if (!c.g.ranks.trivial(a) && v.at[a].s != at.s) c.fail(fault::P002, 0, k);
+  }
+  c.looking = -1;
+}
+
 constexpr void expert_rows_rule(inference& c) { // experts
   const value& experts = c.in(0);
+  const std::int64_t count = c.n.attr.i[1], capacity = c.n.attr.i[2];
+  chosen_experts(c, 0), rows_of_round(c);
+  c.require(count > 0 && count <= 0x7fffffff && capacity >= 0 && numbers_rows(c.g.ranks, experts),
+            fault::C001, 0);
   on_one_rank_each(c, 0);
   c.declare(experts).at = experts.at;
   value& counts = c.declare(dtype::i32, {{dim::replicas, 1},
@@ -66,7 +97,7 @@ constexpr void expert_rows_rule(inference& c) { // experts
 inline constexpr op_info expert_rows{
     .name = "expert_rows", .rule = &expert_rows_rule, .crosses = true};
 
-/// Shared by dispatch and combine: what is placed as the choices of experts.
+/// Placed as the choices of experts are.
 constexpr void like_choices(inference& c, int x, int experts) {
   for (int a = 0; a < axes; ++a)
     if (c.in(x).at.at[static_cast<unsigned>(a)] != c.in(experts).at.at[static_cast<unsigned>(a)]) {
@@ -74,23 +105,37 @@ constexpr void like_choices(inference& c, int x, int experts) {
       c.fail(fault::P002, x, experts);
     }
   c.looking = -1;
-  if (c.in(x).dims[0] != c.in(experts).dims[0] || c.in(x).dims[1] != c.in(experts).dims[1])
-    c.fail(fault::S003, x, experts);
 }
-constexpr void dispatch_rule(inference& c) { // x, experts, row, counts
-  const value& x = c.in(0);
+/// experts (B, S, k), row like it, counts: operands 1, 2, 3 of dispatch and combine.
+constexpr void plan_of_experts(inference& c) {
+  chosen_experts(c, 1), c.ints({2}), c.alike(2, 1), counts_of_experts(c, 3);
+  c.require(c.in(3).dims[2].n == sequences_of_group(c.g.ranks, c.in(1)), fault::S002, 1, 3);
+  like_choices(c, 2, 1);
+}
+constexpr void dispatch_rule(inference& c) { // x (B, S, H) or (B, S, k), experts, row, counts
+  const value &x = c.in(0), &experts = c.in(1);
+  c.floats({0}), plan_of_experts(c);
+  c.rank(0, 3);
+  c.agree(x.dims[0], experts.dims[0], 0, 1), c.agree(x.dims[1], experts.dims[1], 0, 1);
+  const bool choices = x.back().d == dim::choices;
+  if (choices) c.agree(x.back(), experts.dims[2], 0, 1);
   on_one_rank_each(c, 0);
   like_choices(c, 0, 1);
-  value& rows = c.declare(x.type, {{dim::rows, c.n.attr.i[0] * c.g.ranks.of(axis::ep)}});
-  if (x.back().d != dim::choices) rows.dims[static_cast<unsigned>(rows.rank++)] = x.back();
+  value& rows = c.declare(x.type, {{dim::rows, rows_of_round(c) * c.g.ranks.of(axis::ep)}});
+  if (!choices) rows.dims[static_cast<unsigned>(rows.rank++)] = x.back();
+  c.distinct(0, 0, 1);
   place_rows(c, rows);
   if (!c.g.ranks.trivial(axis::etp)) rows.at[axis::etp] = R;
 }
-constexpr void combine_rule(inference& c) { // rows, experts, row, counts
+constexpr void combine_rule(inference& c) { // rows (R, H) or (R), experts, row, counts
   const value &rows = c.in(0), &experts = c.in(1);
+  c.floats({0}), plan_of_experts(c);
+  c.require(rows.rank == 1 || (rows.rank == 2 && rows.dims[1].d != dim::choices), fault::S003, 0);
+  c.agree(rows.dims[0], {dim::rows, rows_of_round(c) * c.g.ranks.of(axis::ep)}, 0, 1);
   value& y = c.declare(rows);
   y.rank = experts.rank, y.dims = experts.dims, y.at = experts.at;
-  if (rows.rank > 1) y.dims[static_cast<unsigned>(y.rank - 1)] = rows.dims[1];
+  if (rows.rank > 1) y.dims[2] = rows.dims[1];
+  c.distinct(0, 0, 1);
   value wanted{};
   place_rows(c, wanted);
   if (!c.g.ranks.trivial(axis::etp)) wanted.at[axis::etp] = P;
@@ -144,25 +189,35 @@ constexpr void place_grouped(inference& c, int k, std::initializer_list<int> ope
 constexpr std::int8_t level_of_rows(const inference& c) {
   return c.g.ranks.trivial(axis::edp) ? std::int8_t{0} : std::int8_t{1};
 }
-constexpr void check_grouped(inference& c, int x, int w, int shared) {
-  const value &vx = c.in(x), &vw = c.in(w);
-  if (vw.rank != 3 || vw.dims[0].d != dim::expert || vx.rank != 2 || vx.dims[0].d != dim::rows ||
-      vw.dims[static_cast<unsigned>(shared)].d != vx.dims[1].d)
-    c.fail(fault::S003, x, w);
-  else if (vw.dims[static_cast<unsigned>(shared)].n != vx.dims[1].n) c.fail(fault::S002, x, w);
+/// Rows (R, ...), their counts, and how many of one sequence an expert takes at most.
+constexpr void rows_by_expert(inference& c, int x, int counts) {
+  c.require(c.in(x).rank == 2 && c.in(x).dims[0].d == dim::rows, fault::S003, x);
+  c.require(c.n.attr.i[0] > 0, fault::C001, x);
+  counts_of_experts(c, counts);
+}
+/// x (R, K) or dy (R, N), w (E, N, K), counts; operand 0 has w's dim `shared`.
+constexpr void check_grouped(inference& c, std::size_t shared) {
+  const value &x = c.in(0), &w = c.in(1);
+  c.floats({0, 1}), rows_by_expert(c, 0, 2), c.rank(1, 3);
+  c.agree(x.dims[1], w.dims[shared], 0, 1), c.agree(w.dims[0], c.in(2).dims[1], 1, 2);
 }
 constexpr void grouped_linear_rule(inference& c) { // x (R, K), w (E, N, K), counts
-  check_grouped(c, 0, 1, 2);
+  check_grouped(c, 2);
   c.declare(c.in(0)).dims[1] = c.in(1).dims[1];
+  c.distinct(0, 0, 1);
   place_grouped(c, 0, {0, 1}, {state::shard, dim::rows, level_of_rows(c)}, 0, 1);
 }
 constexpr void grouped_input_grad_rule(inference& c) { // dy (R, N), w (E, N, K), counts
-  check_grouped(c, 0, 1, 1);
+  check_grouped(c, 1);
   c.declare(c.in(0)).dims[1] = c.in(1).dims[2];
+  c.distinct(0, 0, 1);
   place_grouped(c, 0, {0, 1}, {state::shard, dim::rows, level_of_rows(c)}, 0, 1);
 }
 constexpr void grouped_weight_grad_rule(inference& c) { // dy (R, N), x (R, K), counts
+  c.floats({0, 1}), rows_by_expert(c, 0, 2), c.rank(1, 2),
+      c.agree(c.in(0).dims[0], c.in(1).dims[0], 0, 1);
   c.declare(accumulator_of(c.in(0).type), {c.in(2).dims[1], c.in(0).dims[1], c.in(1).dims[1]});
+  c.distinct(0, 0, 1);
   place_grouped(c, 0, {0, 1}, S(dim::expert), 0, -1);
 }
 constexpr work grouped_cost(const graph& g, const node& n) {
@@ -186,11 +241,13 @@ constexpr void grouped_linear_adjoint(backward& d, const node& n) {
 inline constexpr op_info grouped_linear{"grouped_linear", &grouped_linear_rule,
                                         &grouped_linear_adjoint, &grouped_cost};
 
-constexpr void scale_rows_rule(inference& c) { // x (R, F), w (R)
+constexpr void scale_rows_rule(inference& c) { // x (..., F), w (...)
+  c.floats({0}), c.sums({1}, 0), c.leads(1, 0, 1);
   c.declare(c.in(0));
   place_output(c, 0, algebra::product, {0, 1});
 }
-constexpr void scale_rows_weight_grad_rule(inference& c) { // dy, x, w
+constexpr void scale_rows_weight_grad_rule(inference& c) { // dy (..., F), x (..., F), w (...)
+  c.floats({0, 1}), c.sums({2}, 0), c.alike(1, 0), c.leads(2, 0, 1);
   c.declare(c.in(2));
   place_output(c, 0, algebra::product, {0, 1});
 }
@@ -242,7 +299,7 @@ constexpr var grouped_linear(var x, var w, const expert_plan& p, source_line lin
   return {x.b, x.b->emit(op::grouped_linear, {x.id, w.id, p.counts.id}, line,
                          {{}, {local_extent(x.b->g.ranks, p.experts.type(), 1)}})};
 }
-/// x (R, F) times w (R) of its type, row by row.
+/// x (R, F) times w (R), of the type of sums over x, row by row.
 constexpr var scale_rows(var x, var w, source_line line = here()) {
   return {x.b, x.b->emit(op::scale_rows, {x.id, w.id}, line)};
 }

@@ -22,7 +22,9 @@ namespace mc {
 namespace op {
 
 constexpr void add_norm_rule(inference& c, int statistics) { // x, a, gain, [bias]
-  if (!c.in(0).same_dims(c.in(1))) c.fail(fault::S003, 0, 1);
+  c.floats({0, 1, 2}), c.alike(1, 0), of_last_dim(c, 2);
+  bias_of_norm(c, 3, statistics);
+  eps_of_norm(c);
   c.declare(c.in(0));
   place_output(c, 0, algebra::sum, {0, 1});
   c.declare(c.in(0));
@@ -37,18 +39,22 @@ constexpr void add_layer_norm_rule(inference& c) { add_norm_rule(c, 2); }
 inline constexpr op_info add_rms_norm{"add_rms_norm", &add_rms_norm_rule};
 inline constexpr op_info add_layer_norm{"add_layer_norm", &add_layer_norm_rule};
 
-constexpr void norm_grad_add_rule(inference& c) { // dy, x, gain, statistics..., d (last)
-  const int d = c.has(5) ? 5 : 4;
+template <int Statistics>
+constexpr void norm_grad_add_rule(inference& c) { // dy, x, gain, statistics..., d
+  constexpr int d = 3 + Statistics;
+  c.floats({0, 1, 2, d}), c.alike(1, 0), of_last_dim(c, 2), row_statistics(c, 3, Statistics);
+  c.alike(d, 0);
   c.declare(c.in(0));
   if (d == 5) place_output(c, 0, algebra::product, {0, 1, 2, 3, 4}, {c.in(0).back().d});
   else place_output(c, 0, algebra::product, {0, 1, 2, 3}, {c.in(0).back().d});
-  if (!c.in(0).same_dims(c.in(d)) || c.out[0].at != c.in(d).at) c.fail(fault::P002, 0, d);
+  if (c.out[0].at != c.in(d).at) c.fail(fault::P002, 0, d);
 }
-inline constexpr op_info rms_norm_grad_add{"rms_norm_grad_add", &norm_grad_add_rule};
-inline constexpr op_info layer_norm_grad_add{"layer_norm_grad_add", &norm_grad_add_rule};
+inline constexpr op_info rms_norm_grad_add{"rms_norm_grad_add", &norm_grad_add_rule<1>};
+inline constexpr op_info layer_norm_grad_add{"layer_norm_grad_add", &norm_grad_add_rule<2>};
 
 constexpr void linear_input_grad_add_rule(inference& c) { // dy, w, d
   linear_input_grad_rule(c);
+  c.typed({2}, c.in(0).type);
   if (!c.out[0].same_dims(c.in(2)) || c.out[0].at != c.in(2).at) c.fail(fault::P002, 0, 2);
 }
 constexpr work linear_input_grad_add_cost(const graph& g, const node& n) {
@@ -65,11 +71,14 @@ inline constexpr op_info linear_input_grad_add{"linear_input_grad_add",
                                                2};
 
 constexpr std::int64_t loss_scratch_bytes(const mesh& r, const value& x, const value& w) {
-  return chunk_bytes(r, x, w) + local_size(r, x).n / x.back().n * std::int64_t{sizeof(double)};
+  return chunk_bytes(r, x, w) + local_rows(r, x) * std::int64_t{sizeof(double)};
 }
 constexpr void vocabulary_loss_rule(
     inference& c) { // x, w, labels, dloss -> loss, count, dx, [dw], scratch
   const value &x = c.in(0), &w = c.in(1);
+  vocabulary_operands(c, 0, 1, 2);
+  c.sums({3}, 0), c.rank(3, 0);
+  z_of_loss(c);
   for (int i = 0; i < axes; ++i)
     if (w.at.at[static_cast<unsigned>(i)].s == state::shard) c.fail(fault::P007, 1);
   const dtype main = accumulator_of(x.type);

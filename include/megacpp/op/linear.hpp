@@ -52,17 +52,34 @@ constexpr void place_bias(inference& c, int bias) {
   }
 }
 
-constexpr void linear_rule(inference& c) {
+/// attr.i[0] of the three products, the number of dims that the forward one sums: of an operand
+/// that ends in them.
+constexpr int summed_dims(inference& c, int k) {
+  const std::int64_t n = c.n.attr.i[0];
+  const bool fits = n >= 1 && n <= c.in(k).rank;
+  c.require(fits, fault::S003, 0, 1);
+  return fits ? static_cast<int>(n) : 0;
+}
+/// The dims of operand a from the first-th on, n of them, are those of operand b from the
+/// second-th on.
+constexpr void pairs(inference& c, int a, int first, int b, int second, int n) {
+  if (first < 0 || second < 0 || first + n > c.in(a).rank || second + n > c.in(b).rank)
+    return c.fail(fault::S003, a, b);
+  for (int i = 0; i < n; ++i)
+    c.agree(c.in(a).dims[static_cast<unsigned>(first + i)],
+            c.in(b).dims[static_cast<unsigned>(second + i)], a, b);
+}
+
+constexpr void linear_rule(inference& c) { // x, w, [bias]
+  c.floats({0, 1});
   const value &x = c.in(0), &w = c.in(1);
-  const auto summed = static_cast<int>(c.n.attr.i[0]);
-  for (int i = 1; i <= summed; ++i) {
-    const extent &ex = x.dims[static_cast<unsigned>(x.rank - i)],
-                 &ew = w.dims[static_cast<unsigned>(w.rank - i)];
-    if (ex.d != ew.d) c.fail(fault::S003, 0, 1);
-    else if (ex.n != ew.n) c.fail(fault::S002, 0, 1);
-    else if (ex.o != ew.o) c.fail(fault::P012, 0, 1);
+  const int summed = summed_dims(c, 0);
+  pairs(c, 0, x.rank - summed, 1, w.rank - summed, summed);
+  if (c.has(2)) {
+    c.typed({2}, x.type);
+    c.require(c.in(2).rank == w.rank - summed, fault::S003, 1, 2);
+    c.leads(2, 1);
   }
-  if (summed == 0) c.fail(fault::S003, 0, 1);
   value& y = c.declare(x);
   y.rank = static_cast<std::int8_t>(x.rank - summed);
   if (y.rank + w.rank - summed > max_rank) {
@@ -78,33 +95,43 @@ constexpr void linear_rule(inference& c) {
 }
 
 constexpr void linear_input_grad_rule(inference& c) { // dy, w
+  c.floats({0, 1});
   const value &dy = c.in(0), &w = c.in(1);
-  const auto summed = static_cast<int>(c.n.attr.i[0]); // of the forward product
+  const int kept = w.rank - summed_dims(c, 1), lead = dy.rank - kept;
+  pairs(c, 0, lead, 1, 0, kept);
   value& dx = c.declare(dy);
-  dx.rank = static_cast<std::int8_t>(dy.rank - (w.rank - summed));
-  for (int i = w.rank - summed; i < w.rank; ++i)
+  dx.rank = static_cast<std::int8_t>(lead > 0 ? lead : 0);
+  c.require(dx.rank + w.rank - kept <= max_rank, fault::S004, 0, 1);
+  for (int i = kept; i < w.rank && dx.rank < max_rank; ++i)
     dx.dims[static_cast<unsigned>(dx.rank++)] = w.dims[static_cast<unsigned>(i)];
+  c.distinct(0, 0, 1);
   place_output(c, 0, algebra::product, {0, 1});
 }
 
 constexpr void linear_weight_grad_rule(inference& c) { // dy, x
+  c.floats({0, 1});
   const value &dy = c.in(0), &x = c.in(1);
-  const auto summed = static_cast<int>(c.n.attr.i[0]);
-  const int lead = x.rank - summed;
+  const int summed = summed_dims(c, 1), lead = x.rank - summed;
+  pairs(c, 0, 0, 1, 0, lead);
+  c.require(dy.rank + summed - lead <= max_rank, fault::S004, 0, 1);
   value& dw = c.declare(dy);
   dw.type = accumulator_of(dy.type);
   dw.rank = 0;
   for (int i = lead; i < dy.rank; ++i)
     dw.dims[static_cast<unsigned>(dw.rank++)] = dy.dims[static_cast<unsigned>(i)];
-  for (int i = lead; i < x.rank; ++i)
+  for (int i = lead; i < x.rank && dw.rank < max_rank; ++i)
     dw.dims[static_cast<unsigned>(dw.rank++)] = x.dims[static_cast<unsigned>(i)];
+  c.distinct(0, 0, 1);
   place_output(c, 0, algebra::product, {0, 1});
 }
 
 /// Column sums over the leading dims: attr.i[0] is the number of trailing dims that stay.
 constexpr void bias_grad_rule(inference& c) { // dy
+  c.floats({0});
   const value& dy = c.in(0);
-  const auto kept = static_cast<int>(c.n.attr.i[0]);
+  const bool fits = c.n.attr.i[0] >= 0 && c.n.attr.i[0] <= dy.rank;
+  c.require(fits, fault::S003, 0);
+  const int kept = fits ? static_cast<int>(c.n.attr.i[0]) : 0;
   value& db = c.declare(dy);
   db.type = accumulator_of(dy.type);
   db.rank = 0;
@@ -154,15 +181,8 @@ constexpr void linear_adjoint(backward& d, const node& n) {
 }
 
 constexpr void add_bias_rule(inference& c) { // x, bias
-  const value &x = c.in(0), &b = c.in(1);
-  if (b.rank > x.rank) c.fail(fault::S003, 0, 1);
-  for (int i = 1; i <= b.rank && i <= x.rank; ++i) {
-    const extent &ex = x.dims[static_cast<unsigned>(x.rank - i)],
-                 &eb = b.dims[static_cast<unsigned>(b.rank - i)];
-    if (ex.d != eb.d) c.fail(fault::S003, 0, 1);
-    else if (ex.n != eb.n) c.fail(fault::S002, 0, 1);
-  }
-  c.declare(x);
+  c.floats({0, 1}), c.trails(1, 0);
+  c.declare(c.in(0));
   place_output(c, 0, algebra::sum, {0, 1});
 }
 constexpr void add_bias_adjoint(backward& d, const node& n) {

@@ -24,8 +24,14 @@ namespace op {
 /// Rows of logits that exist at a time.
 inline constexpr std::int64_t loss_chunk_rows = 128;
 
+/// Rows of x (..., H) on one rank.
+constexpr std::int64_t local_rows(const mesh& r, const value& x) {
+  std::int64_t n = 1;
+  for (int i = 0; i + 1 < x.rank; ++i) n *= local_extent(r, x, i);
+  return n;
+}
 constexpr std::int64_t chunk_bytes(const mesh& r, const value& x, const value& w) {
-  const std::int64_t rows = rows_of_sequence(r, x, local_size(r, x).n / x.back().n);
+  const std::int64_t rows = rows_of_sequence(r, x, local_rows(r, x));
   const std::int64_t element =
       size_of(accumulator_of(x.type)) + (x.type == dtype::bf16 ? size_of(x.type) : 0);
   return (rows < loss_chunk_rows ? rows : loss_chunk_rows) * local_extent(r, w, 0) * element;
@@ -40,11 +46,21 @@ constexpr std::int64_t vocabulary_parts(const mesh& r, const value& w) {
   return n;
 }
 
+/// x (..., H), w (V, H), labels (...) i32; attr.i[0] of the V rows are words.
+constexpr void vocabulary_operands(inference& c, int x, int w, int labels) {
+  const value &vx = c.in(x), &vw = c.in(w);
+  c.floats({x, w}), c.ints({labels});
+  c.rank(w, 2), c.leads(labels, x, 1);
+  c.agree(vx.back(), vw.dims[1], x, w);
+  c.require(c.n.attr.i[0] > 0 && c.n.attr.i[0] <= vw.dims[0].n, fault::C001, x, w);
+}
+constexpr void z_of_loss(inference& c) {
+  c.require(c.n.attr.f[0] >= 0 && c.n.attr.f[0] < 1e30, fault::C001, 0);
+}
+
 constexpr void vocabulary_partial_rule(inference& c) { // x, w, labels
   const value &x = c.in(0), &w = c.in(1), &labels = c.in(2);
-  if (w.rank != 2 || x.back().d != w.dims[1].d) c.fail(fault::S003, 0, 1);
-  else if (x.back().n != w.dims[1].n) c.fail(fault::S002, 0, 1);
-  if (labels.rank != x.rank - 1) c.fail(fault::S003, 0, 2);
+  vocabulary_operands(c, 0, 1, 2);
   value& lse = c.declare(labels);
   if (lse.rank == max_rank) --lse.rank;
   lse.type = accumulator_of(x.type);
@@ -68,12 +84,15 @@ constexpr void vocabulary_partial_rule(inference& c) { // x, w, labels
       target.at[a] = join(c, a, algebra::nonlinear, target, {0, 1, 2}, {x.back().d});
     }
   }
-  c.leads(2, 0);
   c.declare_scratch(chunk_bytes(c.g.ranks, x, w));
 }
 
 constexpr void vocabulary_partial_grad_rule(inference& c) { // dlse, dtarget, x, w, labels, lse_part
   const value &dlse = c.in(0), &x = c.in(2), &w = c.in(3);
+  vocabulary_operands(c, 2, 3, 4);
+  c.sums({0, 1, 5}, 2), c.alike(0, 5), c.alike(1, 4), c.leads(4, 5, 1);
+  c.require(dlse.back() == extent(dim::vocabulary_part, vocabulary_parts(c.g.ranks, w)),
+            fault::S003, 0, 3);
   c.declare(x);
   const bool weights = c.n.attr.i[1] != 0;
   if (weights) c.declare(w).type = accumulator_of(x.type);
@@ -132,15 +151,25 @@ constexpr void vocabulary_partial_adjoint(backward& d, const node& n) {
 inline constexpr op_info vocabulary_partial{"vocabulary_partial", &vocabulary_partial_rule,
                                             &vocabulary_partial_adjoint, &vocabulary_partial_cost};
 
+/// lse_part (..., parts), target (...), labels (...) i32, the first two of a type of sums.
+constexpr void cross_entropy_operands(inference& c, int lse) {
+  const value& part = c.in(lse);
+  c.floats({lse, lse + 1}), c.sums({lse}, lse), c.ints({lse + 2});
+  c.leads(lse + 1, lse, 1), c.leads(lse + 2, lse, 1);
+  c.require(part.back().d == dim::vocabulary_part, fault::S003, lse);
+  z_of_loss(c);
+}
 constexpr void cross_entropy_rule(inference& c) { // lse_part, target, labels
   const value& lse = c.in(0);
+  cross_entropy_operands(c, 0);
   for (int k = 0; k < 2; ++k) {
     c.declare(lse.type, {});
     place_output(c, k, algebra::reduction, {0, 1, 2}, {dim::vocabulary_part});
   }
-  c.leads(1, 0), c.leads(2, 0);
 }
 constexpr void cross_entropy_grad_rule(inference& c) { // dloss, lse_part, target, labels
+  cross_entropy_operands(c, 1);
+  c.typed({0}, c.in(1).type), c.rank(0, 0);
   for (int k = 0; k < 2; ++k) {
     c.declare(c.in(1 + k));
     place_output(c, k, algebra::product, {0, 1, 2, 3}, {dim::vocabulary_part});

@@ -27,13 +27,25 @@ constexpr void declare_statistic(inference& c, const value& x) {
   s.dims[static_cast<unsigned>(s.rank)] = extent{};
 }
 
+/// Operand k, a gain or a bias, has the last dim of operand 0.
+constexpr void of_last_dim(inference& c, int k) { c.rank(k, 1), c.trails(k, 0); }
+constexpr void eps_of_norm(inference& c) {
+  c.require(c.n.attr.f[0] > 1e-30 && c.n.attr.f[0] < 1e30, fault::C001, 0);
+}
+
+/// Operand k, the bias of a norm that takes out the mean (with two statistics), may be absent.
+constexpr void bias_of_norm(inference& c, int k, int statistics) {
+  if (!c.has(k)) return;
+  c.require(statistics == 2, fault::S003, 0, k);
+  c.typed({k}, c.in(0).type), of_last_dim(c, k);
+}
+
 constexpr void norm_rule(inference& c, int statistics) { // x, gain, [bias]
   const value& x = c.in(0);
   const dim last = x.back().d;
-  if (x.rank == 0) c.fail(fault::S003, 0);
-  for (int k = 1; k < 3; ++k)
-    if (c.has(k) && (c.in(k).rank != 1 || c.in(k).back().d != last)) c.fail(fault::S003, 0, k);
-    else if (c.has(k) && c.in(k).back().n != x.back().n) c.fail(fault::S002, 0, k);
+  c.floats({0, 1}), of_last_dim(c, 1);
+  bias_of_norm(c, 2, statistics);
+  eps_of_norm(c);
   c.declare(x);
   place_output(c, 0, algebra::nonlinear, {0, 1, 2}, {last});
   for (int k = 0; k < statistics; ++k) {
@@ -44,21 +56,28 @@ constexpr void norm_rule(inference& c, int statistics) { // x, gain, [bias]
 constexpr void rms_norm_rule(inference& c) { norm_rule(c, 1); }
 constexpr void layer_norm_rule(inference& c) { norm_rule(c, 2); }
 
+/// The statistics of operand 0's rows are operands k, k + 1, ...
+constexpr void row_statistics(inference& c, int k, int statistics) {
+  for (int i = k; i < k + statistics; ++i) c.sums({i}, 0), c.leads(i, 0, 1);
+}
+template <int Statistics>
 constexpr void norm_grad_rule(inference& c) { // dy, x, gain, statistics...
+  c.floats({0, 1, 2}), c.alike(1, 0), of_last_dim(c, 2), row_statistics(c, 3, Statistics);
   c.declare(c.in(0));
   place_output(c, 0, algebra::product, {0, 1, 2, 3, 4}, {c.in(0).back().d});
 }
-constexpr void norm_gain_grad_rule(inference& c) { // dy, x, statistics...
+template <int Statistics> constexpr void norm_gain_grad_rule(inference& c) { // dy, x, statistics...
+  c.floats({0, 1}), c.alike(1, 0), row_statistics(c, 2, Statistics);
   c.declare(accumulator_of(c.in(0).type), {c.in(0).back()});
   place_output(c, 0, algebra::product, {0, 1, 2, 3}, {c.in(0).back().d});
 }
 
-inline constexpr op_info rms_norm_grad{"rms_norm_grad", &norm_grad_rule};
+inline constexpr op_info rms_norm_grad{"rms_norm_grad", &norm_grad_rule<1>};
 inline constexpr op_info rms_norm_gain_grad{
-    "rms_norm_gain_grad", &norm_gain_grad_rule, nullptr, nullptr, 0, true};
-inline constexpr op_info layer_norm_grad{"layer_norm_grad", &norm_grad_rule};
+    "rms_norm_gain_grad", &norm_gain_grad_rule<1>, nullptr, nullptr, 0, true};
+inline constexpr op_info layer_norm_grad{"layer_norm_grad", &norm_grad_rule<2>};
 inline constexpr op_info layer_norm_gain_grad{
-    "layer_norm_gain_grad", &norm_gain_grad_rule, nullptr, nullptr, 0, true};
+    "layer_norm_gain_grad", &norm_gain_grad_rule<2>, nullptr, nullptr, 0, true};
 
 constexpr void rms_norm_adjoint(backward& d, const node& n) {
   const value_id dy = d.of(n.out[0]), x = n.in[0], gain = n.in[1], r = n.out[1];

@@ -21,8 +21,9 @@
 namespace mc {
 namespace op {
 
-/// All operands placed as the first.
+/// All operands have the dims of the first and are placed as it is.
 constexpr void placed_alike(inference& c, int operands) {
+  for (int k = 1; k < operands; ++k) c.alike(k, 0);
   for (int k = 1; k < operands; ++k)
     for (c.looking = 0; c.looking < axes; ++c.looking) {
       const auto a = static_cast<axis>(c.looking);
@@ -30,7 +31,10 @@ constexpr void placed_alike(inference& c, int operands) {
     }
 }
 
-constexpr void add_gradient_rule(inference& c) { placed_alike(c, 2); } // g, h
+constexpr void add_gradient_rule(inference& c) { // g, h
+  c.floats({0, 1}), c.sums({0}, 0);
+  placed_alike(c, 2);
+}
 constexpr work add_gradient_cost(const graph& g, const node& n) {
   const std::int64_t bytes = local_bytes(g.ranks, g.at(n.in[0]));
   return {local_size(g.ranks, g.at(n.in[0])).n, 2 * bytes, 2 * bytes};
@@ -38,22 +42,26 @@ constexpr work add_gradient_cost(const graph& g, const node& n) {
 inline constexpr op_info add_gradient{"add_gradient", &add_gradient_rule, nullptr,
                                       &add_gradient_cost};
 
-constexpr void sum_of_squares_rule(inference& c) {
+constexpr void sum_of_squares_rule(inference& c) { // g
+  c.floats({0}), c.sums({0}, 0);
   c.declare(dtype::f64, {});
   place_output(c, 0, algebra::reduction, {0});
 }
 inline constexpr op_info sum_of_squares{"sum_of_squares", &sum_of_squares_rule};
 
 constexpr void clip_factor_rule(inference& c) { // token count, sums of squares...
-  for (int k = 0; k < 2; ++k) {                 // factor, norm
+  for (int k = 0; k < max_inputs; ++k)
+    if (k == 0 || c.has(k)) c.typed({k}, dtype::f64), c.rank(k, 0);
+  for (int k = 0; k < 2; ++k) { // factor, norm
     c.declare(dtype::f64, {});
     place_output(c, k, algebra::nonlinear, {0, 1, 2, 3, 4, 5, 6, 7, 8});
   }
 }
 inline constexpr op_info clip_factor{"clip_factor", &clip_factor_rule};
 
-constexpr void adamw_rule(
-    inference& c) { // gradient, master, first moment, second moment, weight, factor
+// gradient, master, first moment, second moment, weight, factor
+constexpr void adamw_rule(inference& c) {
+  c.floats({4}), c.sums({0, 1, 2, 3}, 4), c.typed({5}, dtype::f64), c.rank(5, 0);
   placed_alike(c, 5);
 }
 constexpr work adamw_cost(const graph& g, const node& n) {
@@ -67,7 +75,11 @@ constexpr work adamw_cost(const graph& g, const node& n) {
 }
 inline constexpr op_info adamw{"adamw", &adamw_rule, nullptr, &adamw_cost, 4};
 
-constexpr void balance_step_rule(inference& c) { placed_alike(c, 3); } // load, master, weight
+constexpr void balance_step_rule(inference& c) { // load, master, weight
+  c.floats({2}), c.sums({0, 1}, 2);
+  c.require(c.n.attr.f[0] >= 0 && c.n.attr.f[0] < 1e30, fault::C001, 0);
+  placed_alike(c, 3);
+}
 inline constexpr op_info balance_step{"balance_step", &balance_step_rule, nullptr, nullptr, 2};
 
 } // namespace op

@@ -64,6 +64,8 @@ namespace op {
 constexpr void redistribute_rule(inference& c) {
   const value& x = c.in(0);
   const node& n = c.n;
+  c.require(c.has(0), fault::S008);
+  c.require(x.type != dtype::u8, fault::S007, 0);
   value& y = c.declare(x);
   y.at = x.at;
   place goal = n.to;

@@ -13,11 +13,23 @@
 namespace mc {
 namespace op {
 
-constexpr void rope_rule(inference& c) { // x, positions
-  if (c.in(0).back().n % 2 != 0) c.fail(fault::C001, 0);
-  c.declare(c.in(0));
-  place_output(c, 0, algebra::product, {0, 1}, {c.in(0).back().d});
-  c.leads(1, 0);
+constexpr void rope_rule(inference& c) { // x (..., D), positions: the first dims of x, not D
+  const value &x = c.in(0), &positions = c.in(1);
+  const std::int64_t direction = c.n.attr.i[0], below = c.n.attr.i[1];
+  c.floats({0}), c.ints({1}), c.leads(1, 0);
+  c.require(positions.rank < x.rank, fault::S003, 0, 1);
+  c.require(below > 0 || (below == 0 && positions.find(dim::sequence) >= 0), fault::C001, 0, 1);
+  c.require(x.back().n % 2 == 0 && c.n.attr.f[0] > 0 && c.n.attr.f[0] < 1e30 &&
+                (direction == 1 || direction == -1),
+            fault::C001, 0);
+  c.declare(x);
+  place_output(c, 0, algebra::product, {0, 1}, {x.back().d});
+}
+/// What positions are below.
+constexpr std::int64_t positions_below(const attributes& attr, const value& positions) {
+  const int sequence = positions.find(dim::sequence);
+  return attr.i[1] > 0 || sequence < 0 ? attr.i[1]
+                                       : positions.dims[static_cast<unsigned>(sequence)].n;
 }
 constexpr void rope_adjoint(backward& d, const node& n) {
   const value_id dy = d.of(n.out[0]);
@@ -30,7 +42,7 @@ inline constexpr op_info rope{"rope", &rope_rule, &rope_adjoint, nullptr, 0, fal
 
 } // namespace op
 
-/// x (B, S, heads, D), positions (B, S) i32: rotated x.
+/// x (..., D), positions i32 with the first dims of x, as (B, S) of (B, S, heads, D): rotated x.
 constexpr var rope(var x, var positions, double theta, source_line line = here()) {
   return {x.b, x.b->emit(op::rope, {x.id, positions.id}, line, {{theta}, {1, x.b->positions}})};
 }

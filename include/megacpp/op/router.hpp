@@ -30,24 +30,49 @@
 namespace mc {
 namespace op {
 
-constexpr void route_rule(inference& c) { // l, [b]
+/// Kernels compare experts as f32.
+inline constexpr std::int64_t most_experts = 1 << 24;
+
+/// Logits l (..., E): operand k.
+constexpr void logits_of_router(inference& c, int k) {
+  c.floats({k});
+  c.require(c.in(k).rank > 0 && c.in(k).back().d == dim::expert, fault::S003, k);
+  c.require(c.in(k).back().n <= most_experts, fault::C001, k);
+}
+/// Choices (..., k) i32: operand k, of the logits l.
+constexpr void choices_of_router(inference& c, int k, int l) {
+  const value &v = c.in(k), &of = c.in(l);
+  c.ints({k});
+  c.require(v.rank == of.rank && v.back().d == dim::choices, fault::S003, l, k);
+  for (int i = 0; i + 1 < v.rank && v.rank == of.rank; ++i)
+    c.agree(of.dims[static_cast<unsigned>(i)], v.dims[static_cast<unsigned>(i)], l, k);
+}
+
+constexpr void route_rule(inference& c) { // l (..., E), [b] (E)
   const value& l = c.in(0);
   const std::int64_t k = c.n.attr.i[0];
-  if (l.back().d != dim::expert) c.fail(fault::S003, 0);
-  if (k < 1 || k > l.back().n) c.fail(fault::S002, 0);
+  logits_of_router(c, 0);
+  if (c.has(1)) c.typed({1}, l.type), c.rank(1, 1), c.trails(1, 0);
+  c.require(k >= 1 && k <= l.back().n, fault::C001, 0);
   value& w = c.declare(l);
   w.type = accumulator_of(l.type);
-  w.dims[static_cast<unsigned>(w.rank - 1)] = {dim::choices, k};
+  if (w.rank > 0) w.dims[static_cast<unsigned>(w.rank - 1)] = {dim::choices, k > 0 ? k : 1};
+  c.distinct(0, 0, 0);
   place_output(c, 0, algebra::nonlinear, {0, 1}, {dim::expert});
   value& experts = c.declare(w);
   experts.type = dtype::i32;
   experts.at = w.at;
 }
-constexpr void route_grad_rule(inference& c) { // dw, l, experts
+constexpr void route_grad_rule(inference& c) { // dw (..., k), l (..., E), experts (..., k)
+  logits_of_router(c, 1), choices_of_router(c, 2, 1);
+  c.sums({0}, 1), c.alike(0, 2);
+  c.require(c.in(2).back().n == c.n.attr.i[0], fault::S002, 1, 2);
   c.declare(c.in(1));
   place_output(c, 0, algebra::product, {0, 1, 2}, {dim::expert, dim::choices});
 }
-constexpr void expert_load_rule(inference& c) { // experts, b
+constexpr void expert_load_rule(inference& c) { // experts (..., k), b (E)
+  c.ints({0}), c.floats({1}), c.dims(1, {dim::expert});
+  c.require(c.in(0).rank > 0 && c.in(0).back().d == dim::choices, fault::S003, 0, 1);
   c.declare(c.in(1)).type = accumulator_of(c.in(1).type);
   place_output(c, 0, algebra::reduction, {0}, {dim::choices});
 }
@@ -71,7 +96,8 @@ constexpr place place_of_group(const inference& c, axis a, place tokens, bool pe
 constexpr void router_statistics_rule(inference& c) { // l, experts
   const value& l = c.in(0);
   const bool per_sequence = c.n.attr.i[0] != 0;
-  if (l.rank != 3 || l.back().d != dim::expert) c.fail(fault::S003, 0);
+  logits_of_router(c, 0), choices_of_router(c, 1, 0);
+  c.dims(0, {dim::batch, dim::sequence, dim::expert});
   const extent group = per_sequence ? l.dims[0] : extent{dim::replicas, 1};
   for (int k = 0; k < 2; ++k) c.declare(accumulator_of(l.type), {group, l.back()});
   c.declare(accumulator_of(l.type), {});
@@ -87,14 +113,19 @@ constexpr void router_statistics_rule(inference& c) { // l, experts
   }
   c.looking = -1;
 }
-constexpr void router_statistics_grad_rule(inference& c) { // ds, dz, l
-  const value& l = c.in(2);
+constexpr void router_statistics_grad_rule(inference& c) { // ds (groups, E), dz (), l (B, S, E)
+  const value &ds = c.in(0), &l = c.in(2);
+  const bool per_sequence = c.n.attr.i[0] != 0;
+  logits_of_router(c, 2), c.sums({0, 1}, 2);
+  c.dims(0, {per_sequence ? dim::batch : dim::replicas, dim::expert}), c.rank(1, 0);
+  c.dims(2, {dim::batch, dim::sequence, dim::expert});
+  c.require(ds.dims[0].n == (per_sequence ? l.dims[0].n : 1) && ds.dims[1].n == l.dims[2].n,
+            fault::S002, 0, 2);
   c.declare(l);
   for (c.looking = 0; c.looking < axes; ++c.looking) {
     const auto a = static_cast<axis>(c.looking);
     if (c.g.ranks.trivial(a)) continue;
-    const place of_group =
-        cotangent(place_of_group(c, a, l.at[a], c.in(0).dims[0].d == dim::batch));
+    const place of_group = cotangent(place_of_group(c, a, l.at[a], per_sequence));
     if (c.in(0).at[a].s != of_group.s) c.fail(fault::P002, 0, 2);
     if (l.at[a].s == state::shard && c.in(1).at[a].s != state::replicate) c.fail(fault::P002, 1, 2);
     c.out[0].at[a] = cotangent(l.at[a]);
@@ -111,15 +142,22 @@ constexpr void router_statistics_adjoint(backward& d, const node& n) {
 inline constexpr op_info router_statistics{"router_statistics", &router_statistics_rule,
                                            &router_statistics_adjoint};
 
-constexpr void router_loss_rule(inference& c) { // s, c, z
+constexpr void coefficients_of_router(inference& c) {
+  const double balance = c.n.attr.f[0], z = c.n.attr.f[1];
+  c.require(balance >= 0 && balance < 1e30 && z >= 0 && z < 1e30, fault::C001, 0);
+}
+constexpr void router_loss_rule(inference& c) { // s (groups, E), c (groups, E), z ()
+  c.floats({0, 1, 2}), c.sums({0}, 0), c.alike(1, 0), c.rank(2, 0);
+  coefficients_of_router(c);
   c.declare(c.in(0).type, {});
   place_output(c, 0, algebra::product, {0, 1});
-  if (!c.in(0).same_dims(c.in(1))) c.fail(fault::S003, 0, 1);
   for (int a = 0; a < axes; ++a)
     if (c.in(2).at.at[static_cast<unsigned>(a)] != c.out[0].at.at[static_cast<unsigned>(a)])
       c.fail(fault::P002, 0, 2);
 }
-constexpr void router_loss_grad_rule(inference& c) { // dL, c
+constexpr void router_loss_grad_rule(inference& c) { // dL (), c (groups, E)
+  c.floats({0, 1}), c.sums({0}, 0), c.rank(0, 0);
+  coefficients_of_router(c);
   c.declare(c.in(1));
   place_output(c, 0, algebra::product, {0, 1});
   c.declare(c.in(0)).at = c.in(0).at;

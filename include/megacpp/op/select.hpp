@@ -15,9 +15,9 @@ namespace op {
 
 constexpr void select_rule(inference& c) { // x (B, S, H), index (B)
   const value& x = c.in(0);
+  c.floats({0}), c.rank(0, 3), c.ints({1}), c.leads(1, 0, 2);
   c.declare(x.type, {x.dims[0], x.dims[2]});
   place_output(c, 0, algebra::product, {0, 1}, {x.dims[1].d});
-  c.leads(1, 0);
 }
 constexpr work select_cost(const graph& g, const node& n) {
   const std::int64_t bytes = local_bytes(g.ranks, g.at(n.out[0]));
@@ -25,14 +25,23 @@ constexpr work select_cost(const graph& g, const node& n) {
 }
 inline constexpr op_info select{"select", &select_rule, nullptr, &select_cost};
 
-constexpr void repeat_rule(inference& c) { // x
+inline constexpr std::int64_t most_repeats = 1 << 20;
+
+constexpr void repeat_rule(inference& c) { // x (N, ...)
+  const std::int64_t times = c.n.attr.i[0];
+  c.floats({0}), c.require(c.in(0).rank > 0, fault::S003, 0);
+  c.require(times > 0 && times <= most_repeats, fault::C001, 0);
   value& y = c.declare(c.in(0));
-  y.dims[0].n *= c.n.attr.i[0];
+  y.dims[0].n *= times;
   place_output(c, 0, algebra::product, {0}, {y.dims[0].d});
 }
-constexpr void repeat_grad_rule(inference& c) { // dy
+constexpr void repeat_grad_rule(inference& c) { // dy (N r, ...)
+  const std::int64_t times = c.n.attr.i[0] > 0 ? c.n.attr.i[0] : 1;
+  c.floats({0}), c.require(c.in(0).rank > 0, fault::S003, 0);
+  c.require(times == c.n.attr.i[0] && times <= most_repeats, fault::C001, 0);
   value& x = c.declare(c.in(0));
-  x.dims[0].n /= c.n.attr.i[0];
+  c.require(x.dims[0].n % times == 0, fault::S002, 0);
+  x.dims[0].n /= times;
   place_output(c, 0, algebra::product, {0}, {x.dims[0].d});
 }
 inline constexpr op_info repeat_grad{"repeat_grad", &repeat_grad_rule};

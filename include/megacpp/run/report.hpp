@@ -87,6 +87,12 @@ template <class Run, fault Code, class Where, class Line> constexpr bool report(
   static_assert(Code != fault::S005,
                 "MEGA-S005 two parameters of one graph have one name: rename one, or use the "
                 "first one's var twice to tie them");
+  static_assert(Code != fault::S007,
+                "MEGA-S007 an operand has another element type than the op reads: give it the "
+                "type that the op's comment states");
+  static_assert(Code != fault::S008,
+                "MEGA-S008 an operand that the op needs is absent: give it; causal attention "
+                "needs positions, and documents where they are packed");
   static_assert(Code != fault::C001,
                 "MEGA-C001 the model's own numbers contradict each other: correct the model");
   static_assert(Code != fault::C002,

@@ -93,11 +93,14 @@ template <class T, class Extent> struct dropout_row {
   const std::int32_t* token_key; // (rows): a number of its own for every token of the step
   const T* x;                    // (rows, width)
   T* y;                          // (rows, width)
+  std::int64_t of_token = 1;     // rows of x that one token has
+  std::int64_t row_stride = 0;   // columns from one of them to the next, in the unsharded tensor
 
   template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t row) const {
     const std::int64_t at = row * width;
     const auto base =
-        static_cast<std::uint64_t>(std::int64_t{token_key[row]} * global_width + first_column);
+        static_cast<std::uint64_t>(std::int64_t{token_key[row / of_token]} * global_width +
+                                   first_column + row % of_token * row_stride);
     team.template each_wide<T>(width, [&](auto i) {
       constexpr int N = decltype(i)::count;
       const auto words = random_words<N>(key, base + static_cast<std::uint64_t>(i.first));
@@ -108,14 +111,16 @@ template <class T, class Extent> struct dropout_row {
   }
 };
 
-/// 0 <= p < 1. y may be x. For the backward, x is dy and y is dx.
+/// 0 <= p < 1. A token has `of_token` rows of x, whose columns are `row_stride` apart. y may be x.
+/// For the backward, x is dy and y is dx.
 template <class T, class Extent>
 void dropout(std::int64_t rows, Extent width, std::int64_t global_width, std::int64_t first_column,
-             std::uint64_t key, double p, const std::int32_t* token_key, const T* x, T* y) {
+             std::uint64_t key, double p, const std::int32_t* token_key, const T* x, T* y,
+             std::int64_t of_token = 1, std::int64_t row_stride = 0) {
   using G = accumulator_t<T>;
-  for_rows(rows, dropout_row<T, Extent>{width, global_width, first_column, key,
-                                        static_cast<std::uint32_t>(p * 0x1p24),
-                                        static_cast<G>(1 / (1 - p)), token_key, x, y});
+  for_rows(rows, dropout_row<T, Extent>{
+                     width, global_width, first_column, key, static_cast<std::uint32_t>(p * 0x1p24),
+                     static_cast<G>(1 / (1 - p)), token_key, x, y, of_token, row_stride});
 }
 
 } // namespace mc::rows
