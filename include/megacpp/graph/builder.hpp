@@ -61,6 +61,7 @@ struct builder {
   bool derived = false;
   bool looped = false;        ///< nodes emitted now run once a round
   std::int64_t positions = 0; ///< token positions are below it; 0: below their sequence's length
+  bool packed = false;        ///< sequences hold several documents, which attention must be given
 
   constexpr explicit builder(const mesh& m) { g.ranks = m; }
 

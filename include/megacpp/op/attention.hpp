@@ -73,10 +73,20 @@ constexpr void attention_operands(inference& c, int first) {
   c.require(scale >= 0 && scale < 1e30 && window >= 0 && (window == 0 || causal != 0), fault::C001,
             first, k);
 }
+/// Positions of the queries (B, S) and of the keys (B, S') are operands ints and ints + 1: causal
+/// attention needs them, since a rank that counts its own tokens would get others. Documents
+/// follow: both, or none where each sequence is one document.
+constexpr void attention_marks(inference& c, int q, int k, int ints) {
+  const bool positions = c.n.attr.i[0] != 0 || c.has(ints) || c.has(ints + 1);
+  const bool documents = c.has(ints + 2) || c.has(ints + 3);
+  for (int i = positions ? 0 : 2; i < (documents ? 4 : 2); ++i)
+    c.ints({ints + i}), c.leads(ints + i, i % 2 == 0 ? q : k, 2);
+}
 
 constexpr void attention_rule(inference& c) { // q, k, v, positions of both, documents of both
   const value& q = c.in(0);
   attention_operands(c, 0);
+  attention_marks(c, 0, 1, 3);
   c.declare(q);
   value& lse = c.declare(accumulator_of(q.type), {q.dims[0], q.dims[2], q.dims[1]});
   for (int i = 0; i < axes; ++i) {
@@ -87,7 +97,6 @@ constexpr void attention_rule(inference& c) { // q, k, v, positions of both, doc
     c.out[0].at[a] = p;
     lse.at[a] = p;
   }
-  c.leads(3, 0), c.leads(4, 1), c.leads(5, 0), c.leads(6, 1);
 }
 
 /// dy, q, k, v, o, lse, then the forward's integer operands -> dq, dk, dv. A cotangent along an
@@ -95,6 +104,7 @@ constexpr void attention_rule(inference& c) { // q, k, v, positions of both, doc
 /// read.
 constexpr void attention_grad_rule(inference& c) {
   attention_operands(c, 1);
+  attention_marks(c, 1, 2, 6);
   c.typed({0, 4}, c.in(1).type), c.sums({5}, 1);
   c.alike(0, 1), c.alike(4, 1);
   c.dims(5, {dim::batch, dim::heads, dim::sequence});
@@ -170,10 +180,9 @@ struct attention_options {
   std::int64_t window = 0; ///< of a causal attention; 0: none
 };
 
-/// Positions and documents are those of the queries and of the keys, (B, S) and (B, S') i32;
-/// documents may be absent (vars without builder).
-/// Positions (B, Sq) and (B, Sk) i32, read by causal and windowed attention; document numbers of
-/// the same shapes, which must be equal, or absent.
+/// Positions (B, S) and (B, S') i32 of queries and keys, which causal attention needs (MEGA-S008):
+/// a rank may hold any part of the sequence. Document numbers of the same shapes, which are equal
+/// where a query sees a key; both absent (vars without builder) where no documents are packed.
 struct attention_masks {
   var q_position, k_position, q_document, k_document;
 };
@@ -186,6 +195,8 @@ constexpr var attention(var q, var k, var v, attention_masks m, attention_option
   attributes attr;
   attr.f = {o.scale};
   attr.i = {o.causal, o.window};
+  if (q.b->packed && m.q_document.b == nullptr)
+    q.b->fail(fault::S008, line, "attention", q.id, k.id);
   return {q.b, q.b->emit(op::attention,
                          {q.id, k.id, v.id, m.q_position.id, m.k_position.id, m.q_document.id,
                           m.k_document.id},

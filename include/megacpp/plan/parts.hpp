@@ -124,6 +124,7 @@ template <class Model> [[gnu::cold]] constexpr graph forward_graph(const Model& 
   c.training = s.training;
   c.room = s.room;
   b.positions = s.room > 0 ? s.room : s.batch.sequence;
+  b.packed = s.batch.packed;
   const auto ints = [&](feed f, const char* name) {
     return b.input(f, name, dtype::i32, {B, Sq}, tokens_at);
   };
