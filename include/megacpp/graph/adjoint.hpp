@@ -38,14 +38,19 @@ struct backward {
   builder& b;
   std::array<value_id, max_values> ct{};
   std::array<bool, max_values> wanted{};
+  std::array<bool, max_values> asked{};       ///< whose cotangent an adjoint has read
+  std::array<node_id, max_values> given_by{}; ///< the last node whose adjoint gave to it, plus 1
+  int at = 0;                                 ///< the node whose adjoint runs
 
   constexpr explicit backward(builder& builder) : b(builder) {
     for (value_id& v : ct) v = -1;
   }
 
   /// Cotangent of a forward value, or -1 while there is none.
-  constexpr value_id of(value_id v) const {
-    return v < 0 ? value_id{-1} : ct[static_cast<unsigned>(v)];
+  constexpr value_id of(value_id v) {
+    if (v < 0) return -1;
+    asked[static_cast<unsigned>(v)] = true;
+    return ct[static_cast<unsigned>(v)];
   }
   /// True if somebody needs the gradient of this value: a trainable parameter or the block's input
   /// lies behind it. An adjoint emits nothing for operands nobody wants.
@@ -54,6 +59,7 @@ struct backward {
   /// Contributes cotangent `id` to the forward value `to`.
   [[gnu::cold]] constexpr void give(value_id to, value_id id, source_line line) {
     if (!wants(to)) return;
+    given_by[static_cast<unsigned>(to)] = static_cast<node_id>(at + 1);
     graph& g = b.g;
     const bool leaf = accumulates_in_store(to);
     if (leaf) {
@@ -81,6 +87,24 @@ struct backward {
     b.looped = in_round && g.at(to).producer >= 0 && g.at_node(g.at(to).producer).looped;
     have = b.emit(op::sum, {have, id}, line), g.at(have).grad_of = to;
     b.looped = in_round;
+  }
+
+  /// Runs the adjoint of node i, and records MEGA-P017 where a gradient would end there without a
+  /// word: a cotangent that came and was not asked for, or an operand that wants one and got none.
+  [[gnu::cold]] constexpr void run_adjoint(int i, const node& n) {
+    bool came = false;
+    for (value_id v : n.out) came = came || (v >= 0 && ct[static_cast<unsigned>(v)] >= 0);
+    at = i;
+    b.looped = n.looped;
+    if (n.op->adjoint != nullptr) n.op->adjoint(*this, n);
+    b.looped = false;
+    if (!came) return;
+    for (value_id v : n.out)
+      if (v >= 0 && ct[static_cast<unsigned>(v)] >= 0 && !asked[static_cast<unsigned>(v)])
+        b.fail(fault::P017, n.line, n.op->name, n.in[0]);
+    for (value_id v : n.in)
+      if (wants(v) && given_by[static_cast<unsigned>(v)] != i + 1)
+        b.fail(fault::P017, n.line, n.op->name, v);
   }
 
   /// The same cotangent in another type.

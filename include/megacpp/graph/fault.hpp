@@ -24,6 +24,7 @@ enum class fault : std::uint8_t {
   P014, // the verifier found a node whose outputs are not what its rule says
   P015, // tokens that go to experts do not lie on one rank each
   P016, // what runs once a round does not stand together
+  P017, // an op stops a gradient
   S001, // a sharded extent does not divide
   S002, // extents differ
   S003, // dims differ or are in another order
@@ -102,9 +103,9 @@ constexpr const char* code_of(fault f) {
   constexpr const char* codes[] = {
       "",          "MEGA-P001", "MEGA-P002", "MEGA-P003", "MEGA-P004", "MEGA-P005", "MEGA-P006",
       "MEGA-P007", "MEGA-P008", "MEGA-P009", "MEGA-P010", "MEGA-P011", "MEGA-P012", "MEGA-P013",
-      "MEGA-P014", "MEGA-P015", "MEGA-P016", "MEGA-S001", "MEGA-S002", "MEGA-S003", "MEGA-S004",
-      "MEGA-S005", "MEGA-S007", "MEGA-S008", "MEGA-C001", "MEGA-C002", "MEGA-C003", "MEGA-M001",
-      "MEGA-M002", "MEGA-B001", "MEGA-B002"};
+      "MEGA-P014", "MEGA-P015", "MEGA-P016", "MEGA-P017", "MEGA-S001", "MEGA-S002", "MEGA-S003",
+      "MEGA-S004", "MEGA-S005", "MEGA-S007", "MEGA-S008", "MEGA-C001", "MEGA-C002", "MEGA-C003",
+      "MEGA-M001", "MEGA-M002", "MEGA-B001", "MEGA-B002"};
   return codes[static_cast<int>(f)];
 }
 
@@ -159,6 +160,9 @@ constexpr const char* sentence_of(fault f) {
   case fault::P016:
     return "what runs once a round of experts does not stand together: build nothing else between "
            "dispatch and combine";
+  case fault::P017:
+    return "an op stops a gradient that is wanted: give the op an adjoint for it, or say in "
+           "op_info::constants that the output has none";
   case fault::S001:
     return "a sharded extent does not divide by the size of its axis: change the layout or the "
            "extent";

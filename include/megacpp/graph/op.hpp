@@ -130,7 +130,7 @@ using cost_function = work (*)(const graph&, const node&);
 struct op_info {
   const char* name;
   rule_function rule;
-  adjoint_function adjoint = nullptr; ///< null: its outputs carry no gradient
+  adjoint_function adjoint = nullptr; ///< null: no gradient may be wanted through it (MEGA-P017)
   cost_function cost = nullptr;       ///< null: reads its inputs and writes its outputs once
   int typed_by = 0;                   ///< the input whose dtype selects the kernel's element type
   bool accumulates = false;           ///< adds into outputs that are gradients
@@ -138,6 +138,7 @@ struct op_info {
   bool cheap = false;                 ///< bound by bytes: selective recomputation runs it again
   bool linear = false;                ///< its adjoint reads the cotangent alone, in any type
   bool crosses = false;               ///< takes values of one mesh to the other
+  unsigned constants = 0;             ///< bit k: output k has no gradient, whatever it depends on
 };
 
 /// The mesh over which a placement spreads: bit 0 the dense axes (dp, cp, tp), bit 1 the expert

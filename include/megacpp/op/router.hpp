@@ -139,8 +139,10 @@ constexpr void router_statistics_adjoint(backward& d, const node& n) {
   if (ds < 0 || dz < 0 || !d.wants(n.in[0])) return;
   d.give(n.in[0], d.b.emit(router_statistics_grad, {ds, dz, n.in[0]}, n.line, n.attr), n.line);
 }
-inline constexpr op_info router_statistics{"router_statistics", &router_statistics_rule,
-                                           &router_statistics_adjoint};
+inline constexpr op_info router_statistics{.name = "router_statistics",
+                                           .rule = &router_statistics_rule,
+                                           .adjoint = &router_statistics_adjoint,
+                                           .constants = 1u << 1}; // counts
 
 constexpr void coefficients_of_router(inference& c) {
   const double balance = c.n.attr.f[0], z = c.n.attr.f[1];

@@ -32,11 +32,11 @@ constexpr gradients differentiate(builder& b) {
     const node& n = g.at_node(i);
     bool any = false;
     for (value_id v : n.in) any = any || d.wants(v);
-    if (any && n.op->adjoint != nullptr)
-      for (value_id v : n.out)
-        if (v >= 0)
-          d.wanted[static_cast<unsigned>(v)] =
-              g.at(v).differentiable() && g.at(v).is != role::scratch;
+    for (unsigned k = 0; any && k < max_outputs; ++k)
+      if (const value_id v = n.out[k]; v >= 0)
+        d.wanted[static_cast<unsigned>(v)] = g.at(v).differentiable() &&
+                                             g.at(v).is != role::scratch &&
+                                             (n.op->constants >> k & 1u) == 0;
   }
   value seed = cotangent(g.at(g.outputs[0]), g.outputs[0]);
   seed.is = role::input;
@@ -69,16 +69,17 @@ constexpr gradients differentiate(builder& b) {
   for (int pass = 0; pass < 2; ++pass) {
     for (int i = forward - 1; i >= 0; --i) {
       const node n = g.at_node(i);
-      if ((n.when == phase::prologue) != (pass == 1) || n.op->adjoint == nullptr) continue;
+      if ((n.when == phase::prologue) != (pass == 1)) continue;
       bool any = false;
       for (value_id v : n.in) any = any || d.wants(v);
       if (!any || (pass == 1 && tied[static_cast<unsigned>(n.in[0])])) continue;
       if (pass == 1 && !n.op->linear)
         for (value_id v : n.out)
-          if (d.of(v) >= 0) d.ct[static_cast<unsigned>(v)] = d.typed(d.of(v), g.at(v).type, n.line);
-      b.looped = n.looped;
-      n.op->adjoint(d, n);
-      b.looped = false;
+          if (v >= 0 && d.ct[static_cast<unsigned>(v)] >= 0) {
+            value_id& ct = d.ct[static_cast<unsigned>(v)];
+            ct = d.typed(ct, g.at(v).type, n.line);
+          }
+      d.run_adjoint(i, n);
     }
     b.when = phase::epilogue;
   }
