@@ -84,6 +84,9 @@ struct builder {
   /// their extents divide.
   /// What is wrong is put right after it is recorded, so that rules need not ask.
   [[gnu::cold]] constexpr void normalise(value& v, source_line line, const char* op) {
+    if (v.at[axis::pp].s != state::invariant && !g.ranks.trivial(axis::pp) &&
+        refuse(fault::P018, line, op, v))
+      g.wrong.what << ") over pp";
     for (int a = 0; a < axes; ++a) {
       place& p = v.at.at[static_cast<unsigned>(a)];
       const bool lacks = p.s == state::shard && v.find(p.d) < 0;

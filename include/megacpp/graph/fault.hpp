@@ -25,6 +25,7 @@ enum class fault : std::uint8_t {
   P015, // tokens that go to experts do not lie on one rank each
   P016, // what runs once a round does not stand together
   P017, // an op stops a gradient
+  P018, // a value of a model is spread over pipeline stages
   S001, // a sharded extent does not divide
   S002, // extents differ
   S003, // dims differ or are in another order
@@ -103,9 +104,9 @@ constexpr const char* code_of(fault f) {
   constexpr const char* codes[] = {
       "",          "MEGA-P001", "MEGA-P002", "MEGA-P003", "MEGA-P004", "MEGA-P005", "MEGA-P006",
       "MEGA-P007", "MEGA-P008", "MEGA-P009", "MEGA-P010", "MEGA-P011", "MEGA-P012", "MEGA-P013",
-      "MEGA-P014", "MEGA-P015", "MEGA-P016", "MEGA-P017", "MEGA-S001", "MEGA-S002", "MEGA-S003",
-      "MEGA-S004", "MEGA-S005", "MEGA-S007", "MEGA-S008", "MEGA-C001", "MEGA-C002", "MEGA-C003",
-      "MEGA-M001", "MEGA-M002", "MEGA-B001", "MEGA-B002"};
+      "MEGA-P014", "MEGA-P015", "MEGA-P016", "MEGA-P017", "MEGA-P018", "MEGA-S001", "MEGA-S002",
+      "MEGA-S003", "MEGA-S004", "MEGA-S005", "MEGA-S007", "MEGA-S008", "MEGA-C001", "MEGA-C002",
+      "MEGA-C003", "MEGA-M001", "MEGA-M002", "MEGA-B001", "MEGA-B002"};
   return codes[static_cast<int>(f)];
 }
 
@@ -163,6 +164,9 @@ constexpr const char* sentence_of(fault f) {
   case fault::P017:
     return "an op stops a gradient that is wanted: give the op an adjoint for it, or say in "
            "op_info::constants that the output has none";
+  case fault::P018:
+    return "a value of a model is spread over pp, whose ranks hold other layers: leave pp out of "
+           "its placement";
   case fault::S001:
     return "a sharded extent does not divide by the size of its axis: change the layout or the "
            "extent";

@@ -181,6 +181,9 @@ constexpr void place_grouped(inference& c, int k, std::initializer_list<int> ope
         c.fail(fault::P002, rows, experts);
       out.at[a] = over_ep;
     } else {
+      // The rows of a rank of ep go to its experts: neither is cut again by another axis.
+      if (a != axis::edp && c.in(rows).at[a].is_shard(dim::rows)) c.fail(fault::P007, rows);
+      if (experts >= 0 && c.in(experts).at[a].is_shard(dim::expert)) c.fail(fault::P007, experts);
       out.at[a] = join(c, a, algebra::product, out, operands, {});
     }
   }

@@ -79,6 +79,9 @@ template <class Run, fault Code, class Where, class Line> constexpr bool report(
   static_assert(Code != fault::P017,
                 "MEGA-P017 an op stops a gradient that is wanted: give the op an adjoint for it, "
                 "or say in op_info::constants that the output has none");
+  static_assert(Code != fault::P018,
+                "MEGA-P018 a value of a model is spread over pp, whose ranks hold other layers: "
+                "leave pp out of its placement");
   static_assert(Code != fault::S001,
                 "MEGA-S001 a sharded extent does not divide by the size of its axis: change the "
                 "layout or the extent");
