@@ -281,6 +281,41 @@ BOOST_AUTO_TEST_CASE(a_family_with_computed_weights) {
   m.layers = 2, m.hidden = 12, m.heads = 3, m.ffn = 20, m.vocabulary = 17, m.positions = 9;
   check_model(m, {.batch = {2, 9}}, "computed weights");
 }
+
+namespace {
+
+/// GPT with losses of their own in every part, two of them in a block: all join the one loss.
+struct side_losses : gpt {
+  static constexpr int kinds = 1;
+  constexpr void predict(context& c, const char* scope, var x, var labels) const {
+    const var table = vocabulary_table(c, scope, vocabulary, hidden_extent(), std, false);
+    c.add_side_loss(vocabulary_loss(x, table, labels, vocabulary, 0).sum);
+  }
+  constexpr var stem(context& c, var tokens) const {
+    const var x = gpt::stem(c, tokens);
+    predict(c, "of_stem", x, tokens);
+    return x;
+  }
+  constexpr var block(context& c, int kind, var x) const {
+    predict(c, "of_input", x, c.positions);
+    const var y = gpt::block(c, kind, x);
+    predict(c, "of_output", y, c.positions);
+    return y;
+  }
+  constexpr var final_norm(context& c, var x) const {
+    predict(c, "of_head", x, c.positions);
+    return gpt::final_norm(c, x);
+  }
+};
+
+} // namespace
+
+BOOST_AUTO_TEST_CASE(a_family_with_side_losses_in_every_part) {
+  side_losses m;
+  m.layers = 2, m.hidden = 12, m.heads = 3, m.ffn = 20, m.vocabulary = 17, m.positions = 9;
+  check_model(m, {.batch = {2, 9}}, "side losses");
+  check_model(m, {.batch = {2, 9}, .again = recompute::full}, "side losses, full recompute");
+}
 BOOST_AUTO_TEST_CASE(tiny_gpt) {
   const gpt m{.layers = 2, .hidden = 12, .heads = 3, .ffn = 20, .vocabulary = 17, .positions = 9};
   check_model(m, {.batch = {2, 9}}, "gpt");

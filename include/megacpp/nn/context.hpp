@@ -3,6 +3,7 @@
 #pragma once
 
 #include <megacpp/graph/builder.hpp>
+#include <megacpp/op/elementwise.hpp>
 #include <megacpp/op/redistribute.hpp>
 
 namespace mc {
@@ -23,13 +24,21 @@ struct context {
       token_keys;        ///< (B, S) i32, sharded over dp and cp; documents may be absent
   int salt = 0;          ///< tells the dropouts of one graph apart
   int expert_rows = 0;   ///< of batching
-  var side_loss;         ///< a summed loss of the block's own; may be absent
   bool training = true;  ///< false: nothing is dropped out
   std::int64_t room = 0; ///< tokens of a sequence that each cache holds; 0: there are no caches
   var slots;             ///< (B, S) i32: where in the caches the tokens go; -1: padding
   int caches = 0;        ///< tells the caches of one graph apart
 
   constexpr const mesh& ranks() const { return b->g.ranks; }
+
+  /// A summed loss of the part's own joins the one loss of training, whatever has joined it before.
+  constexpr void add_side_loss(var loss) {
+    side_loss_ = side_loss_.id < 0 ? loss : side_loss_ + loss;
+  }
+  constexpr var side_loss() const { return side_loss_; }
+
+private:
+  var side_loss_;
 };
 
 /// Where the residual stream lies: batch over dp, sequence over cp and, under sequence parallelism,

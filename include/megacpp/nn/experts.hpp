@@ -108,7 +108,7 @@ constexpr var mixture_of_experts(context& c, const expert_scopes& names, var x, 
   }
   const routing r = route(logits, bias, s.per_token, s.normalise, line);
   if (s.balance > 0 || s.z_loss > 0)
-    c.side_loss = detail::router_losses(logits, r.experts, s, line);
+    c.add_side_loss(detail::router_losses(logits, r.experts, s, line));
 
   const var gate = expert_weight(c, names.gate, {E, F, H}, std, line);
   const var up = expert_weight(c, names.up, {E, F, H}, std, line);

@@ -27,7 +27,8 @@ struct fuser {
         if (v >= 0) ++uses[static_cast<unsigned>(v)];
     for (value_id v : g.outputs)
       if (v >= 0) ++uses[static_cast<unsigned>(v)];
-    if (g.d_stream >= 0) ++uses[static_cast<unsigned>(g.d_stream)];
+    for (value_id v : {g.d_stream, g.side_loss, g.rounds})
+      if (v >= 0) ++uses[static_cast<unsigned>(v)];
   }
 
   constexpr bool once(value_id v) const { return v >= 0 && uses[static_cast<unsigned>(v)] == 1; }

@@ -149,8 +149,6 @@ template <class Model> [[gnu::cold]] constexpr graph forward_graph(const Model& 
   case part_kind::block:
     b.g.outputs[0] = m.block(c, kind, stream()).id;
     verify_output(b, b.g.outputs[0], as_stream, "block");
-    b.g.side_loss = c.side_loss.id;
-    if (b.g.side_loss >= 0) verify_output(b, b.g.side_loss, as_loss, "side loss");
     break;
   case part_kind::loss: {
     const var labels = ints(feed::labels, "labels");
@@ -170,6 +168,8 @@ template <class Model> [[gnu::cold]] constexpr graph forward_graph(const Model& 
     break;
   }
   }
+  if (s.training && part != part_kind::logits) b.g.side_loss = c.side_loss().id;
+  if (b.g.side_loss >= 0) verify_output(b, b.g.side_loss, as_loss, "side loss");
   hoist(b.g);
   verify_nodes(b.g);
   return b.g;

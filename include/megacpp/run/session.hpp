@@ -246,6 +246,7 @@ private:
     f.set(feed::labels, batch_.labels);
     f.set(feed::documents, batch_.documents);
     f.set(feed::d_output, one_);
+    f.set(feed::d_output, one_, 1); // of the side loss
     return f;
   }
 
@@ -276,6 +277,7 @@ private:
     }
     frame f = head_frame(head);
     run(head, stage::forward, f);
+    if (head.g->side_loss >= 0) side += read(head, f, head.g->side_loss);
     return {read(head, f, head.g->outputs[0]), read(head, f, head.g->outputs[1]), side};
   }
   /// A scalar of the accumulator type.
