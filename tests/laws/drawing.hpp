@@ -151,7 +151,7 @@ struct drawing {
       parameter_info info;
       info.frozen = l.frozen, info.decay = l.dims.size() > 1;
       id = with_dims([&](std::initializer_list<extent> d) {
-        return b.parameter("", name, dtype::f64, d, stored, info, 1).id;
+        return b.parameter("p", name, dtype::f64, d, stored, info, 1).id;
       });
     } else {
       const feed from = l.what == content::stream ? feed::stream : feed::tokens;

@@ -1,9 +1,14 @@
-// Parameter counts of the presets against published figures, at compile time.
+// Parameter counts of the presets against published figures, at compile time; names and ties over
+// the parts of a model.
 #define BOOST_TEST_MODULE parameters
 #include <boost/test/unit_test.hpp>
 
 #include <megacpp/plan/count.hpp>
 #include <megacpp/preset/models.hpp>
+
+#include <string>
+#include <utility>
+#include <vector>
 
 using namespace mc;
 
@@ -11,6 +16,36 @@ namespace {
 
 /// Rounded to tenths of a billion.
 constexpr long tenths(std::int64_t n) { return static_cast<long>((n + 50'000'000) / 100'000'000); }
+
+struct declared {
+  const char *scope, *name;
+  parameter_info info{};
+  dtype type = dtype::f32;
+  std::int64_t rows = 4;
+};
+using part = std::vector<declared>;
+
+/// The fault of a registry over stem, two kinds of block and head with these parameters.
+fault_record fault_of(const part& stem, const part& block, const part& other, const part& head) {
+  std::vector<graph> graphs;
+  for (const part* p : {&stem, &block, &other, &head}) {
+    builder b{mesh(layout{})};
+    for (const declared& d : *p)
+      b.parameter(d.scope, d.name, d.type, {{dim::rows, d.rows}}, {}, d.info, 7);
+    BOOST_TEST((b.g.wrong.code == fault::none));
+    graphs.push_back(b.g);
+  }
+  return make_registry(std::array<const graph*, 4>{&graphs[0], &graphs[1], &graphs[2], &graphs[3]},
+                       std::array{1, 2, 1, 1})
+      .wrong;
+}
+std::string said(const fault_record& f) {
+  return std::string(code_of(f.code)) + " " + f.what.c_str();
+}
+parameter_info tied(parameter_info p = {}) {
+  p.tied = true;
+  return p;
+}
 
 } // namespace
 
@@ -65,4 +100,107 @@ BOOST_AUTO_TEST_CASE(layouts_leave_the_count) {
     BOOST_TEST(count_parameters(std::array<const graph*, 3>{&stem, &block, &head},
                                 std::array{1, 36, 1}) == parameter_count(preset::qwen3_8b));
   }
+}
+
+// Files tell parameters apart by "scope.name", in a block by "layers.<number>.scope.name".
+BOOST_AUTO_TEST_CASE(no_two_parameters_have_one_name_in_a_file) {
+  const part table{{"wte", "weight"}}, norm{{"norm", "weight"}};
+  BOOST_TEST(said(fault_of(table, norm, norm, {{"norm", "weight"}})) == " ");
+  BOOST_TEST(said(fault_of(table, norm, norm, table)) ==
+             "MEGA-S005 parameter(wte.weight) of the head and parameter(wte.weight) of the stem");
+  BOOST_TEST(fault_of(table, norm, norm, table).line.number == 7);
+  // wherever the first dot is thought to be
+  BOOST_TEST(said(fault_of({{"a.b", "c"}}, norm, {}, {{"a", "b.c"}})) ==
+             "MEGA-S005 parameter(a.b.c) of the head and parameter(a.b.c) of the stem");
+  builder b{mesh(layout{})};
+  b.parameter("a.b", "c", dtype::f32, {{dim::rows, 4}}, {}, {});
+  b.parameter("a", "b.c", dtype::f32, {{dim::rows, 4}}, {}, {});
+  BOOST_TEST((b.g.wrong.code == fault::S005));
+  // as a layer's number makes them
+  BOOST_TEST(said(fault_of(table, {}, norm, {{"layers.1", "norm.weight"}})) ==
+             "MEGA-S005 parameter(layers.1.norm.weight) of the head and parameter(norm.weight) of "
+             "a block");
+  BOOST_TEST(said(fault_of({{"layers", "12.norm.weight"}}, norm, {}, table)).substr(0, 9) ==
+             "MEGA-S005");
+  for (const part& other : {part{{"layers.1", "norm.bias"}}, part{{"layers", "norm.weight"}},
+                            part{{"layers.x", "norm.weight"}}, part{{"layers.1x", "norm.weight"}},
+                            part{{"layer.1", "norm.weight"}}, part{{"layers.1", "normweight"}}})
+    BOOST_TEST(said(fault_of(table, norm, {}, other)) == " ", other[0].scope);
+  // a block of its own kind has layers of its own
+  BOOST_TEST(said(fault_of(table, table, table, norm)) == " ");
+}
+
+BOOST_AUTO_TEST_CASE(a_name_that_files_do_not_take_is_refused) {
+  for (const auto& [scope, name] : {std::pair{"", "weight"},
+                                    {"norm", ""},
+                                    {"", ""},
+                                    {"a b", "c"},
+                                    {"a", "b\"c"},
+                                    {"a\\", "b"},
+                                    {"a\n", "b"},
+                                    {"\x7f", "b"},
+                                    {"gr\xc3\xb6\xc3\x9f"
+                                     "e",
+                                     "b"},
+                                    {"\xff", "b"}})
+    for (const part& at : {part{{scope, name}}, part{{scope, name, tied()}}}) {
+      BOOST_TEST((fault_of(at, {}, {}, {}).code == fault::S006), scope << "." << name);
+      BOOST_TEST((fault_of({}, {}, at, {}).code == fault::S006), scope << "." << name);
+      BOOST_TEST((fault_of({}, {}, {}, at).code == fault::S006), scope << "." << name);
+    }
+}
+
+// What a tied use says of its parameter beside its name would be lost: its gradient, its update.
+BOOST_AUTO_TEST_CASE(a_tied_use_says_what_the_declaration_says) {
+  const parameter_info normal = normal_weights(0.02);
+  const auto with = [&](auto change) {
+    parameter_info p = normal;
+    change(p);
+    return p;
+  };
+  const auto one = [](parameter_info p, dtype t = dtype::f32, std::int64_t rows = 4) {
+    return part{{"wte", "weight", p, t, rows}};
+  };
+  for (const part& at : {one(tied(normal)), part{}})
+    BOOST_TEST(said(fault_of(one(normal), at, at, one(tied(normal)))) == " ");
+  BOOST_TEST(said(fault_of(one(tied(normal)), {}, {}, one(normal))) == " ");
+  const parameter_info others[] = {with([](parameter_info& p) { p.frozen = true; }),
+                                   with([](parameter_info& p) { p.decay = false; }),
+                                   with([](parameter_info& p) { p.how = init::zeros; }),
+                                   with([](parameter_info& p) { p.std = 1; }),
+                                   with([](parameter_info& p) { p.valid_rows = 3; }),
+                                   with([](parameter_info& p) { p.update = update_rule::balance; }),
+                                   with([](parameter_info& p) { p.rate = 1e-3; })};
+  for (const parameter_info& other : others) {
+    BOOST_TEST(said(fault_of(one(normal), {}, {}, one(tied(other)))) ==
+               "MEGA-C004 tied(wte.weight)");
+    BOOST_TEST(said(fault_of(one(other), one(tied(normal)), {}, {})) ==
+               "MEGA-C004 tied(wte.weight)");
+  }
+  BOOST_TEST(said(fault_of(one(normal), {}, {}, one(tied(normal), dtype::bf16))) ==
+             "MEGA-C004 tied(wte.weight)");
+  BOOST_TEST(said(fault_of(one(normal), {}, {}, one(tied(normal), dtype::f32, 8))) ==
+             "MEGA-S003 tied(wte.weight)");
+  // one name a layer is no parameter that another part could mean
+  BOOST_TEST(said(fault_of({}, one(normal), {}, one(tied(normal)))) ==
+             "MEGA-C001 tied(wte.weight)");
+  BOOST_TEST(said(fault_of(one(tied(normal)), one(normal), {}, one(normal))) == " ");
+}
+
+BOOST_AUTO_TEST_CASE(a_parameter_has_the_element_type_of_the_run) {
+  struct other_type : gpt {
+    dtype type = dtype::f32;
+    constexpr var final_norm(context& c, var x) const {
+      c.b->parameter("gain", "weight", type, {hidden_extent()}, {}, ones()); // no op reads it
+      return gpt::final_norm(c, x);
+    }
+  };
+  other_type m;
+  m.layers = 1, m.hidden = 16, m.heads = 4, m.ffn = 32, m.vocabulary = 64, m.positions = 32;
+  setup s;
+  s.batch = {1, 16};
+  BOOST_TEST(said(forward_graph(m, s, part_kind::loss, 0).wrong) == " ");
+  m.type = dtype::f64;
+  BOOST_TEST(said(forward_graph(m, s, part_kind::loss, 0).wrong) ==
+             "MEGA-S006 parameter(gain.weight)");
 }

@@ -138,9 +138,8 @@ struct builder {
     take(v, dims, line, "parameter");
     normalise(v, line, "parameter");
     for (int i = 0; i < g.parameter_count; ++i) {
-      const value& other = g.at(g.parameters[static_cast<unsigned>(i)].v);
-      if (same(other.scope, scope) && same(other.name, name))
-        fail(fault::S005, line, "parameter", g.parameters[static_cast<unsigned>(i)].v);
+      const value_id other = g.parameters[static_cast<unsigned>(i)].v;
+      if (same_name(g.at(other), v)) fail(fault::S005, line, "parameter", other);
     }
     const value_id id = add(v, line);
     if (g.parameter_count == max_parameters) {
@@ -151,10 +150,6 @@ struct builder {
     info.line = line;
     g.parameters[static_cast<unsigned>(g.parameter_count++)] = info;
     return {this, id};
-  }
-  static constexpr bool same(const char* a, const char* b) {
-    while (*a != 0 && *a == *b) ++a, ++b;
-    return *a == *b;
   }
 
   /// Adds a node whose op, inputs, attributes and line are set: asks the op's rule for its outputs

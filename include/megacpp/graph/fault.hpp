@@ -30,12 +30,14 @@ enum class fault : std::uint8_t {
   S002, // extents differ
   S003, // dims differ or are in another order
   S004, // too many dims, operands, nodes or values
-  S005, // two parameters of one graph have one name
+  S005, // two parameters have one name
+  S006, // a parameter cannot be stored as it is declared
   S007, // an operand has another element type than the op reads
   S008, // an operand that the op needs is absent
   C001, // the model's own numbers contradict each other
   C002, // the layout does not fit the model
   C003, // the batch does not fit the model or the layout
+  C004, // a tied use contradicts the declaration
   M001, // the plan does not fit the memory
   M002, // a pass left a value without memory, or two live values overlap
   B001, // the device has no kernel for an op
@@ -105,8 +107,8 @@ constexpr const char* code_of(fault f) {
       "",          "MEGA-P001", "MEGA-P002", "MEGA-P003", "MEGA-P004", "MEGA-P005", "MEGA-P006",
       "MEGA-P007", "MEGA-P008", "MEGA-P009", "MEGA-P010", "MEGA-P011", "MEGA-P012", "MEGA-P013",
       "MEGA-P014", "MEGA-P015", "MEGA-P016", "MEGA-P017", "MEGA-P018", "MEGA-S001", "MEGA-S002",
-      "MEGA-S003", "MEGA-S004", "MEGA-S005", "MEGA-S007", "MEGA-S008", "MEGA-C001", "MEGA-C002",
-      "MEGA-C003", "MEGA-M001", "MEGA-M002", "MEGA-B001", "MEGA-B002"};
+      "MEGA-S003", "MEGA-S004", "MEGA-S005", "MEGA-S006", "MEGA-S007", "MEGA-S008", "MEGA-C001",
+      "MEGA-C002", "MEGA-C003", "MEGA-C004", "MEGA-M001", "MEGA-M002", "MEGA-B001", "MEGA-B002"};
   return codes[static_cast<int>(f)];
 }
 
@@ -174,8 +176,11 @@ constexpr const char* sentence_of(fault f) {
   case fault::S003: return "the dims differ or stand in another order: name and order them alike";
   case fault::S004: return "the graph has more dims, operands, nodes or values than it can hold";
   case fault::S005:
-    return "two parameters of one graph have one name: rename one, or use the first one's var "
-           "twice to tie them";
+    return "two parameters have one name: rename one, or tie them (in one part by using the first "
+           "one's var twice, in another part by declaring it tied)";
+  case fault::S006:
+    return "a parameter cannot be stored as it is declared: give it a scope and a name without "
+           "blanks, quotes and backslashes, in ASCII, and the run's element type";
   case fault::S007:
     return "an operand has another element type than the op reads: give it the type that the op's "
            "comment states";
@@ -186,6 +191,9 @@ constexpr const char* sentence_of(fault f) {
   case fault::C002: return "the layout does not fit the model: change the layout";
   case fault::C003:
     return "the batch does not fit the model or the layout: change micro-batch or sequence";
+  case fault::C004:
+    return "a tied use contradicts the declaration of its parameter: give both the same type, "
+           "initial values, decay, valid rows and update, and freeze both or neither";
   case fault::M001:
     return "the run does not fit the memory: more tp or pp, recompute, or a smaller "
            "micro-batch";

@@ -96,6 +96,31 @@ struct value {
   constexpr bool differentiable() const { return type != dtype::i32 && type != dtype::u8; }
 };
 
+/// Reads the full name of a parameter, "scope.name", which is what files call it (in a block with
+/// its layer's number before it).
+class name_reader {
+public:
+  constexpr explicit name_reader(const value& v) : at_(v.scope), then_(v.name) {}
+  /// The next character; 0 at the end.
+  constexpr char next() {
+    if (*at_ != 0) return *at_++;
+    if (then_ == nullptr) return 0;
+    at_ = then_, then_ = nullptr;
+    return '.';
+  }
+
+private:
+  const char *at_, *then_;
+};
+constexpr bool same_name(name_reader a, name_reader b) {
+  for (char c = a.next(); c == b.next(); c = a.next())
+    if (c == 0) return true;
+  return false;
+}
+constexpr bool same_name(const value& a, const value& b) {
+  return same_name(name_reader(a), name_reader(b));
+}
+
 /// When a node runs. prologue and epilogue: once a step (values derived from parameters, and the
 /// transpose of that); forward and the two halves of the backward pass: once a micro-batch.
 enum class phase : std::uint8_t { prologue, forward, input_gradient, weight_gradient, epilogue };
@@ -137,11 +162,17 @@ struct parameter_info {
   bool decay = false;          ///< weight decay applies
   bool frozen = false;         ///< no gradient is derived
   value_id gradient = -1;      ///< set by differentiate: the finished gradient
-  bool tied = false;           ///< the parameter of the same full name in the stem is meant
+  bool tied = false;           ///< the parameter of this name in the stem or the head is meant
   std::int64_t valid_rows = 0; ///< of a padded first dim, the rows that exist; 0: all
   source_line line{};          ///< of its declaration
   update_rule update = update_rule::adamw;
   double rate = 0; ///< of update_rule::balance: the step
+
+  /// True if a tied use says the same of its parameter as the declaration does.
+  constexpr bool declares_alike(const parameter_info& o) const {
+    return how == o.how && std == o.std && decay == o.decay && frozen == o.frozen &&
+           valid_rows == o.valid_rows && update == o.update && rate == o.rate;
+  }
 };
 
 struct graph {

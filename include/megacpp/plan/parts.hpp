@@ -170,6 +170,10 @@ template <class Model> [[gnu::cold]] constexpr graph forward_graph(const Model& 
   }
   if (s.training && part != part_kind::logits) b.g.side_loss = c.side_loss().id;
   if (b.g.side_loss >= 0) verify_output(b, b.g.side_loss, as_loss, "side loss");
+  for (int i = 0; i < b.g.parameter_count; ++i) // the stores have one element type
+    if (const parameter_info& p = b.g.parameters[static_cast<unsigned>(i)];
+        b.g.at(p.v).type != s.type)
+      b.fail(fault::S006, p.line, "parameter", p.v);
   hoist(b.g);
   verify_nodes(b.g);
   return b.g;

@@ -8,7 +8,7 @@
 // to which head and stem add in turn would depend on the size of a micro-batch.
 #pragma once
 
-#include <megacpp/graph/graph.hpp>
+#include <megacpp/plan/names.hpp>
 
 #include <span>
 
@@ -65,13 +65,6 @@ constexpr bool same_group(const registry::group& x, const placement& at, const p
     same = same && (x.at.at[a].s == state::shard) == (at.at[a].s == state::shard);
   return same;
 }
-constexpr bool same_name(const value& a, const value& b) {
-  const auto equal = [](const char* x, const char* y) {
-    while (*x != 0 && *x == *y) ++x, ++y;
-    return *x == *y;
-  };
-  return equal(a.scope, b.scope) && equal(a.name, b.name);
-}
 constexpr void refuse(registry& r, fault f, const value& v, const parameter_info& info,
                       int over = -1) {
   if (r.wrong.code != fault::none) return;
@@ -86,6 +79,7 @@ constexpr void refuse(registry& r, fault f, const value& v, const parameter_info
 /// has.
 constexpr registry make_registry(std::span<const graph* const> parts, std::span<const int> layers) {
   registry r;
+  r.wrong = fault_of_names(parts);
   for (unsigned p = 0; p < parts.size(); ++p) {
     const graph& g = *parts[p];
     for (int i = 0; i < g.parameter_count; ++i) {
@@ -145,9 +139,12 @@ constexpr registry make_registry(std::span<const graph* const> parts, std::span<
     bool found = false;
     for (int j = 0; j < r.entry_count && !found; ++j) {
       const registry::entry& o = r.entries[static_cast<unsigned>(j)];
+      const bool in_block = o.part > 0 && o.part + 1 < static_cast<int>(parts.size());
+      if (o.tied || in_block) continue; // every layer of a block has a parameter of its own
       const graph& h = *parts[static_cast<unsigned>(o.part)];
-      const value& w = h.at(h.parameters[static_cast<unsigned>(o.parameter)].v);
-      if (o.tied || !detail::same_name(v, w)) continue;
+      const parameter_info& declared = h.parameters[static_cast<unsigned>(o.parameter)];
+      const value& w = h.at(declared.v);
+      if (!same_name(v, w)) continue;
       found = true;
       e.offset = e.gradient = o.offset;
       if (!info.frozen) {
@@ -159,6 +156,8 @@ constexpr registry make_registry(std::span<const graph* const> parts, std::span<
       for (int a = 0; a < axes; ++a)
         if (v.at.at[static_cast<unsigned>(a)] != w.at.at[static_cast<unsigned>(a)])
           detail::refuse(r, fault::P002, v, info, a);
+      if (v.type != w.type || !info.declares_alike(declared))
+        detail::refuse(r, fault::C004, v, info);
     }
     if (!found) detail::refuse(r, fault::C001, v, info);
   }

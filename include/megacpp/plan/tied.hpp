@@ -44,7 +44,7 @@ constexpr fault_record fault_of_ties(std::span<const graph* const> parts) {
           const value& grad = g->at(static_cast<value_id>(k));
           if (grad.is != role::gradient) continue;
           const value_id p = detail::parameter_behind(*g, grad.grad_of);
-          if (p < 0 || !detail::same_name(g->at(p), v)) continue;
+          if (p < 0 || !same_name(g->at(p), v)) continue;
           const int a = detail::axis_apart(grad.at, like, v.at);
           if (a >= 0) detail::refuse(r, fault::P002, v, info, a);
         }

@@ -65,6 +65,7 @@ public:
     }
     interpreted_part::refuse(fault_of_experts(graphs, s));
     stores_ = make_registry(graphs, layers);
+    interpreted_part::refuse(stores_.wrong);
     view_.name = name, view_.family = Model::family, view_.numbers = s;
     view_.layers = m.layers, view_.hidden = m.hidden, view_.vocabulary = m.vocabulary;
     view_.model = described(m);

@@ -91,8 +91,12 @@ template <class Run, fault Code, class Where, class Line> constexpr bool report(
   static_assert(Code != fault::S004,
                 "MEGA-S004 the graph has more dims, operands, nodes or values than it can hold");
   static_assert(Code != fault::S005,
-                "MEGA-S005 two parameters of one graph have one name: rename one, or use the "
-                "first one's var twice to tie them");
+                "MEGA-S005 two parameters have one name: rename one, or tie them (in one part by "
+                "using the first one's var twice, in another part by declaring it tied)");
+  static_assert(Code != fault::S006,
+                "MEGA-S006 a parameter cannot be stored as it is declared: give it a scope and a "
+                "name without blanks, quotes and backslashes, in ASCII, and the run's element "
+                "type");
   static_assert(Code != fault::S007,
                 "MEGA-S007 an operand has another element type than the op reads: give it the "
                 "type that the op's comment states");
@@ -106,6 +110,10 @@ template <class Run, fault Code, class Where, class Line> constexpr bool report(
   static_assert(Code != fault::C003,
                 "MEGA-C003 the batch does not fit the model or the layout: change micro-batch or "
                 "sequence");
+  static_assert(Code != fault::C004,
+                "MEGA-C004 a tied use contradicts the declaration of its parameter: give both the "
+                "same type, initial values, decay, valid rows and update, and freeze both or "
+                "neither");
   static_assert(Code != fault::M001,
                 "MEGA-M001 the run does not fit the memory: more tp or pp, recompute, or a "
                 "smaller micro-batch");
