@@ -228,13 +228,13 @@ void check_model(const Model& m, setup s, const char* what, double h = 2e-3) {
   int tensors = 0;
   for_each_parameter(program.view(), [&](const parameter_ref& r) {
     const auto first = static_cast<std::size_t>(r.offset),
-               count = static_cast<std::size_t>(r.count);
+               count = static_cast<std::size_t>(r.count.n);
     double norm = 0;
     for (std::size_t i = 0; i < count; ++i) norm += gradient[first + i] * gradient[first + i];
     norm = std::sqrt(norm);
     for (int k = 0; k < directions; ++k) {
       const auto d = mc::test::unit_direction(draw, count);
-      std::vector<double> kept(w + r.offset, w + r.offset + r.count);
+      std::vector<double> kept(w + r.offset, w + r.offset + r.count.n);
       const double quotient = mc::test::central_difference(
           [&](double t) {
             for (std::size_t i = 0; i < count; ++i) w[first + i] = kept[i] + t * d[i];

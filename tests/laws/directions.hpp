@@ -102,7 +102,8 @@ public:
       const registry::entry& e = stores_.find(0, i);
       const value& v = part_.g.at(part_.g.parameters[static_cast<unsigned>(i)].v);
       comparison c{std::string(v.scope) + "." + v.name};
-      const auto first = static_cast<std::size_t>(e.offset), n = static_cast<std::size_t>(e.count);
+      const auto first = static_cast<std::size_t>(e.offset),
+                 n = static_cast<std::size_t>(e.count.n);
       for (std::size_t k = 0; k < n; ++k) c.norm += gradient[first + k] * gradient[first + k];
       c.norm = std::sqrt(c.norm);
       for (int k = 0; k < directions; ++k) {

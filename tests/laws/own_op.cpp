@@ -132,9 +132,9 @@ BOOST_AUTO_TEST_CASE(directions) {
     int tensors = 0;
     for_each_parameter(program.view(), [&](const parameter_ref& r) {
       double norm = 0;
-      for (std::int64_t i = 0; i < r.count; ++i) norm += g[r.offset + i] * g[r.offset + i];
+      for (std::int64_t i = 0; i < r.count.n; ++i) norm += g[r.offset + i] * g[r.offset + i];
       norm = std::sqrt(norm);
-      const std::vector<double> kept(w + r.offset, w + r.offset + r.count);
+      const std::vector<double> kept(w + r.offset, w + r.offset + r.count.n);
       for (int k = 0; k < 8; ++k) {
         const auto d = test::unit_direction(random, kept.size());
         const double quotient = test::central_difference(

@@ -71,7 +71,7 @@ tensor of(small_graph& g, int parameter) {
 void skewed(small_graph& g, skew how) {
   double* x = g.weights().data() + g.stores().find(0, 0).offset;
   double* router = g.weights().data() + g.stores().find(0, 1).offset;
-  const std::int64_t n = g.stores().find(0, 0).count / width;
+  const std::int64_t n = g.stores().find(0, 0).count.n / width;
   for (std::int64_t t = 0; t < n && how != skew::none; ++t) x[t * width] = 3; // a common direction
   if (how == skew::one_empty) router[3 * width] = -20;
   if (how == skew::all_to_one) router[2 * width] = 20;
@@ -237,7 +237,7 @@ BOOST_AUTO_TEST_CASE(the_balance_of_even_probabilities_is_its_coefficient) {
   session run(program.view(), device, purpose::training);
   run.weights().initialise(4);
   for_each_parameter(program.view(), [&](const parameter_ref& r) {
-    for (std::int64_t i = 0; r.local_name == "mlp.gate.weight" && i < r.count; ++i)
+    for (std::int64_t i = 0; r.local_name == "mlp.gate.weight" && i < r.count.n; ++i)
       run.weights().set_weight(r.offset + i, 0);
   });
   std::vector<std::int32_t> tokens(64, 3), labels(64, 4);
@@ -266,8 +266,8 @@ BOOST_AUTO_TEST_CASE(the_bias_steps_towards_an_even_load) {
     std::vector<double> load;
     const auto each = [&](auto f) {
       for_each_parameter(program.view(), [&](const parameter_ref& r) {
-        for (std::int64_t i = 0; r.local_name == "mlp.gate.e_score_correction_bias" && i < r.count;
-             ++i)
+        for (std::int64_t i = 0;
+             r.local_name == "mlp.gate.e_score_correction_bias" && i < r.count.n; ++i)
           f(r.offset + i);
       });
     };

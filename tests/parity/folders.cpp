@@ -211,7 +211,7 @@ BOOST_AUTO_TEST_CASE(every_element_has_one_place) {
         });
       }
     }
-    mc::for_each_parameter(*p, [&](const mc::parameter_ref& r) { parameters += r.count; });
+    mc::for_each_parameter(*p, [&](const mc::parameter_ref& r) { parameters += r.count.n; });
     BOOST_TEST(elements == parameters);
     BOOST_TEST(static_cast<std::int64_t>(places.size()) == parameters);
   }
@@ -407,7 +407,7 @@ BOOST_AUTO_TEST_CASE(padded_rows_are_left_out_and_loaded_as_zero) {
   BOOST_TEST(json::parse(test::read_text(dir / "m/config.json")).at("vocab_size") == 150);
   mc::load_model_folder(dir / "m", p, t);
   mc::for_each_parameter(p, [&](const mc::parameter_ref& r) {
-    for (std::int64_t i = r.offset; i < r.offset + r.count; ++i)
+    for (std::int64_t i = r.offset; i < r.offset + r.count.n; ++i)
       BOOST_REQUIRE(t.weight(i) == s.weight(i));
   });
 }

@@ -31,7 +31,7 @@ void randomise(const mc::program_view& p, mc::stores& s) {
   const auto uniform = [&] { return (static_cast<double>(random() >> 11) + 0.5) * 0x1p-53; };
   mc::for_each_parameter(p, [&](const mc::parameter_ref& r) {
     const bool gain = r.info->how == mc::init::ones;
-    for (std::int64_t i = 0; i < r.count; ++i) {
+    for (std::int64_t i = 0; i < r.count.n; ++i) {
       const double x =
           std::sqrt(-2 * std::log(uniform())) * std::cos(2 * std::numbers::pi * uniform());
       s.set_weight(r.offset + i, gain ? 1 + 0.3 * x : 0.3 * x);
@@ -72,7 +72,7 @@ template <class Model> void run(bool writes, const fs::path& dir, const Model& m
       mc::for_each_parameter(program.view(), [&](const mc::parameter_ref& r) {
         const auto at = static_cast<std::size_t>(r.offset) * sizeof(float);
         if (std::memcmp(read.weights() + at, s.weights().weights() + at,
-                        static_cast<std::size_t>(r.count) * sizeof(float)) != 0)
+                        static_cast<std::size_t>(r.count.n) * sizeof(float)) != 0)
           throw std::runtime_error(entry.path().string() + ": " + r.name + " is another");
       });
     }

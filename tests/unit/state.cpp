@@ -160,7 +160,7 @@ BOOST_AUTO_TEST_CASE(a_state_gives_back_every_store) {
     BOOST_TEST(at.samples == 20);
     const mc::stores &a = saved.stores, &b = loaded.stores;
     for_each_parameter(saved.view(), [&](const parameter_ref& r) {
-      for (std::int64_t i = r.offset; i < r.offset + r.count; ++i) {
+      for (std::int64_t i = r.offset; i < r.offset + r.count.n; ++i) {
         const auto same = [&](const std::byte* x, const std::byte* y, dtype t) {
           return mc::stores::get(x, t, i) == mc::stores::get(y, t, i);
         };
@@ -188,7 +188,7 @@ BOOST_AUTO_TEST_CASE(names_and_shapes_do_not_know_the_layout) {
   for_each_parameter(s.model.view(), [&](const parameter_ref& r) {
     for (const char* prefix : {"optim.exp_avg.", "optim.exp_avg_sq."}) {
       const tensor_view t = file->at(prefix + r.name);
-      BOOST_TEST(t.elements() == r.count);
+      BOOST_TEST(t.elements() == r.count.n);
       BOOST_TEST(t.shape.size() == static_cast<std::size_t>(r.v->rank));
       ++tensors;
     }

@@ -198,11 +198,29 @@ struct graph {
   }
 };
 
-/// Number of elements one rank holds; a type of its own, so that local and global counts do not
-/// mix.
+/// Number of elements that one rank holds, or of one among them. Types of their own that convert to
+/// nothing: numbers of one rank and of the whole tensor do not mix (plan/boxes.hpp translates).
 struct local_count {
   std::int64_t n = 0;
+  constexpr bool operator==(const local_count&) const = default;
 };
+/// Number of elements of the whole tensor, or of one among them.
+struct global_count {
+  std::int64_t n = 0;
+  constexpr bool operator==(const global_count&) const = default;
+};
+
+constexpr global_count global_size(const value& v) {
+  std::int64_t n = 1;
+  for (int i = 0; i < v.rank; ++i) n *= v.dims[static_cast<unsigned>(i)].n;
+  return {n};
+}
+
+/// Elements of a parameter without the rows that pad it, which come last.
+constexpr global_count unpadded_size(const value& v, const parameter_info& p) {
+  const std::int64_t n = global_size(v).n;
+  return {p.valid_rows > 0 ? n / v.dims[0].n * p.valid_rows : n};
+}
 
 /// Extent of dim i of a value on one rank.
 constexpr std::int64_t local_extent(const mesh& m, const value& v, int i) {

@@ -78,8 +78,8 @@ constexpr std::int64_t stored_elements(const registry& r, std::span<const int> l
     const registry::entry& e = r.entries[static_cast<unsigned>(i)];
     if (group >= 0 && e.group != group) continue;
     const int uses = layers[static_cast<unsigned>(e.part)];
-    if (!e.tied) n += aligned_elements(e.count) * uses;
-    else if (layers.front() == 0 && uses > 0) n += aligned_elements(e.count);
+    if (!e.tied) n += aligned_elements(e.count.n) * uses;
+    else if (layers.front() == 0 && uses > 0) n += aligned_elements(e.count.n);
   }
   return n;
 }
@@ -89,7 +89,7 @@ constexpr std::int64_t tied_elements(const registry& r, std::span<const int> lay
   std::int64_t n = 0;
   for_each_tie(r, [&](const registry::entry& e, int) {
     if (layers.front() != 0 && layers[static_cast<unsigned>(e.part)] != 0)
-      n += aligned_elements(e.count);
+      n += aligned_elements(e.count.n);
   });
   return n;
 }

@@ -27,7 +27,7 @@ struct registry {
     int parameter = 0;       ///< index in the part's graph
     std::int64_t offset = 0; ///< elements, of the first layer
     std::int64_t stride = 0; ///< elements from one layer of the kind to the next
-    std::int64_t count = 0;  ///< local elements
+    local_count count;
     int group = 0;
     bool tied = false;         ///< shares the offset of another entry
     std::int64_t gradient = 0; ///< elements, in the main grads: `offset`, of a tied use its own
@@ -91,7 +91,7 @@ constexpr registry make_registry(std::span<const graph* const> parts, std::span<
       }
       registry::entry& e = r.entries[static_cast<unsigned>(r.entry_count++)];
       e.part = static_cast<int>(p), e.parameter = i, e.tied = info.tied;
-      e.count = local_size(g.ranks, v).n;
+      e.count = local_size(g.ranks, v);
       int k = 0;
       while (k < r.group_count &&
              !detail::same_group(r.groups[static_cast<unsigned>(k)], v.at, info))
@@ -117,7 +117,7 @@ constexpr registry make_registry(std::span<const graph* const> parts, std::span<
         registry::entry& e = r.entries[static_cast<unsigned>(i)];
         if (e.part != static_cast<int>(p) || e.group != k || e.tied) continue;
         e.offset = r.total + within;
-        within += aligned_elements(e.count);
+        within += aligned_elements(e.count.n);
       }
       for (int i = 0; i < r.entry_count; ++i) {
         registry::entry& e = r.entries[static_cast<unsigned>(i)];
@@ -149,7 +149,7 @@ constexpr registry make_registry(std::span<const graph* const> parts, std::span<
       e.offset = e.gradient = o.offset;
       if (!info.frozen) {
         e.gradient = r.gradients;
-        r.gradients += aligned_elements(e.count);
+        r.gradients += aligned_elements(e.count.n);
         if (++ties > max_slots) detail::refuse(r, fault::S004, v, info);
       }
       if (!v.same_dims(w)) detail::refuse(r, fault::S003, v, info);
@@ -180,11 +180,7 @@ constexpr std::int64_t count_parameters(std::span<const graph* const> parts,
     for (int i = 0; i < parts[p]->parameter_count; ++i) {
       const parameter_info& info = parts[p]->parameters[static_cast<unsigned>(i)];
       if (info.tied) continue;
-      const value& v = parts[p]->at(info.v);
-      std::int64_t n = 1;
-      for (int d = 0; d < v.rank; ++d)
-        n *= d == 0 && info.valid_rows > 0 ? info.valid_rows : v.dims[static_cast<unsigned>(d)].n;
-      total += n * layers[p];
+      total += unpadded_size(parts[p]->at(info.v), info).n * layers[p];
     }
   return total;
 }

@@ -42,7 +42,8 @@ constexpr graph update_graph(const registry& r, const mesh& ranks, dtype weights
   for_each_tie(r, [&](const registry::entry& e, int k) {
     // Before reductions both are pending sums over the same axes (plan/tied.hpp).
     const auto range = [&](feed f, const char* name) {
-      return range_value(b, r.groups[static_cast<unsigned>(e.group)], e.count, f, name, main, k).id;
+      return range_value(b, r.groups[static_cast<unsigned>(e.group)], e.count.n, f, name, main, k)
+          .id;
     };
     const value_id declared = range(feed::declared_gradient, "declared_gradient");
     b.emit(op::add_gradient, {declared, range(feed::tied_gradient, "tied_gradient")}, 0);

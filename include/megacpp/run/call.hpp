@@ -3,6 +3,7 @@
 #pragma once
 
 #include <megacpp/kernel/kernel.hpp>
+#include <megacpp/plan/boxes.hpp>
 #include <megacpp/run/frame.hpp>
 
 #include <cstring>
@@ -19,20 +20,6 @@ constexpr std::int64_t span_of(const mesh& m, const value& v, int from, int to) 
   return n;
 }
 } // namespace detail
-
-constexpr std::int64_t origin_of(const mesh& m, const value& v, int i,
-                                 const std::array<int, axes>& coordinate) {
-  const extent& e = v.dims[static_cast<unsigned>(i)];
-  std::int64_t n = e.n, at = 0;
-  for (int level = 0; level < v.at.levels(e.d); ++level)
-    for (int a = 0; a < axes; ++a) {
-      const place& p = v.at.at[static_cast<unsigned>(a)];
-      if (!p.is_shard(e.d) || p.level != level || !m.sized(static_cast<axis>(a))) continue;
-      n /= m.of(static_cast<axis>(a));
-      at += coordinate[static_cast<unsigned>(a)] * n;
-    }
-  return at;
-}
 
 /// What both calls share: run-time state.
 struct call_state {

@@ -5,6 +5,7 @@
 #include <megacpp/exec/cpu.hpp>
 #include <megacpp/graph/graph.hpp>
 #include <megacpp/pass/place_memory.hpp>
+#include <megacpp/plan/boxes.hpp>
 #include <megacpp/plan/registry.hpp>
 
 #include <array>
@@ -29,7 +30,7 @@ struct frame {
   int layer = 0; ///< of the model; -1 the stem, `layers` the head
   int round = 0; ///< of looped nodes
   const step_numbers* step = nullptr;
-  std::array<int, axes> coordinate{}; ///< of this rank on every axis
+  coordinates coordinate{}; ///< of this rank on every axis
   self* ranks = nullptr;
 
   void set(mc::feed f, const void* p, int slot = 0) {

@@ -231,7 +231,8 @@ private:
     f.base[static_cast<unsigned>(space::stream_out)] =
         layer == p_.layers ? fresh_ : streams_ + ((layer + 1) % 2) * stream_bytes_;
     f.index = layer < 0 || layer == p_.layers ? 0 : index_[static_cast<unsigned>(layer)];
-    f.layer = layer, f.step = &numbers_, f.ranks = &ranks_;
+    f.layer = layer, f.step = &numbers_;
+    f.ranks = &ranks_, f.coordinate = weights_.coordinate();
     f.set(feed::stream, streams_ + ((layer + 2) % 2) * stream_bytes_);
     f.set(feed::tokens, ids_), f.set(feed::positions, positions_), f.set(feed::slots, kept_);
     f.set(feed::last, last_);

@@ -227,7 +227,8 @@ private:
     f.base[static_cast<unsigned>(space::derived_gradients)] =
         derived_gradients_ + (slot < derived_at_.size() ? derived_gradients_at_[slot] : 0);
     f.base[static_cast<unsigned>(space::working)] = working_;
-    f.index = index, f.layer = layer, f.step = &numbers_, f.ranks = &ranks_;
+    f.index = index, f.layer = layer, f.step = &numbers_;
+    f.ranks = &ranks_, f.coordinate = stores_.coordinate();
     f.set(feed::positions, positions_);
     f.set(feed::token_keys, keys_);
     return f;

@@ -5,6 +5,7 @@
 #include <megacpp/exec/arena.hpp>
 #include <megacpp/exec/parallel.hpp>
 #include <megacpp/num/random.hpp>
+#include <megacpp/plan/boxes.hpp>
 #include <megacpp/run/view.hpp>
 
 #include <algorithm>
@@ -21,7 +22,9 @@ struct parameter_ref {
   int layer = -1;           ///< -1 outside the blocks
   const value* v = nullptr; ///< dims, placement
   const parameter_info* info = nullptr;
-  std::int64_t offset = 0, count = 0; ///< elements
+  const mesh* ranks = nullptr; ///< that v is placed over
+  std::int64_t offset = 0;     ///< elements, in any of the stores
+  local_count count;           ///< elements from there
 };
 
 /// f(parameter_ref) for every parameter once, tied ones left out, in the order of the model.
@@ -32,7 +35,7 @@ template <class F> void for_each_parameter(const program_view& p, F f) {
       if (info.tied) continue;
       const registry::entry& e = p.stores->find(part.index, i);
       parameter_ref r;
-      r.v = &part.g->at(info.v), r.info = &info, r.layer = layer;
+      r.v = &part.g->at(info.v), r.info = &info, r.ranks = &part.g->ranks, r.layer = layer;
       r.local_name = std::string(r.v->scope) + "." + r.v->name;
       r.name = layer < 0 ? r.local_name : "layers." + std::to_string(layer) + "." + r.local_name;
       r.offset = e.offset + index * e.stride, r.count = e.count;
@@ -48,10 +51,25 @@ template <class F> void for_each_parameter(const program_view& p, F f) {
   visit(p.loss, -1, 0);
 }
 
+/// Throws mc::error(exit_code::mismatch) if ranks hold only parts of a parameter; `file` is what is
+/// read and written whole.
+inline void require_whole(const program_view& p, const parameter_ref& r, const char* file) {
+  if (boxes(*r.ranks, *r.v, {}).whole()) return;
+  throw error(exit_code::mismatch, p.name + " shards the parameter " + r.name +
+                                       " over ranks, and " + file +
+                                       " is read and written by one rank: use a preset with tp, "
+                                       "pp, cp and ep of 1");
+}
+
 class stores {
 public:
-  stores(const program_view& p, bool training)
-      : program_(&p), type_(p.numbers.type), main_(accumulator_of(type_)), total_(p.stores->total) {
+  /// `at`: the rank whose stores they are.
+  stores(const program_view& p, bool training, const coordinates& at = {})
+      : program_(&p),
+        at_(at),
+        type_(p.numbers.type),
+        main_(accumulator_of(type_)),
+        total_(p.stores->total) {
     constexpr const char* smaller = "a smaller model";
     weights_ = arena(total_ * size_of(type_), "weights", smaller);
     if (!training) return;
@@ -61,6 +79,9 @@ public:
     second_ = arena(total_ * size_of(main_), "second moments", smaller);
   }
 
+  const coordinates& coordinate() const { return at_; }
+  /// What lies here of a parameter.
+  boxes boxes_of(const parameter_ref& r) const { return {*r.ranks, *r.v, at_}; }
   dtype type() const { return type_; }
   dtype main_type() const { return main_; }
   std::int64_t total() const { return total_; }
@@ -99,22 +120,36 @@ public:
     if (masters_.size() != 0) set(masters(), main_, i, x);
   }
 
-  /// Initial weights: a function of (seed, parameter name, global element), whatever the layout.
+  /// Initial weights: a function of (seed, parameter name, logical element), whatever the layout.
   /// Normal values by Box and Muller from 53-bit uniforms.
   void initialise(std::uint64_t seed) {
     for_each_parameter(*program_, [&](const parameter_ref& r) {
       const std::uint64_t key = random_key(seed, hash(r.name));
-      std::int64_t row = r.count;
-      if (r.info->valid_rows > 0) row = r.count / r.v->dims[0].n;
+      const global_count valid = unpadded_size(*r.v, *r.info);
+      const boxes held = boxes_of(r);
       constexpr std::int64_t block = 4096;
-      parallel_for((r.count + block - 1) / block, [&](std::int64_t b) {
-        for (std::int64_t i = b * block; i < std::min(r.count, (b + 1) * block); ++i) {
-          double x = r.info->how == init::ones ? 1.0 : 0.0;
-          if (r.info->how == init::normal)
-            x = r.info->std * gaussian(key, static_cast<std::uint64_t>(i));
-          if (r.info->valid_rows > 0 && i / row >= r.info->valid_rows) x = 0;
-          set_weight(r.offset + i, x);
-        }
+      parallel_for((r.count.n + block - 1) / block, [&](std::int64_t b) {
+        const auto run = [&](local_count first, global_count at, std::int64_t n) {
+          for (std::int64_t i = 0; i < n; ++i) {
+            double x = r.info->how == init::ones ? 1.0 : 0.0;
+            if (r.info->how == init::normal)
+              x = r.info->std * gaussian(key, static_cast<std::uint64_t>(at.n + i));
+            if (at.n + i >= valid.n) x = 0;
+            set_weight(r.offset + first.n + i, x);
+          }
+        };
+        held.each_run({b * block}, {std::min(r.count.n, (b + 1) * block)}, run);
+      });
+    });
+  }
+  /// Sets the rows that pad a parameter to zero.
+  void clear_padding() {
+    for_each_parameter(*program_, [&](const parameter_ref& r) {
+      const global_count valid = unpadded_size(*r.v, *r.info);
+      if (valid == global_size(*r.v)) return;
+      boxes_of(r).each_run({}, r.count, [&](local_count first, global_count at, std::int64_t n) {
+        for (std::int64_t i = std::max<std::int64_t>(0, valid.n - at.n); i < n; ++i)
+          set_weight(r.offset + first.n + i, 0);
       });
     });
   }
@@ -137,6 +172,7 @@ private:
   }
 
   const program_view* program_;
+  coordinates at_;
   dtype type_, main_;
   std::int64_t total_;
   arena weights_, gradients_, masters_, first_, second_;

@@ -78,13 +78,7 @@ public:
   /// Throws mc::error(exit_code::mismatch) if this rank holds only parts of parameters.
   explicit hf_parameters(const program_view& p) : program_(p.name) {
     for_each_parameter(p, [&](const parameter_ref& r) {
-      std::int64_t whole = 1;
-      for (int i = 0; i < r.v->rank; ++i) whole *= r.v->dims[static_cast<unsigned>(i)].n;
-      if (whole != r.count)
-        throw error(exit_code::mismatch,
-                    fmt::format("{} shards the parameter {} over ranks, and a model folder is read "
-                                "and written by one rank: use a preset with tp, pp, cp and ep of 1",
-                                p.name, r.name));
+      require_whole(p, r, "a model folder");
       by_name_.emplace(r.name, r);
       order_.push_back(r.name);
     });
@@ -134,14 +128,14 @@ inline hf_piece hf_whole(std::string name, const tensor_view& t) {
 /// head dim, are merged, and padded rows are left out.
 inline hf_tensor hf_as_stored(std::string name, const parameter_ref& r) {
   const value& v = *r.v;
-  const std::int64_t first = v.dims[0].n, last = v.back().n;
+  const std::int64_t first = v.dims[0].n, last = v.back().n, all = global_size(v).n;
   const std::int64_t valid = r.info->valid_rows > 0 ? r.info->valid_rows : first;
   hf_tensor t;
   t.name = std::move(name);
   if (v.rank == 1) t.shape = {valid};
   else if (v.rank == 2) t.shape = {valid, last};
-  else if (v.back().d == dim::hidden) t.shape = {r.count / last, last};
-  else t.shape = {first, r.count / first};
+  else if (v.back().d == dim::hidden) t.shape = {all / last, last};
+  else t.shape = {first, all / first};
   t.parts = {{r.offset, t.elements()}};
   return t;
 }

@@ -230,11 +230,7 @@ inline void load_model_folder(const std::filesystem::path& folder, const program
   static_cast<void>(hf_family_of(p));
   require_same_model(read_json(in.open("config.json")), p);
   const weights_in_folder weights(in, p);
-  for_each_parameter(p, [&](const parameter_ref& r) {
-    if (r.info->valid_rows <= 0) return;
-    const std::int64_t row = r.count / r.v->dims[0].n;
-    for (std::int64_t i = r.info->valid_rows * row; i < r.count; ++i) s.set_weight(r.offset + i, 0);
-  });
+  s.clear_padding();
   std::vector<double> values;
   for (const auto& m : weights.matches()) {
     if (m.ours.parts.empty()) continue;

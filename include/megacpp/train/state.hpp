@@ -45,19 +45,10 @@ struct stored_tensor {
 inline std::vector<stored_tensor> stored_tensors(const program_view& p) {
   std::vector<stored_tensor> list;
   for_each_parameter(p, [&](const parameter_ref& r) {
-    stored_tensor t{r.name, {}, r.offset, 1};
-    std::int64_t whole = 1;
-    for (int i = 0; i < r.v->rank; ++i) {
-      const std::int64_t n = r.v->dims[static_cast<unsigned>(i)].n;
-      whole *= n;
-      t.shape.push_back(i == 0 && r.info->valid_rows > 0 ? r.info->valid_rows : n);
-      t.count *= t.shape.back();
-    }
-    if (whole != r.count)
-      throw error(exit_code::mismatch,
-                  fmt::format("{} shards the parameter {} over ranks, and a state is read and "
-                              "written by one rank: use a preset with tp, pp, cp and ep of 1",
-                              p.name, r.name));
+    require_whole(p, r, "a state");
+    stored_tensor t{r.name, {}, r.offset, unpadded_size(*r.v, *r.info).n};
+    for (int i = 0; i < r.v->rank; ++i) t.shape.push_back(r.v->dims[static_cast<unsigned>(i)].n);
+    if (r.info->valid_rows > 0) t.shape[0] = r.info->valid_rows;
     list.push_back(std::move(t));
   });
   return list;
@@ -242,12 +233,7 @@ inline void load_weights(const model_folder& folder, const program_view& p, mc::
             s.set_weight(t.offset + i, detail::stored_element(stored.bytes, s.main_type(), i));
         });
       });
-  // Rows that pad the vocabulary are zero.
-  for_each_parameter(p, [&](const parameter_ref& r) {
-    if (r.info->valid_rows <= 0) return;
-    const std::int64_t row = r.count / r.v->dims[0].n;
-    for (std::int64_t i = r.info->valid_rows * row; i < r.count; ++i) s.set_weight(r.offset + i, 0);
-  });
+  s.clear_padding();
 }
 
 /// Loads the moments of a state into stores that have them, and tells where it stands. The program

@@ -1,0 +1,112 @@
+// Which elements of a logical tensor a rank holds. A logical tensor is whole, and its elements are
+// in their natural order; a rank holds one box of it, or several where a dim is in balanced order.
+// What speaks of the whole tensor, as initial values and files do, asks here where the elements of
+// a rank lie in it.
+#pragma once
+
+#include <megacpp/graph/graph.hpp>
+
+namespace mc {
+
+/// A rank's coordinate on every axis; by default the first rank's.
+using coordinates = std::array<int, axes>;
+
+/// Where along dim i a rank's elements of a value begin, in the order in which ranks hold them:
+/// outer axes cut first.
+constexpr std::int64_t origin_of(const mesh& m, const value& v, int i, const coordinates& rank) {
+  const extent& e = v.dims[static_cast<unsigned>(i)];
+  std::int64_t n = e.n, at = 0;
+  for (int level = 0; level < v.at.levels(e.d); ++level)
+    for (int a = 0; a < axes; ++a) {
+      const place& p = v.at.at[static_cast<unsigned>(a)];
+      if (!p.is_shard(e.d) || p.level != level || !m.sized(static_cast<axis>(a))) continue;
+      n /= m.of(static_cast<axis>(a));
+      at += rank[static_cast<unsigned>(a)] * n;
+    }
+  return at;
+}
+
+/// What one rank holds of a value. An axis whose size is known only at start does not cut: extents
+/// over it are one rank's, and so is the logical tensor. A dim in balanced order divides into two
+/// chunks a rank of cp.
+class boxes {
+public:
+  constexpr boxes(const mesh& m, const value& v, const coordinates& rank) : rank_(v.rank) {
+    for (int i = 0; i < rank_; ++i) {
+      const extent& e = v.dims[static_cast<unsigned>(i)];
+      const std::int64_t chunks =
+          e.o == order::balanced && m.of(axis::cp) > 1 ? 2 * m.of(axis::cp) : 1;
+      dims_[static_cast<unsigned>(i)] = {e.n, origin_of(m, v, i, rank), local_extent(m, v, i),
+                                         chunks};
+    }
+  }
+
+  constexpr local_count count() const {
+    std::int64_t n = 1;
+    for (int i = 0; i < rank_; ++i) n *= dims_[static_cast<unsigned>(i)].local;
+    return {n};
+  }
+  /// True if every rank holds the logical tensor as it is.
+  constexpr bool whole() const { return cut() < 0; }
+
+  /// The logical index of the rank's element i.
+  constexpr global_count operator[](local_count i) const {
+    std::int64_t left = i.n, at = 0, stride = 1;
+    for (int k = rank_ - 1; k >= 0; --k) {
+      const along& d = dims_[static_cast<unsigned>(k)];
+      at += d.logical(d.first + left % d.local) * stride;
+      left /= d.local, stride *= d.whole;
+    }
+    return {at};
+  }
+
+  /// f(i, at, n) in order for runs that make up the rank's elements [from, to): its elements from i
+  /// are the logical ones from `at`, n of them.
+  template <class F> constexpr void each_run(local_count from, local_count to, F f) const {
+    const int k = cut();
+    std::int64_t inner = 1; // elements of the dims that are whole behind the cut one
+    for (int i = k + 1; i < rank_; ++i) inner *= dims_[static_cast<unsigned>(i)].local;
+    for (std::int64_t i = from.n; i < to.n;) {
+      std::int64_t n = to.n - i;
+      if (k >= 0) {
+        const along& d = dims_[static_cast<unsigned>(k)];
+        const std::int64_t run = d.run(i / inner % d.local) * inner - i % inner;
+        n = run < n ? run : n;
+      }
+      f(local_count{i}, (*this)[{i}], n);
+      i += n;
+    }
+  }
+
+private:
+  /// One dim: its logical extent, and the stretch of the stored order that the rank has.
+  struct along {
+    std::int64_t whole = 1, first = 0, local = 1;
+    std::int64_t chunks = 1; ///< that are out of their natural order
+
+    constexpr bool natural() const { return local == whole && chunks == 1; }
+    /// Of chunks c = 0, 1, 2 ... in the stored order, even ones are c / 2 from the beginning and
+    /// odd ones c / 2 from the end.
+    constexpr std::int64_t logical(std::int64_t stored) const {
+      if (chunks == 1) return stored;
+      const std::int64_t size = whole / chunks, c = stored / size;
+      return (c % 2 == 0 ? c / 2 : chunks - 1 - c / 2) * size + stored % size;
+    }
+    /// How many elements from the rank's j-th on have neighbouring indices.
+    constexpr std::int64_t run(std::int64_t j) const {
+      const std::int64_t size = whole / chunks, of_chunk = size - (first + j) % size;
+      return of_chunk < local - j ? of_chunk : local - j;
+    }
+  };
+  /// The last dim of which the rank does not hold all as it is; -1: none.
+  constexpr int cut() const {
+    int k = rank_ - 1;
+    while (k >= 0 && dims_[static_cast<unsigned>(k)].natural()) --k;
+    return k;
+  }
+
+  int rank_ = 0;
+  std::array<along, max_rank> dims_{};
+};
+
+} // namespace mc

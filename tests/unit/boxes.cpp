@@ -1,0 +1,347 @@
+// What a rank holds of a tensor: all ranks of a replica together hold every element once, initial
+// weights do not depend on the layout, and numbers of one rank do not mix with those of all.
+#define BOOST_TEST_MODULE boxes
+#include <boost/test/unit_test.hpp>
+
+#include <megacpp/model/gpt.hpp>
+#include <megacpp/model/qwen3.hpp>
+#include <megacpp/model/qwen3_moe.hpp>
+#include <megacpp/run/stores.hpp>
+
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <set>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include <kernels.hpp>
+#include <laws/simulated_ranks.hpp>
+
+using namespace mc;
+using laws::world;
+
+namespace {
+
+// A count divided by an extent, as an index of a row: of one rank by the whole tensor's.
+template <class A, class B>
+concept mixes = requires(A a, B b) {
+  a / b;
+}
+|| requires(A a, B b) { a % b; }
+|| requires(A a, B b) { a* b; }
+|| requires(A a, B b) { a + b; }
+|| requires(A a, B b) { a - b; }
+|| requires(A a, B b) { a < b; }
+|| requires(A a, B b) { a == b; }
+|| requires(A a, B b) { a = b; }
+|| requires(B b) { A{b}; }
+|| std::is_convertible_v<A, B>;
+static_assert(mixes<std::int64_t, std::int64_t>);
+static_assert(!mixes<local_count, global_count> && !mixes<global_count, local_count>);
+template <class A, class B>
+concept computes = requires(A a, B b) {
+  a / b;
+}
+|| requires(A a, B b) { a* b; }
+|| requires(A a, B b) { a < b; }
+|| requires(A a, B b) { a == b; }
+|| std::is_convertible_v<A, B> || std::is_convertible_v<B, A>;
+static_assert(computes<std::int64_t, std::int64_t>);
+static_assert(!computes<local_count, std::int64_t> && !computes<std::int64_t, local_count>);
+static_assert(!computes<global_count, std::int64_t> && !computes<std::int64_t, global_count>);
+
+template <class R>
+concept divides = requires(const R& r) {
+  r.count / r.v->dims[0].n;
+};
+template <class R>
+concept compares = requires(const R& r) {
+  r.count == global_size(*r.v);
+};
+static_assert(!divides<parameter_ref> && !compares<parameter_ref>);
+
+/// A value of these dims, placed; outer axes of one dim first.
+constexpr value placed(const mesh& m, std::initializer_list<extent> dims, const placement& at) {
+  builder b{m};
+  return b.input(feed::stream, "x", dtype::f32, dims, at).type();
+}
+constexpr placement over(axis a, place p, axis b = axis::pp, place q = I) {
+  placement at;
+  at[a] = p, at[b] = q;
+  return at;
+}
+constexpr coordinates rank_at(axis a, int i, axis b = axis::dp, int j = 0) {
+  coordinates c{};
+  c[static_cast<unsigned>(a)] = i, c[static_cast<unsigned>(b)] = j;
+  return c;
+}
+/// The logical indices of what a rank holds.
+template <std::size_t N>
+constexpr std::array<std::int64_t, N> held(const mesh& m, const value& v, const coordinates& rank) {
+  std::array<std::int64_t, N> list{};
+  const boxes b(m, v, rank);
+  for (std::size_t i = 0; i < N; ++i) list[i] = b[{static_cast<std::int64_t>(i)}].n;
+  return list;
+}
+using indices4 = std::array<std::int64_t, 4>;
+
+// Rows of four, columns over two ranks.
+constexpr mesh two(layout{.tp = 2});
+constexpr value columns =
+    placed(two, {{dim::hidden, 2}, {dim::ffn, 4}}, over(axis::tp, S(dim::ffn)));
+static_assert(held<4>(two, columns, rank_at(axis::tp, 0)) == indices4{0, 1, 4, 5});
+static_assert(held<4>(two, columns, rank_at(axis::tp, 1)) == indices4{2, 3, 6, 7});
+// Causal halves: the first and the last quarter cost what the two in the middle do.
+constexpr mesh halves(layout{.cp = 2});
+constexpr value causal =
+    placed(halves, {{dim::sequence, 8, order::balanced}}, over(axis::cp, S(dim::sequence)));
+static_assert(held<4>(halves, causal, rank_at(axis::cp, 0)) == indices4{0, 1, 6, 7});
+static_assert(held<4>(halves, causal, rank_at(axis::cp, 1)) == indices4{2, 3, 4, 5});
+// One dim over two axes, the first outermost.
+constexpr mesh both(layout{.tp = 2, .cp = 2});
+constexpr value twice =
+    placed(both, {{dim::rows, 16}}, over(axis::cp, S(dim::rows), axis::tp, S(dim::rows)));
+static_assert(held<4>(both, twice, rank_at(axis::cp, 1, axis::tp, 0)) == indices4{8, 9, 10, 11});
+
+/// f(coordinates, world, rank) for every rank of a mesh, with some replicas.
+template <class F> void for_each_rank(const mesh& m, F f) {
+  world w;
+  for (int a = 0; a < axes; ++a)
+    w.size[static_cast<unsigned>(a)] =
+        m.sized(static_cast<axis>(a)) ? m.of(static_cast<axis>(a)) : 2;
+  for (int rank = 0; rank < w.ranks(); ++rank) {
+    coordinates c{};
+    for (int a = 0; a < axes; ++a)
+      c[static_cast<unsigned>(a)] = w.coordinate(rank, static_cast<axis>(a));
+    f(c, w, rank);
+  }
+}
+
+/// How often the ranks that agree on all axes which do not cut a value hold each element of it.
+class coverage {
+public:
+  void add(const value& v, const coordinates& rank, std::int64_t at) {
+    coordinates replica = rank;
+    for (unsigned a = 0; a < static_cast<unsigned>(axes); ++a)
+      if (v.at.at[a].s == state::shard) replica[a] = 0;
+    auto& times = of_[replica];
+    times.resize(static_cast<std::size_t>(global_size(v).n));
+    ++times.at(static_cast<std::size_t>(at));
+  }
+  bool once() const {
+    return !of_.empty() && std::ranges::all_of(of_, [](const auto& replica) {
+      return std::ranges::all_of(replica.second, [](int n) { return n == 1; });
+    });
+  }
+
+private:
+  std::map<coordinates, std::vector<int>> of_;
+};
+
+struct specimen {
+  const char* what;
+  layout ranks;
+  std::vector<extent> dims;
+  placement at;
+  bool inside_out = false; ///< the innermost axis of a dim cuts first
+};
+value value_of(const specimen& s) {
+  builder b{mesh(s.ranks)};
+  value v;
+  v.name = s.what, v.at = s.at;
+  for (const extent& e : s.dims) v.dims[static_cast<unsigned>(v.rank++)] = e;
+  b.normalise(v, 0, s.what);
+  BOOST_TEST((b.g.wrong.code == fault::none), s.what);
+  for (place& p : v.at.at)
+    if (s.inside_out && p.s == state::shard)
+      p.level = static_cast<std::int8_t>(v.at.levels(p.d) - 1 - p.level);
+  return v;
+}
+
+const extent E{dim::expert, 4}, F{dim::ffn, 12}, H{dim::hidden, 6}, Q{dim::sequence, 16},
+    B{dim::sequence, 16, order::balanced};
+const specimen specimens[] = {
+    {"invariant", {.tp = 2, .cp = 2}, {F, H}, {}},
+    {"rows over tp", {.tp = 4}, {F, H}, over(axis::tp, S(dim::ffn))},
+    {"columns over tp", {.tp = 3}, {F, H}, over(axis::tp, S(dim::hidden))},
+    {"a dim in the middle", {.tp = 3}, {H, F, E}, over(axis::tp, S(dim::ffn))},
+    {"one dim over two axes",
+     {.tp = 3, .cp = 2},
+     {F, H},
+     over(axis::cp, S(dim::ffn), axis::tp, S(dim::ffn))},
+    {"the same from the inside",
+     {.tp = 3, .cp = 2},
+     {F, H},
+     over(axis::cp, S(dim::ffn), axis::tp, S(dim::ffn)),
+     true},
+    {"the last of two dims over two axes",
+     {.tp = 3, .cp = 2},
+     {H, F},
+     over(axis::cp, S(dim::ffn), axis::tp, S(dim::ffn)),
+     true},
+    {"two dims", {.tp = 3, .cp = 2}, {F, H}, over(axis::cp, S(dim::ffn), axis::tp, S(dim::hidden))},
+    {"experts",
+     {.ep = 2, .etp = 3},
+     {E, F, H},
+     over(axis::ep, S(dim::expert), axis::etp, S(dim::ffn))},
+    {"experts the other way",
+     {.ep = 4, .etp = 2},
+     {E, H, F},
+     over(axis::ep, S(dim::expert), axis::etp, S(dim::ffn))},
+    {"experts over both",
+     {.ep = 2, .etp = 2},
+     {E, H, F},
+     over(axis::ep, S(dim::expert), axis::etp, S(dim::expert))},
+    {"balanced", {.cp = 4}, {E, B, H}, over(axis::cp, S(dim::sequence))},
+    {"balanced, and cut further",
+     {.tp = 2, .cp = 2},
+     {E, B, H},
+     over(axis::cp, S(dim::sequence), axis::tp, S(dim::sequence))},
+    {"balanced, and another dim",
+     {.tp = 2, .cp = 2},
+     {B, H},
+     over(axis::cp, S(dim::sequence), axis::tp, S(dim::hidden))},
+    {"balanced and not cut", {.tp = 2, .cp = 2}, {H, B}, over(axis::tp, S(dim::hidden))},
+    {"balanced and held by all", {.cp = 2}, {B, H}, {}},
+    {"a vector", {.tp = 4}, {Q}, over(axis::tp, S(dim::sequence))},
+    {"a number", {.tp = 4}, {}, {}},
+};
+
+} // namespace
+
+BOOST_AUTO_TEST_CASE(ranks_of_a_replica_hold_every_element_once) {
+  for (const specimen& s : specimens) {
+    const mesh m(s.ranks);
+    const value v = value_of(s);
+    coverage seen;
+    bool as_simulated = true, in_runs = true;
+    for_each_rank(m, [&](const coordinates& rank, const world& w, int number) {
+      const boxes b(m, v, rank);
+      const auto expected = laws::logical_indices(w, m, v, number);
+      BOOST_TEST((b.count() == local_size(m, v)), s.what);
+      BOOST_REQUIRE_EQUAL(b.count().n, static_cast<std::int64_t>(expected.size()));
+      for (std::int64_t i = 0; i < b.count().n; ++i) {
+        as_simulated = as_simulated && b[{i}].n == expected[static_cast<std::size_t>(i)];
+        seen.add(v, rank, b[{i}].n);
+      }
+      for (const std::int64_t step : {std::int64_t{1}, std::int64_t{5}, b.count().n})
+        for (std::int64_t from = 0; from < b.count().n; from += step) {
+          const std::int64_t to = std::min(b.count().n, from + step);
+          std::int64_t next = from;
+          b.each_run({from}, {to}, [&](local_count first, global_count at, std::int64_t n) {
+            in_runs = in_runs && first.n == next && n > 0 && first.n + n <= to;
+            for (std::int64_t i = 0; in_runs && i < n; ++i)
+              in_runs = expected[static_cast<std::size_t>(first.n + i)] == at.n + i;
+            next = first.n + n;
+          });
+          in_runs = in_runs && next == to;
+        }
+    });
+    BOOST_TEST(seen.once(), s.what);
+    BOOST_TEST(as_simulated, s.what);
+    BOOST_TEST(in_runs, s.what);
+  }
+}
+
+// Files are written by a rank that has all of a tensor, in the order in which files have it.
+BOOST_AUTO_TEST_CASE(whole_is_what_every_rank_has_in_its_natural_order) {
+  const std::set<std::string> whole{"invariant", "a number"};
+  for (const specimen& s : specimens)
+    BOOST_TEST(boxes(mesh(s.ranks), value_of(s), {}).whole() == whole.contains(s.what), s.what);
+}
+
+namespace {
+
+constexpr gpt tied{
+    .layers = 2, .hidden = 16, .heads = 4, .ffn = 32, .vocabulary = 37, .positions = 16};
+constexpr qwen3 grouped = [] {
+  qwen3 m;
+  m.layers = 2, m.hidden = 16, m.heads = 4, m.kv_heads = 2, m.head_dim = 8, m.ffn = 24;
+  m.vocabulary = 37;
+  return m;
+}();
+constexpr qwen3_moe experts = [] {
+  qwen3_moe m;
+  m.layers = 2, m.hidden = 16, m.heads = 4, m.kv_heads = 2, m.head_dim = 8, m.ffn = 24;
+  m.expert_ffn = 12, m.experts = 4, m.experts_per_token = 2, m.mlp_only = {0};
+  m.bias_rate = 0.001, m.shared_ffn = 16, m.vocabulary = 37, m.tied = true;
+  return m;
+}();
+
+/// What every rank of a layout begins with is what one rank does.
+template <class Model> void begins_alike(const Model& m, const layout& l, dtype type) {
+  const setup alone{.batch = {1, 16}, .type = type};
+  setup laid_out = alone;
+  laid_out.ranks = l;
+  const interpreted_program<Model> one(m, alone, "one"), many(m, laid_out, "many");
+  stores whole(one.view(), false);
+  whole.initialise(7);
+  std::map<std::string, parameter_ref> by_name;
+  for_each_parameter(one.view(), [&](const parameter_ref& r) { by_name[r.name] = r; });
+  std::map<std::string, coverage> seen;
+  std::set<std::string> differ;
+  for_each_rank(mesh(l), [&](const coordinates& rank, const world& w, int number) {
+    stores mine(many.view(), false, rank);
+    mine.initialise(7);
+    for_each_parameter(many.view(), [&](const parameter_ref& r) {
+      const parameter_ref& theirs = by_name.at(r.name);
+      const auto logical = laws::logical_indices(w, *r.ranks, *r.v, number);
+      BOOST_REQUIRE_EQUAL(r.count.n, static_cast<std::int64_t>(logical.size()));
+      for (std::int64_t i = 0; i < r.count.n; ++i) {
+        const std::int64_t at = logical[static_cast<std::size_t>(i)];
+        const bool pads = at >= unpadded_size(*r.v, *r.info).n;
+        if (mine.weight(r.offset + i) != (pads ? 0.0 : whole.weight(theirs.offset + at)))
+          differ.insert(r.name);
+        seen[r.name].add(*r.v, rank, at);
+      }
+    });
+  });
+  BOOST_TEST(seen.size() == by_name.size());
+  for (const auto& [name, of] : seen) BOOST_TEST(of.once(), name);
+  for (const std::string& name : differ)
+    BOOST_ERROR(name << " with tp " << l.tp << ", cp " << l.cp << ", ep " << l.ep << ", etp "
+                     << l.expert_tp());
+}
+
+} // namespace
+
+BOOST_AUTO_TEST_CASE(initial_weights_are_those_of_one_rank) {
+  for (const dtype t : {dtype::f32, dtype::bf16})
+    for (const layout& l : {layout{}, layout{.tp = 2}, layout{.tp = 4, .sequence_parallel = true},
+                            layout{.tp = 2, .cp = 2}})
+      begins_alike(tied, l, t);
+  for (const layout& l : {layout{.tp = 2}, layout{.tp = 4, .cp = 2}})
+    begins_alike(grouped, l, dtype::f32);
+  for (const layout& l :
+       {layout{.tp = 2}, layout{.ep = 4}, layout{.tp = 2, .cp = 2, .ep = 2, .etp = 2},
+        layout{.tp = 4, .ep = 2, .etp = 2}})
+    begins_alike(experts, l, dtype::f32);
+}
+
+BOOST_AUTO_TEST_CASE(a_rank_speaks_of_logical_elements) {
+  const interpreted_program<gpt> program(tied, {.ranks = {.tp = 2}, .batch = {1, 16}},
+                                         "two"); // 37 words in 38 rows
+  parameter_ref table;
+  for_each_parameter(program.view(), [&](const parameter_ref& r) {
+    if (r.name == "wte.weight") table = r;
+  });
+  for (int rank = 0; rank < 2; ++rank) {
+    stores s(program.view(), false, rank_at(axis::tp, rank));
+    for (std::int64_t i = 0; i < s.total(); ++i) s.set_weight(i, 1);
+    s.clear_padding();
+    std::vector<std::int64_t> cleared;
+    for (std::int64_t i = 0; i < s.total(); ++i)
+      if (s.weight(i) == 0) cleared.push_back(i - table.offset);
+    std::vector<std::int64_t> padding;
+    for (std::int64_t i = 18 * 16; rank == 1 && i < 19 * 16; ++i) padding.push_back(i);
+    BOOST_TEST(cleared == padding, boost::test_tools::per_element());
+  }
+  BOOST_CHECK_EXCEPTION(require_whole(program.view(), table, "a state"), error, [](const error& e) {
+    return e.code() == exit_code::mismatch &&
+           std::string(e.what()).find(
+               "two shards the parameter wte.weight over ranks, and a state "
+               "is read and written by one rank") == 0;
+  });
+}
