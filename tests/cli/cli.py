@@ -414,8 +414,8 @@ class Training(Case):
         fresh = self.folder / "fresh"
         sentence = self.refused(NONFINITE, "train", "--data-path", self.text, "--lr", "1e30",
                                 "--train-iters", 20, "--save", fresh, says="of step ")
-        self.assertIn(f"{fresh} is as it was", sentence)
-        self.assertEqual(contents(fresh), {})
+        self.assertIn("nothing was saved", sentence)
+        self.assertFalse(fresh.exists())
 
     def test_bench_json(self):
         out = run("train", "--bench-json", "--warmup", 2, "--train-iters", 7).stdout.decode()
@@ -547,6 +547,87 @@ class Output(Case):
                              ["iter_0000002", "latest_checkpointed_iteration.txt"])
 
 
+class Starts(Case):
+    """What a run would be refused at its end is refused before its first step, and a run that fails
+    before it saves leaves the disk as it was."""
+
+    def refused_at_start(self, code, *flags, says, train=(), **options):
+        """Refused with 10^6 steps ahead."""
+        before = contents(self.folder), sorted(map(str, self.folder.rglob("*")))
+        sentence = self.refused(code, "train", *(train or ("--mock-data",)), "--train-iters", 10**6,
+                                *flags, says=says, **options)
+        self.assertEqual((contents(self.folder), sorted(map(str, self.folder.rglob("*")))), before)
+        return sentence
+
+    def test_files_that_cannot_be_saved(self):
+        fresh = ("--save", self.folder / "new" / "deep")
+        for size in (1500, 50000, 100000):  # of small files, of the weights, of the moments
+            limit = lambda: resource.setrlimit(  # noqa: E731
+                resource.RLIMIT_FSIZE, (size, size))
+            self.refused_at_start(OUTPUT, *fresh, says="File too large", preexec_fn=limit)
+        root = self.saved("--save-interval", 4)
+        on = ("--load", root, "--save", root)
+        train = ("--data-path", self.text)
+        hint = root / "latest_checkpointed_iteration.txt"
+        hint.unlink()
+        hint.mkdir()
+        self.refused_at_start(OUTPUT, *on, train=train, says="Is a directory")
+        hint.rmdir()
+        # A damaged state that the run reaches again, in a folder that holds something else.
+        (root / "iter_0000008" / "config.json").unlink()
+        (root / "iter_0000008" / "notes").touch()
+        before = contents(root)
+        self.refused(OUTPUT, "train", *on, "--train-iters", 20, says="holds notes")
+        self.assertEqual(contents(root), before)
+
+    def test_reports_that_cannot_be_written(self):
+        fresh = ("--save", self.folder / "fresh")
+        for flag in ("--loss-curve", "--metrics-jsonl"):
+            for path, says in (("x" * 256, "too long"), ("no/x", "No such file"),
+                               (".", "Is a directory")):
+                with self.subTest(flag=flag, path=path):
+                    self.refused_at_start(OUTPUT, *fresh, flag, self.folder / path, says=says)
+        self.refused_at_start(OUTPUT, *fresh, "--loss-curve", self.folder / ("x" * 250),
+                              says="too long")  # room for the name, none for one beside it
+
+    def test_a_failed_run_leaves_no_folder(self):
+        fresh = ("--save", self.folder / "new" / "deep")
+        short = self.folder / "short"
+        short.write_text("x" * 60)
+        bad = self.folder / "bad"
+        bad.write_bytes(b"\xff" + TEXT.encode())
+        plain = self.model()
+        shutil.rmtree(self.folder / "model")
+        for code, flags, train, says in (
+                (USAGE, ("--lr", "x"), (), "--lr"),
+                (USAGE, ("--min-lr", 1), (), "--min-lr"),
+                (DATA, (), ("--data-path", self.folder / "none"), "does not exist"),
+                (DATA, (), ("--data-path", short, "--split", "1,1,1"), "needs 33"),
+                (DATA, (), ("--data-path", bad), "train with --tokenizer char"),
+                (DATA, ("--eval-iters", 1), ("--data-path", self.text, "--split", "1"), "validation"),
+                (MODEL, ("--load", self.folder / "none"), (), "does not exist"),
+                (OUTPUT, ("--metrics-jsonl", self.text), (), "left as it is"),
+                (OUTPUT, ("--loss-curve", self.folder / "new" / "deep"), (), "Is a directory"),
+                (NONFINITE, ("--lr", "3e38"), (), "nothing was saved"),
+                (NONFINITE, ("--lr", "3e38", "--load", plain), ("--data-path", self.text),
+                 "nothing was saved")):
+            with self.subTest(flags=flags, train=train):
+                self.refused_at_start(code, *fresh, *flags, train=train, says=says)
+        (self.folder / "new").mkdir()
+        self.refused_at_start(NONFINITE, *fresh, "--lr", "3e38", says="nothing was saved")
+
+    def test_what_was_learned_before_a_report_fails_is_saved(self):
+        root, metrics = self.folder / "root", self.folder / "metrics"
+        limit = lambda: resource.setrlimit(  # noqa: E731
+            resource.RLIMIT_FSIZE, (300000, 300000))
+        sentence = self.refused(OUTPUT, "train", "--mock-data", "--train-iters", 10**6, "--save", root,
+                                "--metrics-jsonl", metrics, says="File too large", preexec_fn=limit)
+        steps = metrics.read_text().count("\n")
+        self.assertIn(f"the state of step {int(newest(root).name[5:])} was saved to {root}", sentence)
+        self.assertIn(int(newest(root).name[5:]), (steps, steps + 1))
+        self.assertIn(b"going on after", run("train", "--load", root, "--train-iters", 1).stdout)
+
+
 class States(Case):
     def steps(self, root):
         return [int(p.name[5:]) for p in sorted(root.glob("iter_*"))]
@@ -628,7 +709,8 @@ class States(Case):
         empty.mkdir()
         self.refused(MODEL, "train", "--load", empty, "--data-path", self.text, says="neither")
         self.refused(MODEL, "eval", "--load", empty, "--data-path", self.text, says="neither")
-        (empty / "iter_0000008.tmp-123").mkdir()  # a run that was killed while it first saved
+        # A run that was killed while it first saved.
+        (empty / "iter_0000008.megacpp-tmp-123").mkdir()
         self.train("--load", empty, "--save", empty)
         self.assertEqual(self.steps(empty), [8])
 

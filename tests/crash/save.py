@@ -77,7 +77,7 @@ class Crash:
                 continue
             thread, name, rest = match.groups()
             seen[thread, name] += 1
-            if name == "mkdirat" and ".tmp-" in rest:
+            if name == "mkdirat" and ".megacpp-tmp-" in rest:
                 calls, saving = [], thread
             calls.append((name, seen[thread, name], rest))
             if "iter_0" in rest or HINT in rest:
@@ -131,7 +131,8 @@ class Crash:
                 continue
             for what in ("ENOSPC", "EIO") if name in MATTERS | {"openat"} else ("EIO",):
                 done = self.inject(name, f"error={what}", when)
-                aside = "-old" in rest or rest.startswith("1, ")  # a removal; a line of progress
+                # A removal; a line of progress.
+                aside = re.search(r'-tmp-\d+-old"', rest) or rest.startswith("1, ")
                 if name in MATTERS and done.returncode == 0 and not aside:
                     self.problems.append(f"{what} at {name} {when} ({rest[:60]}) passed over")
                 self.check(f"{what} at {name} {when} ({rest[:60]})", done)

@@ -40,7 +40,7 @@ using test::write_text;
 void save(const std::string& target, const std::string& version, std::size_t size = 1000) {
   mc::folder_writer folder(target);
   folder.write("config.json", version);
-  folder.write("model.safetensors", [&](const mc::byte_sink& sink) {
+  folder.write("model.safetensors", size * version.size(), [&](const mc::byte_sink& sink) {
     for (std::size_t i = 0; i < size; ++i) sink(std::as_bytes(std::span(version)));
   });
   folder.commit();
@@ -112,7 +112,7 @@ BOOST_AUTO_TEST_CASE(nothing_appears_without_commit) {
   BOOST_CHECK_THROW(
       [&] {
         mc::folder_writer folder(dir / "model");
-        folder.write("config.json",
+        folder.write("config.json", 3,
                      [](const mc::byte_sink&) { throw std::runtime_error("out of memory"); });
       }(),
       std::runtime_error);
@@ -120,6 +120,58 @@ BOOST_AUTO_TEST_CASE(nothing_appears_without_commit) {
   mc::folder_writer::check_target(dir / "other");
   BOOST_TEST(is_whole(dir / "model", "old"));
   BOOST_TEST(entries_in(dir.path()) == 1u);
+}
+
+// A rehearsal is refused what the save would be refused, and leaves nothing.
+BOOST_AUTO_TEST_CASE(a_rehearsal_finds_what_a_save_would_find_last) {
+  const scratch_folder dir;
+  save(dir / "model", "old");
+  const auto rehearse = [&](const std::string& name, std::uint64_t size,
+                            const std::string& target = "model") {
+    mc::folder_writer::rehearse(dir / target, mc::model_kind, [&](mc::folder_writer& out) {
+      out.write("config.json", "{}");
+      out.write(name, size, [](const mc::byte_sink&) { BOOST_FAIL("no byte is asked for"); });
+      BOOST_TEST(out.written().back().bytes == size);
+      BOOST_TEST(out.written().back().checksums.size() ==
+                 (size + mc::checksum_chunk - 1) / mc::checksum_chunk);
+    });
+  };
+  rehearse("model.safetensors", 5'000'000);
+  CHECK_REFUSED(rehearse("config.json", 1), exit_code::output, "File exists");
+  CHECK_REFUSED(rehearse("a/b", 1), exit_code::internal, "not a plain file name");
+  CHECK_REFUSED(rehearse("model.safetensors", std::uint64_t{1} << 50), exit_code::output, "");
+  std::signal(SIGXFSZ, SIG_IGN);
+  struct rlimit before {};
+  ::getrlimit(RLIMIT_FSIZE, &before);
+  const struct rlimit small { 1'000'000, before.rlim_max };
+  ::setrlimit(RLIMIT_FSIZE, &small);
+  rehearse("model.safetensors", 1'000'000);
+  CHECK_REFUSED(rehearse("model.safetensors", 1'000'001), exit_code::output, "File too large");
+  ::setrlimit(RLIMIT_FSIZE, &before);
+  BOOST_TEST(is_whole(dir / "model", "old"));
+  BOOST_TEST(entries_in(dir.path()) == 1u);
+  // Neither do folders above stay that were made for nothing; those of others do.
+  rehearse("model.safetensors", 7, "new/deep/model");
+  BOOST_TEST(entries_in(dir.path()) == 1u);
+  fs::create_directory(dir / "mine");
+  rehearse("model.safetensors", 7, "mine/deep/model");
+  BOOST_TEST(fs::is_empty(dir / "mine"));
+  save(dir / "mine/deep/model", "new");
+  BOOST_TEST(is_whole(dir / "mine/deep/model", "new"));
+}
+
+BOOST_AUTO_TEST_CASE(a_file_has_the_size_that_was_promised) {
+  const scratch_folder dir;
+  for (const std::size_t given : {0u, 2u, 4u})
+    CHECK_REFUSED(
+        [&] {
+          mc::folder_writer folder(dir / "model");
+          folder.write("config.json", 3, [&](const mc::byte_sink& sink) {
+            sink(std::as_bytes(std::span("1234")).first(given));
+          });
+        }(),
+        exit_code::internal, "was to have 3 bytes");
+  BOOST_TEST(entries_in(dir.path()) == 0u);
 }
 
 BOOST_AUTO_TEST_CASE(what_is_not_a_model_folder_is_never_replaced) {
@@ -310,10 +362,13 @@ BOOST_AUTO_TEST_CASE(a_folder_without_permission_is_refused) {
 BOOST_AUTO_TEST_CASE(what_a_killed_run_left_is_tidied) {
   const scratch_folder dir;
   save(dir / "model", "good");
-  fs::create_directory(dir / "model.tmp-1");
-  write_text(dir / "model.tmp-1/model.safetensors", "half");
-  fs::create_directory(dir /
-                       ("model.tmp-" + std::to_string(::getpid()))); // of a former process like us
+  for (const std::string form : {"", "-2", "-renamed", "-2-renamed", "-old"}) {
+    const std::string name = dir / ("model.megacpp-tmp-1" + form);
+    fs::create_directory(name);
+    write_text(name + "/model.safetensors", "half");
+  }
+  // Of a former process like us.
+  fs::create_directory(dir / ("model.megacpp-tmp-" + std::to_string(::getpid())));
   {
     // One that is being written now, by a live process, stays.
     mc::folder_writer live(dir / "model");
@@ -326,9 +381,64 @@ BOOST_AUTO_TEST_CASE(what_a_killed_run_left_is_tidied) {
              boost::test_tools::per_element());
   BOOST_TEST(read_text(dir / "model/config.json") == "live");
   // A crash between the two renames of a file system without exchange.
-  fs::rename(dir / "model", dir / "model.old-4711");
+  fs::rename(dir / "model", dir / "model.megacpp-old-4711");
   mc::folder_writer::check_target(dir / "model");
   BOOST_TEST(read_text(dir / "model/config.json") == "live");
+}
+
+BOOST_AUTO_TEST_CASE(what_others_left_beside_a_target_stays) {
+  const scratch_folder dir;
+  // Names of people's own, and names like a killed save's.
+  std::vector<std::string> names = {"model.old-1",
+                                    "model.tmp-1",
+                                    "model.tmp-mine",
+                                    "model.megacpp-tmp-",
+                                    "model.megacpp-tmp-mine",
+                                    "model.megacpp-tmp-1-",
+                                    "model.megacpp-tmp-1x",
+                                    "model.megacpp-tmp--1",
+                                    "model.megacpp-tmp-1-2-3",
+                                    "model.megacpp-old-",
+                                    "model.megacpp-old-best",
+                                    "model.megacpp-old-1-renamed",
+                                    "model.megacpp-tmp-1-renamed-renamed"};
+  for (const std::string& name : names) {
+    fs::create_directory(dir / name);
+    write_text(dir / name + "/config.json", "mine");
+  }
+  // A killed save's name, with a file, a folder or a link that no save makes.
+  for (const std::string what : {"notes.txt", "model.safetensors", "config.json"}) {
+    names.push_back("model.megacpp-tmp-" + std::to_string(names.size()));
+    const std::string folder = dir / names.back();
+    fs::create_directory(folder);
+    write_text(folder + "/generation_config.json", "mine");
+    if (what == "notes.txt") write_text(folder + '/' + what, "mine");
+    else if (what == "config.json") fs::create_symlink("elsewhere", folder + '/' + what);
+    else fs::create_directory(folder + '/' + what);
+  }
+  const auto all_stay = [&] {
+    for (const std::string& name : names) {
+      const bool own = name == names[names.size() - 1] || name == names[names.size() - 2] ||
+                       name == names[names.size() - 3];
+      BOOST_TEST(fs::exists(dir / name + (own ? "/generation_config.json" : "/config.json")), name);
+      BOOST_TEST(entries_in(fs::path(dir / name)) == (own ? 2u : 1u), name);
+    }
+  };
+  mc::folder_writer::check_target(dir / "model");
+  BOOST_TEST(!fs::exists(dir / "model")); // none of them took its place
+  BOOST_TEST(entries_in(dir.path()) == names.size());
+  save(dir / "model", "one");
+  save(dir / "model", "two");
+  BOOST_TEST(is_whole(dir / "model", "two"));
+  BOOST_TEST(entries_in(dir.path()) == names.size() + 1);
+  all_stay();
+  // What comes into a temporary folder that is given up stays, too.
+  {
+    mc::folder_writer given_up(dir / "other");
+    for (const std::string& name : names_in(dir.path()))
+      if (name.starts_with("other.")) write_text(dir / name + "/notes.txt", "mine");
+  }
+  BOOST_TEST(entries_in(dir.path()) == names.size() + 2);
 }
 
 BOOST_AUTO_TEST_CASE(killed_at_any_moment_there_is_always_a_whole_model) {

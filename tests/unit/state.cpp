@@ -134,9 +134,9 @@ BOOST_AUTO_TEST_CASE(names_of_steps) {
   BOOST_TEST((step_of("iter_0000100") == 100));
   BOOST_TEST((step_of("iter_12345678") == 12345678));
   BOOST_TEST(step_folder_name(7) == "iter_0000007");
-  for (const char* name :
-       {"iter_100", "iter_00000100", "iter_", "iter_-000001", "iter_000010x", "iter_0000100.tmp-1",
-        "latest_checkpointed_iteration.txt", "iter_99999999999999999999"})
+  for (const char* name : {"iter_100", "iter_00000100", "iter_", "iter_-000001", "iter_000010x",
+                           "iter_0000100.megacpp-tmp-1", "latest_checkpointed_iteration.txt",
+                           "iter_99999999999999999999"})
     BOOST_TEST(!step_of(name));
 }
 
@@ -427,17 +427,25 @@ BOOST_AUTO_TEST_CASE(a_root_is_one_runs) {
     const state_root root(dir / "root");
     CHECK_REFUSED(state_root(dir / "root"), exit_code::output, "another run is saving");
   }
+  BOOST_TEST(!fs::exists(dir / "root")); // for nothing was saved
   // What killed runs leave goes; what is not theirs stays.
-  fs::create_directory(dir / "root/iter_0000007.tmp-123");
-  write_text(dir / "root/iter_0000007.tmp-123/model.safetensors", "half");
-  write_text(dir / "root/latest_checkpointed_iteration.txt.tmp-123", "7");
-  write_text(dir / "root/notes.tmp-1", "mine");
+  fs::create_directories(dir / "root/iter_0000007.megacpp-tmp-123");
+  write_text(dir / "root/iter_0000007.megacpp-tmp-123/optimizer.safetensors", "half");
+  write_text(dir / "root/latest_checkpointed_iteration.txt.megacpp-tmp-123", "7");
+  const std::vector<std::string> mine = {"iter_0000005.old-1", "iter_0000005.old-best",
+                                         "iter_0000006.tmp-1",
+                                         "latest_checkpointed_iteration.txt.tmp-1", "notes.tmp-1"};
+  for (const std::string& name : mine) {
+    if (!name.starts_with("iter")) write_text(dir / "root/" + name, "mine");
+    else fs::create_directory(dir / "root/" + name);
+  }
   BOOST_TEST(!find_saved(dir / "root", true)); // a root, without a state
   { const state_root root(dir / "root"); }
   std::vector<std::string> left;
   for (const auto& entry : fs::directory_iterator(dir / "root"))
     left.push_back(entry.path().filename());
-  BOOST_TEST(left == std::vector<std::string>{"notes.tmp-1"}, boost::test_tools::per_element());
+  std::sort(left.begin(), left.end());
+  BOOST_TEST(left == mine, boost::test_tools::per_element());
   save_model_folder(dir / "model", model.view(), model.stores);
   CHECK_REFUSED(state_root(dir / "model"), exit_code::output, "it is a model");
   write_text(dir / "file", "x");

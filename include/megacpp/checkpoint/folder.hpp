@@ -88,18 +88,42 @@ inline std::optional<std::vector<std::string>> list_folder(int folder) {
   return complete ? std::optional(std::move(names)) : std::nullopt;
 }
 
-/// Creates a folder and those above it that are missing, each durable before the next. False, with
-/// errno set, if one cannot be.
-inline bool create_folders(const std::filesystem::path& path) {
+/// Not a link, a folder or a device.
+inline bool is_plain_file(int folder, const std::string& name) {
   struct stat s {};
-  if (path.empty() || ::stat(path.c_str(), &s) == 0) return true;
-  const std::filesystem::path above = path.parent_path();
-  if (!create_folders(above)) return false;
-  if (::mkdir(path.c_str(), 0777) != 0) return errno == EEXIST;
-  const descriptor parent(
-      ::open(above.empty() ? "." : above.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  return parent && ::fsync(parent.get()) == 0;
+  return ::fstatat(folder, name.c_str(), &s, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(s.st_mode);
 }
+
+/// Folders that were made for what is to be saved. Unless something was, those that are still empty
+/// go again with the object.
+class made_folders {
+public:
+  made_folders() = default;
+  made_folders(made_folders&& o) noexcept : made_(std::exchange(o.made_, {})) {}
+  made_folders& operator=(made_folders&&) = delete;
+  ~made_folders() {
+    for (auto path = made_.rbegin(); path != made_.rend(); ++path) ::rmdir(path->c_str());
+  }
+
+  /// Creates a folder and those above it that are missing, each durable before the next. False,
+  /// with errno set, if one cannot be.
+  bool create(const std::filesystem::path& path) {
+    struct stat s {};
+    if (path.empty() || ::stat(path.c_str(), &s) == 0) return true;
+    const std::filesystem::path above = path.parent_path();
+    if (!create(above)) return false;
+    if (::mkdir(path.c_str(), 0777) != 0) return errno == EEXIST;
+    made_.push_back(path);
+    const descriptor parent(
+        ::open(above.empty() ? "." : above.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    return parent && ::fsync(parent.get()) == 0;
+  }
+  /// Something was saved: the folders stay.
+  void keep() { made_.clear(); }
+
+private:
+  std::vector<std::filesystem::path> made_;
+};
 
 /// renameat2 within a folder, with plain rename where the file system lacks its flags: that one
 /// replaces only an empty folder, and cannot exchange.
@@ -111,36 +135,73 @@ inline bool rename_entry(int folder, const std::string& from, const std::string&
   return ::renameat(folder, from.c_str(), folder, to.c_str()) == 0;
 }
 
-/// The name of an entry that a killed run may leave for a target, without its ending; "" for
-/// others.
-inline std::string_view target_of_leftover(std::string_view name) {
-  const auto at = std::min(name.rfind(".tmp-"), name.rfind(".old-"));
-  return at == std::string_view::npos ? std::string_view() : name.substr(0, at);
+/// Between a target's name and the number of the process, in the names of what that makes beside
+/// the target: what a killed run left is known by it, and nobody names anything of his own so.
+inline constexpr std::string_view temporary_mark = ".megacpp-tmp-", aside_mark = ".megacpp-old-";
+
+inline std::string temporary_of(std::string_view target) {
+  return fmt::format("{}{}{}", target, temporary_mark, ::getpid());
 }
 
-/// Removes a folder of plain files; what cannot be removed stays. Never descends.
-inline void remove_flat_folder(int parent, const std::string& name) {
+/// An entry that a killed run may have left for a target.
+struct leftover {
+  std::string_view target; ///< "" for every other name
+  bool aside = false;      ///< what was at the target before, not what was to come
+};
+inline leftover leftover_of(std::string_view name) {
+  const auto drop_number = [](std::string_view& text) {
+    const std::size_t digits = std::min(text.find_first_not_of("0123456789"), text.size());
+    text.remove_prefix(digits);
+    return digits != 0;
+  };
+  const auto split = [&](std::string_view mark) {
+    const auto at = name.rfind(mark);
+    return at == std::string_view::npos
+               ? std::pair(std::string_view(), std::string_view())
+               : std::pair(name.substr(0, at), name.substr(at + mark.size()));
+  };
+  if (auto [target, rest] = split(aside_mark); drop_number(rest) && rest.empty())
+    return {target, true};
+  auto [target, rest] = split(temporary_mark);
+  if (!drop_number(rest)) return {};
+  if (rest.size() > 1 && rest[0] == '-' && rest[1] >= '0' && rest[1] <= '9') { // an attempt
+    rest.remove_prefix(1);
+    drop_number(rest);
+  }
+  return rest.empty() || rest == "-renamed" || rest == "-old" ? leftover{target} : leftover{};
+}
+
+/// Removes a folder if all that it holds are files of the kind; else it stays as it is, and so does
+/// what cannot be removed. Never descends.
+inline void remove_flat_folder(int parent, const std::string& name, const folder_kind& kind) {
   const descriptor folder(
       ::openat(parent, name.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
   if (!folder) return;
-  if (const auto names = list_folder(folder.get()))
-    for (const std::string& file : *names) ::unlinkat(folder.get(), file.c_str(), 0);
+  const auto names = list_folder(folder.get());
+  if (!names || !std::all_of(names->begin(), names->end(), [&](const std::string& file) {
+        return kind.holds(file) && is_plain_file(folder.get(), file);
+      }))
+    return;
+  for (const std::string& file : *names) ::unlinkat(folder.get(), file.c_str(), 0);
   ::unlinkat(parent, name.c_str(), AT_REMOVEDIR);
 }
 
 /// After a killed run: brings back the old folder of a target that was renamed aside, removes
 /// temporaries that belong to nobody.
-inline void tidy(int parent, const std::string& target) {
+inline void tidy(int parent, std::string_view target, const folder_kind& kind) {
   const auto names = list_folder(parent);
   if (!names) return;
   for (const std::string& name : *names)
-    if (name.starts_with(target + ".old-") && rename_entry(parent, name, target, RENAME_NOREPLACE))
+    if (const leftover l = leftover_of(name);
+        l.target == target && l.aside &&
+        rename_entry(parent, name, std::string(target), RENAME_NOREPLACE))
       break;
   for (const std::string& name : *names) {
-    if (!name.starts_with(target + ".tmp-")) continue;
+    if (const leftover l = leftover_of(name); l.target != target || l.aside) continue;
     const descriptor folder(
         ::openat(parent, name.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
-    if (folder && ::flock(folder.get(), LOCK_EX | LOCK_NB) == 0) remove_flat_folder(parent, name);
+    if (folder && ::flock(folder.get(), LOCK_EX | LOCK_NB) == 0)
+      remove_flat_folder(parent, name, kind);
   }
 }
 
@@ -216,22 +277,23 @@ private:
 
 /// A folder in the making. Files go into a temporary folder beside the target; commit() makes them
 /// durable and gives them the target's name in one step. Until commit() returns, whatever was at
-/// the target is untouched, and if anything throws, it stays and the temporary is removed.
+/// the target is untouched, and if anything throws, it stays and the temporary is removed, with the
+/// folders above it that were made for it.
 ///
 /// A target that exists is exchanged with the new folder (renameat2, RENAME_EXCHANGE) and deleted
 /// only once the exchange is durable. Where the file system has no exchange, the old folder is
-/// renamed aside first; a crash between the two renames leaves it under `<target>.old-<pid>`, from
-/// where the next folder_writer of that target brings it back.
+/// renamed aside first; a crash between the two renames leaves it under
+/// `<target>.megacpp-old-<pid>`, from where the next folder_writer of that target brings it back.
 class folder_writer {
 public:
   /// Checks the target and creates the temporary. Throws mc::error(exit_code::output).
   explicit folder_writer(const std::string& target, const folder_kind& kind = model_kind)
       : kind_(&kind), place_(locate(target)) {
-    detail::tidy(parent(), place_.name);
+    detail::tidy(parent(), place_.name, *kind_);
     check_replaceable();
     for (int attempt = 0; !folder_; ++attempt) {
-      temporary_ = fmt::format("{}.tmp-{}{}", place_.name, ::getpid(),
-                               attempt ? fmt::format("-{}", attempt) : std::string());
+      temporary_ = detail::temporary_of(place_.name);
+      if (attempt != 0) temporary_ += fmt::format("-{}", attempt);
       if (::mkdirat(parent(), temporary_.c_str(), 0777) != 0) {
         if (errno == EEXIST && attempt < 100) continue;
         throw detail::output_error("create", beside(temporary_), errno);
@@ -242,13 +304,32 @@ public:
   folder_writer(const folder_writer&) = delete;
   folder_writer& operator=(const folder_writer&) = delete;
   ~folder_writer() {
-    if (!temporary_.empty()) detail::remove_flat_folder(parent(), temporary_);
+    if (!temporary_.empty()) detail::remove_flat_folder(parent(), temporary_, *kind_);
   }
 
-  /// Throws what a save to `target` would throw before its first byte, except for a lack of space:
-  /// for the start of a run that saves at its end. Creates missing parent folders.
-  static void check_target(const std::string& target, const folder_kind& kind = model_kind) {
+  /// For the start of a run that saves at its end: does what a save to `target` does, but for the
+  /// bytes, and takes it back; what a killed save left is tidied as a save does. `fill` is the
+  /// save's own; its files get their names and sizes, are synced, and renamed with their folder. So
+  /// what a save is refused, its names, its sizes, the room for it, is refused here, unless it
+  /// comes up later. Throws mc::error.
+  static void rehearse(const std::string& target, const folder_kind& kind,
+                       const std::function<void(folder_writer&)>& fill) {
     folder_writer probe(target, kind);
+    probe.rehearsal_ = true;
+    fill(probe);
+    probe.require_space(probe.promised_);
+    if (::fsync(probe.folder_.get()) != 0)
+      throw detail::output_error("make durable", probe.place_.path, errno);
+    const std::string renamed = probe.temporary_ + "-renamed";
+    if (!probe.rename(probe.temporary_, renamed, RENAME_NOREPLACE))
+      throw detail::output_error("rename", probe.beside(probe.temporary_), errno);
+    probe.temporary_ = renamed;
+    if (!probe.sync_parent())
+      throw detail::output_error("make durable", probe.place_.folder, errno);
+  }
+  /// The same of a save of which nothing is known yet but its target.
+  static void check_target(const std::string& target, const folder_kind& kind = model_kind) {
+    rehearse(target, kind, [](folder_writer&) {});
   }
 
   /// Throws mc::error(exit_code::output) unless the file system has room for so many bytes.
@@ -265,15 +346,84 @@ public:
               place_.path, bytes, place_.folder, available));
   }
 
-  /// Writes one file: `fill(sink)` passes its bytes to the sink in any number of pieces. The file
-  /// is synced and closed before this returns. Throws mc::error(exit_code::output).
-  void write(const std::string& name, const std::function<void(const byte_sink&)>& fill) {
+  /// Writes one file of `size` bytes: `fill(sink)` passes them to the sink in any number of pieces.
+  /// The file is synced and closed before this returns. Throws mc::error(exit_code::output).
+  void write(const std::string& name, std::uint64_t size,
+             const std::function<void(const byte_sink&)>& fill) {
     const std::string full = place_.path + '/' + name;
     if (!is_bare_name(name))
       throw error(exit_code::internal, fmt::format("\"{}\" is not a plain file name", name));
     descriptor file(::openat(folder_.get(), name.c_str(),
                              O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666));
     if (!file) throw detail::output_error("create", full, errno);
+    file_record record{name, size, {}};
+    if (rehearsal_) {
+      // Beyond a limit on the size of files this fails as a write does.
+      if (::ftruncate(file.get(), static_cast<::off_t>(size)) != 0)
+        throw detail::output_error("write", full, errno, kept());
+      constexpr std::uint64_t page = 4096; // what file systems give at once
+      promised_ += (size + page - 1) / page * page;
+      record.checksums.resize((size + checksum_chunk - 1) / checksum_chunk);
+    } else {
+      record.checksums = checksums_of(file, full, size, fill);
+    }
+    // A failed fsync is final: the kernel may drop the pages and report success the next time.
+    if (::fsync(file.get()) != 0) throw detail::output_error("make durable", full, errno, kept());
+    if (!file.reset()) throw detail::output_error("close", full, errno, kept());
+    written_.push_back(std::move(record));
+  }
+  void write(const std::string& name, std::string_view text) {
+    write(name, text.size(), [&](const byte_sink& sink) { sink(std::as_bytes(std::span(text))); });
+  }
+
+  /// The files so far, in the order in which they were written.
+  const std::vector<file_record>& written() const { return written_; }
+
+  /// Puts the folder in place, durably. Throws mc::error(exit_code::output).
+  void commit() {
+    put_in_place();
+    place_.made->keep();
+  }
+
+private:
+  struct location {
+    std::string path;   // of the target, without links and trailing slashes
+    std::string folder; // the one that holds it
+    std::string name;   // in that folder
+    std::shared_ptr<const descriptor> parent;
+    std::shared_ptr<detail::made_folders> made; // above the target
+  };
+
+  int parent() const { return place_.parent->get(); }
+  std::string beside(const std::string& name) const { return place_.folder + '/' + name; }
+  static std::string_view kept() { return "; what was there before is unchanged"; }
+
+  static location locate(const std::string& target) {
+    namespace fs = std::filesystem;
+    if (target.empty())
+      throw error(exit_code::output, "the folder to save to has an empty name; give one");
+    std::error_code problem;
+    // weakly_canonical follows links of the part that exists, so a link to a folder is kept a link.
+    fs::path path = fs::weakly_canonical(fs::absolute(target, problem), problem);
+    if (problem) throw detail::output_error("resolve", target, problem.value());
+    if (!path.has_filename()) path = path.parent_path();
+    if (!path.has_filename())
+      throw error(exit_code::output,
+                  fmt::format("{} cannot be replaced by a model folder; name a new one", target));
+    location at{path.string(), path.parent_path().string(), path.filename().string(), nullptr,
+                std::make_shared<detail::made_folders>()};
+    if (!at.made->create(path.parent_path()))
+      throw detail::output_error("create the folder", at.folder, errno);
+    descriptor parent(::open(at.folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    if (!parent) throw detail::output_error("open the folder", at.folder, errno);
+    at.parent = std::make_shared<const descriptor>(std::move(parent));
+    return at;
+  }
+
+  /// Passes the bytes of a file on, and returns their checksums.
+  static std::vector<std::uint64_t> checksums_of(
+      const descriptor& file, const std::string& full, std::uint64_t size,
+      const std::function<void(const byte_sink&)>& fill) {
     chunk_checksums sums; // of what is in memory: a disk that changes it is found out later
     const auto put = [&](std::span<const std::byte> bytes) {
       while (!bytes.empty()) {
@@ -297,67 +447,10 @@ public:
     };
     fill(sink);
     put(pending);
-    // A failed fsync is final: the kernel may drop the pages and report success the next time.
-    if (::fsync(file.get()) != 0) throw detail::output_error("make durable", full, errno, kept());
-    if (!file.reset()) throw detail::output_error("close", full, errno, kept());
-    const std::uint64_t size = sums.size();
-    written_.push_back({name, size, sums.finish()});
-  }
-  void write(const std::string& name, std::string_view text) {
-    write(name, [&](const byte_sink& sink) { sink(std::as_bytes(std::span(text))); });
-  }
-
-  /// The files so far, in the order in which they were written.
-  const std::vector<file_record>& written() const { return written_; }
-
-  /// Puts the folder in place, durably. Throws mc::error(exit_code::output).
-  void commit() {
-    if (::fsync(folder_.get()) != 0)
-      throw detail::output_error("make durable", place_.path, errno, kept());
-    if (!rename(temporary_, place_.name, RENAME_NOREPLACE)) {
-      if (errno != EEXIST)
-        throw detail::output_error("rename a folder to", place_.path, errno, kept());
-      replace();
-    } else if (!sync_parent()) {
-      const int problem = errno;
-      ::renameat(parent(), place_.name.c_str(), parent(), temporary_.c_str());
-      throw detail::output_error("make durable", place_.path, problem);
-    } else {
-      temporary_.clear();
-    }
-  }
-
-private:
-  struct location {
-    std::string path;   // of the target, without links and trailing slashes
-    std::string folder; // the one that holds it
-    std::string name;   // in that folder
-    std::shared_ptr<const descriptor> parent;
-  };
-
-  int parent() const { return place_.parent->get(); }
-  std::string beside(const std::string& name) const { return place_.folder + '/' + name; }
-  static std::string_view kept() { return "; what was there before is unchanged"; }
-
-  static location locate(const std::string& target) {
-    namespace fs = std::filesystem;
-    if (target.empty())
-      throw error(exit_code::output, "the folder to save to has an empty name; give one");
-    std::error_code problem;
-    // weakly_canonical follows links of the part that exists, so a link to a folder is kept a link.
-    fs::path path = fs::weakly_canonical(fs::absolute(target, problem), problem);
-    if (problem) throw detail::output_error("resolve", target, problem.value());
-    if (!path.has_filename()) path = path.parent_path();
-    if (!path.has_filename())
-      throw error(exit_code::output,
-                  fmt::format("{} cannot be replaced by a model folder; name a new one", target));
-    location at{path.string(), path.parent_path().string(), path.filename().string(), nullptr};
-    if (!detail::create_folders(path.parent_path()))
-      throw detail::output_error("create the folder", at.folder, errno);
-    descriptor parent(::open(at.folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-    if (!parent) throw detail::output_error("open the folder", at.folder, errno);
-    at.parent = std::make_shared<const descriptor>(std::move(parent));
-    return at;
+    if (sums.size() != size)
+      throw error(exit_code::internal, fmt::format("{} was to have {} bytes, but {} were given",
+                                                   full, size, sums.size()));
+    return sums.finish();
   }
 
   /// Throws unless the target is absent, empty, or of the kind, without anything else in it.
@@ -381,10 +474,7 @@ private:
     if (!names) throw detail::output_error("list", place_.path, errno);
     bool marked = names->empty();
     for (const std::string& name : *names) {
-      struct stat s {};
-      const bool plain =
-          ::fstatat(old.get(), name.c_str(), &s, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(s.st_mode);
-      if (!plain || !kind_->holds(name))
+      if (!detail::is_plain_file(old.get(), name) || !kind_->holds(name))
         throw refuse(fmt::format("holds {}, which is not a file of a saved {}", name, kind_->name));
       marked = marked || kind_->marker == nullptr || name == kind_->marker;
     }
@@ -422,6 +512,22 @@ private:
     return detail::rename_entry(parent(), from, to, flags);
   }
 
+  void put_in_place() {
+    if (::fsync(folder_.get()) != 0)
+      throw detail::output_error("make durable", place_.path, errno, kept());
+    if (!rename(temporary_, place_.name, RENAME_NOREPLACE)) {
+      if (errno != EEXIST)
+        throw detail::output_error("rename a folder to", place_.path, errno, kept());
+      replace();
+    } else if (!sync_parent()) {
+      const int problem = errno;
+      ::renameat(parent(), place_.name.c_str(), parent(), temporary_.c_str());
+      throw detail::output_error("make durable", place_.path, problem);
+    } else {
+      temporary_.clear();
+    }
+  }
+
   void replace() {
     check_replaceable(); // again: a run may have lasted days
     if (rename(temporary_, place_.name, RENAME_EXCHANGE)) {
@@ -431,12 +537,12 @@ private:
         throw detail::output_error("make durable", place_.path, problem, kept());
       }
       // The temporary's name is now the old folder's.
-      detail::remove_flat_folder(parent(), std::exchange(temporary_, {}));
+      detail::remove_flat_folder(parent(), std::exchange(temporary_, {}), *kind_);
       return;
     }
     if (errno != EINVAL && errno != ENOSYS)
       throw detail::output_error("replace", place_.path, errno, kept());
-    const std::string aside = fmt::format("{}.old-{}", place_.name, ::getpid());
+    const std::string aside = fmt::format("{}{}{}", place_.name, detail::aside_mark, ::getpid());
     if (!rename(place_.name, aside, RENAME_NOREPLACE))
       throw detail::output_error("rename", place_.path, errno, kept());
     if (!rename(temporary_, place_.name, RENAME_NOREPLACE)) {
@@ -446,13 +552,15 @@ private:
     }
     temporary_.clear();
     if (!sync_parent()) throw detail::output_error("make durable", place_.path, errno);
-    detail::remove_flat_folder(parent(), aside);
+    detail::remove_flat_folder(parent(), aside, *kind_);
   }
 
   const folder_kind* kind_; // what may be replaced
   location place_;
   std::vector<file_record> written_;
   std::string temporary_; // empty once committed
+  bool rehearsal_ = false;
+  std::uint64_t promised_ = 0; // bytes of a rehearsal
   descriptor folder_;
 };
 

@@ -58,7 +58,7 @@ inline bool is_state_root(const model_folder& folder) {
   };
   const std::vector<std::string> names = folder.names();
   return std::any_of(names.begin(), names.end(), [&](const std::string& name) {
-    return of_a_root(name) || of_a_root(detail::target_of_leftover(name));
+    return of_a_root(name) || of_a_root(detail::leftover_of(name).target);
   });
 }
 
@@ -102,13 +102,14 @@ std::optional<whole_state> newest_state(const model_folder& root, Needed needed)
 /// A root that this process saves to. Others are kept out by a lock while it lives.
 class state_root {
 public:
-  /// Creates the folder if it is missing, and removes what killed runs left. `damaged` steps do not
-  /// count among those that are kept. Throws mc::error(exit_code::output).
+  /// Creates the folder if it is missing, and removes what killed runs left; a folder that was made
+  /// goes again unless a state is saved. `damaged` steps do not count among those that are kept.
+  /// Throws mc::error(exit_code::output).
   explicit state_root(const std::string& path, std::vector<std::int64_t> damaged = {})
       : path_(path), damaged_(damaged.begin(), damaged.end()) {
     if (path.empty())
       throw error(exit_code::output, "the folder to save to has an empty name; give one");
-    if (!detail::create_folders(path)) throw detail::output_error("create", path_, errno);
+    if (!made_.create(path)) throw detail::output_error("create", path_, errno);
     folder_ = descriptor(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     if (!folder_ && errno == ENOTDIR)
       throw error(exit_code::output,
@@ -141,10 +142,16 @@ public:
     return found;
   }
 
-  /// Throws what save() would throw before its first byte, but for a lack of space.
-  void check(std::int64_t step) const {
+  /// What save() does, but for the bytes (folder_writer::rehearse). Damaged steps may be reached
+  /// again, so their folders must be such as can be replaced. Throws mc::error.
+  void rehearse(std::int64_t step, const std::function<void(folder_writer&)>& fill) const {
+    for (const std::int64_t again : damaged_) {
+      require_no_link(again);
+      folder_writer::check_target(folder_of(again), state_kind);
+    }
     require_no_link(step);
-    folder_writer::check_target(folder_of(step), state_kind);
+    folder_writer::rehearse(folder_of(step), state_kind, fill);
+    point_to(step, true);
   }
 
   /// Writes the state of a step, all at once or not at all, then removes old ones beyond the `keep`
@@ -156,8 +163,9 @@ public:
     folder_writer out(folder_of(step), state_kind);
     fill(out);
     out.commit();
+    made_.keep();
     damaged_.erase(step);
-    point_to(step);
+    point_to(step, false);
     return keep > 0 ? prune(step, keep) : std::vector<std::string>();
   }
 
@@ -166,8 +174,8 @@ private:
     const auto names = detail::list_folder(folder_.get());
     if (!names) throw detail::output_error("list", path_, errno);
     for (const std::string& name : *names) {
-      const std::string_view target = detail::target_of_leftover(name);
-      if (step_of(target)) detail::tidy(folder_.get(), std::string(target));
+      const std::string_view target = detail::leftover_of(name).target;
+      if (step_of(target)) detail::tidy(folder_.get(), target, state_kind);
       else if (target == newest_step_name) ::unlinkat(folder_.get(), name.c_str(), 0);
     }
   }
@@ -183,12 +191,13 @@ private:
                               folder_of(step)));
   }
 
-  void point_to(std::int64_t step) const {
+  void point_to(std::int64_t step, bool rehearsal) const {
     const auto fail = [&](const char* what) {
-      return detail::output_error(what, path_ + '/' + newest_step_name, errno,
-                                  fmt::format("; the state of step {} itself is saved", step));
+      return detail::output_error(
+          what, path_ + '/' + newest_step_name, errno,
+          rehearsal ? std::string() : fmt::format("; the state of step {} itself is saved", step));
     };
-    const std::string temporary = fmt::format("{}.tmp-{}", newest_step_name, ::getpid());
+    const std::string temporary = detail::temporary_of(newest_step_name);
     const std::string text = fmt::format("{}\n", step);
     ::unlinkat(folder_.get(), temporary.c_str(), 0);
     descriptor file(::openat(folder_.get(), temporary.c_str(),
@@ -206,6 +215,15 @@ private:
     if (n < 0) throw undo("write");
     if (::fsync(file.get()) != 0) throw undo("make durable");
     if (!file.reset()) throw undo("close");
+    if (rehearsal) {
+      struct stat s {};
+      const bool folder =
+          ::fstatat(folder_.get(), newest_step_name, &s, AT_SYMLINK_NOFOLLOW) == 0 &&
+          S_ISDIR(s.st_mode);
+      if (folder) errno = EISDIR;
+      if (folder || ::unlinkat(folder_.get(), temporary.c_str(), 0) != 0) throw undo("replace");
+      return;
+    }
     if (::renameat(folder_.get(), temporary.c_str(), folder_.get(), newest_step_name) != 0)
       throw undo("replace");
     if (::fsync(folder_.get()) != 0) throw fail("make durable");
@@ -242,17 +260,19 @@ private:
     const auto files = detail::list_folder(folder.get());
     if (!files) return reason_of(errno);
     for (const std::string& file : *files)
-      if (!is_state_file(file)) return fmt::format("it holds {}", printable(file));
-    const std::string aside = fmt::format("{}.tmp-{}-old", name, ::getpid());
+      if (!is_state_file(file) || !detail::is_plain_file(folder.get(), file))
+        return fmt::format("it holds {}", printable(file));
+    const std::string aside = detail::temporary_of(name) + "-old";
     if (!detail::rename_entry(folder_.get(), name, aside, RENAME_NOREPLACE))
       return reason_of(errno);
-    detail::remove_flat_folder(folder_.get(), aside);
+    detail::remove_flat_folder(folder_.get(), aside, state_kind);
     return {};
   }
 
   std::string path_;
   std::set<std::int64_t> damaged_;
   descriptor folder_;
+  detail::made_folders made_; // goes before the lock does
 };
 
 } // namespace mc

@@ -93,7 +93,7 @@ inline saved_model write_model(folder_writer& out, outgoing_model m, std::uint64
   for (const auto& [name, text] : m.texts) out.write(name, text);
   for (std::size_t i = 0; i < shards.size(); ++i)
     out.write(shards.size() == 1 ? hf_weights_name : shard_name(i, shards.size()),
-              [&](const byte_sink& sink) {
+              shards[i].file_size(), [&](const byte_sink& sink) {
                 shards[i].write(sink, [&](const tensor_spec& t, const byte_sink& data) {
                   by_name.at(t.name)->write(data);
                 });

@@ -1,6 +1,7 @@
 // Output that must arrive: a full disk or a closed pipe behind the standard output is an error.
 #pragma once
 
+#include <megacpp/checkpoint/folder.hpp>
 #include <megacpp/data/descriptor.hpp>
 #include <megacpp/exec/error.hpp>
 
@@ -44,7 +45,7 @@ inline void print_note(std::string_view text) {
 inline void write_text_file(const std::string& path, std::string_view text) {
   struct stat s {};
   const bool special = ::stat(path.c_str(), &s) == 0 && !S_ISREG(s.st_mode); // a pipe, a device
-  const std::string at = special ? path : fmt::format("{}.tmp-{}", path, ::getpid());
+  const std::string at = special ? path : detail::temporary_of(path);
   const auto fail = [&](const char* what) {
     const int problem = errno;
     if (!special) ::unlink(at.c_str());
@@ -81,15 +82,18 @@ inline void check_own_kind(const std::string& path, std::string_view begin, std:
 
 /// Throws what write_text_file would throw before its first byte.
 inline void check_text_file(const std::string& path) {
-  const auto slash = path.rfind('/');
-  const std::string folder = slash == std::string::npos ? "."
-                             : slash == 0               ? "/"
-                                                        : path.substr(0, slash);
   struct stat s {};
   const bool exists = ::stat(path.c_str(), &s) == 0;
-  if (exists && S_ISDIR(s.st_mode)) errno = EISDIR;
-  else if (::access(exists && !S_ISREG(s.st_mode) ? path.c_str() : folder.c_str(), W_OK) == 0)
-    return;
+  if (exists && S_ISDIR(s.st_mode)) {
+    errno = EISDIR;
+  } else if (exists && !S_ISREG(s.st_mode)) {
+    if (::access(path.c_str(), W_OK) == 0) return;
+  } else {
+    const std::string at = detail::temporary_of(path);
+    if (const descriptor file(::open(at.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
+        file && ::unlink(at.c_str()) == 0)
+      return;
+  }
   throw error(exit_code::output,
               fmt::format("cannot write {}: {}; choose another file", path, reason_of(errno)));
 }

@@ -73,7 +73,7 @@ inline void write_stores(folder_writer& out, const char* file, const program_vie
     }
   const safetensors_layout layout(std::move(specs));
   out.require_space(layout.file_size());
-  out.write(file, [&](const byte_sink& sink) {
+  out.write(file, layout.file_size(), [&](const byte_sink& sink) {
     layout.write(sink,
                  [&](const tensor_spec& t, const byte_sink& data) { data(bytes.at(t.name)); });
   });

@@ -87,6 +87,8 @@ public:
         progress_(o.report.log_interval()) {
     prepare_saves();
     check_reports();
+    session_.emplace(p_, device_, purpose::training);
+    rehearse_save();
     prepare_session();
     prepare_evaluation();
     if (set_.bench) times_.reserve(static_cast<std::size_t>(set_.steps));
@@ -103,16 +105,13 @@ public:
     if (o_.training.exit_signal_handler()) signals_.emplace();
     stopwatch all;
     const std::int64_t first = at_.step;
-    while (at_.step < set_.steps) {
-      step();
-      if (stopped()) interrupt();
-      if (at_.step < set_.steps && at_.step % o_.training.eval_interval() == 0) evaluate();
-      if (at_.step < set_.steps && saves_now()) save();
-      if (stopped()) interrupt();
+    try {
+      take_steps();
+    } catch (const error& e) {
+      const std::string kept = rescue(e.code());
+      if (kept.empty()) throw;
+      throw error(e.code(), e.what() + kept);
     }
-    evaluate();
-    if (stopped()) interrupt();
-    if (root_ && saved_at_ != at_.step) save();
     draw_curve();
     progress_.finish();
     if (o_.report.profile()) print(profile_.table(profiled_seconds_, ceiling_));
@@ -125,6 +124,33 @@ private:
   text_data open_text() {
     return from_ ? open_training_text(p_, o_, true, characters_of(from_->folder))
                  : open_training_text(p_, o_, false, std::nullopt);
+  }
+
+  void take_steps() {
+    while (at_.step < set_.steps) {
+      step();
+      if (stopped()) interrupt();
+      if (at_.step < set_.steps && at_.step % o_.training.eval_interval() == 0) evaluate();
+      if (at_.step < set_.steps && saves_now()) save();
+      if (stopped()) interrupt();
+    }
+    evaluate();
+    if (stopped()) interrupt();
+    if (root_ && saved_at_ != at_.step) save();
+  }
+
+  /// Data that is none, or a report that cannot be written, ends a run between two updates: what it
+  /// has learned is saved before it says so. Returns what to add, nothing if nothing could be done.
+  std::string rescue(exit_code why) {
+    if (!root_ || taken_ == 0 || saved_at_ == at_.step || saving_ || why == exit_code::nonfinite)
+      return "";
+    try {
+      save();
+    } catch (const error&) {
+      return "";
+    }
+    return fmt::format("; the state of step {} was saved to {}", at_.step,
+                       root_->folder_of(at_.step));
   }
 
   bool resumes() const { return from_ && from_->state && !o_.model.finetune(); }
@@ -141,10 +167,16 @@ private:
                   fmt::format("{} holds the state of step {}, and this run begins after step {}; "
                               "go on from it with --load {}, or choose another folder to save to",
                               root_->path(), *newest, begin, root_->path()));
-    detail::stored_tensors(p_); // throws where one rank does not hold the model
     data_ = data_json();
-    root_->check(std::max(begin + 1, set_.steps));
     if (same) saved_at_ = begin;
+  }
+
+  /// Nothing that a save would refuse at the end may start.
+  void rehearse_save() {
+    if (!root_) return;
+    const std::int64_t begin = resumes() ? from_->state->state().field<std::int64_t>("step") : 0;
+    const run_position last{std::max(begin + 1, set_.steps), 0};
+    root_->rehearse(last.step, [&](folder_writer& out) { fill_state(out, last); });
   }
 
   /// Files of reports replace or continue files of their own kind alone.
@@ -163,7 +195,6 @@ private:
   }
 
   void prepare_session() {
-    session_.emplace(p_, device_, purpose::training);
     session_->numbers() = set_.numbers;
     if (from_) load_weights(from_->folder, p_, session_->weights());
     else session_->weights().initialise(set_.numbers.seed);
@@ -325,15 +356,20 @@ private:
                        {"validation_tokens", static_cast<std::int64_t>(total.count)}});
   }
 
-  void save() {
-    std::vector<std::pair<std::string, std::string>> extra;
+  /// Writes the files of a state that stands at `at`.
+  void fill_state(folder_writer& out, const run_position& at) {
+    std::vector<extra_file> extra;
     if (text_.characters) extra.emplace_back(characters_name, characters_text(*text_.characters));
     nlohmann::json state{{"data", data_}};
     save_flags(state, effective_options(o_, set_, p_, product_type_now()));
-    const std::vector<std::string> notes =
-        root_->save(at_.step, o_.training.keep_latest_k(), [&](folder_writer& out) {
-          write_state(out, p_, session_->weights(), at_, std::move(state), extra, max_shard_);
-        });
+    write_state(out, p_, session_->weights(), at, std::move(state), extra, max_shard_);
+  }
+
+  void save() {
+    saving_ = true;
+    const std::vector<std::string> notes = root_->save(
+        at_.step, o_.training.keep_latest_k(), [&](folder_writer& out) { fill_state(out, at_); });
+    saving_ = false;
     saved_at_ = at_.step;
     progress_.note(
         fmt::format("step {}/{} | saved to {}", at_.step, set_.steps, root_->folder_of(at_.step)));
@@ -369,7 +405,7 @@ private:
     std::string kept;
     if (saved_at_ >= 0)
       kept = fmt::format("; {} holds the state of step {}", root_->path(), saved_at_);
-    else if (root_) kept = fmt::format("; {} is as it was", root_->path());
+    else if (root_) kept = "; nothing was saved";
     throw error(
         exit_code::nonfinite,
         fmt::format("the {} of step {} is {}{}; a lower --lr, a longer --lr-warmup-iters or a "
@@ -434,6 +470,7 @@ private:
   std::vector<double> times_;
   step_report last_;
   std::int64_t saved_at_ = -1;
+  bool saving_ = false;
   double flops_ = 0, ceiling_ = 0, pace_ = 0;
   double memory_read_at_ = -1;
   std::uint64_t memory_ = 0;
