@@ -14,6 +14,7 @@ import os
 import resource
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
@@ -408,14 +409,32 @@ class Training(Case):
         model = self.saved()
         before = contents(model)
         sentence = self.refused(NONFINITE, "train", "--load", model, "--save", model, "--lr", "1e30",
-                                "--train-iters", 20, says="of step ")
+                                "--train-iters", 20, says=": the ")
+        self.assertRegex(sentence, r": the (loss|gradient norm) of step \d+ is (nan|infinite); ")
         self.assertIn(f"{model} holds the state of step 8", sentence)
         self.assertEqual(contents(model), before)
-        fresh = self.folder / "fresh"
-        sentence = self.refused(NONFINITE, "train", "--data-path", self.text, "--lr", "1e30",
-                                "--train-iters", 20, "--save", fresh, says="of step ")
-        self.assertIn("nothing was saved", sentence)
-        self.assertFalse(fresh.exists())
+
+    def test_an_update_that_is_not_finite(self):
+        # The loss and the gradient of the only step are fine; what it leaves is not.
+        model = self.saved()
+        before = contents(model)
+        train = ("train", "--data-path", self.text, "--eval-iters", 0, "--keep-latest-k", 1)
+        for flags in (("--lr", "3e38"), ("--lr", "1e20", "--weight-decay", "1e20"),
+                      ("--lr", "3e38", "--clip-grad", 0)):
+            with self.subTest(flags=flags):
+                sentence = self.refused(
+                    NONFINITE, *train, "--load", model, "--save", model, "--train-iters", 9,
+                    "--lr-decay-style", "constant", *flags, says="step 9, with the learning rate ")
+                self.assertRegex(sentence, r"unusable: [\w.]*\[\d+\] is (nan|-?inf)")
+                self.assertIn(f"{model} holds the state of step 8", sentence)
+                fresh = self.folder / "fresh"
+                sentence = self.refused(NONFINITE, *train, "--save", fresh, "--train-iters", 1, *flags,
+                                        says="nothing was saved")
+                self.assertFalse(fresh.exists())
+        self.assertEqual(contents(model), before)
+        for flag, value in (("lr", "1e39"), ("min-lr", "1e39"), ("weight-decay", "1e39"),
+                            ("adam-eps", "1e-39")):
+            self.refused(USAGE, "train", "--mock-data", f"--{flag}={value}", says=f"--{flag} ")
 
     def test_bench_json(self):
         out = run("train", "--bench-json", "--warmup", 2, "--train-iters", 7).stdout.decode()
@@ -783,6 +802,38 @@ class Models(Case):
         config["n_layer"] = 3
         (model / "config.json").write_text(json.dumps(config))
         self.refused(MODEL, "generate", "--load", model, says="n_layer")
+
+    @staticmethod
+    def spoil(folder, name, element, number):
+        """Overwrites an element of an F32 tensor."""
+        for path in folder.glob("*.safetensors"):
+            data = bytearray(path.read_bytes())
+            length = int.from_bytes(data[:8], "little")
+            header = json.loads(data[8:8 + length])
+            if name not in header:
+                continue
+            at = 8 + length + header[name]["data_offsets"][0] + 4 * element
+            data[at:at + 4] = struct.pack("<f", number)
+            path.write_bytes(data)
+            return path
+        raise AssertionError(name)
+
+    def test_what_is_not_finite_is_not_loaded(self):
+        model = self.model()
+        path = self.spoil(model, "transformer.h.1.mlp.c_fc.weight", 37, math.nan)
+        commands = (("train", "--data-path", self.text), ("eval", "--data-path", self.text),
+                    ("generate",), ("export", "--save", self.folder / "exported"),
+                    ("export", "--save", self.folder / "exported", "--dtype", "bf16"))
+        for command in commands:
+            with self.subTest(command=command):
+                sentence = self.refused(MODEL, *command, "--load", model, says=f"{path}: element 37")
+                self.assertIn('tensor "transformer.h.1.mlp.c_fc.weight" is nan', sentence)
+        self.assertFalse((self.folder / "exported").exists())
+        # What overflows on the way: a number that bf16 cannot hold.
+        self.spoil(model, "transformer.h.1.mlp.c_fc.weight", 37, 3.4e38)
+        self.refused(NONFINITE, *commands[-1], "--load", model, says="element 37 is not finite as BF16")
+        self.assertFalse((self.folder / "exported").exists())
+        run(*commands[-2], "--load", model)
 
     def test_training_goes_on_from_a_model(self):
         first, second = self.saved("--lr", "1e-2", steps=30), self.folder / "second"

@@ -235,8 +235,8 @@ graph norm_graph(const registry& r, const mesh& ranks, const op_info& squares) {
       if (s.at(static_cast<axis>(a)).s == state::partial) s = to(s, static_cast<axis>(a), I, 0);
     clip.in[static_cast<unsigned>(k + 1)] = s.id;
   }
-  const value_id factor = b.emit(clip);
-  b.g.outputs = {factor, b.g.at_node(b.g.node_count - 1).out[1]};
+  b.emit(clip);
+  b.g.outputs = {-1, b.g.at_node(b.g.node_count - 1).out[1]};
   return b.g;
 }
 

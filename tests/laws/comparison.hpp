@@ -89,7 +89,8 @@ public:
     }
   }
 
-  /// The gradient norm that the end of a step computes from what the ranks hold, and one rank's.
+  /// The gradient norm that the end of a step computes from what the ranks hold, and one rank's; and
+  /// whether what each rank counts of the update is counted once.
   std::string norm_difference(const graph& g, const graph& update, const registry& r) {
     machine m(s.ranks, g, ops);
     m.run(given(s.meshed, g, std::nullopt), micro_batches);
@@ -127,7 +128,22 @@ public:
         squares += std::pow(norm_of(reference_gradient(i)), 2);
     const double want = std::sqrt(squares) / tokens;
     if (!copies) return "ranks have different gradient norms";
-    return std::abs(got - want) <= tolerance * want ? "" : "gradient norm";
+    if (std::abs(got - want) > tolerance * want) return "gradient norm";
+    if (update.outputs[0] < 0) return "";
+    end.phase_of(phase::epilogue);
+    std::int64_t elements = 0;
+    for (int k = 0; k < r.group_count; ++k) {
+      const registry::group& group = r.groups[static_cast<unsigned>(k)];
+      std::int64_t n = group.frozen || group.update != update_rule::adamw ? 0 : group.count;
+      for (int a = 0; a < axes; ++a)
+        if (group.at.at[static_cast<unsigned>(a)].s == state::shard)
+          n *= s.ranks.of(static_cast<axis>(a));
+      elements += n;
+    }
+    // plain::adamw counts every element.
+    const double counted = end.logical(update.outputs[0], copies)[0];
+    if (!copies) return "ranks have counted differently";
+    return counted == static_cast<double>(elements) ? "" : "a rank's count";
   }
 
   /// One rank's gradient against the central difference of its output, in one random direction.

@@ -407,6 +407,27 @@ BOOST_AUTO_TEST_CASE(a_norm_that_is_not_finite_updates_nothing) {
                });
 }
 
+// What an update breaks is known after it, whichever store it is in.
+BOOST_AUTO_TEST_CASE(an_update_tells_what_it_left_infinite_or_not_a_number) {
+  for (const dtype type : {dtype::f32, dtype::bf16, dtype::f64})
+    for (const int store : {0, 1, 2})
+      with_session(small_gpt, {.batch = {4, 128}, .type = type},
+                   [&](session& run, const batch_view& b, const program_view&, cpu&) {
+                     step(run, b);
+                     BOOST_TEST(run.finite());
+                     BOOST_TEST(run.weights().nonfinite() == "");
+                     mc::stores& s = run.weights();
+                     std::byte* const in[] = {s.masters(), s.first_moments(), s.second_moments()};
+                     run.begin_step();
+                     const loss_sum l = run.train(b);
+                     stores::set(in[store], s.main_type(), 5, NAN);
+                     BOOST_TEST(std::isfinite(run.finish_step(l.count)));
+                     BOOST_TEST(!run.finite());
+                     BOOST_TEST(s.nonfinite().find("[5] is nan") != std::string::npos,
+                                s.nonfinite());
+                   });
+}
+
 #if !defined(MEGACPP_SANITIZED)
 BOOST_AUTO_TEST_CASE(the_process_holds_what_the_plan_says) {
   const auto before = process_memory().resident;

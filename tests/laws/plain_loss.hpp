@@ -101,9 +101,15 @@ inline void clip_factor(task& t) { // token count, sums of squares -> factor, no
   t.out(0)[0] = std::min(1.0, clip_at / (norm + 1e-6)) / count;
   t.out(1)[0] = norm;
 }
-/// Changes its operands in place and has no outputs: nothing flows out of it.
+/// Changes its operands in place; here every element counts as broken, so that their number shows
+/// whether all ranks together saw each once.
 inline void adamw(task& t) {
   for (int k = 1; k < 5; ++k) need(t.in(k).size() == t.in(0).size(), "adamw");
+  t.out(0)[0] = static_cast<double>(t.in(0).size());
+}
+/// Changes its operands in place, too, and counts nothing.
+inline void balance_step(task& t) {
+  for (int k = 1; k < 3; ++k) need(t.in(k).size() == t.in(0).size(), "balance_step");
 }
 
 } // namespace mc::laws::plain

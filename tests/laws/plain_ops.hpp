@@ -121,6 +121,7 @@ inline const implementations& of_experts() {
                                      {&op::router_statistics_grad, &router_statistics_grad},
                                      {&op::router_loss, &router_loss},
                                      {&op::router_loss_grad, &router_loss_grad},
+                                     {&op::balance_step, &balance_step},
                                      {&op::grouped_linear, &grouped_linear},
                                      {&op::grouped_input_grad, &grouped_input_grad},
                                      {&op::grouped_weight_grad, &grouped_weight_grad},

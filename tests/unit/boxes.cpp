@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <set>
 #include <string>
@@ -337,6 +338,8 @@ BOOST_AUTO_TEST_CASE(a_rank_speaks_of_logical_elements) {
     std::vector<std::int64_t> padding;
     for (std::int64_t i = 18 * 16; rank == 1 && i < 19 * 16; ++i) padding.push_back(i);
     BOOST_TEST(cleared == padding, boost::test_tools::per_element());
+    s.set_weight(table.offset + 5, std::numeric_limits<double>::infinity());
+    BOOST_TEST(s.nonfinite() == (rank == 0 ? "wte.weight[5] is inf" : "wte.weight[309] is inf"));
   }
   BOOST_CHECK_EXCEPTION(require_whole(program.view(), table, "a state"), error, [](const error& e) {
     return e.code() == exit_code::mismatch &&

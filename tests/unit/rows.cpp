@@ -431,6 +431,7 @@ BOOST_AUTO_TEST_CASE_TEMPLATE(adamw, T, types) {
     auto master = from.of<G<T>>(n);
     auto m = zeros<G<T>>(n), v = m;
     auto weight = zeros<T>(n);
+    std::vector<std::uint8_t> broken(static_cast<std::size_t>(mc::blocks_of(n)), 7);
     const double lr = 0.01, b1 = 0.9, b2 = 0.99, eps = 1e-8, decay = 0.1, scale = 0.5;
     reference p = wide(master), first(p.size()), second(p.size());
     for (int t = 1; t <= 5; ++t) {
@@ -444,7 +445,8 @@ BOOST_AUTO_TEST_CASE_TEMPLATE(adamw, T, types) {
                 (std::sqrt(second[i]) / std::sqrt(1 - std::pow(b2, t)) + eps);
       }
       const auto factors = rows::adamw_step<G<T>>(t, lr, b1, b2, eps, decay, scale);
-      rows::adamw(n, factors, grad.data(), master.data(), m.data(), v.data(), weight.data());
+      BOOST_TEST(rows::adamw(n, factors, grad.data(), master.data(), m.data(), v.data(),
+                             weight.data(), broken.data()) == 0);
     }
     close<G<T>>("master", master, p, 1, 24);
     close<T>("weight", weight, p, 1, 24);
@@ -453,9 +455,52 @@ BOOST_AUTO_TEST_CASE_TEMPLATE(adamw, T, types) {
       const auto grad = from.of<T>(n);
       auto m2 = m, v2 = v, alone = master;
       const auto factors = rows::adamw_step<T>(6, lr, b1, b2, eps, decay, scale);
-      rows::adamw(n, factors, grad.data(), master.data(), m.data(), v.data(), weight.data());
-      rows::adamw(n, factors, grad.data(), alone.data(), m2.data(), v2.data(), alone.data());
+      rows::adamw(n, factors, grad.data(), master.data(), m.data(), v.data(), weight.data(),
+                  broken.data());
+      rows::adamw(n, factors, grad.data(), alone.data(), m2.data(), v2.data(), alone.data(),
+                  broken.data());
       BOOST_TEST((alone == master && weight == master));
     }
   }
+}
+
+// An update counts the blocks that it leaves infinite or not a number, whatever it is that broke:
+// the weight, the moments, or the weight's rounding alone. Numbers near the largest break nothing.
+BOOST_AUTO_TEST_CASE_TEMPLATE(adamw_counts_what_breaks, T, types) {
+  using F = G<T>;
+  constexpr F most = std::numeric_limits<F>::max(), all = std::numeric_limits<F>::infinity(),
+              none = std::numeric_limits<F>::quiet_NaN();
+  const int64_t n = 5 * mc::flat_block + 3;
+  struct start {
+    F gradient, master, first, second;
+  };
+  const auto blocks = [&](start s, std::initializer_list<int64_t> at, double lr) {
+    auto grad = zeros<F>(n), master = grad, m = grad, v = grad;
+    auto weight = zeros<T>(n);
+    for (const int64_t i : at) {
+      const auto k = static_cast<std::size_t>(i);
+      grad[k] = s.gradient, master[k] = s.master, m[k] = s.first, v[k] = s.second;
+    }
+    std::vector<std::uint8_t> broken(static_cast<std::size_t>(mc::blocks_of(n)), 7);
+    const auto factors = rows::adamw_step<F>(1, lr, 0.9, 0.99, 1e-8, 0, 1);
+    return rows::adamw(n, factors, grad.data(), master.data(), m.data(), v.data(), weight.data(),
+                       broken.data());
+  };
+  for (const start& s : {start{0, most, 0, 0}, {0, 0, most, 1}, {0, 1, 0, most}, {1, 1, 1, 1}}) {
+    const bool rounds_up = s.master == most && !std::is_same_v<T, F>; // to a bf16 beyond the last
+    BOOST_TEST(blocks(s, {0, n - 1}, 0) == (rounds_up ? 2 : 0));
+  }
+  const F root = std::sqrt(most);
+  for (const start& s : {start{none, 0, 0, 0},
+                         {0, none, 0, 0},
+                         {0, 0, none, 1},
+                         {0, 0, 0, none},
+                         {0, -all, 0, 0},
+                         {F(100) * root, 1, 0, 0},
+                         {0, 0, all, 1}})
+    for (const int64_t i :
+         {int64_t{0}, mc::flat_block - 1, mc::flat_block, 3 * mc::flat_block + 17, n - 1}) {
+      BOOST_TEST(blocks(s, {i}, 0.01) == 1, i);
+      BOOST_TEST(blocks(s, {2, i}, 0.01) == (i < mc::flat_block ? 1 : 2), i);
+    }
 }

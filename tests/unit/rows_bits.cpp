@@ -136,8 +136,9 @@ outputs everything(int64_t r, Extent width, Half half) {
   out.add("sum_squares", parts);
   auto master = from.of<G>(n), m = from.of<G>(n), grad = from.of<G>(n);
   std::vector<G> v(master.size());
+  std::vector<std::uint8_t> broken(static_cast<std::size_t>(mc::blocks_of(n)));
   rows::adamw(n, rows::adamw_step<G>(2, 1e-3, 0.9, 0.99, 1e-8, 0.1, 1), grad.data(), master.data(),
-              m.data(), v.data(), y.data());
+              m.data(), v.data(), y.data(), broken.data());
   out.add("adamw", y);
   return out;
 }

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <megacpp/checkpoint/checksum.hpp>
+#include <megacpp/checkpoint/finite_file.hpp>
 #include <megacpp/checkpoint/folder.hpp>
 #include <megacpp/checkpoint/json_file.hpp>
 #include <megacpp/exec/parallel.hpp>
@@ -91,7 +92,7 @@ public:
   const std::vector<file_record>& files() const { return files_; }
 
   /// Throws mc::error(exit_code::model) unless the folder holds exactly the files listed, with
-  /// their sizes and, where `needed(name)`, their checksums.
+  /// their sizes and, where `needed(name)`, their checksums and numbers that are finite.
   template <class Needed> void verify(const model_folder& folder, Needed needed) const {
     for (const std::string& name : folder.names())
       if (is_state_file(name) && name != state_file_name && !lists(name))
@@ -101,7 +102,9 @@ public:
       if (file.size() != f.bytes)
         throw error(exit_code::model, fmt::format("{} has {} bytes, but was saved with {}",
                                                   file.path(), file.size(), f.bytes));
-      if (needed(f.name)) check_contents(file, f);
+      if (!needed(f.name)) continue;
+      check_contents(file, f);
+      if (f.name.ends_with(".safetensors")) require_finite(safetensors_file(folder.open(f.name)));
     }
   }
 

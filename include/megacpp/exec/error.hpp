@@ -15,7 +15,7 @@ enum class exit_code : int {
   data = 4,         // training or evaluation data
   model = 5,        // a model folder: missing, malformed, of another model
   output = 6,       // something could not be written: full disk, permissions
-  nonfinite = 7,    // loss or gradient norm is not finite
+  nonfinite = 7,    // loss, gradient norm, or what an update wrote is not finite
   machine = 8,      // the processor lacks instructions the program was built for
   memory = 9,       // memory could not be reserved
   interrupted = 10, // a signal ended the run after its state was saved

@@ -58,9 +58,19 @@ MEGACPP_HD void each_in_block(const Team& team, std::int64_t block, std::int64_t
                         [&](auto i) { f(lanes<decltype(i)::count>{first + i.first}); });
 }
 
-/// body(core_team{}, block) for every block of a range of n elements.
-template <class Body> void for_blocks(std::int64_t n, Body body) {
-  for_rows((n + flat_block - 1) / flat_block, body);
+/// The same, and the sum of what f returns of each element.
+template <class T, class Team, class F>
+MEGACPP_HD auto sum_in_block(const Team& team, std::int64_t block, std::int64_t n, F f) {
+  const std::int64_t first = block * flat_block, left = n - first;
+  return team.template sum<T>(left < flat_block ? left : flat_block, [&](auto i) {
+    return f(lanes<decltype(i)::count>{first + i.first});
+  });
 }
+
+/// Blocks of a range of n elements.
+constexpr std::int64_t blocks_of(std::int64_t n) { return (n + flat_block - 1) / flat_block; }
+
+/// body(core_team{}, block) for every block of a range of n elements.
+template <class Body> void for_blocks(std::int64_t n, Body body) { for_rows(blocks_of(n), body); }
 
 } // namespace mc

@@ -45,14 +45,19 @@ template <> struct kernel_of<&op::clip_factor> { // token count, sums of squares
 
 template <>
 struct kernel_of<&op::adamw> { // gradient, master, first moment, second moment, weight, factor
+  template <class, class Call> static void prepare(Call& c) {
+    c.device().reserve_scratch(blocks_of(c.in_size(0)));
+  }
   template <class T, class Call> static void run(Call& c) {
     using G = accumulator_t<T>;
     const auto& s = c.step();
     const auto factors =
         rows::adamw_step<G>(s.step + 1, s.learning_rate, s.beta1, s.beta2, s.epsilon,
                             c.attr().i[0] != 0 ? s.weight_decay : 0.0, *c.template in<double>(5));
-    rows::adamw<T>(c.in_size(0), factors, c.template in<G>(0), c.template in_out<G>(1),
-                   c.template in_out<G>(2), c.template in_out<G>(3), c.template in_out<T>(4));
+    *c.template out<double>(0) = static_cast<double>(
+        rows::adamw<T>(c.in_size(0), factors, c.template in<G>(0), c.template in_out<G>(1),
+                       c.template in_out<G>(2), c.template in_out<G>(3), c.template in_out<T>(4),
+                       reinterpret_cast<std::uint8_t*>(c.device().scratch())));
   }
 };
 

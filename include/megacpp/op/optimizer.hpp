@@ -6,14 +6,14 @@
 //                   n = tokens of the batch
 //   adamw           g' = c g,  m = b1 m + (1-b1) g',  v = b2 v + (1-b2) g'^2
 //                   p = p (1 - lr wd) - lr (m / (1-b1^t)) / (sqrt(v / (1-b2^t)) + eps)
-//
+//                   broken = blocks of elements of which a weight or a moment is not finite now
 //   balance_step    b = b - rate sign(load), for biases that even out the load of experts
 //
 // (Kingma, Ba 2015; Loshchilov, Hutter 2019; Wang et al. 2024.) The gradients are of the summed
 // loss; the division by the token count happens here, once, after everything is reduced. Placement:
 // the sum of squares over a sharded range is a pending sum over that axis and a finished one over
-// the others, so every element counts once however it is placed. adamw takes a gradient only if it
-// is placed as its parameter (MEGA-P010).
+// the others, so every element counts once however it is placed; so is the number of broken blocks.
+// adamw takes a gradient only if it is placed as its parameter (MEGA-P010).
 #pragma once
 
 #include <megacpp/graph/adjoint.hpp>
@@ -59,10 +59,13 @@ constexpr void clip_factor_rule(inference& c) { // token count, sums of squares.
 }
 inline constexpr op_info clip_factor{"clip_factor", &clip_factor_rule};
 
-// gradient, master, first moment, second moment, weight, factor
+// gradient, master, first moment, second moment, weight, factor -> broken
 constexpr void adamw_rule(inference& c) {
   c.floats({4}), c.sums({0, 1, 2, 3}, 4), c.typed({5}, dtype::f64), c.rank(5, 0);
   placed_alike(c, 5);
+  c.looking = -1;
+  c.declare(dtype::f64, {});
+  place_output(c, 0, algebra::reduction, {0});
 }
 constexpr work adamw_cost(const graph& g, const node& n) {
   work w;

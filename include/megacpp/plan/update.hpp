@@ -1,8 +1,10 @@
 // The graph of a step's end: gradients of tied uses join those of their parameters (phase prologue,
 // before any is reduced), one gradient norm over all groups of the registry (phase forward), one
-// update a group (phase epilogue, which runs if the norm is finite).
+// update a group and the number of blocks that it broke (phase epilogue, which runs if the norm is
+// finite).
 #pragma once
 
+#include <megacpp/op/elementwise.hpp>
 #include <megacpp/op/optimizer.hpp>
 #include <megacpp/op/redistribute.hpp>
 #include <megacpp/plan/registry.hpp>
@@ -31,8 +33,16 @@ constexpr var group_value(builder& b, const registry::group& group, feed from, c
   return range_value(b, group, group.count, from, name, t, slot);
 }
 
-/// `ranks`: the mesh; `weights`: their type. Outputs: the factor of every gradient (clipping over
-/// the token count), and the norm of the mean gradient. A fault of the registry is the graph's.
+/// A number that is summed over a group's elements, complete on every rank.
+constexpr var over_all_ranks(var s) {
+  for (int a = 0; a < axes; ++a)
+    if (s.at(static_cast<axis>(a)).s == state::partial) s = to(s, static_cast<axis>(a), I, 0);
+  return s;
+}
+
+/// `ranks`: the mesh; `weights`: their type. Outputs: the number of blocks whose weights or moments
+/// the update left infinite or not a number, and the norm of the mean gradient. A fault of the
+/// registry is the graph's.
 constexpr graph update_graph(const registry& r, const mesh& ranks, dtype weights) {
   builder b{ranks};
   b.g.wrong = r.wrong;
@@ -62,13 +72,14 @@ constexpr graph update_graph(const registry& r, const mesh& ranks, dtype weights
     gradients[static_cast<unsigned>(k)] =
         group_value(b, group, feed::gradient, "gradient", main, k);
     if (group.update == update_rule::balance) continue; // a load, not a gradient
-    var s{&b, b.emit(op::sum_of_squares, {gradients[static_cast<unsigned>(k)].id}, 0)};
-    for (int a = 0; a < axes; ++a)
-      if (s.at(static_cast<axis>(a)).s == state::partial) s = to(s, static_cast<axis>(a), I, 0);
-    clip.in[static_cast<unsigned>(k + 1)] = s.id;
+    clip.in[static_cast<unsigned>(k + 1)] =
+        over_all_ranks(
+            {&b, b.emit(op::sum_of_squares, {gradients[static_cast<unsigned>(k)].id}, 0)})
+            .id;
   }
   const value_id factor = b.emit(clip);
-  b.g.outputs = {factor, b.g.at_node(b.g.node_count - 1).out[1]};
+  const value_id norm = b.g.at_node(b.g.node_count - 1).out[1];
+  var broken{};
   b.when = phase::epilogue;
   for (int k = 0; k < r.group_count; ++k) {
     const auto& group = r.groups[static_cast<unsigned>(k)];
@@ -83,13 +94,16 @@ constexpr graph update_graph(const registry& r, const mesh& ranks, dtype weights
              0, {{group.rate}, {}});
       continue;
     }
-    b.emit(op::adamw,
-           {gradients[static_cast<unsigned>(k)].id, range(feed::master, "master", main),
-            range(feed::first_moment, "first_moment", main),
-            range(feed::second_moment, "second_moment", main),
-            range(feed::weight, "weight", weights), factor},
-           0, {{}, {group.decay, group.count}});
+    const var here = over_all_ranks(
+        {&b, b.emit(op::adamw,
+                    {gradients[static_cast<unsigned>(k)].id, range(feed::master, "master", main),
+                     range(feed::first_moment, "first_moment", main),
+                     range(feed::second_moment, "second_moment", main),
+                     range(feed::weight, "weight", weights), factor},
+                    0, {{}, {group.decay, group.count}})});
+    broken = broken.id < 0 ? here : var{&b, b.emit(op::add, {broken.id, here.id}, 0)};
   }
+  b.g.outputs = {broken.id, norm};
   return b.g;
 }
 

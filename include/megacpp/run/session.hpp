@@ -142,7 +142,8 @@ public:
 
   /// The end of a step over `tokens` tokens of the global batch: reductions, norm, clip, AdamW with
   /// the session's numbers. Returns the norm of the mean gradient before clipping and clears the
-  /// gradients. A norm that is not finite updates nothing.
+  /// gradients. A norm that is not finite updates nothing; whether the update left everything
+  /// finite, finite() tells.
   double finish_step(double tokens) {
     reduce_gradients();
     frame f = frame_of(p_.layers, 0);
@@ -157,17 +158,17 @@ public:
       f.set(feed::weight, stores_.weights() + at * type, k);
     }
     run(p_.update, stage::forward, f);
-    double norm = 0;
-    std::memcpy(&norm,
-                resolve(p_.update.plan->at[static_cast<unsigned>(p_.update.g->outputs[1])], f,
-                        *p_.stores, 0, 8),
-                sizeof norm);
+    const double norm = output_of_update(1, f);
     if (!std::isfinite(norm)) return norm;
     run(p_.update, stage::epilogue, f);
+    finite_ = output_of_update(0, f) == 0;
     ++numbers_.step;
     clear_gradients();
     return norm;
   }
+  /// False once an update has left a weight or a moment infinite or not a number: the session is
+  /// of no more use. stores::nonfinite tells where.
+  bool finite() const { return finite_; }
   void clear_gradients() {
     if (derived_gradient_bytes_ > 0)
       std::memset(derived_gradients_, 0, static_cast<std::size_t>(derived_gradient_bytes_));
@@ -287,6 +288,14 @@ private:
         resolve(part.plan->at[static_cast<unsigned>(v)], f, *p_.stores, part.index, 1),
         stores_.main_type(), 0);
   }
+  double output_of_update(int k, const frame& f) const {
+    const value_id v = p_.update.g->outputs[static_cast<unsigned>(k)];
+    double x = 0;
+    if (v >= 0)
+      std::memcpy(&x, resolve(p_.update.plan->at[static_cast<unsigned>(v)], f, *p_.stores, 0, 8),
+                  sizeof x);
+    return x;
+  }
   template <class F> void for_each_part(F f) {
     f(p_.stem, -1, 0);
     for (int l = 0; l < p_.layers; ++l) f(block_of(l), l, index_of(l));
@@ -303,6 +312,7 @@ private:
             *derived_gradients_ = nullptr, *one_ = nullptr;
   std::int32_t *positions_ = nullptr, *keys_ = nullptr;
   std::int64_t stream_bytes_ = 0, tokens_ = 0;
+  bool finite_ = true;
   std::vector<std::int64_t> saved_at_, derived_at_, derived_gradients_at_;
   std::int64_t derived_gradient_bytes_ = 0;
   std::vector<int> index_;

@@ -2,6 +2,7 @@
 // offsets; behind the main grads lie those of tied uses.
 #pragma once
 
+#include <megacpp/checkpoint/finite.hpp>
 #include <megacpp/exec/arena.hpp>
 #include <megacpp/exec/parallel.hpp>
 #include <megacpp/num/random.hpp>
@@ -10,7 +11,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <initializer_list>
 #include <numbers>
+#include <span>
 #include <string>
 
 namespace mc {
@@ -120,6 +123,17 @@ public:
     if (masters_.size() != 0) set(masters(), main_, i, x);
   }
 
+  /// The first parameter of the model of which a weight or a moment is not finite, with the
+  /// element: "layers.0.mlp.up.weight[3] is inf". Empty if all are.
+  std::string nonfinite() const {
+    return first_nonfinite_of({{"", weights(), type_},
+                               {"the master of ", masters(), main_},
+                               {"the first moment of ", first_moments(), main_},
+                               {"the second moment of ", second_moments(), main_}});
+  }
+  /// The same of weights alone.
+  std::string nonfinite_weight() const { return first_nonfinite_of({{"", weights(), type_}}); }
+
   /// Initial weights: a function of (seed, parameter name, logical element), whatever the layout.
   /// Normal values by Box and Muller from 53-bit uniforms.
   void initialise(std::uint64_t seed) {
@@ -155,6 +169,32 @@ public:
   }
 
 private:
+  struct named_store {
+    const char* of;
+    const std::byte* data; ///< null: there is none
+    dtype type;
+  };
+  std::string first_nonfinite_of(std::initializer_list<named_store> list) const {
+    std::string found;
+    for_each_parameter(*program_, [&](const parameter_ref& r) {
+      for (const auto& [of, data, type] : list) {
+        if (data == nullptr || !found.empty()) continue;
+        const auto size = static_cast<std::size_t>(size_of(type));
+        const auto wrong =
+            first_nonfinite_in_parallel(std::span(data + static_cast<std::size_t>(r.offset) * size,
+                                                  static_cast<std::size_t>(r.count.n) * size),
+                                        storage_of(type));
+        if (!wrong) continue;
+        const double x = get(data, type, r.offset + *wrong);
+        const global_count at = boxes_of(r)[{*wrong}];
+        found = std::string(of) + r.name + "[" + std::to_string(at.n) + "] is " +
+                (std::isnan(x) ? "nan"
+                 : x > 0       ? "inf"
+                               : "-inf");
+      }
+    });
+    return found;
+  }
   static std::uint64_t hash(const std::string& s) { // FNV-1a
     std::uint64_t h = 0xcbf29ce484222325u;
     for (const char c : s) h = (h ^ static_cast<unsigned char>(c)) * 0x100000001b3u;

@@ -2,6 +2,7 @@
 // from mapped files.
 #pragma once
 
+#include <megacpp/checkpoint/finite_file.hpp>
 #include <megacpp/checkpoint/folder.hpp>
 #include <megacpp/checkpoint/safetensors.hpp>
 #include <megacpp/checkpoint/shard_index.hpp>
@@ -24,9 +25,10 @@ inline constexpr const char* hf_weights_name = "model.safetensors";
 inline constexpr const char* hf_index_name = "model.safetensors.index.json";
 
 /// The tensors of a folder's model beside the program's, in the order of the model. All of them are
-/// verified before the constructor returns: none is missing, unknown, there twice, or of another
-/// shape, and an index says of every tensor where it is. Throws mc::error(exit_code::model) naming
-/// the file and the tensor.
+/// verified before the constructor returns: none is missing, unknown, there twice, of another shape
+/// or with an element that is not finite, and an index says of every tensor where it is. What is no
+/// weight, such as a mask of -inf, is not looked at. Throws mc::error(exit_code::model) naming the
+/// file and the tensor.
 class weights_in_folder {
 public:
   struct match {
@@ -167,14 +169,16 @@ private:
     m.theirs = std::move(stored), m.file = &file;
   }
 
-  /// What the program has no parameter for must be absent or zero.
+  /// Weights must be there and finite; what the program has no parameter for, absent or zero.
   void check_found(const match& m) const {
     if (m.file == nullptr && !m.ours.parts.empty())
       throw error(exit_code::model,
                   fmt::format("{}/{}: tensor \"{}\" is missing; {} needs it, with the shape {}",
                               folder_, files_.size() > 1 ? hf_index_name : hf_weights_name,
                               m.ours.name, program_, shape_text(m.ours.shape)));
-    if (m.file == nullptr || !m.ours.parts.empty()) return;
+    if (m.file == nullptr) return;
+    if (!m.ours.parts.empty())
+      return require_finite(*m.file, m.file->tensors().at(m.theirs.stored_name), m.theirs.bytes);
     std::vector<double> values;
     read(m, values, [&](std::int64_t first, std::span<const double> x) {
       const auto at = std::find_if(x.begin(), x.end(), [](double v) { return v != 0; });

@@ -2,7 +2,7 @@
 // several files and their index, that transformers loads, and that is read whoever wrote it.
 #pragma once
 
-#include <megacpp/checkpoint/safetensors_writer.hpp>
+#include <megacpp/checkpoint/finite_file.hpp>
 #include <megacpp/train/hf_weights.hpp>
 
 #include <cstring>
@@ -94,7 +94,7 @@ inline saved_model write_model(folder_writer& out, outgoing_model m, std::uint64
   for (std::size_t i = 0; i < shards.size(); ++i)
     out.write(shards.size() == 1 ? hf_weights_name : shard_name(i, shards.size()),
               shards[i].file_size(), [&](const byte_sink& sink) {
-                shards[i].write(sink, [&](const tensor_spec& t, const byte_sink& data) {
+                write_finite(shards[i], sink, [&](const tensor_spec& t, const byte_sink& data) {
                   by_name.at(t.name)->write(data);
                 });
               });
@@ -174,8 +174,8 @@ inline std::string text_of(const model_folder& folder, const std::string& name) 
 /// files.
 ///
 /// A generation_config.json among `extra_files` replaces ours. Throws mc::error: output if
-/// something cannot be written, mismatch for a program that one rank does not hold, or of a family
-/// that transformers does not have.
+/// something cannot be written, nonfinite naming a tensor with what is not finite, mismatch for a
+/// program that one rank does not hold, or of a family that transformers does not have.
 inline saved_model write_model_files(folder_writer& out, const program_view& p, const mc::stores& s,
                                      std::span<const extra_file> extra_files = {},
                                      std::uint64_t max_shard = hf_shard_limit) {
@@ -223,7 +223,8 @@ inline saved_model save_model_folder(const std::filesystem::path& folder, const 
 /// A program without biases takes a model whose biases are absent or zero. Rows that pad the
 /// vocabulary become zero. Throws mc::error(exit_code::model), naming the file and the field or
 /// tensor: no such folder, a file missing or cut short, a configuration of another model (all
-/// fields that differ, with both values), a tensor missing, unknown, or of another shape or type.
+/// fields that differ, with both values), a tensor missing, unknown, not finite, or of another
+/// shape or type.
 inline void load_model_folder(const std::filesystem::path& folder, const program_view& p,
                               mc::stores& s) {
   const model_folder in(folder.string());

@@ -160,12 +160,13 @@ struct optimizer_flags {
                            (real_flag, clip_grad), (real_flag, adam_beta1), (real_flag, adam_beta2),
                            (real_flag, adam_eps));
   optimizer_flags() {
+    constexpr double most = std::numeric_limits<float>::max(); // what updates compute in
     lr.is(1e-3, "highest learning rate")
-        .at_least(0)
+        .within(0, most)
         .of(command::train)
         .resumes(on_resume::may_change);
     min_lr.is(0, "learning rate at the end of the decay")
-        .at_least(0)
+        .within(0, most)
         .of(command::train)
         .resumes(on_resume::may_change);
     lr_decay_style
@@ -194,7 +195,7 @@ struct optimizer_flags {
         .of(command::train)
         .resumes(on_resume::may_change);
     weight_decay.is(0.01, "decoupled weight decay of matrices and embeddings (AdamW)")
-        .at_least(0)
+        .within(0, most)
         .of(command::train)
         .resumes(on_resume::may_change);
     clip_grad
@@ -211,7 +212,7 @@ struct optimizer_flags {
         .of(command::train)
         .resumes(on_resume::may_change);
     adam_eps.is(1e-8, "added to the root of the second moment")
-        .above(0, 1)
+        .within(std::numeric_limits<float>::min(), 1)
         .of(command::train)
         .resumes(on_resume::may_change);
   }

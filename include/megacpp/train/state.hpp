@@ -74,7 +74,7 @@ inline void write_stores(folder_writer& out, const char* file, const program_vie
   const safetensors_layout layout(std::move(specs));
   out.require_space(layout.file_size());
   out.write(file, layout.file_size(), [&](const byte_sink& sink) {
-    layout.write(sink,
+    write_finite(layout, sink,
                  [&](const tensor_spec& t, const byte_sink& data) { data(bytes.at(t.name)); });
   });
 }
@@ -159,7 +159,8 @@ inline constexpr const char* huggingface_form = "huggingface";
 inline constexpr const char* registry_form = "registry";
 
 /// Writes the files of a state. `state` has what the trainer adds: flags, data. Throws mc::error:
-/// output if something cannot be written, mismatch for a program that one rank does not hold.
+/// output if something cannot be written, nonfinite naming the tensor of a weight or moment that is
+/// not finite, mismatch for a program that one rank does not hold.
 inline void write_state(folder_writer& out, const program_view& p, const mc::stores& s,
                         const run_position& at, nlohmann::json state,
                         std::span<const extra_file> extra_files = {},
@@ -212,17 +213,12 @@ inline void require_same_program(const json_value& state, const program_view& p)
                             state.file(), p.name, differ));
 }
 
-/// Loads the weights of a folder that --save or anyone else wrote: a state of either form, or a
-/// model folder.
-inline void load_weights(const model_folder& folder, const program_view& p, mc::stores& s) {
-  if (!folder.contains(state_file_name)) return load_model_folder(folder.path(), p, s);
-  const state_file file(folder);
-  const auto form = file.state().field<std::string>("weights");
-  if (form == huggingface_form) return load_model_folder(folder.path(), p, s);
-  if (form != registry_form)
-    throw file.state().fault(
-        fmt::format("has weights in the form \"{}\", which is not read", printable(form)));
-  require_same_program(file.state(), p);
+namespace detail {
+
+/// The weights of a state that have the registry's names.
+inline void load_registry_weights(const model_folder& folder, const json_value& state,
+                                  const program_view& p, mc::stores& s) {
+  require_same_program(state, p);
   const detail::stored_part weights[] = {{"", nullptr}};
   detail::read_stores(
       folder, hf_weights_name, p, s.main_type(), weights,
@@ -234,6 +230,30 @@ inline void load_weights(const model_folder& folder, const program_view& p, mc::
         });
       });
   s.clear_padding();
+}
+
+} // namespace detail
+
+/// Loads the weights of a folder that --save or anyone else wrote: a state of either form, or a
+/// model folder. Throws mc::error(exit_code::model), also for a weight that the program's precision
+/// cannot hold.
+inline void load_weights(const model_folder& folder, const program_view& p, mc::stores& s) {
+  if (!folder.contains(state_file_name)) {
+    load_model_folder(folder.path(), p, s);
+  } else {
+    const state_file file(folder);
+    const auto form = file.state().field<std::string>("weights");
+    if (form == huggingface_form) load_model_folder(folder.path(), p, s);
+    else if (form == registry_form) detail::load_registry_weights(folder, file.state(), p, s);
+    else
+      throw file.state().fault(
+          fmt::format("has weights in the form \"{}\", which is not read", printable(form)));
+  }
+  if (const std::string wide = s.nonfinite_weight(); !wide.empty())
+    throw error(exit_code::model,
+                fmt::format("{} has weights that {} cannot hold in {}: {}; build a preset of "
+                            "another precision",
+                            folder.path(), p.name, name_of(p.numbers.type), wide));
 }
 
 /// Loads the moments of a state into stores that have them, and tells where it stands. The program

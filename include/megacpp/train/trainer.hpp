@@ -302,6 +302,7 @@ private:
     if (!std::isfinite(r.loss)) fail("loss", r.loss, r);
     r.grad_norm = session_->finish_step(total.count);
     if (!std::isfinite(r.grad_norm)) fail("gradient norm", r.grad_norm, r);
+    if (!session_->finite()) fail_update(r);
     ++at_.step;
     at_.samples += set_.micro_batches * micro;
     ++taken_;
@@ -397,6 +398,17 @@ private:
   }
 
   [[noreturn]] void fail(const char* what, double number, const step_report& r) {
+    fail(fmt::format("the {} of step {} is {}", what, std::max(r.step, at_.step),
+                     std::isnan(number) ? "nan" : "infinite"),
+         r);
+  }
+  [[noreturn]] void fail_update(const step_report& r) {
+    fail(fmt::format("step {}, with the learning rate {:.3g} and a gradient norm of {:.3g}, left "
+                     "the model unusable: {}",
+                     r.step, r.lr, r.grad_norm, session_->weights().nonfinite()),
+         r);
+  }
+  [[noreturn]] void fail(const std::string& what, const step_report& r) {
     if (metrics_ && r.step > 0)
       metrics_->write(
           {{"step", r.step}, {"loss", r.loss}, {"lr", r.lr}, {"grad_norm", r.grad_norm}});
@@ -406,12 +418,10 @@ private:
     if (saved_at_ >= 0)
       kept = fmt::format("; {} holds the state of step {}", root_->path(), saved_at_);
     else if (root_) kept = "; nothing was saved";
-    throw error(
-        exit_code::nonfinite,
-        fmt::format("the {} of step {} is {}{}; a lower --lr, a longer --lr-warmup-iters or a "
-                    "smaller --clip-grad may help",
-                    what, std::max(r.step, at_.step), std::isnan(number) ? "nan" : "infinite",
-                    kept));
+    throw error(exit_code::nonfinite,
+                fmt::format("{}{}; a lower --lr, a longer --lr-warmup-iters or a smaller "
+                            "--clip-grad may help",
+                            what, kept));
   }
 
   std::string bench_line() {

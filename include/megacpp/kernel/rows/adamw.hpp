@@ -7,11 +7,16 @@
 //   v  = beta2 v + (1 - beta2) g'^2
 //   p -= lr / (1 - beta1^t) m / (sqrt(v) / sqrt(1 - beta2^t) + eps)
 //   weight = round(p)
+//
+// A block of elements tells whether all that it wrote is finite: 0 x + 0 y is 0, unless one of them
+// is infinite or not a number. A second moment that overflows would otherwise freeze its parameter,
+// and nothing else would show it.
 #pragma once
 
 #include <megacpp/exec/parallel.hpp>
 
 #include <cmath>
+#include <numeric>
 
 namespace mc::rows {
 
@@ -47,14 +52,15 @@ template <class T> struct adamw_block {
   using G = accumulator_t<T>;
   std::int64_t n;
   adamw_factors<G> f;
-  const G* grad; // (n)
-  G* master;     // (n)
-  G* m;          // (n)
-  G* v;          // (n)
-  T* weight;     // (n); may be master where T is G
+  const G* grad;        // (n)
+  G* master;            // (n)
+  G* m;                 // (n)
+  G* v;                 // (n)
+  T* weight;            // (n); may be master where T is G
+  std::uint8_t* broken; // (blocks_of(n)): 1 where a block holds what is not finite
 
   template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t block) const {
-    each_in_block<T>(team, block, n, [&](auto i) {
+    const G written = sum_in_block<T>(team, block, n, [&](auto i) {
       const auto g = load<G>(grad, i) * f.scale;
       const auto m1 = fma(load<G>(m, i), f.beta1, g * f.rest1);
       const auto v1 = fma(load<G>(v, i), f.beta2, g * g * f.rest2);
@@ -64,14 +70,21 @@ template <class T> struct adamw_block {
       const auto p = load<G>(master, i) * f.keep - update;
       store(master, i, p);
       store(weight, i, p);
+      // A weight that is not finite shows a master that is not, and a master that rounds to none.
+      const auto zero = vec<G, decltype(i)::count>(G(0));
+      return fma(load<G>(weight, i), zero, fma(m1, zero, v1 * zero));
     });
+    if (team.leader()) broken[block] = written == 0 ? 0 : 1;
   }
 };
 
-template <class T> void adamw(std::int64_t n, const adamw_factors<accumulator_t<T>>& factors,
-                              const accumulator_t<T>* grad, accumulator_t<T>* master,
-                              accumulator_t<T>* m, accumulator_t<T>* v, T* weight) {
-  for_blocks(n, adamw_block<T>{n, factors, grad, master, m, v, weight});
+/// How many blocks hold what is not finite. `broken` has room for blocks_of(n).
+template <class T>
+std::int64_t adamw(std::int64_t n, const adamw_factors<accumulator_t<T>>& factors,
+                   const accumulator_t<T>* grad, accumulator_t<T>* master, accumulator_t<T>* m,
+                   accumulator_t<T>* v, T* weight, std::uint8_t* broken) {
+  for_blocks(n, adamw_block<T>{n, factors, grad, master, m, v, weight, broken});
+  return std::accumulate(broken, broken + blocks_of(n), std::int64_t{0});
 }
 
 } // namespace mc::rows
