@@ -66,7 +66,10 @@ struct heads_of {
         p[at(j)] += scale * (*queries)[q_at(b, i, a) + at(d)] * (*keys)[k_at(b, j, a) + at(d)];
       top = std::max(top, p[at(j)]);
     }
-    need(std::isfinite(top), "attention: a query sees no key");
+    if (!std::isfinite(top)) { // it sees no key
+      lse = top;
+      return array(p.size(), 0.0);
+    }
     for (double& x : p) sum += x = std::exp(x - top);
     for (double& x : p) x /= sum;
     lse = top + std::log(sum);
@@ -125,6 +128,7 @@ inline void cached_attention(task& t) {
     for (int64_t i = 0; i < q.local[1]; ++i)
       for (int64_t d = 0; d < width; ++d) {
         const auto slot = whole_number(t.in(5)[at(b * q.local[1] + i)]);
+        if (slot < 0) continue; // padding
         const std::size_t to = at((b * room + slot) * width + d),
                           from = at((b * q.local[1] + i) * width + d);
         keys[to] = t.in(1)[from], values[to] = t.in(2)[from];

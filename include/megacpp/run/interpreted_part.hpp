@@ -34,6 +34,11 @@ public:
     return at->second;
   }
 
+  /// f(op, element type) for every kernel.
+  template <class F> void each(F f) const {
+    for (const auto& k : kernels_) f(k.first.first, k.first.second);
+  }
+
   /// Every op of the library (run/interpreter.hpp). A template, so that programs of many units can
   /// instantiate it in one: most of the time that such a unit takes to compile is this.
   template <class = void> static kernel_table all();

@@ -1,0 +1,531 @@
+// Every op on every small shape that its rule accepts: the kernel reads and writes what is there,
+// all of it, and computes what the op's equations say. Operands lie in allocations of their own, so
+// that AddressSanitizer sees one element too far.
+#define BOOST_TEST_MODULE shapes
+#include <boost/test/unit_test.hpp>
+
+#include "plain_ops.hpp"
+#include "specimens.hpp"
+
+#include <megacpp/exec/cpu_products.hpp>
+#include <megacpp/model/gpt.hpp>
+#include <megacpp/model/qwen3_moe.hpp>
+#include <megacpp/num/random.hpp>
+
+#include <cstdlib>
+#include <iostream>
+#include <random>
+
+#include <kernels.hpp>
+
+#if defined(MEGACPP_SANITIZED)
+#include <sanitizer/common_interface_defs.h>
+#endif
+
+using namespace mc;
+using namespace mc::laws;
+
+namespace {
+
+std::string current; ///< what runs, for a sanitizer's report
+
+// --- specimens of every op -----------------------------------------------------------------------
+
+/// Nodes of the models' graphs in training and generation, before and after fusion, and of a few
+/// graphs for what models of one rank do not have.
+class collection {
+public:
+  std::vector<specimen> all;
+
+  explicit collection(dtype t) : type(t) {
+    gpt g;
+    g.layers = 1, g.hidden = 8, g.heads = 2, g.ffn = 12, g.vocabulary = 11, g.positions = 6;
+    g.dropout = 0.25, g.z_loss = 0.01;
+    parts(g);
+    g.bias = false, g.dropout = 0, g.z_loss = 0;
+    parts(g);
+    qwen3_moe m;
+    m.layers = 2, m.hidden = 8, m.heads = 4, m.kv_heads = 2, m.head_dim = 6, m.ffn = 5;
+    m.expert_ffn = 3, m.experts = 3, m.experts_per_token = 2, m.vocabulary = 11, m.positions = 6;
+    m.sparse_step = 2, m.router_z_loss = 0.01, m.bias_rate = 1e-3, m.window = 3, m.z_loss = 0.01;
+    parts(m);
+    m.aux_per_sequence = true, m.capacity = 1, m.bias_rate = 0, m.window = 0;
+    parts(m, true);
+    others();
+  }
+
+private:
+  dtype type;
+  std::set<std::string> seen;
+
+  void take(const graph& g) {
+    if (g.wrong.code != fault::none)
+      throw std::runtime_error(std::string(code_of(g.wrong.code)) + " " + g.wrong.what.c_str());
+    for (int i = 0; i < g.node_count; ++i) {
+      specimen s = specimen_of(g, g.at_node(i));
+      if (seen.insert(s.text()).second) all.push_back(std::move(s));
+    }
+  }
+  template <class Model> void parts(const Model& m, bool packed = false) {
+    const setup train{.batch = {2, 5, packed}, .type = type},
+        cached = for_generation(train, 2, 3, 6);
+    std::vector<graph> forward;
+    std::vector<part_kind> kinds{part_kind::stem};
+    for (int k = 0; k < Model::kinds; ++k) kinds.push_back(part_kind::block);
+    kinds.push_back(part_kind::loss);
+    for (std::size_t i = 0; i < kinds.size(); ++i) {
+      const int kind = kinds[i] == part_kind::block ? static_cast<int>(i) - 1 : 0;
+      forward.push_back(forward_graph(m, train, kinds[i], kind));
+      const graph derived = derived_graph(forward.back());
+      take(derived), take(fused(derived));
+      take(fused(
+          forward_graph(m, cached, i + 1 < kinds.size() ? kinds[i] : part_kind::logits, kind)));
+    }
+    std::vector<const graph*> pointers;
+    for (const graph& g : forward) pointers.push_back(&g);
+    const std::vector<int> layers(pointers.size(), 1);
+    take(update_graph(make_registry(pointers, layers), mesh(layout{}), type));
+  }
+  /// Repeated heads, weights that are computed and used twice, numbers that models do not use.
+  void others() {
+    const extent B{dim::batch, 2}, S{dim::sequence, 3}, H{dim::hidden, 4}, F{dim::ffn, 5},
+        K{dim::kv_heads, 2}, A{dim::heads, 4}, D{dim::head_dim, 2};
+    const auto derive = [&](auto build) {
+      builder b{mesh{}};
+      b.g.outputs[0] = build(b).id;
+      const graph g = derived_graph(b.g);
+      take(g), take(fused(g));
+    };
+    const auto parameter = [&](builder& b, const char* name, std::initializer_list<extent> dims) {
+      return b.parameter("", name, type, dims, {}, {});
+    };
+    derive([&](builder& b) {
+      const var x = parameter(b, "x", {B, S, H}), w = parameter(b, "w", {F, H});
+      return linear(gelu(x, gelu_form::exact), repeat(w + gelu(w), 3));
+    });
+    derive([&](builder& b) {
+      attention_options o;
+      o.causal = false, o.scale = 0.3;
+      const extent keys{dim::sequence, 5};
+      return attention(parameter(b, "q", {B, S, A, D}), parameter(b, "k", {B, keys, K, D}),
+                       parameter(b, "v", {B, keys, K, D}), {}, o);
+    });
+    derive([&](builder& b) { // keys of every query head's own
+      attention_options o;
+      o.causal = false;
+      return attention(parameter(b, "q", {B, S, A, D}), parameter(b, "k", {B, S, A, D}),
+                       parameter(b, "v", {B, S, A, D}), {}, o);
+    });
+    builder b{mesh{}};
+    const var x = parameter(b, "x", {B, S, H}), y = parameter(b, "y", {B, S, H});
+    b.emit(op::sum, {x.id, y.id}, 0);
+    b.emit(op::accumulate, {x.id}, 0);
+    for (dtype t : {dtype::f64, dtype::f32, dtype::bf16})
+      b.emit(op::cast, {x.id}, 0, {{}, {static_cast<std::int64_t>(t)}});
+    for (dtype t : {dtype::i32, type})
+      op::emit_redistribution(b, op::redistribute, b.input(feed::tokens, "x", t, {B, S}, {}).id,
+                              axis::dp, R, 0);
+    const value_id h = b.input(feed::tokens, "h", accumulator_of(type), {F}, {}).id;
+    b.emit(op::add_gradient, {h, b.input(feed::labels, "g", accumulator_of(type), {F}, {}).id}, 0);
+    take(b.g);
+  }
+};
+
+// --- operands ------------------------------------------------------------------------------------
+
+double rounded(double x, dtype t) {
+  switch (t) {
+  case dtype::f64: return x;
+  case dtype::f32: return static_cast<double>(static_cast<float>(x));
+  case dtype::bf16: return convert<double>(convert<bf16>(static_cast<float>(x)));
+  default: return static_cast<double>(std::llround(x));
+  }
+}
+
+/// Exactly the bytes of one value.
+class bytes {
+public:
+  explicit bytes(std::int64_t n) : size_(static_cast<std::size_t>(n)) {
+    void* p = nullptr;
+    if (posix_memalign(&p, 64, size_) != 0) throw std::bad_alloc();
+    data_.reset(static_cast<std::byte*>(p));
+    fill(0xff); // a NaN of every type
+  }
+  std::byte* data() const { return data_.get(); }
+  void fill(int x) { std::memset(data_.get(), x, size_); }
+  bool operator==(const bytes& o) const {
+    return size_ == o.size_ && std::memcmp(data(), o.data(), size_) == 0;
+  }
+  void set(const array& x, dtype t) {
+    for (std::size_t i = 0; i < x.size(); ++i) switch (t) {
+      case dtype::f64: put(i, x[i]); break;
+      case dtype::f32: put(i, static_cast<float>(x[i])); break;
+      case dtype::bf16: put(i, convert<bf16>(static_cast<float>(x[i]))); break;
+      default: put(i, static_cast<std::int32_t>(x[i])); break;
+      }
+  }
+  array get(std::int64_t n, dtype t) const {
+    array x;
+    for (std::size_t i = 0; i < static_cast<std::size_t>(n); ++i) switch (t) {
+      case dtype::f64: x.push_back(at<double>(i)); break;
+      case dtype::f32: x.push_back(static_cast<double>(at<float>(i))); break;
+      case dtype::bf16: x.push_back(convert<double>(at<bf16>(i))); break;
+      default: x.push_back(at<std::int32_t>(i)); break;
+      }
+    return x;
+  }
+
+private:
+  struct release {
+    void operator()(std::byte* p) const { std::free(p); }
+  };
+  template <class T> void put(std::size_t i, T x) {
+    std::memcpy(data_.get() + i * sizeof(T), &x, sizeof(T));
+  }
+  template <class T> T at(std::size_t i) const {
+    T x;
+    std::memcpy(static_cast<void*>(&x), data_.get() + i * sizeof(T), sizeof(T));
+    return x;
+  }
+  std::size_t size_;
+  std::unique_ptr<std::byte, release> data_;
+};
+
+/// Data of a node's operands, as its comment says what they may hold.
+struct operands_of {
+  const graph& g;
+  const node n;
+  std::mt19937_64 random;
+  std::vector<array> x = std::vector<array>(max_inputs);
+
+  operands_of(const graph& graph_, const node& node_, std::uint64_t seed)
+      : g(graph_), n(node_), random(seed) {
+    for (int k = 0; k < max_inputs; ++k) {
+      if (n.in[at(k)] < 0) continue;
+      if (!v(k).differentiable()) integers(k, -1, 2);
+      else floats(k);
+    }
+    const op_info* const o = n.op;
+    const std::int64_t* const i = n.attr.i.data();
+    if (o == &op::embedding) integers(0, 0, extent_of(1, 0));
+    if (o == &op::embedding_grad) integers(1, 0, extent_of(2, 0));
+    if (o == &op::select) integers(1, 0, extent_of(0, 1));
+    if (o == &op::rope) integers(1, 0, op::positions_below(n.attr, v(1)));
+    if (o == &op::dropout) integers(1, 0, 1000);
+    if (o == &op::vocabulary_partial || o == &op::vocabulary_loss) integers(2, -1, i[0]);
+    if (o == &op::vocabulary_partial_grad) integers(4, -1, i[0]);
+    if (o == &op::route || o == &op::route_grad) coarse(o == &op::route ? 0 : 1);
+    if (o == &op::add_rms_norm || o == &op::add_layer_norm) coarse(0), coarse(1);
+    if (o == &op::route_grad) choices(2, v(1).back().n);
+    if (o == &op::expert_load) choices(0, v(1).back().n);
+    if (o == &op::router_statistics) choices(1, v(0).back().n);
+    if (o == &op::expert_rows) choices(0, i[1]);
+    if (o == &op::attention) marks(3, 0, 1);
+    if (o == &op::attention_grad) marks(6, 1, 2), forward_of_attention();
+    if (o == &op::cached_attention) slots();
+    if (o == &op::dispatch || o == &op::combine) plan_rows();
+    if (o == &op::grouped_linear || o == &op::grouped_input_grad || o == &op::grouped_weight_grad)
+      counts();
+    if (o == &op::clip_factor || o == &op::adamw)
+      for (array& a : x)
+        for (double& y : a) y = std::abs(y) + 0.125;
+  }
+
+private:
+  static std::size_t at(std::int64_t k) { return static_cast<std::size_t>(k); }
+  const value& v(int k) const { return g.at(n.in[at(k)]); }
+  std::int64_t extent_of(int k, int i) const { return v(k).dims[at(i)].n; }
+  std::int64_t size(int k) const { return local_size(g.ranks, v(k)).n; }
+  std::int64_t below(std::int64_t first, std::int64_t last) {
+    return first + static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(last - first));
+  }
+  void integers(int k, std::int64_t first, std::int64_t last) {
+    x[at(k)].clear();
+    for (std::int64_t i = 0; i < size(k); ++i)
+      x[at(k)].push_back(static_cast<double>(below(first, last)));
+  }
+  void floats(int k) {
+    std::normal_distribution<double> normal;
+    for (std::int64_t i = 0; i < size(k); ++i)
+      x[at(k)].push_back(rounded(normal(random), v(k).type));
+  }
+  void coarse(int k) { // what is compared or rounded on the way is exact in every type
+    for (double& y : x[at(k)]) y = static_cast<double>(below(-8, 9)) / 4;
+  }
+  void choices(int k, std::int64_t experts) { // of a token, all different where there are enough
+    const std::int64_t each = v(k).back().n;
+    x[at(k)].clear();
+    for (std::int64_t t = 0; t < size(k) / each; ++t) {
+      const std::int64_t first = below(0, experts);
+      for (std::int64_t j = 0; j < each; ++j)
+        x[at(k)].push_back(static_cast<double>((first + j) % experts));
+    }
+  }
+  void marks(int ints, int q, int k) {
+    const std::int64_t most = std::max(extent_of(q, 1), extent_of(k, 1));
+    for (int j = 0; j < 4; ++j)
+      if (n.in[at(ints + j)] >= 0) integers(ints + j, 0, j < 2 ? most : 2);
+  }
+  void forward_of_attention() { // o and lse belong to q, k and v
+    const auto b = std::make_unique<builder>(g.ranks);
+    b->g = g;
+    node f;
+    f.op = &op::attention, f.attr = n.attr;
+    f.in = {n.in[1], n.in[2], n.in[3], n.in[6], n.in[7], n.in[8], n.in[9], -1, -1, -1};
+    const value_id o = b->emit(f);
+    const world one;
+    machine m(one, b->g, plain::all());
+    for (unsigned k = 0; k < max_inputs; ++k)
+      if (n.in[k] >= 0) m.held[at(n.in[k])][0] = x[k];
+    m.execute(b->g.at_node(b->g.node_count - 1));
+    for (int k = 0; k < 2; ++k) {
+      x[at(4 + k)] = m.held[at(o + k)][0];
+      for (double& y : x[at(4 + k)]) y = rounded(y, v(4 + k).type);
+    }
+  }
+  void slots() {
+    x[5].clear();
+    for (std::int64_t b = 0; b < extent_of(5, 0); ++b) {
+      std::int64_t next = below(0, extent_of(3, 1));
+      for (std::int64_t s = 0; s < extent_of(5, 1); ++s)
+        x[5].push_back(below(0, 4) == 0 || next >= extent_of(3, 1) ? -1
+                                                                   : static_cast<double>(next++));
+    }
+  }
+  void plan_rows() { // a stable counting sort; what a round does not hold is dropped
+    const std::int64_t rows = n.attr.i[0], experts = extent_of(3, 1), sequences = extent_of(3, 2),
+                       all = size(1);
+    choices(1, experts);
+    x[2].assign(at(all), -1), x[3].assign(at(size(3)), 0);
+    std::int64_t next = 0;
+    for (std::int64_t e = 0; e < experts; ++e)
+      for (std::int64_t i = 0; i < all && next < rows; ++i)
+        if (x[1][at(i)] == static_cast<double>(e)) {
+          x[2][at(i)] = static_cast<double>(next++);
+          ++x[3][at(e * sequences + i / (all / sequences))];
+        }
+  }
+  void counts() {
+    std::int64_t left = extent_of(0, 0);
+    for (double& c : x[2]) {
+      const std::int64_t k = below(0, std::min(left, n.attr.i[0]) + 1);
+      c = static_cast<double>(k), left -= k;
+    }
+  }
+};
+
+// --- running -------------------------------------------------------------------------------------
+
+/// The mask of step 0 and layer 0, straight from its definition in kernel/rows/dropout.hpp.
+constexpr std::uint64_t seed_of_masks = 5;
+void dropout_by_philox(task& t) {
+  const block x = t.in_block(0);
+  const int dims = t.value_in(1).rank;
+  const std::int64_t n = x.count(dims, x.rank);
+  const std::uint64_t key = random_key(seed_of_masks, 256 + static_cast<std::uint64_t>(t.i(0)));
+  for (std::int64_t i = 0; i < x.size(); ++i) {
+    const auto k = static_cast<std::size_t>(i);
+    const auto token = static_cast<std::uint64_t>(t.in(1)[static_cast<std::size_t>(i / n)]);
+    const std::uint64_t c =
+        token * static_cast<std::uint64_t>(n) + static_cast<std::uint64_t>(i % n);
+    const bool keep =
+        static_cast<double>(philox(key, c >> 2)[c & 3] >> 8) >= std::floor(t.f(0) * 0x1p24);
+    t.out(0)[k] = keep ? t.in(0)[k] / (1 - t.f(0)) : 0;
+  }
+}
+void cast(task& t) {
+  for (std::size_t i = 0; i < t.out(0).size(); ++i)
+    t.out(0)[i] = rounded(t.in(0)[i], t.g.at(t.n.out[0]).type);
+}
+implementations laws_of_one_rank() {
+  implementations laws = plain::all();
+  laws[&op::dropout] = &dropout_by_philox;
+  laws[&op::cast] = &cast;
+  return laws;
+}
+
+class runner {
+public:
+  explicit runner(cpu& device) : device_(device) { numbers_.clip = plain::clip_at; }
+
+  /// What is wrong with the kernel of the node that `lone` has drawn; nothing if it is right.
+  std::string run(const lone_node& lone, const kernel_table& kernels, std::uint64_t seed) {
+    const graph& g = lone.b.g;
+    const node& n = lone.made();
+    const operands_of given(g, n, seed);
+    const kernel_table::functions f = kernels.find(n.op, type_of_node(g, n));
+    std::vector<bytes> held;
+    for (int i = 0; i < g.value_count; ++i) {
+      held.emplace_back(local_bytes(g.ranks, g.at(static_cast<value_id>(i))));
+      plan_->at[static_cast<unsigned>(i)] = {space::feed, i};
+      frame_.feed[static_cast<unsigned>(i)] = held.back().data();
+    }
+    const auto call = [&] {
+      for (value_id v : n.out)
+        if (v >= 0) held[at(v)].fill(n.op->accumulates ? 0 : 0xff);
+      for (unsigned k = 0; k < max_inputs; ++k)
+        if (n.in[k] >= 0) held[at(n.in[k])].set(given.x[k], g.at(n.in[k]).type);
+      node_slot slot;
+      frame_.step = &numbers_, frame_.ranks = &ranks_;
+      dynamic_call c({&device_, &frame_, &slot}, g, *plan_, stores_, 0, n);
+      if (f.prepare != nullptr) f.prepare(c);
+      f.run(c);
+    };
+    call();
+    const std::string wrong = difference(g, n, given, held);
+    if (!wrong.empty() || n.op->in_place < 0 || n.op->accumulates) return wrong;
+    // Its first output may take over the memory of an operand of its size.
+    const value_id in = n.in[static_cast<unsigned>(n.op->in_place)], out = n.out[0];
+    if (local_bytes(g.ranks, g.at(in)) != local_bytes(g.ranks, g.at(out))) return "";
+    plan_->at[static_cast<unsigned>(out)] = plan_->at[static_cast<unsigned>(in)];
+    const bytes apart = std::move(held[at(out)]);
+    held[at(out)] = bytes(1);
+    call();
+    return apart == held[at(in)] ? "" : "in place it gives something else";
+  }
+
+private:
+  static std::size_t at(value_id v) { return static_cast<std::size_t>(v); }
+
+  std::string difference(const graph& g, const node& n, const operands_of& given,
+                         const std::vector<bytes>& held) const {
+    if (n.out[0] < 0 || n.op == &op::adamw) return ""; // it changes its operands
+    if (n.op == &op::expert_rows && op::local_choices(g.ranks, g.at(n.in[0])) > n.attr.i[0])
+      return ""; // the plain loops have one round
+    const world one;
+    machine m(one, g, laws_);
+    for (unsigned k = 0; k < max_inputs; ++k)
+      if (n.in[k] >= 0) m.held[at(n.in[k])][0] = given.x[k];
+    try {
+      m.execute(n);
+    } catch (const mismatch& e) {
+      return std::string("the plain loops refuse it: ") + e.what();
+    }
+    for (unsigned k = 0; k < max_outputs; ++k) {
+      const value_id v = n.out[k];
+      if (v < 0 || g.at(v).is == role::scratch) continue;
+      const array& a = m.held[at(v)][0];
+      const array b = held[at(v)].get(local_size(g.ranks, g.at(v)).n, g.at(v).type);
+      if (a.size() != b.size()) return "the plain loops give another size";
+      double most = 0;
+      for (double y : a)
+        if (std::isfinite(y)) most = std::max(most, std::abs(y));
+      for (std::size_t i = 0; i < a.size(); ++i)
+        if (!(a[i] == b[i] || std::abs(a[i] - b[i]) <= tolerance(g, n) * (1 + most)))
+          return "output " + std::to_string(k) + "[" + std::to_string(i) + "] is " +
+                 std::to_string(b[i]) + ", not " + std::to_string(a[i]);
+    }
+    return "";
+  }
+  /// Of the largest element.
+  static double tolerance(const graph& g, const node& n) {
+    dtype coarsest = dtype::f64;
+    for (value_id v : n.in)
+      if (v >= 0 && g.at(v).differentiable()) coarsest = std::max(coarsest, g.at(v).type);
+    for (value_id v : n.out)
+      if (v >= 0 && g.at(v).differentiable()) coarsest = std::max(coarsest, g.at(v).type);
+    return coarsest == dtype::f64 ? 1e-11 : coarsest == dtype::f32 ? 2e-5 : 2e-2;
+  }
+
+  cpu& device_;
+  frame frame_;
+  self ranks_;
+  registry stores_{};
+  step_numbers numbers_{.seed = seed_of_masks};
+  std::unique_ptr<memory_plan> plan_ = std::make_unique<memory_plan>();
+  implementations laws_ = laws_of_one_rank();
+};
+
+/// Draws what is near a specimen, and what is near to that where all operands changed alike, and
+/// runs what the rule accepts.
+class search {
+public:
+  static constexpr int further = 150; ///< draws beyond the nearest, a specimen
+  std::map<std::pair<const op_info*, dtype>, int> runs;
+  int draws = 0, wrong = 0;
+
+  void around(const specimen& s) {
+    std::vector<specimen> near;
+    if (seen_.count(s.text()) == 0 && !look(s)) return report(s, "its own rule refuses it");
+    change_one(s, [&](const specimen& t) { look(t); });
+    change_all(s, [&](const specimen& t) {
+      if (look(t)) near.push_back(t);
+    });
+    int left = further;
+    for (std::size_t i = 0; i < near.size() && left > 0; ++i) {
+      const specimen t = near[i];
+      const auto next = [&](const specimen& u) { return left-- > 0 && look(u); };
+      change_all(t, [&](const specimen& u) {
+        if (next(u)) near.push_back(u);
+      });
+      change_one(t, next);
+    }
+  }
+
+private:
+  cpu device_{product_type::widened, 2};
+  kernel_table kernels_ = kernel_table::all();
+  runner run_{device_};
+  lone_node lone_;
+  std::set<std::string> seen_;
+  std::map<const op_info*, int> wrong_of_;
+
+  bool look(const specimen& s) {
+    current = s.text();
+    if (!seen_.insert(current).second) return false;
+    ++draws;
+    if (!lone_.draw(s)) return false;
+    std::string how;
+    try {
+      how = run_.run(lone_, kernels_, static_cast<std::uint64_t>(draws));
+    } catch (const std::exception& e) {
+      how = e.what();
+    }
+    if (!how.empty()) report(s, how);
+    ++runs[{s.like.op, type_of_node(lone_.b.g, lone_.made())}];
+    return true;
+  }
+  void report(const specimen& s, const std::string& how) {
+    ++wrong;
+    if (++wrong_of_[s.like.op] <= 4) BOOST_ERROR(s.text() << ": " << how);
+  }
+};
+
+/// What is wrong with an attention whose q has 4 heads and whose keys have these, cut over tp.
+constexpr fault wrong_with_heads(const layout& l, extent of_keys) {
+  builder b{mesh(l)};
+  const auto operand = [&](const char* name, extent heads) {
+    return b.parameter("", name, dtype::f32,
+                       {{dim::batch, 8}, {dim::sequence, 8}, heads, {dim::head_dim, 2}},
+                       l.tp > 1 ? on(axis::tp, S(heads.d)) : placement{}, {});
+  };
+  attention_options o;
+  o.causal = false;
+  b.g.outputs[0] =
+      attention(operand("q", {dim::heads, 4}), operand("k", of_keys), operand("v", of_keys), {}, o)
+          .id;
+  return derived_graph(b.g).wrong.code;
+}
+static_assert(wrong_with_heads({}, {dim::heads, 4}) == fault::none);
+static_assert(wrong_with_heads({.tp = 2}, {dim::heads, 4}) == fault::none);
+static_assert(wrong_with_heads({.tp = 2}, {dim::kv_heads, 2}) == fault::none);
+static_assert(wrong_with_heads({}, {dim::heads, 2}) == fault::S002);
+
+} // namespace
+
+BOOST_AUTO_TEST_CASE(every_op_on_every_small_shape_that_its_rule_accepts) {
+#if defined(MEGACPP_SANITIZED)
+  __sanitizer_set_death_callback([] { std::cerr << "while running " << current << "\n"; });
+#endif
+  search s;
+  for (dtype t : {dtype::f64, dtype::f32, dtype::bf16})
+    for (const specimen& x : collection(t).all) s.around(x);
+  int runs = 0;
+  kernel_table::all().each([&](const op_info* op, dtype t) {
+    const int n = s.runs[{op, t}];
+    runs += n;
+    BOOST_TEST(n >= 5, op->name << " for " << name_of(t) << " ran on " << n << " shapes");
+  });
+  std::cout << s.draws << " drawn, " << runs << " accepted and run\n";
+  BOOST_TEST(s.wrong == 0);
+}

@@ -1,0 +1,173 @@
+// One node apart: an op, its attributes and the forms of its operands; and those near to it, which
+// the op's rule may accept or refuse.
+#pragma once
+
+#include "simulated_ranks.hpp"
+
+#include <megacpp/graph/builder.hpp>
+
+#include <set>
+
+namespace mc::laws {
+
+/// What a rule sees of an operand on one rank.
+struct form {
+  bool there = false;
+  dtype type = dtype::f32;
+  std::vector<extent> dims;
+
+  int find(dim d) const {
+    for (std::size_t i = 0; i < dims.size(); ++i)
+      if (dims[i].d == d) return static_cast<int>(i);
+    return -1;
+  }
+};
+
+struct specimen {
+  node like; ///< its op, attributes and redistribution
+  std::vector<form> operands;
+
+  std::string text() const {
+    std::string s = like.op->name;
+    for (const form& o : operands) {
+      s += o.there ? std::string(" ") + name_of(o.type) + "(" : " -";
+      for (const extent& e : o.dims)
+        s += std::string(name_of(e.d)) + " " + std::to_string(e.n) + ",";
+      if (o.there) s += ")";
+    }
+    for (double x : like.attr.f) s += " " + std::to_string(x);
+    for (std::int64_t x : like.attr.i) s += " " + std::to_string(x);
+    return s;
+  }
+  int count() const {
+    int n = 0;
+    for (std::size_t k = 0; k < operands.size(); ++k)
+      if (operands[k].there) n = static_cast<int>(k) + 1;
+    return n;
+  }
+};
+
+inline specimen specimen_of(const graph& g, const node& n) {
+  specimen s{n, std::vector<form>(max_inputs)};
+  for (unsigned k = 0; k < max_inputs; ++k) {
+    if (n.in[k] < 0) continue;
+    const value& v = g.at(n.in[k]);
+    s.operands[k] = {true, v.type, {v.dims.begin(), v.dims.begin() + v.rank}};
+    for (extent& e : s.operands[k].dims) e.o = order::contiguous;
+  }
+  return s;
+}
+
+/// A graph of one node on one rank, drawn again and again in the same memory.
+struct lone_node {
+  builder b{mesh{}};
+
+  lone_node() { b.g.ranks.size.fill(1); }
+  const node& made() const { return b.g.at_node(0); }
+  /// Whether the rule accepts it.
+  bool draw(const specimen& s) {
+    b.g.node_count = b.g.value_count = 0;
+    b.g.wrong = {};
+    node n;
+    n.op = s.like.op, n.attr = s.like.attr, n.ax = s.like.ax, n.from = s.like.from,
+    n.to = s.like.to, n.when = s.like.when;
+    for (unsigned k = 0; k < max_inputs; ++k) {
+      if (!s.operands[k].there) continue;
+      value v;
+      v.is = role::input, v.type = s.operands[k].type;
+      for (const extent& e : s.operands[k].dims) v.dims[static_cast<unsigned>(v.rank++)] = e;
+      n.in[k] = b.add(v, 0);
+    }
+    b.emit(n);
+    return b.g.wrong.code == fault::none;
+  }
+};
+
+/// Calls f(specimen) for all that differ from s by one property of one operand or by one number.
+template <class F> void change_one(const specimen& s, F f) {
+  std::set<dim> names;
+  for (const form& o : s.operands)
+    for (const extent& e : o.dims) names.insert(e.d);
+  names.insert(dim::copies);
+  const auto with = [&](std::size_t k, const form& o) {
+    specimen t = s;
+    t.operands[k] = o;
+    f(t);
+  };
+  const auto operands = static_cast<std::size_t>(s.count());
+  for (std::size_t k = 0; k < operands; ++k) {
+    const form& o = s.operands[k];
+    with(k, {});
+    if (!o.there) {
+      for (std::size_t j = 0; j < operands; ++j) with(k, s.operands[j]);
+      continue;
+    }
+    for (dtype t : {dtype::f64, dtype::f32, dtype::bf16, dtype::i32, dtype::u8})
+      if (t != o.type) with(k, {true, t, o.dims});
+    for (std::size_t i = 0; i <= o.dims.size(); ++i) {
+      for (dim d : names) { // one dim more
+        if (o.dims.size() == max_rank || o.find(d) >= 0) continue;
+        form p = o;
+        p.dims.insert(p.dims.begin() + static_cast<std::ptrdiff_t>(i), extent(d, 2));
+        with(k, p);
+      }
+      if (i == o.dims.size()) break;
+      form p = o;
+      p.dims.erase(p.dims.begin() + static_cast<std::ptrdiff_t>(i));
+      with(k, p);
+      for (std::int64_t n : {std::int64_t{1}, o.dims[i].n - 1, o.dims[i].n + 1, 2 * o.dims[i].n}) {
+        p = o, p.dims[i].n = n;
+        if (n > 0 && n != o.dims[i].n) with(k, p);
+      }
+      for (dim d : names) {
+        p = o, p.dims[i].d = d;
+        if (o.find(d) < 0) with(k, p);
+      }
+      if (i > 0) p = o, std::swap(p.dims[i], p.dims[i - 1]), with(k, p);
+    }
+  }
+  if (operands < max_inputs) // one operand more
+    for (std::size_t j = 0; j < operands; ++j) with(operands, s.operands[j]);
+  for (unsigned k = 0; k < 3; ++k)
+    for (std::int64_t x : {-1, 0, 1, 2, 5, 300}) {
+      specimen t = s;
+      t.like.attr.i[k] = x;
+      if (x != s.like.attr.i[k]) f(t);
+    }
+  for (unsigned k = 0; k < 2; ++k)
+    for (double x : {-1.0, 0.0, 0.5, 1.0, 3.0, std::numeric_limits<double>::quiet_NaN(),
+                     std::numeric_limits<double>::infinity()}) {
+      specimen t = s;
+      t.like.attr.f[k] = x;
+      f(t);
+    }
+}
+
+/// Calls f(specimen) for those that differ by one change of all operands alike: another extent or
+/// name of a dim, a dim less, a dim more beside another one.
+template <class F> void change_all(const specimen& s, F f) {
+  std::set<dim> names;
+  for (const form& o : s.operands)
+    for (const extent& e : o.dims) names.insert(e.d);
+  const auto each = [&](dim d, auto change) {
+    specimen t = s;
+    for (form& o : t.operands)
+      if (const int i = o.find(d); i >= 0) change(o.dims, i);
+    for (const form& o : t.operands)
+      if (o.dims.size() > max_rank) return;
+    f(t);
+  };
+  for (dim d : names) {
+    for (std::int64_t n : {1, 2, 3, 8, 17})
+      each(d, [n](auto& dims, int i) { dims[static_cast<std::size_t>(i)].n = n; });
+    each(d, [](auto& dims, int i) { dims.erase(dims.begin() + i); });
+    for (dim fresh : {dim::copies, dim::batch, dim::ffn})
+      if (names.count(fresh) == 0) {
+        each(d, [=](auto& dims, int i) { dims[static_cast<std::size_t>(i)].d = fresh; });
+        each(d, [=](auto& dims, int i) { dims.insert(dims.begin() + i, extent(fresh, 3)); });
+        each(d, [=](auto& dims, int i) { dims.insert(dims.begin() + i + 1, extent(fresh, 3)); });
+      }
+  }
+}
+
+} // namespace mc::laws
