@@ -68,7 +68,7 @@ std::string check(std::uint64_t seed, bool& drawn, coverage& covered, double& sl
   for (std::size_t k : {seed % count, (seed / count + 1 + seed) % count}) {
     graph after = passes[k].run(g);
     if (after.wrong.code == fault::S004) continue;
-    verify_nodes(after);
+    after = verified(after, meaning_of(g));
     if (after.wrong.code != fault::none)
       return std::string(passes[k].name) + ": " + describe(after);
     if (const std::string d = against.difference(after); !d.empty())

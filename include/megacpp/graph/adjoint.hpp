@@ -4,6 +4,7 @@
 #pragma once
 
 #include <megacpp/graph/builder.hpp>
+#include <megacpp/graph/terms.hpp>
 
 namespace mc {
 namespace op {
@@ -18,8 +19,12 @@ constexpr void accumulate_rule(inference& c) {
   v.type = accumulator_of(c.in(0).type);
   place_output(c, 0, algebra::sum, {0});
 }
+constexpr void sum_terms(terms& t, const node& n) {
+  t.out(n, 0, terms::sum(t.in(n, 0), t.in(n, 1)));
+}
 /// Sum of two cotangents of one value.
-inline constexpr op_info sum{"sum", &sum_rule, nullptr, nullptr, 0, false, 0};
+inline constexpr op_info sum{
+    .name = "sum", .rule = &sum_rule, .in_place = 0, .stands_for = &sum_terms};
 constexpr void cast_rule(inference& c) {
   c.floats({0});
   value& y = c.declare(c.in(0));

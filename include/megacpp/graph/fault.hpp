@@ -26,6 +26,7 @@ enum class fault : std::uint8_t {
   P016, // what runs once a round does not stand together
   P017, // an op stops a gradient
   P018, // a value of a model is spread over pipeline stages
+  P019, // a pass changed what the graph owes
   S001, // a sharded extent does not divide
   S002, // extents differ
   S003, // dims differ or are in another order
@@ -104,11 +105,12 @@ constexpr text<96> text_of(const source_line& line) {
 
 constexpr const char* code_of(fault f) {
   constexpr const char* codes[] = {
-      "",          "MEGA-P001", "MEGA-P002", "MEGA-P003", "MEGA-P004", "MEGA-P005", "MEGA-P006",
-      "MEGA-P007", "MEGA-P008", "MEGA-P009", "MEGA-P010", "MEGA-P011", "MEGA-P012", "MEGA-P013",
-      "MEGA-P014", "MEGA-P015", "MEGA-P016", "MEGA-P017", "MEGA-P018", "MEGA-S001", "MEGA-S002",
-      "MEGA-S003", "MEGA-S004", "MEGA-S005", "MEGA-S006", "MEGA-S007", "MEGA-S008", "MEGA-C001",
-      "MEGA-C002", "MEGA-C003", "MEGA-C004", "MEGA-M001", "MEGA-M002", "MEGA-B001", "MEGA-B002"};
+      "",          "MEGA-P001", "MEGA-P002", "MEGA-P003", "MEGA-P004", "MEGA-P005",
+      "MEGA-P006", "MEGA-P007", "MEGA-P008", "MEGA-P009", "MEGA-P010", "MEGA-P011",
+      "MEGA-P012", "MEGA-P013", "MEGA-P014", "MEGA-P015", "MEGA-P016", "MEGA-P017",
+      "MEGA-P018", "MEGA-P019", "MEGA-S001", "MEGA-S002", "MEGA-S003", "MEGA-S004",
+      "MEGA-S005", "MEGA-S006", "MEGA-S007", "MEGA-S008", "MEGA-C001", "MEGA-C002",
+      "MEGA-C003", "MEGA-C004", "MEGA-M001", "MEGA-M002", "MEGA-B001", "MEGA-B002"};
   return codes[static_cast<int>(f)];
 }
 
@@ -148,7 +150,7 @@ constexpr const char* sentence_of(fault f) {
            "first";
   case fault::P010:
     return "a parameter's gradient does not reach the optimizer with the parameter's placement: a "
-           "reduction is missing";
+           "reduction is missing, or an adjoint emitted what nobody wants (backward::wants)";
   case fault::P011:
     return "the size of this axis is known only at start, so no extent can be cut or gathered over "
            "it: "
@@ -169,6 +171,8 @@ constexpr const char* sentence_of(fault f) {
   case fault::P018:
     return "a value of a model is spread over pp, whose ranks hold other layers: leave pp out of "
            "its placement";
+  case fault::P019:
+    return "a pass lost an output or a gradient, or made it of other operands: mend the pass";
   case fault::S001:
     return "a sharded extent does not divide by the size of its axis: change the layout or the "
            "extent";

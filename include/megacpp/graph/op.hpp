@@ -10,6 +10,7 @@
 namespace mc {
 
 struct backward;
+struct terms;
 
 /// Work of one node on one rank: floating-point operations, bytes that must be read and written.
 struct work {
@@ -125,6 +126,7 @@ struct inference {
 
 using rule_function = void (*)(inference&);
 using adjoint_function = void (*)(backward&, const node&);
+using standing_function = void (*)(terms&, const node&);
 using cost_function = work (*)(const graph&, const node&);
 
 struct op_info {
@@ -139,6 +141,8 @@ struct op_info {
   bool linear = false;                ///< its adjoint reads the cotangent alone, in any type
   bool crosses = false;               ///< takes values of one mesh to the other
   unsigned constants = 0;             ///< bit k: output k has no gradient, whatever it depends on
+  standing_function stands_for = nullptr; ///< its outputs, as other ops would give them
+  unsigned changes = 0;                   ///< bit k: writes its operand k
 };
 
 /// The mesh over which a placement spreads: bit 0 the dense axes (dp, cp, tp), bit 1 the expert

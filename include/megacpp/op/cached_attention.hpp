@@ -53,8 +53,10 @@ constexpr work cached_attention_cost(const graph& g, const node& n) {
   for (const unsigned k : {1u, 2u}) w.written += local_bytes(g.ranks, g.at(n.in[k]));
   return w;
 }
-inline constexpr op_info cached_attention{"cached_attention", &cached_attention_rule, nullptr,
-                                          &cached_attention_cost};
+inline constexpr op_info cached_attention{.name = "cached_attention",
+                                          .rule = &cached_attention_rule,
+                                          .cost = &cached_attention_cost,
+                                          .changes = 0b11000};
 
 } // namespace op
 

@@ -29,7 +29,11 @@ constexpr void add_adjoint(backward& d, const node& n) {
   d.give(n.in[0], dy, n.line);
   d.give(n.in[1], dy, n.line);
 }
-inline constexpr op_info add{"+", &add_rule, &add_adjoint, nullptr, 0, false, 1};
+inline constexpr op_info add{.name = "+",
+                             .rule = &add_rule,
+                             .adjoint = &add_adjoint,
+                             .in_place = 1,
+                             .stands_for = &sum_terms};
 
 constexpr void gelu_rule(inference& c) { // x
   c.floats({0});

@@ -36,8 +36,17 @@ constexpr void add_norm_rule(inference& c, int statistics) { // x, a, gain, [bia
 }
 constexpr void add_rms_norm_rule(inference& c) { add_norm_rule(c, 1); }
 constexpr void add_layer_norm_rule(inference& c) { add_norm_rule(c, 2); }
-inline constexpr op_info add_rms_norm{"add_rms_norm", &add_rms_norm_rule};
-inline constexpr op_info add_layer_norm{"add_layer_norm", &add_layer_norm_rule};
+template <const op_info& Norm> constexpr void add_norm_terms(terms& t, const node& n) {
+  const term s = terms::sum(t.in(n, 0), t.in(n, 1));
+  t.out(n, 0, s);
+  const term norm = t.applied(Norm, {s, t.in(n, 2), t.in(n, 3)}, n.attr);
+  for (int k = 1; k < max_outputs; ++k) t.out(n, k, terms::output(norm, k - 1));
+}
+inline constexpr op_info add_rms_norm{
+    .name = "add_rms_norm", .rule = &add_rms_norm_rule, .stands_for = &add_norm_terms<rms_norm>};
+inline constexpr op_info add_layer_norm{.name = "add_layer_norm",
+                                        .rule = &add_layer_norm_rule,
+                                        .stands_for = &add_norm_terms<layer_norm>};
 
 template <int Statistics>
 constexpr void norm_grad_add_rule(inference& c) { // dy, x, gain, statistics..., d
@@ -49,8 +58,21 @@ constexpr void norm_grad_add_rule(inference& c) { // dy, x, gain, statistics...,
   else place_output(c, 0, algebra::product, {0, 1, 2, 3}, {c.in(0).back().d});
   if (c.out[0].at != c.in(d).at) c.fail(fault::P002, 0, d);
 }
-inline constexpr op_info rms_norm_grad_add{"rms_norm_grad_add", &norm_grad_add_rule<1>};
-inline constexpr op_info layer_norm_grad_add{"layer_norm_grad_add", &norm_grad_add_rule<2>};
+constexpr void rms_norm_grad_add_terms(terms& t, const node& n) {
+  const term dx = t.one(rms_norm_grad, {t.in(n, 0), t.in(n, 1), t.in(n, 2), t.in(n, 3)}, n.attr);
+  t.out(n, 0, terms::sum(dx, t.in(n, 4)));
+}
+constexpr void layer_norm_grad_add_terms(terms& t, const node& n) {
+  const term dx =
+      t.one(layer_norm_grad, {t.in(n, 0), t.in(n, 1), t.in(n, 2), t.in(n, 3), t.in(n, 4)}, n.attr);
+  t.out(n, 0, terms::sum(dx, t.in(n, 5)));
+}
+inline constexpr op_info rms_norm_grad_add{.name = "rms_norm_grad_add",
+                                           .rule = &norm_grad_add_rule<1>,
+                                           .stands_for = &rms_norm_grad_add_terms};
+inline constexpr op_info layer_norm_grad_add{.name = "layer_norm_grad_add",
+                                             .rule = &norm_grad_add_rule<2>,
+                                             .stands_for = &layer_norm_grad_add_terms};
 
 constexpr void linear_input_grad_add_rule(inference& c) { // dy, w, d
   linear_input_grad_rule(c);
@@ -62,13 +84,15 @@ constexpr work linear_input_grad_add_cost(const graph& g, const node& n) {
   w.read += local_bytes(g.ranks, g.at(n.in[2]));
   return w;
 }
-inline constexpr op_info linear_input_grad_add{"linear_input_grad_add",
-                                               &linear_input_grad_add_rule,
-                                               nullptr,
-                                               &linear_input_grad_add_cost,
-                                               0,
-                                               false,
-                                               2};
+constexpr void linear_input_grad_add_terms(terms& t, const node& n) {
+  const term dx = t.one(linear_input_grad, {t.in(n, 0), t.in(n, 1)}, n.attr);
+  t.out(n, 0, terms::sum(dx, t.in(n, 2)));
+}
+inline constexpr op_info linear_input_grad_add{.name = "linear_input_grad_add",
+                                               .rule = &linear_input_grad_add_rule,
+                                               .cost = &linear_input_grad_add_cost,
+                                               .in_place = 2,
+                                               .stands_for = &linear_input_grad_add_terms};
 
 constexpr std::int64_t loss_scratch_bytes(const mesh& r, const value& x, const value& w) {
   return chunk_bytes(r, x, w) + local_rows(r, x) * std::int64_t{sizeof(double)};
@@ -98,8 +122,24 @@ constexpr void vocabulary_loss_rule(
 constexpr work vocabulary_loss_cost(const graph& g, const node& n) {
   return vocabulary_work(g, n, g.at(n.in[0]), g.at(n.in[1]), n.attr.i[1] != 0 ? 3 : 2);
 }
-inline constexpr op_info vocabulary_loss{
-    "vocabulary_loss", &vocabulary_loss_rule, nullptr, &vocabulary_loss_cost, 0, true};
+constexpr void vocabulary_loss_terms(terms& t, const node& n) {
+  const term x = t.in(n, 0), w = t.in(n, 1), labels = t.in(n, 2), dloss = t.in(n, 3);
+  const attributes entropy{n.attr.f, {}}, partial{{}, {n.attr.i[0], 0, n.attr.i[2]}},
+      grad{{}, n.attr.i};
+  const term parts = t.applied(vocabulary_partial, {x, w, labels}, partial);
+  const term lse = terms::output(parts, 0), target = terms::output(parts, 1);
+  const term loss = t.applied(cross_entropy, {lse, target, labels}, entropy);
+  const term d = t.applied(cross_entropy_grad, {dloss, lse, target, labels}, entropy);
+  const term dx = t.applied(vocabulary_partial_grad,
+                            {terms::output(d, 0), terms::output(d, 1), x, w, labels, lse}, grad);
+  for (int k = 0; k < 2; ++k) t.out(n, k, terms::output(loss, k));
+  for (int k = 2; k < max_outputs; ++k) t.out(n, k, terms::output(dx, k - 2));
+}
+inline constexpr op_info vocabulary_loss{.name = "vocabulary_loss",
+                                         .rule = &vocabulary_loss_rule,
+                                         .cost = &vocabulary_loss_cost,
+                                         .accumulates = true,
+                                         .stands_for = &vocabulary_loss_terms};
 
 } // namespace op
 } // namespace mc

@@ -195,7 +195,17 @@ constexpr void add_bias_adjoint(backward& d, const node& n) {
 inline constexpr op_info add_bias{
     "add_bias", &add_bias_rule, &add_bias_adjoint, nullptr, 0, false, 0, true};
 
-inline constexpr op_info linear{"linear", &linear_rule, &linear_adjoint, &linear_cost};
+constexpr void linear_terms(terms& t, const node& n);
+inline constexpr op_info linear{.name = "linear",
+                                .rule = &linear_rule,
+                                .adjoint = &linear_adjoint,
+                                .cost = &linear_cost,
+                                .stands_for = &linear_terms};
+/// With a bias it is add_bias of the product.
+constexpr void linear_terms(terms& t, const node& n) {
+  const term y = t.one(linear, {t.in(n, 0), t.in(n, 1)}, n.attr), bias = t.in(n, 2);
+  t.out(n, 0, bias == 0 ? y : t.one(add_bias, {y, bias}));
+}
 
 } // namespace op
 

@@ -39,8 +39,10 @@ constexpr work add_gradient_cost(const graph& g, const node& n) {
   const std::int64_t bytes = local_bytes(g.ranks, g.at(n.in[0]));
   return {local_size(g.ranks, g.at(n.in[0])).n, 2 * bytes, 2 * bytes};
 }
-inline constexpr op_info add_gradient{"add_gradient", &add_gradient_rule, nullptr,
-                                      &add_gradient_cost};
+inline constexpr op_info add_gradient{.name = "add_gradient",
+                                      .rule = &add_gradient_rule,
+                                      .cost = &add_gradient_cost,
+                                      .changes = 0b11};
 
 constexpr void sum_of_squares_rule(inference& c) { // g
   c.floats({0}), c.sums({0}, 0);
@@ -76,14 +78,16 @@ constexpr work adamw_cost(const graph& g, const node& n) {
   }
   return w;
 }
-inline constexpr op_info adamw{"adamw", &adamw_rule, nullptr, &adamw_cost, 4};
+inline constexpr op_info adamw{
+    .name = "adamw", .rule = &adamw_rule, .cost = &adamw_cost, .typed_by = 4, .changes = 0b11110};
 
 constexpr void balance_step_rule(inference& c) { // load, master, weight
   c.floats({2}), c.sums({0, 1}, 2);
   c.require(c.n.attr.f[0] >= 0 && c.n.attr.f[0] < 1e30, fault::C001, 0);
   placed_alike(c, 3);
 }
-inline constexpr op_info balance_step{"balance_step", &balance_step_rule, nullptr, nullptr, 2};
+inline constexpr op_info balance_step{
+    .name = "balance_step", .rule = &balance_step_rule, .typed_by = 2, .changes = 0b110};
 
 } // namespace op
 } // namespace mc

@@ -140,7 +140,10 @@ struct fuser {
       return;
     // what disappears is read by these four alone, and the cotangent of the loss is there from the
     // start
-    const value_id target = g.at_node(partial).out[1];
+    const value_id target = g.at_node(partial).out[1], labels = grad.in[4];
+    if (g.at_node(partial).in[2] != labels || g.at_node(entropy).in[2] != labels ||
+        ce_grad.in[3] != labels)
+      return;
     if (g.at_node(entropy).in[1] != target || ce_grad.in[2] != target ||
         grad.in[1] != ce_grad.out[1] || g.at(ce_grad.in[0]).producer >= 0 ||
         uses[static_cast<unsigned>(grad.in[5])] != 3 || uses[static_cast<unsigned>(target)] != 2 ||

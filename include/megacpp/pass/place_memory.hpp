@@ -128,10 +128,15 @@ struct placer {
       at(g.parameters[static_cast<unsigned>(i)].v) = {space::weights, i};
   }
 
+  /// What the stream's neighbours look for in its own place, not under another name.
+  constexpr bool leaves(value_id v) const {
+    return v == g.d_stream || (v == g.outputs[0] && g.at(v).rank > 0);
+  }
   constexpr void place_node(int i) {
     const node& n = g.at_node(i);
-    if (aliases(i) && (n.when != phase::epilogue || finishes(n.out[0]) < 0 ||
-                       at(n.in[0]).in == space::gradients)) {
+    if (aliases(i) && !leaves(n.out[0]) &&
+        (n.when != phase::epilogue || finishes(n.out[0]) < 0 ||
+         at(n.in[0]).in == space::gradients)) {
       at(n.out[0]) = at(n.in[0]);
       buffer_of[static_cast<unsigned>(n.out[0])] = buffer_of[static_cast<unsigned>(n.in[0])];
       return;

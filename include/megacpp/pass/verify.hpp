@@ -1,24 +1,64 @@
 // verify: run after every pass. Every node's outputs are still what its op's rule says of its
-// inputs; every input is produced before it is read; every trainable parameter's gradient reaches
-// the optimizer with the parameter's own placement, so that no reduction is missing and none is
-// done twice; no pending sum leaves the graph unless it is the loss.
+// inputs; every input is produced before it is read, in the order in which phases and rounds run;
+// what the graph owes (pass/meaning.hpp) is what it owed before; every trainable parameter's
+// gradient reaches the optimizer with the parameter's own placement, so that no reduction is
+// missing and none is done twice; no pending sum leaves the graph unless it is the loss.
 #pragma once
 
 #include <megacpp/pass/differentiate.hpp>
+#include <megacpp/pass/meaning.hpp>
 
 namespace mc {
+
+namespace detail {
+
+/// An input that a step has once, as the end of the step does; others come with a micro-batch.
+constexpr bool once_a_step(feed f) { return f >= feed::declared_gradient; }
+
+/// True if a node that runs in phase `when` finds v: what one phase leaves, later ones of the same
+/// micro-batch read, or of the same step. `step`: the graph runs once a step. The seed of a loss is
+/// a constant, so that a fused loss may take it in the forward pass.
+constexpr bool finds(const graph& g, phase when, const value& v, bool step) {
+  using enum phase;
+  if (v.is == role::parameter) return true;
+  if (v.is == role::gradient) return when == epilogue;
+  if (v.is == role::input) {
+    if (once_a_step(v.from)) return true;
+    if (v.from == feed::d_output && (v.rank > 0 || v.slot > 0) && when == forward) return false;
+    return when != prologue && when != epilogue;
+  }
+  const phase made = g.at_node(v.producer).when;
+  return made == prologue || (made <= when && (when != epilogue || made == epilogue || step));
+}
+
+/// A value that each round of rows has anew.
+constexpr bool of_a_round(const graph& g, const value& v) {
+  return v.producer >= 0 && g.at_node(v.producer).looped && !g.at_node(v.producer).op->accumulates;
+}
+
+} // namespace detail
 
 /// Re-infers every node.
 [[gnu::cold]] constexpr void verify_nodes(graph& g) {
   std::array<bool, max_values> known{};
+  bool step = true;
   for (int i = 0; i < g.value_count; ++i) {
-    const role is = g.at(static_cast<value_id>(i)).is;
-    known[static_cast<unsigned>(i)] = is == role::input || is == role::parameter;
+    const value& v = g.at(static_cast<value_id>(i));
+    known[static_cast<unsigned>(i)] = v.is == role::input || v.is == role::parameter;
+    step = step && (v.is != role::input || detail::once_a_step(v.from));
   }
   for (int i = 0; i < g.node_count; ++i) {
     const node& n = g.at_node(i);
-    for (value_id v : n.in)
-      if (v >= 0 && !known[static_cast<unsigned>(v)]) record(g, fault::P014, n.line, n.op->name, v);
+    bool rounds = !n.op->accumulates || !n.looped; // a sum over rounds adds what each round has
+    for (value_id v : n.in) {
+      if (v < 0) continue;
+      if (!known[static_cast<unsigned>(v)] || !detail::finds(g, n.when, g.at(v), step))
+        record(g, fault::P014, n.line, n.op->name, v);
+      const bool of_a_round = detail::of_a_round(g, g.at(v));
+      if (of_a_round && !n.looped) record(g, fault::P016, n.line, n.op->name, v);
+      rounds = rounds || of_a_round;
+    }
+    if (!rounds) record(g, fault::P016, n.line, n.op->name, n.in[0]);
     inference c{g, n};
     infer(c);
     if (c.wrong != fault::none)
@@ -35,11 +75,28 @@ namespace mc {
     for (value_id v : n.out)
       if (v >= 0) known[static_cast<unsigned>(v)] = true;
   }
+  // what comes after the forward pass does not wait for the backward pass, and the stage before
+  // waits for the cotangent of the stream alone; a step's outputs are read at its end
+  for (int k = 0; k < owed_values; ++k) {
+    const auto what = static_cast<owed>(k);
+    const value_id v = owed_value(g, what);
+    const node_id made = v < 0 ? node_id{-1} : g.at(v).producer;
+    const phase last = what == owed::d_stream ? phase::input_gradient
+                       : step                 ? phase::epilogue
+                                              : phase::forward;
+    if (made >= 0 && g.at_node(made).when > last)
+      record(g, fault::P014, g.at_node(made).line, g.at_node(made).op->name, v);
+  }
 }
 
-/// A pass's result, examined.
 constexpr graph verified(graph g) {
   if (g.wrong.code == fault::none) verify_nodes(g);
+  return g;
+}
+/// A pass's result, examined: its nodes, and that it owes what the graph before the pass did.
+constexpr graph verified(graph g, const meaning& before) {
+  if (g.wrong.code == fault::none) verify_nodes(g);
+  if (g.wrong.code == fault::none) verify_meaning(g, before);
   return g;
 }
 
@@ -57,8 +114,48 @@ constexpr graph verified(graph g) {
   }
 }
 
+namespace detail {
+
+/// What is read behind each node, starting from values that the graph owes.
+struct reached {
+  bool needed[max_values]{};
+
+  constexpr void need(value_id v) {
+    if (v >= 0) needed[v] = true;
+  }
+  /// The last of the nodes `first`, first + 1, ... that writes no operand and of which nothing
+  /// reaches what is needed, or -1: what it computes was lost.
+  constexpr int lost(const graph& g, int first) {
+    for (int i = g.node_count - 1; i >= first; --i) {
+      const node& n = g.at_node(i);
+      bool any = n.op->changes != 0;
+      for (value_id v : n.out) any = any || (v >= 0 && needed[v]);
+      if (!any) return i;
+      for (value_id v : n.in) need(v);
+    }
+    return -1;
+  }
+};
+
+/// The last node of the backward pass of which nothing reaches a gradient or the cotangent of the
+/// stream, or -1: what it computes is a part of one that was lost.
+constexpr int lost_in_backward(const graph& g, const gradients& d) {
+  reached r;
+  for (int i = 0; i < g.value_count; ++i) {
+    const value& v = g.at(static_cast<value_id>(i));
+    if (v.is == role::gradient) r.need(static_cast<value_id>(i));
+    if (v.is == role::parameter || v.is == role::input) r.need(d.of[static_cast<unsigned>(i)]);
+  }
+  int first = 0; // what differentiation wrote stands behind the model's own
+  while (first < g.node_count && !g.at_node(first).derived) ++first;
+  return r.lost(g, first);
+}
+
+} // namespace detail
+
 /// Each trainable parameter: a finished gradient whose placement is the parameter's. A tied one is
 /// finished where it is declared first; here its contribution must be the dual of the value used.
+/// Nothing that the backward pass computes is lost.
 constexpr void verify_gradients(builder& b, const gradients& d) {
   const graph& g = b.g;
   for (int i = 0; i < g.parameter_count; ++i) {
@@ -66,7 +163,7 @@ constexpr void verify_gradients(builder& b, const gradients& d) {
     if (p.frozen) continue;
     const value& v = g.at(p.v);
     const value_id id = d.of[static_cast<unsigned>(p.v)];
-    if (id < 0 || !g.at(id).same_dims(v)) {
+    if (id < 0 || id != p.gradient || !g.at(id).same_dims(v)) {
       b.fail(fault::P010, p.line, "gradient", p.v);
       continue;
     }
@@ -76,6 +173,8 @@ constexpr void verify_gradients(builder& b, const gradients& d) {
       if (grad.at.at[static_cast<unsigned>(a)] != want.at[static_cast<unsigned>(a)])
         b.fail(fault::P010, p.line, "gradient", p.v, -1, a);
   }
+  if (const int i = detail::lost_in_backward(g, d); i >= 0)
+    b.fail(fault::P010, g.at_node(i).line, g.at_node(i).op->name, g.at_node(i).in[0]);
 }
 
 } // namespace mc

@@ -59,6 +59,29 @@ struct memory_walk {
     record(wrong, g, fault::M002, n.line, n.op->name, a, b);
   }
 
+  /// What leaves the part lies where others look for it: the stream and its cotangent, and each
+  /// finished gradient in the parameter's own place. What backward rounds read of the forward pass
+  /// is run again.
+  constexpr void check_ends() {
+    const auto lies = [&](value_id v, space s, std::int64_t offset, const char* what, value_id of) {
+      if (v >= 0 && (at(v).in != s || at(v).offset != offset))
+        record(wrong, g, fault::M002, 0, what, of);
+    };
+    if (g.outputs[0] >= 0 && g.at(g.outputs[0]).rank > 0)
+      lies(g.outputs[0], space::stream_out, 0, "output", g.outputs[0]);
+    lies(g.d_stream, space::d_stream_in, 0, "cotangent", g.d_stream);
+    for (int i = 0; i < g.parameter_count; ++i)
+      if (const parameter_info& p = g.parameters[static_cast<unsigned>(i)]; !p.frozen)
+        lies(p.gradient, space::gradients, i, "gradient", p.v);
+    for (int i = 0; g.rounds >= 0 && i < g.node_count; ++i) {
+      const node& n = g.at_node(i);
+      if (!n.looped || !(in_backward(n.when) || n.again)) continue;
+      for (value_id v : n.in)
+        if (const node_id made = looped_producer(g, v); made >= 0 && !g.at_node(made).again)
+          record(wrong, g, fault::M002, n.line, n.op->name, v);
+    }
+  }
+
   constexpr void read(const node& n, value_id v) {
     if (at(v).in == space::none) return fail(n, v);
     if (g.at(v).producer < 0 || size_of_space(at(v).in) < 0) return;
@@ -117,6 +140,7 @@ struct memory_walk {
 constexpr fault_record verify_memory(const graph& g, const memory_plan& p) {
   if (g.wrong.code != fault::none) return {};
   detail::memory_walk walk(g, p);
+  walk.check_ends();
   int when = 0;
   in_running_order(g, 2, [&](int i) { walk.step(when++, g.at_node(i)); });
   return walk.wrong;

@@ -208,6 +208,11 @@ constexpr graph derived_graph(const graph& forward) {
   const gradients d = differentiate(b);
   verify_nodes(b.g);
   verify_gradients(b, d);
+  for (int i = 0; i < b.g.value_count; ++i)
+    if (const value& v = b.g.at(static_cast<value_id>(i));
+        v.is == role::input && v.from == feed::stream && b.g.d_stream < 0)
+      b.fail(fault::P010, 0, "cotangent", static_cast<value_id>(i));
+  if (b.g.wrong.code == fault::none) verify_meaning(b.g, meaning_of(forward), true);
   return b.g;
 }
 

@@ -7,6 +7,7 @@
 #include <megacpp/op/elementwise.hpp>
 #include <megacpp/op/optimizer.hpp>
 #include <megacpp/op/redistribute.hpp>
+#include <megacpp/pass/verify.hpp>
 #include <megacpp/plan/registry.hpp>
 
 namespace mc {
@@ -38,6 +39,114 @@ constexpr var over_all_ranks(var s) {
   for (int a = 0; a < axes; ++a)
     if (s.at(static_cast<axis>(a)).s == state::partial) s = to(s, static_cast<axis>(a), I, 0);
   return s;
+}
+
+namespace detail {
+
+/// What the graph of a step's end owes, held against the registry. Counts what is to be written.
+struct update_verifier {
+  graph& g;
+  const registry& r;
+  int writes = 0;
+
+  [[gnu::cold]] constexpr void fail(const char* what) { record(g, fault::P019, 0, what); }
+  constexpr bool is(value_id v, feed f, int slot) const {
+    return v >= 0 && g.at(v).is == role::input && g.at(v).from == f && g.at(v).slot == slot;
+  }
+  /// The one node of an op in a phase for which holds(node).
+  constexpr const node* one(const op_info& op, phase when, const char* what, auto holds) {
+    const node* found = nullptr;
+    int count = 0;
+    for (int i = 0; i < g.node_count; ++i)
+      if (const node& n = g.at_node(i); n.op == &op && n.when == when && holds(n))
+        ++count, found = &n;
+    if (count != 1) fail(what);
+    return found;
+  }
+  /// A tied gradient joins its parameter's.
+  constexpr void tie(int k) {
+    ++writes;
+    one(op::add_gradient, phase::prologue, "tied gradient", [&](const node& n) {
+      return is(n.in[0], feed::declared_gradient, k) && is(n.in[1], feed::tied_gradient, k);
+    });
+  }
+  constexpr bool stores(const node& n, int k, int last) const {
+    constexpr feed feeds[] = {feed::gradient, feed::master, feed::first_moment, feed::second_moment,
+                              feed::weight};
+    bool same = is(n.in[0], feed::gradient, k) && is(n.in[1], feed::master, k) &&
+                is(n.in[static_cast<unsigned>(last)], feed::weight, k);
+    for (unsigned i = 0; last == 4 && i < 5; ++i) same = same && is(n.in[i], feeds[i], k);
+    return same;
+  }
+  /// A group is updated once, by its rule, and what that says of its blocks is told.
+  constexpr void update(int k, const node& clip, const reached& told) {
+    const registry::group& group = r.groups[static_cast<unsigned>(k)];
+    ++writes;
+    if (group.update == update_rule::balance) {
+      one(op::balance_step, phase::epilogue, "update", [&](const node& n) {
+        return stores(n, k, 2) && n.attr == attributes{{group.rate}, {}};
+      });
+      return;
+    }
+    const node* made = one(op::adamw, phase::epilogue, "update", [&](const node& n) {
+      return stores(n, k, 4) && n.in[5] == clip.out[0] &&
+             n.attr == attributes{{}, {group.decay, group.count}};
+    });
+    if (made != nullptr && !told.needed[made->out[0]]) fail("broken blocks");
+  }
+  /// A group's gradient counts once in the norm.
+  constexpr void norm(int k, const node& clip) {
+    const node* squares = one(op::sum_of_squares, phase::forward, "norm",
+                              [&](const node& n) { return is(n.in[0], feed::gradient, k); });
+    if (squares == nullptr) return;
+    value_id s = squares->out[0];
+    for (int i = 0; i < g.node_count; ++i) // behind its reductions
+      if (const node& n = g.at_node(i); n.op == &op::redistribute && n.in[0] == s) s = n.out[0];
+    int times = 0;
+    for (value_id v : clip.in) times += v == s;
+    if (times != 1) fail("norm");
+  }
+  /// A number that every rank reads is the same on each.
+  constexpr void whole(value_id v, const char* what) {
+    if (v < 0) return;
+    for (const place& p : g.at(v).at.at)
+      if (p.s == state::partial || p.s == state::shard) fail(what);
+  }
+  constexpr void verify() {
+    reached told;
+    for (value_id v : g.outputs) told.need(v);
+    if (const int i = told.lost(g, 0); i >= 0) fail(g.at_node(i).op->name);
+    for_each_tie(r, [&](const registry::entry&, int k) { tie(k); });
+    const node* clip = one(op::clip_factor, phase::forward, "norm", [&](const node& n) {
+      return is(n.in[0], feed::token_count, 0) && n.out[1] == g.outputs[1];
+    });
+    if (clip == nullptr) return;
+    int counted = 1; // the token count stands beside the norms
+    for (int k = 0; k < r.group_count; ++k) {
+      const registry::group& group = r.groups[static_cast<unsigned>(k)];
+      if (group.frozen) continue;
+      update(k, *clip, told);
+      if (group.update == update_rule::balance) continue; // a load, not a gradient
+      norm(k, *clip);
+      ++counted;
+    }
+    for (value_id v : clip->in) counted -= v >= 0;
+    if (counted != 0) fail("norm");
+    for (int i = 0; i < g.node_count; ++i) writes -= g.at_node(i).op->changes != 0;
+    if (writes != 0) fail("operands that are written");
+    whole(g.outputs[0], "broken blocks"), whole(g.outputs[1], "norm");
+  }
+};
+
+} // namespace detail
+
+/// Records MEGA-P019 unless the graph does what a step's end owes: every tied gradient joins its
+/// parameter's once; every group's gradient counts once in the norm and is applied once, clipped,
+/// by the group's rule and to its stores; nothing else is written, nothing computed is lost, and
+/// every rank is told the same.
+constexpr void verify_update(graph& g, const registry& r) {
+  if (g.wrong.code == fault::none) verify_nodes(g);
+  if (g.wrong.code == fault::none) detail::update_verifier{g, r}.verify();
 }
 
 /// `ranks`: the mesh; `weights`: their type. Outputs: the number of blocks whose weights or moments
@@ -104,6 +213,7 @@ constexpr graph update_graph(const registry& r, const mesh& ranks, dtype weights
     broken = broken.id < 0 ? here : var{&b, b.emit(op::add, {broken.id, here.id}, 0)};
   }
   b.g.outputs = {broken.id, norm};
+  verify_update(b.g, r);
   return b.g;
 }
 

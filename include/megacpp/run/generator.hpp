@@ -136,8 +136,8 @@ private:
       const auto g =
           std::make_unique<graph>(p_.generation.forward(p_.generation.model, s, kind, i - 1));
       interpreted_part::refuse(g->wrong);
-      a.parts.push_back(std::make_unique<interpreted_part>(in_rounds(fused(*g)), *p_.stores, i,
-                                                           *p_.generation.kernels));
+      a.parts.push_back(std::make_unique<interpreted_part>(
+          verified(in_rounds(fused(*g)), meaning_of(*g)), *p_.stores, i, *p_.generation.kernels));
       const part_view& trained = i == 0      ? p_.stem
                                  : i == last ? p_.loss
                                              : p_.blocks[static_cast<unsigned>(i - 1)];

@@ -79,15 +79,18 @@ public:
       const recompute again = i == 0 || i == last_ ? recompute::none : s.again;
       derived.push_back(std::make_unique<graph>(derived_graph(*graphs[static_cast<unsigned>(i)])));
       differentiated[static_cast<unsigned>(i)] = derived.back().get();
-      const part_view trained =
-          add(in_rounds(halved(verified(recomputed(verified(fused(*derived.back())), again)))), i,
-              table);
+      const meaning owes = meaning_of(*derived.back());
+      const part_view trained = add(
+          verified(in_rounds(halved(verified(recomputed(verified(fused(*derived.back())), again)))),
+                   owes),
+          i, table);
       if (i == 0) view_.stem = trained;
       else if (i == last_) view_.loss = trained;
       else view_.blocks.push_back(trained);
     }
     interpreted_part::refuse(fault_of_ties(differentiated));
-    view_.evaluation = add(fused(*graphs[static_cast<unsigned>(last_)]), last_, table);
+    const graph& head = *graphs[static_cast<unsigned>(last_)];
+    view_.evaluation = add(verified(fused(head), meaning_of(head)), last_, table);
     view_.update = add(update_graph(stores_, mesh(s.ranks), s.type), 0, table);
   }
   interpreted_program(const interpreted_program&) = delete;

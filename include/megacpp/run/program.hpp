@@ -104,7 +104,7 @@ template <class Run> struct program {
     static constexpr graph replayed =
         verified(recomputed(joined, Index == 0 || Index == last ? recompute::none : numbers.again));
     static constexpr graph split = verified(halved(replayed));
-    static constexpr graph g = verified(in_rounds(split));
+    static constexpr graph g = verified(in_rounds(split), meaning_of(derived));
     static constexpr memory_plan plan = place_memory(g);
     static constexpr fault_record misplaced = verify_memory(g, plan);
   };
@@ -112,7 +112,7 @@ template <class Run> struct program {
   struct evaluation {
     static constexpr int index = last;
     static constexpr const registry& stores = program::stores;
-    static constexpr graph g = verified(fused(forward<last>::g));
+    static constexpr graph g = verified(fused(forward<last>::g), meaning_of(forward<last>::g));
     static constexpr memory_plan plan = place_memory(g);
     static constexpr fault_record misplaced = verify_memory(g, plan);
   };
@@ -124,9 +124,10 @@ template <class Run> struct program {
     static constexpr part_kind what = Index == 0      ? part_kind::stem
                                       : Index == last ? part_kind::logits
                                                       : part_kind::block;
-    static constexpr graph g = verified(in_rounds(
-        fused(forward_graph(model, for_generation(numbers, 1, numbers.ranks.tp, numbers.ranks.tp),
-                            what, used.kind(Index - 1)))));
+    static constexpr graph forward =
+        forward_graph(model, for_generation(numbers, 1, numbers.ranks.tp, numbers.ranks.tp), what,
+                      used.kind(Index - 1));
+    static constexpr graph g = verified(in_rounds(fused(forward)), meaning_of(forward));
   };
   struct update {
     static constexpr int index = 0;

@@ -59,7 +59,8 @@ template <class Run, fault Code, class Where, class Line> constexpr bool report(
                 "redistribute the inner axis first");
   static_assert(Code != fault::P010,
                 "MEGA-P010 a parameter's gradient does not reach the optimizer with the "
-                "parameter's placement: a reduction is missing");
+                "parameter's placement: a reduction is missing, or an adjoint emitted what nobody "
+                "wants (backward::wants)");
   static_assert(Code != fault::P011,
                 "MEGA-P011 the size of this axis is known only at start, so no extent can be cut "
                 "or gathered over it: use a sized axis");
@@ -82,6 +83,9 @@ template <class Run, fault Code, class Where, class Line> constexpr bool report(
   static_assert(Code != fault::P018,
                 "MEGA-P018 a value of a model is spread over pp, whose ranks hold other layers: "
                 "leave pp out of its placement");
+  static_assert(Code != fault::P019,
+                "MEGA-P019 a pass lost an output or a gradient, or made it of other operands: mend "
+                "the pass");
   static_assert(Code != fault::S001,
                 "MEGA-S001 a sharded extent does not divide by the size of its axis: change the "
                 "layout or the extent");

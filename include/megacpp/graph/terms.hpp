@@ -1,0 +1,115 @@
+// Terms: what the values of a graph are, as numbers. Two values whose terms are equal are the same
+// expression of the same inputs and parameters (but for a chance of 2^-64), whatever nodes compute
+// them: so a pass may rename, move, repeat and fuse nodes, and what it must not change can be
+// compared. An op that stands for several others says so itself (op_info::stands_for). An op is its
+// op_info: its name makes the number, and another op of that name has another one.
+#pragma once
+
+#include <megacpp/graph/op.hpp>
+
+#include <bit>
+#include <initializer_list>
+#include <iterator>
+
+namespace mc {
+
+using term = std::uint64_t;
+
+constexpr term mixed(term h, term x) {
+  h = (h ^ x) * 0x9e3779b97f4a7c15u;
+  return h ^ (h >> 32);
+}
+constexpr term mixed(term h, const char* s) {
+  for (; *s != 0; ++s) h = (h ^ static_cast<unsigned char>(*s)) * 0x100000001b3u;
+  return h ^ (h >> 32);
+}
+constexpr term mixed(term h, const value& v) { // its type, dims and placement
+  h = mixed(h, static_cast<term>(v.type));
+  for (int i = 0; i < v.rank; ++i) {
+    const extent& e = v.dims[static_cast<unsigned>(i)];
+    h = mixed(mixed(h, static_cast<term>(e.n)), static_cast<term>(e.d) << 8 | term(e.o));
+  }
+  for (const place& p : v.at.at)
+    h = mixed(h, static_cast<term>(p.s) << 16 | static_cast<term>(p.d) << 8 | term(p.level));
+  return h;
+}
+
+/// The ops that were met, by their names' numbers. A constant evaluation can tell two addresses
+/// apart but not make a number of one, so that ops of one name are counted as they are met.
+struct met_ops {
+  struct entry {
+    const op_info* op;
+    term name;
+  } at[2 * max_nodes]{};
+
+  /// How many other ops of this name were met before this one.
+  constexpr term others(const op_info& op, term name) {
+    term n = 0;
+    for (term k = name, end = name + std::size(at); k != end; ++k) {
+      entry& e = at[k % std::size(at)];
+      if (e.op == nullptr) e = {&op, name};
+      if (e.op == &op) break;
+      n += e.name == name;
+    }
+    return n;
+  }
+};
+
+struct terms {
+  const graph& g;
+  met_ops& met;          // the same for graphs whose terms are compared
+  term of[max_values]{}; // a plain array, for each call is a step of the evaluation
+
+  constexpr terms(const graph& graph, met_ops& ops) : g(graph), met(ops) {}
+
+  constexpr term at(value_id v) const { return v < 0 ? 0 : of[v]; }
+  constexpr term in(const node& n, int k) const { return at(n.in[static_cast<unsigned>(k)]); }
+  constexpr void out(const node& n, int k, term t) {
+    if (const value_id v = n.out[static_cast<unsigned>(k)]; v >= 0) of[v] = t;
+  }
+
+  constexpr term head(const op_info& op, const attributes& a) {
+    term h = mixed(0x1234u, op.name);
+    h += met.others(op, h);
+    for (const double f : a.f) h = mixed(h, std::bit_cast<term>(f));
+    for (const std::int64_t i : a.i) h = mixed(h, static_cast<term>(i));
+    return h;
+  }
+  /// An op applied to operands, 0 for an absent one, before it is asked for one of its outputs.
+  constexpr term applied(const op_info& op, std::initializer_list<term> operands,
+                         const attributes& a = {}) {
+    term h = head(op, a), k = 0;
+    for (const term t : operands)
+      if (++k; t != 0) h = mixed(h, t + k);
+    return h;
+  }
+  static constexpr term output(term h, int k) { return mixed(h, static_cast<term>(k) + 1); }
+  /// Output 0 of an op applied to operands.
+  constexpr term one(const op_info& op, std::initializer_list<term> operands,
+                     const attributes& a = {}) {
+    return output(applied(op, operands, a), 0);
+  }
+  /// A sum, whose operands have no order.
+  static constexpr term sum(term a, term b) { return mixed(0x5u, mixed(1, a) + mixed(1, b)); }
+
+  /// The terms of a node's outputs, of those of its inputs.
+  constexpr void read(const node& n) {
+    if (n.op->stands_for != nullptr) return n.op->stands_for(*this, n);
+    term h = head(*n.op, n.attr);
+    const value_id* v = n.in.data();
+    for (term k = 1; k <= max_inputs; ++k, ++v)
+      if (*v >= 0) h = mixed(h, of[*v] + k);
+    if (n.from != n.to)
+      h = mixed(h, static_cast<term>(n.ax) << 40 | static_cast<term>(n.from.s) << 32 |
+                       static_cast<term>(n.from.d) << 24 | static_cast<term>(n.to.s) << 16 |
+                       static_cast<term>(n.to.d) << 8);
+    if (n.op->crosses) h = mixed(h, n.looped);
+    for (int k = 0; k < max_outputs; ++k) out(n, k, output(h, k));
+    if (n.op->changes == 0) return;
+    for (int k = 0; k < max_inputs; ++k)
+      if ((n.op->changes >> k & 1) != 0 && n.in[static_cast<unsigned>(k)] >= 0)
+        of[n.in[static_cast<unsigned>(k)]] = output(h, 64 + k);
+  }
+};
+
+} // namespace mc

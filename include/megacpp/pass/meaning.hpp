@@ -1,0 +1,108 @@
+// meaning: what a graph owes to those who run it, as terms (graph/terms.hpp): its outputs, the
+// cotangent of its stream, for every parameter the gradient that reaches the store, all
+// contributions to it counted, and what it writes into operands. A pass may change everything but
+// this.
+#pragma once
+
+#include <megacpp/graph/adjoint.hpp>
+
+namespace mc {
+
+/// What a graph owes beside the gradients of its parameters.
+enum class owed : std::uint8_t { output, count, side_loss, rounds, d_stream };
+inline constexpr int owed_values = 5;
+
+constexpr const char* name_of(owed o) {
+  constexpr const char* names[] = {"output", "count", "side loss", "rounds", "cotangent"};
+  return names[static_cast<int>(o)];
+}
+constexpr value_id owed_value(const graph& g, owed o) {
+  switch (o) {
+  case owed::output: return g.outputs[0];
+  case owed::count: return g.outputs[1];
+  case owed::side_loss: return g.side_loss;
+  case owed::rounds: return g.rounds;
+  case owed::d_stream: return g.d_stream;
+  }
+  return -1;
+}
+
+struct meaning {
+  std::array<term, owed_values> values{};
+  std::array<term, max_parameters> gradients{};
+  term collected = 0; ///< all that is added to gradients, by what it is the gradient of
+  term changed = 0;   ///< the operands that ops write
+  std::array<parameter_info, max_parameters> parameters{};
+  int parameter_count = 0;
+  met_ops ops; ///< of which the terms are made
+};
+
+/// `met`: the ops of the meaning with which this one is compared.
+[[gnu::cold]] constexpr meaning meaning_of(const graph& g, const met_ops& met = {}) {
+  meaning m;
+  m.ops = met;
+  terms t(g, m.ops);
+  term given[max_values]{}, sums[max_values]{}; // inputs as they came; contributions, by leaf
+  m.parameters = g.parameters, m.parameter_count = g.parameter_count;
+  for (int i = 0; i < g.value_count; ++i) {
+    const value& v = g.at(static_cast<value_id>(i));
+    if (v.is == role::input)
+      given[i] = t.of[i] =
+          mixed(mixed(static_cast<term>(v.from) << 8 | static_cast<term>(v.slot), "input"), v);
+  }
+  for (int i = 0; i < g.parameter_count; ++i) {
+    const value_id v = g.parameters[static_cast<unsigned>(i)].v;
+    t.of[v] = mixed(mixed(static_cast<term>(i), "parameter"), g.at(v));
+  }
+  const auto run = [&](phase first, phase last) {
+    for (int i = 0; i < g.node_count; ++i) {
+      const node& n = g.at_node(i);
+      if (n.when < first || n.when > last) continue;
+      t.read(n);
+      if (!n.op->accumulates) continue;
+      for (value_id v : n.out)
+        if (v >= 0 && g.at(v).is == role::gradient && g.at(v).grad_of >= 0)
+          sums[g.at(v).grad_of] += mixed(t.of[v], "contribution");
+    }
+  };
+  run(phase::prologue, phase::prologue);
+  run(phase::forward, phase::forward);
+  run(phase::input_gradient, phase::weight_gradient);
+  for (int i = 0; i < g.value_count; ++i) { // a gradient is read when it is complete
+    const value& v = g.at(static_cast<value_id>(i));
+    if (v.is == role::gradient && v.grad_of >= 0) t.of[i] = mixed(sums[v.grad_of], t.of[v.grad_of]);
+    if (sums[i] != 0) m.collected += mixed(sums[i], t.of[i]);
+  }
+  run(phase::epilogue, phase::epilogue);
+  for (int k = 0; k < owed_values; ++k)
+    m.values[static_cast<unsigned>(k)] = t.at(owed_value(g, static_cast<owed>(k)));
+  for (int i = 0; i < g.parameter_count; ++i)
+    m.gradients[static_cast<unsigned>(i)] = t.at(g.parameters[static_cast<unsigned>(i)].gradient);
+  for (int i = 0; i < g.value_count; ++i)
+    if (t.of[i] != given[i] && g.at(static_cast<value_id>(i)).is == role::input)
+      m.changed += mixed(given[i], t.of[i]);
+  return m;
+}
+
+/// Records MEGA-P019 for the first thing that only one of `g` and `before` owes. `derived`: only
+/// what the forward pass owes is compared, for the backward pass is new.
+[[gnu::cold]] constexpr void verify_meaning(graph& g, const meaning& before, bool derived = false) {
+  const meaning after = meaning_of(g, before.ops);
+  const auto fail = [&](const char* what, value_id v = -1, source_line line = {}) {
+    record(g, fault::P019, line, what, v);
+  };
+  if (after.parameter_count != before.parameter_count) return fail("parameters");
+  for (int i = 0; i < after.parameter_count; ++i) {
+    const auto k = static_cast<unsigned>(i);
+    const parameter_info &p = after.parameters[k], &was = before.parameters[k];
+    if (p.tied != was.tied || !p.declares_alike(was)) fail("parameter", p.v, p.line);
+    if (!derived && after.gradients[k] != before.gradients[k]) fail("gradient", p.v, p.line);
+  }
+  for (int k = 0; k < owed_values - (derived ? 1 : 0); ++k)
+    if (after.values[static_cast<unsigned>(k)] != before.values[static_cast<unsigned>(k)])
+      fail(name_of(static_cast<owed>(k)), owed_value(g, static_cast<owed>(k)));
+  if (!derived && after.collected != before.collected) fail("gradients");
+  if (after.changed != before.changed) fail("operands that are written");
+}
+
+} // namespace mc

@@ -1,0 +1,474 @@
+// What a graph owes is what it owed before its passes: passes broken on purpose are refused, in
+// constant evaluation and at run time alike, and the passes of the library are accepted. A breakage
+// leaves every node right by its own rule unless its name says otherwise.
+#define BOOST_TEST_MODULE broken_passes
+#include <boost/test/unit_test.hpp>
+
+#include <megacpp/pass/verify_memory.hpp>
+#include <megacpp/plan/parts.hpp>
+#include <megacpp/plan/update.hpp>
+#include <megacpp/preset/models.hpp>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+using namespace mc;
+
+namespace {
+
+constexpr gpt dense() {
+  gpt m;
+  m.layers = 2, m.hidden = 16, m.heads = 4, m.ffn = 16, m.vocabulary = 64, m.positions = 32;
+  m.dropout = 0;
+  return m;
+}
+constexpr setup two_ranks() {
+  setup s;
+  s.ranks.tp = 2;
+  s.batch = {2, 16};
+  return s;
+}
+/// The passes of a training part.
+constexpr graph passed(const graph& derived, recompute again = recompute::none) {
+  return in_rounds(halved(recomputed(fused(derived), again)));
+}
+
+constexpr value_id find_output(const graph& g, const op_info& op, int which = 0, int out = 0) {
+  for (int i = 0; i < g.node_count; ++i)
+    if (g.at_node(i).op == &op && which-- == 0) return g.at_node(i).out[static_cast<unsigned>(out)];
+  return -1;
+}
+constexpr node* find_node(graph& g, const op_info& op, int which = 0) {
+  for (int i = 0; i < g.node_count; ++i)
+    if (g.at_node(i).op == &op && which-- == 0) return &g.at_node(i);
+  return nullptr;
+}
+constexpr void rewire(graph& g, value_id from, value_id to) {
+  for (int i = 0; i < g.node_count; ++i)
+    for (value_id& v : g.at_node(i).in)
+      if (v == from) v = to;
+  for (value_id& v : g.outputs)
+    if (v == from) v = to;
+  for (int i = 0; i < g.parameter_count; ++i)
+    if (g.parameters[static_cast<unsigned>(i)].gradient == from)
+      g.parameters[static_cast<unsigned>(i)].gradient = to;
+  if (g.d_stream == from) g.d_stream = to;
+}
+constexpr int parameter_named(const graph& g, const char* scope, const char* name) {
+  value v;
+  v.scope = scope, v.name = name;
+  for (int i = 0; i < g.parameter_count; ++i)
+    if (same_name(g.at(g.parameters[static_cast<unsigned>(i)].v), v)) return i;
+  return -1;
+}
+/// The all-reduce over dp that finishes a parameter's gradient.
+constexpr node& reduction_of(graph& g, int parameter) {
+  return g.at_node(g.at(g.parameters[static_cast<unsigned>(parameter)].gradient).producer);
+}
+
+/// Has a value computed in the backward pass, as recomputation has those that it reads there.
+constexpr void put_off(graph& g, value_id& v) {
+  node again = g.at_node(g.at(v).producer);
+  again.when = phase::input_gradient;
+  for (value_id& out : again.out) {
+    if (out < 0) continue;
+    value copy = g.at(out);
+    copy.producer = static_cast<node_id>(g.node_count);
+    const auto twin = static_cast<value_id>(g.value_count);
+    if (out == v) v = twin;
+    g.at(static_cast<value_id>(g.value_count++)) = copy;
+    out = twin;
+  }
+  g.at_node(g.node_count++) = again;
+}
+
+/// Another op under the name of one of the library.
+constexpr op_info other_gelu{.name = "gelu", .rule = &op::gelu_rule};
+
+// Each takes the graph of GPT's block, or of its head, after the library's passes, and breaks it.
+using breakage = void (*)(graph&);
+struct named {
+  const char* name;
+  part_kind part;
+  breakage apply;
+};
+constexpr named broken[] = {
+    {"two parameters' gradients are exchanged", part_kind::block,
+     [](graph& g) {
+       auto &a = g.parameters[static_cast<unsigned>(parameter_named(g, "ln_1", "weight"))],
+            &b = g.parameters[static_cast<unsigned>(parameter_named(g, "ln_2", "weight"))];
+       const value_id was = a.gradient;
+       a.gradient = b.gradient, b.gradient = was;
+     }},
+    {"a gradient is forgotten", part_kind::block, [](graph& g) { g.parameters[0].gradient = -1; }},
+    {"the cotangent of the stream is forgotten", part_kind::block,
+     [](graph& g) { g.d_stream = -1; }},
+    {"the cotangent of the stream is what came in", part_kind::block,
+     [](graph& g) {
+       for (int i = 0; i < g.value_count; ++i)
+         if (g.at(static_cast<value_id>(i)).from == feed::d_output)
+           g.d_stream = static_cast<value_id>(i);
+     }},
+    {"the stream goes out as it came in", part_kind::block,
+     [](graph& g) {
+       for (int i = 0; i < g.value_count; ++i)
+         if (g.at(static_cast<value_id>(i)).from == feed::stream)
+           g.outputs[0] = static_cast<value_id>(i);
+     }},
+    {"loss and count are exchanged", part_kind::loss,
+     [](graph& g) {
+       const value_id was = g.outputs[0];
+       g.outputs[0] = g.outputs[1], g.outputs[1] = was;
+     }},
+    {"the count is the loss", part_kind::loss, [](graph& g) { g.outputs[1] = g.outputs[0]; }},
+    {"the loss is forgotten", part_kind::loss, [](graph& g) { g.outputs[0] = -1; }},
+    {"a sum of cotangents loses a part", part_kind::block,
+     [](graph& g) {
+       node* n = find_node(g, op::layer_norm_grad_add);
+       n->in[5] = n->in[0];
+     }},
+    {"a sum of cotangents has an earlier one", part_kind::block,
+     [](graph& g) {
+       const node* first = find_node(g, op::layer_norm_grad_add);
+       find_node(g, op::layer_norm_grad_add, 1)->in[5] = first->in[5];
+     }},
+    {"a fused sum takes one operand twice", part_kind::block,
+     [](graph& g) {
+       node* n = find_node(g, op::add_layer_norm);
+       n->in[1] = n->in[0];
+     }},
+    {"the backward pass reads another norm's statistics", part_kind::block,
+     [](graph& g) {
+       node *a = find_node(g, op::layer_norm_grad_add),
+            *b = find_node(g, op::layer_norm_grad_add, 1);
+       a->in[3] = b->in[3];
+     }},
+    {"a weight's gradient is of another operand", part_kind::block,
+     [](graph& g) {
+       node *a = find_node(g, op::layer_norm_gain_grad),
+            *b = find_node(g, op::layer_norm_gain_grad, 1);
+       a->in[0] = b->in[0];
+     }},
+    {"a gradient is kept and not collected", part_kind::block,
+     [](graph& g) { g.at(find_output(g, op::layer_norm_gain_grad)).is = role::intermediate; }},
+    {"a gradient collects in another's place", part_kind::block,
+     [](graph& g) {
+       value &a = g.at(find_output(g, op::layer_norm_gain_grad)),
+             &b = g.at(find_output(g, op::layer_norm_gain_grad, 1));
+       a.grad_of = b.grad_of;
+     }},
+    {"a node that collects is dropped", part_kind::block,
+     [](graph& g) {
+       node* n = find_node(g, op::layer_norm_gain_grad);
+       *n = node{};
+       n->op = &op::gelu, n->in[0] = find_output(g, op::gelu), n->when = phase::weight_gradient;
+       value v = g.at(n->in[0]);
+       n->out[0] = static_cast<value_id>(g.value_count);
+       g.at(static_cast<value_id>(g.value_count++)) = v;
+     }},
+    {"a node collects twice", part_kind::block,
+     [](graph& g) {
+       node n = *find_node(g, op::layer_norm_gain_grad, 1);
+       g.at_node(g.node_count++) = n;
+     }},
+    {"a reduction of the epilogue is dropped", part_kind::block,
+     [](graph& g) {
+       auto& p = g.parameters[static_cast<unsigned>(parameter_named(g, "ln_1", "weight"))];
+       p.gradient = reduction_of(g, parameter_named(g, "ln_1", "weight")).in[0];
+     }},
+    {"a reduction of the epilogue is another's", part_kind::block,
+     [](graph& g) {
+       reduction_of(g, parameter_named(g, "ln_1", "weight")).in[0] =
+           reduction_of(g, parameter_named(g, "ln_2", "weight")).in[0];
+     }},
+    {"a reduction of the epilogue is done twice (by rule)", part_kind::block,
+     [](graph& g) {
+       auto& p = g.parameters[static_cast<unsigned>(parameter_named(g, "ln_1", "weight"))];
+       node n = reduction_of(g, parameter_named(g, "ln_1", "weight"));
+       n.in[0] = p.gradient;
+       value v = g.at(p.gradient);
+       v.producer = static_cast<node_id>(g.node_count);
+       n.out[0] = p.gradient = static_cast<value_id>(g.value_count);
+       g.at(static_cast<value_id>(g.value_count++)) = v;
+       g.at_node(g.node_count++) = n;
+     }},
+    {"a reduction runs over another axis (by rule)", part_kind::block,
+     [](graph& g) { reduction_of(g, parameter_named(g, "ln_1", "weight")).ax = axis::tp; }},
+    {"a weight's gradient runs with the forward pass", part_kind::block,
+     [](graph& g) { find_node(g, op::linear_weight_grad)->when = phase::forward; }},
+    {"what the stream's cotangent needs is put off", part_kind::block,
+     [](graph& g) { find_node(g, op::layer_norm_grad_add)->when = phase::weight_gradient; }},
+    {"a node of the micro-batch is hoisted", part_kind::block,
+     [](graph& g) { find_node(g, op::gelu)->when = phase::prologue; }},
+    {"the stream goes out with the backward pass", part_kind::block,
+     [](graph& g) { put_off(g, g.outputs[0]); }},
+    {"the loss is computed with the backward pass", part_kind::loss,
+     [](graph& g) { put_off(g, g.outputs[0]); }},
+    {"the count is computed with the backward pass", part_kind::loss,
+     [](graph& g) { put_off(g, g.outputs[1]); }},
+    {"an attribute is changed", part_kind::block,
+     [](graph& g) { find_node(g, op::attention)->attr.i[0] = 0; }},
+    {"an op is another of its name", part_kind::block,
+     [](graph& g) { find_node(g, op::gelu)->op = &other_gelu; }},
+    {"a parameter is frozen", part_kind::block, [](graph& g) { g.parameters[1].frozen = true; }},
+    {"a parameter's decay is changed", part_kind::block,
+     [](graph& g) { g.parameters[1].decay = !g.parameters[1].decay; }},
+    {"a parameter is dropped", part_kind::block, [](graph& g) { --g.parameter_count; }},
+};
+constexpr int breakages = static_cast<int>(std::size(broken));
+
+template <part_kind Part> struct at_compile_time {
+  static constexpr graph derived = derived_graph(forward_graph(dense(), two_ranks(), Part, 0));
+  static constexpr meaning owes = meaning_of(derived);
+  static constexpr graph after = passed(derived);
+  static_assert(verified(after, owes).wrong.code == fault::none);
+};
+constexpr fault fault_of(graph g, breakage apply, const meaning& owes) {
+  apply(g);
+  return verified(g, owes).wrong.code;
+}
+template <int K> constexpr bool refused() {
+  using part = at_compile_time<broken[K].part>;
+  return fault_of(part::after, broken[K].apply, part::owes) != fault::none;
+}
+template <int... K> constexpr bool all_refused(std::integer_sequence<int, K...>) {
+  return (std::bool_constant<refused<K>()>::value && ...);
+}
+static_assert(all_refused(std::make_integer_sequence<int, breakages>{}));
+
+std::string said(const fault_record& f) {
+  return std::string(code_of(f.code)) + " " + f.what.c_str();
+}
+
+/// All that the compiler would say of a training part after its passes.
+std::string wrong_with(const graph& g, const meaning& owes) {
+  const auto after = std::make_unique<graph>(verified(g, owes));
+  if (after->wrong.code != fault::none) return said(after->wrong);
+  const fault_record misplaced = verify_memory(*after, place_memory(*after));
+  return misplaced.code == fault::none ? "" : said(misplaced);
+}
+
+} // namespace
+
+BOOST_AUTO_TEST_CASE(broken_passes_are_refused) {
+  for (const named& b : broken) {
+    const graph derived = derived_graph(forward_graph(dense(), two_ranks(), b.part, 0));
+    const meaning owes = meaning_of(derived);
+    for (const recompute again : {recompute::none, recompute::selective, recompute::full}) {
+      auto g = std::make_unique<graph>(passed(derived, again));
+      BOOST_TEST(wrong_with(*g, owes) == "");
+      b.apply(*g);
+      const std::string wrong = wrong_with(*g, owes);
+      BOOST_TEST(wrong != "", b.name << " with recompute " << name_of(again));
+      if (again == recompute::none) BOOST_TEST_MESSAGE(b.name << ": " << wrong);
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(broken_rounds_of_experts_are_refused) {
+  qwen3_moe m;
+  m.layers = 1, m.hidden = 32, m.heads = 4, m.kv_heads = 2, m.head_dim = 16, m.ffn = 48,
+  m.vocabulary = 64, m.expert_ffn = 24, m.experts = 4, m.experts_per_token = 2, m.positions = 64;
+  setup s;
+  s.batch = {2, 16};
+  const graph derived = derived_graph(forward_graph(m, s, part_kind::block, 0));
+  const meaning owes = meaning_of(derived);
+  const auto with = [&](auto change) {
+    auto g = std::make_unique<graph>(passed(derived));
+    change(*g);
+    return wrong_with(*g, owes);
+  };
+  BOOST_TEST(with([](graph&) {}) == "");
+  const auto refused = [&](const char* what, auto change) { BOOST_TEST(with(change) != "", what); };
+  refused("the side loss is forgotten", [](graph& g) { g.side_loss = -1; });
+  refused("the side loss is another number",
+          [](graph& g) { g.side_loss = find_output(g, op::router_statistics, 0, 2); });
+  refused("rounds are not counted", [](graph& g) { g.rounds = -1; });
+  refused("the side loss is computed with the backward pass",
+          [](graph& g) { put_off(g, g.side_loss); });
+  refused("rounds are counted with the backward pass", [](graph& g) { put_off(g, g.rounds); });
+  for (const op_info* op : {&op::dispatch, &op::grouped_linear, &op::combine, &op::swiglu,
+                            &op::grouped_weight_grad, &op::grouped_input_grad})
+    refused(op->name, [&](graph& g) { find_node(g, *op)->looped = false; });
+  refused("a node runs in rounds that stands before them",
+          [](graph& g) { find_node(g, op::linear_weight_grad)->looped = true; });
+  refused("what later rounds need anew is not run again", [](graph& g) {
+    for (int k = 0; k < g.node_count; ++k)
+      if (g.at_node(k).again) {
+        g.at_node(k).again = false;
+        return;
+      }
+  });
+}
+
+BOOST_AUTO_TEST_CASE(a_broken_end_of_a_step_is_refused) {
+  const setup s = two_ranks();
+  const graph stem = forward_graph(dense(), s, part_kind::stem, 0),
+              block = forward_graph(dense(), s, part_kind::block, 0),
+              head = forward_graph(dense(), s, part_kind::loss, 0);
+  const registry r =
+      make_registry(std::array<const graph*, 3>{&stem, &block, &head}, std::array{1, 2, 1});
+  const mesh ranks(s.ranks);
+  const auto with = [&](auto change) {
+    auto g = std::make_unique<graph>(update_graph(r, ranks, dtype::f32));
+    change(*g);
+    verify_update(*g, r);
+    return g->wrong.code == fault::none ? "" : said(g->wrong);
+  };
+  BOOST_TEST(with([](graph&) {}) == "");
+  const auto refused = [&](const char* what, auto change) { BOOST_TEST(with(change) != "", what); };
+  const auto erase = [](graph& g, const node* n) {
+    const auto at = static_cast<int>(n - g.nodes.data());
+    for (int i = at; i + 1 < g.node_count; ++i) g.at_node(i) = g.at_node(i + 1);
+    --g.node_count;
+    for (int i = 0; i < g.value_count; ++i)
+      if (value& v = g.at(static_cast<value_id>(i)); v.producer > at) --v.producer;
+  };
+  refused("a tied gradient is forgotten",
+          [&](graph& g) { erase(g, find_node(g, op::add_gradient)); });
+  refused("a tied gradient joins twice",
+          [](graph& g) { g.at_node(g.node_count++) = *find_node(g, op::add_gradient); });
+  refused("a tied gradient joins after the norm",
+          [](graph& g) { find_node(g, op::add_gradient)->when = phase::epilogue; });
+  refused("a group is not clipped",
+          [](graph& g) { find_node(g, op::adamw)->in[5] = find_node(g, op::clip_factor)->out[1]; });
+  refused("a group is not updated", [&](graph& g) { erase(g, find_node(g, op::adamw, 1)); });
+  refused("a group is updated twice",
+          [](graph& g) { g.at_node(g.node_count++) = *find_node(g, op::adamw); });
+  refused("a group is updated by another's gradient",
+          [](graph& g) { find_node(g, op::adamw)->in[0] = find_node(g, op::adamw, 1)->in[0]; });
+  refused("moments are exchanged", [](graph& g) {
+    std::swap(find_node(g, op::adamw)->in[2], find_node(g, op::adamw)->in[3]);
+  });
+  refused("decay is another", [](graph& g) { find_node(g, op::adamw)->attr.i[0] ^= 1; });
+  refused("a group is left out of the norm",
+          [](graph& g) { find_node(g, op::clip_factor)->in[1] = -1; });
+  refused("a group counts twice in the norm", [](graph& g) {
+    node* n = find_node(g, op::clip_factor);
+    n->in[1] = n->in[2];
+  });
+  refused("a sharded group's norm is not reduced", [](graph& g) {
+    node* n = find_node(g, op::redistribute);
+    rewire(g, n->out[0], n->in[0]);
+  });
+  refused("the norm is the factor",
+          [](graph& g) { g.outputs[1] = find_node(g, op::clip_factor)->out[0]; });
+  refused("one group's broken blocks are not told",
+          [](graph& g) { g.outputs[0] = find_node(g, op::adamw)->out[0]; });
+
+  registry cut = r; // groups that tp cuts alone, so that a pending sum meets no whole one
+  for (int k = 0; k < cut.group_count; ++k) {
+    registry::group& group = cut.groups[static_cast<unsigned>(k)];
+    group.frozen = group.frozen || group.at[axis::tp].s != state::shard;
+  }
+  const auto pending = std::make_unique<graph>(update_graph(cut, ranks, dtype::f32));
+  BOOST_TEST(said(pending->wrong) == " ");
+  for (int i = 0; i < pending->node_count; ++i)
+    if (const node n = pending->at_node(i);
+        n.op == &op::redistribute && pending->at(n.in[0]).producer >= 0 &&
+        pending->at_node(pending->at(n.in[0]).producer).op == &op::adamw)
+      rewire(*pending, n.out[0], n.in[0]), erase(*pending, &pending->at_node(i--));
+  for (int i = 0; i < pending->node_count; ++i)
+    if (const node& n = pending->at_node(i); n.op == &op::add)
+      pending->at(n.out[0]).at = pending->at(n.in[0]).at;
+  verify_update(*pending, cut);
+  BOOST_TEST(said(pending->wrong) == "MEGA-P019 broken blocks()");
+}
+
+// Generation has no backward pass; what it owes is its output and what it keeps.
+BOOST_AUTO_TEST_CASE(a_broken_pass_of_generation_is_refused) {
+  setup s;
+  s.batch = {2, 16};
+  const graph forward = forward_graph(dense(), for_generation(s, 2, 4, 16), part_kind::block, 0);
+  const meaning owes = meaning_of(forward);
+  const auto with = [&](auto change) {
+    auto g = std::make_unique<graph>(in_rounds(fused(forward)));
+    change(*g);
+    return wrong_with(*g, owes);
+  };
+  BOOST_TEST(with([](graph&) {}) == "");
+  const auto refused = [&](const char* what, auto change) { BOOST_TEST(with(change) != "", what); };
+  refused("keys are kept as values", [](graph& g) {
+    node* n = find_node(g, op::cached_attention);
+    std::swap(n->in[3], n->in[4]);
+  });
+  refused("keys are kept twice", [](graph& g) {
+    node n = *find_node(g, op::cached_attention);
+    n.out[0] = static_cast<value_id>(g.value_count);
+    g.at(static_cast<value_id>(g.value_count++)) = g.at(find_output(g, op::cached_attention));
+    g.at_node(g.node_count++) = n;
+  });
+  refused("values are kept of the keys", [](graph& g) {
+    node* n = find_node(g, op::cached_attention);
+    n->in[2] = n->in[1];
+  });
+}
+
+// An adjoint that does not ask what is wanted is told so.
+constexpr void hasty_adjoint(backward& d, const node& n) {
+  const value_id dy = d.of(n.out[0]);
+  for (const value_id v : {n.in[0], n.in[1]})
+    d.give(v, d.b.emit(op::gelu_grad, {dy, v}, n.line), n.line);
+}
+constexpr op_info hasty{.name = "hasty", .rule = &op::add_rule, .adjoint = &hasty_adjoint};
+
+BOOST_AUTO_TEST_CASE(a_cotangent_that_nobody_wants_is_named) {
+  for (const bool frozen : {false, true}) {
+    builder b{mesh{}};
+    const auto operand = [&](const char* name, bool still) {
+      parameter_info info;
+      info.frozen = still;
+      return b.parameter("", name, dtype::f32, {{dim::sequence, 3}, {dim::hidden, 4}}, {}, info).id;
+    };
+    const value_id x = operand("x", false), w = operand("w", frozen);
+    b.g.outputs[0] = b.emit(hasty, {x, w}, 0);
+    const auto g = std::make_unique<graph>(derived_graph(b.g));
+    BOOST_TEST(code_of(g->wrong.code) == (frozen ? "MEGA-P010" : code_of(fault::none)));
+    if (frozen)
+      BOOST_TEST(std::string(sentence_of(g->wrong.code)).find("what nobody wants") !=
+                 std::string::npos);
+  }
+}
+
+// Operands of a sum have no order: the bits are the same.
+BOOST_AUTO_TEST_CASE(sums_in_another_order_are_accepted) {
+  const graph derived = derived_graph(forward_graph(dense(), two_ranks(), part_kind::block, 0));
+  for (const op_info* op : {&op::add, &op::add_layer_norm}) {
+    auto g = std::make_unique<graph>(passed(derived));
+    node* n = find_node(*g, *op);
+    BOOST_REQUIRE(n != nullptr);
+    std::swap(n->in[0], n->in[1]);
+    BOOST_TEST(wrong_with(*g, meaning_of(derived)) == "", op->name);
+  }
+}
+
+// The passes of the library owe what they owed, for every kind of model, layout and policy.
+BOOST_AUTO_TEST_CASE(the_passes_of_the_library_are_accepted) {
+  const auto accepted = [](const auto& m, const setup& s) {
+    for (int kind = -1; kind <= used_kinds(m).count; ++kind) {
+      const part_kind what = kind < 0                      ? part_kind::stem
+                             : kind == used_kinds(m).count ? part_kind::loss
+                                                           : part_kind::block;
+      const graph forward = forward_graph(m, s, what, used_kinds(m).kind(kind));
+      BOOST_TEST(said(forward.wrong) == " ");
+      const graph derived = derived_graph(forward);
+      BOOST_TEST(said(derived.wrong) == " ");
+      for (const recompute again : {recompute::none, recompute::selective, recompute::full})
+        BOOST_TEST(wrong_with(passed(derived, what == part_kind::block ? again : recompute::none),
+                              meaning_of(derived)) == "");
+      BOOST_TEST(wrong_with(fused(forward), meaning_of(forward)) == "");
+    }
+  };
+  for (const layout& l :
+       {layout{}, layout{.tp = 4}, layout{.tp = 4, .cp = 2, .sequence_parallel = true}}) {
+    setup s;
+    s.ranks = l, s.batch = {2, 64, true};
+    for (const dtype t : {dtype::f32, dtype::bf16}) {
+      s.type = t;
+      accepted(preset::gpt2_124m, s);
+      accepted(preset::qwen3_0_6b, s);
+      accepted(preset::qwen3_moe_165m, s);
+    }
+  }
+}
