@@ -9,6 +9,7 @@
 #include <megacpp/plan/registry.hpp>
 #include <megacpp/plan/tied.hpp>
 #include <megacpp/plan/update.hpp>
+#include <megacpp/run/members.hpp>
 #include <megacpp/run/report.hpp>
 
 #include <initializer_list>
@@ -16,26 +17,7 @@
 
 namespace mc {
 
-/// The one device, as a run may name it: using device = mc::cpu (exec/cpu.hpp).
-class cpu;
-
 namespace detail {
-
-/// A run that names no device runs on mc::cpu.
-template <class Run> constexpr bool has_backend() {
-  if constexpr (requires { typename Run::device; })
-    return std::is_same_v<typename Run::device, cpu>;
-  else return true;
-}
-
-template <class Run> constexpr setup setup_of() {
-  setup s;
-  s.ranks = Run::layout;
-  s.batch = Run::batch;
-  s.type = Run::precision::type;
-  if constexpr (requires { Run::recompute; }) s.again = Run::recompute;
-  return s;
-}
 
 /// The first fault of a list.
 constexpr fault_record first_fault(std::initializer_list<const fault_record*> list) {
@@ -62,9 +44,10 @@ constexpr fault_record does_not_fit(std::int64_t needed, std::int64_t has) {
 } // namespace detail
 
 template <class Run> struct program {
-  using model_type = std::remove_cv_t<decltype(Run::model)>;
-  static constexpr model_type model = Run::model;
-  static constexpr setup numbers = detail::setup_of<Run>();
+  using members = detail::members_of<Run>;
+  using model_type = decltype(members::model());
+  static constexpr model_type model = members::model();
+  static constexpr setup numbers = members::numbers();
   /// Kinds of block that some layer is, by the model's own numbers.
   static constexpr auto used = used_kinds(model);
   static constexpr int kinds = used.count;
@@ -176,21 +159,22 @@ template <class Run> struct program {
   }
   (std::make_integer_sequence<int, kinds + 2>{});
   static constexpr fault_record in_all() {
-    if (!detail::has_backend<Run>()) return detail::sentence(fault::B002, "using device");
+    if (!members::has_backend()) return detail::sentence(fault::B002, "using device");
     if (in_graphs.code != fault::none) return in_graphs;
     if (of_experts.code != fault::none) return of_experts;
     const fault_record ties = fault_of_ties(derived_graphs());
     if (ties.code != fault::none) return ties;
     if (in_plans.code != fault::none) return in_plans;
-    if constexpr (requires { Run::device_memory; }) {
+    if constexpr (members::device_memory() >= 0) {
       const std::int64_t needed = memory().total();
-      if (needed > Run::device_memory) return detail::does_not_fit(needed, Run::device_memory);
+      if (needed > members::device_memory())
+        return detail::does_not_fit(needed, members::device_memory());
     }
     return {};
   }
   static constexpr fault_record wrong = in_all();
   /// The one assertion of a run.
-  static constexpr bool ok = reported<Run, program>;
+  static constexpr bool ok = members::reported && reported<Run, program>;
 };
 
 /// Bytes of one rank of a run for training, item by item, of the pipeline stage that needs most.

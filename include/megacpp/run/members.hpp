@@ -1,0 +1,241 @@
+// The members of a run, checked before anything is made of them. What is missing or of another type
+// is one static assertion, MEGA-C005, and another value stands in for it, so that no second error
+// follows.
+#pragma once
+
+#include <megacpp/model/gpt.hpp>
+#include <megacpp/plan/parts.hpp>
+
+#include <concepts>
+#include <type_traits>
+
+namespace mc {
+
+/// The one device, as a run may name it: using device = mc::cpu (exec/cpu.hpp).
+class cpu;
+
+namespace detail {
+
+/// Members that are constants: a copy of the value is one.
+template <class Run>
+concept has_model = requires {
+  typename std::bool_constant<(std::remove_cvref_t<decltype(Run::model)>(Run::model), true)>;
+};
+template <class Run>
+concept has_layout = requires {
+  requires std::same_as<std::remove_cvref_t<decltype(Run::layout)>, layout>;
+  typename std::bool_constant<(mc::layout(Run::layout), true)>;
+};
+template <class Run>
+concept has_batch = requires {
+  requires std::same_as<std::remove_cvref_t<decltype(Run::batch)>, batching>;
+  typename std::bool_constant<(batching(Run::batch), true)>;
+};
+template <class Run>
+concept has_precision = requires {
+  typename Run::precision;
+  requires(Run::precision::type == dtype::f32 || Run::precision::type == dtype::bf16 ||
+           Run::precision::type == dtype::f64);
+};
+
+/// Members that may be left out: absent, or right.
+template <class Run>
+concept names_recompute = requires {
+  Run::recompute;
+}
+|| requires { typename Run::recompute; };
+template <class Run>
+concept has_recompute = requires {
+  requires std::same_as<std::remove_cvref_t<decltype(Run::recompute)>, recompute>;
+  typename std::bool_constant<(mc::recompute(Run::recompute), true)>;
+};
+template <class Run>
+concept names_memory = requires {
+  Run::device_memory;
+}
+|| requires { typename Run::device_memory; };
+template <class Run>
+concept has_memory = requires {
+  requires std::integral<std::remove_cvref_t<decltype(Run::device_memory)>>;
+  typename std::bool_constant<(std::int64_t(Run::device_memory), true)>;
+};
+
+/// A member that means one of these under another name: a constant of its type. A function, or a
+/// number that no run has as a constant, is the run's own affair.
+template <class Member>
+concept says_memory = std::is_const_v<Member> && std::integral<std::remove_const_t<Member>>;
+template <class Member>
+concept says_recompute = says_memory<Member> || std::same_as<Member, const recompute>;
+
+/// What a family has (docs/writing-a-model.md).
+template <class Model>
+concept has_numbers = requires(const Model& m) {
+  { m.layers } -> std::convertible_to<int>;
+  { m.hidden } -> std::convertible_to<int>;
+  { m.vocabulary } -> std::convertible_to<int>;
+  { m.positions } -> std::convertible_to<int>;
+  { m.z_loss } -> std::convertible_to<double>;
+  { m.hidden_extent() } -> std::same_as<extent>;
+};
+template <class Model>
+concept has_kinds = requires(const Model& m) {
+  requires !std::is_member_object_pointer_v<decltype(&Model::kinds)>;
+  typename std::integral_constant<int, Model::kinds>;
+  { m.kind_of(0) } -> std::convertible_to<int>;
+};
+template <class Model>
+concept has_words = requires(const Model& m) {
+  { m.contradiction() } -> std::convertible_to<const char*>;
+  { Model::family } -> std::convertible_to<const char*>;
+};
+template <class Model>
+concept has_ends = requires(const Model& m, context& c, var x) {
+  { m.stem(c, x) } -> std::same_as<var>;
+  { m.final_norm(c, x) } -> std::same_as<var>;
+  { m.head_table(c) } -> std::same_as<var>;
+};
+template <class Model>
+concept has_block = requires(const Model& m, context& c, var x) {
+  { m.block(c, 0, x) } -> std::same_as<var>;
+};
+template <class Run>
+concept has_family = has_model<Run> && has_numbers<std::remove_cvref_t<decltype(Run::model)>> &&
+    has_kinds<std::remove_cvref_t<decltype(Run::model)>> &&
+    has_words<std::remove_cvref_t<decltype(Run::model)>> &&
+    has_ends<std::remove_cvref_t<decltype(Run::model)>> &&
+    has_block<std::remove_cvref_t<decltype(Run::model)>>;
+
+/// What of a run or of its family is wrong.
+enum class run_member {
+  none,
+  run,
+  model,
+  numbers,
+  kinds,
+  words,
+  ends,
+  block,
+  layout,
+  batch,
+  precision,
+  device,
+  recompute,
+  device_memory,
+  other_recompute,
+  other_memory
+};
+
+/// The first member that is wrong.
+template <class Run> constexpr run_member wrong_member() {
+  using m = run_member;
+  if constexpr (!std::is_class_v<Run>) return m::run;
+  else if constexpr (!has_model<Run>) return m::model;
+  else if constexpr (!has_family<Run>) {
+    using model = std::remove_cvref_t<decltype(Run::model)>;
+    if (!has_numbers<model>) return m::numbers;
+    if (!has_kinds<model>) return m::kinds;
+    if (!has_words<model>) return m::words;
+    return has_ends<model> ? m::block : m::ends;
+  } else if constexpr (!has_layout<Run>) return m::layout;
+  else if constexpr (!has_batch<Run>) return m::batch;
+  else if constexpr (!has_precision<Run>) return m::precision;
+  else if constexpr (requires { Run::device; }) return m::device;
+  else if constexpr (names_recompute<Run> && !has_recompute<Run>) return m::recompute;
+  else if constexpr (names_memory<Run> && !has_memory<Run>) return m::device_memory;
+  else if constexpr (
+      requires { requires says_recompute<decltype(Run::recomputation)>; } ||
+      requires { requires says_recompute<decltype(Run::recomputing)>; } ||
+      requires { requires says_recompute<decltype(Run::recompute_activations)>; } ||
+      requires { requires says_recompute<decltype(Run::checkpointing)>; })
+    return m::other_recompute;
+  else if constexpr (
+      requires { requires says_memory<decltype(Run::memory)>; } ||
+      requires { requires says_memory<decltype(Run::gpu_memory)>; } ||
+      requires { requires says_memory<decltype(Run::device_mem)>; } ||
+      requires { requires says_memory<decltype(Run::devicememory)>; })
+    return m::other_memory;
+  else return m::none;
+}
+
+/// A function, and true whatever it finds: its assertion has failed then and says all.
+template <class Run, run_member Wrong> constexpr bool report_member() {
+  static_assert(Wrong != run_member::run,
+                "MEGA-C005 a run is a struct at namespace scope, and this is another type");
+  static_assert(Wrong != run_member::model,
+                "MEGA-C005 the run lacks a public constant model: add static constexpr auto model "
+                "= mc::preset::gpt2_124m; or a family of your own");
+  static_assert(Wrong != run_member::numbers,
+                "MEGA-C005 the run's model is no family: it needs the numbers layers, hidden, "
+                "vocabulary, positions and z_loss, and hidden_extent()");
+  static_assert(Wrong != run_member::kinds,
+                "MEGA-C005 the run's model is no family: it needs static constexpr int kinds and "
+                "kind_of(int layer)");
+  static_assert(Wrong != run_member::words,
+                "MEGA-C005 the run's model is no family: it needs static constexpr const char* "
+                "family, and contradiction(), a sentence or null");
+  static_assert(Wrong != run_member::ends,
+                "MEGA-C005 the run's model is no family: it needs stem(mc::context&, mc::var), "
+                "final_norm(mc::context&, mc::var) and head_table(mc::context&), each const and "
+                "giving an mc::var");
+  static_assert(Wrong != run_member::block,
+                "MEGA-C005 the run's model is no family: it needs block(mc::context&, int kind, "
+                "mc::var), const and giving an mc::var");
+  static_assert(Wrong != run_member::layout,
+                "MEGA-C005 the run lacks a public constant layout of type mc::layout: add static "
+                "constexpr mc::layout layout{};");
+  static_assert(Wrong != run_member::batch,
+                "MEGA-C005 the run lacks a public constant batch of type mc::batching: add static "
+                "constexpr mc::batching batch{.micro = 4, .sequence = 256};");
+  static_assert(Wrong != run_member::precision,
+                "MEGA-C005 the run lacks a public type precision that is one of mc::fp32, "
+                "mc::bf16_mixed and mc::fp64: add using precision = mc::bf16_mixed;");
+  static_assert(Wrong != run_member::device,
+                "MEGA-C005 the run's device is no type: say using device = mc::cpu;");
+  static_assert(Wrong != run_member::recompute,
+                "MEGA-C005 the run's recompute is no public constant of type mc::recompute: say "
+                "static constexpr auto recompute = mc::recompute::none;");
+  static_assert(Wrong != run_member::device_memory,
+                "MEGA-C005 the run's device_memory is no public constant number of bytes: say "
+                "static constexpr std::int64_t device_memory = 80_GiB;");
+  static_assert(Wrong != run_member::other_recompute,
+                "MEGA-C005 the run says what is computed again under a name that nothing reads: "
+                "call it recompute");
+  static_assert(Wrong != run_member::other_memory,
+                "MEGA-C005 the run says its memory under a name that nothing reads: call it "
+                "device_memory");
+  return true;
+}
+
+/// Run's members, and something sound in place of those that were reported.
+template <class Run> struct members_of {
+  static constexpr bool reported = report_member<Run, wrong_member<Run>()>();
+
+  static constexpr auto model() {
+    if constexpr (reported && has_family<Run>) return Run::model;
+    else
+      return gpt{.layers = 1, .hidden = 8, .heads = 1, .ffn = 8, .vocabulary = 2, .positions = 8};
+  }
+  static constexpr setup numbers() {
+    setup s;
+    if constexpr (has_layout<Run>) s.ranks = Run::layout;
+    s.batch = {.micro = 1, .sequence = 8};
+    if constexpr (has_batch<Run> && has_family<Run>) s.batch = Run::batch;
+    if constexpr (has_precision<Run>) s.type = Run::precision::type;
+    if constexpr (has_recompute<Run>) s.again = Run::recompute;
+    return s;
+  }
+  /// Bytes that the run says a rank has; -1: it does not say.
+  static constexpr std::int64_t device_memory() {
+    if constexpr (has_memory<Run>) return Run::device_memory;
+    else return -1;
+  }
+  /// A run that names no device runs on mc::cpu.
+  static constexpr bool has_backend() {
+    if constexpr (requires { typename Run::device; })
+      return std::is_same_v<typename Run::device, cpu>;
+    else return true;
+  }
+};
+
+} // namespace detail
+} // namespace mc
