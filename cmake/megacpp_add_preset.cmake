@@ -16,6 +16,9 @@
 #   megacpp_add_run(NAME run.hpp STRUCT)
 #
 # adds the executable NAME for a run written by hand.
+#
+# Both add the target NAME_check, too, built on request: it has the compiler check the run in
+# seconds, before minutes go into its kernels.
 
 set(megacpp_templates ${CMAKE_CURRENT_LIST_DIR} CACHE INTERNAL "Folder of run.hpp.in")
 
@@ -51,6 +54,9 @@ function(megacpp_add_program name folder run_header run_struct)
   configure_file(${megacpp_templates}/main.cpp.in ${main} @ONLY)
   configure_file(${megacpp_templates}/run.cpp.in ${folder}/run.cpp @ONLY)
   configure_file(${megacpp_templates}/generation.cpp.in ${folder}/generation.cpp @ONLY)
+  configure_file(${megacpp_templates}/check.cpp.in ${folder}/check.cpp @ONLY)
+  add_library(${name}_check OBJECT EXCLUDE_FROM_ALL ${folder}/check.cpp)
+  target_link_libraries(${name}_check PRIVATE megacpp::megacpp)
   # The one that takes longest first.
   add_executable(${name} ${megacpp_templates}/commands.cpp ${main} ${folder}/run.cpp
                  ${folder}/generation.cpp ${megacpp_templates}/kernels.cpp)
@@ -186,6 +192,8 @@ function(megacpp_add_preset name)
       COMMAND megacpp_hf_preset ${hf_config} ${folder}/model.hpp ${preset_model}
       DEPENDS ${hf_config} megacpp_hf_preset VERBATIM
       COMMENT "Reading ${hf_config}")
-    target_sources(${name} PRIVATE ${folder}/model.hpp) # what run.hpp includes
+    foreach(target ${name} ${name}_check)
+      target_sources(${target} PRIVATE ${folder}/model.hpp) # what run.hpp includes
+    endforeach()
   endif()
 endfunction()

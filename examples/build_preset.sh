@@ -103,8 +103,10 @@ generator=()
 if command -v ninja >/dev/null && [ ! -f "$build/tree/CMakeCache.txt" ]; then generator=(-G Ninja); fi
 cmake -S "$build" -B "$build/tree" "${generator[@]}" >"$build/configure.log" 2>&1 ||
   { cat "$build/configure.log" >&2 && fail 'CMake could not configure; its message is above' 2; }
-# The sentence about a configuration that cannot be honoured goes without the build's log around it.
-if ! cmake --build "$build/tree" --target "$name" -j 2 >"$build/build.log" 2>&1; then
+# The run is checked before anything of it is built: what is wrong is said within seconds. The
+# sentence about a configuration that cannot be honoured goes without the build's log around it.
+if ! { cmake --build "$build/tree" --target "${name}_check" &&
+  cmake --build "$build/tree" --target "$name" -j 2; } >"$build/build.log" 2>&1; then
   if grep '^megacpp_hf_preset: ' "$build/build.log" >&2; then exit 5; fi
   # What the compiler proves wrong of the layout: one sentence, with what it is about.
   if fault=$(grep -m 1 -oE 'error:.*MEGA-[A-Z][0-9]{3} [^"]*' "$build/build.log"); then
