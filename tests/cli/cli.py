@@ -107,6 +107,9 @@ class Help(Case):
         self.refused(USAGE, "train", "extra", says='"extra"')
         self.refused(USAGE, "--lr", "1", says="--lr")
         self.refused(USAGE, "train", "--train-itres", "3", says="did you mean --train-iters?")
+        self.refused(USAGE, "train", "--max-iters", "3", says="--max-iters; it is --train-iters here")
+        self.refused(USAGE, "train", "--batch_size=3", says="MICRO_BATCH of megacpp_add_preset")
+        self.refused(USAGE, "train", "--tp", "2", says="TP of megacpp_add_preset")
         self.refused(USAGE, "train", "-lr", "3", says="unknown flag -lr; did you mean --lr?")
         self.refused(USAGE, "train", "--seed", 10**30, says="at most 9223372036854775807")
         self.refused(USAGE, "train", "--seed", -10**30, says="at least 0")
@@ -149,6 +152,7 @@ class Help(Case):
 
     def test_flags_that_would_change_nothing(self):
         ids = ("--data-path", self.text, "--data-type", "u16")
+        steady = ("--mock-data", "--lr-decay-style", "constant")
         for command, says in ((("--mock-data", "--save-interval", 2), "without --save"),
                               (("--mock-data", "--keep-latest-k", 2), "without --save"),
                               (("--mock-data", "--max-shard-size", "1GB"), "without --save"),
@@ -157,7 +161,16 @@ class Help(Case):
                               (("--mock-data", "--tokenizer", "byte"), "--mock-data contradict"),
                               (("--mock-data", "--data-type", "u16"), "--mock-data contradict"),
                               (("--bench-json", "--tokenizer", "char"), "without --data-path"),
-                              ((*ids, "--tokenizer", "byte"), "need no tokenizer")):
+                              ((*ids, "--tokenizer", "byte"), "need no tokenizer"),
+                              ((*steady, "--min-lr", 0), "--lr-decay-style constant"),
+                              ((*steady, "--lr-decay-iters", 9), "--lr-decay-style constant"),
+                              ((*steady, "--lr-wsd-decay-iters", 9), "without --lr-decay-style WSD"),
+                              (("--mock-data", "--lr-wsd-decay-style", "cosine"), "style WSD"),
+                              (("--mock-data", "--eval-interval", 5), "only with --eval-iters"),
+                              (("--bench-json", "--eval-interval", 5), "only with --eval-iters"),
+                              (("--bench-json", "--log-interval", 5), "shows no progress"),
+                              (("--data-path", self.text, "--eval-iters", 0, "--eval-interval", 5),
+                               "nothing is evaluated")):
             with self.subTest(command=command):
                 sentence = self.refused(USAGE, "train", "--train-iters", 1, *command, says=says)
                 self.assertTrue(any(f": {flag} " in sentence for flag in command), sentence)
@@ -165,6 +178,13 @@ class Help(Case):
                      "--tokenizer", "byte", says="--ids")
         self.refused(USAGE, "eval", "--load", self.folder, *ids, "--tokenizer", "byte",
                      says="need no tokenizer")
+        for greedy in (("--greedy",), ("--temperature", 0)):
+            for flag, value in (("--top-k", 5), ("--top-p", 0.5), ("--seed", 1)):
+                self.refused(USAGE, "generate", "--load", self.folder, *greedy, flag, value,
+                             says=f": {flag} changes nothing")
+        # A run that goes on has the schedule of its state.
+        root = self.saved("--lr-decay-style", "WSD", "--lr-wsd-decay-iters", 2)
+        run("train", "--load", root, "--lr-wsd-decay-iters", 3, "--train-iters", 9)
         # A file of flags may serve many commands.
         config = self.folder / "run.json"
         config.write_text(json.dumps({"save-interval": 2, "keep-latest-k": 2, "finetune": True,
@@ -693,6 +713,9 @@ class States(Case):
         other = self.folder / "other"
         other.write_text(TEXT.replace("green", "brown"))
         self.refused(MISMATCH, "train", "--load", root, "--data-path", other, says="not the data")
+        # What is refused is not told as if it were taken.
+        done = run("train", "--load", root, "--data-path", other, "--lr", 0.5, check=MISMATCH)
+        self.assertEqual(done.stdout, b"")
         copy = self.folder / "copy"
         shutil.copy(self.text, copy)
         out = run("train", "--load", root, "--data-path", copy, "--train-iters", 9).stdout.decode()

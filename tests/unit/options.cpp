@@ -1,14 +1,16 @@
 // Flags: one list, complete and consistent; reading values; configuration files; the nearest name.
 #define BOOST_TEST_MODULE options
 #include <megacpp/preset/models.hpp>
-#include <megacpp/train/help.hpp>
+#include <megacpp/train/advice.hpp>
 #include <megacpp/train/option_file.hpp>
 #include <megacpp/train/settings.hpp>
 
 #include <boost/test/unit_test.hpp>
 
+#include <algorithm>
 #include <memory>
 #include <set>
+#include <utility>
 
 #include "scratch.hpp"
 
@@ -157,6 +159,71 @@ BOOST_AUTO_TEST_CASE(distances_of_names) {
   // Only flags of the command are offered.
   BOOST_TEST(mc::advice_for(list, "--", "temperatur", command::train).find("temperature") ==
              std::string::npos);
+  BOOST_TEST(mc::advice_for(list, "--", "temperature", command::train) ==
+             "--temperature is a flag of generate");
+}
+
+// Who comes from another program is told what its flag is here, never what is spelled alike.
+BOOST_AUTO_TEST_CASE(flags_of_other_programs) {
+  mc::options o;
+  const auto list = mc::flags_of(o);
+  const std::string cmake = test::read_text(MEGACPP_SOURCE_DIR "/cmake/megacpp_add_preset.cmake");
+  const std::string script = test::read_text(MEGACPP_SOURCE_DIR "/examples/build_preset.sh");
+  std::set<std::string> names;
+  for (const mc::foreign_flag& f : mc::foreign_flags) {
+    BOOST_TEST_CONTEXT(f.name) {
+      BOOST_TEST(names.insert(std::string(f.name)).second);
+      BOOST_TEST(f.ours.empty() != f.says.empty());
+      BOOST_TEST(f.name.find('_') == std::string::npos);
+      const mc::flag_entry* const same = mc::find_flag(list, f.name);
+      BOOST_TEST((same == nullptr || !overlaps(same->flag->commands(), command::train)));
+      std::string underscored(f.name);
+      std::replace(underscored.begin(), underscored.end(), '-', '_');
+      for (const std::string& name : {std::string(f.name), underscored}) {
+        const std::string advice = mc::advice_for(list, "--", name, command::train);
+        BOOST_TEST(advice.find("did you mean") == std::string::npos, advice);
+        BOOST_TEST(advice.find("--help") == std::string::npos, advice);
+      }
+      if (!f.ours.empty()) BOOST_TEST(mc::find_flag(list, f.ours) != nullptr);
+      for (const char* unit : {"-ratio", "-fraction", "-samples", "-tokens", "-epochs"})
+        if (f.name.ends_with(unit) && !f.ours.ends_with(unit))
+          BOOST_TEST(f.ours.empty(), f.name << " is not --" << f.ours);
+      // Every flag that a sentence names exists, and so does every argument of the build.
+      for (std::size_t at = 0; (at = f.says.find("--", at)) != f.says.npos; at += 2) {
+        const auto end = f.says.find_first_of(" ,;:", at);
+        BOOST_TEST(mc::find_flag(list, f.says.substr(at + 2, end - at - 2)) != nullptr, f.says);
+      }
+      if (const auto of = f.says.find(" of megacpp_add_preset"); of != f.says.npos) {
+        const auto begin = f.says.rfind(' ', of - 1) + 1;
+        BOOST_TEST(cmake.find(f.says.substr(begin, of - begin)) != std::string::npos, f.says);
+        const auto build = f.says.find(" of examples/build_preset.sh"),
+                   word = f.says.rfind(' ', build - 1) + 1;
+        const auto key = f.says.substr(word, f.says.find('=', word) + 1 - word);
+        if (key.ends_with('=')) BOOST_TEST(script.find(key) != std::string::npos, f.says);
+      }
+    }
+  }
+  for (const auto& [name, says] :
+       {std::pair{"max-iters", "it is --train-iters here"},
+        {"learning_rate", "it is --lr here"},
+        {"batch-size", "MICRO_BATCH of megacpp_add_preset"},
+        {"tp", "TP of megacpp_add_preset"},
+        {"per_device_train_batch_size", "--global-batch-size"},
+        {"output_dir", "it is --save here"},
+        // Another unit or meaning than the flag of this kind has here.
+        {"warmup_ratio", "not as a share"},
+        {"lr-warmup-fraction", "not as a share"},
+        {"lr-warmup-samples", "--lr-warmup-iters gives the warm-up in steps"},
+        {"lr-decay-samples", "--lr-decay-iters gives the decay in steps"},
+        {"total_batch_size", "sequences of a step, not its tokens"},
+        {"max_length", "without those of the prompt"},
+        {"num_workers", "no threads of their own load the data"},
+        {"decay_lr", "constant"},
+        {"dataset-name", "names a file"},
+        {"top_k", "--top-k is a flag of generate"},
+        {"topk", "--top-k is a flag of generate"}})
+    BOOST_TEST(mc::advice_for(list, "--", name, command::train).find(says) != std::string::npos,
+               mc::advice_for(list, "--", name, command::train));
 }
 
 BOOST_AUTO_TEST_CASE(the_help_names_every_flag_of_its_command_in_80_columns) {

@@ -6,7 +6,7 @@
 #include <megacpp/exec/own_thread.hpp>
 #include <megacpp/exec/signals.hpp>
 #include <megacpp/observe/text.hpp>
-#include <megacpp/train/help.hpp>
+#include <megacpp/train/advice.hpp>
 #include <megacpp/train/option_file.hpp>
 #include <megacpp/train/print.hpp>
 #include <megacpp/train/program_source.hpp>

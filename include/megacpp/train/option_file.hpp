@@ -2,7 +2,7 @@
 #pragma once
 
 #include <megacpp/checkpoint/json_file.hpp>
-#include <megacpp/train/options.hpp>
+#include <megacpp/train/advice.hpp>
 
 namespace mc {
 

@@ -424,35 +424,6 @@ inline const flag_entry* find_flag(const std::vector<flag_entry>& list, std::str
   return nullptr;
 }
 
-/// Letters to change, insert or leave out to make one name the other (Levenshtein 1966).
-inline std::size_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<std::size_t> row(b.size() + 1);
-  for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
-  for (std::size_t i = 1; i <= a.size(); ++i) {
-    std::size_t diagonal = row[0];
-    row[0] = i;
-    for (std::size_t j = 1; j <= b.size(); ++j) {
-      const std::size_t replaced = diagonal + (a[i - 1] != b[j - 1]);
-      diagonal = row[j];
-      row[j] = std::min({replaced, row[j] + 1, row[j - 1] + 1});
-    }
-  }
-  return row[b.size()];
-}
-
-/// What to say about a name that is no flag of a command: the nearest one, if any is near.
-inline std::string advice_for(const std::vector<flag_entry>& list, std::string_view dashes,
-                              std::string_view name, command c) {
-  std::string best = "help";
-  for (const flag_entry& e : list)
-    if (overlaps(e.flag->commands(), c) && edit_distance(name, e.name) < edit_distance(name, best))
-      best = e.name;
-  if ((name == best && dashes.empty()) ||
-      2 * edit_distance(name, best) > std::max(name.size(), best.size()))
-    return "--help shows what there is";
-  return fmt::format("did you mean {}{}?", dashes, best);
-}
-
 /// `lr=0.001 save=model ...`: the flags of a command that were given.
 inline std::string given_flags(const std::vector<flag_entry>& list, command c) {
   std::string text;

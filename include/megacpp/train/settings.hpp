@@ -116,7 +116,27 @@ inline void refuse_idle_flags(std::span<const std::string> given, command c, con
     refuse(o.report.bench_json() && !o.data.data_path.given() && !o.model.load.given(),
            {"tokenizer", "data-type"},
            "changes nothing beside --bench-json without --data-path: tokens are random");
+    refuse(o.report.bench_json(), {"log-interval"},
+           "changes nothing beside --bench-json, which shows no progress");
+    const bool asked = o.training.eval_iters.given();
+    refuse(asked && o.training.eval_iters() == 0, {"eval-interval"},
+           "and --eval-iters 0 contradict each other: nothing is evaluated");
+    refuse(!asked && (o.data.mock_data() || o.report.bench_json()), {"eval-interval"},
+           "changes nothing: random tokens and --bench-json are evaluated only with --eval-iters");
+    // A run that goes on has the style of its state.
+    if (o.optimizer.lr_decay_style.given() || !o.model.load.given()) {
+      const std::string& style = o.optimizer.lr_decay_style();
+      refuse(style == "constant", {"min-lr", "lr-decay-iters"},
+             "changes nothing beside --lr-decay-style constant");
+      refuse(style != "WSD", {"lr-wsd-decay-iters", "lr-wsd-decay-style"},
+             "changes nothing without --lr-decay-style WSD");
+    }
   }
+  if (c == command::generate)
+    refuse(o.sampling.greedy() || (o.sampling.temperature.given() && o.sampling.temperature() == 0),
+           {"top-k", "top-p", "seed"},
+           "changes nothing where the likeliest token is always taken, by --greedy or "
+           "--temperature 0");
   const bool ids = c == command::generate ? o.sampling.ids() : o.data.data_type() != "text";
   refuse(ids, {"tokenizer"},
          c == command::generate ? "and --ids contradict each other: token ids need no tokenizer"

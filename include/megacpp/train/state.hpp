@@ -281,6 +281,7 @@ struct found_model {
   std::string root;                ///< of states, if that is what was named
   std::vector<std::int64_t> damaged{};
   std::vector<std::string> notes{};
+  std::vector<std::string> changes{}; ///< of flags, one line each, to be told once all is accepted
 };
 
 /// Finds the weights, or with `all` the whole state, at a path: the newest whole state of a root,

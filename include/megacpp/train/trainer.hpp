@@ -61,7 +61,7 @@ inline std::optional<found_model> prepare_start(const program_view& p, options& 
   for (const std::string& note : from->notes) print(note + "\n");
   if (!from->state || o.model.finetune()) return from;
   require_same_program(from->state->state(), p);
-  for (const std::string& line : resume_flags(from->state->state(), o, p.name)) print(line + "\n");
+  from->changes = resume_flags(from->state->state(), o, p.name);
   return from;
 }
 
@@ -101,6 +101,9 @@ public:
 
   /// Throws mc::error: nonfinite, data, output, or interrupted once a signal has ended the run.
   void run() {
+    // Once nothing is left that could be refused.
+    if (resumes())
+      for (const std::string& line : from_->changes) print(line + "\n");
     if (!set_.bench) introduce();
     if (o_.training.exit_signal_handler()) signals_.emplace();
     stopwatch all;
