@@ -80,7 +80,8 @@ class Case(unittest.TestCase):
     def refused(self, code, *arguments, says="", **options):
         """The program must end with `code` and one sentence with `says`."""
         done = run(*arguments, check=code, **options)
-        lines = done.stderr.decode().splitlines()
+        lines = [line for line in done.stderr.decode().splitlines()
+                 if not line.startswith("this program was compiled without")]
         self.assertEqual(len(lines), 1, f"{arguments}: {lines}")
         self.assertTrue(lines[0].startswith(Path(PROGRAM).name + ": "), lines[0])
         self.assertIn(says, lines[0])
@@ -359,6 +360,15 @@ class Training(Case):
         metrics = self.folder / "metrics"
         self.train("--global-batch-size", 12, "--metrics-jsonl", metrics, steps=2)
         self.assertEqual(json.loads(metrics.read_text().splitlines()[0])["tokens"], 12 * 32)
+
+    def test_a_split_without_validation_is_told(self):
+        train = ("train", "--data-path", self.text, "--train-iters", 1)
+        for split in ("90", "1,0,9"):
+            out = run(*train, "--split", split).stdout.decode()
+            self.assertIn(f"nothing is evaluated: --split {split} leaves nothing to validate", out)
+        for flags in (("--split", "90", "--eval-iters", 0), ("--split", "90,10")):
+            self.assertNotIn("nothing is evaluated", run(*train, *flags).stdout.decode())
+        self.refused(DATA, *train, "--split", "90", "--eval-iters", 1, says="validation part")
 
     def test_evaluation_can_be_left_out(self):
         out = run("train", "--data-path", self.text, "--train-iters", 2, "--eval-iters",

@@ -52,6 +52,23 @@ BOOST_AUTO_TEST_CASE(the_masks_are_those_of_the_compiler) {
 #endif
 }
 
+BOOST_AUTO_TEST_CASE(a_slow_build_says_so) {
+  const mc::instruction_mask all = ~mc::instruction_mask{0};
+  const auto says = [](bool optimised, mc::instruction_mask compiled,
+                       mc::instruction_mask machine) {
+    return std::string(mc::why_slow(optimised, compiled, machine));
+  };
+  BOOST_TEST(says(true, all, all) == "");
+  BOOST_TEST(says(true, 0, 0) == ""); // all that the machine has
+  BOOST_TEST(says(true, 0, all).find("-march=native") != std::string::npos);
+  BOOST_TEST(says(false, all, all).find("Release") != std::string::npos);
+#if defined(__OPTIMIZE__) && defined(__AVX2__)
+  BOOST_TEST(std::string(mc::why_slow()) == "");
+#elif !defined(__OPTIMIZE__)
+  BOOST_TEST(std::string(mc::why_slow()).find("Release") != std::string::npos);
+#endif
+}
+
 BOOST_AUTO_TEST_CASE(an_older_processor_gets_a_sentence_instead_of_sigill) {
   constexpr const char* skip =
       "skipped: needs qemu-x86_64, a unit built for more than x86-64, no sanitizer";

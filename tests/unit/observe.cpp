@@ -99,7 +99,9 @@ BOOST_AUTO_TEST_CASE(the_progress_line_is_stable_and_searchable) {
   BOOST_TEST(mc::progress_line(bare).view().size() <= 256u);
 }
 
-std::string shown(bool terminal, std::int64_t interval, std::int64_t steps, bool note) {
+/// Steps of 0.2 s, or of so many.
+std::string shown(bool terminal, std::int64_t interval, std::int64_t steps, bool note,
+                  double seconds = 0.2) {
   int ends[2];
   BOOST_REQUIRE(::pipe(ends) == 0);
   {
@@ -108,7 +110,7 @@ std::string shown(bool terminal, std::int64_t interval, std::int64_t steps, bool
     r.steps = steps;
     const long before = allocations;
     for (r.step = 1; r.step <= steps; ++r.step) {
-      line.show(r);
+      line.show(r, 1000 + seconds * static_cast<double>(r.step));
       if (note && r.step == 1) line.note("validation loss: 1.234");
     }
     BOOST_TEST(allocations == before);
@@ -123,7 +125,8 @@ std::string shown(bool terminal, std::int64_t interval, std::int64_t steps, bool
 
 BOOST_AUTO_TEST_CASE(a_log_gets_plain_lines_and_a_terminal_one_live_line) {
   const std::string log = shown(false, 10, 25, false);
-  BOOST_TEST(std::count(log.begin(), log.end(), '\n') == 3); // steps 10, 20, 25
+  BOOST_TEST(std::count(log.begin(), log.end(), '\n') == 4); // steps 1, 10, 20, 25
+  BOOST_TEST(log.starts_with("step 1/25 | "));
   BOOST_TEST(log.find('\r') == std::string::npos);
   BOOST_TEST(log.find('\x1b') == std::string::npos);
   BOOST_TEST(log.rfind("step 25/25 | loss: 2.3451") != std::string::npos);
@@ -138,12 +141,36 @@ BOOST_AUTO_TEST_CASE(a_log_gets_plain_lines_and_a_terminal_one_live_line) {
     BOOST_TEST(live.find_first_of("\x1b\r\n", at + 1) - at - 1 <= 79u);
 }
 
-BOOST_AUTO_TEST_CASE(the_time_left_is_that_of_the_steps_after_the_first) {
-  mc::time_left left;
-  BOOST_TEST(std::isnan(left.after(1, 101, 1000)));
-  BOOST_TEST(left.after(2, 101, 1002) == 198);
-  BOOST_TEST(left.after(51, 101, 1100) == 100);
-  BOOST_TEST(left.after(101, 101, 1200) == 0);
+// Slow steps are shown by time, whatever the interval: the first at once, then every ten seconds.
+BOOST_AUTO_TEST_CASE(a_log_is_never_silent_for_long) {
+  const auto steps = [](const std::string& log) {
+    std::vector<int> list;
+    for (std::size_t at = 0; (at = log.find("step ", at)) != std::string::npos; at += 5)
+      list.push_back(std::stoi(log.substr(at + 5)));
+    return list;
+  };
+  BOOST_TEST((steps(shown(false, 100, 20, false, 4)) == std::vector{1, 4, 7, 10, 13, 16, 19, 20}));
+  BOOST_TEST((steps(shown(false, 100, 4, false, 60)) == std::vector{1, 2, 3, 4}));
+  BOOST_TEST((steps(shown(false, 5, 12, false, 4)) == std::vector{1, 4, 5, 8, 10, 12}));
+}
+
+// Speed and time left are of one measure: what is left takes as long as it is said to.
+BOOST_AUTO_TEST_CASE(the_time_left_agrees_with_the_speed) {
+  mc::pace pace;
+  pace.step(100); // with what is done once
+  BOOST_TEST(std::isnan(pace.seconds_of(10, 0, 0)));
+  pace.step(2);
+  BOOST_TEST(pace.seconds_a_step() == 2);
+  BOOST_TEST(pace.seconds_of(99, 3, 3) == 198); // no evaluation was seen yet
+  pace.paused(mc::pace::evaluation, 30);
+  pace.paused(mc::pace::evaluation, 50);
+  pace.paused(mc::pace::save, 5);
+  BOOST_TEST(pace.seconds_of(10, 2, 1) == 10 * 2 + 2 * 40 + 5);
+  BOOST_TEST(pace.seconds_of(0, 0, 0) == 0);
+  // A machine that becomes slower: both follow within some tens of steps.
+  for (int i = 0; i < 60; ++i) pace.step(4);
+  BOOST_TEST(pace.seconds_a_step() == 4, boost::test_tools::tolerance(0.01));
+  BOOST_TEST(pace.seconds_of(7, 0, 0) == 7 * pace.seconds_a_step());
 }
 
 BOOST_AUTO_TEST_CASE(metrics_are_json_lines_on_disk_at_once) {

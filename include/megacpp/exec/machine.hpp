@@ -134,4 +134,29 @@ available_instruction_sets() {
 inline instruction_mask available_instruction_sets() { return ~instruction_mask{0}; }
 #endif
 
+/// Why a program is many times slower than it could be on a processor that has these: it was
+/// compiled without optimisation, or without the vector instructions. Empty if it is not.
+inline const char* why_slow(bool optimised, instruction_mask compiled, instruction_mask available) {
+  if (!optimised)
+    return "this program was compiled without optimisation and is many times slower than it could "
+           "be; build it with CMAKE_BUILD_TYPE=Release, or with -O3 -march=native";
+  for (int i = 0; i < detail::instruction_set_count; ++i) {
+    const char* const name = detail::instruction_sets[i].name;
+    const bool avx2 = name[0] == 'A' && name[1] == 'V' && name[2] == 'X' && name[3] == '2';
+    if (avx2 && ((available & ~compiled) >> i & 1u) != 0)
+      return "this program was compiled without the vector instructions of this processor and is "
+             "several times slower than it could be; build it with -march=native";
+  }
+  return "";
+}
+/// The same of the including unit on this machine.
+inline const char* why_slow() {
+#if defined(__OPTIMIZE__)
+  constexpr bool optimised = true;
+#else
+  constexpr bool optimised = false;
+#endif
+  return why_slow(optimised, compiled_instruction_sets, available_instruction_sets());
+}
+
 } // namespace mc

@@ -4,6 +4,7 @@
 #include <megacpp/observe/clock.hpp>
 #include <megacpp/observe/text.hpp>
 
+#include <array>
 #include <cerrno>
 #include <cmath>
 #include <cstddef>
@@ -45,31 +46,45 @@ inline progress_text progress_line(const step_report& r) {
   return line;
 }
 
-/// Seconds to the end of a run at the pace since its first step, which is left out because it
-/// includes one-time work. NaN until two steps are done.
-class time_left {
+/// How long a run's work takes, from which both its speed and the time left are told. A step is a
+/// running mean over about ten; the first one is not typical, and forgotten. Evaluations and saves
+/// are the mean of those so far, nothing before the first.
+class pace {
 public:
-  /// Call after each step with the number done so far and in all.
-  double after(std::int64_t step, std::int64_t steps, double now = monotonic_seconds()) {
-    if (first_step_ < 0) {
-      first_step_ = step;
-      first_time_ = now;
-    }
-    if (step <= first_step_) return std::numeric_limits<double>::quiet_NaN();
-    const double pace = (now - first_time_) / static_cast<double>(step - first_step_);
-    return pace * static_cast<double>(steps - step);
+  enum pause : std::uint8_t { evaluation, save };
+
+  void step(double seconds) { step_ = ++steps_ <= 2 ? seconds : 0.9 * step_ + 0.1 * seconds; }
+  void paused(pause what, double seconds) { pauses_[what].sum += seconds, ++pauses_[what].count; }
+
+  double seconds_a_step() const { return step_; }
+  /// Seconds of so many of each. NaN until two steps are done.
+  double seconds_of(std::int64_t steps, std::int64_t evaluations, std::int64_t saves) const {
+    if (steps_ < 2) return std::numeric_limits<double>::quiet_NaN();
+    return static_cast<double>(steps) * step_ + pauses_[evaluation].of(evaluations) +
+           pauses_[save].of(saves);
   }
 
 private:
-  std::int64_t first_step_ = -1;
-  double first_time_ = 0;
+  struct mean {
+    double sum = 0;
+    std::int64_t count = 0;
+    double of(std::int64_t n) const {
+      return count > 0 ? sum / static_cast<double>(count) * static_cast<double>(n) : 0;
+    }
+  };
+  std::int64_t steps_ = 0;
+  double step_ = 0;
+  std::array<mean, 2> pauses_{};
 };
 
 /// Shows reports on a terminal as one line that is rewritten in place (at most ten times a second),
-/// and elsewhere as one plain line every `interval` steps and at the last one. Allocates nothing. A
-/// terminal that is gone is no reason to end a run: failed writes are ignored.
+/// and elsewhere as plain lines: of the first step, every `interval` steps, once `longest_silence`
+/// has passed without one, and of the last step. Allocates nothing. A terminal that is gone is no
+/// reason to end a run: failed writes are ignored.
 class progress {
 public:
+  static constexpr double longest_silence = 10; ///< seconds
+
   /// `file`: a descriptor, 1 for the standard output.
   explicit progress(std::int64_t interval, int file = STDOUT_FILENO)
       : progress(interval, file, ::isatty(file) == 1) {}
@@ -79,15 +94,14 @@ public:
   progress& operator=(const progress&) = delete;
   ~progress() { finish(); }
 
-  void show(const step_report& r) {
-    const bool last = r.step == r.steps;
-    if (!terminal_) {
-      if (last || r.step % interval_ == 0) write_all(progress_line(r).append("\n"));
-      return;
-    }
-    const double now = monotonic_seconds();
-    if (!last && now - shown_at_ < 0.1) return;
+  void show(const step_report& r, double now = monotonic_seconds()) {
+    const bool first = std::isnan(shown_at_), last = r.step == r.steps;
+    const double silence = now - shown_at_;
+    const bool due =
+        terminal_ ? silence >= 0.1 : r.step % interval_ == 0 || silence >= longest_silence;
+    if (!first && !last && !due) return;
     shown_at_ = now;
+    if (!terminal_) return write_all(progress_line(r).append("\n"));
     progress_text line = progress_line(r);
     line.shorten(width() - 1); // a full line would wrap, and \r would no longer reach its begin
     last_ = line;
@@ -133,7 +147,7 @@ private:
   int file_;
   bool terminal_;
   bool live_ = false;
-  double shown_at_ = -1;
+  double shown_at_ = std::numeric_limits<double>::quiet_NaN();
   progress_text last_;
 };
 

@@ -1,6 +1,7 @@
 // What the commands of a program do once its flags are read.
 #pragma once
 
+#include <megacpp/exec/machine.hpp>
 #include <megacpp/train/describe.hpp>
 #include <megacpp/train/evaluate.hpp>
 #include <megacpp/train/export.hpp>
@@ -38,6 +39,8 @@ inline void carry_out(const program_source& source, const program_view& p, comma
                       options& o) {
   if (what == command::convert) return run_export(p, o);
   if (what != command::describe) detail::check_runnable(p, what);
+  if (const std::string_view slow = why_slow(); what != command::describe && !slow.empty())
+    print_note(slow);
   std::optional<found_model> from;
   if (what == command::train) from = prepare_start(p, o);
   // What a prompt is continued with must not depend on the batch, nor on how it was computed.

@@ -281,7 +281,10 @@ struct report_flags {
                            (text_flag, loss_curve), (switch_flag, profile),
                            (switch_flag, bench_json), (whole_flag, warmup), (switch_flag, json));
   report_flags() {
-    log_interval.is(100, "steps between lines of progress; a terminal shows every step")
+    log_interval
+        .is(100,
+            "steps between lines of progress. The first step has one too, and whichever ends 10 s "
+            "or more after the line before; a terminal shows every step")
         .at_least(1)
         .of(command::train)
         .resumes(on_resume::unsaved);

@@ -265,6 +265,11 @@ private:
         bytes_text(static_cast<std::uint64_t>(session_->planned().total())).view()));
     progress_.note(fmt::format("{}: {} tokens to train on, {} to validate", text_.source->name(),
                                text_.parts.train.size(), text_.parts.valid.size()));
+    if (text_.parts.valid.empty() && !o_.training.eval_iters.given() && !o_.data.mock_data())
+      progress_.note(
+          fmt::format("nothing is evaluated: --split {} leaves nothing to validate; 90,10 "
+                      "would leave a tenth",
+                      o_.data.split()));
     if (!resumes()) return;
     progress_.note(fmt::format("going on after step {} of {}, at sample {} of the data", at_.step,
                                from_->folder.path(), at_.samples));
@@ -314,22 +319,27 @@ private:
 
   void report(step_report& r, double tokens, double seconds) {
     if (taken_ > 1) profiled_seconds_ += seconds;
-    // A running mean over about ten steps; the first step is not typical.
-    pace_ = taken_ <= 2 ? seconds : 0.9 * pace_ + 0.1 * seconds;
+    pace_.step(seconds);
     history_.add(at_.step, r.loss);
     if (set_.bench) {
       if (taken_ > set_.warmup) times_.push_back(seconds);
       last_ = r;
     }
-    r.tokens_per_second = tokens / pace_;
-    r.ceiling_share = ceiling_ > 0 ? flops_ / pace_ / ceiling_ : 0;
+    r.tokens_per_second = tokens / pace_.seconds_a_step();
+    r.ceiling_share = ceiling_ > 0 ? flops_ / pace_.seconds_a_step() / ceiling_ : 0;
     const double now = monotonic_seconds();
     if (now - memory_read_at_ > 0.5) {
       memory_ = process_memory().resident;
       memory_read_at_ = now;
     }
     r.memory = memory_;
-    r.seconds_left = time_left_.after(r.step, r.steps, now);
+    // What falls on this step is still to come.
+    const auto left = [&](std::int64_t every) {
+      return every > 0 ? (r.steps - 1) / every - (r.step - 1) / every + 1 : 1;
+    };
+    r.seconds_left =
+        pace_.seconds_of(r.steps - r.step, evaluation_ ? left(o_.training.eval_interval()) : 0,
+                         root_ ? left(o_.training.save_interval()) : 0);
     if (metrics_)
       metrics_->write({{"step", r.step},
                        {"loss", r.loss},
@@ -344,11 +354,13 @@ private:
 
   void evaluate() {
     if (!evaluation_) return;
+    const stopwatch clock;
     session_->profile(nullptr);
     const loss_sum total = evaluation_->run(evaluated_, signals_ ? &*signals_ : nullptr);
     if (stopped()) return;
     const double loss = total.mean();
     if (!std::isfinite(loss)) fail("validation loss", loss, {});
+    pace_.paused(pace::evaluation, clock.seconds());
     validation_.push_back({static_cast<double>(at_.step), loss});
     progress_.note(bounded_text<160>().append(
         "step {}/{} | validation loss: {:.4f} | perplexity: {:.3f} | {:.0f} tokens", at_.step,
@@ -370,10 +382,12 @@ private:
   }
 
   void save() {
+    const stopwatch clock;
     saving_ = true;
     const std::vector<std::string> notes = root_->save(
         at_.step, o_.training.keep_latest_k(), [&](folder_writer& out) { fill_state(out, at_); });
     saving_ = false;
+    pace_.paused(pace::save, clock.seconds());
     saved_at_ = at_.step;
     progress_.note(
         fmt::format("step {}/{} | saved to {}", at_.step, set_.steps, root_->folder_of(at_.step)));
@@ -475,7 +489,7 @@ private:
   mc::profile profile_;
   double profiled_seconds_ = 0;
   progress progress_;
-  time_left time_left_;
+  pace pace_;
   std::optional<metrics_file> metrics_;
   std::optional<stop_signals> signals_;
   loss_history history_;
@@ -484,7 +498,7 @@ private:
   step_report last_;
   std::int64_t saved_at_ = -1;
   bool saving_ = false;
-  double flops_ = 0, ceiling_ = 0, pace_ = 0;
+  double flops_ = 0, ceiling_ = 0;
   double memory_read_at_ = -1;
   std::uint64_t memory_ = 0;
 };
