@@ -1,11 +1,15 @@
 #!/usr/bin/env bash
 # Builds the tests and runs them; ends with ctest's closing line and exit code.
 #
-#   tests/run.sh [--no-install] [--slow] [--build DIR] [-- CTEST-ARGUMENT...]
+#   tests/run.sh [--no-install] [--slow | --exhaustive] [--partial] [--build DIR]
+#                [-- CTEST-ARGUMENT...]
 #
 #   --no-install   install nothing; whatever is missing is named
-#   --slow         also the suites that build again (sanitizers, clang, nvcc, package, ...), and
-#                  warnings are errors
+#   --slow         also the suites that build again (sanitizers, clang, nvcc, package, ...);
+#                  warnings are errors, and so is anything missing that a test needs
+#   --exhaustive   --slow, and what costs more than it finds (CONTRIBUTING.md)
+#   --partial      with --slow: tests whose tools, files or network are missing are left out and
+#                  named
 #   --build DIR    build folder, by default build/tests
 #
 # MEGACPP_SHARED_DIR, by default ../shared beside the checkout, holds the fixtures of the parity
@@ -19,11 +23,13 @@ fail() {
   exit 2
 }
 
-install=yes slow=no build=$root/build/tests
+install=yes slow=no exhaustive=OFF partial=no build=$root/build/tests
 while [ $# -gt 0 ]; do
   case $1 in
   --no-install) install=no ;;
   --slow) slow=yes ;;
+  --exhaustive) slow=yes exhaustive=ON ;;
+  --partial) partial=yes ;;
   --build)
     [ $# -ge 2 ] && [[ $2 != -* ]] || fail "--build needs a folder"
     build=$2
@@ -39,22 +45,43 @@ done
 . "$root/cmake/apt_install.sh"
 packages=("${build_packages[@]}" libboost-test-dev python3)
 [ $slow = no ] ||
-  packages+=(clang clang-tidy libclang-rt-dev libomp-dev xz-utils bible-kjv strace python3-venv)
+  packages+=(clang clang-format clang-tidy libclang-rt-dev xz-utils bible-kjv strace
+    python3-venv qemu-user ccache)
 apt_install "${packages[@]}" || exit 2
 command -v cmake >/dev/null || fail "cmake is missing; run without --no-install, or install it"
 
 generator=()
 if command -v ninja >/dev/null && [ ! -f "$build/CMakeCache.txt" ]; then generator=(-G Ninja); fi
-strict=OFF
-[ $slow = no ] || strict=ON
+strict=OFF targets=(all)
+if [ $slow = yes ]; then
+  strict=ON targets=(all slow_tests)
+  [ $partial = yes ] || export MEGACPP_TESTS_COMPLETE=1
+fi
+# What several suites compile is compiled once, where there is a cache and no other was chosen. What
+# -march=native means is part of the key: caches may be shared by machines.
+if ccache -s >/dev/null 2>&1 && [ -z "${CMAKE_CXX_COMPILER_LAUNCHER+set}" ]; then
+  mkdir -p "$build"
+  grep -m 1 '^flags' /proc/cpuinfo >"$build/processor"
+  export CMAKE_CXX_COMPILER_LAUNCHER=ccache CCACHE_EXTRAFILES=$build/processor
+fi
 cmake -S "$root" -B "$build" "${generator[@]}" -DMEGACPP_BUILD_TESTS=ON -DMEGACPP_SLOW_TESTS=ON \
-  -DMEGACPP_WERROR=$strict ${MEGACPP_SHARED_DIR:+"-DMEGACPP_SHARED_DIR:PATH=$MEGACPP_SHARED_DIR"}
-cmake --build "$build" -j 2
+  -DMEGACPP_EXHAUSTIVE_TESTS=$exhaustive -DMEGACPP_UNITE_TESTS=ON -DMEGACPP_WERROR=$strict \
+  ${MEGACPP_SHARED_DIR:+"-DMEGACPP_SHARED_DIR:PATH=$MEGACPP_SHARED_DIR"}
+SECONDS=0
+cmake --build "$build" -j 2 --target "${targets[@]}"
+built=$SECONDS
 
 which=(-LE slow)
 [ $slow = no ] || which=()
-# ctest's closing line is held back to the end, behind the list of what failed.
+# ctest's closing line is held back to the end, behind the list of what failed and what took how long.
+closing='^[0-9]*% tests passed, .* failed out of'
 set +e
-ctest --test-dir "$build" --output-on-failure --no-label-summary -j 2 "${which[@]}" "$@" 2>&1 |
-  sed -u -e '/^[0-9]*% tests passed, .* failed out of/{h;d}' -e '${G}'
-exit "${PIPESTATUS[0]}"
+ctest --test-dir "$build" --output-on-failure -j 2 "${which[@]}" "$@" 2>&1 |
+  tee "$build/ctest.log" | sed -u "/$closing/d"
+status=${PIPESTATUS[0]}
+printf '\nBuilt before the tests in %d s. The slowest tests:\n' "$built"
+sed -nE 's/^ *[0-9]+\/[0-9]+ +Test +#[0-9]+: ([^ ]+) .* ([0-9.]+) sec.*/\2 s  \1/p' "$build/ctest.log" |
+  sort -rn | head -n 10
+echo
+grep "$closing" "$build/ctest.log"
+exit "$status"

@@ -1,6 +1,8 @@
 // What tests of files need: a folder of their own, and what an error said.
 #pragma once
 
+#include <boost/test/unit_test.hpp>
+
 #include <megacpp/exec/error.hpp>
 
 #include <cstdlib>
@@ -57,6 +59,12 @@ template <class F> std::optional<refusal> refusal_of(F&& f) {
     return refusal{e.code(), e.what()};
   }
   return std::nullopt;
+}
+
+/// Says that something cannot be tested here, and why; an error where everything is to be tested.
+inline void left_out(const std::string& why) {
+  if (std::getenv("MEGACPP_TESTS_COMPLETE")) BOOST_ERROR("cannot be tested here: " + why);
+  else BOOST_TEST_MESSAGE("left out: " + why);
 }
 
 /// Acts as a user without rights for its lifetime, if the test runs as root.

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Checks sources that must not compile.
 
-    check.py [--compiler g++] [--include DIR]... [--flag=-std=c++20]... CASE.cpp...
+    check.py [--compiler g++] [--include DIR]... [--flag=-std=c++20]... [--wrong-only] CASE.cpp...
     check.py --self-test [--compiler g++]
 
 A case is one source with
@@ -13,7 +13,8 @@ at its top, '// expect-line' at the end of the line that the error must name (or
 wrong half under #ifdef MEGACPP_EXPECT_ERROR. Without that macro it must compile. With it, the
 compiler must fail with exactly one error, which is a static assertion with that code, and its
 output must contain each expected text (packs of characters are read as the names they spell) and
-the line with the file's name. Exit status 0 only if every case does so.
+the line with the file's name. Exit status 0 only if every case does so. --wrong-only leaves out the
+compilation without the macro, which one compiler has to do.
 """
 
 import argparse
@@ -41,9 +42,10 @@ def problem(case, arguments):
     if not re.search(r"^#ifdef MEGACPP_EXPECT_ERROR$", text, re.MULTILINE):
         return "the source has no wrong half under '#ifdef MEGACPP_EXPECT_ERROR'"
 
-    right = compile_only(arguments.compiler, case, arguments.include, (), arguments.flag)
-    if right.status != 0:
-        return f"the right half does not compile:\n{right.output}"
+    if not arguments.wrong_only:
+        right = compile_only(arguments.compiler, case, arguments.include, (), arguments.flag)
+        if right.status != 0:
+            return f"the right half does not compile:\n{right.output}"
     wrong = compile_only(arguments.compiler, case, arguments.include, ("MEGACPP_EXPECT_ERROR",),
                          arguments.flag)
     if wrong.status == 0:
@@ -176,6 +178,7 @@ def main():
     parser = argparse.ArgumentParser(description="Checks sources that must not compile.")
     add_compiler_arguments(parser)
     parser.add_argument("cases", nargs="*")
+    parser.add_argument("--wrong-only", action="store_true", help="compile the wrong halves only")
     arguments = parser.parse_args()
     if arguments.self_test:
         return 1 if self_test(arguments) else 0

@@ -10,7 +10,7 @@
 #include <megacpp/preset/models.hpp>
 
 using namespace mc;
-using mc::test::small_graph;
+using mc::directional::small_graph;
 
 namespace {
 
@@ -233,9 +233,9 @@ void check_model(const Model& m, setup s, const char* what, double h = 2e-3) {
     for (std::size_t i = 0; i < count; ++i) norm += gradient[first + i] * gradient[first + i];
     norm = std::sqrt(norm);
     for (int k = 0; k < directions; ++k) {
-      const auto d = mc::test::unit_direction(draw, count);
+      const auto d = mc::directional::unit_direction(draw, count);
       std::vector<double> kept(w + r.offset, w + r.offset + r.count.n);
-      const double quotient = mc::test::central_difference(
+      const double quotient = mc::directional::central_difference(
           [&](double t) {
             for (std::size_t i = 0; i < count; ++i) w[first + i] = kept[i] + t * d[i];
             run.begin_step();

@@ -11,7 +11,7 @@
 
 #include <kernels.hpp>
 
-namespace mc::test {
+namespace mc::directional {
 
 /// Derivative of f at 0 by the five-point central difference; its error is O(h^4).
 inline double central_difference(const std::function<double(double)>& f, double h) {
@@ -158,4 +158,4 @@ private:
   double one_ = 1;
 };
 
-} // namespace mc::test
+} // namespace mc::directional

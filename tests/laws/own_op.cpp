@@ -136,8 +136,8 @@ BOOST_AUTO_TEST_CASE(directions) {
       norm = std::sqrt(norm);
       const std::vector<double> kept(w + r.offset, w + r.offset + r.count.n);
       for (int k = 0; k < 8; ++k) {
-        const auto d = test::unit_direction(random, kept.size());
-        const double quotient = test::central_difference(
+        const auto d = directional::unit_direction(random, kept.size());
+        const double quotient = directional::central_difference(
             [&](double t) {
               for (std::size_t i = 0; i < kept.size(); ++i)
                 w[static_cast<std::size_t>(r.offset) + i] = kept[i] + t * d[i];

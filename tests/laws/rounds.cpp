@@ -12,7 +12,7 @@
 #include <numeric>
 
 using namespace mc;
-using mc::test::small_graph;
+using mc::directional::small_graph;
 
 namespace {
 

@@ -3,10 +3,10 @@
 #include <megacpp/exec/error.hpp>
 #include <megacpp/num/dtype.hpp>
 
+#include <fmt/format.h>
 #include <CLI/CLI.hpp>
 #include <Eigen/Core>
 #include <boost/hana.hpp>
-#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 int main() {

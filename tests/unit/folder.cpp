@@ -263,7 +263,7 @@ BOOST_AUTO_TEST_CASE(a_failing_system_call_leaves_the_old_folder_and_nothing_els
                                                     : 0;
       });
       if (WEXITSTATUS(status) == 77) {
-        BOOST_TEST_MESSAGE("skipped: seccomp is not available");
+        test::left_out("seccomp is not available");
         return;
       }
       BOOST_TEST_CONTEXT("call " << f.call << " error " << f.error_number << " existing "
@@ -286,7 +286,7 @@ BOOST_AUTO_TEST_CASE(without_an_exchange_the_old_folder_is_moved_aside_and_back)
       return 0;
     });
     if (WEXITSTATUS(status) == 77) {
-      BOOST_TEST_MESSAGE("skipped: seccomp is not available");
+      test::left_out("seccomp is not available");
       return;
     }
     BOOST_TEST(status == 0);
@@ -326,7 +326,7 @@ BOOST_AUTO_TEST_CASE(a_full_disk_is_foreseen_or_survived) {
   const scratch_folder dir;
   fs::create_directory(dir / "disk");
   if (::mount("none", (dir / "disk").c_str(), "tmpfs", 0, "size=1m") != 0) {
-    BOOST_TEST_MESSAGE("skipped: a small file system cannot be mounted here");
+    test::left_out("a small file system cannot be mounted");
     return;
   }
   const struct unmounted {

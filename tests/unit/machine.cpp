@@ -70,16 +70,10 @@ BOOST_AUTO_TEST_CASE(a_slow_build_says_so) {
 }
 
 BOOST_AUTO_TEST_CASE(an_older_processor_gets_a_sentence_instead_of_sigill) {
-  constexpr const char* skip =
-      "skipped: needs qemu-x86_64, a unit built for more than x86-64, no sanitizer";
-#if defined(MEGACPP_SANITIZED)
-  constexpr bool sanitized = true;
-#else
-  constexpr bool sanitized = false;
-#endif
-  if (sanitized || mc::compiled_instruction_sets == 0 ||
-      std::system("qemu-x86_64 --version >/dev/null 2>&1") != 0) {
-    BOOST_TEST_MESSAGE(skip);
+#if !defined(MEGACPP_SANITIZED)
+  if (mc::compiled_instruction_sets == 0) return; // this program runs on every x86-64
+  if (std::system("qemu-x86_64 --version >/dev/null 2>&1") != 0) {
+    test::left_out("there is no qemu-x86_64; on Debian or Ubuntu, apt install qemu-user");
     return;
   }
   const std::string self = std::to_string(::getpid());
@@ -94,6 +88,7 @@ BOOST_AUTO_TEST_CASE(an_older_processor_gets_a_sentence_instead_of_sigill) {
   BOOST_TEST(text.find("error: this program was built for a processor with ") != std::string::npos,
              text);
   BOOST_TEST(text.find("lacks; build it again on this machine\n") != std::string::npos, text);
+#endif
 }
 
 /// The wait status of a child that runs f.
