@@ -1,6 +1,7 @@
 // A family of one's own: RMSNorm, RoPE, the MLP of own_layer.hpp; every second layer sees a window.
 #pragma once
 
+// [family]
 #include "own_layer.hpp"
 
 #include <megacpp/nn/attention.hpp>
@@ -57,3 +58,4 @@ struct decoder {
 };
 
 } // namespace own
+// [/family]

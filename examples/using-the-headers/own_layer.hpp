@@ -10,6 +10,7 @@
 
 namespace own {
 
+// [layer]
 /// x (B, S, H), normed, on the residual stream; F the MLP's width, r the adapter's: y like x.
 /// Parameters: scope names "up", "down", "narrow", "wide".
 constexpr mc::var adapted_mlp(mc::context& c, mc::var x, int F, int r, double std,
@@ -21,5 +22,6 @@ constexpr mc::var adapted_mlp(mc::context& c, mc::var x, int F, int r, double st
   const mc::var narrow = column_parallel(c, "narrow", m, {{mc::dim::ffn, r}}, false, std, line);
   return y + row_parallel(c, "wide", narrow, 1, H, false, std, line);
 }
+// [/layer]
 
 } // namespace own

@@ -1,10 +1,17 @@
+// [equations]
 // An op of one's own: the squared ReLU (So et al. 2021, Primer).
 //   y = max(x, 0)^2,   dx = 2 dy max(x, 0)
 // x and y (..., F). Saved: x. Placement: not linear, so no pending sums; any shards.
+// [/equations]
 #pragma once
 
+// [compiler]
 #include <megacpp/graph/adjoint.hpp>
+// [/compiler]
+// [kernel]
 #include <megacpp/kernel/kernel.hpp>
+// [/kernel]
+// [compiler]
 
 namespace own {
 namespace op {
@@ -16,6 +23,7 @@ constexpr void squared_relu_grad_rule(mc::inference& c) { // x, dy
 }
 inline constexpr mc::op_info squared_relu_grad{
     .name = "squared_relu_grad", .rule = &squared_relu_grad_rule, .in_place = 1};
+
 constexpr void squared_relu_rule(mc::inference& c) { // x
   c.floats({0});
   c.declare(c.in(0));
@@ -25,14 +33,27 @@ constexpr void squared_relu_adjoint(mc::backward& d, const mc::node& n) {
   const mc::value_id dy = d.of(n.out[0]), x = n.in[0];
   if (dy >= 0 && d.wants(x)) d.give(x, d.b.emit(squared_relu_grad, {x, dy}, n.line), n.line);
 }
-inline constexpr mc::op_info squared_relu{
-    .name = "squared_relu", .rule = &squared_relu_rule, .adjoint = &squared_relu_adjoint};
+// [cost]
+constexpr mc::work squared_relu_cost(const mc::graph& g, const mc::node& n) { // 2 FLOPs an element
+  const mc::value& x = g.at(n.in[0]);
+  const std::int64_t bytes = local_bytes(g.ranks, x);
+  return {2 * local_size(g.ranks, x).n, bytes, bytes};
+}
+// [/cost]
+inline constexpr mc::op_info squared_relu{.name = "squared_relu",
+                                          .rule = &squared_relu_rule,
+                                          .adjoint = &squared_relu_adjoint,
+                                          .cost = &squared_relu_cost,
+                                          .cheap = true};
+
 } // namespace op
 
 /// x (..., F): y = max(x, 0)^2, (..., F).
 constexpr mc::var squared_relu(mc::var x, mc::source_line line = mc::here()) {
   return {x.b, x.b->emit(op::squared_relu, {x.id}, line)};
 }
+// [/compiler]
+// [kernel]
 
 /// One block of a flat range, by a core's lanes or a CUDA block's threads: y, or dx given dy.
 template <class T> struct squared_relu_block {
@@ -56,6 +77,8 @@ struct squared_relu_kernel { // x, [dy]
                                             c.template out<T>(0)});
   }
 };
+
 } // namespace own
 template <> struct mc::kernel_of<&own::op::squared_relu> : own::squared_relu_kernel {};
 template <> struct mc::kernel_of<&own::op::squared_relu_grad> : own::squared_relu_kernel {};
+// [/kernel]

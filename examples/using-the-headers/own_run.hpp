@@ -1,6 +1,7 @@
 // A run: the model's numbers, the layout, the batch, the precision. Ready for one rank.
 #pragma once
 
+// [run]
 #include "own_family.hpp"
 
 #include <megacpp/megacpp.hpp>
@@ -14,8 +15,10 @@ struct own_run {
   static constexpr auto recompute = mc::recompute::none;
 };
 static_assert(mc::program<own_run>::parameters == 836'736);
+// [/run]
 
 /// The same model over eight ranks: checked and planned here, run by no communicator yet.
+// [on-eight]
 struct own_run_on_eight {
   static constexpr own::decoder model{};
   static constexpr mc::layout layout{.tp = 4, .cp = 2, .sequence_parallel = true};
@@ -25,3 +28,4 @@ struct own_run_on_eight {
   static constexpr auto recompute = mc::recompute::selective;
 };
 static_assert(mc::program<own_run_on_eight>::ok);
+// [/on-eight]

@@ -39,6 +39,12 @@ foreach(compiler IN LISTS front_ends)
     COMMAND Python3::Interpreter ${CMAKE_CURRENT_LIST_DIR}/check.py --self-test
       --compiler ${compiler} ${flags})
   set(tests compile_fail_check_self_test_${name})
+  if(NOT name STREQUAL "nvcc")
+    add_test(NAME compile_fail_documented_${name}
+      COMMAND Python3::Interpreter ${CMAKE_CURRENT_LIST_DIR}/documented.py ${PROJECT_SOURCE_DIR}
+        --compiler ${compiler} ${flags})
+    list(APPEND tests compile_fail_documented_${name})
+  endif()
   foreach(case IN LISTS cases)
     get_filename_component(case_name ${case} NAME_WE)
     file(STRINGS ${case} host_only REGEX "^// .*Host compilers only")

@@ -18,6 +18,7 @@ using namespace mc;
 
 namespace {
 
+// [kernels]
 /// The library's kernels and those of own_op.hpp.
 kernel_table own_kernels() {
   kernel_table t = kernel_table::all();
@@ -25,6 +26,7 @@ kernel_table own_kernels() {
   t.add<&own::op::squared_relu_grad, float, bf16, double>();
   return t;
 }
+// [/kernels]
 
 constexpr own::decoder tiny() {
   return {.layers = 3,
@@ -74,8 +76,10 @@ std::vector<double> train(const program_view& p, int threads) {
 template <class Precision> void agree() {
   using run = tiny_run<Precision>;
   const auto compiled = train(compiled_program<run>("tiny"), 1);
+  // [interpreter]
   const interpreted_program<own::decoder> program(
       run::model, {.batch = run::batch, .type = Precision::type}, "tiny", own_kernels());
+  // [/interpreter]
   BOOST_TEST((compiled == train(program.view(), 1)));
   BOOST_TEST((compiled == train(program.view(), 2)));
   BOOST_TEST(compiled[8] < 0.8 * compiled[0]);
@@ -136,6 +140,7 @@ BOOST_AUTO_TEST_CASE(directions) {
       norm = std::sqrt(norm);
       const std::vector<double> kept(w + r.offset, w + r.offset + r.count.n);
       for (int k = 0; k < 8; ++k) {
+        // [direction]
         const auto d = directional::unit_direction(random, kept.size());
         const double quotient = directional::central_difference(
             [&](double t) {
@@ -145,6 +150,7 @@ BOOST_AUTO_TEST_CASE(directions) {
               return run.evaluate(data.view()).sum;
             },
             5e-4);
+        // [/direction]
         std::copy(kept.begin(), kept.end(), w + r.offset);
         double derived = 0;
         for (std::size_t i = 0; i < kept.size(); ++i)

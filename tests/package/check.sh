@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A stranger's project finds megacpp: installed as a package, and as a subdirectory.
+# A stranger's project finds megacpp: installed as a package, as a subdirectory, and fetched.
 #   check.sh SOURCE BUILD WORK CMAKE-ARGUMENT...
 set -euo pipefail
 
@@ -8,10 +8,11 @@ shift 3
 rm -rf -- "$work"
 cmake --install "$build" --prefix "$work/prefix" >/dev/null
 
-for way in package subdirectory; do
+for way in package subdirectory fetch; do
   cmake -S "$source/tests/package" -B "$work/$way" -DWAY="$way" -DMEGACPP_SOURCE="$source" \
     -DCMAKE_PREFIX_PATH="$work/prefix" "$@"
-  cmake --build "$work/$way" --parallel 2
+  [ "$way" != fetch ] || break # its targets are those of a subdirectory
+  cmake --build "$work/$way" --parallel 1
   "$work/$way/consumer"
   # Presets can be declared from either; building them is the business of other tests.
   grep -q 'mc::source_of<tiny_run,' "$work/$way/tiny-run.run/run.cpp"
@@ -19,7 +20,7 @@ for way in package subdirectory; do
 done
 
 # A Hugging Face configuration, by the installed package: a mixed model with its parameters.
-cmake --build "$work/package" --parallel 2 --target from-config
+cmake --build "$work/package" --parallel 1 --target from-config
 attention=$((2 * 24 + 2 * 24 * 32 + 2 * 24 * 16 + 2 * 8))
 parameters=$((2 * 256 * 24 + 2 * attention + 3 * 24 * 40 + 4 * 24 + 4 * 3 * 24 * 12 + 24))
 "$work/package/from-config" describe >"$work/described"

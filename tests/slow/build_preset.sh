@@ -8,13 +8,18 @@ export LC_ALL=C
 
 source=$1 work=$2
 rm -rf -- "$work"
-mkdir -p "$work"
+mkdir -p "$work/downloaded" "$work/examples"
 cd "$work"
+. "$source/tests/slow/documented.sh"
 fail() {
   echo "FAILED: $1" >&2
   exit 1
 }
 build() { "$source/examples/build_preset.sh" "$@" --no-install --build "$work/build"; }
+# What README calls: the same, without installing and in that build folder.
+printf '#!/bin/sh\nexec "%s/examples/build_preset.sh" "$@" --no-install --build "%s/build"\n' \
+  "$source" "$PWD" >examples/build_preset.sh
+chmod +x examples/build_preset.sh
 # refused CODE WORDS COMMAND...: exit code, and one line on stderr with the words.
 refused() {
   local code=$1 words=$2 got=0
@@ -41,18 +46,18 @@ cat >gpt2.json <<'END'
  "n_inner": 50, "n_positions": 32, "vocab_size": 256, "attn_pdrop": 0.0, "embd_pdrop": 0.1,
  "resid_pdrop": 0.1, "tie_word_embeddings": false, "transformers_version": "4.51.3"}
 END
-cat >qwen3.json <<'END'
+cat >downloaded/config.json <<'END'
 {"model_type": "qwen3", "num_hidden_layers": 2, "hidden_size": 24, "num_attention_heads": 4,
  "num_key_value_heads": 1, "head_dim": 10, "intermediate_size": 40, "vocab_size": 256,
- "max_position_embeddings": 64, "rope_parameters": {"rope_theta": 5000.0, "rope_type": "default"},
+ "max_position_embeddings": 256, "rope_parameters": {"rope_theta": 5000.0, "rope_type": "default"},
  "layer_types": ["full_attention", "full_attention"], "dtype": "float32",
  "tie_word_embeddings": true, "transformers_version": "5.23.0"}
 END
 
-refused 2 'unknown key micro' build qwen3.json program micro=2
-refused 2 'needs a folder' "$source/examples/build_preset.sh" qwen3.json program --build --no-install
-refused 2 'tp must be' build qwen3.json program tp=two
-refused 2 'tp must be' build qwen3.json program tp=9999999999
+refused 2 'unknown key micro' build downloaded/config.json program micro=2
+refused 2 'needs a folder' "$source/examples/build_preset.sh" downloaded/config.json program --build --no-install
+refused 2 'tp must be' build downloaded/config.json program tp=two
+refused 2 'tp must be' build downloaded/config.json program tp=9999999999
 refused 5 'no.json is not' build no.json program
 [ ! -e program ] || fail 'a refused command left a program'
 
@@ -60,36 +65,48 @@ refused 5 'no.json is not' build no.json program
 build gpt2.json gpt precision=fp32 sequence=32
 trains gpt $((2 * (4 * 30 + 30 * 90 + 90 + 30 * 30 + 30 + 2 * 30 * 50 + 50 + 30) + 2 * 256 * 30 + 32 * 30 + 60))
 
-build qwen3.json qwen precision=bf16_mixed sequence=32 micro-batch=8 recompute=selective
+build downloaded/config.json my-qwen precision=bf16_mixed micro-batch=4 sequence=256
 block=$((2 * 24 + 2 * 24 * 40 + 2 * 24 * 10 + 2 * 10 + 3 * 24 * 40))
-trains qwen $((2 * block + 256 * 24 + 24))
-./qwen eval --load model-qwen --data-path text --split 0,100,0 >/dev/null
-mv model-qwen model-old
+trains my-qwen $((2 * block + 256 * 24 + 24))
+./my-qwen eval --load model-my-qwen --data-path text --split 0,100,0 >/dev/null
+
+# What the pages say to do with a model that was downloaded.
+./my-qwen export --load model-my-qwen --save exported >/dev/null
+cp exported/model.safetensors downloaded
+python3 -c 'import array; array.array("i", list(open("text", "rb").read()) * 3).tofile(open("book.i32", "wb"))'
+PATH=$PWD:$PATH
+documented README.md hugging-face
+rm -r model
+documented docs/hugging-face.md build
+documented docs/hugging-face.md train
+documented docs/hugging-face.md export
+mv model-my-qwen model-old
 
 # An edited configuration builds the unit of the run alone.
-sed -i 's/"num_hidden_layers": 2/"num_hidden_layers": 3/; s/\["full_attention"/["full_attention", "full_attention"/' qwen3.json
-build qwen3.json qwen precision=bf16_mixed sequence=32 micro-batch=8 recompute=selective
+sed -i 's/"num_hidden_layers": 2/"num_hidden_layers": 3/; s/\["full_attention"/["full_attention", "full_attention"/' downloaded/config.json
+build downloaded/config.json my-qwen precision=bf16_mixed micro-batch=4 sequence=256
 grep -q 'run\.cpp' build/build.log || fail 'the run was not built again'
 if grep -Eq '(main|commands|kernels)\.cpp' build/build.log; then fail 'what no run shapes was built again'; fi
-trains qwen $((3 * block + 256 * 24 + 24))
+trains my-qwen $((3 * block + 256 * 24 + 24))
 refused 5 'num_hidden_layers is 2 there and 3 in the program' \
-  ./qwen eval --load model-old --data-path text
+  ./my-qwen eval --load model-old --data-path text
 
 # Refused by the field's name; the program stays.
-before=$(cksum <qwen)
-sed -i 's/"dtype"/"attention_bias": true, "dtype"/' qwen3.json
-refused 5 'field "attention_bias" is true' build qwen3.json qwen sequence=32
-[ "$(cksum <qwen)" = "$before" ] || fail 'a refused configuration changed the program'
-sed -i 's/"attention_bias": true, //' qwen3.json
+before=$(cksum <my-qwen)
+sed -i 's/"dtype"/"attention_bias": true, "dtype"/' downloaded/config.json
+refused 5 'field "attention_bias" is true' build downloaded/config.json my-qwen sequence=32
+[ "$(cksum <my-qwen)" = "$before" ] || fail 'a refused configuration changed the program'
+sed -i 's/"attention_bias": true, //' downloaded/config.json
 
 # Several ranks: built, described, and asked for at start.
-sed -i 's/"num_key_value_heads": 1/"num_key_value_heads": 2/' qwen3.json
-build qwen3.json many precision=fp32 sequence=32 tp=2 sp=1 cp=2 pp=3
+sed -i 's/"num_key_value_heads": 1/"num_key_value_heads": 2/' downloaded/config.json
+build downloaded/config.json many precision=fp32 sequence=32 tp=2 sp=1 cp=2 pp=3
 ./many describe >/dev/null
 refused 3 'laid out over at least 12 ranks' ./many train --data-path text --train-iters 1
-refused 3 'MEGA-S001 .*heads 4 over 3 ranks' build qwen3.json many precision=fp32 sequence=32 tp=3
-refused 3 'MEGA-C002 .*experts' build qwen3.json many precision=fp32 sequence=32 ep=2
-refused 3 "MEGA-C003 .*the model's positions" build qwen3.json many precision=fp32 sequence=65
+refused 3 'MEGA-S001 .*heads 4 over 3 ranks' build downloaded/config.json many precision=fp32 sequence=32 tp=3
+if grep -Eq '/(run|generation)\.cpp' build/build.log; then fail 'a wrong layout was found after its kernels were compiled'; fi
+refused 3 'MEGA-C002 .*experts' build downloaded/config.json many precision=fp32 sequence=32 ep=2
+refused 3 "MEGA-C003 .*the model's positions" build downloaded/config.json many precision=fp32 sequence=257
 
 # Experts in one layer of two.
 cat >moe.json <<'END'
@@ -99,7 +116,7 @@ cat >moe.json <<'END'
  "mlp_only_layers": [0], "vocab_size": 256, "max_position_embeddings": 64, "rope_theta": 10000.0,
  "tie_word_embeddings": false, "transformers_version": "4.51.0"}
 END
-build moe.json moe precision=fp32 sequence=32
+build moe.json moe precision=fp32 sequence=32 recompute=selective
 attention=$((2 * 24 + 2 * 24 * 40 + 2 * 24 * 20 + 2 * 10))
 trains moe $((2 * attention + 3 * 24 * 40 + 4 * 24 + 4 * 3 * 24 * 16 + 2 * 256 * 24 + 24))
 echo 'built, trained and refused as told'

@@ -134,6 +134,11 @@ if(MEGACPP_BIBLE AND MEGACPP_XZ)
   megacpp_slow_test(quickstart LABEL quickstart TIMEOUT 1200
     COMMAND ${PROJECT_SOURCE_DIR}/examples/quickstart.sh --no-install
       --out ${CMAKE_CURRENT_BINARY_DIR}/quickstart)
+  if(MEGACPP_EXHAUSTIVE_TESTS) # the quickstart again, and three programs
+    megacpp_slow_test(commands LABEL quickstart TIMEOUT 1200
+      COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/slow/commands.sh ${PROJECT_SOURCE_DIR}
+        ${CMAKE_CURRENT_BINARY_DIR}/commands)
+  endif()
 else()
   megacpp_left_out("quickstart: there is no bible or no xz; on Debian or Ubuntu, apt install bible-kjv xz-utils")
 endif()

@@ -49,6 +49,10 @@ parameter_info tied(parameter_info p = {}) {
 
 } // namespace
 
+// [presets]
+// Small ones: bytes, and the 65 characters of tinyshakespeare.
+static_assert(parameter_count(preset::byte_gpt) == 1'869'504);
+static_assert(parameter_count(preset::char_gpt) == 804'096);
 // GPT-2 (Radford et al. 2019; the counts of the released checkpoints).
 static_assert(parameter_count(preset::gpt2_124m) == 124'439'808);
 static_assert(parameter_count(preset::gpt2_350m) == 354'823'168);
@@ -78,6 +82,7 @@ static_assert(tenths(parameter_count(preset::qwen3_32b)) == 328);
 static_assert(parameter_count(preset::qwen3_moe_165m) == 164'767'232);
 static_assert(parameter_count(preset::qwen3_30b_a3b) == 30'532'122'624);
 static_assert(tenths(parameter_count(preset::qwen3_235b_a22b)) == 2351);
+// [/presets]
 
 // The closed form of SC21, equation 2: P = 12 L H^2 (1 + 13 / (12 H) + (V + S) / (12 L H)); ours
 // has the final norm's 2 H besides.

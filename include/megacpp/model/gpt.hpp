@@ -10,18 +10,18 @@ namespace mc {
 
 /// A GPT as data. Extents: layers L, hidden H, heads A, ffn F, vocabulary V, positions P.
 struct gpt {
-  int layers = 12;
-  int hidden = 768;
-  int heads = 12;
-  int ffn = 3072;
-  int vocabulary = 50257;
-  int positions = 1024;
-  bool bias = true; ///< in linear layers and norms
-  bool tied = true; ///< head and token embedding are one table
-  double eps = 1e-5;
-  double dropout = 0; ///< of embeddings and residual branches
-  double std = 0.02;  ///< of initial weights; projections back to the stream: std / sqrt(2 L)
-  double z_loss = 0;
+  int layers = 12;        ///< blocks
+  int hidden = 768;       ///< width of the residual stream; heads divide it
+  int heads = 12;         ///< of attention, each hidden / heads wide
+  int ffn = 3072;         ///< width inside the MLP
+  int vocabulary = 50257; ///< tokens; 256 for bytes
+  int positions = 1024;   ///< tokens of the longest sequence
+  bool bias = true;       ///< in linear layers and norms
+  bool tied = true;       ///< head and token embedding are one table
+  double eps = 1e-5;      ///< added to the variance in norms
+  double dropout = 0;     ///< probability, of embeddings and residual branches
+  double std = 0.02;      ///< of initial weights; projections back to the stream: std / sqrt(2 L)
+  double z_loss = 0;      ///< factor of logsumexp^2 of the logits in the loss; 0: none
 
   static constexpr const char* family = "gpt2";
   static constexpr int kinds = 1;

@@ -42,20 +42,20 @@ template <class Model> constexpr var qwen3_table(context& c, const Model& m, boo
 /// A Qwen3 as data. Extents: layers L, hidden H, heads A, kv_heads K, head_dim D, ffn F, vocabulary
 /// V.
 struct qwen3 {
-  int layers = 28;
-  int hidden = 1024;
-  int heads = 16;
-  int kv_heads = 8;
-  int head_dim = 128;
-  int ffn = 3072;
-  int vocabulary = 151936;
-  int positions = 40960; ///< longest sequence
-  bool tied = true;
-  double eps = 1e-6;
-  double rope_theta = 1e6;
-  double std = 0.02;
-  int window = 0; ///< sliding window in tokens; 0: none
-  double z_loss = 0;
+  int layers = 28;         ///< blocks
+  int hidden = 1024;       ///< width of the residual stream
+  int heads = 16;          ///< of queries
+  int kv_heads = 8;        ///< of keys and values; they divide heads
+  int head_dim = 128;      ///< width of a head, even
+  int ffn = 3072;          ///< width inside the MLP
+  int vocabulary = 151936; ///< tokens
+  int positions = 40960;   ///< tokens of the longest sequence
+  bool tied = true;        ///< head and token embedding are one table
+  double eps = 1e-6;       ///< added to the mean square in norms
+  double rope_theta = 1e6; ///< base of the rotary angles
+  double std = 0.02;       ///< of initial weights
+  int window = 0;          ///< sliding window in tokens; 0: none
+  double z_loss = 0;       ///< factor of logsumexp^2 of the logits in the loss; 0: none
 
   static constexpr const char* family = "qwen3";
   static constexpr int kinds = 1;

@@ -33,32 +33,32 @@ struct layer_set {
 /// A Qwen3-MoE as data. Extents: layers L, hidden H, heads A, kv_heads K, head_dim D, ffn F of
 /// dense layers, expert_ffn F of an expert, experts E, experts_per_token k, vocabulary V.
 struct qwen3_moe {
-  int layers = 48;
-  int hidden = 2048;
-  int heads = 32;
-  int kv_heads = 4;
-  int head_dim = 128;
-  int ffn = 6144;
-  int expert_ffn = 768;
-  int experts = 128;
-  int experts_per_token = 8;
-  int vocabulary = 151936;
-  int positions = 40960; ///< longest sequence
-  bool norm_topk = true; ///< the weights of a token's experts add up to 1
-  int sparse_step = 1;   ///< every sparse_step-th layer has experts
-  layer_set mlp_only{};  ///< layers that have none all the same
-  bool tied = false;
+  int layers = 48;               ///< blocks
+  int hidden = 2048;             ///< width of the residual stream
+  int heads = 32;                ///< of queries
+  int kv_heads = 4;              ///< of keys and values; they divide heads
+  int head_dim = 128;            ///< width of a head, even
+  int ffn = 6144;                ///< width inside the MLP of layers without experts
+  int expert_ffn = 768;          ///< width inside an expert
+  int experts = 128;             ///< in a layer
+  int experts_per_token = 8;     ///< that a token goes to
+  int vocabulary = 151936;       ///< tokens
+  int positions = 40960;         ///< tokens of the longest sequence
+  bool norm_topk = true;         ///< the weights of a token's experts add up to 1
+  int sparse_step = 1;           ///< every sparse_step-th layer has experts
+  layer_set mlp_only{};          ///< layers that have none all the same, by number from 0
+  bool tied = false;             ///< head and token embedding are one table
   double aux_loss = 0.001;       ///< coefficient of the load-balancing loss
   bool aux_per_sequence = false; ///< over each sequence; else over a rank's micro-batch
   double router_z_loss = 0;      ///< coefficient of the router's z-loss
   double bias_rate = 0;          ///< step of a bias that balances without a loss
   double capacity = 0;           ///< of an expert, in shares of a rank's tokens; 0: none is dropped
   int shared_ffn = 0;            ///< width of an expert that every token goes to; 0: none
-  double eps = 1e-6;
-  double rope_theta = 1e6;
-  double std = 0.02;
-  int window = 0; ///< sliding window in tokens; 0: none
-  double z_loss = 0;
+  double eps = 1e-6;             ///< added to the mean square in norms
+  double rope_theta = 1e6;       ///< base of the rotary angles
+  double std = 0.02;             ///< of initial weights
+  int window = 0;                ///< sliding window in tokens; 0: none
+  double z_loss = 0;             ///< factor of logsumexp^2 of the logits in the loss; 0: none
 
   static constexpr const char* family = "qwen3_moe";
   static constexpr int kinds = 2; // 0: experts, 1: one MLP

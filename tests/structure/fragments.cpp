@@ -1,0 +1,104 @@
+// What docs/ shows of code that is part of no program: compiled, so that it can be pasted. Each
+// part's wrong line is refused by a case of tests/compile_fail.
+#include "../../examples/using-the-headers/own_run.hpp"
+
+#include <megacpp/nn/norm.hpp>
+#include <megacpp/op/elementwise.hpp>
+#include <megacpp/train/description.hpp>
+
+#include <fmt/format.h>
+
+namespace {
+
+using namespace mc;
+
+[[maybe_unused]] constexpr var parameter_of(context& c, int ffn, extent hidden, double std) {
+  const auto hidden_extent = [&] { return hidden; };
+  // [parameter]
+  const mc::var w = weight(c, "up", "weight", {{mc::dim::ffn, ffn}, hidden_extent()},
+                           on(mc::axis::tp, S(mc::dim::ffn)), mc::normal_weights(std));
+  // [/parameter]
+  return w;
+}
+
+[[maybe_unused]] constexpr var mlp_of(context& c, var h, int ffn, extent hidden, double eps,
+                                      double std) {
+  const auto hidden_extent = [&] { return hidden; };
+  const auto squared_relu = [](var x) { return own::squared_relu(x); };
+  // [mlp]
+  // I -> R, or S(sequence) -> R
+  const mc::var m = to(rms_norm(c, "mlp_norm", h, eps), mc::axis::tp, mc::R);
+  // S(ffn)
+  const mc::var u = squared_relu(column_parallel(c, "up", m, {{mc::dim::ffn, ffn}}, false, std));
+  // P -> c.stream, inside
+  return h + row_parallel(c, "down", u, 1, hidden_extent(), false, std);
+  // [/mlp]
+}
+
+[[maybe_unused]] void try_a_layout() {
+  // [layouts]
+  const mc::setup s{.ranks = {.tp = 4, .cp = 2, .sequence_parallel = true}, .batch = {8, 128}};
+  const mc::graph g = derived_graph(forward_graph(own::decoder{}, s, mc::part_kind::block, 0));
+  if (g.wrong.code != mc::fault::none)
+    fmt::print("{} {}\n", code_of(g.wrong.code), g.wrong.what.c_str());
+  // [/layouts]
+}
+
+[[maybe_unused]] void faults(context& c, var x, var y, var h, var up, var down, var gain, var q,
+                             var k, var v, attention_masks m, double eps, extent hidden) {
+  // [P001]
+  linear(h, down);                  // h (T, F) sharded along F over tp, down (H, F) whole
+  linear(to(h, axis::tp, R), down); // or declare down with on(axis::tp, S(dim::ffn))
+  // [/P001]
+  // [P002]
+  x + y; // x sharded along the sequence, y invariant
+  x + to(y, axis::tp, S(dim::sequence));
+  // [/P002]
+  // [P003]
+  const var inner = to(x, axis::tp, R);
+  to(inner, axis::tp, I) + y; // refused
+  x + y;                      // x itself is still invariant
+  // [/P003]
+  // [P004]
+  linear(x, up); // x invariant over tp, up sharded along its outputs
+  linear(to(x, axis::tp, R), up);
+  rms_norm(x, gain, eps); // x sharded along the sequence, gain whole
+  rms_norm(x, to(gain, axis::tp, beside(x.at(axis::tp))), eps);
+  // [/P004]
+  // [P005]
+  x + linear(h, down); // h and down sharded along the summed dim
+  x + to(linear(h, down), axis::tp, c.stream);
+  // [/P005]
+  // [P007]
+  rms_norm(x, gain, eps); // x sharded along hidden
+  rms_norm(to(x, axis::tp, R), gain, eps);
+  attention(q, k, v, m, {}); // all sharded along the sequence over cp
+  attention(q, to(k, axis::cp, R), to(v, axis::cp, R), m, {});
+  context_parallel_attention(c, q, k, v, {}); // does that
+  // [/P007]
+  // [S008]
+  attention(q, k, v, {}, {}); // causal: refused
+  m.q_position = c.positions, m.k_position = to(c.positions, axis::cp, R);
+  attention(q, k, v, m, {});
+  // [/S008]
+  // [P009]
+  to(to(x, axis::cp, I), axis::tp, I); // the sequence is cut over cp, and every part over tp
+  to(to(x, axis::tp, I), axis::cp, I);
+  // [/P009]
+  // [P010]
+  weight(c, "norm", "weight", {hidden}, on(axis::tp, R), ones());
+  to(weight(c, "norm", "weight", {hidden}, {}, ones()), axis::tp, R);
+  // [/P010]
+}
+
+// [C005]
+struct small_run {
+  static constexpr auto model = mc::preset::byte_gpt;
+  static constexpr mc::layout layout{}; // a constant of the struct, not of each object
+  static constexpr mc::batching batch{.micro = 4, .sequence = 256};
+  using precision = mc::bf16_mixed; // a type
+};
+// [/C005]
+static_assert(program<small_run>::ok);
+
+} // namespace
