@@ -17,6 +17,7 @@
 
 #include <cmath>
 #include <numeric>
+#include <type_traits>
 
 namespace mc::rows {
 
@@ -70,9 +71,12 @@ template <class T> struct adamw_block {
       const auto p = load<G>(master, i) * f.keep - update;
       store(master, i, p);
       store(weight, i, p);
-      // A weight that is not finite shows a master that is not, and a master that rounds to none.
       const auto zero = vec<G, decltype(i)::count>(G(0));
-      return fma(load<G>(weight, i), zero, fma(m1, zero, v1 * zero));
+      const auto moments = fma(m1, zero, v1 * zero);
+      // A weight that is not finite shows a master that is not, and a master that rounds to none.
+      // Where the two are one it is at hand; read again, it costs where memory is the limit.
+      if constexpr (std::is_same_v<T, G>) return fma(p, zero, moments);
+      else return fma(load<G>(weight, i), zero, moments);
     });
     if (team.leader()) broken[block] = written == 0 ? 0 : 1;
   }
