@@ -70,18 +70,22 @@ foreach(compiler IN LISTS front_ends)
         --compiler ${compiler})
     set_tests_properties(compile_fail_mutants_self_test_${name} PROPERTIES
       LABELS "${labels}" TIMEOUT 300)
-    # What is refused is no matter of the compiler, and g++ evaluates the graphs in four times the time
-    # of clang.
-    if(name STREQUAL "clang++" OR NOT MEGACPP_CLANG OR MEGACPP_EXHAUSTIVE_TESTS)
-      if(name STREQUAL "g++" AND MEGACPP_CLANG)
-        list(APPEND labels slow)
-      endif()
-      add_test(NAME compile_fail_mutants_${name}
+    # What is refused is no matter of the compiler. Evaluated by one, each mutant for itself, they take
+    # a hundred times as long; the cases show what their errors look like.
+    if(MEGACPP_EXHAUSTIVE_TESTS)
+      add_test(NAME compile_fail_mutants_evaluated_${name}
         COMMAND Python3::Interpreter ${CMAKE_CURRENT_LIST_DIR}/mutants.py
           ${CMAKE_CURRENT_LIST_DIR}/mutants_probe.cpp --tree ${PROJECT_SOURCE_DIR}/include
           --compiler ${compiler} ${flags} --jobs 1 ${allow})
-      set_tests_properties(compile_fail_mutants_${name} PROPERTIES LABELS "${labels}" TIMEOUT 4800
-                           COST 850)
+      set_tests_properties(compile_fail_mutants_evaluated_${name} PROPERTIES
+        LABELS "${labels};slow" TIMEOUT 4800 COST 850)
+    endif()
+    if(compiler STREQUAL CMAKE_CXX_COMPILER)
+      add_test(NAME compile_fail_mutants
+        COMMAND Python3::Interpreter ${CMAKE_CURRENT_LIST_DIR}/mutants.py
+          ${CMAKE_CURRENT_LIST_DIR}/mutants_probe.cpp --tree ${PROJECT_SOURCE_DIR}/include
+          --compiler ${compiler} ${flags} --side-by-side ${allow})
+      set_tests_properties(compile_fail_mutants PROPERTIES LABELS "${labels}" TIMEOUT 600)
     endif()
   endif()
 endforeach()

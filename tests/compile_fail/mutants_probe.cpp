@@ -1,6 +1,8 @@
 // The training graphs of all families, under one layout for each value of MEGACPP_PROBE_LAYOUT:
 // every redistribution of nn/ and model/ is needed by one of them (mutants.py). The layouts that
-// refuse most mutants come first, since mutants.py stops at the first refusal.
+// refuse most mutants come first, since mutants.py stops at the first refusal. With
+// MEGACPP_PROBE_MUTANTS, the number of mutants that stand in the headers side by side, a program that
+// says which of them some layout refuses.
 //
 // probe-layouts: 5
 
@@ -33,10 +35,10 @@ constexpr mc::qwen3_moe small_moe() {
   return m;
 }
 
-constexpr mc::setup numbers() {
+constexpr mc::setup numbers(int layout) {
   mc::setup s;
   s.batch = {2, 16, true};
-  switch (MEGACPP_PROBE_LAYOUT) {
+  switch (layout) {
   case 0:
     s.ranks.tp = 2, s.ranks.cp = 2, s.ranks.sequence_parallel = true;
     s.ranks.ep = 2, s.ranks.etp = 2;
@@ -64,26 +66,50 @@ struct biased : mc::qwen3 {
 };
 
 /// The first fault of a model's stem, block and loss, forward and derived.
-template <class Model> constexpr mc::fault_record fault_in(const Model& m) {
+template <class Model> constexpr mc::fault_record fault_in(const Model& m, int layout) {
   for (const mc::part_kind part :
        {mc::part_kind::stem, mc::part_kind::block, mc::part_kind::loss}) {
-    const mc::graph g = mc::derived_graph(mc::forward_graph(m, numbers(), part, 0));
+    const mc::graph g = mc::derived_graph(mc::forward_graph(m, numbers(layout), part, 0));
     if (g.wrong.code != mc::fault::none) return g.wrong;
   }
   return {};
 }
 
+#if defined(MEGACPP_PROBE_MUTANTS)
+bool refused(int layout) {
+  return fault_in(small_gpt(), layout).code != mc::fault::none ||
+         fault_in(small_qwen3(), layout).code != mc::fault::none ||
+         fault_in(biased{small_qwen3()}, layout).code != mc::fault::none ||
+         fault_in(small_moe(), layout).code != mc::fault::none;
+}
+#else
 /// Each its own constant: the step limits of compilers count per constant.
 struct probe {
-  static constexpr mc::fault_record in_gpt = fault_in(small_gpt());
-  static constexpr mc::fault_record in_qwen3 = fault_in(small_qwen3());
-  static constexpr mc::fault_record in_biased = fault_in(biased{small_qwen3()});
-  static constexpr mc::fault_record in_moe = fault_in(small_moe());
+  static constexpr int layout = MEGACPP_PROBE_LAYOUT;
+  static constexpr mc::fault_record in_gpt = fault_in(small_gpt(), layout);
+  static constexpr mc::fault_record in_qwen3 = fault_in(small_qwen3(), layout);
+  static constexpr mc::fault_record in_biased = fault_in(biased{small_qwen3()}, layout);
+  static constexpr mc::fault_record in_moe = fault_in(small_moe(), layout);
   static constexpr mc::fault_record wrong = in_gpt.code != mc::fault::none      ? in_gpt
                                             : in_qwen3.code != mc::fault::none  ? in_qwen3
                                             : in_biased.code != mc::fault::none ? in_biased
                                                                                 : in_moe;
 };
 static_assert(mc::reported<probe, probe>);
+#endif
 
 } // namespace
+
+#if defined(MEGACPP_PROBE_MUTANTS)
+#include <cstdio>
+
+/// Mutant 0 is the tree as it is.
+int main() {
+  for (megacpp_mutant = 0; megacpp_mutant <= MEGACPP_PROBE_MUTANTS; ++megacpp_mutant) {
+    bool found = false;
+    for (int layout = 0; layout < MEGACPP_PROBE_LAYOUTS && !found; ++layout)
+      found = refused(layout);
+    std::printf("%d\n", found ? 1 : 0);
+  }
+}
+#endif
