@@ -46,20 +46,9 @@ function(megacpp_git_hash result)
   set(${result} ${hash} PARENT_SCOPE)
 endfunction()
 
-# The executable: the command line, what its commands do, kernels that no run shapes, the run, and
-# its kernels of generation, a unit each, so that they build side by side and an edit of the run
-# builds the latter two alone. Only the first knows the commit.
-function(megacpp_add_program name folder run_header run_struct)
-  set(main ${folder}/main.cpp)
-  configure_file(${megacpp_templates}/main.cpp.in ${main} @ONLY)
-  configure_file(${megacpp_templates}/run.cpp.in ${folder}/run.cpp @ONLY)
-  configure_file(${megacpp_templates}/generation.cpp.in ${folder}/generation.cpp @ONLY)
-  configure_file(${megacpp_templates}/check.cpp.in ${folder}/check.cpp @ONLY)
-  add_library(${name}_check OBJECT EXCLUDE_FROM_ALL ${folder}/check.cpp)
-  target_link_libraries(${name}_check PRIVATE megacpp::megacpp)
-  # The one that takes longest first.
-  add_executable(${name} ${megacpp_templates}/commands.cpp ${main} ${folder}/run.cpp
-                 ${folder}/generation.cpp ${megacpp_templates}/kernels.cpp)
+# How programs are compiled: as the project's own sources where this is megacpp's build, otherwise with
+# -march as using-megacpp.md says.
+function(megacpp_program_options name)
   target_link_libraries(${name} PRIVATE megacpp::megacpp)
   if(NOT MEGACPP_SANITIZE)
     # Kernels spell their vectors; what else is computed often are copies, which this vectorises.
@@ -73,6 +62,43 @@ function(megacpp_add_program name folder run_header run_struct)
   elseif(MEGACPP_MARCH)
     target_compile_options(${name} PRIVATE -march=${MEGACPP_MARCH})
   endif()
+endfunction()
+
+# What knows no run, compiled once for all programs that are compiled alike: those of one folder of a
+# project, whose flags a folder has in common, with the same MEGACPP_MARCH and standard.
+function(megacpp_add_runless result)
+  set(key "${CMAKE_CURRENT_SOURCE_DIR};${MEGACPP_MARCH};${CMAKE_CXX_STANDARD};${CMAKE_CXX_EXTENSIONS};${CMAKE_POSITION_INDEPENDENT_CODE};${CMAKE_INTERPROCEDURAL_OPTIMIZATION}")
+  if(TARGET megacpp_own)
+    set(key own)
+  endif()
+  string(MD5 key "${key}")
+  string(SUBSTRING ${key} 0 8 key)
+  set(name megacpp_runless_${key})
+  set(${result} ${name} PARENT_SCOPE)
+  if(TARGET ${name})
+    return()
+  endif()
+  # The one that takes longest first.
+  add_library(${name} STATIC EXCLUDE_FROM_ALL ${megacpp_templates}/commands.cpp
+              ${megacpp_templates}/command_line.cpp ${megacpp_templates}/kernels.cpp)
+  megacpp_program_options(${name})
+endfunction()
+
+# The executable: main, the run, and its kernels of generation; with them what knows no run: the command
+# line, what its commands do, and kernels that no run shapes. A unit each, so that they build side by
+# side and an edit of the run builds two of them alone. Only main knows the commit.
+function(megacpp_add_program name folder run_header run_struct)
+  set(main ${folder}/main.cpp)
+  configure_file(${megacpp_templates}/main.cpp.in ${main} @ONLY)
+  configure_file(${megacpp_templates}/run.cpp.in ${folder}/run.cpp @ONLY)
+  configure_file(${megacpp_templates}/generation.cpp.in ${folder}/generation.cpp @ONLY)
+  configure_file(${megacpp_templates}/check.cpp.in ${folder}/check.cpp @ONLY)
+  add_library(${name}_check OBJECT EXCLUDE_FROM_ALL ${folder}/check.cpp)
+  target_link_libraries(${name}_check PRIVATE megacpp::megacpp)
+  add_executable(${name} ${main} ${folder}/run.cpp ${folder}/generation.cpp)
+  megacpp_program_options(${name})
+  megacpp_add_runless(runless)
+  target_link_libraries(${name} PRIVATE ${runless})
   megacpp_git_hash(hash)
   if(NOT hash)
     set(hash unknown)

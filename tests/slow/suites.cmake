@@ -33,39 +33,50 @@ function(megacpp_built_test name)
   set_tests_properties(${name} PROPERTIES RESOURCE_LOCK build)
 endfunction()
 
-megacpp_built_test(headers_alone_cxx20 LABEL headers)
-megacpp_built_test(headers_together_cxx23 LABEL headers)
 megacpp_built_test(headers_linked_twice LABEL headers)
+
+# Headers (headers.cmake): what is missing in one that compiles alone is missing for every compiler.
+set(compiles Python3::Interpreter ${CMAKE_CURRENT_SOURCE_DIR}/structure/compiles.py)
+megacpp_slow_test(headers_alone LABEL headers TIMEOUT 2400 ONE_THREAD COST 500
+  COMMAND ${compiles} --alone ${alone} -- ${read_by} -std=c++20 ${reading})
+megacpp_slow_test(headers_cxx23 LABEL headers TIMEOUT 600 ONE_THREAD COST 100
+  COMMAND ${compiles} ${two} ${PROJECT_SOURCE_DIR}/examples/ten_lines.cpp
+    -- ${CMAKE_CXX_COMPILER} -std=c++23 ${reading})
 if(MEGACPP_EXHAUSTIVE_TESTS)
-  megacpp_built_test(headers_alone_cxx23 LABEL headers)
+  megacpp_slow_test(headers_alone_cxx23 LABEL headers TIMEOUT 4800 ONE_THREAD COST 500
+    COMMAND ${compiles} --alone ${alone} -- ${CMAKE_CXX_COMPILER} -std=c++23 ${reading})
 endif()
 
-# Memory errors and undefined behaviour: everything that runs kernels or reads files. By clang, where
-# there is one: it compiles the instrumented suite in half the time of GNU's, and this way reads these
-# tests with its warnings. The laws of graphs on simulated ranks run no code of the run-time half.
+# Memory errors and undefined behaviour: what reads files, every op on every small shape, whole models
+# interpreted, and a program with its command line. By clang, where there is one: it compiles the
+# instrumented suite in half the time of GNU's, and this way reads these tests with its warnings. What
+# the passes compute is found free of both by every compilation.
 set(sanitized -DMEGACPP_SANITIZE=address,undefined -DCMAKE_CXX_FLAGS_RELEASE=-O1)
 if(MEGACPP_CLANG)
   list(APPEND sanitized -DCMAKE_CXX_COMPILER=${MEGACPP_CLANG})
 endif()
-set(running "laws_(directions|generation|memory|own_op|packing|patterns|resume|rounds|shapes)")
+set(running "unit_(data|folder|hf_config|json|machine|observe|options|safetensors|schedule|shard_index|state|text|threads)")
+string(APPEND running "|laws_(directions|packing|patterns|rounds|shapes)|^parity|^cli")
 if(MEGACPP_EXHAUSTIVE_TESTS)
-  set(running ^laws)
+  set(running .)
 endif()
-megacpp_suite(asan_laws 900 "${running}" ${sanitized})
-megacpp_suite(asan 800 "^unit|^parity|^cli" ${sanitized})
-# Optimised by clang: kernels.
-set(of_kernels "unit_(attention|cached_attention|product|rows|rows_bits|sampling|threads|vec_math)|laws_patterns")
+megacpp_suite(asan 900 "${running}" ${sanitized})
+
+# Kernels as on a processor without AVX-512, and optimised by another compiler.
+set(of_kernels "unit_(attention|cached_attention|product|rows|rows_bits|sampling|threads|vec_math)|laws_patterns|parity_hugging_face")
+set(other ${CMAKE_CXX_COMPILER})
 if(MEGACPP_CLANG)
-  set(tests "${of_kernels}")
-  if(MEGACPP_EXHAUSTIVE_TESTS)
-    set(tests .)
-  endif()
-  megacpp_suite(clang 600 "${tests}" -DCMAKE_CXX_COMPILER=${MEGACPP_CLANG})
+  set(other ${MEGACPP_CLANG})
 endif()
-# As on a processor without AVX-512: our kernels, and oneDNN's.
-megacpp_suite(avx2 700 "${of_kernels}|parity_hugging_face" -DMEGACPP_MARCH=x86-64-v3
-              -DCMAKE_CXX_COMPILER=${CMAKE_CXX_COMPILER})
-set_tests_properties(suite_avx2 PROPERTIES ENVIRONMENT ONEDNN_MAX_CPU_ISA=AVX2)
+megacpp_suite(avx2 600 "${of_kernels}" -DMEGACPP_MARCH=x86-64-v3 -DCMAKE_CXX_COMPILER=${other})
+set(suites_avx2 suite_avx2)
+if(MEGACPP_EXHAUSTIVE_TESTS AND MEGACPP_CLANG)
+  megacpp_suite(clang 600 . -DCMAKE_CXX_COMPILER=${MEGACPP_CLANG})
+  megacpp_suite(gnu_avx2 600 "${of_kernels}" -DMEGACPP_MARCH=x86-64-v3
+                -DCMAKE_CXX_COMPILER=${CMAKE_CXX_COMPILER})
+  list(APPEND suites_avx2 suite_gnu_avx2)
+endif()
+set_tests_properties(${suites_avx2} PROPERTIES ENVIRONMENT ONEDNN_MAX_CPU_ISA=AVX2)
 
 # Row bodies as CUDA kernels: compiled for Hopper, not run.
 if(MEGACPP_NVCC)
@@ -102,7 +113,7 @@ megacpp_slow_test(package LABEL package TIMEOUT 1800 ONE_THREAD COST 350
     -DCMAKE_CXX_COMPILER=${CMAKE_CXX_COMPILER})
 
 # Hugging Face configurations as programs, through the script.
-megacpp_slow_test(build_preset LABEL package TIMEOUT 2400 ONE_THREAD COST 750
+megacpp_slow_test(build_preset LABEL package TIMEOUT 2400 ONE_THREAD COST 550
   COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/slow/build_preset.sh ${PROJECT_SOURCE_DIR}
     ${CMAKE_CURRENT_BINARY_DIR}/build_preset)
 
@@ -110,7 +121,9 @@ megacpp_slow_test(build_preset LABEL package TIMEOUT 2400 ONE_THREAD COST 750
 set(MEGACPP_PEER_VENVS ${CMAKE_CURRENT_BINARY_DIR}/venvs CACHE PATH
     "Folder of the virtual environments with transformers, made where they are missing")
 add_executable(transformers_peer EXCLUDE_FROM_ALL slow/transformers_peer.cpp)
-target_link_libraries(transformers_peer PRIVATE megacpp_own)
+target_link_libraries(transformers_peer PRIVATE megacpp_own megacpp_test_kernels)
+target_include_directories(transformers_peer PRIVATE ${CMAKE_CURRENT_SOURCE_DIR})
+target_compile_options(transformers_peer PRIVATE -O0) # models of a few thousand parameters
 add_dependencies(slow_tests transformers_peer)
 megacpp_slow_test(transformers LABEL peer TIMEOUT 2400 ONE_THREAD COST 1000
   COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/slow/transformers.sh ${PROJECT_SOURCE_DIR} ${PROJECT_BINARY_DIR}
@@ -131,10 +144,12 @@ find_program(MEGACPP_BIBLE NAMES bible)
 find_program(MEGACPP_XZ NAMES xz)
 mark_as_advanced(MEGACPP_BIBLE MEGACPP_XZ)
 if(MEGACPP_BIBLE AND MEGACPP_XZ)
-  megacpp_slow_test(quickstart LABEL quickstart TIMEOUT 1200
-    COMMAND ${PROJECT_SOURCE_DIR}/examples/quickstart.sh --no-install
+  # With as many steps as it takes at least; with as many as there is time for where it has the machine
+  # to itself.
+  megacpp_slow_test(quickstart LABEL quickstart TIMEOUT 1200 ONE_THREAD COST 450
+    COMMAND ${PROJECT_SOURCE_DIR}/examples/quickstart.sh --no-install --iters 150
       --out ${CMAKE_CURRENT_BINARY_DIR}/quickstart)
-  if(MEGACPP_EXHAUSTIVE_TESTS) # the quickstart again, and three programs
+  if(MEGACPP_EXHAUSTIVE_TESTS) # the quickstart as README has it, and three programs
     megacpp_slow_test(commands LABEL quickstart TIMEOUT 1200
       COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/slow/commands.sh ${PROJECT_SOURCE_DIR}
         ${CMAKE_CURRENT_BINARY_DIR}/commands)
@@ -143,7 +158,7 @@ else()
   megacpp_left_out("quickstart: there is no bible or no xz; on Debian or Ubuntu, apt install bible-kjv xz-utils")
 endif()
 
-# nanoGPT's configuration on tinyshakespeare, three seeds in fp32 and bf16_mixed.
+# nanoGPT's configuration on tinyshakespeare in fp32 and bf16_mixed, of three seeds or of one.
 set(tinyshakespeare ${shared_dir}/data/tinyshakespeare.txt)
 if(shared_dir AND NOT EXISTS ${tinyshakespeare})
   megacpp_left_out("learning: there is no ${tinyshakespeare}")
@@ -151,7 +166,7 @@ elseif(shared_dir AND MEGACPP_BUILD_EXAMPLES)
   add_dependencies(slow_tests char-gpt char-gpt-bf16)
   megacpp_slow_test(learning LABEL learning TIMEOUT 3600 ONE_THREAD COST 650
     COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/learning/run.sh ${PROJECT_BINARY_DIR}
-      ${tinyshakespeare})
+      ${tinyshakespeare} --seeds $<IF:$<BOOL:${MEGACPP_EXHAUSTIVE_TESTS}>,3,1>)
   set_tests_properties(learning PROPERTIES RESOURCE_LOCK build)
 endif()
 
@@ -175,8 +190,9 @@ if(MEGACPP_CLANG)
   file(GLOB units CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/fuzz/*.cpp)
   foreach(unit IN LISTS units)
     get_filename_component(name ${unit} NAME_WE)
-    megacpp_slow_test(fuzz_${name} LABEL fuzz TIMEOUT 1800 ONE_THREAD COST 300
+    megacpp_slow_test(fuzz_${name} LABEL fuzz TIMEOUT 1800 ONE_THREAD COST 100
       COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/slow/fuzz.sh ${PROJECT_SOURCE_DIR} ${unit}
-        ${CMAKE_CURRENT_BINARY_DIR}/fuzz ${MEGACPP_CLANG})
+        ${CMAKE_CURRENT_BINARY_DIR}/fuzz ${MEGACPP_CLANG}
+        $<IF:$<BOOL:${MEGACPP_EXHAUSTIVE_TESTS}>,1000000,50000>)
   endforeach()
 endif()

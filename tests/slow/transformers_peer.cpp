@@ -4,7 +4,6 @@
 //
 //   transformers_peer write DIR   DIR/NAME/ours (a model folder), DIR/NAME/expected.safetensors
 //   transformers_peer read DIR    DIR/NAME/theirs* must hold the same weights, to the bit
-#include <megacpp/run/interpreter.hpp>
 #include <megacpp/run/session.hpp>
 #include <megacpp/train/model_folder.hpp>
 
@@ -18,6 +17,8 @@
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include <kernels.hpp>
 
 namespace {
 

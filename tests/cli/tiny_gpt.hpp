@@ -1,6 +1,8 @@
 // A program for the tests of the command line: a vocabulary of 128 takes ASCII as bytes, and any
 // text of at most 128 distinct bytes as characters.
-#include <megacpp/main.hpp>
+#pragma once
+
+#include <megacpp/megacpp.hpp>
 
 struct tiny_gpt {
   static constexpr mc::gpt model{.layers = 2,
@@ -15,5 +17,3 @@ struct tiny_gpt {
   using precision = mc::fp32;
   using device = mc::cpu;
 };
-
-int main(int argc, char** argv) { return mc::run<tiny_gpt>(argc, argv); }

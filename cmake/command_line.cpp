@@ -1,0 +1,11 @@
+// The command line. It knows no run, so an edit of the run leaves it alone.
+#include <megacpp/exec/machine_at_start.hpp>
+#include <megacpp/train/command_line.hpp>
+
+void megacpp_carry_out(const mc::program_source& source, const mc::program_view& program,
+                       mc::command what, mc::options& flags); // commands.cpp
+
+int megacpp_run_program(const mc::program_source& source, int argc, char** argv);
+int megacpp_run_program(const mc::program_source& source, int argc, char** argv) {
+  return mc::run_program(source, argc, argv, &megacpp_carry_out);
+}
