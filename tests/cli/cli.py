@@ -316,6 +316,13 @@ class Data(Case):
         (plain / "characters.json").write_text('{"characters": [3, 3]}')
         self.refused(MODEL, "eval", "--load", plain, "--data-path", self.text,
                      says="characters.json")
+        # More of them than the vocabulary of 128: the last ones are no tokens.
+        (plain / "characters.json").write_text(json.dumps({"characters": list(range(256))}))
+        beyond = self.folder / "beyond"
+        beyond.write_bytes(b"\xff" * 5000)
+        for command in (("eval", "--data-path", beyond), ("train", "--data-path", beyond),
+                        ("generate", "--max-new-tokens", 1)):
+            self.refused(MODEL, *command, "--load", plain, says='"characters" has 256 of them')
 
 
 class Training(Case):

@@ -124,7 +124,7 @@ BOOST_AUTO_TEST_CASE(characters_are_ranks_of_the_distinct_bytes) {
   mc::mapped_file file(path);
   const auto set = mc::character_set::of(file.bytes());
   BOOST_TEST(set.size() == 4);
-  const mc::character_tokens tokens(std::move(file), set);
+  const mc::character_tokens tokens(std::move(file), set, set.size());
   std::array<std::int32_t, 7> ids{};
   tokens.copy(0, ids);
   BOOST_TEST(ids == (std::array<std::int32_t, 7>{1, 0, 2, 0, 2, 0, 3}),
@@ -132,9 +132,11 @@ BOOST_AUTO_TEST_CASE(characters_are_ranks_of_the_distinct_bytes) {
   BOOST_TEST(set.bytes()[2] == 'n');
   CHECK_REFUSED(tokens.copy(5, std::span(ids).first(3)), mc::exit_code::internal, "it has 7");
 
-  const mc::character_tokens few(mc::mapped_file(path), mc::character_set({'a', 'b'}));
+  const mc::character_tokens few(mc::mapped_file(path), mc::character_set({'a', 'b'}), 2);
   BOOST_TEST(few.token(1) == 0);
   CHECK_REFUSED(few.copy(0, ids), mc::exit_code::data, "offset 2 is 110");
+  CHECK_REFUSED(mc::character_tokens(mc::mapped_file(path), set, set.size() - 1),
+                mc::exit_code::data, "has 4 distinct bytes");
 }
 
 BOOST_AUTO_TEST_CASE(random_tokens_cover_the_vocabulary_and_repeat) {

@@ -50,8 +50,15 @@ private:
 /// read.
 class character_tokens final : public file_tokens {
 public:
-  character_tokens(mapped_file file, character_set characters)
-      : file_tokens(std::move(file)), characters_(std::move(characters)) {}
+  /// Throws mc::error(exit_code::data) for a set with more characters than the vocabulary.
+  character_tokens(mapped_file file, character_set characters, std::int64_t vocabulary)
+      : file_tokens(std::move(file)), characters_(std::move(characters)) {
+    if (characters_.size() > vocabulary)
+      throw error(exit_code::data,
+                  fmt::format("{} has {} distinct bytes, but the model's vocabulary has only {} "
+                              "tokens; use other data or a preset with a larger vocabulary",
+                              file_.path(), characters_.size(), vocabulary));
+  }
 
   const character_set& characters() const { return characters_; }
   std::int64_t size() const override { return static_cast<std::int64_t>(file_.size()); }

@@ -83,7 +83,7 @@ inline std::string number_text(double x) {
 /// predictions, "perplexity": exp(loss), "bits_per_token": loss / ln 2}.
 inline void run_evaluation(const program_view& p, const options& o, cpu& device) {
   const model_folder folder = detail::required_model(o, "eval");
-  const text_data text = open_evaluation_text(p, o, characters_of(folder));
+  const text_data text = open_evaluation_text(p, o, characters_of(folder, p));
   require_prediction(*text.source, text.parts.valid, "validation");
   session s(p, device, purpose::inference);
   load_weights(folder, p, s.weights());

@@ -250,8 +250,7 @@ inline void run_generation(const program_view& p, const options& o, cpu& device)
   if (o.sampling.greedy() && o.sampling.temperature.given() && o.sampling.temperature() != 0)
     throw error(exit_code::usage, "--greedy and --temperature contradict each other; give one");
   const model_folder folder = detail::required_model(o, "generate");
-  std::optional<character_set> characters = characters_of(folder);
-  if (characters) require_vocabulary(*characters, p, o.model.load(), exit_code::model);
+  std::optional<character_set> characters = characters_of(folder, p);
   const token_text tokens(p, o, std::move(characters));
   std::vector<detail::continued_text> texts = detail::read_prompts(o, p, tokens);
   const detail::text_end end(o, p, tokens);

@@ -19,8 +19,10 @@ namespace mc {
 
 inline constexpr const char* characters_name = "characters.json";
 
-/// The characters of a saved model; nothing if its tokens are bytes. Throws mc::error(model).
-inline std::optional<character_set> characters_of(const model_folder& folder) {
+/// The characters of a saved model; nothing if its tokens are bytes. Throws mc::error(model), also
+/// for more of them than the vocabulary has tokens.
+inline std::optional<character_set> characters_of(const model_folder& folder,
+                                                  const program_view& p) {
   if (!folder.contains(characters_name)) return std::nullopt;
   const json_value file = read_json(folder.open(characters_name));
   const auto list = file.field<std::vector<std::int32_t>>("characters");
@@ -31,6 +33,11 @@ inline std::optional<character_set> characters_of(const model_folder& folder) {
     bytes.push_back(static_cast<std::uint8_t>(b));
   }
   if (bytes.empty()) throw file.fault("field \"characters\" is empty");
+  if (std::ssize(bytes) > p.vocabulary)
+    throw file.fault(
+        fmt::format("field \"characters\" has {} of them, but the vocabulary of {} "
+                    "has only {} tokens",
+                    bytes.size(), p.name, p.vocabulary));
   return character_set(std::move(bytes));
 }
 
@@ -39,16 +46,6 @@ inline std::string characters_text(const character_set& c) {
   for (std::size_t i = 0; i < c.bytes().size(); ++i)
     text += fmt::format("{}{}", i == 0 ? "" : ", ", c.bytes()[i]);
   return text + "]\n}\n";
-}
-
-/// Throws unless a set of characters fits the vocabulary.
-inline void require_vocabulary(const character_set& c, const program_view& p,
-                               std::string_view where, exit_code code) {
-  if (c.size() <= p.vocabulary) return;
-  throw error(code,
-              fmt::format("{} has {} distinct bytes, but the vocabulary of {} has only {} tokens; "
-                          "use other data or a preset with a larger vocabulary",
-                          where, c.size(), p.name, p.vocabulary));
 }
 
 /// A source of tokens and its parts.
@@ -162,7 +159,8 @@ inline text_data open_evaluation_text(const program_view& p, const options& o,
   detail::require_tokenizer_of(o, characters.has_value());
   if (!characters) detail::require_byte_vocabulary(p, o, detail::ids_as_data);
   mapped_file file = detail::open_text(o.data.data_path, "eval");
-  if (characters) d.source = std::make_unique<character_tokens>(std::move(file), *characters);
+  if (characters)
+    d.source = std::make_unique<character_tokens>(std::move(file), *characters, p.vocabulary);
   else d.source = std::make_unique<byte_tokens>(std::move(file), p.vocabulary);
   d.characters = std::move(characters);
   d.parts = split(o.data.split.given() ? o.data.split() : "0,100,0", d.source->size());
@@ -199,8 +197,7 @@ inline text_data open_training_text(const program_view& p, const options& o, boo
   mapped_file file = detail::open_text(o.data.data_path, "train");
   if (saved || by_characters) {
     d.characters = saved ? *saved : character_set::of(file.bytes());
-    require_vocabulary(*d.characters, p, file.path(), exit_code::data);
-    d.source = std::make_unique<character_tokens>(std::move(file), *d.characters);
+    d.source = std::make_unique<character_tokens>(std::move(file), *d.characters, p.vocabulary);
   } else {
     d.source = std::make_unique<byte_tokens>(std::move(file), p.vocabulary);
   }

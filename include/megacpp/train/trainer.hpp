@@ -125,7 +125,7 @@ public:
 
 private:
   text_data open_text() {
-    return from_ ? open_training_text(p_, o_, true, characters_of(from_->folder))
+    return from_ ? open_training_text(p_, o_, true, characters_of(from_->folder, p_))
                  : open_training_text(p_, o_, false, std::nullopt);
   }
 
