@@ -10,6 +10,7 @@
 #include <megacpp/exec/error.hpp>
 #include <megacpp/exec/openmp.hpp>
 #include <megacpp/exec/own_thread.hpp>
+#include <megacpp/exec/processors.hpp>
 
 #include <algorithm>
 #include <atomic>
@@ -18,18 +19,9 @@
 #include <string>
 #include <vector>
 
-#include <sched.h>
 #include <unistd.h>
 
 namespace mc {
-
-/// Processors that this process may run on.
-inline int processors() {
-  cpu_set_t mine;
-  if (::sched_getaffinity(0, sizeof mine, &mine) == 0) return CPU_COUNT(&mine);
-  const long online = ::sysconf(_SC_NPROCESSORS_ONLN); // more than a cpu_set_t has room for
-  return online < 1 ? 1 : static_cast<int>(online);
-}
 
 /// The workers of one thread.
 class workers {
@@ -58,6 +50,7 @@ public:
     if (inside_) return;
     if (threads == threads_ && (threads == 1 || owner_ == ::getpid())) return;
     dismiss();
+    if (threads > 1) processors_ = processors();
     threads_ = 1;
     owner_ = ::getpid();
     others_.reserve(static_cast<std::size_t>(threads - 1));
@@ -94,7 +87,10 @@ private:
   void finish(int pieces) {
     unfinished_.store(pieces, std::memory_order_relaxed);
     open_.exchange(static_cast<std::uint32_t>(pieces) << 16);
-    open_.notify_all();
+    // More than there are processors would only take them from each other.
+    if (threads_ <= processors_) open_.notify_all();
+    else
+      for (int i = 0; i < std::max(1, processors_ - 1); ++i) open_.notify_one();
     int done = 0;
     for (int piece; (piece = take(true)) >= 0; ++done) body_(argument_, first_ + piece);
     int left = unfinished_.fetch_sub(done) - done;
@@ -178,6 +174,7 @@ private:
   alignas(64) std::atomic<int> unfinished_{0};
   alignas(64) std::atomic<int> started_{0};
   int threads_ = 0; // 0: as many as there are processors, once they are needed
+  int processors_ = 1;
   bool inside_ = false;
   pid_t owner_ = 0; // whose threads `others_` are: not those of a child that forked
   std::vector<own_thread> others_;

@@ -1,0 +1,91 @@
+// How many processors a process has: those that it may run on, or fewer where the quota of a
+// container leaves it only a share of their time.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <string_view>
+
+#include <fcntl.h>
+#include <sched.h>
+#include <unistd.h>
+
+namespace mc {
+
+namespace detail {
+
+/// A file of the kernel; "" if there is none.
+inline std::string kernel_text(const std::string& path) {
+  std::string text;
+  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (file < 0) return text;
+  std::array<char, 4096> block;
+  for (::ssize_t n; (n = ::read(file, block.data(), block.size())) > 0;)
+    text.append(block.data(), static_cast<std::size_t>(n));
+  ::close(file);
+  return text;
+}
+
+/// No quota.
+inline constexpr int all_processors = std::numeric_limits<int>::max();
+
+/// Quota over period, rounded up, of a text with both; all for "max" and -1.
+inline int quota_in(std::string_view text) {
+  std::int64_t quota = 0, period = 0;
+  const char* const end = text.data() + text.size();
+  const auto first = std::from_chars(text.data(), end, quota);
+  if (first.ec != std::errc() || quota <= 0 || first.ptr == end) return all_processors;
+  const auto second = std::from_chars(first.ptr + 1, end, period);
+  if (second.ec != std::errc() || period <= 0) return all_processors;
+  const std::int64_t whole = quota / period + (quota % period != 0 ? 1 : 0);
+  return static_cast<int>(std::min<std::int64_t>(whole, all_processors));
+}
+
+/// What one control group leaves, of version 2 or 1.
+inline int quota_of_group(const std::string& folder) {
+  return std::min(quota_in(kernel_text(folder + "/cpu.max")),
+                  quota_in(kernel_text(folder + "/cpu.cfs_quota_us") +
+                           kernel_text(folder + "/cpu.cfs_period_us")));
+}
+
+/// The least of what the groups of a process and those above them leave. `memberships` has lines
+/// as /proc/self/cgroup, `mounts` is where the hierarchies lie. A container may see its own groups
+/// at the root of a hierarchy although their path is longer: what is not there has no quota.
+inline int quota_of(std::string_view memberships, const std::string& mounts) {
+  int least = all_processors;
+  while (!memberships.empty()) {
+    const std::string line(memberships.substr(0, memberships.find('\n')));
+    memberships.remove_prefix(std::min(line.size() + 1, memberships.size()));
+    const std::size_t one = line.find(':'), two = line.find(':', one + 1);
+    if (one == std::string::npos || two == std::string::npos) continue;
+    const std::string controllers = line.substr(one + 1, two - one - 1);
+    const bool version_1 = (',' + controllers + ',').find(",cpu,") != std::string::npos;
+    if (!controllers.empty() && !version_1) continue;
+    const std::string root = version_1 ? mounts + "/cpu" : mounts; // a link, if there are others
+    for (std::string path = line.substr(two + 1);; path.resize(path.rfind('/'))) {
+      while (path.ends_with('/')) path.pop_back();
+      least = std::min(least, quota_of_group(root + path));
+      if (path.find('/') == std::string::npos) break;
+    }
+  }
+  return least;
+}
+
+} // namespace detail
+
+/// Processors that this process may run on, by affinity and by the quota of its control groups.
+inline int processors() {
+  cpu_set_t mine;
+  const long online = ::sysconf(_SC_NPROCESSORS_ONLN); // may be more than a cpu_set_t has room for
+  const bool known = ::sched_getaffinity(0, sizeof mine, &mine) == 0;
+  const int allowed = known ? CPU_COUNT(&mine) : static_cast<int>(std::max(1L, online));
+  return std::min(allowed,
+                  detail::quota_of(detail::kernel_text("/proc/self/cgroup"), "/sys/fs/cgroup"));
+}
+
+} // namespace mc
