@@ -1,15 +1,17 @@
-// The processor check and the stop signals. This program is itself checked at its start, and runs
+// The processor check, the quota of containers, and the stop signals. This program is itself checked at its start, and runs
 // itself under an emulated older processor where qemu-user is installed.
 #define BOOST_TEST_MODULE machine
 #include <boost/test/unit_test.hpp>
 
 #include <megacpp/exec/machine.hpp>
 #include <megacpp/exec/machine_at_start.hpp>
+#include <megacpp/exec/processors.hpp>
 #include <megacpp/exec/signals.hpp>
 
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <functional>
 #include <string>
 
@@ -91,6 +93,44 @@ BOOST_AUTO_TEST_CASE(an_older_processor_gets_a_sentence_instead_of_sigill) {
 #endif
 }
 
+BOOST_AUTO_TEST_CASE(a_quota_of_control_groups_is_rounded_up) {
+  using mc::detail::all_processors;
+  for (const auto& [text, processors] :
+       {std::pair("max 100000\n", all_processors), std::pair("200000 100000\n", 2),
+        std::pair("150000 100000\n", 2), std::pair("1000 100000\n", 1),
+        std::pair("-1\n100000\n", all_processors), std::pair("350000\n100000\n", 4),
+        std::pair("", all_processors), std::pair("100000", all_processors),
+        std::pair("100000 0", all_processors), std::pair("x", all_processors),
+        std::pair("9223372036854775807 1", all_processors)})
+    BOOST_TEST(mc::detail::quota_in(text) == processors, text);
+
+  // The least of a group and those above it, wherever the hierarchy begins.
+  const test::scratch_folder folder;
+  const auto group = [&](const std::string& path, const std::string& file, const char* text) {
+    std::filesystem::create_directories(folder / path);
+    test::write_text(folder / (path + '/' + file), text);
+  };
+  const auto quota = [&](const char* memberships) {
+    return mc::detail::quota_of(memberships, folder.path().string());
+  };
+  BOOST_TEST(quota("0::/a/b\n") == all_processors);
+  group("a/b", "cpu.max", "300000 100000\n");
+  BOOST_TEST(quota("0::/a/b\n") == 3);
+  BOOST_TEST(quota("0::/a/b/not/there\n") == 3);
+  BOOST_TEST(quota("0::/a\n") == all_processors);
+  group("a", "cpu.max", "200000 100000\n");
+  BOOST_TEST(quota("0::/a/b\n") == 2);
+  group("cpu/x", "cpu.cfs_quota_us", "500000\n");
+  group("cpu/x", "cpu.cfs_period_us", "100000\n");
+  BOOST_TEST(quota("3:memory:/x\n2:cpu,cpuacct:/x\n1:cpuset:/x\n") == 5);
+  BOOST_TEST(quota("3:cpuset,cpu:/x\n0::/a\n") == 2);
+  BOOST_TEST(quota("no line\n:\n") == all_processors);
+  group(".", "cpu.max", "50000 100000\n");
+  BOOST_TEST(quota("0::/of/the/host\n") == 1);
+  BOOST_TEST(quota("0::/\n") == 1);
+  BOOST_TEST(mc::processors() >= 1);
+}
+
 /// The wait status of a child that runs f.
 int in_child(const std::function<int()>& f) {
   const pid_t child = ::fork();
@@ -100,20 +140,42 @@ int in_child(const std::function<int()>& f) {
   return status;
 }
 
-BOOST_AUTO_TEST_CASE(the_first_signal_asks_and_the_second_ends) {
-  for (const int first : {SIGINT, SIGTERM})
+BOOST_AUTO_TEST_CASE(the_first_signal_asks_and_one_that_comes_later_ends) {
+  for (const int first : {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGXCPU})
     for (const int second : {SIGINT, SIGTERM}) {
       const int status = in_child([=] {
         const mc::stop_signals signals;
-        if (signals.requested()) return 1;
+        if (signals.requested() || !signals.name().empty()) return 1;
         ::raise(first);
         if (!signals.requested() || signals.number() != first) return 2;
+        // The same request once more, as timeout and launchers send it.
+        for (const int again : {first, SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGXCPU}) ::raise(again);
+        if (signals.number() != first) return 3;
+        mc::detail::stop_time -= 1'000'000'000; // as if a second had passed
+        for (const int again : {SIGHUP, SIGUSR1, SIGXCPU}) ::raise(again);
+        if (signals.number() != first) return 4;
         ::raise(second);
-        return 3;
+        return 5;
       });
       BOOST_TEST(WIFSIGNALED(status));
       BOOST_TEST(WTERMSIG(status) == second);
     }
+}
+
+BOOST_AUTO_TEST_CASE(ignored_signals_stay_ignored_and_held_ones_are_taken) {
+  BOOST_TEST(in_child([] {
+               std::signal(SIGINT, SIG_IGN);
+               const mc::stop_signals signals;
+               ::raise(SIGINT);
+               return signals.requested() ? 1 : 0;
+             }) == 0);
+  BOOST_TEST(in_child([] {
+               const mc::signals_held by_the_parent;
+               const mc::stop_signals_taken all_the_same;
+               const mc::stop_signals signals;
+               ::raise(SIGTERM);
+               return signals.name() == "SIGTERM" ? 0 : 1;
+             }) == 0);
 }
 
 BOOST_AUTO_TEST_CASE(signals_are_as_before_afterwards_and_limits_are_errors_meanwhile) {

@@ -1,23 +1,64 @@
-// Signals of a run: SIGINT and SIGTERM as a request to stop after the current step, SIGPIPE and
-// SIGXFSZ as errors of the writes that raise them; and none on a thread while it computes products.
+// Signals of a run: those that ask it to stop, SIGPIPE and SIGXFSZ as errors of the writes that
+// raise them; and none on a thread while it computes products.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <csignal>
+#include <cstddef>
+#include <cstdint>
 #include <initializer_list>
+#include <string_view>
+#include <utility>
+
+#include <time.h>
 
 namespace mc {
 
 namespace detail {
+/// What asks a run to stop: a person, a scheduler, a closed terminal; Slurm, by --signal=USR1;
+/// a limit on processor time, which repeats it until a harder limit ends the process.
+inline constexpr std::array<std::pair<int, std::string_view>, 5> stop_signal_names{
+    {{SIGINT, "SIGINT"},
+     {SIGTERM, "SIGTERM"},
+     {SIGHUP, "SIGHUP"},
+     {SIGUSR1, "SIGUSR1"},
+     {SIGXCPU, "SIGXCPU"}}};
+
+inline sigset_t stop_signal_set() {
+  sigset_t set;
+  sigemptyset(&set);
+  for (const auto& s : stop_signal_names) sigaddset(&set, s.first);
+  return set;
+}
+
+/// Nanoseconds; async-signal-safe, unlike the clocks of <chrono> by the letter.
+inline std::int64_t signal_time() {
+  struct timespec now {};
+  ::clock_gettime(CLOCK_MONOTONIC, &now);
+  return std::int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+}
+
 inline std::atomic<int> stop_signal{0};
-static_assert(std::atomic<int>::is_always_lock_free, "a signal handler may only touch these");
+inline std::atomic<std::int64_t> stop_time{0}; ///< signal_time() of the first; 0: none has come
+static_assert(std::atomic<int>::is_always_lock_free &&
+                  std::atomic<std::int64_t>::is_always_lock_free,
+              "a signal handler may only touch these");
 
 extern "C" inline void note_stop_signal(int number) {
-  stop_signal.store(number, std::memory_order_relaxed);
-  // The next one, of either kind, ends the process at once; files are safe because they are
-  // committed by rename. sigaction and signal are async-signal-safe (POSIX.1-2017, 2.4.3).
-  std::signal(SIGINT, SIG_DFL);
-  std::signal(SIGTERM, SIG_DFL);
+  constexpr std::int64_t of_another_mind = 1'000'000'000;
+  std::int64_t first = 0;
+  const std::int64_t now = signal_time();
+  if (stop_time.compare_exchange_strong(first, now)) {
+    stop_signal.store(number, std::memory_order_relaxed);
+    return;
+  }
+  // timeout, shells and launchers send one request twice, some other signals again and again.
+  if ((number != SIGINT && number != SIGTERM) || now - first < of_another_mind) return;
+  // Ends the process as soon as the handler returns; files are safe because they are committed by
+  // rename. signal and raise are async-signal-safe (POSIX.1-2017, 2.4.3).
+  std::signal(number, SIG_DFL);
+  std::raise(number);
 }
 /// What another thread, process or timer sends. Not what an instruction of the thread itself
 /// raises, which must be taken where it happens, nor what abort raises.
@@ -70,34 +111,67 @@ private:
   }, old_pipe_{};
 };
 
-/// While an object lives, the first SIGINT or SIGTERM sets a flag and the second ends the process.
-/// One at a time.
+/// While an object lives, its thread takes the signals that ask to stop, even where whoever started
+/// the program holds them back.
+class stop_signals_taken {
+public:
+  stop_signals_taken() {
+    const sigset_t set = detail::stop_signal_set();
+    ::pthread_sigmask(SIG_UNBLOCK, &set, &before_);
+  }
+  stop_signals_taken(const stop_signals_taken&) = delete;
+  stop_signals_taken& operator=(const stop_signals_taken&) = delete;
+  ~stop_signals_taken() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+
+private:
+  sigset_t before_;
+};
+
+/// Whether one of the signals of a stop_signals has come. Cheap enough for every micro-batch.
+inline bool stop_requested() { return detail::stop_signal.load(std::memory_order_relaxed) != 0; }
+/// Seconds since then; 0 if none has.
+inline double seconds_since_stop() {
+  const std::int64_t since = detail::stop_time.load();
+  return since == 0 ? 0 : static_cast<double>(detail::signal_time() - since) * 1e-9;
+}
+
+/// While an object lives, the first SIGINT, SIGTERM, SIGHUP, SIGUSR1 or SIGXCPU is noted, and a
+/// SIGINT or SIGTERM a second or more after it ends the process. What whoever started the program
+/// ignores stays ignored. One at a time; what was noted is known until the next one.
 class stop_signals {
 public:
   stop_signals() {
     detail::stop_signal = 0;
+    detail::stop_time = 0;
     struct sigaction action {};
     action.sa_handler = detail::note_stop_signal;
     action.sa_flags = SA_RESTART; // reads and writes under way go on
-    sigemptyset(&action.sa_mask);
-    ::sigaction(SIGINT, &action, &old_interrupt_);
-    ::sigaction(SIGTERM, &action, &old_terminate_);
+    action.sa_mask = detail::stop_signal_set();
+    for (std::size_t i = 0; i < old_.size(); ++i) {
+      const int number = detail::stop_signal_names[i].first;
+      ::sigaction(number, nullptr, &old_[i]);
+      if (old_[i].sa_handler != SIG_IGN) ::sigaction(number, &action, nullptr);
+    }
   }
   stop_signals(const stop_signals&) = delete;
   stop_signals& operator=(const stop_signals&) = delete;
   ~stop_signals() {
-    ::sigaction(SIGINT, &old_interrupt_, nullptr);
-    ::sigaction(SIGTERM, &old_terminate_, nullptr);
+    for (std::size_t i = 0; i < old_.size(); ++i)
+      ::sigaction(detail::stop_signal_names[i].first, &old_[i], nullptr);
   }
 
-  /// True once a signal has come. Cheap enough for every step.
-  bool requested() const { return number() != 0; }
-  /// SIGINT, SIGTERM or 0.
+  bool requested() const { return stop_requested(); }
+  /// The first that came, or 0.
   int number() const { return detail::stop_signal.load(std::memory_order_relaxed); }
+  /// Its name; "" if none came.
+  std::string_view name() const {
+    for (const auto& s : detail::stop_signal_names)
+      if (s.first == number()) return s.second;
+    return "";
+  }
 
 private:
-  struct sigaction old_interrupt_ {
-  }, old_terminate_{};
+  std::array<struct sigaction, detail::stop_signal_names.size()> old_{};
 };
 
 } // namespace mc

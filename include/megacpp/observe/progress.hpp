@@ -2,10 +2,10 @@
 #pragma once
 
 #include <megacpp/observe/clock.hpp>
+#include <megacpp/observe/reader.hpp>
 #include <megacpp/observe/text.hpp>
 
 #include <array>
-#include <cerrno>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -80,7 +80,8 @@ private:
 /// Shows reports on a terminal as one line that is rewritten in place (at most ten times a second),
 /// and elsewhere as plain lines: of the first step, every `interval` steps, once `longest_silence`
 /// has passed without one, and of the last step. Allocates nothing. A terminal that is gone is no
-/// reason to end a run: failed writes are ignored.
+/// reason to end a run: failed writes are ignored. Nor is one that is stopped a reason not to end
+/// it: once a stop is asked for, what nobody reads is left out.
 class progress {
 public:
   static constexpr double longest_silence = 10; ///< seconds
@@ -134,14 +135,7 @@ private:
     const bool known = ::ioctl(file_, TIOCGWINSZ, &size) == 0 && size.ws_col > 1;
     return known ? size.ws_col : 80;
   }
-  void write_all(std::string_view text) const {
-    while (!text.empty()) {
-      const ::ssize_t n = ::write(file_, text.data(), text.size());
-      if (n < 0 && errno == EINTR) continue;
-      if (n <= 0) return;
-      text.remove_prefix(static_cast<std::size_t>(n));
-    }
-  }
+  void write_all(std::string_view text) const { write_to_reader(file_, text); }
 
   std::int64_t interval_;
   int file_;

@@ -1,0 +1,49 @@
+// Writing to whoever reads a log: a pipe, a terminal, a file.
+#pragma once
+
+#include <megacpp/exec/signals.hpp>
+
+#include <algorithm>
+#include <cerrno>
+#include <climits>
+#include <cstddef>
+#include <string_view>
+
+#include <poll.h>
+#include <unistd.h>
+
+namespace mc {
+
+namespace detail {
+/// Waits until a descriptor takes more, or says why not. False once a stop has been asked for a
+/// second ago and nobody reads.
+inline bool takes_more(int file) {
+  constexpr int look_again = 100; // milliseconds
+  for (;;) {
+    struct pollfd p {
+      file, POLLOUT, 0
+    };
+    if (::poll(&p, 1, look_again) > 0) return true;
+    if (stop_requested() && seconds_since_stop() > 1) return false;
+  }
+}
+} // namespace detail
+
+/// Writes a text whole, however slowly it is read: a full pipe or a stopped terminal is waited for,
+/// but once a stop is asked for, not for long. Returns 0 or what went wrong, EAGAIN if nobody
+/// reads. Allocates nothing.
+inline int write_to_reader(int file, std::string_view text) {
+  while (!text.empty()) {
+    if (!detail::takes_more(file)) return EAGAIN;
+    // A pipe that takes anything takes so much at once.
+    const ::ssize_t n =
+        ::write(file, text.data(), std::min<std::size_t>(text.size(), std::size_t{PIPE_BUF}));
+    if (n < 0 && errno == EAGAIN) ::poll(nullptr, 0, 10);
+    else if (n == 0) return EIO;
+    else if (n < 0 && errno != EINTR) return errno;
+    text.remove_prefix(n > 0 ? static_cast<std::size_t>(n) : 0);
+  }
+  return 0;
+}
+
+} // namespace mc
