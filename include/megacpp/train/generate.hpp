@@ -28,21 +28,16 @@ struct continued_text {
 
 /// The prompts of the command line and of --prompts-file, in this order. Throws mc::error: usage or
 /// data for a prompt that is empty, too long, or has what is no token.
-inline std::vector<continued_text> read_prompts(const options& o, const program_view& p,
-                                                const token_text& tokens) {
+inline std::vector<continued_text> read_prompts(const options& o, const token_text& tokens) {
   std::vector<continued_text> list;
   const auto add = [&](std::string_view prompt, const std::string& where, exit_code code) {
     continued_text t;
-    t.prompt = prompt, t.tokens = tokens.read(prompt, where, code), t.given = t.tokens.size();
+    t.tokens = tokens.read_prompt(prompt, where, code);
+    t.prompt = prompt, t.given = t.tokens.size();
     if (t.tokens.empty())
       throw error(code, fmt::format("{}: the prompt is empty; {}", where,
                                     tokens.ids() ? "give at least one token id"
                                                  : "leave it out to begin with a line end"));
-    if (std::ssize(t.tokens) > p.positions)
-      throw error(code,
-                  fmt::format("{}: the prompt has {} tokens, but {} has {} positions; make it "
-                              "shorter",
-                              where, t.tokens.size(), p.name, p.positions));
     for (const std::int32_t token : t.tokens)
       if (tokens.ids()) tokens.write(token, t.written);
     if (!tokens.ids()) t.written = t.prompt;
@@ -252,7 +247,7 @@ inline void run_generation(const program_view& p, const options& o, cpu& device)
   const model_folder folder = detail::required_model(o, "generate");
   std::optional<character_set> characters = characters_of(folder, p);
   const token_text tokens(p, o, std::move(characters));
-  std::vector<detail::continued_text> texts = detail::read_prompts(o, p, tokens);
+  std::vector<detail::continued_text> texts = detail::read_prompts(o, tokens);
   const detail::text_end end(o, p, tokens);
   stores weights(p, false);
   load_weights(folder, p, weights);

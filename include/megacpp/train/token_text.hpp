@@ -4,6 +4,7 @@
 #include <megacpp/train/text.hpp>
 
 #include <charconv>
+#include <limits>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -11,12 +12,15 @@
 namespace mc {
 
 /// A whole number for each id in a list separated by blanks or commas. `where` names the list in
-/// messages. Throws mc::error(code) for what is no id of the vocabulary.
-inline std::vector<std::int32_t> token_ids(std::string_view list, int vocabulary,
-                                           std::string_view where, exit_code code) {
+/// messages. Throws mc::error(code) for what is no id of the vocabulary. What follows the first
+/// `most` + 1 of them is not read.
+inline std::vector<std::int32_t> token_ids(
+    std::string_view list, int vocabulary, std::string_view where, exit_code code,
+    std::int64_t most = std::numeric_limits<std::int64_t>::max()) {
   std::vector<std::int32_t> ids;
   constexpr std::string_view between = " ,\t\r\n";
-  for (std::size_t at = list.find_first_not_of(between); at != std::string_view::npos;) {
+  for (std::size_t at = list.find_first_not_of(between);
+       at != std::string_view::npos && std::ssize(ids) <= most;) {
     const std::size_t end = std::min(list.find_first_of(between, at), list.size());
     const std::string_view word = list.substr(at, end - at);
     std::int64_t id = -1;
@@ -41,7 +45,11 @@ public:
   /// Throws mc::error: usage for texts where the tokens are neither bytes nor characters, mismatch
   /// for a --tokenizer that the model was not trained with.
   token_text(const program_view& p, const options& o, std::optional<character_set> characters)
-      : vocabulary_(p.vocabulary), characters_(std::move(characters)), ids_(o.sampling.ids()) {
+      : name_(p.name),
+        positions_(p.positions),
+        vocabulary_(p.vocabulary),
+        characters_(std::move(characters)),
+        ids_(o.sampling.ids()) {
     if (ids_) return;
     detail::require_tokenizer_of(o, characters_.has_value());
     if (!characters_) detail::require_byte_vocabulary(p, o, "--ids");
@@ -64,6 +72,7 @@ public:
                                  exit_code code) const {
     if (ids_) return token_ids(text, vocabulary_, where, code);
     std::vector<std::int32_t> tokens;
+    tokens.reserve(text.size());
     for (std::size_t i = 0; i < text.size(); ++i) {
       const auto byte = static_cast<std::uint8_t>(text[i]);
       const std::int32_t t = characters_ ? characters_->token(byte) : byte;
@@ -73,6 +82,19 @@ public:
                                       where, byte, i));
       tokens.push_back(t);
     }
+    return tokens;
+  }
+  /// The same of a prompt, which the positions of the model must hold: a longer one is refused
+  /// before it takes memory.
+  std::vector<std::int32_t> read_prompt(std::string_view text, std::string_view where,
+                                        exit_code code) const {
+    std::vector<std::int32_t> tokens;
+    if (ids_) tokens = token_ids(text, vocabulary_, where, code, positions_);
+    else if (std::ssize(text) <= positions_) tokens = read(text, where, code);
+    if (const std::int64_t n = ids_ ? std::ssize(tokens) : std::ssize(text); n > positions_)
+      throw error(code, fmt::format("{}: the prompt has {}{} tokens, but {} has {} positions; make "
+                                    "it shorter",
+                                    where, ids_ ? "at least " : "", n, name_, positions_));
     return tokens;
   }
   /// Appends what a token is written as.
@@ -86,6 +108,8 @@ public:
   }
 
 private:
+  std::string name_;
+  std::int64_t positions_;
   int vocabulary_;
   std::optional<character_set> characters_;
   bool ids_;
