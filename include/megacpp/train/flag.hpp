@@ -182,7 +182,7 @@ private:
       if (problem != std::errc() || end != value.data() + value.size())
         refuse(where, value, std::is_integral_v<T> ? "must be a whole number" : "must be a number");
       if (!is_within(number)) refuse(where, value, range());
-      value_ = number;
+      value_ = number + T{}; // -0 is 0
     }
   }
   bool is_within(T number) const {

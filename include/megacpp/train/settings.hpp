@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <initializer_list>
+#include <limits>
 #include <span>
 #include <string>
 #include <vector>
@@ -149,7 +150,10 @@ inline training_settings settings_of(const program_view& p, const options& o) {
   training_settings t;
   t.bench = o.report.bench_json();
   t.warmup = o.report.warmup();
-  t.steps = t.bench && !o.training.train_iters.given() ? t.warmup + 200 : o.training.train_iters();
+  constexpr std::int64_t measured = 200, highest = std::numeric_limits<std::int64_t>::max();
+  t.steps = t.bench && !o.training.train_iters.given()
+                ? std::min(t.warmup, highest - measured) + measured
+                : o.training.train_iters();
   if (t.bench && t.warmup >= t.steps)
     throw error(exit_code::usage,
                 fmt::format("--warmup is {}, but must be less than --train-iters, which is {}",
