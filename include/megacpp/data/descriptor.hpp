@@ -1,10 +1,12 @@
-// Ownership of a POSIX file descriptor, and the words for an errno value.
+// Ownership of a POSIX file descriptor, opening one to write, and the words for an errno value.
 #pragma once
 
+#include <cerrno>
 #include <string>
 #include <system_error>
 #include <utility>
 
+#include <fcntl.h>
 #include <unistd.h>
 
 namespace mc {
@@ -42,5 +44,18 @@ public:
 private:
   int number_ = -1;
 };
+
+/// Opens a file to write, with further flags of open. A pipe that nobody reads is ENXIO, not a wait
+/// without end. None, with errno set, if it cannot be.
+inline descriptor open_to_write(const std::string& path, int flags) {
+  descriptor file(::open(path.c_str(), O_WRONLY | O_CLOEXEC | O_NONBLOCK | flags, 0666));
+  if (file) ::fcntl(file.get(), F_SETFL, ::fcntl(file.get(), F_GETFL) & ~O_NONBLOCK);
+  return file;
+}
+/// Why not, in words.
+inline std::string reason_not_to_write(int error_number) {
+  return error_number == ENXIO ? "it is a pipe that nobody reads, so start its reader first"
+                               : reason_of(error_number);
+}
 
 } // namespace mc

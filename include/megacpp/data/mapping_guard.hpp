@@ -52,8 +52,10 @@ extern "C" inline void tell_of_cut_file(int, siginfo_t* info, void*) {
     std::size_t n = 0;
     for (const char* part :
          {static_cast<const char*>(program_invocation_short_name), ": ", m.path.load(),
-          " became shorter while it was being read; do not write to it during a run\n"})
-      while (*part != 0 && n < sizeof sentence) sentence[n++] = *part++;
+          " became shorter while it was being read; do not write to it during a run"})
+      for (; *part != 0 && n + 1 < sizeof sentence; ++part) // a name may hold anything
+        sentence[n++] = static_cast<unsigned char>(*part) < ' ' || *part == 0x7f ? '?' : *part;
+    sentence[n++] = '\n';
     [[maybe_unused]] const auto written = ::write(STDERR_FILENO, sentence, n);
     ::_exit(m.code);
   }

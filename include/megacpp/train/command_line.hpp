@@ -5,6 +5,7 @@
 #include <megacpp/data/mapping_guard.hpp>
 #include <megacpp/exec/own_thread.hpp>
 #include <megacpp/exec/signals.hpp>
+#include <megacpp/observe/reader.hpp>
 #include <megacpp/observe/text.hpp>
 #include <megacpp/train/advice.hpp>
 #include <megacpp/train/option_file.hpp>
@@ -97,11 +98,20 @@ inline request parse(int argc, const char* const* argv, const std::vector<flag_e
     throw usage(fmt::format("unknown flag {}; {}", printable(name),
                             advice_for(list, "--", name.substr(dashes), c)));
   };
-  // A flag without its value has taken the next flag for it.
+  // A flag without its value has taken the next flag for it; with an = it means what it says.
+  const auto follows = [&](const std::string& name, const std::string& value) {
+    for (int i = 1; i + 1 < argc; ++i)
+      if (argv[i] == "--" + name && argv[i + 1] == value) return true;
+    return false;
+  };
   for (const given_flag& g : given)
-    if (g.value.starts_with("--") && find_flag(list, g.value.substr(2)) != nullptr)
+    if (g.value.starts_with("--") && find_flag(list, g.value.substr(2)) != nullptr &&
+        follows(g.entry->name, g.value))
       throw usage(
           fmt::format("--{} needs one value, but {} follows; see --help", g.entry->name, g.value));
+  for (const given_flag& g : given)
+    if (g.entry->flag->is_toggle() && std::count(argv, argv + argc, "--" + g.entry->name + '=') > 0)
+      throw usage(fmt::format("--{0}= has no value; give --{0}, or --{0}=false", g.entry->name));
   if (r.what == nullptr) {
     refuse_rest(app.remaining(), command::all);
     if (!r.help && !r.version)
@@ -163,15 +173,17 @@ inline void run_command(const program_source& source, std::string_view program, 
 /// depend on `ulimit -s`; the calling one waits, and takes the signals.
 inline int run_program(const program_source& source, int argc, char** argv,
                        command_function carry_out) {
+  fill_standard_descriptors();
   std::string program = argc > 0 ? argv[0] : "megacpp";
-  program = program.substr(program.rfind('/') + 1);
+  program = printable(program.substr(program.rfind('/') + 1));
   const auto fail = [&program](exit_code code, std::string sentence) {
     // A path may hold anything; a sentence is one line.
-    for (char& c : sentence) c = static_cast<unsigned char>(c) < ' ' ? '?' : c;
+    for (char& c : sentence) c = static_cast<unsigned char>(c) < ' ' || c == 0x7f ? '?' : c;
     std::fflush(stdout);
-    std::fputs(fmt::format("{}: {}\n", program, sentence).c_str(), stderr);
+    write_to_reader(STDERR_FILENO, fmt::format("{}: {}\n", program, sentence));
     return static_cast<int>(code);
   };
+  const stop_signals_taken even_if_held;
   const mapping_guard cut_files;
   const write_errors closed_pipes;
   const auto attempt = [&fail](const auto& f) {

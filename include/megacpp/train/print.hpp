@@ -7,6 +7,7 @@
 
 #include <cerrno>
 #include <cstdio>
+#include <filesystem>
 #include <string>
 #include <string_view>
 
@@ -30,6 +31,15 @@ inline void write_all(int file, std::string_view text, std::string_view what) {
 }
 } // namespace detail
 
+/// For the start of a program: gives closed ones of the descriptors 0 to 2 a place that cannot be
+/// written, so that no file which is opened later takes theirs and gets what is printed.
+inline void fill_standard_descriptors() {
+  for (int file = STDIN_FILENO; file <= STDERR_FILENO; ++file)
+    if (::fcntl(file, F_GETFD) < 0) // so it is the lowest that is free
+        [[maybe_unused]]
+      const int filled = ::open("/dev/null", O_RDONLY);
+}
+
 /// Writes to the standard output at once. Throws mc::error(exit_code::output).
 inline void print(std::string_view text) {
   detail::write_all(STDOUT_FILENO, text, "the standard output");
@@ -40,9 +50,24 @@ inline void print_note(std::string_view text) {
   std::fputs(fmt::format("{}\n", text).c_str(), stderr);
 }
 
+namespace detail {
+/// What a path names behind its symbolic links, which stay as they are when it is replaced.
+inline std::string behind_links(std::string path) {
+  namespace fs = std::filesystem;
+  std::error_code problem;
+  for (int links = 0; links < 40; ++links) {
+    const fs::path to = fs::read_symlink(path, problem);
+    if (problem) break; // no link
+    path = (fs::path(path).parent_path() / to).string();
+  }
+  return path;
+}
+} // namespace detail
+
 /// Writes a whole text file; a file that was there stays until the new one is complete. Throws
 /// mc::error(exit_code::output).
-inline void write_text_file(const std::string& path, std::string_view text) {
+inline void write_text_file(const std::string& name, std::string_view text) {
+  const std::string path = detail::behind_links(name);
   struct stat s {};
   const bool special = ::stat(path.c_str(), &s) == 0 && !S_ISREG(s.st_mode); // a pipe, a device
   const std::string at = special ? path : detail::temporary_of(path);
@@ -52,9 +77,9 @@ inline void write_text_file(const std::string& path, std::string_view text) {
     throw error(exit_code::output,
                 fmt::format("cannot {} {}: {}; free some space or choose another "
                             "file",
-                            what, path, reason_of(problem)));
+                            what, path, reason_not_to_write(problem)));
   };
-  descriptor file(::open(at.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
+  descriptor file = open_to_write(at, O_CREAT | O_TRUNC);
   if (!file) fail("create");
   try {
     detail::write_all(file.get(), text, path);
@@ -81,7 +106,8 @@ inline void check_own_kind(const std::string& path, std::string_view begin, std:
 }
 
 /// Throws what write_text_file would throw before its first byte.
-inline void check_text_file(const std::string& path) {
+inline void check_text_file(const std::string& name) {
+  const std::string path = detail::behind_links(name);
   struct stat s {};
   const bool exists = ::stat(path.c_str(), &s) == 0;
   if (exists && S_ISDIR(s.st_mode)) {
