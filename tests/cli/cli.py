@@ -127,6 +127,7 @@ class Help(Case):
         self.refused(USAGE, "generate", says="--load")
         self.refused(USAGE, "train", "--lr", says="--lr needs one value")
         self.refused(USAGE, "train", "--lr", "--save", "x", says="--lr needs one value")
+        self.refused(USAGE, "train", "--mock-data=", says="--mock-data= has no value")
 
     def test_flags_out_of_range(self):
         for flag, value in (("lr", "nan"), ("lr", "inf"), ("lr", "-1"), ("lr", "abc"), ("lr", ""),
@@ -390,7 +391,8 @@ class Training(Case):
         self.assertIn(f"| {tokens} tokens", whole)
 
     def test_signals_save(self):
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1,
+                       signal.SIGXCPU):
             model, metrics = self.folder / f"model-{number}", self.folder / f"metrics-{number}"
             process = subprocess.Popen(
                 [PROGRAM, "train", "--data-path", self.text, "--train-iters", "1000000000",
@@ -401,7 +403,8 @@ class Training(Case):
                 self.assertLess(time.monotonic(), end, "training does not start")
                 self.assertIsNone(process.poll())
                 time.sleep(0.02)
-            process.send_signal(number)
+            for _ in range(3):  # launchers send a request more than once
+                process.send_signal(number)
             _, errors = process.communicate(timeout=120)
             self.assertEqual(process.returncode, INTERRUPTED)
             lines = errors.decode().splitlines()
@@ -417,6 +420,91 @@ class Training(Case):
             run("train", "--data-path", self.text, "--save", whole, *rest)
             for name in ("model.safetensors", "optimizer.safetensors"):
                 self.assertEqual(contents(newest(model))[name], contents(newest(whole))[name])
+
+    def started(self, *arguments, wait=1.5, **options):
+        """A training run that has begun."""
+        process = subprocess.Popen([PROGRAM, "train", *map(str, arguments)],
+                                   stdin=subprocess.DEVNULL, **options)
+        self.addCleanup(process.wait)
+        self.addCleanup(process.kill)
+        time.sleep(wait)
+        self.assertIsNone(process.poll())
+        return process
+
+    def test_a_step_is_given_up(self):
+        # A step of minutes, at the begin of a run.
+        root = self.folder / "root"
+        process = self.started("--mock-data", "--global-batch-size", 800000, "--train-iters", 10**6,
+                               "--save", root, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=20)
+        self.assertEqual(process.returncode, INTERRUPTED)
+        self.assertIn(b"SIGTERM ended the run after step 0 of 1000000", errors)
+        run("train", "--load", root, "--save", root, "--mock-data", "--global-batch-size", 8,
+            "--train-iters", 3)
+        whole = self.folder / "whole"
+        run("train", "--mock-data", "--global-batch-size", 8, "--train-iters", 3, "--save", whole)
+        self.assertEqual(contents(newest(root))["model.safetensors"],
+                         contents(newest(whole))["model.safetensors"])
+        # One further on: the run that goes on takes it from its begin, with the same bits.
+        long = ("--mock-data", "--global-batch-size", 4000, "--train-iters", 3, "--save")
+        losses = {}
+        for end in ("given-up", "taken"):
+            root, metrics = self.folder / end, self.folder / f"{end}.jsonl"
+            if end == "given-up":
+                process = self.started(*long, root, "--metrics-jsonl", metrics, wait=0,
+                                       stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+                while not (metrics.exists() and metrics.read_text()):
+                    self.assertIsNone(process.poll())
+                    time.sleep(0.01)
+                time.sleep(0.05)
+                process.send_signal(signal.SIGTERM)
+                self.assertIn(b"after step 1 of 3", process.communicate(timeout=20)[1])
+            run("train", *long, root, "--load", root, "--metrics-jsonl", metrics)
+            losses[end] = [[line[n] for n in ("step", "loss", "grad_norm")] for line in
+                           map(json.loads, metrics.read_text().splitlines())]
+            self.assertEqual([line[0] for line in losses[end]], [1, 2, 3])
+        self.assertEqual(losses["given-up"], losses["taken"])
+        for name in ("model.safetensors", "optimizer.safetensors"):
+            self.assertEqual(contents(newest(self.folder / "given-up"))[name],
+                             contents(newest(self.folder / "taken"))[name])
+
+    def test_signals_that_the_parent_ignores_or_holds(self):
+        root, train = self.folder / "root", ("--mock-data", "--train-iters", 10**9)
+        # Ignored: nohup, a shell's background job.
+        process = self.started(*train, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+                               preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN))
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.5)
+        self.assertIsNone(process.poll())
+        process.send_signal(signal.SIGTERM)
+        self.assertIn(b"SIGTERM ended the run", process.communicate(timeout=20)[1])
+        # Held back: nobody could stop such a run but by SIGKILL.
+        held = lambda: signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM,))  # noqa: E731
+        process = self.started(*train, "--save", root, stdout=subprocess.DEVNULL,
+                               stderr=subprocess.PIPE, preexec_fn=held)
+        process.send_signal(signal.SIGTERM)
+        self.assertIn(b"was saved to", process.communicate(timeout=20)[1])
+
+    def test_output_that_nobody_reads_keeps_no_run_from_its_end(self):
+        root = self.folder / "root"
+        train = ("--mock-data", "--train-iters", 10**9, "--log-interval", 1, "--save", root)
+        # The errors go the same way; the run stands still in the middle of its output.
+        process = self.started(*train, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        process.send_signal(signal.SIGTERM)
+        process.wait(timeout=20)
+        self.assertEqual(process.returncode, INTERRUPTED)
+        self.assertGreater(int(newest(root).name[5:]), 0)
+        # Where somebody reads, however late, every line comes.
+        log = process.stdout.read().decode().splitlines()
+        process.stdout.close()
+        steps = [int(line.split("/")[0][5:]) for line in log if line.startswith("step ")]
+        self.assertEqual(steps[:100], list(range(1, 101)))
+        slow = self.started("--mock-data", "--train-iters", 2000, "--log-interval", 1,
+                            stdout=subprocess.PIPE)
+        lines = [line for line in slow.communicate(timeout=60)[0].decode().splitlines()
+                 if line.startswith("step ")]
+        self.assertEqual(len(lines), 2000)
 
     def test_any_limit_on_the_stack(self):
         unlimited = resource.RLIM_INFINITY
@@ -483,6 +571,13 @@ class Training(Case):
         self.assertLessEqual(result["min_ms"], result["median_ms"])
         self.assertEqual((result["steps"], result["warmup"]), (5, 2))
         self.refused(USAGE, "train", "--bench-json", "--train-iters", 5, says="--warmup")
+        self.refused(USAGE, "train", "--bench-json", "--warmup", 2**63 - 1, says="--warmup")
+        # Room for the times of all steps is not asked for: this runs until somebody ends it.
+        for steps in (10**15, 2 * 10**18):
+            process = self.started("--bench-json", "--train-iters", steps, stderr=subprocess.PIPE)
+            process.send_signal(signal.SIGTERM)
+            process.communicate(timeout=20)
+            self.assertEqual(process.returncode, INTERRUPTED)
 
     def test_profile_covers_the_wall_time(self):
         out = self.train("--profile", steps=30).stdout.decode()
@@ -522,6 +617,73 @@ class Output(Case):
             run(*train, "--loss-curve", self.folder / "curve", "--metrics-jsonl",
                 self.folder / "metrics")
         self.assertTrue((self.folder / "curve").read_text().startswith("<svg"))
+
+    def test_reports_take_the_place_of_nothing(self):
+        # Data that begins as a report does.
+        data, train = self.folder / "data", ("train", "--train-iters", 1)
+        for flag, begin in (("--metrics-jsonl", '{"step":'), ("--loss-curve", "<svg ")):
+            data.write_text(begin + TEXT)
+            other = self.folder / f"linked{flag}"
+            os.link(data, other)
+            for name in (data, other, self.folder / "." / "data"):
+                self.refused(USAGE, *train, "--data-path", data, flag, name, says="--data-path")
+            self.assertEqual(data.read_text(), begin + TEXT)
+            # What the folder of states needs; a report of its own may lie in it.
+            root = self.folder / "root"
+            for name in ("config.json", "latest_checkpointed_iteration.txt", "iter_0000003",
+                         "iter_0000001/x"):
+                self.refused(USAGE, *train, "--mock-data", "--save", root, flag, root / name,
+                             says="needs for its states")
+            self.assertFalse(root.exists())
+        root.mkdir()
+        run(*train, "--mock-data", "--save", root, "--metrics-jsonl", root / "metrics.jsonl")
+        run(*train[:1], "--load", root, "--save", root, "--mock-data", "--train-iters", 2,
+            "--metrics-jsonl", root / "metrics.jsonl")
+        self.assertEqual((root / "metrics.jsonl").read_text().count("\n"), 2)
+
+    def test_reports_through_links_and_pipes(self):
+        curve, link, pipe = (self.folder / n for n in ("curve", "link", "pipe"))
+        link.symlink_to("curve")
+        for _ in range(2):
+            run("train", "--mock-data", "--train-iters", 2, "--loss-curve", link)
+            self.assertTrue(link.is_symlink())
+            self.assertTrue(curve.read_text().startswith("<svg "))
+        os.mkfifo(pipe)
+        for flag in ("--metrics-jsonl", "--loss-curve"):
+            self.refused(OUTPUT, "train", "--mock-data", "--train-iters", 2, flag, pipe,
+                         says="a pipe that nobody reads")
+        reader = subprocess.Popen(["cat", pipe], stdout=subprocess.PIPE)
+        time.sleep(0.2)
+        reading = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+        run("train", "--mock-data", "--train-iters", 3, "--metrics-jsonl", pipe)
+        os.close(reading)
+        self.assertEqual(reader.communicate(timeout=20)[0].count(b"\n"), 3)
+
+    def test_closed_standard_descriptors(self):
+        metrics = self.folder / "metrics"
+        for closed in ((0,), (2,), (0, 2), (1,), (0, 1), (0, 1, 2)):
+            with self.subTest(closed=closed):
+                done = subprocess.run([PROGRAM, "train", "--mock-data", "--train-iters", "3",
+                                       "--metrics-jsonl", metrics], timeout=60,
+                                      stdout=None if 1 in closed else subprocess.DEVNULL,
+                                      stderr=None if 2 in closed else subprocess.DEVNULL,
+                                      preexec_fn=lambda: [os.close(n) for n in closed])  # noqa: B023
+                self.assertEqual(done.returncode, OUTPUT if 1 in closed else 0)
+                self.assertEqual(metrics.exists(), 1 not in closed)
+                if 1 in closed:
+                    continue
+                lines = [json.loads(line) for line in metrics.read_text().splitlines()]
+                self.assertEqual([line["step"] for line in lines], [1, 2, 3])
+                metrics.unlink()
+        done = subprocess.run([PROGRAM, "describe"], stderr=subprocess.PIPE, timeout=60,
+                              preexec_fn=lambda: os.close(1))
+        self.assertEqual(done.returncode, OUTPUT)
+        self.assertIn(b"cannot write the standard output", done.stderr)
+
+    def test_a_name_that_is_no_line(self):
+        done = subprocess.run(["x\n\x1b[31m\x7f", "trian"], executable=PROGRAM, capture_output=True,
+                              timeout=60)
+        self.assertRegex(done.stderr, rb"^x\?\?\[31m\?: [ -~]*\n$")
 
     def test_a_state_is_not_saved_through_a_link(self):
         root, elsewhere = self.saved(), self.folder / "elsewhere"
@@ -578,6 +740,22 @@ class Output(Case):
         self.assertEqual(contents(model), before)
         self.assertEqual(sorted(p.name for p in self.folder.iterdir()), ["model", "text"])
 
+    def test_few_open_files(self):
+        # As many as the start needs, but not the save of a run that has its metrics open beside it,
+        # are refused at the start.
+        root, metrics = self.folder / "root", self.folder / "metrics"
+        codes = set()
+        for files in range(5, 20):
+            limit = lambda: resource.setrlimit(  # noqa: E731
+                resource.RLIMIT_NOFILE, (files, files))  # noqa: B023
+            done = run("train", "--mock-data", "--train-iters", 2, "--save", root, "--metrics-jsonl",
+                       metrics, check=None, preexec_fn=limit)
+            codes.add(done.returncode)
+            self.assertEqual(done.returncode == 0, (root / "iter_0000002").exists(), done.stderr)
+            self.assertEqual(done.returncode == 0, b"step 1/2" in done.stdout, done.stderr)
+            shutil.rmtree(root, ignore_errors=True)
+        self.assertEqual(codes, {0, OUTPUT})
+
     @contextlib.contextmanager
     def small_disk(self, size):
         disk = self.folder / "disk"
@@ -591,6 +769,18 @@ class Output(Case):
             yield disk
         finally:
             subprocess.run(["umount", disk], check=True)
+
+    def test_a_disk_that_metrics_fill(self):
+        with self.small_disk("400k") as disk:
+            root, metrics = disk / "root", disk / "metrics"
+            train = ("--mock-data", "--save", root, "--metrics-jsonl", metrics)
+            sentence = self.refused(OUTPUT, "train", "--train-iters", 10**6, *train, says="metrics")
+            self.assertIn("could not be saved: ", sentence)
+            self.assertIn("; nothing was saved", sentence)
+            # Whole lines, also where the disk is full.
+            for line in metrics.read_text().splitlines():
+                json.loads(line)
+            self.assertTrue(metrics.read_text().endswith("\n"))
 
     def test_full_disk_while_saving(self):
         # Room for one state of 270 kB, not for a second one beside it.
@@ -1126,6 +1316,7 @@ class Generation(Case):
         refused(USAGE, "--batch-size", "0", says="--batch-size")
         refused(USAGE, "--overflow", "wrap", says="slide|stop")
         refused(USAGE, "--prompt", "--greedy", says="--prompt needs one value")
+        self.generate("--prompt=--greedy", "--max-new-tokens", 1)
         file = self.folder / "prompts"
         refused(DATA, "--prompts-file", file, says="does not exist")
         refused(DATA, "--prompts-file", self.folder, says="is a directory")
@@ -1134,6 +1325,13 @@ class Generation(Case):
                               (b"a\n" + b"b" * 40, "line 2: the prompt has 40 tokens")):
             file.write_bytes(content)
             refused(DATA, "--prompts-file", file, says=says)
+        # A line of any length is refused before it takes memory.
+        room = lambda: resource.setrlimit(resource.RLIMIT_DATA, (10**8, 10**8))  # noqa: E731
+        for ids in ((), ("--ids",)):
+            says = "at least 33 tokens" if ids else "line 2: the prompt has 200000000 tokens"
+            file.write_bytes(b"1\n" + b"1 " * 10**8)
+            self.refused(DATA, "generate", "--load", self.model, *ids, "--prompts-file", file,
+                         "--threads", 1, says=says, preexec_fn=room)
         config = self.folder / "run.json"
         config.write_text('{"prompt": ["a", 1]}')
         refused(USAGE, "--config", config, says="list of texts")

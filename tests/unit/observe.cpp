@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <filesystem>
 #include <limits>
 #include <new>
 #include <string>
@@ -198,10 +199,26 @@ BOOST_AUTO_TEST_CASE(metrics_are_json_lines_on_disk_at_once) {
   for (int i = 0; i < 100; ++i)
     file.write({{"step", i}, {"loss", 0.1 * i}, {"tokens_per_second", 1e5 / (i + 1)}});
   BOOST_TEST(allocations == before);
-  mc::metrics_file(dir / "metrics.jsonl", true).write({{"step", -1}});
-  BOOST_TEST(test::read_text(dir / "metrics.jsonl").ends_with("}\n{\"step\":-1}\n"));
-  mc::metrics_file(dir / "metrics.jsonl").write({{"step", 0}});
+  const std::string written = test::read_text(dir / "metrics.jsonl");
+  { const mc::metrics_file opened(dir / "metrics.jsonl"); }
+  BOOST_TEST(test::read_text(dir / "metrics.jsonl") == written);
+  // A line that a full disk has cut off does not spoil the next one.
+  for (const std::string& cut : {std::string(), "{\"step\":" + std::string(9000, '1')}) {
+    test::write_text(dir / "metrics.jsonl", written + cut);
+    mc::metrics_file more(dir / "metrics.jsonl");
+    more.continue_after();
+    more.write({{"step", -1}});
+    BOOST_TEST(test::read_text(dir / "metrics.jsonl") == written + "{\"step\":-1}\n");
+  }
+  mc::metrics_file anew(dir / "metrics.jsonl");
+  anew.begin();
+  anew.write({{"step", 0}});
   BOOST_TEST(test::read_text(dir / "metrics.jsonl") == "{\"step\":0}\n");
+  test::write_text(dir / "metrics.jsonl", "{\"st");
+  anew.continue_after();
+  BOOST_TEST(test::read_text(dir / "metrics.jsonl") == "");
+  { const mc::metrics_file unused(dir / "unused"); }
+  BOOST_TEST(!std::filesystem::exists(dir / "unused"));
 }
 
 BOOST_AUTO_TEST_CASE(metrics_that_cannot_be_written_are_an_error) {
@@ -209,7 +226,7 @@ BOOST_AUTO_TEST_CASE(metrics_that_cannot_be_written_are_an_error) {
   CHECK_REFUSED(mc::metrics_file(dir / "none/metrics.jsonl"), exit_code::output,
                 "cannot create the metrics file");
   CHECK_REFUSED(mc::metrics_file(dir.path().string()), exit_code::output, "Is a directory");
-  mc::metrics_file full("/dev/full", true);
+  mc::metrics_file full("/dev/full");
   CHECK_REFUSED(full.write({{"step", 1}}), exit_code::output, "No space left on device");
 }
 

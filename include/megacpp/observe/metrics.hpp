@@ -3,7 +3,10 @@
 
 #include <megacpp/data/descriptor.hpp>
 #include <megacpp/exec/error.hpp>
+#include <megacpp/observe/reader.hpp>
 
+#include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cmath>
 #include <concepts>
@@ -16,6 +19,7 @@
 #include <variant>
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <fmt/format.h>
@@ -74,24 +78,47 @@ inline void append_json_line(std::string& line, std::initializer_list<metric> me
 /// killed leaves complete lines. Lines of up to 4 KiB allocate nothing.
 class metrics_file {
 public:
-  /// Creates the file, or continues it if `append`. Throws mc::error(exit_code::output).
-  explicit metrics_file(std::string path, bool append = false) : path_(std::move(path)) {
+  /// Opens the file, or creates it, and leaves what is in it until begin() or continue_after().
+  /// Throws mc::error(exit_code::output).
+  explicit metrics_file(std::string path) : path_(std::move(path)) {
     line_.reserve(4096);
-    const int start = append ? O_APPEND : O_APPEND | O_TRUNC;
-    file_ = descriptor(::open(path_.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | start, 0666));
+    struct stat s {};
+    made_ = ::stat(path_.c_str(), &s) != 0;
+    file_ = open_to_write(path_, O_CREAT | O_APPEND);
     if (!file_) fail("create", errno);
+    plain_ = ::fstat(file_.get(), &s) == 0 && S_ISREG(s.st_mode);
+  }
+  metrics_file(const metrics_file&) = delete;
+  metrics_file& operator=(const metrics_file&) = delete;
+  /// A file that was made for a run that did not begin goes again.
+  ~metrics_file() {
+    if (made_ && plain_) ::unlink(path_.c_str());
   }
 
-  /// Throws mc::error(exit_code::output) if the line could not be written.
+  /// Empties the file. Throws mc::error(exit_code::output).
+  void begin() {
+    made_ = false;
+    cut(0);
+  }
+  /// Keeps its whole lines: the last one may have been cut off by a full disk. Throws mc::error.
+  void continue_after() {
+    made_ = false;
+    cut(end_of_lines());
+  }
+
+  /// Throws mc::error(exit_code::output) if the line could not be written; none of it is left then.
+  /// A line that nobody reads is left out once a stop is asked for.
   void write(std::initializer_list<metric> metrics) {
     line_.clear();
     append_json_line(line_, metrics);
-    for (std::string_view rest = line_; !rest.empty();) {
-      const ::ssize_t n = ::write(file_.get(), rest.data(), rest.size());
-      if (n < 0 && errno == EINTR) continue;
-      if (n <= 0) fail("write", n == 0 ? EIO : errno);
-      rest.remove_prefix(static_cast<std::size_t>(n));
+    struct stat before {};
+    if (plain_) ::fstat(file_.get(), &before);
+    const int problem = write_to_reader(file_.get(), line_);
+    if (problem == 0 || problem == EAGAIN) return;
+    if (plain_ && ::ftruncate(file_.get(), before.st_size) != 0) {
+      // The run that goes on cuts it.
     }
+    fail("write", problem);
   }
 
   const std::string& path() const { return path_; }
@@ -101,10 +128,34 @@ private:
     throw error(exit_code::output,
                 fmt::format("cannot {} the metrics file {}: {}; free some space or choose "
                             "another file",
-                            what, path_, reason_of(problem)));
+                            what, path_, reason_not_to_write(problem)));
+  }
+  void cut(::off_t size) {
+    struct stat s {};
+    if (!plain_ || (::fstat(file_.get(), &s) == 0 && s.st_size == size)) return;
+    if (::ftruncate(file_.get(), size) != 0) fail("shorten", errno);
+  }
+  /// Behind the last line end; 0 if there is none.
+  ::off_t end_of_lines() const {
+    const descriptor reading(::open(path_.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+    struct stat s {};
+    if (!plain_) return 0;
+    if (!reading || ::fstat(reading.get(), &s) != 0) fail("read", errno);
+    std::array<char, 4096> block;
+    for (::off_t end = s.st_size; end > 0;) {
+      const ::off_t begin = std::max<::off_t>(0, end - std::ssize(block));
+      const ::ssize_t n =
+          ::pread(reading.get(), block.data(), static_cast<std::size_t>(end - begin), begin);
+      if (n != end - begin) fail("read", n < 0 ? errno : EIO);
+      for (; end > begin; --end)
+        if (block[static_cast<std::size_t>(end - begin - 1)] == '\n') return end;
+    }
+    return 0;
   }
 
   std::string path_;
+  bool made_ = false;  ///< by this object, and of no run yet
+  bool plain_ = false; ///< not a pipe or a device
   descriptor file_;
   std::string line_;
 };

@@ -8,36 +8,15 @@
 #include <megacpp/train/export.hpp>
 #include <megacpp/train/history.hpp>
 #include <megacpp/train/profile.hpp>
+#include <megacpp/train/report_files.hpp>
 #include <megacpp/train/resume.hpp>
 #include <megacpp/train/settings.hpp>
 #include <megacpp/train/state.hpp>
 
-#include <csignal>
 #include <filesystem>
 #include <optional>
 
 namespace mc {
-
-namespace detail {
-inline bool is_same_folder(const std::string& a, const std::string& b) {
-  std::error_code ignored;
-  return !a.empty() && std::filesystem::equivalent(a, b, ignored);
-}
-/// Whether two paths name one place, which need not exist.
-inline bool same_place(const std::string& a, const std::string& b) {
-  namespace fs = std::filesystem;
-  const auto place = [](const std::string& path) {
-    std::error_code ignored;
-    const fs::path p = fs::weakly_canonical(fs::absolute(path, ignored), ignored);
-    return p.has_filename() ? p : p.parent_path();
-  };
-  return place(a) == place(b);
-}
-inline bool is_missing(const std::string& path) {
-  std::error_code ignored;
-  return !std::filesystem::exists(path, ignored);
-}
-} // namespace detail
 
 /// What a training run starts from. A state fills in the flags that were left out; what changes is
 /// told. Nothing if there is no --load, or if it names the folder of --save, which has no state
@@ -45,10 +24,10 @@ inline bool is_missing(const std::string& path) {
 inline std::optional<found_model> prepare_start(const program_view& p, options& o) {
   if (!o.model.load.given()) return std::nullopt;
   const bool same =
-      o.training.save.given() && (detail::same_place(o.model.load(), o.training.save()) ||
-                                  detail::is_same_folder(o.model.load(), o.training.save()));
+      o.training.save.given() && detail::is_same_place(o.model.load(), o.training.save());
   std::optional<found_model> from;
-  if (!same || !detail::is_missing(o.model.load()))
+  std::error_code ignored;
+  if (!same || std::filesystem::exists(o.model.load(), ignored))
     from = find_saved(o.model.load(), !o.model.finetune());
   if (!from && !same)
     throw error(exit_code::model,
@@ -86,15 +65,15 @@ public:
         profile_(p),
         progress_(o.report.log_interval()) {
     prepare_saves();
-    check_reports();
+    check_report_files(o);
     session_.emplace(p_, device_, purpose::training);
-    rehearse_save();
+    if (o.report.metrics_jsonl.given()) metrics_.emplace(o.report.metrics_jsonl());
+    rehearse_save(); // as the last save will be: with every file open that stays open
     prepare_session();
     prepare_evaluation();
-    if (set_.bench) times_.reserve(static_cast<std::size_t>(set_.steps));
-    // A run that goes on adds to the file of the one before.
-    if (o.report.metrics_jsonl.given())
-      metrics_.emplace(o.report.metrics_jsonl(), resumes() && at_.step > 0);
+    constexpr std::int64_t timed_without_allocating = 1 << 20;
+    if (set_.bench)
+      times_.reserve(static_cast<std::size_t>(std::min(set_.steps, timed_without_allocating)));
     flops_ = static_cast<double>(work_of_step(p, set_.micro_batches).total().flops);
     ceiling_ = product_ceiling(device, p.numbers.type);
   }
@@ -104,6 +83,9 @@ public:
     // Once nothing is left that could be refused.
     if (resumes())
       for (const std::string& line : from_->changes) print(line + "\n");
+    // A run that goes on adds to the file of the one before.
+    if (metrics_ && resumes() && at_.step > 0) metrics_->continue_after();
+    else if (metrics_) metrics_->begin();
     if (!set_.bench) introduce();
     if (o_.training.exit_signal_handler()) signals_.emplace();
     stopwatch all;
@@ -115,6 +97,7 @@ public:
       if (kept.empty()) throw;
       throw error(e.code(), e.what() + kept);
     }
+    signals_.reset(); // nothing is left that a stop would have to save
     draw_curve();
     progress_.finish();
     if (o_.report.profile()) print(profile_.table(profiled_seconds_, ceiling_));
@@ -131,8 +114,7 @@ private:
 
   void take_steps() {
     while (at_.step < set_.steps) {
-      step();
-      if (stopped()) interrupt();
+      if (!step() || stopped()) interrupt();
       if (at_.step < set_.steps && at_.step % o_.training.eval_interval() == 0) evaluate();
       if (at_.step < set_.steps && saves_now()) save();
       if (stopped()) interrupt();
@@ -143,17 +125,30 @@ private:
   }
 
   /// Data that is none, or a report that cannot be written, ends a run between two updates: what it
-  /// has learned is saved before it says so. Returns what to add, nothing if nothing could be done.
+  /// has learned is saved before it says so. Returns what to add: what is left of the run.
   std::string rescue(exit_code why) {
-    if (!root_ || taken_ == 0 || saved_at_ == at_.step || saving_ || why == exit_code::nonfinite)
-      return "";
-    try {
-      save();
-    } catch (const error&) {
-      return "";
+    if (why == exit_code::nonfinite || why == exit_code::interrupted) return "";
+    std::string tried;
+    if (root_ && taken_ > 0 && saved_at_ != at_.step && !saving_) {
+      try {
+        save();
+        return fmt::format("; the state of step {} was saved to {}", at_.step,
+                           root_->folder_of(at_.step));
+      } catch (const error& e) {
+        tried = fmt::format("; that of step {} could not be saved: {}", at_.step, e.what());
+      }
     }
-    return fmt::format("; the state of step {} was saved to {}", at_.step,
-                       root_->folder_of(at_.step));
+    return tried + what_is_saved();
+  }
+  std::string what_is_saved() const {
+    if (!root_) return taken_ > 0 ? "; nothing was saved, for there is no --save" : "";
+    try {
+      if (const auto newest = root_->newest())
+        return fmt::format("; {} holds the state of step {}", root_->path(), *newest);
+    } catch (const error&) {
+      return ""; // the root cannot be read: nothing is known
+    }
+    return "; nothing was saved";
   }
 
   bool resumes() const { return from_ && from_->state && !o_.model.finetune(); }
@@ -162,7 +157,7 @@ private:
   /// takes no step below those that it has.
   void prepare_saves() {
     if (!o_.training.save.given()) return;
-    const bool same = resumes() && detail::is_same_folder(from_->root, o_.training.save());
+    const bool same = resumes() && detail::is_same_file(from_->root, o_.training.save());
     root_.emplace(o_.training.save(), same ? from_->damaged : std::vector<std::int64_t>());
     const std::int64_t begin = resumes() ? from_->state->state().field<std::int64_t>("step") : 0;
     if (const auto newest = root_->newest(); newest && (!same || *newest > begin))
@@ -180,21 +175,6 @@ private:
     const std::int64_t begin = resumes() ? from_->state->state().field<std::int64_t>("step") : 0;
     const run_position last{std::max(begin + 1, set_.steps), 0};
     root_->rehearse(last.step, [&](folder_writer& out) { fill_state(out, last); });
-  }
-
-  /// Files of reports replace or continue files of their own kind alone.
-  void check_reports() const {
-    const auto &curve = o_.report.loss_curve, &metrics = o_.report.metrics_jsonl;
-    for (const auto* f : {&curve, &metrics})
-      if (f->given() && (*f)().empty())
-        throw error(exit_code::usage, fmt::format("--{} needs the name of a file",
-                                                  f == &curve ? "loss-curve" : "metrics-jsonl"));
-    if (curve.given()) check_text_file(curve()), check_own_kind(curve(), "<svg ", "curve");
-    if (metrics.given()) check_own_kind(metrics(), "{\"step\":", "file of metrics");
-    if (curve.given() && metrics.given() && detail::same_place(curve(), metrics()))
-      throw error(
-          exit_code::usage,
-          fmt::format("--loss-curve and --metrics-jsonl both name {}; give two files", curve()));
   }
 
   void prepare_session() {
@@ -246,7 +226,7 @@ private:
     if (!wanted) return;
     evaluation_.emplace(*session_, *text_.source, text_.parts.valid);
     validation_.reserve(static_cast<std::size_t>(
-        std::min<std::int64_t>(set_.steps / o_.training.eval_interval() + 1, 1 << 16)));
+        std::min<std::int64_t>(set_.steps / o_.training.eval_interval(), 1 << 16) + 1));
     const std::int64_t all = evaluation_->batches();
     evaluated_ = iters.given() && iters() < all / set_.micro_batches + 1
                      ? std::min(all, iters() * set_.micro_batches)
@@ -290,8 +270,9 @@ private:
   }
 
   /// One optimizer step. Sample i of the run is the same window however steps are cut into
-  /// micro-batches.
-  void step() {
+  /// micro-batches. False if a stop was asked for before its last micro-batch: such a step has
+  /// changed nothing, and is taken anew by the run that goes on.
+  bool step() {
     const stopwatch clock;
     const std::int64_t micro = p_.numbers.batch.micro;
     // The first step prepares much that others find.
@@ -300,6 +281,7 @@ private:
     session_->begin_step();
     loss_sum total;
     for (std::int64_t m = 0; m < set_.micro_batches; ++m) {
+      if (stopped()) return false;
       windows_.fill(at_.samples + m * micro, tokens_, labels_);
       total += session_->train({tokens_.data(), labels_.data(), m * micro});
     }
@@ -315,6 +297,7 @@ private:
     at_.samples += set_.micro_batches * micro;
     ++taken_;
     report(r, total.count, clock.seconds());
+    return true;
   }
 
   void report(step_report& r, double tokens, double seconds) {
@@ -402,7 +385,6 @@ private:
   }
 
   [[noreturn]] void interrupt() {
-    const char* const name = signals_->number() == SIGINT ? "SIGINT" : "SIGTERM";
     std::string kept = "nothing was saved, for there is no --save";
     if (root_) {
       if (saved_at_ != at_.step) save();
@@ -411,7 +393,7 @@ private:
     draw_curve();
     progress_.finish();
     throw error(exit_code::interrupted, fmt::format("{} ended the run after step {} of {}; {}",
-                                                    name, at_.step, set_.steps, kept));
+                                                    signals_->name(), at_.step, set_.steps, kept));
   }
 
   [[noreturn]] void fail(const char* what, double number, const step_report& r) {
@@ -431,14 +413,10 @@ private:
           {{"step", r.step}, {"loss", r.loss}, {"lr", r.lr}, {"grad_norm", r.grad_norm}});
     draw_curve();
     progress_.finish();
-    std::string kept;
-    if (saved_at_ >= 0)
-      kept = fmt::format("; {} holds the state of step {}", root_->path(), saved_at_);
-    else if (root_) kept = "; nothing was saved";
     throw error(exit_code::nonfinite,
                 fmt::format("{}{}; a lower --lr, a longer --lr-warmup-iters or a smaller "
                             "--clip-grad may help",
-                            what, kept));
+                            what, what_is_saved()));
   }
 
   std::string bench_line() {

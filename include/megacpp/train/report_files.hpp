@@ -1,0 +1,73 @@
+// Files that a training run reports to: they take the place of nothing else.
+#pragma once
+
+#include <megacpp/checkpoint/state_root.hpp>
+#include <megacpp/train/options.hpp>
+#include <megacpp/train/print.hpp>
+
+#include <filesystem>
+#include <string>
+
+namespace mc {
+
+namespace detail {
+/// Whether two paths name one file or folder that exists, by whatever name.
+inline bool is_same_file(const std::string& a, const std::string& b) {
+  std::error_code ignored;
+  return !a.empty() && std::filesystem::equivalent(a, b, ignored);
+}
+/// A path without links and dots; it need not exist.
+inline std::filesystem::path place_of(const std::string& path) {
+  namespace fs = std::filesystem;
+  std::error_code ignored;
+  const fs::path p = fs::weakly_canonical(fs::absolute(behind_links(path), ignored), ignored);
+  return p.has_filename() ? p : p.parent_path();
+}
+/// Whether two paths name one place, which need not exist.
+inline bool is_same_place(const std::string& a, const std::string& b) {
+  return place_of(a) == place_of(b) || is_same_file(a, b);
+}
+/// True for a path that a folder of saved states keeps for its states, or that would make it none.
+inline bool is_taken_by_states(const std::string& path, const std::string& root) {
+  const std::filesystem::path within = place_of(path).lexically_relative(place_of(root));
+  if (within.empty()) return false;
+  const std::string name = within.begin()->string();
+  const auto taken = [](std::string_view n) {
+    return step_of(n) || n == newest_step_name || n == model_folder_marker;
+  };
+  return taken(name) || taken(leftover_of(name).target);
+}
+} // namespace detail
+
+/// Reports replace or continue files of their own kind alone, and neither each other, nor the data,
+/// nor what is saved. Throws mc::error.
+inline void check_report_files(const options& o) {
+  const text_flag &curve = o.report.loss_curve, &metrics = o.report.metrics_jsonl;
+  const auto name_of = [&](const text_flag* f) {
+    return f == &curve ? "loss-curve" : "metrics-jsonl";
+  };
+  for (const text_flag* f : {&curve, &metrics}) {
+    if (!f->given()) continue;
+    const std::string& path = (*f)();
+    if (path.empty())
+      throw error(exit_code::usage, fmt::format("--{} needs the name of a file", name_of(f)));
+    if (o.training.save.given() && detail::is_taken_by_states(path, o.training.save()))
+      throw error(exit_code::usage,
+                  fmt::format("--{} names {}, which {} needs for its states; choose another file",
+                              name_of(f), path, o.training.save()));
+  }
+  if (curve.given()) check_text_file(curve()), check_own_kind(curve(), "<svg ", "curve");
+  if (metrics.given()) check_own_kind(metrics(), "{\"step\":", "file of metrics");
+  for (const text_flag* f : {&curve, &metrics})
+    if (f->given() && o.data.data_path.given() && detail::is_same_place((*f)(), o.data.data_path()))
+      throw error(
+          exit_code::usage,
+          fmt::format("--{} and --data-path both name {}; give the report a file of its own",
+                      name_of(f), (*f)()));
+  if (curve.given() && metrics.given() && detail::is_same_place(curve(), metrics()))
+    throw error(
+        exit_code::usage,
+        fmt::format("--loss-curve and --metrics-jsonl both name {}; give two files", curve()));
+}
+
+} // namespace mc
