@@ -135,8 +135,9 @@ struct training_flags {
         .resumes(on_resume::may_change);
     exit_signal_handler
         .is(true,
-            "SIGINT and SIGTERM finish the step, save and exit with code 10; a second signal, or "
-            "false, ends the program at once")
+            "SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGXCPU finish the micro-batch, save and exit "
+            "with code 10; a second SIGINT or SIGTERM a second later, or false, ends the program "
+            "at once")
         .of(command::train)
         .resumes(on_resume::unsaved);
     eval_interval.is(1000, "steps between evaluations of the validation part; one more at the end")
@@ -320,7 +321,10 @@ struct machine_flags {
   machine_flags() {
     const command computing =
         command::train | command::eval | command::generate | command::describe;
-    threads.is(0, "threads to compute with; 0: all cores. Results do not depend on it")
+    threads
+        .is(0,
+            "threads to compute with; 0: all cores, or the quota of a container. Results do not "
+            "depend on it")
         .within(0, 4096)
         .of(computing)
         .resumes(on_resume::unsaved);
