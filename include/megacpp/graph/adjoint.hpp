@@ -78,6 +78,7 @@ struct backward {
     value& c = g.at(id);
     const placement dual = mc::cotangent(g.at(to).at);
     if (!c.same_dims(g.at(to))) b.fail(fault::P006, line, "cotangent", to, id);
+    if (c.type != type_of_cotangent(to)) b.fail(fault::P020, line, "gradient", to, id);
     for (int a = 0; a < axes; ++a)
       if (c.at.at[static_cast<unsigned>(a)] != dual.at[static_cast<unsigned>(a)])
         b.fail(fault::P006, line, "cotangent", to, id, a);

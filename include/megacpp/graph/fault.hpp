@@ -27,6 +27,7 @@ enum class fault : std::uint8_t {
   P017, // an op stops a gradient
   P018, // a value of a model is spread over pipeline stages
   P019, // a pass changed what the graph owes
+  P020, // a gradient of a parameter has another element type than its store
   S001, // a sharded extent does not divide
   S002, // extents differ
   S003, // dims differ or are in another order
@@ -108,9 +109,10 @@ constexpr const char* code_of(fault f) {
       "",          "MEGA-P001", "MEGA-P002", "MEGA-P003", "MEGA-P004", "MEGA-P005",
       "MEGA-P006", "MEGA-P007", "MEGA-P008", "MEGA-P009", "MEGA-P010", "MEGA-P011",
       "MEGA-P012", "MEGA-P013", "MEGA-P014", "MEGA-P015", "MEGA-P016", "MEGA-P017",
-      "MEGA-P018", "MEGA-P019", "MEGA-S001", "MEGA-S002", "MEGA-S003", "MEGA-S004",
-      "MEGA-S005", "MEGA-S006", "MEGA-S007", "MEGA-S008", "MEGA-C001", "MEGA-C002",
-      "MEGA-C003", "MEGA-C004", "MEGA-M001", "MEGA-M002", "MEGA-B001", "MEGA-B002"};
+      "MEGA-P018", "MEGA-P019", "MEGA-P020", "MEGA-S001", "MEGA-S002", "MEGA-S003",
+      "MEGA-S004", "MEGA-S005", "MEGA-S006", "MEGA-S007", "MEGA-S008", "MEGA-C001",
+      "MEGA-C002", "MEGA-C003", "MEGA-C004", "MEGA-M001", "MEGA-M002", "MEGA-B001",
+      "MEGA-B002"};
   return codes[static_cast<int>(f)];
 }
 
@@ -173,6 +175,9 @@ constexpr const char* sentence_of(fault f) {
            "its placement";
   case fault::P019:
     return "a pass lost an output or a gradient, or made it of other operands: mend the pass";
+  case fault::P020:
+    return "a parameter's gradient has another element type than the store it collects in: declare "
+           "it as accumulator_of(type) in the rule of the op that computes it";
   case fault::S001:
     return "a sharded extent does not divide by the size of its axis: change the layout or the "
            "extent";

@@ -153,8 +153,8 @@ constexpr int lost_in_backward(const graph& g, const gradients& d) {
 
 } // namespace detail
 
-/// Each trainable parameter: a finished gradient whose placement is the parameter's. A tied one is
-/// finished where it is declared first; here its contribution must be the dual of the value used.
+/// Each trainable parameter: a finished gradient whose placement is the parameter's and whose type
+/// that of its store. A tied one is finished where it is declared first; here its contribution must be the dual of the value used.
 /// Nothing that the backward pass computes is lost.
 constexpr void verify_gradients(builder& b, const gradients& d) {
   const graph& g = b.g;
@@ -168,6 +168,7 @@ constexpr void verify_gradients(builder& b, const gradients& d) {
       continue;
     }
     const value& grad = g.at(id);
+    if (grad.type != accumulator_of(v.type)) b.fail(fault::P020, p.line, "gradient", p.v);
     const placement want = p.tied ? cotangent(g.at(grad.grad_of).at) : v.at;
     for (int a = 0; a < axes; ++a)
       if (grad.at.at[static_cast<unsigned>(a)] != want.at[static_cast<unsigned>(a)])

@@ -86,6 +86,10 @@ template <class Run, fault Code, class Where, class Line> constexpr bool report(
   static_assert(Code != fault::P019,
                 "MEGA-P019 a pass lost an output or a gradient, or made it of other operands: mend "
                 "the pass");
+  static_assert(Code != fault::P020,
+                "MEGA-P020 a parameter's gradient has another element type than the store it "
+                "collects in: declare it as accumulator_of(type) in the rule of the op that "
+                "computes it");
   static_assert(Code != fault::S001,
                 "MEGA-S001 a sharded extent does not divide by the size of its axis: change the "
                 "layout or the extent");
