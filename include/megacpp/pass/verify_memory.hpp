@@ -1,8 +1,10 @@
 // verify_memory: run after place_memory, which it trusts in nothing. Walks the nodes in the order
 // in which they run, rounds twice, and follows what lies where: every value that a node reads must
 // still be there, an output must not be written over an input of its own node (unless the op works
-// in place), and nothing may reach beyond its arena. Linear in the nodes, times the values that
-// live at once.
+// in place), and nothing may reach beyond its arena; the part's outputs must be there at the end.
+// Between the forward and the backward pass of a layer run all others, which use the same working
+// arena: what the backward pass reads of the forward pass must lie elsewhere. Linear in the nodes,
+// times the values that live at once.
 #pragma once
 
 #include <megacpp/graph/builder.hpp>
@@ -31,6 +33,7 @@ struct memory_walk {
     in_running_order(g, 2, [&](int i) {
       for (value_id v : g.at_node(i).in)
         if (v >= 0) last_use[static_cast<unsigned>(v)] = when;
+      if (g.rounds >= 0 && g.at_node(i).looped) last_use[static_cast<unsigned>(g.rounds)] = when;
       ++when;
     });
     for (value_id v : {g.outputs[0], g.outputs[1], g.side_loss})
@@ -48,6 +51,20 @@ struct memory_walk {
     default: return -1;
     }
   }
+  /// Outside of the arenas lies what enters the part, and what leaves it or collects gradients.
+  constexpr bool may_lie_outside(value_id v) const {
+    switch (at(v).in) {
+    case space::stream_out: return v == g.outputs[0] && g.at(v).rank > 0;
+    case space::d_stream_in: return v == g.d_stream;
+    case space::derived_gradients: return g.at(v).is == role::gradient;
+    case space::gradients: {
+      if (g.at(v).is == role::gradient) return true;
+      const auto i = static_cast<unsigned>(at(v).offset);
+      return at(v).offset >= 0 && at(v).offset < g.parameter_count && g.parameters[i].gradient == v;
+    }
+    default: return false;
+    }
+  }
   /// True for a looped node that has run in the round before.
   constexpr bool was_run(const node& n) {
     bool& ran = visited[static_cast<unsigned>(g.at(n.out[0]).producer)];
@@ -61,7 +78,7 @@ struct memory_walk {
 
   /// What leaves the part lies where others look for it: the stream and its cotangent, and each
   /// finished gradient in the parameter's own place. What backward rounds read of the forward pass
-  /// is run again.
+  /// is run again, and all that it reads of it outlives the layers that run in between.
   constexpr void check_ends() {
     const auto lies = [&](value_id v, space s, std::int64_t offset, const char* what, value_id of) {
       if (v >= 0 && (at(v).in != s || at(v).offset != offset))
@@ -73,13 +90,59 @@ struct memory_walk {
     for (int i = 0; i < g.parameter_count; ++i)
       if (const parameter_info& p = g.parameters[static_cast<unsigned>(i)]; !p.frozen)
         lies(p.gradient, space::gradients, i, "gradient", p.v);
-    for (int i = 0; g.rounds >= 0 && i < g.node_count; ++i) {
+    for (int i = 0; i < g.node_count; ++i) {
       const node& n = g.at_node(i);
-      if (!n.looped || !(in_backward(n.when) || n.again)) continue;
-      for (value_id v : n.in)
-        if (const node_id made = looped_producer(g, v); made >= 0 && !g.at_node(made).again)
-          record(wrong, g, fault::M002, n.line, n.op->name, v);
+      const bool again = n.looped && (in_backward(n.when) || n.again);
+      if (n.looped) outlives(n, g.rounds);
+      for (value_id v : n.in) {
+        if (again && looped_producer(g, v) >= 0 && !g.at_node(g.at(v).producer).again) fail(n, v);
+        outlives(n, v);
+      }
     }
+  }
+  /// Operand v of n does not lie where other layers work between the node that makes it and n.
+  constexpr void outlives(const node& n, value_id v) {
+    if (v < 0 || at(v).in != space::working || g.at(v).producer < 0) return;
+    const node& made = g.at_node(g.at(v).producer);
+    const bool apart =
+        made.when == phase::prologue
+            ? n.when != phase::prologue
+            : made.when == phase::forward && (in_backward(n.when) || (n.again && !made.again));
+    if (apart) fail(n, v);
+  }
+  /// The gradients of values that the prologue derives: each leaf has a place of its own, in which
+  /// all its contributions collect until the end of the step. Those of parameters lie in theirs.
+  constexpr void check_gradients() {
+    struct slot {
+      value_id leaf;
+      std::int64_t first, end;
+    } slots[max_values]{};
+    int n = 0;
+    for (int i = 0; i < g.value_count; ++i) {
+      const auto v = static_cast<value_id>(i);
+      if (g.at(v).is != role::gradient || g.at(v).producer < 0) continue;
+      const node& by = g.at_node(g.at(v).producer);
+      if (g.at(v).grad_of < 0) return fail(by, v);
+      const address &a = at(v), &leaf = at(g.at(v).grad_of);
+      if (leaf.in == space::weights) {
+        if (a.in != space::gradients || a.offset != leaf.offset) fail(by, v);
+        continue;
+      }
+      if (a.in != space::derived_gradients) fail(by, v);
+      const slot mine{g.at(v).grad_of, a.offset, a.offset + bytes(v)};
+      if (mine.first < 0 || mine.end > plan.derived_gradients || mine.first % memory_alignment != 0)
+        fail(by, v);
+      for (const slot *o = slots, *end = slots + n; o != end; ++o)
+        if (o->leaf == mine.leaf ? o->first != mine.first
+                                 : o->first < mine.end && mine.first < o->end)
+          fail(by, v, o->leaf);
+      slots[n++] = mine;
+    }
+  }
+  /// What others read when the part has run.
+  constexpr void check_outputs() {
+    for (value_id v : {g.outputs[0], g.outputs[1], g.side_loss})
+      if (v >= 0 && g.at(v).producer >= 0) read(g.at_node(g.at(v).producer), v);
   }
 
   constexpr void read(const node& n, value_id v) {
@@ -91,9 +154,12 @@ struct memory_walk {
   constexpr void write(int when, const node& n, value_id v, bool alias) {
     if (at(v).in == space::none) return fail(n, v);
     const std::int64_t size = size_of_space(at(v).in);
-    if (size < 0) return;
+    if (size < 0) {
+      if (!alias && !may_lie_outside(v)) fail(n, v);
+      return;
+    }
     const piece mine{v, at(v).in, at(v).offset, at(v).offset + bytes(v)};
-    if (mine.first < 0 || mine.end > size) return fail(n, v);
+    if (mine.first < 0 || mine.end > size || mine.first % memory_alignment != 0) return fail(n, v);
     piece* kept = pieces;
     for (const piece *o = pieces, *end = pieces + count; o != end; ++o) {
       const bool meets = o->in == mine.in && o->first < mine.end && mine.first < o->end;
@@ -125,6 +191,7 @@ struct memory_walk {
   constexpr void step(int when, const node& n) {
     for (value_id v : n.in)
       if (v >= 0) read(n, v);
+    if (n.looped && g.rounds >= 0) read(n, g.rounds);
     if (n.looped && n.op->accumulates && was_run(n)) read(n, n.out[0]); // adds to the round before
     const bool alias = may_alias(n) && at(n.out[0]).in == at(n.in[0]).in &&
                        at(n.out[0]).offset == at(n.in[0]).offset;
@@ -141,8 +208,10 @@ constexpr fault_record verify_memory(const graph& g, const memory_plan& p) {
   if (g.wrong.code != fault::none) return {};
   detail::memory_walk walk(g, p);
   walk.check_ends();
+  walk.check_gradients();
   int when = 0;
   in_running_order(g, 2, [&](int i) { walk.step(when++, g.at_node(i)); });
+  walk.check_outputs();
   return walk.wrong;
 }
 

@@ -1,0 +1,241 @@
+// The verifier of memory plans trusts the pass that makes them in nothing: plans broken on purpose
+// are refused, also where one layer on one rank would compute the same with them, and the plans of
+// the library are accepted.
+#define BOOST_TEST_MODULE broken_plans
+#include <boost/test/unit_test.hpp>
+
+#include <megacpp/model/gpt.hpp>
+#include <megacpp/model/qwen3_moe.hpp>
+#include <megacpp/pass/verify_memory.hpp>
+#include <megacpp/plan/parts.hpp>
+
+#include <algorithm>
+#include <memory>
+#include <vector>
+
+using namespace mc;
+
+namespace {
+
+constexpr gpt dense{.layers = 2,
+                    .hidden = 16,
+                    .heads = 4,
+                    .ffn = 32,
+                    .vocabulary = 64,
+                    .positions = 32,
+                    .dropout = 0.1};
+/// Two key heads: more than two ranks of tp repeat them in the prologue.
+constexpr qwen3_moe mixture{.layers = 2,
+                            .hidden = 32,
+                            .heads = 4,
+                            .kv_heads = 2,
+                            .head_dim = 16,
+                            .ffn = 48,
+                            .expert_ffn = 24,
+                            .experts = 4,
+                            .experts_per_token = 2,
+                            .vocabulary = 64,
+                            .positions = 64,
+                            .mlp_only = {1}};
+
+struct planned {
+  graph g;
+  memory_plan plan;
+  address& at(value_id v) { return plan.at[static_cast<unsigned>(v)]; }
+  bool accepted() const { return verify_memory(g, plan).code == fault::none; }
+};
+
+template <class Model>
+std::unique_ptr<planned> plan_of(const Model& m, const setup& s, part_kind part, int kind = 0) {
+  const graph derived = derived_graph(forward_graph(m, s, part, kind));
+  auto p = std::make_unique<planned>();
+  const recompute again = part == part_kind::block ? s.again : recompute::none;
+  p->g = verified(in_rounds(halved(recomputed(fused(derived), again))), meaning_of(derived));
+  BOOST_TEST_REQUIRE((p->g.wrong.code == fault::none), p->g.wrong.what.c);
+  p->plan = place_memory(p->g);
+  return p;
+}
+
+/// f(plan) for the parts of both models under several layouts.
+template <class F> void each_plan(F f) {
+  for (const layout& l :
+       {layout{}, layout{.tp = 2}, layout{.tp = 4, .sequence_parallel = true},
+        layout{.tp = 2, .cp = 2, .sequence_parallel = true}, layout{.tp = 2, .cp = 2, .ep = 2}})
+    for (const dtype t : {dtype::f32, dtype::bf16}) {
+      layout without = l;
+      without.ep = 1;
+      const batching b{.micro = 2, .sequence = 16};
+      for (const part_kind part : {part_kind::stem, part_kind::block, part_kind::loss})
+        f(*plan_of(dense, {.ranks = without, .batch = b, .type = t}, part));
+      for (const recompute again : {recompute::none, recompute::selective, recompute::full})
+        for (const int kind : {0, 1})
+          f(*plan_of(mixture, {l, b, t, again}, part_kind::block, kind));
+    }
+}
+
+/// Moves a value to bytes of the working arena that nothing else has.
+void give_working(planned& p, value_id v) {
+  p.at(v) = {space::working, aligned_bytes(p.plan.working)};
+  p.plan.working = p.at(v).offset + aligned_bytes(local_bytes(p.g.ranks, p.g.at(v)));
+}
+
+bool aliased(const planned& p, value_id v) {
+  const node& n = p.g.at_node(p.g.at(v).producer);
+  return detail::may_alias(n);
+}
+
+/// Values with a producer that lie in this space.
+std::vector<value_id> lying_in(const planned& p, space s) {
+  std::vector<value_id> found;
+  for (int i = 0; i < p.g.value_count; ++i)
+    if (const auto v = static_cast<value_id>(i);
+        p.g.at(v).producer >= 0 && p.plan.at[static_cast<unsigned>(i)].in == s)
+      found.push_back(v);
+  return found;
+}
+
+} // namespace
+
+BOOST_AUTO_TEST_CASE(plans_of_the_library_are_accepted) {
+  each_plan([](const planned& p) { BOOST_TEST(p.accepted()); });
+}
+
+// All other layers run between the forward and the backward pass of one, and between the step's
+// beginning and either: they write over the working arena.
+BOOST_AUTO_TEST_CASE(what_outlives_other_layers_does_not_lie_in_working_memory) {
+  int moved = 0, shared = 0;
+  each_plan([&](const planned& right) {
+    for (const space s : {space::saved, space::derived})
+      for (const value_id v : lying_in(right, s)) {
+        const auto read_later = [&](value_id x) {
+          const phase made = right.g.at_node(right.g.at(x).producer).when;
+          return std::any_of(right.g.nodes.begin(), right.g.nodes.begin() + right.g.node_count,
+                             [&](const node& n) {
+                               const bool apart =
+                                   made == phase::prologue
+                                       ? n.when != phase::prologue
+                                       : made == phase::forward && in_backward(n.when);
+                               return apart && std::find(n.in.begin(), n.in.end(), x) != n.in.end();
+                             });
+        };
+        auto p = std::make_unique<planned>(right);
+        give_working(*p, v); // with all its names
+        bool later = read_later(v);
+        for (const value_id other : lying_in(right, s))
+          if (other != v && aliased(right, other) &&
+              right.plan.at[static_cast<unsigned>(other)].offset ==
+                  right.plan.at[static_cast<unsigned>(v)].offset) {
+            p->at(other) = p->at(v), ++shared;
+            later = later || read_later(other);
+          }
+        if (!later) continue;
+        BOOST_TEST(!p->accepted(),
+                   "value " << v << " of " << right.g.at_node(right.g.at(v).producer).op->name);
+        ++moved;
+      }
+  });
+  BOOST_TEST(moved > 500);
+  BOOST_TEST(shared > 20); // over several ranks: I to R is another name
+}
+
+BOOST_AUTO_TEST_CASE(what_others_read_of_a_part_is_there_at_its_end) {
+  int moved = 0;
+  each_plan([&](const planned& right) {
+    for (const value_id v : {right.g.outputs[0], right.g.outputs[1], right.g.side_loss}) {
+      if (v < 0 || right.plan.at[static_cast<unsigned>(v)].in != space::working) continue;
+      for (const value_id later : lying_in(right, space::working)) {
+        if (right.g.at(later).producer <= right.g.at(v).producer) continue;
+        auto p = std::make_unique<planned>(right);
+        p->at(v) = p->at(later);
+        BOOST_TEST(!p->accepted(), "output " << v << " in the place of " << later);
+        ++moved;
+      }
+    }
+  });
+  BOOST_TEST(moved > 100);
+}
+
+// The next micro-batch adds to them.
+BOOST_AUTO_TEST_CASE(gradients_of_derived_values_have_a_place_each) {
+  int found = 0;
+  each_plan([&](const planned& right) {
+    const std::vector<value_id> all = lying_in(right, space::derived_gradients);
+    if (all.empty()) return;
+    ++found;
+    const auto refused = [&](const char* what, auto change) {
+      auto p = std::make_unique<planned>(right);
+      change(*p);
+      BOOST_TEST(!p->accepted(), what);
+    };
+    refused("one place for all", [&](planned& p) {
+      for (const value_id v : all) p.at(v).offset = 0;
+    });
+    refused("an arena too small",
+            [&](planned& p) { p.plan.derived_gradients -= memory_alignment; });
+    refused("no arena", [&](planned& p) { p.plan.derived_gradients = 0; });
+    refused("before the arena", [&](planned& p) { p.at(all[0]).offset = -memory_alignment; });
+    refused("the place of half of the bytes", [&](planned& p) {
+      for (const value_id v : all) p.at(v).offset /= 2;
+      p.plan.derived_gradients /= 2;
+    });
+    refused("working memory", [&](planned& p) { give_working(p, all[0]); });
+    refused("a parameter's gradient", [&](planned& p) { p.at(all[0]) = {space::gradients, 0}; });
+  });
+  BOOST_TEST(found > 0);
+}
+
+BOOST_AUTO_TEST_CASE(nothing_is_written_where_others_keep_theirs) {
+  int moved = 0;
+  each_plan([&](const planned& right) {
+    for (const value_id v : lying_in(right, space::working))
+      for (const space s : {space::weights, space::gradients, space::feed, space::stream_out,
+                            space::d_stream_in, space::derived_gradients}) {
+        if (aliased(right, v)) continue;
+        auto p = std::make_unique<planned>(right);
+        p->at(v) = {s, 0};
+        BOOST_TEST(!p->accepted(), "value " << v << " in space " << static_cast<int>(s));
+        ++moved;
+      }
+    for (int i = 0; i < right.g.value_count;
+         ++i) // a gradient collects in its own parameter's place
+      if (right.g.at(static_cast<value_id>(i)).is == role::gradient &&
+          right.plan.at[static_cast<unsigned>(i)].in == space::gradients) {
+        auto p = std::make_unique<planned>(right);
+        ++p->plan.at[static_cast<unsigned>(i)].offset;
+        BOOST_TEST(!p->accepted());
+      }
+  });
+  BOOST_TEST(moved > 500);
+}
+
+BOOST_AUTO_TEST_CASE(what_lies_in_an_arena_is_aligned) {
+  each_plan([](const planned& right) {
+    for (const space s : {space::saved, space::working, space::derived, space::derived_gradients})
+      for (const value_id v : lying_in(right, s)) {
+        auto p = std::make_unique<planned>(right);
+        p->at(v).offset += 4;
+        p->plan.saved += 64, p->plan.working += 64, p->plan.derived += 64;
+        p->plan.derived_gradients += 64;
+        BOOST_TEST(!p->accepted());
+      }
+  });
+}
+
+BOOST_AUTO_TEST_CASE(the_number_of_rounds_is_there_for_the_backward_pass) {
+  int found = 0;
+  each_plan([&](const planned& right) {
+    if (right.g.rounds < 0) return;
+    ++found;
+    auto p = std::make_unique<planned>(right);
+    give_working(*p, p->g.rounds);
+    BOOST_TEST(!p->accepted());
+    p = std::make_unique<planned>(right); // written over by the first value of a round
+    for (int i = 0; i < right.g.node_count; ++i)
+      if (const node& n = right.g.at_node(i); n.looped) {
+        p->at(n.out[0]) = p->at(p->g.rounds);
+        break;
+      }
+    BOOST_TEST(!p->accepted());
+  });
+  BOOST_TEST(found > 0);
+}
