@@ -83,6 +83,12 @@ constexpr fault_record sentence(fault f, const char* what) {
 /// What the model, the layout or the batch contradict before any graph is built.
 template <class Model> constexpr fault_record check(const Model& m, const setup& s) {
   if (const char* why = m.contradiction()) return sentence(fault::C001, why);
+  for (int i = 0; i < m.layers; ++i)
+    if (const int kind = m.kind_of(i); kind < 0 || kind >= Model::kinds) {
+      fault_record r = sentence(fault::C001, "kind_of(");
+      r.what << i << ") is " << kind << ", not in 0 ... " << Model::kinds - 1;
+      return r;
+    }
   const layout& l = s.ranks;
   if (l.tp < 1 || l.pp < 1 || l.cp < 1 || l.ep < 1 || l.etp < 0)
     return sentence(fault::C002, "every axis needs at least one rank");
@@ -102,6 +108,19 @@ template <class Model> constexpr fault_record check(const Model& m, const setup&
         fault::C003,
         "the sequence must divide into 2 cp chunks for balanced causal context parallelism");
   return {};
+}
+
+/// Two dropouts of one salt would drop the same elements: MEGA-C001.
+constexpr void check_salts(graph& g) {
+  for (int i = 0; i < g.node_count; ++i)
+    for (int j = 0; j < i && g.at_node(i).op == &op::dropout; ++j) {
+      const node &n = g.at_node(i), &before = g.at_node(j);
+      if (before.op != n.op || before.attr.i[0] != n.attr.i[0] || g.wrong.code != fault::none)
+        continue;
+      record(g, fault::C001, n.line, n.op->name, n.in[0]);
+      g.wrong.what << ": salt " << n.attr.i[0] << " is that of the dropout in line "
+                   << before.line.number << " too";
+    }
 }
 
 } // namespace detail
@@ -174,6 +193,7 @@ template <class Model> [[gnu::cold]] constexpr graph forward_graph(const Model& 
     if (const parameter_info& p = b.g.parameters[static_cast<unsigned>(i)];
         b.g.at(p.v).type != s.type)
       b.fail(fault::S006, p.line, "parameter", p.v);
+  detail::check_salts(b.g);
   hoist(b.g);
   verify_nodes(b.g);
   return b.g;
