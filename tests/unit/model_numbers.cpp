@@ -1,0 +1,144 @@
+// The numbers of models as they reach the graph, against closed forms: coefficients of the router's
+// losses, what an expert takes, how weights of experts are divided, initial standard deviations,
+// which layers are of which kind, and what a dropout is told apart by.
+#define BOOST_TEST_MODULE model_numbers
+#include <boost/test/unit_test.hpp>
+
+#include <megacpp/model/gpt.hpp>
+#include <megacpp/model/qwen3_moe.hpp>
+#include <megacpp/plan/parts.hpp>
+
+#include <cmath>
+#include <memory>
+#include <string>
+#include <vector>
+
+using namespace mc;
+
+namespace {
+
+constexpr qwen3_moe mixture() {
+  qwen3_moe m;
+  m.layers = 2, m.hidden = 32, m.heads = 4, m.kv_heads = 2, m.head_dim = 16, m.ffn = 48;
+  m.expert_ffn = 24, m.experts = 8, m.experts_per_token = 2, m.vocabulary = 64, m.positions = 64;
+  return m;
+}
+template <class Model>
+std::unique_ptr<graph> built(const Model& m, const setup& s, part_kind part, int kind = 0) {
+  auto g = std::make_unique<graph>(forward_graph(m, s, part, kind));
+  BOOST_TEST_REQUIRE((g->wrong.code == fault::none), g->wrong.what.c);
+  return g;
+}
+std::vector<const node*> nodes_of(const graph& g, const op_info& op) {
+  std::vector<const node*> found;
+  for (int i = 0; i < g.node_count; ++i)
+    if (g.at_node(i).op == &op) found.push_back(&g.at_node(i));
+  return found;
+}
+const node& the_node(const graph& g, const op_info& op) {
+  const auto found = nodes_of(g, op);
+  BOOST_TEST_REQUIRE(found.size() == 1u);
+  return *found[0];
+}
+std::string name_of(const graph& g, const parameter_info& p) {
+  return std::string(g.at(p.v).scope) + "." + g.at(p.v).name;
+}
+
+} // namespace
+
+// Fedus et al. 2022, equation 4, for k experts a token, as Megatron-LM and transformers have it:
+// a E / (k N^2) sum_e c_e sum_t p_te over N tokens, of which one N divides the sum over tokens with
+// the loss; z sum_t lse_t^2 (Zoph et al. 2022, equation 5) is divided by it alone.
+BOOST_AUTO_TEST_CASE(coefficients_of_the_router) {
+  for (const bool per_sequence : {false, true})
+    for (const layout& l : {layout{}, layout{.tp = 2}, layout{.cp = 2}, layout{.cp = 2, .ep = 2}}) {
+      qwen3_moe m = mixture();
+      m.aux_loss = 0.01, m.router_z_loss = 0.003, m.aux_per_sequence = per_sequence;
+      const auto g = built(m, {.ranks = l, .batch = {3, 16}}, part_kind::block);
+      const node& n = the_node(*g, op::router_loss);
+      const double tokens = per_sequence ? 16 : 3 * 16;
+      BOOST_TEST(n.attr.f[0] == 0.01 * 8 / (2 * tokens), boost::test_tools::tolerance(1e-15));
+      BOOST_TEST(n.attr.f[1] == 0.003);
+    }
+}
+
+// capacity times the average number of choices an expert, rounded up.
+BOOST_AUTO_TEST_CASE(what_an_expert_takes) {
+  const auto taken = [](double capacity, std::int64_t experts, std::int64_t choices) {
+    expert_sizes s;
+    s.experts = {dim::expert, experts}, s.capacity = capacity;
+    return detail::expert_capacity(s, choices);
+  };
+  BOOST_TEST(taken(0, 8, 100) == 0); // all
+  BOOST_TEST(taken(1, 8, 64) == 8);
+  BOOST_TEST(taken(1, 8, 65) == 9);
+  BOOST_TEST(taken(1.25, 8, 64) == 10);
+  BOOST_TEST(taken(1.25, 8, 66) == 11); // 10.3125
+  BOOST_TEST(taken(0.01, 8, 64) == 1);
+  BOOST_TEST(taken(2, 3, 10) == 7); // 6.67
+  qwen3_moe m = mixture();
+  m.capacity = 1.1;
+  const auto g = built(m, {.batch = {3, 16}}, part_kind::block);
+  BOOST_TEST(the_node(*g, op::expert_rows).attr.i[2] == 14); // 96 choices, 13.2
+}
+
+BOOST_AUTO_TEST_CASE(weights_of_experts_are_divided_where_the_model_says_so) {
+  for (const bool norm : {false, true}) {
+    qwen3_moe m = mixture();
+    m.norm_topk = norm;
+    const auto g = built(m, {.batch = {2, 16}}, part_kind::block);
+    const node& n = the_node(*g, op::route);
+    BOOST_TEST(n.attr.i[0] == 2);
+    BOOST_TEST((n.attr.i[1] != 0) == norm);
+  }
+}
+
+// transformers: (layer + 1) % decoder_sparse_step == 0 and not in mlp_only_layers.
+BOOST_AUTO_TEST_CASE(layers_with_experts) {
+  const auto pattern = [](int step, layer_set mlp_only) {
+    qwen3_moe m = mixture();
+    m.sparse_step = step, m.mlp_only = mlp_only;
+    std::string s;
+    for (int l = 0; l < 6; ++l) s += m.kind_of(l) == 0 ? 'e' : '-';
+    return s;
+  };
+  BOOST_TEST(pattern(1, {}) == "eeeeee");
+  BOOST_TEST(pattern(2, {}) == "-e-e-e");
+  BOOST_TEST(pattern(3, {}) == "--e--e");
+  BOOST_TEST(pattern(1, {0, 4}) == "-eee-e");
+  BOOST_TEST(pattern(2, {0, 3}) == "-e---e");
+}
+
+// Radford et al. 2019: weights of the projections back to the stream are scaled by 1 / sqrt(N) for
+// N residual layers, which are two a block.
+BOOST_AUTO_TEST_CASE(initial_weights_of_gpt) {
+  gpt m;
+  m.layers = 8, m.hidden = 16, m.heads = 4, m.ffn = 32, m.vocabulary = 64, m.positions = 32;
+  m.std = 0.02;
+  for (const part_kind part : {part_kind::stem, part_kind::block}) {
+    const auto g = built(m, {.batch = {2, 16}}, part);
+    int back = 0;
+    for (int i = 0; i < g->parameter_count; ++i) {
+      const parameter_info& p = g->parameters[static_cast<unsigned>(i)];
+      const std::string name = name_of(*g, p);
+      if (p.how != init::normal) continue;
+      const bool to_stream = name == "attn.proj.weight" || name == "mlp.proj.weight";
+      back += to_stream;
+      BOOST_TEST(p.std == (to_stream ? 0.02 / std::sqrt(16.) : 0.02),
+                 boost::test_tools::tolerance(1e-12));
+    }
+    BOOST_TEST(back == (part == part_kind::block ? 2 : 0));
+  }
+}
+
+BOOST_AUTO_TEST_CASE(dropouts_of_a_graph_have_a_salt_each) {
+  gpt m;
+  m.layers = 2, m.hidden = 16, m.heads = 4, m.ffn = 32, m.vocabulary = 64, m.positions = 32;
+  m.dropout = 0.1;
+  const auto g = built(m, {.batch = {2, 16}}, part_kind::block);
+  const auto dropouts = nodes_of(*g, op::dropout);
+  BOOST_TEST_REQUIRE(dropouts.size() == 2u);
+  BOOST_TEST(dropouts[0]->attr.i[0] != dropouts[1]->attr.i[0]);
+  m.dropout = 0;
+  BOOST_TEST(nodes_of(*built(m, {.batch = {2, 16}}, part_kind::block), op::dropout).empty());
+}
