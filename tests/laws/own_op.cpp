@@ -193,6 +193,39 @@ BOOST_AUTO_TEST_CASE(a_fault_is_one_sentence) {
 }
 
 // The same block is sound under every layout that fits it, and what does not fit is refused.
+namespace {
+
+/// A gain that each use of the tied parameter gathers first.
+struct gathered_gain : gpt {
+  constexpr var gain(context& c, bool tied) const {
+    parameter_info p = ones();
+    p.tied = tied;
+    const var g = weight(c, "gain", "weight", {hidden_extent()}, on(axis::tp, S(dim::hidden)), p);
+    return to(to(g, axis::tp, I), axis::tp, beside(c.stream));
+  }
+  constexpr var stem(context& c, var tokens) const {
+    return rms_norm(gpt::stem(c, tokens), gain(c, false), eps);
+  }
+  constexpr var block(context& c, int kind, var x) const {
+    return gpt::block(c, kind, rms_norm(x, gain(c, true), eps));
+  }
+};
+
+} // namespace
+
+// Before the plans, which have no place for what it would collect.
+BOOST_AUTO_TEST_CASE(a_tied_use_that_is_gathered_is_told_so) {
+  using program = interpreted_program<gathered_gain>;
+  BOOST_CHECK_EXCEPTION(
+      program(gathered_gain{small()}, {.ranks = tensor_parallel(2), .batch = {2, 16}}, "tied"),
+      error, [](const error& e) {
+        const std::string what = e.what();
+        BOOST_TEST(what.find("MEGA-P002") == 0u, what);
+        BOOST_TEST(what.find("tied(gain.weight) over tp") != std::string::npos, what);
+        return e.code() == exit_code::mismatch;
+      });
+}
+
 BOOST_AUTO_TEST_CASE(layouts) {
   const auto verdict = [](const layout& l) {
     for (int kind = -1; kind <= own::decoder::kinds; ++kind) {

@@ -170,8 +170,11 @@ struct builder {
     n.looped = looped;
     inference c{g, n};
     infer(c);
+    const bool first = g.wrong.code == fault::none;
     if (c.wrong != fault::none)
       fail(c.wrong, n.line, n.op->name, operand(n, c.first), operand(n, c.second), c.over);
+    if (first && *c.range != 0)
+      (g.wrong.what << ": " << c.number << " is ").decimal(c.is) << ", not " << c.range;
     for (int k = 0; k < c.outs; ++k) {
       value& v = c.out[static_cast<unsigned>(k)];
       v.producer = static_cast<node_id>(g.node_count);

@@ -36,6 +36,7 @@ enum class fault : std::uint8_t {
   S006, // a parameter cannot be stored as it is declared
   S007, // an operand has another element type than the op reads
   S008, // an operand that the op needs is absent
+  S009, // a part returns its input
   C001, // the model's own numbers contradict each other
   C002, // the layout does not fit the model
   C003, // the batch does not fit the model or the layout
@@ -62,6 +63,28 @@ template <int N> struct text {
     do digits[k++] = static_cast<char>('0' + x % 10);
     while ((x /= 10) != 0);
     while (k > 0 && n < N - 1) c[n++] = digits[--k];
+    return *this;
+  }
+  /// A number to six digits, as %g has it.
+  constexpr text& decimal(double x) {
+    if (x != x) return *this << "nan";
+    if (x < 0) return (*this << "-").decimal(-x);
+    if (x > 1e300) return *this << "inf";
+    if (x < 1e15 && static_cast<double>(static_cast<std::int64_t>(x)) == x)
+      return *this << static_cast<std::int64_t>(x);
+    int exponent = 0, digits = 5; // behind the point
+    for (; x >= 10; x /= 10) ++exponent;
+    for (; x < 1; x *= 10) --exponent;
+    auto d = static_cast<std::int64_t>(x * 1e5 + 0.5);
+    std::int64_t one = 100000;
+    if (d == 10 * one) d = one, ++exponent;
+    for (; exponent < 0 && exponent >= -4; ++exponent, ++digits) one *= 10;
+    for (; exponent > 0 && exponent <= digits; --exponent, --digits) one /= 10;
+    for (; digits > 0 && d % 10 == 0; --digits) d /= 10, one /= 10;
+    *this << d / one;
+    if (digits > 0) *this << ".";
+    for (std::int64_t k = one / 10; k > 0; k /= 10) *this << d / k % 10;
+    if (exponent != 0) *this << "e" << exponent;
     return *this;
   }
   constexpr const char* c_str() const { return c; }
@@ -106,13 +129,12 @@ constexpr text<96> text_of(const source_line& line) {
 
 constexpr const char* code_of(fault f) {
   constexpr const char* codes[] = {
-      "",          "MEGA-P001", "MEGA-P002", "MEGA-P003", "MEGA-P004", "MEGA-P005",
-      "MEGA-P006", "MEGA-P007", "MEGA-P008", "MEGA-P009", "MEGA-P010", "MEGA-P011",
-      "MEGA-P012", "MEGA-P013", "MEGA-P014", "MEGA-P015", "MEGA-P016", "MEGA-P017",
-      "MEGA-P018", "MEGA-P019", "MEGA-P020", "MEGA-S001", "MEGA-S002", "MEGA-S003",
-      "MEGA-S004", "MEGA-S005", "MEGA-S006", "MEGA-S007", "MEGA-S008", "MEGA-C001",
-      "MEGA-C002", "MEGA-C003", "MEGA-C004", "MEGA-M001", "MEGA-M002", "MEGA-B001",
-      "MEGA-B002"};
+      "",          "MEGA-P001", "MEGA-P002", "MEGA-P003", "MEGA-P004", "MEGA-P005", "MEGA-P006",
+      "MEGA-P007", "MEGA-P008", "MEGA-P009", "MEGA-P010", "MEGA-P011", "MEGA-P012", "MEGA-P013",
+      "MEGA-P014", "MEGA-P015", "MEGA-P016", "MEGA-P017", "MEGA-P018", "MEGA-P019", "MEGA-P020",
+      "MEGA-S001", "MEGA-S002", "MEGA-S003", "MEGA-S004", "MEGA-S005", "MEGA-S006", "MEGA-S007",
+      "MEGA-S008", "MEGA-S009", "MEGA-C001", "MEGA-C002", "MEGA-C003", "MEGA-C004", "MEGA-M001",
+      "MEGA-M002", "MEGA-B001", "MEGA-B002"};
   return codes[static_cast<int>(f)];
 }
 
@@ -151,8 +173,9 @@ constexpr const char* sentence_of(fault f) {
            "axis "
            "first";
   case fault::P010:
-    return "a parameter's gradient does not reach the optimizer with the parameter's placement: a "
-           "reduction is missing, or an adjoint emitted what nobody wants (backward::wants)";
+    return "a parameter's gradient does not reach the optimizer with the parameter's placement: "
+           "nothing in the part that declares it depends on it, a reduction is missing, or an "
+           "adjoint emitted what nobody wants (backward::wants)";
   case fault::P011:
     return "the size of this axis is known only at start, so no extent can be cut or gathered over "
            "it: "
@@ -166,7 +189,7 @@ constexpr const char* sentence_of(fault f) {
            "to(x, axis, S(sequence))";
   case fault::P016:
     return "what runs once a round of experts does not stand together: build nothing else between "
-           "dispatch and combine";
+           "dispatch and combine, and one mixture of experts a block";
   case fault::P017:
     return "an op stops a gradient that is wanted: give the op an adjoint for it, or say in "
            "op_info::constants that the output has none";
@@ -196,6 +219,8 @@ constexpr const char* sentence_of(fault f) {
   case fault::S008:
     return "an operand that the op needs is absent: give it; causal attention needs positions, and "
            "documents where they are packed";
+  case fault::S009:
+    return "a block returns the stream as it came: build something in it, or leave its layers out";
   case fault::C001: return "the model's own numbers contradict each other: correct the model";
   case fault::C002: return "the layout does not fit the model: change the layout";
   case fault::C003:

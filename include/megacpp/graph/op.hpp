@@ -31,6 +31,9 @@ struct inference {
   int first = -1, second = -1; ///< operands to blame
   int looking = -1;            ///< the axis whose places are being joined; -1: none
   int over = -1;               ///< the axis to blame
+  const char* number = "";     ///< the attribute to blame,
+  double is = 0;               ///< what it is,
+  const char* range = "";      ///< and what it must be
 
   static constexpr value absent{};
 
@@ -51,6 +54,11 @@ struct inference {
   /// Holds, or the fault is recorded.
   constexpr void require(bool holds, fault f, int a = -1, int b = -1) {
     if (!holds) fail(f, a, b);
+  }
+  /// An attribute, the number that a model calls `name`, is what `must` says (MEGA-C001).
+  constexpr void in_range(bool holds, const char* name, double x, const char* must) {
+    if (!holds && wrong == fault::none) number = name, is = x, range = must;
+    require(holds, fault::C001, 0);
   }
   /// These operands are there (MEGA-S008) and of type t (S007).
   constexpr void typed(std::initializer_list<int> operands, dtype t) {

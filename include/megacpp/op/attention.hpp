@@ -70,8 +70,10 @@ constexpr void attention_operands(inference& c, int first) {
             fault::S002, first, k);
   const double scale = c.n.attr.f[0];
   const std::int64_t causal = c.n.attr.i[0], window = c.n.attr.i[1];
-  c.require(scale >= 0 && scale < 1e30 && window >= 0 && (window == 0 || causal != 0), fault::C001,
-            first, k);
+  c.in_range(scale >= 0 && scale < 1e30, "scale", scale, "at least 0 and below 1e30");
+  const auto tokens = static_cast<double>(window);
+  c.in_range(window >= 0, "window", tokens, "0 (none) or a number of tokens");
+  c.in_range(window == 0 || causal != 0, "window", tokens, "0 (none), as it is not causal");
 }
 /// Positions of the queries (B, S) and of the keys (B, S') are operands ints and ints + 1: causal
 /// attention needs them, since a rank that counts its own tokens would get others. Documents

@@ -24,7 +24,8 @@ constexpr void dropout_rule(inference& c) { // x, token_keys: all dims of x but 
   c.floats({0}), c.ints({1}), c.leads(1, 0);
   c.require(c.in(0).rank - c.in(1).rank == 1 || c.in(0).rank - c.in(1).rank == 2, fault::S003, 0,
             1);
-  c.require(p >= 0 && p < 1 && salt >= 0 && salt < salts, fault::C001, 0);
+  c.in_range(p >= 0 && p < 1, "probability", p, "at least 0 and below 1");
+  c.in_range(salt >= 0 && salt < salts, "salt", static_cast<double>(salt), "in 0 ... 255");
   c.declare(c.in(0));
   place_output(c, 0, algebra::product, {0, 1});
 }

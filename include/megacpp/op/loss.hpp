@@ -52,10 +52,12 @@ constexpr void vocabulary_operands(inference& c, int x, int w, int labels) {
   c.floats({x, w}), c.ints({labels});
   c.rank(w, 2), c.leads(labels, x, 1);
   c.agree(vx.back(), vw.dims[1], x, w);
-  c.require(c.n.attr.i[0] > 0 && c.n.attr.i[0] <= vw.dims[0].n, fault::C001, x, w);
+  c.in_range(c.n.attr.i[0] > 0 && c.n.attr.i[0] <= vw.dims[0].n, "the vocabulary",
+             static_cast<double>(c.n.attr.i[0]), "positive and within the rows of the table");
 }
 constexpr void z_of_loss(inference& c) {
-  c.require(c.n.attr.f[0] >= 0 && c.n.attr.f[0] < 1e30, fault::C001, 0);
+  const double z = c.n.attr.f[0];
+  c.in_range(z >= 0 && z < 1e30, "z_loss", z, "at least 0 and below 1e30");
 }
 
 constexpr void vocabulary_partial_rule(inference& c) { // x, w, labels

@@ -30,7 +30,8 @@ constexpr void declare_statistic(inference& c, const value& x) {
 /// Operand k, a gain or a bias, has the last dim of operand 0.
 constexpr void of_last_dim(inference& c, int k) { c.rank(k, 1), c.trails(k, 0); }
 constexpr void eps_of_norm(inference& c) {
-  c.require(c.n.attr.f[0] > 1e-30 && c.n.attr.f[0] < 1e30, fault::C001, 0);
+  const double eps = c.n.attr.f[0];
+  c.in_range(eps > 1e-30 && eps < 1e30, "eps", eps, "above 1e-30 and below 1e30");
 }
 
 /// Operand k, the bias of a norm that takes out the mean (with two statistics), may be absent.

@@ -19,9 +19,11 @@ constexpr void rope_rule(inference& c) { // x (..., D), positions: the first dim
   c.floats({0}), c.ints({1}), c.leads(1, 0);
   c.require(positions.rank < x.rank, fault::S003, 0, 1);
   c.require(below > 0 || (below == 0 && positions.find(dim::sequence) >= 0), fault::C001, 0, 1);
-  c.require(x.back().n % 2 == 0 && c.n.attr.f[0] > 0 && c.n.attr.f[0] < 1e30 &&
-                (direction == 1 || direction == -1),
-            fault::C001, 0);
+  const auto width = static_cast<double>(x.back().n);
+  c.in_range(x.back().n % 2 == 0, "the width of a head", width, "even");
+  c.in_range(c.n.attr.f[0] > 0 && c.n.attr.f[0] < 1e30, "base", c.n.attr.f[0],
+             "above 0 and below 1e30");
+  c.require(direction == 1 || direction == -1, fault::C001, 0);
   c.declare(x);
   place_output(c, 0, algebra::product, {0, 1}, {x.back().d});
 }

@@ -53,7 +53,8 @@ constexpr void route_rule(inference& c) { // l (..., E), [b] (E)
   const std::int64_t k = c.n.attr.i[0];
   logits_of_router(c, 0);
   if (c.has(1)) c.typed({1}, l.type), c.rank(1, 1), c.trails(1, 0);
-  c.require(k >= 1 && k <= l.back().n, fault::C001, 0);
+  c.in_range(k >= 1 && k <= l.back().n, "the number of experts a token", static_cast<double>(k),
+             "positive and within the experts");
   value& w = c.declare(l);
   w.type = accumulator_of(l.type);
   if (w.rank > 0) w.dims[static_cast<unsigned>(w.rank - 1)] = {dim::choices, k > 0 ? k : 1};
@@ -146,7 +147,9 @@ inline constexpr op_info router_statistics{.name = "router_statistics",
 
 constexpr void coefficients_of_router(inference& c) {
   const double balance = c.n.attr.f[0], z = c.n.attr.f[1];
-  c.require(balance >= 0 && balance < 1e30 && z >= 0 && z < 1e30, fault::C001, 0);
+  constexpr const char* range = "at least 0 and below 1e30";
+  c.in_range(balance >= 0 && balance < 1e30, "the coefficient of balance", balance, range);
+  c.in_range(z >= 0 && z < 1e30, "the coefficient of z", z, range);
 }
 constexpr void router_loss_rule(inference& c) { // s (groups, E), c (groups, E), z ()
   c.floats({0, 1, 2}), c.sums({0}, 0), c.alike(1, 0), c.rank(2, 0);

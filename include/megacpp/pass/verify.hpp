@@ -100,11 +100,18 @@ constexpr graph verified(graph g, const meaning& before) {
   return g;
 }
 
+/// The line of the model on which a value is made; of what enters the graph, none.
+constexpr source_line line_of(const graph& g, value_id v) {
+  return v >= 0 && g.at(v).producer >= 0 ? g.at_node(g.at(v).producer).line : source_line{};
+}
+
 /// An output lies as `wanted` does, where what comes after the part expects it.
 [[gnu::cold]] constexpr void verify_output(builder& b, value_id out, const value& wanted,
                                            const char* part) {
+  if (out < 0) return b.fail(fault::S008, 0, part);
   const value& v = b.g.at(out);
-  const source_line line = v.producer >= 0 ? b.g.at_node(v.producer).line : source_line{};
+  const source_line line = line_of(b.g, out);
+  if (v.is == role::input) b.fail(fault::S009, line, part, out);
   if (!v.same_dims(wanted)) b.fail(fault::S003, line, part, out);
   for (int a = 0; a < axes; ++a) {
     const place have = v.at.at[static_cast<unsigned>(a)],
@@ -153,9 +160,9 @@ constexpr int lost_in_backward(const graph& g, const gradients& d) {
 
 } // namespace detail
 
-/// Each trainable parameter: a finished gradient whose placement is the parameter's and whose type
-/// that of its store. A tied one is finished where it is declared first; here its contribution must be the dual of the value used.
-/// Nothing that the backward pass computes is lost.
+/// Each trainable parameter: a finished gradient whose placement is the parameter's, in the element
+/// type of its store. A tied one is finished where it is declared first; here its contribution must
+/// be the dual of the value used. Nothing that the backward pass computes is lost.
 constexpr void verify_gradients(builder& b, const gradients& d) {
   const graph& g = b.g;
   for (int i = 0; i < g.parameter_count; ++i) {

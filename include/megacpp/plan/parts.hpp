@@ -172,7 +172,8 @@ template <class Model> [[gnu::cold]] constexpr graph forward_graph(const Model& 
   case part_kind::loss: {
     const var labels = ints(feed::labels, "labels");
     const var x = m.final_norm(c, stream()), table = m.head_table(c); // in this order everywhere
-    const summed_loss l = vocabulary_loss(x, table, labels, m.vocabulary, m.z_loss);
+    const source_line at = line_of(b.g, x.id);
+    const summed_loss l = vocabulary_loss(x, table, labels, m.vocabulary, m.z_loss, at);
     b.g.outputs = {l.sum.id, l.count.id};
     for (value_id v : b.g.outputs) verify_output(b, v, as_loss, "loss");
     break;
@@ -181,9 +182,11 @@ template <class Model> [[gnu::cold]] constexpr graph forward_graph(const Model& 
     placement one = tokens_at;
     one[axis::cp] = I;
     const var last = b.input(feed::last, "last", dtype::i32, {B}, one);
-    const var x = to(to(m.final_norm(c, stream()), axis::tp, R), axis::cp, R);
+    const var normed = m.final_norm(c, stream());
+    const source_line at = line_of(b.g, normed.id);
+    const var x = to(to(normed, axis::tp, R, at), axis::cp, R, at);
     const var table = m.head_table(c);
-    b.g.outputs[0] = linear(select(x, last), table).id;
+    b.g.outputs[0] = linear(select(x, last, at), table, at).id;
     break;
   }
   }

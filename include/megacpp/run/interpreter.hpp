@@ -75,20 +75,23 @@ public:
     view_.parameters = count_parameters(graphs, layers);
     std::vector<std::unique_ptr<graph>> derived;
     auto differentiated = graphs;
+    for (const graph* g : graphs) {
+      derived.push_back(std::make_unique<graph>(derived_graph(*g)));
+      interpreted_part::refuse(derived.back()->wrong);
+      differentiated[derived.size() - 1] = derived.back().get();
+    }
+    interpreted_part::refuse(fault_of_ties(differentiated));
     for (int i = 0; i <= last_; ++i) {
       const recompute again = i == 0 || i == last_ ? recompute::none : s.again;
-      derived.push_back(std::make_unique<graph>(derived_graph(*graphs[static_cast<unsigned>(i)])));
-      differentiated[static_cast<unsigned>(i)] = derived.back().get();
-      const meaning owes = meaning_of(*derived.back());
-      const part_view trained = add(
-          verified(in_rounds(halved(verified(recomputed(verified(fused(*derived.back())), again)))),
-                   owes),
-          i, table);
+      const graph& whole = *differentiated[static_cast<unsigned>(i)];
+      const part_view trained =
+          add(verified(in_rounds(halved(verified(recomputed(verified(fused(whole)), again)))),
+                       meaning_of(whole)),
+              i, table);
       if (i == 0) view_.stem = trained;
       else if (i == last_) view_.loss = trained;
       else view_.blocks.push_back(trained);
     }
-    interpreted_part::refuse(fault_of_ties(differentiated));
     const graph& head = *graphs[static_cast<unsigned>(last_)];
     view_.evaluation = add(verified(fused(head), meaning_of(head)), last_, table);
     view_.update = add(update_graph(stores_, mesh(s.ranks), s.type), 0, table);

@@ -59,8 +59,8 @@ template <class Run, fault Code, class Where, class Line> constexpr bool report(
                 "redistribute the inner axis first");
   static_assert(Code != fault::P010,
                 "MEGA-P010 a parameter's gradient does not reach the optimizer with the "
-                "parameter's placement: a reduction is missing, or an adjoint emitted what nobody "
-                "wants (backward::wants)");
+                "parameter's placement: nothing in the part that declares it depends on it, a "
+                "reduction is missing, or an adjoint emitted what nobody wants (backward::wants)");
   static_assert(Code != fault::P011,
                 "MEGA-P011 the size of this axis is known only at start, so no extent can be cut "
                 "or gathered over it: use a sized axis");
@@ -76,7 +76,7 @@ template <class Run, fault Code, class Where, class Line> constexpr bool report(
                 "this axis with to(x, axis, S(sequence))");
   static_assert(Code != fault::P016,
                 "MEGA-P016 what runs once a round of experts does not stand together: build "
-                "nothing else between dispatch and combine");
+                "nothing else between dispatch and combine, and one mixture of experts a block");
   static_assert(Code != fault::P017,
                 "MEGA-P017 an op stops a gradient that is wanted: give the op an adjoint for it, "
                 "or say in op_info::constants that the output has none");
@@ -111,6 +111,9 @@ template <class Run, fault Code, class Where, class Line> constexpr bool report(
   static_assert(Code != fault::S008,
                 "MEGA-S008 an operand that the op needs is absent: give it; causal attention "
                 "needs positions, and documents where they are packed");
+  static_assert(Code != fault::S009,
+                "MEGA-S009 a block returns the stream as it came: build something in it, or leave "
+                "its layers out");
   static_assert(Code != fault::C001,
                 "MEGA-C001 the model's own numbers contradict each other: correct the model");
   static_assert(Code != fault::C002,

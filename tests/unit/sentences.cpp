@@ -1,0 +1,157 @@
+// What is said of a mistake in a model: the number and its range, and the model's own line.
+#define BOOST_TEST_MODULE sentences
+#include <boost/test/unit_test.hpp>
+
+#include <megacpp/model/gpt.hpp>
+#include <megacpp/model/qwen3_moe.hpp>
+#include <megacpp/op/rope.hpp>
+#include <megacpp/plan/parts.hpp>
+
+#include <cstdio>
+#include <limits>
+#include <string>
+
+using namespace mc;
+
+namespace {
+
+struct small : gpt {
+  constexpr small() {
+    layers = 2, hidden = 16, heads = 4, ffn = 32, vocabulary = 64, positions = 32;
+  }
+};
+template <class Model> fault_record fault_of(const Model& m, part_kind part = part_kind::block) {
+  return derived_graph(forward_graph(m, {.batch = {2, 16}}, part, 0)).wrong;
+}
+std::string said(const fault_record& f) {
+  return std::string(code_of(f.code)) + " " + f.what.c_str();
+}
+template <class F> struct with_block : small {
+  F f;
+  explicit with_block(F g) : f(g) {}
+  constexpr var block(context& c, int /*kind*/, var x) const { return f(c, x); }
+};
+/// A final norm of another width than the head's table.
+struct narrow : small {
+  static constexpr int line = __LINE__ + 3;
+  constexpr var final_norm(context& c, var x) const {
+    const var w = weight(c, "w", "weight", {{dim::ffn, 8}, hidden_extent()}, {}, ones());
+    return linear(x, w);
+  }
+};
+template <class F> std::string said_of(F f) { return said(fault_of(with_block<F>(f))); }
+
+} // namespace
+
+BOOST_AUTO_TEST_CASE(numbers_are_written_as_printf_writes_them) {
+  for (const double x : {0.0,
+                         1.0,
+                         -3.0,
+                         300.0,
+                         0.1,
+                         1.5,
+                         -0.25,
+                         1e-5,
+                         2.5e-4,
+                         0.99999,
+                         3.14159265358979,
+                         123456.0,
+                         99999.95,
+                         1e-30,
+                         1e30,
+                         1.25e-9,
+                         6.02214e23,
+                         0.0001,
+                         0.00001234,
+                         1e15,
+                         12345.678,
+                         2e-320})
+    for (const double sign : {1.0, -1.0}) {
+      char wanted[64];
+      std::snprintf(wanted, sizeof wanted, "%.6g", sign * x);
+      const std::string written = text<160>{}.decimal(sign * x).c_str();
+      BOOST_TEST(std::strtod(written.c_str(), nullptr) == std::strtod(wanted, nullptr), written);
+      BOOST_TEST(written.size() <= 24u);
+    }
+  BOOST_TEST(text<160>{}.decimal(0.1).c_str() == std::string("0.1"));
+  BOOST_TEST(text<160>{}.decimal(-1.5).c_str() == std::string("-1.5"));
+  BOOST_TEST(text<160>{}.decimal(12345.678).c_str() == std::string("12345.7"));
+  BOOST_TEST(text<160>{}.decimal(1e-30).c_str() == std::string("1e-30"));
+  BOOST_TEST(text<160>{}.decimal(1e30).c_str() == std::string("1e30"));
+  BOOST_TEST(text<160>{}.decimal(0.9999999).c_str() == std::string("1"));
+  BOOST_TEST(text<160>{}.decimal(1e-5).c_str() == std::string("1e-5"));
+  BOOST_TEST(text<160>{}.decimal(0.00025).c_str() == std::string("0.00025"));
+  BOOST_TEST(text<160>{}.decimal(std::numeric_limits<double>::infinity()).c_str() ==
+             std::string("inf"));
+  BOOST_TEST(text<160>{}.decimal(-std::numeric_limits<double>::infinity()).c_str() ==
+             std::string("-inf"));
+  BOOST_TEST(text<160>{}.decimal(std::numeric_limits<double>::quiet_NaN()).c_str() ==
+             std::string("nan"));
+}
+
+BOOST_AUTO_TEST_CASE(a_number_out_of_range_is_named_with_its_range) {
+  const auto dropped = [](double p, int salt) {
+    return said_of([=](context& c, var x) {
+      return x + mc::dropout(x, to(c.token_keys, axis::tp, c.stream), p, salt);
+    });
+  };
+  BOOST_TEST(dropped(0.1, 300) == "MEGA-C001 dropout(x): salt is 300, not in 0 ... 255");
+  BOOST_TEST(dropped(0.1, -1) == "MEGA-C001 dropout(x): salt is -1, not in 0 ... 255");
+  BOOST_TEST(dropped(1.5, 0) ==
+             "MEGA-C001 dropout(x): probability is 1.5, not at least 0 and below 1");
+  BOOST_TEST(said_of([](context& c, var x) {
+               return x + rms_norm(x, weight(c, "g", "weight", {x.type().back()}, {}, ones()), 0);
+             }) == "MEGA-C001 rms_norm(x): eps is 0, not above 1e-30 and below 1e30");
+  qwen3_moe m;
+  m.layers = 1, m.hidden = 32, m.heads = 4, m.kv_heads = 2, m.head_dim = 16, m.ffn = 48;
+  m.vocabulary = 64, m.expert_ffn = 24, m.experts = 4, m.experts_per_token = 2, m.positions = 64,
+  m.window = -3;
+  BOOST_TEST(said(fault_of(m)).find(": window is -3, not 0 (none) or a number of tokens") !=
+             std::string::npos);
+  m.window = 0, m.router_z_loss = 1e30;
+  BOOST_TEST(
+      said(fault_of(m)).find(": the coefficient of z is 1e30, not at least 0 and below 1e30") !=
+      std::string::npos);
+}
+
+BOOST_AUTO_TEST_CASE(what_the_head_is_given_is_refused_on_the_line_of_the_model) {
+  for (const part_kind part : {part_kind::loss, part_kind::logits}) {
+    const fault_record f = forward_graph(narrow{}, {.batch = {2, 16}}, part, 0).wrong;
+    BOOST_TEST((f.code == fault::S003), said(f));
+    BOOST_TEST(f.line.number == narrow::line);
+    BOOST_TEST(std::string(f.line.file_name()) == "sentences.cpp");
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_part_that_gives_nothing_is_refused) {
+  BOOST_TEST(said_of([](context&, var) { return var{}; }) == "MEGA-S008 block()");
+  BOOST_TEST(said_of([](context&, var x) { return x; }) == "MEGA-S009 block(x)");
+}
+
+BOOST_AUTO_TEST_CASE(a_parameter_that_only_others_use_is_told_so) {
+  struct shared : small {
+    constexpr var stem(context& c, var tokens) const {
+      weight(c, "all", "weight", {hidden_extent()}, {}, ones());
+      return gpt::stem(c, tokens);
+    }
+  };
+  const fault_record f = fault_of(shared{}, part_kind::stem);
+  BOOST_TEST(said(f) == "MEGA-P010 gradient(all.weight)");
+  BOOST_TEST(std::string(sentence_of(f.code)).find("nothing in the part") != std::string::npos);
+}
+
+BOOST_AUTO_TEST_CASE(a_second_mixture_in_a_block_is_told_the_limit) {
+  const fault_record f = [] {
+    const auto two = [](context& c, var x) {
+      const expert_sizes s{.experts = {dim::expert, 4}, .ffn = {dim::ffn, 8}};
+      const var y = x + mixture_of_experts(c, {"r", "g", "u", "d"}, x, s, 0.1);
+      return y + mixture_of_experts(c, {"r2", "g2", "u2", "d2"}, y, s, 0.1);
+    };
+    const graph d = derived_graph(
+        forward_graph(with_block<decltype(two)>(two), {.batch = {2, 16}}, part_kind::block, 0));
+    return verified(in_rounds(halved(fused(d))), meaning_of(d)).wrong;
+  }();
+  BOOST_TEST((f.code == fault::P016), said(f));
+  BOOST_TEST(std::string(sentence_of(f.code)).find("one mixture of experts a block") !=
+             std::string::npos);
+}
