@@ -98,6 +98,14 @@ std::vector<value_id> lying_in(const planned& p, space s) {
 
 BOOST_AUTO_TEST_CASE(plans_of_the_library_are_accepted) {
   each_plan([](const planned& p) { BOOST_TEST(p.accepted()); });
+  const setup s{.ranks = {.tp = 2}, .batch = {2, 16}};
+  for (const setup& generation : {for_generation(s, 3, 2, 16), for_generation(s, 3, 16, 0)})
+    for (const part_kind part : {part_kind::stem, part_kind::block, part_kind::logits}) {
+      const graph g = in_rounds(fused(forward_graph(mixture, generation, part, 0)));
+      BOOST_TEST((verify_memory(g, place_memory(g)).code == fault::none));
+    }
+  const graph evaluation = fused(forward_graph(dense, s, part_kind::loss, 0));
+  BOOST_TEST((verify_memory(evaluation, place_memory(evaluation)).code == fault::none));
 }
 
 // All other layers run between the forward and the backward pass of one, and between the step's
