@@ -8,7 +8,7 @@
 // trusts the hint: the newest state whose checksums hold is the one.
 #pragma once
 
-#include <megacpp/checkpoint/folder.hpp>
+#include <megacpp/checkpoint/folder_writer.hpp>
 #include <megacpp/checkpoint/state_file.hpp>
 
 #include <algorithm>

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <megacpp/checkpoint/finite_file.hpp>
+#include <megacpp/checkpoint/folder_writer.hpp>
 #include <megacpp/train/hf_weights.hpp>
 
 #include <cstring>

@@ -1,7 +1,7 @@
 // Output that must arrive: a full disk or a closed pipe behind the standard output is an error.
 #pragma once
 
-#include <megacpp/checkpoint/folder.hpp>
+#include <megacpp/checkpoint/leftovers.hpp>
 #include <megacpp/data/descriptor.hpp>
 #include <megacpp/exec/error.hpp>
 

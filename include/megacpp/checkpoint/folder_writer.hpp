@@ -1,0 +1,366 @@
+// Making a model folder appear complete or not at all.
+#pragma once
+
+#include <megacpp/checkpoint/byte_sink.hpp>
+#include <megacpp/checkpoint/checksum.hpp>
+#include <megacpp/checkpoint/folder.hpp>
+#include <megacpp/checkpoint/leftovers.hpp>
+#include <megacpp/data/descriptor.hpp>
+#include <megacpp/exec/error.hpp>
+
+#include <cerrno>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+#include <cstdio>
+
+#include <fmt/format.h>
+
+namespace mc {
+
+namespace detail {
+
+inline error output_error(std::string_view what, std::string_view path, int error_number,
+                          std::string_view advice = "") {
+  if (error_number == ENOSPC || error_number == EDQUOT)
+    advice = "; free some space or choose another folder";
+  return error(exit_code::output,
+               fmt::format("cannot {} {}: {}{}", what, path, reason_of(error_number), advice));
+}
+
+/// Folders that were made for what is to be saved. Unless something was, those that are still empty
+/// go again with the object.
+class made_folders {
+public:
+  made_folders() = default;
+  made_folders(made_folders&& o) noexcept : made_(std::exchange(o.made_, {})) {}
+  made_folders& operator=(made_folders&&) = delete;
+  ~made_folders() {
+    for (auto path = made_.rbegin(); path != made_.rend(); ++path) ::rmdir(path->c_str());
+  }
+
+  /// Creates a folder and those above it that are missing, each durable before the next. False,
+  /// with errno set, if one cannot be.
+  bool create(const std::filesystem::path& path) {
+    struct stat s {};
+    if (path.empty() || ::stat(path.c_str(), &s) == 0) return true;
+    const std::filesystem::path above = path.parent_path();
+    if (!create(above)) return false;
+    if (::mkdir(path.c_str(), 0777) != 0) return errno == EEXIST;
+    made_.push_back(path);
+    const descriptor parent(
+        ::open(above.empty() ? "." : above.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    return parent && ::fsync(parent.get()) == 0;
+  }
+  /// Something was saved: the folders stay.
+  void keep() { made_.clear(); }
+
+private:
+  std::vector<std::filesystem::path> made_;
+};
+
+} // namespace detail
+
+/// A folder in the making. Files go into a temporary folder beside the target; commit() makes them
+/// durable and gives them the target's name in one step. Until commit() returns, whatever was at
+/// the target is untouched, and if anything throws, it stays and the temporary is removed, with the
+/// folders above it that were made for it.
+///
+/// A target that exists is exchanged with the new folder (renameat2, RENAME_EXCHANGE) and deleted
+/// only once the exchange is durable. Where the file system has no exchange, the old folder is
+/// renamed aside first; a crash between the two renames leaves it under
+/// `<target>.megacpp-old-<pid>`, from where the next folder_writer of that target brings it back.
+class folder_writer {
+public:
+  /// Checks the target and creates the temporary. Throws mc::error(exit_code::output).
+  explicit folder_writer(const std::string& target, const folder_kind& kind = model_kind)
+      : kind_(&kind), place_(locate(target)) {
+    detail::tidy(parent(), place_.name, *kind_);
+    check_replaceable();
+    for (int attempt = 0; !folder_; ++attempt) {
+      temporary_ = detail::temporary_of(place_.name);
+      if (attempt != 0) temporary_ += fmt::format("-{}", attempt);
+      if (::mkdirat(parent(), temporary_.c_str(), 0777) != 0) {
+        if (errno == EEXIST && attempt < 100) continue;
+        throw detail::output_error("create", beside(temporary_), errno);
+      }
+      folder_ = claim(temporary_);
+    }
+  }
+  folder_writer(const folder_writer&) = delete;
+  folder_writer& operator=(const folder_writer&) = delete;
+  ~folder_writer() {
+    if (!temporary_.empty()) detail::remove_flat_folder(parent(), temporary_, *kind_);
+  }
+
+  /// For the start of a run that saves at its end: does what a save to `target` does, but for the
+  /// bytes, and takes it back; what a killed save left is tidied as a save does. `fill` is the
+  /// save's own; its files get their names and sizes, are synced, and renamed with their folder. So
+  /// what a save is refused, its names, its sizes, the room for it, is refused here, unless it
+  /// comes up later. Throws mc::error.
+  static void rehearse(const std::string& target, const folder_kind& kind,
+                       const std::function<void(folder_writer&)>& fill) {
+    folder_writer probe(target, kind);
+    probe.rehearsal_ = true;
+    fill(probe);
+    probe.require_space(probe.promised_);
+    if (::fsync(probe.folder_.get()) != 0)
+      throw detail::output_error("make durable", probe.place_.path, errno);
+    const std::string renamed = probe.temporary_ + "-renamed";
+    if (!probe.rename(probe.temporary_, renamed, RENAME_NOREPLACE))
+      throw detail::output_error("rename", probe.beside(probe.temporary_), errno);
+    probe.temporary_ = renamed;
+    if (!probe.sync_parent())
+      throw detail::output_error("make durable", probe.place_.folder, errno);
+  }
+  /// The same of a save of which nothing is known yet but its target.
+  static void check_target(const std::string& target, const folder_kind& kind = model_kind) {
+    rehearse(target, kind, [](folder_writer&) {});
+  }
+
+  /// Throws mc::error(exit_code::output) unless the file system has room for so many bytes.
+  void require_space(std::uint64_t bytes) const {
+    struct statvfs s {};
+    if (::fstatvfs(folder_.get(), &s) != 0)
+      throw detail::output_error("examine the space of", place_.folder, errno);
+    const std::uint64_t available = std::uint64_t{s.f_bavail} * s.f_frsize;
+    if (available < bytes)
+      throw error(
+          exit_code::output,
+          fmt::format(
+              "{} needs {} bytes, but {} has {} left; free some space or choose another folder",
+              place_.path, bytes, place_.folder, available));
+  }
+
+  /// Writes one file of `size` bytes: `fill(sink)` passes them to the sink in any number of pieces.
+  /// The file is synced and closed before this returns. Throws mc::error(exit_code::output).
+  void write(const std::string& name, std::uint64_t size,
+             const std::function<void(const byte_sink&)>& fill) {
+    const std::string full = place_.path + '/' + name;
+    if (!is_bare_name(name))
+      throw error(exit_code::internal, fmt::format("\"{}\" is not a plain file name", name));
+    descriptor file(::openat(folder_.get(), name.c_str(),
+                             O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666));
+    if (!file) throw detail::output_error("create", full, errno);
+    file_record record{name, size, {}};
+    if (rehearsal_) {
+      // Beyond a limit on the size of files this fails as a write does.
+      if (::ftruncate(file.get(), static_cast<::off_t>(size)) != 0)
+        throw detail::output_error("write", full, errno, kept());
+      constexpr std::uint64_t page = 4096; // what file systems give at once
+      promised_ += (size + page - 1) / page * page;
+      record.checksums.resize((size + checksum_chunk - 1) / checksum_chunk);
+    } else {
+      record.checksums = checksums_of(file, full, size, fill);
+    }
+    // A failed fsync is final: the kernel may drop the pages and report success the next time.
+    if (::fsync(file.get()) != 0) throw detail::output_error("make durable", full, errno, kept());
+    if (!file.reset()) throw detail::output_error("close", full, errno, kept());
+    written_.push_back(std::move(record));
+  }
+  void write(const std::string& name, std::string_view text) {
+    write(name, text.size(), [&](const byte_sink& sink) { sink(std::as_bytes(std::span(text))); });
+  }
+
+  /// The files so far, in the order in which they were written.
+  const std::vector<file_record>& written() const { return written_; }
+
+  /// Puts the folder in place, durably. Throws mc::error(exit_code::output).
+  void commit() {
+    put_in_place();
+    place_.made->keep();
+  }
+
+private:
+  struct location {
+    std::string path;   // of the target, without links and trailing slashes
+    std::string folder; // the one that holds it
+    std::string name;   // in that folder
+    std::shared_ptr<const descriptor> parent;
+    std::shared_ptr<detail::made_folders> made; // above the target
+  };
+
+  int parent() const { return place_.parent->get(); }
+  std::string beside(const std::string& name) const { return place_.folder + '/' + name; }
+  static std::string_view kept() { return "; what was there before is unchanged"; }
+
+  static location locate(const std::string& target) {
+    namespace fs = std::filesystem;
+    if (target.empty())
+      throw error(exit_code::output, "the folder to save to has an empty name; give one");
+    std::error_code problem;
+    // weakly_canonical follows links of the part that exists, so a link to a folder is kept a link.
+    fs::path path = fs::weakly_canonical(fs::absolute(target, problem), problem);
+    if (problem) throw detail::output_error("resolve", target, problem.value());
+    if (!path.has_filename()) path = path.parent_path();
+    if (!path.has_filename())
+      throw error(exit_code::output,
+                  fmt::format("{} cannot be replaced by a model folder; name a new one", target));
+    location at{path.string(), path.parent_path().string(), path.filename().string(), nullptr,
+                std::make_shared<detail::made_folders>()};
+    if (!at.made->create(path.parent_path()))
+      throw detail::output_error("create the folder", at.folder, errno);
+    descriptor parent(::open(at.folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    if (!parent) throw detail::output_error("open the folder", at.folder, errno);
+    at.parent = std::make_shared<const descriptor>(std::move(parent));
+    return at;
+  }
+
+  /// Passes the bytes of a file on, and returns their checksums.
+  static std::vector<std::uint64_t> checksums_of(
+      const descriptor& file, const std::string& full, std::uint64_t size,
+      const std::function<void(const byte_sink&)>& fill) {
+    chunk_checksums sums; // of what is in memory: a disk that changes it is found out later
+    const auto put = [&](std::span<const std::byte> bytes) {
+      while (!bytes.empty()) {
+        const ::ssize_t n = ::write(file.get(), bytes.data(), bytes.size());
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0) throw detail::output_error("write", full, n == 0 ? EIO : errno, kept());
+        bytes = bytes.subspan(static_cast<std::size_t>(n));
+      }
+    };
+    constexpr std::size_t block = 1 << 16; // small pieces, such as norms, go together
+    std::vector<std::byte> pending;
+    pending.reserve(block);
+    const byte_sink sink = [&](std::span<const std::byte> bytes) {
+      sums.add(bytes);
+      if (pending.size() + bytes.size() > block) {
+        put(pending);
+        pending.clear();
+      }
+      if (bytes.size() >= block) put(bytes);
+      else pending.insert(pending.end(), bytes.begin(), bytes.end());
+    };
+    fill(sink);
+    put(pending);
+    if (sums.size() != size)
+      throw error(exit_code::internal, fmt::format("{} was to have {} bytes, but {} were given",
+                                                   full, size, sums.size()));
+    return sums.finish();
+  }
+
+  /// Throws unless the target is absent, empty, or of the kind, without anything else in it.
+  void check_replaceable() const {
+    const auto refuse = [this](std::string_view why) {
+      return error(exit_code::output,
+                   fmt::format("{} {}; it is left as it is: choose another folder to save to",
+                               place_.path, why));
+    };
+    const descriptor old(
+        ::openat(parent(), place_.name.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+    if (!old) {
+      if (errno == ENOENT) return;
+      if (errno == ENOTDIR || errno == ELOOP) throw refuse("is not a folder");
+      throw detail::output_error("open", place_.path, errno);
+    }
+    if (is_mount_point(old.get()))
+      throw refuse(
+          "is a mount point, which cannot be replaced as a whole (a folder inside it can)");
+    const auto names = detail::list_folder(old.get());
+    if (!names) throw detail::output_error("list", place_.path, errno);
+    bool marked = names->empty();
+    for (const std::string& name : *names) {
+      if (!detail::is_plain_file(old.get(), name) || !kind_->holds(name))
+        throw refuse(fmt::format("holds {}, which is not a file of a saved {}", name, kind_->name));
+      marked = marked || kind_->marker == nullptr || name == kind_->marker;
+    }
+    if (!marked)
+      throw refuse(fmt::format("is not a {} folder: it has no {}", kind_->name, kind_->marker));
+  }
+
+  static bool is_mount_point(int folder) {
+    struct statx s {};
+    constexpr std::uint64_t mount_root = 0x2000; // STATX_ATTR_MOUNT_ROOT, Linux 5.8
+    return ::statx(folder, "", AT_EMPTY_PATH, 0, &s) == 0 && (s.stx_attributes & mount_root) != 0;
+  }
+
+  /// Opens and locks a temporary folder. The lock dies with the process, so a folder that can be
+  /// locked belongs to nobody. Nothing if another process tidied it away between its creation and
+  /// the lock.
+  descriptor claim(const std::string& name) const {
+    descriptor folder(
+        ::openat(parent(), name.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+    if (!folder) {
+      const int problem = errno;
+      ::unlinkat(parent(), name.c_str(), AT_REMOVEDIR);
+      if (problem == ENOENT) return {};
+      throw detail::output_error("open", beside(name), problem);
+    }
+    struct stat s {};
+    ::flock(folder.get(), LOCK_EX | LOCK_NB); // without locks, leftovers merely stay
+    if (::fstat(folder.get(), &s) == 0 && s.st_nlink == 0) return {};
+    return folder;
+  }
+
+  bool sync_parent() const { return ::fsync(parent()) == 0; }
+
+  bool rename(const std::string& from, const std::string& to, unsigned flags) const {
+    return detail::rename_entry(parent(), from, to, flags);
+  }
+
+  void put_in_place() {
+    if (::fsync(folder_.get()) != 0)
+      throw detail::output_error("make durable", place_.path, errno, kept());
+    if (!rename(temporary_, place_.name, RENAME_NOREPLACE)) {
+      if (errno != EEXIST)
+        throw detail::output_error("rename a folder to", place_.path, errno, kept());
+      replace();
+    } else if (!sync_parent()) {
+      const int problem = errno;
+      ::renameat(parent(), place_.name.c_str(), parent(), temporary_.c_str());
+      throw detail::output_error("make durable", place_.path, problem);
+    } else {
+      temporary_.clear();
+    }
+  }
+
+  void replace() {
+    check_replaceable(); // again: a run may have lasted days
+    if (rename(temporary_, place_.name, RENAME_EXCHANGE)) {
+      if (!sync_parent()) {
+        const int problem = errno;
+        rename(temporary_, place_.name, RENAME_EXCHANGE);
+        throw detail::output_error("make durable", place_.path, problem, kept());
+      }
+      // The temporary's name is now the old folder's.
+      detail::remove_flat_folder(parent(), std::exchange(temporary_, {}), *kind_);
+      return;
+    }
+    if (errno != EINVAL && errno != ENOSYS)
+      throw detail::output_error("replace", place_.path, errno, kept());
+    const std::string aside = fmt::format("{}{}{}", place_.name, detail::aside_mark, ::getpid());
+    if (!rename(place_.name, aside, RENAME_NOREPLACE))
+      throw detail::output_error("rename", place_.path, errno, kept());
+    if (!rename(temporary_, place_.name, RENAME_NOREPLACE)) {
+      const int problem = errno;
+      rename(aside, place_.name, RENAME_NOREPLACE);
+      throw detail::output_error("replace", place_.path, problem, kept());
+    }
+    temporary_.clear();
+    if (!sync_parent()) throw detail::output_error("make durable", place_.path, errno);
+    detail::remove_flat_folder(parent(), aside, *kind_);
+  }
+
+  const folder_kind* kind_; // what may be replaced
+  location place_;
+  std::vector<file_record> written_;
+  std::string temporary_; // empty once committed
+  bool rehearsal_ = false;
+  std::uint64_t promised_ = 0; // bytes of a rehearsal
+  descriptor folder_;
+};
+
+} // namespace mc
