@@ -949,6 +949,15 @@ class States(Case):
             path.write_bytes(b"")
         self.refused(MODEL, "train", "--load", root, says="none of the 2 states")
 
+    def test_a_newer_version_is_not_passed_over(self):
+        root = self.saved("--save-interval", 4)
+        path = newest(root) / "megacpp_state.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), "version": 2}))
+        before = contents(root)
+        for command in (("train", "--save", root), ("eval", "--data-path", self.text), ("generate",)):
+            self.refused(MODEL, *command, "--load", root, says="no older one takes its place")
+        self.assertEqual(contents(root), before)
+
     def test_a_root_is_never_mixed(self):
         root = self.saved("--save-interval", 4)
         before = contents(root)

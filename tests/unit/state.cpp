@@ -24,6 +24,8 @@
 #include <string_view>
 #include <vector>
 
+#include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -226,11 +228,17 @@ BOOST_AUTO_TEST_CASE(any_damage_is_found_and_the_state_before_is_read) {
         std::string flipped = whole;
         flipped[at] = static_cast<char>(flipped[at] ^ (1 << at % 8));
         overwrite(path, flipped);
+        if (!path.ends_with(state_file_name)) {
+          BOOST_REQUIRE(newest_step(s.root) == 1);
+          continue;
+        }
+        const json says = json::parse(flipped, nullptr, false);
+        if (const int version = says.is_object() ? says.value("version", 0) : 0; version > 1) {
+          CHECK_REFUSED(newest_step(s.root), exit_code::model, "may be whole");
+          continue;
+        }
         // 1e-05 and 1E-05 are one number: the state's own file says the same then.
-        const bool same =
-            path.ends_with(state_file_name) && nlohmann::json::parse(flipped, nullptr, false) ==
-                                                   nlohmann::json::parse(whole, nullptr, false);
-        BOOST_REQUIRE(newest_step(s.root) == (same ? 2 : 1));
+        BOOST_REQUIRE(newest_step(s.root) == (says == json::parse(whole) ? 2 : 1));
       }
     }
     overwrite(path, whole + "x");
@@ -255,6 +263,62 @@ BOOST_AUTO_TEST_CASE(any_damage_is_found_and_the_state_before_is_read) {
   fs::remove(s.root + "/iter_0000001/" + state_file_name);
   CHECK_REFUSED(find_saved(s.root, true), exit_code::model, "none of the 2 states");
   CHECK_REFUSED(find_saved(s.root + "/iter_0000001", true), exit_code::model, "damaged state");
+}
+
+// What may be whole is not passed over, for what follows the state before would replace it.
+BOOST_AUTO_TEST_CASE(a_state_that_cannot_be_examined_is_not_taken_for_damaged) {
+  const two_states s;
+  const auto refused = [&](std::string_view says) {
+    BOOST_TEST_CONTEXT(says) {
+      CHECK_REFUSED(find_saved(s.root, true), exit_code::model, says);
+      CHECK_REFUSED(find_saved(s.root, true), exit_code::model, "no older one takes its place");
+    }
+  };
+  const std::string path = s.newer + "/" + state_file_name, whole = read_text(path);
+  json later = json::parse(whole);
+  later["version"] = state_version + 1;
+  write_text(path, later.dump());
+  refused("is of version 2");
+  write_text(path, whole);
+  {
+    BOOST_REQUIRE(::chmod(s.dir.path().c_str(), 0755) == 0);
+    for (const std::string& closed : {path, s.newer + "/" + optimizer_file_name, s.newer}) {
+      const fs::perms before = fs::status(closed).permissions();
+      fs::permissions(closed, fs::perms::none);
+      {
+        const test::unprivileged nobody;
+        refused("Permission denied");
+      }
+      fs::permissions(closed, before);
+    }
+  }
+  struct rlimit before {};
+  ::getrlimit(RLIMIT_NOFILE, &before);
+  const struct rlimit none { 0, before.rlim_max };
+  const auto without_descriptors = [&](const std::string&) {
+    ::setrlimit(RLIMIT_NOFILE, &none);
+    return true;
+  };
+  CHECK_REFUSED(newest_state(model_folder(s.root), without_descriptors), exit_code::model,
+                "Too many open files");
+  ::setrlimit(RLIMIT_NOFILE, &before);
+  BOOST_TEST(newest_step(s.root) == 2);
+}
+
+// A run that saves and removes older states does not stand in the way of those that read.
+BOOST_AUTO_TEST_CASE(a_state_that_is_removed_while_it_is_read_has_a_newer_one) {
+  const two_states s;
+  state_root root(s.root);
+  std::int64_t last = 2;
+  const auto meanwhile = [&](const std::string&) {
+    if (last < 5) s.model.save(root, ++last, 1);
+    return true;
+  };
+  const auto found = newest_state(model_folder(s.root), meanwhile);
+  BOOST_REQUIRE(found);
+  BOOST_TEST(found->file.state().field<std::int64_t>("step") == 5);
+  BOOST_TEST(found->damaged.empty());
+  BOOST_TEST(found->notes.empty());
 }
 
 // A state whose files are what was saved, but not numbers: as for damage, the one before is taken.

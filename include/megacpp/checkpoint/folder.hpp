@@ -63,9 +63,11 @@ inline std::optional<std::vector<std::string>> list_folder(int folder) {
     const std::string_view name = entry->d_name;
     if (name != "." && name != "..") names.emplace_back(name);
   }
-  const bool complete = errno == 0;
+  const int problem = errno;
   ::closedir(dir);
-  return complete ? std::optional(std::move(names)) : std::nullopt;
+  if (problem == 0) return names;
+  errno = problem;
+  return std::nullopt;
 }
 
 /// Not a link, a folder or a device.
@@ -99,8 +101,10 @@ public:
         folder_(::openat(above.folder_.get(), name.c_str(),
                          O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)) {
     if (folder_ && is_bare_name(name)) return;
-    throw error(exit_code::model,
-                fmt::format("{} is not a folder that can be opened: {}", path_, reason_of(errno)));
+    const std::string why =
+        fmt::format("{} is not a folder that can be opened: {}", path_, reason_of(errno));
+    if (errno == ENOENT || errno == ENOTDIR || errno == ELOOP) throw error(exit_code::model, why);
+    throw unexamined(exit_code::model, why);
   }
 
   const std::string& path() const { return path_; }
@@ -108,13 +112,19 @@ public:
   std::vector<std::string> names() const {
     auto list = detail::list_folder(folder_.get());
     if (!list)
-      throw error(exit_code::model, fmt::format("cannot list {}: {}", path_, reason_of(errno)));
+      throw unexamined(exit_code::model,
+                       fmt::format("cannot list {}: {}", path_, reason_of(errno)));
     return *std::move(list);
   }
   bool contains(const std::string& name) const {
     struct stat s {};
     return is_bare_name(name) &&
            ::fstatat(folder_.get(), name.c_str(), &s, AT_SYMLINK_NOFOLLOW) == 0;
+  }
+  /// True if it certainly has no such entry, which is less than that contains() is false.
+  bool lacks(const std::string& name) const {
+    struct stat s {};
+    return ::fstatat(folder_.get(), name.c_str(), &s, AT_SYMLINK_NOFOLLOW) != 0 && errno == ENOENT;
   }
   mapped_file open(const std::string& name) const {
     if (!is_bare_name(name))
@@ -136,7 +146,7 @@ public:
                               "folder; copy the folder with cp -rL, or download it with "
                               "huggingface-cli download --local-dir",
                               full));
-    throw error(exit_code::model, fmt::format("cannot open {}: {}", full, reason_of(errno)));
+    throw unexamined(exit_code::model, fmt::format("cannot open {}: {}", full, reason_of(errno)));
   }
 
 private:

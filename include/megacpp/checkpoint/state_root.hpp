@@ -70,24 +70,45 @@ struct whole_state {
   std::vector<std::string> notes;    ///< what to tell about them
 };
 
+namespace detail {
+/// The state of one step. Throws mc::error(exit_code::model) if it is not whole.
+template <class Needed>
+whole_state read_state(const model_folder& root, std::int64_t step, Needed needed) {
+  model_folder folder(root, step_folder_name(step));
+  state_file file(folder);
+  file.verify(folder, needed);
+  if (file.state().field<std::int64_t>("step") != step)
+    throw file.state().fault("is the state of another step than its folder says");
+  return whole_state{std::move(folder), std::move(file), {}, {}};
+}
+} // namespace detail
+
 /// The newest whole state of a root; nothing if it has no state at all. `needed(name)`: the files
 /// whose contents must be right, not only their size. Throws mc::error(exit_code::model) if there
-/// are states but none is whole.
+/// are states but none is whole, or if one that may be whole cannot be examined: what follows an
+/// older one would replace it.
 template <class Needed>
 std::optional<whole_state> newest_state(const model_folder& root, Needed needed) {
+  const std::vector<std::int64_t> steps = saved_steps(root);
   std::vector<std::int64_t> damaged;
   std::vector<std::string> notes;
   std::string first_fault;
-  for (const std::int64_t step : saved_steps(root)) {
+  for (const std::int64_t step : steps) {
+    const std::string name = step_folder_name(step);
     try {
-      model_folder folder(root, step_folder_name(step));
-      state_file file(folder);
-      file.verify(folder, needed);
-      if (file.state().field<std::int64_t>("step") != step)
-        throw file.state().fault("is the state of another step than its folder says");
-      return whole_state{std::move(folder), std::move(file), std::move(damaged), std::move(notes)};
+      whole_state found = detail::read_state(root, step, needed);
+      found.damaged = std::move(damaged);
+      found.notes = std::move(notes);
+      return found;
     } catch (const error& e) {
       if (e.code() != exit_code::model) throw;
+      // A run that saves here may remove what was listed: then there is a newer one.
+      if (root.lacks(name) && saved_steps(root) != steps) return newest_state(root, needed);
+      if (dynamic_cast<const unexamined*>(&e) != nullptr)
+        throw error(exit_code::model,
+                    fmt::format("{}; the state of step {} may be whole, so no older one takes its "
+                                "place: move {}/{} away if it is not to count",
+                                e.what(), step, root.path(), name));
       notes.push_back(fmt::format("the state of step {} cannot be used, so the one before is: {}",
                                   step, e.what()));
       if (damaged.empty()) first_fault = e.what();

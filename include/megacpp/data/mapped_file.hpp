@@ -38,8 +38,8 @@ public:
       throw error(code_, fmt::format("{} is empty: there is nothing to read", *path_));
     void* const p = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, file_.get(), 0);
     if (p == MAP_FAILED)
-      throw error(code_,
-                  fmt::format("cannot map {} ({} bytes): {}", *path_, size_, reason_of(errno)));
+      throw unexamined(
+          code_, fmt::format("cannot map {} ({} bytes): {}", *path_, size_, reason_of(errno)));
     data_ = static_cast<const std::byte*>(p);
     known_ = detail::note_mapping(data_, size_, path_->c_str(), code_);
   }
@@ -90,7 +90,7 @@ private:
   std::uint64_t current_size() const {
     struct stat s {};
     if (::fstat(file_.get(), &s) != 0)
-      throw error(code_, fmt::format("cannot examine {}: {}", path(), reason_of(errno)));
+      throw unexamined(code_, fmt::format("cannot examine {}: {}", path(), reason_of(errno)));
     if (S_ISDIR(s.st_mode))
       throw error(code_, fmt::format("{} is a directory; give the path of a file", path()));
     if (!S_ISREG(s.st_mode))

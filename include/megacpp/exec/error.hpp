@@ -31,4 +31,11 @@ private:
   exit_code code_;
 };
 
+/// An error that leaves open whether a file or folder is what it should be, such as one that could
+/// not be opened: nothing may be taken in its place.
+class unexamined : public error {
+public:
+  using error::error;
+};
+
 } // namespace mc
