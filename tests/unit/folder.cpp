@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <filesystem>
 #include <functional>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -384,6 +385,56 @@ BOOST_AUTO_TEST_CASE(what_a_killed_run_left_is_tidied) {
   fs::rename(dir / "model", dir / "model.megacpp-old-4711");
   mc::folder_writer::check_target(dir / "model");
   BOOST_TEST(read_text(dir / "model/config.json") == "live");
+  // And after them, before what was there was removed.
+  save(dir / "model.megacpp-old-4711", "older");
+  save(dir / "model.megacpp-old-4712", "older");
+  write_text(dir / "model.megacpp-old-4712/notes.txt", "mine");
+  mc::folder_writer::check_target(dir / "model");
+  BOOST_TEST(read_text(dir / "model/config.json") == "live");
+  BOOST_TEST(names_in(dir.path()) == (std::vector<std::string>{"model", "model.megacpp-old-4712"}),
+             boost::test_tools::per_element());
+  BOOST_TEST(entries_in(dir / "model.megacpp-old-4712") == 3u);
+}
+
+// The lack of descriptors may be why a save is given up.
+BOOST_AUTO_TEST_CASE(what_is_given_up_goes_without_another_descriptor) {
+  const scratch_folder dir;
+  struct limited {
+    struct rlimit before {};
+    limited() {
+      ::getrlimit(RLIMIT_NOFILE, &before);
+      const struct rlimit none { 0, before.rlim_max };
+      ::setrlimit(RLIMIT_NOFILE, &none);
+    }
+    ~limited() { ::setrlimit(RLIMIT_NOFILE, &before); }
+  };
+  {
+    std::optional<limited> limit;
+    mc::folder_writer out(dir / "model");
+    out.write("config.json", "{}");
+    limit.emplace();
+    CHECK_REFUSED(out.write("model.safetensors", "x"), exit_code::output, "Too many open files");
+  }
+  {
+    std::optional<limited> limit;
+    mc::folder_writer::rehearse(dir / "model", mc::model_kind, [&](mc::folder_writer& out) {
+      out.write("config.json", "{}");
+      limit.emplace();
+    });
+  }
+  BOOST_TEST(entries_in(dir.path()) == 0u);
+}
+
+BOOST_AUTO_TEST_CASE(what_cannot_be_removed_is_not_replaced) {
+  const scratch_folder dir;
+  BOOST_REQUIRE(::chmod(dir.path().c_str(), 0777) == 0);
+  const test::unprivileged nobody;
+  save(dir / "model", "old");
+  fs::permissions(dir / "model", fs::perms(0555));
+  CHECK_REFUSED(save(dir / "model", "new"), exit_code::output, "cannot be removed");
+  BOOST_TEST(is_whole(dir / "model", "old"));
+  BOOST_TEST(entries_in(dir.path()) == 1u);
+  fs::permissions(dir / "model", fs::perms(0755));
 }
 
 BOOST_AUTO_TEST_CASE(what_others_left_beside_a_target_stays) {

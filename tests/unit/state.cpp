@@ -587,6 +587,27 @@ BOOST_AUTO_TEST_CASE(the_last_states_are_kept) {
   BOOST_TEST(newest_step(dir / "root") == 11);
 }
 
+BOOST_AUTO_TEST_CASE(a_state_that_cannot_be_removed_is_told) {
+  const scratch_folder dir;
+  BOOST_REQUIRE(::chmod(dir.path().c_str(), 0777) == 0);
+  const trained<gpt> model(small);
+  const test::unprivileged nobody;
+  state_root root(dir / "root");
+  model.save(root, 1);
+  fs::permissions(root.folder_of(1), fs::perms(0555));
+  const auto notes = root.save(2, 1, [&](folder_writer& out) {
+    write_state(out, model.view(), model.stores, {2, 8}, json::object());
+  });
+  BOOST_TEST(notes == std::vector<std::string>{root.folder_of(1) + " is kept: Permission denied"},
+             boost::test_tools::per_element());
+  BOOST_TEST(saved_steps(model_folder(dir / "root")) == (std::vector<std::int64_t>{2, 1}),
+             boost::test_tools::per_element());
+  fs::permissions(root.folder_of(1), fs::perms(0755));
+  model.save(root, 3, 1);
+  BOOST_TEST(saved_steps(model_folder(dir / "root")) == (std::vector<std::int64_t>{3}),
+             boost::test_tools::per_element());
+}
+
 BOOST_AUTO_TEST_CASE(a_root_is_one_runs) {
   const scratch_folder dir;
   const trained<gpt> model(small);

@@ -8,6 +8,7 @@
 #include <megacpp/data/descriptor.hpp>
 #include <megacpp/exec/error.hpp>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdint>
 #include <filesystem>
@@ -39,6 +40,16 @@ inline error output_error(std::string_view what, std::string_view path, int erro
     advice = "; free some space or choose another folder";
   return error(exit_code::output,
                fmt::format("cannot {} {}: {}{}", what, path, reason_of(error_number), advice));
+}
+
+/// What file systems give at once.
+inline constexpr std::uint64_t page_bytes = 4096;
+
+/// Bytes left to this user in the file system of an open folder. Throws mc::error.
+inline std::uint64_t available_bytes(int folder, std::string_view path) {
+  struct statvfs s {};
+  if (::fstatvfs(folder, &s) != 0) throw output_error("examine the space of", path, errno);
+  return std::uint64_t{s.f_bavail} * s.f_frsize;
 }
 
 /// Folders that were made for what is to be saved. Unless something was, those that are still empty
@@ -102,29 +113,33 @@ public:
   }
   folder_writer(const folder_writer&) = delete;
   folder_writer& operator=(const folder_writer&) = delete;
+  /// Needs neither memory nor a descriptor: the lack of them may be why it gives up.
   ~folder_writer() {
-    if (!temporary_.empty()) detail::remove_flat_folder(parent(), temporary_, *kind_);
+    if (temporary_.empty()) return;
+    for (const std::string& file : begun_) ::unlinkat(folder_.get(), file.c_str(), 0);
+    ::unlinkat(parent(), temporary_.c_str(), AT_REMOVEDIR);
   }
 
   /// For the start of a run that saves at its end: does what a save to `target` does, but for the
   /// bytes, and takes it back; what a killed save left is tidied as a save does. `fill` is the
   /// save's own; its files get their names and sizes, are synced, and renamed with their folder. So
   /// what a save is refused, its names, its sizes, the room for it, is refused here, unless it
-  /// comes up later. Throws mc::error.
-  static void rehearse(const std::string& target, const folder_kind& kind,
-                       const std::function<void(folder_writer&)>& fill) {
+  /// comes up later. Returns the bytes that it takes. Throws mc::error.
+  static std::uint64_t rehearse(const std::string& target, const folder_kind& kind,
+                                const std::function<void(folder_writer&)>& fill) {
     folder_writer probe(target, kind);
     probe.rehearsal_ = true;
     fill(probe);
     probe.require_space(probe.promised_);
     if (::fsync(probe.folder_.get()) != 0)
       throw detail::output_error("make durable", probe.place_.path, errno);
-    const std::string renamed = probe.temporary_ + "-renamed";
+    std::string renamed = probe.temporary_ + "-renamed";
     if (!probe.rename(probe.temporary_, renamed, RENAME_NOREPLACE))
       throw detail::output_error("rename", probe.beside(probe.temporary_), errno);
-    probe.temporary_ = renamed;
+    probe.temporary_.swap(renamed);
     if (!probe.sync_parent())
       throw detail::output_error("make durable", probe.place_.folder, errno);
+    return probe.promised_;
   }
   /// The same of a save of which nothing is known yet but its target.
   static void check_target(const std::string& target, const folder_kind& kind = model_kind) {
@@ -133,10 +148,7 @@ public:
 
   /// Throws mc::error(exit_code::output) unless the file system has room for so many bytes.
   void require_space(std::uint64_t bytes) const {
-    struct statvfs s {};
-    if (::fstatvfs(folder_.get(), &s) != 0)
-      throw detail::output_error("examine the space of", place_.folder, errno);
-    const std::uint64_t available = std::uint64_t{s.f_bavail} * s.f_frsize;
+    const std::uint64_t available = detail::available_bytes(folder_.get(), place_.folder);
     if (available < bytes)
       throw error(
           exit_code::output,
@@ -152,6 +164,7 @@ public:
     const std::string full = place_.path + '/' + name;
     if (!is_bare_name(name))
       throw error(exit_code::internal, fmt::format("\"{}\" is not a plain file name", name));
+    begun_.push_back(name);
     descriptor file(::openat(folder_.get(), name.c_str(),
                              O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666));
     if (!file) throw detail::output_error("create", full, errno);
@@ -160,8 +173,7 @@ public:
       // Beyond a limit on the size of files this fails as a write does.
       if (::ftruncate(file.get(), static_cast<::off_t>(size)) != 0)
         throw detail::output_error("write", full, errno, kept());
-      constexpr std::uint64_t page = 4096; // what file systems give at once
-      promised_ += (size + page - 1) / page * page;
+      promised_ += (size + detail::page_bytes - 1) / detail::page_bytes * detail::page_bytes;
       record.checksums.resize((size + checksum_chunk - 1) / checksum_chunk);
     } else {
       record.checksums = checksums_of(file, full, size, fill);
@@ -252,33 +264,34 @@ private:
     return sums.finish();
   }
 
-  /// Throws unless the target is absent, empty, or of the kind, without anything else in it.
-  void check_replaceable() const {
+  /// The target, opened. Throws unless it is absent, empty, or of the kind, without anything else
+  /// in it.
+  detail::flat_folder check_replaceable() const {
     const auto refuse = [this](std::string_view why) {
       return error(exit_code::output,
                    fmt::format("{} {}; it is left as it is: choose another folder to save to",
                                place_.path, why));
     };
-    const descriptor old(
-        ::openat(parent(), place_.name.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
-    if (!old) {
-      if (errno == ENOENT) return;
-      if (errno == ENOTDIR || errno == ELOOP) throw refuse("is not a folder");
-      throw detail::output_error("open", place_.path, errno);
+    detail::flat_folder old(parent(), place_.name, *kind_);
+    if (old.get() < 0) {
+      if (old.problem() == ENOENT) return old;
+      if (old.problem() == ENOTDIR || old.problem() == ELOOP) throw refuse("is not a folder");
+      throw detail::output_error("open", place_.path, old.problem());
     }
     if (is_mount_point(old.get()))
       throw refuse(
           "is a mount point, which cannot be replaced as a whole (a folder inside it can)");
-    const auto names = detail::list_folder(old.get());
-    if (!names) throw detail::output_error("list", place_.path, errno);
-    bool marked = names->empty();
-    for (const std::string& name : *names) {
-      if (!detail::is_plain_file(old.get(), name) || !kind_->holds(name))
-        throw refuse(fmt::format("holds {}, which is not a file of a saved {}", name, kind_->name));
-      marked = marked || kind_->marker == nullptr || name == kind_->marker;
-    }
-    if (!marked)
+    if (old.problem() != 0) throw detail::output_error("list", place_.path, old.problem());
+    if (!old.foreign().empty())
+      throw refuse(
+          fmt::format("holds {}, which is not a file of a saved {}", old.foreign(), kind_->name));
+    const auto& names = old.names();
+    if (kind_->marker != nullptr && !names.empty() &&
+        std::find(names.begin(), names.end(), kind_->marker) == names.end())
       throw refuse(fmt::format("is not a {} folder: it has no {}", kind_->name, kind_->marker));
+    if (const int obstacle = old.obstacle())
+      throw refuse(fmt::format("holds files that cannot be removed ({})", reason_of(obstacle)));
+    return old;
   }
 
   static bool is_mount_point(int folder) {
@@ -320,7 +333,8 @@ private:
       replace();
     } else if (!sync_parent()) {
       const int problem = errno;
-      ::renameat(parent(), place_.name.c_str(), parent(), temporary_.c_str());
+      if (::renameat(parent(), place_.name.c_str(), parent(), temporary_.c_str()) != 0)
+        temporary_.clear();
       throw detail::output_error("make durable", place_.path, problem);
     } else {
       temporary_.clear();
@@ -328,15 +342,15 @@ private:
   }
 
   void replace() {
-    check_replaceable(); // again: a run may have lasted days
+    const detail::flat_folder old = check_replaceable(); // again: a run may have lasted days
     if (rename(temporary_, place_.name, RENAME_EXCHANGE)) {
+      std::string left = std::exchange(temporary_, {}); // the old folder's name now
       if (!sync_parent()) {
         const int problem = errno;
-        rename(temporary_, place_.name, RENAME_EXCHANGE);
+        if (rename(left, place_.name, RENAME_EXCHANGE)) temporary_.swap(left);
         throw detail::output_error("make durable", place_.path, problem, kept());
       }
-      // The temporary's name is now the old folder's.
-      detail::remove_flat_folder(parent(), std::exchange(temporary_, {}), *kind_);
+      old.remove(parent(), left);
       return;
     }
     if (errno != EINVAL && errno != ENOSYS)
@@ -351,13 +365,14 @@ private:
     }
     temporary_.clear();
     if (!sync_parent()) throw detail::output_error("make durable", place_.path, errno);
-    detail::remove_flat_folder(parent(), aside, *kind_);
+    old.remove(parent(), aside);
   }
 
   const folder_kind* kind_; // what may be replaced
   location place_;
   std::vector<file_record> written_;
-  std::string temporary_; // empty once committed
+  std::vector<std::string> begun_; // files
+  std::string temporary_;          // empty once committed
   bool rehearsal_ = false;
   std::uint64_t promised_ = 0; // bytes of a rehearsal
   descriptor folder_;

@@ -9,6 +9,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include <fcntl.h>
 #include <sys/file.h>
@@ -65,37 +66,76 @@ inline leftover leftover_of(std::string_view name) {
   return rest.empty() || rest == "-renamed" || rest == "-old" ? leftover{target} : leftover{};
 }
 
-/// Removes a folder if all that it holds are files of the kind; else it stays as it is, and so does
-/// what cannot be removed. Never descends.
-inline void remove_flat_folder(int parent, const std::string& name, const folder_kind& kind) {
-  const descriptor folder(
-      ::openat(parent, name.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
-  if (!folder) return;
-  const auto names = list_folder(folder.get());
-  if (!names || !std::all_of(names->begin(), names->end(), [&](const std::string& file) {
-        return kind.holds(file) && is_plain_file(folder.get(), file);
-      }))
-    return;
-  for (const std::string& file : *names) ::unlinkat(folder.get(), file.c_str(), 0);
-  ::unlinkat(parent, name.c_str(), AT_REMOVEDIR);
-}
+/// A folder opened so that it can be removed if all that it holds are files of a kind: under
+/// whichever name it has by then, and without a further descriptor or memory. Never descends.
+class flat_folder {
+public:
+  flat_folder(int parent, const std::string& name, const folder_kind& kind)
+      : folder_(::openat(parent, name.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)) {
+    if (!folder_) {
+      problem_ = errno;
+      return;
+    }
+    auto names = list_folder(folder_.get());
+    if (!names) {
+      problem_ = errno;
+      return;
+    }
+    names_ = *std::move(names);
+    for (const std::string& file : names_)
+      if (foreign_.empty() && !(kind.holds(file) && is_plain_file(folder_.get(), file)))
+        foreign_ = file;
+  }
 
-/// After a killed run: brings back the old folder of a target that was renamed aside, removes
-/// temporaries that belong to nobody.
+  /// -1 if it could not be opened, which problem() tells.
+  int get() const { return folder_.get(); }
+  /// What kept it from being opened and listed, as errno; 0: nothing.
+  int problem() const { return problem_; }
+  /// Something that it holds and that is not of its kind; "" if all is.
+  const std::string& foreign() const { return foreign_; }
+  const std::vector<std::string>& names() const { return names_; }
+  /// Why its files cannot be removed, as errno; 0 if nothing is known to prevent it.
+  int obstacle() const {
+    if (problem_ != 0 || !foreign_.empty()) return problem_ != 0 ? problem_ : ENOTEMPTY;
+    if (names_.empty() || ::faccessat(folder_.get(), ".", W_OK | X_OK, AT_EACCESS) == 0) return 0;
+    return errno;
+  }
+  bool lock() const { return folder_ && ::flock(folder_.get(), LOCK_EX | LOCK_NB) == 0; }
+
+  /// Removes it by the name that it has now. What prevented that, as errno; 0 once it is gone.
+  int remove(int parent, const std::string& name) const {
+    if (const int before = obstacle()) return before;
+    int first = 0;
+    for (const std::string& file : names_)
+      if (::unlinkat(folder_.get(), file.c_str(), 0) != 0 && errno != ENOENT && first == 0)
+        first = errno;
+    if (::unlinkat(parent, name.c_str(), AT_REMOVEDIR) != 0 && first == 0) first = errno;
+    return first;
+  }
+
+private:
+  descriptor folder_;
+  int problem_ = 0;
+  std::string foreign_;
+  std::vector<std::string> names_;
+};
+
+/// After a killed run: brings back the old folder of a target that was renamed aside, or removes it
+/// if the new one took its place; removes temporaries that belong to nobody.
 inline void tidy(int parent, std::string_view target, const folder_kind& kind) {
   const auto names = list_folder(parent);
   if (!names) return;
-  for (const std::string& name : *names)
-    if (const leftover l = leftover_of(name);
-        l.target == target && l.aside &&
-        rename_entry(parent, name, std::string(target), RENAME_NOREPLACE))
-      break;
+  const std::string at(target);
+  const flat_folder there(parent, at, kind);
+  const bool replaced = there.problem() == 0 && there.foreign().empty() && !there.names().empty();
+  for (const std::string& name : *names) {
+    if (const leftover l = leftover_of(name); l.target != target || !l.aside) continue;
+    if (replaced) flat_folder(parent, name, kind).remove(parent, name);
+    else if (rename_entry(parent, name, at, RENAME_NOREPLACE)) break;
+  }
   for (const std::string& name : *names) {
     if (const leftover l = leftover_of(name); l.target != target || l.aside) continue;
-    const descriptor folder(
-        ::openat(parent, name.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
-    if (folder && ::flock(folder.get(), LOCK_EX | LOCK_NB) == 0)
-      remove_flat_folder(parent, name, kind);
+    if (const flat_folder left(parent, name, kind); left.lock()) left.remove(parent, name);
   }
 }
 

@@ -265,28 +265,27 @@ private:
         keep -= counts ? 1 : 0;
         continue;
       }
-      if (std::string why = remove(step); !why.empty())
-        notes.push_back(fmt::format("{} is kept: {}", folder_of(step), why));
+      if (std::string note = remove(step); !note.empty()) notes.push_back(std::move(note));
     }
     return notes;
   }
 
-  /// Why a state cannot be removed; "" once it is gone. Its name goes first, so that no half of it
-  /// is ever taken for a state.
+  /// Says why a state, or what is left of it, is still there; "" once it is gone. Its name goes
+  /// first, so that no half of it is ever taken for a state.
   std::string remove(std::int64_t step) const {
     const std::string name = step_folder_name(step);
-    const descriptor folder(
-        ::openat(folder_.get(), name.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
-    if (!folder) return reason_of(errno);
-    const auto files = detail::list_folder(folder.get());
-    if (!files) return reason_of(errno);
-    for (const std::string& file : *files)
-      if (!is_state_file(file) || !detail::is_plain_file(folder.get(), file))
-        return fmt::format("it holds {}", printable(file));
+    const auto kept = [&](std::string_view why) {
+      return fmt::format("{} is kept: {}", folder_of(step), why);
+    };
+    const detail::flat_folder state(folder_.get(), name, state_kind);
+    if (!state.foreign().empty()) return kept("it holds " + printable(state.foreign()));
+    if (const int problem = state.obstacle()) return kept(reason_of(problem));
     const std::string aside = detail::temporary_of(name) + "-old";
     if (!detail::rename_entry(folder_.get(), name, aside, RENAME_NOREPLACE))
-      return reason_of(errno);
-    detail::remove_flat_folder(folder_.get(), aside, state_kind);
+      return kept(reason_of(errno));
+    if (const int problem = state.remove(folder_.get(), aside))
+      return fmt::format("{}/{} is left of the state of step {}: {}; remove it", path_, aside, step,
+                         reason_of(problem));
     return {};
   }
 
