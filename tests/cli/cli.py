@@ -7,6 +7,7 @@ PROGRAM is compiled from tiny_gpt.cpp.
 """
 
 import contextlib
+import fcntl
 import hashlib
 import json
 import math
@@ -957,6 +958,39 @@ class States(Case):
         for command in (("train", "--save", root), ("eval", "--data-path", self.text), ("generate",)):
             self.refused(MODEL, *command, "--load", root, says="no older one takes its place")
         self.assertEqual(contents(root), before)
+
+    def test_two_runs_that_start_at_once(self):
+        if not shutil.which("strace"):
+            self.left_out("there is no strace")
+        root = self.folder / "new" / "root"
+        # The program is held between the making of its root and the lock on it.
+        slow = ("strace", "-f", "-o", "/dev/null", "-e", "trace=flock", "-e",
+                "inject=flock:delay_enter=1500000:when=1", PROGRAM, "train", "--mock-data",
+                "--train-iters", "1", "--save", root)
+        for other in ("saves", "gives up"):
+            with self.subTest(other=other):
+                process = subprocess.Popen(list(map(str, slow)), stdout=subprocess.DEVNULL,
+                                           stderr=subprocess.PIPE)
+                end = time.monotonic() + 60
+                while not root.exists():
+                    self.assertLess(time.monotonic(), end)
+                    time.sleep(0.001)
+                if other == "saves":
+                    lock = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                else:
+                    root.rmdir()
+                    root.parent.rmdir()
+                errors = process.communicate(timeout=120)[1].decode()
+                if other == "saves":
+                    self.assertEqual(process.returncode, OUTPUT)
+                    self.assertIn("another run is saving", errors)
+                    self.assertTrue(root.is_dir())
+                    os.close(lock)
+                    shutil.rmtree(root.parent)
+                else:
+                    self.assertEqual(process.returncode, 0, errors)
+                    self.assertEqual(self.steps(root), [1])
 
     def test_a_root_is_never_mixed(self):
         root = self.saved("--save-interval", 4)

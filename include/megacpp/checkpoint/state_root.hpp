@@ -130,17 +130,12 @@ public:
       : path_(path), damaged_(damaged.begin(), damaged.end()) {
     if (path.empty())
       throw error(exit_code::output, "the folder to save to has an empty name; give one");
-    if (!made_.create(path)) throw detail::output_error("create", path_, errno);
-    folder_ = descriptor(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-    if (!folder_ && errno == ENOTDIR)
-      throw error(exit_code::output,
-                  fmt::format("{} is not a folder; it is left as it is: choose another folder to "
-                              "save to",
-                              path_));
-    if (!folder_) throw detail::output_error("open", path_, errno);
-    if (::flock(folder_.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
-      throw error(exit_code::output,
-                  fmt::format("another run is saving to {}; choose another folder", path_));
+    for (int attempt = 0; !claim(); ++attempt)
+      if (attempt == 100)
+        throw error(exit_code::output,
+                    fmt::format("{} is removed by others as often as it is made; choose another "
+                                "folder to save to",
+                                path_));
     if (::faccessat(folder_.get(), model_folder_marker, F_OK, AT_SYMLINK_NOFOLLOW) == 0)
       throw error(exit_code::output,
                   fmt::format("{} holds {}: it is a model, not a folder of saved states; choose "
@@ -191,6 +186,32 @@ public:
   }
 
 private:
+  /// Opens and locks the folder, which is made if it is missing. False if another run that made it
+  /// removed it meanwhile, for it saved nothing.
+  bool claim() {
+    if (!made_.create(path_)) {
+      if (errno == ENOENT) return false;
+      throw detail::output_error("create", path_, errno);
+    }
+    folder_ = descriptor(::open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    if (!folder_ && errno == ENOENT) return false;
+    if (!folder_ && errno == ENOTDIR)
+      throw error(exit_code::output,
+                  fmt::format("{} is not a folder; it is left as it is: choose another folder to "
+                              "save to",
+                              path_));
+    if (!folder_) throw detail::output_error("open", path_, errno);
+    if (::flock(folder_.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+      made_.keep(); // what this run made is the other's now
+      throw error(exit_code::output,
+                  fmt::format("another run is saving to {}; choose another folder", path_));
+    }
+    struct stat opened {};
+    struct stat named {};
+    return ::fstat(folder_.get(), &opened) == 0 && ::stat(path_.c_str(), &named) == 0 &&
+           opened.st_dev == named.st_dev && opened.st_ino == named.st_ino;
+  }
+
   void tidy() const {
     const auto names = detail::list_folder(folder_.get());
     if (!names) throw detail::output_error("list", path_, errno);
