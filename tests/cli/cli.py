@@ -760,7 +760,7 @@ class Output(Case):
     @contextlib.contextmanager
     def small_disk(self, size):
         disk = self.folder / "disk"
-        disk.mkdir()
+        disk.mkdir(exist_ok=True)
         mounted = os.geteuid() == 0 and subprocess.run(
             ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", disk],
             capture_output=True).returncode == 0
@@ -795,6 +795,25 @@ class Output(Case):
             self.assertEqual([p.name for p in disk.iterdir()], ["model"])
             self.assertEqual(sorted(p.name for p in model.iterdir()),
                              ["iter_0000002", "latest_checkpointed_iteration.txt"])
+        # The second of three states would not fit, nor the new one beside the one that is kept.
+        with self.small_disk("400k") as disk:
+            root = disk / "root"
+            for flags, says in (((), "get 3 states"), (("--keep-latest-k", 1), "get 2 states")):
+                self.refused(OUTPUT, "train", "--mock-data", "--train-iters", 30, "--save", root,
+                             "--save-interval", 10, *flags, says=says)
+                self.assertEqual(list(disk.iterdir()), [])
+        # What is said to fit does, at each size of the disk.
+        for size in range(500, 900, 64):
+            with self.small_disk(f"{size}k") as disk:
+                done = run("train", "--mock-data", "--train-iters", 7, "--save", disk / "root",
+                           "--save-interval", 2, "--keep-latest-k", 1, "--threads", 1, check=None)
+                says = done.stderr.decode()
+                if done.returncode == 0:
+                    self.assertEqual([p.name for p in (disk / "root").glob("iter_*")], ["iter_0000007"])
+                else:
+                    self.assertEqual((done.returncode, list(disk.iterdir())), (OUTPUT, []), says)
+                    self.assertIn("before any is removed", says)
+                    self.assertLess(size, 600)
 
 
 class Starts(Case):

@@ -158,16 +158,19 @@ public:
     return found;
   }
 
-  /// What save() does, but for the bytes (folder_writer::rehearse). Damaged steps may be reached
+  /// What save() does, but for the bytes (folder_writer::rehearse), and whether there is room for
+  /// all that `saves` saves up to this step, the last, leave at once. Damaged steps may be reached
   /// again, so their folders must be such as can be replaced. Throws mc::error.
-  void rehearse(std::int64_t step, const std::function<void(folder_writer&)>& fill) const {
+  void rehearse(std::int64_t step, std::int64_t saves, std::int64_t keep,
+                const std::function<void(folder_writer&)>& fill) const {
     for (const std::int64_t again : damaged_) {
       require_no_link(again);
       folder_writer::check_target(folder_of(again), state_kind);
     }
     require_no_link(step);
-    folder_writer::rehearse(folder_of(step), state_kind, fill);
+    const std::uint64_t bytes = folder_writer::rehearse(folder_of(step), state_kind, fill);
     point_to(step, true);
+    require_space(bytes, saves, keep);
   }
 
   /// Writes the state of a step, all at once or not at all, then removes old ones beyond the `keep`
@@ -210,6 +213,33 @@ private:
     struct stat named {};
     return ::fstat(folder_.get(), &opened) == 0 && ::stat(path_.c_str(), &named) == 0 &&
            opened.st_dev == named.st_dev && opened.st_ino == named.st_ino;
+  }
+
+  /// Throws unless there is room for the most states that are there at once beyond those that are
+  /// there now. `bytes`: of one state.
+  void require_space(std::uint64_t bytes, std::int64_t saves, std::int64_t keep) const {
+    constexpr std::uint64_t page = detail::page_bytes; // its folder's; the hint's, old and new
+    const std::int64_t most =
+        keep > 0 ? std::min(saves, std::max<std::int64_t>(1, keep + 1 - count())) : saves;
+    const std::uint64_t available = detail::available_bytes(folder_.get(), path_);
+    if (available < 2 * page ||
+        (available - 2 * page) / (bytes + page) < static_cast<std::uint64_t>(most))
+      throw error(
+          exit_code::output,
+          fmt::format("{} is to get {} state{} of {} bytes before any is removed, but has "
+                      "{} bytes left; free some space{} choose another folder",
+                      path_, most, most == 1 ? "" : "s", bytes, available,
+                      most > 1 && keep != 1 ? ", keep fewer with --keep-latest-k, or" : " or"));
+  }
+
+  /// Steps that are not known to be damaged.
+  std::int64_t count() const {
+    const auto names = detail::list_folder(folder_.get());
+    if (!names) throw detail::output_error("list", path_, errno);
+    return std::count_if(names->begin(), names->end(), [&](const std::string& name) {
+      const auto step = step_of(name);
+      return step && damaged_.count(*step) == 0;
+    });
   }
 
   void tidy() const {

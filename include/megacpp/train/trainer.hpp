@@ -174,7 +174,10 @@ private:
     if (!root_) return;
     const std::int64_t begin = resumes() ? from_->state->state().field<std::int64_t>("step") : 0;
     const run_position last{std::max(begin + 1, set_.steps), 0};
-    root_->rehearse(last.step, [&](folder_writer& out) { fill_state(out, last); });
+    const std::int64_t every = o_.training.save_interval();
+    const std::int64_t saves = every > 0 ? (last.step - 1) / every - begin / every + 1 : 1;
+    root_->rehearse(last.step, saves, o_.training.keep_latest_k(),
+                    [&](folder_writer& out) { fill_state(out, last); });
   }
 
   void prepare_session() {
