@@ -885,6 +885,20 @@ class Starts(Case):
         (self.folder / "new").mkdir()
         self.refused_at_start(NONFINITE, *fresh, "--lr", "3e38", says="nothing was saved")
 
+    def test_a_path_that_is_not_utf8(self):
+        path = os.fsencode(self.folder) + b"/caf\xe9"
+        Path(os.fsdecode(path)).write_text(TEXT)
+        train = (PROGRAM, "train", "--data-path", path, "--train-iters", "1", "--eval-iters", "0")
+        self.assertEqual(subprocess.run(train, capture_output=True).returncode, 0)
+        done = subprocess.run([*train, "--save", self.folder / "root"], capture_output=True)
+        self.assertEqual(done.returncode, USAGE)
+        self.assertIn(b"/caf?, which is not UTF-8", done.stderr)
+        self.assertFalse((self.folder / "root").exists())
+        path = self.folder / "caf\u00e9"
+        path.write_text(TEXT)
+        self.train("--save", self.folder / "root", "--data-path", path, steps=1)
+        run("train", "--load", self.folder / "root", "--train-iters", 2)
+
     def test_what_was_learned_before_a_report_fails_is_saved(self):
         root, metrics = self.folder / "root", self.folder / "metrics"
         limit = lambda: resource.setrlimit(  # noqa: E731

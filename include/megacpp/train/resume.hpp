@@ -21,9 +21,16 @@ inline bool is_saved(const flag_entry& e) {
   return overlaps(e.flag->commands(), command::train) && e.flag->resuming() != on_resume::unsaved;
 }
 
-inline nlohmann::json json_of(const flag_base& f) {
-  if (f.is_text()) return f.text();
-  return nlohmann::json::parse(f.text()); // numbers, true and false are spelled alike
+/// Throws mc::error(exit_code::usage) for a text that JSON cannot hold.
+inline nlohmann::json json_of(const flag_entry& e) {
+  const std::string text = e.flag->text();
+  if (!e.flag->is_text()) return nlohmann::json::parse(text); // numbers, true, false: as in JSON
+  if (as_utf8(text) != text)
+    throw error(exit_code::usage,
+                fmt::format("--{} is {}, which is not UTF-8, so that a state cannot name it; give "
+                            "it another name, or a link that has one",
+                            e.name, printable(text)));
+  return text;
 }
 
 /// Reads a saved flag into `into`. Throws mc::error(exit_code::model) for what it cannot hold.
@@ -48,7 +55,7 @@ inline void save_flags(nlohmann::json& state, options o) {
   nlohmann::json flags = nlohmann::json::object(), given = nlohmann::json::array();
   for (const flag_entry& e : flags_of(o)) {
     if (!detail::is_saved(e) || !e.flag->is_value()) continue;
-    flags[e.name] = detail::json_of(*e.flag);
+    flags[e.name] = detail::json_of(e);
     if (e.flag->given() && !e.compiled) given.push_back(e.name);
   }
   state["flags"] = std::move(flags);

@@ -115,31 +115,4 @@ private:
   bool ids_;
 };
 
-/// `text` with U+FFFD for every byte that is not part of UTF-8, as JSON needs it.
-inline std::string as_utf8(std::string_view text) {
-  const auto follows = [&text](std::size_t i) {
-    return i < text.size() && (static_cast<unsigned char>(text[i]) & 0xc0u) == 0x80u;
-  };
-  std::string out;
-  for (std::size_t i = 0; i < text.size();) {
-    const auto c = static_cast<unsigned char>(text[i]);
-    const std::size_t n = c < 0x80                ? 1
-                          : c >= 0xc2 && c < 0xe0 ? 2
-                          : c >= 0xe0 && c < 0xf0 ? 3
-                          : c >= 0xf0 && c < 0xf5 ? 4
-                                                  : 0;
-    bool whole = n > 0;
-    for (std::size_t k = 1; k < n; ++k) whole = whole && follows(i + k);
-    if (whole && n > 2) { // no longer forms, no surrogates, nothing beyond U+10FFFF
-      const auto d = static_cast<unsigned char>(text[i + 1]);
-      whole = !((c == 0xe0 && d < 0xa0) || (c == 0xed && d >= 0xa0) || (c == 0xf0 && d < 0x90) ||
-                (c == 0xf4 && d >= 0x90));
-    }
-    if (whole) out += text.substr(i, n);
-    else out += "\xef\xbf\xbd";
-    i += whole ? n : 1;
-  }
-  return out;
-}
-
 } // namespace mc
