@@ -899,6 +899,24 @@ class Starts(Case):
         self.train("--save", self.folder / "root", "--data-path", path, steps=1)
         run("train", "--load", self.folder / "root", "--train-iters", 2)
 
+    def test_a_signal_at_the_start_leaves_no_folder(self):
+        root = self.folder / "root"
+        for _ in range(5):
+            process = subprocess.Popen(
+                [PROGRAM, "train", "--mock-data", "--train-iters", "1000000000", "--save", root],
+                stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+            end = time.monotonic() + 60
+            while not root.exists():
+                self.assertLess(time.monotonic(), end)
+            process.terminate()
+            errors = process.communicate(timeout=120)[1].decode()
+            self.assertEqual(process.returncode, INTERRUPTED, errors)
+            if "nothing was saved" in errors:
+                self.assertFalse(root.exists())
+            else:
+                self.assertTrue(newest(root).is_dir())
+                shutil.rmtree(root)
+
     def test_what_was_learned_before_a_report_fails_is_saved(self):
         root, metrics = self.folder / "root", self.folder / "metrics"
         limit = lambda: resource.setrlimit(  # noqa: E731

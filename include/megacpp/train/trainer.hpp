@@ -64,6 +64,8 @@ public:
         labels_(tokens_.size()),
         profile_(p),
         progress_(o.report.log_interval()) {
+    // Before there is a folder that a signal could leave.
+    if (o_.training.exit_signal_handler()) signals_.emplace();
     prepare_saves();
     check_report_files(o);
     session_.emplace(p_, device_, purpose::training);
@@ -80,6 +82,7 @@ public:
 
   /// Throws mc::error: nonfinite, data, output, or interrupted once a signal has ended the run.
   void run() {
+    if (stopped()) interrupt();
     // Once nothing is left that could be refused.
     if (resumes())
       for (const std::string& line : from_->changes) print(line + "\n");
@@ -87,7 +90,6 @@ public:
     if (metrics_ && resumes() && at_.step > 0) metrics_->continue_after();
     else if (metrics_) metrics_->begin();
     if (!set_.bench) introduce();
-    if (o_.training.exit_signal_handler()) signals_.emplace();
     stopwatch all;
     const std::int64_t first = at_.step;
     try {
@@ -389,11 +391,13 @@ private:
 
   [[noreturn]] void interrupt() {
     std::string kept = "nothing was saved, for there is no --save";
-    if (root_) {
+    if (root_ && taken_ == 0 && saved_at_ != at_.step) {
+      kept = "nothing was saved, for it had not begun";
+    } else if (root_) {
       if (saved_at_ != at_.step) save();
       kept = fmt::format("its state was saved to {}", root_->folder_of(at_.step));
     }
-    draw_curve();
+    if (taken_ > 0) draw_curve();
     progress_.finish();
     throw error(exit_code::interrupted, fmt::format("{} ended the run after step {} of {}; {}",
                                                     signals_->name(), at_.step, set_.steps, kept));
