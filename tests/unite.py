@@ -36,7 +36,9 @@ def main():
     for suite, source in tests:
         lines += ["#undef BOOST_TEST_MODULE", f"BOOST_AUTO_TEST_SUITE({suite})",
                   f'#include "{source.resolve()}"', "BOOST_AUTO_TEST_SUITE_END()"]
-    Path(output).write_text("\n".join(lines) + "\n", encoding="utf-8")
+    text = "\n".join(lines) + "\n"
+    if not Path(output).exists() or Path(output).read_text(encoding="utf-8") != text:
+        Path(output).write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":
