@@ -3,7 +3,7 @@
 
     save.py PROGRAM
 
-PROGRAM (tests/cli/tiny_gpt.cpp) goes on from a saved state, takes a step, saves and removes the
+PROGRAM (tests/cli/tiny_gpt.hpp) goes on from a saved state, takes a step, saves and removes the
 older state. strace injects SIGKILL at each system call of the save, from the making of its temporary
 folder to the removal of the older state; then an error (no space, I/O) at each, and a disk that
 stays full from each write on. Whatever happened:

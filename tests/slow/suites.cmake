@@ -51,7 +51,7 @@ endif()
 # interpreted, and a program with its command line. By clang, where there is one: it compiles the
 # instrumented suite in half the time of GNU's, and this way reads these tests with its warnings. What
 # the passes compute is found free of both by every compilation.
-set(sanitized -DMEGACPP_SANITIZE=address,undefined -DCMAKE_CXX_FLAGS_RELEASE=-O1)
+set(sanitized -DMEGACPP_SANITIZE=address,undefined -DCMAKE_CXX_FLAGS_RELEASE=-O0)
 if(MEGACPP_CLANG)
   list(APPEND sanitized -DCMAKE_CXX_COMPILER=${MEGACPP_CLANG})
 endif()

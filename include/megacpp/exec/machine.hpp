@@ -149,9 +149,15 @@ inline const char* why_slow(bool optimised, instruction_mask compiled, instructi
   }
   return "";
 }
-/// The same of the including unit on this machine.
+/// The same of the including unit on this machine; one that looks for errors of memory is slow on
+/// purpose.
 inline const char* why_slow() {
-#if defined(__OPTIMIZE__)
+#if defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define MEGACPP_CHECKS_MEMORY
+#endif
+#endif
+#if defined(__OPTIMIZE__) || defined(__SANITIZE_ADDRESS__) || defined(MEGACPP_CHECKS_MEMORY)
   constexpr bool optimised = true;
 #else
   constexpr bool optimised = false;

@@ -7,11 +7,10 @@
 #include <csignal>
 #include <cstddef>
 #include <cstdint>
+#include <ctime>
 #include <initializer_list>
 #include <string_view>
 #include <utility>
-
-#include <time.h>
 
 namespace mc {
 

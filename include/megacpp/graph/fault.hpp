@@ -75,7 +75,8 @@ template <int N> struct text {
     int exponent = 0, digits = 5; // behind the point
     for (; x >= 10; x /= 10) ++exponent;
     for (; x < 1; x *= 10) --exponent;
-    auto d = static_cast<std::int64_t>(x * 1e5 + 0.5);
+    auto d = static_cast<std::int64_t>(x * 1e5);
+    if (x * 1e5 - static_cast<double>(d) >= 0.5) ++d;
     std::int64_t one = 100000;
     if (d == 10 * one) d = one, ++exponent;
     for (; exponent < 0 && exponent >= -4; ++exponent, ++digits) one *= 10;
