@@ -1,5 +1,5 @@
-// The only macros of megacpp: version, the spelling of host/device attributes, and whether messages
-// print texts.
+// The only macros of megacpp: version, the spelling of host/device attributes, whether messages
+// print texts, and whether errors of memory are looked for.
 #pragma once
 
 #define MEGACPP_VERSION_MAJOR 0
@@ -18,4 +18,16 @@
 #define MEGACPP_PRINTS_TEXT 0
 #else
 #define MEGACPP_PRINTS_TEXT 1
+#endif
+
+// Whether the program is instrumented by AddressSanitizer, and slow on purpose.
+#define MEGACPP_CHECKS_MEMORY 0
+#if defined(__SANITIZE_ADDRESS__)
+#undef MEGACPP_CHECKS_MEMORY
+#define MEGACPP_CHECKS_MEMORY 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#undef MEGACPP_CHECKS_MEMORY
+#define MEGACPP_CHECKS_MEMORY 1
+#endif
 #endif

@@ -8,6 +8,8 @@
 // machine_at_start.hpp runs it before all other initialisers of the program.
 #pragma once
 
+#include <megacpp/config/config.hpp>
+
 #include <cstdint>
 
 namespace mc {
@@ -152,12 +154,7 @@ inline const char* why_slow(bool optimised, instruction_mask compiled, instructi
 /// The same of the including unit on this machine; one that looks for errors of memory is slow on
 /// purpose.
 inline const char* why_slow() {
-#if defined(__has_feature)
-#if __has_feature(address_sanitizer)
-#define MEGACPP_CHECKS_MEMORY
-#endif
-#endif
-#if defined(__OPTIMIZE__) || defined(__SANITIZE_ADDRESS__) || defined(MEGACPP_CHECKS_MEMORY)
+#if defined(__OPTIMIZE__) || MEGACPP_CHECKS_MEMORY
   constexpr bool optimised = true;
 #else
   constexpr bool optimised = false;
