@@ -37,14 +37,16 @@ megacpp_built_test(headers_linked_twice LABEL headers)
 
 # Headers (headers.cmake): what is missing in one that compiles alone is missing for every compiler.
 set(compiles Python3::Interpreter ${CMAKE_CURRENT_SOURCE_DIR}/structure/compiles.py)
-megacpp_slow_test(headers_alone LABEL headers TIMEOUT 2400 ONE_THREAD COST 500
-  COMMAND ${compiles} --alone ${alone} -- ${read_by} -std=c++20 ${reading})
+megacpp_slow_test(headers_alone_self_test LABEL headers TIMEOUT 300 ONE_THREAD COST 10
+  COMMAND ${compiles} --self-test)
+megacpp_slow_test(headers_alone LABEL headers TIMEOUT 2400 ONE_THREAD COST 200
+  COMMAND ${compiles} --alone ${include_dir} ${alone} -- ${read_by} -std=c++20 ${reading})
 megacpp_slow_test(headers_cxx23 LABEL headers TIMEOUT 600 ONE_THREAD COST 100
   COMMAND ${compiles} ${two} ${PROJECT_SOURCE_DIR}/examples/ten_lines.cpp
     -- ${CMAKE_CXX_COMPILER} -std=c++23 ${reading})
 if(MEGACPP_EXHAUSTIVE_TESTS)
   megacpp_slow_test(headers_alone_cxx23 LABEL headers TIMEOUT 4800 ONE_THREAD COST 500
-    COMMAND ${compiles} --alone ${alone} -- ${CMAKE_CXX_COMPILER} -std=c++23 ${reading})
+    COMMAND ${compiles} --alone ${include_dir} ${alone} -- ${CMAKE_CXX_COMPILER} -std=c++23 ${reading})
 endif()
 
 # Memory errors and undefined behaviour: what reads files, every op on every small shape, whole models
@@ -110,7 +112,7 @@ endif()
 megacpp_slow_test(package LABEL package TIMEOUT 1800 ONE_THREAD COST 350
   COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/package/check.sh ${PROJECT_SOURCE_DIR} ${PROJECT_BINARY_DIR}
     ${CMAKE_CURRENT_BINARY_DIR}/package -G ${CMAKE_GENERATOR}
-    -DCMAKE_CXX_COMPILER=${CMAKE_CXX_COMPILER})
+    -DCMAKE_CXX_COMPILER=${CMAKE_CXX_COMPILER} -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG=)
 
 # Hugging Face configurations as programs, through the script.
 megacpp_slow_test(build_preset LABEL package TIMEOUT 2400 ONE_THREAD COST 550
@@ -193,6 +195,6 @@ if(MEGACPP_CLANG)
     megacpp_slow_test(fuzz_${name} LABEL fuzz TIMEOUT 1800 ONE_THREAD COST 100
       COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/slow/fuzz.sh ${PROJECT_SOURCE_DIR} ${unit}
         ${CMAKE_CURRENT_BINARY_DIR}/fuzz ${MEGACPP_CLANG}
-        $<IF:$<BOOL:${MEGACPP_EXHAUSTIVE_TESTS}>,1000000,50000>)
+        $<IF:$<BOOL:${MEGACPP_EXHAUSTIVE_TESTS}>,1000000,20000>)
   endforeach()
 endif()
