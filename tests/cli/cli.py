@@ -19,6 +19,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import termios
 import time
 import unittest
 import xml.dom.minidom
@@ -450,7 +451,8 @@ class Training(Case):
         self.assertEqual(contents(newest(root))["model.safetensors"],
                          contents(newest(whole))["model.safetensors"])
         # One further on: the run that goes on takes it from its begin, with the same bits.
-        long = ("--mock-data", "--global-batch-size", 4000, "--train-iters", 3, "--save")
+        size = 4000 if not SANITIZED else 200
+        long = ("--mock-data", "--global-batch-size", size, "--train-iters", 3, "--save")
         losses = {}
         for end in ("given-up", "taken"):
             root, metrics = self.folder / end, self.folder / f"{end}.jsonl"
@@ -494,6 +496,11 @@ class Training(Case):
         train = ("--mock-data", "--train-iters", 10**9, "--log-interval", 1, "--save", root)
         # The errors go the same way; the run stands still in the middle of its output.
         process = self.started(*train, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        before, waits = -1, -2
+        while waits != before:  # for whoever reads
+            before, waits = waits, struct.unpack("i", fcntl.ioctl(process.stdout, termios.FIONREAD,
+                                                                  bytes(4)))[0]
+            time.sleep(1)
         process.send_signal(signal.SIGTERM)
         process.wait(timeout=20)
         self.assertEqual(process.returncode, INTERRUPTED)
@@ -502,10 +509,11 @@ class Training(Case):
         log = process.stdout.read().decode().splitlines()
         process.stdout.close()
         steps = [int(line.split("/")[0][5:]) for line in log if line.startswith("step ")]
-        self.assertEqual(steps[:100], list(range(1, 101)))
+        self.assertGreater(len(steps), 10)
+        self.assertEqual(steps, list(range(1, len(steps) + 1)))
         slow = self.started("--mock-data", "--train-iters", 2000, "--log-interval", 1,
                             stdout=subprocess.PIPE)
-        lines = [line for line in slow.communicate(timeout=60)[0].decode().splitlines()
+        lines = [line for line in slow.communicate(timeout=240)[0].decode().splitlines()
                  if line.startswith("step ")]
         self.assertEqual(len(lines), 2000)
 
