@@ -7,7 +7,8 @@ option(MEGACPP_SLOW_TESTS "Register the tests that configure and build again (la
 option(MEGACPP_EXHAUSTIVE_TESTS "With MEGACPP_SLOW_TESTS, also what finds little more (CONTRIBUTING.md)" OFF)
 option(MEGACPP_UNITE_TESTS "Compile the tests of a folder as one program: half the time for all, more for one" OFF)
 set(MEGACPP_TESTS "." CACHE STRING "Tests of unit/, laws/, parity/ and cli to build, a regular expression")
-option(MEGACPP_WERROR "Treat warnings as errors in tests, examples and presets" OFF)
+# What the environment says holds for builds within tests, too, which then share objects.
+option(MEGACPP_WERROR "Treat warnings as errors in tests, examples and presets" $ENV{MEGACPP_WERROR})
 set(MEGACPP_WITH_ONEDNN AUTO CACHE STRING "Matrix products by oneDNN: AUTO, ON or OFF (by Eigen)")
 set_property(CACHE MEGACPP_WITH_ONEDNN PROPERTY STRINGS AUTO ON OFF)
 set(MEGACPP_MARCH native CACHE STRING "Processor to build for; empty: the compiler's default")
@@ -29,15 +30,12 @@ if(PROJECT_IS_TOP_LEVEL)
     add_compile_options(-fsanitize=${sanitizers} -fno-sanitize-recover=all
                         -fno-omit-frame-pointer -g1)
     if(sanitizers MATCHES "undefined")
-      # It looks at memory through a pipe, and takes every object for none where tests leave no
-      # descriptor for one.
-      add_compile_options(-fno-sanitize=vptr)
-    endif()
-    if(sanitizers MATCHES "undefined" AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-      # g++ 12 takes a comparison of a function's address with null for no constant expression when
-      # these checks instrument it; an op without an adjoint is such a comparison.
-      add_compile_options(
-        -fno-sanitize=null,nonnull-attribute,returns-nonnull-attribute)
+      # vptr looks at memory through a pipe, and takes every object for none where tests leave no
+      # descriptor for one. What the others find ends the process anyhow, and they double the code;
+      # besides, g++ 12 takes a comparison of a function's address with null, as an op without an
+      # adjoint is one, for no constant expression when they instrument it.
+      add_compile_options(-fno-sanitize=vptr,null,nonnull-attribute,returns-nonnull-attribute
+                          $<$<CXX_COMPILER_ID:Clang>:-fno-sanitize=function>)
     endif()
     add_link_options(-fsanitize=${sanitizers})
   endif()

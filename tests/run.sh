@@ -52,9 +52,10 @@ command -v cmake >/dev/null || fail "cmake is missing; run without --no-install,
 
 generator=()
 if command -v ninja >/dev/null && [ ! -f "$build/CMakeCache.txt" ]; then generator=(-G Ninja); fi
-strict=OFF targets=(all)
+export MEGACPP_WERROR=OFF
+targets=(all)
 if [ $slow = yes ]; then
-  strict=ON targets=(all slow_tests)
+  MEGACPP_WERROR=ON targets+=(slow_tests)
   [ $partial = yes ] || export MEGACPP_TESTS_COMPLETE=1
 fi
 # What several suites compile is compiled once, where there is a cache and no other was chosen. What
@@ -65,7 +66,7 @@ if ccache -s >/dev/null 2>&1 && [ -z "${CMAKE_CXX_COMPILER_LAUNCHER+set}" ]; the
   export CMAKE_CXX_COMPILER_LAUNCHER=ccache CCACHE_EXTRAFILES=$build/processor
 fi
 cmake -S "$root" -B "$build" "${generator[@]}" -DMEGACPP_BUILD_TESTS=ON -DMEGACPP_SLOW_TESTS=ON \
-  -DMEGACPP_EXHAUSTIVE_TESTS=$exhaustive -DMEGACPP_UNITE_TESTS=ON -DMEGACPP_WERROR=$strict \
+  -DMEGACPP_EXHAUSTIVE_TESTS=$exhaustive -DMEGACPP_UNITE_TESTS=ON -DMEGACPP_WERROR=$MEGACPP_WERROR \
   ${MEGACPP_SHARED_DIR:+"-DMEGACPP_SHARED_DIR:PATH=$MEGACPP_SHARED_DIR"}
 SECONDS=0
 cmake --build "$build" -j 2 --target "${targets[@]}"
