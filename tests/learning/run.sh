@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds the two presets and checks that they learn. usage: run.sh BUILD_DIR TINYSHAKESPEARE [--seeds N]
+# Builds the two presets and checks that they learn. usage: run.sh BUILD_DIR TINYSHAKESPEARE [nanogpt.py OPTION...]
 set -euo pipefail
 build=$1 data=$2
 shift 2
