@@ -81,6 +81,17 @@ class Case(unittest.TestCase):
             (folder / name).unlink()
         return folder
 
+    def long(self, metrics, size):
+        """Makes a report of about `size` bytes, as of a run that has gone on for long, with the state
+        of its first step in "begun"; returns how many lines it has besides."""
+        run("train", "--mock-data", "--train-iters", 1, "--lr-decay-iters", 10**6, "--save",
+            self.folder / "begun", "--metrics-jsonl", metrics)
+        line = metrics.read_text()
+        more = size // len(line)
+        with metrics.open("a") as file:
+            file.write(line * more)
+        return more
+
     def left_out(self, why):
         """What cannot be tested here is an error where everything is to be tested."""
         if "MEGACPP_TESTS_COMPLETE" in os.environ:
@@ -784,8 +795,21 @@ class Output(Case):
     def test_a_disk_that_metrics_fill(self):
         with self.small_disk("400k") as disk:
             root, metrics = disk / "root", disk / "metrics"
-            train = ("--mock-data", "--save", root, "--metrics-jsonl", metrics)
-            sentence = self.refused(OUTPUT, "train", "--train-iters", 10**6, *train, says="metrics")
+            process = subprocess.Popen(
+                [PROGRAM, "train", "--mock-data", "--train-iters", str(10**6), "--save", root,
+                 "--metrics-jsonl", metrics],
+                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+            self.addCleanup(process.kill)
+            while not (metrics.exists() and metrics.read_text()):
+                self.assertIsNone(process.poll())
+                time.sleep(0.02)
+            with contextlib.suppress(OSError), open(disk / "others", "wb", 0) as others:
+                while others.write(bytes(512)):
+                    pass
+            sentence = process.communicate(timeout=240)[1].decode()
+            self.assertEqual(process.returncode, OUTPUT, sentence)
+            self.assertIn("metrics", sentence)
+            self.assertEqual(sentence.count("\n"), 1, sentence)
             self.assertIn("could not be saved: ", sentence)
             self.assertIn("; nothing was saved", sentence)
             # Whole lines, also where the disk is full.
@@ -929,11 +953,13 @@ class Starts(Case):
 
     def test_what_was_learned_before_a_report_fails_is_saved(self):
         root, metrics = self.folder / "root", self.folder / "metrics"
+        before = self.long(metrics, 280000)
         limit = lambda: resource.setrlimit(  # noqa: E731
             resource.RLIMIT_FSIZE, (300000, 300000))
-        sentence = self.refused(OUTPUT, "train", "--mock-data", "--train-iters", 10**6, "--save", root,
-                                "--metrics-jsonl", metrics, says="File too large", preexec_fn=limit)
-        steps = metrics.read_text().count("\n")
+        sentence = self.refused(OUTPUT, "train", "--mock-data", "--train-iters", 10**6, "--load",
+                                self.folder / "begun", "--save", root, "--metrics-jsonl", metrics,
+                                says="File too large", preexec_fn=limit)
+        steps = metrics.read_text().count("\n") - before
         self.assertIn(f"the state of step {int(newest(root).name[5:])} was saved to {root}", sentence)
         self.assertIn(int(newest(root).name[5:]), (steps, steps + 1))
         self.assertIn(b"going on after", run("train", "--load", root, "--train-iters", 1).stdout)
