@@ -10,6 +10,7 @@
 #include <chrono>
 #include <csignal>
 #include <cstddef>
+#include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <optional>
@@ -20,6 +21,7 @@
 #include <linux/audit.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
+#include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -349,6 +351,81 @@ BOOST_AUTO_TEST_CASE(a_full_disk_is_foreseen_or_survived) {
   BOOST_TEST(is_whole(target, "new"));
 }
 
+// What is in a lower layer of overlayfs, as all of a container's image is, cannot be renamed.
+BOOST_AUTO_TEST_CASE(a_folder_that_cannot_be_renamed_is_replaced) {
+  const scratch_folder dir;
+  const std::string top = dir / "top";
+  for (const char* name : {"disk", "top"}) fs::create_directory(dir / name);
+  struct mounts {
+    std::vector<std::string> at;
+    bool add(const char* kind, const std::string& path, const std::string& data) {
+      const bool done = ::mount("none", path.c_str(), kind, 0, data.c_str()) == 0;
+      if (done) at.push_back(path);
+      return done;
+    }
+    ~mounts() {
+      for (auto path = at.rbegin(); path != at.rend(); ++path) ::umount2(path->c_str(), MNT_DETACH);
+    }
+  } mounted;
+  const auto layer = [&](const char* name) { return dir / (std::string("disk/") + name); };
+  const bool disk = mounted.add("tmpfs", dir / "disk", "size=8m");
+  if (disk) {
+    for (const char* name : {"low", "high", "work"}) fs::create_directory(layer(name));
+    for (const char* name : {"model", "killed", "half"}) save(layer("low") + '/' + name, "old");
+  }
+  if (!disk || !mounted.add("overlay", top,
+                            "lowerdir=" + layer("low") + ",upperdir=" + layer("high") +
+                                ",workdir=" + layer("work"))) {
+    test::left_out("overlayfs cannot be mounted");
+    return;
+  }
+  save(top + "/model", "new");
+  BOOST_TEST(is_whole(top + "/model", "new"));
+  save(top + "/model", "newer");
+  BOOST_TEST(is_whole(top + "/model", "newer"));
+  // Killed before and after the old one lost the file that goes first.
+  save(top + "/killed.megacpp-new-1", "new");
+  mc::folder_writer::check_target(top + "/killed");
+  BOOST_TEST(is_whole(top + "/killed", "old"));
+  save(top + "/half.megacpp-new-1", "new");
+  fs::remove(top + "/half/config.json");
+  mc::folder_writer::check_target(top + "/half");
+  BOOST_TEST(is_whole(top + "/half", "new"));
+  BOOST_TEST(entries_in(top) == 3u);
+}
+
+// Memory that is found elsewhere than where it was first asked for leaves an errno.
+BOOST_AUTO_TEST_CASE(a_folder_is_listed_whatever_becomes_of_errno) {
+  const scratch_folder dir;
+  constexpr int files = 3000;
+  for (int i = 0; i < files; ++i) write_text(dir / (std::string(200, 'x') + std::to_string(i)), "");
+  const int status = in_child([&] {
+    const mc::model_folder folder(dir.path().string());
+    // The heap cannot grow where it is.
+    const auto end = (reinterpret_cast<std::uintptr_t>(::sbrk(0)) + 4095) / 4096 * 4096;
+    ::mmap(reinterpret_cast<void*>(end), 4096, PROT_NONE,
+           MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+    return folder.names().size() == files ? 0 : 1;
+  });
+  BOOST_TEST(status == 0);
+}
+
+BOOST_AUTO_TEST_CASE(missing_folders_above_are_made_or_refused_at_once) {
+  const scratch_folder dir;
+  std::string deep = dir.path().string();
+  while (deep.size() < 5000) deep += "/a";
+  CHECK_REFUSED(save(deep, "new"), exit_code::output, "File name too long");
+  BOOST_TEST(entries_in(dir.path()) == 0u);
+  const int status = in_child([&] {
+    fs::create_directory(dir / "gone");
+    fs::current_path(dir / "gone");
+    fs::remove(dir / "gone");
+    const auto refused = test::refusal_of([&] { save("model", "new"); });
+    return refused && refused->says("cannot resolve model: No such file") ? 0 : 1;
+  });
+  BOOST_TEST(status == 0);
+}
+
 BOOST_AUTO_TEST_CASE(a_folder_without_permission_is_refused) {
   const scratch_folder dir;
   BOOST_REQUIRE(::chmod(dir.path().c_str(), 0555) == 0);
@@ -413,7 +490,8 @@ BOOST_AUTO_TEST_CASE(what_is_given_up_goes_without_another_descriptor) {
     mc::folder_writer out(dir / "model");
     out.write("config.json", "{}");
     limit.emplace();
-    CHECK_REFUSED(out.write("model.safetensors", "x"), exit_code::output, "Too many open files");
+    CHECK_REFUSED(out.write("model.safetensors", "x"), exit_code::output,
+                  "Too many open files (ulimit -n");
   }
   {
     std::optional<limited> limit;

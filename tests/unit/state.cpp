@@ -608,6 +608,45 @@ BOOST_AUTO_TEST_CASE(a_state_that_cannot_be_removed_is_told) {
              boost::test_tools::per_element());
 }
 
+// What is at the path by now may be another run's.
+BOOST_AUTO_TEST_CASE(a_root_that_is_removed_or_replaced_is_claimed_again) {
+  const scratch_folder dir;
+  const trained<gpt> model(small);
+  const auto steps = [&](const char* name) { return saved_steps(model_folder(dir / name)); };
+  state_root root(dir / "root");
+  model.save(root, 1);
+  fs::rename(dir / "root", dir / "away");
+  BOOST_TEST(!root.in_place());
+  {
+    const state_root other(dir / "root");
+    CHECK_REFUSED(model.save(root, 2), exit_code::output, "another run is saving");
+    BOOST_TEST(!root.in_place());
+  }
+  model.save(root, 2);
+  BOOST_TEST(root.in_place());
+  CHECK_REFUSED(state_root(dir / "root"), exit_code::output, "another run is saving");
+  state_root other(dir / "away"); // nobody's any more
+  model.save(other, 3);
+  fs::rename(dir / "root", dir / "first");
+  fs::create_directory_symlink("away", dir / "root");
+  CHECK_REFUSED(model.save(root, 4), exit_code::output, "another run is saving");
+  fs::remove(dir / "root");
+  fs::create_directory(dir / "root");
+  fs::copy(dir / "away", dir / "root", fs::copy_options::recursive);
+  CHECK_REFUSED(model.save(root, 4), exit_code::output, "holds the state of step 3");
+  BOOST_TEST(steps("root") == (std::vector<std::int64_t>{3, 1}), boost::test_tools::per_element());
+  BOOST_TEST(steps("away") == (std::vector<std::int64_t>{3, 1}), boost::test_tools::per_element());
+  BOOST_TEST(steps("first") == (std::vector<std::int64_t>{2}), boost::test_tools::per_element());
+}
+
+BOOST_AUTO_TEST_CASE(a_root_that_cannot_be_made_is_told) {
+  const scratch_folder dir;
+  fs::create_directory_symlink("none", dir / "link");
+  CHECK_REFUSED(state_root(dir / "link"), exit_code::output,
+                "a symbolic link to a folder that is not");
+  CHECK_REFUSED(state_root("/dev/fd/777"), exit_code::output, "cannot create /dev/fd/777: No such");
+}
+
 BOOST_AUTO_TEST_CASE(a_root_is_one_runs) {
   const scratch_folder dir;
   const trained<gpt> model(small);

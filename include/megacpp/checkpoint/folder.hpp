@@ -43,8 +43,10 @@ struct folder_kind {
   const char* name;
   bool (*holds)(std::string_view);
   const char* marker; ///< the name that such a folder has; null: none is needed
+  const char* first;  ///< removed before the others: what lacks it is not whole
 };
-inline constexpr folder_kind model_kind{"model", is_model_file, model_folder_marker};
+inline constexpr folder_kind model_kind{"model", is_model_file, model_folder_marker,
+                                        model_folder_marker};
 
 namespace detail {
 
@@ -58,14 +60,17 @@ inline std::optional<std::vector<std::string>> list_folder(int folder) {
     return std::nullopt;
   }
   std::vector<std::string> names;
-  errno = 0;
-  while (const dirent* const entry = ::readdir(dir)) {
+  for (;;) {
+    errno = 0; // the memory of a name may set it, and be there all the same
+    const dirent* const entry = ::readdir(dir);
+    if (entry == nullptr) break;
     const std::string_view name = entry->d_name;
     if (name != "." && name != "..") names.emplace_back(name);
   }
   const int problem = errno;
   ::closedir(dir);
   if (problem == 0) return names;
+  names = std::vector<std::string>();
   errno = problem;
   return std::nullopt;
 }
@@ -101,9 +106,11 @@ public:
         folder_(::openat(above.folder_.get(), name.c_str(),
                          O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)) {
     if (folder_ && is_bare_name(name)) return;
+    const int problem = folder_ ? ENOENT : errno;
     const std::string why =
-        fmt::format("{} is not a folder that can be opened: {}", path_, reason_of(errno));
-    if (errno == ENOENT || errno == ENOTDIR || errno == ELOOP) throw error(exit_code::model, why);
+        fmt::format("{} is not a folder that can be opened: {}", path_, reason_of(problem));
+    if (problem == ENOENT || problem == ENOTDIR || problem == ELOOP)
+      throw error(exit_code::model, why);
     throw unexamined(exit_code::model, why);
   }
 

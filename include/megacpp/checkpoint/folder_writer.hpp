@@ -4,6 +4,7 @@
 #include <megacpp/checkpoint/byte_sink.hpp>
 #include <megacpp/checkpoint/checksum.hpp>
 #include <megacpp/checkpoint/folder.hpp>
+#include <megacpp/checkpoint/folder_place.hpp>
 #include <megacpp/checkpoint/leftovers.hpp>
 #include <megacpp/data/descriptor.hpp>
 #include <megacpp/exec/error.hpp>
@@ -11,79 +12,22 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdint>
-#include <filesystem>
 #include <functional>
-#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
-#include <system_error>
 #include <utility>
 #include <vector>
 
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/stat.h>
-#include <sys/statvfs.h>
 #include <unistd.h>
 #include <cstdio>
 
 #include <fmt/format.h>
 
 namespace mc {
-
-namespace detail {
-
-inline error output_error(std::string_view what, std::string_view path, int error_number,
-                          std::string_view advice = "") {
-  if (error_number == ENOSPC || error_number == EDQUOT)
-    advice = "; free some space or choose another folder";
-  return error(exit_code::output,
-               fmt::format("cannot {} {}: {}{}", what, path, reason_of(error_number), advice));
-}
-
-/// What file systems give at once.
-inline constexpr std::uint64_t page_bytes = 4096;
-
-/// Bytes left to this user in the file system of an open folder. Throws mc::error.
-inline std::uint64_t available_bytes(int folder, std::string_view path) {
-  struct statvfs s {};
-  if (::fstatvfs(folder, &s) != 0) throw output_error("examine the space of", path, errno);
-  return std::uint64_t{s.f_bavail} * s.f_frsize;
-}
-
-/// Folders that were made for what is to be saved. Unless something was, those that are still empty
-/// go again with the object.
-class made_folders {
-public:
-  made_folders() = default;
-  made_folders(made_folders&& o) noexcept : made_(std::exchange(o.made_, {})) {}
-  made_folders& operator=(made_folders&&) = delete;
-  ~made_folders() {
-    for (auto path = made_.rbegin(); path != made_.rend(); ++path) ::rmdir(path->c_str());
-  }
-
-  /// Creates a folder and those above it that are missing, each durable before the next. False,
-  /// with errno set, if one cannot be.
-  bool create(const std::filesystem::path& path) {
-    struct stat s {};
-    if (path.empty() || ::stat(path.c_str(), &s) == 0) return true;
-    const std::filesystem::path above = path.parent_path();
-    if (!create(above)) return false;
-    if (::mkdir(path.c_str(), 0777) != 0) return errno == EEXIST;
-    made_.push_back(path);
-    const descriptor parent(
-        ::open(above.empty() ? "." : above.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-    return parent && ::fsync(parent.get()) == 0;
-  }
-  /// Something was saved: the folders stay.
-  void keep() { made_.clear(); }
-
-private:
-  std::vector<std::filesystem::path> made_;
-};
-
-} // namespace detail
 
 /// A folder in the making. Files go into a temporary folder beside the target; commit() makes them
 /// durable and gives them the target's name in one step. Until commit() returns, whatever was at
@@ -94,19 +38,21 @@ private:
 /// only once the exchange is durable. Where the file system has no exchange, the old folder is
 /// renamed aside first; a crash between the two renames leaves it under
 /// `<target>.megacpp-old-<pid>`, from where the next folder_writer of that target brings it back.
+/// Where a folder cannot even be renamed, its files go first; see replace_what_cannot_move.
 class folder_writer {
 public:
   /// Checks the target and creates the temporary. Throws mc::error(exit_code::output).
-  explicit folder_writer(const std::string& target, const folder_kind& kind = model_kind)
-      : kind_(&kind), place_(locate(target)) {
+  explicit folder_writer(folder_place target, const folder_kind& kind = model_kind)
+      : kind_(&kind), place_(std::move(target)) {
     detail::tidy(parent(), place_.name, *kind_);
     check_replaceable();
     for (int attempt = 0; !folder_; ++attempt) {
       temporary_ = detail::temporary_of(place_.name);
       if (attempt != 0) temporary_ += fmt::format("-{}", attempt);
       if (::mkdirat(parent(), temporary_.c_str(), 0777) != 0) {
-        if (errno == EEXIST && attempt < 100) continue;
-        throw detail::output_error("create", beside(temporary_), errno);
+        const int problem = errno;
+        if (problem == EEXIST && attempt < 100) continue;
+        throw detail::output_error("create", beside(temporary_), problem);
       }
       folder_ = claim(temporary_);
     }
@@ -125,25 +71,27 @@ public:
   /// save's own; its files get their names and sizes, are synced, and renamed with their folder. So
   /// what a save is refused, its names, its sizes, the room for it, is refused here, unless it
   /// comes up later. Returns the bytes that it takes. Throws mc::error.
-  static std::uint64_t rehearse(const std::string& target, const folder_kind& kind,
+  static std::uint64_t rehearse(folder_place target, const folder_kind& kind,
                                 const std::function<void(folder_writer&)>& fill) {
-    folder_writer probe(target, kind);
+    folder_writer probe(std::move(target), kind);
     probe.rehearsal_ = true;
     fill(probe);
     probe.require_space(probe.promised_);
     if (::fsync(probe.folder_.get()) != 0)
       throw detail::output_error("make durable", probe.place_.path, errno);
     std::string renamed = probe.temporary_ + "-renamed";
-    if (!probe.rename(probe.temporary_, renamed, RENAME_NOREPLACE))
-      throw detail::output_error("rename", probe.beside(probe.temporary_), errno);
+    if (!probe.rename(probe.temporary_, renamed, RENAME_NOREPLACE)) {
+      const int problem = errno;
+      throw detail::output_error("rename", probe.beside(probe.temporary_), problem);
+    }
     probe.temporary_.swap(renamed);
     if (!probe.sync_parent())
       throw detail::output_error("make durable", probe.place_.folder, errno);
     return probe.promised_;
   }
   /// The same of a save of which nothing is known yet but its target.
-  static void check_target(const std::string& target, const folder_kind& kind = model_kind) {
-    rehearse(target, kind, [](folder_writer&) {});
+  static void check_target(folder_place target, const folder_kind& kind = model_kind) {
+    rehearse(std::move(target), kind, [](folder_writer&) {});
   }
 
   /// Throws mc::error(exit_code::output) unless the file system has room for so many bytes.
@@ -197,39 +145,9 @@ public:
   }
 
 private:
-  struct location {
-    std::string path;   // of the target, without links and trailing slashes
-    std::string folder; // the one that holds it
-    std::string name;   // in that folder
-    std::shared_ptr<const descriptor> parent;
-    std::shared_ptr<detail::made_folders> made; // above the target
-  };
-
   int parent() const { return place_.parent->get(); }
   std::string beside(const std::string& name) const { return place_.folder + '/' + name; }
   static std::string_view kept() { return "; what was there before is unchanged"; }
-
-  static location locate(const std::string& target) {
-    namespace fs = std::filesystem;
-    if (target.empty())
-      throw error(exit_code::output, "the folder to save to has an empty name; give one");
-    std::error_code problem;
-    // weakly_canonical follows links of the part that exists, so a link to a folder is kept a link.
-    fs::path path = fs::weakly_canonical(fs::absolute(target, problem), problem);
-    if (problem) throw detail::output_error("resolve", target, problem.value());
-    if (!path.has_filename()) path = path.parent_path();
-    if (!path.has_filename())
-      throw error(exit_code::output,
-                  fmt::format("{} cannot be replaced by a model folder; name a new one", target));
-    location at{path.string(), path.parent_path().string(), path.filename().string(), nullptr,
-                std::make_shared<detail::made_folders>()};
-    if (!at.made->create(path.parent_path()))
-      throw detail::output_error("create the folder", at.folder, errno);
-    descriptor parent(::open(at.folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-    if (!parent) throw detail::output_error("open the folder", at.folder, errno);
-    at.parent = std::make_shared<const descriptor>(std::move(parent));
-    return at;
-  }
 
   /// Passes the bytes of a file on, and returns their checksums.
   static std::vector<std::uint64_t> checksums_of(
@@ -353,9 +271,10 @@ private:
       old.remove(parent(), left);
       return;
     }
+    if (errno == EXDEV) return replace_what_cannot_move(old);
     if (errno != EINVAL && errno != ENOSYS)
       throw detail::output_error("replace", place_.path, errno, kept());
-    const std::string aside = fmt::format("{}{}{}", place_.name, detail::aside_mark, ::getpid());
+    const std::string aside = detail::beside_of(place_.name, detail::aside_mark);
     if (!rename(place_.name, aside, RENAME_NOREPLACE))
       throw detail::output_error("rename", place_.path, errno, kept());
     if (!rename(temporary_, place_.name, RENAME_NOREPLACE)) {
@@ -368,8 +287,30 @@ private:
     old.remove(parent(), aside);
   }
 
+  /// overlayfs renames no folder of its lower layer. The new one gets a name by which detail::tidy
+  /// knows that it is whole; from when the old one lacks the file that goes first, it takes its
+  /// place, if not here, then in the next save to the target.
+  void replace_what_cannot_move(const detail::flat_folder& old) {
+    std::string whole = detail::beside_of(place_.name, detail::whole_mark);
+    if (!rename(temporary_, whole, RENAME_NOREPLACE))
+      throw detail::output_error("rename", place_.path, errno, kept());
+    temporary_.swap(whole);
+    if (!sync_parent()) throw detail::output_error("make durable", place_.path, errno, kept());
+    if (const int problem = old.unmark())
+      throw detail::output_error("replace", place_.path, problem, kept());
+    whole = std::exchange(temporary_, {});
+    const auto fail = [&](const char* what, int problem) {
+      return detail::output_error(what, place_.path, problem,
+                                  fmt::format("; what was to replace it is in {}", beside(whole)));
+    };
+    if (::fsync(old.get()) != 0) throw fail("make durable", errno);
+    if (const int problem = old.remove(parent(), place_.name)) throw fail("remove", problem);
+    if (!rename(whole, place_.name, RENAME_NOREPLACE)) throw fail("replace", errno);
+    if (!sync_parent()) throw detail::output_error("make durable", place_.path, errno);
+  }
+
   const folder_kind* kind_; // what may be replaced
-  location place_;
+  folder_place place_;
   std::vector<file_record> written_;
   std::vector<std::string> begun_; // files
   std::string temporary_;          // empty once committed

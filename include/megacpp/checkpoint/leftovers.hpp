@@ -32,16 +32,21 @@ inline bool rename_entry(int folder, const std::string& from, const std::string&
 
 /// Between a target's name and the number of the process, in the names of what that makes beside
 /// the target: what a killed run left is known by it, and nobody names anything of his own so.
-inline constexpr std::string_view temporary_mark = ".megacpp-tmp-", aside_mark = ".megacpp-old-";
+inline constexpr std::string_view temporary_mark = ".megacpp-tmp-", aside_mark = ".megacpp-old-",
+                                  whole_mark = ".megacpp-new-";
 
+inline std::string beside_of(std::string_view target, std::string_view mark) {
+  return fmt::format("{}{}{}", target, mark, ::getpid());
+}
 inline std::string temporary_of(std::string_view target) {
-  return fmt::format("{}{}{}", target, temporary_mark, ::getpid());
+  return beside_of(target, temporary_mark);
 }
 
 /// An entry that a killed run may have left for a target.
 struct leftover {
   std::string_view target; ///< "" for every other name
   bool aside = false;      ///< what was at the target before, not what was to come
+  bool whole = false;      ///< what was to come, and is complete
 };
 inline leftover leftover_of(std::string_view name) {
   const auto drop_number = [](std::string_view& text) {
@@ -57,6 +62,8 @@ inline leftover leftover_of(std::string_view name) {
   };
   if (auto [target, rest] = split(aside_mark); drop_number(rest) && rest.empty())
     return {target, true};
+  if (auto [target, rest] = split(whole_mark); drop_number(rest) && rest.empty())
+    return {target, false, true};
   auto [target, rest] = split(temporary_mark);
   if (!drop_number(rest)) return {};
   if (rest.size() > 1 && rest[0] == '-' && rest[1] >= '0' && rest[1] <= '9') { // an attempt
@@ -71,7 +78,8 @@ inline leftover leftover_of(std::string_view name) {
 class flat_folder {
 public:
   flat_folder(int parent, const std::string& name, const folder_kind& kind)
-      : folder_(::openat(parent, name.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)) {
+      : folder_(::openat(parent, name.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)),
+        first_(kind.first) {
     if (!folder_) {
       problem_ = errno;
       return;
@@ -100,8 +108,15 @@ public:
     if (names_.empty() || ::faccessat(folder_.get(), ".", W_OK | X_OK, AT_EACCESS) == 0) return 0;
     return errno;
   }
+  /// Has the file without which such a folder is not whole.
+  bool marked() const { return std::find(names_.begin(), names_.end(), first_) != names_.end(); }
   bool lock() const { return folder_ && ::flock(folder_.get(), LOCK_EX | LOCK_NB) == 0; }
 
+  /// Removes the file without which it is not whole. What prevented that, as errno.
+  int unmark() const {
+    if (const int before = obstacle()) return before;
+    return ::unlinkat(folder_.get(), first_, 0) == 0 || errno == ENOENT ? 0 : errno;
+  }
   /// Removes it by the name that it has now. What prevented that, as errno; 0 once it is gone.
   int remove(int parent, const std::string& name) const {
     if (const int before = obstacle()) return before;
@@ -115,17 +130,27 @@ public:
 
 private:
   descriptor folder_;
+  const char* first_;
   int problem_ = 0;
   std::string foreign_;
   std::vector<std::string> names_;
 };
 
-/// After a killed run: brings back the old folder of a target that was renamed aside, or removes it
-/// if the new one took its place; removes temporaries that belong to nobody.
+/// After a killed run: puts a new folder in place of an old one that is partly removed; brings back
+/// the old folder of a target that was renamed aside, or removes it if the new one took its place;
+/// removes temporaries that belong to nobody.
 inline void tidy(int parent, std::string_view target, const folder_kind& kind) {
   const auto names = list_folder(parent);
   if (!names) return;
   const std::string at(target);
+  for (const std::string& name : *names) {
+    if (const leftover l = leftover_of(name); l.target != target || !l.whole) continue;
+    const flat_folder left(parent, name, kind), old(parent, at, kind);
+    if (!left.lock()) continue;
+    if (old.marked()) left.remove(parent, name);
+    else if (old.problem() == ENOENT || old.remove(parent, at) == 0)
+      rename_entry(parent, name, at, RENAME_NOREPLACE);
+  }
   const flat_folder there(parent, at, kind);
   const bool replaced = there.problem() == 0 && there.foreign().empty() && !there.names().empty();
   for (const std::string& name : *names) {
@@ -134,7 +159,7 @@ inline void tidy(int parent, std::string_view target, const folder_kind& kind) {
     else if (rename_entry(parent, name, at, RENAME_NOREPLACE)) break;
   }
   for (const std::string& name : *names) {
-    if (const leftover l = leftover_of(name); l.target != target || l.aside) continue;
+    if (const leftover l = leftover_of(name); l.target != target || l.aside || l.whole) continue;
     if (const flat_folder left(parent, name, kind); left.lock()) left.remove(parent, name);
   }
 }

@@ -38,7 +38,7 @@ inline bool is_state_file(std::string_view name) {
   return is_model_file(name) || name == state_file_name || name == optimizer_file_name;
 }
 /// A damaged state may lack any file, so none is needed for it to be replaced.
-inline constexpr folder_kind state_kind{"state", is_state_file, nullptr};
+inline constexpr folder_kind state_kind{"state", is_state_file, nullptr, state_file_name};
 
 namespace detail {
 

@@ -14,6 +14,7 @@
 #include <algorithm>
 #include <charconv>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <set>
 #include <string>
@@ -130,26 +131,23 @@ public:
       : path_(path), damaged_(damaged.begin(), damaged.end()) {
     if (path.empty())
       throw error(exit_code::output, "the folder to save to has an empty name; give one");
-    for (int attempt = 0; !claim(); ++attempt)
-      if (attempt == 100)
-        throw error(exit_code::output,
-                    fmt::format("{} is removed by others as often as it is made; choose another "
-                                "folder to save to",
-                                path_));
-    if (::faccessat(folder_.get(), model_folder_marker, F_OK, AT_SYMLINK_NOFOLLOW) == 0)
-      throw error(exit_code::output,
-                  fmt::format("{} holds {}: it is a model, not a folder of saved states; choose "
-                              "another folder to save to",
-                              path_, model_folder_marker));
-    tidy();
+    take();
   }
 
   const std::string& path() const { return path_; }
   std::string folder_of(std::int64_t step) const { return path_ + '/' + step_folder_name(step); }
 
+  /// Whether the path names the folder that was locked: someone may have removed or replaced it.
+  bool in_place() const {
+    struct stat opened {};
+    struct stat named {};
+    return ::fstat(folder(), &opened) == 0 && ::stat(path_.c_str(), &named) == 0 &&
+           opened.st_dev == named.st_dev && opened.st_ino == named.st_ino;
+  }
+
   /// The newest step with a folder that is not known to be damaged.
   std::optional<std::int64_t> newest() const {
-    const auto names = detail::list_folder(folder_.get());
+    const auto names = detail::list_folder(folder());
     if (!names) throw detail::output_error("list", path_, errno);
     std::optional<std::int64_t> found;
     for (const std::string& name : *names)
@@ -165,21 +163,23 @@ public:
                 const std::function<void(folder_writer&)>& fill) const {
     for (const std::int64_t again : damaged_) {
       require_no_link(again);
-      folder_writer::check_target(folder_of(again), state_kind);
+      folder_writer::check_target(place_of(again), state_kind);
     }
     require_no_link(step);
-    const std::uint64_t bytes = folder_writer::rehearse(folder_of(step), state_kind, fill);
+    const std::uint64_t bytes = folder_writer::rehearse(place_of(step), state_kind, fill);
     point_to(step, true);
     require_space(bytes, saves, keep);
   }
 
   /// Writes the state of a step, all at once or not at all, then removes old ones beyond the `keep`
   /// newest (0: none). `fill` writes every file. Returns notes on what could not be removed. Throws
-  /// mc::error(exit_code::output); whatever was there is then still there.
+  /// mc::error(exit_code::output); whatever was there is then still there. A root that was removed
+  /// is made anew, and locked; a folder that took its place is taken if it holds no state.
   std::vector<std::string> save(std::int64_t step, std::int64_t keep,
                                 const std::function<void(folder_writer&)>& fill) {
+    if (!in_place()) take_anew();
     require_no_link(step);
-    folder_writer out(folder_of(step), state_kind);
+    folder_writer out(place_of(step), state_kind);
     fill(out);
     out.commit();
     made_.keep();
@@ -189,30 +189,78 @@ public:
   }
 
 private:
-  /// Opens and locks the folder, which is made if it is missing. False if another run that made it
-  /// removed it meanwhile, for it saved nothing.
-  bool claim() {
-    if (!made_.create(path_)) {
-      if (errno == ENOENT) return false;
-      throw detail::output_error("create", path_, errno);
+  int folder() const { return folder_->get(); }
+  folder_place place_of(std::int64_t step) const {
+    return {path_, folder_, step_folder_name(step)};
+  }
+
+  /// Opens and locks what the path names, and removes what killed runs left there.
+  void take() {
+    bool was_there = false;
+    for (int attempt = 0; !claim(was_there); ++attempt) {
+      if (attempt < 100) continue;
+      struct stat s {};
+      if (was_there)
+        throw error(exit_code::output,
+                    fmt::format("{} is removed by others as often as it is made; choose another "
+                                "folder to save to",
+                                path_));
+      if (::lstat(path_.c_str(), &s) == 0 && S_ISLNK(s.st_mode))
+        throw error(exit_code::output,
+                    fmt::format("{} is a symbolic link to a folder that is not there; make that "
+                                "folder, or choose another one to save to",
+                                path_));
+      throw detail::output_error("create", path_, ENOENT);
     }
-    folder_ = descriptor(::open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-    if (!folder_ && errno == ENOENT) return false;
-    if (!folder_ && errno == ENOTDIR)
+    if (::faccessat(folder(), model_folder_marker, F_OK, AT_SYMLINK_NOFOLLOW) == 0)
+      throw error(exit_code::output,
+                  fmt::format("{} holds {}: it is a model, not a folder of saved states; choose "
+                              "another folder to save to",
+                              path_, model_folder_marker));
+    tidy();
+  }
+
+  /// The same in the course of a run. Nobody knows whose a state is that is there by now.
+  void take_anew() {
+    const std::shared_ptr<const descriptor> before = folder_;
+    try {
+      take();
+      damaged_.clear();
+      if (const auto other = newest())
+        throw error(exit_code::output,
+                    fmt::format("{} was replaced during the run by a folder that holds the state "
+                                "of step {}; nothing is added to it: choose another folder to save "
+                                "to",
+                                path_, *other));
+    } catch (...) {
+      folder_ = before;
+      throw;
+    }
+  }
+
+  /// Opens and locks the folder, which is made if it is missing. False if another run that made it
+  /// removed it meanwhile, for it saved nothing. `was_there`: whether it was there at all.
+  bool claim(bool& was_there) {
+    if (const int problem = made_.create(path_)) {
+      if (problem == ENOENT) return false;
+      throw detail::output_error("create", path_, problem);
+    }
+    descriptor open(::open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    if (!open && errno == ENOENT) return false;
+    if (!open && errno == ENOTDIR)
       throw error(exit_code::output,
                   fmt::format("{} is not a folder; it is left as it is: choose another folder to "
                               "save to",
                               path_));
-    if (!folder_) throw detail::output_error("open", path_, errno);
-    if (::flock(folder_.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+    if (!open) throw detail::output_error("open", path_, errno);
+    was_there = true;
+    if (::flock(open.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
       made_.keep(); // what this run made is the other's now
       throw error(exit_code::output,
                   fmt::format("another run is saving to {}; choose another folder", path_));
     }
-    struct stat opened {};
-    struct stat named {};
-    return ::fstat(folder_.get(), &opened) == 0 && ::stat(path_.c_str(), &named) == 0 &&
-           opened.st_dev == named.st_dev && opened.st_ino == named.st_ino;
+    folder_ = std::make_shared<const descriptor>(std::move(open));
+    return in_place();
   }
 
   /// Throws unless there is room for the most states that are there at once beyond those that are
@@ -221,7 +269,7 @@ private:
     constexpr std::uint64_t page = detail::page_bytes; // its folder's; the hint's, old and new
     const std::int64_t most =
         keep > 0 ? std::min(saves, std::max<std::int64_t>(1, keep + 1 - count())) : saves;
-    const std::uint64_t available = detail::available_bytes(folder_.get(), path_);
+    const std::uint64_t available = detail::available_bytes(folder(), path_);
     if (available < 2 * page ||
         (available - 2 * page) / (bytes + page) < static_cast<std::uint64_t>(most))
       throw error(
@@ -234,7 +282,7 @@ private:
 
   /// Steps that are not known to be damaged.
   std::int64_t count() const {
-    const auto names = detail::list_folder(folder_.get());
+    const auto names = detail::list_folder(folder());
     if (!names) throw detail::output_error("list", path_, errno);
     return std::count_if(names->begin(), names->end(), [&](const std::string& name) {
       const auto step = step_of(name);
@@ -243,19 +291,19 @@ private:
   }
 
   void tidy() const {
-    const auto names = detail::list_folder(folder_.get());
+    const auto names = detail::list_folder(folder());
     if (!names) throw detail::output_error("list", path_, errno);
     for (const std::string& name : *names) {
       const std::string_view target = detail::leftover_of(name).target;
-      if (step_of(target)) detail::tidy(folder_.get(), target, state_kind);
-      else if (target == newest_step_name) ::unlinkat(folder_.get(), name.c_str(), 0);
+      if (step_of(target)) detail::tidy(folder(), target, state_kind);
+      else if (target == newest_step_name) ::unlinkat(folder(), name.c_str(), 0);
     }
   }
 
   /// What a link names is not in the root, and is not read from there.
   void require_no_link(std::int64_t step) const {
     struct stat s {};
-    if (::fstatat(folder_.get(), step_folder_name(step).c_str(), &s, AT_SYMLINK_NOFOLLOW) == 0 &&
+    if (::fstatat(folder(), step_folder_name(step).c_str(), &s, AT_SYMLINK_NOFOLLOW) == 0 &&
         S_ISLNK(s.st_mode))
       throw error(exit_code::output,
                   fmt::format("{} is a symbolic link, and states are not saved through one; "
@@ -265,19 +313,18 @@ private:
 
   void point_to(std::int64_t step, bool rehearsal) const {
     const auto fail = [&](const char* what) {
-      return detail::output_error(
-          what, path_ + '/' + newest_step_name, errno,
-          rehearsal ? std::string() : fmt::format("; the state of step {} itself is saved", step));
+      const int problem = errno;
+      return detail::output_error(what, path_ + '/' + newest_step_name, problem);
     };
     const std::string temporary = detail::temporary_of(newest_step_name);
     const std::string text = fmt::format("{}\n", step);
-    ::unlinkat(folder_.get(), temporary.c_str(), 0);
-    descriptor file(::openat(folder_.get(), temporary.c_str(),
+    ::unlinkat(folder(), temporary.c_str(), 0);
+    descriptor file(::openat(folder(), temporary.c_str(),
                              O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666));
     if (!file) throw fail("create");
     const auto undo = [&](const char* what) {
       error e = fail(what);
-      ::unlinkat(folder_.get(), temporary.c_str(), 0);
+      ::unlinkat(folder(), temporary.c_str(), 0);
       return e;
     };
     ::ssize_t n = 0;
@@ -289,23 +336,22 @@ private:
     if (!file.reset()) throw undo("close");
     if (rehearsal) {
       struct stat s {};
-      const bool folder =
-          ::fstatat(folder_.get(), newest_step_name, &s, AT_SYMLINK_NOFOLLOW) == 0 &&
-          S_ISDIR(s.st_mode);
-      if (folder) errno = EISDIR;
-      if (folder || ::unlinkat(folder_.get(), temporary.c_str(), 0) != 0) throw undo("replace");
+      const bool taken =
+          ::fstatat(folder(), newest_step_name, &s, AT_SYMLINK_NOFOLLOW) == 0 && S_ISDIR(s.st_mode);
+      if (taken) errno = EISDIR;
+      if (taken || ::unlinkat(folder(), temporary.c_str(), 0) != 0) throw undo("replace");
       return;
     }
-    if (::renameat(folder_.get(), temporary.c_str(), folder_.get(), newest_step_name) != 0)
+    if (::renameat(folder(), temporary.c_str(), folder(), newest_step_name) != 0)
       throw undo("replace");
-    if (::fsync(folder_.get()) != 0) throw fail("make durable");
+    if (::fsync(folder()) != 0) throw fail("make durable");
   }
 
   /// Removes states older than the `keep` newest whole ones up to `newest`.
   std::vector<std::string> prune(std::int64_t newest, std::int64_t keep) const {
     std::vector<std::string> notes;
     std::vector<std::int64_t> steps;
-    const auto names = detail::list_folder(folder_.get());
+    const auto names = detail::list_folder(folder());
     if (!names) return {fmt::format("cannot list {}: old states are kept", path_)};
     for (const std::string& name : *names)
       if (const auto step = step_of(name); step && *step <= newest) steps.push_back(*step);
@@ -328,21 +374,24 @@ private:
     const auto kept = [&](std::string_view why) {
       return fmt::format("{} is kept: {}", folder_of(step), why);
     };
-    const detail::flat_folder state(folder_.get(), name, state_kind);
+    const detail::flat_folder state(folder(), name, state_kind);
     if (!state.foreign().empty()) return kept("it holds " + printable(state.foreign()));
     if (const int problem = state.obstacle()) return kept(reason_of(problem));
     const std::string aside = detail::temporary_of(name) + "-old";
-    if (!detail::rename_entry(folder_.get(), name, aside, RENAME_NOREPLACE))
-      return kept(reason_of(errno));
-    if (const int problem = state.remove(folder_.get(), aside))
-      return fmt::format("{}/{} is left of the state of step {}: {}; remove it", path_, aside, step,
+    const bool moved = detail::rename_entry(folder(), name, aside, RENAME_NOREPLACE);
+    if (!moved && errno != EXDEV) return kept(reason_of(errno));
+    if (!moved) // a folder of a lower layer of overlayfs: it stops being a state otherwise
+      if (const int problem = state.unmark()) return kept(reason_of(problem));
+    const std::string& at = moved ? aside : name;
+    if (const int problem = state.remove(folder(), at))
+      return fmt::format("{}/{} is left of the state of step {}: {}; remove it", path_, at, step,
                          reason_of(problem));
     return {};
   }
 
   std::string path_;
   std::set<std::int64_t> damaged_;
-  descriptor folder_;
+  std::shared_ptr<const descriptor> folder_;
   detail::made_folders made_; // goes before the lock does
 };
 

@@ -13,7 +13,10 @@ namespace mc {
 
 /// "No space left on device" for ENOSPC; thread-safe, always in English.
 inline std::string reason_of(int error_number) {
-  return std::generic_category().message(error_number);
+  std::string reason = std::generic_category().message(error_number);
+  if (error_number == EMFILE) reason += " (ulimit -n raises the limit)";
+  if (error_number == ENFILE) reason += " (sysctl fs.file-max raises the limit)";
+  return reason;
 }
 
 /// Closes a file descriptor at the end of its life. -1 is "none".

@@ -144,6 +144,8 @@ private:
   }
   std::string what_is_saved() const {
     if (!root_) return taken_ > 0 ? "; nothing was saved, for there is no --save" : "";
+    if (!root_->in_place())
+      return fmt::format("; {} is not the folder any more that this run saved to", root_->path());
     try {
       if (const auto newest = root_->newest())
         return fmt::format("; {} holds the state of step {}", root_->path(), *newest);

@@ -1,0 +1,119 @@
+// Where a folder is to appear, and the folders above it that are made for that.
+#pragma once
+
+#include <megacpp/data/descriptor.hpp>
+#include <megacpp/exec/error.hpp>
+
+#include <cerrno>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <fmt/format.h>
+
+namespace mc {
+
+namespace detail {
+
+inline error output_error(std::string_view what, std::string_view path, int error_number,
+                          std::string_view advice = "") {
+  if (error_number == ENOSPC || error_number == EDQUOT)
+    advice = "; free some space or choose another folder";
+  return error(exit_code::output,
+               fmt::format("cannot {} {}: {}{}", what, path, reason_of(error_number), advice));
+}
+
+/// What file systems give at once.
+inline constexpr std::uint64_t page_bytes = 4096;
+
+/// Bytes left to this user in the file system of an open folder. Throws mc::error.
+inline std::uint64_t available_bytes(int folder, std::string_view path) {
+  struct statvfs s {};
+  if (::fstatvfs(folder, &s) != 0) throw output_error("examine the space of", path, errno);
+  return std::uint64_t{s.f_bavail} * s.f_frsize;
+}
+
+/// Folders that were made for what is to be saved. Unless something was, those that are still empty
+/// go again with the object.
+class made_folders {
+public:
+  made_folders() = default;
+  made_folders(made_folders&& o) noexcept : made_(std::exchange(o.made_, {})) {}
+  made_folders& operator=(made_folders&&) = delete;
+  ~made_folders() {
+    for (auto path = made_.rbegin(); path != made_.rend(); ++path) ::rmdir(path->c_str());
+  }
+
+  /// Creates a folder and those above it that are missing, each durable before the next. What
+  /// prevented that, as errno; 0 if nothing did.
+  int create(const std::filesystem::path& path) {
+    struct stat s {};
+    if (path.empty() || ::stat(path.c_str(), &s) == 0) return 0;
+    if (errno != ENOENT) return errno;
+    const std::filesystem::path above = path.parent_path();
+    if (const int problem = create(above)) return problem;
+    if (::mkdir(path.c_str(), 0777) != 0) return errno == EEXIST ? 0 : errno;
+    made_.push_back(path);
+    const descriptor parent(
+        ::open(above.empty() ? "." : above.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    return parent && ::fsync(parent.get()) == 0 ? 0 : errno;
+  }
+  /// Something was saved: the folders stay.
+  void keep() { made_.clear(); }
+
+private:
+  std::vector<std::filesystem::path> made_;
+};
+
+} // namespace detail
+
+/// Where a folder is to appear: by its path, or by its name in a folder that is open.
+struct folder_place {
+  /// Links of the part of the path that exists are followed, so a link to a folder stays a link.
+  /// Missing folders above are made. Throws mc::error(exit_code::output).
+  folder_place(const std::string& target) {
+    namespace fs = std::filesystem;
+    if (target.empty())
+      throw error(exit_code::output, "the folder to save to has an empty name; give one");
+    std::error_code problem;
+    fs::path full = fs::absolute(target, problem);
+    if (!problem) full = fs::weakly_canonical(full, problem);
+    if (problem) throw detail::output_error("resolve", target, problem.value());
+    if (!full.has_filename()) full = full.parent_path();
+    if (!full.has_filename())
+      throw error(exit_code::output,
+                  fmt::format("{} cannot be replaced by a model folder; name a new one", target));
+    path = full.string(), folder = full.parent_path().string(), name = full.filename().string();
+    if (const int number = made->create(full.parent_path()))
+      throw detail::output_error("create the folder", folder, number);
+    auto open = std::make_shared<descriptor>();
+    *open = descriptor(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    if (!*open) throw detail::output_error("open the folder", folder, errno);
+    parent = std::move(open);
+  }
+  /// `above`: the path of the open folder, for sentences only.
+  folder_place(std::string above, std::shared_ptr<const descriptor> open, std::string entry)
+      : path(above + '/' + entry),
+        folder(std::move(above)),
+        name(std::move(entry)),
+        parent(std::move(open)) {}
+
+  std::string path;   // of the target, without links and trailing slashes
+  std::string folder; // the one that holds it
+  std::string name;   // in that folder
+  std::shared_ptr<const descriptor> parent;
+  std::shared_ptr<detail::made_folders> made = // above the target
+      std::make_shared<detail::made_folders>();
+};
+
+} // namespace mc
