@@ -13,6 +13,7 @@ import json
 import math
 import os
 import resource
+import select
 import shutil
 import signal
 import struct
@@ -91,6 +92,33 @@ class Case(unittest.TestCase):
         with metrics.open("a") as file:
             file.write(line * more)
         return more
+
+    @contextlib.contextmanager
+    def held(self, *arguments):
+        """A training run among its first steps, which wait until the function that comes with it is
+        called; that returns what the run says on the standard error up to its end."""
+        pipe = self.folder / "pipe"
+        if not pipe.exists():
+            os.mkfifo(pipe)
+        reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+        fcntl.fcntl(reader, fcntl.F_SETPIPE_SZ, 4096)  # room for some 25 steps
+        process = subprocess.Popen([PROGRAM, "train", "--mock-data", "--metrics-jsonl", pipe,
+                                    *map(str, arguments)],
+                                   stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+
+        def on():
+            os.set_blocking(reader, True)
+            while os.read(reader, 1 << 16):
+                pass
+            return process.communicate(timeout=120)[1].decode()
+        try:
+            self.assertTrue(select.select([reader], [], [], 60)[0])
+            yield process, on
+        finally:
+            os.close(reader)
+            process.kill()
+            process.wait()
+            process.stderr.close()
 
     def left_out(self, why):
         """What cannot be tested here is an error where everything is to be tested."""
@@ -821,6 +849,32 @@ class Output(Case):
                 json.loads(line)
             self.assertTrue(metrics.read_text().endswith("\n"))
 
+    def test_states_in_a_lower_layer(self):
+        # As in the image of a container: overlayfs renames no folder of it.
+        with self.small_disk("8m") as disk:
+            low, high, work, top = layers = [disk / n for n in ("low", "high", "work", "top")]
+            for folder in layers:
+                folder.mkdir()
+            self.train("--save", low / "root", "--save-interval", 4, "--eval-iters", 0)
+            weights = newest(low / "root") / "model.safetensors"
+            whole = weights.read_bytes()
+            weights.write_bytes(b"")
+            if subprocess.run(["mount", "-t", "overlay", "overlay", top, "-o",
+                               f"lowerdir={low},upperdir={high},workdir={work}"],
+                              capture_output=True).returncode != 0:
+                self.left_out("overlayfs cannot be mounted")
+            try:
+                root = top / "root"
+                on = ("train", "--load", root, "--save", root)
+                self.assertIn(b"going on after step 4", run(*on).stdout)
+                self.assertEqual((newest(root) / "model.safetensors").read_bytes(), whole)
+                done = run(*on, "--train-iters", 9, "--keep-latest-k", 1)
+                self.assertNotIn(b"is kept", done.stdout)
+                self.assertEqual(sorted(p.name for p in root.iterdir()),
+                                 ["iter_0000009", "latest_checkpointed_iteration.txt"])
+            finally:
+                subprocess.run(["umount", top], check=True)
+
     def test_full_disk_while_saving(self):
         # Room for one state of 270 kB, not for a second one beside it.
         with self.small_disk("400k") as disk:
@@ -936,6 +990,25 @@ class Starts(Case):
         path.write_text(TEXT)
         self.train("--save", self.folder / "root", "--data-path", path, steps=1)
         run("train", "--load", self.folder / "root", "--train-iters", 2)
+
+    def test_little_memory_is_one_sentence(self):
+        if SANITIZED:
+            return
+        codes = []
+        for size in range(60, 260, 10):
+            root = self.folder / "root"
+            limit = lambda: resource.setrlimit(  # noqa: E731
+                resource.RLIMIT_AS, (size << 20, size << 20))
+            done = run("train", "--mock-data", "--train-iters", 2, "--save", root, check=None,
+                       preexec_fn=limit)
+            if b"error while loading shared libraries" in done.stderr:
+                continue
+            codes.append(done.returncode)
+            self.assertIn(done.returncode, (0, MEMORY), (size, done.stderr))
+            self.assertEqual(done.stderr.count(b"\n"), done.returncode // MEMORY, done.stderr)
+            self.assertEqual(root.exists(), done.returncode == 0, size)
+            shutil.rmtree(root, ignore_errors=True)
+        self.assertEqual(set(codes), {0, MEMORY})
 
     def test_a_signal_at_the_start_leaves_no_folder(self):
         root = self.folder / "root"
@@ -1081,6 +1154,27 @@ class States(Case):
                 else:
                     self.assertEqual(process.returncode, 0, errors)
                     self.assertEqual(self.steps(root), [1])
+
+    def test_a_root_that_is_taken_away(self):
+        root = self.folder / "root"
+
+        def ends(then):
+            with self.held("--train-iters", 10**9, "--save", root) as (process, on):
+                root.rename(self.folder / "away")
+                then()
+                process.terminate()
+                errors = on()
+            shutil.rmtree(self.folder / "away")
+            return process.returncode, errors
+        code, errors = ends(lambda: None)
+        self.assertEqual(code, INTERRUPTED, errors)
+        self.assertEqual(len(self.steps(root)), 1)
+        shutil.rmtree(root)
+        code, errors = ends(lambda: run("train", "--mock-data", "--train-iters", 1, "--save", root))
+        self.assertEqual(code, OUTPUT, errors)
+        self.assertIn("replaced during the run", errors)
+        self.assertIn("is not the folder any more that this run saved to", errors)
+        self.assertEqual(self.steps(root), [1])
 
     def test_a_root_is_never_mixed(self):
         root = self.saved("--save-interval", 4)

@@ -13,6 +13,20 @@
 
 namespace mc {
 
+/// Throws mc::error(exit_code::memory) unless there is room for what libraries make at their first
+/// calls: oneDNN ends the process where it gets no memory for its code (2.6.3).
+inline void require_room(const char* what) {
+  constexpr std::size_t bytes = std::size_t{64} << 20;
+  void* const p =
+      ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (p == MAP_FAILED)
+    throw error(exit_code::memory, std::string("less than ") + std::to_string(bytes >> 20) +
+                                       " MiB of memory are left for " + what +
+                                       "; raise the limits on memory (ulimit -v), or use a smaller "
+                                       "micro-batch or a machine with more memory");
+  ::munmap(p, bytes);
+}
+
 /// Zeroed, page-aligned memory of a fixed size. Huge pages where the system grants them.
 class arena {
 public:

@@ -38,8 +38,8 @@ inline const std::byte* product::part_of(const operand& o, const std::byte* firs
 
 /// One tile of the output: of a forward product or an input gradient in one part, of a weight
 /// gradient the sum over all parts in order.
-inline bool product::run_tile(std::int64_t index, int slot, std::int64_t row_tiles,
-                              const part_range& from) const {
+inline product_status product::run_tile(std::int64_t index, int slot, std::int64_t row_tiles,
+                                        const part_range& from) const {
   part_place p = place_of(from, 0, 0);
   // Neighbours share the operand that a tile repacks, so that it is still in the core's cache.
   const std::int64_t nc = columns_.count(p.e.n);
@@ -48,8 +48,8 @@ inline bool product::run_tile(std::int64_t index, int slot, std::int64_t row_til
   const std::int64_t column = across ? index % nc : index / row_tiles;
   for (;; p = place_of(from, p.index + 1, p.begin + rows_of(p.e))) {
     if (summed()) {
-      if (!run_tile(row, column, p, slot, from)) return false;
-      if (p.index + 1 == from.parts) return true;
+      const product_status status = run_tile(row, column, p, slot, from);
+      if (status != product_status::done || p.index + 1 == from.parts) return status;
     } else {
       const std::int64_t tiles = rows_.count(p.e.m);
       if (row < tiles) return run_tile(row, column, p, slot, from);
@@ -58,8 +58,9 @@ inline bool product::run_tile(std::int64_t index, int slot, std::int64_t row_til
   }
 }
 
-inline bool product::run_tile(std::int64_t row_tile, std::int64_t column_tile, const part_place& p,
-                              int slot, const part_range& from) const {
+inline product_status product::run_tile(std::int64_t row_tile, std::int64_t column_tile,
+                                        const part_place& p, int slot,
+                                        const part_range& from) const {
   const extent3& e = p.e;
   const auto row = rows_.at(row_tile, e.m);
   const auto column = columns_.at(column_tile, e.n);
@@ -79,15 +80,16 @@ inline bool product::run_tile(std::int64_t row_tile, std::int64_t column_tile, c
     const auto chunk = chunks_.at(c, e.k);
     const std::int64_t k0 = chunk.begin, k = chunks_.sizes[chunk.size];
     const product_cell& cell = cell_of(row.size, column.size, chunk.size, c > 0);
-    if (!cell.run(slot, block(a_, a, block_a, i0, k0, m, k), block(b_, b, block_b, k0, j0, k, n),
-                  c == 0 ? bias_at : nullptr, tiled_ ? own : target, scratch))
-      return false;
+    const product_status status =
+        cell.run(slot, block(a_, a, block_a, i0, k0, m, k), block(b_, b, block_b, k0, j0, k, n),
+                 c == 0 ? bias_at : nullptr, tiled_ ? own : target, scratch);
+    if (status != product_status::done) return status;
   }
   if (tiled_) {
     detail::round_tile(reinterpret_cast<const float*>(own), columns_.sizes[0],
                        reinterpret_cast<bf16*>(target), ldc_, m, n, shape_.accumulate);
   }
-  return true;
+  return product_status::done;
 }
 
 /// This slot's share of an operand of (rows, columns), or of a block of it, into its plain copy.
@@ -242,15 +244,21 @@ inline void product::run_parts(part_range& from, bool first, int threads) const 
   if (wide_bias) read.bias = copy_bias;
   const std::int64_t tiles = row_tiles * columns_.count(end.e.n);
   std::atomic<std::int64_t> next{0};
-  std::atomic<bool> good{true};
+  std::atomic<product_status> ended{product_status::done};
   const int team = static_cast<int>(std::min<std::int64_t>(threads, tiles));
   const signals_held held; // workers hold them always
   const one_openmp_thread library;
   on_slots(team, [&](int slot) {
     for (std::int64_t t = next.fetch_add(1); t < tiles; t = next.fetch_add(1))
-      if (!run_tile(t, slot, row_tiles, read)) good = false;
+      if (const product_status status = run_tile(t, slot, row_tiles, read);
+          status != product_status::done)
+        ended = status;
   });
-  if (!good)
+  if (ended == product_status::no_memory)
+    throw error(exit_code::memory,
+                "no memory is left for a matrix product; use a smaller micro-batch or sequence, or "
+                "raise the limits on memory (ulimit -v)");
+  if (ended != product_status::done)
     throw error(exit_code::internal,
                 "oneDNN failed in a matrix product; report this with the output of describe.");
   from.a += total * a_.row_bytes;

@@ -15,6 +15,7 @@
 #endif
 
 #include <memory>
+#include <new>
 #include <string>
 
 namespace mc {
@@ -31,14 +32,17 @@ template <class T> class eigen_cell final : public product_cell {
 public:
   explicit eigen_cell(const product_cell_shape& s) : s_(s) {}
 
-  bool run(int, const void* a, const void* b, const void* bias, void* c, void*) const override {
+  product_status run(int, const void* a, const void* b, const void* bias, void* c,
+                     void*) const override try {
     const source A(static_cast<const T*>(a), s_.m, s_.k, Eigen::OuterStride<>(s_.lda));
     const source B(static_cast<const T*>(b), s_.k, s_.n, Eigen::OuterStride<>(s_.ldb));
     target C(static_cast<T*>(c), s_.m, s_.n, Eigen::OuterStride<>(s_.ldc));
     if (!s_.accumulate) C.setZero();
     C.noalias() += A * B;
     if (s_.bias) C.rowwise() += row(static_cast<const T*>(bias), s_.n);
-    return true;
+    return product_status::done;
+  } catch (const std::bad_alloc&) {
+    return product_status::no_memory;
   }
 
 private:

@@ -157,9 +157,10 @@ private:
   std::int64_t rows_of(const extent3& e) const { return summed() ? e.k : e.m; }
   const std::byte* part_of(const operand& o, const std::byte* first, const part_range& from,
                            const part_place& p) const;
-  bool run_tile(std::int64_t index, int slot, std::int64_t row_tiles, const part_range& from) const;
-  bool run_tile(std::int64_t row_tile, std::int64_t column_tile, const part_place& p, int slot,
-                const part_range& from) const;
+  product_status run_tile(std::int64_t index, int slot, std::int64_t row_tiles,
+                          const part_range& from) const;
+  product_status run_tile(std::int64_t row_tile, std::int64_t column_tile, const part_place& p,
+                          int slot, const part_range& from) const;
   void run_parts(part_range& from, bool first, int threads) const;
   const product_cell& cell_of(std::size_t row, std::size_t column, std::size_t chunk,
                               bool later) const {

@@ -10,6 +10,7 @@
 // packing buffers in every call: 0.15 to 39 MB.
 #pragma once
 
+#include <megacpp/exec/arena.hpp>
 #include <megacpp/exec/error.hpp>
 #include <megacpp/exec/openmp.hpp>
 #include <megacpp/exec/product_shape.hpp>
@@ -142,8 +143,8 @@ public:
   bool valid() const { return primitive_ != nullptr; }
   std::size_t scratch_bytes() const override { return scratch_bytes_; }
 
-  bool run(int slot, const void* a, const void* b, const void* bias, void* c,
-           void* scratch) const override {
+  product_status run(int slot, const void* a, const void* b, const void* bias, void* c,
+                     void* scratch) const override {
     const auto& s = slots_[static_cast<std::size_t>(slot)];
     dnnl_exec_arg_t args[5];
     int count = 0;
@@ -160,7 +161,11 @@ public:
     add(DNNL_ARG_BIAS, s.bias, bias);
     add(DNNL_ARG_SCRATCHPAD, s.scratch, scratch);
     const dnnl_stream_t stream = (*streams_)[static_cast<std::size_t>(slot)].get();
-    return good && dnnl_primitive_execute(primitive_.get(), stream, count, args) == dnnl_success;
+    if (!good) return product_status::failed;
+    const dnnl_status_t status = dnnl_primitive_execute(primitive_.get(), stream, count, args);
+    return status == dnnl_success         ? product_status::done
+           : status == dnnl_out_of_memory ? product_status::no_memory
+                                          : product_status::failed;
   }
 
 private:
@@ -194,6 +199,7 @@ public:
 
   std::unique_ptr<product_cell> make(const product_cell_shape& s) const {
     if (s.type == dtype::f64) return nullptr;
+    require_room("the code of matrix products");
     auto made = std::make_unique<onednn::cell>(s, engine_.get(), streams_);
     if (!made->valid()) return nullptr;
     return made;

@@ -90,14 +90,16 @@ struct product_cell_shape {
   friend constexpr bool operator==(const product_cell_shape&, const product_cell_shape&) = default;
 };
 
+/// What became of a tile; the library may need memory for it.
+enum class product_status { done, no_memory, failed };
+
 /// A prepared tile. `slot` numbers the calling thread: two threads never use one slot at a time.
 class product_cell {
 public:
   virtual ~product_cell() = default;
   virtual std::size_t scratch_bytes() const { return 0; }
-  /// Returns false when the library reports a failure.
-  virtual bool run(int slot, const void* a, const void* b, const void* bias, void* c,
-                   void* scratch) const = 0;
+  virtual product_status run(int slot, const void* a, const void* b, const void* bias, void* c,
+                             void* scratch) const = 0;
 };
 
 } // namespace mc

@@ -72,6 +72,7 @@ public:
     one_ = reinterpret_cast<std::byte*>(keys_ + aligned_bytes(tokens_ * 4) / 4);
     stores::set(one_, stores_.main_type(), 0, 1.0);
     prepare();
+    require_room("the first step");
   }
   session(const session&) = delete;
   session& operator=(const session&) = delete;

@@ -13,8 +13,13 @@
 #include <megacpp/train/program_source.hpp>
 #include <megacpp/train/settings.hpp>
 
+#include <array>
+#include <cstddef>
 #include <cstdio>
 #include <new>
+
+#include <execinfo.h>
+#include <malloc.h>
 
 #include <CLI/App.hpp>
 #include <CLI/Config.hpp>
@@ -168,19 +173,45 @@ inline void run_command(const program_source& source, std::string_view program, 
 
 } // namespace detail
 
+namespace detail {
+
+/// One line on the standard error. A path may hold anything, and a sentence is one line. Needs no
+/// memory, for the lack of that may be what it tells.
+inline void tell(std::string_view program, std::string_view sentence) {
+  std::array<char, 4096> block;
+  std::size_t n = 0;
+  const auto put = [&](char c) {
+    block[n++] = c;
+    if (n == block.size() || c == '\n')
+      write_to_reader(STDERR_FILENO, {block.data(), std::exchange(n, 0)});
+  };
+  for (const std::string_view part : {program, std::string_view(": "), sentence})
+    for (const char c : part) put(static_cast<unsigned char>(c) < ' ' || c == 0x7f ? '?' : c);
+  put('\n');
+}
+
+/// What is cheap at the start and fails once memory is short: threads take theirs from one heap,
+/// not from 64 MiB of address space each, and what unwinds a thread's stack is loaded.
+inline void prepare_for_little_memory() {
+  ::mallopt(M_ARENA_MAX, 1);
+  void* here = nullptr;
+  ::backtrace(&here, 1);
+}
+
+} // namespace detail
+
 /// The body of every program's main: runs a command and returns its exit code. Failures are one
 /// sentence on the standard error. The command has a thread of its own, so that its stack does not
 /// depend on `ulimit -s`; the calling one waits, and takes the signals.
 inline int run_program(const program_source& source, int argc, char** argv,
                        command_function carry_out) {
   fill_standard_descriptors();
+  detail::prepare_for_little_memory();
   std::string program = argc > 0 ? argv[0] : "megacpp";
   program = printable(program.substr(program.rfind('/') + 1));
-  const auto fail = [&program](exit_code code, std::string sentence) {
-    // A path may hold anything; a sentence is one line.
-    for (char& c : sentence) c = static_cast<unsigned char>(c) < ' ' || c == 0x7f ? '?' : c;
+  const auto fail = [&program](exit_code code, std::string_view sentence) {
     std::fflush(stdout);
-    write_to_reader(STDERR_FILENO, fmt::format("{}: {}\n", program, sentence));
+    detail::tell(program, sentence);
     return static_cast<int>(code);
   };
   const stop_signals_taken even_if_held;
