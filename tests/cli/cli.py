@@ -16,6 +16,7 @@ import resource
 import select
 import shutil
 import signal
+import socket
 import struct
 import subprocess
 import sys
@@ -908,6 +909,29 @@ class Output(Case):
                     self.assertLess(size, 600)
 
 
+    def test_a_curve_that_cannot_be_drawn_at_the_end(self):
+        root, curve = self.folder / "root", self.folder / "curve"
+        with self.held("--train-iters", 100, "--save", root, "--loss-curve", curve) as (process, on):
+            curve.mkdir()
+            errors = on()
+        self.assertEqual(process.returncode, OUTPUT, errors)
+        self.assertIn("Is a directory", errors)
+        self.assertIn(f"; {root} holds the state of step 100", errors)
+
+    def test_reports_to_devices_sockets_and_loops(self):
+        run("train", "--mock-data", "--train-iters", 1, "--metrics-jsonl", "/dev/random")
+        train, path = ("train", "--mock-data", "--train-iters", 1), self.folder / "socket"
+        with socket.socket(socket.AF_UNIX) as nobody:
+            nobody.bind(str(path))
+            self.refused(OUTPUT, *train, "--metrics-jsonl", path, says="it is a socket")
+        loops = [self.folder / name for name in ("a", "b")]
+        for link, to in zip(loops, reversed(loops)):
+            link.symlink_to(to)
+        for flag in ("--metrics-jsonl", "--loss-curve"):
+            self.refused(OUTPUT, *train, flag, loops[0], says="Too many levels of symbolic links")
+        self.assertTrue(all(link.is_symlink() for link in loops))
+
+
 class Starts(Case):
     """What a run would be refused at its end is refused before its first step, and a run that fails
     before it saves leaves the disk as it was."""
@@ -1009,6 +1033,28 @@ class Starts(Case):
             self.assertEqual(root.exists(), done.returncode == 0, size)
             shutil.rmtree(root, ignore_errors=True)
         self.assertEqual(set(codes), {0, MEMORY})
+
+    def test_the_first_process_of_a_container(self):
+        inside = ("unshare", "--user", "--map-root-user", "--pid", "--fork", "--mount-proc")
+        if subprocess.run([*inside, "true"], capture_output=True).returncode != 0:
+            self.left_out("there are no namespaces of processes")
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            process = subprocess.Popen(
+                [*inside, PROGRAM, "train", "--exit-signal-handler", "false", "--mock-data",
+                 "--train-iters", "1000000000", "--log-interval", "1"],
+                stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+            while b"step 1/" not in process.stdout.readline():
+                self.assertIsNone(process.poll())
+            children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text()
+            first = int(children.split()[0])
+            os.kill(first, number)
+            try:
+                process.communicate(timeout=30)
+            except subprocess.TimeoutExpired:
+                os.kill(first, signal.SIGKILL)
+                process.communicate()
+                self.fail(f"signal {number} did nothing")
+            self.assertIn(process.returncode, (128 + number, -number))
 
     def test_a_signal_at_the_start_leaves_no_folder(self):
         root = self.folder / "root"
@@ -1536,7 +1582,9 @@ class Generation(Case):
         refused(USAGE, "--prompt", "caf\u00e9", says="byte 195 at position 3 is not a token")
         refused(USAGE, "--greedy", "--temperature", "0.5", says="--greedy and --temperature")
         refused(USAGE, "--stop-tokens", "128", says="--stop-tokens: token 128 is outside")
-        refused(USAGE, "--stop-tokens", ",", says="names no token")
+        refused(USAGE, "--stop-tokens", " ", says="names no token")
+        for list_ in (",", "1,", ",1", "1,,2", "1, ,2"):
+            refused(USAGE, "--stop-tokens", list_, says='--stop-tokens: "" is not a token id')
         refused(USAGE, "--stop", "", says="--stop is empty")
         refused(USAGE, "--ids", "--prompt", "1", "--stop", "x", says="give --stop-tokens")
         refused(USAGE, "--ids", says="--prompt or --prompts-file")

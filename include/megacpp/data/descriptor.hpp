@@ -7,6 +7,7 @@
 #include <utility>
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 namespace mc {
@@ -56,9 +57,12 @@ inline descriptor open_to_write(const std::string& path, int flags) {
   return file;
 }
 /// Why not, in words.
-inline std::string reason_not_to_write(int error_number) {
-  return error_number == ENXIO ? "it is a pipe that nobody reads, so start its reader first"
-                               : reason_of(error_number);
+inline std::string reason_not_to_write(const std::string& path, int error_number) {
+  struct stat s {};
+  if (error_number != ENXIO || ::stat(path.c_str(), &s) != 0) return reason_of(error_number);
+  if (S_ISFIFO(s.st_mode)) return "it is a pipe that nobody reads, so start its reader first";
+  if (S_ISSOCK(s.st_mode)) return "it is a socket, which cannot be opened as a file";
+  return reason_of(error_number);
 }
 
 } // namespace mc

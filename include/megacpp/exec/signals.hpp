@@ -12,6 +12,8 @@
 #include <string_view>
 #include <utility>
 
+#include <unistd.h>
+
 namespace mc {
 
 namespace detail {
@@ -38,6 +40,18 @@ inline std::int64_t signal_time() {
   return std::int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
 }
 
+/// Ends the process by a signal that ends processes. Async-signal-safe (POSIX.1-2017, 2.4.3). The
+/// first process of a container takes none that it does not handle, so it exits as shells tell it.
+extern "C" inline void end_by_signal(int number) {
+  sigset_t only;
+  sigemptyset(&only);
+  sigaddset(&only, number);
+  std::signal(number, SIG_DFL);
+  ::pthread_sigmask(SIG_UNBLOCK, &only, nullptr);
+  std::raise(number);
+  ::_exit(128 + number);
+}
+
 inline std::atomic<int> stop_signal{0};
 inline std::atomic<std::int64_t> stop_time{0}; ///< signal_time() of the first; 0: none has come
 static_assert(std::atomic<int>::is_always_lock_free &&
@@ -54,10 +68,7 @@ extern "C" inline void note_stop_signal(int number) {
   }
   // timeout, shells and launchers send one request twice, some other signals again and again.
   if ((number != SIGINT && number != SIGTERM) || now - first < of_another_mind) return;
-  // Ends the process as soon as the handler returns; files are safe because they are committed by
-  // rename. signal and raise are async-signal-safe (POSIX.1-2017, 2.4.3).
-  std::signal(number, SIG_DFL);
-  std::raise(number);
+  end_by_signal(number); // files are safe because they are committed by rename
 }
 /// What another thread, process or timer sends. Not what an instruction of the thread itself
 /// raises, which must be taken where it happens, nor what abort raises.
@@ -124,6 +135,32 @@ public:
 
 private:
   sigset_t before_;
+};
+
+/// While an object lives, the signals that ask to stop end the first process of a container as they
+/// end any other. One at a time, in main.
+class first_process_ends {
+public:
+  first_process_ends() : first_(::getpid() == 1) {
+    if (!first_) return;
+    struct sigaction action {};
+    action.sa_handler = detail::end_by_signal;
+    for (std::size_t i = 0; i < old_.size(); ++i) {
+      const int number = detail::stop_signal_names[i].first;
+      ::sigaction(number, nullptr, &old_[i]);
+      if (old_[i].sa_handler == SIG_DFL) ::sigaction(number, &action, nullptr);
+    }
+  }
+  first_process_ends(const first_process_ends&) = delete;
+  first_process_ends& operator=(const first_process_ends&) = delete;
+  ~first_process_ends() {
+    for (std::size_t i = 0; first_ && i < old_.size(); ++i)
+      ::sigaction(detail::stop_signal_names[i].first, &old_[i], nullptr);
+  }
+
+private:
+  bool first_;
+  std::array<struct sigaction, detail::stop_signal_names.size()> old_{};
 };
 
 /// Whether one of the signals of a stop_signals has come. Cheap enough for every micro-batch.

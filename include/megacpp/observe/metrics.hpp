@@ -128,7 +128,7 @@ private:
     throw error(exit_code::output,
                 fmt::format("cannot {} the metrics file {}: {}; free some space or choose "
                             "another file",
-                            what, path_, reason_not_to_write(problem)));
+                            what, path_, reason_not_to_write(path_, problem)));
   }
   void cut(::off_t size) {
     struct stat s {};

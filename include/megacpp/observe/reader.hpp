@@ -10,11 +10,20 @@
 #include <string_view>
 
 #include <poll.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 namespace mc {
 
 namespace detail {
+/// Whether somebody reads what is written, so that it can be waited for; poll means something else
+/// for other devices (/dev/random).
+inline bool has_reader(int file) {
+  struct stat s {};
+  return ::fstat(file, &s) == 0 &&
+         (S_ISFIFO(s.st_mode) || S_ISSOCK(s.st_mode) || (S_ISCHR(s.st_mode) && ::isatty(file)));
+}
+
 /// Waits until a descriptor takes more, or says why not. False once a stop has been asked for a
 /// second ago and nobody reads.
 inline bool takes_more(int file) {
@@ -33,8 +42,9 @@ inline bool takes_more(int file) {
 /// but once a stop is asked for, not for long. Returns 0 or what went wrong, EAGAIN if nobody
 /// reads. Allocates nothing.
 inline int write_to_reader(int file, std::string_view text) {
+  const bool waits = detail::has_reader(file);
   while (!text.empty()) {
-    if (!detail::takes_more(file)) return EAGAIN;
+    if (waits && !detail::takes_more(file)) return EAGAIN;
     // A pipe that takes anything takes so much at once.
     const ::ssize_t n =
         ::write(file, text.data(), std::min<std::size_t>(text.size(), std::size_t{PIPE_BUF}));

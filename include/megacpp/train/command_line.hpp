@@ -214,6 +214,7 @@ inline int run_program(const program_source& source, int argc, char** argv,
     detail::tell(program, sentence);
     return static_cast<int>(code);
   };
+  const first_process_ends in_a_container;
   const stop_signals_taken even_if_held;
   const mapping_guard cut_files;
   const write_errors closed_pipes;

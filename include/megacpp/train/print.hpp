@@ -51,7 +51,8 @@ inline void print_note(std::string_view text) {
 }
 
 namespace detail {
-/// What a path names behind its symbolic links, which stay as they are when it is replaced.
+/// What a path names behind its symbolic links, which stay as they are when it is replaced. Of
+/// links without an end, one of them, for which stat fails with ELOOP.
 inline std::string behind_links(std::string path) {
   namespace fs = std::filesystem;
   std::error_code problem;
@@ -69,26 +70,27 @@ inline std::string behind_links(std::string path) {
 inline void write_text_file(const std::string& name, std::string_view text) {
   const std::string path = detail::behind_links(name);
   struct stat s {};
-  const bool special = ::stat(path.c_str(), &s) == 0 && !S_ISREG(s.st_mode); // a pipe, a device
+  const int missing = ::stat(path.c_str(), &s) == 0 ? 0 : errno;
+  const bool special = missing == 0 && !S_ISREG(s.st_mode); // a pipe, a device
   const std::string at = special ? path : detail::temporary_of(path);
-  const auto fail = [&](const char* what) {
-    const int problem = errno;
+  const auto fail = [&](const char* what, int problem) {
     if (!special) ::unlink(at.c_str());
     throw error(exit_code::output,
                 fmt::format("cannot {} {}: {}; free some space or choose another "
                             "file",
-                            what, path, reason_not_to_write(problem)));
+                            what, path, reason_not_to_write(path, problem)));
   };
+  if (missing == ELOOP) fail("create", missing);
   descriptor file = open_to_write(at, O_CREAT | O_TRUNC);
-  if (!file) fail("create");
+  if (!file) fail("create", errno);
   try {
     detail::write_all(file.get(), text, path);
   } catch (...) {
     if (!special) ::unlink(at.c_str());
     throw;
   }
-  if (!file.reset()) fail("write");
-  if (!special && ::rename(at.c_str(), path.c_str()) != 0) fail("replace");
+  if (!file.reset()) fail("write", errno);
+  if (!special && ::rename(at.c_str(), path.c_str()) != 0) fail("replace", errno);
 }
 
 /// Throws mc::error(exit_code::output) if there is a file that does not begin as those of this kind
@@ -109,19 +111,21 @@ inline void check_own_kind(const std::string& path, std::string_view begin, std:
 inline void check_text_file(const std::string& name) {
   const std::string path = detail::behind_links(name);
   struct stat s {};
-  const bool exists = ::stat(path.c_str(), &s) == 0;
+  int problem = ::stat(path.c_str(), &s) == 0 ? 0 : errno;
+  const bool exists = problem == 0;
   if (exists && S_ISDIR(s.st_mode)) {
-    errno = EISDIR;
+    problem = EISDIR;
   } else if (exists && !S_ISREG(s.st_mode)) {
     if (::access(path.c_str(), W_OK) == 0) return;
-  } else {
+    problem = errno;
+  } else if (exists || problem == ENOENT) {
     const std::string at = detail::temporary_of(path);
-    if (const descriptor file(::open(at.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
-        file && ::unlink(at.c_str()) == 0)
-      return;
+    const descriptor file(::open(at.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
+    if (file && ::unlink(at.c_str()) == 0) return;
+    problem = errno;
   }
   throw error(exit_code::output,
-              fmt::format("cannot write {}: {}; choose another file", path, reason_of(errno)));
+              fmt::format("cannot write {}: {}; choose another file", path, reason_of(problem)));
 }
 
 } // namespace mc

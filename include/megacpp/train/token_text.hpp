@@ -11,16 +11,18 @@
 
 namespace mc {
 
-/// A whole number for each id in a list separated by blanks or commas. `where` names the list in
-/// messages. Throws mc::error(code) for what is no id of the vocabulary. What follows the first
-/// `most` + 1 of them is not read.
+/// A whole number for each id in a list separated by blanks, or by one comma each. `where` names
+/// the list in messages. Throws mc::error(code) for what is no id of the vocabulary. What follows
+/// the first `most` + 1 of them is not read.
 inline std::vector<std::int32_t> token_ids(
     std::string_view list, int vocabulary, std::string_view where, exit_code code,
     std::int64_t most = std::numeric_limits<std::int64_t>::max()) {
   std::vector<std::int32_t> ids;
-  constexpr std::string_view between = " ,\t\r\n";
-  for (std::size_t at = list.find_first_not_of(between);
-       at != std::string_view::npos && std::ssize(ids) <= most;) {
+  constexpr std::string_view blanks = " \t\r\n", between = " ,\t\r\n";
+  bool expected = false; // after a comma
+  for (std::size_t at = list.find_first_not_of(blanks);
+       (expected || at != std::string_view::npos) && std::ssize(ids) <= most;) {
+    at = std::min(at, list.size());
     const std::size_t end = std::min(list.find_first_of(between, at), list.size());
     const std::string_view word = list.substr(at, end - at);
     std::int64_t id = -1;
@@ -34,7 +36,9 @@ inline std::vector<std::int32_t> token_ids(
                                     "out",
                                     where, word, vocabulary - 1));
     ids.push_back(static_cast<std::int32_t>(id));
-    at = list.find_first_not_of(between, end);
+    at = list.find_first_not_of(blanks, end);
+    expected = at != std::string_view::npos && list[at] == ',';
+    if (expected) at = list.find_first_not_of(blanks, at + 1);
   }
   return ids;
 }

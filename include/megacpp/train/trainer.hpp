@@ -94,13 +94,13 @@ public:
     const std::int64_t first = at_.step;
     try {
       take_steps();
+      signals_.reset(); // nothing is left that a stop would have to save
+      draw_curve();
     } catch (const error& e) {
       const std::string kept = rescue(e.code());
       if (kept.empty()) throw;
       throw error(e.code(), e.what() + kept);
     }
-    signals_.reset(); // nothing is left that a stop would have to save
-    draw_curve();
     progress_.finish();
     if (o_.report.profile()) print(profile_.table(profiled_seconds_, ceiling_));
     if (set_.bench) print(bench_line());
