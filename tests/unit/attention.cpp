@@ -6,6 +6,7 @@
 #include <megacpp/kernel/attention.hpp>
 #include <megacpp/num/extent.hpp>
 
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -28,14 +29,18 @@ struct numbers {
   int below(int n) { return static_cast<int>((next() * 0.5 + 0.5) * n); }
 };
 
+/// Where queries and keys stand: as their indices say; anywhere; the last first; as one of two
+/// ranks of a balanced order holds them, which has the first and the last quarter of the keys.
+enum class order { natural, any, reversed, balanced };
+
 struct problem {
   std::string name;
   int64_t b, sq, sk, heads, kv_heads, dim;
   bool causal = true;
   int64_t window = 0;
-  int64_t gap = 0; // unused elements between tokens
-  bool documents = false;
-  bool positions = false;
+  int64_t gap = 0;       // unused elements between tokens
+  int64_t documents = 0; // 1: of 1 to 40 tokens; n > 1: two, changing every n keys, queries of one
+  order positions = order::natural;
 };
 
 struct marks {
@@ -45,7 +50,7 @@ struct marks {
 marks marks_of(const problem& p) {
   marks m;
   numbers r{42};
-  if (p.documents) {
+  if (p.documents == 1) {
     // Queries are the last of the keys; documents of 1 to 40 tokens.
     for (int64_t b = 0; b < p.b; ++b) {
       std::vector<std::int32_t> all;
@@ -60,12 +65,34 @@ marks marks_of(const problem& p) {
       m.q_document.insert(m.q_document.end(), all.end() - p.sq, all.end());
     }
   }
-  if (p.positions) {
-    // Any order: some queries see no key, some keys are seen by no query.
+  if (p.documents > 1) {
+    m.q_document.assign(static_cast<std::size_t>(p.b * p.sq), 0);
+    for (int64_t i = 0; i < p.b * p.sk; ++i)
+      m.k_document.push_back(static_cast<std::int32_t>(i % p.sk / p.documents % 2));
+  }
+  const auto number = [](int64_t n) { return static_cast<std::int32_t>(n); };
+  switch (p.positions) {
+  case order::natural: break;
+  case order::any: // some queries see no key, some keys are seen by no query
     for (int64_t i = 0; i < p.b * p.sq; ++i)
       m.q_position.push_back(r.below(static_cast<int>(p.sk + p.sq)) - 5);
     for (int64_t i = 0; i < p.b * p.sk; ++i)
       m.k_position.push_back(r.below(static_cast<int>(p.sk + p.sq)));
+    break;
+  case order::reversed:
+    for (int64_t i = 0; i < p.b * p.sq; ++i) m.q_position.push_back(number(p.sq - 1 - i % p.sq));
+    for (int64_t i = 0; i < p.b * p.sk; ++i) m.k_position.push_back(number(p.sk - 1 - i % p.sk));
+    break;
+  case order::balanced: {
+    const int64_t n = p.sk / 4; // stored: quarters 0 and 3, then 1 and 2
+    const auto stands = [&](int64_t i) {
+      return number(std::array<int64_t, 4>{0, 3, 1, 2}[static_cast<std::size_t>(i / n)] * n +
+                    i % n);
+    };
+    for (int64_t i = 0; i < p.b * p.sq; ++i) m.q_position.push_back(stands(i % p.sq));
+    for (int64_t i = 0; i < p.b * p.sk; ++i) m.k_position.push_back(stands(i % p.sk));
+    break;
+  }
   }
   return m;
 }
@@ -75,8 +102,9 @@ mc::attention_visibility options_of(const problem& p, const marks& m) {
   o.scale = 1 / std::sqrt(static_cast<double>(p.dim));
   o.causal = p.causal;
   o.window = p.window;
-  if (p.documents) o.query_document = m.q_document.data(), o.key_document = m.k_document.data();
-  if (p.positions) o.query_position = m.q_position.data(), o.key_position = m.k_position.data();
+  if (p.documents > 0) o.query_document = m.q_document.data(), o.key_document = m.k_document.data();
+  if (p.positions != order::natural)
+    o.query_position = m.q_position.data(), o.key_position = m.k_position.data();
   return o;
 }
 
@@ -84,12 +112,12 @@ bool sees(const problem& p, const marks& m, int64_t b, int64_t i, int64_t j) {
   const auto at = [](const std::vector<std::int32_t>& x, int64_t n) {
     return x[static_cast<std::size_t>(n)];
   };
-  const int64_t qp =
-      p.positions ? at(m.q_position, b * p.sq + i) : i + std::max<int64_t>(p.sk - p.sq, 0);
-  const int64_t kp = p.positions ? at(m.k_position, b * p.sk + j) : j;
+  const int64_t qp = !m.q_position.empty() ? at(m.q_position, b * p.sq + i)
+                                           : i + std::max<int64_t>(p.sk - p.sq, 0);
+  const int64_t kp = !m.k_position.empty() ? at(m.k_position, b * p.sk + j) : j;
   if ((p.causal || p.window > 0) && kp > qp) return false;
   if (p.window > 0 && kp <= qp - p.window) return false;
-  return !p.documents || at(m.q_document, b * p.sq + i) == at(m.k_document, b * p.sk + j);
+  return p.documents == 0 || at(m.q_document, b * p.sq + i) == at(m.k_document, b * p.sk + j);
 }
 
 // One array exactly as long as it may be touched, so that a sanitizer sees the first step outside.
@@ -260,11 +288,16 @@ std::vector<problem> problems() {
   all.push_back({"last 100 of 164, window", 1, 100, 164, 2, 2, 16, true, 33});
   all.push_back({"one query, all keys", 2, 1, 129, 4, 2, 64, false});
   all.push_back({"more queries than keys", 1, 90, 20, 2, 2, 8, false});
-  all.push_back({"documents", 2, 180, 180, 4, 2, 16, true, 0, 0, true});
-  all.push_back({"documents, not causal", 1, 140, 140, 2, 2, 16, false, 0, 0, true});
-  all.push_back({"documents, window, last 77", 2, 77, 170, 2, 1, 16, true, 9, 5, true});
-  all.push_back({"positions", 2, 110, 110, 2, 1, 16, true, 0, 0, false, true});
-  all.push_back({"positions, window, documents", 2, 75, 140, 2, 2, 20, true, 30, 2, true, true});
+  all.push_back({"documents", 2, 180, 180, 4, 2, 16, true, 0, 0, 1});
+  all.push_back({"documents, not causal", 1, 140, 140, 2, 2, 16, false, 0, 0, 1});
+  all.push_back({"documents, window, last 77", 2, 77, 170, 2, 1, 16, true, 9, 5, 1});
+  all.push_back({"positions", 2, 110, 110, 2, 1, 16, true, 0, 0, 0, order::any});
+  all.push_back({"positions, window, documents", 2, 75, 140, 2, 2, 20, true, 30, 2, 1, order::any});
+  all.push_back({"the last first, window", 2, 150, 150, 2, 1, 16, true, 20, 0, 0, order::reversed});
+  all.push_back({"balanced order", 2, 100, 200, 2, 1, 16, true, 0, 0, 0, order::balanced});
+  all.push_back({"balanced order, window", 1, 160, 320, 2, 2, 16, true, 9, 3, 0, order::balanced});
+  all.push_back({"every other 16 keys", 2, 70, 150, 2, 1, 16, false, 0, 0, 16});
+  all.push_back({"every other 16 keys, causal", 1, 130, 130, 2, 2, 8, true, 0, 0, 16});
   return all;
 }
 
