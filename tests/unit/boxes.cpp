@@ -9,6 +9,7 @@
 #include <megacpp/run/stores.hpp>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <limits>
 #include <map>
@@ -319,6 +320,48 @@ BOOST_AUTO_TEST_CASE(initial_weights_are_those_of_one_rank) {
        {layout{.tp = 2}, layout{.ep = 4}, layout{.tp = 2, .cp = 2, .ep = 2, .etp = 2},
         layout{.tp = 4, .ep = 2, .etp = 2}})
     begins_alike(experts, l, dtype::f32);
+}
+
+// Every element of every layer is drawn for itself, from a normal distribution.
+BOOST_AUTO_TEST_CASE(no_two_initial_weights_are_alike) {
+  const interpreted_program<gpt> program(tied, {.batch = {1, 16}, .type = dtype::f64}, "drawn");
+  stores s(program.view(), false);
+  s.initialise(7);
+  std::set<double> values;
+  for_each_parameter(program.view(), [&](const parameter_ref& r) {
+    if (r.info->how != init::normal) return;
+    double squares = 0, products = 0;
+    const auto x = [&](std::int64_t i) { return s.weight(r.offset + i) / r.info->std; };
+    const auto n = static_cast<double>(r.count.n);
+    for (std::int64_t i = 0; i < r.count.n; ++i) {
+      BOOST_TEST(values.insert(x(i)).second, r.name << "[" << i << "] is drawn twice");
+      squares += x(i) * x(i), products += i > 0 ? x(i) * x(i - 1) : 0;
+    }
+    BOOST_TEST(std::abs(squares / n - 1) < 5 * std::sqrt(2 / n), r.name);
+    BOOST_TEST(std::abs(products / n) < 5 / std::sqrt(n), r.name);
+  });
+  BOOST_TEST(values.size() > 4000u);
+}
+
+// Training in bf16 keeps masters of what weights round.
+BOOST_AUTO_TEST_CASE(masters_are_not_rounded) {
+  const setup single{.batch = {1, 16}, .type = dtype::f32};
+  setup half = single;
+  half.type = dtype::bf16;
+  const interpreted_program<gpt> a(tied, single, "single"), b(tied, half, "half");
+  stores exact(a.view(), true), kept(b.view(), true);
+  exact.initialise(7), kept.initialise(7);
+  BOOST_REQUIRE(exact.total() == kept.total());
+  std::int64_t masters = 0, weights = 0, rounded = 0;
+  for (std::int64_t i = 0; i < kept.total(); ++i) {
+    const double x = exact.weight(i), w = stores::get(kept.weights(), dtype::bf16, i);
+    masters += kept.weight(i) != x;
+    weights += w != static_cast<double>(static_cast<float>(bf16(static_cast<float>(x))));
+    rounded += w != x;
+  }
+  BOOST_TEST(masters == 0);
+  BOOST_TEST(weights == 0);
+  BOOST_TEST(rounded > kept.total() / 2);
 }
 
 BOOST_AUTO_TEST_CASE(a_rank_speaks_of_logical_elements) {
