@@ -71,6 +71,20 @@ struct own_family : gpt {
 };
 constexpr own_family own{dropping};
 
+/// Weights that every step computes from parameters, before its micro-batches.
+struct computed_weights : gpt {
+  static constexpr const char* family = "computed";
+  static constexpr int kinds = 1;
+  constexpr var block(context& c, int /*kind*/, var x) const {
+    const extent h = hidden_extent(), f{dim::ffn, ffn};
+    const var up = weight(c, "up", "weight", {f, h}, {}, normal_weights(0.3)),
+              more = weight(c, "more", "weight", {f, h}, {}, normal_weights(0.3)),
+              down = weight(c, "down", "weight", {h, f}, {}, normal_weights(0.3));
+    return x + linear(gelu(linear(x, gelu(up) + more)), down);
+  }
+};
+constexpr computed_weights computed{dropping};
+
 using flag_values = std::vector<std::pair<std::string, std::string>>;
 
 options options_of(const flag_values& values) {
@@ -249,6 +263,9 @@ BOOST_AUTO_TEST_CASE(family_without_a_hugging_face_form_bf16) { resumes(own, dty
 // together: a program of another micro-batch goes on with the bits of the uninterrupted run.
 BOOST_AUTO_TEST_CASE(gpt_in_other_micro_batches) { goes_on_in_other_micro_batches(dropping); }
 BOOST_AUTO_TEST_CASE(wide_gpt_in_other_micro_batches) { goes_on_in_other_micro_batches(wide); }
+BOOST_AUTO_TEST_CASE(computed_weights_in_other_micro_batches) {
+  goes_on_in_other_micro_batches(computed);
+}
 BOOST_AUTO_TEST_CASE(qwen3_in_other_micro_batches) { goes_on_in_other_micro_batches(grouped()); }
 // Five sequences have as many choices as five experts can share evenly, one has not.
 BOOST_AUTO_TEST_CASE(gradients_and_loads_in_other_micro_batches) {
@@ -262,4 +279,37 @@ BOOST_AUTO_TEST_CASE(experts_in_other_micro_batches) {
   qwen3_moe m = balanced_by_sequence(experts());
   m.hidden = 128, m.expert_ffn = 512;
   goes_on_in_other_micro_batches(m);
+}
+
+namespace {
+/// What four steps leave, with `change(run)` before each of them.
+template <class F> std::string after_four_steps(F change) {
+  const random_tokens source(6000, 101, 3);
+  const training_windows windows(source, {0, 6000}, sequence, 5);
+  running r(dropping, dtype::bf16, 2);
+  r.run.weights().initialise(5);
+  run_position at;
+  for (int step = 0; step < 4; ++step) {
+    change(r.run);
+    r.train(windows, at, 1);
+  }
+  return r.stores();
+}
+} // namespace
+
+BOOST_AUTO_TEST_CASE(evaluations_between_steps_change_nothing) {
+  const std::vector<std::int32_t> tokens(2 * sequence, 7), labels(2 * sequence, 3);
+  BOOST_TEST((after_four_steps([&](session& run) {
+                run.begin_step();
+                run.evaluate({tokens.data(), labels.data()});
+              }) == after_four_steps([](session&) {})));
+}
+
+// A gradient whose norm is below the limit stays as it is, however far below.
+BOOST_AUTO_TEST_CASE(a_limit_above_the_norm_changes_nothing) {
+  const auto with = [](double clip) {
+    return after_four_steps([=](session& run) { run.numbers().clip = clip; });
+  };
+  BOOST_TEST((with(1e6) == with(0)));
+  BOOST_TEST((with(1e-3) != with(0)));
 }
