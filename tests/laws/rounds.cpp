@@ -246,11 +246,14 @@ BOOST_AUTO_TEST_CASE(the_balance_of_even_probabilities_is_its_coefficient) {
   BOOST_TEST(std::abs(l.side / l.count - 2 * m.aux_loss) <= 1e-12); // two layers have experts
 }
 
+namespace {
+
 // The bias steps against the sign of the load, and nothing else moves it.
-BOOST_AUTO_TEST_CASE(the_bias_steps_towards_an_even_load) {
+// What tokens are routed by, the stored weight, goes with its master.
+void check_bias(dtype type) {
   qwen3_moe m = small;
   m.bias_rate = 0.25, m.aux_loss = 0;
-  const interpreted_program<qwen3_moe> program(m, {.batch = {2, 32}, .type = dtype::f64}, "bias");
+  const interpreted_program<qwen3_moe> program(m, {.batch = {2, 32}, .type = type}, "bias");
   cpu device(product_type::automatic, 1);
   session run(program.view(), device, purpose::training);
   run.weights().initialise(4);
@@ -273,7 +276,7 @@ BOOST_AUTO_TEST_CASE(the_bias_steps_towards_an_even_load) {
     };
     each([&](std::int64_t i) {
       before.push_back(run.weights().weight(i));
-      load.push_back(reinterpret_cast<const double*>(run.weights().gradients())[i]);
+      load.push_back(stores::get(run.weights().gradients(), run.weights().main_type(), i));
     });
     double sum = 0, uneven = 0;
     for (double x : load) sum += x, uneven += std::abs(x);
@@ -284,9 +287,17 @@ BOOST_AUTO_TEST_CASE(the_bias_steps_towards_an_even_load) {
     each([&](std::int64_t i) {
       const double sign = (load[k] > 0) - (load[k] < 0);
       BOOST_TEST(run.weights().weight(i) == before[k] - 0.25 * sign);
+      BOOST_TEST(stores::get(run.weights().weights(), type, i) == run.weights().weight(i));
       ++k;
     });
     BOOST_TEST(k == 16u);
   }
   BOOST_TEST(loads[0][0] > 0);
+}
+
+} // namespace
+
+BOOST_AUTO_TEST_CASE(the_bias_steps_towards_an_even_load) {
+  for (dtype t : {dtype::f64, dtype::f32, dtype::bf16})
+    BOOST_TEST_CONTEXT(name_of(t)) check_bias(t);
 }
