@@ -5,6 +5,7 @@
 
 #include "simulated_ranks.hpp"
 
+#include <megacpp/num/random.hpp>
 #include <megacpp/op/dropout.hpp>
 #include <megacpp/op/elementwise.hpp>
 #include <megacpp/op/embedding.hpp>
@@ -250,21 +251,21 @@ inline void rope(task& t) { // x (..., D), positions (B, S)
       t.out(0)[at(row * d + i + d / 2)] = b * c + a * s;
     }
 }
-/// The mask's random bits are any function of (key of the token, salt, global column).
+/// The mask of step 0 and layer 0 of this seed, straight from its definition in op/dropout.hpp.
+inline constexpr std::uint64_t seed_of_masks = 5;
 inline void dropout(task& t) { // x (B, S, N) or (B, S, A, D), token_keys (B, S)
   const block x = t.in_block(0);
   const int dims = t.value_in(1).rank; // of a token's number
   const int64_t n = x.count(dims, x.rank);
   need(length(t.in(1)) * n == x.size() && x.rank > dims, "dropout");
+  const std::uint64_t key = random_key(seed_of_masks, 256 + static_cast<std::uint64_t>(t.i(0)));
   for (int64_t i = 0; i < x.size(); ++i) {
-    const auto key = static_cast<std::uint64_t>(whole_number(t.in(1)[at(i / n)]));
-    std::uint64_t column = 0;
+    auto c = static_cast<std::uint64_t>(whole_number(t.in(1)[at(i / n)]));
     for (int d = dims; d < x.rank; ++d)
-      column =
-          column * static_cast<std::uint64_t>(x.whole[at(d)]) +
+      c = c * static_cast<std::uint64_t>(x.whole[at(d)]) +
           static_cast<std::uint64_t>(x.first[at(d)] + i / x.count(d + 1, x.rank) % x.local[at(d)]);
     const bool keep =
-        (scrambled(key, static_cast<std::uint64_t>(t.i(0)) + 1, column) + 1) / 2 >= t.f(0);
+        static_cast<double>(philox(key, c >> 2)[c & 3] >> 8) >= std::floor(t.f(0) * 0x1p24);
     t.out(0)[at(i)] = keep ? t.in(0)[at(i)] / (1 - t.f(0)) : 0;
   }
 }

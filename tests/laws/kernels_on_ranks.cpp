@@ -1,0 +1,225 @@
+// Kernels on one rank's part of every operand: whatever a rank holds, its kernels compute what the
+// plain loops do, and all ranks together what one does. Then parts of models longer than a block of
+// rows, in every type; masks of dropout.
+//
+//   laws_kernels_on_ranks [boost options] -- [graphs [first seed]]
+#define BOOST_TEST_MODULE kernels_on_ranks
+#include "model_law.hpp"
+#include "node_kernel.hpp"
+
+#include <megacpp/model/qwen3_moe.hpp>
+
+#include <set>
+
+using namespace mc;
+using namespace mc::laws;
+
+namespace {
+
+node_kernel& kernel() {
+  static node_kernel one;
+  return one;
+}
+
+int runs = 1; ///< of every kernel: threads share its rows otherwise each time
+
+/// A node by its kernel, which is compared to the plain loops on the same operands.
+void by_kernel(task& t) {
+  std::array<array, max_inputs> exact; // as the kernel's type holds them
+  for (unsigned k = 0; k < max_inputs; ++k) {
+    if (t.n.in[k] < 0) continue;
+    for (double x : *t.inputs[k]) exact[k].push_back(rounded(x, t.g.at(t.n.in[k]).type));
+    t.inputs[k] = &exact[k];
+  }
+  plain::all().at(t.n.op)(t);
+  for (int a = 0; a < axes; ++a)
+    kernel().rank[static_cast<unsigned>(a)] = t.w.coordinate(t.rank, axis(a));
+  kernel().place(t.g, t.n);
+  for (int k = 0; k < runs; ++k) {
+    kernel().run(t.g, t.n, [&](unsigned i) -> const array& { return exact[i]; });
+    for (unsigned i = 0; i < max_outputs; ++i) {
+      if (t.n.out[i] < 0 || t.g.at(t.n.out[i]).is == role::scratch) continue;
+      const std::string wrong = kernel().difference(t.g, t.n, i, t.outputs[i]);
+      need(wrong.empty(),
+           (std::string(t.n.op->name) + " on rank " + std::to_string(t.rank) + ": " + wrong)
+               .c_str());
+    }
+  }
+  for (unsigned i = 0; i < max_outputs; ++i)
+    if (t.n.out[i] >= 0 && t.g.at(t.n.out[i]).is != role::scratch)
+      t.outputs[i] = kernel().get(t.g, t.n.out[i]);
+}
+const implementations& kernels() {
+  static const implementations table = [] {
+    implementations all = plain::all();
+    for (auto& [op, f] : all)
+      if (f != nullptr) f = &by_kernel; // the others move data between ranks
+    return all;
+  }();
+  return table;
+}
+
+/// What an axis of unknown size cuts is a rank's own (plan/boxes.hpp), as batches are: a kernel
+/// cannot tell where in the whole such a part lies.
+bool every_rank_knows_its_part(const graph& g) {
+  for (int i = 0; i < g.value_count; ++i) {
+    const value& v = g.at(static_cast<value_id>(i));
+    for (int k = 0; k < v.rank; ++k)
+      for (int a = 0; a < axes; ++a)
+        if (const dim d = v.dims[static_cast<unsigned>(k)].d;
+            d != dim::batch && !g.ranks.sized(axis(a)) && v.at[axis(a)].is_shard(d))
+          return false;
+  }
+  return true;
+}
+
+int argument(int k, int otherwise) {
+  const auto& suite = boost::unit_test::framework::master_test_suite();
+  return suite.argc > k ? std::atoi(suite.argv[k]) : otherwise;
+}
+
+} // namespace
+
+BOOST_AUTO_TEST_CASE(random_graphs_on_any_mesh) {
+  const int graphs = argument(1, 200);
+  int drawn = 0;
+  for (auto seed = static_cast<std::uint64_t>(argument(2, 100000)); drawn < graphs; ++seed) {
+    const auto s = std::make_unique<sample>();
+    random_graph random(seed, {}, *s);
+    if (!random.draw() || !draw_single(*s)) continue;
+    const auto output = static_cast<std::size_t>(s->output);
+    if (derive(s->meshed, s->meshed.values[output], s->of_meshed) != fault::none ||
+        derive(s->single, s->single.values[output], s->of_single) != fault::none)
+      continue;
+    const graph& g = s->meshed.b.g;
+    if (!every_rank_knows_its_part(g)) continue;
+    ++drawn;
+    comparison against(*s, seed, kernels());
+    for (const graph& one : {g, fused(g)})
+      if (one.wrong.code == fault::none) BOOST_TEST(against.difference(one) == "", "seed " << seed);
+  }
+}
+
+namespace {
+
+/// A step of one part of a model on one rank: random weights, and tokens and labels that repeat.
+template <class Model>
+std::string step_of(const Model& m, setup s, part_kind part, dtype t, std::uint64_t seed) {
+  s.type = t;
+  const graph forward = forward_graph(m, s, part, 0);
+  std::string all;
+  for (const graph& g : {derived_graph(forward), in_rounds(fused(derived_graph(forward)))}) {
+    if (g.wrong.code != fault::none) return describe(g);
+    world one;
+    machine run(one, g, kernels());
+    laws::feeds f;
+    for (int i = 0; i < g.value_count; ++i) {
+      const value& v = g.at(static_cast<value_id>(i));
+      if (v.producer >= 0 || (v.is != role::parameter && v.is != role::input)) continue;
+      array x;
+      for (std::int64_t k = 0; k < logical_size(one, g.ranks, v); ++k) {
+        const double y =
+            scrambled(seed, static_cast<std::uint64_t>(i), static_cast<std::uint64_t>(k));
+        if (v.differentiable()) x.push_back(rounded(v.rank == 0 ? 1 : y, v.type));
+        else if (v.from == feed::positions) x.push_back(static_cast<double>(k % s.batch.sequence));
+        else
+          x.push_back(v.from == feed::labels && y > 0.5 ? -1
+                                                        : std::floor((y + 1) / 2 * m.vocabulary));
+      }
+      f.logical[static_cast<value_id>(i)] = {x};
+    }
+    try {
+      run.run(f, 1);
+    } catch (const mismatch& e) {
+      all += std::string(e.what()) + "\n";
+    }
+  }
+  return all;
+}
+
+} // namespace
+
+// Two sequences of 200 tokens: a loss is computed in chunks of 128 rows, what a router counts is
+// added up by blocks of as many. A vocabulary so wide that threads work on a chunk at once.
+BOOST_AUTO_TEST_CASE(sequences_longer_than_a_block_of_rows) {
+  static_assert(op::loss_chunk_rows < 200 && 200 % op::loss_chunk_rows != 0);
+  qwen3_moe m;
+  m.layers = 1, m.hidden = 8, m.heads = 2, m.kv_heads = 1, m.head_dim = 4, m.expert_ffn = 6;
+  m.experts = 5, m.experts_per_token = 2, m.vocabulary = 1003, m.positions = 200;
+  m.aux_loss = 0.3, m.router_z_loss = 0.02, m.window = 30, m.z_loss = 0.01;
+  runs = 16;
+  for (dtype t : {dtype::f64, dtype::f32, dtype::bf16})
+    for (part_kind part : {part_kind::stem, part_kind::block, part_kind::loss})
+      BOOST_TEST(step_of(m, {.batch = {2, 200, false, 1 << 10}}, part, t, 3) == "", name_of(t));
+  runs = 1;
+}
+
+namespace {
+
+/// What a dropout of p = 1/2 leaves of ones.
+array mask_of(std::int64_t salt, std::uint64_t seed, std::int64_t step, int layer, bool dropping) {
+  builder b{mesh(layout{})};
+  const extent B{dim::batch, 1}, Sq{dim::sequence, 40}, H{dim::hidden, 25};
+  dropout(b.input(feed::stream, "x", dtype::f32, {B, Sq, H}, {}),
+          b.input(feed::token_keys, "keys", dtype::i32, {B, Sq}, {}), 0.5, salt);
+  static node_kernel k;
+  k.numbers.seed = seed, k.numbers.step = step, k.numbers.dropping = dropping, k.layer = layer;
+  array ones(40 * 25, 1.0), keys;
+  for (int i = 0; i < 40; ++i) keys.push_back(i);
+  const node& n = b.g.at_node(0);
+  k.place(b.g, n);
+  k.run(b.g, n, [&](unsigned i) -> const array& { return i == 0 ? ones : keys; });
+  return k.get(b.g, n.out[0]);
+}
+
+} // namespace
+
+// Masks of two steps, layers, salts or seeds have nothing to do with each other: half of their
+// elements differ. The same numbers give the same mask; an evaluation has none.
+BOOST_AUTO_TEST_CASE(every_dropout_of_every_step_has_a_mask_of_its_own) {
+  std::vector<array> masks;
+  for (std::uint64_t seed : {1u, 2u})
+    for (std::int64_t step : {0, 1, 2, 100000})
+      for (int layer : {-1, 0, 1, 40})
+        for (std::int64_t salt : {0, 1, 255}) {
+          masks.push_back(mask_of(salt, seed, step, layer, true));
+          BOOST_TEST((masks.back() == mask_of(salt, seed, step, layer, true)));
+        }
+  for (std::size_t i = 0; i < masks.size(); ++i)
+    for (std::size_t j = 0; j < i; ++j) {
+      int differ = 0;
+      for (std::size_t k = 0; k < masks[i].size(); ++k) differ += masks[i][k] != masks[j][k];
+      if (differ < 400 || differ > 600) // 500 +- 16
+        BOOST_ERROR("masks " << j << " and " << i << " differ in " << differ << " of 1000");
+    }
+  BOOST_TEST((mask_of(0, 1, 3, 0, false) == array(1000, 1.0)));
+}
+
+// The mask of heads, or of widths, that several ranks share is part of the whole one.
+BOOST_AUTO_TEST_CASE(masks_of_heads_lie_as_the_heads_do) {
+  const extent B{dim::batch, 2}, Sq{dim::sequence, 4}, A{dim::heads, 6}, D{dim::head_dim, 4};
+  for (dim cut : {dim::heads, dim::head_dim}) {
+    world w;
+    w.size[static_cast<unsigned>(axis::cp)] = w.size[static_cast<unsigned>(axis::tp)] = 2;
+    builder b{mesh(layout{.tp = 2, .cp = 2})};
+    placement of_keys, of_x;
+    of_keys[axis::cp] = of_x[axis::cp] = S(dim::sequence), of_keys[axis::tp] = R;
+    of_x[axis::tp] = S(cut);
+    const var x = b.input(feed::stream, "x", dtype::f64, {B, Sq, A, D}, of_x),
+              keys = b.input(feed::token_keys, "keys", dtype::i32, {B, Sq}, of_keys);
+    const var y = dropout(x, keys, 0.5, 3);
+    BOOST_TEST_REQUIRE((b.g.wrong.code == fault::none), describe(b.g));
+    laws::feeds f;
+    f.logical[x.id] = {array(2 * 4 * 6 * 4, 1.0)};
+    f.logical[keys.id] = {{0, 1, 2, 3, 4, 5, 6, 7}};
+    machine run(w, b.g, kernels());
+    BOOST_CHECK_NO_THROW(run.run_forward(f));
+    bool copies = true;
+    const array mask = run.logical(y.id, copies);
+    std::array<std::set<array>, 2> halves; // of the heads: none repeats another
+    for (std::size_t i = 0; i < mask.size(); i += 12)
+      halves[i / 12 % 2].insert({mask.begin() + static_cast<std::ptrdiff_t>(i),
+                                 mask.begin() + static_cast<std::ptrdiff_t>(i + 12)});
+    for (const array& a : halves[0]) BOOST_TEST(halves[1].count(a) == 0u);
+  }
+}
