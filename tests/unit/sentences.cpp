@@ -114,6 +114,66 @@ BOOST_AUTO_TEST_CASE(a_number_out_of_range_is_named_with_its_range) {
       std::string::npos);
 }
 
+BOOST_AUTO_TEST_CASE(numbers_of_experts_are_named_with_their_range) {
+  const auto mixed = [](auto set) {
+    return said_of([=](context& c, var x) {
+      expert_sizes s{.experts = {dim::expert, 4}, .ffn = {dim::ffn, 24}, .per_token = 2};
+      set(s);
+      return x + mixture_of_experts(c, {"r", "g", "u", "d"}, x, s, 0.1);
+    });
+  };
+  constexpr double nan = std::numeric_limits<double>::quiet_NaN();
+  const auto says = [](const std::string& text, const std::string& what) {
+    BOOST_TEST(text.starts_with("MEGA-C001 "), text);
+    BOOST_TEST(text.find(what) != std::string::npos, text);
+  };
+  BOOST_TEST(mixed([](expert_sizes&) {}) == " ");
+  for (const double balance : {0.0, 0.1}) {
+    const std::string none = mixed([=](expert_sizes& s) { s.per_token = 0, s.balance = balance; });
+    says(none, ": the number of experts a token is 0, not positive and within the experts");
+  }
+  BOOST_TEST(!mixed([](expert_sizes& s) { s.experts.n = 0, s.capacity = 1; }).empty());
+  says(mixed([](expert_sizes& s) { s.balance = -1; }),
+       ": the coefficient of balance is -0.0625, not at least 0 and below 1e30");
+  says(mixed([](expert_sizes& s) { s.balance = nan; }), ": the coefficient of balance is nan, not");
+  says(mixed([](expert_sizes& s) { s.z_loss = -1; }), ": the coefficient of z is -1, not");
+  says(mixed([](expert_sizes& s) { s.z_loss = nan; }), ": the coefficient of z is nan, not");
+  for (const double capacity : {-1.0, nan, 1e300})
+    says(mixed([=](expert_sizes& s) { s.capacity = capacity; }),
+         std::string(": capacity is ") + text<160>{}.decimal(capacity).c_str() +
+             ", not at least 0 (none) and below 1e30");
+  BOOST_TEST(mixed([](expert_sizes& s) { s.capacity = 1e29; }) == " "); // all
+  for (const double rate : {-1.0, nan, 1e300})
+    says(mixed([=](expert_sizes& s) { s.bias_rate = rate; }),
+         std::string("parameter(r.e_score_correction_bias): rate is ") +
+             text<160>{}.decimal(rate).c_str() + ", not at least 0 and below 1e30");
+}
+
+BOOST_AUTO_TEST_CASE(initial_weights_that_are_no_numbers_are_refused) {
+  for (const double std : {-1.0, std::numeric_limits<double>::quiet_NaN(), 1e300})
+    BOOST_TEST(said_of([=](context& c, var x) {
+                 const extent H = x.type().back();
+                 return x + linear(x, weight(c, "w", "weight", {{dim::ffn, 16}, H}, {},
+                                             normal_weights(std)));
+               }) == std::string("MEGA-C001 parameter(w.weight): std is ") +
+                         text<160>{}.decimal(std).c_str() + ", not at least 0 and below 1e30");
+}
+
+// A family says it in words of its own; what is not a number is none of its range.
+BOOST_AUTO_TEST_CASE(a_contradiction_is_also_what_is_not_a_number) {
+  constexpr double nan = std::numeric_limits<double>::quiet_NaN();
+  for (double qwen3_moe::*number : {&qwen3_moe::aux_loss, &qwen3_moe::router_z_loss,
+                                    &qwen3_moe::bias_rate, &qwen3_moe::capacity}) {
+    qwen3_moe m;
+    BOOST_TEST(m.contradiction() == nullptr);
+    m.*number = nan;
+    BOOST_TEST(m.contradiction() != nullptr);
+  }
+  small m;
+  m.dropout = nan;
+  BOOST_TEST(m.contradiction() != nullptr);
+}
+
 BOOST_AUTO_TEST_CASE(what_the_head_is_given_is_refused_on_the_line_of_the_model) {
   for (const part_kind part : {part_kind::loss, part_kind::logits}) {
     const fault_record f = forward_graph(narrow{}, {.batch = {2, 16}}, part, 0).wrong;

@@ -69,6 +69,20 @@ struct builder {
                       int over = -1) {
     record(g, f, line, op, a, b, over);
   }
+  /// The same, with what is wrong.
+  constexpr void fail(fault f, source_line line, const char* op, value_id a, const char* why) {
+    const bool first = g.wrong.code == fault::none;
+    fail(f, line, op, a);
+    if (first) g.wrong.what << ": " << why;
+  }
+  /// A number that a layer is given, which the model calls `name`, is what `must` says (MEGA-C001).
+  constexpr bool in_range(bool holds, source_line line, const char* op, value_id a,
+                          const char* name, double x, const char* must) {
+    if (holds || g.wrong.code != fault::none) return holds;
+    fail(fault::C001, line, op, a);
+    append_range(name, x, must);
+    return false;
+  }
 
   constexpr value_id add(const value& v, source_line line) {
     if (g.value_count == max_values) {
@@ -129,7 +143,8 @@ struct builder {
 
   /// A parameter "scope.name" with the placement in which it is stored: invariant or sharded, never
   /// replicated, so that its gradient is complete wherever the optimizer sees it. Faults: those of
-  /// input(), and MEGA-S005 for a name that the graph has already, S004 above max_parameters.
+  /// input(), and MEGA-S005 for a name that the graph has already, S004 above max_parameters, C001
+  /// for initial values or a rate that are no such numbers.
   [[gnu::cold]] constexpr var parameter(const char* scope, const char* name, dtype t,
                                         std::initializer_list<extent> dims, placement at,
                                         parameter_info info, source_line line = here()) {
@@ -142,6 +157,10 @@ struct builder {
       if (same_name(g.at(other), v)) fail(fault::S005, line, "parameter", other);
     }
     const value_id id = add(v, line);
+    in_range(info.std >= 0 && info.std < 1e30, line, "parameter", id, "std", info.std,
+             "at least 0 and below 1e30");
+    in_range(info.rate >= 0 && info.rate < 1e30, line, "parameter", id, "rate", info.rate,
+             "at least 0 and below 1e30");
     if (g.parameter_count == max_parameters) {
       fail(fault::S004, line, "parameter", id);
       return {this, id};
@@ -173,8 +192,7 @@ struct builder {
     const bool first = g.wrong.code == fault::none;
     if (c.wrong != fault::none)
       fail(c.wrong, n.line, n.op->name, operand(n, c.first), operand(n, c.second), c.over);
-    if (first && *c.range != 0)
-      (g.wrong.what << ": " << c.number << " is ").decimal(c.is) << ", not " << c.range;
+    if (first && *c.range != 0) append_range(c.number, c.is, c.range);
     for (int k = 0; k < c.outs; ++k) {
       value& v = c.out[static_cast<unsigned>(k)];
       v.producer = static_cast<node_id>(g.node_count);
@@ -196,6 +214,9 @@ struct builder {
   }
 
 private:
+  constexpr void append_range(const char* name, double x, const char* must) {
+    (g.wrong.what << ": " << name << " is ").decimal(x) << ", not " << must;
+  }
   constexpr void take(value& v, std::initializer_list<extent> dims, source_line line,
                       const char* op) {
     for (const extent& e : dims) {

@@ -34,7 +34,7 @@ struct gpt {
     if (layers < 1 || hidden < 1 || heads < 1 || ffn < 1 || vocabulary < 2 || positions < 1)
       return "layers, hidden, heads, ffn, vocabulary and positions must be positive";
     if (hidden % heads != 0) return "heads must divide hidden";
-    if (dropout < 0 || dropout >= 1) return "dropout must be in [0, 1)";
+    if (!(dropout >= 0 && dropout < 1)) return "dropout must be in [0, 1)";
     return nullptr;
   }
 

@@ -77,7 +77,8 @@ struct qwen3_moe {
     if (head_dim % 2 != 0) return "head_dim must be even";
     if (experts_per_token > experts) return "a token goes to more experts than there are";
     if (mlp_only.last() >= layers) return "mlp_only names a layer that does not exist";
-    if (aux_loss < 0 || router_z_loss < 0 || bias_rate < 0 || capacity < 0 || shared_ffn < 0)
+    const bool positive = aux_loss >= 0 && router_z_loss >= 0 && bias_rate >= 0 && capacity >= 0;
+    if (!positive || shared_ffn < 0)
       return "coefficients, capacity and shared_ffn must not be negative";
     return nullptr;
   }

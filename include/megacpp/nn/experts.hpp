@@ -52,8 +52,9 @@ constexpr std::int64_t ceiling(double x) {
 
 /// How many of a rank's choices one expert takes; 0: all.
 constexpr std::int64_t expert_capacity(const expert_sizes& s, std::int64_t choices) {
-  if (s.capacity <= 0) return 0;
-  return ceiling(static_cast<double>(choices) * s.capacity / static_cast<double>(s.experts.n));
+  const auto experts = static_cast<double>(s.experts.n);
+  return ceiling(static_cast<double>(choices) * (s.capacity < experts ? s.capacity : experts) /
+                 experts);
 }
 
 /// Rows that one rank's experts compute at once, when each rank has `choices`. Without a capacity
@@ -92,6 +93,9 @@ constexpr var router_losses(var logits, var experts, const expert_sizes& s, sour
 constexpr var mixture_of_experts(context& c, const expert_scopes& names, var x, expert_sizes s,
                                  double std, source_line line = here()) {
   if (!c.training) s.balance = s.z_loss = s.capacity = 0;
+  if (!c.b->in_range(s.capacity >= 0 && s.capacity < 1e30, line, "mixture_of_experts", x.id,
+                     "capacity", s.capacity, "at least 0 (none) and below 1e30"))
+    s.capacity = 0;
   const extent H = x.type().back(), E = s.experts, F = s.ffn;
   const var t = to(x, axis::tp, S(dim::sequence), line);
   const place beside_tokens = beside(t.at(axis::tp));
@@ -101,13 +105,15 @@ constexpr var mixture_of_experts(context& c, const expert_scopes& names, var x, 
   };
   const var logits = linear(t, whole("weight", {E, H}, normal_weights(std)), line);
   var bias;
-  if (s.bias_rate > 0) {
+  if (s.bias_rate != 0) {
     parameter_info info = zeros();
     info.update = update_rule::balance, info.rate = s.bias_rate;
     bias = whole("e_score_correction_bias", {E}, info);
   }
   const routing r = route(logits, bias, s.per_token, s.normalise, line);
-  if (s.balance > 0 || s.z_loss > 0)
+  s.experts = logits.type().back(); // as they are once what is wrong with them is recorded
+  s.per_token = static_cast<int>(r.experts.type().back().n);
+  if (s.balance != 0 || s.z_loss != 0)
     c.add_side_loss(detail::router_losses(logits, r.experts, s, line));
 
   const var gate = expert_weight(c, names.gate, {E, F, H}, std, line);
