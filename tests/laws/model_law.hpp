@@ -62,8 +62,8 @@ template <class Model> std::unique_ptr<sample> drawn(const Model& m, const layou
     if (x.producer >= 0 || x.is == role::scratch) continue;
     for (int j = 0; j < h.value_count; ++j) {
       const value& y = h.at(static_cast<value_id>(j));
-      if (y.producer >= 0 || y.is != x.is || y.from != x.from || std::string(y.scope) != x.scope ||
-          std::string(y.name) != x.name)
+      if (y.producer >= 0 || y.is != x.is || y.from != x.from || y.slot != x.slot ||
+          std::string(y.scope) != x.scope || std::string(y.name) != x.name)
         continue;
       s->meshed.leaves.push_back(v);
       s->single.leaves.push_back(static_cast<value_id>(j));

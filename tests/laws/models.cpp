@@ -64,7 +64,7 @@ void check_cached(const Model& m, const layout& l, int dp, tally& t, int kind = 
     const auto heads = [](const graph& g) {
       std::int64_t n = 0;
       for (const value& v : g.values)
-        if (v.from == feed::key_cache) n = v.dims[2].n;
+        if (v.from == feed::key_cache) n += v.dims[2].n;
       return n;
     };
     if (heads(s->meshed.b.g) != heads(s->single.b.g)) return;
@@ -140,6 +140,38 @@ BOOST_AUTO_TEST_CASE(qwen3_moe_computes_under_any_layout_what_it_computes_on_one
   }
   std::cout << t.graphs << " graphs of qwen3_moe, largest error of a directional derivative "
             << t.slope << "\n";
+  BOOST_TEST(t.slope < 1e-6);
+}
+
+namespace {
+
+/// Two attentions in a block and one in the final norm: caches of one kind that differ in their
+/// numbers and, of the block's second, in their heads.
+struct two_caches : qwen3 {
+  static constexpr const char* family = "two_caches";
+  constexpr var attended(context& c, const char* q_, const char* k_, const char* o_, var x,
+                         int heads_of_keys) const {
+    const attention_sizes s{
+        {dim::heads, heads}, {dim::kv_heads, heads_of_keys}, {dim::head_dim, head_dim}};
+    const var a = to(x, axis::tp, R);
+    const var q = column_parallel(c, q_, a, {s.heads, s.head_dim}, false, std);
+    const var k = kv_projection(c, k_, a, s, false, std);
+    return x + row_parallel(c, o_, context_parallel_attention(c, q, k, k, {}), 2, hidden_extent(),
+                            false, std);
+  }
+  constexpr var block(context& c, int /*kind*/, var x) const {
+    return attended(c, "q2", "k2", "o2", attended(c, "q1", "k1", "o1", x, kv_heads), heads);
+  }
+  constexpr var final_norm(context& c, var x) const {
+    return qwen3::final_norm(c, attended(c, "q3", "k3", "o3", x, kv_heads));
+  }
+};
+
+} // namespace
+
+BOOST_AUTO_TEST_CASE(a_block_with_two_caches_computes_under_any_layout_the_same) {
+  tally t;
+  for (const layout_case& l : layouts) check_all(two_caches{tiny_qwen3(l.kv_heads)}, l.ranks, t);
   BOOST_TEST(t.slope < 1e-6);
 }
 
