@@ -1620,6 +1620,8 @@ class Describe(Case):
         parameters = 128 * 32 + 32 * 32 + 2 * (2 * 32 + 4 * 32 * 32 + 2 * 32 * 64) + 32
         self.assertEqual(result["parameters"], parameters)
         self.assertIn(f"parameters            {parameters}\n", text)
+        self.assertIn("generates             yes\n", text)
+        self.assertTrue(result["generates"])
         memory = result["memory"]
         self.assertEqual(memory["in all"], sum(v for k, v in memory.items() if k != "in all"))
         self.assertEqual(memory["moments"], 2 * memory["weights"])

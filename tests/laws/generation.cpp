@@ -9,6 +9,7 @@
 #include <megacpp/run/compiled.hpp>
 #include <megacpp/run/generator.hpp>
 #include <megacpp/run/session.hpp>
+#include <megacpp/train/describe.hpp>
 
 #include <atomic>
 #include <cstdlib>
@@ -76,6 +77,37 @@ struct alternating : qwen3 {
     qwen3 m = *this;
     m.window = kind == 1 ? 5 : 0;
     return m.block(c, 0, x);
+  }
+};
+
+/// Attention with parameters "TO_Q.weight", ... beside the residual stream.
+struct attention_scopes {
+  const char *norm, *q, *k, *v, *o;
+};
+constexpr var attended(context& c, const attention_scopes& names, var x, const gpt& m,
+                       attention_options options = {}) {
+  const attention_sizes s{
+      {dim::heads, m.heads}, {dim::kv_heads, m.heads}, {dim::head_dim, m.head_dim()}};
+  const var a = to(layer_norm(c, names.norm, x, true, m.eps), axis::tp, R);
+  const var q = column_parallel(c, names.q, a, {s.heads, s.head_dim}, false, m.std);
+  const var k = kv_projection(c, names.k, a, s, false, m.std);
+  const var v = kv_projection(c, names.v, a, s, false, m.std);
+  return x + row_parallel(c, names.o, context_parallel_attention(c, q, k, v, options), 2,
+                          m.hidden_extent(), false, m.std);
+}
+/// The stem and the head have caches too.
+struct attention_at_both_ends : gpt {
+  constexpr var stem(context& c, var tokens) const {
+    return attended(c, {"in.n", "in.q", "in.k", "in.v", "in.o"}, gpt::stem(c, tokens), *this);
+  }
+  constexpr var final_norm(context& c, var x) const {
+    return gpt::final_norm(c, attended(c, {"out.n", "out.q", "out.k", "out.v", "out.o"}, x, *this));
+  }
+};
+/// A dropout that does not ask whether anything is trained.
+struct dropped_always : gpt {
+  constexpr var block(context& c, int kind, var x) const {
+    return gpt::block(c, kind, mc::dropout(x, to(c.token_keys, axis::tp, c.stream), 0.3, c.salt++));
   }
 };
 
@@ -181,6 +213,7 @@ public:
       f.step = &numbers_, f.ranks = &ranks_;
       f.set(feed::tokens, t.data()), f.set(feed::positions, positions.data());
       f.set(feed::last, last.data()), f.set(feed::stream, in.data());
+      f.set(feed::token_keys, positions.data());
       node.view().run(node.view(), stage::forward, device_, f, slots.data(), nullptr);
       std::swap(in, out);
     }
@@ -194,7 +227,7 @@ private:
   const trained<Model>& m_;
   cpu& device_;
   kernel_table kernels_ = kernel_table::all();
-  step_numbers numbers_{};
+  step_numbers numbers_{.dropping = false};
   self ranks_{};
 };
 
@@ -243,6 +276,12 @@ BOOST_AUTO_TEST_CASE(gpt_without_its_dropout) { check(learned_positions(0.3), dt
 BOOST_AUTO_TEST_CASE(qwen3_with_grouped_queries) { check(grouped(2, 0)); }
 BOOST_AUTO_TEST_CASE(qwen3_with_one_kv_head_and_a_window) { check(grouped(1, 7)); }
 BOOST_AUTO_TEST_CASE(qwen3_moe_with_experts_and_dense_layers) { check(experts()); }
+BOOST_AUTO_TEST_CASE(attention_in_the_stem_and_in_the_head) {
+  check(attention_at_both_ends{learned_positions()}, dtype::f32);
+}
+BOOST_AUTO_TEST_CASE(a_dropout_that_does_not_ask_for_training) {
+  check(dropped_always{learned_positions()}, dtype::f32);
+}
 BOOST_AUTO_TEST_CASE(layers_of_two_kinds) { check(alternating{grouped(3, 0)}, dtype::f32); }
 
 namespace {
@@ -406,6 +445,90 @@ BOOST_AUTO_TEST_CASE(what_cannot_be_appended_is_refused) {
   refused({1}, "would have 11 tokens");
   using mc::generator;
   BOOST_CHECK_THROW(generator(model.view(), device, model.weights, {1, 91, 1}), error);
+}
+
+namespace {
+
+template <class F> struct with_block : gpt {
+  F f;
+  explicit with_block(F g) : gpt(learned_positions()), f(g) {}
+  constexpr var block(context& c, int kind, var x) const { return f(c, *this, kind, x); }
+};
+/// What is said of a model that trains and does not generate.
+template <class F> void refused(F f, const std::string& says) {
+  const trained<with_block<F>> model(with_block<F>(f), dtype::f32);
+  const fault_record wrong = fault_of_generation(model.view());
+  BOOST_TEST((wrong.code == fault::C006));
+  const std::string what = wrong.what.c_str();
+  BOOST_TEST(what.find(says) != std::string::npos, what);
+  BOOST_TEST(
+      (what.starts_with("input") || wrong.line.file_name() == std::string("generation.cpp")));
+  cpu device = row_by_row(1);
+  const auto same = [&](const error& e) {
+    return e.code() == exit_code::mismatch && e.what() == sentence_about(wrong);
+  };
+  using mc::generator;
+  BOOST_CHECK_EXCEPTION(generator(model.view(), device, model.weights, room), error, same);
+  const std::string text = describe_text(model.view(), {}, device);
+  BOOST_TEST(text.find("  generates             no; generation cannot generate: MEGA-C006 at ") !=
+             std::string::npos);
+}
+
+} // namespace
+
+BOOST_AUTO_TEST_CASE(a_model_that_cannot_generate_is_told_why) {
+  constexpr attention_scopes names{"n", "q", "k", "v", "o"};
+  refused(
+      [=](context& c, const gpt& m, int, var x) {
+        attention_options both_ways;
+        both_ways.causal = false;
+        return attended(c, names, x, m, both_ways);
+      },
+      ": it sees later tokens, which nobody has yet");
+  refused(
+      [=](context& c, const gpt& m, int, var x) {
+        const attention_sizes s{
+            {dim::heads, m.heads}, {dim::kv_heads, m.heads}, {dim::head_dim, m.head_dim()}};
+        const var a = to(x, axis::tp, R);
+        const var q = column_parallel(c, "q", a, {s.heads, s.head_dim}, false, m.std);
+        const var k = to(kv_projection(c, "k", a, s, false, m.std), axis::cp, R);
+        attention_masks masks;
+        masks.q_position = c.positions, masks.k_position = to(c.positions, axis::cp, R);
+        const var o = mc::attention(q, k, k, masks, {});
+        return x + row_parallel(c, "o", o, 2, m.hidden_extent(), false, m.std);
+      },
+      ": it sees the new tokens alone, and context_parallel_attention earlier ones too");
+  refused(
+      [=](context& c, const gpt& m, int, var x) {
+        const attention_sizes s{
+            {dim::heads, m.heads}, {dim::heads, m.heads}, {dim::head_dim, m.head_dim()}};
+        const var a =
+            column_parallel(c, "q", to(x, axis::tp, R), {s.heads, s.head_dim}, false, m.std);
+        var o = a;
+        for (int i = 0; i < 9; ++i) o = context_parallel_attention(c, o, a, a, {});
+        return x + row_parallel(c, "o", o, 2, m.hidden_extent(), false, m.std);
+      },
+      ": a part has caches for eight of them");
+  refused(
+      [](context& c, const gpt& m, int kind, var x) {
+        const value& like = c.positions.type();
+        c.b->input(feed::labels, "next", dtype::i32, {like.dims[0], like.dims[1]}, like.at);
+        return m.gpt::block(c, kind, x);
+      },
+      "input(next): there is none in generation");
+  refused(
+      [](context& c, const gpt& m, int kind, var x) {
+        const var y = m.gpt::block(c, kind, x);
+        return c.training ? y : layer_norm(c, "late", y, false, m.eps);
+      },
+      "parameter(late.weight): training has none of this name and these dims");
+  refused(
+      [](context& c, const gpt& m, int kind, var x) {
+        const extent n{dim::elements, c.training ? 40 : 80};
+        const var w = weight(c, "e", "weight", {n, m.hidden_extent()}, {}, normal_weights(m.std));
+        return m.gpt::block(c, kind, x + embedding(c.positions, to(w, axis::tp, R)));
+      },
+      "parameter(e.weight): training has none of this name and these dims");
 }
 
 #if !defined(MEGACPP_SANITIZED)

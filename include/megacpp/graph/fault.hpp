@@ -41,6 +41,7 @@ enum class fault : std::uint8_t {
   C002, // the layout does not fit the model
   C003, // the batch does not fit the model or the layout
   C004, // a tied use contradicts the declaration
+  C006, // the model cannot generate
   M001, // the plan does not fit the memory
   M002, // a pass left a value without memory, or two live values overlap
   B001, // the device has no kernel for an op
@@ -134,8 +135,8 @@ constexpr const char* code_of(fault f) {
       "MEGA-P007", "MEGA-P008", "MEGA-P009", "MEGA-P010", "MEGA-P011", "MEGA-P012", "MEGA-P013",
       "MEGA-P014", "MEGA-P015", "MEGA-P016", "MEGA-P017", "MEGA-P018", "MEGA-P019", "MEGA-P020",
       "MEGA-S001", "MEGA-S002", "MEGA-S003", "MEGA-S004", "MEGA-S005", "MEGA-S006", "MEGA-S007",
-      "MEGA-S008", "MEGA-S009", "MEGA-C001", "MEGA-C002", "MEGA-C003", "MEGA-C004", "MEGA-M001",
-      "MEGA-M002", "MEGA-B001", "MEGA-B002"};
+      "MEGA-S008", "MEGA-S009", "MEGA-C001", "MEGA-C002", "MEGA-C003", "MEGA-C004", "MEGA-C006",
+      "MEGA-M001", "MEGA-M002", "MEGA-B001", "MEGA-B002"};
   return codes[static_cast<int>(f)];
 }
 
@@ -229,6 +230,10 @@ constexpr const char* sentence_of(fault f) {
   case fault::C004:
     return "a tied use contradicts the declaration of its parameter: give both the same type, "
            "initial values, decay, valid rows and update, and freeze both or neither";
+  case fault::C006:
+    return "the model can be trained, but no text can be generated with it: build this otherwise "
+           "if "
+           "one is wanted";
   case fault::M001:
     return "the run does not fit the memory: more tp or pp, recompute, or a smaller "
            "micro-batch";

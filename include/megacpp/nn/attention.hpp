@@ -42,9 +42,12 @@ constexpr var cache_like(context& c, feed from, const char* name, var x, source_
 constexpr var context_parallel_attention(context& c, var q, var k, var v, attention_options o,
                                          source_line line = here()) {
   if (c.room > 0) {
+    if (!o.causal)
+      c.b->fail(fault::C006, line, "attention", q.id, "it sees later tokens, which nobody has yet");
     const var keys = cache_like(c, feed::key_cache, "key_cache", k, line),
               values = cache_like(c, feed::value_cache, "value_cache", v, line);
-    if (++c.caches > max_slots) c.b->fail(fault::S004, line, "cached_attention", q.id, k.id);
+    if (++c.caches > max_slots)
+      c.b->fail(fault::C006, line, "attention", q.id, "a part has caches for eight of them");
     return cached_attention(q, k, v, keys, values, c.slots, o, line);
   }
   const var keys = to(k, axis::cp, R, line), values = to(v, axis::cp, R, line);

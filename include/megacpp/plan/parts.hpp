@@ -4,6 +4,7 @@
 #pragma once
 
 #include <megacpp/nn/head.hpp>
+#include <megacpp/op/attention.hpp>
 #include <megacpp/op/experts.hpp>
 #include <megacpp/op/select.hpp>
 #include <megacpp/pass/fuse.hpp>
@@ -123,6 +124,14 @@ constexpr void check_salts(graph& g) {
     }
 }
 
+/// Attention without a cache in a graph of generation: MEGA-C006.
+constexpr void check_caches(builder& b) {
+  for (int i = 0; i < b.g.node_count; ++i)
+    if (const node& n = b.g.at_node(i); n.op == &op::attention)
+      b.fail(fault::C006, n.line, n.op->name, n.in[0],
+             "it sees the new tokens alone, and context_parallel_attention earlier ones too");
+}
+
 } // namespace detail
 
 /// The forward graph of one part.
@@ -197,6 +206,7 @@ template <class Model> [[gnu::cold]] constexpr graph forward_graph(const Model& 
         b.g.at(p.v).type != s.type)
       b.fail(fault::S006, p.line, "parameter", p.v);
   detail::check_salts(b.g);
+  if (s.room > 0) detail::check_caches(b);
   hoist(b.g);
   verify_nodes(b.g);
   return b.g;

@@ -1,6 +1,6 @@
 // Generation: sequences of different lengths in one batch, their keys and values kept in caches.
 //
-// Two programs of the same graphs (plan/parts.hpp), in two shapes that the prompts decide:
+// Two programs of the same graphs (run/generation.hpp), in two shapes that the prompts decide:
 // *prefill* takes up to T new tokens of every sequence, *decode* one. Both append to the caches and
 // look at them (op/cached_attention.hpp); a prompt is taken in pieces of T tokens, so that
 // activations do not grow with its length. Where a sequence has fewer new tokens than its batch,
@@ -14,7 +14,7 @@
 #include <megacpp/exec/cpu.hpp>
 #include <megacpp/pass/fuse.hpp>
 #include <megacpp/pass/rounds.hpp>
-#include <megacpp/run/interpreted_part.hpp>
+#include <megacpp/run/generation.hpp>
 #include <megacpp/run/stores.hpp>
 
 #include <algorithm>
@@ -128,40 +128,16 @@ private:
     a.tokens = tokens;
     const setup s =
         for_generation(p_.numbers, room_.sequences, static_cast<int>(tokens), room_.tokens);
-    const int last = part_of(p_.layers);
-    for (int i = 0; i <= last; ++i) {
-      const part_kind kind = i == 0      ? part_kind::stem
-                             : i == last ? part_kind::logits
-                                         : part_kind::block;
-      const auto g =
-          std::make_unique<graph>(p_.generation.forward(p_.generation.model, s, kind, i - 1));
+    for (int i = 0; i <= part_of(p_.layers); ++i) {
+      const auto g = std::make_unique<graph>(generation_graph(p_, s, i));
       interpreted_part::refuse(g->wrong);
       a.parts.push_back(std::make_unique<interpreted_part>(
           verified(in_rounds(fused(*g)), meaning_of(*g)), *p_.stores, i, *p_.generation.kernels));
-      const part_view& trained = i == 0      ? p_.stem
-                                 : i == last ? p_.loss
-                                             : p_.blocks[static_cast<unsigned>(i - 1)];
-      match_parameters(*a.parts.back(), *trained.g);
+      interpreted_part& part = *a.parts.back();
+      for (address& at : part.plan.at)
+        if (at.in == space::weights)
+          at.offset = trained_parameter(p_, i, part.g, static_cast<int>(at.offset));
     }
-  }
-  /// Parameters lie where the registry has those of their names. C++ leaves open in which order a
-  /// model's function declares two of one expression, and compilers choose differently at run time.
-  void match_parameters(interpreted_part& part, const graph& trained) const {
-    const auto name = [](const graph& g, int i) {
-      const value& v = g.at(g.parameters[static_cast<unsigned>(i)].v);
-      return std::string(v.scope) + "." + v.name;
-    };
-    std::array<std::int64_t, max_parameters> place{};
-    for (int i = 0; i < part.g.parameter_count; ++i) {
-      int k = 0;
-      while (k < trained.parameter_count && name(trained, k) != name(part.g, i)) ++k;
-      if (k == trained.parameter_count)
-        throw error(exit_code::internal, p_.name + " generates with a parameter " +
-                                             name(part.g, i) + " that it does not train");
-      place[static_cast<unsigned>(i)] = k;
-    }
-    for (address& a : part.plan.at)
-      if (a.in == space::weights) a.offset = place[static_cast<unsigned>(a.offset)];
   }
   void prepare(passes& a) {
     for (const auto& part : a.parts) {
@@ -199,12 +175,13 @@ private:
       caches_at_.push_back(m.caches);
       for_each_cache(part(a, l).g, [&](feed, int, std::int64_t bytes) { m.caches += bytes; });
     }
+    head_keeps_ = m.caches > caches_at_.back();
     for (std::size_t i = 0; i < decode_.parts.size() && prefill_.tokens > 0; ++i)
       if (decode_.parts[i]->plan.derived != prefill_.parts[i]->plan.derived)
         throw error(exit_code::internal, "prefill and decode of " + p_.name +
                                              " derive different values from the parameters");
     m.streams = 2 * stream_bytes_;
-    m.feeds = 3 * ints_ + rows + 2 * logits;
+    m.feeds = 4 * ints_ + rows + 2 * logits;
     m.weights = weights_.bytes();
     std::vector<int> seen(p_.blocks.size());
     for (const int kind : p_.kind_of) index_.push_back(seen[static_cast<unsigned>(kind)]++);
@@ -218,6 +195,7 @@ private:
     ids_ = reinterpret_cast<std::int32_t*>(take(ints_));
     positions_ = reinterpret_cast<std::int32_t*>(take(ints_));
     kept_ = reinterpret_cast<std::int32_t*>(take(ints_));
+    keys_ = reinterpret_cast<std::int32_t*>(take(ints_));
     last_ = reinterpret_cast<std::int32_t*>(take(rows));
     ends_.resize(static_cast<std::size_t>(room_.sequences));
   }
@@ -235,7 +213,7 @@ private:
     f.ranks = &ranks_, f.coordinate = weights_.coordinate();
     f.set(feed::stream, streams_ + ((layer + 2) % 2) * stream_bytes_);
     f.set(feed::tokens, ids_), f.set(feed::positions, positions_), f.set(feed::slots, kept_);
-    f.set(feed::last, last_);
+    f.set(feed::last, last_), f.set(feed::token_keys, keys_);
     std::byte* cache = caches_ + caches_at_[at];
     for_each_cache(part(any(), layer).g, [&](feed from, int slot, std::int64_t bytes) {
       f.set(from, std::exchange(cache, cache + bytes), slot);
@@ -277,13 +255,15 @@ private:
       ids_[row + i] = i < n ? tokens[i] : 0;
       positions_[row + i] = std::min(at, static_cast<std::int32_t>(room_.tokens - 1));
       kept_[row + i] = i < n ? at : -1;
+      keys_[row + i] = static_cast<std::int32_t>(b * room_.tokens) + positions_[row + i];
     }
     last_[b] = static_cast<std::int32_t>(std::max<std::int64_t>(n - 1, 0));
   }
-  /// One pass; logits of the sequences whose new tokens end in it.
+  /// One pass; logits of the sequences whose new tokens end in it. The head runs for these alone,
+  /// or for all tokens where it keeps some of them.
   void forward(const passes& a) {
-    const bool ends = std::find(ends_.begin(), ends_.end(), true) != ends_.end();
-    for (int l = -1; l < p_.layers + (ends ? 1 : 0); ++l) {
+    const bool head = head_keeps_ || std::find(ends_.begin(), ends_.end(), true) != ends_.end();
+    for (int l = -1; l < p_.layers + (head ? 1 : 0); ++l) {
       frame f = frame_of(l);
       run(a, l, stage::forward, f);
     }
@@ -302,12 +282,14 @@ private:
   arena memory_;
   std::byte *caches_ = nullptr, *derived_ = nullptr, *working_ = nullptr, *streams_ = nullptr,
             *logits_ = nullptr, *fresh_ = nullptr;
-  std::int32_t *ids_ = nullptr, *positions_ = nullptr, *kept_ = nullptr, *last_ = nullptr;
+  std::int32_t *ids_ = nullptr, *positions_ = nullptr, *kept_ = nullptr, *keys_ = nullptr,
+               *last_ = nullptr;
   std::int64_t stream_bytes_ = 0, ints_ = 0, width_ = 0;
   std::vector<std::int64_t> derived_at_, caches_at_, lengths_;
   std::vector<int> index_;
   std::vector<bool> ends_;
-  step_numbers numbers_{};
+  bool head_keeps_ = false; ///< the head has caches
+  step_numbers numbers_{.dropping = false};
   self ranks_{};
 };
 

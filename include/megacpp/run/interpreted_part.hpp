@@ -57,6 +57,12 @@ private:
   std::map<std::pair<const op_info*, dtype>, functions> kernels_;
 };
 
+/// A fault as the compiler would report it.
+inline std::string sentence_about(const fault_record& wrong) {
+  return std::string(code_of(wrong.code)) + " at " + text_of(wrong.line).c_str() + ", " +
+         wrong.what.c_str() + ": " + sentence_of(wrong.code);
+}
+
 /// A graph with its plan, ready to run at run time.
 struct interpreted_part {
   graph g{};
@@ -104,9 +110,7 @@ struct interpreted_part {
   interpreted_part() = default;
   static void refuse(const fault_record& wrong) {
     if (wrong.code == fault::none) return;
-    throw error(exit_code::mismatch, std::string(code_of(wrong.code)) + " at " +
-                                         text_of(wrong.line).c_str() + ", " + wrong.what.c_str() +
-                                         ": " + sentence_of(wrong.code));
+    throw error(exit_code::mismatch, sentence_about(wrong));
   }
 
 private:

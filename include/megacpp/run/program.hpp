@@ -101,8 +101,9 @@ template <class Run> struct program {
   };
   /// A part of generation in the smallest shape: a token for each rank of tp, which may cut a
   /// sequence between them. What runs has the shapes of the prompts and is built when they are
-  /// known; placements, ops and element types are these. A model that fits only layouts with a
-  /// sharded sequence trains all the same: a fault here is told when a text is to be generated.
+  /// known; placements, ops and element types are these. A model without these graphs, or one that
+  /// fits only layouts with a sharded sequence, trains all the same: run/generation.hpp tells of a
+  /// fault here.
   template <int Index> struct generation {
     static constexpr part_kind what = Index == 0      ? part_kind::stem
                                       : Index == last ? part_kind::logits

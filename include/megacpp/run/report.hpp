@@ -125,6 +125,9 @@ template <class Run, fault Code, class Where, class Line> constexpr bool report(
                 "MEGA-C004 a tied use contradicts the declaration of its parameter: give both the "
                 "same type, initial values, decay, valid rows and update, and freeze both or "
                 "neither");
+  static_assert(Code != fault::C006,
+                "MEGA-C006 the model can be trained, but no text can be generated with it: build "
+                "this otherwise if one is wanted");
   static_assert(Code != fault::M001,
                 "MEGA-M001 the run does not fit the memory: more tp or pp, recompute, or a "
                 "smaller micro-batch");

@@ -14,7 +14,8 @@ namespace mc {
 namespace detail {
 
 /// Throws mc::error(exit_code::mismatch) for a program that a command cannot run: one of several
-/// ranks, or of packed documents, which no file of tokens names.
+/// ranks, or of packed documents, which no file of tokens names, or one that cannot generate. Who
+/// trains the last is told so.
 inline void check_runnable(const program_view& p, command c) {
   require_one_rank(p);
   if (p.numbers.batch.packed && c != command::generate)
@@ -23,6 +24,10 @@ inline void check_runnable(const program_view& p, command c) {
                             "and eval do not name; build it with packed = false, or give a "
                             "mc::session documents",
                             p.name));
+  if (c != command::generate && c != command::train) return;
+  const std::string why = why_no_generation(p);
+  if (c == command::generate && !why.empty()) throw error(exit_code::mismatch, why);
+  if (!why.empty()) print_note(why);
 }
 
 inline product_type product_type_of(std::string_view name) {

@@ -3,6 +3,7 @@
 
 #include <megacpp/observe/metrics.hpp>
 #include <megacpp/observe/text.hpp>
+#include <megacpp/run/generation.hpp>
 #include <megacpp/train/description.hpp>
 #include <megacpp/train/print.hpp>
 
@@ -204,6 +205,8 @@ inline std::string describe_text(const program_view& p, const part_passes& passe
   fmt::format_to(at, "  recomputation         {}\n", name_of(p.numbers.again));
   fmt::format_to(at, "  products              {}, {} threads\n",
                  device.products().describe(p.numbers.type), device.threads());
+  const std::string why_not = why_no_generation(p);
+  fmt::format_to(at, "  generates             {}\n", why_not.empty() ? "yes" : "no; " + why_not);
 
   out +=
       fmt::format("\nMemory of one rank for training (dp 1{})\n", detail::stage_text(p, largest));
@@ -238,6 +241,9 @@ inline std::string describe_json(const program_view& p, const part_passes& passe
   d.field("precision", name_of(p.numbers.type)).field("recompute", name_of(p.numbers.again));
   d.field("products", device.products().describe(p.numbers.type))
       .field("threads", device.threads());
+  const std::string why_not = why_no_generation(p);
+  d.field("generates", why_not.empty());
+  if (!why_not.empty()) d.field("cannot_generate", why_not);
 
   const int largest = detail::stage_of_most_memory(p), busiest = detail::stage_of_most_work(p);
   d.field("memory_stage", largest).field("work_stage", busiest);

@@ -1,0 +1,90 @@
+// The graphs of generation: what the model's own functions build for it, held to what a generator
+// feeds and to the parameters that training has. A model without such graphs trains all the same;
+// why it has none is one fault, which describe and train tell before anybody asks for a text.
+#pragma once
+
+#include <megacpp/pass/fuse.hpp>
+#include <megacpp/pass/rounds.hpp>
+#include <megacpp/run/interpreted_part.hpp>
+
+#include <memory>
+
+namespace mc {
+
+/// Inputs that a generator (run/generator.hpp) gives its graphs.
+constexpr bool fed_in_generation(feed f) {
+  switch (f) {
+  case feed::stream:
+  case feed::tokens:
+  case feed::positions:
+  case feed::token_keys:
+  case feed::last:
+  case feed::key_cache:
+  case feed::value_cache:
+  case feed::slots: return true;
+  default: return false;
+  }
+}
+
+/// The training graph of part i: 0 the stem, then block kinds, then the head.
+inline const graph& trained_graph(const program_view& p, int i) {
+  if (i == 0) return *p.stem.g;
+  const auto kind = static_cast<std::size_t>(i - 1);
+  return kind < p.blocks.size() ? *p.blocks[kind].g : *p.loss.g;
+}
+/// The place among the parameters of training of parameter k of g, a graph of generation of part i;
+/// -1 if there is none. C++ leaves open in which order a model's function declares two of one
+/// expression, and compilers choose differently at run time.
+inline int trained_parameter(const program_view& p, int i, const graph& g, int k) {
+  const graph& trained = trained_graph(p, i);
+  const value& v = g.at(g.parameters[static_cast<unsigned>(k)].v);
+  for (int t = 0; t < trained.parameter_count; ++t)
+    if (const value& w = trained.at(trained.parameters[static_cast<unsigned>(t)].v);
+        same_name(v, w) && v.same_dims(w))
+      return t;
+  return -1;
+}
+
+/// Part i of generation in the shape of a setup, before passes.
+inline graph generation_graph(const program_view& p, const setup& s, int i) {
+  const auto kind = static_cast<std::size_t>(i - 1);
+  const part_kind part = i == 0                   ? part_kind::stem
+                         : kind < p.blocks.size() ? part_kind::block
+                                                  : part_kind::logits;
+  graph g = p.generation.forward(p.generation.model, s, part, i - 1);
+  const auto refuse = [&g](source_line line, const char* what, value_id v, const char* why) {
+    if (g.wrong.code != fault::none) return;
+    record(g, fault::C006, line, what, v);
+    g.wrong.what << ": " << why;
+  };
+  for (int k = 0; k < g.parameter_count; ++k)
+    if (const parameter_info& info = g.parameters[static_cast<unsigned>(k)];
+        trained_parameter(p, i, g, k) < 0)
+      refuse(info.line, "parameter", info.v, "training has none of this name and these dims");
+  for (int k = 0; k < g.value_count; ++k)
+    if (const value& v = g.at(static_cast<value_id>(k));
+        v.is == role::input && !fed_in_generation(v.from))
+      refuse({}, "input", static_cast<value_id>(k), "there is none in generation");
+  return g;
+}
+
+/// Why no text can be generated with a program, if that is so: the first fault of its graphs in the
+/// smallest shape, a token for each rank of tp.
+inline fault_record fault_of_generation(const program_view& p) {
+  const int tp = p.numbers.ranks.tp;
+  for (int i = 0; i <= static_cast<int>(p.blocks.size()) + 1; ++i) {
+    const auto g =
+        std::make_unique<graph>(generation_graph(p, for_generation(p.numbers, 1, tp, tp), i));
+    if (g->wrong.code != fault::none) return g->wrong;
+    *g = verified(in_rounds(fused(*g)), meaning_of(*g));
+    if (g->wrong.code != fault::none) return g->wrong;
+  }
+  return {};
+}
+/// The same as a sentence; empty if a text can be generated.
+inline std::string why_no_generation(const program_view& p) {
+  const fault_record wrong = fault_of_generation(p);
+  return wrong.code == fault::none ? "" : p.name + " cannot generate: " + sentence_about(wrong);
+}
+
+} // namespace mc
