@@ -23,8 +23,8 @@ constexpr graph built() {
     return p;
   }();
   const var x = b.input(feed::stream, "x", dtype::f32, {B, Sq, H}, tokens);
-  const var experts =
-      b.input(feed::tokens, "experts", dtype::i32, {B, Sq, {dim::choices, 2}}, tokens);
+  const var experts = b.integers(feed::tokens, integer_kind::experts, "experts",
+                                 {B, Sq, {dim::choices, 2}}, tokens, E.n);
   const expert_plan p = expert_rows(experts, 64, E.n, 0);
   placement stored;
   stored[axis::ep] = S(dim::expert);

@@ -16,7 +16,8 @@ constexpr graph head() {
   const extent batch{dim::batch, 2}, sequence{dim::sequence, 8}, hidden{dim::hidden, 16},
       words{dim::vocabulary, 64};
   const var x = b.input(feed::stream, "x", dtype::f32, {batch, sequence, hidden}, {});
-  const var labels = b.input(feed::labels, "labels", dtype::i32, {batch, sequence}, {});
+  const var labels =
+      b.integers(feed::labels, integer_kind::labels, "labels", {batch, sequence}, {}, words.n);
   const var w = b.parameter("head", "weight", dtype::f32, {words, hidden},
                             on(axis::tp, S(dim::vocabulary)), normal_weights(1));
 #ifdef MEGACPP_EXPECT_ERROR

@@ -1,5 +1,5 @@
 // expect-error: MEGA-P007
-// expect-text: cross_entropy(vocabulary_partial@23) over tp
+// expect-text: cross_entropy(vocabulary_partial@24) over tp
 //
 // Each rank takes the logarithm of the sum over its part of the vocabulary for that over all of it
 // (NVIDIA/Megatron-LM#7452, finding 2: a vocabulary-parallel loss that adds log(tp) to what is
@@ -16,7 +16,8 @@ constexpr graph head() {
   const extent batch{dim::batch, 2}, sequence{dim::sequence, 8}, hidden{dim::hidden, 16},
       words{dim::vocabulary, 64};
   const var x = b.input(feed::stream, "x", dtype::f32, {batch, sequence, hidden}, {});
-  const var labels = b.input(feed::labels, "labels", dtype::i32, {batch, sequence}, {});
+  const var labels =
+      b.integers(feed::labels, integer_kind::labels, "labels", {batch, sequence}, {}, words.n);
   const placement cut = on(axis::tp, S(dim::vocabulary));
   const var w = b.parameter("head", "weight", dtype::f32, {words, hidden}, cut, normal_weights(1));
   const var all = to(x, axis::tp, R);

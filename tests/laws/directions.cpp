@@ -21,8 +21,14 @@ constexpr extent B{dim::batch, 2}, Sq{dim::sequence, 7}, H{dim::hidden, 5}, A{di
 var parameter(builder& b, const char* name, std::initializer_list<extent> dims) {
   return b.parameter("p", name, dtype::f64, dims, {}, {-1, init::normal, 1.0, true});
 }
-var integers(builder& b, feed f, const char* name) {
-  return b.input(f, name, dtype::i32, {B, Sq}, {});
+var integers(builder& b, feed f, integer_kind kind, const char* name, std::int64_t below = 0) {
+  return b.integers(f, kind, name, {B, Sq}, {}, below);
+}
+var positions_of(builder& b) {
+  return integers(b, feed::positions, integer_kind::positions, "positions", Sq.n);
+}
+var labels_of(builder& b, std::int64_t words = V.n) {
+  return integers(b, feed::labels, integer_kind::labels, "labels", words);
 }
 
 std::vector<std::int32_t> counted(int rows, int columns) {
@@ -106,7 +112,8 @@ BOOST_AUTO_TEST_CASE(elementwise) {
     return swiglu(parameter(b, "gate", {B, Sq, F}), parameter(b, "up", {B, Sq, F}));
   });
   check("dropout", [](builder& b) {
-    return dropout(parameter(b, "x", {B, Sq, H}), integers(b, feed::token_keys, "keys"), 0.4, 3);
+    return dropout(parameter(b, "x", {B, Sq, H}),
+                   integers(b, feed::token_keys, integer_kind::token_keys, "keys"), 0.4, 3);
   });
   check("repeat", [](builder& b) { return repeat(parameter(b, "w", {K, D, H}), 3); });
 }
@@ -134,9 +141,11 @@ BOOST_AUTO_TEST_CASE(norms) {
 
 BOOST_AUTO_TEST_CASE(attentions) {
   const auto attend = [](builder& b, extent kv, attention_options o, bool documents) {
-    const var positions = integers(b, feed::positions, "positions");
+    const var positions = positions_of(b);
     attention_masks m{positions, positions, {}, {}};
-    if (documents) m.q_document = m.k_document = integers(b, feed::documents, "documents");
+    if (documents)
+      m.q_document = m.k_document =
+          integers(b, feed::documents, integer_kind::documents, "documents");
     return attention(parameter(b, "q", {B, Sq, A, D}), parameter(b, "k", {B, Sq, kv, D}),
                      parameter(b, "v", {B, Sq, kv, D}), m, o);
   };
@@ -149,17 +158,18 @@ BOOST_AUTO_TEST_CASE(attentions) {
   check("packed documents", [&](builder& b) { return attend(b, K, {}, true); });
   check("not causal", [&](builder& b) { return attend(b, K, {.causal = false}, false); });
   check("rope", [](builder& b) {
-    return rope(parameter(b, "x", {B, Sq, A, D}), integers(b, feed::positions, "positions"), 100.0);
+    return rope(parameter(b, "x", {B, Sq, A, D}), positions_of(b), 100.0);
   });
 }
 
 BOOST_AUTO_TEST_CASE(ends) {
   check("embedding", [](builder& b) {
-    return embedding(integers(b, feed::tokens, "tokens"), parameter(b, "table", {V, H}));
+    return embedding(integers(b, feed::tokens, integer_kind::tokens, "tokens", V.n),
+                     parameter(b, "table", {V, H}));
   });
   for (double z : {0.0, 0.01})
     check("vocabulary loss", [z](builder& b) {
-      const var labels = integers(b, feed::labels, "labels");
+      const var labels = labels_of(b);
       return cross_entropy(vocabulary_partial(parameter(b, "x", {B, Sq, H}),
                                               parameter(b, "w", {V, H}), labels, 11),
                            labels, z)
@@ -174,7 +184,7 @@ BOOST_AUTO_TEST_CASE(ends) {
 BOOST_AUTO_TEST_CASE(padded_vocabulary_takes_no_part) {
   small_graph g(
       [](builder& b) {
-        const var labels = integers(b, feed::labels, "labels"), x = parameter(b, "x", {B, Sq, H}),
+        const var labels = labels_of(b, 8), x = parameter(b, "x", {B, Sq, H}),
                   w = parameter(b, "w", {V, H});
         return cross_entropy(vocabulary_partial(x, w, labels, 8), labels, 0).sum;
       },

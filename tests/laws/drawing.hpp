@@ -54,6 +54,7 @@ enum class content : std::uint8_t {
   tokens,
   labels,
   positions,
+  slots,
   documents,
   token_keys,
   row
@@ -62,11 +63,26 @@ enum class content : std::uint8_t {
 struct leaf {
   content what = content::parameter;
   std::vector<extent> dims; ///< global
-  std::int64_t range = 0;   ///< tokens, labels and rows are below it
+  std::int64_t range = 0; ///< tokens, labels and rows are below it; positions and slots begin there
   bool frozen = false;
   order indexed = order::contiguous; ///< rows: of the dim that they count
 
   bool whole_number() const { return what != content::stream && what != content::parameter; }
+  integer_kind kind() const {
+    switch (what) {
+    case content::tokens: return integer_kind::tokens;
+    case content::labels: return integer_kind::labels;
+    case content::positions: return integer_kind::positions;
+    case content::slots: return integer_kind::slots;
+    case content::documents: return integer_kind::documents;
+    case content::token_keys: return integer_kind::token_keys;
+    case content::row: return integer_kind::last;
+    default: return integer_kind::unknown;
+    }
+  }
+  std::int64_t below() const {
+    return what == content::positions || what == content::slots ? dims[1].n + range : range;
+  }
 };
 
 struct move {
@@ -154,10 +170,10 @@ struct drawing {
         return b.parameter("p", name, dtype::f64, d, stored, info, 1).id;
       });
     } else {
-      const feed from = l.what == content::stream ? feed::stream : feed::tokens;
-      const dtype t = l.whole_number() ? dtype::i32 : dtype::f64;
-      id = with_dims(
-          [&](std::initializer_list<extent> d) { return b.input(from, name, t, d, stored, 1).id; });
+      id = with_dims([&](std::initializer_list<extent> d) {
+        if (!l.whole_number()) return b.input(feed::stream, name, dtype::f64, d, stored, 1).id;
+        return b.integers(feed::tokens, l.kind(), name, d, stored, l.below(), 1).id;
+      });
     }
     leaves.push_back(id);
     values.push_back(id);
@@ -232,8 +248,15 @@ struct placer_at_random {
     for (std::size_t k = 0; k < operands.size(); ++k) {
       value v;
       v.is = role::input;
-      if (operands[k].value >= 0) v.type = d.at(operands[k].value).type;
-      else v.type = operands[k].made.whole_number() ? dtype::i32 : dtype::f64;
+      const operand& o = operands[k];
+      if (o.value >= 0) {
+        const value& x = d.at(o.value);
+        v.type = x.type, v.holds = x.holds, v.below = x.below;
+      } else if (o.made.whole_number()) {
+        v.type = dtype::i32, v.holds = o.made.kind(), v.below = o.made.below();
+      } else {
+        v.type = dtype::f64;
+      }
       v.at[a] = at[k];
       v.at[a].level = 0;
       for (extent e : dims_of(operands[k])) {

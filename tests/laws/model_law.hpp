@@ -19,8 +19,8 @@ inline content content_of(const value& v) {
   case feed::key_cache:
   case feed::value_cache: return content::stream;
   case feed::labels: return content::labels;
-  case feed::positions:
-  case feed::slots: return content::positions;
+  case feed::positions: return content::positions;
+  case feed::slots: return content::slots;
   case feed::documents: return content::documents;
   case feed::token_keys: return content::token_keys;
   case feed::last: return content::row;

@@ -351,12 +351,12 @@ private:
     attention_options o;
     if (random.chance(0.3)) o.window = 1 + random.below(Sq.n);
     const auto stream = [](std::vector<extent> e) { return fresh(content::stream, std::move(e)); };
-    return apply({stream({B, Sq, A, D}), stream({B, Sq, K, D}), stream({B, Sq, K, D}),
-                  stream({B, room, K, D}), stream({B, room, K, D}),
-                  fresh(content::positions, {B, Sq}, before)},
-                 [o](const std::vector<var>& x) {
-                   return std::vector<var>{cached_attention(x[0], x[1], x[2], x[3], x[4], x[5], o)};
-                 });
+    return apply(
+        {stream({B, Sq, A, D}), stream({B, Sq, K, D}), stream({B, Sq, K, D}),
+         stream({B, room, K, D}), stream({B, room, K, D}), fresh(content::slots, {B, Sq}, before)},
+        [o](const std::vector<var>& x) {
+          return std::vector<var>{cached_attention(x[0], x[1], x[2], x[3], x[4], x[5], o)};
+        });
   }
   int ending() {
     if (random.chance(0.55)) {

@@ -140,24 +140,18 @@ struct operands_of {
       : g(graph_), n(node_), random(seed) {
     for (int k = 0; k < max_inputs; ++k) {
       if (n.in[at(k)] < 0) continue;
-      if (!v(k).differentiable()) integers(k, -1, 2);
+      if (v(k).type == dtype::i32) declared(k);
+      else if (!v(k).differentiable()) integers(k, -1, 2);
       else floats(k);
     }
     const op_info* const o = n.op;
-    const std::int64_t* const i = n.attr.i.data();
-    if (o == &op::embedding) integers(0, 0, extent_of(1, 0));
-    if (o == &op::embedding_grad) integers(1, 0, extent_of(2, 0));
-    if (o == &op::select) integers(1, 0, extent_of(0, 1));
-    if (o == &op::rope) integers(1, 0, op::positions_below(n.attr, v(1)));
     if (o == &op::dropout) integers(1, 0, 1000);
-    if (o == &op::vocabulary_partial || o == &op::vocabulary_loss) integers(2, -1, i[0]);
-    if (o == &op::vocabulary_partial_grad) integers(4, -1, i[0]);
     if (o == &op::route || o == &op::route_grad) coarse(o == &op::route ? 0 : 1);
     if (o == &op::add_rms_norm || o == &op::add_layer_norm) coarse(0), coarse(1);
-    if (o == &op::route_grad) choices(2, v(1).back().n);
-    if (o == &op::expert_load) choices(0, v(1).back().n);
-    if (o == &op::router_statistics) choices(1, v(0).back().n);
-    if (o == &op::expert_rows) choices(0, i[1]);
+    if (o == &op::route_grad) choices(2);
+    if (o == &op::expert_load) choices(0);
+    if (o == &op::router_statistics) choices(1);
+    if (o == &op::expert_rows) choices(0);
     if (o == &op::attention) marks(3, 0, 1);
     if (o == &op::attention_grad) marks(6, 1, 2), forward_of_attention();
     if (o == &op::cached_attention) slots();
@@ -193,8 +187,13 @@ private:
   void coarse(int k) { // what is compared or rounded on the way is exact in every type
     for (double& y : x[at(k)]) y = static_cast<double>(below(-8, 9)) / 4;
   }
-  void choices(int k, std::int64_t experts) { // of a token, all different where there are enough
-    const std::int64_t each = v(k).back().n;
+  /// What the value is said to hold: from 0, or from -1 where that is a word for none, to its bound.
+  void declared(int k) {
+    const bool none = v(k).holds < integer_kind::indices;
+    integers(k, none ? -1 : 0, v(k).below > 0 ? v(k).below : 2);
+  }
+  void choices(int k) { // of a token, all different where there are enough
+    const std::int64_t each = v(k).back().n, experts = v(k).below;
     x[at(k)].clear();
     for (std::int64_t t = 0; t < size(k) / each; ++t) {
       const std::int64_t first = below(0, experts);
@@ -236,7 +235,7 @@ private:
   void plan_rows() { // a stable counting sort; what a round does not hold is dropped
     const std::int64_t rows = n.attr.i[0], experts = extent_of(3, 1), sequences = extent_of(3, 2),
                        all = size(1);
-    choices(1, experts);
+    choices(1);
     x[2].assign(at(all), -1), x[3].assign(at(size(3)), 0);
     std::int64_t next = 0;
     for (std::int64_t e = 0; e < experts; ++e)

@@ -15,6 +15,8 @@ struct form {
   bool there = false;
   dtype type = dtype::f32;
   std::vector<extent> dims;
+  integer_kind holds = integer_kind::unknown;
+  std::int64_t below = 0;
 
   int find(dim d) const {
     for (std::size_t i = 0; i < dims.size(); ++i)
@@ -34,6 +36,8 @@ struct specimen {
       for (const extent& e : o.dims)
         s += std::string(name_of(e.d)) + " " + std::to_string(e.n) + ",";
       if (o.there) s += ")";
+      if (o.there && o.type == dtype::i32)
+        s += std::string(" ") + name_of(o.holds) + " below " + std::to_string(o.below);
     }
     for (double x : like.attr.f) s += " " + std::to_string(x);
     for (std::int64_t x : like.attr.i) s += " " + std::to_string(x);
@@ -52,7 +56,7 @@ inline specimen specimen_of(const graph& g, const node& n) {
   for (unsigned k = 0; k < max_inputs; ++k) {
     if (n.in[k] < 0) continue;
     const value& v = g.at(n.in[k]);
-    s.operands[k] = {true, v.type, {v.dims.begin(), v.dims.begin() + v.rank}};
+    s.operands[k] = {true, v.type, {v.dims.begin(), v.dims.begin() + v.rank}, v.holds, v.below};
     for (extent& e : s.operands[k].dims) e.o = order::contiguous;
   }
   return s;
@@ -75,6 +79,7 @@ struct lone_node {
       if (!s.operands[k].there) continue;
       value v;
       v.is = role::input, v.type = s.operands[k].type;
+      v.holds = s.operands[k].holds, v.below = s.operands[k].below;
       for (const extent& e : s.operands[k].dims) v.dims[static_cast<unsigned>(v.rank++)] = e;
       n.in[k] = b.add(v, 0);
     }
@@ -104,6 +109,12 @@ template <class F> void change_one(const specimen& s, F f) {
     }
     for (dtype t : {dtype::f64, dtype::f32, dtype::bf16, dtype::i32, dtype::u8})
       if (t != o.type) with(k, {true, t, o.dims});
+    if (o.type == dtype::i32) {
+      form p = o;
+      for (int h = 0; h <= static_cast<int>(integer_kind::experts); ++h)
+        for (std::int64_t n : {std::int64_t{0}, std::int64_t{1}, o.below, o.below + 1})
+          p.holds = static_cast<integer_kind>(h), p.below = n, with(k, p);
+    }
     for (std::size_t i = 0; i <= o.dims.size(); ++i) {
       for (dim d : names) { // one dim more
         if (o.dims.size() == max_rank || o.find(d) >= 0) continue;
@@ -159,7 +170,14 @@ template <class F> void change_all(const specimen& s, F f) {
   };
   for (dim d : names) {
     for (std::int64_t n : {1, 2, 3, 8, 17})
-      each(d, [n](auto& dims, int i) { dims[static_cast<std::size_t>(i)].n = n; });
+      for (bool counted : {false, true}) {
+        specimen t = s; // integers that count the dim, too
+        for (form& o : t.operands) {
+          if (const int i = o.find(d); i >= 0) o.dims[static_cast<std::size_t>(i)].n = n;
+          if (counted && o.below > 0) o.below = n;
+        }
+        f(t);
+      }
     each(d, [](auto& dims, int i) { dims.erase(dims.begin() + i); });
     for (dim fresh : {dim::copies, dim::batch, dim::ffn})
       if (names.count(fresh) == 0) {

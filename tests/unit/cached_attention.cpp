@@ -47,7 +47,7 @@ template <class T> struct one_op {
         K{dim::kv_heads, z.kv_heads}, D{dim::head_dim, z.dim};
     context c;
     c.b = &b, c.type = dtype_of<T>, c.room = z.room;
-    c.slots = b.input(feed::slots, "slots", dtype::i32, {B, S}, {});
+    c.slots = b.integers(feed::slots, integer_kind::slots, "slots", {B, S}, {}, z.room);
     const var q = b.input(feed::tokens, "q", c.type, {B, S, A, D}, {}),
               k = b.input(feed::labels, "k", c.type, {B, S, K, D}, {}),
               v = b.input(feed::documents, "v", c.type, {B, S, K, D}, {});
@@ -176,7 +176,7 @@ template <class F> fault wrong(const layout& l, F f) {
       {{B, S, A, D}, {B, S, K, D}, {B, S, K, D}, {B, C, K, D}, {B, C, K, D}, {B, S}}};
   for (unsigned i = 0; i < 6; ++i) {
     x[i].is = role::input, x[i].dims = dims[i], x[i].rank = i == 5 ? 2 : 4;
-    if (i == 5) x[i].type = dtype::i32;
+    if (i == 5) x[i].type = dtype::i32, x[i].holds = integer_kind::slots, x[i].below = C.n;
     if (i < 5 && l.tp > 1) x[i].at[axis::tp] = mc::S(i == 0 ? dim::heads : dim::kv_heads);
   }
   attention_options o;

@@ -59,9 +59,8 @@ struct builder {
   graph g{};
   phase when = phase::forward;
   bool derived = false;
-  bool looped = false;        ///< nodes emitted now run once a round
-  std::int64_t positions = 0; ///< token positions are below it; 0: below their sequence's length
-  bool packed = false;        ///< sequences hold several documents, which attention must be given
+  bool looped = false; ///< nodes emitted now run once a round
+  bool packed = false; ///< sequences hold several documents, which attention must be given
 
   constexpr explicit builder(const mesh& m) { g.ranks = m; }
 
@@ -141,6 +140,16 @@ struct builder {
     return {this, add(v, line)};
   }
 
+  /// Integers that the caller feeds: what they are, and, where they are numbers of rows, what they
+  /// are below.
+  [[gnu::cold]] constexpr var integers(feed from, integer_kind kind, const char* name,
+                                       std::initializer_list<extent> dims, placement at,
+                                       std::int64_t below = 0, source_line line = here()) {
+    const var v = input(from, name, dtype::i32, dims, at, line);
+    g.at(v.id).holds = kind, g.at(v.id).below = below;
+    return v;
+  }
+
   /// A parameter "scope.name" with the placement in which it is stored: invariant or sharded, never
   /// replicated, so that its gradient is complete wherever the optimizer sees it. Faults: those of
   /// input(), and MEGA-S005 for a name that the graph has already, S004 above max_parameters, C001
@@ -193,6 +202,7 @@ struct builder {
     if (c.wrong != fault::none)
       fail(c.wrong, n.line, n.op->name, operand(n, c.first), operand(n, c.second), c.over);
     if (first && *c.range != 0) append_range(c.number, c.is, c.range);
+    if (first && c.misread >= 0) tell_integers(c);
     for (int k = 0; k < c.outs; ++k) {
       value& v = c.out[static_cast<unsigned>(k)];
       v.producer = static_cast<node_id>(g.node_count);
@@ -234,6 +244,18 @@ private:
     if (v.scope[0] != 0) g.wrong.what << v.scope << ".";
     g.wrong.what << v.name;
     return true;
+  }
+
+  /// "tokens holds token ids below 11, not indices below 7".
+  [[gnu::cold]] constexpr void tell_integers(const inference& c) {
+    const value& v = c.in(c.misread);
+    auto& out = g.wrong.what << ": ";
+    spell(g, operand(c.n, c.misread), out);
+    out << " holds " << name_of(v.holds);
+    if (v.below > 0) out << " below " << v.below;
+    else if (serves(v.holds, c.need)) out << " without a bound";
+    out << ", not " << name_of(c.need);
+    if (c.most > 0) out << " below " << c.most;
   }
 
   static constexpr value_id operand(const node& n, int k) {

@@ -64,6 +64,34 @@ enum class feed : std::uint8_t {
   weight,
   token_count
 };
+/// What the integers of a value are. An op that finds memory by them takes no others.
+enum class integer_kind : std::uint8_t {
+  unknown, ///< made by an op that does not say
+  documents,
+  token_keys,  ///< of tokens in the global batch
+  slots,       ///< of tokens in the caches of their sequences; -1: padding
+  expert_rows, ///< of choices among their rank's rows; -1: dropped
+  expert_counts,
+  labels,  ///< words; negative: none. All that follow are never negative, and may be labels
+  indices, ///< of rows of something. All that follow are indices, too
+  tokens,
+  positions,
+  last, ///< the token of each sequence that is read out
+  experts
+};
+constexpr const char* name_of(integer_kind k) {
+  constexpr const char* names[] = {"unknown integers", "document numbers", "keys of dropout",
+                                   "slots of caches",  "rows of experts",  "counts of experts",
+                                   "labels",           "indices",          "token ids",
+                                   "positions",        "last tokens",      "numbers of experts"};
+  return names[static_cast<int>(k)];
+}
+/// True if integers of kind `have` can stand where an op reads `need`.
+constexpr bool serves(integer_kind have, integer_kind need) {
+  using enum integer_kind;
+  return have == need || (have > need && (need == labels || need == indices));
+}
+
 inline constexpr int max_slots = 8; ///< inputs of one feed
 inline constexpr int feeds = 20 * max_slots;
 
@@ -75,7 +103,9 @@ struct value {
   feed from = feed::none;
   std::int8_t slot = 0; ///< which of several inputs of one feed
   std::int8_t rank = 0;
+  integer_kind holds = integer_kind::unknown; ///< of i32
   std::array<extent, max_rank> dims{};
+  std::int64_t below = 0; ///< i32: what the integers are below; 0: that is not known
   placement at{};
   node_id producer = -1;
   value_id grad_of = -1; ///< for cotangents and gradients: the forward value

@@ -34,6 +34,9 @@ struct inference {
   const char* number = "";     ///< the attribute to blame,
   double is = 0;               ///< what it is,
   const char* range = "";      ///< and what it must be
+  int misread = -1;            ///< the operand whose integers are others than the op reads,
+  integer_kind need{};         ///< what they must be,
+  std::int64_t most = 0;       ///< and below what; 0: any
 
   static constexpr value absent{};
 
@@ -72,6 +75,32 @@ struct inference {
     require(in(*operands.begin()).differentiable(), fault::S007, *operands.begin());
   }
   constexpr void ints(std::initializer_list<int> operands) { typed(operands, dtype::i32); }
+  /// Operand k, to be named beside operand x, is there, and its integers are of this kind, or of an
+  /// op that does not say (MEGA-S010): for an op that finds no memory by them.
+  constexpr void holds(int k, integer_kind kind, int x = -1) {
+    ints({k});
+    const integer_kind have = in(k).holds;
+    if (have != integer_kind::unknown && !serves(have, kind)) misreads(k, kind, 0, x);
+  }
+  /// The same of integers that the op finds memory by: of this kind, and known to be below `rows`
+  /// (0: below anything).
+  constexpr void indexes(int k, integer_kind kind, std::int64_t rows, int x = -1) {
+    ints({k});
+    const value& v = in(k);
+    if (!serves(v.holds, kind) || v.below <= 0 || (rows > 0 && v.below > rows))
+      misreads(k, kind, rows, x);
+  }
+  /// Rows of the table that operand k is, without those that pad a parameter.
+  constexpr std::int64_t table_rows(int k) const {
+    value_id v = n.in[static_cast<unsigned>(k)];
+    for (int p = 0; p >= 0 && v >= 0;) {
+      p = g.at(v).producer;
+      if (p >= 0 && g.at_node(p).from == g.at_node(p).to) p = -1;
+      if (p >= 0) v = g.at_node(p).in[0];
+    }
+    const parameter_info* const p = g.parameter_of(v);
+    return p != nullptr && p->valid_rows > 0 ? p->valid_rows : in(k).dims[0].n;
+  }
   /// These operands are there, of the type in which sums over operand x are kept.
   constexpr void sums(std::initializer_list<int> operands, int x) {
     typed(operands, accumulator_of(in(x).type));
@@ -110,6 +139,11 @@ struct inference {
     const value& v = out[static_cast<unsigned>(k)];
     for (int i = 0; i < v.rank; ++i)
       require(v.find(v.dims[static_cast<unsigned>(i)].d) == i, fault::S003, a, b);
+  }
+
+  constexpr void misreads(int k, integer_kind kind, std::int64_t rows, int x) {
+    if (wrong == fault::none) misread = k, need = kind, most = rows;
+    fail(fault::S010, k < x ? k : x, k < x ? x : k);
   }
 
   /// Declares the next output, starting from a copy of `like` without its name, role and placement.

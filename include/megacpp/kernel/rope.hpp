@@ -11,9 +11,7 @@ namespace detail {
 template <std::int64_t N> constexpr fixed<N / 2> half_of(fixed<N>) { return {}; }
 constexpr std::int64_t half_of(std::int64_t n) { return n / 2; }
 /// Rows of the table.
-template <class Call> std::int64_t positions_of(const Call& c) {
-  return op::positions_below(c.attr(), c.value_in(1));
-}
+template <class Call> std::int64_t positions_of(const Call& c) { return c.value_in(1).below; }
 } // namespace detail
 
 template <> struct kernel_of<&op::rope> { // x (..., D), positions

@@ -81,8 +81,11 @@ constexpr void attention_operands(inference& c, int first) {
 constexpr void attention_marks(inference& c, int q, int k, int ints) {
   const bool positions = c.n.attr.i[0] != 0 || c.has(ints) || c.has(ints + 1);
   const bool documents = c.has(ints + 2) || c.has(ints + 3);
-  for (int i = positions ? 0 : 2; i < (documents ? 4 : 2); ++i)
-    c.ints({ints + i}), c.leads(ints + i, i % 2 == 0 ? q : k, 2);
+  for (int i = positions ? 0 : 2; i < (documents ? 4 : 2); ++i) {
+    const int marked = i % 2 == 0 ? q : k;
+    c.holds(ints + i, i < 2 ? integer_kind::positions : integer_kind::documents, marked);
+    c.leads(ints + i, marked, 2);
+  }
 }
 
 constexpr void attention_rule(inference& c) { // q, k, v, positions of both, documents of both

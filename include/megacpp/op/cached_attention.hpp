@@ -34,7 +34,7 @@ constexpr void cached_attention_rule(inference& c) { // q, k, v, keys, values, s
   c.typed({3, 4}, k.type), c.rank(3, 4), c.alike(4, 3);
   c.require(keys.dims[0] == k.dims[0] && keys.dims[2] == k.dims[2] && keys.dims[3] == k.dims[3],
             fault::S002, 1, 3);
-  c.ints({5}), c.leads(5, 0, 2);
+  c.indexes(5, integer_kind::slots, keys.dims[1].n, 3), c.leads(5, 0, 2);
   c.require(keys.dims[1].n <= most_slots, fault::S002, 3);
   c.require(c.n.attr.i[0] != 0, fault::C001, 0, 1); // later tokens do not exist yet
   value& o = c.declare(q);

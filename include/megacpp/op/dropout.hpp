@@ -21,7 +21,7 @@ inline constexpr std::int64_t salts = 256;
 constexpr void dropout_rule(inference& c) { // x, token_keys: all dims of x but the last one or two
   const double p = c.n.attr.f[0];
   const std::int64_t salt = c.n.attr.i[0];
-  c.floats({0}), c.ints({1}), c.leads(1, 0);
+  c.floats({0}), c.holds(1, integer_kind::token_keys, 0), c.leads(1, 0);
   c.require(c.in(0).rank - c.in(1).rank == 1 || c.in(0).rank - c.in(1).rank == 2, fault::S003, 0,
             1);
   c.in_range(p >= 0 && p < 1, "probability", p, "at least 0 and below 1");

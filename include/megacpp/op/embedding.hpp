@@ -1,6 +1,7 @@
 // Embedding: y[b, s, :] = table[ids[b, s], :].
 //
-//   ids (B, S) i32, table (V, H), y (B, S, H).   Adjoint: dtable[ids[b, s], :] += dy[b, s, :].
+//   ids (B, S) i32, below V, table (V, H), y (B, S, H)
+//   adjoint: dtable[ids[b, s], :] += dy[b, s, :]
 //
 // Placement: linear in the table. A table sharded along V gives a pending sum: a rank contributes
 // zero for the ids it does not hold (vocabulary-parallel embedding, Shoeybi et al. 2019). Saved:
@@ -14,7 +15,8 @@ namespace op {
 
 constexpr void embedding_rule(inference& c) { // ids, table
   const value &ids = c.in(0), &table = c.in(1);
-  c.ints({0}), c.floats({1}), c.rank(1, 2);
+  c.floats({1}), c.rank(1, 2);
+  c.indexes(0, integer_kind::indices, c.table_rows(1), 1);
   c.require(ids.rank < max_rank, fault::S003, 0);
   value& y = c.declare(ids);
   y.type = table.type;
@@ -25,7 +27,8 @@ constexpr void embedding_rule(inference& c) { // ids, table
 }
 constexpr void embedding_grad_rule(inference& c) { // dy, ids, table (its shape only)
   const value &dy = c.in(0), &table = c.in(2);
-  c.floats({0, 2}), c.ints({1}), c.rank(2, 2), c.leads(1, 0, 1);
+  c.floats({0, 2}), c.rank(2, 2), c.leads(1, 0, 1);
+  c.indexes(1, integer_kind::indices, c.table_rows(2), 2);
   c.agree(dy.back(), table.dims[1], 0, 2);
   value& d = c.declare(table);
   d.type = accumulator_of(dy.type);
@@ -62,8 +65,8 @@ inline constexpr op_info embedding{"embedding", &embedding_rule, &embedding_adjo
 
 } // namespace op
 
-/// ids (B, S) i32, table (V, H): rows of the table, (B, S, H). A rank whose part of the table lacks
-/// an id gives zeros for it: a pending sum over the axis that shards V.
+/// ids (B, S) i32, below the rows of the table (V, H): its rows, (B, S, H). A rank whose part of
+/// the table lacks an id gives zeros for it: a pending sum over the axis that shards V.
 constexpr var embedding(var ids, var table, source_line line = here()) {
   return {ids.b, ids.b->emit(op::embedding, {ids.id, table.id}, line)};
 }

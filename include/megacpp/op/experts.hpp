@@ -51,24 +51,26 @@ constexpr void place_rows(const inference& c, value& rows) {
     if (!c.g.ranks.trivial(a)) rows.at[a] = {state::shard, dim::rows, level++};
 }
 
-/// Experts (B, S, k) i32: operand k.
-constexpr void chosen_experts(inference& c, int k) {
-  c.ints({k}), c.dims(k, {dim::batch, dim::sequence, dim::choices});
+/// Experts (B, S, k) i32, below `count`: operand k.
+constexpr void chosen_experts(inference& c, int k, std::int64_t count) {
+  c.indexes(k, integer_kind::experts, count), c.dims(k, {dim::batch, dim::sequence, dim::choices});
 }
 /// Rows are numbered by i32: as many as a group's tokens have choices.
+inline constexpr std::int64_t most_rows = 0x7fffffff;
 constexpr bool numbers_rows(const mesh& r, const value& experts) {
-  return local_choices(r, experts) <= 0x7fffffff / (r.of(axis::ep) * r.of(axis::etp));
+  return local_choices(r, experts) <= most_rows / (r.of(axis::ep) * r.of(axis::etp));
 }
 /// Rows of a round on one rank: an attribute of every op between tokens and experts.
 constexpr std::int64_t rows_of_round(inference& c) {
   const std::int64_t rows = c.n.attr.i[0];
-  c.require(rows > 0 && rows <= 0x7fffffff, fault::C001, 0);
+  c.require(rows > 0 && rows <= most_rows, fault::C001, 0);
   return rows > 0 ? rows : 1;
 }
 /// Counts (1, E, sequences) i32, where expert_rows puts them: operand k.
 constexpr void counts_of_experts(inference& c, int k) {
   const value& v = c.in(k);
-  c.ints({k}), c.dims(k, {dim::replicas, dim::expert, dim::sequences});
+  c.indexes(k, integer_kind::expert_counts, 0);
+  c.dims(k, {dim::replicas, dim::expert, dim::sequences});
   c.require(v.dims[0].n == 1, fault::S002, k);
   for (c.looking = 0; c.looking < axes; ++c.looking) {
     const auto a = static_cast<axis>(c.looking);
@@ -81,14 +83,16 @@ constexpr void counts_of_experts(inference& c, int k) {
 constexpr void expert_rows_rule(inference& c) { // experts
   const value& experts = c.in(0);
   const std::int64_t count = c.n.attr.i[1], capacity = c.n.attr.i[2];
-  chosen_experts(c, 0), rows_of_round(c);
-  c.require(count > 0 && count <= 0x7fffffff && capacity >= 0 && numbers_rows(c.g.ranks, experts),
+  chosen_experts(c, 0, count), rows_of_round(c);
+  c.require(count > 0 && count <= most_rows && capacity >= 0 && numbers_rows(c.g.ranks, experts),
             fault::C001, 0);
   on_one_rank_each(c, 0);
-  c.declare(experts).at = experts.at;
+  value& row = c.declare(experts);
+  row.at = experts.at, row.holds = integer_kind::expert_rows, row.below = most_rows;
   value& counts = c.declare(dtype::i32, {{dim::replicas, 1},
                                          {dim::expert, c.n.attr.i[1]},
                                          {dim::sequences, sequences_of_group(c.g.ranks, experts)}});
+  counts.holds = integer_kind::expert_counts, counts.below = most_rows;
   if (!c.g.ranks.trivial(axis::edp)) counts.at[axis::edp] = S(dim::replicas);
   if (!c.g.ranks.trivial(axis::ep)) counts.at[axis::ep] = S(dim::expert);
   if (c.n.attr.i[1] % c.g.ranks.of(axis::ep) != 0) c.fail(fault::S001, 0);
@@ -108,7 +112,8 @@ constexpr void like_choices(inference& c, int x, int experts) {
 }
 /// experts (B, S, k), row like it, counts: operands 1, 2, 3 of dispatch and combine.
 constexpr void plan_of_experts(inference& c) {
-  chosen_experts(c, 1), c.ints({2}), c.alike(2, 1), counts_of_experts(c, 3);
+  chosen_experts(c, 1, c.in(3).dims[1].n), c.indexes(2, integer_kind::expert_rows, 0);
+  c.alike(2, 1), counts_of_experts(c, 3);
   c.require(c.in(3).dims[2].n == sequences_of_group(c.g.ranks, c.in(1)), fault::S002, 1, 3);
   like_choices(c, 2, 1);
 }

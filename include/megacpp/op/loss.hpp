@@ -49,11 +49,13 @@ constexpr std::int64_t vocabulary_parts(const mesh& r, const value& w) {
 /// x (..., H), w (V, H), labels (...) i32; attr.i[0] of the V rows are words.
 constexpr void vocabulary_operands(inference& c, int x, int w, int labels) {
   const value &vx = c.in(x), &vw = c.in(w);
+  const std::int64_t words = c.n.attr.i[0];
   c.floats({x, w}), c.ints({labels});
   c.rank(w, 2), c.leads(labels, x, 1);
   c.agree(vx.back(), vw.dims[1], x, w);
-  c.in_range(c.n.attr.i[0] > 0 && c.n.attr.i[0] <= vw.dims[0].n, "the vocabulary",
-             static_cast<double>(c.n.attr.i[0]), "positive and within the rows of the table");
+  c.in_range(words > 0 && words <= c.table_rows(w), "the vocabulary", static_cast<double>(words),
+             "positive and within the rows of the table");
+  c.indexes(labels, integer_kind::labels, words, x);
 }
 constexpr void z_of_loss(inference& c) {
   const double z = c.n.attr.f[0];
@@ -156,7 +158,8 @@ inline constexpr op_info vocabulary_partial{"vocabulary_partial", &vocabulary_pa
 /// lse_part (..., parts), target (...), labels (...) i32, the first two of a type of sums.
 constexpr void cross_entropy_operands(inference& c, int lse) {
   const value& part = c.in(lse);
-  c.floats({lse, lse + 1}), c.sums({lse}, lse), c.ints({lse + 2});
+  c.floats({lse, lse + 1}), c.sums({lse}, lse);
+  c.holds(lse + 2, integer_kind::labels, lse);
   c.leads(lse + 1, lse, 1), c.leads(lse + 2, lse, 1);
   c.require(part.back().d == dim::vocabulary_part, fault::S003, lse);
   z_of_loss(c);

@@ -67,7 +67,7 @@ constexpr void redistribute_rule(inference& c) {
   c.require(c.has(0), fault::S008);
   c.require(x.type != dtype::u8, fault::S007, 0);
   value& y = c.declare(x);
-  y.at = x.at;
+  y.at = x.at, y.holds = x.holds, y.below = x.below;
   place goal = n.to;
   const place now = x.at[n.ax];
   c.looking = static_cast<int>(n.ax);

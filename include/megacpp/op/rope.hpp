@@ -3,8 +3,8 @@
 //   x (..., D), position p of the row, i < D/2, angle a_i = p theta^(-2i/D):
 //   y[i] = x[i] cos a_i - s x[i+D/2] sin a_i,   y[i+D/2] = x[i+D/2] cos a_i + s x[i] sin a_i
 //
-// s = +1 forward, -1 in the adjoint (the inverse rotation). Saved: positions only. attr.i[1] is
-// what positions are below (the kernel's table has so many rows); 0: the length of their sequence.
+// s = +1 forward, -1 in the adjoint (the inverse rotation). Saved: positions only. The
+// kernel's table has as many rows as positions are below.
 // Placement: linear in x; positions lie as the rows do; D is needed whole.
 #pragma once
 
@@ -15,10 +15,9 @@ namespace op {
 
 constexpr void rope_rule(inference& c) { // x (..., D), positions: the first dims of x, not D
   const value &x = c.in(0), &positions = c.in(1);
-  const std::int64_t direction = c.n.attr.i[0], below = c.n.attr.i[1];
-  c.floats({0}), c.ints({1}), c.leads(1, 0);
+  const std::int64_t direction = c.n.attr.i[0];
+  c.floats({0}), c.indexes(1, integer_kind::positions, 0, 0), c.leads(1, 0);
   c.require(positions.rank < x.rank, fault::S003, 0, 1);
-  c.require(below > 0 || (below == 0 && positions.find(dim::sequence) >= 0), fault::C001, 0, 1);
   const auto width = static_cast<double>(x.back().n);
   c.in_range(x.back().n % 2 == 0, "the width of a head", width, "even");
   c.in_range(c.n.attr.f[0] > 0 && c.n.attr.f[0] < 1e30, "base", c.n.attr.f[0],
@@ -26,12 +25,6 @@ constexpr void rope_rule(inference& c) { // x (..., D), positions: the first dim
   c.require(direction == 1 || direction == -1, fault::C001, 0);
   c.declare(x);
   place_output(c, 0, algebra::product, {0, 1}, {x.back().d});
-}
-/// What positions are below.
-constexpr std::int64_t positions_below(const attributes& attr, const value& positions) {
-  const int sequence = positions.find(dim::sequence);
-  return attr.i[1] > 0 || sequence < 0 ? attr.i[1]
-                                       : positions.dims[static_cast<unsigned>(sequence)].n;
 }
 constexpr void rope_adjoint(backward& d, const node& n) {
   const value_id dy = d.of(n.out[0]);
@@ -46,7 +39,7 @@ inline constexpr op_info rope{"rope", &rope_rule, &rope_adjoint, nullptr, 0, fal
 
 /// x (..., D), positions i32 with the first dims of x, as (B, S) of (B, S, heads, D): rotated x.
 constexpr var rope(var x, var positions, double theta, source_line line = here()) {
-  return {x.b, x.b->emit(op::rope, {x.id, positions.id}, line, {{theta}, {1, x.b->positions}})};
+  return {x.b, x.b->emit(op::rope, {x.id, positions.id}, line, {{theta}, {1}})};
 }
 
 } // namespace mc

@@ -42,7 +42,7 @@ constexpr void logits_of_router(inference& c, int k) {
 /// Choices (..., k) i32: operand k, of the logits l.
 constexpr void choices_of_router(inference& c, int k, int l) {
   const value &v = c.in(k), &of = c.in(l);
-  c.ints({k});
+  c.indexes(k, integer_kind::experts, of.back().n, l);
   c.require(v.rank == of.rank && v.back().d == dim::choices, fault::S003, l, k);
   for (int i = 0; i + 1 < v.rank && v.rank == of.rank; ++i)
     c.agree(of.dims[static_cast<unsigned>(i)], v.dims[static_cast<unsigned>(i)], l, k);
@@ -61,7 +61,7 @@ constexpr void route_rule(inference& c) { // l (..., E), [b] (E)
   c.distinct(0, 0, 0);
   place_output(c, 0, algebra::nonlinear, {0, 1}, {dim::expert});
   value& experts = c.declare(w);
-  experts.type = dtype::i32;
+  experts.type = dtype::i32, experts.holds = integer_kind::experts, experts.below = l.back().n;
   experts.at = w.at;
 }
 constexpr void route_grad_rule(inference& c) { // dw (..., k), l (..., E), experts (..., k)
@@ -72,7 +72,7 @@ constexpr void route_grad_rule(inference& c) { // dw (..., k), l (..., E), exper
   place_output(c, 0, algebra::product, {0, 1, 2}, {dim::expert, dim::choices});
 }
 constexpr void expert_load_rule(inference& c) { // experts (..., k), b (E)
-  c.ints({0}), c.floats({1}), c.dims(1, {dim::expert});
+  c.floats({1}), c.dims(1, {dim::expert}), c.indexes(0, integer_kind::experts, c.in(1).back().n, 1);
   c.require(c.in(0).rank > 0 && c.in(0).back().d == dim::choices, fault::S003, 0, 1);
   c.declare(c.in(1)).type = accumulator_of(c.in(1).type);
   place_output(c, 0, algebra::reduction, {0}, {dim::choices});

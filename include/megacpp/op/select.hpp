@@ -15,7 +15,8 @@ namespace op {
 
 constexpr void select_rule(inference& c) { // x (B, S, H), index (B)
   const value& x = c.in(0);
-  c.floats({0}), c.rank(0, 3), c.ints({1}), c.leads(1, 0, 2);
+  c.floats({0}), c.rank(0, 3), c.indexes(1, integer_kind::indices, x.dims[1].n, 0);
+  c.leads(1, 0, 2);
   c.declare(x.type, {x.dims[0], x.dims[2]});
   place_output(c, 0, algebra::product, {0, 1}, {x.dims[1].d});
 }

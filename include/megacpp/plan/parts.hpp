@@ -151,10 +151,9 @@ template <class Model> [[gnu::cold]] constexpr graph forward_graph(const Model& 
   c.expert_rows = s.batch.expert_rows;
   c.training = s.training;
   c.room = s.room;
-  b.positions = s.room > 0 ? s.room : s.batch.sequence;
   b.packed = s.batch.packed;
-  const auto ints = [&](feed f, const char* name) {
-    return b.input(f, name, dtype::i32, {B, Sq}, tokens_at);
+  const auto ints = [&](feed f, integer_kind kind, const char* name, std::int64_t below = 0) {
+    return b.integers(f, kind, name, {B, Sq}, tokens_at, below);
   };
   const auto stream = [&] {
     return b.input(feed::stream, "x", s.type, {B, Sq, m.hidden_extent()},
@@ -165,13 +164,14 @@ template <class Model> [[gnu::cold]] constexpr graph forward_graph(const Model& 
   as_stream.at = stream_placement(c.stream);
   as_loss.at[axis::dp] = as_loss.at[axis::cp] = P;
   for (value* v : {&as_stream, &as_loss}) b.normalise(*v, 0, "x");
-  c.positions = ints(feed::positions, "positions");
-  c.token_keys = ints(feed::token_keys, "token_keys");
-  if (s.batch.packed) c.documents = ints(feed::documents, "documents");
-  if (s.room > 0) c.slots = ints(feed::slots, "slots");
+  c.positions = ints(feed::positions, integer_kind::positions, "positions",
+                     s.room > 0 ? s.room : s.batch.sequence);
+  c.token_keys = ints(feed::token_keys, integer_kind::token_keys, "token_keys");
+  if (s.batch.packed) c.documents = ints(feed::documents, integer_kind::documents, "documents");
+  if (s.room > 0) c.slots = ints(feed::slots, integer_kind::slots, "slots", s.room);
   switch (part) {
   case part_kind::stem:
-    b.g.outputs[0] = m.stem(c, ints(feed::tokens, "tokens")).id;
+    b.g.outputs[0] = m.stem(c, ints(feed::tokens, integer_kind::tokens, "tokens", m.vocabulary)).id;
     verify_output(b, b.g.outputs[0], as_stream, "stem");
     break;
   case part_kind::block:
@@ -179,7 +179,7 @@ template <class Model> [[gnu::cold]] constexpr graph forward_graph(const Model& 
     verify_output(b, b.g.outputs[0], as_stream, "block");
     break;
   case part_kind::loss: {
-    const var labels = ints(feed::labels, "labels");
+    const var labels = ints(feed::labels, integer_kind::labels, "labels", m.vocabulary);
     const var x = m.final_norm(c, stream()), table = m.head_table(c); // in this order everywhere
     const source_line at = line_of(b.g, x.id);
     const summed_loss l = vocabulary_loss(x, table, labels, m.vocabulary, m.z_loss, at);
@@ -190,7 +190,7 @@ template <class Model> [[gnu::cold]] constexpr graph forward_graph(const Model& 
   case part_kind::logits: {
     placement one = tokens_at;
     one[axis::cp] = I;
-    const var last = b.input(feed::last, "last", dtype::i32, {B}, one);
+    const var last = b.integers(feed::last, integer_kind::last, "last", {B}, one, s.batch.sequence);
     const var normed = m.final_norm(c, stream());
     const source_line at = line_of(b.g, normed.id);
     const var x = to(to(normed, axis::tp, R, at), axis::cp, R, at);

@@ -114,6 +114,11 @@ template <class Run, fault Code, class Where, class Line> constexpr bool report(
   static_assert(Code != fault::S009,
                 "MEGA-S009 a block returns the stream as it came: build something in it, or leave "
                 "its layers out");
+  static_assert(Code != fault::S010,
+                "MEGA-S010 the integers of an operand are not those that the op reads, or reach "
+                "beyond what they count: give it the input that its comment names, or its table a "
+                "row for each of them (the rule of an op of one's own says what it gives: "
+                "value::holds, value::below)");
   static_assert(Code != fault::C001,
                 "MEGA-C001 the model's own numbers contradict each other: correct the model");
   static_assert(Code != fault::C002,
