@@ -91,6 +91,28 @@ using namespace mc;
   // [/P010]
 }
 
+// Every call of the table "What there is to build from" of docs/writing-a-model.md.
+[[maybe_unused]] constexpr var built_of_all(context& c, var tokens, var x, double eps, double std) {
+  const extent H{dim::hidden, 64}, A{dim::heads, 4}, K{dim::kv_heads, 2}, D{dim::head_dim, 16};
+  const extent F{dim::ffn, 32}, E{dim::expert, 4};
+  const attention_sizes sizes{A, K, D};
+  x = x + token_embedding(c, tokens, vocabulary_table(c, "table", 100, H, std, false));
+  x = x + stream_dropout(c, position_embedding(c, "wpe", {dim::position, 64}, H, std), 0.1);
+  const var a = to(rms_norm(c, "ln_1", x, eps), axis::tp, R);
+  const var q = rope(column_parallel(c, "q", a, {A, D}, true, std), c.positions, 1e4);
+  const var k = kv_projection(c, "k", a, sizes, true, std),
+            v = kv_projection(c, "v", a, sizes, true, std);
+  const attention_options options{.scale = 0, .causal = true, .window = 8};
+  const var o = context_parallel_attention(c, q, k, v, options);
+  x = x + row_parallel(c, "o", o, 2, H, true, std);
+  const var m = to(layer_norm(c, "ln_2", x, true, eps), axis::tp, R);
+  const var gate = column_parallel(c, "gate", m, {F}, false, std);
+  const var up = column_parallel(c, "up", m, {F}, false, std);
+  x = x + row_parallel(c, "down", swiglu(gelu(gate, gelu_form::exact), gelu(up)), 1, H, false, std);
+  const expert_sizes experts{.experts = E, .ffn = F, .per_token = 2};
+  return x + mixture_of_experts(c, {"router", "e.gate", "e.up", "e.down"}, x, experts, std);
+}
+
 // [C005]
 struct small_run {
   static constexpr auto model = mc::preset::byte_gpt;
