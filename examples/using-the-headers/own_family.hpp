@@ -4,6 +4,7 @@
 // [family]
 #include "own_layer.hpp"
 
+#include <megacpp/model/description.hpp>
 #include <megacpp/nn/attention.hpp>
 #include <megacpp/nn/head.hpp>
 
@@ -14,7 +15,7 @@ namespace own {
 struct decoder {
   int layers = 4, hidden = 128, heads = 4, ffn = 512, adapter = 16, vocabulary = 256;
   int window = 64, positions = 1024;
-  double eps = 1e-6, std = 0.02, z_loss = 0;
+  double eps = 1e-6, theta = 1e4, std = 0.02, z_loss = 0;
 
   static constexpr const char* family = "decoder";
   static constexpr int kinds = 2; // 0: all earlier tokens, 1: the last `window` of them
@@ -29,6 +30,22 @@ struct decoder {
     return nullptr;
   }
 
+  /// A saved state is taken only by a program with the same numbers.
+  constexpr auto description() const {
+    return std::array<mc::model_number, 12>{{{"layers", layers},
+                                             {"hidden", hidden},
+                                             {"heads", heads},
+                                             {"ffn", ffn},
+                                             {"adapter", adapter},
+                                             {"vocabulary", vocabulary},
+                                             {"window", window},
+                                             {"positions", positions},
+                                             {"eps", eps},
+                                             {"theta", theta},
+                                             {"std", std},
+                                             {"z_loss", z_loss}}};
+  }
+
   constexpr mc::var stem(mc::context& c, mc::var tokens) const {
     return token_embedding(c, tokens, table(c, false));
   }
@@ -37,8 +54,8 @@ struct decoder {
     const mc::extent A{mc::dim::heads, heads}, D{mc::dim::head_dim, hidden / heads};
     const mc::attention_sizes s{A, {mc::dim::kv_heads, heads}, D};
     const mc::var a = to(rms_norm(c, "attn_norm", x, eps), mc::axis::tp, mc::R);
-    const mc::var q = rope(column_parallel(c, "q", a, {A, D}, false, std), c.positions, 1e4);
-    const mc::var k = rope(kv_projection(c, "k", a, s, false, std), c.positions, 1e4);
+    const mc::var q = rope(column_parallel(c, "q", a, {A, D}, false, std), c.positions, theta);
+    const mc::var k = rope(kv_projection(c, "k", a, s, false, std), c.positions, theta);
     const mc::var v = kv_projection(c, "v", a, s, false, std);
     mc::attention_options options;
     options.window = kind == 1 ? window : 0;

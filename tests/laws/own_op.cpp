@@ -115,6 +115,22 @@ BOOST_AUTO_TEST_CASE(against_plain_loops) {
   BOOST_TEST(y[1] == 0.0f);
 }
 
+// A saved state names every number of its model, above all those that leave no trace in shapes.
+BOOST_AUTO_TEST_CASE(numbers_of_the_family) {
+  constexpr auto numbers = tiny().description();
+  static_assert(sizeof(own::decoder) == 8 * sizeof(int) + 4 * sizeof(double));
+  static_assert(numbers.size() == 8 + 4);
+  const auto value = [](own::decoder m, const std::string& name) {
+    for (const model_number& n : described(m))
+      if (n.name == name) return n.value;
+    return -1.0;
+  };
+  own::decoder other = tiny();
+  other.window = 5, other.eps = 1e-5, other.theta = 1e6;
+  for (const char* name : {"window", "eps", "theta"})
+    BOOST_TEST(value(tiny(), name) != value(other, name), name);
+}
+
 // Every parameter tensor in eight random unit directions: the central difference of the summed
 // loss.
 BOOST_AUTO_TEST_CASE(directions) {
