@@ -172,6 +172,11 @@ class Help(Case):
         self.refused(USAGE, "train", "--lr", says="--lr needs one value")
         self.refused(USAGE, "train", "--lr", "--save", "x", says="--lr needs one value")
         self.refused(USAGE, "train", "--mock-data=", says="--mock-data= has no value")
+        self.refused(USAGE, "train", "--data-path", "a.txt", "--lr", "1", "--data-path", "b.txt",
+                     says='--data-path takes one value, but is given "a.txt" and "b.txt"; give one')
+        self.refused(USAGE, "train", "--mock-data", "--mock-data=false", says="--mock-data takes one value")
+        # A launcher may say twice what it wants.
+        self.refused(USAGE, "train", "--lr", "1", "--lr", "1", says="--data-path")
 
     def test_flags_out_of_range(self):
         for flag, value in (("lr", "nan"), ("lr", "inf"), ("lr", "-1"), ("lr", "abc"), ("lr", ""),

@@ -43,13 +43,11 @@ inline void declare_flags(CLI::App& app, const std::vector<flag_entry>& list, co
   for (const flag_entry& e : list) {
     if (!overlaps(e.flag->commands(), c)) continue;
     const CLI::callback_t keep = [&given, &e](const CLI::results_t& r) {
-      for (std::size_t i = e.flag->is_list() ? 0 : r.size() - 1; i < r.size(); ++i)
-        given.push_back({&e, r[i]});
+      for (const std::string& value : r) given.push_back({&e, value});
       return true;
     };
     CLI::Option* const option = app.add_option("--" + e.name, keep);
-    option->multi_option_policy(e.flag->is_list() ? CLI::MultiOptionPolicy::TakeAll
-                                                  : CLI::MultiOptionPolicy::TakeLast);
+    option->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
     if (e.flag->is_toggle()) option->expected(0, 1)->default_str("true");
   }
 }
@@ -117,6 +115,11 @@ inline request parse(int argc, const char* const* argv, const std::vector<flag_e
   for (const given_flag& g : given)
     if (g.entry->flag->is_toggle() && std::count(argv, argv + argc, "--" + g.entry->name + '=') > 0)
       throw usage(fmt::format("--{0}= has no value; give --{0}, or --{0}=false", g.entry->name));
+  for (std::size_t i = 1; i < given.size(); ++i) // those of one flag stand together
+    if (const given_flag& a = given[i - 1], &b = given[i];
+        a.entry == b.entry && !a.entry->flag->is_list() && a.value != b.value)
+      throw usage(fmt::format("--{} takes one value, but is given \"{}\" and \"{}\"; give one",
+                              a.entry->name, printable(a.value), printable(b.value)));
   if (r.what == nullptr) {
     refuse_rest(app.remaining(), command::all);
     if (!r.help && !r.version)
