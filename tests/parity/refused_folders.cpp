@@ -171,7 +171,7 @@ BOOST_AUTO_TEST_CASE(what_one_rank_does_not_hold_is_neither_saved_nor_loaded) {
   mc::program_view other = p.view();
   other.family = "mamba";
   CHECK_REFUSED(mc::save_model_folder(dir / "m", other, s), exit_code::mismatch,
-                "has no Hugging Face form");
+                "has no Hugging Face form: nothing can be exported");
   BOOST_TEST(!std::filesystem::exists(dir / "m"));
 }
 

@@ -19,42 +19,44 @@ namespace detail {
 inline constexpr std::string_view
     micro_batch_compiled =
         "the micro-batch is compiled in: MICRO_BATCH of megacpp_add_preset, "
-        "micro-batch= of examples/build_preset.sh; --global-batch-size gives the "
+        "micro-batch= of examples/build_preset.sh, or the struct of "
+        "megacpp_add_run; --global-batch-size gives the "
         "sequences of a step",
     sequence_compiled =
         "the sequence length is compiled in: SEQUENCE of megacpp_add_preset, "
-        "sequence= of examples/build_preset.sh",
+        "sequence= of examples/build_preset.sh, or the struct of megacpp_add_run",
     tp_compiled =
         "tensor parallelism is compiled in: TP of megacpp_add_preset, tp= of "
-        "examples/build_preset.sh",
+        "examples/build_preset.sh, or the struct of megacpp_add_run",
     pp_compiled =
         "the number of pipeline stages is compiled in: PP of megacpp_add_preset, pp= of "
-        "examples/build_preset.sh",
+        "examples/build_preset.sh, or the struct of megacpp_add_run",
     cp_compiled =
         "context parallelism is compiled in: CP of megacpp_add_preset, cp= of "
-        "examples/build_preset.sh",
+        "examples/build_preset.sh, or the struct of megacpp_add_run",
     ep_compiled =
         "expert parallelism is compiled in: EP of megacpp_add_preset, ep= of "
-        "examples/build_preset.sh",
+        "examples/build_preset.sh, or the struct of megacpp_add_run",
     etp_compiled =
         "tensor parallelism of experts is compiled in: ETP of megacpp_add_preset, etp= "
-        "of examples/build_preset.sh",
+        "of examples/build_preset.sh, or the struct of megacpp_add_run",
     dp_rest = "ranks that nothing else uses are data parallel, without a flag",
     sp_compiled =
         "sequence parallelism is compiled in: SEQUENCE_PARALLEL of megacpp_add_preset, "
-        "sp=1 of examples/build_preset.sh",
+        "sp=1 of examples/build_preset.sh, or the struct of megacpp_add_run",
     precision_compiled =
         "the precision is compiled in: PRECISION of megacpp_add_preset, precision= "
-        "of examples/build_preset.sh",
+        "of examples/build_preset.sh, or the struct of megacpp_add_run",
     recompute_compiled =
         "recomputation is compiled in: RECOMPUTE of megacpp_add_preset, recompute= "
-        "of examples/build_preset.sh",
+        "of examples/build_preset.sh, or the struct of megacpp_add_run",
     device_compiled =
         "the device is compiled in: DEVICE of megacpp_add_preset, device= of "
-        "examples/build_preset.sh",
+        "examples/build_preset.sh, or the struct of megacpp_add_run",
     model_compiled =
         "the numbers of the model are compiled in: MODEL or HF_CONFIG of "
-        "megacpp_add_preset, the config.json of examples/build_preset.sh",
+        "megacpp_add_preset, the config.json of examples/build_preset.sh, or the struct of "
+        "megacpp_add_run",
     epochs_counted =
         "a run is counted in steps: --train-iters, of --global-batch-size sequences "
         "each",
@@ -89,7 +91,22 @@ inline constexpr std::string_view
     own_tokenizer =
         "--tokenizer knows byte and char; for another tokenizer give its token ids, "
         "with --data-type u16 or i32",
-    sampled_by_default = "tokens are drawn at random unless --greedy is given";
+    sampled_by_default = "tokens are drawn at random unless --greedy is given",
+    eval_is_a_command = "the command eval measures a model, and train always trains",
+    step_by_folder =
+        "--load takes the folder of one step, as ROOT/iter_0000400, or ROOT for the newest",
+    weights_by_finetune = "--finetune takes the weights of --load and nothing else",
+    no_random_state =
+        "random numbers have no state: they follow from --seed, the step and the sample",
+    metrics_as_lines =
+        "--metrics-jsonl writes the numbers of a run to a file, a line each, and "
+        "--loss-curve draws the loss",
+    one_order_of_data =
+        "the data has one order: all windows once, drawn at random by --seed, then again",
+    one_batch_size = "--global-batch-size is the same in every step",
+    nothing_to_capture =
+        "a step is compiled whole, so there are no graphs that would be captured at run "
+        "time";
 } // namespace detail
 
 inline constexpr auto foreign_flags = std::to_array<foreign_flag>({
@@ -193,6 +210,19 @@ inline constexpr auto foreign_flags = std::to_array<foreign_flag>({
     {"metrics.log-freq", "log-interval", ""},
     {"random-seed", "seed", ""},
     {"training.seed", "seed", ""},
+    {"skip-train", "", detail::eval_is_a_command},
+    {"eval-only", "", detail::eval_is_a_command},
+    {"ckpt-step", "", detail::step_by_folder},
+    {"no-load-optim", "", detail::weights_by_finetune},
+    {"no-load-rng", "", detail::no_random_state},
+    {"no-save-rng", "", detail::no_random_state},
+    {"tensorboard-dir", "", detail::metrics_as_lines},
+    {"wandb-project", "", detail::metrics_as_lines},
+    {"report-to", "", detail::metrics_as_lines},
+    {"dataloader-type", "", detail::one_order_of_data},
+    {"rampup-batch-size", "", detail::one_batch_size},
+    {"cuda-graph-impl", "", detail::nothing_to_capture},
+    {"enable-cuda-graph", "", detail::nothing_to_capture},
     {"num-workers", "", detail::no_loading_threads},
     {"nthreads", "threads", ""},
     {"num-threads", "threads", ""},
@@ -282,6 +312,14 @@ inline constexpr auto foreign_flags = std::to_array<foreign_flag>({
     {"untie-embeddings-and-output-weights", "", detail::model_compiled},
     {"make-vocab-size-divisible-by", "", detail::model_compiled},
     {"config-name", "", detail::model_compiled},
+    {"disable-bias-linear", "", detail::model_compiled},
+    {"add-qkv-bias", "", detail::model_compiled},
+    {"qk-layernorm", "", detail::model_compiled},
+    {"moe-aux-loss-coeff", "", detail::model_compiled},
+    {"moe-z-loss-coeff", "", detail::model_compiled},
+    {"moe-router-load-balancing-type", "", detail::model_compiled},
+    {"moe-expert-capacity-factor", "", detail::model_compiled},
+    {"moe-shared-expert-intermediate-size", "", detail::model_compiled},
 });
 
 /// A name with - for _.

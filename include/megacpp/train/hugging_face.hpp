@@ -46,10 +46,11 @@ inline constexpr std::array<hf_family, 3> hf_families{{
 inline const hf_family& hf_family_of(const program_view& p) {
   for (const hf_family& f : hf_families)
     if (f.name == p.family) return f;
-  throw error(exit_code::mismatch,
-              fmt::format("{} is of the family \"{}\", which has no Hugging Face form: weights are "
-                          "saved and loaded for gpt2, qwen3 and qwen3_moe",
-                          p.name, p.family));
+  throw error(
+      exit_code::mismatch,
+      fmt::format("{} is of the family \"{}\", which has no Hugging Face form: nothing can be "
+                  "exported, and --load takes only the states that train --save writes",
+                  p.name, p.family));
 }
 
 /// Throws mc::error of the file's class unless the configuration is of a model that computes what

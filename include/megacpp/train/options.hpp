@@ -78,7 +78,7 @@ struct data_flags {
     split
         .is("969,30,1",
             "shares of the file for training, validation and test, in this order; eval "
-            "measures the validation part")
+            "measures the validation part, and no command reads the test part")
         .shown_as("969,30,1; for eval 0,100,0")
         .of(reading)
         .resumes(on_resume::must_match);

@@ -92,8 +92,8 @@ inline void check_compiled(const std::vector<flag_entry>& asked, const program_v
     if (e.compiled && flag.given() && flag.text() != e.flag->text())
       throw error(
           exit_code::mismatch,
-          fmt::format("--{} is {}, but {} was compiled with {}; leave the flag out or build "
-                      "another preset",
+          fmt::format("--{} is {}, but {} was compiled with {}; leave the flag out, or build "
+                      "another preset or another struct of megacpp_add_run",
                       e.name, flag.text(), p.name, e.flag->text()));
   }
 }
