@@ -153,4 +153,5 @@ step 'What the model writes, loaded from its folder by a second process'
 
 step 'Done'
 echo "model $out/model, loss curve $out/loss.svg, metrics $out/metrics.jsonl"
+printf "let it write on: %q generate --load %q --prompt 'In the beginning'\n" "$gpt" "$out/model"
 echo "total time: $SECONDS s"
