@@ -45,7 +45,7 @@ using namespace mc;
 }
 
 [[maybe_unused]] void faults(context& c, var x, var y, var h, var up, var down, var gain, var q,
-                             var k, var v, attention_masks m, double eps, extent hidden) {
+                             var k, var v, double eps, extent hidden) {
   // [P001]
   linear(h, down);                  // h (T, F) sharded along F over tp, down (H, F) whole
   linear(to(h, axis::tp, R), down); // or declare down with on(axis::tp, S(dim::ffn))
@@ -72,14 +72,16 @@ using namespace mc;
   // [P007]
   rms_norm(x, gain, eps); // x sharded along hidden
   rms_norm(to(x, axis::tp, R), gain, eps);
+  attention_masks m;         // its members: positions and documents of queries and keys, MEGA-S008
   attention(q, k, v, m, {}); // all sharded along the sequence over cp
   attention(q, to(k, axis::cp, R), to(v, axis::cp, R), m, {});
   context_parallel_attention(c, q, k, v, {}); // does that
   // [/P007]
   // [S008]
   attention(q, k, v, {}, {}); // causal: refused
-  m.q_position = c.positions, m.k_position = to(c.positions, axis::cp, R);
-  attention(q, k, v, m, {});
+  attention_masks masks;
+  masks.q_position = c.positions, masks.k_position = to(c.positions, axis::cp, R);
+  attention(q, k, v, masks, {});
   // [/S008]
   // [P009]
   to(to(x, axis::cp, I), axis::tp, I); // the sequence is cut over cp, and every part over tp
