@@ -86,7 +86,8 @@ def main():
     threads = [int(word) for word in arguments.threads.split(",")]
     result = machine.facts()
     result["preset"], result["label"] = arguments.new.name, arguments.label
-    result["command"] = " ".join(["compare.py", *sys.argv[1:]])
+    # A program's name and not its folder: what the two are, "versions" says.
+    result["command"] = " ".join(["compare.py", *(Path(word).name for word in sys.argv[1:])])
     result["versions"] = {name: run([p, "--version"]).strip() for name, p in programs.items()}
     result["cases"] = []
     with tempfile.TemporaryDirectory() as folder:
