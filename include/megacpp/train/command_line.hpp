@@ -20,6 +20,7 @@
 
 #include <execinfo.h>
 #include <malloc.h>
+#include <sys/resource.h>
 
 #include <CLI/App.hpp>
 #include <CLI/Config.hpp>
@@ -193,10 +194,14 @@ inline void tell(std::string_view program, std::string_view sentence) {
   put('\n');
 }
 
-/// What is cheap at the start and fails once memory is short: threads take theirs from one heap,
-/// not from 64 MiB of address space each, and what unwinds a thread's stack is loaded.
+/// What is cheap at the start and fails once memory is short: what unwinds a thread's stack is
+/// loaded, and where address space is limited, threads allocate from one heap, not from 64 MiB of it
+/// each. (Threads that compute would wait for each other's calls of malloc, of which oneDNN makes
+/// several for every product.)
 inline void prepare_for_little_memory() {
-  ::mallopt(M_ARENA_MAX, 1);
+  rlimit space{};
+  if (::getrlimit(RLIMIT_AS, &space) == 0 && space.rlim_cur != RLIM_INFINITY)
+    ::mallopt(M_ARENA_MAX, 1);
   void* here = nullptr;
   ::backtrace(&here, 1);
 }
