@@ -93,6 +93,7 @@ cat >"$build/CMakeLists.txt" <<END
 # Written by examples/build_preset.sh.
 cmake_minimum_required(VERSION 3.24)
 project(preset LANGUAGES CXX)
+set(CMAKE_CXX_EXTENSIONS OFF)
 if(NOT CMAKE_BUILD_TYPE)
   set(CMAKE_BUILD_TYPE Release)
 endif()

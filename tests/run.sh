@@ -59,11 +59,13 @@ if [ $slow = yes ]; then
   [ $partial = yes ] || export MEGACPP_TESTS_COMPLETE=1
 fi
 # What several suites compile is compiled once, where there is a cache and no other was chosen. What
-# -march=native means is part of the key: caches may be shared by machines.
+# -march=native means is part of the key: caches may be shared by machines. The locale, which some
+# scripts set, is not.
 if ccache -s >/dev/null 2>&1 && [ -z "${CMAKE_CXX_COMPILER_LAUNCHER+set}" ]; then
   mkdir -p "$build"
   grep -m 1 '^flags' /proc/cpuinfo >"$build/processor"
   export CMAKE_CXX_COMPILER_LAUNCHER=ccache CCACHE_EXTRAFILES=$build/processor
+  export CCACHE_SLOPPINESS=${CCACHE_SLOPPINESS:-locale}
 fi
 cmake -S "$root" -B "$build" "${generator[@]}" -DMEGACPP_BUILD_TESTS=ON -DMEGACPP_SLOW_TESTS=ON \
   -DMEGACPP_EXHAUSTIVE_TESTS=$exhaustive -DMEGACPP_UNITE_TESTS=ON -DMEGACPP_WERROR=$MEGACPP_WERROR \

@@ -34,7 +34,7 @@ USAGE, MISMATCH, DATA, MODEL, OUTPUT, NONFINITE, MEMORY, INTERRUPTED = 2, 3, 4, 
 NOBODY = 65534
 
 TEXT = "".join(f"{n} green bottles hanging on the wall, and if {n % 7} should fall.\n"
-               for n in range(400))
+               for n in range(160))
 
 
 def run(*arguments, check=0, **options):
@@ -64,6 +64,12 @@ class Case(unittest.TestCase):
         self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
         self.text = self.folder / "text"
         self.text.write_text(TEXT)
+
+    def line(self):
+        """A file of one line of the text, where little will do."""
+        path = self.folder / "line"
+        path.write_text(TEXT[:TEXT.index("\n") + 1])
+        return path
 
     def train(self, *arguments, check=0, steps=8, **options):
         given = {str(a).partition("=")[0] for a in arguments if isinstance(a, str)}
@@ -462,12 +468,12 @@ class Training(Case):
             self.assertIn(number.name, lines[0])
             steps = metrics.read_text().count("\n")
             self.assertIn(f"after step {steps} of 1000000000", lines[0])
-            run("eval", "--load", model, "--data-path", self.text)
+            run("eval", "--load", model, "--data-path", self.line())
             # What goes on from there has the bits of a run without a signal.
             rest = ("--train-iters", steps + 5, "--lr-decay-iters", 1000000000)
             self.train("--load", model, "--save", model, *rest, "--threads", 2)
             whole = self.folder / f"whole-{number}"
-            run("train", "--data-path", self.text, "--save", whole, *rest)
+            self.train("--save", whole, *rest)
             for name in ("model.safetensors", "optimizer.safetensors"):
                 self.assertEqual(contents(newest(model))[name], contents(newest(whole))[name])
 
@@ -574,11 +580,12 @@ class Training(Case):
             size = kib if kib == unlimited else kib << 10
             limit = {"preexec_fn": lambda: resource.setrlimit(resource.RLIMIT_STACK,  # noqa: B023
                                                               (size, unlimited))}
-            text = ("--data-path", self.text)
+            text = ("--data-path", self.text, "--eval-iters", 1)
             for command in (("train", *text, "--train-iters", 2, "--threads", 3),
                             ("train", "--load", model, "--save", self.folder / "again", *text,
                              "--train-iters", 9, "--finetune"),
-                            ("eval", "--load", model, *text), ("describe",), ("--help",),
+                            ("eval", "--load", model, "--data-path", self.line()),
+                            ("describe",), ("--help",),
                             ("generate", "--load", model, "--max-new-tokens", 40),
                             ("export", "--load", model, "--save", self.folder / "exported")):
                 with self.subTest(kib=kib, command=command):
@@ -1459,9 +1466,16 @@ class Export(Case):
 
 
 class Generation(Case):
+    @classmethod
+    def setUpClass(cls):
+        once = Case()
+        once.setUp()
+        cls.addClassCleanup(once.doCleanups)
+        cls.trained = once.saved("--lr", "1e-2", steps=40)
+
     def setUp(self):
         super().setUp()
-        self.model = self.saved("--lr", "1e-2", steps=40)
+        self.model = shutil.copytree(self.trained, self.folder / "model")
 
     def generate(self, *flags, **options):
         return run("generate", "--load", self.model, *flags, **options)
