@@ -313,7 +313,8 @@ BOOST_AUTO_TEST_CASE(parts_have_the_bits_of_products_of_their_own) {
       for (const product_kind kind : kinds)
         for (const std::int64_t part : {1, 5, 24, 100, 256})
           for (const auto& w : widths) {
-            auto s = mc::make_product_shape(kind, type, 3 * part, w[0], w[1]);
+            const std::int64_t parts = part <= 24 ? 9 : 3;
+            auto s = mc::make_product_shape(kind, type, parts * part, w[0], w[1]);
             s.part = part;
             s.bias = kind == product_kind::forward;
             problem together(s), apart(s);
@@ -321,7 +322,7 @@ BOOST_AUTO_TEST_CASE(parts_have_the_bits_of_products_of_their_own) {
             s.M = part;
             const auto& one = alone.prepare(s);
             const bool gradient = kind == product_kind::weight_gradient;
-            for (std::int64_t i = 0; i < 3; ++i)
+            for (std::int64_t i = 0; i < parts; ++i)
               one.execute(apart.a.at(i * part, 0), apart.b.at(gradient ? i * part : 0, 0),
                           s.bias ? apart.bias.bytes.data() : nullptr,
                           apart.out.at(gradient ? 0 : i * part, 0));
@@ -331,9 +332,11 @@ BOOST_AUTO_TEST_CASE(parts_have_the_bits_of_products_of_their_own) {
 }
 
 BOOST_AUTO_TEST_CASE(parts_of_any_rows_have_the_bits_of_products_of_their_own) {
-  const std::int32_t counts[][7] = {{0, 5, 0, 37, 3, 64, 11}, {100, 100, 1, 0, 0, 99, 4},
-                                    {0, 0, 0, 0, 0, 0, 0},    {1, 2, 3, 4, 2, 1, 3},
-                                    {8, 0, 9, 10, 0, 0, 0},   {33, 17, 50, 0, 70, 30, 100}};
+  const std::int32_t counts[][9] = {
+      {0, 5, 0, 37, 3, 64, 11, 0, 7},   {100, 100, 1, 0, 0, 99, 4, 0, 0},
+      {0, 0, 0, 0, 0, 0, 0, 0, 0},      {1, 2, 3, 4, 2, 1, 3, 2, 1},
+      {8, 0, 9, 10, 0, 0, 0, 0, 0},     {33, 17, 50, 0, 70, 30, 100, 40, 0},
+      {11, 9, 10, 12, 8, 11, 9, 13, 10}};
   constexpr std::int64_t widths[][2] = {{128, 512}, {33, 65}, {5, 128}, {768, 256}};
   for (const bool eigen_only : {false, true}) {
     mc::product_engine engine(make_options(product_type::widened, 2, eigen_only));

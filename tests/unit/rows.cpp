@@ -396,7 +396,8 @@ BOOST_AUTO_TEST_CASE_TEMPLATE(dropout, T, types) {
       const int64_t n = s.rows * s.width, global = s.width + 5;
       std::vector<T> x(static_cast<std::size_t>(n), mc::convert<T>(1.5f)), y = x;
       std::vector<std::int32_t> tokens;
-      for (int64_t t = 0; t < s.rows; ++t) tokens.push_back(static_cast<std::int32_t>(7 * t + 11));
+      for (int64_t t = 0; t < s.rows; ++t) // counters beyond 32 bits, too
+        tokens.push_back(static_cast<std::int32_t>(7 * t + 11 + (t % 2 << 30)));
       rows::dropout(s.rows, s.width, global, column, key, p, tokens.data(), x.data(), y.data());
       reference want;
       for (int64_t k = 0; k < n; ++k) {

@@ -6,8 +6,12 @@
 
 #include <boost/test/unit_test.hpp>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstdint>
+#include <functional>
+#include <set>
 #include <vector>
 
 #include "scratch.hpp"
@@ -79,12 +83,42 @@ BOOST_AUTO_TEST_CASE(large_vocabularies_are_cut_where_they_should) {
   BOOST_TEST(drawn({1, 0, 0.2995, 3}) == 300u);
   BOOST_TEST(drawn({1, 0, 0.5995, 3}) == 600u);
   BOOST_TEST(drawn({1, 500, 0.5, 3}) == 250u);
+  // Of unequal ones, in no order, the fewest likeliest that reach p.
+  std::vector<double> unequal(1000);
+  for (std::size_t i = 0; i < unequal.size(); ++i)
+    unequal[i] = static_cast<double>(i * 617 % 1000) / 500;
+  std::vector<double> falling = unequal;
+  std::sort(falling.begin(), falling.end(), std::greater());
+  double whole = 0, kept = 0, least = 0;
+  for (const double x : falling) whole += std::exp(x);
+  for (std::size_t i = 0; kept < 0.8 * whole; ++i) kept += std::exp(least = falling[i]);
+  const std::vector<double> cut = shares({1, 0, 0.8, 9}, unequal);
+  for (std::size_t i = 0; i < cut.size(); ++i)
+    BOOST_TEST((cut[i] == 0) == (unequal[i] < least), i << ": " << cut[i]);
   // The likeliest are last.
   for (std::size_t i = 0; i < equal.size(); ++i) equal[i] = i < 900 ? -50 : 0;
   for (const mc::sampling& s : {mc::sampling{1, 100, 1, 3}, mc::sampling{1, 0, 0.99, 3}}) {
     mc::sampler draw(s);
     for (int i = 0; i < 1000; ++i) BOOST_TEST(draw.draw(equal) >= 900);
   }
+}
+
+// Salmon, Moraes, Dror, Shaw, SC11: the test vectors of their Random123 for philox4x32-10.
+BOOST_AUTO_TEST_CASE(random_words_are_the_published_ones_and_streams_differ) {
+  using words = std::array<std::uint32_t, 4>;
+  constexpr std::uint64_t ones = ~std::uint64_t{0};
+  BOOST_TEST((mc::philox(0, 0, 0) == words{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}));
+  BOOST_TEST(
+      (mc::philox(ones, ones, ones) == words{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}));
+  BOOST_TEST((mc::philox(0x299f31d0a4093822, 0x85a308d3243f6a88, 0x0370734413198a2e) ==
+              words{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}));
+  std::set<std::uint64_t> keys;
+  for (int seed = 0; seed < 64; ++seed)
+    for (int bit = 0; bit < 64; ++bit) {
+      keys.insert(mc::random_key(std::uint64_t{1} << seed, 0));
+      keys.insert(mc::random_key(std::uint64_t{1} << seed, std::uint64_t{1} << bit));
+    }
+  BOOST_TEST(keys.size() == 64u * 65u);
 }
 
 BOOST_AUTO_TEST_CASE(without_a_cut_tokens_lie_on_the_line_in_their_own_order) {

@@ -196,6 +196,30 @@ BOOST_AUTO_TEST_CASE(a_state_gives_back_every_store) {
   }
 }
 
+BOOST_AUTO_TEST_CASE(every_initial_weight_is_drawn) {
+  gpt m = small;
+  m.hidden = 48, m.vocabulary = 401, m.ffn = 200, m.std = 0.25;
+  const interpreted_program<gpt> program(m, small_setup, "drawn");
+  mc::stores stores(program.view(), false);
+  stores.initialise(7);
+  for_each_parameter(program.view(), [&](const parameter_ref& r) {
+    double sum = 0, squares = 0, largest = 0;
+    for (std::int64_t i = r.offset; i < r.offset + r.count.n; ++i) {
+      const double x = stores.weight(i);
+      if (r.info->how != init::normal) BOOST_REQUIRE(x == (r.info->how == init::ones ? 1 : 0));
+      else BOOST_REQUIRE(x != 0);
+      sum += x, squares += x * x, largest = std::max(largest, std::abs(x));
+    }
+    if (r.info->how != init::normal) return;
+    // Five standard deviations of a mean and of a variance.
+    const auto n = static_cast<double>(r.count.n);
+    const double std = r.info->std, variance = squares / n;
+    BOOST_TEST(std::abs(sum / n) < 5 * std / std::sqrt(n), r.name);
+    BOOST_TEST(std::abs(variance - std * std) < 5 * std * std * std::sqrt(2 / n), r.name);
+    BOOST_TEST(largest < 7 * std, r.name);
+  });
+}
+
 BOOST_AUTO_TEST_CASE(names_and_shapes_do_not_know_the_layout) {
   const two_states s;
   const safetensors_file file(s.newer + "/" + optimizer_file_name);
