@@ -152,6 +152,9 @@ BOOST_AUTO_TEST_CASE(rope_turns_by_positions) {
 BOOST_AUTO_TEST_CASE(attention_compares_positions_and_documents) {
   BOOST_TEST(attention_says([](context&, attention_masks&) {}) == "");
   BOOST_TEST(attention_says([](context&, attention_masks&) {}, true) == "");
+  const std::string without =
+      attention_says([](context&, attention_masks& m) { m.q_document = m.k_document = {}; }, true);
+  BOOST_TEST(without.find("MEGA-S008 attention(linear@") == 0u, without);
   const auto refused = [](const std::string& said, const char* what) {
     BOOST_TEST(said.find("MEGA-S010 attention(linear@") == 0u, said);
     BOOST_TEST(said.find(what) != std::string::npos, said);

@@ -6,6 +6,7 @@
 #include <megacpp/plan/count.hpp>
 #include <megacpp/preset/models.hpp>
 
+#include <array>
 #include <string>
 #include <utility>
 #include <vector>
@@ -25,8 +26,10 @@ struct declared {
 };
 using part = std::vector<declared>;
 
-/// The fault of a registry over stem, two kinds of block and head with these parameters.
-fault_record fault_of(const part& stem, const part& block, const part& other, const part& head) {
+constexpr std::array layers{1, 2, 1, 1};
+
+/// A registry over stem, two kinds of block and head with these parameters.
+registry registry_of(const part& stem, const part& block, const part& other, const part& head) {
   std::vector<graph> graphs;
   for (const part* p : {&stem, &block, &other, &head}) {
     builder b{mesh(layout{})};
@@ -36,8 +39,10 @@ fault_record fault_of(const part& stem, const part& block, const part& other, co
     graphs.push_back(b.g);
   }
   return make_registry(std::array<const graph*, 4>{&graphs[0], &graphs[1], &graphs[2], &graphs[3]},
-                       std::array{1, 2, 1, 1})
-      .wrong;
+                       layers);
+}
+fault_record fault_of(const part& stem, const part& block, const part& other, const part& head) {
+  return registry_of(stem, block, other, head).wrong;
 }
 std::string said(const fault_record& f) {
   return std::string(code_of(f.code)) + " " + f.what.c_str();
@@ -190,6 +195,46 @@ BOOST_AUTO_TEST_CASE(a_tied_use_says_what_the_declaration_says) {
   BOOST_TEST(said(fault_of({}, one(normal), {}, one(tied(normal)))) ==
              "MEGA-C001 tied(wte.weight)");
   BOOST_TEST(said(fault_of(one(tied(normal)), one(normal), {}, one(normal))) == " ");
+}
+
+BOOST_AUTO_TEST_CASE(every_parameter_has_a_place_and_a_gradient_of_its_own) {
+  const parameter_info decayed = normal_weights(0.02), gain = ones();
+  parameter_info frozen = decayed, balanced = gain;
+  frozen.frozen = true;
+  balanced.update = update_rule::balance, balanced.rate = 1e-3;
+  const auto f32 = dtype::f32;
+  const std::vector<part> parts{
+      {{"wte", "weight", decayed, f32, 65}, {"wpe", "weight", frozen, f32, 1}, {"a", "gain", gain}},
+      {{"up", "weight", decayed, f32, 64},
+       {"up", "gain", gain, f32, 3},
+       {"router", "bias", balanced},
+       {"wte", "weight", tied(decayed), f32, 65}},
+      {{"up", "weight", frozen, f32, 130},
+       {"wte", "weight", tied(decayed), f32, 65},
+       {"lm", "weight", tied(decayed), f32, 7}},
+      {{"lm", "weight", decayed, f32, 7}, {"wte", "weight", tied(decayed), f32, 65}}};
+  const registry r = registry_of(parts[0], parts[1], parts[2], parts[3]);
+  BOOST_REQUIRE(said(r.wrong) == " ");
+  std::vector<int> weights(static_cast<std::size_t>(r.total)),
+      gradients(static_cast<std::size_t>(r.gradients));
+  for (int i = 0; i < r.entry_count; ++i) {
+    const registry::entry& e = r.entries[static_cast<unsigned>(i)];
+    const auto part_index = static_cast<unsigned>(e.part);
+    const declared& d = parts[part_index][static_cast<unsigned>(e.parameter)];
+    if (!e.tied) {
+      const registry::group& g = r.groups[static_cast<unsigned>(e.group)];
+      BOOST_TEST((g.frozen == d.info.frozen && g.decay == d.info.decay &&
+                  g.update == d.info.update && g.rate == d.info.rate),
+                 d.scope);
+    }
+    BOOST_TEST(e.count.n == d.rows);
+    for (int l = 0; l < (e.tied ? 1 : layers[part_index]); ++l)
+      for (std::int64_t k = 0; k < d.rows; ++k) {
+        if (!e.tied)
+          BOOST_TEST(++weights.at(static_cast<std::size_t>(e.offset + l * e.stride + k)) == 1);
+        BOOST_TEST(++gradients.at(static_cast<std::size_t>(e.gradient + l * e.stride + k)) == 1);
+      }
+  }
 }
 
 BOOST_AUTO_TEST_CASE(a_parameter_has_the_element_type_of_the_run) {
