@@ -573,6 +573,30 @@ class Training(Case):
                  if line.startswith("step ")]
         self.assertEqual(len(lines), count)
 
+    def test_reports_that_nobody_reads_keep_no_run_from_its_end(self):
+        def filled(descriptor):
+            os.set_blocking(descriptor, False)
+            with contextlib.suppress(BlockingIOError):
+                while os.write(descriptor, bytes(100)):
+                    pass
+            os.set_blocking(descriptor, True)
+            self.addCleanup(os.close, descriptor)
+        root, curve = self.folder / "root", self.folder / "curve"
+        os.mkfifo(curve)
+        filled(os.open(curve, os.O_RDWR))
+        reader, writer = os.pipe()
+        self.addCleanup(os.close, reader)
+        filled(writer)
+        train = ("--mock-data", "--train-iters", 10**9, "--load", root, "--save", root)
+        # A curve, then lines before the first step.
+        for out, number, flags in ((subprocess.DEVNULL, signal.SIGHUP, ("--loss-curve", curve)),
+                                   (writer, signal.SIGTERM, ("--lr", 0.5))):
+            process = self.started(*train, *flags, stdout=out, stderr=subprocess.PIPE)
+            process.send_signal(number)
+            errors = process.communicate(timeout=20)[1]
+            self.assertEqual(process.returncode, INTERRUPTED, errors)
+            self.assertIn(b"its state was saved to", errors)
+
     def test_any_limit_on_the_stack(self):
         unlimited = resource.RLIM_INFINITY
         model = self.saved("--threads", 2)
@@ -789,6 +813,25 @@ class Output(Case):
                 self.assertEqual(done.returncode, OUTPUT)
                 self.assertIn(b"Broken pipe", done.stderr)
                 self.assertEqual(done.stderr.count(b"\n"), 1)
+
+    def test_output_that_does_not_block(self):
+        model = self.saved()
+        long = ("generate", "--load", model, "--max-new-tokens", 1200, "--seed", 1, "--json")
+        for command in (("describe",), ("describe", "--json"), ("train", "--help"), long):
+            with self.subTest(command=command):
+                reader, writer = os.pipe()
+                fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)
+                os.set_blocking(writer, False)
+                process = subprocess.Popen([PROGRAM, *map(str, command)], stdout=writer,
+                                           stderr=subprocess.PIPE)
+                os.close(writer)
+                time.sleep(0.2)
+                with open(reader, "rb") as file:
+                    got = file.read()
+                self.assertEqual((process.communicate(timeout=60)[1].count(b"\n"), process.returncode),
+                                 (command == long, 0))
+                self.assertEqual(got, run(*command).stdout)
+                self.assertGreater(len(got), 4096)
 
     def test_file_size_limit_without_a_signal_handler(self):
         metrics = self.folder / "metrics"

@@ -24,16 +24,20 @@ inline bool has_reader(int file) {
          (S_ISFIFO(s.st_mode) || S_ISSOCK(s.st_mode) || (S_ISCHR(s.st_mode) && ::isatty(file)));
 }
 
-/// Waits until a descriptor takes more, or says why not. False once a stop has been asked for a
-/// second ago and nobody reads.
+/// Whether a stop has been asked for so long ago that nobody is waited for any more.
+inline bool waits_no_more() { return stop_requested() && seconds_since_stop() > 1; }
+
+/// Waits until a descriptor takes more, or says why not. False if nobody reads and that is waited
+/// for no more.
 inline bool takes_more(int file) {
   constexpr int look_again = 100; // milliseconds
   for (;;) {
+    const bool last = waits_no_more();
     struct pollfd p {
       file, POLLOUT, 0
     };
-    if (::poll(&p, 1, look_again) > 0) return true;
-    if (stop_requested() && seconds_since_stop() > 1) return false;
+    if (::poll(&p, 1, last ? 0 : look_again) > 0) return true;
+    if (last) return false;
   }
 }
 } // namespace detail
@@ -48,9 +52,14 @@ inline int write_to_reader(int file, std::string_view text) {
     // A pipe that takes anything takes so much at once.
     const ::ssize_t n =
         ::write(file, text.data(), std::min<std::size_t>(text.size(), std::size_t{PIPE_BUF}));
-    if (n < 0 && errno == EAGAIN) ::poll(nullptr, 0, 10);
-    else if (n == 0) return EIO;
-    else if (n < 0 && errno != EINTR) return errno;
+    if (n < 0 && errno == EAGAIN) {
+      if (detail::waits_no_more()) return EAGAIN;
+      ::poll(nullptr, 0, 10);
+    } else if (n == 0) {
+      return EIO;
+    } else if (n < 0 && errno != EINTR) {
+      return errno;
+    }
     text.remove_prefix(n > 0 ? static_cast<std::size_t>(n) : 0);
   }
   return 0;

@@ -9,7 +9,6 @@
 #include <megacpp/train/token_text.hpp>
 
 #include <chrono>
-#include <cstdio>
 
 namespace mc {
 
@@ -230,7 +229,7 @@ inline std::string speed_of(const generation_work& w) {
                        count_text(seconds > 0 ? static_cast<double>(tokens) / seconds : 0).view());
   };
   return part("prompts", w.prompt, w.prompt_seconds) + " | " +
-         part("new", w.fresh, w.fresh_seconds) + "\n";
+         part("new", w.fresh, w.fresh_seconds);
 }
 
 } // namespace detail
@@ -265,11 +264,9 @@ inline void run_generation(const program_view& p, const options& o, cpu& device)
   }
   for (std::size_t i = 0; i < texts.size(); ++i)
     if (std::string_view(texts[i].end) == "positions")
-      std::fputs(fmt::format("text {} ends after {} of {} tokens: {} has {} positions\n", i + 1,
-                             texts[i].fresh(), end.most(), p.name, p.positions)
-                     .c_str(),
-                 stderr);
-  std::fputs(detail::speed_of(batch.work()).c_str(), stderr);
+      print_note(fmt::format("text {} ends after {} of {} tokens: {} has {} positions", i + 1,
+                             texts[i].fresh(), end.most(), p.name, p.positions));
+  print_note(detail::speed_of(batch.work()));
 }
 
 } // namespace mc

@@ -4,6 +4,7 @@
 #include <megacpp/checkpoint/leftovers.hpp>
 #include <megacpp/data/descriptor.hpp>
 #include <megacpp/exec/error.hpp>
+#include <megacpp/observe/reader.hpp>
 
 #include <cerrno>
 #include <cstdio>
@@ -18,16 +19,12 @@
 namespace mc {
 
 namespace detail {
-inline void write_all(int file, std::string_view text, std::string_view what) {
-  while (!text.empty()) {
-    const ::ssize_t n = ::write(file, text.data(), text.size());
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0)
-      throw error(exit_code::output,
-                  fmt::format("cannot write {}: {}; free some space or write elsewhere", what,
-                              reason_of(n == 0 ? EIO : errno)));
-    text.remove_prefix(static_cast<std::size_t>(n));
-  }
+/// Throws what kept a text from being written; not EAGAIN: what nobody reads is left out.
+inline void require_written(int problem, std::string_view what) {
+  if (problem != 0 && problem != EAGAIN)
+    throw error(exit_code::output,
+                fmt::format("cannot write {}: {}; free some space or write elsewhere", what,
+                            reason_of(problem)));
 }
 } // namespace detail
 
@@ -40,14 +37,15 @@ inline void fill_standard_descriptors() {
       const int filled = ::open("/dev/null", O_RDONLY);
 }
 
-/// Writes to the standard output at once. Throws mc::error(exit_code::output).
+/// Writes to the standard output at once. What nobody reads is waited for, and left out once a stop
+/// is asked for. Throws mc::error(exit_code::output).
 inline void print(std::string_view text) {
-  detail::write_all(STDOUT_FILENO, text, "the standard output");
+  detail::require_written(write_to_reader(STDOUT_FILENO, text), "the standard output");
 }
 
 /// A line for people beside the output: on the standard error, and lost if nobody listens.
 inline void print_note(std::string_view text) {
-  std::fputs(fmt::format("{}\n", text).c_str(), stderr);
+  write_to_reader(STDERR_FILENO, fmt::format("{}\n", text));
 }
 
 namespace detail {
@@ -65,8 +63,8 @@ inline std::string behind_links(std::string path) {
 }
 } // namespace detail
 
-/// Writes a whole text file; a file that was there stays until the new one is complete. Throws
-/// mc::error(exit_code::output).
+/// Writes a whole text file; a file that was there stays until the new one is complete. A pipe that
+/// nobody reads is waited for as print does. Throws mc::error(exit_code::output).
 inline void write_text_file(const std::string& name, std::string_view text) {
   const std::string path = detail::behind_links(name);
   struct stat s {};
@@ -84,7 +82,7 @@ inline void write_text_file(const std::string& name, std::string_view text) {
   descriptor file = open_to_write(at, O_CREAT | O_TRUNC);
   if (!file) fail("create", errno);
   try {
-    detail::write_all(file.get(), text, path);
+    detail::require_written(write_to_reader(file.get(), text), path);
   } catch (...) {
     if (!special) ::unlink(at.c_str());
     throw;
