@@ -249,6 +249,27 @@ BOOST_AUTO_TEST_CASE(ticks_are_round_numbers_within_the_axis) {
       }
 }
 
+// Losses that differ in their last bits, steps beyond 2^53.
+BOOST_AUTO_TEST_CASE(ranges_of_few_doubles_have_an_end) {
+  for (const double low : {-1.0, 2.5, 1e-300, 5e-324, 1e16, 9.2e18, 1e300})
+    for (const int numbers : {1, 2, 5, 6, 7, 9, 100})
+      for (const int wanted : {1, 6, 8}) {
+        double high = low;
+        for (int i = 0; i < numbers; ++i) high = std::nextafter(high, HUGE_VAL);
+        const auto ticks = mc::axis_ticks(low, high, wanted);
+        BOOST_REQUIRE(!ticks.empty());
+        BOOST_TEST(ticks.size() <= static_cast<std::size_t>(wanted) + 2);
+      }
+  using points = std::vector<mc::curve_point>;
+  const double next = std::nextafter(2.5, 3.0);
+  for (const points& p : {points{{1, 2.5}, {2, next}}, points{{0x1p60, 1e17}},
+                          points{{0x1p60, 1e17}, {0x1p60, 1e17}}}) {
+    const std::string svg = mc::loss_curve(p, {});
+    BOOST_TEST(svg.size() < 4'000u);
+    BOOST_TEST(svg.find("nan") + 1 + svg.find("inf") + 1 == 0u);
+  }
+}
+
 /// Requires that every element is closed in order: what an XML parser asks before all else.
 void check_nesting(const std::string& svg) {
   std::vector<std::string> open;

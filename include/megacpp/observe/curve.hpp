@@ -28,17 +28,20 @@ struct curve_options {
 };
 
 /// Round numbers within [low, high], their distance 1, 2 or 5 times a power of ten, about `wanted`
-/// of them; one value if the range is empty.
+/// of them; one value if there is none, or if they would be closer than doubles are there.
 inline std::vector<double> axis_ticks(double low, double high, int wanted) {
   if (!(high > low)) return {low};
   const double raw = (high - low) / std::max(1, wanted);
   const double power = std::pow(10, std::floor(std::log10(raw)));
   const double lead = raw / power;
   const double distance = power * (lead <= 1 ? 1 : lead <= 2 ? 2 : lead <= 5 ? 5 : 10);
-  std::vector<double> ticks;
   const double slack = 1e-9 * distance;
-  for (double i = std::ceil((low - slack) / distance); i * distance <= high + slack; ++i)
-    ticks.push_back(i == 0 ? 0 : i * distance);
+  const double first = std::ceil((low - slack) / distance);
+  const double last = std::floor((high + slack) / distance);
+  constexpr double counted = 0x1p53; // further on, a number and the next one are the same
+  if (!(-counted < first && first <= last && last < counted)) return {low};
+  std::vector<double> ticks;
+  for (double i = first; i <= last; ++i) ticks.push_back(i == 0 ? 0 : i * distance);
   return ticks;
 }
 
@@ -64,6 +67,13 @@ struct curve_frame {
   double x(double v) const { return left + (v - x_low) / (x_high - x_low) * (right - left); }
   double y(double v) const { return bottom - (v - y_low) / (y_high - y_low) * (bottom - top); }
 };
+
+/// Makes a range longer at both ends by a share of its length, or by something if it has none.
+inline void widen(double& low, double& high, double share) {
+  const double size = std::max(std::fabs(low), std::fabs(high));
+  const double margin = high > low ? share * (high - low) : std::max(1.0, 1e-3 * size);
+  low -= margin, high += margin;
+}
 
 inline bool is_drawable(const curve_point& p) { return std::isfinite(p.x) && std::isfinite(p.y); }
 
@@ -130,9 +140,8 @@ inline std::string loss_curve(std::span<const curve_point> training,
       y_high = any ? std::max(y_high, p.y) : p.y;
       any = true;
     }
-  if (!(x_high > x_low)) x_low -= 1, x_high += 1;
-  const double margin = y_high > y_low ? 0.05 * (y_high - y_low) : 1;
-  y_low -= margin, y_high += margin;
+  detail::widen(x_low, x_high, 0);
+  detail::widen(y_low, y_high, 0.05);
   const double w = std::max(options.width, 240), h = std::max(options.height, 160);
   const detail::curve_frame f{72, 44, w - 20, h - 52, x_low, x_high, y_low, y_high};
 
