@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <csignal>
 #include <cstdint>
 #include <cstring>
 #include <filesystem>
@@ -766,6 +767,21 @@ BOOST_AUTO_TEST_CASE(flags_of_a_run_that_goes_on) {
   wrong = saved, wrong["flags"]["learning"] = 1;
   CHECK_REFUSED(resume_flags({wrong, "state", exit_code::model}, o, "p"), exit_code::model,
                 "\"learning\"");
+}
+
+BOOST_AUTO_TEST_CASE(a_signal_that_somebody_sends_is_no_cut_file) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const rlimit no_core{0, 0};
+    ::setrlimit(RLIMIT_CORE, &no_core);
+    const mapping_guard guard;
+    ::kill(::getpid(), SIGBUS);
+    ::_exit(0);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  BOOST_TEST(WIFSIGNALED(status));
+  BOOST_TEST(WTERMSIG(status) == SIGBUS);
 }
 
 BOOST_AUTO_TEST_CASE(a_mapped_file_that_is_cut_short_is_a_sentence) {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <megacpp/exec/error.hpp>
+#include <megacpp/exec/signals.hpp>
 
 #include <array>
 #include <atomic>
@@ -43,7 +44,8 @@ inline known_mapping* note_mapping(const void* begin, std::size_t size, const ch
 }
 
 /// Only async-signal-safe calls (POSIX.1-2017, 2.4.3).
-extern "C" inline void tell_of_cut_file(int, siginfo_t* info, void*) {
+extern "C" inline void tell_of_cut_file(int number, siginfo_t* info, void*) {
+  if (info->si_code <= 0) end_by_signal(number); // somebody sent it
   const auto at = reinterpret_cast<std::uintptr_t>(info->si_addr);
   for (const known_mapping& m : known_mappings) {
     const std::uintptr_t begin = m.begin;
