@@ -776,6 +776,20 @@ class Output(Case):
         done = subprocess.run(["x\n\x1b[31m\x7f", "trian"], executable=PROGRAM, capture_output=True,
                               timeout=60)
         self.assertRegex(done.stderr, rb"^x\?\?\[31m\?: [ -~]*\n$")
+        # A file is no step and no command to the terminal.
+        text, root = (self.folder / f"{n}\nstep 9 | loss: 0\x1b]0;t\a" for n in "xy")
+        shutil.copy(self.text, text)
+        on = ("train", "--data-path", text, "--load", root, "--save", root, "--eval-iters", 1)
+        said = [run(*on, "--train-iters", 2), run(*on, "--train-iters", 3),
+                run("train", "--load", root, "--data-path", self.text, "--train-iters", 4)]
+        (newest(root) / "model.safetensors").write_bytes(b"")
+        said += [run(*on, "--train-iters", 4),
+                 run("eval", "--load", root, "--data-path", text),
+                 run("export", "--load", root, "--save", self.folder / "\nz")]
+        for done in said:
+            lines = (done.stdout + done.stderr).decode()
+            self.assertNotRegex(lines, r"(?m)^step 9|[\x00-\x09\x0b-\x1f\x7f]")
+            self.assertNotIn("\nz\n", lines)
 
     def test_a_state_is_not_saved_through_a_link(self):
         root, elsewhere = self.saved(), self.folder / "elsewhere"

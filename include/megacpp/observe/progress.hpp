@@ -112,8 +112,7 @@ public:
   /// A line that stays: an evaluation, a save, a warning.
   void note(std::string_view text) {
     if (live_) write_all("\r\x1b[K");
-    write_all(text);
-    write_all("\n");
+    write_line_to_reader(file_, {text});
     if (live_) redraw();
   }
 

@@ -4,9 +4,11 @@
 #include <megacpp/exec/signals.hpp>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <climits>
 #include <cstddef>
+#include <initializer_list>
 #include <string_view>
 
 #include <poll.h>
@@ -63,6 +65,25 @@ inline int write_to_reader(int file, std::string_view text) {
     text.remove_prefix(n > 0 ? static_cast<std::size_t>(n) : 0);
   }
   return 0;
+}
+
+/// Writes one line, given in parts. A path may hold anything: what would end the line or what a
+/// terminal would obey is a '?'. Returns as write_to_reader. Allocates nothing, for the lack of
+/// memory may be what it tells.
+inline int write_line_to_reader(int file, std::initializer_list<std::string_view> parts) {
+  std::array<char, PIPE_BUF> block;
+  std::size_t n = 0;
+  int problem = 0;
+  const auto put = [&](char c) {
+    block[n++] = c;
+    if (n < block.size() && c != '\n') return;
+    if (problem == 0) problem = write_to_reader(file, {block.data(), n});
+    n = 0;
+  };
+  for (const std::string_view part : parts)
+    for (const char c : part) put(static_cast<unsigned char>(c) < ' ' || c == 0x7f ? '?' : c);
+  put('\n');
+  return problem;
 }
 
 } // namespace mc

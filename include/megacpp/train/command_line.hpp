@@ -13,7 +13,6 @@
 #include <megacpp/train/program_source.hpp>
 #include <megacpp/train/settings.hpp>
 
-#include <array>
 #include <cstddef>
 #include <cstdio>
 #include <new>
@@ -179,21 +178,6 @@ inline void run_command(const program_source& source, std::string_view program, 
 
 namespace detail {
 
-/// One line on the standard error. A path may hold anything, and a sentence is one line. Needs no
-/// memory, for the lack of that may be what it tells.
-inline void tell(std::string_view program, std::string_view sentence) {
-  std::array<char, 4096> block;
-  std::size_t n = 0;
-  const auto put = [&](char c) {
-    block[n++] = c;
-    if (n == block.size() || c == '\n')
-      write_to_reader(STDERR_FILENO, {block.data(), std::exchange(n, 0)});
-  };
-  for (const std::string_view part : {program, std::string_view(": "), sentence})
-    for (const char c : part) put(static_cast<unsigned char>(c) < ' ' || c == 0x7f ? '?' : c);
-  put('\n');
-}
-
 /// What is cheap at the start and fails once memory is short: what unwinds a thread's stack is
 /// loaded, and where address space is limited, threads allocate from one heap, not from 64 MiB of it
 /// each. (Threads that compute would wait for each other's calls of malloc, of which oneDNN makes
@@ -219,7 +203,7 @@ inline int run_program(const program_source& source, int argc, char** argv,
   program = printable(program.substr(program.rfind('/') + 1));
   const auto fail = [&program](exit_code code, std::string_view sentence) {
     std::fflush(stdout);
-    detail::tell(program, sentence);
+    write_line_to_reader(STDERR_FILENO, {program, ": ", sentence});
     return static_cast<int>(code);
   };
   const first_process_ends in_a_container;

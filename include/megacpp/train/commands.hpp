@@ -57,7 +57,7 @@ inline void carry_out(const program_source& source, const program_view& p, comma
   case command::train: {
     trainer t(p, o, device, std::move(from));
     const std::string flags = given_flags(flags_of(o), command::train);
-    if (!o.report.bench_json() && !flags.empty()) print(flags + "\n");
+    if (!o.report.bench_json() && !flags.empty()) print_line(flags);
     t.run();
     break;
   }

@@ -43,10 +43,13 @@ inline void print(std::string_view text) {
   detail::require_written(write_to_reader(STDOUT_FILENO, text), "the standard output");
 }
 
-/// A line for people beside the output: on the standard error, and lost if nobody listens.
-inline void print_note(std::string_view text) {
-  write_to_reader(STDERR_FILENO, fmt::format("{}\n", text));
+/// One line, whatever it names.
+inline void print_line(std::string_view text) {
+  detail::require_written(write_line_to_reader(STDOUT_FILENO, {text}), "the standard output");
 }
+
+/// A line for people beside the output: on the standard error, and lost if nobody listens.
+inline void print_note(std::string_view text) { write_line_to_reader(STDERR_FILENO, {text}); }
 
 namespace detail {
 /// What a path names behind its symbolic links, which stay as they are when it is replaced. Of

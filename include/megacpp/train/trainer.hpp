@@ -34,10 +34,10 @@ inline std::optional<found_model> prepare_start(const program_view& p, options& 
                 fmt::format("{} has neither a model nor a saved state; check the path of --load",
                             o.model.load()));
   if (!from) {
-    print(fmt::format("{} has no saved state yet: a new run begins\n", o.model.load()));
+    print_line(fmt::format("{} has no saved state yet: a new run begins", o.model.load()));
     return from;
   }
-  for (const std::string& note : from->notes) print(note + "\n");
+  for (const std::string& note : from->notes) print_line(note);
   if (!from->state || o.model.finetune()) return from;
   require_same_program(from->state->state(), p);
   from->changes = resume_flags(from->state->state(), o, p.name);
@@ -85,7 +85,7 @@ public:
     if (stopped()) interrupt();
     // Once nothing is left that could be refused.
     if (resumes())
-      for (const std::string& line : from_->changes) print(line + "\n");
+      for (const std::string& line : from_->changes) print_line(line);
     // A run that goes on adds to the file of the one before.
     if (metrics_ && resumes() && at_.step > 0) metrics_->continue_after();
     else if (metrics_) metrics_->begin();
@@ -105,7 +105,8 @@ public:
     if (o_.report.profile()) print(profile_.table(profiled_seconds_, ceiling_));
     if (set_.bench) print(bench_line());
     else
-      print(fmt::format("{} steps in {}\n", at_.step - first, duration_text(all.seconds()).view()));
+      print_line(
+          fmt::format("{} steps in {}", at_.step - first, duration_text(all.seconds()).view()));
   }
 
 private:
