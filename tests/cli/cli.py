@@ -842,8 +842,8 @@ class Output(Case):
                 time.sleep(0.2)
                 with open(reader, "rb") as file:
                     got = file.read()
-                self.assertEqual((process.communicate(timeout=60)[1].count(b"\n"), process.returncode),
-                                 (command == long, 0))
+                errors = process.communicate(timeout=60)[1]
+                self.assertEqual((errors.count(b"\n"), process.returncode), (command == long, 0))
                 self.assertEqual(got, run(*command).stdout)
                 self.assertGreater(len(got), 4096)
 
@@ -852,7 +852,7 @@ class Output(Case):
         limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1500, 1500))  # noqa: E731
         self.refused(OUTPUT, "train", "--data-path", self.text, "--train-iters", 100,
                      "--exit-signal-handler", "false", "--metrics-jsonl", metrics,
-                     says="File too large", preexec_fn=limit)
+                     says="File too large (ulimit -f raises the limit)", preexec_fn=limit)
 
     def test_file_size_limit_while_saving(self):
         model = self.saved()
@@ -861,7 +861,7 @@ class Output(Case):
             limit = lambda: resource.setrlimit(  # noqa: E731
                 resource.RLIMIT_FSIZE, (size, size))
             self.refused(OUTPUT, "train", "--load", model, "--save", model, "--train-iters", 10,
-                         says="File too large", preexec_fn=limit)
+                         says="File too large (ulimit -f raises the limit)", preexec_fn=limit)
         self.assertEqual(contents(model), before)
         self.assertEqual(sorted(p.name for p in self.folder.iterdir()), ["model", "text"])
 
@@ -1019,7 +1019,7 @@ class Starts(Case):
         for size in (1500, 50000, 100000):  # of small files, of the weights, of the moments
             limit = lambda: resource.setrlimit(  # noqa: E731
                 resource.RLIMIT_FSIZE, (size, size))
-            self.refused_at_start(OUTPUT, *fresh, says="File too large", preexec_fn=limit)
+            self.refused_at_start(OUTPUT, *fresh, says="File too large (ulimit -f raises the limit)", preexec_fn=limit)
         root = self.saved("--save-interval", 4)
         on = ("--load", root, "--save", root)
         train = ("--data-path", self.text)
@@ -1151,7 +1151,7 @@ class Starts(Case):
             resource.RLIMIT_FSIZE, (300000, 300000))
         sentence = self.refused(OUTPUT, "train", "--mock-data", "--train-iters", 10**6, "--load",
                                 self.folder / "begun", "--save", root, "--metrics-jsonl", metrics,
-                                says="File too large", preexec_fn=limit)
+                                says="File too large (ulimit -f raises the limit)", preexec_fn=limit)
         steps = metrics.read_text().count("\n") - before
         self.assertIn(f"the state of step {int(newest(root).name[5:])} was saved to {root}", sentence)
         self.assertIn(int(newest(root).name[5:]), (steps, steps + 1))
@@ -1204,6 +1204,12 @@ class States(Case):
         other = self.folder / "other"
         other.write_text(TEXT.replace("green", "brown"))
         self.refused(MISMATCH, "train", "--load", root, "--data-path", other, says="not the data")
+        mock = self.folder / "mock"
+        run("train", "--mock-data", "--train-iters", 1, "--save", mock)
+        self.refused(MISMATCH, "train", "--load", mock, "--data-path", other,
+                     says="megacpp_state.json is of a run on random tokens (--mock-data)")
+        self.refused(USAGE, "train", "--load", mock, "--mock-data", "--data-path", other,
+                     says="--mock-data and --data-path")
         # What is refused is not told as if it were taken.
         done = run("train", "--load", root, "--data-path", other, "--lr", 0.5, check=MISMATCH)
         self.assertEqual(done.stdout, b"")
@@ -1508,7 +1514,7 @@ class Export(Case):
         (model / "config.json").write_text(json.dumps(config, indent=2) + "\n")
         self.assertEqual(contents(model), before)
         limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (15000, 15000))  # noqa: E731
-        self.refused(OUTPUT, "export", "--load", model, "--save", to, says="File too large",
+        self.refused(OUTPUT, "export", "--load", model, "--save", to, says="File too large (ulimit -f raises the limit)",
                      preexec_fn=limit)
         self.assertEqual(contents(to), kept)
         (to / "model-00002-of-" f"{len(list(to.glob('*.safetensors'))):05}.safetensors").unlink()

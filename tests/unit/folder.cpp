@@ -247,7 +247,7 @@ BOOST_AUTO_TEST_CASE(a_failing_system_call_leaves_the_old_folder_and_nothing_els
     std::string_view says;
   };
   const std::vector<fault> faults{
-      {SYS_mkdirat, EROFS, "cannot create"},  {SYS_mkdirat, EACCES, "Permission denied"},
+      {SYS_mkdirat, EROFS, "another folder"}, {SYS_mkdirat, EACCES, "permissions or"},
       {SYS_write, ENOSPC, "free some space"}, {SYS_write, EIO, "cannot write"},
       {SYS_write, EDQUOT, "free some space"}, {SYS_fsync, EIO, "cannot make durable"},
       {SYS_fsync, ENOSPC, "free some space"}, {SYS_renameat2, EACCES, "cannot rename"},
@@ -432,7 +432,7 @@ BOOST_AUTO_TEST_CASE(a_folder_without_permission_is_refused) {
   {
     const test::unprivileged nobody;
     CHECK_REFUSED(mc::folder_writer::check_target(dir / "model"), exit_code::output,
-                  "Permission denied");
+                  "Permission denied; check its permissions or choose another folder");
   }
   ::chmod(dir.path().c_str(), 0755);
 }

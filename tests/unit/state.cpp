@@ -312,7 +312,7 @@ BOOST_AUTO_TEST_CASE(a_state_that_cannot_be_examined_is_not_taken_for_damaged) {
       fs::permissions(closed, fs::perms::none);
       {
         const test::unprivileged nobody;
-        refused("Permission denied");
+        refused("Permission denied; check its permissions");
       }
       fs::permissions(closed, before);
     }

@@ -96,8 +96,8 @@ public:
     if (errno == ENOTDIR)
       throw error(exit_code::model, fmt::format("{} is not a folder; give the folder that holds {}",
                                                 path_, model_folder_marker));
-    throw error(exit_code::model,
-                fmt::format("cannot open the model folder {}: {}", path_, reason_of(errno)));
+    throw error(exit_code::model, fmt::format("cannot open the model folder {}: {}", path_,
+                                              reason_not_to_read(errno)));
   }
 
   /// A folder in a folder, by bare name; symbolic links are not followed.
@@ -107,8 +107,8 @@ public:
                          O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)) {
     if (folder_ && is_bare_name(name)) return;
     const int problem = folder_ ? ENOENT : errno;
-    const std::string why =
-        fmt::format("{} is not a folder that can be opened: {}", path_, reason_of(problem));
+    const std::string why = fmt::format("{} is not a folder that can be opened: {}", path_,
+                                        reason_not_to_read(problem));
     if (problem == ENOENT || problem == ENOTDIR || problem == ELOOP)
       throw error(exit_code::model, why);
     throw unexamined(exit_code::model, why);
@@ -120,7 +120,7 @@ public:
     auto list = detail::list_folder(folder_.get());
     if (!list)
       throw unexamined(exit_code::model,
-                       fmt::format("cannot list {}: {}", path_, reason_of(errno)));
+                       fmt::format("cannot list {}: {}", path_, reason_not_to_read(errno)));
     return *std::move(list);
   }
   bool contains(const std::string& name) const {
@@ -153,7 +153,8 @@ public:
                               "folder; copy the folder with cp -rL, or download it with "
                               "huggingface-cli download --local-dir",
                               full));
-    throw unexamined(exit_code::model, fmt::format("cannot open {}: {}", full, reason_of(errno)));
+    throw unexamined(exit_code::model,
+                     fmt::format("cannot open {}: {}", full, reason_not_to_read(errno)));
   }
 
 private:

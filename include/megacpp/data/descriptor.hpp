@@ -16,8 +16,15 @@ namespace mc {
 inline std::string reason_of(int error_number) {
   std::string reason = std::generic_category().message(error_number);
   if (error_number == EMFILE) reason += " (ulimit -n raises the limit)";
+  if (error_number == EFBIG) reason += " (ulimit -f raises the limit)";
   if (error_number == ENFILE) reason += " (sysctl fs.file-max raises the limit)";
   return reason;
+}
+
+/// The same of a file or folder that is read, with what to do where rights are lacking.
+inline std::string reason_not_to_read(int error_number) {
+  const bool rights = error_number == EACCES || error_number == EPERM;
+  return reason_of(error_number) + (rights ? "; check its permissions" : "");
 }
 
 /// Closes a file descriptor at the end of its life. -1 is "none".

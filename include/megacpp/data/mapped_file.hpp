@@ -81,10 +81,7 @@ private:
     if (file) return file;
     if (path.empty()) throw error(code, "the path of a file to read is empty; give its name");
     if (errno == ENOENT) throw error(code, fmt::format("{} does not exist; check the path", path));
-    if (errno == EACCES || errno == EPERM)
-      throw error(code, fmt::format("{} cannot be read: {}; check its permissions", path,
-                                    reason_of(errno)));
-    throw error(code, fmt::format("cannot open {}: {}", path, reason_of(errno)));
+    throw error(code, fmt::format("cannot open {}: {}", path, reason_not_to_read(errno)));
   }
 
   std::uint64_t current_size() const {

@@ -78,6 +78,7 @@ inline std::vector<std::string> resume_flags(const json_value& state, options& o
       throw flags.fault(
           fmt::format("has a flag \"{}\" that this program does not know", printable(item.key())));
   }
+  const bool asked = o.data.mock_data.given();
   std::vector<std::string> changes;
   std::string refused;
   for (std::size_t i = 0; i < list.size(); ++i) {
@@ -105,6 +106,12 @@ inline std::vector<std::string> resume_flags(const json_value& state, options& o
                 fmt::format("{} cannot go on from {}: {}; leave such a flag out or build the same "
                             "model, or start a new run from the weights with --finetune",
                             program, state.file(), refused));
+  if (!asked && o.data.mock_data() && o.data.data_path.given())
+    throw error(exit_code::mismatch,
+                fmt::format("{} is of a run on random tokens (--mock-data), which --data-path "
+                            "contradicts; leave it out, or start a new run from the weights with "
+                            "--finetune",
+                            state.file()));
   return changes;
 }
 
