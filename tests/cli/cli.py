@@ -751,6 +751,26 @@ class Output(Case):
         os.close(reading)
         self.assertEqual(reader.communicate(timeout=20)[0].count(b"\n"), 3)
 
+    def test_reports_beside_what_is_said(self):
+        log = self.folder / "log"
+        train = ("train", "--mock-data", "--train-iters", "2")
+        for flag in ("--metrics-jsonl", "--loss-curve"):
+            for name, to in (("/dev/stdout", "output"), (log, "output"), ("/dev/stderr", "error")):
+                files = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
+                with self.subTest(flag=flag, name=name), open(log, "wb") as file:
+                    files["stdout" if to == "output" else "stderr"] = file
+                    done = subprocess.run([PROGRAM, *train, flag, name], timeout=60, **files)
+                    self.assertEqual(done.returncode, USAGE)
+                    said = done.stderr or log.read_bytes()
+                    self.assertIn(f"the file of the standard {to}; give".encode(), said)
+                    self.assertEqual(log.stat().st_size, len(said) if to == "error" else 0)
+            run(*train, flag, "/dev/null", env={**os.environ, "LANG": "C"})
+        # A pipe has an end only.
+        out = run(*train, "--loss-curve", "/dev/stdout").stdout
+        self.assertRegex(out, rb"(?s)^.*\nstep 2/2 [^\n]*\n<svg .*</svg>\n2 steps in [^\n]*\n$")
+        out = run(*train, "--metrics-jsonl", "/dev/stdout").stdout
+        self.assertEqual(out.count(b'\n{"step":'), 2)
+
     def test_closed_standard_descriptors(self):
         metrics = self.folder / "metrics"
         for closed in ((0,), (2,), (0, 2), (1,), (0, 1), (0, 1, 2)):

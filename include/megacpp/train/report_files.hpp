@@ -8,6 +8,9 @@
 #include <filesystem>
 #include <string>
 
+#include <sys/stat.h>
+#include <unistd.h>
+
 namespace mc {
 
 namespace detail {
@@ -15,6 +18,13 @@ namespace detail {
 inline bool is_same_file(const std::string& a, const std::string& b) {
   std::error_code ignored;
   return !a.empty() && std::filesystem::equivalent(a, b, ignored);
+}
+/// Whether a path names the file that a descriptor writes to.
+inline bool is_file_of(int descriptor, const std::string& path) {
+  struct stat a {};
+  struct stat b {};
+  return ::fstat(descriptor, &a) == 0 && ::stat(path.c_str(), &b) == 0 && S_ISREG(a.st_mode) &&
+         a.st_dev == b.st_dev && a.st_ino == b.st_ino;
 }
 /// A path without links and dots; it need not exist.
 inline std::filesystem::path place_of(const std::string& path) {
@@ -40,7 +50,7 @@ inline bool is_taken_by_states(const std::string& path, const std::string& root)
 } // namespace detail
 
 /// Reports replace or continue files of their own kind alone, and neither each other, nor the data,
-/// nor what is saved. Throws mc::error.
+/// nor what is saved, nor what the program says. Throws mc::error.
 inline void check_report_files(const options& o) {
   const text_flag &curve = o.report.loss_curve, &metrics = o.report.metrics_jsonl;
   const auto name_of = [&](const text_flag* f) {
@@ -56,6 +66,14 @@ inline void check_report_files(const options& o) {
                   fmt::format("--{} names {}, which {} needs for its states; choose another file",
                               name_of(f), path, o.training.save()));
   }
+  for (const text_flag* f : {&curve, &metrics})
+    for (const int said : {STDOUT_FILENO, STDERR_FILENO})
+      if (f->given() && detail::is_file_of(said, (*f)()))
+        throw error(
+            exit_code::usage,
+            fmt::format("--{} names {}, the file of the standard {}; give the report a file of "
+                        "its own",
+                        name_of(f), (*f)(), said == STDOUT_FILENO ? "output" : "error"));
   if (curve.given()) check_text_file(curve()), check_own_kind(curve(), "<svg ", "curve");
   if (metrics.given()) check_own_kind(metrics(), "{\"step\":", "file of metrics");
   for (const text_flag* f : {&curve, &metrics})
