@@ -179,9 +179,9 @@ inline void run_command(const program_source& source, std::string_view program, 
 namespace detail {
 
 /// What is cheap at the start and fails once memory is short: what unwinds a thread's stack is
-/// loaded, and where address space is limited, threads allocate from one heap, not from 64 MiB of it
-/// each. (Threads that compute would wait for each other's calls of malloc, of which oneDNN makes
-/// several for every product.)
+/// loaded, and where address space is limited, threads allocate from one heap, not from 64 MiB of
+/// it each. (Threads that compute would wait for each other's calls of malloc, of which oneDNN
+/// makes several for every product.)
 inline void prepare_for_little_memory() {
   rlimit space{};
   if (::getrlimit(RLIMIT_AS, &space) == 0 && space.rlim_cur != RLIM_INFINITY)
