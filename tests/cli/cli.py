@@ -1198,6 +1198,14 @@ class States(Case):
         losses = [[(m["step"], m["loss"], m["lr"]) for m in lines if "loss" in m] for lines in read]
         self.assertEqual(*losses)
 
+    def test_goes_on_behind_the_samples_that_were_taken(self):
+        root = self.folder / "root"
+        for size, steps in ((16, 2), (8, 5)):
+            self.train("--load", root, "--save", root, "--global-batch-size", size,
+                       steps=steps)
+        state = json.loads((newest(root) / "megacpp_state.json").read_text())["state"]
+        self.assertEqual(state["consumed_samples"], 2 * 16 + 3 * 8)
+
     def test_keeps_the_last_ones(self):
         root = self.saved("--save-interval", 2, "--keep-latest-k", 3, steps=11)
         self.assertEqual(self.steps(root), [8, 10, 11])

@@ -5,6 +5,7 @@
 
 #include <megacpp/model/gpt.hpp>
 #include <megacpp/model/qwen3.hpp>
+#include <megacpp/model/qwen3_moe.hpp>
 #include <megacpp/run/session.hpp>
 #include <megacpp/train/resume.hpp>
 #include <megacpp/train/state.hpp>
@@ -571,6 +572,24 @@ BOOST_AUTO_TEST_CASE(the_state_of_another_model_is_refused) {
   q.layers = 1, q.hidden = 8, q.heads = 2, q.kv_heads = 1, q.head_dim = 4, q.ffn = 8;
   q.vocabulary = 11;
   refused(q, small_setup, "family is \"gpt2\" there and \"qwen3\" here");
+
+  qwen3_moe first; // as many parameters, in layers of another order
+  first.layers = 2, first.hidden = 8, first.heads = 2, first.kv_heads = 1, first.head_dim = 4;
+  first.ffn = first.expert_ffn = 8, first.experts = 2, first.experts_per_token = 1;
+  first.vocabulary = 11;
+  qwen3_moe second = first;
+  first.mlp_only = {1}, second.mlp_only = {0};
+  const trained<qwen3_moe> saved(first);
+  const scratch_folder dir;
+  {
+    state_root root(dir / "root");
+    saved.save(root, 1);
+  }
+  const auto of_first = find_saved(dir / "root", true);
+  BOOST_CHECK_NO_THROW(require_same_program(of_first->state->state(), saved.view()));
+  const trained<qwen3_moe> other(second);
+  CHECK_REFUSED(require_same_program(of_first->state->state(), other.view()), exit_code::mismatch,
+                "kinds is ");
 }
 
 BOOST_AUTO_TEST_CASE(the_last_states_are_kept) {
@@ -744,6 +763,12 @@ BOOST_AUTO_TEST_CASE(flags_of_a_run_that_goes_on) {
   BOOST_TEST(!left_out.optimizer.adam_beta1.given());
   BOOST_TEST(!left_out.report.metrics_jsonl.given());
   BOOST_TEST(!left_out.optimizer.lr_decay_iters.given()); // derived from train-iters again
+
+  json decaying; // given, and so not derived
+  save_flags(decaying, with({{"train-iters", "30"}, {"lr-decay-iters", "20"}}));
+  options longer = with({{"train-iters", "50"}});
+  resume_flags({decaying, "state", exit_code::model}, longer, "p");
+  BOOST_TEST((longer.optimizer.lr_decay_iters.given() && longer.optimizer.lr_decay_iters() == 20));
 
   options changed = with({{"lr", "0.5"}, {"train-iters", "30"}});
   const auto lines = resume_flags(state, changed, "p");
