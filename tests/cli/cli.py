@@ -180,6 +180,10 @@ class Help(Case):
         self.refused(USAGE, "train", "--lr", says="--lr needs one value")
         self.refused(USAGE, "train", "--lr", "--save", "x", says="--lr needs one value")
         self.refused(USAGE, "train", "--mock-data=", says="--mock-data= has no value")
+        # It does not take what comes next.
+        for flag, word in (("lr", "1"), ("save", "--profile"), ("config", "x"), ("metrics-jsonl", "x")):
+            self.refused(USAGE, "train", "--mock-data", f"--{flag}=", word,
+                         says=f"--{flag}= has no value; give --{flag}=VALUE, or leave")
         self.refused(USAGE, "train", "--data-path", "a.txt", "--lr", "1", "--data-path", "b.txt",
                      says='--data-path takes one value, but is given "a.txt" and "b.txt"; give one')
         self.refused(USAGE, "train", "--mock-data", "--mock-data=false", says="--mock-data takes one value")
@@ -187,7 +191,7 @@ class Help(Case):
         self.refused(USAGE, "train", "--lr", "1", "--lr", "1", says="--data-path")
 
     def test_flags_out_of_range(self):
-        for flag, value in (("lr", "nan"), ("lr", "inf"), ("lr", "-1"), ("lr", "abc"), ("lr", ""),
+        for flag, value in (("lr", "nan"), ("lr", "inf"), ("lr", "-1"), ("lr", "abc"), ("lr", " "),
                             ("train-iters", "0"), ("train-iters", "-5"), ("train-iters", "1e3"),
                             ("global-batch-size", "0"), ("clip-grad", "-1"), ("adam-beta1", "1"),
                             ("adam-beta2", "2"), ("adam-eps", "0"), ("weight-decay", "nan"),
@@ -1525,7 +1529,7 @@ class Export(Case):
         before = contents(model)
         self.refused(USAGE, "export", "--load", model, says="--save FOLDER")
         self.refused(USAGE, "export", "--save", self.folder / "x", says="--load FOLDER")
-        for size in ("0", "5XB", "-1GB", "99999999999TB", ""):
+        for size in ("0", "5XB", "-1GB", "99999999999TB", " "):
             self.refused(USAGE, "export", "--load", model, "--save", self.folder / "x",
                          f"--max-shard-size={size}", says="--max-shard-size")
             self.refused(USAGE, "train", "--mock-data", "--save", self.folder / "x",
@@ -1690,6 +1694,7 @@ class Generation(Case):
                 self.refused(code, "generate", "--load", self.model, *flags, says=says)
         refused(USAGE, "--prompt", "", says="--prompt: the prompt is empty")
         refused(USAGE, "--prompt", "x", "--prompt", "", says="--prompt: the prompt is empty")
+        refused(USAGE, "--prompt=", "--greedy", says="--prompt= has no value")
         refused(USAGE, "--prompt", "caf\u00e9", says="byte 195 at position 3 is not a token")
         refused(USAGE, "--greedy", "--temperature", "0.5", says="--greedy and --temperature")
         refused(USAGE, "--stop-tokens", "128", says="--stop-tokens: token 128 is outside")

@@ -61,6 +61,22 @@ struct request {
 
 inline error usage(const std::string& sentence) { return error(exit_code::usage, sentence); }
 
+/// "--name=" of a flag would take the next argument for its value (CLI11 2.1).
+inline void refuse_empty_values(int argc, const char* const* argv,
+                                const std::vector<flag_entry>& list) {
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view word = argv[i];
+    if (!word.starts_with("--") || !word.ends_with('=')) continue;
+    const std::string_view name = word.substr(2, word.size() - 3);
+    const flag_entry* const e = find_flag(list, name);
+    if (e == nullptr && name != "config") continue;
+    throw usage(fmt::format("--{0}= has no value; give {1}", name,
+                            e != nullptr && e->flag->is_toggle()
+                                ? fmt::format("--{0}, or --{0}=false", name)
+                                : fmt::format("--{0}=VALUE, or leave --{0} out", name)));
+  }
+}
+
 /// Reads the arguments into the flags of `list`. Throws mc::error(exit_code::usage).
 inline request parse(int argc, const char* const* argv, const std::vector<flag_entry>& list) {
   request r;
@@ -81,6 +97,7 @@ inline request parse(int argc, const char* const* argv, const std::vector<flag_e
     sub->add_option("--config", config)->multi_option_policy(CLI::MultiOptionPolicy::Throw);
     declare_flags(*sub, list, c.which, given);
   }
+  refuse_empty_values(argc, argv, list);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ArgumentMismatch& e) {
@@ -112,9 +129,6 @@ inline request parse(int argc, const char* const* argv, const std::vector<flag_e
         follows(g.entry->name, g.value))
       throw usage(
           fmt::format("--{} needs one value, but {} follows; see --help", g.entry->name, g.value));
-  for (const given_flag& g : given)
-    if (g.entry->flag->is_toggle() && std::count(argv, argv + argc, "--" + g.entry->name + '=') > 0)
-      throw usage(fmt::format("--{0}= has no value; give --{0}, or --{0}=false", g.entry->name));
   for (std::size_t i = 1; i < given.size(); ++i) // those of one flag stand together
     if (const given_flag& a = given[i - 1], &b = given[i];
         a.entry == b.entry && !a.entry->flag->is_list() && a.value != b.value)
