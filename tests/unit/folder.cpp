@@ -325,6 +325,25 @@ BOOST_AUTO_TEST_CASE(a_file_size_limit_is_an_error) {
   BOOST_TEST(entries_in(dir.path()) == 1u);
 }
 
+// A quota of a user is in no number that the file system tells.
+BOOST_AUTO_TEST_CASE(a_quota_is_foreseen) {
+  const scratch_folder dir;
+  const auto rehearsed = [&](int error_number) {
+    return in_child([&] {
+      if (!make_fail(SYS_fallocate, error_number)) return 2;
+      const auto refused = test::refusal_of([&] {
+        mc::folder_writer::rehearse(dir / "model", mc::model_kind,
+                                    [](mc::folder_writer& out) { out.write("config.json", "x"); });
+      });
+      if (!refused) return 0;
+      return refused->says("cannot write ") && refused->says("quota exceeded; free some") ? 1 : 3;
+    });
+  };
+  BOOST_TEST(rehearsed(EDQUOT) == 1 << 8);
+  for (const int cannot : {EOPNOTSUPP, ENOSYS, EPERM}) BOOST_TEST(rehearsed(cannot) == 0);
+  BOOST_TEST(entries_in(dir.path()) == 0u);
+}
+
 BOOST_AUTO_TEST_CASE(a_full_disk_is_foreseen_or_survived) {
   const scratch_folder dir;
   fs::create_directory(dir / "disk");

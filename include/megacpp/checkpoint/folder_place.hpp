@@ -57,6 +57,21 @@ inline std::uint64_t available_bytes(int folder, std::string_view path) {
   return std::uint64_t{s.f_bavail} * s.f_frsize;
 }
 
+/// Has the file system give a file its room, which asks quotas too. False if it cannot without
+/// writing: then the file has its size alone. Throws mc::error, also beyond a limit on the size of
+/// files.
+inline bool take_room(int file, std::uint64_t size, std::string_view path,
+                      std::string_view advice) {
+  const auto bytes = static_cast<::off_t>(size);
+  int taken = 0;
+  do taken = ::fallocate(file, 0, 0, bytes);
+  while (taken != 0 && errno == EINTR);
+  if (taken == 0) return true;
+  const bool none = errno == ENOSPC || errno == EDQUOT || errno == EFBIG;
+  if (none || ::ftruncate(file, bytes) != 0) throw output_error("write", path, errno, advice);
+  return false;
+}
+
 /// Folders that were made for what is to be saved. Unless something was, those that are still empty
 /// go again with the object.
 class made_folders {

@@ -68,15 +68,15 @@ public:
 
   /// For the start of a run that saves at its end: does what a save to `target` does, but for the
   /// bytes, and takes it back; what a killed save left is tidied as a save does. `fill` is the
-  /// save's own; its files get their names and sizes, are synced, and renamed with their folder. So
-  /// what a save is refused, its names, its sizes, the room for it, is refused here, unless it
-  /// comes up later. Returns the bytes that it takes. Throws mc::error.
+  /// save's own; its files get their names, sizes and room, are synced, and renamed with their
+  /// folder. So what a save is refused, its names, its sizes, the room for it, is refused here,
+  /// unless it comes up later. Returns the bytes that it takes. Throws mc::error.
   static std::uint64_t rehearse(folder_place target, const folder_kind& kind,
                                 const std::function<void(folder_writer&)>& fill) {
     folder_writer probe(std::move(target), kind);
     probe.rehearsal_ = true;
     fill(probe);
-    probe.require_space(probe.promised_);
+    probe.require_space(probe.untaken_);
     if (::fsync(probe.folder_.get()) != 0)
       throw detail::output_error("make durable", probe.place_.path, errno);
     std::string renamed = probe.temporary_ + "-renamed";
@@ -118,10 +118,10 @@ public:
     if (!file) throw detail::output_error("create", full, errno);
     file_record record{name, size, {}};
     if (rehearsal_) {
-      // Beyond a limit on the size of files this fails as a write does.
-      if (::ftruncate(file.get(), static_cast<::off_t>(size)) != 0)
-        throw detail::output_error("write", full, errno, kept());
-      promised_ += (size + detail::page_bytes - 1) / detail::page_bytes * detail::page_bytes;
+      const std::uint64_t room =
+          (size + detail::page_bytes - 1) / detail::page_bytes * detail::page_bytes;
+      if (!detail::take_room(file.get(), size, full, kept())) untaken_ += room;
+      promised_ += room;
       record.checksums.resize((size + checksum_chunk - 1) / checksum_chunk);
     } else {
       record.checksums = checksums_of(file, full, size, fill);
@@ -316,6 +316,7 @@ private:
   std::string temporary_;          // empty once committed
   bool rehearsal_ = false;
   std::uint64_t promised_ = 0; // bytes of a rehearsal
+  std::uint64_t untaken_ = 0;  // those of them that the file system has not given yet
   descriptor folder_;
 };
 
