@@ -906,11 +906,13 @@ class Output(Case):
         self.assertEqual(codes, {0, OUTPUT})
 
     @contextlib.contextmanager
-    def small_disk(self, size):
+    def small_disk(self, size, kind="tmpfs"):
+        """`size`: an option of mount, or only the size."""
+        option = size if "=" in size else f"size={size}"
         disk = self.folder / "disk"
         disk.mkdir(exist_ok=True)
         mounted = os.geteuid() == 0 and subprocess.run(
-            ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", disk],
+            ["mount", "-t", kind, "-o", option, kind, disk],
             capture_output=True).returncode == 0
         if not mounted:
             self.left_out("no small disk can be mounted")
@@ -989,6 +991,16 @@ class Output(Case):
                 self.refused(OUTPUT, "train", "--mock-data", "--train-iters", 30, "--save", root,
                              "--save-interval", 10, *flags, says=says)
                 self.assertEqual(list(disk.iterdir()), [])
+        # Files are counted too: 6 a state, and its folder.
+        with self.small_disk("nr_inodes=18") as disk:
+            train = ("train", "--mock-data", "--train-iters", 3, "--save", disk / "root",
+                     "--save-interval", 1)
+            self.refused(OUTPUT, *train, says="get 3 states of 6 inodes")
+            self.assertEqual(list(disk.iterdir()), [])
+            run(*train, "--keep-latest-k", 1)
+        # A file system that counts no blocks is not full.
+        with self.small_disk("mode=755", "ramfs") as disk:
+            run("train", "--mock-data", "--train-iters", 1, "--save", disk / "root")
         # What is said to fit does, at each size of the disk.
         for size in range(500, 900, 64):
             with self.small_disk(f"{size}k") as disk:

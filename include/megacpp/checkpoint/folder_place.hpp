@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstdint>
 #include <filesystem>
+#include <limits>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -50,11 +51,19 @@ inline error output_error(std::string_view what, std::string_view path, int erro
 /// What file systems give at once.
 inline constexpr std::uint64_t page_bytes = 4096;
 
-/// Bytes left to this user in the file system of an open folder. Throws mc::error.
-inline std::uint64_t available_bytes(int folder, std::string_view path) {
+/// What a file system has for a user, or what something takes of it. Inodes: files and folders.
+struct disk_room {
+  std::uint64_t bytes = 0, inodes = 0;
+};
+
+/// What is left to this user in the file system of an open folder; the most there is of what it
+/// does not count, such as the bytes of ramfs. Throws mc::error.
+inline disk_room room_left(int folder, std::string_view path) {
   struct statvfs s {};
   if (::fstatvfs(folder, &s) != 0) throw output_error("examine the space of", path, errno);
-  return std::uint64_t{s.f_bavail} * s.f_frsize;
+  constexpr std::uint64_t any = std::numeric_limits<std::uint64_t>::max();
+  return {s.f_blocks == 0 ? any : std::uint64_t{s.f_bavail} * s.f_frsize,
+          s.f_files == 0 ? any : std::uint64_t{s.f_favail}};
 }
 
 /// Has the file system give a file its room, which asks quotas too. False if it cannot without

@@ -70,9 +70,9 @@ public:
   /// bytes, and takes it back; what a killed save left is tidied as a save does. `fill` is the
   /// save's own; its files get their names, sizes and room, are synced, and renamed with their
   /// folder. So what a save is refused, its names, its sizes, the room for it, is refused here,
-  /// unless it comes up later. Returns the bytes that it takes. Throws mc::error.
-  static std::uint64_t rehearse(folder_place target, const folder_kind& kind,
-                                const std::function<void(folder_writer&)>& fill) {
+  /// unless it comes up later. Returns what it takes. Throws mc::error.
+  static detail::disk_room rehearse(folder_place target, const folder_kind& kind,
+                                    const std::function<void(folder_writer&)>& fill) {
     folder_writer probe(std::move(target), kind);
     probe.rehearsal_ = true;
     fill(probe);
@@ -87,7 +87,7 @@ public:
     probe.temporary_.swap(renamed);
     if (!probe.sync_parent())
       throw detail::output_error("make durable", probe.place_.folder, errno);
-    return probe.promised_;
+    return {probe.promised_, probe.begun_.size() + 1};
   }
   /// The same of a save of which nothing is known yet but its target.
   static void check_target(folder_place target, const folder_kind& kind = model_kind) {
@@ -96,7 +96,7 @@ public:
 
   /// Throws mc::error(exit_code::output) unless the file system has room for so many bytes.
   void require_space(std::uint64_t bytes) const {
-    const std::uint64_t available = detail::available_bytes(folder_.get(), place_.folder);
+    const std::uint64_t available = detail::room_left(folder_.get(), place_.folder).bytes;
     if (available < bytes)
       throw error(
           exit_code::output,

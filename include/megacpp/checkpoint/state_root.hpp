@@ -166,9 +166,9 @@ public:
       folder_writer::check_target(place_of(again), state_kind);
     }
     require_no_link(step);
-    const std::uint64_t bytes = folder_writer::rehearse(place_of(step), state_kind, fill);
+    const detail::disk_room one = folder_writer::rehearse(place_of(step), state_kind, fill);
     point_to(step, true);
-    require_space(bytes, saves, keep);
+    require_space(one, saves, keep);
   }
 
   /// Writes the state of a step, all at once or not at all, then removes old ones beyond the `keep`
@@ -264,20 +264,25 @@ private:
   }
 
   /// Throws unless there is room for the most states that are there at once beyond those that are
-  /// there now. `bytes`: of one state.
-  void require_space(std::uint64_t bytes, std::int64_t saves, std::int64_t keep) const {
-    constexpr std::uint64_t page = detail::page_bytes; // its folder's; the hint's, old and new
+  /// there now. `one`: what one state takes.
+  void require_space(const detail::disk_room& one, std::int64_t saves, std::int64_t keep) const {
     const std::int64_t most =
         keep > 0 ? std::min(saves, std::max<std::int64_t>(1, keep + 1 - count())) : saves;
-    const std::uint64_t available = detail::available_bytes(folder(), path_);
-    if (available < 2 * page ||
-        (available - 2 * page) / (bytes + page) < static_cast<std::uint64_t>(most))
+    const auto require = [&](std::uint64_t each, std::uint64_t besides, std::uint64_t left,
+                             const char* unit, const char* remedy) {
+      if (left >= besides && (left - besides) / each >= static_cast<std::uint64_t>(most)) return;
       throw error(
           exit_code::output,
-          fmt::format("{} is to get {} state{} of {} bytes before any is removed, but has "
-                      "{} bytes left; free some space{} choose another folder",
-                      path_, most, most == 1 ? "" : "s", bytes, available,
+          fmt::format("{} is to get {} state{} of {} {} before any is removed, but has "
+                      "{} {} left; free some {}{} choose another folder",
+                      path_, most, most == 1 ? "" : "s", each, unit, left, unit, remedy,
                       most > 1 && keep != 1 ? ", keep fewer with --keep-latest-k, or" : " or"));
+    };
+    // Besides: the hint, old and new.
+    constexpr std::uint64_t page = detail::page_bytes;
+    const detail::disk_room left = detail::room_left(folder(), path_);
+    require(one.bytes + page, 2 * page, left.bytes, "bytes", "space");
+    require(one.inodes, 2, left.inodes, "inodes", "inodes");
   }
 
   /// Steps that are not known to be damaged.
