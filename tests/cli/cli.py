@@ -1060,6 +1060,13 @@ class Starts(Case):
         on = ("--load", root, "--save", root)
         train = ("--data-path", self.text)
         hint = root / "latest_checkpointed_iteration.txt"
+        # A hint that cannot be replaced, as one of another user in a folder such as /tmp.
+        if os.geteuid() == 0:
+            self.folder.chmod(0o755)
+            root.chmod(0o1777)
+            self.refused_at_start(OUTPUT, *on, train=train, says="cannot replace", user=NOBODY,
+                                  group=NOBODY, executable=shutil.copy(PROGRAM, self.folder))
+            root.chmod(0o755)
         hint.unlink()
         hint.mkdir()
         self.refused_at_start(OUTPUT, *on, train=train, says="Is a directory")

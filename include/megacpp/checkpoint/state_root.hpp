@@ -316,13 +316,30 @@ private:
                               folder_of(step)));
   }
 
+  /// The text of the hint; nothing where there is none that can be read as one.
+  std::optional<std::string> hint() const {
+    const descriptor file(
+        ::openat(folder(), newest_step_name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+    struct stat s {};
+    if (!file || ::fstat(file.get(), &s) != 0 || !S_ISREG(s.st_mode)) return std::nullopt;
+    std::string text(detail::page_bytes, '\0');
+    const ::ssize_t n = ::read(file.get(), text.data(), text.size());
+    if (n < 0 || n != s.st_size) return std::nullopt;
+    text.resize(static_cast<std::size_t>(n));
+    return text;
+  }
+
   void point_to(std::int64_t step, bool rehearsal) const {
     const auto fail = [&](const char* what) {
       const int problem = errno;
-      return detail::output_error(what, path_ + '/' + newest_step_name, problem);
+      return detail::output_error(
+          what, path_ + '/' + newest_step_name, problem,
+          problem == EPERM ? "; remove it, or choose another folder to save to" : "");
     };
     const std::string temporary = detail::temporary_of(newest_step_name);
-    const std::string text = fmt::format("{}\n", step);
+    // A rehearsal replaces a hint that is there by its own text.
+    const std::optional<std::string> present = rehearsal ? hint() : std::nullopt;
+    const std::string text = present ? *present : fmt::format("{}\n", step);
     ::unlinkat(folder(), temporary.c_str(), 0);
     descriptor file(::openat(folder(), temporary.c_str(),
                              O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666));
@@ -339,7 +356,7 @@ private:
     if (n < 0) throw undo("write");
     if (::fsync(file.get()) != 0) throw undo("make durable");
     if (!file.reset()) throw undo("close");
-    if (rehearsal) {
+    if (rehearsal && !present) {
       struct stat s {};
       const bool taken =
           ::fstatat(folder(), newest_step_name, &s, AT_SYMLINK_NOFOLLOW) == 0 && S_ISDIR(s.st_mode);
