@@ -170,6 +170,8 @@ BOOST_AUTO_TEST_CASE(a_state_gives_back_every_store) {
     trained loaded(model, s, 2);
     const auto found = find_saved(dir / "root", true);
     BOOST_REQUIRE((found && found->state));
+    // Others may remove what was found: what was opened is read.
+    std::filesystem::remove_all(dir / "root");
     load_weights(found->folder, loaded.view(), loaded.stores);
     const run_position at =
         load_moments(found->folder, found->state->state(), loaded.view(), loaded.stores);

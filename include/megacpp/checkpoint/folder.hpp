@@ -6,6 +6,8 @@
 #include <megacpp/exec/error.hpp>
 
 #include <cerrno>
+#include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -84,7 +86,9 @@ inline bool is_plain_file(int folder, const std::string& name) {
 } // namespace detail
 
 /// A folder opened for reading. Files are opened beneath it by bare name, and symbolic links are
-/// not followed, so a weight index cannot name a file outside.
+/// not followed, so a weight index cannot name a file outside. A name that was opened stays that
+/// file until close_files(): what was verified is what is read, also once others have removed it.
+/// For one thread at a time.
 class model_folder {
 public:
   explicit model_folder(std::string path) : path_(std::move(path)) {
@@ -125,8 +129,9 @@ public:
   }
   bool contains(const std::string& name) const {
     struct stat s {};
-    return is_bare_name(name) &&
-           ::fstatat(folder_.get(), name.c_str(), &s, AT_SYMLINK_NOFOLLOW) == 0;
+    return opened_.count(name) != 0 ||
+           (is_bare_name(name) &&
+            ::fstatat(folder_.get(), name.c_str(), &s, AT_SYMLINK_NOFOLLOW) == 0);
   }
   /// True if it certainly has no such entry, which is less than that contains() is false.
   bool lacks(const std::string& name) const {
@@ -140,9 +145,16 @@ public:
                               "files of a model lie directly in its folder",
                               path_, name));
     const std::string full = path_ + '/' + name;
+    if (const auto known = opened_.find(name); known != opened_.end())
+      return mapped_file(known->second, full, exit_code::model);
     descriptor file(
         ::openat(folder_.get(), name.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
-    if (file) return mapped_file(std::move(file), full, exit_code::model);
+    if (file) {
+      const auto shared = std::make_shared<const descriptor>(std::move(file));
+      mapped_file mapped(shared, full, exit_code::model);
+      opened_.emplace(name, shared);
+      return mapped;
+    }
     if (errno == ENOENT)
       throw error(exit_code::model,
                   fmt::format("the model folder {} has no file {}; it is incomplete or not a model",
@@ -156,10 +168,13 @@ public:
     throw unexamined(exit_code::model,
                      fmt::format("cannot open {}: {}", full, reason_not_to_read(errno)));
   }
+  /// Lets go of the files that were opened: those that were removed take room until then.
+  void close_files() { opened_.clear(); }
 
 private:
   std::string path_;
   descriptor folder_;
+  mutable std::map<std::string, std::shared_ptr<const descriptor>> opened_;
 };
 
 } // namespace mc

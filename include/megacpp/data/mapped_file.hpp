@@ -28,15 +28,17 @@ public:
   explicit mapped_file(const std::string& path, exit_code code = exit_code::data)
       : mapped_file(open(path, code), path, code) {}
 
-  /// Takes an open descriptor; `path` is what messages call it.
+  /// Takes an open descriptor, or a share of it; `path` is what messages call it.
   mapped_file(descriptor file, std::string path, exit_code code)
+      : mapped_file(std::make_shared<const descriptor>(std::move(file)), std::move(path), code) {}
+  mapped_file(std::shared_ptr<const descriptor> file, std::string path, exit_code code)
       : path_(std::make_unique<const std::string>(std::move(path))),
         code_(code),
         file_(std::move(file)) {
     size_ = current_size();
     if (size_ == 0)
       throw error(code_, fmt::format("{} is empty: there is nothing to read", *path_));
-    void* const p = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, file_.get(), 0);
+    void* const p = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, file_->get(), 0);
     if (p == MAP_FAILED)
       throw unexamined(
           code_, fmt::format("cannot map {} ({} bytes): {}", *path_, size_, reason_of(errno)));
@@ -86,7 +88,7 @@ private:
 
   std::uint64_t current_size() const {
     struct stat s {};
-    if (::fstat(file_.get(), &s) != 0)
+    if (::fstat(file_->get(), &s) != 0)
       throw unexamined(code_, fmt::format("cannot examine {}: {}", path(), reason_of(errno)));
     if (S_ISDIR(s.st_mode))
       throw error(code_, fmt::format("{} is a directory; give the path of a file", path()));
@@ -100,7 +102,7 @@ private:
 
   std::unique_ptr<const std::string> path_; // its text stays where it is in a move
   exit_code code_;
-  descriptor file_;
+  std::shared_ptr<const descriptor> file_;
   const std::byte* data_ = nullptr;
   std::uint64_t size_ = 0;
   detail::known_mapping* known_ = nullptr;

@@ -36,7 +36,7 @@ inline void run_export(const program_view& p, const options& o) {
                 "export needs --load FOLDER, a saved model, and --save FOLDER, where to write it");
   const model_folder from = detail::required_model(o, "export");
   const saved_model m = export_model_folder(
-      from.path(), o.training.save(), p, detail::storage_named(o.model.dtype()), shard_limit_of(o));
+      from, o.training.save(), p, detail::storage_named(o.model.dtype()), shard_limit_of(o));
   print_line(fmt::format("{} tensors, {} in {} file{}, written to {}", m.tensors,
                          bytes_text(m.bytes).view(), m.files, m.files == 1 ? "" : "s",
                          o.training.save()));

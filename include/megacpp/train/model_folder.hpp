@@ -226,9 +226,7 @@ inline saved_model save_model_folder(const std::filesystem::path& folder, const 
 /// tensor: no such folder, a file missing or cut short, a configuration of another model (all
 /// fields that differ, with both values), a tensor missing, unknown, not finite, or of another
 /// shape or type.
-inline void load_model_folder(const std::filesystem::path& folder, const program_view& p,
-                              mc::stores& s) {
-  const model_folder in(folder.string());
+inline void load_model_folder(const model_folder& in, const program_view& p, mc::stores& s) {
   static_cast<void>(hf_family_of(p));
   require_same_model(read_json(in.open("config.json")), p);
   const weights_in_folder weights(in, p);
@@ -246,17 +244,20 @@ inline void load_model_folder(const std::filesystem::path& folder, const program
   }
 }
 
+inline void load_model_folder(const std::filesystem::path& folder, const program_view& p,
+                              mc::stores& s) {
+  load_model_folder(model_folder(folder.string()), p, s);
+}
+
 /// Writes the model of one folder as another: one or several files, names and spellings as
 /// transformers 4.51 has them, each tensor as F32, BF16 or F64, or without `as` in the type it has.
 /// The folder must be sound and of the program's model; no more than a block of a tensor is held in
 /// memory. Token ids, generation_config.json and the character list go along. `from` and `to` may
 /// be the same folder. Throws as load_model_folder and save_model_folder do.
-inline saved_model export_model_folder(const std::filesystem::path& from,
-                                       const std::filesystem::path& to, const program_view& p,
-                                       std::optional<storage_type> as,
+inline saved_model export_model_folder(const model_folder& in, const std::filesystem::path& to,
+                                       const program_view& p, std::optional<storage_type> as,
                                        std::uint64_t max_shard = hf_shard_limit) {
   const hf_family& family = hf_family_of(p);
-  const model_folder in(from.string());
   const json_value config = read_json(in.open("config.json"));
   require_same_model(config, p);
   const weights_in_folder weights(in, p);
@@ -287,6 +288,12 @@ inline saved_model export_model_folder(const std::filesystem::path& from,
   const saved_model saved = detail::write_model(out, std::move(m), max_shard);
   out.commit();
   return saved;
+}
+inline saved_model export_model_folder(const std::filesystem::path& from,
+                                       const std::filesystem::path& to, const program_view& p,
+                                       std::optional<storage_type> as,
+                                       std::uint64_t max_shard = hf_shard_limit) {
+  return export_model_folder(model_folder(from.string()), to, p, as, max_shard);
 }
 
 } // namespace mc

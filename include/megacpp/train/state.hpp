@@ -239,11 +239,11 @@ inline void load_registry_weights(const model_folder& folder, const json_value& 
 /// cannot hold.
 inline void load_weights(const model_folder& folder, const program_view& p, mc::stores& s) {
   if (!folder.contains(state_file_name)) {
-    load_model_folder(folder.path(), p, s);
+    load_model_folder(folder, p, s);
   } else {
     const state_file file(folder);
     const auto form = file.state().field<std::string>("weights");
-    if (form == huggingface_form) load_model_folder(folder.path(), p, s);
+    if (form == huggingface_form) load_model_folder(folder, p, s);
     else if (form == registry_form) detail::load_registry_weights(folder, file.state(), p, s);
     else
       throw file.state().fault(

@@ -72,6 +72,7 @@ public:
     if (o.report.metrics_jsonl.given()) metrics_.emplace(o.report.metrics_jsonl());
     rehearse_save(); // as the last save will be: with every file open that stays open
     prepare_session();
+    if (from_) from_->folder.close_files();
     prepare_evaluation();
     constexpr std::int64_t timed_without_allocating = 1 << 20;
     if (set_.bench)
