@@ -168,6 +168,10 @@ BOOST_AUTO_TEST_CASE(mixed_layers_are_told) {
   const bare_program shared(model);
   mc::stores v(shared, false);
   CHECK_REFUSED(mc::save_model_folder(dir / "v", shared, v), exit_code::mismatch, "shared expert");
+  // Its own state has no config.json, which is not why.
+  std::filesystem::create_directory(dir / "state");
+  CHECK_REFUSED(mc::export_model_folder(dir / "state", dir / "v", shared, {}), exit_code::mismatch,
+                "shared expert");
 }
 
 BOOST_AUTO_TEST_CASE(parts_of_a_fused_tensor_lie_side_by_side) {

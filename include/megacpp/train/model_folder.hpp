@@ -258,6 +258,8 @@ inline saved_model export_model_folder(const model_folder& in, const std::filesy
                                        const program_view& p, std::optional<storage_type> as,
                                        std::uint64_t max_shard = hf_shard_limit) {
   const hf_family& family = hf_family_of(p);
+  nlohmann::json written = family.config(p);
+  static_cast<void>(family.tensors(p)); // a program without that form is refused before its folder
   const json_value config = read_json(in.open("config.json"));
   require_same_model(config, p);
   const weights_in_folder weights(in, p);
@@ -265,7 +267,6 @@ inline saved_model export_model_folder(const model_folder& in, const std::filesy
   storage_type common = as.value_or(storage_type::f32);
   for (const auto& t : weights.matches())
     if (!as && t.ours.name == family.embedding) common = t.theirs.type;
-  nlohmann::json written = family.config(p);
   for (const char* id : {"bos_token_id", "eos_token_id", "pad_token_id"})
     if (config.raw().contains(id)) written[id] = config.raw().at(id);
   detail::outgoing_model m;
