@@ -38,9 +38,9 @@ public:
     void* p = ::mmap(nullptr, static_cast<std::size_t>(bytes), PROT_READ | PROT_WRITE,
                      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (p == MAP_FAILED)
-      throw error(exit_code::memory, std::string("cannot reserve ") + std::to_string(bytes >> 20) +
-                                         " MiB for " + what + ": use " + remedy +
-                                         " or a machine with more memory");
+      throw error(exit_code::memory,
+                  std::string("cannot reserve ") + std::to_string(((bytes - 1) >> 20) + 1) +
+                      " MiB for " + what + ": use " + remedy + " or a machine with more memory");
     ::madvise(p, static_cast<std::size_t>(bytes), MADV_HUGEPAGE);
     data_ = static_cast<std::byte*>(p);
   }
