@@ -1,4 +1,5 @@
 // The command line. It knows no run, so an edit of the run leaves it alone.
+#include <megacpp/exec/affinity_at_start.hpp>
 #include <megacpp/exec/machine_at_start.hpp>
 #include <megacpp/train/command_line.hpp>
 

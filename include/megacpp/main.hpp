@@ -1,6 +1,7 @@
 // Everything a program consists of; for the one unit that holds main.
 #pragma once
 
+#include <megacpp/exec/affinity_at_start.hpp>
 #include <megacpp/exec/machine_at_start.hpp>
 #include <megacpp/program.hpp>
 #include <megacpp/train/command_line.hpp>

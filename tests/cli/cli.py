@@ -24,6 +24,7 @@ import tempfile
 import termios
 import time
 import unittest
+import unittest.mock
 import xml.dom.minidom
 from pathlib import Path
 
@@ -620,6 +621,24 @@ class Training(Case):
                     run(*command, **limit)
                     for made in ("again", "exported"):
                         shutil.rmtree(self.folder / made, ignore_errors=True)
+
+    def test_openmp_binds_no_thread(self):
+        allowed, counts = os.sched_getaffinity(0), set()
+        for name, value in (("X", ""), ("OMP_PROC_BIND", "true"), ("OMP_PLACES", "cores"),
+                            ("GOMP_CPU_AFFINITY", str(min(allowed)))):
+            with self.subTest(name=name), unittest.mock.patch.dict(os.environ, {name: value}), \
+                    self.held("--train-iters", 100) as (process, on):
+                threads = [int(p.name) for p in Path(f"/proc/{process.pid}/task").iterdir()]
+                counts.add(len(threads))
+                self.assertEqual([os.sched_getaffinity(t) for t in threads],
+                                 [allowed] * len(threads))
+                on()
+        self.assertEqual(len(counts), 1)
+        # A mask that a process is given stays its own.
+        with unittest.mock.patch.dict(os.environ, {"OMP_PROC_BIND": "true"}):
+            done = run("train", "--mock-data", "--train-iters", 1,
+                       preexec_fn=lambda: os.sched_setaffinity(0, {max(allowed)}))
+        self.assertIn(b", 1 thread,", done.stdout)
 
     def test_threads_that_cannot_be_started(self):
         if SANITIZED:
