@@ -46,6 +46,20 @@ template <class Precision> struct tiny_run {
   using precision = Precision;
 };
 
+/// A weight that is used as it is and computed on, so that two gradients collect for it.
+struct computed : gpt {
+  constexpr computed() {
+    layers = 2, hidden = 16, heads = 2, ffn = 12, vocabulary = 29, positions = 16, std = 0.3;
+  }
+  constexpr var block(context& c, int /*kind*/, var x) const {
+    const var w = weight(c, "up", "weight", {{dim::ffn, ffn}, hidden_extent()},
+                         on(axis::tp, S(dim::ffn)), normal_weights(std));
+    const var m = to(layer_norm(c, "norm", x, bias, eps), axis::tp, R);
+    const var up = linear(m, w) + linear(m, gelu(w));
+    return x + row_parallel(c, "down", up, 1, hidden_extent(), bias, std);
+  }
+};
+
 struct sequences {
   std::vector<std::int32_t> tokens, labels;
   explicit sequences(int n) {
@@ -178,6 +192,50 @@ BOOST_AUTO_TEST_CASE(directions) {
     });
     BOOST_TEST(tensors == 2 + 3 * 10);
   }
+}
+
+// What the epilogue brings back joins what has collected, once however often it is asked for.
+BOOST_AUTO_TEST_CASE(a_weight_may_be_computed_on) {
+  const interpreted_program<computed> program(computed{}, {.batch = {2, 11}, .type = dtype::f64},
+                                              "computed");
+  cpu device(product_type::automatic, 1);
+  session run(program.view(), device, purpose::training);
+  run.weights().initialise(3);
+  const sequences data(22);
+  const auto* g = reinterpret_cast<const double*>(run.weights().gradients());
+  auto* w = reinterpret_cast<double*>(run.weights().weights());
+  const auto gradients = [&] { return std::vector<double>(g, g + run.weights().total()); };
+  for (int step = 0; step < 2; ++step) {
+    run.clear_gradients();
+    run.begin_step();
+    run.train(data.view());
+    run.reduce_gradients();
+    const std::vector<double> once = gradients();
+    run.reduce_gradients();
+    BOOST_TEST((gradients() == once));
+  }
+  std::mt19937_64 random(13);
+  int tensors = 0;
+  for_each_parameter(program.view(), [&](const parameter_ref& r) {
+    if (r.name.find("up.weight") == std::string::npos) return;
+    const auto first = static_cast<std::size_t>(r.offset);
+    const auto d = directional::unit_direction(random, static_cast<std::size_t>(r.count.n));
+    const std::vector<double> kept(w + first, w + first + d.size());
+    const double quotient = directional::central_difference(
+        [&](double t) {
+          for (std::size_t i = 0; i < d.size(); ++i) w[first + i] = kept[i] + t * d[i];
+          run.begin_step();
+          return run.evaluate(data.view()).sum;
+        },
+        5e-4);
+    std::copy(kept.begin(), kept.end(), w + first);
+    double derived = 0, norm = 0;
+    for (std::size_t i = 0; i < d.size(); ++i)
+      derived += g[first + i] * d[i], norm += g[first + i] * g[first + i];
+    BOOST_TEST(std::abs(quotient - derived) <= 1e-6 * std::sqrt(norm));
+    ++tensors;
+  });
+  BOOST_TEST(tensors == 2);
 }
 
 BOOST_AUTO_TEST_CASE(compiled_and_interpreted) {

@@ -4,6 +4,7 @@
 #include <boost/test/unit_test.hpp>
 
 #include <megacpp/plan/count.hpp>
+#include <megacpp/plan/tied.hpp>
 #include <megacpp/preset/models.hpp>
 
 #include <array>
@@ -234,6 +235,41 @@ BOOST_AUTO_TEST_CASE(every_parameter_has_a_place_and_a_gradient_of_its_own) {
           BOOST_TEST(++weights.at(static_cast<std::size_t>(e.offset + l * e.stride + k)) == 1);
         BOOST_TEST(++gradients.at(static_cast<std::size_t>(e.gradient + l * e.stride + k)) == 1);
       }
+  }
+}
+
+// The step's end adds the gradients of tied uses where the declaration's own collects, before the
+// epilogue brings anything back to it.
+BOOST_AUTO_TEST_CASE(no_part_computes_on_a_tied_parameter) {
+  using use = var (*)(var w, var other);
+  const auto said_of = [](use stem, use head, bool frozen = false) {
+    std::array<graph, 2> graphs;
+    for (const bool again : {false, true}) {
+      builder b{mesh(layout{.tp = 2})};
+      parameter_info info = normal_weights(0.02);
+      info.tied = again, info.frozen = frozen;
+      const extent rows{dim::rows, 4};
+      const var w = b.parameter("wte", "weight", dtype::f32, {rows}, {}, info, 7);
+      (again ? head : stem)(w, b.parameter(again ? "h" : "s", "w", dtype::f32, {rows}, {}, {}, 7));
+      hoist(b.g);
+      BOOST_TEST((b.g.wrong.code == fault::none));
+      graphs[again] = b.g;
+    }
+    return said(fault_of_computed_ties(std::array<const graph*, 2>{&graphs[0], &graphs[1]}));
+  };
+  const use plain = [](var w, var) { return to(w, axis::tp, R); },
+            turned = [](var w, var) { return gelu(w); },
+            second = [](var w, var other) { return swiglu(other, w); },
+            both = [](var w, var) { return gelu(w) + w; },
+            behind = [](var w, var) { return gelu(to(w, axis::tp, R)); },
+            apart = [](var w, var other) { return gelu(other), w; };
+  for (const use allowed : {plain, apart}) BOOST_TEST(said_of(allowed, plain) == " ");
+  for (const auto& [wrong, op] : {std::pair{turned, "gelu"}, std::pair{second, "swiglu"},
+                                  std::pair{both, "gelu"}, std::pair{behind, "gelu"}}) {
+    const std::string what = std::string("MEGA-C007 ") + op + "(wte.weight)";
+    BOOST_TEST(said_of(wrong, plain) == what);
+    BOOST_TEST(said_of(plain, wrong) == what);
+    BOOST_TEST(said_of(wrong, wrong, true) == " ");
   }
 }
 

@@ -43,6 +43,7 @@ enum class fault : std::uint8_t {
   C003, // the batch does not fit the model or the layout
   C004, // a tied use contradicts the declaration
   C006, // the model cannot generate
+  C007, // an op computes on a tied parameter before it is used
   M001, // the plan does not fit the memory
   M002, // a pass left a value without memory, or two live values overlap
   B001, // the device has no kernel for an op
@@ -137,7 +138,7 @@ constexpr const char* code_of(fault f) {
       "MEGA-P014", "MEGA-P015", "MEGA-P016", "MEGA-P017", "MEGA-P018", "MEGA-P019", "MEGA-P020",
       "MEGA-S001", "MEGA-S002", "MEGA-S003", "MEGA-S004", "MEGA-S005", "MEGA-S006", "MEGA-S007",
       "MEGA-S008", "MEGA-S009", "MEGA-S010", "MEGA-C001", "MEGA-C002", "MEGA-C003", "MEGA-C004",
-      "MEGA-C006", "MEGA-M001", "MEGA-M002", "MEGA-B001", "MEGA-B002"};
+      "MEGA-C006", "MEGA-C007", "MEGA-M001", "MEGA-M002", "MEGA-B001", "MEGA-B002"};
   return codes[static_cast<int>(f)];
 }
 
@@ -239,6 +240,9 @@ constexpr const char* sentence_of(fault f) {
     return "the model can be trained, but no text can be generated with it: build this otherwise "
            "if "
            "one is wanted";
+  case fault::C007:
+    return "an op computes on a tied parameter before it is used, and a gradient of it would be "
+           "lost: use it as it is, or behind to(), in every part, or do not tie it";
   case fault::M001:
     return "the run does not fit the memory: more tp or pp, recompute, or a smaller "
            "micro-batch";

@@ -1,9 +1,12 @@
 // Tied parameters over parts. Each use collects a main grad of its own; the step's end adds them up
 // before they are reduced, once, where the parameter is declared first. So all uses must leave the
 // same sums pending, and each must collect in the stored form: a use gathered or cut before the
-// forward pass would collect elsewhere.
+// forward pass would collect elsewhere. An op that computes on the parameter before the forward pass
+// has its gradient reduced first and brought back by the epilogue, when the ties have joined: such
+// uses are refused.
 #pragma once
 
+#include <megacpp/op/redistribute.hpp>
 #include <megacpp/plan/registry.hpp>
 
 namespace mc {
@@ -27,7 +30,35 @@ constexpr int axis_apart(const placement& grad, const placement& like, const pla
   return -1;
 }
 
+/// The node of the prologue that computes on the parameter of this name, or null.
+constexpr const node* computing_on(const graph& g, const value& name) {
+  for (int i = 0; i < g.node_count; ++i) {
+    const node& n = g.at_node(i);
+    if (n.when != phase::prologue || n.op == &op::redistribute) continue;
+    for (value_id v : n.in)
+      if (const value_id p = parameter_behind(g, v); p >= 0 && same_name(g.at(p), name)) return &n;
+  }
+  return nullptr;
+}
+
 } // namespace detail
+
+/// MEGA-C007 for the first tied parameter that a part computes on before it is used. `parts` are the
+/// forward graphs of all parts.
+constexpr fault_record fault_of_computed_ties(std::span<const graph* const> parts) {
+  fault_record wrong;
+  for (const graph* g : parts)
+    if (g->wrong.code != fault::none) return wrong; // is told first
+  for (const graph* use : parts)
+    for (int i = 0; i < use->parameter_count; ++i) {
+      const parameter_info& info = use->parameters[static_cast<unsigned>(i)];
+      if (!info.tied || info.frozen) continue;
+      for (const graph* g : parts)
+        if (const node* n = detail::computing_on(*g, use->at(info.v)))
+          record(wrong, *use, fault::C007, n->line, n->op->name, info.v);
+    }
+  return wrong;
+}
 
 /// The fault of the first tied parameter whose uses do not collect alike. `parts` are the derived
 /// graphs of all parts.

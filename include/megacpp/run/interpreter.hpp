@@ -73,6 +73,7 @@ public:
     view_.stores = &stores_;
     view_.generation = {&model_, &forward_graph_of<Model>, &kernels_};
     view_.parameters = count_parameters(graphs, layers);
+    interpreted_part::refuse(fault_of_computed_ties(graphs));
     std::vector<std::unique_ptr<graph>> derived;
     auto differentiated = graphs;
     for (const graph* g : graphs) {

@@ -161,6 +161,8 @@ template <class Run> struct program {
   (std::make_integer_sequence<int, kinds + 2>{});
   static constexpr fault_record in_all() {
     if (!members::has_backend()) return detail::sentence(fault::B002, "using device");
+    const fault_record computed = fault_of_computed_ties(forward_graphs());
+    if (computed.code != fault::none) return computed;
     if (in_graphs.code != fault::none) return in_graphs;
     if (of_experts.code != fault::none) return of_experts;
     const fault_record ties = fault_of_ties(derived_graphs());

@@ -133,6 +133,10 @@ template <class Run, fault Code, class Where, class Line> constexpr bool report(
   static_assert(Code != fault::C006,
                 "MEGA-C006 the model can be trained, but no text can be generated with it: build "
                 "this otherwise if one is wanted");
+  static_assert(
+      Code != fault::C007,
+      "MEGA-C007 an op computes on a tied parameter before it is used, and a gradient of "
+      "it would be lost: use it as it is, or behind to(), in every part, or do not tie it");
   static_assert(Code != fault::M001,
                 "MEGA-M001 the run does not fit the memory: more tp or pp, recompute, or a "
                 "smaller micro-batch");

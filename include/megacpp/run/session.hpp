@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <utility>
 
 namespace mc {
 
@@ -100,6 +101,7 @@ public:
   /// Forward and backward of one micro-batch; gradients of its summed loss add to the main grads.
   loss_sum train(const batch_view& b) {
     feed_inputs(b);
+    reduced_ = false;
     loss_sum result = forward(b, p_.loss);
     frame f = head_frame(p_.loss);
     f.base[static_cast<unsigned>(space::d_stream_in)] = cotangent(0);
@@ -126,8 +128,10 @@ public:
 
   /// Once a step, after its last micro-batch: the gradients of tied uses join those of their
   /// parameters, and the epilogue brings the gradients of values that the prologue derived back to
-  /// theirs. Afterwards the main grads are those of the summed loss. finish_step does it first.
+  /// theirs. Afterwards the main grads are those of the summed loss, and a second call changes
+  /// nothing. finish_step does it first.
   void reduce_gradients() {
+    if (std::exchange(reduced_, true)) return;
     frame ties = frame_of(p_.layers, 0);
     for_each_tie(*p_.stores, [&](const registry::entry& e, int k) {
       const std::int64_t main = size_of(stores_.main_type());
@@ -171,6 +175,7 @@ public:
   /// of no more use. stores::nonfinite tells where.
   bool finite() const { return finite_; }
   void clear_gradients() {
+    reduced_ = false;
     if (derived_gradient_bytes_ > 0)
       std::memset(derived_gradients_, 0, static_cast<std::size_t>(derived_gradient_bytes_));
     std::byte* g = stores_.gradients();
@@ -313,7 +318,7 @@ private:
             *derived_gradients_ = nullptr, *one_ = nullptr;
   std::int32_t *positions_ = nullptr, *keys_ = nullptr;
   std::int64_t stream_bytes_ = 0, tokens_ = 0;
-  bool finite_ = true;
+  bool finite_ = true, reduced_ = false;
   std::vector<std::int64_t> saved_at_, derived_at_, derived_gradients_at_;
   std::int64_t derived_gradient_bytes_ = 0;
   std::vector<int> index_;
