@@ -43,6 +43,44 @@ template <class F> std::string said_of(F f) { return said(fault_of(with_block<F>
 
 } // namespace
 
+// An input of one's own is there only where the run feeds one, and as it is fed.
+BOOST_AUTO_TEST_CASE(an_input_that_nobody_feeds_is_named) {
+  const auto with = [](feed from, integer_kind kind, std::int64_t below = 0,
+                       std::int64_t more = 0) {
+    return said_of([=](context& c, var x) {
+      const value v = c.positions.type();
+      const extent longer{dim::sequence, v.dims[1].n + more};
+      c.b->integers(from, kind, "mine", {v.dims[0], longer}, v.at, below);
+      return gelu(x);
+    });
+  };
+  using enum integer_kind;
+  BOOST_TEST(with(feed::tokens, tokens, 64) == " ");
+  BOOST_TEST(with(feed::tokens, indices, 80) == " ");
+  BOOST_TEST(with(feed::positions, positions) == " ");
+  for (const feed f :
+       {feed::none, feed::labels, feed::documents, feed::last, feed::slots, feed::key_cache,
+        feed::token_count, feed::gradient, feed::weight, feed::d_output, feed::declared_gradient})
+    BOOST_TEST(with(f, indices) == "MEGA-S011 input(mine): nothing feeds it to this part");
+  const std::string other =
+      "MEGA-S011 input(mine): what is fed has other dims, places, elements or bounds";
+  BOOST_TEST(with(feed::tokens, tokens, 63) == other);
+  BOOST_TEST(with(feed::tokens, tokens, 64, 1) == other);
+  BOOST_TEST(with(feed::tokens, experts, 64) == other);
+  BOOST_TEST(with(feed::token_keys, token_keys, 64) == other);
+  const auto floats = [](feed from, int slot = 0) {
+    return said_of([=](context& c, var x) {
+      const value v = x.type();
+      return gelu(
+          x + c.b->input(from, "mine", c.type, {v.dims[0], v.dims[1], v.dims[2]}, v.at, 7, slot));
+    });
+  };
+  BOOST_TEST(floats(feed::tokens) == other);
+  for (const feed f : {feed::weight, feed::stream, feed::key_cache, feed::gradient})
+    BOOST_TEST(floats(f) == "MEGA-S011 input(mine): nothing feeds it to this part");
+  BOOST_TEST(floats(feed::tokens, 1) == "MEGA-S011 input(mine): nothing feeds it to this part");
+}
+
 BOOST_AUTO_TEST_CASE(numbers_are_written_as_printf_writes_them) {
   for (const double x : {0.0,
                          1.0,

@@ -38,6 +38,7 @@ enum class fault : std::uint8_t {
   S008, // an operand that the op needs is absent
   S009, // a part returns its input
   S010, // an operand's integers are others than the op reads
+  S011, // the run does not feed a part its input
   C001, // the model's own numbers contradict each other
   C002, // the layout does not fit the model
   C003, // the batch does not fit the model or the layout
@@ -137,8 +138,8 @@ constexpr const char* code_of(fault f) {
       "MEGA-P007", "MEGA-P008", "MEGA-P009", "MEGA-P010", "MEGA-P011", "MEGA-P012", "MEGA-P013",
       "MEGA-P014", "MEGA-P015", "MEGA-P016", "MEGA-P017", "MEGA-P018", "MEGA-P019", "MEGA-P020",
       "MEGA-S001", "MEGA-S002", "MEGA-S003", "MEGA-S004", "MEGA-S005", "MEGA-S006", "MEGA-S007",
-      "MEGA-S008", "MEGA-S009", "MEGA-S010", "MEGA-C001", "MEGA-C002", "MEGA-C003", "MEGA-C004",
-      "MEGA-C006", "MEGA-C007", "MEGA-M001", "MEGA-M002", "MEGA-B001", "MEGA-B002"};
+      "MEGA-S008", "MEGA-S009", "MEGA-S010", "MEGA-S011", "MEGA-C001", "MEGA-C002", "MEGA-C003",
+      "MEGA-C004", "MEGA-C006", "MEGA-C007", "MEGA-M001", "MEGA-M002", "MEGA-B001", "MEGA-B002"};
   return codes[static_cast<int>(f)];
 }
 
@@ -229,6 +230,10 @@ constexpr const char* sentence_of(fault f) {
     return "the integers of an operand are not those that the op reads, or reach beyond what they "
            "count: give it the input that its comment names, or its table a row for each of them "
            "(the rule of an op of one's own says what it gives: value::holds, value::below)";
+  case fault::S011:
+    return "a part has an input that the run does not give it: use those that it has "
+           "(context::positions, token_keys and documents, and what its function is given), or one "
+           "just like them";
   case fault::C001: return "the model's own numbers contradict each other: correct the model";
   case fault::C002: return "the layout does not fit the model: change the layout";
   case fault::C003:

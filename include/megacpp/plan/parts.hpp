@@ -33,6 +33,44 @@ struct setup {
   constexpr place stream() const { return ranks.sequence_parallel ? S(dim::sequence) : I; }
 };
 
+/// What a part is fed, by a session in training and evaluation, by a generator in generation: each
+/// sets these inputs of a frame, and a graph has no others.
+constexpr bool fed(part_kind part, feed f, const setup& s) {
+  switch (f) {
+  case feed::positions:
+  case feed::token_keys: return true;
+  case feed::documents: return s.batch.packed;
+  case feed::tokens: return part == part_kind::stem || part == part_kind::block;
+  case feed::stream: return part != part_kind::stem;
+  case feed::labels: return part == part_kind::loss;
+  case feed::last: return part == part_kind::logits;
+  case feed::key_cache:
+  case feed::value_cache:
+  case feed::slots: return s.room > 0;
+  default: return false;
+  }
+}
+
+/// The integers of a feed: what they are, their name, and what they are below; 0: anything.
+struct fed_integers {
+  integer_kind kind{};
+  const char* name = "";
+  std::int64_t below = 0;
+};
+constexpr fed_integers integers_of(feed f, const setup& s, std::int64_t vocabulary) {
+  switch (f) {
+  case feed::positions:
+    return {integer_kind::positions, "positions", s.room > 0 ? s.room : s.batch.sequence};
+  case feed::token_keys: return {integer_kind::token_keys, "token_keys"};
+  case feed::documents: return {integer_kind::documents, "documents"};
+  case feed::tokens: return {integer_kind::tokens, "tokens", vocabulary};
+  case feed::labels: return {integer_kind::labels, "labels", vocabulary};
+  case feed::last: return {integer_kind::last, "last", s.batch.sequence};
+  case feed::slots: return {integer_kind::slots, "slots", s.room};
+  default: return {};
+  }
+}
+
 /// The kinds of block that a model's layers are, in the model's order: a kind without layers is not
 /// built.
 template <int Kinds> struct kind_list {
@@ -132,6 +170,37 @@ constexpr void check_caches(builder& b) {
              "it sees the new tokens alone, and context_parallel_attention earlier ones too");
 }
 
+/// A model's own input is one that the part is fed, as it is fed: MEGA-S011, in generation C006.
+/// `tokens` and `stream` lie as those of the part.
+constexpr void check_inputs(builder& b, part_kind part, const setup& s, const value& tokens,
+                            const value& stream, std::int64_t vocabulary) {
+  int streams = 0; // of which there is one cotangent
+  for (int i = 0; i < b.g.value_count; ++i) {
+    const auto id = static_cast<value_id>(i);
+    const value& v = b.g.at(id);
+    if (v.is != role::input) continue;
+    const bool cache = v.from == feed::key_cache || v.from == feed::value_cache;
+    const bool floats = v.from == feed::stream;
+    const bool there =
+        fed(part, v.from, s) && (cache || v.slot == 0) && (!floats || ++streams == 1);
+    const fed_integers is = integers_of(v.from, s, vocabulary);
+    value like = floats ? stream : tokens;
+    if (v.from == feed::last) like.rank = 1;
+    bool alike = v.type == (floats ? s.type : dtype::i32) && v.same_dims(like) && v.at == like.at;
+    alike = alike && (v.holds == integer_kind::unknown || serves(is.kind, v.holds));
+    alike = alike && (v.below == 0 || (is.below > 0 && v.below >= is.below));
+    if (there && (cache || alike)) continue;
+    source_line line; // of what reads it first
+    for (int k = b.g.node_count - 1; k >= 0; --k)
+      for (value_id in : b.g.at_node(k).in)
+        if (in == id) line = b.g.at_node(k).line;
+    b.fail(s.training ? fault::S011 : fault::C006, line, "input", id,
+           !s.training ? "there is none in generation"
+           : there     ? "what is fed has other dims, places, elements or bounds"
+                       : "nothing feeds it to this part");
+  }
+}
+
 } // namespace detail
 
 /// The forward graph of one part.
@@ -152,8 +221,9 @@ template <class Model> [[gnu::cold]] constexpr graph forward_graph(const Model& 
   c.training = s.training;
   c.room = s.room;
   b.packed = s.batch.packed;
-  const auto ints = [&](feed f, integer_kind kind, const char* name, std::int64_t below = 0) {
-    return b.integers(f, kind, name, {B, Sq}, tokens_at, below);
+  const auto ints = [&](feed f) {
+    const fed_integers is = integers_of(f, s, m.vocabulary);
+    return b.integers(f, is.kind, is.name, {B, Sq}, tokens_at, is.below);
   };
   const auto stream = [&] {
     return b.input(feed::stream, "x", s.type, {B, Sq, m.hidden_extent()},
@@ -164,14 +234,14 @@ template <class Model> [[gnu::cold]] constexpr graph forward_graph(const Model& 
   as_stream.at = stream_placement(c.stream);
   as_loss.at[axis::dp] = as_loss.at[axis::cp] = P;
   for (value* v : {&as_stream, &as_loss}) b.normalise(*v, 0, "x");
-  c.positions = ints(feed::positions, integer_kind::positions, "positions",
-                     s.room > 0 ? s.room : s.batch.sequence);
-  c.token_keys = ints(feed::token_keys, integer_kind::token_keys, "token_keys");
-  if (s.batch.packed) c.documents = ints(feed::documents, integer_kind::documents, "documents");
-  if (s.room > 0) c.slots = ints(feed::slots, integer_kind::slots, "slots", s.room);
+  c.positions = ints(feed::positions);
+  c.token_keys = ints(feed::token_keys);
+  if (s.batch.packed) c.documents = ints(feed::documents);
+  if (s.room > 0) c.slots = ints(feed::slots);
+  const value as_tokens = c.positions.type();
   switch (part) {
   case part_kind::stem:
-    b.g.outputs[0] = m.stem(c, ints(feed::tokens, integer_kind::tokens, "tokens", m.vocabulary)).id;
+    b.g.outputs[0] = m.stem(c, ints(feed::tokens)).id;
     verify_output(b, b.g.outputs[0], as_stream, "stem");
     break;
   case part_kind::block:
@@ -179,7 +249,7 @@ template <class Model> [[gnu::cold]] constexpr graph forward_graph(const Model& 
     verify_output(b, b.g.outputs[0], as_stream, "block");
     break;
   case part_kind::loss: {
-    const var labels = ints(feed::labels, integer_kind::labels, "labels", m.vocabulary);
+    const var labels = ints(feed::labels);
     const var x = m.final_norm(c, stream()), table = m.head_table(c); // in this order everywhere
     const source_line at = line_of(b.g, x.id);
     const summed_loss l = vocabulary_loss(x, table, labels, m.vocabulary, m.z_loss, at);
@@ -190,7 +260,8 @@ template <class Model> [[gnu::cold]] constexpr graph forward_graph(const Model& 
   case part_kind::logits: {
     placement one = tokens_at;
     one[axis::cp] = I;
-    const var last = b.integers(feed::last, integer_kind::last, "last", {B}, one, s.batch.sequence);
+    const fed_integers is = integers_of(feed::last, s, m.vocabulary);
+    const var last = b.integers(feed::last, is.kind, is.name, {B}, one, is.below);
     const var normed = m.final_norm(c, stream());
     const source_line at = line_of(b.g, normed.id);
     const var x = to(to(normed, axis::tp, R, at), axis::cp, R, at);
@@ -205,6 +276,7 @@ template <class Model> [[gnu::cold]] constexpr graph forward_graph(const Model& 
     if (const parameter_info& p = b.g.parameters[static_cast<unsigned>(i)];
         b.g.at(p.v).type != s.type)
       b.fail(fault::S006, p.line, "parameter", p.v);
+  detail::check_inputs(b, part, s, as_tokens, as_stream, m.vocabulary);
   detail::check_salts(b.g);
   if (s.room > 0) detail::check_caches(b);
   hoist(b.g);

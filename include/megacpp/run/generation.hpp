@@ -1,5 +1,5 @@
-// The graphs of generation: what the model's own functions build for it, held to what a generator
-// feeds and to the parameters that training has. A model without such graphs trains all the same;
+// The graphs of generation: what the model's own functions build for it, held to the parameters that
+// training has. A model without such graphs trains all the same;
 // why it has none is one fault, which describe and train tell before anybody asks for a text.
 #pragma once
 
@@ -10,21 +10,6 @@
 #include <memory>
 
 namespace mc {
-
-/// Inputs that a generator (run/generator.hpp) gives its graphs.
-constexpr bool fed_in_generation(feed f) {
-  switch (f) {
-  case feed::stream:
-  case feed::tokens:
-  case feed::positions:
-  case feed::token_keys:
-  case feed::last:
-  case feed::key_cache:
-  case feed::value_cache:
-  case feed::slots: return true;
-  default: return false;
-  }
-}
 
 /// The training graph of part i: 0 the stem, then block kinds, then the head.
 inline const graph& trained_graph(const program_view& p, int i) {
@@ -61,10 +46,6 @@ inline graph generation_graph(const program_view& p, const setup& s, int i) {
     if (const parameter_info& info = g.parameters[static_cast<unsigned>(k)];
         trained_parameter(p, i, g, k) < 0)
       refuse(info.line, "parameter", info.v, "training has none of this name and these dims");
-  for (int k = 0; k < g.value_count; ++k)
-    if (const value& v = g.at(static_cast<value_id>(k));
-        v.is == role::input && !fed_in_generation(v.from))
-      refuse({}, "input", static_cast<value_id>(k), "there is none in generation");
   return g;
 }
 

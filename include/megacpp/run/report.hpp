@@ -119,6 +119,10 @@ template <class Run, fault Code, class Where, class Line> constexpr bool report(
                 "beyond what they count: give it the input that its comment names, or its table a "
                 "row for each of them (the rule of an op of one's own says what it gives: "
                 "value::holds, value::below)");
+  static_assert(Code != fault::S011,
+                "MEGA-S011 a part has an input that the run does not give it: use those that it "
+                "has (context::positions, token_keys and documents, and what its function is "
+                "given), or one just like them");
   static_assert(Code != fault::C001,
                 "MEGA-C001 the model's own numbers contradict each other: correct the model");
   static_assert(Code != fault::C002,

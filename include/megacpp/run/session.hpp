@@ -236,23 +236,30 @@ private:
     f.base[static_cast<unsigned>(space::working)] = working_;
     f.index = index, f.layer = layer, f.step = &numbers_;
     f.ranks = &ranks_, f.coordinate = stores_.coordinate();
-    f.set(feed::positions, positions_);
-    f.set(feed::token_keys, keys_);
     return f;
+  }
+  /// Sets the inputs that a part is fed each micro-batch.
+  void feed_part(frame& f, part_kind part) {
+    const std::pair<feed, const void*> has[] = {
+        {feed::positions, positions_},
+        {feed::token_keys, keys_},
+        {feed::documents, batch_.documents},
+        {feed::tokens, batch_.tokens},
+        {feed::labels, batch_.labels},
+        {feed::stream, f.layer < 0 ? nullptr : stream(f.layer)},
+    };
+    for (const auto& [from, at] : has)
+      if (fed(part, from, p_.numbers)) f.set(from, at);
   }
   frame layer_frame(int layer) {
     frame f = frame_of(layer, index_of(layer));
-    f.set(feed::tokens, batch_.tokens);
-    f.set(feed::documents, batch_.documents);
-    if (layer >= 0) f.set(feed::stream, stream(layer));
+    feed_part(f, layer < 0 ? part_kind::stem : part_kind::block);
     f.base[static_cast<unsigned>(space::stream_out)] = stream(layer + 1);
     return f;
   }
   frame head_frame(const part_view&) {
     frame f = frame_of(p_.layers, 0);
-    f.set(feed::stream, stream(p_.layers));
-    f.set(feed::labels, batch_.labels);
-    f.set(feed::documents, batch_.documents);
+    feed_part(f, part_kind::loss);
     f.set(feed::d_output, one_);
     f.set(feed::d_output, one_, 1); // of the side loss
     return f;
