@@ -51,11 +51,9 @@ small_graph built(const mixture& m, std::uint64_t seed) {
         const expert_plan p = expert_rows(r.experts, m.rows, experts, capacity);
         const var gate = expert(2, {E, F, H}), up = expert(3, {E, F, H}),
                   down = expert(4, {E, H, F});
-        b.looped = true;
         const var rows = dispatch(x, p), w = dispatch(r.weights, p);
         const var h = swiglu(grouped_linear(rows, gate, p), grouped_linear(rows, up, p));
         const var y = combine(grouped_linear(scale_rows(h, w), down, p), p);
-        b.looped = false;
         return y;
       },
       seed);

@@ -4,6 +4,7 @@
 
 #include <megacpp/model/gpt.hpp>
 #include <megacpp/model/qwen3_moe.hpp>
+#include <megacpp/op/optimizer.hpp>
 #include <megacpp/op/rope.hpp>
 #include <megacpp/plan/parts.hpp>
 
@@ -236,6 +237,50 @@ BOOST_AUTO_TEST_CASE(a_parameter_that_only_others_use_is_told_so) {
   const fault_record f = fault_of(shared{}, part_kind::stem);
   BOOST_TEST(said(f) == "MEGA-P010 gradient(all.weight)");
   BOOST_TEST(std::string(sentence_of(f.code)).find("nothing in the part") != std::string::npos);
+}
+
+// Rounds begin at a dispatch and end at a combine, however a model writes what is in between.
+BOOST_AUTO_TEST_CASE(what_reads_rows_runs_in_rounds) {
+  const auto built = [](auto f) {
+    const auto block = [=](context& c, var x) {
+      const extent E{dim::expert, 4}, F{dim::ffn, 8}, H = x.type().back();
+      const var router = weight(c, "r", "weight", {E, H}, {}, normal_weights(0.1));
+      const routing r = route(linear(x, router), {}, 2, true);
+      const expert_plan p = expert_rows(r.experts, 5, 4, 0);
+      const var u = expert_weight(c, "u", {E, F, H}, 0.1),
+                d = expert_weight(c, "d", {E, H, F}, 0.1);
+      const auto expert = [=](const expert_plan& q) {
+        const var rows = gelu(grouped_linear(dispatch(x, q), u, q));
+        return combine(grouped_linear(rows, d, q), q);
+      };
+      return x + f(c, x, p, expert);
+    };
+    return forward_graph(with_block<decltype(block)>(block), {.batch = {2, 16}}, part_kind::block,
+                         0);
+  };
+  const graph whole = built([=](context&, var x, const expert_plan& p, auto expert) {
+    const graph& g = x.b->g;
+    BOOST_TEST(g.rounds == -1);
+    const var y = expert(p);
+    BOOST_TEST(g.rounds >= 0);
+    return y;
+  });
+  BOOST_TEST((whole.wrong.code == fault::none), said(whole.wrong));
+  std::string looped;
+  for (int i = 0; i < whole.node_count; ++i)
+    if (whole.at_node(i).looped) looped += std::string(whole.at_node(i).op->name) + " ";
+  BOOST_TEST(looped == "dispatch grouped_linear gelu grouped_linear combine ");
+  const graph summed = built([=](context& c, var x, const expert_plan& p, auto expert) {
+    const var rows = dispatch(x, p);
+    c.add_side_loss({rows.b, rows.b->emit(op::sum_of_squares, {rows.id}, 1)});
+    return expert(p);
+  });
+  BOOST_TEST(said(summed.wrong).find("MEGA-P016 sum_of_squares(") == 0u, said(summed.wrong));
+  const graph two = built([=](context&, var x, const expert_plan& p, auto expert) {
+    const expert_plan other = expert_rows(p.experts, 7, 4, 0);
+    return combine(dispatch(x, other), other) + expert(p);
+  });
+  BOOST_TEST(said(two.wrong).find("MEGA-P016 dispatch(") == 0u, said(two.wrong));
 }
 
 BOOST_AUTO_TEST_CASE(a_second_mixture_in_a_block_is_told_the_limit) {

@@ -59,7 +59,7 @@ struct builder {
   graph g{};
   phase when = phase::forward;
   bool derived = false;
-  bool looped = false; ///< nodes emitted now run once a round
+  bool looped = false; ///< nodes emitted now run once a round, beside those that read what does
   bool packed = false; ///< sequences hold several documents, which attention must be given
 
   constexpr explicit builder(const mesh& m) { g.ranks = m; }
@@ -196,6 +196,8 @@ struct builder {
     n.when = when;
     n.derived = derived;
     n.looped = looped;
+    for (value_id v : n.in) // in the backward pass, rounds are what the adjoints say
+      n.looped = n.looped || (!derived && v >= 0 && of_a_round(g, g.at(v)));
     inference c{g, n};
     infer(c);
     const bool first = g.wrong.code == fault::none;

@@ -187,6 +187,11 @@ struct op_info {
   unsigned changes = 0;                   ///< bit k: writes its operand k
 };
 
+/// A value that each round of rows has anew.
+constexpr bool of_a_round(const graph& g, const value& v) {
+  return v.producer >= 0 && g.at_node(v.producer).looped && !g.at_node(v.producer).op->accumulates;
+}
+
 /// The mesh over which a placement spreads: bit 0 the dense axes (dp, cp, tp), bit 1 the expert
 /// axes (edp, ep, etp). Neither: the value is the same on every rank of a stage, thus of both
 /// meshes.

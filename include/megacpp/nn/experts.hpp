@@ -123,14 +123,12 @@ constexpr var mixture_of_experts(context& c, const expert_scopes& names, var x, 
   const expert_plan p =
       expert_rows(r.experts, static_cast<int>(detail::rows_of_round(c, s, choices)), E.n,
                   detail::expert_capacity(s, choices), line);
-  c.b->looped = true;
   const var rows = dispatch(t, p, line), w = dispatch(r.weights, p, line);
   // Each its own statement: arguments are evaluated in an order that compilers choose, and not
   // alike at compile time and at run time. This order packs into less memory.
   const var u = grouped_linear(rows, up, p, line), g = grouped_linear(rows, gate, p, line);
   const var h = swiglu(g, u, line);
   const var y = combine(grouped_linear(scale_rows(h, w, line), down, p, line), p, line);
-  c.b->looped = false;
   return to(y, axis::tp, c.stream, line);
 }
 

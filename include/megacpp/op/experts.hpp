@@ -275,10 +275,20 @@ constexpr void scale_rows_adjoint(backward& d, const node& n) {
 
 /// Where the choices of experts lie among the rows that go to them.
 struct expert_plan {
-  var experts;  ///< (B, S, k) i32
-  var row;      ///< (B, S, k) i32
-  var counts;   ///< (1, E, sequences) i32, local to a rank of edp
-  int rows = 0; ///< of a round on one rank
+  var experts; ///< (B, S, k) i32
+  var row;     ///< (B, S, k) i32
+  var counts;  ///< (1, E, sequences) i32, local to a rank of edp
+
+  /// The node of expert_rows.
+  constexpr const node& made() const {
+    const node_id i = row.type().producer;
+    return i >= 0 && row.b->g.at_node(i).op == &op::expert_rows ? row.b->g.at_node(i) : none;
+  }
+  /// Rows of a round on one rank.
+  constexpr std::int64_t rows() const { return made().attr.i[0]; }
+
+private:
+  static constexpr node none{};
 };
 
 /// The plan of a micro-batch: rounds of `rows` rows on each rank; `capacity` rows of each expert
@@ -287,20 +297,27 @@ constexpr expert_plan expert_rows(var experts, int rows, std::int64_t count, std
                                   source_line line = here()) {
   builder& b = *experts.b;
   const value_id row = b.emit(op::expert_rows, {experts.id}, line, {{}, {rows, count, capacity}});
-  const node& n = b.g.at_node(b.g.at(row).producer);
-  b.g.rounds = n.out[2];
-  return {experts, {&b, row}, {&b, n.out[1]}, rows};
+  return {experts, {&b, row}, {&b, b.g.at_node(b.g.at(row).producer).out[1]}};
 }
 
-/// x (B, S, H): rows (R, H), the token of each choice; or x (B, S, k): (R).
+/// x (B, S, H): rows (R, H), the token of each choice; or x (B, S, k): (R). It and all that is
+/// computed of it runs once a round, as often as the plan says.
 constexpr var dispatch(var x, const expert_plan& p, source_line line = here()) {
-  return {x.b, x.b->emit(op::dispatch, {x.id, p.experts.id, p.row.id, p.counts.id}, line,
-                         {{}, {p.rows}})};
+  builder& b = *x.b;
+  const value_id rounds = p.made().out[2];
+  if (b.g.rounds >= 0 && b.g.rounds != rounds) b.fail(fault::P016, line, "dispatch", x.id);
+  b.g.rounds = rounds;
+  const bool in_round = b.looped;
+  b.looped = true;
+  const value_id rows =
+      b.emit(op::dispatch, {x.id, p.experts.id, p.row.id, p.counts.id}, line, {{}, {p.rows()}});
+  b.looped = in_round;
+  return {&b, rows};
 }
 /// rows (R, H): (B, S, H), each token's rows added up; or rows (R): (B, S, k).
 constexpr var combine(var rows, const expert_plan& p, source_line line = here()) {
   return {rows.b, rows.b->emit(op::combine, {rows.id, p.experts.id, p.row.id, p.counts.id}, line,
-                               {{}, {p.rows}})};
+                               {{}, {p.rows()}})};
 }
 /// x (R, K), w (E, N, K): (R, N), each row by its expert's matrix.
 constexpr var grouped_linear(var x, var w, const expert_plan& p, source_line line = here()) {

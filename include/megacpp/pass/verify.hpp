@@ -31,11 +31,6 @@ constexpr bool finds(const graph& g, phase when, const value& v, bool step) {
   return made == prologue || (made <= when && (when != epilogue || made == epilogue || step));
 }
 
-/// A value that each round of rows has anew.
-constexpr bool of_a_round(const graph& g, const value& v) {
-  return v.producer >= 0 && g.at_node(v.producer).looped && !g.at_node(v.producer).op->accumulates;
-}
-
 } // namespace detail
 
 /// Re-infers every node.
@@ -54,9 +49,9 @@ constexpr bool of_a_round(const graph& g, const value& v) {
       if (v < 0) continue;
       if (!known[static_cast<unsigned>(v)] || !detail::finds(g, n.when, g.at(v), step))
         record(g, fault::P014, n.line, n.op->name, v);
-      const bool of_a_round = detail::of_a_round(g, g.at(v));
-      if (of_a_round && !n.looped) record(g, fault::P016, n.line, n.op->name, v);
-      rounds = rounds || of_a_round;
+      const bool anew = of_a_round(g, g.at(v));
+      if (anew && !n.looped) record(g, fault::P016, n.line, n.op->name, v);
+      rounds = rounds || anew;
     }
     if (!rounds) record(g, fault::P016, n.line, n.op->name, n.in[0]);
     inference c{g, n};
@@ -86,6 +81,8 @@ constexpr bool of_a_round(const graph& g, const value& v) {
                                               : phase::forward;
     if (made >= 0 && g.at_node(made).when > last)
       record(g, fault::P014, g.at_node(made).line, g.at_node(made).op->name, v);
+    if (made >= 0 && of_a_round(g, g.at(v))) // of the last one alone
+      record(g, fault::P016, g.at_node(made).line, g.at_node(made).op->name, v);
   }
 }
 
