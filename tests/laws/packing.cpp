@@ -70,3 +70,41 @@ BOOST_AUTO_TEST_CASE(lengths_that_do_not_fit_are_refused) {
        {std::vector<std::int32_t>{}, {1, 8}, {0, 7}, {0, 9}, {0, 5, 5, 8}, {0, 6, 4, 8}})
     BOOST_CHECK_THROW(unpack_lengths(bad, documents, positions), error);
 }
+
+// Tables have a row for each token, label and position that a batch may name.
+BOOST_AUTO_TEST_CASE(integers_beyond_what_the_model_has_are_refused) {
+  const interpreted_program<qwen3> program(model, {.batch = {1, 8}}, "packing");
+  cpu device(product_type::automatic, 1);
+  session run(program.view(), device, purpose::training);
+  run.begin_step();
+  const auto refused = [&](const batch_view& b, const std::string& sentence) {
+    const auto says = [&](const error& e) {
+      BOOST_TEST(std::string(e.what()) == sentence);
+      return e.code() == exit_code::data;
+    };
+    BOOST_CHECK_EXCEPTION(run.train(b), error, says);
+    BOOST_CHECK_EXCEPTION(run.evaluate(b), error, says);
+  };
+  using ids = std::vector<std::int32_t>;
+  const ids tokens{0, 60, 3, 3, 3, 3, 3, 3}, labels{-100, 60, 0, -1, 5, 5, 5, 5},
+      positions{0, 1, 7, 0, 1, 0, 0, 0};
+  const auto with = [](ids v, std::int32_t x) {
+    v[2] = x;
+    return v;
+  };
+  BOOST_TEST(run.train({tokens.data(), labels.data(), 0, positions.data()}).count == 6);
+  for (const std::int32_t x : {-1, 61, INT32_MAX, INT32_MIN}) {
+    const std::string is = "[2] is " + std::to_string(x);
+    refused({with(tokens, x).data(), labels.data()},
+            "batch_view::tokens" + is + ": give tokens of at least 0 and below 61");
+    if (x > 0)
+      refused({tokens.data(), with(labels, x).data()},
+              "batch_view::labels" + is + ": give labels below 61");
+    refused({tokens.data(), labels.data(), 0, with(positions, x).data()},
+            "batch_view::positions" + is + ": give positions of at least 0 and below 8");
+  }
+  refused({tokens.data(), labels.data(), 0, with(positions, 8).data()},
+          "batch_view::positions[2] is 8: give positions of at least 0 and below 8");
+  refused({tokens.data()}, "batch_view::labels is null: give labels");
+  refused({}, "batch_view::tokens is null: give tokens");
+}

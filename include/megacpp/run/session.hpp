@@ -265,7 +265,21 @@ private:
     return f;
   }
 
-  /// Throws mc::error(exit_code::mismatch) for a batch with documents where the program's attention
+  /// Integers of a batch are ones that the model has rows for, or labels that count for nothing.
+  void require_rows(feed from, const std::int32_t* ids) const {
+    const fed_integers is = integers_of(from, p_.numbers, p_.vocabulary);
+    const std::string name = std::string("batch_view::") + is.name;
+    if (ids == nullptr) throw error(exit_code::data, name + " is null: give " + is.name);
+    const std::int32_t least = from == feed::labels ? INT32_MIN : 0;
+    for (std::int64_t i = 0; i < tokens_; ++i)
+      if (ids[i] < least || ids[i] >= is.below)
+        throw error(exit_code::data, name + "[" + std::to_string(i) + "] is " +
+                                         std::to_string(ids[i]) + ": give " + is.name +
+                                         (least == 0 ? " of at least 0 and below " : " below ") +
+                                         std::to_string(is.below));
+  }
+  /// Throws mc::error(exit_code::data) for integers that the model has no rows for, and
+  /// mc::error(exit_code::mismatch) for a batch with documents where the program's attention
   /// does not tell them apart, or without where it does.
   void feed_inputs(const batch_view& b) {
     const bool packed = p_.numbers.batch.packed;
@@ -275,6 +289,8 @@ private:
                                       "fill batch_view::documents, or build it with packed = false"
                                     : " does not tell documents apart, and a batch names some: "
                                       "build it with packed = true, or leave them out"));
+    require_rows(feed::tokens, b.tokens), require_rows(feed::labels, b.labels);
+    if (b.positions != nullptr) require_rows(feed::positions, b.positions);
     batch_ = b;
     const std::int64_t s = sequence(), per = tokens_ / micro_batch();
     for (std::int64_t i = 0; i < tokens_; ++i) {
