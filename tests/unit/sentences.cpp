@@ -222,6 +222,20 @@ BOOST_AUTO_TEST_CASE(what_the_head_is_given_is_refused_on_the_line_of_the_model)
   }
 }
 
+BOOST_AUTO_TEST_CASE(a_value_beyond_counting_is_refused) {
+  const auto wide = [](std::int64_t n) {
+    return said_of([=](context& c, var x) {
+      const extent F{dim::ffn, n};
+      const var w = weight(c, "w", "weight", {F, x.type().back()}, {}, normal_weights(0.1));
+      return linear(gelu(linear(x, w)), weight(c, "d", "weight", {x.type().back(), F}, {}, ones()));
+    });
+  };
+  BOOST_TEST(wide(64) == " ");
+  BOOST_TEST(wide(std::int64_t{3} << 42) == "MEGA-S004 linear(x): more than 2^48 elements");
+  for (const std::int64_t n : {std::int64_t{1} << 45, std::int64_t{1} << 60, std::int64_t{1} << 62})
+    BOOST_TEST(wide(n) == "MEGA-S004 parameter(w.weight: more than 2^48 elements)");
+}
+
 BOOST_AUTO_TEST_CASE(a_part_that_gives_nothing_is_refused) {
   BOOST_TEST(said_of([](context&, var) { return var{}; }) == "MEGA-S008 block()");
   BOOST_TEST(said_of([](context&, var x) { return x; }) == "MEGA-S009 block(x)");

@@ -111,19 +111,21 @@ struct builder {
       extent& e = v.dims[static_cast<unsigned>(i)];
       if (v.find(e.d) != i && refuse(fault::S003, line, op, v))
         g.wrong.what << ": " << name_of(e.d) << " twice)";
-      std::int64_t ranks = 1;
+      const std::int64_t ranks = ranks_of(v, e.d);
       std::int8_t level = 0;
       for (int a = 0; a < axes; ++a) {
         place& p = v.at.at[static_cast<unsigned>(a)];
         if (!p.is_shard(e.d)) continue;
         p.level = level++;
-        if (g.ranks.sized(static_cast<axis>(a))) ranks *= g.ranks.of(static_cast<axis>(a));
       }
       if (e.n > 0 && e.n % ranks == 0) continue;
       if (refuse(fault::S001, line, op, v))
         g.wrong.what << ": " << name_of(e.d) << " " << e.n << " over " << ranks << " ranks)";
       e.n = ranks;
     }
+    if (countable(v)) return;
+    if (refuse(fault::S004, line, op, v)) g.wrong.what << ": more than 2^48 elements)";
+    shrink(v);
   }
 
   /// A value that the caller feeds: its kind, name, element type, global extents (local ones over
@@ -207,6 +209,10 @@ struct builder {
     if (first && c.misread >= 0) tell_integers(c);
     for (int k = 0; k < c.outs; ++k) {
       value& v = c.out[static_cast<unsigned>(k)];
+      if (!countable(v)) {
+        fail(fault::S004, n.line, n.op->name, n.in[0], "more than 2^48 elements");
+        shrink(v);
+      }
       v.producer = static_cast<node_id>(g.node_count);
       n.out[static_cast<unsigned>(k)] = add(v, n.line);
       g.at(n.out[static_cast<unsigned>(k)]).producer = v.producer;
@@ -226,6 +232,21 @@ struct builder {
   }
 
 private:
+  /// Ranks among which a dim of a value is cut, over axes of known size.
+  constexpr std::int64_t ranks_of(const value& v, dim d) const {
+    std::int64_t ranks = 1;
+    for (int a = 0; a < axes; ++a)
+      if (v.at.at[static_cast<unsigned>(a)].is_shard(d) && g.ranks.sized(static_cast<axis>(a)))
+        ranks *= g.ranks.of(static_cast<axis>(a));
+    return ranks;
+  }
+  /// After a fault: the smallest extents, with which rules can count.
+  constexpr void shrink(value& v) const {
+    for (int i = 0; i < v.rank; ++i) {
+      extent& e = v.dims[static_cast<unsigned>(i)];
+      e.n = ranks_of(v, e.d);
+    }
+  }
   constexpr void append_range(const char* name, double x, const char* must) {
     (g.wrong.what << ": " << name << " is ").decimal(x) << ", not " << must;
   }

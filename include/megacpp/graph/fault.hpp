@@ -31,7 +31,7 @@ enum class fault : std::uint8_t {
   S001, // a sharded extent does not divide
   S002, // extents differ
   S003, // dims differ or are in another order
-  S004, // too many dims, operands, nodes or values
+  S004, // too many dims, operands, nodes, values or elements
   S005, // two parameters have one name
   S006, // a parameter cannot be stored as it is declared
   S007, // an operand has another element type than the op reads
@@ -211,7 +211,9 @@ constexpr const char* sentence_of(fault f) {
            "extent";
   case fault::S002: return "the extents differ: make them equal";
   case fault::S003: return "the dims differ or stand in another order: name and order them alike";
-  case fault::S004: return "the graph has more dims, operands, nodes or values than it can hold";
+  case fault::S004:
+    return "the graph has more dims, operands, nodes, values or elements of a value than it can "
+           "hold";
   case fault::S005:
     return "two parameters have one name: rename one, or tie them (in one part by using the first "
            "one's var twice, in another part by declaring it tied)";

@@ -240,6 +240,18 @@ struct global_count {
   constexpr bool operator==(const global_count&) const = default;
 };
 
+/// Elements that a value may have: sums of the sizes of a program's values stay within int64.
+inline constexpr std::int64_t max_elements = std::int64_t{1} << 48;
+/// Whether a value has at most max_elements; its extents are not negative.
+constexpr bool countable(const value& v) {
+  std::int64_t room = max_elements;
+  for (int i = 0; i < v.rank; ++i) {
+    const std::int64_t n = v.dims[static_cast<unsigned>(i)].n;
+    if (n > 0) room /= n;
+  }
+  return room > 0;
+}
+
 constexpr global_count global_size(const value& v) {
   std::int64_t n = 1;
   for (int i = 0; i < v.rank; ++i) n *= v.dims[static_cast<unsigned>(i)].n;

@@ -97,7 +97,8 @@ template <class Run, fault Code, class Where, class Line> constexpr bool report(
   static_assert(Code != fault::S003,
                 "MEGA-S003 the dims differ or stand in another order: name and order them alike");
   static_assert(Code != fault::S004,
-                "MEGA-S004 the graph has more dims, operands, nodes or values than it can hold");
+                "MEGA-S004 the graph has more dims, operands, nodes, values or elements of a value "
+                "than it can hold");
   static_assert(Code != fault::S005,
                 "MEGA-S005 two parameters have one name: rename one, or tie them (in one part by "
                 "using the first one's var twice, in another part by declaring it tied)");
