@@ -19,9 +19,11 @@ struct rotary : gpt {
     const var k = kv_projection(c, "k", x, s, bias, std);
     const var v = kv_projection(c, "v", x, s, bias, std);
 #ifdef MEGACPP_EXPECT_ERROR
-    const var contiguous =
-        c.b->integers(feed::positions, integer_kind::positions, "slots",
-                      {x.type().dims[0], {dim::sequence, 16}}, stream_placement(I), 16);
+    const var contiguous = c.b->integers(feed::positions, integer_kind::positions, "slots",
+                                         {x.type().dims[0],
+                                          { dim::sequence,
+                                            16 }},
+                                         stream_placement(I), 16);
     const var turned = rope(q, contiguous, 1e4); // expect-line
 #else
     const var turned = rope(q, c.positions, 1e4);

@@ -1,9 +1,9 @@
 // Tied parameters over parts. Each use collects a main grad of its own; the step's end adds them up
 // before they are reduced, once, where the parameter is declared first. So all uses must leave the
 // same sums pending, and each must collect in the stored form: a use gathered or cut before the
-// forward pass would collect elsewhere. An op that computes on the parameter before the forward pass
-// has its gradient reduced first and brought back by the epilogue, when the ties have joined: such
-// uses are refused.
+// forward pass would collect elsewhere. What an op computes of the parameter before the forward
+// pass collects apart, and the epilogue brings it back when the ties have joined: such uses are
+// refused.
 #pragma once
 
 #include <megacpp/op/redistribute.hpp>
@@ -43,8 +43,8 @@ constexpr const node* computing_on(const graph& g, const value& name) {
 
 } // namespace detail
 
-/// MEGA-C007 for the first tied parameter that a part computes on before it is used. `parts` are the
-/// forward graphs of all parts.
+/// MEGA-C007 for the first tied parameter that a part computes on before it is used. `parts` are
+/// the forward graphs of all parts.
 constexpr fault_record fault_of_computed_ties(std::span<const graph* const> parts) {
   fault_record wrong;
   for (const graph* g : parts)

@@ -1,6 +1,6 @@
-// The graphs of generation: what the model's own functions build for it, held to the parameters that
-// training has. A model without such graphs trains all the same;
-// why it has none is one fault, which describe and train tell before anybody asks for a text.
+// The graphs of generation: what the model's own functions build for it, held to the parameters
+// that training has. A model without such graphs trains all the same; why it has none is one fault,
+// which describe and train tell before anybody asks for a text.
 #pragma once
 
 #include <megacpp/pass/fuse.hpp>
