@@ -47,7 +47,32 @@ constexpr std::int64_t local_tokens(const graph& g) {
   return 0;
 }
 
-inline constexpr int token_feeds = 5; ///< tokens, labels, positions, token keys, documents
+/// Tokens, labels and documents, which the caller has, positions and token keys.
+inline constexpr int token_feeds = 5, given_feeds = 3;
+/// Bytes of one of them.
+constexpr std::int64_t feed_bytes(const graph& block) {
+  return aligned_bytes(local_tokens(block) * 4);
+}
+inline constexpr std::int64_t seed_bytes = memory_alignment; ///< of the cotangent of the loss
+
+/// Bytes of a plan by space.
+struct part_bytes {
+  std::int64_t saved = 0, working = 0, derived = 0, derived_gradients = 0;
+
+  constexpr explicit part_bytes(const memory_plan& p)
+      : saved(p.saved),
+        working(p.working),
+        derived(p.derived),
+        derived_gradients(p.derived_gradients) {}
+  /// Of two graphs that take turns in the same memory.
+  constexpr part_bytes(const memory_plan& p, const memory_plan& other) : part_bytes(p) {
+    const part_bytes o(other);
+    if (o.saved > saved) saved = o.saved;
+    if (o.working > working) working = o.working;
+    if (o.derived > derived) derived = o.derived;
+    if (o.derived_gradients > derived_gradients) derived_gradients = o.derived_gradients;
+  }
+};
 
 /// How many layers of each part (0 stem, 1 ... kinds blocks, kinds + 1 head) stage `stage` of `pp`
 /// has: the layers are cut in equal runs, the stem is on the first stage, the head on the last.
@@ -96,12 +121,13 @@ constexpr std::int64_t tied_elements(const registry& r, std::span<const int> lay
 
 /// Bytes of one rank of a pipeline stage for training. `plans` and `layers` are by part, as in
 /// stage_layers; `in_flight` micro-batches keep what their backward pass reads (1F1B: pp - stage);
-/// `update` is the step's end; `type` the weights'; `block` any block's graph, for the shape of the
-/// residual stream, of which every layer's input is kept and two cotangents live.
+/// `evaluation` is the head without its backward pass, in the head's place; `update` is the step's
+/// end; `type` the weights'; `block` any block's graph, for the shape of the residual stream, of
+/// which every layer's input is kept and two cotangents live.
 constexpr memory_items training_memory(std::span<const memory_plan* const> plans,
                                        std::span<const int> layers, int in_flight,
-                                       const memory_plan& update, const registry& r, dtype type,
-                                       const graph& block) {
+                                       const memory_plan& evaluation, const memory_plan& update,
+                                       const registry& r, dtype type, const graph& block) {
   memory_items m;
   const dtype main = accumulator_of(type);
   const std::int64_t elements = stored_elements(r, layers);
@@ -109,39 +135,39 @@ constexpr memory_items training_memory(std::span<const memory_plan* const> plans
   m.gradients = (elements + tied_elements(r, layers)) * size_of(main);
   m.masters = type == main ? 0 : elements * size_of(main);
   m.moments = 2 * elements * size_of(main);
-  m.working = update.working;
+  const auto add = [&m](const part_bytes& p, int uses, int flights) {
+    m.saved += p.saved * uses * flights;
+    m.derived += (p.derived + p.derived_gradients) * uses;
+    if (p.working > m.working) m.working = p.working;
+  };
+  add(part_bytes(update), 1, 1);
   int blocks = 0;
   for (unsigned i = 0; i < plans.size(); ++i) {
     if (layers[i] == 0) continue;
-    if (i > 0 && i + 1 < plans.size()) blocks += layers[i];
-    m.saved += plans[i]->saved * layers[i] * in_flight;
-    m.derived += (plans[i]->derived + plans[i]->derived_gradients) * layers[i];
-    if (plans[i]->working > m.working) m.working = plans[i]->working;
+    const bool head = i + 1 == plans.size();
+    if (i > 0 && !head) blocks += layers[i];
+    add(head ? part_bytes(*plans[i], evaluation) : part_bytes(*plans[i]), layers[i], in_flight);
   }
   m.streams = ((blocks + 1) * in_flight + 2) * stream_bytes(block);
-  m.feeds = token_feeds * aligned_bytes(local_tokens(block) * 4) + memory_alignment;
+  m.feeds = token_feeds * feed_bytes(block) + seed_bytes;
   return m;
 }
 
-/// Bytes of one rank for evaluation. `plans` and `layers` as above, for what the prologue derives;
-/// `further` are the plans of further parts, which run one at a time.
+/// Bytes of one rank for evaluation. `plans` and `layers` as above, with the plan of evaluation as
+/// the head's. Parts run one at a time, and leave nothing for a backward pass.
 constexpr memory_items inference_memory(std::span<const memory_plan* const> plans,
-                                        std::span<const int> layers,
-                                        std::span<const memory_plan* const> further,
-                                        const registry& r, dtype type, const graph& block) {
+                                        std::span<const int> layers, const registry& r, dtype type,
+                                        const graph& block) {
   memory_items m;
   m.weights = stored_elements(r, layers) * size_of(type);
-  const auto one = [&m](const memory_plan& p) {
+  for (unsigned i = 0; i < plans.size(); ++i) {
+    const part_bytes p(*plans[i]); // evaluation runs the training graphs' forward nodes
+    m.derived += p.derived * layers[i];
     if (p.saved > m.saved) m.saved = p.saved;
     if (p.working > m.working) m.working = p.working;
-  };
-  for (unsigned i = 0; i < plans.size(); ++i) {
-    m.derived += (plans[i]->derived + plans[i]->derived_gradients) * layers[i];
-    one(*plans[i]); // evaluation runs the training graphs' forward nodes
   }
-  for (const memory_plan* p : further) one(*p);
   m.streams = 2 * stream_bytes(block);
-  m.feeds = token_feeds * aligned_bytes(local_tokens(block) * 4) + memory_alignment;
+  m.feeds = token_feeds * feed_bytes(block) + seed_bytes;
   return m;
 }
 

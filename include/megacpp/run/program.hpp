@@ -137,8 +137,8 @@ template <class Run> struct program {
       return std::array<const memory_plan*, sizeof...(K)>{&part<K>::plan...};
     }
     (std::make_integer_sequence<int, kinds + 2>{});
-    return training_memory(plans, layers, numbers.ranks.pp - stage, update::plan, stores,
-                           numbers.type, part<1>::g);
+    return training_memory(plans, layers, numbers.ranks.pp - stage, evaluation::plan, update::plan,
+                           stores, numbers.type, part<1>::g);
   }
   /// Of the stage that needs most. The first one has most micro-batches in flight, the last one
   /// the head, and any the largest kinds of block.

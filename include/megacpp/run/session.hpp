@@ -43,35 +43,7 @@ public:
         training_(why == purpose::training),
         stores_(program, training_) {
     planned_ = training_ ? training_memory(p_) : inference_memory(p_);
-    const graph& block = *p_.blocks[0].g;
-    stream_bytes_ = stream_bytes(block);
-    tokens_ = local_tokens(block);
-    std::int64_t saved = 0, derived = 0, derived_gradients = 0;
-    const auto lay_out = [&](const part_view& part) {
-      saved_at_.push_back(saved);
-      derived_at_.push_back(derived);
-      derived_gradients_at_.push_back(derived_gradients);
-      saved += part.plan->saved;
-      derived += part.plan->derived;
-      derived_gradients += part.plan->derived_gradients;
-    };
-    lay_out(p_.stem);
-    for (int l = 0; l < p_.layers; ++l) lay_out(block_of(l));
-    lay_out(p_.loss);
-    const memory_items& m = planned_;
-    activations_ = arena(m.saved + m.streams + m.working + m.feeds + m.derived, "activations",
-                         training_ ? "a smaller micro-batch or sequence, recompute,"
-                                   : "a smaller micro-batch or sequence");
-    saved_ = activations_.data();
-    streams_ = saved_ + m.saved;
-    working_ = streams_ + m.streams;
-    derived_ = working_ + m.working;
-    derived_gradients_ = derived_ + derived;
-    derived_gradient_bytes_ = derived_gradients;
-    positions_ = reinterpret_cast<std::int32_t*>(derived_ + m.derived);
-    keys_ = positions_ + aligned_bytes(tokens_ * 4) / 4;
-    one_ = reinterpret_cast<std::byte*>(keys_ + aligned_bytes(tokens_ * 4) / 4);
-    stores::set(one_, stores_.main_type(), 0, 1.0);
+    lay_out();
     prepare();
     require_room("the first step");
   }
@@ -92,10 +64,11 @@ public:
   /// Before the first micro-batch of a step or of an evaluation: the prologue, which computes what
   /// the micro-batches read of the weights as they are now.
   void begin_step() {
-    for_each_part([&](const part_view& part, int layer, int index) {
-      frame f = frame_of(layer, index);
-      run(part, stage::prologue, f);
-    });
+    for (int l = -1; l < p_.layers; ++l) {
+      frame f = frame_of(l);
+      run(part_of(l), stage::prologue, f);
+    }
+    derived_by_ = nullptr;
   }
 
   /// Forward and backward of one micro-batch; gradients of its summed loss add to the main grads.
@@ -103,15 +76,14 @@ public:
     feed_inputs(b);
     reduced_ = false;
     loss_sum result = forward(b, p_.loss);
-    frame f = head_frame(p_.loss);
-    f.base[static_cast<unsigned>(space::d_stream_in)] = cotangent(0);
+    frame f = head_frame();
     run(p_.loss, stage::backward, f);
     for (int l = p_.layers - 1, k = 0; l >= -1; --l, ++k) {
       f = layer_frame(l);
       f.set(feed::d_output, cotangent(k % 2));
       f.set(feed::d_output, one_, 1); // of the side loss
       f.base[static_cast<unsigned>(space::d_stream_in)] = cotangent((k + 1) % 2);
-      run(l < 0 ? p_.stem : block_of(l), stage::backward, f);
+      run(part_of(l), stage::backward, f);
     }
     return result;
   }
@@ -132,17 +104,18 @@ public:
   /// nothing. finish_step does it first.
   void reduce_gradients() {
     if (std::exchange(reduced_, true)) return;
-    frame ties = frame_of(p_.layers, 0);
+    frame ties = frame_of(p_.layers + 1);
     for_each_tie(*p_.stores, [&](const registry::entry& e, int k) {
       const std::int64_t main = size_of(stores_.main_type());
       ties.set(feed::declared_gradient, stores_.gradients() + e.offset * main, k);
       ties.set(feed::tied_gradient, stores_.gradients() + e.gradient * main, k);
     });
     run(p_.update, stage::prologue, ties);
-    for_each_part([&](const part_view& part, int layer, int index) {
-      frame f = frame_of(layer, index);
-      run(part, stage::epilogue, f);
-    });
+    derive(p_.loss);
+    for (int l = -1; l <= p_.layers; ++l) {
+      frame f = frame_of(l);
+      run(part_of(l), stage::epilogue, f);
+    }
   }
 
   /// The end of a step over `tokens` tokens of the global batch: reductions, norm, clip, AdamW with
@@ -151,7 +124,7 @@ public:
   /// finite, finite() tells.
   double finish_step(double tokens) {
     reduce_gradients();
-    frame f = frame_of(p_.layers, 0);
+    frame f = frame_of(p_.layers + 1);
     f.set(feed::token_count, &tokens);
     const std::int64_t main = size_of(stores_.main_type()), type = size_of(stores_.type());
     for (int k = 0; k < p_.stores->group_count; ++k) {
@@ -176,8 +149,9 @@ public:
   bool finite() const { return finite_; }
   void clear_gradients() {
     reduced_ = false;
-    if (derived_gradient_bytes_ > 0)
-      std::memset(derived_gradients_, 0, static_cast<std::size_t>(derived_gradient_bytes_));
+    for (int l = -1; l < std::ssize(ranges_) - 1; ++l)
+      if (const std::int64_t bytes = bytes_of(l).derived_gradients; bytes > 0)
+        std::memset(ranges_of(l).derived_gradients, 0, static_cast<std::size_t>(bytes));
     std::byte* g = stores_.gradients();
     const std::int64_t bytes = stores_.gradient_bytes(), block = 1 << 20;
     parallel_for((bytes + block - 1) / block, [=](std::int64_t i) {
@@ -186,8 +160,59 @@ public:
   }
 
 private:
-  const part_view& block_of(int layer) const {
-    return p_.blocks[static_cast<unsigned>(p_.kind_of[static_cast<unsigned>(layer)])];
+  /// Where a layer's values lie that outlast a pass. -1 is the stem, p_.layers the head, the next
+  /// one the step's end.
+  struct ranges {
+    std::byte *saved = nullptr, *derived = nullptr, *derived_gradients = nullptr;
+  };
+  const ranges& ranges_of(int layer) const { return ranges_[static_cast<unsigned>(layer + 1)]; }
+  const part_view& part_of(int layer) const {
+    if (layer > p_.layers) return p_.update;
+    if (layer == p_.layers) return training_ ? p_.loss : p_.evaluation;
+    return layer < 0 ? p_.stem
+                     : p_.blocks[static_cast<unsigned>(p_.kind_of[static_cast<unsigned>(layer)])];
+  }
+  /// The heads of training and of evaluation take turns in the same memory.
+  part_bytes bytes_of(int layer) const {
+    const memory_plan& plan = *part_of(layer).plan;
+    return layer == p_.layers ? part_bytes(plan, *p_.evaluation.plan) : part_bytes(plan);
+  }
+
+  /// Cuts the activations. Beside the weights and their stores they are all that was planned but
+  /// what the caller of a batch has.
+  void lay_out() {
+    const graph& block = *p_.blocks[0].g;
+    stream_bytes_ = stream_bytes(block);
+    tokens_ = local_tokens(block);
+    const memory_items& m = planned_;
+    activations_ = arena(
+        m.saved + m.streams + m.working + m.derived + m.feeds - given_feeds * feed_bytes(block),
+        "activations",
+        training_ ? "a smaller micro-batch or sequence, recompute,"
+                  : "a smaller micro-batch or sequence");
+    arena_cutter cut(activations_, "the activations of " + p_.name);
+    ranges_.resize(static_cast<unsigned>(p_.layers + (training_ ? 3 : 2)));
+    std::int64_t saved = 0, working = 0; // of inference, whose parts save for nobody
+    for (int l = -1; l < std::ssize(ranges_) - 1; ++l) {
+      const part_bytes bytes = bytes_of(l);
+      if (training_) ranges_[static_cast<unsigned>(l + 1)].saved = cut.take(bytes.saved);
+      saved = std::max(saved, bytes.saved), working = std::max(working, bytes.working);
+    }
+    std::byte* const all = training_ ? nullptr : cut.take(saved);
+    const int kept = training_ ? p_.layers + 3 : 2; // with two cotangents
+    streams_ = cut.take(kept * stream_bytes_);
+    working_ = cut.take(working);
+    for (int l = -1; l < std::ssize(ranges_) - 1; ++l) {
+      ranges& r = ranges_[static_cast<unsigned>(l + 1)];
+      if (!training_) r.saved = all;
+      r.derived = cut.take(bytes_of(l).derived);
+      if (training_) r.derived_gradients = cut.take(bytes_of(l).derived_gradients);
+    }
+    positions_ = reinterpret_cast<std::int32_t*>(cut.take(aligned_bytes(tokens_ * 4)));
+    keys_ = reinterpret_cast<std::int32_t*>(cut.take(aligned_bytes(tokens_ * 4)));
+    one_ = cut.take(aligned_bytes(size_of(stores_.main_type())));
+    cut.finish();
+    stores::set(one_, stores_.main_type(), 0, 1.0);
   }
   /// Of a layer among those of its kind.
   int index_of(int layer) const {
@@ -222,19 +247,15 @@ private:
     return streams_ + (p_.layers + 1 + which) * stream_bytes_;
   }
 
-  frame frame_of(int layer, int index) {
+  frame frame_of(int layer) {
     frame f;
-    const auto slot = static_cast<unsigned>(layer + 1);
     f.base[static_cast<unsigned>(space::weights)] = stores_.weights();
     f.base[static_cast<unsigned>(space::gradients)] = stores_.gradients();
-    f.base[static_cast<unsigned>(space::saved)] =
-        saved_ + (training_ && slot < saved_at_.size() ? saved_at_[slot] : 0);
-    f.base[static_cast<unsigned>(space::derived)] =
-        derived_ + (slot < derived_at_.size() ? derived_at_[slot] : 0);
-    f.base[static_cast<unsigned>(space::derived_gradients)] =
-        derived_gradients_ + (slot < derived_at_.size() ? derived_gradients_at_[slot] : 0);
+    f.base[static_cast<unsigned>(space::saved)] = ranges_of(layer).saved;
+    f.base[static_cast<unsigned>(space::derived)] = ranges_of(layer).derived;
+    f.base[static_cast<unsigned>(space::derived_gradients)] = ranges_of(layer).derived_gradients;
     f.base[static_cast<unsigned>(space::working)] = working_;
-    f.index = index, f.layer = layer, f.step = &numbers_;
+    f.index = index_of(layer), f.layer = layer, f.step = &numbers_;
     f.ranks = &ranks_, f.coordinate = stores_.coordinate();
     return f;
   }
@@ -252,14 +273,16 @@ private:
       if (fed(part, from, p_.numbers)) f.set(from, at);
   }
   frame layer_frame(int layer) {
-    frame f = frame_of(layer, index_of(layer));
+    frame f = frame_of(layer);
     feed_part(f, layer < 0 ? part_kind::stem : part_kind::block);
     f.base[static_cast<unsigned>(space::stream_out)] = stream(layer + 1);
     return f;
   }
-  frame head_frame(const part_view&) {
-    frame f = frame_of(p_.layers, 0);
+  frame head_frame() {
+    frame f = frame_of(p_.layers);
     feed_part(f, part_kind::loss);
+    // The loss makes its cotangents in the forward pass: the stream's may be one of them.
+    if (training_) f.base[static_cast<unsigned>(space::d_stream_in)] = cotangent(0);
     f.set(feed::d_output, one_);
     f.set(feed::d_output, one_, 1); // of the side loss
     return f;
@@ -298,15 +321,23 @@ private:
       keys_[i] = static_cast<std::int32_t>((b.first_sample + i / per) * s + i % per);
     }
   }
+  /// The prologue of the head that runs now, unless it was the last one of this step.
+  void derive(const part_view& head) {
+    if (derived_by_ == &head) return;
+    frame f = frame_of(p_.layers);
+    run(head, stage::prologue, f);
+    derived_by_ = &head;
+  }
   loss_sum forward(const batch_view&, const part_view& head) {
+    derive(head);
     double side = 0;
     for (int l = -1; l < p_.layers; ++l) {
       frame f = layer_frame(l);
-      const part_view& part = l < 0 ? p_.stem : block_of(l);
+      const part_view& part = part_of(l);
       run(part, stage::forward, f);
       if (part.g->side_loss >= 0) side += read(part, f, part.g->side_loss);
     }
-    frame f = head_frame(head);
+    frame f = head_frame();
     run(head, stage::forward, f);
     if (head.g->side_loss >= 0) side += read(head, f, head.g->side_loss);
     return {read(head, f, head.g->outputs[0]), read(head, f, head.g->outputs[1]), side};
@@ -325,11 +356,6 @@ private:
                   sizeof x);
     return x;
   }
-  template <class F> void for_each_part(F f) {
-    f(p_.stem, -1, 0);
-    for (int l = 0; l < p_.layers; ++l) f(block_of(l), l, index_of(l));
-    f(p_.loss, p_.layers, 0);
-  }
 
   const program_view& p_;
   cpu& device_;
@@ -337,13 +363,12 @@ private:
   mc::stores stores_;
   memory_items planned_{};
   arena activations_;
-  std::byte *saved_ = nullptr, *streams_ = nullptr, *working_ = nullptr, *derived_ = nullptr,
-            *derived_gradients_ = nullptr, *one_ = nullptr;
+  std::byte *streams_ = nullptr, *working_ = nullptr, *one_ = nullptr;
   std::int32_t *positions_ = nullptr, *keys_ = nullptr;
   std::int64_t stream_bytes_ = 0, tokens_ = 0;
   bool finite_ = true, reduced_ = false;
-  std::vector<std::int64_t> saved_at_, derived_at_, derived_gradients_at_;
-  std::int64_t derived_gradient_bytes_ = 0;
+  std::vector<ranges> ranges_;            ///< by layer
+  const part_view* derived_by_ = nullptr; ///< the head whose prologue ran last, in this step
   std::vector<int> index_;
   std::vector<std::pair<const part_view*, std::vector<node_slot>>> slots_;
   step_numbers numbers_{};

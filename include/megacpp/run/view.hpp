@@ -10,7 +10,6 @@
 #include <megacpp/run/frame.hpp>
 
 #include <algorithm>
-#include <array>
 #include <numeric>
 #include <string>
 #include <string_view>
@@ -114,15 +113,15 @@ struct stage_plans {
 /// The plan of one rank of a pipeline stage for training, item by item.
 inline memory_items training_memory(const program_view& p, int stage = 0) {
   const stage_plans s(p, stage);
-  return training_memory(s.plans, s.layers, p.numbers.ranks.pp - stage, *p.update.plan, *p.stores,
-                         p.numbers.type, *p.blocks[0].g);
+  return training_memory(s.plans, s.layers, p.numbers.ranks.pp - stage, *p.evaluation.plan,
+                         *p.update.plan, *p.stores, p.numbers.type, *p.blocks[0].g);
 }
 
 /// The same for evaluation by one rank.
 inline memory_items inference_memory(const program_view& p) {
-  const stage_plans s(p, 0);
-  const std::array<const memory_plan*, 1> further{p.evaluation.plan};
-  return inference_memory(s.plans, s.layers, further, *p.stores, p.numbers.type, *p.blocks[0].g);
+  stage_plans s(p, 0);
+  s.plans.back() = p.evaluation.plan;
+  return inference_memory(s.plans, s.layers, *p.stores, p.numbers.type, *p.blocks[0].g);
 }
 
 /// The description of a model that has one.

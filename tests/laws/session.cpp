@@ -1,0 +1,128 @@
+// A session's memory: whatever its parts and the step's end keep has a place of its own, so that
+// steps have the same numbers for any micro-batch, evaluation changes nothing, and a model is
+// evaluated alike by a session that trains and by one that does not.
+#define BOOST_TEST_MODULE session
+#include <boost/test/unit_test.hpp>
+
+#include <megacpp/model/gpt.hpp>
+#include <megacpp/model/qwen3_moe.hpp>
+#include <megacpp/run/session.hpp>
+
+#include <cmath>
+#include <cstdint>
+#include <vector>
+
+#include <kernels.hpp>
+
+using namespace mc;
+
+namespace {
+
+constexpr int sequence = 8, sequences = 8, steps = 3;
+
+template <class Model = gpt> constexpr Model small() {
+  Model m;
+  m.layers = 2, m.hidden = 12, m.heads = 3, m.ffn = 20, m.vocabulary = 17, m.positions = sequence;
+  return m;
+}
+constexpr qwen3_moe experts() {
+  auto m = small<qwen3_moe>();
+  m.kv_heads = 3, m.head_dim = 4, m.expert_ffn = 7, m.experts = 5, m.experts_per_token = 2;
+  m.aux_loss = 0; // which depends on what lies in one micro-batch
+  return m;
+}
+/// The loss reads the stream itself.
+struct without_final_norm : gpt {
+  constexpr var final_norm(context& /*c*/, var x) const { return x; }
+};
+/// The head's table is computed, of parameters of its own.
+struct factored_head : gpt {
+  constexpr var head_table(context& c) const {
+    const extent narrow{dim::ffn, 5}, rows = vocabulary_rows(c, vocabulary);
+    const var a = weight(c, "a", "weight", {rows, narrow}, {}, normal_weights(0.3)),
+              b = weight(c, "b", "weight", {hidden_extent(), narrow}, {}, normal_weights(0.3));
+    return linear(gelu(a), b);
+  }
+};
+
+/// What a training session tells in some steps: losses and norms, and evaluations between them.
+struct told {
+  std::vector<double> trained, evaluated;
+};
+
+template <class Model> told run(const Model& m, int micro, bool evaluating = true) {
+  const setup s{.batch = {micro, sequence}, .type = dtype::f64};
+  const interpreted_program<Model> program(m, s, "session");
+  cpu device(product_type::automatic, 1);
+  session trained(program.view(), device, purpose::training),
+      evaluated(program.view(), device, purpose::inference);
+  trained.weights().initialise(3);
+  trained.numbers().learning_rate = 1e-2;
+  std::vector<std::int32_t> tokens, labels;
+  for (int i = 0; i < sequences * sequence; ++i)
+    tokens.push_back(i * i % 17), labels.push_back((i + 1) * (i + 1) % 17);
+  const auto batch = [&](int first) {
+    return batch_view{tokens.data() + first * sequence, labels.data() + first * sequence, first};
+  };
+  told t;
+  for (int step = 0; step < steps; ++step) {
+    for (std::int64_t i = 0; i < trained.weights().total(); ++i)
+      evaluated.weights().set_weight(i, trained.weights().weight(i));
+    trained.begin_step(), evaluated.begin_step();
+    loss_sum sum;
+    for (int first = 0; first < sequences; first += micro) {
+      if (evaluating) {
+        const double loss = trained.evaluate(batch(first)).sum;
+        BOOST_TEST(evaluated.evaluate(batch(first)).sum == loss);
+        t.evaluated.push_back(loss);
+      }
+      const loss_sum one = trained.train(batch(first));
+      if (evaluating) BOOST_TEST(std::abs(t.evaluated.back() - one.sum) <= 1e-12 * one.sum);
+      sum += one;
+    }
+    const double norm = trained.finish_step(sum.count);
+    BOOST_TEST(norm > 0.01);
+    t.trained.push_back(sum.mean()), t.trained.push_back(norm);
+  }
+  return t;
+}
+
+template <class Model> void check(const Model& m, const char* name) {
+  BOOST_TEST_CONTEXT(name) {
+    const told whole = run(m, sequences);
+    BOOST_TEST(whole.trained[4] < whole.trained[0]); // it learns
+    BOOST_TEST(run(m, sequences, false).trained == whole.trained);
+    for (const int micro : {1, 2}) {
+      const told cut = run(m, micro);
+      for (std::size_t i = 0; i < whole.trained.size(); ++i)
+        BOOST_TEST(std::abs(cut.trained[i] - whole.trained[i]) <= 1e-10 * whole.trained[i]);
+    }
+  }
+}
+
+} // namespace
+
+BOOST_AUTO_TEST_CASE(steps_are_the_same_for_any_micro_batch) {
+  check(small(), "gpt");
+  check(experts(), "qwen3_moe");
+}
+BOOST_AUTO_TEST_CASE(a_model_without_a_final_norm) {
+  check(small<without_final_norm>(), "without a final norm");
+}
+BOOST_AUTO_TEST_CASE(a_head_whose_table_is_computed) {
+  check(small<factored_head>(), "a table that is a product");
+}
+
+// Sessions cut all that was planned, and nothing beyond it.
+BOOST_AUTO_TEST_CASE(an_arena_is_cut_into_ranges_that_do_not_meet) {
+  const auto is_internal = [](const error& e) { return e.code() == exit_code::internal; };
+  const arena whole(192, "a test", "none");
+  arena_cutter cut(whole, "the values of a test");
+  BOOST_TEST(cut.take(64) == whole.data());
+  BOOST_CHECK_EXCEPTION(cut.finish(), error, is_internal);
+  BOOST_CHECK_EXCEPTION(cut.take(129), error, is_internal);
+  BOOST_TEST(cut.take(0) == whole.data() + 64);
+  BOOST_TEST(cut.take(128) == whole.data() + 64);
+  cut.finish();
+  BOOST_CHECK_EXCEPTION(cut.take(1), error, is_internal);
+}
