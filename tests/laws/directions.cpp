@@ -294,6 +294,27 @@ BOOST_AUTO_TEST_CASE(a_family_with_computed_weights) {
 
 namespace {
 
+/// A head whose table is computed, with nothing between the last block and the loss.
+struct factored_head : gpt {
+  constexpr var final_norm(context& /*c*/, var x) const { return x; }
+  constexpr var head_table(context& c) const {
+    const extent narrow{dim::ffn, 5}, rows = vocabulary_rows(c, vocabulary);
+    const var a = weight(c, "a", "weight", {rows, narrow}, {}, normal_weights(0.3)),
+              b = weight(c, "b", "weight", {hidden_extent(), narrow}, {}, normal_weights(0.3));
+    return linear(gelu(a), b);
+  }
+};
+
+} // namespace
+
+BOOST_AUTO_TEST_CASE(a_family_with_a_computed_table_and_no_final_norm) {
+  factored_head m;
+  m.layers = 2, m.hidden = 12, m.heads = 3, m.ffn = 20, m.vocabulary = 17, m.positions = 9;
+  check_model(m, {.batch = {2, 9}}, "computed table, no final norm");
+}
+
+namespace {
+
 /// GPT with losses of their own in every part, two of them in a block: all join the one loss.
 struct side_losses : gpt {
   static constexpr int kinds = 1;

@@ -104,6 +104,15 @@ struct attention_at_both_ends : gpt {
     return gpt::final_norm(c, attended(c, {"out.n", "out.q", "out.k", "out.v", "out.o"}, x, *this));
   }
 };
+/// The head's table is computed of parameters.
+struct factored_head : gpt {
+  constexpr var head_table(context& c) const {
+    const extent narrow{dim::ffn, 5}, rows = vocabulary_rows(c, vocabulary);
+    const var a = weight(c, "a", "weight", {rows, narrow}, {}, normal_weights(std)),
+              b = weight(c, "b", "weight", {hidden_extent(), narrow}, {}, normal_weights(std));
+    return linear(a, b);
+  }
+};
 /// A dropout that does not ask whether anything is trained.
 struct dropped_always : gpt {
   constexpr var block(context& c, int kind, var x) const {
@@ -324,6 +333,7 @@ BOOST_AUTO_TEST_CASE(log_probabilities_add_up_to_the_loss_of_training) {
   check_loss(learned_positions(), dtype::f32, 1e-5);
   check_loss(grouped(2, 7), dtype::f64, 1e-12);
   check_loss(grouped(2, 7), dtype::f32, 1e-5);
+  check_loss(factored_head{learned_positions()}, dtype::f64, 1e-12);
 }
 
 namespace {

@@ -46,6 +46,42 @@ BOOST_AUTO_TEST_CASE(a_packed_sequence_is_its_documents) {
   BOOST_TEST(std::abs(packed - apart) <= 1e-10 * apart);
 }
 
+namespace {
+
+/// Learned positions, and attention in the head.
+struct attending_head : gpt {
+  constexpr var final_norm(context& c, var x) const {
+    const var a = gpt::final_norm(c, x);
+    const extent h{dim::heads, heads}, width{dim::head_dim, head_dim()};
+    const auto projected = [&](const char* name) {
+      return column_parallel(c, name, a, {h, width}, false, 0.3);
+    };
+    const var q = projected("q"), k = projected("k"), v = projected("v");
+    return a + row_parallel(c, "o", context_parallel_attention(c, q, k, v, {}), 2, hidden_extent(),
+                            false, 0.3);
+  }
+};
+
+} // namespace
+
+// Positions and documents reach every row of a batch, and the head.
+BOOST_AUTO_TEST_CASE(packed_sequences_of_a_batch_are_their_documents) {
+  attending_head m;
+  m.layers = 1, m.hidden = 12, m.heads = 3, m.ffn = 20, m.vocabulary = 61, m.positions = 16;
+  m.std = 0.3;
+  const std::vector<std::int32_t> cumulative{0, 5, 16, 19, 25, 32}; // the third begins a row
+  std::vector<std::int32_t> tokens, labels, documents(32), positions(32);
+  for (int i = 0; i < 32; ++i) tokens.push_back(i * 17 % 61), labels.push_back(i * 29 % 61);
+  unpack_lengths(cumulative, documents, positions);
+  const double packed = loss(m, {.batch = {2, 16, true}, .type = dtype::f64},
+                             {tokens.data(), labels.data(), 0, positions.data(), documents.data()});
+  double apart = 0;
+  for (std::size_t i = 0; i + 1 < cumulative.size(); ++i)
+    apart += loss(m, {.batch = {1, cumulative[i + 1] - cumulative[i]}, .type = dtype::f64},
+                  {tokens.data() + cumulative[i], labels.data() + cumulative[i]});
+  BOOST_TEST(std::abs(packed - apart) <= 1e-10 * apart);
+}
+
 BOOST_AUTO_TEST_CASE(documents_are_given_where_attention_keeps_to_them_and_nowhere_else) {
   const std::vector<std::int32_t> tokens(8, 3), labels(8, 5), documents(8, 0);
   for (const bool packed : {false, true}) {

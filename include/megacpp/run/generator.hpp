@@ -188,8 +188,8 @@ private:
 
     memory_ = arena(m.total() - m.weights, "the keys and values of these texts",
                     "fewer or shorter texts at a time");
-    std::byte* at = memory_.data();
-    const auto take = [&at](std::int64_t bytes) { return std::exchange(at, at + bytes); };
+    arena_cutter cut(memory_, "the values of generation by " + p_.name);
+    const auto take = [&cut](std::int64_t bytes) { return cut.take(bytes); };
     caches_ = take(m.caches), derived_ = take(m.derived), working_ = take(m.working);
     streams_ = take(m.streams), logits_ = take(logits), fresh_ = take(logits);
     ids_ = reinterpret_cast<std::int32_t*>(take(ints_));
@@ -197,6 +197,7 @@ private:
     kept_ = reinterpret_cast<std::int32_t*>(take(ints_));
     keys_ = reinterpret_cast<std::int32_t*>(take(ints_));
     last_ = reinterpret_cast<std::int32_t*>(take(rows));
+    cut.finish();
     ends_.resize(static_cast<std::size_t>(room_.sequences));
   }
 
