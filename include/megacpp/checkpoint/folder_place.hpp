@@ -69,15 +69,14 @@ inline disk_room room_left(int folder, std::string_view path) {
 /// Has the file system give a file its room, which asks quotas too. False if it cannot without
 /// writing: then the file has its size alone. Throws mc::error, also beyond a limit on the size of
 /// files.
-inline bool take_room(int file, std::uint64_t size, std::string_view path,
-                      std::string_view advice) {
+inline bool take_room(int file, std::uint64_t size, std::string_view path, std::string_view rest) {
   const auto bytes = static_cast<::off_t>(size);
   int taken = 0;
   do taken = ::fallocate(file, 0, 0, bytes);
   while (taken != 0 && errno == EINTR);
   if (taken == 0) return true;
   const bool none = errno == ENOSPC || errno == EDQUOT || errno == EFBIG;
-  if (none || ::ftruncate(file, bytes) != 0) throw output_error("write", path, errno, advice);
+  if (none || ::ftruncate(file, bytes) != 0) throw output_error("write", path, errno, rest);
   return false;
 }
 

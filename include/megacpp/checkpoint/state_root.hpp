@@ -332,9 +332,7 @@ private:
   void point_to(std::int64_t step, bool rehearsal) const {
     const auto fail = [&](const char* what) {
       const int problem = errno;
-      return detail::output_error(
-          what, path_ + '/' + newest_step_name, problem,
-          problem == EPERM ? "; remove it, or choose another folder to save to" : "");
+      return detail::output_error(what, path_ + '/' + newest_step_name, problem);
     };
     const std::string temporary = detail::temporary_of(newest_step_name);
     // A rehearsal replaces a hint that is there by its own text.
