@@ -21,6 +21,18 @@ namespace mc {
   MEGACPP_KERNELS template void for_rows(std::int64_t, rows::loss_row<T>);                      \
   MEGACPP_KERNELS template void for_rows(std::int64_t, rows::logits_grad_row<T>);               \
   MEGACPP_KERNELS template void for_rows(std::int64_t, rows::add_block<T>);                     \
+  MEGACPP_KERNELS template void for_rows(std::int64_t, rows::bias_gradient_slab<T>);            \
+  MEGACPP_KERNELS template void for_rows(std::int64_t, rows::rms_norm_gain_slab<T>);            \
+  MEGACPP_KERNELS template void for_rows(std::int64_t, rows::layer_norm_gain_slab<T>);          \
+  MEGACPP_KERNELS template void for_rows(std::int64_t, rows::embedding_gradient_slab<T>);       \
+  MEGACPP_KERNELS template void for_rows(std::int64_t,                                          \
+                                         rows::activation_block<rows::gelu_tanh, T>);           \
+  MEGACPP_KERNELS template void for_rows(std::int64_t,                                          \
+                                         rows::activation_dx_block<rows::gelu_tanh, T>);        \
+  MEGACPP_KERNELS template void for_rows(std::int64_t,                                          \
+                                         rows::activation_block<rows::gelu_exact, T>);          \
+  MEGACPP_KERNELS template void for_rows(std::int64_t,                                          \
+                                         rows::activation_dx_block<rows::gelu_exact, T>);       \
   MEGACPP_KERNELS template void for_rows(std::int64_t, rows::adamw_block<T>);                   \
   MEGACPP_KERNELS template void for_rows(std::int64_t, rows::route_row<T>);                     \
   MEGACPP_KERNELS template void for_rows(std::int64_t, rows::route_grad_row<T>);                \

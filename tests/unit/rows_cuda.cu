@@ -30,13 +30,11 @@ template <class F, class T> bool of_activation() {
 template <class T, class Extent> bool of_extent() {
   return one<rms_norm_row<T, Extent>>() && one<add_rms_norm_row<T, Extent>>() &&
          one<rms_norm_dx_row<T, Extent, false>>() && one<rms_norm_dx_row<T, Extent, true>>() &&
-         one<rms_norm_gain_slab<T, Extent>>() && one<layer_norm_row<T, Extent>>() &&
-         one<add_layer_norm_row<T, Extent>>() && one<layer_norm_dx_row<T, Extent, false>>() &&
-         one<layer_norm_dx_row<T, Extent, true>>() && one<layer_norm_gain_slab<T, Extent>>() &&
-         one<bias_gradient_slab<T, Extent>>() && one<bias_add_row<T, Extent>>() &&
-         one<swiglu_row<T, Extent>>() && one<swiglu_backward_row<T, Extent>>() &&
-         one<rope_row<T, Extent>>() && one<embedding_row<T, Extent>>() &&
-         one<embedding_gradient_slab<T, Extent>>() && one<dropout_row<T, Extent>>() &&
+         one<layer_norm_row<T, Extent>>() && one<add_layer_norm_row<T, Extent>>() &&
+         one<layer_norm_dx_row<T, Extent, false>>() && one<layer_norm_dx_row<T, Extent, true>>() &&
+         one<bias_add_row<T, Extent>>() && one<swiglu_row<T, Extent>>() &&
+         one<swiglu_backward_row<T, Extent>>() && one<rope_row<T, Extent>>() &&
+         one<embedding_row<T, Extent>>() && one<dropout_row<T, Extent>>() &&
          one<dispatch_token<T, Extent>>() && one<combine_token<T, Extent>>() &&
          one<scale_row<T, Extent>>() && one<scale_weight_grad_row<T, Extent>>();
 }
@@ -46,6 +44,8 @@ template <class T> bool of_type() {
          one<layer_norm_dx_row<T, fixed<768>, true>>() && one<rope_row<T, fixed<32>>>() &&
          one<dropout_row<T, fixed<768>>>() && one<add_block<T>>() && one<scale_block<T>>() &&
          one<fill_block<T>>() && one<cast_block<T, float>>() && one<cast_block<T, bf16>>() &&
+         one<rms_norm_gain_slab<T>>() && one<layer_norm_gain_slab<T>>() &&
+         one<bias_gradient_slab<T>>() && one<embedding_gradient_slab<T>>() &&
          one<adamw_block<T>>() && one<sum_squares_block<T>>() && one<route_row<T>>() &&
          one<route_grad_row<T>>() && one<router_statistics_block<T>>() &&
          one<router_statistics_grad_row<T>>() && of_activation<gelu_tanh, T>() &&

@@ -5,7 +5,8 @@
 // Columns are cut into slabs, one per body call; within a slab rows are walked in order, 64 at a
 // time into registers and then into grad, never across two sequences: a sum does not depend on how
 // many sequences a micro-batch has. No column's result depends on how columns are cut, so cuts
-// follow the number of threads.
+// follow the number of threads, and no loop ends at the width: these kernels do not know it
+// before they run.
 #pragma once
 
 #include <megacpp/exec/parallel.hpp>
@@ -133,9 +134,9 @@ MEGACPP_HD void add_rows(const Team& team, slab s, summed_rows rows, accumulator
 }
 
 /// bias gradient: grad[j] += sum over rows of dy[row, j].
-template <class T, class Extent> struct bias_gradient_slab {
+template <class T> struct bias_gradient_slab {
   using G = accumulator_t<T>;
-  Extent width;
+  std::int64_t width;
   summed_rows rows;
   std::int64_t columns;
   const T* dy; // (rows, width)
@@ -147,10 +148,10 @@ template <class T, class Extent> struct bias_gradient_slab {
   }
 };
 
-template <class T, class Extent>
-void bias_gradient(summed_rows rows, Extent width, const T* dy, accumulator_t<T>* grad) {
+template <class T>
+void bias_gradient(summed_rows rows, std::int64_t width, const T* dy, accumulator_t<T>* grad) {
   const std::int64_t columns = columns_per_slab<accumulator_t<T>>(width);
-  for_slabs(width, columns, bias_gradient_slab<T, Extent>{width, rows, columns, dy, grad});
+  for_slabs(width, columns, bias_gradient_slab<T>{width, rows, columns, dy, grad});
 }
 
 } // namespace mc::rows

@@ -31,9 +31,9 @@ template <class T, class Extent> struct embedding_row {
   }
 };
 
-template <class T, class Extent> struct embedding_gradient_slab {
+template <class T> struct embedding_gradient_slab {
   using G = accumulator_t<T>;
-  Extent width;
+  std::int64_t width;
   std::int64_t tokens, columns, first, count;
   const T* dy;             // (T, width)
   const std::int32_t* ids; // (T)
@@ -59,13 +59,12 @@ template <class T, class Extent> void embedding(std::int64_t tokens, Extent widt
   for_rows(tokens, embedding_row<T, Extent>{width, first, count, table, ids, y});
 }
 
-template <class T, class Extent>
-void embedding_gradient(std::int64_t tokens, Extent width, const T* dy, const std::int32_t* ids,
-                        std::int64_t first, std::int64_t count, accumulator_t<T>* dtable) {
+template <class T> void embedding_gradient(std::int64_t tokens, std::int64_t width, const T* dy,
+                                           const std::int32_t* ids, std::int64_t first,
+                                           std::int64_t count, accumulator_t<T>* dtable) {
   const std::int64_t columns = columns_per_slab<accumulator_t<T>>(width);
-  for_slabs(
-      width, columns,
-      embedding_gradient_slab<T, Extent>{width, tokens, columns, first, count, dy, ids, dtable});
+  for_slabs(width, columns,
+            embedding_gradient_slab<T>{width, tokens, columns, first, count, dy, ids, dtable});
 }
 
 } // namespace mc::rows

@@ -114,9 +114,9 @@ template <class T, class Extent, bool Add> struct layer_norm_dx_row {
   }
 };
 
-template <class T, class Extent> struct layer_norm_gain_slab {
+template <class T> struct layer_norm_gain_slab {
   using G = accumulator_t<T>;
-  Extent width;
+  std::int64_t width;
   summed_rows rows;
   std::int64_t columns;
   const T* dy;   // (rows, width)
@@ -171,13 +171,13 @@ void add_layer_norm_dx(std::int64_t rows, Extent width, const T* dy, const T* s,
 }
 
 /// dbias null: only the gain's gradient.
-template <class T, class Extent>
-void layer_norm_dgain_dbias(summed_rows rows, Extent width, const T* dy, const T* x,
-                            const accumulator_t<T>* mean, const accumulator_t<T>* rstd,
-                            accumulator_t<T>* dgain, accumulator_t<T>* dbias) {
+template <class T> void layer_norm_dgain_dbias(summed_rows rows, std::int64_t width, const T* dy,
+                                               const T* x, const accumulator_t<T>* mean,
+                                               const accumulator_t<T>* rstd,
+                                               accumulator_t<T>* dgain, accumulator_t<T>* dbias) {
   const std::int64_t columns = columns_per_slab<accumulator_t<T>>(width);
   for_slabs(width, columns,
-            layer_norm_gain_slab<T, Extent>{width, rows, columns, dy, x, mean, rstd, dgain, dbias});
+            layer_norm_gain_slab<T>{width, rows, columns, dy, x, mean, rstd, dgain, dbias});
 }
 
 } // namespace mc::rows

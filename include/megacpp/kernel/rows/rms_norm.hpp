@@ -100,9 +100,9 @@ template <class T, class Extent, bool Add> struct rms_norm_dx_row {
   }
 };
 
-template <class T, class Extent> struct rms_norm_gain_slab {
+template <class T> struct rms_norm_gain_slab {
   using G = accumulator_t<T>;
-  Extent width;
+  std::int64_t width;
   summed_rows rows;
   std::int64_t columns;
   const T* dy;   // (rows, width)
@@ -141,12 +141,11 @@ void add_rms_norm_dx(std::int64_t rows, Extent width, const T* dy, const T* s, c
   for_rows(rows, rms_norm_dx_row<T, Extent, true>{width, dy, s, gain, rstd, ds, dx});
 }
 
-template <class T, class Extent> void rms_norm_dgain(summed_rows rows, Extent width, const T* dy,
-                                                     const T* x, const accumulator_t<T>* rstd,
-                                                     accumulator_t<T>* dgain) {
+template <class T> void rms_norm_dgain(summed_rows rows, std::int64_t width, const T* dy,
+                                       const T* x, const accumulator_t<T>* rstd,
+                                       accumulator_t<T>* dgain) {
   const std::int64_t columns = columns_per_slab<accumulator_t<T>>(width);
-  for_slabs(width, columns,
-            rms_norm_gain_slab<T, Extent>{width, rows, columns, dy, x, rstd, dgain});
+  for_slabs(width, columns, rms_norm_gain_slab<T>{width, rows, columns, dy, x, rstd, dgain});
 }
 
 } // namespace mc::rows
