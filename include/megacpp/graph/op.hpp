@@ -46,7 +46,7 @@ struct inference {
     const value_id v = n.in[static_cast<unsigned>(k)];
     return v < 0 ? absent : g.values[static_cast<unsigned>(v)];
   }
-  constexpr void fail(fault f, int a = -1, int b = -1) {
+  [[gnu::cold]] constexpr void fail(fault f, int a = -1, int b = -1) {
     if (wrong != fault::none) return;
     wrong = f, first = a, second = b, over = looking;
   }
@@ -59,39 +59,39 @@ struct inference {
     if (!holds) fail(f, a, b);
   }
   /// An attribute, the number that a model calls `name`, is what `must` says (MEGA-C001).
-  constexpr void in_range(bool holds, const char* name, double x, const char* must) {
+  [[gnu::cold]] constexpr void in_range(bool holds, const char* name, double x, const char* must) {
     if (!holds && wrong == fault::none) number = name, is = x, range = must;
     require(holds, fault::C001, 0);
   }
   /// These operands are there (MEGA-S008) and of type t (S007).
-  constexpr void typed(std::initializer_list<int> operands, dtype t) {
+  [[gnu::cold]] constexpr void typed(std::initializer_list<int> operands, dtype t) {
     for (int k : operands)
       if (!has(k)) fail(fault::S008, 0, k == 1 ? -1 : 1);
       else if (in(k).type != t) fail(fault::S007, k);
   }
   /// These operands are there, of one floating-point type.
-  constexpr void floats(std::initializer_list<int> operands) {
+  [[gnu::cold]] constexpr void floats(std::initializer_list<int> operands) {
     typed(operands, in(*operands.begin()).type);
     require(in(*operands.begin()).differentiable(), fault::S007, *operands.begin());
   }
   constexpr void ints(std::initializer_list<int> operands) { typed(operands, dtype::i32); }
   /// Operand k, to be named beside operand x, is there, and its integers are of this kind, or of an
   /// op that does not say (MEGA-S010): for an op that finds no memory by them.
-  constexpr void holds(int k, integer_kind kind, int x = -1) {
+  [[gnu::cold]] constexpr void holds(int k, integer_kind kind, int x = -1) {
     ints({k});
     const integer_kind have = in(k).holds;
     if (have != integer_kind::unknown && !serves(have, kind)) misreads(k, kind, 0, x);
   }
   /// The same of integers that the op finds memory by: of this kind, and known to be below `rows`
   /// (0: below anything).
-  constexpr void indexes(int k, integer_kind kind, std::int64_t rows, int x = -1) {
+  [[gnu::cold]] constexpr void indexes(int k, integer_kind kind, std::int64_t rows, int x = -1) {
     ints({k});
     const value& v = in(k);
     if (!serves(v.holds, kind) || v.below <= 0 || (rows > 0 && v.below > rows))
       misreads(k, kind, rows, x);
   }
   /// Rows of the table that operand k is, without those that pad a parameter.
-  constexpr std::int64_t table_rows(int k) const {
+  [[gnu::cold]] constexpr std::int64_t table_rows(int k) const {
     value_id v = n.in[static_cast<unsigned>(k)];
     for (int p = 0; p >= 0 && v >= 0;) {
       p = g.at(v).producer;
@@ -102,57 +102,57 @@ struct inference {
     return p != nullptr && p->valid_rows > 0 ? p->valid_rows : in(k).dims[0].n;
   }
   /// These operands are there, of the type in which sums over operand x are kept.
-  constexpr void sums(std::initializer_list<int> operands, int x) {
+  [[gnu::cold]] constexpr void sums(std::initializer_list<int> operands, int x) {
     typed(operands, accumulator_of(in(x).type));
   }
   /// Operand k has so many dims (MEGA-S003).
   constexpr void rank(int k, int dims) { require(in(k).rank == dims, fault::S003, k); }
   /// Operand k has the dims of these names.
-  constexpr void dims(int k, std::initializer_list<dim> names) {
+  [[gnu::cold]] constexpr void dims(int k, std::initializer_list<dim> names) {
     const value& v = in(k);
     rank(k, static_cast<int>(names.size()));
     for (int i = 0; i < v.rank && v.rank == static_cast<int>(names.size()); ++i)
       require(v.dims[static_cast<unsigned>(i)].d == names.begin()[i], fault::S003, k);
   }
   /// The dims of operand k are those of operand x from the `from`-th on, as many as k has.
-  constexpr void dims_from(int k, int x, int from) {
+  [[gnu::cold]] constexpr void dims_from(int k, int x, int from) {
     const value &a = in(x), &b = in(k);
     if (from < 0 || from + b.rank > a.rank) return fail(fault::S003, x, k);
     for (int i = 0; i < b.rank; ++i)
       agree(a.dims[static_cast<unsigned>(from + i)], b.dims[static_cast<unsigned>(i)], x, k);
   }
-  constexpr void agree(const extent& a, const extent& b, int x, int k) {
+  [[gnu::cold]] constexpr void agree(const extent& a, const extent& b, int x, int k) {
     if (a == b) return;
     fail(a.d != b.d ? fault::S003 : a.n != b.n ? fault::S002 : fault::P012, x, k);
   }
   /// Operand k has the dims of operand x.
   constexpr void alike(int k, int x) { leads(k, x, 0); }
   /// The dims of operand k are the first ones of operand x: all but `rest`, or any number of them.
-  constexpr void leads(int k, int x, int rest = -1) {
+  [[gnu::cold]] constexpr void leads(int k, int x, int rest = -1) {
     if (rest >= 0 && in(k).rank != in(x).rank - rest) return fail(fault::S003, x, k);
     dims_from(k, x, 0);
   }
   /// The dims of operand k are the last ones of operand x.
   constexpr void trails(int k, int x) { dims_from(k, x, in(x).rank - in(k).rank); }
   /// No dim stands twice in output k, which is made of dims of several operands (MEGA-S003).
-  constexpr void distinct(int k, int a, int b) {
+  [[gnu::cold]] constexpr void distinct(int k, int a, int b) {
     const value& v = out[static_cast<unsigned>(k)];
     for (int i = 0; i < v.rank; ++i)
       require(v.find(v.dims[static_cast<unsigned>(i)].d) == i, fault::S003, a, b);
   }
 
-  constexpr void misreads(int k, integer_kind kind, std::int64_t rows, int x) {
+  [[gnu::cold]] constexpr void misreads(int k, integer_kind kind, std::int64_t rows, int x) {
     if (wrong == fault::none) misread = k, need = kind, most = rows;
     fail(fault::S010, k < x ? k : x, k < x ? x : k);
   }
 
   /// Declares the next output, starting from a copy of `like` without its name, role and placement.
-  constexpr value& declare(const value& like) {
+  [[gnu::cold]] constexpr value& declare(const value& like) {
     value& v = out[static_cast<unsigned>(outs++)];
     v.type = like.type, v.rank = like.rank, v.dims = like.dims;
     return v;
   }
-  constexpr value& declare(dtype t, std::initializer_list<extent> dims) {
+  [[gnu::cold]] constexpr value& declare(dtype t, std::initializer_list<extent> dims) {
     value& v = out[static_cast<unsigned>(outs++)];
     v.type = t;
     for (const extent& e : dims) v.dims[static_cast<unsigned>(v.rank++)] = e;

@@ -154,24 +154,25 @@ template <class Part> void add_kernels(kernel_table& table) {
 }
 } // namespace detail
 
-/// The kernels that generation by a program needs.
-template <class Program> const kernel_table& generation_kernels() {
+/// What generation by a run is made of: its model's functions and the kernels of their nodes.
+template <class Run> generation_view compiled_generation() {
+  using program = mc::program<Run>;
   static const kernel_table table = [] {
     kernel_table t;
     [&]<int... K>(std::integer_sequence<int, K...>) {
-      (detail::add_kernels<typename Program::template generation<K>>(t), ...);
+      (detail::add_kernels<typename program::template generation<K>>(t), ...);
     }
-    (std::make_integer_sequence<int, Program::kinds + 2>{});
+    (std::make_integer_sequence<int, program::kinds + 2>{});
     return t;
   }();
-  return table;
+  return {&program::model, &forward_graph_of<typename program::model_type>, &table};
 }
-/// Where a program has them from.
-using generation_kernels_of = const kernel_table& (*)();
+/// Where a program has it from.
+using generation_of = generation_view (*)();
 
-/// The compiled program of a run. Kernels may name a function of another unit, which then compiles
-/// them beside this one.
-template <class Run, generation_kernels_of Kernels = &generation_kernels<program<Run>>>
+/// The compiled program of a run. Generation may name a function of another unit, which then
+/// compiles beside this one.
+template <class Run, generation_of Generation = &compiled_generation<Run>>
 program_view compiled_program(const char* name) {
   using program = mc::program<Run>;
   static_assert(program::ok && reported<Run, detail::kernels_found<program>>);
@@ -190,7 +191,7 @@ program_view compiled_program(const char* name) {
   v.loss = detail::view_part<typename program::template part<program::last>>();
   v.evaluation = detail::view_part<typename program::evaluation>();
   v.update = detail::view_part<typename program::update>();
-  v.generation = {&program::model, &forward_graph_of<typename program::model_type>, &Kernels()};
+  v.generation = Generation();
   [&]<int... K>(std::integer_sequence<int, K...>) {
     (v.blocks.push_back(detail::view_part<typename program::template part<K + 1>>()), ...);
   }

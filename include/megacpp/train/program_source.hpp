@@ -40,8 +40,8 @@ template <class T> std::string type_name() {
   return std::string(text);
 }
 
-template <class Run, generation_kernels_of Kernels> program_view view_of_run() {
-  return compiled_program<Run, Kernels>(type_name<Run>().c_str());
+template <class Run, generation_of Generation> program_view view_of_run() {
+  return compiled_program<Run, Generation>(type_name<Run>().c_str());
 }
 
 /// The graphs of every part after each pass.
@@ -61,9 +61,9 @@ template <class Run> part_passes passes_of_run() {
 } // namespace detail
 
 /// What run_program (train/command_line.hpp) needs to know of a run.
-template <class Run, generation_kernels_of Kernels = &generation_kernels<program<Run>>>
+template <class Run, generation_of Generation = &compiled_generation<Run>>
 program_source source_of(const char* git_hash) {
-  return {&detail::view_of_run<Run, Kernels>, &detail::passes_of_run<Run>, git_hash};
+  return {&detail::view_of_run<Run, Generation>, &detail::passes_of_run<Run>, git_hash};
 }
 
 } // namespace mc
