@@ -185,7 +185,7 @@ endif()
 
 # Every constant of the largest presets within half of clang's default step limit.
 if(MEGACPP_CLANG)
-  megacpp_slow_test(constexpr_steps LABEL clang TIMEOUT 600 ONE_THREAD
+  megacpp_slow_test(constexpr_steps LABEL clang TIMEOUT 600 ONE_THREAD COST 50
     COMMAND ${MEGACPP_CLANG} -std=c++20 -fsyntax-only -fconstexpr-steps=524288
       -I${PROJECT_SOURCE_DIR}/include ${CMAKE_CURRENT_SOURCE_DIR}/slow/largest_presets.cpp)
 endif()
