@@ -315,6 +315,25 @@ BOOST_AUTO_TEST_CASE(a_family_with_a_computed_table_and_no_final_norm) {
 
 namespace {
 
+/// Every block adds to the stream what does not depend on it: the stream's cotangent goes through as
+/// it came.
+struct shifted : gpt {
+  constexpr var block(context& c, int /*kind*/, var x) const {
+    return x + position_embedding(c, "shift", {dim::position, positions}, hidden_extent(), 0.3);
+  }
+};
+
+} // namespace
+
+BOOST_AUTO_TEST_CASE(a_family_whose_blocks_hand_the_cotangent_on) {
+  shifted m;
+  m.layers = 8, m.hidden = 12, m.heads = 3, m.ffn = 20, m.vocabulary = 17, m.positions = 9;
+  check_model(m, {.batch = {2, 9}}, "shifted stream");
+  check_model(m, {.batch = {2, 9}, .again = recompute::full}, "shifted stream, full recompute");
+}
+
+namespace {
+
 /// GPT with losses of their own in every part, two of them in a block: all join the one loss.
 struct side_losses : gpt {
   static constexpr int kinds = 1;

@@ -95,6 +95,20 @@ struct backward {
     b.looped = in_round;
   }
 
+  /// The part before looks for the stream's cotangent in a place of its own: where every adjoint
+  /// hands on the seed as it came, as those of x + bias do, it is copied there.
+  constexpr void own_stream() {
+    graph& g = b.g;
+    for (int i = 0; i < g.value_count; ++i) {
+      const value& x = g.at(static_cast<value_id>(i));
+      value_id& dx = ct[static_cast<unsigned>(i)];
+      if (x.is != role::input || x.from != feed::stream || dx < 0 || g.at(dx).producer >= 0)
+        continue;
+      dx = b.emit(op::cast, {dx}, 0, {{}, {static_cast<std::int64_t>(x.type)}});
+      g.at(dx).grad_of = static_cast<value_id>(i);
+    }
+  }
+
   /// Runs the adjoint of node i, and records MEGA-P017 where a gradient would end there without a
   /// word: a cotangent that came and was not asked for, or an operand that wants one and got none.
   [[gnu::cold]] constexpr void run_adjoint(int i, const node& n) {

@@ -81,6 +81,7 @@ constexpr gradients differentiate(builder& b) {
           }
       d.run_adjoint(i, n);
     }
+    if (pass == 0) d.own_stream();
     b.when = phase::epilogue;
   }
   b.when = phase::forward;
