@@ -10,6 +10,7 @@
 #include <megacpp/kernel/rows/embedding.hpp>
 #include <megacpp/kernel/rows/layer_norm.hpp>
 #include <megacpp/kernel/rows/rope.hpp>
+#include <megacpp/kernel/rows/router.hpp>
 #include <megacpp/kernel/rows/sum_squares.hpp>
 #include <megacpp/kernel/rows/swiglu.hpp>
 #include <megacpp/num/random.hpp>
@@ -504,4 +505,26 @@ BOOST_AUTO_TEST_CASE_TEMPLATE(adamw_counts_what_breaks, T, types) {
       BOOST_TEST(blocks(s, {i}, 0.01) == 1, i);
       BOOST_TEST(blocks(s, {2, i}, 0.01) == (i < mc::flat_block ? 1 : 2), i);
     }
+}
+
+// A bias chooses experts whose probabilities are nothing beside another's; their normalised weights
+// are those of the chosen alone, and so are the gradients.
+BOOST_AUTO_TEST_CASE_TEMPLATE(experts_that_a_bias_chooses, T, types) {
+  std::vector<T> l, bias;
+  for (const float x : {1000.f, 0.f, 1.f, -3.f}) l.push_back(mc::convert<T>(x));
+  for (const float x : {0.f, 2.f, 3.f, 0.f}) bias.push_back(mc::convert<T>(x));
+  constexpr int k = 2;
+  std::vector<G<T>> weights(k), dw{G<T>(1), G<T>(-2)};
+  std::vector<std::int32_t> chosen(k);
+  std::vector<T> dl(l.size());
+  mc::for_rows(
+      1, rows::route_row<T>{4, k, true, l.data(), bias.data(), weights.data(), chosen.data()});
+  BOOST_TEST((chosen == std::vector<std::int32_t>{2, 1}));
+  const double first = 1 / (1 + std::exp(-1.0));
+  close<G<T>>("weights", weights, reference{first, 1 - first}, 1, 8, 4);
+  mc::for_rows(1,
+               rows::route_grad_row<T>{4, k, true, dw.data(), l.data(), chosen.data(), dl.data()});
+  const double mean = first * 1 + (1 - first) * -2;
+  close<T>("gradients", dl, reference{0, (1 - first) * (-2 - mean), first * (1 - mean), 0}, 1, 8,
+           4);
 }

@@ -22,6 +22,19 @@ MEGACPP_HD accumulator_t<T> logsumexp(const Team& team, std::int64_t n, const T*
   return top + log(vec<G, 1>(sum)).v[0];
 }
 
+/// log sum exp of the k chosen logits of a row: what its weights are normalised by. They may all be
+/// small beside the others', where a bias has chosen them.
+template <class T> MEGACPP_HD accumulator_t<T> logsumexp_of_chosen(const T* logits,
+                                                                   const std::int32_t* chosen,
+                                                                   int k) {
+  using G = accumulator_t<T>;
+  G top = convert<G>(logits[chosen[0]]), sum = 0;
+  for (int j = 1; j < k; ++j)
+    if (const G l = convert<G>(logits[chosen[j]]); l > top) top = l;
+  for (int j = 0; j < k; ++j) sum += exp(vec<G, 1>(convert<G>(logits[chosen[j]]) - top)).v[0];
+  return top + log(vec<G, 1>(sum)).v[0];
+}
+
 template <class T> struct route_row {
   using G = accumulator_t<T>;
   std::int64_t experts;
@@ -40,7 +53,7 @@ template <class T> struct route_row {
       const auto x = load<G>(l, i);
       return bias == nullptr ? x : exp(x - decltype(x)(lse)) + load<G>(bias, i);
     };
-    G last = -none, at = -1, total = 0;
+    G last = -none, at = -1;
     for (int j = 0; j < k; ++j) {
       const auto left = [&](auto i, auto s) { // not found yet
         using V = decltype(s);
@@ -61,14 +74,13 @@ template <class T> struct route_row {
       // Scores that are no numbers are never found: the router's logits are not finite then, and so
       // is the loss. The first experts stand for them.
       const std::int64_t e = index < static_cast<G>(experts) ? static_cast<std::int64_t>(index) : j;
-      const G p = exp(vec<G, 1>(convert<G>(l[e]) - lse)).v[0];
-      total += p;
-      if (!team.leader()) continue;
-      chosen[row * k + j] = static_cast<std::int32_t>(e);
-      weights[row * k + j] = p;
+      if (team.leader()) chosen[row * k + j] = static_cast<std::int32_t>(e);
     }
-    if (!normalise || !team.leader()) return;
-    for (int j = 0; j < k; ++j) weights[row * k + j] = weights[row * k + j] / total;
+    if (!team.leader()) return;
+    const std::int32_t* const e = chosen + row * k;
+    const G all = normalise ? logsumexp_of_chosen(l, e, k) : lse;
+    for (int j = 0; j < k; ++j)
+      weights[row * k + j] = exp(vec<G, 1>(convert<G>(l[e[j]]) - all)).v[0];
   }
 };
 
@@ -87,20 +99,20 @@ template <class T> struct route_grad_row {
     const G* dw = dweights + row * k;
     const std::int32_t* e = chosen + row * k;
     const G lse = logsumexp<T>(team, experts, l);
-    const auto p = [&](int j) { return exp(vec<G, 1>(convert<G>(l[e[j]]) - lse)).v[0]; };
-    G sum = 0, mean = 0, inner = 0;
-    for (int j = 0; j < k; ++j) sum += p(j), mean += dw[j] * p(j);
-    const G scale = normalise ? sum : G(1), shift = normalise ? mean / sum : G(0);
-    const auto q = [&](int j) { return (dw[j] - shift) / scale; };
-    for (int j = 0; j < k; ++j) inner += p(j) * q(j);
+    const G all = normalise ? logsumexp_of_chosen(l, e, k) : lse;
+    const auto w = [&](int j) { return exp(vec<G, 1>(convert<G>(l[e[j]]) - all)).v[0]; };
+    G mean = 0;
+    for (int j = 0; j < k; ++j) mean += dw[j] * w(j);
+    // Normalised weights do not depend on the logits that were not chosen.
+    const G of_chosen = normalise ? mean : G(0), of_all = normalise ? G(0) : mean;
     team.template each<T>(experts, [&](auto i) {
       const auto x = load<G>(l, i);
       using V = decltype(x - x);
       const V index = counting<G, decltype(i)::count>(static_cast<G>(i.first));
-      V d(-inner);
+      V d = exp(x - V(lse)) * V(-of_all);
       for (int j = 0; j < k; ++j)
-        d = d + select(index == V(static_cast<G>(e[j])), V(q(j)), V(G(0)));
-      store(dlogits + row * experts, i, exp(x - V(lse)) * d);
+        d = d + select(index == V(static_cast<G>(e[j])), V(w(j) * (dw[j] - of_chosen)), V(G(0)));
+      store(dlogits + row * experts, i, d);
     });
   }
 };
