@@ -113,6 +113,49 @@ BOOST_AUTO_TEST_CASE(a_head_whose_table_is_computed) {
   check(small<factored_head>(), "a table that is a product");
 }
 
+// Evaluation keeps the capacity of experts, as training has it (run compares the two).
+BOOST_AUTO_TEST_CASE(a_capacity_holds_in_evaluation) {
+  qwen3_moe m = experts();
+  m.capacity = 0.5;
+  BOOST_TEST(run(m, sequences).trained.size() == 2 * steps);
+}
+
+// A batch that is refused, and a step whose norm is not finite, leave the next steps as they were.
+BOOST_AUTO_TEST_CASE(what_is_refused_leaves_no_trace) {
+  gpt m = small();
+  m.dropout = 0.4;
+  const interpreted_program<gpt> program(m, {.batch = {sequences, sequence}, .type = dtype::f64},
+                                         "refused");
+  std::vector<std::int32_t> tokens, labels;
+  for (int i = 0; i < sequences * sequence; ++i)
+    tokens.push_back(i * i % 17), labels.push_back((i + 1) * (i + 1) % 17);
+  auto beyond = tokens;
+  beyond[5] = 17;
+  const batch_view batch{tokens.data(), labels.data()}, bad{beyond.data(), labels.data()};
+  const auto losses = [&](bool disturbed) {
+    cpu device(product_type::automatic, 1);
+    session trained(program.view(), device, purpose::training);
+    trained.weights().initialise(3);
+    trained.numbers().learning_rate = 1e-2;
+    std::vector<double> told;
+    for (int step = 0; step < steps; ++step) {
+      trained.begin_step();
+      if (disturbed) {
+        BOOST_CHECK_THROW(static_cast<void>(trained.evaluate(bad)), error);
+        BOOST_CHECK_THROW(static_cast<void>(trained.train(bad)), error);
+        static_cast<void>(trained.train(batch));
+        BOOST_TEST(!std::isfinite(trained.finish_step(0)));
+        trained.begin_step();
+      }
+      const loss_sum sum = trained.train(batch);
+      told.push_back(sum.mean());
+      told.push_back(trained.finish_step(sum.count));
+    }
+    return told;
+  };
+  BOOST_TEST(losses(true) == losses(false));
+}
+
 // Sessions cut all that was planned, and nothing beyond it.
 BOOST_AUTO_TEST_CASE(an_arena_is_cut_into_ranges_that_do_not_meet) {
   const auto is_internal = [](const error& e) { return e.code() == exit_code::internal; };

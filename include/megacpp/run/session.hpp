@@ -74,6 +74,7 @@ public:
   /// Forward and backward of one micro-batch; gradients of its summed loss add to the main grads.
   loss_sum train(const batch_view& b) {
     feed_inputs(b);
+    numbers_.dropping = true;
     reduced_ = false;
     loss_sum result = forward(b, p_.loss);
     frame f = head_frame();
@@ -91,11 +92,9 @@ public:
   /// Forward of one micro-batch, as a model is evaluated: nothing is dropped out, unless `dropping`
   /// asks for the loss that training sees.
   loss_sum evaluate(const batch_view& b, bool dropping = false) {
-    numbers_.dropping = dropping;
     feed_inputs(b);
-    const loss_sum l = forward(b, p_.evaluation);
-    numbers_.dropping = true;
-    return l;
+    numbers_.dropping = dropping;
+    return forward(b, p_.evaluation);
   }
 
   /// Once a step, after its last micro-batch: the gradients of tied uses join those of their
@@ -137,10 +136,11 @@ public:
     }
     run(p_.update, stage::forward, f);
     const double norm = output_of_update(1, f);
-    if (!std::isfinite(norm)) return norm;
-    run(p_.update, stage::epilogue, f);
-    finite_ = output_of_update(0, f) == 0;
-    ++numbers_.step;
+    if (std::isfinite(norm)) {
+      run(p_.update, stage::epilogue, f);
+      finite_ = output_of_update(0, f) == 0;
+      ++numbers_.step;
+    }
     clear_gradients();
     return norm;
   }
