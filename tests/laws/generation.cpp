@@ -522,7 +522,7 @@ BOOST_AUTO_TEST_CASE(a_model_that_cannot_generate_is_told_why) {
   refused(
       [](context& c, const gpt& m, int kind, var x) {
         const value& like = c.positions.type();
-        if (!c.training)
+        if (c.generating)
           c.b->input(feed::labels, "next", dtype::i32, {like.dims[0], like.dims[1]}, like.at);
         return m.gpt::block(c, kind, x);
       },
@@ -530,12 +530,12 @@ BOOST_AUTO_TEST_CASE(a_model_that_cannot_generate_is_told_why) {
   refused(
       [](context& c, const gpt& m, int kind, var x) {
         const var y = m.gpt::block(c, kind, x);
-        return c.training ? y : layer_norm(c, "late", y, false, m.eps);
+        return !c.generating ? y : layer_norm(c, "late", y, false, m.eps);
       },
       "parameter(late.weight): training has none of this name and these dims");
   refused(
       [](context& c, const gpt& m, int kind, var x) {
-        const extent n{dim::elements, c.training ? 40 : 80};
+        const extent n{dim::elements, !c.generating ? 40 : 80};
         const var w = weight(c, "e", "weight", {n, m.hidden_extent()}, {}, normal_weights(m.std));
         return m.gpt::block(c, kind, x + embedding(c.positions, to(w, axis::tp, R)));
       },

@@ -21,10 +21,12 @@ struct context {
   dtype type = dtype::f32;
   place stream = I; ///< of the residual stream over tp: S(sequence) under sequence parallelism
   var positions, documents,
-      token_keys;        ///< (B, S) i32, sharded over dp and cp; documents may be absent
-  int salt = 0;          ///< tells the dropouts of one graph apart
-  int expert_rows = 0;   ///< of batching
-  bool training = true;  ///< false: nothing is dropped out
+      token_keys;      ///< (B, S) i32, sharded over dp and cp; documents may be absent
+  int salt = 0;        ///< tells the dropouts of one graph apart
+  int expert_rows = 0; ///< of batching
+  /// True in generation alone: nothing is dropped out, by chance or for want of room. Evaluation
+  /// runs the graphs of training; what a kernel leaves out there asks step().dropping.
+  bool generating = false;
   std::int64_t room = 0; ///< tokens of a sequence that each cache holds; 0: there are no caches
   var slots;             ///< (B, S) i32: where in the caches the tokens go; -1: padding
   int caches = 0;        ///< tells the caches of one graph apart

@@ -37,9 +37,9 @@ constexpr var position_embedding(context& c, const char* scope, extent positions
                    to(table, axis::tp, beside(c.stream), line), line);
 }
 
-/// Dropout on the residual stream, in training.
+/// Dropout on the residual stream, in training; evaluation hands x on.
 constexpr var stream_dropout(context& c, var x, double p, source_line line = here()) {
-  if (!c.training) return x;
+  if (c.generating) return x;
   return dropout(x, to(c.token_keys, axis::tp, c.stream, line), p, c.salt++, line);
 }
 

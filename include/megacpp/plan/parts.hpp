@@ -27,8 +27,8 @@ struct setup {
   batching batch{};
   dtype type = dtype::f32;
   recompute again = recompute::none;
-  bool training = true;  ///< false: nothing is dropped out
-  std::int64_t room = 0; ///< tokens of a sequence in the caches of keys and values; 0: no caches
+  bool generating = false; ///< true: nothing is dropped out, by chance or for want of room
+  std::int64_t room = 0;   ///< tokens of a sequence in the caches of keys and values; 0: no caches
 
   constexpr place stream() const { return ranks.sequence_parallel ? S(dim::sequence) : I; }
 };
@@ -106,7 +106,7 @@ template <class Model> constexpr kind_list<Model::kinds> used_kinds(const Model&
 constexpr setup for_generation(setup s, int sequences, int tokens, std::int64_t room) {
   s.batch = {sequences, tokens, false, 1 << 30};
   s.ranks.cp = 1, s.ranks.sequence_parallel = false;
-  s.training = false, s.room = room;
+  s.generating = true, s.room = room;
   return s;
 }
 
@@ -194,10 +194,10 @@ constexpr void check_inputs(builder& b, part_kind part, const setup& s, const va
     for (int k = b.g.node_count - 1; k >= 0; --k)
       for (value_id in : b.g.at_node(k).in)
         if (in == id) line = b.g.at_node(k).line;
-    b.fail(s.training ? fault::S011 : fault::C006, line, "input", id,
-           !s.training ? "there is none in generation"
-           : there     ? "what is fed has other dims, places, elements or bounds"
-                       : "nothing feeds it to this part");
+    b.fail(s.generating ? fault::C006 : fault::S011, line, "input", id,
+           s.generating ? "there is none in generation"
+           : there      ? "what is fed has other dims, places, elements or bounds"
+                        : "nothing feeds it to this part");
   }
 }
 
@@ -218,7 +218,7 @@ template <class Model> [[gnu::cold]] constexpr graph forward_graph(const Model& 
   c.type = s.type;
   c.stream = s.stream();
   c.expert_rows = s.batch.expert_rows;
-  c.training = s.training;
+  c.generating = s.generating;
   c.room = s.room;
   b.packed = s.batch.packed;
   const auto ints = [&](feed f) {
@@ -270,7 +270,7 @@ template <class Model> [[gnu::cold]] constexpr graph forward_graph(const Model& 
     break;
   }
   }
-  if (s.training && part != part_kind::logits) b.g.side_loss = c.side_loss().id;
+  if (!s.generating && part != part_kind::logits) b.g.side_loss = c.side_loss().id;
   if (b.g.side_loss >= 0) verify_output(b, b.g.side_loss, as_loss, "side loss");
   for (int i = 0; i < b.g.parameter_count; ++i) // the stores have one element type
     if (const parameter_info& p = b.g.parameters[static_cast<unsigned>(i)];
