@@ -61,6 +61,9 @@ struct own : gpt {
   static constexpr const char* family = "own";
 };
 
+/// A family made of another one, which may compute something else.
+struct changed : gpt {};
+
 /// Stores of a program whose moments are not zero.
 template <class Model> struct trained {
   interpreted_program<Model> program;
@@ -574,6 +577,10 @@ BOOST_AUTO_TEST_CASE(the_state_of_another_model_is_refused) {
   q.layers = 1, q.hidden = 8, q.heads = 2, q.kv_heads = 1, q.head_dim = 4, q.ffn = 8;
   q.vocabulary = 11;
   refused(q, small_setup, "family is \"gpt2\" there and \"qwen3\" here");
+  const changed derived{small};
+  refused(derived, small_setup, "family is \"gpt2\" there and \"changed\" here");
+  CHECK_REFUSED(hf_family_of(trained<changed>(derived).view()), exit_code::mismatch,
+                "is of the family \"changed\", which has no Hugging Face form");
 
   qwen3_moe first; // as many parameters, in layers of another order
   first.layers = 2, first.hidden = 8, first.heads = 2, first.kv_heads = 1, first.head_dim = 4;

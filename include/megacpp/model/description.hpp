@@ -1,4 +1,5 @@
-// What a model tells of itself at run time: the numbers it is built by, under its members' names.
+// What a model tells of itself at run time: its family, and the numbers it is built by, under its
+// members' names.
 #pragma once
 
 #include <type_traits>
@@ -14,6 +15,14 @@ struct model_number {
   constexpr model_number() = default;
   template <class Number> constexpr model_number(const char* member, Number x)
       : name(member), value(static_cast<double>(x)), is_flag(std::is_same_v<Number, bool>) {}
+};
+
+/// The name of a family with the struct that is it: one that derives from it is another family, for
+/// it may compute something else.
+template <class Model> struct family_name {
+  using model = Model;
+  const char* text;
+  constexpr operator const char*() const { return text; }
 };
 
 } // namespace mc

@@ -23,7 +23,7 @@ struct gpt {
   double std = 0.02;      ///< of initial weights; projections back to the stream: std / sqrt(2 L)
   double z_loss = 0;      ///< factor of logsumexp^2 of the logits in the loss; 0: none
 
-  static constexpr const char* family = "gpt2";
+  static constexpr family_name<gpt> family{"gpt2"};
   static constexpr int kinds = 1;
   constexpr int kind_of(int /*layer*/) const { return 0; }
   constexpr int head_dim() const { return hidden / heads; }

@@ -57,7 +57,7 @@ struct qwen3 {
   int window = 0;          ///< sliding window in tokens; 0: none
   double z_loss = 0;       ///< factor of logsumexp^2 of the logits in the loss; 0: none
 
-  static constexpr const char* family = "qwen3";
+  static constexpr family_name<qwen3> family{"qwen3"};
   static constexpr int kinds = 1;
   constexpr int kind_of(int /*layer*/) const { return 0; }
   constexpr extent hidden_extent() const { return {dim::hidden, hidden}; }

@@ -60,7 +60,7 @@ struct qwen3_moe {
   int window = 0;                ///< sliding window in tokens; 0: none
   double z_loss = 0;             ///< factor of logsumexp^2 of the logits in the loss; 0: none
 
-  static constexpr const char* family = "qwen3_moe";
+  static constexpr family_name<qwen3_moe> family{"qwen3_moe"};
   static constexpr int kinds = 2; // 0: experts, 1: one MLP
   constexpr int kind_of(int layer) const {
     const bool sparse = sparse_step > 0 && (layer + 1) % sparse_step == 0;

@@ -178,7 +178,7 @@ program_view compiled_program(const char* name) {
   static_assert(program::ok && reported<Run, detail::kernels_found<program>>);
   program_view v;
   v.name = name;
-  v.family = program::model_type::family;
+  v.family = family_of<typename program::model_type>();
   v.numbers = program::numbers;
   v.layers = program::model.layers, v.hidden = program::model.hidden,
   v.vocabulary = program::model.vocabulary;

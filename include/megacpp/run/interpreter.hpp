@@ -66,7 +66,7 @@ public:
     interpreted_part::refuse(fault_of_experts(graphs, s));
     stores_ = make_registry(graphs, layers);
     interpreted_part::refuse(stores_.wrong);
-    view_.name = name, view_.family = Model::family, view_.numbers = s;
+    view_.name = name, view_.family = family_of<Model>(), view_.numbers = s;
     view_.layers = m.layers, view_.hidden = m.hidden, view_.vocabulary = m.vocabulary;
     view_.model = described(m);
     view_.positions = m.positions;

@@ -124,6 +124,29 @@ inline memory_items inference_memory(const program_view& p) {
   return inference_memory(s.plans, s.layers, *p.stores, p.numbers.type, *p.blocks[0].g);
 }
 
+namespace detail {
+/// The name of a type as its author wrote it, without namespaces.
+template <class T> std::string type_name() {
+  std::string_view text =
+      __PRETTY_FUNCTION__; // "... [with T = byte_gpt; ...]", "... [T = byte_gpt]"
+  text.remove_prefix(text.find("T = ") + 4);
+  text = text.substr(0, text.find_first_of(";]"));
+  if (const auto colon = text.rfind(':'); colon != std::string_view::npos)
+    text.remove_prefix(colon + 1);
+  return std::string(text);
+}
+} // namespace detail
+
+/// The family of a model: what it says, or, of a struct that derives from a family and says nothing,
+/// the struct's own name.
+template <class Model> std::string family_of() {
+  if constexpr (requires { typename decltype(Model::family)::model; }) {
+    if constexpr (!std::is_same_v<typename decltype(Model::family)::model, Model>)
+      return detail::type_name<Model>();
+  }
+  return static_cast<const char*>(Model::family);
+}
+
 /// The description of a model that has one.
 template <class Model> std::vector<model_number> described(const Model& m) {
   std::vector<model_number> numbers;

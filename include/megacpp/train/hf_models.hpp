@@ -23,9 +23,9 @@ inline hf_model read_hf_model(const json_value& config, hf_use use) {
     if (const char* why = m.contradiction()) throw config.fault(why);
     return m;
   };
-  if (type == gpt::family) return complete(hf_gpt2::architecture, hf_gpt2::read(r, use));
-  if (type == qwen3::family) return complete(hf_qwen3::architecture, hf_qwen3::read(r, use));
-  if (type == qwen3_moe::family)
+  if (type == gpt::family.text) return complete(hf_gpt2::architecture, hf_gpt2::read(r, use));
+  if (type == qwen3::family.text) return complete(hf_qwen3::architecture, hf_qwen3::read(r, use));
+  if (type == qwen3_moe::family.text)
     return complete(hf_qwen3_moe::architecture, hf_qwen3_moe::read(r, use));
   throw r.refuse("model_type", "megacpp has gpt2, qwen3 and qwen3_moe");
 }

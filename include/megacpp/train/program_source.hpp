@@ -29,17 +29,6 @@ struct program_source {
 
 namespace detail {
 
-/// The name of a type as its author wrote it, without namespaces.
-template <class T> std::string type_name() {
-  std::string_view text =
-      __PRETTY_FUNCTION__; // "... [with T = byte_gpt; ...]", "... [T = byte_gpt]"
-  text.remove_prefix(text.find("T = ") + 4);
-  text = text.substr(0, text.find_first_of(";]"));
-  if (const auto colon = text.rfind(':'); colon != std::string_view::npos)
-    text.remove_prefix(colon + 1);
-  return std::string(text);
-}
-
 template <class Run, generation_of Generation> program_view view_of_run() {
   return compiled_program<Run, Generation>(type_name<Run>().c_str());
 }
