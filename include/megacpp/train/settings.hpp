@@ -145,6 +145,25 @@ inline void refuse_idle_flags(std::span<const std::string> given, command c, con
                                   "no tokenizer");
 }
 
+/// A line for each table of positions that the sequences of a run are too short to train whole.
+inline std::vector<std::string> untrained_positions(const program_view& p) {
+  std::vector<std::string> lines;
+  const int sequence = p.numbers.batch.sequence;
+  for_each_training_part(p, [&](const part_view& part, int) {
+    const graph& g = *part.g;
+    for (int i = 0; i < g.parameter_count; ++i) {
+      const parameter_info& info = g.parameters[static_cast<unsigned>(i)];
+      const extent rows = g.at(info.v).dims[0];
+      if (rows.d == dim::position && rows.n > sequence && !info.frozen)
+        lines.push_back(fmt::format(
+            "{}.{} has {} positions, of which sequences of {} tokens train the first {}: text "
+            "becomes worse behind them",
+            g.at(info.v).scope, g.at(info.v).name, rows.n, sequence, sequence));
+    }
+  });
+  return lines;
+}
+
 /// Throws mc::error(exit_code::usage) naming the flags that contradict each other.
 inline training_settings settings_of(const program_view& p, const options& o) {
   training_settings t;

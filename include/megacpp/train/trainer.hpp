@@ -259,6 +259,9 @@ private:
           fmt::format("nothing is evaluated: --split {} leaves nothing to validate; 90,10 "
                       "would leave a tenth",
                       o_.data.split()));
+    if (!root_) progress_.note("nothing will be saved: --save FOLDER keeps what is learned");
+    if (!from_)
+      for (const std::string& line : untrained_positions(p_)) progress_.note(line);
     if (!resumes()) return;
     progress_.note(fmt::format("going on after step {} of {}, at sample {} of the data", at_.step,
                                from_->folder.path(), at_.samples));
@@ -266,7 +269,8 @@ private:
              from_->state->state(), effective_options(o_, set_, p_, product_type_now())))
       progress_.note(line);
     if (at_.step >= set_.steps)
-      progress_.note(fmt::format("nothing is left to train of --train-iters {}", set_.steps));
+      progress_.note(
+          fmt::format("nothing is left to train of --train-iters {}: give more", set_.steps));
   }
 
   product_type product_type_now() {
