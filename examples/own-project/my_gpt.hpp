@@ -6,7 +6,7 @@ struct my_gpt {
                                  .heads = 4,
                                  .ffn = 512,
                                  .vocabulary = 256, // bytes
-                                 .positions = 256};
+                                 .positions = 128};
   static constexpr mc::layout layout{}; // one process
   static constexpr mc::batching batch{.micro = 8, .sequence = 128};
   using precision = mc::fp32;
