@@ -88,9 +88,9 @@ constexpr var router_losses(var logits, var experts, const expert_sizes& s, sour
 
 } // namespace detail
 
-/// x (B, S, H), of the residual stream's extents: y on the residual stream. Generation has no losses
-/// and no capacity: what a token gets does not depend on its batch. Evaluation keeps the capacity, so
-/// that its loss is that of training.
+/// x (B, S, H), of the residual stream's extents: y on the residual stream. Generation has no
+/// losses and no capacity: what a token gets does not depend on its batch. Evaluation keeps the
+/// capacity, so that its loss is that of training.
 constexpr var mixture_of_experts(context& c, const expert_scopes& names, var x, expert_sizes s,
                                  double std, source_line line = here()) {
   if (c.generating) s.balance = s.z_loss = s.capacity = 0;

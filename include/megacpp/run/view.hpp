@@ -137,8 +137,8 @@ template <class T> std::string type_name() {
 }
 } // namespace detail
 
-/// The family of a model: what it says, or, of a struct that derives from a family and says nothing,
-/// the struct's own name.
+/// The family of a model: what it says, or, of a struct that derives from a family and says
+/// nothing, the struct's own name.
 template <class Model> std::string family_of() {
   if constexpr (requires { typename decltype(Model::family)::model; }) {
     if constexpr (!std::is_same_v<typename decltype(Model::family)::model, Model>)
