@@ -163,7 +163,8 @@ template <class Run, run_member Wrong> constexpr bool report_member() {
                 "MEGA-C005 a run is a struct at namespace scope, and this is another type");
   static_assert(Wrong != run_member::model,
                 "MEGA-C005 the run lacks a public constant model: add static constexpr auto model "
-                "= mc::preset::gpt2_124m; or a family of your own");
+                "= mc::preset::gpt2_124m; or a family of your own; one that is there must be "
+                "static, public, and made by constexpr functions");
   static_assert(Wrong != run_member::numbers,
                 "MEGA-C005 the run's model is no family: it needs the numbers layers, hidden, "
                 "vocabulary, positions and z_loss, and hidden_extent()");
