@@ -44,7 +44,7 @@ public:
     std::vector<const mc::graph*> all;
     for (const auto& g : graphs_) all.push_back(g.get());
     stores_ = mc::make_registry(all, layers);
-    view_.name = "tiny", view_.family = family_of<Model>(), view_.numbers = s;
+    view_.name = "tiny", view_.family = mc::family_of<Model>(), view_.numbers = s;
     view_.layers = m.layers, view_.hidden = m.hidden, view_.vocabulary = m.vocabulary;
     view_.model = mc::described(m);
     view_.stores = &stores_;
