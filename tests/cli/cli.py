@@ -183,6 +183,15 @@ class Help(Case):
         self.refused(USAGE, "train", "--lr", says="--lr needs one value")
         self.refused(USAGE, "train", "--lr", "--save", "x", says="--lr needs one value")
         self.refused(USAGE, "train", "--mock-data=", says="--mock-data= has no value")
+        # Nothing that is given is left unread.
+        for words in (("--save", "run", "train"), ("--load=b", "train"), ("--config", "x", "train"),
+                      ("export", "--load", "b", "--save", "x", "--", "--dtype", "bf16"),
+                      ("train", "--data-path", self.text, "--", "--train-iters", 2)):
+            flag = next(w for w in reversed(words) if str(w).startswith("--"))
+            self.refused(USAGE, *words, says=f'{flag.partition("=")[0]} stands before the command')
+        self.refused(USAGE, "foo", "train", "--mock-data", says='unknown argument "foo"')
+        self.refused(USAGE, "train", "--lr", 1, "--", "foo", says='unknown argument "foo"')
+        self.refused(USAGE, "--top-k", 1, "train", says="--top-k is a flag of generate")
         # It does not take what comes next.
         for flag, word in (("lr", "1"), ("save", "--profile"), ("config", "x"), ("metrics-jsonl", "x")):
             self.refused(USAGE, "train", "--mock-data", f"--{flag}=", word,

@@ -134,8 +134,21 @@ inline request parse(int argc, const char* const* argv, const std::vector<flag_e
         a.entry == b.entry && !a.entry->flag->is_list() && a.value != b.value)
       throw usage(fmt::format("--{} takes one value, but is given \"{}\" and \"{}\"; give one",
                               a.entry->name, printable(a.value), printable(b.value)));
+  // What stands before the command or after "--".
+  const auto refuse_outside = [&](std::vector<std::string> rest, command c) {
+    std::erase(rest, "--");
+    if (rest.empty()) return;
+    const std::string name = rest.front().substr(0, rest.front().find('='));
+    const flag_entry* const e = name.starts_with("--") ? find_flag(list, name.substr(2)) : nullptr;
+    if (name == "--config" || (e != nullptr && overlaps(e->flag->commands(), c)))
+      throw usage(
+          fmt::format("{} stands before the command or after \"--\", where no flag is read; "
+                      "put it behind the command",
+                      name));
+    refuse_rest(rest, c);
+  };
   if (r.what == nullptr) {
-    refuse_rest(app.remaining(), command::all);
+    refuse_outside(app.remaining(), command::all);
     if (!r.help && !r.version)
       throw usage("give a command: train, eval, generate, export or describe; see --help");
     return r;
@@ -145,6 +158,7 @@ inline request parse(int argc, const char* const* argv, const std::vector<flag_e
     throw usage(fmt::format("two commands, {} and {}; give one",
                             app.get_subcommands()[0]->get_name(),
                             app.get_subcommands()[1]->get_name()));
+  refuse_outside(app.remaining(), r.what->which);
   refuse_rest(app.get_subcommands().front()->remaining(), r.what->which);
   if (config && config->empty()) throw usage("--config needs the name of a file");
   if (config) read_option_file(*config, list);
