@@ -744,6 +744,20 @@ class Output(Case):
                 self.folder / "metrics")
         self.assertTrue((self.folder / "curve").read_text().startswith("<svg"))
 
+    def test_reports_leave_unreadable_files_alone(self):
+        # A file whose contents cannot be told is not one that an earlier run wrote.
+        file = self.folder / "file"
+        file.write_text(TEXT)
+        self.folder.chmod(0o777)
+        user = {"user": NOBODY, "group": NOBODY} if os.geteuid() == 0 else {}
+        user["executable"] = shutil.copy(PROGRAM, self.folder)
+        for flag, rights in (("--loss-curve", 0), ("--metrics-jsonl", 0), ("--metrics-jsonl", 0o222)):
+            file.chmod(rights)
+            self.refused(OUTPUT, "train", "--mock-data", "--train-iters", 1, flag, file,
+                         says="cannot be read, so it is left as it is: Permission denied", **user)
+            file.chmod(0o644)
+            self.assertEqual(file.read_text(), TEXT)
+
     def test_reports_take_the_place_of_nothing(self):
         # Data that begins as a report does.
         data, train = self.folder / "data", ("train", "--train-iters", 1)

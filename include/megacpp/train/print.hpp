@@ -99,11 +99,16 @@ inline void write_text_file(const std::string& name, std::string_view text) {
 }
 
 /// Throws mc::error(exit_code::output) if there is a file that does not begin as those of this kind
-/// do: whoever wrote it wants to keep it.
+/// do, or that cannot be read: whoever wrote it wants to keep it.
 inline void check_own_kind(const std::string& path, std::string_view begin, std::string_view kind) {
   struct stat s {};
+  if (::stat(path.c_str(), &s) != 0 || !S_ISREG(s.st_mode) || s.st_size == 0) return;
   const descriptor file(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
-  if (!file || ::fstat(file.get(), &s) != 0 || !S_ISREG(s.st_mode) || s.st_size == 0) return;
+  if (!file)
+    throw error(exit_code::output,
+                fmt::format("{} is there and cannot be read, so it is left as it is: {}; check its "
+                            "permissions or choose another file",
+                            path, reason_of(errno)));
   std::string is(begin.size(), '\0');
   if (::read(file.get(), is.data(), is.size()) == static_cast<::ssize_t>(is.size()) && is == begin)
     return;
