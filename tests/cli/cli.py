@@ -589,6 +589,13 @@ class Training(Case):
                  if line.startswith("step ")]
         self.assertEqual(len(lines), count)
 
+    def test_readers_that_cannot_be_waited_for(self):
+        with self.held("--train-iters", 100) as (process, on):
+            resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (0, 0))  # poll is EINVAL
+            time.sleep(0.2)  # for it to be asked again
+            self.assertEqual(on(), "")
+            self.assertEqual(process.returncode, 0)
+
     def test_reports_that_nobody_reads_keep_no_run_from_its_end(self):
         def filled(descriptor):
             os.set_blocking(descriptor, False)

@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <climits>
 #include <cstddef>
+#include <ctime>
 #include <initializer_list>
 #include <string_view>
 
@@ -29,8 +30,8 @@ inline bool has_reader(int file) {
 /// Whether a stop has been asked for so long ago that nobody is waited for any more.
 inline bool waits_no_more() { return stop_requested() && seconds_since_stop() > 1; }
 
-/// Waits until a descriptor takes more, or says why not. False if nobody reads and that is waited
-/// for no more.
+/// Waits until a descriptor takes more, or says why not, or cannot be waited for. False if nobody
+/// reads and that is waited for no more.
 inline bool takes_more(int file) {
   constexpr int look_again = 100; // milliseconds
   for (;;) {
@@ -38,7 +39,8 @@ inline bool takes_more(int file) {
     struct pollfd p {
       file, POLLOUT, 0
     };
-    if (::poll(&p, 1, last ? 0 : look_again) > 0) return true;
+    const int ready = ::poll(&p, 1, last ? 0 : look_again);
+    if (ready > 0 || (ready < 0 && errno != EINTR && errno != EAGAIN)) return true;
     if (last) return false;
   }
 }
@@ -56,7 +58,8 @@ inline int write_to_reader(int file, std::string_view text) {
         ::write(file, text.data(), std::min<std::size_t>(text.size(), std::size_t{PIPE_BUF}));
     if (n < 0 && errno == EAGAIN) {
       if (detail::waits_no_more()) return EAGAIN;
-      ::poll(nullptr, 0, 10);
+      const timespec a_moment{0, 10'000'000};
+      ::nanosleep(&a_moment, nullptr);
     } else if (n == 0) {
       return EIO;
     } else if (n < 0 && errno != EINTR) {
