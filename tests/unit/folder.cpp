@@ -310,6 +310,28 @@ BOOST_AUTO_TEST_CASE(without_an_exchange_the_old_folder_is_moved_aside_and_back)
   BOOST_TEST(entries_in(dir.path()) == 1u);
 }
 
+// Some file systems of FUSE and of the network know fsync of files alone.
+BOOST_AUTO_TEST_CASE(a_folder_that_cannot_be_synced_is_saved_to) {
+  const auto saved = [](int error_number) {
+    const scratch_folder dir;
+    const std::string target = dir / "runs/one/model";
+    const int status = in_child([&] {
+      if (!make_fail(SYS_fsync, error_number)) return 77;
+      const auto refused = test::refusal_of([&] {
+        mc::folder_writer::check_target(target);
+        mc::folder_writer(target).commit(); // without files
+        mc::folder_writer(target).commit(); // in its place
+      });
+      return !refused ? 0 : refused->says("cannot make durable " + (dir / "runs")) ? 1 : 2;
+    });
+    BOOST_TEST((WEXITSTATUS(status) == 77 || fs::exists(target) == (status == 0)));
+    return WEXITSTATUS(status);
+  };
+  if (saved(EIO) == 77) return test::left_out("seccomp is not available");
+  BOOST_TEST(saved(EIO) == 1);
+  for (const int unknown : {EINVAL, EOPNOTSUPP}) BOOST_TEST(saved(unknown) == 0);
+}
+
 BOOST_AUTO_TEST_CASE(a_file_size_limit_is_an_error) {
   const scratch_folder dir;
   save(dir / "model", "old");

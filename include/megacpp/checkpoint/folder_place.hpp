@@ -80,6 +80,13 @@ inline bool take_room(int file, std::uint64_t size, std::string_view path, std::
   return false;
 }
 
+/// Makes what happened to the names in a folder durable. False, with errno set, if that failed.
+/// Where a file system does not know it of folders (some of FUSE and of the network), there is
+/// nothing to be done.
+inline bool sync_folder(int folder) {
+  return ::fsync(folder) == 0 || errno == EINVAL || errno == EOPNOTSUPP;
+}
+
 /// Folders that were made for what is to be saved. Unless something was, those that are still empty
 /// go again with the object.
 class made_folders {
@@ -92,7 +99,7 @@ public:
   }
 
   /// Creates a folder and those above it that are missing, each durable before the next. What
-  /// prevented that, as errno; 0 if nothing did.
+  /// prevented the first, as errno; 0 if nothing did. Throws mc::error if they are not durable.
   int create(const std::filesystem::path& path) {
     struct stat s {};
     if (path.empty() || ::stat(path.c_str(), &s) == 0) return 0;
@@ -103,7 +110,9 @@ public:
     made_.push_back(path);
     const descriptor parent(
         ::open(above.empty() ? "." : above.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-    return parent && ::fsync(parent.get()) == 0 ? 0 : errno;
+    if (!parent) return errno;
+    if (!sync_folder(parent.get())) throw output_error("make durable", path.native(), errno);
+    return 0;
   }
   /// Something was saved: the folders stay.
   void keep() { made_.clear(); }

@@ -77,7 +77,7 @@ public:
     probe.rehearsal_ = true;
     fill(probe);
     probe.require_space(probe.untaken_);
-    if (::fsync(probe.folder_.get()) != 0)
+    if (!detail::sync_folder(probe.folder_.get()))
       throw detail::output_error("make durable", probe.place_.path, errno);
     std::string renamed = probe.temporary_ + "-renamed";
     if (!probe.rename(probe.temporary_, renamed, RENAME_NOREPLACE)) {
@@ -236,14 +236,14 @@ private:
     return folder;
   }
 
-  bool sync_parent() const { return ::fsync(parent()) == 0; }
+  bool sync_parent() const { return detail::sync_folder(parent()); }
 
   bool rename(const std::string& from, const std::string& to, unsigned flags) const {
     return detail::rename_entry(parent(), from, to, flags);
   }
 
   void put_in_place() {
-    if (::fsync(folder_.get()) != 0)
+    if (!detail::sync_folder(folder_.get()))
       throw detail::output_error("make durable", place_.path, errno, kept());
     if (!rename(temporary_, place_.name, RENAME_NOREPLACE)) {
       if (errno != EEXIST)
@@ -303,7 +303,7 @@ private:
       return detail::output_error(what, place_.path, problem,
                                   fmt::format("; what was to replace it is in {}", beside(whole)));
     };
-    if (::fsync(old.get()) != 0) throw fail("make durable", errno);
+    if (!detail::sync_folder(old.get())) throw fail("make durable", errno);
     if (const int problem = old.remove(parent(), place_.name)) throw fail("remove", problem);
     if (!rename(whole, place_.name, RENAME_NOREPLACE)) throw fail("replace", errno);
     if (!sync_parent()) throw detail::output_error("make durable", place_.path, errno);

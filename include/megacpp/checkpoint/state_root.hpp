@@ -364,7 +364,7 @@ private:
     }
     if (::renameat(folder(), temporary.c_str(), folder(), newest_step_name) != 0)
       throw undo("replace");
-    if (::fsync(folder()) != 0) throw fail("make durable");
+    if (!detail::sync_folder(folder())) throw fail("make durable");
   }
 
   /// Removes states older than the `keep` newest whole ones up to `newest`.
