@@ -640,6 +640,36 @@ BOOST_AUTO_TEST_CASE(the_last_states_are_kept) {
   BOOST_TEST(newest_step(dir / "root") == 11);
 }
 
+BOOST_AUTO_TEST_CASE(a_model_under_the_name_of_a_state_is_none) {
+  const scratch_folder dir;
+  const trained<gpt> model(small);
+  const std::string path = dir / "root", exported = path + "/iter_0000003";
+  const auto rehearse = [](const state_root& root, std::int64_t last) {
+    root.rehearse(last, 1, 0, [](folder_writer&) {});
+  };
+  {
+    state_root root(path);
+    model.save(root, 1);
+    model.save(root, 2);
+  }
+  fs::copy(path + "/iter_0000002", exported);
+  for (const char* file : {state_file_name, optimizer_file_name}) fs::remove(exported + '/' + file);
+  const auto found = find_saved(path, true);
+  BOOST_REQUIRE(found);
+  BOOST_TEST((found->damaged.empty() && found->notes.empty()));
+  state_root root(path);
+  BOOST_TEST((root.newest() == 2));
+  // A run that would come to its step is refused at its start.
+  rehearse(root, 2);
+  CHECK_REFUSED(rehearse(root, 3), exit_code::output, "is a model, not a state");
+  CHECK_REFUSED(model.save(root, 3), exit_code::output, "is a model, not a state");
+  model.save(root, 4, 2);
+  model.save(root, 5, 1);
+  BOOST_TEST(saved_steps(model_folder(path)) == std::vector<std::int64_t>{5},
+             boost::test_tools::per_element());
+  BOOST_TEST(fs::exists(exported + "/model.safetensors"));
+}
+
 BOOST_AUTO_TEST_CASE(a_state_that_cannot_be_removed_is_told) {
   const scratch_folder dir;
   BOOST_REQUIRE(::chmod(dir.path().c_str(), 0777) == 0);

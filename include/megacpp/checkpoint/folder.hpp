@@ -119,6 +119,7 @@ public:
   }
 
   const std::string& path() const { return path_; }
+  int get() const { return folder_.get(); }
   /// Names of its entries, in no order. Throws mc::error(exit_code::model).
   std::vector<std::string> names() const {
     auto list = detail::list_folder(folder_.get());

@@ -43,11 +43,27 @@ inline std::optional<std::int64_t> step_of(std::string_view name) {
   return step;
 }
 
+namespace detail {
+/// The step of an entry of a root; nothing for what is no state, nor was one: a model that somebody
+/// put there under a state's name counts as little as any other.
+inline std::optional<std::int64_t> step_in(int root, const std::string& name) {
+  const auto there = [&](const char* file) {
+    struct stat s {};
+    return ::fstatat(root, (name + '/' + file).c_str(), &s, AT_SYMLINK_NOFOLLOW) == 0 ? 0 : errno;
+  };
+  const auto step = step_of(name);
+  if (step && there(model_folder_marker) == 0 && there(state_file_name) == ENOENT &&
+      there(optimizer_file_name) == ENOENT)
+    return std::nullopt;
+  return step;
+}
+} // namespace detail
+
 /// Steps with a folder, whole or not, newest first.
 inline std::vector<std::int64_t> saved_steps(const model_folder& root) {
   std::vector<std::int64_t> steps;
   for (const std::string& name : root.names())
-    if (const auto step = step_of(name)) steps.push_back(*step);
+    if (const auto step = detail::step_in(root.get(), name)) steps.push_back(*step);
   std::sort(steps.rbegin(), steps.rend());
   return steps;
 }
@@ -147,25 +163,29 @@ public:
 
   /// The newest step with a folder that is not known to be damaged.
   std::optional<std::int64_t> newest() const {
-    const auto names = detail::list_folder(folder());
-    if (!names) throw detail::output_error("list", path_, errno);
     std::optional<std::int64_t> found;
-    for (const std::string& name : *names)
-      if (const auto step = step_of(name); step && damaged_.count(*step) == 0)
+    for (const std::string& name : names())
+      if (const auto step = detail::step_in(folder(), name); step && damaged_.count(*step) == 0)
         found = std::max(found.value_or(*step), *step);
     return found;
   }
 
   /// What save() does, but for the bytes (folder_writer::rehearse), and whether there is room for
   /// all that `saves` saves up to this step, the last, leave at once. Damaged steps may be reached
-  /// again, so their folders must be such as can be replaced. Throws mc::error.
+  /// again, and so may the steps whose names others have taken: their folders must be such as can
+  /// be replaced. Throws mc::error.
   void rehearse(std::int64_t step, std::int64_t saves, std::int64_t keep,
                 const std::function<void(folder_writer&)>& fill) const {
-    for (const std::int64_t again : damaged_) {
-      require_no_link(again);
+    std::set<std::int64_t> again_or_taken = damaged_;
+    const std::int64_t present = newest().value_or(-1);
+    for (const std::string& name : names())
+      if (const auto taken = step_of(name); taken && *taken > present && *taken <= step)
+        again_or_taken.insert(*taken);
+    for (const std::int64_t again : again_or_taken) {
+      require_own(again);
       folder_writer::check_target(place_of(again), state_kind);
     }
-    require_no_link(step);
+    require_own(step);
     const detail::disk_room one = folder_writer::rehearse(place_of(step), state_kind, fill);
     point_to(step, true);
     require_space(one, saves, keep);
@@ -178,7 +198,7 @@ public:
   std::vector<std::string> save(std::int64_t step, std::int64_t keep,
                                 const std::function<void(folder_writer&)>& fill) {
     if (!in_place()) take_anew();
-    require_no_link(step);
+    require_own(step);
     folder_writer out(place_of(step), state_kind);
     fill(out);
     out.commit();
@@ -190,6 +210,12 @@ public:
 
 private:
   int folder() const { return folder_->get(); }
+  /// Of all its entries. Throws mc::error.
+  std::vector<std::string> names() const {
+    auto list = detail::list_folder(folder());
+    if (!list) throw detail::output_error("list", path_, errno);
+    return *std::move(list);
+  }
   folder_place place_of(std::int64_t step) const {
     return {path_, folder_, step_folder_name(step)};
   }
@@ -287,32 +313,34 @@ private:
 
   /// Steps that are not known to be damaged.
   std::int64_t count() const {
-    const auto names = detail::list_folder(folder());
-    if (!names) throw detail::output_error("list", path_, errno);
-    return std::count_if(names->begin(), names->end(), [&](const std::string& name) {
-      const auto step = step_of(name);
+    const std::vector<std::string> all = names();
+    return std::count_if(all.begin(), all.end(), [&](const std::string& name) {
+      const auto step = detail::step_in(folder(), name);
       return step && damaged_.count(*step) == 0;
     });
   }
 
   void tidy() const {
-    const auto names = detail::list_folder(folder());
-    if (!names) throw detail::output_error("list", path_, errno);
-    for (const std::string& name : *names) {
+    for (const std::string& name : names()) {
       const std::string_view target = detail::leftover_of(name).target;
       if (step_of(target)) detail::tidy(folder(), target, state_kind);
       else if (target == newest_step_name) ::unlinkat(folder(), name.c_str(), 0);
     }
   }
 
-  /// What a link names is not in the root, and is not read from there.
-  void require_no_link(std::int64_t step) const {
+  /// What a link names is not in the root, and is not read from there; a model is somebody's.
+  void require_own(std::int64_t step) const {
     struct stat s {};
     if (::fstatat(folder(), step_folder_name(step).c_str(), &s, AT_SYMLINK_NOFOLLOW) == 0 &&
         S_ISLNK(s.st_mode))
       throw error(exit_code::output,
                   fmt::format("{} is a symbolic link, and states are not saved through one; "
                               "remove it, or choose another folder to save to",
+                              folder_of(step)));
+    if (!detail::step_in(folder(), step_folder_name(step)))
+      throw error(exit_code::output,
+                  fmt::format("{} is a model, not a state, and is left as it is; move it away, or "
+                              "choose another folder to save to",
                               folder_of(step)));
   }
 
@@ -374,7 +402,8 @@ private:
     const auto names = detail::list_folder(folder());
     if (!names) return {fmt::format("cannot list {}: old states are kept", path_)};
     for (const std::string& name : *names)
-      if (const auto step = step_of(name); step && *step <= newest) steps.push_back(*step);
+      if (const auto step = detail::step_in(folder(), name); step && *step <= newest)
+        steps.push_back(*step);
     std::sort(steps.rbegin(), steps.rend());
     for (const std::int64_t step : steps) {
       const bool counts = damaged_.count(step) == 0;
