@@ -7,11 +7,14 @@ PROGRAM is compiled from tiny_gpt.hpp.
 """
 
 import contextlib
+import ctypes
+import errno
 import fcntl
 import hashlib
 import json
 import math
 import os
+import platform
 import resource
 import select
 import shutil
@@ -52,6 +55,20 @@ def contents(folder):
     """Names and hashes of the files of a folder and those in it."""
     return {str(p.relative_to(folder)): hashlib.sha256(p.read_bytes()).hexdigest()
             for p in Path(folder).rglob("*") if p.is_file()}
+
+
+def failing(call, problem):
+    """A function for a child: from then on its system call of this number fails with `problem`."""
+    # seccomp: of the number of the call, at offset 0, a jump over the error to what allows it.
+    code = b"".join(struct.pack("HBBI", *line) for line in (
+        (0x20, 0, 0, 0), (0x15, 0, 1, call), (0x06, 0, 0, 0x50000 | problem), (0x06, 0, 0, 0x7fff0000)))
+    lines = ctypes.create_string_buffer(code, len(code))
+    program = struct.pack("HP", len(code) // 8, ctypes.addressof(lines))
+    prctl = ctypes.CDLL(None).prctl
+
+    def begin():
+        assert lines and prctl(38, 1, 0, 0, 0) == 0 and prctl(22, 2, program) == 0
+    return begin
 
 
 def newest(root):
@@ -1289,6 +1306,18 @@ class States(Case):
         self.assertEqual(self.steps(root), [12, 14, 15])
         run("train", "--load", root, "--save", root, "--train-iters", 17, "--keep-latest-k", 0)
         self.assertEqual(self.steps(root), [12, 14, 15, 16, 17])
+
+    def test_a_file_system_without_locks(self):
+        number = {"x86_64": 73, "aarch64": 32}.get(platform.machine())
+        if number is None:
+            self.left_out("the number of flock is not known")
+        root = self.folder / "root"
+        for problem in (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP):
+            done = self.train("--load", root, "--save", root, preexec_fn=failing(number, problem))
+            lines = [line for line in done.stdout.decode().splitlines() if "locked" in line]
+            self.assertEqual(len(lines), 1, lines)
+            self.assertTrue(lines[0].startswith(f"{root} cannot be locked ({os.strerror(problem)}"))
+        self.assertNotIn(b"locked", run("train", "--load", root, "--save", root).stdout)
 
     def test_tells_what_changes(self):
         root = self.saved()

@@ -153,6 +153,15 @@ public:
   const std::string& path() const { return path_; }
   std::string folder_of(std::int64_t step) const { return path_ + '/' + step_folder_name(step); }
 
+  /// That nothing keeps others out, where a file system has no locks; "" where it has.
+  std::string note() const {
+    if (lock_problem_ == 0) return {};
+    return fmt::format(
+        "{} cannot be locked ({}), so another run that saves to it will not be "
+        "refused; start none",
+        path_, reason_of(lock_problem_));
+  }
+
   /// Whether the path names the folder that was locked: someone may have removed or replaced it.
   bool in_place() const {
     struct stat opened {};
@@ -280,7 +289,8 @@ private:
                               path_));
     if (!open) throw detail::output_error("open", path_, errno);
     was_there = true;
-    if (::flock(open.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+    lock_problem_ = ::flock(open.get(), LOCK_EX | LOCK_NB) == 0 ? 0 : errno;
+    if (lock_problem_ == EWOULDBLOCK) {
       made_.keep(); // what this run made is the other's now
       throw error(exit_code::output,
                   fmt::format("another run is saving to {}; choose another folder", path_));
@@ -441,6 +451,7 @@ private:
   std::string path_;
   std::set<std::int64_t> damaged_;
   std::shared_ptr<const descriptor> folder_;
+  int lock_problem_ = 0;
   detail::made_folders made_; // goes before the lock does
 };
 

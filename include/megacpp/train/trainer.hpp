@@ -260,6 +260,7 @@ private:
                       "would leave a tenth",
                       o_.data.split()));
     if (!root_) progress_.note("nothing will be saved: --save FOLDER keeps what is learned");
+    else if (const std::string note = root_->note(); !note.empty()) progress_.note(note);
     if (!from_)
       for (const std::string& line : untrained_positions(p_)) progress_.note(line);
     if (!resumes()) return;
