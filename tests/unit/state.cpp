@@ -877,3 +877,31 @@ BOOST_AUTO_TEST_CASE(a_mapped_file_that_is_cut_short_is_a_sentence) {
   BOOST_TEST(WEXITSTATUS(status) == static_cast<int>(exit_code::model));
   BOOST_TEST(said.find((dir / "file") + " became shorter") != std::string::npos, said);
 }
+
+// As a disk that fails below a file: the signal is the same, but the file is as long as it was.
+BOOST_AUTO_TEST_CASE(a_mapped_file_that_cannot_be_read_is_not_called_shorter) {
+  const scratch_folder dir;
+  write_text(dir / "file", std::string(1 << 20, 'x'));
+  int out[2];
+  BOOST_REQUIRE(::pipe(out) == 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::dup2(out[1], STDERR_FILENO);
+    const mapped_file file(dir / "file", exit_code::data);
+    siginfo_t info{};
+    info.si_code = BUS_ADRERR;
+    info.si_addr = const_cast<std::byte*>(file.data() + 5);
+    detail::tell_of_cut_file(SIGBUS, &info, nullptr);
+    ::_exit(0);
+  }
+  ::close(out[1]);
+  std::string said(4096, '\0');
+  const ::ssize_t n = ::read(out[0], said.data(), said.size());
+  said.resize(n < 0 ? 0 : static_cast<std::size_t>(n));
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  BOOST_TEST(WEXITSTATUS(status) == static_cast<int>(exit_code::data));
+  BOOST_TEST(
+      said.find((dir / "file") + " could not be read (Input/output error)") != std::string::npos,
+      said);
+}

@@ -43,7 +43,7 @@ public:
       throw unexamined(
           code_, fmt::format("cannot map {} ({} bytes): {}", *path_, size_, reason_of(errno)));
     data_ = static_cast<const std::byte*>(p);
-    known_ = detail::note_mapping(data_, size_, path_->c_str(), code_);
+    known_ = detail::note_mapping(data_, size_, file_->get(), path_->c_str(), code_);
   }
 
   mapped_file(mapped_file&& other) noexcept

@@ -1,6 +1,7 @@
-// A mapped file that is cut short while it is read: touching what is gone raises SIGBUS. Checks of
-// the size before a stretch of reads leave a moment in which it can happen; the guard turns that
-// into the sentence and the exit code of any other file that changed.
+// A mapped file that is cut short while it is read, or whose disk fails: touching what is gone
+// raises SIGBUS. Checks of the size before a stretch of reads leave a moment in which it can
+// happen; the guard turns that into a sentence and the exit code of any other file that cannot be
+// read.
 #pragma once
 
 #include <megacpp/exec/error.hpp>
@@ -14,6 +15,7 @@
 #include <cstdint>
 #include <initializer_list>
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 namespace mc {
@@ -24,6 +26,7 @@ namespace detail {
 struct known_mapping {
   std::atomic<std::uintptr_t> begin{0}; ///< 0: free; 1: being filled in
   std::atomic<std::size_t> size{0};
+  std::atomic<int> file{-1};
   std::atomic<const char*> path{nullptr};
   std::atomic<int> code{0};
 };
@@ -31,12 +34,12 @@ struct known_mapping {
 /// of them that is cut short ends the process by SIGBUS.
 inline std::array<known_mapping, 1024> known_mappings;
 
-inline known_mapping* note_mapping(const void* begin, std::size_t size, const char* path,
+inline known_mapping* note_mapping(const void* begin, std::size_t size, int file, const char* path,
                                    exit_code code) {
   for (known_mapping& m : known_mappings) {
     std::uintptr_t unused = 0;
     if (!m.begin.compare_exchange_strong(unused, 1)) continue;
-    m.size = size, m.path = path, m.code = static_cast<int>(code);
+    m.size = size, m.file = file, m.path = path, m.code = static_cast<int>(code);
     m.begin = reinterpret_cast<std::uintptr_t>(begin);
     return &m;
   }
@@ -50,11 +53,14 @@ extern "C" inline void tell_of_cut_file(int number, siginfo_t* info, void*) {
   for (const known_mapping& m : known_mappings) {
     const std::uintptr_t begin = m.begin;
     if (begin < 2 || at < begin || at - begin >= m.size) continue;
+    struct stat s {};
+    const bool cut = ::fstat(m.file, &s) == 0 && static_cast<std::uint64_t>(s.st_size) < m.size;
     char sentence[2048];
     std::size_t n = 0;
     for (const char* part :
          {static_cast<const char*>(program_invocation_short_name), ": ", m.path.load(),
-          " became shorter while it was being read; do not write to it during a run"})
+          cut ? " became shorter while it was being read; do not write to it during a run"
+              : " could not be read (Input/output error); check the disk that it is on"})
       for (; *part != 0 && n + 1 < sizeof sentence; ++part) // a name may hold anything
         sentence[n++] = static_cast<unsigned char>(*part) < ' ' || *part == 0x7f ? '?' : *part;
     sentence[n++] = '\n';
@@ -66,9 +72,9 @@ extern "C" inline void tell_of_cut_file(int number, siginfo_t* info, void*) {
 
 } // namespace detail
 
-/// While an object lives, a mapped_file that is cut short ends the process with a sentence and the
-/// exit code of the file's class. What was being saved stays unsaved, what was saved stays. One at
-/// a time, in main.
+/// While an object lives, a mapped_file that is cut short or cannot be read ends the process with a
+/// sentence and the exit code of the file's class. What was being saved stays unsaved, what was
+/// saved stays. One at a time, in main.
 class mapping_guard {
 public:
   mapping_guard() {
