@@ -675,6 +675,21 @@ class Training(Case):
                        preexec_fn=lambda: os.sched_setaffinity(0, {max(allowed)}))
         self.assertIn(b", 1 thread,", done.stdout)
 
+    def test_no_memory_for_code(self):
+        # As of a systemd unit with MemoryDenyWriteExecute, where there is oneDNN to compile kernels.
+        def refuse():
+            assert ctypes.CDLL(None).prctl(65, 1, 0, 0, 0) == 0
+        if run("describe").stdout.find(b"oneDNN") < 0:
+            self.skipTest("this program has no oneDNN")
+        train = ("train", "--mock-data", "--train-iters", 1)
+        try:
+            done = run(*train, check=None, preexec_fn=refuse)
+        except subprocess.SubprocessError:
+            self.left_out("this kernel has no PR_SET_MDWE")
+        self.assertEqual(done.returncode, MEMORY, done.stderr)
+        self.refused(MEMORY, *train, says="writable and executable, which the system refuses "
+                     "(Permission denied); allow it", preexec_fn=refuse)
+
     def test_threads_that_cannot_be_started(self):
         if SANITIZED:
             self.skipTest("sanitizers reserve memory of their own")

@@ -17,22 +17,46 @@
 
 #include <dnnl.h>
 
+#include <cerrno>
+#include <cstring>
 #include <memory>
 #include <string>
 #include <vector>
+
+#include <sys/mman.h>
+#include <unistd.h>
 
 namespace mc {
 
 namespace onednn {
 
+/// Why the system gives no memory that is writable and executable, into which oneDNN compiles its
+/// kernels, as errno; 0 if it does.
+inline int no_memory_for_code() {
+  const auto bytes = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  void* const page =
+      ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (page == MAP_FAILED) return errno;
+  const int problem = ::mprotect(page, bytes, PROT_READ | PROT_WRITE | PROT_EXEC) == 0 ? 0 : errno;
+  ::munmap(page, bytes);
+  return problem;
+}
+
 inline void check(dnnl_status_t status, const char* what) {
   if (status == dnnl_out_of_memory)
     throw error(exit_code::memory, std::string("oneDNN has no memory left for ") + what +
                                        "; use a smaller micro-batch or sequence.");
-  if (status != dnnl_success)
-    throw error(exit_code::internal, std::string("oneDNN failed (status ") +
-                                         std::to_string(static_cast<int>(status)) + ") in " + what +
-                                         "; report this with the output of describe.");
+  if (status == dnnl_success) return;
+  if (const int problem = no_memory_for_code())
+    throw error(
+        exit_code::memory,
+        std::string("oneDNN compiles its kernels into memory that is writable and "
+                    "executable, which the system refuses (") +
+            std::strerror(problem) +
+            "); allow it (MemoryDenyWriteExecute=no of a systemd unit, execmem of SELinux)");
+  throw error(exit_code::internal, std::string("oneDNN failed (status ") +
+                                       std::to_string(static_cast<int>(status)) + ") in " + what +
+                                       "; report this with the output of describe.");
 }
 
 struct release {
