@@ -697,6 +697,12 @@ class Training(Case):
         self.refused(MEMORY, "train", "--data-path", self.text, "--train-iters", 1, "--threads",
                      2000, says="a thread could not be started (", preexec_fn=limit)
         self.train("--threads", 20, steps=1, preexec_fn=limit)
+        # What cannot help is not advised.
+        clone3 = 435
+        for command, problem, says in (("describe", errno.EAGAIN, "raise the limits on processes"),
+                                       ("describe", errno.EPERM, "(seccomp) allow clone3")):
+            sentence = self.refused(MEMORY, command, says=says, preexec_fn=failing(clone3, problem))
+            self.assertNotIn("--threads", sentence)
 
     def test_a_loss_that_is_not_finite(self):
         model = self.saved()

@@ -5,6 +5,7 @@
 #include <megacpp/exec/error.hpp>
 #include <megacpp/exec/signals.hpp>
 
+#include <cerrno>
 #include <cstddef>
 #include <cstring>
 #include <functional>
@@ -22,8 +23,9 @@ public:
   /// What a main thread usually has.
   static constexpr std::size_t stack_bytes = std::size_t{8} << 20;
 
-  /// Throws mc::error(exit_code::memory) when the system has no room for one more.
-  explicit own_thread(std::function<void()> body)
+  /// Throws mc::error(exit_code::memory) when the system has no room for one more. `instead`: what
+  /// else to do then than to make room.
+  explicit own_thread(std::function<void()> body, const char* instead = "")
       : body_(std::make_unique<std::function<void()>>(std::move(body))) {
     pthread_attr_t attributes;
     int failed = ::pthread_attr_init(&attributes);
@@ -35,9 +37,12 @@ public:
     }
     if (failed != 0)
       throw error(exit_code::memory,
-                  std::string("a thread could not be started (") + std::strerror(failed) +
-                      "); compute with fewer --threads, or raise the limits on processes and "
-                      "memory (ulimit -u, ulimit -v)");
+                  std::string("a thread could not be started (") + std::strerror(failed) + "); " +
+                      instead +
+                      (failed == EAGAIN || failed == ENOMEM
+                           ? "raise the limits on processes and memory (ulimit -u, ulimit -v, "
+                             "pids.max of the control group)"
+                           : "let what filters system calls (seccomp) allow clone3"));
   }
   own_thread(own_thread&&) = default;
   own_thread& operator=(own_thread&&) = delete;

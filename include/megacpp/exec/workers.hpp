@@ -38,7 +38,7 @@ public:
 
   /// Threads that compute, the caller included.
   int threads() {
-    if (threads_ == 0) resize(processors());
+    if (threads_ == 0) start(processors(), "");
     return threads_;
   }
   /// Throws mc::error(exit_code::memory) where so many cannot be started; then there is one. Does
@@ -47,17 +47,7 @@ public:
     if (threads < 1)
       throw error(exit_code::usage,
                   "cannot compute with " + std::to_string(threads) + " threads; give at least one");
-    if (inside_) return;
-    if (threads == threads_ && (threads == 1 || owner_ == ::getpid())) return;
-    dismiss();
-    if (threads > 1) processors_ = processors();
-    threads_ = 1;
-    owner_ = ::getpid();
-    others_.reserve(static_cast<std::size_t>(threads - 1));
-    for (int i = 1; i < threads; ++i) others_.emplace_back([this] { work(); });
-    // What a thread allocates when it begins is not part of a step.
-    for (int n = started_; n < threads - 1; n = started_) started_.wait(n);
-    threads_ = threads;
+    if (!inside_) start(threads, "compute with fewer --threads, or ");
   }
 
   /// f(piece) for pieces 0, 1, ... below `pieces`, each once; f must not throw. A region within a
@@ -82,6 +72,20 @@ private:
   static constexpr std::uint32_t leave = 0xffff;
   /// That are open at once.
   static constexpr int most_pieces = 0xffff;
+
+  /// `instead`: what to do where so many cannot be started, beside raising limits.
+  void start(int threads, const char* instead) {
+    if (threads == threads_ && (threads == 1 || owner_ == ::getpid())) return;
+    dismiss();
+    if (threads > 1) processors_ = processors();
+    threads_ = 1;
+    owner_ = ::getpid();
+    others_.reserve(static_cast<std::size_t>(threads - 1));
+    for (int i = 1; i < threads; ++i) others_.emplace_back([this] { work(); }, instead);
+    // What a thread allocates when it begins is not part of a step.
+    for (int n = started_; n < threads - 1; n = started_) started_.wait(n);
+    threads_ = threads;
+  }
 
   /// Does so many pieces from first_ on, with the workers.
   void finish(int pieces) {
