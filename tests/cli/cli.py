@@ -229,6 +229,11 @@ class Help(Case):
                             ("tokenizer", "words"), ("product-type", "fp8"), ("profile", "maybe")):
             with self.subTest(flag=flag, value=value):
                 self.refused(USAGE, "train", "--mock-data", f"--{flag}={value}", says=f"--{flag} ")
+        for flag in ("lr", "min-lr", "weight-decay"):  # 0 in fp32
+            self.refused(USAGE, "train", "--mock-data", f"--{flag}", "1e-46",
+                         says=f'--{flag} is "1e-46", but must be 0 or at least 1.4')
+        run("train", "--mock-data", "--train-iters", 1, "--lr", "1e-44", "--min-lr", 0,
+            "--weight-decay", 0)
         for flag, value in (("temperature", "-1"), ("top-p", "0"), ("top-p", "1.1"),
                             ("top-k", "-1"), ("max-new-tokens", "-1")):
             with self.subTest(flag=flag, value=value):
@@ -325,7 +330,7 @@ class Configuration(Case):
 
     def test_wrong_files(self):
         for text, says in (({"train-itres": 3}, "did you mean train-iters?"),
-                           ({"lr": "1"}, "must be a number"), ({"lr": -1}, "at least 0"),
+                           ({"lr": "1"}, "must be a number"), ({"lr": -1}, "0 or at least"),
                            ({"profile": 1}, "true or false"), ('{"lr": 1,}', "not valid JSON"),
                            ('{"lr": NaN}', "not valid JSON"), ("[]", "object"), ("", "empty"),
                            ({"data-path": "a\0b"}, "NUL"), ({"help": True}, "--help shows")):

@@ -94,7 +94,7 @@ BOOST_AUTO_TEST_CASE(values_out_of_range_are_refused) {
   };
   CHECK_REFUSED(read("lr", "nan"), exit_code::usage, "--lr is \"nan\"");
   CHECK_REFUSED(read("lr", "inf"), exit_code::usage, "finite");
-  CHECK_REFUSED(read("lr", "-1e-9"), exit_code::usage, "at least 0");
+  CHECK_REFUSED(read("lr", "-1e-9"), exit_code::usage, "0 or at least");
   CHECK_REFUSED(read("lr", "1e999"), exit_code::usage, "finite");
   CHECK_REFUSED(read("lr", "1e-3x"), exit_code::usage, "must be a number");
   CHECK_REFUSED(read("lr", ""), exit_code::usage, "must be a number");
@@ -140,7 +140,7 @@ BOOST_AUTO_TEST_CASE(a_wrong_file_is_refused) {
   CHECK_REFUSED(read(R"({"lr": [1]})"), exit_code::usage, "must be a number");
   CHECK_REFUSED(read(R"({"save": 1})"), exit_code::usage, "text in quotes");
   CHECK_REFUSED(read(R"({"profile": 1})"), exit_code::usage, "true or false");
-  CHECK_REFUSED(read(R"({"lr": -1})"), exit_code::usage, "at least 0");
+  CHECK_REFUSED(read(R"({"lr": -1})"), exit_code::usage, "0 or at least");
   CHECK_REFUSED(read(R"({"train-iters": 1e3})"), exit_code::usage, "whole number");
   CHECK_REFUSED(read(R"({"lr": 1, "lr": 2})"), exit_code::usage, "twice");
   CHECK_REFUSED(read("[1]"), exit_code::usage, "object");

@@ -827,7 +827,7 @@ BOOST_AUTO_TEST_CASE(flags_of_a_run_that_goes_on) {
                 "another type");
   wrong["flags"]["lr"] = -1;
   CHECK_REFUSED(resume_flags({wrong, "state", exit_code::model}, o, "p"), exit_code::model,
-                "at least 0");
+                "0 or at least 1.4");
   wrong = saved, wrong["flags"]["learning"] = 1;
   CHECK_REFUSED(resume_flags({wrong, "state", exit_code::model}, o, "p"), exit_code::model,
                 "\"learning\"");

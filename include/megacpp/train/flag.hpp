@@ -112,6 +112,11 @@ public:
     open_ = true;
     return within(std::move(low), std::move(high));
   }
+  /// 0, or a number in these bounds.
+  flag& zero_or_within(T low, T high) {
+    zero_ = true;
+    return within(std::move(low), std::move(high));
+  }
   flag& at_least(T low) { return within(std::move(low), std::numeric_limits<T>::max()); }
   /// A text that must be one of these, separated by |.
   flag& one_of(const char* choices) {
@@ -186,7 +191,8 @@ private:
     }
   }
   bool is_within(T number) const {
-    return number >= low_ && number <= high_ && !(open_ && number == low_) &&
+    return ((number >= low_ && number <= high_ && !(open_ && number == low_)) ||
+            (zero_ && number == T{})) &&
            std::isfinite(static_cast<double>(number));
   }
   bool is_choice(std::string_view value) const {
@@ -202,7 +208,8 @@ private:
       const bool bounded = high_ < std::numeric_limits<T>::max();
       const bool any = low_ == std::numeric_limits<T>::lowest() && !bounded;
       if (any) return "must be a finite number";
-      std::string text = fmt::format("must be {} {}", open_ ? "above" : "at least", low_);
+      std::string text =
+          fmt::format("must be {}{} {}", zero_ ? "0 or " : "", open_ ? "above" : "at least", low_);
       if (bounded) text += fmt::format(" and at most {}", high_);
       return text + (std::is_integral_v<T> ? "" : ", and finite");
     } else {
@@ -221,7 +228,7 @@ private:
 
   T value_{}, initial_{};
   T low_ = lowest(), high_ = highest();
-  bool open_ = false;
+  bool open_ = false, zero_ = false;
   const char* choices_ = "";
 };
 

@@ -161,13 +161,15 @@ struct optimizer_flags {
                            (real_flag, clip_grad), (real_flag, adam_beta1), (real_flag, adam_beta2),
                            (real_flag, adam_eps));
   optimizer_flags() {
-    constexpr double most = std::numeric_limits<float>::max(); // what updates compute in
+    // What updates compute in.
+    constexpr double least = std::numeric_limits<float>::denorm_min(),
+                     most = std::numeric_limits<float>::max();
     lr.is(1e-3, "highest learning rate")
-        .within(0, most)
+        .zero_or_within(least, most)
         .of(command::train)
         .resumes(on_resume::may_change);
     min_lr.is(0, "learning rate at the end of the decay")
-        .within(0, most)
+        .zero_or_within(least, most)
         .of(command::train)
         .resumes(on_resume::may_change);
     lr_decay_style
@@ -196,7 +198,7 @@ struct optimizer_flags {
         .of(command::train)
         .resumes(on_resume::may_change);
     weight_decay.is(0.01, "decoupled weight decay of matrices and embeddings (AdamW)")
-        .within(0, most)
+        .zero_or_within(least, most)
         .of(command::train)
         .resumes(on_resume::may_change);
     clip_grad
