@@ -202,7 +202,8 @@ constexpr const char* sentence_of(fault f) {
     return "a value of a model is spread over pp, whose ranks hold other layers: leave pp out of "
            "its placement";
   case fault::P019:
-    return "a pass lost an output or a gradient, or made it of other operands: mend the pass";
+    return "a pass lost an output or a gradient, made it of other operands, or changed an input, a "
+           "parameter or the ranks: mend the pass";
   case fault::P020:
     return "a parameter's gradient has another element type than the store it collects in: declare "
            "it as accumulator_of(type) in the rule of the op that computes it";

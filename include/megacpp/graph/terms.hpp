@@ -23,8 +23,8 @@ constexpr term mixed(term h, const char* s) {
   for (; *s != 0; ++s) h = (h ^ static_cast<unsigned char>(*s)) * 0x100000001b3u;
   return h ^ (h >> 32);
 }
-constexpr term mixed(term h, const value& v) { // its type, dims and placement
-  h = mixed(h, static_cast<term>(v.type));
+constexpr term mixed(term h, const value& v) { // its type, integers, dims and placement
+  h = mixed(mixed(h, static_cast<term>(v.type) << 8 | term(v.holds)), static_cast<term>(v.below));
   for (int i = 0; i < v.rank; ++i) {
     const extent& e = v.dims[static_cast<unsigned>(i)];
     h = mixed(mixed(h, static_cast<term>(e.n)), static_cast<term>(e.d) << 8 | term(e.o));
@@ -59,6 +59,7 @@ struct terms {
   const graph& g;
   met_ops& met;          // the same for graphs whose terms are compared
   term of[max_values]{}; // a plain array, for each call is a step of the evaluation
+  term written = 0;      // all operands that ops wrote, in any order
 
   constexpr terms(const graph& graph, met_ops& ops) : g(graph), met(ops) {}
 
@@ -108,7 +109,7 @@ struct terms {
     if (n.op->changes == 0) return;
     for (int k = 0; k < max_inputs; ++k)
       if ((n.op->changes >> k & 1) != 0 && n.in[static_cast<unsigned>(k)] >= 0)
-        of[n.in[static_cast<unsigned>(k)]] = output(h, 64 + k);
+        written += of[n.in[static_cast<unsigned>(k)]] = output(h, 64 + k);
   }
 };
 

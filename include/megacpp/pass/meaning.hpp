@@ -1,7 +1,8 @@
 // meaning: what a graph owes to those who run it, as terms (graph/terms.hpp): its outputs, the
 // cotangent of its stream, for every parameter the gradient that reaches the store, all
-// contributions to it counted, and what it writes into operands. A pass may change everything but
-// this.
+// contributions to it counted, and what it writes into operands. What these are made of belongs to
+// it: what every input and parameter is, and the ranks over which they lie. A pass may change
+// everything but this.
 #pragma once
 
 #include <megacpp/graph/adjoint.hpp>
@@ -32,8 +33,10 @@ struct meaning {
   std::array<term, max_parameters> gradients{};
   term collected = 0; ///< all that is added to gradients, by what it is the gradient of
   term changed = 0;   ///< the operands that ops write
+  std::array<term, max_parameters> names{}; ///< of parameters, with types, dims and placements
   std::array<parameter_info, max_parameters> parameters{};
   int parameter_count = 0;
+  mesh ranks;
   met_ops ops; ///< of which the terms are made
 };
 
@@ -42,17 +45,19 @@ struct meaning {
   meaning m;
   m.ops = met;
   terms t(g, m.ops);
-  term given[max_values]{}, sums[max_values]{}; // inputs as they came; contributions, by leaf
-  m.parameters = g.parameters, m.parameter_count = g.parameter_count;
+  term sums[max_values]{}; // contributions, by leaf
+  m.parameters = g.parameters, m.parameter_count = g.parameter_count, m.ranks = g.ranks;
   for (int i = 0; i < g.value_count; ++i) {
     const value& v = g.at(static_cast<value_id>(i));
     if (v.is == role::input)
-      given[i] = t.of[i] =
+      t.of[i] =
           mixed(mixed(static_cast<term>(v.from) << 8 | static_cast<term>(v.slot), "input"), v);
   }
   for (int i = 0; i < g.parameter_count; ++i) {
-    const value_id v = g.parameters[static_cast<unsigned>(i)].v;
-    t.of[v] = mixed(mixed(static_cast<term>(i), "parameter"), g.at(v));
+    const value_id id = g.parameters[static_cast<unsigned>(i)].v;
+    const value& v = g.at(id);
+    t.of[id] = m.names[static_cast<unsigned>(i)] =
+        mixed(mixed(mixed(static_cast<term>(i) << 8 | term(v.is), v.scope), v.name), v);
   }
   const auto run = [&](phase first, phase last) {
     for (int i = 0; i < g.node_count; ++i) {
@@ -78,9 +83,7 @@ struct meaning {
     m.values[static_cast<unsigned>(k)] = t.at(owed_value(g, static_cast<owed>(k)));
   for (int i = 0; i < g.parameter_count; ++i)
     m.gradients[static_cast<unsigned>(i)] = t.at(g.parameters[static_cast<unsigned>(i)].gradient);
-  for (int i = 0; i < g.value_count; ++i)
-    if (t.of[i] != given[i] && g.at(static_cast<value_id>(i)).is == role::input)
-      m.changed += mixed(given[i], t.of[i]);
+  m.changed = t.written;
   return m;
 }
 
@@ -91,11 +94,13 @@ struct meaning {
   const auto fail = [&](const char* what, value_id v = -1, source_line line = {}) {
     record(g, fault::P019, line, what, v);
   };
+  if (after.ranks.size != before.ranks.size) return fail("ranks");
   if (after.parameter_count != before.parameter_count) return fail("parameters");
   for (int i = 0; i < after.parameter_count; ++i) {
     const auto k = static_cast<unsigned>(i);
     const parameter_info &p = after.parameters[k], &was = before.parameters[k];
-    if (p.tied != was.tied || !p.declares_alike(was)) fail("parameter", p.v, p.line);
+    if (after.names[k] != before.names[k] || p.tied != was.tied || !p.declares_alike(was))
+      fail("parameter", p.v, p.line);
     if (!derived && after.gradients[k] != before.gradients[k]) fail("gradient", p.v, p.line);
   }
   for (int k = 0; k < owed_values - (derived ? 1 : 0); ++k)

@@ -31,6 +31,14 @@ constexpr bool finds(const graph& g, phase when, const value& v, bool step) {
   return made == prologue || (made <= when && (when != epilogue || made == epilogue || step));
 }
 
+/// True if v, an output of node n, is what the op's rule says it is.
+constexpr bool is_output(const value& v, const value& inferred, const node& n) {
+  const bool collected = v.is == role::gradient && n.op->accumulates;
+  return v.same_dims(inferred) && v.at == inferred.at && v.type == inferred.type &&
+         v.holds == inferred.holds && v.below == inferred.below &&
+         (collected || v.is == inferred.is);
+}
+
 } // namespace detail
 
 /// Re-infers every node.
@@ -63,8 +71,7 @@ constexpr bool finds(const graph& g, phase when, const value& v, bool step) {
     for (int k = 0; k < c.outs; ++k) {
       const value_id v = n.out[static_cast<unsigned>(k)];
       const value& inferred = c.out[static_cast<unsigned>(k)];
-      if (v < 0 || !g.at(v).same_dims(inferred) || g.at(v).at != inferred.at ||
-          g.at(v).type != inferred.type)
+      if (v < 0 || g.at(v).producer != i || !detail::is_output(g.at(v), inferred, n))
         record(g, fault::P014, n.line, n.op->name, v);
     }
     for (value_id v : n.out)

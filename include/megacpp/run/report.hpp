@@ -84,8 +84,8 @@ template <class Run, fault Code, class Where, class Line> constexpr bool report(
                 "MEGA-P018 a value of a model is spread over pp, whose ranks hold other layers: "
                 "leave pp out of its placement");
   static_assert(Code != fault::P019,
-                "MEGA-P019 a pass lost an output or a gradient, or made it of other operands: mend "
-                "the pass");
+                "MEGA-P019 a pass lost an output or a gradient, made it of other operands, or "
+                "changed an input, a parameter or the ranks: mend the pass");
   static_assert(Code != fault::P020,
                 "MEGA-P020 a parameter's gradient has another element type than the store it "
                 "collects in: declare it as accumulator_of(type) in the rule of the op that "

@@ -1,0 +1,83 @@
+// The end of a step does what the registry says: ends broken on purpose are refused. A breakage
+// leaves every node right by its own rule unless its name says otherwise.
+#define BOOST_TEST_MODULE broken_ends
+#include <boost/test/unit_test.hpp>
+
+#include "graph_edits.hpp"
+
+#include <megacpp/plan/update.hpp>
+
+#include <memory>
+#include <string>
+
+using namespace mc_test;
+
+BOOST_AUTO_TEST_CASE(a_broken_end_of_a_step_is_refused) {
+  const setup s = two_ranks();
+  const graph stem = forward_graph(dense(), s, part_kind::stem, 0),
+              block = forward_graph(dense(), s, part_kind::block, 0),
+              head = forward_graph(dense(), s, part_kind::loss, 0);
+  const registry r =
+      make_registry(std::array<const graph*, 3>{&stem, &block, &head}, std::array{1, 2, 1});
+  const mesh ranks(s.ranks);
+  const auto with = [&](auto change) {
+    auto g = std::make_unique<graph>(update_graph(r, ranks, dtype::f32));
+    change(*g);
+    verify_update(*g, r);
+    return g->wrong.code == fault::none ? "" : said(g->wrong);
+  };
+  BOOST_TEST(with([](graph&) {}) == "");
+  const auto refused = [&](const char* what, auto change) { BOOST_TEST(with(change) != "", what); };
+  refused("a tied gradient is forgotten",
+          [&](graph& g) { erase(g, find_node(g, op::add_gradient)); });
+  refused("a tied gradient joins twice",
+          [](graph& g) { g.at_node(g.node_count++) = *find_node(g, op::add_gradient); });
+  refused("a tied gradient joins after the norm",
+          [](graph& g) { find_node(g, op::add_gradient)->when = phase::epilogue; });
+  refused("a group is not clipped",
+          [](graph& g) { find_node(g, op::adamw)->in[5] = find_node(g, op::clip_factor)->out[1]; });
+  refused("a group is not updated", [&](graph& g) { erase(g, find_node(g, op::adamw, 1)); });
+  refused("a group is updated twice", [](graph& g) {
+    node n = *find_node(g, op::adamw);
+    n.out[0] = another(g, g.at(n.out[0]));
+    insert(g, g.node_count, n);
+  });
+  refused("a group is updated by another's gradient",
+          [](graph& g) { find_node(g, op::adamw)->in[0] = find_node(g, op::adamw, 1)->in[0]; });
+  refused("moments are exchanged", [](graph& g) {
+    std::swap(find_node(g, op::adamw)->in[2], find_node(g, op::adamw)->in[3]);
+  });
+  refused("decay is another", [](graph& g) { find_node(g, op::adamw)->attr.i[0] ^= 1; });
+  refused("a group is left out of the norm",
+          [](graph& g) { find_node(g, op::clip_factor)->in[1] = -1; });
+  refused("a group counts twice in the norm", [](graph& g) {
+    node* n = find_node(g, op::clip_factor);
+    n->in[1] = n->in[2];
+  });
+  refused("a sharded group's norm is not reduced", [](graph& g) {
+    node* n = find_node(g, op::redistribute);
+    rewire(g, n->out[0], n->in[0]);
+  });
+  refused("the norm is the factor",
+          [](graph& g) { g.outputs[1] = find_node(g, op::clip_factor)->out[0]; });
+  refused("one group's broken blocks are not told",
+          [](graph& g) { g.outputs[0] = find_node(g, op::adamw)->out[0]; });
+
+  registry cut = r; // groups that tp cuts alone, so that a pending sum meets no whole one
+  for (int k = 0; k < cut.group_count; ++k) {
+    registry::group& group = cut.groups[static_cast<unsigned>(k)];
+    group.frozen = group.frozen || group.at[axis::tp].s != state::shard;
+  }
+  const auto pending = std::make_unique<graph>(update_graph(cut, ranks, dtype::f32));
+  BOOST_TEST(said(pending->wrong) == " ");
+  for (int i = 0; i < pending->node_count; ++i)
+    if (const node n = pending->at_node(i);
+        n.op == &op::redistribute && pending->at(n.in[0]).producer >= 0 &&
+        pending->at_node(pending->at(n.in[0]).producer).op == &op::adamw)
+      rewire(*pending, n.out[0], n.in[0]), erase(*pending, &pending->at_node(i--));
+  for (int i = 0; i < pending->node_count; ++i)
+    if (const node& n = pending->at_node(i); n.op == &op::add)
+      pending->at(n.out[0]).at = pending->at(n.in[0]).at;
+  verify_update(*pending, cut);
+  BOOST_TEST(said(pending->wrong) == "MEGA-P019 broken blocks()");
+}
