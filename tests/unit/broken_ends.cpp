@@ -23,7 +23,7 @@ BOOST_AUTO_TEST_CASE(a_broken_end_of_a_step_is_refused) {
   const auto with = [&](auto change) {
     auto g = std::make_unique<graph>(update_graph(r, ranks, dtype::f32));
     change(*g);
-    verify_update(*g, r);
+    verify_update(*g, r, ranks, dtype::f32);
     return g->wrong.code == fault::none ? "" : said(g->wrong);
   };
   BOOST_TEST(with([](graph&) {}) == "");
@@ -62,6 +62,72 @@ BOOST_AUTO_TEST_CASE(a_broken_end_of_a_step_is_refused) {
           [](graph& g) { g.outputs[1] = find_node(g, op::clip_factor)->out[0]; });
   refused("one group's broken blocks are not told",
           [](graph& g) { g.outputs[0] = find_node(g, op::adamw)->out[0]; });
+  refused("one group's broken blocks are told alone", [](graph& g) {
+    g.outputs[0] = find_node(g, op::add)->in[0];
+    for (int i = g.node_count - 1; i >= 0; --i)
+      if (const node& n = g.at_node(i);
+          n.when == phase::epilogue && n.op != &op::adamw && n.out[0] != g.outputs[0])
+        erase(g, &n);
+  });
+  refused("a group counts in another's norm, too", [](graph& g) {
+    node* n = find_node(g, op::clip_factor);
+    node sum = make_node(op::add, phase::forward, {n->in[1], n->in[2]});
+    sum.out[0] = another(g, g.at(n->in[1]));
+    n->in[2] = sum.out[0];
+    insert(g, static_cast<int>(n - g.nodes.data()), sum);
+  });
+  refused("the token count is among the norms", [](graph& g) {
+    node* n = find_node(g, op::clip_factor);
+    unsigned k = 1;
+    while (n->in[k] >= 0) ++k;
+    n->in[k] = n->in[0];
+  });
+  refused("a gradient is written before the norm", [](graph& g) {
+    const value_id of = find_node(g, op::sum_of_squares)->in[0];
+    insert(g, 0, make_node(op::add_gradient, phase::prologue, {of, of}));
+  });
+  refused("a number is computed that nobody reads", [](graph& g) {
+    const node* clip = find_node(g, op::clip_factor);
+    node n = make_node(op::add, phase::forward, {clip->in[1], clip->in[1]});
+    n.out[0] = another(g, g.at(clip->in[1]));
+    insert(g, static_cast<int>(clip - g.nodes.data()), n);
+  });
+
+  // What is updated is all of a group, as it lies on the ranks and in the types of its stores.
+  const auto each = [](graph& g, feed first, feed last, auto change) {
+    for (int i = 0; i < g.value_count; ++i)
+      if (value& v = g.at(static_cast<value_id>(i));
+          v.is == role::input && v.slot == 0 && v.from >= first && v.from <= last)
+        change(v);
+  };
+  refused("half of a group is updated", [&](graph& g) {
+    each(g, feed::gradient, feed::weight, [](value& v) { v.dims[0].n /= 2; });
+  });
+  refused("twice a group is updated", [&](graph& g) {
+    each(g, feed::gradient, feed::weight, [](value& v) { v.dims[0].n *= 2; });
+  });
+  refused("half of a tied gradient joins", [&](graph& g) {
+    each(g, feed::declared_gradient, feed::tied_gradient, [](value& v) { v.dims[0].n /= 2; });
+  });
+  refused("a tied gradient joins as if nothing cut it", [&](graph& g) {
+    each(g, feed::declared_gradient, feed::tied_gradient, [](value& v) { v.at = {}; });
+  });
+  refused("ranges count something else", [&](graph& g) {
+    each(g, feed::gradient, feed::weight, [](value& v) {
+      v.dims[0].d = dim::rows;
+      for (place& p : v.at.at)
+        if (p.s == state::shard) p.d = dim::rows;
+    });
+  });
+  refused("tp has more ranks", [](graph& g) { g.ranks.size[static_cast<unsigned>(axis::tp)] = 4; });
+  refused("weights have another type", [&](graph& g) { g = update_graph(r, ranks, dtype::bf16); });
+  refused("all stores have another type",
+          [&](graph& g) { g = update_graph(r, ranks, dtype::f64); });
+  refused("groups are updated as if nothing cut them", [&](graph& g) {
+    registry whole = r;
+    for (registry::group& group : whole.groups) group.at = {};
+    g = update_graph(whole, ranks, dtype::f32);
+  });
 
   registry cut = r; // groups that tp cuts alone, so that a pending sum meets no whole one
   for (int k = 0; k < cut.group_count; ++k) {
@@ -78,6 +144,6 @@ BOOST_AUTO_TEST_CASE(a_broken_end_of_a_step_is_refused) {
   for (int i = 0; i < pending->node_count; ++i)
     if (const node& n = pending->at_node(i); n.op == &op::add)
       pending->at(n.out[0]).at = pending->at(n.in[0]).at;
-  verify_update(*pending, cut);
+  verify_update(*pending, cut, ranks, dtype::f32);
   BOOST_TEST(said(pending->wrong) == "MEGA-P019 broken blocks()");
 }

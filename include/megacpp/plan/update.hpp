@@ -47,11 +47,27 @@ namespace detail {
 struct update_verifier {
   graph& g;
   const registry& r;
+  const mesh& ranks;
+  dtype weights; ///< their type
   int writes = 0;
 
   [[gnu::cold]] constexpr void fail(const char* what) { record(g, fault::P019, 0, what); }
   constexpr bool is(value_id v, feed f, int slot) const {
     return v >= 0 && g.at(v).is == role::input && g.at(v).from == f && g.at(v).slot == slot;
+  }
+  /// The same of `n` elements of a group on each rank: placed as it is, in the type of its store.
+  constexpr bool is(value_id v, feed f, int slot, const registry::group& group,
+                    std::int64_t n) const {
+    bool same = is(v, f, slot);
+    for (int a = 0; same && a < axes; ++a) {
+      const bool cut = group.at.at[static_cast<unsigned>(a)].s == state::shard &&
+                       !ranks.trivial(static_cast<axis>(a));
+      const place p = g.at(v).at.at[static_cast<unsigned>(a)];
+      same = cut ? p.is_shard(dim::elements) : p == I;
+      if (cut && ranks.sized(static_cast<axis>(a))) n *= ranks.of(static_cast<axis>(a));
+    }
+    return same && g.at(v).rank == 1 && g.at(v).dims[0] == extent(dim::elements, n) &&
+           g.at(v).type == (f == feed::weight ? weights : accumulator_of(weights));
   }
   /// The one node of an op in a phase for which holds(node).
   constexpr const node* one(const op_info& op, phase when, const char* what, auto holds) {
@@ -64,18 +80,23 @@ struct update_verifier {
     return found;
   }
   /// A tied gradient joins its parameter's.
-  constexpr void tie(int k) {
+  constexpr void tie(const registry::entry& e, int k) {
     ++writes;
+    const registry::group& group = r.groups[static_cast<unsigned>(e.group)];
     one(op::add_gradient, phase::prologue, "tied gradient", [&](const node& n) {
-      return is(n.in[0], feed::declared_gradient, k) && is(n.in[1], feed::tied_gradient, k);
+      return is(n.in[0], feed::declared_gradient, k, group, e.count.n) &&
+             is(n.in[1], feed::tied_gradient, k, group, e.count.n);
     });
   }
   constexpr bool stores(const node& n, int k, int last) const {
+    const registry::group& group = r.groups[static_cast<unsigned>(k)];
+    const auto store = [&](int i, feed f) {
+      return is(n.in[static_cast<unsigned>(i)], f, k, group, group.count);
+    };
     constexpr feed feeds[] = {feed::gradient, feed::master, feed::first_moment, feed::second_moment,
                               feed::weight};
-    bool same = is(n.in[0], feed::gradient, k) && is(n.in[1], feed::master, k) &&
-                is(n.in[static_cast<unsigned>(last)], feed::weight, k);
-    for (unsigned i = 0; last == 4 && i < 5; ++i) same = same && is(n.in[i], feeds[i], k);
+    bool same = store(0, feed::gradient) && store(1, feed::master) && store(last, feed::weight);
+    for (int i = 0; last == 4 && i < 5; ++i) same = same && store(i, feeds[i]);
     return same;
   }
   /// A group is updated once, by its rule, and what that says of its blocks is told.
@@ -96,8 +117,10 @@ struct update_verifier {
   }
   /// A group's gradient counts once in the norm.
   constexpr void norm(int k, const node& clip) {
-    const node* squares = one(op::sum_of_squares, phase::forward, "norm",
-                              [&](const node& n) { return is(n.in[0], feed::gradient, k); });
+    const registry::group& group = r.groups[static_cast<unsigned>(k)];
+    const node* squares = one(op::sum_of_squares, phase::forward, "norm", [&](const node& n) {
+      return is(n.in[0], feed::gradient, k, group, group.count);
+    });
     if (squares == nullptr) return;
     value_id s = squares->out[0];
     for (int i = 0; i < g.node_count; ++i) // behind its reductions
@@ -113,10 +136,11 @@ struct update_verifier {
       if (p.s == state::partial || p.s == state::shard) fail(what);
   }
   constexpr void verify() {
+    if (g.ranks.size != ranks.size) fail("ranks");
     reached told;
     for (value_id v : g.outputs) told.need(v);
     if (const int i = told.lost(g, 0); i >= 0) fail(g.at_node(i).op->name);
-    for_each_tie(r, [&](const registry::entry&, int k) { tie(k); });
+    for_each_tie(r, [&](const registry::entry& e, int k) { tie(e, k); });
     const node* clip = one(op::clip_factor, phase::forward, "norm", [&](const node& n) {
       return is(n.in[0], feed::token_count, 0) && n.out[1] == g.outputs[1];
     });
@@ -142,11 +166,12 @@ struct update_verifier {
 
 /// Records MEGA-P019 unless the graph does what a step's end owes: every tied gradient joins its
 /// parameter's once; every group's gradient counts once in the norm and is applied once, clipped,
-/// by the group's rule and to its stores; nothing else is written, nothing computed is lost, and
-/// every rank is told the same.
-constexpr void verify_update(graph& g, const registry& r) {
+/// by the group's rule and to its stores, over their whole length and as they lie on the ranks;
+/// nothing else is written, nothing computed is lost, and every rank is told the same. `weights`:
+/// their type.
+constexpr void verify_update(graph& g, const registry& r, const mesh& ranks, dtype weights) {
   if (g.wrong.code == fault::none) verify_nodes(g);
-  if (g.wrong.code == fault::none) detail::update_verifier{g, r}.verify();
+  if (g.wrong.code == fault::none) detail::update_verifier{g, r, ranks, weights}.verify();
 }
 
 /// `ranks`: the mesh; `weights`: their type. Outputs: the number of blocks whose weights or moments
@@ -213,7 +238,7 @@ constexpr graph update_graph(const registry& r, const mesh& ranks, dtype weights
     broken = broken.id < 0 ? here : var{&b, b.emit(op::add, {broken.id, here.id}, 0)};
   }
   b.g.outputs = {broken.id, norm};
-  verify_update(b.g, r);
+  verify_update(b.g, r, ranks, weights);
   return b.g;
 }
 
