@@ -71,6 +71,7 @@ inline const implementations& dense() {
   static const implementations table{{&op::add, &add},
                                      {&op::sum, &add},
                                      {&op::accumulate, &accumulate},
+                                     {&op::cast, &cast},
                                      {&op::gelu, &gelu},
                                      {&op::gelu_grad, &gelu_grad},
                                      {&op::swiglu, &swiglu},

@@ -33,6 +33,10 @@ inline void accumulate(task& t) {
   need(t.in(0).size() == t.out(0).size(), "accumulate");
   t.out(0) = t.in(0);
 }
+inline void cast(task& t) { // plain numbers have one type
+  need(t.in(0).size() == t.out(0).size(), "cast");
+  t.out(0) = t.in(0);
+}
 
 inline void gelu(task& t) {
   need(t.in(0).size() == t.out(0).size(), "gelu");
