@@ -68,6 +68,17 @@ struct block_that_changes : mc::gpt {
   constexpr mc::var block(mc::context&, int, mc::var x) { return x; }
 };
 static_assert(wrong<run_of<block_that_changes>> == found::block);
+// A context counts dropouts and caches: one that is not taken by reference would count apart.
+static_assert(!std::is_copy_constructible_v<mc::context> &&
+              !std::is_copy_assignable_v<mc::context>);
+struct block_of_a_copy : mc::gpt {
+  constexpr mc::var block(mc::context, int, mc::var x) const { return x; }
+};
+static_assert(wrong<run_of<block_of_a_copy>> == found::block);
+struct stem_of_a_copy : mc::gpt {
+  constexpr mc::var stem(mc::context, mc::var x) const { return x; }
+};
+static_assert(wrong<run_of<stem_of_a_copy>> == found::ends);
 
 struct no_layout : small_run {
   static constexpr mc::gpt model = small();

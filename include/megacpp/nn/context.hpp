@@ -16,7 +16,12 @@ struct batching {
   int expert_rows = 0; ///< rows that go to a rank's experts at once; 0: 1.25 times the average
 };
 
+/// One of each part: what counts its dropouts and caches and collects its losses does so once.
 struct context {
+  constexpr context() = default;
+  context(const context&) = delete; // a copy would count apart: take it as mc::context&
+  context& operator=(const context&) = delete;
+
   builder* b = nullptr;
   dtype type = dtype::f32;
   place stream = I; ///< of the residual stream over tp: S(sequence) under sequence parallelism
