@@ -35,6 +35,15 @@ using namespace mc;
   // [/mlp]
 }
 
+[[maybe_unused]] constexpr var cached(context& c, var q, var k, var v, source_line line = here()) {
+  // [cache]
+  const mc::var keys = cache_like(c, feed::key_cache, "keys", k, line), // (B, C, K, D)
+      values = cache_like(c, feed::value_cache, "values", v, line);
+  ++c.caches; // the next ones have a slot of their own, up to mc::max_slots of them a part
+  return cached_attention(q, k, v, keys, values, c.slots, {}, line);
+  // [/cache]
+}
+
 [[maybe_unused]] void try_a_layout() {
   // [layouts]
   const mc::setup s{.ranks = {.tp = 4, .cp = 2, .sequence_parallel = true}, .batch = {8, 128}};

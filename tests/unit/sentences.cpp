@@ -81,6 +81,36 @@ BOOST_AUTO_TEST_CASE(an_input_that_nobody_feeds_is_named) {
   BOOST_TEST(floats(feed::tokens, 1) == "MEGA-S011 input(mine): nothing feeds it to this part");
 }
 
+BOOST_AUTO_TEST_CASE(two_caches_of_one_slot_are_refused) {
+  const auto with = [](int first, int second, int next) {
+    const auto block = [=](context& c, var x) {
+      const value v = c.positions.type();
+      const auto cache = [&](feed from, const char* name, int slot) {
+        c.b->input(from, name, c.type, {v.dims[0], {dim::sequence, c.room}, {dim::elements, 3}},
+                   v.at, 7, slot);
+      };
+      cache(feed::key_cache, "mine", first), cache(feed::value_cache, "beside", first);
+      cache(feed::key_cache, "another", second);
+      c.caches = next;
+      const extent A{dim::heads, 2}, D{dim::head_dim, 8};
+      const attention_sizes s{A, {dim::kv_heads, 2}, D};
+      const var q = column_parallel(c, "q", x, {A, D}, false, 0.1),
+                k = kv_projection(c, "k", x, s, false, 0.1);
+      return x + row_parallel(c, "o", context_parallel_attention(c, q, k, k, {}), 2,
+                              x.type().back(), false, 0.1);
+    };
+    const setup s = for_generation({}, 2, 1, 16);
+    return said(forward_graph(with_block<decltype(block)>(block), s, part_kind::block, 0).wrong);
+  };
+  const std::string taken = ": another cache has its slot: give it c.caches and add one to that";
+  BOOST_TEST(with(0, 1, 2) == " ");
+  BOOST_TEST(with(6, 5, 7) == " ");
+  BOOST_TEST(with(0, 0, 1) == "MEGA-C006 input(another)" + taken);
+  BOOST_TEST(with(0, 1, 0) == "MEGA-C006 input(key_cache)" + taken);
+  for (const int slot : {-1, max_slots})
+    BOOST_TEST(with(0, slot, 1) == "MEGA-C006 input(another): there is none in generation");
+}
+
 BOOST_AUTO_TEST_CASE(numbers_are_written_as_printf_writes_them) {
   for (const double x : {0.0,
                          1.0,

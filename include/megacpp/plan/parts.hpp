@@ -170,7 +170,18 @@ constexpr void check_caches(builder& b) {
              "it sees the new tokens alone, and context_parallel_attention earlier ones too");
 }
 
-/// A model's own input is one that the part is fed, as it is fed: MEGA-S011, in generation C006.
+/// Whether an input before the i-th value has its feed and slot.
+constexpr bool slot_taken(const graph& g, int i) {
+  const value& v = g.at(static_cast<value_id>(i));
+  for (int k = 0; k < i; ++k)
+    if (const value& o = g.at(static_cast<value_id>(k));
+        o.is == role::input && o.from == v.from && o.slot == v.slot)
+      return true;
+  return false;
+}
+
+/// A model's own input is one that the part is fed, as it is fed, and a cache has a slot of its
+/// own: MEGA-S011, in generation C006.
 /// `tokens` and `stream` lie as those of the part.
 constexpr void check_inputs(builder& b, part_kind part, const setup& s, const value& tokens,
                             const value& stream, std::int64_t vocabulary) {
@@ -181,23 +192,25 @@ constexpr void check_inputs(builder& b, part_kind part, const setup& s, const va
     if (v.is != role::input) continue;
     const bool cache = v.from == feed::key_cache || v.from == feed::value_cache;
     const bool floats = v.from == feed::stream;
-    const bool there =
-        fed(part, v.from, s) && (cache || v.slot == 0) && (!floats || ++streams == 1);
+    const bool slot = cache ? v.slot >= 0 && v.slot < max_slots : v.slot == 0;
+    const bool there = fed(part, v.from, s) && slot && (!floats || ++streams == 1);
     const fed_integers is = integers_of(v.from, s, vocabulary);
     value like = floats ? stream : tokens;
     if (v.from == feed::last) like.rank = 1;
     bool alike = v.type == (floats ? s.type : dtype::i32) && v.same_dims(like) && v.at == like.at;
     alike = alike && (v.holds == integer_kind::unknown || serves(is.kind, v.holds));
     alike = alike && (v.below == 0 || (is.below > 0 && v.below >= is.below));
-    if (there && (cache || alike)) continue;
+    const bool taken = cache && slot_taken(b.g, i);
+    if (there && (cache ? !taken : alike)) continue;
     source_line line; // of what reads it first
     for (int k = b.g.node_count - 1; k >= 0; --k)
       for (value_id in : b.g.at_node(k).in)
         if (in == id) line = b.g.at_node(k).line;
     b.fail(s.generating ? fault::C006 : fault::S011, line, "input", id,
-           s.generating ? "there is none in generation"
-           : there      ? "what is fed has other dims, places, elements or bounds"
-                        : "nothing feeds it to this part");
+           taken          ? "another cache has its slot: give it c.caches and add one to that"
+           : s.generating ? "there is none in generation"
+           : there        ? "what is fed has other dims, places, elements or bounds"
+                          : "nothing feeds it to this part");
   }
 }
 
