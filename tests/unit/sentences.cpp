@@ -227,6 +227,26 @@ BOOST_AUTO_TEST_CASE(initial_weights_that_are_no_numbers_are_refused) {
                          text<160>{}.decimal(std).c_str() + ", not at least 0 and below 1e30");
 }
 
+BOOST_AUTO_TEST_CASE(valid_rows_are_some_of_the_rows) {
+  const auto with = [](std::int64_t valid) {
+    return said_of([=](context& c, var x) {
+      const extent H = x.type().back();
+      parameter_info info = normal_weights(0.1);
+      info.valid_rows = valid;
+      const extent F{dim::ffn, 16};
+      const var u = linear(x, weight(c, "w", "weight", {F, H}, {}, info));
+      return x + linear(u, weight(c, "d", "weight", {H, F}, {}, ones()));
+    });
+  };
+  const auto others = [](const char* n) {
+    return std::string("MEGA-C001 parameter(w.weight): valid_rows is ") + n +
+           ", not 0 (all) or some of its rows";
+  };
+  BOOST_TEST(with(17) == others("17"));
+  BOOST_TEST(with(-1) == others("-1"));
+  for (const std::int64_t n : {0, 1, 16}) BOOST_TEST(with(n) == " ");
+}
+
 // A family says it in words of its own; what is not a number is none of its range.
 BOOST_AUTO_TEST_CASE(a_contradiction_is_also_what_is_not_a_number) {
   constexpr double nan = std::numeric_limits<double>::quiet_NaN();

@@ -155,7 +155,7 @@ struct builder {
   /// A parameter "scope.name" with the placement in which it is stored: invariant or sharded, never
   /// replicated, so that its gradient is complete wherever the optimizer sees it. Faults: those of
   /// input(), and MEGA-S005 for a name that the graph has already, S004 above max_parameters, C001
-  /// for initial values or a rate that are no such numbers.
+  /// for initial values, a rate or valid rows that are no such numbers.
   [[gnu::cold]] constexpr var parameter(const char* scope, const char* name, dtype t,
                                         std::initializer_list<extent> dims, placement at,
                                         parameter_info info, source_line line = here()) {
@@ -172,6 +172,8 @@ struct builder {
              "at least 0 and below 1e30");
     in_range(info.rate >= 0 && info.rate < 1e30, line, "parameter", id, "rate", info.rate,
              "at least 0 and below 1e30");
+    in_range(info.valid_rows >= 0 && info.valid_rows <= v.dims[0].n, line, "parameter", id,
+             "valid_rows", static_cast<double>(info.valid_rows), "0 (all) or some of its rows");
     if (g.parameter_count == max_parameters) {
       fail(fault::S004, line, "parameter", id);
       return {this, id};

@@ -188,13 +188,15 @@ enum class update_rule : std::uint8_t { adamw, balance };
 struct parameter_info {
   value_id v = -1;
   init how = init::zeros;
-  double std = 0;              ///< of a normal initialisation
-  bool decay = false;          ///< weight decay applies
-  bool frozen = false;         ///< no gradient is derived
-  value_id gradient = -1;      ///< set by differentiate: the finished gradient
-  bool tied = false;           ///< the parameter of this name in the stem or the head is meant
-  std::int64_t valid_rows = 0; ///< of a padded first dim, the rows that exist; 0: all
-  source_line line{};          ///< of its declaration
+  double std = 0;         ///< of a normal initialisation
+  bool decay = false;     ///< weight decay applies
+  bool frozen = false;    ///< no gradient is derived
+  value_id gradient = -1; ///< set by differentiate: the finished gradient
+  bool tied = false;      ///< the parameter of this name in the stem or the head is meant
+  /// Of a padded first dim, the rows that exist; 0: all. The others are counted nowhere and in no
+  /// file: for a table whose further rows nothing reads, as vocabulary_table pads it.
+  std::int64_t valid_rows = 0;
+  source_line line{}; ///< of its declaration
   update_rule update = update_rule::adamw;
   double rate = 0; ///< of update_rule::balance: the step
 
