@@ -227,6 +227,26 @@ BOOST_AUTO_TEST_CASE(initial_weights_that_are_no_numbers_are_refused) {
                          text<160>{}.decimal(std).c_str() + ", not at least 0 and below 1e30");
 }
 
+BOOST_AUTO_TEST_CASE(linear_layers_have_as_many_dims_as_they_take) {
+  const auto with = [](std::initializer_list<extent> out, int summed) {
+    return said_of([=](context& c, var x) {
+      const var u = column_parallel(c, "u", x, out, true, 0.1);
+      return x + row_parallel(c, "d", u, summed, x.type().back(), true, 0.1);
+    });
+  };
+  const extent A{dim::heads, 2}, D{dim::head_dim, 3};
+  BOOST_TEST(with({A}, 1) == " ");
+  BOOST_TEST(with({A, D}, 2) == " ");
+  const std::string dims = "MEGA-C001 column_parallel(x): the number of its dims is ";
+  BOOST_TEST(with({}, 1) == dims + "0, not 1 or 2");
+  BOOST_TEST(with({A, D, {dim::elements, 3}}, 2) == dims + "3, not 1 or 2");
+  for (const int summed : {-1, 0, 3, 4, 5})
+    BOOST_TEST(said_of([=](context& c, var x) {
+                 return x + row_parallel(c, "d", x, summed, x.type().back(), false, 0.1);
+               }) == "MEGA-C001 row_parallel(x): the number of summed dims is " +
+                         std::to_string(summed) + ", not 1 or 2 of what it is given");
+}
+
 BOOST_AUTO_TEST_CASE(valid_rows_are_some_of_the_rows) {
   const auto with = [](std::int64_t valid) {
     return said_of([=](context& c, var x) {

@@ -10,10 +10,14 @@
 
 namespace mc {
 
-/// x (..., in), replicated over tp; the first of `out` is sharded over tp: y (..., out...).
+/// x (..., in), replicated over tp; the first of `out`, one or two dims, is sharded over tp:
+/// y (..., out...).
 constexpr var column_parallel(context& c, const char* scope, var x,
                               std::initializer_list<extent> out, bool bias, double std,
                               source_line line = here()) {
+  if (!c.b->in_range(out.size() == 1 || out.size() == 2, line, "column_parallel", x.id,
+                     "the number of its dims", static_cast<double>(out.size()), "1 or 2"))
+    return x;
   const extent in = x.type().back(), cut = *out.begin();
   std::array<extent, 2> o{cut, out.size() > 1 ? out.begin()[1] : extent{}};
   const placement sharded = on(axis::tp, S(cut.d));
@@ -28,10 +32,13 @@ constexpr var column_parallel(context& c, const char* scope, var x,
 }
 
 /// x (..., in...) with the first summed dim sharded over tp: y (..., out) on the residual stream.
-/// `summed` is the number of trailing dims of x that are summed.
+/// `summed` is the number of trailing dims of x that are summed, 1 or 2.
 constexpr var row_parallel(context& c, const char* scope, var x, int summed, extent out, bool bias,
                            double std, source_line line = here()) {
   const value& v = x.type();
+  if (!c.b->in_range((summed == 1 || summed == 2) && summed <= v.rank, line, "row_parallel", x.id,
+                     "the number of summed dims", summed, "1 or 2 of what it is given"))
+    return x;
   const extent first = v.dims[static_cast<unsigned>(v.rank - summed)];
   const placement sharded = on(axis::tp, S(first.d));
   const var w =
