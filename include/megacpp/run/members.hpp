@@ -218,16 +218,18 @@ template <class Run> struct members_of {
   }
   static constexpr setup numbers() {
     setup s;
-    if constexpr (has_layout<Run>) s.ranks = Run::layout;
-    s.batch = {.micro = 1, .sequence = 8};
+    s.batch = {.micro = 1, .sequence = 1};
     if constexpr (has_batch<Run> && has_family<Run>) s.batch = Run::batch;
+    // one rank is a layout of any stand-in
+    if constexpr (has_layout<Run> && has_batch<Run> && has_family<Run>) s.ranks = Run::layout;
     if constexpr (has_precision<Run>) s.type = Run::precision::type;
     if constexpr (has_recompute<Run>) s.again = Run::recompute;
     return s;
   }
   /// Bytes that the run says a rank has; -1: it does not say.
   static constexpr std::int64_t device_memory() {
-    if constexpr (has_memory<Run>) return Run::device_memory;
+    if constexpr (has_memory<Run> && wrong_member<Run>() == run_member::none)
+      return Run::device_memory;
     else return -1;
   }
   /// A run that names no device runs on mc::cpu.
