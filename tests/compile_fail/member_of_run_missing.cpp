@@ -60,6 +60,18 @@ struct no_contradiction : mc::gpt {
   constexpr bool contradiction() const { return false; }
 };
 static_assert(wrong<run_of<no_contradiction>> == found::words);
+struct no_name : mc::gpt {
+  static constexpr const char* family = nullptr;
+};
+static_assert(wrong<run_of<no_name>> == found::words);
+struct name_at_run_time : mc::gpt {
+  static const char* family;
+};
+static_assert(wrong<run_of<name_at_run_time>> == found::words);
+struct name_of_its_own : mc::gpt {
+  static constexpr const char* family = "own";
+};
+static_assert(wrong<run_of<name_of_its_own>> == found::none);
 struct other_stem : mc::gpt {
   constexpr mc::var stem(mc::var x) const { return x; }
 };

@@ -87,6 +87,7 @@ template <class Model>
 concept has_words = requires(const Model& m) {
   { m.contradiction() } -> std::convertible_to<const char*>;
   { Model::family } -> std::convertible_to<const char*>;
+  typename std::enable_if<static_cast<const char*>(Model::family) != nullptr>::type;
 };
 template <class Model>
 concept has_ends = requires(const Model& m, context& c, var x) {
@@ -173,7 +174,7 @@ template <class Run, run_member Wrong> constexpr bool report_member() {
                 "kind_of(int layer)");
   static_assert(Wrong != run_member::words,
                 "MEGA-C005 the run's model is no family: it needs static constexpr const char* "
-                "family, and contradiction(), a sentence or null");
+                "family, its name, and contradiction(), a sentence or null");
   static_assert(Wrong != run_member::ends,
                 "MEGA-C005 the run's model is no family: it needs stem(mc::context&, mc::var), "
                 "final_norm(mc::context&, mc::var) and head_table(mc::context&), each const and "
