@@ -300,9 +300,54 @@ BOOST_AUTO_TEST_CASE(a_value_beyond_counting_is_refused) {
     });
   };
   BOOST_TEST(wide(64) == " ");
-  BOOST_TEST(wide(std::int64_t{3} << 42) == "MEGA-S004 linear(x): more than 2^48 elements");
+  BOOST_TEST(wide(std::int64_t{3} << 42) ==
+             "MEGA-S004 linear(its output: more than 2^48 elements)");
   for (const std::int64_t n : {std::int64_t{1} << 45, std::int64_t{1} << 60, std::int64_t{1} << 62})
     BOOST_TEST(wide(n) == "MEGA-S004 parameter(w.weight: more than 2^48 elements)");
+}
+
+// A rule of one's own may declare anything.
+BOOST_AUTO_TEST_CASE(what_a_rule_declares_is_held_to_what_inputs_are) {
+  using declares = void (*)(inference&);
+  const auto with = [](declares rule, layout ranks = {.tp = 2}) {
+    const op_info info{.name = "own", .rule = rule, .constants = 1};
+    const auto block = [&](context& c, var x) {
+      c.b->emit(info, {x.id}, 7);
+      return gelu(x);
+    };
+    return said(forward_graph(with_block<decltype(block)>(block),
+                              {.ranks = ranks, .batch = {2, 16}}, part_kind::block, 0)
+                    .wrong);
+  };
+  BOOST_TEST(with([](inference& c) { c.declare(c.in(0)), c.declare_scratch(0); }) == " ");
+  BOOST_TEST(with([](inference& c) {
+               c.declare(c.in(0).type, {{dim::ffn, 8}}).at[axis::tp] = S(dim::ffn);
+             }) == " ");
+  BOOST_TEST(with([](inference& c) {
+               c.declare(c.in(0).type, {{dim::ffn, 7}}).at[axis::tp] = S(dim::ffn);
+             }) == "MEGA-S001 own(its output: ffn 7 over 2 ranks)");
+  BOOST_TEST(with(
+                 [](inference& c) {
+                   value& v = c.declare(c.in(0).type, {{dim::ffn, 6}});
+                   v.at[axis::tp] = v.at[axis::cp] = S(dim::ffn);
+                 },
+                 {.tp = 2, .cp = 2}) == "MEGA-S001 own(its output: ffn 6 over 4 ranks)");
+  for (const std::int64_t n : {-4096, 0}) {
+    static std::int64_t rows;
+    rows = n;
+    BOOST_TEST(with([](inference& c) {
+                 c.declare(c.in(0).type, {{dim::rows, rows}});
+               }) == "MEGA-S001 own(its output: rows " + std::to_string(n) + " over 1 ranks)");
+  }
+  BOOST_TEST(with([](inference& c) { c.declare(c.in(0)), c.declare_scratch(-5); }) ==
+             "MEGA-S001 own(its output: elements -5 over 1 ranks)");
+  BOOST_TEST(with([](inference& c) { c.declare(c.in(0)).at[axis::tp] = S(dim::expert); }) ==
+             "MEGA-S003 own(its output: no expert)");
+  BOOST_TEST(with([](inference& c) {
+               c.declare(c.in(0).type, {{dim::ffn, 8}, {dim::rows, 2}, {dim::ffn, 3}});
+             }).find("MEGA-S003 own(its output: ffn twice") == 0u);
+  BOOST_TEST(with([](inference& c) { c.declare(c.in(0)).at[axis::pp] = R; }, {.pp = 2}) ==
+             "MEGA-P018 own(its output) over pp");
 }
 
 BOOST_AUTO_TEST_CASE(a_part_that_gives_nothing_is_refused) {

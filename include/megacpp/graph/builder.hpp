@@ -92,9 +92,9 @@ struct builder {
     return static_cast<value_id>(g.value_count++);
   }
 
-  /// Checks a value that enters the graph: states of one-rank axes normalise to invariant, levels
-  /// are set outer to inner in the order of the axes, no dim stands twice, sharded dims exist and
-  /// their extents divide.
+  /// Checks a value that enters the graph, or that a rule declares: states of one-rank axes
+  /// normalise to invariant, levels are set outer to inner in the order of the axes, no dim stands
+  /// twice, sharded dims exist and their extents divide.
   /// What is wrong is put right after it is recorded, so that rules need not ask.
   [[gnu::cold]] constexpr void normalise(value& v, source_line line, const char* op) {
     if (v.at[axis::pp].s != state::invariant && !g.ranks.trivial(axis::pp) &&
@@ -211,10 +211,7 @@ struct builder {
     if (first && c.misread >= 0) tell_integers(c);
     for (int k = 0; k < c.outs; ++k) {
       value& v = c.out[static_cast<unsigned>(k)];
-      if (!countable(v)) {
-        fail(fault::S004, n.line, n.op->name, n.in[0], "more than 2^48 elements");
-        shrink(v);
-      }
+      if (!sound(v)) normalise(v, n.line, n.op->name);
       v.producer = static_cast<node_id>(g.node_count);
       n.out[static_cast<unsigned>(k)] = add(v, n.line);
       g.at(n.out[static_cast<unsigned>(k)]).producer = v.producer;
@@ -242,6 +239,23 @@ private:
         ranks *= g.ranks.of(static_cast<axis>(a));
     return ranks;
   }
+  /// Whether normalise() finds nothing wrong with what a rule declares; scratch may be empty.
+  [[gnu::cold]] constexpr bool sound(const value& v) const {
+    std::int64_t over[max_rank]{1, 1, 1, 1};
+    const place* const p = v.at.at.data(); // steps of clang are counted here
+    if (p[3].s != state::invariant && !g.ranks.trivial(axis::pp)) return false;
+    for (int a = 0; a < axes; ++a) {
+      if (p[a].s != state::shard) continue;
+      const int i = v.find(p[a].d);
+      if (i < 0) return false;
+      if (g.ranks.sized(static_cast<axis>(a))) over[i] *= g.ranks.of(static_cast<axis>(a));
+    }
+    const extent* const e = v.dims.data();
+    for (int i = 0; i < v.rank; ++i)
+      if (e[i].n < (v.is != role::scratch) || e[i].n % over[i] != 0 || v.find(e[i].d) != i)
+        return false;
+    return countable(v);
+  }
   /// After a fault: the smallest extents, with which rules can count.
   constexpr void shrink(value& v) const {
     for (int i = 0; i < v.rank; ++i) {
@@ -267,7 +281,7 @@ private:
     g.wrong.line = line;
     g.wrong.what << op << "(";
     if (v.scope[0] != 0) g.wrong.what << v.scope << ".";
-    g.wrong.what << v.name;
+    g.wrong.what << (v.is == role::input || v.is == role::parameter ? v.name : "its output");
     return true;
   }
 

@@ -243,10 +243,11 @@ template <class Model> [[gnu::cold]] constexpr graph forward_graph(const Model& 
                    stream_placement(c.stream));
   };
   value as_stream, as_loss;
+  as_stream.name = "x", as_stream.is = role::input;
   as_stream.rank = 3, as_stream.dims = {B, Sq, m.hidden_extent()},
   as_stream.at = stream_placement(c.stream);
   as_loss.at[axis::dp] = as_loss.at[axis::cp] = P;
-  for (value* v : {&as_stream, &as_loss}) b.normalise(*v, 0, "x");
+  for (value* v : {&as_stream, &as_loss}) b.normalise(*v, 0, "input");
   c.positions = ints(feed::positions);
   c.token_keys = ints(feed::token_keys);
   if (s.batch.packed) c.documents = ints(feed::documents);
