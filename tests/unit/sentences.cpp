@@ -282,6 +282,31 @@ BOOST_AUTO_TEST_CASE(a_contradiction_is_also_what_is_not_a_number) {
   BOOST_TEST(m.contradiction() != nullptr);
 }
 
+BOOST_AUTO_TEST_CASE(what_a_family_says_of_itself_is_checked_first) {
+  struct other : small {
+    extent stream{dim::hidden, 16};
+    const char* why = nullptr;
+    constexpr extent hidden_extent() const { return stream; }
+    constexpr const char* contradiction() const { return why; }
+  };
+  other m;
+  BOOST_TEST(said(fault_of(m)) == " ");
+  for (const extent& e : {extent{dim::hidden, 8}, extent{dim::sequence, 16}, extent{dim::ffn, 16},
+                          extent{dim::hidden, 16, order::balanced}}) {
+    m.stream = e;
+    BOOST_TEST(said(fault_of(m)) == "MEGA-C001 hidden_extent() is not {dim::hidden, hidden}");
+  }
+  m.why = "";
+  BOOST_TEST(said(fault_of(m)) == "MEGA-C001 contradiction() is an empty text, not null");
+  m.why = "why";
+  BOOST_TEST(said(fault_of(m)) == "MEGA-C001 why");
+  small deep;
+  deep.layers = max_layers;
+  BOOST_TEST(said(fault_of(deep)) == " ");
+  deep.layers = 1'000'000;
+  BOOST_TEST(said(fault_of(deep)) == "MEGA-C001 layers is 1000000, more than 4096");
+}
+
 BOOST_AUTO_TEST_CASE(what_the_head_is_given_is_refused_on_the_line_of_the_model) {
   for (const part_kind part : {part_kind::loss, part_kind::logits}) {
     const fault_record f = forward_graph(narrow{}, {.batch = {2, 16}}, part, 0).wrong;

@@ -19,7 +19,7 @@ template <class Model> constexpr std::int64_t parameter_count(const Model& m) {
     const graph g = forward_graph(m, s, what, used.kind(i - 1));
     int layers = what == part_kind::block ? 0 : 1;
     if (what == part_kind::block)
-      for (int l = 0; l < m.layers; ++l) layers += used.index(m.kind_of(l)) == i - 1;
+      for (int l = 0; l < layers_of(m); ++l) layers += used.index(m.kind_of(l)) == i - 1;
     const graph* const part = &g;
     total += count_parameters({&part, 1}, {&layers, 1});
   }

@@ -88,14 +88,22 @@ template <int Kinds> struct kind_list {
     return i;
   }
 };
+
+/// Layers that a compiler is asked to count; more are a slip (MEGA-C001).
+inline constexpr int max_layers = 4096;
+template <class Model> constexpr int layers_of(const Model& m) {
+  return m.layers < max_layers ? static_cast<int>(m.layers) : max_layers;
+}
+
 template <class Model> constexpr kind_list<Model::kinds> used_kinds(const Model& m) {
+  std::array<bool, static_cast<unsigned>(Model::kinds)> used{};
+  for (int l = 0; l < layers_of(m); ++l)
+    if (const int k = m.kind_of(l); k >= 0 && k < Model::kinds)
+      used[static_cast<unsigned>(k)] = true;
   kind_list<Model::kinds> list;
-  for (int k = 0; k < Model::kinds; ++k) {
-    bool used = false;
-    for (int l = 0; l < m.layers; ++l) used = used || m.kind_of(l) == k;
-    if (used || (k == Model::kinds - 1 && list.count == 0))
+  for (int k = 0; k < Model::kinds; ++k)
+    if (used[static_cast<unsigned>(k)] || (k == Model::kinds - 1 && list.count == 0))
       list.kinds[static_cast<unsigned>(list.count++)] = k;
-  }
   return list;
 }
 
@@ -121,8 +129,16 @@ constexpr fault_record sentence(fault f, const char* what) {
 
 /// What the model, the layout or the batch contradict before any graph is built.
 template <class Model> constexpr fault_record check(const Model& m, const setup& s) {
-  if (const char* why = m.contradiction()) return sentence(fault::C001, why);
-  for (int i = 0; i < m.layers; ++i)
+  if (const char* why = m.contradiction())
+    return sentence(fault::C001, *why != 0 ? why : "contradiction() is an empty text, not null");
+  if (m.layers > max_layers) {
+    fault_record r = sentence(fault::C001, "layers is ");
+    r.what << static_cast<std::int64_t>(m.layers) << ", more than " << max_layers;
+    return r;
+  }
+  if (m.hidden_extent() != extent(dim::hidden, static_cast<std::int64_t>(m.hidden)))
+    return sentence(fault::C001, "hidden_extent() is not {dim::hidden, hidden}");
+  for (int i = 0; i < layers_of(m); ++i)
     if (const int kind = m.kind_of(i); kind < 0 || kind >= Model::kinds) {
       fault_record r = sentence(fault::C001, "kind_of(");
       r.what << i << ") is " << kind << ", not in 0 ... " << Model::kinds - 1;

@@ -71,7 +71,7 @@ template <class Run> struct program {
   static constexpr auto layer_counts() {
     std::array<int, static_cast<unsigned>(kinds + 2)> n{};
     n[0] = n[static_cast<unsigned>(last)] = 1;
-    for (int l = 0; l < model.layers; ++l) ++n[static_cast<unsigned>(1 + kind_of(l))];
+    for (int l = 0; l < layers_of(model); ++l) ++n[static_cast<unsigned>(1 + kind_of(l))];
     return n;
   }
   static constexpr fault_record of_experts = fault_of_experts(forward_graphs(), numbers);
