@@ -376,7 +376,18 @@ BOOST_AUTO_TEST_CASE(what_a_rule_declares_is_held_to_what_inputs_are) {
 }
 
 BOOST_AUTO_TEST_CASE(a_part_that_gives_nothing_is_refused) {
-  BOOST_TEST(said_of([](context&, var) { return var{}; }) == "MEGA-S008 block()");
+  const std::string none = ": it gives no value";
+  BOOST_TEST(said_of([](context&, var) { return var{}; }) == "MEGA-S008 block()" + none);
+  struct no_norm : small {
+    constexpr var final_norm(context&, var) const { return {}; }
+  };
+  struct no_table : small {
+    constexpr var head_table(context&) const { return {}; }
+  };
+  for (const part_kind head : {part_kind::loss, part_kind::logits}) {
+    BOOST_TEST(said(fault_of(no_norm{}, head)) == "MEGA-S008 final_norm()" + none);
+    BOOST_TEST(said(fault_of(no_table{}, head)) == "MEGA-S008 head_table()" + none);
+  }
   BOOST_TEST(said_of([](context&, var x) { return x; }) == "MEGA-S009 block(x)");
 }
 

@@ -35,7 +35,7 @@ enum class fault : std::uint8_t {
   S005, // two parameters have one name
   S006, // a parameter cannot be stored as it is declared
   S007, // an operand has another element type than the op reads
-  S008, // an operand that the op needs is absent
+  S008, // what an op needs or a part gives is absent
   S009, // a part returns its input
   S010, // an operand's integers are others than the op reads
   S011, // the run does not feed a part its input
@@ -225,8 +225,8 @@ constexpr const char* sentence_of(fault f) {
     return "an operand has another element type than the op reads: give it the type that the op's "
            "comment states";
   case fault::S008:
-    return "an operand that the op needs is absent: give it; causal attention needs positions, and "
-           "documents where they are packed";
+    return "what an op needs or a part gives is absent: give it (causal attention needs positions, "
+           "and documents where they are packed)";
   case fault::S009:
     return "a block returns the stream as it came: build something in it, or leave its layers out";
   case fault::S010:

@@ -112,7 +112,7 @@ constexpr source_line line_of(const graph& g, value_id v) {
 /// An output lies as `wanted` does, where what comes after the part expects it.
 [[gnu::cold]] constexpr void verify_output(builder& b, value_id out, const value& wanted,
                                            const char* part) {
-  if (out < 0) return b.fail(fault::S008, 0, part);
+  if (out < 0) return b.fail(fault::S008, 0, part, -1, "it gives no value");
   const value& v = b.g.at(out);
   const source_line line = line_of(b.g, out);
   if (v.is == role::input) b.fail(fault::S009, line, part, out);

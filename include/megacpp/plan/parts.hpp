@@ -165,6 +165,12 @@ template <class Model> constexpr fault_record check(const Model& m, const setup&
   return {};
 }
 
+/// What the head is made of is there: MEGA-S008.
+constexpr bool given(builder& b, var v, const char* by) {
+  if (v.id < 0) b.fail(fault::S008, 0, by, -1, "it gives no value");
+  return v.id >= 0;
+}
+
 /// Two dropouts of one salt would drop the same elements: MEGA-C001.
 constexpr void check_salts(graph& g) {
   for (int i = 0; i < g.node_count; ++i)
@@ -281,6 +287,7 @@ template <class Model> [[gnu::cold]] constexpr graph forward_graph(const Model& 
   case part_kind::loss: {
     const var labels = ints(feed::labels);
     const var x = m.final_norm(c, stream()), table = m.head_table(c); // in this order everywhere
+    if (!detail::given(b, x, "final_norm") || !detail::given(b, table, "head_table")) return b.g;
     const source_line at = line_of(b.g, x.id);
     const summed_loss l = vocabulary_loss(x, table, labels, m.vocabulary, m.z_loss, at);
     b.g.outputs = {l.sum.id, l.count.id};
@@ -293,9 +300,11 @@ template <class Model> [[gnu::cold]] constexpr graph forward_graph(const Model& 
     const fed_integers is = integers_of(feed::last, s, m.vocabulary);
     const var last = b.integers(feed::last, is.kind, is.name, {B}, one, is.below);
     const var normed = m.final_norm(c, stream());
+    if (!detail::given(b, normed, "final_norm")) return b.g;
     const source_line at = line_of(b.g, normed.id);
     const var x = to(to(normed, axis::tp, R, at), axis::cp, R, at);
     const var table = m.head_table(c);
+    if (!detail::given(b, table, "head_table")) return b.g;
     b.g.outputs[0] = linear(select(x, last, at), table, at).id;
     break;
   }

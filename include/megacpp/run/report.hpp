@@ -110,8 +110,8 @@ template <class Run, fault Code, class Where, class Line> constexpr bool report(
                 "MEGA-S007 an operand has another element type than the op reads: give it the "
                 "type that the op's comment states");
   static_assert(Code != fault::S008,
-                "MEGA-S008 an operand that the op needs is absent: give it; causal attention "
-                "needs positions, and documents where they are packed");
+                "MEGA-S008 what an op needs or a part gives is absent: give it (causal attention "
+                "needs positions, and documents where they are packed)");
   static_assert(Code != fault::S009,
                 "MEGA-S009 a block returns the stream as it came: build something in it, or leave "
                 "its layers out");
