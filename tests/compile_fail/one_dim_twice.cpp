@@ -1,5 +1,5 @@
 // expect-error: MEGA-S003
-// expect-text: parameter(mix.weight: hidden twice)
+// expect-text: parameter(mix.weight: hidden twice, call one of the two otherwise)
 //
 // Cut along hidden: its rows or its columns? Tensors have every name once, so that a placement
 // means one thing (hpcaitech/ColossalAI#817: a fused matrix cut as one block,

@@ -198,6 +198,41 @@ BOOST_AUTO_TEST_CASE(a_tied_use_says_what_the_declaration_says) {
   BOOST_TEST(said(fault_of(one(tied(normal)), one(normal), {}, one(normal))) == " ");
 }
 
+// The numbers of the sentences are those of the arrays.
+static_assert(max_entries == 160 && max_groups == 8 && max_slots == 8);
+BOOST_AUTO_TEST_CASE(what_there_is_too_much_of_is_named) {
+  const parameter_info normal = normal_weights(0.02);
+  const auto uses = [&](int n) {
+    part stem, head;
+    std::vector<std::string> names;
+    for (int i = 0; i < n; ++i) names.push_back("t" + std::to_string(i));
+    for (const std::string& name : names) {
+      stem.push_back({name.c_str(), "weight", normal});
+      head.push_back({name.c_str(), "weight", tied(normal)});
+    }
+    return said(fault_of(stem, {}, {}, head));
+  };
+  BOOST_TEST(uses(max_slots) == " ");
+  BOOST_TEST(uses(max_slots + 1) == "MEGA-S004 tied(t8.weight): more than 8 tied uses");
+  part rates;
+  for (int i = 0; i <= max_groups; ++i) {
+    static const char* const names[] = {"0", "1", "2", "3", "4", "5", "6", "7", "8"};
+    parameter_info p = ones();
+    p.update = update_rule::balance, p.rate = i;
+    rates.push_back({"r", names[i], p});
+  }
+  BOOST_TEST(said(fault_of(rates, {}, {}, {})) ==
+             "MEGA-S004 parameter(r.8): more than 8 ways of storing and updating parameters");
+  part many;
+  std::vector<std::string> names;
+  for (int i = 0; i < 41; ++i) names.push_back(std::to_string(i));
+  for (const std::string& name : names) many.push_back({"r", name.c_str(), normal});
+  part other = many;
+  for (declared& d : other) d.scope = "other";
+  BOOST_TEST(said(fault_of(many, many, many, other)) ==
+             "MEGA-S004 parameter(other.37): more than 160 parameters in all parts");
+}
+
 BOOST_AUTO_TEST_CASE(every_parameter_has_a_place_and_a_gradient_of_its_own) {
   const parameter_info decayed = normal_weights(0.02), gain = ones();
   parameter_info frozen = decayed, balanced = gain;

@@ -110,7 +110,7 @@ struct builder {
     for (int i = 0; i < v.rank; ++i) {
       extent& e = v.dims[static_cast<unsigned>(i)];
       if (v.find(e.d) != i && refuse(fault::S003, line, op, v))
-        g.wrong.what << ": " << name_of(e.d) << " twice)";
+        g.wrong.what << ": " << name_of(e.d) << " twice, call one of the two otherwise)";
       const std::int64_t ranks = ranks_of(v, e.d);
       std::int8_t level = 0;
       for (int a = 0; a < axes; ++a) {

@@ -66,12 +66,13 @@ constexpr bool same_group(const registry::group& x, const placement& at, const p
   return same;
 }
 constexpr void refuse(registry& r, fault f, const value& v, const parameter_info& info,
-                      int over = -1) {
+                      int over = -1, const char* why = "") {
   if (r.wrong.code != fault::none) return;
   r.wrong.code = f;
   r.wrong.line = info.line;
   r.wrong.what << (info.tied ? "tied(" : "parameter(") << v.scope << "." << v.name << ")";
   if (over >= 0) r.wrong.what << " over " << name_of(static_cast<axis>(over));
+  r.wrong.what << why;
 }
 } // namespace detail
 
@@ -86,7 +87,7 @@ constexpr registry make_registry(std::span<const graph* const> parts, std::span<
       const parameter_info& info = g.parameters[static_cast<unsigned>(i)];
       const value& v = g.at(info.v);
       if (r.entry_count == max_entries) {
-        detail::refuse(r, fault::S004, v, info);
+        detail::refuse(r, fault::S004, v, info, -1, ": more than 160 parameters in all parts");
         return r;
       }
       registry::entry& e = r.entries[static_cast<unsigned>(r.entry_count++)];
@@ -97,7 +98,8 @@ constexpr registry make_registry(std::span<const graph* const> parts, std::span<
              !detail::same_group(r.groups[static_cast<unsigned>(k)], v.at, info))
         ++k;
       if (k == max_groups) {
-        detail::refuse(r, fault::S004, v, info);
+        detail::refuse(r, fault::S004, v, info, -1,
+                       ": more than 8 ways of storing and updating parameters");
         return r;
       }
       if (k == r.group_count) {
@@ -150,7 +152,8 @@ constexpr registry make_registry(std::span<const graph* const> parts, std::span<
       if (!info.frozen) {
         e.gradient = r.gradients;
         r.gradients += aligned_elements(e.count.n);
-        if (++ties > max_slots) detail::refuse(r, fault::S004, v, info);
+        if (++ties > max_slots)
+          detail::refuse(r, fault::S004, v, info, -1, ": more than 8 tied uses");
       }
       if (!v.same_dims(w)) detail::refuse(r, fault::S003, v, info);
       for (int a = 0; a < axes; ++a)
