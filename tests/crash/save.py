@@ -13,11 +13,15 @@ stays full from each write on. Whatever happened:
 - the same command line, started again, ends with the bits of the undisturbed run and leaves nothing
   of the disturbed one behind.
 
+Power that fails is not injected: that an undisturbed run syncs what it names before it names it,
+and names before it goes on, is read off its calls.
+
 Ends with 77 where strace is missing or may not trace.
 """
 
 import collections
 import hashlib
+import os
 import re
 import shutil
 import subprocess
@@ -37,19 +41,62 @@ def contents(folder):
     return {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in folder.iterdir()}
 
 
+def not_durable(log, folder):
+    """What breaks the order of a save in the log of `strace -y`, beneath a folder: whatever gets a
+    name by a rename, with all in it, is synced before; the name, and that of each folder made
+    above, is synced before anything else is made, written, renamed or removed. And how many got
+    one."""
+    problems, dirty, unnamed, names = [], set(), None, 0
+    for line in log.splitlines():
+        match = re.match(r"\d+ +(mkdir|mkdirat|openat|write|fsync|renameat2?|unlinkat)\((.*)", line)
+        if not match or (match[1] == "openat" and "O_CREAT" not in match[2]):
+            continue
+        call, rest = match.groups()
+        # What the call names: descriptors with the names after them, or a path of its own.
+        paths = [os.path.join(*pair) for pair in
+                 re.findall(r'[\w]+<([^>]*)>(?:\(deleted\))?, "([^"]*)"', rest)]
+        if call in ("write", "fsync"):
+            paths = re.findall(r"^\d+<([^>]*)>", rest)
+        elif call == "mkdir":
+            paths = re.findall(r'^"([^"]*)"', rest)
+        if not paths or not paths[0].startswith(f"{folder}/") and paths[0] != str(folder):
+            continue
+        if call == "fsync":
+            dirty.discard(paths[0])
+            unnamed = None if unnamed == paths[0] else unnamed
+            continue
+        if unnamed:
+            problems.append(f"{call} of {paths[0]} before {unnamed} is synced")
+            unnamed = None
+        above = os.path.dirname(paths[-1])
+        if call in ("write", "openat"):
+            dirty.add(paths[0])
+        if call in ("openat", "mkdirat"):
+            dirty.add(above)
+        if call in ("mkdir", "renameat", "renameat2"):
+            within = [d for d in sorted(dirty) if d == paths[0] or d.startswith(paths[0] + "/")]
+            problems += [f"{d} is not synced before {call}" for d in within if call != "mkdir"]
+            unnamed, names = above, names + 1
+    if unnamed:
+        problems.append(f"{unnamed} is never synced")
+    return problems, names
+
+
 class Crash:
     def __init__(self, program, folder):
         self.program, self.folder = program, folder
-        self.base, self.root = folder / "base", folder / "root"
-        self.run([program, "train", "--mock-data", "--train-iters", 2, "--lr-decay-iters", 9,
-                  "--eval-iters", 0, "--save", self.base], check=True)
+        self.base, self.root = folder / "new" / "base", folder / "root"
+        log = folder / "log"
+        self.run(["strace", "-f", "-y", "-o", log, program, "train", "--mock-data", "--train-iters",
+                  2, "--lr-decay-iters", 9, "--eval-iters", 0, "--save", self.base], check=True)
+        self.problems, names = not_durable(log.read_text(), folder)
+        if names < 5:  # two folders, the rehearsal's, the state's and its hint's
+            self.problems.append(f"a run that gives {names} names saves nothing")
         self.before = contents(self.base / BEFORE)
         self.reset()
-        log = folder / "log"
         self.run(["strace", "-f", "-o", log, *self.command()], check=True)
         self.after = contents(self.root / AFTER)
         self.calls = self.calls_of_the_save(log.read_text())
-        self.problems = []
 
     def run(self, command, check=False):
         done = subprocess.run([str(word) for word in command], stdin=subprocess.DEVNULL,
@@ -154,7 +201,7 @@ def main():
         print(f"strace may not trace here: {probe.stderr.decode().strip()}")
         return 77
     with tempfile.TemporaryDirectory(prefix="megacpp-crash-") as folder:
-        crash = Crash(sys.argv[1], Path(folder))
+        crash = Crash(sys.argv[1], Path(folder).resolve())
         if len(crash.calls) < 40:
             crash.problems.append(f"a save of {len(crash.calls)} system calls is none")
         kills, errors = crash.kills(), crash.errors()

@@ -21,6 +21,7 @@
 #include <linux/audit.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
@@ -86,6 +87,34 @@ bool make_fail(long call, int error_number) {
   const sock_fprog program{4, code};
   return ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
          ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
+}
+
+/// The system call fails with the error in this process when it is made for the nth time from here
+/// on. False if that cannot be arranged.
+bool fail_once(long call, int nth, int error_number) {
+  sock_filter code[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, static_cast<unsigned>(call), 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_USER_NOTIF),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  const sock_fprog program{4, code};
+  if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) return false;
+  const auto asks = static_cast<int>(
+      ::syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_NEW_LISTENER, &program));
+  if (asks < 0) return false;
+  std::thread([asks, nth, error_number]() mutable {
+    seccomp_notif asked{};
+    while (::ioctl(asks, SECCOMP_IOCTL_NOTIF_RECV, &asked) == 0) {
+      seccomp_notif_resp answer{};
+      answer.id = asked.id;
+      if (--nth == 0) answer.error = -error_number;
+      else answer.flags = SECCOMP_USER_NOTIF_FLAG_CONTINUE;
+      ::ioctl(asks, SECCOMP_IOCTL_NOTIF_SEND, &answer);
+      asked = {};
+    }
+  }).detach();
+  return true;
 }
 
 BOOST_AUTO_TEST_CASE(a_folder_appears_and_is_replaced) {
@@ -308,6 +337,86 @@ BOOST_AUTO_TEST_CASE(without_an_exchange_the_old_folder_is_moved_aside_and_back)
   BOOST_TEST(status == 0);
   BOOST_TEST(is_whole(dir / "model", "old"));
   BOOST_TEST(entries_in(dir.path()) == 1u);
+  // Aside already, when the new one turns out to be gone.
+  const int gone = in_child([&] {
+    if (!make_fail(SYS_renameat2, EINVAL)) return 77;
+    mc::folder_writer folder(dir / "model");
+    folder.write("config.json", "new");
+    for (const std::string& name : names_in(dir.path()))
+      if (name != "model") fs::rename(dir / name, dir / "taken");
+    const auto refused = test::refusal_of([&] { folder.commit(); });
+    return refused && refused->says("cannot replace") ? 0 : 1;
+  });
+  BOOST_TEST(gone == 0);
+  BOOST_TEST(is_whole(dir / "model", "old"));
+  BOOST_TEST(names_in(dir.path()) == (std::vector<std::string>{"model", "taken"}),
+             boost::test_tools::per_element());
+}
+
+// What has the target's name is durable, or the old folder has it again.
+BOOST_AUTO_TEST_CASE(a_folder_whose_place_is_not_durable_gives_it_back) {
+  for (const bool existing : {true, false}) {
+    const scratch_folder dir;
+    if (existing) save(dir / "model", "old");
+    const int status = in_child([&] {
+      mc::folder_writer folder(dir / "model");
+      folder.write("config.json", "new");
+      if (!fail_once(SYS_fsync, 2, EIO)) return 77; // of the new folder, and of that which holds it
+      const auto refused = test::refusal_of([&] { folder.commit(); });
+      return refused && refused->says("cannot make durable") ? 0 : 1;
+    });
+    if (WEXITSTATUS(status) == 77) {
+      test::left_out("seccomp cannot ask");
+      return;
+    }
+    BOOST_TEST(status == 0);
+    BOOST_TEST(entries_in(dir.path()) == (existing ? 1u : 0u));
+    if (existing) BOOST_TEST(is_whole(dir / "model", "old"));
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_write_that_is_interrupted_or_stops_short_goes_on) {
+  const scratch_folder dir;
+  const int interrupted = in_child([&] {
+    if (!fail_once(SYS_write, 1, EINTR)) return 77;
+    return test::refusal_of([&] { save(dir / "model", "new"); }) ? 1 : 0;
+  });
+  if (WEXITSTATUS(interrupted) == 77) {
+    test::left_out("seccomp cannot ask");
+  } else {
+    BOOST_TEST(interrupted == 0);
+    BOOST_TEST(is_whole(dir / "model", "new"));
+  }
+  const int short_of_one = in_child([&] { // the last piece, but for a byte
+    std::signal(SIGXFSZ, SIG_IGN);
+    const rlimit limit{99'999, 99'999};
+    if (::setrlimit(RLIMIT_FSIZE, &limit) != 0) return 77;
+    const auto refused =
+        test::refusal_of([&] { save(dir / "other", std::string(100'000, 'n'), 1); });
+    return refused && refused->says("File too large") ? 0 : 1;
+  });
+  BOOST_TEST(short_of_one == 0);
+  BOOST_TEST(!fs::exists(dir / "other"));
+}
+
+// A folder that cannot be listed may hold anything.
+BOOST_AUTO_TEST_CASE(a_listing_that_breaks_off_is_none) {
+  const scratch_folder dir;
+  save(dir / "model", "old");
+  const int status = in_child([&] {
+    const mc::model_folder folder(dir / "model");
+    if (!make_fail(SYS_getdents64, EIO)) return 77;
+    const auto listed = test::refusal_of([&] { folder.names(); });
+    const auto replaced = test::refusal_of([&] { save(dir / "model", "new"); });
+    return listed && listed->says("cannot list") && replaced && replaced->says("cannot list") ? 0
+                                                                                              : 1;
+  });
+  if (WEXITSTATUS(status) == 77) {
+    test::left_out("seccomp is not available");
+    return;
+  }
+  BOOST_TEST(status == 0);
+  BOOST_TEST(is_whole(dir / "model", "old"));
 }
 
 // Some file systems of FUSE and of the network know fsync of files alone.
@@ -501,6 +610,14 @@ BOOST_AUTO_TEST_CASE(what_a_killed_run_left_is_tidied) {
   BOOST_TEST(read_text(dir / "model/config.json") == "live");
   // A crash between the two renames of a file system without exchange.
   fs::rename(dir / "model", dir / "model.megacpp-old-4711");
+  mc::folder_writer::check_target(dir / "model");
+  BOOST_TEST(read_text(dir / "model/config.json") == "live");
+  // Then an empty folder is not what was to come.
+  fs::rename(dir / "model", dir / "model.megacpp-old-4711");
+  fs::create_directory(dir / "model");
+  mc::folder_writer::check_target(dir / "model");
+  BOOST_TEST(read_text(dir / "model.megacpp-old-4711/config.json") == "live");
+  fs::remove(dir / "model");
   mc::folder_writer::check_target(dir / "model");
   BOOST_TEST(read_text(dir / "model/config.json") == "live");
   // And after them, before what was there was removed.
