@@ -4,6 +4,7 @@
 #include <boost/test/unit_test.hpp>
 
 #include <megacpp/train/model_folder.hpp>
+#include <megacpp/train/state.hpp>
 
 #include <bit>
 #include <cmath>
@@ -414,6 +415,44 @@ BOOST_AUTO_TEST_CASE(padded_rows_are_left_out_and_loaded_as_zero) {
     for (std::int64_t i = r.offset; i < r.offset + r.count.n; ++i)
       BOOST_REQUIRE(t.weight(i) == s.weight(i));
   });
+}
+
+/// A family that transformers does not know.
+struct own_gpt : mc::gpt {
+  static constexpr const char* family = "own";
+};
+
+// Neither has a state such rows, in whichever form.
+BOOST_AUTO_TEST_CASE(padded_rows_are_left_out_of_states_and_loaded_as_zero) {
+  const auto check = [](auto&& p, std::string_view form) {
+    p.pad_vocabulary(120);
+    mc::stores s(p, true), t(p, true);
+    s.initialise(2);
+    for (std::int64_t i = 0; i < t.total(); ++i) {
+      t.set_weight(i, 5);
+      mc::stores::set(s.first_moments(), s.main_type(), i, 0.5 + static_cast<double>(i));
+    }
+    const test::scratch_folder dir;
+    mc::state_root root(dir / "root");
+    root.save(1, 0, [&](mc::folder_writer& out) {
+      mc::write_state(out, p, s, {1, 4}, json::object());
+    });
+    const auto found = mc::find_saved(dir / "root", true);
+    BOOST_REQUIRE((found && found->state));
+    BOOST_TEST(found->state->state().template field<std::string>("weights") == form);
+    mc::load_weights(found->folder, p, t);
+    mc::load_moments(found->folder, found->state->state(), p, t);
+    mc::for_each_parameter(p, [&](const mc::parameter_ref& r) {
+      const std::int64_t valid = mc::unpadded_size(*r.v, *r.info).n;
+      for (std::int64_t i = r.offset; i < r.offset + r.count.n; ++i) {
+        BOOST_REQUIRE(t.weight(i) == s.weight(i));
+        BOOST_REQUIRE(mc::stores::get(t.first_moments(), t.main_type(), i) ==
+                      (i < r.offset + valid ? 0.5 + static_cast<double>(i) : 0));
+      }
+    });
+  };
+  check(bare_program(test::tiny_gpt2), mc::huggingface_form);
+  check(bare_program(own_gpt{test::tiny_gpt2}), mc::registry_form);
 }
 
 BOOST_AUTO_TEST_CASE(sliding_windows_are_described) {

@@ -14,10 +14,7 @@
 #include <cmath>
 #include <csignal>
 #include <cstdint>
-#include <cstring>
 #include <filesystem>
-#include <fstream>
-#include <functional>
 #include <initializer_list>
 #include <iterator>
 #include <limits>
@@ -34,103 +31,16 @@
 #include <kernels.hpp>
 #include <scratch.hpp>
 
+#include "state_tests.hpp"
+
 using namespace mc;
-using nlohmann::json;
-using test::read_text;
-using test::scratch_folder;
-using test::write_text;
-namespace fs = std::filesystem;
+using namespace test;
+using namespace test::states;
 
 namespace {
 
-std::uint64_t hash(std::string_view text) { return xxh64::of(std::as_bytes(std::span(text))); }
-
-// Places of damage that are left out under sanitizers, which see the same code at all of them.
-#if defined(MEGACPP_SANITIZED)
-constexpr std::size_t coarser = 7;
-#else
-constexpr std::size_t coarser = 1;
-#endif
-
-constexpr gpt small{
-    .layers = 1, .hidden = 8, .heads = 1, .ffn = 8, .vocabulary = 11, .positions = 8};
-constexpr setup small_setup{.batch = {.micro = 1, .sequence = 8}};
-
-/// A family that transformers does not know.
-struct own : gpt {
-  static constexpr const char* family = "own";
-};
-
 /// A family made of another one, which may compute something else.
 struct changed : gpt {};
-
-/// Stores of a program whose moments are not zero.
-template <class Model> struct trained {
-  interpreted_program<Model> program;
-  mc::stores stores;
-
-  explicit trained(const Model& m, setup s = small_setup, std::uint64_t seed = 1)
-      : program(m, s, "small"), stores(program.view(), true) {
-    stores.initialise(seed);
-    for (std::int64_t i = 0; i < stores.total(); ++i) {
-      mc::stores::set(stores.first_moments(), stores.main_type(), i, static_cast<double>(i) / 64);
-      mc::stores::set(stores.second_moments(), stores.main_type(), i, static_cast<double>(i * i));
-    }
-  }
-  const program_view& view() const { return program.view(); }
-  void save(state_root& root, std::int64_t step, std::int64_t keep = 0) const {
-    root.save(step, keep, [&](folder_writer& out) {
-      json state;
-      save_flags(state, options());
-      write_state(out, view(), stores, {step, 4 * step}, state);
-    });
-  }
-};
-
-struct two_states {
-  scratch_folder dir;
-  trained<gpt> model{small};
-  std::string root = dir / "root", newer = root + "/iter_0000002";
-
-  two_states() {
-    state_root r(root);
-    model.save(r, 1);
-    model.save(r, 2);
-  }
-  std::vector<std::string> files() const {
-    std::vector<std::string> names;
-    for (const auto& entry : fs::directory_iterator(newer)) names.push_back(entry.path());
-    std::sort(names.begin(), names.end());
-    return names;
-  }
-  /// Rewrites the newer state's own file with a seal that holds.
-  void change(const std::function<void(json&)>& f) const {
-    const std::string path = newer + "/" + state_file_name;
-    json whole = json::parse(read_text(path));
-    f(whole["state"]);
-    whole["xxh64"] = detail::seal_of(whole["state"]);
-    write_text(path, whole.dump());
-  }
-  /// Replaces a file beside it, its checksum too.
-  void replace(const std::string& name, const std::string& bytes) const {
-    write_text(newer + "/" + name, bytes);
-    change([&](json& state) {
-      state["files"][name] = {{"bytes", bytes.size()},
-                              {"xxh64", {fmt::format("{:016x}", hash(bytes))}}};
-    });
-  }
-};
-
-/// Writes over a file in place: a file that is truncated first is flushed at each close.
-void overwrite(const std::string& path, const std::string& text) {
-  std::fstream(path, std::ios::in | std::ios::out | std::ios::binary) << text;
-  fs::resize_file(path, text.size());
-}
-
-std::int64_t newest_step(const std::string& root) {
-  const auto found = newest_state(model_folder(root), [](const std::string&) { return true; });
-  return found ? found->file.state().field<std::int64_t>("step") : -1;
-}
 
 } // namespace
 
@@ -242,149 +152,6 @@ BOOST_AUTO_TEST_CASE(names_and_shapes_do_not_know_the_layout) {
   BOOST_TEST(tensors == file->size());
 }
 
-// Figure 4 of the reliability rules: every byte of every file, cut off there or with a bit flipped.
-BOOST_AUTO_TEST_CASE(any_damage_is_found_and_the_state_before_is_read) {
-  const two_states s;
-  BOOST_TEST(newest_step(s.root) == 2);
-  for (const std::string& path : s.files()) {
-    const std::string whole = read_text(path);
-    const std::size_t stride = whole.size() > 4000 ? 37 * coarser : coarser;
-    for (std::size_t at = 0; at < whole.size(); at += stride) {
-      BOOST_TEST_CONTEXT(path << " at " << at) {
-        overwrite(path, whole.substr(0, at));
-        // Without its last newline, the state's own file says what it said.
-        const bool nothing_lost =
-            at + 1 == whole.size() && whole.back() == '\n' && path.ends_with(state_file_name);
-        BOOST_REQUIRE(newest_step(s.root) == (nothing_lost ? 2 : 1));
-        std::string flipped = whole;
-        flipped[at] = static_cast<char>(flipped[at] ^ (1 << at % 8));
-        overwrite(path, flipped);
-        if (!path.ends_with(state_file_name)) {
-          BOOST_REQUIRE(newest_step(s.root) == 1);
-          continue;
-        }
-        const json says = json::parse(flipped, nullptr, false);
-        if (const int version = says.is_object() ? says.value("version", 0) : 0; version > 1) {
-          CHECK_REFUSED(newest_step(s.root), exit_code::model, "may be whole");
-          continue;
-        }
-        // 1e-05 and 1E-05 are one number: the state's own file says the same then.
-        BOOST_REQUIRE(newest_step(s.root) == (says == json::parse(whole) ? 2 : 1));
-      }
-    }
-    overwrite(path, whole + "x");
-    BOOST_TEST(newest_step(s.root) == 1);
-    fs::remove(path);
-    BOOST_TEST(newest_step(s.root) == 1);
-    fs::create_symlink(path + ".elsewhere", path);
-    BOOST_TEST(newest_step(s.root) == 1);
-    fs::remove(path);
-    write_text(path, whole);
-    BOOST_TEST(newest_step(s.root) == 2);
-  }
-  write_text(s.newer + "/characters.json", "{}"); // a file that the state does not know
-  BOOST_TEST(newest_step(s.root) == 1);
-  fs::remove(s.newer + "/characters.json");
-  fs::rename(s.newer, s.root + "/iter_0000003"); // a state under another step's name
-  BOOST_TEST(newest_step(s.root) == 1);
-  const auto found = find_saved(s.root, true);
-  BOOST_REQUIRE(found);
-  BOOST_TEST(found->damaged == std::vector<std::int64_t>{3}, boost::test_tools::per_element());
-  BOOST_TEST(found->notes.size() == 1u);
-  fs::remove(s.root + "/iter_0000001/" + state_file_name);
-  CHECK_REFUSED(find_saved(s.root, true), exit_code::model, "none of the 2 states");
-  CHECK_REFUSED(find_saved(s.root + "/iter_0000001", true), exit_code::model, "damaged state");
-}
-
-// What may be whole is not passed over, for what follows the state before would replace it.
-BOOST_AUTO_TEST_CASE(a_state_that_cannot_be_examined_is_not_taken_for_damaged) {
-  const two_states s;
-  const auto refused = [&](std::string_view says) {
-    BOOST_TEST_CONTEXT(says) {
-      CHECK_REFUSED(find_saved(s.root, true), exit_code::model, says);
-      CHECK_REFUSED(find_saved(s.root, true), exit_code::model, "no older one takes its place");
-    }
-  };
-  const std::string path = s.newer + "/" + state_file_name, whole = read_text(path);
-  json later = json::parse(whole);
-  later["version"] = state_version + 1;
-  write_text(path, later.dump());
-  refused("is of version 2");
-  write_text(path, whole);
-  {
-    BOOST_REQUIRE(::chmod(s.dir.path().c_str(), 0755) == 0);
-    for (const std::string& closed : {path, s.newer + "/" + optimizer_file_name, s.newer}) {
-      const fs::perms before = fs::status(closed).permissions();
-      fs::permissions(closed, fs::perms::none);
-      {
-        const test::unprivileged nobody;
-        refused("Permission denied; check its permissions");
-      }
-      fs::permissions(closed, before);
-    }
-  }
-  struct rlimit before {};
-  ::getrlimit(RLIMIT_NOFILE, &before);
-  const struct rlimit none { 0, before.rlim_max };
-  const auto without_descriptors = [&](const std::string&) {
-    ::setrlimit(RLIMIT_NOFILE, &none);
-    return true;
-  };
-  CHECK_REFUSED(newest_state(model_folder(s.root), without_descriptors), exit_code::model,
-                "Too many open files");
-  ::setrlimit(RLIMIT_NOFILE, &before);
-  BOOST_TEST(newest_step(s.root) == 2);
-}
-
-// A run that saves and removes older states does not stand in the way of those that read.
-BOOST_AUTO_TEST_CASE(a_state_that_is_removed_while_it_is_read_has_a_newer_one) {
-  const two_states s;
-  state_root root(s.root);
-  std::int64_t last = 2;
-  const auto meanwhile = [&](const std::string&) {
-    if (last < 5) s.model.save(root, ++last, 1);
-    return true;
-  };
-  const auto found = newest_state(model_folder(s.root), meanwhile);
-  BOOST_REQUIRE(found);
-  BOOST_TEST(found->file.state().field<std::int64_t>("step") == 5);
-  BOOST_TEST(found->damaged.empty());
-  BOOST_TEST(found->notes.empty());
-}
-
-// A state whose files are what was saved, but not numbers: as for damage, the one before is taken.
-BOOST_AUTO_TEST_CASE(a_state_that_is_not_finite_is_none) {
-  const two_states s;
-  const float numbers_in_turn[] = {NAN, INFINITY, -INFINITY};
-  std::size_t turn = 0;
-  for (const char* name : {"model.safetensors", optimizer_file_name}) {
-    const std::string whole = read_text(s.newer + "/" + name);
-    const safetensors_view view(std::as_bytes(std::span(whole)), name);
-    for (std::size_t i = 0; i < view.size(); ++i) {
-      const tensor_view t = view[i];
-      const auto start =
-          static_cast<std::size_t>(reinterpret_cast<const char*>(t.bytes.data()) - whole.data());
-      for (const std::int64_t element : {std::int64_t{0}, t.elements() / 2, t.elements() - 1}) {
-        const float number = numbers_in_turn[turn++ % 3];
-        std::string bytes = whole;
-        std::memcpy(bytes.data() + start + static_cast<std::size_t>(element) * 4, &number, 4);
-        s.replace(name, bytes);
-        const std::string says = fmt::format("{}/{}: element {} of tensor \"{}\" is {}", s.newer,
-                                             name, element, t.name, number);
-        CHECK_REFUSED(find_saved(s.newer, true), exit_code::model, says);
-        const auto found = find_saved(s.root, true);
-        BOOST_REQUIRE((found && found->damaged == std::vector<std::int64_t>{2}));
-        BOOST_TEST(found->notes.at(0).find(says) != std::string::npos);
-        // Without its moments it is as good as any model.
-        const bool weights = std::string_view(name) != optimizer_file_name;
-        BOOST_TEST((find_saved(s.root, false)->folder.path() == s.newer) != weights);
-      }
-    }
-    s.replace(name, whole);
-    BOOST_TEST(newest_step(s.root) == 2);
-  }
-}
-
 // Nothing that is not finite is written, from whichever store it comes, and no older state goes.
 BOOST_AUTO_TEST_CASE(what_is_not_finite_is_not_saved) {
   const auto refuses = []<class Model>(const Model& m, dtype type) {
@@ -442,67 +209,10 @@ BOOST_AUTO_TEST_CASE(the_first_element_that_is_not_finite) {
   large[(2u << 20) + 5] = NAN, large.back() = INFINITY;
   BOOST_TEST((first_nonfinite_in_parallel(std::as_bytes(std::span(large)), storage_type::f32) ==
               (2 << 20) + 5));
-}
-
-BOOST_AUTO_TEST_CASE(the_hint_decides_nothing) {
-  const two_states s;
-  for (const char* hint : {"1\n", "7\n", "", "x", "-1", "release\n"}) {
-    write_text(s.root + "/" + newest_step_name, hint);
-    BOOST_TEST(newest_step(s.root) == 2);
-  }
-  fs::remove(s.root + "/" + newest_step_name);
-  BOOST_TEST(newest_step(s.root) == 2);
-}
-
-BOOST_AUTO_TEST_CASE(evaluation_does_not_need_the_moments_to_be_right) {
-  const two_states s;
-  const std::string path = s.newer + "/" + optimizer_file_name;
-  std::string bytes = read_text(path);
-  bytes.back() = static_cast<char>(bytes.back() ^ 1);
-  write_text(path, bytes);
-  BOOST_TEST(find_saved(s.root, false)->folder.path() == s.newer);
-  BOOST_TEST(find_saved(s.root, true)->folder.path() != s.newer);
-}
-
-// Files that are sealed and wrong: whoever wrote them, reading them is a sentence.
-BOOST_AUTO_TEST_CASE(a_sealed_file_is_read_strictly) {
-  const two_states s;
-  const std::string path = s.newer + "/" + state_file_name;
-  const std::string whole = read_text(path);
-  const auto refused = [&](std::string_view says, const std::function<void(json&)>& f) {
-    s.change(f);
-    BOOST_TEST_CONTEXT(says) { CHECK_REFUSED(find_saved(s.newer, true), exit_code::model, says); }
-    BOOST_TEST(newest_step(s.root) == 1);
-    write_text(path, whole);
-  };
-  refused("no file of a state",
-          [](json& j) { j["files"]["../config.json"] = j["files"]["config.json"]; });
-  refused("no file of a state",
-          [](json& j) { j["files"][state_file_name] = j["files"]["config.json"]; });
-  refused("does not list", [](json& j) { j["files"].erase("config.json"); });
-  refused("has no file",
-          [](json& j) { j["files"]["characters.json"] = j["files"]["config.json"]; });
-  refused("bytes", [](json& j) { j["files"]["config.json"]["bytes"] = -1; });
-  refused("checksums for the", [](json& j) { j["files"]["config.json"]["bytes"] = 0; });
-  refused("checksums for the",
-          [](json& j) { j["files"]["config.json"]["bytes"] = std::uint64_t{1} << 63; });
-  refused("16 hexadecimal", [](json& j) { j["files"]["config.json"]["xxh64"] = {"xyz"}; });
-  refused("a string", [](json& j) { j["files"]["config.json"]["xxh64"] = {7}; });
-  refused("chunk_bytes", [](json& j) { j["chunk_bytes"] = 0; });
-  refused("files", [](json& j) { j.erase("files"); });
-  const auto raw = [&](std::string_view says, const std::string& text) {
-    write_text(path, text);
-    CHECK_REFUSED(find_saved(s.newer, true), exit_code::model, says);
-    write_text(path, whole);
-  };
-  json other = json::parse(whole);
-  other["version"] = 2;
-  raw("version 2", other.dump());
-  other["format"] = "other";
-  raw("not the state", other.dump());
-  raw("nested deeper", std::string(1000, '['));
-  raw("appears twice", "{\"format\": 1, \"format\": 2}");
-  raw("object", "[]");
+  std::vector<float> rest((1u << 20) + 5); // whole pieces and a part of one
+  rest.back() = NAN;
+  BOOST_TEST((first_nonfinite_in_parallel(std::as_bytes(std::span(rest)), storage_type::f32) ==
+              (1 << 20) + 4));
 }
 
 BOOST_AUTO_TEST_CASE(tensors_are_exactly_those_of_the_program) {
@@ -512,6 +222,7 @@ BOOST_AUTO_TEST_CASE(tensors_are_exactly_those_of_the_program) {
   struct tensor {
     std::vector<std::int64_t> shape;
     std::string bytes;
+    storage_type type = storage_type::f32;
   };
   std::map<std::string, tensor> tensors;
   {
@@ -527,7 +238,7 @@ BOOST_AUTO_TEST_CASE(tensors_are_exactly_those_of_the_program) {
     auto changed = tensors;
     change(changed);
     std::vector<tensor_spec> specs;
-    for (const auto& [name, t] : changed) specs.push_back({name, storage_type::f32, t.shape});
+    for (const auto& [name, t] : changed) specs.push_back({name, t.type, t.shape});
     std::string bytes;
     safetensors_layout(specs).write(
         [&](std::span<const std::byte> b) {
@@ -545,6 +256,7 @@ BOOST_AUTO_TEST_CASE(tensors_are_exactly_those_of_the_program) {
   refused("is missing", [&](auto& t) { t.erase(name); });
   refused("is not one of its", [&](auto& t) { t["optim.exp_avg.other"] = t.at(name); });
   refused("is needed", [&](auto& t) { t.at(name).shape.push_back(1); });
+  refused("is needed", [&](auto& t) { t.at(name).type = storage_type::i32; });
   // Overlapping ranges, in a file whose checksums are right.
   std::string overlapping = whole;
   const auto at = overlapping.find("\"data_offsets\":[");
@@ -670,6 +382,33 @@ BOOST_AUTO_TEST_CASE(a_model_under_the_name_of_a_state_is_none) {
   BOOST_TEST(fs::exists(exported + "/model.safetensors"));
 }
 
+// From when it is saved anew.
+BOOST_AUTO_TEST_CASE(a_damaged_step_counts_once_it_is_whole) {
+  const two_states s;
+  write_text(s.newer + "/config.json", "x");
+  state_root root(s.root, {2});
+  s.model.save(root, 2);
+  BOOST_TEST((root.newest() == 2));
+  s.model.save(root, 3, 2);
+  BOOST_TEST(saved_steps(model_folder(s.root)) == (std::vector<std::int64_t>{3, 2}),
+             boost::test_tools::per_element());
+}
+
+// A run that goes on from before them may reach them again, days later.
+BOOST_AUTO_TEST_CASE(damaged_states_that_cannot_be_replaced_are_told_at_the_start) {
+  const two_states s;
+  const state_root root(s.root, {2});
+  const auto rehearse = [&] {
+    root.rehearse(7, 1, 0, [](folder_writer& out) { out.write("config.json", "{}"); });
+  };
+  BOOST_CHECK_NO_THROW(rehearse());
+  write_text(s.newer + "/notes.txt", "mine");
+  CHECK_REFUSED(rehearse(), exit_code::output, "iter_0000002 holds notes.txt");
+  fs::rename(s.newer, s.dir / "elsewhere");
+  fs::create_directory_symlink(s.dir / "elsewhere", s.newer);
+  CHECK_REFUSED(rehearse(), exit_code::output, "iter_0000002 is a symbolic link");
+}
+
 BOOST_AUTO_TEST_CASE(a_state_that_cannot_be_removed_is_told) {
   const scratch_folder dir;
   BOOST_REQUIRE(::chmod(dir.path().c_str(), 0777) == 0);
@@ -720,6 +459,16 @@ BOOST_AUTO_TEST_CASE(a_root_that_is_removed_or_replaced_is_claimed_again) {
   BOOST_TEST(steps("root") == (std::vector<std::int64_t>{3, 1}), boost::test_tools::per_element());
   BOOST_TEST(steps("away") == (std::vector<std::int64_t>{3, 1}), boost::test_tools::per_element());
   BOOST_TEST(steps("first") == (std::vector<std::int64_t>{2}), boost::test_tools::per_element());
+}
+
+// Which steps are damaged was known of the one before.
+BOOST_AUTO_TEST_CASE(a_root_in_the_place_of_another_has_states_of_its_own) {
+  const two_states s;
+  state_root root(s.root, {2});
+  fs::rename(s.root, s.dir / "away");
+  fs::create_directory(s.root);
+  fs::rename(s.dir / "away/iter_0000002", s.newer);
+  CHECK_REFUSED(s.model.save(root, 3), exit_code::output, "holds the state of step 2");
 }
 
 BOOST_AUTO_TEST_CASE(a_root_that_cannot_be_made_is_told) {
@@ -831,6 +580,9 @@ BOOST_AUTO_TEST_CASE(flags_of_a_run_that_goes_on) {
   wrong = saved, wrong["flags"]["learning"] = 1;
   CHECK_REFUSED(resume_flags({wrong, "state", exit_code::model}, o, "p"), exit_code::model,
                 "\"learning\"");
+  wrong = saved, wrong["flags"]["metrics-jsonl"] = "m"; // one that no state keeps
+  CHECK_REFUSED(resume_flags({wrong, "state", exit_code::model}, o, "p"), exit_code::model,
+                "\"metrics-jsonl\"");
 }
 
 BOOST_AUTO_TEST_CASE(a_signal_that_somebody_sends_is_no_cut_file) {
