@@ -263,6 +263,12 @@ BOOST_AUTO_TEST_CASE(a_tied_head_may_be_stored_too_if_it_is_equal) {
   copy.change_tensors([](open_file& f) { f.tensors["lm_head.weight"].bytes[5] ^= 1; });
   CHECK_REFUSED(mc::load_model_folder(copy.folder(), p, s), exit_code::model,
                 "tensor \"lm_head.weight\" is not equal to");
+  copy.change_tensors([](open_file& f) {
+    auto& head = f.tensors["lm_head.weight"] = f.tensors["transformer.wte.weight"];
+    std::swap(head.shape[0], head.shape[1]);
+  });
+  CHECK_REFUSED(mc::load_model_folder(copy.folder(), p, s), exit_code::model,
+                "tensor \"lm_head.weight\" is not equal to");
 }
 
 BOOST_AUTO_TEST_CASE(untied_heads_are_saved_and_loaded) {

@@ -76,13 +76,15 @@ BOOST_AUTO_TEST_CASE(what_cannot_be_mapped_is_refused_with_a_sentence) {
   CHECK_REFUSED(mc::mapped_file(dir / "secret"), exit_code::data, "check its permissions");
 }
 
-BOOST_AUTO_TEST_CASE(a_file_that_shrinks_is_noticed_before_it_is_read) {
+BOOST_AUTO_TEST_CASE(a_file_that_changes_is_noticed_before_it_is_read) {
   const scratch_folder dir;
   write_text(dir / "text", std::string(100'000, 'a'));
   const mc::byte_tokens tokens(dir / "text", 256);
   BOOST_TEST(tokens.token(99'999) == 'a');
   BOOST_REQUIRE(::truncate((dir / "text").c_str(), 10) == 0);
   CHECK_REFUSED(tokens.token(99'999), exit_code::data, "had 100000 bytes and now has 10");
+  BOOST_REQUIRE(::truncate((dir / "text").c_str(), 100'001) == 0);
+  CHECK_REFUSED(tokens.token(0), exit_code::data, "had 100000 bytes and now has 100001");
 }
 
 BOOST_AUTO_TEST_CASE(tokens_are_bytes_below_the_vocabulary) {
@@ -97,6 +99,8 @@ BOOST_AUTO_TEST_CASE(tokens_are_bytes_below_the_vocabulary) {
   BOOST_TEST(few.token(1) == 98);
   CHECK_REFUSED(few.copy(1, std::span(ids).first(3)), exit_code::data, "offset 3 is token 255");
   CHECK_REFUSED(few.token(3), exit_code::data, "(0 to 127)");
+  BOOST_TEST(mc::byte_tokens(dir / "text", 99).token(1) == 98);
+  CHECK_REFUSED(mc::byte_tokens(dir / "text", 98).token(1), exit_code::data, "is token 98");
   CHECK_REFUSED(all.token(4), exit_code::internal, "it has 4");
   CHECK_REFUSED(all.token(-1), exit_code::internal, "it has 4");
 }

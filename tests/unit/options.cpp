@@ -253,6 +253,46 @@ BOOST_AUTO_TEST_CASE(the_help_names_every_flag_of_its_command_in_80_columns) {
   }
 }
 
+// Every number of the optimizer and of its rates is that of its flag.
+BOOST_AUTO_TEST_CASE(a_run_has_the_numbers_of_its_flags) {
+  mc::program_view p;
+  p.name = "model", p.numbers.batch = {2, 16};
+  mc::options o;
+  const auto list = mc::flags_of(o);
+  for (const auto& [name, value] : {std::pair{"train-iters", "300"},
+                                    {"global-batch-size", "6"},
+                                    {"lr", "0.5"},
+                                    {"min-lr", "0.25"},
+                                    {"lr-warmup-iters", "7"},
+                                    {"lr-decay-iters", "200"},
+                                    {"lr-decay-style", "WSD"},
+                                    {"lr-wsd-decay-iters", "30"},
+                                    {"lr-wsd-decay-style", "linear"},
+                                    {"adam-beta1", "0.75"},
+                                    {"adam-beta2", "0.625"},
+                                    {"adam-eps", "0.125"},
+                                    {"weight-decay", "0.375"},
+                                    {"clip-grad", "3"},
+                                    {"seed", "11"}})
+    mc::find_flag(list, name)->flag->read(value, name);
+  const mc::training_settings t = mc::settings_of(p, o);
+  BOOST_TEST(t.steps == 300);
+  BOOST_TEST(t.micro_batches == 3);
+  BOOST_TEST(t.rates.lr == 0.5);
+  BOOST_TEST(t.rates.min_lr == 0.25);
+  BOOST_TEST(t.rates.warmup == 7);
+  BOOST_TEST(t.rates.decay == 200);
+  BOOST_TEST((t.rates.style == mc::decay_style::wsd));
+  BOOST_TEST(t.rates.wsd_decay == 30);
+  BOOST_TEST((t.rates.wsd == mc::wsd_style::linear));
+  BOOST_TEST(t.numbers.beta1 == 0.75);
+  BOOST_TEST(t.numbers.beta2 == 0.625);
+  BOOST_TEST(t.numbers.epsilon == 0.125);
+  BOOST_TEST(t.numbers.weight_decay == 0.375);
+  BOOST_TEST(t.numbers.clip == 3.0);
+  BOOST_TEST(t.numbers.seed == 11u);
+}
+
 namespace {
 template <class Model> std::string compiled_values(const Model& m, const mc::layout& ranks) {
   mc::setup s;

@@ -105,6 +105,42 @@ BOOST_AUTO_TEST_CASE(the_tokenizer_is_that_of_the_model) {
   BOOST_TEST(mc::open_evaluation_text(p, character, set).source->size() == 1000);
 }
 
+// What is no token is found at the start wherever a run would meet it.
+BOOST_AUTO_TEST_CASE(both_parts_of_a_run_are_read_at_its_start) {
+  const scratch_folder dir;
+  const std::string path = dir / "data";
+  const auto u16 = with({{"data-path", path}, {"data-type", "u16"}, {"split", "50,25,25"}}),
+             bytes = with({{"data-path", path}, {"split", "50,25,25"}});
+  const auto opened = [&](const mc::options& o, std::size_t at) {
+    std::string data(2000, '\1');
+    data[at] = '\2';
+    write_text(path, data);
+    mc::open_training_text(program_of(o.data.data_type() == "u16" ? 0x102 : 2), o, false,
+                           std::nullopt);
+  };
+  for (const std::size_t at : {3u, 999u, 1001u, 1499u}) {
+    CHECK_REFUSED(opened(u16, at), exit_code::data, "at offset " + std::to_string(at - 1) + " is");
+    CHECK_REFUSED(opened(bytes, at), exit_code::data, "at offset " + std::to_string(at) + " is");
+  }
+  BOOST_CHECK_NO_THROW(opened(u16, 1501));
+  BOOST_CHECK_NO_THROW(opened(bytes, 1501));
+}
+
+BOOST_AUTO_TEST_CASE(a_fingerprint_is_of_all_of_a_part_or_of_places_all_over_it) {
+  const endless_tokens few;
+  mc::fingerprint(few, {1000, 11'000});
+  BOOST_TEST(few.first_ == 1000);
+  BOOST_TEST(few.read_ == 10'000);
+  BOOST_TEST(few.last_ == 11'000);
+  const endless_tokens many;
+  constexpr std::int64_t all = std::int64_t{1} << 22, end = 1000 + 16 * all;
+  mc::fingerprint(many, {1000, end});
+  BOOST_TEST(many.first_ == 1000);
+  BOOST_TEST(many.read_ == all);
+  BOOST_TEST(many.last_ <= end);
+  BOOST_TEST(many.last_ >= end - 16 * 4096);
+}
+
 BOOST_AUTO_TEST_CASE(a_start_reads_a_bounded_part_of_large_data) {
   const endless_tokens source;
   mc::detail::check_tokens(source, {1000, source.size()});
