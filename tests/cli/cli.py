@@ -15,6 +15,7 @@ import json
 import math
 import os
 import platform
+import random
 import resource
 import select
 import shutil
@@ -1728,6 +1729,16 @@ class Generation(Case):
         self.assertEqual((len(text["tokens"]), text["end"], len(lines)), (40, "length", 1))
         half = bytes(text["prompt_tokens"] + text["tokens"])[17:33].decode()
         self.assertEqual(ids(half, "--max-new-tokens", 15)[0]["tokens"], text["tokens"][18:33])
+        # Texts that the model does not know, each of which goes on its own way.
+        def after(texts, steps):
+            flags = [f for t in texts for f in ("--prompt", " ".join(map(str, t)))]
+            done = self.generate("--ids", "--json", "--greedy", "--max-new-tokens", steps, *flags)
+            return [json.loads(line)["tokens"] for line in done.stdout.splitlines()]
+        draw = random.Random(1)
+        texts = [[draw.randrange(97, 123) for _ in range(32)] for _ in range(32)]
+        two = after(texts, 2)
+        self.assertEqual(after([t[17:] + new[:1] for t, new in zip(texts, two)], 1),
+                         [new[1:] for new in two])
         text, lines = ids("7 green bottles", "--max-new-tokens", 40, "--overflow", "stop")
         self.assertEqual((len(text["tokens"]), text["end"]), (18, "positions"))
         self.assertEqual(lines[0], "text 1 ends after 18 of 40 tokens: tiny_gpt has 32 positions")
@@ -1793,6 +1804,7 @@ class Generation(Case):
                          (whole[:written.index(words) + 3], "stop"))
         # The prompt stops nothing: "gr" is in it.
         self.assertGreater(len(tokens("--stop", "gr")[0]), 0)
+        self.assertGreater(len(tokens("--stop-tokens", ord("r"))[0]), 0)
 
     def test_token_ids(self):
         def lines(*flags):

@@ -132,6 +132,9 @@ BOOST_AUTO_TEST_CASE(a_quota_of_control_groups_is_rounded_up) {
   group("cpu/x", "cpu.cfs_period_us", "100000\n");
   BOOST_TEST(quota("3:memory:/x\n2:cpu,cpuacct:/x\n1:cpuset:/x\n") == 5);
   BOOST_TEST(quota("3:cpuset,cpu:/x\n0::/a\n") == 2);
+  // Groups of other controllers may have the names of groups that have a quota.
+  BOOST_TEST(quota("4:memory:/a/b\n") == all_processors);
+  BOOST_TEST(quota("4:memory:/a/b\n2:cpu,cpuacct:/x\n") == 5);
   BOOST_TEST(quota("no line\n:\n") == all_processors);
   group(".", "cpu.max", "50000 100000\n");
   BOOST_TEST(quota("0::/of/the/host\n") == 1);
@@ -168,6 +171,24 @@ BOOST_AUTO_TEST_CASE(the_first_signal_asks_and_one_that_comes_later_ends) {
       BOOST_TEST(WIFSIGNALED(status));
       BOOST_TEST(WTERMSIG(status) == second);
     }
+}
+
+// What is read or written goes on: a save, too, must not fail for a request to stop.
+BOOST_AUTO_TEST_CASE(a_request_interrupts_neither_reads_nor_writes) {
+  for (const int number : {SIGTERM, SIGUSR1})
+    BOOST_TEST(in_child([number] {
+                 const mc::stop_signals signals;
+                 int ends[2];
+                 if (::pipe(ends) != 0) return 1;
+                 const pid_t reader = ::getpid();
+                 if (::fork() == 0) {
+                   for (int i = 0; i < 20; ++i) ::kill(reader, number), ::usleep(1000);
+                   ::_exit(::write(ends[1], "x", 1) == 1 ? 0 : 1);
+                 }
+                 char x = 0;
+                 if (::read(ends[0], &x, 1) != 1) return 2;
+                 return signals.number() == number ? 0 : 3;
+               }) == 0);
 }
 
 BOOST_AUTO_TEST_CASE(ignored_signals_stay_ignored_and_held_ones_are_taken) {

@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <limits>
@@ -20,6 +21,8 @@
 #include <vector>
 
 #include <fcntl.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <nlohmann/json.hpp>
@@ -226,6 +229,22 @@ BOOST_AUTO_TEST_CASE(metrics_that_cannot_be_written_are_an_error) {
   CHECK_REFUSED(mc::metrics_file(dir / "none/metrics.jsonl"), exit_code::output,
                 "cannot create the metrics file");
   CHECK_REFUSED(mc::metrics_file(dir.path().string()), exit_code::output, "Is a directory");
+  // Of a line for which there is only half the room, none stays.
+  const pid_t child = ::fork();
+  if (child == 0) {
+    std::signal(SIGXFSZ, SIG_IGN);
+    mc::metrics_file small(dir / "small");
+    small.begin();
+    small.write({{"step", 1}});
+    const struct rlimit limit { 20, 20 };
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+    const auto refused = test::refusal_of([&] { small.write({{"step", 1234567890}}); });
+    ::_exit(refused && refused->says("File too large") ? 0 : 1);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  BOOST_TEST(status == 0);
+  BOOST_TEST(test::read_text(dir / "small") == "{\"step\":1}\n");
   mc::metrics_file full("/dev/full");
   CHECK_REFUSED(full.write({{"step", 1}}), exit_code::output, "No space left on device");
 }

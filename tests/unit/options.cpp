@@ -293,6 +293,17 @@ BOOST_AUTO_TEST_CASE(a_run_has_the_numbers_of_its_flags) {
   BOOST_TEST(t.numbers.seed == 11u);
 }
 
+BOOST_AUTO_TEST_CASE(a_program_of_several_ranks_is_refused_by_one) {
+  mc::program_view p;
+  p.name = "model";
+  BOOST_CHECK_NO_THROW(mc::require_one_rank(p));
+  for (const mc::layout& l : {mc::layout{.tp = 2}, {.pp = 2}, {.cp = 2}, {.ep = 2}}) {
+    p.numbers.ranks = l;
+    CHECK_REFUSED(mc::require_one_rank(p), exit_code::mismatch,
+                  "model is laid out over at least 2");
+  }
+}
+
 namespace {
 template <class Model> std::string compiled_values(const Model& m, const mc::layout& ranks) {
   mc::setup s;

@@ -177,6 +177,19 @@ BOOST_AUTO_TEST_CASE_TEMPLATE(norms, T, types) {
   });
 }
 
+// Of rows of any length, whatever fills their last group.
+BOOST_AUTO_TEST_CASE_TEMPLATE(the_greatest_of_a_row_is_one_of_its_own, T, types) {
+  constexpr int most = 40;
+  for (int n = 1; n <= most; ++n)
+    for (int at = 0; at < n; ++at) {
+      std::vector<G<T>> x(most, G<T>(9)); // beyond the row are greater ones
+      for (int i = 0; i < n; ++i) x[static_cast<unsigned>(i)] = i == at ? G<T>(-3) : G<T>(-5);
+      const G<T> top =
+          mc::core_team().max<T>(int64_t{n}, [&](auto i) { return mc::load<G<T>>(x.data(), i); });
+      BOOST_REQUIRE(top == G<T>(-3));
+    }
+}
+
 BOOST_AUTO_TEST_CASE(a_large_mean_does_not_cancel) {
   // x = 1000 + small: the variance is that of the small part.
   constexpr int64_t n = 768;

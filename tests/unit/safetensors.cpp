@@ -266,6 +266,9 @@ BOOST_AUTO_TEST_CASE(every_truncation_is_refused_and_every_changed_byte_is_harml
   for (std::size_t n = 0; n < file.size(); ++n)
     CHECK_REFUSED(parse(file.substr(0, n)), exit_code::model, "model.safetensors");
   CHECK_REFUSED(parse(file + "x"), exit_code::model, "follow the header");
+  std::string header = file_of("{}");
+  header.pop_back();
+  CHECK_REFUSED(parse(header), exit_code::model, "its header of 2 bytes does not fit in the file");
   const std::size_t header_end = file.size() - 34;
   for (std::size_t at = 0; at < header_end; ++at)
     for (int bit = 0; bit < 8; ++bit) {

@@ -23,6 +23,8 @@
 #include <string_view>
 #include <vector>
 
+#include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -600,6 +602,32 @@ BOOST_AUTO_TEST_CASE(a_signal_that_somebody_sends_is_no_cut_file) {
   BOOST_TEST(WTERMSIG(status) == SIGBUS);
 }
 
+BOOST_AUTO_TEST_CASE(a_fault_outside_of_mapped_files_is_none_of_theirs) {
+  const scratch_folder dir;
+  write_text(dir / "file", "x");
+  write_text(dir / "own", std::string(1 << 16, 'x'));
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const rlimit no_core{0, 0};
+    ::setrlimit(RLIMIT_CORE, &no_core);
+    const mapping_guard guard;
+    const descriptor own(::open((dir / "own").c_str(), O_RDONLY));
+    const mapped_file file(dir / "file", exit_code::model);
+    void* above = MAP_FAILED; // the file, wherever there is room
+    for (std::size_t at = 1 << 16; above == MAP_FAILED && at < std::size_t{1} << 45; at *= 2)
+      above = ::mmap(const_cast<std::byte*>(file.data()) + at, 1 << 16, PROT_READ,
+                     MAP_SHARED | MAP_FIXED_NOREPLACE, own.get(), 0);
+    if (above == MAP_FAILED || ::truncate((dir / "own").c_str(), 1) != 0) ::_exit(77);
+    const volatile char* const bytes = static_cast<char*>(above);
+    static_cast<void>(bytes[1 << 15]);
+    ::_exit(0);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  BOOST_TEST(WIFSIGNALED(status));
+  BOOST_TEST(WTERMSIG(status) == SIGBUS);
+}
+
 BOOST_AUTO_TEST_CASE(a_mapped_file_that_is_cut_short_is_a_sentence) {
   const scratch_folder dir;
   write_text(dir / "file", std::string(1 << 20, 'x'));
@@ -610,6 +638,8 @@ BOOST_AUTO_TEST_CASE(a_mapped_file_that_is_cut_short_is_a_sentence) {
   if (child == 0) {
     ::dup2(out[1], STDERR_FILENO);
     const mapping_guard guard;
+    for (int i = 0; i < 2000; ++i) // those that are gone take no room
+      static_cast<void>(mapped_file(dir / "shard", exit_code::data));
     std::vector<mapped_file> shards; // as a model of many files has them
     for (int i = 0; i < 1000; ++i) shards.emplace_back(dir / "shard", exit_code::data);
     mapped_file moved(dir / "file", exit_code::model);

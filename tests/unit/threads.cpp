@@ -15,6 +15,7 @@
 #include <chrono>
 #include <csignal>
 #include <cstring>
+#include <ctime>
 #include <functional>
 #include <limits>
 #include <thread>
@@ -175,6 +176,21 @@ BOOST_AUTO_TEST_CASE(workers_take_part) {
     });
     BOOST_TEST_REQUIRE(met == 2);
   }
+}
+
+// Between regions they take no processor from whatever else runs.
+BOOST_AUTO_TEST_CASE(idle_workers_sleep) {
+  const auto used = [] {
+    struct timespec now {};
+    ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+    return std::chrono::seconds(now.tv_sec) + std::chrono::nanoseconds(now.tv_nsec);
+  };
+  set_thread_count(2);
+  on_slots(2, [](int) {});
+  std::this_thread::sleep_for(std::chrono::milliseconds(5)); // they look for more for a while
+  const auto before = used();
+  std::this_thread::sleep_for(std::chrono::milliseconds(60));
+  BOOST_TEST(((used() - before) < std::chrono::milliseconds(6)));
 }
 
 BOOST_AUTO_TEST_CASE(a_region_within_a_region_is_done_by_the_thread_that_comes_to_it) {
