@@ -124,7 +124,7 @@ class Case(unittest.TestCase):
         return more
 
     @contextlib.contextmanager
-    def held(self, *arguments):
+    def held(self, *arguments, env=None):
         """A training run among its first steps, which wait until the function that comes with it is
         called; that returns what the run says on the standard error up to its end."""
         pipe = self.folder / "pipe"
@@ -134,7 +134,7 @@ class Case(unittest.TestCase):
         fcntl.fcntl(reader, fcntl.F_SETPIPE_SZ, 4096)  # room for some 25 steps
         process = subprocess.Popen([PROGRAM, "train", "--mock-data", "--metrics-jsonl", pipe,
                                     *map(str, arguments)],
-                                   stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+                                   stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=env)
 
         def on():
             os.set_blocking(reader, True)
@@ -613,7 +613,7 @@ class Training(Case):
         self.assertEqual(len(lines), count)
 
     def test_readers_that_cannot_be_waited_for(self):
-        with self.held("--train-iters", 100) as (process, on):
+        with self.held("--train-iters", 100, env=WITHOUT_LEAKS) as (process, on):
             resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (0, 0))  # poll is EINVAL
             time.sleep(0.2)  # for it to be asked again
             self.assertEqual(on(), "")
@@ -689,12 +689,12 @@ class Training(Case):
             self.skipTest("this program has no oneDNN")
         train = ("train", "--mock-data", "--train-iters", 1)
         try:
-            done = run(*train, check=None, preexec_fn=refuse)
+            done = run(*train, check=None, preexec_fn=refuse, env=WITHOUT_LEAKS)
         except subprocess.SubprocessError:
             self.left_out("this kernel has no PR_SET_MDWE")
         self.assertEqual(done.returncode, MEMORY, done.stderr)
         self.refused(MEMORY, *train, says="writable and executable, which the system refuses "
-                     "(Permission denied); allow it", preexec_fn=refuse)
+                     "(Permission denied); allow it", preexec_fn=refuse, env=WITHOUT_LEAKS)
 
     def test_threads_that_cannot_be_started(self):
         if SANITIZED:
