@@ -375,6 +375,16 @@ BOOST_AUTO_TEST_CASE(what_a_rule_declares_is_held_to_what_inputs_are) {
              "MEGA-P018 own(its output) over pp");
 }
 
+// The stream's neighbours, and what adds up losses, read another type.
+BOOST_AUTO_TEST_CASE(a_part_that_gives_another_type_is_refused) {
+  const auto widened = [](var v) {
+    return var{v.b, v.b->emit(op::cast, {v.id}, 0, {{}, {static_cast<int>(dtype::f64)}})};
+  };
+  BOOST_TEST(said_of([&](context& c, var x) {
+               return widened(layer_norm(c, "n", x, false, 1e-5));
+             }).find("MEGA-S007 block(") == 0u);
+}
+
 BOOST_AUTO_TEST_CASE(a_part_that_gives_nothing_is_refused) {
   const std::string none = ": it gives no value";
   BOOST_TEST(said_of([](context&, var) { return var{}; }) == "MEGA-S008 block()" + none);

@@ -109,13 +109,14 @@ constexpr source_line line_of(const graph& g, value_id v) {
   return v >= 0 && g.at(v).producer >= 0 ? g.at_node(g.at(v).producer).line : source_line{};
 }
 
-/// An output lies as `wanted` does, where what comes after the part expects it.
+/// An output has the type of `wanted` and lies as that does: what comes after the part reads it so.
 [[gnu::cold]] constexpr void verify_output(builder& b, value_id out, const value& wanted,
                                            const char* part) {
   if (out < 0) return b.fail(fault::S008, 0, part, -1, "it gives no value");
   const value& v = b.g.at(out);
   const source_line line = line_of(b.g, out);
   if (v.is == role::input) b.fail(fault::S009, line, part, out);
+  if (v.type != wanted.type) b.fail(fault::S007, line, part, out);
   if (!v.same_dims(wanted)) b.fail(fault::S003, line, part, out);
   for (int a = 0; a < axes; ++a) {
     const place have = v.at.at[static_cast<unsigned>(a)],

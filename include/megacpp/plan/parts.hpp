@@ -266,6 +266,7 @@ template <class Model> [[gnu::cold]] constexpr graph forward_graph(const Model& 
   };
   value as_stream, as_loss;
   as_stream.name = "x", as_stream.is = role::input;
+  as_stream.type = s.type, as_loss.type = accumulator_of(s.type);
   as_stream.rank = 3, as_stream.dims = {B, Sq, m.hidden_extent()},
   as_stream.at = stream_placement(c.stream);
   as_loss.at[axis::dp] = as_loss.at[axis::cp] = P;
