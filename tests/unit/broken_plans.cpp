@@ -247,3 +247,26 @@ BOOST_AUTO_TEST_CASE(the_number_of_rounds_is_there_for_the_backward_pass) {
   });
   BOOST_TEST(found > 0);
 }
+
+// What a kernel may overwrite as one operand it still reads as another.
+BOOST_AUTO_TEST_CASE(an_operand_that_stands_twice_keeps_its_memory) {
+  const auto last_of = [](bool twice) {
+    builder b{mesh(layout{})};
+    const var x = b.input(feed::stream, "x", dtype::f32,
+                          {{dim::batch, 2}, {dim::sequence, 8}, {dim::hidden, 16}}, {});
+    const var u = gelu(x), w = twice ? u : gelu(x);
+    const value_id y = b.emit(op::sum, {u.id, w.id}, 0);
+    b.g.outputs[0] = b.emit(op::gelu, {y}, 0);
+    const memory_plan plan = place_memory(b.g);
+    BOOST_TEST((verify_memory(b.g, plan).code == fault::none));
+    memory_plan over = plan;
+    const auto at = [](memory_plan& p, value_id v) -> address& {
+      return p.at[static_cast<unsigned>(v)];
+    };
+    at(over, y).offset = at(over, u.id).offset;
+    BOOST_TEST((verify_memory(b.g, over).code == (twice ? fault::M002 : fault::none)));
+    return at(over, y).offset == plan.at[static_cast<unsigned>(y)].offset;
+  };
+  BOOST_TEST(last_of(false)); // one operand alone: taken over
+  BOOST_TEST(!last_of(true));
+}

@@ -111,6 +111,45 @@ BOOST_AUTO_TEST_CASE(two_caches_of_one_slot_are_refused) {
     BOOST_TEST(with(0, slot, 1) == "MEGA-C006 input(another): there is none in generation");
 }
 
+// Nothing orders two nodes that write one cache, or one that reads it and one that writes.
+BOOST_AUTO_TEST_CASE(what_an_op_writes_into_is_a_cache_of_its_own) {
+  enum class keeps : std::uint8_t { two_caches, keys_as_values, of_both, read_elsewhere };
+  const auto with = [](keeps how) {
+    const auto block = [=](context& c, var x) {
+      const extent A{dim::heads, 2}, D{dim::head_dim, 8};
+      const var q = column_parallel(c, "q", x, {A, D}, false, 0.1),
+                k = kv_projection(c, "k", x, {A, {dim::kv_heads, 2}, D}, false, 0.1);
+      const auto cache = [&](feed from) { return cache_like(c, from, "kept", k, 7); };
+      const var keys = cache(feed::key_cache);
+      const var values = how == keeps::keys_as_values ? keys : cache(feed::value_cache);
+      ++c.caches;
+      var o = cached_attention(q, k, k, keys, values, c.slots, {}, 8);
+      if (how == keeps::of_both)
+        o = o + cached_attention(q, k, k, keys, cache(feed::value_cache), c.slots, {}, 9);
+      if (how == keeps::read_elsewhere) gelu(keys);
+      return x + row_parallel(c, "o", o, 2, x.type().back(), false, 0.1);
+    };
+    const setup s = for_generation({}, 2, 1, 16);
+    return said(forward_graph(with_block<decltype(block)>(block), s, part_kind::block, 0).wrong);
+  };
+  const std::string shared =
+      "MEGA-C006 cached_attention(kept): it writes into a cache that is "
+      "another operand too: each has one of its own";
+  BOOST_TEST(with(keeps::two_caches) == " ");
+  for (const keeps how : {keeps::keys_as_values, keeps::of_both, keeps::read_elsewhere})
+    BOOST_TEST(with(how) == shared);
+  const auto written = [](context&, var x) {
+    constexpr auto rule = [](inference& r) {
+      r.declare(r.in(0)), place_output(r, 0, algebra::product, {0});
+    };
+    static constexpr op_info keep{.name = "keep", .rule = rule, .changes = 1};
+    return gelu(var{x.b, x.b->emit(keep, {x.id}, 0)});
+  };
+  BOOST_TEST(said_of(written) ==
+             "MEGA-S011 keep(x): it writes into an operand, as it may into "
+             "caches of generation alone");
+}
+
 BOOST_AUTO_TEST_CASE(numbers_are_written_as_printf_writes_them) {
   for (const double x : {0.0,
                          1.0,
@@ -383,6 +422,16 @@ BOOST_AUTO_TEST_CASE(a_part_that_gives_another_type_is_refused) {
   BOOST_TEST(said_of([&](context& c, var x) {
                return widened(layer_norm(c, "n", x, false, 1e-5));
              }).find("MEGA-S007 block(") == 0u);
+  const auto with_side_loss = [&](auto as) {
+    return said_of([=](context& c, var x) {
+      const var table = vocabulary_table(c, "aux", 64, x.type().back(), 0.1, false);
+      c.add_side_loss(as(vocabulary_loss(x, table, c.positions, 64, 0).sum));
+      return layer_norm(c, "n", x, false, 1e-5);
+    });
+  };
+  BOOST_TEST(with_side_loss([](var v) { return v; }) == " ");
+  BOOST_TEST(with_side_loss(widened).find("MEGA-S007 side loss(") == 0u);
+  BOOST_TEST(with_side_loss([](var) { return var{}; }) == "MEGA-S008 side loss(): it has no value");
 }
 
 BOOST_AUTO_TEST_CASE(a_part_that_gives_nothing_is_refused) {

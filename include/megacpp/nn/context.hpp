@@ -39,7 +39,8 @@ struct context {
   constexpr const mesh& ranks() const { return b->g.ranks; }
 
   /// A summed loss of the part's own joins the one loss of training, whatever has joined it before.
-  constexpr void add_side_loss(var loss) {
+  constexpr void add_side_loss(var loss, source_line line = here()) {
+    if (loss.id < 0) return b->fail(fault::S008, line, "side loss", -1, "it has no value");
     side_loss_ = side_loss_.id < 0 ? loss : side_loss_ + loss;
   }
   constexpr var side_loss() const { return side_loss_; }

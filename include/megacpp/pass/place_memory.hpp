@@ -174,7 +174,7 @@ struct placer {
       const value_id from = n.in[static_cast<unsigned>(n.op->in_place)];
       const std::int16_t b = from < 0 ? std::int16_t{-1} : buffer_of[static_cast<unsigned>(from)];
       if (b >= 0 && at(from).in == space::working && buffers[static_cast<unsigned>(b)].last == i &&
-          buffers[static_cast<unsigned>(b)].bytes == bytes) {
+          buffers[static_cast<unsigned>(b)].bytes == bytes && read_once(n, b)) {
         buffers[static_cast<unsigned>(b)].last = last;
         buffer_of[static_cast<unsigned>(v)] = b;
         return;
@@ -184,6 +184,13 @@ struct placer {
     // a sum over rounds has its place from the first node of the first round
     const int first = n.looped && n.op->accumulates ? span[in_backward(n.when)].first : i;
     buffers[static_cast<unsigned>(count++)] = {v, first, last, bytes, -1};
+  }
+  /// One operand alone reads this buffer: what a kernel may overwrite as one operand it still reads
+  /// as another.
+  constexpr bool read_once(const node& n, std::int16_t b) const {
+    int readers = 0;
+    for (value_id v : n.in) readers += v >= 0 && buffer_of[static_cast<unsigned>(v)] == b;
+    return readers == 1;
   }
   /// Outputs of the graph stay until its end; what nobody reads lives during its node.
   constexpr int output_end(value_id v, int i) const {

@@ -177,14 +177,13 @@ struct memory_walk {
     if (last_use[static_cast<unsigned>(v)] < when)
       last_use[static_cast<unsigned>(v)] = static_cast<std::int16_t>(when);
   }
-  /// A node may write over what it reads only where its op works in place, and never over what it
-  /// writes.
+  /// A node may write over what it reads only where its op works in place, over that operand alone,
+  /// and never over what it writes.
   constexpr void overwrite(const node& n, const piece& old, const piece& mine) {
-    const bool taken_over = n.op->in_place >= 0 && mine.v == n.out[0] &&
-                            old.v == n.in[static_cast<unsigned>(n.op->in_place)] &&
-                            old.first == mine.first;
-    for (value_id v : n.in)
-      if (v == old.v && !taken_over) fail(n, old.v, mine.v);
+    const bool takes_over = mine.v == n.out[0] && old.first == mine.first;
+    for (int k = 0; k < max_inputs; ++k)
+      if (n.in[static_cast<unsigned>(k)] == old.v && !(takes_over && k == n.op->in_place))
+        fail(n, old.v, mine.v);
     for (value_id v : n.out)
       if (v == old.v) fail(n, old.v, mine.v);
   }

@@ -192,6 +192,34 @@ constexpr void check_caches(builder& b) {
              "it sees the new tokens alone, and context_parallel_attention earlier ones too");
 }
 
+/// How many operands of a graph's nodes v is.
+constexpr int uses_of(const graph& g, value_id v) {
+  int uses = 0;
+  for (int i = 0; i < g.node_count; ++i)
+    for (value_id in : g.at_node(i).in) uses += in == v;
+  return uses;
+}
+
+/// An op writes into nothing but a cache that is this one operand alone: who reads it before and
+/// who after would be a matter of chance. MEGA-S011, in generation C006.
+constexpr void check_changes(builder& b, bool generating) {
+  for (int i = 0; i < b.g.node_count; ++i) {
+    const node& n = b.g.at_node(i);
+    if (n.op->changes == 0) continue;
+    for (int k = 0; k < max_inputs; ++k) {
+      const value_id v = n.in[static_cast<unsigned>(k)];
+      if (v < 0 || (n.op->changes >> k & 1) == 0) continue;
+      const value& x = b.g.at(v);
+      const bool cache =
+          x.is == role::input && (x.from == feed::key_cache || x.from == feed::value_cache);
+      if (cache && uses_of(b.g, v) == 1) continue;
+      b.fail(generating ? fault::C006 : fault::S011, n.line, n.op->name, v,
+             cache ? "it writes into a cache that is another operand too: each has one of its own"
+                   : "it writes into an operand, as it may into caches of generation alone");
+    }
+  }
+}
+
 /// Whether an input before the i-th value has its feed and slot.
 constexpr bool slot_taken(const graph& g, int i) {
   const value& v = g.at(static_cast<value_id>(i));
@@ -317,6 +345,7 @@ template <class Model> [[gnu::cold]] constexpr graph forward_graph(const Model& 
         b.g.at(p.v).type != s.type)
       b.fail(fault::S006, p.line, "parameter", p.v);
   detail::check_inputs(b, part, s, as_tokens, as_stream, m.vocabulary);
+  detail::check_changes(b, s.generating);
   detail::check_salts(b.g);
   if (s.room > 0) detail::check_caches(b);
   hoist(b.g);
