@@ -17,7 +17,7 @@ struct decoder {
   int window = 64, positions = 1024;
   double eps = 1e-6, theta = 1e4, std = 0.02, z_loss = 0;
 
-  static constexpr const char* family = "decoder";
+  static constexpr mc::family_name<decoder> family{"decoder"};
   static constexpr int kinds = 2; // 0: all earlier tokens, 1: the last `window` of them
   constexpr int kind_of(int layer) const { return layer % 2; }
   constexpr mc::extent hidden_extent() const { return {mc::dim::hidden, hidden}; }

@@ -61,17 +61,23 @@ struct no_contradiction : mc::gpt {
 };
 static_assert(wrong<run_of<no_contradiction>> == found::words);
 struct no_name : mc::gpt {
-  static constexpr const char* family = nullptr;
+  static constexpr mc::family_name<no_name> family{};
 };
 static_assert(wrong<run_of<no_name>> == found::words);
 struct name_at_run_time : mc::gpt {
-  static const char* family;
+  static mc::family_name<name_at_run_time> family;
 };
 static_assert(wrong<run_of<name_at_run_time>> == found::words);
 struct name_of_its_own : mc::gpt {
-  static constexpr const char* family = "own";
+  static constexpr mc::family_name<name_of_its_own> family{"own"};
 };
 static_assert(wrong<run_of<name_of_its_own>> == found::none);
+struct name_alone : mc::gpt { // a struct that derives from it would bear it too
+  static constexpr const char* family = "own";
+};
+static_assert(wrong<run_of<name_alone>> == found::words);
+struct name_of_the_base : name_of_its_own {};
+static_assert(wrong<run_of<name_of_the_base>> == found::none);
 struct other_stem : mc::gpt {
   constexpr mc::var stem(mc::var x) const { return x; }
 };

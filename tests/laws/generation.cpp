@@ -246,7 +246,7 @@ constexpr generation_room room{.sequences = 1, .tokens = 64, .prompt = 29};
 /// Greedy text and logits with the cache and without it, in one type, each text alone and all in
 /// one batch, the prompts in one piece and in several.
 template <class Model> void check(const Model& m, dtype t) {
-  BOOST_TEST_CONTEXT(Model::family << " " << name_of(t)) {
+  BOOST_TEST_CONTEXT(Model::family.text << " " << name_of(t)) {
     const trained<Model> model(m, t);
     const written together = greedy(model, prompts, steps, room);
     cpu device = row_by_row(1);
@@ -298,7 +298,7 @@ namespace {
 /// The log-probabilities that generation gives the tokens of a text add up to the loss of the
 /// training graphs, whose attention, products and softmax are others.
 template <class Model> void check_loss(const Model& m, dtype t, double tolerance) {
-  BOOST_TEST_CONTEXT(Model::family << " " << name_of(t)) {
+  BOOST_TEST_CONTEXT(Model::family.text << " " << name_of(t)) {
     const interpreted_program<Model> program(m, {.batch = {1, 48}, .type = t}, "loss");
     cpu device(product_type::widened, 1);
     session run(program.view(), device, purpose::inference);
@@ -357,7 +357,7 @@ template <class Model> void check_rounding(const Model& m, dtype t, double toler
       so_far.push_back(w.texts[b][so_far.size()]);
     }
   }
-  BOOST_TEST_MESSAGE(Model::family << " " << name_of(t) << ": " << error / largest);
+  BOOST_TEST_MESSAGE(Model::family.text << " " << name_of(t) << ": " << error / largest);
   BOOST_TEST(error <= tolerance * largest);
 }
 

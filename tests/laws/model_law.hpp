@@ -100,9 +100,9 @@ struct tally {
 template <class Model> void check(const Model& m, const layout& l, int dp, part_kind part,
                                   bool packed, tally& t, int kind = 0) {
   const char* names[] = {"stem", "block", "loss", "logits"};
-  BOOST_TEST_CONTEXT(Model::family << " " << names[static_cast<int>(part)] << " dp " << dp << " cp "
-                                   << l.cp << " tp " << l.tp << " sequence parallel "
-                                   << l.sequence_parallel << " packed " << packed) {
+  BOOST_TEST_CONTEXT(Model::family.text << " " << names[static_cast<int>(part)] << " dp " << dp
+                                        << " cp " << l.cp << " tp " << l.tp << " sequence parallel "
+                                        << l.sequence_parallel << " packed " << packed) {
     const auto s = drawn(m, l, dp, part, packed, kind);
     const graph forward = s->meshed.b.g;
     if (part == part_kind::logits) { // generation: no backward pass

@@ -58,8 +58,8 @@ qwen3_moe tiny_moe(int kv_heads) {
 /// share would be repeated in the caches, which hold other numbers then.
 template <class Model>
 void check_cached(const Model& m, const layout& l, int dp, tally& t, int kind = 0) {
-  BOOST_TEST_CONTEXT(Model::family << " with caches, dp " << dp << " cp " << l.cp << " tp " << l.tp
-                                   << " ep " << l.ep << " etp " << l.etp) {
+  BOOST_TEST_CONTEXT(Model::family.text << " with caches, dp " << dp << " cp " << l.cp << " tp "
+                                        << l.tp << " ep " << l.ep << " etp " << l.etp) {
     const auto s = drawn(m, l, dp, part_kind::block, false, kind, 22);
     const auto heads = [](const graph& g) {
       std::int64_t n = 0;
@@ -148,7 +148,7 @@ namespace {
 /// Two attentions in a block and one in the final norm: caches of one kind that differ in their
 /// numbers and, of the block's second, in their heads.
 struct two_caches : qwen3 {
-  static constexpr const char* family = "two_caches";
+  static constexpr family_name<two_caches> family{"two_caches"};
   constexpr var attended(context& c, const char* q_, const char* k_, const char* o_, var x,
                          int heads_of_keys) const {
     const attention_sizes s{

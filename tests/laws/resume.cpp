@@ -67,13 +67,13 @@ constexpr qwen3_moe balanced_by_sequence(qwen3_moe m) {
 
 /// A family that transformers does not know.
 struct own_family : gpt {
-  static constexpr const char* family = "own";
+  static constexpr family_name<own_family> family{"own"};
 };
 constexpr own_family own{dropping};
 
 /// Weights that every step computes from parameters, before its micro-batches.
 struct computed_weights : gpt {
-  static constexpr const char* family = "computed";
+  static constexpr family_name<computed_weights> family{"computed"};
   static constexpr int kinds = 1;
   constexpr var block(context& c, int /*kind*/, var x) const {
     const extent h = hidden_extent(), f{dim::ffn, ffn};

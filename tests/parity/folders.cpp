@@ -425,7 +425,7 @@ BOOST_AUTO_TEST_CASE(padded_rows_are_left_out_and_loaded_as_zero) {
 
 /// A family that transformers does not know.
 struct own_gpt : mc::gpt {
-  static constexpr const char* family = "own";
+  static constexpr mc::family_name<own_gpt> family{"own"};
 };
 
 // Neither has a state such rows, in whichever form.

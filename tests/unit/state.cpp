@@ -39,12 +39,35 @@ using namespace mc;
 using namespace test;
 using namespace test::states;
 
-namespace {
+/// Families made of another one, which may compute something else, whatever they are called.
+namespace mine {
+enum class order : std::uint8_t { before, after };
+struct gpt2 : mc::gpt {};
+template <order> struct normed : mc::gpt {};
+template <class T> struct of : mc::gpt {};
+} // namespace mine
+namespace yours {
+struct gpt2 : mc::gpt {};
+struct named : mc::gpt {
+  static constexpr family_name<named> family{"gpt2"};
+};
+struct derived : named {};
+} // namespace yours
 
-/// A family made of another one, which may compute something else.
-struct changed : gpt {};
-
-} // namespace
+BOOST_AUTO_TEST_CASE(a_family_is_the_struct_that_bears_its_name) {
+  BOOST_TEST(family_of<gpt>().name == "gpt2");
+  BOOST_TEST(family_of<mine::gpt2>().name == "mine::gpt2 from gpt2");
+  BOOST_TEST(family_of<yours::gpt2>().name == "yours::gpt2 from gpt2");
+  BOOST_TEST(family_of<yours::derived>().name == "yours::derived from gpt2");
+  const std::string after = family_of<mine::normed<mine::order::after>>().name;
+  BOOST_TEST(after.find("mine::normed<") == 0u);
+  BOOST_TEST(after != family_of<mine::normed<mine::order::before>>().name);
+  BOOST_TEST(family_of<mine::of<int[3]>>().name != family_of<mine::of<int[4]>>().name);
+  BOOST_TEST(detail::short_type_name<mine::of<mine::gpt2>>() == "of<mine::gpt2>");
+  const yours::named as_gpt2{small};
+  BOOST_TEST((find_hf_family(trained<yours::named>(as_gpt2).view()) == nullptr));
+  BOOST_TEST((find_hf_family(trained<gpt>(small).view()) != nullptr));
+}
 
 // Vectors of the reference implementation, and of its specification.
 BOOST_AUTO_TEST_CASE(xxh64_vectors) {
@@ -291,10 +314,10 @@ BOOST_AUTO_TEST_CASE(the_state_of_another_model_is_refused) {
   q.layers = 1, q.hidden = 8, q.heads = 2, q.kv_heads = 1, q.head_dim = 4, q.ffn = 8;
   q.vocabulary = 11;
   refused(q, small_setup, "family is \"gpt2\" there and \"qwen3\" here");
-  const changed derived{small};
-  refused(derived, small_setup, "family is \"gpt2\" there and \"changed\" here");
-  CHECK_REFUSED(hf_family_of(trained<changed>(derived).view()), exit_code::mismatch,
-                "is of the family \"changed\", which has no Hugging Face form");
+  const mine::gpt2 derived{small};
+  refused(derived, small_setup, "family is \"gpt2\" there and \"mine::gpt2 from gpt2\" here");
+  CHECK_REFUSED(hf_family_of(trained<mine::gpt2>(derived).view()), exit_code::mismatch,
+                "is of the family \"mine::gpt2 from gpt2\", which has no Hugging Face form");
 
   qwen3_moe first; // as many parameters, in layers of another order
   first.layers = 2, first.hidden = 8, first.heads = 2, first.kv_heads = 1, first.head_dim = 4;

@@ -36,7 +36,7 @@ constexpr setup small_setup{.batch = {.micro = 1, .sequence = 8}};
 
 /// A family that transformers does not know.
 struct own : gpt {
-  static constexpr const char* family = "own";
+  static constexpr family_name<own> family{"own"};
 };
 
 /// Stores of a program whose moments are not zero.

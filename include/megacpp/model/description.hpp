@@ -17,12 +17,11 @@ struct model_number {
       : name(member), value(static_cast<double>(x)), is_flag(std::is_same_v<Number, bool>) {}
 };
 
-/// The name of a family with the struct that is it: one that derives from it is another family, for
-/// it may compute something else.
+/// The name of a family, and the struct that is it: one that derives from it and gives no name of
+/// its own is another family, for it may compute something else.
 template <class Model> struct family_name {
   using model = Model;
-  const char* text;
-  constexpr operator const char*() const { return text; }
+  const char* text = nullptr;
 };
 
 } // namespace mc

@@ -86,8 +86,9 @@ concept has_kinds = requires(const Model& m) {
 template <class Model>
 concept has_words = requires(const Model& m) {
   { m.contradiction() } -> std::convertible_to<const char*>;
-  { Model::family } -> std::convertible_to<const char*>;
-  typename std::enable_if<static_cast<const char*>(Model::family) != nullptr>::type;
+  requires std::same_as<std::remove_const_t<decltype(Model::family)>,
+                        family_name<typename decltype(Model::family)::model>>;
+  typename std::enable_if<Model::family.text != nullptr&& * Model::family.text != 0>::type;
 };
 template <class Model>
 concept has_ends = requires(const Model& m, context& c, var x) {
@@ -173,8 +174,9 @@ template <class Run, run_member Wrong> constexpr bool report_member() {
                 "MEGA-C005 the run's model is no family: it needs static constexpr int kinds and "
                 "kind_of(int layer)");
   static_assert(Wrong != run_member::words,
-                "MEGA-C005 the run's model is no family: it needs static constexpr const char* "
-                "family, its name, and contradiction(), a sentence or null");
+                "MEGA-C005 the run's model is no family: it needs static constexpr "
+                "mc::family_name<your_family> family{\"its name\"}, and contradiction(), a "
+                "sentence or null");
   static_assert(Wrong != run_member::ends,
                 "MEGA-C005 the run's model is no family: it needs stem(mc::context&, mc::var), "
                 "final_norm(mc::context&, mc::var) and head_table(mc::context&), each const and "

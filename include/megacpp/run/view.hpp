@@ -13,6 +13,7 @@
 #include <numeric>
 #include <string>
 #include <string_view>
+#include <typeinfo>
 #include <vector>
 
 namespace mc {
@@ -49,8 +50,15 @@ graph forward_graph_of(const void* model, const setup& s, part_kind part, int ki
   return forward_graph(m, s, part, used_kinds(m).kind(kind));
 }
 
+/// A family at run time: its name, and the struct that it is.
+struct model_family {
+  std::string name;
+  const std::type_info* type = &typeid(void);
+};
+
 struct program_view {
-  std::string name, family;
+  std::string name;
+  model_family family;
   setup numbers{};
   int layers = 0, hidden = 0, vocabulary = 0;
   std::int64_t positions = 0;      ///< the longest sequence, in tokens
@@ -125,26 +133,31 @@ inline memory_items inference_memory(const program_view& p) {
 }
 
 namespace detail {
-/// The name of a type as its author wrote it, without namespaces.
-template <class T> std::string type_name() {
-  std::string_view text =
-      __PRETTY_FUNCTION__; // "... [with T = byte_gpt; ...]", "... [T = byte_gpt]"
-  text.remove_prefix(text.find("T = ") + 4);
-  text = text.substr(0, text.find_first_of(";]"));
-  if (const auto colon = text.rfind(':'); colon != std::string_view::npos)
-    text.remove_prefix(colon + 1);
-  return std::string(text);
+template <class T> constexpr std::string_view signature_with() { return __PRETTY_FUNCTION__; }
+
+/// The name of a type as the compiler writes it, with namespaces and arguments: where that stands
+/// in its sentence is where a known one does.
+template <class T> constexpr std::string_view type_name() {
+  constexpr std::string_view known = signature_with<double>();
+  constexpr std::size_t before = known.find("double"), around = known.size() - 6;
+  return signature_with<T>().substr(before, signature_with<T>().size() - around);
+}
+/// The same without the namespaces it stands in.
+template <class T> constexpr std::string_view short_type_name() {
+  const std::string_view name = type_name<T>();
+  const std::size_t colon = name.substr(0, name.find('<')).rfind(':');
+  return colon == std::string_view::npos ? name : name.substr(colon + 1);
 }
 } // namespace detail
 
 /// The family of a model: what it says, or, of a struct that derives from a family and says
-/// nothing, the struct's own name.
-template <class Model> std::string family_of() {
-  if constexpr (requires { typename decltype(Model::family)::model; }) {
-    if constexpr (!std::is_same_v<typename decltype(Model::family)::model, Model>)
-      return detail::type_name<Model>();
-  }
-  return static_cast<const char*>(Model::family);
+/// nothing, the struct's own name and where it comes from.
+template <class Model> model_family family_of() {
+  using named = typename decltype(Model::family)::model;
+  std::string name = Model::family.text;
+  if constexpr (!std::is_same_v<named, Model>)
+    name = std::string(detail::type_name<Model>()) + " from " + name;
+  return {name, &typeid(Model)};
 }
 
 /// The description of a model that has one.

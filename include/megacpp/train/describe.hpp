@@ -193,7 +193,7 @@ inline std::string describe_text(const program_view& p, const part_passes& passe
   const int largest = detail::stage_of_most_memory(p);
   const memory_items memory = training_memory(p, largest);
   fmt::format_to(at, "{}\n", p.name);
-  fmt::format_to(at, "  model                 {}: {} layers, hidden {}, vocabulary {}\n", p.family,
+  fmt::format_to(at, "  model                 {}: {} layers, hidden {}, vocabulary {}\n", p.family.name,
                  p.layers, p.hidden, p.vocabulary);
   for (const model_number& n : p.model) fmt::format_to(at, "    {:<20}{}\n", n.name, n.value);
   fmt::format_to(at, "  parameters            {}\n", p.parameters);
@@ -227,7 +227,7 @@ inline std::string describe_json(const program_view& p, const part_passes& passe
   detail::json_text d;
   const layout& l = p.numbers.ranks;
   d.open('{');
-  d.field("name", p.name).field("family", p.family);
+  d.field("name", p.name).field("family", p.family.name);
   d.open("model", '{');
   for (const model_number& n : p.model) d.field(n.name, n.value);
   d.close('}');

@@ -11,6 +11,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <typeinfo>
 #include <vector>
 
 #include <fmt/format.h>
@@ -20,7 +21,8 @@ namespace mc {
 
 /// What a model folder needs to know of a family.
 struct hf_family {
-  std::string_view name; ///< of the family, and config.json's model_type
+  const std::type_info* type; ///< the family, and nothing that derives from it
+  std::string_view name;      ///< its name, and config.json's model_type
   /// Every tensor of a saved model, once, in the order of the model.
   std::vector<hf_tensor> (*tensors)(const program_view&);
   /// The tensors of that list which one of a file holds, in any spelling met in files; none for
@@ -34,23 +36,29 @@ struct hf_family {
 };
 
 inline constexpr std::array<hf_family, 3> hf_families{{
-    {"gpt2", hf_gpt2::tensors, hf_gpt2::pieces, hf_gpt2::embedding, hf_gpt2::config,
+    {&typeid(gpt), "gpt2", hf_gpt2::tensors, hf_gpt2::pieces, hf_gpt2::embedding, hf_gpt2::config,
      hf_gpt2::fields, nullptr},
-    {"qwen3", hf_qwen3::tensors, hf_qwen3::pieces, hf_qwen3::embedding, hf_qwen3::config,
-     hf_qwen3::fields, nullptr},
-    {"qwen3_moe", hf_qwen3_moe::tensors, hf_qwen3_moe::pieces, hf_qwen3::embedding,
-     hf_qwen3_moe::config, hf_qwen3_moe::fields, hf_qwen3_moe::difference},
+    {&typeid(qwen3), "qwen3", hf_qwen3::tensors, hf_qwen3::pieces, hf_qwen3::embedding,
+     hf_qwen3::config, hf_qwen3::fields, nullptr},
+    {&typeid(qwen3_moe), "qwen3_moe", hf_qwen3_moe::tensors, hf_qwen3_moe::pieces,
+     hf_qwen3::embedding, hf_qwen3_moe::config, hf_qwen3_moe::fields, hf_qwen3_moe::difference},
 }};
 
+/// The entry of a program's family, or null. A struct that only bears the name computes something
+/// else.
+inline const hf_family* find_hf_family(const program_view& p) {
+  for (const hf_family& f : hf_families)
+    if (*f.type == *p.family.type) return &f;
+  return nullptr;
+}
 /// Throws mc::error(exit_code::mismatch) for a program of a family without a Hugging Face form.
 inline const hf_family& hf_family_of(const program_view& p) {
-  for (const hf_family& f : hf_families)
-    if (f.name == p.family) return f;
+  if (const hf_family* f = find_hf_family(p)) return *f;
   throw error(
       exit_code::mismatch,
       fmt::format("{} is of the family \"{}\", which has no Hugging Face form: nothing can be "
                   "exported, and --load takes only the states that train --save writes",
-                  p.name, p.family));
+                  p.name, p.family.name));
 }
 
 /// Throws mc::error of the file's class unless the configuration is of a model that computes what

@@ -30,7 +30,7 @@ struct program_source {
 namespace detail {
 
 template <class Run, generation_of Generation> program_view view_of_run() {
-  return compiled_program<Run, Generation>(type_name<Run>().c_str());
+  return compiled_program<Run, Generation>(std::string(short_type_name<Run>()).c_str());
 }
 
 /// The graphs of every part after each pass.

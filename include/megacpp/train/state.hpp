@@ -125,9 +125,8 @@ inline double stored_element(std::span<const std::byte> bytes, dtype type, std::
 /// True for a program of a family that transformers knows, every parameter and number of which it
 /// has a name for.
 inline bool has_hugging_face_form(const program_view& p) {
-  const auto f = std::find_if(hf_families.begin(), hf_families.end(),
-                              [&](const hf_family& known) { return known.name == p.family; });
-  if (f == hf_families.end()) return false;
+  const hf_family* f = find_hf_family(p);
+  if (f == nullptr) return false;
   try {
     static_cast<void>(f->tensors(p));
     static_cast<void>(f->config(p));
@@ -142,7 +141,7 @@ inline nlohmann::json program_json(const program_view& p) {
   nlohmann::json model = nlohmann::json::object();
   for (const model_number& n : p.model) model[n.name] = n.value;
   return {{"name", p.name},
-          {"family", p.family},
+          {"family", p.family.name},
           {"precision", name_of(p.numbers.type)},
           {"sequence", p.numbers.batch.sequence},
           {"layers", p.layers},
