@@ -303,7 +303,33 @@ BOOST_AUTO_TEST_CASE(valid_rows_are_some_of_the_rows) {
   };
   BOOST_TEST(with(17) == others("17"));
   BOOST_TEST(with(-1) == others("-1"));
-  for (const std::int64_t n : {0, 1, 16}) BOOST_TEST(with(n) == " ");
+  for (const std::int64_t n : {0, 16}) BOOST_TEST(with(n) == " ");
+  BOOST_TEST(with(15) ==
+             "MEGA-S010 linear(w.weight): it reads all rows, of which the valid ones "
+             "alone are kept in files");
+}
+
+// Rows that no file has must not learn, nor be read as if they had.
+BOOST_AUTO_TEST_CASE(a_padded_table_is_read_by_rows_alone) {
+  const auto on_four = [](auto read) { // 6 words in 8 rows
+    const auto block = [=](context& c, var x) {
+      const var table = vocabulary_table(c, "aux", 6, x.type().back(), 0.1, false);
+      return x + read(c, x, table);
+    };
+    return said(
+        derived_graph(forward_graph(with_block<decltype(block)>(block),
+                                    {.ranks = {.tp = 4}, .batch = {2, 16}}, part_kind::block, 0))
+            .wrong);
+  };
+  const std::string all = ": it reads all rows, of which the valid ones alone are kept in files";
+  BOOST_TEST(on_four([](context& c, var x, var table) {
+               c.add_side_loss(vocabulary_loss(x, table, c.positions, 6, 0).sum);
+               return gelu(x);
+             }).find("MEGA-S010 vocabulary_partial(x, positions)") == 0u); // 32 positions
+  BOOST_TEST(on_four([](context&, var x, var table) {
+               gelu(table);
+               return gelu(x);
+             }) == "MEGA-S010 gelu(aux.weight)" + all);
 }
 
 // A family says it in words of its own; what is not a number is none of its range.

@@ -194,7 +194,7 @@ struct parameter_info {
   value_id gradient = -1; ///< set by differentiate: the finished gradient
   bool tied = false;      ///< the parameter of this name in the stem or the head is meant
   /// Of a padded first dim, the rows that exist; 0: all. The others are counted nowhere and in no
-  /// file: for a table whose further rows nothing reads, as vocabulary_table pads it.
+  /// file: for a table that is read by rows (inference::table_rows), as vocabulary_table pads it.
   std::int64_t valid_rows = 0;
   source_line line{}; ///< of its declaration
   update_rule update = update_rule::adamw;

@@ -37,6 +37,7 @@ struct inference {
   int misread = -1;            ///< the operand whose integers are others than the op reads,
   integer_kind need{};         ///< what they must be,
   std::int64_t most = 0;       ///< and below what; 0: any
+  unsigned tables = 0;         ///< bit k: of operand k only table_rows(k) are read
 
   static constexpr value absent{};
 
@@ -90,15 +91,21 @@ struct inference {
     if (!serves(v.holds, kind) || v.below <= 0 || (rows > 0 && v.below > rows))
       misreads(k, kind, rows, x);
   }
-  /// Rows of the table that operand k is, without those that pad a parameter.
-  [[gnu::cold]] constexpr std::int64_t table_rows(int k) const {
+  /// The parameter that operand k is, also behind redistributions; null: none.
+  [[gnu::cold]] constexpr const parameter_info* parameter(int k) const {
     value_id v = n.in[static_cast<unsigned>(k)];
     for (int p = 0; p >= 0 && v >= 0;) {
       p = g.at(v).producer;
       if (p >= 0 && g.at_node(p).from == g.at_node(p).to) p = -1;
       if (p >= 0) v = g.at_node(p).in[0];
     }
-    const parameter_info* const p = g.parameter_of(v);
+    return g.parameter_of(v);
+  }
+  /// Rows of the table that operand k is, without those that pad a parameter, which the op promises
+  /// not to read.
+  [[gnu::cold]] constexpr std::int64_t table_rows(int k) {
+    tables |= 1u << k;
+    const parameter_info* const p = parameter(k);
     return p != nullptr && p->valid_rows > 0 ? p->valid_rows : in(k).dims[0].n;
   }
   /// These operands are there, of the type in which sums over operand x are kept.

@@ -192,6 +192,23 @@ constexpr void check_caches(builder& b) {
              "it sees the new tokens alone, and context_parallel_attention earlier ones too");
 }
 
+/// Rows that pad a parameter are in no file, so that nothing may learn or read them: MEGA-S010.
+constexpr void check_padding(builder& b) {
+  for (int i = 0; i < b.g.node_count; ++i) {
+    const node& n = b.g.at_node(i);
+    if (n.from != n.to) continue; // another placement of the same rows
+    inference c{b.g, n};
+    for (int k = 0; k < max_inputs; ++k) {
+      const parameter_info* const p = c.has(k) ? c.parameter(k) : nullptr;
+      if (p == nullptr || p->valid_rows == 0 || p->valid_rows == c.in(k).dims[0].n) continue;
+      if (c.outs == 0) infer(c);
+      if ((c.tables >> k & 1) == 0)
+        b.fail(fault::S010, n.line, n.op->name, n.in[static_cast<unsigned>(k)],
+               "it reads all rows, of which the valid ones alone are kept in files");
+    }
+  }
+}
+
 /// How many operands of a graph's nodes v is.
 constexpr int uses_of(const graph& g, value_id v) {
   int uses = 0;
@@ -346,6 +363,7 @@ template <class Model> [[gnu::cold]] constexpr graph forward_graph(const Model& 
       b.fail(fault::S006, p.line, "parameter", p.v);
   detail::check_inputs(b, part, s, as_tokens, as_stream, m.vocabulary);
   detail::check_changes(b, s.generating);
+  if (part != part_kind::logits) detail::check_padding(b); // texts take none of the other rows
   detail::check_salts(b.g);
   if (s.room > 0) detail::check_caches(b);
   hoist(b.g);
