@@ -1,5 +1,5 @@
 // expect-error: MEGA-C005
-// expect-text: family{"its name"}, and contradiction(), a sentence or null
+// expect-text: family, made of its name, and contradiction(), a sentence or null
 //
 // What stands in for a family that is none has one head and one layer: it is laid out over one rank
 // of one memory, not as the run is, so that the one sentence stays alone.

@@ -175,7 +175,7 @@ template <class Run, run_member Wrong> constexpr bool report_member() {
                 "kind_of(int layer)");
   static_assert(Wrong != run_member::words,
                 "MEGA-C005 the run's model is no family: it needs static constexpr "
-                "mc::family_name<your_family> family{\"its name\"}, and contradiction(), a "
+                "mc::family_name<your_family> family, made of its name, and contradiction(), a "
                 "sentence or null");
   static_assert(Wrong != run_member::ends,
                 "MEGA-C005 the run's model is no family: it needs stem(mc::context&, mc::var), "
