@@ -741,6 +741,31 @@ class Training(Case):
                             ("adam-eps", "1e-39")):
             self.refused(USAGE, "train", "--mock-data", f"--{flag}={value}", says=f"--{flag} ")
 
+    def test_reports_that_fail_with_the_run(self):
+        # What ends a run stays what is told, and no report that fails has a bad state saved.
+        root = self.saved("--lr", "1e-2", steps=4)
+        before = contents(root)
+        bad = ("train", "--load", root, "--save", root, "--keep-latest-k", 1, "--clip-grad", 0,
+               "--train-iters", 60, "--eval-iters", 0, "--lr")
+        for lr in ("1e30", "3e38"):
+            for flag in ("--loss-curve", "--metrics-jsonl"):
+                if flag == "--metrics-jsonl" and lr == "1e30":
+                    continue  # its first line is of a step that is right
+                with self.subTest(lr=lr, flag=flag):
+                    sentence = self.refused(NONFINITE, *bad, lr, flag, "/dev/full",
+                                            says=f"; {root} holds the state of step 4; a lower --lr")
+                    self.assertIn("; besides, cannot write ", sentence)
+                    self.assertIn("/dev/full: No space left on device", sentence)
+                    self.assertEqual(contents(root), before)
+        # Nor has one of a run that was asked to stop.
+        root, curve = self.folder / "stopped", self.folder / "curve"
+        with self.held("--train-iters", 10**6, "--save", root, "--loss-curve", curve) as (process, on):
+            curve.mkdir()
+            process.terminate()
+            errors = on()
+        self.assertEqual(process.returncode, INTERRUPTED, errors)
+        self.assertRegex(errors, r"SIGTERM ended .* was saved to .*; besides, .*Is a directory")
+
     def test_bench_json(self):
         out = run("train", "--bench-json", "--warmup", 2, "--train-iters", 7).stdout.decode()
         result = json.loads(out.splitlines()[-1])

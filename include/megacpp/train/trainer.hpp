@@ -14,6 +14,7 @@
 #include <megacpp/train/state.hpp>
 
 #include <filesystem>
+#include <new>
 #include <optional>
 
 namespace mc {
@@ -129,11 +130,12 @@ private:
   }
 
   /// Data that is none, or a report that cannot be written, ends a run between two updates: what it
-  /// has learned is saved before it says so. Returns what to add: what is left of the run.
+  /// has learned is saved before it says so, unless it is no use. Returns what to add: what is left
+  /// of the run.
   std::string rescue(exit_code why) {
     if (why == exit_code::nonfinite || why == exit_code::interrupted) return "";
     std::string tried;
-    if (root_ && taken_ > 0 && saved_at_ != at_.step && !saving_) {
+    if (root_ && taken_ > 0 && saved_at_ != at_.step && sound_ && !saving_) {
       try {
         save();
         return fmt::format("; the state of step {} was saved to {}", at_.step,
@@ -299,6 +301,7 @@ private:
       windows_.fill(at_.samples + m * micro, tokens_, labels_);
       total += session_->train({tokens_.data(), labels_.data(), m * micro});
     }
+    sound_ = false; // until the update is known to be
     step_report r;
     r.step = at_.step + 1, r.steps = set_.steps;
     r.loss = total.mean();
@@ -310,6 +313,7 @@ private:
     ++at_.step;
     at_.samples += set_.micro_batches * micro;
     ++taken_;
+    sound_ = true;
     report(r, total.count, clock.seconds());
     return true;
   }
@@ -406,7 +410,7 @@ private:
       if (saved_at_ != at_.step) save();
       kept = fmt::format("its state was saved to {}", root_->folder_of(at_.step));
     }
-    if (taken_ > 0) draw_curve();
+    if (taken_ > 0) kept += despite([&] { draw_curve(); });
     progress_.finish();
     throw error(exit_code::interrupted, fmt::format("{} ended the run after step {} of {}; {}",
                                                     signals_->name(), at_.step, set_.steps, kept));
@@ -424,15 +428,32 @@ private:
          r);
   }
   [[noreturn]] void fail(const std::string& what, const step_report& r) {
+    sound_ = false;
+    std::string lost;
     if (metrics_ && r.step > 0)
-      metrics_->write(
-          {{"step", r.step}, {"loss", r.loss}, {"lr", r.lr}, {"grad_norm", r.grad_norm}});
-    draw_curve();
+      lost += despite([&] {
+        metrics_->write(
+            {{"step", r.step}, {"loss", r.loss}, {"lr", r.lr}, {"grad_norm", r.grad_norm}});
+      });
+    lost += despite([&] { draw_curve(); });
     progress_.finish();
     throw error(exit_code::nonfinite,
                 fmt::format("{}{}; a lower --lr, a longer --lr-warmup-iters or a smaller "
-                            "--clip-grad may help",
-                            what, what_is_saved()));
+                            "--clip-grad may help{}",
+                            what, what_is_saved(), lost));
+  }
+
+  /// Makes a report of a run that ends for another reason, which stays the reason. Returns what to
+  /// add to it.
+  template <class Report> static std::string despite(const Report& report) {
+    try {
+      report();
+      return "";
+    } catch (const error& e) {
+      return fmt::format("; besides, {}", e.what());
+    } catch (const std::bad_alloc&) {
+      return "; besides, there was no memory for a report";
+    }
   }
 
   std::string bench_line() {
@@ -491,6 +512,7 @@ private:
   std::vector<double> times_;
   step_report last_;
   std::int64_t saved_at_ = -1;
+  bool sound_ = true; ///< weights and moments are those that the step left, and of use
   bool saving_ = false;
   double flops_ = 0, ceiling_ = 0;
   double memory_read_at_ = -1;
