@@ -1460,6 +1460,38 @@ class States(Case):
                     self.assertEqual(process.returncode, 0, errors)
                     self.assertEqual(self.steps(root), [1])
 
+    def test_what_another_run_saved_before_the_lock(self):
+        if not shutil.which("strace"):
+            self.left_out("there is no strace")
+        root = self.saved("--save-interval", 4)
+        weights = newest(root) / "model.safetensors"
+        whole = weights.read_bytes()
+        weights.write_bytes(b"")
+        # One is held before its lock, until the other has written the damaged state again.
+        slow = ("strace", "-f", "-o", "/dev/null", "-e", "trace=flock", "-e",
+                "inject=flock:delay_enter=4000000:when=1", PROGRAM, "train", "--load", root, "--save",
+                root, "--lr", 0.5, "--train-iters", 8)
+        process = subprocess.Popen(list(map(str, slow)), stdout=subprocess.PIPE, text=True,
+                                   env=WITHOUT_LEAKS)
+        time.sleep(1)
+        run("train", "--load", root, "--save", root)
+        said = process.communicate(timeout=120)[0]
+        self.assertEqual(process.returncode, 0, said)
+        self.assertIn("going on after step 8", said)
+        self.assertEqual(weights.read_bytes(), whole)
+
+    def test_a_root_that_is_tidied_before_it_is_looked_at(self):
+        # The run that was to replace a damaged state was killed between its two renames.
+        root = self.saved("--save-interval", 4)
+        weights = newest(root) / "model.safetensors"
+        whole = weights.read_bytes()
+        weights.write_bytes(b"")
+        newest(root).rename(root / "iter_0000008.megacpp-old-123")
+        out = run("train", "--load", root, "--save", root).stdout.decode()
+        self.assertIn("going on after step 4", out)
+        self.assertEqual(weights.read_bytes(), whole)
+        self.assertEqual(self.steps(root), [4, 8])
+
     def test_a_root_that_is_taken_away(self):
         root = self.folder / "root"
 

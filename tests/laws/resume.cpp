@@ -116,9 +116,9 @@ void train(const Model& m, dtype type, int micro, int threads, flag_values flags
                              {"eval-iters", "1"},
                              {"eval-interval", "13"}});
   options o = options_of(flags);
-  auto from = prepare_start(program.view(), o);
+  training_start start = prepare_start(program.view(), o);
   cpu device(product_type::widened, threads);
-  trainer t(program.view(), o, device, std::move(from));
+  trainer t(program.view(), o, device, std::move(start));
   t.run();
 }
 

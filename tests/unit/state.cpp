@@ -364,7 +364,8 @@ BOOST_AUTO_TEST_CASE(the_last_states_are_kept) {
   }
   // A damaged state is not one of those that are kept, and goes when it is old enough.
   write_text(dir / "root/iter_0000009/config.json", "x");
-  state_root root(dir / "root", {9});
+  state_root root(dir / "root");
+  root.pass_over({9});
   BOOST_TEST((root.newest() == 8));
   model.save(root, 10, 2);
   are({10, 9, 8, 3});
@@ -411,7 +412,8 @@ BOOST_AUTO_TEST_CASE(a_model_under_the_name_of_a_state_is_none) {
 BOOST_AUTO_TEST_CASE(a_damaged_step_counts_once_it_is_whole) {
   const two_states s;
   write_text(s.newer + "/config.json", "x");
-  state_root root(s.root, {2});
+  state_root root(s.root);
+  root.pass_over({2});
   s.model.save(root, 2);
   BOOST_TEST((root.newest() == 2));
   s.model.save(root, 3, 2);
@@ -422,7 +424,8 @@ BOOST_AUTO_TEST_CASE(a_damaged_step_counts_once_it_is_whole) {
 // A run that goes on from before them may reach them again, days later.
 BOOST_AUTO_TEST_CASE(damaged_states_that_cannot_be_replaced_are_told_at_the_start) {
   const two_states s;
-  const state_root root(s.root, {2});
+  state_root root(s.root);
+  root.pass_over({2});
   const auto rehearse = [&] {
     root.rehearse(7, 1, 0, [](folder_writer& out) { out.write("config.json", "{}"); });
   };
@@ -489,7 +492,8 @@ BOOST_AUTO_TEST_CASE(a_root_that_is_removed_or_replaced_is_claimed_again) {
 // Which steps are damaged was known of the one before.
 BOOST_AUTO_TEST_CASE(a_root_in_the_place_of_another_has_states_of_its_own) {
   const two_states s;
-  state_root root(s.root, {2});
+  state_root root(s.root);
+  root.pass_over({2});
   fs::rename(s.root, s.dir / "away");
   fs::create_directory(s.root);
   fs::rename(s.dir / "away/iter_0000002", s.newer);

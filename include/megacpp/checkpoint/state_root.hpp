@@ -141,13 +141,16 @@ std::optional<whole_state> newest_state(const model_folder& root, Needed needed)
 class state_root {
 public:
   /// Creates the folder if it is missing, and removes what killed runs left; a folder that was made
-  /// goes again unless a state is saved. `damaged` steps do not count among those that are kept.
-  /// Throws mc::error(exit_code::output).
-  explicit state_root(const std::string& path, std::vector<std::int64_t> damaged = {})
-      : path_(path), damaged_(damaged.begin(), damaged.end()) {
+  /// goes again unless a state is saved. Throws mc::error(exit_code::output).
+  explicit state_root(const std::string& path) : path_(path) {
     if (path.empty())
       throw error(exit_code::output, "the folder to save to has an empty name; give one");
     take();
+  }
+
+  /// Steps that are known to be damaged do not count among those that are kept.
+  void pass_over(const std::vector<std::int64_t>& damaged) {
+    damaged_.insert(damaged.begin(), damaged.end());
   }
 
   const std::string& path() const { return path_; }

@@ -46,8 +46,7 @@ inline void carry_out(const program_source& source, const program_view& p, comma
   if (what != command::describe) detail::check_runnable(p, what);
   if (const std::string_view slow = why_slow(); what != command::describe && !slow.empty())
     print_note(slow);
-  std::optional<found_model> from;
-  if (what == command::train) from = prepare_start(p, o);
+  training_start start = what == command::train ? prepare_start(p, o) : training_start{};
   // What a prompt is continued with must not depend on the batch, nor on how it was computed.
   const product_rows rows =
       what == command::generate ? product_rows::apart : product_rows::together;
@@ -55,7 +54,7 @@ inline void carry_out(const program_source& source, const program_view& p, comma
              static_cast<int>(o.machine.threads()), rows);
   switch (what) {
   case command::train: {
-    trainer t(p, o, device, std::move(from));
+    trainer t(p, o, device, std::move(start));
     const std::string flags = given_flags(flags_of(o), command::train);
     if (!o.report.bench_json() && !flags.empty()) print_line(flags);
     t.run();

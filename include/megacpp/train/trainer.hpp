@@ -19,15 +19,26 @@
 
 namespace mc {
 
-/// What a training run starts from. A state fills in the flags that were left out; what changes is
-/// told. Nothing if there is no --load, or if it names the folder of --save, which has no state
-/// yet: so one command line serves the first start and every later one. Throws mc::error.
-inline std::optional<found_model> prepare_start(const program_view& p, options& o) {
-  if (!o.model.load.given()) return std::nullopt;
+/// What a training run starts from.
+struct training_start {
+  std::optional<state_root> root; ///< that of --save, where --load names it too and it is there
+  std::optional<found_model> from;
+};
+
+/// Finds what a training run starts from. A state fills in the flags that were left out; what
+/// changes is told. Nothing if there is no --load, or if it names the folder of --save, which has
+/// no state yet: so one command line serves the first start and every later one. That folder is
+/// locked and tidied before it is looked at: what is found in it is the newest as long as the run
+/// lives. Throws mc::error.
+inline training_start prepare_start(const program_view& p, options& o) {
+  training_start start;
+  if (!o.model.load.given()) return start;
   const bool same =
       o.training.save.given() && detail::is_same_place(o.model.load(), o.training.save());
-  std::optional<found_model> from;
   std::error_code ignored;
+  if (same && std::filesystem::is_directory(o.model.load(), ignored))
+    start.root.emplace(o.training.save());
+  std::optional<found_model>& from = start.from;
   if (!same || std::filesystem::exists(o.model.load(), ignored))
     from = find_saved(o.model.load(), !o.model.finetune());
   if (!from && !same)
@@ -36,28 +47,29 @@ inline std::optional<found_model> prepare_start(const program_view& p, options& 
                             o.model.load()));
   if (!from) {
     print_line(fmt::format("{} has no saved state yet: a new run begins", o.model.load()));
-    return from;
+    return start;
   }
+  if (start.root) start.root->pass_over(from->damaged);
   for (const std::string& note : from->notes) print_line(note);
-  if (!from->state || o.model.finetune()) return from;
+  if (!from->state || o.model.finetune()) return start;
   require_same_program(from->state->state(), p);
   from->changes = resume_flags(from->state->state(), o, p.name);
-  return from;
+  return start;
 }
 
 /// Trains one program on one text. Memory is reserved and files are checked in the constructor; the
 /// loop itself allocates nothing but for what a save needs.
 class trainer {
 public:
-  /// `from`: what prepare_start found.
-  trainer(const program_view& p, const options& o, cpu& device,
-          std::optional<found_model> from = std::nullopt)
+  /// `start`: what prepare_start found.
+  trainer(const program_view& p, const options& o, cpu& device, training_start start = {})
       : p_(p),
         o_(o),
         set_(settings_of(p, o)),
         max_shard_(shard_limit_of(o)),
         device_(device),
-        from_(std::move(from)),
+        from_(std::move(start.from)),
+        root_(std::move(start.root)),
         text_(open_text()),
         windows_(*text_.source, text_.parts.train, p.numbers.batch.sequence, set_.numbers.seed),
         tokens_(static_cast<std::size_t>(p.numbers.batch.micro) *
@@ -165,8 +177,8 @@ private:
   /// takes no step below those that it has.
   void prepare_saves() {
     if (!o_.training.save.given()) return;
-    const bool same = resumes() && detail::is_same_file(from_->root, o_.training.save());
-    root_.emplace(o_.training.save(), same ? from_->damaged : std::vector<std::int64_t>());
+    const bool same = root_ && resumes() && detail::is_same_file(from_->root, root_->path());
+    if (!root_) root_.emplace(o_.training.save());
     const std::int64_t begin = resumes() ? from_->state->state().field<std::int64_t>("step") : 0;
     if (const auto newest = root_->newest(); newest && (!same || *newest > begin))
       throw error(exit_code::output,
