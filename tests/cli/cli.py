@@ -846,8 +846,8 @@ class Output(Case):
             self.assertEqual(data.read_text(), begin + TEXT)
             # What the folder of states needs; a report of its own may lie in it.
             root = self.folder / "root"
-            for name in ("config.json", "latest_checkpointed_iteration.txt", "iter_0000003",
-                         "iter_0000001/x"):
+            for name in ("config.json", "model.safetensors", "latest_checkpointed_iteration.txt",
+                         "iter_0000003", "iter_0000001/x"):
                 self.refused(USAGE, *train, "--mock-data", "--save", root, flag, root / name,
                              says="needs for its states")
             self.assertFalse(root.exists())
@@ -1492,6 +1492,26 @@ class States(Case):
         self.assertEqual(weights.read_bytes(), whole)
         self.assertEqual(self.steps(root), [4, 8])
 
+    def test_a_root_that_holds_what_is_no_state(self):
+        # The first start reports into it, and fails before it has saved: so does its command line.
+        root = self.folder / "root"
+        line = ("train", "--data-path", self.text, "--load", root, "--save", root, "--eval-iters", 0,
+                "--train-iters", 4)
+        for flag in ("--metrics-jsonl", "--loss-curve"):
+            with self.subTest(flag=flag):
+                root.mkdir()
+                self.refused(NONFINITE, *line, flag, root / "report", "--lr", "1e30", "--clip-grad", 0,
+                             says="nothing was saved")
+                self.assertEqual([p.name for p in root.iterdir()], ["report"])
+                self.assertIn(b"has no saved state yet", run(*line, flag, root / "report").stdout)
+                self.assertEqual(self.steps(root), [4])
+                shutil.rmtree(root)
+        root.mkdir()
+        (root / "notes").touch()
+        for command in (("train",), ("eval",)):
+            self.refused(MODEL, *command, "--load", root, "--data-path", self.text,
+                         says="has neither a model nor a saved state")
+
     def test_a_root_that_is_taken_away(self):
         root = self.folder / "root"
 
@@ -1588,7 +1608,11 @@ class Models(Case):
                      says="does not exist")
         self.refused(MODEL, "generate", "--load", self.text, says="is not a folder")
         self.refused(MODEL, "train", "--load", self.folder, "--data-path", self.text,
-                     says="config.json")
+                     says="neither a model nor a saved state")
+        (model / "config.json").rename(model / "config")
+        self.refused(MODEL, "train", "--load", model, "--data-path", self.text,
+                     says="has no file config.json")
+        (model / "config").rename(model / "config.json")
         weights = model / "model.safetensors"
         whole = weights.read_bytes()
         weights.write_bytes(whole[:-1])

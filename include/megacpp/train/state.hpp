@@ -284,7 +284,8 @@ struct found_model {
 };
 
 /// Finds the weights, or with `all` the whole state, at a path: the newest whole state of a root,
-/// one state, or a model folder. Nothing for a root without states. Throws mc::error(model).
+/// one state, or a model folder. Nothing for a root without states, nor for a folder that is
+/// neither, whatever of others is in it. Throws mc::error(model).
 inline std::optional<found_model> find_saved(const std::string& path, bool all) {
   const auto needed = [all](const std::string& name) { return all || name != optimizer_file_name; };
   model_folder folder(path);
@@ -298,8 +299,9 @@ inline std::optional<found_model> find_saved(const std::string& path, bool all) 
                 fmt::format("{} holds {} without {}: it is a damaged state; load the folder above, "
                             "which finds the newest whole one",
                             path, optimizer_file_name, state_file_name));
-  const bool empty = folder.names().empty();
-  if (!is_state_root(folder) && !empty) return found_model{std::move(folder), std::nullopt, ""};
+  const std::vector<std::string> names = folder.names();
+  if (!is_state_root(folder) && std::any_of(names.begin(), names.end(), is_model_file))
+    return found_model{std::move(folder), std::nullopt, ""};
   auto newest = newest_state(folder, needed);
   if (!newest) return std::nullopt;
   return found_model{std::move(newest->folder), std::move(newest->file), path,
