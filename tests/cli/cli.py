@@ -286,9 +286,31 @@ class Help(Case):
             for flag, value in (("--top-k", 5), ("--top-p", 0.5), ("--seed", 1)):
                 self.refused(USAGE, "generate", "--load", self.folder, *greedy, flag, value,
                              says=f": {flag} changes nothing")
-        # A run that goes on has the schedule of its state.
+        # A run that goes on has the schedule and the evaluations of its state.
         root = self.saved("--lr-decay-style", "WSD", "--lr-wsd-decay-iters", 2)
         run("train", "--load", root, "--lr-wsd-decay-iters", 3, "--train-iters", 9)
+        shutil.rmtree(root)
+        root = self.saved("--lr-decay-style", "constant", "--eval-iters", 0)
+        new = self.folder / "new"
+        new.mkdir()
+        plain = self.folder / "weights"
+        run("export", "--load", root, "--save", plain)
+        for flags, says in ((("--min-lr", "1e-5"), "--lr-decay-style constant"),
+                            (("--lr-decay-iters", 9), "--lr-decay-style constant"),
+                            (("--lr-wsd-decay-iters", 9), "without --lr-decay-style WSD"),
+                            (("--lr-wsd-decay-style", "cosine"), "without --lr-decay-style WSD"),
+                            (("--eval-interval", 5), "nothing is evaluated")):
+            before = contents(root)
+            with self.subTest(flags=flags):
+                sentence = self.refused(USAGE, "train", "--load", root, "--save", root,
+                                        "--train-iters", 9, *flags, says=says)
+                self.assertIn(f": {flags[0]} ", sentence)
+                self.assertEqual(contents(root), before)
+        for start in (("--load", new, "--save", new), ("--load", plain), ("--load", root, "--finetune")):
+            self.refused(USAGE, "train", *start, "--data-path", self.text, "--lr-wsd-decay-iters", 9,
+                         says="--lr-wsd-decay-iters changes nothing without --lr-decay-style WSD")
+        run("train", "--load", root, "--lr-decay-style", "cosine", "--min-lr", "1e-5", "--eval-iters", 1,
+            "--eval-interval", 5, "--train-iters", 9)
         # A file of flags may serve many commands.
         config = self.folder / "run.json"
         config.write_text(json.dumps({"save-interval": 2, "keep-latest-k": 2, "finetune": True,

@@ -56,7 +56,6 @@ inline void declare_flags(CLI::App& app, const std::vector<flag_entry>& list, co
 struct request {
   const command_text* what = nullptr; ///< null: the program's own help or version
   bool help = false, version = false;
-  std::vector<std::string> given; ///< names of the flags of the command line, not of --config
 };
 
 inline error usage(const std::string& sentence) { return error(exit_code::usage, sentence); }
@@ -164,10 +163,7 @@ inline request parse(int argc, const char* const* argv, const std::vector<flag_e
   if (config) read_option_file(*config, list);
   for (const given_flag& g : given)
     if (g.entry->flag->is_list()) g.entry->flag->forget(); // the file's
-  for (const given_flag& g : given) {
-    g.entry->flag->read(g.value, "--" + g.entry->name);
-    r.given.push_back(g.entry->name);
-  }
+  for (const given_flag& g : given) g.entry->flag->ask(g.value, "--" + g.entry->name);
   return r;
 }
 
@@ -198,7 +194,6 @@ inline void run_command(const program_source& source, std::string_view program, 
     return;
   }
   check_compiled(list, p);
-  refuse_idle_flags(r.given, r.what->which, o);
   carry_out(source, p, r.what->which, o);
 }
 

@@ -38,8 +38,7 @@ inline product_type product_type_of(std::string_view name) {
 
 } // namespace detail
 
-/// Carries out a command with flags that agree with each other and with the program p of the
-/// source. Throws mc::error.
+/// Carries out a command with flags that agree with the program p of the source. Throws mc::error.
 inline void carry_out(const program_source& source, const program_view& p, command what,
                       options& o) {
   if (what == command::convert) return run_export(p, o);
@@ -47,6 +46,7 @@ inline void carry_out(const program_source& source, const program_view& p, comma
   if (const std::string_view slow = why_slow(); what != command::describe && !slow.empty())
     print_note(slow);
   training_start start = what == command::train ? prepare_start(p, o) : training_start{};
+  refuse_idle_flags(what, o); // a run that goes on has the other flags of its state
   // What a prompt is continued with must not depend on the batch, nor on how it was computed.
   const product_rows rows =
       what == command::generate ? product_rows::apart : product_rows::together;

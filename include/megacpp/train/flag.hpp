@@ -47,6 +47,8 @@ public:
   virtual ~flag_base() = default;
 
   bool given() const { return given_; }
+  /// True if the command line itself gave it, not a file of flags nor a state.
+  bool asked() const { return asked_; }
   const char* help() const { return help_; }
   command commands() const { return commands_; }
   on_resume resuming() const { return resuming_; }
@@ -70,6 +72,11 @@ public:
     assign(value, where);
     given_ = true;
   }
+  /// The same of a value of the command line.
+  void ask(std::string_view value, std::string_view where) {
+    read(value, where);
+    asked_ = true;
+  }
 
 protected:
   flag_base() = default;
@@ -88,7 +95,7 @@ protected:
   const char* shown_ = nullptr;
   command commands_ = command::all;
   on_resume resuming_ = on_resume::undecided;
-  bool given_ = false;
+  bool given_ = false, asked_ = false;
 };
 
 /// A flag of a whole number, a real number, a text, several texts or a switch.

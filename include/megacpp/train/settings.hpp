@@ -10,7 +10,6 @@
 #include <algorithm>
 #include <initializer_list>
 #include <limits>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -99,12 +98,13 @@ inline void check_compiled(const std::vector<flag_entry>& asked, const program_v
 }
 
 /// Refuses flags of the command line that would change nothing beside the others. Those of a
-/// configuration file, which may serve many commands, are not asked: `given` are names without
-/// dashes. Throws mc::error(exit_code::usage).
-inline void refuse_idle_flags(std::span<const std::string> given, command c, const options& o) {
+/// configuration file, which may serve many commands, and of a state are not asked. Throws
+/// mc::error(exit_code::usage).
+inline void refuse_idle_flags(command c, options& o) {
+  const std::vector<flag_entry> all = flags_of(o);
   const auto refuse = [&](bool idle, std::initializer_list<const char*> flags, const char* why) {
     for (const char* name : flags)
-      if (idle && std::find(given.begin(), given.end(), name) != given.end())
+      if (idle && find_flag(all, name)->flag->asked())
         throw error(exit_code::usage, fmt::format("--{} {}; leave --{} out", name, why, name));
   };
   if (c == command::train) {
@@ -124,14 +124,11 @@ inline void refuse_idle_flags(std::span<const std::string> given, command c, con
            "and --eval-iters 0 contradict each other: nothing is evaluated");
     refuse(!asked && (o.data.mock_data() || o.report.bench_json()), {"eval-interval"},
            "changes nothing: random tokens and --bench-json are evaluated only with --eval-iters");
-    // A run that goes on has the style of its state.
-    if (o.optimizer.lr_decay_style.given() || !o.model.load.given()) {
-      const std::string& style = o.optimizer.lr_decay_style();
-      refuse(style == "constant", {"min-lr", "lr-decay-iters"},
-             "changes nothing beside --lr-decay-style constant");
-      refuse(style != "WSD", {"lr-wsd-decay-iters", "lr-wsd-decay-style"},
-             "changes nothing without --lr-decay-style WSD");
-    }
+    const std::string& style = o.optimizer.lr_decay_style();
+    refuse(style == "constant", {"min-lr", "lr-decay-iters"},
+           "changes nothing beside --lr-decay-style constant");
+    refuse(style != "WSD", {"lr-wsd-decay-iters", "lr-wsd-decay-style"},
+           "changes nothing without --lr-decay-style WSD");
   }
   if (c == command::generate)
     refuse(o.sampling.greedy() || (o.sampling.temperature.given() && o.sampling.temperature() == 0),
