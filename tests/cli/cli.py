@@ -770,15 +770,14 @@ class Training(Case):
         bad = ("train", "--load", root, "--save", root, "--keep-latest-k", 1, "--clip-grad", 0,
                "--train-iters", 60, "--eval-iters", 0, "--lr")
         for lr in ("1e30", "3e38"):
-            for flag in ("--loss-curve", "--metrics-jsonl"):
-                if flag == "--metrics-jsonl" and lr == "1e30":
-                    continue  # its first line is of a step that is right
-                with self.subTest(lr=lr, flag=flag):
-                    sentence = self.refused(NONFINITE, *bad, lr, flag, "/dev/full",
-                                            says=f"; {root} holds the state of step 4; a lower --lr")
-                    self.assertIn("; besides, cannot write ", sentence)
-                    self.assertIn("/dev/full: No space left on device", sentence)
-                    self.assertEqual(contents(root), before)
+            # The line of a step that is right comes before; a curve has one.
+            flag = "--loss-curve" if lr == "1e30" else "--metrics-jsonl"
+            with self.subTest(lr=lr, flag=flag):
+                sentence = self.refused(NONFINITE, *bad, lr, flag, "/dev/full",
+                                        says=f"; {root} holds the state of step 4; a lower --lr")
+                self.assertIn("; besides, cannot write ", sentence)
+                self.assertIn("/dev/full: No space left on device", sentence)
+                self.assertEqual(contents(root), before)
         # Nor has one of a run that was asked to stop.
         root, curve = self.folder / "stopped", self.folder / "curve"
         with self.held("--train-iters", 10**6, "--save", root, "--loss-curve", curve) as (process, on):
@@ -1362,6 +1361,20 @@ class States(Case):
         read = [[json.loads(line) for line in path.read_text().splitlines()] for path in metrics]
         losses = [[(m["step"], m["loss"], m["lr"]) for m in lines if "loss" in m] for lines in read]
         self.assertEqual(*losses)
+
+    def test_a_run_with_nothing_left_leaves_its_reports(self):
+        root = self.folder / "root"
+        reports = [self.folder / name for name in ("metrics", "curve")]
+        line = ("--load", root, "--save", root, "--metrics-jsonl", reports[0], "--loss-curve", reports[1])
+        self.train(*line)
+        before = [path.read_bytes() for path in reports]
+        self.assertIn(b"validation_loss", before[0])
+        self.assertIn(b"nothing is left to train", self.train(*line).stdout)
+        self.assertEqual([path.read_bytes() for path in reports], before)
+        for path in reports:
+            path.unlink()
+        self.train(*line)
+        self.assertEqual([path.exists() for path in reports], [False, False])
 
     def test_goes_on_behind_the_samples_that_were_taken(self):
         root = self.folder / "root"

@@ -100,9 +100,11 @@ public:
     // Once nothing is left that could be refused.
     if (resumes())
       for (const std::string& line : from_->changes) print_line(line);
-    // A run that goes on adds to the file of the one before.
-    if (metrics_ && resumes() && at_.step > 0) metrics_->continue_after();
-    else if (metrics_) metrics_->begin();
+    // A run that goes on adds to the file of the one before; with nothing left to train, nothing.
+    if (metrics_ && at_.step < set_.steps) {
+      if (resumes() && at_.step > 0) metrics_->continue_after();
+      else metrics_->begin();
+    }
     if (!set_.bench) introduce();
     stopwatch all;
     const std::int64_t first = at_.step;
@@ -378,7 +380,7 @@ private:
     progress_.note(bounded_text<160>().append(
         "step {}/{} | validation loss: {:.4f} | perplexity: {:.3f} | {:.0f} tokens", at_.step,
         set_.steps, loss, perplexity(loss), total.count));
-    if (metrics_)
+    if (metrics_ && taken_ > 0)
       metrics_->write({{"step", at_.step},
                        {"validation_loss", loss},
                        {"perplexity", perplexity(loss)},
@@ -407,8 +409,9 @@ private:
     for (const std::string& note : notes) progress_.note(note);
   }
 
+  /// Of the steps of this process, which replaces that of the one before: not for none.
   void draw_curve() {
-    if (!o_.report.loss_curve.given()) return;
+    if (!o_.report.loss_curve.given() || taken_ == 0) return;
     curve_options c;
     c.title = p_.name;
     write_text_file(o_.report.loss_curve(), mc::loss_curve(history_.points(), validation_, c));
@@ -422,7 +425,7 @@ private:
       if (saved_at_ != at_.step) save();
       kept = fmt::format("its state was saved to {}", root_->folder_of(at_.step));
     }
-    if (taken_ > 0) kept += despite([&] { draw_curve(); });
+    kept += despite([&] { draw_curve(); });
     progress_.finish();
     throw error(exit_code::interrupted, fmt::format("{} ended the run after step {} of {}; {}",
                                                     signals_->name(), at_.step, set_.steps, kept));
