@@ -1197,6 +1197,10 @@ class Starts(Case):
             limit = lambda: resource.setrlimit(  # noqa: E731
                 resource.RLIMIT_FSIZE, (size, size))
             self.refused_at_start(OUTPUT, *fresh, says="File too large (ulimit -f raises the limit)", preexec_fn=limit)
+        link = self.folder / "link"  # to a file that is made for the metrics, and goes again
+        link.symlink_to("nowhere")
+        self.refused_at_start(OUTPUT, *fresh, "--metrics-jsonl", link, says="File too large",
+                              preexec_fn=limit)
         root = self.saved("--save-interval", 4)
         on = ("--load", root, "--save", root)
         train = ("--data-path", self.text)

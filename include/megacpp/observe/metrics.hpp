@@ -3,6 +3,7 @@
 
 #include <megacpp/data/descriptor.hpp>
 #include <megacpp/exec/error.hpp>
+#include <megacpp/observe/links.hpp>
 #include <megacpp/observe/reader.hpp>
 
 #include <algorithm>
@@ -84,15 +85,16 @@ public:
     line_.reserve(4096);
     struct stat s {};
     made_ = ::stat(path_.c_str(), &s) != 0;
+    if (made_) place_ = detail::behind_links(path_);
     file_ = open_to_write(path_, O_CREAT | O_APPEND);
     if (!file_) fail("create", errno);
     plain_ = ::fstat(file_.get(), &s) == 0 && S_ISREG(s.st_mode);
   }
   metrics_file(const metrics_file&) = delete;
   metrics_file& operator=(const metrics_file&) = delete;
-  /// A file that was made for a run that did not begin goes again.
+  /// A file that was made for a run that did not begin goes again; a link to it stays.
   ~metrics_file() {
-    if (made_ && plain_) ::unlink(path_.c_str());
+    if (made_ && plain_) ::unlink(place_.c_str());
   }
 
   /// Empties the file. Throws mc::error(exit_code::output).
@@ -153,9 +155,9 @@ private:
     return 0;
   }
 
-  std::string path_;
-  bool made_ = false;  ///< by this object, and of no run yet
-  bool plain_ = false; ///< not a pipe or a device
+  std::string path_, place_; ///< the second behind links, where it was made
+  bool made_ = false;        ///< by this object, and of no run yet
+  bool plain_ = false;       ///< not a pipe or a device
   descriptor file_;
   std::string line_;
 };

@@ -4,11 +4,11 @@
 #include <megacpp/checkpoint/leftovers.hpp>
 #include <megacpp/data/descriptor.hpp>
 #include <megacpp/exec/error.hpp>
+#include <megacpp/observe/links.hpp>
 #include <megacpp/observe/reader.hpp>
 
 #include <cerrno>
 #include <cstdio>
-#include <filesystem>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -51,24 +51,6 @@ inline void print_line(std::string_view text) {
 
 /// A line for people beside the output: on the standard error, and lost if nobody listens.
 inline void print_note(std::string_view text) { write_line_to_reader(STDERR_FILENO, {text}); }
-
-namespace detail {
-/// What a path names behind its symbolic links, which stay as they are when it is replaced. Of
-/// links without an end, one of them, for which stat fails with ELOOP; and the last one of links
-/// whose text is no path to what they name (/proc/self/fd/1, of a pipe).
-inline std::string behind_links(std::string path) {
-  namespace fs = std::filesystem;
-  std::error_code problem;
-  for (int links = 0; links < 40; ++links) {
-    const fs::path to = fs::read_symlink(path, problem);
-    if (problem) break; // no link
-    std::string next = (fs::path(path).parent_path() / to).string();
-    if (fs::exists(path, problem) && !fs::exists(next, problem)) break;
-    path = std::move(next);
-  }
-  return path;
-}
-} // namespace detail
 
 /// Writes a whole text file; a file that was there stays until the new one is complete. A pipe that
 /// nobody reads is waited for as print does. Throws mc::error(exit_code::output).

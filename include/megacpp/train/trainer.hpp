@@ -110,8 +110,8 @@ public:
     const std::int64_t first = at_.step;
     try {
       take_steps();
-      signals_.reset(); // nothing is left that a stop would have to save
       draw_curve();
+      signals_.reset(); // nothing is left that a stop would have to save, or would leave half done
     } catch (const error& e) {
       const std::string kept = rescue(e.code());
       if (kept.empty()) throw;
