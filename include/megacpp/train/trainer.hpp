@@ -116,6 +116,12 @@ public:
       const std::string kept = rescue(e.code());
       if (kept.empty()) throw;
       throw error(e.code(), e.what() + kept);
+    } catch (const std::bad_alloc&) {
+      throw error(
+          exit_code::memory,
+          fmt::format("memory ran out after step {} of {}{}; use a machine with more, or end "
+                      "what else runs on it",
+                      at_.step, set_.steps, rescue(exit_code::memory)));
     }
     progress_.finish();
     if (o_.report.profile()) print(profile_.table(profiled_seconds_, ceiling_));
@@ -143,9 +149,9 @@ private:
     if (root_ && saved_at_ != at_.step) save();
   }
 
-  /// Data that is none, or a report that cannot be written, ends a run between two updates: what it
-  /// has learned is saved before it says so, unless it is no use. Returns what to add: what is left
-  /// of the run.
+  /// Data that is none, a report that cannot be written, or a lack of memory ends a run between two
+  /// updates: what it has learned is saved before it says so, unless it is no use. Returns what to
+  /// add: what is left of the run.
   std::string rescue(exit_code why) {
     if (why == exit_code::nonfinite || why == exit_code::interrupted) return "";
     std::string tried;
@@ -156,6 +162,8 @@ private:
                            root_->folder_of(at_.step));
       } catch (const error& e) {
         tried = fmt::format("; that of step {} could not be saved: {}", at_.step, e.what());
+      } catch (const std::bad_alloc&) {
+        tried = fmt::format("; that of step {} could not be saved for lack of memory", at_.step);
       }
     }
     return tried + what_is_saved();
