@@ -230,7 +230,7 @@ class Help(Case):
                             ("tokenizer", "words"), ("product-type", "fp8"), ("profile", "maybe")):
             with self.subTest(flag=flag, value=value):
                 self.refused(USAGE, "train", "--mock-data", f"--{flag}={value}", says=f"--{flag} ")
-        for flag in ("lr", "min-lr", "weight-decay"):  # 0 in fp32
+        for flag in ("lr", "min-lr", "weight-decay", "clip-grad"):  # 0 in fp32
             self.refused(USAGE, "train", "--mock-data", f"--{flag}", "1e-46",
                          says=f'--{flag} is "1e-46", but must be 0 or at least 1.4')
         run("train", "--mock-data", "--train-iters", 1, "--lr", "1e-44", "--min-lr", 0,

@@ -203,7 +203,7 @@ struct optimizer_flags {
         .resumes(on_resume::may_change);
     clip_grad
         .is(1, "largest global norm of the gradient; longer ones are shortened; 0: no clipping")
-        .at_least(0)
+        .zero_or_within(least, most)
         .of(command::train)
         .resumes(on_resume::may_change);
     adam_beta1.is(0.9, "decay of the first moment")
