@@ -193,8 +193,8 @@ inline std::string describe_text(const program_view& p, const part_passes& passe
   const int largest = detail::stage_of_most_memory(p);
   const memory_items memory = training_memory(p, largest);
   fmt::format_to(at, "{}\n", p.name);
-  fmt::format_to(at, "  model                 {}: {} layers, hidden {}, vocabulary {}\n", p.family.name,
-                 p.layers, p.hidden, p.vocabulary);
+  fmt::format_to(at, "  model                 {}: {} layers, hidden {}, vocabulary {}\n",
+                 p.family.name, p.layers, p.hidden, p.vocabulary);
   for (const model_number& n : p.model) fmt::format_to(at, "    {:<20}{}\n", n.name, n.value);
   fmt::format_to(at, "  parameters            {}\n", p.parameters);
   fmt::format_to(at, "  layout                {}\n", detail::layout_text(p.numbers.ranks));
