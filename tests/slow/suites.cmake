@@ -57,7 +57,7 @@ set(sanitized -DMEGACPP_SANITIZE=address,undefined -DCMAKE_CXX_FLAGS_RELEASE=-O0
 if(MEGACPP_CLANG)
   list(APPEND sanitized -DCMAKE_CXX_COMPILER=${MEGACPP_CLANG})
 endif()
-set(running "unit_(data|folder|hf_config|json|machine|observe|options|safetensors|schedule|shard_index|state|text|threads)")
+set(running "unit_(data|folder|hf_config|json|machine|mapped_file|observe|options|safetensors|schedule|shard_index|state|text|threads)")
 string(APPEND running "|laws_(packing|patterns|rounds|shapes)|^parity|^cli")
 if(MEGACPP_EXHAUSTIVE_TESTS)
   set(running .)

@@ -32,10 +32,13 @@
 
 #include <scratch.hpp>
 
+#include "child.hpp"
+
 namespace {
 
 namespace fs = std::filesystem;
 using mc::exit_code;
+using test::in_child;
 using test::read_text;
 using test::scratch_folder;
 using test::write_text;
@@ -65,15 +68,6 @@ std::vector<std::string> names_in(const fs::path& folder) {
   return names;
 }
 std::size_t entries_in(const fs::path& folder) { return names_in(folder).size(); }
-
-/// Runs f in a child process. Returns its exit status as wait() tells it.
-int in_child(const std::function<int()>& f) {
-  const pid_t child = ::fork();
-  if (child == 0) ::_exit(f());
-  int status = 0;
-  ::waitpid(child, &status, 0);
-  return status;
-}
 
 /// From here on the system call fails with the error in this process. False if that cannot be
 /// arranged.

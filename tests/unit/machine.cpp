@@ -21,9 +21,12 @@
 
 #include <scratch.hpp>
 
+#include "child.hpp"
+
 namespace {
 
 using mc::exit_code;
+using test::in_child;
 
 BOOST_AUTO_TEST_CASE(this_machine_has_what_this_program_was_built_for) {
   BOOST_TEST((mc::compiled_instruction_sets & ~mc::available_instruction_sets()) == 0u);
@@ -140,15 +143,6 @@ BOOST_AUTO_TEST_CASE(a_quota_of_control_groups_is_rounded_up) {
   BOOST_TEST(quota("0::/of/the/host\n") == 1);
   BOOST_TEST(quota("0::/\n") == 1);
   BOOST_TEST(mc::processors() >= 1);
-}
-
-/// The wait status of a child that runs f.
-int in_child(const std::function<int()>& f) {
-  const pid_t child = ::fork();
-  if (child == 0) ::_exit(f());
-  int status = 0;
-  ::waitpid(child, &status, 0);
-  return status;
 }
 
 BOOST_AUTO_TEST_CASE(the_first_signal_asks_and_one_that_comes_later_ends) {

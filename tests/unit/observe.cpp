@@ -22,12 +22,13 @@
 
 #include <fcntl.h>
 #include <sys/resource.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <nlohmann/json.hpp>
 
 #include <scratch.hpp>
+
+#include "child.hpp"
 
 namespace {
 long allocations = 0;
@@ -230,8 +231,7 @@ BOOST_AUTO_TEST_CASE(metrics_that_cannot_be_written_are_an_error) {
                 "cannot create the metrics file");
   CHECK_REFUSED(mc::metrics_file(dir.path().string()), exit_code::output, "Is a directory");
   // Of a line for which there is only half the room, none stays.
-  const pid_t child = ::fork();
-  if (child == 0) {
+  const int status = test::in_child([&] {
     std::signal(SIGXFSZ, SIG_IGN);
     mc::metrics_file small(dir / "small");
     small.begin();
@@ -239,10 +239,8 @@ BOOST_AUTO_TEST_CASE(metrics_that_cannot_be_written_are_an_error) {
     const struct rlimit limit { 20, 20 };
     ::setrlimit(RLIMIT_FSIZE, &limit);
     const auto refused = test::refusal_of([&] { small.write({{"step", 1234567890}}); });
-    ::_exit(refused && refused->says("File too large") ? 0 : 1);
-  }
-  int status = 0;
-  ::waitpid(child, &status, 0);
+    return refused && refused->says("File too large") ? 0 : 1;
+  });
   BOOST_TEST(status == 0);
   BOOST_TEST(test::read_text(dir / "small") == "{\"step\":1}\n");
   mc::metrics_file full("/dev/full");

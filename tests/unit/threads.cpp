@@ -24,11 +24,12 @@
 #include <poll.h>
 #include <pthread.h>
 #include <sys/time.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <kernels.hpp>
 #include <scratch.hpp>
+
+#include "child.hpp"
 
 using namespace mc;
 
@@ -225,16 +226,12 @@ BOOST_AUTO_TEST_CASE(threads_that_call_have_workers_of_their_own) {
 BOOST_AUTO_TEST_CASE(a_child_that_forks_computes_alone) {
   set_thread_count(3);
   BOOST_TEST(every_piece_once(100));
-  const pid_t child = ::fork();
-  if (child == 0) {
-    bool good = every_piece_once(100); // the workers stayed behind
-    set_thread_count(2);
-    good = good && every_piece_once(100);
-    ::_exit(good ? 0 : 1);
-  }
-  int status = -1;
-  ::waitpid(child, &status, 0);
-  BOOST_TEST(status == 0);
+  BOOST_TEST(test::in_child([] {
+               bool good = every_piece_once(100); // the workers stayed behind
+               set_thread_count(2);
+               good = good && every_piece_once(100);
+               return good ? 0 : 1;
+             }) == 0);
 }
 
 BOOST_AUTO_TEST_CASE(regions_of_any_number_of_pieces) {

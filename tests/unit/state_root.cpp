@@ -1,0 +1,226 @@
+// Folders of states: which are kept, which the newest is, and who may save there.
+#define BOOST_TEST_MODULE state_root
+#include <boost/test/unit_test.hpp>
+
+#include <megacpp/train/model_folder.hpp>
+#include <megacpp/train/state.hpp>
+
+#include <algorithm>
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <scratch.hpp>
+
+#include "state_tests.hpp"
+
+using namespace mc;
+using namespace test;
+using namespace test::states;
+
+BOOST_AUTO_TEST_CASE(the_last_states_are_kept) {
+  const scratch_folder dir;
+  const trained<gpt> model(small);
+  const auto steps = [&] { return saved_steps(model_folder(dir / "root")); };
+  const auto are = [&](std::vector<std::int64_t> expected) {
+    BOOST_TEST(steps() == expected, boost::test_tools::per_element());
+  };
+  {
+    state_root root(dir / "root");
+    for (std::int64_t step = 1; step <= 5; ++step) model.save(root, step, 3);
+    are({5, 4, 3});
+    write_text(dir / "root/iter_0000003/notes.txt", "mine"); // never removed
+    model.save(root, 6, 2);
+    are({6, 5, 3});
+    BOOST_TEST(root.save(7, 2,
+                         [&](folder_writer& out) {
+                           write_state(out, model.view(), model.stores, {7, 7}, json::object());
+                         })
+                   .size() == 1u);
+    are({7, 6, 3});
+    for (std::int64_t step = 8; step <= 9; ++step) model.save(root, step, 0); // all
+    are({9, 8, 7, 6, 3});
+    BOOST_TEST(read_text(dir / "root/latest_checkpointed_iteration.txt") == "9\n");
+  }
+  // A damaged state is not one of those that are kept, and goes when it is old enough.
+  write_text(dir / "root/iter_0000009/config.json", "x");
+  state_root root(dir / "root");
+  root.pass_over({9});
+  BOOST_TEST((root.newest() == 8));
+  model.save(root, 10, 2);
+  are({10, 9, 8, 3});
+  model.save(root, 11, 2);
+  are({11, 10, 3});
+  // A damaged state of the same step is replaced.
+  write_text(dir / "root/iter_0000011/config.json", "x");
+  BOOST_TEST(newest_step(dir / "root") == 10);
+  model.save(root, 11, 2);
+  BOOST_TEST(newest_step(dir / "root") == 11);
+}
+
+BOOST_AUTO_TEST_CASE(a_model_under_the_name_of_a_state_is_none) {
+  const scratch_folder dir;
+  const trained<gpt> model(small);
+  const std::string path = dir / "root", exported = path + "/iter_0000003";
+  const auto rehearse = [](const state_root& root, std::int64_t last) {
+    root.rehearse(last, 1, 0, [](folder_writer&) {});
+  };
+  {
+    state_root root(path);
+    model.save(root, 1);
+    model.save(root, 2);
+  }
+  fs::copy(path + "/iter_0000002", exported);
+  for (const char* file : {state_file_name, optimizer_file_name}) fs::remove(exported + '/' + file);
+  const auto found = find_saved(path, true);
+  BOOST_REQUIRE(found);
+  BOOST_TEST((found->damaged.empty() && found->notes.empty()));
+  state_root root(path);
+  BOOST_TEST((root.newest() == 2));
+  // A run that would come to its step is refused at its start.
+  rehearse(root, 2);
+  CHECK_REFUSED(rehearse(root, 3), exit_code::output, "is a model, not a state");
+  CHECK_REFUSED(model.save(root, 3), exit_code::output, "is a model, not a state");
+  model.save(root, 4, 2);
+  model.save(root, 5, 1);
+  BOOST_TEST(saved_steps(model_folder(path)) == std::vector<std::int64_t>{5},
+             boost::test_tools::per_element());
+  BOOST_TEST(fs::exists(exported + "/model.safetensors"));
+}
+
+// From when it is saved anew.
+BOOST_AUTO_TEST_CASE(a_damaged_step_counts_once_it_is_whole) {
+  const two_states s;
+  write_text(s.newer + "/config.json", "x");
+  state_root root(s.root);
+  root.pass_over({2});
+  s.model.save(root, 2);
+  BOOST_TEST((root.newest() == 2));
+  s.model.save(root, 3, 2);
+  BOOST_TEST(saved_steps(model_folder(s.root)) == (std::vector<std::int64_t>{3, 2}),
+             boost::test_tools::per_element());
+}
+
+// A run that goes on from before them may reach them again, days later.
+BOOST_AUTO_TEST_CASE(damaged_states_that_cannot_be_replaced_are_told_at_the_start) {
+  const two_states s;
+  state_root root(s.root);
+  root.pass_over({2});
+  const auto rehearse = [&] {
+    root.rehearse(7, 1, 0, [](folder_writer& out) { out.write("config.json", "{}"); });
+  };
+  BOOST_CHECK_NO_THROW(rehearse());
+  write_text(s.newer + "/notes.txt", "mine");
+  CHECK_REFUSED(rehearse(), exit_code::output, "iter_0000002 holds notes.txt");
+  fs::rename(s.newer, s.dir / "elsewhere");
+  fs::create_directory_symlink(s.dir / "elsewhere", s.newer);
+  CHECK_REFUSED(rehearse(), exit_code::output, "iter_0000002 is a symbolic link");
+}
+
+BOOST_AUTO_TEST_CASE(a_state_that_cannot_be_removed_is_told) {
+  const scratch_folder dir;
+  BOOST_REQUIRE(::chmod(dir.path().c_str(), 0777) == 0);
+  const trained<gpt> model(small);
+  const test::unprivileged nobody;
+  state_root root(dir / "root");
+  model.save(root, 1);
+  fs::permissions(root.folder_of(1), fs::perms(0555));
+  const auto notes = root.save(2, 1, [&](folder_writer& out) {
+    write_state(out, model.view(), model.stores, {2, 8}, json::object());
+  });
+  BOOST_TEST(notes == std::vector<std::string>{root.folder_of(1) + " is kept: Permission denied"},
+             boost::test_tools::per_element());
+  BOOST_TEST(saved_steps(model_folder(dir / "root")) == (std::vector<std::int64_t>{2, 1}),
+             boost::test_tools::per_element());
+  fs::permissions(root.folder_of(1), fs::perms(0755));
+  model.save(root, 3, 1);
+  BOOST_TEST(saved_steps(model_folder(dir / "root")) == (std::vector<std::int64_t>{3}),
+             boost::test_tools::per_element());
+}
+
+// What is at the path by now may be another run's.
+BOOST_AUTO_TEST_CASE(a_root_that_is_removed_or_replaced_is_claimed_again) {
+  const scratch_folder dir;
+  const trained<gpt> model(small);
+  const auto steps = [&](const char* name) { return saved_steps(model_folder(dir / name)); };
+  state_root root(dir / "root");
+  model.save(root, 1);
+  fs::rename(dir / "root", dir / "away");
+  BOOST_TEST(!root.in_place());
+  {
+    const state_root other(dir / "root");
+    CHECK_REFUSED(model.save(root, 2), exit_code::output, "another run is saving");
+    BOOST_TEST(!root.in_place());
+  }
+  model.save(root, 2);
+  BOOST_TEST(root.in_place());
+  CHECK_REFUSED(state_root(dir / "root"), exit_code::output, "another run is saving");
+  state_root other(dir / "away"); // nobody's any more
+  model.save(other, 3);
+  fs::rename(dir / "root", dir / "first");
+  fs::create_directory_symlink("away", dir / "root");
+  CHECK_REFUSED(model.save(root, 4), exit_code::output, "another run is saving");
+  fs::remove(dir / "root");
+  fs::create_directory(dir / "root");
+  fs::copy(dir / "away", dir / "root", fs::copy_options::recursive);
+  CHECK_REFUSED(model.save(root, 4), exit_code::output, "holds the state of step 3");
+  BOOST_TEST(steps("root") == (std::vector<std::int64_t>{3, 1}), boost::test_tools::per_element());
+  BOOST_TEST(steps("away") == (std::vector<std::int64_t>{3, 1}), boost::test_tools::per_element());
+  BOOST_TEST(steps("first") == (std::vector<std::int64_t>{2}), boost::test_tools::per_element());
+}
+
+// Which steps are damaged was known of the one before.
+BOOST_AUTO_TEST_CASE(a_root_in_the_place_of_another_has_states_of_its_own) {
+  const two_states s;
+  state_root root(s.root);
+  root.pass_over({2});
+  fs::rename(s.root, s.dir / "away");
+  fs::create_directory(s.root);
+  fs::rename(s.dir / "away/iter_0000002", s.newer);
+  CHECK_REFUSED(s.model.save(root, 3), exit_code::output, "holds the state of step 2");
+}
+
+BOOST_AUTO_TEST_CASE(a_root_that_cannot_be_made_is_told) {
+  const scratch_folder dir;
+  fs::create_directory_symlink("none", dir / "link");
+  CHECK_REFUSED(state_root(dir / "link"), exit_code::output,
+                "a symbolic link to a folder that is not");
+  CHECK_REFUSED(state_root("/dev/fd/777"), exit_code::output, "cannot create /dev/fd/777: No such");
+}
+
+BOOST_AUTO_TEST_CASE(a_root_is_one_runs) {
+  const scratch_folder dir;
+  const trained<gpt> model(small);
+  {
+    const state_root root(dir / "root");
+    CHECK_REFUSED(state_root(dir / "root"), exit_code::output, "another run is saving");
+  }
+  BOOST_TEST(!fs::exists(dir / "root")); // for nothing was saved
+  // What killed runs leave goes; what is not theirs stays.
+  fs::create_directories(dir / "root/iter_0000007.megacpp-tmp-123");
+  write_text(dir / "root/iter_0000007.megacpp-tmp-123/optimizer.safetensors", "half");
+  write_text(dir / "root/latest_checkpointed_iteration.txt.megacpp-tmp-123", "7");
+  const std::vector<std::string> mine = {"iter_0000005.old-1", "iter_0000005.old-best",
+                                         "iter_0000006.tmp-1",
+                                         "latest_checkpointed_iteration.txt.tmp-1", "notes.tmp-1"};
+  for (const std::string& name : mine) {
+    if (!name.starts_with("iter")) write_text(dir / "root/" + name, "mine");
+    else fs::create_directory(dir / "root/" + name);
+  }
+  BOOST_TEST(!find_saved(dir / "root", true)); // a root, without a state
+  { const state_root root(dir / "root"); }
+  std::vector<std::string> left;
+  for (const auto& entry : fs::directory_iterator(dir / "root"))
+    left.push_back(entry.path().filename());
+  std::sort(left.begin(), left.end());
+  BOOST_TEST(left == mine, boost::test_tools::per_element());
+  save_model_folder(dir / "model", model.view(), model.stores);
+  CHECK_REFUSED(state_root(dir / "model"), exit_code::output, "it is a model");
+  write_text(dir / "file", "x");
+  CHECK_REFUSED(state_root(dir / "file"), exit_code::output, "is not a folder");
+  CHECK_REFUSED(state_root(""), exit_code::output, "empty name");
+}
