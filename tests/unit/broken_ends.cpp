@@ -5,6 +5,7 @@
 
 #include "graph_edits.hpp"
 
+#include <megacpp/model/qwen3_moe.hpp>
 #include <megacpp/plan/update.hpp>
 
 #include <memory>
@@ -146,4 +147,27 @@ BOOST_AUTO_TEST_CASE(a_broken_end_of_a_step_is_refused) {
       pending->at(n.out[0]).at = pending->at(n.in[0]).at;
   verify_update(*pending, cut, ranks, dtype::f32);
   BOOST_TEST(said(pending->wrong) == "MEGA-P019 broken blocks()");
+}
+
+// Biases that balance experts step by a rate of their own, whatever the norm of the gradients.
+BOOST_AUTO_TEST_CASE(a_broken_balance_of_experts_is_refused) {
+  qwen3_moe m;
+  m.layers = 1, m.hidden = 32, m.heads = 4, m.kv_heads = 2, m.head_dim = 16, m.ffn = 48;
+  m.vocabulary = 64, m.expert_ffn = 24, m.experts = 4, m.experts_per_token = 2, m.positions = 64;
+  m.bias_rate = 1e-3;
+  const setup s = two_ranks();
+  const graph block = forward_graph(m, s, part_kind::block, 0);
+  const registry r = make_registry(std::array<const graph*, 1>{&block}, std::array{1});
+  const mesh ranks(s.ranks);
+  const auto with = [&](auto change) {
+    auto g = std::make_unique<graph>(update_graph(r, ranks, dtype::f32));
+    change(*g);
+    verify_update(*g, r, ranks, dtype::f32);
+    return said(g->wrong);
+  };
+  BOOST_TEST(with([](graph&) {}) == " ");
+  BOOST_TEST(with([](graph& g) { find_node(g, op::balance_step)->attr.f[0] = 1; }) ==
+             "MEGA-P019 update()");
+  BOOST_TEST(with([](graph& g) { erase(g, find_node(g, op::balance_step)); }) ==
+             "MEGA-P019 update()");
 }

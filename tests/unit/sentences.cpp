@@ -68,6 +68,16 @@ BOOST_AUTO_TEST_CASE(an_input_that_nobody_feeds_is_named) {
   BOOST_TEST(with(feed::tokens, tokens, 64, 1) == other);
   BOOST_TEST(with(feed::tokens, experts, 64) == other);
   BOOST_TEST(with(feed::token_keys, token_keys, 64) == other);
+  const auto lying = [](dtype t, bool whole) {
+    return said_of([=](context& c, var x) {
+      const value v = c.positions.type();
+      c.b->input(feed::tokens, "mine", t, {v.dims[0], v.dims[1]}, whole ? placement{} : v.at);
+      return gelu(x);
+    });
+  };
+  BOOST_TEST(lying(dtype::i32, false) == " ");
+  BOOST_TEST(lying(dtype::i32, true) == other);
+  BOOST_TEST(lying(dtype::f32, false) == other);
   const auto floats = [](feed from, int slot = 0) {
     return said_of([=](context& c, var x) {
       const value v = x.type();
@@ -249,7 +259,21 @@ BOOST_AUTO_TEST_CASE(numbers_of_experts_are_named_with_their_range) {
     says(mixed([=](expert_sizes& s) { s.capacity = capacity; }),
          std::string(": capacity is ") + text<160>{}.decimal(capacity).c_str() +
              ", not at least 0 (none) and below 1e30");
-  BOOST_TEST(mixed([](expert_sizes& s) { s.capacity = 1e29; }) == " "); // all
+  // so many times its share of a rank's 64 choices, a part of one as one more, and all at most
+  for (const auto& [capacity, taken] :
+       {std::pair{0.0, 0}, {1e-9, 1}, {1.0, 16}, {1.01, 17}, {4.0, 64}, {5.0, 64}, {1e29, 64}}) {
+    const auto block = [capacity = capacity](context& c, var x) {
+      const expert_sizes s{
+          .experts = {dim::expert, 4}, .ffn = {dim::ffn, 24}, .per_token = 2, .capacity = capacity};
+      return x + mixture_of_experts(c, {"r", "g", "u", "d"}, x, s, 0.1);
+    };
+    const graph g =
+        forward_graph(with_block<decltype(block)>(block), {.batch = {2, 16}}, part_kind::block, 0);
+    BOOST_TEST(said(g.wrong) == " ");
+    for (int i = 0; i < g.node_count; ++i)
+      if (const node& n = g.at_node(i); n.op == &op::expert_rows)
+        BOOST_TEST(n.attr.i[2] == taken, capacity);
+  }
   for (const double rate : {-1.0, nan, 1e300})
     says(mixed([=](expert_sizes& s) { s.bias_rate = rate; }),
          std::string("parameter(r.e_score_correction_bias): rate is ") +
@@ -284,6 +308,25 @@ BOOST_AUTO_TEST_CASE(linear_layers_have_as_many_dims_as_they_take) {
                  return x + row_parallel(c, "d", x, summed, x.type().back(), false, 0.1);
                }) == "MEGA-C001 row_parallel(x): the number of summed dims is " +
                          std::to_string(summed) + ", not 1 or 2 of what it is given");
+  BOOST_TEST(said_of([](context& c, var x) {
+               const var flat = c.b->parameter("f", "w", c.type, {x.type().back()}, {}, ones());
+               return x + row_parallel(c, "d", flat, 2, x.type().back(), false, 0.1);
+             }) ==
+             "MEGA-C001 row_parallel(f.w): the number of summed dims is 2, not 1 or 2 of "
+             "what it is given");
+}
+
+// What is wrong with an extent is all that is said, also where rules divide by it.
+BOOST_AUTO_TEST_CASE(an_extent_of_none_is_the_one_thing_wrong) {
+  for (const std::int64_t heads : {0, -2})
+    BOOST_TEST(said_of([=](context& c, var x) {
+                 const extent A{dim::heads, 4}, D{dim::head_dim, 4};
+                 const var q = column_parallel(c, "q", x, {A, D}, false, 0.1),
+                           k = column_parallel(c, "k", x, {{dim::kv_heads, heads}, D}, false, 0.1);
+                 return x + row_parallel(c, "o", context_parallel_attention(c, q, k, k, {}), 2,
+                                         x.type().back(), false, 0.1);
+               }) == "MEGA-S001 parameter(k.weight: kv_heads " + std::to_string(heads) +
+                         " over 1 ranks)");
 }
 
 BOOST_AUTO_TEST_CASE(valid_rows_are_some_of_the_rows) {
@@ -442,12 +485,23 @@ BOOST_AUTO_TEST_CASE(what_a_rule_declares_is_held_to_what_inputs_are) {
 
 // The stream's neighbours, and what adds up losses, read another type.
 BOOST_AUTO_TEST_CASE(a_part_that_gives_another_type_is_refused) {
-  const auto widened = [](var v) {
-    return var{v.b, v.b->emit(op::cast, {v.id}, 0, {{}, {static_cast<int>(dtype::f64)}})};
+  struct wide : small {
+    static constexpr var widened(var v) {
+      return {v.b, v.b->emit(op::cast, {v.id}, 0, {{}, {static_cast<int>(dtype::f64)}})};
+    }
+    constexpr var stem(context& c, var tokens) const { return widened(gpt::stem(c, tokens)); }
+    constexpr var block(context& c, int /*kind*/, var x) const {
+      return widened(layer_norm(c, "n", x, false, 1e-5));
+    }
+    constexpr var final_norm(context& c, var x) const { return widened(gpt::final_norm(c, x)); }
+    constexpr var head_table(context& c) const { return widened(gpt::head_table(c)); }
   };
-  BOOST_TEST(said_of([&](context& c, var x) {
-               return widened(layer_norm(c, "n", x, false, 1e-5));
-             }).find("MEGA-S007 block(") == 0u);
+  for (const auto& [part, name] : {std::pair{part_kind::stem, "stem"},
+                                   {part_kind::block, "block"},
+                                   {part_kind::loss, "loss"}}) {
+    const std::string wrong = said(fault_of(wide{}, part));
+    BOOST_TEST(wrong.find(std::string("MEGA-S007 ") + name + "(") == 0u, wrong);
+  }
   const auto with_side_loss = [&](auto as) {
     return said_of([=](context& c, var x) {
       const var table = vocabulary_table(c, "aux", 64, x.type().back(), 0.1, false);
@@ -456,8 +510,24 @@ BOOST_AUTO_TEST_CASE(a_part_that_gives_another_type_is_refused) {
     });
   };
   BOOST_TEST(with_side_loss([](var v) { return v; }) == " ");
-  BOOST_TEST(with_side_loss(widened).find("MEGA-S007 side loss(") == 0u);
+  BOOST_TEST(with_side_loss(&wide::widened).find("MEGA-S007 side loss(") == 0u);
   BOOST_TEST(with_side_loss([](var) { return var{}; }) == "MEGA-S008 side loss(): it has no value");
+  BOOST_TEST(said_of([](context& c, var x) { // nor is it as large as the stream
+               c.add_side_loss(gelu(x));
+               return gelu(x);
+             })
+                 .find("MEGA-S003 side loss(gelu@") == 0u);
+}
+
+// The stage before waits for a cotangent of the stream.
+BOOST_AUTO_TEST_CASE(a_block_that_leaves_the_stream_is_refused) {
+  BOOST_TEST(said_of([](context& c, var x) {
+               const value v = c.positions.type();
+               const var tokens = c.b->integers(feed::tokens, integer_kind::indices, "mine",
+                                                {v.dims[0], v.dims[1]}, v.at, 64);
+               return embedding(tokens, weight(c, "t", "weight",
+                                               {{dim::elements, 64}, x.type().back()}, {}, ones()));
+             }) == "MEGA-P010 cotangent(x)");
 }
 
 BOOST_AUTO_TEST_CASE(a_part_that_gives_nothing_is_refused) {
