@@ -45,6 +45,17 @@ struct factored_head : gpt {
   }
 };
 
+/// A weight is used as it is and computed on: its gradients of the two uses meet at a step's end.
+struct used_twice : gpt {
+  constexpr var block(context& c, int kind, var x) const {
+    const extent H = hidden_extent();
+    const var w = weight(c, "w", "weight", {H, {dim::ffn, hidden}}, {}, normal_weights(0.3));
+    const var a = gpt::block(c, kind, x);
+    const var u = linear(a, weight(c, "v", "weight", {{dim::ffn, hidden}, H}, {}, ones()));
+    return a + linear(u, w) + linear(u, gelu(w));
+  }
+};
+
 /// What a training session tells in some steps: losses and norms, and evaluations between them.
 struct told {
   std::vector<double> trained, evaluated;
@@ -113,6 +124,18 @@ BOOST_AUTO_TEST_CASE(a_head_whose_table_is_computed) {
   check(small<factored_head>(), "a table that is a product");
 }
 
+// A vocabulary so large that the head needs the most memory, and evaluation's more than training's.
+BOOST_AUTO_TEST_CASE(a_head_that_needs_the_most_memory) {
+  gpt m = small();
+  m.vocabulary = 1000;
+  const interpreted_program<gpt> program(m, {.batch = {sequences, sequence}, .type = dtype::f64},
+                                         "head");
+  const program_view& p = program.view();
+  for (const part_view* part : {&p.stem, &p.blocks[0], &p.loss})
+    BOOST_TEST(p.evaluation.plan->working > part->plan->working);
+  BOOST_TEST(run(m, sequences).trained == run(m, sequences, false).trained);
+}
+
 // Evaluation keeps the capacity of experts, as training has it (run compares the two).
 BOOST_AUTO_TEST_CASE(a_capacity_holds_in_evaluation) {
   qwen3_moe m = experts();
@@ -122,10 +145,10 @@ BOOST_AUTO_TEST_CASE(a_capacity_holds_in_evaluation) {
 
 // A batch that is refused, and a step whose norm is not finite, leave the next steps as they were.
 BOOST_AUTO_TEST_CASE(what_is_refused_leaves_no_trace) {
-  gpt m = small();
+  auto m = small<used_twice>();
   m.dropout = 0.4;
-  const interpreted_program<gpt> program(m, {.batch = {sequences, sequence}, .type = dtype::f64},
-                                         "refused");
+  const interpreted_program<used_twice> program(
+      m, {.batch = {sequences, sequence}, .type = dtype::f64}, "refused");
   std::vector<std::int32_t> tokens, labels;
   for (int i = 0; i < sequences * sequence; ++i)
     tokens.push_back(i * i % 17), labels.push_back((i + 1) * (i + 1) % 17);
@@ -149,6 +172,11 @@ BOOST_AUTO_TEST_CASE(what_is_refused_leaves_no_trace) {
       }
       const loss_sum sum = trained.train(batch);
       told.push_back(sum.mean());
+      if (disturbed) {
+        trained.reduce_gradients();
+        BOOST_CHECK_THROW(static_cast<void>(trained.evaluate(bad)), error);
+        BOOST_CHECK_THROW(static_cast<void>(trained.train(bad)), error);
+      }
       told.push_back(trained.finish_step(sum.count));
     }
     return told;

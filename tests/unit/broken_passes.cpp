@@ -378,6 +378,20 @@ BOOST_AUTO_TEST_CASE(a_broken_pass_of_generation_is_refused) {
   });
 }
 
+// A token's sum over its experts has one order, whoever shares the batch.
+BOOST_AUTO_TEST_CASE(generation_takes_all_rows_of_experts_in_one_round) {
+  qwen3_moe m;
+  m.layers = 1, m.hidden = 32, m.heads = 4, m.kv_heads = 2, m.head_dim = 16, m.ffn = 48,
+  m.vocabulary = 64, m.expert_ffn = 24, m.experts = 4, m.experts_per_token = 2, m.positions = 64;
+  setup s;
+  s.ranks.tp = 2, s.ranks.ep = 2, s.ranks.etp = 1;
+  s.batch = {2, 16, false, 1};
+  const graph g = forward_graph(m, for_generation(s, 2, 4, 16), part_kind::block, 0);
+  BOOST_TEST(said(g.wrong) == " ");
+  const value& rows = g.at(find_output(g, op::dispatch));
+  BOOST_TEST(local_extent(g.ranks, rows, 0) == 16); // of all 8 tokens, by both experts of a rank
+}
+
 // An adjoint that does not ask what is wanted is told so.
 constexpr void hasty_adjoint(backward& d, const node& n) {
   const value_id dy = d.of(n.out[0]);
