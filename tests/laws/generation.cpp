@@ -36,6 +36,31 @@ using namespace mc;
 
 namespace {
 
+std::int32_t largest_position = 0;
+
+/// x, positions: x; the kernel notes the largest position.
+constexpr void watched_rule(inference& c) {
+  c.floats({0});
+  c.declare(c.in(0));
+  place_output(c, 0, algebra::product, {0});
+}
+constexpr void watched_adjoint(backward& d, const node& n) {
+  if (const value_id dy = d.of(n.out[0]); dy >= 0) d.give(n.in[0], dy, n.line);
+}
+constexpr op_info watched{.name = "watched", .rule = &watched_rule, .adjoint = &watched_adjoint};
+
+} // namespace
+
+template <> struct mc::kernel_of<&watched> {
+  template <class T, class Call> static void run(Call& c) {
+    std::copy_n(c.template in<T>(0), c.in_size(0), c.template out<T>(0));
+    const auto* p = c.template in<std::int32_t>(1);
+    largest_position = std::max(largest_position, *std::max_element(p, p + c.in_size(1)));
+  }
+};
+
+namespace {
+
 using ids = std::vector<std::int32_t>;
 
 constexpr int vocabulary = 61;
@@ -540,6 +565,32 @@ BOOST_AUTO_TEST_CASE(a_model_that_cannot_generate_is_told_why) {
         return m.gpt::block(c, kind, x + embedding(c.positions, to(w, axis::tp, R)));
       },
       "parameter(e.weight): training has none of this name and these dims");
+}
+
+namespace {
+struct watching : gpt {
+  constexpr var block(context& c, int kind, var x) const {
+    return gpt::block(c, kind, {c.b, c.b->emit(watched, {x.id, c.positions.id}, 0)});
+  }
+};
+} // namespace
+
+// Padding has positions too, which parts may take for numbers of a table's rows.
+BOOST_AUTO_TEST_CASE(every_position_is_below_the_room) {
+  const watching m{learned_positions()};
+  kernel_table kernels = kernel_table::all();
+  kernels.add<&watched, float, bf16, double>();
+  const interpreted_program<watching> program(m, {.batch = {2, 16}}, "watched", kernels);
+  stores weights(program.view(), false);
+  weights.initialise(5);
+  cpu device = row_by_row(1);
+  generator g(program.view(), device, weights, {.sequences = 2, .tokens = 16, .prompt = 12});
+  const ids text = prompt(16, 1);
+  const auto append = [&](std::size_t one, std::size_t other) {
+    g.append(std::array{std::span(text).first(one), std::span(text).first(other)});
+  };
+  append(12, 2), append(4, 12);
+  BOOST_TEST(largest_position == 15);
 }
 
 #if !defined(MEGACPP_SANITIZED)
