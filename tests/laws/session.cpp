@@ -175,7 +175,7 @@ BOOST_AUTO_TEST_CASE(what_is_refused_leaves_no_trace) {
       if (disturbed) {
         trained.reduce_gradients();
         BOOST_CHECK_THROW(static_cast<void>(trained.evaluate(bad)), error);
-        BOOST_CHECK_THROW(static_cast<void>(trained.train(bad)), error);
+        BOOST_CHECK_THROW(static_cast<void>(trained.train(batch)), error);
       }
       told.push_back(trained.finish_step(sum.count));
     }

@@ -72,10 +72,14 @@ public:
   }
 
   /// Forward and backward of one micro-batch; gradients of its summed loss add to the main grads.
+  /// Throws mc::error, which changes nothing, for a batch that the model cannot have, and once the
+  /// step's gradients are reduced.
   loss_sum train(const batch_view& b) {
+    if (reduced_)
+      throw error(exit_code::usage, "the gradients of this step are reduced, and a micro-batch "
+                                    "came: call finish_step() or clear_gradients() first");
     feed_inputs(b);
     numbers_.dropping = true;
-    reduced_ = false;
     loss_sum result = forward(b, p_.loss);
     frame f = head_frame();
     run(p_.loss, stage::backward, f);
