@@ -352,6 +352,25 @@ BOOST_AUTO_TEST_CASE(valid_rows_are_some_of_the_rows) {
              "alone are kept in files");
 }
 
+// Gathered over cp, the sequence is still in the order in which the ranks have its chunks.
+BOOST_AUTO_TEST_CASE(an_op_along_the_sequence_needs_its_natural_order) {
+  const auto with = [](layout l) {
+    const auto block = [](context&, var x) {
+      constexpr auto rule = [](inference& r) {
+        r.floats({0}), r.rank(0, 3), r.declare(r.in(0));
+        place_output(r, 0, algebra::product, {0}, {dim::sequence});
+      };
+      static constexpr op_info shifted{.name = "shifted", .rule = rule};
+      const var all = to(x, axis::cp, R);
+      return x + to(var{x.b, x.b->emit(shifted, {all.id}, 0)}, axis::cp, S(dim::sequence));
+    };
+    const setup s{.ranks = l, .batch = {2, 16}};
+    return said(forward_graph(with_block<decltype(block)>(block), s, part_kind::block, 0).wrong);
+  };
+  BOOST_TEST(with({}) == " ");
+  BOOST_TEST(with({.cp = 2}).find("MEGA-P012 shifted(") == 0u);
+}
+
 // Rows that no file has must not learn, nor be read as if they had.
 BOOST_AUTO_TEST_CASE(a_padded_table_is_read_by_rows_alone) {
   const auto on_four = [](auto read) { // 6 words in 8 rows

@@ -299,7 +299,8 @@ enum class algebra : std::uint8_t { product, sum, nonlinear, reduction };
   return replicate >= 0 ? R : I;
 }
 
-/// Places output k on every axis by join().
+/// Places output k on every axis by join(). Dims that the op needs whole lie in their natural order
+/// (MEGA-P012): an element's index tells where it stands.
 [[gnu::cold]] constexpr void place_output(inference& c, int k, algebra how,
                                           std::initializer_list<int> operands,
                                           std::initializer_list<dim> whole = {}) {
@@ -310,6 +311,11 @@ enum class algebra : std::uint8_t { product, sum, nonlinear, reduction };
     out.at.at[static_cast<unsigned>(a)] = join(c, static_cast<axis>(a), how, out, operands, whole);
   }
   c.looking = -1;
+  for (dim d : whole)
+    for (int i : operands)
+      if (const int at = c.in(i).find(d);
+          at >= 0 && c.in(i).dims[static_cast<unsigned>(at)].o != order::contiguous)
+        c.fail(fault::P012, i);
 }
 
 } // namespace mc
