@@ -552,6 +552,18 @@ BOOST_AUTO_TEST_CASE(a_model_that_cannot_generate_is_told_why) {
         return m.gpt::block(c, kind, x);
       },
       "input(next): there is none in generation");
+  for (const bool longer : {false, true}) // with what is new in it, or only in decode
+    refused(
+        [=](context& c, const gpt& m, int kind, var x) {
+          const extent B = x.type().dims[0], Sq = x.type().dims[1];
+          if (c.room > 0)
+            c.b->input(
+                feed::key_cache, "kept", c.type,
+                {B, {dim::sequence, longer ? 100 - Sq.n : c.room + Sq.n}, {dim::elements, 3}}, {},
+                0, c.caches++);
+          return m.gpt::block(c, kind, x);
+        },
+        "input(kept): a cache is the same for any number of new tokens");
   refused(
       [](context& c, const gpt& m, int kind, var x) {
         const var y = m.gpt::block(c, kind, x);

@@ -352,6 +352,38 @@ BOOST_AUTO_TEST_CASE(valid_rows_are_some_of_the_rows) {
              "alone are kept in files");
 }
 
+BOOST_AUTO_TEST_CASE(an_op_has_the_operands_and_outputs_that_a_node_holds) {
+  const auto made = [](auto op, int operands) {
+    return said_of([=](context& c, var x) {
+      static constexpr op_info own = op();
+      node n;
+      n.op = &own;
+      for (unsigned k = 0; k < static_cast<unsigned>(operands); ++k) n.in[k] = x.id;
+      return var{c.b, c.b->emit(n)};
+    });
+  };
+  constexpr auto one = [](inference& r) {
+    r.declare(r.in(0)), place_output(r, 0, algebra::product, {0});
+  };
+  BOOST_TEST(made([] { return op_info{.name = "own", .rule = one}; }, 0) == "MEGA-S008 own()");
+  BOOST_TEST(made([] { return op_info{.name = "own", .rule = one, .typed_by = 1}; }, 1) ==
+             "MEGA-S008 own()");
+  BOOST_TEST(made([] { return op_info{.name = "own", .rule = one, .typed_by = 99}; }, 1) ==
+             "MEGA-S008 own()");
+  BOOST_TEST(made([] { return op_info{.name = "own", .rule = nullptr}; }, 1) == "MEGA-S008 own()");
+  constexpr auto none = [](inference&) {};
+  BOOST_TEST(made([] { return op_info{.name = "own", .rule = none}; }, 1) == "MEGA-S008 own()");
+  constexpr auto six = [](inference& r) {
+    for (int k = 0; k < max_outputs + 1; ++k) r.declare(r.in(0));
+  };
+  BOOST_TEST(made([] { return op_info{.name = "own", .rule = six}; }, 1) == "MEGA-S004 own(x)");
+  BOOST_TEST(said_of([](context& c, var x) {
+               static constexpr op_info own{.name = "own", .rule = one};
+               const value_id v = x.id;
+               return var{c.b, c.b->emit(own, {v, v, v, v, v, v, v, v, v, v, v}, 0)};
+             }) == "MEGA-S004 own(x)");
+}
+
 // Gathered over cp, the sequence is still in the order in which the ranks have its chunks.
 BOOST_AUTO_TEST_CASE(an_op_along_the_sequence_needs_its_natural_order) {
   const auto with = [](layout l) {

@@ -226,7 +226,10 @@ struct builder {
     n.line = line;
     n.attr = attr;
     unsigned k = 0;
-    for (value_id v : in) n.in[k++] = v;
+    for (value_id v : in) {
+      if (k < max_inputs) n.in[k++] = v;
+      else fail(fault::S004, line, op.name, v);
+    }
     return emit(n);
   }
 

@@ -64,6 +64,8 @@ enum class feed : std::uint8_t {
   weight,
   token_count
 };
+/// What generation keeps of earlier tokens.
+constexpr bool is_cache(feed f) { return f == feed::key_cache || f == feed::value_cache; }
 /// What the integers of a value are. An op that finds memory by them takes no others.
 enum class integer_kind : std::uint8_t {
   unknown, ///< made by an op that does not say

@@ -153,14 +153,19 @@ struct inference {
     fail(fault::S010, k < x ? k : x, k < x ? x : k);
   }
 
+  /// The next output, which a node has at most max_outputs of (MEGA-S004).
+  [[gnu::cold]] constexpr value& next_output() {
+    if (outs == max_outputs) fail(fault::S004, 0), --outs;
+    return out[static_cast<unsigned>(outs++)];
+  }
   /// Declares the next output, starting from a copy of `like` without its name, role and placement.
   [[gnu::cold]] constexpr value& declare(const value& like) {
-    value& v = out[static_cast<unsigned>(outs++)];
+    value& v = next_output();
     v.type = like.type, v.rank = like.rank, v.dims = like.dims;
     return v;
   }
   [[gnu::cold]] constexpr value& declare(dtype t, std::initializer_list<extent> dims) {
-    value& v = out[static_cast<unsigned>(outs++)];
+    value& v = next_output();
     v.type = t;
     for (const extent& e : dims) v.dims[static_cast<unsigned>(v.rank++)] = e;
     return v;
@@ -226,7 +231,10 @@ template <const op_info* Op> struct kernel_of;
       seen |= s;
     }
   }
-  c.n.op->rule(c);
+  const op_info& op = *c.n.op;
+  if (op.typed_by < 0 || op.typed_by >= max_inputs || !c.has(op.typed_by)) c.fail(fault::S008);
+  if (op.rule != nullptr) op.rule(c);
+  if (c.outs == 0 && op.changes == 0) c.fail(fault::S008), c.declare(c.in(0));
   for (int k = 0; k < c.outs; ++k)
     if (spread(c.out[static_cast<unsigned>(k)].at) == 3) c.fail(fault::P013, 0);
 }

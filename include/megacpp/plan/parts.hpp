@@ -227,8 +227,7 @@ constexpr void check_changes(builder& b, bool generating) {
       const value_id v = n.in[static_cast<unsigned>(k)];
       if (v < 0 || (n.op->changes >> k & 1) == 0) continue;
       const value& x = b.g.at(v);
-      const bool cache =
-          x.is == role::input && (x.from == feed::key_cache || x.from == feed::value_cache);
+      const bool cache = x.is == role::input && is_cache(x.from);
       if (cache && uses_of(b.g, v) == 1) continue;
       b.fail(generating ? fault::C006 : fault::S011, n.line, n.op->name, v,
              cache ? "it writes into a cache that is another operand too: each has one of its own"
@@ -257,7 +256,7 @@ constexpr void check_inputs(builder& b, part_kind part, const setup& s, const va
     const auto id = static_cast<value_id>(i);
     const value& v = b.g.at(id);
     if (v.is != role::input) continue;
-    const bool cache = v.from == feed::key_cache || v.from == feed::value_cache;
+    const bool cache = is_cache(v.from);
     const bool floats = v.from == feed::stream;
     const bool slot = cache ? v.slot >= 0 && v.slot < max_slots : v.slot == 0;
     const bool there = fed(part, v.from, s) && slot && (!floats || ++streams == 1);

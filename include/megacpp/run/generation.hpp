@@ -8,6 +8,7 @@
 #include <megacpp/run/interpreted_part.hpp>
 
 #include <memory>
+#include <vector>
 
 namespace mc {
 
@@ -49,14 +50,49 @@ inline graph generation_graph(const program_view& p, const setup& s, int i) {
   return g;
 }
 
+/// f(id) for every cache of a graph of generation, in the order of their declarations.
+template <class F> void for_each_cache(const graph& g, F f) {
+  for (int i = 0; i < g.value_count; ++i) {
+    const auto id = static_cast<value_id>(i);
+    if (const value& v = g.at(id); v.is == role::input && is_cache(v.from)) f(id);
+  }
+}
+/// A prompt and each token after it, of one part, find the same caches; else MEGA-C006 with the
+/// first of b's that a has not.
+inline fault_record compare_caches(const graph& a, const graph& b) {
+  std::vector<value_id> of_a, of_b;
+  for_each_cache(a, [&](value_id v) { of_a.push_back(v); });
+  for_each_cache(b, [&](value_id v) { of_b.push_back(v); });
+  fault_record wrong;
+  const auto differs = [&](const graph& g, value_id v) {
+    record(wrong, g, fault::C006, 0, "input", v);
+    wrong.what << ": a cache is the same for any number of new tokens, and this one has other "
+                  "extents, places, types or slots with their number";
+    return wrong;
+  };
+  for (std::size_t i = 0; i < of_b.size(); ++i) {
+    const value& v = b.at(of_b[i]);
+    if (i == of_a.size()) return differs(b, of_b[i]);
+    const value& u = a.at(of_a[i]);
+    if (u.from != v.from || u.slot != v.slot || u.type != v.type || !u.same_dims(v) || u.at != v.at)
+      return differs(b, of_b[i]);
+  }
+  return of_a.size() > of_b.size() ? differs(a, of_a[of_b.size()]) : wrong;
+}
+
 /// Why no text can be generated with a program, if that is so: the first fault of its graphs in the
-/// smallest shape, a token for each rank of tp.
+/// smallest shapes, a token or two for each rank of tp.
 inline fault_record fault_of_generation(const program_view& p) {
   const int tp = p.numbers.ranks.tp;
   for (int i = 0; i <= static_cast<int>(p.blocks.size()) + 1; ++i) {
-    const auto g =
-        std::make_unique<graph>(generation_graph(p, for_generation(p.numbers, 1, tp, tp), i));
+    const auto of = [&](int tokens) {
+      return std::make_unique<graph>(
+          generation_graph(p, for_generation(p.numbers, 1, tokens, 2 * tp), i));
+    };
+    const auto g = of(tp), longer = of(2 * tp);
     if (g->wrong.code != fault::none) return g->wrong;
+    if (longer->wrong.code != fault::none) return longer->wrong;
+    if (const fault_record f = compare_caches(*longer, *g); f.code != fault::none) return f;
     *g = verified(in_rounds(fused(*g)), meaning_of(*g));
     if (g->wrong.code != fault::none) return g->wrong;
   }

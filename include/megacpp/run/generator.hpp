@@ -147,13 +147,8 @@ private:
     }
   }
 
-  /// f(feed, slot, bytes) for every cache of a part.
-  template <class F> static void for_each_cache(const graph& g, F f) {
-    for (int i = 0; i < g.value_count; ++i) {
-      const value& v = g.at(static_cast<value_id>(i));
-      if (v.is == role::input && (v.from == feed::key_cache || v.from == feed::value_cache))
-        f(v.from, v.slot, aligned_bytes(local_bytes(g.ranks, v)));
-    }
+  static std::int64_t bytes_of_cache(const graph& g, value_id v) {
+    return aligned_bytes(local_bytes(g.ranks, g.at(v)));
   }
 
   void lay_out() {
@@ -173,13 +168,17 @@ private:
       derived_at_.push_back(m.derived);
       m.derived += part(a, l).plan.derived;
       caches_at_.push_back(m.caches);
-      for_each_cache(part(a, l).g, [&](feed, int, std::int64_t bytes) { m.caches += bytes; });
+      const graph& g = part(a, l).g;
+      for_each_cache(g, [&](value_id v) { m.caches += bytes_of_cache(g, v); });
     }
     head_keeps_ = m.caches > caches_at_.back();
-    for (std::size_t i = 0; i < decode_.parts.size() && prefill_.tokens > 0; ++i)
+    for (std::size_t i = 0; i < decode_.parts.size() && prefill_.tokens > 0; ++i) {
+      const fault_record other = compare_caches(prefill_.parts[i]->g, decode_.parts[i]->g);
+      interpreted_part::refuse(other);
       if (decode_.parts[i]->plan.derived != prefill_.parts[i]->plan.derived)
         throw error(exit_code::internal, "prefill and decode of " + p_.name +
                                              " derive different values from the parameters");
+    }
     m.streams = 2 * stream_bytes_;
     m.feeds = 4 * ints_ + rows + 2 * logits;
     m.weights = weights_.bytes();
@@ -216,8 +215,9 @@ private:
     f.set(feed::tokens, ids_), f.set(feed::positions, positions_), f.set(feed::slots, kept_);
     f.set(feed::last, last_), f.set(feed::token_keys, keys_);
     std::byte* cache = caches_ + caches_at_[at];
-    for_each_cache(part(any(), layer).g, [&](feed from, int slot, std::int64_t bytes) {
-      f.set(from, std::exchange(cache, cache + bytes), slot);
+    const graph& g = part(any(), layer).g;
+    for_each_cache(g, [&](value_id v) {
+      f.set(g.at(v).from, std::exchange(cache, cache + bytes_of_cache(g, v)), g.at(v).slot);
     });
     return f;
   }
