@@ -398,6 +398,12 @@ BOOST_AUTO_TEST_CASE(flags_of_a_run_that_goes_on) {
   wrong["flags"]["lr"] = -1;
   CHECK_REFUSED(resume_flags({wrong, "state", exit_code::model}, o, "p"), exit_code::model,
                 "0 or at least 1.4");
+  options given = with({{"lr", "0.5"}, {"train-iters", "30"}}); // what another program took
+  BOOST_TEST(resume_flags({wrong, "state", exit_code::model}, given, "p") ==
+                 std::vector<std::string>{"lr: -1 -> 0.5 (may change)"},
+             boost::test_tools::per_element());
+  CHECK_REFUSED(resume_flags({wrong, "state", exit_code::model}, o, "p"), exit_code::model,
+                "; give --lr to go on with another");
   wrong = saved, wrong["flags"]["learning"] = 1;
   CHECK_REFUSED(resume_flags({wrong, "state", exit_code::model}, o, "p"), exit_code::model,
                 "\"learning\"");

@@ -33,8 +33,10 @@ inline nlohmann::json json_of(const flag_entry& e) {
   return text;
 }
 
-/// Reads a saved flag into `into`. Throws mc::error(exit_code::model) for what it cannot hold.
-inline void read_saved(const json_value& flags, const flag_entry& e, flag_base& into) {
+/// Reads a saved flag into `into`. False for a value that this program does not take, though the
+/// one that saved it did, where another one is given in its place. Throws mc::error(exit_code::model)
+/// for what it cannot hold.
+inline bool read_saved(const json_value& flags, const flag_entry& e, flag_base& into) {
   const nlohmann::json& value = flags.raw().at(e.name);
   const bool fits = into.is_text()     ? value.is_string()
                     : into.is_toggle() ? value.is_boolean()
@@ -42,8 +44,13 @@ inline void read_saved(const json_value& flags, const flag_entry& e, flag_base& 
   if (!fits) throw flags.fault(fmt::format("flag \"{}\" has a value of another type", e.name));
   try {
     into.read(into.is_text() ? value.get<std::string>() : value.dump(), e.name);
+    return true;
   } catch (const error& wrong) {
-    throw flags.fault(fmt::format("flag {}", wrong.what()));
+    const bool may_change = e.flag->resuming() == on_resume::may_change;
+    if (may_change && e.flag->given()) return false;
+    throw flags.fault(
+        fmt::format("flag {}{}", wrong.what(),
+                    may_change ? fmt::format("; give --{} to go on with another", e.name) : ""));
   }
 }
 
@@ -85,7 +92,11 @@ inline std::vector<std::string> resume_flags(const json_value& state, options& o
     const flag_entry& e = list[i];
     if (!detail::is_saved(e) || !flags.has(e.name)) continue;
     flag_base& then = *saved[i].flag;
-    detail::read_saved(flags, e, then);
+    if (!detail::read_saved(flags, e, then)) {
+      changes.push_back(fmt::format("{}: {} -> {} (may change)", e.name,
+                                    printable(flags.raw().at(e.name).dump()), e.flag->text()));
+      continue;
+    }
     const bool was_given = std::find(given.begin(), given.end(), e.name) != given.end();
     const bool follows = e.flag->resuming() == on_resume::derived && !was_given;
     if (!e.compiled && !e.flag->given()) {
