@@ -13,6 +13,7 @@
 
 #include <atomic>
 #include <cstdlib>
+#include <map>
 
 #include <kernels.hpp>
 
@@ -37,8 +38,9 @@ using namespace mc;
 namespace {
 
 std::int32_t largest_position = 0;
+std::vector<int> layers_seen;
 
-/// x, positions: x; the kernel notes the largest position.
+/// x, positions: x; the kernel notes the largest position, and its layer.
 constexpr void watched_rule(inference& c) {
   c.floats({0});
   c.declare(c.in(0));
@@ -56,6 +58,7 @@ template <> struct mc::kernel_of<&watched> {
     std::copy_n(c.template in<T>(0), c.in_size(0), c.template out<T>(0));
     const auto* p = c.template in<std::int32_t>(1);
     largest_position = std::max(largest_position, *std::max_element(p, p + c.in_size(1)));
+    layers_seen.push_back(c.layer());
   }
 };
 
@@ -603,6 +606,47 @@ BOOST_AUTO_TEST_CASE(every_position_is_below_the_room) {
   };
   append(12, 2), append(4, 12);
   BOOST_TEST(largest_position == 15);
+  const std::vector<int> once{0, 1, 2};
+  BOOST_TEST((layers_seen.size() > 3 && layers_seen.size() % 3 == 0));
+  for (std::size_t i = 0; i < layers_seen.size(); i += 3)
+    BOOST_TEST(std::equal(once.begin(), once.end(), layers_seen.begin() + static_cast<long>(i)));
+}
+
+namespace {
+/// Declares a parameter first that generation does without, and that changes nothing at its initial
+/// value.
+struct with_gain_of_training : gpt {
+  constexpr var block(context& c, int kind, var x) const {
+    if (!c.generating)
+      x = linear(x, weight(c, "a", "weight", {{dim::ffn, hidden}, hidden_extent()}, {}, zeros())),
+      x = linear(x, weight(c, "b", "weight", {hidden_extent(), {dim::ffn, hidden}}, {}, zeros()));
+    return gpt::block(c, kind, x);
+  }
+};
+} // namespace
+
+// Parameters of generation are those of their names, whatever else training has before them.
+BOOST_AUTO_TEST_CASE(parameters_of_training_alone_move_no_others) {
+  const trained<gpt> plain(learned_positions(), dtype::f32);
+  const with_gain_of_training m{learned_positions()};
+  const interpreted_program<with_gain_of_training> program(m, {.batch = {2, 16}}, "more");
+  stores weights(program.view(), false);
+  std::map<std::string, double> by_name; // of a parameter's elements, in order
+  for_each_parameter(plain.view(), [&](const parameter_ref& r) {
+    for (std::int64_t i = 0; i < r.count.n; ++i)
+      by_name[r.name + "/" + std::to_string(i)] = plain.weights.weight(r.offset + i);
+  });
+  for_each_parameter(program.view(), [&](const parameter_ref& r) {
+    for (std::int64_t i = 0; i < r.count.n; ++i)
+      if (const auto e = by_name.find(r.name + "/" + std::to_string(i)); e != by_name.end())
+        weights.set_weight(r.offset + i, e->second);
+  });
+  cpu device = row_by_row(1);
+  generator g(plain.view(), device, plain.weights, {.sequences = 1, .tokens = 16, .prompt = 12});
+  generator h(program.view(), device, weights, {.sequences = 1, .tokens = 16, .prompt = 12});
+  const ids text = prompt(9, 1);
+  for (generator* one : {&g, &h}) one->append(std::array{std::span<const std::int32_t>(text)});
+  BOOST_TEST(logits_of(g, 0) == logits_of(h, 0), boost::test_tools::per_element());
 }
 
 #if !defined(MEGACPP_SANITIZED)

@@ -384,6 +384,32 @@ BOOST_AUTO_TEST_CASE(an_op_has_the_operands_and_outputs_that_a_node_holds) {
              }) == "MEGA-S004 own(x)");
 }
 
+// How many replicas there are is known when a run starts; two sums have no product of their sums.
+BOOST_AUTO_TEST_CASE(what_cannot_be_cut_or_multiplied_is_named) {
+  const auto with = [](auto f) {
+    const auto block = [=](context& c, var x) {
+      const var u = column_parallel(c, "u", to(x, axis::tp, R), {{dim::ffn, 32}}, false, 0.1);
+      const var w = weight(c, "d", "weight", {x.type().back(), {dim::ffn, 32}},
+                           on(axis::tp, S(dim::ffn)), normal_weights(0.1));
+      return f(c, x, linear(u, w)); // the last one a sum over tp
+    };
+    const setup s{.ranks = {.tp = 2}, .batch = {2, 16}};
+    return said(forward_graph(with_block<decltype(block)>(block), s, part_kind::block, 0).wrong);
+  };
+  BOOST_TEST(with([](context& c, var x, var y) {
+               const var w = c.b->parameter("w", "weight", c.type, {x.type().back()}, {}, ones());
+               to(w, axis::dp, S(dim::hidden));
+               return x + to(y, axis::tp, I);
+             }) == "MEGA-P011 to(w.weight) over dp");
+  BOOST_TEST(with([](context&, var x, var y) {
+               constexpr auto rule = [](inference& r) {
+                 r.declare(r.in(0)), place_output(r, 0, algebra::product, {0, 1});
+               };
+               static constexpr op_info times{.name = "times", .rule = rule};
+               return x + to(var{y.b, y.b->emit(times, {y.id, y.id}, 0)}, axis::tp, I);
+             }).find("MEGA-P005 times(") == 0u);
+}
+
 // Gathered over cp, the sequence is still in the order in which the ranks have its chunks.
 BOOST_AUTO_TEST_CASE(an_op_along_the_sequence_needs_its_natural_order) {
   const auto with = [](layout l) {
