@@ -16,11 +16,12 @@
 
 namespace {
 std::atomic<long> own_allocations{0};
-}
+std::atomic<long> failing_allocation{-1}; ///< the number of the one that finds no memory
+} // namespace
 // Counts what C++ code allocates, oneDNN's included. Eigen's packing buffers come from malloc and
 // are not counted.
 [[gnu::noinline]] void* operator new(std::size_t n) {
-  ++own_allocations;
+  if (own_allocations++ == failing_allocation) throw std::bad_alloc();
   if (void* p = std::malloc(n ? n : 1)) return p;
   throw std::bad_alloc();
 }
@@ -448,6 +449,29 @@ BOOST_AUTO_TEST_CASE(a_prepared_product_allocates_nothing) {
         BOOST_TEST(engine.products() == products);
       }
     }
+  }
+}
+
+// On every thread: one that threw would end the program.
+BOOST_AUTO_TEST_CASE(a_product_that_finds_no_memory_is_a_sentence) {
+  for (const int threads : {1, 2}) {
+    mc::product_engine engine(make_options(product_type::widened, threads, false));
+    for (const dtype type : {dtype::f32, dtype::bf16})
+      for (const product_kind kind : kinds) {
+        problem p(mc::make_product_shape(kind, type, 130, 96, 70));
+        p.run(engine);
+        const long start = own_allocations;
+        p.run(engine);
+        const long running = own_allocations - start;
+        for (long k = 0; k < running; k += 1 + running / 20) {
+          failing_allocation = own_allocations + k;
+          BOOST_CHECK_EXCEPTION(p.run(engine), mc::error, [](const mc::error& e) {
+            return e.code() == mc::exit_code::memory;
+          });
+          failing_allocation = -1;
+        }
+        p.run(engine); // as if nothing had been
+      }
   }
 }
 

@@ -172,21 +172,25 @@ public:
     const auto& s = slots_[static_cast<std::size_t>(slot)];
     dnnl_exec_arg_t args[5];
     int count = 0;
-    bool good = true;
+    dnnl_status_t status = dnnl_success;
     const auto add = [&](int name, const handle<dnnl_memory_t>& memory, const void* data) {
-      if (!memory) return;
+      if (!memory || status != dnnl_success) return;
       // oneDNN's handles are not const; sources are only read.
-      good &= dnnl_memory_set_data_handle(memory.get(), const_cast<void*>(data)) == dnnl_success;
+      status = dnnl_memory_set_data_handle(memory.get(), const_cast<void*>(data));
       args[count++] = {name, memory.get()};
     };
-    add(DNNL_ARG_SRC, s.a, a);
-    add(DNNL_ARG_WEIGHTS, s.b, b);
-    add(DNNL_ARG_DST, s.c, c);
-    add(DNNL_ARG_BIAS, s.bias, bias);
-    add(DNNL_ARG_SCRATCHPAD, s.scratch, scratch);
-    const dnnl_stream_t stream = (*streams_)[static_cast<std::size_t>(slot)].get();
-    if (!good) return product_status::failed;
-    const dnnl_status_t status = dnnl_primitive_execute(primitive_.get(), stream, count, args);
+    try { // a C function, through which its allocations throw all the same
+      add(DNNL_ARG_SRC, s.a, a);
+      add(DNNL_ARG_WEIGHTS, s.b, b);
+      add(DNNL_ARG_DST, s.c, c);
+      add(DNNL_ARG_BIAS, s.bias, bias);
+      add(DNNL_ARG_SCRATCHPAD, s.scratch, scratch);
+      const dnnl_stream_t stream = (*streams_)[static_cast<std::size_t>(slot)].get();
+      if (status == dnnl_success)
+        status = dnnl_primitive_execute(primitive_.get(), stream, count, args);
+    } catch (const std::bad_alloc&) {
+      status = dnnl_out_of_memory;
+    }
     return status == dnnl_success         ? product_status::done
            : status == dnnl_out_of_memory ? product_status::no_memory
                                           : product_status::failed;

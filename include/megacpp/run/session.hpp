@@ -76,8 +76,9 @@ public:
   /// step's gradients are reduced.
   loss_sum train(const batch_view& b) {
     if (reduced_)
-      throw error(exit_code::usage, "the gradients of this step are reduced, and a micro-batch "
-                                    "came: call finish_step() or clear_gradients() first");
+      throw error(exit_code::usage,
+                  "the gradients of this step are reduced, and a micro-batch "
+                  "came: call finish_step() or clear_gradients() first");
     feed_inputs(b);
     numbers_.dropping = true;
     loss_sum result = forward(b, p_.loss);

@@ -34,8 +34,8 @@ inline nlohmann::json json_of(const flag_entry& e) {
 }
 
 /// Reads a saved flag into `into`. False for a value that this program does not take, though the
-/// one that saved it did, where another one is given in its place. Throws mc::error(exit_code::model)
-/// for what it cannot hold.
+/// one that saved it did, where another one is given in its place. Throws mc::error(model) for what
+/// it cannot hold.
 inline bool read_saved(const json_value& flags, const flag_entry& e, flag_base& into) {
   const nlohmann::json& value = flags.raw().at(e.name);
   const bool fits = into.is_text()     ? value.is_string()
