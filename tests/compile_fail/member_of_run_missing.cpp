@@ -78,6 +78,19 @@ struct name_alone : mc::gpt { // a struct that derives from it would bear it too
 static_assert(wrong<run_of<name_alone>> == found::words);
 struct name_of_the_base : name_of_its_own {};
 static_assert(wrong<run_of<name_of_the_base>> == found::none);
+struct number_of_its_own : mc::gpt {
+  double theta = 1e4;
+};
+static_assert(wrong<run_of<number_of_its_own>> == found::description);
+struct number_that_is_described : mc::gpt {
+  double theta = 1e4;
+  constexpr std::array<mc::model_number, 1> description() const { return {{{"theta", theta}}}; }
+};
+static_assert(wrong<run_of<number_that_is_described>> == found::none);
+struct number_of_the_type : mc::gpt {
+  static constexpr double theta = 1e4;
+};
+static_assert(wrong<run_of<number_of_the_type>> == found::none);
 struct other_stem : mc::gpt {
   constexpr mc::var stem(mc::var x) const { return x; }
 };

@@ -86,14 +86,22 @@ inline void set_compiled(compiled_flags& c, const program_view& p) {
 inline void check_compiled(const std::vector<flag_entry>& asked, const program_view& p) {
   options real;
   set_compiled(real.compiled, p);
+  const compiled_flags& c = real.compiled;
+  const std::initializer_list<const flag_base*> layout_flags = {
+      &c.tensor_model_parallel_size, &c.pipeline_model_parallel_size, &c.context_parallel_size,
+      &c.expert_model_parallel_size, &c.expert_tensor_parallel_size,  &c.sequence_parallel};
   for (const flag_entry& e : flags_of(real)) {
     const flag_base& flag = *find_flag(asked, e.name)->flag;
     if (e.compiled && flag.given() && flag.text() != e.flag->text())
       throw error(
           exit_code::mismatch,
-          fmt::format("--{} is {}, but {} was compiled with {}; leave the flag out, or build "
-                      "another preset or another struct of megacpp_add_run",
-                      e.name, flag.text(), p.name, e.flag->text()));
+          fmt::format(
+              "--{} is {}, but {} was compiled with {}; leave the flag out, or build "
+              "another preset or another struct of megacpp_add_run{}",
+              e.name, flag.text(), p.name, e.flag->text(),
+              std::find(layout_flags.begin(), layout_flags.end(), e.flag) == layout_flags.end()
+                  ? ""
+                  : " (which describe tells of; several ranks cannot run yet)"));
   }
 }
 
