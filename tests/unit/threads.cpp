@@ -234,6 +234,13 @@ BOOST_AUTO_TEST_CASE(a_child_that_forks_computes_alone) {
              }) == 0);
 }
 
+BOOST_AUTO_TEST_CASE(little_work_wakes_nobody) {
+  BOOST_TEST(threads_for(0, 4) == 1);
+  BOOST_TEST(threads_for(48 * 64, 4) == 1);
+  BOOST_TEST(threads_for(128 * 128, 2) == 2);
+  BOOST_TEST(threads_for(std::numeric_limits<std::int64_t>::max(), 4) == 4);
+}
+
 BOOST_AUTO_TEST_CASE(regions_of_any_number_of_pieces) {
   for (const int threads : {1, 2, 5}) {
     set_thread_count(threads);

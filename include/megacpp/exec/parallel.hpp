@@ -18,6 +18,12 @@ inline int thread_count() { return workers::mine().threads(); }
 /// Within a region it does nothing: that has the threads that it began with.
 inline void set_thread_count(int n) { workers::mine().resize(n); }
 
+/// As many threads, up to `most`, as so many multiplications are worth: waking one takes about as
+/// long as 2^13 of them, in the products of one token.
+inline int threads_for(std::int64_t multiplications, int most) {
+  return static_cast<int>(std::clamp<std::int64_t>(multiplications >> 13, 1, most));
+}
+
 /// A share of n items for one of `slots`.
 struct share {
   std::int64_t begin, end;

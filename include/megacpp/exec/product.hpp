@@ -123,7 +123,8 @@ inline const std::byte* product::block(const operand& o, const std::byte* from, 
 }
 
 inline void product::run_apart(const extent3& e, const void* x, const void* w, const void* bias,
-                               void* y, int threads) const {
+                               void* y, int most) const {
+  const int threads = threads_for(e.m * e.n * e.k, most);
   const auto run = [&](auto type, auto output) {
     using T = decltype(type);
     using Out = decltype(output);

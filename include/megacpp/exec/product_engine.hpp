@@ -143,7 +143,7 @@ private:
   /// all, if asked of the engine.
   bool apart(std::int64_t rows) const;
   void run_apart(const extent3& e, const void* x, const void* w, const void* bias, void* y,
-                 int threads) const;
+                 int most) const;
   void copy(const operand& o, const std::byte* from, std::byte* copied, std::int64_t rows,
             std::int64_t columns, int slot, int slots) const;
   const std::byte* block(const operand& o, const std::byte* from, std::byte* copied,

@@ -74,10 +74,12 @@ template <> struct kernel_of<&op::cached_attention> { // q, k, v, keys, values, 
     keep(s, slots, c.template in<T>(2), values);
     attention_visibility v = detail::visibility_of(c, s.head_dim);
     v.query_position = slots;
+    const int threads =
+        threads_for(s.batch * s.heads * s.queries * s.keys * s.head_dim, c.device().threads());
     attention_forward<T>(s, v, detail::query_rows(c.template in<T>(0), s),
                          detail::key_rows(keys, s), detail::key_rows(values, s),
                          detail::query_rows(c.template out<T>(0), s), nullptr,
-                         {c.device().scratch(), c.device().threads()});
+                         {c.device().scratch(), threads});
   }
 
 private:

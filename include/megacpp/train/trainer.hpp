@@ -111,12 +111,18 @@ public:
     try {
       take_steps();
       draw_curve();
+      if (stopped())
+        throw error(exit_code::interrupted,
+                    fmt::format("{} came at the end of the run, while the loss curve was written: "
+                                "it may be cut{}",
+                                signals_->name(), what_is_saved()));
       signals_.reset(); // nothing is left that a stop would have to save, or would leave half done
     } catch (const error& e) {
       const std::string kept = rescue(e.code());
       if (kept.empty()) throw;
       throw error(e.code(), e.what() + kept);
     } catch (const std::bad_alloc&) {
+      saving_ = false; // a save that found none has given back what it had
       throw error(
           exit_code::memory,
           fmt::format("memory ran out after step {} of {}{}; use a machine with more, or end "
