@@ -664,6 +664,15 @@ class Training(Case):
             errors = process.communicate(timeout=20)[1]
             self.assertEqual(process.returncode, INTERRUPTED, errors)
             self.assertIn(b"its state was saved to", errors)
+        # A run that has taken its last step, and stands before the pipe.
+        process = self.started("--mock-data", "--train-iters", 3, "--save", self.folder / "whole",
+                               "--loss-curve", curve, stdout=subprocess.DEVNULL,
+                               stderr=subprocess.PIPE)
+        process.send_signal(signal.SIGTERM)
+        errors = process.communicate(timeout=20)[1]
+        self.assertEqual(process.returncode, INTERRUPTED, errors)
+        self.assertIn(b"it may be cut; ", errors)
+        self.assertIn(b"holds the state of step 3", errors)
 
     def test_any_limit_on_the_stack(self):
         unlimited = resource.RLIM_INFINITY
