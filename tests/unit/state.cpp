@@ -51,14 +51,17 @@ struct derived : named {};
 
 BOOST_AUTO_TEST_CASE(a_family_is_the_struct_that_bears_its_name) {
   BOOST_TEST(family_of<gpt>().name == "gpt2");
-  BOOST_TEST(family_of<mine::gpt2>().name == "mine::gpt2 from gpt2");
-  BOOST_TEST(family_of<yours::gpt2>().name == "yours::gpt2 from gpt2");
-  BOOST_TEST(family_of<yours::derived>().name == "yours::derived from gpt2");
+  // All of them may stand in a namespace more.
+  BOOST_TEST(family_of<mine::gpt2>().name.ends_with("mine::gpt2 from gpt2"));
+  BOOST_TEST(family_of<yours::gpt2>().name.ends_with("yours::gpt2 from gpt2"));
+  BOOST_TEST(family_of<yours::derived>().name.ends_with("yours::derived from gpt2"));
   const std::string after = family_of<mine::normed<mine::order::after>>().name;
-  BOOST_TEST(after.find("mine::normed<") == 0u);
+  BOOST_TEST(after.find("mine::normed<") != std::string::npos);
   BOOST_TEST(after != family_of<mine::normed<mine::order::before>>().name);
   BOOST_TEST(family_of<mine::of<int[3]>>().name != family_of<mine::of<int[4]>>().name);
-  BOOST_TEST(detail::short_type_name<mine::of<mine::gpt2>>() == "of<mine::gpt2>");
+  BOOST_TEST(detail::short_type_name<mine::of<int[3]>>().starts_with("of<int"));
+  BOOST_TEST(detail::short_type_name<mine::of<mine::gpt2>>().ends_with("mine::gpt2>"));
+  BOOST_TEST(detail::short_type_name<mine::of<mine::gpt2>>().starts_with("of<"));
   const yours::named as_gpt2{small};
   BOOST_TEST((find_hf_family(trained<yours::named>(as_gpt2).view()) == nullptr));
   BOOST_TEST((find_hf_family(trained<gpt>(small).view()) != nullptr));
@@ -310,9 +313,10 @@ BOOST_AUTO_TEST_CASE(the_state_of_another_model_is_refused) {
   q.vocabulary = 11;
   refused(q, small_setup, "family is \"gpt2\" there and \"qwen3\" here");
   const mine::gpt2 derived{small};
-  refused(derived, small_setup, "family is \"gpt2\" there and \"mine::gpt2 from gpt2\" here");
+  const std::string name = family_of<mine::gpt2>().name;
+  refused(derived, small_setup, "family is \"gpt2\" there and \"" + name + "\" here");
   CHECK_REFUSED(hf_family_of(trained<mine::gpt2>(derived).view()), exit_code::mismatch,
-                "is of the family \"mine::gpt2 from gpt2\", which has no Hugging Face form");
+                "is of the family \"" + name + "\", which has no Hugging Face form");
 
   qwen3_moe first; // as many parameters, in layers of another order
   first.layers = 2, first.hidden = 8, first.heads = 2, first.kv_heads = 1, first.head_dim = 4;
