@@ -7,6 +7,7 @@
 #include <megacpp/model/qwen3.hpp>
 #include <megacpp/model/qwen3_moe.hpp>
 #include <megacpp/run/session.hpp>
+#include <megacpp/train/generate.hpp>
 #include <megacpp/train/resume.hpp>
 #include <megacpp/train/state.hpp>
 
@@ -28,6 +29,7 @@
 #include <kernels.hpp>
 #include <scratch.hpp>
 
+#include "child.hpp"
 #include "state_tests.hpp"
 
 using namespace mc;
@@ -289,6 +291,47 @@ BOOST_AUTO_TEST_CASE(tensors_are_exactly_those_of_the_program) {
   CHECK_REFUSED(find_saved(s.newer, true), exit_code::model, "safetensors");
 }
 
+// Whatever sequences the program that generates was built for.
+BOOST_AUTO_TEST_CASE(texts_that_reach_positions_a_state_never_trained) {
+  setup shorter = small_setup;
+  shorter.batch.sequence = 4;
+  const trained<gpt> saved(small, shorter), other(small);
+  const scratch_folder dir;
+  {
+    state_root root(dir / "root");
+    saved.save(root, 1);
+  }
+  const auto found = find_saved(dir / "root", false);
+  for (const auto* p : {&saved, &other}) {
+    BOOST_TEST(mc::detail::untrained_reached(found->folder, p->view(), 4).empty());
+    const auto lines = mc::detail::untrained_reached(found->folder, p->view(), 5);
+    BOOST_REQUIRE(lines.size() == 1u);
+    BOOST_TEST(lines[0].find("has 8 positions, of which sequences of 4 tokens train the first 4") !=
+                   lines[0].npos,
+               lines[0]);
+  }
+  const auto said = [&](const char* most) {
+    const auto ended = test::child_of([&] {
+      options o;
+      o.model.load.read(dir / "root", "load");
+      o.sampling.ids.read("true", "ids");
+      o.sampling.prompt.read("1 2", "prompt");
+      o.sampling.max_new_tokens.read(most, "max-new-tokens");
+      cpu device(product_type::automatic, 1);
+      run_generation(saved.view(), o, device);
+      return 0;
+    });
+    BOOST_TEST(ended.status == 0);
+    return ended.said.find("has 8 positions, of which") != ended.said.npos;
+  };
+  BOOST_TEST(!said("3")); // the last token is drawn behind the fourth
+  BOOST_TEST(said("4"));
+  // Nobody knows what trained a model of others.
+  save_model_folder(dir / "model", saved.view(), saved.stores);
+  const model_folder plain(dir / "model");
+  BOOST_TEST(mc::detail::untrained_reached(plain, saved.view(), 8).empty());
+}
+
 BOOST_AUTO_TEST_CASE(the_state_of_another_model_is_refused) {
   const two_states s;
   const auto found = find_saved(s.root, true);
@@ -304,7 +347,7 @@ BOOST_AUTO_TEST_CASE(the_state_of_another_model_is_refused) {
   m = small, m.layers = 2;
   refused(m, small_setup, "layers is 1 there and 2 here");
   m = small, m.dropout = 0.5;
-  refused(m, small_setup, "dropout is 0.0 there and 0.5 here");
+  refused(m, small_setup, "dropout is 0 there and 0.5 here; build the program that wrote it");
   setup bf16 = small_setup;
   bf16.type = dtype::bf16;
   refused(small, bf16, "precision is \"f32\" there and \"bf16\" here");
@@ -314,9 +357,14 @@ BOOST_AUTO_TEST_CASE(the_state_of_another_model_is_refused) {
   refused(q, small_setup, "family is \"gpt2\" there and \"qwen3\" here");
   const mine::gpt2 derived{small};
   const std::string name = family_of<mine::gpt2>().name;
-  refused(derived, small_setup, "family is \"gpt2\" there and \"" + name + "\" here");
-  CHECK_REFUSED(hf_family_of(trained<mine::gpt2>(derived).view()), exit_code::mismatch,
+  const std::string differs = "family is \"gpt2\" there and \"" + name + "\" here";
+  refused(derived, small_setup, differs);
+  trained<mine::gpt2> of_derived(derived);
+  CHECK_REFUSED(hf_family_of(of_derived.view()), exit_code::mismatch,
                 "is of the family \"" + name + "\", which has no Hugging Face form");
+  // Its weights alone, too: it is a state, only of another family.
+  CHECK_REFUSED(load_weights(found->folder, of_derived.view(), of_derived.stores),
+                exit_code::mismatch, differs);
 
   qwen3_moe first; // as many parameters, in layers of another order
   first.layers = 2, first.hidden = 8, first.heads = 2, first.kv_heads = 1, first.head_dim = 4;

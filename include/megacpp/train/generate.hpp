@@ -6,6 +6,7 @@
 #include <megacpp/train/describe.hpp>
 #include <megacpp/train/evaluate.hpp>
 #include <megacpp/train/sampler.hpp>
+#include <megacpp/train/settings.hpp>
 #include <megacpp/train/token_text.hpp>
 
 #include <chrono>
@@ -61,6 +62,17 @@ inline std::vector<continued_text> read_prompts(const options& o, const token_te
   list.emplace_back();
   list.back().tokens = {tokens.first()}, list.back().given = 1;
   return list;
+}
+
+/// What to say where texts of at most `longest` tokens may reach positions that the run of a state
+/// never trained. Of a model folder nobody knows what trained it.
+inline std::vector<std::string> untrained_reached(const model_folder& folder, const program_view& p,
+                                                  std::int64_t longest) {
+  if (!folder.contains(state_file_name)) return {};
+  const state_file file(folder);
+  const auto sequence = file.state().field<json_value>("program").field<std::int64_t>(
+      "sequence", 1, std::int64_t{1} << 31);
+  return longest > sequence ? untrained_positions(p, sequence) : std::vector<std::string>();
 }
 
 /// When a text is finished.
@@ -238,8 +250,8 @@ inline std::string speed_of(const generation_work& w) {
 /// end once its batch is finished, in the order of the prompts, lines of dashes between them. With
 /// --json a line for each prompt: {"prompt": text, "text": prompt and continuation,
 /// "prompt_tokens": [...], "tokens": [new ones], "end": "stop", "length" or "positions"}; --ids
-/// leaves the texts out. The standard error gets the speed, and a sentence for each text that ends
-/// at the model's positions.
+/// leaves the texts out. The standard error gets the speed, a sentence for each text that ends at
+/// the model's positions, and before the first text one on positions that were never trained.
 inline void run_generation(const program_view& p, const options& o, cpu& device) {
   if (o.sampling.greedy() && o.sampling.temperature.given() && o.sampling.temperature() != 0)
     throw error(exit_code::usage, "--greedy and --temperature contradict each other; give one");
@@ -250,6 +262,12 @@ inline void run_generation(const program_view& p, const options& o, cpu& device)
   const detail::text_end end(o, p, tokens);
   stores weights(p, false);
   load_weights(folder, p, weights);
+  std::int64_t longest = 0; // without the last token, which no other follows
+  for (const detail::continued_text& t : texts) {
+    const auto before = static_cast<std::int64_t>(t.given);
+    longest = std::max(longest, before + std::min(p.positions - before, end.most() - 1));
+  }
+  for (const std::string& line : detail::untrained_reached(folder, p, longest)) print_note(line);
 
   detail::continuation batch(o, p, tokens, end);
   const bool live = texts.size() == 1 && !o.report.json();

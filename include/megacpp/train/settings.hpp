@@ -150,10 +150,10 @@ inline void refuse_idle_flags(command c, options& o) {
                                   "no tokenizer");
 }
 
-/// A line for each table of positions that the sequences of a run are too short to train whole.
-inline std::vector<std::string> untrained_positions(const program_view& p) {
+/// A line for each table of positions that sequences of this many tokens are too short to train
+/// whole.
+inline std::vector<std::string> untrained_positions(const program_view& p, std::int64_t sequence) {
   std::vector<std::string> lines;
-  const int sequence = p.numbers.batch.sequence;
   for_each_training_part(p, [&](const part_view& part, int) {
     const graph& g = *part.g;
     for (int i = 0; i < g.parameter_count; ++i) {

@@ -12,6 +12,7 @@
 #include <megacpp/train/model_folder.hpp>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <map>
 #include <optional>
@@ -183,6 +184,16 @@ inline void write_state(folder_writer& out, const program_view& p, const mc::sto
   out.write(state_file_name, state_text(std::move(state), out.written()));
 }
 
+namespace detail {
+/// A value of a state as people write it: whole numbers without a point.
+inline std::string shown(const nlohmann::json& value) {
+  if (value.is_number_float())
+    if (const auto x = value.get<double>(); x == std::trunc(x) && std::abs(x) < 1e15)
+      return fmt::format("{:.0f}", x);
+  return printable(value.dump());
+}
+} // namespace detail
+
 /// Throws mc::error(exit_code::mismatch) for the state of another model, naming every number that
 /// differs.
 inline void require_same_program(const json_value& state, const program_view& p) {
@@ -193,7 +204,7 @@ inline void require_same_program(const json_value& state, const program_view& p)
                            const nlohmann::json& here) {
     if (there != here)
       differ += fmt::format("{}{} is {} there and {} here", differ.empty() ? "" : ", ", name,
-                            printable(there.dump()), here.dump());
+                            detail::shown(there), detail::shown(here));
   };
   for (const char* name :
        {"family", "precision", "sequence", "layers", "hidden", "vocabulary", "parameters", "kinds"})
@@ -207,7 +218,7 @@ inline void require_same_program(const json_value& state, const program_view& p)
       compare(printable(item.key()), item.value(), nlohmann::json());
   if (!differ.empty())
     throw error(exit_code::mismatch,
-                fmt::format("{} is the state of another model than {}: {}; build the preset that "
+                fmt::format("{} is the state of another model than {}: {}; build the program that "
                             "wrote it",
                             state.file(), p.name, differ));
 }
@@ -242,8 +253,10 @@ inline void load_weights(const model_folder& folder, const program_view& p, mc::
   } else {
     const state_file file(folder);
     const auto form = file.state().field<std::string>("weights");
-    if (form == huggingface_form) load_model_folder(folder, p, s);
-    else if (form == registry_form) detail::load_registry_weights(folder, file.state(), p, s);
+    if (form == huggingface_form) {
+      if (find_hf_family(p) == nullptr) require_same_program(file.state(), p);
+      load_model_folder(folder, p, s);
+    } else if (form == registry_form) detail::load_registry_weights(folder, file.state(), p, s);
     else
       throw file.state().fault(
           fmt::format("has weights in the form \"{}\", which is not read", printable(form)));

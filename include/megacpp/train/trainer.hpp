@@ -292,7 +292,8 @@ private:
     if (!root_) progress_.note("nothing will be saved: --save FOLDER keeps what is learned");
     else if (const std::string note = root_->note(); !note.empty()) progress_.note(note);
     if (!from_)
-      for (const std::string& line : untrained_positions(p_)) progress_.note(line);
+      for (const std::string& line : untrained_positions(p_, p_.numbers.batch.sequence))
+        progress_.note(line);
     if (!resumes()) return;
     progress_.note(fmt::format("going on after step {} of {}, at sample {} of the data", at_.step,
                                from_->folder.path(), at_.samples));
