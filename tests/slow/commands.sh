@@ -32,6 +32,7 @@ cp examples/own-project/* "$work/my-gpt"
 cd "$work/my-gpt"
 documented docs/using-megacpp.md build
 documented docs/using-megacpp.md train
+documented docs/using-megacpp.md resume
 
 # The run in one unit: it compiles.
 g++ -std=c++20 -fsyntax-only -Wall -Wextra -I "$source/include" -isystem /usr/include/eigen3 \

@@ -35,6 +35,18 @@ using namespace mc;
   // [/mlp]
 }
 
+[[maybe_unused]] constexpr var both_of(context& c, var x, var o, var u, const attention_sizes& s,
+                                       int ffn, extent hidden, double std) {
+  const auto hidden_extent = [&] { return hidden; };
+  // [one-sum]
+  const mc::var wo = weight(c, "attn.proj", "weight", {hidden_extent(), s.heads, s.head_dim},
+                            on(mc::axis::tp, S(mc::dim::heads)), mc::normal_weights(std));
+  const mc::var wd = weight(c, "mlp.down", "weight", {hidden_extent(), {mc::dim::ffn, ffn}},
+                            on(mc::axis::tp, S(mc::dim::ffn)), mc::normal_weights(std));
+  return x + to(linear(o, wo) + linear(u, wd), mc::axis::tp, c.stream); // P + P, summed once
+  // [/one-sum]
+}
+
 [[maybe_unused]] constexpr var cached(context& c, var q, var k, var v, source_line line = here()) {
   // [cache]
   const mc::var keys = cache_like(c, feed::key_cache, "keys", k, line), // (B, C, K, D)

@@ -28,7 +28,9 @@ from pathlib import Path
 
 PAGES = ["README.md", "CONTRIBUTING.md"]
 SUBSTITUTIONS = [
-    (r"--train-iters \d+", "--train-iters 20"),
+    (r"--train-iters 2000\b", "--train-iters 40"),  # goes on
+    (r"--train-iters (?!40\b)\d+", "--train-iters 20"),
+    (r"--lr-warmup-iters \d+", "--lr-warmup-iters 2"),
     (r"--save-interval \d+", "--save-interval 10"),
     (r"--max-new-tokens \d+", "--max-new-tokens 20"),
     (r"--prompt '785 3974 13876'", "--prompt '78 39 138'"),  # of a smaller vocabulary
