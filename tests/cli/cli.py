@@ -182,7 +182,9 @@ class Help(Case):
 
     def test_usage(self):
         self.refused(USAGE, says="train, eval, generate, export or describe")
-        self.refused(USAGE, "trian", says='"trian"')
+        self.refused(USAGE, "trian", says='"trian"; did you mean train?')
+        self.refused(USAGE, "traim", "--mock-data", says='"traim"; did you mean train?')
+        self.refused(USAGE, "serve", says='"serve"; --help shows what there is')
         self.refused(USAGE, "train", "eval", says="two commands")
         self.refused(USAGE, "train", "extra", says='"extra"')
         self.refused(USAGE, "--lr", "1", says="--lr")
@@ -190,6 +192,11 @@ class Help(Case):
         self.refused(USAGE, "train", "--max-iters", "3", says="--max-iters; it is --train-iters here")
         self.refused(USAGE, "train", "--batch_size=3", says="MICRO_BATCH of megacpp_add_preset")
         self.refused(USAGE, "train", "--tp", "2", says="TP of megacpp_add_preset")
+        self.refused(USAGE, "train", "--dtype", "bf16", says="the precision is compiled in")
+        # No command is sent to a flag that it does not have.
+        hint = self.refused(USAGE, "eval", "--batch-size", "4", says="or the struct of megacpp_add_run")
+        self.assertNotIn("--global-batch-size", hint)
+        self.refused(USAGE, "eval", "--epochs", "4", says="for train, a run is counted in steps: --train")
         self.refused(USAGE, "train", "-lr", "3", says="unknown flag -lr; did you mean --lr?")
         self.refused(USAGE, "train", "--seed", 10**30, says="at most 9223372036854775807")
         self.refused(USAGE, "train", "--seed", -10**30, says="at least 0")
@@ -1654,7 +1661,8 @@ class Models(Case):
         model = self.model()
         self.refused(MODEL, "eval", "--load", self.folder / "none", "--data-path", self.text,
                      says="does not exist")
-        self.refused(MODEL, "generate", "--load", self.text, says="is not a folder")
+        self.refused(MODEL, "generate", "--load", self.text,
+                     says="is not a folder; give one that train --save wrote, or one that holds config")
         self.refused(MODEL, "train", "--load", self.folder, "--data-path", self.text,
                      says="neither a model nor a saved state")
         (model / "config.json").rename(model / "config")
@@ -1793,6 +1801,12 @@ class Export(Case):
                      says="--dtype")
         self.refused(USAGE, "export", "--load", model, "--threads", 1, says="unknown flag --threads")
         self.refused(OUTPUT, "export", "--load", model, "--save", self.text, says="is not a folder")
+        root = self.folder / "model"  # the states that it is from
+        states = contents(root)
+        for source, to in ((root, root), (root, newest(root)), (model, root)):
+            self.refused(OUTPUT, "export", "--load", source, "--save", to,
+                         says=f"{to} holds the state of a run, which export leaves as it is: choose")
+        self.assertEqual(contents(root), states)
         to, _ = self.exported(model, "--max-shard-size", "20KB")
         kept = contents(to)
         config = json.loads((model / "config.json").read_text())

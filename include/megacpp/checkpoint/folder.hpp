@@ -98,8 +98,10 @@ public:
       throw error(exit_code::model,
                   fmt::format("the model folder {} does not exist; check the path", path_));
     if (errno == ENOTDIR)
-      throw error(exit_code::model, fmt::format("{} is not a folder; give the folder that holds {}",
-                                                path_, model_folder_marker));
+      throw error(exit_code::model,
+                  fmt::format("{} is not a folder; give one that train --save wrote, or one that "
+                              "holds {}",
+                              path_, model_folder_marker));
     throw error(exit_code::model, fmt::format("cannot open the model folder {}: {}", path_,
                                               reason_not_to_read(errno)));
   }

@@ -27,6 +27,46 @@ inline std::size_t edit_distance(std::string_view a, std::string_view b) {
   return row[b.size()];
 }
 
+namespace detail {
+
+/// The names of commands: "train, eval".
+inline std::string names_of(command some) {
+  std::string names;
+  for (const command_text& c : commands)
+    if (overlaps(some, c.which)) names += fmt::format("{}{}", names.empty() ? "" : ", ", c.name);
+  return names;
+}
+
+/// The commands that have every flag that a text names.
+inline command having_flags_of(const std::vector<flag_entry>& list, std::string_view text) {
+  command some = command::all;
+  for (std::size_t at = 0; (at = text.find("--", at)) != text.npos; at += 2) {
+    const std::string_view name = text.substr(at + 2, text.find_first_of(" ,;:", at) - at - 2);
+    if (const flag_entry* const e = find_flag(list, name)) some = some & e->flag->commands();
+  }
+  return some;
+}
+
+/// A sentence up to where it names a flag that the command lacks; one that begins with such a flag
+/// says whose it is.
+inline std::string fitting(const std::vector<flag_entry>& list, std::string_view says, command c) {
+  std::size_t end = says.npos;
+  while (!overlaps(having_flags_of(list, says.substr(0, end)), c)) {
+    if (end = says.rfind("; ", end - 1); end == says.npos)
+      return fmt::format("for {}, {}", names_of(having_flags_of(list, says)), says);
+  }
+  return std::string(says.substr(0, end));
+}
+
+/// Offers a name that differs in at most half of its letters.
+inline std::string if_near(std::string_view dashes, std::string_view name, std::string_view best) {
+  return 2 * edit_distance(name, best) > std::max(name.size(), best.size())
+             ? std::string("--help shows what there is")
+             : fmt::format("did you mean {}{}?", dashes, best);
+}
+
+} // namespace detail
+
 /// What to say about a name that is no flag of a command: what it is called here if other programs
 /// have it, whose it is if another command has it, and else the nearest one, if any is near.
 inline std::string advice_for(const std::vector<flag_entry>& list, std::string_view dashes,
@@ -35,15 +75,13 @@ inline std::string advice_for(const std::vector<flag_entry>& list, std::string_v
     return e != nullptr && !overlaps(e->flag->commands(), c);
   };
   const auto owned = [&](const flag_entry& e) {
-    std::string owners;
-    for (const command_text& owner : commands)
-      if (overlaps(e.flag->commands(), owner.which))
-        owners += fmt::format("{}{}", owners.empty() ? "" : ", ", owner.name);
-    return fmt::format("{}{} is a flag of {}", dashes, e.name, owners);
+    return fmt::format("{}{} is a flag of {}", dashes, e.name,
+                       detail::names_of(e.flag->commands()));
   };
   if (const foreign_flag* const f = find_foreign(name)) {
-    if (!f->says.empty()) return std::string(f->says);
     const flag_entry* const ours = find_flag(list, f->ours);
+    if (!f->says.empty() && (ours == nullptr || of_another(ours)))
+      return detail::fitting(list, f->says, c);
     return of_another(ours) ? owned(*ours) : fmt::format("it is {}{} here", dashes, f->ours);
   }
   if (const flag_entry* const e = find_flag(list, dashed(name)); of_another(e)) return owned(*e);
@@ -51,10 +89,16 @@ inline std::string advice_for(const std::vector<flag_entry>& list, std::string_v
   for (const flag_entry& e : list)
     if (overlaps(e.flag->commands(), c) && edit_distance(name, e.name) < edit_distance(name, best))
       best = e.name;
-  if ((name == best && dashes.empty()) ||
-      2 * edit_distance(name, best) > std::max(name.size(), best.size()))
-    return "--help shows what there is";
-  return fmt::format("did you mean {}{}?", dashes, best);
+  return detail::if_near(dashes, name, name == best && dashes.empty() ? "" : best);
+}
+
+/// The same about a word that is no command.
+inline std::string advice_for_command(std::string_view word) {
+  const auto* const best = std::min_element(
+      std::begin(commands), std::end(commands), [&](const command_text& a, const command_text& b) {
+        return edit_distance(word, a.name) < edit_distance(word, b.name);
+      });
+  return detail::if_near("", word, best->name);
 }
 
 } // namespace mc

@@ -111,7 +111,8 @@ inline request parse(int argc, const char* const* argv, const std::vector<flag_e
     if (rest.empty()) return;
     std::string name = rest.front();
     if (!name.starts_with("-"))
-      throw usage(fmt::format("unknown argument \"{}\"; see --help", printable(name)));
+      throw usage(fmt::format("unknown argument \"{}\"; {}", printable(name),
+                              r.what != nullptr ? "see --help" : advice_for_command(name)));
     name = name.substr(0, name.find('='));
     const std::size_t dashes = std::min(name.find_first_not_of('-'), name.size());
     throw usage(fmt::format("unknown flag {}; {}", printable(name),

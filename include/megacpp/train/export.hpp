@@ -6,6 +6,12 @@
 #include <megacpp/train/options.hpp>
 #include <megacpp/train/print.hpp>
 
+#include <filesystem>
+#include <string>
+#include <system_error>
+
+#include <unistd.h>
+
 namespace mc {
 
 /// Throws mc::error(exit_code::usage) for a --max-shard-size that is no size.
@@ -29,12 +35,30 @@ inline std::optional<storage_type> storage_named(std::string_view name) {
 
 } // namespace detail
 
+namespace detail {
+
+/// Throws mc::error(exit_code::output) for a folder of states, which no model replaces.
+inline void refuse_states(const std::string& path) {
+  std::error_code problem;
+  if (!std::filesystem::is_directory(path, problem) || ::access(path.c_str(), R_OK | X_OK) != 0)
+    return; // what else it is, folder_writer says
+  const model_folder there(path);
+  if (is_state_root(there) || there.contains(state_file_name))
+    throw error(exit_code::output,
+                fmt::format("{} holds the state of a run, which export leaves as it is: choose "
+                            "another folder to save to",
+                            path));
+}
+
+} // namespace detail
+
 /// Reads --load and writes --save; no weights are held in memory.
 inline void run_export(const program_view& p, const options& o) {
   if (!o.model.load.given() || !o.training.save.given())
     throw error(exit_code::usage,
                 "export needs --load FOLDER, a saved model, and --save FOLDER, where to write it");
   const model_folder from = detail::required_model(o, "export");
+  detail::refuse_states(o.training.save());
   const saved_model m = export_model_folder(
       from, o.training.save(), p, detail::storage_named(o.model.dtype()), shard_limit_of(o));
   print_line(fmt::format("{} tensors, {} in {} file{}, written to {}", m.tensors,

@@ -29,6 +29,9 @@ enum class command : unsigned {
 constexpr command operator|(command a, command b) {
   return static_cast<command>(static_cast<unsigned>(a) | static_cast<unsigned>(b));
 }
+constexpr command operator&(command a, command b) {
+  return static_cast<command>(static_cast<unsigned>(a) & static_cast<unsigned>(b));
+}
 constexpr bool overlaps(command a, command b) {
   return (static_cast<unsigned>(a) & static_cast<unsigned>(b)) != 0;
 }

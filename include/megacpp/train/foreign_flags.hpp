@@ -10,7 +10,8 @@
 
 namespace mc {
 
-/// A name elsewhere, with dashes, and either the flag that means it here, or a sentence.
+/// A name elsewhere, with dashes, and the flag that means it here, or a sentence; both where the
+/// sentence is for commands without that flag. A sentence begins with what is said to all commands.
 struct foreign_flag {
   std::string_view name, ours, says;
 };
@@ -75,7 +76,7 @@ inline constexpr std::string_view
         "not",
     batch_in_sequences = "--global-batch-size gives the sequences of a step, not its tokens",
     prompt_not_counted =
-        "--max-new-tokens of generate counts the tokens that are drawn, without those "
+        "--max-new-tokens counts the tokens that are drawn, without those "
         "of the prompt",
     no_loading_threads =
         "no threads of their own load the data; --threads gives those that compute",
@@ -239,7 +240,7 @@ inline constexpr auto foreign_flags = std::to_array<foreign_flag>({
     {"do-sample", "", detail::sampled_by_default},
     {"eos-token-id", "stop-tokens", ""},
     {"stop-strings", "stop", ""},
-    {"torch-dtype", "dtype", ""},
+    {"torch-dtype", "dtype", detail::precision_compiled},
     // Compiled in
     {"block-size", "", detail::sequence_compiled},
     {"sequence-length", "", detail::sequence_compiled},
@@ -275,6 +276,7 @@ inline constexpr auto foreign_flags = std::to_array<foreign_flag>({
     {"parallelism.data-parallel-replicate-degree", "", detail::dp_rest},
     {"sp", "", detail::sp_compiled},
     {"precision", "", detail::precision_compiled},
+    {"dtype", "", detail::precision_compiled},
     {"mixed-precision", "", detail::precision_compiled},
     {"fp16", "", detail::precision_compiled},
     {"fp32", "", detail::precision_compiled},

@@ -17,7 +17,7 @@ inline constexpr command_text commands[] = {
     {"train", command::train, "train the model on a text",
      "train --data-path book.txt --split 90,10,0 --train-iters 1000 --save model"},
     {"eval", command::eval, "measure a saved model on a text",
-     "eval --load model --data-path book.txt --json"},
+     "eval --load model --data-path book.txt --split 90,10,0"},
     {"generate", command::generate, "continue a text with a saved model",
      "generate --load model --prompt 'Once upon' --temperature 0.8 --top-k 50"},
     {"export", command::convert,
