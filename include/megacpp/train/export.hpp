@@ -33,10 +33,6 @@ inline std::optional<storage_type> storage_named(std::string_view name) {
   return std::nullopt;
 }
 
-} // namespace detail
-
-namespace detail {
-
 /// Throws mc::error(exit_code::output) for a folder of states, which no model replaces.
 inline void refuse_states(const std::string& path) {
   std::error_code problem;
