@@ -40,7 +40,7 @@ inline std::string names_of(command some) {
 /// The commands that have every flag that a text names.
 inline command having_flags_of(const std::vector<flag_entry>& list, std::string_view text) {
   command some = command::all;
-  for (std::size_t at = 0; (at = text.find("--", at)) != text.npos; at += 2) {
+  for (std::size_t at = 0; (at = text.find("--", at)) != std::string_view::npos; at += 2) {
     const std::string_view name = text.substr(at + 2, text.find_first_of(" ,;:", at) - at - 2);
     if (const flag_entry* const e = find_flag(list, name)) some = some & e->flag->commands();
   }
@@ -50,9 +50,9 @@ inline command having_flags_of(const std::vector<flag_entry>& list, std::string_
 /// A sentence up to where it names a flag that the command lacks; one that begins with such a flag
 /// says whose it is.
 inline std::string fitting(const std::vector<flag_entry>& list, std::string_view says, command c) {
-  std::size_t end = says.npos;
+  std::size_t end = std::string_view::npos;
   while (!overlaps(having_flags_of(list, says.substr(0, end)), c)) {
-    if (end = says.rfind("; ", end - 1); end == says.npos)
+    if (end = says.rfind("; ", end - 1); end == std::string_view::npos)
       return fmt::format("for {}, {}", names_of(having_flags_of(list, says)), says);
   }
   return std::string(says.substr(0, end));
