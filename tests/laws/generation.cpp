@@ -613,9 +613,8 @@ BOOST_AUTO_TEST_CASE(every_position_is_below_the_room) {
 }
 
 namespace {
-/// Declares a parameter first that generation does without, and that changes nothing at its initial
-/// value.
-struct with_gain_of_training : gpt {
+/// Declares two parameters first that generation does without.
+struct with_layers_of_training : gpt {
   constexpr var block(context& c, int kind, var x) const {
     if (!c.generating)
       x = linear(x, weight(c, "a", "weight", {{dim::ffn, hidden}, hidden_extent()}, {}, zeros())),
@@ -628,8 +627,8 @@ struct with_gain_of_training : gpt {
 // Parameters of generation are those of their names, whatever else training has before them.
 BOOST_AUTO_TEST_CASE(parameters_of_training_alone_move_no_others) {
   const trained<gpt> plain(learned_positions(), dtype::f32);
-  const with_gain_of_training m{learned_positions()};
-  const interpreted_program<with_gain_of_training> program(m, {.batch = {2, 16}}, "more");
+  const with_layers_of_training m{learned_positions()};
+  const interpreted_program<with_layers_of_training> program(m, {.batch = {2, 16}}, "more");
   stores weights(program.view(), false);
   std::map<std::string, double> by_name; // of a parameter's elements, in order
   for_each_parameter(plain.view(), [&](const parameter_ref& r) {

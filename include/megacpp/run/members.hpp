@@ -7,6 +7,7 @@
 #include <megacpp/plan/parts.hpp>
 
 #include <concepts>
+#include <string_view>
 #include <type_traits>
 
 namespace mc {
@@ -88,7 +89,7 @@ concept has_words = requires(const Model& m) {
   { m.contradiction() } -> std::convertible_to<const char*>;
   requires std::same_as<std::remove_const_t<decltype(Model::family)>,
                         family_name<typename decltype(Model::family)::model>>;
-  typename std::enable_if<Model::family.text != nullptr&& * Model::family.text != 0>::type;
+  typename std::enable_if<!std::string_view(Model::family.text).empty()>::type;
 };
 template <class Model>
 concept has_ends = requires(const Model& m, context& c, var x) {
@@ -107,8 +108,7 @@ constexpr std::size_t size_described_by(Description (Class::*)() const) {
 /// A description that is inherited lists no members of the struct's own.
 template <class Model>
 concept lacks_description = requires {
-  requires size_described_by(&Model::description)
-  < sizeof(Model);
+  requires(size_described_by(&Model::description) < sizeof(Model));
 };
 template <class Run>
 concept has_family = has_model<Run> && has_numbers<std::remove_cvref_t<decltype(Run::model)>> &&

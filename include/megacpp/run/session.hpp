@@ -77,8 +77,8 @@ public:
   loss_sum train(const batch_view& b) {
     if (reduced_)
       throw error(exit_code::usage,
-                  "the gradients of this step are reduced, and a micro-batch "
-                  "came: call finish_step() or clear_gradients() first");
+                  "a micro-batch came after the gradients of its step were reduced: call "
+                  "finish_step() or clear_gradients() first");
     feed_inputs(b);
     numbers_.dropping = true;
     loss_sum result = forward(b, p_.loss);
