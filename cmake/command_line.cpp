@@ -1,7 +1,7 @@
 // The command line. It knows no run, so an edit of the run leaves it alone.
+#include <megacpp/cli/command_line.hpp>
 #include <megacpp/exec/affinity_at_start.hpp>
 #include <megacpp/exec/machine_at_start.hpp>
-#include <megacpp/train/command_line.hpp>
 
 void megacpp_carry_out(const mc::program_source& source, const mc::program_view& program,
                        mc::command what, mc::options& flags); // commands.cpp

@@ -1,5 +1,5 @@
 // What the commands do. It knows no run, so an edit of the run leaves it alone.
-#include <megacpp/train/commands.hpp>
+#include <megacpp/cli/commands.hpp>
 
 void megacpp_carry_out(const mc::program_source& source, const mc::program_view& program,
                        mc::command what, mc::options& flags);

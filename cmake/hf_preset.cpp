@@ -5,7 +5,7 @@
 //
 // OUT.hpp then has mc::preset::NAME. A configuration that cannot be honoured is one sentence that
 // names the field, exit code 5 (docs/errors.md), and no change of OUT.hpp.
-#include <megacpp/train/hf_models.hpp>
+#include <megacpp/hf/models.hpp>
 
 #include <cerrno>
 #include <cstdio>

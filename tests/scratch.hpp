@@ -3,7 +3,7 @@
 
 #include <boost/test/unit_test.hpp>
 
-#include <megacpp/exec/error.hpp>
+#include <megacpp/io/error.hpp>
 
 #include <cstdlib>
 #include <filesystem>

@@ -1,11 +1,11 @@
 // Everything a program consists of; for the one unit that holds main.
 #pragma once
 
+#include <megacpp/cli/command_line.hpp>
+#include <megacpp/cli/commands.hpp>
 #include <megacpp/exec/affinity_at_start.hpp>
 #include <megacpp/exec/machine_at_start.hpp>
 #include <megacpp/program.hpp>
-#include <megacpp/train/command_line.hpp>
-#include <megacpp/train/commands.hpp>
 
 namespace mc {
 

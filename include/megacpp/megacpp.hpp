@@ -10,7 +10,7 @@
 namespace mc {
 
 /// The program of a run: subcommands train, eval, generate, export and describe. Returns the exit
-/// code (exec/error.hpp). Defined in <megacpp/main.hpp>.
+/// code (io/error.hpp). Defined in <megacpp/main.hpp>.
 template <class Run> int run(int argc, char** argv);
 
 } // namespace mc

@@ -4,4 +4,4 @@
 
 #include <megacpp/kernel/kernels.hpp>
 #include <megacpp/megacpp.hpp>
-#include <megacpp/train/program_source.hpp>
+#include <megacpp/run/program_source.hpp>

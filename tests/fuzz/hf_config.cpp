@@ -5,7 +5,7 @@
 //
 // clang++ -std=c++20 -O1 -g -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all -Iinclude
 //   tests/fuzz/hf_config.cpp -lfmt
-#include <megacpp/train/hf_models.hpp>
+#include <megacpp/hf/models.hpp>
 
 #include <array>
 #include <cstddef>

@@ -3,7 +3,7 @@
 //
 // clang++ -std=c++20 -O1 -g -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all -Iinclude
 //   tests/fuzz/json.cpp -lfmt
-#include <megacpp/checkpoint/json_file.hpp>
+#include <megacpp/io/json_file.hpp>
 
 #include <cstddef>
 #include <cstdint>

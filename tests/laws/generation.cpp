@@ -5,11 +5,11 @@
 #define BOOST_TEST_MODULE generation
 #include <boost/test/unit_test.hpp>
 
+#include <megacpp/generate/generator.hpp>
+#include <megacpp/inspect/describe.hpp>
 #include <megacpp/preset/models.hpp>
 #include <megacpp/run/compiled.hpp>
-#include <megacpp/run/generator.hpp>
 #include <megacpp/run/session.hpp>
-#include <megacpp/train/describe.hpp>
 
 #include <atomic>
 #include <cstdlib>

@@ -3,11 +3,11 @@
 #define BOOST_TEST_MODULE memory
 #include <boost/test/unit_test.hpp>
 
+#include <megacpp/inspect/describe.hpp>
 #include <megacpp/observe/memory.hpp>
 #include <megacpp/preset/models.hpp>
 #include <megacpp/run/program.hpp>
 #include <megacpp/run/session.hpp>
-#include <megacpp/train/describe.hpp>
 
 #include <algorithm>
 #include <array>

@@ -4,8 +4,8 @@
 
 #include "plain_loss.hpp"
 
-#include <megacpp/exec/cpu_products.hpp>
 #include <megacpp/num/random.hpp>
+#include <megacpp/product/cpu_products.hpp>
 
 #include <cstdlib>
 #include <memory>

@@ -1,6 +1,6 @@
 // Uses headers of both halves and each library behind them.
 #include <megacpp/config/config.hpp>
-#include <megacpp/exec/error.hpp>
+#include <megacpp/io/error.hpp>
 #include <megacpp/num/dtype.hpp>
 
 #include <fmt/format.h>

@@ -3,7 +3,7 @@
 
 #include <boost/test/unit_test.hpp>
 
-#include <megacpp/train/model_folder.hpp>
+#include <megacpp/hf/model_folder.hpp>
 
 #include <cstring>
 #include <filesystem>

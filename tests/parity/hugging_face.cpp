@@ -3,11 +3,11 @@
 #define BOOST_TEST_MODULE hugging_face
 #include <boost/test/unit_test.hpp>
 
+#include <megacpp/generate/generator.hpp>
+#include <megacpp/hf/model_folder.hpp>
 #include <megacpp/kernel/kernels.hpp>
 #include <megacpp/run/compiled.hpp>
-#include <megacpp/run/generator.hpp>
 #include <megacpp/run/session.hpp>
-#include <megacpp/train/model_folder.hpp>
 
 #include <algorithm>
 #include <cmath>

@@ -4,8 +4,8 @@
 //
 //   transformers_peer write DIR   DIR/NAME/ours (a model folder), DIR/NAME/expected.safetensors
 //   transformers_peer read DIR    DIR/NAME/theirs* must hold the same weights, to the bit
+#include <megacpp/hf/model_folder.hpp>
 #include <megacpp/run/session.hpp>
-#include <megacpp/train/model_folder.hpp>
 
 #include <cmath>
 #include <cstring>

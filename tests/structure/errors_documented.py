@@ -25,7 +25,7 @@ def main():
     root = Path(sys.argv[1])
     document = (root / "docs" / "errors.md").read_text(encoding="utf-8")
     faults = (root / "include/megacpp/graph/fault.hpp").read_text(encoding="utf-8")
-    exits = (root / "include/megacpp/exec/error.hpp").read_text(encoding="utf-8")
+    exits = (root / "include/megacpp/io/error.hpp").read_text(encoding="utf-8")
 
     members = (root / "include/megacpp/run/members.hpp").read_text(encoding="utf-8")
     report = (root / "include/megacpp/run/report.hpp").read_text(encoding="utf-8")

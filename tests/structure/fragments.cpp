@@ -2,9 +2,9 @@
 // part's wrong line is refused by a case of tests/compile_fail.
 #include "../../examples/using-the-headers/own_run.hpp"
 
+#include <megacpp/inspect/description.hpp>
 #include <megacpp/nn/norm.hpp>
 #include <megacpp/op/elementwise.hpp>
-#include <megacpp/train/description.hpp>
 
 #include <fmt/format.h>
 

@@ -3,8 +3,8 @@
 #define BOOST_TEST_MODULE cached_attention
 #include <boost/test/unit_test.hpp>
 
-#include <megacpp/exec/cpu_products.hpp>
 #include <megacpp/nn/attention.hpp>
+#include <megacpp/product/cpu_products.hpp>
 
 #include <cmath>
 #include <limits>

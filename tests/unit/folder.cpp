@@ -3,7 +3,7 @@
 #define BOOST_TEST_MODULE folder
 #include <boost/test/unit_test.hpp>
 
-#include <megacpp/checkpoint/folder_writer.hpp>
+#include <megacpp/io/folder_writer.hpp>
 
 #include <algorithm>
 #include <cerrno>

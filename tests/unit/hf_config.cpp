@@ -3,9 +3,9 @@
 #define BOOST_TEST_MODULE hf_config
 #include <boost/test/unit_test.hpp>
 
+#include <megacpp/hf/models.hpp>
 #include <megacpp/preset/models.hpp>
 #include <megacpp/run/session.hpp>
-#include <megacpp/train/hf_models.hpp>
 
 #include <cmath>
 #include <functional>

@@ -2,7 +2,7 @@
 #define BOOST_TEST_MODULE json
 #include <boost/test/unit_test.hpp>
 
-#include <megacpp/checkpoint/json_file.hpp>
+#include <megacpp/io/json_file.hpp>
 
 #include <cstdint>
 #include <string>

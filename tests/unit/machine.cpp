@@ -7,7 +7,7 @@
 #include <megacpp/exec/machine.hpp>
 #include <megacpp/exec/machine_at_start.hpp>
 #include <megacpp/exec/processors.hpp>
-#include <megacpp/exec/signals.hpp>
+#include <megacpp/io/signals.hpp>
 
 #include <csignal>
 #include <cstdio>

@@ -3,8 +3,8 @@
 #define BOOST_TEST_MODULE mapped_file
 #include <boost/test/unit_test.hpp>
 
-#include <megacpp/data/mapped_file.hpp>
-#include <megacpp/data/mapping_guard.hpp>
+#include <megacpp/io/mapped_file.hpp>
+#include <megacpp/io/mapping_guard.hpp>
 
 #include <csignal>
 #include <cstddef>

@@ -1,9 +1,9 @@
 // Flags: one list, complete and consistent; reading values; configuration files; the nearest name.
 #define BOOST_TEST_MODULE options
+#include <megacpp/cli/advice.hpp>
+#include <megacpp/cli/option_file.hpp>
+#include <megacpp/options/settings.hpp>
 #include <megacpp/preset/models.hpp>
-#include <megacpp/train/advice.hpp>
-#include <megacpp/train/option_file.hpp>
-#include <megacpp/train/settings.hpp>
 
 #include <boost/test/unit_test.hpp>
 

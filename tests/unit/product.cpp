@@ -5,7 +5,7 @@
 #define BOOST_TEST_MODULE product
 #include <boost/test/unit_test.hpp>
 
-#include <megacpp/exec/product.hpp>
+#include <megacpp/product/product.hpp>
 
 #include <cmath>
 #include <cstdlib>

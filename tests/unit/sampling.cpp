@@ -2,7 +2,7 @@
 #define BOOST_TEST_MODULE sampling
 #include <megacpp/data/character_tokens.hpp>
 #include <megacpp/data/random_tokens.hpp>
-#include <megacpp/train/sampler.hpp>
+#include <megacpp/generate/sampler.hpp>
 
 #include <boost/test/unit_test.hpp>
 

@@ -3,12 +3,12 @@
 #define BOOST_TEST_MODULE state
 #include <boost/test/unit_test.hpp>
 
+#include <megacpp/generate/generate.hpp>
 #include <megacpp/model/gpt.hpp>
 #include <megacpp/model/qwen3.hpp>
 #include <megacpp/model/qwen3_moe.hpp>
+#include <megacpp/options/resume.hpp>
 #include <megacpp/run/session.hpp>
-#include <megacpp/train/generate.hpp>
-#include <megacpp/train/resume.hpp>
 #include <megacpp/train/state.hpp>
 
 #include <algorithm>

@@ -2,7 +2,7 @@
 #define BOOST_TEST_MODULE state_root
 #include <boost/test/unit_test.hpp>
 
-#include <megacpp/train/model_folder.hpp>
+#include <megacpp/hf/model_folder.hpp>
 #include <megacpp/train/state.hpp>
 
 #include <algorithm>

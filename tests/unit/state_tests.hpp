@@ -4,8 +4,8 @@
 #include <boost/test/unit_test.hpp>
 
 #include <megacpp/model/gpt.hpp>
+#include <megacpp/options/resume.hpp>
 #include <megacpp/run/session.hpp>
-#include <megacpp/train/resume.hpp>
 #include <megacpp/train/state.hpp>
 
 #include <algorithm>

@@ -1,6 +1,6 @@
 // What programs read tokens from: which models take bytes for tokens, and what a start reads.
 #define BOOST_TEST_MODULE text
-#include <megacpp/train/token_text.hpp>
+#include <megacpp/generate/token_text.hpp>
 
 #include <boost/test/unit_test.hpp>
 

@@ -4,10 +4,10 @@
 #define BOOST_TEST_MODULE threads
 #include <boost/test/unit_test.hpp>
 
-#include <megacpp/exec/cpu_products.hpp>
 #include <megacpp/exec/parallel.hpp>
-#include <megacpp/exec/signals.hpp>
+#include <megacpp/io/signals.hpp>
 #include <megacpp/model/gpt.hpp>
+#include <megacpp/product/cpu_products.hpp>
 #include <megacpp/run/session.hpp>
 
 #include <algorithm>

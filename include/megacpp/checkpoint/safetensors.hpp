@@ -2,10 +2,10 @@
 // gaps.
 #pragma once
 
-#include <megacpp/checkpoint/json_file.hpp>
 #include <megacpp/checkpoint/storage_type.hpp>
-#include <megacpp/data/mapped_file.hpp>
-#include <megacpp/exec/error.hpp>
+#include <megacpp/io/error.hpp>
+#include <megacpp/io/json_file.hpp>
+#include <megacpp/io/mapped_file.hpp>
 
 #include <algorithm>
 #include <bit>

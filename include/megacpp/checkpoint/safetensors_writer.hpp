@@ -1,10 +1,10 @@
 // Writing of safetensors files: names, types and shapes first, then the bytes as a stream.
 #pragma once
 
-#include <megacpp/checkpoint/byte_sink.hpp>
 #include <megacpp/checkpoint/safetensors.hpp>
 #include <megacpp/checkpoint/storage_type.hpp>
-#include <megacpp/exec/error.hpp>
+#include <megacpp/io/byte_sink.hpp>
+#include <megacpp/io/error.hpp>
 
 #include <algorithm>
 #include <cstddef>

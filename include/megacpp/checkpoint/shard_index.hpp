@@ -3,9 +3,9 @@
 //   {"metadata": {"total_size": BYTES}, "weight_map": {TENSOR: FILE, ...}}
 #pragma once
 
-#include <megacpp/checkpoint/folder.hpp>
-#include <megacpp/checkpoint/json_file.hpp>
-#include <megacpp/exec/error.hpp>
+#include <megacpp/io/error.hpp>
+#include <megacpp/io/folder.hpp>
+#include <megacpp/io/json_file.hpp>
 
 #include <charconv>
 #include <cstdint>

@@ -7,11 +7,11 @@
 // not its blanks. docs/state.md has every field.
 #pragma once
 
-#include <megacpp/checkpoint/checksum.hpp>
 #include <megacpp/checkpoint/finite_file.hpp>
-#include <megacpp/checkpoint/folder.hpp>
-#include <megacpp/checkpoint/json_file.hpp>
 #include <megacpp/exec/parallel.hpp>
+#include <megacpp/io/checksum.hpp>
+#include <megacpp/io/folder.hpp>
+#include <megacpp/io/json_file.hpp>
 
 #include <algorithm>
 #include <atomic>

@@ -8,8 +8,8 @@
 // trusts the hint: the newest state whose checksums hold is the one.
 #pragma once
 
-#include <megacpp/checkpoint/folder_writer.hpp>
 #include <megacpp/checkpoint/state_file.hpp>
+#include <megacpp/io/folder_writer.hpp>
 
 #include <algorithm>
 #include <charconv>

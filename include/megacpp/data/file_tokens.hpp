@@ -1,8 +1,8 @@
 // What sources of tokens from one mapped file share.
 #pragma once
 
-#include <megacpp/data/mapped_file.hpp>
 #include <megacpp/data/token_source.hpp>
+#include <megacpp/io/mapped_file.hpp>
 
 #include <utility>
 

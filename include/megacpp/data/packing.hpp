@@ -1,7 +1,7 @@
 // Packed documents: from cumulative lengths to what attention reads.
 #pragma once
 
-#include <megacpp/exec/error.hpp>
+#include <megacpp/io/error.hpp>
 
 #include <cstdint>
 #include <span>

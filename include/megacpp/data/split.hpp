@@ -2,7 +2,7 @@
 #pragma once
 
 #include <megacpp/data/token_source.hpp>
-#include <megacpp/exec/error.hpp>
+#include <megacpp/io/error.hpp>
 
 #include <algorithm>
 #include <array>

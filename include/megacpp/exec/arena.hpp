@@ -1,7 +1,7 @@
 // Arenas: one anonymous mapping each, reserved at start, never grown.
 #pragma once
 
-#include <megacpp/exec/error.hpp>
+#include <megacpp/io/error.hpp>
 
 #include <cstddef>
 #include <cstdint>

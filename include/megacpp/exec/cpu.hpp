@@ -15,8 +15,8 @@ namespace mc {
 class cpu {
 public:
   /// `threads` 0: all cores. They are the calling thread's (set_thread_count). Defined in
-  /// exec/cpu_products.hpp, which brings the libraries of the products: for the unit that makes the
-  /// device, not for those that hold kernels.
+  /// product/cpu_products.hpp, which brings the libraries of the products: for the unit that makes
+  /// the device, not for those that hold kernels.
   explicit cpu(product_type products = product_type::automatic, int threads = 0,
                product_rows rows = product_rows::together);
 

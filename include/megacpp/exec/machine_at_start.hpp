@@ -2,8 +2,8 @@
 // holds main: every unit that includes it does the check once more.
 #pragma once
 
-#include <megacpp/exec/error.hpp>
 #include <megacpp/exec/machine.hpp>
+#include <megacpp/io/error.hpp>
 
 #if defined(__x86_64__)
 #include <unistd.h>

@@ -1,9 +1,9 @@
 // Threads of this library: with a stack of known size, whatever `ulimit -s` says, and without
-// asynchronous signals, which stay with the threads of whoever uses it (exec/signals.hpp says why).
+// asynchronous signals, which stay with the threads of whoever uses it (io/signals.hpp says why).
 #pragma once
 
-#include <megacpp/exec/error.hpp>
-#include <megacpp/exec/signals.hpp>
+#include <megacpp/io/error.hpp>
+#include <megacpp/io/signals.hpp>
 
 #include <cerrno>
 #include <cstddef>

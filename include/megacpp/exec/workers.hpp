@@ -7,10 +7,10 @@
 // about as long as sleeping and waking would take, and then sleeps.
 #pragma once
 
-#include <megacpp/exec/error.hpp>
 #include <megacpp/exec/openmp.hpp>
 #include <megacpp/exec/own_thread.hpp>
 #include <megacpp/exec/processors.hpp>
+#include <megacpp/io/error.hpp>
 
 #include <algorithm>
 #include <atomic>

@@ -1,8 +1,8 @@
 // Metrics as JSON lines: one object a line, each written at once.
 #pragma once
 
-#include <megacpp/data/descriptor.hpp>
-#include <megacpp/exec/error.hpp>
+#include <megacpp/io/descriptor.hpp>
+#include <megacpp/io/error.hpp>
 #include <megacpp/observe/links.hpp>
 #include <megacpp/observe/reader.hpp>
 

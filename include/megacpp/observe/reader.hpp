@@ -1,7 +1,7 @@
 // Writing to whoever reads a log: a pipe, a terminal, a file.
 #pragma once
 
-#include <megacpp/exec/signals.hpp>
+#include <megacpp/io/signals.hpp>
 
 #include <algorithm>
 #include <array>

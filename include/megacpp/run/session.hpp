@@ -3,8 +3,8 @@
 // the first step prepares what kernels need; after that nothing allocates.
 #pragma once
 
-#include <megacpp/exec/cpu_products.hpp>
 #include <megacpp/plan/memory.hpp>
+#include <megacpp/product/cpu_products.hpp>
 #include <megacpp/run/stores.hpp>
 
 #include <algorithm>

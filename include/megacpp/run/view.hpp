@@ -3,7 +3,7 @@
 // written once.
 #pragma once
 
-#include <megacpp/exec/error.hpp>
+#include <megacpp/io/error.hpp>
 #include <megacpp/model/description.hpp>
 #include <megacpp/plan/memory.hpp>
 #include <megacpp/plan/parts.hpp>

@@ -2,9 +2,9 @@
 #pragma once
 
 #include <megacpp/data/windows.hpp>
-#include <megacpp/exec/signals.hpp>
+#include <megacpp/io/signals.hpp>
+#include <megacpp/observe/print.hpp>
 #include <megacpp/run/session.hpp>
-#include <megacpp/train/print.hpp>
 #include <megacpp/train/state.hpp>
 #include <megacpp/train/text.hpp>
 

@@ -1,10 +1,10 @@
 // `export`: a saved model written anew for use elsewhere.
 #pragma once
 
+#include <megacpp/observe/print.hpp>
 #include <megacpp/observe/text.hpp>
+#include <megacpp/options/options.hpp>
 #include <megacpp/train/evaluate.hpp>
-#include <megacpp/train/options.hpp>
-#include <megacpp/train/print.hpp>
 
 #include <filesystem>
 #include <string>

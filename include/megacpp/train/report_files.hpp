@@ -2,8 +2,8 @@
 #pragma once
 
 #include <megacpp/checkpoint/state_root.hpp>
-#include <megacpp/train/options.hpp>
-#include <megacpp/train/print.hpp>
+#include <megacpp/observe/print.hpp>
+#include <megacpp/options/options.hpp>
 
 #include <filesystem>
 #include <string>

@@ -9,7 +9,7 @@
 
 #include <megacpp/checkpoint/state_file.hpp>
 #include <megacpp/checkpoint/state_root.hpp>
-#include <megacpp/train/model_folder.hpp>
+#include <megacpp/hf/model_folder.hpp>
 
 #include <algorithm>
 #include <cmath>

@@ -1,16 +1,16 @@
 // What a program reads tokens from, and how bytes and tokens correspond.
 #pragma once
 
-#include <megacpp/checkpoint/checksum.hpp>
-#include <megacpp/checkpoint/folder.hpp>
-#include <megacpp/checkpoint/json_file.hpp>
 #include <megacpp/data/byte_tokens.hpp>
 #include <megacpp/data/character_tokens.hpp>
 #include <megacpp/data/id_tokens.hpp>
 #include <megacpp/data/random_tokens.hpp>
 #include <megacpp/data/split.hpp>
+#include <megacpp/io/checksum.hpp>
+#include <megacpp/io/folder.hpp>
+#include <megacpp/io/json_file.hpp>
+#include <megacpp/options/options.hpp>
 #include <megacpp/run/view.hpp>
-#include <megacpp/train/options.hpp>
 
 #include <memory>
 #include <optional>

@@ -1,16 +1,16 @@
 // The training loop.
 #pragma once
 
+#include <megacpp/inspect/profile.hpp>
 #include <megacpp/observe/memory.hpp>
 #include <megacpp/observe/metrics.hpp>
 #include <megacpp/observe/progress.hpp>
+#include <megacpp/options/resume.hpp>
+#include <megacpp/options/settings.hpp>
 #include <megacpp/train/evaluate.hpp>
 #include <megacpp/train/export.hpp>
 #include <megacpp/train/history.hpp>
-#include <megacpp/train/profile.hpp>
 #include <megacpp/train/report_files.hpp>
-#include <megacpp/train/resume.hpp>
-#include <megacpp/train/settings.hpp>
 #include <megacpp/train/state.hpp>
 
 #include <filesystem>

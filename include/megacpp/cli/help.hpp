@@ -1,0 +1,111 @@
+// The help of a program, written from the list of flags.
+#pragma once
+
+#include <megacpp/options/options.hpp>
+
+namespace mc {
+
+/// A subcommand as the help shows it.
+struct command_text {
+  const char* name;
+  command which;
+  const char* what;
+  const char* example;
+};
+
+inline constexpr command_text commands[] = {
+    {"train", command::train, "train the model on a text",
+     "train --data-path book.txt --split 90,10,0 --train-iters 1000 --save model"},
+    {"eval", command::eval, "measure a saved model on a text",
+     "eval --load model --data-path book.txt --split 90,10,0"},
+    {"generate", command::generate, "continue a text with a saved model",
+     "generate --load model --prompt 'Once upon' --temperature 0.8 --top-k 50"},
+    {"export", command::convert,
+     "write a saved model anew as a Hugging Face folder: another type, other file sizes",
+     "export --load model --save converted --dtype bf16 --max-shard-size 1GB"},
+    {"describe", command::describe,
+     "print the model, its graphs after each pass, memory, arithmetic and communication",
+     "describe --json"}};
+
+namespace detail {
+
+inline constexpr std::size_t help_columns = 80, help_indent = 8;
+
+/// `text` in lines of at most help_columns, each indented.
+inline void append_wrapped(std::string& out, std::string_view text, std::size_t indent) {
+  std::size_t column = 0;
+  while (!text.empty()) {
+    const std::size_t end = std::min(text.find(' '), text.size());
+    const std::string_view word = text.substr(0, end);
+    if (column == 0) {
+      out.append(indent, ' ');
+      column = indent;
+    } else if (column + 1 + word.size() > help_columns) {
+      out += '\n';
+      out.append(indent, ' ');
+      column = indent;
+    } else {
+      out += ' ';
+      ++column;
+    }
+    out += word;
+    column += word.size();
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+  out += '\n';
+}
+
+inline void append_flag_help(std::string& out, const flag_entry& e) {
+  const std::string initial = e.flag->default_text(), value = e.flag->argument();
+  out += fmt::format("  --{}{}{}\n", e.name, value.empty() ? "" : " ", value);
+  std::string text = e.flag->help();
+  const bool plain_switch = e.flag->is_toggle() && initial == "false" && !e.compiled;
+  if (e.compiled) text += fmt::format(" [compiled in: {}]", initial);
+  else if (!initial.empty() && !plain_switch) text += fmt::format(" [default: {}]", initial);
+  append_wrapped(out, text, help_indent);
+}
+
+} // namespace detail
+
+/// The help of the whole program.
+inline std::string program_help(std::string_view program, std::string_view summary) {
+  std::string out;
+  detail::append_wrapped(out, summary, 0);
+  out += fmt::format("\nusage: {} COMMAND [--FLAG VALUE]...\n\ncommands:\n", program);
+  for (const command_text& c : commands) {
+    out += fmt::format("  {:<10}{}\n", c.name, c.what);
+  }
+  out += fmt::format("\nexamples:\n");
+  for (const command_text& c : commands) out += fmt::format("  {} {}\n", program, c.example);
+  out += fmt::format(
+      "\n  {} COMMAND --help   the flags of a command\n  {} --version        version and "
+      "commit\n",
+      program, program);
+  return out;
+}
+
+/// The help of one subcommand.
+inline std::string command_help(std::string_view program, std::string_view summary,
+                                const command_text& c, const std::vector<flag_entry>& list) {
+  std::string out;
+  detail::append_wrapped(out, fmt::format("{} {}: {}. {}", program, c.name, c.what, summary), 0);
+  out += fmt::format("\nexample:\n  {} {}\n", program, c.example);
+  const char* group = "";
+  for (const flag_entry& e : list) {
+    if (!overlaps(e.flag->commands(), c.which)) continue;
+    if (e.group != group) out += fmt::format("\n{}:\n", group = e.group);
+    detail::append_flag_help(out, e);
+  }
+  out += "\nOther:\n  --config FILE.json\n";
+  detail::append_wrapped(
+      out,
+      "options as one JSON object with the names above without dashes in front, for "
+      "example {\"lr\": 0.001, \"save\": \"model\"}; flags of the command line "
+      "override it, and one file may serve all commands",
+      detail::help_indent);
+  out += "  --help\n";
+  detail::append_wrapped(out, "this text", detail::help_indent);
+  return out;
+}
+
+} // namespace mc

@@ -1,0 +1,290 @@
+// `generate`: continues prompts, token by token.
+#pragma once
+
+#include <megacpp/generate/generator.hpp>
+#include <megacpp/generate/sampler.hpp>
+#include <megacpp/generate/token_text.hpp>
+#include <megacpp/inspect/describe.hpp>
+#include <megacpp/io/mapped_file.hpp>
+#include <megacpp/options/settings.hpp>
+#include <megacpp/train/evaluate.hpp>
+
+#include <chrono>
+
+namespace mc {
+
+namespace detail {
+
+/// A prompt and what follows it.
+struct continued_text {
+  std::string prompt;               ///< as it was given
+  std::vector<std::int32_t> tokens; ///< of the prompt, then new ones
+  std::size_t given = 0;            ///< of the tokens, those of the prompt
+  std::string written;              ///< the prompt and the new tokens
+  const char* end = nullptr;        ///< why it is finished: "stop", "length" or "positions"
+
+  std::int64_t fresh() const { return std::ssize(tokens) - static_cast<std::int64_t>(given); }
+};
+
+/// The prompts of the command line and of --prompts-file, in this order. Throws mc::error: usage or
+/// data for a prompt that is empty, too long, or has what is no token.
+inline std::vector<continued_text> read_prompts(const options& o, const token_text& tokens) {
+  std::vector<continued_text> list;
+  const auto add = [&](std::string_view prompt, const std::string& where, exit_code code) {
+    continued_text t;
+    t.tokens = tokens.read_prompt(prompt, where, code);
+    t.prompt = prompt, t.given = t.tokens.size();
+    if (t.tokens.empty())
+      throw error(code, fmt::format("{}: the prompt is empty; {}", where,
+                                    tokens.ids() ? "give at least one token id"
+                                                 : "leave it out to begin with a line end"));
+    for (const std::int32_t token : t.tokens)
+      if (tokens.ids()) tokens.write(token, t.written);
+    if (!tokens.ids()) t.written = t.prompt;
+    list.push_back(std::move(t));
+  };
+  for (const std::string& prompt : o.sampling.prompt()) add(prompt, "--prompt", exit_code::usage);
+  if (o.sampling.prompts_file.given()) {
+    const mapped_file file(o.sampling.prompts_file(), exit_code::data);
+    std::string_view rest(reinterpret_cast<const char*>(file.data()),
+                          static_cast<std::size_t>(file.size()));
+    for (int line = 1; !rest.empty(); ++line) {
+      const std::size_t end = std::min(rest.find('\n'), rest.size());
+      std::string_view prompt = rest.substr(0, end);
+      if (prompt.ends_with('\r')) prompt.remove_suffix(1);
+      add(prompt, fmt::format("{}, line {}", file.path(), line), exit_code::data);
+      rest.remove_prefix(std::min(end + 1, rest.size()));
+    }
+  }
+  if (!list.empty()) return list;
+  if (tokens.ids())
+    throw error(exit_code::usage, "--ids needs --prompt or --prompts-file with token ids");
+  list.emplace_back();
+  list.back().tokens = {tokens.first()}, list.back().given = 1;
+  return list;
+}
+
+/// What to say where texts of at most `longest` tokens may reach positions that the run of a state
+/// never trained. Of a model folder nobody knows what trained it.
+inline std::vector<std::string> untrained_reached(const model_folder& folder, const program_view& p,
+                                                  std::int64_t longest) {
+  if (!folder.contains(state_file_name)) return {};
+  const state_file file(folder);
+  const auto sequence = file.state().field<json_value>("program").field<std::int64_t>(
+      "sequence", 1, std::int64_t{1} << 31);
+  return longest > sequence ? untrained_positions(p, sequence) : std::vector<std::string>();
+}
+
+/// When a text is finished.
+class text_end {
+public:
+  text_end(const options& o, const program_view& p, const token_text& tokens)
+      : most_(o.sampling.max_new_tokens()) {
+    for (const std::string& list : o.sampling.stop_tokens())
+      for (const std::int32_t id : token_ids(list, p.vocabulary, "--stop-tokens", exit_code::usage))
+        ids_.push_back(id);
+    if (o.sampling.stop_tokens.given() && ids_.empty())
+      throw error(exit_code::usage, "--stop-tokens names no token; give ids or leave it out");
+    for (const std::string& text : o.sampling.stop()) {
+      if (tokens.ids())
+        throw error(exit_code::usage,
+                    "--stop is a text, and --ids writes none; give --stop-tokens");
+      texts_.push_back(tokens.read(text, "--stop", exit_code::usage));
+      if (texts_.back().empty())
+        throw error(exit_code::usage, "--stop is empty; give a text or leave it out");
+    }
+  }
+  /// "stop", "length", or null while a text goes on.
+  const char* of(const continued_text& t) const {
+    if (t.fresh() > 0 && std::find(ids_.begin(), ids_.end(), t.tokens.back()) != ids_.end())
+      return "stop";
+    for (const std::vector<std::int32_t>& s : texts_)
+      if (t.fresh() >= std::ssize(s) &&
+          std::equal(s.begin(), s.end(), t.tokens.end() - std::ssize(s)))
+        return "stop";
+    return t.fresh() >= most_ ? "length" : nullptr;
+  }
+  std::int64_t most() const { return most_; }
+
+private:
+  std::int64_t most_;
+  std::vector<std::int32_t> ids_;
+  std::vector<std::vector<std::int32_t>> texts_;
+};
+
+/// What it took: tokens, and seconds of computing.
+struct generation_work {
+  std::int64_t prompt = 0, fresh = 0;
+  double prompt_seconds = 0, fresh_seconds = 0;
+};
+
+/// Continues the texts of one batch; `first` is the number of the first of them.
+class continuation {
+public:
+  continuation(const options& o, const program_view& p, const token_text& tokens,
+               const text_end& end)
+      : o_(o),
+        p_(p),
+        tokens_(tokens),
+        end_(end),
+        logits_(static_cast<std::size_t>(tokens.drawn())) {}
+
+  /// `live`: the text is printed as it comes.
+  void run(std::span<continued_text> texts, std::int64_t first, cpu& device, const stores& weights,
+           bool live) {
+    generation_room room;
+    room.sequences = static_cast<int>(texts.size());
+    for (const continued_text& t : texts) {
+      const auto given = static_cast<std::int64_t>(t.given);
+      const std::int64_t left = p_.positions - given;
+      room.tokens = std::max(room.tokens, given + std::min(left, end_.most()));
+      room.prompt = std::max(room.prompt, given);
+    }
+    generator g(p_, device, weights, room);
+    prepare(texts, first);
+    if (live) print(texts[0].written);
+    std::vector<std::span<const std::int32_t>> more(texts.size());
+    bool going = false;
+    for (std::size_t b = 0; b < texts.size(); ++b) {
+      texts[b].end = end_.of(texts[b]);
+      if (texts[b].end != nullptr) continue;
+      more[b] = texts[b].tokens, going = true;
+      work_.prompt += std::ssize(more[b]);
+    }
+    for (double* seconds = &work_.prompt_seconds; going; seconds = &work_.fresh_seconds) {
+      const auto start = std::chrono::steady_clock::now();
+      g.append(more);
+      going = draw(texts, g, more, live);
+      *seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    }
+    if (live) print("\n");
+  }
+  const generation_work& work() const { return work_; }
+
+private:
+  void prepare(std::span<continued_text> texts, std::int64_t first) {
+    const auto room = static_cast<std::size_t>(std::min<std::int64_t>(end_.most(), 1 << 20));
+    for (continued_text& t : texts)
+      t.tokens.reserve(t.given + room), t.written.reserve(t.written.size() + room);
+    draws_.clear();
+    const double temperature = o_.sampling.greedy() ? 0 : o_.sampling.temperature();
+    for (std::size_t b = 0; b < texts.size(); ++b)
+      draws_.emplace_back(sampling{temperature, o_.sampling.top_k(), o_.sampling.top_p(),
+                                   static_cast<std::uint64_t>(o_.model.seed())},
+                          static_cast<std::uint64_t>(first) + b);
+  }
+  /// One token for each text that goes on. Leaves in `more` what the generator needs next; false if
+  /// that is nothing.
+  bool draw(std::span<continued_text> texts, generator& g,
+            std::vector<std::span<const std::int32_t>>& more, bool live) {
+    bool going = false;
+    for (std::size_t b = 0; b < texts.size(); ++b) {
+      continued_text& t = texts[b];
+      more[b] = {};
+      if (t.end != nullptr) continue;
+      const auto sequence = static_cast<int>(b);
+      const std::size_t before = t.written.size();
+      t.tokens.push_back(next(t, g, sequence));
+      tokens_.write(t.tokens.back(), t.written);
+      if (live) print(std::string_view(t.written).substr(before));
+      ++work_.fresh;
+      t.end = end_.of(t);
+      const bool full = g.length(sequence) == g.room();
+      if (t.end == nullptr && full && o_.sampling.overflow() == "stop") t.end = "positions";
+      if (t.end != nullptr) continue;
+      std::int64_t needed = full ? std::max<std::int64_t>(g.room() / 2, 1) : 1;
+      if (!full && !o_.sampling.use_cache()) needed = g.length(sequence) + 1;
+      if (needed > 1) g.clear(sequence);
+      more[b] = std::span(t.tokens).last(static_cast<std::size_t>(needed));
+      going = true;
+    }
+    return going;
+  }
+  std::int32_t next(const continued_text& t, const generator& g, int sequence) {
+    for (std::size_t i = 0; i < logits_.size(); ++i) {
+      logits_[i] = g.logit(sequence, static_cast<std::int32_t>(i));
+      if (!std::isfinite(logits_[i]))
+        throw error(exit_code::nonfinite,
+                    fmt::format("the logit of token {} is {} after {} tokens; the model in {} is "
+                                "not usable",
+                                i, logits_[i], t.fresh(), o_.model.load()));
+    }
+    return draws_[static_cast<std::size_t>(sequence)].draw(logits_);
+  }
+
+  const options& o_;
+  const program_view& p_;
+  const token_text& tokens_;
+  const text_end& end_;
+  std::vector<double> logits_;
+  std::vector<sampler> draws_;
+  generation_work work_;
+};
+
+inline std::string json_of(const continued_text& t, const token_text& tokens) {
+  json_text d;
+  d.open('{');
+  if (!tokens.ids()) d.field("prompt", as_utf8(t.prompt)).field("text", as_utf8(t.written));
+  const auto ids = [&d](const char* name, std::span<const std::int32_t> list) {
+    d.open(name, '[');
+    for (const std::int32_t id : list) d.item(id);
+    d.close(']');
+  };
+  ids("prompt_tokens", std::span(t.tokens).first(t.given));
+  ids("tokens", std::span(t.tokens).subspan(t.given));
+  return d.field("end", t.end).close('}').text() + "\n";
+}
+
+inline std::string speed_of(const generation_work& w) {
+  const auto part = [](const char* name, std::int64_t tokens, double seconds) {
+    return fmt::format("{}: {} tokens in {:.3f} s, {} tokens/s", name, tokens, seconds,
+                       count_text(seconds > 0 ? static_cast<double>(tokens) / seconds : 0).view());
+  };
+  return part("prompts", w.prompt, w.prompt_seconds) + " | " +
+         part("new", w.fresh, w.fresh_seconds);
+}
+
+} // namespace detail
+
+/// `generate`. One prompt: its text, as it comes, and a line end. Several: each text with a line
+/// end once its batch is finished, in the order of the prompts, lines of dashes between them. With
+/// --json a line for each prompt: {"prompt": text, "text": prompt and continuation,
+/// "prompt_tokens": [...], "tokens": [new ones], "end": "stop", "length" or "positions"}; --ids
+/// leaves the texts out. The standard error gets the speed, a sentence for each text that ends at
+/// the model's positions, and before the first text one on positions that were never trained.
+inline void run_generation(const program_view& p, const options& o, cpu& device) {
+  if (o.sampling.greedy() && o.sampling.temperature.given() && o.sampling.temperature() != 0)
+    throw error(exit_code::usage, "--greedy and --temperature contradict each other; give one");
+  const model_folder folder = detail::required_model(o, "generate");
+  std::optional<character_set> characters = characters_of(folder, p);
+  const token_text tokens(p, o, std::move(characters));
+  std::vector<detail::continued_text> texts = detail::read_prompts(o, tokens);
+  const detail::text_end end(o, p, tokens);
+  stores weights(p, false);
+  load_weights(folder, p, weights);
+  std::int64_t longest = 0; // without the last token, which no other follows
+  for (const detail::continued_text& t : texts) {
+    const auto before = static_cast<std::int64_t>(t.given);
+    longest = std::max(longest, before + std::min(p.positions - before, end.most() - 1));
+  }
+  for (const std::string& line : detail::untrained_reached(folder, p, longest)) print_note(line);
+
+  detail::continuation batch(o, p, tokens, end);
+  const bool live = texts.size() == 1 && !o.report.json();
+  const auto at_once = static_cast<std::size_t>(o.sampling.batch_size());
+  for (std::size_t first = 0; first < texts.size(); first += at_once) {
+    const auto some = std::span(texts).subspan(first, std::min(at_once, texts.size() - first));
+    batch.run(some, static_cast<std::int64_t>(first), device, weights, live);
+    for (std::size_t b = 0; b < some.size() && !live; ++b) {
+      if (o.report.json()) print(detail::json_of(some[b], tokens));
+      else print((first + b > 0 ? "---------------\n" : "") + some[b].written + "\n");
+    }
+  }
+  for (std::size_t i = 0; i < texts.size(); ++i)
+    if (std::string_view(texts[i].end) == "positions")
+      print_note(fmt::format("text {} ends after {} of {} tokens: {} has {} positions", i + 1,
+                             texts[i].fresh(), end.most(), p.name, p.positions));
+  print_note(detail::speed_of(batch.work()));
+}
+
+} // namespace mc

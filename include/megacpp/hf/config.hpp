@@ -1,0 +1,256 @@
+// config.json of a Hugging Face model, read field by field: what it says becomes a model, and what
+// megacpp would compute otherwise is refused with the field's name.
+//
+// A field is read, judged, known to change no result, or refused. That the last holds for every
+// name not met here is on purpose: transformers ignores names it does not know, so a field that a
+// later version added, or that belongs to another family, would otherwise be another model that
+// trains without a word. A null says "not set", as transformers writes it, and is always accepted.
+#pragma once
+
+#include <megacpp/io/error.hpp>
+#include <megacpp/io/json_file.hpp>
+#include <megacpp/model/description.hpp>
+
+#include <algorithm>
+#include <cstdint>
+#include <initializer_list>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+namespace mc {
+
+/// What a configuration is read for. Dropout, initial weights and auxiliary losses say how a model
+/// is trained, not what it computes: they are judged and read for a program alone.
+enum class hf_use : std::uint8_t { weights, program };
+
+/// The largest extents that are read. They are far above any model's and keep every size of a
+/// program, 16 bytes a parameter, within 63 bits.
+struct hf_limits {
+  static constexpr int layers = 1 << 11, hidden = 1 << 17, ffn = 1 << 20, heads = 1 << 17,
+                       head_dim = 1 << 15, experts = 1 << 11, vocabulary = 1 << 24,
+                       positions = 1 << 30;
+};
+
+/// Reads the fields of one configuration and notes which.
+class hf_reader {
+public:
+  explicit hf_reader(const json_value& config) : config_(config) {}
+
+  const json_value& config() const { return config_; }
+  bool has(std::string_view name) {
+    known_.emplace(name);
+    return config_.has(name);
+  }
+
+  /// A whole number from 1 to `high`.
+  int extent(std::string_view name, int high) {
+    known_.emplace(name);
+    return config_.field<int>(name, 1, high);
+  }
+  int extent(std::string_view name, int high, int absent) {
+    return has(name) ? extent(name, high) : absent;
+  }
+  double number(std::string_view name, double low, double high, double absent) {
+    return has(name) ? config_.field<double>(name, low, high) : absent;
+  }
+  bool flag(std::string_view name, bool absent) {
+    return has(name) ? config_.field<bool>(name) : absent;
+  }
+  std::string text(std::string_view name, std::string_view absent) {
+    return has(name) ? config_.field<std::string>(name) : std::string(absent);
+  }
+
+  /// The field must have this value; `why` says what megacpp does instead of another.
+  void require(std::string_view name, bool needed, bool absent, std::string_view why) {
+    if (flag(name, absent) != needed) throw refuse(name, why);
+  }
+  /// One of `accepted`, which mean the same.
+  void require(std::string_view name, std::initializer_list<std::string_view> accepted,
+               std::string_view absent, std::string_view why) {
+    const std::string found = text(name, absent);
+    if (std::find(accepted.begin(), accepted.end(), found) == accepted.end())
+      throw refuse(name, why);
+  }
+  /// The number must be zero. `absent` is what transformers takes a missing one for.
+  void require_zero(std::string_view name, double absent, std::string_view why) {
+    if (number(name, 0, 1, absent) != 0) throw refuse(name, why, absent);
+  }
+  /// The field must be missing, null, or an empty list or object.
+  void require_unset(std::string_view name, std::string_view why) {
+    if (!has(name)) return;
+    const nlohmann::json& v = config_.raw().at(std::string(name));
+    if (!v.is_structured() || !v.empty()) throw refuse(name, why);
+  }
+  /// Fields that change no result of a language model, whatever they say.
+  void ignore(std::initializer_list<std::string_view> names) {
+    for (const std::string_view name : names) known_.emplace(name);
+  }
+  /// Two spellings of one field, of which either may be missing.
+  void require_same(std::string_view one, std::string_view other) {
+    if (has(one) && has(other) && shown(one) != shown(other))
+      throw contradiction(
+          fmt::format("\"{}\" is {} and \"{}\" is {}, which are two names of one "
+                      "number; remove one",
+                      one, shown(one), other, shown(other)));
+  }
+
+  /// An error about one field: "FILE: field "hidden_act" is "relu", but `why`".
+  error refuse(std::string_view name, std::string_view why,
+               std::optional<double> absent = {}) const {
+    if (config_.has(name) || !absent)
+      return config_.fault(fmt::format("field \"{}\" is {}, but {}", name, shown(name), why));
+    return config_.fault(
+        fmt::format("field \"{}\" is missing, which means {}, but {}", name, *absent, why));
+  }
+  /// An error about fields that cannot be true together.
+  error contradiction(std::string_view sentence) const {
+    return config_.fault(fmt::format("field {}", sentence));
+  }
+
+  /// Throws for a field that nothing has asked for.
+  void refuse_unknown() const {
+    for (const auto& [name, value] : config_.raw().items())
+      if (!value.is_null() && known_.find(name) == known_.end())
+        throw config_.fault(fmt::format(
+            "field \"{}\" is not one that megacpp knows for this model_type, and may change what "
+            "the model computes; remove it if it does not (docs/hugging-face.md lists the fields)",
+            printable(name)));
+  }
+
+private:
+  std::string shown(std::string_view name) const {
+    const auto at = config_.raw().find(std::string(name));
+    if (at == config_.raw().end()) return "missing";
+    if (at->is_structured()) return at->is_array() ? "a list" : "an object";
+    return printable(at->dump());
+  }
+
+  const json_value& config_;
+  std::set<std::string, std::less<>> known_;
+};
+
+/// What every family has: fields that must be off, and fields that change nothing. `architecture`
+/// is the class of the language model.
+inline void read_hf_generals(hf_reader& r, std::string_view architecture) {
+  if (r.has("architectures")) {
+    const auto classes = r.config().field<std::vector<std::string>>("architectures");
+    if (classes.size() != 1 || classes[0] != architecture)
+      throw r.contradiction(
+          fmt::format("\"architectures\" is [{}], but of this model_type megacpp has {} alone",
+                      classes.empty() ? "" : printable(classes[0]), architecture));
+  }
+  r.require_unset("quantization_config",
+                  "quantised models are neither built nor read: convert it to bfloat16 first");
+  r.require_unset("pruned_heads", "all heads of a layer are computed");
+  r.require_unset("cross_attention_hidden_size", "there is no cross-attention");
+  for (const char* name : {"is_encoder_decoder", "add_cross_attention", "tie_encoder_decoder"})
+    r.require(name, false, false, "only decoders without cross-attention are supported");
+  r.require_same("dtype", "torch_dtype"); // of the stored weights: a program has its own
+  static_cast<void>(r.text("dtype", "")), static_cast<void>(r.text("torch_dtype", ""));
+  // Bookkeeping, other heads, output of transformers' functions, and defaults of its generate().
+  r.ignore({"model_type",
+            "transformers_version",
+            "_name_or_path",
+            "name_or_path",
+            "_commit_hash",
+            "_attn_implementation",
+            "_attn_implementation_autoset",
+            "_attn_implementation_internal",
+            "attn_implementation",
+            "_experts_implementation",
+            "use_cache",
+            "return_dict",
+            "output_hidden_states",
+            "output_attentions",
+            "torchscript",
+            "use_bfloat16",
+            "tf_legacy_loss",
+            "chunk_size_feed_forward",
+            "gradient_checkpointing",
+            "is_decoder",
+            "xla_device",
+            "finetuning_task",
+            "id2label",
+            "label2id",
+            "num_labels",
+            "problem_type",
+            "task_specific_params",
+            "tokenizer_class",
+            "prefix",
+            "bos_token_id",
+            "eos_token_id",
+            "pad_token_id",
+            "sep_token_id",
+            "decoder_start_token_id"});
+  r.ignore({"max_length",
+            "min_length",
+            "do_sample",
+            "early_stopping",
+            "num_beams",
+            "num_beam_groups",
+            "diversity_penalty",
+            "temperature",
+            "top_k",
+            "top_p",
+            "typical_p",
+            "repetition_penalty",
+            "length_penalty",
+            "no_repeat_ngram_size",
+            "encoder_no_repeat_ngram_size",
+            "bad_words_ids",
+            "num_return_sequences",
+            "output_scores",
+            "return_dict_in_generate",
+            "forced_bos_token_id",
+            "forced_eos_token_id",
+            "remove_invalid_values",
+            "exponential_decay_length_penalty",
+            "suppress_tokens",
+            "begin_suppress_tokens"});
+}
+
+/// A member of a model under its name in config.json.
+struct hf_field {
+  const char* theirs;
+  const char* member;
+};
+
+inline const model_number* find_number(std::span<const model_number> numbers,
+                                       std::string_view member) {
+  for (const model_number& n : numbers)
+    if (n.name == member) return &n;
+  return nullptr;
+}
+
+/// A whole number as JSON writes it.
+inline nlohmann::json hf_integer(double x) { return static_cast<std::int64_t>(x); }
+
+/// A number as C++ writes it, exactly.
+inline std::string member_text(const model_number& n) {
+  return n.is_flag ? (n.value != 0 ? "true" : "false") : fmt::format("{}", n.value);
+}
+
+/// The fields in which two models of one family differ, "" if none: "n_layer is 3 there and 2 in
+/// the program".
+inline std::string hf_difference(std::span<const hf_field> fields,
+                                 std::span<const model_number> theirs,
+                                 std::span<const model_number> ours) {
+  std::string found;
+  for (const hf_field& f : fields) {
+    const model_number *const a = find_number(theirs, f.member), *const b =
+                                                                     find_number(ours, f.member);
+    if (a == nullptr || b == nullptr || a->value == b->value) continue;
+    found += fmt::format("{}{} is {} there and {} in the program", found.empty() ? "" : ", ",
+                         f.theirs, member_text(*a), member_text(*b));
+  }
+  return found;
+}
+
+} // namespace mc

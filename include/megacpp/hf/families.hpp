@@ -1,0 +1,84 @@
+// Families of models that transformers knows: how their parameters and configurations are called
+// there.
+#pragma once
+
+#include <megacpp/hf/gpt2.hpp>
+#include <megacpp/hf/models.hpp>
+#include <megacpp/hf/qwen3.hpp>
+#include <megacpp/hf/qwen3_moe.hpp>
+
+#include <array>
+#include <span>
+#include <string>
+#include <string_view>
+#include <typeinfo>
+#include <vector>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+namespace mc {
+
+/// What a model folder needs to know of a family.
+struct hf_family {
+  const std::type_info* type; ///< the family, and nothing that derives from it
+  std::string_view name;      ///< its name, and config.json's model_type
+  /// Every tensor of a saved model, once, in the order of the model.
+  std::vector<hf_tensor> (*tensors)(const program_view&);
+  /// The tensors of that list which one of a file holds, in any spelling met in files; none for
+  /// what is no weight.
+  std::vector<hf_piece> (*pieces)(const tensor_view&);
+  const char* embedding; ///< the table that a tied head shares
+  nlohmann::json (*config)(const program_view&);
+  std::span<const hf_field> fields; ///< numbers in which two models of the family can differ
+  /// In what else they do, "" if in nothing; null: there is nothing else.
+  std::string (*difference)(const hf_model& theirs, const program_view& ours);
+};
+
+inline constexpr std::array<hf_family, 3> hf_families{{
+    {&typeid(gpt), "gpt2", hf_gpt2::tensors, hf_gpt2::pieces, hf_gpt2::embedding, hf_gpt2::config,
+     hf_gpt2::fields, nullptr},
+    {&typeid(qwen3), "qwen3", hf_qwen3::tensors, hf_qwen3::pieces, hf_qwen3::embedding,
+     hf_qwen3::config, hf_qwen3::fields, nullptr},
+    {&typeid(qwen3_moe), "qwen3_moe", hf_qwen3_moe::tensors, hf_qwen3_moe::pieces,
+     hf_qwen3::embedding, hf_qwen3_moe::config, hf_qwen3_moe::fields, hf_qwen3_moe::difference},
+}};
+
+/// The entry of a program's family, or null. A struct that only bears the name computes something
+/// else.
+inline const hf_family* find_hf_family(const program_view& p) {
+  for (const hf_family& f : hf_families)
+    if (*f.type == *p.family.type) return &f;
+  return nullptr;
+}
+/// Throws mc::error(exit_code::mismatch) for a program of a family without a Hugging Face form.
+inline const hf_family& hf_family_of(const program_view& p) {
+  if (const hf_family* f = find_hf_family(p)) return *f;
+  throw error(
+      exit_code::mismatch,
+      fmt::format("{} is of the family \"{}\", which has no Hugging Face form: nothing can be "
+                  "exported, and --load takes only the states that train --save writes",
+                  p.name, p.family.name));
+}
+
+/// Throws mc::error of the file's class unless the configuration is of a model that computes what
+/// the program computes; all numbers that differ are named, with both values.
+inline void require_same_model(const json_value& config, const program_view& p) {
+  const hf_family& family = hf_family_of(p);
+  const auto other = [&](std::string_view difference) {
+    return config.fault(
+        fmt::format("this is another model than {} was built for: {}; give the "
+                    "folder of such a model, or build a preset of this one",
+                    p.name, difference));
+  };
+  const auto type = config.field<std::string>("model_type");
+  if (type != family.name)
+    throw other(
+        fmt::format("model_type is {} there and {} in the program", printable(type), family.name));
+  const hf_model theirs = read_hf_model(config, hf_use::weights);
+  std::string found = hf_difference(family.fields, numbers_of(theirs), p.model);
+  if (found.empty() && family.difference != nullptr) found = family.difference(theirs, p);
+  if (!found.empty()) throw other(found);
+}
+
+} // namespace mc

@@ -1,0 +1,131 @@
+// GPT2LMHeadModel of transformers. Its linear layers are Conv1D: weights (in, out), the transpose
+// of ours, and c_attn is Q | K | V side by side.
+//
+//   ours                               theirs, after "transformer."
+//   wte.weight (V, H), wpe.weight      wte.weight, wpe.weight
+//   layers.i.attn.{q,k,v}.weight       h.i.attn.c_attn.weight (H, 3 H)
+//   layers.i.attn.{q,k,v}.bias         h.i.attn.c_attn.bias (3 H)
+//   layers.i.attn.proj                 h.i.attn.c_proj (H, H)
+//   layers.i.mlp.fc, mlp.proj          h.i.mlp.c_fc (H, F), mlp.c_proj (F, H)
+//   layers.i.ln_1, ln_2, ln_f          h.i.ln_1, ln_2, ln_f
+//   lm_head.weight, where not tied     lm_head.weight, without the prefix
+//
+// transformers has no GPT-2 without biases: those that a program lacks are zero tensors there,
+// which compute the same.
+#pragma once
+
+#include <megacpp/hf/gpt2_config.hpp>
+#include <megacpp/hf/tensor.hpp>
+
+#include <initializer_list>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+namespace mc::hf_gpt2 {
+
+/// Of the byte-pair vocabulary that OpenAI published: <|endoftext|>.
+inline constexpr std::int64_t end_of_text = 50256;
+
+inline std::vector<hf_tensor> tensors(const program_view& p) {
+  hf_parameters parameters(p);
+  std::vector<hf_tensor> all;
+  const auto as_stored = [&](const std::string& name, const std::string& ours) {
+    all.push_back(hf_as_stored(name, parameters.take(ours)));
+  };
+  // Weights (in, out), of outputs that lie side by side.
+  const auto conv1d = [&](const std::string& name, std::initializer_list<std::string> ours,
+                          std::int64_t in) {
+    hf_tensor t;
+    t.name = name, t.rows = in;
+    std::int64_t out = 0;
+    for (const std::string& each : ours) {
+      const parameter_ref r = parameters.take(each);
+      t.parts.push_back({r.offset, global_size(*r.v).n / in});
+      out += t.parts.back().columns;
+    }
+    t.shape = {in, out};
+    all.push_back(std::move(t));
+  };
+  const auto bias = [&](const std::string& name, std::initializer_list<std::string> ours,
+                        std::int64_t n) {
+    hf_tensor t;
+    t.name = name, t.shape = {n};
+    for (const std::string& each : ours) {
+      if (!parameters.has(each)) continue;
+      const parameter_ref r = parameters.take(each);
+      t.parts.push_back({r.offset, global_size(*r.v).n});
+    }
+    all.push_back(std::move(t));
+  };
+  const std::int64_t hidden = p.hidden, ffn = static_cast<std::int64_t>(p.number("ffn"));
+  as_stored("transformer.wte.weight", "wte.weight");
+  as_stored("transformer.wpe.weight", "wpe.weight");
+  for (int l = 0; l < p.layers; ++l) {
+    const std::string theirs = fmt::format("transformer.h.{}.", l);
+    const std::string ours = fmt::format("layers.{}.", l);
+    for (const char* norm : {"ln_1", "ln_2"}) {
+      as_stored(theirs + norm + ".weight", ours + norm + ".weight");
+      bias(theirs + norm + ".bias", {ours + norm + ".bias"}, hidden);
+    }
+    conv1d(theirs + "attn.c_attn.weight",
+           {ours + "attn.q.weight", ours + "attn.k.weight", ours + "attn.v.weight"}, hidden);
+    bias(theirs + "attn.c_attn.bias",
+         {ours + "attn.q.bias", ours + "attn.k.bias", ours + "attn.v.bias"}, 3 * hidden);
+    conv1d(theirs + "attn.c_proj.weight", {ours + "attn.proj.weight"}, hidden);
+    bias(theirs + "attn.c_proj.bias", {ours + "attn.proj.bias"}, hidden);
+    conv1d(theirs + "mlp.c_fc.weight", {ours + "mlp.fc.weight"}, hidden);
+    bias(theirs + "mlp.c_fc.bias", {ours + "mlp.fc.bias"}, ffn);
+    conv1d(theirs + "mlp.c_proj.weight", {ours + "mlp.proj.weight"}, ffn);
+    bias(theirs + "mlp.c_proj.bias", {ours + "mlp.proj.bias"}, hidden);
+  }
+  as_stored("transformer.ln_f.weight", "ln_f.weight");
+  bias("transformer.ln_f.bias", {"ln_f.bias"}, hidden);
+  if (p.number("tied") == 0) as_stored("lm_head.weight", "lm_head.weight");
+  parameters.require_all_taken();
+  return all;
+}
+
+/// The tensors of tensors() that a stored one holds. Files of the first release lack the prefix and
+/// hold the causal mask of every layer as a buffer, which is no weight.
+inline std::vector<hf_piece> pieces(const tensor_view& stored) {
+  std::string full(stored.name);
+  if (!full.starts_with("transformer.") && full != "lm_head.weight") full = "transformer." + full;
+  const bool mask = full.ends_with(".attn.bias") || full.ends_with(".attn.masked_bias");
+  if (full.starts_with("transformer.h.") && mask) return {};
+  return {hf_whole(std::move(full), stored)};
+}
+
+/// The table that a tied head shares.
+inline constexpr const char* embedding = "transformer.wte.weight";
+
+inline nlohmann::json config(const program_view& p) {
+  const bool published = p.vocabulary > end_of_text;
+  return {{"architectures", nlohmann::json::array({architecture})},
+          {"model_type", "gpt2"},
+          {"activation_function", "gelu_new"},
+          {"attn_pdrop", 0.0},
+          {"embd_pdrop", p.number("dropout")},
+          {"resid_pdrop", p.number("dropout")},
+          {"initializer_range", p.number("std")},
+          {"layer_norm_epsilon", p.number("eps")},
+          {"n_layer", hf_integer(p.number("layers"))},
+          {"n_embd", hf_integer(p.number("hidden"))},
+          {"n_head", hf_integer(p.number("heads"))},
+          {"n_inner", hf_integer(p.number("ffn"))},
+          {"n_positions", hf_integer(p.number("positions"))},
+          {"vocab_size", hf_integer(p.number("vocabulary"))},
+          {"bos_token_id", published ? nlohmann::json(end_of_text) : nlohmann::json()},
+          {"eos_token_id", published ? nlohmann::json(end_of_text) : nlohmann::json()},
+          {"scale_attn_weights", true},
+          {"scale_attn_by_inverse_layer_idx", false},
+          {"reorder_and_upcast_attn", false},
+          {"add_cross_attention", false},
+          {"tie_word_embeddings", p.number("tied") != 0},
+          {"use_cache", true}};
+}
+
+} // namespace mc::hf_gpt2

@@ -1,0 +1,72 @@
+// config.json of GPT2LMHeadModel as mc::gpt.
+#pragma once
+
+#include <megacpp/hf/config.hpp>
+#include <megacpp/model/gpt.hpp>
+
+#include <array>
+
+namespace mc::hf_gpt2 {
+
+inline constexpr const char* architecture = "GPT2LMHeadModel";
+
+/// What the two call alike. Whether there are biases config.json does not say: there always are.
+inline constexpr std::array<hf_field, 8> fields{{{"n_layer", "layers"},
+                                                 {"n_embd", "hidden"},
+                                                 {"n_head", "heads"},
+                                                 {"n_inner", "ffn"},
+                                                 {"vocab_size", "vocabulary"},
+                                                 {"n_positions", "positions"},
+                                                 {"layer_norm_epsilon", "eps"},
+                                                 {"tie_word_embeddings", "tied"}}};
+
+/// One dropout serves embeddings and residual branches; attention probabilities have none.
+inline void read_dropout(hf_reader& r, gpt& m) {
+  constexpr double absent = 0.1; // in transformers' GPT2Config
+  r.require_zero("attn_pdrop", absent,
+                 "megacpp has no dropout of attention probabilities: set it to 0");
+  m.dropout = r.number("resid_pdrop", 0, 0.999999, absent);
+  if (const double embedding = r.number("embd_pdrop", 0, 0.999999, absent); embedding != m.dropout)
+    throw r.contradiction(
+        fmt::format("\"embd_pdrop\" is {} and \"resid_pdrop\" is {}, but megacpp "
+                    "has one dropout for both: make them equal",
+                    embedding, m.dropout));
+}
+
+/// Throws mc::error of the file's class, naming the field.
+inline gpt read(hf_reader& r, hf_use use) {
+  gpt m;
+  m.layers = r.extent("n_layer", hf_limits::layers);
+  m.hidden = r.extent("n_embd", hf_limits::hidden);
+  m.heads = r.extent("n_head", hf_limits::heads);
+  if (m.hidden % m.heads != 0)
+    throw r.contradiction(fmt::format(
+        "\"n_embd\" is {} and \"n_head\" is {}, but the heads must divide it", m.hidden, m.heads));
+  m.ffn = r.extent("n_inner", hf_limits::ffn, 4 * m.hidden);
+  m.vocabulary = r.extent("vocab_size", hf_limits::vocabulary);
+  m.positions = r.extent("n_positions", hf_limits::positions);
+  if (const int n = r.extent("n_ctx", hf_limits::positions, m.positions); n != m.positions)
+    throw r.contradiction(
+        fmt::format("\"n_ctx\" is {} and \"n_positions\" is {}, but they are one "
+                    "number; remove the first",
+                    n, m.positions));
+  m.tied = r.flag("tie_word_embeddings", true);
+  m.eps = r.number("layer_norm_epsilon", 0, 1, 1e-5);
+  m.bias = true;
+  r.require("activation_function", {"gelu_new", "gelu_pytorch_tanh"}, "gelu_new",
+            "this model_type is computed with gelu_new alone");
+  r.require("scale_attn_weights", true, true, "scores are always divided by sqrt(head dim)");
+  r.require("scale_attn_by_inverse_layer_idx", false, false,
+            "scores are not divided by the layer's number");
+  // Of another order of the same sums, and of heads for other tasks.
+  r.ignore({"reorder_and_upcast_attn", "summary_type", "summary_use_proj", "summary_activation",
+            "summary_proj_to_labels", "summary_first_dropout", "n_special",
+            "predict_special_tokens"});
+  if (use == hf_use::program) {
+    read_dropout(r, m);
+    m.std = r.number("initializer_range", 0, 1, 0.02);
+  } else r.ignore({"attn_pdrop", "resid_pdrop", "embd_pdrop", "initializer_range"});
+  return m;
+}
+
+} // namespace mc::hf_gpt2

@@ -1,0 +1,300 @@
+// Weights as a Hugging Face folder: config.json, generation_config.json and model.safetensors, or
+// several files and their index, that transformers loads, and that is read whoever wrote it.
+#pragma once
+
+#include <megacpp/checkpoint/finite_file.hpp>
+#include <megacpp/hf/weights.hpp>
+#include <megacpp/io/folder_writer.hpp>
+
+#include <cstring>
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+namespace mc {
+
+/// Bytes of tensors in one file of a model before it is cut into several: huggingface_hub's 5GB.
+inline constexpr std::uint64_t hf_shard_limit = 5'000'000'000;
+
+/// (name, contents), written beside the weights. Names that is_model_file() does not know keep the
+/// folder from being replaced by a later save.
+using extra_file = std::pair<std::string, std::string>;
+
+/// What a saved model consists of.
+struct saved_model {
+  std::size_t tensors = 0, files = 0;
+  std::uint64_t bytes = 0; ///< of all tensors
+};
+
+namespace detail {
+
+inline const char* torch_name(storage_type t) {
+  switch (t) {
+  case storage_type::f64: return "float64";
+  case storage_type::bf16: return "bfloat16";
+  case storage_type::f16: return "float16";
+  default: return "float32";
+  }
+}
+
+/// A model about to be written.
+struct outgoing_model {
+  struct tensor {
+    std::string name;
+    storage_type type;
+    std::vector<std::int64_t> shape;
+    std::function<void(const byte_sink&)> write;
+  };
+  std::vector<tensor> tensors;
+  std::map<std::string, std::string> texts; ///< the other files
+};
+
+/// The index of files that hold these tensors.
+inline std::string index_text(const std::vector<safetensors_layout>& shards) {
+  nlohmann::json files = nlohmann::json::object();
+  std::uint64_t total = 0;
+  for (std::size_t i = 0; i < shards.size(); ++i) {
+    total += shards[i].data_size();
+    for (const tensor_spec& t : shards[i].tensors()) files[t.name] = shard_name(i, shards.size());
+  }
+  return nlohmann::json{{"metadata", {{"total_size", total}}}, {"weight_map", files}}.dump(2) +
+         "\n";
+}
+
+/// Writes the files of a model.
+inline saved_model write_model(folder_writer& out, outgoing_model m, std::uint64_t max_shard) {
+  std::map<std::string, const outgoing_model::tensor*> by_name;
+  std::vector<std::uint64_t> sizes;
+  for (const auto& t : m.tensors) {
+    by_name.emplace(t.name, &t);
+    sizes.push_back(byte_count(t.type, t.shape).value_or(0));
+  }
+  std::vector<safetensors_layout> shards;
+  std::size_t next = 0;
+  for (const std::size_t count : cut_into_shards(sizes, max_shard)) {
+    std::vector<tensor_spec> specs;
+    for (const std::size_t end = next + count; next < end; ++next)
+      specs.push_back({m.tensors[next].name, m.tensors[next].type, m.tensors[next].shape});
+    shards.emplace_back(std::move(specs));
+  }
+  if (shards.size() > 1) m.texts[hf_index_name] = index_text(shards);
+
+  saved_model saved{m.tensors.size(), shards.size()};
+  std::uint64_t bytes = 0;
+  for (const safetensors_layout& s : shards) bytes += s.file_size(), saved.bytes += s.data_size();
+  for (const auto& [name, text] : m.texts) bytes += text.size();
+  out.require_space(bytes);
+  for (const auto& [name, text] : m.texts) out.write(name, text);
+  for (std::size_t i = 0; i < shards.size(); ++i)
+    out.write(shards.size() == 1 ? hf_weights_name : shard_name(i, shards.size()),
+              shards[i].file_size(), [&](const byte_sink& sink) {
+                write_finite(shards[i], sink, [&](const tensor_spec& t, const byte_sink& data) {
+                  by_name.at(t.name)->write(data);
+                });
+              });
+  return saved;
+}
+
+/// config.json for tensors of a type, and a generation_config.json from its token ids.
+inline std::map<std::string, std::string> config_texts(nlohmann::json config, storage_type type) {
+  config["torch_dtype"] = torch_name(type);
+  const nlohmann::json generation{{"_from_model_config", true},
+                                  {"bos_token_id", config.at("bos_token_id")},
+                                  {"eos_token_id", config.at("eos_token_id")}};
+  return {{"config.json", config.dump(2) + "\n"},
+          {"generation_config.json", generation.dump(2) + "\n"}};
+}
+
+/// One tensor from a store of T to a file, block by block; zeros where the program has no such
+/// parameter.
+template <class T> void write_tensor(const hf_tensor& t, const std::byte* store,
+                                     std::vector<std::byte>& buffer, const byte_sink& sink) {
+  const T* const from = reinterpret_cast<const T*>(store);
+  const std::int64_t n = t.elements(), block = t.block();
+  for (std::int64_t first = 0; first < n; first += block) {
+    const std::int64_t count = std::min(block, n - first);
+    buffer.assign(static_cast<std::size_t>(count) * sizeof(T), std::byte{});
+    T* const to = reinterpret_cast<T*>(buffer.data());
+    t.each(first, count, [=](std::int64_t i, std::int64_t at) { to[i - first] = from[at]; });
+    sink(buffer);
+  }
+}
+
+/// One tensor of a folder, converted to T; zeros where the folder has none.
+template <class T> void convert_tensor(const weights_in_folder::match& m, const byte_sink& sink) {
+  std::vector<std::byte> buffer;
+  if (m.file == nullptr) {
+    hf_tensor zero;
+    zero.shape = m.ours.shape;
+    return write_tensor<T>(zero, nullptr, buffer, sink);
+  }
+  std::vector<double> values;
+  weights_in_folder::read(m, values, [&](std::int64_t, std::span<const double> x) {
+    buffer.resize(x.size() * sizeof(T));
+    T* const to = reinterpret_cast<T*>(buffer.data());
+    for (std::size_t i = 0; i < x.size(); ++i) to[i] = convert<T>(x[i]);
+    sink(buffer);
+  });
+}
+
+/// Puts elements of a tensor into weights of T, and into masters where they are apart.
+template <class T>
+void fill(const hf_tensor& t, std::int64_t first, std::span<const double> x, mc::stores& s) {
+  T* const weights = reinterpret_cast<T*>(s.weights());
+  auto* const masters =
+      s.type() == s.main_type() ? nullptr : reinterpret_cast<accumulator_t<T>*>(s.masters());
+  t.each(first, static_cast<std::int64_t>(x.size()), [=](std::int64_t i, std::int64_t at) {
+    const double value = x[static_cast<std::size_t>(i - first)];
+    weights[at] = convert<T>(value);
+    if (masters != nullptr) masters[at] = static_cast<accumulator_t<T>>(value);
+  });
+}
+
+/// A whole file of a folder as text.
+inline std::string text_of(const model_folder& folder, const std::string& name) {
+  const mapped_file file = folder.open(name);
+  static_cast<void>(read_json(file)); // nothing but sound JSON is passed on
+  return {reinterpret_cast<const char*>(file.data()), file.size()};
+}
+
+} // namespace detail
+
+/// Writes the files of a Hugging Face folder.
+///
+/// Weights are written in the type that training updates, which is F32 for bf16_mixed too: the
+/// master weights hold what rounding to bf16 would lose, training can go on from them, and readers
+/// convert as they load. A program built for inference has no masters and writes its own type.
+/// Rows that pad the vocabulary are left out. Above `max_shard` bytes the model is cut into several
+/// files.
+///
+/// A generation_config.json among `extra_files` replaces ours. Throws mc::error: output if
+/// something cannot be written, nonfinite naming a tensor with what is not finite, mismatch for a
+/// program that one rank does not hold, or of a family that transformers does not have.
+inline saved_model write_model_files(folder_writer& out, const program_view& p, const mc::stores& s,
+                                     std::span<const extra_file> extra_files = {},
+                                     std::uint64_t max_shard = hf_shard_limit) {
+  const hf_family& family = hf_family_of(p);
+  const bool mastered = s.masters() != nullptr;
+  const dtype type = mastered ? s.main_type() : s.type();
+  const std::byte* const store = mastered ? s.masters() : s.weights();
+  std::vector<std::byte> buffer;
+  detail::outgoing_model m;
+  m.texts = detail::config_texts(family.config(p), storage_of(type));
+  for (const auto& [name, text] : extra_files) m.texts[name] = text;
+  for (const hf_tensor& t : family.tensors(p))
+    m.tensors.push_back({t.name, storage_of(type), t.shape, [=, &buffer](const byte_sink& data) {
+                           switch (type) {
+                           case dtype::f64:
+                             detail::write_tensor<double>(t, store, buffer, data);
+                             break;
+                           case dtype::bf16:
+                             detail::write_tensor<bf16>(t, store, buffer, data);
+                             break;
+                           default: detail::write_tensor<float>(t, store, buffer, data); break;
+                           }
+                         }});
+  return detail::write_model(out, std::move(m), max_shard);
+}
+
+/// Saves the weights as a Hugging Face folder that appears complete or not at all: what was there
+/// before stays until then (folder_writer). This is the form for use elsewhere, without the
+/// optimizer's state. Throws as write_model_files does.
+inline saved_model save_model_folder(const std::filesystem::path& folder, const program_view& p,
+                                     const mc::stores& s,
+                                     std::span<const extra_file> extra_files = {},
+                                     std::uint64_t max_shard = hf_shard_limit) {
+  folder_writer out(folder.string());
+  const saved_model saved = write_model_files(out, p, s, extra_files, max_shard);
+  out.commit();
+  return saved;
+}
+
+/// Loads weights, and masters where there are, from a folder written by save_model_folder,
+/// transformers or anyone else. Reads F64, F32, BF16 and F16, in one model.safetensors or in the
+/// files of an index. The weights stay as they were unless the whole folder is sound. Beside the
+/// mapped files, memory is about half a MiB a thread.
+///
+/// A program without biases takes a model whose biases are absent or zero. Rows that pad the
+/// vocabulary become zero. Throws mc::error(exit_code::model), naming the file and the field or
+/// tensor: no such folder, a file missing or cut short, a configuration of another model (all
+/// fields that differ, with both values), a tensor missing, unknown, not finite, or of another
+/// shape or type.
+inline void load_model_folder(const model_folder& in, const program_view& p, mc::stores& s) {
+  static_cast<void>(hf_family_of(p));
+  require_same_model(read_json(in.open("config.json")), p);
+  const weights_in_folder weights(in, p);
+  s.clear_padding();
+  std::vector<double> values;
+  for (const auto& m : weights.matches()) {
+    if (m.ours.parts.empty()) continue;
+    weights_in_folder::read_in_parallel(m, values, [&](auto first, auto x) {
+      switch (s.type()) {
+      case dtype::f64: detail::fill<double>(m.ours, first, x, s); break;
+      case dtype::bf16: detail::fill<bf16>(m.ours, first, x, s); break;
+      default: detail::fill<float>(m.ours, first, x, s); break;
+      }
+    });
+  }
+}
+
+inline void load_model_folder(const std::filesystem::path& folder, const program_view& p,
+                              mc::stores& s) {
+  load_model_folder(model_folder(folder.string()), p, s);
+}
+
+/// Writes the model of one folder as another: one or several files, names and spellings as
+/// transformers 4.51 has them, each tensor as F32, BF16 or F64, or without `as` in the type it has.
+/// The folder must be sound and of the program's model; no more than a block of a tensor is held in
+/// memory. Token ids, generation_config.json and the character list go along. `from` and `to` may
+/// be the same folder. Throws as load_model_folder and save_model_folder do.
+inline saved_model export_model_folder(const model_folder& in, const std::filesystem::path& to,
+                                       const program_view& p, std::optional<storage_type> as,
+                                       std::uint64_t max_shard = hf_shard_limit) {
+  const hf_family& family = hf_family_of(p);
+  nlohmann::json written = family.config(p);
+  static_cast<void>(family.tensors(p)); // a program without that form is refused before its folder
+  const json_value config = read_json(in.open("config.json"));
+  require_same_model(config, p);
+  const weights_in_folder weights(in, p);
+
+  storage_type common = as.value_or(storage_type::f32);
+  for (const auto& t : weights.matches())
+    if (!as && t.ours.name == family.embedding) common = t.theirs.type;
+  for (const char* id : {"bos_token_id", "eos_token_id", "pad_token_id"})
+    if (config.raw().contains(id)) written[id] = config.raw().at(id);
+  detail::outgoing_model m;
+  m.texts = detail::config_texts(std::move(written), common);
+  for (const char* name : {"generation_config.json", "characters.json"})
+    if (in.contains(name)) m.texts[name] = detail::text_of(in, name);
+
+  for (const auto& t : weights.matches()) {
+    const storage_type type = as || t.file == nullptr ? common : t.theirs.type;
+    m.tensors.push_back({t.ours.name, type, t.ours.shape, [&t, type](const byte_sink& out) {
+                           if (t.file != nullptr && t.theirs.type == type) {
+                             t.file->check_unchanged();
+                             out(t.theirs.bytes);
+                           } else if (bits_of(type) == 16) detail::convert_tensor<bf16>(t, out);
+                           else if (bits_of(type) == 64) detail::convert_tensor<double>(t, out);
+                           else detail::convert_tensor<float>(t, out);
+                         }});
+  }
+  folder_writer out(to.string());
+  const saved_model saved = detail::write_model(out, std::move(m), max_shard);
+  out.commit();
+  return saved;
+}
+inline saved_model export_model_folder(const std::filesystem::path& from,
+                                       const std::filesystem::path& to, const program_view& p,
+                                       std::optional<storage_type> as,
+                                       std::uint64_t max_shard = hf_shard_limit) {
+  return export_model_folder(model_folder(from.string()), to, p, as, max_shard);
+}
+
+} // namespace mc

@@ -1,0 +1,137 @@
+// Qwen3MoeForCausalLM of transformers. As qwen3.hpp, but for experts, which a program holds as
+// one parameter a matrix and files as one tensor an expert; N stands for layers.i.mlp:
+//
+//   ours                              theirs
+//   N.gate.weight (E, H)              model.N.gate.weight
+//   N.experts.gate_proj (E, F, H)     model.N.experts.e.gate_proj.weight (F, H)
+//   N.experts.up_proj (E, F, H)       model.N.experts.e.up_proj.weight (F, H)
+//   N.experts.down_proj (E, H, F)     model.N.experts.e.down_proj.weight (H, F)
+//
+// transformers 5 fuses them in memory, and files may have that form: mlp.experts.gate_up_proj
+// (E, 2 F, H), gate rows first, and mlp.experts.down_proj (E, H, F). It is read, not written.
+#pragma once
+
+#include <megacpp/hf/models.hpp>
+#include <megacpp/hf/qwen3.hpp>
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+namespace mc::hf_qwen3_moe {
+
+inline constexpr const char *gate_proj = ".mlp.experts.gate_proj.weight",
+                            *up_proj = ".mlp.experts.up_proj.weight",
+                            *down_proj = ".mlp.experts.down_proj.weight";
+
+/// One expert's matrix of a parameter (E, N, K).
+inline hf_tensor of_expert(std::string name, const parameter_ref& r, std::int64_t expert) {
+  const std::int64_t rows = r.v->dims[1].n, columns = r.v->dims[2].n;
+  hf_tensor t;
+  t.name = std::move(name), t.shape = {rows, columns};
+  t.parts = {{r.offset + expert * rows * columns, rows * columns}};
+  return t;
+}
+
+inline std::vector<hf_tensor> tensors(const program_view& p) {
+  if (p.number("shared_ffn") > 0 || p.number("bias_rate") > 0)
+    throw error(exit_code::mismatch,
+                fmt::format("{} has a shared expert or a router bias, which Qwen3-MoE of "
+                            "transformers has not: such weights have no Hugging Face form",
+                            p.name));
+  hf_parameters parameters(p);
+  std::vector<hf_tensor> all;
+  for (const std::string& name : parameters.names()) {
+    if (!parameters.has(name)) continue; // taken with the gate
+    const parameter_ref r = parameters.take(name);
+    if (!name.ends_with(gate_proj)) {
+      all.push_back(hf_as_stored(r.layer < 0 ? name : "model." + name, r));
+      continue;
+    }
+    const std::string layer = fmt::format("layers.{}", r.layer);
+    const parameter_ref up = parameters.take(layer + up_proj),
+                        down = parameters.take(layer + down_proj);
+    for (std::int64_t e = 0; e < r.v->dims[0].n; ++e) {
+      const std::string expert = fmt::format("model.{}.mlp.experts.{}.", layer, e);
+      all.push_back(of_expert(expert + "gate_proj.weight", r, e));
+      all.push_back(of_expert(expert + "up_proj.weight", up, e));
+      all.push_back(of_expert(expert + "down_proj.weight", down, e));
+    }
+  }
+  return all;
+}
+
+/// The tensors of tensors() that a stored one holds: itself, or those of all experts.
+inline std::vector<hf_piece> pieces(const tensor_view& stored) {
+  constexpr std::string_view both = ".mlp.experts.gate_up_proj", down = ".mlp.experts.down_proj";
+  const bool fused = stored.name.ends_with(both);
+  const bool sized = stored.shape.size() == 3 && stored.shape[0] > 0 &&
+                     stored.shape[0] <= hf_limits::experts && !stored.bytes.empty() &&
+                     bits_of(stored.type) % 8 == 0;
+  if (!sized || !(fused ? stored.shape[1] % 2 == 0 : stored.name.ends_with(down)))
+    return {hf_whole(std::string(stored.name), stored)};
+  const std::string scope(stored.name.substr(0, stored.name.rfind('.')));
+  const std::int64_t rows = stored.shape[1] / (fused ? 2 : 1);
+  std::vector<std::string> names{"down_proj"};
+  if (fused) names = {"gate_proj", "up_proj"};
+  const std::size_t bytes =
+      stored.bytes.size() / static_cast<std::size_t>(stored.shape[0]) / names.size();
+  std::vector<hf_piece> all;
+  for (std::int64_t e = 0; e < stored.shape[0]; ++e)
+    for (const std::string& name : names)
+      all.push_back({fmt::format("{}.{}.{}.weight", scope, e, name),
+                     stored.name,
+                     stored.type,
+                     {rows, stored.shape[2]},
+                     stored.bytes.subspan(all.size() * bytes, bytes)});
+  return all;
+}
+
+/// True of layers with experts.
+inline std::vector<bool> sparse_layers(const program_view& p) {
+  std::vector<bool> sparse(static_cast<std::size_t>(p.layers));
+  for_each_parameter(p, [&](const parameter_ref& r) {
+    if (r.layer >= 0 && r.name.ends_with(gate_proj))
+      sparse[static_cast<std::size_t>(r.layer)] = true;
+  });
+  return sparse;
+}
+
+/// In the spelling of transformers 4.51, which later versions read too.
+inline nlohmann::json config(const program_view& p) {
+  nlohmann::json c = hf_qwen3::config(p);
+  const auto step = static_cast<int>(p.number("sparse_step"));
+  const std::vector<bool> sparse = sparse_layers(p);
+  nlohmann::json dense = nlohmann::json::array();
+  for (int l = 0; l < p.layers; ++l)
+    if ((l + 1) % step == 0 && !sparse[static_cast<std::size_t>(l)]) dense.push_back(l);
+  c["architectures"] = {architecture};
+  c["model_type"] = "qwen3_moe";
+  c["decoder_sparse_step"] = step;
+  c["mlp_only_layers"] = dense;
+  c["moe_intermediate_size"] = hf_integer(p.number("expert_ffn"));
+  c["num_experts"] = hf_integer(p.number("experts"));
+  c["num_experts_per_tok"] = hf_integer(p.number("experts_per_token"));
+  c["norm_topk_prob"] = p.number("norm_topk") != 0;
+  c["output_router_logits"] = false;
+  c["router_aux_loss_coef"] = p.number("aux_loss");
+  return c;
+}
+
+/// The first layer that has experts in one model alone; "" if there is none.
+inline std::string difference(const hf_model& theirs, const program_view& p) {
+  const auto& m = std::get<qwen3_moe>(theirs);
+  const std::vector<bool> ours = sparse_layers(p);
+  for (int l = 0; l < p.layers; ++l)
+    if ((m.kind_of(l) == 0) != ours[static_cast<std::size_t>(l)])
+      return fmt::format(
+          "by mlp_only_layers and decoder_sparse_step layer {} has {} there and {} "
+          "in the program",
+          l, m.kind_of(l) == 0 ? "experts" : "one MLP", m.kind_of(l) == 0 ? "one MLP" : "experts");
+  return "";
+}
+
+} // namespace mc::hf_qwen3_moe

@@ -1,0 +1,87 @@
+// config.json of Qwen3MoeForCausalLM as mc::qwen3_moe, in the spelling of transformers 4
+// (num_experts) or 5 (num_local_experts); what dense models have too is in qwen3_config.hpp.
+#pragma once
+
+#include <megacpp/hf/qwen3_config.hpp>
+#include <megacpp/model/qwen3_moe.hpp>
+
+#include <array>
+
+namespace mc::hf_qwen3_moe {
+
+inline constexpr const char* architecture = "Qwen3MoeForCausalLM";
+
+/// mlp_only_layers is compared apart, layer by layer.
+inline constexpr std::array<hf_field, 16> fields{{{"num_hidden_layers", "layers"},
+                                                  {"hidden_size", "hidden"},
+                                                  {"num_attention_heads", "heads"},
+                                                  {"num_key_value_heads", "kv_heads"},
+                                                  {"head_dim", "head_dim"},
+                                                  {"intermediate_size", "ffn"},
+                                                  {"moe_intermediate_size", "expert_ffn"},
+                                                  {"num_experts", "experts"},
+                                                  {"num_experts_per_tok", "experts_per_token"},
+                                                  {"norm_topk_prob", "norm_topk"},
+                                                  {"vocab_size", "vocabulary"},
+                                                  {"max_position_embeddings", "positions"},
+                                                  {"rms_norm_eps", "eps"},
+                                                  {"rope_theta", "rope_theta"},
+                                                  {"sliding_window", "window"},
+                                                  {"tie_word_embeddings", "tied"}}};
+
+/// Transformers 5 lets every layer slide and knows no max_window_layers; 4 let those from it on.
+inline int read_window(hf_reader& r) {
+  const bool used = r.flag("use_sliding_window", false);
+  const int width = r.extent("sliding_window", hf_limits::positions, 4096);
+  const bool set = !r.config().raw().contains("sliding_window") || r.has("sliding_window");
+  const int first = r.has("max_window_layers")
+                        ? r.config().field<int>("max_window_layers", 0, hf_limits::positions)
+                        : 0;
+  if (!used || !set) return 0;
+  if (first > 0)
+    throw r.refuse("max_window_layers",
+                   "transformers 4 and 5 disagree on which layers of this model_type then have the "
+                   "sliding window: set it to 0 if all have, or use_sliding_window to false");
+  return width;
+}
+
+inline void read_dense_layers(hf_reader& r, qwen3_moe& m) {
+  m.sparse_step = r.extent("decoder_sparse_step", hf_limits::layers, 1);
+  if (!r.has("mlp_only_layers")) return;
+  for (const int l : r.config().field<std::vector<int>>("mlp_only_layers")) {
+    if (l < 0 || l >= m.layers)
+      throw r.contradiction(
+          fmt::format("\"mlp_only_layers\" has layer {} and "
+                      "\"num_hidden_layers\" is {}; layers count from 0",
+                      l, m.layers));
+    if (l > layer_set::greatest)
+      throw r.contradiction(
+          fmt::format("\"mlp_only_layers\" has layer {}, but such a list can "
+                      "have layers up to {} alone",
+                      l, layer_set::greatest));
+    m.mlp_only.insert(l);
+  }
+}
+
+/// Throws mc::error of the file's class, naming the field.
+inline qwen3_moe read(hf_reader& r, hf_use use) {
+  qwen3_moe m;
+  hf_qwen3::read_shared(r, use, m, 0);
+  r.require_same("num_experts", "num_local_experts");
+  m.experts = r.extent(r.has("num_local_experts") ? "num_local_experts" : "num_experts",
+                       hf_limits::experts);
+  m.experts_per_token = r.extent("num_experts_per_tok", hf_limits::experts);
+  if (m.experts_per_token > m.experts)
+    throw r.contradiction(fmt::format("\"num_experts_per_tok\" is {}, but there are {} experts",
+                                      m.experts_per_token, m.experts));
+  m.expert_ffn = r.extent("moe_intermediate_size", hf_limits::hidden);
+  m.norm_topk = r.flag("norm_topk_prob", false);
+  read_dense_layers(r, m);
+  m.window = read_window(r);
+  r.ignore({"output_router_logits"}); // of transformers' forward
+  if (use == hf_use::program) m.aux_loss = r.number("router_aux_loss_coef", 0, 1e6, 0.001);
+  else r.ignore({"router_aux_loss_coef"});
+  return m;
+}
+
+} // namespace mc::hf_qwen3_moe

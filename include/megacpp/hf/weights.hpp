@@ -1,0 +1,213 @@
+// The weights of a Hugging Face folder beside a program's: found, verified, and read block by block
+// from mapped files.
+#pragma once
+
+#include <megacpp/checkpoint/finite_file.hpp>
+#include <megacpp/checkpoint/safetensors.hpp>
+#include <megacpp/checkpoint/shard_index.hpp>
+#include <megacpp/exec/parallel.hpp>
+#include <megacpp/hf/families.hpp>
+#include <megacpp/io/folder.hpp>
+
+#include <algorithm>
+#include <list>
+#include <map>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+namespace mc {
+
+inline constexpr const char* hf_weights_name = "model.safetensors";
+inline constexpr const char* hf_index_name = "model.safetensors.index.json";
+
+/// The tensors of a folder's model beside the program's, in the order of the model. All of them are
+/// verified before the constructor returns: none is missing, unknown, there twice, of another shape
+/// or with an element that is not finite, and an index says of every tensor where it is. What is no
+/// weight, such as a mask of -inf, is not looked at. Throws mc::error(exit_code::model) naming the
+/// file and the tensor.
+class weights_in_folder {
+public:
+  struct match {
+    hf_tensor ours;
+    hf_piece theirs{};
+    const safetensors_file* file = nullptr; ///< null: not there, and the tensor is zero
+  };
+
+  weights_in_folder(const model_folder& folder, const program_view& p)
+      : family_(hf_family_of(p)), program_(p.name), folder_(folder.path()) {
+    open(folder);
+    for (hf_tensor& t : family_.tensors(p)) {
+      by_name_.emplace(t.name, matches_.size());
+      matches_.push_back({std::move(t)});
+    }
+    match head;
+    for (const safetensors_file& file : files_)
+      for (std::size_t i = 0; i < file->size(); ++i)
+        for (hf_piece& piece : family_.pieces(file.tensors()[i]))
+          assign(std::move(piece), file, head);
+    for (const match& m : matches_) check_found(m);
+    if (head.file != nullptr) check_tied_head(head, matches_[by_name_.at(family_.embedding)]);
+  }
+  weights_in_folder(const weights_in_folder&) = delete;
+  weights_in_folder& operator=(const weights_in_folder&) = delete;
+
+  const std::vector<match>& matches() const { return matches_; }
+  std::size_t files() const { return files_.size(); }
+
+  /// f(first, values) for one tensor, block by block, in double: `buffer` is about half a MiB.
+  template <class F> static void read(const match& m, std::vector<double>& buffer, F f) {
+    m.file->check_unchanged();
+    buffer.resize(block_size(m));
+    for (std::int64_t b = 0; b < blocks(m); ++b) read_block(m, b, buffer, f);
+  }
+  /// The same with a block a thread at once, each with its part of `buffer`: f must not throw, and
+  /// may write only what belongs to its elements.
+  template <class F>
+  static void read_in_parallel(const match& m, std::vector<double>& buffer, F f) {
+    m.file->check_unchanged();
+    const std::int64_t n = blocks(m), at_once = std::min<std::int64_t>(n, thread_count());
+    const std::size_t size = block_size(m);
+    buffer.resize(static_cast<std::size_t>(at_once) * size);
+    for (std::int64_t b = 0; b < n; b += at_once)
+      parallel_for(std::min(at_once, n - b), [&](std::int64_t i) {
+        read_block(m, b + i, std::span(buffer).subspan(static_cast<std::size_t>(i) * size, size),
+                   f);
+      });
+  }
+
+private:
+  static std::int64_t blocks(const match& m) {
+    return (m.ours.elements() + m.ours.block() - 1) / m.ours.block();
+  }
+  static std::size_t block_size(const match& m) {
+    return static_cast<std::size_t>(std::min(m.ours.block(), m.ours.elements()));
+  }
+  /// f(first, values) for one block; the constructor has seen that its type can be read.
+  template <class F>
+  static void read_block(const match& m, std::int64_t b, std::span<double> buffer, F f) {
+    const hf_piece& stored = m.theirs;
+    const std::int64_t first = b * m.ours.block(),
+                       count = std::min(m.ours.block(), m.ours.elements() - first);
+    const auto size = static_cast<std::size_t>(bits_of(stored.type) / 8);
+    const auto values = buffer.first(static_cast<std::size_t>(count));
+    const tensor_view part{
+        stored.stored_name, stored.type, std::span(&count, 1),
+        stored.bytes.subspan(static_cast<std::size_t>(first) * size, values.size() * size)};
+    read_values(part, values);
+    f(first, std::span<const double>(values));
+  }
+
+  /// One model.safetensors, or the files of an index; the former where both are there, as
+  /// transformers does it.
+  void open(const model_folder& folder) {
+    if (folder.contains(hf_weights_name) || !folder.contains(hf_index_name)) {
+      files_.emplace_back(folder.open(hf_weights_name));
+      return;
+    }
+    const shard_map index = read_shard_index(read_json(folder.open(hf_index_name)));
+    std::map<std::string, const safetensors_file*> opened;
+    for (const std::string& name : files_of(index))
+      opened[name] = &files_.emplace_back(folder.open(name));
+    check_listed(index, opened);
+  }
+
+  /// Every file has what the index says and nothing else.
+  void check_listed(const shard_map& index,
+                    const std::map<std::string, const safetensors_file*>& opened) const {
+    for (const auto& [tensor, name] : index)
+      if (!opened.at(name)->tensors().find(tensor))
+        throw error(exit_code::model,
+                    fmt::format("{}/{} lists tensor \"{}\" in {}, which does not have it; one of "
+                                "them is of another model or incomplete",
+                                folder_, hf_index_name, printable(tensor), name));
+    for (const auto& [name, file] : opened)
+      for (std::size_t i = 0; i < (*file)->size(); ++i) {
+        const std::string_view tensor = file->tensors()[i].name;
+        const auto at = index.find(tensor);
+        if (at == index.end() || at->second != name)
+          throw about(*file, tensor,
+                      fmt::format("is not listed for this file by {}; one of them is of another "
+                                  "model or a leftover",
+                                  hf_index_name));
+      }
+  }
+
+  static error about(const safetensors_file& file, std::string_view name, std::string_view what) {
+    return error(exit_code::model,
+                 fmt::format("{}: tensor \"{}\" {}", file->path(), printable(name), what));
+  }
+
+  void assign(hf_piece&& stored, const safetensors_file& file, match& head) {
+    if (const auto at = by_name_.find(stored.name); at != by_name_.end())
+      check_and_keep(matches_[at->second], std::move(stored), file);
+    else if (stored.name == "lm_head.weight") head.theirs = std::move(stored), head.file = &file;
+    else
+      throw about(file, stored.stored_name,
+                  fmt::format("is not one of {}'s; the file is of another model", program_));
+  }
+
+  void check_and_keep(match& m, hf_piece&& stored, const safetensors_file& file) const {
+    if (m.file != nullptr)
+      throw about(file, stored.stored_name,
+                  fmt::format("is the same weight as tensor \"{}\"; remove one",
+                              printable(m.theirs.stored_name)));
+    if (stored.shape != m.ours.shape)
+      throw about(file, stored.stored_name,
+                  fmt::format("has the shape {}, but {} needs {}", shape_text(stored.shape),
+                              program_, shape_text(m.ours.shape)));
+    const storage_type t = stored.type;
+    if (t != storage_type::f32 && t != storage_type::bf16 && t != storage_type::f16 &&
+        t != storage_type::f64)
+      throw about(file, stored.stored_name,
+                  fmt::format("is of type {}, but weights are read from F64, F32, "
+                              "BF16 and F16; convert the model first",
+                              name_of(t)));
+    m.theirs = std::move(stored), m.file = &file;
+  }
+
+  /// Weights must be there and finite; what the program has no parameter for, absent or zero.
+  void check_found(const match& m) const {
+    if (m.file == nullptr && !m.ours.parts.empty())
+      throw error(exit_code::model,
+                  fmt::format("{}/{}: tensor \"{}\" is missing; {} needs it, with the shape {}",
+                              folder_, files_.size() > 1 ? hf_index_name : hf_weights_name,
+                              m.ours.name, program_, shape_text(m.ours.shape)));
+    if (m.file == nullptr) return;
+    if (!m.ours.parts.empty())
+      return require_finite(*m.file, m.file->tensors().at(m.theirs.stored_name), m.theirs.bytes);
+    std::vector<double> values;
+    read(m, values, [&](std::int64_t first, std::span<const double> x) {
+      const auto at = std::find_if(x.begin(), x.end(), [](double v) { return v != 0; });
+      if (at != x.end())
+        throw about(*m.file, m.theirs.stored_name,
+                    fmt::format("is not zero (element {} is {}), but {} was built without biases; "
+                                "build a preset with them",
+                                first + (at - x.begin()), *at, program_));
+    });
+  }
+
+  /// Some writers store the head of a tied model beside the embedding.
+  void check_tied_head(const match& head, const match& table) const {
+    head.file->check_unchanged(), table.file->check_unchanged();
+    const bool same = head.theirs.type == table.theirs.type &&
+                      head.theirs.shape == table.theirs.shape &&
+                      std::ranges::equal(head.theirs.bytes, table.theirs.bytes);
+    if (!same)
+      throw about(*head.file, head.theirs.stored_name,
+                  fmt::format("is not equal to \"{}\", but {} uses one table for both; "
+                              "build a preset that is not tied",
+                              printable(table.theirs.stored_name), program_));
+  }
+
+  const hf_family& family_;
+  std::string program_, folder_;
+  std::list<safetensors_file> files_; // matches point to them
+  std::map<std::string, std::size_t, std::less<>> by_name_;
+  std::vector<match> matches_;
+};
+
+} // namespace mc

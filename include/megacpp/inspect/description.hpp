@@ -1,0 +1,154 @@
+// What `describe` says about a program, as data: passes, collectives, memory, work. No session is
+// made, so that layouts of many ranks can be described by one process.
+#pragma once
+
+#include <megacpp/graph/builder.hpp>
+#include <megacpp/inspect/work.hpp>
+#include <megacpp/op/redistribute.hpp>
+#include <megacpp/plan/memory.hpp>
+#include <megacpp/run/program_source.hpp>
+
+#include <string>
+
+#include <fmt/format.h>
+
+namespace mc {
+
+inline std::string place_text(place p) {
+  switch (p.s) {
+  case state::invariant: return "I";
+  case state::replicate: return "R";
+  case state::partial: return "P";
+  case state::shard: return fmt::format("S({})", name_of(p.d));
+  }
+  return "?";
+}
+
+/// `dp S(batch), tp R`: every axis that may have more than one rank and on which the value is not
+/// invariant.
+inline std::string placement_text(const mesh& m, const placement& at) {
+  std::string text;
+  for (int a = 0; a < axes; ++a) {
+    const place& p = at.at[static_cast<unsigned>(a)];
+    if (m.trivial(static_cast<axis>(a)) || p.s == state::invariant) continue;
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", name_of(static_cast<axis>(a)),
+                        place_text(p));
+  }
+  return text;
+}
+
+/// `batch 16, sequence 128, hidden 192`: global extents.
+inline std::string dims_text(const value& v) {
+  std::string text;
+  for (int i = 0; i < v.rank; ++i) {
+    const extent& e = v.dims[static_cast<unsigned>(i)];
+    text += fmt::format("{}{} {}{}", i == 0 ? "" : ", ", name_of(e.d), e.n,
+                        e.o == order::balanced ? " balanced" : "");
+  }
+  return text;
+}
+
+/// Parameters and inputs by name, intermediates as %number.
+inline std::string value_text(const graph& g, value_id id) {
+  const value& v = g.at(id);
+  if (v.is == role::parameter) return fmt::format("{}.{}", v.scope, v.name);
+  if (v.is == role::gradient && v.grad_of >= 0) return "d " + value_text(g, v.grad_of);
+  return v.is == role::input && v.name[0] != 0 ? std::string(v.name) : fmt::format("%{}", id);
+}
+
+/// What a value is before any redistribution: what a collective carries.
+inline std::string origin_text(const graph& g, value_id id) {
+  const value& v = g.at(id);
+  if (v.is == role::gradient && v.grad_of >= 0) return "d " + origin_text(g, v.grad_of);
+  if (v.producer >= 0 && g.at_node(v.producer).op == &op::redistribute)
+    return origin_text(g, g.at_node(v.producer).in[0]);
+  text<160> name;
+  spell(g, id, name);
+  return name.n > 0 ? std::string(name.c_str()) : value_text(g, id);
+}
+
+inline const char* phase_text(phase p) {
+  constexpr const char* names[] = {"prologue", "forward", "dgrad", "wgrad", "epilogue"};
+  return names[static_cast<int>(p)];
+}
+
+/// `dgrad %31 = linear_input_grad(%30, attn.q.weight)  (batch 16, ...) f32 [dp S(batch)] line 41`
+inline std::string node_text(const graph& g, const node& n) {
+  std::string text = fmt::format("{:<8} ", phase_text(n.when));
+  bool first = true;
+  const value* shown = nullptr;
+  for (const value_id v : n.out) {
+    if (v < 0 || g.at(v).is == role::scratch) continue;
+    text += fmt::format("{}{}", first ? "" : ", ", value_text(g, v));
+    if (first) shown = &g.at(v);
+    first = false;
+  }
+  text += fmt::format("{}{}(", first ? "" : " = ", n.op->name);
+  first = true;
+  for (const value_id v : n.in) {
+    if (v < 0) continue;
+    text += fmt::format("{}{}", first ? "" : ", ", value_text(g, v));
+    first = false;
+  }
+  if (n.op == &op::redistribute)
+    text += fmt::format(", {}: {} -> {}", name_of(n.ax), place_text(n.from), place_text(n.to));
+  text += ")";
+  if (shown != nullptr) {
+    text += fmt::format("  ({}) {}", dims_text(*shown), name_of(shown->type));
+    const std::string at = placement_text(g.ranks, shown->at);
+    if (!at.empty()) text += fmt::format(" [{}]", at);
+  }
+  if (n.line.number > 0) text += fmt::format("  {}", text_of(n.line).c_str());
+  return text;
+}
+
+/// A collective of a training step.
+struct collective_entry {
+  std::string part, value;
+  phase when = phase::forward;
+  collective what = collective::none;
+  axis over{};
+  place from{}, to{};
+  int ranks = 0;             ///< 0: known only at start
+  std::int64_t bytes = 0;    ///< one rank's value before it
+  std::int64_t sent = 0;     ///< by one rank, each time, ring algorithms; 0 if ranks is
+  std::int64_t per_step = 0; ///< times, with one micro-batch a step
+};
+
+inline void append_collectives(std::vector<collective_entry>& list, const std::string& part,
+                               const graph& g, int layers) {
+  for (int i = 0; i < g.node_count; ++i) {
+    const node& n = g.at_node(i);
+    if (n.op != &op::redistribute || collective_of(n.from, n.to) == collective::none) continue;
+    collective_entry e;
+    e.part = part, e.value = origin_text(g, n.in[0]), e.when = n.when;
+    e.what = collective_of(n.from, n.to), e.over = n.ax, e.from = n.from, e.to = n.to;
+    e.ranks = g.ranks.of(n.ax);
+    e.bytes = local_bytes(g.ranks, g.at(n.in[0]));
+    if (e.ranks > 0) e.sent = collective_bytes(e.what, e.bytes, e.ranks);
+    e.per_step = layers;
+    list.push_back(std::move(e));
+  }
+}
+
+inline std::vector<std::string> part_names(const program_view& p) {
+  std::vector<std::string> names{"stem"};
+  for (std::size_t k = 0; k < p.blocks.size(); ++k)
+    names.push_back(p.blocks.size() == 1 ? "block" : fmt::format("block {}", k));
+  names.emplace_back("head");
+  return names;
+}
+
+/// Every collective of a step, the update included.
+inline std::vector<collective_entry> collectives_of(const program_view& p) {
+  std::vector<collective_entry> list;
+  const std::vector<std::string> names = part_names(p);
+  std::size_t i = 0;
+  for_each_training_part(p, [&](const part_view& part, int layers) {
+    append_collectives(list, names[i++], *part.g, layers);
+  });
+  append_collectives(list, "update", *p.update.g, 1);
+  return list;
+}
+
+} // namespace mc

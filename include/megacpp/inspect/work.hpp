@@ -1,0 +1,99 @@
+// Arithmetic and memory traffic of a program, and the speed of products on this machine.
+#pragma once
+
+#include <megacpp/exec/cpu.hpp>
+#include <megacpp/plan/update.hpp>
+#include <megacpp/product/product.hpp>
+#include <megacpp/run/view.hpp>
+
+#include <algorithm>
+#include <chrono>
+#include <span>
+#include <vector>
+
+namespace mc {
+
+/// Work of one node on one rank, by its op's cost function, or else inputs read and outputs written
+/// once.
+inline work node_work(const graph& g, const node& n) {
+  if (n.op->cost != nullptr) return n.op->cost(g, n);
+  work w;
+  for (const value_id v : n.in)
+    if (v >= 0) w.read += local_bytes(g.ranks, g.at(v));
+  for (const value_id v : n.out)
+    if (v >= 0) w.written += local_bytes(g.ranks, g.at(v));
+  return w;
+}
+
+inline work stage_work(const graph& g, stage s) {
+  work w;
+  for (int i = 0; i < g.node_count; ++i)
+    if (runs_in(g.at_node(i).when, s)) w += node_work(g, g.at_node(i));
+  return w;
+}
+
+inline work times(work w, std::int64_t n) { return {w.flops * n, w.read * n, w.written * n}; }
+
+/// Work of one rank of a pipeline stage in one optimizer step of so many micro-batches.
+struct step_work {
+  work prologue, forward, backward, update; ///< update: epilogue, norm, clip, optimizer
+  work total() const {
+    work w = prologue;
+    w += forward;
+    w += backward;
+    w += update;
+    return w;
+  }
+};
+
+/// The step's end on one stage, which updates its own layers alone.
+inline graph update_of_stage(const program_view& p, std::span<const int> layers) {
+  registry r = *p.stores;
+  for (registry::entry& e : r.entries)
+    if (layers.front() == 0 || layers[static_cast<unsigned>(e.part)] == 0) e.gradient = e.offset;
+  for (int k = 0; k < r.group_count; ++k)
+    r.groups[static_cast<unsigned>(k)].count = stored_elements(r, layers, k);
+  return update_graph(r, p.update.g->ranks, p.numbers.type);
+}
+
+inline step_work work_of_step(const program_view& p, std::int64_t micro_batches, int of_stage = 0) {
+  step_work w;
+  const std::vector<int> layers = stage_plans(p, of_stage).layers;
+  std::size_t i = 0;
+  for_each_training_part(p, [&](const part_view& part, int) {
+    const std::int64_t n = layers[i++];
+    w.prologue += times(stage_work(*part.g, stage::prologue), n);
+    w.forward += times(stage_work(*part.g, stage::forward), n * micro_batches);
+    w.backward += times(stage_work(*part.g, stage::backward), n * micro_batches);
+    w.update += times(stage_work(*part.g, stage::epilogue), n);
+  });
+  const graph update = update_of_stage(p, layers);
+  w.update += stage_work(update, stage::prologue);
+  w.update += stage_work(update, stage::forward);
+  w.update += stage_work(update, stage::epilogue);
+  return w;
+}
+
+/// Floating-point operations a second of a square product of 1024, the best of those that fit
+/// into a tenth of a second, on an engine of its own that is gone afterwards.
+inline double product_ceiling(cpu& device, dtype type) {
+  product_engine::options o;
+  o.threads = device.threads();
+  o.type = type == dtype::bf16 ? device.products().type() : product_type::widened;
+  product_engine engine(o);
+  constexpr std::int64_t n = 1024;
+  const product& square = engine.prepare(make_product_shape(product_kind::forward, type, n, n, n));
+  const auto bytes = static_cast<std::size_t>(n * n * size_of(type));
+  std::vector<std::byte> x(bytes), w(bytes), y(bytes);
+  double best = 0, spent = 0;
+  for (int i = 0; i < 3 || spent < 0.1; ++i) { // the first one touches the memory
+    const auto start = std::chrono::steady_clock::now();
+    square.execute(x.data(), w.data(), nullptr, y.data());
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+    spent += took.count();
+    if (i > 0) best = std::max(best, square.shape().flops() / took.count());
+  }
+  return best;
+}
+
+} // namespace mc

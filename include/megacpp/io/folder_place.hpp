@@ -1,0 +1,165 @@
+// Where a folder is to appear, and the folders above it that are made for that.
+#pragma once
+
+#include <megacpp/io/descriptor.hpp>
+#include <megacpp/io/error.hpp>
+
+#include <cerrno>
+#include <cstdint>
+#include <filesystem>
+#include <limits>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <fmt/format.h>
+
+namespace mc {
+
+namespace detail {
+
+/// What to do where a folder cannot be saved to.
+inline std::string_view advice_on(int error_number) {
+  switch (error_number) {
+  case ENOSPC:
+  case EDQUOT: return "; free some space or choose another folder";
+  case EACCES:
+  case EPERM: return "; check its permissions or choose another folder";
+  case EMFILE: // the limit is named
+  case ENFILE:
+  case EFBIG:
+  case ENOMEM: return "";
+  default: return "; choose another folder";
+  }
+}
+/// `rest`: what follows from it, for the end of the sentence.
+inline error output_error(std::string_view what, std::string_view path, int error_number,
+                          std::string_view rest = "") {
+  return error(exit_code::output,
+               fmt::format("cannot {} {}: {}{}{}", what, path, reason_of(error_number),
+                           advice_on(error_number), rest));
+}
+
+/// What file systems give at once.
+inline constexpr std::uint64_t page_bytes = 4096;
+
+/// What a file system has for a user, or what something takes of it. Inodes: files and folders.
+struct disk_room {
+  std::uint64_t bytes = 0, inodes = 0;
+};
+
+/// What is left to this user in the file system of an open folder; the most there is of what it
+/// does not count, such as the bytes of ramfs. Throws mc::error.
+inline disk_room room_left(int folder, std::string_view path) {
+  struct statvfs s {};
+  if (::fstatvfs(folder, &s) != 0) throw output_error("examine the space of", path, errno);
+  constexpr std::uint64_t any = std::numeric_limits<std::uint64_t>::max();
+  return {s.f_blocks == 0 ? any : std::uint64_t{s.f_bavail} * s.f_frsize,
+          s.f_files == 0 ? any : std::uint64_t{s.f_favail}};
+}
+
+/// Has the file system give a file its room, which asks quotas too. False if it cannot without
+/// writing: then the file has its size alone. Throws mc::error, also beyond a limit on the size of
+/// files.
+inline bool take_room(int file, std::uint64_t size, std::string_view path, std::string_view rest) {
+  const auto bytes = static_cast<::off_t>(size);
+  int taken = 0;
+  do taken = ::fallocate(file, 0, 0, bytes);
+  while (taken != 0 && errno == EINTR);
+  if (taken == 0) return true;
+  const bool none = errno == ENOSPC || errno == EDQUOT || errno == EFBIG;
+  if (none || ::ftruncate(file, bytes) != 0) throw output_error("write", path, errno, rest);
+  return false;
+}
+
+/// Makes what happened to the names in a folder durable. False, with errno set, if that failed.
+/// Where a file system does not know it of folders (some of FUSE and of the network), there is
+/// nothing to be done.
+inline bool sync_folder(int folder) {
+  return ::fsync(folder) == 0 || errno == EINVAL || errno == EOPNOTSUPP;
+}
+
+/// Folders that were made for what is to be saved. Unless something was, those that are still empty
+/// go again with the object.
+class made_folders {
+public:
+  made_folders() = default;
+  made_folders(made_folders&& o) noexcept : made_(std::exchange(o.made_, {})) {}
+  made_folders& operator=(made_folders&&) = delete;
+  ~made_folders() {
+    for (auto path = made_.rbegin(); path != made_.rend(); ++path) ::rmdir(path->c_str());
+  }
+
+  /// Creates a folder and those above it that are missing, each durable before the next. What
+  /// prevented the first, as errno; 0 if nothing did. Throws mc::error if they are not durable.
+  int create(const std::filesystem::path& path) {
+    struct stat s {};
+    if (path.empty() || ::stat(path.c_str(), &s) == 0) return 0;
+    if (errno != ENOENT) return errno;
+    const std::filesystem::path above = path.parent_path();
+    if (const int problem = create(above)) return problem;
+    if (::mkdir(path.c_str(), 0777) != 0) return errno == EEXIST ? 0 : errno;
+    made_.push_back(path);
+    const descriptor parent(
+        ::open(above.empty() ? "." : above.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    if (!parent) return errno;
+    if (!sync_folder(parent.get())) throw output_error("make durable", path.native(), errno);
+    return 0;
+  }
+  /// Something was saved: the folders stay.
+  void keep() { made_.clear(); }
+
+private:
+  std::vector<std::filesystem::path> made_;
+};
+
+} // namespace detail
+
+/// Where a folder is to appear: by its path, or by its name in a folder that is open.
+struct folder_place {
+  /// Links of the part of the path that exists are followed, so a link to a folder stays a link.
+  /// Missing folders above are made. Throws mc::error(exit_code::output).
+  folder_place(const std::string& target) {
+    namespace fs = std::filesystem;
+    if (target.empty())
+      throw error(exit_code::output, "the folder to save to has an empty name; give one");
+    std::error_code problem;
+    fs::path full = fs::absolute(target, problem);
+    if (!problem) full = fs::weakly_canonical(full, problem);
+    if (problem) throw detail::output_error("resolve", target, problem.value());
+    if (!full.has_filename()) full = full.parent_path();
+    if (!full.has_filename())
+      throw error(exit_code::output,
+                  fmt::format("{} cannot be replaced by a model folder; name a new one", target));
+    path = full.string(), folder = full.parent_path().string(), name = full.filename().string();
+    if (const int number = made->create(full.parent_path()))
+      throw detail::output_error("create the folder", folder, number);
+    auto open = std::make_shared<descriptor>();
+    *open = descriptor(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    if (!*open) throw detail::output_error("open the folder", folder, errno);
+    parent = std::move(open);
+  }
+  /// `above`: the path of the open folder, for sentences only.
+  folder_place(std::string above, std::shared_ptr<const descriptor> open, std::string entry)
+      : path(above + '/' + entry),
+        folder(std::move(above)),
+        name(std::move(entry)),
+        parent(std::move(open)) {}
+
+  std::string path;   // of the target, without links and trailing slashes
+  std::string folder; // the one that holds it
+  std::string name;   // in that folder
+  std::shared_ptr<const descriptor> parent;
+  std::shared_ptr<detail::made_folders> made = // above the target
+      std::make_shared<detail::made_folders>();
+};
+
+} // namespace mc

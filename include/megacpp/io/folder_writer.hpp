@@ -1,0 +1,323 @@
+// Making a model folder appear complete or not at all.
+#pragma once
+
+#include <megacpp/io/byte_sink.hpp>
+#include <megacpp/io/checksum.hpp>
+#include <megacpp/io/descriptor.hpp>
+#include <megacpp/io/error.hpp>
+#include <megacpp/io/folder.hpp>
+#include <megacpp/io/folder_place.hpp>
+#include <megacpp/io/leftovers.hpp>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <cstdio>
+
+#include <fmt/format.h>
+
+namespace mc {
+
+/// A folder in the making. Files go into a temporary folder beside the target; commit() makes them
+/// durable and gives them the target's name in one step. Until commit() returns, whatever was at
+/// the target is untouched, and if anything throws, it stays and the temporary is removed, with the
+/// folders above it that were made for it.
+///
+/// A target that exists is exchanged with the new folder (renameat2, RENAME_EXCHANGE) and deleted
+/// only once the exchange is durable. Where the file system has no exchange, the old folder is
+/// renamed aside first; a crash between the two renames leaves it under
+/// `<target>.megacpp-old-<pid>`, from where the next folder_writer of that target brings it back.
+/// Where a folder cannot even be renamed, its files go first; see replace_what_cannot_move.
+class folder_writer {
+public:
+  /// Checks the target and creates the temporary. Throws mc::error(exit_code::output).
+  explicit folder_writer(folder_place target, const folder_kind& kind = model_kind)
+      : kind_(&kind), place_(std::move(target)) {
+    detail::tidy(parent(), place_.name, *kind_);
+    check_replaceable();
+    for (int attempt = 0; !folder_; ++attempt) {
+      temporary_ = detail::temporary_of(place_.name);
+      if (attempt != 0) temporary_ += fmt::format("-{}", attempt);
+      if (::mkdirat(parent(), temporary_.c_str(), 0777) != 0) {
+        const int problem = errno;
+        if (problem == EEXIST && attempt < 100) continue;
+        throw detail::output_error("create", beside(temporary_), problem);
+      }
+      folder_ = claim(temporary_);
+    }
+  }
+  folder_writer(const folder_writer&) = delete;
+  folder_writer& operator=(const folder_writer&) = delete;
+  /// Needs neither memory nor a descriptor: the lack of them may be why it gives up.
+  ~folder_writer() {
+    if (temporary_.empty()) return;
+    for (const std::string& file : begun_) ::unlinkat(folder_.get(), file.c_str(), 0);
+    ::unlinkat(parent(), temporary_.c_str(), AT_REMOVEDIR);
+  }
+
+  /// For the start of a run that saves at its end: does what a save to `target` does, but for the
+  /// bytes, and takes it back; what a killed save left is tidied as a save does. `fill` is the
+  /// save's own; its files get their names, sizes and room, are synced, and renamed with their
+  /// folder. So what a save is refused, its names, its sizes, the room for it, is refused here,
+  /// unless it comes up later. Returns what it takes. Throws mc::error.
+  static detail::disk_room rehearse(folder_place target, const folder_kind& kind,
+                                    const std::function<void(folder_writer&)>& fill) {
+    folder_writer probe(std::move(target), kind);
+    probe.rehearsal_ = true;
+    fill(probe);
+    probe.require_space(probe.untaken_);
+    if (!detail::sync_folder(probe.folder_.get()))
+      throw detail::output_error("make durable", probe.place_.path, errno);
+    std::string renamed = probe.temporary_ + "-renamed";
+    if (!probe.rename(probe.temporary_, renamed, RENAME_NOREPLACE)) {
+      const int problem = errno;
+      throw detail::output_error("rename", probe.beside(probe.temporary_), problem);
+    }
+    probe.temporary_.swap(renamed);
+    if (!probe.sync_parent())
+      throw detail::output_error("make durable", probe.place_.folder, errno);
+    return {probe.promised_, probe.begun_.size() + 1};
+  }
+  /// The same of a save of which nothing is known yet but its target.
+  static void check_target(folder_place target, const folder_kind& kind = model_kind) {
+    rehearse(std::move(target), kind, [](folder_writer&) {});
+  }
+
+  /// Throws mc::error(exit_code::output) unless the file system has room for so many bytes.
+  void require_space(std::uint64_t bytes) const {
+    const std::uint64_t available = detail::room_left(folder_.get(), place_.folder).bytes;
+    if (available < bytes)
+      throw error(
+          exit_code::output,
+          fmt::format(
+              "{} needs {} bytes, but {} has {} left; free some space or choose another folder",
+              place_.path, bytes, place_.folder, available));
+  }
+
+  /// Writes one file of `size` bytes: `fill(sink)` passes them to the sink in any number of pieces.
+  /// The file is synced and closed before this returns. Throws mc::error(exit_code::output).
+  void write(const std::string& name, std::uint64_t size,
+             const std::function<void(const byte_sink&)>& fill) {
+    const std::string full = place_.path + '/' + name;
+    if (!is_bare_name(name))
+      throw error(exit_code::internal, fmt::format("\"{}\" is not a plain file name", name));
+    begun_.push_back(name);
+    descriptor file(::openat(folder_.get(), name.c_str(),
+                             O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666));
+    if (!file) throw detail::output_error("create", full, errno);
+    file_record record{name, size, {}};
+    if (rehearsal_) {
+      const std::uint64_t room =
+          (size + detail::page_bytes - 1) / detail::page_bytes * detail::page_bytes;
+      if (!detail::take_room(file.get(), size, full, kept())) untaken_ += room;
+      promised_ += room;
+      record.checksums.resize((size + checksum_chunk - 1) / checksum_chunk);
+    } else {
+      record.checksums = checksums_of(file, full, size, fill);
+    }
+    // A failed fsync is final: the kernel may drop the pages and report success the next time.
+    if (::fsync(file.get()) != 0) throw detail::output_error("make durable", full, errno, kept());
+    if (!file.reset()) throw detail::output_error("close", full, errno, kept());
+    written_.push_back(std::move(record));
+  }
+  void write(const std::string& name, std::string_view text) {
+    write(name, text.size(), [&](const byte_sink& sink) { sink(std::as_bytes(std::span(text))); });
+  }
+
+  /// The files so far, in the order in which they were written.
+  const std::vector<file_record>& written() const { return written_; }
+
+  /// Puts the folder in place, durably. Throws mc::error(exit_code::output).
+  void commit() {
+    put_in_place();
+    place_.made->keep();
+  }
+
+private:
+  int parent() const { return place_.parent->get(); }
+  std::string beside(const std::string& name) const { return place_.folder + '/' + name; }
+  static std::string_view kept() { return "; what was there before is unchanged"; }
+
+  /// Passes the bytes of a file on, and returns their checksums.
+  static std::vector<std::uint64_t> checksums_of(
+      const descriptor& file, const std::string& full, std::uint64_t size,
+      const std::function<void(const byte_sink&)>& fill) {
+    chunk_checksums sums; // of what is in memory: a disk that changes it is found out later
+    const auto put = [&](std::span<const std::byte> bytes) {
+      while (!bytes.empty()) {
+        const ::ssize_t n = ::write(file.get(), bytes.data(), bytes.size());
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0) throw detail::output_error("write", full, n == 0 ? EIO : errno, kept());
+        bytes = bytes.subspan(static_cast<std::size_t>(n));
+      }
+    };
+    constexpr std::size_t block = 1 << 16; // small pieces, such as norms, go together
+    std::vector<std::byte> pending;
+    pending.reserve(block);
+    const byte_sink sink = [&](std::span<const std::byte> bytes) {
+      sums.add(bytes);
+      if (pending.size() + bytes.size() > block) {
+        put(pending);
+        pending.clear();
+      }
+      if (bytes.size() >= block) put(bytes);
+      else pending.insert(pending.end(), bytes.begin(), bytes.end());
+    };
+    fill(sink);
+    put(pending);
+    if (sums.size() != size)
+      throw error(exit_code::internal, fmt::format("{} was to have {} bytes, but {} were given",
+                                                   full, size, sums.size()));
+    return sums.finish();
+  }
+
+  /// The target, opened. Throws unless it is absent, empty, or of the kind, without anything else
+  /// in it.
+  detail::flat_folder check_replaceable() const {
+    const auto refuse = [this](std::string_view why) {
+      return error(exit_code::output,
+                   fmt::format("{} {}; it is left as it is: choose another folder to save to",
+                               place_.path, why));
+    };
+    detail::flat_folder old(parent(), place_.name, *kind_);
+    if (old.get() < 0) {
+      if (old.problem() == ENOENT) return old;
+      if (old.problem() == ENOTDIR || old.problem() == ELOOP) throw refuse("is not a folder");
+      throw detail::output_error("open", place_.path, old.problem());
+    }
+    if (is_mount_point(old.get()))
+      throw refuse(
+          "is a mount point, which cannot be replaced as a whole (a folder inside it can)");
+    if (old.problem() != 0) throw detail::output_error("list", place_.path, old.problem());
+    if (!old.foreign().empty())
+      throw refuse(
+          fmt::format("holds {}, which is not a file of a saved {}", old.foreign(), kind_->name));
+    const auto& names = old.names();
+    if (kind_->marker != nullptr && !names.empty() &&
+        std::find(names.begin(), names.end(), kind_->marker) == names.end())
+      throw refuse(fmt::format("is not a {} folder: it has no {}", kind_->name, kind_->marker));
+    if (const int obstacle = old.obstacle())
+      throw refuse(fmt::format("holds files that cannot be removed ({})", reason_of(obstacle)));
+    return old;
+  }
+
+  static bool is_mount_point(int folder) {
+    struct statx s {};
+    constexpr std::uint64_t mount_root = 0x2000; // STATX_ATTR_MOUNT_ROOT, Linux 5.8
+    return ::statx(folder, "", AT_EMPTY_PATH, 0, &s) == 0 && (s.stx_attributes & mount_root) != 0;
+  }
+
+  /// Opens and locks a temporary folder. The lock dies with the process, so a folder that can be
+  /// locked belongs to nobody. Nothing if another process tidied it away between its creation and
+  /// the lock.
+  descriptor claim(const std::string& name) const {
+    descriptor folder(
+        ::openat(parent(), name.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+    if (!folder) {
+      const int problem = errno;
+      ::unlinkat(parent(), name.c_str(), AT_REMOVEDIR);
+      if (problem == ENOENT) return {};
+      throw detail::output_error("open", beside(name), problem);
+    }
+    struct stat s {};
+    ::flock(folder.get(), LOCK_EX | LOCK_NB); // without locks, leftovers merely stay
+    if (::fstat(folder.get(), &s) == 0 && s.st_nlink == 0) return {};
+    return folder;
+  }
+
+  bool sync_parent() const { return detail::sync_folder(parent()); }
+
+  bool rename(const std::string& from, const std::string& to, unsigned flags) const {
+    return detail::rename_entry(parent(), from, to, flags);
+  }
+
+  void put_in_place() {
+    if (!detail::sync_folder(folder_.get()))
+      throw detail::output_error("make durable", place_.path, errno, kept());
+    if (!rename(temporary_, place_.name, RENAME_NOREPLACE)) {
+      if (errno != EEXIST)
+        throw detail::output_error("rename a folder to", place_.path, errno, kept());
+      replace();
+    } else if (!sync_parent()) {
+      const int problem = errno;
+      if (::renameat(parent(), place_.name.c_str(), parent(), temporary_.c_str()) != 0)
+        temporary_.clear();
+      throw detail::output_error("make durable", place_.path, problem);
+    } else {
+      temporary_.clear();
+    }
+  }
+
+  void replace() {
+    const detail::flat_folder old = check_replaceable(); // again: a run may have lasted days
+    if (rename(temporary_, place_.name, RENAME_EXCHANGE)) {
+      std::string left = std::exchange(temporary_, {}); // the old folder's name now
+      if (!sync_parent()) {
+        const int problem = errno;
+        if (rename(left, place_.name, RENAME_EXCHANGE)) temporary_.swap(left);
+        throw detail::output_error("make durable", place_.path, problem, kept());
+      }
+      old.remove(parent(), left);
+      return;
+    }
+    if (errno == EXDEV) return replace_what_cannot_move(old);
+    if (errno != EINVAL && errno != ENOSYS)
+      throw detail::output_error("replace", place_.path, errno, kept());
+    const std::string aside = detail::beside_of(place_.name, detail::aside_mark);
+    if (!rename(place_.name, aside, RENAME_NOREPLACE))
+      throw detail::output_error("rename", place_.path, errno, kept());
+    if (!rename(temporary_, place_.name, RENAME_NOREPLACE)) {
+      const int problem = errno;
+      rename(aside, place_.name, RENAME_NOREPLACE);
+      throw detail::output_error("replace", place_.path, problem, kept());
+    }
+    temporary_.clear();
+    if (!sync_parent()) throw detail::output_error("make durable", place_.path, errno);
+    old.remove(parent(), aside);
+  }
+
+  /// overlayfs renames no folder of its lower layer. The new one gets a name by which detail::tidy
+  /// knows that it is whole; from when the old one lacks the file that goes first, it takes its
+  /// place, if not here, then in the next save to the target.
+  void replace_what_cannot_move(const detail::flat_folder& old) {
+    std::string whole = detail::beside_of(place_.name, detail::whole_mark);
+    if (!rename(temporary_, whole, RENAME_NOREPLACE))
+      throw detail::output_error("rename", place_.path, errno, kept());
+    temporary_.swap(whole);
+    if (!sync_parent()) throw detail::output_error("make durable", place_.path, errno, kept());
+    if (const int problem = old.unmark())
+      throw detail::output_error("replace", place_.path, problem, kept());
+    whole = std::exchange(temporary_, {});
+    const auto fail = [&](const char* what, int problem) {
+      return detail::output_error(what, place_.path, problem,
+                                  fmt::format("; what was to replace it is in {}", beside(whole)));
+    };
+    if (!detail::sync_folder(old.get())) throw fail("make durable", errno);
+    if (const int problem = old.remove(parent(), place_.name)) throw fail("remove", problem);
+    if (!rename(whole, place_.name, RENAME_NOREPLACE)) throw fail("replace", errno);
+    if (!sync_parent()) throw detail::output_error("make durable", place_.path, errno);
+  }
+
+  const folder_kind* kind_; // what may be replaced
+  folder_place place_;
+  std::vector<file_record> written_;
+  std::vector<std::string> begun_; // files
+  std::string temporary_;          // empty once committed
+  bool rehearsal_ = false;
+  std::uint64_t promised_ = 0; // bytes of a rehearsal
+  std::uint64_t untaken_ = 0;  // those of them that the file system has not given yet
+  descriptor folder_;
+};
+
+} // namespace mc

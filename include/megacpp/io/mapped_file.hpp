@@ -1,0 +1,111 @@
+// A regular file as read-only memory.
+#pragma once
+
+#include <megacpp/io/descriptor.hpp>
+#include <megacpp/io/error.hpp>
+#include <megacpp/io/mapping_guard.hpp>
+
+#include <cerrno>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include <fmt/format.h>
+
+namespace mc {
+
+/// The whole of a regular, non-empty file, mapped read-only. Pages are read when touched, so a file
+/// may be larger than memory. Throws mc::error with the class given (data, model, ...).
+class mapped_file {
+public:
+  explicit mapped_file(const std::string& path, exit_code code = exit_code::data)
+      : mapped_file(open(path, code), path, code) {}
+
+  /// Takes an open descriptor, or a share of it; `path` is what messages call it.
+  mapped_file(descriptor file, std::string path, exit_code code)
+      : mapped_file(std::make_shared<const descriptor>(std::move(file)), std::move(path), code) {}
+  mapped_file(std::shared_ptr<const descriptor> file, std::string path, exit_code code)
+      : path_(std::make_unique<const std::string>(std::move(path))),
+        code_(code),
+        file_(std::move(file)) {
+    size_ = current_size();
+    if (size_ == 0)
+      throw error(code_, fmt::format("{} is empty: there is nothing to read", *path_));
+    void* const p = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, file_->get(), 0);
+    if (p == MAP_FAILED)
+      throw unexamined(
+          code_, fmt::format("cannot map {} ({} bytes): {}", *path_, size_, reason_of(errno)));
+    data_ = static_cast<const std::byte*>(p);
+    known_ = detail::note_mapping(data_, size_, file_->get(), path_->c_str(), code_);
+  }
+
+  mapped_file(mapped_file&& other) noexcept
+      : path_(std::move(other.path_)),
+        code_(other.code_),
+        file_(std::move(other.file_)),
+        data_(std::exchange(other.data_, nullptr)),
+        size_(std::exchange(other.size_, 0)),
+        known_(std::exchange(other.known_, nullptr)) {}
+  mapped_file& operator=(mapped_file&&) = delete;
+  ~mapped_file() {
+    if (known_) known_->begin = 0;
+    if (data_) ::munmap(const_cast<std::byte*>(data_), size_);
+  }
+
+  const std::string& path() const { return *path_; }
+  exit_code code() const { return code_; }
+  std::uint64_t size() const { return size_; }
+  const std::byte* data() const { return data_; }
+  std::span<const std::byte> bytes() const { return {data_, size_}; }
+
+  /// Throws if the file has become shorter or longer since it was opened. Touching a page that was
+  /// cut off is a SIGBUS, so readers call this before a stretch of reads; it costs one fstat.
+  void check_unchanged() const {
+    const std::uint64_t now = current_size();
+    if (now != size_)
+      throw error(code_,
+                  fmt::format("{} changed while it was being read: it had {} bytes and now has "
+                              "{}; do not write to it during a run",
+                              path(), size_, now));
+  }
+
+private:
+  static descriptor open(const std::string& path, exit_code code) {
+    // O_NONBLOCK: opening a pipe must not wait for its writer; it has no effect on regular files.
+    descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+    if (file) return file;
+    if (path.empty()) throw error(code, "the path of a file to read is empty; give its name");
+    if (errno == ENOENT) throw error(code, fmt::format("{} does not exist; check the path", path));
+    throw error(code, fmt::format("cannot open {}: {}", path, reason_not_to_read(errno)));
+  }
+
+  std::uint64_t current_size() const {
+    struct stat s {};
+    if (::fstat(file_->get(), &s) != 0)
+      throw unexamined(code_, fmt::format("cannot examine {}: {}", path(), reason_of(errno)));
+    if (S_ISDIR(s.st_mode))
+      throw error(code_, fmt::format("{} is a directory; give the path of a file", path()));
+    if (!S_ISREG(s.st_mode))
+      throw error(code_,
+                  fmt::format("{} is not a regular file (a pipe or a device cannot be mapped); "
+                              "copy its contents to a file first",
+                              path()));
+    return static_cast<std::uint64_t>(s.st_size);
+  }
+
+  std::unique_ptr<const std::string> path_; // its text stays where it is in a move
+  exit_code code_;
+  std::shared_ptr<const descriptor> file_;
+  const std::byte* data_ = nullptr;
+  std::uint64_t size_ = 0;
+  detail::known_mapping* known_ = nullptr;
+};
+
+} // namespace mc

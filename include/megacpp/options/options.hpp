@@ -1,0 +1,447 @@
+// Every flag of a megacpp program, once: the members of the groups below. Command line,
+// configuration file, help, printing and checks read them from here (Boost.Hana); each group's
+// constructor gives defaults, ranges and explanations, and a test refuses a flag without one. Names
+// are those of Megatron-LM with _ for -.
+#pragma once
+
+#include <megacpp/options/flag.hpp>
+
+#include <algorithm>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <boost/hana/accessors.hpp>
+#include <boost/hana/core/to.hpp>
+#include <boost/hana/define_struct.hpp>
+#include <boost/hana/first.hpp>
+#include <boost/hana/for_each.hpp>
+#include <boost/hana/second.hpp>
+#include <boost/hana/string.hpp>
+#include <boost/hana/tuple.hpp>
+
+namespace mc {
+
+using whole_flag = flag<std::int64_t>;
+using real_flag = flag<double>;
+using text_flag = flag<std::string>;
+using texts_flag = flag<std::vector<std::string>>;
+using switch_flag = flag<bool>;
+
+struct model_flags {
+  BOOST_HANA_DEFINE_STRUCT(model_flags, (text_flag, load), (switch_flag, finetune),
+                           (whole_flag, seed), (text_flag, dtype), (text_flag, max_shard_size));
+  model_flags() {
+    load.is("",
+            "folder to start from; eval, generate and export need one. A folder that train --save "
+            "wrote: train goes on where its newest whole state ends, or begins if it has none and "
+            "--save names it too. A Hugging Face model folder: train begins with its weights")
+        .of(command::train | command::eval | command::generate | command::convert)
+        .resumes(on_resume::unsaved);
+    finetune
+        .is(false,
+            "take only the weights from --load: a new run, with its own optimizer, schedule, data "
+            "and first step")
+        .of(command::train)
+        .resumes(on_resume::unsaved);
+    seed.is(1234,
+            "of initial weights, the order of the data, dropout, and sampling: the same seed "
+            "gives the same bits, whatever --threads is")
+        .within(0, std::numeric_limits<std::int64_t>::max())
+        .of(command::train | command::generate)
+        .resumes(on_resume::must_match);
+    dtype.is("stored", "type of the exported weights; stored: of each tensor as it is")
+        .one_of("stored|fp32|bf16|fp64")
+        .of(command::convert);
+    max_shard_size
+        .is("5GB",
+            "bytes of tensors in one file of a model, above which it is cut into several with an "
+            "index: a number with KB, MB, GB, TB or KiB, MiB, GiB, TiB")
+        .of(command::train | command::convert)
+        .resumes(on_resume::may_change);
+  }
+};
+
+struct data_flags {
+  BOOST_HANA_DEFINE_STRUCT(data_flags, (text_flag, data_path), (text_flag, data_type),
+                           (text_flag, split), (text_flag, tokenizer), (switch_flag, mock_data));
+  data_flags() {
+    const command reading = command::train | command::eval;
+    data_path.is("", "file to train on or to evaluate").of(reading).resumes(on_resume::may_change);
+    data_type
+        .is("text",
+            "what the file holds. text: any bytes, each one or each distinct one a token "
+            "(--tokenizer). u16, i32: token ids, little-endian, without a header")
+        .one_of("text|u16|i32")
+        .of(reading)
+        .resumes(on_resume::must_match);
+    split
+        .is("969,30,1",
+            "shares of the file for training, validation and test, in this order; eval "
+            "measures the validation part, and no command reads the test part")
+        .shown_as("969,30,1; for eval 0,100,0")
+        .of(reading)
+        .resumes(on_resume::must_match);
+    tokenizer
+        .is("byte",
+            "how bytes become tokens. byte: the byte is the token. char: the distinct "
+            "bytes of the file, sorted and numbered from 0, for vocabularies below 256; "
+            "the list is saved with the model as characters.json")
+        .one_of("byte|char")
+        .shown_as("as --load was saved, or byte; must be given for a vocabulary above 256")
+        .of(reading | command::generate)
+        .resumes(on_resume::must_match);
+    mock_data.is(false, "train on random tokens instead of a file, to measure speed")
+        .of(command::train)
+        .resumes(on_resume::must_match);
+  }
+};
+
+struct training_flags {
+  BOOST_HANA_DEFINE_STRUCT(training_flags, (whole_flag, train_iters),
+                           (whole_flag, global_batch_size), (text_flag, save),
+                           (whole_flag, save_interval), (whole_flag, keep_latest_k),
+                           (switch_flag, exit_signal_handler), (whole_flag, eval_interval),
+                           (whole_flag, eval_iters));
+  training_flags() {
+    train_iters.is(1000, "optimizer steps")
+        .at_least(1)
+        .of(command::train)
+        .resumes(on_resume::may_change);
+    global_batch_size
+        .is(0,
+            "sequences in one optimizer step; a multiple of the compiled micro-batch, whose "
+            "gradients are accumulated")
+        .within(1, std::int64_t{1} << 31)
+        .shown_as("the micro-batch")
+        .of(command::train)
+        .resumes(on_resume::may_change);
+    save.is("",
+            "folder for the state of the run (weights, optimizer, step, position in the data, "
+            "flags), in a folder of its own for each step saved: at the end, when a signal ends "
+            "the run, and every --save-interval steps. export: the Hugging Face folder to write")
+        .of(command::train | command::convert)
+        .resumes(on_resume::unsaved);
+    save_interval.is(0, "steps between saves on the way; 0: only at the end")
+        .at_least(0)
+        .of(command::train)
+        .resumes(on_resume::may_change);
+    keep_latest_k
+        .is(10,
+            "saved states to keep (torchtitan's name; Megatron-LM keeps all): older ones are "
+            "removed once a new one is on the disk; 0: all")
+        .at_least(0)
+        .of(command::train)
+        .resumes(on_resume::may_change);
+    exit_signal_handler
+        .is(true,
+            "SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGXCPU finish the micro-batch, save and exit "
+            "with code 10; a second SIGINT or SIGTERM a second later, or false, ends the program "
+            "at once")
+        .of(command::train)
+        .resumes(on_resume::unsaved);
+    eval_interval.is(1000, "steps between evaluations of the validation part; one more at the end")
+        .at_least(1)
+        .of(command::train)
+        .resumes(on_resume::may_change);
+    eval_iters
+        .is(0, "global batches in one evaluation, spread evenly over the part; 0: no evaluation")
+        .at_least(0)
+        .shown_as("the whole part")
+        .of(command::train)
+        .resumes(on_resume::may_change);
+  }
+};
+
+struct optimizer_flags {
+  BOOST_HANA_DEFINE_STRUCT(optimizer_flags, (real_flag, lr), (real_flag, min_lr),
+                           (text_flag, lr_decay_style), (whole_flag, lr_warmup_iters),
+                           (whole_flag, lr_decay_iters), (whole_flag, lr_wsd_decay_iters),
+                           (text_flag, lr_wsd_decay_style), (real_flag, weight_decay),
+                           (real_flag, clip_grad), (real_flag, adam_beta1), (real_flag, adam_beta2),
+                           (real_flag, adam_eps));
+  optimizer_flags() {
+    // What updates compute in.
+    constexpr double least = std::numeric_limits<float>::denorm_min(),
+                     most = std::numeric_limits<float>::max();
+    lr.is(1e-3, "highest learning rate")
+        .zero_or_within(least, most)
+        .of(command::train)
+        .resumes(on_resume::may_change);
+    min_lr.is(0, "learning rate at the end of the decay")
+        .zero_or_within(least, most)
+        .of(command::train)
+        .resumes(on_resume::may_change);
+    lr_decay_style
+        .is("linear",
+            "how the learning rate falls from --lr to --min-lr; WSD holds it and "
+            "decays at the end")
+        .one_of("constant|linear|cosine|WSD")
+        .of(command::train)
+        .resumes(on_resume::may_change);
+    lr_warmup_iters.is(0, "steps over which the learning rate first rises from 0 to --lr")
+        .at_least(0)
+        .of(command::train)
+        .resumes(on_resume::may_change);
+    lr_decay_iters.is(0, "step at which the decay ends")
+        .at_least(1)
+        .shown_as("--train-iters")
+        .of(command::train)
+        .resumes(on_resume::derived);
+    lr_wsd_decay_iters.is(0, "length of the decay of WSD, in steps")
+        .at_least(1)
+        .shown_as("")
+        .of(command::train)
+        .resumes(on_resume::may_change);
+    lr_wsd_decay_style.is("exponential", "shape of the decay of WSD")
+        .one_of("linear|cosine|exponential|minus_sqrt")
+        .of(command::train)
+        .resumes(on_resume::may_change);
+    weight_decay.is(0.01, "decoupled weight decay of matrices and embeddings (AdamW)")
+        .zero_or_within(least, most)
+        .of(command::train)
+        .resumes(on_resume::may_change);
+    clip_grad
+        .is(1, "largest global norm of the gradient; longer ones are shortened; 0: no clipping")
+        .zero_or_within(least, most)
+        .of(command::train)
+        .resumes(on_resume::may_change);
+    adam_beta1.is(0.9, "decay of the first moment")
+        .within(0, 0.999999)
+        .of(command::train)
+        .resumes(on_resume::may_change);
+    adam_beta2.is(0.999, "decay of the second moment")
+        .within(0, 0.999999999)
+        .of(command::train)
+        .resumes(on_resume::may_change);
+    adam_eps.is(1e-8, "added to the root of the second moment")
+        .within(std::numeric_limits<float>::min(), 1)
+        .of(command::train)
+        .resumes(on_resume::may_change);
+  }
+};
+
+struct sampling_flags {
+  BOOST_HANA_DEFINE_STRUCT(sampling_flags, (texts_flag, prompt), (text_flag, prompts_file),
+                           (switch_flag, ids), (whole_flag, max_new_tokens),
+                           (texts_flag, stop_tokens), (texts_flag, stop), (switch_flag, greedy),
+                           (real_flag, temperature), (whole_flag, top_k), (real_flag, top_p),
+                           (text_flag, overflow), (whole_flag, batch_size),
+                           (switch_flag, use_cache));
+  sampling_flags() {
+    prompt
+        .is({},
+            "text to continue; given several times, several texts are continued in one batch, "
+            "each with random numbers of its own")
+        .shown_as("a line end")
+        .of(command::generate);
+    prompts_file.is("", "file with further prompts, one a line").of(command::generate);
+    ids.is(false,
+           "prompts and what is written are token ids, separated by blanks or commas, instead of "
+           "text")
+        .of(command::generate);
+    max_new_tokens.is(200, "tokens to write for each prompt, at most")
+        .at_least(0)
+        .of(command::generate);
+    stop_tokens
+        .is({},
+            "token ids, separated by blanks or commas: after any of them, which is still "
+            "written, a text is finished")
+        .of(command::generate);
+    stop.is({}, "a text that, once written, finishes its text; may be given several times")
+        .of(command::generate);
+    greedy.is(false, "always take the likeliest token, as --temperature 0 does")
+        .of(command::generate);
+    temperature
+        .is(1,
+            "logits are divided by it: below 1 safer, above 1 bolder; 0 always takes the "
+            "likeliest token")
+        .within(0, 1000)
+        .of(command::generate);
+    top_k.is(0, "choose among the k likeliest tokens; 0: all").at_least(0).of(command::generate);
+    top_p.is(1, "choose among the likeliest tokens that together have this probability")
+        .above(0, 1)
+        .of(command::generate);
+    overflow
+        .is("slide",
+            "what happens where a text becomes longer than the model's positions. slide: the later "
+            "half of it is read again and goes on; stop: it ends there")
+        .one_of("slide|stop")
+        .of(command::generate);
+    batch_size.is(16, "prompts that run at once; what is written does not depend on it")
+        .within(1, 1 << 20)
+        .of(command::generate);
+    use_cache
+        .is(true,
+            "keep the keys and values of earlier tokens; false computes the whole text again "
+            "for every token, which writes the same and is slow")
+        .of(command::generate);
+  }
+};
+
+struct report_flags {
+  BOOST_HANA_DEFINE_STRUCT(report_flags, (whole_flag, log_interval), (text_flag, metrics_jsonl),
+                           (text_flag, loss_curve), (switch_flag, profile),
+                           (switch_flag, bench_json), (whole_flag, warmup), (switch_flag, json));
+  report_flags() {
+    log_interval
+        .is(100,
+            "steps between lines of progress. The first step has one too, and whichever ends 10 s "
+            "or more after the line before; a terminal shows every step")
+        .at_least(1)
+        .of(command::train)
+        .resumes(on_resume::unsaved);
+    metrics_jsonl
+        .is("", "file for one JSON object a step: loss, learning rate, gradient norm, speed")
+        .of(command::train)
+        .resumes(on_resume::unsaved);
+    loss_curve.is("", "SVG file for the curve of training and validation loss")
+        .of(command::train)
+        .resumes(on_resume::unsaved);
+    profile.is(false, "measure the time of every node of the graph and print a table at the end")
+        .of(command::train)
+        .resumes(on_resume::unsaved);
+    bench_json
+        .is(false,
+            "print one JSON object with the median milliseconds of a step as the last "
+            "line; without --data-path on random tokens, 200 steps, no evaluation")
+        .of(command::train)
+        .resumes(on_resume::unsaved);
+    warmup.is(20, "steps that --bench-json leaves out")
+        .at_least(0)
+        .of(command::train)
+        .resumes(on_resume::unsaved);
+    json.is(false,
+            "print one JSON object instead of text; generate prints one a prompt, each in a "
+            "line of its own")
+        .of(command::eval | command::generate | command::describe);
+  }
+};
+
+struct machine_flags {
+  BOOST_HANA_DEFINE_STRUCT(machine_flags, (whole_flag, threads), (text_flag, product_type));
+  machine_flags() {
+    const command computing =
+        command::train | command::eval | command::generate | command::describe;
+    threads
+        .is(0,
+            "threads to compute with; 0: all cores, or the quota of a container. Results do not "
+            "depend on it")
+        .within(0, 4096)
+        .of(computing)
+        .resumes(on_resume::unsaved);
+    product_type
+        .is("auto",
+            "how bf16 matrices are multiplied: by bf16 instructions, widened to fp32 "
+            "first, or the faster of the two, measured at start")
+        .one_of("auto|bf16|widened")
+        .of(computing)
+        .resumes(on_resume::may_change);
+  }
+};
+
+/// What is compiled in. Accepted so that a Megatron command line can be reused, and refused where
+/// it asks for something else; the values are filled in from the program.
+struct compiled_flags {
+  BOOST_HANA_DEFINE_STRUCT(
+      compiled_flags, (whole_flag, micro_batch_size), (whole_flag, seq_length),
+      (whole_flag, tensor_model_parallel_size), (whole_flag, pipeline_model_parallel_size),
+      (whole_flag, context_parallel_size), (whole_flag, expert_model_parallel_size),
+      (whole_flag, expert_tensor_parallel_size), (switch_flag, sequence_parallel),
+      (whole_flag, num_layers), (whole_flag, hidden_size), (whole_flag, num_attention_heads),
+      (whole_flag, num_query_groups), (whole_flag, ffn_hidden_size), (whole_flag, num_experts),
+      (whole_flag, moe_ffn_hidden_size), (whole_flag, moe_router_topk), (whole_flag, vocab_size),
+      (switch_flag, bf16), (text_flag, recompute_granularity));
+  compiled_flags() {
+    micro_batch_size.is(0, "sequences that run at once").resumes(on_resume::may_change);
+    seq_length.is(0, "tokens in a sequence").resumes(on_resume::must_match);
+    tensor_model_parallel_size.is(0, "ranks that share each layer").resumes(on_resume::may_change);
+    pipeline_model_parallel_size.is(0, "pipeline stages").resumes(on_resume::may_change);
+    context_parallel_size.is(0, "ranks that share each sequence").resumes(on_resume::may_change);
+    expert_model_parallel_size.is(0, "ranks that share the experts").resumes(on_resume::may_change);
+    expert_tensor_parallel_size.is(0, "ranks that share each expert")
+        .resumes(on_resume::may_change);
+    sequence_parallel.is(false, "the residual stream is sharded along the sequence")
+        .resumes(on_resume::may_change);
+    num_layers.is(0, "layers").resumes(on_resume::must_match);
+    hidden_size.is(0, "width of the residual stream").resumes(on_resume::must_match);
+    num_attention_heads.is(0, "attention heads").resumes(on_resume::must_match);
+    num_query_groups.is(0, "heads of keys and values, each shared by a group of attention heads")
+        .resumes(on_resume::must_match);
+    ffn_hidden_size.is(0, "width inside the feed-forward network of layers without experts")
+        .resumes(on_resume::must_match);
+    num_experts.is(0, "experts a layer; 0: none").resumes(on_resume::must_match);
+    moe_ffn_hidden_size.is(0, "width inside an expert").resumes(on_resume::must_match);
+    moe_router_topk.is(0, "experts that a token goes to").resumes(on_resume::must_match);
+    vocab_size.is(0, "tokens in the vocabulary").resumes(on_resume::must_match);
+    bf16.is(false, "weights and activations are bf16, sums and masters fp32")
+        .resumes(on_resume::must_match);
+    recompute_granularity.is("none", "what the backward pass computes again instead of saving it")
+        .one_of("none|selective|full")
+        .resumes(on_resume::may_change);
+  }
+};
+
+struct options {
+  model_flags model;
+  data_flags data;
+  training_flags training;
+  optimizer_flags optimizer;
+  sampling_flags sampling;
+  report_flags report;
+  machine_flags machine;
+  compiled_flags compiled;
+};
+
+/// A flag with its name (dashes) and the title of its group.
+struct flag_entry {
+  std::string name;
+  const char* group = "";
+  flag_base* flag = nullptr;
+  bool compiled = false;
+};
+
+namespace detail {
+template <class Group>
+void append_flags(std::vector<flag_entry>& list, const char* title, Group& group, bool compiled) {
+  boost::hana::for_each(boost::hana::accessors<Group>(), [&](auto member) {
+    std::string name = boost::hana::to<const char*>(boost::hana::first(member));
+    std::replace(name.begin(), name.end(), '_', '-');
+    list.push_back({std::move(name), title, &boost::hana::second(member)(group), compiled});
+  });
+}
+} // namespace detail
+
+/// All flags of `o`, in the order of the help; points into `o`.
+inline std::vector<flag_entry> flags_of(options& o) {
+  std::vector<flag_entry> list;
+  detail::append_flags(list, "Data", o.data, false);
+  detail::append_flags(list, "Model", o.model, false);
+  detail::append_flags(list, "Training", o.training, false);
+  detail::append_flags(list, "Learning rate and optimizer (AdamW)", o.optimizer, false);
+  detail::append_flags(list, "Sampling", o.sampling, false);
+  detail::append_flags(list, "Output", o.report, false);
+  detail::append_flags(list, "Machine", o.machine, false);
+  detail::append_flags(list, "Compiled into this program (accepted only with these values)",
+                       o.compiled, true);
+  return list;
+}
+
+inline const flag_entry* find_flag(const std::vector<flag_entry>& list, std::string_view name) {
+  for (const flag_entry& e : list)
+    if (e.name == name) return &e;
+  return nullptr;
+}
+
+/// `lr=0.001 save=model ...`: the flags of a command that were given.
+inline std::string given_flags(const std::vector<flag_entry>& list, command c) {
+  std::string text;
+  for (const flag_entry& e : list) {
+    if (!e.flag->given() || !overlaps(e.flag->commands(), c)) continue;
+    if (!text.empty()) text += ' ';
+    text += fmt::format("{}={}", e.name, e.flag->text());
+  }
+  return text;
+}
+
+} // namespace mc

@@ -1,0 +1,146 @@
+// Flags across runs: what a state keeps of them, and what a run that goes on makes of that. Which
+// flag is of which class stands in options.hpp alone.
+#pragma once
+
+#include <megacpp/io/json_file.hpp>
+#include <megacpp/options/options.hpp>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+namespace mc {
+
+namespace detail {
+
+/// True for the flags that a state keeps.
+inline bool is_saved(const flag_entry& e) {
+  return overlaps(e.flag->commands(), command::train) && e.flag->resuming() != on_resume::unsaved;
+}
+
+/// Throws mc::error(exit_code::usage) for a text that JSON cannot hold.
+inline nlohmann::json json_of(const flag_entry& e) {
+  const std::string text = e.flag->text();
+  if (!e.flag->is_text()) return nlohmann::json::parse(text); // numbers, true, false: as in JSON
+  if (as_utf8(text) != text)
+    throw error(exit_code::usage,
+                fmt::format("--{} is {}, which is not UTF-8, so that a state cannot name it; give "
+                            "it another name, or a link that has one",
+                            e.name, printable(text)));
+  return text;
+}
+
+/// Reads a saved flag into `into`. False for a value that this program does not take, though the
+/// one that saved it did, where another one is given in its place. Throws mc::error(model) for what
+/// it cannot hold.
+inline bool read_saved(const json_value& flags, const flag_entry& e, flag_base& into) {
+  const nlohmann::json& value = flags.raw().at(e.name);
+  const bool fits = into.is_text()     ? value.is_string()
+                    : into.is_toggle() ? value.is_boolean()
+                                       : value.is_number();
+  if (!fits) throw flags.fault(fmt::format("flag \"{}\" has a value of another type", e.name));
+  try {
+    into.read(into.is_text() ? value.get<std::string>() : value.dump(), e.name);
+    return true;
+  } catch (const error& wrong) {
+    const bool may_change = e.flag->resuming() == on_resume::may_change;
+    if (may_change && e.flag->given()) return false;
+    throw flags.fault(
+        fmt::format("flag {}{}", wrong.what(),
+                    may_change ? fmt::format("; give --{} to go on with another", e.name) : ""));
+  }
+}
+
+} // namespace detail
+
+/// {"flags": every flag's value, "given": the names of those that were given}. `o` has what flags
+/// that were left out come to (effective_options).
+inline void save_flags(nlohmann::json& state, options o) {
+  nlohmann::json flags = nlohmann::json::object(), given = nlohmann::json::array();
+  for (const flag_entry& e : flags_of(o)) {
+    if (!detail::is_saved(e) || !e.flag->is_value()) continue;
+    flags[e.name] = detail::json_of(e);
+    if (e.flag->given() && !e.compiled) given.push_back(e.name);
+  }
+  state["flags"] = std::move(flags);
+  state["given"] = std::move(given);
+}
+
+/// Prepares `o` for a run that goes on from a state: flags that were left out take their saved
+/// values. Returns one line for each flag that changes. Throws mc::error: mismatch naming every
+/// flag that must match and does not, model for flags that this program does not know.
+inline std::vector<std::string> resume_flags(const json_value& state, options& o,
+                                             std::string_view program) {
+  const json_value flags = state.field<json_value>("flags");
+  const auto given = state.field<std::vector<std::string>>("given");
+  const std::vector<flag_entry> list = flags_of(o);
+  options before;
+  const std::vector<flag_entry> saved = flags_of(before);
+  for (const auto& item : flags.raw().items()) {
+    const flag_entry* const e = find_flag(list, item.key());
+    if (e == nullptr || !detail::is_saved(*e))
+      throw flags.fault(
+          fmt::format("has a flag \"{}\" that this program does not know", printable(item.key())));
+  }
+  const bool asked = o.data.mock_data.given();
+  std::vector<std::string> changes;
+  std::string refused;
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    const flag_entry& e = list[i];
+    if (!detail::is_saved(e) || !flags.has(e.name)) continue;
+    flag_base& then = *saved[i].flag;
+    if (!detail::read_saved(flags, e, then)) {
+      changes.push_back(fmt::format("{}: {} -> {} (may change)", e.name,
+                                    printable(flags.raw().at(e.name).dump()), e.flag->text()));
+      continue;
+    }
+    const bool was_given = std::find(given.begin(), given.end(), e.name) != given.end();
+    const bool follows = e.flag->resuming() == on_resume::derived && !was_given;
+    if (!e.compiled && !e.flag->given()) {
+      if (!follows && (was_given || e.flag->text() != then.text()))
+        e.flag->read(then.text(), e.name);
+      continue;
+    }
+    if (e.flag->text() == then.text()) continue;
+    if (e.flag->resuming() == on_resume::must_match)
+      refused += fmt::format("{}{} is {} there and {} {}", refused.empty() ? "" : ", ", e.name,
+                             then.text(), e.flag->text(), e.compiled ? "compiled in here" : "here");
+    else
+      changes.push_back(
+          fmt::format("{}: {} -> {} (may change)", e.name, then.text(), e.flag->text()));
+  }
+  if (!refused.empty())
+    throw error(exit_code::mismatch,
+                fmt::format("{} cannot go on from {}: {}; leave such a flag out or build the same "
+                            "model, or start a new run from the weights with --finetune",
+                            program, state.file(), refused));
+  if (!asked && o.data.mock_data() && o.data.data_path.given())
+    throw error(exit_code::mismatch,
+                fmt::format("{} is of a run on random tokens (--mock-data), which --data-path "
+                            "contradicts; leave it out, or start a new run from the weights with "
+                            "--finetune",
+                            state.file()));
+  return changes;
+}
+
+/// Lines for the derived flags that come to something else than before.
+inline std::vector<std::string> derived_changes(const json_value& state, options effective) {
+  const json_value flags = state.field<json_value>("flags");
+  options before;
+  const std::vector<flag_entry> saved = flags_of(before), now = flags_of(effective);
+  std::vector<std::string> changes;
+  for (std::size_t i = 0; i < now.size(); ++i) {
+    const flag_entry& e = now[i];
+    if (e.flag->resuming() != on_resume::derived || e.flag->given() || !flags.has(e.name)) continue;
+    detail::read_saved(flags, e, *saved[i].flag);
+    if (saved[i].flag->text() != e.flag->text())
+      changes.push_back(
+          fmt::format("{}: {} -> {} (derived)", e.name, saved[i].flag->text(), e.flag->text()));
+  }
+  return changes;
+}
+
+} // namespace mc

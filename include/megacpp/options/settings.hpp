@@ -1,0 +1,232 @@
+// Flags that belong together, checked together: the numbers of a training run, and what is compiled
+// in.
+#pragma once
+
+#include <megacpp/exec/product_shape.hpp>
+#include <megacpp/optim/schedule.hpp>
+#include <megacpp/options/options.hpp>
+#include <megacpp/run/view.hpp>
+
+#include <algorithm>
+#include <initializer_list>
+#include <limits>
+#include <string>
+#include <vector>
+
+namespace mc {
+
+/// What a training run does, free of contradictions.
+struct training_settings {
+  std::int64_t steps = 0;
+  std::int64_t micro_batches = 1; ///< of one step
+  std::int64_t warmup = 0;        ///< steps that bench-json leaves out
+  bool bench = false;
+  schedule rates;
+  step_numbers numbers;
+};
+
+namespace detail {
+
+inline decay_style decay_style_of(std::string_view name) {
+  if (name == "constant") return decay_style::constant;
+  if (name == "linear") return decay_style::linear;
+  return name == "cosine" ? decay_style::cosine : decay_style::wsd;
+}
+inline wsd_style wsd_style_of(std::string_view name) {
+  if (name == "linear") return wsd_style::linear;
+  if (name == "cosine") return wsd_style::cosine;
+  return name == "exponential" ? wsd_style::exponential : wsd_style::minus_sqrt;
+}
+
+/// Extent of a named dim where it first occurs in a graph; 0 if it does not.
+inline std::int64_t extent_in(const graph& g, dim d) {
+  for (int i = 0; i < g.value_count; ++i)
+    if (const int at = g.at(static_cast<value_id>(i)).find(d); at >= 0)
+      return g.at(static_cast<value_id>(i)).dims[static_cast<unsigned>(at)].n;
+  return 0;
+}
+
+} // namespace detail
+
+/// Fills in what is compiled in. Numbers that a model does not tell of itself are read off its
+/// graph; what it does not have is 0.
+inline void set_compiled(compiled_flags& c, const program_view& p) {
+  const auto set = [](auto& flag, const auto& value) { flag.is(value, flag.help()); };
+  const auto number = [&p](std::string_view member, std::int64_t otherwise) {
+    for (const model_number& n : p.model)
+      if (n.name == member) return static_cast<std::int64_t>(n.value);
+    return otherwise;
+  };
+  const graph& block = *p.blocks[0].g;
+  const layout& l = p.numbers.ranks;
+  const std::int64_t heads = number("heads", detail::extent_in(block, dim::heads));
+  set(c.micro_batch_size, p.numbers.batch.micro);
+  set(c.seq_length, p.numbers.batch.sequence);
+  set(c.tensor_model_parallel_size, l.tp);
+  set(c.pipeline_model_parallel_size, l.pp);
+  set(c.context_parallel_size, l.cp);
+  set(c.expert_model_parallel_size, l.ep);
+  set(c.expert_tensor_parallel_size, l.expert_tp());
+  set(c.sequence_parallel, l.sequence_parallel);
+  set(c.num_layers, p.layers);
+  set(c.hidden_size, p.hidden);
+  set(c.num_attention_heads, heads);
+  set(c.num_query_groups, number("kv_heads", heads));
+  set(c.ffn_hidden_size, number("ffn", detail::extent_in(block, dim::ffn)));
+  set(c.num_experts, number("experts", 0));
+  set(c.moe_ffn_hidden_size, number("expert_ffn", 0));
+  set(c.moe_router_topk, number("experts_per_token", 0));
+  set(c.vocab_size, p.vocabulary);
+  set(c.bf16, p.numbers.type == dtype::bf16);
+  set(c.recompute_granularity, name_of(p.numbers.again));
+}
+
+/// Throws mc::error(exit_code::mismatch) for a flag that asks for something else than was compiled
+/// in.
+inline void check_compiled(const std::vector<flag_entry>& asked, const program_view& p) {
+  options real;
+  set_compiled(real.compiled, p);
+  const compiled_flags& c = real.compiled;
+  const std::initializer_list<const flag_base*> layout_flags = {
+      &c.tensor_model_parallel_size, &c.pipeline_model_parallel_size, &c.context_parallel_size,
+      &c.expert_model_parallel_size, &c.expert_tensor_parallel_size,  &c.sequence_parallel};
+  for (const flag_entry& e : flags_of(real)) {
+    const flag_base& flag = *find_flag(asked, e.name)->flag;
+    if (e.compiled && flag.given() && flag.text() != e.flag->text())
+      throw error(
+          exit_code::mismatch,
+          fmt::format(
+              "--{} is {}, but {} was compiled with {}; leave the flag out, or build "
+              "another preset or another struct of megacpp_add_run{}",
+              e.name, flag.text(), p.name, e.flag->text(),
+              std::find(layout_flags.begin(), layout_flags.end(), e.flag) == layout_flags.end()
+                  ? ""
+                  : " (which describe tells of; several ranks cannot run yet)"));
+  }
+}
+
+/// Refuses flags of the command line that would change nothing beside the others. Those of a
+/// configuration file, which may serve many commands, and of a state are not asked. Throws
+/// mc::error(exit_code::usage).
+inline void refuse_idle_flags(command c, options& o) {
+  const std::vector<flag_entry> all = flags_of(o);
+  const auto refuse = [&](bool idle, std::initializer_list<const char*> flags, const char* why) {
+    for (const char* name : flags)
+      if (idle && find_flag(all, name)->flag->asked())
+        throw error(exit_code::usage, fmt::format("--{} {}; leave --{} out", name, why, name));
+  };
+  if (c == command::train) {
+    refuse(!o.training.save.given(), {"save-interval", "keep-latest-k", "max-shard-size"},
+           "changes nothing without --save FOLDER");
+    refuse(!o.model.load.given(), {"finetune"}, "changes nothing without --load FOLDER");
+    refuse(!o.report.bench_json(), {"warmup"}, "changes nothing without --bench-json");
+    refuse(o.data.mock_data(), {"tokenizer", "data-type"},
+           "and --mock-data contradict each other: random tokens are not read from anything");
+    refuse(o.report.bench_json() && !o.data.data_path.given() && !o.model.load.given(),
+           {"tokenizer", "data-type"},
+           "changes nothing beside --bench-json without --data-path: tokens are random");
+    refuse(o.report.bench_json(), {"log-interval"},
+           "changes nothing beside --bench-json, which shows no progress");
+    const bool asked = o.training.eval_iters.given();
+    refuse(asked && o.training.eval_iters() == 0, {"eval-interval"},
+           "and --eval-iters 0 contradict each other: nothing is evaluated");
+    refuse(!asked && (o.data.mock_data() || o.report.bench_json()), {"eval-interval"},
+           "changes nothing: random tokens and --bench-json are evaluated only with --eval-iters");
+    const std::string& style = o.optimizer.lr_decay_style();
+    refuse(style == "constant", {"min-lr", "lr-decay-iters"},
+           "changes nothing beside --lr-decay-style constant");
+    refuse(style != "WSD", {"lr-wsd-decay-iters", "lr-wsd-decay-style"},
+           "changes nothing without --lr-decay-style WSD");
+  }
+  if (c == command::generate)
+    refuse(o.sampling.greedy() || (o.sampling.temperature.given() && o.sampling.temperature() == 0),
+           {"top-k", "top-p", "seed"},
+           "changes nothing where the likeliest token is always taken, by --greedy or "
+           "--temperature 0");
+  const bool ids = c == command::generate ? o.sampling.ids() : o.data.data_type() != "text";
+  refuse(ids, {"tokenizer"},
+         c == command::generate ? "and --ids contradict each other: token ids need no tokenizer"
+                                : "and a --data-type of token ids contradict each other: they need "
+                                  "no tokenizer");
+}
+
+/// A line for each table of positions that sequences of this many tokens are too short to train
+/// whole.
+inline std::vector<std::string> untrained_positions(const program_view& p, std::int64_t sequence) {
+  std::vector<std::string> lines;
+  for_each_training_part(p, [&](const part_view& part, int) {
+    const graph& g = *part.g;
+    for (int i = 0; i < g.parameter_count; ++i) {
+      const parameter_info& info = g.parameters[static_cast<unsigned>(i)];
+      const extent rows = g.at(info.v).dims[0];
+      if (rows.d == dim::position && rows.n > sequence && !info.frozen)
+        lines.push_back(fmt::format(
+            "{}.{} has {} positions, of which sequences of {} tokens train the first {}: text "
+            "becomes worse behind them",
+            g.at(info.v).scope, g.at(info.v).name, rows.n, sequence, sequence));
+    }
+  });
+  return lines;
+}
+
+/// Throws mc::error(exit_code::usage) naming the flags that contradict each other.
+inline training_settings settings_of(const program_view& p, const options& o) {
+  training_settings t;
+  t.bench = o.report.bench_json();
+  t.warmup = o.report.warmup();
+  constexpr std::int64_t measured = 200, highest = std::numeric_limits<std::int64_t>::max();
+  t.steps = t.bench && !o.training.train_iters.given()
+                ? std::min(t.warmup, highest - measured) + measured
+                : o.training.train_iters();
+  if (t.bench && t.warmup >= t.steps)
+    throw error(exit_code::usage,
+                fmt::format("--warmup is {}, but must be less than --train-iters, which is {}",
+                            t.warmup, t.steps));
+  const std::int64_t micro = p.numbers.batch.micro;
+  const std::int64_t global =
+      o.training.global_batch_size.given() ? o.training.global_batch_size() : micro;
+  if (global % micro != 0)
+    throw error(exit_code::usage,
+                fmt::format("--global-batch-size is {}, but must be a multiple of the compiled "
+                            "micro-batch, which is {}",
+                            global, micro));
+  // Elements of a step draw their dropout by the number of their token in it, an int32.
+  const std::int64_t most = (std::int64_t{1} << 31) / p.numbers.batch.sequence;
+  if (global > most)
+    throw error(exit_code::usage,
+                fmt::format("--global-batch-size is {}, but must be at most {}: a step has at most "
+                            "2^31 tokens, and sequences of {}",
+                            global, most, p.numbers.batch.sequence));
+  t.micro_batches = global / micro;
+
+  const optimizer_flags& f = o.optimizer;
+  t.rates.lr = f.lr(), t.rates.min_lr = f.min_lr();
+  t.rates.style = detail::decay_style_of(f.lr_decay_style());
+  t.rates.wsd = detail::wsd_style_of(f.lr_wsd_decay_style());
+  t.rates.warmup = f.lr_warmup_iters();
+  t.rates.decay = f.lr_decay_iters.given() ? f.lr_decay_iters() : t.steps;
+  t.rates.wsd_decay = f.lr_wsd_decay_iters();
+  if (const std::string_view why = contradiction(t.rates); !why.empty())
+    throw error(exit_code::usage, std::string(why));
+
+  t.numbers.seed = static_cast<std::uint64_t>(o.model.seed());
+  t.numbers.beta1 = f.adam_beta1(), t.numbers.beta2 = f.adam_beta2();
+  t.numbers.epsilon = f.adam_eps();
+  t.numbers.weight_decay = f.weight_decay();
+  t.numbers.clip = f.clip_grad();
+  return t;
+}
+
+/// The options with the values that flags left out come to: what a state keeps.
+inline options effective_options(options o, const training_settings& t, const program_view& p,
+                                 product_type products) {
+  const auto set = [](auto& flag, const auto& value) { flag.is(value, flag.help()); };
+  set(o.training.train_iters, t.steps);
+  set(o.training.global_batch_size, t.micro_batches * p.numbers.batch.micro);
+  set(o.optimizer.lr_decay_iters, t.rates.decay);
+  if (p.numbers.type == dtype::bf16)
+    set(o.machine.product_type, products == product_type::bf16 ? "bf16" : "widened");
+  return o;
+}
+
+} // namespace mc

@@ -1,0 +1,305 @@
+// The matrix products of the CPU device as their users see them: prepared plans, and the engine
+// that owns them. Include product/product.hpp, which also brings the definitions.
+#pragma once
+
+#include <megacpp/exec/parallel.hpp>
+#include <megacpp/exec/product_source.hpp>
+#include <megacpp/io/error.hpp>
+#include <megacpp/product/eigen.hpp>
+#if defined(MEGACPP_WITH_ONEDNN)
+#include <megacpp/product/onednn.hpp>
+#endif
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <new>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace mc {
+
+namespace detail {
+
+/// An extent cut into full steps and a rest. `sizes` descend; sizes[0] is the step, and each of the
+/// others is used at most once in the rest.
+struct cut {
+  std::vector<std::int64_t> sizes;
+
+  cut() = default;
+  cut(std::int64_t extent, std::int64_t step, bool dynamic) {
+    step = std::min(step, extent);
+    sizes.push_back(step);
+    if (dynamic) {
+      const auto below = std::bit_ceil(static_cast<std::uint64_t>(step)) / 2;
+      for (auto s = static_cast<std::int64_t>(below); s > 0; s /= 2) sizes.push_back(s);
+    } else if (extent % step) {
+      sizes.push_back(extent % step);
+    }
+  }
+  struct segment {
+    std::int64_t begin = 0;
+    std::size_t size = 0; // index into sizes
+  };
+  std::int64_t count(std::int64_t extent) const {
+    std::int64_t n = extent / sizes[0];
+    std::int64_t rest = extent % sizes[0];
+    for (std::size_t i = 1; i < sizes.size(); ++i)
+      if (rest >= sizes[i]) ++n, rest -= sizes[i];
+    return n;
+  }
+  segment at(std::int64_t index, std::int64_t extent) const {
+    const std::int64_t full = extent / sizes[0];
+    if (index < full) return {index * sizes[0], 0};
+    segment s{full * sizes[0], 0};
+    for (std::size_t i = 1; i < sizes.size(); ++i) {
+      if (extent - s.begin < sizes[i]) continue;
+      if (index-- == full) return {s.begin, i};
+      s.begin += sizes[i];
+    }
+    return s;
+  }
+};
+
+constexpr std::size_t aligned(std::size_t bytes) { return (bytes + 4095) / 4096 * 4096; }
+
+struct aligned_delete {
+  void operator()(std::byte* p) const { ::operator delete(p, std::align_val_t(4096)); }
+};
+
+} // namespace detail
+
+class product_engine;
+
+/// A prepared product. Products of one engine share its workspace: execute one at a time.
+class product : public prepared_product {
+public:
+  /// Allocates nothing itself; each of `cell_calls(rows)` library calls may make a few small
+  /// allocations.
+  void execute(const void* a, const void* b, const void* bias, void* out,
+               std::int64_t rows = -1) const override;
+  void execute_parts(const void* a, const void* b, void* out, const std::int32_t* rows,
+                     std::int64_t parts) const override;
+
+  /// Library calls of one execute.
+  std::int64_t cell_calls(std::int64_t rows = -1) const {
+    const auto e = part_extents(rows);
+    if (apart(e.m)) return 0;
+    return shape_.parts() * rows_.count(e.m) * columns_.count(e.n) * chunks_.count(e.k);
+  }
+  /// Whether bf16 operands are widened to fp32 before they are multiplied.
+  bool widened() const { return widened_; }
+
+private:
+  friend class product_engine;
+  struct extent3 {
+    std::int64_t m = 0, n = 0, k = 0; // of the output and of the sum
+  };
+  /// What the tiles read of an operand: itself, a plain copy of all of it made before the tiles, or
+  /// plain copies of its blocks made by each tile.
+  enum class copying : std::uint8_t { none, whole, block };
+  struct operand {
+    bool transposed = false; // stored with the sum's index first (A), last (B)
+    copying copied = copying::none;
+    std::int64_t stride = 0, copy_stride = 0;
+    std::size_t copy_bytes = 0;
+    // From a row of the parts to the next, of the operand and of what the tiles read; 0: W, which
+    // all parts share.
+    std::int64_t row_bytes = 0, read_bytes = 0;
+
+    std::int64_t cell_stride() const { return copied == copying::none ? stride : copy_stride; }
+    bool cell_transposed() const { return transposed && copied == copying::none; }
+    std::size_t whole_bytes() const { return copied == copying::whole ? copy_bytes : 0; }
+    std::size_t block_bytes() const { return copied == copying::block ? copy_bytes : 0; }
+  };
+  /// Bytes of the copies that parts in one go read of an operand.
+  std::size_t copies_of(const operand& o) const {
+    return o.row_bytes != 0 ? static_cast<std::size_t>(at_once_) * o.whole_bytes()
+                            : o.whole_bytes();
+  }
+  /// Consecutive parts, with where their operands and output begin. Their numbers of rows, or null:
+  /// the shape's.
+  struct part_range {
+    const std::byte *a = nullptr, *b = nullptr, *bias = nullptr;
+    std::byte* out = nullptr;
+    const std::int32_t* rows = nullptr;
+    std::int64_t parts = 0;
+  };
+  /// One of them: its number, its first row among them, its extents.
+  struct part_place {
+    std::int64_t index = 0, begin = 0;
+    extent3 e;
+  };
+  extent3 extents(std::int64_t rows) const;
+  /// Of one part: of all rows where the shape names none.
+  extent3 part_extents(std::int64_t rows) const {
+    return extents(shape_.part ? shape_.part : rows);
+  }
+  /// Whether rows are computed apart (detail::dot_rows): few, which are bound by reading W once, or
+  /// all, if asked of the engine.
+  bool apart(std::int64_t rows) const;
+  void run_apart(const extent3& e, const void* x, const void* w, const void* bias, void* y,
+                 int most) const;
+  void copy(const operand& o, const std::byte* from, std::byte* copied, std::int64_t rows,
+            std::int64_t columns, int slot, int slots) const;
+  const std::byte* block(const operand& o, const std::byte* from, std::byte* copied,
+                         std::int64_t row, std::int64_t column, std::int64_t rows,
+                         std::int64_t columns) const;
+  part_place place_of(const part_range& from, std::int64_t index, std::int64_t begin) const {
+    return {index, begin, part_extents(from.rows ? from.rows[index] : -1)};
+  }
+  /// Whether rows are summed over, not rows of the output.
+  bool summed() const { return shape_.kind == product_kind::weight_gradient; }
+  std::int64_t rows_of(const extent3& e) const { return summed() ? e.k : e.m; }
+  const std::byte* part_of(const operand& o, const std::byte* first, const part_range& from,
+                           const part_place& p) const;
+  product_status run_tile(std::int64_t index, int slot, std::int64_t row_tiles,
+                          const part_range& from) const;
+  product_status run_tile(std::int64_t row_tile, std::int64_t column_tile, const part_place& p,
+                          int slot, const part_range& from) const;
+  void run_parts(part_range& from, bool first, int threads) const;
+  const product_cell& cell_of(std::size_t row, std::size_t column, std::size_t chunk,
+                              bool later) const {
+    const std::size_t i = (row * columns_.sizes.size() + column) * chunks_.sizes.size() + chunk;
+    return *cells_[2 * i + (later ? 1 : 0)];
+  }
+
+  product_engine* engine_ = nullptr;
+  operand a_, b_;
+  std::int64_t ldc_ = 0;
+  bool widened_ = false;
+  bool tiled_ = false; // a tile is summed in fp32 and then rounded into a bf16 output
+  dtype cell_type_ = dtype::f32;
+  detail::cut rows_, columns_, chunks_;
+  std::vector<const product_cell*> cells_;
+  // Workspace: per slot [tile][block of A][block of B][scratch], then the copies of A, B and bias.
+  std::size_t tile_bytes_ = 0, slot_bytes_ = 0, bias_bytes_ = 0;
+  std::int64_t at_once_ = 1; // parts whose copies are in the workspace together
+};
+
+/// Owns the library handles, every prepared product, and the workspace that they share.
+class product_engine : public product_source {
+public:
+  struct options {
+    product_type type = product_type::automatic; // of products with bf16 operands
+    int threads = 0;                             // 0: those of the calling thread
+    bool eigen_only = false;                     // leave oneDNN out even where it was found
+    product_rows rows = product_rows::together;  // of forward products
+  };
+
+  product_engine() : product_engine(options{}) {}
+  explicit product_engine(const options& o)
+      : type_(o.type),
+        threads_(o.threads > 0 ? o.threads : thread_count()),
+        eigen_only_(o.eigen_only),
+        rows_(o.rows),
+        eigen_(threads_) {
+#if defined(MEGACPP_WITH_ONEDNN)
+    eigen_only_ = eigen_only_ || !onednn_products::usable();
+    if (!eigen_only_) onednn_ = std::make_unique<onednn_products>(threads_);
+#else
+    eigen_only_ = true;
+#endif
+    if (eigen_only_) type_ = product_type::widened;
+  }
+  product_engine(const product_engine&) = delete;
+  product_engine& operator=(const product_engine&) = delete;
+
+  const product& prepare(const product_shape& s) override {
+    if (const product* p = find(s)) return *p;
+    auto made = make(s);
+    reserve(workspace_of(*made));
+    products_.push_back(std::move(made));
+    return *products_.back();
+  }
+  /// The plan of a shape, or null. Allocates nothing.
+  const product* find(const product_shape& s) const noexcept {
+    for (const auto& p : products_)
+      if (p->shape_ == s) return p.get();
+    return nullptr;
+  }
+
+  /// Grows the workspace; never called in a step.
+  void reserve(std::size_t bytes) {
+    if (bytes <= workspace_bytes_) return;
+    workspace_.reset();
+    workspace_bytes_ = 0;
+    try {
+      workspace_.reset(static_cast<std::byte*>(::operator new(bytes, std::align_val_t(4096))));
+    } catch (const std::bad_alloc&) {
+      throw error(exit_code::memory,
+                  "The workspace of the matrix products, " + std::to_string(bytes) +
+                      " bytes, could not be reserved; use a smaller micro-batch.");
+    }
+    workspace_bytes_ = bytes;
+  }
+  std::size_t workspace_bytes() const override { return workspace_bytes_; }
+  std::size_t products() const { return products_.size(); }
+  int threads() const { return threads_; }
+
+  product_type type() override {
+    if (type_ == product_type::automatic) measure();
+    return type_;
+  }
+
+  std::string describe(dtype storage = dtype::f32) override {
+    if (storage == dtype::f64 || eigen_only_) {
+      return eigen_products::name() +
+             (storage == dtype::bf16 ? ", bf16 storage with widened fp32 products" : "");
+    }
+    std::string text = library();
+    if (storage != dtype::bf16) return text;
+    const bool widened = type() == product_type::widened;
+    text += widened ? ", bf16 storage with widened fp32 products" : ", bf16 products";
+    if (ratio_ > 0) {
+      const long tenths = std::lround(ratio_ * 10);
+      text +=
+          " (measured " + std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) + "x)";
+    }
+    return text;
+  }
+
+private:
+  friend class product;
+  std::string library() const {
+#if defined(MEGACPP_WITH_ONEDNN)
+    return onednn_products::name();
+#else
+    return eigen_products::name();
+#endif
+  }
+  std::size_t workspace_of(const product& p) const {
+    return static_cast<std::size_t>(threads_) * p.slot_bytes_ + p.copies_of(p.a_) +
+           p.copies_of(p.b_) + p.bias_bytes_;
+  }
+  std::unique_ptr<product> make(const product_shape& s);
+  bool make_cells(product& p);
+  void make_copies(product& p) const;
+  const product_cell* cell(const product_cell_shape& s);
+  void measure();
+
+  product_type type_;
+  double ratio_ = 0; // measured time of the type that was not chosen over that of the chosen one
+  int threads_;
+  bool eigen_only_;
+  product_rows rows_;
+  eigen_products eigen_;
+#if defined(MEGACPP_WITH_ONEDNN)
+  std::unique_ptr<onednn_products> onednn_;
+#endif
+  std::vector<std::pair<product_cell_shape, std::unique_ptr<product_cell>>> cells_;
+  std::vector<std::unique_ptr<product>> products_;
+  std::unique_ptr<std::byte, detail::aligned_delete> workspace_;
+  std::size_t workspace_bytes_ = 0;
+};
+
+inline bool product::apart(std::int64_t rows) const {
+  return shape_.kind == product_kind::forward && !shape_.chunk && !shape_.panel &&
+         (rows <= 4 || engine_->rows_ == product_rows::apart);
+}
+
+} // namespace mc

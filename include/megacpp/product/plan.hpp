@@ -1,0 +1,265 @@
+// Matrix products of the CPU device: how they are planned (tiles, types, workspace).
+//
+// A product is cut into tiles whose sizes follow from its shape alone, never from the thread count:
+// so results are the same bits for any number of threads. Extents that vary at run time
+// (`dynamic_rows`) are cut into full tiles and then into a ladder of halves, so that they need no
+// library calls of other shapes than those prepared. Sums are taken in chunks of one prepared
+// length. Where rows come in parts, a product is planned for one part and cut at its borders.
+//
+// Tiles of oneDNN in fp32 read plain operands where many tiles share one: W of a forward product
+// and dY of a weight gradient are transposed once into the workspace (widened from bf16 on the
+// way), where the library would do it again in every tile.
+#pragma once
+
+#include <megacpp/product/engine.hpp>
+
+#include <algorithm>
+#include <bit>
+#include <chrono>
+#include <limits>
+
+namespace mc {
+
+namespace detail {
+
+struct tile_size {
+  std::int64_t m = 0, n = 0;
+};
+
+/// The tile of an (m,n) output with sums of k terms: 256 x 256, cut to 128 x 128 while there are
+/// fewer than 16 tiles, and to 64 while there are fewer than 4: a tile of half the side reads its
+/// operands twice as often (long sums: 138 GF/s at 128 x 256, 123 at 128 x 128, 101 at 64 x 128).
+/// Never below 2 M multiply-adds, 25 us on one core: a call costs 1 to 2 (of a weight gradient in
+/// short parts: in 512 rows of them).
+constexpr tile_size tile_of(std::int64_t m, std::int64_t n, std::int64_t k) {
+  const auto side = [](std::int64_t x) {
+    return static_cast<std::int64_t>(
+        std::bit_ceil(static_cast<std::uint64_t>(x < 256 ? x : std::int64_t{256})));
+  };
+  tile_size t{side(m), side(n)};
+  while (t.m * t.n * k >= 4'000'000) {
+    const std::int64_t tiles = ((m + t.m - 1) / t.m) * ((n + t.n - 1) / t.n);
+    const bool few = tiles < 16, least = tiles < 4;
+    if ((few && t.n > 128) || (least && t.m <= 64 && t.n > 64 && t.m * t.n * k >= 8'000'000)) {
+      t.n /= 2;
+    } else if ((few && t.m > 128) || (least && t.m > 64)) {
+      t.m /= 2;
+    } else {
+      break;
+    }
+  }
+  return t;
+}
+
+/// The row stride of a copy: whole lines, and an odd number of them, so that rows do not fall into
+/// the same sets of the cache.
+constexpr std::int64_t copy_stride(std::int64_t columns) { return ((columns + 15) / 16 | 1) * 16; }
+
+} // namespace detail
+
+inline const product_cell* product_engine::cell(const product_cell_shape& s) {
+  for (const auto& [shape, made] : cells_)
+    if (shape == s) return made.get();
+  std::unique_ptr<product_cell> made;
+#if defined(MEGACPP_WITH_ONEDNN)
+  if (!eigen_only_) made = onednn_->make(s);
+#endif
+  if (!made) made = eigen_.make(s);
+  if (!made) return nullptr;
+  cells_.emplace_back(s, std::move(made));
+  return cells_.back().second.get();
+}
+
+inline bool product_engine::make_cells(product& p) {
+  const product_shape& s = p.shape_;
+  const std::size_t nr = p.rows_.sizes.size(), nc = p.columns_.sizes.size();
+  const std::size_t nk = p.chunks_.sizes.size();
+  const auto e = p.part_extents(-1);
+  const bool many = p.chunks_.count(e.k) > 1 || nk > 1;
+  const bool adds = s.accumulate && !p.tiled_;
+  std::size_t scratch = 0;
+  p.cells_.assign(2 * nr * nc * nk, nullptr);
+  for (std::size_t i = 0; i < nr * nc * nk * 2; ++i) {
+    const bool later = i % 2 == 1;
+    const std::size_t k = i / 2 % nk, c = i / 2 / nk % nc, r = i / 2 / nk / nc;
+    if (later && !many) continue;
+    product_cell_shape cs;
+    cs.m = p.rows_.sizes[r];
+    cs.n = p.columns_.sizes[c];
+    cs.k = p.chunks_.sizes[k];
+    cs.lda = p.a_.cell_stride();
+    cs.ldb = p.b_.cell_stride();
+    cs.ldc = p.tiled_ ? p.columns_.sizes[0] : p.ldc_;
+    cs.a_transposed = p.a_.cell_transposed();
+    cs.b_transposed = p.b_.cell_transposed();
+    cs.type = p.cell_type_;
+    cs.output = p.tiled_ ? dtype::f32 : s.output;
+    cs.bias = s.bias && !later;
+    cs.accumulate = later || adds;
+    const product_cell* made = cell(cs);
+    if (!made) return false;
+    p.cells_[i] = made;
+    scratch = std::max(scratch, made->scratch_bytes());
+  }
+  p.slot_bytes_ =
+      p.tile_bytes_ + p.a_.block_bytes() + p.b_.block_bytes() + detail::aligned(scratch);
+  return true;
+}
+
+/// Chooses what the tiles read, and from that the chunks of the sum.
+///
+/// bf16 operands that are widened, and transposed ones for Eigen, must be copied. oneDNN repacks a
+/// transposed operand in every tile that reads it, and a plain B whose rows start in one set of the
+/// first-level cache (multiples of 4096 bytes) is slow to read: from 3 tiles on a copy is faster
+/// (by 5 to 20 %), below that the tile's own repacking. Operands of more than 8 MiB (vocabularies)
+/// are copied in blocks that stay in the second-level cache, once in every tile that reads them.
+/// With canonical panels nothing may depend on the number of rows. Of a product in parts W is
+/// copied however few tiles of one part read it, since other parts read it too.
+inline void product_engine::make_copies(product& p) const {
+  using copying = product::copying;
+  constexpr std::int64_t large = 8 << 20;
+  const product_shape& s = p.shape_;
+  const auto e = p.part_extents(-1);
+  const bool eigen = eigen_only_ || p.cell_type_ == dtype::f64;
+  const bool canonical = s.chunk || s.panel;
+  const bool is_w = s.kind != product_kind::weight_gradient; // B, which all parts read
+  const auto choose = [&](product::operand& o, std::int64_t elements, bool is_b,
+                          std::int64_t readers) {
+    if (is_b && is_w && (s.part != 0 || s.dynamic_rows)) readers = 3;
+    const std::int64_t bytes = elements * size_of(p.cell_type_);
+    if (p.widened_ || (eigen && o.transposed)) {
+      o.copied = bytes > large && !canonical ? copying::block : copying::whole;
+    } else if (!eigen && p.cell_type_ == dtype::f32 &&
+               (o.transposed || (is_b && o.stride % 1024 == 0)) &&
+               (canonical || (readers >= 3 && bytes <= 4 * large))) {
+      o.copied = copying::whole;
+    }
+  };
+  choose(p.a_, e.m * e.k, false, p.columns_.count(e.n));
+  choose(p.b_, e.k * e.n, true, p.rows_.count(e.m));
+
+  // A sum over rows that vary is taken in chunks of at most 256 of them; blocks are at most 768
+  // long.
+  const bool dynamic_sum = s.dynamic_rows && s.kind == product_kind::weight_gradient;
+  const bool blocks = p.a_.copied == copying::block || p.b_.copied == copying::block;
+  const std::int64_t pieces = (e.k + 767) / 768;
+  const std::int64_t chunk = s.chunk       ? s.chunk
+                             : dynamic_sum ? 256
+                             : blocks      ? ((e.k + pieces - 1) / pieces + 15) / 16 * 16
+                                           : e.k;
+  p.chunks_ = detail::cut(e.k, chunk, dynamic_sum);
+
+  const auto size = [&](product::operand& o, std::int64_t rows, std::int64_t columns,
+                        std::int64_t block_rows, std::int64_t block_columns) {
+    if (o.copied == copying::none) return;
+    const bool whole = o.copied == copying::whole;
+    o.copy_stride = detail::copy_stride(whole ? columns : block_columns);
+    o.copy_bytes = detail::aligned(static_cast<std::size_t>((whole ? rows : block_rows) *
+                                                            o.copy_stride * size_of(p.cell_type_)));
+  };
+  size(p.a_, e.m, e.k, p.rows_.sizes[0], p.chunks_.sizes[0]);
+  size(p.b_, e.k, e.n, p.chunks_.sizes[0], p.columns_.sizes[0]);
+
+  for (product::operand* o : {&p.a_, &p.b_})
+    o->read_bytes = o->copied != copying::whole ? o->row_bytes
+                    : o->transposed             ? size_of(p.cell_type_)
+                                                : o->copy_stride * size_of(p.cell_type_);
+  const auto copied =
+      static_cast<std::int64_t>(p.a_.whole_bytes() + (is_w ? 0 : p.b_.whole_bytes()));
+  p.at_once_ = copied == 0 ? s.parts() : std::clamp<std::int64_t>(large / copied, 1, s.parts());
+  if (p.widened_ && s.bias) {
+    p.bias_bytes_ = detail::aligned(static_cast<std::size_t>(e.n) * sizeof(float));
+  }
+}
+
+inline std::unique_ptr<product> product_engine::make(const product_shape& s) {
+  const auto refuse = [](const std::string& why) {
+    throw error(exit_code::internal, "A matrix product cannot be prepared: " + why + ".");
+  };
+  const bool gradient = s.kind == product_kind::weight_gradient;
+  if (s.M < 1 || s.N < 1 || s.K < 1) refuse("its extents must be at least 1");
+  if (s.x_row() < s.K || s.y_row() < s.N) refuse("a row stride is shorter than its row");
+  if (s.chunk < 0 || s.panel < 0) refuse("its panels must not be negative");
+  if (s.dynamic_rows && s.M > std::numeric_limits<std::int32_t>::max())
+    refuse("rows that vary must be fewer than 2^31");
+  if (s.part < 0 || (s.part > 0 && (s.M % s.part != 0 || s.dynamic_rows)))
+    refuse("its parts must divide its rows, which must not vary");
+  if (s.type != dtype::f32 && s.type != dtype::bf16 && s.type != dtype::f64)
+    refuse("its operands must be f32, bf16 or f64");
+  if (gradient ? s.output != accumulator_of(s.type)
+               : s.output != s.type && !(s.type == dtype::bf16 && s.output == dtype::f32))
+    refuse("its output has another type than its operands");
+  if (s.bias && s.kind != product_kind::forward) refuse("only a forward product has a bias");
+  if (gradient != s.accumulate && s.kind != product_kind::input_gradient)
+    refuse("a forward product overwrites its output and a weight gradient accumulates");
+
+  auto made = std::make_unique<product>();
+  product& p = *made;
+  p.shape_ = s;
+  p.engine_ = this;
+  p.a_.transposed = gradient;
+  p.b_.transposed = s.kind == product_kind::forward;
+  p.a_.stride = s.kind == product_kind::forward ? s.x_row() : s.y_row();
+  p.b_.stride = gradient ? s.x_row() : s.K;
+  p.ldc_ = s.kind == product_kind::forward ? s.y_row() : gradient ? s.K : s.x_row();
+  p.a_.row_bytes = p.a_.stride * size_of(s.type);
+  p.b_.row_bytes = gradient ? p.b_.stride * size_of(s.type) : 0;
+  const auto e = p.part_extents(-1);
+  if (p.apart(e.m)) return made;
+  p.widened_ = s.type == dtype::bf16 && type() == product_type::widened;
+  p.cell_type_ = p.widened_ ? dtype::f32 : s.type;
+  // A tile of a weight gradient is as small as a sum over 512 rows pays for: parts are many.
+  auto tile = detail::tile_of(e.m, e.n, gradient ? std::max<std::int64_t>(e.k, 512) : e.k);
+  // The same library calls wherever rows are cut at these borders: one row panel for all layouts.
+  if (s.chunk || s.panel) tile.m = product_shape::canonical_rows;
+  p.rows_ = detail::cut(e.m, tile.m, s.dynamic_rows && !gradient);
+  p.columns_ = detail::cut(e.n, s.panel ? s.panel : tile.n, false);
+  make_copies(p);
+  p.tiled_ = s.output == dtype::bf16 && (p.widened_ || p.chunks_.count(e.k) > 1);
+  if (p.tiled_) {
+    p.tile_bytes_ = detail::aligned(
+        static_cast<std::size_t>(p.rows_.sizes[0] * p.columns_.sizes[0]) * sizeof(float));
+  }
+  if (!make_cells(p)) {
+    throw error(exit_code::machine, std::string("This processor has no ") + name_of(p.cell_type_) +
+                                        " products in " + library() +
+                                        "; choose widened products or fp32.");
+  }
+  return made;
+}
+
+/// Times both product types on a 128 x 512 x 512 product of each kind, after a warm-up (the first
+/// calls touch the memory), in turn, and keeps the faster by its best round: 15 to 30 ms in
+/// all.
+inline void product_engine::measure() {
+  constexpr std::int64_t M = 128, N = 512, K = 512;
+  constexpr product_kind kinds[] = {product_kind::forward, product_kind::input_gradient,
+                                    product_kind::weight_gradient};
+  double best[2] = {1e30, 1e30};
+  const std::vector<bf16> a(static_cast<std::size_t>(N * K), bf16(0.5f));
+  std::vector<float> out(static_cast<std::size_t>(N * K));
+  type_ = product_type::widened;
+  try {
+    product_engine narrow({product_type::bf16, threads_, false});
+    product_engine wide({product_type::widened, threads_, false});
+    for (int round = 0; round < 7; ++round) {
+      for (int i = 0; i < 2; ++i) {
+        const auto start = std::chrono::steady_clock::now();
+        for (const product_kind kind : kinds) {
+          (i == 0 ? narrow : wide)
+              .prepare(make_product_shape(kind, dtype::bf16, M, N, K))
+              .execute(a.data(), a.data(), nullptr, out.data());
+        }
+        const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - start;
+        if (round > 1) best[i] = std::min(best[i], spent.count());
+      }
+    }
+  } catch (const error& e) {
+    if (e.code() != exit_code::machine) throw;
+    return; // no bf16 products here
+  }
+  if (best[0] < best[1]) type_ = product_type::bf16;
+  ratio_ = std::max(best[0], best[1]) / std::min(best[0], best[1]);
+}
+
+} // namespace mc

@@ -1,0 +1,270 @@
+// Matrix products of the CPU device: how they are executed. product/plan.hpp plans them.
+//
+// Threads take tiles from a counter; a tile is one call of oneDNN or Eigen on one thread, and its
+// sum is taken in the planned chunks, first to last. Where rows come in parts (sequences), tiles of
+// as many as have room in the copies run together, and a weight gradient adds up the parts in
+// order. Forward products of up to 4 rows (decode) read W directly, each row apart from the others;
+// an engine may be asked to do so for any number of rows.
+#pragma once
+
+#include <megacpp/io/signals.hpp>
+#include <megacpp/product/pack.hpp>
+#include <megacpp/product/plan.hpp>
+
+#include <algorithm>
+#include <atomic>
+
+namespace mc {
+
+inline product::extent3 product::extents(std::int64_t rows) const {
+  const std::int64_t M = rows < 0 ? shape_.M : rows;
+  switch (shape_.kind) {
+  case product_kind::forward: return {M, shape_.N, shape_.K};
+  case product_kind::input_gradient: return {M, shape_.K, shape_.N};
+  case product_kind::weight_gradient: return {shape_.N, shape_.K, M};
+  }
+  return {};
+}
+
+/// Where a part of an operand begins in what the tiles read. Copies of equal parts stand one after
+/// another, each as it would stand alone; others are one copy.
+inline const std::byte* product::part_of(const operand& o, const std::byte* first,
+                                         const part_range& from, const part_place& p) const {
+  if (o.row_bytes == 0) return first;
+  if (o.copied == copying::whole && from.rows == nullptr)
+    return first + static_cast<std::size_t>(p.index) * o.copy_bytes;
+  return first + p.begin * o.read_bytes;
+}
+
+/// One tile of the output: of a forward product or an input gradient in one part, of a weight
+/// gradient the sum over all parts in order.
+inline product_status product::run_tile(std::int64_t index, int slot, std::int64_t row_tiles,
+                                        const part_range& from) const {
+  part_place p = place_of(from, 0, 0);
+  // Neighbours share the operand that a tile repacks, so that it is still in the core's cache.
+  const std::int64_t nc = columns_.count(p.e.n);
+  const bool across = a_.cell_transposed();
+  std::int64_t row = across ? index / nc : index % row_tiles;
+  const std::int64_t column = across ? index % nc : index / row_tiles;
+  for (;; p = place_of(from, p.index + 1, p.begin + rows_of(p.e))) {
+    if (summed()) {
+      const product_status status = run_tile(row, column, p, slot, from);
+      if (status != product_status::done || p.index + 1 == from.parts) return status;
+    } else {
+      const std::int64_t tiles = rows_.count(p.e.m);
+      if (row < tiles) return run_tile(row, column, p, slot, from);
+      row -= tiles;
+    }
+  }
+}
+
+inline product_status product::run_tile(std::int64_t row_tile, std::int64_t column_tile,
+                                        const part_place& p, int slot,
+                                        const part_range& from) const {
+  const extent3& e = p.e;
+  const auto row = rows_.at(row_tile, e.m);
+  const auto column = columns_.at(column_tile, e.n);
+  const std::int64_t i0 = row.begin, j0 = column.begin;
+  std::byte* const own = engine_->workspace_.get() + static_cast<std::size_t>(slot) * slot_bytes_;
+  std::byte* const block_a = own + tile_bytes_;
+  std::byte* const block_b = block_a + a_.block_bytes();
+  std::byte* const scratch = block_b + b_.block_bytes();
+  const std::byte* const a = part_of(a_, from.a, from, p);
+  const std::byte* const b = part_of(b_, from.b, from, p);
+  const std::int64_t first_row = summed() ? 0 : p.begin;
+  std::byte* const target = from.out + ((first_row + i0) * ldc_ + j0) * size_of(shape_.output);
+  const std::byte* const bias_at = from.bias ? from.bias + j0 * size_of(cell_type_) : nullptr;
+  const std::int64_t m = rows_.sizes[row.size], n = columns_.sizes[column.size];
+  const std::int64_t chunks = chunks_.count(e.k);
+  for (std::int64_t c = 0; c < chunks; ++c) {
+    const auto chunk = chunks_.at(c, e.k);
+    const std::int64_t k0 = chunk.begin, k = chunks_.sizes[chunk.size];
+    const product_cell& cell = cell_of(row.size, column.size, chunk.size, c > 0);
+    const product_status status =
+        cell.run(slot, block(a_, a, block_a, i0, k0, m, k), block(b_, b, block_b, k0, j0, k, n),
+                 c == 0 ? bias_at : nullptr, tiled_ ? own : target, scratch);
+    if (status != product_status::done) return status;
+  }
+  if (tiled_) {
+    detail::round_tile(reinterpret_cast<const float*>(own), columns_.sizes[0],
+                       reinterpret_cast<bf16*>(target), ldc_, m, n, shape_.accumulate);
+  }
+  return product_status::done;
+}
+
+/// This slot's share of an operand of (rows, columns), or of a block of it, into its plain copy.
+inline void product::copy(const operand& o, const std::byte* from, std::byte* copied,
+                          std::int64_t rows, std::int64_t columns, int slot, int slots) const {
+  const auto run = [&](auto type) {
+    using T = decltype(type);
+    const auto* const in = reinterpret_cast<const T*>(from);
+    auto* const to = reinterpret_cast<accumulator_t<T>*>(copied);
+    if (o.transposed) {
+      detail::transpose(in, o.stride, to, o.copy_stride, columns, rows, slot, slots);
+    } else {
+      detail::copy_rows(in, o.stride, to, o.copy_stride, rows, columns, slot, slots);
+    }
+  };
+  if (shape_.type == dtype::f64) run(double{});
+  else if (shape_.type == dtype::f32) run(float{});
+  else run(bf16{});
+}
+
+/// Where a tile reads a block of an operand, copied there first if so planned.
+inline const std::byte* product::block(const operand& o, const std::byte* from, std::byte* copied,
+                                       std::int64_t row, std::int64_t column, std::int64_t rows,
+                                       std::int64_t columns) const {
+  if (o.copied == copying::whole)
+    return from + (row * o.copy_stride + column) * size_of(cell_type_);
+  from += (o.transposed ? column * o.stride + row : row * o.stride + column) * size_of(shape_.type);
+  if (o.copied == copying::none) return from;
+  copy(o, from, copied, rows, columns, 0, 1);
+  return copied;
+}
+
+inline void product::run_apart(const extent3& e, const void* x, const void* w, const void* bias,
+                               void* y, int most) const {
+  const int threads = threads_for(e.m * e.n * e.k, most);
+  const auto run = [&](auto type, auto output) {
+    using T = decltype(type);
+    using Out = decltype(output);
+    on_slots(threads, [&](int slot) {
+      detail::dot_rows(static_cast<const T*>(x), a_.stride, static_cast<const T*>(w),
+                       static_cast<const T*>(bias), static_cast<Out*>(y), ldc_, e.m, e.n, e.k, slot,
+                       threads);
+    });
+  };
+  if (shape_.type == dtype::f64) run(double{}, double{});
+  else if (shape_.type == dtype::f32) run(float{}, float{});
+  else if (shape_.output == dtype::f32) run(bf16{}, float{});
+  else run(bf16{}, bf16{});
+}
+
+inline void product::execute(const void* a, const void* b, const void* bias, void* out,
+                             std::int64_t rows) const {
+  if (shape_.dynamic_rows ? rows < 0 || rows > shape_.M : rows >= 0 && rows != shape_.M)
+    throw error(exit_code::internal, "A matrix product prepared for " + std::to_string(shape_.M) +
+                                         " rows was given " + std::to_string(rows) + ".");
+  const auto n = static_cast<std::int32_t>(rows);
+  part_range from{.a = static_cast<const std::byte*>(a),
+                  .b = static_cast<const std::byte*>(b),
+                  .bias = static_cast<const std::byte*>(shape_.bias ? bias : nullptr),
+                  .out = static_cast<std::byte*>(out),
+                  .rows = shape_.dynamic_rows ? &n : nullptr};
+  auto e = part_extents(rows);
+  if (e.m == 0 || e.k == 0) return;
+  const int threads = std::min(engine_->threads_, thread_count());
+  if (apart(e.m)) {
+    e.m *= shape_.parts();
+    return run_apart(e, a, b, from.bias, out, threads);
+  }
+  for (std::int64_t part = 0; part < shape_.parts(); part += from.parts) {
+    from.parts = std::min(at_once_, shape_.parts() - part);
+    run_parts(from, part == 0, threads);
+  }
+}
+
+inline void product::execute_parts(const void* a, const void* b, void* out,
+                                   const std::int32_t* rows, std::int64_t parts) const {
+  part_range from{.a = static_cast<const std::byte*>(a),
+                  .b = static_cast<const std::byte*>(b),
+                  .out = static_cast<std::byte*>(out)};
+  if (!shape_.dynamic_rows || shape_.bias)
+    throw error(exit_code::internal,
+                "A matrix product prepared for a fixed number of rows, or with "
+                "a bias, was given parts.");
+  for (std::int64_t p = 0; p < parts; ++p)
+    if (rows[p] < 0 || rows[p] > shape_.M)
+      throw error(exit_code::internal, "A matrix product prepared for " + std::to_string(shape_.M) +
+                                           " rows was given a part of " + std::to_string(rows[p]) +
+                                           ".");
+  const int threads = std::min(engine_->threads_, thread_count());
+  bool first = true;
+  for (std::int64_t end = 0; end < parts;) {
+    // As many as have room in the copies, or as have few rows, which are computed apart.
+    from.rows = rows + end;
+    std::int64_t total = rows[end++];
+    const bool few = apart(total);
+    while (end < parts && (rows[end] == 0 || apart(rows[end]) == few) &&
+           (few || total + rows[end] <= shape_.M))
+      total += rows[end++];
+    from.parts = rows + end - from.rows;
+    if (total == 0) continue;
+    if (few) {
+      const auto e = part_extents(total);
+      run_apart(e, from.a, from.b, nullptr, from.out, threads);
+      from.a += e.m * a_.row_bytes;
+      from.out += e.m * ldc_ * size_of(shape_.output);
+    } else {
+      run_parts(from, first, threads);
+      first = false;
+    }
+  }
+}
+
+/// Copies what the tiles of some parts read, runs them, and goes on behind them. What all parts
+/// share is copied with the `first` of them.
+inline void product::run_parts(part_range& from, bool first, int threads) const {
+  part_range read = from;
+  part_place end = place_of(from, 0, 0);
+  std::int64_t row_tiles = rows_.count(end.e.m);
+  for (std::int64_t p = 1; p < from.parts; ++p) {
+    end = place_of(from, p, end.begin + rows_of(end.e));
+    if (!summed()) row_tiles += rows_.count(end.e.m);
+  }
+  const std::int64_t total = end.begin + rows_of(end.e);
+  auto* const copies =
+      engine_->workspace_.get() + static_cast<std::size_t>(engine_->threads_) * slot_bytes_;
+  std::byte* const copy_a = copies;
+  std::byte* const copy_b = copy_a + copies_of(a_);
+  std::byte* const copy_bias = copy_b + copies_of(b_);
+  const bool wide_bias = from.bias && widened_;
+  const bool whole_a = a_.copied == copying::whole;
+  const bool whole_b = b_.copied == copying::whole && (b_.row_bytes != 0 || first);
+  if (whole_a || whole_b || (wide_bias && first)) {
+    const std::int64_t each = from.rows ? total : rows_of(end.e); // rows of one copy
+    const auto e = part_extents(from.rows ? total : -1);
+    on_slots(threads, [&](int slot) {
+      for (std::int64_t r = 0, p = 0; r < total; r += each, ++p) {
+        const auto of = [&](const operand& o, const std::byte* at) { return at + r * o.row_bytes; };
+        const auto to = [&](const operand& o, std::byte* at) {
+          return at + static_cast<std::size_t>(p) * o.copy_bytes;
+        };
+        if (whole_a) copy(a_, of(a_, from.a), to(a_, copy_a), e.m, e.k, slot, threads);
+        if (whole_b && (p == 0 || b_.row_bytes != 0))
+          copy(b_, of(b_, from.b), to(b_, copy_b), e.k, e.n, slot, threads);
+      }
+      if (wide_bias && first) {
+        detail::copy_rows(reinterpret_cast<const bf16*>(from.bias), end.e.n,
+                          reinterpret_cast<float*>(copy_bias), end.e.n, 1, end.e.n, slot, threads);
+      }
+    });
+  }
+  if (whole_a) read.a = copy_a;
+  if (b_.copied == copying::whole) read.b = copy_b;
+  if (wide_bias) read.bias = copy_bias;
+  const std::int64_t tiles = row_tiles * columns_.count(end.e.n);
+  std::atomic<std::int64_t> next{0};
+  std::atomic<product_status> ended{product_status::done};
+  const int team = static_cast<int>(std::min<std::int64_t>(threads, tiles));
+  const signals_held held; // workers hold them always
+  const one_openmp_thread library;
+  on_slots(team, [&](int slot) {
+    for (std::int64_t t = next.fetch_add(1); t < tiles; t = next.fetch_add(1))
+      if (const product_status status = run_tile(t, slot, row_tiles, read);
+          status != product_status::done)
+        ended = status;
+  });
+  if (ended == product_status::no_memory)
+    throw error(exit_code::memory,
+                "no memory is left for a matrix product; use a smaller micro-batch or sequence, or "
+                "raise the limits on memory (ulimit -v)");
+  if (ended != product_status::done)
+    throw error(exit_code::internal,
+                "oneDNN failed in a matrix product; report this with the output of describe.");
+  from.a += total * a_.row_bytes;
+  from.b += total * b_.row_bytes;
+  if (!summed()) from.out += total * ldc_ * size_of(shape_.output);
+}
+
+} // namespace mc

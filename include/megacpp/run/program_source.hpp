@@ -1,0 +1,58 @@
+// The seam between a run and the command line: the program of a Run behind functions, so that the
+// command line, which depends on no Run, can be a unit of its own.
+#pragma once
+
+#include <megacpp/run/compiled.hpp>
+
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace mc {
+
+/// The graph of a part after a pass.
+struct pass_view {
+  const char* name = "";
+  const graph* g = nullptr;
+};
+
+/// Stem, blocks by kind, head: the graphs after each pass, in order.
+using part_passes = std::vector<std::vector<pass_view>>;
+
+/// The compiled program, made when it is needed.
+struct program_source {
+  program_view (*view)() = nullptr;
+  part_passes (*passes)() = nullptr;
+  const char* git_hash = "unknown";
+};
+
+namespace detail {
+
+template <class Run, generation_of Generation> program_view view_of_run() {
+  return compiled_program<Run, Generation>(std::string(short_type_name<Run>()).c_str());
+}
+
+/// The graphs of every part after each pass.
+template <class Run> part_passes passes_of_run() {
+  using program = mc::program<Run>;
+  return []<int... I>(std::integer_sequence<int, I...>) {
+    return part_passes{{{"the model", &program::template forward<I>::g},
+                        {"differentiate", &program::template part<I>::derived},
+                        {"fuse", &program::template part<I>::joined},
+                        {"recompute", &program::template part<I>::replayed},
+                        {"split", &program::template part<I>::split},
+                        {"rounds", &program::template part<I>::g}}...};
+  }
+  (std::make_integer_sequence<int, program::kinds + 2>{});
+}
+
+} // namespace detail
+
+/// What run_program (cli/command_line.hpp) needs to know of a run.
+template <class Run, generation_of Generation = &compiled_generation<Run>>
+program_source source_of(const char* git_hash) {
+  return {&detail::view_of_run<Run, Generation>, &detail::passes_of_run<Run>, git_hash};
+}
+
+} // namespace mc
