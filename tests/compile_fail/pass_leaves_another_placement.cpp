@@ -24,7 +24,7 @@ constexpr graph rewritten(graph g) {
 #ifdef MEGACPP_EXPECT_ERROR
   g.at(g.outputs[0]).at[axis::tp] = I;
 #endif
-  verify_nodes(g);
+  if (g.wrong.code == fault::none) g.wrong = verify_nodes(g);
   return g;
 }
 

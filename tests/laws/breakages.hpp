@@ -47,7 +47,7 @@ template <const op_info& Op> void level_blind(inference& c) {
       for (place& p : g.at(v).at.at) p.level = 0;
   inference blind{g, c.n};
   Op.rule(blind);
-  c.out = blind.out, c.outs = blind.outs;
+  std::copy(std::begin(blind.out), std::end(blind.out), c.out), c.outs = blind.outs;
   if (blind.wrong != fault::none) c.fail(blind.wrong, blind.first, blind.second);
   for (int k = 0; k < c.outs; ++k)
     if (c.out[static_cast<unsigned>(k)].same_dims(c.in(0)))
@@ -183,8 +183,7 @@ inline void cross_entropy_mean_of_rank(task& t) {
 /// Columns counted from the rank's own first one.
 inline void dropout_local_column(task& t) {
   const world alone;
-  mesh none;
-  none.size.fill(1);
+  const mesh none = mesh::one_rank();
   graph local = t.g;
   local.ranks = none;
   const block b = t.in_block(0);

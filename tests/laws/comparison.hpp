@@ -27,17 +27,22 @@ inline bool close(const array& a, const array& b, double scale, double allowed =
   return std::sqrt(d) <= allowed * std::max(norm_of(b), 1e-3 * scale);
 }
 
+/// Records what is wrong with the nodes of a graph, and with its gradients.
+inline void examine(graph& g, bool gradients = false) {
+  if (g.wrong.code == fault::none) g.wrong = verify_nodes(g);
+  if (g.wrong.code == fault::none && gradients) g.wrong = verify_gradients(g);
+}
+
 /// Passes over a drawn graph: redistributions of parameters hoisted, the backward pass derived,
 /// both verified. Returns the code of the first fault.
 inline fault derive(drawing& d, value_id output, gradients& found) {
   graph& g = d.b.g;
   g.outputs[0] = output;
   hoist(g);
-  verify_nodes(g);
+  examine(g);
   if (g.wrong.code != fault::none) return g.wrong.code;
   found = differentiate(d.b);
-  verify_nodes(g);
-  verify_gradients(d.b, found);
+  examine(g, true);
   return g.wrong.code;
 }
 

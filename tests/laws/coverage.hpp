@@ -49,8 +49,7 @@ struct coverage {
       frozen += p.frozen;
       int readers = 0;
       for (int k = 0; k < g.node_count; ++k)
-        readers += !g.at_node(k).derived &&
-                   std::count(g.at_node(k).in.begin(), g.at_node(k).in.end(), p.v) > 0;
+        readers += !g.at_node(k).derived && std::ranges::count(g.at_node(k).in, p.v) > 0;
       tied += readers > 1;
     }
   }

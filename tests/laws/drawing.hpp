@@ -37,11 +37,11 @@ template <class F> auto emitted(builder& b, const substitution& swaps, F f) {
   const fault_record wrong = b.g.wrong;
   auto result = f();
   if (swaps.empty()) return result;
-  const std::vector<node> made(b.g.nodes.begin() + nodes, b.g.nodes.begin() + b.g.node_count);
+  const std::vector<node> made(b.g.nodes + nodes, b.g.nodes + b.g.node_count);
   b.g.node_count = nodes, b.g.value_count = values, b.g.wrong = wrong;
   for (node n : made) {
     if (const auto s = swaps.find(n.op); s != swaps.end()) n.op = s->second;
-    n.out.fill(-1);
+    set(n.out, {});
     b.emit(n);
   }
   return result;
@@ -242,7 +242,7 @@ struct placer_at_random {
                   const emission& emit) {
     trial.g.node_count = trial.g.value_count = 0;
     trial.g.wrong = {};
-    trial.g.ranks.size.fill(1);
+    trial.g.ranks = mesh::one_rank();
     trial.g.ranks.size[static_cast<unsigned>(a)] = d.b.g.ranks.of(a);
     std::vector<var> in;
     for (std::size_t k = 0; k < operands.size(); ++k) {

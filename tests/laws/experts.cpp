@@ -85,7 +85,7 @@ void rebuild(sample& s, const wrong& w) {
   for (int i = 0; i < g.value_count; ++i)
     if (const value& v = g.at(static_cast<value_id>(i)); v.producer < 0)
       now[static_cast<value_id>(i)] = b.add(v, 0);
-  b.g.parameters = g.parameters, b.g.parameter_count = g.parameter_count;
+  std::ranges::copy(g.parameters, b.g.parameters), b.g.parameter_count = g.parameter_count;
   for (parameter_info& p : b.g.parameters)
     if (p.v >= 0) p.v = now.at(p.v);
   for (int i = 0; i < g.node_count; ++i) {

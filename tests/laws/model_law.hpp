@@ -106,7 +106,7 @@ template <class Model> void check(const Model& m, const layout& l, int dp, part_
     const auto s = drawn(m, l, dp, part, packed, kind);
     const graph forward = s->meshed.b.g;
     if (part == part_kind::logits) { // generation: no backward pass
-      s->of_meshed.of.fill(-1), s->of_single.of.fill(-1);
+      s->of_meshed = s->of_single = gradients::none();
       comparison against(*s, 1);
       BOOST_TEST(against.difference(forward) == "");
       BOOST_TEST(against.difference(fused(forward)) == "");
@@ -125,7 +125,7 @@ template <class Model> void check(const Model& m, const layout& l, int dp, part_
     if (l.tp == 1 && l.cp == 1) t.slope = std::max(t.slope, against.slope_error(2));
     for (recompute again : {recompute::none, recompute::selective, recompute::full}) {
       graph g = in_rounds(halved(recomputed(fused(derived), again)));
-      verify_nodes(g);
+      examine(g);
       BOOST_TEST((g.wrong.code == fault::none), describe(g));
       BOOST_TEST(against.difference(g) == "", name_of(again));
       ++t.graphs;

@@ -68,7 +68,7 @@ void check_cached(const Model& m, const layout& l, int dp, tally& t, int kind = 
       return n;
     };
     if (heads(s->meshed.b.g) != heads(s->single.b.g)) return;
-    s->of_meshed.of.fill(-1), s->of_single.of.fill(-1);
+    s->of_meshed = s->of_single = gradients::none();
     comparison against(*s, 1);
     BOOST_TEST(against.difference(s->meshed.b.g) == "");
     BOOST_TEST(against.difference(in_rounds(fused(s->meshed.b.g))) == "");

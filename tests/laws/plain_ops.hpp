@@ -26,9 +26,8 @@ inline task renamed(task& t, const node& n) {
 inline void add_norm(task& t, bool centred) { // x, a, gain, [bias] -> s, y, [mu,] r
   add(t);
   node n = t.n;
-  n.in = {t.n.in[0], t.n.in[2], t.n.in[3], -1, -1, -1, -1, -1, -1, -1};
-  n.out = {t.n.out[1], t.n.out[2], centred ? t.n.out[3] : value_id{-1}};
-  for (unsigned k = 3; k < max_outputs; ++k) n.out[k] = -1;
+  set(n.in, {t.n.in[0], t.n.in[2], t.n.in[3]});
+  set(n.out, {t.n.out[1], t.n.out[2], centred ? t.n.out[3] : value_id{-1}});
   task u = renamed(t, n);
   u.inputs[0] = &t.out(0);
   norm(u, centred);

@@ -68,9 +68,7 @@ private:
     m.size[static_cast<unsigned>(axis::cp)] = cp, m.size[static_cast<unsigned>(axis::tp)] = tp;
     s.meshed.b.g.ranks = m;
     s.meshed.dp = dp;
-    mesh one;
-    one.size.fill(1);
-    s.single.b.g.ranks = one;
+    s.single.b.g.ranks = mesh::one_rank();
     s.single.one_rank = true;
   }
   std::int64_t multiple(std::int64_t low, std::int64_t high) {

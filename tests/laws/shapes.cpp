@@ -211,7 +211,7 @@ private:
     b->g = g;
     node f;
     f.op = &op::attention, f.attr = n.attr;
-    f.in = {n.in[1], n.in[2], n.in[3], n.in[6], n.in[7], n.in[8], n.in[9], -1, -1, -1};
+    set(f.in, {n.in[1], n.in[2], n.in[3], n.in[6], n.in[7], n.in[8], n.in[9]});
     const value_id o = b->emit(f);
     const world one;
     machine m(one, b->g, plain::all());

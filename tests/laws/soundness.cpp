@@ -7,7 +7,7 @@
 #include "comparison.hpp"
 #include "coverage.hpp"
 
-#include <megacpp/pass/fuse.hpp>
+#include <megacpp/pass/pipeline.hpp>
 #include <megacpp/pass/recompute.hpp>
 #include <megacpp/pass/split.hpp>
 
@@ -127,8 +127,7 @@ BOOST_AUTO_TEST_CASE(a_redistribution_moves_what_its_name_says) {
   // 2 x 3 ranks, x (4, 6) cut along dim 1 by tp inside cp: rank (c, t) holds columns 3c + t
   world w;
   w.size[1] = 2, w.size[2] = 3;
-  mesh m;
-  m.size = {1, 2, 3, 1, 1, 1, 1};
+  const mesh m({1, 2, 3, 1, 1, 1, 1});
   builder b(m);
   placement at;
   at[axis::cp] = at[axis::tp] = S(dim::hidden);
@@ -151,8 +150,7 @@ BOOST_AUTO_TEST_CASE(a_redistribution_moves_what_its_name_says) {
 BOOST_AUTO_TEST_CASE(balanced_order_gives_every_rank_an_early_and_a_late_chunk) {
   world w;
   w.size[1] = 2;
-  mesh m;
-  m.size = {1, 2, 1, 1, 1, 1, 1};
+  const mesh m({1, 2, 1, 1, 1, 1, 1});
   builder b(m);
   placement at;
   at[axis::cp] = S(dim::sequence);

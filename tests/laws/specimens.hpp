@@ -56,7 +56,7 @@ inline specimen specimen_of(const graph& g, const node& n) {
   for (unsigned k = 0; k < max_inputs; ++k) {
     if (n.in[k] < 0) continue;
     const value& v = g.at(n.in[k]);
-    s.operands[k] = {true, v.type, {v.dims.begin(), v.dims.begin() + v.rank}, v.holds, v.below};
+    s.operands[k] = {true, v.type, {v.dims, v.dims + v.rank}, v.holds, v.below};
     for (extent& e : s.operands[k].dims) e.o = order::contiguous;
   }
   return s;
@@ -66,7 +66,7 @@ inline specimen specimen_of(const graph& g, const node& n) {
 struct lone_node {
   builder b{mesh{}};
 
-  lone_node() { b.g.ranks.size.fill(1); }
+  lone_node() { b.g.ranks = mesh::one_rank(); }
   const node& made() const { return b.g.at_node(0); }
   /// Whether the rule accepts it.
   bool draw(const specimen& s) {

@@ -75,7 +75,7 @@ BOOST_AUTO_TEST_CASE(a_broken_end_of_a_step_is_refused) {
     node sum = make_node(op::add, phase::forward, {n->in[1], n->in[2]});
     sum.out[0] = another(g, g.at(n->in[1]));
     n->in[2] = sum.out[0];
-    insert(g, static_cast<int>(n - g.nodes.data()), sum);
+    insert(g, static_cast<int>(n - g.nodes), sum);
   });
   refused("the token count is among the norms", [](graph& g) {
     node* n = find_node(g, op::clip_factor);
@@ -91,7 +91,7 @@ BOOST_AUTO_TEST_CASE(a_broken_end_of_a_step_is_refused) {
     const node* clip = find_node(g, op::clip_factor);
     node n = make_node(op::add, phase::forward, {clip->in[1], clip->in[1]});
     n.out[0] = another(g, g.at(clip->in[1]));
-    insert(g, static_cast<int>(clip - g.nodes.data()), n);
+    insert(g, static_cast<int>(clip - g.nodes), n);
   });
 
   // What is updated is all of a group, as it lies on the ranks and in the types of its stores.

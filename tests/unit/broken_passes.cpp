@@ -455,9 +455,7 @@ BOOST_AUTO_TEST_CASE(an_adjoint_that_writes_what_the_model_reads_is_refused) {
 // What every round adds to the cotangent of a value from before them is no sum over the rounds.
 BOOST_AUTO_TEST_CASE(a_cotangent_of_one_round_does_not_leave_it) {
   const auto built = [](bool within) {
-    mesh one;
-    one.size.fill(1);
-    builder b{one};
+    builder b{mesh::one_rank()};
     const extent B{dim::batch, 1}, Sq{dim::sequence, 8}, H{dim::hidden, 4}, E{dim::expert, 2};
     const auto operand = [&](const char* name, std::initializer_list<extent> dims) {
       return b.parameter("", name, dtype::f32, dims, {}, {});
@@ -522,9 +520,8 @@ BOOST_AUTO_TEST_CASE(a_parameter_that_nobody_reads_stays_as_it_is) {
   // nor has it a gradient, for which the store would have no room
   BOOST_TEST(with([&](graph& g) {
                const value_id of = g.parameters[0].gradient;
-               node n = *std::find_if(g.nodes.begin(), g.nodes.end(), [](const node& m) {
-                 return m.op != nullptr && m.op->accumulates;
-               });
+               node n = *std::ranges::find_if(
+                   g.nodes, [](const node& m) { return m.op != nullptr && m.op->accumulates; });
                n.out[0] = another(g, g.at(of));
                g.at(n.out[0]).grad_of = idle;
                insert(g, g.node_count, n);

@@ -117,14 +117,12 @@ BOOST_AUTO_TEST_CASE(what_outlives_other_layers_does_not_lie_in_working_memory) 
       for (const value_id v : lying_in(right, s)) {
         const auto read_later = [&](value_id x) {
           const phase made = right.g.at_node(right.g.at(x).producer).when;
-          return std::any_of(right.g.nodes.begin(), right.g.nodes.begin() + right.g.node_count,
-                             [&](const node& n) {
-                               const bool apart =
-                                   made == phase::prologue
-                                       ? n.when != phase::prologue
-                                       : made == phase::forward && in_backward(n.when);
-                               return apart && std::find(n.in.begin(), n.in.end(), x) != n.in.end();
-                             });
+          return std::any_of(right.g.nodes, right.g.nodes + right.g.node_count, [&](const node& n) {
+            const bool apart = made == phase::prologue
+                                   ? n.when != phase::prologue
+                                   : made == phase::forward && in_backward(n.when);
+            return apart && std::ranges::count(n.in, x) > 0;
+          });
         };
         auto p = std::make_unique<planned>(right);
         give_working(*p, v); // with all its names

@@ -175,7 +175,8 @@ template <class F> fault wrong(const layout& l, F f) {
   const std::array<std::array<extent, 4>, 6> dims{
       {{B, S, A, D}, {B, S, K, D}, {B, S, K, D}, {B, C, K, D}, {B, C, K, D}, {B, S}}};
   for (unsigned i = 0; i < 6; ++i) {
-    x[i].is = role::input, x[i].dims = dims[i], x[i].rank = i == 5 ? 2 : 4;
+    x[i].is = role::input, x[i].rank = i == 5 ? 2 : 4;
+    std::ranges::copy(dims[i], x[i].dims);
     if (i == 5) x[i].type = dtype::i32, x[i].holds = integer_kind::slots, x[i].below = C.n;
     if (i < 5 && l.tp > 1) x[i].at[axis::tp] = mc::S(i == 0 ? dim::heads : dim::kv_heads);
   }

@@ -63,7 +63,7 @@ constexpr void rewire(graph& g, value_id from, value_id to) {
   if (g.d_stream == from) g.d_stream = to;
 }
 constexpr void erase(graph& g, const node* n) {
-  const auto at = static_cast<int>(n - g.nodes.data());
+  const auto at = static_cast<int>(n - g.nodes);
   for (int i = at; i + 1 < g.node_count; ++i) g.at_node(i) = g.at_node(i + 1);
   --g.node_count;
   for (int i = 0; i < g.value_count; ++i)

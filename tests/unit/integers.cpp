@@ -233,8 +233,7 @@ BOOST_AUTO_TEST_CASE(an_op_of_ones_own_says_what_its_integers_are) {
 
 BOOST_AUTO_TEST_CASE(experts_rows_and_counts_are_not_exchanged) {
   const auto mixed = [](auto change) {
-    builder b{mesh{layout{}}};
-    b.g.ranks.size.fill(1);
+    builder b{mesh::one_rank()};
     const extent B{dim::batch, 2}, S{dim::sequence, 8}, E{dim::expert, 4};
     const var x = b.input(feed::stream, "x", dtype::f32, {B, S, H}, {});
     const var experts = b.integers(feed::tokens, integer_kind::experts, "experts",

@@ -12,8 +12,7 @@
 #pragma once
 
 #include <megacpp/exec/cpu.hpp>
-#include <megacpp/pass/fuse.hpp>
-#include <megacpp/pass/rounds.hpp>
+#include <megacpp/pass/pipeline.hpp>
 #include <megacpp/run/generation.hpp>
 #include <megacpp/run/stores.hpp>
 
@@ -131,8 +130,8 @@ private:
     for (int i = 0; i <= part_of(p_.layers); ++i) {
       const auto g = std::make_unique<graph>(generation_graph(p_, s, i));
       interpreted_part::refuse(g->wrong);
-      a.parts.push_back(std::make_unique<interpreted_part>(
-          verified(in_rounds(fused(*g)), meaning_of(*g)), *p_.stores, i, *p_.generation.kernels));
+      a.parts.push_back(std::make_unique<interpreted_part>(after_passes(*g, {}), *p_.stores, i,
+                                                           *p_.generation.kernels));
       interpreted_part& part = *a.parts.back();
       for (address& at : part.plan.at)
         if (at.in == space::weights)

@@ -41,11 +41,11 @@ inline constexpr op_info accumulate{"accumulate", &accumulate_rule, nullptr, nul
 
 struct backward {
   builder& b;
-  std::array<value_id, max_values> ct{};
-  std::array<bool, max_values> wanted{};
-  std::array<bool, max_values> asked{};       ///< whose cotangent an adjoint has read
-  std::array<node_id, max_values> given_by{}; ///< the last node whose adjoint gave to it, plus 1
-  int at = 0;                                 ///< the node whose adjoint runs
+  value_id ct[max_values]{};
+  bool wanted[max_values]{};
+  bool asked[max_values]{};       ///< whose cotangent an adjoint has read
+  node_id given_by[max_values]{}; ///< the last node whose adjoint gave to it, plus 1
+  int at = 0;                     ///< the node whose adjoint runs
 
   constexpr explicit backward(builder& builder) : b(builder) {
     for (value_id& v : ct) v = -1;
@@ -54,17 +54,17 @@ struct backward {
   /// Cotangent of a forward value, or -1 while there is none.
   constexpr value_id of(value_id v) {
     if (v < 0) return -1;
-    asked[static_cast<unsigned>(v)] = true;
-    return ct[static_cast<unsigned>(v)];
+    asked[v] = true;
+    return ct[v];
   }
   /// True if somebody needs the gradient of this value: a trainable parameter or the block's input
   /// lies behind it. An adjoint emits nothing for operands nobody wants.
-  constexpr bool wants(value_id v) const { return v >= 0 && wanted[static_cast<unsigned>(v)]; }
+  constexpr bool wants(value_id v) const { return v >= 0 && wanted[v]; }
 
   /// Contributes cotangent `id` to the forward value `to`.
   [[gnu::cold]] constexpr void give(value_id to, value_id id, source_line line) {
     if (!wants(to)) return;
-    given_by[static_cast<unsigned>(to)] = static_cast<node_id>(at + 1);
+    given_by[to] = static_cast<node_id>(at + 1);
     graph& g = b.g;
     const bool leaf = accumulates_in_store(to);
     if (leaf) {
@@ -80,10 +80,9 @@ struct backward {
     if (!c.same_dims(g.at(to))) b.fail(fault::P006, line, "cotangent", to, id);
     if (c.type != type_of_cotangent(to)) b.fail(fault::P020, line, "gradient", to, id);
     for (int a = 0; a < axes; ++a)
-      if (c.at.at[static_cast<unsigned>(a)] != dual.at[static_cast<unsigned>(a)])
-        b.fail(fault::P006, line, "cotangent", to, id, a);
+      if (c.at.at[a] != dual.at[a]) b.fail(fault::P006, line, "cotangent", to, id, a);
     if (c.grad_of < 0) c.grad_of = to;
-    value_id& have = ct[static_cast<unsigned>(to)];
+    value_id& have = ct[to];
     if (have < 0 || leaf) {
       have = id;
       return;
@@ -101,7 +100,7 @@ struct backward {
     graph& g = b.g;
     for (int i = 0; i < g.value_count; ++i) {
       const value& x = g.at(static_cast<value_id>(i));
-      value_id& dx = ct[static_cast<unsigned>(i)];
+      value_id& dx = ct[i];
       if (x.is != role::input || x.from != feed::stream || dx < 0 || g.at(dx).producer >= 0)
         continue;
       dx = b.emit(op::cast, {dx}, 0, {{}, {static_cast<std::int64_t>(x.type)}});
@@ -113,18 +112,16 @@ struct backward {
   /// word: a cotangent that came and was not asked for, or an operand that wants one and got none.
   [[gnu::cold]] constexpr void run_adjoint(int i, const node& n) {
     bool came = false;
-    for (value_id v : n.out) came = came || (v >= 0 && ct[static_cast<unsigned>(v)] >= 0);
+    for (value_id v : n.out) came = came || (v >= 0 && ct[v] >= 0);
     at = i;
     b.looped = n.looped;
     if (n.op->adjoint != nullptr) n.op->adjoint(*this, n);
     b.looped = false;
     if (!came) return;
     for (value_id v : n.out)
-      if (v >= 0 && ct[static_cast<unsigned>(v)] >= 0 && !asked[static_cast<unsigned>(v)])
-        b.fail(fault::P017, n.line, n.op->name, n.in[0]);
+      if (v >= 0 && ct[v] >= 0 && !asked[v]) b.fail(fault::P017, n.line, n.op->name, n.in[0]);
     for (value_id v : n.in)
-      if (wants(v) && given_by[static_cast<unsigned>(v)] != i + 1)
-        b.fail(fault::P017, n.line, n.op->name, v);
+      if (wants(v) && given_by[v] != i + 1) b.fail(fault::P017, n.line, n.op->name, v);
   }
 
   /// The same cotangent in another type.

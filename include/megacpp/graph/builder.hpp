@@ -101,20 +101,20 @@ struct builder {
         refuse(fault::P018, line, op, v))
       g.wrong.what << ") over pp";
     for (int a = 0; a < axes; ++a) {
-      place& p = v.at.at[static_cast<unsigned>(a)];
+      place& p = v.at.at[a];
       const bool lacks = p.s == state::shard && v.find(p.d) < 0;
       if (lacks && refuse(fault::S003, line, op, v)) g.wrong.what << ": no " << name_of(p.d) << ")";
       if (lacks || g.ranks.trivial(static_cast<axis>(a))) p = I;
     }
     if (spread(v.at) == 3 && refuse(fault::P013, line, op, v)) g.wrong.what << ")";
     for (int i = 0; i < v.rank; ++i) {
-      extent& e = v.dims[static_cast<unsigned>(i)];
+      extent& e = v.dims[i];
       if (v.find(e.d) != i && refuse(fault::S003, line, op, v))
         g.wrong.what << ": " << name_of(e.d) << " twice, call one of the two otherwise)";
       const std::int64_t ranks = ranks_of(v, e.d);
       std::int8_t level = 0;
       for (int a = 0; a < axes; ++a) {
-        place& p = v.at.at[static_cast<unsigned>(a)];
+        place& p = v.at.at[a];
         if (!p.is_shard(e.d)) continue;
         p.level = level++;
       }
@@ -164,7 +164,7 @@ struct builder {
     take(v, dims, line, "parameter");
     normalise(v, line, "parameter");
     for (int i = 0; i < g.parameter_count; ++i) {
-      const value_id other = g.parameters[static_cast<unsigned>(i)].v;
+      const value_id other = g.parameters[i].v;
       if (same_name(g.at(other), v)) fail(fault::S005, line, "parameter", other);
     }
     const value_id id = add(v, line);
@@ -180,7 +180,7 @@ struct builder {
     }
     info.v = id;
     info.line = line;
-    g.parameters[static_cast<unsigned>(g.parameter_count++)] = info;
+    g.parameters[g.parameter_count++] = info;
     return {this, id};
   }
 
@@ -194,7 +194,7 @@ struct builder {
       // whoever asks for the producer of what he gets, or for its further outputs, finds some
       const auto last = static_cast<value_id>(max_values - 1);
       g.at(last).producer = static_cast<node_id>(max_nodes - 1);
-      g.at_node(max_nodes - 1).out.fill(last);
+      for (value_id& v : g.at_node(max_nodes - 1).out) v = last;
       return last;
     }
     n.when = when;
@@ -210,11 +210,11 @@ struct builder {
     if (first && *c.range != 0) append_range(c.number, c.is, c.range);
     if (first && c.misread >= 0) tell_integers(c);
     for (int k = 0; k < c.outs; ++k) {
-      value& v = c.out[static_cast<unsigned>(k)];
+      value& v = c.out[k];
       if (!sound(v)) normalise(v, n.line, n.op->name);
       v.producer = static_cast<node_id>(g.node_count);
-      n.out[static_cast<unsigned>(k)] = add(v, n.line);
-      g.at(n.out[static_cast<unsigned>(k)]).producer = v.producer;
+      n.out[k] = add(v, n.line);
+      g.at(n.out[k]).producer = v.producer;
     }
     g.at_node(g.node_count++) = n;
     return n.out[0];
@@ -238,14 +238,14 @@ private:
   constexpr std::int64_t ranks_of(const value& v, dim d) const {
     std::int64_t ranks = 1;
     for (int a = 0; a < axes; ++a)
-      if (v.at.at[static_cast<unsigned>(a)].is_shard(d) && g.ranks.sized(static_cast<axis>(a)))
+      if (v.at.at[a].is_shard(d) && g.ranks.sized(static_cast<axis>(a)))
         ranks *= g.ranks.of(static_cast<axis>(a));
     return ranks;
   }
   /// Whether normalise() finds nothing wrong with what a rule declares; scratch may be empty.
   [[gnu::cold]] constexpr bool sound(const value& v) const {
     std::int64_t over[max_rank]{1, 1, 1, 1};
-    const place* const p = v.at.at.data(); // steps of clang are counted here
+    const place* const p = v.at.at; // steps of clang are counted here
     if (p[3].s != state::invariant && !g.ranks.trivial(axis::pp)) return false;
     for (int a = 0; a < axes; ++a) {
       if (p[a].s != state::shard) continue;
@@ -253,7 +253,7 @@ private:
       if (i < 0) return false;
       if (g.ranks.sized(static_cast<axis>(a))) over[i] *= g.ranks.of(static_cast<axis>(a));
     }
-    const extent* const e = v.dims.data();
+    const extent* const e = v.dims;
     for (int i = 0; i < v.rank; ++i)
       if (e[i].n < (v.is != role::scratch) || e[i].n % over[i] != 0 || v.find(e[i].d) != i)
         return false;
@@ -262,7 +262,7 @@ private:
   /// After a fault: the smallest extents, with which rules can count.
   constexpr void shrink(value& v) const {
     for (int i = 0; i < v.rank; ++i) {
-      extent& e = v.dims[static_cast<unsigned>(i)];
+      extent& e = v.dims[i];
       e.n = ranks_of(v, e.d);
     }
   }
@@ -272,7 +272,7 @@ private:
   constexpr void take(value& v, std::initializer_list<extent> dims, source_line line,
                       const char* op) {
     for (const extent& e : dims) {
-      if (v.rank < max_rank) v.dims[static_cast<unsigned>(v.rank++)] = e;
+      if (v.rank < max_rank) v.dims[v.rank++] = e;
       else if (refuse(fault::S004, line, op, v)) g.wrong.what << ")";
     }
   }
@@ -300,9 +300,7 @@ private:
     if (c.most > 0) out << " below " << c.most;
   }
 
-  static constexpr value_id operand(const node& n, int k) {
-    return k < 0 ? value_id{-1} : n.in[static_cast<unsigned>(k)];
-  }
+  static constexpr value_id operand(const node& n, int k) { return k < 0 ? value_id{-1} : n.in[k]; }
 };
 
 constexpr const value& var::type() const { return b->g.at(id); }

@@ -53,7 +53,7 @@ enum class fault : std::uint8_t {
 
 /// Up to N - 1 characters, as a value.
 template <int N> struct text {
-  char c[static_cast<unsigned>(N)]{};
+  char c[N]{};
   int n = 0;
 
   constexpr text& operator<<(const char* s) {

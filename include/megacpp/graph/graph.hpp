@@ -8,11 +8,12 @@
 
 #include <array>
 #include <cstdint>
+#include <initializer_list>
 
 namespace mc {
 
 inline constexpr int max_rank = 4, max_inputs = 10, max_outputs = 5;
-inline constexpr int max_nodes = 256, max_values = 448, max_parameters = 48;
+inline constexpr int max_nodes = 512, max_values = 896, max_parameters = 64;
 
 using value_id = std::int16_t;
 using node_id = std::int16_t;
@@ -106,24 +107,27 @@ struct value {
   std::int8_t slot = 0; ///< which of several inputs of one feed
   std::int8_t rank = 0;
   integer_kind holds = integer_kind::unknown; ///< of i32
-  std::array<extent, max_rank> dims{};
+  extent dims[max_rank]{};
   std::int64_t below = 0; ///< i32: what the integers are below; 0: that is not known
   placement at{};
   node_id producer = -1;
   value_id grad_of = -1; ///< for cotangents and gradients: the forward value
 
-  constexpr const extent& back() const {
-    return dims[static_cast<unsigned>(rank > 0 ? rank - 1 : 0)];
-  }
+  constexpr const extent& back() const { return dims[rank > 0 ? rank - 1 : 0]; }
   constexpr int find(dim d) const {
     for (int i = 0; i < rank; ++i)
-      if (dims[static_cast<unsigned>(i)].d == d) return i;
+      if (dims[i].d == d) return i;
     return -1;
   }
   constexpr bool same_dims(const value& o) const {
     bool same = rank == o.rank;
     for (unsigned i = 0; same && i < static_cast<unsigned>(rank); ++i) same = dims[i] == o.dims[i];
     return same;
+  }
+  /// Takes the dims of another value.
+  constexpr void take_dims(const value& o) {
+    rank = o.rank;
+    for (int i = 0; i < max_rank; ++i) dims[i] = o.dims[i];
   }
   constexpr bool differentiable() const { return type != dtype::i32 && type != dtype::u8; }
 };
@@ -165,10 +169,23 @@ struct attributes {
 
 struct op_info;
 
+// Members that passes index by the million are plain arrays: to index a std::array is two calls,
+// each of which a compiler counts and makes.
+
+/// Replaces a node's inputs or outputs; those not given are absent.
+template <int N> constexpr void set(value_id (&list)[N], std::initializer_list<value_id> ids) {
+  int k = 0;
+  for (value_id v : ids) list[k++] = v;
+  for (; k < N; ++k) list[k] = -1;
+}
+template <int N> constexpr void set(value_id (&list)[N], const value_id (&ids)[N]) {
+  for (int k = 0; k < N; ++k) list[k] = ids[k];
+}
+
 struct node {
   const op_info* op = nullptr;
-  std::array<value_id, max_inputs> in{-1, -1, -1, -1, -1, -1, -1, -1, -1, -1};
-  std::array<value_id, max_outputs> out{-1, -1, -1, -1, -1};
+  value_id in[max_inputs]{-1, -1, -1, -1, -1, -1, -1, -1, -1, -1};
+  value_id out[max_outputs]{-1, -1, -1, -1, -1};
   attributes attr{};
   axis ax{};          ///< redistributions: the axis ...
   place from{}, to{}; ///< ... and the two states
@@ -210,9 +227,9 @@ struct parameter_info {
 };
 
 struct graph {
-  std::array<node, max_nodes> nodes{};
-  std::array<value, max_values> values{};
-  std::array<parameter_info, max_parameters> parameters{};
+  node nodes[max_nodes]{};
+  value values[max_values]{};
+  parameter_info parameters[max_parameters]{};
   int node_count = 0, value_count = 0, parameter_count = 0;
   std::array<value_id, 2> outputs{-1, -1}; ///< the stream, or loss and token count, or logits
   value_id d_stream = -1;                  ///< cotangent of the stream that comes in
@@ -221,13 +238,13 @@ struct graph {
   mesh ranks{};
   fault_record wrong{};
 
-  constexpr const value& at(value_id v) const { return values[static_cast<unsigned>(v)]; }
-  constexpr value& at(value_id v) { return values[static_cast<unsigned>(v)]; }
-  constexpr const node& at_node(int i) const { return nodes[static_cast<unsigned>(i)]; }
-  constexpr node& at_node(int i) { return nodes[static_cast<unsigned>(i)]; }
+  constexpr const value& at(value_id v) const { return values[v]; }
+  constexpr value& at(value_id v) { return values[v]; }
+  constexpr const node& at_node(int i) const { return nodes[i]; }
+  constexpr node& at_node(int i) { return nodes[i]; }
   constexpr const parameter_info* parameter_of(value_id v) const {
     for (int i = 0; i < parameter_count; ++i)
-      if (parameters[static_cast<unsigned>(i)].v == v) return &parameters[static_cast<unsigned>(i)];
+      if (parameters[i].v == v) return &parameters[i];
     return nullptr;
   }
 };
@@ -250,7 +267,7 @@ inline constexpr std::int64_t max_elements = std::int64_t{1} << 48;
 constexpr bool countable(const value& v) {
   std::int64_t room = max_elements;
   for (int i = 0; i < v.rank; ++i) {
-    const std::int64_t n = v.dims[static_cast<unsigned>(i)].n;
+    const std::int64_t n = v.dims[i].n;
     if (n > 0) room /= n;
   }
   return room > 0;
@@ -258,7 +275,7 @@ constexpr bool countable(const value& v) {
 
 constexpr global_count global_size(const value& v) {
   std::int64_t n = 1;
-  for (int i = 0; i < v.rank; ++i) n *= v.dims[static_cast<unsigned>(i)].n;
+  for (int i = 0; i < v.rank; ++i) n *= v.dims[i].n;
   return {n};
 }
 
@@ -270,11 +287,10 @@ constexpr global_count unpadded_size(const value& v, const parameter_info& p) {
 
 /// Extent of dim i of a value on one rank.
 constexpr std::int64_t local_extent(const mesh& m, const value& v, int i) {
-  const extent& e = v.dims[static_cast<unsigned>(i)];
+  const extent& e = v.dims[i];
   std::int64_t n = e.n;
   for (int a = 0; a < axes; ++a)
-    if (v.at.at[static_cast<unsigned>(a)].is_shard(e.d) && m.sized(static_cast<axis>(a)))
-      n /= m.of(static_cast<axis>(a));
+    if (v.at.at[a].is_shard(e.d) && m.sized(static_cast<axis>(a))) n /= m.of(static_cast<axis>(a));
   return n;
 }
 

@@ -1,7 +1,6 @@
 // The device mesh: its axes and their sizes, and the layout a user writes.
 #pragma once
 
-#include <array>
 #include <cstdint>
 
 namespace mc {
@@ -33,11 +32,17 @@ struct layout {
 
 /// Axis sizes; 0 means known only at start (dp, edp), and extents over such an axis are local ones.
 struct mesh {
-  std::array<int, axes> size{0, 1, 1, 1, 0, 1, 1};
+  int size[axes]{0, 1, 1, 1, 0, 1, 1};
 
   constexpr mesh() = default;
+  constexpr bool operator==(const mesh&) const = default;
+  /// Of sizes in the order of enum axis.
+  constexpr explicit mesh(const int (&sizes)[axes]) {
+    for (int a = 0; a < axes; ++a) size[a] = sizes[a];
+  }
+  static constexpr mesh one_rank() { return mesh({1, 1, 1, 1, 1, 1, 1}); }
   constexpr mesh(const layout& l) : size{0, l.cp, l.tp, l.pp, 0, l.ep, l.expert_tp()} {}
-  constexpr int of(axis a) const { return size[static_cast<unsigned>(a)]; }
+  constexpr int of(axis a) const { return size[static_cast<int>(a)]; }
   /// True when the axis surely has one rank: its states normalise to invariant.
   constexpr bool trivial(axis a) const { return of(a) == 1; }
   constexpr bool sized(axis a) const { return of(a) > 0; }

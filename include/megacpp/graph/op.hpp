@@ -25,7 +25,7 @@ struct work {
 struct inference {
   const graph& g;
   const node& n;
-  std::array<value, max_outputs> out{};
+  value out[max_outputs]{};
   int outs = 0;
   fault wrong = fault::none;
   int first = -1, second = -1; ///< operands to blame
@@ -41,12 +41,9 @@ struct inference {
 
   static constexpr value absent{};
 
-  constexpr bool has(int k) const { return n.in[static_cast<unsigned>(k)] >= 0; }
+  constexpr bool has(int k) const { return n.in[k] >= 0; }
   /// Operand k. An absent one reads as a number: `floats` and its like say that it is missing.
-  constexpr const value& in(int k) const {
-    const value_id v = n.in[static_cast<unsigned>(k)];
-    return v < 0 ? absent : g.values[static_cast<unsigned>(v)];
-  }
+  constexpr const value& in(int k) const { return n.in[k] < 0 ? absent : g.values[n.in[k]]; }
   [[gnu::cold]] constexpr void fail(fault f, int a = -1, int b = -1) {
     if (wrong != fault::none) return;
     wrong = f, first = a, second = b, over = looking;
@@ -93,7 +90,7 @@ struct inference {
   }
   /// The parameter that operand k is, also behind redistributions; null: none.
   [[gnu::cold]] constexpr const parameter_info* parameter(int k) const {
-    value_id v = n.in[static_cast<unsigned>(k)];
+    value_id v = n.in[k];
     for (int p = 0; p >= 0 && v >= 0;) {
       p = g.at(v).producer;
       if (p >= 0 && g.at_node(p).from == g.at_node(p).to) p = -1;
@@ -119,14 +116,13 @@ struct inference {
     const value& v = in(k);
     rank(k, static_cast<int>(names.size()));
     for (int i = 0; i < v.rank && v.rank == static_cast<int>(names.size()); ++i)
-      require(v.dims[static_cast<unsigned>(i)].d == names.begin()[i], fault::S003, k);
+      require(v.dims[i].d == names.begin()[i], fault::S003, k);
   }
   /// The dims of operand k are those of operand x from the `from`-th on, as many as k has.
   [[gnu::cold]] constexpr void dims_from(int k, int x, int from) {
     const value &a = in(x), &b = in(k);
     if (from < 0 || from + b.rank > a.rank) return fail(fault::S003, x, k);
-    for (int i = 0; i < b.rank; ++i)
-      agree(a.dims[static_cast<unsigned>(from + i)], b.dims[static_cast<unsigned>(i)], x, k);
+    for (int i = 0; i < b.rank; ++i) agree(a.dims[from + i], b.dims[i], x, k);
   }
   [[gnu::cold]] constexpr void agree(const extent& a, const extent& b, int x, int k) {
     if (a == b) return;
@@ -143,9 +139,8 @@ struct inference {
   constexpr void trails(int k, int x) { dims_from(k, x, in(x).rank - in(k).rank); }
   /// No dim stands twice in output k, which is made of dims of several operands (MEGA-S003).
   [[gnu::cold]] constexpr void distinct(int k, int a, int b) {
-    const value& v = out[static_cast<unsigned>(k)];
-    for (int i = 0; i < v.rank; ++i)
-      require(v.find(v.dims[static_cast<unsigned>(i)].d) == i, fault::S003, a, b);
+    const value& v = out[k];
+    for (int i = 0; i < v.rank; ++i) require(v.find(v.dims[i].d) == i, fault::S003, a, b);
   }
 
   [[gnu::cold]] constexpr void misreads(int k, integer_kind kind, std::int64_t rows, int x) {
@@ -156,18 +151,18 @@ struct inference {
   /// The next output, which a node has at most max_outputs of (MEGA-S004).
   [[gnu::cold]] constexpr value& next_output() {
     if (outs == max_outputs) fail(fault::S004, 0), --outs;
-    return out[static_cast<unsigned>(outs++)];
+    return out[outs++];
   }
   /// Declares the next output, starting from a copy of `like` without its name, role and placement.
   [[gnu::cold]] constexpr value& declare(const value& like) {
     value& v = next_output();
-    v.type = like.type, v.rank = like.rank, v.dims = like.dims;
+    v.type = like.type, v.take_dims(like);
     return v;
   }
   [[gnu::cold]] constexpr value& declare(dtype t, std::initializer_list<extent> dims) {
     value& v = next_output();
     v.type = t;
-    for (const extent& e : dims) v.dims[static_cast<unsigned>(v.rank++)] = e;
+    for (const extent& e : dims) v.dims[v.rank++] = e;
     return v;
   }
   /// Memory for this node alone: `bytes` on each rank.
@@ -208,7 +203,7 @@ constexpr bool of_a_round(const graph& g, const value& v) {
 /// axes (edp, ep, etp). Neither: the value is the same on every rank of a stage, thus of both
 /// meshes.
 constexpr unsigned spread(const placement& at) {
-  const place* const p = at.at.data(); // in the order of enum axis: steps of clang are counted here
+  const place* const p = at.at; // in the order of enum axis: steps of clang are counted here
   constexpr auto same = state::invariant;
   return (p[0].s != same || p[1].s != same || p[2].s != same ? 1u : 0u) |
          (p[4].s != same || p[5].s != same || p[6].s != same ? 2u : 0u);
@@ -222,13 +217,13 @@ template <const op_info* Op> struct kernel_of;
 [[gnu::cold]] constexpr void infer(inference& c) {
   if (!c.n.op->crosses) {
     unsigned seen = 0;
-    int last = -1;
-    for (int k = 0; k < max_inputs; ++k) {
-      if (!c.has(k)) continue;
-      const unsigned s = spread(c.in(k).at);
+    int last = -1, k = -1;
+    for (const value_id v : c.n.in) {
+      ++k;
+      const unsigned s = v < 0 ? 0 : spread(c.g.values[v].at);
+      if (s == 0) continue;
       if ((seen | s) == 3 && seen != 3) c.fail(fault::P013, k, last);
-      if (s != 0) last = k;
-      seen |= s;
+      last = k, seen |= s;
     }
   }
   const op_info& op = *c.n.op;
@@ -236,7 +231,7 @@ template <const op_info* Op> struct kernel_of;
   if (op.rule != nullptr) op.rule(c);
   if (c.outs == 0 && op.changes == 0) c.fail(fault::S008), c.declare(c.in(0));
   for (int k = 0; k < c.outs; ++k)
-    if (spread(c.out[static_cast<unsigned>(k)].at) == 3) c.fail(fault::P013, 0);
+    if (spread(c.out[k].at) == 3) c.fail(fault::P013, 0);
 }
 
 // --- inference of placements ---------------------------------------------------------------------
@@ -253,17 +248,21 @@ enum class algebra : std::uint8_t { product, sum, nonlinear, reduction };
                                    std::initializer_list<dim> whole) {
   place cut{};
   int cutter = -1;
-  for (int k : operands)
-    if (c.has(k) && c.in(k).at[a].s == state::shard) {
-      cut = c.in(k).at[a];
-      cutter = k;
-      break;
-    }
+  unsigned states = 0; // of operands that have gradients, a bit each
+  for (int k : operands) {
+    if (c.n.in[k] < 0) continue;
+    const value& v = c.g.values[c.n.in[k]];
+    const place& p = v.at.at[static_cast<int>(a)];
+    if (p.s == state::shard && cutter < 0) cut = p, cutter = k;
+    states |= v.type == dtype::i32 || v.type == dtype::u8 ? 0 : 1u << static_cast<int>(p.s);
+  }
+  if (states == 1u << static_cast<int>(state::invariant) && cutter < 0) return I;
+  if (states == 1u << static_cast<int>(state::replicate) && cutter < 0) return R;
   if (cutter >= 0) {
     for (dim d : whole)
       if (d == cut.d) c.fail(fault::P007, cutter);
     const bool contracted = out.find(cut.d) < 0;
-    const order how_ordered = c.in(cutter).dims[static_cast<unsigned>(c.in(cutter).find(cut.d))].o;
+    const order how_ordered = c.in(cutter).dims[c.in(cutter).find(cut.d)].o;
     for (int k : operands) {
       if (!c.has(k) || k == cutter) continue;
       const value& v = c.in(k);
@@ -272,7 +271,7 @@ enum class algebra : std::uint8_t { product, sum, nonlinear, reduction };
       if (where >= 0) {
         if (p.s == state::partial) c.fail(fault::P005, k, cutter);
         if (p != cut) c.fail(contracted ? fault::P001 : fault::P002, cutter, k);
-        if (v.dims[static_cast<unsigned>(where)].o != how_ordered) c.fail(fault::P012, cutter, k);
+        if (v.dims[where].o != how_ordered) c.fail(fault::P012, cutter, k);
       } else if (p.s == state::shard) {
         c.fail(fault::P002, cutter, k);
       } else if (v.differentiable()) {
@@ -312,17 +311,16 @@ enum class algebra : std::uint8_t { product, sum, nonlinear, reduction };
 [[gnu::cold]] constexpr void place_output(inference& c, int k, algebra how,
                                           std::initializer_list<int> operands,
                                           std::initializer_list<dim> whole = {}) {
-  value& out = c.out[static_cast<unsigned>(k)];
+  value& out = c.out[k];
   for (int a = 0; a < axes; ++a) {
     if (c.g.ranks.trivial(static_cast<axis>(a))) continue;
     c.looking = a;
-    out.at.at[static_cast<unsigned>(a)] = join(c, static_cast<axis>(a), how, out, operands, whole);
+    out.at.at[a] = join(c, static_cast<axis>(a), how, out, operands, whole);
   }
   c.looking = -1;
   for (dim d : whole)
     for (int i : operands)
-      if (const int at = c.in(i).find(d);
-          at >= 0 && c.in(i).dims[static_cast<unsigned>(at)].o != order::contiguous)
+      if (const int at = c.in(i).find(d); at >= 0 && c.in(i).dims[at].o != order::contiguous)
         c.fail(fault::P012, i);
 }
 

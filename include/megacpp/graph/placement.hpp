@@ -12,7 +12,6 @@
 
 #include <megacpp/graph/mesh.hpp>
 
-#include <array>
 #include <cstdint>
 
 namespace mc {
@@ -77,10 +76,10 @@ constexpr place cotangent(place p) {
 
 /// One place an axis.
 struct placement {
-  std::array<place, axes> at{};
+  place at[axes];
 
-  constexpr place& operator[](axis a) { return at[static_cast<unsigned>(a)]; }
-  constexpr const place& operator[](axis a) const { return at[static_cast<unsigned>(a)]; }
+  constexpr place& operator[](axis a) { return at[static_cast<int>(a)]; }
+  constexpr const place& operator[](axis a) const { return at[static_cast<int>(a)]; }
   constexpr bool operator==(const placement&) const = default;
 
   /// How many axes shard this dim.

@@ -26,7 +26,7 @@ constexpr term mixed(term h, const char* s) {
 constexpr term mixed(term h, const value& v) { // its type, integers, dims and placement
   h = mixed(mixed(h, static_cast<term>(v.type) << 8 | term(v.holds)), static_cast<term>(v.below));
   for (int i = 0; i < v.rank; ++i) {
-    const extent& e = v.dims[static_cast<unsigned>(i)];
+    const extent& e = v.dims[i];
     h = mixed(mixed(h, static_cast<term>(e.n)), static_cast<term>(e.d) << 8 | term(e.o));
   }
   for (const place& p : v.at.at)
@@ -64,9 +64,9 @@ struct terms {
   constexpr terms(const graph& graph, met_ops& ops) : g(graph), met(ops) {}
 
   constexpr term at(value_id v) const { return v < 0 ? 0 : of[v]; }
-  constexpr term in(const node& n, int k) const { return at(n.in[static_cast<unsigned>(k)]); }
+  constexpr term in(const node& n, int k) const { return at(n.in[k]); }
   constexpr void out(const node& n, int k, term t) {
-    if (const value_id v = n.out[static_cast<unsigned>(k)]; v >= 0) of[v] = t;
+    if (const value_id v = n.out[k]; v >= 0) of[v] = t;
   }
 
   constexpr term head(const op_info& op, const attributes& a) {
@@ -97,7 +97,7 @@ struct terms {
   constexpr void read(const node& n) {
     if (n.op->stands_for != nullptr) return n.op->stands_for(*this, n);
     term h = head(*n.op, n.attr);
-    const value_id* v = n.in.data();
+    const value_id* v = n.in;
     for (term k = 1; k <= max_inputs; ++k, ++v)
       if (*v >= 0) h = mixed(h, of[*v] + k);
     if (n.from != n.to)
@@ -108,8 +108,7 @@ struct terms {
     for (int k = 0; k < max_outputs; ++k) out(n, k, output(h, k));
     if (n.op->changes == 0) return;
     for (int k = 0; k < max_inputs; ++k)
-      if ((n.op->changes >> k & 1) != 0 && n.in[static_cast<unsigned>(k)] >= 0)
-        written += of[n.in[static_cast<unsigned>(k)]] = output(h, 64 + k);
+      if ((n.op->changes >> k & 1) != 0 && n.in[k] >= 0) written += of[n.in[k]] = output(h, 64 + k);
   }
 };
 

@@ -165,19 +165,10 @@ inline void describe_graph(std::string& out, const graph& g) {
 inline void describe_passes(std::string& out, const program_view& p, const part_passes& passes) {
   const std::vector<std::string> names = part_names(p);
   for (std::size_t i = 0; i < passes.size(); ++i) {
-    const graph* before = nullptr;
-    const char* name_before = "";
     for (const pass_view& pass : passes[i]) {
       fmt::format_to(std::back_inserter(out), "\n{} after {}: {} nodes\n", names[i], pass.name,
                      pass.g->node_count);
-      std::string now, then;
-      describe_graph(now, *pass.g);
-      if (before != nullptr) describe_graph(then, *before);
-      if (before != nullptr && now == then)
-        fmt::format_to(std::back_inserter(out), "  as after {}\n", name_before);
-      else out += now;
-      before = pass.g;
-      name_before = pass.name;
+      describe_graph(out, *pass.g);
     }
   }
   fmt::format_to(std::back_inserter(out), "\nupdate: {} nodes\n", p.update.g->node_count);

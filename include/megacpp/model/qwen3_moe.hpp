@@ -10,7 +10,7 @@ namespace mc {
 /// A set of layer indices below 256, as a constant.
 struct layer_set {
   static constexpr int greatest = 255;
-  std::array<std::uint64_t, 4> bits{};
+  std::uint64_t bits[4]{};
 
   constexpr layer_set() = default;
   constexpr layer_set(std::initializer_list<int> layers) {

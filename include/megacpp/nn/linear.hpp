@@ -39,7 +39,7 @@ constexpr var row_parallel(context& c, const char* scope, var x, int summed, ext
   if (!c.b->in_range((summed == 1 || summed == 2) && summed <= v.rank, line, "row_parallel", x.id,
                      "the number of summed dims", summed, "1 or 2 of what it is given"))
     return x;
-  const extent first = v.dims[static_cast<unsigned>(v.rank - summed)];
+  const extent first = v.dims[v.rank - summed];
   const placement sharded = on(axis::tp, S(first.d));
   const var w =
       summed > 1

@@ -128,7 +128,7 @@ constexpr void attention_grad_rule(inference& c) {
       place p = dy;
       if (dy.is_shard(dim::heads)) p.d = c.in(k + 1).dims[2].d;
       if (dy.is_shard(dim::sequence)) p = P;
-      c.out[static_cast<unsigned>(k)].at[a] = p;
+      c.out[k].at[a] = p;
     }
   }
 }
@@ -142,7 +142,7 @@ constexpr std::int64_t visible_pairs(std::int64_t s, std::int64_t keys, bool cau
   return full * window + (s - full) * (s - full + 1) / 2;
 }
 constexpr work attention_work(const graph& g, const node& n, int q, int k, int products) {
-  const value &x = g.at(n.in[static_cast<unsigned>(q)]), &y = g.at(n.in[static_cast<unsigned>(k)]);
+  const value &x = g.at(n.in[q]), &y = g.at(n.in[k]);
   const std::int64_t pairs = visible_pairs(local_extent(g.ranks, x, 1), local_extent(g.ranks, y, 1),
                                            n.attr.i[0] != 0, n.attr.i[1]);
   work w;

@@ -21,7 +21,7 @@ constexpr void embedding_rule(inference& c) { // ids, table
   value& y = c.declare(ids);
   y.type = table.type;
   if (ids.rank == max_rank) return;
-  y.dims[static_cast<unsigned>(y.rank++)] = table.dims[1];
+  y.dims[y.rank++] = table.dims[1];
   c.distinct(0, 0, 1);
   place_output(c, 0, algebra::product, {0, 1}, {table.dims[1].d});
 }

@@ -104,7 +104,7 @@ inline constexpr op_info expert_rows{
 /// Placed as the choices of experts are.
 constexpr void like_choices(inference& c, int x, int experts) {
   for (int a = 0; a < axes; ++a)
-    if (c.in(x).at.at[static_cast<unsigned>(a)] != c.in(experts).at.at[static_cast<unsigned>(a)]) {
+    if (c.in(x).at.at[a] != c.in(experts).at.at[a]) {
       c.looking = a;
       c.fail(fault::P002, x, experts);
     }
@@ -127,7 +127,7 @@ constexpr void dispatch_rule(inference& c) { // x (B, S, H) or (B, S, k), expert
   on_one_rank_each(c, 0);
   like_choices(c, 0, 1);
   value& rows = c.declare(x.type, {{dim::rows, rows_of_round(c) * c.g.ranks.of(axis::ep)}});
-  if (!choices) rows.dims[static_cast<unsigned>(rows.rank++)] = x.back();
+  if (!choices) rows.dims[rows.rank++] = x.back();
   c.distinct(0, 0, 1);
   place_rows(c, rows);
   if (!c.g.ranks.trivial(axis::etp)) rows.at[axis::etp] = R;
@@ -138,7 +138,7 @@ constexpr void combine_rule(inference& c) { // rows (R, H) or (R), experts, row,
   c.require(rows.rank == 1 || (rows.rank == 2 && rows.dims[1].d != dim::choices), fault::S003, 0);
   c.agree(rows.dims[0], {dim::rows, rows_of_round(c) * c.g.ranks.of(axis::ep)}, 0, 1);
   value& y = c.declare(rows);
-  y.rank = experts.rank, y.dims = experts.dims, y.at = experts.at;
+  y.take_dims(experts), y.at = experts.at;
   if (rows.rank > 1) y.dims[2] = rows.dims[1];
   c.distinct(0, 0, 1);
   value wanted{};
@@ -176,7 +176,7 @@ constexpr void combine_adjoint(backward& d, const node& n) { transpose_crossing(
 /// experts of that rank; else as any product.
 constexpr void place_grouped(inference& c, int k, std::initializer_list<int> operands,
                              place over_ep, int rows, int experts) {
-  value& out = c.out[static_cast<unsigned>(k)];
+  value& out = c.out[k];
   for (c.looking = 0; c.looking < axes; ++c.looking) {
     const auto a = static_cast<axis>(c.looking);
     if (c.g.ranks.trivial(a)) continue;

@@ -104,7 +104,7 @@ constexpr void vocabulary_loss_rule(
   c.sums({3}, 0), c.rank(3, 0);
   z_of_loss(c);
   for (int i = 0; i < axes; ++i)
-    if (w.at.at[static_cast<unsigned>(i)].s == state::shard) c.fail(fault::P007, 1);
+    if (w.at.at[i].s == state::shard) c.fail(fault::P007, 1);
   const dtype main = accumulator_of(x.type);
   for (int k = 0; k < 2; ++k) {
     c.declare(main, {});

@@ -40,8 +40,7 @@ constexpr void place_bias(inference& c, int bias) {
   const value& y = c.out[0];
   for (int a = 0; a < axes; ++a) {
     c.looking = a;
-    const place p = y.at.at[static_cast<unsigned>(a)],
-                b = c.in(bias).at.at[static_cast<unsigned>(a)];
+    const place p = y.at.at[a], b = c.in(bias).at.at[a];
     if (p.s == state::partial && b.s != state::partial) c.fail(fault::P005, 0, bias);
     if (p.s == state::shard && c.in(bias).find(p.d) < 0 && b.s != state::replicate)
       c.fail(fault::P004, bias, 0);
@@ -65,9 +64,7 @@ constexpr int summed_dims(inference& c, int k) {
 constexpr void pairs(inference& c, int a, int first, int b, int second, int n) {
   if (first < 0 || second < 0 || first + n > c.in(a).rank || second + n > c.in(b).rank)
     return c.fail(fault::S003, a, b);
-  for (int i = 0; i < n; ++i)
-    c.agree(c.in(a).dims[static_cast<unsigned>(first + i)],
-            c.in(b).dims[static_cast<unsigned>(second + i)], a, b);
+  for (int i = 0; i < n; ++i) c.agree(c.in(a).dims[first + i], c.in(b).dims[second + i], a, b);
 }
 
 constexpr void linear_rule(inference& c) { // x, w, [bias]
@@ -87,8 +84,8 @@ constexpr void linear_rule(inference& c) { // x, w, [bias]
     return;
   }
   for (int i = 0; i < w.rank - summed; ++i) {
-    if (y.find(w.dims[static_cast<unsigned>(i)].d) >= 0) c.fail(fault::S003, 0, 1);
-    y.dims[static_cast<unsigned>(y.rank++)] = w.dims[static_cast<unsigned>(i)];
+    if (y.find(w.dims[i].d) >= 0) c.fail(fault::S003, 0, 1);
+    y.dims[y.rank++] = w.dims[i];
   }
   place_output(c, 0, algebra::product, {0, 1});
   place_bias(c, 2);
@@ -102,8 +99,7 @@ constexpr void linear_input_grad_rule(inference& c) { // dy, w
   value& dx = c.declare(dy);
   dx.rank = static_cast<std::int8_t>(lead > 0 ? lead : 0);
   c.require(dx.rank + w.rank - kept <= max_rank, fault::S004, 0, 1);
-  for (int i = kept; i < w.rank && dx.rank < max_rank; ++i)
-    dx.dims[static_cast<unsigned>(dx.rank++)] = w.dims[static_cast<unsigned>(i)];
+  for (int i = kept; i < w.rank && dx.rank < max_rank; ++i) dx.dims[dx.rank++] = w.dims[i];
   c.distinct(0, 0, 1);
   place_output(c, 0, algebra::product, {0, 1});
 }
@@ -117,10 +113,8 @@ constexpr void linear_weight_grad_rule(inference& c) { // dy, x
   value& dw = c.declare(dy);
   dw.type = accumulator_of(dy.type);
   dw.rank = 0;
-  for (int i = lead; i < dy.rank; ++i)
-    dw.dims[static_cast<unsigned>(dw.rank++)] = dy.dims[static_cast<unsigned>(i)];
-  for (int i = lead; i < x.rank && dw.rank < max_rank; ++i)
-    dw.dims[static_cast<unsigned>(dw.rank++)] = x.dims[static_cast<unsigned>(i)];
+  for (int i = lead; i < dy.rank; ++i) dw.dims[dw.rank++] = dy.dims[i];
+  for (int i = lead; i < x.rank && dw.rank < max_rank; ++i) dw.dims[dw.rank++] = x.dims[i];
   c.distinct(0, 0, 1);
   place_output(c, 0, algebra::product, {0, 1});
 }
@@ -135,8 +129,7 @@ constexpr void bias_grad_rule(inference& c) { // dy
   value& db = c.declare(dy);
   db.type = accumulator_of(dy.type);
   db.rank = 0;
-  for (int i = dy.rank - kept; i < dy.rank; ++i)
-    db.dims[static_cast<unsigned>(db.rank++)] = dy.dims[static_cast<unsigned>(i)];
+  for (int i = dy.rank - kept; i < dy.rank; ++i) db.dims[db.rank++] = dy.dims[i];
   place_output(c, 0, algebra::product, {0});
 }
 
@@ -214,8 +207,7 @@ constexpr var linear(var x, var w, source_line line = here()) {
   const value &a = x.type(), &b = w.type();
   int summed = 0;
   while (summed < a.rank && summed < b.rank &&
-         a.dims[static_cast<unsigned>(a.rank - 1 - summed)].d ==
-             b.dims[static_cast<unsigned>(b.rank - 1 - summed)].d)
+         a.dims[a.rank - 1 - summed].d == b.dims[b.rank - 1 - summed].d)
     ++summed;
   return {x.b, x.b->emit(op::linear, {x.id, w.id}, line, {{}, {summed}})};
 }

@@ -40,8 +40,7 @@ constexpr std::int64_t chunk_bytes(const mesh& r, const value& x, const value& w
 constexpr std::int64_t vocabulary_parts(const mesh& r, const value& w) {
   std::int64_t n = 1;
   for (int a = 0; a < axes; ++a)
-    if (w.at.at[static_cast<unsigned>(a)].is_shard(dim::vocabulary) &&
-        r.sized(static_cast<axis>(a)))
+    if (w.at.at[a].is_shard(dim::vocabulary) && r.sized(static_cast<axis>(a)))
       n *= r.of(static_cast<axis>(a));
   return n;
 }
@@ -68,8 +67,7 @@ constexpr void vocabulary_partial_rule(inference& c) { // x, w, labels
   value& lse = c.declare(labels);
   if (lse.rank == max_rank) --lse.rank;
   lse.type = accumulator_of(x.type);
-  lse.dims[static_cast<unsigned>(lse.rank++)] =
-      extent(dim::vocabulary_part, vocabulary_parts(c.g.ranks, w));
+  lse.dims[lse.rank++] = extent(dim::vocabulary_part, vocabulary_parts(c.g.ranks, w));
   value& target = c.declare(labels);
   target.type = accumulator_of(x.type);
   for (int i = 0; i < axes; ++i) {

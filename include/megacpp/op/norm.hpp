@@ -24,7 +24,7 @@ constexpr void declare_statistic(inference& c, const value& x) {
   value& s = c.declare(x);
   s.type = accumulator_of(x.type);
   if (s.rank > 0) --s.rank;
-  s.dims[static_cast<unsigned>(s.rank)] = extent{};
+  s.dims[s.rank] = extent{};
 }
 
 /// Operand k, a gain or a bias, has the last dim of operand 0.

@@ -86,10 +86,10 @@ constexpr void redistribute_rule(inference& c) {
       goal.level = static_cast<std::int8_t>(y.at.levels(goal.d));
       std::int64_t ranks = 1;
       for (int a = 0; a < axes; ++a)
-        if ((y.at.at[static_cast<unsigned>(a)].is_shard(goal.d) || a == static_cast<int>(n.ax)) &&
+        if ((y.at.at[a].is_shard(goal.d) || a == static_cast<int>(n.ax)) &&
             c.g.ranks.sized(static_cast<axis>(a)))
           ranks *= c.g.ranks.of(static_cast<axis>(a));
-      if (x.dims[static_cast<unsigned>(where)].n % ranks != 0) c.fail(fault::S001, 0);
+      if (x.dims[where].n % ranks != 0) c.fail(fault::S001, 0);
     }
     if (!c.g.ranks.sized(n.ax)) c.fail(fault::P011, 0);
   }

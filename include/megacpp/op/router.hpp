@@ -44,8 +44,7 @@ constexpr void choices_of_router(inference& c, int k, int l) {
   const value &v = c.in(k), &of = c.in(l);
   c.indexes(k, integer_kind::experts, of.back().n, l);
   c.require(v.rank == of.rank && v.back().d == dim::choices, fault::S003, l, k);
-  for (int i = 0; i + 1 < v.rank && v.rank == of.rank; ++i)
-    c.agree(of.dims[static_cast<unsigned>(i)], v.dims[static_cast<unsigned>(i)], l, k);
+  for (int i = 0; i + 1 < v.rank && v.rank == of.rank; ++i) c.agree(of.dims[i], v.dims[i], l, k);
 }
 
 constexpr void route_rule(inference& c) { // l (..., E), [b] (E)
@@ -57,7 +56,7 @@ constexpr void route_rule(inference& c) { // l (..., E), [b] (E)
              "positive and within the experts");
   value& w = c.declare(l);
   w.type = accumulator_of(l.type);
-  if (w.rank > 0) w.dims[static_cast<unsigned>(w.rank - 1)] = {dim::choices, k > 0 ? k : 1};
+  if (w.rank > 0) w.dims[w.rank - 1] = {dim::choices, k > 0 ? k : 1};
   c.distinct(0, 0, 0);
   place_output(c, 0, algebra::nonlinear, {0, 1}, {dim::expert});
   value& experts = c.declare(w);
@@ -157,8 +156,7 @@ constexpr void router_loss_rule(inference& c) { // s (groups, E), c (groups, E),
   c.declare(c.in(0).type, {});
   place_output(c, 0, algebra::product, {0, 1});
   for (int a = 0; a < axes; ++a)
-    if (c.in(2).at.at[static_cast<unsigned>(a)] != c.out[0].at.at[static_cast<unsigned>(a)])
-      c.fail(fault::P002, 0, 2);
+    if (c.in(2).at.at[a] != c.out[0].at.at[a]) c.fail(fault::P002, 0, 2);
 }
 constexpr void router_loss_grad_rule(inference& c) { // dL (), c (groups, E)
   c.floats({0, 1}), c.sums({0}, 0), c.rank(0, 0);

@@ -11,7 +11,14 @@ namespace mc {
 /// What differentiate found beside the graph: cotangents by value; of a parameter, its finished
 /// gradient (of a tied one, what it contributes).
 struct gradients {
-  std::array<value_id, max_values> of{};
+  value_id of[max_values]{};
+
+  /// Of a graph without a backward pass.
+  static constexpr gradients none() {
+    gradients g;
+    for (value_id& v : g.of) v = -1;
+    return g;
+  }
 };
 
 /// Appends to b.g the backward pass of its scalar or stream output. `seed` is the cotangent of
@@ -25,8 +32,7 @@ constexpr gradients differentiate(builder& b) {
     const value& v = g.at(static_cast<value_id>(i));
     const parameter_info* p =
         v.is == role::parameter ? g.parameter_of(static_cast<value_id>(i)) : nullptr;
-    d.wanted[static_cast<unsigned>(i)] =
-        (p != nullptr && !p->frozen) || (v.is == role::input && v.from == feed::stream);
+    d.wanted[i] = (p != nullptr && !p->frozen) || (v.is == role::input && v.from == feed::stream);
   }
   for (int i = 0; i < forward; ++i) {
     const node& n = g.at_node(i);
@@ -34,35 +40,30 @@ constexpr gradients differentiate(builder& b) {
     for (value_id v : n.in) any = any || d.wants(v);
     for (unsigned k = 0; any && k < max_outputs; ++k)
       if (const value_id v = n.out[k]; v >= 0)
-        d.wanted[static_cast<unsigned>(v)] = g.at(v).differentiable() &&
-                                             g.at(v).is != role::scratch &&
-                                             (n.op->constants >> k & 1u) == 0;
+        d.wanted[v] = g.at(v).differentiable() && g.at(v).is != role::scratch &&
+                      (n.op->constants >> k & 1u) == 0;
   }
   value seed = cotangent(g.at(g.outputs[0]), g.outputs[0]);
   seed.is = role::input;
   seed.from = feed::d_output;
   seed.name = "d_output";
-  d.ct[static_cast<unsigned>(g.outputs[0])] = b.add(seed, 0);
+  d.ct[g.outputs[0]] = b.add(seed, 0);
   if (g.side_loss >= 0) {
     seed = cotangent(g.at(g.side_loss), g.side_loss);
     seed.is = role::input, seed.from = feed::d_output, seed.slot = 1, seed.name = "d_side_loss";
-    d.ct[static_cast<unsigned>(g.side_loss)] = b.add(seed, 0);
+    d.ct[g.side_loss] = b.add(seed, 0);
   }
   b.derived = true;
   b.when = phase::input_gradient;
   // A tied parameter is reduced where it is declared first; here its gradient only collects.
-  std::array<bool, max_values> tied{};
-  std::array<value_id, max_values> finished{}; // whose cotangent is a parameter's gradient here
-  for (int i = 0; i < g.value_count; ++i)
-    finished[static_cast<unsigned>(i)] = static_cast<value_id>(i);
-  for (int i = 0; i < g.parameter_count; ++i)
-    tied[static_cast<unsigned>(g.parameters[static_cast<unsigned>(i)].v)] =
-        g.parameters[static_cast<unsigned>(i)].tied;
+  bool tied[max_values]{};
+  value_id finished[max_values]{}; // whose cotangent is a parameter's gradient here
+  for (int i = 0; i < g.value_count; ++i) finished[i] = static_cast<value_id>(i);
+  for (int i = 0; i < g.parameter_count; ++i) tied[g.parameters[i].v] = g.parameters[i].tied;
   for (int i = 0; i < forward; ++i) {
     const node& n = g.at_node(i);
-    if (n.when != phase::prologue || !n.op->linear || !tied[static_cast<unsigned>(n.in[0])])
-      continue;
-    tied[static_cast<unsigned>(n.out[0])] = true;
+    if (n.when != phase::prologue || !n.op->linear || !tied[n.in[0]]) continue;
+    tied[n.out[0]] = true;
     for (value_id& v : finished)
       if (v == n.in[0]) v = n.out[0];
   }
@@ -72,11 +73,11 @@ constexpr gradients differentiate(builder& b) {
       if ((n.when == phase::prologue) != (pass == 1)) continue;
       bool any = false;
       for (value_id v : n.in) any = any || d.wants(v);
-      if (!any || (pass == 1 && tied[static_cast<unsigned>(n.in[0])])) continue;
+      if (!any || (pass == 1 && tied[n.in[0]])) continue;
       if (pass == 1 && !n.op->linear)
         for (value_id v : n.out)
-          if (v >= 0 && d.ct[static_cast<unsigned>(v)] >= 0) {
-            value_id& ct = d.ct[static_cast<unsigned>(v)];
+          if (v >= 0 && d.ct[v] >= 0) {
+            value_id& ct = d.ct[v];
             ct = d.typed(ct, g.at(v).type, n.line);
           }
       d.run_adjoint(i, n);
@@ -89,17 +90,24 @@ constexpr gradients differentiate(builder& b) {
   for (int i = 0; i < g.value_count; ++i)
     if (g.at(static_cast<value_id>(i)).is == role::input &&
         g.at(static_cast<value_id>(i)).from == feed::stream)
-      g.d_stream = d.ct[static_cast<unsigned>(i)];
+      g.d_stream = d.ct[i];
   for (int i = 0; i < g.parameter_count; ++i)
-    g.parameters[static_cast<unsigned>(i)].gradient =
-        d.of(finished[static_cast<unsigned>(g.parameters[static_cast<unsigned>(i)].v)]);
+    g.parameters[i].gradient = d.of(finished[g.parameters[i].v]);
   gradients r;
-  r.of = d.ct;
+  set(r.of, d.ct);
   for (int i = 0; i < g.parameter_count; ++i) {
-    const parameter_info& p = g.parameters[static_cast<unsigned>(i)];
-    r.of[static_cast<unsigned>(p.v)] = p.gradient;
+    const parameter_info& p = g.parameters[i];
+    r.of[p.v] = p.gradient;
   }
   return r;
+}
+
+/// A forward graph with its backward pass.
+constexpr graph differentiated(const graph& forward) {
+  builder b{forward.ranks};
+  b.g = forward;
+  differentiate(b);
+  return b.g;
 }
 
 } // namespace mc

@@ -18,34 +18,34 @@ namespace detail {
 
 struct fuser {
   graph g;
-  std::array<bool, max_nodes> dead{};
-  std::array<std::int16_t, max_values> uses{};
+  bool dead[max_nodes]{};
+  std::int16_t uses[max_values]{};
 
   constexpr explicit fuser(const graph& whole) : g(whole) {
     for (int i = 0; i < g.node_count; ++i)
       for (value_id v : g.at_node(i).in)
-        if (v >= 0) ++uses[static_cast<unsigned>(v)];
+        if (v >= 0) ++uses[v];
     for (value_id v : g.outputs)
-      if (v >= 0) ++uses[static_cast<unsigned>(v)];
+      if (v >= 0) ++uses[v];
     for (value_id v : {g.d_stream, g.side_loss, g.rounds})
-      if (v >= 0) ++uses[static_cast<unsigned>(v)];
+      if (v >= 0) ++uses[v];
   }
 
-  constexpr bool once(value_id v) const { return v >= 0 && uses[static_cast<unsigned>(v)] == 1; }
+  constexpr bool once(value_id v) const { return v >= 0 && uses[v] == 1; }
   /// The live node that produces v, if its op is `op`; else -1.
   constexpr int producer(value_id v, const op_info* op) const {
     if (v < 0) return -1;
     const int p = g.at(v).producer;
-    return p >= 0 && !dead[static_cast<unsigned>(p)] && g.at_node(p).op == op ? p : -1;
+    return p >= 0 && !dead[p] && g.at_node(p).op == op ? p : -1;
   }
   constexpr bool read_between(value_id v, int after, int before) const {
     for (int i = after + 1; i < before; ++i)
-      if (!dead[static_cast<unsigned>(i)])
+      if (!dead[i])
         for (value_id x : g.at_node(i).in)
           if (x == v) return true;
     return false;
   }
-  constexpr void kill(int i) { dead[static_cast<unsigned>(i)] = true; }
+  constexpr void kill(int i) { dead[i] = true; }
   /// Node i becomes n; its outputs come from it.
   constexpr void put(int i, node n) {
     g.at_node(i) = n;
@@ -72,8 +72,8 @@ struct fuser {
     const node& add = g.at_node(a);
     node f = n;
     f.op = rms ? &op::add_rms_norm : &op::add_layer_norm;
-    f.in = {add.in[0], add.in[1], n.in[1], n.in[2], -1, -1, -1, -1, -1, -1};
-    f.out = {add.out[0], n.out[0], n.out[1], n.out[2], -1};
+    set(f.in, {add.in[0], add.in[1], n.in[1], n.in[2]});
+    set(f.out, {add.out[0], n.out[0], n.out[1], n.out[2]});
     kill(a);
     put(i, f);
   }
@@ -81,8 +81,7 @@ struct fuser {
     const node sum = g.at_node(i);
     if (sum.op != &op::sum) return;
     for (int k = 0; k < 2; ++k) {
-      const value_id d = sum.in[static_cast<unsigned>(k)],
-                     other = sum.in[static_cast<unsigned>(1 - k)];
+      const value_id d = sum.in[k], other = sum.in[1 - k];
       int p = producer(d, &op::rms_norm_grad);
       const bool rms = p >= 0;
       if (!rms) p = producer(d, &op::layer_norm_grad);
@@ -90,7 +89,7 @@ struct fuser {
       node f = g.at_node(p);
       f.op = rms ? &op::rms_norm_grad_add : &op::layer_norm_grad_add;
       f.in[rms ? 4u : 5u] = other;
-      f.out = sum.out;
+      set(f.out, sum.out);
       kill(p);
       put(i, f);
       return;
@@ -100,14 +99,13 @@ struct fuser {
     const node sum = g.at_node(i);
     if (sum.op != &op::sum) return;
     for (int k = 0; k < 2; ++k) {
-      const value_id d = sum.in[static_cast<unsigned>(k)],
-                     other = sum.in[static_cast<unsigned>(1 - k)];
+      const value_id d = sum.in[k], other = sum.in[1 - k];
       const int p = producer(d, &op::linear_input_grad);
       if (p < 0 || !once(d)) continue;
       node f = g.at_node(p);
       f.op = &op::linear_input_grad_add;
       f.in[2] = other;
-      f.out = sum.out;
+      set(f.out, sum.out);
       kill(p);
       put(i, f);
       return;
@@ -122,7 +120,7 @@ struct fuser {
     node f = g.at_node(p);
     if (g.at(bias.in[1]).rank != g.at(f.in[1]).rank - static_cast<int>(f.attr.i[0])) return;
     f.in[2] = bias.in[1];
-    f.out = bias.out;
+    set(f.out, bias.out);
     kill(p);
     put(i, f);
   }
@@ -146,20 +144,19 @@ struct fuser {
       return;
     if (g.at_node(entropy).in[1] != target || ce_grad.in[2] != target ||
         grad.in[1] != ce_grad.out[1] || g.at(ce_grad.in[0]).producer >= 0 ||
-        uses[static_cast<unsigned>(grad.in[5])] != 3 || uses[static_cast<unsigned>(target)] != 2 ||
-        !once(grad.in[0]) || !once(grad.in[1]))
+        uses[grad.in[5]] != 3 || uses[target] != 2 || !once(grad.in[0]) || !once(grad.in[1]))
       return;
     for (const place& p : g.at(grad.in[3]).at.at)
       if (p.s == state::shard) return;
     node f = g.at_node(entropy);
     f.op = &op::vocabulary_loss;
-    f.in = {grad.in[2], grad.in[3], grad.in[4], ce_grad.in[0], -1, -1, -1, -1, -1, -1};
+    set(f.in, {grad.in[2], grad.in[3], grad.in[4], ce_grad.in[0]});
     f.attr.f = g.at_node(entropy).attr.f;
     f.attr.i = grad.attr.i;
     const bool weights = grad.attr.i[1] != 0;
     const value_id room = scratch(op::loss_scratch_bytes(g.ranks, g.at(f.in[0]), g.at(f.in[1])));
-    f.out = {f.out[0], f.out[1], grad.out[0], weights ? grad.out[1] : room,
-             weights ? room : value_id{-1}};
+    set(f.out, {f.out[0], f.out[1], grad.out[0], weights ? grad.out[1] : room,
+                weights ? room : value_id{-1}});
     kill(partial), kill(entropy_grad), kill(i);
     put(entropy, f);
   }
@@ -167,7 +164,7 @@ struct fuser {
   constexpr graph compact() {
     int kept = 0;
     for (int i = 0; i < g.node_count; ++i) {
-      if (dead[static_cast<unsigned>(i)]) {
+      if (dead[i]) {
         for (value_id v : g.at_node(i).out)
           if (v >= 0 && g.at(v).producer == i) g.at(v).producer = -1;
         continue;
@@ -189,7 +186,7 @@ constexpr graph fused(const graph& whole) {
   if (whole.wrong.code != fault::none) return whole;
   detail::fuser f(whole);
   for (int i = 0; i < f.g.node_count; ++i) {
-    if (f.dead[static_cast<unsigned>(i)]) continue;
+    if (f.dead[i]) continue;
     f.linear_and_bias(i);
     f.add_and_norm(i);
     f.norm_grad_and_sum(i);

@@ -29,12 +29,12 @@ constexpr value_id owed_value(const graph& g, owed o) {
 }
 
 struct meaning {
-  std::array<term, owed_values> values{};
-  std::array<term, max_parameters> gradients{};
-  term collected = 0; ///< all that is added to gradients, by what it is the gradient of
-  term changed = 0;   ///< the operands that ops write
-  std::array<term, max_parameters> names{}; ///< of parameters, with types, dims and placements
-  std::array<parameter_info, max_parameters> parameters{};
+  term values[owed_values]{};
+  term gradients[max_parameters]{};
+  term collected = 0;           ///< all that is added to gradients, by what it is the gradient of
+  term changed = 0;             ///< the operands that ops write
+  term names[max_parameters]{}; ///< of parameters, with types, dims and placements
+  parameter_info parameters[max_parameters]{};
   int parameter_count = 0;
   mesh ranks;
   met_ops ops; ///< of which the terms are made
@@ -46,7 +46,8 @@ struct meaning {
   m.ops = met;
   terms t(g, m.ops);
   term sums[max_values]{}; // contributions, by leaf
-  m.parameters = g.parameters, m.parameter_count = g.parameter_count, m.ranks = g.ranks;
+  m.parameter_count = g.parameter_count, m.ranks = g.ranks;
+  for (int i = 0; i < g.parameter_count; ++i) m.parameters[i] = g.parameters[i];
   for (int i = 0; i < g.value_count; ++i) {
     const value& v = g.at(static_cast<value_id>(i));
     if (v.is == role::input)
@@ -54,9 +55,9 @@ struct meaning {
           mixed(mixed(static_cast<term>(v.from) << 8 | static_cast<term>(v.slot), "input"), v);
   }
   for (int i = 0; i < g.parameter_count; ++i) {
-    const value_id id = g.parameters[static_cast<unsigned>(i)].v;
+    const value_id id = g.parameters[i].v;
     const value& v = g.at(id);
-    t.of[id] = m.names[static_cast<unsigned>(i)] =
+    t.of[id] = m.names[i] =
         mixed(mixed(mixed(static_cast<term>(i) << 8 | term(v.is), v.scope), v.name), v);
   }
   const auto run = [&](phase first, phase last) {
@@ -79,35 +80,35 @@ struct meaning {
     if (sums[i] != 0) m.collected += mixed(sums[i], t.of[i]);
   }
   run(phase::epilogue, phase::epilogue);
-  for (int k = 0; k < owed_values; ++k)
-    m.values[static_cast<unsigned>(k)] = t.at(owed_value(g, static_cast<owed>(k)));
-  for (int i = 0; i < g.parameter_count; ++i)
-    m.gradients[static_cast<unsigned>(i)] = t.at(g.parameters[static_cast<unsigned>(i)].gradient);
+  for (int k = 0; k < owed_values; ++k) m.values[k] = t.at(owed_value(g, static_cast<owed>(k)));
+  for (int i = 0; i < g.parameter_count; ++i) m.gradients[i] = t.at(g.parameters[i].gradient);
   m.changed = t.written;
   return m;
 }
 
-/// Records MEGA-P019 for the first thing that only one of `g` and `before` owes. `derived`: only
-/// what the forward pass owes is compared, for the backward pass is new.
-[[gnu::cold]] constexpr void verify_meaning(graph& g, const meaning& before, bool derived = false) {
+/// MEGA-P019 for the first thing that only one of `g` and `before` owes. `derived`: only what the
+/// forward pass owes is compared, for the backward pass is new.
+[[gnu::cold]] constexpr fault_record verify_meaning(const graph& g, const meaning& before,
+                                                    bool derived = false) {
   const meaning after = meaning_of(g, before.ops);
-  const auto fail = [&](const char* what, value_id v = -1, source_line line = {}) {
-    record(g, fault::P019, line, what, v);
+  fault_record wrong;
+  const auto refuse = [&](const char* what, value_id v = -1, source_line line = {}) {
+    record(wrong, g, fault::P019, line, what, v);
   };
-  if (after.ranks.size != before.ranks.size) return fail("ranks");
-  if (after.parameter_count != before.parameter_count) return fail("parameters");
+  if (after.ranks != before.ranks) return refuse("ranks"), wrong;
+  if (after.parameter_count != before.parameter_count) return refuse("parameters"), wrong;
   for (int i = 0; i < after.parameter_count; ++i) {
-    const auto k = static_cast<unsigned>(i);
-    const parameter_info &p = after.parameters[k], &was = before.parameters[k];
-    if (after.names[k] != before.names[k] || p.tied != was.tied || !p.declares_alike(was))
-      fail("parameter", p.v, p.line);
-    if (!derived && after.gradients[k] != before.gradients[k]) fail("gradient", p.v, p.line);
+    const parameter_info &p = after.parameters[i], &was = before.parameters[i];
+    if (after.names[i] != before.names[i] || p.tied != was.tied || !p.declares_alike(was))
+      refuse("parameter", p.v, p.line);
+    if (!derived && after.gradients[i] != before.gradients[i]) refuse("gradient", p.v, p.line);
   }
   for (int k = 0; k < owed_values - (derived ? 1 : 0); ++k)
-    if (after.values[static_cast<unsigned>(k)] != before.values[static_cast<unsigned>(k)])
-      fail(name_of(static_cast<owed>(k)), owed_value(g, static_cast<owed>(k)));
-  if (!derived && after.collected != before.collected) fail("gradients");
-  if (after.changed != before.changed) fail("operands that are written");
+    if (after.values[k] != before.values[k])
+      refuse(name_of(static_cast<owed>(k)), owed_value(g, static_cast<owed>(k)));
+  if (!derived && after.collected != before.collected) refuse("gradients");
+  if (after.changed != before.changed) refuse("operands that are written");
+  return wrong;
 }
 
 } // namespace mc

@@ -36,7 +36,7 @@ struct address {
 };
 
 struct memory_plan {
-  std::array<address, max_values> at{};
+  address at[max_values]{};
   std::int64_t saved = 0;             ///< bytes a layer and micro-batch
   std::int64_t working = 0;           ///< bytes, of the larger of forward and backward pass
   std::int64_t derived_gradients = 0; ///< bytes a layer of their gradients, cleared every step
@@ -68,12 +68,12 @@ struct buffer {
 struct placer {
   const graph& g;
   memory_plan plan{};
-  std::array<int, max_values> last_use{};
-  std::array<bool, max_values> read_in_backward{};
-  std::array<std::int16_t, max_values> buffer_of{};
-  std::array<buffer, max_values> buffers{};
-  std::array<address, max_values> leaf_gradient{};
-  std::array<rounds_span, 2> span{}; ///< of the forward and the backward pass
+  int last_use[max_values]{};
+  bool read_in_backward[max_values]{};
+  std::int16_t buffer_of[max_values]{};
+  buffer buffers[max_values]{};
+  address leaf_gradient[max_values]{};
+  rounds_span span[2]{}; ///< of the forward and the backward pass
   int count = 0;
 
   constexpr explicit placer(const graph& graph) : g(graph) {
@@ -81,7 +81,7 @@ struct placer {
     for (auto& l : last_use) l = -1;
   }
 
-  constexpr address& at(value_id v) { return plan.at[static_cast<unsigned>(v)]; }
+  constexpr address& at(value_id v) { return plan.at[v]; }
 
   constexpr void find_uses() {
     for (int i = 0; i < g.node_count; ++i)
@@ -92,10 +92,9 @@ struct placer {
     for (int i = g.node_count - 1; i >= 0; --i)
       if (aliases(i)) {
         const value_id from = g.at_node(i).in[0], to = g.at_node(i).out[0];
-        auto& last = last_use[static_cast<unsigned>(from)];
-        if (last_use[static_cast<unsigned>(to)] > last) last = last_use[static_cast<unsigned>(to)];
-        read_in_backward[static_cast<unsigned>(from)] |=
-            read_in_backward[static_cast<unsigned>(to)];
+        auto& last = last_use[from];
+        if (last_use[to] > last) last = last_use[to];
+        read_in_backward[from] |= read_in_backward[to];
       }
   }
   /// Every round reads what was there before the first. What backward rounds compute again is
@@ -117,15 +116,14 @@ struct placer {
     }
   }
   constexpr void use(value_id v, int node, bool backward) {
-    if (last_use[static_cast<unsigned>(v)] > node) node = last_use[static_cast<unsigned>(v)];
-    last_use[static_cast<unsigned>(v)] = node;
-    read_in_backward[static_cast<unsigned>(v)] |= backward;
+    if (last_use[v] > node) node = last_use[v];
+    last_use[v] = node;
+    read_in_backward[v] |= backward;
   }
   constexpr bool aliases(int i) const { return may_alias(g.at_node(i)); }
 
   constexpr void place_parameters() {
-    for (int i = 0; i < g.parameter_count; ++i)
-      at(g.parameters[static_cast<unsigned>(i)].v) = {space::weights, i};
+    for (int i = 0; i < g.parameter_count; ++i) at(g.parameters[i].v) = {space::weights, i};
   }
 
   /// What the stream's neighbours look for in its own place, not under another name.
@@ -138,11 +136,11 @@ struct placer {
         (n.when != phase::epilogue || finishes(n.out[0]) < 0 ||
          at(n.in[0]).in == space::gradients)) {
       at(n.out[0]) = at(n.in[0]);
-      buffer_of[static_cast<unsigned>(n.out[0])] = buffer_of[static_cast<unsigned>(n.in[0])];
+      buffer_of[n.out[0]] = buffer_of[n.in[0]];
       return;
     }
     for (int k = 0; k < max_outputs; ++k) {
-      const value_id v = n.out[static_cast<unsigned>(k)];
+      const value_id v = n.out[k];
       if (v < 0) continue;
       const value& x = g.at(v);
       const std::int64_t bytes = aligned_bytes(local_bytes(g.ranks, x));
@@ -157,7 +155,7 @@ struct placer {
         at(v) = {space::stream_out, 0};
       } else if (v == g.d_stream) {
         at(v) = {space::d_stream_in, 0};
-      } else if (!in_backward(n.when) && read_in_backward[static_cast<unsigned>(v)]) {
+      } else if (!in_backward(n.when) && read_in_backward[v]) {
         at(v) = {space::saved, plan.saved};
         plan.saved += bytes;
       } else {
@@ -167,29 +165,28 @@ struct placer {
   }
   constexpr void place_working(int i, const node& n, int k, value_id v, std::int64_t bytes) {
     at(v) = {space::working, 0};
-    const int last = last_use[static_cast<unsigned>(v)] < i || g.at(v).is == role::scratch
-                         ? output_end(v, i)
-                         : last_use[static_cast<unsigned>(v)];
+    const int last =
+        last_use[v] < i || g.at(v).is == role::scratch ? output_end(v, i) : last_use[v];
     if (k == 0 && n.op->in_place >= 0) {
-      const value_id from = n.in[static_cast<unsigned>(n.op->in_place)];
-      const std::int16_t b = from < 0 ? std::int16_t{-1} : buffer_of[static_cast<unsigned>(from)];
-      if (b >= 0 && at(from).in == space::working && buffers[static_cast<unsigned>(b)].last == i &&
-          buffers[static_cast<unsigned>(b)].bytes == bytes && read_once(n, b)) {
-        buffers[static_cast<unsigned>(b)].last = last;
-        buffer_of[static_cast<unsigned>(v)] = b;
+      const value_id from = n.in[n.op->in_place];
+      const std::int16_t b = from < 0 ? std::int16_t{-1} : buffer_of[from];
+      if (b >= 0 && at(from).in == space::working && buffers[b].last == i &&
+          buffers[b].bytes == bytes && read_once(n, b)) {
+        buffers[b].last = last;
+        buffer_of[v] = b;
         return;
       }
     }
-    buffer_of[static_cast<unsigned>(v)] = static_cast<std::int16_t>(count);
+    buffer_of[v] = static_cast<std::int16_t>(count);
     // a sum over rounds has its place from the first node of the first round
     const int first = n.looped && n.op->accumulates ? span[in_backward(n.when)].first : i;
-    buffers[static_cast<unsigned>(count++)] = {v, first, last, bytes, -1};
+    buffers[count++] = {v, first, last, bytes, -1};
   }
   /// One operand alone reads this buffer: what a kernel may overwrite as one operand it still reads
   /// as another.
   constexpr bool read_once(const node& n, std::int16_t b) const {
     int readers = 0;
-    for (value_id v : n.in) readers += v >= 0 && buffer_of[static_cast<unsigned>(v)] == b;
+    for (value_id v : n.in) readers += v >= 0 && buffer_of[v] == b;
     return readers == 1;
   }
   /// Outputs of the graph stay until its end; what nobody reads lives during its node.
@@ -203,7 +200,7 @@ struct placer {
   constexpr address gradient_of(value_id leaf) {
     const address a = at(leaf);
     if (a.in == space::weights) return {space::gradients, a.offset};
-    address& d = leaf_gradient[static_cast<unsigned>(leaf)];
+    address& d = leaf_gradient[leaf];
     if (d.in == space::none) {
       d = {space::derived_gradients, plan.derived_gradients};
       plan.derived_gradients += aligned_bytes(local_size(g.ranks, g.at(leaf)).n *
@@ -214,15 +211,14 @@ struct placer {
   /// The parameter whose finished gradient v is, or -1.
   constexpr int finishes(value_id v) const {
     for (int i = 0; i < g.parameter_count; ++i)
-      if (g.parameters[static_cast<unsigned>(i)].gradient == v) return i;
+      if (g.parameters[i].gradient == v) return i;
     return -1;
   }
 
   /// Which buffer is placed before which.
   enum class rank : std::uint8_t { size, breadth, area, time };
 
-  constexpr std::int64_t key(const buffer& b, rank how,
-                             const std::array<std::int64_t, max_nodes>& live) const {
+  constexpr std::int64_t key(const buffer& b, rank how, const std::int64_t* live) const {
     switch (how) {
     case rank::size: return b.bytes;
     case rank::area: return b.bytes * (b.last - b.first + 1);
@@ -231,51 +227,62 @@ struct placer {
     }
     std::int64_t most = 0;
     for (int i = b.first; i <= b.last && i < g.node_count; ++i)
-      if (live[static_cast<unsigned>(i)] > most) most = live[static_cast<unsigned>(i)];
+      if (live[i] > most) most = live[i];
     return most;
   }
 
-  using sequence = std::array<std::int16_t, max_values>;
+  /// Buffers in the order in which they are placed.
+  struct sequence {
+    std::int16_t at[max_values]{};
+  };
+  struct offsets {
+    std::int64_t at[max_values]{};
+  };
 
-  /// The buffers in falling order of their keys, larger ones first among equals.
-  constexpr sequence sorted(rank how, const std::array<std::int64_t, max_nodes>& live) const {
-    sequence order{};
-    std::array<std::int64_t, max_values> keys{};
-    for (int i = 0; i < count; ++i) {
-      keys[static_cast<unsigned>(i)] = key(buffers[static_cast<unsigned>(i)], how, live);
-      const std::int64_t k = keys[static_cast<unsigned>(i)],
-                         bytes = buffers[static_cast<unsigned>(i)].bytes;
-      int j = i; // insertion sort, stable
-      for (; j > 0; --j) {
-        const auto before = static_cast<unsigned>(order[static_cast<unsigned>(j - 1)]);
-        if (keys[before] > k || (keys[before] == k && buffers[before].bytes >= bytes)) break;
-        order[static_cast<unsigned>(j)] = order[static_cast<unsigned>(j - 1)];
+  /// The buffers in falling order of their keys, larger ones first among equals, else in the order
+  /// of the nodes that make them: sorted by merging.
+  constexpr sequence sorted(rank how, const std::int64_t* live) const {
+    std::int64_t keys[max_values]{};
+    sequence order, merged;
+    for (int i = 0; i < count; ++i)
+      keys[i] = key(buffers[i], how, live), order.at[i] = std::int16_t(i);
+    for (int width = 1; width < count; width *= 2) {
+      for (int from = 0, k = 0; from < count; from += 2 * width) {
+        const int middle = from + width < count ? from + width : count,
+                  end = from + 2 * width < count ? from + 2 * width : count;
+        const std::int16_t *a = order.at + from, *b = order.at + middle;
+        const std::int16_t *const a_end = b, *const b_end = order.at + end;
+        for (; k < end; ++k)
+          merged.at[k] =
+              b == b_end || (a != a_end && keys[*a] > keys[*b]) ||
+                      (a != a_end && keys[*a] == keys[*b] && buffers[*a].bytes >= buffers[*b].bytes)
+                  ? *a++
+                  : *b++;
       }
-      order[static_cast<unsigned>(j)] = static_cast<std::int16_t>(i);
+      order = merged;
     }
     return order;
   }
 
   /// Places all buffers in this order; returns the bytes needed and leaves the offsets in `offset`.
-  constexpr std::int64_t pack(const sequence& order,
-                              std::array<std::int64_t, max_values>& offset) const {
+  constexpr std::int64_t pack(const sequence& order, offsets& offset) const {
     struct placed {
       std::int64_t offset = 0, end = 0;
       int first = 0, last = 0;
     } beside[max_values]; // by rising offset; a plain array: each call is a step of the evaluation
     std::int64_t needed = 0;
     for (int i = 0; i < count; ++i) {
-      const auto id = static_cast<unsigned>(order[static_cast<unsigned>(i)]);
+      const int id = order.at[i];
       const buffer& b = buffers[id];
       const int first = b.first, last = b.last;
       const std::int64_t bytes = b.bytes;
       std::int64_t at_offset = 0;
-      for (const placed *o = beside, *end = beside + i; o != end; ++o) {
-        if (o->last < first || last < o->first) continue;
-        if (o->offset - at_offset >= bytes) break;
-        if (o->end > at_offset) at_offset = o->end;
-      }
-      offset[id] = at_offset;
+      for (const placed *o = beside, *end = beside + i; o != end; ++o)
+        if (o->first <= last && first <= o->last) {
+          if (o->offset - at_offset >= bytes) break;
+          if (o->end > at_offset) at_offset = o->end;
+        }
+      offset.at[id] = at_offset;
       if (at_offset + bytes > needed) needed = at_offset + bytes;
       placed* o = beside + i;
       for (; o != beside && (o - 1)->offset > at_offset; --o) *o = *(o - 1);
@@ -290,40 +297,32 @@ struct placer {
   /// The best of several orders, each repaired some times; one that needs no more than what lives
   /// at once ends the search.
   constexpr void pack() {
-    std::array<std::int64_t, max_nodes> live{};
+    std::int64_t live[max_nodes]{};
     for (int j = 0; j < count; ++j) {
-      const buffer& b = buffers[static_cast<unsigned>(j)];
-      for (int i = b.first; i <= b.last && i < g.node_count; ++i)
-        live[static_cast<unsigned>(i)] += b.bytes;
+      const buffer& b = buffers[j];
+      for (int i = b.first; i <= b.last && i < g.node_count; ++i) live[i] += b.bytes;
     }
     for (int i = 0; i < g.node_count; ++i)
-      if (live[static_cast<unsigned>(i)] > plan.largest_live)
-        plan.largest_live = live[static_cast<unsigned>(i)];
-    std::array<std::int64_t, max_values> best{};
+      if (live[i] > plan.largest_live) plan.largest_live = live[i];
+    offsets best;
     plan.working = -1;
     for (rank how : {rank::size, rank::breadth, rank::area, rank::time}) {
       sequence order = sorted(how, live);
       for (int round = 0; round < attempts() && plan.working != plan.largest_live; ++round) {
-        std::array<std::int64_t, max_values> offset{};
+        offsets offset;
         const std::int64_t needed = pack(order, offset);
         if (plan.working < 0 || needed < plan.working) plan.working = needed, best = offset;
         if (needed == plan.largest_live) break;
         int top = count - 1; // the buffer that reaches highest goes first in the next round
-        while (top > 0 &&
-               offset[static_cast<unsigned>(order[static_cast<unsigned>(top)])] +
-                       buffers[static_cast<unsigned>(order[static_cast<unsigned>(top)])].bytes !=
-                   needed)
-          --top;
-        const std::int16_t moved = order[static_cast<unsigned>(top)];
-        for (; top > 0; --top)
-          order[static_cast<unsigned>(top)] = order[static_cast<unsigned>(top - 1)];
-        order[0] = moved;
+        while (top > 0 && offset.at[order.at[top]] + buffers[order.at[top]].bytes != needed) --top;
+        const std::int16_t moved = order.at[top];
+        for (; top > 0; --top) order.at[top] = order.at[top - 1];
+        order.at[0] = moved;
       }
     }
     for (int i = 0; i < g.value_count; ++i) {
-      const std::int16_t b = buffer_of[static_cast<unsigned>(i)];
-      if (b >= 0 && plan.at[static_cast<unsigned>(i)].in == space::working)
-        plan.at[static_cast<unsigned>(i)].offset = best[static_cast<unsigned>(b)];
+      const std::int16_t b = buffer_of[i];
+      if (b >= 0 && plan.at[i].in == space::working) plan.at[i].offset = best.at[b];
     }
   }
 };

@@ -24,7 +24,7 @@ namespace detail {
 
 struct rewriter {
   graph out{};
-  std::array<value_id, max_values> again{}; ///< the re-emitted twin of a forward value, or -1
+  value_id again[max_values]{}; ///< the re-emitted twin of a forward value, or -1
   const graph& g;
   recompute policy;
 
@@ -42,7 +42,7 @@ struct rewriter {
   }
   constexpr value_id twin(value_id v) {
     if (v < 0 || !replayed(v)) return v;
-    if (again[static_cast<unsigned>(v)] >= 0) return again[static_cast<unsigned>(v)];
+    if (again[v] >= 0) return again[v];
     node n = g.at_node(g.at(v).producer);
     for (value_id& x : n.in) x = twin(x);
     n.when = phase::input_gradient;
@@ -55,12 +55,12 @@ struct rewriter {
         out.wrong.code = fault::S004;
         return v;
       }
-      again[static_cast<unsigned>(x)] = static_cast<value_id>(out.value_count);
+      again[x] = static_cast<value_id>(out.value_count);
       out.at(static_cast<value_id>(out.value_count++)) = copy;
-      x = again[static_cast<unsigned>(x)];
+      x = again[x];
     }
     push(n);
-    return again[static_cast<unsigned>(v)];
+    return again[v];
   }
   constexpr void push(const node& n) {
     if (out.node_count == max_nodes) {

@@ -9,17 +9,17 @@ namespace mc {
 
 constexpr graph halved(const graph& whole) {
   graph g = whole;
-  std::array<bool, max_values> needed{};
-  if (g.d_stream >= 0) needed[static_cast<unsigned>(g.d_stream)] = true;
+  bool needed[max_values]{};
+  if (g.d_stream >= 0) needed[g.d_stream] = true;
   for (int i = g.node_count - 1; i >= 0; --i) {
     node& n = g.at_node(i);
     if (n.when != phase::input_gradient && n.when != phase::weight_gradient) continue;
     bool reaches = false;
-    for (value_id v : n.out) reaches = reaches || (v >= 0 && needed[static_cast<unsigned>(v)]);
+    for (value_id v : n.out) reaches = reaches || (v >= 0 && needed[v]);
     n.when = reaches ? phase::input_gradient : phase::weight_gradient;
     if (!reaches) continue;
     for (value_id v : n.in)
-      if (v >= 0) needed[static_cast<unsigned>(v)] = true;
+      if (v >= 0) needed[v] = true;
   }
   return g;
 }

@@ -41,41 +41,43 @@ constexpr bool is_output(const value& v, const value& inferred, const node& n) {
 
 } // namespace detail
 
-/// Re-infers every node.
-[[gnu::cold]] constexpr void verify_nodes(graph& g) {
-  std::array<bool, max_values> known{};
+/// The first node whose outputs are not what its op's rule infers of its inputs, or that runs
+/// before what it reads.
+[[gnu::cold]] constexpr fault_record verify_nodes(const graph& g) {
+  fault_record wrong;
+  const auto refuse = [&](fault f, const node& n, value_id a, value_id b = -1, int over = -1) {
+    record(wrong, g, f, n.line, n.op->name, a, b, over);
+  };
+  bool known[max_values]{};
   bool step = true;
   for (int i = 0; i < g.value_count; ++i) {
-    const value& v = g.at(static_cast<value_id>(i));
-    known[static_cast<unsigned>(i)] = v.is == role::input || v.is == role::parameter;
+    const value& v = g.values[i];
+    known[i] = v.is == role::input || v.is == role::parameter;
     step = step && (v.is != role::input || detail::once_a_step(v.from));
   }
-  for (int i = 0; i < g.node_count; ++i) {
-    const node& n = g.at_node(i);
+  for (int i = 0; i < g.node_count && wrong.code == fault::none; ++i) {
+    const node& n = g.nodes[i];
     bool rounds = !n.op->accumulates || !n.looped; // a sum over rounds adds what each round has
     for (value_id v : n.in) {
       if (v < 0) continue;
-      if (!known[static_cast<unsigned>(v)] || !detail::finds(g, n.when, g.at(v), step))
-        record(g, fault::P014, n.line, n.op->name, v);
-      const bool anew = of_a_round(g, g.at(v));
-      if (anew && !n.looped) record(g, fault::P016, n.line, n.op->name, v);
+      if (!known[v] || !detail::finds(g, n.when, g.values[v], step)) refuse(fault::P014, n, v);
+      const bool anew = of_a_round(g, g.values[v]);
+      if (anew && !n.looped) refuse(fault::P016, n, v);
       rounds = rounds || anew;
     }
-    if (!rounds) record(g, fault::P016, n.line, n.op->name, n.in[0]);
+    if (!rounds) refuse(fault::P016, n, n.in[0]);
     inference c{g, n};
     infer(c);
     if (c.wrong != fault::none)
-      record(g, c.wrong, n.line, n.op->name,
-             c.first < 0 ? value_id{-1} : n.in[static_cast<unsigned>(c.first)],
-             c.second < 0 ? value_id{-1} : n.in[static_cast<unsigned>(c.second)], c.over);
+      refuse(c.wrong, n, c.first < 0 ? value_id{-1} : n.in[c.first],
+             c.second < 0 ? value_id{-1} : n.in[c.second], c.over);
     for (int k = 0; k < c.outs; ++k) {
-      const value_id v = n.out[static_cast<unsigned>(k)];
-      const value& inferred = c.out[static_cast<unsigned>(k)];
-      if (v < 0 || g.at(v).producer != i || !detail::is_output(g.at(v), inferred, n))
-        record(g, fault::P014, n.line, n.op->name, v);
+      const value_id v = n.out[k];
+      if (v < 0 || g.values[v].producer != i || !detail::is_output(g.values[v], c.out[k], n))
+        refuse(fault::P014, n, v);
     }
     for (value_id v : n.out)
-      if (v >= 0) known[static_cast<unsigned>(v)] = true;
+      if (v >= 0) known[v] = true;
   }
   // what comes after the forward pass does not wait for the backward pass, and the stage before
   // waits for the cotangent of the stream alone; a step's outputs are read at its end
@@ -86,22 +88,11 @@ constexpr bool is_output(const value& v, const value& inferred, const node& n) {
     const phase last = what == owed::d_stream ? phase::input_gradient
                        : step                 ? phase::epilogue
                                               : phase::forward;
-    if (made >= 0 && g.at_node(made).when > last)
-      record(g, fault::P014, g.at_node(made).line, g.at_node(made).op->name, v);
+    if (made >= 0 && g.at_node(made).when > last) refuse(fault::P014, g.at_node(made), v);
     if (made >= 0 && of_a_round(g, g.at(v))) // of the last one alone
-      record(g, fault::P016, g.at_node(made).line, g.at_node(made).op->name, v);
+      refuse(fault::P016, g.at_node(made), v);
   }
-}
-
-constexpr graph verified(graph g) {
-  if (g.wrong.code == fault::none) verify_nodes(g);
-  return g;
-}
-/// A pass's result, examined: its nodes, and that it owes what the graph before the pass did.
-constexpr graph verified(graph g, const meaning& before) {
-  if (g.wrong.code == fault::none) verify_nodes(g);
-  if (g.wrong.code == fault::none) verify_meaning(g, before);
-  return g;
+  return wrong;
 }
 
 /// The line of the model on which a value is made; of what enters the graph, none.
@@ -119,8 +110,7 @@ constexpr source_line line_of(const graph& g, value_id v) {
   if (v.type != wanted.type) b.fail(fault::S007, line, part, out);
   if (!v.same_dims(wanted)) b.fail(fault::S003, line, part, out);
   for (int a = 0; a < axes; ++a) {
-    const place have = v.at.at[static_cast<unsigned>(a)],
-                want = wanted.at.at[static_cast<unsigned>(a)];
+    const place have = v.at.at[a], want = wanted.at.at[a];
     if (have != want)
       b.fail(have.s == state::partial ? fault::P005 : fault::P002, line, part, out, -1, a);
   }
@@ -151,43 +141,51 @@ struct reached {
 
 /// The last node of the backward pass of which nothing reaches a gradient or the cotangent of the
 /// stream, or -1: what it computes is a part of one that was lost.
-constexpr int lost_in_backward(const graph& g, const gradients& d) {
+constexpr int lost_in_backward(const graph& g) {
   reached r;
-  for (int i = 0; i < g.value_count; ++i) {
-    const value& v = g.at(static_cast<value_id>(i));
-    if (v.is == role::gradient) r.need(static_cast<value_id>(i));
-    if (v.is == role::parameter || v.is == role::input) r.need(d.of[static_cast<unsigned>(i)]);
-  }
+  for (int i = 0; i < g.value_count; ++i)
+    if (g.values[i].is == role::gradient) r.need(static_cast<value_id>(i));
+  for (int i = 0; i < g.parameter_count; ++i) r.need(g.parameters[i].gradient);
+  for (const value_id v : {g.d_stream, g.outputs[0], g.outputs[1], g.side_loss, g.rounds})
+    r.need(v);
   int first = 0; // what differentiation wrote stands behind the model's own
-  while (first < g.node_count && !g.at_node(first).derived) ++first;
+  while (first < g.node_count && !g.nodes[first].derived) ++first;
   return r.lost(g, first);
 }
 
 } // namespace detail
 
 /// Each trainable parameter: a finished gradient whose placement is the parameter's, in the element
-/// type of its store. A tied one is finished where it is declared first; here its contribution must
-/// be the dual of the value used. Nothing that the backward pass computes is lost.
-constexpr void verify_gradients(builder& b, const gradients& d) {
-  const graph& g = b.g;
+/// type of its store; the stream that came in: a cotangent. A tied parameter is finished where it
+/// is declared first; here its contribution must be the dual of the value used. Nothing that the
+/// backward pass computes is lost.
+constexpr fault_record verify_gradients(const graph& g) {
+  fault_record wrong;
   for (int i = 0; i < g.parameter_count; ++i) {
-    const parameter_info& p = g.parameters[static_cast<unsigned>(i)];
+    const parameter_info& p = g.parameters[i];
     if (p.frozen) continue;
+    const auto refuse = [&](fault f, int over = -1) {
+      record(wrong, g, f, p.line, "gradient", p.v, -1, over);
+    };
     const value& v = g.at(p.v);
-    const value_id id = d.of[static_cast<unsigned>(p.v)];
-    if (id < 0 || id != p.gradient || !g.at(id).same_dims(v)) {
-      b.fail(fault::P010, p.line, "gradient", p.v);
+    const value_id id = p.gradient;
+    if (id < 0 || !g.at(id).same_dims(v)) {
+      refuse(fault::P010);
       continue;
     }
     const value& grad = g.at(id);
-    if (grad.type != accumulator_of(v.type)) b.fail(fault::P020, p.line, "gradient", p.v);
+    if (grad.type != accumulator_of(v.type)) refuse(fault::P020);
     const placement want = p.tied ? cotangent(g.at(grad.grad_of).at) : v.at;
     for (int a = 0; a < axes; ++a)
-      if (grad.at.at[static_cast<unsigned>(a)] != want.at[static_cast<unsigned>(a)])
-        b.fail(fault::P010, p.line, "gradient", p.v, -1, a);
+      if (grad.at.at[a] != want.at[a]) refuse(fault::P010, a);
   }
-  if (const int i = detail::lost_in_backward(g, d); i >= 0)
-    b.fail(fault::P010, g.at_node(i).line, g.at_node(i).op->name, g.at_node(i).in[0]);
+  if (const int i = detail::lost_in_backward(g); i >= 0)
+    record(wrong, g, fault::P010, g.at_node(i).line, g.at_node(i).op->name, g.at_node(i).in[0]);
+  for (int i = 0; i < g.value_count; ++i)
+    if (const value& v = g.values[i];
+        v.is == role::input && v.from == feed::stream && g.d_stream < 0)
+      record(wrong, g, fault::P010, 0, "cotangent", static_cast<value_id>(i));
+  return wrong;
 }
 
 } // namespace mc

@@ -24,23 +24,23 @@ struct memory_walk {
     std::int64_t first = 0, end = 0;
   } pieces[max_values]; // what lies in the arenas; a plain array, for each call is a step
   int count = 0;
-  std::array<bool, max_values> living{};
-  std::array<bool, max_nodes> visited{};
-  std::array<std::int16_t, max_values> last_use{}; ///< in the order in which nodes run
+  bool living[max_values]{};
+  bool visited[max_nodes]{};
+  std::int16_t last_use[max_values]{}; ///< in the order in which nodes run
 
   constexpr memory_walk(const graph& graph, const memory_plan& p) : g(graph), plan(p) {
     std::int16_t when = 0;
     in_running_order(g, 2, [&](int i) {
       for (value_id v : g.at_node(i).in)
-        if (v >= 0) last_use[static_cast<unsigned>(v)] = when;
-      if (g.rounds >= 0 && g.at_node(i).looped) last_use[static_cast<unsigned>(g.rounds)] = when;
+        if (v >= 0) last_use[v] = when;
+      if (g.rounds >= 0 && g.at_node(i).looped) last_use[g.rounds] = when;
       ++when;
     });
     for (value_id v : {g.outputs[0], g.outputs[1], g.side_loss})
-      if (v >= 0) last_use[static_cast<unsigned>(v)] = when;
+      if (v >= 0) last_use[v] = when;
   }
 
-  constexpr const address& at(value_id v) const { return plan.at[static_cast<unsigned>(v)]; }
+  constexpr const address& at(value_id v) const { return plan.at[v]; }
   constexpr std::int64_t bytes(value_id v) const { return local_bytes(g.ranks, g.at(v)); }
   /// Bytes of the arena a value lies in; -1: not an arena of this plan.
   constexpr std::int64_t size_of_space(space s) const {
@@ -67,7 +67,7 @@ struct memory_walk {
   }
   /// True for a looped node that has run in the round before.
   constexpr bool was_run(const node& n) {
-    bool& ran = visited[static_cast<unsigned>(g.at(n.out[0]).producer)];
+    bool& ran = visited[g.at(n.out[0]).producer];
     const bool before = ran;
     ran = true;
     return before;
@@ -88,7 +88,7 @@ struct memory_walk {
       lies(g.outputs[0], space::stream_out, 0, "output", g.outputs[0]);
     lies(g.d_stream, space::d_stream_in, 0, "cotangent", g.d_stream);
     for (int i = 0; i < g.parameter_count; ++i)
-      if (const parameter_info& p = g.parameters[static_cast<unsigned>(i)]; !p.frozen)
+      if (const parameter_info& p = g.parameters[i]; !p.frozen)
         lies(p.gradient, space::gradients, i, "gradient", p.v);
     for (int i = 0; i < g.node_count; ++i) {
       const node& n = g.at_node(i);
@@ -148,7 +148,7 @@ struct memory_walk {
   constexpr void read(const node& n, value_id v) {
     if (at(v).in == space::none) return fail(n, v);
     if (g.at(v).producer < 0 || size_of_space(at(v).in) < 0) return;
-    if (!living[static_cast<unsigned>(v)]) fail(n, v);
+    if (!living[v]) fail(n, v);
   }
   /// Values whose memory v takes over are gone; other names of the same bytes stay.
   constexpr void write(int when, const node& n, value_id v, bool alias) {
@@ -164,26 +164,24 @@ struct memory_walk {
     for (const piece *o = pieces, *end = pieces + count; o != end; ++o) {
       const bool meets = o->in == mine.in && o->first < mine.end && mine.first < o->end;
       if (o->v == v) continue; // of the round before
-      if (last_use[static_cast<unsigned>(o->v)] < when || (meets && !alias)) {
-        living[static_cast<unsigned>(o->v)] = false;
-        if (last_use[static_cast<unsigned>(o->v)] >= when) overwrite(n, *o, mine);
+      if (last_use[o->v] < when || (meets && !alias)) {
+        living[o->v] = false;
+        if (last_use[o->v] >= when) overwrite(n, *o, mine);
         continue;
       }
       *kept++ = *o;
     }
     *kept++ = mine;
     count = static_cast<int>(kept - pieces);
-    living[static_cast<unsigned>(v)] = true;
-    if (last_use[static_cast<unsigned>(v)] < when)
-      last_use[static_cast<unsigned>(v)] = static_cast<std::int16_t>(when);
+    living[v] = true;
+    if (last_use[v] < when) last_use[v] = static_cast<std::int16_t>(when);
   }
   /// A node may write over what it reads only where its op works in place, over that operand alone,
   /// and never over what it writes.
   constexpr void overwrite(const node& n, const piece& old, const piece& mine) {
     const bool takes_over = mine.v == n.out[0] && old.first == mine.first;
     for (int k = 0; k < max_inputs; ++k)
-      if (n.in[static_cast<unsigned>(k)] == old.v && !(takes_over && k == n.op->in_place))
-        fail(n, old.v, mine.v);
+      if (n.in[k] == old.v && !(takes_over && k == n.op->in_place)) fail(n, old.v, mine.v);
     for (value_id v : n.out)
       if (v == old.v) fail(n, old.v, mine.v);
   }

@@ -14,14 +14,14 @@ using coordinates = std::array<int, axes>;
 /// Where along dim i a rank's elements of a value begin, in the order in which ranks hold them:
 /// outer axes cut first.
 constexpr std::int64_t origin_of(const mesh& m, const value& v, int i, const coordinates& rank) {
-  const extent& e = v.dims[static_cast<unsigned>(i)];
+  const extent& e = v.dims[i];
   std::int64_t n = e.n, at = 0;
   for (int level = 0; level < v.at.levels(e.d); ++level)
     for (int a = 0; a < axes; ++a) {
-      const place& p = v.at.at[static_cast<unsigned>(a)];
+      const place& p = v.at.at[a];
       if (!p.is_shard(e.d) || p.level != level || !m.sized(static_cast<axis>(a))) continue;
       n /= m.of(static_cast<axis>(a));
-      at += rank[static_cast<unsigned>(a)] * n;
+      at += rank[a] * n;
     }
   return at;
 }
@@ -33,17 +33,16 @@ class boxes {
 public:
   constexpr boxes(const mesh& m, const value& v, const coordinates& rank) : rank_(v.rank) {
     for (int i = 0; i < rank_; ++i) {
-      const extent& e = v.dims[static_cast<unsigned>(i)];
+      const extent& e = v.dims[i];
       const std::int64_t chunks =
           e.o == order::balanced && m.of(axis::cp) > 1 ? 2 * m.of(axis::cp) : 1;
-      dims_[static_cast<unsigned>(i)] = {e.n, origin_of(m, v, i, rank), local_extent(m, v, i),
-                                         chunks};
+      dims_[i] = {e.n, origin_of(m, v, i, rank), local_extent(m, v, i), chunks};
     }
   }
 
   constexpr local_count count() const {
     std::int64_t n = 1;
-    for (int i = 0; i < rank_; ++i) n *= dims_[static_cast<unsigned>(i)].local;
+    for (int i = 0; i < rank_; ++i) n *= dims_[i].local;
     return {n};
   }
   /// True if every rank holds the logical tensor as it is.
@@ -53,7 +52,7 @@ public:
   constexpr global_count operator[](local_count i) const {
     std::int64_t left = i.n, at = 0, stride = 1;
     for (int k = rank_ - 1; k >= 0; --k) {
-      const along& d = dims_[static_cast<unsigned>(k)];
+      const along& d = dims_[k];
       at += d.logical(d.first + left % d.local) * stride;
       left /= d.local, stride *= d.whole;
     }
@@ -65,11 +64,11 @@ public:
   template <class F> constexpr void each_run(local_count from, local_count to, F f) const {
     const int k = cut();
     std::int64_t inner = 1; // elements of the dims that are whole behind the cut one
-    for (int i = k + 1; i < rank_; ++i) inner *= dims_[static_cast<unsigned>(i)].local;
+    for (int i = k + 1; i < rank_; ++i) inner *= dims_[i].local;
     for (std::int64_t i = from.n; i < to.n;) {
       std::int64_t n = to.n - i;
       if (k >= 0) {
-        const along& d = dims_[static_cast<unsigned>(k)];
+        const along& d = dims_[k];
         const std::int64_t run = d.run(i / inner % d.local) * inner - i % inner;
         n = run < n ? run : n;
       }
@@ -101,12 +100,12 @@ private:
   /// The last dim of which the rank does not hold all as it is; -1: none.
   constexpr int cut() const {
     int k = rank_ - 1;
-    while (k >= 0 && dims_[static_cast<unsigned>(k)].natural()) --k;
+    while (k >= 0 && dims_[k].natural()) --k;
     return k;
   }
 
   int rank_ = 0;
-  std::array<along, max_rank> dims_{};
+  along dims_[max_rank]{};
 };
 
 } // namespace mc

@@ -41,7 +41,7 @@ constexpr fault_record fault_of_names(std::span<const graph* const> parts) {
   fault_record wrong;
   for (std::size_t p = 0; p < parts.size(); ++p)
     for (int i = 0; i < parts[p]->parameter_count; ++i) {
-      const parameter_info& info = parts[p]->parameters[static_cast<unsigned>(i)];
+      const parameter_info& info = parts[p]->parameters[i];
       const value& v = parts[p]->at(info.v);
       const auto refuse = [&](fault f) {
         wrong.code = f, wrong.line = info.line;
@@ -58,7 +58,7 @@ constexpr fault_record fault_of_names(std::span<const graph* const> parts) {
         const bool block = q > 0 && q + 1 < parts.size();
         if (q == p || (!block && q > p)) continue; // in one graph the builder looks
         for (int k = 0; k < parts[q]->parameter_count; ++k) {
-          const parameter_info& other = parts[q]->parameters[static_cast<unsigned>(k)];
+          const parameter_info& other = parts[q]->parameters[k];
           const value& w = parts[q]->at(other.v);
           if (other.tied ||
               !(block ? detail::is_name_of_layer(name_reader(v), name_reader(w)) : same_name(v, w)))

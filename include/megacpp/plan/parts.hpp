@@ -7,12 +7,9 @@
 #include <megacpp/op/attention.hpp>
 #include <megacpp/op/experts.hpp>
 #include <megacpp/op/select.hpp>
-#include <megacpp/pass/fuse.hpp>
 #include <megacpp/pass/hoist.hpp>
+#include <megacpp/pass/pipeline.hpp>
 #include <megacpp/pass/place_memory.hpp>
-#include <megacpp/pass/recompute.hpp>
-#include <megacpp/pass/split.hpp>
-#include <megacpp/pass/verify.hpp>
 
 #include <span>
 
@@ -79,12 +76,10 @@ template <int Kinds> struct kind_list {
 
   /// The model's number of the i-th kind in use; of the stem and the head, whose i is out of range,
   /// 0.
-  constexpr int kind(int i) const {
-    return i < 0 || i >= count ? 0 : kinds[static_cast<unsigned>(i)];
-  }
+  constexpr int kind(int i) const { return i < 0 || i >= count ? 0 : kinds[i]; }
   constexpr int index(int kind_of_model) const {
     int i = 0;
-    while (i < count - 1 && kinds[static_cast<unsigned>(i)] != kind_of_model) ++i;
+    while (i < count - 1 && kinds[i] != kind_of_model) ++i;
     return i;
   }
 };
@@ -98,12 +93,10 @@ template <class Model> constexpr int layers_of(const Model& m) {
 template <class Model> constexpr kind_list<Model::kinds> used_kinds(const Model& m) {
   std::array<bool, static_cast<unsigned>(Model::kinds)> used{};
   for (int l = 0; l < layers_of(m); ++l)
-    if (const int k = m.kind_of(l); k >= 0 && k < Model::kinds)
-      used[static_cast<unsigned>(k)] = true;
+    if (const int k = m.kind_of(l); k >= 0 && k < Model::kinds) used[k] = true;
   kind_list<Model::kinds> list;
   for (int k = 0; k < Model::kinds; ++k)
-    if (used[static_cast<unsigned>(k)] || (k == Model::kinds - 1 && list.count == 0))
-      list.kinds[static_cast<unsigned>(list.count++)] = k;
+    if (used[k] || (k == Model::kinds - 1 && list.count == 0)) list.kinds[list.count++] = k;
   return list;
 }
 
@@ -203,7 +196,7 @@ constexpr void check_padding(builder& b) {
       if (p == nullptr || p->valid_rows == 0 || p->valid_rows == c.in(k).dims[0].n) continue;
       if (c.outs == 0) infer(c);
       if ((c.tables >> k & 1) == 0)
-        b.fail(fault::S010, n.line, n.op->name, n.in[static_cast<unsigned>(k)],
+        b.fail(fault::S010, n.line, n.op->name, n.in[k],
                "it reads all rows, of which the valid ones alone are kept in files");
     }
   }
@@ -224,7 +217,7 @@ constexpr void check_changes(builder& b, bool generating) {
     const node& n = b.g.at_node(i);
     if (n.op->changes == 0) continue;
     for (int k = 0; k < max_inputs; ++k) {
-      const value_id v = n.in[static_cast<unsigned>(k)];
+      const value_id v = n.in[k];
       if (v < 0 || (n.op->changes >> k & 1) == 0) continue;
       const value& x = b.g.at(v);
       const bool cache = x.is == role::input && is_cache(x.from);
@@ -311,8 +304,8 @@ template <class Model> [[gnu::cold]] constexpr graph forward_graph(const Model& 
   value as_stream, as_loss;
   as_stream.name = "x", as_stream.is = role::input;
   as_stream.type = s.type, as_loss.type = accumulator_of(s.type);
-  as_stream.rank = 3, as_stream.dims = {B, Sq, m.hidden_extent()},
-  as_stream.at = stream_placement(c.stream);
+  as_stream.rank = 3, as_stream.dims[0] = B, as_stream.dims[1] = Sq,
+  as_stream.dims[2] = m.hidden_extent(), as_stream.at = stream_placement(c.stream);
   as_loss.at[axis::dp] = as_loss.at[axis::cp] = P;
   for (value* v : {&as_stream, &as_loss}) b.normalise(*v, 0, "input");
   c.positions = ints(feed::positions);
@@ -357,8 +350,7 @@ template <class Model> [[gnu::cold]] constexpr graph forward_graph(const Model& 
   if (!s.generating && part != part_kind::logits) b.g.side_loss = c.side_loss().id;
   if (b.g.side_loss >= 0) verify_output(b, b.g.side_loss, as_loss, "side loss");
   for (int i = 0; i < b.g.parameter_count; ++i) // the stores have one element type
-    if (const parameter_info& p = b.g.parameters[static_cast<unsigned>(i)];
-        b.g.at(p.v).type != s.type)
+    if (const parameter_info& p = b.g.parameters[i]; b.g.at(p.v).type != s.type)
       b.fail(fault::S006, p.line, "parameter", p.v);
   detail::check_inputs(b, part, s, as_tokens, as_stream, m.vocabulary);
   detail::check_changes(b, s.generating);
@@ -366,7 +358,7 @@ template <class Model> [[gnu::cold]] constexpr graph forward_graph(const Model& 
   detail::check_salts(b.g);
   if (s.room > 0) detail::check_caches(b);
   hoist(b.g);
-  verify_nodes(b.g);
+  if (b.g.wrong.code == fault::none) b.g.wrong = verify_nodes(b.g);
   return b.g;
 }
 
@@ -387,24 +379,6 @@ constexpr fault_record fault_of_experts(std::span<const graph* const> parts, con
   return detail::sentence(
       fault::C003, experts ? "experts of a capacity take its rows at once: leave expert_rows out"
                            : "the model has no experts to take rows: leave expert_rows out");
-}
-
-/// The training graph of a part, before the passes that rewrite it: forward, and the backward pass
-/// derived from it, both verified; every trainable parameter's gradient has its placement
-/// (MEGA-P010).
-constexpr graph derived_graph(const graph& forward) {
-  builder b{forward.ranks};
-  b.g = forward;
-  if (b.g.wrong.code != fault::none) return b.g;
-  const gradients d = differentiate(b);
-  verify_nodes(b.g);
-  verify_gradients(b, d);
-  for (int i = 0; i < b.g.value_count; ++i)
-    if (const value& v = b.g.at(static_cast<value_id>(i));
-        v.is == role::input && v.from == feed::stream && b.g.d_stream < 0)
-      b.fail(fault::P010, 0, "cotangent", static_cast<value_id>(i));
-  if (b.g.wrong.code == fault::none) verify_meaning(b.g, meaning_of(forward), true);
-  return b.g;
 }
 
 } // namespace mc

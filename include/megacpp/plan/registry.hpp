@@ -40,8 +40,8 @@ struct registry {
     double rate = 0;                    ///< of update_rule::balance
     std::int64_t offset = 0, count = 0; ///< elements, padding between entries included
   };
-  std::array<entry, max_entries> entries{};
-  std::array<group, max_groups> groups{};
+  entry entries[max_entries]{};
+  group groups[max_groups]{};
   int entry_count = 0, group_count = 0;
   std::int64_t total = 0;
   std::int64_t gradients = 0; ///< elements of the main grads: total, and those of tied uses
@@ -49,9 +49,7 @@ struct registry {
 
   constexpr const entry& find(int part, int parameter) const {
     for (int i = 0; i < entry_count; ++i)
-      if (entries[static_cast<unsigned>(i)].part == part &&
-          entries[static_cast<unsigned>(i)].parameter == parameter)
-        return entries[static_cast<unsigned>(i)];
+      if (entries[i].part == part && entries[i].parameter == parameter) return entries[i];
     return entries[0];
   }
 };
@@ -84,45 +82,42 @@ constexpr registry make_registry(std::span<const graph* const> parts, std::span<
   for (unsigned p = 0; p < parts.size(); ++p) {
     const graph& g = *parts[p];
     for (int i = 0; i < g.parameter_count; ++i) {
-      const parameter_info& info = g.parameters[static_cast<unsigned>(i)];
+      const parameter_info& info = g.parameters[i];
       const value& v = g.at(info.v);
       if (r.entry_count == max_entries) {
         detail::refuse(r, fault::S004, v, info, -1, ": more than 160 parameters in all parts");
         return r;
       }
-      registry::entry& e = r.entries[static_cast<unsigned>(r.entry_count++)];
+      registry::entry& e = r.entries[r.entry_count++];
       e.part = static_cast<int>(p), e.parameter = i, e.tied = info.tied;
       e.count = local_size(g.ranks, v);
       int k = 0;
-      while (k < r.group_count &&
-             !detail::same_group(r.groups[static_cast<unsigned>(k)], v.at, info))
-        ++k;
+      while (k < r.group_count && !detail::same_group(r.groups[k], v.at, info)) ++k;
       if (k == max_groups) {
         detail::refuse(r, fault::S004, v, info, -1,
                        ": more than 8 ways of storing and updating parameters");
         return r;
       }
       if (k == r.group_count) {
-        r.groups[static_cast<unsigned>(k)] = {v.at, info.decay, info.frozen, info.update,
-                                              info.rate};
+        r.groups[k] = {v.at, info.decay, info.frozen, info.update, info.rate};
         ++r.group_count;
       }
       e.group = k;
     }
   }
   for (int k = 0; k < r.group_count; ++k) {
-    registry::group& group = r.groups[static_cast<unsigned>(k)];
+    registry::group& group = r.groups[k];
     group.offset = r.total;
     for (unsigned p = 0; p < parts.size(); ++p) {
       std::int64_t within = 0;
       for (int i = 0; i < r.entry_count; ++i) {
-        registry::entry& e = r.entries[static_cast<unsigned>(i)];
+        registry::entry& e = r.entries[i];
         if (e.part != static_cast<int>(p) || e.group != k || e.tied) continue;
         e.offset = r.total + within;
         within += aligned_elements(e.count.n);
       }
       for (int i = 0; i < r.entry_count; ++i) {
-        registry::entry& e = r.entries[static_cast<unsigned>(i)];
+        registry::entry& e = r.entries[i];
         if (e.part == static_cast<int>(p) && e.group == k && !e.tied) e.stride = within;
       }
       r.total += within * layers[p];
@@ -132,19 +127,19 @@ constexpr registry make_registry(std::span<const graph* const> parts, std::span<
   r.gradients = r.total;
   int ties = 0;
   for (int i = 0; i < r.entry_count; ++i) {
-    registry::entry& e = r.entries[static_cast<unsigned>(i)];
+    registry::entry& e = r.entries[i];
     e.gradient = e.offset;
     if (!e.tied) continue;
-    const graph& g = *parts[static_cast<unsigned>(e.part)];
-    const parameter_info& info = g.parameters[static_cast<unsigned>(e.parameter)];
+    const graph& g = *parts[e.part];
+    const parameter_info& info = g.parameters[e.parameter];
     const value& v = g.at(info.v);
     bool found = false;
     for (int j = 0; j < r.entry_count && !found; ++j) {
-      const registry::entry& o = r.entries[static_cast<unsigned>(j)];
+      const registry::entry& o = r.entries[j];
       const bool in_block = o.part > 0 && o.part + 1 < static_cast<int>(parts.size());
       if (o.tied || in_block) continue; // every layer of a block has a parameter of its own
-      const graph& h = *parts[static_cast<unsigned>(o.part)];
-      const parameter_info& declared = h.parameters[static_cast<unsigned>(o.parameter)];
+      const graph& h = *parts[o.part];
+      const parameter_info& declared = h.parameters[o.parameter];
       const value& w = h.at(declared.v);
       if (!same_name(v, w)) continue;
       found = true;
@@ -157,8 +152,7 @@ constexpr registry make_registry(std::span<const graph* const> parts, std::span<
       }
       if (!v.same_dims(w)) detail::refuse(r, fault::S003, v, info);
       for (int a = 0; a < axes; ++a)
-        if (v.at.at[static_cast<unsigned>(a)] != w.at.at[static_cast<unsigned>(a)])
-          detail::refuse(r, fault::P002, v, info, a);
+        if (v.at.at[a] != w.at.at[a]) detail::refuse(r, fault::P002, v, info, a);
       if (v.type != w.type || !info.declares_alike(declared))
         detail::refuse(r, fault::C004, v, info);
     }
@@ -171,8 +165,7 @@ constexpr registry make_registry(std::span<const graph* const> parts, std::span<
 template <class F> constexpr void for_each_tie(const registry& r, F f) {
   int k = 0;
   for (int i = 0; i < r.entry_count; ++i)
-    if (const registry::entry& e = r.entries[static_cast<unsigned>(i)]; e.gradient != e.offset)
-      f(e, k++);
+    if (const registry::entry& e = r.entries[i]; e.gradient != e.offset) f(e, k++);
 }
 
 /// Global number of parameters a model has, padding left out and tied ones counted once.
@@ -181,7 +174,7 @@ constexpr std::int64_t count_parameters(std::span<const graph* const> parts,
   std::int64_t total = 0;
   for (unsigned p = 0; p < parts.size(); ++p)
     for (int i = 0; i < parts[p]->parameter_count; ++i) {
-      const parameter_info& info = parts[p]->parameters[static_cast<unsigned>(i)];
+      const parameter_info& info = parts[p]->parameters[i];
       if (info.tied) continue;
       total += unpadded_size(parts[p]->at(info.v), info).n * layers[p];
     }

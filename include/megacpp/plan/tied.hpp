@@ -22,9 +22,9 @@ constexpr value_id parameter_behind(const graph& g, value_id v) {
 /// The first axis on which a use's gradient is not `like`, or is not stored as the parameter is.
 constexpr int axis_apart(const placement& grad, const placement& like, const placement& stored) {
   for (int a = 0; a < axes; ++a) {
-    const place p = grad.at[static_cast<unsigned>(a)];
-    const place s = stored.at[static_cast<unsigned>(a)];
-    if (p != like.at[static_cast<unsigned>(a)]) return a;
+    const place p = grad.at[a];
+    const place s = stored.at[a];
+    if (p != like.at[a]) return a;
     if ((p.s == state::shard || s.s == state::shard) && p != s) return a;
   }
   return -1;
@@ -51,7 +51,7 @@ constexpr fault_record fault_of_computed_ties(std::span<const graph* const> part
     if (g->wrong.code != fault::none) return wrong; // is told first
   for (const graph* use : parts)
     for (int i = 0; i < use->parameter_count; ++i) {
-      const parameter_info& info = use->parameters[static_cast<unsigned>(i)];
+      const parameter_info& info = use->parameters[i];
       if (!info.tied || info.frozen) continue;
       for (const graph* g : parts)
         if (const node* n = detail::computing_on(*g, use->at(info.v)))
@@ -66,7 +66,7 @@ constexpr fault_record fault_of_ties(std::span<const graph* const> parts) {
   registry r;
   for (const graph* head : parts)
     for (int i = 0; i < head->parameter_count; ++i) {
-      const parameter_info& info = head->parameters[static_cast<unsigned>(i)];
+      const parameter_info& info = head->parameters[i];
       if (!info.tied || info.frozen || info.gradient < 0) continue;
       const value& v = head->at(info.v);
       const placement& like = head->at(info.gradient).at;

@@ -19,8 +19,8 @@ constexpr var range_value(builder& b, const registry::group& group, std::int64_t
   v.name = name, v.type = t, v.is = role::input, v.from = from,
   v.slot = static_cast<std::int8_t>(slot), v.rank = 1;
   for (int a = 0; a < axes; ++a) {
-    if (group.at.at[static_cast<unsigned>(a)].s != state::shard) continue;
-    v.at.at[static_cast<unsigned>(a)] = S(dim::elements);
+    if (group.at.at[a].s != state::shard) continue;
+    v.at.at[a] = S(dim::elements);
     if (b.g.ranks.sized(static_cast<axis>(a))) n *= b.g.ranks.of(static_cast<axis>(a));
   }
   v.dims[0] = {dim::elements, n};
@@ -60,9 +60,8 @@ struct update_verifier {
                     std::int64_t n) const {
     bool same = is(v, f, slot);
     for (int a = 0; same && a < axes; ++a) {
-      const bool cut = group.at.at[static_cast<unsigned>(a)].s == state::shard &&
-                       !ranks.trivial(static_cast<axis>(a));
-      const place p = g.at(v).at.at[static_cast<unsigned>(a)];
+      const bool cut = group.at.at[a].s == state::shard && !ranks.trivial(static_cast<axis>(a));
+      const place p = g.at(v).at.at[a];
       same = cut ? p.is_shard(dim::elements) : p == I;
       if (cut && ranks.sized(static_cast<axis>(a))) n *= ranks.of(static_cast<axis>(a));
     }
@@ -82,17 +81,15 @@ struct update_verifier {
   /// A tied gradient joins its parameter's.
   constexpr void tie(const registry::entry& e, int k) {
     ++writes;
-    const registry::group& group = r.groups[static_cast<unsigned>(e.group)];
+    const registry::group& group = r.groups[e.group];
     one(op::add_gradient, phase::prologue, "tied gradient", [&](const node& n) {
       return is(n.in[0], feed::declared_gradient, k, group, e.count.n) &&
              is(n.in[1], feed::tied_gradient, k, group, e.count.n);
     });
   }
   constexpr bool stores(const node& n, int k, int last) const {
-    const registry::group& group = r.groups[static_cast<unsigned>(k)];
-    const auto store = [&](int i, feed f) {
-      return is(n.in[static_cast<unsigned>(i)], f, k, group, group.count);
-    };
+    const registry::group& group = r.groups[k];
+    const auto store = [&](int i, feed f) { return is(n.in[i], f, k, group, group.count); };
     constexpr feed feeds[] = {feed::gradient, feed::master, feed::first_moment, feed::second_moment,
                               feed::weight};
     bool same = store(0, feed::gradient) && store(1, feed::master) && store(last, feed::weight);
@@ -101,7 +98,7 @@ struct update_verifier {
   }
   /// A group is updated once, by its rule, and what that says of its blocks is told.
   constexpr void update(int k, const node& clip, const reached& told) {
-    const registry::group& group = r.groups[static_cast<unsigned>(k)];
+    const registry::group& group = r.groups[k];
     ++writes;
     if (group.update == update_rule::balance) {
       one(op::balance_step, phase::epilogue, "update", [&](const node& n) {
@@ -117,7 +114,7 @@ struct update_verifier {
   }
   /// A group's gradient counts once in the norm.
   constexpr void norm(int k, const node& clip) {
-    const registry::group& group = r.groups[static_cast<unsigned>(k)];
+    const registry::group& group = r.groups[k];
     const node* squares = one(op::sum_of_squares, phase::forward, "norm", [&](const node& n) {
       return is(n.in[0], feed::gradient, k, group, group.count);
     });
@@ -136,7 +133,7 @@ struct update_verifier {
       if (p.s == state::partial || p.s == state::shard) fail(what);
   }
   constexpr void verify() {
-    if (g.ranks.size != ranks.size) fail("ranks");
+    if (g.ranks != ranks) fail("ranks");
     reached told;
     for (value_id v : g.outputs) told.need(v);
     if (const int i = told.lost(g, 0); i >= 0) fail(g.at_node(i).op->name);
@@ -147,7 +144,7 @@ struct update_verifier {
     if (clip == nullptr) return;
     int counted = 1; // the token count stands beside the norms
     for (int k = 0; k < r.group_count; ++k) {
-      const registry::group& group = r.groups[static_cast<unsigned>(k)];
+      const registry::group& group = r.groups[k];
       if (group.frozen) continue;
       update(k, *clip, told);
       if (group.update == update_rule::balance) continue; // a load, not a gradient
@@ -170,7 +167,7 @@ struct update_verifier {
 /// nothing else is written, nothing computed is lost, and every rank is told the same. `weights`:
 /// their type.
 constexpr void verify_update(graph& g, const registry& r, const mesh& ranks, dtype weights) {
-  if (g.wrong.code == fault::none) verify_nodes(g);
+  if (g.wrong.code == fault::none) g.wrong = verify_nodes(g);
   if (g.wrong.code == fault::none) detail::update_verifier{g, r, ranks, weights}.verify();
 }
 
@@ -186,8 +183,7 @@ constexpr graph update_graph(const registry& r, const mesh& ranks, dtype weights
   for_each_tie(r, [&](const registry::entry& e, int k) {
     // Before reductions both are pending sums over the same axes (plan/tied.hpp).
     const auto range = [&](feed f, const char* name) {
-      return range_value(b, r.groups[static_cast<unsigned>(e.group)], e.count.n, f, name, main, k)
-          .id;
+      return range_value(b, r.groups[e.group], e.count.n, f, name, main, k).id;
     };
     const value_id declared = range(feed::declared_gradient, "declared_gradient");
     b.emit(op::add_gradient, {declared, range(feed::tied_gradient, "tied_gradient")}, 0);
@@ -199,42 +195,38 @@ constexpr graph update_graph(const registry& r, const mesh& ranks, dtype weights
   node clip;
   clip.op = &op::clip_factor;
   clip.in[0] = b.add(count, 0);
-  std::array<var, max_groups> gradients{};
+  var gradients[max_groups]{};
   for (int k = 0; k < r.group_count; ++k) {
-    const auto& group = r.groups[static_cast<unsigned>(k)];
+    const auto& group = r.groups[k];
     if (group.frozen) continue;
-    gradients[static_cast<unsigned>(k)] =
-        group_value(b, group, feed::gradient, "gradient", main, k);
+    gradients[k] = group_value(b, group, feed::gradient, "gradient", main, k);
     if (group.update == update_rule::balance) continue; // a load, not a gradient
-    clip.in[static_cast<unsigned>(k + 1)] =
-        over_all_ranks(
-            {&b, b.emit(op::sum_of_squares, {gradients[static_cast<unsigned>(k)].id}, 0)})
-            .id;
+    clip.in[k + 1] = over_all_ranks({&b, b.emit(op::sum_of_squares, {gradients[k].id}, 0)}).id;
   }
   const value_id factor = b.emit(clip);
   const value_id norm = b.g.at_node(b.g.node_count - 1).out[1];
   var broken{};
   b.when = phase::epilogue;
   for (int k = 0; k < r.group_count; ++k) {
-    const auto& group = r.groups[static_cast<unsigned>(k)];
+    const auto& group = r.groups[k];
     if (group.frozen) continue;
     const auto range = [&](feed f, const char* name, dtype t) {
       return group_value(b, group, f, name, t, k).id;
     };
     if (group.update == update_rule::balance) {
       b.emit(op::balance_step,
-             {gradients[static_cast<unsigned>(k)].id, range(feed::master, "master", main),
+             {gradients[k].id, range(feed::master, "master", main),
               range(feed::weight, "weight", weights)},
              0, {{group.rate}, {}});
       continue;
     }
-    const var here = over_all_ranks(
-        {&b, b.emit(op::adamw,
-                    {gradients[static_cast<unsigned>(k)].id, range(feed::master, "master", main),
-                     range(feed::first_moment, "first_moment", main),
-                     range(feed::second_moment, "second_moment", main),
-                     range(feed::weight, "weight", weights), factor},
-                    0, {{}, {group.decay, group.count}})});
+    const var here =
+        over_all_ranks({&b, b.emit(op::adamw,
+                                   {gradients[k].id, range(feed::master, "master", main),
+                                    range(feed::first_moment, "first_moment", main),
+                                    range(feed::second_moment, "second_moment", main),
+                                    range(feed::weight, "weight", weights), factor},
+                                   0, {{}, {group.decay, group.count}})});
     broken = broken.id < 0 ? here : var{&b, b.emit(op::add, {broken.id, here.id}, 0)};
   }
   b.g.outputs = {broken.id, norm};

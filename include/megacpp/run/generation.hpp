@@ -3,8 +3,7 @@
 // which describe and train tell before anybody asks for a text.
 #pragma once
 
-#include <megacpp/pass/fuse.hpp>
-#include <megacpp/pass/rounds.hpp>
+#include <megacpp/pass/pipeline.hpp>
 #include <megacpp/run/interpreted_part.hpp>
 
 #include <memory>
@@ -93,7 +92,7 @@ inline fault_record fault_of_generation(const program_view& p) {
     if (g->wrong.code != fault::none) return g->wrong;
     if (longer->wrong.code != fault::none) return longer->wrong;
     if (const fault_record f = compare_caches(*longer, *g); f.code != fault::none) return f;
-    *g = verified(in_rounds(fused(*g)), meaning_of(*g));
+    *g = after_passes(*g, {});
     if (g->wrong.code != fault::none) return g->wrong;
   }
   return {};

@@ -83,18 +83,17 @@ public:
     }
     interpreted_part::refuse(fault_of_ties(differentiated));
     for (int i = 0; i <= last_; ++i) {
-      const recompute again = i == 0 || i == last_ ? recompute::none : s.again;
-      const graph& whole = *differentiated[static_cast<unsigned>(i)];
       const part_view trained =
-          add(verified(in_rounds(halved(verified(recomputed(verified(fused(whole)), again)))),
-                       meaning_of(whole)),
+          add(after_passes(
+                  *differentiated[static_cast<unsigned>(i)],
+                  {.backward = true, .again = i == 0 || i == last_ ? recompute::none : s.again},
+                  deriving_passes, pass_count),
               i, table);
       if (i == 0) view_.stem = trained;
       else if (i == last_) view_.loss = trained;
       else view_.blocks.push_back(trained);
     }
-    const graph& head = *graphs[static_cast<unsigned>(last_)];
-    view_.evaluation = add(verified(fused(head), meaning_of(head)), last_, table);
+    view_.evaluation = add(after_passes(*graphs.back(), {}), last_, table);
     view_.update = add(update_graph(stores_, mesh(s.ranks), s.type), 0, table);
   }
   interpreted_program(const interpreted_program&) = delete;

@@ -78,52 +78,57 @@ template <class Run> struct program {
   static constexpr registry stores = make_registry(forward_graphs(), layer_counts());
   static constexpr std::int64_t parameters = count_parameters(forward_graphs(), layer_counts());
 
-  /// Training: each pass's result is its own constant.
-  template <int Index> struct part {
-    static constexpr int index = Index;
-    static constexpr const registry& stores = program::stores;
-    static constexpr graph derived = derived_graph(forward<Index>::g);
-    static constexpr graph joined = verified(fused(derived));
-    static constexpr graph replayed =
-        verified(recomputed(joined, Index == 0 || Index == last ? recompute::none : numbers.again));
-    static constexpr graph split = verified(halved(replayed));
-    static constexpr graph g = verified(in_rounds(split), meaning_of(derived));
-    static constexpr memory_plan plan = place_memory(g);
-    static constexpr fault_record misplaced = verify_memory(g, plan);
+  /// What the passes over the graphs of training, evaluation (the head's forward alone) and
+  /// generation begin with.
+  template <int Index> struct training {
+    static constexpr const graph& forward = program::forward<Index>::g;
+    static constexpr pass_options options{
+        .backward = true, .again = Index == 0 || Index == last ? recompute::none : numbers.again};
   };
-  /// The head's forward alone.
-  struct evaluation {
-    static constexpr int index = last;
-    static constexpr const registry& stores = program::stores;
-    static constexpr graph g = verified(fused(forward<last>::g), meaning_of(forward<last>::g));
-    static constexpr memory_plan plan = place_memory(g);
-    static constexpr fault_record misplaced = verify_memory(g, plan);
+  struct evaluating {
+    static constexpr const graph& forward = program::forward<last>::g;
+    static constexpr pass_options options{};
   };
-  /// A part of generation in the smallest shape: a token for each rank of tp, which may cut a
-  /// sequence between them. What runs has the shapes of the prompts and is built when they are
-  /// known; placements, ops and element types are these. A model without these graphs, or one that
-  /// fits only layouts with a sharded sequence, trains all the same: run/generation.hpp tells of a
-  /// fault here.
-  template <int Index> struct generation {
+  template <int Index> struct generating {
     static constexpr part_kind what = Index == 0      ? part_kind::stem
                                       : Index == last ? part_kind::logits
                                                       : part_kind::block;
     static constexpr graph forward =
         forward_graph(model, for_generation(numbers, 1, numbers.ranks.tp, numbers.ranks.tp), what,
                       used.kind(Index - 1));
-    static constexpr graph g = verified(in_rounds(fused(forward)), meaning_of(forward));
+    static constexpr pass_options options{};
   };
+
+  /// A graph after all passes, with its plan.
+  template <class Source, int Index> struct finished {
+    static constexpr int index = Index;
+    static constexpr const registry& stores = program::stores;
+    static constexpr const graph& g = after_all_passes<Source>::g;
+    static constexpr fault_record wrong = after_all_passes<Source>::wrong;
+    static constexpr memory_plan plan = wrong.code == fault::none ? place_memory(g) : memory_plan{};
+    static constexpr fault_record misplaced =
+        wrong.code == fault::none ? verify_memory(g, plan) : fault_record{};
+  };
+  template <int Index> using part = finished<training<Index>, Index>;
+  using evaluation = finished<evaluating, last>;
+  /// A part of generation in the smallest shape: a token for each rank of tp, which may cut a
+  /// sequence between them. What runs has the shapes of the prompts and is built when they are
+  /// known; placements, ops and element types are these. A model without these graphs, or one that
+  /// fits only layouts with a sharded sequence, trains all the same: run/generation.hpp tells of a
+  /// fault here.
+  template <int Index> using generation = after_all_passes<generating<Index>>;
   struct update {
     static constexpr int index = 0;
     static constexpr const registry& stores = program::stores;
     static constexpr graph g = update_graph(program::stores, mesh(numbers.ranks), numbers.type);
+    static constexpr fault_record wrong = g.wrong;
     static constexpr memory_plan plan = place_memory(g);
     static constexpr fault_record misplaced = verify_memory(g, plan);
   };
 
   static constexpr auto derived_graphs() {
     return []<int... K>(std::integer_sequence<int, K...>) {
-      return std::array<const graph*, sizeof...(K)>{&part<K>::derived...};
+      return std::array<const graph*, sizeof...(K)>{&after_deriving<training<K>>::g...};
     }
     (std::make_integer_sequence<int, kinds + 2>{});
   }
@@ -151,7 +156,7 @@ template <class Run> struct program {
   /// experts, of tied parameters, of the memory plans, and of the whole against the device's
   /// memory, if the run says how much that is.
   static constexpr fault_record in_graphs = []<int... K>(std::integer_sequence<int, K...>) {
-    return detail::first_fault({&part<K>::g.wrong..., &update::g.wrong, &evaluation::g.wrong});
+    return detail::first_fault({&part<K>::wrong..., &update::wrong, &evaluation::wrong});
   }
   (std::make_integer_sequence<int, kinds + 2>{});
   static constexpr fault_record in_plans = []<int... K>(std::integer_sequence<int, K...>) {

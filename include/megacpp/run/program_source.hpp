@@ -4,6 +4,7 @@
 
 #include <megacpp/run/compiled.hpp>
 
+#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -14,7 +15,7 @@ namespace mc {
 /// The graph of a part after a pass.
 struct pass_view {
   const char* name = "";
-  const graph* g = nullptr;
+  std::unique_ptr<graph> g;
 };
 
 /// Stem, blocks by kind, head: the graphs after each pass, in order.
@@ -33,18 +34,27 @@ template <class Run, generation_of Generation> program_view view_of_run() {
   return compiled_program<Run, Generation>(std::string(short_type_name<Run>()).c_str());
 }
 
-/// The graphs of every part after each pass.
+inline std::vector<pass_view> views_of_passes(const graph& model, const pass_options& o) {
+  std::vector<pass_view> views;
+  views.push_back({"the model", std::make_unique<graph>(model)});
+  after_passes(model, o, 0, pass_count, [&](const pass& p, const graph& g) {
+    views.push_back({p.name, std::make_unique<graph>(g)});
+  });
+  return views;
+}
+
+/// The graphs of every part of training after each pass: the passes run again, so that a program
+/// holds none but the last.
 template <class Run> part_passes passes_of_run() {
   using program = mc::program<Run>;
-  return []<int... I>(std::integer_sequence<int, I...>) {
-    return part_passes{{{"the model", &program::template forward<I>::g},
-                        {"differentiate", &program::template part<I>::derived},
-                        {"fuse", &program::template part<I>::joined},
-                        {"recompute", &program::template part<I>::replayed},
-                        {"split", &program::template part<I>::split},
-                        {"rounds", &program::template part<I>::g}}...};
+  part_passes all;
+  [&]<int... I>(std::integer_sequence<int, I...>) {
+    (all.push_back(
+         views_of_passes(program::template forward<I>::g, program::template training<I>::options)),
+     ...);
   }
   (std::make_integer_sequence<int, program::kinds + 2>{});
+  return all;
 }
 
 } // namespace detail
