@@ -271,6 +271,13 @@ BOOST_AUTO_TEST_CASE(every_parameter_has_a_place_and_a_gradient_of_its_own) {
         BOOST_TEST(++gradients.at(static_cast<std::size_t>(e.gradient + l * e.stride + k)) == 1);
       }
   }
+  for (int p = 0; p < 4; ++p) {
+    const int declared = static_cast<int>(parts[static_cast<unsigned>(p)].size());
+    for (int i = 0; i < declared; ++i)
+      BOOST_TEST((r.find(p, i).part == p && r.find(p, i).parameter == i));
+    for (const int none : {-1, declared}) BOOST_CHECK_THROW(r.find(p, none), std::out_of_range);
+  }
+  for (const int none : {-1, 4}) BOOST_CHECK_THROW(r.find(none, 0), std::out_of_range);
 }
 
 // The step's end adds the gradients of tied uses where the declaration's own collects, before the

@@ -11,6 +11,7 @@
 #include <megacpp/plan/names.hpp>
 
 #include <span>
+#include <stdexcept>
 
 namespace mc {
 
@@ -47,10 +48,16 @@ struct registry {
   std::int64_t gradients = 0; ///< elements of the main grads: total, and those of tied uses
   fault_record wrong{};
 
+  int part_count = 0;
+  std::int16_t
+      first[max_entries + 1]{}; ///< of each part's entries; behind the last part, their number
+
+  /// The entry of a parameter, which is one of its part's. Throws std::out_of_range for any other.
   constexpr const entry& find(int part, int parameter) const {
-    for (int i = 0; i < entry_count; ++i)
-      if (entries[i].part == part && entries[i].parameter == parameter) return entries[i];
-    return entries[0];
+    if (part < 0 || part >= part_count || parameter < 0 ||
+        parameter >= first[part + 1] - first[part])
+      throw std::out_of_range("the registry has no such parameter of such a part");
+    return entries[first[part] + parameter];
   }
 };
 
@@ -79,6 +86,10 @@ constexpr void refuse(registry& r, fault f, const value& v, const parameter_info
 constexpr registry make_registry(std::span<const graph* const> parts, std::span<const int> layers) {
   registry r;
   r.wrong = fault_of_names(parts);
+  if (parts.size() > max_entries && r.wrong.code == fault::none)
+    r.wrong.code = fault::S004, r.wrong.what << "more than 160 parts";
+  if (parts.size() > max_entries) return r;
+  r.part_count = static_cast<int>(parts.size());
   for (unsigned p = 0; p < parts.size(); ++p) {
     const graph& g = *parts[p];
     for (int i = 0; i < g.parameter_count; ++i) {
@@ -104,6 +115,7 @@ constexpr registry make_registry(std::span<const graph* const> parts, std::span<
       }
       e.group = k;
     }
+    r.first[p + 1] = static_cast<std::int16_t>(r.entry_count);
   }
   for (int k = 0; k < r.group_count; ++k) {
     registry::group& group = r.groups[k];
