@@ -2023,7 +2023,7 @@ class Describe(Case):
         self.assertEqual(memory["moments"], 2 * memory["weights"])
         for part in ("stem", "block", "head"):
             self.assertEqual(list(result["graphs"][part]),
-                             ["the model", "differentiate", "fuse", "recompute", "split", "rounds"])
+                             ["the model", "differentiate", "fuse", "split"])
             self.assertIn(f"{part} after differentiate", text)
         # Products: 2 operations per weight and token forward, 4 backward. Attention has 2 products
         # of S(S+1)/2 x H forward and 5 backward.

@@ -9,7 +9,7 @@ using namespace mc;
 struct unrolled : gpt {
   constexpr var block(context& c, int /*kind*/, var x) const {
 #ifdef MEGACPP_EXPECT_ERROR
-    const int times = 300;
+    const int times = 600;
 #else
     const int times = 3;
 #endif

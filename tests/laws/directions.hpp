@@ -77,7 +77,7 @@ public:
 
   double forward() {
     frame f = make_frame();
-    part_.view().run(part_.view(), stage::forward, device_, f, slots_.data(), nullptr);
+    part_.view().run(part_.view(), phase::forward, device_, f, slots_.data(), nullptr);
     const value_id out = part_.g.outputs[0];
     const double* y = reinterpret_cast<const double*>(
         resolve(part_.plan.at[static_cast<unsigned>(out)], f, stores_, 0, 8));
@@ -89,7 +89,7 @@ public:
     std::fill(gradients_.begin(), gradients_.end(), 0.0);
     forward();
     frame f = make_frame();
-    part_.view().run(part_.view(), stage::backward, device_, f, slots_.data(), nullptr);
+    part_.view().run(part_.view(), backward_pass, device_, f, slots_.data(), nullptr);
     return gradients_;
   }
 

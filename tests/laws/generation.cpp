@@ -251,7 +251,7 @@ public:
       f.set(feed::tokens, t.data()), f.set(feed::positions, positions.data());
       f.set(feed::last, last.data()), f.set(feed::stream, in.data());
       f.set(feed::token_keys, positions.data());
-      node.view().run(node.view(), stage::forward, device_, f, slots.data(), nullptr);
+      node.view().run(node.view(), phase::forward, device_, f, slots.data(), nullptr);
       std::swap(in, out);
     }
     std::vector<double> x;

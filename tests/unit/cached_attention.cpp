@@ -66,7 +66,7 @@ template <class T> struct one_op {
     f.set(feed::slots, slots.data());
     f.set(feed::key_cache, keys.data()), f.set(feed::value_cache, values.data());
     f.base[static_cast<unsigned>(space::stream_out)] = reinterpret_cast<std::byte*>(out.data());
-    part.view().run(part.view(), stage::forward, device, f, prepared.data(), nullptr);
+    part.view().run(part.view(), phase::forward, device, f, prepared.data(), nullptr);
     return out;
   }
 };

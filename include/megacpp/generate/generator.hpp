@@ -56,7 +56,7 @@ public:
     for (passes* a : {&prefill_, &decode_}) prepare(*a);
     for (int l = -1; l <= p_.layers; ++l) {
       frame f = frame_of(l);
-      run(any(), l, stage::prologue, f);
+      run(any(), l, phase::prologue, f);
     }
   }
   generator(const generator&) = delete;
@@ -220,9 +220,9 @@ private:
     });
     return f;
   }
-  void run(const passes& a, int layer, stage s, frame& f) {
+  void run(const passes& a, int layer, phases when, frame& f) {
     const part_view v = part(a, layer).view();
-    v.run(v, s, device_, f,
+    v.run(v, when, device_, f,
           const_cast<node_slot*>(a.slots[static_cast<unsigned>(part_of(layer))].data()), nullptr);
   }
 
@@ -265,7 +265,7 @@ private:
     const bool head = head_keeps_ || std::find(ends_.begin(), ends_.end(), true) != ends_.end();
     for (int l = -1; l < p_.layers + (head ? 1 : 0); ++l) {
       frame f = frame_of(l);
-      run(a, l, stage::forward, f);
+      run(a, l, phase::forward, f);
     }
     const std::int64_t bytes = width_ * size_of(p_.numbers.type);
     for (int b = 0; b < room_.sequences; ++b)

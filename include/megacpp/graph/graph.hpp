@@ -161,6 +161,17 @@ constexpr bool same_name(const value& a, const value& b) {
 /// transpose of that); forward and the two halves of the backward pass: once a micro-batch.
 enum class phase : std::uint8_t { prologue, forward, input_gradient, weight_gradient, epilogue };
 
+/// Phases that run together, from the first to the last.
+struct phases {
+  phase first, last;
+
+  constexpr phases(phase one) : first(one), last(one) {}
+  constexpr phases(phase from, phase to) : first(from), last(to) {}
+  constexpr bool holds(phase p) const { return first <= p && p <= last; }
+  constexpr bool operator==(const phases&) const = default;
+};
+inline constexpr phases backward_pass{phase::input_gradient, phase::weight_gradient};
+
 struct attributes {
   std::array<double, 2> f{};
   std::array<std::int64_t, 3> i{};

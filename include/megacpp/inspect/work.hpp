@@ -25,10 +25,10 @@ inline work node_work(const graph& g, const node& n) {
   return w;
 }
 
-inline work stage_work(const graph& g, stage s) {
+inline work work_of(const graph& g, phases when) {
   work w;
   for (int i = 0; i < g.node_count; ++i)
-    if (runs_in(g.at_node(i).when, s)) w += node_work(g, g.at_node(i));
+    if (when.holds(g.at_node(i).when)) w += node_work(g, g.at_node(i));
   return w;
 }
 
@@ -62,15 +62,15 @@ inline step_work work_of_step(const program_view& p, std::int64_t micro_batches,
   std::size_t i = 0;
   for_each_training_part(p, [&](const part_view& part, int) {
     const std::int64_t n = layers[i++];
-    w.prologue += times(stage_work(*part.g, stage::prologue), n);
-    w.forward += times(stage_work(*part.g, stage::forward), n * micro_batches);
-    w.backward += times(stage_work(*part.g, stage::backward), n * micro_batches);
-    w.update += times(stage_work(*part.g, stage::epilogue), n);
+    w.prologue += times(work_of(*part.g, phase::prologue), n);
+    w.forward += times(work_of(*part.g, phase::forward), n * micro_batches);
+    w.backward += times(work_of(*part.g, backward_pass), n * micro_batches);
+    w.update += times(work_of(*part.g, phase::epilogue), n);
   });
   const graph update = update_of_stage(p, layers);
-  w.update += stage_work(update, stage::prologue);
-  w.update += stage_work(update, stage::forward);
-  w.update += stage_work(update, stage::epilogue);
+  w.update += work_of(update, phase::prologue);
+  w.update += work_of(update, phase::forward);
+  w.update += work_of(update, phase::epilogue);
   return w;
 }
 

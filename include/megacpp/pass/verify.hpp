@@ -143,8 +143,12 @@ struct reached {
 /// stream, or -1: what it computes is a part of one that was lost.
 constexpr int lost_in_backward(const graph& g) {
   reached r;
-  for (int i = 0; i < g.value_count; ++i)
-    if (g.values[i].is == role::gradient) r.need(static_cast<value_id>(i));
+  const value_id stream = g.d_stream < 0 ? value_id{-1} : g.at(g.d_stream).grad_of;
+  for (int i = 0; i < g.value_count; ++i) {
+    const value_id of = g.values[i].grad_of; // inputs beside the part's stream keep cotangents, too
+    const bool kept = of >= 0 && of != stream && g.values[of].is == role::input;
+    if (kept || g.values[i].is == role::gradient) r.need(static_cast<value_id>(i));
+  }
   for (int i = 0; i < g.parameter_count; ++i) r.need(g.parameters[i].gradient);
   for (const value_id v : {g.d_stream, g.outputs[0], g.outputs[1], g.side_loss, g.rounds})
     r.need(v);

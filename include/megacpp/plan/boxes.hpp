@@ -21,7 +21,7 @@ constexpr std::int64_t origin_of(const mesh& m, const value& v, int i, const coo
       const place& p = v.at.at[a];
       if (!p.is_shard(e.d) || p.level != level || !m.sized(static_cast<axis>(a))) continue;
       n /= m.of(static_cast<axis>(a));
-      at += rank[a] * n;
+      at += rank[static_cast<unsigned>(a)] * n;
     }
   return at;
 }

@@ -81,7 +81,8 @@ constexpr void stage_layers(int layers, int pp, int stage, Kind kind_of, std::sp
   for (int& n : of_part) n = 0;
   of_part.front() = stage == 0;
   of_part.back() = stage == pp - 1;
-  for (int l = layers / pp * stage; l < layers / pp * (stage + 1); ++l) ++of_part[1 + kind_of(l)];
+  for (int l = layers / pp * stage; l < layers / pp * (stage + 1); ++l)
+    ++of_part[static_cast<unsigned>(1 + kind_of(l))];
 }
 
 /// The stage of `pp` of which amount(stage) is most; the first of several.
@@ -101,7 +102,7 @@ constexpr std::int64_t stored_elements(const registry& r, std::span<const int> l
   for (int i = 0; i < r.entry_count; ++i) {
     const registry::entry& e = r.entries[i];
     if (group >= 0 && e.group != group) continue;
-    const int uses = layers[e.part];
+    const int uses = layers[static_cast<unsigned>(e.part)];
     if (!e.tied) n += aligned_elements(e.count.n) * uses;
     else if (layers.front() == 0 && uses > 0) n += aligned_elements(e.count.n);
   }
@@ -112,7 +113,8 @@ constexpr std::int64_t stored_elements(const registry& r, std::span<const int> l
 constexpr std::int64_t tied_elements(const registry& r, std::span<const int> layers) {
   std::int64_t n = 0;
   for_each_tie(r, [&](const registry::entry& e, int) {
-    if (layers.front() != 0 && layers[e.part] != 0) n += aligned_elements(e.count.n);
+    if (layers.front() != 0 && layers[static_cast<unsigned>(e.part)] != 0)
+      n += aligned_elements(e.count.n);
   });
   return n;
 }

@@ -71,7 +71,7 @@ constexpr fed_integers integers_of(feed f, const setup& s, std::int64_t vocabula
 /// The kinds of block that a model's layers are, in the model's order: a kind without layers is not
 /// built.
 template <int Kinds> struct kind_list {
-  std::array<int, static_cast<unsigned>(Kinds)> kinds{};
+  int kinds[Kinds]{};
   int count = 0;
 
   /// The model's number of the i-th kind in use; of the stem and the head, whose i is out of range,
@@ -91,7 +91,7 @@ template <class Model> constexpr int layers_of(const Model& m) {
 }
 
 template <class Model> constexpr kind_list<Model::kinds> used_kinds(const Model& m) {
-  std::array<bool, static_cast<unsigned>(Model::kinds)> used{};
+  bool used[Model::kinds]{};
   for (int l = 0; l < layers_of(m); ++l)
     if (const int k = m.kind_of(l); k >= 0 && k < Model::kinds) used[k] = true;
   kind_list<Model::kinds> list;

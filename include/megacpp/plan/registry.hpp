@@ -142,7 +142,7 @@ constexpr registry make_registry(std::span<const graph* const> parts, std::span<
     registry::entry& e = r.entries[i];
     e.gradient = e.offset;
     if (!e.tied) continue;
-    const graph& g = *parts[e.part];
+    const graph& g = *parts[static_cast<unsigned>(e.part)];
     const parameter_info& info = g.parameters[e.parameter];
     const value& v = g.at(info.v);
     bool found = false;
@@ -150,7 +150,7 @@ constexpr registry make_registry(std::span<const graph* const> parts, std::span<
       const registry::entry& o = r.entries[j];
       const bool in_block = o.part > 0 && o.part + 1 < static_cast<int>(parts.size());
       if (o.tied || in_block) continue; // every layer of a block has a parameter of its own
-      const graph& h = *parts[o.part];
+      const graph& h = *parts[static_cast<unsigned>(o.part)];
       const parameter_info& declared = h.parameters[o.parameter];
       const value& w = h.at(declared.v);
       if (!same_name(v, w)) continue;

@@ -82,7 +82,9 @@ template <class Part, int N> void prepare_node(cpu& device, node_slot* slots) {
   }
 }
 
-template <stage Stage> constexpr bool of_stage(const node& n) { return runs_in(n.when, Stage); }
+template <phase First, phase Last> constexpr bool of_phases(const node& n) {
+  return phases(First, Last).holds(n.when);
+}
 constexpr bool of_later_rounds(const node& n) { return n.again; }
 
 /// The nodes From ... To-1 for which Runs(node) holds.
@@ -99,32 +101,36 @@ void run_nodes(cpu& device, frame& f, node_slot* slots, node_clock* clock) {
   (std::make_integer_sequence<int, To - From>{});
 }
 
-template <class Part, stage Stage>
-void run_stage(cpu& device, frame& f, node_slot* slots, node_clock* clock) {
+template <class Part, phase First, phase Last>
+void run_phases(cpu& device, frame& f, node_slot* slots, node_clock* clock) {
   constexpr int end = Part::g.node_count;
-  if constexpr (!has_rounds(Part::g, Stage)) {
-    run_nodes<Part, 0, end, of_stage<Stage>>(device, f, slots, clock);
+  constexpr phases when(First, Last);
+  if constexpr (!has_rounds(Part::g, when)) {
+    run_nodes<Part, 0, end, of_phases<First, Last>>(device, f, slots, clock);
   } else {
-    constexpr rounds_span s = span_of_rounds(Part::g, Stage == stage::backward);
-    run_nodes<Part, 0, s.first, of_stage<Stage>>(device, f, slots, clock);
+    constexpr rounds_span s = span_of_rounds(Part::g, when == backward_pass);
+    run_nodes<Part, 0, s.first, of_phases<First, Last>>(device, f, slots, clock);
     const int rounds = rounds_of(Part::g, Part::plan, f, Part::stores, Part::index);
     for (f.round = 0; f.round < rounds; ++f.round) {
-      if constexpr (Stage == stage::backward)
+      if constexpr (when == backward_pass)
         if (rounds > 1) run_nodes<Part, 0, end, of_later_rounds>(device, f, slots, clock);
-      run_nodes<Part, s.first, s.last, of_stage<Stage>>(device, f, slots, clock);
+      run_nodes<Part, s.first, s.last, of_phases<First, Last>>(device, f, slots, clock);
     }
     f.round = 0;
-    run_nodes<Part, s.last, end, of_stage<Stage>>(device, f, slots, clock);
+    run_nodes<Part, s.last, end, of_phases<First, Last>>(device, f, slots, clock);
   }
 }
 
-template <class Part> void run_part(const part_view&, stage s, cpu& device, frame& f,
+template <class Part> void run_part(const part_view&, phases when, cpu& device, frame& f,
                                     node_slot* slots, node_clock* clock) {
-  switch (s) {
-  case stage::prologue: run_stage<Part, stage::prologue>(device, f, slots, clock); break;
-  case stage::forward: run_stage<Part, stage::forward>(device, f, slots, clock); break;
-  case stage::backward: run_stage<Part, stage::backward>(device, f, slots, clock); break;
-  case stage::epilogue: run_stage<Part, stage::epilogue>(device, f, slots, clock); break;
+  using enum phase;
+  switch (when.first) {
+  case prologue: return run_phases<Part, prologue, prologue>(device, f, slots, clock);
+  case forward: return run_phases<Part, forward, forward>(device, f, slots, clock);
+  case input_gradient:
+  case weight_gradient:
+    return run_phases<Part, input_gradient, weight_gradient>(device, f, slots, clock);
+  case epilogue: return run_phases<Part, epilogue, epilogue>(device, f, slots, clock);
   }
 }
 

@@ -38,23 +38,10 @@ struct frame {
   }
 };
 
-/// Which nodes of a part run.
-enum class stage : std::uint8_t { prologue, forward, backward, epilogue };
-
-constexpr bool runs_in(phase p, stage s) {
-  switch (s) {
-  case stage::prologue: return p == phase::prologue;
-  case stage::forward: return p == phase::forward;
-  case stage::backward: return p == phase::input_gradient || p == phase::weight_gradient;
-  case stage::epilogue: return p == phase::epilogue;
-  }
-  return false;
-}
-
-/// In which stage looped nodes run in rounds, as pass/rounds.hpp counts.
-constexpr bool has_rounds(const graph& g, stage s) {
-  return g.rounds >= 0 && (s == stage::forward || s == stage::backward) &&
-         !span_of_rounds(g, s == stage::backward).empty();
+/// In which phases looped nodes run in rounds, as pass/rounds.hpp counts.
+constexpr bool has_rounds(const graph& g, phases when) {
+  return g.rounds >= 0 && (when == phase::forward || when == backward_pass) &&
+         !span_of_rounds(g, when == backward_pass).empty();
 }
 
 /// State that a node's kernel prepares once.

@@ -81,9 +81,9 @@ struct interpreted_part {
   part_view view() const {
     part_view v;
     v.g = &g, v.plan = &plan, v.index = index, v.self = this;
-    v.run = [](const part_view& p, stage s, cpu& device, frame& f, node_slot* slots,
+    v.run = [](const part_view& p, phases when, cpu& device, frame& f, node_slot* slots,
                node_clock* clock) {
-      static_cast<const interpreted_part*>(p.self)->run(s, device, f, slots, clock);
+      static_cast<const interpreted_part*>(p.self)->run(when, device, f, slots, clock);
     };
     v.prepare = [](const part_view& p, cpu& device, node_slot* slots) {
       const auto& part = *static_cast<const interpreted_part*>(p.self);
@@ -115,24 +115,24 @@ struct interpreted_part {
   }
 
 private:
-  void run(stage s, cpu& device, frame& f, node_slot* slots, node_clock* clock) const {
-    const auto nodes = [&](int from, int to, auto runs) {
+  void run(phases when, cpu& device, frame& f, node_slot* slots, node_clock* clock) const {
+    const auto nodes = [&](int from, int to, auto which) {
       for (int i = from; i < to; ++i)
-        if (runs(g.at_node(i)) && kernels[static_cast<unsigned>(i)].run != nullptr)
+        if (which(g.at_node(i)) && kernels[static_cast<unsigned>(i)].run != nullptr)
           run_node(i, device, f, slots, clock);
     };
-    const auto in_stage = [s](const node& n) { return runs_in(n.when, s); };
-    if (!has_rounds(g, s)) return nodes(0, g.node_count, in_stage);
-    const rounds_span span = span_of_rounds(g, s == stage::backward);
-    nodes(0, span.first, in_stage);
+    const auto runs = [when](const node& n) { return when.holds(n.when); };
+    if (!has_rounds(g, when)) return nodes(0, g.node_count, runs);
+    const rounds_span span = span_of_rounds(g, when == backward_pass);
+    nodes(0, span.first, runs);
     const int rounds = rounds_of(g, plan, f, *stores, index);
     for (f.round = 0; f.round < rounds; ++f.round) {
-      if (s == stage::backward && rounds > 1)
+      if (when == backward_pass && rounds > 1)
         nodes(0, g.node_count, [](const node& n) { return n.again; });
-      nodes(span.first, span.last, in_stage);
+      nodes(span.first, span.last, runs);
     }
     f.round = 0;
-    nodes(span.last, g.node_count, in_stage);
+    nodes(span.last, g.node_count, runs);
   }
   void run_node(int i, cpu& device, frame& f, node_slot* slots, node_clock* clock) const {
     const node& n = g.at_node(i);

@@ -66,7 +66,7 @@ public:
   void begin_step() {
     for (int l = -1; l < p_.layers; ++l) {
       frame f = frame_of(l);
-      run(part_of(l), stage::prologue, f);
+      run(part_of(l), phase::prologue, f);
     }
     derived_by_ = nullptr;
   }
@@ -83,13 +83,13 @@ public:
     numbers_.dropping = true;
     loss_sum result = forward(b, p_.loss);
     frame f = head_frame();
-    run(p_.loss, stage::backward, f);
+    run(p_.loss, backward_pass, f);
     for (int l = p_.layers - 1, k = 0; l >= -1; --l, ++k) {
       f = layer_frame(l);
       f.set(feed::d_output, cotangent(k % 2));
       f.set(feed::d_output, one_, 1); // of the side loss
       f.base[static_cast<unsigned>(space::d_stream_in)] = cotangent((k + 1) % 2);
-      run(part_of(l), stage::backward, f);
+      run(part_of(l), backward_pass, f);
     }
     return result;
   }
@@ -114,11 +114,11 @@ public:
       ties.set(feed::declared_gradient, stores_.gradients() + e.offset * main, k);
       ties.set(feed::tied_gradient, stores_.gradients() + e.gradient * main, k);
     });
-    run(p_.update, stage::prologue, ties);
+    run(p_.update, phase::prologue, ties);
     derive(p_.loss);
     for (int l = -1; l <= p_.layers; ++l) {
       frame f = frame_of(l);
-      run(part_of(l), stage::epilogue, f);
+      run(part_of(l), phase::epilogue, f);
     }
   }
 
@@ -139,10 +139,10 @@ public:
       f.set(feed::second_moment, stores_.second_moments() + at * main, k);
       f.set(feed::weight, stores_.weights() + at * type, k);
     }
-    run(p_.update, stage::forward, f);
+    run(p_.update, phase::forward, f);
     const double norm = output_of_update(1, f);
     if (std::isfinite(norm)) {
-      run(p_.update, stage::epilogue, f);
+      run(p_.update, phase::epilogue, f);
       finite_ = output_of_update(0, f) == 0;
       ++numbers_.step;
     }
@@ -241,8 +241,8 @@ private:
       if (s.first == &part) return s.second.data();
     return nullptr;
   }
-  void run(const part_view& part, stage s, frame& f) {
-    part.run(part, s, device_, f, slots_of(part), clock_);
+  void run(const part_view& part, phases when, frame& f) {
+    part.run(part, when, device_, f, slots_of(part), clock_);
   }
 
   std::byte* stream(int layer) const { // what comes into a layer
@@ -330,7 +330,7 @@ private:
   void derive(const part_view& head) {
     if (derived_by_ == &head) return;
     frame f = frame_of(p_.layers);
-    run(head, stage::prologue, f);
+    run(head, phase::prologue, f);
     derived_by_ = &head;
   }
   loss_sum forward(const batch_view&, const part_view& head) {
@@ -339,11 +339,11 @@ private:
     for (int l = -1; l < p_.layers; ++l) {
       frame f = layer_frame(l);
       const part_view& part = part_of(l);
-      run(part, stage::forward, f);
+      run(part, phase::forward, f);
       if (part.g->side_loss >= 0) side += read(part, f, part.g->side_loss);
     }
     frame f = head_frame();
-    run(head, stage::forward, f);
+    run(head, phase::forward, f);
     if (head.g->side_loss >= 0) side += read(head, f, head.g->side_loss);
     return {read(head, f, head.g->outputs[0]), read(head, f, head.g->outputs[1]), side};
   }

@@ -30,7 +30,7 @@ struct part_view {
   const memory_plan* plan = nullptr;
   int index = 0; ///< in the registry
   const void* self = nullptr;
-  void (*run)(const part_view&, stage, cpu&, frame&, node_slot*, node_clock*) = nullptr;
+  void (*run)(const part_view&, phases, cpu&, frame&, node_slot*, node_clock*) = nullptr;
   void (*prepare)(const part_view&, cpu&, node_slot*) = nullptr;
 };
 
