@@ -38,7 +38,7 @@ def problem(case, arguments):
     text = Path(case).read_text(encoding="utf-8")
     expected = [code.strip() for code in EXPECT.findall(text)]
     if len(expected) != 1 or not CODE.fullmatch(expected[0]):
-        return "the source needs exactly one line '// expect-error: MEGA-<P|S|C|M|B>nnn'"
+        return "the source needs exactly one line '// expect-error: MEGA-<P|S|C|M|T|B>nnn'"
     if not re.search(r"^#ifdef MEGACPP_EXPECT_ERROR$", text, re.MULTILINE):
         return "the source has no wrong half under '#ifdef MEGACPP_EXPECT_ERROR'"
 

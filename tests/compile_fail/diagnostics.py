@@ -10,7 +10,7 @@ from pathlib import Path
 # error:
 ERROR = re.compile(
     r"^\S.*?: (?:fatal |catastrophic |internal compiler )?error(?: #[\w-]+)?: (?P<text>.*)$")
-CODE = re.compile(r"MEGA-[PSCMB]\d{3}")
+CODE = re.compile(r"MEGA-[PSCMTB]\d{3}")
 ASSERTION = re.compile(r"static[_ ]assert(?:ion)?\b")
 # A pack of characters, as all three compilers print it: 'l', 'i', 'n'
 CHARACTERS = re.compile(r"(?:'(?:\\.|[^\\])'(?:, )?)+")

@@ -1,5 +1,5 @@
 // expect-error: MEGA-C001
-// expect-text: layers is 1000000, more than 4096
+// expect-text: layers is 1000000, more than 512
 //
 // A slip in the number of layers: one sentence, where the compiler would count them until its limit.
 #include "one_layer.hpp"

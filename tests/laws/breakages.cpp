@@ -253,7 +253,7 @@ std::string shown(const breakage& what, std::uint64_t seed) {
   if (wrong != fault::none) return describe(g);
   if (what.mutate) {
     if (!what.mutate(s->meshed, s->of_meshed)) return "";
-    examine(g, true);
+    examine(g, &s->of_meshed);
     if (g.wrong.code != fault::none) return describe(g);
   }
   if (derive(s->single, s->single.values[output], s->of_single) != fault::none)

@@ -175,13 +175,13 @@ template <const op_info& Grad> void cross_entropy_by(backward& d, const node& n)
 // ---------------------------------------------------------------------------------
 
 /// A loss averaged over the rows of one rank.
-inline void cross_entropy_mean_of_rank(task& t) {
+inline void cross_entropy_mean_of_rank(node_task& t) {
   plain::cross_entropy_grad(t);
   for (int k = 0; k < 2; ++k)
     for (double& x : t.out(k)) x /= static_cast<double>(t.in(2).size());
 }
 /// Columns counted from the rank's own first one.
-inline void dropout_local_column(task& t) {
+inline void dropout_local_column(node_task& t) {
   const world alone;
   const mesh none = mesh::one_rank();
   graph local = t.g;
@@ -191,20 +191,20 @@ inline void dropout_local_column(task& t) {
   x.at = {};
   for (int i = 0; i < x.rank; ++i)
     x.dims[static_cast<unsigned>(i)].n = b.local[static_cast<unsigned>(i)];
-  task u{alone, local, t.n, 0, t.inputs, t.outputs};
+  node_task u{alone, local, t.n, 0, t.inputs, t.outputs};
   plain::dropout(u);
   t.outputs = u.outputs;
 }
 /// Tokens keyed by their row on the rank.
-inline void dropout_local_key(task& t) {
+inline void dropout_local_key(node_task& t) {
   array rows(t.in(1).size());
   for (std::size_t i = 0; i < rows.size(); ++i) rows[i] = static_cast<double>(i);
-  task u{t.w, t.g, t.n, t.rank, t.inputs, t.outputs};
+  node_task u{t.w, t.g, t.n, t.rank, t.inputs, t.outputs};
   u.inputs[1] = &rows;
   plain::dropout(u);
   t.outputs = u.outputs;
 }
-inline void repeat_grad_of_first(task& t) {
+inline void repeat_grad_of_first(node_task& t) {
   const block x = t.out_block(0);
   const std::int64_t inner = x.count(1, x.rank);
   for (std::int64_t i = 0; i < x.size(); ++i)

@@ -28,9 +28,9 @@ inline bool close(const array& a, const array& b, double scale, double allowed =
 }
 
 /// Records what is wrong with the nodes of a graph, and with its gradients.
-inline void examine(graph& g, bool gradients = false) {
+inline void examine(graph& g, const gradients* of_inputs = nullptr) {
   if (g.wrong.code == fault::none) g.wrong = verify_nodes(g);
-  if (g.wrong.code == fault::none && gradients) g.wrong = verify_gradients(g);
+  if (g.wrong.code == fault::none && of_inputs != nullptr) g.wrong = verify_gradients(g, of_inputs);
 }
 
 /// Passes over a drawn graph: redistributions of parameters hoisted, the backward pass derived,
@@ -42,7 +42,7 @@ inline fault derive(drawing& d, value_id output, gradients& found) {
   examine(g);
   if (g.wrong.code != fault::none) return g.wrong.code;
   found = differentiate(d.b);
-  examine(g, true);
+  examine(g, &found);
   return g.wrong.code;
 }
 

@@ -204,18 +204,18 @@ void scale_adjoint_unscaled(backward& d, const node& n) {
 
 // --- what runs -----------------------------------------------------------------------------------
 
-void statistics_grad_without_softmax(task& t) {
+void statistics_grad_without_softmax(node_task& t) {
   const std::int64_t experts = t.in_block(2).last(), rows = t.in_block(2).rows();
   const std::int64_t group = rows / (static_cast<std::int64_t>(t.in(0).size()) / experts);
   for (std::int64_t i = 0; i < rows * experts; ++i)
     t.out(0)[static_cast<std::size_t>(i)] =
         t.in(0)[static_cast<std::size_t>(i / experts / group * experts + i % experts)];
 }
-void loss_grad_halved(task& t) {
+void loss_grad_halved(node_task& t) {
   plain::router_loss_grad(t);
   t.out(1)[0] /= 2;
 }
-void load_of_choices_alone(task& t) {
+void load_of_choices_alone(node_task& t) {
   for (double e : t.in(0)) t.out(0)[plain::at(plain::whole_number(e))] += 1;
 }
 

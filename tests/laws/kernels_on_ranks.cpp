@@ -24,7 +24,7 @@ node_kernel& kernel() {
 int runs = 1; ///< of every kernel: threads share its rows otherwise each time
 
 /// A node by its kernel, which is compared to the plain loops on the same operands.
-void by_kernel(task& t) {
+void by_kernel(node_task& t) {
   std::array<array, max_inputs> exact; // as the kernel's type holds them
   for (unsigned k = 0; k < max_inputs; ++k) {
     if (t.n.in[k] < 0) continue;

@@ -298,10 +298,10 @@ BOOST_AUTO_TEST_CASE(stages_hold_the_whole_model_and_one_copy_of_a_tied_table) {
   cut.ranks.pp = 4;
   const interpreted_program<gpt> one(preset::gpt2_124m, whole, "one"),
       four(preset::gpt2_124m, cut, "four");
-  const memory_items all = training_memory(one.view());
+  const memory_items all = memory_of_stage(one.view());
   std::int64_t weights = 0, deepest = 0;
   for (int stage = 0; stage < 4; ++stage) {
-    const memory_items m = training_memory(four.view(), stage);
+    const memory_items m = memory_of_stage(four.view(), stage);
     weights += m.weights;
     if (stage == 0) deepest = m.saved;
     BOOST_TEST(m.saved <= deepest); // 1F1B: the first stage has most micro-batches in flight
@@ -330,7 +330,7 @@ BOOST_AUTO_TEST_CASE(the_plan_of_a_run_is_that_of_the_stage_that_needs_most) {
       staged_run::model, {.ranks = staged_run::layout, .batch = staged_run::batch}, "staged");
   std::array<std::int64_t, 3> needed{};
   for (int stage = 0; stage < 3; ++stage)
-    needed[static_cast<unsigned>(stage)] = training_memory(staged.view(), stage).total();
+    needed[static_cast<unsigned>(stage)] = memory_of_stage(staged.view(), stage).total();
   BOOST_TEST(needed[1] > needed[0]);
   BOOST_TEST(needed[1] > needed[2]);
   BOOST_TEST(memory<staged_run>().total() == needed[1]);
@@ -371,11 +371,11 @@ BOOST_AUTO_TEST_CASE(one_stage_adds_the_gradients_of_both_uses_of_a_tied_table) 
   m.layers = 4;
   const interpreted_program<gpt> one(m, {.batch = {4, 128}}, "one"),
       two(m, {.ranks = {.pp = 2}, .batch = {4, 128}}, "two");
-  const memory_items whole = training_memory(one.view());
+  const memory_items whole = memory_of_stage(one.view());
   BOOST_TEST(whole.gradients - whole.weights == table * 4);
   const std::int64_t added = work_of_step(one.view(), 3).update.flops;
   for (int stage = 0; stage < 2; ++stage) {
-    const memory_items part = training_memory(two.view(), stage);
+    const memory_items part = memory_of_stage(two.view(), stage);
     BOOST_TEST(part.gradients == part.weights);
     BOOST_TEST(work_of_step(two.view(), 3, stage).update.flops == added - table);
   }

@@ -18,7 +18,7 @@ struct heads_of {
   bool causal;
   int64_t window;
 
-  heads_of(task& t, int first, int ints)
+  heads_of(node_task& t, int first, int ints)
       : q(t.in_block(first)),
         k(t.in_block(first + 1)),
         scale(t.f(0) > 0 ? t.f(0) : 1 / std::sqrt(static_cast<double>(q.local[3]))),
@@ -82,7 +82,7 @@ struct heads_of {
   }
 };
 
-inline void attention(task& t) { // q, k, v, positions, documents -> o, lse (B, A, S)
+inline void attention(node_task& t) { // q, k, v, positions, documents -> o, lse (B, A, S)
   const heads_of h(t, 0, 3);
   h.each([&](int64_t b, int64_t a, int64_t i) {
     const array p = h.softmax(b, i, a, t.out(1)[at((b * h.q.local[2] + a) * h.q.local[1] + i)]);
@@ -91,7 +91,8 @@ inline void attention(task& t) { // q, k, v, positions, documents -> o, lse (B, 
         t.out(0)[h.q_at(b, i, a) + at(d)] += p[at(j)] * t.in(2)[h.k_at(b, j, a) + at(d)];
   });
 }
-inline void attention_grad(task& t) { // dy, q, k, v, o, lse, positions, documents -> dq, dk, dv
+inline void attention_grad(
+    node_task& t) { // dy, q, k, v, o, lse, positions, documents -> dq, dk, dv
   const heads_of h(t, 1, 6);
   need(t.in(0).size() == t.in(1).size() && t.in(4).size() == t.in(1).size(), "attention_grad");
   h.each([&](int64_t b, int64_t a, int64_t i) {
@@ -115,7 +116,7 @@ inline void attention_grad(task& t) { // dy, q, k, v, o, lse, positions, documen
 
 /// q, k, v, keys, values, slots -> o. The caches are operands that simulated ranks hold: this works
 /// on copies.
-inline void cached_attention(task& t) {
+inline void cached_attention(node_task& t) {
   const block q = t.in_block(0), k = t.in_block(1), cache = t.in_block(3);
   need(k.local[0] == q.local[0] && k.local[1] == q.local[1] && k.local[3] == q.local[3] &&
            cache.local[0] == k.local[0] && cache.local[2] == k.local[2] &&

@@ -21,7 +21,7 @@ inline array probabilities(const array& l, int64_t row, int64_t experts, double*
   if (lse != nullptr) *lse = top + std::log(sum);
   return p;
 }
-inline void route(task& t) { // l, [b] -> w, experts
+inline void route(node_task& t) { // l, [b] -> w, experts
   const int64_t experts = t.in_block(0).last(), k = t.i(0);
   for (int64_t row = 0; row < t.in_block(0).rows(); ++row) {
     const array p = probabilities(t.in(0), row, experts);
@@ -38,7 +38,8 @@ inline void route(task& t) { // l, [b] -> w, experts
     }
   }
 }
-inline void route_grad(task& t) { // dw, l, experts: by the Jacobians of softmax and of the quotient
+inline void route_grad(
+    node_task& t) { // dw, l, experts: by the Jacobians of softmax and of the quotient
   const int64_t experts = t.in_block(1).last(), k = t.i(0);
   for (int64_t row = 0; row < t.in_block(1).rows(); ++row) {
     const array p = probabilities(t.in(1), row, experts);
@@ -58,13 +59,13 @@ inline void route_grad(task& t) { // dw, l, experts: by the Jacobians of softmax
         t.out(0)[at(row * experts + e)] += dp[at(f)] * p[at(f)] * ((e == f) - p[at(e)]);
   }
 }
-inline void expert_load(task& t) { // experts, b
+inline void expert_load(node_task& t) { // experts, b
   const int64_t experts = length(t.out(0));
   for (double e : t.in(0)) t.out(0)[at(whole_number(e))] += 1;
   for (double& x : t.out(0))
     x -= static_cast<double>(length(t.in(0))) / static_cast<double>(experts);
 }
-inline void router_statistics(task& t) { // l, experts -> s, c, z
+inline void router_statistics(node_task& t) { // l, experts -> s, c, z
   const block l = t.in_block(0), s = t.out_block(0);
   const int64_t experts = l.last(), group = l.rows() / s.local[0], k = t.in_block(1).last();
   for (int64_t row = 0; row < l.rows(); ++row) {
@@ -76,7 +77,7 @@ inline void router_statistics(task& t) { // l, experts -> s, c, z
     t.out(2)[0] += lse * lse;
   }
 }
-inline void router_statistics_grad(task& t) { // ds, dz, l
+inline void router_statistics_grad(node_task& t) { // ds, dz, l
   const block l = t.in_block(2);
   const int64_t experts = l.last(), group = l.rows() / (length(t.in(0)) / experts);
   for (int64_t row = 0; row < l.rows(); ++row) {
@@ -90,11 +91,11 @@ inline void router_statistics_grad(task& t) { // ds, dz, l
     }
   }
 }
-inline void router_loss(task& t) { // s, c, z
+inline void router_loss(node_task& t) { // s, c, z
   for (std::size_t i = 0; i < t.in(0).size(); ++i) t.out(0)[0] += t.f(0) * t.in(0)[i] * t.in(1)[i];
   t.out(0)[0] += t.f(1) * t.in(2)[0];
 }
-inline void router_loss_grad(task& t) { // dL, c -> ds, dz
+inline void router_loss_grad(node_task& t) { // dL, c -> ds, dz
   for (std::size_t i = 0; i < t.in(1).size(); ++i) t.out(0)[i] = t.f(0) * t.in(0)[0] * t.in(1)[i];
   t.out(1)[0] = t.f(1) * t.in(0)[0];
 }
@@ -102,13 +103,13 @@ inline void router_loss_grad(task& t) { // dL, c -> ds, dz
 // --- experts -------------------------------------------------------------------------------------
 
 /// The expert of a row, by counts (E, sequences); -1: an unused row.
-inline int64_t expert_of(task& t, int64_t row) {
+inline int64_t expert_of(node_task& t, int64_t row) {
   const array& counts = t.in(2);
   for (int64_t i = 0; i < length(counts); ++i)
     if ((row -= whole_number(counts[at(i)])) < 0) return i / t.in_block(2).last();
   return -1;
 }
-inline void grouped_linear(task& t) { // x, w (E, N, K), counts
+inline void grouped_linear(node_task& t) { // x, w (E, N, K), counts
   const block w = t.in_block(1);
   const int64_t n = w.local[1], k = w.local[2];
   need(t.in_block(0).last() == k && t.in_block(2).rows() == w.local[0], "grouped_linear");
@@ -119,7 +120,7 @@ inline void grouped_linear(task& t) { // x, w (E, N, K), counts
         t.out(0)[at(row * n + i)] += t.in(0)[at(row * k + j)] * t.in(1)[at((e * n + i) * k + j)];
   }
 }
-inline void grouped_input_grad(task& t) { // dy, w (E, N, K), counts
+inline void grouped_input_grad(node_task& t) { // dy, w (E, N, K), counts
   const block w = t.in_block(1);
   const int64_t n = w.local[1], k = w.local[2];
   for (int64_t row = 0; row < t.in_block(0).rows(); ++row) {
@@ -129,7 +130,7 @@ inline void grouped_input_grad(task& t) { // dy, w (E, N, K), counts
         t.out(0)[at(row * k + j)] += t.in(0)[at(row * n + i)] * t.in(1)[at((e * n + i) * k + j)];
   }
 }
-inline void grouped_weight_grad(task& t) { // dy, x, counts
+inline void grouped_weight_grad(node_task& t) { // dy, x, counts
   const int64_t n = t.in_block(0).last(), k = t.in_block(1).last();
   for (int64_t row = 0; row < t.in_block(0).rows(); ++row) {
     const int64_t e = expert_of(t, row);
@@ -138,12 +139,12 @@ inline void grouped_weight_grad(task& t) { // dy, x, counts
         t.out(0)[at((e * n + i) * k + j)] += t.in(0)[at(row * n + i)] * t.in(1)[at(row * k + j)];
   }
 }
-inline void scale_rows(task& t) { // x, w
+inline void scale_rows(node_task& t) { // x, w
   const int64_t width = t.in_block(0).last();
   for (int64_t i = 0; i < length(t.out(0)); ++i)
     t.out(0)[at(i)] = t.in(0)[at(i)] * t.in(1)[at(i / width)];
 }
-inline void scale_rows_weight_grad(task& t) { // dy, x, w
+inline void scale_rows_weight_grad(node_task& t) { // dy, x, w
   const int64_t width = t.in_block(0).last();
   for (int64_t i = 0; i < length(t.in(0)); ++i)
     t.out(0)[at(i / width)] += t.in(0)[at(i)] * t.in(1)[at(i)];

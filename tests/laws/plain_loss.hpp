@@ -13,7 +13,7 @@ namespace mc::laws::plain {
 // --- loss ----------------------------------------------------------------------------------------
 
 /// Logits of row m over this rank's rows of w; -inf for padding.
-inline array logits_of(const task& t, int x, int w, int64_t m) {
+inline array logits_of(const node_task& t, int x, int w, int64_t m) {
   const block table = t.in_block(w);
   const int64_t h = table.local[1];
   need(t.in_block(x).last() == h, "vocabulary_partial");
@@ -24,7 +24,8 @@ inline array logits_of(const task& t, int x, int w, int64_t m) {
   }
   return out;
 }
-inline void vocabulary_partial(task& t) { // x, w, labels -> lse_part (B, S, parts), target (B, S)
+inline void vocabulary_partial(
+    node_task& t) { // x, w, labels -> lse_part (B, S, parts), target (B, S)
   const int64_t rows = t.in_block(0).rows(), first = t.in_block(1).first[0];
   need(length(t.in(2)) == rows && length(t.out(0)) == rows && length(t.out(1)) == rows,
        "vocabulary_partial: rows");
@@ -38,7 +39,8 @@ inline void vocabulary_partial(task& t) { // x, w, labels -> lse_part (B, S, par
     if (t.in(2)[at(m)] >= 0 && mine >= 0 && mine < length(l)) t.out(1)[at(m)] = l[at(mine)];
   }
 }
-inline void vocabulary_partial_grad(task& t) { // dlse, dtarget, x, w, labels, lse_part -> dx, [dw]
+inline void vocabulary_partial_grad(
+    node_task& t) { // dlse, dtarget, x, w, labels, lse_part -> dx, [dw]
   const block w = t.in_block(3);
   const int64_t rows = t.in_block(2).rows(), h = w.local[1];
   need(length(t.in(0)) == rows && length(t.in(1)) == rows && length(t.in(4)) == rows &&
@@ -64,7 +66,7 @@ inline double total_lse(const array& parts, int64_t row, int64_t n) {
   for (int64_t i = 0; i < n; ++i) sum += std::exp(parts[at(row * n + i)] - top);
   return top + std::log(sum);
 }
-inline void cross_entropy(task& t) { // lse_part, target, labels -> loss, count
+inline void cross_entropy(node_task& t) { // lse_part, target, labels -> loss, count
   const int64_t parts = t.in_block(0).last(), rows = t.in_block(0).rows();
   need(length(t.in(1)) == rows && length(t.in(2)) == rows, "cross_entropy");
   for (int64_t m = 0; m < rows; ++m) {
@@ -74,7 +76,8 @@ inline void cross_entropy(task& t) { // lse_part, target, labels -> loss, count
     t.out(1)[0] += 1;
   }
 }
-inline void cross_entropy_grad(task& t) { // dloss, lse_part, target, labels -> dlse_part, dtarget
+inline void cross_entropy_grad(
+    node_task& t) { // dloss, lse_part, target, labels -> dlse_part, dtarget
   const int64_t parts = t.in_block(1).last(), rows = t.in_block(1).rows();
   need(length(t.in(2)) == rows && length(t.in(3)) == rows, "cross_entropy_grad");
   for (int64_t m = 0; m < rows; ++m) {
@@ -89,11 +92,11 @@ inline void cross_entropy_grad(task& t) { // dloss, lse_part, target, labels -> 
 
 // --- the end of a step ---------------------------------------------------------------------------
 
-inline void sum_of_squares(task& t) {
+inline void sum_of_squares(node_task& t) {
   for (double x : t.in(0)) t.out(0)[0] += x * x;
 }
 inline constexpr double clip_at = 0.25;
-inline void clip_factor(task& t) { // token count, sums of squares -> factor, norm
+inline void clip_factor(node_task& t) { // token count, sums of squares -> factor, norm
   double squares = 0;
   for (int k = 1; k < max_inputs; ++k)
     if (t.has(k)) squares += t.in(k)[0];
@@ -103,12 +106,12 @@ inline void clip_factor(task& t) { // token count, sums of squares -> factor, no
 }
 /// Changes its operands in place; here every element counts as broken, so that their number shows
 /// whether all ranks together saw each once.
-inline void adamw(task& t) {
+inline void adamw(node_task& t) {
   for (int k = 1; k < 5; ++k) need(t.in(k).size() == t.in(0).size(), "adamw");
   t.out(0)[0] = static_cast<double>(t.in(0).size());
 }
 /// Changes its operands in place, too, and counts nothing.
-inline void balance_step(task& t) {
+inline void balance_step(node_task& t) {
   for (int k = 1; k < 3; ++k) need(t.in(k).size() == t.in(0).size(), "balance_step");
 }
 

@@ -13,8 +13,8 @@ namespace mc::laws::plain {
 // ----------------------------------
 
 /// A node of another op on the same rank: operands and outputs of `t`, renamed.
-inline task renamed(task& t, const node& n) {
-  task u{t.w, t.g, n, t.rank};
+inline node_task renamed(node_task& t, const node& n) {
+  node_task u{t.w, t.g, n, t.rank};
   for (unsigned k = 0; k < max_inputs; ++k)
     for (unsigned j = 0; j < max_inputs && n.in[k] >= 0; ++j)
       if (t.n.in[j] == n.in[k]) u.inputs[k] = t.inputs[j];
@@ -23,26 +23,26 @@ inline task renamed(task& t, const node& n) {
       u.outputs[k].assign(at(u.out_block(static_cast<int>(k)).size()), 0.0);
   return u;
 }
-inline void add_norm(task& t, bool centred) { // x, a, gain, [bias] -> s, y, [mu,] r
+inline void add_norm(node_task& t, bool centred) { // x, a, gain, [bias] -> s, y, [mu,] r
   add(t);
   node n = t.n;
   set(n.in, {t.n.in[0], t.n.in[2], t.n.in[3]});
   set(n.out, {t.n.out[1], t.n.out[2], centred ? t.n.out[3] : value_id{-1}});
-  task u = renamed(t, n);
+  node_task u = renamed(t, n);
   u.inputs[0] = &t.out(0);
   norm(u, centred);
   for (int k = 0; k < (centred ? 3 : 2); ++k) t.out(1 + k) = u.out(k);
 }
-inline void add_rms_norm(task& t) { add_norm(t, false); }
-inline void add_layer_norm(task& t) { add_norm(t, true); }
-inline void add_operand(task& t, int k) {
+inline void add_rms_norm(node_task& t) { add_norm(t, false); }
+inline void add_layer_norm(node_task& t) { add_norm(t, true); }
+inline void add_operand(node_task& t, int k) {
   need(t.in(k).size() == t.out(0).size(), "a fused sum");
   for (std::size_t i = 0; i < t.out(0).size(); ++i) t.out(0)[i] += t.in(k)[i];
 }
-inline void rms_norm_grad_add(task& t) { norm_grad(t, false), add_operand(t, 4); }
-inline void layer_norm_grad_add(task& t) { norm_grad(t, true), add_operand(t, 5); }
-inline void linear_input_grad_add(task& t) { linear_input_grad(t), add_operand(t, 2); }
-inline void vocabulary_loss(task& t) { // x, w, labels, dloss -> loss, count, dx, [dw]
+inline void rms_norm_grad_add(node_task& t) { norm_grad(t, false), add_operand(t, 4); }
+inline void layer_norm_grad_add(node_task& t) { norm_grad(t, true), add_operand(t, 5); }
+inline void linear_input_grad_add(node_task& t) { linear_input_grad(t), add_operand(t, 2); }
+inline void vocabulary_loss(node_task& t) { // x, w, labels, dloss -> loss, count, dx, [dw]
   const block x = t.in_block(0), w = t.in_block(1);
   const int64_t h = w.local[1];
   need(w.local[0] == w.whole[0] && length(t.in(2)) == x.rows(), "vocabulary_loss");

@@ -25,20 +25,20 @@ inline int64_t whole_number(double x) { return static_cast<int64_t>(std::llround
 
 // --- elementwise ---------------------------------------------------------------------------------
 
-inline void add(task& t) { // add and sum
+inline void add(node_task& t) { // add and sum
   need(t.in(0).size() == t.in(1).size() && t.in(0).size() == t.out(0).size(), "add");
   for (std::size_t i = 0; i < t.out(0).size(); ++i) t.out(0)[i] = t.in(0)[i] + t.in(1)[i];
 }
-inline void accumulate(task& t) {
+inline void accumulate(node_task& t) {
   need(t.in(0).size() == t.out(0).size(), "accumulate");
   t.out(0) = t.in(0);
 }
-inline void cast(task& t) { // plain numbers have one type
+inline void cast(node_task& t) { // plain numbers have one type
   need(t.in(0).size() == t.out(0).size(), "cast");
   t.out(0) = t.in(0);
 }
 
-inline void gelu(task& t) {
+inline void gelu(node_task& t) {
   need(t.in(0).size() == t.out(0).size(), "gelu");
   for (std::size_t i = 0; i < t.out(0).size(); ++i) {
     const double x = t.in(0)[i];
@@ -47,7 +47,7 @@ inline void gelu(task& t) {
                       : 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
   }
 }
-inline void gelu_grad(task& t) { // dy, x
+inline void gelu_grad(node_task& t) { // dy, x
   need(t.in(0).size() == t.out(0).size() && t.in(1).size() == t.out(0).size(), "gelu_grad");
   for (std::size_t i = 0; i < t.out(0).size(); ++i) {
     const double x = t.in(1)[i];
@@ -63,12 +63,12 @@ inline void gelu_grad(task& t) { // dy, x
 }
 
 inline double logistic(double z) { return 1 / (1 + std::exp(-z)); }
-inline void swiglu(task& t) { // gate, up
+inline void swiglu(node_task& t) { // gate, up
   need(t.in(0).size() == t.out(0).size() && t.in(1).size() == t.out(0).size(), "swiglu");
   for (std::size_t i = 0; i < t.out(0).size(); ++i)
     t.out(0)[i] = t.in(0)[i] * logistic(t.in(0)[i]) * t.in(1)[i];
 }
-inline void swiglu_grad(task& t) { // dy, gate, up -> dgate, dup
+inline void swiglu_grad(node_task& t) { // dy, gate, up -> dgate, dup
   for (int k = 0; k < 3; ++k) need(t.in(k).size() == t.out(0).size(), "swiglu_grad");
   for (std::size_t i = 0; i < t.out(0).size(); ++i) {
     const double dy = t.in(0)[i], z = t.in(1)[i], up = t.in(2)[i], s = logistic(z);
@@ -80,7 +80,7 @@ inline void swiglu_grad(task& t) { // dy, gate, up -> dgate, dup
 // --- products ------------------------------------------------------------------------------------
 
 /// y (m, n) = x (m, k) w (n, k)^T + bias (n).
-inline void linear(task& t) { // x, w, [bias]
+inline void linear(node_task& t) { // x, w, [bias]
   const int summed = static_cast<int>(t.i(0));
   const block x = t.in_block(0), w = t.in_block(1);
   const int64_t m = x.count(0, x.rank - summed), k = x.count(x.rank - summed, x.rank),
@@ -98,7 +98,7 @@ inline void linear(task& t) { // x, w, [bias]
       t.out(0)[at(i * n + j)] = y;
     }
 }
-inline void linear_input_grad(task& t) { // dy, w -> dx
+inline void linear_input_grad(node_task& t) { // dy, w -> dx
   const block dy = t.in_block(0), w = t.in_block(1);
   const int out = w.rank - static_cast<int>(t.i(0));
   const int64_t n = w.count(0, out), k = w.count(out, w.rank), m = dy.count(0, dy.rank - out);
@@ -108,7 +108,7 @@ inline void linear_input_grad(task& t) { // dy, w -> dx
       for (int64_t l = 0; l < k; ++l)
         t.out(0)[at(i * k + l)] += t.in(0)[at(i * n + j)] * t.in(1)[at(j * k + l)];
 }
-inline void linear_weight_grad(task& t) { // dy, x -> dw
+inline void linear_weight_grad(node_task& t) { // dy, x -> dw
   const block dy = t.in_block(0), x = t.in_block(1);
   const int lead = x.rank - static_cast<int>(t.i(0));
   const int64_t m = x.count(0, lead), k = x.count(lead, x.rank), n = dy.count(lead, dy.rank);
@@ -118,12 +118,12 @@ inline void linear_weight_grad(task& t) { // dy, x -> dw
       for (int64_t l = 0; l < k; ++l)
         t.out(0)[at(j * k + l)] += t.in(0)[at(i * n + j)] * t.in(1)[at(i * k + l)];
 }
-inline void bias_grad(task& t) { // dy -> db
+inline void bias_grad(node_task& t) { // dy -> db
   const int64_t n = length(t.out(0));
   need(n > 0 && length(t.in(0)) % n == 0, "bias_grad");
   for (int64_t i = 0; i < length(t.in(0)); ++i) t.out(0)[at(i % n)] += t.in(0)[at(i)];
 }
-inline void add_bias(task& t) { // x, bias
+inline void add_bias(node_task& t) { // x, bias
   const int64_t n = length(t.in(1));
   need(t.in(0).size() == t.out(0).size() && length(t.in(0)) % n == 0, "add_bias");
   const block x = t.in_block(0), b = t.in_block(1);
@@ -135,7 +135,7 @@ inline void add_bias(task& t) { // x, bias
 
 // --- norms ---------------------------------------------------------------------------------------
 
-inline void norm(task& t, bool centred) { // x, gain, [bias] -> y, [mu,] r
+inline void norm(node_task& t, bool centred) { // x, gain, [bias] -> y, [mu,] r
   const block b = t.in_block(0);
   const int64_t n = b.last();
   need(length(t.in(1)) == n && (!t.has(2) || length(t.in(2)) == n), "norm");
@@ -152,10 +152,10 @@ inline void norm(task& t, bool centred) { // x, gain, [bias] -> y, [mu,] r
     t.out(centred ? 2 : 1)[at(row)] = r;
   }
 }
-inline void rms_norm(task& t) { norm(t, false); }
-inline void layer_norm(task& t) { norm(t, true); }
+inline void rms_norm(node_task& t) { norm(t, false); }
+inline void layer_norm(node_task& t) { norm(t, true); }
 
-inline void norm_grad(task& t, bool centred) { // dy, x, gain, [mu,] r -> dx
+inline void norm_grad(node_task& t, bool centred) { // dy, x, gain, [mu,] r -> dx
   const block b = t.in_block(1);
   const int64_t n = b.last();
   need(t.in(0).size() == t.in(1).size() && length(t.in(2)) == n, "norm_grad");
@@ -173,10 +173,10 @@ inline void norm_grad(task& t, bool centred) { // dy, x, gain, [mu,] r -> dx
     }
   }
 }
-inline void rms_norm_grad(task& t) { norm_grad(t, false); }
-inline void layer_norm_grad(task& t) { norm_grad(t, true); }
+inline void rms_norm_grad(node_task& t) { norm_grad(t, false); }
+inline void layer_norm_grad(node_task& t) { norm_grad(t, true); }
 
-inline void norm_gain_grad(task& t, bool centred) { // dy, x, [mu,] r -> dgain
+inline void norm_gain_grad(node_task& t, bool centred) { // dy, x, [mu,] r -> dgain
   const block b = t.in_block(1);
   const int64_t n = b.last();
   need(t.in(0).size() == t.in(1).size() && length(t.out(0)) == n, "norm_gain_grad");
@@ -185,12 +185,12 @@ inline void norm_gain_grad(task& t, bool centred) { // dy, x, [mu,] r -> dgain
     t.out(0)[at(i % n)] += t.in(0)[at(i)] * (t.in(1)[at(i)] - mu) * r;
   }
 }
-inline void rms_norm_gain_grad(task& t) { norm_gain_grad(t, false); }
-inline void layer_norm_gain_grad(task& t) { norm_gain_grad(t, true); }
+inline void rms_norm_gain_grad(node_task& t) { norm_gain_grad(t, false); }
+inline void layer_norm_gain_grad(node_task& t) { norm_gain_grad(t, true); }
 
 // --- rows by index -------------------------------------------------------------------------------
 
-inline void embedding(task& t) { // ids, table
+inline void embedding(node_task& t) { // ids, table
   const block table = t.in_block(1);
   const int64_t width = table.local[1];
   need(length(t.out(0)) == length(t.in(0)) * width, "embedding");
@@ -202,7 +202,7 @@ inline void embedding(task& t) { // ids, table
       t.out(0)[at(i * width + j)] = t.in(1)[at(row * width + j)];
   }
 }
-inline void embedding_grad(task& t) { // dy, ids, table -> dtable
+inline void embedding_grad(node_task& t) { // dy, ids, table -> dtable
   const block table = t.in_block(2);
   const int64_t width = table.local[1];
   need(length(t.in(0)) == length(t.in(1)) * width && length(t.out(0)) == table.size(),
@@ -213,7 +213,7 @@ inline void embedding_grad(task& t) { // dy, ids, table -> dtable
       t.out(0)[at(row * width + j)] += t.in(0)[at(i * width + j)];
   }
 }
-inline void select(task& t) { // x (B, S, H), index (B)
+inline void select(node_task& t) { // x (B, S, H), index (B)
   const block x = t.in_block(0);
   const int64_t s = x.local[1], h = x.local[2];
   need(length(t.in(1)) == x.local[0] && length(t.out(0)) == x.local[0] * h, "select");
@@ -223,14 +223,14 @@ inline void select(task& t) { // x (B, S, H), index (B)
     for (int64_t j = 0; j < h; ++j) t.out(0)[at(b * h + j)] = t.in(0)[at((b * s + row) * h + j)];
   }
 }
-inline void repeat(task& t) { // x
+inline void repeat(node_task& t) { // x
   const block x = t.in_block(0);
   const int64_t times = t.i(0), inner = x.count(1, x.rank);
   need(length(t.out(0)) == x.size() * times, "repeat");
   for (int64_t i = 0; i < length(t.out(0)); ++i)
     t.out(0)[at(i)] = t.in(0)[at(i / inner / times * inner + i % inner)];
 }
-inline void repeat_grad(task& t) { // dy
+inline void repeat_grad(node_task& t) { // dy
   const block x = t.out_block(0);
   const int64_t times = t.i(0), inner = x.count(1, x.rank);
   need(length(t.in(0)) == x.size() * times, "repeat_grad");
@@ -240,7 +240,7 @@ inline void repeat_grad(task& t) { // dy
 
 // --- positions and masks -------------------------------------------------------------------------
 
-inline void rope(task& t) { // x (..., D), positions (B, S)
+inline void rope(node_task& t) { // x (..., D), positions (B, S)
   const block x = t.in_block(0);
   const int64_t d = x.last(), heads = x.size() / length(t.in(1)) / d;
   need(length(t.in(1)) * heads * d == x.size() && x.count(0, t.value_in(1).rank) == length(t.in(1)),
@@ -257,7 +257,7 @@ inline void rope(task& t) { // x (..., D), positions (B, S)
 }
 /// The mask of step 0 and layer 0 of this seed, straight from its definition in op/dropout.hpp.
 inline constexpr std::uint64_t seed_of_masks = 5;
-inline void dropout(task& t) { // x (B, S, N) or (B, S, A, D), token_keys (B, S)
+inline void dropout(node_task& t) { // x (B, S, N) or (B, S, A, D), token_keys (B, S)
   const block x = t.in_block(0);
   const int dims = t.value_in(1).rank; // of a token's number
   const int64_t n = x.count(dims, x.rank);

@@ -183,17 +183,3 @@ BOOST_AUTO_TEST_CASE(what_is_refused_leaves_no_trace) {
   };
   BOOST_TEST(losses(true) == losses(false));
 }
-
-// Sessions cut all that was planned, and nothing beyond it.
-BOOST_AUTO_TEST_CASE(an_arena_is_cut_into_ranges_that_do_not_meet) {
-  const auto is_internal = [](const error& e) { return e.code() == exit_code::internal; };
-  const arena whole(192, "a test", "none");
-  arena_cutter cut(whole, "the values of a test");
-  BOOST_TEST(cut.take(64) == whole.data());
-  BOOST_CHECK_EXCEPTION(cut.finish(), error, is_internal);
-  BOOST_CHECK_EXCEPTION(cut.take(129), error, is_internal);
-  BOOST_TEST(cut.take(0) == whole.data() + 64);
-  BOOST_TEST(cut.take(128) == whole.data() + 64);
-  cut.finish();
-  BOOST_CHECK_EXCEPTION(cut.take(1), error, is_internal);
-}

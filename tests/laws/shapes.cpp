@@ -256,7 +256,7 @@ private:
 
 // --- running -------------------------------------------------------------------------------------
 
-void cast(task& t) {
+void cast(node_task& t) {
   for (std::size_t i = 0; i < t.out(0).size(); ++i)
     t.out(0)[i] = rounded(t.in(0)[i], t.g.at(t.n.out[0]).type);
 }

@@ -193,7 +193,7 @@ inline array assemble(const world& w, const mesh& m, const value& v, const std::
 }
 
 /// One node on one rank: what its plain-loop implementation sees.
-struct task {
+struct node_task {
   const world& w;
   const graph& g;
   const node& n;
@@ -215,7 +215,7 @@ struct task {
 
 /// Plain-loop implementations by op; null where the node is a redistribution, which sees other
 /// ranks.
-using implementation = void (*)(task&);
+using implementation = void (*)(node_task&);
 using implementations = std::map<const op_info*, implementation>;
 
 /// The elements of local array `x` (outer, whole, inner) whose middle index is in [first, first +
@@ -384,7 +384,7 @@ struct machine {
       return;
     }
     for (int r = 0; r < w.ranks(); ++r) {
-      task t{w, g, n, r};
+      node_task t{w, g, n, r};
       for (unsigned k = 0; k < max_inputs; ++k)
         if (n.in[k] >= 0) t.inputs[k] = &of(n.in[k])[static_cast<std::size_t>(r)];
       for (unsigned k = 0; k < max_outputs; ++k)

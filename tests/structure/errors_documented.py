@@ -32,9 +32,9 @@ def main():
 
     at_run_time = sentences(faults, r"case fault::(\w+):\s*return\s*", ";")
     at_compile_time = sentences(report, r"static_assert\(\s*Code != fault::(\w+),\s*", r"\)")
-    in_code = {f"MEGA-{code}" for code in re.findall(r"^\s+([PSCMB]\d{3})\b", faults, re.MULTILINE)}
-    of_compiler = set(re.findall(r'"(MEGA-[PSCMB]\d{3}) ', members))
-    in_document = re.findall(r"^### (MEGA-[PSCMB]\d{3})$", document, re.MULTILINE)
+    in_code = {f"MEGA-{code}" for code in re.findall(r"^\s+([PSCMTB]\d{3})\b", faults, re.MULTILINE)}
+    of_compiler = set(re.findall(r'"(MEGA-[PSCMTB]\d{3}) ', members))
+    in_document = re.findall(r"^### (MEGA-[PSCMTB]\d{3})$", document, re.MULTILINE)
     numbered = set(re.findall(r"^\s+(\w+) = (\d+),", exits, re.MULTILINE))
     listed = {(name, number) for number, name in
               re.findall(r"^\| (\d+) \| (\w+) \|", document, re.MULTILINE)}
@@ -52,7 +52,7 @@ def main():
         elif at_compile_time.get(code[5:]) != f"{code} {said}":
             problems.append(f"{code}: run/report.hpp says '{at_compile_time.get(code[5:])}', "
                             f"graph/fault.hpp '{said}'")
-    sections = dict(re.findall(r"^### (MEGA-[PSCMB]\d{3})\n(.*?)(?=^##)", document + "\n##",
+    sections = dict(re.findall(r"^### (MEGA-[PSCMTB]\d{3})\n(.*?)(?=^##)", document + "\n##",
                                re.MULTILINE | re.DOTALL))
     for case in sorted((root / "tests/compile_fail").glob("*.cpp")):
         code = re.match(r"// expect-error: (\S+)", case.read_text(encoding="utf-8"))

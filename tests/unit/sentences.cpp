@@ -489,7 +489,7 @@ BOOST_AUTO_TEST_CASE(what_a_family_says_of_itself_is_checked_first) {
   deep.layers = max_layers;
   BOOST_TEST(said(fault_of(deep)) == " ");
   deep.layers = 1'000'000;
-  BOOST_TEST(said(fault_of(deep)) == "MEGA-C001 layers is 1000000, more than 4096");
+  BOOST_TEST(said(fault_of(deep)) == "MEGA-C001 layers is 1000000, more than 512");
 }
 
 BOOST_AUTO_TEST_CASE(what_the_head_is_given_is_refused_on_the_line_of_the_model) {

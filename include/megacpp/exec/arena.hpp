@@ -68,32 +68,4 @@ private:
   std::int64_t size_ = 0;
 };
 
-/// Cuts an arena into ranges, one behind another, so that no two meet.
-class arena_cutter {
-public:
-  arena_cutter(const arena& whole, const std::string& what) : whole_(whole), what_(what) {}
-
-  /// The next `bytes`. Throws mc::error(exit_code::internal) where the arena has no more of them.
-  std::byte* take(std::int64_t bytes) {
-    if (bytes > whole_.size() - taken_) refuse(taken_ + bytes);
-    return whole_.data() + std::exchange(taken_, taken_ + bytes);
-  }
-  /// Throws unless every byte was taken: then something was planned that is not laid out, or laid
-  /// out elsewhere.
-  void finish() const {
-    if (taken_ != whole_.size()) refuse(taken_);
-  }
-
-private:
-  [[noreturn]] void refuse(std::int64_t used) const {
-    throw error(exit_code::internal, what_ + " have " + std::to_string(whole_.size()) +
-                                         " bytes by the plan, and " + std::to_string(used) +
-                                         " are laid out: count in plan/memory.hpp what is used");
-  }
-
-  const arena& whole_;
-  std::string what_;
-  std::int64_t taken_ = 0;
-};
-
 } // namespace mc

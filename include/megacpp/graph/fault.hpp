@@ -47,6 +47,8 @@ enum class fault : std::uint8_t {
   C007, // an op computes on a tied parameter before it is used
   M001, // the plan does not fit the memory
   M002, // a pass left a value without memory, or two live values overlap
+  T001, // a task of a step reads what is not there
+  T002, // a step uses gradients that are not complete, or reduces them other than once
   B001, // the device has no kernel for an op
   B002  // the run names a device without a backend
 };
@@ -139,7 +141,8 @@ constexpr const char* code_of(fault f) {
       "MEGA-P014", "MEGA-P015", "MEGA-P016", "MEGA-P017", "MEGA-P018", "MEGA-P019", "MEGA-P020",
       "MEGA-S001", "MEGA-S002", "MEGA-S003", "MEGA-S004", "MEGA-S005", "MEGA-S006", "MEGA-S007",
       "MEGA-S008", "MEGA-S009", "MEGA-S010", "MEGA-S011", "MEGA-C001", "MEGA-C002", "MEGA-C003",
-      "MEGA-C004", "MEGA-C006", "MEGA-C007", "MEGA-M001", "MEGA-M002", "MEGA-B001", "MEGA-B002"};
+      "MEGA-C004", "MEGA-C006", "MEGA-C007", "MEGA-M001", "MEGA-M002", "MEGA-T001", "MEGA-T002",
+      "MEGA-B001", "MEGA-B002"};
   return codes[static_cast<int>(f)];
 }
 
@@ -256,6 +259,12 @@ constexpr const char* sentence_of(fault f) {
            "micro-batch";
   case fault::M002:
     return "a value has no memory or shares it with another live one: mend the pass";
+  case fault::T001:
+    return "a task of the step reads what no task wrote for its micro-batch, or what another has "
+           "written over: mend the order of the tasks or the places of the buffers";
+  case fault::T002:
+    return "a step uses gradients before they are complete and reduced once: mend the order of its "
+           "tasks";
   case fault::B001: return "the device has no kernel for this op: specialise kernel_of<&the_op>";
   case fault::B002: return "the run's device has no backend: say using device = mc::cpu";
   }

@@ -92,7 +92,7 @@ inline std::string byte_count(std::int64_t n) {
 /// The pipeline stages of which one rank needs most memory, and has most to compute.
 inline int stage_of_most_memory(const program_view& p) {
   return largest_stage(p.numbers.ranks.pp,
-                       [&](int stage) { return training_memory(p, stage).total(); });
+                       [&](int stage) { return memory_of_stage(p, stage).total(); });
 }
 inline int stage_of_most_work(const program_view& p) {
   return largest_stage(p.numbers.ranks.pp,
@@ -182,7 +182,7 @@ inline std::string describe_text(const program_view& p, const part_passes& passe
   std::string out;
   const auto at = std::back_inserter(out);
   const int largest = detail::stage_of_most_memory(p);
-  const memory_items memory = training_memory(p, largest);
+  const memory_items memory = memory_of_stage(p, largest);
   fmt::format_to(at, "{}\n", p.name);
   fmt::format_to(at, "  model                 {}: {} layers, hidden {}, vocabulary {}\n",
                  p.family.name, p.layers, p.hidden, p.vocabulary);
@@ -239,7 +239,7 @@ inline std::string describe_json(const program_view& p, const part_passes& passe
   const int largest = detail::stage_of_most_memory(p), busiest = detail::stage_of_most_work(p);
   d.field("memory_stage", largest).field("work_stage", busiest);
   d.open("memory", '{');
-  const memory_items memory = training_memory(p, largest);
+  const memory_items memory = memory_of_stage(p, largest);
   for (const auto& [name, bytes] : detail::memory_lines(memory)) d.field(name, bytes);
   d.field("in all", memory.total()).close('}');
   d.open("work", '{');

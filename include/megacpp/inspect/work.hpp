@@ -58,10 +58,10 @@ inline graph update_of_stage(const program_view& p, std::span<const int> layers)
 
 inline step_work work_of_step(const program_view& p, std::int64_t micro_batches, int of_stage = 0) {
   step_work w;
-  const std::vector<int> layers = stage_plans(p, of_stage).layers;
+  const list<int> layers = stage_of(p, of_stage).layers;
   std::size_t i = 0;
   for_each_training_part(p, [&](const part_view& part, int) {
-    const std::int64_t n = layers[i++];
+    const std::int64_t n = layers[static_cast<int>(i++)];
     w.prologue += times(work_of(*part.g, phase::prologue), n);
     w.forward += times(work_of(*part.g, phase::forward), n * micro_batches);
     w.backward += times(work_of(*part.g, backward_pass), n * micro_batches);

@@ -45,14 +45,14 @@ inline constexpr int deriving_passes = 1;
 constexpr fault_record verify(const graph& g, const meaning& before, bool backward, bool derived) {
   fault_record wrong = g.wrong;
   if (wrong.code == fault::none) wrong = verify_nodes(g);
-  if (wrong.code == fault::none && backward) wrong = verify_gradients(g);
+  if (wrong.code == fault::none && backward) wrong = verify_training(g);
   if (wrong.code == fault::none) wrong = verify_meaning(g, before, derived);
   return wrong;
 }
 
-/// A pass's result, examined against what the graph owed before it.
+/// The result of a pass over any graph, its nodes examined, and what it owes beside `before`.
 constexpr graph verified(graph g, const meaning& before) {
-  g.wrong = verify(g, before, g.d_stream >= 0, false);
+  g.wrong = verify(g, before, false, false);
   return g;
 }
 
@@ -90,7 +90,7 @@ namespace detail {
 template <class Source, int N> struct after;
 
 template <class Source> struct after<Source, 0> {
-  static constexpr const graph& g = Source::forward;
+  static constexpr auto& g = Source::forward; // nvcc takes no reference of a named type here
   static constexpr fault_record wrong = g.wrong;
   static constexpr meaning owes = meaning_of(g);
 };
@@ -101,11 +101,14 @@ template <class Before, class Source, int N> struct result<Before, Source, N, tr
   // verify() in steps
   static constexpr fault_record of_nodes = g.wrong.code == fault::none ? verify_nodes(g) : g.wrong;
   static constexpr fault_record of_gradients =
-      of_nodes.code == fault::none && backward ? verify_gradients(g) : of_nodes;
+      of_nodes.code == fault::none && backward ? verify_training(g) : of_nodes;
   static constexpr fault_record wrong =
       of_gradients.code == fault::none ? verify_meaning(g, Before::owes, derived) : of_gradients;
   static constexpr meaning meant = meaning_of(g);
-  static constexpr const meaning& owes = derived ? meant : Before::owes;
+  static constexpr const meaning& owes = []() -> const meaning& {
+    if constexpr (derived) return meant;
+    else return Before::owes;
+  }();
 };
 template <class Source, int N> struct after
     : result<after<Source, N - 1>, Source, N - 1,

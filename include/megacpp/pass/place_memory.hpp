@@ -59,7 +59,7 @@ constexpr bool may_alias(const node& n) {
   return c == collective::none || (c == collective::all_reduce && n.when == phase::epilogue);
 }
 
-struct buffer {
+struct placed_value {
   value_id v = -1;
   int first = 0, last = 0; ///< node indices
   std::int64_t bytes = 0, offset = -1;
@@ -71,7 +71,7 @@ struct placer {
   int last_use[max_values]{};
   bool read_in_backward[max_values]{};
   std::int16_t buffer_of[max_values]{};
-  buffer buffers[max_values]{};
+  placed_value buffers[max_values]{};
   address leaf_gradient[max_values]{};
   rounds_span span[2]{}; ///< of the forward and the backward pass
   int count = 0;
@@ -218,7 +218,7 @@ struct placer {
   /// Which buffer is placed before which.
   enum class rank : std::uint8_t { size, breadth, area, time };
 
-  constexpr std::int64_t key(const buffer& b, rank how, const std::int64_t* live) const {
+  constexpr std::int64_t key(const placed_value& b, rank how, const std::int64_t* live) const {
     switch (how) {
     case rank::size: return b.bytes;
     case rank::area: return b.bytes * (b.last - b.first + 1);
@@ -273,7 +273,7 @@ struct placer {
     std::int64_t needed = 0;
     for (int i = 0; i < count; ++i) {
       const int id = order.at[i];
-      const buffer& b = buffers[id];
+      const placed_value& b = buffers[id];
       const int first = b.first, last = b.last;
       const std::int64_t bytes = b.bytes;
       std::int64_t at_offset = 0;
@@ -299,7 +299,7 @@ struct placer {
   constexpr void pack() {
     std::int64_t live[max_nodes]{};
     for (int j = 0; j < count; ++j) {
-      const buffer& b = buffers[j];
+      const placed_value& b = buffers[j];
       for (int i = b.first; i <= b.last && i < g.node_count; ++i) live[i] += b.bytes;
     }
     for (int i = 0; i < g.node_count; ++i)

@@ -141,13 +141,11 @@ struct reached {
 
 /// The last node of the backward pass of which nothing reaches a gradient or the cotangent of the
 /// stream, or -1: what it computes is a part of one that was lost.
-constexpr int lost_in_backward(const graph& g) {
+constexpr int lost_in_backward(const graph& g, const gradients* of_inputs) {
   reached r;
-  const value_id stream = g.d_stream < 0 ? value_id{-1} : g.at(g.d_stream).grad_of;
   for (int i = 0; i < g.value_count; ++i) {
-    const value_id of = g.values[i].grad_of; // inputs beside the part's stream keep cotangents, too
-    const bool kept = of >= 0 && of != stream && g.values[of].is == role::input;
-    if (kept || g.values[i].is == role::gradient) r.need(static_cast<value_id>(i));
+    if (g.values[i].is == role::gradient) r.need(static_cast<value_id>(i));
+    if (g.values[i].is == role::input && of_inputs != nullptr) r.need(of_inputs->of[i]);
   }
   for (int i = 0; i < g.parameter_count; ++i) r.need(g.parameters[i].gradient);
   for (const value_id v : {g.d_stream, g.outputs[0], g.outputs[1], g.side_loss, g.rounds})
@@ -160,10 +158,11 @@ constexpr int lost_in_backward(const graph& g) {
 } // namespace detail
 
 /// Each trainable parameter: a finished gradient whose placement is the parameter's, in the element
-/// type of its store; the stream that came in: a cotangent. A tied parameter is finished where it
+/// type of its store. A tied parameter is finished where it
 /// is declared first; here its contribution must be the dual of the value used. Nothing that the
 /// backward pass computes is lost.
-constexpr fault_record verify_gradients(const graph& g) {
+/// A graph with other inputs than a part's stream says which cotangents they have.
+constexpr fault_record verify_gradients(const graph& g, const gradients* of_inputs = nullptr) {
   fault_record wrong;
   for (int i = 0; i < g.parameter_count; ++i) {
     const parameter_info& p = g.parameters[i];
@@ -183,8 +182,13 @@ constexpr fault_record verify_gradients(const graph& g) {
     for (int a = 0; a < axes; ++a)
       if (grad.at.at[a] != want.at[a]) refuse(fault::P010, a);
   }
-  if (const int i = detail::lost_in_backward(g); i >= 0)
+  if (const int i = detail::lost_in_backward(g, of_inputs); i >= 0)
     record(wrong, g, fault::P010, g.at_node(i).line, g.at_node(i).op->name, g.at_node(i).in[0]);
+  return wrong;
+}
+/// The same of a part, of whose stream the part before takes the cotangent.
+constexpr fault_record verify_training(const graph& g) {
+  fault_record wrong = verify_gradients(g);
   for (int i = 0; i < g.value_count; ++i)
     if (const value& v = g.values[i];
         v.is == role::input && v.from == feed::stream && g.d_stream < 0)

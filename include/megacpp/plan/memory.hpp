@@ -1,7 +1,7 @@
 // The memory of one rank, item by item, as a constant of the program.
 #pragma once
 
-#include <megacpp/pass/place_memory.hpp>
+#include <megacpp/plan/buffers.hpp>
 #include <megacpp/plan/registry.hpp>
 
 #include <span>
@@ -29,15 +29,6 @@ struct memory_items {
   }
 };
 
-constexpr std::int64_t stream_bytes(const graph& block) {
-  for (int i = 0; i < block.value_count; ++i) {
-    const value& v = block.at(static_cast<value_id>(i));
-    if (v.is == role::input && v.from == feed::stream)
-      return aligned_bytes(local_bytes(block.ranks, v));
-  }
-  return 0;
-}
-
 /// Tokens of one rank's micro-batch.
 constexpr std::int64_t local_tokens(const graph& g) {
   for (int i = 0; i < g.value_count; ++i) {
@@ -45,44 +36,6 @@ constexpr std::int64_t local_tokens(const graph& g) {
     if (v.is == role::input && v.from == feed::positions) return local_size(g.ranks, v).n;
   }
   return 0;
-}
-
-/// Tokens, labels and documents, which the caller has, positions and token keys.
-inline constexpr int token_feeds = 5, given_feeds = 3;
-/// Bytes of one of them.
-constexpr std::int64_t feed_bytes(const graph& block) {
-  return aligned_bytes(local_tokens(block) * 4);
-}
-inline constexpr std::int64_t seed_bytes = memory_alignment; ///< of the cotangent of the loss
-
-/// Bytes of a plan by space.
-struct part_bytes {
-  std::int64_t saved = 0, working = 0, derived = 0, derived_gradients = 0;
-
-  constexpr explicit part_bytes(const memory_plan& p)
-      : saved(p.saved),
-        working(p.working),
-        derived(p.derived),
-        derived_gradients(p.derived_gradients) {}
-  /// Of two graphs that take turns in the same memory.
-  constexpr part_bytes(const memory_plan& p, const memory_plan& other) : part_bytes(p) {
-    const part_bytes o(other);
-    if (o.saved > saved) saved = o.saved;
-    if (o.working > working) working = o.working;
-    if (o.derived > derived) derived = o.derived;
-    if (o.derived_gradients > derived_gradients) derived_gradients = o.derived_gradients;
-  }
-};
-
-/// How many layers of each part (0 stem, 1 ... kinds blocks, kinds + 1 head) stage `stage` of `pp`
-/// has: the layers are cut in equal runs, the stem is on the first stage, the head on the last.
-template <class Kind>
-constexpr void stage_layers(int layers, int pp, int stage, Kind kind_of, std::span<int> of_part) {
-  for (int& n : of_part) n = 0;
-  of_part.front() = stage == 0;
-  of_part.back() = stage == pp - 1;
-  for (int l = layers / pp * stage; l < layers / pp * (stage + 1); ++l)
-    ++of_part[static_cast<unsigned>(1 + kind_of(l))];
 }
 
 /// The stage of `pp` of which amount(stage) is most; the first of several.
@@ -119,56 +72,76 @@ constexpr std::int64_t tied_elements(const registry& r, std::span<const int> lay
   return n;
 }
 
-/// Bytes of one rank of a pipeline stage for training. `plans` and `layers` are by part, as in
-/// stage_layers; `in_flight` micro-batches keep what their backward pass reads (1F1B: pp - stage);
-/// `evaluation` is the head without its backward pass, in the head's place; `update` is the step's
-/// end; `type` the weights'; `block` any block's graph, for the shape of the residual stream, of
-/// which every layer's input is kept and two cotangents live.
-constexpr memory_items training_memory(std::span<const memory_plan* const> plans,
-                                       std::span<const int> layers, int in_flight,
-                                       const memory_plan& evaluation, const memory_plan& update,
-                                       const registry& r, dtype type, const graph& block) {
+/// The graphs of a run by part: the stem, the kinds of block, the head, and behind them the step's
+/// end and the head of evaluation.
+constexpr int part_of_end(int kinds) { return kinds + 2; }
+constexpr int part_of_evaluation(int kinds) { return kinds + 3; }
+
+/// What a pipeline stage runs: its uses of the graphs, with the step's end and the head of
+/// evaluation behind them, and its steps of training and evaluation.
+struct stage_shape {
+  list<part_use> uses;
+  step_shape training, evaluation;
+  list<int> layers; ///< how many of each part, the head's last
+
+  constexpr ~stage_shape() = default; // spelled out for nvcc, as what follows
+  constexpr stage_shape(const stage_shape&) = default;
+  template <class Kind>
+  constexpr stage_shape(int layer_count, int kinds, int pp, int stage, Kind kind_of)
+      : layers(kinds + 2) {
+    for_each_use(layer_count, kinds, pp, stage, kind_of, [&](const part_use& u) {
+      uses.push(u);
+      ++layers[u.part];
+    });
+    const int n = uses.size();
+    training.uses = evaluation.uses = n;
+    training.pp = evaluation.pp = pp, training.stage = evaluation.stage = stage;
+    training.end = n;
+    uses.push({part_of_end(kinds), layer_count + 1, 0, -1});
+    if (stage + 1 < pp) return;
+    evaluation.head = n + 1;
+    uses.push({part_of_evaluation(kinds), layer_count, 0, n - 1});
+  }
+  /// Micro-batches of a training step that are in flight at most, however many there are.
+  constexpr int flights() const {
+    return in_flight(training.order, training.pp, training.stage, training.pp);
+  }
+};
+
+/// The buffers of a stage: of its training steps and of evaluations between them, or of evaluations
+/// alone. `graphs` are by part, and stay where they are.
+constexpr buffers buffers_of(std::span<const planned_graph> graphs, const stage_shape& s,
+                             bool training = true) {
+  list<list<task>> steps;
+  if (training) steps.push(training_step(s.training, 1));
+  steps.push(evaluation_step(s.evaluation, 1));
+  return {graphs, s.uses, steps, s.flights()};
+}
+
+/// Bytes of the buffers alone.
+constexpr memory_items memory_of_buffers(const buffers& b) {
   memory_items m;
+  m.saved = b.bytes(arena_of::saved), m.streams = b.bytes(arena_of::streams);
+  m.working = b.bytes(arena_of::working), m.derived = b.bytes(arena_of::derived);
+  m.feeds = b.bytes(arena_of::fed), m.caches = b.bytes(arena_of::caches);
+  return m;
+}
+/// Bytes of one rank of a stage for training, or for evaluation alone. `type`: the weights'.
+constexpr memory_items memory_of(const buffers& b, const registry& r, std::span<const int> layers,
+                                 dtype type, bool training) {
+  memory_items m = memory_of_buffers(b);
   const dtype main = accumulator_of(type);
   const std::int64_t elements = stored_elements(r, layers);
   m.weights = elements * size_of(type);
+  if (!training) return m;
   m.gradients = (elements + tied_elements(r, layers)) * size_of(main);
   m.masters = type == main ? 0 : elements * size_of(main);
   m.moments = 2 * elements * size_of(main);
-  const auto add = [&m](const part_bytes& p, int uses, int flights) {
-    m.saved += p.saved * uses * flights;
-    m.derived += (p.derived + p.derived_gradients) * uses;
-    if (p.working > m.working) m.working = p.working;
-  };
-  add(part_bytes(update), 1, 1);
-  int blocks = 0;
-  for (unsigned i = 0; i < plans.size(); ++i) {
-    if (layers[i] == 0) continue;
-    const bool head = i + 1 == plans.size();
-    if (i > 0 && !head) blocks += layers[i];
-    add(head ? part_bytes(*plans[i], evaluation) : part_bytes(*plans[i]), layers[i], in_flight);
-  }
-  m.streams = ((blocks + 1) * in_flight + 2) * stream_bytes(block);
-  m.feeds = token_feeds * feed_bytes(block) + seed_bytes;
   return m;
 }
-
-/// Bytes of one rank for evaluation. `plans` and `layers` as above, with the plan of evaluation as
-/// the head's. Parts run one at a time, and leave nothing for a backward pass.
-constexpr memory_items inference_memory(std::span<const memory_plan* const> plans,
-                                        std::span<const int> layers, const registry& r, dtype type,
-                                        const graph& block) {
-  memory_items m;
-  m.weights = stored_elements(r, layers) * size_of(type);
-  for (unsigned i = 0; i < plans.size(); ++i) {
-    const part_bytes p(*plans[i]); // evaluation runs the training graphs' forward nodes
-    m.derived += p.derived * layers[i];
-    if (p.saved > m.saved) m.saved = p.saved;
-    if (p.working > m.working) m.working = p.working;
-  }
-  m.streams = 2 * stream_bytes(block);
-  m.feeds = token_feeds * feed_bytes(block) + seed_bytes;
-  return m;
+constexpr memory_items stage_memory(std::span<const planned_graph> graphs, const stage_shape& s,
+                                    const registry& r, dtype type, bool training = true) {
+  return memory_of(buffers_of(graphs, s, training), r, s.layers, type, training);
 }
 
 } // namespace mc

@@ -85,7 +85,7 @@ template <int Kinds> struct kind_list {
 };
 
 /// Layers that a compiler is asked to count; more are a slip (MEGA-C001).
-inline constexpr int max_layers = 4096;
+inline constexpr int max_layers = 512;
 template <class Model> constexpr int layers_of(const Model& m) {
   return m.layers < max_layers ? static_cast<int>(m.layers) : max_layers;
 }

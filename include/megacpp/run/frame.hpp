@@ -33,6 +33,7 @@ struct frame {
   coordinates coordinate{}; ///< of this rank on every axis
   self* ranks = nullptr;
 
+  void set(space s, std::byte* p) { base[static_cast<unsigned>(s)] = p; }
   void set(mc::feed f, const void* p, int slot = 0) {
     feed[static_cast<unsigned>(static_cast<int>(f) * max_slots + slot)] = p;
   }

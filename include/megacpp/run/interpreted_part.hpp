@@ -57,12 +57,6 @@ private:
   std::map<std::pair<const op_info*, dtype>, functions> kernels_;
 };
 
-/// A fault as the compiler would report it.
-inline std::string sentence_about(const fault_record& wrong) {
-  return std::string(code_of(wrong.code)) + " at " + text_of(wrong.line).c_str() + ", " +
-         wrong.what.c_str() + ": " + sentence_of(wrong.code);
-}
-
 /// A graph with its plan, ready to run at run time.
 struct interpreted_part {
   graph g{};

@@ -9,6 +9,7 @@
 #include <megacpp/plan/registry.hpp>
 #include <megacpp/plan/tied.hpp>
 #include <megacpp/plan/update.hpp>
+#include <megacpp/plan/verify_step.hpp>
 #include <megacpp/run/members.hpp>
 #include <megacpp/run/report.hpp>
 
@@ -103,7 +104,7 @@ template <class Run> struct program {
   template <class Source, int Index> struct finished {
     static constexpr int index = Index;
     static constexpr const registry& stores = program::stores;
-    static constexpr const graph& g = after_all_passes<Source>::g;
+    static constexpr auto& g = after_all_passes<Source>::g;
     static constexpr fault_record wrong = after_all_passes<Source>::wrong;
     static constexpr memory_plan plan = wrong.code == fault::none ? place_memory(g) : memory_plan{};
     static constexpr fault_record misplaced =
@@ -133,25 +134,34 @@ template <class Run> struct program {
     (std::make_integer_sequence<int, kinds + 2>{});
   }
 
-  /// Bytes of one rank of a pipeline stage.
-  static constexpr memory_items stage_memory(int stage) {
-    std::array<int, static_cast<unsigned>(kinds + 2)> layers{};
-    stage_layers(
-        model.layers, numbers.ranks.pp, stage, [](int l) { return kind_of(l); }, layers);
-    const auto plans = []<int... K>(std::integer_sequence<int, K...>) {
-      return std::array<const memory_plan*, sizeof...(K)>{&part<K>::plan...};
+  /// The graphs of a step by part (plan/memory.hpp).
+  static constexpr auto graphs() {
+    return []<int... K>(std::integer_sequence<int, K...>) {
+      return std::array<planned_graph, sizeof...(K) + 2>{
+          planned_graph(part<K>::g, part<K>::plan)..., planned_graph(update::g, update::plan),
+          planned_graph(evaluation::g, evaluation::plan)};
     }
     (std::make_integer_sequence<int, kinds + 2>{});
-    return training_memory(plans, layers, numbers.ranks.pp - stage, evaluation::plan, update::plan,
-                           stores, numbers.type, part<1>::g);
   }
+  static constexpr auto planned = graphs();
+  static constexpr stage_shape stage(int number) {
+    return {static_cast<int>(model.layers), kinds, numbers.ranks.pp, number,
+            [](int l) { return kind_of(l); }};
+  }
+
+  /// Bytes of one rank of a pipeline stage.
+  template <int Stage>
+  static constexpr memory_items stage_memory = mc::stage_memory(planned, stage(Stage), stores,
+                                                                numbers.type);
   /// Of the stage that needs most. The first one has most micro-batches in flight, the last one
   /// the head, and any the largest kinds of block.
   static constexpr memory_items memory() {
-    return stage_memory(
-        largest_stage(numbers.ranks.pp, [](int stage) { return stage_memory(stage).total(); }));
+    return []<int... Stage>(std::integer_sequence<int, Stage...>) {
+      const memory_items* const of[] = {&stage_memory<Stage>...};
+      return *of[largest_stage(numbers.ranks.pp, [&](int s) { return of[s]->total(); })];
+    }
+    (std::make_integer_sequence<int, numbers.ranks.pp>{});
   }
-
   /// The first fault of the device, of the graphs of training and evaluation after all passes, of
   /// experts, of tied parameters, of the memory plans, and of the whole against the device's
   /// memory, if the run says how much that is.
@@ -164,6 +174,26 @@ template <class Run> struct program {
         {&part<K>::misplaced..., &update::misplaced, &evaluation::misplaced});
   }
   (std::make_integer_sequence<int, kinds + 2>{});
+  /// What is wrong with the training steps or the evaluations of the first or the last stage. Two
+  /// layers at each end of it stand for all, three stages for more, and one micro-batch more than
+  /// are in flight for any number: what lies between repeats. A session verifies its own.
+  template <bool Last, bool Training> static constexpr fault_record in_step = [] {
+    if (in_graphs.code != fault::none || in_plans.code != fault::none) return fault_record{};
+    constexpr int stages = numbers.ranks.pp < 3 ? numbers.ranks.pp : 3;
+    constexpr int layers = layers_of(model) / numbers.ranks.pp, kept = layers < 4 ? layers : 4;
+    constexpr int before = Last ? layers_of(model) - layers : 0; // layers of other stages
+    const stage_shape s(kept * stages, kinds, stages, Last ? stages - 1 : 0, [](int l) {
+      const int k = l % kept;
+      return kind_of(before + (k < 2 ? k : layers - kept + k));
+    });
+    return verify_stage(planned, s, Training, s.flights() + 1);
+  }();
+  static constexpr fault_record in_steps() {
+    constexpr bool last = numbers.ranks.pp > 1;
+    return detail::first_fault({&in_step<false, true>, &in_step<false, false>, &in_step<last, true>,
+                                &in_step<last, false>});
+  }
+
   static constexpr fault_record in_all() {
     if (!members::has_backend()) return detail::sentence(fault::B002, "using device");
     const fault_record computed = fault_of_computed_ties(forward_graphs());
@@ -173,6 +203,7 @@ template <class Run> struct program {
     const fault_record ties = fault_of_ties(derived_graphs());
     if (ties.code != fault::none) return ties;
     if (in_plans.code != fault::none) return in_plans;
+    if (const fault_record steps = in_steps(); steps.code != fault::none) return steps;
     if constexpr (members::device_memory() >= 0) {
       const std::int64_t needed = memory().total();
       if (needed > members::device_memory())

@@ -82,6 +82,7 @@ public:
     second_ = arena(total_ * size_of(main_), "second moments", smaller);
   }
 
+  const program_view& program() const { return *program_; }
   const coordinates& coordinate() const { return at_; }
   /// What lies here of a parameter.
   boxes boxes_of(const parameter_ref& r) const { return {*r.ranks, *r.v, at_}; }

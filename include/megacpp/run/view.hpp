@@ -25,6 +25,12 @@ public:
   virtual void node(const graph& g, int index, std::int64_t nanoseconds) = 0;
 };
 
+/// A fault as the compiler would report it.
+inline std::string sentence_about(const fault_record& wrong) {
+  return std::string(code_of(wrong.code)) + " at " + text_of(wrong.line).c_str() + ", " +
+         wrong.what.c_str() + ": " + sentence_of(wrong.code);
+}
+
 struct part_view {
   const graph* g = nullptr;
   const memory_plan* plan = nullptr;
@@ -104,32 +110,28 @@ template <class F> void for_each_training_part(const program_view& p, F f) {
   f(p.loss, 1);
 }
 
-/// Plans and layers of the training parts of a pipeline stage.
-struct stage_plans {
-  std::vector<const memory_plan*> plans;
-  std::vector<int> layers;
-
-  stage_plans(const program_view& p, int stage) {
-    for_each_training_part(p, [&](const part_view& part, int) { plans.push_back(part.plan); });
-    layers.resize(plans.size());
-    stage_layers(
-        p.layers, p.numbers.ranks.pp, stage,
-        [&](int l) { return p.kind_of[static_cast<unsigned>(l)]; }, layers);
-  }
-};
-
-/// The plan of one rank of a pipeline stage for training, item by item.
-inline memory_items training_memory(const program_view& p, int stage = 0) {
-  const stage_plans s(p, stage);
-  return training_memory(s.plans, s.layers, p.numbers.ranks.pp - stage, *p.evaluation.plan,
-                         *p.update.plan, *p.stores, p.numbers.type, *p.blocks[0].g);
+/// The graphs of a step by part (plan/memory.hpp).
+inline std::vector<part_view> parts_of(const program_view& p) {
+  std::vector<part_view> parts{p.stem};
+  parts.insert(parts.end(), p.blocks.begin(), p.blocks.end());
+  parts.insert(parts.end(), {p.loss, p.update, p.evaluation});
+  return parts;
+}
+inline std::vector<planned_graph> graphs_of(const std::vector<part_view>& parts) {
+  std::vector<planned_graph> graphs;
+  for (const part_view& part : parts) graphs.emplace_back(*part.g, *part.plan);
+  return graphs;
+}
+/// What a pipeline stage runs.
+inline stage_shape stage_of(const program_view& p, int stage) {
+  return {p.layers, static_cast<int>(p.blocks.size()), p.numbers.ranks.pp, stage,
+          [&](int l) { return p.kind_of[static_cast<unsigned>(l)]; }};
 }
 
-/// The same for evaluation by one rank.
-inline memory_items inference_memory(const program_view& p) {
-  stage_plans s(p, 0);
-  s.plans.back() = p.evaluation.plan;
-  return inference_memory(s.plans, s.layers, *p.stores, p.numbers.type, *p.blocks[0].g);
+/// The plan of one rank of a pipeline stage for training, or for evaluation alone, item by item.
+inline memory_items memory_of_stage(const program_view& p, int stage = 0, bool training = true) {
+  return stage_memory(graphs_of(parts_of(p)), stage_of(p, stage), *p.stores, p.numbers.type,
+                      training);
 }
 
 namespace detail {

@@ -1,0 +1,382 @@
+// Every byte of a step that is no parameter, as a list of buffers: what each holds, how long and
+// where. The tasks of the step say how long; a buffer lies where no other lies at the same time.
+// Arenas, the memory plan of a run and the addresses that kernels are given are read from here.
+#pragma once
+
+#include <megacpp/pass/place_memory.hpp>
+#include <megacpp/plan/step.hpp>
+
+#include <span>
+
+namespace mc {
+
+/// What a buffer holds.
+enum class content : std::uint8_t {
+  saved,             ///< of one use: forward values that its backward pass reads
+  derived,           ///< of one use: what the prologue computes of parameters
+  derived_gradients, ///< of one use: the gradients of these
+  stream,            ///< the residual stream before a position; behind the last, what comes out
+  d_stream,          ///< its cotangent
+  caches,            ///< keys and values of the tokens so far, of a position
+  working,           ///< what lives during one task
+  seed,              ///< the number 1, the cotangent of a loss
+  fed                ///< integers of the batch
+};
+inline constexpr feed batch_feeds[] = {feed::tokens,    feed::labels,     feed::positions,
+                                       feed::documents, feed::token_keys, feed::last,
+                                       feed::slots};
+/// Buffers of different arenas lie apart.
+enum class arena_of : std::uint8_t { saved, streams, working, derived, fed, caches };
+inline constexpr int arenas = 6;
+constexpr arena_of arena_for(content c) {
+  switch (c) {
+  case content::saved: return arena_of::saved;
+  case content::stream:
+  case content::d_stream: return arena_of::streams;
+  case content::working: return arena_of::working;
+  case content::derived:
+  case content::derived_gradients: return arena_of::derived;
+  case content::caches: return arena_of::caches;
+  default: return arena_of::fed;
+  }
+}
+
+struct buffer {
+  content what{};
+  std::int64_t bytes = 0;    ///< of one micro-batch
+  int copies = 1;            ///< micro-batches whose contents are kept at once
+  int first = -1, last = -1; ///< tasks of one micro-batch's step
+  std::int64_t offset = 0;   ///< in its arena; copy k lies k * bytes behind
+
+  constexpr std::int64_t size() const { return bytes * copies; }
+  constexpr std::int64_t at(int micro) const {
+    return copies == 1 ? offset : offset + micro % copies * bytes;
+  }
+};
+
+/// What a graph's nodes of some phases read and write, by space, and the feeds that they read.
+struct touched {
+  bool reads[spaces]{}, writes[spaces]{}, feeds[static_cast<int>(feed::token_count) + 1]{};
+  bool seed = false; ///< reads the cotangent of a loss
+
+  constexpr touched() = default;
+  constexpr touched(const graph& g, const memory_plan& plan, phases when) {
+    for (int i = 0; i < g.node_count; ++i) {
+      const node& n = g.nodes[i];
+      if (!when.holds(n.when) && !(n.again && when == backward_pass)) continue;
+      for (value_id v : n.in)
+        if (v >= 0) read(g, plan, v);
+      if (n.looped && g.rounds >= 0) read(g, plan, g.rounds);
+      for (value_id v : n.out)
+        if (v >= 0) writes[static_cast<int>(plan.at[v].in)] = true;
+    }
+  }
+
+private:
+  constexpr void read(const graph& g, const memory_plan& plan, value_id v) {
+    const value& x = g.values[v];
+    reads[static_cast<int>(plan.at[v].in)] = true;
+    if (plan.at[v].in != space::feed) return;
+    if (x.from == feed::d_output && (x.rank == 0 || x.slot > 0)) seed = true;
+    else feeds[static_cast<int>(x.from)] = true;
+  }
+};
+
+/// A graph that a step runs, with its plan and what its tasks touch.
+struct planned_graph {
+  const graph* g = nullptr;
+  const memory_plan* plan = nullptr;
+  touched prologue, forward, backward, epilogue;
+  std::int64_t caches = 0; ///< bytes of all caches
+
+  constexpr planned_graph() = default;
+  constexpr planned_graph(const graph& of, const memory_plan& p)
+      : g(&of),
+        plan(&p),
+        prologue(of, p, phase::prologue),
+        forward(of, p, phase::forward),
+        backward(of, p, backward_pass),
+        epilogue(of, p, phase::epilogue) {
+    for (int i = 0; i < of.value_count; ++i)
+      if (const value& v = of.values[i]; v.is == role::input && is_cache(v.from))
+        caches += aligned_bytes(local_bytes(of.ranks, v));
+  }
+  constexpr const touched& in(phases when) const {
+    if (when == phase::prologue) return prologue;
+    if (when == phase::forward) return forward;
+    return when == phase::epilogue ? epilogue : backward;
+  }
+};
+
+/// The buffers of a rank whose steps take turns in the same memory. `graphs` are by part, `uses`
+/// those of the tasks; `steps` have one micro-batch each, and of the first one, `flights` are in
+/// flight.
+class buffers {
+public:
+  constexpr ~buffers() = default; // spelled out for nvcc, as what follows
+  constexpr buffers(const buffers&) = default;
+  constexpr buffers(std::span<const planned_graph> graphs, std::span<const part_use> uses,
+                    std::span<const list<task>> steps, int flights = 1)
+      : graphs_(graphs) {
+    for (const part_use& u : uses) uses_.push(u);
+    make();
+    find_operands();
+    for (const list<task>& step : steps) {
+      const bool first = tasks_ == 0;
+      live(step);
+      if (first) keep(step, flights);
+    }
+    place();
+  }
+
+  constexpr std::span<const buffer> all() const { return all_; }
+  constexpr const buffer& operator[](int i) const { return all_[i]; }
+  constexpr buffer& operator[](int i) { return all_[i]; }
+  constexpr std::span<const part_use> uses() const { return uses_; }
+  constexpr const planned_graph& graph_of_part(int part) const {
+    return graphs_[static_cast<unsigned>(part)];
+  }
+  constexpr const planned_graph& graph_of(int use) const {
+    return graphs_[static_cast<unsigned>(uses_[use].part)];
+  }
+  /// The number of the buffer with what a use has, or what lies at a position.
+  constexpr int of(content what, int at = 0) const {
+    return first_of_[static_cast<int>(what)] + at;
+  }
+  /// That of a feed of the batch; -1: it is none.
+  constexpr int of(feed f) const {
+    for (int i = 0; i < static_cast<int>(std::size(batch_feeds)); ++i)
+      if (batch_feeds[i] == f) return of(content::fed, i);
+    return -1;
+  }
+  constexpr std::int64_t bytes(arena_of a) const { return bytes_[static_cast<int>(a)]; }
+
+  /// What a task reads or writes: of its use, at its position or the next, or something that there
+  /// is once.
+  struct operand {
+    content what{};
+    enum { use, position, next, once } at{};
+    std::int8_t index = 0; ///< of `once`
+    bool reads = false, writes = false;
+  };
+  /// f(number of a buffer, operand) for what a task touches.
+  template <class F> constexpr void for_each_operand(const task& t, F f) const {
+    const int k = kind_of(t), position = t.use < 0 ? behind_ - 1 : uses_[t.use].position;
+    const int at[] = {t.use, position, position + 1};
+    const operand* o = operands_.begin() + begin_[k];
+    for (const operand* const end = operands_.begin() + begin_[k + 1]; o != end; ++o)
+      f(first_of_[static_cast<int>(o->what)] + (o->at == operand::once ? o->index : at[o->at]), *o);
+  }
+
+private:
+  /// Tasks that have operands of one kind: those of a part in a phase, or of another action.
+  constexpr int kind_of(const task& t) const {
+    const int when = t.when.first == phase::epilogue ? 3
+                     : t.when == backward_pass       ? 2
+                                                     : static_cast<int>(t.when.first);
+    if (t.what == action::run) return uses_[t.use].part * 4 + when;
+    return static_cast<int>(graphs_.size()) * 4 + static_cast<int>(t.what) * 2 + (when == 2);
+  }
+  /// What tasks touch, in the order of kind_of.
+  constexpr void find_operands() {
+    using enum phase;
+    constexpr phases each[] = {prologue, forward, backward_pass, epilogue};
+    const auto begins = [&] { begin_.push(operands_.size()); };
+    const auto adds = [&](content c, auto at, int index, bool reads) {
+      operands_.push({c, at, static_cast<std::int8_t>(index), reads, !reads});
+    };
+    for (const planned_graph& g : graphs_)
+      for (const phases when : each) begins(), find_operands(g.in(when));
+    begins(), begins(), begins(); // of run there are none; feed
+    for (int i = 0; i < static_cast<int>(std::size(batch_feeds)); ++i)
+      adds(content::fed, operand::once, i, false);
+    begins();
+    begins(), adds(content::stream, operand::once, 0, false); // receive
+    begins(), adds(content::d_stream, operand::next, 0, false);
+    begins(), adds(content::stream, operand::next, 0, true); // send
+    begins(), adds(content::d_stream, operand::once, 0, true);
+    begins();
+  }
+  constexpr void find_operands(const touched& x) {
+    const auto both = [&](space s, content c, auto at) {
+      const bool reads = x.reads[static_cast<int>(s)], writes = x.writes[static_cast<int>(s)];
+      if (reads || writes) operands_.push({c, at, 0, reads, writes});
+    };
+    both(space::saved, content::saved, operand::use);
+    both(space::derived, content::derived, operand::use);
+    both(space::derived_gradients, content::derived_gradients, operand::use);
+    both(space::working, content::working, operand::once);
+    both(space::stream_out, content::stream, operand::next);
+    both(space::d_stream_in, content::d_stream, operand::position);
+    if (x.feeds[static_cast<int>(feed::key_cache)] || x.feeds[static_cast<int>(feed::value_cache)])
+      operands_.push({content::caches, operand::position, 0, true, true});
+    const auto read = [&](bool reads, content c, auto at, int index = 0) {
+      if (reads) operands_.push({c, at, static_cast<std::int8_t>(index), true, false});
+    };
+    read(x.feeds[static_cast<int>(feed::stream)], content::stream, operand::position);
+    read(x.feeds[static_cast<int>(feed::d_output)], content::d_stream, operand::next);
+    read(x.seed, content::seed, operand::once);
+    for (int i = 0; i < static_cast<int>(std::size(batch_feeds)); ++i)
+      read(x.feeds[static_cast<int>(batch_feeds[i])], content::fed, operand::once, i);
+  }
+
+  /// The most bytes that an input of a graph has on one rank.
+  constexpr std::int64_t bytes_of_input(feed f) const {
+    std::int64_t most = 0;
+    for (const planned_graph& p : graphs_)
+      for (int i = 0; i < p.g->value_count; ++i)
+        if (const value& v = p.g->values[i]; v.is == role::input && v.from == f)
+          if (const std::int64_t n = aligned_bytes(local_bytes(p.g->ranks, v)); n > most) most = n;
+    return most;
+  }
+  static constexpr void at_least(std::int64_t& bytes, std::int64_t n) {
+    if (bytes < n) bytes = n;
+  }
+
+  constexpr void make() {
+    constexpr int contents = static_cast<int>(content::fed) + 1;
+    const int n = uses_.size(), fed = static_cast<int>(std::size(batch_feeds));
+    for (const part_use& u : uses_)
+      if (u.position >= behind_) behind_ = u.position + 1;
+    for (int c = 0; c < contents; ++c) {
+      const auto what = static_cast<content>(c);
+      first_of_[c] = all_.size();
+      const bool by_use = what <= content::derived_gradients, by_position = what <= content::caches;
+      const int count = by_use ? n : by_position ? behind_ + 1 : what == content::fed ? fed : 1;
+      all_.resize(all_.size() + count);
+      for (int i = first_of_[c]; i < all_.size(); ++i) all_[i].what = what;
+    }
+    for (int u = 0; u < n; ++u) {
+      const memory_plan& plan = *graph_of(u).plan;
+      all_[of(content::saved, u)].bytes = plan.saved;
+      all_[of(content::derived, u)].bytes = plan.derived;
+      all_[of(content::derived_gradients, u)].bytes = plan.derived_gradients;
+    }
+    const std::int64_t stream = bytes_of_input(feed::stream);
+    for (int i = of(content::stream); i < of(content::stream, behind_); ++i) all_[i].bytes = stream;
+    for (const part_use& u : uses_) { // what the last one gives may be another thing
+      if (u.position < 0) continue;
+      const graph& g = *graph_of_part(u.part).g;
+      if (u.position + 1 == behind_ && g.outputs[0] >= 0 && g.at(g.outputs[0]).rank > 0)
+        at_least(all_[of(content::stream, behind_)].bytes,
+                 aligned_bytes(local_bytes(g.ranks, g.at(g.outputs[0]))));
+      at_least(all_[of(content::caches, u.position)].bytes, graph_of_part(u.part).caches);
+    }
+    for (int p = 0; p <= behind_; ++p)
+      all_[of(content::d_stream, p)].bytes = all_[of(content::stream, p)].bytes;
+    all_[of(content::seed)].bytes = memory_alignment;
+    for (const feed f : batch_feeds) all_[of(f)].bytes = bytes_of_input(f);
+  }
+
+  /// Buffers that live in no step yet live in this one, from the first task that touches them to
+  /// the last; what a step derives, and caches, for ever; the seed always.
+  constexpr void live(const list<task>& step) {
+    const int begin = tasks_;
+    for (const task& t : step) {
+      buffer& working = all_[of(content::working)];
+      if (t.what == action::run && graph_of(t.use).plan->working > working.bytes)
+        working.bytes = graph_of(t.use).plan->working;
+      for_each_operand(t, [&](int number, const operand&) {
+        buffer& b = all_[number];
+        if (b.last >= 0 && b.last < begin) return; // lives in another step
+        if (b.first < 0) b.first = tasks_;
+        b.last = tasks_;
+      });
+      ++tasks_;
+    }
+    for (buffer& b : all_) {
+      if (b.first < begin) continue;
+      if (b.what == content::seed) b.first = 0;
+      if (b.what == content::seed || b.what == content::derived ||
+          b.what == content::derived_gradients || b.what == content::caches)
+        b.last = whole;
+    }
+  }
+  /// What a micro-batch's backward pass reads of its forward pass is kept once for each micro-batch
+  /// in flight, and then shares its place with nothing that a micro-batch has.
+  constexpr void keep(const list<task>& step, int flights) {
+    int forward = -1, backward = -1, end = -1; // where the passes of the micro-batch begin
+    for (int i = 0; i < step.size(); ++i) {
+      const task& t = step[i];
+      if (t.micro < 0) continue;
+      if (forward < 0) forward = i;
+      if (backward < 0 && t.when == backward_pass) backward = i;
+      end = i;
+    }
+    for (buffer& b : all_) {
+      if (flights == 1 || b.first < forward || b.first >= backward || b.last < backward) continue;
+      b.copies = flights, b.first = forward, b.last = end;
+    }
+  }
+
+  /// An arena while buffers come and go: what is in use ends at `top`, but for gaps below it.
+  struct filling {
+    struct gap {
+      std::int64_t offset, bytes;
+    };
+    constexpr filling() = default;
+    constexpr ~filling() = default; // spelled out for nvcc
+    list<gap> gaps;
+    std::int64_t top = 0, most = 0;
+
+    /// The gap that was left last and is large enough, or the top.
+    constexpr std::int64_t take(std::int64_t bytes) {
+      for (int k = gaps.size(); k-- > 0;) {
+        gap& g = gaps[k];
+        if (g.bytes < bytes) continue;
+        const std::int64_t at = g.offset;
+        g.offset += bytes, g.bytes -= bytes;
+        return at;
+      }
+      top += bytes;
+      if (top > most) most = top;
+      return top - bytes;
+    }
+    constexpr void leave(std::int64_t offset, std::int64_t bytes) {
+      gaps.push({offset, bytes});
+      while (!gaps.empty() && gaps.back().offset + gaps.back().bytes == top) {
+        top = gaps.back().offset;
+        gaps.pop();
+      }
+    }
+  };
+
+  /// A place for every buffer, in the order in which they begin to live.
+  constexpr void place() {
+    const int steps = tasks_ + 1;
+    list<int> next_first(all_.size(), -1), next_last(all_.size(), -1); // of the same task
+    list<int> first(steps, -1), last(steps, -1);
+    for (int i = all_.size() - 1; i >= 0; --i) {
+      const buffer& b = (*this)[i];
+      if (b.first < 0 || b.bytes == 0) continue;
+      int &begins = first[b.first], &ends = last[b.last < tasks_ ? b.last : tasks_];
+      next_first[i] = begins, begins = i;
+      next_last[i] = ends, ends = i;
+    }
+    filling arena[arenas];
+    for (int t = 0; t < steps; ++t) {
+      for (int i = first[t]; i >= 0; i = next_first[i]) {
+        buffer& b = (*this)[i];
+        b.offset = arena[static_cast<int>(arena_for(b.what))].take(b.size());
+      }
+      for (int i = last[t]; i >= 0; i = next_last[i]) {
+        const buffer& b = (*this)[i];
+        arena[static_cast<int>(arena_for(b.what))].leave(b.offset, b.size());
+      }
+    }
+    for (int a = 0; a < arenas; ++a) bytes_[a] = arena[a].most;
+  }
+
+  static constexpr int whole = 1 << 30; ///< behind all tasks
+  std::span<const planned_graph> graphs_;
+  list<part_use> uses_;
+  list<buffer> all_;
+  list<operand> operands_; ///< of all kinds of task, one kind after another
+  list<int> begin_;        ///< where those of each begin
+  std::int64_t bytes_[arenas]{};
+  int first_of_[static_cast<int>(content::fed) + 1]{}; ///< the number of the first with a content
+  int behind_ = 0;                                     ///< the position behind the last one
+  int tasks_ = 0;
+};
+
+} // namespace mc

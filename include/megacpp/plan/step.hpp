@@ -1,0 +1,148 @@
+// A step as data: which graph runs when, in one list of tasks. Functions make the lists of a
+// training step and of an evaluation from what a pipeline stage has and from its schedule; the
+// executor runs them, and plan/buffers.hpp reads from them how long values live.
+#pragma once
+
+#include <megacpp/graph/graph.hpp>
+#include <megacpp/plan/list.hpp>
+
+namespace mc {
+
+/// A graph of a rank's pipeline stage, and the layer it stands for.
+struct part_use {
+  int part = 0;     ///< 0 the stem, 1 ... kinds the kinds of block, kinds + 1 the head, then others
+  int layer = -1;   ///< of the model; -1 the stem, its number of layers the head
+  int index = 0;    ///< of this layer among those of its kind on this stage
+  int position = 0; ///< in running order; -1: none
+};
+
+/// f(part_use) for what stage `stage` of `pp` runs, in running order: the layers are cut in equal
+/// runs, the stem is on the first stage, the head on the last. kind_of(l) counts the kinds in use.
+template <class Kind, class F>
+constexpr void for_each_use(int layers, int kinds, int pp, int stage, Kind kind_of, F f) {
+  int position = 0;
+  if (stage == 0) f(part_use{0, -1, 0, position++});
+  list<int> seen(kinds);
+  for (int l = layers / pp * stage; l < layers / pp * (stage + 1); ++l) {
+    const int kind = kind_of(l);
+    f(part_use{1 + kind, l, seen[kind]++, position++});
+  }
+  if (stage == pp - 1) f(part_use{kinds + 1, layers, 0, position++});
+}
+
+/// What a stage of a pipeline does at one position of its schedule: the forward or the backward
+/// pass of a micro-batch through its layers.
+struct slot {
+  bool backward = false;
+  int micro = 0;
+};
+/// What stage `stage` of `pp` does at position i of 2 micros.
+using pipeline_schedule = slot (*)(int pp, int stage, int i, int micros);
+
+/// 1F1B (Narayanan et al. 2021): as many forward passes as there are stages behind, then one
+/// backward pass for each further forward pass.
+constexpr slot one_forward_one_backward(int pp, int stage, int i, int micros) {
+  const int ahead = pp - stage - 1 < micros ? pp - stage - 1 : micros;
+  if (i < ahead) return {false, i};
+  const int steady = i - ahead, pairs = micros - ahead;
+  if (steady >= 2 * pairs) return {true, i - micros};
+  return steady % 2 == 0 ? slot{false, ahead + steady / 2} : slot{true, steady / 2};
+}
+
+/// The most micro-batches whose forward pass is done and whose backward pass is not.
+constexpr int in_flight(pipeline_schedule order, int pp, int stage, int micros) {
+  int most = 0, now = 0;
+  for (int i = 0; i < 2 * micros; ++i) {
+    now += order(pp, stage, i, micros).backward ? -1 : 1;
+    if (now > most) most = now;
+  }
+  return most;
+}
+
+/// What a task does. feed: the batch's integers become those of its micro-batch. receive and send:
+/// the stream from and to the neighbour stages in the forward pass, its cotangent in the backward
+/// pass.
+enum class action : std::uint8_t { run, feed, receive, send };
+
+struct task {
+  action what = action::run;
+  phases when = phase::forward; ///< run: which nodes; receive, send: of which pass
+  std::int16_t use = -1;        ///< run: the graph's place in running order
+  std::int16_t micro = -1;      ///< the micro-batch; -1: once a step
+};
+
+/// What a step runs: so many of a stage's uses, in running order, and its end, if it has one. An
+/// evaluation has another head than training.
+struct step_shape {
+  int uses = 0;
+  int first = 0; ///< the number of the first of them
+  int head = -1; ///< what runs in place of the last of them; -1: that itself
+  int end = -1;  ///< the step's end
+  int pp = 1, stage = 0;
+  pipeline_schedule order = &one_forward_one_backward;
+
+  constexpr int use(int u) const { return u + 1 == uses && head >= 0 ? head : first + u; }
+};
+
+/// A graph's nodes of some phases.
+constexpr task run_task(int use, phases when, int micro = -1) {
+  return {action::run, when, static_cast<std::int16_t>(use), static_cast<std::int16_t>(micro)};
+}
+/// Any other task of a micro-batch.
+constexpr task other_task(action what, phases when, int micro) {
+  return {what, when, -1, static_cast<std::int16_t>(micro)};
+}
+
+/// f(task) for the forward pass of a micro-batch.
+template <class F> constexpr void for_each_forward_task(const step_shape& s, int micro, F f) {
+  f(other_task(action::feed, phase::forward, micro));
+  if (s.stage > 0) f(other_task(action::receive, phase::forward, micro));
+  for (int u = 0; u < s.uses; ++u) f(run_task(s.use(u), phase::forward, micro));
+  if (s.stage + 1 < s.pp) f(other_task(action::send, phase::forward, micro));
+}
+template <class F> constexpr void for_each_backward_task(const step_shape& s, int micro, F f) {
+  if (s.stage + 1 < s.pp) f(other_task(action::receive, backward_pass, micro));
+  for (int u = s.uses - 1; u >= 0; --u) f(run_task(s.use(u), backward_pass, micro));
+  if (s.stage > 0) f(other_task(action::send, backward_pass, micro));
+}
+/// f(task) before the first micro-batch of a step or an evaluation: what is derived of parameters.
+template <class F> constexpr void for_each_first_task(const step_shape& s, F f) {
+  for (int u = 0; u < s.uses; ++u) f(run_task(s.use(u), phase::prologue));
+}
+/// f(task) that completes the gradients: tied ones join those of their parameters, and those of
+/// derived values go back to theirs.
+template <class F> constexpr void for_each_reducing_task(const step_shape& s, F f) {
+  f(run_task(s.end, phase::prologue));
+  for (int u = 0; u < s.uses; ++u) f(run_task(s.use(u), phase::epilogue));
+}
+/// f(task) that applies them: the norm, then the update.
+template <class F> constexpr void for_each_updating_task(const step_shape& s, F f) {
+  f(run_task(s.end, phase::forward));
+  f(run_task(s.end, phase::epilogue));
+}
+
+/// The tasks of a training step of so many micro-batches.
+constexpr list<task> training_step(const step_shape& s, int micros) {
+  list<task> tasks;
+  const auto add = [&](const task& t) { tasks.push(t); };
+  for_each_first_task(s, add);
+  for (int i = 0; i < 2 * micros; ++i) {
+    const slot at = s.order(s.pp, s.stage, i, micros);
+    if (at.backward) for_each_backward_task(s, at.micro, add);
+    else for_each_forward_task(s, at.micro, add);
+  }
+  for_each_reducing_task(s, add);
+  for_each_updating_task(s, add);
+  return tasks;
+}
+
+/// The tasks of an evaluation of so many micro-batches.
+constexpr list<task> evaluation_step(const step_shape& s, int micros) {
+  list<task> tasks;
+  const auto add = [&](const task& t) { tasks.push(t); };
+  for_each_first_task(s, add);
+  for (int m = 0; m < micros; ++m) for_each_forward_task(s, m, add);
+  return tasks;
+}
+
+} // namespace mc

@@ -1,0 +1,175 @@
+// verify_step: walks the tasks of a step, trusting neither their order nor the places of buffers.
+// What a task reads must have been written for its micro-batch and not written over since; every
+// micro-batch's gradients reach every use once, are joined and reduced once when they are complete,
+// and are applied after that.
+#pragma once
+
+#include <megacpp/plan/memory.hpp>
+
+namespace mc {
+
+namespace detail {
+
+struct step_walk {
+  const buffers& b;
+  const step_shape& shape;
+  int micros;
+  const buffer* at = b.all().data();
+  fault_record wrong{};
+  list<int> holds;   // by buffer and copy: the micro-batch, `once` or `nothing`
+  list<int> copy_of; // where a buffer's copies begin among these
+  /// Bytes of an arena that a copy of a buffer was written to last.
+  struct owned {
+    std::int64_t first = 0, end = 0;
+    int by = -1; ///< its place in `holds`
+  };
+  list<list<owned>> owners{list<list<owned>>(arenas)}; // by rising place
+  list<char> ran;                                      // by use, phase and micro-batch
+  static constexpr int nothing = -2, once = -1;
+
+  constexpr ~step_walk() = default; // spelled out for nvcc
+  constexpr step_walk(const buffers& of, const step_shape& s, int m) : b(of), shape(s), micros(m) {
+    for (const buffer& x : b.all()) {
+      copy_of.push(holds.size());
+      holds.resize(holds.size() + x.copies, nothing);
+    }
+    write(b.of(content::seed), once); // at start
+    ran.resize(static_cast<int>(b.uses().size()) * 4 * micros);
+  }
+
+  /// Takes over the bytes of a buffer's copy, which are not its own: whatever lay there is gone.
+  constexpr void own(const buffer& x, int by, int micro) {
+    list<owned>& all = owners[static_cast<int>(arena_for(x.what))];
+    const std::int64_t first = x.at(micro < 0 ? 0 : micro), end = first + x.bytes;
+    int low = 0, high = all.size(); // the first that ends behind `first`
+    while (low < high) {
+      const int middle = (low + high) / 2;
+      if (all[middle].end > first) high = middle;
+      else low = middle + 1;
+    }
+    for (high = low; high < all.size() && all[high].first < end; ++high)
+      holds[all[high].by] = nothing;
+    if (high == low) return all.insert(low, {first, end, by});
+    all.erase(low + 1, high);
+    all[low] = {first, end, by};
+  }
+  constexpr int place_of(int number, int micro) const {
+    const int copies = at[number].copies;
+    return copy_of[number] + (copies == 1 || micro < 0 ? 0 : micro % copies);
+  }
+  static constexpr bool of_step(content c) {
+    return c == content::derived || c == content::derived_gradients || c == content::seed ||
+           c == content::caches;
+  }
+
+  constexpr void fail(fault f, const task& t, const char* what) {
+    if (wrong.code != fault::none) return;
+    wrong.code = f;
+    constexpr const char* actions[] = {"run", "feed", "receive", "send"};
+    constexpr const char* passes[] = {"prologue", "forward", "backward", "backward", "epilogue"};
+    if (t.what != action::run) wrong.what << actions[static_cast<int>(t.what)] << " ";
+    wrong.what << passes[static_cast<int>(t.when.first)];
+    if (t.use >= 0) {
+      const part_use& u = b.uses()[static_cast<unsigned>(t.use)];
+      const bool head = u.position + 1 == shape.uses && shape.stage + 1 == shape.pp;
+      if (u.position < 0) wrong.what << "(the step's end)";
+      else if (u.layer < 0 || head) wrong.what << (head ? "(head)" : "(stem)");
+      else wrong.what << "(layer " << u.layer << ")";
+    }
+    if (t.micro >= 0) wrong.what << " of micro-batch " << t.micro;
+    wrong.what << ": " << what;
+  }
+
+  constexpr void write(int number, int micro) {
+    const int place = place_of(number, micro);
+    if (at[number].bytes > 0 && holds[place] == nothing) own(at[number], place, micro);
+    holds[place] = micro;
+  }
+  constexpr void operands(const task& t) {
+    constexpr const char* names[] = {"saved values",
+                                     "derived values",
+                                     "gradients of derived values",
+                                     "the stream",
+                                     "the stream's cotangent",
+                                     "the caches",
+                                     "working values",
+                                     "the seed",
+                                     "the batch"};
+    b.for_each_operand(t, [&](int number, const buffers::operand& o) {
+      const buffer& x = at[number];
+      if (x.bytes == 0 || x.what == content::working) return;
+      const int micro = of_step(x.what) ? once : t.micro;
+      const int held = holds[place_of(number, micro)];
+      const bool again = x.what == content::saved && t.when == backward_pass;
+      if (o.reads && (!o.writes || again) && held != micro)
+        fail(fault::T001, t, names[static_cast<int>(x.what)]);
+      if (!o.writes) return;
+      write(number, micro);
+    });
+  }
+
+  constexpr char& has_run(int use, int phase, int micro) {
+    return ran[(use * 4 + phase) * micros + (micro < 0 ? 0 : micro)];
+  }
+  static constexpr int number_of(phases when) {
+    return when == phase::prologue   ? 0
+           : when == phase::forward  ? 1
+           : when == phase::epilogue ? 3
+                                     : 2;
+  }
+  /// Every use of the step has run a phase for so many micro-batches.
+  constexpr bool all_ran(int phase, int times) {
+    for (int u = 0; u < shape.uses; ++u)
+      for (int m = 0; m < times; ++m)
+        if (has_run(shape.use(u), phase, m) == 0) return false;
+    return true;
+  }
+  constexpr void order(const task& t) {
+    if (t.what != action::run) return;
+    const int phase = number_of(t.when);
+    if (has_run(t.use, phase, t.micro)++ != 0) fail(fault::T002, t, "it ran before");
+    if (shape.end < 0) return;
+    const bool joined = has_run(shape.end, 0, -1) != 0;
+    if (t.use == shape.end) {
+      if (phase == 0 && !all_ran(2, micros)) fail(fault::T002, t, "gradients are not complete");
+      if (phase == 1 && !all_ran(3, 1)) fail(fault::T002, t, "gradients are not reduced");
+      if (phase == 3 && has_run(t.use, 1, -1) == 0) fail(fault::T002, t, "the norm is not known");
+    } else if (phase == 2 && joined) {
+      fail(fault::T002, t, "gradients are reduced already");
+    } else if (phase == 3 && !joined) {
+      fail(fault::T002, t, "gradients of tied uses have not joined");
+    }
+  }
+  constexpr void ended() {
+    const task last{action::run, phase::epilogue, static_cast<std::int16_t>(shape.end), -1};
+    const bool trains = shape.end >= 0;
+    if (!all_ran(0, 1) || !all_ran(1, micros) || (trains && has_run(shape.end, 3, -1) == 0))
+      fail(fault::T002, last, "something has not run");
+  }
+};
+
+} // namespace detail
+
+/// MEGA-T001 or T002 for the first task of a step of so many micro-batches that reads what is not
+/// there, or uses gradients that are not complete; else no fault.
+constexpr fault_record verify_step(std::span<const task> tasks, const step_shape& s,
+                                   const buffers& b, int micros) {
+  detail::step_walk walk(b, s, micros);
+  for (const task& t : tasks) {
+    walk.order(t);
+    walk.operands(t);
+  }
+  walk.ended();
+  return walk.wrong;
+}
+
+/// The same of the training steps of a pipeline stage, or of the evaluations between them. `graphs`
+/// are by part (plan/memory.hpp).
+constexpr fault_record verify_stage(std::span<const planned_graph> graphs, const stage_shape& s,
+                                    bool training, int micros) {
+  const buffers b = buffers_of(graphs, s);
+  if (training) return verify_step(training_step(s.training, micros), s.training, b, micros);
+  return verify_step(evaluation_step(s.evaluation, micros), s.evaluation, b, micros);
+}
+
+} // namespace mc

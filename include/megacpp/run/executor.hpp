@@ -1,0 +1,142 @@
+// The executor: one way to run a task, for training, evaluation, prefill and decode, compiled or
+// interpreted. It knows no model, no layout and no schedule; tasks and buffers say what runs where.
+#pragma once
+
+#include <megacpp/exec/arena.hpp>
+#include <megacpp/plan/buffers.hpp>
+#include <megacpp/run/stores.hpp>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace mc {
+
+class executor {
+public:
+  /// `parts` are by number, as the uses of `b` have them; `b`, `device` and `weights` stay where
+  /// they are. All memory is reserved here: throws mc::error(exit_code::memory), which names `what`
+  /// it is for and a `remedy`.
+  executor(std::vector<part_view> parts, const buffers& b, cpu& device, const stores& weights,
+           const char* what, const char* remedy)
+      : parts_(std::move(parts)), b_(b), device_(device), weights_(weights), slots_(parts_.size()) {
+    std::int64_t bytes = 0;
+    for (int a = 0; a < arenas; ++a) {
+      begin_of_[a] = bytes;
+      bytes += b_.bytes(static_cast<arena_of>(a));
+    }
+    memory_ = arena(bytes, what, remedy);
+    if (const int seed = b_.of(content::seed); b_[seed].first >= 0)
+      stores::set(address_of(seed), weights_.main_type(), 0, 1.0);
+  }
+  executor(const executor&) = delete;
+  executor& operator=(const executor&) = delete;
+
+  /// Prepares what the kernels of these tasks need.
+  void prepare(const list<task>& step) {
+    for (const task& t : step) {
+      if (t.what != action::run) continue;
+      const auto k = static_cast<unsigned>(use_of(t).part);
+      if (!slots_[k].empty()) continue;
+      slots_[k].resize(static_cast<unsigned>(parts_[k].g->node_count));
+      parts_[k].prepare(parts_[k], device_, slots_[k].data());
+    }
+  }
+
+  /// Runs a task. Returns where its values lie.
+  frame run(const task& t) {
+    frame f = frame_of(t);
+    const auto k = static_cast<unsigned>(use_of(t).part);
+    parts_[k].run(parts_[k], t.when, device_, f, slots_[k].data(), clock_);
+    return f;
+  }
+
+  const part_view& part_of(const task& t) const {
+    return parts_[static_cast<unsigned>(use_of(t).part)];
+  }
+  /// Bytes of a value after a task that makes it.
+  const std::byte* value_at(const task& t, const frame& f, value_id v) const {
+    const part_view& p = part_of(t);
+    return resolve(p.plan->at[static_cast<unsigned>(v)], f, *weights_.program().stores, p.index, 1);
+  }
+
+  step_numbers& numbers() { return numbers_; }
+  void profile(node_clock* clock) { clock_ = clock; }
+  arena& memory() { return memory_; }
+  const arena& memory() const { return memory_; }
+  std::byte* begin_of(arena_of a) const { return memory_.data() + begin_of_[static_cast<int>(a)]; }
+  std::byte* address_of(int number, int micro = 0) const {
+    const buffer& b = b_[number];
+    return begin_of(arena_for(b.what)) + b.at(micro);
+  }
+  /// The integers of a feed.
+  std::int32_t* fed(feed f) const { return reinterpret_cast<std::int32_t*>(address_of(b_.of(f))); }
+  /// An input of the step's end that lies in no buffer.
+  void give(feed f, const void* p, int slot = 0) { given_.push_back({f, p, slot}); }
+
+private:
+  const part_use& use_of(const task& t) const { return b_.uses()[static_cast<unsigned>(t.use)]; }
+  frame frame_of(const task& t) {
+    const part_use& u = use_of(t);
+    frame f;
+    f.set(space::weights, weights_.weights()), f.set(space::gradients, weights_.gradients());
+    f.index = u.index, f.layer = u.layer, f.step = &numbers_;
+    f.ranks = &ranks_, f.coordinate = weights_.coordinate();
+    b_.for_each_operand(t, [&](int number, const buffers::operand& o) {
+      std::byte* const at = address_of(number, t.micro);
+      switch (o.what) {
+      case content::saved: return f.set(space::saved, at);
+      case content::derived: return f.set(space::derived, at);
+      case content::derived_gradients: return f.set(space::derived_gradients, at);
+      case content::working: return f.set(space::working, at);
+      case content::stream: // what goes on may be read again in the backward pass
+        return o.at == buffers::operand::next ? f.set(space::stream_out, at)
+                                              : f.set(feed::stream, at);
+      case content::d_stream:
+        return o.at == buffers::operand::position ? f.set(space::d_stream_in, at)
+                                                  : f.set(feed::d_output, at);
+      case content::seed: return set_seeds(f, *part_of(t).g, at);
+      case content::caches: return set_caches(f, *part_of(t).g, at);
+      case content::fed: return f.set(batch_feeds[o.index], at);
+      }
+    });
+    if (u.position < 0)
+      for (const given& x : given_) f.set(x.from, x.at, x.slot);
+    return f;
+  }
+  /// The cotangents of a part's losses.
+  static void set_seeds(frame& f, const graph& g, const std::byte* at) {
+    for (int i = 0; i < g.value_count; ++i)
+      if (const value& v = g.values[i];
+          v.is == role::input && v.from == feed::d_output && (v.rank == 0 || v.slot > 0))
+        f.set(v.from, at, v.slot);
+  }
+  /// A part's caches, in the order of their declarations.
+  static void set_caches(frame& f, const graph& g, const std::byte* at) {
+    for (int i = 0; i < g.value_count; ++i) {
+      const value& v = g.values[i];
+      if (v.is != role::input || !is_cache(v.from)) continue;
+      f.set(v.from, at, v.slot);
+      at += aligned_bytes(local_bytes(g.ranks, v));
+    }
+  }
+
+  struct given {
+    feed from;
+    const void* at;
+    int slot;
+  };
+  std::vector<part_view> parts_;
+  const buffers& b_;
+  cpu& device_;
+  const stores& weights_;
+  std::vector<std::vector<node_slot>> slots_; ///< by part
+  arena memory_;
+  std::int64_t begin_of_[arenas]{}; ///< of each arena in `memory_`
+  std::vector<given> given_;
+  step_numbers numbers_{};
+  self ranks_{};
+  node_clock* clock_ = nullptr;
+};
+
+} // namespace mc

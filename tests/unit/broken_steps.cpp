@@ -1,0 +1,299 @@
+// Steps and buffers broken on purpose are refused, in constant evaluation as at run time, and those
+// of the library are accepted for any number of micro-batches, stages and layers.
+#define BOOST_TEST_MODULE broken_steps
+#include <boost/test/unit_test.hpp>
+
+#include <megacpp/model/gpt.hpp>
+#include <megacpp/model/qwen3_moe.hpp>
+#include <megacpp/plan/parts.hpp>
+#include <megacpp/plan/update.hpp>
+#include <megacpp/plan/verify_step.hpp>
+
+#include <memory>
+#include <string>
+
+using namespace mc;
+
+namespace {
+
+/// Two key heads over four ranks, which the prologue repeats, so that values are derived.
+constexpr qwen3_moe mixture{.layers = 4,
+                            .hidden = 32,
+                            .heads = 4,
+                            .kv_heads = 2,
+                            .head_dim = 16,
+                            .ffn = 48,
+                            .expert_ffn = 24,
+                            .experts = 4,
+                            .experts_per_token = 2,
+                            .vocabulary = 64,
+                            .positions = 64,
+                            .sparse_step = 2,
+                            .tied = true};
+constexpr int kinds = 2;
+constexpr int kind_of(int layer) { return mixture.kind_of(layer); }
+
+constexpr setup with(int pp) {
+  setup s;
+  s.ranks = {.tp = 4, .pp = pp, .sequence_parallel = true};
+  s.batch = {2, 16};
+  return s;
+}
+
+/// The graphs of a step by part, with their plans.
+struct parts {
+  graph forward[kinds + 2]{}, g[kinds + 4]{};
+  memory_plan plan[kinds + 4]{};
+  registry stores;
+  planned_graph planned[kinds + 4]{};
+
+  constexpr parts() {
+    const setup s = with(1);
+    const graph* all[kinds + 2]{};
+    for (int i = 0; i < kinds + 2; ++i) {
+      const part_kind what = i == 0           ? part_kind::stem
+                             : i == kinds + 1 ? part_kind::loss
+                                              : part_kind::block;
+      forward[i] = forward_graph(mixture, s, what, i == 0 || i == kinds + 1 ? 0 : i - 1);
+      g[i] = after_passes(forward[i], {.backward = true});
+      all[i] = &forward[i];
+    }
+    const int layers[] = {1, 2, 2, 1};
+    stores = make_registry(all, layers);
+    g[part_of_end(kinds)] = update_graph(stores, mesh(s.ranks), s.type);
+    g[part_of_evaluation(kinds)] = after_passes(forward[kinds + 1], {});
+    for (int i = 0; i < kinds + 4; ++i) {
+      plan[i] = place_memory(g[i]);
+      planned[i] = planned_graph(g[i], plan[i]);
+    }
+  }
+};
+
+/// A stage's step, to be broken: its tasks and buffers.
+struct stage_step {
+  stage_shape shape;
+  buffers b;
+  list<task> tasks;
+  int micros;
+
+  constexpr stage_step(std::span<const planned_graph> graphs, int pp, int stage, int count)
+      : shape(mixture.layers, kinds, pp, stage, &kind_of),
+        b(buffers_of(graphs, shape)),
+        tasks(training_step(shape.training, count)),
+        micros(count) {}
+
+  constexpr fault_record wrong() const { return verify_step(tasks, shape.training, b, micros); }
+  constexpr int find(int use, phases when, int micro) const {
+    for (int i = 0; i < tasks.size(); ++i)
+      if (tasks[i].what == action::run && tasks[i].use == use && tasks[i].when == when &&
+          tasks[i].micro == micro)
+        return i;
+    return -1;
+  }
+  constexpr int find(action what, int micro) const {
+    for (int i = 0; i < tasks.size(); ++i)
+      if (tasks[i].what == what && tasks[i].micro == micro) return i;
+    return -1;
+  }
+  constexpr void drop(int i) { tasks.erase(i, i + 1); }
+  constexpr void swap(int i, int j) {
+    const task x = tasks[i];
+    tasks[i] = tasks[j], tasks[j] = x;
+  }
+  /// Task i runs where task j stands now.
+  constexpr void move(int i, int j) {
+    const task x = tasks[i];
+    drop(i);
+    tasks.insert(j, x);
+  }
+  constexpr buffer& of(content what, int at = 0) { return b[b.of(what, at)]; }
+};
+
+struct breakage {
+  const char* name;
+  int pp, stage, micros;
+  fault code;
+  void (*apply)(stage_step&);
+};
+constexpr auto T001 = fault::T001, T002 = fault::T002;
+constexpr breakage broken[] = {
+    {"two layers run in the wrong order", 1, 0, 2, T001,
+     [](stage_step& s) { s.swap(s.find(1, phase::forward, 0), s.find(2, phase::forward, 0)); }},
+    {"a layer's forward pass is left out", 1, 0, 2, T001,
+     [](stage_step& s) { s.drop(s.find(2, phase::forward, 1)); }},
+    {"the backward pass goes in forward order", 1, 0, 2, T001,
+     [](stage_step& s) { s.swap(s.find(2, backward_pass, 0), s.find(3, backward_pass, 0)); }},
+    {"a micro-batch is not fed", 1, 0, 2, T001,
+     [](stage_step& s) { s.drop(s.find(action::feed, 1)); }},
+    {"the next micro-batch goes forward before this one has gone back", 1, 0, 2, T001,
+     [](stage_step& s) { s.move(s.find(2, phase::forward, 1), s.find(2, backward_pass, 0)); }},
+    {"a layer's backward pass is of another micro-batch", 1, 0, 2, T001,
+     [](stage_step& s) { s.tasks[s.find(2, backward_pass, 0)].micro = 1; }},
+    {"a layer's prologue is left out", 1, 0, 2, T001,
+     [](stage_step& s) { s.drop(s.find(1, phase::prologue, -1)); }},
+    {"a layer's backward pass runs twice", 1, 0, 2, T002,
+     [](stage_step& s) {
+       const int i = s.find(2, backward_pass, 0);
+       s.tasks.insert(i, task(s.tasks[i]));
+     }},
+    {"the last layer's backward pass is left out", 1, 0, 2, T002,
+     [](stage_step& s) { s.drop(s.find(0, backward_pass, 1)); }},
+    {"gradients are reduced before the last micro-batch", 1, 0, 2, T002,
+     [](stage_step& s) { s.move(s.find(1, phase::epilogue, -1), s.find(0, backward_pass, 1)); }},
+    {"gradients are reduced twice", 1, 0, 2, T002,
+     [](stage_step& s) {
+       const int i = s.find(1, phase::epilogue, -1);
+       s.tasks.insert(i, task(s.tasks[i]));
+     }},
+    {"a layer's gradients are not reduced", 1, 0, 2, T002,
+     [](stage_step& s) { s.drop(s.find(1, phase::epilogue, -1)); }},
+    {"tied gradients join after they are reduced", 1, 0, 2, T002,
+     [](stage_step& s) {
+       const int end = s.shape.training.end;
+       s.move(s.find(end, phase::prologue, -1), s.find(end, phase::forward, -1) - 1);
+     }},
+    {"weights are updated before the norm is known", 1, 0, 2, T002,
+     [](stage_step& s) {
+       const int end = s.shape.training.end;
+       s.swap(s.find(end, phase::forward, -1), s.find(end, phase::epilogue, -1));
+     }},
+    {"weights are not updated", 1, 0, 2, T002,
+     [](stage_step& s) { s.drop(s.find(s.shape.training.end, phase::epilogue, -1)); }},
+    {"two layers save in one place", 1, 0, 2, T001,
+     [](stage_step& s) { s.of(content::saved, 2).offset = s.of(content::saved, 1).offset; }},
+    {"two layers save in places that overlap by a line", 1, 0, 2, T001,
+     [](stage_step& s) {
+       buffer &x = s.of(content::saved, 2), &y = s.of(content::saved, 1);
+       x.offset = y.offset + y.bytes - memory_alignment;
+     }},
+    {"the stream after a layer lies on that before it", 1, 0, 2, T001,
+     [](stage_step& s) { s.of(content::stream, 2).offset = s.of(content::stream, 1).offset; }},
+    {"a cotangent lies on a stream that is read later", 1, 0, 2, T001,
+     [](stage_step& s) { s.of(content::d_stream, 4).offset = s.of(content::stream, 2).offset; }},
+    {"derived values of two layers lie in one place", 1, 0, 2, T001,
+     [](stage_step& s) { s.of(content::derived, 2).offset = s.of(content::derived, 1).offset; }},
+    {"labels lie on tokens", 1, 0, 2, T001,
+     [](stage_step& s) { s.b[s.b.of(feed::labels)].offset = s.b[s.b.of(feed::tokens)].offset; }},
+    {"the seed lies on the labels", 1, 0, 2, T001,
+     [](stage_step& s) { s.of(content::seed).offset = s.b[s.b.of(feed::labels)].offset; }},
+    {"a stage keeps one micro-batch where two are in flight", 2, 0, 3, T001,
+     [](stage_step& s) {
+       for (int u = 0; u < 3; ++u) s.of(content::saved, u).copies = 1;
+     }},
+    {"a stage does not wait for the stream", 2, 1, 3, T001,
+     [](stage_step& s) { s.drop(s.find(action::receive, 1)); }},
+    {"a stage sends what it has not computed", 2, 0, 3, T001,
+     [](stage_step& s) { s.move(s.find(action::send, 1), s.find(2, phase::forward, 1)); }},
+};
+
+constexpr bool refused(std::span<const planned_graph> graphs, const breakage& x) {
+  stage_step s(graphs, x.pp, x.stage, x.micros);
+  if (s.wrong().code != fault::none) return false;
+  x.apply(s);
+  return s.wrong().code == x.code;
+}
+
+/// The parts as constants: each is a constant of its own.
+template <int Part> struct constant {
+  static constexpr part_kind what = Part == 0           ? part_kind::stem
+                                    : Part == kinds + 1 ? part_kind::loss
+                                                        : part_kind::block;
+  static constexpr graph forward =
+      forward_graph(mixture, with(1), what, Part == 0 || Part == kinds + 1 ? 0 : Part - 1);
+  static constexpr pass_options options{.backward = true};
+  static constexpr memory_plan plan = place_memory(after_all_passes<constant>::g);
+  static constexpr planned_graph planned{after_all_passes<constant>::g, plan};
+};
+struct constant_end {
+  static constexpr const graph* forward[] = {&constant<0>::forward, &constant<1>::forward,
+                                             &constant<2>::forward, &constant<3>::forward};
+  static constexpr int layers[] = {1, 2, 2, 1};
+  static constexpr registry stores = make_registry(forward, layers);
+  static constexpr graph g = update_graph(stores, mesh(with(1).ranks), dtype::f32);
+  static constexpr memory_plan plan = place_memory(g);
+};
+struct constant_evaluation {
+  static constexpr const graph& forward = constant<kinds + 1>::forward;
+  static constexpr pass_options options{};
+  static constexpr memory_plan plan = place_memory(after_all_passes<constant_evaluation>::g);
+};
+constexpr planned_graph constants[] = {
+    constant<0>::planned,
+    constant<1>::planned,
+    constant<2>::planned,
+    constant<3>::planned,
+    planned_graph(constant_end::g, constant_end::plan),
+    planned_graph(after_all_passes<constant_evaluation>::g, constant_evaluation::plan)};
+
+template <int... I> constexpr bool all_refused(std::integer_sequence<int, I...>) {
+  constexpr bool each[] = {refused(constants, broken[I])...};
+  for (const bool one : each)
+    if (!one) return false;
+  return true;
+}
+static_assert(std::size(broken) >= 12);
+static_assert(all_refused(std::make_integer_sequence<int, static_cast<int>(std::size(broken))>{}));
+
+} // namespace
+
+BOOST_AUTO_TEST_CASE(every_broken_step_is_refused_by_its_code) {
+  const auto all = std::make_unique<parts>();
+  for (const breakage& x : broken) {
+    stage_step s(all->planned, x.pp, x.stage, x.micros);
+    BOOST_TEST(s.wrong().what.c_str() == "");
+    x.apply(s);
+    const fault_record wrong = s.wrong();
+    BOOST_TEST((wrong.code == x.code), x.name << ": " << wrong.what.c_str());
+    BOOST_TEST_MESSAGE(x.name << ": " << code_of(wrong.code) << " " << wrong.what.c_str());
+  }
+}
+
+BOOST_AUTO_TEST_CASE(the_steps_of_every_stage_are_accepted_for_any_number_of_micro_batches) {
+  const auto all = std::make_unique<parts>();
+  for (const int pp : {1, 2, 4})
+    for (int stage = 0; stage < pp; ++stage)
+      for (int micros = 1; micros <= 2 * pp + 1; ++micros) {
+        const stage_step s(all->planned, pp, stage, micros);
+        BOOST_TEST(s.wrong().what.c_str() == "", "stage " << stage << " of " << pp);
+        BOOST_TEST(verify_stage(all->planned, s.shape, false, micros).what.c_str() == "");
+      }
+}
+
+// 1F1B: pp - stage micro-batches are in flight, if there are as many (Narayanan et al. 2021).
+BOOST_AUTO_TEST_CASE(the_schedule_keeps_as_many_micro_batches_as_its_paper_says) {
+  for (int pp = 1; pp <= 8; ++pp)
+    for (int stage = 0; stage < pp; ++stage)
+      for (int micros = 1; micros <= 4 * pp; ++micros) {
+        std::vector<int> forward, backward;
+        for (int i = 0; i < 2 * micros; ++i) {
+          const slot at = one_forward_one_backward(pp, stage, i, micros);
+          (at.backward ? backward : forward).push_back(at.micro);
+          BOOST_TEST(backward.size() <= forward.size());
+        }
+        for (int m = 0; m < micros; ++m)
+          BOOST_TEST((forward.at(static_cast<unsigned>(m)) == m &&
+                      backward.at(static_cast<unsigned>(m)) == m));
+        BOOST_TEST(in_flight(&one_forward_one_backward, pp, stage, micros) ==
+                   std::min(pp - stage, micros));
+      }
+}
+
+// No two buffers that live at once share a byte, and what a stage needs is what its tasks keep.
+BOOST_AUTO_TEST_CASE(buffers_that_live_at_once_lie_apart) {
+  const auto all = std::make_unique<parts>();
+  for (const int pp : {1, 2, 4})
+    for (int stage = 0; stage < pp; ++stage) {
+      const stage_step s(all->planned, pp, stage, 2 * pp);
+      std::int64_t saved = 0;
+      for (const part_use& u : s.shape.uses)
+        if (u.part <= kinds + 1) saved += all->plan[u.part].saved * s.shape.flights();
+      BOOST_TEST(s.b.bytes(arena_of::saved) == saved);
+      for (const buffer& x : s.b.all())
+        for (const buffer& y : s.b.all()) {
+          if (&x == &y || arena_for(x.what) != arena_for(y.what)) continue;
+          if (x.bytes == 0 || y.bytes == 0 || x.first < 0 || y.first < 0) continue;
+          const bool apart = x.last < y.first || y.last < x.first;
+          BOOST_TEST((apart || x.offset + x.size() <= y.offset || y.offset + y.size() <= x.offset));
+        }
+    }
+}
