@@ -119,6 +119,7 @@ inline std::vector<part_view> parts_of(const program_view& p) {
 }
 inline std::vector<planned_graph> graphs_of(const std::vector<part_view>& parts) {
   std::vector<planned_graph> graphs;
+  graphs.reserve(parts.size());
   for (const part_view& part : parts) graphs.emplace_back(*part.g, *part.plan);
   return graphs;
 }
