@@ -145,8 +145,7 @@ template <class Run> struct program {
   }
   static constexpr auto planned = graphs();
   static constexpr stage_shape stage(int number) {
-    return {static_cast<int>(model.layers), kinds, numbers.ranks.pp, number,
-            [](int l) { return kind_of(l); }};
+    return {layers_of(model), kinds, numbers.ranks.pp, number, [](int l) { return kind_of(l); }};
   }
 
   /// Bytes of one rank of a pipeline stage.
