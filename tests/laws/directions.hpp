@@ -134,9 +134,11 @@ private:
     f.base[static_cast<unsigned>(space::saved)] = aligned_start(saved_);
     f.base[static_cast<unsigned>(space::working)] = aligned_start(working_);
     f.base[static_cast<unsigned>(space::stream_out)] = reinterpret_cast<std::byte*>(y_.data());
-    f.set(feed::d_output, dy_.data());
-    f.set(feed::d_output, &one_, 1);
-    for (const auto& i : integers_) f.set(i.first.first, i.second.data(), i.first.second);
+    input_addresses& in = inputs_.emplace(part_.g);
+    in.set(feed::d_output, dy_.data());
+    in.set(feed::d_output, &one_, 1);
+    for (const auto& i : integers_) in.set(i.first.first, i.second.data(), i.first.second);
+    f.input = in.data();
     f.step = &numbers_;
     f.ranks = &ranks_;
     return f;
@@ -153,6 +155,7 @@ private:
   std::vector<double> weights_, gradients_, y_, dy_;
   std::vector<std::byte> saved_, working_;
   std::vector<std::pair<std::pair<mc::feed, int>, std::vector<std::int32_t>>> integers_;
+  std::optional<input_addresses> inputs_;
   step_numbers numbers_{.seed = 5};
   self ranks_;
   double one_ = 1;

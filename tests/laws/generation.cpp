@@ -248,9 +248,11 @@ public:
       base(space::stream_out, out.data());
       f.layer = l, f.index = block ? seen[static_cast<std::size_t>(kind)]++ : 0;
       f.step = &numbers_, f.ranks = &ranks_;
-      f.set(feed::tokens, t.data()), f.set(feed::positions, positions.data());
-      f.set(feed::last, last.data()), f.set(feed::stream, in.data());
-      f.set(feed::token_keys, positions.data());
+      input_addresses inputs(node.g);
+      inputs.set(feed::tokens, t.data()), inputs.set(feed::positions, positions.data());
+      inputs.set(feed::last, last.data()), inputs.set(feed::stream, in.data());
+      inputs.set(feed::token_keys, positions.data());
+      f.input = inputs.data();
       node.view().run(node.view(), phase::forward, device_, f, slots.data(), nullptr);
       std::swap(in, out);
     }

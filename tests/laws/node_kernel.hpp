@@ -81,13 +81,14 @@ public:
 
   /// Memory for the operands and outputs of this node.
   void place(const graph& g, const node& n) {
-    held_.clear();
+    held_.clear(), inputs_.clear();
     const auto add = [&](value_id v) {
       if (v < 0 || held_.count(v) != 0) return;
       const auto slot = static_cast<std::int64_t>(held_.size());
       const bytes& x = held_.emplace(v, bytes(local_bytes(g.ranks, g.at(v)))).first->second;
-      plan_->at[static_cast<unsigned>(v)] = {space::feed, slot};
-      frame_.feed[static_cast<unsigned>(slot)] = x.data();
+      plan_->at[static_cast<unsigned>(v)] = {space::input, slot};
+      inputs_.resize(held_.size());
+      inputs_.back() = x.data(), frame_.input = inputs_.data();
     };
     for (value_id v : n.in) add(v);
     for (value_id v : n.out) add(v);
@@ -146,6 +147,7 @@ private:
   std::map<value_id, bytes> held_;
   std::unique_ptr<memory_plan> plan_ = std::make_unique<memory_plan>();
   frame frame_;
+  std::vector<std::byte*> inputs_;
   self ranks_;
   registry stores_{};
 };

@@ -190,11 +190,26 @@ BOOST_AUTO_TEST_CASE(gradients_of_derived_values_have_a_place_each) {
   BOOST_TEST(found > 0);
 }
 
+BOOST_AUTO_TEST_CASE(an_input_lies_by_its_number) {
+  int found = 0;
+  each_plan([&](const planned& right) {
+    for (int i = 0; i < right.g.value_count; ++i) {
+      const auto v = static_cast<value_id>(i);
+      if (right.g.at(v).is != role::input) continue;
+      auto p = std::make_unique<planned>(right);
+      ++p->at(v).offset;
+      BOOST_TEST(!p->accepted(), "input " << v);
+      ++found;
+    }
+  });
+  BOOST_TEST(found > 50);
+}
+
 BOOST_AUTO_TEST_CASE(nothing_is_written_where_others_keep_theirs) {
   int moved = 0;
   each_plan([&](const planned& right) {
     for (const value_id v : lying_in(right, space::working))
-      for (const space s : {space::weights, space::gradients, space::feed, space::stream_out,
+      for (const space s : {space::weights, space::gradients, space::input, space::stream_out,
                             space::d_stream_in, space::derived_gradients}) {
         if (aliased(right, v)) continue;
         auto p = std::make_unique<planned>(right);

@@ -62,9 +62,11 @@ template <class T> struct one_op {
     part.view().prepare(part.view(), device, prepared.data());
     std::vector<T> out(q.size(), convert<T>(7.5f));
     frame f;
-    f.set(feed::tokens, q.data()), f.set(feed::labels, k.data()), f.set(feed::documents, v.data());
-    f.set(feed::slots, slots.data());
-    f.set(feed::key_cache, keys.data()), f.set(feed::value_cache, values.data());
+    input_addresses in(part.g);
+    in.set(feed::tokens, q.data()), in.set(feed::labels, k.data());
+    in.set(feed::documents, v.data()), in.set(feed::slots, slots.data());
+    in.set(feed::key_cache, keys.data()), in.set(feed::value_cache, values.data());
+    f.input = in.data();
     f.base[static_cast<unsigned>(space::stream_out)] = reinterpret_cast<std::byte*>(out.data());
     part.view().run(part.view(), phase::forward, device, f, prepared.data(), nullptr);
     return out;

@@ -96,7 +96,6 @@ constexpr bool serves(integer_kind have, integer_kind need) {
 }
 
 inline constexpr int max_slots = 8; ///< inputs of one feed
-inline constexpr int feeds = 20 * max_slots;
 
 struct value {
   const char* scope = ""; ///< parameters: "scope.name"; else empty

@@ -13,9 +13,8 @@
 
 namespace mc {
 
-/// Where a value lies. feed: given by the caller (offset is the feed's number times max_slots, plus
-/// the slot). stream_out, d_stream_in: the residual stream after the part, the cotangent of the
-/// stream before it.
+/// Where a value lies. input: given by the caller (offset counts the graph's inputs). stream_out,
+/// d_stream_in: the residual stream after the part, the cotangent of the stream before it.
 enum class space : std::uint8_t {
   none,
   weights,
@@ -23,7 +22,7 @@ enum class space : std::uint8_t {
   derived,
   saved,
   working,
-  feed,
+  input,
   stream_out,
   d_stream_in,
   derived_gradients
@@ -333,11 +332,9 @@ constexpr memory_plan place_memory(const graph& g) {
   detail::placer p(g);
   p.find_uses();
   p.place_parameters();
-  for (int i = 0; i < g.value_count; ++i) {
-    const value& v = g.at(static_cast<value_id>(i));
-    if (v.is == role::input)
-      p.at(static_cast<value_id>(i)) = {space::feed, static_cast<int>(v.from) * max_slots + v.slot};
-  }
+  int inputs = 0;
+  for (int i = 0; i < g.value_count; ++i)
+    if (g.values[i].is == role::input) p.plan.at[i] = {space::input, inputs++};
   // prologue values first: forward nodes read them
   for (int i = 0; i < g.node_count; ++i)
     if (g.at_node(i).when == phase::prologue) p.place_node(i);

@@ -76,14 +76,18 @@ struct memory_walk {
     record(wrong, g, fault::M002, n.line, n.op->name, a, b);
   }
 
-  /// What leaves the part lies where others look for it: the stream and its cotangent, and each
-  /// finished gradient in the parameter's own place. What backward rounds read of the forward pass
+  /// What enters the part and what leaves it lies where others look for it: inputs by their numbers,
+  /// the stream and its cotangent, and each finished gradient in the parameter's own place. What backward rounds read of the forward pass
   /// is run again, and all that it reads of it outlives the layers that run in between.
   constexpr void check_ends() {
     const auto lies = [&](value_id v, space s, std::int64_t offset, const char* what, value_id of) {
       if (v >= 0 && (at(v).in != s || at(v).offset != offset))
         record(wrong, g, fault::M002, 0, what, of);
     };
+    int inputs = 0;
+    for (int i = 0; i < g.value_count; ++i)
+      if (g.values[i].is == role::input)
+        lies(static_cast<value_id>(i), space::input, inputs++, "input", static_cast<value_id>(i));
     if (g.outputs[0] >= 0 && g.at(g.outputs[0]).rank > 0)
       lies(g.outputs[0], space::stream_out, 0, "output", g.outputs[0]);
     lies(g.d_stream, space::d_stream_in, 0, "cotangent", g.d_stream);

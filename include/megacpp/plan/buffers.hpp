@@ -25,6 +25,10 @@ enum class content : std::uint8_t {
 inline constexpr feed batch_feeds[] = {feed::tokens,    feed::labels,     feed::positions,
                                        feed::documents, feed::token_keys, feed::last,
                                        feed::slots};
+/// True for the cotangent of a loss, which is the seed; that of a stream comes from the part behind.
+constexpr bool is_seed(const value& v) {
+  return v.is == role::input && v.from == feed::d_output && (v.rank == 0 || v.slot > 0);
+}
 /// Buffers of different arenas lie apart.
 enum class arena_of : std::uint8_t { saved, streams, working, derived, fed, caches };
 inline constexpr int arenas = 6;
@@ -76,8 +80,8 @@ private:
   constexpr void read(const graph& g, const memory_plan& plan, value_id v) {
     const value& x = g.values[v];
     reads[static_cast<int>(plan.at[v].in)] = true;
-    if (plan.at[v].in != space::feed) return;
-    if (x.from == feed::d_output && (x.rank == 0 || x.slot > 0)) seed = true;
+    if (plan.at[v].in != space::input) return;
+    if (is_seed(x)) seed = true;
     else feeds[static_cast<int>(x.from)] = true;
   }
 };

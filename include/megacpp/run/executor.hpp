@@ -20,6 +20,7 @@ public:
   executor(std::vector<part_view> parts, const buffers& b, cpu& device, const stores& weights,
            const char* what, const char* remedy)
       : parts_(std::move(parts)), b_(b), device_(device), weights_(weights), slots_(parts_.size()) {
+    for (const part_view& part : parts_) inputs_.emplace_back(*part.g);
     std::int64_t bytes = 0;
     for (int a = 0; a < arenas; ++a) {
       begin_of_[a] = bytes;
@@ -71,14 +72,16 @@ public:
   }
   /// The integers of a feed.
   std::int32_t* fed(feed f) const { return reinterpret_cast<std::int32_t*>(address_of(b_.of(f))); }
-  /// An input of the step's end that lies in no buffer.
-  void give(feed f, const void* p, int slot = 0) { given_.push_back({f, p, slot}); }
+  /// The inputs of a part: those that lie in no buffer stay where they are given.
+  input_addresses& inputs_of(int part) { return inputs_[static_cast<unsigned>(part)]; }
 
 private:
   const part_use& use_of(const task& t) const { return b_.uses()[static_cast<unsigned>(t.use)]; }
   frame frame_of(const task& t) {
     const part_use& u = use_of(t);
+    input_addresses& in = inputs_of(u.part);
     frame f;
+    f.input = in.data();
     f.set(space::weights, weights_.weights()), f.set(space::gradients, weights_.gradients());
     f.index = u.index, f.layer = u.layer, f.step = &numbers_;
     f.ranks = &ranks_, f.coordinate = weights_.coordinate();
@@ -91,49 +94,40 @@ private:
       case content::working: return f.set(space::working, at);
       case content::stream: // what goes on may be read again in the backward pass
         return o.at == buffers::operand::next ? f.set(space::stream_out, at)
-                                              : f.set(feed::stream, at);
+                                              : in.set(feed::stream, at);
       case content::d_stream:
         return o.at == buffers::operand::position ? f.set(space::d_stream_in, at)
-                                                  : f.set(feed::d_output, at);
-      case content::seed: return set_seeds(f, *part_of(t).g, at);
-      case content::caches: return set_caches(f, *part_of(t).g, at);
-      case content::fed: return f.set(batch_feeds[o.index], at);
+                                                  : in.set(feed::d_output, at);
+      case content::seed: return set_seeds(in, at);
+      case content::caches: return set_caches(in, *part_of(t).g, at);
+      case content::fed: return in.set(batch_feeds[o.index], at);
       }
     });
-    if (u.position < 0)
-      for (const given& x : given_) f.set(x.from, x.at, x.slot);
     return f;
   }
   /// The cotangents of a part's losses.
-  static void set_seeds(frame& f, const graph& g, const std::byte* at) {
-    for (int i = 0; i < g.value_count; ++i)
-      if (const value& v = g.values[i];
-          v.is == role::input && v.from == feed::d_output && (v.rank == 0 || v.slot > 0))
-        f.set(v.from, at, v.slot);
+  static void set_seeds(input_addresses& in, std::byte* seed) {
+    in.each([&](const value& v, std::byte*& at) {
+      if (is_seed(v)) at = seed;
+    });
   }
   /// A part's caches, in the order of their declarations.
-  static void set_caches(frame& f, const graph& g, const std::byte* at) {
-    for (int i = 0; i < g.value_count; ++i) {
-      const value& v = g.values[i];
-      if (v.is != role::input || !is_cache(v.from)) continue;
-      f.set(v.from, at, v.slot);
-      at += aligned_bytes(local_bytes(g.ranks, v));
-    }
+  static void set_caches(input_addresses& in, const graph& g, std::byte* caches) {
+    in.each([&](const value& v, std::byte*& at) {
+      if (!is_cache(v.from)) return;
+      at = caches;
+      caches += aligned_bytes(local_bytes(g.ranks, v));
+    });
   }
 
-  struct given {
-    feed from;
-    const void* at;
-    int slot;
-  };
   std::vector<part_view> parts_;
+  std::vector<input_addresses> inputs_; ///< by part
   const buffers& b_;
   cpu& device_;
   const stores& weights_;
   std::vector<std::vector<node_slot>> slots_; ///< by part
   arena memory_;
   std::int64_t begin_of_[arenas]{}; ///< of each arena in `memory_`
-  std::vector<given> given_;
   step_numbers numbers_{};
   self ranks_{};
   node_clock* clock_ = nullptr;

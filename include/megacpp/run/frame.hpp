@@ -1,4 +1,4 @@
-// What a node needs at run time beside its graph: base addresses, the layer, the step.
+// What a node needs at run time beside its graph: where values lie, the layer, the step.
 #pragma once
 
 #include <megacpp/comm/self.hpp>
@@ -10,6 +10,7 @@
 
 #include <array>
 #include <cstddef>
+#include <vector>
 
 namespace mc {
 
@@ -21,22 +22,46 @@ struct step_numbers {
   bool dropping = true; ///< false while evaluating: dropout hands its input on
 };
 
-/// Base addresses by space, feeds, and where in the model we are.
+/// Where the inputs of a graph lie, in the order in which place_memory counts them. The graph stays
+/// where it is.
+class input_addresses {
+public:
+  explicit input_addresses(const graph& g) {
+    for (int i = 0; i < g.value_count; ++i)
+      if (g.values[i].is == role::input) inputs_.push_back(&g.values[i]);
+    at_.resize(inputs_.size());
+  }
+  /// f(value, address) for every input: an address may be set.
+  template <class F> void each(F f) {
+    for (std::size_t i = 0; i < inputs_.size(); ++i) f(*inputs_[i], at_[i]);
+  }
+  /// The inputs of a feed, of the slot `slot`, are at p. Kernels write only those that their ops
+  /// change.
+  void set(feed from, const void* p, int slot = 0) {
+    each([&](const value& v, std::byte*& at) {
+      if (v.from == from && v.slot == slot) at = static_cast<std::byte*>(const_cast<void*>(p));
+    });
+  }
+  std::byte* const* data() const { return at_.data(); }
+
+private:
+  std::vector<const value*> inputs_;
+  std::vector<std::byte*> at_;
+};
+
+/// Base addresses by space, those of the inputs, and where in the model we are.
 struct frame {
   std::array<std::byte*, static_cast<unsigned>(spaces)>
-      base{}; ///< weights and gradients: of the whole store
-  std::array<const void*, static_cast<unsigned>(feeds)> feed{};
-  int index = 0; ///< of this layer among those of its kind
-  int layer = 0; ///< of the model; -1 the stem, `layers` the head
-  int round = 0; ///< of looped nodes
+      base{};                        ///< weights and gradients: of the whole store
+  std::byte* const* input = nullptr; ///< of the graph's inputs (input_addresses)
+  int index = 0;                     ///< of this layer among those of its kind
+  int layer = 0;                     ///< of the model; -1 the stem, `layers` the head
+  int round = 0;                     ///< of looped nodes
   const step_numbers* step = nullptr;
   coordinates coordinate{}; ///< of this rank on every axis
   self* ranks = nullptr;
 
   void set(space s, std::byte* p) { base[static_cast<unsigned>(s)] = p; }
-  void set(mc::feed f, const void* p, int slot = 0) {
-    feed[static_cast<unsigned>(static_cast<int>(f) * max_slots + slot)] = p;
-  }
 };
 
 /// In which phases looped nodes run in rounds, as pass/rounds.hpp counts.
@@ -54,8 +79,7 @@ struct node_slot {
 inline std::byte* resolve(const address& a, const frame& f, const registry& r, int part,
                           std::int64_t element_bytes) {
   switch (a.in) {
-  case space::feed:
-    return static_cast<std::byte*>(const_cast<void*>(f.feed[static_cast<unsigned>(a.offset)]));
+  case space::input: return f.input[a.offset];
   case space::weights:
   case space::gradients: {
     const registry::entry& e = r.find(part, static_cast<int>(a.offset));

@@ -156,19 +156,20 @@ private:
   /// What the step's end reads and writes of the stores.
   void give_stores() {
     const std::int64_t main = size_of(stores_.main_type()), type = size_of(stores_.type());
+    input_addresses& in = run_.inputs_of(part_of_end(static_cast<int>(p_.blocks.size())));
     for_each_tie(*p_.stores, [&](const registry::entry& e, int k) {
-      run_.give(feed::declared_gradient, stores_.gradients() + e.offset * main, k);
-      run_.give(feed::tied_gradient, stores_.gradients() + e.gradient * main, k);
+      in.set(feed::declared_gradient, stores_.gradients() + e.offset * main, k);
+      in.set(feed::tied_gradient, stores_.gradients() + e.gradient * main, k);
     });
     for (int k = 0; k < p_.stores->group_count; ++k) {
       const std::int64_t at = p_.stores->groups[k].offset;
-      run_.give(feed::gradient, stores_.gradients() + at * main, k);
-      run_.give(feed::master, stores_.masters() + at * main, k);
-      run_.give(feed::first_moment, stores_.first_moments() + at * main, k);
-      run_.give(feed::second_moment, stores_.second_moments() + at * main, k);
-      run_.give(feed::weight, stores_.weights() + at * type, k);
+      in.set(feed::gradient, stores_.gradients() + at * main, k);
+      in.set(feed::master, stores_.masters() + at * main, k);
+      in.set(feed::first_moment, stores_.first_moments() + at * main, k);
+      in.set(feed::second_moment, stores_.second_moments() + at * main, k);
+      in.set(feed::weight, stores_.weights() + at * type, k);
     }
-    run_.give(feed::token_count, &tokens_of_step_);
+    in.set(feed::token_count, &tokens_of_step_);
   }
 
   /// Integers of a batch are ones that the model has rows for, or labels that count for nothing.
