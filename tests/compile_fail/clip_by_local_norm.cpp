@@ -1,5 +1,5 @@
 // expect-error: MEGA-P005
-// expect-text: clip_factor(sum_of_squares@24, sum_of_squares@23) over tp
+// expect-text: clip_factor(sum_of_squares@25, sum_of_squares@24) over tp
 //
 // The gradient is clipped by the norm of one rank's shards: another factor on every rank
 // (pytorch/torchtitan#596, https://github.com/pytorch/torchtitan/pull/596;
@@ -7,6 +7,7 @@
 // pending sum, so it counts once.
 #include <megacpp/op/optimizer.hpp>
 #include <megacpp/op/redistribute.hpp>
+#include <megacpp/op/totals.hpp>
 #include <megacpp/run/report.hpp>
 
 using namespace mc;
@@ -19,7 +20,7 @@ constexpr var flat(builder& b, const char* name, place over_tp) {
 
 constexpr graph end_of_step() {
   builder b{mesh(layout{2})};
-  const var count = b.input(feed::token_count, "token_count", dtype::f64, {}, {});
+  const var count = total_input(b, step_total::whole_tokens);
   const var whole{&b, b.emit(op::sum_of_squares, {flat(b, "norms", I).id}, here())};
   const var cut{&b, b.emit(op::sum_of_squares, {flat(b, "matrices", S(dim::elements)).id}, here())};
 #ifdef MEGACPP_EXPECT_ERROR
@@ -27,7 +28,7 @@ constexpr graph end_of_step() {
 #else
   const var all = to(cut, axis::tp, I);
 #endif
-  b.emit(op::clip_factor, {count.id, whole.id, all.id}, here()); // expect-line
+  b.emit(op::clip_factor, {count.id, count.id, whole.id, all.id}, here()); // expect-line
   return b.g;
 }
 

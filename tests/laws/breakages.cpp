@@ -222,18 +222,17 @@ namespace {
 /// plan/update.hpp's gradient norm, with another op in the place of sum_of_squares.
 graph norm_graph(const registry& r, const mesh& ranks, const op_info& squares) {
   builder b{ranks};
-  value count;
-  count.type = dtype::f64, count.is = role::input, count.from = feed::token_count;
   node clip;
   clip.op = &op::clip_factor;
-  clip.in[0] = b.add(count, 0);
+  clip.in[0] = total_input(b, step_total::whole_tokens).id;
+  clip.in[1] = total_input(b, step_total::whole_loss).id;
   for (int k = 0; k < r.group_count; ++k) {
     const var g = group_value(b, r.groups[static_cast<unsigned>(k)], feed::gradient, "gradient",
                               dtype::f64, k);
     var s{&b, b.emit(squares, {g.id}, 0)};
     for (int a = 0; a < axes; ++a)
       if (s.at(static_cast<axis>(a)).s == state::partial) s = to(s, static_cast<axis>(a), I, 0);
-    clip.in[static_cast<unsigned>(k + 1)] = s.id;
+    clip.in[static_cast<unsigned>(k + 2)] = s.id;
   }
   b.emit(clip);
   b.g.outputs = {-1, b.g.at_node(b.g.node_count - 1).out[1]};

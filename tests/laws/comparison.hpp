@@ -87,6 +87,7 @@ public:
       machine m(s.ranks, g, ops);
       m.run(given(s.meshed, g, std::nullopt), micro_batches);
       std::string wrong = forward_difference(m);
+      if (wrong.empty()) wrong = total_difference(m);
       if (wrong.empty()) wrong = gradient_difference(m);
       return wrong;
     } catch (const std::exception& e) {
@@ -104,8 +105,8 @@ public:
       const auto v = static_cast<value_id>(i);
       const value& x = update.at(v);
       if (x.is != role::input) continue;
-      if (x.from == feed::token_count) {
-        f.logical[v] = {{tokens}};
+      if (x.from == feed::total) {
+        if (x.slot == static_cast<int>(step_total::whole_tokens)) f.logical[v] = {{tokens}};
         continue;
       }
       const registry::group& group = r.groups[static_cast<unsigned>(x.slot)];
@@ -300,6 +301,23 @@ private:
         if (!copies) return "copies of a forward value differ: " + name(m.g, v);
         if (!close(got, want, norm_of(want))) return "forward value: " + name(m.g, v);
       }
+    return "";
+  }
+  /// What all ranks have added to a total is what one rank has, over all micro-batches.
+  std::string total_difference(const machine& m) const {
+    for (int i = 0; i < m.g.value_count; ++i) {
+      const value& v = m.g.at(static_cast<value_id>(i));
+      if (v.is != role::input || v.from != feed::total) continue;
+      bool copies = true;
+      const double got = m.logical(static_cast<value_id>(i), copies)[0];
+      double want = 0;
+      for (const machine& r : reference)
+        for (int k = 0; k < r.g.value_count; ++k)
+          if (const value& x = r.g.at(static_cast<value_id>(k));
+              x.is == role::input && x.from == v.from && x.slot == v.slot)
+            want += r.held[static_cast<std::size_t>(k)][0][0];
+      if (!copies || !close({got}, {want}, std::abs(want))) return std::string("total ") + v.name;
+    }
     return "";
   }
   array reference_gradient(std::size_t i) const {

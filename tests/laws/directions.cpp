@@ -225,10 +225,7 @@ void check_model(const Model& m, setup s, const char* what, double h = 2e-3) {
     w[i] += 0.2 * std::sin(static_cast<double>(i) * 0.7);
   const batch_view batch{tokens.data(), labels.data(), 0, nullptr,
                          s.batch.packed ? documents.data() : nullptr};
-  run.clear_gradients();
-  run.begin_step();
-  run.train(batch);
-  run.reduce_gradients();
+  run.gradients(batch);
   std::vector<double> gradient(static_cast<std::size_t>(run.weights().total()));
   std::memcpy(gradient.data(), run.weights().gradients(), gradient.size() * sizeof(double));
   double global = 0;
@@ -248,7 +245,6 @@ void check_model(const Model& m, setup s, const char* what, double h = 2e-3) {
       const double quotient = mc::directional::central_difference(
           [&](double t) {
             for (std::size_t i = 0; i < count; ++i) w[first + i] = kept[i] + t * d[i];
-            run.begin_step();
             const loss_sum l = run.evaluate(batch, true);
             return l.sum + l.side;
           },
@@ -384,8 +380,7 @@ BOOST_AUTO_TEST_CASE(evaluation_drops_nothing) {
     run.weights().initialise(3);
     std::vector<std::int32_t> tokens, labels;
     for (int i = 0; i < 18; ++i) tokens.push_back(i * 5 % 17), labels.push_back((i * 5 + 5) % 17);
-    run.begin_step();
-    return run.evaluate({tokens.data(), labels.data()}, dropping).sum;
+    return run.evaluate(batch_view{tokens.data(), labels.data()}, dropping).sum;
   };
   BOOST_TEST(loss(0.3, false) == loss(0, false));
   BOOST_TEST(loss(0.3, true) != loss(0, true));

@@ -339,8 +339,7 @@ template <class Model> void check_loss(const Model& m, dtype t, double tolerance
     const ids tokens = prompt(48, 5);
     ids labels(tokens.begin() + 1, tokens.end());
     labels.push_back(-100);
-    run.begin_step();
-    const double loss = run.evaluate({tokens.data(), labels.data()}).sum;
+    const double loss = run.evaluate(batch_view{tokens.data(), labels.data()}).sum;
 
     generator g(program.view(), device, run.weights(), {1, 48, 1});
     double sum = 0;

@@ -59,7 +59,7 @@ template <class Model> std::unique_ptr<sample> drawn(const Model& m, const layou
   for (int i = 0; i < g.value_count; ++i) {
     const auto v = static_cast<value_id>(i);
     const value& x = g.at(v);
-    if (x.producer >= 0 || x.is == role::scratch) continue;
+    if (x.producer >= 0 || x.is == role::scratch || x.from == feed::total) continue;
     for (int j = 0; j < h.value_count; ++j) {
       const value& y = h.at(static_cast<value_id>(j));
       if (y.producer >= 0 || y.is != x.is || y.from != x.from || y.slot != x.slot ||

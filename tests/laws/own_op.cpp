@@ -78,10 +78,9 @@ std::vector<double> train(const program_view& p, int threads) {
   const sequences data(22);
   std::vector<double> out;
   for (int i = 0; i < 5; ++i) {
-    run.begin_step();
-    const loss_sum l = run.train(data.view());
-    out.push_back(l.mean());
-    out.push_back(run.finish_step(l.count));
+    const step_result r = run.step(data.view());
+    out.push_back(r.loss.mean());
+    out.push_back(r.norm);
   }
   for (std::int64_t i = 0; i < run.weights().total(); ++i) out.push_back(run.weights().weight(i));
   return out;
@@ -158,9 +157,7 @@ BOOST_AUTO_TEST_CASE(directions) {
     for (std::int64_t i = 0; i < run.weights().total(); ++i)
       w[i] += 0.2 * std::sin(0.7 * static_cast<double>(i));
     const sequences data(22);
-    run.begin_step();
-    run.train(data.view());
-    run.reduce_gradients();
+    run.gradients(data.view());
     const auto* g = reinterpret_cast<const double*>(run.weights().gradients());
     std::mt19937_64 random(13);
     int tensors = 0;
@@ -176,7 +173,6 @@ BOOST_AUTO_TEST_CASE(directions) {
             [&](double t) {
               for (std::size_t i = 0; i < kept.size(); ++i)
                 w[static_cast<std::size_t>(r.offset) + i] = kept[i] + t * d[i];
-              run.begin_step();
               return run.evaluate(data.view()).sum;
             },
             5e-4);
@@ -194,7 +190,7 @@ BOOST_AUTO_TEST_CASE(directions) {
   }
 }
 
-// What the epilogue brings back joins what has collected, once however often it is asked for.
+// What the epilogue brings back joins what has collected, once in each step.
 BOOST_AUTO_TEST_CASE(a_weight_may_be_computed_on) {
   const interpreted_program<computed> program(computed{}, {.batch = {2, 11}, .type = dtype::f64},
                                               "computed");
@@ -205,15 +201,10 @@ BOOST_AUTO_TEST_CASE(a_weight_may_be_computed_on) {
   const auto* g = reinterpret_cast<const double*>(run.weights().gradients());
   auto* w = reinterpret_cast<double*>(run.weights().weights());
   const auto gradients = [&] { return std::vector<double>(g, g + run.weights().total()); };
-  for (int step = 0; step < 2; ++step) {
-    run.clear_gradients();
-    run.begin_step();
-    run.train(data.view());
-    run.reduce_gradients();
-    const std::vector<double> once = gradients();
-    run.reduce_gradients();
-    BOOST_TEST((gradients() == once));
-  }
+  run.gradients(data.view());
+  const std::vector<double> once = gradients();
+  run.gradients(data.view());
+  BOOST_TEST((gradients() == once));
   std::mt19937_64 random(13);
   int tensors = 0;
   for_each_parameter(program.view(), [&](const parameter_ref& r) {
@@ -224,7 +215,6 @@ BOOST_AUTO_TEST_CASE(a_weight_may_be_computed_on) {
     const double quotient = directional::central_difference(
         [&](double t) {
           for (std::size_t i = 0; i < d.size(); ++i) w[first + i] = kept[i] + t * d[i];
-          run.begin_step();
           return run.evaluate(data.view()).sum;
         },
         5e-4);

@@ -26,7 +26,6 @@ template <class Model> double loss(const Model& m, const setup& s, const batch_v
   cpu device(product_type::automatic, 1);
   session run(program.view(), device, purpose::inference);
   run.weights().initialise(4);
-  run.begin_step();
   return run.evaluate(b).sum;
 }
 
@@ -92,10 +91,9 @@ BOOST_AUTO_TEST_CASE(documents_are_given_where_attention_keeps_to_them_and_nowhe
         without{tokens.data(), labels.data()};
     const auto mismatch = [](const error& e) { return e.code() == exit_code::mismatch; };
     const batch_view &right = packed ? with : without, &wrong = packed ? without : with;
-    run.begin_step();
-    BOOST_CHECK_EXCEPTION(run.train(wrong), error, mismatch);
+    BOOST_CHECK_EXCEPTION(run.step(wrong), error, mismatch);
     BOOST_CHECK_EXCEPTION(run.evaluate(wrong), error, mismatch);
-    BOOST_TEST(run.train(right).count == 8);
+    BOOST_TEST(run.step(right).loss.count == 8);
     BOOST_TEST(run.evaluate(right).count == 8);
   }
 }
@@ -112,13 +110,12 @@ BOOST_AUTO_TEST_CASE(integers_beyond_what_the_model_has_are_refused) {
   const interpreted_program<qwen3> program(model, {.batch = {1, 8}}, "packing");
   cpu device(product_type::automatic, 1);
   session run(program.view(), device, purpose::training);
-  run.begin_step();
   const auto refused = [&](const batch_view& b, const std::string& sentence) {
     const auto says = [&](const error& e) {
       BOOST_TEST(std::string(e.what()) == sentence);
       return e.code() == exit_code::data;
     };
-    BOOST_CHECK_EXCEPTION(run.train(b), error, says);
+    BOOST_CHECK_EXCEPTION(run.step(b), error, says);
     BOOST_CHECK_EXCEPTION(run.evaluate(b), error, says);
   };
   using ids = std::vector<std::int32_t>;
@@ -128,7 +125,8 @@ BOOST_AUTO_TEST_CASE(integers_beyond_what_the_model_has_are_refused) {
     v[2] = x;
     return v;
   };
-  BOOST_TEST(run.train({tokens.data(), labels.data(), 0, positions.data()}).count == 6);
+  const batch_view fits{tokens.data(), labels.data(), 0, positions.data()};
+  BOOST_TEST(run.step(fits).loss.count == 6);
   for (const std::int32_t x : {-1, 61, INT32_MAX, INT32_MIN}) {
     const std::string is = "[2] is " + std::to_string(x);
     refused({with(tokens, x).data(), labels.data()},

@@ -50,11 +50,11 @@ std::vector<double> train(const program_view& p, int threads) {
     tokens.push_back(i * 5 % 97), labels.push_back(i % 7 == 0 ? -100 : (i * 5 + 5) % 97);
   std::vector<double> out;
   for (int i = 0; i < 4; ++i) {
-    run.begin_step();
-    loss_sum l = run.train({tokens.data(), labels.data()});
-    l += run.train({later.data(), labels.data()});
-    out.push_back(l.mean());
-    out.push_back(run.finish_step(l.count));
+    const std::vector<batch_view> two{{tokens.data(), labels.data()},
+                                      {later.data(), labels.data()}};
+    const step_result r = run.step(two);
+    out.push_back(r.loss.mean());
+    out.push_back(r.norm);
   }
   for (std::int64_t i = 0; i < run.weights().total(); i += 17)
     out.push_back(run.weights().weight(i));

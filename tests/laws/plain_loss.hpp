@@ -96,9 +96,9 @@ inline void sum_of_squares(node_task& t) {
   for (double x : t.in(0)) t.out(0)[0] += x * x;
 }
 inline constexpr double clip_at = 0.25;
-inline void clip_factor(node_task& t) { // token count, sums of squares -> factor, norm
+inline void clip_factor(node_task& t) { // token count, loss, sums of squares -> factor, norm
   double squares = 0;
-  for (int k = 1; k < max_inputs; ++k)
+  for (int k = 2; k < max_inputs; ++k)
     if (t.has(k)) squares += t.in(k)[0];
   const double count = t.in(0)[0], norm = std::sqrt(squares) / count;
   t.out(0)[0] = std::min(1.0, clip_at / (norm + 1e-6)) / count;

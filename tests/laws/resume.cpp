@@ -170,13 +170,11 @@ template <class Model> struct running {
     const int micro = run.micro_batch();
     std::vector<std::int32_t> tokens(static_cast<std::size_t>(micro * sequence)), labels = tokens;
     for (const std::int64_t end = at.step + steps; at.step < end; ++at.step) {
-      run.begin_step();
-      loss_sum total;
-      for (int first = 0; first < global_batch; first += micro) {
-        windows.fill(at.samples + first, tokens, labels);
-        total += run.train({tokens.data(), labels.data(), first});
-      }
-      run.finish_step(total.count);
+      run.step(global_batch / micro, [&](int i, batch_view& b) {
+        windows.fill(at.samples + i * micro, tokens, labels);
+        b = {tokens.data(), labels.data(), i * micro};
+        return true;
+      });
       at.samples += global_batch;
     }
   }
@@ -223,21 +221,20 @@ template <class Model> void goes_on_in_other_micro_batches(const Model& m) {
   }
 }
 
-/// The main grads of five sequences, `micro` at a time. Reduced twice they stay as they are.
+/// The main grads of five sequences, `micro` at a time. Taken twice they are the same.
 template <class Model> std::string gradients_of_five(const Model& m, int micro) {
   const random_tokens source(6000, 101, 3);
   const training_windows windows(source, {0, 6000}, sequence, 5);
   running r(m, dtype::f32, micro);
   r.run.weights().initialise(5);
   std::vector<std::int32_t> tokens(static_cast<std::size_t>(micro * sequence)), labels = tokens;
-  r.run.begin_step();
-  for (int first = 0; first < 5; first += micro) {
-    windows.fill(first, tokens, labels);
-    r.run.train({tokens.data(), labels.data(), first});
-  }
   const mc::stores& s = r.run.weights();
   const auto reduced = [&] {
-    r.run.reduce_gradients();
+    r.run.gradients(5 / micro, [&](int i, batch_view& b) {
+      windows.fill(i * micro, tokens, labels);
+      b = {tokens.data(), labels.data(), i * micro};
+      return true;
+    });
     return std::string(reinterpret_cast<const char*>(s.gradients()),
                        static_cast<std::size_t>(s.total() * size_of(s.main_type())));
   };
@@ -300,8 +297,7 @@ template <class F> std::string after_four_steps(F change) {
 BOOST_AUTO_TEST_CASE(evaluations_between_steps_change_nothing) {
   const std::vector<std::int32_t> tokens(2 * sequence, 7), labels(2 * sequence, 3);
   BOOST_TEST((after_four_steps([&](session& run) {
-                run.begin_step();
-                run.evaluate({tokens.data(), labels.data()});
+                run.evaluate(batch_view{tokens.data(), labels.data()});
               }) == after_four_steps([](session&) {})));
 }
 

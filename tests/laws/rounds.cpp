@@ -183,13 +183,13 @@ constexpr qwen3_moe small{.layers = 3,
                           .mlp_only = {1},
                           .aux_loss = 0.1};
 
-struct step_result {
+struct gradients_of_one {
   loss_sum loss;
   std::vector<double> gradients;
 };
 
 /// Loss and gradients of one micro-batch in rounds of `rows` rows.
-step_result stepped(const qwen3_moe& m, int rows, recompute again) {
+gradients_of_one stepped(const qwen3_moe& m, int rows, recompute again) {
   const interpreted_program<qwen3_moe> program(
       m, {.batch = {2, 32, false, rows}, .type = dtype::f64, .again = again}, "rounds");
   cpu device(product_type::automatic, 2);
@@ -197,10 +197,8 @@ step_result stepped(const qwen3_moe& m, int rows, recompute again) {
   run.weights().initialise(4);
   std::vector<std::int32_t> tokens, labels;
   for (int i = 0; i < 64; ++i) tokens.push_back(i * 11 % 29), labels.push_back((i * 11 + 11) % 29);
-  run.begin_step();
-  step_result r;
-  r.loss = run.train({tokens.data(), labels.data()});
-  run.reduce_gradients();
+  gradients_of_one r;
+  r.loss = run.gradients(batch_view{tokens.data(), labels.data()});
   const auto* g = reinterpret_cast<const double*>(run.weights().gradients());
   r.gradients.assign(g, g + run.weights().total());
   return r;
@@ -210,11 +208,11 @@ step_result stepped(const qwen3_moe& m, int rows, recompute again) {
 
 BOOST_AUTO_TEST_CASE(rounds_give_what_all_rows_at_once_give) {
   for (recompute again : {recompute::none, recompute::selective, recompute::full}) {
-    const step_result whole = stepped(small, 0, again);
+    const gradients_of_one whole = stepped(small, 0, again);
     double norm = 0;
     for (double g : whole.gradients) norm += g * g;
     for (int rows : {191, 64, 50, 7}) {
-      const step_result r = stepped(small, rows, again);
+      const gradients_of_one r = stepped(small, rows, again);
       double difference = 0;
       for (std::size_t i = 0; i < r.gradients.size(); ++i)
         difference += std::pow(r.gradients[i] - whole.gradients[i], 2);
@@ -239,8 +237,7 @@ BOOST_AUTO_TEST_CASE(the_balance_of_even_probabilities_is_its_coefficient) {
       run.weights().set_weight(r.offset + i, 0);
   });
   std::vector<std::int32_t> tokens(64, 3), labels(64, 4);
-  run.begin_step();
-  const loss_sum l = run.train({tokens.data(), labels.data()});
+  const loss_sum l = run.gradients(batch_view{tokens.data(), labels.data()});
   BOOST_TEST(std::abs(l.side / l.count - 2 * m.aux_loss) <= 1e-12); // two layers have experts
 }
 
@@ -260,9 +257,8 @@ void check_bias(dtype type) {
   for (int i = 0; i < 64; ++i) tokens.push_back(i * 11 % 29);
   std::vector<std::vector<double>> loads;
   for (int steps = 0; steps < 3; ++steps) {
-    run.begin_step();
-    const loss_sum l = run.train({tokens.data(), labels.data()});
-    run.reduce_gradients();
+    const batch_view batch{tokens.data(), labels.data()};
+    run.gradients(batch);
     std::vector<double> before;
     std::vector<double> load;
     const auto each = [&](auto f) {
@@ -280,7 +276,7 @@ void check_bias(dtype type) {
     for (double x : load) sum += x, uneven += std::abs(x);
     BOOST_TEST(std::abs(sum) < 1e-9);
     loads.push_back({uneven});
-    run.finish_step(l.count);
+    run.step(batch);
     std::size_t k = 0;
     each([&](std::int64_t i) {
       const double sign = (load[k] > 0) - (load[k] < 0);

@@ -79,21 +79,25 @@ template <class Model> told run(const Model& m, int micro, bool evaluating = tru
   for (int step = 0; step < steps; ++step) {
     for (std::int64_t i = 0; i < trained.weights().total(); ++i)
       evaluated.weights().set_weight(i, trained.weights().weight(i));
-    trained.begin_step(), evaluated.begin_step();
-    loss_sum sum;
+    std::vector<batch_view> batches;
+    double each = 0;
     for (int first = 0; first < sequences; first += micro) {
-      if (evaluating) {
-        const double loss = trained.evaluate(batch(first)).sum;
-        BOOST_TEST(evaluated.evaluate(batch(first)).sum == loss);
-        t.evaluated.push_back(loss);
-      }
-      const loss_sum one = trained.train(batch(first));
-      if (evaluating) BOOST_TEST(std::abs(t.evaluated.back() - one.sum) <= 1e-12 * one.sum);
-      sum += one;
+      batches.push_back(batch(first));
+      if (!evaluating) continue;
+      const double loss = trained.evaluate(batches.back()).sum;
+      BOOST_TEST(evaluated.evaluate(batches.back()).sum == loss);
+      t.evaluated.push_back(loss), each += loss;
     }
-    const double norm = trained.finish_step(sum.count);
-    BOOST_TEST(norm > 0.01);
-    t.trained.push_back(sum.mean()), t.trained.push_back(norm);
+    if (evaluating) {
+      const loss_sum all = trained.evaluate(batches);
+      BOOST_TEST(all.sum == each);
+      BOOST_TEST(all.count == sequences * sequence);
+    }
+    const step_result r = trained.step(batches);
+    if (evaluating) BOOST_TEST(std::abs(each - r.loss.sum) <= 1e-12 * r.loss.sum);
+    BOOST_TEST((r.applied && r.finite));
+    BOOST_TEST(r.norm > 0.01);
+    t.trained.push_back(r.loss.mean()), t.trained.push_back(r.norm);
   }
   return t;
 }
@@ -143,7 +147,8 @@ BOOST_AUTO_TEST_CASE(a_capacity_holds_in_evaluation) {
   BOOST_TEST(run(m, sequences).trained.size() == 2 * steps);
 }
 
-// A batch that is refused, and a step whose norm is not finite, leave the next steps as they were.
+// A batch that is refused, a step that is given up, one without a loss, and gradients without an
+// update leave the next steps as they were.
 BOOST_AUTO_TEST_CASE(what_is_refused_leaves_no_trace) {
   auto m = small<used_twice>();
   m.dropout = 0.4;
@@ -154,6 +159,7 @@ BOOST_AUTO_TEST_CASE(what_is_refused_leaves_no_trace) {
     tokens.push_back(i * i % 17), labels.push_back((i + 1) * (i + 1) % 17);
   auto beyond = tokens;
   beyond[5] = 17;
+  const std::vector<std::int32_t> unlabelled(tokens.size(), -100);
   const batch_view batch{tokens.data(), labels.data()}, bad{beyond.data(), labels.data()};
   const auto losses = [&](bool disturbed) {
     cpu device(product_type::automatic, 1);
@@ -162,22 +168,25 @@ BOOST_AUTO_TEST_CASE(what_is_refused_leaves_no_trace) {
     trained.numbers().learning_rate = 1e-2;
     std::vector<double> told;
     for (int step = 0; step < steps; ++step) {
-      trained.begin_step();
       if (disturbed) {
+        const std::vector<batch_view> second_bad{batch, bad};
         BOOST_CHECK_THROW(static_cast<void>(trained.evaluate(bad)), error);
-        BOOST_CHECK_THROW(static_cast<void>(trained.train(bad)), error);
-        static_cast<void>(trained.train(batch));
-        BOOST_TEST(!std::isfinite(trained.finish_step(0)));
-        trained.begin_step();
+        BOOST_CHECK_THROW(static_cast<void>(trained.evaluate(second_bad)), error);
+        BOOST_CHECK_THROW(static_cast<void>(trained.step(bad)), error);
+        BOOST_CHECK_THROW(static_cast<void>(trained.step(second_bad)), error);
+        BOOST_CHECK_THROW(static_cast<void>(trained.step(std::vector<batch_view>{})), error);
+        BOOST_TEST(!trained.step(2, [&](int micro, batch_view& b) {
+          b = batch;
+          return micro == 0;
+        }));
+        const step_result none = trained.step(batch_view{tokens.data(), unlabelled.data()});
+        BOOST_TEST(none.loss.count == 0);
+        BOOST_TEST((!none.applied && none.finite && !std::isfinite(none.norm)));
+        static_cast<void>(trained.gradients(batch));
       }
-      const loss_sum sum = trained.train(batch);
-      told.push_back(sum.mean());
-      if (disturbed) {
-        trained.reduce_gradients();
-        BOOST_CHECK_THROW(static_cast<void>(trained.evaluate(bad)), error);
-        BOOST_CHECK_THROW(static_cast<void>(trained.train(batch)), error);
-      }
-      told.push_back(trained.finish_step(sum.count));
+      BOOST_TEST(trained.numbers().step == step);
+      const step_result r = trained.step(batch);
+      told.push_back(r.loss.mean()), told.push_back(r.norm);
     }
     return told;
   };

@@ -162,7 +162,7 @@ struct operands_of {
       for (array& a : x)
         for (double& y : a) y = std::abs(y) + 0.125;
     if (o == &op::clip_factor && below(0, 2) == 0) // a norm below the limit
-      for (std::size_t k = 1; k < max_inputs; ++k)
+      for (std::size_t k = 2; k < max_inputs; ++k)
         for (double& y : x[k]) y /= 1024;
   }
 

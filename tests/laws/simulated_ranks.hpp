@@ -9,6 +9,7 @@
 
 #include <megacpp/graph/op.hpp>
 #include <megacpp/op/redistribute.hpp>
+#include <megacpp/op/totals.hpp>
 
 #include <algorithm>
 #include <array>
@@ -310,6 +311,9 @@ struct machine {
       : w(ranks), g(graph_), ops(table) {
     held.assign(static_cast<std::size_t>(g.value_count),
                 std::vector<array>(static_cast<std::size_t>(w.ranks())));
+    for (int i = 0; i < g.value_count; ++i) // totals are cleared at the begin of a step
+      if (g.values[i].is == role::input && g.values[i].from == feed::total)
+        for (array& x : held[static_cast<std::size_t>(i)]) x = {0.0};
   }
 
   const std::vector<array>& of(value_id v) const {
@@ -374,6 +378,12 @@ struct machine {
   void execute(const node& n) {
     for (value_id v : n.in)
       if (v >= 0) need(!of(v).empty() && !of(v)[0].empty(), "a value is read before it is written");
+    if (n.op == &op::add_total) {
+      for (int r = 0; r < w.ranks(); ++r)
+        held[static_cast<std::size_t>(n.in[0])][static_cast<std::size_t>(r)][0] +=
+            of(n.in[1])[static_cast<std::size_t>(r)][0];
+      return;
+    }
     if (const auto c = crossings().find(n.op->name); n.op->crosses && c != crossings().end())
       return c->second(*this, n);
     const implementation run_op = ops.at(n.op);

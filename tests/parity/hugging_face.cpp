@@ -135,7 +135,6 @@ template <class Run> void check_logits_and_loss(const std::string& family) {
 
   mc::batch_view batch;
   batch.tokens = tokens.data(), batch.labels = labels.data();
-  s.begin_step();
   const mc::loss_sum sum = s.evaluate(batch);
   BOOST_TEST(sum.count == 96.0);
   BOOST_TEST_MESSAGE(family << " loss: " << std::abs(sum.mean() - loss));
@@ -175,9 +174,7 @@ template <class Run> void check_gradients(const std::string& family) {
              labels = read<std::int32_t>(forward, "labels");
   mc::batch_view batch;
   batch.tokens = tokens.data(), batch.labels = labels.data();
-  s.begin_step();
-  const mc::loss_sum sum = s.train(batch);
-  s.reduce_gradients();
+  const mc::loss_sum sum = s.gradients(batch);
   BOOST_TEST(std::abs(sum.mean() - read<double>(forward, "loss")[0]) <= 1e-5);
 
   worst errors;
@@ -224,13 +221,11 @@ template <class Run> void check_ten_steps(const std::string& family) {
     rates += n.learning_rate;
     mc::batch_view batch;
     batch.tokens = tokens.data(), batch.labels = labels.data();
-    s.begin_step();
-    const mc::loss_sum sum = s.train(batch);
-    const double norm = s.finish_step(sum.count);
-    const double loss_error = relative(sum.mean(), step.field<double>("loss"));
-    const double norm_error = relative(norm, step.field<double>("grad_norm"));
-    BOOST_TEST(loss_error <= 1e-5, "step " << at << ": loss " << sum.mean());
-    BOOST_TEST(norm_error <= 1e-5, "step " << at << ": gradient norm " << norm);
+    const mc::step_result r = s.step(batch);
+    const double loss_error = relative(r.loss.mean(), step.field<double>("loss"));
+    const double norm_error = relative(r.norm, step.field<double>("grad_norm"));
+    BOOST_TEST(loss_error <= 1e-5, "step " << at << ": loss " << r.loss.mean());
+    BOOST_TEST(norm_error <= 1e-5, "step " << at << ": gradient norm " << r.norm);
     worst_loss = std::max(worst_loss, loss_error), worst_norm = std::max(worst_norm, norm_error);
   }
   BOOST_TEST(at == 10u);

@@ -92,7 +92,6 @@ template <class Model> void run(bool writes, const fs::path& dir, const Model& m
   mc::batch_view data;
   std::vector<std::int32_t> labels(tokens.size(), -1);
   data.tokens = tokens.data(), data.labels = labels.data();
-  s.begin_step();
   for (std::size_t at = 0; at < tokens.size(); ++at) {
     for (std::size_t v = 0; v < width; ++v) {
       labels[at] = static_cast<std::int32_t>(v);

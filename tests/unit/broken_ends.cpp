@@ -50,10 +50,10 @@ BOOST_AUTO_TEST_CASE(a_broken_end_of_a_step_is_refused) {
   });
   refused("decay is another", [](graph& g) { find_node(g, op::adamw)->attr.i[0] ^= 1; });
   refused("a group is left out of the norm",
-          [](graph& g) { find_node(g, op::clip_factor)->in[1] = -1; });
+          [](graph& g) { find_node(g, op::clip_factor)->in[2] = -1; });
   refused("a group counts twice in the norm", [](graph& g) {
     node* n = find_node(g, op::clip_factor);
-    n->in[1] = n->in[2];
+    n->in[2] = n->in[3];
   });
   refused("a sharded group's norm is not reduced", [](graph& g) {
     node* n = find_node(g, op::redistribute);
@@ -72,16 +72,30 @@ BOOST_AUTO_TEST_CASE(a_broken_end_of_a_step_is_refused) {
   });
   refused("a group counts in another's norm, too", [](graph& g) {
     node* n = find_node(g, op::clip_factor);
-    node sum = make_node(op::add, phase::forward, {n->in[1], n->in[2]});
-    sum.out[0] = another(g, g.at(n->in[1]));
-    n->in[2] = sum.out[0];
+    node sum = make_node(op::add, phase::forward, {n->in[2], n->in[3]});
+    sum.out[0] = another(g, g.at(n->in[2]));
+    n->in[3] = sum.out[0];
     insert(g, static_cast<int>(n - g.nodes), sum);
   });
   refused("the token count is among the norms", [](graph& g) {
     node* n = find_node(g, op::clip_factor);
-    unsigned k = 1;
+    unsigned k = 2;
     while (n->in[k] >= 0) ++k;
     n->in[k] = n->in[0];
+  });
+  refused("the token count stands for the loss", [](graph& g) {
+    node* n = find_node(g, op::clip_factor);
+    n->in[1] = n->in[0];
+  });
+  refused("the norm is not told", [](graph& g) { erase(g, find_node(g, op::add_total)); });
+  refused("the norm is told twice",
+          [](graph& g) { insert(g, g.node_count, node(*find_node(g, op::add_total))); });
+  refused("broken blocks are not told", [](graph& g) { erase(g, find_node(g, op::add_total, 1)); });
+  refused("broken blocks are told as the norm", [](graph& g) {
+    find_node(g, op::add_total, 1)->in[0] = find_node(g, op::add_total)->in[0];
+  });
+  refused("the factor is told as the norm", [](graph& g) {
+    find_node(g, op::add_total)->in[1] = find_node(g, op::clip_factor)->out[0];
   });
   refused("a gradient is written before the norm", [](graph& g) {
     const value_id of = find_node(g, op::sum_of_squares)->in[0];
@@ -89,8 +103,8 @@ BOOST_AUTO_TEST_CASE(a_broken_end_of_a_step_is_refused) {
   });
   refused("a number is computed that nobody reads", [](graph& g) {
     const node* clip = find_node(g, op::clip_factor);
-    node n = make_node(op::add, phase::forward, {clip->in[1], clip->in[1]});
-    n.out[0] = another(g, g.at(clip->in[1]));
+    node n = make_node(op::add, phase::forward, {clip->in[2], clip->in[2]});
+    n.out[0] = another(g, g.at(clip->in[2]));
     insert(g, static_cast<int>(clip - g.nodes), n);
   });
 
@@ -146,7 +160,7 @@ BOOST_AUTO_TEST_CASE(a_broken_end_of_a_step_is_refused) {
     if (const node& n = pending->at_node(i); n.op == &op::add)
       pending->at(n.out[0]).at = pending->at(n.in[0]).at;
   verify_update(*pending, cut, ranks, dtype::f32);
-  BOOST_TEST(said(pending->wrong) == "MEGA-P019 broken blocks()");
+  BOOST_TEST(said(pending->wrong) == "MEGA-P005 add_total(broken, +@0) over tp");
 }
 
 // Biases that balance experts step by a rate of their own, whatever the norm of the gradients.
@@ -168,6 +182,9 @@ BOOST_AUTO_TEST_CASE(a_broken_balance_of_experts_is_refused) {
   BOOST_TEST(with([](graph&) {}) == " ");
   BOOST_TEST(with([](graph& g) { find_node(g, op::balance_step)->attr.f[0] = 1; }) ==
              "MEGA-P019 update()");
+  BOOST_TEST(with([](graph& g) {
+               find_node(g, op::balance_step)->in[3] = find_node(g, op::clip_factor)->out[1];
+             }) == "MEGA-P019 update()");
   BOOST_TEST(with([](graph& g) { erase(g, find_node(g, op::balance_step)); }) ==
              "MEGA-P019 update()");
 }

@@ -42,10 +42,10 @@ constexpr setup with(int pp) {
 
 /// The graphs of a step by part, with their plans.
 struct parts {
-  graph forward[kinds + 2]{}, g[kinds + 4]{};
-  memory_plan plan[kinds + 4]{};
+  graph forward[kinds + 2]{}, g[kinds + 5]{};
+  memory_plan plan[kinds + 5]{};
   registry stores;
-  planned_graph planned[kinds + 4]{};
+  planned_graph planned[kinds + 5]{};
 
   constexpr parts() {
     const setup s = with(1);
@@ -62,7 +62,8 @@ struct parts {
     stores = make_registry(all, layers);
     g[part_of_end(kinds)] = update_graph(stores, mesh(s.ranks), s.type);
     g[part_of_evaluation(kinds)] = after_passes(forward[kinds + 1], {});
-    for (int i = 0; i < kinds + 4; ++i) {
+    g[part_of_totals(kinds)] = totals_graph(mesh(s.ranks));
+    for (int i = 0; i < kinds + 5; ++i) {
       plan[i] = place_memory(g[i]);
       planned[i] = planned_graph(g[i], plan[i]);
     }
@@ -86,6 +87,13 @@ struct stage_step {
   constexpr int find(int use, phases when, int micro) const {
     for (int i = 0; i < tasks.size(); ++i)
       if (tasks[i].what == action::run && tasks[i].use == use && tasks[i].when == when &&
+          tasks[i].micro == micro)
+        return i;
+    return -1;
+  }
+  constexpr int find(action what, phases when, int use = -1, int micro = -1) const {
+    for (int i = 0; i < tasks.size(); ++i)
+      if (tasks[i].what == what && tasks[i].when == when && tasks[i].use == use &&
           tasks[i].micro == micro)
         return i;
     return -1;
@@ -159,6 +167,28 @@ constexpr breakage broken[] = {
      }},
     {"weights are not updated", 1, 0, 2, T002,
      [](stage_step& s) { s.drop(s.find(s.shape.training.end, phase::epilogue, -1)); }},
+    {"the totals are not cleared", 1, 0, 2, T001,
+     [](stage_step& s) { s.drop(s.find(action::clear, phase::forward)); }},
+    {"the gradients are not cleared", 1, 0, 2, T001,
+     [](stage_step& s) { s.drop(s.find(action::clear, backward_pass)); }},
+    {"gradients of derived values are not cleared", 1, 0, 2, T001,
+     [](stage_step& s) { s.drop(s.find(action::clear, phase::epilogue, 2)); }},
+    {"the totals are left out", 1, 0, 2, T002,
+     [](stage_step& s) { s.drop(s.find(s.shape.training.totals, phase::forward, -1)); }},
+    {"the totals are made whole before the last micro-batch", 1, 0, 2, T002,
+     [](stage_step& s) {
+       s.move(s.find(s.shape.training.totals, phase::forward, -1),
+              s.find(action::feed, phase::forward, -1, 1));
+     }},
+    {"the totals are made whole behind the update", 1, 0, 2, T002,
+     [](stage_step& s) {
+       const int i = s.find(s.shape.training.totals, phase::forward, -1);
+       const task x = s.tasks[i];
+       s.drop(i);
+       s.tasks.push(x);
+     }},
+    {"the totals lie on the seed", 1, 0, 2, T001,
+     [](stage_step& s) { s.of(content::totals).offset = s.of(content::seed).offset; }},
     {"two layers save in one place", 1, 0, 2, T001,
      [](stage_step& s) { s.of(content::saved, 2).offset = s.of(content::saved, 1).offset; }},
     {"two layers save in places that overlap by a line", 1, 0, 2, T001,
@@ -212,6 +242,10 @@ struct constant_end {
   static constexpr graph g = update_graph(stores, mesh(with(1).ranks), dtype::f32);
   static constexpr memory_plan plan = place_memory(g);
 };
+struct constant_totals {
+  static constexpr graph g = totals_graph(mesh(with(1).ranks));
+  static constexpr memory_plan plan = place_memory(g);
+};
 struct constant_evaluation {
   static constexpr const graph& forward = constant<kinds + 1>::forward;
   static constexpr pass_options options{};
@@ -223,7 +257,8 @@ constexpr planned_graph constants[] = {
     constant<2>::planned,
     constant<3>::planned,
     planned_graph(constant_end::g, constant_end::plan),
-    planned_graph(after_all_passes<constant_evaluation>::g, constant_evaluation::plan)};
+    planned_graph(after_all_passes<constant_evaluation>::g, constant_evaluation::plan),
+    planned_graph(constant_totals::g, constant_totals::plan)};
 
 template <int... I> constexpr bool all_refused(std::integer_sequence<int, I...>) {
   constexpr bool each[] = {refused(constants, broken[I])...};

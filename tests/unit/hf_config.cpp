@@ -171,12 +171,7 @@ template <class Model> void check_it_trains(const Model& m) {
   data.tokens = tokens.data(), data.labels = labels.data();
   run.numbers().learning_rate = 1e-2;
   std::vector<double> losses;
-  for (int step = 0; step < 3; ++step) {
-    run.begin_step();
-    const mc::loss_sum sum = run.train(data);
-    losses.push_back(sum.mean());
-    run.finish_step(sum.count);
-  }
+  for (int step = 0; step < 3; ++step) losses.push_back(run.step(data).loss.mean());
   // Small weights guess evenly at first; and steps on one batch make it likelier.
   BOOST_TEST(std::abs(losses[0] - std::log(m.vocabulary)) < 0.05, losses[0]);
   BOOST_TEST(losses[2] < losses[0]);

@@ -60,7 +60,7 @@ BOOST_AUTO_TEST_CASE(an_input_that_nobody_feeds_is_named) {
   BOOST_TEST(with(feed::positions, positions) == " ");
   for (const feed f :
        {feed::none, feed::labels, feed::documents, feed::last, feed::slots, feed::key_cache,
-        feed::token_count, feed::gradient, feed::weight, feed::d_output, feed::declared_gradient})
+        feed::total, feed::gradient, feed::weight, feed::d_output, feed::declared_gradient})
     BOOST_TEST(with(f, indices) == "MEGA-S011 input(mine): nothing feeds it to this part");
   const std::string other =
       "MEGA-S011 input(mine): what is fed has other dims, places, elements or bounds";

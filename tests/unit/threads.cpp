@@ -395,10 +395,7 @@ BOOST_AUTO_TEST_CASE(signals_leave_every_bit_of_a_training_run) {
       std::vector<double> losses;
       const long first = delivered;
       while (std::ssize(losses) < least || delivered - first < signals) {
-        run.begin_step();
-        const loss_sum l = run.train({tokens.data(), labels.data()});
-        run.finish_step(l.count);
-        losses.push_back(l.mean());
+        losses.push_back(run.step(batch_view{tokens.data(), labels.data()}).loss.mean());
       }
       return losses;
     };

@@ -94,12 +94,10 @@ struct builder {
 
   /// Checks a value that enters the graph, or that a rule declares: states of one-rank axes
   /// normalise to invariant, levels are set outer to inner in the order of the axes, no dim stands
-  /// twice, sharded dims exist and their extents divide.
+  /// twice, sharded dims exist and their extents divide. A number may be a pending sum over pp.
   /// What is wrong is put right after it is recorded, so that rules need not ask.
   [[gnu::cold]] constexpr void normalise(value& v, source_line line, const char* op) {
-    if (v.at[axis::pp].s != state::invariant && !g.ranks.trivial(axis::pp) &&
-        refuse(fault::P018, line, op, v))
-      g.wrong.what << ") over pp";
+    if (over_stages(v) && refuse(fault::P018, line, op, v)) g.wrong.what << ") over pp";
     for (int a = 0; a < axes; ++a) {
       place& p = v.at.at[a];
       const bool lacks = p.s == state::shard && v.find(p.d) < 0;
@@ -234,6 +232,12 @@ struct builder {
   }
 
 private:
+  /// Whether stages are to hold parts of a value, which is no number of which each has a summand.
+  constexpr bool over_stages(const value& v) const {
+    const state s = v.at[axis::pp].s;
+    return s != state::invariant && !g.ranks.trivial(axis::pp) &&
+           (s != state::partial || v.rank > 0);
+  }
   /// Ranks among which a dim of a value is cut, over axes of known size.
   constexpr std::int64_t ranks_of(const value& v, dim d) const {
     std::int64_t ranks = 1;
@@ -246,7 +250,7 @@ private:
   [[gnu::cold]] constexpr bool sound(const value& v) const {
     std::int64_t over[max_rank]{1, 1, 1, 1};
     const place* const p = v.at.at; // steps of clang are counted here
-    if (p[3].s != state::invariant && !g.ranks.trivial(axis::pp)) return false;
+    if (p[3].s != state::invariant && over_stages(v)) return false;
     for (int a = 0; a < axes; ++a) {
       if (p[a].s != state::shard) continue;
       const int i = v.find(p[a].d);

@@ -63,7 +63,7 @@ enum class feed : std::uint8_t {
   first_moment,
   second_moment,
   weight,
-  token_count
+  total ///< what a step sums, by op/totals.hpp
 };
 /// What generation keeps of earlier tokens.
 constexpr bool is_cache(feed f) { return f == feed::key_cache || f == feed::value_cache; }

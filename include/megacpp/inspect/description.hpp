@@ -147,6 +147,7 @@ inline std::vector<collective_entry> collectives_of(const program_view& p) {
   for_each_training_part(p, [&](const part_view& part, int layers) {
     append_collectives(list, names[i++], *part.g, layers);
   });
+  append_collectives(list, "totals", *p.totals.g, 1);
   append_collectives(list, "update", *p.update.g, 1);
   return list;
 }

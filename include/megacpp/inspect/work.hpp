@@ -67,6 +67,7 @@ inline step_work work_of_step(const program_view& p, std::int64_t micro_batches,
     w.backward += times(work_of(*part.g, backward_pass), n * micro_batches);
     w.update += times(work_of(*part.g, phase::epilogue), n);
   });
+  w.update += work_of(*p.totals.g, phase::forward);
   const graph update = update_of_stage(p, layers);
   w.update += work_of(update, phase::prologue);
   w.update += work_of(update, phase::forward);

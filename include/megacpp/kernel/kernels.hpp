@@ -12,3 +12,4 @@
 #include <megacpp/kernel/redistribute.hpp>
 #include <megacpp/kernel/rope.hpp>
 #include <megacpp/kernel/router.hpp>
+#include <megacpp/kernel/totals.hpp>

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 namespace mc {
 
@@ -31,14 +32,18 @@ template <> struct kernel_of<&op::sum_of_squares> {
   }
 };
 
-template <> struct kernel_of<&op::clip_factor> { // token count, sums of squares -> factor, norm
+template <>
+struct kernel_of<&op::clip_factor> { // token count, summed loss, sums of squares -> factor, norm
   template <class T, class Call> static void run(Call& c) {
-    double total = 0;
-    for (int k = 1; k < max_inputs; ++k)
-      if (c.has(k)) total += *c.template in<double>(k);
-    const double count = *c.template in<double>(0), norm = std::sqrt(total) / count,
-                 clip = c.step().clip;
-    *c.template out<double>(0) = (clip > 0 ? std::min(1.0, clip / (norm + 1e-6)) : 1.0) / count;
+    double squares = 0;
+    for (int k = 2; k < max_inputs; ++k)
+      if (c.has(k)) squares += *c.template in<double>(k);
+    const double count = *c.template in<double>(0), loss = *c.template in<double>(1),
+                 norm = std::sqrt(squares) / count, clip = c.step().clip;
+    *c.template out<double>(0) =
+        !std::isfinite(norm) || !std::isfinite(loss)
+            ? std::numeric_limits<double>::quiet_NaN()
+            : (clip > 0 ? std::min(1.0, clip / (norm + 1e-6)) : 1.0) / count;
     *c.template out<double>(1) = norm;
   }
 };
@@ -50,19 +55,23 @@ struct kernel_of<&op::adamw> { // gradient, master, first moment, second moment,
   }
   template <class T, class Call> static void run(Call& c) {
     using G = accumulator_t<T>;
+    double& broken = *c.template out<double>(0);
+    broken = 0;
+    if (!std::isfinite(*c.template in<double>(5))) return;
     const auto& s = c.step();
     const auto factors =
         rows::adamw_step<G>(s.step + 1, s.learning_rate, s.beta1, s.beta2, s.epsilon,
                             c.attr().i[0] != 0 ? s.weight_decay : 0.0, *c.template in<double>(5));
-    *c.template out<double>(0) = static_cast<double>(
+    broken = static_cast<double>(
         rows::adamw<T>(c.in_size(0), factors, c.template in<G>(0), c.template in_out<G>(1),
                        c.template in_out<G>(2), c.template in_out<G>(3), c.template in_out<T>(4),
                        reinterpret_cast<std::uint8_t*>(c.device().scratch())));
   }
 };
 
-template <> struct kernel_of<&op::balance_step> { // load, master, weight
+template <> struct kernel_of<&op::balance_step> { // load, master, weight, factor
   template <class T, class Call> static void run(Call& c) {
+    if (!std::isfinite(*c.template in<double>(3))) return;
     using G = accumulator_t<T>;
     const G *load = c.template in<G>(0), rate = static_cast<G>(c.attr().f[0]);
     G* master = c.template in_out<G>(1);

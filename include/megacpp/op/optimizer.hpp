@@ -3,11 +3,13 @@
 //   add_gradient    g = g + h,  h = 0
 //   sum_of_squares  s = sum_i g_i^2 (double)
 //   clip_factor     c = 1/n min(1, clip / (norm + 1e-6)),  norm = sqrt(sum of s) / n
-//                   n = tokens of the batch
+//                   n = tokens of the batch; NaN unless the norm and the summed loss are finite
 //   adamw           g' = c g,  m = b1 m + (1-b1) g',  v = b2 v + (1-b2) g'^2
 //                   p = p (1 - lr wd) - lr (m / (1-b1^t)) / (sqrt(v / (1-b2^t)) + eps)
 //                   broken = blocks of elements of which a weight or a moment is not finite now
 //   balance_step    b = b - rate sign(load), for biases that even out the load of experts
+//
+// Where the factor is not finite, adamw and balance_step change nothing.
 //
 // (Kingma, Ba 2015; Loshchilov, Hutter 2019; Wang et al. 2024.) The gradients are of the summed
 // loss; the division by the token count happens here, once, after everything is reduced. Placement:
@@ -51,12 +53,12 @@ constexpr void sum_of_squares_rule(inference& c) { // g
 }
 inline constexpr op_info sum_of_squares{"sum_of_squares", &sum_of_squares_rule};
 
-constexpr void clip_factor_rule(inference& c) { // token count, sums of squares...
+constexpr void clip_factor_rule(inference& c) { // token count, summed loss, sums of squares...
   for (int k = 0; k < max_inputs; ++k)
-    if (k == 0 || c.has(k)) c.typed({k}, dtype::f64), c.rank(k, 0);
+    if (k < 2 || c.has(k)) c.typed({k}, dtype::f64), c.rank(k, 0);
   for (int k = 0; k < 2; ++k) { // factor, norm
     c.declare(dtype::f64, {});
-    place_output(c, k, algebra::nonlinear, {0, 1, 2, 3, 4, 5, 6, 7, 8});
+    place_output(c, k, algebra::nonlinear, {0, 1, 2, 3, 4, 5, 6, 7, 8, 9});
   }
 }
 inline constexpr op_info clip_factor{"clip_factor", &clip_factor_rule};
@@ -81,8 +83,8 @@ constexpr work adamw_cost(const graph& g, const node& n) {
 inline constexpr op_info adamw{
     .name = "adamw", .rule = &adamw_rule, .cost = &adamw_cost, .typed_by = 4, .changes = 0b11110};
 
-constexpr void balance_step_rule(inference& c) { // load, master, weight
-  c.floats({2}), c.sums({0, 1}, 2);
+constexpr void balance_step_rule(inference& c) { // load, master, weight, factor
+  c.floats({2}), c.sums({0, 1}, 2), c.typed({3}, dtype::f64), c.rank(3, 0);
   c.require(c.n.attr.f[0] >= 0 && c.n.attr.f[0] < 1e30, fault::C001, 0);
   placed_alike(c, 3);
 }

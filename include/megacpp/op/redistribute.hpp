@@ -133,7 +133,7 @@ constexpr var to(var x, axis a, place goal, source_line line = here()) {
   if (b.g.ranks.trivial(a)) return x;
   const place now = x.at(a);
   if (now.s == goal.s && now.d == goal.d) return x;
-  if (a == axis::pp) b.fail(fault::P018, line, "to", x.id, -1, static_cast<int>(a));
+  if (a == axis::pp && now != P) b.fail(fault::P018, line, "to", x.id, -1, static_cast<int>(a));
   return {&b, op::emit_redistribution(b, op::redistribute, x.id, a, goal, line)};
 }
 

@@ -3,6 +3,7 @@
 // Arenas, the memory plan of a run and the addresses that kernels are given are read from here.
 #pragma once
 
+#include <megacpp/op/totals.hpp>
 #include <megacpp/pass/place_memory.hpp>
 #include <megacpp/plan/step.hpp>
 
@@ -20,8 +21,15 @@ enum class content : std::uint8_t {
   caches,            ///< keys and values of the tokens so far, of a position
   working,           ///< what lives during one task
   seed,              ///< the number 1, the cotangent of a loss
-  fed                ///< integers of the batch
+  fed,               ///< integers of the batch
+  totals,            ///< what the step sums (op/totals.hpp)
+  main_gradients     ///< no bytes of a step: they lie in a store
 };
+inline constexpr int contents = 11;
+/// What a step adds to: it must have been cleared, or added to before.
+constexpr bool is_added_to(content c) {
+  return c == content::derived_gradients || c == content::totals || c == content::main_gradients;
+}
 inline constexpr feed batch_feeds[] = {feed::tokens,    feed::labels,     feed::positions,
                                        feed::documents, feed::token_keys, feed::last,
                                        feed::slots};
@@ -45,6 +53,11 @@ constexpr arena_of arena_for(content c) {
   }
 }
 
+/// What is of no micro-batch, and is found by later tasks and steps.
+constexpr bool lives_on(content c) {
+  return c == content::derived || c == content::caches || c == content::seed || is_added_to(c);
+}
+
 struct buffer {
   content what{};
   std::int64_t bytes = 0;    ///< of one micro-batch
@@ -60,7 +73,7 @@ struct buffer {
 
 /// What a graph's nodes of some phases read and write, by space, and the feeds that they read.
 struct touched {
-  bool reads[spaces]{}, writes[spaces]{}, feeds[static_cast<int>(feed::token_count) + 1]{};
+  bool reads[spaces]{}, writes[spaces]{}, feeds[static_cast<int>(feed::total) + 1]{};
   bool seed = false; ///< reads the cotangent of a loss
 
   constexpr touched() = default;
@@ -71,8 +84,12 @@ struct touched {
       for (value_id v : n.in)
         if (v >= 0) read(g, plan, v);
       if (n.looped && g.rounds >= 0) read(g, plan, g.rounds);
-      for (value_id v : n.out)
-        if (v >= 0) writes[static_cast<int>(plan.at[v].in)] = true;
+      for (value_id v : n.out) {
+        if (v < 0) continue;
+        writes[static_cast<int>(plan.at[v].in)] = true;
+        if (n.op->accumulates && g.at(v).is == role::gradient)
+          reads[static_cast<int>(plan.at[v].in)] = true;
+      }
     }
   }
 
@@ -179,7 +196,7 @@ private:
                      : t.when == backward_pass       ? 2
                                                      : static_cast<int>(t.when.first);
     if (t.what == action::run) return uses_[t.use].part * 4 + when;
-    return static_cast<int>(graphs_.size()) * 4 + static_cast<int>(t.what) * 2 + (when == 2);
+    return (static_cast<int>(graphs_.size()) + static_cast<int>(t.what) - 1) * 4 + when;
   }
   /// What tasks touch, in the order of kind_of.
   constexpr void find_operands() {
@@ -191,14 +208,31 @@ private:
     };
     for (const planned_graph& g : graphs_)
       for (const phases when : each) begins(), find_operands(g.in(when));
-    begins(), begins(), begins(); // of run there are none; feed
-    for (int i = 0; i < static_cast<int>(std::size(batch_feeds)); ++i)
-      adds(content::fed, operand::once, i, false);
-    begins();
-    begins(), adds(content::stream, operand::once, 0, false); // receive
-    begins(), adds(content::d_stream, operand::next, 0, false);
-    begins(), adds(content::stream, operand::next, 0, true); // send
-    begins(), adds(content::d_stream, operand::once, 0, true);
+    for (int what = 1; what < actions; ++what)
+      for (const phases when : each) {
+        begins();
+        const bool forward = when == phase::forward, backward = when == backward_pass;
+        switch (static_cast<action>(what)) {
+        case action::run: break;
+        case action::feed:
+          for (int i = 0; forward && i < static_cast<int>(std::size(batch_feeds)); ++i)
+            adds(content::fed, operand::once, i, false);
+          break;
+        case action::receive:
+          if (forward) adds(content::stream, operand::once, 0, false);
+          if (backward) adds(content::d_stream, operand::next, 0, false);
+          break;
+        case action::send:
+          if (forward) adds(content::stream, operand::next, 0, true);
+          if (backward) adds(content::d_stream, operand::once, 0, true);
+          break;
+        case action::clear:
+          if (forward) adds(content::totals, operand::once, 0, false);
+          if (backward) adds(content::main_gradients, operand::once, 0, false);
+          if (when == phase::epilogue) adds(content::derived_gradients, operand::use, 0, false);
+          break;
+        }
+      }
     begins();
   }
   constexpr void find_operands(const touched& x) {
@@ -209,6 +243,7 @@ private:
     both(space::saved, content::saved, operand::use);
     both(space::derived, content::derived, operand::use);
     both(space::derived_gradients, content::derived_gradients, operand::use);
+    both(space::gradients, content::main_gradients, operand::once);
     both(space::working, content::working, operand::once);
     both(space::stream_out, content::stream, operand::next);
     both(space::d_stream_in, content::d_stream, operand::position);
@@ -220,6 +255,10 @@ private:
     read(x.feeds[static_cast<int>(feed::stream)], content::stream, operand::position);
     read(x.feeds[static_cast<int>(feed::d_output)], content::d_stream, operand::next);
     read(x.seed, content::seed, operand::once);
+    for (const feed f : {feed::gradient, feed::declared_gradient})
+      read(x.feeds[static_cast<int>(f)], content::main_gradients, operand::once);
+    if (x.feeds[static_cast<int>(feed::total)])
+      operands_.push({content::totals, operand::once, 0, true, true});
     for (int i = 0; i < static_cast<int>(std::size(batch_feeds)); ++i)
       read(x.feeds[static_cast<int>(batch_feeds[i])], content::fed, operand::once, i);
   }
@@ -238,7 +277,6 @@ private:
   }
 
   constexpr void make() {
-    constexpr int contents = static_cast<int>(content::fed) + 1;
     const int n = uses_.size(), fed = static_cast<int>(std::size(batch_feeds));
     for (const part_use& u : uses_)
       if (u.position >= behind_) behind_ = u.position + 1;
@@ -269,11 +307,12 @@ private:
     for (int p = 0; p <= behind_; ++p)
       all_[of(content::d_stream, p)].bytes = all_[of(content::stream, p)].bytes;
     all_[of(content::seed)].bytes = memory_alignment;
+    all_[of(content::totals)].bytes = aligned_bytes(step_totals * size_of(dtype::f64));
     for (const feed f : batch_feeds) all_[of(f)].bytes = bytes_of_input(f);
   }
 
   /// Buffers that live in no step yet live in this one, from the first task that touches them to
-  /// the last; what a step derives, and caches, for ever; the seed always.
+  /// the last; what a step derives, and caches, for ever; the seed and the totals always.
   constexpr void live(const list<task>& step) {
     const int begin = tasks_;
     for (const task& t : step) {
@@ -290,10 +329,8 @@ private:
     }
     for (buffer& b : all_) {
       if (b.first < begin) continue;
-      if (b.what == content::seed) b.first = 0;
-      if (b.what == content::seed || b.what == content::derived ||
-          b.what == content::derived_gradients || b.what == content::caches)
-        b.last = whole;
+      if (b.what == content::seed || b.what == content::totals) b.first = 0;
+      if (lives_on(b.what)) b.last = whole;
     }
   }
   /// What a micro-batch's backward pass reads of its forward pass is kept once for each micro-batch
@@ -378,8 +415,8 @@ private:
   list<operand> operands_; ///< of all kinds of task, one kind after another
   list<int> begin_;        ///< where those of each begin
   std::int64_t bytes_[arenas]{};
-  int first_of_[static_cast<int>(content::fed) + 1]{}; ///< the number of the first with a content
-  int behind_ = 0;                                     ///< the position behind the last one
+  int first_of_[contents]{}; ///< the number of the first with a content
+  int behind_ = 0;           ///< the position behind the last one
   int tasks_ = 0;
 };
 

@@ -72,13 +72,14 @@ constexpr std::int64_t tied_elements(const registry& r, std::span<const int> lay
   return n;
 }
 
-/// The graphs of a run by part: the stem, the kinds of block, the head, and behind them the step's
-/// end and the head of evaluation.
+/// The graphs of a run by part: the stem, the kinds of block, the head, and behind them the update,
+/// the head of evaluation and the totals.
 constexpr int part_of_end(int kinds) { return kinds + 2; }
 constexpr int part_of_evaluation(int kinds) { return kinds + 3; }
+constexpr int part_of_totals(int kinds) { return kinds + 4; }
 
-/// What a pipeline stage runs: its uses of the graphs, with the step's end and the head of
-/// evaluation behind them, and its steps of training and evaluation.
+/// What a pipeline stage runs: its uses of the graphs, with those behind them, and its steps of
+/// training and evaluation.
 struct stage_shape {
   list<part_use> uses;
   step_shape training, evaluation;
@@ -98,8 +99,10 @@ struct stage_shape {
     training.pp = evaluation.pp = pp, training.stage = evaluation.stage = stage;
     training.end = n;
     uses.push({part_of_end(kinds), layer_count + 1, 0, -1});
+    training.totals = evaluation.totals = n + 1;
+    uses.push({part_of_totals(kinds), layer_count + 1, 0, -1});
     if (stage + 1 < pp) return;
-    evaluation.head = n + 1;
+    evaluation.head = n + 2;
     uses.push({part_of_evaluation(kinds), layer_count, 0, n - 1});
   }
   /// Micro-batches of a training step that are in flight at most, however many there are.

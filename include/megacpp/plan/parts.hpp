@@ -7,6 +7,7 @@
 #include <megacpp/op/attention.hpp>
 #include <megacpp/op/experts.hpp>
 #include <megacpp/op/select.hpp>
+#include <megacpp/op/totals.hpp>
 #include <megacpp/pass/hoist.hpp>
 #include <megacpp/pass/pipeline.hpp>
 #include <megacpp/pass/place_memory.hpp>
@@ -356,6 +357,12 @@ template <class Model> [[gnu::cold]] constexpr graph forward_graph(const Model& 
   detail::check_changes(b, s.generating);
   if (part != part_kind::logits) detail::check_padding(b); // texts take none of the other rows
   detail::check_salts(b.g);
+  if (part == part_kind::loss && b.g.wrong.code == fault::none) {
+    add_to(step_total::loss, {&b, b.g.outputs[0]});
+    add_to(step_total::tokens, {&b, b.g.outputs[1]});
+  }
+  if (b.g.side_loss >= 0 && b.g.wrong.code == fault::none)
+    add_to(step_total::side_loss, {&b, b.g.side_loss});
   if (s.room > 0) detail::check_caches(b);
   hoist(b.g);
   if (b.g.wrong.code == fault::none) b.g.wrong = verify_nodes(b.g);

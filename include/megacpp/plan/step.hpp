@@ -30,6 +30,9 @@ constexpr void for_each_use(int layers, int kinds, int pp, int stage, Kind kind_
   if (stage == pp - 1) f(part_use{kinds + 1, layers, 0, position++});
 }
 
+/// Micro-batches that a step or an evaluation may have: its tasks are counted in int.
+inline constexpr int max_micros = 1 << 29;
+
 /// What a stage of a pipeline does at one position of its schedule: the forward or the backward
 /// pass of a micro-batch through its layers.
 struct slot {
@@ -61,23 +64,26 @@ constexpr int in_flight(pipeline_schedule order, int pp, int stage, int micros) 
 
 /// What a task does. feed: the batch's integers become those of its micro-batch. receive and send:
 /// the stream from and to the neighbour stages in the forward pass, its cotangent in the backward
-/// pass.
-enum class action : std::uint8_t { run, feed, receive, send };
+/// pass. clear: what the step adds to becomes zero; which phase does so says what it is: forward
+/// the totals, backward the main gradients, epilogue a use's gradients of derived values.
+enum class action : std::uint8_t { run, feed, receive, send, clear };
+inline constexpr int actions = 5;
 
 struct task {
   action what = action::run;
   phases when = phase::forward; ///< run: which nodes; receive, send: of which pass
   std::int16_t use = -1;        ///< run: the graph's place in running order
-  std::int16_t micro = -1;      ///< the micro-batch; -1: once a step
+  std::int32_t micro = -1;      ///< the micro-batch; -1: once a step
 };
 
-/// What a step runs: so many of a stage's uses, in running order, and its end, if it has one. An
-/// evaluation has another head than training.
+/// What a step runs: so many of a stage's uses, in running order, and what comes once behind them.
+/// An evaluation has another head than training.
 struct step_shape {
   int uses = 0;
-  int first = 0; ///< the number of the first of them
-  int head = -1; ///< what runs in place of the last of them; -1: that itself
-  int end = -1;  ///< the step's end
+  int first = 0;   ///< the number of the first of them
+  int head = -1;   ///< what runs in place of the last of them; -1: that itself
+  int totals = -1; ///< what makes its totals whole; -1: it has none
+  int end = -1;    ///< the update; -1: it has none
   int pp = 1, stage = 0;
   pipeline_schedule order = &one_forward_one_backward;
 
@@ -86,11 +92,13 @@ struct step_shape {
 
 /// A graph's nodes of some phases.
 constexpr task run_task(int use, phases when, int micro = -1) {
-  return {action::run, when, static_cast<std::int16_t>(use), static_cast<std::int16_t>(micro)};
+  return {action::run, when, static_cast<std::int16_t>(use), micro};
 }
 /// Any other task of a micro-batch.
-constexpr task other_task(action what, phases when, int micro) {
-  return {what, when, -1, static_cast<std::int16_t>(micro)};
+constexpr task other_task(action what, phases when, int micro) { return {what, when, -1, micro}; }
+/// Zeros, before the first micro-batch.
+constexpr task clear_task(phases when, int use = -1) {
+  return {action::clear, when, static_cast<std::int16_t>(use), -1};
 }
 
 /// f(task) for the forward pass of a micro-batch.
@@ -105,43 +113,59 @@ template <class F> constexpr void for_each_backward_task(const step_shape& s, in
   for (int u = s.uses - 1; u >= 0; --u) f(run_task(s.use(u), backward_pass, micro));
   if (s.stage > 0) f(other_task(action::send, backward_pass, micro));
 }
-/// f(task) before the first micro-batch of a step or an evaluation: what is derived of parameters.
+/// f(task) before the first micro-batch of a step or an evaluation: zeros, and what is derived of
+/// parameters.
 template <class F> constexpr void for_each_first_task(const step_shape& s, F f) {
+  if (s.totals >= 0) f(clear_task(phase::forward));
+  if (s.end >= 0) {
+    f(clear_task(backward_pass));
+    for (int u = 0; u < s.uses; ++u) f(clear_task(phase::epilogue, s.use(u)));
+  }
   for (int u = 0; u < s.uses; ++u) f(run_task(s.use(u), phase::prologue));
 }
-/// f(task) that completes the gradients: tied ones join those of their parameters, and those of
-/// derived values go back to theirs.
-template <class F> constexpr void for_each_reducing_task(const step_shape& s, F f) {
+/// f(task) behind the last one: the totals.
+template <class F> constexpr void for_each_last_task(const step_shape& s, F f) {
+  if (s.totals >= 0) f(run_task(s.totals, phase::forward));
+}
+/// f(task) for what completes the gradients of so many micro-batches: after their passes, tied ones
+/// join those of their parameters, and those of derived values go back to theirs.
+template <class F>
+constexpr void for_each_gradient_task(const step_shape& s, int micros, const F& f) {
+  for_each_first_task(s, f);
+  for (int i = 0; i < 2 * micros; ++i) {
+    const slot at = s.order(s.pp, s.stage, i, micros);
+    if (at.backward) for_each_backward_task(s, at.micro, f);
+    else for_each_forward_task(s, at.micro, f);
+  }
+  for_each_last_task(s, f);
   f(run_task(s.end, phase::prologue));
   for (int u = 0; u < s.uses; ++u) f(run_task(s.use(u), phase::epilogue));
 }
-/// f(task) that applies them: the norm, then the update.
+/// f(task) for what applies them: the norm, then the update.
 template <class F> constexpr void for_each_updating_task(const step_shape& s, F f) {
   f(run_task(s.end, phase::forward));
   f(run_task(s.end, phase::epilogue));
 }
+/// f(task) for an evaluation of so many micro-batches.
+template <class F>
+constexpr void for_each_evaluation_task(const step_shape& s, int micros, const F& f) {
+  for_each_first_task(s, f);
+  for (int m = 0; m < micros; ++m) for_each_forward_task(s, m, f);
+  for_each_last_task(s, f);
+}
 
-/// The tasks of a training step of so many micro-batches.
+/// The tasks of a training step.
 constexpr list<task> training_step(const step_shape& s, int micros) {
   list<task> tasks;
   const auto add = [&](const task& t) { tasks.push(t); };
-  for_each_first_task(s, add);
-  for (int i = 0; i < 2 * micros; ++i) {
-    const slot at = s.order(s.pp, s.stage, i, micros);
-    if (at.backward) for_each_backward_task(s, at.micro, add);
-    else for_each_forward_task(s, at.micro, add);
-  }
-  for_each_reducing_task(s, add);
+  for_each_gradient_task(s, micros, add);
   for_each_updating_task(s, add);
   return tasks;
 }
-
-/// The tasks of an evaluation of so many micro-batches.
+/// Those of an evaluation.
 constexpr list<task> evaluation_step(const step_shape& s, int micros) {
   list<task> tasks;
-  const auto add = [&](const task& t) { tasks.push(t); };
-  for_each_first_task(s, add);
-  for (int m = 0; m < micros; ++m) for_each_forward_task(s, m, add);
+  for_each_evaluation_task(s, micros, [&](const task& t) { tasks.push(t); });
   return tasks;
 }
 

@@ -1,12 +1,13 @@
-// The graph of a step's end: gradients of tied uses join those of their parameters (phase prologue,
-// before any is reduced), one gradient norm over all groups of the registry (phase forward), one
-// update a group and the number of blocks that it broke (phase epilogue, which runs if the norm is
-// finite).
+// The graphs of a step's end. One reduces what the step has summed: its loss, the tokens of it, and
+// the blocks' own losses. The other joins gradients of tied uses with those of their parameters
+// (phase prologue, before any is reduced), takes one gradient norm over all groups of the registry
+// (phase forward), and updates each group (phase epilogue).
 #pragma once
 
 #include <megacpp/op/elementwise.hpp>
 #include <megacpp/op/optimizer.hpp>
 #include <megacpp/op/redistribute.hpp>
+#include <megacpp/op/totals.hpp>
 #include <megacpp/pass/verify.hpp>
 #include <megacpp/plan/registry.hpp>
 
@@ -102,7 +103,7 @@ struct update_verifier {
     ++writes;
     if (group.update == update_rule::balance) {
       one(op::balance_step, phase::epilogue, "update", [&](const node& n) {
-        return stores(n, k, 2) && n.attr == attributes{{group.rate}, {}};
+        return stores(n, k, 2) && n.in[3] == clip.out[0] && n.attr == attributes{{group.rate}, {}};
       });
       return;
     }
@@ -132,6 +133,13 @@ struct update_verifier {
     for (const place& p : g.at(v).at.at)
       if (p.s == state::partial || p.s == state::shard) fail(what);
   }
+  /// A number is told as a total of its own.
+  constexpr void told_as(step_total t, phase when, value_id x, const char* what) {
+    ++writes;
+    one(op::add_total, when, what, [&](const node& n) {
+      return is(n.in[0], feed::total, static_cast<int>(t)) && n.in[1] == x && x >= 0;
+    });
+  }
   constexpr void verify() {
     if (g.ranks != ranks) fail("ranks");
     reached told;
@@ -139,10 +147,15 @@ struct update_verifier {
     if (const int i = told.lost(g, 0); i >= 0) fail(g.at_node(i).op->name);
     for_each_tie(r, [&](const registry::entry& e, int k) { tie(e, k); });
     const node* clip = one(op::clip_factor, phase::forward, "norm", [&](const node& n) {
-      return is(n.in[0], feed::token_count, 0) && n.out[1] == g.outputs[1];
+      return is(n.in[0], feed::total, static_cast<int>(step_total::whole_tokens)) &&
+             is(n.in[1], feed::total, static_cast<int>(step_total::whole_loss)) &&
+             n.out[1] == g.outputs[1];
     });
     if (clip == nullptr) return;
-    int counted = 1; // the token count stands beside the norms
+    told_as(step_total::norm, phase::forward, g.outputs[1], "norm");
+    if (g.outputs[0] >= 0)
+      told_as(step_total::broken, phase::epilogue, g.outputs[0], "broken blocks");
+    int counted = 2; // token count and loss stand beside the norms
     for (int k = 0; k < r.group_count; ++k) {
       const registry::group& group = r.groups[k];
       if (group.frozen) continue;
@@ -171,9 +184,18 @@ constexpr void verify_update(graph& g, const registry& r, const mesh& ranks, dty
   if (g.wrong.code == fault::none) detail::update_verifier{g, r, ranks, weights}.verify();
 }
 
-/// `ranks`: the mesh; `weights`: their type. Outputs: the number of blocks whose weights or moments
-/// the update left infinite or not a number, and the norm of the mean gradient. A fault of the
-/// registry is the graph's.
+/// The graph that makes whole what a step has summed, of a mesh.
+constexpr graph totals_graph(const mesh& ranks) {
+  builder b{ranks};
+  for (const auto t : {step_total::loss, step_total::tokens, step_total::side_loss})
+    add_to(reduced(t), over_all_ranks(total_input(b, t)));
+  if (b.g.wrong.code == fault::none) b.g.wrong = verify_nodes(b.g);
+  return b.g;
+}
+
+/// The step's end behind that. `ranks`: the mesh; `weights`: their type. Outputs: the number of
+/// blocks whose weights or moments the update left infinite or not a number, and the norm of the
+/// mean gradient; both are totals as well. A fault of the registry is the graph's.
 constexpr graph update_graph(const registry& r, const mesh& ranks, dtype weights) {
   builder b{ranks};
   b.g.wrong = r.wrong;
@@ -189,22 +211,21 @@ constexpr graph update_graph(const registry& r, const mesh& ranks, dtype weights
     b.emit(op::add_gradient, {declared, range(feed::tied_gradient, "tied_gradient")}, 0);
   });
   b.when = phase::forward;
-  value count;
-  count.name = "token_count", count.type = dtype::f64, count.is = role::input,
-  count.from = feed::token_count;
   node clip;
   clip.op = &op::clip_factor;
-  clip.in[0] = b.add(count, 0);
+  clip.in[0] = total_input(b, step_total::whole_tokens).id;
+  clip.in[1] = total_input(b, step_total::whole_loss).id;
   var gradients[max_groups]{};
   for (int k = 0; k < r.group_count; ++k) {
     const auto& group = r.groups[k];
     if (group.frozen) continue;
     gradients[k] = group_value(b, group, feed::gradient, "gradient", main, k);
     if (group.update == update_rule::balance) continue; // a load, not a gradient
-    clip.in[k + 1] = over_all_ranks({&b, b.emit(op::sum_of_squares, {gradients[k].id}, 0)}).id;
+    clip.in[k + 2] = over_all_ranks({&b, b.emit(op::sum_of_squares, {gradients[k].id}, 0)}).id;
   }
   const value_id factor = b.emit(clip);
   const value_id norm = b.g.at_node(b.g.node_count - 1).out[1];
+  add_to(step_total::norm, {&b, norm});
   var broken{};
   b.when = phase::epilogue;
   for (int k = 0; k < r.group_count; ++k) {
@@ -216,7 +237,7 @@ constexpr graph update_graph(const registry& r, const mesh& ranks, dtype weights
     if (group.update == update_rule::balance) {
       b.emit(op::balance_step,
              {gradients[k].id, range(feed::master, "master", main),
-              range(feed::weight, "weight", weights)},
+              range(feed::weight, "weight", weights), factor},
              0, {{group.rate}, {}});
       continue;
     }
@@ -229,6 +250,7 @@ constexpr graph update_graph(const registry& r, const mesh& ranks, dtype weights
                                    0, {{}, {group.decay, group.count}})});
     broken = broken.id < 0 ? here : var{&b, b.emit(op::add, {broken.id, here.id}, 0)};
   }
+  if (broken.id >= 0) add_to(step_total::broken, broken);
   b.g.outputs = {broken.id, norm};
   verify_update(b.g, r, ranks, weights);
   return b.g;

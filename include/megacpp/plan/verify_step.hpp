@@ -1,7 +1,8 @@
 // verify_step: walks the tasks of a step, trusting neither their order nor the places of buffers.
-// What a task reads must have been written for its micro-batch and not written over since; every
-// micro-batch's gradients reach every use once, are joined and reduced once when they are complete,
-// and are applied after that.
+// What a task reads must have been written for its micro-batch and not written over since; what it
+// adds to must have been cleared; every micro-batch's gradients reach every use once, are joined and
+// reduced once when they are complete, and are applied after that; totals are made whole once, when
+// every micro-batch has added to them.
 #pragma once
 
 #include <megacpp/plan/memory.hpp>
@@ -57,22 +58,17 @@ struct step_walk {
     const int copies = at[number].copies;
     return copy_of[number] + (copies == 1 || micro < 0 ? 0 : micro % copies);
   }
-  static constexpr bool of_step(content c) {
-    return c == content::derived || c == content::derived_gradients || c == content::seed ||
-           c == content::caches;
-  }
-
   constexpr void fail(fault f, const task& t, const char* what) {
     if (wrong.code != fault::none) return;
     wrong.code = f;
-    constexpr const char* actions[] = {"run", "feed", "receive", "send"};
+    constexpr const char* actions[] = {"run", "feed", "receive", "send", "clear"};
     constexpr const char* passes[] = {"prologue", "forward", "backward", "backward", "epilogue"};
     if (t.what != action::run) wrong.what << actions[static_cast<int>(t.what)] << " ";
     wrong.what << passes[static_cast<int>(t.when.first)];
     if (t.use >= 0) {
       const part_use& u = b.uses()[static_cast<unsigned>(t.use)];
       const bool head = u.position + 1 == shape.uses && shape.stage + 1 == shape.pp;
-      if (u.position < 0) wrong.what << "(the step's end)";
+      if (u.position < 0) wrong.what << (t.use == shape.totals ? "(the totals)" : "(the update)");
       else if (u.layer < 0 || head) wrong.what << (head ? "(head)" : "(stem)");
       else wrong.what << "(layer " << u.layer << ")";
     }
@@ -94,13 +90,17 @@ struct step_walk {
                                      "the caches",
                                      "working values",
                                      "the seed",
-                                     "the batch"};
+                                     "the batch",
+                                     "the totals",
+                                     "the gradients"};
     b.for_each_operand(t, [&](int number, const buffers::operand& o) {
       const buffer& x = at[number];
-      if (x.bytes == 0 || x.what == content::working) return;
-      const int micro = of_step(x.what) ? once : t.micro;
+      if (x.what == content::working) return;
+      if (x.bytes == 0 && x.what != content::main_gradients) return;
+      const int micro = lives_on(x.what) ? once : t.micro;
       const int held = holds[place_of(number, micro)];
-      const bool again = x.what == content::saved && t.when == backward_pass;
+      const bool again =
+          is_added_to(x.what) || (x.what == content::saved && t.when == backward_pass);
       if (o.reads && (!o.writes || again) && held != micro)
         fail(fault::T001, t, names[static_cast<int>(x.what)]);
       if (!o.writes) return;
@@ -124,15 +124,19 @@ struct step_walk {
         if (has_run(shape.use(u), phase, m) == 0) return false;
     return true;
   }
+  constexpr bool totalled() { return shape.totals < 0 || has_run(shape.totals, 1, -1) != 0; }
   constexpr void order(const task& t) {
     if (t.what != action::run) return;
     const int phase = number_of(t.when);
     if (has_run(t.use, phase, t.micro)++ != 0) fail(fault::T002, t, "it ran before");
+    if (t.use == shape.totals && !all_ran(1, micros))
+      fail(fault::T002, t, "totals are not complete");
     if (shape.end < 0) return;
     const bool joined = has_run(shape.end, 0, -1) != 0;
     if (t.use == shape.end) {
       if (phase == 0 && !all_ran(2, micros)) fail(fault::T002, t, "gradients are not complete");
       if (phase == 1 && !all_ran(3, 1)) fail(fault::T002, t, "gradients are not reduced");
+      if (phase == 1 && !totalled()) fail(fault::T002, t, "the totals are not whole");
       if (phase == 3 && has_run(t.use, 1, -1) == 0) fail(fault::T002, t, "the norm is not known");
     } else if (phase == 2 && joined) {
       fail(fault::T002, t, "gradients are reduced already");
@@ -143,7 +147,8 @@ struct step_walk {
   constexpr void ended() {
     const task last{action::run, phase::epilogue, static_cast<std::int16_t>(shape.end), -1};
     const bool trains = shape.end >= 0;
-    if (!all_ran(0, 1) || !all_ran(1, micros) || (trains && has_run(shape.end, 3, -1) == 0))
+    if (!all_ran(0, 1) || !all_ran(1, micros) || !totalled() ||
+        (trains && has_run(shape.end, 3, -1) == 0))
       fail(fault::T002, last, "something has not run");
   }
 };

@@ -42,7 +42,8 @@ template <class Program> struct kernels_found {
   static constexpr fault_record wrong = []<int... K>(std::integer_sequence<int, K...>) {
     const fault_record found[] = {missing_kernel<typename Program::template part<K>>()...,
                                   missing_kernel<typename Program::evaluation>(),
-                                  missing_kernel<typename Program::update>()};
+                                  missing_kernel<typename Program::update>(),
+                                  missing_kernel<typename Program::totals>()};
     for (const fault_record& f : found)
       if (f.code != fault::none) return f;
     return fault_record{};
@@ -197,6 +198,7 @@ program_view compiled_program(const char* name) {
   v.loss = detail::view_part<typename program::template part<program::last>>();
   v.evaluation = detail::view_part<typename program::evaluation>();
   v.update = detail::view_part<typename program::update>();
+  v.totals = detail::view_part<typename program::totals>();
   v.generation = Generation();
   [&]<int... K>(std::integer_sequence<int, K...>) {
     (v.blocks.push_back(detail::view_part<typename program::template part<K + 1>>()), ...);

@@ -1,12 +1,14 @@
 // The executor: one way to run a task, for training, evaluation, prefill and decode, compiled or
 // interpreted. It knows no model, no layout and no schedule; tasks and buffers say what runs where.
+// What feeds a micro-batch writes its integers first.
 #pragma once
 
 #include <megacpp/exec/arena.hpp>
 #include <megacpp/plan/buffers.hpp>
 #include <megacpp/run/stores.hpp>
 
-#include <string>
+#include <cstring>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -44,21 +46,17 @@ public:
     }
   }
 
-  /// Runs a task. Returns where its values lie.
-  frame run(const task& t) {
+  /// Runs a task: nodes of a graph, or zeros.
+  void run(const task& t) {
+    if (t.what == action::clear) return clear(t);
+    if (t.what != action::run) return;
     frame f = frame_of(t);
     const auto k = static_cast<unsigned>(use_of(t).part);
     parts_[k].run(parts_[k], t.when, device_, f, slots_[k].data(), clock_);
-    return f;
   }
-
-  const part_view& part_of(const task& t) const {
-    return parts_[static_cast<unsigned>(use_of(t).part)];
-  }
-  /// Bytes of a value after a task that makes it.
-  const std::byte* value_at(const task& t, const frame& f, value_id v) const {
-    const part_view& p = part_of(t);
-    return resolve(p.plan->at[static_cast<unsigned>(v)], f, *weights_.program().stores, p.index, 1);
+  /// What a step has summed, by step_total.
+  std::span<const double> totals() const {
+    return {reinterpret_cast<const double*>(address_of(b_.of(content::totals))), step_totals};
   }
 
   step_numbers& numbers() { return numbers_; }
@@ -77,6 +75,13 @@ public:
 
 private:
   const part_use& use_of(const task& t) const { return b_.uses()[static_cast<unsigned>(t.use)]; }
+  void clear(const task& t) {
+    b_.for_each_operand(t, [&](int number, const buffers::operand& o) {
+      if (o.what == content::main_gradients) return weights_.clear_gradients();
+      if (const std::int64_t bytes = b_[number].bytes; bytes > 0)
+        std::memset(address_of(number), 0, static_cast<std::size_t>(bytes));
+    });
+  }
   frame frame_of(const task& t) {
     const part_use& u = use_of(t);
     input_addresses& in = inputs_of(u.part);
@@ -99,8 +104,10 @@ private:
         return o.at == buffers::operand::position ? f.set(space::d_stream_in, at)
                                                   : in.set(feed::d_output, at);
       case content::seed: return set_seeds(in, at);
-      case content::caches: return set_caches(in, *part_of(t).g, at);
+      case content::caches: return set_caches(in, at);
       case content::fed: return in.set(batch_feeds[o.index], at);
+      case content::totals: return set_totals(in, at);
+      case content::main_gradients: return;
       }
     });
     return f;
@@ -112,11 +119,16 @@ private:
     });
   }
   /// A part's caches, in the order of their declarations.
-  static void set_caches(input_addresses& in, const graph& g, std::byte* caches) {
+  static void set_caches(input_addresses& in, std::byte* caches) {
     in.each([&](const value& v, std::byte*& at) {
       if (!is_cache(v.from)) return;
       at = caches;
-      caches += aligned_bytes(local_bytes(g.ranks, v));
+      caches += aligned_bytes(local_bytes(in.of().ranks, v));
+    });
+  }
+  static void set_totals(input_addresses& in, std::byte* totals) {
+    in.each([&](const value& v, std::byte*& at) {
+      if (v.from == feed::total) at = totals + v.slot * size_of(v.type);
     });
   }
 

@@ -26,7 +26,7 @@ struct step_numbers {
 /// where it is.
 class input_addresses {
 public:
-  explicit input_addresses(const graph& g) {
+  explicit input_addresses(const graph& g) : g_(&g) {
     for (int i = 0; i < g.value_count; ++i)
       if (g.values[i].is == role::input) inputs_.push_back(&g.values[i]);
     at_.resize(inputs_.size());
@@ -43,8 +43,10 @@ public:
     });
   }
   std::byte* const* data() const { return at_.data(); }
+  const graph& of() const { return *g_; }
 
 private:
+  const graph* g_;
   std::vector<const value*> inputs_;
   std::vector<std::byte*> at_;
 };

@@ -32,7 +32,7 @@ template <class> kernel_table kernel_table::all() {
                  &op::grouped_linear, &op::grouped_input_grad, &op::grouped_weight_grad,
                  &op::scale_rows, &op::scale_rows_weight_grad, &op::balance_step>();
   t.add_accumulators<&op::cross_entropy, &op::cross_entropy_grad, &op::add_gradient,
-                     &op::sum_of_squares>();
+                     &op::sum_of_squares, &op::add_total>();
   t.add<&op::clip_factor, double>();
   t.add<&op::redistribute, std::int32_t>();
   t.add<&op::expert_rows, std::int32_t>();
@@ -95,6 +95,7 @@ public:
     }
     view_.evaluation = add(after_passes(*graphs.back(), {}), last_, table);
     view_.update = add(update_graph(stores_, mesh(s.ranks), s.type), 0, table);
+    view_.totals = add(totals_graph(mesh(s.ranks)), 0, table);
   }
   interpreted_program(const interpreted_program&) = delete;
   interpreted_program& operator=(const interpreted_program&) = delete;

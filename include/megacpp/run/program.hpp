@@ -126,6 +126,14 @@ template <class Run> struct program {
     static constexpr memory_plan plan = place_memory(g);
     static constexpr fault_record misplaced = verify_memory(g, plan);
   };
+  struct totals {
+    static constexpr int index = 0;
+    static constexpr const registry& stores = program::stores;
+    static constexpr graph g = totals_graph(mesh(numbers.ranks));
+    static constexpr fault_record wrong = g.wrong;
+    static constexpr memory_plan plan = place_memory(g);
+    static constexpr fault_record misplaced = verify_memory(g, plan);
+  };
 
   static constexpr auto derived_graphs() {
     return []<int... K>(std::integer_sequence<int, K...>) {
@@ -137,9 +145,9 @@ template <class Run> struct program {
   /// The graphs of a step by part (plan/memory.hpp).
   static constexpr auto graphs() {
     return []<int... K>(std::integer_sequence<int, K...>) {
-      return std::array<planned_graph, sizeof...(K) + 2>{
+      return std::array<planned_graph, sizeof...(K) + 3>{
           planned_graph(part<K>::g, part<K>::plan)..., planned_graph(update::g, update::plan),
-          planned_graph(evaluation::g, evaluation::plan)};
+          planned_graph(evaluation::g, evaluation::plan), planned_graph(totals::g, totals::plan)};
     }
     (std::make_integer_sequence<int, kinds + 2>{});
   }
@@ -165,12 +173,13 @@ template <class Run> struct program {
   /// experts, of tied parameters, of the memory plans, and of the whole against the device's
   /// memory, if the run says how much that is.
   static constexpr fault_record in_graphs = []<int... K>(std::integer_sequence<int, K...>) {
-    return detail::first_fault({&part<K>::wrong..., &update::wrong, &evaluation::wrong});
+    return detail::first_fault(
+        {&part<K>::wrong..., &update::wrong, &evaluation::wrong, &totals::wrong});
   }
   (std::make_integer_sequence<int, kinds + 2>{});
   static constexpr fault_record in_plans = []<int... K>(std::integer_sequence<int, K...>) {
     return detail::first_fault(
-        {&part<K>::misplaced..., &update::misplaced, &evaluation::misplaced});
+        {&part<K>::misplaced..., &update::misplaced, &evaluation::misplaced, &totals::misplaced});
   }
   (std::make_integer_sequence<int, kinds + 2>{});
   /// What is wrong with the training steps or the evaluations of the first or the last stage. Two

@@ -1,6 +1,6 @@
-// A session: one program on one device, with its memory. Runs micro-batches forward and backward,
-// the end of a step, and evaluation. All memory is reserved in the constructor;
-// the first step prepares what kernels need; after that nothing allocates.
+// A session: one program on one device, with its memory. Runs the tasks of training steps and of
+// evaluations. All memory is reserved in the constructor, and kernels prepare there what they need;
+// after that nothing allocates.
 #pragma once
 
 #include <megacpp/plan/verify_step.hpp>
@@ -10,7 +10,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <utility>
+#include <optional>
+#include <span>
+#include <vector>
 
 namespace mc {
 
@@ -31,6 +33,30 @@ struct loss_sum {
     return *this;
   }
   double mean() const { return sum / count; }
+};
+
+/// What a training step tells when it is over.
+struct step_result {
+  loss_sum loss;
+  double norm = 0;      ///< of the mean gradient, before clipping
+  bool applied = false; ///< norm and loss are finite; else weights and moments are as they were
+  bool finite = true;   ///< the update has left every weight and moment finite
+};
+
+/// Batches that lie ready, one or several.
+class batch_list {
+public:
+  batch_list(const batch_view& one) : all_(&one, 1) {}
+  batch_list(std::span<const batch_view> all) : all_(all) {}
+  batch_list(const std::vector<batch_view>& all) : all_(all) {}
+  int count() const { return static_cast<int>(all_.size()); }
+  bool operator()(int micro, batch_view& b) const {
+    b = all_[static_cast<unsigned>(micro)];
+    return true;
+  }
+
+private:
+  std::span<const batch_view> all_;
 };
 
 enum class purpose : std::uint8_t { training, inference };
@@ -69,75 +95,57 @@ public:
   int micro_batch() const { return p_.numbers.batch.micro; }
   int sequence() const { return p_.numbers.batch.sequence; }
 
-  /// Before the first micro-batch of a step or of an evaluation: the prologue, which computes what
-  /// the micro-batches read of the weights as they are now.
-  void begin_step() {
-    for_each_first_task(training_ ? stage_.training : stage_.evaluation,
-                        [this](const task& t) { run_.run(t); });
-    if (training_) run_.run(run_task(stage_.evaluation.head, phase::prologue)); // its own head's
-  }
-
-  /// Forward and backward of one micro-batch; gradients of its summed loss add to the main grads.
-  /// Throws mc::error, which changes nothing, for a batch that the model cannot have, and once the
-  /// step's gradients are reduced.
-  loss_sum train(const batch_view& b) {
-    if (reduced_)
-      throw error(exit_code::usage,
-                  "a micro-batch came after the gradients of its step were reduced: call "
-                  "finish_step() or clear_gradients() first");
+  /// A training step of so many micro-batches: gradients, their norm, and AdamW with the session's
+  /// numbers. next(micro, batch) gives each of them, or false to abandon the step: then, as after
+  /// an exception of `next`, nothing is changed, and nothing returned. Throws mc::error for a batch
+  /// that the model cannot have, which changes nothing either.
+  template <class Next> std::optional<step_result> step(int micros, const Next& next) {
+    require_training();
     numbers().dropping = true;
-    const loss_sum result = forward(b, stage_.training);
-    for_each_backward_task(stage_.training, 0, [this](const task& t) { run_.run(t); });
-    return result;
+    if (!run_all(micros, next,
+                 [&](const auto& f) { for_each_gradient_task(stage_.training, micros, f); }))
+      return std::nullopt;
+    whole_ = false;
+    for_each_updating_task(stage_.training, [this](const task& t) { run_.run(t); });
+    const auto told = [this](step_total t) { return run_.totals()[static_cast<unsigned>(t)]; };
+    step_result r{.loss = summed(), .norm = told(step_total::norm)};
+    r.applied = std::isfinite(r.norm) && std::isfinite(r.loss.sum);
+    r.finite = told(step_total::broken) == 0;
+    whole_ = r.finite;
+    if (r.applied) ++numbers().step;
+    return r;
   }
+  step_result step(batch_list all) { return *step(all.count(), all); }
 
-  /// Forward of one micro-batch, as a model is evaluated: nothing is dropped out, unless `dropping`
-  /// asks for the loss that training sees.
-  loss_sum evaluate(const batch_view& b, bool dropping = false) {
+  /// The first part of a step: afterwards the main grads are those of the summed loss of so many
+  /// micro-batches, reduced, and nothing is updated.
+  template <class Next> std::optional<loss_sum> gradients(int micros, const Next& next) {
+    require_training();
+    numbers().dropping = true;
+    if (!run_all(micros, next,
+                 [&](const auto& f) { for_each_gradient_task(stage_.training, micros, f); }))
+      return std::nullopt;
+    return summed();
+  }
+  loss_sum gradients(batch_list all) { return *gradients(all.count(), all); }
+
+  /// The summed loss of so many micro-batches, as a model is evaluated: nothing is dropped out,
+  /// unless `dropping` asks for the loss that training sees. `next` as for a step.
+  template <class Next>
+  std::optional<loss_sum> evaluate(int micros, const Next& next, bool dropping = false) {
     numbers().dropping = dropping;
-    return forward(b, stage_.evaluation);
+    if (!run_all(micros, next,
+                 [&](const auto& f) { for_each_evaluation_task(stage_.evaluation, micros, f); }))
+      return std::nullopt;
+    return summed();
+  }
+  loss_sum evaluate(batch_list all, bool dropping = false) {
+    return *evaluate(all.count(), all, dropping);
   }
 
-  /// Once a step, after its last micro-batch: the gradients of tied uses join those of their
-  /// parameters, and the epilogue brings the gradients of values that the prologue derived back to
-  /// theirs. Afterwards the main grads are those of the summed loss, and a second call changes
-  /// nothing. finish_step does it first.
-  void reduce_gradients() {
-    if (std::exchange(reduced_, true)) return;
-    for_each_reducing_task(stage_.training, [this](const task& t) { run_.run(t); });
-  }
-
-  /// The end of a step over `tokens` tokens of the global batch: reductions, norm, clip, AdamW with
-  /// the session's numbers. Returns the norm of the mean gradient before clipping and clears the
-  /// gradients. A norm that is not finite updates nothing; whether the update left everything
-  /// finite, finite() tells.
-  double finish_step(double tokens) {
-    reduce_gradients();
-    tokens_of_step_ = tokens;
-    double norm = 0;
-    for_each_updating_task(stage_.training, [&](const task& t) {
-      if (t.when == phase::epilogue && !std::isfinite(norm)) return;
-      const frame f = run_.run(t);
-      if (t.when == phase::forward) norm = output_of_update(1, t, f);
-      else finite_ = output_of_update(0, t, f) == 0, ++numbers().step;
-    });
-    clear_gradients();
-    return norm;
-  }
-  /// False once an update has left a weight or a moment infinite or not a number: the session is
-  /// of no more use. stores::nonfinite tells where.
-  bool finite() const { return finite_; }
-  void clear_gradients() {
-    reduced_ = false;
-    for (int u = 0; u < stage_.uses.size(); ++u)
-      if (const int i = buffers_.of(content::derived_gradients, u); buffers_[i].bytes > 0)
-        std::memset(run_.address_of(i), 0, static_cast<std::size_t>(buffers_[i].bytes));
-    std::byte* g = stores_.gradients();
-    const std::int64_t bytes = stores_.gradient_bytes(), block = 1 << 20;
-    parallel_for((bytes + block - 1) / block, [=](std::int64_t i) {
-      std::memset(g + i * block, 0, static_cast<std::size_t>(std::min(block, bytes - i * block)));
-    });
-  }
+  /// False from the begin of an update until it has left all weights and moments finite: what they
+  /// are is of no use. stores::nonfinite tells where.
+  bool whole() const { return whole_; }
 
 private:
   /// The buffers, with which steps of any number of micro-batches are verified.
@@ -169,7 +177,6 @@ private:
       in.set(feed::second_moment, stores_.second_moments() + at * main, k);
       in.set(feed::weight, stores_.weights() + at * type, k);
     }
-    in.set(feed::token_count, &tokens_of_step_);
   }
 
   /// Integers of a batch are ones that the model has rows for, or labels that count for nothing.
@@ -209,27 +216,33 @@ private:
       keys[i] = static_cast<std::int32_t>((b.first_sample + i / per) * s + i % per);
     }
   }
-  /// The forward pass of a micro-batch, whose losses are read as soon as they are there.
-  loss_sum forward(const batch_view& b, const step_shape& step) {
-    loss_sum sum;
-    for_each_forward_task(step, 0, [&](const task& t) {
-      if (t.what == action::feed) return feed_inputs(b);
-      const frame f = run_.run(t);
-      const graph& g = *run_.part_of(t).g;
-      const auto read = [&](value_id v) {
-        return stores::get(run_.value_at(t, f, v), stores_.main_type(), 0);
-      };
-      if (g.side_loss >= 0) sum.side += read(g.side_loss);
-      if (t.use != step.use(step.uses - 1)) return;
-      sum.sum = read(g.outputs[0]), sum.count = read(g.outputs[1]);
-    });
-    return sum;
+  void require_training() const {
+    if (!training_)
+      throw error(exit_code::usage, p_.name +
+                                        " was asked to train by a session that was made for "
+                                        "inference: make it for purpose::training");
   }
-  double output_of_update(int k, const task& t, const frame& f) const {
-    const value_id v = p_.update.g->outputs[static_cast<unsigned>(k)];
-    double x = 0;
-    if (v >= 0) std::memcpy(&x, run_.value_at(t, f, v), sizeof x);
-    return x;
+  /// Runs the tasks that each(f) hands to f, until `next` has no batch: then false.
+  template <class Next, class Each> bool run_all(int micros, const Next& next, const Each& each) {
+    if (micros < 1 || micros > max_micros)
+      throw error(exit_code::usage,
+                  "a step of " + std::to_string(micros) +
+                      " micro-batches was asked for: give at least 1 and at most " +
+                      std::to_string(max_micros));
+    bool going = true;
+    each([&](const task& t) {
+      if (!going) return;
+      if (t.what != action::feed) return run_.run(t);
+      batch_view b;
+      going = next(t.micro, b);
+      if (going) feed_inputs(b);
+    });
+    return going;
+  }
+  loss_sum summed() const {
+    const auto total = [this](step_total t) { return run_.totals()[static_cast<unsigned>(t)]; };
+    return {total(step_total::whole_loss), total(step_total::whole_tokens),
+            total(step_total::whole_side_loss)};
   }
 
   const program_view& p_;
@@ -241,8 +254,7 @@ private:
   memory_items planned_{};
   executor run_;
   std::int64_t tokens_ = 0;
-  double tokens_of_step_ = 0;
-  bool finite_ = true, reduced_ = false;
+  bool whole_ = true;
 };
 
 } // namespace mc

@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <initializer_list>
 #include <numbers>
 #include <span>
@@ -91,7 +92,14 @@ public:
   std::int64_t total() const { return total_; }
   std::byte* weights() const { return weights_.data(); }
   std::byte* gradients() const { return gradients_.data(); }
-  std::int64_t gradient_bytes() const { return gradients_.size(); }
+  void clear_gradients() const {
+    static constexpr std::int64_t block = 1 << 20;
+    const std::int64_t bytes = gradients_.size();
+    parallel_for((bytes + block - 1) / block, [this, bytes](std::int64_t i) {
+      std::memset(gradients() + i * block, 0,
+                  static_cast<std::size_t>(std::min(block, bytes - i * block)));
+    });
+  }
   std::byte* masters() const { return type_ == main_ ? weights_.data() : masters_.data(); }
   std::byte* first_moments() const { return first_.data(); }
   std::byte* second_moments() const { return second_.data(); }

@@ -74,7 +74,7 @@ struct program_view {
   std::int64_t parameters = 0;      ///< of the whole model
   part_view stem, loss, evaluation; ///< loss: forward and backward; evaluation: forward only
   std::vector<part_view> blocks;    ///< by kind
-  part_view update;
+  part_view update, totals;         ///< of a step's end
   generation_view generation;
 
   /// A number of the model by its member's name.
@@ -114,7 +114,7 @@ template <class F> void for_each_training_part(const program_view& p, F f) {
 inline std::vector<part_view> parts_of(const program_view& p) {
   std::vector<part_view> parts{p.stem};
   parts.insert(parts.end(), p.blocks.begin(), p.blocks.end());
-  parts.insert(parts.end(), {p.loss, p.update, p.evaluation});
+  parts.insert(parts.end(), {p.loss, p.update, p.evaluation, p.totals});
   return parts;
 }
 inline std::vector<planned_graph> graphs_of(const std::vector<part_view>& parts) {

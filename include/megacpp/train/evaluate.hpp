@@ -8,7 +8,10 @@
 #include <megacpp/train/state.hpp>
 #include <megacpp/train/text.hpp>
 
+#include <algorithm>
+#include <cstdint>
 #include <numbers>
+#include <optional>
 
 namespace mc {
 
@@ -28,19 +31,17 @@ public:
     return (windows_.count() + session_->micro_batch() - 1) / session_->micro_batch();
   }
 
-  /// Summed loss over at most `limit` micro-batches, spread evenly over the part. Ends early, with
-  /// fewer tokens, once `stop` asks for it.
-  loss_sum run(std::int64_t limit, const stop_signals* stop = nullptr) {
-    session_->begin_step();
-    const std::int64_t all = batches(), n = std::min(limit, all);
-    loss_sum total;
-    for (std::int64_t i = 0; i < n; ++i) {
-      if (stop != nullptr && stop->requested()) break;
+  /// Summed loss over at most `limit` micro-batches, spread evenly over the part; nothing once
+  /// `stop` asks for an end.
+  std::optional<loss_sum> run(std::int64_t limit, const stop_signals* stop = nullptr) {
+    const std::int64_t all = batches(), n = std::min({limit, all, std::int64_t{max_micros}});
+    return session_->evaluate(static_cast<int>(n), [&](int i, batch_view& b) {
+      if (stop != nullptr && stop->requested()) return false;
       const std::int64_t batch = n == all ? i : spread(i, n, all);
       windows_.fill(batch * session_->micro_batch(), tokens_, labels_);
-      total += session_->evaluate({tokens_.data(), labels_.data()});
-    }
-    return total;
+      b = {tokens_.data(), labels_.data()};
+      return true;
+    });
   }
 
 private:
@@ -88,7 +89,7 @@ inline void run_evaluation(const program_view& p, const options& o, cpu& device)
   session s(p, device, purpose::inference);
   load_weights(folder, p, s.weights());
   evaluation e(s, *text.source, text.parts.valid);
-  const loss_sum total = e.run(e.batches());
+  const loss_sum total = *e.run(e.batches());
   const double loss = total.mean();
   if (!std::isfinite(loss))
     throw error(exit_code::nonfinite,

@@ -161,7 +161,7 @@ private:
   std::string rescue(exit_code why) {
     if (why == exit_code::nonfinite || why == exit_code::interrupted) return "";
     std::string tried;
-    if (root_ && taken_ > 0 && saved_at_ != at_.step && sound_ && !saving_) {
+    if (root_ && taken_ > 0 && saved_at_ != at_.step && sound_ && session_->whole() && !saving_) {
       try {
         save();
         return fmt::format("; the state of step {} was saved to {}", at_.step,
@@ -323,27 +323,26 @@ private:
     // The first step prepares much that others find.
     session_->profile(o_.report.profile() && taken_ > 0 ? &profile_ : nullptr);
     session_->numbers().learning_rate = learning_rate(set_.rates, at_.step);
-    session_->begin_step();
-    loss_sum total;
-    for (std::int64_t m = 0; m < set_.micro_batches; ++m) {
-      if (stopped()) return false;
-      windows_.fill(at_.samples + m * micro, tokens_, labels_);
-      total += session_->train({tokens_.data(), labels_.data(), m * micro});
-    }
-    sound_ = false; // until the update is known to be
+    const std::optional<step_result> done =
+        session_->step(static_cast<int>(set_.micro_batches), [&](int m, batch_view& b) {
+          if (stopped()) return false;
+          windows_.fill(at_.samples + m * micro, tokens_, labels_);
+          b = {tokens_.data(), labels_.data(), m * micro};
+          return true;
+        });
+    if (!done) return false;
     step_report r;
     r.step = at_.step + 1, r.steps = set_.steps;
-    r.loss = total.mean();
+    r.loss = done->loss.mean();
     r.lr = session_->numbers().learning_rate;
+    r.grad_norm = done->norm;
     if (!std::isfinite(r.loss)) fail("loss", r.loss, r);
-    r.grad_norm = session_->finish_step(total.count);
     if (!std::isfinite(r.grad_norm)) fail("gradient norm", r.grad_norm, r);
-    if (!session_->finite()) fail_update(r);
+    if (!done->finite) fail_update(r);
     ++at_.step;
     at_.samples += set_.micro_batches * micro;
     ++taken_;
-    sound_ = true;
-    report(r, total.count, clock.seconds());
+    report(r, done->loss.count, clock.seconds());
     return true;
   }
 
@@ -386,20 +385,21 @@ private:
     if (!evaluation_) return;
     const stopwatch clock;
     session_->profile(nullptr);
-    const loss_sum total = evaluation_->run(evaluated_, signals_ ? &*signals_ : nullptr);
-    if (stopped()) return;
-    const double loss = total.mean();
+    const std::optional<loss_sum> total =
+        evaluation_->run(evaluated_, signals_ ? &*signals_ : nullptr);
+    if (!total || stopped()) return;
+    const double loss = total->mean();
     if (!std::isfinite(loss)) fail("validation loss", loss, {});
     pace_.paused(pace::evaluation, clock.seconds());
     validation_.push_back({static_cast<double>(at_.step), loss});
     progress_.note(bounded_text<160>().append(
         "step {}/{} | validation loss: {:.4f} | perplexity: {:.3f} | {:.0f} tokens", at_.step,
-        set_.steps, loss, perplexity(loss), total.count));
+        set_.steps, loss, perplexity(loss), total->count));
     if (metrics_ && taken_ > 0)
       metrics_->write({{"step", at_.step},
                        {"validation_loss", loss},
                        {"perplexity", perplexity(loss)},
-                       {"validation_tokens", static_cast<std::int64_t>(total.count)}});
+                       {"validation_tokens", static_cast<std::int64_t>(total->count)}});
   }
 
   /// Writes the files of a state that stands at `at`.
@@ -542,7 +542,7 @@ private:
   std::vector<double> times_;
   step_report last_;
   std::int64_t saved_at_ = -1;
-  bool sound_ = true; ///< weights and moments are those that the step left, and of use
+  bool sound_ = true; ///< nothing that the run told was infinite or not a number
   bool saving_ = false;
   double flops_ = 0, ceiling_ = 0;
   double memory_read_at_ = -1;

@@ -1,0 +1,64 @@
+// Totals: numbers that a step sums in double over parts and micro-batches, and which are read when
+// it is over.
+//
+//   add_total   t = t + x
+//
+// Placement: a total is placed as what is added to it; besides, it may be a pending sum over pp,
+// since each stage adds what its own parts have. Adjoint: none, for no cotangent comes back.
+#pragma once
+
+#include <megacpp/graph/adjoint.hpp>
+
+namespace mc {
+
+/// The totals of a step. The first three are pending sums over all ranks of dp, cp and pp until the
+/// step's end makes the next three of them; these and the last two are the same on every rank.
+enum class step_total : std::uint8_t {
+  loss,
+  tokens, ///< of the loss
+  side_loss,
+  whole_loss,
+  whole_tokens,
+  whole_side_loss,
+  norm,  ///< of the mean gradient
+  broken ///< blocks of weights or moments that the update left infinite or not a number
+};
+inline constexpr int step_totals = 8, pending_totals = 3;
+constexpr const char* name_of(step_total t) {
+  constexpr const char* names[] = {"loss",         "tokens",          "side_loss", "whole_loss",
+                                   "whole_tokens", "whole_side_loss", "norm",      "broken"};
+  return names[static_cast<int>(t)];
+}
+/// What becomes of a pending total.
+constexpr step_total reduced(step_total t) {
+  return static_cast<step_total>(static_cast<int>(t) + pending_totals);
+}
+
+namespace op {
+
+constexpr void add_total_rule(inference& c) { // total, x
+  c.typed({0}, dtype::f64), c.floats({1}), c.sums({1}, 1), c.rank(0, 0), c.rank(1, 0);
+  for (c.looking = 0; c.looking < axes; ++c.looking) {
+    const auto a = static_cast<axis>(c.looking);
+    const place t = c.in(0).at[a], x = c.in(1).at[a];
+    if (t != x && (a != axis::pp || t != P)) c.fail(fault::P005, 0, 1);
+  }
+  c.looking = -1;
+}
+inline constexpr op_info add_total{
+    .name = "add_total", .rule = &add_total_rule, .typed_by = 1, .changes = 0b01};
+
+} // namespace op
+
+/// A total, as an input of a graph.
+constexpr var total_input(builder& b, step_total t) {
+  placement at{};
+  if (static_cast<int>(t) < pending_totals) at[axis::dp] = at[axis::cp] = at[axis::pp] = P;
+  return b.input(feed::total, name_of(t), dtype::f64, {}, at, 0, static_cast<int>(t));
+}
+/// t = t + x.
+constexpr void add_to(step_total t, var x) {
+  x.b->emit(op::add_total, {total_input(*x.b, t).id, x.id}, 0);
+}
+
+} // namespace mc
