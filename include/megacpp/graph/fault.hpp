@@ -28,6 +28,7 @@ enum class fault : std::uint8_t {
   P018, // a value of a model is spread over pipeline stages
   P019, // a pass changed what the graph owes
   P020, // a gradient of a parameter has another element type than its store
+  P021, // a collective stands in rounds of which ranks of its axis have other numbers
   S001, // a sharded extent does not divide
   S002, // extents differ
   S003, // dims differ or are in another order
@@ -139,10 +140,10 @@ constexpr const char* code_of(fault f) {
       "",          "MEGA-P001", "MEGA-P002", "MEGA-P003", "MEGA-P004", "MEGA-P005", "MEGA-P006",
       "MEGA-P007", "MEGA-P008", "MEGA-P009", "MEGA-P010", "MEGA-P011", "MEGA-P012", "MEGA-P013",
       "MEGA-P014", "MEGA-P015", "MEGA-P016", "MEGA-P017", "MEGA-P018", "MEGA-P019", "MEGA-P020",
-      "MEGA-S001", "MEGA-S002", "MEGA-S003", "MEGA-S004", "MEGA-S005", "MEGA-S006", "MEGA-S007",
-      "MEGA-S008", "MEGA-S009", "MEGA-S010", "MEGA-S011", "MEGA-C001", "MEGA-C002", "MEGA-C003",
-      "MEGA-C004", "MEGA-C006", "MEGA-C007", "MEGA-M001", "MEGA-M002", "MEGA-T001", "MEGA-T002",
-      "MEGA-B001", "MEGA-B002"};
+      "MEGA-P021", "MEGA-S001", "MEGA-S002", "MEGA-S003", "MEGA-S004", "MEGA-S005", "MEGA-S006",
+      "MEGA-S007", "MEGA-S008", "MEGA-S009", "MEGA-S010", "MEGA-S011", "MEGA-C001", "MEGA-C002",
+      "MEGA-C003", "MEGA-C004", "MEGA-C006", "MEGA-C007", "MEGA-M001", "MEGA-M002", "MEGA-T001",
+      "MEGA-T002", "MEGA-B001", "MEGA-B002"};
   return codes[static_cast<int>(f)];
 }
 
@@ -210,6 +211,10 @@ constexpr const char* sentence_of(fault f) {
   case fault::P020:
     return "a parameter's gradient has another element type than the store it collects in: declare "
            "it as accumulator_of(type) in the rule of the op that computes it";
+  case fault::P021:
+    return "a collective stands between dispatch and combine over an axis whose ranks have other "
+           "numbers of rounds, so that one would wait for the other without end: put it before "
+           "dispatch or behind combine";
   case fault::S001:
     return "a sharded extent does not divide by the size of its axis: change the layout or the "
            "extent";

@@ -5,7 +5,8 @@
 //   counting sort.
 //   row (B, S, k) i32: where each choice lies among its rank's rows, -1 if it was dropped
 //   counts (E, sequences) i32: rows of each expert, and of those which sequence they are of
-//   rounds () i32: how many rounds of R rows the fullest rank needs
+//   rounds (1) i32: how many rounds of R rows the fullest rank of ep and etp needs, which they agree
+//   on; ranks of edp have numbers of their own
 //   With a capacity C an expert takes the first C choices of each rank's tokens and drops the rest.
 // dispatch: rows[row(t, j)] = x[t]              (or x[t, j])
 // combine:  y[t] = sum_j rows[row(t, j)]        (or y[t, j] = rows[row(t, j)])
@@ -93,10 +94,12 @@ constexpr void expert_rows_rule(inference& c) { // experts
                                          {dim::expert, c.n.attr.i[1]},
                                          {dim::sequences, sequences_of_group(c.g.ranks, experts)}});
   counts.holds = integer_kind::expert_counts, counts.below = most_rows;
-  if (!c.g.ranks.trivial(axis::edp)) counts.at[axis::edp] = S(dim::replicas);
+  const place counts_at = c.g.ranks.trivial(axis::edp) ? I : S(dim::replicas);
+  counts.at[axis::edp] = counts_at;
   if (!c.g.ranks.trivial(axis::ep)) counts.at[axis::ep] = S(dim::expert);
   if (c.n.attr.i[1] % c.g.ranks.of(axis::ep) != 0) c.fail(fault::S001, 0);
-  c.declare(dtype::i32, {});
+  value& rounds = c.declare(dtype::i32, {{dim::replicas, 1}});
+  rounds.at[axis::edp] = counts_at;
 }
 inline constexpr op_info expert_rows{
     .name = "expert_rows", .rule = &expert_rows_rule, .crosses = true};

@@ -5,6 +5,7 @@
 // missing and none is done twice; no pending sum leaves the graph unless it is the loss.
 #pragma once
 
+#include <megacpp/op/redistribute.hpp>
 #include <megacpp/pass/differentiate.hpp>
 #include <megacpp/pass/meaning.hpp>
 
@@ -39,10 +40,26 @@ constexpr bool is_output(const value& v, const value& inferred, const node& n) {
          (collected || v.is == inferred.is);
 }
 
+/// The first axis over which a node in rounds communicates though its ranks may have other numbers
+/// of rounds; -1: none. Ranks of a dense axis lie anywhere on the expert mesh: they agree if all of
+/// that does.
+constexpr int unagreed_axis(const graph& g, const node& n) {
+  if (!n.looped || g.rounds < 0) return -1;
+  const placement& rounds = g.at(g.rounds).at;
+  const auto agreed = [&](axis a) {
+    return g.ranks.trivial(a) || (rounds[a] == I && (a >= axis::edp || spread(rounds) == 0));
+  };
+  const bool moves = n.from != n.to && collective_of(n.from, n.to) != collective::none;
+  if (moves && !agreed(n.ax)) return static_cast<int>(n.ax);
+  for (axis a : {axis::ep, axis::etp})
+    if (n.op->crosses && !agreed(a)) return static_cast<int>(a);
+  return -1;
+}
+
 } // namespace detail
 
-/// The first node whose outputs are not what its op's rule infers of its inputs, or that runs
-/// before what it reads.
+/// The first node whose outputs are not what its op's rule infers of its inputs, that runs before
+/// what it reads, or that communicates in rounds which not all ranks have.
 [[gnu::cold]] constexpr fault_record verify_nodes(const graph& g) {
   fault_record wrong;
   const auto refuse = [&](fault f, const node& n, value_id a, value_id b = -1, int over = -1) {
@@ -66,6 +83,7 @@ constexpr bool is_output(const value& v, const value& inferred, const node& n) {
       rounds = rounds || anew;
     }
     if (!rounds) refuse(fault::P016, n, n.in[0]);
+    if (const int a = detail::unagreed_axis(g, n); a >= 0) refuse(fault::P021, n, n.in[0], -1, a);
     inference c{g, n};
     infer(c);
     if (c.wrong != fault::none)

@@ -90,6 +90,10 @@ template <class Run, fault Code, class Where, class Line> constexpr bool report(
                 "MEGA-P020 a parameter's gradient has another element type than the store it "
                 "collects in: declare it as accumulator_of(type) in the rule of the op that "
                 "computes it");
+  static_assert(Code != fault::P021,
+                "MEGA-P021 a collective stands between dispatch and combine over an axis whose "
+                "ranks have other numbers of rounds, so that one would wait for the other without "
+                "end: put it before dispatch or behind combine");
   static_assert(Code != fault::S001,
                 "MEGA-S001 a sharded extent does not divide by the size of its axis: change the "
                 "layout or the extent");
