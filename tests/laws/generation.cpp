@@ -228,11 +228,10 @@ public:
     ids positions, last{n - 1};
     for (int i = 0; i < n; ++i) positions.push_back(i);
     std::vector<double> in(static_cast<std::size_t>(n * p.hidden + p.vocabulary)), out(in.size());
-    std::vector<int> seen(p.blocks.size());
+    std::vector<int> seen(static_cast<std::size_t>(p.kinds()));
     for (int l = -1; l <= p.layers; ++l) {
       const bool block = l >= 0 && l < p.layers;
-      const int head = static_cast<int>(p.blocks.size());
-      const int kind = block ? p.kind_of[static_cast<std::size_t>(l)] : l < 0 ? -1 : head;
+      const int kind = block ? p.kind_of[static_cast<std::size_t>(l)] : l < 0 ? -1 : p.kinds();
       const part_kind part = block ? part_kind::block : l < 0 ? part_kind::stem : part_kind::logits;
       const interpreted_part node(
           in_rounds(fused(p.generation.forward(p.generation.model, s, part, kind))), *p.stores,

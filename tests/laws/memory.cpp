@@ -130,8 +130,8 @@ std::int64_t products_of(const program_view& p) {
     }
     return n;
   };
-  std::int64_t n = count(p.stem) + count(p.loss);
-  for (const int kind : p.kind_of) n += count(p.blocks[static_cast<unsigned>(kind)]);
+  std::int64_t n = count(p.part(0)) + count(p.head());
+  for (const int kind : p.kind_of) n += count(p.block(kind));
   return n;
 }
 
@@ -365,6 +365,30 @@ BOOST_AUTO_TEST_CASE(stages_share_the_work_of_the_whole_model) {
   const std::int64_t sum = first.update.flops + last.update.flops;
   BOOST_TEST(sum >= whole.update.flops);
   BOOST_TEST(sum <= whole.update.flops + 100);
+}
+
+// Over axes of one rank there are no collectives. Over others every parameter's gradient is reduced
+// once a layer, a tied table's with that of its other use, and so are the three totals.
+BOOST_AUTO_TEST_CASE(collectives_are_those_of_axes_with_ranks) {
+  const interpreted_program<gpt> alone(small_gpt, {.batch = {4, 128}}, "alone"),
+      two(small_gpt, {.ranks = {.cp = 2}, .batch = {4, 128}}, "two");
+  BOOST_TEST(collectives_of(alone.view()).empty());
+  std::int64_t reduced = 0, of_totals = 0, parameters = 0;
+  for (const collective_entry& e : collectives_of(two.view())) {
+    BOOST_TEST((e.over == axis::cp && e.ranks == 2));
+    if (e.part == "totals") of_totals += e.per_step;
+    if (e.when == phase::epilogue) reduced += e.per_step;
+    BOOST_TEST((e.what != collective::all_reduce || e.sent == e.bytes)); // 2 (n - 1) / n of it
+  }
+  for_each_parameter(two.view(), [&](const parameter_ref&) { ++parameters; });
+  BOOST_TEST(reduced == parameters);
+  BOOST_TEST(of_totals == 3);
+  // Two replicas share their experts, so that the norm has a sum over both.
+  const interpreted_program<qwen3_moe> shared(small_moe, {.ranks = {.ep = 2}, .batch = {4, 128}},
+                                              "shared");
+  for (const collective_entry& e : collectives_of(shared.view()))
+    BOOST_TEST((e.ranks == 2 && (e.over == axis::dp || (e.over == axis::ep && e.part == "update"))),
+               name_of(e.over));
 }
 
 // On two stages each has a copy of the table with gradients of its own, which ranks add.

@@ -135,8 +135,8 @@ BOOST_AUTO_TEST_CASE(a_head_that_needs_the_most_memory) {
   const interpreted_program<gpt> program(m, {.batch = {sequences, sequence}, .type = dtype::f64},
                                          "head");
   const program_view& p = program.view();
-  for (const part_view* part : {&p.stem, &p.blocks[0], &p.loss})
-    BOOST_TEST(p.evaluation.plan->working > part->plan->working);
+  for (const part_view* part : {&p.part(0), &p.block(0), &p.head()})
+    BOOST_TEST(p.evaluation().plan->working > part->plan->working);
   BOOST_TEST(run(m, sequences).trained == run(m, sequences, false).trained);
 }
 

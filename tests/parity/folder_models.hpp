@@ -48,8 +48,8 @@ public:
     view_.layers = m.layers, view_.hidden = m.hidden, view_.vocabulary = m.vocabulary;
     view_.model = mc::described(m);
     view_.stores = &stores_;
-    view_.stem = part(0), view_.loss = part(used.count + 1);
-    for (int k = 0; k < used.count; ++k) view_.blocks.push_back(part(k + 1));
+    view_.parts.resize(static_cast<std::size_t>(used.count + mc::other_parts));
+    for (int i = 0; i <= used.count + 1; ++i) view_.parts[static_cast<std::size_t>(i)] = part(i);
   }
   bare_program(const bare_program&) = delete;
   bare_program& operator=(const bare_program&) = delete;

@@ -342,7 +342,8 @@ template <class Model> std::string compiled_values(const Model& m, const mc::lay
   mc::program_view p;
   p.numbers = s, p.layers = m.layers, p.hidden = m.hidden, p.vocabulary = m.vocabulary;
   p.model = mc::described(m);
-  p.blocks.emplace_back().g = g.get();
+  p.parts.resize(1 + mc::other_parts);
+  p.parts[1].g = g.get();
   mc::options o;
   mc::set_compiled(o.compiled, p);
   std::string text;

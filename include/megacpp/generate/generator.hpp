@@ -118,7 +118,7 @@ private:
 
   int part_of(int layer) const {
     if (layer < 0) return 0;
-    if (layer == p_.layers) return static_cast<int>(p_.blocks.size()) + 1;
+    if (layer == p_.layers) return p_.kinds() + 1;
     return 1 + p_.kind_of[static_cast<unsigned>(layer)];
   }
   const interpreted_part& part(int number) const { return *parts_[static_cast<unsigned>(number)]; }
@@ -141,9 +141,8 @@ private:
       graphs_.emplace_back(part.g, part.plan);
     }
     a.shape.first = uses_.size(), a.shape.uses = p_.layers + 2;
-    const int kinds = static_cast<int>(p_.blocks.size());
     for_each_use(
-        p_.layers, kinds, 1, 0, [&](int l) { return p_.kind_of[static_cast<unsigned>(l)]; },
+        p_.layers, p_.kinds(), 1, 0, [&](int l) { return p_.kind_of[static_cast<unsigned>(l)]; },
         [&](part_use u) {
           u.part += a.parts;
           uses_.push(u);

@@ -117,44 +117,41 @@ inline void describe_work(std::string& out, const program_view& p) {
   line("backward", w.backward);
   line("update", w.update);
   line("in all", w.total());
-  const auto tokens = static_cast<double>(local_tokens(*p.blocks[0].g));
+  const auto tokens = static_cast<double>(local_tokens(*p.block(0).g));
   fmt::format_to(std::back_inserter(out), "  {} FLOPs a token\n",
                  count_text(static_cast<double>(w.total().flops) / tokens).view());
 }
 
 inline void describe_collectives(std::string& out, const program_view& p) {
-  out += fmt::format("\nCollectives of a step of one micro-batch{}\n",
+  const mesh ranks = smallest_mesh(p.numbers.ranks);
+  out += fmt::format("\nCollectives of a step of one micro-batch (dp {}{})\n", ranks.of(axis::dp),
                      p.numbers.ranks.pp > 1 ? ", all stages" : "");
   const std::vector<collective_entry> list = collectives_of(p);
   if (list.empty()) out += "  none\n";
   for (const collective_entry& e : list) {
-    const std::string sent = e.ranks > 0
-                                 ? byte_count(e.sent) + " sent by a rank"
-                                 : fmt::format("ranks of {} known at start", name_of(e.over));
     fmt::format_to(std::back_inserter(out),
-                   "  {:<8} {:<9} {:<14} over {:<4} {} -> {}  {} ({} x {}, {})\n", e.part,
-                   phase_text(e.when), name_of(e.what), name_of(e.over), place_text(e.from),
-                   place_text(e.to), e.value, e.per_step, byte_count(e.bytes), sent);
+                   "  {:<8} {:<9} {:<14} over {:<4} {} -> {}  {} ({} x {}, {} sent by a rank)\n",
+                   e.part, phase_text(e.when), name_of(e.what), name_of(e.over), place_text(e.from),
+                   place_text(e.to), e.value, e.per_step, byte_count(e.bytes), byte_count(e.sent));
   }
 }
 
 inline void describe_parameters(std::string& out, const program_view& p) {
   out += "\nParameters\n";
-  const std::vector<std::string> names = part_names(p);
-  std::size_t i = 0;
-  for_each_training_part(p, [&](const part_view& part, int layers) {
-    const graph& g = *part.g;
+  const std::vector<int> layers = layers_of_parts(p);
+  for (int i = 0; i <= p.kinds() + 1; ++i) {
+    const graph& g = *p.part(i).g;
     for (int k = 0; k < g.parameter_count; ++k) {
       const parameter_info& info = g.parameters[static_cast<unsigned>(k)];
       const value& v = g.at(info.v);
       const std::string where = placement_text(g.ranks, v.at);
-      fmt::format_to(std::back_inserter(out), "  {:<8}{:>4} x {:<36} ({}) {}{}{}{}\n", names[i],
-                     layers, fmt::format("{}.{}", v.scope, v.name), dims_text(v), name_of(v.type),
+      fmt::format_to(std::back_inserter(out), "  {:<8}{:>4} x {:<36} ({}) {}{}{}{}\n",
+                     name_of_part(p, i), layers[static_cast<unsigned>(i)],
+                     fmt::format("{}.{}", v.scope, v.name), dims_text(v), name_of(v.type),
                      info.decay ? ", decays" : "", info.tied ? ", tied" : "",
                      where.empty() ? "" : " [" + where + "]");
     }
-    ++i;
-  });
+  }
 }
 
 inline void describe_graph(std::string& out, const graph& g) {
@@ -163,16 +160,15 @@ inline void describe_graph(std::string& out, const graph& g) {
 }
 
 inline void describe_passes(std::string& out, const program_view& p, const part_passes& passes) {
-  const std::vector<std::string> names = part_names(p);
   for (std::size_t i = 0; i < passes.size(); ++i) {
     for (const pass_view& pass : passes[i]) {
-      fmt::format_to(std::back_inserter(out), "\n{} after {}: {} nodes\n", names[i], pass.name,
-                     pass.g->node_count);
+      fmt::format_to(std::back_inserter(out), "\n{} after {}: {} nodes\n",
+                     name_of_part(p, static_cast<int>(i)), pass.name, pass.g->node_count);
       describe_graph(out, *pass.g);
     }
   }
-  fmt::format_to(std::back_inserter(out), "\nupdate: {} nodes\n", p.update.g->node_count);
-  describe_graph(out, *p.update.g);
+  fmt::format_to(std::back_inserter(out), "\nupdate: {} nodes\n", p.update().g->node_count);
+  describe_graph(out, *p.update().g);
 }
 
 } // namespace detail
@@ -265,9 +261,8 @@ inline std::string describe_json(const program_view& p, const part_passes& passe
   }
   d.close(']');
   d.open("graphs", '{');
-  const std::vector<std::string> names = part_names(p);
   for (std::size_t i = 0; i < passes.size(); ++i) {
-    d.open(names[i], '{');
+    d.open(name_of_part(p, static_cast<int>(i)), '{');
     for (const pass_view& pass : passes[i]) {
       d.open(pass.name, '[');
       for (int k = 0; k < pass.g->node_count; ++k) d.item(node_text(*pass.g, pass.g->at_node(k)));

@@ -8,6 +8,7 @@
 #include <megacpp/plan/memory.hpp>
 #include <megacpp/run/program_source.hpp>
 
+#include <numeric>
 #include <string>
 
 #include <fmt/format.h>
@@ -109,46 +110,63 @@ struct collective_entry {
   collective what = collective::none;
   axis over{};
   place from{}, to{};
-  int ranks = 0;             ///< 0: known only at start
+  int ranks = 0;
   std::int64_t bytes = 0;    ///< one rank's value before it
-  std::int64_t sent = 0;     ///< by one rank, each time, ring algorithms; 0 if ranks is
+  std::int64_t sent = 0;     ///< by one rank, each time, ring algorithms
   std::int64_t per_step = 0; ///< times, with one micro-batch a step
 };
 
+/// The mesh of the fewest ranks that a layout has: one replica of the model, or more where ranks of
+/// several share its experts.
+inline mesh smallest_mesh(const layout& l) {
+  mesh m(l);
+  const int dense = l.tp * l.cp, expert = l.ep * l.expert_tp(), all = std::lcm(dense, expert);
+  m.size[static_cast<int>(axis::dp)] = all / dense;
+  m.size[static_cast<int>(axis::edp)] = all / expert;
+  return m;
+}
+
+namespace detail {
 inline void append_collectives(std::vector<collective_entry>& list, const std::string& part,
-                               const graph& g, int layers) {
+                               const graph& g, const mesh& ranks, int times) {
   for (int i = 0; i < g.node_count; ++i) {
     const node& n = g.at_node(i);
     if (n.op != &op::redistribute || collective_of(n.from, n.to) == collective::none) continue;
+    if (ranks.trivial(n.ax)) continue;
     collective_entry e;
     e.part = part, e.value = origin_text(g, n.in[0]), e.when = n.when;
     e.what = collective_of(n.from, n.to), e.over = n.ax, e.from = n.from, e.to = n.to;
-    e.ranks = g.ranks.of(n.ax);
+    e.ranks = ranks.of(n.ax);
     e.bytes = local_bytes(g.ranks, g.at(n.in[0]));
-    if (e.ranks > 0) e.sent = collective_bytes(e.what, e.bytes, e.ranks);
-    e.per_step = layers;
+    e.sent = collective_bytes(e.what, e.bytes, e.ranks);
+    e.per_step = times;
     list.push_back(std::move(e));
   }
 }
+} // namespace detail
 
-inline std::vector<std::string> part_names(const program_view& p) {
-  std::vector<std::string> names{"stem"};
-  for (std::size_t k = 0; k < p.blocks.size(); ++k)
-    names.push_back(p.blocks.size() == 1 ? "block" : fmt::format("block {}", k));
-  names.emplace_back("head");
-  return names;
+/// How many layers of the model run each part in a training step; of what each stage runs once, 1.
+inline std::vector<int> layers_of_parts(const program_view& p) {
+  std::vector<int> layers(p.parts.size());
+  for (int stage = 0; stage < p.numbers.ranks.pp; ++stage) {
+    const stage_shape s = stage_of(p, stage);
+    for (const task& t : training_step(s.training, 1)) {
+      if (t.what != action::run || t.when != phase::forward) continue;
+      const int part = s.uses[t.use].part;
+      if (stage == 0 || part <= p.kinds() + 1) ++layers[static_cast<unsigned>(part)];
+    }
+  }
+  return layers;
 }
 
-/// Every collective of a step, the update included.
+/// Every collective of a training step on the fewest ranks.
 inline std::vector<collective_entry> collectives_of(const program_view& p) {
   std::vector<collective_entry> list;
-  const std::vector<std::string> names = part_names(p);
-  std::size_t i = 0;
-  for_each_training_part(p, [&](const part_view& part, int layers) {
-    append_collectives(list, names[i++], *part.g, layers);
-  });
-  append_collectives(list, "totals", *p.totals.g, 1);
-  append_collectives(list, "update", *p.update.g, 1);
+  const mesh ranks = smallest_mesh(p.numbers.ranks);
+  const std::vector<int> layers = layers_of_parts(p);
+  for (int i = 0; i < static_cast<int>(p.parts.size()); ++i)
+    if (const int n = layers[static_cast<unsigned>(i)]; n > 0)
+      detail::append_collectives(list, name_of_part(p, i), *p.part(i).g, ranks, n);
   return list;
 }
 

@@ -16,12 +16,7 @@ namespace mc {
 class profile final : public node_clock {
 public:
   explicit profile(const program_view& p) {
-    add("stem", p.stem);
-    for (std::size_t k = 0; k < p.blocks.size(); ++k)
-      add(p.blocks.size() == 1 ? "block" : fmt::format("block {}", k), p.blocks[k]);
-    add("head", p.loss);
-    add("head (evaluation)", p.evaluation);
-    add("update", p.update);
+    for (int i = 0; i < static_cast<int>(p.parts.size()); ++i) add(name_of_part(p, i), p.part(i));
   }
 
   void node(const graph& g, int index, std::int64_t nanoseconds) override {

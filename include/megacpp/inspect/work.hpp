@@ -46,32 +46,30 @@ struct step_work {
   }
 };
 
-/// The step's end on one stage, which updates its own layers alone.
+/// The update on one stage, which has its own layers alone.
 inline graph update_of_stage(const program_view& p, std::span<const int> layers) {
   registry r = *p.stores;
   for (registry::entry& e : r.entries)
     if (layers.front() == 0 || layers[static_cast<unsigned>(e.part)] == 0) e.gradient = e.offset;
   for (int k = 0; k < r.group_count; ++k)
     r.groups[static_cast<unsigned>(k)].count = stored_elements(r, layers, k);
-  return update_graph(r, p.update.g->ranks, p.numbers.type);
+  return update_graph(r, p.update().g->ranks, p.numbers.type);
 }
 
 inline step_work work_of_step(const program_view& p, std::int64_t micro_batches, int of_stage = 0) {
   step_work w;
-  const list<int> layers = stage_of(p, of_stage).layers;
-  std::size_t i = 0;
-  for_each_training_part(p, [&](const part_view& part, int) {
-    const std::int64_t n = layers[static_cast<int>(i++)];
-    w.prologue += times(work_of(*part.g, phase::prologue), n);
-    w.forward += times(work_of(*part.g, phase::forward), n * micro_batches);
-    w.backward += times(work_of(*part.g, backward_pass), n * micro_batches);
-    w.update += times(work_of(*part.g, phase::epilogue), n);
-  });
-  w.update += work_of(*p.totals.g, phase::forward);
-  const graph update = update_of_stage(p, layers);
-  w.update += work_of(update, phase::prologue);
-  w.update += work_of(update, phase::forward);
-  w.update += work_of(update, phase::epilogue);
+  const stage_shape s = stage_of(p, of_stage);
+  const graph update = update_of_stage(p, s.layers);
+  bool begun = false;                                  // the first micro-batch
+  for (const task& t : training_step(s.training, 1)) { // all micro-batches are alike
+    begun = begun || t.micro >= 0;
+    if (t.what != action::run) continue;
+    const graph& g = t.use == s.training.end ? update : *p.part(s.uses[t.use].part).g;
+    work& part = t.micro < 0               ? begun ? w.update : w.prologue
+                 : t.when == backward_pass ? w.backward
+                                           : w.forward;
+    part += times(work_of(g, t.when), t.micro < 0 ? 1 : micro_batches);
+  }
   return w;
 }
 

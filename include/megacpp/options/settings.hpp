@@ -57,7 +57,7 @@ inline void set_compiled(compiled_flags& c, const program_view& p) {
       if (n.name == member) return static_cast<std::int64_t>(n.value);
     return otherwise;
   };
-  const graph& block = *p.blocks[0].g;
+  const graph& block = *p.block(0).g;
   const layout& l = p.numbers.ranks;
   const std::int64_t heads = number("heads", detail::extent_in(block, dim::heads));
   set(c.micro_batch_size, p.numbers.batch.micro);
@@ -154,8 +154,8 @@ inline void refuse_idle_flags(command c, options& o) {
 /// whole.
 inline std::vector<std::string> untrained_positions(const program_view& p, std::int64_t sequence) {
   std::vector<std::string> lines;
-  for_each_training_part(p, [&](const part_view& part, int) {
-    const graph& g = *part.g;
+  for (int number = 0; number <= p.kinds() + 1; ++number) {
+    const graph& g = *p.part(number).g;
     for (int i = 0; i < g.parameter_count; ++i) {
       const parameter_info& info = g.parameters[static_cast<unsigned>(i)];
       const extent rows = g.at(info.v).dims[0];
@@ -165,7 +165,7 @@ inline std::vector<std::string> untrained_positions(const program_view& p, std::
             "becomes worse behind them",
             g.at(info.v).scope, g.at(info.v).name, rows.n, sequence, sequence));
     }
-  });
+  }
   return lines;
 }
 

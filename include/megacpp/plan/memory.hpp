@@ -74,7 +74,8 @@ constexpr std::int64_t tied_elements(const registry& r, std::span<const int> lay
 
 /// The graphs of a run by part: the stem, the kinds of block, the head, and behind them the update,
 /// the head of evaluation and the totals.
-constexpr int part_of_end(int kinds) { return kinds + 2; }
+inline constexpr int other_parts = 5; ///< beside the kinds
+constexpr int part_of_update(int kinds) { return kinds + 2; }
 constexpr int part_of_evaluation(int kinds) { return kinds + 3; }
 constexpr int part_of_totals(int kinds) { return kinds + 4; }
 
@@ -98,7 +99,7 @@ struct stage_shape {
     training.uses = evaluation.uses = n;
     training.pp = evaluation.pp = pp, training.stage = evaluation.stage = stage;
     training.end = n;
-    uses.push({part_of_end(kinds), layer_count + 1, 0, -1});
+    uses.push({part_of_update(kinds), layer_count + 1, 0, -1});
     training.totals = evaluation.totals = n + 1;
     uses.push({part_of_totals(kinds), layer_count + 1, 0, -1});
     if (stage + 1 < pp) return;

@@ -194,16 +194,14 @@ program_view compiled_program(const char* name) {
   v.positions = program::model.positions;
   v.stores = &program::stores;
   v.parameters = program::parameters;
-  v.stem = detail::view_part<typename program::template part<0>>();
-  v.loss = detail::view_part<typename program::template part<program::last>>();
-  v.evaluation = detail::view_part<typename program::evaluation>();
-  v.update = detail::view_part<typename program::update>();
-  v.totals = detail::view_part<typename program::totals>();
   v.generation = Generation();
   [&]<int... K>(std::integer_sequence<int, K...>) {
-    (v.blocks.push_back(detail::view_part<typename program::template part<K + 1>>()), ...);
+    v.parts = {detail::view_part<typename program::template part<K>>()...,
+               detail::view_part<typename program::update>(),
+               detail::view_part<typename program::evaluation>(),
+               detail::view_part<typename program::totals>()};
   }
-  (std::make_integer_sequence<int, program::kinds>{});
+  (std::make_integer_sequence<int, program::kinds + 2>{});
   return v;
 }
 

@@ -11,17 +11,11 @@
 
 namespace mc {
 
-/// The training graph of part i: 0 the stem, then block kinds, then the head.
-inline const graph& trained_graph(const program_view& p, int i) {
-  if (i == 0) return *p.stem.g;
-  const auto kind = static_cast<std::size_t>(i - 1);
-  return kind < p.blocks.size() ? *p.blocks[kind].g : *p.loss.g;
-}
 /// The place among the parameters of training of parameter k of g, a graph of generation of part i;
 /// -1 if there is none. C++ leaves open in which order a model's function declares two of one
 /// expression, and compilers choose differently at run time.
 inline int trained_parameter(const program_view& p, int i, const graph& g, int k) {
-  const graph& trained = trained_graph(p, i);
+  const graph& trained = *p.part(i).g;
   const value& v = g.at(g.parameters[static_cast<unsigned>(k)].v);
   for (int t = 0; t < trained.parameter_count; ++t)
     if (const value& w = trained.at(trained.parameters[static_cast<unsigned>(t)].v);
@@ -32,10 +26,9 @@ inline int trained_parameter(const program_view& p, int i, const graph& g, int k
 
 /// Part i of generation in the shape of a setup, before passes.
 inline graph generation_graph(const program_view& p, const setup& s, int i) {
-  const auto kind = static_cast<std::size_t>(i - 1);
-  const part_kind part = i == 0                   ? part_kind::stem
-                         : kind < p.blocks.size() ? part_kind::block
-                                                  : part_kind::logits;
+  const part_kind part = i == 0           ? part_kind::stem
+                         : i <= p.kinds() ? part_kind::block
+                                          : part_kind::logits;
   graph g = p.generation.forward(p.generation.model, s, part, i - 1);
   const auto refuse = [&g](source_line line, const char* what, value_id v, const char* why) {
     if (g.wrong.code != fault::none) return;
@@ -83,7 +76,7 @@ inline fault_record compare_caches(const graph& a, const graph& b) {
 /// smallest shapes, a token or two for each rank of tp.
 inline fault_record fault_of_generation(const program_view& p) {
   const int tp = p.numbers.ranks.tp;
-  for (int i = 0; i <= static_cast<int>(p.blocks.size()) + 1; ++i) {
+  for (int i = 0; i <= p.kinds() + 1; ++i) {
     const auto of = [&](int tokens) {
       return std::make_unique<graph>(
           generation_graph(p, for_generation(p.numbers, 1, tokens, 2 * tp), i));

@@ -83,19 +83,15 @@ public:
     }
     interpreted_part::refuse(fault_of_ties(differentiated));
     for (int i = 0; i <= last_; ++i) {
-      const part_view trained =
-          add(after_passes(
-                  *differentiated[static_cast<unsigned>(i)],
-                  {.backward = true, .again = i == 0 || i == last_ ? recompute::none : s.again},
-                  deriving_passes, pass_count),
-              i, table);
-      if (i == 0) view_.stem = trained;
-      else if (i == last_) view_.loss = trained;
-      else view_.blocks.push_back(trained);
+      add(after_passes(
+              *differentiated[static_cast<unsigned>(i)],
+              {.backward = true, .again = i == 0 || i == last_ ? recompute::none : s.again},
+              deriving_passes, pass_count),
+          i, table);
     }
-    view_.evaluation = add(after_passes(*graphs.back(), {}), last_, table);
-    view_.update = add(update_graph(stores_, mesh(s.ranks), s.type), 0, table);
-    view_.totals = add(totals_graph(mesh(s.ranks)), 0, table);
+    add(update_graph(stores_, mesh(s.ranks), s.type), 0, table);
+    add(after_passes(*graphs.back(), {}), last_, table);
+    add(totals_graph(mesh(s.ranks)), 0, table);
   }
   interpreted_program(const interpreted_program&) = delete;
   interpreted_program& operator=(const interpreted_program&) = delete;
@@ -105,9 +101,9 @@ private:
   part_kind kind(int i, part_kind head) const {
     return i == 0 ? part_kind::stem : i == last_ ? head : part_kind::block;
   }
-  part_view add(const graph& passed, int index, const kernel_table& table) {
+  void add(const graph& passed, int index, const kernel_table& table) {
     parts_.push_back(std::make_unique<interpreted_part>(passed, stores_, index, table));
-    return parts_.back()->view();
+    view_.parts.push_back(parts_.back()->view());
   }
 
   Model model_;

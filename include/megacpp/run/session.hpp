@@ -67,15 +67,15 @@ public:
       : p_(require_one_rank(program)),
         training_(why == purpose::training),
         stores_(program, training_),
-        graphs_(graphs_of(parts_of(program))),
+        graphs_(graphs_of(program)),
         stage_(stage_of(program, 0)),
         buffers_(buffers_of(graphs_, stage_, training_)),
         planned_(
             memory_of(buffers_, *program.stores, stage_.layers, program.numbers.type, training_)),
-        run_(parts_of(program), require_sound(), device, stores_, "activations",
+        run_(program.parts, require_sound(), device, stores_, "activations",
              training_ ? "a smaller micro-batch or sequence, recompute,"
                        : "a smaller micro-batch or sequence"),
-        tokens_(local_tokens(*p_.blocks[0].g)) {
+        tokens_(local_tokens(*p_.block(0).g)) {
     if (training_) run_.prepare(training_step(stage_.training, 1));
     run_.prepare(evaluation_step(stage_.evaluation, 1));
     if (training_) give_stores();
@@ -164,7 +164,7 @@ private:
   /// What the step's end reads and writes of the stores.
   void give_stores() {
     const std::int64_t main = size_of(stores_.main_type()), type = size_of(stores_.type());
-    input_addresses& in = run_.inputs_of(part_of_end(static_cast<int>(p_.blocks.size())));
+    input_addresses& in = run_.inputs_of(part_of_update(p_.kinds()));
     for_each_tie(*p_.stores, [&](const registry::entry& e, int k) {
       in.set(feed::declared_gradient, stores_.gradients() + e.offset * main, k);
       in.set(feed::tied_gradient, stores_.gradients() + e.gradient * main, k);

@@ -46,13 +46,11 @@ template <class F> void for_each_parameter(const program_view& p, F f) {
       f(r);
     }
   };
-  visit(p.stem, -1, 0);
-  std::vector<int> seen(p.blocks.size());
-  for (int l = 0; l < p.layers; ++l) {
-    const auto kind = static_cast<unsigned>(p.kind_of[static_cast<unsigned>(l)]);
-    visit(p.blocks[kind], l, seen[kind]++);
-  }
-  visit(p.loss, -1, 0);
+  for_each_use(
+      p.layers, p.kinds(), 1, 0, [&](int l) { return p.kind_of[static_cast<unsigned>(l)]; },
+      [&](const part_use& u) {
+        visit(p.part(u.part), u.layer < p.layers ? u.layer : -1, u.index);
+      });
 }
 
 /// Throws mc::error(exit_code::mismatch) if ranks hold only parts of a parameter; `file` is what is

@@ -71,11 +71,16 @@ struct program_view {
   std::vector<model_number> model; ///< what the model tells of itself; may be empty
   std::vector<int> kind_of;        ///< by layer
   const registry* stores = nullptr;
-  std::int64_t parameters = 0;      ///< of the whole model
-  part_view stem, loss, evaluation; ///< loss: forward and backward; evaluation: forward only
-  std::vector<part_view> blocks;    ///< by kind
-  part_view update, totals;         ///< of a step's end
+  std::int64_t parameters = 0;  ///< of the whole model
+  std::vector<part_view> parts; ///< by number (plan/memory.hpp), in running order
   generation_view generation;
+
+  int kinds() const { return static_cast<int>(parts.size()) - other_parts; }
+  const part_view& part(int number) const { return parts[static_cast<unsigned>(number)]; }
+  const part_view& block(int kind) const { return part(1 + kind); }
+  const part_view& head() const { return part(kinds() + 1); }
+  const part_view& update() const { return part(part_of_update(kinds())); }
+  const part_view& evaluation() const { return part(part_of_evaluation(kinds())); }
 
   /// A number of the model by its member's name.
   double number(std::string_view member) const {
@@ -101,38 +106,29 @@ inline const program_view& require_one_rank(const program_view& p) {
   return p;
 }
 
-/// f(part, layers) for stem, block kinds and head of the training program.
-template <class F> void for_each_training_part(const program_view& p, F f) {
-  f(p.stem, 1);
-  for (std::size_t k = 0; k < p.blocks.size(); ++k)
-    f(p.blocks[k],
-      static_cast<int>(std::count(p.kind_of.begin(), p.kind_of.end(), static_cast<int>(k))));
-  f(p.loss, 1);
-}
-
-/// The graphs of a step by part (plan/memory.hpp).
-inline std::vector<part_view> parts_of(const program_view& p) {
-  std::vector<part_view> parts{p.stem};
-  parts.insert(parts.end(), p.blocks.begin(), p.blocks.end());
-  parts.insert(parts.end(), {p.loss, p.update, p.evaluation, p.totals});
-  return parts;
-}
-inline std::vector<planned_graph> graphs_of(const std::vector<part_view>& parts) {
+inline std::vector<planned_graph> graphs_of(const program_view& p) {
   std::vector<planned_graph> graphs;
-  graphs.reserve(parts.size());
-  for (const part_view& part : parts) graphs.emplace_back(*part.g, *part.plan);
+  graphs.reserve(p.parts.size());
+  for (const part_view& part : p.parts) graphs.emplace_back(*part.g, *part.plan);
   return graphs;
+}
+/// What a part is called.
+inline std::string name_of_part(const program_view& p, int number) {
+  const int kinds = p.kinds();
+  if (number == 0) return "stem";
+  if (number <= kinds) return kinds == 1 ? "block" : "block " + std::to_string(number - 1);
+  constexpr const char* others[] = {"head", "update", "head (evaluation)", "totals"};
+  return others[number - kinds - 1];
 }
 /// What a pipeline stage runs.
 inline stage_shape stage_of(const program_view& p, int stage) {
-  return {p.layers, static_cast<int>(p.blocks.size()), p.numbers.ranks.pp, stage,
+  return {p.layers, p.kinds(), p.numbers.ranks.pp, stage,
           [&](int l) { return p.kind_of[static_cast<unsigned>(l)]; }};
 }
 
 /// The plan of one rank of a pipeline stage for training, or for evaluation alone, item by item.
 inline memory_items memory_of_stage(const program_view& p, int stage = 0, bool training = true) {
-  return stage_memory(graphs_of(parts_of(p)), stage_of(p, stage), *p.stores, p.numbers.type,
-                      training);
+  return stage_memory(graphs_of(p), stage_of(p, stage), *p.stores, p.numbers.type, training);
 }
 
 namespace detail {
