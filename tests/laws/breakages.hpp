@@ -130,7 +130,7 @@ inline void dropout_other_mask(backward& d, const node& n) {
   attributes other = n.attr;
   ++other.i[0];
   if (dy >= 0 && d.wants(n.in[0]))
-    d.give(n.in[0], d.b.emit(*n.op, {dy, n.in[1]}, n.line, other), n.line);
+    d.give(n.in[0], d.b.emit(*n.op, {dy, n.in[1], n.in[2], n.in[3]}, n.line, other), n.line);
 }
 /// Adjoints that hand on a gradient op with a broken rule.
 template <const op_info& Grad> void embedding_by(backward& d, const node& n) {

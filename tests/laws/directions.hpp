@@ -137,9 +137,10 @@ private:
     input_addresses& in = inputs_.emplace(part_.g);
     in.set(feed::d_output, dy_.data());
     in.set(feed::d_output, &one_, 1);
+    in.set(feed::seed, &seed_), in.set(feed::step, &step_);
     for (const auto& i : integers_) in.set(i.first.first, i.second.data(), i.first.second);
     f.input = in.data();
-    f.step = &numbers_;
+    f.constants = &constants_;
     f.ranks = &ranks_;
     return f;
   }
@@ -156,7 +157,8 @@ private:
   std::vector<std::byte> saved_, working_;
   std::vector<std::pair<std::pair<mc::feed, int>, std::vector<std::int32_t>>> integers_;
   std::optional<input_addresses> inputs_;
-  step_numbers numbers_{.seed = 5};
+  run_constants constants_;
+  std::int64_t seed_ = 5, step_ = 0;
   self ranks_;
   double one_ = 1;
 };

@@ -38,7 +38,9 @@ template <class F> auto emitted(builder& b, const substitution& swaps, F f) {
   auto result = f();
   if (swaps.empty()) return result;
   const std::vector<node> made(b.g.nodes + nodes, b.g.nodes + b.g.node_count);
-  b.g.node_count = nodes, b.g.value_count = values, b.g.wrong = wrong;
+  int kept = values; // inputs that came before the nodes
+  while (kept < b.g.value_count && b.g.values[kept].is == role::input) ++kept;
+  b.g.node_count = nodes, b.g.value_count = kept, b.g.wrong = wrong;
   for (node n : made) {
     if (const auto s = swaps.find(n.op); s != swaps.end()) n.op = s->second;
     set(n.out, {});

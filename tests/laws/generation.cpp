@@ -246,11 +246,13 @@ public:
       base(space::weights, m_.weights.weights()), base(space::working, working.data());
       base(space::stream_out, out.data());
       f.layer = l, f.index = block ? seen[static_cast<std::size_t>(kind)]++ : 0;
-      f.step = &numbers_, f.ranks = &ranks_;
+      f.constants = &constants_, f.ranks = &ranks_;
       input_addresses inputs(node.g);
       inputs.set(feed::tokens, t.data()), inputs.set(feed::positions, positions.data());
       inputs.set(feed::last, last.data()), inputs.set(feed::stream, in.data());
       inputs.set(feed::token_keys, positions.data());
+      const std::int64_t number = 0;
+      inputs.set(feed::seed, &number), inputs.set(feed::step, &number);
       f.input = inputs.data();
       node.view().run(node.view(), phase::forward, device_, f, slots.data(), nullptr);
       std::swap(in, out);
@@ -265,7 +267,7 @@ private:
   const trained<Model>& m_;
   cpu& device_;
   kernel_table kernels_ = kernel_table::all();
-  step_numbers numbers_{.dropping = false};
+  run_constants constants_{.dropping = false};
   self ranks_{};
 };
 

@@ -163,12 +163,13 @@ array mask_of(std::int64_t salt, std::uint64_t seed, std::int64_t step, int laye
   dropout(b.input(feed::stream, "x", dtype::f32, {B, Sq, H}, {}),
           b.input(feed::token_keys, "keys", dtype::i32, {B, Sq}, {}), 0.5, salt);
   static node_kernel k;
-  k.numbers.seed = seed, k.numbers.step = step, k.numbers.dropping = dropping, k.layer = layer;
-  array ones(40 * 25, 1.0), keys;
-  for (int i = 0; i < 40; ++i) keys.push_back(i);
+  k.constants.dropping = dropping, k.layer = layer;
+  array operands[] = {
+      array(40 * 25, 1.0), {}, {static_cast<double>(seed)}, {static_cast<double>(step)}};
+  for (int i = 0; i < 40; ++i) operands[1].push_back(i);
   const node& n = b.g.at_node(0);
   k.place(b.g, n);
-  k.run(b.g, n, [&](unsigned i) -> const array& { return i == 0 ? ones : keys; });
+  k.run(b.g, n, [&](unsigned i) -> const array& { return operands[i]; });
   return k.get(b.g, n.out[0]);
 }
 

@@ -42,6 +42,7 @@ public:
       case dtype::f64: put(i, x[i]); break;
       case dtype::f32: put(i, static_cast<float>(x[i])); break;
       case dtype::bf16: put(i, convert<bf16>(static_cast<float>(x[i]))); break;
+      case dtype::i64: put(i, static_cast<std::int64_t>(x[i])); break;
       default: put(i, static_cast<std::int32_t>(x[i])); break;
       }
   }
@@ -51,6 +52,7 @@ public:
       case dtype::f64: x.push_back(at<double>(i)); break;
       case dtype::f32: x.push_back(static_cast<double>(at<float>(i))); break;
       case dtype::bf16: x.push_back(convert<double>(at<bf16>(i))); break;
+      case dtype::i64: x.push_back(static_cast<double>(at<std::int64_t>(i))); break;
       default: x.push_back(at<std::int32_t>(i)); break;
       }
     return x;
@@ -75,7 +77,7 @@ private:
 /// Where a node runs, and the memory of its values.
 class node_kernel {
 public:
-  step_numbers numbers{.seed = plain::seed_of_masks, .clip = plain::clip_at};
+  run_constants constants{.clip = plain::clip_at};
   coordinates rank{};
   int layer = 0;
 
@@ -108,7 +110,8 @@ public:
       if (n.in[k] >= 0) held_.at(n.in[k]).set(operand(k), g.at(n.in[k]).type);
     const kernel_table::functions f = kernels_.find(n.op, type_of_node(g, n));
     node_slot slot;
-    frame_.step = &numbers, frame_.ranks = &ranks_, frame_.coordinate = rank, frame_.layer = layer;
+    frame_.constants = &constants, frame_.ranks = &ranks_, frame_.coordinate = rank,
+    frame_.layer = layer;
     dynamic_call c({&device_, &frame_, &slot}, g, *plan_, stores_, 0, n);
     if (f.prepare != nullptr) f.prepare(c);
     f.run(c);

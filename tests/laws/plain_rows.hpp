@@ -255,14 +255,16 @@ inline void rope(node_task& t) { // x (..., D), positions (B, S)
       t.out(0)[at(row * d + i + d / 2)] = b * c + a * s;
     }
 }
-/// The mask of step 0 and layer 0 of this seed, straight from its definition in op/dropout.hpp.
-inline constexpr std::uint64_t seed_of_masks = 5;
-inline void dropout(node_task& t) { // x (B, S, N) or (B, S, A, D), token_keys (B, S)
+/// The mask of layer 0, straight from its definition in op/dropout.hpp.
+inline void dropout(node_task& t) { // x (B, S, N) or (B, S, A, D), token_keys (B, S), seed, step
   const block x = t.in_block(0);
   const int dims = t.value_in(1).rank; // of a token's number
   const int64_t n = x.count(dims, x.rank);
   need(length(t.in(1)) * n == x.size() && x.rank > dims, "dropout");
-  const std::uint64_t key = random_key(seed_of_masks, 256 + static_cast<std::uint64_t>(t.i(0)));
+  const auto seed = static_cast<std::uint64_t>(whole_number(t.in(2)[0])),
+             step = static_cast<std::uint64_t>(whole_number(t.in(3)[0]));
+  const std::uint64_t key =
+      random_key(seed, (step << 24) + 256 + static_cast<std::uint64_t>(t.i(0)));
   for (int64_t i = 0; i < x.size(); ++i) {
     auto c = static_cast<std::uint64_t>(whole_number(t.in(1)[at(i / n)]));
     for (int d = dims; d < x.rank; ++d)

@@ -179,9 +179,25 @@ BOOST_AUTO_TEST_CASE(what_is_refused_leaves_no_trace) {
           b = batch;
           return micro == 0;
         }));
+        BOOST_CHECK_THROW(static_cast<void>(trained.step(2,
+                                                         [&](int micro, batch_view& b) {
+                                                           b = batch;
+                                                           if (micro == 1)
+                                                             throw std::runtime_error("no more");
+                                                           return true;
+                                                         })),
+                          std::runtime_error);
+        BOOST_CHECK_THROW(static_cast<void>(trained.step(1,
+                                                         [&](int, batch_view& b) {
+                                                           b = batch;
+                                                           trained.evaluate(batch);
+                                                           return true;
+                                                         })),
+                          error);
         const step_result none = trained.step(batch_view{tokens.data(), unlabelled.data()});
         BOOST_TEST(none.loss.count == 0);
         BOOST_TEST((!none.applied && none.finite && !std::isfinite(none.norm)));
+        BOOST_TEST(trained.whole());
         static_cast<void>(trained.gradients(batch));
       }
       BOOST_TEST(trained.numbers().step == step);

@@ -159,8 +159,9 @@ struct operands_of {
     if (o == &op::grouped_linear || o == &op::grouped_input_grad || o == &op::grouped_weight_grad)
       counts();
     if (o == &op::clip_factor || o == &op::adamw)
-      for (array& a : x)
-        for (double& y : a) y = std::abs(y) + 0.125;
+      for (int k = 0; k < max_inputs; ++k)
+        for (double& y : x[at(k)])
+          if (v(k).differentiable()) y = std::abs(y) + 0.125;
     if (o == &op::clip_factor && below(0, 2) == 0) // a norm below the limit
       for (std::size_t k = 2; k < max_inputs; ++k)
         for (double& y : x[k]) y /= 1024;

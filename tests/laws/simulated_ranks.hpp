@@ -8,6 +8,7 @@
 #pragma once
 
 #include <megacpp/graph/op.hpp>
+#include <megacpp/op/numbers.hpp>
 #include <megacpp/op/redistribute.hpp>
 #include <megacpp/op/totals.hpp>
 
@@ -314,7 +315,10 @@ struct machine {
     for (int i = 0; i < g.value_count; ++i) // totals are cleared at the begin of a step
       if (g.values[i].is == role::input && g.values[i].from == feed::total)
         for (array& x : held[static_cast<std::size_t>(i)]) x = {0.0};
+      else if (g.values[i].is == role::input && is_number(g.values[i].from))
+        for (array& x : held[static_cast<std::size_t>(i)]) x = {number_of(g.values[i].from)};
   }
+  static double number_of(feed f) { return f == feed::seed ? 5 : f == feed::step ? 3 : 0.01; }
 
   const std::vector<array>& of(value_id v) const {
     const value& x = g.at(v);

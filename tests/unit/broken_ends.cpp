@@ -83,6 +83,10 @@ BOOST_AUTO_TEST_CASE(a_broken_end_of_a_step_is_refused) {
     while (n->in[k] >= 0) ++k;
     n->in[k] = n->in[0];
   });
+  refused("a group is updated by the norm as the learning rate",
+          [](graph& g) { find_node(g, op::adamw)->in[6] = find_node(g, op::clip_factor)->out[1]; });
+  refused("a group's steps are the seed",
+          [](graph& g) { g.at(find_node(g, op::adamw)->in[7]).from = feed::seed; });
   refused("the token count stands for the loss", [](graph& g) {
     node* n = find_node(g, op::clip_factor);
     n->in[1] = n->in[0];
@@ -161,6 +165,29 @@ BOOST_AUTO_TEST_CASE(a_broken_end_of_a_step_is_refused) {
       pending->at(n.out[0]).at = pending->at(n.in[0]).at;
   verify_update(*pending, cut, ranks, dtype::f32);
   BOOST_TEST(said(pending->wrong) == "MEGA-P005 add_total(broken, +@0) over tp");
+}
+
+// Each total of a step is made whole, once, and as its own.
+BOOST_AUTO_TEST_CASE(broken_totals_are_refused) {
+  const auto with = [](auto change) {
+    auto g = std::make_unique<graph>(totals_graph(mesh(layout{.tp = 2, .pp = 2, .cp = 2})));
+    change(*g);
+    verify_totals(*g);
+    return said(g->wrong);
+  };
+  BOOST_TEST(with([](graph&) {}) == " ");
+  const char* const lost = "MEGA-P019 totals()";
+  BOOST_TEST(with([](graph& g) { erase(g, find_node(g, op::add_total, 2)); }) == lost);
+  BOOST_TEST(with([](graph& g) {
+               insert(g, g.node_count, node(*find_node(g, op::add_total, 1)));
+             }) == lost);
+  BOOST_TEST(with([](graph& g) {
+               std::swap(find_node(g, op::add_total)->in[1], find_node(g, op::add_total, 1)->in[1]);
+             }) != " ");
+  BOOST_TEST(with([](graph& g) { // over pp alone
+               node* n = find_node(g, op::redistribute);
+               rewire(g, n->out[0], n->in[0]);
+             }) != " ");
 }
 
 // Biases that balance experts step by a rate of their own, whatever the norm of the gradients.

@@ -157,22 +157,35 @@ constexpr breakage broken[] = {
      [](stage_step& s) { s.drop(s.find(1, phase::epilogue, -1)); }},
     {"tied gradients join after they are reduced", 1, 0, 2, T002,
      [](stage_step& s) {
-       const int end = s.shape.training.end;
+       const int end = s.shape.training.update;
        s.move(s.find(end, phase::prologue, -1), s.find(end, phase::forward, -1) - 1);
      }},
     {"weights are updated before the norm is known", 1, 0, 2, T002,
      [](stage_step& s) {
-       const int end = s.shape.training.end;
+       const int end = s.shape.training.update;
        s.swap(s.find(end, phase::forward, -1), s.find(end, phase::epilogue, -1));
      }},
     {"weights are not updated", 1, 0, 2, T002,
-     [](stage_step& s) { s.drop(s.find(s.shape.training.end, phase::epilogue, -1)); }},
+     [](stage_step& s) { s.drop(s.find(s.shape.training.update, phase::epilogue, -1)); }},
     {"the totals are not cleared", 1, 0, 2, T001,
      [](stage_step& s) { s.drop(s.find(action::clear, phase::forward)); }},
     {"the gradients are not cleared", 1, 0, 2, T001,
      [](stage_step& s) { s.drop(s.find(action::clear, backward_pass)); }},
     {"gradients of derived values are not cleared", 1, 0, 2, T001,
      [](stage_step& s) { s.drop(s.find(action::clear, phase::epilogue, 2)); }},
+    {"the totals are cleared again", 1, 0, 2, T002,
+     [](stage_step& s) { s.tasks.insert(s.find(action::feed, 1), clear_task(phase::forward)); }},
+    {"the gradients are cleared between micro-batches", 1, 0, 2, T002,
+     [](stage_step& s) { s.tasks.insert(s.find(action::feed, 1), clear_task(backward_pass)); }},
+    {"the gradients are cleared before the norm", 1, 0, 2, T002,
+     [](stage_step& s) {
+       s.tasks.insert(s.find(s.shape.training.update, phase::forward, -1),
+                      clear_task(backward_pass));
+     }},
+    {"gradients of derived values are cleared before they are reduced", 1, 0, 2, T002,
+     [](stage_step& s) {
+       s.tasks.insert(s.find(2, phase::epilogue, -1), clear_task(phase::epilogue, 2));
+     }},
     {"the totals are left out", 1, 0, 2, T002,
      [](stage_step& s) { s.drop(s.find(s.shape.training.totals, phase::forward, -1)); }},
     {"the totals are made whole before the last micro-batch", 1, 0, 2, T002,
@@ -206,6 +219,8 @@ constexpr breakage broken[] = {
      [](stage_step& s) { s.b[s.b.of(feed::labels)].offset = s.b[s.b.of(feed::tokens)].offset; }},
     {"the seed lies on the labels", 1, 0, 2, T001,
      [](stage_step& s) { s.of(content::seed).offset = s.b[s.b.of(feed::labels)].offset; }},
+    {"the numbers of the step lie on the labels", 1, 0, 2, T001,
+     [](stage_step& s) { s.of(content::numbers).offset = s.b[s.b.of(feed::labels)].offset; }},
     {"a stage keeps one micro-batch where two are in flight", 2, 0, 3, T001,
      [](stage_step& s) {
        for (int u = 0; u < 3; ++u) s.of(content::saved, u).copies = 1;
@@ -234,7 +249,7 @@ template <int Part> struct constant {
   static constexpr memory_plan plan = place_memory(after_all_passes<constant>::g);
   static constexpr planned_graph planned{after_all_passes<constant>::g, plan};
 };
-struct constant_end {
+struct constant_update {
   static constexpr const graph* forward[] = {&constant<0>::forward, &constant<1>::forward,
                                              &constant<2>::forward, &constant<3>::forward};
   static constexpr int layers[] = {1, 2, 2, 1};
@@ -256,7 +271,7 @@ constexpr planned_graph constants[] = {
     constant<1>::planned,
     constant<2>::planned,
     constant<3>::planned,
-    planned_graph(constant_end::g, constant_end::plan),
+    planned_graph(constant_update::g, constant_update::plan),
     planned_graph(after_all_passes<constant_evaluation>::g, constant_evaluation::plan),
     planned_graph(constant_totals::g, constant_totals::plan)};
 

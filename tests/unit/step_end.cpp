@@ -54,10 +54,13 @@ struct end {
     double totals[step_totals]{};
     totals[static_cast<int>(step_total::whole_loss)] = loss;
     totals[static_cast<int>(step_total::whole_tokens)] = tokens;
+    const std::int64_t steps = 2;
+    const double rate = 1e-2;
     const auto size = static_cast<std::size_t>(stores.total);
     std::vector<float> gradient(size, slope), master(size, 0.5f), first(size, 0.25f),
         second(size, 1.0f);
     input_addresses in(part.g);
+    in.set(feed::step, &steps), in.set(feed::learning_rate, &rate);
     for (int t = 0; t < step_totals; ++t) in.set(feed::total, totals + t, t);
     for (int k = 0; k < stores.group_count; ++k) {
       const std::int64_t at = stores.groups[static_cast<unsigned>(k)].offset;
@@ -69,12 +72,12 @@ struct end {
     const std::vector<float> before[] = {master, first, second};
     std::vector<double> working(static_cast<std::size_t>(part.plan.working / 8 + 8)),
         derived(static_cast<std::size_t>(part.plan.derived / 8 + 8));
-    step_numbers numbers{.learning_rate = 1e-2};
+    const run_constants constants;
     self ranks;
     frame f;
     f.set(space::working, reinterpret_cast<std::byte*>(working.data()));
     f.set(space::derived, reinterpret_cast<std::byte*>(derived.data()));
-    f.input = in.data(), f.step = &numbers, f.ranks = &ranks;
+    f.input = in.data(), f.constants = &constants, f.ranks = &ranks;
     for (const phase p : {phase::prologue, phase::forward, phase::epilogue})
       part.view().run(part.view(), p, device, f, slots.data(), nullptr);
     return {totals[static_cast<int>(step_total::norm)],

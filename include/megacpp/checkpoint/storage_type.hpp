@@ -70,6 +70,7 @@ constexpr storage_type storage_of(dtype t) {
   case dtype::f32: return storage_type::f32;
   case dtype::bf16: return storage_type::bf16;
   case dtype::i32: return storage_type::i32;
+  case dtype::i64: return storage_type::i64;
   case dtype::u8: return storage_type::u8;
   }
   return storage_type::u8;

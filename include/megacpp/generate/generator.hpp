@@ -160,6 +160,7 @@ private:
     run_.emplace(std::move(views), *buffers_, device, weights_,
                  "the keys and values of these texts", "fewer or shorter texts at a time");
     run_->numbers().dropping = false;
+    run_->set_numbers();
 
     const graph& head = part(part_of(p_.layers)).g;
     const value& out = head.at(head.outputs[0]);

@@ -266,10 +266,12 @@ constexpr const char* sentence_of(fault f) {
     return "a value has no memory or shares it with another live one: mend the pass";
   case fault::T001:
     return "a task of the step reads what no task wrote for its micro-batch, or what another has "
-           "written over: mend the order of the tasks or the places of the buffers";
+           "written over, or adds to what was not cleared: mend the order of the tasks or the "
+           "places of the buffers";
   case fault::T002:
-    return "a step uses gradients before they are complete and reduced once: mend the order of its "
-           "tasks";
+    return "a step uses gradients or sums before they are complete and reduced once: mend the "
+           "order "
+           "of its tasks";
   case fault::B001: return "the device has no kernel for this op: specialise kernel_of<&the_op>";
   case fault::B002: return "the run's device has no backend: say using device = mc::cpu";
   }

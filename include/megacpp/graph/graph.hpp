@@ -63,8 +63,12 @@ enum class feed : std::uint8_t {
   first_moment,
   second_moment,
   weight,
-  total ///< what a step sums, by op/totals.hpp
+  total, ///< what a step sums, by op/totals.hpp
+  seed,  ///< numbers of the step (op/numbers.hpp)
+  step,
+  learning_rate
 };
+inline constexpr int feeds = 23;
 /// What generation keeps of earlier tokens.
 constexpr bool is_cache(feed f) { return f == feed::key_cache || f == feed::value_cache; }
 /// What the integers of a value are. An op that finds memory by them takes no others.
@@ -128,7 +132,7 @@ struct value {
     rank = o.rank;
     for (int i = 0; i < max_rank; ++i) dims[i] = o.dims[i];
   }
-  constexpr bool differentiable() const { return type != dtype::i32 && type != dtype::u8; }
+  constexpr bool differentiable() const { return type <= dtype::bf16; }
 };
 
 /// Reads the full name of a parameter, "scope.name", which is what files call it (in a block with

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <numeric>
 
 namespace mc {
 
@@ -47,5 +48,15 @@ struct mesh {
   constexpr bool trivial(axis a) const { return of(a) == 1; }
   constexpr bool sized(axis a) const { return of(a) > 0; }
 };
+
+/// The mesh of the fewest ranks that a layout has: one replica of the model, or more where ranks of
+/// several share its experts.
+constexpr mesh smallest_mesh(const layout& l) {
+  mesh m(l);
+  const int dense = l.tp * l.cp, expert = l.ep * l.expert_tp(), all = std::lcm(dense, expert);
+  m.size[static_cast<int>(axis::dp)] = all / dense;
+  m.size[static_cast<int>(axis::edp)] = all / expert;
+  return m;
+}
 
 } // namespace mc

@@ -254,7 +254,7 @@ enum class algebra : std::uint8_t { product, sum, nonlinear, reduction };
     const value& v = c.g.values[c.n.in[k]];
     const place& p = v.at.at[static_cast<int>(a)];
     if (p.s == state::shard && cutter < 0) cut = p, cutter = k;
-    states |= v.type == dtype::i32 || v.type == dtype::u8 ? 0 : 1u << static_cast<int>(p.s);
+    states |= v.type > dtype::bf16 ? 0 : 1u << static_cast<int>(p.s);
   }
   if (states == 1u << static_cast<int>(state::invariant) && cutter < 0) return I;
   if (states == 1u << static_cast<int>(state::replicate) && cutter < 0) return R;

@@ -167,8 +167,12 @@ inline void describe_passes(std::string& out, const program_view& p, const part_
       describe_graph(out, *pass.g);
     }
   }
-  fmt::format_to(std::back_inserter(out), "\nupdate: {} nodes\n", p.update().g->node_count);
-  describe_graph(out, *p.update().g);
+  for (int part : {part_of_totals(p.kinds()), part_of_update(p.kinds())}) {
+    const graph& g = *p.part(part).g;
+    fmt::format_to(std::back_inserter(out), "\n{}: {} nodes\n", name_of_part(p, part),
+                   g.node_count);
+    describe_graph(out, g);
+  }
 }
 
 } // namespace detail

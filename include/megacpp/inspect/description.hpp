@@ -8,7 +8,6 @@
 #include <megacpp/plan/memory.hpp>
 #include <megacpp/run/program_source.hpp>
 
-#include <numeric>
 #include <string>
 
 #include <fmt/format.h>
@@ -115,16 +114,6 @@ struct collective_entry {
   std::int64_t sent = 0;     ///< by one rank, each time, ring algorithms
   std::int64_t per_step = 0; ///< times, with one micro-batch a step
 };
-
-/// The mesh of the fewest ranks that a layout has: one replica of the model, or more where ranks of
-/// several share its experts.
-inline mesh smallest_mesh(const layout& l) {
-  mesh m(l);
-  const int dense = l.tp * l.cp, expert = l.ep * l.expert_tp(), all = std::lcm(dense, expert);
-  m.size[static_cast<int>(axis::dp)] = all / dense;
-  m.size[static_cast<int>(axis::edp)] = all / expert;
-  return m;
-}
 
 namespace detail {
 inline void append_collectives(std::vector<collective_entry>& list, const std::string& part,

@@ -64,7 +64,7 @@ inline step_work work_of_step(const program_view& p, std::int64_t micro_batches,
   for (const task& t : training_step(s.training, 1)) { // all micro-batches are alike
     begun = begun || t.micro >= 0;
     if (t.what != action::run) continue;
-    const graph& g = t.use == s.training.end ? update : *p.part(s.uses[t.use].part).g;
+    const graph& g = t.use == s.training.update ? update : *p.part(s.uses[t.use].part).g;
     work& part = t.micro < 0               ? begun ? w.update : w.prologue
                  : t.when == backward_pass ? w.backward
                                            : w.forward;

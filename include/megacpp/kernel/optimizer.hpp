@@ -39,7 +39,7 @@ struct kernel_of<&op::clip_factor> { // token count, summed loss, sums of square
     for (int k = 2; k < max_inputs; ++k)
       if (c.has(k)) squares += *c.template in<double>(k);
     const double count = *c.template in<double>(0), loss = *c.template in<double>(1),
-                 norm = std::sqrt(squares) / count, clip = c.step().clip;
+                 norm = std::sqrt(squares) / count, clip = c.constants().clip;
     *c.template out<double>(0) =
         !std::isfinite(norm) || !std::isfinite(loss)
             ? std::numeric_limits<double>::quiet_NaN()
@@ -49,7 +49,7 @@ struct kernel_of<&op::clip_factor> { // token count, summed loss, sums of square
 };
 
 template <>
-struct kernel_of<&op::adamw> { // gradient, master, first moment, second moment, weight, factor
+struct kernel_of<&op::adamw> { // gradient, master, moments, weight, factor, learning rate, step
   template <class, class Call> static void prepare(Call& c) {
     c.device().reserve_scratch(blocks_of(c.in_size(0)));
   }
@@ -58,10 +58,10 @@ struct kernel_of<&op::adamw> { // gradient, master, first moment, second moment,
     double& broken = *c.template out<double>(0);
     broken = 0;
     if (!std::isfinite(*c.template in<double>(5))) return;
-    const auto& s = c.step();
-    const auto factors =
-        rows::adamw_step<G>(s.step + 1, s.learning_rate, s.beta1, s.beta2, s.epsilon,
-                            c.attr().i[0] != 0 ? s.weight_decay : 0.0, *c.template in<double>(5));
+    const auto& s = c.constants();
+    const auto factors = rows::adamw_step<G>(
+        *c.template in<std::int64_t>(7) + 1, *c.template in<double>(6), s.beta1, s.beta2, s.epsilon,
+        c.attr().i[0] != 0 ? s.weight_decay : 0.0, *c.template in<double>(5));
     broken = static_cast<double>(
         rows::adamw<T>(c.in_size(0), factors, c.template in<G>(0), c.template in_out<G>(1),
                        c.template in_out<G>(2), c.template in_out<G>(3), c.template in_out<T>(4),

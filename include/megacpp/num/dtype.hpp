@@ -9,11 +9,12 @@
 
 namespace mc {
 
-enum class dtype : std::uint8_t { f64, f32, bf16, i32, u8 };
+enum class dtype : std::uint8_t { f64, f32, bf16, i32, i64, u8 };
 
 constexpr std::int64_t size_of(dtype t) {
   switch (t) {
-  case dtype::f64: return 8;
+  case dtype::f64:
+  case dtype::i64: return 8;
   case dtype::f32:
   case dtype::i32: return 4;
   case dtype::bf16: return 2;
@@ -28,6 +29,7 @@ constexpr const char* name_of(dtype t) {
   case dtype::f32: return "f32";
   case dtype::bf16: return "bf16";
   case dtype::i32: return "i32";
+  case dtype::i64: return "i64";
   case dtype::u8: return "u8";
   }
   return "?";
@@ -56,6 +58,7 @@ template <> struct type_of<dtype::f64> { using type = double; };
 template <> struct type_of<dtype::f32> { using type = float; };
 template <> struct type_of<dtype::bf16> { using type = bf16; };
 template <> struct type_of<dtype::i32> { using type = std::int32_t; };
+template <> struct type_of<dtype::i64> { using type = std::int64_t; };
 template <> struct type_of<dtype::u8> { using type = std::uint8_t; };
 template <class T> struct accumulator { using type = float; };
 template <> struct accumulator<double> { using type = double; };
@@ -64,6 +67,7 @@ template <> inline constexpr dtype dtype_of<double> = dtype::f64;
 template <> inline constexpr dtype dtype_of<float> = dtype::f32;
 template <> inline constexpr dtype dtype_of<bf16> = dtype::bf16;
 template <> inline constexpr dtype dtype_of<std::int32_t> = dtype::i32;
+template <> inline constexpr dtype dtype_of<std::int64_t> = dtype::i64;
 } // namespace detail
 
 /// The C++ type that stores a dtype.

@@ -2,6 +2,7 @@
 //
 //   y = x keep / (1 - p)
 //   keep = [philox(key(seed, step, layer, salt), counter(token, column)) >= p]
+//   seed, step () i64: numbers of the step (op/numbers.hpp)
 //
 // The counter is the element's global position: its token's index in the global batch (token_keys,
 // a value that lies as the tokens do) and its global column among the elements of its token. The
@@ -11,6 +12,7 @@
 #pragma once
 
 #include <megacpp/graph/adjoint.hpp>
+#include <megacpp/op/numbers.hpp>
 
 namespace mc {
 namespace op {
@@ -18,9 +20,11 @@ namespace op {
 /// A salt has eight bits of the key (kernel/embedding.hpp).
 inline constexpr std::int64_t salts = 256;
 
-constexpr void dropout_rule(inference& c) { // x, token_keys: all dims of x but the last one or two
+// x, token_keys (all dims of x but the last one or two), seed, step
+constexpr void dropout_rule(inference& c) {
   const double p = c.n.attr.f[0];
   const std::int64_t salt = c.n.attr.i[0];
+  c.typed({2, 3}, dtype::i64), c.rank(2, 0), c.rank(3, 0);
   c.floats({0}), c.holds(1, integer_kind::token_keys, 0), c.leads(1, 0);
   c.require(c.in(0).rank - c.in(1).rank == 1 || c.in(0).rank - c.in(1).rank == 2, fault::S003, 0,
             1);
@@ -32,7 +36,7 @@ constexpr void dropout_rule(inference& c) { // x, token_keys: all dims of x but 
 constexpr void dropout_adjoint(backward& d, const node& n) {
   const value_id dy = d.of(n.out[0]);
   if (dy < 0 || !d.wants(n.in[0])) return;
-  d.give(n.in[0], d.b.emit(*n.op, {dy, n.in[1]}, n.line, n.attr), n.line);
+  d.give(n.in[0], d.b.emit(*n.op, {dy, n.in[1], n.in[2], n.in[3]}, n.line, n.attr), n.line);
 }
 inline constexpr op_info dropout{"dropout", &dropout_rule, &dropout_adjoint, nullptr, 0, false,
                                  0,         true};
@@ -44,7 +48,9 @@ inline constexpr op_info dropout{"dropout", &dropout_rule, &dropout_adjoint, nul
 constexpr var dropout(var x, var token_keys, double p, std::int64_t salt,
                       source_line line = here()) {
   if (p == 0) return x;
-  return {x.b, x.b->emit(op::dropout, {x.id, token_keys.id}, line, {{p}, {salt}})};
+  const var seed = number_input(*x.b, feed::seed), step = number_input(*x.b, feed::step);
+  return {x.b,
+          x.b->emit(op::dropout, {x.id, token_keys.id, seed.id, step.id}, line, {{p}, {salt}})};
 }
 
 } // namespace mc

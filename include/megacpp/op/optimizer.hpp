@@ -63,9 +63,10 @@ constexpr void clip_factor_rule(inference& c) { // token count, summed loss, sum
 }
 inline constexpr op_info clip_factor{"clip_factor", &clip_factor_rule};
 
-// gradient, master, first moment, second moment, weight, factor -> broken
+// gradient, master, first moment, second moment, weight, factor, learning rate, step -> broken
 constexpr void adamw_rule(inference& c) {
-  c.floats({4}), c.sums({0, 1, 2, 3}, 4), c.typed({5}, dtype::f64), c.rank(5, 0);
+  c.floats({4}), c.sums({0, 1, 2, 3}, 4), c.typed({5, 6}, dtype::f64), c.rank(5, 0), c.rank(6, 0);
+  c.typed({7}, dtype::i64), c.rank(7, 0);
   placed_alike(c, 5);
   c.looking = -1;
   c.declare(dtype::f64, {});

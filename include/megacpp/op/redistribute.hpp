@@ -36,6 +36,8 @@ constexpr const char* name_of(collective c) {
 }
 
 /// The collective that turns one place into another.
+/// True if ranks wait for each other.
+constexpr bool waits(collective c) { return c > collective::zero_pad; }
 constexpr collective collective_of(place from, place to) {
   using enum state;
   if (from.s == partial) return to.s == shard ? collective::reduce_scatter : collective::all_reduce;

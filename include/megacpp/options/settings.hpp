@@ -191,7 +191,8 @@ inline training_settings settings_of(const program_view& p, const options& o) {
                             "micro-batch, which is {}",
                             global, micro));
   // Elements of a step draw their dropout by the number of their token in it, an int32.
-  const std::int64_t most = (std::int64_t{1} << 31) / p.numbers.batch.sequence;
+  const std::int64_t most =
+      std::min((std::int64_t{1} << 31) / p.numbers.batch.sequence, max_micros * micro);
   if (global > most)
     throw error(exit_code::usage,
                 fmt::format("--global-batch-size is {}, but must be at most {}: a step has at most "

@@ -31,7 +31,7 @@ inline constexpr int spaces = 10;
 
 struct address {
   space in = space::none;
-  std::int64_t offset = 0; ///< bytes; for weights and gradients the parameter's index in its graph
+  std::int64_t offset = 0; ///< bytes; of weights, gradients and inputs their number in the graph
 };
 
 struct memory_plan {

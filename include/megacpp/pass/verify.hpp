@@ -2,7 +2,7 @@
 // inputs; every input is produced before it is read, in the order in which phases and rounds run;
 // what the graph owes (pass/meaning.hpp) is what it owed before; every trainable parameter's
 // gradient reaches the optimizer with the parameter's own placement, so that no reduction is
-// missing and none is done twice; no pending sum leaves the graph unless it is the loss.
+// missing and none is done twice; no pending sum leaves the graph unless it is the loss or a total.
 #pragma once
 
 #include <megacpp/op/redistribute.hpp>
@@ -49,7 +49,7 @@ constexpr int unagreed_axis(const graph& g, const node& n) {
   const auto agreed = [&](axis a) {
     return g.ranks.trivial(a) || (rounds[a] == I && (a >= axis::edp || spread(rounds) == 0));
   };
-  const bool moves = n.from != n.to && collective_of(n.from, n.to) != collective::none;
+  const bool moves = n.from != n.to && waits(collective_of(n.from, n.to));
   if (moves && !agreed(n.ax)) return static_cast<int>(n.ax);
   for (axis a : {axis::ep, axis::etp})
     if (n.op->crosses && !agreed(a)) return static_cast<int>(a);

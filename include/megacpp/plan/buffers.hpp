@@ -3,6 +3,7 @@
 // Arenas, the memory plan of a run and the addresses that kernels are given are read from here.
 #pragma once
 
+#include <megacpp/op/numbers.hpp>
 #include <megacpp/op/totals.hpp>
 #include <megacpp/pass/place_memory.hpp>
 #include <megacpp/plan/step.hpp>
@@ -23,9 +24,10 @@ enum class content : std::uint8_t {
   seed,              ///< the number 1, the cotangent of a loss
   fed,               ///< integers of the batch
   totals,            ///< what the step sums (op/totals.hpp)
+  numbers,           ///< of the step: seed, step, learning rate (op/numbers.hpp)
   main_gradients     ///< no bytes of a step: they lie in a store
 };
-inline constexpr int contents = 11;
+inline constexpr int contents = 12;
 /// What a step adds to: it must have been cleared, or added to before.
 constexpr bool is_added_to(content c) {
   return c == content::derived_gradients || c == content::totals || c == content::main_gradients;
@@ -55,7 +57,8 @@ constexpr arena_of arena_for(content c) {
 
 /// What is of no micro-batch, and is found by later tasks and steps.
 constexpr bool lives_on(content c) {
-  return c == content::derived || c == content::caches || c == content::seed || is_added_to(c);
+  return c == content::derived || c == content::caches || c == content::seed ||
+         c == content::numbers || is_added_to(c);
 }
 
 struct buffer {
@@ -73,7 +76,7 @@ struct buffer {
 
 /// What a graph's nodes of some phases read and write, by space, and the feeds that they read.
 struct touched {
-  bool reads[spaces]{}, writes[spaces]{}, feeds[static_cast<int>(feed::total) + 1]{};
+  bool reads[spaces]{}, writes[spaces]{}, feeds[mc::feeds]{};
   bool seed = false; ///< reads the cotangent of a loss
 
   constexpr touched() = default;
@@ -257,6 +260,9 @@ private:
     read(x.seed, content::seed, operand::once);
     for (const feed f : {feed::gradient, feed::declared_gradient})
       read(x.feeds[static_cast<int>(f)], content::main_gradients, operand::once);
+    read(x.feeds[static_cast<int>(feed::seed)] || x.feeds[static_cast<int>(feed::step)] ||
+             x.feeds[static_cast<int>(feed::learning_rate)],
+         content::numbers, operand::once);
     if (x.feeds[static_cast<int>(feed::total)])
       operands_.push({content::totals, operand::once, 0, true, true});
     for (int i = 0; i < static_cast<int>(std::size(batch_feeds)); ++i)
@@ -307,12 +313,13 @@ private:
     for (int p = 0; p <= behind_; ++p)
       all_[of(content::d_stream, p)].bytes = all_[of(content::stream, p)].bytes;
     all_[of(content::seed)].bytes = memory_alignment;
+    all_[of(content::numbers)].bytes = memory_alignment;
     all_[of(content::totals)].bytes = aligned_bytes(step_totals * size_of(dtype::f64));
     for (const feed f : batch_feeds) all_[of(f)].bytes = bytes_of_input(f);
   }
 
   /// Buffers that live in no step yet live in this one, from the first task that touches them to
-  /// the last; what a step derives, and caches, for ever; the seed and the totals always.
+  /// the last; what a step derives, and caches, for ever; the seed, the totals and the numbers of the step always.
   constexpr void live(const list<task>& step) {
     const int begin = tasks_;
     for (const task& t : step) {
@@ -321,7 +328,7 @@ private:
         working.bytes = graph_of(t.use).plan->working;
       for_each_operand(t, [&](int number, const operand&) {
         buffer& b = all_[number];
-        if (b.last >= 0 && b.last < begin) return; // lives in another step
+        if (b.last == whole || (b.last >= 0 && b.last < begin)) return; // lives already
         if (b.first < 0) b.first = tasks_;
         b.last = tasks_;
       });
@@ -329,7 +336,8 @@ private:
     }
     for (buffer& b : all_) {
       if (b.first < begin) continue;
-      if (b.what == content::seed || b.what == content::totals) b.first = 0;
+      if (b.what == content::seed || b.what == content::totals || b.what == content::numbers)
+        b.first = 0;
       if (lives_on(b.what)) b.last = whole;
     }
   }

@@ -19,7 +19,7 @@ struct memory_items {
   std::int64_t saved = 0;   ///< forward values the backward pass reads, all layers
   std::int64_t streams = 0; ///< the residual stream between layers, and its cotangents
   std::int64_t working = 0; ///< values of the part that runs
-  std::int64_t feeds = 0;   ///< token ids, labels, positions, keys, documents
+  std::int64_t feeds = 0;   ///< token ids, labels and the like, and the numbers of a step
   std::int64_t derived = 0; ///< values the prologue computes, and their gradients
   std::int64_t caches = 0;  ///< keys and values of the tokens so far (generation)
 
@@ -98,7 +98,7 @@ struct stage_shape {
     const int n = uses.size();
     training.uses = evaluation.uses = n;
     training.pp = evaluation.pp = pp, training.stage = evaluation.stage = stage;
-    training.end = n;
+    training.update = n;
     uses.push({part_of_update(kinds), layer_count + 1, 0, -1});
     training.totals = evaluation.totals = n + 1;
     uses.push({part_of_totals(kinds), layer_count + 1, 0, -1});

@@ -6,6 +6,7 @@
 #include <megacpp/nn/head.hpp>
 #include <megacpp/op/attention.hpp>
 #include <megacpp/op/experts.hpp>
+#include <megacpp/op/numbers.hpp>
 #include <megacpp/op/select.hpp>
 #include <megacpp/op/totals.hpp>
 #include <megacpp/pass/hoist.hpp>
@@ -31,12 +32,14 @@ struct setup {
   constexpr place stream() const { return ranks.sequence_parallel ? S(dim::sequence) : I; }
 };
 
-/// What a part is fed, by a session in training and evaluation, by a generator in generation: each
-/// sets these inputs of a frame, and a graph has no others.
+/// What a part is fed, by a session in training and evaluation, by a generator in generation: its
+/// graph has no other inputs, but for the totals that a loss is added to.
 constexpr bool fed(part_kind part, feed f, const setup& s) {
   switch (f) {
   case feed::positions:
-  case feed::token_keys: return true;
+  case feed::token_keys:
+  case feed::seed:
+  case feed::step: return true;
   case feed::documents: return s.batch.packed;
   case feed::tokens: return part == part_kind::stem || part == part_kind::block;
   case feed::stream: return part != part_kind::stem;
@@ -260,6 +263,8 @@ constexpr void check_inputs(builder& b, part_kind part, const setup& s, const va
     bool alike = v.type == (floats ? s.type : dtype::i32) && v.same_dims(like) && v.at == like.at;
     alike = alike && (v.holds == integer_kind::unknown || serves(is.kind, v.holds));
     alike = alike && (v.below == 0 || (is.below > 0 && v.below >= is.below));
+    if (is_number(v.from))
+      alike = v.type == type_of_number(v.from) && v.rank == 0 && v.at == placement{};
     const bool taken = cache && slot_taken(b.g, i);
     if (there && (cache ? !taken : alike)) continue;
     source_line line; // of what reads it first

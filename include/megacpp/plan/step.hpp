@@ -71,8 +71,8 @@ inline constexpr int actions = 5;
 
 struct task {
   action what = action::run;
-  phases when = phase::forward; ///< run: which nodes; receive, send: of which pass
-  std::int16_t use = -1;        ///< run: the graph's place in running order
+  phases when = phase::forward; ///< run: which nodes; receive, send: of which pass; clear: what
+  std::int16_t use = -1;        ///< run, clear: the graph's place in running order
   std::int32_t micro = -1;      ///< the micro-batch; -1: once a step
 };
 
@@ -83,7 +83,7 @@ struct step_shape {
   int first = 0;   ///< the number of the first of them
   int head = -1;   ///< what runs in place of the last of them; -1: that itself
   int totals = -1; ///< what makes its totals whole; -1: it has none
-  int end = -1;    ///< the update; -1: it has none
+  int update = -1; ///< the update; -1: it has none
   int pp = 1, stage = 0;
   pipeline_schedule order = &one_forward_one_backward;
 
@@ -117,7 +117,7 @@ template <class F> constexpr void for_each_backward_task(const step_shape& s, in
 /// parameters.
 template <class F> constexpr void for_each_first_task(const step_shape& s, F f) {
   if (s.totals >= 0) f(clear_task(phase::forward));
-  if (s.end >= 0) {
+  if (s.update >= 0) {
     f(clear_task(backward_pass));
     for (int u = 0; u < s.uses; ++u) f(clear_task(phase::epilogue, s.use(u)));
   }
@@ -138,13 +138,13 @@ constexpr void for_each_gradient_task(const step_shape& s, int micros, const F& 
     else for_each_forward_task(s, at.micro, f);
   }
   for_each_last_task(s, f);
-  f(run_task(s.end, phase::prologue));
+  f(run_task(s.update, phase::prologue));
   for (int u = 0; u < s.uses; ++u) f(run_task(s.use(u), phase::epilogue));
 }
 /// f(task) for what applies them: the norm, then the update.
 template <class F> constexpr void for_each_updating_task(const step_shape& s, F f) {
-  f(run_task(s.end, phase::forward));
-  f(run_task(s.end, phase::epilogue));
+  f(run_task(s.update, phase::forward));
+  f(run_task(s.update, phase::epilogue));
 }
 /// f(task) for an evaluation of so many micro-batches.
 template <class F>

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <megacpp/op/elementwise.hpp>
+#include <megacpp/op/numbers.hpp>
 #include <megacpp/op/optimizer.hpp>
 #include <megacpp/op/redistribute.hpp>
 #include <megacpp/op/totals.hpp>
@@ -108,8 +109,8 @@ struct update_verifier {
       return;
     }
     const node* made = one(op::adamw, phase::epilogue, "update", [&](const node& n) {
-      return stores(n, k, 4) && n.in[5] == clip.out[0] &&
-             n.attr == attributes{{}, {group.decay, group.count}};
+      return stores(n, k, 4) && n.in[5] == clip.out[0] && is(n.in[6], feed::learning_rate, 0) &&
+             is(n.in[7], feed::step, 0) && n.attr == attributes{{}, {group.decay, group.count}};
     });
     if (made != nullptr && !told.needed[made->out[0]]) fail("broken blocks");
   }
@@ -184,12 +185,32 @@ constexpr void verify_update(graph& g, const registry& r, const mesh& ranks, dty
   if (g.wrong.code == fault::none) detail::update_verifier{g, r, ranks, weights}.verify();
 }
 
+/// Records MEGA-P019 unless each pending total, and nothing else, is added once to its whole.
+constexpr void verify_totals(graph& g) {
+  if (g.wrong.code == fault::none) g.wrong = verify_nodes(g);
+  int found = 0, writes = 0;
+  for (int i = 0; i < g.node_count; ++i) {
+    const node& n = g.at_node(i);
+    if (n.op->changes == 0) continue;
+    ++writes;
+    value_id from = n.in[1]; // before its reductions
+    while (g.at(from).producer >= 0 && g.at_node(g.at(from).producer).op == &op::redistribute)
+      from = g.at_node(g.at(from).producer).in[0];
+    const value &x = g.at(from), &whole = g.at(n.in[0]);
+    const bool totals = x.from == feed::total && whole.from == feed::total;
+    if (totals && x.slot < pending_totals && whole.slot == x.slot + pending_totals)
+      found |= 1 << x.slot;
+  }
+  if (found != (1 << pending_totals) - 1 || writes != pending_totals)
+    record(g, fault::P019, 0, "totals");
+}
+
 /// The graph that makes whole what a step has summed, of a mesh.
 constexpr graph totals_graph(const mesh& ranks) {
   builder b{ranks};
   for (const auto t : {step_total::loss, step_total::tokens, step_total::side_loss})
     add_to(reduced(t), over_all_ranks(total_input(b, t)));
-  if (b.g.wrong.code == fault::none) b.g.wrong = verify_nodes(b.g);
+  verify_totals(b.g);
   return b.g;
 }
 
@@ -241,13 +262,14 @@ constexpr graph update_graph(const registry& r, const mesh& ranks, dtype weights
              0, {{group.rate}, {}});
       continue;
     }
-    const var here =
-        over_all_ranks({&b, b.emit(op::adamw,
-                                   {gradients[k].id, range(feed::master, "master", main),
-                                    range(feed::first_moment, "first_moment", main),
-                                    range(feed::second_moment, "second_moment", main),
-                                    range(feed::weight, "weight", weights), factor},
-                                   0, {{}, {group.decay, group.count}})});
+    const var here = over_all_ranks(
+        {&b, b.emit(op::adamw,
+                    {gradients[k].id, range(feed::master, "master", main),
+                     range(feed::first_moment, "first_moment", main),
+                     range(feed::second_moment, "second_moment", main),
+                     range(feed::weight, "weight", weights), factor,
+                     number_input(b, feed::learning_rate).id, number_input(b, feed::step).id},
+                    0, {{}, {group.decay, group.count}})});
     broken = broken.id < 0 ? here : var{&b, b.emit(op::add, {broken.id, here.id}, 0)};
   }
   if (broken.id >= 0) add_to(step_total::broken, broken);

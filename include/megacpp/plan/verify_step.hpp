@@ -34,7 +34,8 @@ struct step_walk {
       copy_of.push(holds.size());
       holds.resize(holds.size() + x.copies, nothing);
     }
-    write(b.of(content::seed), once); // at start
+    write(b.of(content::seed), once); // before the step
+    write(b.of(content::numbers), once);
     ran.resize(static_cast<int>(b.uses().size()) * 4 * micros);
   }
 
@@ -92,6 +93,7 @@ struct step_walk {
                                      "the seed",
                                      "the batch",
                                      "the totals",
+                                     "the numbers",
                                      "the gradients"};
     b.for_each_operand(t, [&](int number, const buffers::operand& o) {
       const buffer& x = at[number];
@@ -104,6 +106,8 @@ struct step_walk {
       if (o.reads && (!o.writes || again) && held != micro)
         fail(fault::T001, t, names[static_cast<int>(x.what)]);
       if (!o.writes) return;
+      if (t.what == action::clear && held == micro)
+        fail(fault::T002, t, "it was cleared or added to before");
       write(number, micro);
     });
   }
@@ -131,9 +135,9 @@ struct step_walk {
     if (has_run(t.use, phase, t.micro)++ != 0) fail(fault::T002, t, "it ran before");
     if (t.use == shape.totals && !all_ran(1, micros))
       fail(fault::T002, t, "totals are not complete");
-    if (shape.end < 0) return;
-    const bool joined = has_run(shape.end, 0, -1) != 0;
-    if (t.use == shape.end) {
+    if (shape.update < 0) return;
+    const bool joined = has_run(shape.update, 0, -1) != 0;
+    if (t.use == shape.update) {
       if (phase == 0 && !all_ran(2, micros)) fail(fault::T002, t, "gradients are not complete");
       if (phase == 1 && !all_ran(3, 1)) fail(fault::T002, t, "gradients are not reduced");
       if (phase == 1 && !totalled()) fail(fault::T002, t, "the totals are not whole");
@@ -145,10 +149,10 @@ struct step_walk {
     }
   }
   constexpr void ended() {
-    const task last{action::run, phase::epilogue, static_cast<std::int16_t>(shape.end), -1};
-    const bool trains = shape.end >= 0;
+    const task last{action::run, phase::epilogue, static_cast<std::int16_t>(shape.update), -1};
+    const bool trains = shape.update >= 0;
     if (!all_ran(0, 1) || !all_ran(1, micros) || !totalled() ||
-        (trains && has_run(shape.end, 3, -1) == 0))
+        (trains && has_run(shape.update, 3, -1) == 0))
       fail(fault::T002, last, "something has not run");
   }
 };

@@ -29,7 +29,7 @@ struct call_state {
 
   cpu& device() const { return *dev; }
   node_slot& slot() const { return *prepared; }
-  const step_numbers& step() const { return *f->step; }
+  const run_constants& constants() const { return *f->constants; }
   int layer() const { return f->layer; }
   int round() const { return f->round; }
   self& comm() const { return *f->ranks; }

@@ -60,6 +60,14 @@ public:
   }
 
   step_numbers& numbers() { return numbers_; }
+  /// Gives the step its numbers.
+  void set_numbers() {
+    const int number = b_.of(content::numbers);
+    if (b_[number].first < 0) return; // nobody reads them
+    const std::int64_t whole[] = {static_cast<std::int64_t>(numbers_.seed), numbers_.step};
+    std::memcpy(address_of(number), whole, sizeof whole);
+    std::memcpy(address_of(number) + sizeof whole, &numbers_.learning_rate, sizeof(double));
+  }
   void profile(node_clock* clock) { clock_ = clock; }
   arena& memory() { return memory_; }
   const arena& memory() const { return memory_; }
@@ -88,7 +96,7 @@ private:
     frame f;
     f.input = in.data();
     f.set(space::weights, weights_.weights()), f.set(space::gradients, weights_.gradients());
-    f.index = u.index, f.layer = u.layer, f.step = &numbers_;
+    f.index = u.index, f.layer = u.layer, f.constants = &numbers_;
     f.ranks = &ranks_, f.coordinate = weights_.coordinate();
     b_.for_each_operand(t, [&](int number, const buffers::operand& o) {
       std::byte* const at = address_of(number, t.micro);
@@ -107,6 +115,7 @@ private:
       case content::caches: return set_caches(in, at);
       case content::fed: return in.set(batch_feeds[o.index], at);
       case content::totals: return set_totals(in, at);
+      case content::numbers: return set_numbers(in, at);
       case content::main_gradients: return;
       }
     });
@@ -124,6 +133,13 @@ private:
       if (!is_cache(v.from)) return;
       at = caches;
       caches += aligned_bytes(local_bytes(in.of().ranks, v));
+    });
+  }
+  /// In the order of the feeds.
+  static void set_numbers(input_addresses& in, std::byte* numbers) {
+    in.each([&](const value& v, std::byte*& at) {
+      if (is_number(v.from))
+        at = numbers + (static_cast<int>(v.from) - static_cast<int>(feed::seed)) * 8;
     });
   }
   static void set_totals(input_addresses& in, std::byte* totals) {

@@ -14,12 +14,16 @@
 
 namespace mc {
 
-/// Numbers of one step that kernels read.
-struct step_numbers {
+/// Numbers that kernels read and that are the same in every step.
+struct run_constants {
+  double beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8, weight_decay = 0, clip = 0;
+  bool dropping = true; ///< false while evaluating: dropout hands its input on
+};
+/// The numbers of a step: those, and inputs of its graphs (op/numbers.hpp).
+struct step_numbers : run_constants {
   std::uint64_t seed = 0;
   std::int64_t step = 0; ///< optimizer steps done
-  double learning_rate = 0, beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8, weight_decay = 0, clip = 0;
-  bool dropping = true; ///< false while evaluating: dropout hands its input on
+  double learning_rate = 0;
 };
 
 /// Where the inputs of a graph lie, in the order in which place_memory counts them. The graph stays
@@ -59,7 +63,7 @@ struct frame {
   int index = 0;                     ///< of this layer among those of its kind
   int layer = 0;                     ///< of the model; -1 the stem, `layers` the head
   int round = 0;                     ///< of looped nodes
-  const step_numbers* step = nullptr;
+  const run_constants* constants = nullptr;
   coordinates coordinate{}; ///< of this rank on every axis
   self* ranks = nullptr;
 

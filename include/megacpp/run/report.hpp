@@ -155,11 +155,12 @@ template <class Run, fault Code, class Where, class Line> constexpr bool report(
   static_assert(
       Code != fault::T001,
       "MEGA-T001 a task of the step reads what no task wrote for its micro-batch, or what "
-      "another has written over: mend the order of the tasks or the places of the "
-      "buffers");
-  static_assert(Code != fault::T002,
-                "MEGA-T002 a step uses gradients before they are complete and reduced once: mend "
-                "the order of its tasks");
+      "another has written over, or adds to what was not cleared: mend the order of the tasks or "
+      "the places of the buffers");
+  static_assert(
+      Code != fault::T002,
+      "MEGA-T002 a step uses gradients or sums before they are complete and reduced once: "
+      "mend the order of its tasks");
   static_assert(Code != fault::B001,
                 "MEGA-B001 the device has no kernel for this op: specialise kernel_of<&the_op>");
   static_assert(Code != fault::B002,

@@ -9,9 +9,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
+#include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
+#include <utility>
 #include <vector>
 
 namespace mc {
@@ -28,10 +30,6 @@ struct batch_view {
 /// A summed loss, the number of tokens in it, and what the blocks' own losses add to its gradient.
 struct loss_sum {
   double sum = 0, count = 0, side = 0;
-  loss_sum& operator+=(const loss_sum& o) {
-    sum += o.sum, count += o.count, side += o.side;
-    return *this;
-  }
   double mean() const { return sum / count; }
 };
 
@@ -40,7 +38,7 @@ struct step_result {
   loss_sum loss;
   double norm = 0;      ///< of the mean gradient, before clipping
   bool applied = false; ///< norm and loss are finite; else weights and moments are as they were
-  bool finite = true;   ///< the update has left every weight and moment finite
+  bool finite = true;   ///< every weight and moment is, as far as updates have seen
 };
 
 /// Batches that lie ready, one or several.
@@ -96,21 +94,18 @@ public:
   int sequence() const { return p_.numbers.batch.sequence; }
 
   /// A training step of so many micro-batches: gradients, their norm, and AdamW with the session's
-  /// numbers. next(micro, batch) gives each of them, or false to abandon the step: then, as after
-  /// an exception of `next`, nothing is changed, and nothing returned. Throws mc::error for a batch
-  /// that the model cannot have, which changes nothing either.
+  /// numbers. next(micro, batch) gives each of them, or false to give the step up; it asks the
+  /// session for no other step. Then, as after an exception, nothing is returned, and weights,
+  /// moments and the number of the step are as they were; gradients are of no use. Throws mc::error
+  /// for a batch that the model cannot have.
   template <class Next> std::optional<step_result> step(int micros, const Next& next) {
-    require_training();
-    numbers().dropping = true;
-    if (!run_all(micros, next,
-                 [&](const auto& f) { for_each_gradient_task(stage_.training, micros, f); }))
-      return std::nullopt;
-    whole_ = false;
+    const std::optional<loss_sum> sum = gradients(micros, next);
+    if (!sum) return std::nullopt;
+    const bool was_whole = std::exchange(whole_, false);
     for_each_updating_task(stage_.training, [this](const task& t) { run_.run(t); });
-    const auto told = [this](step_total t) { return run_.totals()[static_cast<unsigned>(t)]; };
-    step_result r{.loss = summed(), .norm = told(step_total::norm)};
+    step_result r{.loss = *sum, .norm = total(step_total::norm)};
     r.applied = std::isfinite(r.norm) && std::isfinite(r.loss.sum);
-    r.finite = told(step_total::broken) == 0;
+    r.finite = r.applied ? total(step_total::broken) == 0 : was_whole;
     whole_ = r.finite;
     if (r.applied) ++numbers().step;
     return r;
@@ -161,7 +156,7 @@ private:
     if (wrong.code == fault::none) return buffers_;
     throw error(exit_code::internal, sentence_about(wrong));
   }
-  /// What the step's end reads and writes of the stores.
+  /// What the update reads and writes of the stores.
   void give_stores() {
     const std::int64_t main = size_of(stores_.main_type()), type = size_of(stores_.type());
     input_addresses& in = run_.inputs_of(part_of_update(p_.kinds()));
@@ -229,6 +224,15 @@ private:
                   "a step of " + std::to_string(micros) +
                       " micro-batches was asked for: give at least 1 and at most " +
                       std::to_string(max_micros));
+    if (running_)
+      throw error(exit_code::usage,
+                  "a step was asked for while another one takes its batches: ask for it before");
+    const struct guard {
+      bool& on;
+      explicit guard(bool& b) : on(b) { on = true; }
+      ~guard() { on = false; }
+    } guard(running_);
+    run_.set_numbers();
     bool going = true;
     each([&](const task& t) {
       if (!going) return;
@@ -239,8 +243,8 @@ private:
     });
     return going;
   }
+  double total(step_total t) const { return run_.totals()[static_cast<unsigned>(t)]; }
   loss_sum summed() const {
-    const auto total = [this](step_total t) { return run_.totals()[static_cast<unsigned>(t)]; };
     return {total(step_total::whole_loss), total(step_total::whole_tokens),
             total(step_total::whole_side_loss)};
   }
@@ -254,7 +258,7 @@ private:
   memory_items planned_{};
   executor run_;
   std::int64_t tokens_ = 0;
-  bool whole_ = true;
+  bool whole_ = true, running_ = false;
 };
 
 } // namespace mc

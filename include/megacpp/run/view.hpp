@@ -9,8 +9,6 @@
 #include <megacpp/plan/parts.hpp>
 #include <megacpp/run/frame.hpp>
 
-#include <algorithm>
-#include <numeric>
 #include <string>
 #include <string_view>
 #include <typeinfo>
@@ -72,7 +70,7 @@ struct program_view {
   std::vector<int> kind_of;        ///< by layer
   const registry* stores = nullptr;
   std::int64_t parameters = 0;  ///< of the whole model
-  std::vector<part_view> parts; ///< by number (plan/memory.hpp), in running order
+  std::vector<part_view> parts; ///< by number (plan/memory.hpp)
   generation_view generation;
 
   int kinds() const { return static_cast<int>(parts.size()) - other_parts; }
@@ -95,7 +93,7 @@ struct program_view {
 /// is; to be asked before memory is reserved, which may well be too little for all ranks' parts.
 inline const program_view& require_one_rank(const program_view& p) {
   const layout& l = p.numbers.ranks;
-  const int ranks = l.pp * std::lcm(l.tp * l.cp, l.ep * l.expert_tp());
+  const int ranks = l.pp * l.tp * l.cp * smallest_mesh(l).of(axis::dp);
   if (ranks > 1)
     throw error(exit_code::mismatch,
                 p.name + " is laid out over at least " + std::to_string(ranks) + " ranks (tp " +
