@@ -13,7 +13,8 @@
 //                                               (To = 0: the end)
 //   c.in_size(k), c.in_rows(k)                  all elements; all but the last dim
 //   c.value_in(k), c.value_out(k), c.attr()     the graph's own description
-//   c.device(), c.slot(), c.constants(), c.layer()   device, prepared state, constants of the run, layer
+//   c.device(), c.slot(), c.layer()             device, prepared state, layer
+//   c.constants()                               constants of the run
 //   c.round()                                   of a node between dispatch and combine
 //
 // Sums over tokens are taken a sequence at a time, in order (rows_of_sequence), so that gradients

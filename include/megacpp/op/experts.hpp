@@ -5,8 +5,8 @@
 //   counting sort.
 //   row (B, S, k) i32: where each choice lies among its rank's rows, -1 if it was dropped
 //   counts (E, sequences) i32: rows of each expert, and of those which sequence they are of
-//   rounds (1) i32: how many rounds of R rows the fullest rank of ep and etp needs, which they agree
-//   on; ranks of edp have numbers of their own
+//   rounds (1) i32: how many rounds of R rows the fullest rank of ep and etp needs, on which they
+//   agree; ranks of edp have numbers of their own
 //   With a capacity C an expert takes the first C choices of each rank's tokens and drops the rest.
 // dispatch: rows[row(t, j)] = x[t]              (or x[t, j])
 // combine:  y[t] = sum_j rows[row(t, j)]        (or y[t, j] = rows[row(t, j)])

@@ -77,9 +77,9 @@ struct memory_walk {
   }
 
   /// What enters the part and what leaves it lies where others look for it: inputs by their
-  /// numbers, the stream and its cotangent, and each finished gradient in the parameter's own place.
-  /// What backward rounds read of the forward pass is run again, and all that it reads of it outlives
-  /// the layers that run in between.
+  /// numbers, the stream and its cotangent, and each finished gradient in the parameter's own
+  /// place. What backward rounds read of the forward pass is run again, and all that it reads of it
+  /// outlives the layers that run in between.
   constexpr void check_ends() {
     const auto lies = [&](value_id v, space s, std::int64_t offset, const char* what, value_id of) {
       if (v >= 0 && (at(v).in != s || at(v).offset != offset))

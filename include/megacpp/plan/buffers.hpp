@@ -35,7 +35,7 @@ constexpr bool is_added_to(content c) {
 inline constexpr feed batch_feeds[] = {feed::tokens,    feed::labels,     feed::positions,
                                        feed::documents, feed::token_keys, feed::last,
                                        feed::slots};
-/// True for the cotangent of a loss, which is the seed; that of a stream comes from the part behind.
+/// True for the cotangent of a loss, which is the seed; that of a stream comes from behind.
 constexpr bool is_seed(const value& v) {
   return v.is == role::input && v.from == feed::d_output && (v.rank == 0 || v.slot > 0);
 }
@@ -319,7 +319,8 @@ private:
   }
 
   /// Buffers that live in no step yet live in this one, from the first task that touches them to
-  /// the last; what a step derives, and caches, for ever; the seed, the totals and the numbers of the step always.
+  /// the last; what a step derives, and caches, for ever; the seed, the totals and the numbers of
+  /// the step always.
   constexpr void live(const list<task>& step) {
     const int begin = tasks_;
     for (const task& t : step) {

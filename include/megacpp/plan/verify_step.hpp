@@ -1,8 +1,8 @@
 // verify_step: walks the tasks of a step, trusting neither their order nor the places of buffers.
 // What a task reads must have been written for its micro-batch and not written over since; what it
-// adds to must have been cleared; every micro-batch's gradients reach every use once, are joined and
-// reduced once when they are complete, and are applied after that; totals are made whole once, when
-// every micro-batch has added to them.
+// adds to must have been cleared, once; every micro-batch's gradients reach every use once, are
+// joined and reduced once when they are complete, and are applied after that; totals are made whole
+// once, when every micro-batch has added to them.
 #pragma once
 
 #include <megacpp/plan/memory.hpp>
