@@ -87,6 +87,8 @@ struct placer {
       for (value_id v : g.at_node(i).in)
         if (v >= 0) use(v, i, in_backward(g.at_node(i).when));
     for (const bool backward : {false, true}) find_uses_of_rounds(backward);
+    for (value_id v : {g.outputs[0], g.outputs[1], g.side_loss}) // stay until the end
+      if (v >= 0) last_use[v] = g.node_count;
     // an alias keeps its source alive
     for (int i = g.node_count - 1; i >= 0; --i)
       if (aliases(i)) {
@@ -164,7 +166,7 @@ struct placer {
   }
   constexpr void place_working(int i, const node& n, int k, value_id v, std::int64_t bytes) {
     at(v) = {space::working, 0};
-    const int last = g.at(v).is == role::scratch ? i : end_of(v, i);
+    const int last = last_use[v] < i ? i : last_use[v]; // what nobody reads lives during its node
     if (k == 0 && n.op->in_place >= 0) {
       const value_id from = n.in[n.op->in_place];
       const std::int16_t b = from < 0 ? std::int16_t{-1} : buffer_of[from];
@@ -186,12 +188,6 @@ struct placer {
     int readers = 0;
     for (value_id v : n.in) readers += v >= 0 && buffer_of[v] == b;
     return readers == 1;
-  }
-  /// Outputs of the graph stay until its end; what nobody reads lives during its node, the i-th.
-  constexpr int end_of(value_id v, int i) const {
-    for (value_id o : {g.outputs[0], g.outputs[1], g.side_loss})
-      if (o == v) return g.node_count;
-    return last_use[v] < i ? i : last_use[v];
   }
   /// The store slot in which the gradient of a leaf collects: the parameter's own, when the leaf is
   /// the parameter with another name for its state.

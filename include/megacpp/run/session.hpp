@@ -116,8 +116,7 @@ public:
   /// micro-batches, reduced, and nothing is updated.
   template <class Next> std::optional<loss_sum> gradients(int micros, const Next& next) {
     require_training();
-    numbers().dropping = true;
-    if (!run_all(micros, next,
+    if (!run_all(micros, true, next,
                  [&](const auto& f) { for_each_gradient_task(stage_.training, micros, f); }))
       return std::nullopt;
     return summed();
@@ -128,8 +127,7 @@ public:
   /// unless `dropping` asks for the loss that training sees. `next` as for a step.
   template <class Next>
   std::optional<loss_sum> evaluate(int micros, const Next& next, bool dropping = false) {
-    numbers().dropping = dropping;
-    if (!run_all(micros, next,
+    if (!run_all(micros, dropping, next,
                  [&](const auto& f) { for_each_evaluation_task(stage_.evaluation, micros, f); }))
       return std::nullopt;
     return summed();
@@ -218,7 +216,8 @@ private:
                                         "inference: make it for purpose::training");
   }
   /// Runs the tasks that each(f) hands to f, until `next` has no batch: then false.
-  template <class Next, class Each> bool run_all(int micros, const Next& next, const Each& each) {
+  template <class Next, class Each>
+  bool run_all(int micros, bool dropping, const Next& next, const Each& each) {
     if (micros < 1 || micros > max_micros)
       throw error(exit_code::usage,
                   "a step of " + std::to_string(micros) +
@@ -232,6 +231,7 @@ private:
       explicit guard(bool& b) : on(b) { on = true; }
       ~guard() { on = false; }
     } guard(running_);
+    numbers().dropping = dropping;
     run_.set_numbers();
     bool going = true;
     each([&](const task& t) {
