@@ -280,6 +280,7 @@ class Help(Case):
                               (("--mock-data", "--eval-interval", 5), "only with --eval-iters"),
                               (("--bench-json", "--eval-interval", 5), "only with --eval-iters"),
                               (("--bench-json", "--log-interval", 5), "shows no progress"),
+                              (("--bench-json", "--exit-duration-in-mins", 5), "number of steps"),
                               (("--data-path", self.text, "--eval-iters", 0, "--eval-interval", 5),
                                "nothing is evaluated")):
             with self.subTest(command=command):
@@ -821,6 +822,8 @@ class Training(Case):
     def test_profile_covers_the_wall_time(self):
         out = self.train("--profile", steps=30).stdout.decode()
         self.assertIn("attention_grad", out)
+        self.assertFalse([row for row in out.splitlines()
+                          if " 0.0%" in row and not row.startswith("others")])
         line = next(line for line in out.splitlines() if line.startswith("sum of nodes"))
         share = float(line.split("(")[1].split("%")[0])
         self.assertGreater(share, 70)
@@ -1365,6 +1368,23 @@ class Starts(Case):
 class States(Case):
     def steps(self, root):
         return [int(p.name[5:]) for p in sorted(root.glob("iter_*"))]
+
+    def test_ends_in_time_and_goes_on_with_the_bits_of_a_whole_run(self):
+        whole, parts = self.folder / "whole", self.folder / "parts"
+        self.train("--save", whole, steps=6)
+        first = self.train("--load", parts, "--save", parts, "--exit-duration-in-mins", 1e-6, steps=6)
+        self.assertIn(b"--exit-duration-in-mins 1e-06 ends the run after step 1 of 6; --load",
+                      first.stdout)
+        self.assertEqual(self.steps(parts), [1])
+        self.train("--load", parts, "--save", parts, "--exit-duration-in-mins", 60, steps=6)
+        for name in ("model.safetensors", "optimizer.safetensors"):
+            self.assertEqual((newest(parts) / name).read_bytes(),
+                             (newest(whole) / name).read_bytes())
+        alone = self.train("--exit-duration-in-mins", 1e-6, steps=6)
+        self.assertIn(b"after step 1 of 6; nothing was saved", alone.stdout)
+        for minutes in (0, -1, "nan"):
+            self.refused(USAGE, "train", "--mock-data", "--exit-duration-in-mins", minutes,
+                         says="--exit-duration-in-mins")
 
     def test_goes_on_with_the_bits_of_a_whole_run(self):
         whole, parts = self.folder / "whole", self.folder / "parts"

@@ -40,15 +40,22 @@ public:
     return static_cast<double>(sum) * 1e-9;
   }
 
-  /// A table, longest times first, and their sum against `wall` seconds of steps. `ceiling`:
-  /// operations a second of a large product, 0 if unknown.
+  /// A table, longest times first, those of less than 0.05% of all in one line, and their sum
+  /// against `wall` seconds of steps. `ceiling`: operations a second of a large product, 0 if
+  /// unknown.
   std::string table(double wall, double ceiling) const {
     std::vector<line> lines = sorted_lines();
     const double sum = seconds(), all = std::max(sum, 1e-12);
     std::string out =
         fmt::format("{:<18}{:>5}  {:<22}{:<10}{:>5}{:>10}{:>12}{:>8}{:>9}{:>9}\n", "part", "node",
                     "op", "phase", "line", "calls", "total ms", "share", "GF/s", "GB/s");
+    double short_ones = 0;
+    int count = 0;
     for (const line& l : lines) {
+      if (static_cast<double>(l.c.nanoseconds) * 1e-9 < 5e-4 * all) {
+        short_ones += static_cast<double>(l.c.nanoseconds) * 1e-9, ++count;
+        continue;
+      }
       const node_type& n = l.p->g->at_node(l.index);
       const double s = static_cast<double>(l.c.nanoseconds) * 1e-9;
       const work w = times(node_work(*l.p->g, n), l.c.calls);
@@ -59,6 +66,9 @@ public:
                      l.p->name, l.index, n.op->name, phase_name(n.when), n.line.number, l.c.calls,
                      s * 1e3, 100 * s / all, rate, traffic);
     }
+    if (count > 0)
+      fmt::format_to(std::back_inserter(out), "{:<18}{:>5}  {:<52}{:>12.3f}{:>7.1f}%\n", "others",
+                     count, "of less than 0.05% each", short_ones * 1e3, 100 * short_ones / all);
     fmt::format_to(std::back_inserter(out),
                    "sum of nodes {:.3f} ms of {:.3f} ms wall time of the steps ({:.1f}%)\n",
                    sum * 1e3, wall * 1e3, wall > 0 ? 100 * sum / wall : 0.0);

@@ -101,8 +101,8 @@ struct training_flags {
   BOOST_HANA_DEFINE_STRUCT(training_flags, (whole_flag, train_iters),
                            (whole_flag, global_batch_size), (text_flag, save),
                            (whole_flag, save_interval), (whole_flag, keep_latest_k),
-                           (switch_flag, exit_signal_handler), (whole_flag, eval_interval),
-                           (whole_flag, eval_iters));
+                           (switch_flag, exit_signal_handler), (real_flag, exit_duration_in_mins),
+                           (whole_flag, eval_interval), (whole_flag, eval_iters));
   training_flags() {
     train_iters.is(1000, "optimizer steps")
         .at_least(1)
@@ -138,6 +138,14 @@ struct training_flags {
             "SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGXCPU finish the micro-batch, save and exit "
             "with code 10; a second SIGINT or SIGTERM a second later, or false, ends the program "
             "at once")
+        .of(command::train)
+        .resumes(on_resume::unsaved);
+    exit_duration_in_mins
+        .is(0,
+            "minutes after which the run saves its state and ends, with exit code 0, behind the "
+            "step under way")
+        .above(0, 1e9)
+        .shown_as("no limit")
         .of(command::train)
         .resumes(on_resume::unsaved);
     eval_interval.is(1000, "steps between evaluations of the validation part; one more at the end")

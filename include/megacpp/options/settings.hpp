@@ -125,6 +125,8 @@ inline void refuse_idle_flags(command c, options& o) {
     refuse(o.report.bench_json() && !o.data.data_path.given() && !o.model.load.given(),
            {"tokenizer", "data-type"},
            "changes nothing beside --bench-json without --data-path: tokens are random");
+    refuse(o.report.bench_json(), {"exit-duration-in-mins"},
+           "and --bench-json contradict each other: what is measured is a number of steps");
     refuse(o.report.bench_json(), {"log-interval"},
            "changes nothing beside --bench-json, which shows no progress");
     const bool asked = o.training.eval_iters.given();

@@ -146,6 +146,7 @@ private:
   void take_steps() {
     while (at_.step < set_.steps) {
       if (!step() || stopped()) interrupt();
+      if (at_.step < set_.steps && out_of_time()) return end_in_time();
       if (at_.step < set_.steps && at_.step % o_.training.eval_interval() == 0) evaluate();
       if (at_.step < set_.steps && saves_now()) save();
       if (stopped()) interrupt();
@@ -153,6 +154,18 @@ private:
     evaluate();
     if (stopped()) interrupt();
     if (root_ && saved_at_ != at_.step) save();
+  }
+
+  bool out_of_time() const {
+    const auto& minutes = o_.training.exit_duration_in_mins;
+    return minutes.given() && started_.seconds() >= 60 * minutes();
+  }
+  void end_in_time() {
+    if (root_ && saved_at_ != at_.step) save();
+    progress_.note(fmt::format("--exit-duration-in-mins {} ends the run after step {} of {}; {}",
+                               o_.training.exit_duration_in_mins(), at_.step, set_.steps,
+                               root_ ? fmt::format("--load {} goes on", root_->path())
+                                     : "nothing was saved, for there is no --save"));
   }
 
   /// Data that is none, a report that cannot be written, or a lack of memory ends a run between two
@@ -515,6 +528,7 @@ private:
     return line;
   }
 
+  stopwatch started_;
   const program_view& p_;
   const options& o_;
   training_settings set_;
