@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <functional>
+#include <memory>
 #include <random>
 #include <string>
 #include <vector>
@@ -41,30 +42,27 @@ public:
   small_graph(const std::function<var(builder&)>& build, std::uint64_t seed, bool fuse = false) {
     builder b{mesh{}};
     b.g.outputs[0] = build(b).id;
-    part_.g = derived_graph(b.g);
-    if (fuse) part_.g = fused(part_.g);
-    part_.g = in_rounds(part_.g);
-    if (part_.g.wrong.code != fault::none)
-      throw std::runtime_error(std::string(code_of(part_.g.wrong.code)) + " " +
-                               part_.g.wrong.what.c_str());
-    stores_ = make_registry(std::array<const graph*, 1>{&part_.g}, std::array{1});
-    part_.plan = place_memory(part_.g);
-    part_.stores = &stores_;
-    part_.bind(kernel_table::all());
-    slots_.resize(static_cast<unsigned>(part_.g.node_count));
-    part_.view().prepare(part_.view(), device_, slots_.data());
+    graph g = derived_graph(b.g);
+    if (fuse) g = fused(g);
+    g = in_regions(g);
+    if (g.wrong.code != fault::none)
+      throw std::runtime_error(std::string(code_of(g.wrong.code)) + " " + g.wrong.what.c_str());
+    stores_ = make_registry(std::array<const graph*, 1>{&g}, std::array{1});
+    part_ = std::make_unique<interpreted_part>(g, stores_, 0, kernel_table::all());
+    slots_.resize(static_cast<unsigned>(part_->g.node_count));
+    part_->view().prepare(part_->view(), device_, slots_.data());
     std::mt19937_64 random(seed);
     std::normal_distribution<double> normal;
     weights_.resize(static_cast<std::size_t>(stores_.total));
     gradients_.resize(weights_.size());
     for (double& w : weights_) w = normal(random);
-    const value& y = part_.g.at(part_.g.outputs[0]);
+    const value& y = part_->g.at(part_->g.outputs[0]);
     y_.resize(static_cast<std::size_t>(local_size(mesh{}, y).n));
     dy_.resize(y_.size(), 1.0);
     if (y.rank > 0)
       for (double& d : dy_) d = normal(random);
-    saved_.resize(static_cast<std::size_t>(part_.plan.saved + 64));
-    working_.resize(static_cast<std::size_t>(part_.plan.working + 64));
+    saved_.resize(static_cast<std::size_t>(part_->plan.saved + 64));
+    working_.resize(static_cast<std::size_t>(part_->plan.working + 64));
   }
 
   void feed(mc::feed f, std::vector<std::int32_t> x, int slot = 0) {
@@ -73,14 +71,14 @@ public:
   std::vector<double>& weights() { return weights_; }
   const registry& stores() const { return stores_; }
   const std::vector<double>& cotangent() const { return dy_; }
-  const graph& g() const { return part_.g; }
+  const graph& g() const { return part_->g; }
 
   double forward() {
     frame f = make_frame();
-    part_.view().run(part_.view(), phase::forward, device_, f, slots_.data(), nullptr);
-    const value_id out = part_.g.outputs[0];
+    part_->view().run(part_->view(), phase::forward, device_, f, slots_.data(), nullptr);
+    const value_id out = part_->g.outputs[0];
     const double* y = reinterpret_cast<const double*>(
-        resolve(part_.plan.at[static_cast<unsigned>(out)], f, stores_, 0, 8));
+        resolve(part_->plan.at[static_cast<unsigned>(out)], f, stores_, 0, 8));
     double sum = 0;
     for (std::size_t i = 0; i < y_.size(); ++i) sum += y[i] * dy_[i];
     return sum;
@@ -89,7 +87,7 @@ public:
     std::fill(gradients_.begin(), gradients_.end(), 0.0);
     forward();
     frame f = make_frame();
-    part_.view().run(part_.view(), backward_pass, device_, f, slots_.data(), nullptr);
+    part_->view().run(part_->view(), backward_pass, device_, f, slots_.data(), nullptr);
     return gradients_;
   }
 
@@ -98,9 +96,9 @@ public:
     std::mt19937_64 random(7);
     const std::vector<double> gradient = backward();
     std::vector<comparison> all;
-    for (int i = 0; i < part_.g.parameter_count; ++i) {
+    for (int i = 0; i < part_->g.parameter_count; ++i) {
       const registry::entry& e = stores_.find(0, i);
-      const value& v = part_.g.at(part_.g.parameters[static_cast<unsigned>(i)].v);
+      const value& v = part_->g.at(part_->g.parameters[static_cast<unsigned>(i)].v);
       comparison c{std::string(v.scope) + "." + v.name};
       const auto first = static_cast<std::size_t>(e.offset),
                  n = static_cast<std::size_t>(e.count.n);
@@ -134,7 +132,7 @@ private:
     f.base[static_cast<unsigned>(space::saved)] = aligned_start(saved_);
     f.base[static_cast<unsigned>(space::working)] = aligned_start(working_);
     f.base[static_cast<unsigned>(space::stream_out)] = reinterpret_cast<std::byte*>(y_.data());
-    input_addresses& in = inputs_.emplace(part_.g);
+    input_addresses& in = inputs_.emplace(part_->g);
     in.set(feed::d_output, dy_.data());
     in.set(feed::d_output, &one_, 1);
     in.set(feed::seed, &seed_), in.set(feed::step, &step_);
@@ -150,7 +148,7 @@ private:
   }
 
   cpu device_{product_type::automatic, 1};
-  interpreted_part part_;
+  std::unique_ptr<interpreted_part> part_;
   registry stores_;
   std::vector<node_slot> slots_;
   std::vector<double> weights_, gradients_, y_, dy_;

@@ -94,18 +94,20 @@ void rebuild(sample& s, const wrong& w) {
       if (v >= 0) v = now.at(v);
     if (const auto to = w.swaps.find(n.op); to != w.swaps.end()) n.op = to->second;
     if (w.change) w.change(n, g.ranks);
-    b.when = n.when, b.looped = n.looped;
+    b.when = n.when, b.region = n.region;
     const value_id first = b.emit(n);
     const node& made = b.g.at_node(b.g.at(first).producer);
     for (unsigned k = 0; k < max_outputs; ++k)
       if (g.at_node(i).out[k] >= 0) now[g.at_node(i).out[k]] = made.out[k];
   }
-  b.when = phase::forward, b.looped = false;
+  b.when = phase::forward, b.region = -1;
   const auto renamed = [&](value_id& v) {
     if (v >= 0) v = now.at(v);
   };
-  b.g.outputs = g.outputs, b.g.side_loss = g.side_loss, b.g.rounds = g.rounds;
-  for (value_id* v : {&b.g.outputs[0], &b.g.outputs[1], &b.g.side_loss, &b.g.rounds}) renamed(*v);
+  b.g.outputs = g.outputs, b.g.side_loss = g.side_loss;
+  std::ranges::copy(g.regions, b.g.regions), b.g.region_count = g.region_count;
+  for (value_id* v : {&b.g.outputs[0], &b.g.outputs[1], &b.g.side_loss}) renamed(*v);
+  for (region& r : b.g.regions) renamed(r.trips);
   for (value_id& v : s.meshed.leaves) renamed(v);
   for (value_id& v : s.meshed.values) renamed(v);
   s.meshed.b.g = b.g;

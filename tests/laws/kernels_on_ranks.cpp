@@ -108,7 +108,7 @@ std::string step_of(const Model& m, setup s, part_kind part, dtype t, std::uint6
   s.type = t;
   const graph forward = forward_graph(m, s, part, 0);
   std::string all;
-  for (const graph& g : {derived_graph(forward), in_rounds(fused(derived_graph(forward)))}) {
+  for (const graph& g : {derived_graph(forward), in_regions(fused(derived_graph(forward)))}) {
     if (g.wrong.code != fault::none) return describe(g);
     world one;
     machine run(one, g, kernels());

@@ -219,8 +219,8 @@ namespace {
 template <class Model> void tight(const Model& m, const setup& s, const char* name) {
   for (int i = 0; i < 3; ++i) {
     const part_kind kinds[] = {part_kind::stem, part_kind::block, part_kind::loss};
-    const graph g = in_rounds(recomputed(fused(derived_graph(forward_graph(m, s, kinds[i], 0))),
-                                         i == 1 ? s.again : recompute::none));
+    const graph g = in_regions(recomputed(fused(derived_graph(forward_graph(m, s, kinds[i], 0))),
+                                          i == 1 ? s.again : recompute::none));
     BOOST_TEST_REQUIRE((g.wrong.code == fault::none), name << ": " << g.wrong.what.c);
     const memory_plan p = place_memory(g);
     BOOST_TEST(static_cast<double>(p.working) <= 1.05 * static_cast<double>(p.largest_live),
@@ -253,7 +253,7 @@ namespace {
 template <class Model> void every_overlap_is_refused(const Model& m, const setup& s) {
   int moved = 0;
   for (const part_kind part : {part_kind::block, part_kind::loss}) {
-    const graph g = in_rounds(fused(derived_graph(forward_graph(m, s, part, 0))));
+    const graph g = in_regions(fused(derived_graph(forward_graph(m, s, part, 0))));
     const memory_plan plan = place_memory(g);
     BOOST_TEST((verify_memory(g, plan).code == fault::none));
     const auto last_use = [&g](value_id v) {

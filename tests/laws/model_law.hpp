@@ -124,7 +124,7 @@ template <class Model> void check(const Model& m, const layout& l, int dp, part_
     BOOST_TEST(against.difference(derived) == "");
     if (l.tp == 1 && l.cp == 1) t.slope = std::max(t.slope, against.slope_error(2));
     for (recompute again : {recompute::none, recompute::selective, recompute::full}) {
-      graph g = in_rounds(halved(recomputed(fused(derived), again)));
+      graph g = in_regions(halved(recomputed(fused(derived), again)));
       examine(g);
       BOOST_TEST((g.wrong.code == fault::none), describe(g));
       BOOST_TEST(against.difference(g) == "", name_of(again));

@@ -71,7 +71,7 @@ void check_cached(const Model& m, const layout& l, int dp, tally& t, int kind = 
     s->of_meshed = s->of_single = gradients::none();
     comparison against(*s, 1);
     BOOST_TEST(against.difference(s->meshed.b.g) == "");
-    BOOST_TEST(against.difference(in_rounds(fused(s->meshed.b.g))) == "");
+    BOOST_TEST(against.difference(in_regions(fused(s->meshed.b.g))) == "");
     ++t.graphs;
   }
 }

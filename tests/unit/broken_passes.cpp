@@ -22,7 +22,7 @@ namespace {
 
 /// The passes of a training part.
 constexpr graph passed(const graph& derived, recompute again = recompute::none) {
-  return in_rounds(halved(recomputed(fused(derived), again)));
+  return in_regions(halved(recomputed(fused(derived), again)));
 }
 
 /// The all-reduce over dp that finishes a parameter's gradient.
@@ -324,30 +324,31 @@ BOOST_AUTO_TEST_CASE(broken_rounds_of_experts_are_refused) {
   refused("the side loss is forgotten", [](graph& g) { g.side_loss = -1; });
   refused("the side loss is another number",
           [](graph& g) { g.side_loss = find_output(g, op::router_statistics, 0, 2); });
-  refused("rounds are not counted", [](graph& g) { g.rounds = -1; });
+  refused("rounds are not counted", [](graph& g) { g.regions[0].trips = -1; });
   refused("the side loss is computed with the backward pass",
           [](graph& g) { put_off(g, g.side_loss); });
-  refused("rounds are counted with the backward pass", [](graph& g) { put_off(g, g.rounds); });
+  refused("rounds are another number",
+          [](graph& g) { g.regions[0].trips = g.regions[0].trips - 1; });
+  refused("rounds are forgotten", [](graph& g) { g.region_count = 0; });
+  refused("rounds are counted with the backward pass",
+          [](graph& g) { put_off(g, g.regions[0].trips); });
+  refused("rounds are counted in a round",
+          [](graph& g) { g.at_node(g.at(g.regions[0].trips).producer).region = 0; });
   for (const op_info* op : {&op::dispatch, &op::grouped_linear, &op::combine, &op::swiglu,
                             &op::grouped_weight_grad, &op::grouped_input_grad})
-    refused(op->name, [&](graph& g) { find_node(g, *op)->looped = false; });
+    refused(op->name, [&](graph& g) { find_node(g, *op)->region = -1; });
   // each round would add the whole of it again
   BOOST_TEST(with([](graph& g) {
-               find_node(g, op::linear_weight_grad)->looped = true;
+               find_node(g, op::linear_weight_grad)->region = 0;
              }).find("MEGA-P016 linear_weight_grad(") == 0u);
   refused("the stream goes out of a round",
-          [](graph& g) { g.at_node(g.at(g.outputs[0]).producer).looped = true; });
+          [](graph& g) { g.at_node(g.at(g.outputs[0]).producer).region = 0; });
   refused("experts are said to be fewer", [](graph& g) {
     for (int i = 0; i < g.value_count; ++i)
       if (value& v = g.at(static_cast<value_id>(i)); v.holds == integer_kind::experts) v.below = 1;
   });
-  refused("what later rounds need anew is not run again", [](graph& g) {
-    for (int k = 0; k < g.node_count; ++k)
-      if (g.at_node(k).again) {
-        g.at_node(k).again = false;
-        return;
-      }
-  });
+  refused("a node is of rounds that nobody counts",
+          [](graph& g) { find_node(g, op::grouped_linear)->region = 1; });
 }
 
 // Generation has no backward pass; what it owes is its output and what it keeps.
@@ -357,7 +358,7 @@ BOOST_AUTO_TEST_CASE(a_broken_pass_of_generation_is_refused) {
   const graph forward = forward_graph(dense(), for_generation(s, 2, 4, 16), part_kind::block, 0);
   const meaning owes = meaning_of(forward);
   const auto with = [&](auto change) {
-    auto g = std::make_unique<graph>(in_rounds(fused(forward)));
+    auto g = std::make_unique<graph>(in_regions(fused(forward)));
     change(*g);
     return wrong_with(*g, owes);
   };

@@ -50,7 +50,7 @@ std::unique_ptr<planned> plan_of(const Model& m, const setup& s, part_kind part,
   const graph derived = derived_graph(forward_graph(m, s, part, kind));
   auto p = std::make_unique<planned>();
   const recompute again = part == part_kind::block ? s.again : recompute::none;
-  p->g = verified(in_rounds(halved(recomputed(fused(derived), again))), meaning_of(derived));
+  p->g = verified(in_regions(halved(recomputed(fused(derived), again))), meaning_of(derived));
   BOOST_TEST_REQUIRE((p->g.wrong.code == fault::none), p->g.wrong.what.c);
   p->plan = place_memory(p->g);
   return p;
@@ -101,7 +101,7 @@ BOOST_AUTO_TEST_CASE(plans_of_the_library_are_accepted) {
   const setup s{.ranks = {.tp = 2}, .batch = {2, 16}};
   for (const setup& generation : {for_generation(s, 3, 2, 16), for_generation(s, 3, 16, 0)})
     for (const part_kind part : {part_kind::stem, part_kind::block, part_kind::logits}) {
-      const graph g = in_rounds(fused(forward_graph(mixture, generation, part, 0)));
+      const graph g = in_regions(fused(forward_graph(mixture, generation, part, 0)));
       BOOST_TEST((verify_memory(g, place_memory(g)).code == fault::none));
     }
   const graph evaluation = fused(forward_graph(dense, s, part_kind::loss, 0));
@@ -245,15 +245,15 @@ BOOST_AUTO_TEST_CASE(what_lies_in_an_arena_is_aligned) {
 BOOST_AUTO_TEST_CASE(the_number_of_rounds_is_there_for_the_backward_pass) {
   int found = 0;
   each_plan([&](const planned& right) {
-    if (right.g.rounds < 0) return;
+    if (right.g.region_count == 0) return;
     ++found;
     auto p = std::make_unique<planned>(right);
-    give_working(*p, p->g.rounds);
+    give_working(*p, p->g.regions[0].trips);
     BOOST_TEST(!p->accepted());
     p = std::make_unique<planned>(right); // written over by the first value of a round
     for (int i = 0; i < right.g.node_count; ++i)
-      if (const node& n = right.g.at_node(i); n.looped) {
-        p->at(n.out[0]) = p->at(p->g.rounds);
+      if (const node& n = right.g.at_node(i); n.region >= 0) {
+        p->at(n.out[0]) = p->at(p->g.regions[0].trips);
         break;
       }
     BOOST_TEST(!p->accepted());

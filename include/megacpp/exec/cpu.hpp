@@ -34,6 +34,11 @@ public:
   }
   std::int64_t scratch_bytes() const { return scratch_bytes_; }
 
+  /// body(trip, whether there are several) as often as the number at `trips` says.
+  template <class F> void repeat(const std::int32_t* trips, F body) const {
+    for (int trip = 0, n = *trips; trip < n; ++trip) body(trip, n > 1);
+  }
+
   /// A table found by key, or made by `fill(double*)` while programs are prepared.
   template <class T, class F>
   const T* table(std::tuple<int, double, std::int64_t, std::int64_t> key, std::int64_t count,

@@ -87,11 +87,11 @@ struct backward {
       have = id;
       return;
     }
-    // A value from before the rounds has one sum of cotangents, after the last round.
-    const bool in_round = b.looped;
-    b.looped = in_round && g.at(to).producer >= 0 && g.at_node(g.at(to).producer).looped;
+    // A value from before a region has one sum of cotangents, after the last trip.
+    const region_id here = b.region;
+    b.region = region_of(g, g.at(to)) == here ? here : region_id{-1};
     have = b.emit(op::sum, {have, id}, line), g.at(have).grad_of = to;
-    b.looped = in_round;
+    b.region = here;
   }
 
   /// The part before looks for the stream's cotangent in a place of its own: where every adjoint
@@ -114,9 +114,9 @@ struct backward {
     bool came = false;
     for (value_id v : n.out) came = came || (v >= 0 && ct[v] >= 0);
     at = i;
-    b.looped = n.looped;
+    b.region = n.region;
     if (n.op->adjoint != nullptr) n.op->adjoint(*this, n);
-    b.looped = false;
+    b.region = -1;
     if (!came) return;
     for (value_id v : n.out)
       if (v >= 0 && ct[v] >= 0 && !asked[v]) b.fail(fault::P017, n.line, n.op->name, n.in[0]);

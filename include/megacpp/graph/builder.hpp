@@ -59,8 +59,8 @@ struct builder {
   graph g{};
   phase when = phase::forward;
   bool derived = false;
-  bool looped = false; ///< nodes emitted now run once a round, beside those that read what does
-  bool packed = false; ///< sequences hold several documents, which attention must be given
+  region_id region = -1; ///< of nodes emitted now, beside those that read what one has anew
+  bool packed = false;   ///< sequences hold several documents, which attention must be given
 
   constexpr explicit builder(const mesh& m) { g.ranks = m; }
 
@@ -197,9 +197,12 @@ struct builder {
     }
     n.when = when;
     n.derived = derived;
-    n.looped = looped;
-    for (value_id v : n.in) // in the backward pass, rounds are what the adjoints say
-      n.looped = n.looped || (!derived && v >= 0 && of_a_round(g, g.at(v)));
+    n.region = region;
+    for (value_id v : n.in) { // in the backward pass, regions are what the adjoints say
+      const region_id of = derived || v < 0 ? region_id{-1} : region_of(g, g.at(v));
+      if (of >= 0 && n.region >= 0 && of != n.region) fail(fault::P016, n.line, n.op->name, v);
+      if (of >= 0) n.region = of;
+    }
     inference c{g, n};
     infer(c);
     const bool first = g.wrong.code == fault::none;
@@ -229,6 +232,19 @@ struct builder {
       else fail(fault::S004, line, op.name, v);
     }
     return emit(n);
+  }
+
+  /// The region of which `trips` says how often it runs, new or as it is. Faults: MEGA-S004 above
+  /// max_regions.
+  [[gnu::cold]] constexpr region_id region_of_trips(value_id trips, source_line line) {
+    for (int r = 0; r < g.region_count; ++r)
+      if (g.regions[r].trips == trips) return static_cast<region_id>(r);
+    if (g.region_count == max_regions) {
+      fail(fault::S004, line, "region", trips);
+      return max_regions - 1;
+    }
+    g.regions[g.region_count].trips = trips;
+    return static_cast<region_id>(g.region_count++);
   }
 
 private:

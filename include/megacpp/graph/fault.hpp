@@ -23,12 +23,12 @@ enum class fault : std::uint8_t {
   P013, // dense and expert mesh meet outside dispatch and combine
   P014, // the verifier found a node whose outputs are not what its rule says
   P015, // tokens that go to experts do not lie on one rank each
-  P016, // what runs once a round does not stand together
+  P016, // the nodes of a region cannot stand together
   P017, // an op stops a gradient
   P018, // a value of a model is spread over pipeline stages
   P019, // a pass changed what the graph owes
   P020, // a gradient of a parameter has another element type than its store
-  P021, // a collective stands in rounds of which ranks of its axis have other numbers
+  P021, // a collective stands in a region of which ranks of its axis have other numbers of trips
   S001, // a sharded extent does not divide
   S002, // extents differ
   S003, // dims differ or are in another order
@@ -197,8 +197,8 @@ constexpr const char* sentence_of(fault f) {
     return "tokens that go to experts must lie on one rank each: shard them over this axis with "
            "to(x, axis, S(sequence))";
   case fault::P016:
-    return "what runs once a round of experts does not stand together: build nothing else between "
-           "dispatch and combine, and one mixture of experts a block";
+    return "what runs in rounds of experts cannot stand together: outside of them read only what "
+           "combine gives, and in them only what is made before the first round or in the same one";
   case fault::P017:
     return "an op stops a gradient that is wanted: give the op an adjoint for it, or say in "
            "op_info::constants that the output has none";

@@ -13,10 +13,11 @@
 namespace mc {
 
 inline constexpr int max_rank = 4, max_inputs = 10, max_outputs = 5;
-inline constexpr int max_nodes = 512, max_values = 896, max_parameters = 64;
+inline constexpr int max_nodes = 512, max_values = 896, max_parameters = 64, max_regions = 4;
 
 using value_id = std::int16_t;
 using node_id = std::int16_t;
+using region_id = std::int8_t;
 
 /// Order of a dim's elements over the ranks that share it: contiguous, or balanced (rank i of n
 /// holds the chunks i and 2n-1-i of 2n, so that causal attention costs every rank the same).
@@ -204,11 +205,15 @@ struct node {
   axis ax{};          ///< redistributions: the axis ...
   place from{}, to{}; ///< ... and the two states
   phase when = phase::forward;
-  bool derived = false; ///< written by a pass, not by the model
-  bool looped = false;  ///< runs once a round of rows that go to experts (pass/rounds.hpp)
-  bool again =
-      false; ///< a looped forward node that backward rounds run again, if there are several
+  bool derived = false;  ///< written by a pass, not by the model
+  region_id region = -1; ///< with whose nodes it runs in trips, or -1: once
   source_line line{};
+};
+
+/// A loop: the nodes that name it run together, one after another, as often as `trips` says, and in
+/// the backward pass what was derived of them as often again (pass/regions.hpp).
+struct region {
+  value_id trips = -1; ///< i32, one number, made before the first trip
 };
 
 enum class init : std::uint8_t { zeros, ones, normal };
@@ -244,11 +249,11 @@ struct graph {
   node nodes[max_nodes]{};
   value values[max_values]{};
   parameter_info parameters[max_parameters]{};
-  int node_count = 0, value_count = 0, parameter_count = 0;
+  region regions[max_regions]{};
+  int node_count = 0, value_count = 0, parameter_count = 0, region_count = 0;
   std::array<value_id, 2> outputs{-1, -1}; ///< the stream, or loss and token count, or logits
   value_id d_stream = -1;                  ///< cotangent of the stream that comes in
   value_id side_loss = -1;                 ///< a summed loss that joins the head's
-  value_id rounds = -1;                    ///< i32: how often looped nodes run
   mesh ranks{};
   fault_record wrong{};
 

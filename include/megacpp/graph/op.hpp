@@ -194,9 +194,10 @@ struct op_info {
   unsigned changes = 0;                   ///< bit k: writes its operand k
 };
 
-/// A value that each round of rows has anew.
-constexpr bool of_a_round(const graph& g, const value& v) {
-  return v.producer >= 0 && g.at_node(v.producer).looped && !g.at_node(v.producer).op->accumulates;
+/// The region of which each trip makes v anew, or -1. A sum over its trips outlives them.
+constexpr region_id region_of(const graph& g, const value& v) {
+  if (v.producer < 0 || g.at_node(v.producer).op->accumulates) return -1;
+  return g.at_node(v.producer).region;
 }
 
 /// The mesh over which a placement spreads: bit 0 the dense axes (dp, cp, tp), bit 1 the expert

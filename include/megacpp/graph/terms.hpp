@@ -104,7 +104,7 @@ struct terms {
       h = mixed(h, static_cast<term>(n.ax) << 40 | static_cast<term>(n.from.s) << 32 |
                        static_cast<term>(n.from.d) << 24 | static_cast<term>(n.to.s) << 16 |
                        static_cast<term>(n.to.d) << 8);
-    if (n.op->crosses) h = mixed(h, n.looped);
+    if (n.op->crosses) h = mixed(h, n.region < 0 ? 0 : at(g.regions[n.region].trips) + 1);
     for (int k = 0; k < max_outputs; ++k) out(n, k, output(h, k));
     if (n.op->changes == 0) return;
     for (int k = 0; k < max_inputs; ++k)

@@ -95,7 +95,7 @@ template <> struct kernel_of<&op::expert_rows> { // experts -> row, counts, roun
 template <> struct kernel_of<&op::dispatch> { // x, experts, row, counts -> rows
   template <class T, class Call> static void run(Call& c) {
     const auto* counts = c.template in<std::int32_t>(3);
-    const detail::round_of_rows r(c.attr().i[0], c.round(), counts, c.in_size(3));
+    const detail::round_of_rows r(c.attr().i[0], c.trip(), counts, c.in_size(3));
     const std::int32_t* row = c.template in<std::int32_t>(2);
     const T* x = c.template in<T>(0);
     T* to = c.template out<T>(0);
@@ -116,7 +116,7 @@ template <> struct kernel_of<&op::dispatch> { // x, experts, row, counts -> rows
 template <> struct kernel_of<&op::combine> { // rows, experts, row, counts -> y, added
   template <class T, class Call> static void run(Call& c) {
     const auto* counts = c.template in<std::int32_t>(3);
-    const detail::round_of_rows r(c.attr().i[0], c.round(), counts, c.in_size(3));
+    const detail::round_of_rows r(c.attr().i[0], c.trip(), counts, c.in_size(3));
     const std::int32_t* row = c.template in<std::int32_t>(2);
     const T* from = c.template in<T>(0);
     T* y = c.template out<T>(0);
@@ -137,7 +137,7 @@ namespace detail {
 /// y (R, out) from x (R, in) by each expert's matrix.
 template <class T, class Call> void grouped_product(Call& c) {
   const std::int64_t in = c.template in_span<0, 1, 2>(), out = c.template out_span<0, 1, 2>();
-  const round_of_rows r(c.template in_span<0, 0, 1>(), c.round(), c.template in<std::int32_t>(2),
+  const round_of_rows r(c.template in_span<0, 0, 1>(), c.trip(), c.template in<std::int32_t>(2),
                         c.in_size(2));
   const prepared_product& p = product_of(c);
   const T *x = c.template in<T>(0), *w = c.template in<T>(1);
@@ -174,7 +174,7 @@ template <> struct kernel_of<&op::grouped_weight_grad> { // dy, x, counts -> dw,
   }
   template <class T, class Call> static void run(Call& c) {
     const std::int64_t n = c.template in_span<0, 1, 2>(), k = c.template in_span<1, 1, 2>();
-    const detail::round_of_rows r(c.template in_span<0, 0, 1>(), c.round(),
+    const detail::round_of_rows r(c.template in_span<0, 0, 1>(), c.trip(),
                                   c.template in<std::int32_t>(2), c.in_size(2));
     const T *dy = c.template in<T>(0), *x = c.template in<T>(1);
     auto* dw = c.template out<accumulator_t<T>>(0);

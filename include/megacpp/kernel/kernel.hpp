@@ -15,7 +15,7 @@
 //   c.value_in(k), c.value_out(k), c.attr()     the graph's own description
 //   c.device(), c.slot(), c.layer()             device, prepared state, layer
 //   c.constants()                               constants of the run
-//   c.round()                                   of a node between dispatch and combine
+//   c.trip()                                    of a node of a region: 0, 1, ...
 //
 // Sums over tokens are taken a sequence at a time, in order (rows_of_sequence), so that gradients
 // have the same bits however many sequences a micro-batch has. A span is a constant of the type

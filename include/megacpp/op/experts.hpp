@@ -304,17 +304,14 @@ constexpr expert_plan expert_rows(var experts, int rows, std::int64_t count, std
 }
 
 /// x (B, S, H): rows (R, H), the token of each choice; or x (B, S, k): (R). It and all that is
-/// computed of it runs once a round, as often as the plan says.
+/// computed of it, up to combine, is a region: it runs once a round, as often as the plan says.
 constexpr var dispatch(var x, const expert_plan& p, source_line line = here()) {
   builder& b = *x.b;
-  const value_id rounds = p.made().out[2];
-  if (b.g.rounds >= 0 && b.g.rounds != rounds) b.fail(fault::P016, line, "dispatch", x.id);
-  b.g.rounds = rounds;
-  const bool in_round = b.looped;
-  b.looped = true;
+  const region_id around = b.region;
+  b.region = b.region_of_trips(p.made().out[2], line);
   const value_id rows =
       b.emit(op::dispatch, {x.id, p.experts.id, p.row.id, p.counts.id}, line, {{}, {p.rows()}});
-  b.looped = in_round;
+  b.region = around;
   return {&b, rows};
 }
 /// rows (R, H): (B, S, H), each token's rows added up; or rows (R): (B, S, k).

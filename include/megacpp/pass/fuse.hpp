@@ -27,8 +27,9 @@ struct fuser {
         if (v >= 0) ++uses[v];
     for (value_id v : g.outputs)
       if (v >= 0) ++uses[v];
-    for (value_id v : {g.d_stream, g.side_loss, g.rounds})
+    for (value_id v : {g.d_stream, g.side_loss})
       if (v >= 0) ++uses[v];
+    for (int r = 0; r < g.region_count; ++r) ++uses[g.regions[r].trips];
   }
 
   constexpr bool once(value_id v) const { return v >= 0 && uses[v] == 1; }

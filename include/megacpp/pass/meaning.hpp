@@ -10,11 +10,11 @@
 namespace mc {
 
 /// What a graph owes beside the gradients of its parameters.
-enum class owed : std::uint8_t { output, count, side_loss, rounds, d_stream };
-inline constexpr int owed_values = 5;
+enum class owed : std::uint8_t { output, count, side_loss, d_stream };
+inline constexpr int owed_values = 4;
 
 constexpr const char* name_of(owed o) {
-  constexpr const char* names[] = {"output", "count", "side loss", "rounds", "cotangent"};
+  constexpr const char* names[] = {"output", "count", "side loss", "cotangent"};
   return names[static_cast<int>(o)];
 }
 constexpr value_id owed_value(const graph& g, owed o) {
@@ -22,7 +22,6 @@ constexpr value_id owed_value(const graph& g, owed o) {
   case owed::output: return g.outputs[0];
   case owed::count: return g.outputs[1];
   case owed::side_loss: return g.side_loss;
-  case owed::rounds: return g.rounds;
   case owed::d_stream: return g.d_stream;
   }
   return -1;
@@ -30,12 +29,13 @@ constexpr value_id owed_value(const graph& g, owed o) {
 
 struct meaning {
   term values[owed_values]{};
+  term trips[max_regions]{};
   term gradients[max_parameters]{};
   term collected = 0;           ///< all that is added to gradients, by what it is the gradient of
   term changed = 0;             ///< the operands that ops write
   term names[max_parameters]{}; ///< of parameters, with types, dims and placements
   parameter_info parameters[max_parameters]{};
-  int parameter_count = 0;
+  int parameter_count = 0, region_count = 0;
   mesh ranks;
   met_ops ops; ///< of which the terms are made
 };
@@ -46,7 +46,7 @@ struct meaning {
   m.ops = met;
   terms t(g, m.ops);
   term sums[max_values]{}; // contributions, by leaf
-  m.parameter_count = g.parameter_count, m.ranks = g.ranks;
+  m.parameter_count = g.parameter_count, m.region_count = g.region_count, m.ranks = g.ranks;
   for (int i = 0; i < g.parameter_count; ++i) m.parameters[i] = g.parameters[i];
   for (int i = 0; i < g.value_count; ++i) {
     const value& v = g.at(static_cast<value_id>(i));
@@ -81,6 +81,7 @@ struct meaning {
   }
   run(phase::epilogue, phase::epilogue);
   for (int k = 0; k < owed_values; ++k) m.values[k] = t.at(owed_value(g, static_cast<owed>(k)));
+  for (int r = 0; r < g.region_count; ++r) m.trips[r] = t.at(g.regions[r].trips);
   for (int i = 0; i < g.parameter_count; ++i) m.gradients[i] = t.at(g.parameters[i].gradient);
   m.changed = t.written;
   return m;
@@ -106,6 +107,9 @@ struct meaning {
   for (int k = 0; k < owed_values - (derived ? 1 : 0); ++k)
     if (after.values[k] != before.values[k])
       refuse(name_of(static_cast<owed>(k)), owed_value(g, static_cast<owed>(k)));
+  if (after.region_count != before.region_count) return refuse("regions"), wrong;
+  for (int r = 0; r < after.region_count; ++r)
+    if (after.trips[r] != before.trips[r]) refuse("trips", g.regions[r].trips);
   if (!derived && after.collected != before.collected) refuse("gradients");
   if (after.changed != before.changed) refuse("operands that are written");
   return wrong;

@@ -4,7 +4,7 @@
 
 #include <megacpp/pass/fuse.hpp>
 #include <megacpp/pass/recompute.hpp>
-#include <megacpp/pass/rounds.hpp>
+#include <megacpp/pass/regions.hpp>
 #include <megacpp/pass/split.hpp>
 #include <megacpp/pass/verify.hpp>
 
@@ -33,8 +33,8 @@ inline constexpr pass all_passes[] = {
      [](const graph&, const pass_options& o) { return o.backward && o.again != recompute::none; }},
     {"split", [](const graph& g, const pass_options&) { return halved(g); },
      [](const graph&, const pass_options& o) { return o.backward; }},
-    {"rounds", [](const graph& g, const pass_options&) { return in_rounds(g); },
-     [](const graph& g, const pass_options&) { return g.rounds >= 0; }}};
+    {"regions", [](const graph& g, const pass_options&) { return in_regions(g); },
+     [](const graph& g, const pass_options&) { return g.region_count > 0; }}};
 inline constexpr int pass_count = static_cast<int>(std::size(all_passes));
 /// How many of them, from the first, derive what a graph owes: what the others must leave as it is.
 inline constexpr int deriving_passes = 1;

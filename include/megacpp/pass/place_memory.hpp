@@ -9,7 +9,7 @@
 #pragma once
 
 #include <megacpp/op/redistribute.hpp>
-#include <megacpp/pass/rounds.hpp>
+#include <megacpp/pass/regions.hpp>
 
 namespace mc {
 
@@ -72,10 +72,10 @@ struct placer {
   std::int16_t buffer_of[max_values]{};
   placed_value buffers[max_values]{};
   address leaf_gradient[max_values]{};
-  rounds_span span[2]{}; ///< of the forward and the backward pass
+  const running_order& order;
   int count = 0;
 
-  constexpr explicit placer(const graph& graph) : g(graph) {
+  constexpr placer(const graph& graph, const running_order& runs) : g(graph), order(runs) {
     for (auto& b : buffer_of) b = -1;
     for (auto& l : last_use) l = -1;
   }
@@ -86,7 +86,10 @@ struct placer {
     for (int i = 0; i < g.node_count; ++i)
       for (value_id v : g.at_node(i).in)
         if (v >= 0) use(v, i, in_backward(g.at_node(i).when));
-    for (const bool backward : {false, true}) find_uses_of_rounds(backward);
+    for (const phases when : {phases(phase::forward), backward_pass})
+      order.each(when, [&](const stretch& s) {
+        if (s.region >= 0) find_uses_of_trips(s, when == backward_pass);
+      });
     for (value_id v : {g.outputs[0], g.outputs[1], g.side_loss}) // stay until the end
       if (v >= 0) last_use[v] = g.node_count;
     // an alias keeps its source alive
@@ -98,22 +101,19 @@ struct placer {
         read_in_backward[from] |= read_in_backward[to];
       }
   }
-  /// Every round reads what was there before the first. What backward rounds compute again is
-  /// saved, so that no other value of the backward pass lies in its place.
-  constexpr void find_uses_of_rounds(bool backward) {
-    const rounds_span s = span_of_rounds(g, backward);
-    span[backward] = s;
-    if (s.empty()) return;
-    use(g.rounds, s.last, backward);
+  /// Every trip reads what was there before the first. What backward trips compute again is saved,
+  /// so that no other value of the backward pass lies in its place.
+  constexpr void find_uses_of_trips(const stretch& s, bool backward) {
+    use(g.regions[s.region].trips, s.last, backward);
     for (int i = 0; i < g.node_count; ++i) {
       const node& n = g.at_node(i);
-      const bool runs = i >= s.first && i < s.last && in_backward(n.when) == backward;
-      if (!runs && !(backward && n.again)) continue;
+      const bool runs = i >= s.first && i < s.last && in_backward(n.when) == backward,
+                 again = n.region == s.region && order.again.has(i);
+      if (!runs && !(backward && again)) continue;
       for (value_id v : n.in)
-        if (v >= 0 && (g.at(v).producer < s.first || (backward && n.again)))
-          use(v, s.last, backward);
+        if (v >= 0 && (g.at(v).producer < s.first || (backward && again))) use(v, s.last, backward);
       for (value_id v : n.out)
-        if (v >= 0 && n.again) use(v, s.last, true);
+        if (v >= 0 && again) use(v, s.last, true);
     }
   }
   constexpr void use(value_id v, int node, bool backward) {
@@ -178,8 +178,9 @@ struct placer {
       }
     }
     buffer_of[v] = static_cast<std::int16_t>(count);
-    // a sum over rounds has its place from the first node of the first round
-    const int first = n.looped && n.op->accumulates ? span[in_backward(n.when)].first : i;
+    // a sum over trips has its place from the first node of the first trip
+    const stretches& runs = in_backward(n.when) ? order.backward : order.forward;
+    const int first = n.region >= 0 && n.op->accumulates ? runs.first_of(n.region) : i;
     buffers[count++] = {v, first, last, bytes, -1};
   }
   /// One operand alone reads this buffer: what a kernel may overwrite as one operand it still reads
@@ -323,8 +324,9 @@ struct placer {
 
 } // namespace detail
 
-constexpr memory_plan place_memory(const graph& g) {
-  detail::placer p(g);
+/// `order`: of g.
+constexpr memory_plan place_memory(const graph& g, const running_order& order) {
+  detail::placer p(g, order);
   p.find_uses();
   p.place_parameters();
   int inputs = 0;
@@ -338,5 +340,6 @@ constexpr memory_plan place_memory(const graph& g) {
   p.pack();
   return p.plan;
 }
+constexpr memory_plan place_memory(const graph& g) { return place_memory(g, running_order(g)); }
 
 } // namespace mc

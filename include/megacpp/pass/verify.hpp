@@ -1,5 +1,5 @@
 // verify: run after every pass. Every node's outputs are still what its op's rule says of its
-// inputs; every input is produced before it is read, in the order in which phases and rounds run;
+// inputs; every input is produced before it is read, in the order in which phases and regions run;
 // what the graph owes (pass/meaning.hpp) is what it owed before; every trainable parameter's
 // gradient reaches the optimizer with the parameter's own placement, so that no reduction is
 // missing and none is done twice; no pending sum leaves the graph unless it is the loss or a total.
@@ -40,14 +40,14 @@ constexpr bool is_output(const value& v, const value& inferred, const node& n) {
          (collected || v.is == inferred.is);
 }
 
-/// The first axis over which a node in rounds communicates though its ranks may have other numbers
-/// of rounds; -1: none. Ranks of a dense axis lie anywhere on the expert mesh: they agree if all of
-/// that does.
+/// The first axis over which a node of a region communicates though its ranks may have other
+/// numbers of trips; -1: none. Ranks of a dense axis lie anywhere on the expert mesh: they agree if
+/// all of that does.
 constexpr int unagreed_axis(const graph& g, const node& n) {
-  if (!n.looped || g.rounds < 0) return -1;
-  const placement& rounds = g.at(g.rounds).at;
+  if (n.region < 0) return -1;
+  const placement& trips = g.at(g.regions[n.region].trips).at;
   const auto agreed = [&](axis a) {
-    return g.ranks.trivial(a) || (rounds[a] == I && (a >= axis::edp || spread(rounds) == 0));
+    return g.ranks.trivial(a) || (trips[a] == I && (a >= axis::edp || spread(trips) == 0));
   };
   const bool moves = n.from != n.to && waits(collective_of(n.from, n.to));
   if (moves && !agreed(n.ax)) return static_cast<int>(n.ax);
@@ -59,7 +59,7 @@ constexpr int unagreed_axis(const graph& g, const node& n) {
 } // namespace detail
 
 /// The first node whose outputs are not what its op's rule infers of its inputs, that runs before
-/// what it reads, or that communicates in rounds which not all ranks have.
+/// what it reads, or that communicates in trips which not all ranks have.
 [[gnu::cold]] constexpr fault_record verify_nodes(const graph& g) {
   fault_record wrong;
   const auto refuse = [&](fault f, const node& n, value_id a, value_id b = -1, int over = -1) {
@@ -74,15 +74,19 @@ constexpr int unagreed_axis(const graph& g, const node& n) {
   }
   for (int i = 0; i < g.node_count && wrong.code == fault::none; ++i) {
     const node& n = g.nodes[i];
-    bool rounds = !n.op->accumulates || !n.looped; // a sum over rounds adds what each round has
+    if (n.region >= 0) { // of which it is known by then how often it runs
+      const value_id trips = n.region < g.region_count ? g.regions[n.region].trips : value_id{-1};
+      if (trips < 0 || !known[trips]) return refuse(fault::P014, n, n.in[0]), wrong;
+    }
+    bool summed = !n.op->accumulates || n.region < 0; // a sum over trips adds what each has
     for (value_id v : n.in) {
       if (v < 0) continue;
       if (!known[v] || !detail::finds(g, n.when, g.values[v], step)) refuse(fault::P014, n, v);
-      const bool anew = of_a_round(g, g.values[v]);
-      if (anew && !n.looped) refuse(fault::P016, n, v);
-      rounds = rounds || anew;
+      const region_id anew = region_of(g, g.values[v]);
+      if (anew >= 0 && anew != n.region) refuse(fault::P016, n, v);
+      summed = summed || anew >= 0;
     }
-    if (!rounds) refuse(fault::P016, n, n.in[0]);
+    if (!summed) refuse(fault::P016, n, n.in[0]);
     if (const int a = detail::unagreed_axis(g, n); a >= 0) refuse(fault::P021, n, n.in[0], -1, a);
     inference c{g, n};
     infer(c);
@@ -107,8 +111,15 @@ constexpr int unagreed_axis(const graph& g, const node& n) {
                        : step                 ? phase::epilogue
                                               : phase::forward;
     if (made >= 0 && g.at_node(made).when > last) refuse(fault::P014, g.at_node(made), v);
-    if (made >= 0 && of_a_round(g, g.at(v))) // of the last one alone
+    if (made >= 0 && region_of(g, g.at(v)) >= 0) // of the last trip alone
       refuse(fault::P016, g.at_node(made), v);
+  }
+  for (int r = 0; r < g.region_count; ++r) { // known when the first trip begins, and the last
+    const value_id v = g.regions[r].trips;
+    if (v < 0 || g.at(v).producer < 0) continue;
+    const node& by = g.at_node(g.at(v).producer);
+    if (by.when > phase::forward) refuse(fault::P014, by, v);
+    if (by.region >= 0) refuse(fault::P016, by, v);
   }
   return wrong;
 }
@@ -166,8 +177,8 @@ constexpr int lost_in_backward(const graph& g, const gradients* of_inputs) {
     if (g.values[i].is == role::input && of_inputs != nullptr) r.need(of_inputs->of[i]);
   }
   for (int i = 0; i < g.parameter_count; ++i) r.need(g.parameters[i].gradient);
-  for (const value_id v : {g.d_stream, g.outputs[0], g.outputs[1], g.side_loss, g.rounds})
-    r.need(v);
+  for (const value_id v : {g.d_stream, g.outputs[0], g.outputs[1], g.side_loss}) r.need(v);
+  for (int i = 0; i < g.region_count; ++i) r.need(g.regions[i].trips);
   int first = 0; // what differentiation wrote stands behind the model's own
   while (first < g.node_count && !g.nodes[first].derived) ++first;
   return r.lost(g, first);

@@ -1,5 +1,5 @@
 // verify_memory: run after place_memory, which it trusts in nothing. Walks the nodes in the order
-// in which they run, rounds twice, and follows what lies where: every value that a node reads must
+// in which they run, regions twice, and follows what lies where: every value that a node reads must
 // still be there, an output must not be written over an input of its own node (unless the op works
 // in place), and nothing may reach beyond its arena; the part's outputs must be there at the end.
 // Between the forward and the backward pass of a layer run all others, which use the same working
@@ -17,6 +17,7 @@ namespace detail {
 struct memory_walk {
   const graph& g;
   const memory_plan& plan;
+  const running_order& order;
   fault_record wrong{};
   struct piece {
     value_id v = -1;
@@ -28,12 +29,13 @@ struct memory_walk {
   bool visited[max_nodes]{};
   std::int16_t last_use[max_values]{}; ///< in the order in which nodes run
 
-  constexpr memory_walk(const graph& graph, const memory_plan& p) : g(graph), plan(p) {
+  constexpr memory_walk(const graph& graph, const memory_plan& p, const running_order& runs)
+      : g(graph), plan(p), order(runs) {
     std::int16_t when = 0;
-    in_running_order(g, 2, [&](int i) {
+    order.walk(g, 2, [&](int i) {
       for (value_id v : g.at_node(i).in)
         if (v >= 0) last_use[v] = when;
-      if (g.rounds >= 0 && g.at_node(i).looped) last_use[g.rounds] = when;
+      if (const region_id r = g.at_node(i).region; r >= 0) last_use[g.regions[r].trips] = when;
       ++when;
     });
     for (value_id v : {g.outputs[0], g.outputs[1], g.side_loss})
@@ -65,7 +67,7 @@ struct memory_walk {
     default: return false;
     }
   }
-  /// True for a looped node that has run in the round before.
+  /// True for a node of a region that has run in the trip before.
   constexpr bool was_run(const node& n) {
     bool& ran = visited[g.at(n.out[0]).producer];
     const bool before = ran;
@@ -78,7 +80,7 @@ struct memory_walk {
 
   /// What enters the part and what leaves it lies where others look for it: inputs by their
   /// numbers, the stream and its cotangent, and each finished gradient in the parameter's own
-  /// place. What backward rounds read of the forward pass is run again, and all that it reads of it
+  /// place. What backward trips read of the forward pass is run again, and all that it reads of it
   /// outlives the layers that run in between.
   constexpr void check_ends() {
     const auto lies = [&](value_id v, space s, std::int64_t offset, const char* what, value_id of) {
@@ -97,22 +99,18 @@ struct memory_walk {
         lies(p.gradient, space::gradients, i, "gradient", p.v);
     for (int i = 0; i < g.node_count; ++i) {
       const node& n = g.at_node(i);
-      const bool again = n.looped && (in_backward(n.when) || n.again);
-      if (n.looped) outlives(n, g.rounds);
-      for (value_id v : n.in) {
-        if (again && looped_producer(g, v) >= 0 && !g.at_node(g.at(v).producer).again) fail(n, v);
-        outlives(n, v);
-      }
+      if (n.region >= 0) outlives(i, g.regions[n.region].trips);
+      for (value_id v : n.in) outlives(i, v);
     }
   }
-  /// Operand v of n does not lie where other layers work between the node that makes it and n.
-  constexpr void outlives(const node& n, value_id v) {
+  /// Operand v of node i does not lie where other layers work between the node that makes it and i.
+  constexpr void outlives(int i, value_id v) {
     if (v < 0 || at(v).in != space::working || g.at(v).producer < 0) return;
-    const node& made = g.at_node(g.at(v).producer);
-    const bool apart =
-        made.when == phase::prologue
-            ? n.when != phase::prologue
-            : made.when == phase::forward && (in_backward(n.when) || (n.again && !made.again));
+    const node &n = g.at_node(i), &made = g.at_node(g.at(v).producer);
+    const bool again = order.again.has(i) && !order.again.has(g.at(v).producer);
+    const bool apart = made.when == phase::prologue
+                           ? n.when != phase::prologue
+                           : made.when == phase::forward && (in_backward(n.when) || again);
     if (apart) fail(n, v);
   }
   /// The gradients of values that the prologue derives: each leaf has a place of its own, in which
@@ -168,7 +166,7 @@ struct memory_walk {
     piece* kept = pieces;
     for (const piece *o = pieces, *end = pieces + count; o != end; ++o) {
       const bool meets = o->in == mine.in && o->first < mine.end && mine.first < o->end;
-      if (o->v == v) continue; // of the round before
+      if (o->v == v) continue; // of the trip before
       if (last_use[o->v] < when || (meets && !alias)) {
         living[o->v] = false;
         if (last_use[o->v] >= when) overwrite(n, *o, mine);
@@ -193,8 +191,9 @@ struct memory_walk {
   constexpr void step(int when, const node& n) {
     for (value_id v : n.in)
       if (v >= 0) read(n, v);
-    if (n.looped && g.rounds >= 0) read(n, g.rounds);
-    if (n.looped && n.op->accumulates && was_run(n)) read(n, n.out[0]); // adds to the round before
+    if (n.region >= 0) read(n, g.regions[n.region].trips);
+    if (n.region >= 0 && n.op->accumulates && was_run(n))
+      read(n, n.out[0]); // adds to the trip before
     const bool alias = may_alias(n) && at(n.out[0]).in == at(n.in[0]).in &&
                        at(n.out[0]).offset == at(n.in[0]).offset;
     for (value_id v : n.out)
@@ -205,16 +204,20 @@ struct memory_walk {
 } // namespace detail
 
 /// MEGA-M002 for the first value of a graph that is overwritten before its last use, or has no
-/// memory; else no fault.
-constexpr fault_record verify_memory(const graph& g, const memory_plan& p) {
+/// memory; else no fault. `order`: of g.
+constexpr fault_record verify_memory(const graph& g, const memory_plan& p,
+                                     const running_order& order) {
   if (g.wrong.code != fault::none) return {};
-  detail::memory_walk walk(g, p);
+  detail::memory_walk walk(g, p, order);
   walk.check_ends();
   walk.check_gradients();
   int when = 0;
-  in_running_order(g, 2, [&](int i) { walk.step(when++, g.at_node(i)); });
+  order.walk(g, 2, [&](int i) { walk.step(when++, g.at_node(i)); });
   walk.check_outputs();
   return walk.wrong;
+}
+constexpr fault_record verify_memory(const graph& g, const memory_plan& p) {
+  return verify_memory(g, p, running_order(g));
 }
 
 } // namespace mc

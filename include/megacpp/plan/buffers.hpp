@@ -80,13 +80,14 @@ struct touched {
   bool seed = false; ///< reads the cotangent of a loss
 
   constexpr touched() = default;
-  constexpr touched(const graph& g, const memory_plan& plan, phases when) {
+  constexpr touched(const graph& g, const memory_plan& plan, const running_order& order,
+                    phases when) {
     for (int i = 0; i < g.node_count; ++i) {
       const node& n = g.nodes[i];
-      if (!when.holds(n.when) && !(n.again && when == backward_pass)) continue;
+      if (!when.holds(n.when) && !(when == backward_pass && order.again.has(i))) continue;
       for (value_id v : n.in)
         if (v >= 0) read(g, plan, v);
-      if (n.looped && g.rounds >= 0) read(g, plan, g.rounds);
+      if (n.region >= 0) read(g, plan, g.regions[n.region].trips);
       for (value_id v : n.out) {
         if (v < 0) continue;
         writes[static_cast<int>(plan.at[v].in)] = true;
@@ -106,7 +107,7 @@ private:
   }
 };
 
-/// A graph that a step runs, with its plan and what its tasks touch.
+/// A graph that a step runs, with its plan and what its tasks touch. `order`: of the graph.
 struct planned_graph {
   const graph* g = nullptr;
   const memory_plan* plan = nullptr;
@@ -115,12 +116,14 @@ struct planned_graph {
 
   constexpr planned_graph() = default;
   constexpr planned_graph(const graph& of, const memory_plan& p)
+      : planned_graph(of, p, running_order(of)) {}
+  constexpr planned_graph(const graph& of, const memory_plan& p, const running_order& order)
       : g(&of),
         plan(&p),
-        prologue(of, p, phase::prologue),
-        forward(of, p, phase::forward),
-        backward(of, p, backward_pass),
-        epilogue(of, p, phase::epilogue) {
+        prologue(of, p, order, phase::prologue),
+        forward(of, p, order, phase::forward),
+        backward(of, p, order, backward_pass),
+        epilogue(of, p, order, phase::epilogue) {
     for (int i = 0; i < of.value_count; ++i)
       if (const value& v = of.values[i]; v.is == role::input && is_cache(v.from))
         caches += aligned_bytes(local_bytes(of.ranks, v));

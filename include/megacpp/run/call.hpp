@@ -31,7 +31,7 @@ struct call_state {
   node_slot& slot() const { return *prepared; }
   const run_constants& constants() const { return *f->constants; }
   int layer() const { return f->layer; }
-  int round() const { return f->round; }
+  int trip() const { return f->trip; }
   self& comm() const { return *f->ranks; }
 };
 
@@ -115,10 +115,10 @@ struct dynamic_call : call_state {
   }
 };
 
-/// Clears what an accumulating node adds into, once before its rounds, unless it is a main grad,
+/// Clears what an accumulating node adds into, once before its trips, unless it is a main grad,
 /// which collects on purpose.
 template <class Call> void clear_sums(const Call& c, const graph& g, const node& n) {
-  if (c.round() > 0) return;
+  if (c.trip() > 0) return;
   for (const value_id v : n.out) {
     if (v < 0 || g.at(v).is != role::intermediate) continue;
     std::memset(static_cast<void*>(c.template at<std::byte>(v)), 0,

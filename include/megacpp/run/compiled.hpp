@@ -83,42 +83,50 @@ template <class Part, int N> void prepare_node(cpu& device, node_slot* slots) {
   }
 }
 
-template <phase First, phase Last> constexpr bool of_phases(const node& n) {
-  return phases(First, Last).holds(n.when);
-}
-constexpr bool of_later_rounds(const node& n) { return n.again; }
-
-/// The nodes From ... To-1 for which Runs(node) holds.
-template <class Part, int From, int To, bool (*Runs)(const node&)>
+/// The nodes From ... To-1 that run in phases First to Last.
+template <class Part, int From, int To, phase First, phase Last>
 void run_nodes(cpu& device, frame& f, node_slot* slots, node_clock* clock) {
   [&]<int... N>(std::integer_sequence<int, N...>) {
     (
         [&] {
-          if constexpr (Runs(Part::g.nodes[static_cast<unsigned>(From + N)]))
+          if constexpr (phases(First, Last).holds(Part::g.nodes[From + N].when))
             run_node<Part, From + N>(device, f, slots, clock);
         }(),
         ...);
   }
   (std::make_integer_sequence<int, To - From>{});
 }
+/// The forward nodes of a region that each of several backward trips runs again.
+template <class Part, int Region>
+void run_again(cpu& device, frame& f, node_slot* slots, node_clock* clock) {
+  [&]<int... N>(std::integer_sequence<int, N...>) {
+    (
+        [&] {
+          if constexpr (Part::g.nodes[N].region == Region && Part::order.again.has(N))
+            run_node<Part, N>(device, f, slots, clock);
+        }(),
+        ...);
+  }
+  (std::make_integer_sequence<int, Part::g.node_count>{});
+}
 
-template <class Part, phase First, phase Last>
+/// Stretch S, and those behind it, of the nodes that run in phases First to Last.
+template <class Part, phase First, phase Last, int S = 0>
 void run_phases(cpu& device, frame& f, node_slot* slots, node_clock* clock) {
-  constexpr int end = Part::g.node_count;
   constexpr phases when(First, Last);
-  if constexpr (!has_rounds(Part::g, when)) {
-    run_nodes<Part, 0, end, of_phases<First, Last>>(device, f, slots, clock);
-  } else {
-    constexpr rounds_span s = span_of_rounds(Part::g, when == backward_pass);
-    run_nodes<Part, 0, s.first, of_phases<First, Last>>(device, f, slots, clock);
-    const int rounds = rounds_of(Part::g, Part::plan, f, Part::stores, Part::index);
-    for (f.round = 0; f.round < rounds; ++f.round) {
-      if constexpr (when == backward_pass)
-        if (rounds > 1) run_nodes<Part, 0, end, of_later_rounds>(device, f, slots, clock);
-      run_nodes<Part, s.first, s.last, of_phases<First, Last>>(device, f, slots, clock);
+  if constexpr (S < Part::order.of(when).count) {
+    constexpr stretch s = Part::order.of(when).at[S];
+    if constexpr (s.region < 0) {
+      run_nodes<Part, s.first, s.last, First, Last>(device, f, slots, clock);
+    } else {
+      for_trips(device, Part::g, Part::plan, f, Part::stores, Part::index, s.region,
+                [&](bool several) {
+                  if constexpr (when == backward_pass)
+                    if (several) run_again<Part, s.region>(device, f, slots, clock);
+                  run_nodes<Part, s.first, s.last, First, Last>(device, f, slots, clock);
+                });
     }
-    f.round = 0;
-    run_nodes<Part, s.last, end, of_phases<First, Last>>(device, f, slots, clock);
+    run_phases<Part, First, Last, S + 1>(device, f, slots, clock);
   }
 }
 

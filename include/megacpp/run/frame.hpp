@@ -62,19 +62,13 @@ struct frame {
   std::byte* const* input = nullptr; ///< of the graph's inputs (input_addresses)
   int index = 0;                     ///< of this layer among those of its kind
   int layer = 0;                     ///< of the model; -1 the stem, `layers` the head
-  int round = 0;                     ///< of looped nodes
+  int trip = 0;                      ///< of the region that runs
   const run_constants* constants = nullptr;
   coordinates coordinate{}; ///< of this rank on every axis
   self* ranks = nullptr;
 
   void set(space s, std::byte* p) { base[static_cast<unsigned>(s)] = p; }
 };
-
-/// In which phases looped nodes run in rounds, as pass/rounds.hpp counts.
-constexpr bool has_rounds(const graph& g, phases when) {
-  return g.rounds >= 0 && (when == phase::forward || when == backward_pass) &&
-         !span_of_rounds(g, when == backward_pass).empty();
-}
 
 /// State that a node's kernel prepares once.
 struct node_slot {
@@ -96,11 +90,18 @@ inline std::byte* resolve(const address& a, const frame& f, const registry& r, i
   }
 }
 
-/// How many rounds of rows go to experts in this layer.
-inline int rounds_of(const graph& g, const memory_plan& p, const frame& f, const registry& r,
-                     int part) {
-  return *reinterpret_cast<const std::int32_t*>(
-      resolve(p.at[static_cast<unsigned>(g.rounds)], f, r, part, sizeof(std::int32_t)));
+/// The trips of a region: body(whether there are several) for each, by the device, which alone
+/// reads how many they are.
+template <class F> void for_trips(cpu& device, const graph& g, const memory_plan& p, frame& f,
+                                  const registry& r, int part, region_id region, F body) {
+  const value_id trips = g.regions[static_cast<unsigned>(region)].trips;
+  device.repeat(reinterpret_cast<const std::int32_t*>(
+                    resolve(p.at[static_cast<unsigned>(trips)], f, r, part, sizeof(std::int32_t))),
+                [&](int trip, bool several) {
+                  f.trip = trip;
+                  body(several);
+                });
+  f.trip = 0;
 }
 
 } // namespace mc

@@ -61,6 +61,7 @@ private:
 struct interpreted_part {
   graph g{};
   memory_plan plan{};
+  running_order order;
   const registry* stores = nullptr;
   int index = 0;
   std::vector<kernel_table::functions> kernels; ///< by node
@@ -98,11 +99,11 @@ struct interpreted_part {
     g = passed;
     if (g.wrong.code == fault::none) g.wrong = verify_nodes(g);
     refuse(g.wrong);
-    plan = place_memory(g);
-    refuse(verify_memory(g, plan));
+    order = running_order(g);
+    plan = place_memory(g, order);
+    refuse(verify_memory(g, plan, order));
     bind(table);
   }
-  interpreted_part() = default;
   static void refuse(const fault_record& wrong) {
     if (wrong.code == fault::none) return;
     throw error(exit_code::mismatch, sentence_about(wrong));
@@ -110,25 +111,22 @@ struct interpreted_part {
 
 private:
   void run(phases when, cpu& device, frame& f, node_slot* slots, node_clock* clock) const {
-    const auto nodes = [&](int from, int to, auto which) {
-      for (int i = from; i < to; ++i)
-        if (which(g.at_node(i)) && kernels[static_cast<unsigned>(i)].run != nullptr)
-          run_node(i, device, f, slots, clock);
+    const auto nodes = [&](const stretch& s) {
+      for (int i = s.first; i < s.last; ++i)
+        if (when.holds(g.at_node(i).when)) run_node(i, device, f, slots, clock);
     };
-    const auto runs = [when](const node& n) { return when.holds(n.when); };
-    if (!has_rounds(g, when)) return nodes(0, g.node_count, runs);
-    const rounds_span span = span_of_rounds(g, when == backward_pass);
-    nodes(0, span.first, runs);
-    const int rounds = rounds_of(g, plan, f, *stores, index);
-    for (f.round = 0; f.round < rounds; ++f.round) {
-      if (when == backward_pass && rounds > 1)
-        nodes(0, g.node_count, [](const node& n) { return n.again; });
-      nodes(span.first, span.last, runs);
-    }
-    f.round = 0;
-    nodes(span.last, g.node_count, runs);
+    order.each(when, [&](const stretch& s) {
+      if (s.region < 0) return nodes(s);
+      for_trips(device, g, plan, f, *stores, index, s.region, [&](bool several) {
+        for (int i = 0; several && when == backward_pass && i < g.node_count; ++i)
+          if (g.at_node(i).region == s.region && order.again.has(i))
+            run_node(i, device, f, slots, clock);
+        nodes(s);
+      });
+    });
   }
   void run_node(int i, cpu& device, frame& f, node_slot* slots, node_clock* clock) const {
+    if (kernels[static_cast<unsigned>(i)].run == nullptr) return;
     const node& n = g.at_node(i);
     dynamic_call c({&device, &f, slots + i}, g, plan, *stores, index, n);
     if (n.op->accumulates) clear_sums(c, g, n);

@@ -106,9 +106,11 @@ template <class Run> struct program {
     static constexpr const registry& stores = program::stores;
     static constexpr auto& g = after_all_passes<Source>::g;
     static constexpr fault_record wrong = after_all_passes<Source>::wrong;
-    static constexpr memory_plan plan = wrong.code == fault::none ? place_memory(g) : memory_plan{};
+    static constexpr running_order order{g};
+    static constexpr memory_plan plan =
+        wrong.code == fault::none ? place_memory(g, order) : memory_plan{};
     static constexpr fault_record misplaced =
-        wrong.code == fault::none ? verify_memory(g, plan) : fault_record{};
+        wrong.code == fault::none ? verify_memory(g, plan, order) : fault_record{};
   };
   template <int Index> using part = finished<training<Index>, Index>;
   using evaluation = finished<evaluating, last>;
@@ -123,16 +125,18 @@ template <class Run> struct program {
     static constexpr const registry& stores = program::stores;
     static constexpr graph g = update_graph(program::stores, mesh(numbers.ranks), numbers.type);
     static constexpr fault_record wrong = g.wrong;
-    static constexpr memory_plan plan = place_memory(g);
-    static constexpr fault_record misplaced = verify_memory(g, plan);
+    static constexpr running_order order{g};
+    static constexpr memory_plan plan = place_memory(g, order);
+    static constexpr fault_record misplaced = verify_memory(g, plan, order);
   };
   struct totals {
     static constexpr int index = 0;
     static constexpr const registry& stores = program::stores;
     static constexpr graph g = totals_graph(mesh(numbers.ranks));
     static constexpr fault_record wrong = g.wrong;
-    static constexpr memory_plan plan = place_memory(g);
-    static constexpr fault_record misplaced = verify_memory(g, plan);
+    static constexpr running_order order{g};
+    static constexpr memory_plan plan = place_memory(g, order);
+    static constexpr fault_record misplaced = verify_memory(g, plan, order);
   };
 
   static constexpr auto derived_graphs() {
@@ -142,12 +146,15 @@ template <class Run> struct program {
     (std::make_integer_sequence<int, kinds + 2>{});
   }
 
+  template <class Part> static constexpr planned_graph as_planned() {
+    return {Part::g, Part::plan, Part::order};
+  }
   /// The graphs of a step by part (plan/memory.hpp).
   static constexpr auto graphs() {
     return []<int... K>(std::integer_sequence<int, K...>) {
       return std::array<planned_graph, sizeof...(K) + 3>{
-          planned_graph(part<K>::g, part<K>::plan)..., planned_graph(update::g, update::plan),
-          planned_graph(evaluation::g, evaluation::plan), planned_graph(totals::g, totals::plan)};
+          as_planned<part<K>>()..., as_planned<update>(), as_planned<evaluation>(),
+          as_planned<totals>()};
     }
     (std::make_integer_sequence<int, kinds + 2>{});
   }

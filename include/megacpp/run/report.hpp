@@ -75,8 +75,9 @@ template <class Run, fault Code, class Where, class Line> constexpr bool report(
                 "MEGA-P015 tokens that go to experts must lie on one rank each: shard them over "
                 "this axis with to(x, axis, S(sequence))");
   static_assert(Code != fault::P016,
-                "MEGA-P016 what runs once a round of experts does not stand together: build "
-                "nothing else between dispatch and combine, and one mixture of experts a block");
+                "MEGA-P016 what runs in rounds of experts cannot stand together: outside of them "
+                "read only what combine gives, and in them only what is made before the first "
+                "round or in the same one");
   static_assert(Code != fault::P017,
                 "MEGA-P017 an op stops a gradient that is wanted: give the op an adjoint for it, "
                 "or say in op_info::constants that the output has none");

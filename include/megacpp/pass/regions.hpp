@@ -1,0 +1,183 @@
+// regions: nodes that run together in trips, as often as a value says (graph.hpp, region). Rounds
+// of rows that go to experts are one (docs/experts.md). This pass brings the nodes of a region
+// together, in the forward and in the backward pass, and refuses those that cannot stand so. What the forward pass leaves of a region is of its last trip, so that where there are
+// several, each backward trip first runs those forward nodes again whose values it needs.
+#pragma once
+
+#include <megacpp/graph/builder.hpp>
+
+namespace mc {
+
+constexpr bool in_backward(phase p) {
+  return p == phase::input_gradient || p == phase::weight_gradient;
+}
+
+/// Nodes of a graph, as one bit each.
+struct node_set {
+  std::uint64_t bits[(max_nodes + 63) / 64]{};
+
+  constexpr bool has(int i) const { return (bits[i / 64] >> (i % 64) & 1) != 0; }
+  constexpr void add(int i) { bits[i / 64] |= std::uint64_t{1} << (i % 64); }
+};
+
+/// Nodes [first, last) of a graph: those of some phases run in this order, once (region -1), or as
+/// often as their region says.
+struct stretch {
+  int first = 0, last = 0;
+  region_id region = -1;
+
+  constexpr bool empty() const { return first >= last; }
+};
+
+/// Where the nodes of a region stand in the forward or the backward pass.
+constexpr stretch stretch_of(const graph& g, region_id r, bool backward) {
+  stretch s{0, 0, r};
+  for (int i = 0; i < g.node_count; ++i) {
+    const node& n = g.at_node(i);
+    if (n.region != r || in_backward(n.when) != backward) continue;
+    if (s.empty()) s.first = i;
+    s.last = i + 1;
+  }
+  return s;
+}
+
+/// The forward node that makes v anew in each trip of a region, or -1.
+constexpr node_id forward_in_trips(const graph& g, value_id v) {
+  if (v < 0 || region_of(g, g.at(v)) < 0) return -1;
+  return in_backward(g.at_node(g.at(v).producer).when) ? node_id{-1} : g.at(v).producer;
+}
+
+/// The stretches of the nodes of a graph that run in some phases, in their order: what stands
+/// before, in, between and behind the regions.
+struct stretches {
+  stretch at[2 * max_regions + 1]{};
+  int count = 0;
+
+  constexpr stretches() = default;
+  constexpr stretches(const graph& g, bool backward) {
+    for (int done = 0; done < g.node_count;) {
+      stretch next{g.node_count, g.node_count, -1};
+      for (int r = 0; r < g.region_count; ++r) {
+        const stretch s = stretch_of(g, static_cast<region_id>(r), backward);
+        if (!s.empty() && s.first >= done && s.first < next.first) next = s;
+      }
+      push({done, next.first, -1}), push(next);
+      done = next.last;
+    }
+  }
+  /// The first node of a region.
+  constexpr int first_of(region_id r) const {
+    int i = 0;
+    while (at[i].region != r) ++i;
+    return at[i].first;
+  }
+  constexpr void push(const stretch& s) {
+    if (!s.empty() && count < 2 * max_regions + 1) at[count++] = s;
+  }
+};
+
+/// In which order the nodes of a graph run.
+struct running_order {
+  stretches forward, backward, once; ///< once: prologue and epilogue
+  node_set again; ///< forward nodes of regions that backward trips run, where there are several
+
+  constexpr running_order() = default;
+  constexpr explicit running_order(const graph& g) : forward(g, false), backward(g, true) {
+    once.push({0, g.node_count});
+    for (int i = g.region_count == 0 ? -1 : g.node_count - 1; i >= 0; --i) {
+      const node& n = g.at_node(i);
+      if (n.region < 0 || !(in_backward(n.when) || again.has(i))) continue;
+      for (value_id v : n.in)
+        if (const node_id p = forward_in_trips(g, v); p >= 0) again.add(p);
+    }
+  }
+
+  constexpr const stretches& of(phases when) const {
+    return when == phase::forward ? forward : when == backward_pass ? backward : once;
+  }
+  /// f(stretch) for each of the stretches of some phases.
+  template <class F> constexpr void each(phases when, F f) const {
+    for (int i = 0; i < of(when).count; ++i) f(of(when).at[i]);
+  }
+
+  /// f(index of a node) in the order in which the nodes of g run, those of regions `trips` times.
+  template <class F> constexpr void walk(const graph& g, int trips, F f) const {
+    for (const phases when :
+         {phases(phase::prologue), phases(phase::forward), backward_pass, phases(phase::epilogue)})
+      each(when, [&](const stretch& s) {
+        const bool several = s.region >= 0 && trips > 1;
+        for (int t = 0; t < (s.region < 0 ? 1 : trips); ++t) {
+          for (int i = 0; several && when == backward_pass && i < g.node_count; ++i)
+            if (g.at_node(i).region == s.region && again.has(i)) f(i);
+          for (int i = s.first; i < s.last; ++i)
+            if (when.holds(g.at_node(i).when)) f(i);
+        }
+      });
+  }
+};
+
+namespace detail {
+
+/// Brings the nodes of a region in one pass together: what stands between them and is none of them
+/// goes behind them if it reads what they sum up, else before them.
+constexpr void gather(graph& g, region_id r, bool backward) {
+  const stretch s = stretch_of(g, r, backward);
+  enum side : std::uint8_t { before, inside, behind };
+  side of[max_nodes]{};
+  bool apart = false;
+  for (int i = s.first; i < s.last; ++i) {
+    const node& n = g.at_node(i);
+    const bool now = in_backward(n.when) == backward;
+    if (now && n.region == r) {
+      of[i] = inside;
+      continue;
+    }
+    apart = true;
+    of[i] = n.when > (backward ? phase::weight_gradient : phase::forward) ? behind : before;
+    for (value_id v : n.in) {
+      const node_id p = v < 0 ? node_id{-1} : g.at(v).producer;
+      if (p >= s.first && p < i && of[p] != before) of[i] = behind;
+    }
+  }
+  if (!apart) return;
+  const graph old = g;
+  int to = s.first;
+  for (const side which : {before, inside, behind})
+    for (int i = s.first; i < s.last; ++i) {
+      if (of[i] != which) continue;
+      g.at_node(to) = old.at_node(i);
+      for (value_id v : g.at_node(to).out)
+        if (v >= 0) g.at(v).producer = static_cast<node_id>(to);
+      ++to;
+    }
+}
+
+/// MEGA-P016 for the first node of a region that reads what is computed behind it, or has nodes of
+/// another region among its own: each of the two would have to run before the other.
+constexpr void check_together(graph& g, region_id r, bool backward) {
+  const stretch s = stretch_of(g, r, backward);
+  for (int i = s.first; i < s.last; ++i) {
+    const node& n = g.at_node(i);
+    if (n.region != r) record(g, fault::P016, n.line, n.op->name, n.in[0]);
+    for (value_id v : n.in) {
+      const node_id p = v < 0 ? node_id{-1} : g.at(v).producer;
+      if (p >= s.first && (p >= i || g.at_node(p).op->accumulates))
+        record(g, fault::P016, n.line, n.op->name, v);
+    }
+  }
+}
+
+} // namespace detail
+
+constexpr graph in_regions(const graph& whole) {
+  graph g = whole;
+  if (g.wrong.code != fault::none) return g;
+  for (const bool backward : {false, true}) {
+    for (int r = 0; r < g.region_count; ++r) detail::gather(g, static_cast<region_id>(r), backward);
+    for (int r = 0; r < g.region_count; ++r)
+      detail::check_together(g, static_cast<region_id>(r), backward);
+  }
+  return g;
+}
+
+} // namespace mc
