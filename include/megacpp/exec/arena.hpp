@@ -5,7 +5,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <string>
 #include <utility>
 
@@ -27,23 +26,29 @@ inline void require_room(const char* what) {
   ::munmap(p, bytes);
 }
 
-/// Zeroed, page-aligned memory of a fixed size. Huge pages where the system grants them.
+/// Zeroed pages, huge ones where the system grants them. Throws mc::error(exit_code::memory), which
+/// names `what` the memory is for and a `remedy` beside a machine with more of it.
+inline std::byte* map_pages(std::int64_t bytes, const char* what, const char* remedy) {
+  void* const p = ::mmap(nullptr, static_cast<std::size_t>(bytes), PROT_READ | PROT_WRITE,
+                         MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (p == MAP_FAILED)
+    throw error(exit_code::memory, std::string("cannot reserve ") +
+                                       std::to_string(((bytes - 1) >> 20) + 1) + " MiB for " +
+                                       what + ": use " + remedy + " or a machine with more memory");
+  ::madvise(p, static_cast<std::size_t>(bytes), MADV_HUGEPAGE);
+  return static_cast<std::byte*>(p);
+}
+inline void unmap_pages(std::byte* p, std::int64_t bytes) {
+  ::munmap(p, static_cast<std::size_t>(bytes));
+}
+
+/// Pages of a fixed size.
 class arena {
 public:
   arena() = default;
-  /// Throws mc::error(exit_code::memory), which names `what` the memory is for and a `remedy`
-  /// beside a machine with more of it.
-  arena(std::int64_t bytes, const char* what, const char* remedy) : size_(bytes) {
-    if (bytes == 0) return;
-    void* p = ::mmap(nullptr, static_cast<std::size_t>(bytes), PROT_READ | PROT_WRITE,
-                     MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (p == MAP_FAILED)
-      throw error(exit_code::memory,
-                  std::string("cannot reserve ") + std::to_string(((bytes - 1) >> 20) + 1) +
-                      " MiB for " + what + ": use " + remedy + " or a machine with more memory");
-    ::madvise(p, static_cast<std::size_t>(bytes), MADV_HUGEPAGE);
-    data_ = static_cast<std::byte*>(p);
-  }
+  /// As map_pages.
+  arena(std::int64_t bytes, const char* what, const char* remedy)
+      : data_(bytes == 0 ? nullptr : map_pages(bytes, what, remedy)), size_(bytes) {}
   arena(arena&& o) noexcept
       : data_(std::exchange(o.data_, nullptr)), size_(std::exchange(o.size_, 0)) {}
   arena& operator=(arena&& o) noexcept {
@@ -52,16 +57,11 @@ public:
     return *this;
   }
   ~arena() {
-    if (data_ != nullptr) ::munmap(data_, static_cast<std::size_t>(size_));
+    if (data_ != nullptr) unmap_pages(data_, size_);
   }
 
   std::byte* data() const { return data_; }
   std::int64_t size() const { return size_; }
-  /// Fills with a pattern that is a NaN in every floating-point type, so that reads of values
-  /// nobody wrote are seen.
-  void poison() {
-    if (data_ != nullptr) std::memset(data_, 0xff, static_cast<std::size_t>(size_));
-  }
 
 private:
   std::byte* data_ = nullptr;

@@ -1,9 +1,11 @@
 // The CPU device: matrix products, tables that kernels prepare once, scratch for threads.
 #pragma once
 
-#include <megacpp/exec/product_source.hpp>
+#include <megacpp/exec/arena.hpp>
+#include <megacpp/exec/device.hpp>
 
 #include <cstdint>
+#include <cstring>
 #include <map>
 #include <memory>
 #include <new>
@@ -12,7 +14,7 @@
 
 namespace mc {
 
-class cpu {
+class cpu : public device {
 public:
   /// `threads` 0: all cores. They are the calling thread's (set_thread_count). Defined in
   /// product/cpu_products.hpp, which brings the libraries of the products: for the unit that makes
@@ -20,9 +22,23 @@ public:
   explicit cpu(product_type products = product_type::automatic, int threads = 0,
                product_rows rows = product_rows::together);
 
-  int threads() const { return threads_; }
-  product_source& products() { return *products_; }
-  const product_source& products() const { return *products_; }
+  std::byte* reserve(std::int64_t bytes, const char* what, const char* remedy) override {
+    return map_pages(bytes, what, remedy);
+  }
+  void release(std::byte* p, std::int64_t bytes) override { unmap_pages(p, bytes); }
+  void fill(std::byte* to, std::uint8_t byte, std::int64_t bytes) override {
+    std::memset(to, byte, static_cast<std::size_t>(bytes));
+  }
+  void write(std::byte* to, const void* from_host, std::int64_t bytes) override {
+    std::memcpy(to, from_host, static_cast<std::size_t>(bytes));
+  }
+  void read(void* to_host, const std::byte* from, std::int64_t bytes) const override {
+    std::memcpy(to_host, from, static_cast<std::size_t>(bytes));
+  }
+  int threads() const override { return threads_; }
+  product_source& products() override { return *products_; }
+
+  template <class F> void launch(F f) const { f(); }
 
   /// Memory that kernels share, one region a device, grown while programs are prepared.
   std::byte* scratch() const { return scratch_.get(); }

@@ -130,7 +130,7 @@ public:
         logits_(static_cast<std::size_t>(tokens.drawn())) {}
 
   /// `live`: the text is printed as it comes.
-  void run(std::span<continued_text> texts, std::int64_t first, cpu& device, const stores& weights,
+  void run(std::span<continued_text> texts, std::int64_t first, device& on, const stores& weights,
            bool live) {
     generation_room room;
     room.sequences = static_cast<int>(texts.size());
@@ -140,7 +140,7 @@ public:
       room.tokens = std::max(room.tokens, given + std::min(left, end_.most()));
       room.prompt = std::max(room.prompt, given);
     }
-    generator g(p_, device, weights, room);
+    generator g(p_, on, weights, room);
     prepare(texts, first);
     if (live) print(texts[0].written);
     std::vector<std::span<const std::int32_t>> more(texts.size());
@@ -252,7 +252,7 @@ inline std::string speed_of(const generation_work& w) {
 /// "prompt_tokens": [...], "tokens": [new ones], "end": "stop", "length" or "positions"}; --ids
 /// leaves the texts out. The standard error gets the speed, a sentence for each text that ends at
 /// the model's positions, and before the first text one on positions that were never trained.
-inline void run_generation(const program_view& p, const options& o, cpu& device) {
+inline void run_generation(const program_view& p, const options& o, device& on) {
   if (o.sampling.greedy() && o.sampling.temperature.given() && o.sampling.temperature() != 0)
     throw error(exit_code::usage, "--greedy and --temperature contradict each other; give one");
   const model_folder folder = detail::required_model(o, "generate");
@@ -274,7 +274,7 @@ inline void run_generation(const program_view& p, const options& o, cpu& device)
   const auto at_once = static_cast<std::size_t>(o.sampling.batch_size());
   for (std::size_t first = 0; first < texts.size(); first += at_once) {
     const auto some = std::span(texts).subspan(first, std::min(at_once, texts.size() - first));
-    batch.run(some, static_cast<std::int64_t>(first), device, weights, live);
+    batch.run(some, static_cast<std::int64_t>(first), on, weights, live);
     for (std::size_t b = 0; b < some.size() && !live; ++b) {
       if (o.report.json()) print(detail::json_of(some[b], tokens));
       else print((first + b > 0 ? "---------------\n" : "") + some[b].written + "\n");

@@ -17,7 +17,6 @@
 #include <megacpp/run/generation.hpp>
 
 #include <algorithm>
-#include <cstring>
 #include <memory>
 #include <optional>
 #include <span>
@@ -38,8 +37,8 @@ public:
   /// Tokens of all sequences in one pass of prefill.
   static constexpr std::int64_t prefill_tokens = 512;
 
-  /// For the weights as they are now. `p`, `device` and `weights` must outlive the generator.
-  generator(const program_view& p, cpu& device, const stores& weights, const generation_room& room)
+  /// For the weights as they are now. `p`, `on` and `weights` must outlive the generator.
+  generator(const program_view& p, device& on, const stores& weights, const generation_room& room)
       : p_(require_one_rank(p)), weights_(weights), room_(room) {
     if (room.sequences < 1 || room.tokens < 1 || room.tokens > p_.positions)
       throw error(exit_code::internal, "generation of " + std::to_string(room.sequences) +
@@ -51,7 +50,7 @@ public:
     const std::int64_t least = p_.numbers.ranks.tp; // a token for each rank that may cut a sequence
     build(decode_, least);
     if (most > least) build(prefill_, most);
-    lay_out(device);
+    lay_out(on);
     for (const program* a : programs()) {
       run_->prepare(evaluation_step(a->shape, 1));
       for_each_first_task(a->shape, [this](const task& t) { run_->run(t); });
@@ -67,7 +66,7 @@ public:
   /// Logits of a token (padding of the vocabulary left out).
   int vocabulary() const { return p_.vocabulary; }
   const memory_items& planned() const { return planned_; }
-  arena& memory() { return run_->memory(); }
+  device_arena& memory() { return run_->memory(); }
   /// The caches within memory().
   std::span<std::byte> caches() const {
     return {run_->begin_of(arena_of::caches), static_cast<std::size_t>(planned_.caches)};
@@ -149,16 +148,16 @@ private:
         });
   }
 
-  void lay_out(cpu& device) {
+  void lay_out(device& on) {
     list<list<task>> steps;
     for (const program* a : programs()) steps.push(evaluation_step(a->shape, 1));
     buffers_.emplace(graphs_, uses_, steps);
     for (const program* a : programs())
       interpreted_part::refuse(verify_step(evaluation_step(a->shape, 2), a->shape, *buffers_, 2));
     std::vector<part_view> views;
-    for (const auto& part : parts_) views.push_back(part->view());
-    run_.emplace(std::move(views), *buffers_, device, weights_,
-                 "the keys and values of these texts", "fewer or shorter texts at a time");
+    for (const auto& part : parts_) views.push_back(p_.generation.view(*part));
+    run_.emplace(std::move(views), *buffers_, on, weights_, "the keys and values of these texts",
+                 "fewer or shorter texts at a time");
     run_->numbers().dropping = false;
     run_->set_numbers();
 
@@ -169,6 +168,7 @@ private:
     for_each_cache(head, [this](value_id) { head_keeps_ = true; });
     lengths_.resize(static_cast<std::size_t>(room_.sequences));
     ends_.resize(lengths_.size());
+    row_.resize(static_cast<std::size_t>(std::max(decode_.tokens, prefill_.tokens)));
     planned_ = memory_of_buffers(*buffers_);
     planned_.weights = weights_.bytes();
     planned_.feeds += static_cast<std::int64_t>(logits_.size());
@@ -197,19 +197,18 @@ private:
   /// Row b of a pass: n tokens whose first one has position `from`, then padding.
   void feed_row(const program& a, int b, const std::int32_t* tokens, std::int64_t n,
                 std::int64_t from) {
-    std::int32_t *const ids = run_->fed(feed::tokens),
-                        *const positions = run_->fed(feed::positions),
-                        *const slots = run_->fed(feed::slots),
-                        *const keys = run_->fed(feed::token_keys);
-    const std::int64_t row = b * a.tokens;
-    for (std::int64_t i = 0; i < a.tokens; ++i) {
-      const auto at = static_cast<std::int32_t>(from + i);
-      ids[row + i] = i < n ? tokens[i] : 0;
-      positions[row + i] = std::min(at, static_cast<std::int32_t>(room_.tokens - 1));
-      slots[row + i] = i < n ? at : -1;
-      keys[row + i] = static_cast<std::int32_t>(b * room_.tokens) + positions[row + i];
-    }
-    run_->fed(feed::last)[b] = static_cast<std::int32_t>(std::max<std::int64_t>(n - 1, 0));
+    const auto row = [&](feed f, auto of_token) {
+      for (std::int64_t i = 0; i < a.tokens; ++i)
+        row_[static_cast<std::size_t>(i)] = static_cast<std::int32_t>(of_token(i));
+      run_->write(f, std::span(row_).first(static_cast<std::size_t>(a.tokens)), b * a.tokens);
+    };
+    const auto position = [&](std::int64_t i) { return std::min(from + i, room_.tokens - 1); };
+    row(feed::tokens, [&](std::int64_t i) { return i < n ? tokens[i] : 0; });
+    row(feed::positions, position);
+    row(feed::slots, [&](std::int64_t i) { return i < n ? from + i : -1; });
+    row(feed::token_keys, [&](std::int64_t i) { return b * room_.tokens + position(i); });
+    const auto last = static_cast<std::int32_t>(std::max<std::int64_t>(n - 1, 0));
+    run_->write(feed::last, {&last, 1}, b);
   }
   /// One pass; logits of the sequences whose new tokens end in it. The head runs for these alone,
   /// or for all tokens where it keeps some of them.
@@ -221,10 +220,10 @@ private:
       if (t.what == action::run) run_->run(t);
     });
     const std::int64_t bytes = width_ * size_of(p_.numbers.type);
-    const std::byte* const fresh = run_->address_of(buffers_->of(content::stream, p_.layers + 2));
     for (int b = 0; b < room_.sequences; ++b)
       if (ends_[static_cast<unsigned>(b)])
-        std::memcpy(logits_.data() + b * bytes, fresh + b * bytes, static_cast<std::size_t>(bytes));
+        run_->read(logits_.data() + b * bytes, buffers_->of(content::stream, p_.layers + 2),
+                   b * bytes, bytes);
   }
 
   const program_view& p_;
@@ -241,7 +240,8 @@ private:
   std::int64_t width_ = 0;        ///< logits of a sequence
   std::vector<std::int64_t> lengths_;
   std::vector<bool> ends_;
-  bool head_keeps_ = false; ///< the head has caches
+  std::vector<std::int32_t> row_; ///< integers of a sequence on their way to the device
+  bool head_keeps_ = false;       ///< the head has caches
 };
 
 } // namespace mc

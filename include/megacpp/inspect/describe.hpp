@@ -178,7 +178,7 @@ inline void describe_passes(std::string& out, const program_view& p, const part_
 } // namespace detail
 
 /// The text of `describe`.
-inline std::string describe_text(const program_view& p, const part_passes& passes, cpu& device) {
+inline std::string describe_text(const program_view& p, const part_passes& passes, device& on) {
   std::string out;
   const auto at = std::back_inserter(out);
   const int largest = detail::stage_of_most_memory(p);
@@ -195,7 +195,7 @@ inline std::string describe_text(const program_view& p, const part_passes& passe
                  name_of(accumulator_of(p.numbers.type)));
   fmt::format_to(at, "  recomputation         {}\n", name_of(p.numbers.again));
   fmt::format_to(at, "  products              {}, {} threads\n",
-                 device.products().describe(p.numbers.type), device.threads());
+                 on.products().describe(p.numbers.type), on.threads());
   const std::string why_not = why_no_generation(p);
   fmt::format_to(at, "  generates             {}\n", why_not.empty() ? "yes" : "no; " + why_not);
 
@@ -214,7 +214,7 @@ inline std::string describe_text(const program_view& p, const part_passes& passe
 }
 
 /// The same as one JSON object.
-inline std::string describe_json(const program_view& p, const part_passes& passes, cpu& device) {
+inline std::string describe_json(const program_view& p, const part_passes& passes, device& on) {
   detail::json_text d;
   const layout& l = p.numbers.ranks;
   d.open('{');
@@ -230,8 +230,7 @@ inline std::string describe_json(const program_view& p, const part_passes& passe
   d.close('}');
   d.field("micro_batch", p.numbers.batch.micro).field("sequence", p.numbers.batch.sequence);
   d.field("precision", name_of(p.numbers.type)).field("recompute", name_of(p.numbers.again));
-  d.field("products", device.products().describe(p.numbers.type))
-      .field("threads", device.threads());
+  d.field("products", on.products().describe(p.numbers.type)).field("threads", on.threads());
   const std::string why_not = why_no_generation(p);
   d.field("generates", why_not.empty());
   if (!why_not.empty()) d.field("cannot_generate", why_not);

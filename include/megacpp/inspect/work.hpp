@@ -1,7 +1,7 @@
 // Arithmetic and memory traffic of a program, and the speed of products on this machine.
 #pragma once
 
-#include <megacpp/exec/cpu.hpp>
+#include <megacpp/exec/device.hpp>
 #include <megacpp/plan/update.hpp>
 #include <megacpp/product/product.hpp>
 #include <megacpp/run/view.hpp>
@@ -75,10 +75,10 @@ inline step_work work_of_step(const program_view& p, std::int64_t micro_batches,
 
 /// Floating-point operations a second of a square product of 1024, the best of those that fit
 /// into a tenth of a second, on an engine of its own that is gone afterwards.
-inline double product_ceiling(cpu& device, dtype type) {
+inline double product_ceiling(device& on, dtype type) {
   product_engine::options o;
-  o.threads = device.threads();
-  o.type = type == dtype::bf16 ? device.products().type() : product_type::widened;
+  o.threads = on.threads();
+  o.type = type == dtype::bf16 ? on.products().type() : product_type::widened;
   product_engine engine(o);
   constexpr std::int64_t n = 1024;
   const product& square = engine.prepare(make_product_shape(product_kind::forward, type, n, n, n));

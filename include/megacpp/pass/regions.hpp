@@ -1,7 +1,8 @@
 // regions: nodes that run together in trips, as often as a value says (graph.hpp, region). Rounds
 // of rows that go to experts are one (docs/experts.md). This pass brings the nodes of a region
-// together, in the forward and in the backward pass, and refuses those that cannot stand so. What the forward pass leaves of a region is of its last trip, so that where there are
-// several, each backward trip first runs those forward nodes again whose values it needs.
+// together, in the forward and in the backward pass, and refuses those that cannot stand so. What
+// the forward pass leaves of a region is of its last trip, so that where there are several, each
+// backward trip first runs those forward nodes again whose values it needs.
 #pragma once
 
 #include <megacpp/graph/builder.hpp>

@@ -5,7 +5,9 @@
 #include <megacpp/kernel/kernel.hpp>
 #include <megacpp/plan/boxes.hpp>
 #include <megacpp/run/frame.hpp>
+#include <megacpp/run/view.hpp>
 
+#include <chrono>
 #include <cstring>
 #include <utility>
 
@@ -22,12 +24,12 @@ constexpr std::int64_t span_of(const mesh& m, const value& v, int from, int to) 
 } // namespace detail
 
 /// What both calls share: run-time state.
-struct call_state {
-  cpu* dev = nullptr;
+template <class Device> struct call_state {
+  Device* dev = nullptr;
   frame* f = nullptr;
   node_slot* prepared = nullptr;
 
-  cpu& device() const { return *dev; }
+  Device& device() const { return *dev; }
   node_slot& slot() const { return *prepared; }
   const run_constants& constants() const { return *f->constants; }
   int layer() const { return f->layer; }
@@ -36,7 +38,7 @@ struct call_state {
 };
 
 /// Node N of a part that is a type with static constexpr members g, plan, stores and index.
-template <class Part, int N> struct compiled_call : call_state {
+template <class Part, int N, class Device> struct compiled_call : call_state<Device> {
   static constexpr const node& n() { return Part::g.nodes[static_cast<unsigned>(N)]; }
 
   static constexpr bool has(int k) { return n().in[static_cast<unsigned>(k)] >= 0; }
@@ -61,8 +63,8 @@ template <class Part, int N> struct compiled_call : call_state {
 
   template <class U> U* at(value_id v) const {
     if (v < 0) return nullptr;
-    return reinterpret_cast<U*>(
-        resolve(Part::plan.at[static_cast<unsigned>(v)], *f, Part::stores, Part::index, sizeof(U)));
+    return reinterpret_cast<U*>(resolve(Part::plan.at[static_cast<unsigned>(v)], *this->f,
+                                        Part::stores, Part::index, sizeof(U)));
   }
   template <class U> const U* in(int k) const { return at<U>(n().in[static_cast<unsigned>(k)]); }
   template <class U> U* in_out(int k) const { return at<U>(n().in[static_cast<unsigned>(k)]); }
@@ -70,21 +72,21 @@ template <class Part, int N> struct compiled_call : call_state {
 
   /// Global index of this rank's first element of dim i of a value.
   std::int64_t origin(const value& v, int i) const {
-    return origin_of(ranks(), v, i, f->coordinate);
+    return origin_of(ranks(), v, i, this->f->coordinate);
   }
 };
 
 /// A node of a graph that is known only now.
-struct dynamic_call : call_state {
+struct dynamic_call : call_state<cpu> {
   const graph& g;
   const memory_plan& plan;
   const registry& stores;
   int index;
   const node& n;
 
-  dynamic_call(const call_state& s, const graph& graph_, const memory_plan& p, const registry& r,
-               int part, const node& node_)
-      : call_state(s), g(graph_), plan(p), stores(r), index(part), n(node_) {}
+  dynamic_call(const call_state<cpu>& s, const graph& graph_, const memory_plan& p,
+               const registry& r, int part, const node& node_)
+      : call_state<cpu>(s), g(graph_), plan(p), stores(r), index(part), n(node_) {}
 
   bool has(int k) const { return n.in[static_cast<unsigned>(k)] >= 0; }
   const value& value_in(int k) const { return g.at(n.in[static_cast<unsigned>(k)]); }
@@ -124,6 +126,18 @@ template <class Call> void clear_sums(const Call& c, const graph& g, const node&
     std::memset(static_cast<void*>(c.template at<std::byte>(v)), 0,
                 static_cast<std::size_t>(local_bytes(g.ranks, g.at(v))));
   }
+}
+
+/// Launches what computes node i of g, and tells the clock, if there is one, how long it took.
+template <class Device, class F>
+void launch_node(Device& device, const graph& g, int i, node_clock* clock, F compute) {
+  if (clock == nullptr) return device.launch(compute);
+  const auto start = std::chrono::steady_clock::now();
+  device.launch(compute);
+  clock->node(
+      g, i,
+      std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - start)
+          .count());
 }
 
 /// The type operand of a node: an input, whose dtype selects the kernel.

@@ -1,13 +1,15 @@
 // The compiled executor: a fold over node indices, each node a function of constant shapes.
 #pragma once
 
+#include <megacpp/exec/cpu.hpp>
 #include <megacpp/run/call.hpp>
 #include <megacpp/run/interpreted_part.hpp>
 #include <megacpp/run/program.hpp>
 
-#include <chrono>
-
 namespace mc {
+
+/// The device of a run: the one backend there is, also where none is named (run/members.hpp).
+template <class Run> using device_of = cpu;
 
 namespace detail {
 
@@ -16,19 +18,19 @@ template <class Part, int N> using element_of =
     mc::type_of<type_of_node(Part::g, Part::g.nodes[static_cast<unsigned>(N)])>;
 
 /// True if the device has a kernel of node N's op for its element type.
-template <class Part, int N>
-inline constexpr bool has_kernel = requires(compiled_call<Part, N>& c) {
+template <class Part, int N, class Device>
+inline constexpr bool has_kernel = requires(compiled_call<Part, N, Device>& c) {
   kernel_of<Part::g.nodes[static_cast<unsigned>(N)].op>::template run<element_of<Part, N>>(c);
 };
 
 /// MEGA-B001 for the first node of a part that has no kernel.
-template <class Part> constexpr fault_record missing_kernel() {
+template <class Part, class Device> constexpr fault_record missing_kernel() {
   fault_record wrong;
   [&]<int... N>(std::integer_sequence<int, N...>) {
     (
         [&] {
           constexpr const node& n = Part::g.nodes[static_cast<unsigned>(N)];
-          if constexpr (!has_kernel<Part, N>)
+          if constexpr (!has_kernel<Part, N, Device>)
             record(wrong, Part::g, fault::B001, n.line, n.op->name, n.in[0]);
         }(),
         ...);
@@ -38,12 +40,12 @@ template <class Part> constexpr fault_record missing_kernel() {
 }
 
 /// The kernels of all parts of a program, as the source of one report.
-template <class Program> struct kernels_found {
+template <class Program, class Device> struct kernels_found {
   static constexpr fault_record wrong = []<int... K>(std::integer_sequence<int, K...>) {
-    const fault_record found[] = {missing_kernel<typename Program::template part<K>>()...,
-                                  missing_kernel<typename Program::evaluation>(),
-                                  missing_kernel<typename Program::update>(),
-                                  missing_kernel<typename Program::totals>()};
+    const fault_record found[] = {missing_kernel<typename Program::template part<K>, Device>()...,
+                                  missing_kernel<typename Program::evaluation, Device>(),
+                                  missing_kernel<typename Program::update, Device>(),
+                                  missing_kernel<typename Program::totals, Device>()};
     for (const fault_record& f : found)
       if (f.code != fault::none) return f;
     return fault_record{};
@@ -51,32 +53,25 @@ template <class Program> struct kernels_found {
   (std::make_integer_sequence<int, Program::kinds + 2>{});
 };
 
-template <class Part, int N>
-void run_node(cpu& device, frame& f, node_slot* slots, node_clock* clock) {
+template <class Part, int N, class Device>
+void run_node(Device& device, frame& f, node_slot* slots, node_clock* clock) {
   constexpr const node& n = Part::g.nodes[static_cast<unsigned>(N)];
-  if constexpr (!is_alias(Part::plan, n) && has_kernel<Part, N>) {
+  if constexpr (!is_alias(Part::plan, n) && has_kernel<Part, N, Device>) {
     using T = element_of<Part, N>;
-    compiled_call<Part, N> c;
+    compiled_call<Part, N, Device> c;
     c.dev = &device, c.f = &f, c.prepared = slots + N;
-    if constexpr (n.op->accumulates) clear_sums(c, Part::g, n);
-    if (clock == nullptr) {
+    launch_node(device, Part::g, N, clock, [&] {
+      if constexpr (n.op->accumulates) clear_sums(c, Part::g, n);
       kernel_of<n.op>::template run<T>(c);
-      return;
-    }
-    const auto start = std::chrono::steady_clock::now();
-    kernel_of<n.op>::template run<T>(c);
-    clock->node(Part::g, N,
-                std::chrono::duration_cast<std::chrono::nanoseconds>(
-                    std::chrono::steady_clock::now() - start)
-                    .count());
+    });
   }
 }
 
-template <class Part, int N> void prepare_node(cpu& device, node_slot* slots) {
+template <class Part, int N, class Device> void prepare_node(Device& device, node_slot* slots) {
   constexpr const node& n = Part::g.nodes[static_cast<unsigned>(N)];
-  if constexpr (!is_alias(Part::plan, n) && has_kernel<Part, N>) {
+  if constexpr (!is_alias(Part::plan, n) && has_kernel<Part, N, Device>) {
     using T = element_of<Part, N>;
-    compiled_call<Part, N> c;
+    compiled_call<Part, N, Device> c;
     c.dev = &device, c.prepared = slots + N;
     if constexpr (requires { kernel_of<n.op>::template prepare<T>(c); })
       kernel_of<n.op>::template prepare<T>(c);
@@ -84,8 +79,8 @@ template <class Part, int N> void prepare_node(cpu& device, node_slot* slots) {
 }
 
 /// The nodes From ... To-1 that run in phases First to Last.
-template <class Part, int From, int To, phase First, phase Last>
-void run_nodes(cpu& device, frame& f, node_slot* slots, node_clock* clock) {
+template <class Part, int From, int To, phase First, phase Last, class Device>
+void run_nodes(Device& device, frame& f, node_slot* slots, node_clock* clock) {
   [&]<int... N>(std::integer_sequence<int, N...>) {
     (
         [&] {
@@ -97,8 +92,8 @@ void run_nodes(cpu& device, frame& f, node_slot* slots, node_clock* clock) {
   (std::make_integer_sequence<int, To - From>{});
 }
 /// The forward nodes of a region that each of several backward trips runs again.
-template <class Part, int Region>
-void run_again(cpu& device, frame& f, node_slot* slots, node_clock* clock) {
+template <class Part, int Region, class Device>
+void run_again(Device& device, frame& f, node_slot* slots, node_clock* clock) {
   [&]<int... N>(std::integer_sequence<int, N...>) {
     (
         [&] {
@@ -111,8 +106,8 @@ void run_again(cpu& device, frame& f, node_slot* slots, node_clock* clock) {
 }
 
 /// Stretch S, and those behind it, of the nodes that run in phases First to Last.
-template <class Part, phase First, phase Last, int S = 0>
-void run_phases(cpu& device, frame& f, node_slot* slots, node_clock* clock) {
+template <class Part, phase First, phase Last, int S, class Device>
+void run_phases(Device& device, frame& f, node_slot* slots, node_clock* clock) {
   constexpr phases when(First, Last);
   if constexpr (S < Part::order.of(when).count) {
     constexpr stretch s = Part::order.of(when).at[S];
@@ -130,38 +125,41 @@ void run_phases(cpu& device, frame& f, node_slot* slots, node_clock* clock) {
   }
 }
 
-template <class Part> void run_part(const part_view&, phases when, cpu& device, frame& f,
-                                    node_slot* slots, node_clock* clock) {
+template <class Part, class Device> void run_part(const part_view&, phases when, device& on,
+                                                  frame& f, node_slot* slots, node_clock* clock) {
   using enum phase;
+  auto& d = static_cast<Device&>(on);
   switch (when.first) {
-  case prologue: return run_phases<Part, prologue, prologue>(device, f, slots, clock);
-  case forward: return run_phases<Part, forward, forward>(device, f, slots, clock);
+  case prologue: return run_phases<Part, prologue, prologue, 0>(d, f, slots, clock);
+  case forward: return run_phases<Part, forward, forward, 0>(d, f, slots, clock);
   case input_gradient:
   case weight_gradient:
-    return run_phases<Part, input_gradient, weight_gradient>(device, f, slots, clock);
-  case epilogue: return run_phases<Part, epilogue, epilogue>(device, f, slots, clock);
+    return run_phases<Part, input_gradient, weight_gradient, 0>(d, f, slots, clock);
+  case epilogue: return run_phases<Part, epilogue, epilogue, 0>(d, f, slots, clock);
   }
 }
 
-template <class Part> void prepare_part(const part_view&, cpu& device, node_slot* slots) {
-  [&]<int... N>(std::integer_sequence<int, N...>) { (prepare_node<Part, N>(device, slots), ...); }
+template <class Part, class Device>
+void prepare_part(const part_view&, device& on, node_slot* slots) {
+  auto& d = static_cast<Device&>(on);
+  [&]<int... N>(std::integer_sequence<int, N...>) { (prepare_node<Part, N>(d, slots), ...); }
   (std::make_integer_sequence<int, Part::g.node_count>{});
 }
 
-template <class Part> part_view view_part() {
+template <class Part, class Device> part_view view_part() {
   part_view v;
   v.g = &Part::g, v.plan = &Part::plan, v.index = Part::index;
-  v.run = &run_part<Part>, v.prepare = &prepare_part<Part>;
+  v.run = &run_part<Part, Device>, v.prepare = &prepare_part<Part, Device>;
   return v;
 }
 
 /// The kernels of a part's nodes, for shapes that are known at run time.
-template <class Part> void add_kernels(kernel_table& table) {
+template <class Part, class Device> void add_kernels(kernel_table& table) {
   [&]<int... N>(std::integer_sequence<int, N...>) {
     (
         [&] {
           constexpr const node& n = Part::g.nodes[static_cast<unsigned>(N)];
-          if constexpr (has_kernel<Part, N>) table.add<n.op, element_of<Part, N>>();
+          if constexpr (has_kernel<Part, N, Device>) table.add<n.op, element_of<Part, N>>();
         }(),
         ...);
   }
@@ -175,12 +173,13 @@ template <class Run> generation_view compiled_generation() {
   static const kernel_table table = [] {
     kernel_table t;
     [&]<int... K>(std::integer_sequence<int, K...>) {
-      (detail::add_kernels<typename program::template generation<K>>(t), ...);
+      (detail::add_kernels<typename program::template generation<K>, device_of<Run>>(t), ...);
     }
     (std::make_integer_sequence<int, program::kinds + 2>{});
     return t;
   }();
-  return {&program::model, &forward_graph_of<typename program::model_type>, &table};
+  return {&program::model, &forward_graph_of<typename program::model_type>, &table,
+          &interpreted_view<device_of<Run>>};
 }
 /// Where a program has it from.
 using generation_of = generation_view (*)();
@@ -190,7 +189,8 @@ using generation_of = generation_view (*)();
 template <class Run, generation_of Generation = &compiled_generation<Run>>
 program_view compiled_program(const char* name) {
   using program = mc::program<Run>;
-  static_assert(program::ok && reported<Run, detail::kernels_found<program>>);
+  static_assert(program::ok && reported<Run, detail::kernels_found<program, device_of<Run>>>);
+  using own = device_of<Run>;
   program_view v;
   v.name = name;
   v.family = family_of<typename program::model_type>();
@@ -204,10 +204,10 @@ program_view compiled_program(const char* name) {
   v.parameters = program::parameters;
   v.generation = Generation();
   [&]<int... K>(std::integer_sequence<int, K...>) {
-    v.parts = {detail::view_part<typename program::template part<K>>()...,
-               detail::view_part<typename program::update>(),
-               detail::view_part<typename program::evaluation>(),
-               detail::view_part<typename program::totals>()};
+    v.parts = {detail::view_part<typename program::template part<K>, own>()...,
+               detail::view_part<typename program::update, own>(),
+               detail::view_part<typename program::evaluation, own>(),
+               detail::view_part<typename program::totals, own>()};
   }
   (std::make_integer_sequence<int, program::kinds + 2>{});
   return v;

@@ -3,11 +3,11 @@
 // What feeds a micro-batch writes its integers first.
 #pragma once
 
-#include <megacpp/exec/arena.hpp>
+#include <megacpp/exec/device.hpp>
 #include <megacpp/plan/buffers.hpp>
 #include <megacpp/run/stores.hpp>
 
-#include <cstring>
+#include <array>
 #include <span>
 #include <utility>
 #include <vector>
@@ -16,21 +16,24 @@ namespace mc {
 
 class executor {
 public:
-  /// `parts` are by number, as the uses of `b` have them; `b`, `device` and `weights` stay where
+  /// `parts` are by number, as the uses of `b` have them; `b`, `on` and `weights` stay where
   /// they are. All memory is reserved here: throws mc::error(exit_code::memory), which names `what`
   /// it is for and a `remedy`.
-  executor(std::vector<part_view> parts, const buffers& b, cpu& device, const stores& weights,
+  executor(std::vector<part_view> parts, const buffers& b, device& on, const stores& weights,
            const char* what, const char* remedy)
-      : parts_(std::move(parts)), b_(b), device_(device), weights_(weights), slots_(parts_.size()) {
+      : parts_(std::move(parts)), b_(b), device_(on), weights_(weights), slots_(parts_.size()) {
     for (const part_view& part : parts_) inputs_.emplace_back(*part.g);
     std::int64_t bytes = 0;
     for (int a = 0; a < arenas; ++a) {
       begin_of_[a] = bytes;
       bytes += b_.bytes(static_cast<arena_of>(a));
     }
-    memory_ = arena(bytes, what, remedy);
-    if (const int seed = b_.of(content::seed); b_[seed].first >= 0)
-      stores::set(address_of(seed), weights_.main_type(), 0, 1.0);
+    memory_ = device_arena(on, bytes, what, remedy);
+    if (const int seed = b_.of(content::seed); b_[seed].first >= 0) {
+      std::byte one[sizeof(double)];
+      stores::set(one, weights_.main_type(), 0, 1.0);
+      device_.write(address_of(seed), one, size_of(weights_.main_type()));
+    }
   }
   executor(const executor&) = delete;
   executor& operator=(const executor&) = delete;
@@ -55,8 +58,10 @@ public:
     parts_[k].run(parts_[k], t.when, device_, f, slots_[k].data(), clock_);
   }
   /// What a step has summed, by step_total.
-  std::span<const double> totals() const {
-    return {reinterpret_cast<const double*>(address_of(b_.of(content::totals))), step_totals};
+  std::array<double, step_totals> totals() const {
+    std::array<double, step_totals> sums;
+    read(sums.data(), b_.of(content::totals), 0, sizeof sums);
+    return sums;
   }
 
   step_numbers& numbers() { return numbers_; }
@@ -65,19 +70,26 @@ public:
     const int number = b_.of(content::numbers);
     if (b_[number].first < 0) return; // nobody reads them
     const std::int64_t whole[] = {static_cast<std::int64_t>(numbers_.seed), numbers_.step};
-    std::memcpy(address_of(number), whole, sizeof whole);
-    std::memcpy(address_of(number) + sizeof whole, &numbers_.learning_rate, sizeof(double));
+    device_.write(address_of(number), whole, sizeof whole);
+    device_.write(address_of(number) + sizeof whole, &numbers_.learning_rate, sizeof(double));
   }
   void profile(node_clock* clock) { clock_ = clock; }
-  arena& memory() { return memory_; }
-  const arena& memory() const { return memory_; }
+  device_arena& memory() { return memory_; }
+  const device_arena& memory() const { return memory_; }
   std::byte* begin_of(arena_of a) const { return memory_.data() + begin_of_[static_cast<int>(a)]; }
   std::byte* address_of(int number, int micro = 0) const {
     const buffer& b = b_[number];
     return begin_of(arena_for(b.what)) + b.at(micro);
   }
-  /// The integers of a feed.
-  std::int32_t* fed(feed f) const { return reinterpret_cast<std::int32_t*>(address_of(b_.of(f))); }
+  /// Integers of a feed, from number `first` of them on.
+  void write(feed f, std::span<const std::int32_t> ids, std::int64_t first = 0) {
+    device_.write(address_of(b_.of(f)) + first * std::int64_t{sizeof(std::int32_t)}, ids.data(),
+                  static_cast<std::int64_t>(ids.size_bytes()));
+  }
+  /// Bytes of a buffer.
+  void read(void* to, int number, std::int64_t first, std::int64_t bytes) const {
+    device_.read(to, address_of(number) + first, bytes);
+  }
   /// The inputs of a part: those that lie in no buffer stay where they are given.
   input_addresses& inputs_of(int part) { return inputs_[static_cast<unsigned>(part)]; }
 
@@ -87,7 +99,7 @@ private:
     b_.for_each_operand(t, [&](int number, const buffers::operand& o) {
       if (o.what == content::main_gradients) return weights_.clear_gradients();
       if (const std::int64_t bytes = b_[number].bytes; bytes > 0)
-        std::memset(address_of(number), 0, static_cast<std::size_t>(bytes));
+        device_.fill(address_of(number), 0, bytes);
     });
   }
   frame frame_of(const task& t) {
@@ -151,10 +163,10 @@ private:
   std::vector<part_view> parts_;
   std::vector<input_addresses> inputs_; ///< by part
   const buffers& b_;
-  cpu& device_;
+  device& device_;
   const stores& weights_;
   std::vector<std::vector<node_slot>> slots_; ///< by part
-  arena memory_;
+  device_arena memory_;
   std::int64_t begin_of_[arenas]{}; ///< of each arena in `memory_`
   step_numbers numbers_{};
   self ranks_{};

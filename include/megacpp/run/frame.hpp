@@ -2,7 +2,6 @@
 #pragma once
 
 #include <megacpp/comm/self.hpp>
-#include <megacpp/exec/cpu.hpp>
 #include <megacpp/graph/graph.hpp>
 #include <megacpp/pass/place_memory.hpp>
 #include <megacpp/plan/boxes.hpp>
@@ -92,8 +91,9 @@ inline std::byte* resolve(const address& a, const frame& f, const registry& r, i
 
 /// The trips of a region: body(whether there are several) for each, by the device, which alone
 /// reads how many they are.
-template <class F> void for_trips(cpu& device, const graph& g, const memory_plan& p, frame& f,
-                                  const registry& r, int part, region_id region, F body) {
+template <class Device, class F> void for_trips(Device& device, const graph& g,
+                                                const memory_plan& p, frame& f, const registry& r,
+                                                int part, region_id region, F body) {
   const value_id trips = g.regions[static_cast<unsigned>(region)].trips;
   device.repeat(reinterpret_cast<const std::int32_t*>(
                     resolve(p.at[static_cast<unsigned>(trips)], f, r, part, sizeof(std::int32_t))),

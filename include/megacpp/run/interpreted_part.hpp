@@ -8,7 +8,6 @@
 #include <megacpp/run/call.hpp>
 #include <megacpp/run/view.hpp>
 
-#include <chrono>
 #include <map>
 #include <utility>
 
@@ -73,18 +72,20 @@ struct interpreted_part {
                                           : table.find(n.op, type_of_node(g, n)));
     }
   }
-  part_view view() const {
+  /// For a Device, whose kernels are the CPU's.
+  template <class Device = cpu> part_view view() const {
     part_view v;
     v.g = &g, v.plan = &plan, v.index = index, v.self = this;
-    v.run = [](const part_view& p, phases when, cpu& device, frame& f, node_slot* slots,
+    v.run = [](const part_view& p, phases when, device& on, frame& f, node_slot* slots,
                node_clock* clock) {
-      static_cast<const interpreted_part*>(p.self)->run(when, device, f, slots, clock);
+      static_cast<const interpreted_part*>(p.self)->run(when, static_cast<Device&>(on), f, slots,
+                                                        clock);
     };
-    v.prepare = [](const part_view& p, cpu& device, node_slot* slots) {
+    v.prepare = [](const part_view& p, device& on, node_slot* slots) {
       const auto& part = *static_cast<const interpreted_part*>(p.self);
       for (int i = 0; i < part.g.node_count; ++i) {
-        dynamic_call c({&device, nullptr, slots + i}, part.g, part.plan, *part.stores, part.index,
-                       part.g.at_node(i));
+        dynamic_call c({&static_cast<Device&>(on), nullptr, slots + i}, part.g, part.plan,
+                       *part.stores, part.index, part.g.at_node(i));
         if (part.kernels[static_cast<unsigned>(i)].prepare != nullptr)
           part.kernels[static_cast<unsigned>(i)].prepare(c);
       }
@@ -110,7 +111,8 @@ struct interpreted_part {
   }
 
 private:
-  void run(phases when, cpu& device, frame& f, node_slot* slots, node_clock* clock) const {
+  template <class Device>
+  void run(phases when, Device& device, frame& f, node_slot* slots, node_clock* clock) const {
     const auto nodes = [&](const stretch& s) {
       for (int i = s.first; i < s.last; ++i)
         if (when.holds(g.at_node(i).when)) run_node(i, device, f, slots, clock);
@@ -125,19 +127,20 @@ private:
       });
     });
   }
-  void run_node(int i, cpu& device, frame& f, node_slot* slots, node_clock* clock) const {
+  template <class Device>
+  void run_node(int i, Device& device, frame& f, node_slot* slots, node_clock* clock) const {
     if (kernels[static_cast<unsigned>(i)].run == nullptr) return;
     const node& n = g.at_node(i);
     dynamic_call c({&device, &f, slots + i}, g, plan, *stores, index, n);
-    if (n.op->accumulates) clear_sums(c, g, n);
-    const auto start = std::chrono::steady_clock::now();
-    kernels[static_cast<unsigned>(i)].run(c);
-    if (clock != nullptr)
-      clock->node(g, i,
-                  std::chrono::duration_cast<std::chrono::nanoseconds>(
-                      std::chrono::steady_clock::now() - start)
-                      .count());
+    launch_node(device, g, i, clock, [&] {
+      if (n.op->accumulates) clear_sums(c, g, n);
+      kernels[static_cast<unsigned>(i)].run(c);
+    });
   }
 };
+
+template <class Device> part_view interpreted_view(const interpreted_part& p) {
+  return p.view<Device>();
+}
 
 } // namespace mc

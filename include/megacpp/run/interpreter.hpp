@@ -40,8 +40,8 @@ template <class> kernel_table kernel_table::all() {
   return t;
 }
 
-/// All parts of a model under a setup, built now.
-template <class Model> class interpreted_program {
+/// All parts of a model under a setup, built now, for a Device that is a cpu.
+template <class Model, class Device = cpu> class interpreted_program {
 public:
   interpreted_program(const Model& m, const setup& s, const std::string& name,
                       const kernel_table& table = kernel_table::all())
@@ -71,7 +71,7 @@ public:
     view_.model = described(m);
     view_.positions = m.positions;
     view_.stores = &stores_;
-    view_.generation = {&model_, &forward_graph_of<Model>, &kernels_};
+    view_.generation = {&model_, &forward_graph_of<Model>, &kernels_, &interpreted_view<Device>};
     view_.parameters = count_parameters(graphs, layers);
     interpreted_part::refuse(fault_of_computed_ties(graphs));
     std::vector<std::unique_ptr<graph>> derived;
@@ -103,7 +103,7 @@ private:
   }
   void add(const graph& passed, int index, const kernel_table& table) {
     parts_.push_back(std::make_unique<interpreted_part>(passed, stores_, index, table));
-    view_.parts.push_back(parts_.back()->view());
+    view_.parts.push_back(parts_.back()->template view<Device>());
   }
 
   Model model_;

@@ -61,7 +61,7 @@ enum class purpose : std::uint8_t { training, inference };
 
 class session {
 public:
-  session(const program_view& program, cpu& device, purpose why)
+  session(const program_view& program, device& on, purpose why)
       : p_(require_one_rank(program)),
         training_(why == purpose::training),
         stores_(program, training_),
@@ -70,10 +70,11 @@ public:
         buffers_(buffers_of(graphs_, stage_, training_)),
         planned_(
             memory_of(buffers_, *program.stores, stage_.layers, program.numbers.type, training_)),
-        run_(program.parts, require_sound(), device, stores_, "activations",
+        run_(program.parts, require_sound(), on, stores_, "activations",
              training_ ? "a smaller micro-batch or sequence, recompute,"
                        : "a smaller micro-batch or sequence"),
-        tokens_(local_tokens(*p_.block(0).g)) {
+        tokens_(local_tokens(*p_.block(0).g)),
+        integers_(static_cast<std::size_t>(tokens_)) {
     if (training_) run_.prepare(training_step(stage_.training, 1));
     run_.prepare(evaluation_step(stage_.evaluation, 1));
     if (training_) give_stores();
@@ -86,8 +87,8 @@ public:
   mc::stores& weights() { return stores_; }
   const mc::stores& weights() const { return stores_; }
   const memory_items& planned() const { return planned_; }
-  const arena& activations() const { return run_.memory(); }
-  arena& activations() { return run_.memory(); }
+  const device_arena& activations() const { return run_.memory(); }
+  device_arena& activations() { return run_.memory(); }
   step_numbers& numbers() { return run_.numbers(); }
   void profile(node_clock* clock) { run_.profile(clock); }
   int micro_batch() const { return p_.numbers.batch.micro; }
@@ -199,15 +200,20 @@ private:
     require_rows(feed::tokens, b.tokens), require_rows(feed::labels, b.labels);
     if (b.positions != nullptr) require_rows(feed::positions, b.positions);
     const std::int64_t s = sequence(), per = tokens_ / micro_batch();
-    std::copy_n(b.tokens, tokens_, run_.fed(feed::tokens));
-    std::copy_n(b.labels, tokens_, run_.fed(feed::labels));
-    if (packed) std::copy_n(b.documents, tokens_, run_.fed(feed::documents));
-    std::int32_t *const positions = run_.fed(feed::positions), *const keys =
-                                                                   run_.fed(feed::token_keys);
-    for (std::int64_t i = 0; i < tokens_; ++i) {
-      positions[i] = b.positions != nullptr ? b.positions[i] : static_cast<std::int32_t>(i % per);
-      keys[i] = static_cast<std::int32_t>((b.first_sample + i / per) * s + i % per);
-    }
+    const auto given = [&](feed f, const std::int32_t* ids) {
+      run_.write(f, {ids, static_cast<std::size_t>(tokens_)});
+    };
+    const auto made = [&](feed f, auto of_token) {
+      for (std::int64_t i = 0; i < tokens_; ++i)
+        integers_[static_cast<std::size_t>(i)] = static_cast<std::int32_t>(of_token(i));
+      given(f, integers_.data());
+    };
+    given(feed::tokens, b.tokens), given(feed::labels, b.labels);
+    if (packed) given(feed::documents, b.documents);
+    if (b.positions != nullptr) given(feed::positions, b.positions);
+    else made(feed::positions, [&](std::int64_t i) { return i % per; });
+    made(feed::token_keys,
+         [&](std::int64_t i) { return (b.first_sample + i / per) * s + i % per; });
   }
   void require_training() const {
     if (!training_)
@@ -258,6 +264,7 @@ private:
   memory_items planned_{};
   executor run_;
   std::int64_t tokens_ = 0;
+  std::vector<std::int32_t> integers_; ///< of a feed on their way to the device
   bool whole_ = true, running_ = false;
 };
 

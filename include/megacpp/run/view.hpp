@@ -3,6 +3,7 @@
 // written once.
 #pragma once
 
+#include <megacpp/exec/device.hpp>
 #include <megacpp/io/error.hpp>
 #include <megacpp/model/description.hpp>
 #include <megacpp/plan/memory.hpp>
@@ -34,11 +35,12 @@ struct part_view {
   const memory_plan* plan = nullptr;
   int index = 0; ///< in the registry
   const void* self = nullptr;
-  void (*run)(const part_view&, phases, cpu&, frame&, node_slot*, node_clock*) = nullptr;
-  void (*prepare)(const part_view&, cpu&, node_slot*) = nullptr;
+  void (*run)(const part_view&, phases, device&, frame&, node_slot*, node_clock*) = nullptr;
+  void (*prepare)(const part_view&, device&, node_slot*) = nullptr;
 };
 
 class kernel_table;
+struct interpreted_part;
 
 /// What the parts of generation are made of when the number of prompts and their lengths are known:
 /// the model's own functions, called at run time, and the kernels of their nodes.
@@ -46,6 +48,7 @@ struct generation_view {
   const void* model = nullptr;
   graph (*forward)(const void* model, const setup&, part_kind, int kind) = nullptr;
   const kernel_table* kernels = nullptr;
+  part_view (*view)(const interpreted_part&) = nullptr; ///< for the program's device
 };
 /// The forward graph of a part of a Model; kinds count those in use.
 template <class Model>

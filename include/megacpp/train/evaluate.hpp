@@ -82,11 +82,11 @@ inline std::string number_text(double x) {
 
 /// `eval`: one line, or with --json one object {"loss": nats a token, "tokens": number of
 /// predictions, "perplexity": exp(loss), "bits_per_token": loss / ln 2}.
-inline void run_evaluation(const program_view& p, const options& o, cpu& device) {
+inline void run_evaluation(const program_view& p, const options& o, device& on) {
   const model_folder folder = detail::required_model(o, "eval");
   const text_data text = open_evaluation_text(p, o, characters_of(folder, p));
   require_prediction(*text.source, text.parts.valid, "validation");
-  session s(p, device, purpose::inference);
+  session s(p, on, purpose::inference);
   load_weights(folder, p, s.weights());
   evaluation e(s, *text.source, text.parts.valid);
   const loss_sum total = *e.run(e.batches());

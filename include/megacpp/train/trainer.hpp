@@ -62,12 +62,12 @@ inline training_start prepare_start(const program_view& p, options& o) {
 class trainer {
 public:
   /// `start`: what prepare_start found.
-  trainer(const program_view& p, const options& o, cpu& device, training_start start = {})
+  trainer(const program_view& p, const options& o, device& on, training_start start = {})
       : p_(p),
         o_(o),
         set_(settings_of(p, o)),
         max_shard_(shard_limit_of(o)),
-        device_(device),
+        device_(on),
         from_(std::move(start.from)),
         root_(std::move(start.root)),
         text_(open_text()),
@@ -91,7 +91,7 @@ public:
     if (set_.bench)
       times_.reserve(static_cast<std::size_t>(std::min(set_.steps, timed_without_allocating)));
     flops_ = static_cast<double>(work_of_step(p, set_.micro_batches).total().flops);
-    ceiling_ = product_ceiling(device, p.numbers.type);
+    ceiling_ = product_ceiling(on, p.numbers.type);
   }
 
   /// Throws mc::error: nonfinite, data, output, or interrupted once a signal has ended the run.
@@ -533,7 +533,7 @@ private:
   const options& o_;
   training_settings set_;
   std::uint64_t max_shard_; ///< bytes
-  cpu& device_;
+  device& device_;
   std::optional<found_model> from_;
   std::optional<state_root> root_;
   run_position at_;

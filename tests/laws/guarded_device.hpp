@@ -1,0 +1,79 @@
+// A CPU whose memory nobody can touch but its kernels, during a launch, and the device's own
+// functions, as if it lay on a GPU: between them its pages are closed, and a look at them is
+// SIGSEGV.
+#pragma once
+
+#include <megacpp/exec/cpu.hpp>
+
+#include <algorithm>
+#include <stdexcept>
+#include <utility>
+#include <vector>
+
+#include <sys/mman.h>
+
+namespace mc_test {
+
+class guarded_device final : public mc::cpu {
+public:
+  using mc::cpu::cpu;
+
+  std::byte* reserve(std::int64_t bytes, const char* what, const char* remedy) override {
+    std::byte* const p = mc::cpu::reserve(bytes, what, remedy);
+    held_.push_back({p, bytes});
+    protect(held_.back(), PROT_NONE);
+    return p;
+  }
+  void release(std::byte* p, std::int64_t bytes) override {
+    std::erase_if(held_, [p](const pages& h) { return h.first == p; });
+    mc::cpu::release(p, bytes);
+  }
+  void fill(std::byte* to, std::uint8_t byte, std::int64_t bytes) override {
+    launch([&] { mc::cpu::fill(to, byte, bytes); });
+  }
+  void write(std::byte* to, const void* from_host, std::int64_t bytes) override {
+    launch([&] { mc::cpu::write(to, from_host, bytes); });
+  }
+  void read(void* to_host, const std::byte* from, std::int64_t bytes) const override {
+    launch([&] { mc::cpu::read(to_host, from, bytes); });
+    last_read_ = from;
+  }
+
+  template <class F> void launch(F f) const {
+    if (std::exchange(open_, true)) throw std::logic_error("a launch within a launch");
+    ++launches_;
+    for (const pages& h : held_) protect(h, PROT_READ | PROT_WRITE);
+    f();
+    for (const pages& h : held_) protect(h, PROT_NONE);
+    open_ = false;
+  }
+  template <class F> void repeat(const std::int32_t* trips, F body) const {
+    std::int32_t n = 0;
+    read(&n, reinterpret_cast<const std::byte*>(trips), sizeof n);
+    most_trips_ = std::max(most_trips_, n);
+    for (int trip = 0; trip < n; ++trip) body(trip, n > 1);
+  }
+
+  std::int64_t launches() const { return launches_; }
+  std::int32_t most_trips() const { return most_trips_; }
+  /// What read() was asked for last: an address that the host must not follow.
+  const std::byte* last_read() const { return last_read_; }
+
+private:
+  struct pages {
+    std::byte* first;
+    std::int64_t bytes;
+  };
+  static void protect(const pages& h, int how) {
+    if (::mprotect(h.first, static_cast<std::size_t>(h.bytes), how) != 0)
+      throw std::runtime_error("mprotect failed");
+  }
+
+  std::vector<pages> held_;
+  mutable bool open_ = false;
+  mutable std::int64_t launches_ = 0;
+  mutable std::int32_t most_trips_ = 0;
+  mutable const std::byte* last_read_ = nullptr;
+};
+
+} // namespace mc_test
