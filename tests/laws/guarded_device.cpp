@@ -6,16 +6,19 @@
 
 #include "guarded_device.hpp"
 
+#include <megacpp/checkpoint/state_root.hpp>
 #include <megacpp/generate/generator.hpp>
 #include <megacpp/model/gpt.hpp>
 #include <megacpp/model/qwen3_moe.hpp>
 #include <megacpp/run/session.hpp>
+#include <megacpp/train/state.hpp>
 
 #include <cmath>
 #include <cstdint>
 #include <vector>
 
 #include <kernels.hpp>
+#include <scratch.hpp>
 
 #include <sys/wait.h>
 #include <unistd.h>
@@ -110,6 +113,66 @@ BOOST_AUTO_TEST_CASE(a_run_is_the_same_where_the_host_sees_nothing) {
   }
 }
 
+namespace {
+
+/// A family that transformers does not know: its states have the registry's names.
+struct own : gpt {
+  static constexpr family_name<own> family{"own"};
+};
+
+template <class Model> void check_states(const Model& m, dtype t) {
+  const setup s{.batch = {2, sequence}, .type = t};
+  const interpreted_program<Model> plain(m, s, "same");
+  const interpreted_program<Model, guarded_device> guarded(m, s, "same");
+  guarded_device closed(product_type::widened, 2);
+  session trained(guarded.view(), closed, purpose::training),
+      resumed(guarded.view(), closed, purpose::training);
+  trained.weights().initialise(5), resumed.weights().initialise(6);
+  trained.numbers().learning_rate = 1e-2;
+  const std::vector<std::int32_t> tokens(2 * sequence, 3);
+  trained.step(batch_view{tokens.data(), tokens.data()});
+  const test::scratch_folder dir;
+  state_root(dir / "root").save(1, 0, [&](folder_writer& out) {
+    write_state(out, guarded.view(), trained.weights(), {1, 2}, nlohmann::json::object());
+  });
+  const auto found =
+      newest_state(model_folder(dir / "root"), [](const std::string&) { return true; });
+  BOOST_TEST_REQUIRE(found.has_value());
+  const auto load = [&](const program_view& p, stores& to) {
+    load_weights(found->folder, p, to);
+    BOOST_TEST(load_moments(found->folder, found->file.state(), p, to).samples == 2);
+  };
+  stores open(plain.view(), true);
+  load(plain.view(), open), load(guarded.view(), resumed.weights());
+  const auto all = [](const stores& x) {
+    std::vector<double> e;
+    for (std::int64_t i = 0; i < x.total(); ++i) {
+      e.push_back(x.weight(i)), e.push_back(x.element(x.weights(), x.type(), i));
+      for (const std::byte* store : {x.first_moments(), x.second_moments()})
+        e.push_back(x.element(store, x.main_type(), i));
+    }
+    return e;
+  };
+  BOOST_TEST((all(resumed.weights()) == all(trained.weights())));
+  BOOST_TEST((all(open) == all(trained.weights())));
+  BOOST_TEST(resumed.weights().nonfinite() == "");
+  resumed.weights().set_weight(7, std::nan(""));
+  BOOST_TEST(resumed.weights().nonfinite() != "");
+}
+
+} // namespace
+
+BOOST_AUTO_TEST_CASE(states_are_saved_and_loaded_where_the_host_sees_nothing) {
+  gpt m = dense();
+  m.dropout = 0;
+  for (const dtype t : {dtype::f32, dtype::bf16}) {
+    check_states(m, t);
+    own o;
+    static_cast<gpt&>(o) = m;
+    check_states(o, t);
+  }
+}
+
 // What the host may not read within a step: how often a region runs, the norm, the token count.
 BOOST_AUTO_TEST_CASE(a_look_at_the_memory_of_a_device_is_the_end) {
   const interpreted_program<qwen3_moe, guarded_device> program(
@@ -122,6 +185,9 @@ BOOST_AUTO_TEST_CASE(a_look_at_the_memory_of_a_device_is_the_end) {
   const std::byte* const begin = s.activations().data();
   BOOST_TEST(crashes(begin));
   BOOST_TEST(crashes(begin + s.activations().size() - 1));
+  for (const std::byte* store : {s.weights().weights(), s.weights().gradients(),
+                                 s.weights().first_moments(), s.weights().second_moments()})
+    BOOST_TEST(crashes(store));
   s.gradients(batch);
   const std::byte* const sums = closed.last_read(); // loss, token count, norm
   BOOST_TEST((sums >= begin && sums < begin + s.activations().size()));

@@ -6,8 +6,10 @@
 #include <megacpp/exec/cpu.hpp>
 
 #include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <mutex>
 #include <stdexcept>
-#include <utility>
 #include <vector>
 
 #include <sys/mman.h>
@@ -29,23 +31,34 @@ public:
     mc::cpu::release(p, bytes);
   }
   void fill(std::byte* to, std::uint8_t byte, std::int64_t bytes) override {
-    launch([&] { mc::cpu::fill(to, byte, bytes); });
+    const opening o(*this);
+    mc::cpu::fill(to, byte, bytes);
   }
   void write(std::byte* to, const void* from_host, std::int64_t bytes) override {
-    launch([&] { mc::cpu::write(to, from_host, bytes); });
+    const opening o(*this);
+    mc::cpu::write(to, from_host, bytes);
   }
   void read(void* to_host, const std::byte* from, std::int64_t bytes) const override {
-    launch([&] { mc::cpu::read(to_host, from, bytes); });
+    const opening o(*this);
+    mc::cpu::read(to_host, from, bytes);
     last_read_ = from;
+  }
+  /// A copy, as of memory that the host cannot see at all.
+  std::byte* open(std::byte* p, std::int64_t bytes) override {
+    auto* const seen = new std::byte[static_cast<std::size_t>(bytes)];
+    read(seen, p, bytes);
+    return seen;
+  }
+  void close(std::byte* p, std::int64_t bytes, std::byte* seen, bool changed) override {
+    if (changed) write(p, seen, bytes);
+    delete[] seen;
   }
 
   template <class F> void launch(F f) const {
-    if (std::exchange(open_, true)) throw std::logic_error("a launch within a launch");
+    const opening o(*this);
+    if (opened_ > 1) throw std::logic_error("a launch while the memory is open");
     ++launches_;
-    for (const pages& h : held_) protect(h, PROT_READ | PROT_WRITE);
     f();
-    for (const pages& h : held_) protect(h, PROT_NONE);
-    open_ = false;
   }
   template <class F> void repeat(const std::int32_t* trips, F body) const {
     std::int32_t n = 0;
@@ -64,16 +77,31 @@ private:
     std::byte* first;
     std::int64_t bytes;
   };
+  /// Memory is open while there is one; several threads may copy at once.
+  struct opening {
+    const guarded_device& of;
+    explicit opening(const guarded_device& d) : of(d) {
+      const std::scoped_lock lock(of.mutex_);
+      if (of.opened_++ == 0) of.protect_all(PROT_READ | PROT_WRITE);
+    }
+    ~opening() {
+      const std::scoped_lock lock(of.mutex_);
+      if (--of.opened_ == 0) of.protect_all(PROT_NONE);
+    }
+  };
   static void protect(const pages& h, int how) {
-    if (::mprotect(h.first, static_cast<std::size_t>(h.bytes), how) != 0)
-      throw std::runtime_error("mprotect failed");
+    if (::mprotect(h.first, static_cast<std::size_t>(h.bytes), how) != 0) std::abort();
+  }
+  void protect_all(int how) const {
+    for (const pages& h : held_) protect(h, how);
   }
 
   std::vector<pages> held_;
-  mutable bool open_ = false;
+  mutable std::mutex mutex_;
+  mutable int opened_ = 0;
   mutable std::int64_t launches_ = 0;
   mutable std::int32_t most_trips_ = 0;
-  mutable const std::byte* last_read_ = nullptr;
+  mutable std::atomic<const std::byte*> last_read_ = nullptr;
 };
 
 } // namespace mc_test

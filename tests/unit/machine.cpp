@@ -3,7 +3,7 @@
 #define BOOST_TEST_MODULE machine
 #include <boost/test/unit_test.hpp>
 
-#include <megacpp/exec/arena.hpp>
+#include <megacpp/exec/host_memory.hpp>
 #include <megacpp/exec/machine.hpp>
 #include <megacpp/exec/machine_at_start.hpp>
 #include <megacpp/exec/processors.hpp>
@@ -60,9 +60,10 @@ BOOST_AUTO_TEST_CASE(the_masks_are_those_of_the_compiler) {
 
 BOOST_AUTO_TEST_CASE(memory_that_is_refused_is_never_0_MiB) {
   constexpr std::int64_t too_many = std::int64_t{1} << 60; // more than there are addresses
-  CHECK_REFUSED(mc::arena(too_many, "x", "y"), exit_code::memory,
+  CHECK_REFUSED(mc::arena(mc::host_memory::of_process(), too_many, "x", "y"), exit_code::memory,
                 "reserve 1099511627776 MiB for x");
-  CHECK_REFUSED(mc::arena(too_many + 1, "x", "y"), exit_code::memory, "reserve 1099511627777 MiB");
+  CHECK_REFUSED(mc::arena(mc::host_memory::of_process(), too_many + 1, "x", "y"), exit_code::memory,
+                "reserve 1099511627777 MiB");
 }
 
 BOOST_AUTO_TEST_CASE(a_slow_build_says_so) {

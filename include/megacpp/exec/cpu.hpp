@@ -1,11 +1,9 @@
 // The CPU device: matrix products, tables that kernels prepare once, scratch for threads.
 #pragma once
 
-#include <megacpp/exec/arena.hpp>
-#include <megacpp/exec/device.hpp>
+#include <megacpp/exec/host_memory.hpp>
 
 #include <cstdint>
-#include <cstring>
 #include <map>
 #include <memory>
 #include <new>
@@ -14,7 +12,7 @@
 
 namespace mc {
 
-class cpu : public device {
+class cpu : public in_host_memory<device> {
 public:
   /// `threads` 0: all cores. They are the calling thread's (set_thread_count). Defined in
   /// product/cpu_products.hpp, which brings the libraries of the products: for the unit that makes
@@ -22,19 +20,6 @@ public:
   explicit cpu(product_type products = product_type::automatic, int threads = 0,
                product_rows rows = product_rows::together);
 
-  std::byte* reserve(std::int64_t bytes, const char* what, const char* remedy) override {
-    return map_pages(bytes, what, remedy);
-  }
-  void release(std::byte* p, std::int64_t bytes) override { unmap_pages(p, bytes); }
-  void fill(std::byte* to, std::uint8_t byte, std::int64_t bytes) override {
-    std::memset(to, byte, static_cast<std::size_t>(bytes));
-  }
-  void write(std::byte* to, const void* from_host, std::int64_t bytes) override {
-    std::memcpy(to, from_host, static_cast<std::size_t>(bytes));
-  }
-  void read(void* to_host, const std::byte* from, std::int64_t bytes) const override {
-    std::memcpy(to_host, from, static_cast<std::size_t>(bytes));
-  }
   int threads() const override { return threads_; }
   product_source& products() override { return *products_; }
 

@@ -5,9 +5,6 @@
 //   d.repeat(trips, body)   body(trip, whether there are several), as often as the number in the
 //                           device's memory says
 //   d.scratch(), d.table()  memory that kernels share
-//
-// What a device reserves is read and written by its kernels during a launch, and by the functions
-// here; nobody else looks at it, as nobody could on a GPU.
 #pragma once
 
 #include <megacpp/exec/product_source.hpp>
@@ -18,12 +15,14 @@
 
 namespace mc {
 
-class device {
+/// Memory that kernels see. What it reserves is read and written by kernels during a launch, and by
+/// the functions here; nobody else looks at it, as nobody could on a GPU.
+class memory_space {
 public:
-  device() = default;
-  device(const device&) = delete;
-  device& operator=(const device&) = delete;
-  virtual ~device() = default;
+  memory_space() = default;
+  memory_space(const memory_space&) = delete;
+  memory_space& operator=(const memory_space&) = delete;
+  virtual ~memory_space() = default;
 
   /// Zeroed memory, aligned for any kernel. Throws mc::error(exit_code::memory), which names `what`
   /// it is for and a `remedy`.
@@ -32,25 +31,56 @@ public:
   virtual void fill(std::byte* to, std::uint8_t byte, std::int64_t bytes) = 0;
   virtual void write(std::byte* to, const void* from_host, std::int64_t bytes) = 0;
   virtual void read(void* to_host, const std::byte* from, std::int64_t bytes) const = 0;
+  /// Where the host sees the bytes from p on until they are closed: in their place, or as a copy,
+  /// which closing puts back if they were `changed`. Several may be open, of any threads.
+  virtual std::byte* open(std::byte* p, std::int64_t bytes) = 0;
+  virtual void close(std::byte* p, std::int64_t bytes, std::byte* seen, bool changed) = 0;
+};
 
+/// Bytes of a memory space as the host sees them while this lives.
+class host_view {
+public:
+  host_view(memory_space& in, std::byte* p, std::int64_t bytes, bool changing = false)
+      : in_(in),
+        p_(p),
+        bytes_(bytes),
+        seen_(p != nullptr ? in.open(p, bytes) : nullptr),
+        changing_(changing) {}
+  host_view(const host_view&) = delete;
+  host_view& operator=(const host_view&) = delete;
+  ~host_view() {
+    if (p_ != nullptr) in_.close(p_, bytes_, seen_, changing_);
+  }
+  std::byte* data() const { return seen_; }
+
+private:
+  memory_space& in_;
+  std::byte* p_;
+  std::int64_t bytes_;
+  std::byte* seen_;
+  bool changing_;
+};
+
+class device : public memory_space {
+public:
   /// Of the host, that work for it.
   virtual int threads() const = 0;
   virtual product_source& products() = 0;
 };
 
-/// Memory of a device, of a fixed size. The device must outlive it.
-class device_arena {
+/// Memory of a fixed size. Its space must outlive it.
+class arena {
 public:
-  device_arena() = default;
-  device_arena(device& of, std::int64_t bytes, const char* what, const char* remedy)
+  arena() = default;
+  arena(memory_space& of, std::int64_t bytes, const char* what, const char* remedy)
       : of_(&of), data_(bytes > 0 ? of.reserve(bytes, what, remedy) : nullptr), size_(bytes) {}
-  device_arena(device_arena&& o) noexcept
+  arena(arena&& o) noexcept
       : of_(o.of_), data_(std::exchange(o.data_, nullptr)), size_(std::exchange(o.size_, 0)) {}
-  device_arena& operator=(device_arena&& o) noexcept {
+  arena& operator=(arena&& o) noexcept {
     std::swap(of_, o.of_), std::swap(data_, o.data_), std::swap(size_, o.size_);
     return *this;
   }
-  ~device_arena() {
+  ~arena() {
     if (data_ != nullptr) of_->release(data_, size_);
   }
 
@@ -63,7 +93,7 @@ public:
   }
 
 private:
-  device* of_ = nullptr;
+  memory_space* of_ = nullptr;
   std::byte* data_ = nullptr;
   std::int64_t size_ = 0;
 };

@@ -260,7 +260,7 @@ inline void run_generation(const program_view& p, const options& o, device& on) 
   const token_text tokens(p, o, std::move(characters));
   std::vector<detail::continued_text> texts = detail::read_prompts(o, tokens);
   const detail::text_end end(o, p, tokens);
-  stores weights(p, false);
+  stores weights(p, false, {}, on);
   load_weights(folder, p, weights);
   std::int64_t longest = 0; // without the last token, which no other follows
   for (const detail::continued_text& t : texts) {

@@ -66,7 +66,7 @@ public:
   /// Logits of a token (padding of the vocabulary left out).
   int vocabulary() const { return p_.vocabulary; }
   const memory_items& planned() const { return planned_; }
-  device_arena& memory() { return run_->memory(); }
+  arena& memory() { return run_->memory(); }
   /// The caches within memory().
   std::span<std::byte> caches() const {
     return {run_->begin_of(arena_of::caches), static_cast<std::size_t>(planned_.caches)};

@@ -200,7 +200,6 @@ struct builder {
     n.region = region;
     for (value_id v : n.in) { // in the backward pass, regions are what the adjoints say
       const region_id of = derived || v < 0 ? region_id{-1} : region_of(g, g.at(v));
-      if (of >= 0 && n.region >= 0 && of != n.region) fail(fault::P016, n.line, n.op->name, v);
       if (of >= 0) n.region = of;
     }
     inference c{g, n};

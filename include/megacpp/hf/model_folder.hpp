@@ -112,17 +112,18 @@ inline std::map<std::string, std::string> config_texts(nlohmann::json config, st
           {"generation_config.json", generation.dump(2) + "\n"}};
 }
 
-/// One tensor from a store of T to a file, block by block; zeros where the program has no such
-/// parameter.
-template <class T> void write_tensor(const hf_tensor& t, const std::byte* store,
+/// One tensor from elements of T, of which the stores have the first one at `start`, to a file,
+/// block by block; zeros where the program has no such parameter.
+template <class T> void write_tensor(const hf_tensor& t, const std::byte* seen, std::int64_t start,
                                      std::vector<std::byte>& buffer, const byte_sink& sink) {
-  const T* const from = reinterpret_cast<const T*>(store);
+  const T* const from = reinterpret_cast<const T*>(seen);
   const std::int64_t n = t.elements(), block = t.block();
   for (std::int64_t first = 0; first < n; first += block) {
     const std::int64_t count = std::min(block, n - first);
     buffer.assign(static_cast<std::size_t>(count) * sizeof(T), std::byte{});
     T* const to = reinterpret_cast<T*>(buffer.data());
-    t.each(first, count, [=](std::int64_t i, std::int64_t at) { to[i - first] = from[at]; });
+    t.each(first, count,
+           [=](std::int64_t i, std::int64_t at) { to[i - first] = from[at - start]; });
     sink(buffer);
   }
 }
@@ -133,7 +134,7 @@ template <class T> void convert_tensor(const weights_in_folder::match& m, const 
   if (m.file == nullptr) {
     hf_tensor zero;
     zero.shape = m.ours.shape;
-    return write_tensor<T>(zero, nullptr, buffer, sink);
+    return write_tensor<T>(zero, nullptr, 0, buffer, sink);
   }
   std::vector<double> values;
   weights_in_folder::read(m, values, [&](std::int64_t, std::span<const double> x) {
@@ -144,17 +145,34 @@ template <class T> void convert_tensor(const weights_in_folder::match& m, const 
   });
 }
 
-/// Puts elements of a tensor into weights of T, and into masters where they are apart.
+/// Weights of T and, where they are apart, masters, of which the stores have the first one at
+/// `start`.
+template <class T> struct seen_weights {
+  T* weights;
+  accumulator_t<T>* masters; ///< or null
+  std::int64_t start;
+
+  /// Puts elements of a tensor there.
+  void fill(const hf_tensor& t, std::int64_t first, std::span<const double> x) const {
+    t.each(first, static_cast<std::int64_t>(x.size()), [&](std::int64_t i, std::int64_t at) {
+      const double value = x[static_cast<std::size_t>(i - first)];
+      weights[at - start] = convert<T>(value);
+      if (masters != nullptr) masters[at - start] = static_cast<accumulator_t<T>>(value);
+    });
+  }
+};
+
+/// Fills the weights of T of a tensor from a folder.
 template <class T>
-void fill(const hf_tensor& t, std::int64_t first, std::span<const double> x, mc::stores& s) {
-  T* const weights = reinterpret_cast<T*>(s.weights());
-  auto* const masters =
-      s.type() == s.main_type() ? nullptr : reinterpret_cast<accumulator_t<T>*>(s.masters());
-  t.each(first, static_cast<std::int64_t>(x.size()), [=](std::int64_t i, std::int64_t at) {
-    const double value = x[static_cast<std::size_t>(i - first)];
-    weights[at] = convert<T>(value);
-    if (masters != nullptr) masters[at] = static_cast<accumulator_t<T>>(value);
-  });
+void load_tensor(const weights_in_folder::match& m, std::vector<double>& values, mc::stores& s) {
+  const auto [start, end] = m.ours.range();
+  const bool apart = s.type() != s.main_type();
+  const host_view weights = s.seen(s.weights(), s.type(), start, end, true),
+                  masters = s.seen(apart ? s.masters() : nullptr, s.main_type(), start, end, true);
+  const seen_weights<T> to{reinterpret_cast<T*>(weights.data()),
+                           reinterpret_cast<accumulator_t<T>*>(masters.data()), start};
+  weights_in_folder::read_in_parallel(m, values,
+                                      [&](auto first, auto x) { to.fill(m.ours, first, x); });
 }
 
 /// A whole file of a folder as text.
@@ -183,23 +201,26 @@ inline saved_model write_model_files(folder_writer& out, const program_view& p, 
   const hf_family& family = hf_family_of(p);
   const bool mastered = s.masters() != nullptr;
   const dtype type = mastered ? s.main_type() : s.type();
-  const std::byte* const store = mastered ? s.masters() : s.weights();
+  std::byte* const store = mastered ? s.masters() : s.weights();
   std::vector<std::byte> buffer;
   detail::outgoing_model m;
   m.texts = detail::config_texts(family.config(p), storage_of(type));
   for (const auto& [name, text] : extra_files) m.texts[name] = text;
+  const auto write = [&s, &buffer, store, type](const hf_tensor& t, const byte_sink& data) {
+    const auto range = t.range();
+    const host_view seen = s.seen(store, type, range.first, range.second);
+    const auto elements = [&]<class T>(T) {
+      detail::write_tensor<T>(t, seen.data(), range.first, buffer, data);
+    };
+    switch (type) {
+    case dtype::f64: return elements(double{});
+    case dtype::bf16: return elements(bf16{});
+    default: return elements(float{});
+    }
+  };
   for (const hf_tensor& t : family.tensors(p))
-    m.tensors.push_back({t.name, storage_of(type), t.shape, [=, &buffer](const byte_sink& data) {
-                           switch (type) {
-                           case dtype::f64:
-                             detail::write_tensor<double>(t, store, buffer, data);
-                             break;
-                           case dtype::bf16:
-                             detail::write_tensor<bf16>(t, store, buffer, data);
-                             break;
-                           default: detail::write_tensor<float>(t, store, buffer, data); break;
-                           }
-                         }});
+    m.tensors.push_back(
+        {t.name, storage_of(type), t.shape, [t, write](const byte_sink& data) { write(t, data); }});
   return detail::write_model(out, std::move(m), max_shard);
 }
 
@@ -234,13 +255,11 @@ inline void load_model_folder(const model_folder& in, const program_view& p, mc:
   std::vector<double> values;
   for (const auto& m : weights.matches()) {
     if (m.ours.parts.empty()) continue;
-    weights_in_folder::read_in_parallel(m, values, [&](auto first, auto x) {
-      switch (s.type()) {
-      case dtype::f64: detail::fill<double>(m.ours, first, x, s); break;
-      case dtype::bf16: detail::fill<bf16>(m.ours, first, x, s); break;
-      default: detail::fill<float>(m.ours, first, x, s); break;
-      }
-    });
+    switch (s.type()) {
+    case dtype::f64: detail::load_tensor<double>(m, values, s); break;
+    case dtype::bf16: detail::load_tensor<bf16>(m, values, s); break;
+    default: detail::load_tensor<float>(m, values, s); break;
+    }
   }
 }
 

@@ -62,6 +62,16 @@ struct hf_tensor {
   }
   template <class F> void each(F f) const { each(0, elements(), f); }
 
+  /// Where the parts begin and end in the stores: elements [first, second).
+  std::pair<std::int64_t, std::int64_t> range() const {
+    std::pair<std::int64_t, std::int64_t> r{0, 0};
+    for (const part& p : parts) {
+      const std::int64_t end = p.offset + p.columns * rows;
+      r = {&p == parts.data() ? p.offset : std::min(r.first, p.offset), std::max(r.second, end)};
+    }
+    return r;
+  }
+
   /// The whole tensor from a store of type `t`, in double.
   std::vector<double> values(const std::byte* store, dtype t) const {
     std::vector<double> out(static_cast<std::size_t>(elements()));

@@ -10,7 +10,7 @@
 // packing buffers in every call: 0.15 to 39 MB.
 #pragma once
 
-#include <megacpp/exec/arena.hpp>
+#include <megacpp/exec/host_memory.hpp>
 #include <megacpp/exec/openmp.hpp>
 #include <megacpp/exec/product_shape.hpp>
 #include <megacpp/io/error.hpp>

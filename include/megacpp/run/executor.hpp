@@ -28,7 +28,7 @@ public:
       begin_of_[a] = bytes;
       bytes += b_.bytes(static_cast<arena_of>(a));
     }
-    memory_ = device_arena(on, bytes, what, remedy);
+    memory_ = arena(on, bytes, what, remedy);
     if (const int seed = b_.of(content::seed); b_[seed].first >= 0) {
       std::byte one[sizeof(double)];
       stores::set(one, weights_.main_type(), 0, 1.0);
@@ -74,8 +74,8 @@ public:
     device_.write(address_of(number) + sizeof whole, &numbers_.learning_rate, sizeof(double));
   }
   void profile(node_clock* clock) { clock_ = clock; }
-  device_arena& memory() { return memory_; }
-  const device_arena& memory() const { return memory_; }
+  arena& memory() { return memory_; }
+  const arena& memory() const { return memory_; }
   std::byte* begin_of(arena_of a) const { return memory_.data() + begin_of_[static_cast<int>(a)]; }
   std::byte* address_of(int number, int micro = 0) const {
     const buffer& b = b_[number];
@@ -166,7 +166,7 @@ private:
   device& device_;
   const stores& weights_;
   std::vector<std::vector<node_slot>> slots_; ///< by part
-  device_arena memory_;
+  arena memory_;
   std::int64_t begin_of_[arenas]{}; ///< of each arena in `memory_`
   step_numbers numbers_{};
   self ranks_{};

@@ -64,7 +64,7 @@ public:
   session(const program_view& program, device& on, purpose why)
       : p_(require_one_rank(program)),
         training_(why == purpose::training),
-        stores_(program, training_),
+        stores_(program, training_, {}, on),
         graphs_(graphs_of(program)),
         stage_(stage_of(program, 0)),
         buffers_(buffers_of(graphs_, stage_, training_)),
@@ -87,8 +87,8 @@ public:
   mc::stores& weights() { return stores_; }
   const mc::stores& weights() const { return stores_; }
   const memory_items& planned() const { return planned_; }
-  const device_arena& activations() const { return run_.memory(); }
-  device_arena& activations() { return run_.memory(); }
+  const arena& activations() const { return run_.memory(); }
+  arena& activations() { return run_.memory(); }
   step_numbers& numbers() { return run_.numbers(); }
   void profile(node_clock* clock) { run_.profile(clock); }
   int micro_batch() const { return p_.numbers.batch.micro; }

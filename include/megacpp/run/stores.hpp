@@ -3,15 +3,13 @@
 #pragma once
 
 #include <megacpp/checkpoint/finite.hpp>
-#include <megacpp/exec/arena.hpp>
-#include <megacpp/exec/parallel.hpp>
+#include <megacpp/exec/host_memory.hpp>
 #include <megacpp/num/random.hpp>
 #include <megacpp/plan/boxes.hpp>
 #include <megacpp/run/view.hpp>
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <initializer_list>
 #include <numbers>
 #include <span>
@@ -65,20 +63,22 @@ inline void require_whole(const program_view& p, const parameter_ref& r, const c
 
 class stores {
 public:
-  /// `at`: the rank whose stores they are.
-  stores(const program_view& p, bool training, const coordinates& at = {})
+  /// `at`: the rank whose stores they are. They lie in a memory space, which must outlive them.
+  stores(const program_view& p, bool training, const coordinates& at = {},
+         memory_space& in = host_memory::of_process())
       : program_(&p),
+        in_(&in),
         at_(at),
         type_(p.numbers.type),
         main_(accumulator_of(type_)),
         total_(p.stores->total) {
     constexpr const char* smaller = "a smaller model";
-    weights_ = arena(total_ * size_of(type_), "weights", smaller);
+    weights_ = arena(in, total_ * size_of(type_), "weights", smaller);
     if (!training) return;
-    gradients_ = arena(p.stores->gradients * size_of(main_), "main grads", smaller);
-    if (type_ != main_) masters_ = arena(total_ * size_of(main_), "master weights", smaller);
-    first_ = arena(total_ * size_of(main_), "first moments", smaller);
-    second_ = arena(total_ * size_of(main_), "second moments", smaller);
+    gradients_ = arena(in, p.stores->gradients * size_of(main_), "main grads", smaller);
+    if (type_ != main_) masters_ = arena(in, total_ * size_of(main_), "master weights", smaller);
+    first_ = arena(in, total_ * size_of(main_), "first moments", smaller);
+    second_ = arena(in, total_ * size_of(main_), "second moments", smaller);
   }
 
   const program_view& program() const { return *program_; }
@@ -90,14 +90,7 @@ public:
   std::int64_t total() const { return total_; }
   std::byte* weights() const { return weights_.data(); }
   std::byte* gradients() const { return gradients_.data(); }
-  void clear_gradients() const {
-    static constexpr std::int64_t block = 1 << 20;
-    const std::int64_t bytes = gradients_.size();
-    parallel_for((bytes + block - 1) / block, [this, bytes](std::int64_t i) {
-      std::memset(gradients() + i * block, 0,
-                  static_cast<std::size_t>(std::min(block, bytes - i * block)));
-    });
-  }
+  void clear_gradients() const { in_->fill(gradients(), 0, gradients_.size()); }
   std::byte* masters() const { return type_ == main_ ? weights_.data() : masters_.data(); }
   std::byte* first_moments() const { return first_.data(); }
   std::byte* second_moments() const { return second_.data(); }
@@ -105,7 +98,16 @@ public:
     return weights_.size() + gradients_.size() + masters_.size() + first_.size() + second_.size();
   }
 
-  /// Reads or writes one element of a store in double.
+  /// Elements [first, end) of a store of type t, as the host sees them; nothing of a store that is
+  /// not there.
+  host_view seen(std::byte* store, dtype t, std::int64_t first, std::int64_t end,
+                 bool changing = false) const {
+    const std::int64_t size = size_of(t);
+    return {*in_, store == nullptr ? nullptr : store + first * size, (end - first) * size,
+            changing};
+  }
+
+  /// Reads or writes one element of a store in double, where the host sees it.
   static double get(const std::byte* store, dtype t, std::int64_t i) {
     switch (t) {
     case dtype::f64: return reinterpret_cast<const double*>(store)[i];
@@ -122,12 +124,24 @@ public:
   }
   /// The master value of a weight, which training updates; inference has the weight alone.
   double weight(std::int64_t i) const {
-    return masters_.size() != 0 || type_ == main_ ? get(masters(), main_, i)
-                                                  : get(weights(), type_, i);
+    return masters_.size() != 0 || type_ == main_ ? element(masters(), main_, i)
+                                                  : element(weights(), type_, i);
   }
-  void set_weight(std::int64_t i, double x) {
-    set(weights(), type_, i, x);
-    if (masters_.size() != 0) set(masters(), main_, i, x);
+  void set_weight(std::int64_t i, double x) { set_weights(i, {&x, 1}); }
+  /// Weights from the first one on, and their masters.
+  void set_weights(std::int64_t first, std::span<const double> x) {
+    put(weights(), type_, first, x);
+    if (masters_.size() != 0) put(masters(), main_, first, x);
+  }
+  /// One element of a store.
+  double element(const std::byte* store, dtype t, std::int64_t i) const {
+    std::byte one[sizeof(double)];
+    in_->read(one, store + i * size_of(t), size_of(t));
+    return get(one, t, 0);
+  }
+  /// Bytes of a store of main_type(), from element `first` on.
+  void put_bytes(std::byte* store, std::int64_t first, std::span<const std::byte> bytes) {
+    in_->write(store + first * size_of(main_), bytes.data(), std::ssize(bytes));
   }
 
   /// The first parameter of the model of which a weight or a moment is not finite, with the
@@ -148,16 +162,16 @@ public:
       const std::uint64_t key = random_key(seed, hash(r.name));
       const global_count valid = unpadded_size(*r.v, *r.info);
       const boxes held = boxes_of(r);
-      constexpr std::int64_t block = 4096;
       parallel_for((r.count.n + block - 1) / block, [&](std::int64_t b) {
         const auto run = [&](local_count first, global_count at, std::int64_t n) {
+          double x[block];
           for (std::int64_t i = 0; i < n; ++i) {
-            double x = r.info->how == init::ones ? 1.0 : 0.0;
+            x[i] = r.info->how == init::ones ? 1.0 : 0.0;
             if (r.info->how == init::normal)
-              x = r.info->std * gaussian(key, static_cast<std::uint64_t>(at.n + i));
-            if (at.n + i >= valid.n) x = 0;
-            set_weight(r.offset + first.n + i, x);
+              x[i] = r.info->std * gaussian(key, static_cast<std::uint64_t>(at.n + i));
+            if (at.n + i >= valid.n) x[i] = 0;
           }
+          set_weights(r.offset + first.n, {x, static_cast<std::size_t>(n)});
         };
         held.each_run({b * block}, {std::min(r.count.n, (b + 1) * block)}, run);
       });
@@ -169,16 +183,33 @@ public:
       const global_count valid = unpadded_size(*r.v, *r.info);
       if (valid == global_size(*r.v)) return;
       boxes_of(r).each_run({}, r.count, [&](local_count first, global_count at, std::int64_t n) {
-        for (std::int64_t i = std::max<std::int64_t>(0, valid.n - at.n); i < n; ++i)
-          set_weight(r.offset + first.n + i, 0);
+        const std::int64_t padding = std::clamp<std::int64_t>(valid.n - at.n, 0, n);
+        clear(weights(), type_, r.offset + first.n + padding, n - padding);
+        if (masters_.size() != 0)
+          clear(masters(), main_, r.offset + first.n + padding, n - padding);
       });
     });
   }
 
 private:
+  static constexpr std::int64_t block = 512; ///< elements that a thread makes at a time
+
+  /// Elements of a store from `first` on.
+  void put(std::byte* store, dtype t, std::int64_t first, std::span<const double> x) {
+    std::byte some[block * sizeof(double)];
+    for (std::int64_t i = 0, n = 0; i < std::ssize(x); i += n) {
+      n = std::min(block, std::ssize(x) - i);
+      for (std::int64_t k = 0; k < n; ++k) set(some, t, k, x[static_cast<std::size_t>(i + k)]);
+      in_->write(store + (first + i) * size_of(t), some, n * size_of(t));
+    }
+  }
+  void clear(std::byte* store, dtype t, std::int64_t first, std::int64_t n) {
+    in_->fill(store + first * size_of(t), 0, n * size_of(t));
+  }
+
   struct named_store {
     const char* of;
-    const std::byte* data; ///< null: there is none
+    std::byte* data; ///< null: there is none
     dtype type;
   };
   std::string first_nonfinite_of(std::initializer_list<named_store> list) const {
@@ -186,13 +217,11 @@ private:
     for_each_parameter(*program_, [&](const parameter_ref& r) {
       for (const auto& [of, data, type] : list) {
         if (data == nullptr || !found.empty()) continue;
-        const auto size = static_cast<std::size_t>(size_of(type));
-        const auto wrong =
-            first_nonfinite_in_parallel(std::span(data + static_cast<std::size_t>(r.offset) * size,
-                                                  static_cast<std::size_t>(r.count.n) * size),
-                                        storage_of(type));
+        const host_view here = seen(data, type, r.offset, r.offset + r.count.n);
+        const auto wrong = first_nonfinite_in_parallel(
+            {here.data(), static_cast<std::size_t>(r.count.n * size_of(type))}, storage_of(type));
         if (!wrong) continue;
-        const double x = get(data, type, r.offset + *wrong);
+        const double x = get(here.data(), type, *wrong);
         const global_count at = boxes_of(r)[{*wrong}];
         found = std::string(of) + r.name + "[" + std::to_string(at.n) + "] is " +
                 (std::isnan(x) ? "nan"
@@ -219,6 +248,7 @@ private:
   }
 
   const program_view* program_;
+  memory_space* in_;
   coordinates at_;
   dtype type_, main_;
   std::int64_t total_;

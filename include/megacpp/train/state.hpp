@@ -61,22 +61,28 @@ struct stored_part {
   std::byte* store;
 };
 
-inline void write_stores(folder_writer& out, const char* file, const program_view& p, dtype type,
-                         std::span<const stored_part> parts) {
-  std::map<std::string, std::span<const std::byte>> bytes;
+inline void write_stores(folder_writer& out, const char* file, const program_view& p,
+                         const mc::stores& s, std::span<const stored_part> parts) {
+  struct elements {
+    std::byte* store;
+    std::int64_t first, end;
+  };
+  std::map<std::string, elements> bytes;
   std::vector<tensor_spec> specs;
-  const auto size = static_cast<std::size_t>(size_of(type));
+  const dtype type = s.main_type();
   for (const stored_tensor& t : stored_tensors(p))
     for (const stored_part& part : parts) {
       specs.push_back({part.prefix + t.name, storage_of(type), t.shape});
-      bytes[part.prefix + t.name] = {part.store + static_cast<std::size_t>(t.offset) * size,
-                                     static_cast<std::size_t>(t.count) * size};
+      bytes[part.prefix + t.name] = {part.store, t.offset, t.offset + t.count};
     }
   const safetensors_layout layout(std::move(specs));
   out.require_space(layout.file_size());
   out.write(file, layout.file_size(), [&](const byte_sink& sink) {
-    write_finite(layout, sink,
-                 [&](const tensor_spec& t, const byte_sink& data) { data(bytes.at(t.name)); });
+    write_finite(layout, sink, [&](const tensor_spec& t, const byte_sink& data) {
+      const auto [store, first, end] = bytes.at(t.name);
+      const host_view seen = s.seen(store, type, first, end);
+      data({seen.data(), static_cast<std::size_t>((end - first) * size_of(type))});
+    });
   });
 }
 
@@ -173,11 +179,11 @@ inline void write_state(folder_writer& out, const program_view& p, const mc::sto
   } else {
     for (const auto& [name, text] : extra_files) out.write(name, text);
     const detail::stored_part weights[] = {{"", s.masters()}};
-    detail::write_stores(out, hf_weights_name, p, s.main_type(), weights);
+    detail::write_stores(out, hf_weights_name, p, s, weights);
   }
   const detail::stored_part moments[] = {{"optim.exp_avg.", s.first_moments()},
                                          {"optim.exp_avg_sq.", s.second_moments()}};
-  detail::write_stores(out, optimizer_file_name, p, s.main_type(), moments);
+  detail::write_stores(out, optimizer_file_name, p, s, moments);
   state["step"] = at.step;
   state["consumed_samples"] = at.samples;
   state["program"] = detail::program_json(p);
@@ -230,15 +236,18 @@ inline void load_registry_weights(const model_folder& folder, const json_value& 
                                   const program_view& p, mc::stores& s) {
   require_same_program(state, p);
   const detail::stored_part weights[] = {{"", nullptr}};
-  detail::read_stores(
-      folder, hf_weights_name, p, s.main_type(), weights,
-      [&](const detail::stored_tensor& t, const tensor_view& stored, std::byte*) {
-        constexpr std::int64_t block = 1 << 16;
-        parallel_for((t.count + block - 1) / block, [&](std::int64_t b) {
-          for (std::int64_t i = b * block; i < std::min(t.count, (b + 1) * block); ++i)
-            s.set_weight(t.offset + i, detail::stored_element(stored.bytes, s.main_type(), i));
-        });
-      });
+  detail::read_stores(folder, hf_weights_name, p, s.main_type(), weights,
+                      [&](const detail::stored_tensor& t, const tensor_view& stored, std::byte*) {
+                        constexpr std::int64_t block = 512;
+                        parallel_for((t.count + block - 1) / block, [&](std::int64_t b) {
+                          double x[block];
+                          const std::int64_t first = b * block,
+                                             n = std::min(block, t.count - first);
+                          for (std::int64_t i = 0; i < n; ++i)
+                            x[i] = detail::stored_element(stored.bytes, s.main_type(), first + i);
+                          s.set_weights(t.offset + first, {x, static_cast<std::size_t>(n)});
+                        });
+                      });
   s.clear_padding();
 }
 
@@ -277,12 +286,9 @@ inline run_position load_moments(const model_folder& folder, const json_value& s
                         state.field<std::int64_t>("consumed_samples", 0, most)};
   const detail::stored_part moments[] = {{"optim.exp_avg.", s.first_moments()},
                                          {"optim.exp_avg_sq.", s.second_moments()}};
-  detail::read_stores(
-      folder, optimizer_file_name, p, s.main_type(), moments,
-      [&](const detail::stored_tensor& t, const tensor_view& stored, std::byte* store) {
-        std::memcpy(store + t.offset * size_of(s.main_type()), stored.bytes.data(),
-                    stored.bytes.size());
-      });
+  detail::read_stores(folder, optimizer_file_name, p, s.main_type(), moments,
+                      [&](const detail::stored_tensor& t, const tensor_view& stored,
+                          std::byte* store) { s.put_bytes(store, t.offset, stored.bytes); });
   return at;
 }
 

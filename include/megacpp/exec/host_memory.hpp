@@ -1,12 +1,16 @@
-// Arenas: one anonymous mapping each, reserved at start, never grown.
+// The memory of the host, and devices whose memory it is: anonymous mappings, reserved at start,
+// never grown.
 #pragma once
 
+#include <megacpp/exec/device.hpp>
+#include <megacpp/exec/parallel.hpp>
 #include <megacpp/io/error.hpp>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <string>
-#include <utility>
 
 #include <sys/mman.h>
 
@@ -42,30 +46,38 @@ inline void unmap_pages(std::byte* p, std::int64_t bytes) {
   ::munmap(p, static_cast<std::size_t>(bytes));
 }
 
-/// Pages of a fixed size.
-class arena {
+/// A space whose memory is the host's own.
+template <class Space> class in_host_memory : public Space {
 public:
-  arena() = default;
-  /// As map_pages.
-  arena(std::int64_t bytes, const char* what, const char* remedy)
-      : data_(bytes == 0 ? nullptr : map_pages(bytes, what, remedy)), size_(bytes) {}
-  arena(arena&& o) noexcept
-      : data_(std::exchange(o.data_, nullptr)), size_(std::exchange(o.size_, 0)) {}
-  arena& operator=(arena&& o) noexcept {
-    std::swap(data_, o.data_);
-    std::swap(size_, o.size_);
-    return *this;
+  std::byte* reserve(std::int64_t bytes, const char* what, const char* remedy) override {
+    return map_pages(bytes, what, remedy);
   }
-  ~arena() {
-    if (data_ != nullptr) unmap_pages(data_, size_);
+  void release(std::byte* p, std::int64_t bytes) override { unmap_pages(p, bytes); }
+  void fill(std::byte* to, std::uint8_t byte, std::int64_t bytes) override {
+    constexpr std::int64_t block = 1 << 20;
+    parallel_for((bytes + block - 1) / block, [=](std::int64_t i) {
+      std::memset(to + i * block, byte,
+                  static_cast<std::size_t>(std::min(block, bytes - i * block)));
+    });
   }
+  void write(std::byte* to, const void* from_host, std::int64_t bytes) override {
+    std::memcpy(to, from_host, static_cast<std::size_t>(bytes));
+  }
+  void read(void* to_host, const std::byte* from, std::int64_t bytes) const override {
+    std::memcpy(to_host, from, static_cast<std::size_t>(bytes));
+  }
+  std::byte* open(std::byte* p, std::int64_t /*bytes*/) override { return p; }
+  void close(std::byte* /*p*/, std::int64_t /*bytes*/, std::byte* /*seen*/,
+             bool /*changed*/) override {}
+};
 
-  std::byte* data() const { return data_; }
-  std::int64_t size() const { return size_; }
-
-private:
-  std::byte* data_ = nullptr;
-  std::int64_t size_ = 0;
+/// The host's memory, for what no device computes with.
+class host_memory final : public in_host_memory<memory_space> {
+public:
+  static host_memory& of_process() {
+    static host_memory one;
+    return one;
+  }
 };
 
 } // namespace mc
