@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 FOLDERS = ["include", "tests", "examples", "bench", "cmake"]
-ENDINGS = {".hpp", ".cpp", ".cu"}
+ENDINGS = {".hpp", ".inc", ".cpp", ".cu"}
 # Longer than 100 columns, so that a formatter that breaks comments would break it.
 COMMENT = ("//   dx = r (e - mean_n e - h mean_n(e h))" + 12 * " " + "e = dy gain,  h = (x - mu) r" +
            12 * " " + "dgain += sum_m dy h\n//   next line\n")

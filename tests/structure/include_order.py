@@ -8,7 +8,7 @@
   run/ and below see both halves, and no folder includes megacpp.hpp or main.hpp.
 - The compile-time half includes nothing that does input, output, threads, clocks or device work.
 - Includes of megacpp are written <megacpp/folder/file.hpp> and exist; every header has #pragma
-  once.
+  once, and a list (.inc), which is included several times, does not.
 - Only config/ defines macros, but for a MEGACPP_ macro that its own header undefines; #if asks
   about CUDA or a MEGACPP_ macro, in run-time folders also about the compiler and the version of a
   library.
@@ -111,7 +111,7 @@ def problems(root):
     """All problems below root, as sentences with file and line."""
     root = Path(root)
     top = root / "include" / "megacpp"
-    for path in sorted(p for p in top.rglob("*") if p.suffix in (".hpp", ".inl", ".h")):
+    for path in sorted(p for p in top.rglob("*") if p.suffix in (".hpp", ".inl", ".h", ".inc")):
         relative = path.relative_to(top)
         where = path.relative_to(root)
         folder = relative.parts[0] if len(relative.parts) > 1 else None
@@ -127,8 +127,9 @@ def problems(root):
             yield f"{where}: there is no folder {folder}/ in the design"
         if NAMELESS.search(relative.name):
             yield f"{where}: the name says nothing about what it holds"
-        if not re.search(r"^#pragma once$", blank, re.MULTILINE):
-            yield f"{where}: no #pragma once"
+        once = re.search(r"^#pragma once$", blank, re.MULTILINE) is not None
+        if once == (path.suffix == ".inc"):
+            yield f"{where}: {'a list has' if once else 'no'} #pragma once"
         found = list(includes_problems(root, folder, with_includes))
         if folder != "config":
             found += macro_problems(folder, code_lines)
@@ -143,6 +144,7 @@ GOOD = {
                      "#define MEGACPP_ROW(x) x\nint y = MEGACPP_ROW(1);\n#undef MEGACPP_ROW\n",
     "graph/mesh.hpp": "#pragma once\n// Such as #include <megacpp/plan/memory.hpp> here.\n"
                       "#include <megacpp/num/dtype.hpp>\n",
+    "graph/rows.inc": "MEGACPP_ROW(1)\n",
     "pass/fuse.hpp": "#pragma once\n#include <megacpp/graph/mesh.hpp>\n",
     "plan/memory.hpp": "#pragma once\n#include <megacpp/graph/mesh.hpp>\n",
     "kernel/norm.hpp": "#pragma once\n#include <megacpp/graph/mesh.hpp>\n#include <thread>\n"
@@ -168,6 +170,7 @@ BAD = {
     "missing": ("graph/a.hpp", "#pragma once\n#include <megacpp/num/none.hpp>\n", "does not exist"),
     "impure": ("graph/a.hpp", "#pragma once\n#include <thread>\n", "compile-time half"),
     "no pragma": ("num/a.hpp", "// #pragma once\nint x();\n", "no #pragma once"),
+    "list read once": ("graph/rows.inc", "#pragma once\nMEGACPP_ROW(1)\n", "a list has"),
     "macro": ("num/a.hpp", "#pragma once\n#define X 1\n", "only config/ defines"),
     "macro that stays": ("num/a.hpp", "#pragma once\n#define MEGACPP_Y 1\n",
                          "only config/ defines"),
