@@ -1,5 +1,5 @@
-// The only macros of megacpp: version, the spelling of host/device attributes, whether messages
-// print texts, and whether errors of memory are looked for.
+// The only macros of megacpp that stay defined: version, the spelling of host/device attributes,
+// whether messages print texts, and whether errors of memory are looked for.
 #pragma once
 
 #define MEGACPP_VERSION_MAJOR 0
