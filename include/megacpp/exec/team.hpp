@@ -7,13 +7,16 @@
 //   team.sum<T>(n, f)          the sum over all lanes of f(lanes), which returns a vec
 //   team.sum_two<T>(n, f)      two sums at once: f returns a two<vec>
 //   team.max<T>(n, f)          the greatest lane
+//   team.sync()                what threads stored before it, all may read after it
 //   team.threads               1 for a core
 //   team.leader()              true for one thread: who stores a row's statistics
 //
 // N depends on the storage type T: 64 bytes of arithmetic on a core, 16 bytes of storage on CUDA.
 // Orders are fixed by n alone, never by the number of threads in the program or by whether n is a
 // constant. In all calls with the same T and n a thread sees the same elements, so it may read in
-// one what it stored in another.
+// one what it stored in another. What another thread stores, or stores into, lies behind a barrier:
+// sum, sum_two, max and sync are barriers, which all threads reach together or none does; each,
+// each_wide and each_of are not.
 #pragma once
 
 #include <megacpp/exec/vec.hpp>
@@ -32,6 +35,7 @@ struct core_team {
   template <class T> static constexpr int width = lane_count<accumulator_t<T>>;
 
   MEGACPP_HD constexpr bool leader() const { return true; }
+  MEGACPP_HD constexpr void sync() const {}
 
   template <class T, class Extent, class F> MEGACPP_HD void each(Extent extent, F f) const {
     constexpr int N = width<T>;
@@ -125,6 +129,7 @@ template <int Threads> struct block_team {
   template <class T> static constexpr int width = 16 / static_cast<int>(sizeof(T));
 
   __device__ __forceinline__ bool leader() const { return threadIdx.x == 0; }
+  __device__ __forceinline__ void sync() const { __syncthreads(); }
 
   template <class T, class Extent, class F>
   __device__ __forceinline__ void each(Extent extent, F f) const {
