@@ -1,0 +1,320 @@
+// A CUDA block (block_team) on one thread of the CPU: what a row body computes on CUDA, and what is
+// right there by luck alone.
+//
+// Every thread of the block is a fiber. From one barrier (sync, sum, sum_two, max) to the next they
+// run one after the other, in an order that is drawn anew; or each apart from the others, whose
+// writes it sees only after the barrier. A body without races gives the same bits in every order.
+// Elements, the width of groups and the order of sums are those of block_team.
+#pragma once
+
+#include <fiber.hpp>
+#include <megacpp/exec/team.hpp>
+
+#include <cstdint>
+#include <cstring>
+#include <exception>
+#include <functional>
+#include <limits>
+#include <memory>
+#include <numeric>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace test {
+
+/// How the threads of a block take turns.
+struct turns {
+  enum kind { first_first, last_first, random, apart } of = first_first;
+  std::uint64_t seed = 0; // of random
+  std::string name() const {
+    if (of == random) return "in random order " + std::to_string(seed);
+    return of == first_first ? "first thread first" : of == last_first ? "last first" : "apart";
+  }
+};
+
+/// Elements that a body writes.
+struct written {
+  std::byte* data;
+  std::size_t count, bytes; // of an element
+  template <class T> explicit written(std::vector<T>& x)
+      : data(reinterpret_cast<std::byte*>(x.data())), count(x.size()), bytes(sizeof(T)) {}
+  std::size_t size() const { return count * bytes; }
+};
+
+/// A line of a body.
+struct place {
+  const char* file;
+  int line;
+  static constexpr place here(const char* f = __builtin_FILE(), int l = __builtin_LINE()) {
+    return {f, l};
+  }
+};
+
+class emulated_team;
+
+/// The threads of one block: a multiple of 32, at most 1,024.
+class emulated_block {
+public:
+  static constexpr int most = 1024;
+  explicit emulated_block(int threads)
+      : threads_(threads),
+        fibers_(new fiber[static_cast<unsigned>(threads)]),
+        at_(static_cast<unsigned>(threads)),
+        deposits_(at_.size()),
+        order_(at_.size()) {}
+
+  int threads() const { return threads_; }
+  int current() const { return current_; }
+
+  /// Runs f(team) on all threads. Gives one sentence on what is wrong, or nothing: threads that
+  /// wait at different barriers, or for one that has ended, and elements of `arrays` that two
+  /// threads change between the same two barriers (which shows where they are apart).
+  std::string run(const std::function<void(const emulated_team&)>& f, turns order,
+                  const std::vector<written>& arrays = {});
+
+  /// On a fiber: waits until all threads come here.
+  struct barrier {
+    const char* name = nullptr; // null: the thread has ended
+    std::int64_t extent = 0;
+    place where{};
+    void (*finish)(emulated_block&) = nullptr;
+  };
+  void wait(const barrier& b) {
+    at_[index(current_)] = b;
+    fibers_[index(current_)].pause();
+  }
+
+  /// Over all threads as block_team has it: the threads of a warp by exclusive or of their numbers,
+  /// then the warps in order.
+  template <class A, class Op>
+  A over_block(A of_thread, const char* name, std::int64_t extent, place where) {
+    std::memcpy(&deposits_[index(current_)], &of_thread, sizeof of_thread);
+    wait({name, extent, where, [](emulated_block& b) { b.combine<A, Op>(); }});
+    A all;
+    std::memcpy(&all, &result_, sizeof all);
+    return all;
+  }
+
+private:
+  int threads_, current_ = 0;
+  std::unique_ptr<fiber[]> fibers_;
+  std::vector<barrier> at_; // where the threads stand
+  std::vector<std::uint64_t> deposits_;
+  std::vector<int> order_;
+  std::uint64_t result_ = 0, state_ = 0;
+  std::string fault_;
+
+  static std::size_t index(int thread) { return static_cast<std::size_t>(thread); }
+
+  std::uint64_t draw() {
+    state_ = state_ * 6364136223846793005u + 1442695040888963407u;
+    return state_ >> 33;
+  }
+  void take_order(turns by) {
+    std::iota(order_.begin(), order_.end(), 0);
+    if (by.of == turns::last_first) std::iota(order_.rbegin(), order_.rend(), 0);
+    if (by.of != turns::random) return;
+    for (std::size_t i = order_.size() - 1; i > 0; --i)
+      std::swap(order_[i], order_[draw() % (i + 1)]);
+  }
+
+  template <class A, class Op> void combine() {
+    A all{};
+    for (int warp = 0; warp < threads_ / 32; ++warp) {
+      A a[32], b[32];
+      for (int i = 0; i < 32; ++i) std::memcpy(&a[i], &deposits_[index(32 * warp + i)], sizeof(A));
+      for (int d = 16; d > 0; d /= 2) {
+        for (int i = 0; i < 32; ++i) b[i] = Op()(a[i], a[i ^ d]);
+        std::memcpy(a, b, sizeof a);
+      }
+      all = warp == 0 ? a[0] : Op()(all, a[0]);
+    }
+    std::memcpy(&result_, &all, sizeof all);
+  }
+
+  static std::string told(const barrier& b) {
+    if (!b.name) return "has ended";
+    const std::string file(b.where.file);
+    return std::string("waits in ") + b.name +
+           (b.extent < 0 ? "" : " of " + std::to_string(b.extent)) + " at " +
+           file.substr(file.rfind('/') + 1) + ":" + std::to_string(b.where.line);
+  }
+  static bool same(const barrier& a, const barrier& b) {
+    return a.finish == b.finish && a.extent == b.extent && a.where.line == b.where.line &&
+           (!a.name ||
+            (std::strcmp(a.name, b.name) == 0 && std::strcmp(a.where.file, b.where.file) == 0));
+  }
+
+  // The arrays between two barriers where threads are apart.
+  class memory {
+  public:
+    explicit memory(const std::vector<written>& arrays) : arrays_(arrays) {
+      for (const written& w : arrays_) {
+        before_.insert(before_.end(), w.data, w.data + w.size());
+        writers_.emplace_back(w.count, -1);
+      }
+      after_ = before_;
+    }
+    /// Takes back what a thread wrote, for the end of the interval.
+    void collect(int thread, std::string& fault) {
+      std::size_t at = 0;
+      for (std::size_t k = 0; k < arrays_.size(); at += arrays_[k++].size()) {
+        const written& w = arrays_[k];
+        if (w.size() == 0 || std::memcmp(w.data, &before_[at], w.size()) == 0) continue;
+        for (std::size_t i = 0; i < w.count; ++i) {
+          const std::size_t from = i * w.bytes;
+          if (std::memcmp(w.data + from, &before_[at + from], w.bytes) == 0) continue;
+          int& writer = writers_[k][i];
+          if (writer >= 0 && fault.empty()) {
+            fault = "threads " + std::to_string(writer) + " and " + std::to_string(thread) +
+                    " both write element " + std::to_string(i) + " of array " + std::to_string(k);
+          }
+          writer = thread;
+          std::memcpy(&after_[at + from], w.data + from, w.bytes);
+          std::memcpy(w.data + from, &before_[at + from], w.bytes);
+        }
+      }
+    }
+    void publish() {
+      std::size_t at = 0;
+      for (const written& w : arrays_) {
+        if (w.size() > 0) std::memcpy(w.data, &after_[at], w.size());
+        at += w.size();
+      }
+    }
+
+  private:
+    const std::vector<written>& arrays_;
+    std::vector<std::byte> before_, after_;
+    std::vector<std::vector<int>> writers_;
+  };
+};
+
+/// What a thread of an emulated block knows of its team.
+class emulated_team {
+public:
+  /// At most: bodies ask only whether it is 1. A block says how many there are when it runs.
+  static constexpr int threads = emulated_block::most;
+  template <class T> static constexpr int width = 16 / static_cast<int>(sizeof(T));
+
+  explicit emulated_team(emulated_block& block) : block_(&block) {}
+
+  bool leader() const { return block_->current() == 0; }
+
+  void sync(place where = place::here()) const {
+    block_->wait({"sync", -1, where, [](emulated_block&) {}});
+  }
+
+  template <class T, class Extent, class F> void each(Extent extent, F f) const {
+    constexpr int N = width<T>;
+    const std::int64_t n = extent, full = n / N * N, me = block_->current();
+    for (std::int64_t i = me * N; i < full; i += block_->threads() * N) f(mc::lanes<N>{i});
+    if (full + me < n) f(mc::lanes<1>{full + me});
+  }
+
+  template <class T, class Extent, class F> void each_wide(Extent extent, F f) const {
+    each<T>(extent, f);
+  }
+
+  template <class T, class Outer, class Extent, class F>
+  void each_of(Outer outer, Extent extent, F f) const {
+    constexpr int N = width<T>;
+    const std::int64_t m = outer, n = extent, groups = n / N, rest = n % N;
+    for (std::int64_t k = block_->current(); k < m * groups; k += block_->threads())
+      f(k / groups, mc::lanes<N>{k % groups * N});
+    for (std::int64_t k = block_->current(); k < m * rest; k += block_->threads())
+      f(k / rest, mc::lanes<1>{groups * N + k % rest});
+  }
+
+  template <class T, class Extent, class F>
+  auto sum(Extent extent, F f, place where = place::here()) const {
+    using V = decltype(f(mc::lanes<width<T>>{0}));
+    return over_block<mc::detail::plus>(fold<T, mc::detail::plus>(extent, V(0), f), "sum", extent,
+                                        where);
+  }
+
+  template <class T, class Extent, class F>
+  auto sum_two(Extent extent, F f, place where = place::here()) const {
+    using V = decltype(f(mc::lanes<width<T>>{0}).first);
+    using A = typename V::value_type;
+    V a(0), b(0);
+    each<T>(extent, [&](auto i) {
+      const auto x = f(i);
+      a = added<mc::detail::plus>(a, x.first);
+      b = added<mc::detail::plus>(b, x.second);
+    });
+    const A first = over_block<mc::detail::plus>(a, "sum_two", extent, where);
+    return mc::two<A>{first, over_block<mc::detail::plus>(b, "sum_two", extent, where)};
+  }
+
+  template <class T, class Extent, class F>
+  auto max(Extent extent, F f, place where = place::here()) const {
+    using V = decltype(f(mc::lanes<width<T>>{0}));
+    const V least(-std::numeric_limits<typename V::value_type>::infinity());
+    return over_block<mc::detail::greater_of>(fold<T, mc::detail::greater_of>(extent, least, f),
+                                              "max", extent, where);
+  }
+
+private:
+  emulated_block* block_;
+
+  // The elements of a rest go to the first lane.
+  template <class Op, class A, int N, int M>
+  static mc::vec<A, N> added(mc::vec<A, N> a, mc::vec<A, M> x) {
+    if constexpr (N == M) {
+      return mc::detail::map<A>(Op(), a, x);
+    } else {
+      A of_lane[N];
+      mc::store(of_lane, mc::lanes<N>{0}, a);
+      of_lane[0] = Op()(of_lane[0], x.v[0]);
+      return mc::load<A>(of_lane, mc::lanes<N>{0});
+    }
+  }
+  template <class T, class Op, class Extent, class V, class F>
+  V fold(Extent extent, V a, F f) const {
+    each<T>(extent, [&](auto i) { a = added<Op>(a, f(i)); });
+    return a;
+  }
+  template <class Op, class A, int N> A over_block(mc::vec<A, N> lanes_of_thread, const char* name,
+                                                   std::int64_t extent, place where) const {
+    return block_->over_block<A, Op>(mc::across(Op(), lanes_of_thread), name, extent, where);
+  }
+};
+
+inline std::string emulated_block::run(const std::function<void(const emulated_team&)>& f,
+                                       turns order, const std::vector<written>& arrays) {
+  state_ = order.seed;
+  fault_.clear();
+  for (int t = 0; t < threads_; ++t) {
+    fibers_[index(t)].start([this, t, &f] {
+      try {
+        f(emulated_team(*this));
+      } catch (const std::exception& e) {
+        if (fault_.empty()) fault_ = "thread " + std::to_string(t) + " threw: " + e.what();
+      }
+      at_[index(t)] = {};
+    });
+  }
+  for (;;) {
+    take_order(order);
+    std::unique_ptr<memory> own;
+    if (order.of == turns::apart) own = std::make_unique<memory>(arrays);
+    for (int t : order_) {
+      current_ = t;
+      fibers_[index(t)].resume();
+      if (own) own->collect(t, fault_);
+    }
+    if (own) own->publish();
+    for (int t = 1; t < threads_ && fault_.empty(); ++t) {
+      if (!same(at_[index(t)], at_[0])) {
+        fault_ = "thread " + std::to_string(t) + " " + told(at_[index(t)]) + ", thread 0 " +
+                 told(at_[0]);
+      }
+    }
+    if (!fault_.empty() || !at_[0].name) return fault_;
+    at_[0].finish(*this);
+  }
+}
+
+} // namespace test

@@ -1,0 +1,210 @@
+// The bodies of the router and of experts' rows on emulated teams, against plain loops in double.
+#define BOOST_TEST_MODULE emulated_router
+#include <boost/test/unit_test.hpp>
+
+#include <megacpp/kernel/rows/experts.hpp>
+#include <megacpp/kernel/rows/router.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <vector>
+
+#include "emulated_rows.hpp"
+
+namespace {
+
+namespace rows = mc::rows;
+using namespace test;
+
+} // namespace
+
+// Rows of logits, and what is to be found in each: as many experts as `k`, by score. Named outside,
+// since lambdas capture it.
+template <class T> struct routing {
+  team_shape s;
+  int k;
+  std::vector<T> logits, bias;
+  reference lse; // of each row
+
+  explicit routing(team_shape of) : s(of), k(static_cast<int>(std::min<int64_t>(3, of.width))) {
+    numbers from;
+    logits = from.of<T>(s.rows * s.width, 3), bias = from.of<T>(s.width);
+    // Equal scores: the lower index is first.
+    logits[0] = logits[static_cast<std::size_t>(s.width - 1)] = mc::convert<T>(3.5f);
+    for (int64_t r = 0; r < s.rows; ++r) {
+      double sum = 0;
+      for (int64_t e = 0; e < s.width; ++e) sum += std::exp(at(r, e));
+      lse.push_back(std::log(sum));
+    }
+  }
+  double p(int64_t r, int64_t e) const {
+    return std::exp(at(r, e) - lse[static_cast<std::size_t>(r)]);
+  }
+  double at(int64_t r, int64_t e) const {
+    return wide(logits[static_cast<std::size_t>(r * s.width + e)]);
+  }
+  std::vector<std::int32_t> chosen(bool biased) const {
+    std::vector<std::int32_t> all;
+    for (int64_t r = 0; r < s.rows; ++r) {
+      std::vector<std::int32_t> order(static_cast<std::size_t>(s.width));
+      std::iota(order.begin(), order.end(), 0);
+      reference score;
+      for (std::size_t e = 0; e < order.size(); ++e) {
+        const auto at_e = static_cast<int64_t>(e);
+        score.push_back(biased ? p(r, at_e) + wide(bias[e]) : at(r, at_e));
+      }
+      const auto of = [&](std::int32_t e) { return score[static_cast<std::size_t>(e)]; };
+      std::stable_sort(order.begin(), order.end(),
+                       [&](std::int32_t a, std::int32_t b) { return of(a) > of(b); });
+      all.insert(all.end(), order.begin(), order.begin() + k);
+    }
+    return all;
+  }
+  // Weight of choice j of row r.
+  double weight(const std::vector<std::int32_t>& e, int64_t r, int j, bool normalise) const {
+    double all = lse[static_cast<std::size_t>(r)];
+    if (normalise) {
+      double sum = 0;
+      for (int i = 0; i < k; ++i) sum += std::exp(at(r, e[static_cast<std::size_t>(r * k + i)]));
+      all = std::log(sum);
+    }
+    return std::exp(at(r, e[static_cast<std::size_t>(r * k + j)]) - all);
+  }
+};
+
+BOOST_AUTO_TEST_CASE_TEMPLATE(route_and_gradient, T, types) {
+  for_teams<T>([](team_shape s) {
+    const routing<T> of(s);
+    for (bool normalise : {false, true}) {
+      const bool biased = normalise;
+      const auto experts = of.chosen(biased);
+      reference weights;
+      for (int64_t r = 0; r < s.rows; ++r)
+        for (int j = 0; j < of.k; ++j) weights.push_back(of.weight(experts, r, j, normalise));
+      auto w = unset<G<T>>(s.rows * of.k);
+      std::vector<std::int32_t> chosen(w.size(), -7);
+      on_team("route_row", s,
+              rows::route_row<T>{s.width, of.k, normalise, of.logits.data(),
+                                 biased ? of.bias.data() : nullptr, w.data(), chosen.data()},
+              w, chosen);
+      BOOST_TEST((chosen == experts));
+      close<G<T>>("weights", w, weights, 1, 24, 1);
+
+      numbers from;
+      const auto dw = from.of<G<T>>(s.rows * of.k);
+      reference want;
+      for (int64_t r = 0; r < s.rows; ++r) {
+        const auto first = static_cast<std::size_t>(r * of.k);
+        double mean = 0;
+        for (std::size_t j = first; j < first + static_cast<std::size_t>(of.k); ++j)
+          mean += wide(dw[j]) * weights[j];
+        for (int64_t e = 0; e < s.width; ++e) {
+          double d = normalise ? 0 : -mean * of.p(r, e);
+          for (std::size_t j = first; j < first + static_cast<std::size_t>(of.k); ++j)
+            if (experts[j] == e) d += weights[j] * (wide(dw[j]) - (normalise ? mean : 0));
+          want.push_back(d);
+        }
+      }
+      auto d = unset<T>(s.rows * s.width);
+      on_team("route_grad_row", s,
+              rows::route_grad_row<T>{s.width, of.k, normalise, dw.data(), of.logits.data(),
+                                      experts.data(), d.data()},
+              d);
+      close<T>("gradients", d, want, 1, 48, 4);
+    }
+  });
+}
+
+BOOST_AUTO_TEST_CASE_TEMPLATE(router_statistics, T, types) {
+  for_teams<T>([](team_shape s) {
+    if (s.threads == 1024) s.rows = 2;
+    const routing<T> of(s);
+    const auto experts = of.chosen(false);
+    // One group of two tokens, in one block.
+    auto parts = unset<G<T>>(2 * s.width + 1);
+    reference want(parts.size()), gradient;
+    for (int64_t r = 0; r < s.rows; ++r) {
+      for (int64_t e = 0; e < s.width; ++e) want[static_cast<std::size_t>(e)] += of.p(r, e);
+      want.back() += std::pow(of.lse[static_cast<std::size_t>(r)], 2);
+    }
+    for (std::int32_t e : experts) want[static_cast<std::size_t>(s.width + e)] += 1;
+    team_shape once = s;
+    once.rows = 1;
+    on_team("router_statistics_block", once,
+            rows::router_statistics_block<T>{s.width, s.rows, 1, of.k, of.logits.data(),
+                                             experts.data(), parts.data()},
+            parts);
+    close<G<T>>("statistics", parts, want, 1, 48, 8);
+
+    numbers from;
+    const auto dp = from.of<G<T>>(s.width);
+    const G<T> dz(0.3f);
+    for (int64_t r = 0; r < s.rows; ++r) {
+      double inner = 0;
+      const auto p = [&](int64_t e) { return of.p(r, e); };
+      const double lse = of.lse[static_cast<std::size_t>(r)];
+      for (int64_t e = 0; e < s.width; ++e) inner += p(e) * wide(dp[static_cast<std::size_t>(e)]);
+      for (int64_t e = 0; e < s.width; ++e)
+        gradient.push_back(p(e) *
+                           (wide(dp[static_cast<std::size_t>(e)]) + 2 * wide(dz) * lse - inner));
+    }
+    auto d = unset<T>(s.rows * s.width);
+    on_team("router_statistics_grad_row", s,
+            rows::router_statistics_grad_row<T>{s.width, s.rows, dp.data(), &dz, of.logits.data(),
+                                                d.data()},
+            d);
+    close<T>("gradients of statistics", d, gradient, 1, 48, 8);
+  });
+}
+
+// Two choices a token: one of the first token lies before the round, one of the second is dropped.
+BOOST_AUTO_TEST_CASE_TEMPLATE(rows_of_experts, T, types) {
+  for_teams<T>([](team_shape s) {
+    numbers from;
+    const int64_t base = 4, n = s.width, held = 3;
+    const std::vector<std::int32_t> row{5, 2, 4, -1};
+    const auto x = from.of<T>(s.rows * n), held_rows = from.of<T>(held * n);
+    auto to = from.of<T>(held * n);
+    reference sent = wide(to), combined;
+    auto y = from.of<T>(s.rows * n);
+    for (int64_t t = 0; t < s.rows; ++t) {
+      const auto at = static_cast<std::size_t>((t == 0 ? 1 : 0) * n);
+      for (std::size_t j = 0; j < static_cast<std::size_t>(n); ++j) {
+        const auto k = static_cast<std::size_t>(t * n) + j;
+        sent[at + j] = wide(x[k]);
+        combined.push_back(wide(y[k]) + wide(held_rows[at + j]));
+      }
+    }
+    on_team("dispatch_token", s,
+            rows::dispatch_token<T, int64_t>{n, 2, base, held, x.data(), row.data(), to.data()},
+            to);
+    close<T>("dispatch", to, sent, 0, 0.01);
+    on_team(
+        "combine_token", s,
+        rows::combine_token<T, int64_t>{n, 2, base, held, held_rows.data(), row.data(), y.data()},
+        y);
+    close<T>("combine", y, combined, 1, 1);
+
+    const auto w = from.of<G<T>>(s.rows);
+    reference scaled, dots(w.size());
+    double most = 0;
+    for (std::size_t k = 0; k < x.size(); ++k) {
+      const std::size_t r = k / static_cast<std::size_t>(n);
+      scaled.push_back(wide(x[k]) * wide(w[r]));
+      dots[r] += wide(x[k]) * combined[k];
+      most += std::fabs(wide(x[k]) * combined[k]);
+    }
+    auto out = x;
+    on_team("scale_row in place", s,
+            rows::scale_row<T, int64_t>{n, out.data(), w.data(), out.data()}, out);
+    close<T>("scale", out, scaled, 1, 1);
+    auto dw = unset<G<T>>(s.rows);
+    on_team("scale_weight_grad_row", s,
+            rows::scale_weight_grad_row<T, int64_t>{n, y.data(), x.data(), dw.data()}, dw);
+    for (double& d : dots) d = 0;
+    for (std::size_t k = 0; k < x.size(); ++k)
+      dots[k / static_cast<std::size_t>(n)] += wide(x[k]) * wide(y[k]);
+    close<G<T>>("scale_weight_grad", dw, dots, 1, 16, 1 + most / 8);
+  });
+}

@@ -1,0 +1,84 @@
+// Row bodies on emulated teams: the same bits in every order of threads.
+#pragma once
+
+#include <emulated_team.hpp>
+
+#include "rows.hpp"
+
+#include <map>
+#include <string>
+
+namespace test {
+
+/// Rows of a width for a team of so many threads.
+struct team_shape : shape {
+  int threads;
+};
+
+/// Teams of 32 to 1,024 threads. Widths: below a group of T, below the team, and so that some
+/// threads have a group more than others and some have one of the rest.
+template <class T, class F> void for_teams(F f) {
+  for (int threads : {32, 64, 256, 1024}) {
+    constexpr int64_t group = emulated_team::width<T>;
+    for (int64_t width : {group - 1, threads - int64_t{3}, threads * group + 3 * group - 1}) {
+      const team_shape s{{threads == 1024 ? 1 : 2, width}, threads};
+      BOOST_TEST_CONTEXT(threads << " threads, " << s.rows << " rows of " << width) f(s);
+    }
+  }
+}
+
+/// body(team, row) for every row, in several orders of threads that must leave the same bits in
+/// `out`: whatever the body writes. It begins each time with what `out` holds now.
+template <class Body, class... Out>
+void on_team(const char* what, team_shape s, const Body& body, std::vector<Out>&... out) {
+  static std::map<int, emulated_block> blocks;
+  static std::uint64_t seed = 0;
+  emulated_block& block = blocks.try_emplace(s.threads, s.threads).first->second;
+  const std::vector<written> arrays{written(out)...};
+  const auto bytes = [&] {
+    std::vector<std::vector<std::byte>> r;
+    for (const written& w : arrays) r.emplace_back(w.data, w.data + w.size());
+    return r;
+  };
+  const auto start = bytes();
+  auto first = start;
+  std::vector<turns> orders{{turns::first_first}, {turns::last_first}, {turns::random, ++seed}};
+  if (s.threads < 1024) orders.push_back({turns::random, ++seed});
+  if (s.threads < 256 || s.width < 256) orders.push_back({turns::apart});
+  for (const turns& order : orders) {
+    for (std::size_t k = 0; k < arrays.size(); ++k)
+      std::copy(start[k].begin(), start[k].end(), arrays[k].data);
+    for (int64_t row = 0; row < s.rows; ++row) {
+      const std::string fault =
+          block.run([&](const emulated_team& team) { body(team, row); }, order, arrays);
+      if (!fault.empty()) {
+        BOOST_ERROR(what << ", " << order.name() << ", row " << row << ": " << fault);
+        return;
+      }
+    }
+    const auto now = bytes();
+    if (order.of == turns::first_first) first = now;
+    for (std::size_t k = 0; k < arrays.size(); ++k) {
+      if (now[k] == first[k]) continue;
+      std::size_t at = 0;
+      while (now[k][at] == first[k][at]) ++at;
+      BOOST_ERROR(what << ", " << order.name() << ": element " << at / arrays[k].bytes
+                       << " of array " << k << " is another than first thread first");
+      return;
+    }
+  }
+}
+
+/// What a body has to overwrite.
+template <class T> std::vector<T> unset(int64_t n) {
+  return std::vector<T>(static_cast<std::size_t>(n), mc::convert<T>(std::nanf("")));
+}
+
+/// One number of each element of x.
+template <class T, class F> reference of_each(const std::vector<T>& x, F f) {
+  reference r;
+  for (std::size_t i = 0; i < x.size(); ++i) r.push_back(f(i));
+  return r;
+}
+
+} // namespace test
