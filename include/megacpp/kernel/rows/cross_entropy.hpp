@@ -9,6 +9,16 @@
 #include <megacpp/exec/parallel.hpp>
 
 namespace mc::rows {
+namespace detail {
+
+// Zeros in the columns that are no words.
+template <class G, class T, class Team>
+MEGACPP_HD void clear(const Team& team, T* d, std::int64_t begin, std::int64_t end) {
+  team.template each<G>(end - begin,
+                        [&](auto i) { store(d + begin, i, vec<G, decltype(i)::count>(G(0))); });
+}
+
+} // namespace detail
 
 template <class G> struct logits_row {
   std::int64_t width, valid, first; // columns, those that are words, global index of column 0
@@ -47,11 +57,13 @@ template <class T> struct logits_grad_row {
     const G z = lse[row], scale = dlse[row], hit = dtarget[row];
     const std::int64_t at = labels[row] >= 0 ? labels[row] - first : -1;
     const G at_label = at >= 0 && at < valid ? l[at] : G(0);
+    team.sync(); // before another thread overwrites the label's logit
     team.template each<G>(valid, [&](auto i) {
       const auto x = load<G>(l, i);
       store(d, i, exp(x - decltype(x)(z)) * scale);
     });
-    for (std::int64_t v = valid; v < width; ++v) d[v] = T(G(0));
+    detail::clear<G>(team, d, valid, width);
+    team.sync(); // before the leader overwrites what the label's thread stored
     if (team.leader() && at >= 0 && at < valid)
       d[at] = convert<T>(exp(vec<G, 1>(at_label - z)).v[0] * scale + hit);
   }
@@ -74,7 +86,7 @@ template <class T> struct loss_row {
     T* d = dlogits + row * width;
     const std::int64_t label = labels[row];
     if (label < 0) {
-      for (std::int64_t v = 0; v < width; ++v) d[v] = T(G(0));
+      detail::clear<G>(team, d, 0, width);
       if (team.leader()) loss[row] = 0;
       return;
     }
@@ -84,6 +96,7 @@ template <class T> struct loss_row {
       return exp(x - decltype(x)(top));
     });
     const G lse = top + log(vec<G, 1>(sum)).v[0], at_label = l[label];
+    team.sync(); // before another thread overwrites the label's logit
     const G scale = seed * (G(1) + G(2) * z * lse);
     if (team.leader())
       loss[row] = static_cast<double>(lse) - static_cast<double>(at_label) +
@@ -92,7 +105,8 @@ template <class T> struct loss_row {
       const auto x = load<G>(l, i);
       store(d, i, exp(x - decltype(x)(lse)) * scale);
     });
-    for (std::int64_t v = valid; v < width; ++v) d[v] = T(G(0));
+    detail::clear<G>(team, d, valid, width);
+    team.sync(); // before the leader overwrites what the label's thread stored
     if (team.leader()) d[label] = convert<T>(exp(vec<G, 1>(at_label - lse)).v[0] * scale - seed);
   }
 };
