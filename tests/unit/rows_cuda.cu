@@ -1,6 +1,7 @@
 // Every row body on a block of threads: compiled for CUDA, not run.
 //   nvcc -std=c++20 --expt-relaxed-constexpr -fmad=false -arch=sm_90a -I include -c
 #include <megacpp/kernel/rows/adamw.hpp>
+#include <megacpp/kernel/rows/cross_entropy.hpp>
 #include <megacpp/kernel/rows/dropout.hpp>
 #include <megacpp/kernel/rows/elementwise.hpp>
 #include <megacpp/kernel/rows/embedding.hpp>
@@ -48,7 +49,8 @@ template <class T> bool of_type() {
          one<bias_gradient_slab<T>>() && one<embedding_gradient_slab<T>>() &&
          one<adamw_block<T>>() && one<sum_squares_block<T>>() && one<route_row<T>>() &&
          one<route_grad_row<T>>() && one<router_statistics_block<T>>() &&
-         one<router_statistics_grad_row<T>>() && of_activation<gelu_tanh, T>() &&
+         one<router_statistics_grad_row<T>>() && one<logits_row<accumulator_t<T>>>() &&
+         one<logits_grad_row<T>>() && one<loss_row<T>>() && of_activation<gelu_tanh, T>() &&
          of_activation<gelu_exact, T>() && of_activation<silu, T>();
 }
 

@@ -1,0 +1,41 @@
+#!/usr/bin/env python3
+"""Every row body of kernel/rows runs on emulated teams (tests/unit/emulated_*.cpp) and is compiled for
+CUDA (tests/unit/rows_cuda.cu).
+
+    row_bodies.py ROOT
+"""
+
+import re
+import sys
+from pathlib import Path
+
+BODY = re.compile(r"^template <class Team> MEGACPP_HD void operator\(\)\(const Team&", re.MULTILINE)
+STRUCT = re.compile(r"^template <class[^>]*>\s+struct (\w+) \{", re.MULTILINE)
+
+
+def bodies(header):
+    """Names of the structs that have a call operator over a team."""
+    text = re.sub(r"^ +", "", header.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    starts = [(match.start(), match.group(1)) for match in STRUCT.finditer(text)]
+    for call in BODY.finditer(text):
+        yield [name for start, name in starts if start < call.start()][-1]
+
+
+def main():
+    root = Path(sys.argv[1])
+    unit = root / "tests/unit"
+    places = {"tests/unit/emulated_*.cpp": sorted(unit.glob("emulated_*.cpp")),
+              "tests/unit/rows_cuda.cu": [unit / "rows_cuda.cu"]}
+    found = [(header.name, name) for header in sorted((root / "include/megacpp/kernel/rows").glob("*.hpp"))
+             for name in bodies(header)]
+    problems = [] if found else ["no row body is found: is the pattern of row_bodies.py theirs?"]
+    for place, sources in places.items():
+        text = "".join(source.read_text(encoding="utf-8") for source in sources)
+        problems += [f"{header}: {name} is not in {place}" for header, name in found
+                     if not re.search(rf"\b{name}<", text)]
+    print("\n".join(problems) or f"{len(found)} row bodies")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
