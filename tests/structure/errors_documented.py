@@ -17,7 +17,7 @@ def main():
     exits = (root / "include/megacpp/io/error.hpp").read_text(encoding="utf-8")
     members = (root / "include/megacpp/run/members.hpp").read_text(encoding="utf-8")
 
-    in_code = {f"MEGA-{code}" for code in re.findall(r"^MEGACPP_FAULT\((\w+),", faults, re.MULTILINE)}
+    in_code = {f"MEGA-{code}" for code in re.findall(r"^MEGACPP_FAULT\(\s*(\w+),", faults, re.MULTILINE)}
     of_compiler = set(re.findall(r'"(MEGA-[PSCMTB]\d{3}) ', members))
     in_document = re.findall(r"^### (MEGA-[PSCMTB]\d{3})$", document, re.MULTILINE)
     numbered = set(re.findall(r"^\s+(\w+) = (\d+),", exits, re.MULTILINE))
