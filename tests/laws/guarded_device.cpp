@@ -173,6 +173,20 @@ BOOST_AUTO_TEST_CASE(states_are_saved_and_loaded_where_the_host_sees_nothing) {
   }
 }
 
+BOOST_AUTO_TEST_CASE(a_program_runs_on_the_device_it_is_made_for) {
+  const setup s{.batch = {2, sequence}};
+  const interpreted_program<gpt> plain(dense(), s, "plain");
+  const interpreted_program<gpt, guarded_device> guarded(dense(), s, "guarded");
+  cpu open(product_type::automatic, 1);
+  guarded_device closed(product_type::automatic, 1);
+  const auto refused = [](const program_view& p, device& on) {
+    BOOST_CHECK_EXCEPTION(session(p, on, purpose::training), error, [](const error& e) {
+      return std::string(e.what()).find("a device of another type") != std::string::npos;
+    });
+  };
+  refused(plain.view(), closed), refused(guarded.view(), open);
+}
+
 // What the host may not read within a step: how often a region runs, the norm, the token count.
 BOOST_AUTO_TEST_CASE(a_look_at_the_memory_of_a_device_is_the_end) {
   const interpreted_program<qwen3_moe, guarded_device> program(

@@ -16,7 +16,8 @@
 namespace mc {
 
 /// Memory that kernels see. What it reserves is read and written by kernels during a launch, and by
-/// the functions here; nobody else looks at it, as nobody could on a GPU.
+/// the functions here; nobody else looks at it, as nobody could on a GPU. Several threads may call
+/// fill, write, read, open and close at once, of other bytes each; reserve and release are for one.
 class memory_space {
 public:
   memory_space() = default;

@@ -149,6 +149,7 @@ void prepare_part(const part_view&, device& on, node_slot* slots) {
 template <class Part, class Device> part_view view_part() {
   part_view v;
   v.g = &Part::g, v.plan = &Part::plan, v.index = Part::index;
+  v.device_type = &typeid(Device);
   v.run = &run_part<Part, Device>, v.prepare = &prepare_part<Part, Device>;
   return v;
 }

@@ -14,6 +14,9 @@
 
 namespace mc {
 
+/// What a step has summed, by step_total.
+using step_sums = std::array<double, step_totals>;
+
 class executor {
 public:
   /// `parts` are by number, as the uses of `b` have them; `b`, `on` and `weights` stay where
@@ -22,7 +25,13 @@ public:
   executor(std::vector<part_view> parts, const buffers& b, device& on, const stores& weights,
            const char* what, const char* remedy)
       : parts_(std::move(parts)), b_(b), device_(on), weights_(weights), slots_(parts_.size()) {
-    for (const part_view& part : parts_) inputs_.emplace_back(*part.g);
+    for (const part_view& part : parts_) {
+      if (*part.device_type != typeid(on))
+        throw error(exit_code::internal,
+                    "a program was given a device of another type than it is "
+                    "made for: make the device that the program names");
+      inputs_.emplace_back(*part.g);
+    }
     std::int64_t bytes = 0;
     for (int a = 0; a < arenas; ++a) {
       begin_of_[a] = bytes;
@@ -57,9 +66,8 @@ public:
     const auto k = static_cast<unsigned>(use_of(t).part);
     parts_[k].run(parts_[k], t.when, device_, f, slots_[k].data(), clock_);
   }
-  /// What a step has summed, by step_total.
-  std::array<double, step_totals> totals() const {
-    std::array<double, step_totals> sums;
+  step_sums totals() const {
+    step_sums sums;
     read(sums.data(), b_.of(content::totals), 0, sizeof sums);
     return sums;
   }

@@ -75,7 +75,7 @@ struct interpreted_part {
   /// For a Device, whose kernels are the CPU's.
   template <class Device = cpu> part_view view() const {
     part_view v;
-    v.g = &g, v.plan = &plan, v.index = index, v.self = this;
+    v.g = &g, v.plan = &plan, v.index = index, v.self = this, v.device_type = &typeid(Device);
     v.run = [](const part_view& p, phases when, device& on, frame& f, node_slot* slots,
                node_clock* clock) {
       static_cast<const interpreted_part*>(p.self)->run(when, static_cast<Device&>(on), f, slots,

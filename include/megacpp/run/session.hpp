@@ -100,13 +100,13 @@ public:
   /// moments and the number of the step are as they were; gradients are of no use. Throws mc::error
   /// for a batch that the model cannot have.
   template <class Next> std::optional<step_result> step(int micros, const Next& next) {
-    const std::optional<loss_sum> sum = gradients(micros, next);
-    if (!sum) return std::nullopt;
+    if (!run_gradients(micros, next)) return std::nullopt;
     const bool was_whole = std::exchange(whole_, false);
     for_each_updating_task(stage_.training, [this](const task& t) { run_.run(t); });
-    step_result r{.loss = *sum, .norm = total(step_total::norm)};
+    const step_sums sums = run_.totals();
+    step_result r{.loss = summed(sums), .norm = of(sums, step_total::norm)};
     r.applied = std::isfinite(r.norm) && std::isfinite(r.loss.sum);
-    r.finite = r.applied ? total(step_total::broken) == 0 : was_whole;
+    r.finite = r.applied ? of(sums, step_total::broken) == 0 : was_whole;
     whole_ = r.finite;
     if (r.applied) ++numbers().step;
     return r;
@@ -116,11 +116,8 @@ public:
   /// The first part of a step: afterwards the main grads are those of the summed loss of so many
   /// micro-batches, reduced, and nothing is updated.
   template <class Next> std::optional<loss_sum> gradients(int micros, const Next& next) {
-    require_training();
-    if (!run_all(micros, true, next,
-                 [&](const auto& f) { for_each_gradient_task(stage_.training, micros, f); }))
-      return std::nullopt;
-    return summed();
+    if (!run_gradients(micros, next)) return std::nullopt;
+    return summed(run_.totals());
   }
   loss_sum gradients(batch_list all) { return *gradients(all.count(), all); }
 
@@ -131,7 +128,7 @@ public:
     if (!run_all(micros, dropping, next,
                  [&](const auto& f) { for_each_evaluation_task(stage_.evaluation, micros, f); }))
       return std::nullopt;
-    return summed();
+    return summed(run_.totals());
   }
   loss_sum evaluate(batch_list all, bool dropping = false) {
     return *evaluate(all.count(), all, dropping);
@@ -221,6 +218,11 @@ private:
                                         " was asked to train by a session that was made for "
                                         "inference: make it for purpose::training");
   }
+  template <class Next> bool run_gradients(int micros, const Next& next) {
+    require_training();
+    return run_all(micros, true, next,
+                   [&](const auto& f) { for_each_gradient_task(stage_.training, micros, f); });
+  }
   /// Runs the tasks that each(f) hands to f, until `next` has no batch: then false.
   template <class Next, class Each>
   bool run_all(int micros, bool dropping, const Next& next, const Each& each) {
@@ -249,10 +251,10 @@ private:
     });
     return going;
   }
-  double total(step_total t) const { return run_.totals()[static_cast<unsigned>(t)]; }
-  loss_sum summed() const {
-    return {total(step_total::whole_loss), total(step_total::whole_tokens),
-            total(step_total::whole_side_loss)};
+  static double of(const step_sums& sums, step_total t) { return sums[static_cast<unsigned>(t)]; }
+  static loss_sum summed(const step_sums& sums) {
+    return {of(sums, step_total::whole_loss), of(sums, step_total::whole_tokens),
+            of(sums, step_total::whole_side_loss)};
   }
 
   const program_view& p_;

@@ -35,6 +35,7 @@ struct part_view {
   const memory_plan* plan = nullptr;
   int index = 0; ///< in the registry
   const void* self = nullptr;
+  const std::type_info* device_type = &typeid(void); ///< that run and prepare take
   void (*run)(const part_view&, phases, device&, frame&, node_slot*, node_clock*) = nullptr;
   void (*prepare)(const part_view&, device&, node_slot*) = nullptr;
 };
