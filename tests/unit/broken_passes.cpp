@@ -349,6 +349,37 @@ BOOST_AUTO_TEST_CASE(broken_rounds_of_experts_are_refused) {
   });
   refused("a node is of rounds that nobody counts",
           [](graph& g) { find_node(g, op::grouped_linear)->region = 1; });
+  // where nodes stand is seen by who runs them alone: they read the same
+  const auto misplaced = [&](auto change) {
+    auto g = std::make_unique<graph>(passed(derived));
+    change(*g);
+    return said(verify_memory(*g, place_memory(*g)));
+  };
+  BOOST_TEST(misplaced([](graph&) {}) == " ");
+  BOOST_TEST(misplaced([](graph& g) {
+               node n = make_node(op::gelu, phase::forward, {input_of(g, feed::stream)});
+               n.out[0] = another(g, g.at(n.in[0]));
+               g.at(n.out[0]).is = role::intermediate;
+               insert(g, static_cast<int>(find_node(g, op::combine) - g.nodes), n);
+             }) == "MEGA-P016 gelu(x)");
+}
+
+// Trips of one region cannot stand among those of another, though no node reads too early.
+BOOST_AUTO_TEST_CASE(regions_that_interleave_are_refused) {
+  builder b{mesh::one_rank()};
+  const extent B{dim::batch, 1}, Sq{dim::sequence, 8}, H{dim::hidden, 4}, E{dim::expert, 2};
+  const var x = b.input(feed::stream, "x", dtype::f32, {B, Sq, H}, {});
+  const routing r = route(linear(x, b.parameter("", "r", dtype::f32, {E, H}, {}, {})), {}, 1, true);
+  const auto planned = [&] { return expert_rows(r.experts, 5, E.n, 0); };
+  const expert_plan p = planned(), q = planned();
+  const var of_p = dispatch(x, p), of_q = dispatch(x, q);
+  b.g.outputs[0] = (combine(of_p, p) + combine(of_q, q)).id;
+  BOOST_TEST(said(b.g.wrong) == " ");
+  const std::string apart = said(verify_memory(b.g, place_memory(b.g)));
+  BOOST_TEST(apart.find("MEGA-P016 dispatch(") == 0u, apart);
+  const graph together = in_regions(b.g);
+  BOOST_TEST(said(together.wrong) == " ");
+  BOOST_TEST(said(verify_memory(together, place_memory(together))) == " ");
 }
 
 // Generation has no backward pass; what it owes is its output and what it keeps.

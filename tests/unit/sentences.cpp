@@ -662,10 +662,10 @@ BOOST_AUTO_TEST_CASE(what_reads_rows_runs_in_rounds) {
     return y;
   });
   BOOST_TEST((whole.wrong.code == fault::none), said(whole.wrong));
-  std::string looped;
+  std::string inside;
   for (int i = 0; i < whole.node_count; ++i)
-    if (whole.at_node(i).region == 0) looped += std::string(whole.at_node(i).op->name) + " ";
-  BOOST_TEST(looped == "dispatch grouped_linear gelu grouped_linear combine ");
+    if (whole.at_node(i).region == 0) inside += std::string(whole.at_node(i).op->name) + " ";
+  BOOST_TEST(inside == "dispatch grouped_linear gelu grouped_linear combine ");
   graph given = whole; // what each round has anew
   for (int i = 0; i < given.node_count; ++i)
     if (given.at_node(i).op == &op::gelu) given.side_loss = given.at_node(i).out[0];
@@ -677,6 +677,100 @@ BOOST_AUTO_TEST_CASE(what_reads_rows_runs_in_rounds) {
   });
   BOOST_TEST((two.wrong.code == fault::none), said(two.wrong));
   BOOST_TEST(two.region_count == 2);
+  const auto of_others = [&](bool rows) { // which rows of which experts these are says their plan
+    return built([=](context& c, var x, const expert_plan& p, auto) {
+      const extent E{dim::expert, 4}, F{dim::ffn, 8}, H = x.type().back();
+      const expert_plan other = expert_rows(p.experts, 7, 4, 0);
+      const var d = dispatch(x, other);
+      if (rows) return combine(d, p);
+      const var up = expert_weight(c, "up", {E, F, H}, 0.1),
+                down = expert_weight(c, "down", {E, H, F}, 0.1);
+      return combine(grouped_linear(grouped_linear(d, up, p), down, other), other);
+    });
+  };
+  BOOST_TEST(said(of_others(true).wrong).find("MEGA-P016 combine(") == 0u);
+  BOOST_TEST(said(of_others(false).wrong).find("MEGA-P016 grouped_linear(") == 0u);
+}
+
+// A graph has room for so many mixtures. An expert's weight may be computed: the sum of its
+// gradient over the rounds then goes on behind them.
+BOOST_AUTO_TEST_CASE(regions_are_counted_and_end_before_their_sums_are_read) {
+  const auto passed = [](dtype t, auto f) {
+    const auto block = [=](context& c, var x) {
+      const var router =
+          weight(c, "r", "weight", {{dim::expert, 4}, x.type().back()}, {}, normal_weights(0.1));
+      return x + f(c, x, router);
+    };
+    const graph d = derived_graph(forward_graph(
+        with_block<decltype(block)>(block), {.batch = {2, 16}, .type = t}, part_kind::block, 0));
+    return after_passes(d, {.backward = true}, deriving_passes);
+  };
+  const auto in_a_row = [&](int mixtures) {
+    return passed(dtype::f32, [=](context&, var x, var router) {
+      const routing r = route(linear(x, router), {}, 2, true);
+      for (int i = 0; i < mixtures; ++i) {
+        const expert_plan p = expert_rows(r.experts, 5, 4, 0);
+        x = combine(scale_rows(dispatch(x, p), dispatch(r.weights, p)), p);
+      }
+      return x;
+    });
+  };
+  BOOST_TEST(said(in_a_row(max_regions).wrong) == " ");
+  BOOST_TEST(in_a_row(max_regions).region_count == max_regions);
+  BOOST_TEST(said(in_a_row(max_regions + 1).wrong).find("MEGA-S004 region(") == 0u);
+
+  for (const dtype t : {dtype::f32, dtype::bf16}) {
+    const auto computed = [](context& c, var x, var router) {
+      const extent E{dim::expert, 4}, H = x.type().back(), F{dim::ffn, 8};
+      const routing r = route(linear(x, router), {}, 2, true);
+      const expert_plan p = expert_rows(r.experts, 5, 4, 0);
+      const var rows = scale_rows(dispatch(x, p), dispatch(r.weights, p));
+      const var u = expert_weight(c, "u", {E, F, H}, 0.1),
+                d = expert_weight(c, "d", {E, H, F}, 0.1);
+      return combine(grouped_linear(grouped_linear(rows, u + u, p), d, p), p);
+    };
+    BOOST_TEST(said(passed(t, computed).wrong) == " "); // once a step
+    const auto block = [=](context& c, var x) {
+      return computed(
+          c, x,
+          weight(c, "r", "weight", {{dim::expert, 4}, x.type().back()}, {}, normal_weights(0.1)));
+    };
+    graph anew = forward_graph(with_block<decltype(block)>(block), {.batch = {2, 16}, .type = t},
+                               part_kind::block, 0);
+    for (int i = 0; i < anew.node_count; ++i) anew.at_node(i).when = phase::forward;
+    const graph d = derived_graph(anew); // with every micro-batch
+    BOOST_TEST(said(after_passes(d, {.backward = true}, deriving_passes).wrong) == " ");
+  }
+}
+
+// The device reads one i32.
+BOOST_AUTO_TEST_CASE(trips_are_a_number) {
+  const auto counted_by = [](dtype t, std::int64_t n) {
+    builder b{mesh::one_rank()};
+    const var x = b.parameter("", "x", t, {{dim::elements, n}}, {}, {});
+    b.region_of_trips(x.id, 0);
+    return said(b.g.wrong);
+  };
+  BOOST_TEST(counted_by(dtype::i32, 1) == " ");
+  BOOST_TEST(counted_by(dtype::i32, 2) == "MEGA-S007 region(x)");
+  BOOST_TEST(counted_by(dtype::f32, 1) == "MEGA-S007 region(x)");
+}
+
+// What is asked for anew in each trip is not computed once a step.
+BOOST_AUTO_TEST_CASE(nodes_of_regions_are_not_hoisted) {
+  builder b{mesh::one_rank()};
+  const extent B{dim::batch, 1}, Sq{dim::sequence, 8}, H{dim::hidden, 4}, E{dim::expert, 2};
+  const var x = b.parameter("", "x", dtype::f32, {B, Sq, H}, {}, {}),
+            router = b.parameter("", "router", dtype::f32, {E, H}, {}, {});
+  const routing r = route(linear(x, router), {}, 1, true);
+  const expert_plan p = expert_rows(r.experts, 5, E.n, 0);
+  b.g.outputs[0] = combine(scale_rows(dispatch(x, p), dispatch(r.weights, p)), p).id;
+  hoist(b.g);
+  for (int i = 0; i < b.g.node_count; ++i) {
+    const node& n = b.g.at_node(i);
+    BOOST_TEST(((n.when == phase::prologue) == (n.region < 0)), n.op->name);
+  }
+  BOOST_TEST(said(in_regions(b.g).wrong) == " ");
 }
 
 // One mixture may follow another, of the same choices or of its own; they cannot stand in each

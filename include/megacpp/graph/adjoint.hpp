@@ -67,6 +67,8 @@ struct backward {
     given_by[to] = static_cast<node_id>(at + 1);
     graph& g = b.g;
     const bool leaf = accumulates_in_store(to);
+    const region_id here = b.region;
+    if (region_of(g, g.at(id)) != here) b.region = -1; // summed over the trips: read behind them
     if (leaf) {
       const value& c = g.at(id);
       const bool own = c.producer >= 0 && g.at_node(c.producer).op->accumulates && c.grad_of < 0;
@@ -75,6 +77,7 @@ struct backward {
     } else {
       id = typed(id, type_of_cotangent(to), line);
     }
+    b.region = here;
     value& c = g.at(id);
     const placement dual = mc::cotangent(g.at(to).at);
     if (!c.same_dims(g.at(to))) b.fail(fault::P006, line, "cotangent", to, id);
@@ -88,7 +91,6 @@ struct backward {
       return;
     }
     // A value from before a region has one sum of cotangents, after the last trip.
-    const region_id here = b.region;
     b.region = region_of(g, g.at(to)) == here ? here : region_id{-1};
     have = b.emit(op::sum, {have, id}, line), g.at(have).grad_of = to;
     b.region = here;

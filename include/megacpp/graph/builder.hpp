@@ -184,8 +184,9 @@ struct builder {
 
   /// Adds a node whose op, inputs, attributes and line are set: asks the op's rule for its outputs
   /// and adds them. Returns the first of them; the others are in the node's `out`. A fault of the
-  /// rule, or MEGA-S004 when the graph is full, is recorded with the operands' names, and the node
-  /// is added all the same.
+  /// rule, MEGA-P016 for operands of two regions or rows of another plan of experts, or MEGA-S004
+  /// when the graph is full, is recorded with the operands' names, and the node is added all the
+  /// same.
   [[gnu::cold]] constexpr value_id emit(node n) {
     if (g.node_count == max_nodes) {
       fail(fault::S004, n.line, n.op->name, n.in[0]);
@@ -200,8 +201,12 @@ struct builder {
     n.region = region;
     for (value_id v : n.in) { // in the backward pass, regions are what the adjoints say
       const region_id of = derived || v < 0 ? region_id{-1} : region_of(g, g.at(v));
-      if (of >= 0) n.region = of;
+      if (of < 0) continue;
+      if (n.region >= 0 && n.region != of) fail(fault::P016, n.line, n.op->name, v);
+      n.region = of;
     }
+    for (value_id v : n.in)
+      if (v >= 0 && of_another_plan(n, g.at(v))) fail(fault::P016, n.line, n.op->name, v);
     inference c{g, n};
     infer(c);
     const bool first = g.wrong.code == fault::none;
@@ -233,8 +238,8 @@ struct builder {
     return emit(n);
   }
 
-  /// The region of which `trips` says how often it runs, new or as it is. Faults: MEGA-S004 above
-  /// max_regions.
+  /// The region of which `trips`, one i32 on each rank, says how often it runs, at least once: new
+  /// or as it is. Faults: MEGA-S007 for another value, S004 above max_regions.
   [[gnu::cold]] constexpr region_id region_of_trips(value_id trips, source_line line) {
     for (int r = 0; r < g.region_count; ++r)
       if (g.regions[r].trips == trips) return static_cast<region_id>(r);
@@ -242,11 +247,22 @@ struct builder {
       fail(fault::S004, line, "region", trips);
       return max_regions - 1;
     }
+    const bool counts = trips < 0 || (g.at(trips).type == dtype::i32 &&
+                                      local_bytes(g.ranks, g.at(trips)) == size_of(dtype::i32));
+    if (!counts) fail(fault::S007, line, "region", trips);
     g.regions[g.region_count].trips = trips;
     return static_cast<region_id>(g.region_count++);
   }
 
 private:
+  /// Whether v finds rows as another plan of experts has them than the one whose rounds n runs in.
+  constexpr bool of_another_plan(const node& n, const value& v) const {
+    if (v.holds != integer_kind::expert_rows && v.holds != integer_kind::expert_counts)
+      return false;
+    if (n.region < 0 || n.region >= g.region_count) return false;
+    const value_id trips = g.regions[n.region].trips;
+    return trips >= 0 && v.producer != g.at(trips).producer;
+  }
   /// Whether stages are to hold parts of a value, which is no number of which each has a summand.
   constexpr bool over_stages(const value& v) const {
     const state s = v.at[axis::pp].s;

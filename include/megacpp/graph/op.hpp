@@ -184,7 +184,7 @@ struct op_info {
   adjoint_function adjoint = nullptr; ///< null: no gradient may be wanted through it (MEGA-P017)
   cost_function cost = nullptr;       ///< null: reads its inputs and writes its outputs once
   int typed_by = 0;                   ///< the input whose dtype selects the kernel's element type
-  bool accumulates = false;           ///< adds into outputs that are gradients
+  bool accumulates = false;           ///< adds into outputs that are gradients, or sums over trips
   int in_place = -1;                  ///< the input whose memory its first output may take over
   bool cheap = false;                 ///< bound by bytes: selective recomputation runs it again
   bool linear = false;                ///< its adjoint reads the cotangent alone, in any type

@@ -10,7 +10,7 @@ namespace mc {
 [[gnu::cold]] constexpr void hoist(graph& g) {
   for (int i = 0; i < g.node_count; ++i) {
     node& n = g.at_node(i);
-    bool constant = true;
+    bool constant = n.region < 0; // what each trip has anew is none
     for (value_id v : n.in) {
       if (v < 0) continue;
       const value& x = g.at(v);

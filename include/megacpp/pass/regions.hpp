@@ -66,11 +66,11 @@ struct stretches {
       done = next.last;
     }
   }
-  /// The first node of a region.
+  /// The first node of a region, or 0.
   constexpr int first_of(region_id r) const {
-    int i = 0;
-    while (at[i].region != r) ++i;
-    return at[i].first;
+    for (int i = 0; i < count; ++i)
+      if (at[i].region == r) return at[i].first;
+    return 0;
   }
   constexpr void push(const stretch& s) {
     if (!s.empty() && count < 2 * max_regions + 1) at[count++] = s;
@@ -153,31 +153,38 @@ constexpr void gather(graph& g, region_id r, bool backward) {
     }
 }
 
-/// MEGA-P016 for the first node of a region that reads what is computed behind it, or has nodes of
-/// another region among its own: each of the two would have to run before the other.
-constexpr void check_together(graph& g, region_id r, bool backward) {
-  const stretch s = stretch_of(g, r, backward);
-  for (int i = s.first; i < s.last; ++i) {
-    const node& n = g.at_node(i);
-    if (n.region != r) record(g, fault::P016, n.line, n.op->name, n.in[0]);
-    for (value_id v : n.in) {
-      const node_id p = v < 0 ? node_id{-1} : g.at(v).producer;
-      if (p >= s.first && (p >= i || g.at_node(p).op->accumulates))
-        record(g, fault::P016, n.line, n.op->name, v);
+} // namespace detail
+
+/// MEGA-P016 for the first node among those of a region, in the forward or the backward pass, that
+/// is none of them, or reads what is computed behind it or summed up by them: each of the two would
+/// have to run before the other.
+[[gnu::cold]] constexpr fault_record verify_regions(const graph& g) {
+  fault_record wrong;
+  for (int k = 0; k < 2 * g.region_count; ++k) {
+    const auto r = static_cast<region_id>(k / 2);
+    const bool backward = k % 2 != 0;
+    const stretch s = stretch_of(g, r, backward);
+    for (int i = s.first; i < s.last; ++i) {
+      const node& n = g.at_node(i);
+      const bool inside = n.region == r && in_backward(n.when) == backward &&
+                          n.when != phase::prologue && n.when != phase::epilogue;
+      if (!inside) record(wrong, g, fault::P016, n.line, n.op->name, n.in[0]);
+      for (value_id v : n.in) {
+        const node_id p = v < 0 ? node_id{-1} : g.at(v).producer;
+        if (p >= s.first && (p >= i || g.at_node(p).op->accumulates))
+          record(wrong, g, fault::P016, n.line, n.op->name, v);
+      }
     }
   }
+  return wrong;
 }
-
-} // namespace detail
 
 constexpr graph in_regions(const graph& whole) {
   graph g = whole;
   if (g.wrong.code != fault::none) return g;
-  for (const bool backward : {false, true}) {
+  for (const bool backward : {false, true})
     for (int r = 0; r < g.region_count; ++r) detail::gather(g, static_cast<region_id>(r), backward);
-    for (int r = 0; r < g.region_count; ++r)
-      detail::check_together(g, static_cast<region_id>(r), backward);
-  }
+  g.wrong = verify_regions(g);
   return g;
 }
 

@@ -1,7 +1,8 @@
 // verify_memory: run after place_memory, which it trusts in nothing. Walks the nodes in the order
-// in which they run, regions twice, and follows what lies where: every value that a node reads must
-// still be there, an output must not be written over an input of its own node (unless the op works
-// in place), and nothing may reach beyond its arena; the part's outputs must be there at the end.
+// in which they run, regions once and twice, and follows what lies where: every value that a node
+// reads must still be there, an output must not be written over an input of its own node (unless
+// the op works in place), and nothing may reach beyond its arena; the part's outputs must be there
+// at the end.
 // Between the forward and the backward pass of a layer run all others, which use the same working
 // arena: what the backward pass reads of the forward pass must lie elsewhere. Linear in the nodes,
 // times the values that live at once.
@@ -29,10 +30,11 @@ struct memory_walk {
   bool visited[max_nodes]{};
   std::int16_t last_use[max_values]{}; ///< in the order in which nodes run
 
-  constexpr memory_walk(const graph& graph, const memory_plan& p, const running_order& runs)
+  constexpr memory_walk(const graph& graph, const memory_plan& p, const running_order& runs,
+                        int trips)
       : g(graph), plan(p), order(runs) {
     std::int16_t when = 0;
-    order.walk(g, 2, [&](int i) {
+    order.walk(g, trips, [&](int i) {
       for (value_id v : g.at_node(i).in)
         if (v >= 0) last_use[v] = when;
       if (const region_id r = g.at_node(i).region; r >= 0) last_use[g.regions[r].trips] = when;
@@ -204,17 +206,26 @@ struct memory_walk {
 } // namespace detail
 
 /// MEGA-M002 for the first value of a graph that is overwritten before its last use, or has no
-/// memory; else no fault. `order`: of g.
+/// memory, where regions make so many trips, one or two; MEGA-P016 where nodes of a region do not
+/// stand together; else no fault. `order`: of g.
 constexpr fault_record verify_memory(const graph& g, const memory_plan& p,
-                                     const running_order& order) {
+                                     const running_order& order, int trips) {
   if (g.wrong.code != fault::none) return {};
-  detail::memory_walk walk(g, p, order);
+  if (const fault_record apart = verify_regions(g); apart.code != fault::none) return apart;
+  detail::memory_walk walk(g, p, order, trips);
   walk.check_ends();
   walk.check_gradients();
   int when = 0;
-  order.walk(g, 2, [&](int i) { walk.step(when++, g.at_node(i)); });
+  order.walk(g, trips, [&](int i) { walk.step(when++, g.at_node(i)); });
   walk.check_outputs();
   return walk.wrong;
+}
+/// The same of any number of trips.
+constexpr fault_record verify_memory(const graph& g, const memory_plan& p,
+                                     const running_order& order) {
+  const fault_record wrong = verify_memory(g, p, order, 1);
+  if (wrong.code != fault::none || g.region_count == 0) return wrong;
+  return verify_memory(g, p, order, 2);
 }
 constexpr fault_record verify_memory(const graph& g, const memory_plan& p) {
   return verify_memory(g, p, running_order(g));

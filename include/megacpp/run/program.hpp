@@ -109,8 +109,13 @@ template <class Run> struct program {
     static constexpr running_order order{g};
     static constexpr memory_plan plan =
         wrong.code == fault::none ? place_memory(g, order) : memory_plan{};
+    // verify_memory in steps
+    static constexpr fault_record in_one_trip =
+        wrong.code == fault::none ? verify_memory(g, plan, order, 1) : fault_record{};
     static constexpr fault_record misplaced =
-        wrong.code == fault::none ? verify_memory(g, plan, order) : fault_record{};
+        in_one_trip.code != fault::none || wrong.code != fault::none || g.region_count == 0
+            ? in_one_trip
+            : verify_memory(g, plan, order, 2);
   };
   template <int Index> using part = finished<training<Index>, Index>;
   using evaluation = finished<evaluating, last>;
