@@ -4,6 +4,8 @@
     snippets.py ROOT                        checks every fenced block
     snippets.py ROOT --write                takes over the text of the sources
     snippets.py ROOT --commands FILE NAME   the commands of a block, as a test runs them
+    snippets.py ROOT --printed PROGRAM BINARY [--write]
+                                            checks, or takes over, what examples/PROGRAM.cpp prints
     snippets.py --self-test
 
 The line above a fence says what the block is:
@@ -15,6 +17,7 @@ The line above a fence says what the block is:
     <!-- sentence: FILE -->                 a text that stands in the file, broken into other lines
     <!-- commands: NAME -->                 a script of tests/ runs it: documented FILE NAME
     <!-- commands, not run: REASON -->
+    <!-- printed: PROGRAM#PART -->          what examples/PROGRAM.cpp prints below "# [PART]"
     <!-- output: CASE COMPILER -->          tests/compile_fail/documented.py checks it
     <!-- text -->                           neither code nor commands
 
@@ -22,6 +25,7 @@ Numbers that would take a test too long are replaced by those of SUBSTITUTIONS.
 """
 
 import re
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -151,6 +155,9 @@ def problem(root, block, scripts):
             return "an output is of a case and a compiler, g++ or clang++"
         if not (root / "tests/compile_fail" / f"{what.split()[0]}.cpp").is_file():
             return f"there is no case {what.split()[0]}"
+    elif kind == "printed":
+        if not (root / "examples" / f"{what.partition('#')[0]}.cpp").is_file():
+            return f"there is no program examples/{what.partition('#')[0]}.cpp"
     elif kind == "text":
         if block.language:
             return f"a text is not written in {block.language}"
@@ -161,6 +168,48 @@ def problem(root, block, scripts):
 
 def pages_of(root):
     return PAGES + sorted(str(p.relative_to(root)) for p in (root / "docs").glob("*.md"))
+
+
+def replaced(lines, block, source):
+    """Puts the lines of a source in the place of those of a block."""
+    indent = " " * (len(lines[block.first - 1]) - len(lines[block.first - 1].lstrip()))
+    lines[block.first:block.first + len(block.lines)] = [
+        indent + line if line else line for line in source]
+
+
+def printed(root, program, binary, write):
+    """Compares what a program prints, part by part, with the blocks that show it."""
+    parts = {}
+    for line in subprocess.run([binary], check=True, capture_output=True, text=True).stdout.split("\n"):
+        mark = PART.match(line)
+        if mark:
+            body = parts.setdefault(mark.group(1), [])
+        elif line:
+            body.append(line.rstrip())
+    shown, failures = set(), 0
+    for page in pages_of(root):
+        text = (root / page).read_text(encoding="utf-8")
+        lines = text.split("\n")
+        for block in reversed(blocks_of(page, text)):
+            kind, _, what = (block.marker or "").partition(": ")
+            if kind != "printed" or what.partition("#")[0] != program:
+                continue
+            part = what.partition("#")[2]
+            shown.add(part)
+            if part not in parts:
+                failures += 1
+                print(f"{page}:{block.number}: {program} prints no part [{part}]")
+            elif block.lines != parts[part]:
+                failures += not write
+                replaced(lines, block, parts[part])
+                print(f"{page}:{block.number}: {'is now' if write else 'differs from'} what {program} prints")
+        if write:
+            (root / page).write_text("\n".join(lines), encoding="utf-8")
+    for part in parts.keys() - shown:
+        failures += 1
+        print(f"no page shows the part [{part}] of {program}")
+    print(f"{len(shown)} parts of {program}, {failures} problems")
+    return 1 if failures or not shown else 0
 
 
 def check(root, write):
@@ -175,9 +224,7 @@ def check(root, write):
                 kind, _, what = (block.marker or "").partition(": ")
                 source = source_of(root, what) if kind == "snippet" else ""
                 if not isinstance(source, str):
-                    indent = " " * (len(lines[block.first - 1]) - len(lines[block.first - 1].lstrip()))
-                    lines[block.first:block.first + len(block.lines)] = [
-                        indent + line if line else line for line in source]
+                    replaced(lines, block, source)
             (root / page).write_text("\n".join(lines), encoding="utf-8")
             blocks = blocks_of(page, "\n".join(lines))
         for block in blocks:
@@ -229,6 +276,7 @@ SELF_TEST = [
     ("<!-- commands, not run: it takes a day -->\n```\nmake world\n```\n", True),
     ("<!-- sentence: a.hpp -->\n```\nint\nx;\n```\n", True),
     ("<!-- sentence: a.hpp -->\n```\nint w;\n```\n", False),
+    ("<!-- printed: no_program#part -->\n```\nx\n```\n", False),
 ]
 
 
@@ -253,6 +301,8 @@ def main():
     root = Path(sys.argv[1])
     if len(sys.argv) == 5 and sys.argv[2] == "--commands":
         return commands(root, sys.argv[3], sys.argv[4])
+    if len(sys.argv) >= 5 and sys.argv[2] == "--printed":
+        return printed(root, sys.argv[3], sys.argv[4], sys.argv[5:] == ["--write"])
     return check(root, sys.argv[2:] == ["--write"])
 
 

@@ -9,6 +9,7 @@
 #include <array>
 #include <cstdint>
 #include <initializer_list>
+#include <iterator>
 
 namespace mc {
 
@@ -70,6 +71,33 @@ enum class feed : std::uint8_t {
   learning_rate
 };
 inline constexpr int feeds = 23;
+constexpr const char* name_of(feed f) {
+  constexpr const char* names[] = {"none",
+                                   "stream",
+                                   "tokens",
+                                   "labels",
+                                   "positions",
+                                   "documents",
+                                   "token keys",
+                                   "last",
+                                   "key cache",
+                                   "value cache",
+                                   "slots",
+                                   "d output",
+                                   "declared gradient",
+                                   "tied gradient",
+                                   "gradient",
+                                   "master",
+                                   "first moment",
+                                   "second moment",
+                                   "weight",
+                                   "total",
+                                   "seed",
+                                   "step",
+                                   "learning rate"};
+  static_assert(std::size(names) == feeds);
+  return names[static_cast<int>(f)];
+}
 /// What generation keeps of earlier tokens.
 constexpr bool is_cache(feed f) { return f == feed::key_cache || f == feed::value_cache; }
 /// What the integers of a value are. An op that finds memory by them takes no others.

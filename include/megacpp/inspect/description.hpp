@@ -102,6 +102,43 @@ inline std::string node_text(const graph& g, const node& n) {
   return text;
 }
 
+/// What a buffer holds, and of which use, of those of the step, or at which position.
+inline std::string buffer_name(const buffers& b, int number) {
+  const content what = b[number].what;
+  const int at = number - b.of(what);
+  if (what == content::fed) return name_of(batch_feeds[at]);
+  return what <= content::caches ? fmt::format("{} {}", name_of(what), at) : name_of(what);
+}
+
+/// `forward(layer 0) of micro-batch 1: reads the stream 1; writes saved values 1, the stream 2`
+inline std::string task_text(const buffers& b, const step_shape& shape, const task& t) {
+  text<160> what;
+  spell(what, t, b.uses(), shape);
+  std::string out = what.c_str();
+  for (const bool written : {false, true}) {
+    const char* before = !written                    ? ": reads "
+                         : out.find(':') == out.npos ? ": writes "
+                                                     : "; writes ";
+    b.for_each_operand(t, [&](int number, const buffers::operand& o) {
+      if (b[number].bytes == 0 && b[number].what != content::main_gradients) return;
+      if (!(written ? o.writes : o.reads)) return;
+      out += before + buffer_name(b, number);
+      before = ", ";
+    });
+  }
+  return out;
+}
+
+/// `saved values 1: 12345 bytes at 0 of saved, tasks 9 to 14`
+inline std::string buffer_text(const buffers& b, int number) {
+  const buffer& x = b[number];
+  return fmt::format("{}: {} bytes{} at {} of {}, ", buffer_name(b, number), x.bytes,
+                     x.copies > 1 ? fmt::format(", {} of them,", x.copies) : "", x.offset,
+                     name_of(arena_for(x.what))) +
+         (lives_on(x.what) ? fmt::format("from task {} on", x.first)
+                           : fmt::format("tasks {} to {}", x.first, x.last));
+}
+
 /// A collective of a training step.
 struct collective_entry {
   std::string part, value;

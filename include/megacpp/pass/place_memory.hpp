@@ -28,6 +28,12 @@ enum class space : std::uint8_t {
   derived_gradients
 };
 inline constexpr int spaces = 10;
+constexpr const char* name_of(space s) {
+  constexpr const char* names[] = {"none",        "weights",          "gradients", "derived",
+                                   "saved",       "working",          "input",     "stream out",
+                                   "d stream in", "derived gradients"};
+  return names[static_cast<int>(s)];
+}
 
 struct address {
   space in = space::none;

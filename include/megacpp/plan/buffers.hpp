@@ -28,6 +28,21 @@ enum class content : std::uint8_t {
   main_gradients     ///< no bytes of a step: they lie in a store
 };
 inline constexpr int contents = 12;
+constexpr const char* name_of(content c) {
+  constexpr const char* names[] = {"saved values",
+                                   "derived values",
+                                   "gradients of derived values",
+                                   "the stream",
+                                   "the stream's cotangent",
+                                   "the caches",
+                                   "working values",
+                                   "the seed",
+                                   "the batch",
+                                   "the totals",
+                                   "the numbers",
+                                   "the gradients"};
+  return names[static_cast<int>(c)];
+}
 /// What a step adds to: it must have been cleared, or added to before.
 constexpr bool is_added_to(content c) {
   return c == content::derived_gradients || c == content::totals || c == content::main_gradients;
@@ -42,6 +57,10 @@ constexpr bool is_seed(const value& v) {
 /// Buffers of different arenas lie apart.
 enum class arena_of : std::uint8_t { saved, streams, working, derived, fed, caches };
 inline constexpr int arenas = 6;
+constexpr const char* name_of(arena_of a) {
+  constexpr const char* names[] = {"saved", "streams", "working", "derived", "fed", "caches"};
+  return names[static_cast<int>(a)];
+}
 constexpr arena_of arena_for(content c) {
   switch (c) {
   case content::saved: return arena_of::saved;

@@ -6,6 +6,8 @@
 #include <megacpp/graph/graph.hpp>
 #include <megacpp/plan/list.hpp>
 
+#include <span>
+
 namespace mc {
 
 /// A graph of a rank's pipeline stage, and the layer it stands for.
@@ -89,6 +91,23 @@ struct step_shape {
 
   constexpr int use(int u) const { return u + 1 == uses && head >= 0 ? head : first + u; }
 };
+
+/// Writes a task to a text: "backward(layer 3) of micro-batch 1". `uses`: those of the step.
+template <class Text> constexpr void spell(Text& out, const task& t, std::span<const part_use> uses,
+                                           const step_shape& shape) {
+  constexpr const char* names[] = {"run", "feed", "receive", "send", "clear"};
+  constexpr const char* passes[] = {"prologue", "forward", "backward", "backward", "epilogue"};
+  if (t.what != action::run) out << names[static_cast<int>(t.what)] << " ";
+  out << passes[static_cast<int>(t.when.first)];
+  if (t.use >= 0) {
+    const part_use& u = uses[static_cast<unsigned>(t.use)];
+    const bool head = u.position + 1 == shape.uses && shape.stage + 1 == shape.pp;
+    if (u.position < 0) out << (t.use == shape.totals ? "(the totals)" : "(the update)");
+    else if (u.layer < 0 || head) out << (head ? "(head)" : "(stem)");
+    else out << "(layer " << u.layer << ")";
+  }
+  if (t.micro >= 0) out << " of micro-batch " << t.micro;
+}
 
 /// A graph's nodes of some phases.
 constexpr task run_task(int use, phases when, int micro = -1) {

@@ -62,18 +62,7 @@ struct step_walk {
   constexpr void fail(fault f, const task& t, const char* what) {
     if (wrong.code != fault::none) return;
     wrong.code = f;
-    constexpr const char* actions[] = {"run", "feed", "receive", "send", "clear"};
-    constexpr const char* passes[] = {"prologue", "forward", "backward", "backward", "epilogue"};
-    if (t.what != action::run) wrong.what << actions[static_cast<int>(t.what)] << " ";
-    wrong.what << passes[static_cast<int>(t.when.first)];
-    if (t.use >= 0) {
-      const part_use& u = b.uses()[static_cast<unsigned>(t.use)];
-      const bool head = u.position + 1 == shape.uses && shape.stage + 1 == shape.pp;
-      if (u.position < 0) wrong.what << (t.use == shape.totals ? "(the totals)" : "(the update)");
-      else if (u.layer < 0 || head) wrong.what << (head ? "(head)" : "(stem)");
-      else wrong.what << "(layer " << u.layer << ")";
-    }
-    if (t.micro >= 0) wrong.what << " of micro-batch " << t.micro;
+    spell(wrong.what, t, b.uses(), shape);
     wrong.what << ": " << what;
   }
 
@@ -83,18 +72,6 @@ struct step_walk {
     holds[place] = micro;
   }
   constexpr void operands(const task& t) {
-    constexpr const char* names[] = {"saved values",
-                                     "derived values",
-                                     "gradients of derived values",
-                                     "the stream",
-                                     "the stream's cotangent",
-                                     "the caches",
-                                     "working values",
-                                     "the seed",
-                                     "the batch",
-                                     "the totals",
-                                     "the numbers",
-                                     "the gradients"};
     b.for_each_operand(t, [&](int number, const buffers::operand& o) {
       const buffer& x = at[number];
       if (x.what == content::working) return;
@@ -103,8 +80,7 @@ struct step_walk {
       const int held = holds[place_of(number, micro)];
       const bool again =
           is_added_to(x.what) || (x.what == content::saved && t.when == backward_pass);
-      if (o.reads && (!o.writes || again) && held != micro)
-        fail(fault::T001, t, names[static_cast<int>(x.what)]);
+      if (o.reads && (!o.writes || again) && held != micro) fail(fault::T001, t, name_of(x.what));
       if (!o.writes) return;
       if (t.what == action::clear && held == micro)
         fail(fault::T002, t, "it was cleared or added to before");
