@@ -23,7 +23,8 @@ constexpr void square_adjoint(backward& d, const node& n) {
 #endif
   d.give(n.in[0], dx.id, n.line);
 }
-inline constexpr op_info square_op{"square", &square_rule, &square_adjoint};
+inline constexpr op_info square_op{
+    .name = "square", .rule = &square_rule, .adjoint = &square_adjoint};
 constexpr var square(var x, source_line line = here()) {
   return {x.b, x.b->emit(square_op, {x.id}, line)};
 }

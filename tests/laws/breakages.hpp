@@ -70,7 +70,7 @@ inline void relabel_rule(inference& c) {
   y.at[c.n.ax] = c.n.to;
 }
 /// Calls a value's state by another name and moves nothing: how a wrong transpose passes the types.
-inline constexpr op_info relabel{"relabel", &relabel_rule};
+inline constexpr op_info relabel{.name = "relabel", .rule = &relabel_rule};
 
 inline value_id called(builder& b, value_id x, const node& n, place p) {
   if (b.g.at(x).at[n.ax].s == p.s) return x;

@@ -161,8 +161,8 @@ constexpr work attention_grad_cost(const graph& g, const node& n) {
   return attention_work(g, n, 1, 2, 5);
 }
 
-inline constexpr op_info attention_grad{"attention_grad", &attention_grad_rule, nullptr,
-                                        &attention_grad_cost};
+inline constexpr op_info attention_grad{
+    .name = "attention_grad", .rule = &attention_grad_rule, .cost = &attention_grad_cost};
 
 constexpr void attention_adjoint(backward& d, const node& n) {
   const value_id dy = d.of(n.out[0]);
@@ -174,8 +174,10 @@ constexpr void attention_adjoint(backward& d, const node& n) {
   const node made = d.b.g.at_node(d.b.g.at(dq).producer);
   for (unsigned k = 0; k < 3; ++k) d.give(n.in[k], made.out[k], n.line);
 }
-inline constexpr op_info attention{"attention", &attention_rule, &attention_adjoint,
-                                   &attention_cost};
+inline constexpr op_info attention{.name = "attention",
+                                   .rule = &attention_rule,
+                                   .adjoint = &attention_adjoint,
+                                   .cost = &attention_cost};
 
 } // namespace op
 

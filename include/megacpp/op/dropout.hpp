@@ -38,8 +38,11 @@ constexpr void dropout_adjoint(backward& d, const node& n) {
   if (dy < 0 || !d.wants(n.in[0])) return;
   d.give(n.in[0], d.b.emit(*n.op, {dy, n.in[1], n.in[2], n.in[3]}, n.line, n.attr), n.line);
 }
-inline constexpr op_info dropout{"dropout", &dropout_rule, &dropout_adjoint, nullptr, 0, false,
-                                 0,         true};
+inline constexpr op_info dropout{.name = "dropout",
+                                 .rule = &dropout_rule,
+                                 .adjoint = &dropout_adjoint,
+                                 .in_place = 0,
+                                 .cheap = true};
 
 } // namespace op
 

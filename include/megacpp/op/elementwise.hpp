@@ -45,13 +45,14 @@ constexpr void gelu_grad_rule(inference& c) { // dy, x
   c.declare(c.in(0));
   place_output(c, 0, algebra::product, {0, 1});
 }
-inline constexpr op_info gelu_grad{"gelu_grad", &gelu_grad_rule, nullptr, nullptr, 0, false, 0};
+inline constexpr op_info gelu_grad{.name = "gelu_grad", .rule = &gelu_grad_rule, .in_place = 0};
 constexpr void gelu_adjoint(backward& d, const node& n) {
   const value_id dy = d.of(n.out[0]);
   if (dy < 0 || !d.wants(n.in[0])) return;
   d.give(n.in[0], d.b.emit(gelu_grad, {dy, n.in[0]}, n.line, n.attr), n.line);
 }
-inline constexpr op_info gelu{"gelu", &gelu_rule, &gelu_adjoint, nullptr, 0, false, 0, true};
+inline constexpr op_info gelu{
+    .name = "gelu", .rule = &gelu_rule, .adjoint = &gelu_adjoint, .in_place = 0, .cheap = true};
 
 constexpr void swiglu_rule(inference& c) { // gate, up
   c.floats({0, 1}), c.alike(1, 0);
@@ -66,7 +67,7 @@ constexpr void swiglu_grad_rule(inference& c) { // dy, gate, up
   }
 }
 inline constexpr op_info swiglu_grad{
-    "swiglu_grad", &swiglu_grad_rule, nullptr, nullptr, 0, false, 0};
+    .name = "swiglu_grad", .rule = &swiglu_grad_rule, .in_place = 0};
 constexpr void swiglu_adjoint(backward& d, const node& n) {
   const value_id dy = d.of(n.out[0]);
   if (dy < 0) return;
@@ -75,8 +76,11 @@ constexpr void swiglu_adjoint(backward& d, const node& n) {
   d.give(n.in[0], dgate, n.line);
   d.give(n.in[1], dup, n.line);
 }
-inline constexpr op_info swiglu{"swiglu", &swiglu_rule, &swiglu_adjoint, nullptr, 0, false,
-                                0,        true};
+inline constexpr op_info swiglu{.name = "swiglu",
+                                .rule = &swiglu_rule,
+                                .adjoint = &swiglu_adjoint,
+                                .in_place = 0,
+                                .cheap = true};
 
 } // namespace op
 

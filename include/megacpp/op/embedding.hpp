@@ -52,16 +52,21 @@ constexpr work embedding_grad_cost(const graph& g, const node& n) {
   const std::int64_t rows = local_size(g.ranks, dy).n * size_of(accumulator_of(dy.type));
   return {0, rows + local_bytes(g.ranks, dy) + local_bytes(g.ranks, g.at(n.in[1])), rows};
 }
-inline constexpr op_info embedding_grad{
-    "embedding_grad", &embedding_grad_rule, nullptr, &embedding_grad_cost, 0, true};
+inline constexpr op_info embedding_grad{.name = "embedding_grad",
+                                        .rule = &embedding_grad_rule,
+                                        .cost = &embedding_grad_cost,
+                                        .accumulates = true};
 
 constexpr void embedding_adjoint(backward& d, const node& n) {
   const value_id dy = d.of(n.out[0]);
   if (dy < 0 || !d.wants(n.in[1])) return;
   d.give(n.in[1], d.b.emit(embedding_grad, {dy, n.in[0], n.in[1]}, n.line), n.line);
 }
-inline constexpr op_info embedding{"embedding", &embedding_rule, &embedding_adjoint,
-                                   &embedding_cost, 1};
+inline constexpr op_info embedding{.name = "embedding",
+                                   .rule = &embedding_rule,
+                                   .adjoint = &embedding_adjoint,
+                                   .cost = &embedding_cost,
+                                   .typed_by = 1};
 
 } // namespace op
 

@@ -238,10 +238,12 @@ constexpr work grouped_cost(const graph& g, const node& n) {
   return {2 * rows * width * other, local_bytes(g.ranks, a) + local_bytes(g.ranks, b),
           local_bytes(g.ranks, y)};
 }
-inline constexpr op_info grouped_input_grad{"grouped_input_grad", &grouped_input_grad_rule, nullptr,
-                                            &grouped_cost};
-inline constexpr op_info grouped_weight_grad{
-    "grouped_weight_grad", &grouped_weight_grad_rule, nullptr, &grouped_cost, 0, true};
+inline constexpr op_info grouped_input_grad{
+    .name = "grouped_input_grad", .rule = &grouped_input_grad_rule, .cost = &grouped_cost};
+inline constexpr op_info grouped_weight_grad{.name = "grouped_weight_grad",
+                                             .rule = &grouped_weight_grad_rule,
+                                             .cost = &grouped_cost,
+                                             .accumulates = true};
 constexpr void grouped_linear_adjoint(backward& d, const node& n) {
   const value_id dy = d.of(n.out[0]), x = n.in[0], w = n.in[1], counts = n.in[2];
   if (dy < 0) return;
@@ -249,8 +251,10 @@ constexpr void grouped_linear_adjoint(backward& d, const node& n) {
   if (d.wants(w)) d.give(w, d.b.emit(grouped_weight_grad, {dy, x, counts}, n.line, n.attr), n.line);
 }
 /// attr.i[0]: tokens of one sequence on a rank, of which an expert takes each at most once.
-inline constexpr op_info grouped_linear{"grouped_linear", &grouped_linear_rule,
-                                        &grouped_linear_adjoint, &grouped_cost};
+inline constexpr op_info grouped_linear{.name = "grouped_linear",
+                                        .rule = &grouped_linear_rule,
+                                        .adjoint = &grouped_linear_adjoint,
+                                        .cost = &grouped_cost};
 
 constexpr void scale_rows_rule(inference& c) { // x (..., F), w (...)
   c.floats({0}), c.sums({1}, 0), c.leads(1, 0, 1);
@@ -262,8 +266,8 @@ constexpr void scale_rows_weight_grad_rule(inference& c) { // dy (..., F), x (..
   c.declare(c.in(2));
   place_output(c, 0, algebra::product, {0, 1});
 }
-inline constexpr op_info scale_rows_weight_grad{"scale_rows_weight_grad",
-                                                &scale_rows_weight_grad_rule};
+inline constexpr op_info scale_rows_weight_grad{.name = "scale_rows_weight_grad",
+                                                .rule = &scale_rows_weight_grad_rule};
 constexpr void scale_rows_adjoint(backward& d, const node& n);
 inline constexpr op_info scale_rows{
     .name = "scale_rows", .rule = &scale_rows_rule, .adjoint = &scale_rows_adjoint, .cheap = true};

@@ -158,11 +158,14 @@ constexpr work linear_weight_grad_cost(const graph& g, const node& n) {
           w};
 }
 
-inline constexpr op_info linear_input_grad{"linear_input_grad", &linear_input_grad_rule, nullptr,
-                                           &linear_input_grad_cost};
-inline constexpr op_info linear_weight_grad{
-    "linear_weight_grad", &linear_weight_grad_rule, nullptr, &linear_weight_grad_cost, 0, true};
-inline constexpr op_info bias_grad{"bias_grad", &bias_grad_rule, nullptr, nullptr, 0, true};
+inline constexpr op_info linear_input_grad{
+    .name = "linear_input_grad", .rule = &linear_input_grad_rule, .cost = &linear_input_grad_cost};
+inline constexpr op_info linear_weight_grad{.name = "linear_weight_grad",
+                                            .rule = &linear_weight_grad_rule,
+                                            .cost = &linear_weight_grad_cost,
+                                            .accumulates = true};
+inline constexpr op_info bias_grad{
+    .name = "bias_grad", .rule = &bias_grad_rule, .accumulates = true};
 
 constexpr void linear_adjoint(backward& d, const node& n) {
   const value_id dy = d.of(n.out[0]), x = n.in[0], w = n.in[1], bias = n.in[2];
@@ -185,8 +188,11 @@ constexpr void add_bias_adjoint(backward& d, const node& n) {
   if (d.wants(bias))
     d.give(bias, d.b.emit(bias_grad, {dy}, n.line, {{}, {d.b.g.at(bias).rank}}), n.line);
 }
-inline constexpr op_info add_bias{
-    "add_bias", &add_bias_rule, &add_bias_adjoint, nullptr, 0, false, 0, true};
+inline constexpr op_info add_bias{.name = "add_bias",
+                                  .rule = &add_bias_rule,
+                                  .adjoint = &add_bias_adjoint,
+                                  .in_place = 0,
+                                  .cheap = true};
 
 constexpr void linear_terms(terms& t, const node& n);
 inline constexpr op_info linear{.name = "linear",

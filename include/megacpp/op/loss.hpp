@@ -132,12 +132,11 @@ constexpr work vocabulary_partial_grad_cost(const graph& g, const node& n) {
   return vocabulary_work(g, n, g.at(n.in[2]), g.at(n.in[3]), n.attr.i[1] != 0 ? 3 : 2);
 }
 
-inline constexpr op_info vocabulary_partial_grad{"vocabulary_partial_grad",
-                                                 &vocabulary_partial_grad_rule,
-                                                 nullptr,
-                                                 &vocabulary_partial_grad_cost,
-                                                 2,
-                                                 true};
+inline constexpr op_info vocabulary_partial_grad{.name = "vocabulary_partial_grad",
+                                                 .rule = &vocabulary_partial_grad_rule,
+                                                 .cost = &vocabulary_partial_grad_cost,
+                                                 .typed_by = 2,
+                                                 .accumulates = true};
 
 constexpr void vocabulary_partial_adjoint(backward& d, const node& n) {
   const value_id dlse = d.of(n.out[0]), dtarget = d.of(n.out[1]);
@@ -150,8 +149,10 @@ constexpr void vocabulary_partial_adjoint(backward& d, const node& n) {
   d.give(n.in[0], dx, n.line);
   if (attr.i[1] != 0) d.give(n.in[1], made.out[1], n.line);
 }
-inline constexpr op_info vocabulary_partial{"vocabulary_partial", &vocabulary_partial_rule,
-                                            &vocabulary_partial_adjoint, &vocabulary_partial_cost};
+inline constexpr op_info vocabulary_partial{.name = "vocabulary_partial",
+                                            .rule = &vocabulary_partial_rule,
+                                            .adjoint = &vocabulary_partial_adjoint,
+                                            .cost = &vocabulary_partial_cost};
 
 /// lse_part (..., parts), target (...), labels (...) i32, the first two of a type of sums.
 constexpr void cross_entropy_operands(inference& c, int lse) {
@@ -178,8 +179,8 @@ constexpr void cross_entropy_grad_rule(inference& c) { // dloss, lse_part, targe
     place_output(c, k, algebra::product, {0, 1, 2, 3}, {dim::vocabulary_part});
   }
 }
-inline constexpr op_info cross_entropy_grad{"cross_entropy_grad", &cross_entropy_grad_rule, nullptr,
-                                            nullptr, 1};
+inline constexpr op_info cross_entropy_grad{
+    .name = "cross_entropy_grad", .rule = &cross_entropy_grad_rule, .typed_by = 1};
 constexpr void cross_entropy_adjoint(backward& d, const node& n) {
   const value_id dloss = d.of(n.out[0]);
   if (dloss < 0) return;
@@ -189,8 +190,8 @@ constexpr void cross_entropy_adjoint(backward& d, const node& n) {
   d.give(n.in[0], dlse, n.line);
   d.give(n.in[1], dtarget, n.line);
 }
-inline constexpr op_info cross_entropy{"cross_entropy", &cross_entropy_rule,
-                                       &cross_entropy_adjoint};
+inline constexpr op_info cross_entropy{
+    .name = "cross_entropy", .rule = &cross_entropy_rule, .adjoint = &cross_entropy_adjoint};
 
 } // namespace op
 

@@ -73,12 +73,12 @@ template <int Statistics> constexpr void norm_gain_grad_rule(inference& c) { // 
   place_output(c, 0, algebra::product, {0, 1, 2, 3}, {c.in(0).back().d});
 }
 
-inline constexpr op_info rms_norm_grad{"rms_norm_grad", &norm_grad_rule<1>};
+inline constexpr op_info rms_norm_grad{.name = "rms_norm_grad", .rule = &norm_grad_rule<1>};
 inline constexpr op_info rms_norm_gain_grad{
-    "rms_norm_gain_grad", &norm_gain_grad_rule<1>, nullptr, nullptr, 0, true};
-inline constexpr op_info layer_norm_grad{"layer_norm_grad", &norm_grad_rule<2>};
+    .name = "rms_norm_gain_grad", .rule = &norm_gain_grad_rule<1>, .accumulates = true};
+inline constexpr op_info layer_norm_grad{.name = "layer_norm_grad", .rule = &norm_grad_rule<2>};
 inline constexpr op_info layer_norm_gain_grad{
-    "layer_norm_gain_grad", &norm_gain_grad_rule<2>, nullptr, nullptr, 0, true};
+    .name = "layer_norm_gain_grad", .rule = &norm_gain_grad_rule<2>, .accumulates = true};
 
 constexpr void rms_norm_adjoint(backward& d, const node& n) {
   const value_id dy = d.of(n.out[0]), x = n.in[0], gain = n.in[1], r = n.out[1];
@@ -95,9 +95,9 @@ constexpr void layer_norm_adjoint(backward& d, const node& n) {
   if (d.wants(bias)) d.give(bias, d.b.emit(bias_grad, {dy}, n.line, {{}, {1}}), n.line);
 }
 inline constexpr op_info rms_norm{
-    "rms_norm", &rms_norm_rule, &rms_norm_adjoint, nullptr, 0, false, -1, true};
+    .name = "rms_norm", .rule = &rms_norm_rule, .adjoint = &rms_norm_adjoint, .cheap = true};
 inline constexpr op_info layer_norm{
-    "layer_norm", &layer_norm_rule, &layer_norm_adjoint, nullptr, 0, false, -1, true};
+    .name = "layer_norm", .rule = &layer_norm_rule, .adjoint = &layer_norm_adjoint, .cheap = true};
 
 } // namespace op
 

@@ -51,7 +51,7 @@ constexpr void sum_of_squares_rule(inference& c) { // g
   c.declare(dtype::f64, {});
   place_output(c, 0, algebra::reduction, {0});
 }
-inline constexpr op_info sum_of_squares{"sum_of_squares", &sum_of_squares_rule};
+inline constexpr op_info sum_of_squares{.name = "sum_of_squares", .rule = &sum_of_squares_rule};
 
 constexpr void clip_factor_rule(inference& c) { // token count, summed loss, sums of squares...
   for (int k = 0; k < max_inputs; ++k)
@@ -61,7 +61,7 @@ constexpr void clip_factor_rule(inference& c) { // token count, summed loss, sum
     place_output(c, k, algebra::nonlinear, {0, 1, 2, 3, 4, 5, 6, 7, 8, 9});
   }
 }
-inline constexpr op_info clip_factor{"clip_factor", &clip_factor_rule};
+inline constexpr op_info clip_factor{.name = "clip_factor", .rule = &clip_factor_rule};
 
 // gradient, master, first moment, second moment, weight, factor, learning rate, step -> broken
 constexpr void adamw_rule(inference& c) {

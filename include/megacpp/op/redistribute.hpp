@@ -124,8 +124,11 @@ constexpr work redistribute_cost(const graph& g, const node& n) {
   return {0, local_bytes(g.ranks, g.at(n.in[0])), local_bytes(g.ranks, g.at(n.out[0]))};
 }
 
-inline constexpr op_info redistribute{
-    "to", &redistribute_rule, &redistribute_adjoint, &redistribute_cost, 0, false, -1, false, true};
+inline constexpr op_info redistribute{.name = "to",
+                                      .rule = &redistribute_rule,
+                                      .adjoint = &redistribute_adjoint,
+                                      .cost = &redistribute_cost,
+                                      .linear = true};
 
 } // namespace op
 

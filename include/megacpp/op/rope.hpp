@@ -33,7 +33,8 @@ constexpr void rope_adjoint(backward& d, const node& n) {
   inverse.i[0] = -n.attr.i[0];
   d.give(n.in[0], d.b.emit(*n.op, {dy, n.in[1]}, n.line, inverse), n.line);
 }
-inline constexpr op_info rope{"rope", &rope_rule, &rope_adjoint, nullptr, 0, false, 0, true};
+inline constexpr op_info rope{
+    .name = "rope", .rule = &rope_rule, .adjoint = &rope_adjoint, .in_place = 0, .cheap = true};
 
 } // namespace op
 

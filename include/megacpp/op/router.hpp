@@ -76,15 +76,16 @@ constexpr void expert_load_rule(inference& c) { // experts (..., k), b (E)
   c.declare(c.in(1)).type = accumulator_of(c.in(1).type);
   place_output(c, 0, algebra::reduction, {0}, {dim::choices});
 }
-inline constexpr op_info route_grad{"route_grad", &route_grad_rule, nullptr, nullptr, 1};
-inline constexpr op_info expert_load{"expert_load", &expert_load_rule, nullptr, nullptr, 1, true};
+inline constexpr op_info route_grad{.name = "route_grad", .rule = &route_grad_rule, .typed_by = 1};
+inline constexpr op_info expert_load{
+    .name = "expert_load", .rule = &expert_load_rule, .typed_by = 1, .accumulates = true};
 constexpr void route_adjoint(backward& d, const node& n) {
   const value_id dw = d.of(n.out[0]), l = n.in[0], b = n.in[1];
   if (dw >= 0 && d.wants(l))
     d.give(l, d.b.emit(route_grad, {dw, l, n.out[1]}, n.line, n.attr), n.line);
   if (d.wants(b)) d.give(b, d.b.emit(expert_load, {n.out[1], b}, n.line), n.line);
 }
-inline constexpr op_info route{"route", &route_rule, &route_adjoint};
+inline constexpr op_info route{.name = "route", .rule = &route_rule, .adjoint = &route_adjoint};
 
 /// The place of a sum over the tokens of a group: pending over shards of a group's tokens.
 constexpr place place_of_group(const inference& c, axis a, place tokens, bool per_sequence) {
@@ -132,8 +133,8 @@ constexpr void router_statistics_grad_rule(inference& c) { // ds (groups, E), dz
   }
   c.looking = -1;
 }
-inline constexpr op_info router_statistics_grad{"router_statistics_grad",
-                                                &router_statistics_grad_rule, nullptr, nullptr, 2};
+inline constexpr op_info router_statistics_grad{
+    .name = "router_statistics_grad", .rule = &router_statistics_grad_rule, .typed_by = 2};
 constexpr void router_statistics_adjoint(backward& d, const node& n) {
   const value_id ds = d.of(n.out[0]), dz = d.of(n.out[2]);
   if (ds < 0 || dz < 0 || !d.wants(n.in[0])) return;
@@ -165,8 +166,8 @@ constexpr void router_loss_grad_rule(inference& c) { // dL (), c (groups, E)
   place_output(c, 0, algebra::product, {0, 1});
   c.declare(c.in(0)).at = c.in(0).at;
 }
-inline constexpr op_info router_loss_grad{"router_loss_grad", &router_loss_grad_rule, nullptr,
-                                          nullptr, 1};
+inline constexpr op_info router_loss_grad{
+    .name = "router_loss_grad", .rule = &router_loss_grad_rule, .typed_by = 1};
 constexpr void router_loss_adjoint(backward& d, const node& n) {
   const value_id dL = d.of(n.out[0]);
   if (dL < 0) return;
@@ -175,7 +176,8 @@ constexpr void router_loss_adjoint(backward& d, const node& n) {
   d.give(n.in[0], ds, n.line);
   d.give(n.in[2], dz, n.line);
 }
-inline constexpr op_info router_loss{"router_loss", &router_loss_rule, &router_loss_adjoint};
+inline constexpr op_info router_loss{
+    .name = "router_loss", .rule = &router_loss_rule, .adjoint = &router_loss_adjoint};
 
 } // namespace op
 

@@ -24,7 +24,7 @@ constexpr work select_cost(const graph& g, const node& n) {
   const std::int64_t bytes = local_bytes(g.ranks, g.at(n.out[0]));
   return {0, bytes, bytes};
 }
-inline constexpr op_info select{"select", &select_rule, nullptr, &select_cost};
+inline constexpr op_info select{.name = "select", .rule = &select_rule, .cost = &select_cost};
 
 inline constexpr std::int64_t most_repeats = 1 << 20;
 
@@ -45,14 +45,14 @@ constexpr void repeat_grad_rule(inference& c) { // dy (N r, ...)
   x.dims[0].n /= times;
   place_output(c, 0, algebra::product, {0}, {x.dims[0].d});
 }
-inline constexpr op_info repeat_grad{"repeat_grad", &repeat_grad_rule};
+inline constexpr op_info repeat_grad{.name = "repeat_grad", .rule = &repeat_grad_rule};
 constexpr void repeat_adjoint(backward& d, const node& n) {
   const value_id dy = d.of(n.out[0]);
   if (dy < 0 || !d.wants(n.in[0])) return;
   d.give(n.in[0], d.b.emit(repeat_grad, {dy}, n.line, n.attr), n.line);
 }
-inline constexpr op_info repeat{"repeat", &repeat_rule, &repeat_adjoint, nullptr, 0,
-                                false,    -1,           false,           true};
+inline constexpr op_info repeat{
+    .name = "repeat", .rule = &repeat_rule, .adjoint = &repeat_adjoint, .linear = true};
 
 } // namespace op
 
