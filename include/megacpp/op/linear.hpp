@@ -208,26 +208,18 @@ constexpr void linear_terms(terms& t, const node& n) {
 
 } // namespace op
 
-/// y = x w^T. The dims that x and w share at their ends are summed.
-constexpr var linear(var x, var w, source_line line = here()) {
+/// y = x w^T + bias, or without one (a var without builder). The dims that x and w share at their
+/// ends are summed.
+constexpr var linear(var x, var w, var bias, source_line line = here()) {
   const value &a = x.type(), &b = w.type();
   int summed = 0;
   while (summed < a.rank && summed < b.rank &&
          a.dims[a.rank - 1 - summed].d == b.dims[b.rank - 1 - summed].d)
     ++summed;
-  return {x.b, x.b->emit(op::linear, {x.id, w.id}, line, {{}, {summed}})};
+  return {x.b, x.b->emit(op::linear, {x.id, w.id, bias.id}, line, {{}, {summed}})};
 }
-
-/// y = x w^T + bias.
-constexpr var linear(var x, var w, var bias, source_line line = here()) {
-  const var y = linear(x, w, line);
-  builder& b = *x.b;
-  node n = b.g.at_node(y.type().producer);
-  n.in[2] = bias.id;
-  --b.g.node_count;
-  --b.g.value_count;
-  return {&b, b.emit(n)};
-}
+/// y = x w^T.
+constexpr var linear(var x, var w, source_line line = here()) { return linear(x, w, {}, line); }
 
 /// y = x + bias, the bias along the trailing dims of x.
 constexpr var add_bias(var x, var bias, source_line line = here()) {
