@@ -452,18 +452,3 @@ BOOST_AUTO_TEST_CASE(a_nan_is_not_hidden) {
   BOOST_TEST(std::isnan(y.lse[19]));
   BOOST_TEST(std::isnan(y.o.data[19 * 16]));
 }
-
-BOOST_AUTO_TEST_CASE(exponential) {
-  namespace tile = mc::tile;
-  double worst = 0;
-  for (int i = 0; i <= 1260000; ++i) {
-    const float x = -1e-4f * static_cast<float>(i);
-    const double want = std::exp2(static_cast<double>(x));
-    const double got = tile::exp2<float>(tile::broadcast<float>(x))[0];
-    worst = std::max(worst, std::abs(got - want) / std::ldexp(1.0, std::ilogb(want) - 23));
-  }
-  BOOST_TEST(worst <= 1.3); // units in the last place
-  BOOST_TEST(tile::exp2<float>(tile::broadcast<float>(0.0f))[0] == 1.0f);
-  BOOST_TEST(tile::exp2<float>(tile::broadcast<float>(-INFINITY))[0] == 0.0f);
-  BOOST_TEST(std::isnan(tile::exp2<float>(tile::broadcast<float>(NAN))[0]));
-}

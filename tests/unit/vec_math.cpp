@@ -77,6 +77,20 @@ BOOST_AUTO_TEST_CASE(exponential) {
   BOOST_TEST(at(f, -3e38f) == 0.0f);
 }
 
+// For softmax: of numbers up to 0, and of differences of scores that are not finite.
+BOOST_AUTO_TEST_CASE(power_of_two) {
+  const auto f = [](auto x) { return mc::exp2(x); };
+  const auto want = [](double x) { return std::exp2(x); };
+  BOOST_TEST(worst(f, want, -126, 0) <= (mc::detail::fused ? 1 : 1.3));
+  BOOST_TEST(worst(f, want, 0, 127.9f) <= 1.3);
+  BOOST_TEST(at(f, 0) == 1.0f);
+  BOOST_TEST(at(f, -126.5f) == 0.0f);
+  BOOST_TEST(at(f, -inf) == 0.0f);
+  BOOST_TEST(std::isnan(at(f, not_a_number)));
+  const mc::vec<double, 1> x(-0.3);
+  BOOST_TEST(mc::exp2(x).v[0] == std::exp2(-0.3));
+}
+
 BOOST_AUTO_TEST_CASE(logarithm) {
   const auto f = [](auto x) { return mc::log(x); };
   const auto want = [](double x) { return std::log(x); };

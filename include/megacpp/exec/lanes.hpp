@@ -35,6 +35,13 @@ inline constexpr int register_bytes = 32;
 inline constexpr int register_bytes = 16;
 #endif
 
+/// How many registers of that size there are.
+#if defined(__AVX512F__) || defined(__aarch64__)
+inline constexpr int register_count = 32;
+#else
+inline constexpr int register_count = 16;
+#endif
+
 // Whether fma rounds once. Where the machine lacks the instruction, fma is a * b + c for every N:
 // the exact one in libm is a hundred times slower, and no result here needs it.
 #if defined(__FMA__) || defined(__CUDA_ARCH__) || defined(__ARM_FEATURE_FMA)
@@ -146,6 +153,18 @@ struct is_equal {
   template <class X> MEGACPP_HD auto operator()(X a, X b) const {
     if constexpr (std::is_arithmetic_v<X>) return static_cast<int_like<X>>(-(a == b));
     else return a == b;
+  }
+};
+struct is_different {
+  template <class X> MEGACPP_HD auto operator()(X a, X b) const {
+    if constexpr (std::is_arithmetic_v<X>) return static_cast<int_like<X>>(-(a != b));
+    else return a != b;
+  }
+};
+struct is_at_most {
+  template <class X> MEGACPP_HD auto operator()(X a, X b) const {
+    if constexpr (std::is_arithmetic_v<X>) return static_cast<int_like<X>>(-(a <= b));
+    else return a <= b;
   }
 };
 struct chosen {

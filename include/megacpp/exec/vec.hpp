@@ -35,8 +35,15 @@ template <class V> struct vec_arithmetic {
     return map<int_like<typename V::value_type>>(is_less{}, a, b);
   }
   friend MEGACPP_HD auto operator>(V a, V b) { return b < a; }
+  friend MEGACPP_HD auto operator<=(V a, V b) {
+    return map<int_like<typename V::value_type>>(is_at_most{}, a, b);
+  }
+  friend MEGACPP_HD auto operator>=(V a, V b) { return b <= a; }
   friend MEGACPP_HD auto operator==(V a, V b) {
     return map<int_like<typename V::value_type>>(is_equal{}, a, b);
+  }
+  friend MEGACPP_HD auto operator!=(V a, V b) {
+    return map<int_like<typename V::value_type>>(is_different{}, a, b);
   }
 };
 
@@ -47,6 +54,7 @@ template <class V> struct vec_arithmetic {
 template <class A, int N> struct vec<A, N, detail::form::array>
     : detail::vec_arithmetic<vec<A, N>> {
   using value_type = A;
+  static constexpr int count = N;
   A v[N];
   vec() = default;
   MEGACPP_HD vec(A x) {
@@ -58,6 +66,7 @@ template <class A, int N> struct vec<A, N, detail::form::array>
 template <class A, int N> struct vec<A, N, detail::form::native>
     : detail::vec_arithmetic<vec<A, N>> {
   using value_type = A;
+  static constexpr int count = N;
   using type = typename detail::native_of<A, N>::type;
   type v;
   vec() = default;
@@ -69,12 +78,18 @@ template <class A, int N> struct vec<A, N, detail::form::native>
 template <class A, int N> struct vec<A, N, detail::form::halves>
     : detail::vec_arithmetic<vec<A, N>> {
   using value_type = A;
+  static constexpr int count = N;
   vec<A, N / 2> low, high;
   vec() = default;
   MEGACPP_HD explicit vec(vec<A, N / 2> l, vec<A, N / 2> h) : low(l), high(h) {}
   MEGACPP_HD vec(A x) : low(x), high(x) {}
 };
 #endif
+
+/// As many lanes of A as a register of a CPU has, and a vec of them.
+template <class A>
+inline constexpr int register_lanes = detail::register_bytes / static_cast<int>(sizeof(A));
+template <class A> using register_of = vec<A, register_lanes<A>>;
 
 /// first, first + 1, ..., first + N - 1.
 template <class A, int N> MEGACPP_HD vec<A, N> counting(A first) {
@@ -162,6 +177,40 @@ template <class A, int N> MEGACPP_HD vec<A, 2 * N> join(vec<A, N> l, vec<A, N> h
     return r;
   }
 }
+
+/// Calls f(std::integral_constant<int, i>) for i in [0, N), unrolled.
+template <int N, class F> MEGACPP_HD void unroll(F&& f) {
+  [&]<int... I>(std::integer_sequence<int, I...>) __attribute__((always_inline)) {
+    (f(std::integral_constant<int, I>{}), ...);
+  }
+  (std::make_integer_sequence<int, N>{});
+}
+
+#if !defined(__CUDACC__)
+namespace detail {
+// One stage of the transposition below: of lanes whose index has bit S, those of b go into a.
+template <int S, class A, int N, int... L>
+MEGACPP_HD void exchange(vec<A, N>& a, vec<A, N>& b, std::integer_sequence<int, L...>) {
+  const auto x = a.v, y = b.v;
+  a.v = __builtin_shufflevector(x, y, ((L & S) == 0 ? L : L - S + N)...);
+  b.v = __builtin_shufflevector(x, y, ((L & S) == 0 ? L + S : L + N)...);
+}
+} // namespace detail
+
+/// Transposes the square of N x N elements held by v[0..N), each a register.
+template <class A, int N> MEGACPP_HD void transpose(vec<A, N> (&v)[N]) {
+  static_assert(detail::form_of<A, N> == detail::form::native && (N & (N - 1)) == 0);
+  unroll<5>([&](auto stage) __attribute__((always_inline)) {
+    constexpr int s = 1 << stage;
+    if constexpr (s < N)
+      unroll<N>([&](auto row) __attribute__((always_inline)) {
+        constexpr int r = row;
+        if constexpr ((r & s) == 0)
+          detail::exchange<s>(v[r], v[r + s], std::make_integer_sequence<int, N>{});
+      });
+  });
+}
+#endif
 
 namespace detail {
 
@@ -380,6 +429,28 @@ template <class A, class T, int N> MEGACPP_HD vec<A, N> load(const T* p, lanes<N
 /// p[i.first ...] = x, rounded to nearest even.
 template <class T, class A, int N> MEGACPP_HD void store(T* p, lanes<N> i, vec<A, N> x) {
   detail::write(p + i.first, x);
+}
+
+/// A vec V from the elements at p, and back.
+template <class V, class T> MEGACPP_HD V load(const T* p) {
+  return load<typename V::value_type>(p, lanes<V::count>{0});
+}
+template <class T, class A, int N> MEGACPP_HD void store(T* p, vec<A, N> x) {
+  store(p, lanes<N>{0}, x);
+}
+/// The first n lanes, the others zero; what lies behind is not touched. 0 <= n <= V::count.
+template <class V, class T> MEGACPP_HD V load_first(const T* p, std::int64_t n) {
+  using A = typename V::value_type;
+  if (n >= V::count) return load<V>(p);
+  A x[V::count] = {};
+  for (std::int64_t l = 0; l < n; ++l) x[l] = convert<A>(p[l]);
+  return load<V>(x);
+}
+template <class T, class A, int N> MEGACPP_HD void store_first(T* p, vec<A, N> v, std::int64_t n) {
+  if (n >= N) return store(p, v);
+  A x[N];
+  store(x, v);
+  for (std::int64_t l = 0; l < n; ++l) p[l] = convert<T>(x[l]);
 }
 
 /// What a store of T and a load would give.

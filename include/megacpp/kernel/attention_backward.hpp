@@ -79,13 +79,14 @@ template <class T> struct backward_call {
 
 /// Lane l is the sum over d = l modulo lanes of a_d b_d.
 template <class G, class T>
-[[gnu::noinline]] tile::vector<G> lanewise_dot(const T* a, const T* b, std::int64_t n) {
-  tile::vector<G> sum = {};
+[[gnu::noinline]] register_of<G> lanewise_dot(const T* a, const T* b, std::int64_t n) {
+  register_of<G> sum = {};
   std::int64_t d = 0;
-  for (; d + tile::lanes<G> <= n; d += tile::lanes<G>)
-    sum = tile::fma<G>(tile::load<G>(a + d), tile::load<G>(b + d), sum);
+  for (; d + register_lanes<G> <= n; d += register_lanes<G>)
+    sum = fma(load<register_of<G>>(a + d), load<register_of<G>>(b + d), sum);
   if (d == n) return sum;
-  return tile::fma<G>(tile::load_first<G>(a + d, n - d), tile::load_first<G>(b + d, n - d), sum);
+  return fma(load_first<register_of<G>>(a + d, n - d), load_first<register_of<G>>(b + d, n - d),
+             sum);
 }
 
 /// One query tile of one head, packed.
@@ -98,7 +99,7 @@ template <class T> struct query_side {
 
   void set(const backward_call<T>& x, std::int64_t b, std::int64_t h, std::int64_t at,
            const backward_buffers<T>& buffer) {
-    constexpr int w = tile::lanes<G>;
+    constexpr int w = register_lanes<G>;
     const std::int64_t dim = x.s.head_dim;
     head = h;
     first = at;
@@ -118,15 +119,15 @@ template <class T> struct query_side {
       lse[i] = i < n ? statistics[i] * std::numbers::log2e_v<G> : G(0);
     for (int i = 0; i < marks.used * w; i += w) {
       // w rows of lane-wise products, then their lanes summed by columns of the transpose.
-      tile::vector<G> v[w];
-      tile::unroll<w>([&](auto r) __attribute__((always_inline)) {
+      register_of<G> v[w];
+      unroll<w>([&](auto r) __attribute__((always_inline)) {
         v[r] = i + r < n ? lanewise_dot<G>(dout + (i + r) * x.dout.stride,
                                            out + (i + r) * x.out.stride, dim)
-                         : tile::vector<G>{};
+                         : register_of<G>{};
       });
-      tile::transpose<G>(v);
-      tile::unroll<w - 1>([&](auto r) __attribute__((always_inline)) { v[0] += v[r + 1]; });
-      tile::store<G>(delta + i, v[0]);
+      transpose(v);
+      unroll<w - 1>([&](auto r) __attribute__((always_inline)) { v[0] = v[0] + v[r + 1]; });
+      store(delta + i, v[0]);
     }
   }
 };
@@ -135,22 +136,22 @@ template <class T> struct query_side {
 template <class T, class G = accumulator_t<T>>
 void soften_backward(const query_side<T>& q, const key_marks& k, std::int64_t tile_first,
                      const segment& s, G* score, G* dscore) {
-  constexpr int w = tile::lanes<G>;
-  using V = tile::vector<G>;
+  constexpr int w = register_lanes<G>;
+  using V = register_of<G>;
   for (int g = s.from; g < s.to; ++g) {
-    const V lse = tile::load<G>(q.lse + g * w), delta = tile::load<G>(q.delta + g * w);
+    const V lse = load<V>(q.lse + g * w), delta = load<V>(q.delta + g * w);
     const auto step = [&](int j, auto masked) __attribute__((always_inline)) {
       G* const p = score + j * query_tile<G> + g * w;
       G* const dp = dscore + j * query_tile<G> + g * w;
-      V e = tile::exp2<G>(tile::load<G>(p) - lse);
-      V ds = e * (tile::load<G>(dp) - delta);
+      V e = exp2(load<V>(p) - lse);
+      V ds = e * (load<V>(dp) - delta);
       if constexpr (masked) {
         const auto h = hidden<G>(q.marks, k, tile_first + j, g);
-        e = h ? V{} : e;
-        ds = h ? V{} : ds;
+        e = select(h, V(G(0)), e);
+        ds = select(h, V(G(0)), ds);
       }
-      tile::store<G>(p, e);
-      tile::store<G>(dp, ds);
+      store(p, e);
+      store(dp, ds);
     };
     if (s.masked >> g & 1u)
       for (int j = s.first; j < s.last; ++j) step(j, std::true_type{});
@@ -165,7 +166,7 @@ template <class T, class G = accumulator_t<T>>
 void backward_tile(const query_side<T>& q, const key_marks& marks, const tile_plan& plan,
                    std::int64_t tile_first, rows_of<G> key, rows_of<G> value, std::int64_t dim,
                    bool dquery, G* dkey, G* dvalue, const backward_buffers<T>& buffer) {
-  constexpr int w = tile::lanes<G>;
+  constexpr int w = register_lanes<G>;
   constexpr int row = query_tile<G>;
   constexpr auto depth = tile::contiguous::depth;
   const std::int64_t width = padded<G>(dim);
@@ -211,9 +212,9 @@ template <class T, class G> void store_rows(const G* from, G factor, const shape
                                             std::int64_t n, head_rows<T> to) {
   const std::int64_t dim = s.head_dim;
   for (std::int64_t j = 0; j < n; ++j)
-    for (std::int64_t d = 0; d < dim; d += tile::lanes<G>)
-      tile::store_first<G>(to.data + (token + j) * to.stride + kv_head * dim + d,
-                           tile::load<G>(from + j * padded<G>(dim) + d) * factor, dim - d);
+    for (std::int64_t d = 0; d < dim; d += register_lanes<G>)
+      store_first(to.data + (token + j) * to.stride + kv_head * dim + d,
+                  load<register_of<G>>(from + j * padded<G>(dim) + d) * factor, dim - d);
 }
 
 /// dq of one query tile, and in one pass its part of dk and dv: key tiles ascending.

@@ -42,20 +42,20 @@ template <class T> struct forward_buffers {
 template <class G, class F> MEGACPP_HD void each_row(int first, int last, F f) {
   int j = first;
   for (; j + 4 <= last; j += 4)
-    tile::unroll<4>([&](auto c) __attribute__((always_inline)) { f(j + c, c); });
-  tile::unroll<3>([&](auto c) __attribute__((always_inline)) {
+    unroll<4>([&](auto c) __attribute__((always_inline)) { f(j + c, c); });
+  unroll<3>([&](auto c) __attribute__((always_inline)) {
     if (j + c < last) f(j + c, c);
   });
 }
 
 template <class G> void hide(const query_marks<G>& q, const key_marks& k, std::int64_t tile_first,
                              const segment& s, G* score) {
-  const auto none = tile::broadcast<G>(-std::numeric_limits<G>::infinity());
+  const register_of<G> none(-std::numeric_limits<G>::infinity());
   for (int g = s.from; g < s.to; ++g) {
     if (!(s.masked >> g & 1u)) continue;
     for (int j = s.first; j < s.last; ++j) {
-      G* const p = score + j * query_tile<G> + g * tile::lanes<G>;
-      tile::store<G>(p, hidden<G>(q, k, tile_first + j, g) ? none : tile::load<G>(p));
+      G* const p = score + j * query_tile<G> + g * register_lanes<G>;
+      store(p, select(hidden<G>(q, k, tile_first + j, g), none, load<register_of<G>>(p)));
     }
   }
 }
@@ -64,36 +64,35 @@ template <class G> void hide(const query_marks<G>& q, const key_marks& k, std::i
 /// brings earlier sums to the new m. Returns whether any factor differs from 1.
 template <class G>
 bool soften(const tile_plan& plan, int registers, G* score, G* m, G* l, G* alpha) {
-  constexpr int w = tile::lanes<G>;
-  using V = tile::vector<G>;
-  const V none = tile::broadcast<G>(-std::numeric_limits<G>::infinity());
+  constexpr int w = register_lanes<G>;
+  using V = register_of<G>;
+  const V none(-std::numeric_limits<G>::infinity());
   bool rescale = false;
   for (int g = 0; g < registers; ++g) {
-    const V before = tile::load<G>(m + g * w);
+    const V before = load<V>(m + g * w);
     V top[4] = {before, before, before, before};
     for (const segment& s : plan)
       if (s.from <= g && g < s.to)
         each_row<G>(
             s.first, s.last, [&](int j, auto c) __attribute__((always_inline)) {
-              top[c] = tile::max<G>(tile::load<G>(score + j * query_tile<G> + g * w), top[c]);
+              top[c] = max(load<V>(score + j * query_tile<G> + g * w), top[c]);
             });
-    const V now = tile::max<G>(tile::max<G>(top[0], top[1]), tile::max<G>(top[2], top[3]));
-    const V base = now == none ? V{} : now; // a row that has seen no key yet
-    const V factor = tile::exp2<G>(before - base);
+    const V now = max(max(top[0], top[1]), max(top[2], top[3]));
+    const V base = select(now == none, V(G(0)), now); // a row that has seen no key yet
+    const V factor = exp2(before - base);
     V sum[4] = {};
     for (const segment& s : plan)
       if (s.from <= g && g < s.to)
         each_row<G>(
             s.first, s.last, [&](int j, auto c) __attribute__((always_inline)) {
               G* const p = score + j * query_tile<G> + g * w;
-              const V e = tile::exp2<G>(tile::load<G>(p) - base);
-              tile::store<G>(p, e);
-              sum[c] += e;
+              const V e = exp2(load<V>(p) - base);
+              store(p, e);
+              sum[c] = sum[c] + e;
             });
-    tile::store<G>(m + g * w, now);
-    tile::store<G>(l + g * w, tile::fma<G>(tile::load<G>(l + g * w), factor,
-                                           (sum[0] + sum[1]) + (sum[2] + sum[3])));
-    tile::store<G>(alpha + g * w, factor);
+    store(m + g * w, now);
+    store(l + g * w, fma(load<V>(l + g * w), factor, (sum[0] + sum[1]) + (sum[2] + sum[3])));
+    store(alpha + g * w, factor);
     for (int i = 0; i < w; ++i) rescale |= alpha[g * w + i] != G(1);
   }
   return rescale;
@@ -105,7 +104,7 @@ void forward_tile(const shape& s, const attention_visibility& o, head_rows<const
                   head_rows<const T> k, head_rows<const T> v, head_rows<T> out, G* lse,
                   std::int64_t b, std::int64_t head, std::int64_t first, std::int64_t n,
                   const forward_buffers<T>& buffer) {
-  constexpr int w = tile::lanes<G>;
+  constexpr int w = register_lanes<G>;
   constexpr int row = query_tile<G>;
   const std::int64_t dim = s.head_dim;
   const std::int64_t kv_head = head / (s.heads / s.kv_heads);
@@ -142,7 +141,7 @@ void forward_tile(const shape& s, const attention_visibility& o, head_rows<const
       for (std::int64_t d = 0; d < dim; ++d)
         for (int g = 0; g < marks.used; ++g) {
           G* const x = buffer.out + d * row + g * w;
-          tile::store<G>(x, tile::load<G>(x) * tile::load<G>(alpha + g * w));
+          store(x, load<register_of<G>>(x) * load<register_of<G>>(alpha + g * w));
         }
     const rows_of<G> value =
         widened<G>(v.data + token * v.stride + kv_head * dim, v.stride, count, dim, buffer.value);

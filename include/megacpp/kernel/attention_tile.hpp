@@ -6,6 +6,7 @@
 // and V where they lie (elements broadcast), and nothing is transposed but the query tile.
 #pragma once
 
+#include <megacpp/exec/math.hpp>
 #include <megacpp/exec/parallel.hpp>
 #include <megacpp/kernel/tile.hpp>
 
@@ -76,7 +77,7 @@ template <class... E> constexpr shape run_time(const attention_shape<E...>& s) {
 constexpr std::int64_t ceil_to(std::int64_t n, std::int64_t m) { return (n + m - 1) / m * m; }
 /// D in whole registers.
 template <class G> constexpr std::int64_t padded(std::int64_t head_dim) {
-  return ceil_to(head_dim, tile::lanes<G>);
+  return ceil_to(head_dim, register_lanes<G>);
 }
 
 /// Cuts arrays that start on cache lines from one piece of memory; without memory it only counts.
@@ -117,10 +118,10 @@ struct range {
 /// The queries of a tile as lanes: query i sees position p of document d if
 /// lower[i] < p <= upper[i] and d == document[i].
 template <class G> struct query_marks {
-  static constexpr int groups = query_tile<G> / tile::lanes<G>;
-  alignas(64) tile::integer<G> upper[query_tile<G>];
-  alignas(64) tile::integer<G> lower[query_tile<G>];
-  alignas(64) tile::integer<G> document[query_tile<G>];
+  static constexpr int groups = query_tile<G> / register_lanes<G>;
+  alignas(64) int_like<G> upper[query_tile<G>];
+  alignas(64) int_like<G> lower[query_tile<G>];
+  alignas(64) int_like<G> document[query_tile<G>];
   range uppers[groups], lowers[groups], documents[groups]; // of each register
   int used;                                                // registers that hold queries
   std::int64_t first_key, last_key; // outside of these no query of the tile sees a key
@@ -132,12 +133,12 @@ template <class G> struct query_marks {
     constexpr std::int64_t least = std::numeric_limits<std::int32_t>::min();
     constexpr std::int64_t most = std::numeric_limits<std::int32_t>::max();
     const std::int64_t ahead = std::max<std::int64_t>(s.keys - s.queries, 0);
-    used = static_cast<int>((n + tile::lanes<G> - 1) / tile::lanes<G>);
+    used = static_cast<int>((n + register_lanes<G> - 1) / register_lanes<G>);
     range visible;
     for (int g = 0; g < used; ++g) {
       uppers[g] = lowers[g] = documents[g] = range{};
-      for (int l = 0; l < tile::lanes<G>; ++l) {
-        const int lane = g * tile::lanes<G> + l;
+      for (int l = 0; l < register_lanes<G>; ++l) {
+        const int lane = g * register_lanes<G> + l;
         const std::int64_t i = first + std::min<std::int64_t>(lane, n - 1);
         const std::int64_t p = o.query_position ? o.query_position[b * s.queries + i] : i + ahead;
         const std::int64_t high = o.causal || o.window > 0 ? p : most;
@@ -146,9 +147,9 @@ template <class G> struct query_marks {
         uppers[g].add(high);
         lowers[g].add(low);
         documents[g].add(d);
-        upper[lane] = static_cast<tile::integer<G>>(high);
-        lower[lane] = static_cast<tile::integer<G>>(low);
-        document[lane] = static_cast<tile::integer<G>>(d);
+        upper[lane] = static_cast<int_like<G>>(high);
+        lower[lane] = static_cast<int_like<G>>(low);
+        document[lane] = static_cast<int_like<G>>(d);
       }
       visible.add(range{lowers[g].low + 1, uppers[g].high});
     }
@@ -233,25 +234,26 @@ tile_plan plan_tile(const query_marks<G>& q, const key_marks& k, std::int64_t ti
 }
 
 /// Lanes of register g that do not see key j of the sequence.
-template <class G> MEGACPP_HD tile::mask<G> hidden(const query_marks<G>& q, const key_marks& k,
-                                                   std::int64_t j, int g) {
-  const tile::integer<G> p = k.position_of(j), d = k.document_of(j);
-  const int lane = g * tile::lanes<G>;
-  return (tile::load_integer<G>(q.upper + lane) < p) |
-         (tile::load_integer<G>(q.lower + lane) >= p) |
-         (tile::load_integer<G>(q.document + lane) != d);
+template <class G> MEGACPP_HD register_of<int_like<G>> hidden(const query_marks<G>& q,
+                                                              const key_marks& k, std::int64_t j,
+                                                              int g) {
+  const int_like<G> p = k.position_of(j), d = k.document_of(j);
+  const int lane = g * register_lanes<G>;
+  return (load<register_of<int_like<G>>>(q.upper + lane) < p) |
+         (load<register_of<int_like<G>>>(q.lower + lane) >= p) |
+         (load<register_of<int_like<G>>>(q.document + lane) != d);
 }
 
 /// One square of the packing below: all its rows, the first `columns` of its columns.
 template <class G, class T> MEGACPP_HD void pack_square(const T* from, std::int64_t stride,
                                                         std::int64_t columns, G factor, G* to) {
-  tile::vector<G> v[tile::lanes<G>];
-  tile::unroll<tile::lanes<G>>([&](auto r) __attribute__((always_inline)) {
-    v[r] = tile::load<G>(from + r * stride) * factor;
+  register_of<G> v[register_lanes<G>];
+  unroll<register_lanes<G>>([&](auto r) __attribute__((always_inline)) {
+    v[r] = load<register_of<G>>(from + r * stride) * factor;
   });
-  tile::transpose<G>(v);
-  tile::unroll<tile::lanes<G>>([&](auto r) __attribute__((always_inline)) {
-    if (r < columns) tile::store<G>(to + r * query_tile<G>, v[r]);
+  transpose(v);
+  unroll<register_lanes<G>>([&](auto r) __attribute__((always_inline)) {
+    if (r < columns) store(to + r * query_tile<G>, v[r]);
   });
 }
 
@@ -259,7 +261,7 @@ template <class G, class T> MEGACPP_HD void pack_square(const T* from, std::int6
 /// are zero.
 template <class G, class T> void pack_columns(const T* from, std::int64_t stride, std::int64_t n,
                                               std::int64_t head_dim, G factor, G* to) {
-  constexpr int w = tile::lanes<G>;
+  constexpr int w = register_lanes<G>;
   for (std::int64_t i = 0; i < n; i += w)
     for (std::int64_t d = 0; d < head_dim; d += w) {
       const T* const corner = from + i * stride + d;
@@ -270,9 +272,9 @@ template <class G, class T> void pack_columns(const T* from, std::int64_t stride
       }
       alignas(64) G edge[w * w];
       for (std::int64_t r = 0; r < w; ++r)
-        tile::store<G>(edge + r * w, i + r < n
-                                         ? tile::load_first<G>(corner + r * stride, head_dim - d)
-                                         : tile::vector<G>{});
+        store(edge + r * w, i + r < n
+                                ? load_first<register_of<G>>(corner + r * stride, head_dim - d)
+                                : register_of<G>{});
       pack_square<G>(edge, w, head_dim - d, factor, at);
     }
 }
@@ -280,29 +282,26 @@ template <class G, class T> void pack_columns(const T* from, std::int64_t stride
 /// to[i * stride + d] = from[d * query_tile + i] * factor[i] for n rows.
 template <class G, class T> void unpack_columns(const G* from, const G* factor, std::int64_t n,
                                                 std::int64_t head_dim, T* to, std::int64_t stride) {
-  constexpr int w = tile::lanes<G>;
+  constexpr int w = register_lanes<G>;
   for (std::int64_t i = 0; i < n; i += w) {
-    const tile::vector<G> f = tile::load<G>(factor + i);
+    const register_of<G> f = load<register_of<G>>(factor + i);
     for (std::int64_t d = 0; d < head_dim; d += w) {
       const std::int64_t columns = head_dim - d, rows = n - i;
-      tile::vector<G> v[w];
-      tile::unroll<w>([&](auto r) __attribute__((always_inline)) {
-        v[r] =
-            r < columns ? tile::load<G>(from + (d + r) * query_tile<G> + i) * f : tile::vector<G>{};
+      register_of<G> v[w];
+      unroll<w>([&](auto r) __attribute__((always_inline)) {
+        v[r] = r < columns ? load<register_of<G>>(from + (d + r) * query_tile<G> + i) * f
+                           : register_of<G>{};
       });
-      tile::transpose<G>(v);
+      transpose(v);
       T* const corner = to + i * stride + d;
       if (columns >= w && rows >= w) {
-        tile::unroll<w>([&](auto r) __attribute__((always_inline)) {
-          tile::store<G>(corner + r * stride, v[r]);
-        });
+        unroll<w>([&](auto r) __attribute__((always_inline)) { store(corner + r * stride, v[r]); });
         continue;
       }
       alignas(64) G edge[w * w];
-      tile::unroll<w>([&](auto r)
-                          __attribute__((always_inline)) { tile::store<G>(edge + r * w, v[r]); });
+      unroll<w>([&](auto r) __attribute__((always_inline)) { store(edge + r * w, v[r]); });
       for (std::int64_t r = 0; r < std::min<std::int64_t>(w, rows); ++r)
-        tile::store_first<G>(corner + r * stride, tile::load<G>(edge + r * w), columns);
+        store_first(corner + r * stride, load<register_of<G>>(edge + r * w), columns);
     }
   }
 }
@@ -310,13 +309,13 @@ template <class G, class T> void unpack_columns(const G* from, const G* factor, 
 /// to[i * padded + d] = from[i * stride + d] for n rows, zero for d >= D and for rows [n, rows).
 template <class G, class T> void pack_rows(const T* from, std::int64_t stride, std::int64_t n,
                                            std::int64_t rows, std::int64_t head_dim, G* to) {
-  constexpr int w = tile::lanes<G>;
+  constexpr int w = register_lanes<G>;
   const std::int64_t row = padded<G>(head_dim);
   for (std::int64_t i = 0; i < rows; ++i)
     for (std::int64_t d = 0; d < head_dim; d += w)
-      tile::store<G>(
-          to + i * row + d,
-          i < n ? tile::load_first<G>(from + i * stride + d, head_dim - d) : tile::vector<G>{});
+      store(to + i * row + d, i < n
+                                  ? load_first<register_of<G>>(from + i * stride + d, head_dim - d)
+                                  : register_of<G>{});
 }
 
 /// Keys or values as G in rows: where they lie, or widened.
