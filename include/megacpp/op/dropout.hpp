@@ -17,7 +17,7 @@
 namespace mc {
 namespace op {
 
-/// A salt has eight bits of the key (kernel/embedding.hpp).
+/// A salt has eight bits of the key (kernel/dropout.hpp).
 inline constexpr std::int64_t salts = 256;
 
 // x, token_keys (all dims of x but the last one or two), seed, step
