@@ -4,6 +4,7 @@
 
 #include "plain_loss.hpp"
 
+#include <megacpp/comm/self.hpp>
 #include <megacpp/num/random.hpp>
 #include <megacpp/product/cpu_products.hpp>
 
@@ -79,6 +80,7 @@ class node_kernel {
 public:
   run_constants constants{.clip = plain::clip_at};
   coordinates rank{};
+  communicator* ranks = &self::of_process();
   int layer = 0;
 
   /// Memory for the operands and outputs of this node.
@@ -110,7 +112,7 @@ public:
       if (n.in[k] >= 0) held_.at(n.in[k]).set(operand(k), g.at(n.in[k]).type);
     const kernel_table::functions f = kernels_.find(n.op, type_of_node(g, n));
     node_slot slot;
-    frame_.constants = &constants, frame_.ranks = &ranks_, frame_.coordinate = rank,
+    frame_.constants = &constants, frame_.ranks = ranks, frame_.coordinate = rank,
     frame_.layer = layer;
     dynamic_call c({&device_, &frame_, &slot}, g, *plan_, stores_, 0, n);
     if (f.prepare != nullptr) f.prepare(c);
@@ -151,7 +153,6 @@ private:
   std::unique_ptr<memory_plan> plan_ = std::make_unique<memory_plan>();
   frame frame_;
   std::vector<std::byte*> inputs_;
-  self ranks_;
   registry stores_{};
 };
 

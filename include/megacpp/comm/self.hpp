@@ -1,49 +1,35 @@
-// The communicator concept, and the communicator of one rank, which compiles away.
+// The communicator of one rank in host memory: what would be sent to others stays where it is.
 #pragma once
 
-#include <concepts>
-#include <cstdint>
+#include <megacpp/comm/communicator.hpp>
+
 #include <cstring>
 
 namespace mc {
 
-/// Collectives over the ranks of one group. `n` counts elements of T a rank gives; reductions have
-/// a fixed order.
-template <class C>
-concept communicator = requires(C c, float* out, const float* in, std::int64_t n) {
-  { c.rank() } -> std::convertible_to<int>;
-  { c.size() } -> std::convertible_to<int>;
-  c.all_reduce(in, out, n);
-  c.all_gather(in, out, n);
-  c.reduce_scatter(in, out, n);
-  c.all_to_all(in, out, n);
-  c.barrier();
-};
+/// The one rank of a run. Every group is this rank alone; an exchange is a copy, or nothing where
+/// it is in place, and done when it is started.
+class self final : public communicator {
+public:
+  self() : communicator(mesh::one_rank(), 0) {}
 
-/// One rank: every collective hands its input on.
-struct self {
-  static constexpr int rank() { return 0; }
-  static constexpr int size() { return 1; }
-  template <class T> static void all_reduce(const T* in, T* out, std::int64_t n) {
-    copy(in, out, n);
+  /// For all runs of one rank in this process, since it has no state.
+  static self& of_process() {
+    static self one;
+    return one;
   }
-  template <class T> static void all_gather(const T* in, T* out, std::int64_t n) {
-    copy(in, out, n);
-  }
-  template <class T> static void reduce_scatter(const T* in, T* out, std::int64_t n) {
-    copy(in, out, n);
-  }
-  template <class T> static void all_to_all(const T* in, T* out, std::int64_t n) {
-    copy(in, out, n);
-  }
-  static void barrier() {}
 
 private:
-  template <class T> static void copy(const T* in, T* out, std::int64_t n) {
-    if (in != out)
-      std::memcpy(static_cast<void*>(out), in, static_cast<std::size_t>(n) * sizeof(T));
+  ticket begin(const exchange& x, const group& g) override {
+    const std::int64_t n = x.elements_in(g.size());
+    if (n != x.elements_out(g.size()))
+      refuse(x, "this rank would give itself " + std::to_string(n) + " elements and take " +
+                    std::to_string(x.elements_out(g.size())) + ": let both be the same");
+    if (n > 0 && x.in != x.out)
+      std::memcpy(x.out, x.in, static_cast<std::size_t>(n * size_of(x.type)));
+    return {0};
   }
+  void finish(ticket) override {}
 };
-static_assert(communicator<self>);
 
 } // namespace mc

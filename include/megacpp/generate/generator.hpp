@@ -11,6 +11,7 @@
 // allocates.
 #pragma once
 
+#include <megacpp/comm/self.hpp>
 #include <megacpp/pass/pipeline.hpp>
 #include <megacpp/plan/verify_step.hpp>
 #include <megacpp/run/executor.hpp>
@@ -37,9 +38,10 @@ public:
   /// Tokens of all sequences in one pass of prefill.
   static constexpr std::int64_t prefill_tokens = 512;
 
-  /// For the weights as they are now. `p`, `on` and `weights` must outlive the generator.
-  generator(const program_view& p, device& on, const stores& weights, const generation_room& room)
-      : p_(require_one_rank(p)), weights_(weights), room_(room) {
+  /// For the weights as they are now. `p`, `on`, `weights` and `ranks` must outlive the generator.
+  generator(const program_view& p, device& on, const stores& weights, const generation_room& room,
+            communicator& ranks = self::of_process())
+      : p_(require_one_rank(p)), weights_(weights), ranks_(ranks), room_(room) {
     if (room.sequences < 1 || room.tokens < 1 || room.tokens > p_.positions)
       throw error(exit_code::internal, "generation of " + std::to_string(room.sequences) +
                                            " sequences of " + std::to_string(room.tokens) +
@@ -156,8 +158,8 @@ private:
       interpreted_part::refuse(verify_step(evaluation_step(a->shape, 2), a->shape, *buffers_, 2));
     std::vector<part_view> views;
     for (const auto& part : parts_) views.push_back(p_.generation.view(*part));
-    run_.emplace(std::move(views), *buffers_, on, weights_, "the keys and values of these texts",
-                 "fewer or shorter texts at a time");
+    run_.emplace(std::move(views), *buffers_, on, ranks_, weights_,
+                 "the keys and values of these texts", "fewer or shorter texts at a time");
     run_->numbers().dropping = false;
     run_->set_numbers();
 
@@ -228,6 +230,7 @@ private:
 
   const program_view& p_;
   const stores& weights_;
+  communicator& ranks_;
   generation_room room_;
   std::vector<std::unique_ptr<interpreted_part>> parts_; ///< of both programs
   std::vector<planned_graph> graphs_;                    ///< by part

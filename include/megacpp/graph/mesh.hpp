@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <numeric>
 
 namespace mc {
@@ -15,6 +16,32 @@ constexpr const char* name_of(axis a) {
   constexpr const char* names[] = {"dp", "cp", "tp", "pp", "edp", "ep", "etp"};
   return names[static_cast<int>(a)];
 }
+
+/// A set of axes. A *group* is the ranks whose coordinates differ on these axes alone: over {tp}
+/// those that share a product, over {ep, etp} those that share a layer's experts, over {} one rank.
+struct axis_set {
+  std::uint8_t bits = 0;
+
+  constexpr axis_set() = default;
+  constexpr axis_set(axis a) : bits(bit(a)) {}
+  constexpr axis_set(std::initializer_list<axis> all) {
+    for (axis a : all) bits = static_cast<std::uint8_t>(bits | bit(a));
+  }
+  constexpr bool has(axis a) const { return (bits & bit(a)) != 0; }
+  constexpr bool meets(axis_set o) const { return (bits & o.bits) != 0; }
+  constexpr bool operator==(const axis_set&) const = default;
+
+private:
+  static constexpr std::uint8_t bit(axis a) {
+    return static_cast<std::uint8_t>(1u << static_cast<int>(a));
+  }
+};
+
+/// The axes of the one mesh that the other lacks.
+inline constexpr axis_set dense_axes{axis::dp, axis::cp, axis::tp},
+    expert_axes{axis::edp, axis::ep, axis::etp};
+/// True if one of the meshes has all of these axes: only then are they a group.
+constexpr bool on_one_mesh(axis_set s) { return !s.meets(dense_axes) || !s.meets(expert_axes); }
 
 /// What a user writes: how one model is laid out over ranks. dp is absent on purpose: it is the
 /// world size divided by tp * cp * pp, read at start, so that one binary runs on any number of

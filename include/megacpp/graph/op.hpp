@@ -4,6 +4,7 @@
 #pragma once
 
 #include <megacpp/graph/graph.hpp>
+#include <megacpp/graph/wire.hpp>
 
 #include <initializer_list>
 

@@ -164,7 +164,7 @@ inline void append_collectives(std::vector<collective_entry>& list, const std::s
     e.what = collective_of(n.from, n.to), e.over = n.ax, e.from = n.from, e.to = n.to;
     e.ranks = ranks.of(n.ax);
     e.bytes = local_bytes(g.ranks, g.at(n.in[0]));
-    e.sent = collective_bytes(e.what, e.bytes, e.ranks);
+    e.sent = bytes_sent(e.what, e.bytes, e.ranks);
     e.per_step = times;
     list.push_back(std::move(e));
   }

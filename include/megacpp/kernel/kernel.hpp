@@ -13,7 +13,9 @@
 //                                               (To = 0: the end)
 //   c.in_size(k), c.in_rows(k)                  all elements; all but the last dim
 //   c.value_in(k), c.value_out(k), c.attr()     the graph's own description
+//   c.described()                               the node itself
 //   c.device(), c.slot(), c.layer()             device, prepared state, layer
+//   c.comm()                                    this rank and the others (comm/communicator.hpp)
 //   c.constants()                               constants of the run
 //   c.trip()                                    of a node of a region: 0, 1, ...
 //

@@ -11,33 +11,17 @@
 //   R -> S         slice            zero-pad into partial
 //   S(i) -> S(j)   all-to-all       all-to-all
 //
-// Saved: nothing. FLOPs: none; bytes on the wire: collective_bytes(). I and R differ, and nothing
-// converts silently. A place that is already there, or an axis of one rank, is no node at all.
+// Saved: nothing. FLOPs: none; bytes on the wire: bytes_sent(). I and R differ, and nothing
+// converts silently. Ranks send each other parts that lie in one piece: where a dim is not the
+// outermost, parts are packed or unpacked in scratch (pack_bytes). A place that is already there,
+// or an axis of one rank, is no node at all.
 #pragma once
 
 #include <megacpp/graph/adjoint.hpp>
 
 namespace mc {
 
-enum class collective : std::uint8_t {
-  none,
-  slice,
-  zero_pad,
-  all_reduce,
-  all_gather,
-  reduce_scatter,
-  all_to_all
-};
-
-constexpr const char* name_of(collective c) {
-  constexpr const char* names[] = {"none",       "slice",          "zero-pad",  "all-reduce",
-                                   "all-gather", "reduce-scatter", "all-to-all"};
-  return names[static_cast<int>(c)];
-}
-
 /// The collective that turns one place into another.
-/// True if ranks wait for each other.
-constexpr bool waits(collective c) { return c > collective::zero_pad; }
 constexpr collective collective_of(place from, place to) {
   using enum state;
   if (from.s == partial) return to.s == shard ? collective::reduce_scatter : collective::all_reduce;
@@ -46,19 +30,6 @@ constexpr collective collective_of(place from, place to) {
     return to.s == partial ? collective::zero_pad : collective::all_gather;
   }
   return to.s == shard ? collective::slice : collective::none;
-}
-
-/// Bytes one rank sends for a redistribution of a value whose local size before it is `bytes`, over
-/// n ranks, by ring algorithms: all-reduce 2(n-1)/n, reduce-scatter and all-to-all (n-1)/n of what
-/// it holds, all-gather n-1 times its shard (Thakur, Rabenseifner, Gropp 2005).
-constexpr std::int64_t collective_bytes(collective c, std::int64_t bytes, std::int64_t n) {
-  switch (c) {
-  case collective::all_reduce: return 2 * (n - 1) * (bytes / n);
-  case collective::all_gather: return (n - 1) * bytes;
-  case collective::reduce_scatter:
-  case collective::all_to_all: return (n - 1) * (bytes / n);
-  default: return 0;
-  }
 }
 
 namespace op {

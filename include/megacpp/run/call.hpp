@@ -34,7 +34,7 @@ template <class Device> struct call_state {
   const run_constants& constants() const { return *f->constants; }
   int layer() const { return f->layer; }
   int trip() const { return f->trip; }
-  self& comm() const { return *f->ranks; }
+  communicator& comm() const { return *f->ranks; }
 };
 
 /// Node N of a part that is a type with static constexpr members g, plan, stores and index.
@@ -48,6 +48,7 @@ template <class Part, int N, class Device> struct compiled_call : call_state<Dev
   static constexpr const value& value_out(int k) {
     return Part::g.at(n().out[static_cast<unsigned>(k)]);
   }
+  static constexpr const node& described() { return n(); }
   static constexpr const attributes& attr() { return n().attr; }
   static constexpr const mesh& ranks() { return Part::g.ranks; }
   template <int K, int From, int To> static constexpr auto in_span() {
@@ -91,6 +92,7 @@ struct dynamic_call : call_state<cpu> {
   bool has(int k) const { return n.in[static_cast<unsigned>(k)] >= 0; }
   const value& value_in(int k) const { return g.at(n.in[static_cast<unsigned>(k)]); }
   const value& value_out(int k) const { return g.at(n.out[static_cast<unsigned>(k)]); }
+  const node& described() const { return n; }
   const attributes& attr() const { return n.attr; }
   const mesh& ranks() const { return g.ranks; }
   template <int K, int From, int To> std::int64_t in_span() const {

@@ -19,12 +19,17 @@ using step_sums = std::array<double, step_totals>;
 
 class executor {
 public:
-  /// `parts` are by number, as the uses of `b` have them; `b`, `on` and `weights` stay where
-  /// they are. All memory is reserved here: throws mc::error(exit_code::memory), which names `what`
-  /// it is for and a `remedy`.
-  executor(std::vector<part_view> parts, const buffers& b, device& on, const stores& weights,
-           const char* what, const char* remedy)
-      : parts_(std::move(parts)), b_(b), device_(on), weights_(weights), slots_(parts_.size()) {
+  /// `parts` are by number, as the uses of `b` have them; `b`, `on`, `ranks` and `weights` stay
+  /// where they are. All memory is reserved here: throws mc::error(exit_code::memory), which names
+  /// `what` it is for and a `remedy`.
+  executor(std::vector<part_view> parts, const buffers& b, device& on, communicator& ranks,
+           const stores& weights, const char* what, const char* remedy)
+      : parts_(std::move(parts)),
+        b_(b),
+        device_(on),
+        ranks_(ranks),
+        weights_(weights),
+        slots_(parts_.size()) {
     for (const part_view& part : parts_) {
       if (*part.device_type != typeid(on))
         throw error(exit_code::internal,
@@ -117,7 +122,7 @@ private:
     f.input = in.data();
     f.set(space::weights, weights_.weights()), f.set(space::gradients, weights_.gradients());
     f.index = u.index, f.layer = u.layer, f.constants = &numbers_;
-    f.ranks = &ranks_, f.coordinate = weights_.coordinate();
+    f.ranks = &ranks_, f.coordinate = ranks_.coordinate();
     b_.for_each_operand(t, [&](int number, const buffers::operand& o) {
       std::byte* const at = address_of(number, t.micro);
       switch (o.what) {
@@ -172,12 +177,12 @@ private:
   std::vector<input_addresses> inputs_; ///< by part
   const buffers& b_;
   device& device_;
+  communicator& ranks_;
   const stores& weights_;
   std::vector<std::vector<node_slot>> slots_; ///< by part
   arena memory_;
   std::int64_t begin_of_[arenas]{}; ///< of each arena in `memory_`
   step_numbers numbers_{};
-  self ranks_{};
   node_clock* clock_ = nullptr;
 };
 

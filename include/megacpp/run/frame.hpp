@@ -1,7 +1,7 @@
 // What a node needs at run time beside its graph: where values lie, the layer, the step.
 #pragma once
 
-#include <megacpp/comm/self.hpp>
+#include <megacpp/comm/communicator.hpp>
 #include <megacpp/graph/graph.hpp>
 #include <megacpp/pass/place_memory.hpp>
 #include <megacpp/plan/boxes.hpp>
@@ -63,8 +63,8 @@ struct frame {
   int layer = 0;                     ///< of the model; -1 the stem, `layers` the head
   int trip = 0;                      ///< of the region that runs
   const run_constants* constants = nullptr;
-  coordinates coordinate{}; ///< of this rank on every axis
-  self* ranks = nullptr;
+  coordinates coordinate{};      ///< of this rank on every axis
+  communicator* ranks = nullptr; ///< this rank and the others
 
   void set(space s, std::byte* p) { base[static_cast<unsigned>(s)] = p; }
 };

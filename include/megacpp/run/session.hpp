@@ -3,6 +3,7 @@
 // after that nothing allocates.
 #pragma once
 
+#include <megacpp/comm/self.hpp>
 #include <megacpp/plan/verify_step.hpp>
 #include <megacpp/product/cpu_products.hpp>
 #include <megacpp/run/executor.hpp>
@@ -61,16 +62,18 @@ enum class purpose : std::uint8_t { training, inference };
 
 class session {
 public:
-  session(const program_view& program, device& on, purpose why)
+  /// `ranks`: this rank and the others, whose collectives move memory of the device.
+  session(const program_view& program, device& on, purpose why,
+          communicator& ranks = self::of_process())
       : p_(require_one_rank(program)),
         training_(why == purpose::training),
-        stores_(program, training_, {}, on),
+        stores_(program, training_, ranks.coordinate(), on),
         graphs_(graphs_of(program)),
         stage_(stage_of(program, 0)),
         buffers_(buffers_of(graphs_, stage_, training_)),
         planned_(
             memory_of(buffers_, *program.stores, stage_.layers, program.numbers.type, training_)),
-        run_(program.parts, require_sound(), on, stores_, "activations",
+        run_(program.parts, require_sound(), on, ranks, stores_, "activations",
              training_ ? "a smaller micro-batch or sequence, recompute,"
                        : "a smaller micro-batch or sequence"),
         tokens_(local_tokens(*p_.block(0).g)),

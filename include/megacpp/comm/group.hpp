@@ -1,0 +1,72 @@
+// Which ranks talk to each other: the numbers of ranks, their coordinates, and groups.
+//
+// Ranks are numbered as Megatron-LM numbers them: tp fastest, then cp, dp and pp. The expert mesh
+// folds over the same ranks: etp fastest, then ep, edp and pp.
+#pragma once
+
+#include <megacpp/plan/boxes.hpp>
+
+namespace mc {
+
+namespace detail {
+inline constexpr axis axes_by_rank[2][4] = {{axis::tp, axis::cp, axis::dp, axis::pp},
+                                            {axis::etp, axis::ep, axis::edp, axis::pp}};
+} // namespace detail
+
+/// Ranks of a mesh whose sizes are all known.
+constexpr int ranks_of(const mesh& m) {
+  int n = 1;
+  for (axis a : detail::axes_by_rank[0]) n *= m.of(a);
+  return n;
+}
+/// True if every size is known and both meshes fold over the same ranks.
+constexpr bool is_whole(const mesh& m) {
+  for (int n : m.size)
+    if (n < 1) return false;
+  return m.of(axis::edp) * m.of(axis::ep) * m.of(axis::etp) * m.of(axis::pp) == ranks_of(m);
+}
+
+constexpr coordinates coordinates_of(const mesh& m, int rank) {
+  coordinates at{};
+  for (const auto& fastest_first : detail::axes_by_rank) {
+    int left = rank;
+    for (axis a : fastest_first) at[static_cast<unsigned>(a)] = left % m.of(a), left /= m.of(a);
+  }
+  return at;
+}
+
+/// The ranks that differ from one on some axes alone, in the order of their numbers. Parts of a
+/// value along one axis are in this order, too.
+class group {
+public:
+  /// Of `rank`, over axes of one mesh.
+  constexpr group(const mesh& m, axis_set over, int rank) {
+    const coordinates at = coordinates_of(m, rank);
+    int stride = 1;
+    first_ = rank;
+    for (axis a : detail::axes_by_rank[over.meets(expert_axes)]) {
+      if (over.has(a)) {
+        const int mine = at[static_cast<unsigned>(a)];
+        rank_ += mine * size_, first_ -= mine * stride;
+        counts_[levels_] = m.of(a), strides_[levels_++] = stride;
+        size_ *= m.of(a);
+      }
+      stride *= m.of(a);
+    }
+  }
+  constexpr int size() const { return size_; }
+  /// The number of this rank in the group.
+  constexpr int rank() const { return rank_; }
+  /// The number in the run of the group's rank i.
+  constexpr int operator[](int i) const {
+    int r = first_;
+    for (int k = 0; k < levels_; ++k) r += i % counts_[k] * strides_[k], i /= counts_[k];
+    return r;
+  }
+
+private:
+  int size_ = 1, rank_ = 0, first_ = 0, levels_ = 0;
+  int counts_[4]{}, strides_[4]{};
+};
+
+} // namespace mc

@@ -1,0 +1,52 @@
+// Sums over ranks as communicators take them: one definition for every backend in host memory.
+#pragma once
+
+#include <megacpp/num/dtype.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <type_traits>
+
+namespace mc {
+
+namespace detail {
+/// What sums of T are kept in: integers wrap around.
+template <class T> struct sum_over_ranks { using type = accumulator_t<T>; };
+template <> struct sum_over_ranks<std::int32_t> { using type = std::uint32_t; };
+template <> struct sum_over_ranks<std::int64_t> { using type = std::uint64_t; };
+
+template <class T>
+void sum_in_rank_order(std::span<const void* const> parts, T* out, std::int64_t n) {
+  using A = typename sum_over_ranks<T>::type;
+  constexpr std::int64_t block = 512;
+  A sum[block];
+  for (std::int64_t first = 0; first < n; first += block) {
+    const std::int64_t count = std::min(block, n - first);
+    const T* x = static_cast<const T*>(parts[0]) + first;
+    for (std::int64_t i = 0; i < count; ++i) sum[i] = static_cast<A>(x[i]);
+    for (const void* const part : parts.subspan(1)) {
+      x = static_cast<const T*>(part) + first;
+      for (std::int64_t i = 0; i < count; ++i) sum[i] += static_cast<A>(x[i]);
+    }
+    for (std::int64_t i = 0; i < count; ++i) out[first + i] = static_cast<T>(sum[i]);
+  }
+}
+} // namespace detail
+
+/// out (n) = parts[0] + parts[1] + ..., added from the first rank on: bf16 in fp32 and rounded
+/// once, fp32 in fp32, fp64 in fp64, integers modulo 2^32 or 2^64. `out` may be one of the parts.
+inline void sum_in_rank_order(dtype t, std::span<const void* const> parts, void* out,
+                              std::int64_t n) {
+  switch (t) {
+  case dtype::f64: return detail::sum_in_rank_order(parts, static_cast<double*>(out), n);
+  case dtype::f32: return detail::sum_in_rank_order(parts, static_cast<float*>(out), n);
+  case dtype::bf16: return detail::sum_in_rank_order(parts, static_cast<bf16*>(out), n);
+  case dtype::i32: return detail::sum_in_rank_order(parts, static_cast<std::int32_t*>(out), n);
+  case dtype::i64: return detail::sum_in_rank_order(parts, static_cast<std::int64_t*>(out), n);
+  case dtype::u8: return; // communicator::start refuses it
+  }
+}
+
+} // namespace mc

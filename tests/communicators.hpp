@@ -1,0 +1,321 @@
+// What every communicator promises (comm/communicator.hpp), as functions that all ranks of a
+// backend run: each says what is wrong on its rank, or nothing. What should come out is computed
+// here by plain loops, from the numbers of ranks alone.
+#pragma once
+
+#include <megacpp/comm/communicator.hpp>
+
+#include <array>
+#include <atomic>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <string>
+#include <vector>
+
+namespace mc_test {
+
+/// Groups by brute force: the coordinates of ranks by counting, tp and etp fastest; the members of a
+/// group are those that agree on all other axes of its mesh.
+class plain_groups {
+public:
+  explicit plain_groups(const mc::mesh& m) {
+    using enum mc::axis;
+    for (int pipeline = 0; pipeline < m.of(pp); ++pipeline)
+      for (int data = 0; data < m.of(dp); ++data)
+        for (int context = 0; context < m.of(cp); ++context)
+          for (int tensor = 0; tensor < m.of(tp); ++tensor)
+            dense_.push_back({{{dp, data}, {cp, context}, {tp, tensor}, {pp, pipeline}}});
+    for (int pipeline = 0; pipeline < m.of(pp); ++pipeline)
+      for (int data = 0; data < m.of(edp); ++data)
+        for (int expert = 0; expert < m.of(ep); ++expert)
+          for (int tensor = 0; tensor < m.of(etp); ++tensor)
+            expert_.push_back({{{edp, data}, {ep, expert}, {etp, tensor}, {pp, pipeline}}});
+  }
+  /// The numbers of a group's ranks, ascending.
+  std::vector<int> of(mc::axis_set over, int rank) const {
+    const auto& at = over.meets(mc::expert_axes) ? expert_ : dense_;
+    std::vector<int> members;
+    for (std::size_t r = 0; r < at.size(); ++r) {
+      bool same = true;
+      for (std::size_t k = 0; k < 4; ++k)
+        same = same && (over.has(at[r][k].first) ||
+                        at[r][k].second == at[static_cast<std::size_t>(rank)][k].second);
+      if (same) members.push_back(static_cast<int>(r));
+    }
+    return members;
+  }
+
+private:
+  using row = std::array<std::pair<mc::axis, int>, 4>;
+  std::vector<row> dense_, expert_;
+};
+
+/// Every set of axes that is a group.
+inline std::vector<mc::axis_set> all_groups() {
+  std::vector<mc::axis_set> all;
+  for (unsigned bits = 0; bits < 1u << mc::axes; ++bits) {
+    mc::axis_set over;
+    over.bits = static_cast<std::uint8_t>(bits);
+    if (on_one_mesh(over)) all.push_back(over);
+  }
+  return all;
+}
+
+/// 64 bits that depend on all arguments (splitmix64).
+inline std::uint64_t bits_of(std::uint64_t a, std::uint64_t b) {
+  std::uint64_t x = a * 0x9E3779B97F4A7C15u + b * 0xBF58476D1CE4E5B9u + 0x632BE59BD9B4E019u;
+  for (int round = 0; round < 2; ++round) {
+    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
+    x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
+    x ^= x >> 31;
+  }
+  return x;
+}
+/// Element i of what a rank gives: of magnitudes so different that another order of a sum, or a
+/// narrower sum, gives other bits; integers of which sums wrap around.
+template <class T> T given(int rank, std::int64_t i) {
+  const std::uint64_t x =
+      bits_of(static_cast<std::uint64_t>(rank) + 1, static_cast<std::uint64_t>(i));
+  if constexpr (std::is_integral_v<T>) return static_cast<T>(x);
+  else {
+    const double y =
+        std::ldexp(static_cast<double>(x >> 12) * 0x1p-51 - 1, static_cast<int>(x % 20) - 10);
+    return mc::convert<T>(y);
+  }
+}
+template <class T> std::vector<T> given(int rank, std::int64_t first, std::int64_t n) {
+  std::vector<T> x;
+  for (std::int64_t i = 0; i < n; ++i) x.push_back(given<T>(rank, first + i));
+  return x;
+}
+/// The sum of element i over ranks as the contract has it.
+template <class T> T summed(const std::vector<int>& members, std::int64_t i) {
+  if constexpr (std::is_integral_v<T>) {
+    std::uint64_t s = 0;
+    for (int r : members) s += static_cast<std::uint64_t>(given<T>(r, i));
+    return static_cast<T>(s);
+  } else if constexpr (sizeof(T) == 8) {
+    double s = given<T>(members[0], i);
+    for (std::size_t k = 1; k < members.size(); ++k) s += given<T>(members[k], i);
+    return s;
+  } else {
+    float s = mc::convert<float>(given<T>(members[0], i));
+    for (std::size_t k = 1; k < members.size(); ++k)
+      s += mc::convert<float>(given<T>(members[k], i));
+    return mc::convert<T>(s);
+  }
+}
+
+/// Where something is received: all of it is written, and nothing beside it.
+template <class T> class landing {
+public:
+  explicit landing(std::size_t n) : n_(n), bytes_((n + 2 * margin) * sizeof(T), 0xa5) {}
+  T* data() { return reinterpret_cast<T*>(bytes_.data()) + margin; }
+  /// How it differs from what should be there.
+  std::string difference(const std::vector<T>& want) {
+    if (want.size() != n_) return "the test expects another size";
+    for (std::size_t i = 0; i < bytes_.size(); ++i)
+      if ((i < margin * sizeof(T) || i >= (margin + n_) * sizeof(T)) && bytes_[i] != 0xa5)
+        return "something beside it is written";
+    for (std::size_t i = 0; i < n_; ++i)
+      if (std::memcmp(data() + i, want.data() + i, sizeof(T)) != 0)
+        return "element " + std::to_string(i) + " of " + std::to_string(n_) + " is another";
+    return "";
+  }
+
+private:
+  static constexpr std::size_t margin = 8;
+  std::size_t n_;
+  std::vector<unsigned char> bytes_;
+};
+
+/// Ragged counts: what rank a gives rank b.
+constexpr std::int64_t ragged(int a, int b) { return (a * 5 + b * 3) % 4 * (b == 2 ? 40 : 1); }
+
+/// Every exchange of elements of T over one group, of `n` elements a rank; sums where T has some.
+template <class T> std::string exchanges_of(mc::communicator& c, const plain_groups& plain,
+                                            mc::axis_set over, std::int64_t n) {
+  const mc::dtype t = sizeof(T) == 1 ? mc::dtype::u8 : mc::dtype_of<T>;
+  const std::vector<int> members = plain.of(over, c.rank());
+  const mc::group g = c.over(over);
+  const int size = static_cast<int>(members.size());
+  if (g.size() != size) return "the group has " + std::to_string(g.size()) + " ranks";
+  for (int i = 0; i < size; ++i)
+    if (g[i] != members[static_cast<std::size_t>(i)]) return "a rank of the group is another";
+  if (g[g.rank()] != c.rank()) return "the rank has another number in its group";
+  const int me = g.rank();
+
+  std::string wrong;
+  const auto say = [&](const char* what, const std::string& why) {
+    if (!why.empty()) wrong += std::string(what) + ": " + why + "; ";
+  };
+  const auto checked = [&](const char* what, const mc::exchange& x, landing<T>& out,
+                           const std::vector<T>& want) {
+    c.run(x);
+    say(what, out.difference(want));
+  };
+  const auto count = static_cast<std::size_t>(n), all = count * static_cast<std::size_t>(size);
+  const std::vector<T> mine = given<T>(c.rank(), 0, n), wide = given<T>(c.rank(), 0, n * size);
+  const std::vector<T> mine_before = mine, wide_before = wide;
+  {
+    landing<T> out(all);
+    std::vector<T> want;
+    for (int r : members)
+      for (T x : given<T>(r, 0, n)) want.push_back(x);
+    checked("all-gather", mc::exchange::all_gather(over, t, mine.data(), out.data(), n), out, want);
+  }
+  {
+    landing<T> out(all);
+    std::vector<T> want;
+    for (int r : members)
+      for (T x : given<T>(r, me * n, n)) want.push_back(x);
+    checked("all-to-all", mc::exchange::all_to_all(over, t, wide.data(), out.data(), n), out, want);
+  }
+  {
+    std::vector<std::int64_t> gives, takes;
+    std::vector<T> want;
+    for (int i = 0; i < size; ++i) {
+      std::int64_t before = 0; // what that rank gives those before this one
+      for (int k = 0; k < me; ++k) before += n > 0 ? ragged(i, k) : 0;
+      gives.push_back(n > 0 ? ragged(me, i) : 0), takes.push_back(n > 0 ? ragged(i, me) : 0);
+      for (T x : given<T>(members[static_cast<std::size_t>(i)], before, takes.back()))
+        want.push_back(x);
+    }
+    std::int64_t total = 0;
+    for (std::int64_t k : gives) total += k;
+    const std::vector<T> in = given<T>(c.rank(), 0, total);
+    landing<T> out(want.size());
+    checked("all-to-all by counts",
+            mc::exchange::all_to_all(over, t, in.data(), out.data(), gives, takes), out, want);
+  }
+  for (int root : {0, size - 1}) {
+    landing<T> out(count);
+    checked(
+        "broadcast",
+        mc::exchange::broadcast(over, t, me == root ? mine.data() : nullptr, out.data(), n, root),
+        out, given<T>(members[static_cast<std::size_t>(root)], 0, n));
+  }
+  if constexpr (sizeof(T) > 1) {
+    std::vector<T> sum, part;
+    for (std::int64_t i = 0; i < n; ++i) sum.push_back(summed<T>(members, i));
+    for (std::int64_t i = 0; i < n; ++i) part.push_back(summed<T>(members, me * n + i));
+    landing<T> out(count), in_place(count), scattered(count);
+    checked("all-reduce", mc::exchange::all_reduce(over, t, mine.data(), out.data(), n), out, sum);
+    std::copy(mine.begin(), mine.end(), in_place.data());
+    checked("all-reduce in place",
+            mc::exchange::all_reduce(over, t, in_place.data(), in_place.data(), n), in_place, sum);
+    checked("reduce-scatter",
+            mc::exchange::reduce_scatter(over, t, wide.data(), scattered.data(), n), scattered,
+            part);
+  }
+  if (size > 1) { // around the ring, two at once; everyone receives before anyone sends
+    const int next = (me + 1) % size, last = (me + size - 1) % size;
+    const int from = members[static_cast<std::size_t>(last)];
+    landing<T> first(count), second(count);
+    const mc::ticket in[] = {c.start(mc::exchange::receive(over, t, first.data(), n, last)),
+                             c.start(mc::exchange::receive(over, t, second.data(), n, last))};
+    const std::vector<T> then = given<T>(c.rank(), 1000, n);
+    const mc::ticket out[] = {c.start(mc::exchange::send(over, t, mine.data(), n, next)),
+                              c.start(mc::exchange::send(over, t, then.data(), n, next))};
+    for (mc::ticket k : {out[1], in[1], in[0], out[0]}) c.wait(k);
+    say("receive", first.difference(given<T>(from, 0, n)));
+    say("second receive", second.difference(given<T>(from, 1000, n)));
+  }
+  if (std::memcmp(mine.data(), mine_before.data(), count * sizeof(T)) != 0 ||
+      std::memcmp(wide.data(), wide_before.data(), all * sizeof(T)) != 0)
+    wrong += "what is sent is changed; ";
+  return wrong;
+}
+
+/// Every type, group and size.
+inline std::string every_exchange(mc::communicator& c) {
+  const plain_groups plain(c.ranks());
+  std::string wrong;
+  const auto of = [&](auto zero, const char* name) {
+    using T = decltype(zero);
+    for (mc::axis_set over : all_groups())
+      for (std::int64_t n : {0, 1, 13, 700})
+        if (const std::string w = exchanges_of<T>(c, plain, over, n); !w.empty())
+          wrong += std::string(name) + " over " + name_of(over) + ": " + w;
+  };
+  of(double{}, "f64"), of(float{}, "f32"), of(mc::bf16{}, "bf16");
+  of(std::int32_t{}, "i32"), of(std::int64_t{}, "i64"), of(std::uint8_t{}, "u8");
+  return wrong;
+}
+
+/// Exchanges over several groups, and several over one, are in flight at once.
+inline std::string exchanges_in_flight(mc::communicator& c) {
+  using enum mc::axis;
+  const plain_groups plain(c.ranks());
+  constexpr std::int64_t n = 300;
+  const mc::axis_set groups[] = {{tp}, {dp, cp}, {ep, etp}, {tp}, {edp}, {dp, cp, tp, pp}};
+  std::vector<landing<float>> out;
+  std::vector<std::vector<float>> in;
+  for (int k = 0; k < 6; ++k) out.emplace_back(n), in.push_back(given<float>(c.rank(), k * n, n));
+  std::vector<mc::ticket> tickets;
+  for (std::size_t k = 0; k < 6; ++k)
+    tickets.push_back(c.start(
+        mc::exchange::all_reduce(groups[k], mc::dtype::f32, in[k].data(), out[k].data(), n)));
+  std::string wrong;
+  for (std::size_t k : {5u, 0u, 3u, 1u, 4u, 2u}) {
+    c.wait(tickets[k]);
+    std::vector<float> want;
+    for (std::int64_t i = 0; i < n; ++i)
+      want.push_back(
+          summed<float>(plain.of(groups[k], c.rank()), static_cast<std::int64_t>(k) * n + i));
+    const std::string w = out[k].difference(want);
+    if (!w.empty()) wrong += "all-reduce over " + name_of(groups[k]) + " in flight: " + w + "; ";
+  }
+  return wrong;
+}
+
+/// Nobody leaves a barrier before all of its group have come. `came`: one count a rank, 0.
+inline std::string barriers(mc::communicator& c, std::atomic<int>* came) {
+  const plain_groups plain(c.ranks());
+  std::string wrong;
+  int round = 0;
+  for (mc::axis_set over : all_groups()) {
+    came[c.rank()].store(++round);
+    c.run(mc::exchange::barrier(over));
+    for (int r : plain.of(over, c.rank()))
+      if (came[r].load() < round) wrong += "a barrier over " + name_of(over) + " lets go early; ";
+  }
+  return wrong;
+}
+
+/// What no group can do is refused by a sentence that names it.
+inline std::string refusals(mc::communicator& c) {
+  using enum mc::axis;
+  std::string wrong;
+  float x[4]{}, y[4]{};
+  const std::vector<std::int64_t> none, negative(static_cast<std::size_t>(c.over(tp).size()), -1),
+      many(static_cast<std::size_t>(c.over(tp).size()) + 1, 0);
+  const auto refused = [&](const mc::exchange& e, const char* sentence) {
+    std::string says = "nothing";
+    try {
+      c.run(e);
+    } catch (const mc::error& error) {
+      says = error.what();
+    }
+    if (says.find(sentence) == std::string::npos)
+      wrong += std::string("\"") + sentence + "\" is refused by: " + says + "; ";
+  };
+  const auto t = mc::dtype::f32;
+  using e = mc::exchange;
+  refused(e::all_reduce({tp, ep}, t, x, y, 4),
+          "all-reduce over tp x ep: its axes are of two meshes");
+  refused(e::all_gather(tp, t, x, y, -1), "all-gather over tp: it has -1 elements");
+  refused(e::all_reduce(tp, mc::dtype::u8, x, y, 1), "bytes have no sum");
+  refused(e::all_to_all(tp, t, x, y, many, many), "it has counts for");
+  refused(e::all_to_all(tp, t, x, y, negative, negative), "a count is negative");
+  refused(e::broadcast(tp, t, x, y, 1, c.over(tp).size(), {12, "models/mine.hpp"}),
+          "broadcast over tp at mine.hpp:12: there is no rank");
+  refused(e::send(tp, t, x, 1, -1), "there is no rank -1 in the group");
+  refused(e::send(tp, t, x, 1, c.over(tp).rank()), "a rank has what it would send itself");
+  refused(e::all_reduce(tp, t, nullptr, y, 1), "an address is null");
+  refused(e{mc::collective::slice, tp, t, x, y, 1}, "slice over tp: it is no matter of several");
+  return wrong;
+}
+
+} // namespace mc_test

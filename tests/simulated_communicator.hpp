@@ -1,0 +1,173 @@
+// Ranks as threads of a test, whose exchanges are moved by plain loops: when the last rank of a
+// group has come, it copies what everyone gives, and writes what everyone takes.
+#pragma once
+
+#include <megacpp/comm/communicator.hpp>
+#include <megacpp/comm/rank_order.hpp>
+
+#include <condition_variable>
+#include <cstring>
+#include <exception>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+namespace mc_test {
+
+class simulated_ranks {
+public:
+  explicit simulated_ranks(const mc::mesh& m) : mesh_(m) {}
+
+  const mc::mesh& ranks() const { return mesh_; }
+  /// f(communicator) on every rank, each a thread. What one throws ends the others, and is thrown
+  /// here.
+  template <class F> void run(F f) {
+    std::vector<std::thread> threads;
+    for (int r = 0; r < mc::ranks_of(mesh_); ++r)
+      threads.emplace_back([this, r, f] {
+        try {
+          one_rank c(*this, r);
+          f(static_cast<mc::communicator&>(c));
+        } catch (...) {
+          const std::lock_guard<std::mutex> hold(lock_);
+          if (wrong_ == nullptr) wrong_ = std::current_exception();
+          came_.notify_all();
+        }
+      });
+    for (std::thread& t : threads) t.join();
+    if (wrong_ != nullptr) std::rethrow_exception(std::exchange(wrong_, nullptr));
+    if (!meetings_.empty()) throw std::logic_error("an exchange was started and not waited for");
+  }
+
+private:
+  using bytes = std::vector<std::byte>;
+  /// What the ranks of one group have asked for, each in its place.
+  struct meeting {
+    struct guest {
+      mc::exchange x;
+      std::vector<std::int64_t> gives, takes;
+      bytes in;
+    };
+    std::vector<guest> guests;
+    int came = 0, left = 0;
+  };
+  /// The group by its axes and its first rank, or two ranks; how many met there before.
+  using key = std::tuple<int, int, int, int>;
+
+  class one_rank final : public mc::communicator {
+  public:
+    one_rank(simulated_ranks& of, int rank) : communicator(of.mesh_, rank), of_(of) {}
+
+  private:
+    mc::ticket begin(const mc::exchange& x, const mc::group& g) override {
+      const bool pair = x.what == mc::collective::send || x.what == mc::collective::receive;
+      key k{x.over.bits, g[0], -1, 0};
+      if (pair) {
+        const bool gives = x.what == mc::collective::send;
+        k = {-1, gives ? rank() : g[x.peer], gives ? g[x.peer] : rank(), 0};
+      }
+      std::get<3>(k) = met_[k]++;
+      started_.push_back(k);
+      of_.join(k, x, pair ? 2 : g.size(),
+               pair ? (x.what == mc::collective::send ? 0 : 1) : g.rank());
+      return {static_cast<std::int64_t>(started_.size()) - 1};
+    }
+    void finish(mc::ticket t) override {
+      const auto i = static_cast<std::size_t>(t.number);
+      if (t.number < 0 || i >= started_.size() || std::get<3>(started_[i]) < 0)
+        throw std::logic_error("a ticket is waited for twice");
+      of_.leave(started_[i]);
+      std::get<3>(started_[i]) = -1;
+    }
+
+    simulated_ranks& of_;
+    std::map<key, int> met_;
+    std::vector<key> started_;
+  };
+
+  void join(const key& k, const mc::exchange& x, int size, int place) {
+    const std::lock_guard<std::mutex> hold(lock_);
+    meeting& m = meetings_[k];
+    m.guests.resize(static_cast<std::size_t>(size));
+    meeting::guest& g = m.guests[static_cast<std::size_t>(place)];
+    g.x = x, g.gives.assign(x.gives.begin(), x.gives.end());
+    g.takes.assign(x.takes.begin(), x.takes.end());
+    if (++m.came < size) return;
+    move(m);
+    came_.notify_all();
+  }
+  void leave(const key& k) {
+    std::unique_lock<std::mutex> hold(lock_);
+    meeting& m = meetings_.at(k);
+    came_.wait(hold,
+               [&] { return wrong_ != nullptr || m.came == static_cast<int>(m.guests.size()); });
+    if (wrong_ != nullptr) throw std::runtime_error("another rank has ended");
+    if (++m.left == m.came) meetings_.erase(k);
+  }
+
+  static void move(meeting& m) {
+    const int n = static_cast<int>(m.guests.size());
+    const mc::exchange& first = m.guests[0].x;
+    const auto size = static_cast<std::size_t>(mc::size_of(first.type));
+    for (meeting::guest& g : m.guests) {
+      g.x.gives = g.gives, g.x.takes = g.takes;
+      if (g.x.type != first.type || g.x.count != first.count ||
+          (g.x.what != first.what && first.what != mc::collective::send))
+        throw std::logic_error("ranks ask for different exchanges");
+      if (g.x.in == nullptr) continue;
+      const auto* const from = static_cast<const std::byte*>(g.x.in);
+      g.in.assign(from, from + static_cast<std::size_t>(g.x.elements_in(n)) * size);
+    }
+    for (int r = 0; r < n; ++r) {
+      meeting::guest& g = m.guests[static_cast<std::size_t>(r)];
+      auto* out = static_cast<std::byte*>(g.x.out);
+      const auto take = [&](int from, std::int64_t begin, std::int64_t count) {
+        const bytes& in = m.guests[static_cast<std::size_t>(from)].in;
+        const auto length = static_cast<std::size_t>(count) * size;
+        if (length > 0)
+          std::memcpy(out, in.data() + static_cast<std::size_t>(begin) * size, length);
+        out += length;
+      };
+      const std::int64_t count = g.x.count;
+      switch (g.x.what) {
+      case mc::collective::all_reduce: sum(m, g, 0); break;
+      case mc::collective::reduce_scatter: sum(m, g, r * count); break;
+      case mc::collective::all_gather:
+        for (int q = 0; q < n; ++q) take(q, 0, count);
+        break;
+      case mc::collective::all_to_all:
+        for (int q = 0; q < n; ++q) {
+          const meeting::guest& from = m.guests[static_cast<std::size_t>(q)];
+          std::int64_t begin = r * count;
+          for (std::size_t i = 0; g.x.by_counts() && i < static_cast<std::size_t>(r); ++i)
+            begin += from.gives[i];
+          take(q, begin, g.x.by_counts() ? from.gives[static_cast<std::size_t>(r)] : count);
+        }
+        break;
+      case mc::collective::broadcast: take(g.x.peer, 0, count); break;
+      case mc::collective::receive: take(0, 0, count); break;
+      default: break;
+      }
+    }
+  }
+  static void sum(const meeting& m, const meeting::guest& g, std::int64_t first) {
+    std::vector<const void*> parts;
+    for (const meeting::guest& o : m.guests)
+      parts.push_back(o.in.data() + first * mc::size_of(g.x.type));
+    mc::sum_in_rank_order(g.x.type, parts, g.x.out, g.x.count);
+  }
+
+  mc::mesh mesh_;
+  std::mutex lock_;
+  std::condition_variable came_;
+  std::map<key, meeting> meetings_;
+  std::exception_ptr wrong_;
+};
+
+} // namespace mc_test
