@@ -7,12 +7,14 @@
 #include <megacpp/kernel/rows/dropout.hpp>
 #include <megacpp/kernel/rows/elementwise.hpp>
 #include <megacpp/kernel/rows/embedding.hpp>
+#include <megacpp/kernel/rows/redistribute.hpp>
 #include <megacpp/kernel/rows/rope.hpp>
 #include <megacpp/kernel/rows/sum_squares.hpp>
 #include <megacpp/kernel/rows/swiglu.hpp>
 #include <megacpp/num/random.hpp>
 
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <tuple>
 #include <type_traits>
@@ -99,6 +101,38 @@ BOOST_AUTO_TEST_CASE_TEMPLATE(swiglu, T, types) {
             rows::swiglu_backward_row<T, int64_t>{s.width, stride, dy.data(), gate, up, gate, up},
             packed);
     close<T>("swiglu_backward", packed, gradient, 1, 16, 4);
+  });
+}
+
+// Pieces of (outer, n, run), longer than a block too, in the order of ranks and back; all bits of
+// what is copied, of a NaN too.
+BOOST_AUTO_TEST_CASE_TEMPLATE(pieces, T, types) {
+  for_teams<T>([](team_shape s) {
+    numbers from;
+    const int64_t outer = 2, n = 3, run = s.threads == 64 ? s.width + mc::flat_block : s.width;
+    const std::size_t length = static_cast<std::size_t>(run);
+    auto x = from.of<T>(outer * n * run);
+    std::memset(static_cast<void*>(x.data()), 0xfb, sizeof(T)); // a NaN
+    std::vector<T> ordered, padded;
+    const auto part = [&](std::size_t o, std::size_t p) { return x.data() + (o * 3 + p) * length; };
+    for (std::size_t p = 0; p < 3; ++p)
+      for (std::size_t o = 0; o < 2; ++o)
+        ordered.insert(ordered.end(), part(o, p), part(o, p) + length);
+    s.rows = outer * n * mc::blocks_of(run);
+    auto y = unset<T>(outer * n * run);
+    on_team("pack", s,
+            rows::piece_block<T>{n, run, {n * run, run}, {run, outer * run}, x.data(), y.data()},
+            y);
+    BOOST_TEST(same_bytes(y.data(), ordered.data(), y.size() * sizeof(T)));
+    y = unset<T>(outer * n * run);
+    on_team("zero-pad", s,
+            rows::piece_block<T>{n, run, {run, 0}, {n * run, run}, x.data(), y.data(), 1}, y);
+    for (std::size_t o = 0; o < 2; ++o) {
+      padded.resize(padded.size() + length);
+      padded.insert(padded.end(), x.data() + o * length, x.data() + (o + 1) * length);
+      padded.resize(padded.size() + length);
+    }
+    BOOST_TEST(same_bytes(y.data(), padded.data(), y.size() * sizeof(T)));
   });
 }
 

@@ -7,6 +7,7 @@
 #include <megacpp/kernel/rows/embedding.hpp>
 #include <megacpp/kernel/rows/experts.hpp>
 #include <megacpp/kernel/rows/layer_norm.hpp>
+#include <megacpp/kernel/rows/redistribute.hpp>
 #include <megacpp/kernel/rows/rope.hpp>
 #include <megacpp/kernel/rows/router.hpp>
 #include <megacpp/kernel/rows/sum_squares.hpp>
@@ -44,14 +45,15 @@ template <class T> bool of_type() {
   return of_extent<T, std::int64_t>() && one<rms_norm_row<T, fixed<768>>>() &&
          one<layer_norm_dx_row<T, fixed<768>, true>>() && one<rope_row<T, fixed<32>>>() &&
          one<dropout_row<T, fixed<768>>>() && one<add_block<T>>() && one<scale_block<T>>() &&
-         one<fill_block<T>>() && one<cast_block<T, float>>() && one<cast_block<T, bf16>>() &&
-         one<rms_norm_gain_slab<T>>() && one<layer_norm_gain_slab<T>>() &&
-         one<bias_gradient_slab<T>>() && one<embedding_gradient_slab<T>>() &&
-         one<adamw_block<T>>() && one<sum_squares_block<T>>() && one<route_row<T>>() &&
-         one<route_grad_row<T>>() && one<router_statistics_block<T>>() &&
-         one<router_statistics_grad_row<T>>() && one<logits_row<accumulator_t<T>>>() &&
-         one<logits_grad_row<T>>() && one<loss_row<T>>() && of_activation<gelu_tanh, T>() &&
-         of_activation<gelu_exact, T>() && of_activation<silu, T>();
+         one<fill_block<T>>() && one<piece_block<T>>() && one<cast_block<T, float>>() &&
+         one<cast_block<T, bf16>>() && one<rms_norm_gain_slab<T>>() &&
+         one<layer_norm_gain_slab<T>>() && one<bias_gradient_slab<T>>() &&
+         one<embedding_gradient_slab<T>>() && one<adamw_block<T>>() &&
+         one<sum_squares_block<T>>() && one<route_row<T>>() && one<route_grad_row<T>>() &&
+         one<router_statistics_block<T>>() && one<router_statistics_grad_row<T>>() &&
+         one<logits_row<accumulator_t<T>>>() && one<logits_grad_row<T>>() && one<loss_row<T>>() &&
+         of_activation<gelu_tanh, T>() && of_activation<gelu_exact, T>() &&
+         of_activation<silu, T>();
 }
 
 } // namespace mc::rows

@@ -1,16 +1,60 @@
-// Kernel of op/redistribute.hpp on one rank: nothing moves between ranks, values are handed on.
+// Kernel of op/redistribute.hpp: what each rank does alone, and the collective between the ranks of
+// the node's axis. Parts are sent in one piece each; where the dim they are of is not the outermost
+// they are packed before, or unpacked after, in the scratch that the rule declares.
 #pragma once
 
 #include <megacpp/comm/communicator.hpp>
 #include <megacpp/kernel/kernel.hpp>
+#include <megacpp/kernel/rows/redistribute.hpp>
 #include <megacpp/op/redistribute.hpp>
+
+#include <cstring>
 
 namespace mc {
 
 template <> struct kernel_of<&op::redistribute> {
   template <class T, class Call> static void run(Call& c) {
-    c.comm().run(exchange::all_reduce({}, dtype_of<T>, c.template in<T>(0), c.template out<T>(0),
-                                       c.in_size(0)));
+    const node& n = c.described();
+    const T* const x = c.template in<T>(0);
+    T* const y = c.template out<T>(0);
+    const std::int64_t count = c.in_size(0);
+    const collective what = collective_of(n.from, n.to);
+    if (what == collective::none) { // one rank's matter, and no copy where y is another name of x
+      if (x != y) rows::slice(1, 1, count, 0, x, y);
+      return;
+    }
+    const group g = c.comm().over(n.ax);
+    if (what == collective::all_reduce)
+      return c.comm().run(exchange::all_reduce(n.ax, dtype_of<T>, x, y, count, n.line));
+    const std::int64_t ranks = g.size(), me = g.rank();
+    const parts_along given = n.to.s == state::shard
+                                  ? parts_of(c.ranks(), c.value_in(0), n.to.d, ranks)
+                                  : parts_along{},
+                      taken = n.from.s == state::shard
+                                  ? parts_of(c.ranks(), c.value_out(0), n.from.d, ranks)
+                                  : parts_along{};
+    if (what == collective::slice) return rows::slice(given.outer, ranks, given.run, me, x, y);
+    if (what == collective::zero_pad)
+      return rows::zero_pad(taken.outer, ranks, taken.run, me, x, y);
+    // Packed in scratch, or in y where scratch is needed behind the collective.
+    const bool packs = given.outer > 1, unpacks = taken.outer > 1;
+    T* const scratch = packs || unpacks ? c.template out<T>(1) : nullptr;
+    T* const packed = unpacks ? y : scratch;
+    T* const arrives = unpacks ? scratch : y;
+    if (packs) rows::pack(given.outer, ranks, given.run, x, packed);
+    const T* const sent = packs ? packed : x;
+    c.comm().run(exchange_of(what, n, dtype_of<T>, sent, arrives, count, ranks));
+    if (unpacks) rows::unpack(taken.outer, ranks, taken.run, arrives, y);
+  }
+
+private:
+  /// Of x (count), in parts of one piece each.
+  static exchange exchange_of(collective what, const node& n, dtype t, const void* x, void* y,
+                              std::int64_t count, std::int64_t ranks) {
+    if (what == collective::all_gather) return exchange::all_gather(n.ax, t, x, y, count, n.line);
+    if (what == collective::reduce_scatter)
+      return exchange::reduce_scatter(n.ax, t, x, y, count / ranks, n.line);
+    return exchange::all_to_all(n.ax, t, x, y, count / ranks, n.line);
   }
 };
 

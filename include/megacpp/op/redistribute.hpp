@@ -32,6 +32,34 @@ constexpr collective collective_of(place from, place to) {
   return to.s == shard ? collective::slice : collective::none;
 }
 
+/// A value along a dim that n ranks share: (outer, n, run) in the order in which it lies in memory.
+struct parts_along {
+  std::int64_t outer = 1; ///< elements of the dims before it
+  std::int64_t run = 1;   ///< elements of one part, with the dims behind it
+};
+/// `whole`: a value that these ranks do not cut along d.
+constexpr parts_along parts_of(const mesh& m, const value& whole, dim d, std::int64_t n) {
+  parts_along p;
+  const int at = whole.find(d);
+  for (int i = 0; i < whole.rank; ++i) (i < at ? p.outer : p.run) *= local_extent(m, whole, i);
+  p.run /= n;
+  return p;
+}
+
+/// Bytes of one rank in which the parts of a collective lie side by side, each in one piece: where
+/// the dim is not the outermost, x is packed before it, or y unpacked after it.
+constexpr std::int64_t pack_bytes(const mesh& m, const value& x, const value& y, const node& n) {
+  const std::int64_t ranks = m.of(n.ax);
+  const bool packs = n.to.s == state::shard && parts_of(m, x, n.to.d, ranks).outer > 1,
+             unpacks = n.from.s == state::shard && parts_of(m, y, n.from.d, ranks).outer > 1;
+  switch (collective_of(n.from, n.to)) {
+  case collective::all_gather: return unpacks ? local_bytes(m, y) : 0;
+  case collective::reduce_scatter: return packs ? local_bytes(m, x) : 0;
+  case collective::all_to_all: return packs || unpacks ? local_bytes(m, x) : 0;
+  default: return 0;
+  }
+}
+
 namespace op {
 
 constexpr void redistribute_rule(inference& c) {
@@ -67,6 +95,9 @@ constexpr void redistribute_rule(inference& c) {
     if (!c.g.ranks.sized(n.ax)) c.fail(fault::P011, 0);
   }
   y.at[n.ax] = goal;
+  if ((now.s != state::shard && goal.s != state::shard) || c.wrong != fault::none) return;
+  if (const std::int64_t bytes = pack_bytes(c.g.ranks, x, y, n); bytes > 0)
+    c.declare_scratch(bytes);
 }
 
 constexpr value_id emit_redistribution(builder& b, const op_info& to, value_id x, axis a,

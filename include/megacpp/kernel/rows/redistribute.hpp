@@ -1,0 +1,62 @@
+// What a redistribution does on each rank alone. A value is (outer, n, run) along the dim that n
+// ranks share: `outer` elements of the dims before it, n parts of it, `run` elements of a part with
+// all that follows. Pieces of `run` elements are copied from one order to another.
+#pragma once
+
+#include <megacpp/exec/parallel.hpp>
+
+namespace mc::rows {
+
+/// Where the pieces of an array lie: piece (o, p) begins at o * outer + p * part.
+struct piece_order {
+  std::int64_t outer, part;
+};
+
+/// to(o, p) = from(o, p) for every piece, bit for bit; with `only` >= 0, of that p alone, and the
+/// others are zero. One row of the launch is a block of one piece.
+template <class T> struct piece_block {
+  std::int64_t parts, run;
+  piece_order from_at, to_at;
+  const T* from;
+  T* to;
+  std::int64_t only = -1;
+
+  template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t row) const {
+    const std::int64_t blocks = blocks_of(run), piece = row / blocks,
+                       first = row % blocks * flat_block;
+    const std::int64_t o = piece / parts, p = piece % parts, left = run - first;
+    const T* const in = from + o * from_at.outer + p * from_at.part + first;
+    T* const out = to + o * to_at.outer + p * to_at.part + first;
+    const bool zero = only >= 0 && p != only;
+    team.template each<T>(left < flat_block ? left : flat_block, [&](auto i) {
+      for (int k = 0; k < decltype(i)::count; ++k) out[i.first + k] = zero ? T{} : in[i.first + k];
+    });
+  }
+};
+
+/// to (n, outer, run) from (outer, n, run): each rank's part in one piece, as it is sent.
+template <class T>
+void pack(std::int64_t outer, std::int64_t n, std::int64_t run, const T* from, T* to) {
+  for_rows(outer * n * blocks_of(run),
+           piece_block<T>{n, run, {n * run, run}, {run, outer * run}, from, to});
+}
+/// The reverse.
+template <class T>
+void unpack(std::int64_t outer, std::int64_t n, std::int64_t run, const T* from, T* to) {
+  for_rows(outer * n * blocks_of(run),
+           piece_block<T>{n, run, {run, outer * run}, {n * run, run}, from, to});
+}
+/// to (outer, run): part p of from (outer, n, run).
+template <class T> void slice(std::int64_t outer, std::int64_t n, std::int64_t run, std::int64_t p,
+                              const T* from, T* to) {
+  for_rows(outer * blocks_of(run),
+           piece_block<T>{1, run, {n * run, 0}, {run, 0}, from + p * run, to});
+}
+/// to (outer, n, run): part p is from (outer, run), the others are zero.
+template <class T> void zero_pad(std::int64_t outer, std::int64_t n, std::int64_t run,
+                                 std::int64_t p, const T* from, T* to) {
+  for_rows(outer * n * blocks_of(run),
+           piece_block<T>{n, run, {run, 0}, {n * run, run}, from, to, p});
+}
+
+} // namespace mc::rows
