@@ -264,9 +264,16 @@ class Help(Case):
     def test_flags_that_would_change_nothing(self):
         ids = ("--data-path", self.text, "--data-type", "u16")
         steady = ("--mock-data", "--lr-decay-style", "constant")
+        saving = ("--save", self.folder / "root")
         for command, says in ((("--mock-data", "--save-interval", 2), "without --save"),
                               (("--mock-data", "--keep-latest-k", 2), "without --save"),
                               (("--mock-data", "--max-shard-size", "1GB"), "without --save"),
+                              (("--mock-data", "--keep-best", "--eval-iters", 1), "without --save"),
+                              ((*saving, "--mock-data", "--keep-best"), "only with --eval-iters"),
+                              ((*saving, "--data-path", self.text, "--eval-iters", 0, "--keep-best"),
+                               "nothing is evaluated"),
+                              ((*saving, "--data-path", self.text, "--split", "90", "--keep-best"),
+                               "--split 90 leaves nothing to validate"),
                               (("--mock-data", "--finetune"), "without --load"),
                               (("--mock-data", "--warmup", 2), "without --bench-json"),
                               (("--mock-data", "--tokenizer", "byte"), "--mock-data contradict"),
@@ -1433,6 +1440,73 @@ class States(Case):
         self.assertEqual(self.steps(root), [12, 14, 15])
         run("train", "--load", root, "--save", root, "--train-iters", 17, "--keep-latest-k", 0)
         self.assertEqual(self.steps(root), [12, 14, 15, 16, 17])
+
+    def test_keeps_the_best(self):
+        root, best, metrics = self.folder / "root", self.folder / "root" / "best", self.folder / "m"
+        on = ("--split", "80,20", "--eval-iters", 100, "--eval-interval", 4, "--keep-latest-k", 1,
+              "--lr-decay-style", "constant", "--lr", "1e-2")
+
+        def lowest():
+            lines = map(json.loads, metrics.read_text().splitlines())
+            return min((line["validation_loss"], line["step"]) for line in lines
+                       if "validation_loss" in line)
+
+        def state():
+            return json.loads((best / "megacpp_state.json").read_text())["state"]
+        self.train(*on, "--save", root, "--keep-best", "--metrics-jsonl", metrics, steps=12)
+        # A resumed run has the flag of its state, and learns nothing at this rate.
+        done = run("train", "--load", root, "--save", root, "--lr", 1, "--train-iters", 20,
+                   "--metrics-jsonl", metrics)
+        self.assertEqual(lowest()[1], 12)
+        self.assertNotIn(b"lowest validation loss", done.stdout)
+        self.assertEqual((self.steps(root), state()["step"]), ([20], 12))
+        self.assertEqual(state()["validation"]["loss"], lowest()[0])
+        measured = json.loads(run("eval", "--load", best, "--data-path", self.text, "--split",
+                                  "80,20", "--json").stdout)
+        self.assertEqual((measured["loss"], measured["tokens"]),
+                         tuple(state()["validation"][n] for n in ("loss", "tokens")))
+        self.assertIn(b"going on after step 12 of " + os.fsencode(best),
+                      run("train", "--load", best, "--train-iters", 13).stdout)
+        # One that is lower takes its place.
+        kept = contents(best)
+        run("train", "--load", best, "--save", self.folder / "other", "--train-iters", 40,
+            "--lr", "1e-2")
+        self.assertEqual(contents(best), kept)
+        best = self.folder / "other" / "best"
+        self.assertLess(state()["validation"]["loss"], lowest()[0])
+        # The same run without the flag has the same bits.
+        self.train(*on, "--save", self.folder / "plain", steps=12)
+        for name in ("model.safetensors", "optimizer.safetensors"):
+            self.assertEqual(contents(newest(self.folder / "plain"))[name], kept[name])
+
+    def test_the_best_state_may_be_the_newest(self):
+        root = self.saved("--split", "80,20", "--keep-best", "--eval-interval", 4, "--save-interval",
+                          4, steps=8)
+        tensors = ("model.safetensors", "optimizer.safetensors")
+        whole = [contents(newest(root))[name] for name in tensors]
+        # The run was killed between its last evaluation and its last save.
+        shutil.rmtree(newest(root))
+        self.assertIn(b"nothing is left to train",
+                      run("train", "--load", root, "--save", root).stdout)
+        self.assertEqual([contents(newest(root))[name] for name in tensors], whole)
+        shutil.rmtree(newest(root))
+        shutil.rmtree(newest(root))
+        self.refused(OUTPUT, "train", "--data-path", self.text, "--save", root, says="state of step 8")
+        run("eval", "--load", root, "--data-path", self.text)
+        self.train("--load", root, "--save", root, steps=9)
+        # A damaged one counts for nothing.
+        weights = root / "best" / "model.safetensors"
+        weights.write_bytes(weights.read_bytes()[:-1])
+        done = run("train", "--load", root, "--save", root, "--train-iters", 10, "--lr", 1)
+        self.assertIn(b"the best state cannot be used: " + os.fsencode(weights), done.stdout)
+        self.assertIn(b"step 10/10 | lowest validation loss so far, saved to ", done.stdout)
+        run("eval", "--load", root / "best", "--data-path", self.text)
+        # What is somebody's is left alone, and told at the start.
+        shutil.rmtree(root / "best")
+        (root / "best").mkdir()
+        (root / "best" / "notes").touch()
+        self.refused(OUTPUT, "train", "--load", root, "--save", root, "--train-iters", 11,
+                     says="best holds notes")
 
     def test_a_file_system_without_locks(self):
         number = {"x86_64": 73, "aarch64": 32}.get(platform.machine())

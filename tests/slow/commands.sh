@@ -25,6 +25,7 @@ PATH=$PWD/build/release/examples/presets:$PATH
 documented README.md generate
 documented docs/state.md resume
 documented docs/state.md resume # started again, it goes on
+documented docs/state.md best
 documented docs/writing-a-model.md own-run
 
 documented docs/using-megacpp.md install

@@ -92,6 +92,64 @@ BOOST_AUTO_TEST_CASE(a_model_under_the_name_of_a_state_is_none) {
   BOOST_TEST(fs::exists(exported + "/model.safetensors"));
 }
 
+BOOST_AUTO_TEST_CASE(the_best_state_is_a_state_that_is_never_pruned) {
+  const scratch_folder dir;
+  const trained<gpt> model(small);
+  const std::string path = dir / "root", best = path + "/best";
+  const auto save_best = [&](state_root& root, std::int64_t step, double loss) {
+    root.save_best({step, loss}, [&](folder_writer& out) {
+      write_state(out, model.view(), model.stores, {step, 4 * step},
+                  {{"validation", {{"loss", loss}, {"tokens", 8}}}});
+    });
+  };
+  {
+    state_root root(path);
+    save_best(root, 2, 3.5);
+    BOOST_TEST(is_state_root(model_folder(path)));
+    BOOST_TEST(newest_step(path) == 2);
+    for (std::int64_t step = 3; step <= 5; ++step) model.save(root, step, 1);
+    BOOST_TEST((root.best() && root.best()->step == 2 && root.newest() == 5));
+    BOOST_TEST((root.has(5) && !root.has(4) && !root.has(2)));
+    save_best(root, 6, 3.25);
+    BOOST_TEST((root.newest() == 6 && !root.has(6)));
+  }
+  // What another process finds.
+  BOOST_TEST(newest_step(path) == 6);
+  {
+    const state_root root(path);
+    BOOST_REQUIRE(root.best().has_value());
+    BOOST_TEST((root.best()->step == 6 && root.best()->loss == 3.25));
+    BOOST_TEST((root.newest() == 6));
+  }
+  BOOST_TEST(find_saved(best, true)->state->state().field<std::int64_t>("step") == 6);
+  // A kill between the renames of a file system that cannot exchange leaves the one before.
+  fs::rename(best, best + ".megacpp-old-123");
+  { BOOST_TEST(state_root(path).best()->step == 6); }
+  write_text(best + "/optimizer.safetensors", "x");
+  BOOST_TEST(newest_step(path) == 5);
+  const auto found = newest_state(model_folder(path), [](const std::string&) { return false; });
+  BOOST_REQUIRE(found->notes.size() == 1u);
+  BOOST_TEST(
+      (found->notes[0].find("the best state cannot be used") == 0 && found->damaged.empty()));
+  state_root root(path);
+  BOOST_TEST((!root.best() && root.newest() == 5));
+  save_best(root, 7, 9);
+  BOOST_TEST(newest_step(path) == 7);
+  // What is not a state is left alone, and told at the start of a run that would replace it.
+  const auto rehearse = [&](std::int64_t bests) {
+    root.rehearse(
+        8, 1, 0, [](folder_writer&) {}, bests);
+  };
+  rehearse(1);
+  for (const char* file : {state_file_name, optimizer_file_name}) fs::remove(best + '/' + file);
+  rehearse(0);
+  CHECK_REFUSED(rehearse(1), exit_code::output, "best is a model, not a state");
+  CHECK_REFUSED(save_best(root, 8, 1), exit_code::output, "best is a model, not a state");
+  fs::rename(best, dir / "elsewhere");
+  fs::create_directory_symlink(dir / "elsewhere", best);
+  CHECK_REFUSED(rehearse(1), exit_code::output, "best is a symbolic link");
+}
+
 // From when it is saved anew.
 BOOST_AUTO_TEST_CASE(a_damaged_step_counts_once_it_is_whole) {
   const two_states s;

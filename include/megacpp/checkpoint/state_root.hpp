@@ -1,11 +1,13 @@
 // The folder that --save names: the states of one run, one folder a saved step.
 //
 //   ROOT/iter_0000100/                       complete, or not there
+//   ROOT/best/                               of the lowest validation loss, with --keep-best
 //   ROOT/latest_checkpointed_iteration.txt   written last; a hint for people and tools
 //
 // Writing step n: a temporary folder, its files synced, itself synced, renamed to its name, ROOT
-// synced (folder_writer); then the hint in the same way; then old states are removed. Reading never
-// trusts the hint: the newest state whose checksums hold is the one.
+// synced (folder_writer); then the hint in the same way; then old states are removed. The best one
+// is exchanged with the one before it. Reading never trusts the hint: the newest state whose
+// checksums hold is the one, and the best may be it.
 #pragma once
 
 #include <megacpp/checkpoint/state_file.hpp>
@@ -29,6 +31,7 @@ namespace mc {
 /// Megatron-LM's names of a step's folder and of the file that tells the newest one.
 inline std::string step_folder_name(std::int64_t step) { return fmt::format("iter_{:07}", step); }
 inline constexpr const char* newest_step_name = "latest_checkpointed_iteration.txt";
+inline constexpr const char* best_folder_name = "best";
 
 /// The step of a folder's name; nothing for other names.
 inline std::optional<std::int64_t> step_of(std::string_view name) {
@@ -44,22 +47,38 @@ inline std::optional<std::int64_t> step_of(std::string_view name) {
 }
 
 namespace detail {
-/// The step of an entry of a root; nothing for what is no state, nor was one: a model that somebody
-/// put there under a state's name counts as little as any other.
-inline std::optional<std::int64_t> step_in(int root, const std::string& name) {
+/// Whether an entry of a root is a model that somebody put there under a state's name, which counts
+/// as little as any other: it is no state, nor was one.
+inline bool is_model_in(int root, const std::string& name) {
   const auto there = [&](const char* file) {
     struct stat s {};
     return ::fstatat(root, (name + '/' + file).c_str(), &s, AT_SYMLINK_NOFOLLOW) == 0 ? 0 : errno;
   };
+  return there(model_folder_marker) == 0 && there(state_file_name) == ENOENT &&
+         there(optimizer_file_name) == ENOENT;
+}
+/// The step of an entry of a root; nothing for what is no state.
+inline std::optional<std::int64_t> step_in(int root, const std::string& name) {
   const auto step = step_of(name);
-  if (step && there(model_folder_marker) == 0 && there(state_file_name) == ENOENT &&
-      there(optimizer_file_name) == ENOENT)
-    return std::nullopt;
-  return step;
+  return step && is_model_in(root, name) ? std::nullopt : step;
+}
+/// Whether a root has a best state, whole or not: a folder of that name may be anybody's.
+inline bool has_best(int root) {
+  const auto there = [&](const char* file) {
+    struct stat s {};
+    return ::fstatat(root, fmt::format("{}/{}", best_folder_name, file).c_str(), &s,
+                     AT_SYMLINK_NOFOLLOW) == 0;
+  };
+  return there(state_file_name) || there(optimizer_file_name);
+}
+/// By which an entry of a folder is told from one that took its place; 0: there is none.
+inline std::uint64_t number_of(int folder, const std::string& name) {
+  struct stat s {};
+  return ::fstatat(folder, name.c_str(), &s, AT_SYMLINK_NOFOLLOW) == 0 ? s.st_ino : 0;
 }
 } // namespace detail
 
-/// Steps with a folder, whole or not, newest first.
+/// Steps with a folder of their own, whole or not, newest first.
 inline std::vector<std::int64_t> saved_steps(const model_folder& root) {
   std::vector<std::int64_t> steps;
   for (const std::string& name : root.names())
@@ -68,15 +87,34 @@ inline std::vector<std::int64_t> saved_steps(const model_folder& root) {
   return steps;
 }
 
+/// What is known of a root's best state without its weights.
+struct best_state {
+  std::int64_t step = 0;
+  double loss = 0; ///< of the validation part, nats a token
+};
+
+/// Nothing if the root has no best state. Of its other files only the sizes are looked at. Throws
+/// mc::error(exit_code::model) for one that is damaged or cannot be examined.
+inline std::optional<best_state> best_state_of(const model_folder& root) {
+  if (!detail::has_best(root.get())) return std::nullopt;
+  const model_folder folder(root, best_folder_name);
+  const state_file file(folder);
+  file.verify(folder, [](const std::string&) { return false; });
+  return best_state{file.state().field<std::int64_t>("step"),
+                    file.state().field<json_value>("validation").field<double>("loss")};
+}
+
 /// True for a folder that --save has written to, if only the beginning of a state.
 inline bool is_state_root(const model_folder& folder) {
   const auto of_a_root = [](std::string_view name) {
     return name == newest_step_name || step_of(name);
   };
   const std::vector<std::string> names = folder.names();
-  return std::any_of(names.begin(), names.end(), [&](const std::string& name) {
-    return of_a_root(name) || of_a_root(detail::leftover_of(name).target);
-  });
+  return detail::has_best(folder.get()) ||
+         std::any_of(names.begin(), names.end(), [&](const std::string& name) {
+           const std::string_view target = detail::leftover_of(name).target;
+           return of_a_root(name) || of_a_root(target) || target == best_folder_name;
+         });
 }
 
 /// A state whose files are what they were when it was saved.
@@ -88,10 +126,11 @@ struct whole_state {
 };
 
 namespace detail {
-/// The state of one step. Throws mc::error(exit_code::model) if it is not whole.
-template <class Needed>
-whole_state read_state(const model_folder& root, std::int64_t step, Needed needed) {
-  model_folder folder(root, step_folder_name(step));
+/// The state of one step in the folder of a name. Throws mc::error(exit_code::model) if it is not
+/// whole.
+template <class Needed> whole_state read_state(const model_folder& root, const std::string& name,
+                                               std::int64_t step, Needed needed) {
+  model_folder folder(root, name);
   state_file file(folder);
   file.verify(folder, needed);
   if (file.state().field<std::int64_t>("step") != step)
@@ -100,41 +139,72 @@ whole_state read_state(const model_folder& root, std::int64_t step, Needed neede
 }
 } // namespace detail
 
-/// The newest whole state of a root; nothing if it has no state at all. `needed(name)`: the files
-/// whose contents must be right, not only their size. Throws mc::error(exit_code::model) if there
-/// are states but none is whole, or if one that may be whole cannot be examined: what follows an
-/// older one would replace it.
+/// The newest whole state of a root, which may be the best one; nothing if it has no state at all.
+/// `needed(name)`: the files whose contents must be right, not only their size. Throws
+/// mc::error(exit_code::model) if there are states but none is whole, or if one that may be whole
+/// cannot be examined: what follows an older one would replace it.
 template <class Needed>
 std::optional<whole_state> newest_state(const model_folder& root, Needed needed) {
-  const std::vector<std::int64_t> steps = saved_steps(root);
+  struct entry {
+    std::int64_t step;
+    std::string name;
+    std::uint64_t number;
+  };
   std::vector<std::int64_t> damaged;
   std::vector<std::string> notes;
   std::string first_fault;
-  for (const std::int64_t step : steps) {
-    const std::string name = step_folder_name(step);
+  std::int64_t faults = 0;
+  // A run that saves here may remove or replace what was listed: false if so. Else it is noted.
+  const auto passed_over = [&](const error& e, const entry& s, const std::string& what,
+                               const char* then) {
+    if (e.code() != exit_code::model) throw;
+    if (detail::number_of(root.get(), s.name) != s.number) return false;
+    if (dynamic_cast<const unexamined*>(&e) != nullptr)
+      throw error(exit_code::model,
+                  fmt::format("{}; {} may be whole, so no older one takes its place: move {}/{} "
+                              "away if it is not to count",
+                              e.what(), what, root.path(), s.name));
+    notes.push_back(fmt::format("{} cannot be used{}: {}", what, then, e.what()));
+    if (faults++ == 0) first_fault = e.what();
+    return true;
+  };
+  std::vector<entry> states;
+  const auto list = [&](std::int64_t step, std::string name) {
+    const std::uint64_t number = detail::number_of(root.get(), name);
+    states.push_back({step, std::move(name), number});
+  };
+  for (const std::int64_t step : saved_steps(root)) list(step, step_folder_name(step));
+  list(-1, best_folder_name);
+  entry best = std::move(states.back());
+  states.pop_back();
+  try {
+    if (const auto found = best_state_of(root)) {
+      best.step = found->step;
+      // Behind that of its own step, which is the same.
+      states.insert(std::find_if(states.begin(), states.end(),
+                                 [&](const entry& s) { return s.step < best.step; }),
+                    best);
+    }
+  } catch (const error& e) {
+    if (!passed_over(e, best, "the best state", "")) return newest_state(root, needed);
+  }
+  for (const entry& s : states) {
+    const bool is_best = s.name == best_folder_name;
     try {
-      whole_state found = detail::read_state(root, step, needed);
+      whole_state found = detail::read_state(root, s.name, s.step, needed);
       found.damaged = std::move(damaged);
       found.notes = std::move(notes);
       return found;
     } catch (const error& e) {
-      if (e.code() != exit_code::model) throw;
-      // A run that saves here may remove what was listed: then there is a newer one.
-      if (root.lacks(name) && saved_steps(root) != steps) return newest_state(root, needed);
-      if (dynamic_cast<const unexamined*>(&e) != nullptr)
-        throw error(exit_code::model,
-                    fmt::format("{}; the state of step {} may be whole, so no older one takes its "
-                                "place: move {}/{} away if it is not to count",
-                                e.what(), step, root.path(), name));
-      notes.push_back(fmt::format("the state of step {} cannot be used, so the one before is: {}",
-                                  step, e.what()));
-      if (damaged.empty()) first_fault = e.what();
-      damaged.push_back(step);
+      const std::string what =
+          is_best ? "the best state" : fmt::format("the state of step {}", s.step);
+      if (!passed_over(e, s, what, ", so the one before is")) return newest_state(root, needed);
+      if (!is_best) damaged.push_back(s.step);
     }
   }
-  if (damaged.empty()) return std::nullopt;
+  if (faults == 0) return std::nullopt;
   throw error(exit_code::model, fmt::format("none of the {} states in {} is whole; the newest: {}",
-                                            damaged.size(), root.path(), first_fault));
+                                            faults, root.path(), first_fault));
 }
 
 /// A root that this process saves to. Others are kept out by a lock while it lives.
@@ -173,9 +243,21 @@ public:
            opened.st_dev == named.st_dev && opened.st_ino == named.st_ino;
   }
 
-  /// The newest step with a folder that is not known to be damaged.
+  /// The best state, as this process knows it.
+  const std::optional<best_state>& best() const { return best_; }
+  std::string folder_of_best() const { return path_ + '/' + best_folder_name; }
+
+  /// Whether a step has a folder of its own that is not known to be damaged.
+  bool has(std::int64_t step) const {
+    const std::string name = step_folder_name(step);
+    return detail::number_of(folder(), name) != 0 && detail::step_in(folder(), name) &&
+           damaged_.count(step) == 0;
+  }
+
+  /// The newest step with a state that is not known to be damaged, be it the best one.
   std::optional<std::int64_t> newest() const {
     std::optional<std::int64_t> found;
+    if (best_) found = best_->step;
     for (const std::string& name : names())
       if (const auto step = detail::step_in(folder(), name); step && damaged_.count(*step) == 0)
         found = std::max(found.value_or(*step), *step);
@@ -183,24 +265,28 @@ public:
   }
 
   /// What save() does, but for the bytes (folder_writer::rehearse), and whether there is room for
-  /// all that `saves` saves up to this step, the last, leave at once. Damaged steps may be reached
-  /// again, and so may the steps whose names others have taken: their folders must be such as can
-  /// be replaced. Throws mc::error.
+  /// all that `saves` saves up to this step, the last, and `bests` of save_best leave at once.
+  /// Damaged steps may be reached again, and so may the steps whose names others have taken: their
+  /// folders must be such as can be replaced. Throws mc::error.
   void rehearse(std::int64_t step, std::int64_t saves, std::int64_t keep,
-                const std::function<void(folder_writer&)>& fill) const {
+                const std::function<void(folder_writer&)>& fill, std::int64_t bests = 0) const {
     std::set<std::int64_t> again_or_taken = damaged_;
     const std::int64_t present = newest().value_or(-1);
     for (const std::string& name : names())
       if (const auto taken = step_of(name); taken && *taken > present && *taken <= step)
         again_or_taken.insert(*taken);
-    for (const std::int64_t again : again_or_taken) {
-      require_own(again);
-      folder_writer::check_target(place_of(again), state_kind);
+    std::set<std::string> replaced;
+    for (const std::int64_t again : again_or_taken) replaced.insert(step_folder_name(again));
+    if (bests > 0) replaced.insert(best_folder_name);
+    for (const std::string& name : replaced) {
+      require_own(name);
+      folder_writer::check_target(place_of(name), state_kind);
     }
-    require_own(step);
-    const detail::disk_room one = folder_writer::rehearse(place_of(step), state_kind, fill);
+    require_own(step_folder_name(step));
+    const detail::disk_room one =
+        folder_writer::rehearse(place_of(step_folder_name(step)), state_kind, fill);
     point_to(step, true);
-    require_space(one, saves, keep);
+    require_space(one, saves, keep, bests);
   }
 
   /// Writes the state of a step, all at once or not at all, then removes old ones beyond the `keep`
@@ -209,15 +295,17 @@ public:
   /// is made anew, and locked; a folder that took its place is taken if it holds no state.
   std::vector<std::string> save(std::int64_t step, std::int64_t keep,
                                 const std::function<void(folder_writer&)>& fill) {
-    if (!in_place()) take_anew();
-    require_own(step);
-    folder_writer out(place_of(step), state_kind);
-    fill(out);
-    out.commit();
-    made_.keep();
+    write(step_folder_name(step), fill);
     damaged_.erase(step);
     point_to(step, false);
     return keep > 0 ? prune(step, keep) : std::vector<std::string>();
+  }
+
+  /// Writes the best state in the place of the one before it, all at once or not at all. Throws as
+  /// save() does.
+  void save_best(const best_state& best, const std::function<void(folder_writer&)>& fill) {
+    write(best_folder_name, fill);
+    best_ = best;
   }
 
 private:
@@ -228,8 +316,14 @@ private:
     if (!list) throw detail::output_error("list", path_, errno);
     return *std::move(list);
   }
-  folder_place place_of(std::int64_t step) const {
-    return {path_, folder_, step_folder_name(step)};
+  folder_place place_of(const std::string& name) const { return {path_, folder_, name}; }
+  void write(const std::string& name, const std::function<void(folder_writer&)>& fill) {
+    if (!in_place()) take_anew();
+    require_own(name);
+    folder_writer out(place_of(name), state_kind);
+    fill(out);
+    out.commit();
+    made_.keep();
   }
 
   /// Opens and locks what the path names, and removes what killed runs left there.
@@ -256,11 +350,29 @@ private:
                               "another folder to save to",
                               path_, model_folder_marker));
     tidy();
+    look_for_best();
+  }
+
+  /// A best state that is damaged counts for nothing and is replaced by the next.
+  void look_for_best() {
+    best_.reset();
+    if (!detail::has_best(folder())) return;
+    try {
+      best_ = best_state_of(model_folder(path_));
+    } catch (const unexamined& e) {
+      throw error(exit_code::model,
+                  fmt::format("{}; the best state may be whole, so nothing is saved beside it: "
+                              "move {} away, or choose another folder to save to",
+                              e.what(), folder_of_best()));
+    } catch (const error& e) {
+      if (e.code() != exit_code::model) throw;
+    }
   }
 
   /// The same in the course of a run. Nobody knows whose a state is that is there by now.
   void take_anew() {
     const std::shared_ptr<const descriptor> before = folder_;
+    const std::optional<best_state> best = best_;
     try {
       take();
       damaged_.clear();
@@ -272,6 +384,7 @@ private:
                                 path_, *other));
     } catch (...) {
       folder_ = before;
+      best_ = best;
       throw;
     }
   }
@@ -304,9 +417,13 @@ private:
 
   /// Throws unless there is room for the most states that are there at once beyond those that are
   /// there now. `one`: what one state takes.
-  void require_space(const detail::disk_room& one, std::int64_t saves, std::int64_t keep) const {
-    const std::int64_t most =
-        keep > 0 ? std::min(saves, std::max<std::int64_t>(1, keep + 1 - count())) : saves;
+  void require_space(const detail::disk_room& one, std::int64_t saves, std::int64_t keep,
+                     std::int64_t bests) const {
+    const std::int64_t room_to_keep = std::max<std::int64_t>(0, keep - count());
+    const std::int64_t kept = keep > 0 ? std::min(saves, room_to_keep) : saves;
+    const std::int64_t best = std::min<std::int64_t>(bests, best_ ? 0 : 1);
+    const bool replaces = kept < saves || best < bests; // an old one goes when the new one is there
+    const std::int64_t most = kept + best + (replaces ? 1 : 0);
     const auto require = [&](std::uint64_t each, std::uint64_t besides, std::uint64_t left,
                              const char* unit, const char* remedy) {
       if (left >= besides && (left - besides) / each >= static_cast<std::uint64_t>(most)) return;
@@ -336,25 +453,25 @@ private:
   void tidy() const {
     for (const std::string& name : names()) {
       const std::string_view target = detail::leftover_of(name).target;
-      if (step_of(target)) detail::tidy(folder(), target, state_kind);
+      if (step_of(target) || target == best_folder_name) detail::tidy(folder(), target, state_kind);
       else if (target == newest_step_name) ::unlinkat(folder(), name.c_str(), 0);
     }
   }
 
   /// What a link names is not in the root, and is not read from there; a model is somebody's.
-  void require_own(std::int64_t step) const {
+  void require_own(const std::string& name) const {
     struct stat s {};
-    if (::fstatat(folder(), step_folder_name(step).c_str(), &s, AT_SYMLINK_NOFOLLOW) == 0 &&
-        S_ISLNK(s.st_mode))
+    const std::string full = path_ + '/' + name;
+    if (::fstatat(folder(), name.c_str(), &s, AT_SYMLINK_NOFOLLOW) == 0 && S_ISLNK(s.st_mode))
       throw error(exit_code::output,
                   fmt::format("{} is a symbolic link, and states are not saved through one; "
                               "remove it, or choose another folder to save to",
-                              folder_of(step)));
-    if (!detail::step_in(folder(), step_folder_name(step)))
+                              full));
+    if (detail::is_model_in(folder(), name))
       throw error(exit_code::output,
                   fmt::format("{} is a model, not a state, and is left as it is; move it away, or "
                               "choose another folder to save to",
-                              folder_of(step)));
+                              full));
   }
 
   /// The text of the hint; nothing where there is none that can be read as one.
@@ -453,6 +570,7 @@ private:
 
   std::string path_;
   std::set<std::int64_t> damaged_;
+  std::optional<best_state> best_;
   std::shared_ptr<const descriptor> folder_;
   int lock_problem_ = 0;
   detail::made_folders made_; // goes before the lock does

@@ -101,8 +101,9 @@ struct training_flags {
   BOOST_HANA_DEFINE_STRUCT(training_flags, (whole_flag, train_iters),
                            (whole_flag, global_batch_size), (text_flag, save),
                            (whole_flag, save_interval), (whole_flag, keep_latest_k),
-                           (switch_flag, exit_signal_handler), (real_flag, exit_duration_in_mins),
-                           (whole_flag, eval_interval), (whole_flag, eval_iters));
+                           (switch_flag, keep_best), (switch_flag, exit_signal_handler),
+                           (real_flag, exit_duration_in_mins), (whole_flag, eval_interval),
+                           (whole_flag, eval_iters));
   training_flags() {
     train_iters.is(1000, "optimizer steps")
         .at_least(1)
@@ -131,6 +132,12 @@ struct training_flags {
             "saved states to keep (torchtitan's name; Megatron-LM keeps all): older ones are "
             "removed once a new one is on the disk; 0: all")
         .at_least(0)
+        .of(command::train)
+        .resumes(on_resume::may_change);
+    keep_best
+        .is(false,
+            "keep the state of the lowest validation loss as well, in the folder best of --save, "
+            "where an evaluation that finds a lower one replaces it")
         .of(command::train)
         .resumes(on_resume::may_change);
     exit_signal_handler

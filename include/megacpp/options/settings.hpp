@@ -116,7 +116,8 @@ inline void refuse_idle_flags(command c, options& o) {
         throw error(exit_code::usage, fmt::format("--{} {}; leave --{} out", name, why, name));
   };
   if (c == command::train) {
-    refuse(!o.training.save.given(), {"save-interval", "keep-latest-k", "max-shard-size"},
+    refuse(!o.training.save.given(),
+           {"save-interval", "keep-latest-k", "keep-best", "max-shard-size"},
            "changes nothing without --save FOLDER");
     refuse(!o.model.load.given(), {"finetune"}, "changes nothing without --load FOLDER");
     refuse(!o.report.bench_json(), {"warmup"}, "changes nothing without --bench-json");
@@ -130,9 +131,9 @@ inline void refuse_idle_flags(command c, options& o) {
     refuse(o.report.bench_json(), {"log-interval"},
            "changes nothing beside --bench-json, which shows no progress");
     const bool asked = o.training.eval_iters.given();
-    refuse(asked && o.training.eval_iters() == 0, {"eval-interval"},
+    refuse(asked && o.training.eval_iters() == 0, {"eval-interval", "keep-best"},
            "and --eval-iters 0 contradict each other: nothing is evaluated");
-    refuse(!asked && (o.data.mock_data() || o.report.bench_json()), {"eval-interval"},
+    refuse(!asked && (o.data.mock_data() || o.report.bench_json()), {"eval-interval", "keep-best"},
            "changes nothing: random tokens and --bench-json are evaluated only with --eval-iters");
     const std::string& style = o.optimizer.lr_decay_style();
     refuse(style == "constant", {"min-lr", "lr-decay-iters"},

@@ -43,7 +43,7 @@ inline bool is_taken_by_states(const std::string& path, const std::string& root)
   if (within.empty()) return false;
   const std::string name = within.begin()->string();
   const auto taken = [](std::string_view n) {
-    return step_of(n) || n == newest_step_name || is_state_file(n);
+    return step_of(n) || n == newest_step_name || n == best_folder_name || is_state_file(n);
   };
   return taken(name) || taken(leftover_of(name).target);
 }

@@ -14,6 +14,7 @@
 #include <megacpp/train/state.hpp>
 
 #include <filesystem>
+#include <limits>
 #include <new>
 #include <optional>
 
@@ -83,10 +84,10 @@ public:
     check_report_files(o);
     session_.emplace(p_, device_, purpose::training);
     if (o.report.metrics_jsonl.given()) metrics_.emplace(o.report.metrics_jsonl());
+    prepare_evaluation();
     rehearse_save(); // as the last save will be: with every file open that stays open
     prepare_session();
     if (from_) from_->folder.close_files();
-    prepare_evaluation();
     constexpr std::int64_t timed_without_allocating = 1 << 20;
     if (set_.bench)
       times_.reserve(static_cast<std::size_t>(std::min(set_.steps, timed_without_allocating)));
@@ -215,7 +216,7 @@ private:
                               "go on from it with --load {}, or choose another folder to save to",
                               root_->path(), *newest, begin, root_->path()));
     data_ = data_json();
-    if (same) saved_at_ = begin;
+    if (same && root_->has(begin)) saved_at_ = begin;
   }
 
   /// Nothing that a save would refuse at the end may start.
@@ -223,10 +224,19 @@ private:
     if (!root_) return;
     const std::int64_t begin = resumes() ? from_->state->state().field<std::int64_t>("step") : 0;
     const run_position last{std::max(begin + 1, set_.steps), 0};
-    const std::int64_t every = o_.training.save_interval();
-    const std::int64_t saves = every > 0 ? (last.step - 1) / every - begin / every + 1 : 1;
-    root_->rehearse(last.step, saves, o_.training.keep_latest_k(),
-                    [&](folder_writer& out) { fill_state(out, last); });
+    const auto times = [&](std::int64_t every) {
+      return every > 0 ? (last.step - 1) / every - begin / every + 1 : 1;
+    };
+    const bool bests = evaluation_ && o_.training.keep_best();
+    validated_ = {last.step, std::numeric_limits<double>::lowest(), evaluated_tokens()};
+    root_->rehearse(
+        last.step, times(o_.training.save_interval()), o_.training.keep_latest_k(),
+        [&](folder_writer& out) { fill_state(out, last); },
+        bests ? times(o_.training.eval_interval()) : 0);
+    validated_.reset();
+  }
+  std::int64_t evaluated_tokens() const {
+    return evaluated_ * static_cast<std::int64_t>(tokens_.size());
   }
 
   void prepare_session() {
@@ -275,6 +285,11 @@ private:
     const bool wanted = iters.given()
                             ? iters() > 0
                             : !text_.parts.valid.empty() && !set_.bench && !o_.data.mock_data();
+    if (!wanted && o_.training.keep_best.asked() && o_.training.keep_best())
+      throw error(exit_code::usage,
+                  fmt::format("--keep-best changes nothing: --split {} leaves nothing to validate; "
+                              "leave --keep-best out, or give a split such as 90,10",
+                              o_.data.split()));
     if (!wanted) return;
     evaluation_.emplace(*session_, *text_.source, text_.parts.valid);
     validation_.reserve(static_cast<std::size_t>(
@@ -403,7 +418,6 @@ private:
     if (!total || stopped()) return;
     const double loss = total->mean();
     if (!std::isfinite(loss)) fail("validation loss", loss, {});
-    pace_.paused(pace::evaluation, clock.seconds());
     validation_.push_back({static_cast<double>(at_.step), loss});
     progress_.note(bounded_text<160>().append(
         "step {}/{} | validation loss: {:.4f} | perplexity: {:.3f} | {:.0f} tokens", at_.step,
@@ -413,6 +427,20 @@ private:
                        {"validation_loss", loss},
                        {"perplexity", perplexity(loss)},
                        {"validation_tokens", static_cast<std::int64_t>(total->count)}});
+    validated_ = {at_.step, loss, static_cast<std::int64_t>(total->count)};
+    if (root_ && o_.training.keep_best()) keep_best();
+    pace_.paused(pace::evaluation, clock.seconds());
+  }
+
+  /// Saves the state that was evaluated if none of the root has a lower loss.
+  void keep_best() {
+    if (root_->best() && !(validated_->loss < root_->best()->loss)) return;
+    saving_ = true;
+    root_->save_best({at_.step, validated_->loss},
+                     [&](folder_writer& out) { fill_state(out, at_); });
+    saving_ = false;
+    progress_.note(fmt::format("step {}/{} | lowest validation loss so far, saved to {}", at_.step,
+                               set_.steps, root_->folder_of_best()));
   }
 
   /// Writes the files of a state that stands at `at`.
@@ -420,6 +448,8 @@ private:
     std::vector<extra_file> extra;
     if (text_.characters) extra.emplace_back(characters_name, characters_text(*text_.characters));
     nlohmann::json state{{"data", data_}};
+    if (validated_ && validated_->step == at.step)
+      state["validation"] = {{"loss", validated_->loss}, {"tokens", validated_->tokens}};
     save_flags(state, effective_options(o_, set_, p_, product_type_now()));
     write_state(out, p_, session_->weights(), at, std::move(state), extra, max_shard_);
   }
@@ -553,6 +583,12 @@ private:
   std::optional<stop_signals> signals_;
   loss_history history_;
   std::vector<curve_point> validation_;
+  struct validation_result {
+    std::int64_t step = 0;
+    double loss = 0; ///< nats a token
+    std::int64_t tokens = 0;
+  };
+  std::optional<validation_result> validated_; ///< the last one
   std::vector<double> times_;
   step_report last_;
   std::int64_t saved_at_ = -1;
