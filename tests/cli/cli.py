@@ -279,6 +279,9 @@ class Help(Case):
                               (("--mock-data", "--tokenizer", "byte"), "--mock-data contradict"),
                               (("--mock-data", "--data-type", "u16"), "--mock-data contradict"),
                               (("--bench-json", "--tokenizer", "char"), "without --data-path"),
+                              (("--mock-data", "--sample-prompt", 1), "without --sample-interval"),
+                              (("--mock-data", "--max-new-tokens", 1), "without --sample-interval"),
+                              (("--bench-json", "--sample-interval", 1), "number of steps"),
                               ((*ids, "--tokenizer", "byte"), "need no tokenizer"),
                               ((*steady, "--min-lr", 0), "--lr-decay-style constant"),
                               ((*steady, "--lr-decay-iters", 9), "--lr-decay-style constant"),
@@ -493,6 +496,38 @@ class Training(Case):
         self.assertEqual(models["one"], models["again"])
         self.assertEqual(models["one"], models["two"])
         self.assertNotEqual(models["one"], models["other"])
+
+    def test_texts_on_the_way(self):
+        plain, sampled, metrics = (self.folder / n for n in ("plain", "sampled", "metrics"))
+        # Some go on beyond the positions.
+        text = ("--sample-prompt", "7 green", "--max-new-tokens", 60)
+        said = self.train("--save", sampled, "--lr", "1e-2", "--metrics-jsonl", metrics,
+                          "--sample-interval", 8, *text, steps=20).stdout.decode().splitlines()
+        self.train("--save", plain, "--lr", "1e-2", steps=20)
+        for name in ("model.safetensors", "optimizer.safetensors"):
+            self.assertEqual(contents(newest(sampled))[name], contents(newest(plain))[name])
+        lines = [line.split(" | sample: ") for line in said if " | sample: " in line]
+        self.assertEqual([line[0] for line in lines], ["step 8/20", "step 16/20", "step 20/20"])
+        samples = [json.loads(line[1]) for line in lines]
+        self.assertEqual(samples, [m["sample"] for m in map(json.loads, metrics.open())
+                                   if "sample" in m])
+        self.assertEqual([len(s) for s in samples], [7 + 60] * 3)
+        self.assertEqual(len({s[:7] for s in samples}), 1)
+        self.assertEqual(len(set(samples)), 3)  # something was learned
+        written = run("generate", "--load", sampled, "--prompt", "7 green", "--max-new-tokens", 60)
+        self.assertEqual(written.stdout.decode(), samples[-1] + "\n")
+        # A run that goes on writes on.
+        said = run("train", "--load", sampled, "--train-iters", 24).stdout.decode()
+        self.assertEqual(said.count(" | sample: \"7 green"), 1)
+        self.assertIn("step 24/24 | sample: ", said)
+        # Tokens of random data stand for nothing.
+        mock = ("train", "--mock-data", "--train-iters", 1, "--sample-interval", 1)
+        said = run(*mock, "--sample-prompt", "5, 7", "--max-new-tokens", 3).stdout.decode()
+        self.assertRegex(said, r'\| sample: "5 7( \d+){3}"\n')
+        self.refused(USAGE, *mock, says="needs --sample-prompt with token ids")
+        self.refused(USAGE, *mock, "--sample-prompt", "128", says="--sample-prompt: token 128 is outside")
+        self.refused(USAGE, "train", "--data-path", self.text, "--sample-interval", 1, "--sample-prompt",
+                     "x" * 33, says="33 tokens, but tiny_gpt has 32 positions")
 
     def test_progress_lines_have_the_loss_that_collectors_search(self):
         out = self.train("--log-interval", 2).stdout.decode()

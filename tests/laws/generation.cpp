@@ -5,6 +5,7 @@
 #define BOOST_TEST_MODULE generation
 #include <boost/test/unit_test.hpp>
 
+#include <megacpp/cli/commands.hpp>
 #include <megacpp/generate/generator.hpp>
 #include <megacpp/inspect/describe.hpp>
 #include <megacpp/preset/models.hpp>
@@ -448,6 +449,23 @@ BOOST_AUTO_TEST_CASE(what_nobody_wrote_is_not_read) {
   }
 }
 
+// The table of the head is derived of parameters, once for weights as they are.
+BOOST_AUTO_TEST_CASE(a_renewed_generator_is_as_one_made_anew) {
+  trained<factored_head> model(factored_head{learned_positions()}, dtype::f32);
+  cpu device = row_by_row(1);
+  generation_room r = room;
+  r.sequences = 4;
+  generator g(model.view(), device, model.weights, r);
+  const written before = greedy(g, prompts, steps);
+  for (std::int64_t i = 0; i < model.weights.total(); ++i)
+    model.weights.set_weight(
+        i, model.weights.weight(i) + 0.1 * std::cos(0.53 * static_cast<double>(i)));
+  g.renew();
+  const written after = greedy(g, prompts, steps);
+  BOOST_TEST((after == greedy(model, prompts, steps, room)));
+  BOOST_TEST((after != before));
+}
+
 BOOST_AUTO_TEST_CASE(a_sequence_goes_on_after_others_have_finished_and_begun_again) {
   const trained<gpt> model(learned_positions(), dtype::f32);
   cpu device = row_by_row(1);
@@ -509,6 +527,15 @@ template <class F> void refused(F f, const std::string& says) {
   };
   using mc::generator;
   BOOST_CHECK_EXCEPTION(generator(model.view(), device, model.weights, room), error, same);
+  // Who trains is told, and refused texts on the way.
+  options o;
+  const auto in_short = [&](const error& e) {
+    return e.code() == exit_code::mismatch && e.what() == why_no_generation(model.view());
+  };
+  mc::detail::check_runnable(model.view(), command::train, o);
+  o.training.sample_interval.read("1", "--sample-interval");
+  BOOST_CHECK_EXCEPTION(mc::detail::check_runnable(model.view(), command::train, o), error,
+                        in_short);
   const std::string text = describe_text(model.view(), {}, device);
   BOOST_TEST(text.find("  generates             no; generation cannot generate: MEGA-C006 at ") !=
              std::string::npos);

@@ -26,6 +26,7 @@ documented README.md generate
 documented docs/state.md resume
 documented docs/state.md resume # started again, it goes on
 documented docs/state.md best
+documented docs/watching-a-run.md samples
 documented docs/writing-a-model.md own-run
 
 documented docs/using-megacpp.md install

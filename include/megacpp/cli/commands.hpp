@@ -3,6 +3,7 @@
 
 #include <megacpp/exec/machine.hpp>
 #include <megacpp/generate/generate.hpp>
+#include <megacpp/generate/training_samples.hpp>
 #include <megacpp/inspect/describe.hpp>
 #include <megacpp/run/program_source.hpp>
 #include <megacpp/train/evaluate.hpp>
@@ -15,8 +16,8 @@ namespace detail {
 
 /// Throws mc::error(exit_code::mismatch) for a program that a command cannot run: one of several
 /// ranks, or of packed documents, which no file of tokens names, or one that cannot generate. Who
-/// trains the last is told so.
-inline void check_runnable(const program_view& p, command c) {
+/// trains the last is told so, and refused a --sample-interval.
+inline void check_runnable(const program_view& p, command c, const options& o) {
   require_one_rank(p);
   if (p.numbers.batch.packed && c != command::generate)
     throw error(exit_code::mismatch,
@@ -26,7 +27,8 @@ inline void check_runnable(const program_view& p, command c) {
                             p.name));
   if (c != command::generate && c != command::train) return;
   const std::string why = why_no_generation(p);
-  if (c == command::generate && !why.empty()) throw error(exit_code::mismatch, why);
+  if ((c == command::generate || o.training.sample_interval.given()) && !why.empty())
+    throw error(exit_code::mismatch, why);
   if (!why.empty()) print_note(why);
 }
 
@@ -42,7 +44,7 @@ inline product_type product_type_of(std::string_view name) {
 inline void carry_out(const program_source& source, const program_view& p, command what,
                       options& o) {
   if (what == command::convert) return run_export(p, o);
-  if (what != command::describe) detail::check_runnable(p, what);
+  if (what != command::describe) detail::check_runnable(p, what, o);
   if (const std::string_view slow = why_slow(); what != command::describe && !slow.empty())
     print_note(slow);
   training_start start = what == command::train ? prepare_start(p, o) : training_start{};
@@ -54,7 +56,7 @@ inline void carry_out(const program_source& source, const program_view& p, comma
              static_cast<int>(o.machine.threads()), rows);
   switch (what) {
   case command::train: {
-    trainer t(p, o, device, std::move(start));
+    trainer t(p, o, device, std::move(start), &make_training_samples);
     const std::string flags = given_flags(flags_of(o), command::train);
     if (!o.report.bench_json() && !flags.empty()) print_line(flags);
     t.run();

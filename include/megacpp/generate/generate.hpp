@@ -78,6 +78,7 @@ inline std::vector<std::string> untrained_reached(const model_folder& folder, co
 /// When a text is finished.
 class text_end {
 public:
+  explicit text_end(std::int64_t most) : most_(most) {}
   text_end(const options& o, const program_view& p, const token_text& tokens)
       : most_(o.sampling.max_new_tokens()) {
     for (const std::string& list : o.sampling.stop_tokens())
@@ -112,6 +113,34 @@ private:
   std::vector<std::vector<std::int32_t>> texts_;
 };
 
+/// How texts go on.
+struct continuing {
+  sampling draw;
+  bool slides = true; ///< where the positions end; else the text ends there
+  bool caches = true; ///< keys and values of earlier tokens are kept
+  std::string model;  ///< whose it is, for messages
+};
+inline continuing continuing_of(const options& o) {
+  return {{o.sampling.greedy() ? 0 : o.sampling.temperature(), o.sampling.top_k(),
+           o.sampling.top_p(), static_cast<std::uint64_t>(o.model.seed())},
+          o.sampling.overflow() == "slide",
+          o.sampling.use_cache(),
+          "the model in " + o.model.load()};
+}
+
+/// Room for texts with all that may follow them.
+inline generation_room room_of(std::span<const continued_text> texts, const program_view& p,
+                               std::int64_t most) {
+  generation_room room;
+  room.sequences = static_cast<int>(texts.size());
+  for (const continued_text& t : texts) {
+    const auto given = static_cast<std::int64_t>(t.given);
+    room.tokens = std::max(room.tokens, given + std::min(p.positions - given, most));
+    room.prompt = std::max(room.prompt, given);
+  }
+  return room;
+}
+
 /// What it took: tokens, and seconds of computing.
 struct generation_work {
   std::int64_t prompt = 0, fresh = 0;
@@ -121,26 +150,16 @@ struct generation_work {
 /// Continues the texts of one batch; `first` is the number of the first of them.
 class continuation {
 public:
-  continuation(const options& o, const program_view& p, const token_text& tokens,
-               const text_end& end)
-      : o_(o),
-        p_(p),
+  continuation(continuing how, const token_text& tokens, const text_end& end)
+      : how_(std::move(how)),
         tokens_(tokens),
         end_(end),
         logits_(static_cast<std::size_t>(tokens.drawn())) {}
 
-  /// `live`: the text is printed as it comes.
-  void run(std::span<continued_text> texts, std::int64_t first, device& on, const stores& weights,
-           bool live) {
-    generation_room room;
-    room.sequences = static_cast<int>(texts.size());
-    for (const continued_text& t : texts) {
-      const auto given = static_cast<std::int64_t>(t.given);
-      const std::int64_t left = p_.positions - given;
-      room.tokens = std::max(room.tokens, given + std::min(left, end_.most()));
-      room.prompt = std::max(room.prompt, given);
-    }
-    generator g(p_, on, weights, room);
+  /// By a generator without tokens and with room for the texts. `live`: the text is printed as it
+  /// comes. Once `stop` asks for an end, texts stay as they are.
+  void run(std::span<continued_text> texts, std::int64_t first, generator& g, bool live,
+           const stop_signals* stop = nullptr) {
     prepare(texts, first);
     if (live) print(texts[0].written);
     std::vector<std::span<const std::int32_t>> more(texts.size());
@@ -151,7 +170,9 @@ public:
       more[b] = texts[b].tokens, going = true;
       work_.prompt += std::ssize(more[b]);
     }
-    for (double* seconds = &work_.prompt_seconds; going; seconds = &work_.fresh_seconds) {
+    const auto stopped = [stop] { return stop != nullptr && stop->requested(); };
+    for (double* seconds = &work_.prompt_seconds; going && !stopped();
+         seconds = &work_.fresh_seconds) {
       const auto start = std::chrono::steady_clock::now();
       g.append(more);
       going = draw(texts, g, more, live);
@@ -167,11 +188,8 @@ private:
     for (continued_text& t : texts)
       t.tokens.reserve(t.given + room), t.written.reserve(t.written.size() + room);
     draws_.clear();
-    const double temperature = o_.sampling.greedy() ? 0 : o_.sampling.temperature();
     for (std::size_t b = 0; b < texts.size(); ++b)
-      draws_.emplace_back(sampling{temperature, o_.sampling.top_k(), o_.sampling.top_p(),
-                                   static_cast<std::uint64_t>(o_.model.seed())},
-                          static_cast<std::uint64_t>(first) + b);
+      draws_.emplace_back(how_.draw, static_cast<std::uint64_t>(first) + b);
   }
   /// One token for each text that goes on. Leaves in `more` what the generator needs next; false if
   /// that is nothing.
@@ -190,10 +208,10 @@ private:
       ++work_.fresh;
       t.end = end_.of(t);
       const bool full = g.length(sequence) == g.room();
-      if (t.end == nullptr && full && o_.sampling.overflow() == "stop") t.end = "positions";
+      if (t.end == nullptr && full && !how_.slides) t.end = "positions";
       if (t.end != nullptr) continue;
       std::int64_t needed = full ? std::max<std::int64_t>(g.room() / 2, 1) : 1;
-      if (!full && !o_.sampling.use_cache()) needed = g.length(sequence) + 1;
+      if (!full && !how_.caches) needed = g.length(sequence) + 1;
       if (needed > 1) g.clear(sequence);
       more[b] = std::span(t.tokens).last(static_cast<std::size_t>(needed));
       going = true;
@@ -205,15 +223,13 @@ private:
       logits_[i] = g.logit(sequence, static_cast<std::int32_t>(i));
       if (!std::isfinite(logits_[i]))
         throw error(exit_code::nonfinite,
-                    fmt::format("the logit of token {} is {} after {} tokens; the model in {} is "
-                                "not usable",
-                                i, logits_[i], t.fresh(), o_.model.load()));
+                    fmt::format("the logit of token {} is {} after {} tokens; {} is not usable", i,
+                                logits_[i], t.fresh(), how_.model));
     }
     return draws_[static_cast<std::size_t>(sequence)].draw(logits_);
   }
 
-  const options& o_;
-  const program_view& p_;
+  continuing how_;
   const token_text& tokens_;
   const text_end& end_;
   std::vector<double> logits_;
@@ -269,12 +285,13 @@ inline void run_generation(const program_view& p, const options& o, device& on) 
   }
   for (const std::string& line : detail::untrained_reached(folder, p, longest)) print_note(line);
 
-  detail::continuation batch(o, p, tokens, end);
+  detail::continuation batch(detail::continuing_of(o), tokens, end);
   const bool live = texts.size() == 1 && !o.report.json();
   const auto at_once = static_cast<std::size_t>(o.sampling.batch_size());
   for (std::size_t first = 0; first < texts.size(); first += at_once) {
     const auto some = std::span(texts).subspan(first, std::min(at_once, texts.size() - first));
-    batch.run(some, static_cast<std::int64_t>(first), on, weights, live);
+    generator g(p, on, weights, detail::room_of(some, p, end.most()));
+    batch.run(some, static_cast<std::int64_t>(first), g, live);
     for (std::size_t b = 0; b < some.size() && !live; ++b) {
       if (o.report.json()) print(detail::json_of(some[b], tokens));
       else print((first + b > 0 ? "---------------\n" : "") + some[b].written + "\n");

@@ -38,7 +38,8 @@ public:
   /// Tokens of all sequences in one pass of prefill.
   static constexpr std::int64_t prefill_tokens = 512;
 
-  /// For the weights as they are now. `p`, `on`, `weights` and `ranks` must outlive the generator.
+  /// For the weights as they are now, until renew(). `p`, `on`, `weights` and `ranks` must outlive
+  /// the generator.
   generator(const program_view& p, device& on, const stores& weights, const generation_room& room,
             communicator& ranks = self::of_process())
       : p_(require_one_rank(p)), weights_(weights), ranks_(ranks), room_(room) {
@@ -53,10 +54,8 @@ public:
     build(decode_, least);
     if (most > least) build(prefill_, most);
     lay_out(on);
-    for (const program* a : programs()) {
-      run_->prepare(evaluation_step(a->shape, 1));
-      for_each_first_task(a->shape, [this](const task& t) { run_->run(t); });
-    }
+    for (const program* a : programs()) run_->prepare(evaluation_step(a->shape, 1));
+    renew();
   }
   generator(const generator&) = delete;
   generator& operator=(const generator&) = delete;
@@ -74,6 +73,12 @@ public:
     return {run_->begin_of(arena_of::caches), static_cast<std::size_t>(planned_.caches)};
   }
 
+  /// Forgets all tokens, and takes the weights as they have become.
+  void renew() {
+    for (const program* a : programs())
+      for_each_first_task(a->shape, [this](const task& t) { run_->run(t); });
+    std::fill(lengths_.begin(), lengths_.end(), 0);
+  }
   /// Forgets the tokens of a sequence.
   void clear(int sequence) { lengths_[static_cast<unsigned>(sequence)] = 0; }
 

@@ -47,13 +47,17 @@ inline std::vector<std::int32_t> token_ids(
 class token_text {
 public:
   /// Throws mc::error: usage for texts where the tokens are neither bytes nor characters, mismatch
-  /// for a --tokenizer that the model was not trained with.
+  /// for a --tokenizer that the model was not trained with. `ids`: whatever the model's tokens are,
+  /// their ids are read and written.
   token_text(const program_view& p, const options& o, std::optional<character_set> characters)
+      : token_text(p, o, std::move(characters), o.sampling.ids()) {}
+  token_text(const program_view& p, const options& o, std::optional<character_set> characters,
+             bool ids)
       : name_(p.name),
         positions_(p.positions),
         vocabulary_(p.vocabulary),
         characters_(std::move(characters)),
-        ids_(o.sampling.ids()) {
+        ids_(ids) {
     if (ids_) return;
     detail::require_tokenizer_of(o, characters_.has_value());
     if (!characters_) detail::require_byte_vocabulary(p, o, "--ids");

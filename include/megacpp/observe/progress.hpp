@@ -47,21 +47,22 @@ inline progress_text progress_line(const step_report& r) {
 }
 
 /// How long a run's work takes, from which both its speed and the time left are told. A step is a
-/// running mean over about ten; the first one is not typical, and forgotten. Evaluations and saves
-/// are the mean of those so far, nothing before the first.
+/// running mean over about ten; the first one is not typical, and forgotten. Evaluations, saves and
+/// samples are the mean of those so far, nothing before the first.
 class pace {
 public:
-  enum pause : std::uint8_t { evaluation, save };
+  enum pause : std::uint8_t { evaluation, save, sample };
 
   void step(double seconds) { step_ = ++steps_ <= 2 ? seconds : 0.9 * step_ + 0.1 * seconds; }
   void paused(pause what, double seconds) { pauses_[what].sum += seconds, ++pauses_[what].count; }
 
   double seconds_a_step() const { return step_; }
   /// Seconds of so many of each. NaN until two steps are done.
-  double seconds_of(std::int64_t steps, std::int64_t evaluations, std::int64_t saves) const {
+  double seconds_of(std::int64_t steps, std::int64_t evaluations, std::int64_t saves,
+                    std::int64_t samples = 0) const {
     if (steps_ < 2) return std::numeric_limits<double>::quiet_NaN();
     return static_cast<double>(steps) * step_ + pauses_[evaluation].of(evaluations) +
-           pauses_[save].of(saves);
+           pauses_[save].of(saves) + pauses_[sample].of(samples);
   }
 
 private:
@@ -74,7 +75,7 @@ private:
   };
   std::int64_t steps_ = 0;
   double step_ = 0;
-  std::array<mean, 2> pauses_{};
+  std::array<mean, 3> pauses_{};
 };
 
 /// Shows reports on a terminal as one line that is rewritten in place (at most ten times a second),

@@ -103,7 +103,8 @@ struct training_flags {
                            (whole_flag, save_interval), (whole_flag, keep_latest_k),
                            (switch_flag, keep_best), (switch_flag, exit_signal_handler),
                            (real_flag, exit_duration_in_mins), (whole_flag, eval_interval),
-                           (whole_flag, eval_iters));
+                           (whole_flag, eval_iters), (whole_flag, sample_interval),
+                           (text_flag, sample_prompt));
   training_flags() {
     train_iters.is(1000, "optimizer steps")
         .at_least(1)
@@ -163,6 +164,21 @@ struct training_flags {
         .is(0, "global batches in one evaluation, spread evenly over the part; 0: no evaluation")
         .at_least(0)
         .shown_as("the whole part")
+        .of(command::train)
+        .resumes(on_resume::may_change);
+    sample_interval
+        .is(0,
+            "steps between texts that the model writes as it is by then, each time with the same "
+            "random numbers; one more at the end. The weights of the run do not depend on it")
+        .at_least(1)
+        .shown_as("no texts")
+        .of(command::train)
+        .resumes(on_resume::may_change);
+    sample_prompt
+        .is("",
+            "text that those of --sample-interval continue; token ids where the data are ids or "
+            "random")
+        .shown_as("a line end")
         .of(command::train)
         .resumes(on_resume::may_change);
   }
@@ -255,9 +271,10 @@ struct sampling_flags {
            "prompts and what is written are token ids, separated by blanks or commas, instead of "
            "text")
         .of(command::generate);
-    max_new_tokens.is(200, "tokens to write for each prompt, at most")
+    max_new_tokens.is(200, "tokens to write for each prompt, at most; train: for --sample-interval")
         .at_least(0)
-        .of(command::generate);
+        .of(command::generate | command::train)
+        .resumes(on_resume::may_change);
     stop_tokens
         .is({},
             "token ids, separated by blanks or commas: after any of them, which is still "

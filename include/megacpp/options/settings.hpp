@@ -120,13 +120,15 @@ inline void refuse_idle_flags(command c, options& o) {
            {"save-interval", "keep-latest-k", "keep-best", "max-shard-size"},
            "changes nothing without --save FOLDER");
     refuse(!o.model.load.given(), {"finetune"}, "changes nothing without --load FOLDER");
+    refuse(!o.training.sample_interval.given(), {"sample-prompt", "max-new-tokens"},
+           "changes nothing without --sample-interval N");
     refuse(!o.report.bench_json(), {"warmup"}, "changes nothing without --bench-json");
     refuse(o.data.mock_data(), {"tokenizer", "data-type"},
            "and --mock-data contradict each other: random tokens are not read from anything");
     refuse(o.report.bench_json() && !o.data.data_path.given() && !o.model.load.given(),
            {"tokenizer", "data-type"},
            "changes nothing beside --bench-json without --data-path: tokens are random");
-    refuse(o.report.bench_json(), {"exit-duration-in-mins"},
+    refuse(o.report.bench_json(), {"exit-duration-in-mins", "sample-interval"},
            "and --bench-json contradict each other: what is measured is a number of steps");
     refuse(o.report.bench_json(), {"log-interval"},
            "changes nothing beside --bench-json, which shows no progress");

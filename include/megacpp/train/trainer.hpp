@@ -11,6 +11,7 @@
 #include <megacpp/train/export.hpp>
 #include <megacpp/train/history.hpp>
 #include <megacpp/train/report_files.hpp>
+#include <megacpp/train/sample_writer.hpp>
 #include <megacpp/train/state.hpp>
 
 #include <filesystem>
@@ -59,11 +60,12 @@ inline training_start prepare_start(const program_view& p, options& o) {
 }
 
 /// Trains one program on one text. Memory is reserved and files are checked in the constructor; the
-/// loop itself allocates nothing but for what a save needs.
+/// loop itself allocates nothing but for what a save or a sample needs.
 class trainer {
 public:
-  /// `start`: what prepare_start found.
-  trainer(const program_view& p, const options& o, device& on, training_start start = {})
+  /// `start`: what prepare_start found. `samples`: for --sample-interval.
+  trainer(const program_view& p, const options& o, device& on, training_start start = {},
+          const make_sample_writer& samples = {})
       : p_(p),
         o_(o),
         set_(settings_of(p, o)),
@@ -88,6 +90,8 @@ public:
     rehearse_save(); // as the last save will be: with every file open that stays open
     prepare_session();
     if (from_) from_->folder.close_files();
+    if (samples && o.training.sample_interval.given())
+      samples_ = samples(p, o, on, session_->weights(), text_);
     constexpr std::int64_t timed_without_allocating = 1 << 20;
     if (set_.bench)
       times_.reserve(static_cast<std::size_t>(std::min(set_.steps, timed_without_allocating)));
@@ -149,10 +153,13 @@ private:
       if (!step() || stopped()) interrupt();
       if (at_.step < set_.steps && out_of_time()) return end_in_time();
       if (at_.step < set_.steps && at_.step % o_.training.eval_interval() == 0) evaluate();
+      if (at_.step < set_.steps && samples_ && at_.step % o_.training.sample_interval() == 0)
+        write_sample();
       if (at_.step < set_.steps && saves_now()) save();
       if (stopped()) interrupt();
     }
     evaluate();
+    write_sample();
     if (stopped()) interrupt();
     if (root_ && saved_at_ != at_.step) save();
   }
@@ -396,7 +403,8 @@ private:
     };
     r.seconds_left =
         pace_.seconds_of(r.steps - r.step, evaluation_ ? left(o_.training.eval_interval()) : 0,
-                         root_ ? left(o_.training.save_interval()) : 0);
+                         root_ ? left(o_.training.save_interval()) : 0,
+                         samples_ ? left(o_.training.sample_interval()) : 0);
     if (metrics_)
       metrics_->write({{"step", r.step},
                        {"loss", r.loss},
@@ -441,6 +449,17 @@ private:
     saving_ = false;
     progress_.note(fmt::format("step {}/{} | lowest validation loss so far, saved to {}", at_.step,
                                set_.steps, root_->folder_of_best()));
+  }
+
+  void write_sample() {
+    if (!samples_ || stopped()) return;
+    const stopwatch clock;
+    const std::string text = as_utf8(samples_->write(signals_ ? &*signals_ : nullptr));
+    if (stopped()) return;
+    pace_.paused(pace::sample, clock.seconds());
+    progress_.note(
+        fmt::format("step {}/{} | sample: {}", at_.step, set_.steps, nlohmann::json(text).dump()));
+    if (metrics_ && taken_ > 0) metrics_->write({{"step", at_.step}, {"sample", text}});
   }
 
   /// Writes the files of a state that stands at `at`.
@@ -574,6 +593,7 @@ private:
   std::vector<std::int32_t> tokens_, labels_; // (B, S)
   std::optional<session> session_;
   std::optional<evaluation> evaluation_;
+  std::unique_ptr<sample_writer> samples_;
   std::int64_t evaluated_ = 0; ///< micro-batches of one evaluation
   mc::profile profile_;
   double profiled_seconds_ = 0;

@@ -1,0 +1,30 @@
+// What a training run writes texts with. The one there is stands in generate/, below train/.
+#pragma once
+
+#include <megacpp/exec/device.hpp>
+#include <megacpp/io/signals.hpp>
+#include <megacpp/options/options.hpp>
+#include <megacpp/run/stores.hpp>
+#include <megacpp/run/view.hpp>
+#include <megacpp/train/text.hpp>
+
+#include <functional>
+#include <memory>
+#include <string_view>
+
+namespace mc {
+
+class sample_writer {
+public:
+  virtual ~sample_writer() = default;
+  /// A text by the weights as they are now, valid until the next one; less of it once `stop` asks
+  /// for an end. Changes nothing that training reads. Throws mc::error.
+  virtual std::string_view write(const stop_signals* stop) = 0;
+};
+
+/// Makes one for a session's weights and the data of its run; all must outlive it. Throws mc::error
+/// for flags that contradict each other, and for a model that cannot generate.
+using make_sample_writer = std::function<std::unique_ptr<sample_writer>(
+    const program_view&, const options&, device&, const stores&, const text_data&)>;
+
+} // namespace mc
