@@ -534,6 +534,39 @@ class Training(Case):
         self.assertRegex(out, r"step 2/8 \| loss: \d+\.\d{4} \| lr: ")
         self.assertRegex(out, r"step 8/8 \| validation loss: \d+\.\d{4} \| perplexity: ")
 
+    def test_several_files_are_evaluated(self):
+        model = self.saved("--lr", "1e-2", steps=20)
+        files = [self.folder / name for name in ("short", "long", "odd \n name")]
+        for file, text in zip(files, (TEXT[:50], TEXT[:4000].upper(), TEXT[1000:1500] * 2)):
+            file.write_text(text)
+        def measured(paths, *flags):  # noqa: E306
+            done = run("eval", "--load", model, *(f for p in paths for f in ("--data-path", p)), *flags)
+            return done.stdout.decode().splitlines()
+        lines = [json.loads(line) for line in measured(files, "--json")]
+        self.assertEqual([line.pop("file") for line in lines[:-1]], list(map(str, files)))
+        self.assertEqual(lines[-1].pop("files"), 3)
+        # Each is what it is alone; all are the sum over all tokens, not the mean of means.
+        self.assertEqual(lines[:-1], [json.loads(measured([f], "--json")[0]) for f in files])
+        tokens = sum(line["tokens"] for line in lines[:-1])
+        self.assertEqual((tokens, lines[-1]["tokens"]), (49 + 3999 + 999, tokens))
+        loss = sum(line["loss"] * line["tokens"] for line in lines[:-1]) / tokens
+        self.assertAlmostEqual(lines[-1]["loss"], loss, places=9)
+        self.assertGreater(abs(sum(line["loss"] for line in lines[:-1]) / 3 - loss), 0.01)
+        text = measured(files)
+        self.assertEqual([line.split(": loss: ")[0] for line in text],
+                         [str(files[0]), str(files[1]), str(files[2]).replace("\n", "?"), "all 3 files"])
+        self.assertTrue(all(line.endswith(f" | {n['tokens']} tokens") for line, n in zip(text, lines)))
+        self.assertEqual(measured(files[:1]), [text[0][len(f"{files[0]}: "):]])
+        # A file of flags may list them, too; none is read where one cannot be.
+        config = self.folder / "run.json"
+        config.write_text(json.dumps({"data-path": list(map(str, files))}))
+        self.assertEqual(run("eval", "--load", model, "--config", config).stdout.decode().splitlines(),
+                         text)
+        done = run("eval", "--load", model, "--data-path", files[0], "--data-path", self.folder / "no",
+                   check=DATA)
+        self.assertEqual(done.stdout, b"")
+        self.refused(USAGE, "train", "--config", config, says="--data-path takes one value, but is given")
+
     def test_global_batch_is_accumulated(self):
         metrics = self.folder / "metrics"
         self.train("--global-batch-size", 12, "--metrics-jsonl", metrics, steps=2)

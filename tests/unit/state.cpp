@@ -420,7 +420,8 @@ BOOST_AUTO_TEST_CASE(flags_of_a_run_that_goes_on) {
   BOOST_TEST(left_out.model.seed() == 7);
   BOOST_TEST(left_out.training.train_iters() == 30);
   BOOST_TEST(left_out.training.eval_iters.given()); // 0 given is no evaluation
-  BOOST_TEST(left_out.data.data_path() == "d");
+  BOOST_TEST(left_out.data.data_path() == std::vector<std::string>{"d"},
+             boost::test_tools::per_element());
   BOOST_TEST(!left_out.optimizer.adam_beta1.given());
   BOOST_TEST(!left_out.report.metrics_jsonl.given());
   BOOST_TEST(!left_out.optimizer.lr_decay_iters.given()); // derived from train-iters again

@@ -47,6 +47,7 @@ inline void carry_out(const program_source& source, const program_view& p, comma
   if (what != command::describe) detail::check_runnable(p, what, o);
   if (const std::string_view slow = why_slow(); what != command::describe && !slow.empty())
     print_note(slow);
+  if (what == command::train) require_one_file(o);
   training_start start = what == command::train ? prepare_start(p, o) : training_start{};
   refuse_idle_flags(what, o); // a run that goes on has the other flags of its state
   // What a prompt is continued with must not depend on the batch, nor on how it was computed.

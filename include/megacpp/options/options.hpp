@@ -63,11 +63,16 @@ struct model_flags {
 };
 
 struct data_flags {
-  BOOST_HANA_DEFINE_STRUCT(data_flags, (text_flag, data_path), (text_flag, data_type),
+  BOOST_HANA_DEFINE_STRUCT(data_flags, (texts_flag, data_path), (text_flag, data_type),
                            (text_flag, split), (text_flag, tokenizer), (switch_flag, mock_data));
   data_flags() {
     const command reading = command::train | command::eval;
-    data_path.is("", "file to train on or to evaluate").of(reading).resumes(on_resume::may_change);
+    data_path
+        .is({},
+            "file to train on or to evaluate; eval takes several, each with a --data-path of its "
+            "own, and measures each and all together")
+        .of(reading)
+        .resumes(on_resume::may_change);
     data_type
         .is("text",
             "what the file holds. text: any bytes, each one or each distinct one a token "

@@ -105,6 +105,15 @@ inline void check_compiled(const std::vector<flag_entry>& asked, const program_v
   }
 }
 
+/// Throws mc::error(exit_code::usage) for several files to train on.
+inline void require_one_file(const options& o) {
+  const std::vector<std::string>& paths = o.data.data_path();
+  if (paths.size() > 1)
+    throw error(exit_code::usage,
+                fmt::format("--data-path takes one value, but is given \"{}\" and \"{}\"; give one",
+                            printable(paths[0]), printable(paths[1])));
+}
+
 /// Refuses flags of the command line that would change nothing beside the others. Those of a
 /// configuration file, which may serve many commands, and of a state are not asked. Throws
 /// mc::error(exit_code::usage).

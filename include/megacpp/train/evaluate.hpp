@@ -2,7 +2,9 @@
 #pragma once
 
 #include <megacpp/data/windows.hpp>
+#include <megacpp/io/json_file.hpp>
 #include <megacpp/io/signals.hpp>
+#include <megacpp/observe/metrics.hpp>
 #include <megacpp/observe/print.hpp>
 #include <megacpp/run/session.hpp>
 #include <megacpp/train/state.hpp>
@@ -12,6 +14,9 @@
 #include <cstdint>
 #include <numbers>
 #include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
 
 namespace mc {
 
@@ -80,30 +85,60 @@ inline std::string number_text(double x) {
 
 } // namespace detail
 
+namespace detail {
+
+/// `loss: 1.2345 nats per token | ...`.
+inline std::string evaluation_text(const loss_sum& total) {
+  const double loss = total.mean();
+  return fmt::format(
+      "loss: {:.4f} nats per token | perplexity: {:.4f} | {:.4f} bits per token | "
+      "{:.0f} tokens",
+      loss, perplexity(loss), loss / std::numbers::ln2, total.count);
+}
+/// `{"loss":1.2345,...}`; `of`: a field that comes first, with its comma.
+inline std::string evaluation_json(const loss_sum& total, std::string_view of) {
+  const double loss = total.mean();
+  return fmt::format("{{{}\"loss\":{},\"tokens\":{:.0f},\"perplexity\":{},\"bits_per_token\":{}}}",
+                     of, loss, total.count, number_text(perplexity(loss)),
+                     loss / std::numbers::ln2);
+}
+
+} // namespace detail
+
 /// `eval`: one line, or with --json one object {"loss": nats a token, "tokens": number of
-/// predictions, "perplexity": exp(loss), "bits_per_token": loss / ln 2}.
+/// predictions, "perplexity": exp(loss), "bits_per_token": loss / ln 2}. Of several files one for
+/// each, with its name or the field "file", and one for all tokens together, with their number or
+/// the field "files". All files are opened before the first is read.
 inline void run_evaluation(const program_view& p, const options& o, device& on) {
   const model_folder folder = detail::required_model(o, "eval");
-  const text_data text = open_evaluation_text(p, o, characters_of(folder, p));
-  require_prediction(*text.source, text.parts.valid, "validation");
+  const std::optional<character_set> characters = characters_of(folder, p);
+  const std::size_t files = std::max<std::size_t>(o.data.data_path().size(), 1);
+  std::vector<text_data> texts;
+  for (std::size_t i = 0; i < files; ++i) {
+    texts.push_back(open_evaluation_text(p, o, characters, i));
+    require_prediction(*texts[i].source, texts[i].parts.valid, "validation");
+  }
   session s(p, on, purpose::inference);
   load_weights(folder, p, s.weights());
-  evaluation e(s, *text.source, text.parts.valid);
-  const loss_sum total = *e.run(e.batches());
-  const double loss = total.mean();
-  if (!std::isfinite(loss))
-    throw error(exit_code::nonfinite,
-                fmt::format("the mean loss of {} on {} is {}; the model is not usable",
-                            o.model.load(), text.source->name(), loss));
-  if (o.report.json())
-    print(fmt::format("{{\"loss\":{},\"tokens\":{:.0f},\"perplexity\":{},\"bits_per_token\":{}}}\n",
-                      loss, total.count, detail::number_text(perplexity(loss)),
-                      loss / std::numbers::ln2));
-  else
-    print(
-        fmt::format("loss: {:.4f} nats per token | perplexity: {:.4f} | {:.4f} bits per token | "
-                    "{:.0f} tokens\n",
-                    loss, perplexity(loss), loss / std::numbers::ln2, total.count));
+  const auto tell = [&](const loss_sum& total, std::string_view name, std::string_view field) {
+    if (!std::isfinite(total.mean()))
+      throw error(exit_code::nonfinite,
+                  fmt::format("the mean loss of {} on {} is {}; the model is not usable",
+                              o.model.load(), name, total.mean()));
+    if (o.report.json()) return print_line(detail::evaluation_json(total, files > 1 ? field : ""));
+    print_line((files > 1 ? fmt::format("{}: ", name) : "") + detail::evaluation_text(total));
+  };
+  loss_sum all;
+  for (const text_data& text : texts) {
+    evaluation e(s, *text.source, text.parts.valid);
+    const loss_sum total = *e.run(e.batches());
+    const std::string name = text.source->name();
+    std::string field = "\"file\":";
+    detail::append_json_text(field, as_utf8(name));
+    tell(total, name, field + ',');
+    all.sum += total.sum, all.count += total.count;
+  }
+  if (files > 1) tell(all, fmt::format("all {} files", files), fmt::format("\"files\":{},", files));
 }
 
 } // namespace mc

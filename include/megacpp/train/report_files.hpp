@@ -77,11 +77,12 @@ inline void check_report_files(const options& o) {
   if (curve.given()) check_text_file(curve()), check_own_kind(curve(), "<svg ", "curve");
   if (metrics.given()) check_own_kind(metrics(), "{\"step\":", "file of metrics");
   for (const text_flag* f : {&curve, &metrics})
-    if (f->given() && o.data.data_path.given() && detail::is_same_place((*f)(), o.data.data_path()))
-      throw error(
-          exit_code::usage,
-          fmt::format("--{} and --data-path both name {}; give the report a file of its own",
-                      name_of(f), (*f)()));
+    for (const std::string& data : o.data.data_path())
+      if (f->given() && detail::is_same_place((*f)(), data))
+        throw error(
+            exit_code::usage,
+            fmt::format("--{} and --data-path both name {}; give the report a file of its own",
+                        name_of(f), (*f)()));
   if (curve.given() && metrics.given() && detail::is_same_place(curve(), metrics()))
     throw error(
         exit_code::usage,

@@ -72,11 +72,12 @@ inline void check_tokens(const token_source& source, token_range part) {
   }
 }
 
-inline mapped_file open_text(const text_flag& path, const char* command) {
-  if (!path.given())
+/// File number `which` of --data-path.
+inline mapped_file open_text(const texts_flag& paths, const char* command, std::size_t which) {
+  if (which >= paths().size())
     throw error(exit_code::usage,
                 fmt::format("{} needs --data-path FILE, the text to read", command));
-  return mapped_file(path(), exit_code::data);
+  return mapped_file(paths()[which], exit_code::data);
 }
 
 /// Bytes stand in for the tokens of a model only where it was made for them, or was asked for: a
@@ -106,8 +107,8 @@ inline bool is_of_ids(const options& o) { return o.data.data_type() != "text"; }
 
 /// A file of token ids.
 inline std::unique_ptr<token_source> id_source(const program_view& p, const options& o,
-                                               const char* command) {
-  mapped_file file = open_text(o.data.data_path, command);
+                                               const char* command, std::size_t which) {
+  mapped_file file = open_text(o.data.data_path, command, which);
   if (o.data.data_type() == "u16")
     return std::make_unique<id_tokens<std::uint16_t>>(std::move(file), p.vocabulary);
   return std::make_unique<id_tokens<std::int32_t>>(std::move(file), p.vocabulary);
@@ -146,19 +147,20 @@ inline std::uint64_t fingerprint(const token_source& source, token_range part) {
   return hash.value();
 }
 
-/// Opens the data of `eval`, with the characters of the model if it has any.
+/// Opens file number `which` of the data of `eval`, with the characters of the model if it has any.
 inline text_data open_evaluation_text(const program_view& p, const options& o,
-                                      std::optional<character_set> characters) {
+                                      std::optional<character_set> characters,
+                                      std::size_t which = 0) {
   text_data d;
   if (detail::is_of_ids(o)) {
     detail::refuse_characters(o, characters.has_value());
-    d.source = detail::id_source(p, o, "eval");
+    d.source = detail::id_source(p, o, "eval", which);
     d.parts = split(o.data.split.given() ? o.data.split() : "0,100,0", d.source->size());
     return d;
   }
   detail::require_tokenizer_of(o, characters.has_value());
   if (!characters) detail::require_byte_vocabulary(p, o, detail::ids_as_data);
-  mapped_file file = detail::open_text(o.data.data_path, "eval");
+  mapped_file file = detail::open_text(o.data.data_path, "eval", which);
   if (characters)
     d.source = std::make_unique<character_tokens>(std::move(file), *characters, p.vocabulary);
   else d.source = std::make_unique<byte_tokens>(std::move(file), p.vocabulary);
@@ -183,7 +185,7 @@ inline text_data open_training_text(const program_view& p, const options& o, boo
   }
   if (detail::is_of_ids(o)) {
     detail::refuse_characters(o, saved.has_value());
-    d.source = detail::id_source(p, o, "train");
+    d.source = detail::id_source(p, o, "train", 0);
     d.parts = split(o.data.split(), d.source->size());
     if (p.vocabulary <= 0xffff || o.data.data_type() == "i32") {
       detail::check_tokens(*d.source, d.parts.train);
@@ -194,7 +196,7 @@ inline text_data open_training_text(const program_view& p, const options& o, boo
   const bool by_characters = o.data.tokenizer() == "char";
   if (loaded) detail::require_tokenizer_of(o, saved.has_value());
   if (!saved) detail::require_byte_vocabulary(p, o, detail::ids_as_data);
-  mapped_file file = detail::open_text(o.data.data_path, "train");
+  mapped_file file = detail::open_text(o.data.data_path, "train", 0);
   if (saved || by_characters) {
     d.characters = saved ? *saved : character_set::of(file.bytes());
     d.source = std::make_unique<character_tokens>(std::move(file), *d.characters, p.vocabulary);
