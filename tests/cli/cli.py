@@ -2091,6 +2091,35 @@ class Generation(Case):
         self.assertEqual(self.generate("--config", config, "--prompt", prompts[0]).stdout.decode(),
                          texts[0] + "\n")
 
+    def test_several_samples(self):
+        def texts(*flags):
+            done = self.generate(*flags, "--max-new-tokens", 20, "--seed", 3, "--json")
+            return [json.loads(line) for line in done.stdout.splitlines()]
+        one, two = ("--prompt", "12 green"), ("--prompt", "12 green", "--prompt", "7")
+        many = texts(*two, "--num-samples", 5)
+        self.assertEqual([(t["prompt"], t["sample"]) for t in many],
+                         [(p, k) for p in ("12 green", "7") for k in range(1, 6)])
+        self.assertEqual(len({t["text"] for t in many}), 10)
+        for size in (1, 3, 16):
+            self.assertEqual(texts(*two, "--num-samples", 5, "--batch-size", size), many)
+        # A sample is what it is among fewer, and the first one what there is without the flag.
+        self.assertEqual(texts(*one, "--num-samples", 3), many[:3])
+        first = texts(*two)
+        self.assertEqual([t["tokens"] for t in first], [many[0]["tokens"], many[5]["tokens"]])
+        self.assertNotIn("sample", first[0])
+        plain = self.generate(*one, "--max-new-tokens", 20, "--seed", 3, "--num-samples", 3)
+        self.assertEqual(plain.stdout.decode(),
+                         "\n---------------\n".join(t["text"] for t in many[:3]) + "\n")
+        # Greedily, they would be one.
+        config = self.folder / "run.json"
+        config.write_text('{"num-samples": 2}')
+        for greedy in (("--greedy",), ("--temperature", 0)):
+            self.refused(USAGE, "generate", "--load", self.model, *greedy, "--num-samples", 2,
+                         says="--num-samples changes nothing where the likeliest token")
+            self.refused(USAGE, "generate", "--load", self.model, *greedy, "--config", config,
+                         says="--num-samples is 2, but the likeliest token is always taken")
+        self.refused(USAGE, "generate", "--load", self.model, "--num-samples", 0, says="--num-samples")
+
     def test_stops(self):
         def tokens(*flags):
             line = json.loads(self.generate("--prompt", "7 gr", "--seed", 4, "--json", *flags).stdout)

@@ -238,6 +238,7 @@ inline constexpr auto foreign_flags = std::to_array<foreign_flag>({
     {"top-k-sampling", "top-k", ""},
     {"top-p-sampling", "top-p", ""},
     {"do-sample", "", detail::sampled_by_default},
+    {"num-return-sequences", "num-samples", ""},
     {"eos-token-id", "stop-tokens", ""},
     {"stop-strings", "stop", ""},
     {"torch-dtype", "dtype", detail::precision_compiled},

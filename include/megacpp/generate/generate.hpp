@@ -20,6 +20,8 @@ struct continued_text {
   std::string prompt;               ///< as it was given
   std::vector<std::int32_t> tokens; ///< of the prompt, then new ones
   std::size_t given = 0;            ///< of the tokens, those of the prompt
+  std::int64_t number = 0;          ///< of the prompt, from 0
+  std::int64_t sample = 0;          ///< of this prompt, from 0
   std::string written;              ///< the prompt and the new tokens
   const char* end = nullptr;        ///< why it is finished: "stop", "length" or "positions"
 
@@ -62,6 +64,27 @@ inline std::vector<continued_text> read_prompts(const options& o, const token_te
   list.emplace_back();
   list.back().tokens = {tokens.first()}, list.back().given = 1;
   return list;
+}
+
+/// Each prompt once for every text that is to continue it. Throws mc::error(exit_code::usage) for
+/// several that would be the same.
+inline std::vector<continued_text> with_samples(std::vector<continued_text> prompts,
+                                                const options& o) {
+  const std::int64_t n = o.sampling.num_samples();
+  if (n > 1 && (o.sampling.greedy() || o.sampling.temperature() == 0))
+    throw error(exit_code::usage,
+                fmt::format("--num-samples is {}, but the likeliest token is always taken, by "
+                            "--greedy or --temperature 0, which would write one text {} times; "
+                            "give one of them",
+                            n, n));
+  std::vector<continued_text> texts;
+  texts.reserve(prompts.size() * static_cast<std::size_t>(n));
+  for (std::size_t i = 0; i < prompts.size(); ++i)
+    for (std::int64_t k = 0; k < n; ++k) {
+      texts.push_back(prompts[i]);
+      texts.back().number = static_cast<std::int64_t>(i), texts.back().sample = k;
+    }
+  return texts;
 }
 
 /// What to say where texts of at most `longest` tokens may reach positions that the run of a state
@@ -147,7 +170,7 @@ struct generation_work {
   double prompt_seconds = 0, fresh_seconds = 0;
 };
 
-/// Continues the texts of one batch; `first` is the number of the first of them.
+/// Continues the texts of one batch.
 class continuation {
 public:
   continuation(continuing how, const token_text& tokens, const text_end& end)
@@ -158,9 +181,9 @@ public:
 
   /// By a generator without tokens and with room for the texts. `live`: the text is printed as it
   /// comes. Once `stop` asks for an end, texts stay as they are.
-  void run(std::span<continued_text> texts, std::int64_t first, generator& g, bool live,
+  void run(std::span<continued_text> texts, generator& g, bool live,
            const stop_signals* stop = nullptr) {
-    prepare(texts, first);
+    prepare(texts);
     if (live) print(texts[0].written);
     std::vector<std::span<const std::int32_t>> more(texts.size());
     bool going = false;
@@ -183,13 +206,14 @@ public:
   const generation_work& work() const { return work_; }
 
 private:
-  void prepare(std::span<continued_text> texts, std::int64_t first) {
+  void prepare(std::span<continued_text> texts) {
     const auto room = static_cast<std::size_t>(std::min<std::int64_t>(end_.most(), 1 << 20));
     for (continued_text& t : texts)
       t.tokens.reserve(t.given + room), t.written.reserve(t.written.size() + room);
     draws_.clear();
-    for (std::size_t b = 0; b < texts.size(); ++b)
-      draws_.emplace_back(how_.draw, static_cast<std::uint64_t>(first) + b);
+    for (const continued_text& t : texts) // whatever their batch, and how many there are
+      draws_.emplace_back(how_.draw, static_cast<std::uint64_t>(t.sample) << 32 |
+                                         static_cast<std::uint64_t>(t.number));
   }
   /// One token for each text that goes on. Leaves in `more` what the generator needs next; false if
   /// that is nothing.
@@ -237,9 +261,11 @@ private:
   generation_work work_;
 };
 
-inline std::string json_of(const continued_text& t, const token_text& tokens) {
+/// `numbered`: with the number of the sample.
+inline std::string json_of(const continued_text& t, const token_text& tokens, bool numbered) {
   json_text d;
   d.open('{');
+  if (numbered) d.field("sample", t.sample + 1);
   if (!tokens.ids()) d.field("prompt", as_utf8(t.prompt)).field("text", as_utf8(t.written));
   const auto ids = [&d](const char* name, std::span<const std::int32_t> list) {
     d.open(name, '[');
@@ -262,19 +288,21 @@ inline std::string speed_of(const generation_work& w) {
 
 } // namespace detail
 
-/// `generate`. One prompt: its text, as it comes, and a line end. Several: each text with a line
-/// end once its batch is finished, in the order of the prompts, lines of dashes between them. With
-/// --json a line for each prompt: {"prompt": text, "text": prompt and continuation,
-/// "prompt_tokens": [...], "tokens": [new ones], "end": "stop", "length" or "positions"}; --ids
-/// leaves the texts out. The standard error gets the speed, a sentence for each text that ends at
-/// the model's positions, and before the first text one on positions that were never trained.
+/// `generate`. One text: as it comes, and a line end. Several, of several prompts or by
+/// --num-samples: each with a line end once its batch is finished, in the order of the prompts,
+/// lines of dashes between them. With --json a line for each text: {"prompt": text, "text": prompt
+/// and continuation, "prompt_tokens": [...], "tokens": [new ones], "end": "stop", "length" or
+/// "positions"}; --ids leaves the texts out, and --num-samples puts {"sample": 1, ...} first. The
+/// standard error gets the speed, a sentence for each text that ends at the model's positions, and
+/// before the first text one on positions that were never trained.
 inline void run_generation(const program_view& p, const options& o, device& on) {
   if (o.sampling.greedy() && o.sampling.temperature.given() && o.sampling.temperature() != 0)
     throw error(exit_code::usage, "--greedy and --temperature contradict each other; give one");
   const model_folder folder = detail::required_model(o, "generate");
   std::optional<character_set> characters = characters_of(folder, p);
   const token_text tokens(p, o, std::move(characters));
-  std::vector<detail::continued_text> texts = detail::read_prompts(o, tokens);
+  std::vector<detail::continued_text> texts =
+      detail::with_samples(detail::read_prompts(o, tokens), o);
   const detail::text_end end(o, p, tokens);
   stores weights(p, false, {}, on);
   load_weights(folder, p, weights);
@@ -291,9 +319,9 @@ inline void run_generation(const program_view& p, const options& o, device& on) 
   for (std::size_t first = 0; first < texts.size(); first += at_once) {
     const auto some = std::span(texts).subspan(first, std::min(at_once, texts.size() - first));
     generator g(p, on, weights, detail::room_of(some, p, end.most()));
-    batch.run(some, static_cast<std::int64_t>(first), g, live);
+    batch.run(some, g, live);
     for (std::size_t b = 0; b < some.size() && !live; ++b) {
-      if (o.report.json()) print(detail::json_of(some[b], tokens));
+      if (o.report.json()) print(detail::json_of(some[b], tokens, o.sampling.num_samples.given()));
       else print((first + b > 0 ? "---------------\n" : "") + some[b].written + "\n");
     }
   }

@@ -29,7 +29,7 @@ public:
     text_.tokens.resize(text_.given);
     text_.written = text_.prompt;
     generator_.renew();
-    writes_.run(std::span(&text_, 1), 0, generator_, false, stop);
+    writes_.run(std::span(&text_, 1), generator_, false, stop);
     return text_.written;
   }
 

@@ -259,11 +259,11 @@ struct optimizer_flags {
 
 struct sampling_flags {
   BOOST_HANA_DEFINE_STRUCT(sampling_flags, (texts_flag, prompt), (text_flag, prompts_file),
-                           (switch_flag, ids), (whole_flag, max_new_tokens),
-                           (texts_flag, stop_tokens), (texts_flag, stop), (switch_flag, greedy),
-                           (real_flag, temperature), (whole_flag, top_k), (real_flag, top_p),
-                           (text_flag, overflow), (whole_flag, batch_size),
-                           (switch_flag, use_cache));
+                           (switch_flag, ids), (whole_flag, num_samples),
+                           (whole_flag, max_new_tokens), (texts_flag, stop_tokens),
+                           (texts_flag, stop), (switch_flag, greedy), (real_flag, temperature),
+                           (whole_flag, top_k), (real_flag, top_p), (text_flag, overflow),
+                           (whole_flag, batch_size), (switch_flag, use_cache));
   sampling_flags() {
     prompt
         .is({},
@@ -275,6 +275,9 @@ struct sampling_flags {
     ids.is(false,
            "prompts and what is written are token ids, separated by blanks or commas, instead of "
            "text")
+        .of(command::generate);
+    num_samples.is(1, "texts to write for each prompt, each with random numbers of its own")
+        .within(1, 1 << 20)
         .of(command::generate);
     max_new_tokens.is(200, "tokens to write for each prompt, at most; train: for --sample-interval")
         .at_least(0)

@@ -154,7 +154,7 @@ inline void refuse_idle_flags(command c, options& o) {
   }
   if (c == command::generate)
     refuse(o.sampling.greedy() || (o.sampling.temperature.given() && o.sampling.temperature() == 0),
-           {"top-k", "top-p", "seed"},
+           {"top-k", "top-p", "seed", "num-samples"},
            "changes nothing where the likeliest token is always taken, by --greedy or "
            "--temperature 0");
   const bool ids = c == command::generate ? o.sampling.ids() : o.data.data_type() != "text";
