@@ -17,6 +17,12 @@ struct decoder {
   int window = 64, positions = 1024;
   double eps = 1e-6, theta = 1e4, std = 0.02, z_loss = 0;
 
+  /// What `describe` shows, and what a program must agree in with a saved state to take it.
+  static constexpr mc::member_list<&decoder::layers, &decoder::hidden, &decoder::heads,
+                                   &decoder::ffn, &decoder::adapter, &decoder::vocabulary,
+                                   &decoder::window, &decoder::positions, &decoder::eps,
+                                   &decoder::theta, &decoder::std, &decoder::z_loss>
+      members{};
   static constexpr mc::family_name<decoder> family{"decoder"};
   static constexpr int kinds = 2; // 0: all earlier tokens, 1: the last `window` of them
   constexpr int kind_of(int layer) const { return layer % 2; }
@@ -28,22 +34,6 @@ struct decoder {
       return "layers, extents and window must be positive";
     if (hidden % (2 * heads) != 0) return "2 heads must divide hidden";
     return nullptr;
-  }
-
-  /// A saved state is taken only by a program with the same numbers.
-  constexpr auto description() const {
-    return std::array<mc::model_number, 12>{{{"layers", layers},
-                                             {"hidden", hidden},
-                                             {"heads", heads},
-                                             {"ffn", ffn},
-                                             {"adapter", adapter},
-                                             {"vocabulary", vocabulary},
-                                             {"window", window},
-                                             {"positions", positions},
-                                             {"eps", eps},
-                                             {"theta", theta},
-                                             {"std", std},
-                                             {"z_loss", z_loss}}};
   }
 
   constexpr mc::var stem(mc::context& c, mc::var tokens) const {

@@ -81,12 +81,32 @@ static_assert(wrong<run_of<name_of_the_base>> == found::none);
 struct number_of_its_own : mc::gpt {
   double theta = 1e4;
 };
-static_assert(wrong<run_of<number_of_its_own>> == found::description);
-struct number_that_is_described : mc::gpt {
+static_assert(wrong<run_of<number_of_its_own>> == found::members);
+struct number_that_is_listed : mc::gpt {
   double theta = 1e4;
-  constexpr std::array<mc::model_number, 1> description() const { return {{{"theta", theta}}}; }
+  static constexpr auto members =
+      mc::gpt::members + mc::member_list<&number_that_is_listed::theta>{};
 };
-static_assert(wrong<run_of<number_that_is_described>> == found::none);
+static_assert(wrong<run_of<number_that_is_listed>> == found::none);
+struct number_listed_alone : mc::gpt {
+  double theta = 1e4;
+  static constexpr mc::member_list<&number_listed_alone::theta> members{};
+};
+static_assert(wrong<run_of<number_listed_alone>> == found::members);
+struct one_number_listed_of_two : mc::gpt {
+  double theta = 1e4, scale = 1;
+  static constexpr auto members =
+      mc::gpt::members + mc::member_list<&one_number_listed_of_two::scale>{};
+};
+static_assert(wrong<run_of<one_number_listed_of_two>> == found::members);
+struct number_of_a_number : number_that_is_listed {
+  bool scaled = false;
+};
+static_assert(wrong<run_of<number_of_a_number>> == found::members);
+struct no_list : mc::gpt {
+  static constexpr int members = 3;
+};
+static_assert(wrong<run_of<no_list>> == found::members);
 struct number_of_the_type : mc::gpt {
   static constexpr double theta = 1e4;
 };

@@ -169,14 +169,14 @@ void check(const std::string& text) {
   const mc::json_value config(mc::parse_json(text, "fuzz"), "fuzz", mc::exit_code::model);
   const mc::hf_model model = mc::read_hf_model(config, mc::hf_use::program);
   double weights = 1;
-  for (const mc::model_number& n : mc::numbers_of(model)) {
-    require(n.value >= 0 && n.value <= 1e15);
-    if (std::string_view(n.name) == "layers") weights *= n.value;
-    if (std::string_view(n.name) == "hidden") weights *= n.value;
-  }
   std::visit(
       [&](const auto& m) {
+        m.members.each(m, [](std::string_view, const auto& value) {
+          if constexpr (std::is_arithmetic_v<std::remove_cvref_t<decltype(value)>>)
+            require(value >= 0 && value <= 1e15);
+        });
         require(m.contradiction() == nullptr);
+        weights = 1.0 * m.layers * m.hidden;
         // Any matrix of a layer is at most ffn or heads x head_dim wide.
         require(weights * std::max({1.0 * m.ffn, 1.0 * m.vocabulary / m.layers,
                                     1.0 * m.positions / m.layers}) <
@@ -186,10 +186,14 @@ void check(const std::string& text) {
   if (const auto* const m = std::get_if<mc::qwen3_moe>(&model))
     require(weights * m->experts * m->expert_ffn < 0x1p58);
   require(!mc::hf_model_text(model, "fuzz").empty());
-  const auto again = mc::numbers_of(mc::read_hf_model(config, mc::hf_use::weights));
-  require(mc::hf_difference(mc::hf_gpt2::fields, again, mc::numbers_of(model)).empty() &&
-          mc::hf_difference(mc::hf_qwen3_moe::fields, again, mc::numbers_of(model)).empty() &&
-          mc::hf_difference(mc::hf_qwen3::fields, again, mc::numbers_of(model)).empty());
+  const mc::hf_model again = mc::read_hf_model(config, mc::hf_use::weights);
+  const auto same = [&]<class Model>(const Model& m, const auto& fields) {
+    require(mc::hf_difference(fields, std::get<Model>(again), m).empty());
+  };
+  if (const auto* const m = std::get_if<mc::gpt>(&model)) same(*m, mc::hf_gpt2::fields);
+  if (const auto* const m = std::get_if<mc::qwen3>(&model))
+    same(*m, mc::hf_qwen3::fields<mc::qwen3>);
+  if (const auto* const m = std::get_if<mc::qwen3_moe>(&model)) same(*m, mc::hf_qwen3_moe::fields);
 }
 
 } // namespace

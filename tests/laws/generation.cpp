@@ -235,8 +235,8 @@ public:
       const int kind = block ? p.kind_of[static_cast<std::size_t>(l)] : l < 0 ? -1 : p.kinds();
       const part_kind part = block ? part_kind::block : l < 0 ? part_kind::stem : part_kind::logits;
       const interpreted_part node(
-          in_regions(fused(p.generation.forward(p.generation.model, s, part, kind))), *p.stores,
-          kind + 1, kernels_);
+          in_regions(fused(p.generation.forward(p.model.at, s, part, kind))), *p.stores, kind + 1,
+          kernels_);
       std::vector<node_slot> slots(static_cast<std::size_t>(node.g.node_count));
       node.view().prepare(node.view(), device_, slots.data());
       std::vector<double> working(static_cast<std::size_t>(node.plan.working / 8 + 1));

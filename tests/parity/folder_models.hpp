@@ -24,7 +24,8 @@ using nlohmann::json;
 /// As much of a program as folders need: forward graphs and registry, without kernels.
 template <class Model> class bare_program {
 public:
-  explicit bare_program(const Model& m, mc::dtype type = mc::dtype::f32, mc::layout ranks = {}) {
+  explicit bare_program(const Model& m, mc::dtype type = mc::dtype::f32, mc::layout ranks = {})
+      : model_(m) {
     mc::setup s;
     s.ranks = ranks, s.batch = test::tiny_batch, s.type = type;
     const auto used = mc::used_kinds(m);
@@ -46,7 +47,7 @@ public:
     stores_ = mc::make_registry(all, layers);
     view_.name = "tiny", view_.family = mc::family_of<Model>(), view_.numbers = s;
     view_.layers = m.layers, view_.hidden = m.hidden, view_.vocabulary = m.vocabulary;
-    view_.model = mc::described(m);
+    view_.model = mc::view_of_model(model_);
     view_.stores = &stores_;
     view_.parts.resize(static_cast<std::size_t>(used.count + mc::other_parts));
     for (int i = 0; i <= used.count + 1; ++i) view_.parts[static_cast<std::size_t>(i)] = part(i);
@@ -64,8 +65,8 @@ public:
         if (auto& info = g->parameters[static_cast<unsigned>(i)]; info.valid_rows > 0)
           info.valid_rows = valid;
     view_.vocabulary = valid;
-    for (mc::model_number& n : view_.model)
-      if (std::string_view(n.name) == "vocabulary") n.value = valid;
+    model_.vocabulary = valid;
+    view_.model = mc::view_of_model(model_);
   }
 
 private:
@@ -75,6 +76,7 @@ private:
     return v;
   }
 
+  Model model_;
   std::vector<std::unique_ptr<mc::graph>> graphs_;
   mc::registry stores_{};
   mc::program_view view_;

@@ -3,6 +3,7 @@
 #include "../../examples/using-the-headers/own_run.hpp"
 
 #include <megacpp/inspect/description.hpp>
+#include <megacpp/model/gpt.hpp>
 #include <megacpp/nn/norm.hpp>
 #include <megacpp/op/elementwise.hpp>
 
@@ -46,6 +47,13 @@ using namespace mc;
   return x + to(linear(o, wo) + linear(u, wd), mc::axis::tp, c.stream); // P + P, summed once
   // [/one-sum]
 }
+
+// [members]
+struct scaled_gpt : mc::gpt {
+  double scale = 1; // behind mc::gpt's own
+  static constexpr auto members = mc::gpt::members + mc::member_list<&scaled_gpt::scale>{};
+};
+// [/members]
 
 [[maybe_unused]] constexpr var cached(context& c, var q, var k, var v, source_line line = here()) {
   // [cache]

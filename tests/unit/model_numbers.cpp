@@ -7,9 +7,12 @@
 #include <megacpp/model/gpt.hpp>
 #include <megacpp/model/qwen3_moe.hpp>
 #include <megacpp/plan/parts.hpp>
+#include <megacpp/run/view.hpp>
 
+#include <array>
 #include <cmath>
 #include <memory>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -45,6 +48,57 @@ std::string name_of(const graph& g, const parameter_info& p) {
 }
 
 } // namespace
+
+namespace {
+enum class shape { narrow = 2, wide = 5 };
+/// One that derives has its base's members and its own.
+struct striped : gpt {
+  std::array<int, 3> windows{4, 0, 9};
+  double factors[2][2]{{1, 2}, {3, 4}};
+  shape of = shape::wide;
+  static constexpr auto members =
+      gpt::members + member_list<&striped::windows, &striped::factors, &striped::of>{};
+};
+struct named_again : gpt {
+  int heads = 3;
+  static constexpr auto members = gpt::members + member_list<&named_again::heads>{};
+};
+struct unlisted : gpt {
+  bool twice = false;
+};
+template <class Model> std::string told(const Model& m) {
+  std::ostringstream text;
+  for (const model_number& n : numbers_of(m)) text << n.name << "=" << n.value << " ";
+  return text.str();
+}
+} // namespace
+
+// Files know a member by the name that it has in the source.
+BOOST_AUTO_TEST_CASE(members_under_their_names) {
+  gpt m;
+  m.layers = 1, m.hidden = 2, m.heads = 3, m.ffn = 4, m.vocabulary = 5, m.positions = 6;
+  m.bias = false, m.tied = true, m.eps = 0.5, m.dropout = 0.25, m.std = 0.125, m.z_loss = 8;
+  const std::string own =
+      "layers=1 hidden=2 heads=3 ffn=4 vocabulary=5 positions=6 bias=0 tied=1 "
+      "eps=0.5 dropout=0.25 std=0.125 z_loss=8 ";
+  BOOST_TEST(told(m) == own);
+  BOOST_TEST(told(striped{m}) == own +
+                                     "windows[0]=4 windows[1]=0 windows[2]=9 factors[0][0]=1 "
+                                     "factors[0][1]=2 factors[1][0]=3 factors[1][1]=4 of=5 ");
+  BOOST_TEST(told(named_again{m}) == own + "heads=3 ");
+}
+
+// A list is a second mention of the members: where it lacks one, the struct is larger than it says,
+// and a program is refused (MEGA-C005).
+BOOST_AUTO_TEST_CASE(a_list_has_all_members) {
+  static_assert(gpt::members.size() == sizeof(gpt));
+  static_assert(qwen3::members.size() == sizeof(qwen3));
+  static_assert(qwen3_moe::members.size() == sizeof(qwen3_moe));
+  static_assert(striped::members.size() == sizeof(striped));
+  static_assert(unlisted::members.size() < sizeof(unlisted));
+  static_assert(member_list<&qwen3_moe::layers, &qwen3_moe::hidden>::size() == 2 * sizeof(int));
+  static_assert(member_list<&gpt::bias, &gpt::eps>::size() == 2 * sizeof(double));
+}
 
 // Fedus et al. 2022, equation 4, for k experts a token, as Megatron-LM and transformers have it:
 // a E / (k N^2) sum_e c_e sum_t p_te over N tokens, of which one N divides the sum over tokens with

@@ -341,7 +341,7 @@ template <class Model> std::string compiled_values(const Model& m, const mc::lay
   BOOST_REQUIRE(g->wrong.code == mc::fault::none);
   mc::program_view p;
   p.numbers = s, p.layers = m.layers, p.hidden = m.hidden, p.vocabulary = m.vocabulary;
-  p.model = mc::described(m);
+  p.model = mc::view_of_model(m);
   p.parts.resize(1 + mc::other_parts);
   p.parts[1].g = g.get();
   mc::options o;

@@ -16,9 +16,10 @@
 #include <initializer_list>
 #include <optional>
 #include <set>
-#include <span>
 #include <string>
 #include <string_view>
+#include <tuple>
+#include <type_traits>
 #include <vector>
 
 #include <fmt/format.h>
@@ -36,6 +37,21 @@ struct hf_limits {
   static constexpr int layers = 1 << 11, hidden = 1 << 17, ffn = 1 << 20, heads = 1 << 17,
                        head_dim = 1 << 15, experts = 1 << 11, vocabulary = 1 << 24,
                        positions = 1 << 30;
+};
+
+/// A member of a model under its name in config.json. A family has a table of them, by which a
+/// configuration is read, written and compared.
+template <class Model, class T> struct hf_field {
+  const char* theirs;
+  T Model::*member;
+  bool by_hand = true; ///< read by the family, since it depends on other fields
+  /// Of a whole number, which must be there and is positive, the greatest; of others, which lie in
+  /// [0, 1], what a missing one is taken for.
+  T bound{};
+
+  constexpr hf_field(const char* name, T Model::*m) : theirs(name), member(m) {}
+  constexpr hf_field(const char* name, T Model::*m, T b)
+      : theirs(name), member(m), by_hand(false), bound(b) {}
 };
 
 /// Reads the fields of one configuration and notes which.
@@ -65,6 +81,17 @@ public:
   }
   std::string text(std::string_view name, std::string_view absent) {
     return has(name) ? config_.field<std::string>(name) : std::string(absent);
+  }
+
+  /// The members of m that the table says how to read.
+  template <class Model, class... Fields> void read(Model& m, const std::tuple<Fields...>& fields) {
+    std::apply([&](const auto&... f) { (read(m, f), ...); }, fields);
+  }
+  template <class Model, class T> void read(Model& m, const hf_field<Model, T>& f) {
+    if (f.by_hand) return;
+    if constexpr (std::is_same_v<T, bool>) m.*f.member = flag(f.theirs, f.bound);
+    else if constexpr (std::is_same_v<T, int>) m.*f.member = extent(f.theirs, f.bound);
+    else m.*f.member = number(f.theirs, 0, 1, f.bound);
   }
 
   /// The field must have this value; `why` says what megacpp does instead of another.
@@ -216,40 +243,31 @@ inline void read_hf_generals(hf_reader& r, std::string_view architecture) {
             "begin_suppress_tokens"});
 }
 
-/// A member of a model under its name in config.json.
-struct hf_field {
-  const char* theirs;
-  const char* member;
-};
-
-inline const model_number* find_number(std::span<const model_number> numbers,
-                                       std::string_view member) {
-  for (const model_number& n : numbers)
-    if (n.name == member) return &n;
-  return nullptr;
-}
-
-/// A whole number as JSON writes it.
-inline nlohmann::json hf_integer(double x) { return static_cast<std::int64_t>(x); }
-
 /// A number as C++ writes it, exactly.
-inline std::string member_text(const model_number& n) {
-  return n.is_flag ? (n.value != 0 ? "true" : "false") : fmt::format("{}", n.value);
+inline std::string member_text(bool x) { return x ? "true" : "false"; }
+inline std::string member_text(int x) { return fmt::format("{}", x); }
+inline std::string member_text(double x) { return fmt::format("{}", x); }
+
+/// The members of a model in config.json.
+template <class Model, class... Fields>
+nlohmann::json hf_written(const Model& m, const std::tuple<Fields...>& fields) {
+  nlohmann::json config = nlohmann::json::object();
+  std::apply([&](const auto&... f) { ((config[f.theirs] = m.*f.member), ...); }, fields);
+  return config;
 }
 
 /// The fields in which two models of one family differ, "" if none: "n_layer is 3 there and 2 in
 /// the program".
-inline std::string hf_difference(std::span<const hf_field> fields,
-                                 std::span<const model_number> theirs,
-                                 std::span<const model_number> ours) {
+template <class Model, class... Fields>
+std::string hf_difference(const std::tuple<Fields...>& fields, const Model& theirs,
+                          const Model& ours) {
   std::string found;
-  for (const hf_field& f : fields) {
-    const model_number *const a = find_number(theirs, f.member), *const b =
-                                                                     find_number(ours, f.member);
-    if (a == nullptr || b == nullptr || a->value == b->value) continue;
-    found += fmt::format("{}{} is {} there and {} in the program", found.empty() ? "" : ", ",
-                         f.theirs, member_text(*a), member_text(*b));
-  }
+  const auto compare = [&](const auto& f) {
+    if (theirs.*f.member != ours.*f.member)
+      found += fmt::format("{}{} is {} there and {} in the program", found.empty() ? "" : ", ",
+                           f.theirs, member_text(theirs.*f.member), member_text(ours.*f.member));
+  };
+  std::apply([&](const auto&... f) { (compare(f), ...); }, fields);
   return found;
 }
 

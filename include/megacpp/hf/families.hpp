@@ -30,18 +30,31 @@ struct hf_family {
   std::vector<hf_piece> (*pieces)(const tensor_view&);
   const char* embedding; ///< the table that a tied head shares
   nlohmann::json (*config)(const program_view&);
-  std::span<const hf_field> fields; ///< numbers in which two models of the family can differ
-  /// In what else they do, "" if in nothing; null: there is nothing else.
+  /// In what a model of the family differs from the program's, "" if in nothing.
   std::string (*difference)(const hf_model& theirs, const program_view& ours);
 };
 
+namespace detail {
+inline std::string difference_of_gpt2(const hf_model& theirs, const program_view& ours) {
+  return hf_difference(hf_gpt2::fields, std::get<gpt>(theirs), ours.model_as<gpt>());
+}
+inline std::string difference_of_qwen3(const hf_model& theirs, const program_view& ours) {
+  return hf_difference(hf_qwen3::fields<qwen3>, std::get<qwen3>(theirs), ours.model_as<qwen3>());
+}
+inline std::string difference_of_qwen3_moe(const hf_model& theirs, const program_view& ours) {
+  const auto &a = std::get<qwen3_moe>(theirs), &b = ours.model_as<qwen3_moe>();
+  const std::string found = hf_difference(hf_qwen3_moe::fields, a, b);
+  return found.empty() ? hf_qwen3_moe::difference_of_layers(a, b) : found;
+}
+} // namespace detail
+
 inline constexpr std::array<hf_family, 3> hf_families{{
-    {&typeid(gpt), "gpt2", hf_gpt2::tensors, hf_gpt2::pieces, hf_gpt2::embedding, hf_gpt2::config,
-     hf_gpt2::fields, nullptr},
-    {&typeid(qwen3), "qwen3", hf_qwen3::tensors, hf_qwen3::pieces, hf_qwen3::embedding,
-     hf_qwen3::config, hf_qwen3::fields, nullptr},
-    {&typeid(qwen3_moe), "qwen3_moe", hf_qwen3_moe::tensors, hf_qwen3_moe::pieces,
-     hf_qwen3::embedding, hf_qwen3_moe::config, hf_qwen3_moe::fields, hf_qwen3_moe::difference},
+    {&typeid(gpt), gpt::family.text, hf_gpt2::tensors, hf_gpt2::pieces, hf_gpt2::embedding,
+     hf_gpt2::config, detail::difference_of_gpt2},
+    {&typeid(qwen3), qwen3::family.text, hf_qwen3::tensors, hf_qwen3::pieces, hf_qwen3::embedding,
+     hf_qwen3::config<qwen3>, detail::difference_of_qwen3},
+    {&typeid(qwen3_moe), qwen3_moe::family.text, hf_qwen3_moe::tensors, hf_qwen3_moe::pieces,
+     hf_qwen3::embedding, hf_qwen3_moe::config, detail::difference_of_qwen3_moe},
 }};
 
 /// The entry of a program's family, or null. A struct that only bears the name computes something
@@ -76,9 +89,7 @@ inline void require_same_model(const json_value& config, const program_view& p) 
     throw other(
         fmt::format("model_type is {} there and {} in the program", printable(type), family.name));
   const hf_model theirs = read_hf_model(config, hf_use::weights);
-  std::string found = hf_difference(family.fields, numbers_of(theirs), p.model);
-  if (found.empty() && family.difference != nullptr) found = family.difference(theirs, p);
-  if (!found.empty()) throw other(found);
+  if (const std::string found = family.difference(theirs, p); !found.empty()) throw other(found);
 }
 
 } // namespace mc

@@ -61,7 +61,8 @@ inline std::vector<hf_tensor> tensors(const program_view& p) {
     }
     all.push_back(std::move(t));
   };
-  const std::int64_t hidden = p.hidden, ffn = static_cast<std::int64_t>(p.number("ffn"));
+  const gpt& m = p.model_as<gpt>();
+  const std::int64_t hidden = m.hidden, ffn = m.ffn;
   as_stored("transformer.wte.weight", "wte.weight");
   as_stored("transformer.wpe.weight", "wpe.weight");
   for (int l = 0; l < p.layers; ++l) {
@@ -84,7 +85,7 @@ inline std::vector<hf_tensor> tensors(const program_view& p) {
   }
   as_stored("transformer.ln_f.weight", "ln_f.weight");
   bias("transformer.ln_f.bias", {"ln_f.bias"}, hidden);
-  if (p.number("tied") == 0) as_stored("lm_head.weight", "lm_head.weight");
+  if (!m.tied) as_stored("lm_head.weight", "lm_head.weight");
   parameters.require_all_taken();
   return all;
 }
@@ -103,29 +104,24 @@ inline std::vector<hf_piece> pieces(const tensor_view& stored) {
 inline constexpr const char* embedding = "transformer.wte.weight";
 
 inline nlohmann::json config(const program_view& p) {
-  const bool published = p.vocabulary > end_of_text;
-  return {{"architectures", nlohmann::json::array({architecture})},
-          {"model_type", "gpt2"},
-          {"activation_function", "gelu_new"},
-          {"attn_pdrop", 0.0},
-          {"embd_pdrop", p.number("dropout")},
-          {"resid_pdrop", p.number("dropout")},
-          {"initializer_range", p.number("std")},
-          {"layer_norm_epsilon", p.number("eps")},
-          {"n_layer", hf_integer(p.number("layers"))},
-          {"n_embd", hf_integer(p.number("hidden"))},
-          {"n_head", hf_integer(p.number("heads"))},
-          {"n_inner", hf_integer(p.number("ffn"))},
-          {"n_positions", hf_integer(p.number("positions"))},
-          {"vocab_size", hf_integer(p.number("vocabulary"))},
-          {"bos_token_id", published ? nlohmann::json(end_of_text) : nlohmann::json()},
-          {"eos_token_id", published ? nlohmann::json(end_of_text) : nlohmann::json()},
-          {"scale_attn_weights", true},
-          {"scale_attn_by_inverse_layer_idx", false},
-          {"reorder_and_upcast_attn", false},
-          {"add_cross_attention", false},
-          {"tie_word_embeddings", p.number("tied") != 0},
-          {"use_cache", true}};
+  const gpt& m = p.model_as<gpt>();
+  const bool published = m.vocabulary > end_of_text;
+  nlohmann::json c = hf_written(m, fields);
+  c.update({{"architectures", nlohmann::json::array({architecture})},
+            {"model_type", gpt::family.text},
+            {"activation_function", "gelu_new"},
+            {"attn_pdrop", 0.0},
+            {"embd_pdrop", m.dropout},
+            {"resid_pdrop", m.dropout},
+            {"initializer_range", m.std},
+            {"bos_token_id", published ? nlohmann::json(end_of_text) : nlohmann::json()},
+            {"eos_token_id", published ? nlohmann::json(end_of_text) : nlohmann::json()},
+            {"scale_attn_weights", true},
+            {"scale_attn_by_inverse_layer_idx", false},
+            {"reorder_and_upcast_attn", false},
+            {"add_cross_attention", false},
+            {"use_cache", true}});
+  return c;
 }
 
 } // namespace mc::hf_gpt2

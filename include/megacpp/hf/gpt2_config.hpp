@@ -4,21 +4,21 @@
 #include <megacpp/hf/config.hpp>
 #include <megacpp/model/gpt.hpp>
 
-#include <array>
+#include <tuple>
 
 namespace mc::hf_gpt2 {
 
 inline constexpr const char* architecture = "GPT2LMHeadModel";
 
 /// What the two call alike. Whether there are biases config.json does not say: there always are.
-inline constexpr std::array<hf_field, 8> fields{{{"n_layer", "layers"},
-                                                 {"n_embd", "hidden"},
-                                                 {"n_head", "heads"},
-                                                 {"n_inner", "ffn"},
-                                                 {"vocab_size", "vocabulary"},
-                                                 {"n_positions", "positions"},
-                                                 {"layer_norm_epsilon", "eps"},
-                                                 {"tie_word_embeddings", "tied"}}};
+inline constexpr std::tuple fields{hf_field{"n_layer", &gpt::layers, hf_limits::layers},
+                                   hf_field{"n_embd", &gpt::hidden, hf_limits::hidden},
+                                   hf_field{"n_head", &gpt::heads, hf_limits::heads},
+                                   hf_field{"n_inner", &gpt::ffn},
+                                   hf_field{"vocab_size", &gpt::vocabulary, hf_limits::vocabulary},
+                                   hf_field{"n_positions", &gpt::positions, hf_limits::positions},
+                                   hf_field{"layer_norm_epsilon", &gpt::eps, 1e-5},
+                                   hf_field{"tie_word_embeddings", &gpt::tied, true}};
 
 /// One dropout serves embeddings and residual branches; attention probabilities have none.
 inline void read_dropout(hf_reader& r, gpt& m) {
@@ -36,22 +36,16 @@ inline void read_dropout(hf_reader& r, gpt& m) {
 /// Throws mc::error of the file's class, naming the field.
 inline gpt read(hf_reader& r, hf_use use) {
   gpt m;
-  m.layers = r.extent("n_layer", hf_limits::layers);
-  m.hidden = r.extent("n_embd", hf_limits::hidden);
-  m.heads = r.extent("n_head", hf_limits::heads);
+  r.read(m, fields);
   if (m.hidden % m.heads != 0)
     throw r.contradiction(fmt::format(
         "\"n_embd\" is {} and \"n_head\" is {}, but the heads must divide it", m.hidden, m.heads));
   m.ffn = r.extent("n_inner", hf_limits::ffn, 4 * m.hidden);
-  m.vocabulary = r.extent("vocab_size", hf_limits::vocabulary);
-  m.positions = r.extent("n_positions", hf_limits::positions);
   if (const int n = r.extent("n_ctx", hf_limits::positions, m.positions); n != m.positions)
     throw r.contradiction(
         fmt::format("\"n_ctx\" is {} and \"n_positions\" is {}, but they are one "
                     "number; remove the first",
                     n, m.positions));
-  m.tied = r.flag("tie_word_embeddings", true);
-  m.eps = r.number("layer_norm_epsilon", 0, 1, 1e-5);
   m.bias = true;
   r.require("activation_function", {"gelu_new", "gelu_pytorch_tanh"}, "gelu_new",
             "this model_type is computed with gelu_new alone");

@@ -30,43 +30,25 @@ inline hf_model read_hf_model(const json_value& config, hf_use use) {
   throw r.refuse("model_type", "megacpp has gpt2, qwen3 and qwen3_moe");
 }
 
-/// The numbers of a model, by member.
-inline std::vector<model_number> numbers_of(const hf_model& model) {
-  return std::visit(
-      [](const auto& m) {
-        const auto numbers = m.description();
-        return std::vector<model_number>(numbers.begin(), numbers.end());
-      },
-      model);
-}
-
-namespace detail {
-inline std::string_view cpp_name(const gpt&) { return "gpt"; }
-inline std::string_view cpp_name(const qwen3&) { return "qwen3"; }
-inline std::string_view cpp_name(const qwen3_moe&) { return "qwen3_moe"; }
-
-/// Members that are no numbers and stand behind the one named.
-template <class Model> std::string members_behind(const Model&, std::string_view) { return ""; }
-inline std::string members_behind(const qwen3_moe& m, std::string_view member) {
+/// The layers of a set in braces.
+inline std::string member_text(const layer_set& set) {
   std::string layers;
-  for (int l = 0; l <= m.mlp_only.last(); ++l)
-    if (m.mlp_only.holds(l)) layers += fmt::format("{}{}", layers.empty() ? "" : ", ", l);
-  return member == "sparse_step" && !layers.empty()
-             ? fmt::format(",\n    .mlp_only = {{{}}}", layers)
-             : "";
+  for (int l = 0; l <= set.last(); ++l)
+    if (set.holds(l)) layers += fmt::format("{}{}", layers.empty() ? "" : ", ", l);
+  return "{" + layers + "}";
 }
-} // namespace detail
 
 /// The model as C++: `inline constexpr qwen3 NAME{.layers = 2, ...};`
 inline std::string hf_model_text(const hf_model& model, std::string_view name) {
   return std::visit(
-      [&](const auto& m) {
+      [&]<class Model>(const Model& m) {
         std::string members;
-        for (const model_number& n : m.description())
-          members += fmt::format("{}.{} = {}{}", members.empty() ? "" : ",\n    ", n.name,
-                                 member_text(n), detail::members_behind(m, n.name));
-        return fmt::format("inline constexpr {} {}{{\n    {}}};\n", detail::cpp_name(m), name,
-                           members);
+        Model::members.each(m, [&](std::string_view member, const auto& value) {
+          members += fmt::format("{}.{} = {}", members.empty() ? "" : ",\n    ", member,
+                                 member_text(value));
+        });
+        return fmt::format("inline constexpr {} {}{{\n    {}}};\n",
+                           detail::short_type_name<Model>(), name, members);
       },
       model);
 }

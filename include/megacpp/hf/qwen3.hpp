@@ -37,33 +37,24 @@ inline std::vector<hf_piece> pieces(const tensor_view& stored) {
 inline constexpr const char* embedding = "model.embed_tokens.weight";
 
 /// In the spelling of transformers 4.51, which later versions read too.
-inline nlohmann::json config(const program_view& p) {
-  const bool published = p.vocabulary > end_of_turn;
-  const bool window = p.number("window") > 0;
-  return {{"architectures", nlohmann::json::array({architecture})},
-          {"model_type", "qwen3"},
-          {"attention_bias", false},
-          {"attention_dropout", 0.0},
-          {"hidden_act", "silu"},
-          {"initializer_range", p.number("std")},
-          {"rms_norm_eps", p.number("eps")},
-          {"num_hidden_layers", hf_integer(p.number("layers"))},
-          {"hidden_size", hf_integer(p.number("hidden"))},
-          {"num_attention_heads", hf_integer(p.number("heads"))},
-          {"num_key_value_heads", hf_integer(p.number("kv_heads"))},
-          {"head_dim", hf_integer(p.number("head_dim"))},
-          {"intermediate_size", hf_integer(p.number("ffn"))},
-          {"max_position_embeddings", hf_integer(p.number("positions"))},
-          {"vocab_size", hf_integer(p.number("vocabulary"))},
-          {"rope_theta", p.number("rope_theta")},
-          {"rope_scaling", nullptr},
-          {"use_sliding_window", window},
-          {"sliding_window", window ? hf_integer(p.number("window")) : nlohmann::json()},
-          {"max_window_layers", window ? nlohmann::json(0) : hf_integer(p.number("layers"))},
-          {"bos_token_id", published ? nlohmann::json(end_of_text) : nlohmann::json()},
-          {"eos_token_id", published ? nlohmann::json(end_of_turn) : nlohmann::json()},
-          {"tie_word_embeddings", p.number("tied") != 0},
-          {"use_cache", true}};
+template <class Model> nlohmann::json config(const program_view& p) {
+  const Model& m = p.model_as<Model>();
+  const bool published = m.vocabulary > end_of_turn, window = m.window > 0;
+  nlohmann::json c = hf_written(m, fields<Model>);
+  c.update({{"architectures", nlohmann::json::array({architecture})},
+            {"model_type", Model::family.text},
+            {"attention_bias", false},
+            {"attention_dropout", 0.0},
+            {"hidden_act", "silu"},
+            {"initializer_range", m.std},
+            {"rope_scaling", nullptr},
+            {"use_sliding_window", window},
+            {"max_window_layers", window ? 0 : m.layers},
+            {"bos_token_id", published ? nlohmann::json(end_of_text) : nlohmann::json()},
+            {"eos_token_id", published ? nlohmann::json(end_of_turn) : nlohmann::json()},
+            {"use_cache", true}});
+  if (!window) c["sliding_window"] = nullptr;
+  return c;
 }
 
 } // namespace mc::hf_qwen3

@@ -5,24 +5,26 @@
 #include <megacpp/hf/config.hpp>
 #include <megacpp/model/qwen3.hpp>
 
-#include <array>
+#include <tuple>
 
 namespace mc::hf_qwen3 {
 
 inline constexpr const char* architecture = "Qwen3ForCausalLM";
 
-inline constexpr std::array<hf_field, 12> fields{{{"num_hidden_layers", "layers"},
-                                                  {"hidden_size", "hidden"},
-                                                  {"num_attention_heads", "heads"},
-                                                  {"num_key_value_heads", "kv_heads"},
-                                                  {"head_dim", "head_dim"},
-                                                  {"intermediate_size", "ffn"},
-                                                  {"vocab_size", "vocabulary"},
-                                                  {"max_position_embeddings", "positions"},
-                                                  {"rms_norm_eps", "eps"},
-                                                  {"rope_theta", "rope_theta"},
-                                                  {"sliding_window", "window"},
-                                                  {"tie_word_embeddings", "tied"}}};
+/// What dense and sparse models have both.
+template <class Model> inline constexpr std::tuple fields{
+    hf_field{"num_hidden_layers", &Model::layers, hf_limits::layers},
+    hf_field{"hidden_size", &Model::hidden, hf_limits::hidden},
+    hf_field{"num_attention_heads", &Model::heads, hf_limits::heads},
+    hf_field{"num_key_value_heads", &Model::kv_heads, hf_limits::heads},
+    hf_field{"head_dim", &Model::head_dim},
+    hf_field{"intermediate_size", &Model::ffn, hf_limits::ffn},
+    hf_field{"vocab_size", &Model::vocabulary, hf_limits::vocabulary},
+    hf_field{"max_position_embeddings", &Model::positions, hf_limits::positions},
+    hf_field{"rms_norm_eps", &Model::eps, 1e-6},
+    hf_field{"rope_theta", &Model::rope_theta},
+    hf_field{"sliding_window", &Model::window},
+    hf_field{"tie_word_embeddings", &Model::tied, false}};
 
 /// The base of the rotary angles: RoPE of the default type is the only one.
 inline double read_rope(hf_reader& r) {
@@ -99,10 +101,7 @@ inline int read_window(hf_reader& r, int layers) {
 /// What dense and sparse models share but for the window and the experts. A missing head_dim is
 /// `head_dim`, or for 0 the hidden size over the heads.
 template <class Model> void read_shared(hf_reader& r, hf_use use, Model& m, int head_dim) {
-  m.layers = r.extent("num_hidden_layers", hf_limits::layers);
-  m.hidden = r.extent("hidden_size", hf_limits::hidden);
-  m.heads = r.extent("num_attention_heads", hf_limits::heads);
-  m.kv_heads = r.extent("num_key_value_heads", hf_limits::heads);
+  r.read(m, fields<Model>);
   if (m.heads % m.kv_heads != 0)
     throw r.contradiction(
         fmt::format("\"num_attention_heads\" is {} and \"num_key_value_heads\" "
@@ -117,11 +116,6 @@ template <class Model> void read_shared(hf_reader& r, hf_use use, Model& m, int 
         fmt::format("\"num_attention_heads\" is {} and \"head_dim\" is {}, but "
                     "their product must be at most {}",
                     m.heads, m.head_dim, hf_limits::ffn));
-  m.ffn = r.extent("intermediate_size", hf_limits::ffn);
-  m.vocabulary = r.extent("vocab_size", hf_limits::vocabulary);
-  m.positions = r.extent("max_position_embeddings", hf_limits::positions);
-  m.tied = r.flag("tie_word_embeddings", false);
-  m.eps = r.number("rms_norm_eps", 0, 1, 1e-6);
   m.rope_theta = read_rope(r);
   r.require("hidden_act", {"silu", "swish"}, "silu", "this model_type is computed with silu alone");
   r.require("attention_bias", false, false, "projections of attention have no biases");

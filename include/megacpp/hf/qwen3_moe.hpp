@@ -37,7 +37,7 @@ inline hf_tensor of_expert(std::string name, const parameter_ref& r, std::int64_
 }
 
 inline std::vector<hf_tensor> tensors(const program_view& p) {
-  if (p.number("shared_ffn") > 0 || p.number("bias_rate") > 0)
+  if (const auto& m = p.model_as<qwen3_moe>(); m.shared_ffn > 0 || m.bias_rate > 0)
     throw error(exit_code::mismatch,
                 fmt::format("{} has a shared expert or a router bias, which Qwen3-MoE of "
                             "transformers has not: such weights have no Hugging Face form",
@@ -90,47 +90,31 @@ inline std::vector<hf_piece> pieces(const tensor_view& stored) {
   return all;
 }
 
-/// True of layers with experts.
-inline std::vector<bool> sparse_layers(const program_view& p) {
-  std::vector<bool> sparse(static_cast<std::size_t>(p.layers));
-  for_each_parameter(p, [&](const parameter_ref& r) {
-    if (r.layer >= 0 && r.name.ends_with(gate_proj))
-      sparse[static_cast<std::size_t>(r.layer)] = true;
-  });
-  return sparse;
-}
-
 /// In the spelling of transformers 4.51, which later versions read too.
 inline nlohmann::json config(const program_view& p) {
-  nlohmann::json c = hf_qwen3::config(p);
-  const auto step = static_cast<int>(p.number("sparse_step"));
-  const std::vector<bool> sparse = sparse_layers(p);
+  const auto& m = p.model_as<qwen3_moe>();
+  nlohmann::json c = hf_qwen3::config<qwen3_moe>(p);
+  c.update(hf_written(m, own_fields));
   nlohmann::json dense = nlohmann::json::array();
-  for (int l = 0; l < p.layers; ++l)
-    if ((l + 1) % step == 0 && !sparse[static_cast<std::size_t>(l)]) dense.push_back(l);
+  for (int l = 0; l < m.layers; ++l)
+    if ((l + 1) % m.sparse_step == 0 && m.mlp_only.holds(l)) dense.push_back(l);
   c["architectures"] = {architecture};
-  c["model_type"] = "qwen3_moe";
-  c["decoder_sparse_step"] = step;
+  c["decoder_sparse_step"] = m.sparse_step;
   c["mlp_only_layers"] = dense;
-  c["moe_intermediate_size"] = hf_integer(p.number("expert_ffn"));
-  c["num_experts"] = hf_integer(p.number("experts"));
-  c["num_experts_per_tok"] = hf_integer(p.number("experts_per_token"));
-  c["norm_topk_prob"] = p.number("norm_topk") != 0;
   c["output_router_logits"] = false;
-  c["router_aux_loss_coef"] = p.number("aux_loss");
+  c["router_aux_loss_coef"] = m.aux_loss;
   return c;
 }
 
 /// The first layer that has experts in one model alone; "" if there is none.
-inline std::string difference(const hf_model& theirs, const program_view& p) {
-  const auto& m = std::get<qwen3_moe>(theirs);
-  const std::vector<bool> ours = sparse_layers(p);
-  for (int l = 0; l < p.layers; ++l)
-    if ((m.kind_of(l) == 0) != ours[static_cast<std::size_t>(l)])
+inline std::string difference_of_layers(const qwen3_moe& theirs, const qwen3_moe& ours) {
+  for (int l = 0; l < ours.layers; ++l)
+    if (theirs.kind_of(l) != ours.kind_of(l))
       return fmt::format(
           "by mlp_only_layers and decoder_sparse_step layer {} has {} there and {} "
           "in the program",
-          l, m.kind_of(l) == 0 ? "experts" : "one MLP", m.kind_of(l) == 0 ? "one MLP" : "experts");
+          l, theirs.kind_of(l) == 0 ? "experts" : "one MLP",
+          theirs.kind_of(l) == 0 ? "one MLP" : "experts");
   return "";
 }
 

@@ -5,29 +5,20 @@
 #include <megacpp/hf/qwen3_config.hpp>
 #include <megacpp/model/qwen3_moe.hpp>
 
-#include <array>
+#include <tuple>
 
 namespace mc::hf_qwen3_moe {
 
 inline constexpr const char* architecture = "Qwen3MoeForCausalLM";
 
-/// mlp_only_layers is compared apart, layer by layer.
-inline constexpr std::array<hf_field, 16> fields{{{"num_hidden_layers", "layers"},
-                                                  {"hidden_size", "hidden"},
-                                                  {"num_attention_heads", "heads"},
-                                                  {"num_key_value_heads", "kv_heads"},
-                                                  {"head_dim", "head_dim"},
-                                                  {"intermediate_size", "ffn"},
-                                                  {"moe_intermediate_size", "expert_ffn"},
-                                                  {"num_experts", "experts"},
-                                                  {"num_experts_per_tok", "experts_per_token"},
-                                                  {"norm_topk_prob", "norm_topk"},
-                                                  {"vocab_size", "vocabulary"},
-                                                  {"max_position_embeddings", "positions"},
-                                                  {"rms_norm_eps", "eps"},
-                                                  {"rope_theta", "rope_theta"},
-                                                  {"sliding_window", "window"},
-                                                  {"tie_word_embeddings", "tied"}}};
+/// What dense models have not. Which layers have experts (decoder_sparse_step, mlp_only_layers) is
+/// read, written and compared apart.
+inline constexpr std::tuple own_fields{
+    hf_field{"num_experts", &qwen3_moe::experts},
+    hf_field{"num_experts_per_tok", &qwen3_moe::experts_per_token, hf_limits::experts},
+    hf_field{"moe_intermediate_size", &qwen3_moe::expert_ffn, hf_limits::hidden},
+    hf_field{"norm_topk_prob", &qwen3_moe::norm_topk, false}};
+inline constexpr auto fields = std::tuple_cat(hf_qwen3::fields<qwen3_moe>, own_fields);
 
 /// Transformers 5 lets every layer slide and knows no max_window_layers; 4 let those from it on.
 inline int read_window(hf_reader& r) {
@@ -70,12 +61,10 @@ inline qwen3_moe read(hf_reader& r, hf_use use) {
   r.require_same("num_experts", "num_local_experts");
   m.experts = r.extent(r.has("num_local_experts") ? "num_local_experts" : "num_experts",
                        hf_limits::experts);
-  m.experts_per_token = r.extent("num_experts_per_tok", hf_limits::experts);
+  r.read(m, own_fields);
   if (m.experts_per_token > m.experts)
     throw r.contradiction(fmt::format("\"num_experts_per_tok\" is {}, but there are {} experts",
                                       m.experts_per_token, m.experts));
-  m.expert_ffn = r.extent("moe_intermediate_size", hf_limits::hidden);
-  m.norm_topk = r.flag("norm_topk_prob", false);
   read_dense_layers(r, m);
   m.window = read_window(r);
   r.ignore({"output_router_logits"}); // of transformers' forward

@@ -186,7 +186,8 @@ inline std::string describe_text(const program_view& p, const part_passes& passe
   fmt::format_to(at, "{}\n", p.name);
   fmt::format_to(at, "  model                 {}: {} layers, hidden {}, vocabulary {}\n",
                  p.family.name, p.layers, p.hidden, p.vocabulary);
-  for (const model_number& n : p.model) fmt::format_to(at, "    {:<20}{}\n", n.name, n.value);
+  for (const model_number& n : p.model.numbers)
+    fmt::format_to(at, "    {:<20}{}\n", n.name, n.value);
   fmt::format_to(at, "  parameters            {}\n", p.parameters);
   fmt::format_to(at, "  layout                {}\n", detail::layout_text(p.numbers.ranks));
   fmt::format_to(at, "  micro-batch           {} x {} tokens\n", p.numbers.batch.micro,
@@ -220,7 +221,7 @@ inline std::string describe_json(const program_view& p, const part_passes& passe
   d.open('{');
   d.field("name", p.name).field("family", p.family.name);
   d.open("model", '{');
-  for (const model_number& n : p.model) d.field(n.name, n.value);
+  for (const model_number& n : p.model.numbers) d.field(n.name, n.value);
   d.close('}');
   d.field("layers", p.layers).field("hidden", p.hidden).field("vocabulary", p.vocabulary);
   d.field("parameters", p.parameters);

@@ -23,6 +23,10 @@ struct gpt {
   double std = 0.02;      ///< of initial weights; projections back to the stream: std / sqrt(2 L)
   double z_loss = 0;      ///< factor of logsumexp^2 of the logits in the loss; 0: none
 
+  static constexpr member_list<&gpt::layers, &gpt::hidden, &gpt::heads, &gpt::ffn, &gpt::vocabulary,
+                               &gpt::positions, &gpt::bias, &gpt::tied, &gpt::eps, &gpt::dropout,
+                               &gpt::std, &gpt::z_loss>
+      members{};
   static constexpr family_name<gpt> family{"gpt2"};
   static constexpr int kinds = 1;
   constexpr int kind_of(int /*layer*/) const { return 0; }
@@ -36,22 +40,6 @@ struct gpt {
     if (hidden % heads != 0) return "heads must divide hidden";
     if (!(dropout >= 0 && dropout < 1)) return "dropout must be in [0, 1)";
     return nullptr;
-  }
-
-  /// For files that describe the model.
-  constexpr std::array<model_number, 12> description() const {
-    return {{{"layers", layers},
-             {"hidden", hidden},
-             {"heads", heads},
-             {"ffn", ffn},
-             {"vocabulary", vocabulary},
-             {"positions", positions},
-             {"bias", bias},
-             {"tied", tied},
-             {"eps", eps},
-             {"dropout", dropout},
-             {"std", std},
-             {"z_loss", z_loss}}};
   }
 
   /// x0 = wte[token] + wpe[position]

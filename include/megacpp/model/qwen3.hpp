@@ -57,6 +57,11 @@ struct qwen3 {
   int window = 0;          ///< sliding window in tokens; 0: none
   double z_loss = 0;       ///< factor of logsumexp^2 of the logits in the loss; 0: none
 
+  static constexpr member_list<&qwen3::layers, &qwen3::hidden, &qwen3::heads, &qwen3::kv_heads,
+                               &qwen3::head_dim, &qwen3::ffn, &qwen3::vocabulary, &qwen3::positions,
+                               &qwen3::tied, &qwen3::eps, &qwen3::rope_theta, &qwen3::std,
+                               &qwen3::window, &qwen3::z_loss>
+      members{};
   static constexpr family_name<qwen3> family{"qwen3"};
   static constexpr int kinds = 1;
   constexpr int kind_of(int /*layer*/) const { return 0; }
@@ -69,24 +74,6 @@ struct qwen3 {
     if (heads % kv_heads != 0) return "kv_heads must divide heads";
     if (head_dim % 2 != 0) return "head_dim must be even";
     return nullptr;
-  }
-
-  /// For files that describe the model.
-  constexpr std::array<model_number, 14> description() const {
-    return {{{"layers", layers},
-             {"hidden", hidden},
-             {"heads", heads},
-             {"kv_heads", kv_heads},
-             {"head_dim", head_dim},
-             {"ffn", ffn},
-             {"vocabulary", vocabulary},
-             {"positions", positions},
-             {"tied", tied},
-             {"eps", eps},
-             {"rope_theta", rope_theta},
-             {"std", std},
-             {"window", window},
-             {"z_loss", z_loss}}};
   }
 
   constexpr var stem(context& c, var tokens) const {

@@ -29,6 +29,7 @@ struct layer_set {
     return l;
   }
 };
+template <> inline constexpr bool told_by_kinds<layer_set> = true;
 
 /// A Qwen3-MoE as data. Extents: layers L, hidden H, heads A, kv_heads K, head_dim D, ffn F of
 /// dense layers, expert_ffn F of an expert, experts E, experts_per_token k, vocabulary V.
@@ -60,6 +61,15 @@ struct qwen3_moe {
   int window = 0;                ///< sliding window in tokens; 0: none
   double z_loss = 0;             ///< factor of logsumexp^2 of the logits in the loss; 0: none
 
+  static constexpr member_list<
+      &qwen3_moe::layers, &qwen3_moe::hidden, &qwen3_moe::heads, &qwen3_moe::kv_heads,
+      &qwen3_moe::head_dim, &qwen3_moe::ffn, &qwen3_moe::expert_ffn, &qwen3_moe::experts,
+      &qwen3_moe::experts_per_token, &qwen3_moe::vocabulary, &qwen3_moe::positions,
+      &qwen3_moe::norm_topk, &qwen3_moe::sparse_step, &qwen3_moe::mlp_only, &qwen3_moe::tied,
+      &qwen3_moe::aux_loss, &qwen3_moe::aux_per_sequence, &qwen3_moe::router_z_loss,
+      &qwen3_moe::bias_rate, &qwen3_moe::capacity, &qwen3_moe::shared_ffn, &qwen3_moe::eps,
+      &qwen3_moe::rope_theta, &qwen3_moe::std, &qwen3_moe::window, &qwen3_moe::z_loss>
+      members{};
   static constexpr family_name<qwen3_moe> family{"qwen3_moe"};
   static constexpr int kinds = 2; // 0: experts, 1: one MLP
   constexpr int kind_of(int layer) const {
@@ -81,35 +91,6 @@ struct qwen3_moe {
     if (!positive || shared_ffn < 0)
       return "coefficients, capacity and shared_ffn must not be negative";
     return nullptr;
-  }
-
-  /// For files that describe the model.
-  constexpr std::array<model_number, 25> description() const {
-    return {{{"layers", layers},
-             {"hidden", hidden},
-             {"heads", heads},
-             {"kv_heads", kv_heads},
-             {"head_dim", head_dim},
-             {"ffn", ffn},
-             {"expert_ffn", expert_ffn},
-             {"experts", experts},
-             {"experts_per_token", experts_per_token},
-             {"vocabulary", vocabulary},
-             {"positions", positions},
-             {"norm_topk", norm_topk},
-             {"sparse_step", sparse_step},
-             {"tied", tied},
-             {"aux_loss", aux_loss},
-             {"aux_per_sequence", aux_per_sequence},
-             {"router_z_loss", router_z_loss},
-             {"bias_rate", bias_rate},
-             {"capacity", capacity},
-             {"shared_ffn", shared_ffn},
-             {"eps", eps},
-             {"rope_theta", rope_theta},
-             {"std", std},
-             {"window", window},
-             {"z_loss", z_loss}}};
   }
 
   constexpr var stem(context& c, var tokens) const {

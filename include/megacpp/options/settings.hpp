@@ -48,18 +48,14 @@ inline std::int64_t extent_in(const graph& g, dim d) {
 
 } // namespace detail
 
-/// Fills in what is compiled in. Numbers that a model does not tell of itself are read off its
+/// Fills in what is compiled in. Numbers for which a model has no member are read off its
 /// graph; what it does not have is 0.
 inline void set_compiled(compiled_flags& c, const program_view& p) {
   const auto set = [](auto& flag, const auto& value) { flag.is(value, flag.help()); };
-  const auto number = [&p](std::string_view member, std::int64_t otherwise) {
-    for (const model_number& n : p.model)
-      if (n.name == member) return static_cast<std::int64_t>(n.value);
-    return otherwise;
-  };
+  const model_extents& model = p.model.extents;
   const graph& block = *p.block(0).g;
   const layout& l = p.numbers.ranks;
-  const std::int64_t heads = number("heads", detail::extent_in(block, dim::heads));
+  const std::int64_t heads = model.heads > 0 ? model.heads : detail::extent_in(block, dim::heads);
   set(c.micro_batch_size, p.numbers.batch.micro);
   set(c.seq_length, p.numbers.batch.sequence);
   set(c.tensor_model_parallel_size, l.tp);
@@ -71,11 +67,11 @@ inline void set_compiled(compiled_flags& c, const program_view& p) {
   set(c.num_layers, p.layers);
   set(c.hidden_size, p.hidden);
   set(c.num_attention_heads, heads);
-  set(c.num_query_groups, number("kv_heads", heads));
-  set(c.ffn_hidden_size, number("ffn", detail::extent_in(block, dim::ffn)));
-  set(c.num_experts, number("experts", 0));
-  set(c.moe_ffn_hidden_size, number("expert_ffn", 0));
-  set(c.moe_router_topk, number("experts_per_token", 0));
+  set(c.num_query_groups, model.kv_heads > 0 ? model.kv_heads : heads);
+  set(c.ffn_hidden_size, model.ffn > 0 ? model.ffn : detail::extent_in(block, dim::ffn));
+  set(c.num_experts, model.experts);
+  set(c.moe_ffn_hidden_size, model.expert_ffn);
+  set(c.moe_router_topk, model.experts_per_token);
   set(c.vocab_size, p.vocabulary);
   set(c.bf16, p.numbers.type == dtype::bf16);
   set(c.recompute_granularity, name_of(p.numbers.again));

@@ -179,7 +179,7 @@ template <class Run> generation_view compiled_generation() {
     (std::make_integer_sequence<int, program::kinds + 2>{});
     return t;
   }();
-  return {&program::model, &forward_graph_of<typename program::model_type>, &table,
+  return {&forward_graph_of<typename program::model_type>, &table,
           &interpreted_view<device_of<Run>>};
 }
 /// Where a program has it from.
@@ -198,7 +198,7 @@ program_view compiled_program(const char* name) {
   v.numbers = program::numbers;
   v.layers = program::model.layers, v.hidden = program::model.hidden,
   v.vocabulary = program::model.vocabulary;
-  v.model = described(program::model);
+  v.model = view_of_model(program::model);
   for (int l = 0; l < v.layers; ++l) v.kind_of.push_back(program::kind_of(l));
   v.positions = program::model.positions;
   v.stores = &program::stores;

@@ -29,7 +29,7 @@ inline graph generation_graph(const program_view& p, const setup& s, int i) {
   const part_kind part = i == 0           ? part_kind::stem
                          : i <= p.kinds() ? part_kind::block
                                           : part_kind::logits;
-  graph g = p.generation.forward(p.generation.model, s, part, i - 1);
+  graph g = p.generation.forward(p.model.at, s, part, i - 1);
   const auto refuse = [&g](source_line line, const char* what, value_id v, const char* why) {
     if (g.wrong.code != fault::none) return;
     record(g, fault::C006, line, what, v);

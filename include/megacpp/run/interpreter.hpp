@@ -68,10 +68,10 @@ public:
     interpreted_part::refuse(stores_.wrong);
     view_.name = name, view_.family = family_of<Model>(), view_.numbers = s;
     view_.layers = m.layers, view_.hidden = m.hidden, view_.vocabulary = m.vocabulary;
-    view_.model = described(m);
+    view_.model = view_of_model(model_);
     view_.positions = m.positions;
     view_.stores = &stores_;
-    view_.generation = {&model_, &forward_graph_of<Model>, &kernels_, &interpreted_view<Device>};
+    view_.generation = {&forward_graph_of<Model>, &kernels_, &interpreted_view<Device>};
     view_.parameters = count_parameters(graphs, layers);
     interpreted_part::refuse(fault_of_computed_ties(graphs));
     std::vector<std::unique_ptr<graph>> derived;

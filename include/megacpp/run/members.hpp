@@ -101,15 +101,14 @@ template <class Model>
 concept has_block = requires(const Model& m, context& c, var x) {
   { m.block(c, 0, x) } -> std::same_as<var>;
 };
-template <class Class, class Description>
-constexpr std::size_t size_described_by(Description (Class::*)() const) {
-  return sizeof(Class);
+/// A list that is inherited lacks the members of the struct's own. A table of virtual functions is
+/// no member.
+template <class Model> constexpr bool lists_members() {
+  if constexpr (requires { &Model::members; }) {
+    if constexpr (!lists_its_members<Model>) return false;
+    else return std::is_polymorphic_v<Model> || Model::members.size() >= sizeof(Model);
+  } else return true;
 }
-/// A description that is inherited lists no members of the struct's own.
-template <class Model>
-concept lacks_description = requires {
-  requires(size_described_by(&Model::description) < sizeof(Model));
-};
 template <class Run>
 concept has_family = has_model<Run> && has_numbers<std::remove_cvref_t<decltype(Run::model)>> &&
     has_kinds<std::remove_cvref_t<decltype(Run::model)>> &&
@@ -127,7 +126,7 @@ enum class run_member {
   words,
   ends,
   block,
-  description,
+  members,
   layout,
   batch,
   precision,
@@ -152,8 +151,7 @@ template <class Run> constexpr run_member wrong_member() {
   } else if constexpr (!has_layout<Run>) return m::layout;
   else if constexpr (!has_batch<Run>) return m::batch;
   else if constexpr (!has_precision<Run>) return m::precision;
-  else if constexpr (lacks_description<std::remove_cvref_t<decltype(Run::model)>>)
-    return m::description;
+  else if constexpr (!lists_members<std::remove_cvref_t<decltype(Run::model)>>()) return m::members;
   else if constexpr (requires { Run::device; }) return m::device;
   else if constexpr (names_recompute<Run> && !has_recompute<Run>) return m::recompute;
   else if constexpr (names_memory<Run> && !has_memory<Run>) return m::device_memory;
@@ -197,10 +195,11 @@ template <class Run, run_member Wrong> constexpr bool report_member() {
   static_assert(Wrong != run_member::block,
                 "MEGA-C005 the run's model is no family: it needs block(mc::context&, int kind, "
                 "mc::var), const and giving an mc::var");
-  static_assert(Wrong != run_member::description,
-                "MEGA-C005 the run's model has members of its own and the description() of the "
-                "family it derives from, which lacks them, so that states would not tell one value "
-                "of them from another: give it a description() that lists every number");
+  static_assert(Wrong != run_member::members,
+                "MEGA-C005 the run's model has members that its list of members lacks, as the list "
+                "of the family it derives from lacks its own, so that states would not tell one "
+                "value of them from another: list them all, for example static constexpr auto "
+                "members = mc::gpt::members + mc::member_list<&your_family::your_number>{};");
   static_assert(Wrong != run_member::layout,
                 "MEGA-C005 the run lacks a public constant layout of type mc::layout: add static "
                 "constexpr mc::layout layout{};");

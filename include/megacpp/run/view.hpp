@@ -10,9 +10,13 @@
 #include <megacpp/plan/parts.hpp>
 #include <megacpp/run/frame.hpp>
 
+#include <cstdint>
+#include <iterator>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <typeinfo>
+#include <utility>
 #include <vector>
 
 namespace mc {
@@ -46,7 +50,6 @@ struct interpreted_part;
 /// What the parts of generation are made of when the number of prompts and their lengths are known:
 /// the model's own functions, called at run time, and the kernels of their nodes.
 struct generation_view {
-  const void* model = nullptr;
   graph (*forward)(const void* model, const setup&, part_kind, int kind) = nullptr;
   const kernel_table* kernels = nullptr;
   part_view (*view)(const interpreted_part&) = nullptr; ///< for the program's device
@@ -64,14 +67,31 @@ struct model_family {
   const std::type_info* type = &typeid(void);
 };
 
+/// A number of a model under its member's name; flags are 0 or 1.
+struct model_number {
+  std::string name;
+  double value = 0;
+};
+/// Extents for which Megatron-LM has flags, of a model with members that are called so; 0: it has
+/// none.
+struct model_extents {
+  std::int64_t heads = 0, kv_heads = 0, ffn = 0, experts = 0, expert_ffn = 0, experts_per_token = 0;
+};
+/// A model at run time.
+struct model_view {
+  const void* at = nullptr;          ///< the struct, which outlives the view
+  std::vector<model_number> numbers; ///< of its list of members; none without a list
+  model_extents extents;
+};
+
 struct program_view {
   std::string name;
   model_family family;
   setup numbers{};
   int layers = 0, hidden = 0, vocabulary = 0;
-  std::int64_t positions = 0;      ///< the longest sequence, in tokens
-  std::vector<model_number> model; ///< what the model tells of itself; may be empty
-  std::vector<int> kind_of;        ///< by layer
+  std::int64_t positions = 0; ///< the longest sequence, in tokens
+  model_view model;
+  std::vector<int> kind_of; ///< by layer
   const registry* stores = nullptr;
   std::int64_t parameters = 0;  ///< of the whole model
   std::vector<part_view> parts; ///< by number (plan/memory.hpp)
@@ -84,12 +104,12 @@ struct program_view {
   const part_view& update() const { return part(part_of_update(kinds())); }
   const part_view& evaluation() const { return part(part_of_evaluation(kinds())); }
 
-  /// A number of the model by its member's name.
-  double number(std::string_view member) const {
-    for (const model_number& n : model)
-      if (n.name == member) return n.value;
-    throw error(exit_code::internal,
-                "the model of " + name + " does not tell its \"" + std::string(member) + "\"");
+  /// The model as the struct that it is, and no other.
+  template <class Model> const Model& model_as() const {
+    if (*family.type != typeid(Model) || model.at == nullptr)
+      throw error(exit_code::internal, "the model of " + name + " is of another family than " +
+                                           std::string(detail::type_name<Model>()));
+    return *static_cast<const Model*>(model.at);
   }
 };
 
@@ -133,24 +153,6 @@ inline memory_items memory_of_stage(const program_view& p, int stage = 0, bool t
   return stage_memory(graphs_of(p), stage_of(p, stage), *p.stores, p.numbers.type, training);
 }
 
-namespace detail {
-template <class T> constexpr std::string_view signature_with() { return __PRETTY_FUNCTION__; }
-
-/// The name of a type as the compiler writes it, with namespaces and arguments: where that stands
-/// in its sentence is where a known one does.
-template <class T> constexpr std::string_view type_name() {
-  constexpr std::string_view known = signature_with<double>();
-  constexpr std::size_t before = known.find("double"), around = known.size() - 6;
-  return signature_with<T>().substr(before, signature_with<T>().size() - around);
-}
-/// The same without the namespaces it stands in.
-template <class T> constexpr std::string_view short_type_name() {
-  const std::string_view name = type_name<T>();
-  const std::size_t colon = name.substr(0, name.find('<')).rfind(':');
-  return colon == std::string_view::npos ? name : name.substr(colon + 1);
-}
-} // namespace detail
-
 /// The family of a model: what it says, or, of a struct that derives from a family and says
 /// nothing, the struct's own name and where it comes from.
 template <class Model> model_family family_of() {
@@ -161,12 +163,50 @@ template <class Model> model_family family_of() {
   return {name, &typeid(Model)};
 }
 
-/// The description of a model that has one.
-template <class Model> std::vector<model_number> described(const Model& m) {
+namespace detail {
+template <class T> inline constexpr bool is_number = std::is_arithmetic_v<T> || std::is_enum_v<T>;
+
+/// A member as numbers: itself, or NAME[i] of its elements.
+template <class T>
+void append_numbers(std::vector<model_number>& numbers, std::string name, const T& member) {
+  if constexpr (is_number<T>) {
+    numbers.push_back({std::move(name), static_cast<double>(member)});
+  } else if constexpr (requires { std::size(member); }) {
+    for (std::size_t i = 0; i < std::size(member); ++i)
+      append_numbers(numbers, name + "[" + std::to_string(i) + "]", member[i]);
+  } else {
+    static_assert(told_by_kinds<T>,
+                  "a family lists a member that is neither a number nor an array "
+                  "of numbers: files cannot tell one value of it from another");
+  }
+}
+} // namespace detail
+
+/// The numbers of a model that lists its members, in the order of the list.
+template <class Model> std::vector<model_number> numbers_of(const Model& m) {
   std::vector<model_number> numbers;
-  if constexpr (requires { m.description(); })
-    for (const model_number& n : m.description()) numbers.push_back(n);
+  if constexpr (lists_its_members<Model>)
+    Model::members.each(m, [&](std::string_view name, const auto& member) {
+      detail::append_numbers(numbers, std::string(name), member);
+    });
   return numbers;
+}
+
+template <class Model> model_extents extents_of(const Model& m) {
+  model_extents e;
+  if constexpr (requires { std::int64_t{m.heads}; }) e.heads = m.heads;
+  if constexpr (requires { std::int64_t{m.kv_heads}; }) e.kv_heads = m.kv_heads;
+  if constexpr (requires { std::int64_t{m.ffn}; }) e.ffn = m.ffn;
+  if constexpr (requires { std::int64_t{m.experts}; }) e.experts = m.experts;
+  if constexpr (requires { std::int64_t{m.expert_ffn}; }) e.expert_ffn = m.expert_ffn;
+  if constexpr (requires { std::int64_t{m.experts_per_token}; })
+    e.experts_per_token = m.experts_per_token;
+  return e;
+}
+
+/// m as the run-time half sees it; m must outlive the view.
+template <class Model> model_view view_of_model(const Model& m) {
+  return {&m, numbers_of(m), extents_of(m)};
 }
 
 } // namespace mc

@@ -146,7 +146,7 @@ inline bool has_hugging_face_form(const program_view& p) {
 /// What a state is of.
 inline nlohmann::json program_json(const program_view& p) {
   nlohmann::json model = nlohmann::json::object();
-  for (const model_number& n : p.model) model[n.name] = n.value;
+  for (const model_number& n : p.model.numbers) model[n.name] = n.value;
   return {{"name", p.name},
           {"family", p.family.name},
           {"precision", name_of(p.numbers.type)},
