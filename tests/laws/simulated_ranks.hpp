@@ -4,18 +4,20 @@
 // of every value, nodes compute from what their own rank holds, and redistributions alone see other
 // ranks. Nothing here knows what a placement promises but scatter() and assemble(), which translate
 // between the logical value (whole, in the natural order of its elements) and the parts of the
-// ranks.
+// ranks, by the map of plan/boxes.hpp (unit/boxes holds it to plain loops).
 #pragma once
 
 #include <megacpp/graph/op.hpp>
 #include <megacpp/op/numbers.hpp>
 #include <megacpp/op/redistribute.hpp>
 #include <megacpp/op/totals.hpp>
+#include <megacpp/plan/boxes.hpp>
 
 #include <algorithm>
 #include <array>
 #include <cstdint>
 #include <map>
+#include <numeric>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -69,65 +71,64 @@ struct block {
   std::int64_t rows() const { return count(0, rank - 1); }
 };
 
-/// Extents over an axis that the graph does not know are local ones: whole = n times its true size.
-/// Every further cut is taken outer to inner, in the order of the levels.
+/// The mesh of a world, every size of which is known.
+inline mesh mesh_of(const world& w) {
+  mesh m;
+  for (unsigned a = 0; a < static_cast<unsigned>(axes); ++a) m.size[a] = w.size[a];
+  return m;
+}
+inline coordinates coordinates_of(const world& w, int rank) {
+  coordinates c{};
+  for (int a = 0; a < axes; ++a) c[static_cast<unsigned>(a)] = w.coordinate(rank, axis(a));
+  return c;
+}
+/// A value of a graph as all ranks of a world hold it together: extents over an axis that the graph
+/// does not know are one rank's.
+inline value of_all_ranks(const world& w, const mesh& m, value v) {
+  for (unsigned k = 0; k < static_cast<unsigned>(v.rank); ++k) {
+    extent& e = v.dims[k];
+    std::int64_t ranks = 1;
+    for (int a = 0; a < axes; ++a) {
+      if (!v.at[axis(a)].is_shard(e.d)) continue;
+      ranks *= w.of(axis(a));
+      if (!m.sized(axis(a))) e.n *= w.of(axis(a));
+    }
+    if (e.o == order::balanced) ranks = std::lcm(ranks, std::int64_t{2} * w.of(axis::cp));
+    need(e.n % ranks == 0, "a sharded extent does not divide");
+  }
+  return v;
+}
+/// What a rank holds of a value.
+inline boxes boxes_of(const world& w, const mesh& m, const value& v, int rank) {
+  return {mesh_of(w), of_all_ranks(w, m, v), coordinates_of(w, rank)};
+}
 inline block block_of(const world& w, const mesh& m, const value& v, int rank) {
+  const value all = of_all_ranks(w, m, v);
+  const mesh sizes = mesh_of(w);
   block b;
   b.rank = v.rank;
   for (int i = 0; i < v.rank; ++i) {
     const auto k = static_cast<unsigned>(i);
-    std::vector<axis> cuts;
-    for (int a = 0; a < axes; ++a)
-      if (v.at.at[static_cast<unsigned>(a)].is_shard(v.dims[k].d)) cuts.push_back(axis(a));
-    std::stable_sort(cuts.begin(), cuts.end(),
-                     [&](axis x, axis y) { return v.at[x].level < v.at[y].level; });
-    b.whole[k] = v.dims[k].n;
-    for (axis a : cuts)
-      if (!m.sized(a)) b.whole[k] *= w.of(a);
-    b.local[k] = b.whole[k];
-    for (axis a : cuts) {
-      need(b.local[k] % w.of(a) == 0, "a sharded extent does not divide");
-      b.local[k] /= w.of(a);
-      b.first[k] += w.coordinate(rank, a) * b.local[k];
-    }
+    b.whole[k] = all.dims[k].n, b.local[k] = local_extent(sizes, all, i);
+    b.first[k] = origin_of(sizes, all, i, coordinates_of(w, rank));
   }
   return b;
-}
-
-/// Natural position of element i of a dim of n elements stored in balanced order: rank r of `ranks`
-/// holds the chunks r and 2 ranks - 1 - r.
-inline std::int64_t balanced_position(std::int64_t i, std::int64_t n, int ranks) {
-  need(n % (2 * ranks) == 0, "a balanced dim does not divide into two chunks a rank");
-  const std::int64_t chunk = n / (2 * ranks), which = i / chunk, r = which / 2;
-  return (which % 2 == 0 ? r : 2 * ranks - 1 - r) * chunk + i % chunk;
 }
 
 /// For every element that a rank holds, in order: its index in the logical value.
 inline std::vector<std::int64_t> logical_indices(const world& w, const mesh& m, const value& v,
                                                  int rank) {
-  const block b = block_of(w, m, v, rank);
-  std::vector<std::int64_t> out{0};
-  for (int i = 0; i < b.rank; ++i) {
-    const auto k = static_cast<unsigned>(i);
-    std::vector<std::int64_t> next;
-    next.reserve(out.size() * static_cast<std::size_t>(b.local[k]));
-    for (std::int64_t outer : out)
-      for (std::int64_t j = 0; j < b.local[k]; ++j) {
-        const std::int64_t stored = b.first[k] + j;
-        const bool balanced = v.dims[k].o == order::balanced;
-        next.push_back(outer * b.whole[k] +
-                       (balanced ? balanced_position(stored, b.whole[k], w.of(axis::cp)) : stored));
-      }
-    out = std::move(next);
-  }
+  const boxes held = boxes_of(w, m, v, rank);
+  std::vector<std::int64_t> out;
+  out.reserve(static_cast<std::size_t>(held.count().n));
+  held.each_run({}, held.count(), [&](local_count, global_count at, std::int64_t n) {
+    for (std::int64_t i = 0; i < n; ++i) out.push_back(at.n + i);
+  });
   return out;
 }
 
 inline std::int64_t logical_size(const world& w, const mesh& m, const value& v) {
-  const block b = block_of(w, m, v, 0);
-  std::int64_t n = 1;
-  for (int i = 0; i < b.rank; ++i) n *= b.whole[static_cast<unsigned>(i)];
-  return n;
+  return global_size(of_all_ranks(w, m, v)).n;
 }
 
 /// A number in (-1, 1) that depends on its arguments only (splitmix64).

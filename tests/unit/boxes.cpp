@@ -13,16 +13,22 @@
 #include <cstdint>
 #include <limits>
 #include <map>
+#include <numeric>
+#include <random>
 #include <set>
 #include <string>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include <kernels.hpp>
-#include <laws/simulated_ranks.hpp>
+#include <unit/every_rank.hpp>
 
 using namespace mc;
 using laws::world;
+using test::coverage;
+using test::for_each_rank;
+using test::plain_indices;
 
 namespace {
 
@@ -107,41 +113,6 @@ constexpr value twice =
     placed(both, {{dim::rows, 16}}, over(axis::cp, S(dim::rows), axis::tp, S(dim::rows)));
 static_assert(held<4>(both, twice, rank_at(axis::cp, 1, axis::tp, 0)) == indices4{8, 9, 10, 11});
 
-/// f(coordinates, world, rank) for every rank of a mesh, with some replicas.
-template <class F> void for_each_rank(const mesh& m, F f) {
-  world w;
-  for (int a = 0; a < axes; ++a)
-    w.size[static_cast<unsigned>(a)] =
-        m.sized(static_cast<axis>(a)) ? m.of(static_cast<axis>(a)) : 2;
-  for (int rank = 0; rank < w.ranks(); ++rank) {
-    coordinates c{};
-    for (int a = 0; a < axes; ++a)
-      c[static_cast<unsigned>(a)] = w.coordinate(rank, static_cast<axis>(a));
-    f(c, w, rank);
-  }
-}
-
-/// How often the ranks that agree on all axes which do not cut a value hold each element of it.
-class coverage {
-public:
-  void add(const value& v, const coordinates& rank, std::int64_t at) {
-    coordinates replica = rank;
-    for (unsigned a = 0; a < static_cast<unsigned>(axes); ++a)
-      if (v.at.at[a].s == state::shard) replica[a] = 0;
-    auto& times = of_[replica];
-    times.resize(static_cast<std::size_t>(global_size(v).n));
-    ++times.at(static_cast<std::size_t>(at));
-  }
-  bool once() const {
-    return !of_.empty() && std::ranges::all_of(of_, [](const auto& replica) {
-      return std::ranges::all_of(replica.second, [](int n) { return n == 1; });
-    });
-  }
-
-private:
-  std::map<coordinates, std::vector<int>> of_;
-};
-
 struct specimen {
   const char* what;
   layout ranks;
@@ -213,38 +184,98 @@ const specimen specimens[] = {
 
 } // namespace
 
-BOOST_AUTO_TEST_CASE(ranks_of_a_replica_hold_every_element_once) {
-  for (const specimen& s : specimens) {
-    const mesh m(s.ranks);
-    const value v = value_of(s);
-    coverage seen;
-    bool as_simulated = true, in_runs = true;
-    for_each_rank(m, [&](const coordinates& rank, const world& w, int number) {
-      const boxes b(m, v, rank);
-      const auto expected = laws::logical_indices(w, m, v, number);
-      BOOST_TEST((b.count() == local_size(m, v)), s.what);
-      BOOST_REQUIRE_EQUAL(b.count().n, static_cast<std::int64_t>(expected.size()));
-      for (std::int64_t i = 0; i < b.count().n; ++i) {
-        as_simulated = as_simulated && b[{i}].n == expected[static_cast<std::size_t>(i)];
-        seen.add(v, rank, b[{i}].n);
+namespace {
+
+/// The ranks of a replica hold every element of a value once, where plain loops find it; in runs of
+/// their own order, and between any two elements of the logical one.
+void holds_every_element_once(const std::string& what, const mesh& m, const value& v) {
+  coverage seen;
+  bool as_by_hand = true, in_runs = true, within = true;
+  for_each_rank(m, [&](const coordinates& rank, const world& w, int number) {
+    const boxes b(m, v, rank);
+    const auto expected = plain_indices(w, m, v, number);
+    BOOST_TEST((b.count() == local_size(m, v)), what);
+    BOOST_REQUIRE_EQUAL(b.count().n, static_cast<std::int64_t>(expected.size()));
+    for (std::int64_t i = 0; i < b.count().n; ++i) {
+      as_by_hand = as_by_hand && b[{i}].n == expected[static_cast<std::size_t>(i)];
+      seen.add(v, rank, b[{i}].n);
+    }
+    for (const std::int64_t step : {std::int64_t{1}, std::int64_t{5}, b.count().n})
+      for (std::int64_t from = 0; from < b.count().n; from += step) {
+        const std::int64_t to = std::min(b.count().n, from + step);
+        std::int64_t next = from;
+        b.each_run({from}, {to}, [&](local_count first, global_count at, std::int64_t n) {
+          in_runs = in_runs && first.n == next && n > 0 && first.n + n <= to;
+          for (std::int64_t i = 0; in_runs && i < n; ++i)
+            in_runs = expected[static_cast<std::size_t>(first.n + i)] == at.n + i;
+          next = first.n + n;
+        });
+        in_runs = in_runs && next == to;
       }
-      for (const std::int64_t step : {std::int64_t{1}, std::int64_t{5}, b.count().n})
-        for (std::int64_t from = 0; from < b.count().n; from += step) {
-          const std::int64_t to = std::min(b.count().n, from + step);
-          std::int64_t next = from;
-          b.each_run({from}, {to}, [&](local_count first, global_count at, std::int64_t n) {
-            in_runs = in_runs && first.n == next && n > 0 && first.n + n <= to;
-            for (std::int64_t i = 0; in_runs && i < n; ++i)
-              in_runs = expected[static_cast<std::size_t>(first.n + i)] == at.n + i;
-            next = first.n + n;
-          });
-          in_runs = in_runs && next == to;
-        }
-    });
-    BOOST_TEST(seen.once(), s.what);
-    BOOST_TEST(as_simulated, s.what);
-    BOOST_TEST(in_runs, s.what);
+    // By the logical order: what is held between two elements of it, and nothing twice.
+    std::vector<std::int64_t> place(static_cast<std::size_t>(global_size(v).n), -1);
+    for (std::size_t i = 0; i < expected.size(); ++i)
+      place[static_cast<std::size_t>(expected[i])] = static_cast<std::int64_t>(i);
+    for (const std::int64_t step : {std::int64_t{1}, std::int64_t{5}, global_size(v).n})
+      for (std::int64_t from = 0; from < global_size(v).n; from += step) {
+        const std::int64_t to = std::min(global_size(v).n, from + step);
+        std::vector<std::int64_t> found(static_cast<std::size_t>(to - from), -1);
+        std::int64_t next = from;
+        b.each_run_within({from}, {to}, [&](local_count i, global_count at, std::int64_t n) {
+          within = within && n > 0 && at.n >= next && at.n + n <= to;
+          for (next = at.n + n; within && n > 0; --n)
+            found[static_cast<std::size_t>(at.n + n - 1 - from)] = i.n + n - 1;
+        });
+        within = within && std::equal(found.begin(), found.end(), place.begin() + from);
+      }
+  });
+  BOOST_TEST(seen.once(), what);
+  BOOST_TEST(as_by_hand, what);
+  BOOST_TEST(in_runs, what);
+  BOOST_TEST(within, what);
+}
+
+/// A value over a random mesh: up to four dims, any axis cuts any of them at any level, and the
+/// sequence lies in balanced order at times.
+std::pair<mesh, value> drawn(std::uint64_t seed) {
+  std::mt19937_64 random(seed);
+  const auto below = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
+  mesh m;
+  for (const axis a : {axis::cp, axis::tp, axis::pp, axis::ep, axis::etp})
+    m.size[static_cast<int>(a)] = 1 + below(3);
+  constexpr dim names[] = {dim::sequence, dim::heads, dim::ffn, dim::expert};
+  value v;
+  v.rank = static_cast<std::int8_t>(1 + below(4));
+  std::vector<axis> over{axis::cp, axis::tp, axis::pp, axis::ep, axis::etp};
+  std::shuffle(over.begin(), over.end(), random);
+  for (const axis a : over) // the first of a dim is its outermost
+    if (const int k = below(v.rank + 1); k < v.rank && m.of(a) > 1) {
+      const dim d = names[k];
+      v.at[a] = {state::shard, d, static_cast<std::int8_t>(v.at.levels(d))};
+    }
+  for (int k = 0; k < v.rank; ++k) {
+    extent& e = v.dims[k];
+    e = {names[k], 1 + below(3), k == 0 && below(2) == 0 ? order::balanced : order::contiguous};
+    for (int a = 0; a < axes; ++a)
+      if (v.at.at[a].is_shard(e.d)) e.n *= m.of(axis(a));
+    if (e.o == order::balanced) e.n = std::lcm(e.n, std::int64_t{2} * m.of(axis::cp));
   }
+  return {m, v};
+}
+
+} // namespace
+
+BOOST_AUTO_TEST_CASE(ranks_of_a_replica_hold_every_element_once) {
+  for (const specimen& s : specimens) holds_every_element_once(s.what, mesh(s.ranks), value_of(s));
+  int by_several = 0, balanced = 0;
+  for (std::uint64_t seed = 1; seed <= 150; ++seed) {
+    const auto [m, v] = drawn(seed);
+    holds_every_element_once("random " + std::to_string(seed), m, v);
+    balanced += v.dims[0].o == order::balanced && v.at[axis::cp].s == state::shard;
+    for (int k = 0; k < v.rank; ++k) by_several += v.at.levels(v.dims[k].d) > 1;
+  }
+  BOOST_TEST(by_several > 20);
+  BOOST_TEST(balanced > 20);
 }
 
 // Files are written by a rank that has all of a tensor, in the order in which files have it.
@@ -289,7 +320,7 @@ template <class Model> void begins_alike(const Model& m, const layout& l, dtype 
     mine.initialise(7);
     for_each_parameter(many.view(), [&](const parameter_ref& r) {
       const parameter_ref& theirs = by_name.at(r.name);
-      const auto logical = laws::logical_indices(w, *r.ranks, *r.v, number);
+      const auto logical = plain_indices(w, *r.ranks, *r.v, number);
       BOOST_REQUIRE_EQUAL(r.count.n, static_cast<std::int64_t>(logical.size()));
       for (std::int64_t i = 0; i < r.count.n; ++i) {
         const std::int64_t at = logical[static_cast<std::size_t>(i)];
@@ -388,6 +419,6 @@ BOOST_AUTO_TEST_CASE(a_rank_speaks_of_logical_elements) {
     return e.code() == exit_code::mismatch &&
            std::string(e.what()).find(
                "two shards the parameter wte.weight over ranks, and a state "
-               "is read and written by one rank") == 0;
+               "is written by one rank") == 0;
   });
 }

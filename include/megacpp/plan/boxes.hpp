@@ -6,6 +6,8 @@
 
 #include <megacpp/graph/graph.hpp>
 
+#include <utility>
+
 namespace mc {
 
 /// A rank's coordinate on every axis; by default the first rank's.
@@ -31,6 +33,7 @@ constexpr std::int64_t origin_of(const mesh& m, const value& v, int i, const coo
 /// chunks a rank of cp.
 class boxes {
 public:
+  constexpr boxes() = default; ///< of a number
   constexpr boxes(const mesh& m, const value& v, const coordinates& rank) : rank_(v.rank) {
     for (int i = 0; i < rank_; ++i) {
       const extent& e = v.dims[i];
@@ -77,6 +80,29 @@ public:
     }
   }
 
+  /// f(i, at, n) in order for runs that make up what the rank holds of the logical elements [from,
+  /// to): its elements from i are the logical ones from `at`, n of them.
+  template <class F> constexpr void each_run_within(global_count from, global_count to, F f) const {
+    const int k = cut();
+    for (std::int64_t at = from.n, n = 0; at < to.n; at += n) {
+      std::int64_t first = 0, left = at, stride = 1, inner = 1; // inner: elements behind dim i
+      bool held = true;
+      n = to.n - at;
+      for (int i = rank_ - 1; i >= 0; --i) {
+        const along& d = dims_[i];
+        const auto [j, run] = d.find(left % d.whole);
+        if (j < 0 || i == k) { // the outermost dim that it lacks tells how far the next one is
+          const std::int64_t here = run * inner - at % inner;
+          n = here < to.n - at ? here : to.n - at;
+        }
+        held = held && j >= 0;
+        first += j * stride;
+        left /= d.whole, inner *= d.whole, stride *= d.local;
+      }
+      if (held) f(local_count{first}, global_count{at}, n);
+    }
+  }
+
 private:
   /// One dim: its logical extent, and the stretch of the stored order that the rank has.
   struct along {
@@ -90,6 +116,16 @@ private:
       if (chunks == 1) return stored;
       const std::int64_t size = whole / chunks, c = stored / size;
       return (c % 2 == 0 ? c / 2 : chunks - 1 - c / 2) * size + stored % size;
+    }
+    /// A logical index as the rank has it, -1: not at all; and for how many from there on that goes
+    /// on.
+    constexpr std::pair<std::int64_t, std::int64_t> find(std::int64_t index) const {
+      const std::int64_t size = whole / chunks, c = index / size, of_chunk = size - index % size;
+      const std::int64_t order = 2 * c < chunks ? 2 * c : 2 * (chunks - 1 - c) + 1;
+      const std::int64_t j = (chunks == 1 ? index : order * size + index % size) - first;
+      if (j < 0) return {-1, -j < of_chunk ? -j : of_chunk};
+      if (j >= local) return {-1, of_chunk};
+      return {j, local - j < of_chunk ? local - j : of_chunk};
     }
     /// How many elements from the rank's j-th on have neighbouring indices.
     constexpr std::int64_t run(std::int64_t j) const {

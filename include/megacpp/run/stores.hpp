@@ -51,14 +51,19 @@ template <class F> void for_each_parameter(const program_view& p, F f) {
       });
 }
 
-/// Throws mc::error(exit_code::mismatch) if ranks hold only parts of a parameter; `file` is what is
-/// read and written whole.
+/// Throws mc::error(exit_code::mismatch) if ranks hold only parts of a parameter; `file` is what one
+/// rank writes whole.
 inline void require_whole(const program_view& p, const parameter_ref& r, const char* file) {
   if (boxes(*r.ranks, *r.v, {}).whole()) return;
   throw error(exit_code::mismatch, p.name + " shards the parameter " + r.name +
                                        " over ranks, and " + file +
-                                       " is read and written by one rank: use a preset with tp, "
+                                       " is written by one rank: use a preset with tp, "
                                        "pp, cp and ep of 1");
+}
+
+/// The same of every parameter of a program.
+inline void require_whole(const program_view& p, const char* file) {
+  for_each_parameter(p, [&](const parameter_ref& r) { require_whole(p, r, file); });
 }
 
 class stores {
