@@ -201,6 +201,7 @@ BOOST_AUTO_TEST_CASE(every_element_has_one_place) {
   const bare_program<mc::qwen3> qwen3(test::tiny_qwen3);
   const bare_program<mc::qwen3_moe> moe(test::tiny_qwen3_moe);
   for (const mc::program_view* p : {&gpt2.view(), &qwen3.view(), &moe.view()}) {
+    const mc::stores s(*p, false);
     std::set<std::int64_t> places;
     std::int64_t elements = 0, parameters = 0;
     for (const mc::hf_tensor& t : mc::hf_family_of(*p).tensors(*p)) {
@@ -209,7 +210,7 @@ BOOST_AUTO_TEST_CASE(every_element_has_one_place) {
       const std::int64_t step = t.rows == 1 ? 7 : t.columns();
       for (std::int64_t first = 0; first < t.elements(); first += step) {
         const std::int64_t count = std::min(step, t.elements() - first);
-        t.each(first, count, [&](std::int64_t i, std::int64_t at) {
+        t.each(s, first, count, [&](std::int64_t i, std::int64_t at) {
           BOOST_REQUIRE(i >= first);
           BOOST_REQUIRE(i < first + count);
           places.insert(at);

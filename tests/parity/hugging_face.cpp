@@ -181,7 +181,7 @@ template <class Run> void check_gradients(const std::string& family) {
   std::int64_t elements = 0;
   for (const mc::hf_tensor& t : tensors_of<Run>()) {
     const auto expected = read_named(gradients, t.name);
-    auto ours = t.values(s.weights().gradients(), s.weights().main_type());
+    auto ours = t.values(s.weights(), s.weights().gradients(), s.weights().main_type());
     for (double& x : ours) x /= sum.count; // main grads are of the summed loss
     const double error = relative(ours, expected);
     errors.add(t.name, error);
@@ -237,7 +237,7 @@ template <class Run> void check_ten_steps(const std::string& family) {
   for (const mc::hf_tensor& t : tensors_of<Run>()) {
     elements += t.elements();
     const auto expected = read_named(after, t.name);
-    const auto ours = t.values(s.weights().weights(), s.weights().type());
+    const auto ours = t.values(s.weights(), s.weights().weights(), s.weights().type());
     if (!is_key_bias_holder(t.name)) {
       const double error = relative(ours, expected);
       errors.add(t.name, error);

@@ -44,7 +44,7 @@ inline std::vector<hf_tensor> tensors(const program_view& p) {
     std::int64_t out = 0;
     for (const std::string& each : ours) {
       const parameter_ref r = parameters.take(each);
-      t.parts.push_back({r.offset, global_size(*r.v).n / in});
+      t.parts.push_back({r, {}, global_size(*r.v).n / in});
       out += t.parts.back().columns;
     }
     t.shape = {in, out};
@@ -57,7 +57,7 @@ inline std::vector<hf_tensor> tensors(const program_view& p) {
     for (const std::string& each : ours) {
       if (!parameters.has(each)) continue;
       const parameter_ref r = parameters.take(each);
-      t.parts.push_back({r.offset, global_size(*r.v).n});
+      t.parts.push_back({r, {}, global_size(*r.v).n});
     }
     all.push_back(std::move(t));
   };

@@ -112,30 +112,36 @@ inline std::map<std::string, std::string> config_texts(nlohmann::json config, st
           {"generation_config.json", generation.dump(2) + "\n"}};
 }
 
-/// One tensor from elements of T, of which the stores have the first one at `start`, to a file,
-/// block by block; zeros where the program has no such parameter.
-template <class T> void write_tensor(const hf_tensor& t, const std::byte* seen, std::int64_t start,
-                                     std::vector<std::byte>& buffer, const byte_sink& sink) {
-  const T* const from = reinterpret_cast<const T*>(seen);
+/// A tensor of T to a file, block by block: zeros, into which fill(values, first, count) puts the
+/// elements from `first` on that are none.
+template <class T, class Fill> void write_blocks(const hf_tensor& t, std::vector<std::byte>& buffer,
+                                                 const byte_sink& sink, Fill fill) {
   const std::int64_t n = t.elements(), block = t.block();
   for (std::int64_t first = 0; first < n; first += block) {
     const std::int64_t count = std::min(block, n - first);
     buffer.assign(static_cast<std::size_t>(count) * sizeof(T), std::byte{});
-    T* const to = reinterpret_cast<T*>(buffer.data());
-    t.each(first, count,
-           [=](std::int64_t i, std::int64_t at) { to[i - first] = from[at - start]; });
+    fill(reinterpret_cast<T*>(buffer.data()), first, count);
     sink(buffer);
   }
+}
+
+/// One tensor from elements of T of a store, of which the first one seen is at `start`; zeros where
+/// the program has no such parameter.
+template <class T> void write_tensor(const hf_tensor& t, const mc::stores& s, const std::byte* seen,
+                                     std::int64_t start, std::vector<std::byte>& buffer,
+                                     const byte_sink& sink) {
+  const T* const from = reinterpret_cast<const T*>(seen);
+  write_blocks<T>(t, buffer, sink, [&](T* to, std::int64_t first, std::int64_t count) {
+    t.each(s, first, count,
+           [=](std::int64_t i, std::int64_t at) { to[i - first] = from[at - start]; });
+  });
 }
 
 /// One tensor of a folder, converted to T; zeros where the folder has none.
 template <class T> void convert_tensor(const weights_in_folder::match& m, const byte_sink& sink) {
   std::vector<std::byte> buffer;
-  if (m.file == nullptr) {
-    hf_tensor zero;
-    zero.shape = m.ours.shape;
-    return write_tensor<T>(zero, nullptr, 0, buffer, sink);
-  }
+  if (m.file == nullptr)
+    return write_blocks<T>(m.ours, buffer, sink, [](T*, std::int64_t, std::int64_t) {});
   std::vector<double> values;
   weights_in_folder::read(m, values, [&](std::int64_t, std::span<const double> x) {
     buffer.resize(x.size() * sizeof(T));
@@ -153,8 +159,9 @@ template <class T> struct seen_weights {
   std::int64_t start;
 
   /// Puts elements of a tensor there.
-  void fill(const hf_tensor& t, std::int64_t first, std::span<const double> x) const {
-    t.each(first, static_cast<std::int64_t>(x.size()), [&](std::int64_t i, std::int64_t at) {
+  void fill(const hf_tensor& t, const mc::stores& s, std::int64_t first,
+            std::span<const double> x) const {
+    t.each(s, first, static_cast<std::int64_t>(x.size()), [&](std::int64_t i, std::int64_t at) {
       const double value = x[static_cast<std::size_t>(i - first)];
       weights[at - start] = convert<T>(value);
       if (masters != nullptr) masters[at - start] = static_cast<accumulator_t<T>>(value);
@@ -162,17 +169,18 @@ template <class T> struct seen_weights {
   }
 };
 
-/// Fills the weights of T of a tensor from a folder.
+/// Fills what the stores hold of a tensor's weights of T from a folder.
 template <class T>
 void load_tensor(const weights_in_folder::match& m, std::vector<double>& values, mc::stores& s) {
-  const auto [start, end] = m.ours.range();
+  const auto [start, end] = m.ours.range(s);
+  if (start == end) return; // other ranks have it
   const bool apart = s.type() != s.main_type();
   const host_view weights = s.seen(s.weights(), s.type(), start, end, true),
                   masters = s.seen(apart ? s.masters() : nullptr, s.main_type(), start, end, true);
   const seen_weights<T> to{reinterpret_cast<T*>(weights.data()),
                            reinterpret_cast<accumulator_t<T>*>(masters.data()), start};
   weights_in_folder::read_in_parallel(m, values,
-                                      [&](auto first, auto x) { to.fill(m.ours, first, x); });
+                                      [&](auto first, auto x) { to.fill(m.ours, s, first, x); });
 }
 
 /// A whole file of a folder as text.
@@ -199,6 +207,7 @@ inline saved_model write_model_files(folder_writer& out, const program_view& p, 
                                      std::span<const extra_file> extra_files = {},
                                      std::uint64_t max_shard = hf_shard_limit) {
   const hf_family& family = hf_family_of(p);
+  require_whole(p, "a model folder");
   const bool mastered = s.masters() != nullptr;
   const dtype type = mastered ? s.main_type() : s.type();
   std::byte* const store = mastered ? s.masters() : s.weights();
@@ -207,10 +216,10 @@ inline saved_model write_model_files(folder_writer& out, const program_view& p, 
   m.texts = detail::config_texts(family.config(p), storage_of(type));
   for (const auto& [name, text] : extra_files) m.texts[name] = text;
   const auto write = [&s, &buffer, store, type](const hf_tensor& t, const byte_sink& data) {
-    const auto range = t.range();
+    const auto range = t.range(s);
     const host_view seen = s.seen(store, type, range.first, range.second);
     const auto elements = [&]<class T>(T) {
-      detail::write_tensor<T>(t, seen.data(), range.first, buffer, data);
+      detail::write_tensor<T>(t, s, seen.data(), range.first, buffer, data);
     };
     switch (type) {
     case dtype::f64: return elements(double{});
@@ -237,7 +246,7 @@ inline saved_model save_model_folder(const std::filesystem::path& folder, const 
   return saved;
 }
 
-/// Loads weights, and masters where there are, from a folder written by save_model_folder,
+/// Loads weights, and masters where there are, of what a rank holds, from a folder written by save_model_folder,
 /// transformers or anyone else. Reads F64, F32, BF16 and F16, in one model.safetensors or in the
 /// files of an index. The weights stay as they were unless the whole folder is sound. Beside the
 /// mapped files, memory is about half a MiB a thread.

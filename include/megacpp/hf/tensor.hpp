@@ -1,4 +1,4 @@
-// A tensor as Hugging Face's transformers name and lay it out, in terms of the flat stores.
+// A tensor as Hugging Face's transformers name and lay it out, in terms of the parameters.
 #pragma once
 
 #include <megacpp/checkpoint/safetensors.hpp>
@@ -19,13 +19,14 @@
 
 namespace mc {
 
-/// Where the elements of one tensor lie in any of the flat stores (weights, main grads, masters,
-/// moments). The tensor is seen as a matrix (rows, columns); each part is a range of its columns,
-/// which the stores hold as (columns, rows). So a tensor of one row is stored as it is, one of many
-/// rows is transposed, and one of several parts is a concatenation along its last dim.
+/// Where the elements of one tensor lie in the program's parameters. The tensor is seen as a matrix
+/// (rows, columns); each part is a range of its columns, which a parameter holds as (columns, rows).
+/// So a tensor of one row is stored as it is, one of many rows is transposed, and one of several
+/// parts is a concatenation along its last dim.
 struct hf_tensor {
   struct part {
-    std::int64_t offset = 0; ///< elements, in the stores
+    parameter_ref of;
+    global_count first; ///< element of the parameter
     std::int64_t columns = 0;
   };
   std::string name;
@@ -44,38 +45,55 @@ struct hf_tensor {
     return rows == 1 ? most : std::max<std::int64_t>(1, most / columns()) * columns();
   }
 
-  /// f(i, at) once for every element i in [first, first + count), which the stores have at `at`.
+  /// f(i, at) once for every element i in [first, first + count) that a rank's stores hold, at `at`.
   /// Tensors of several rows are visited in whole rows. Never called where there are no parts.
-  template <class F> void each(std::int64_t first, std::int64_t count, F f) const {
+  template <class F> void each(const stores& s, std::int64_t first, std::int64_t count, F f) const {
     const std::int64_t width = columns();
     const std::int64_t row = rows == 1 ? 0 : first / width;
     const std::int64_t last_row = rows == 1 ? 1 : (first + count) / width;
     const std::int64_t low = rows == 1 ? first : 0, high = rows == 1 ? first + count : width;
     std::int64_t start = 0;
     for (const part& p : parts) {
-      const std::int64_t end = std::min(high, start + p.columns);
-      for (std::int64_t c = std::max(low, start); c < end; ++c)
-        for (std::int64_t r = row; r < last_row; ++r)
-          f(r * width + c, p.offset + (c - start) * rows + r);
+      const boxes held = s.boxes_of(p.of);
+      const std::int64_t begin = std::max(low, start), end = std::min(high, start + p.columns);
+      // Elements of a column lie side by side; of one row, those of all columns do.
+      const std::int64_t together = rows == 1 ? std::max<std::int64_t>(1, end - begin) : 1;
+      for (std::int64_t c = begin; c < end; c += together) {
+        const std::int64_t from = p.first.n + (c - start) * rows + row;
+        held.each_run_within({from}, {from + together * (last_row - row)},
+                             [&](local_count at, global_count of, std::int64_t n) {
+                               const std::int64_t i = of.n - from;
+                               std::int64_t element = rows == 1 ? c + i : (row + i) * width + c;
+                               for (std::int64_t k = 0; k < n;
+                                    ++k, element += rows == 1 ? 1 : width)
+                                 f(element, p.of.offset + at.n + k);
+                             });
+      }
       start += p.columns;
     }
   }
-  template <class F> void each(F f) const { each(0, elements(), f); }
+  template <class F> void each(const stores& s, F f) const { each(s, 0, elements(), f); }
 
-  /// Where the parts begin and end in the stores: elements [first, second).
-  std::pair<std::int64_t, std::int64_t> range() const {
+  /// Where what the stores hold of it begins and ends in them: elements [first, second).
+  std::pair<std::int64_t, std::int64_t> range(const stores& s) const {
     std::pair<std::int64_t, std::int64_t> r{0, 0};
-    for (const part& p : parts) {
-      const std::int64_t end = p.offset + p.columns * rows;
-      r = {&p == parts.data() ? p.offset : std::min(r.first, p.offset), std::max(r.second, end)};
-    }
+    bool none = true;
+    for (const part& p : parts)
+      s.boxes_of(p.of).each_run_within(
+          p.first, {p.first.n + p.columns * rows},
+          [&](local_count at, global_count, std::int64_t n) {
+            const std::int64_t begin = p.of.offset + at.n;
+            r = {none ? begin : std::min(r.first, begin), std::max(r.second, begin + n)};
+            none = false;
+          });
     return r;
   }
 
-  /// The whole tensor from a store of type `t`, in double.
-  std::vector<double> values(const std::byte* store, dtype t) const {
+  /// The whole tensor from one of the stores `of`, of type `t`, in double; zeros where they do not
+  /// hold it.
+  std::vector<double> values(const stores& of, const std::byte* store, dtype t) const {
     std::vector<double> out(static_cast<std::size_t>(elements()));
-    each([&](std::int64_t i, std::int64_t at) {
+    each(of, [&](std::int64_t i, std::int64_t at) {
       out[static_cast<std::size_t>(i)] = stores::get(store, t, at);
     });
     return out;
@@ -85,10 +103,8 @@ struct hf_tensor {
 /// The parameters of a program by name, each to be taken once by the mapping of its family.
 class hf_parameters {
 public:
-  /// Throws mc::error(exit_code::mismatch) if this rank holds only parts of parameters.
   explicit hf_parameters(const program_view& p) : program_(p.name) {
     for_each_parameter(p, [&](const parameter_ref& r) {
-      require_whole(p, r, "a model folder");
       by_name_.emplace(r.name, r);
       order_.push_back(r.name);
     });
@@ -146,7 +162,7 @@ inline hf_tensor hf_as_stored(std::string name, const parameter_ref& r) {
   else if (v.rank == 2) t.shape = {valid, last};
   else if (v.back().d == dim::hidden) t.shape = {all / last, last};
   else t.shape = {first, all / first};
-  t.parts = {{r.offset, t.elements()}};
+  t.parts = {{r, {}, t.elements()}};
   return t;
 }
 

@@ -37,17 +37,15 @@ namespace detail {
 
 /// A parameter as the files of a state hold it: whole, without the rows that pad a vocabulary.
 struct stored_tensor {
-  std::string name;
+  parameter_ref of;
   std::vector<std::int64_t> shape;
-  std::int64_t offset = 0, count = 0; ///< elements, in any of the stores
+  global_count count;
 };
 
-/// Throws mc::error(exit_code::mismatch) if this rank holds only parts of parameters.
 inline std::vector<stored_tensor> stored_tensors(const program_view& p) {
   std::vector<stored_tensor> list;
   for_each_parameter(p, [&](const parameter_ref& r) {
-    require_whole(p, r, "a state");
-    stored_tensor t{r.name, {}, r.offset, unpadded_size(*r.v, *r.info).n};
+    stored_tensor t{r, {}, unpadded_size(*r.v, *r.info)};
     for (int i = 0; i < r.v->rank; ++i) t.shape.push_back(r.v->dims[static_cast<unsigned>(i)].n);
     if (r.info->valid_rows > 0) t.shape[0] = r.info->valid_rows;
     list.push_back(std::move(t));
@@ -61,27 +59,32 @@ struct stored_part {
   std::byte* store;
 };
 
+/// Tensors in the order of the file, of stores that have all of them.
 inline void write_stores(folder_writer& out, const char* file, const program_view& p,
                          const mc::stores& s, std::span<const stored_part> parts) {
-  struct elements {
+  struct source {
+    stored_tensor tensor;
     std::byte* store;
-    std::int64_t first, end;
   };
-  std::map<std::string, elements> bytes;
+  std::map<std::string, source> sources;
   std::vector<tensor_spec> specs;
   const dtype type = s.main_type();
   for (const stored_tensor& t : stored_tensors(p))
     for (const stored_part& part : parts) {
-      specs.push_back({part.prefix + t.name, storage_of(type), t.shape});
-      bytes[part.prefix + t.name] = {part.store, t.offset, t.offset + t.count};
+      specs.push_back({part.prefix + t.of.name, storage_of(type), t.shape});
+      sources.emplace(part.prefix + t.of.name, source{t, part.store});
     }
   const safetensors_layout layout(std::move(specs));
   out.require_space(layout.file_size());
   out.write(file, layout.file_size(), [&](const byte_sink& sink) {
-    write_finite(layout, sink, [&](const tensor_spec& t, const byte_sink& data) {
-      const auto [store, first, end] = bytes.at(t.name);
-      const host_view seen = s.seen(store, type, first, end);
-      data({seen.data(), static_cast<std::size_t>((end - first) * size_of(type))});
+    write_finite(layout, sink, [&](const tensor_spec& spec, const byte_sink& data) {
+      const source& from = sources.at(spec.name);
+      const parameter_ref& r = from.tensor.of;
+      s.boxes_of(r).each_run_within(
+          {}, from.tensor.count, [&](local_count i, global_count, auto n) {
+            const host_view seen = s.seen(from.store, type, r.offset + i.n, r.offset + i.n + n);
+            data({seen.data(), static_cast<std::size_t>(n * size_of(type))});
+          });
     });
   });
 }
@@ -101,7 +104,7 @@ template <class F> void read_stores(const model_folder& folder, const char* name
   std::set<std::string> known;
   for (const stored_tensor& t : ours)
     for (const stored_part& part : parts) {
-      const std::string full = part.prefix + t.name;
+      const std::string full = part.prefix + t.of.name;
       const auto found = file->find(full);
       if (!found) throw refuse(full, "is missing");
       if (!std::ranges::equal(found->shape, t.shape) || found->type != storage_of(type))
@@ -116,7 +119,7 @@ template <class F> void read_stores(const model_folder& folder, const char* name
   for (const stored_tensor& t : ours)
     for (const stored_part& part : parts) {
       file.check_unchanged();
-      f(t, *file->find(part.prefix + t.name), part.store);
+      f(t, *file->find(part.prefix + t.of.name), part.store);
     }
 }
 
@@ -171,6 +174,7 @@ inline void write_state(folder_writer& out, const program_view& p, const mc::sto
                         const run_position& at, nlohmann::json state,
                         std::span<const extra_file> extra_files = {},
                         std::uint64_t max_shard = hf_shard_limit) {
+  require_whole(p, "a state");
   const std::int64_t each = size_of(s.main_type());
   out.require_space(static_cast<std::uint64_t>(3 * p.parameters * each));
   state["weights"] = detail::has_hugging_face_form(p) ? huggingface_form : registry_form;
@@ -239,13 +243,16 @@ inline void load_registry_weights(const model_folder& folder, const json_value& 
   detail::read_stores(folder, hf_weights_name, p, s.main_type(), weights,
                       [&](const detail::stored_tensor& t, const tensor_view& stored, std::byte*) {
                         constexpr std::int64_t block = 512;
-                        parallel_for((t.count + block - 1) / block, [&](std::int64_t b) {
+                        const boxes held = s.boxes_of(t.of);
+                        const auto load = [&](local_count to, global_count from, std::int64_t n) {
                           double x[block];
-                          const std::int64_t first = b * block,
-                                             n = std::min(block, t.count - first);
                           for (std::int64_t i = 0; i < n; ++i)
-                            x[i] = detail::stored_element(stored.bytes, s.main_type(), first + i);
-                          s.set_weights(t.offset + first, {x, static_cast<std::size_t>(n)});
+                            x[i] = detail::stored_element(stored.bytes, s.main_type(), from.n + i);
+                          s.set_weights(t.of.offset + to.n, {x, static_cast<std::size_t>(n)});
+                        };
+                        parallel_for((t.count.n + block - 1) / block, [&](std::int64_t b) {
+                          held.each_run_within({b * block}, {std::min(t.count.n, (b + 1) * block)},
+                                               load);
                         });
                       });
   s.clear_padding();
@@ -286,9 +293,17 @@ inline run_position load_moments(const model_folder& folder, const json_value& s
                         state.field<std::int64_t>("consumed_samples", 0, most)};
   const detail::stored_part moments[] = {{"optim.exp_avg.", s.first_moments()},
                                          {"optim.exp_avg_sq.", s.second_moments()}};
-  detail::read_stores(folder, optimizer_file_name, p, s.main_type(), moments,
-                      [&](const detail::stored_tensor& t, const tensor_view& stored,
-                          std::byte* store) { s.put_bytes(store, t.offset, stored.bytes); });
+  detail::read_stores(
+      folder, optimizer_file_name, p, s.main_type(), moments,
+      [&](const detail::stored_tensor& t, const tensor_view& stored, std::byte* store) {
+        const auto bytes = [&](std::int64_t n) {
+          return static_cast<std::size_t>(n * size_of(s.main_type()));
+        };
+        s.boxes_of(t.of).each_run_within(
+            {}, t.count, [&](local_count to, global_count from, std::int64_t n) {
+              s.put_bytes(store, t.of.offset + to.n, stored.bytes.subspan(bytes(from.n), bytes(n)));
+            });
+      });
   return at;
 }
 
