@@ -7,6 +7,7 @@
 #include <megacpp/plan/verify_step.hpp>
 #include <megacpp/product/cpu_products.hpp>
 #include <megacpp/run/executor.hpp>
+#include <megacpp/run/feeds.hpp>
 
 #include <algorithm>
 #include <cmath>
@@ -18,15 +19,6 @@
 #include <vector>
 
 namespace mc {
-
-/// Token ids and what goes with them, each (B, S).
-struct batch_view {
-  const std::int32_t* tokens = nullptr;
-  const std::int32_t* labels = nullptr;    ///< negative: no loss
-  std::int64_t first_sample = 0;           ///< number of the first sequence within the global batch
-  const std::int32_t* positions = nullptr; ///< null: 0 ... S-1
-  const std::int32_t* documents = nullptr; ///< of a program for packed documents, and of no other
-};
 
 /// A summed loss, the number of tokens in it, and what the blocks' own losses add to its gradient.
 struct loss_sum {
@@ -76,8 +68,7 @@ public:
         run_(program.parts, require_sound(), on, ranks, stores_, "activations",
              training_ ? "a smaller micro-batch or sequence, recompute,"
                        : "a smaller micro-batch or sequence"),
-        tokens_(local_tokens(*p_.block(0).g)),
-        integers_(static_cast<std::size_t>(tokens_)) {
+        feeds_(program, stores_.coordinate()) {
     if (training_) run_.prepare(training_step(stage_.training, 1));
     run_.prepare(evaluation_step(stage_.evaluation, 1));
     if (training_) give_stores();
@@ -173,48 +164,6 @@ private:
     }
   }
 
-  /// Integers of a batch are ones that the model has rows for, or labels that count for nothing.
-  void require_rows(feed from, const std::int32_t* ids) const {
-    const fed_integers is = integers_of(from, p_.numbers, p_.vocabulary);
-    const std::string name = std::string("batch_view::") + is.name;
-    if (ids == nullptr) throw error(exit_code::data, name + " is null: give " + is.name);
-    const std::int32_t least = from == feed::labels ? INT32_MIN : 0;
-    for (std::int64_t i = 0; i < tokens_; ++i)
-      if (ids[i] < least || ids[i] >= is.below)
-        throw error(exit_code::data, name + "[" + std::to_string(i) + "] is " +
-                                         std::to_string(ids[i]) + ": give " + is.name +
-                                         (least == 0 ? " of at least 0 and below " : " below ") +
-                                         std::to_string(is.below));
-  }
-  /// Throws mc::error(exit_code::data) for integers that the model has no rows for, and
-  /// mc::error(exit_code::mismatch) for a batch with documents where the program's attention
-  /// does not tell them apart, or without where it does.
-  void feed_inputs(const batch_view& b) {
-    const bool packed = p_.numbers.batch.packed;
-    if (packed != (b.documents != nullptr))
-      throw error(exit_code::mismatch,
-                  p_.name + (packed ? " keeps attention within documents, and a batch names none: "
-                                      "fill batch_view::documents, or build it with packed = false"
-                                    : " does not tell documents apart, and a batch names some: "
-                                      "build it with packed = true, or leave them out"));
-    require_rows(feed::tokens, b.tokens), require_rows(feed::labels, b.labels);
-    if (b.positions != nullptr) require_rows(feed::positions, b.positions);
-    const std::int64_t s = sequence(), per = tokens_ / micro_batch();
-    const auto given = [&](feed f, const std::int32_t* ids) {
-      run_.write(f, {ids, static_cast<std::size_t>(tokens_)});
-    };
-    const auto made = [&](feed f, auto of_token) {
-      for (std::int64_t i = 0; i < tokens_; ++i)
-        integers_[static_cast<std::size_t>(i)] = static_cast<std::int32_t>(of_token(i));
-      given(f, integers_.data());
-    };
-    given(feed::tokens, b.tokens), given(feed::labels, b.labels);
-    if (packed) given(feed::documents, b.documents);
-    if (b.positions != nullptr) given(feed::positions, b.positions);
-    else made(feed::positions, [&](std::int64_t i) { return i % per; });
-    made(feed::token_keys,
-         [&](std::int64_t i) { return (b.first_sample + i / per) * s + i % per; });
-  }
   void require_training() const {
     if (!training_)
       throw error(exit_code::usage, p_.name +
@@ -250,7 +199,8 @@ private:
       if (t.what != action::feed) return run_.run(t);
       batch_view b;
       going = next(t.micro, b);
-      if (going) feed_inputs(b);
+      if (going)
+        feeds_.give(b, [this](feed f, std::span<const std::int32_t> ids) { run_.write(f, ids); });
     });
     return going;
   }
@@ -268,8 +218,7 @@ private:
   buffers buffers_;
   memory_items planned_{};
   executor run_;
-  std::int64_t tokens_ = 0;
-  std::vector<std::int32_t> integers_; ///< of a feed on their way to the device
+  rank_feeds feeds_;
   bool whole_ = true, running_ = false;
 };
 

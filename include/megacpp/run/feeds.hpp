@@ -1,0 +1,93 @@
+// What a micro-batch feeds the graphs of a rank: of integers (B, S), which a replica of the model
+// is given whole and in their natural order, those that lie in the rank's boxes of the graphs'
+// inputs. Positions and keys of dropout belong to the logical token, so that no layout changes what
+// a token sees or what of it is dropped.
+#pragma once
+
+#include <megacpp/plan/boxes.hpp>
+#include <megacpp/run/view.hpp>
+
+#include <algorithm>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace mc {
+
+/// Token ids and what goes with them, each (B, S).
+struct batch_view {
+  const std::int32_t* tokens = nullptr;
+  const std::int32_t* labels = nullptr;    ///< negative: no loss
+  std::int64_t first_sample = 0;           ///< number of the first sequence within the global batch
+  const std::int32_t* positions = nullptr; ///< null: 0 ... S-1
+  const std::int32_t* documents = nullptr; ///< of a program for packed documents, and of no other
+};
+
+class rank_feeds {
+public:
+  /// `at`: the rank that is fed. The program must outlive this.
+  rank_feeds(const program_view& p, const coordinates& at) : p_(p) {
+    for (const part_view& part : p.parts)
+      for (int i = 0; i < part.g->value_count; ++i)
+        if (const value& v = part.g->values[i]; v.is == role::input && v.from == feed::positions)
+          held_ = boxes(part.g->ranks, v, at); // the builder holds all of a batch to one placement
+    logical_.resize(static_cast<std::size_t>(p.numbers.batch.micro) *
+                    static_cast<std::size_t>(p.numbers.batch.sequence));
+    local_.resize(static_cast<std::size_t>(held_.count().n));
+  }
+
+  /// write(feed, the rank's integers) for everything that a micro-batch feeds. Throws
+  /// mc::error(exit_code::data) for integers that the model has no rows for, and
+  /// mc::error(exit_code::mismatch) for a batch with documents where the program's attention does
+  /// not tell them apart, or without where it does.
+  template <class Write> void give(const batch_view& b, const Write& write) {
+    const bool packed = p_.numbers.batch.packed;
+    if (packed != (b.documents != nullptr))
+      throw error(exit_code::mismatch,
+                  p_.name + (packed ? " keeps attention within documents, and a batch names none: "
+                                      "fill batch_view::documents, or build it with packed = false"
+                                    : " does not tell documents apart, and a batch names some: "
+                                      "build it with packed = true, or leave them out"));
+    require_rows(feed::tokens, b.tokens), require_rows(feed::labels, b.labels);
+    if (b.positions != nullptr) require_rows(feed::positions, b.positions);
+    const std::int64_t s = p_.numbers.batch.sequence;
+    const auto given = [&](feed f, const std::int32_t* ids) {
+      held_.each_run({}, held_.count(), [&](local_count to, global_count from, std::int64_t n) {
+        std::copy_n(ids + from.n, n, local_.begin() + to.n);
+      });
+      write(f, std::span<const std::int32_t>(local_));
+    };
+    const auto made = [&](feed f, auto of_token) {
+      for (std::size_t i = 0; i < logical_.size(); ++i)
+        logical_[i] = static_cast<std::int32_t>(of_token(static_cast<std::int64_t>(i)));
+      given(f, logical_.data());
+    };
+    given(feed::tokens, b.tokens), given(feed::labels, b.labels);
+    if (packed) given(feed::documents, b.documents);
+    if (b.positions != nullptr) given(feed::positions, b.positions);
+    else made(feed::positions, [&](std::int64_t i) { return i % s; });
+    made(feed::token_keys, [&](std::int64_t i) { return b.first_sample * s + i; });
+  }
+
+private:
+  /// Integers of a batch are ones that the model has rows for, or labels that count for nothing.
+  void require_rows(feed from, const std::int32_t* ids) const {
+    const fed_integers is = integers_of(from, p_.numbers, p_.vocabulary);
+    const std::string name = std::string("batch_view::") + is.name;
+    if (ids == nullptr) throw error(exit_code::data, name + " is null: give " + is.name);
+    const std::int32_t least = from == feed::labels ? INT32_MIN : 0;
+    for (std::size_t i = 0; i < logical_.size(); ++i)
+      if (ids[i] < least || ids[i] >= is.below)
+        throw error(exit_code::data, name + "[" + std::to_string(i) + "] is " +
+                                         std::to_string(ids[i]) + ": give " + is.name +
+                                         (least == 0 ? " of at least 0 and below " : " below ") +
+                                         std::to_string(is.below));
+  }
+
+  const program_view& p_;
+  boxes held_;
+  std::vector<std::int32_t> logical_, local_; ///< integers on their way
+};
+
+} // namespace mc
