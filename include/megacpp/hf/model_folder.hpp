@@ -246,10 +246,10 @@ inline saved_model save_model_folder(const std::filesystem::path& folder, const 
   return saved;
 }
 
-/// Loads weights, and masters where there are, of what a rank holds, from a folder written by save_model_folder,
-/// transformers or anyone else. Reads F64, F32, BF16 and F16, in one model.safetensors or in the
-/// files of an index. The weights stay as they were unless the whole folder is sound. Beside the
-/// mapped files, memory is about half a MiB a thread.
+/// Loads weights, and masters where there are, from a folder written by save_model_folder,
+/// transformers or anyone else: those that a rank holds. Reads F64, F32, BF16 and F16, in one
+/// model.safetensors or in the files of an index. The weights stay as they were unless the whole
+/// folder is sound. Beside the mapped files, memory is about half a MiB a thread.
 ///
 /// A program without biases takes a model whose biases are absent or zero. Rows that pad the
 /// vocabulary become zero. Throws mc::error(exit_code::model), naming the file and the field or

@@ -20,7 +20,7 @@
 namespace mc {
 
 /// Where the elements of one tensor lie in the program's parameters. The tensor is seen as a matrix
-/// (rows, columns); each part is a range of its columns, which a parameter holds as (columns, rows).
+/// (rows, columns); each part is a range of its columns, which a parameter has as (columns, rows).
 /// So a tensor of one row is stored as it is, one of many rows is transposed, and one of several
 /// parts is a concatenation along its last dim.
 struct hf_tensor {
@@ -45,7 +45,8 @@ struct hf_tensor {
     return rows == 1 ? most : std::max<std::int64_t>(1, most / columns()) * columns();
   }
 
-  /// f(i, at) once for every element i in [first, first + count) that a rank's stores hold, at `at`.
+  /// f(i, at) once for every element i in [first, first + count) that a rank's stores hold, where
+  /// `at` says.
   /// Tensors of several rows are visited in whole rows. Never called where there are no parts.
   template <class F> void each(const stores& s, std::int64_t first, std::int64_t count, F f) const {
     const std::int64_t width = columns();

@@ -51,8 +51,8 @@ template <class F> void for_each_parameter(const program_view& p, F f) {
       });
 }
 
-/// Throws mc::error(exit_code::mismatch) if ranks hold only parts of a parameter; `file` is what one
-/// rank writes whole.
+/// Throws mc::error(exit_code::mismatch) if ranks hold only parts of a parameter; `file` is what
+/// one rank writes whole.
 inline void require_whole(const program_view& p, const parameter_ref& r, const char* file) {
   if (boxes(*r.ranks, *r.v, {}).whole()) return;
   throw error(exit_code::mismatch, p.name + " shards the parameter " + r.name +
