@@ -34,6 +34,13 @@ inline void need(bool fits, const char* what) {
   if (!fits) throw mismatch(what);
 }
 
+/// Natural position of element i of a dim of n elements stored in balanced order: rank r of `ranks`
+/// holds the chunks r and 2 ranks - 1 - r.
+inline std::int64_t balanced_position(std::int64_t i, std::int64_t n, int ranks) {
+  const std::int64_t chunk = n / (2 * ranks), which = i / chunk, r = which / 2;
+  return (which % 2 == 0 ? r : 2 * ranks - 1 - r) * chunk + i % chunk;
+}
+
 /// A mesh whose sizes are all known, dp included. Ranks count with the last axis fastest. Folded:
 /// the expert axes count over the same ranks as the dense ones, without pipeline stages.
 struct world {

@@ -12,6 +12,7 @@
 namespace test {
 
 using namespace mc;
+using laws::balanced_position;
 using laws::world;
 
 /// f(coordinates, world, rank) for every rank of a mesh, with some replicas.
@@ -26,13 +27,6 @@ template <class F> void for_each_rank(const mesh& m, F f) {
       c[static_cast<unsigned>(a)] = w.coordinate(rank, static_cast<axis>(a));
     f(c, w, rank);
   }
-}
-
-/// Natural position of element i of a dim of n elements stored in balanced order: rank r of `ranks`
-/// holds the chunks r and 2 ranks - 1 - r.
-inline std::int64_t balanced_position(std::int64_t i, std::int64_t n, int ranks) {
-  const std::int64_t chunk = n / (2 * ranks), which = i / chunk, r = which / 2;
-  return (which % 2 == 0 ? r : 2 * ranks - 1 - r) * chunk + i % chunk;
 }
 
 /// For every element that a rank holds of a value, in order: its index in the logical value, by

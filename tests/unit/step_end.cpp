@@ -3,6 +3,7 @@
 #define BOOST_TEST_MODULE step_end
 #include <boost/test/unit_test.hpp>
 
+#include <megacpp/comm/self.hpp>
 #include <megacpp/kernel/kernels.hpp>
 #include <megacpp/model/qwen3_moe.hpp>
 #include <megacpp/plan/parts.hpp>
@@ -73,11 +74,10 @@ struct end {
     std::vector<double> working(static_cast<std::size_t>(part.plan.working / 8 + 8)),
         derived(static_cast<std::size_t>(part.plan.derived / 8 + 8));
     const run_constants constants;
-    self ranks;
     frame f;
     f.set(space::working, reinterpret_cast<std::byte*>(working.data()));
     f.set(space::derived, reinterpret_cast<std::byte*>(derived.data()));
-    f.input = in.data(), f.constants = &constants, f.ranks = &ranks;
+    f.input = in.data(), f.constants = &constants, f.ranks = &self::of_process();
     for (const phase p : {phase::prologue, phase::forward, phase::epilogue})
       part.view().run(part.view(), p, device, f, slots.data(), nullptr);
     return {totals[static_cast<int>(step_total::norm)],

@@ -2,9 +2,9 @@
 //
 // Float: own polynomials, fitted by Remez' exchange to the relative error noted beside them; the
 // bits are the same for every vector width and on every machine with fused multiply-add. Errors in
-// units in the last place, measured by tests/unit/rows.cpp: exp 1, exp2 1, log 1, tanh 2, sigmoid 3, erf 2,
-// normal cdf 8, pdf 3. NaN gives NaN; overflow gives infinity; results below the normal range
-// are denormal, not zero.
+// units in the last place, measured by tests/unit/vec_math.cpp: exp 1, exp2 1, log 1, tanh 2,
+// sigmoid 3, erf 2, normal cdf 8, pdf 3. NaN gives NaN; overflow gives infinity; results below the
+// normal range are denormal (of exp2: zero).
 // Double: libm, lane by lane; double is a test policy.
 #pragma once
 

@@ -1,5 +1,5 @@
-// Products of tiles that stay in cache: one processor's vector registers, an explicit order of every
-// sum, no libraries. Attention is built of these.
+// Products of tiles that stay in cache: one processor's vector registers, an explicit order of
+// every sum, no libraries. Attention is built of these.
 #pragma once
 
 #include <megacpp/exec/vec.hpp>
