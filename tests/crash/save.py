@@ -4,11 +4,12 @@
     save.py PROGRAM
 
 PROGRAM (tests/cli/tiny_gpt.hpp) goes on from a saved state, takes a step, saves and removes the
-older state. strace injects SIGKILL at each system call of the save, from the making of its temporary
-folder to the removal of the older state; then an error (no space, I/O) at each, and a disk that
-stays full from each write on. Whatever happened:
+older state; with --keep-best it replaces the best state before. strace injects SIGKILL at each system
+call of the saves, from the making of their temporary folder to the removal of the older state; then
+an error (no space, I/O) at each, and a disk that stays full from each write on. Whatever happened:
 
 - the state of the step before is there, bit for bit, until a whole state of the next one is;
+- the best state is, bit for bit, the one before or the next one;
 - a program that says it succeeded has saved the state, one that failed says why in one sentence;
 - the same command line, started again, ends with the bits of the undisturbed run and leaves nothing
   of the disturbed one behind.
@@ -31,7 +32,8 @@ from pathlib import Path
 
 OUTPUT = 6
 BEFORE, AFTER = "iter_0000002", "iter_0000003"
-HINT = "latest_checkpointed_iteration.txt"
+HINT, BEST = "latest_checkpointed_iteration.txt", "best"
+KEEP_BEST = ("--keep-best", "--eval-iters", 1, "--eval-interval", 1)
 # Calls that say whether data arrived; an error of any other may be passed over.
 MATTERS = {"mkdirat", "write", "fsync", "renameat2", "renameat"}
 OF_MEMORY = {"brk", "mmap", "munmap", "mprotect", "madvise", "futex", "getpid"}
@@ -83,19 +85,25 @@ def not_durable(log, folder):
 
 
 class Crash:
-    def __init__(self, program, folder):
-        self.program, self.folder = program, folder
+    def __init__(self, program, folder, keep_best):
+        self.program, self.folder, self.keep_best = program, folder, keep_best
         self.base, self.root = folder / "new" / "base", folder / "root"
         log = folder / "log"
         self.run(["strace", "-f", "-y", "-o", log, program, "train", "--mock-data", "--train-iters",
-                  2, "--lr-decay-iters", 9, "--eval-iters", 0, "--save", self.base], check=True)
+                  2, "--lr-decay-iters", 9, *(KEEP_BEST if keep_best else ("--eval-iters", 0)),
+                  "--save", self.base], check=True)
         self.problems, names = not_durable(log.read_text(), folder)
         if names < 5:  # two folders, the rehearsal's, the state's and its hint's
             self.problems.append(f"a run that gives {names} names saves nothing")
         self.before = contents(self.base / BEFORE)
+        self.best = [contents(self.base / BEST)] if keep_best else []
         self.reset()
         self.run(["strace", "-f", "-o", log, *self.command()], check=True)
         self.after = contents(self.root / AFTER)
+        if keep_best:
+            self.best.append(contents(self.root / BEST))
+            if self.best[0] == self.best[1]:
+                self.problems.append("the step has no lower loss, so that the best state stays")
         self.calls = self.calls_of_the_save(log.read_text())
 
     def run(self, command, check=False):
@@ -114,8 +122,8 @@ class Crash:
         shutil.copytree(self.base, self.root)
 
     def calls_of_the_save(self, log):
-        """(name, which one of its name, arguments), from the last temporary folder that is made to
-        the last call that names an entry of the root. Without those that strace cannot tell from
+        """(name, which one of its name, arguments), from the last temporary folder that is made, with
+        keep_best for the best state, to the last call that names an entry of the root. Without those that strace cannot tell from
         another thread's, such as the loader's calls for memory: it counts each thread's apart."""
         seen, calls, last = collections.Counter(), [], 0
         for line in log.splitlines():
@@ -124,10 +132,10 @@ class Crash:
                 continue
             thread, name, rest = match.groups()
             seen[thread, name] += 1
-            if name == "mkdirat" and ".megacpp-tmp-" in rest:
+            if name == "mkdirat" and (BEST if self.keep_best else "") + ".megacpp-tmp-" in rest:
                 calls, saving = [], thread
             calls.append((name, seen[thread, name], rest))
-            if "iter_0" in rest or HINT in rest:
+            if "iter_0" in rest or HINT in rest or f'"{BEST}' in rest:
                 last = len(calls)
         others = {thread for thread, _ in seen} - {saving}
         return [c for c in calls[:last] if all(seen[t, c[0]] < c[1] for t in others)]
@@ -146,6 +154,8 @@ class Crash:
             say("a state that is not whole has the name of one")
         if not whole and not (old.is_dir() and contents(old) == self.before):
             say("neither state is whole")
+        if self.best and contents(self.root / BEST) not in self.best:
+            say("the best state is neither the one before nor the next one")
         if done.returncode == 0 and not whole:
             say("success without a state")
         errors = done.stderr.decode().splitlines()
@@ -156,8 +166,10 @@ class Crash:
             say(f"the next run ends with {again.returncode}: {again.stderr.decode()}")
         elif not new.is_dir() or contents(new) != self.after:
             say("the next run ends with other bits")
+        elif self.best and contents(self.root / BEST) != self.best[1]:
+            say("the next run ends with another best state")
         else:
-            left = {p.name for p in self.root.iterdir()} - {BEFORE, AFTER, HINT}
+            left = {p.name for p in self.root.iterdir()} - {BEFORE, AFTER, HINT, BEST}
             if left:
                 say(f"the next run leaves {left}")
 
@@ -200,15 +212,18 @@ def main():
     if probe.returncode != 0:
         print(f"strace may not trace here: {probe.stderr.decode().strip()}")
         return 77
-    with tempfile.TemporaryDirectory(prefix="megacpp-crash-") as folder:
-        crash = Crash(sys.argv[1], Path(folder).resolve())
-        if len(crash.calls) < 40:
-            crash.problems.append(f"a save of {len(crash.calls)} system calls is none")
-        kills, errors = crash.kills(), crash.errors()
-    for problem in crash.problems:
+    kills, errors, problems = 0, 0, []
+    for keep_best in (False, True):
+        with tempfile.TemporaryDirectory(prefix="megacpp-crash-") as folder:
+            crash = Crash(sys.argv[1], Path(folder).resolve(), keep_best)
+            if len(crash.calls) < 40 * (1 + keep_best):
+                crash.problems.append(f"saves of {len(crash.calls)} system calls are none")
+            kills, errors = kills + crash.kills(), errors + crash.errors()
+            problems += [f"with keep_best {keep_best}: {problem}" for problem in crash.problems]
+    for problem in problems:
         print(problem)
-    print(f"{kills} kills and {errors} errors, {len(crash.problems)} problems")
-    return 1 if crash.problems else 0
+    print(f"{kills} kills and {errors} errors, {len(problems)} problems")
+    return 1 if problems else 0
 
 
 if __name__ == "__main__":
