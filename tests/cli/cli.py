@@ -6,6 +6,7 @@
 PROGRAM is compiled from tiny_gpt.hpp.
 """
 
+import calendar
 import contextlib
 import ctypes
 import errno
@@ -2224,6 +2225,70 @@ class Describe(Case):
         self.assertAlmostEqual(flops, 3 * dense + 7 * attention, delta=0.02 * flops)
         self.assertEqual(result["collectives"], [])  # one rank has nobody to talk to
         self.assertIn("(dp 1)\n  none\n", text)
+
+    def test_states(self):
+        begin, metrics = int(time.time()), self.folder / "metrics"
+        root = self.saved("--split", "80,20", "--eval-interval", 6, "--save-interval", 4, "--keep-best",
+                          "--metrics-jsonl", metrics, "--lr", "1e-2", steps=10)
+
+        def listed():
+            lines = run("describe", "--load", root).stdout.decode().splitlines()
+            return json.loads(run("describe", "--load", root, "--json").stdout), lines
+
+        def resumed():
+            said = run("train", "--load", root, "--data-path", self.text, check=None)
+            return said.stdout.decode() + said.stderr.decode()
+        told = list(map(json.loads, metrics.open()))
+        losses = {line["step"]: line["loss"] for line in told if "loss" in line}
+        validation = {line["step"]: line["validation_loss"] for line in told
+                      if "validation_loss" in line}
+        best = min(validation, key=validation.get)
+        result, lines = listed()
+        self.assertEqual([(s["folder"], s["step"]) for s in result["states"]],
+                         [("iter_0000010", 10), ("iter_0000008", 8), ("iter_0000004", 4),
+                          ("best", best)])
+        for state in result["states"]:
+            self.assertEqual((state["loss"], state.get("validation_loss"), state["whole"]),
+                             (losses[state["step"]], validation.get(state["step"]), True))
+            self.assertEqual(state["bytes"], sum(p.stat().st_size
+                                                 for p in (root / state["folder"]).iterdir()))
+            committed = time.strptime(state["committed"], "%Y-%m-%dT%H:%M:%SZ")
+            self.assertTrue(begin <= calendar.timegm(committed) <= time.time())
+        self.assertEqual((result["train"], result["best"]), ("iter_0000010", "best"))
+        self.assertEqual([line.split()[0] for line in lines],
+                         ["state", "iter_0000010", "iter_0000008", "iter_0000004", "best", "train"])
+        self.assertIn("train --load goes on from iter_0000010", lines)
+        # What is listed as damaged is what a run passes over, for the same reason.
+        before = contents(root)
+        for name, folder in (("optimizer.safetensors", "iter_0000010"), ("config.json", "best")):
+            path = root / folder / name
+            data = bytearray(path.read_bytes())
+            data[len(data) // 2] ^= 1
+            path.write_bytes(data)
+        result, lines = listed()
+        self.assertEqual([s["whole"] for s in result["states"]], [False, True, True, False])
+        self.assertEqual(result["train"], "iter_0000008")
+        for state, line in zip(result["states"], lines[1:]):
+            self.assertEqual(line.endswith("Z  whole"), state["whole"])
+            self.assertEqual(f"  damaged: {state.get('damage')}" in line, not state["whole"])
+        self.assertIn(str(root / "iter_0000010" / "optimizer.safetensors") + " is damaged",
+                      result["states"][0]["damage"])
+        self.assertIn(f"cannot be used, so the one before is: {result['states'][0]['damage']}\n",
+                      resumed())
+        self.assertIn("going on after step 8", resumed())
+        # Nothing is taken in the place of one that may be whole.
+        path = root / "iter_0000008" / "megacpp_state.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), "version": 2}))
+        result, lines = listed()
+        self.assertNotIn("train", result)
+        self.assertIn(result["refused"], resumed())
+        self.assertIn("no older one takes its place", lines[-1])
+        self.assertEqual(len(contents(root)), len(before))
+        # One state; and none.
+        result = json.loads(run("describe", "--load", root / "iter_0000004", "--json").stdout)
+        self.assertEqual([s["step"] for s in result["states"]], [4])
+        self.refused(MODEL, "describe", "--load", self.folder, says="has no saved state")
+        self.refused(MODEL, "describe", "--load", self.folder / "none", says="does not exist")
 
 
 if __name__ == "__main__":

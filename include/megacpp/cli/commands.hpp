@@ -5,6 +5,7 @@
 #include <megacpp/generate/generate.hpp>
 #include <megacpp/generate/training_samples.hpp>
 #include <megacpp/inspect/describe.hpp>
+#include <megacpp/inspect/states.hpp>
 #include <megacpp/run/program_source.hpp>
 #include <megacpp/train/evaluate.hpp>
 #include <megacpp/train/export.hpp>
@@ -38,12 +39,19 @@ inline product_type product_type_of(std::string_view name) {
                           : product_type::widened;
 }
 
+inline void describe_states(const options& o) {
+  const state_list list = list_states(o.model.load());
+  if (o.report.json()) return print(states_json(list));
+  for (const std::string& line : states_lines(list)) print_line(line);
+}
+
 } // namespace detail
 
 /// Carries out a command with flags that agree with the program p of the source. Throws mc::error.
 inline void carry_out(const program_source& source, const program_view& p, command what,
                       options& o) {
   if (what == command::convert) return run_export(p, o);
+  if (what == command::describe && o.model.load.given()) return detail::describe_states(o);
   if (what != command::describe) detail::check_runnable(p, what, o);
   if (const std::string_view slow = why_slow(); what != command::describe && !slow.empty())
     print_note(slow);

@@ -24,8 +24,8 @@ inline constexpr command_text commands[] = {
      "write a saved model anew as a Hugging Face folder: another type, other file sizes",
      "export --load model --save converted --dtype bf16 --max-shard-size 1GB"},
     {"describe", command::describe,
-     "print the model, its graphs after each pass, memory, arithmetic and communication",
-     "describe --json"}};
+     "print the model, passes, memory, arithmetic and communication, or list saved states",
+     "describe --load model"}};
 
 namespace detail {
 

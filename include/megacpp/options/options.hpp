@@ -35,8 +35,9 @@ struct model_flags {
     load.is("",
             "folder to start from; eval, generate and export need one. A folder that train --save "
             "wrote: train goes on where its newest whole state ends, or begins if it has none and "
-            "--save names it too. A Hugging Face model folder: train begins with its weights")
-        .of(command::train | command::eval | command::generate | command::convert)
+            "--save names it too. A Hugging Face model folder: train begins with its weights. "
+            "describe lists the states in the folder instead of the model")
+        .of(command::all)
         .resumes(on_resume::unsaved);
     finetune
         .is(false,

@@ -235,12 +235,13 @@ private:
       return every > 0 ? (last.step - 1) / every - begin / every + 1 : 1;
     };
     const bool bests = evaluation_ && o_.training.keep_best();
-    validated_ = {last.step, std::numeric_limits<double>::lowest(), evaluated_tokens()};
+    loss_ = std::numeric_limits<double>::lowest(); // longest as a text
+    validated_ = {last.step, *loss_, evaluated_tokens()};
     root_->rehearse(
         last.step, times(o_.training.save_interval()), o_.training.keep_latest_k(),
         [&](folder_writer& out) { fill_state(out, last); },
         bests ? times(o_.training.eval_interval()) : 0);
-    validated_.reset();
+    validated_.reset(), loss_.reset();
   }
   std::int64_t evaluated_tokens() const {
     return evaluated_ * static_cast<std::int64_t>(tokens_.size());
@@ -255,6 +256,7 @@ private:
     const json_value& state = from_->state->state();
     require_same_data(state.field<json_value>("data"));
     at_ = load_moments(from_->folder, state, p_, session_->weights());
+    if (state.has("loss")) loss_ = state.field<double>("loss");
     session_->numbers().step = at_.step;
     if (set_.bench && set_.steps - at_.step <= set_.warmup)
       throw error(
@@ -374,6 +376,7 @@ private:
     if (!std::isfinite(r.loss)) fail("loss", r.loss, r);
     if (!std::isfinite(r.grad_norm)) fail("gradient norm", r.grad_norm, r);
     if (!done->finite) fail_update(r);
+    loss_ = r.loss;
     ++at_.step;
     at_.samples += set_.micro_batches * micro;
     ++taken_;
@@ -467,6 +470,7 @@ private:
     std::vector<extra_file> extra;
     if (text_.characters) extra.emplace_back(characters_name, characters_text(*text_.characters));
     nlohmann::json state{{"data", data_}};
+    if (loss_) state["loss"] = *loss_;
     if (validated_ && validated_->step == at.step)
       state["validation"] = {{"loss", validated_->loss}, {"tokens", validated_->tokens}};
     save_flags(state, effective_options(o_, set_, p_, product_type_now()));
@@ -608,6 +612,7 @@ private:
     double loss = 0; ///< nats a token
     std::int64_t tokens = 0;
   };
+  std::optional<double> loss_;                 ///< of the last step
   std::optional<validation_result> validated_; ///< the last one
   std::vector<double> times_;
   step_report last_;
