@@ -510,7 +510,7 @@ class Training(Case):
         lines = [line.split(" | sample: ") for line in said if " | sample: " in line]
         self.assertEqual([line[0] for line in lines], ["step 8/20", "step 16/20", "step 20/20"])
         samples = [json.loads(line[1]) for line in lines]
-        self.assertEqual(samples, [m["sample"] for m in map(json.loads, metrics.open())
+        self.assertEqual(samples, [m["sample"] for m in map(json.loads, metrics.read_text().splitlines())
                                    if "sample" in m])
         self.assertEqual([len(s) for s in samples], [7 + 60] * 3)
         self.assertEqual(len({s[:7] for s in samples}), 1)
@@ -1432,9 +1432,15 @@ class Starts(Case):
         before = self.long(metrics, 280000)
         limit = lambda: resource.setrlimit(  # noqa: E731
             resource.RLIMIT_FSIZE, (300000, 300000))
-        sentence = self.refused(OUTPUT, "train", "--mock-data", "--train-iters", 10**6, "--load",
-                                self.folder / "begun", "--save", root, "--metrics-jsonl", metrics,
-                                says="File too large (ulimit -f raises the limit)", preexec_fn=limit)
+        curve = self.folder / "curve"
+        done = run("train", "--mock-data", "--train-iters", 10**6, "--load", self.folder / "begun",
+                   "--save", root, "--metrics-jsonl", metrics, "--loss-curve", curve, "--profile",
+                   check=OUTPUT, preexec_fn=limit)
+        sentence = done.stderr.decode()
+        self.assertEqual(sentence.count("\n"), 1)
+        self.assertIn("File too large (ulimit -f raises the limit)", sentence)
+        self.assertIn(b"\nsum of nodes ", done.stdout)
+        self.assertTrue(curve.read_text().startswith("<svg "))
         steps = metrics.read_text().count("\n") - before
         self.assertIn(f"the state of step {int(newest(root).name[5:])} was saved to {root}", sentence)
         self.assertIn(int(newest(root).name[5:]), (steps, steps + 1))
@@ -1490,7 +1496,49 @@ class States(Case):
         for path in reports:
             path.unlink()
         self.train(*line)
-        self.assertEqual([path.exists() for path in reports], [False, False])
+        # Steps are in the state, and so is their curve; what else was told of them is not.
+        self.assertFalse(reports[0].exists())
+        self.assertEqual(reports[1].read_bytes(), before[1])
+
+    def test_a_curve_of_a_run_in_parts_is_that_of_the_whole(self):
+        curves = [self.folder / name for name in ("whole.svg", "parts.svg")]
+        flags = ("--eval-interval", 3, "--lr", "1e-2", "--split", "80,20")
+        self.train(*flags, "--loss-curve", curves[0], steps=12)
+        whole = curves[0].read_text()
+        self.assertEqual(whole.count("valid dot"), 4)
+        parts = self.folder / "parts"
+        on = (*flags, "--load", parts, "--save", parts, "--keep-best", "--loss-curve", curves[1])
+        for taken in range(1, 5):
+            self.train(*on, "--exit-duration-in-mins", 1e-6, steps=12)
+            # Two coordinates for each step so far.
+            line = curves[1].read_text().split('class="train line" d="')[1].split('"')[0]
+            self.assertEqual(line.count("L") + 1, taken)
+        self.train(*on, steps=12)
+        self.assertEqual(curves[1].read_text(), whole)
+        # Of what a model is finetuned from, nothing is.
+        self.train(*flags, "--load", parts, "--finetune", "--loss-curve", curves[1], steps=2)
+        self.assertEqual(curves[1].read_text().count("valid dot"), 1)
+
+    def test_profile_and_curve_of_a_run_that_is_ended(self):
+        curve, root = self.folder / "curve", self.folder / "root"
+        reports = ("--profile", "--loss-curve", curve, "--log-interval", 1)
+        process = subprocess.Popen(
+            [PROGRAM, "train", "--mock-data", "--train-iters", str(10**9), "--save", root,
+             *map(str, reports)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0)
+        while b"step 3/" not in process.stdout.readline():
+            self.assertIsNone(process.poll())
+        process.terminate()
+        said, errors = process.communicate(timeout=60)
+        self.assertEqual((process.returncode, errors.count(b"\n")), (INTERRUPTED, 1), errors)
+        self.assertIn(b"\nsum of nodes ", said)
+        self.assertTrue(curve.read_text().startswith("<svg "))
+        # One step is none to measure, and is told.
+        said = run("train", "--mock-data", "--train-iters", 1, "--profile").stdout
+        self.assertIn(b"\n--profile measured nothing: it leaves out the first step", said)
+        self.assertNotIn(b"sum of nodes", said)
+        said = run("train", "--mock-data", "--train-iters", 9, "--exit-duration-in-mins", 1e-6,
+                   "--profile").stdout
+        self.assertIn(b"\n--profile measured nothing", said)
 
     def test_goes_on_behind_the_samples_that_were_taken(self):
         root = self.folder / "root"
@@ -2238,7 +2286,7 @@ class Describe(Case):
         def resumed():
             said = run("train", "--load", root, "--data-path", self.text, check=None)
             return said.stdout.decode() + said.stderr.decode()
-        told = list(map(json.loads, metrics.open()))
+        told = list(map(json.loads, metrics.read_text().splitlines()))
         losses = {line["step"]: line["loss"] for line in told if "loss" in line}
         validation = {line["step"]: line["validation_loss"] for line in told
                       if "validation_loss" in line}

@@ -1,32 +1,82 @@
-// Losses of a run in bounded memory, for its curve.
+// Losses of a run in bounded memory, for its curve, and in its state for the curve of one that goes
+// on.
 #pragma once
 
+#include <megacpp/io/json_file.hpp>
 #include <megacpp/observe/curve.hpp>
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json.hpp>
 
 namespace mc {
 
-/// The mean loss of every `stride` steps. When the points are full, neighbours are merged and the
-/// stride doubles: a run of any length keeps thousands of points, and adding one allocates nothing.
+/// The mean of every `stride` losses that were added, at the step of the last of them. When the
+/// points are full, neighbours are merged and the stride doubles: a run of any length keeps a
+/// thousand points or two, more than a curve has columns, and adding one allocates nothing. Means
+/// are kept to 1e-6 nats, with few digits as a text.
 class loss_history {
 public:
+  static constexpr std::size_t capacity = 2048;
+
   loss_history() { points_.reserve(capacity); }
 
   void add(std::int64_t step, double loss) {
     sum_ += loss;
     if (++count_ < stride_) return;
-    points_.push_back({static_cast<double>(step), sum_ / static_cast<double>(count_)});
+    points_.push_back({static_cast<double>(step), kept(sum_ / static_cast<double>(count_))});
     sum_ = 0;
     count_ = 0;
     if (points_.size() < capacity) return;
     for (std::size_t i = 0; i < capacity / 2; ++i)
-      points_[i] = {points_[2 * i + 1].x, 0.5 * (points_[2 * i].y + points_[2 * i + 1].y)};
+      points_[i] = {points_[2 * i + 1].x, kept(0.5 * (points_[2 * i].y + points_[2 * i + 1].y))};
     points_.resize(capacity / 2);
     stride_ *= 2;
   }
   const std::vector<curve_point>& points() const { return points_; }
 
+  /// {"stride", "sum" and "count" of the losses since the last point, "steps", "losses"}.
+  nlohmann::json json() const {
+    nlohmann::json steps = nlohmann::json::array(), losses = nlohmann::json::array();
+    for (const curve_point& p : points_)
+      steps.push_back(static_cast<std::int64_t>(p.x)), losses.push_back(p.y);
+    return {{"stride", stride_},
+            {"sum", sum_},
+            {"count", count_},
+            {"steps", std::move(steps)},
+            {"losses", std::move(losses)}};
+  }
+  /// Throws mc::error of the file for what no history writes.
+  static loss_history read(const json_value& v) {
+    loss_history h;
+    h.stride_ = v.field<std::int64_t>("stride", 1, std::int64_t{1} << 62);
+    h.count_ = v.field<std::int64_t>("count", 0, h.stride_ - 1);
+    h.sum_ = v.field<double>("sum");
+    const auto steps = v.field<std::vector<std::int64_t>>("steps");
+    const auto losses = v.field<std::vector<double>>("losses");
+    if (steps.size() != losses.size() || steps.size() >= capacity)
+      throw v.fault("has a history of " + std::to_string(steps.size()) + " steps and " +
+                    std::to_string(losses.size()) + " losses; as many of both, and fewer than " +
+                    std::to_string(capacity) + ", are needed");
+    for (std::size_t i = 0; i < steps.size(); ++i)
+      h.points_.push_back({static_cast<double>(steps[i]), losses[i]});
+    return h;
+  }
+  /// As long a text as that of `count` losses up to a step may be; above 1e5 they are longer.
+  static loss_history longest(std::int64_t step, std::int64_t count) {
+    loss_history h;
+    h.sum_ = -1.0 / 3, h.count_ = h.stride_ = step;
+    for (std::int64_t i = 0; i < count && h.points_.size() + 1 < capacity; ++i)
+      h.points_.push_back({static_cast<double>(step), 12345.678901});
+    return h;
+  }
+
 private:
-  static constexpr std::size_t capacity = 8192;
+  static double kept(double loss) { return std::round(loss * 1e6) / 1e6; }
 
   std::vector<curve_point> points_;
   std::int64_t stride_ = 1, count_ = 0;

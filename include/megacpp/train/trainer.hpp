@@ -119,8 +119,8 @@ public:
       if (stopped())
         throw error(exit_code::interrupted,
                     fmt::format("{} came at the end of the run, while the loss curve was written: "
-                                "it may be cut{}",
-                                signals_->name(), what_is_saved()));
+                                "it may be cut{}{}",
+                                signals_->name(), what_is_saved(), made_reports()));
       signals_.reset(); // nothing is left that a stop would have to save, or would leave half done
     } catch (const error& e) {
       const std::string kept = rescue(e.code());
@@ -135,7 +135,7 @@ public:
                       at_.step, set_.steps, rescue(exit_code::memory)));
     }
     progress_.finish();
-    if (o_.report.profile()) print(profile_.table(profiled_seconds_, ceiling_));
+    print_profile();
     if (set_.bench) print(bench_line());
     else
       print_line(
@@ -193,7 +193,7 @@ private:
         tried = fmt::format("; that of step {} could not be saved for lack of memory", at_.step);
       }
     }
-    return tried + what_is_saved();
+    return tried + what_is_saved() + made_reports();
   }
   std::string what_is_saved() const {
     if (!root_) return taken_ > 0 ? "; nothing was saved, for there is no --save" : "";
@@ -235,13 +235,16 @@ private:
       return every > 0 ? (last.step - 1) / every - begin / every + 1 : 1;
     };
     const bool bests = evaluation_ && o_.training.keep_best();
+    const std::int64_t evaluations = evaluation_ ? last.step / o_.training.eval_interval() + 1 : 0;
+    history_ = loss_history::longest(last.step, last.step);
+    validation_ = loss_history::longest(last.step, evaluations);
     loss_ = std::numeric_limits<double>::lowest(); // longest as a text
     validated_ = {last.step, *loss_, evaluated_tokens()};
     root_->rehearse(
         last.step, times(o_.training.save_interval()), o_.training.keep_latest_k(),
         [&](folder_writer& out) { fill_state(out, last); },
         bests ? times(o_.training.eval_interval()) : 0);
-    validated_.reset(), loss_.reset();
+    validated_.reset(), loss_.reset(), history_ = {}, validation_ = {};
   }
   std::int64_t evaluated_tokens() const {
     return evaluated_ * static_cast<std::int64_t>(tokens_.size());
@@ -257,6 +260,15 @@ private:
     require_same_data(state.field<json_value>("data"));
     at_ = load_moments(from_->folder, state, p_, session_->weights());
     if (state.has("loss")) loss_ = state.field<double>("loss");
+    if (state.has("validation")) {
+      const auto v = state.field<json_value>("validation");
+      validated_ = {at_.step, v.field<double>("loss"), v.field<std::int64_t>("tokens")};
+    }
+    if (state.has("history")) {
+      const auto h = state.field<json_value>("history");
+      history_ = loss_history::read(h.field<json_value>("training"));
+      validation_ = loss_history::read(h.field<json_value>("validation"));
+    }
     session_->numbers().step = at_.step;
     if (set_.bench && set_.steps - at_.step <= set_.warmup)
       throw error(
@@ -301,8 +313,6 @@ private:
                               o_.data.split()));
     if (!wanted) return;
     evaluation_.emplace(*session_, *text_.source, text_.parts.valid);
-    validation_.reserve(static_cast<std::size_t>(
-        std::min<std::int64_t>(set_.steps / o_.training.eval_interval(), 1 << 16) + 1));
     const std::int64_t all = evaluation_->batches();
     evaluated_ = iters.given() && iters() < all / set_.micro_batches + 1
                      ? std::min(all, iters() * set_.micro_batches)
@@ -429,7 +439,7 @@ private:
     if (!total || stopped()) return;
     const double loss = total->mean();
     if (!std::isfinite(loss)) fail("validation loss", loss, {});
-    validation_.push_back({static_cast<double>(at_.step), loss});
+    if (!validated_ || validated_->step != at_.step) validation_.add(at_.step, loss);
     progress_.note(bounded_text<160>().append(
         "step {}/{} | validation loss: {:.4f} | perplexity: {:.3f} | {:.0f} tokens", at_.step,
         set_.steps, loss, perplexity(loss), total->count));
@@ -471,6 +481,7 @@ private:
     if (text_.characters) extra.emplace_back(characters_name, characters_text(*text_.characters));
     nlohmann::json state{{"data", data_}};
     if (loss_) state["loss"] = *loss_;
+    state["history"] = {{"training", history_.json()}, {"validation", validation_.json()}};
     if (validated_ && validated_->step == at.step)
       state["validation"] = {{"loss", validated_->loss}, {"tokens", validated_->tokens}};
     save_flags(state, effective_options(o_, set_, p_, product_type_now()));
@@ -490,12 +501,31 @@ private:
     for (const std::string& note : notes) progress_.note(note);
   }
 
-  /// Of the steps of this process, which replaces that of the one before: not for none.
+  /// Of the whole run, also of its steps before this process.
   void draw_curve() {
-    if (!o_.report.loss_curve.given() || taken_ == 0) return;
+    const bool told = std::exchange(curve_told_, true);
+    if (told || !o_.report.loss_curve.given()) return;
+    if (history_.points().empty() && validation_.points().empty()) return;
     curve_options c;
     c.title = p_.name;
-    write_text_file(o_.report.loss_curve(), mc::loss_curve(history_.points(), validation_, c));
+    write_text_file(o_.report.loss_curve(),
+                    mc::loss_curve(history_.points(), validation_.points(), c));
+  }
+
+  /// Of the steps of this process.
+  void print_profile() {
+    if (!o_.report.profile()) return;
+    if (taken_ > 1) return print(profile_.table(profiled_seconds_, ceiling_));
+    print_line(
+        "--profile measured nothing: it leaves out the first step, which prepares much that "
+        "others find, and there was no other");
+  }
+
+  /// The reports of a run that ends for a reason of its own. Returns what to add to that.
+  std::string made_reports() {
+    std::string lost = despite([&] { draw_curve(); });
+    progress_.finish();
+    return lost += despite([&] { print_profile(); });
   }
 
   [[noreturn]] void interrupt() {
@@ -506,8 +536,7 @@ private:
       if (saved_at_ != at_.step) save();
       kept = fmt::format("its state was saved to {}", root_->folder_of(at_.step));
     }
-    kept += despite([&] { draw_curve(); });
-    progress_.finish();
+    kept += made_reports();
     throw error(exit_code::interrupted, fmt::format("{} ended the run after step {} of {}; {}",
                                                     signals_->name(), at_.step, set_.steps, kept));
   }
@@ -531,8 +560,7 @@ private:
         metrics_->write(
             {{"step", r.step}, {"loss", r.loss}, {"lr", r.lr}, {"grad_norm", r.grad_norm}});
       });
-    lost += despite([&] { draw_curve(); });
-    progress_.finish();
+    lost += made_reports();
     throw error(exit_code::nonfinite,
                 fmt::format("{}{}; a lower --lr, a longer --lr-warmup-iters or a smaller "
                             "--clip-grad may help{}",
@@ -605,8 +633,8 @@ private:
   pace pace_;
   std::optional<metrics_file> metrics_;
   std::optional<stop_signals> signals_;
-  loss_history history_;
-  std::vector<curve_point> validation_;
+  loss_history history_, validation_;
+  bool curve_told_ = false;
   struct validation_result {
     std::int64_t step = 0;
     double loss = 0; ///< nats a token
