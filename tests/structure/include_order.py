@@ -6,6 +6,8 @@
 
 - A folder includes only itself and folders above it in its half (docs/design.md, folders); only
   run/ and below see both halves, and no folder includes megacpp.hpp or main.hpp.
+- megacpp.hpp and program.hpp, which the units of a run include, reach no header of a library that
+  costs seconds: JSON, text, command line, Boost.
 - The compile-time half includes nothing that does input, output, threads, clocks or device work.
 - Includes of megacpp are written <megacpp/folder/file.hpp> and exist; every header has #pragma
   once, and a list (.inc), which is included several times, does not.
@@ -27,6 +29,8 @@ RUN_TIME = ["io", "exec", "product", "comm", "kernel", "data", "checkpoint", "ob
 RUN_TIME_SEES = ["config", "num", "graph", "op", "plan"]
 BOTH = ["run", "hf", "optim", "options", "inspect", "train", "generate", "cli", "preset"]
 TOP = ["megacpp.hpp", "program.hpp", "main.hpp"]
+OF_A_RUN = ["megacpp.hpp", "program.hpp"]
+SLOW_LIBRARY = re.compile(r"^(nlohmann|fmt|CLI|boost)/")
 
 IMPURE = {"atomic", "chrono", "condition_variable", "csignal", "cstdio", "ctime", "filesystem",
           "fstream", "future", "iostream", "mutex", "omp.h", "thread", "unistd.h", "cuda_runtime.h"}
@@ -72,6 +76,27 @@ def includes_problems(root, folder, code_lines):
             yield number, f"{folder}/ includes <{what}>, which is above it"
         elif target not in allowed.get(folder, ()):
             yield number, f"{folder}/ must not include {target}/ (<{what}>)"
+
+
+def library_problems(root):
+    """What the units of a run reach of libraries that cost them seconds, with the way there."""
+    for start in OF_A_RUN:
+        way_to = {f"megacpp/{start}": f"megacpp/{start}"}
+        reached = list(way_to)
+        for header in reached: # which grows
+            path = root / "include" / header
+            if not path.is_file():
+                continue
+            for line in path.read_text(encoding="utf-8").splitlines():
+                match = INCLUDE.match(line)
+                if not match:
+                    continue
+                what = match.group(2)
+                if SLOW_LIBRARY.match(what):
+                    yield f"{way_to[header]} -> <{what}>: the units of a run include none of it"
+                elif what.startswith("megacpp/") and what not in way_to:
+                    way_to[what] = f"{way_to[header]} -> {what.removeprefix('megacpp/')}"
+                    reached.append(what)
 
 
 def macro_problems(folder, code_lines):
@@ -136,6 +161,7 @@ def problems(root):
         found += text_problems(lines, code_lines)
         for number, what in sorted(found):
             yield f"{where}:{number}: {what}"
+    yield from library_problems(root)
 
 
 GOOD = {
@@ -183,6 +209,8 @@ BAD = {
     "name": ("num/a.hpp", "#pragma once\nint fast_exp();\n", "'fast_exp' has no place"),
     "version": ("num/a.hpp", "#pragma once\nint exp_v2();\n", "'exp_v2' has no place"),
     "folder": ("extra/a.hpp", "#pragma once\n", "no folder extra/"),
+    "json of a run": ("run/program.hpp", "#pragma once\n#include <nlohmann/json.hpp>\n",
+                      "-> run/program.hpp -> <nlohmann/json.hpp>"),
     "loose": ("loose.hpp", "#pragma once\n", "stand above the folders"),
 }
 

@@ -50,11 +50,9 @@ struct tensor_view {
 };
 
 /// "[768, 2304]"
-inline std::string shape_text(std::span<const std::int64_t> shape,
-                              std::string_view separator = ", ") {
+inline std::string shape_text(std::span<const std::int64_t> shape) {
   std::string text;
-  for (const std::int64_t n : shape)
-    (text += text.empty() ? std::string_view("[") : separator) += std::to_string(n);
+  for (const std::int64_t n : shape) (text += text.empty() ? "[" : ", ") += std::to_string(n);
   return text.empty() ? "[]" : text + "]";
 }
 

@@ -42,7 +42,6 @@ public:
     std::sort(tensors_.begin(), tensors_.end(), [](const tensor_spec& a, const tensor_spec& b) {
       return std::tie(b.type, a.name) < std::tie(a.type, b.name);
     });
-    const auto text = [](const std::string& s) { return nlohmann::json(s).dump(); };
     std::map<std::string, int> seen;
     header_ = "{";
     if (!metadata.empty()) header_ += "\"__metadata__\":" + nlohmann::json(metadata).dump();
@@ -58,9 +57,12 @@ public:
                     fmt::format("tensor \"{}\" {} has no size that can be saved", t.name,
                                 shape_text(t.shape)));
       sizes_.push_back(*bytes);
-      header_ += fmt::format("{}{}:{{\"dtype\":\"{}\",\"shape\":{},\"data_offsets\":[{},{}]}}",
-                             header_.size() > 1 ? "," : "", text(t.name), name_of(t.type),
-                             shape_text(t.shape, ","), data_size_ - *bytes, data_size_);
+      const nlohmann::ordered_json entry{{"dtype", name_of(t.type)},
+                                         {"shape", t.shape},
+                                         {"data_offsets", {data_size_ - *bytes, data_size_}}};
+      // One object of all entries would look each name up in all before it.
+      header_ +=
+          (header_.size() > 1 ? "," : "") + nlohmann::json(t.name).dump() + ":" + entry.dump();
     }
     header_ += '}';
     header_.append((8 - header_.size() % 8) % 8, ' ');

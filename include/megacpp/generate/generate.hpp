@@ -4,8 +4,9 @@
 #include <megacpp/generate/generator.hpp>
 #include <megacpp/generate/sampler.hpp>
 #include <megacpp/generate/token_text.hpp>
-#include <megacpp/inspect/describe.hpp>
+#include <megacpp/io/json_file.hpp>
 #include <megacpp/io/mapped_file.hpp>
+#include <megacpp/observe/text.hpp>
 #include <megacpp/options/settings.hpp>
 #include <megacpp/train/evaluate.hpp>
 
@@ -263,18 +264,13 @@ private:
 
 /// `numbered`: with the number of the sample.
 inline std::string json_of(const continued_text& t, const token_text& tokens, bool numbered) {
-  json_text d;
-  d.open('{');
-  if (numbered) d.field("sample", t.sample + 1);
-  if (!tokens.ids()) d.field("prompt", as_utf8(t.prompt)).field("text", as_utf8(t.written));
-  const auto ids = [&d](const char* name, std::span<const std::int32_t> list) {
-    d.open(name, '[');
-    for (const std::int32_t id : list) d.item(id);
-    d.close(']');
-  };
-  ids("prompt_tokens", std::span(t.tokens).first(t.given));
-  ids("tokens", std::span(t.tokens).subspan(t.given));
-  return d.field("end", t.end).close('}').text() + "\n";
+  json_output d = json_output::object();
+  if (numbered) d["sample"] = t.sample + 1;
+  if (!tokens.ids()) d["prompt"] = as_utf8(t.prompt), d["text"] = as_utf8(t.written);
+  d["prompt_tokens"] = std::span(t.tokens).first(t.given);
+  d["tokens"] = std::span(t.tokens).subspan(t.given);
+  d["end"] = t.end;
+  return json_line(d);
 }
 
 inline std::string speed_of(const generation_work& w) {

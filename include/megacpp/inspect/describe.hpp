@@ -2,75 +2,17 @@
 #pragma once
 
 #include <megacpp/inspect/description.hpp>
-#include <megacpp/observe/metrics.hpp>
+#include <megacpp/io/json_file.hpp>
 #include <megacpp/observe/print.hpp>
 #include <megacpp/observe/text.hpp>
 #include <megacpp/run/generation.hpp>
 
-#include <concepts>
 #include <iterator>
 #include <utility>
 
 namespace mc {
 
 namespace detail {
-
-/// JSON written front to back.
-class json_text {
-public:
-  json_text& open(char bracket) { return begin().put(bracket); }
-  json_text& open(std::string_view name, char bracket) { return key(name).put(bracket); }
-  json_text& close(char bracket) {
-    text_ += bracket;
-    first_ = false;
-    return *this;
-  }
-  json_text& field(std::string_view name, std::string_view value) {
-    key(name);
-    append_json_text(text_, value);
-    return *this;
-  }
-  json_text& field(std::string_view name, const char* value) {
-    return field(name, std::string_view(value));
-  }
-  json_text& field(std::string_view name, std::integral auto value) {
-    key(name).text_ += fmt::format("{}", value);
-    return *this;
-  }
-  json_text& field(std::string_view name, double value) {
-    append_json_number(key(name).text_, value);
-    return *this;
-  }
-  json_text& item(std::integral auto value) {
-    begin().text_ += fmt::format("{}", value);
-    return *this;
-  }
-  json_text& item(std::string_view value) {
-    append_json_text(begin().text_, value);
-    return *this;
-  }
-  const std::string& text() const { return text_; }
-
-private:
-  json_text& begin() {
-    if (!first_) text_ += ",";
-    first_ = false;
-    return *this;
-  }
-  json_text& key(std::string_view name) {
-    append_json_text(begin().text_, name);
-    text_ += ":";
-    return *this;
-  }
-  json_text& put(char bracket) {
-    text_ += bracket;
-    first_ = true;
-    return *this;
-  }
-
-  std::string text_;
-  bool first_ = true;
-};
 
 inline std::vector<std::pair<const char*, std::int64_t>> memory_lines(const memory_items& m) {
   return {{"weights", m.weights},         {"main grads", m.gradients},
@@ -214,68 +156,91 @@ inline std::string describe_text(const program_view& p, const part_passes& passe
   return out;
 }
 
+namespace detail {
+
+inline json_output work_json(const step_work& w) {
+  const auto stage = [](const work& x) {
+    return json_output{{"flops", x.flops}, {"read", x.read}, {"written", x.written}};
+  };
+  return {{"prologue", stage(w.prologue)},
+          {"forward", stage(w.forward)},
+          {"backward", stage(w.backward)},
+          {"update", stage(w.update)}};
+}
+
+inline json_output collectives_json(const program_view& p) {
+  json_output list = json_output::array();
+  for (const collective_entry& e : collectives_of(p))
+    list.push_back({{"part", e.part},
+                    {"phase", phase_text(e.when)},
+                    {"what", name_of(e.what)},
+                    {"axis", name_of(e.over)},
+                    {"from", place_text(e.from)},
+                    {"to", place_text(e.to)},
+                    {"value", e.value},
+                    {"ranks", e.ranks},
+                    {"bytes", e.bytes},
+                    {"sent", e.sent},
+                    {"per_step", e.per_step}});
+  return list;
+}
+
+/// {part: {pass: [node, ...]}}
+inline json_output graphs_json(const program_view& p, const part_passes& passes) {
+  json_output parts = json_output::object();
+  for (std::size_t i = 0; i < passes.size(); ++i) {
+    json_output& part = parts[name_of_part(p, static_cast<int>(i))] = json_output::object();
+    for (const pass_view& pass : passes[i]) {
+      json_output& nodes = part[pass.name] = json_output::array();
+      for (int k = 0; k < pass.g->node_count; ++k)
+        nodes.push_back(node_text(*pass.g, pass.g->at_node(k)));
+    }
+  }
+  return parts;
+}
+
+} // namespace detail
+
 /// The same as one JSON object.
 inline std::string describe_json(const program_view& p, const part_passes& passes, device& on) {
-  detail::json_text d;
   const layout& l = p.numbers.ranks;
-  d.open('{');
-  d.field("name", p.name).field("family", p.family.name);
-  d.open("model", '{');
-  for (const model_number& n : p.model.numbers) d.field(n.name, n.value);
-  d.close('}');
-  d.field("layers", p.layers).field("hidden", p.hidden).field("vocabulary", p.vocabulary);
-  d.field("parameters", p.parameters);
-  d.open("layout", '{');
-  d.field("tp", l.tp).field("pp", l.pp).field("cp", l.cp).field("ep", l.ep);
-  d.field("etp", l.expert_tp()).field("sequence_parallel", l.sequence_parallel);
-  d.close('}');
-  d.field("micro_batch", p.numbers.batch.micro).field("sequence", p.numbers.batch.sequence);
-  d.field("precision", name_of(p.numbers.type)).field("recompute", name_of(p.numbers.again));
-  d.field("products", on.products().describe(p.numbers.type)).field("threads", on.threads());
-  const std::string why_not = why_no_generation(p);
-  d.field("generates", why_not.empty());
-  if (!why_not.empty()) d.field("cannot_generate", why_not);
-
+  json_output model = json_output::object(), memory = json_output::object();
+  for (const model_number& n : p.model.numbers) model[n.name] = json_number(n.value);
   const int largest = detail::stage_of_most_memory(p), busiest = detail::stage_of_most_work(p);
-  d.field("memory_stage", largest).field("work_stage", busiest);
-  d.open("memory", '{');
-  const memory_items memory = memory_of_stage(p, largest);
-  for (const auto& [name, bytes] : detail::memory_lines(memory)) d.field(name, bytes);
-  d.field("in all", memory.total()).close('}');
-  d.open("work", '{');
-  const step_work w = work_of_step(p, 1, busiest);
-  const auto stage = [&d](const char* name, const work& x) {
-    d.open(name, '{');
-    d.field("flops", x.flops).field("read", x.read).field("written", x.written).close('}');
-  };
-  stage("prologue", w.prologue);
-  stage("forward", w.forward);
-  stage("backward", w.backward);
-  stage("update", w.update);
-  d.close('}');
-  d.open("collectives", '[');
-  for (const collective_entry& e : collectives_of(p)) {
-    d.open('{');
-    d.field("part", e.part).field("phase", phase_text(e.when)).field("what", name_of(e.what));
-    d.field("axis", name_of(e.over))
-        .field("from", place_text(e.from))
-        .field("to", place_text(e.to));
-    d.field("value", e.value).field("ranks", e.ranks).field("bytes", e.bytes);
-    d.field("sent", e.sent).field("per_step", e.per_step).close('}');
-  }
-  d.close(']');
-  d.open("graphs", '{');
-  for (std::size_t i = 0; i < passes.size(); ++i) {
-    d.open(name_of_part(p, static_cast<int>(i)), '{');
-    for (const pass_view& pass : passes[i]) {
-      d.open(pass.name, '[');
-      for (int k = 0; k < pass.g->node_count; ++k) d.item(node_text(*pass.g, pass.g->at_node(k)));
-      d.close(']');
-    }
-    d.close('}');
-  }
-  d.close('}').close('}');
-  return d.text() + "\n";
+  const memory_items items = memory_of_stage(p, largest);
+  for (const auto& [name, bytes] : detail::memory_lines(items)) memory[name] = bytes;
+  memory["in all"] = items.total();
+  const std::string why_not = why_no_generation(p);
+
+  json_output d{{"name", p.name},
+                {"family", p.family.name},
+                {"model", std::move(model)},
+                {"layers", p.layers},
+                {"hidden", p.hidden},
+                {"vocabulary", p.vocabulary},
+                {"parameters", p.parameters},
+                {"layout",
+                 {{"tp", l.tp},
+                  {"pp", l.pp},
+                  {"cp", l.cp},
+                  {"ep", l.ep},
+                  {"etp", l.expert_tp()},
+                  {"sequence_parallel", l.sequence_parallel}}},
+                {"micro_batch", p.numbers.batch.micro},
+                {"sequence", p.numbers.batch.sequence},
+                {"precision", name_of(p.numbers.type)},
+                {"recompute", name_of(p.numbers.again)},
+                {"products", on.products().describe(p.numbers.type)},
+                {"threads", on.threads()},
+                {"generates", why_not.empty()}};
+  if (!why_not.empty()) d["cannot_generate"] = why_not;
+  d["memory_stage"] = largest;
+  d["work_stage"] = busiest;
+  d["memory"] = std::move(memory);
+  d["work"] = detail::work_json(work_of_step(p, 1, busiest));
+  d["collectives"] = detail::collectives_json(p);
+  d["graphs"] = detail::graphs_json(p, passes);
+  return json_line(d);
 }
 
 } // namespace mc

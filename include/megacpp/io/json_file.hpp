@@ -1,9 +1,11 @@
 // JSON read strictly: what a file declares is either understood or refused with the place named.
+// And JSON written: values whose fields keep the order in which they were set, as one line.
 #pragma once
 
 #include <megacpp/io/error.hpp>
 #include <megacpp/io/mapped_file.hpp>
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -276,6 +278,22 @@ private:
 /// Free spelling of value.field<T>(name).
 template <class T> T field(const json_value& value, std::string_view name) {
   return value.field<T>(name);
+}
+
+/// A value to be written: its fields keep the order in which they were set.
+using json_output = nlohmann::ordered_json;
+
+/// x as JSON has it: whole numbers without a point, other finite ones with the fewest digits that
+/// read back as x, and "nan", "inf" or "-inf", for which JSON has no number.
+inline json_output json_number(double x) {
+  if (std::isnan(x)) return "nan";
+  if (std::isinf(x)) return x > 0 ? "inf" : "-inf";
+  if (x == std::trunc(x) && std::abs(x) < 0x1p53) return static_cast<std::int64_t>(x);
+  return x;
+}
+/// One line of JSON and a line end; what is not UTF-8 becomes U+FFFD.
+inline std::string json_line(const json_output& value) {
+  return value.dump(-1, ' ', false, json_output::error_handler_t::replace) + "\n";
 }
 
 /// Reads a JSON file whose outermost value must be an object.

@@ -4,7 +4,6 @@
 #include <megacpp/data/windows.hpp>
 #include <megacpp/io/json_file.hpp>
 #include <megacpp/io/signals.hpp>
-#include <megacpp/observe/metrics.hpp>
 #include <megacpp/observe/print.hpp>
 #include <megacpp/run/session.hpp>
 #include <megacpp/train/state.hpp>
@@ -79,10 +78,6 @@ inline model_folder required_model(const options& o, const char* command) {
   return std::move(found->folder);
 }
 
-inline std::string number_text(double x) {
-  return std::isfinite(x) ? fmt::format("{}", x) : std::string("null");
-}
-
 } // namespace detail
 
 namespace detail {
@@ -95,12 +90,13 @@ inline std::string evaluation_text(const loss_sum& total) {
       "{:.0f} tokens",
       loss, perplexity(loss), loss / std::numbers::ln2, total.count);
 }
-/// `{"loss":1.2345,...}`; `of`: a field that comes first, with its comma.
-inline std::string evaluation_json(const loss_sum& total, std::string_view of) {
+/// The same as fields; a perplexity that double cannot hold is null.
+inline json_output evaluation_json(const loss_sum& total) {
   const double loss = total.mean();
-  return fmt::format("{{{}\"loss\":{},\"tokens\":{:.0f},\"perplexity\":{},\"bits_per_token\":{}}}",
-                     of, loss, total.count, number_text(perplexity(loss)),
-                     loss / std::numbers::ln2);
+  return {{"loss", loss},
+          {"tokens", json_number(total.count)},
+          {"perplexity", perplexity(loss)},
+          {"bits_per_token", loss / std::numbers::ln2}};
 }
 
 } // namespace detail
@@ -120,25 +116,28 @@ inline void run_evaluation(const program_view& p, const options& o, device& on) 
   }
   session s(p, on, purpose::inference);
   load_weights(folder, p, s.weights());
-  const auto tell = [&](const loss_sum& total, std::string_view name, std::string_view field) {
+  // `of`: what the loss is of, as a field that comes first where there are several files.
+  const auto tell = [&](const loss_sum& total, std::string_view name, json_output of) {
     if (!std::isfinite(total.mean()))
       throw error(exit_code::nonfinite,
                   fmt::format("the mean loss of {} on {} is {}; the model is not usable",
                               o.model.load(), name, total.mean()));
-    if (o.report.json()) return print_line(detail::evaluation_json(total, files > 1 ? field : ""));
-    print_line((files > 1 ? fmt::format("{}: ", name) : "") + detail::evaluation_text(total));
+    if (!o.report.json())
+      return print_line((files > 1 ? fmt::format("{}: ", name) : "") +
+                        detail::evaluation_text(total));
+    if (files == 1) of = json_output::object();
+    of.update(detail::evaluation_json(total));
+    print(json_line(of));
   };
   loss_sum all;
   for (const text_data& text : texts) {
     evaluation e(s, *text.source, text.parts.valid);
     const loss_sum total = *e.run(e.batches());
     const std::string name = text.source->name();
-    std::string field = "\"file\":";
-    detail::append_json_text(field, as_utf8(name));
-    tell(total, name, field + ',');
+    tell(total, name, {{"file", name}});
     all.sum += total.sum, all.count += total.count;
   }
-  if (files > 1) tell(all, fmt::format("all {} files", files), fmt::format("\"files\":{},", files));
+  if (files > 1) tell(all, fmt::format("all {} files", files), {{"files", files}});
 }
 
 } // namespace mc

@@ -42,10 +42,7 @@ inline std::optional<character_set> characters_of(const model_folder& folder,
 }
 
 inline std::string characters_text(const character_set& c) {
-  std::string text = "{\n  \"characters\": [";
-  for (std::size_t i = 0; i < c.bytes().size(); ++i)
-    text += fmt::format("{}{}", i == 0 ? "" : ", ", c.bytes()[i]);
-  return text + "]\n}\n";
+  return json_line({{"characters", c.bytes()}});
 }
 
 /// A source of tokens and its parts.

@@ -587,26 +587,24 @@ private:
     const double median = 0.5 * (sorted[(n - 1) / 2] + sorted[n / 2]);
     const auto tokens =
         static_cast<double>(set_.micro_batches) * static_cast<double>(tokens_.size());
-    std::string line;
-    append_json_line(line, {{"program", "megacpp"},
-                            {"preset", p_.name},
-                            {"precision", name_of(p_.numbers.type)},
-                            {"products", device_.products().describe(p_.numbers.type)},
-                            {"batch", p_.numbers.batch.micro * set_.micro_batches},
-                            {"sequence", p_.numbers.batch.sequence},
-                            {"parameters", p_.parameters},
-                            {"threads", device_.threads()},
-                            {"steps", n},
-                            {"warmup", set_.warmup},
-                            {"median_ms", median * 1e3},
-                            {"min_ms", sorted.front() * 1e3},
-                            {"max_ms", sorted.back() * 1e3},
-                            {"tokens_per_s", tokens / median},
-                            {"product_gflops", ceiling_ * 1e-9},
-                            {"product_ceiling_share", flops_ / median / ceiling_},
-                            {"loss", last_.loss},
-                            {"peak_rss_bytes", process_memory().peak}});
-    return line;
+    return json_line({{"program", "megacpp"},
+                      {"preset", p_.name},
+                      {"precision", name_of(p_.numbers.type)},
+                      {"products", device_.products().describe(p_.numbers.type)},
+                      {"batch", p_.numbers.batch.micro * set_.micro_batches},
+                      {"sequence", p_.numbers.batch.sequence},
+                      {"parameters", p_.parameters},
+                      {"threads", device_.threads()},
+                      {"steps", n},
+                      {"warmup", set_.warmup},
+                      {"median_ms", json_number(median * 1e3)},
+                      {"min_ms", json_number(sorted.front() * 1e3)},
+                      {"max_ms", json_number(sorted.back() * 1e3)},
+                      {"tokens_per_s", json_number(tokens / median)},
+                      {"product_gflops", json_number(ceiling_ * 1e-9)},
+                      {"product_ceiling_share", json_number(flops_ / median / ceiling_)},
+                      {"loss", json_number(last_.loss)},
+                      {"peak_rss_bytes", process_memory().peak}});
   }
 
   stopwatch started_;
