@@ -63,6 +63,7 @@ public:
       for (double& d : dy_) d = normal(random);
     saved_.resize(static_cast<std::size_t>(part_->plan.saved + 64));
     working_.resize(static_cast<std::size_t>(part_->plan.working + 64));
+    scratch_ = arena(device_, part_->view().scratch_bytes(part_->view(), device_), "scratch", "");
   }
 
   void feed(mc::feed f, std::vector<std::int32_t> x, int slot = 0) {
@@ -138,7 +139,7 @@ private:
     in.set(feed::seed, &seed_), in.set(feed::step, &step_);
     for (const auto& i : integers_) in.set(i.first.first, i.second.data(), i.first.second);
     f.input = in.data();
-    f.constants = &constants_;
+    f.constants = &constants_, f.scratch = scratch_.data();
     f.ranks = &ranks_;
     return f;
   }
@@ -148,6 +149,7 @@ private:
   }
 
   cpu device_{product_type::automatic, 1};
+  arena scratch_;
   std::unique_ptr<interpreted_part> part_;
   registry stores_;
   std::vector<node_slot> slots_;

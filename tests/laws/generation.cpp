@@ -247,7 +247,8 @@ public:
       base(space::weights, m_.weights.weights()), base(space::working, working.data());
       base(space::stream_out, out.data());
       f.layer = l, f.index = block ? seen[static_cast<std::size_t>(kind)]++ : 0;
-      f.constants = &constants_, f.ranks = &ranks_;
+      const arena scratch(device_, node.view().scratch_bytes(node.view(), device_), "scratch", "");
+      f.constants = &constants_, f.ranks = &ranks_, f.scratch = scratch.data();
       input_addresses inputs(node.g);
       inputs.set(feed::tokens, t.data()), inputs.set(feed::positions, positions.data());
       inputs.set(feed::last, last.data()), inputs.set(feed::stream, in.data());

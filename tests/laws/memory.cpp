@@ -342,7 +342,9 @@ BOOST_AUTO_TEST_CASE(the_plan_of_a_run_is_that_of_the_stage_that_needs_most) {
   BOOST_TEST(text.find("Memory of one rank for training (dp 1, stage 1 of 0 ... 2, which has "
                        "most)\n") != std::string::npos,
              text);
-  BOOST_TEST(text.find(std::to_string(needed[1]) + " bytes") != std::string::npos, text);
+  const std::int64_t scratch = scratch_bytes_of(staged.view().parts, device);
+  BOOST_TEST(scratch > 0);
+  BOOST_TEST(text.find(std::to_string(needed[1] + scratch) + " bytes") != std::string::npos, text);
 }
 
 BOOST_AUTO_TEST_CASE(stages_share_the_work_of_the_whole_model) {
@@ -481,8 +483,7 @@ BOOST_AUTO_TEST_CASE(the_process_holds_what_the_plan_says) {
                [&](session& run, const batch_view& b, const program_view&, cpu& device) {
                  step(run, b);
                  const double plan = static_cast<double>(run.planned().total()) +
-                                     static_cast<double>(device.products().workspace_bytes()) +
-                                     static_cast<double>(device.scratch_bytes());
+                                     static_cast<double>(device.products().workspace_bytes());
                  const double held = static_cast<double>(process_memory().resident - before);
                  BOOST_TEST(held <= 1.15 * plan, held << " held, " << plan << " planned");
                  BOOST_TEST(held >= 0.85 * plan, held << " held, " << plan << " planned");

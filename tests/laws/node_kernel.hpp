@@ -116,6 +116,8 @@ public:
     frame_.layer = layer;
     dynamic_call c({&device_, &frame_, &slot}, g, *plan_, stores_, 0, n);
     if (f.prepare != nullptr) f.prepare(c);
+    const bytes scratch(f.scratch_bytes != nullptr ? f.scratch_bytes(c) : 0);
+    frame_.scratch = scratch.data();
     f.run(c);
   }
   const bytes& at(value_id v) const { return held_.at(v); }

@@ -61,7 +61,9 @@ template <class T> struct one_op {
     std::vector<node_slot> prepared(1);
     part.view().prepare(part.view(), device, prepared.data());
     std::vector<T> out(q.size(), convert<T>(7.5f));
+    const arena scratch(device, part.view().scratch_bytes(part.view(), device), "scratch", "");
     frame f;
+    f.scratch = scratch.data();
     input_addresses in(part.g);
     in.set(feed::tokens, q.data()), in.set(feed::labels, k.data());
     in.set(feed::documents, v.data()), in.set(feed::slots, slots.data());

@@ -74,7 +74,9 @@ struct end {
     std::vector<double> working(static_cast<std::size_t>(part.plan.working / 8 + 8)),
         derived(static_cast<std::size_t>(part.plan.derived / 8 + 8));
     const run_constants constants;
+    const arena scratch(device, part.view().scratch_bytes(part.view(), device), "scratch", "");
     frame f;
+    f.scratch = scratch.data();
     f.set(space::working, reinterpret_cast<std::byte*>(working.data()));
     f.set(space::derived, reinterpret_cast<std::byte*>(derived.data()));
     f.input = in.data(), f.constants = &constants, f.ranks = &self::of_process();

@@ -1,4 +1,4 @@
-// The CPU device: matrix products, tables that kernels prepare once, scratch for threads.
+// The CPU device: matrix products, tables that kernels prepare once.
 #pragma once
 
 #include <megacpp/exec/host_memory.hpp>
@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <new>
 #include <tuple>
 #include <vector>
 
@@ -24,16 +23,6 @@ public:
   product_source& products() override { return *products_; }
 
   template <class F> void launch(F f) const { f(); }
-
-  /// Memory that kernels share, one region a device, grown while programs are prepared.
-  std::byte* scratch() const { return scratch_.get(); }
-  void reserve_scratch(std::int64_t bytes) {
-    if (bytes <= scratch_bytes_) return;
-    scratch_.reset(static_cast<std::byte*>(
-        ::operator new(static_cast<std::size_t>(bytes), std::align_val_t(4096))));
-    scratch_bytes_ = bytes;
-  }
-  std::int64_t scratch_bytes() const { return scratch_bytes_; }
 
   /// body(trip, whether there are several) as often as the number at `trips` says.
   template <class F> void repeat(const std::int32_t* trips, F body) const {
@@ -54,14 +43,8 @@ public:
   }
 
 private:
-  struct aligned_delete {
-    void operator()(std::byte* p) const { ::operator delete(p, std::align_val_t(4096)); }
-  };
-
   int threads_;
   std::unique_ptr<product_source> products_;
-  std::unique_ptr<std::byte, aligned_delete> scratch_;
-  std::int64_t scratch_bytes_ = 0;
   std::map<std::tuple<int, double, std::int64_t, std::int64_t>, std::vector<double>> tables_;
 };
 

@@ -4,7 +4,7 @@
 //   d.launch(f)             f() calls the kernel of one node
 //   d.repeat(trips, body)   body(trip, whether there are several), as often as the number in the
 //                           device's memory says
-//   d.scratch(), d.table()  memory that kernels share
+//   d.table()               numbers that kernels share
 #pragma once
 
 #include <megacpp/exec/product_source.hpp>

@@ -19,7 +19,7 @@ inline std::vector<std::pair<const char*, std::int64_t>> memory_lines(const memo
           {"master weights", m.masters},  {"moments", m.moments},
           {"saved activations", m.saved}, {"residual streams", m.streams},
           {"working values", m.working},  {"inputs", m.feeds},
-          {"derived values", m.derived}};
+          {"derived values", m.derived},  {"scratch of kernels", m.scratch}};
 }
 
 inline std::string layout_text(const layout& l) {
@@ -124,7 +124,8 @@ inline std::string describe_text(const program_view& p, const part_passes& passe
   std::string out;
   const auto at = std::back_inserter(out);
   const int largest = detail::stage_of_most_memory(p);
-  const memory_items memory = memory_of_stage(p, largest);
+  memory_items memory = memory_of_stage(p, largest);
+  memory.scratch = scratch_bytes_of(p.parts, on);
   fmt::format_to(at, "{}\n", p.name);
   fmt::format_to(at, "  model                 {}: {} layers, hidden {}, vocabulary {}\n",
                  p.family.name, p.layers, p.hidden, p.vocabulary);
@@ -207,7 +208,8 @@ inline std::string describe_json(const program_view& p, const part_passes& passe
   json_output model = json_output::object(), memory = json_output::object();
   for (const model_number& n : p.model.numbers) model[n.name] = json_number(n.value);
   const int largest = detail::stage_of_most_memory(p), busiest = detail::stage_of_most_work(p);
-  const memory_items items = memory_of_stage(p, largest);
+  memory_items items = memory_of_stage(p, largest);
+  items.scratch = scratch_bytes_of(p.parts, on);
   for (const auto& [name, bytes] : detail::memory_lines(items)) memory[name] = bytes;
   memory["in all"] = items.total();
   const std::string why_not = why_no_generation(p);

@@ -47,9 +47,8 @@ template <class U, class Shape> head_rows<U> key_rows(U* p, const Shape& s) {
 
 template <> struct kernel_of<&op::attention> { // q, k, v, q_position, k_position, q_document,
                                                // k_document -> o, lse
-  template <class T, class Call> static void prepare(Call& c) {
-    c.device().reserve_scratch(
-        attention_forward_bytes<T>(detail::shape_of_attention<0, 1>(c), c.device().threads()));
+  template <class T, class Call> static std::int64_t scratch_bytes(const Call& c) {
+    return attention_forward_bytes<T>(detail::shape_of_attention<0, 1>(c), c.device().threads());
   }
   template <class T, class Call> static void run(Call& c) {
     const auto s = detail::shape_of_attention<0, 1>(c);
@@ -57,15 +56,14 @@ template <> struct kernel_of<&op::attention> { // q, k, v, q_position, k_positio
         s, detail::visibility_of(c, 3, s.head_dim), detail::query_rows(c.template in<T>(0), s),
         detail::key_rows(c.template in<T>(1), s), detail::key_rows(c.template in<T>(2), s),
         detail::query_rows(c.template out<T>(0), s), c.template out<accumulator_t<T>>(1),
-        {c.device().scratch(), c.device().threads()});
+        {c.scratch(), c.device().threads()});
   }
 };
 
 template <>
 struct kernel_of<&op::attention_grad> { // dy, q, k, v, o, lse, positions, documents -> dq, dk, dv
-  template <class T, class Call> static void prepare(Call& c) {
-    c.device().reserve_scratch(
-        attention_backward_bytes<T>(detail::shape_of_attention<1, 2>(c), c.device().threads()));
+  template <class T, class Call> static std::int64_t scratch_bytes(const Call& c) {
+    return attention_backward_bytes<T>(detail::shape_of_attention<1, 2>(c), c.device().threads());
   }
   template <class T, class Call> static void run(Call& c) {
     const auto s = detail::shape_of_attention<1, 2>(c);
@@ -75,7 +73,7 @@ struct kernel_of<&op::attention_grad> { // dy, q, k, v, o, lse, positions, docum
         detail::key_rows(c.template in<T>(3), s), detail::query_rows(c.template in<T>(4), s),
         c.template in<accumulator_t<T>>(5), detail::query_rows(c.template out<T>(0), s),
         detail::key_rows(c.template out<T>(1), s), detail::key_rows(c.template out<T>(2), s),
-        {c.device().scratch(), c.device().threads()});
+        {c.scratch(), c.device().threads()});
   }
 };
 

@@ -9,9 +9,8 @@
 namespace mc {
 
 template <> struct kernel_of<&op::cached_attention> { // q, k, v, keys, values, slots -> o
-  template <class T, class Call> static void prepare(Call& c) {
-    c.device().reserve_scratch(
-        attention_forward_bytes<T>(detail::shape_of_attention<0, 3>(c), c.device().threads()));
+  template <class T, class Call> static std::int64_t scratch_bytes(const Call& c) {
+    return attention_forward_bytes<T>(detail::shape_of_attention<0, 3>(c), c.device().threads());
   }
   template <class T, class Call> static void run(Call& c) {
     const auto s = detail::shape_of_attention<0, 3>(c);
@@ -26,7 +25,7 @@ template <> struct kernel_of<&op::cached_attention> { // q, k, v, keys, values, 
     attention_forward<T>(s, v, detail::query_rows(c.template in<T>(0), s),
                          detail::key_rows(keys, s), detail::key_rows(values, s),
                          detail::query_rows(c.template out<T>(0), s), nullptr,
-                         {c.device().scratch(), threads});
+                         {c.scratch(), threads});
   }
 
 private:

@@ -33,7 +33,7 @@ struct round_of_rows {
 template <class Call, class F> void for_experts(const Call& c, const round_of_rows& r, F f) {
   const auto* counts = c.template in<std::int32_t>(2);
   const std::int64_t sequences = c.template in_span<2, -1, 0>(), experts = c.in_size(2) / sequences;
-  auto* rows = reinterpret_cast<std::int32_t*>(c.device().scratch());
+  auto* rows = reinterpret_cast<std::int32_t*>(c.scratch());
   std::int64_t start = -r.base;
   for (std::int64_t e = 0; e < experts; ++e) {
     const std::int64_t first = std::clamp<std::int64_t>(start, 0, r.rows);
@@ -59,7 +59,10 @@ template <class T, class Call> void prepare_grouped(Call& c, product_kind kind, 
   product_shape s = make_product_shape(kind, dtype_of<T>, std::min(rows, c.attr().i[0]), n, k);
   s.dynamic_rows = true;
   prepare_product(c, s);
-  c.device().reserve_scratch(c.template in_span<2, -1, 0>() * std::int64_t{sizeof(std::int32_t)});
+}
+/// For the rows of an expert in each sequence.
+template <class Call> std::int64_t grouped_scratch_bytes(const Call& c) {
+  return c.template in_span<2, -1, 0>() * std::int64_t{sizeof(std::int32_t)};
 }
 
 } // namespace detail
@@ -72,7 +75,7 @@ template <> struct kernel_of<&op::expert_rows> { // experts -> row, counts, roun
     std::int32_t *row = c.template out<std::int32_t>(0), *counts = c.template out<std::int32_t>(1);
     std::fill(counts, counts + experts * sequences, 0);
     // How many rows each expert has, then where it begins: the sum of those before it.
-    std::int32_t* begin = reinterpret_cast<std::int32_t*>(c.device().scratch());
+    std::int32_t* begin = reinterpret_cast<std::int32_t*>(c.scratch());
     std::fill(begin, begin + experts, 0);
     for (std::int64_t i = 0; i < n; ++i) { // the number of the choice within its expert
       std::int32_t& count = begin[chosen[i]];
@@ -87,8 +90,8 @@ template <> struct kernel_of<&op::expert_rows> { // experts -> row, counts, roun
     *c.template out<std::int32_t>(2) =
         static_cast<std::int32_t>(std::max<std::int64_t>(1, (total + rows - 1) / rows));
   }
-  template <class, class Call> static void prepare(Call& c) {
-    c.device().reserve_scratch(c.attr().i[1] * std::int64_t{sizeof(std::int32_t)});
+  template <class, class Call> static std::int64_t scratch_bytes(const Call& c) {
+    return c.attr().i[1] * std::int64_t{sizeof(std::int32_t)};
   }
 };
 
@@ -152,6 +155,9 @@ template <class T, class Call> void grouped_product(Call& c) {
 } // namespace detail
 
 template <> struct kernel_of<&op::grouped_linear> { // x, w, counts
+  template <class, class Call> static std::int64_t scratch_bytes(const Call& c) {
+    return detail::grouped_scratch_bytes(c);
+  }
   template <class T, class Call> static void prepare(Call& c) {
     detail::prepare_grouped<T>(c, product_kind::forward, c.template in_span<0, 0, 1>(),
                                c.template out_span<0, 1, 2>(), c.template in_span<0, 1, 2>());
@@ -160,6 +166,9 @@ template <> struct kernel_of<&op::grouped_linear> { // x, w, counts
 };
 
 template <> struct kernel_of<&op::grouped_input_grad> { // dy, w, counts
+  template <class, class Call> static std::int64_t scratch_bytes(const Call& c) {
+    return detail::grouped_scratch_bytes(c);
+  }
   template <class T, class Call> static void prepare(Call& c) {
     detail::prepare_grouped<T>(c, product_kind::input_gradient, c.template in_span<0, 0, 1>(),
                                c.template in_span<0, 1, 2>(), c.template out_span<0, 1, 2>());
@@ -168,6 +177,9 @@ template <> struct kernel_of<&op::grouped_input_grad> { // dy, w, counts
 };
 
 template <> struct kernel_of<&op::grouped_weight_grad> { // dy, x, counts -> dw, added
+  template <class, class Call> static std::int64_t scratch_bytes(const Call& c) {
+    return detail::grouped_scratch_bytes(c);
+  }
   template <class T, class Call> static void prepare(Call& c) {
     detail::prepare_grouped<T>(c, product_kind::weight_gradient, c.template in_span<0, 0, 1>(),
                                c.template in_span<0, 1, 2>(), c.template in_span<1, 1, 2>());

@@ -2,6 +2,8 @@
 //
 //   template <class T, class Call> static void run(Call& c);      compute one node
 //   template <class T, class Call> static void prepare(Call& c);  optional: before the first step
+//   template <class T, class Call> static std::int64_t scratch_bytes(const Call& c);
+//                                   optional: of c.scratch(), on this device and its threads
 //
 // T is the element type of the operand that types the op. The call gives pointers and local
 // extents:
@@ -16,6 +18,7 @@
 //   c.described()                               the node itself
 //   c.device(), c.slot(), c.layer()             device, prepared state, layer
 //   c.comm()                                    this rank and the others (comm/communicator.hpp)
+//   c.scratch()                                 memory that no other node uses meanwhile
 //   c.constants()                               constants of the run
 //   c.trip()                                    of a node of a region: 0, 1, ...
 //

@@ -22,13 +22,12 @@ template <> struct kernel_of<&op::add_gradient> { // g, h
 };
 
 template <> struct kernel_of<&op::sum_of_squares> {
-  template <class G, class Call> static void prepare(Call& c) {
-    c.device().reserve_scratch((c.in_size(0) / rows::sum_squares_elements + 1) *
-                               std::int64_t{sizeof(double)});
+  template <class G, class Call> static std::int64_t scratch_bytes(const Call& c) {
+    return (c.in_size(0) / rows::sum_squares_elements + 1) * std::int64_t{sizeof(double)};
   }
   template <class G, class Call> static void run(Call& c) {
     *c.template out<double>(0) = rows::sum_squares(c.in_size(0), c.template in<G>(0),
-                                                   reinterpret_cast<double*>(c.device().scratch()));
+                                                   reinterpret_cast<double*>(c.scratch()));
   }
 };
 
@@ -50,8 +49,8 @@ struct kernel_of<&op::clip_factor> { // token count, summed loss, sums of square
 
 template <>
 struct kernel_of<&op::adamw> { // gradient, master, moments, weight, factor, learning rate, step
-  template <class, class Call> static void prepare(Call& c) {
-    c.device().reserve_scratch(blocks_of(c.in_size(0)));
+  template <class, class Call> static std::int64_t scratch_bytes(const Call& c) {
+    return blocks_of(c.in_size(0));
   }
   template <class T, class Call> static void run(Call& c) {
     using G = accumulator_t<T>;
@@ -62,10 +61,10 @@ struct kernel_of<&op::adamw> { // gradient, master, moments, weight, factor, lea
     const auto factors = rows::adamw_step<G>(
         *c.template in<std::int64_t>(7) + 1, *c.template in<double>(6), s.beta1, s.beta2, s.epsilon,
         c.attr().i[0] != 0 ? s.weight_decay : 0.0, *c.template in<double>(5));
-    broken = static_cast<double>(
-        rows::adamw<T>(c.in_size(0), factors, c.template in<G>(0), c.template in_out<G>(1),
-                       c.template in_out<G>(2), c.template in_out<G>(3), c.template in_out<T>(4),
-                       reinterpret_cast<std::uint8_t*>(c.device().scratch())));
+    broken = static_cast<double>(rows::adamw<T>(c.in_size(0), factors, c.template in<G>(0),
+                                                c.template in_out<G>(1), c.template in_out<G>(2),
+                                                c.template in_out<G>(3), c.template in_out<T>(4),
+                                                reinterpret_cast<std::uint8_t*>(c.scratch())));
   }
 };
 

@@ -57,17 +57,17 @@ template <> struct kernel_of<&op::router_statistics> { // l, experts -> s, c, z
             nullptr,
             nullptr};
   }
-  template <class T, class Call> static void prepare(Call& c) {
+  template <class T, class Call> static std::int64_t scratch_bytes(const Call& c) {
     const block<T> b = shape<T>(c);
-    c.device().reserve_scratch(c.in_rows(0) / b.tokens * b.blocks * (2 * b.experts + 1) *
-                               std::int64_t{sizeof(accumulator_t<T>)});
+    return c.in_rows(0) / b.tokens * b.blocks * (2 * b.experts + 1) *
+           std::int64_t{sizeof(accumulator_t<T>)};
   }
   template <class T, class Call> static void run(Call& c) {
     using G = accumulator_t<T>;
     block<T> b = shape<T>(c);
     const std::int64_t groups = c.in_rows(0) / b.tokens, width = 2 * b.experts + 1;
     b.logits = c.template in<T>(0), b.chosen = c.template in<std::int32_t>(1);
-    b.parts = reinterpret_cast<G*>(c.device().scratch());
+    b.parts = reinterpret_cast<G*>(c.scratch());
     for_rows(groups * b.blocks, b);
     G* z = c.template out<G>(2);
     *z = 0;

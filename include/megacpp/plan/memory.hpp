@@ -22,10 +22,11 @@ struct memory_items {
   std::int64_t feeds = 0;   ///< token ids, labels and the like, and the numbers of a step
   std::int64_t derived = 0; ///< values the prologue computes, and their gradients
   std::int64_t caches = 0;  ///< keys and values of the tokens so far (generation)
+  std::int64_t scratch = 0; ///< of the kernels of a device, whose threads decide it; else 0
 
   constexpr std::int64_t total() const {
     return weights + gradients + masters + moments + saved + streams + working + feeds + derived +
-           caches;
+           caches + scratch;
   }
 };
 

@@ -31,6 +31,7 @@ template <class Device> struct call_state {
 
   Device& device() const { return *dev; }
   node_slot& slot() const { return *prepared; }
+  std::byte* scratch() const { return f->scratch; }
   const run_constants& constants() const { return *f->constants; }
   int layer() const { return f->layer; }
   int trip() const { return f->trip; }

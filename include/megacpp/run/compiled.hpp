@@ -78,6 +78,18 @@ template <class Part, int N, class Device> void prepare_node(Device& device, nod
   }
 }
 
+template <class Part, int N, class Device> std::int64_t scratch_of_node(Device& device) {
+  constexpr const node& n = Part::g.nodes[static_cast<unsigned>(N)];
+  if constexpr (!is_alias(Part::plan, n) && has_kernel<Part, N, Device>) {
+    using T = element_of<Part, N>;
+    compiled_call<Part, N, Device> c;
+    c.dev = &device;
+    if constexpr (requires { kernel_of<n.op>::template scratch_bytes<T>(c); })
+      return kernel_of<n.op>::template scratch_bytes<T>(c);
+  }
+  return 0;
+}
+
 /// The nodes From ... To-1 that run in phases First to Last.
 template <class Part, int From, int To, phase First, phase Last, class Device>
 void run_nodes(Device& device, frame& f, node_slot* slots, node_clock* clock) {
@@ -146,11 +158,20 @@ void prepare_part(const part_view&, device& on, node_slot* slots) {
   (std::make_integer_sequence<int, Part::g.node_count>{});
 }
 
+template <class Part, class Device> std::int64_t scratch_of_part(const part_view&, device& on) {
+  auto& d = static_cast<Device&>(on);
+  return [&]<int... N>(std::integer_sequence<int, N...>) {
+    return std::max({std::int64_t{0}, scratch_of_node<Part, N>(d)...});
+  }
+  (std::make_integer_sequence<int, Part::g.node_count>{});
+}
+
 template <class Part, class Device> part_view view_part() {
   part_view v;
   v.g = &Part::g, v.plan = &Part::plan, v.index = Part::index;
   v.device_type = &typeid(Device);
   v.run = &run_part<Part, Device>, v.prepare = &prepare_part<Part, Device>;
+  v.scratch_bytes = &scratch_of_part<Part, Device>;
   return v;
 }
 

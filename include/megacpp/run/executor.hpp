@@ -37,6 +37,7 @@ public:
                     "made for: make the device that the program names");
       inputs_.emplace_back(*part.g);
     }
+    scratch_ = arena(on, scratch_bytes_of(parts_, on), "the scratch of kernels", remedy);
     std::int64_t bytes = 0;
     for (int a = 0; a < arenas; ++a) {
       begin_of_[a] = bytes;
@@ -89,6 +90,7 @@ public:
   void profile(node_clock* clock) { clock_ = clock; }
   arena& memory() { return memory_; }
   const arena& memory() const { return memory_; }
+  std::int64_t scratch_bytes() const { return scratch_.size(); }
   std::byte* begin_of(arena_of a) const { return memory_.data() + begin_of_[static_cast<int>(a)]; }
   std::byte* address_of(int number, int micro = 0) const {
     const buffer& b = b_[number];
@@ -122,6 +124,7 @@ private:
     f.input = in.data();
     f.set(space::weights, weights_.weights()), f.set(space::gradients, weights_.gradients());
     f.index = u.index, f.layer = u.layer, f.constants = &numbers_;
+    f.scratch = scratch_.data();
     f.ranks = &ranks_, f.coordinate = ranks_.coordinate();
     b_.for_each_operand(t, [&](int number, const buffers::operand& o) {
       std::byte* const at = address_of(number, t.micro);
@@ -180,7 +183,7 @@ private:
   communicator& ranks_;
   const stores& weights_;
   std::vector<std::vector<node_slot>> slots_; ///< by part
-  arena memory_;
+  arena memory_, scratch_;
   std::int64_t begin_of_[arenas]{}; ///< of each arena in `memory_`
   step_numbers numbers_{};
   node_clock* clock_ = nullptr;

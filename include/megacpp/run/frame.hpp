@@ -62,6 +62,7 @@ struct frame {
   int index = 0;                     ///< of this layer among those of its kind
   int layer = 0;                     ///< of the model; -1 the stem, `layers` the head
   int trip = 0;                      ///< of the region that runs
+  std::byte* scratch = nullptr;      ///< of the node that runs
   const run_constants* constants = nullptr;
   coordinates coordinate{};      ///< of this rank on every axis
   communicator* ranks = nullptr; ///< this rank and the others

@@ -19,6 +19,7 @@ public:
   struct functions {
     void (*run)(dynamic_call&) = nullptr;
     void (*prepare)(dynamic_call&) = nullptr;
+    std::int64_t (*scratch_bytes)(const dynamic_call&) = nullptr;
   };
 
   /// Adds the kernel of an op for element types Types. A user's op is added the same way.
@@ -48,6 +49,10 @@ private:
     f.run = [](dynamic_call& c) { kernel_of<Op>::template run<T>(c); };
     if constexpr (requires(dynamic_call & c) { kernel_of<Op>::template prepare<T>(c); })
       f.prepare = [](dynamic_call& c) { kernel_of<Op>::template prepare<T>(c); };
+    if constexpr (requires(const dynamic_call& c) { kernel_of<Op>::template scratch_bytes<T>(c); })
+      f.scratch_bytes = [](const dynamic_call& c) {
+        return std::int64_t{kernel_of<Op>::template scratch_bytes<T>(c)};
+      };
     kernels_[{Op, dtype_of<T>}] = f;
   }
   template <const op_info*... Ops> void add_floating() { (add<Ops, float, bf16, double>(), ...); }
@@ -89,6 +94,17 @@ struct interpreted_part {
         if (part.kernels[static_cast<unsigned>(i)].prepare != nullptr)
           part.kernels[static_cast<unsigned>(i)].prepare(c);
       }
+    };
+    v.scratch_bytes = [](const part_view& p, device& on) {
+      const auto& part = *static_cast<const interpreted_part*>(p.self);
+      std::int64_t most = 0;
+      for (int i = 0; i < part.g.node_count; ++i) {
+        const dynamic_call c({&static_cast<Device&>(on), nullptr, nullptr}, part.g, part.plan,
+                             *part.stores, part.index, part.g.at_node(i));
+        if (const auto bytes = part.kernels[static_cast<unsigned>(i)].scratch_bytes)
+          most = std::max(most, bytes(c));
+      }
+      return most;
     };
     return v;
   }

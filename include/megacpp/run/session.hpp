@@ -69,6 +69,7 @@ public:
              training_ ? "a smaller micro-batch or sequence, recompute,"
                        : "a smaller micro-batch or sequence"),
         feeds_(program, stores_.coordinate()) {
+    planned_.scratch = run_.scratch_bytes();
     if (training_) run_.prepare(training_step(stage_.training, 1));
     run_.prepare(evaluation_step(stage_.evaluation, 1));
     if (training_) give_stores();

@@ -10,8 +10,10 @@
 #include <megacpp/plan/parts.hpp>
 #include <megacpp/run/frame.hpp>
 
+#include <algorithm>
 #include <cstdint>
 #include <iterator>
+#include <span>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -42,7 +44,16 @@ struct part_view {
   const std::type_info* device_type = &typeid(void); ///< that run and prepare take
   void (*run)(const part_view&, phases, device&, frame&, node_slot*, node_clock*) = nullptr;
   void (*prepare)(const part_view&, device&, node_slot*) = nullptr;
+  /// Of the node that needs most, on this device.
+  std::int64_t (*scratch_bytes)(const part_view&, device&) = nullptr;
 };
+
+/// What the kernels of parts need beside their operands, of which one runs at a time.
+inline std::int64_t scratch_bytes_of(std::span<const part_view> parts, device& on) {
+  std::int64_t most = 0;
+  for (const part_view& part : parts) most = std::max(most, part.scratch_bytes(part, on));
+  return most;
+}
 
 class kernel_table;
 struct interpreted_part;
