@@ -33,7 +33,9 @@ from pathlib import Path
 OUTPUT = 6
 BEFORE, AFTER = "iter_0000002", "iter_0000003"
 HINT, BEST = "latest_checkpointed_iteration.txt", "best"
-KEEP_BEST = ("--keep-best", "--eval-iters", 1, "--eval-interval", 1)
+# What is learned fast, so that the loss falls in each step.
+KEEP_BEST = ("--keep-best", "--eval-iters", 1, "--eval-interval", 1, "--split", "80,20", "--lr", "1e-2")
+TEXT = "99 green bottles hanging on the wall, and if one should fall.\n" * 160
 # Calls that say whether data arrived; an error of any other may be passed over.
 MATTERS = {"mkdirat", "write", "fsync", "renameat2", "renameat"}
 OF_MEMORY = {"brk", "mmap", "munmap", "mprotect", "madvise", "futex", "getpid"}
@@ -88,10 +90,11 @@ class Crash:
     def __init__(self, program, folder, keep_best):
         self.program, self.folder, self.keep_best = program, folder, keep_best
         self.base, self.root = folder / "new" / "base", folder / "root"
-        log = folder / "log"
-        self.run(["strace", "-f", "-y", "-o", log, program, "train", "--mock-data", "--train-iters",
-                  2, "--lr-decay-iters", 9, *(KEEP_BEST if keep_best else ("--eval-iters", 0)),
-                  "--save", self.base], check=True)
+        log, text = folder / "log", folder / "text"
+        text.write_text(TEXT)
+        flags = ("--data-path", text, *KEEP_BEST) if keep_best else ("--mock-data", "--eval-iters", 0)
+        self.run(["strace", "-f", "-y", "-o", log, program, "train", "--train-iters", 2,
+                  "--lr-decay-iters", 9, *flags, "--save", self.base], check=True)
         self.problems, names = not_durable(log.read_text(), folder)
         if names < 5:  # two folders, the rehearsal's, the state's and its hint's
             self.problems.append(f"a run that gives {names} names saves nothing")
