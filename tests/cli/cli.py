@@ -510,8 +510,8 @@ class Training(Case):
         lines = [line.split(" | sample: ") for line in said if " | sample: " in line]
         self.assertEqual([line[0] for line in lines], ["step 8/20", "step 16/20", "step 20/20"])
         samples = [json.loads(line[1]) for line in lines]
-        self.assertEqual(samples, [m["sample"] for m in map(json.loads, metrics.read_text().splitlines())
-                                   if "sample" in m])
+        told = map(json.loads, metrics.read_text().splitlines())
+        self.assertEqual(samples, [m["sample"] for m in told if "sample" in m])
         self.assertEqual([len(s) for s in samples], [7 + 60] * 3)
         self.assertEqual(len({s[:7] for s in samples}), 1)
         self.assertEqual(len(set(samples)), 3)  # something was learned

@@ -47,7 +47,7 @@ BOOST_AUTO_TEST_CASE(a_long_run_keeps_bounded_means_of_all_its_losses) {
     for (std::int64_t step = 1; const mc::curve_point& p : h.points()) {
       BOOST_TEST(p.x == end + piece);
       for (sum = 0; step <= static_cast<std::int64_t>(p.x); ++step) sum += loss_of(step);
-      BOOST_TEST(std::abs(p.y - sum / piece) < 2e-6);
+      BOOST_TEST(std::abs(p.y - sum / piece) < 6e-7 * (1 + std::log2(piece))); // a rounding a merge
       end = p.x;
     }
     BOOST_TEST(static_cast<double>(steps) - end < piece);

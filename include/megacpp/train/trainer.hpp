@@ -148,11 +148,18 @@ private:
                  : open_training_text(p_, o_, false, std::nullopt);
   }
 
+  bool evaluates_now() const {
+    return at_.step < set_.steps && at_.step % o_.training.eval_interval() == 0;
+  }
+
   void take_steps() {
+    // The run before may have ended between a step and its evaluation.
+    if (at_.step > 0 && evaluates_now() && !(validated_ && validated_->step == at_.step))
+      evaluate();
     while (at_.step < set_.steps) {
       if (!step() || stopped()) interrupt();
       if (at_.step < set_.steps && out_of_time()) return end_in_time();
-      if (at_.step < set_.steps && at_.step % o_.training.eval_interval() == 0) evaluate();
+      if (evaluates_now()) evaluate();
       if (at_.step < set_.steps && samples_ && at_.step % o_.training.sample_interval() == 0)
         write_sample();
       if (at_.step < set_.steps && saves_now()) save();
@@ -185,8 +192,8 @@ private:
     if (root_ && taken_ > 0 && saved_at_ != at_.step && sound_ && session_->whole() && !saving_) {
       try {
         save();
-        return fmt::format("; the state of step {} was saved to {}", at_.step,
-                           root_->folder_of(at_.step));
+        return fmt::format("; the state of step {} was saved to {}{}", at_.step,
+                           root_->folder_of(at_.step), made_reports());
       } catch (const error& e) {
         tried = fmt::format("; that of step {} could not be saved: {}", at_.step, e.what());
       } catch (const std::bad_alloc&) {
@@ -439,11 +446,12 @@ private:
     if (!total || stopped()) return;
     const double loss = total->mean();
     if (!std::isfinite(loss)) fail("validation loss", loss, {});
-    if (!validated_ || validated_->step != at_.step) validation_.add(at_.step, loss);
+    const bool first = !validated_ || validated_->step != at_.step;
+    if (first) validation_.add(at_.step, loss);
     progress_.note(bounded_text<160>().append(
         "step {}/{} | validation loss: {:.4f} | perplexity: {:.3f} | {:.0f} tokens", at_.step,
         set_.steps, loss, perplexity(loss), total->count));
-    if (metrics_ && taken_ > 0)
+    if (metrics_ && (taken_ > 0 || (first && at_.step < set_.steps)))
       metrics_->write({{"step", at_.step},
                        {"validation_loss", loss},
                        {"perplexity", perplexity(loss)},
