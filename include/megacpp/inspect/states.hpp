@@ -2,7 +2,6 @@
 #pragma once
 
 #include <megacpp/checkpoint/state_root.hpp>
-#include <megacpp/inspect/describe.hpp>
 #include <megacpp/io/json_file.hpp>
 #include <megacpp/observe/text.hpp>
 
@@ -139,24 +138,23 @@ inline std::vector<std::string> states_lines(const state_list& list) {
 /// {"states": [{"folder", "step", "loss", "validation_loss", "committed", "bytes", "whole",
 /// "damage"}], "train": folder or "refused": why, "best": folder}, without what is not known.
 inline std::string states_json(const state_list& list) {
-  detail::json_text d;
-  d.open('{').open("states", '[');
+  json_output states = json_output::array();
   for (const listed_state& s : list.states) {
-    d.open('{').field("folder", as_utf8(s.folder));
-    if (s.step) d.field("step", *s.step);
-    if (s.loss) d.field("loss", *s.loss);
-    if (s.validation_loss) d.field("validation_loss", *s.validation_loss);
-    if (s.committed) d.field("committed", detail::time_text(*s.committed));
-    d.field("bytes", s.bytes).field("whole", s.damage.empty());
-    if (!s.damage.empty()) d.field("damage", as_utf8(s.damage));
-    d.close('}');
+    json_output one{{"folder", s.folder}};
+    if (s.step) one["step"] = *s.step;
+    if (s.loss) one["loss"] = *s.loss;
+    if (s.validation_loss) one["validation_loss"] = *s.validation_loss;
+    if (s.committed) one["committed"] = detail::time_text(*s.committed);
+    one["bytes"] = s.bytes, one["whole"] = s.damage.empty();
+    if (!s.damage.empty()) one["damage"] = s.damage;
+    states.push_back(std::move(one));
   }
-  d.close(']');
-  if (list.resumed) d.field("train", as_utf8(*list.resumed));
-  else d.field("refused", as_utf8(list.refusal));
+  json_output all{{"states", std::move(states)}};
+  if (list.resumed) all["train"] = *list.resumed;
+  else all["refused"] = list.refusal;
   for (const listed_state& s : list.states)
-    if (s.folder == best_folder_name) d.field("best", s.folder);
-  return d.close('}').text() + "\n";
+    if (s.folder == best_folder_name) all["best"] = s.folder;
+  return json_line(all);
 }
 
 } // namespace mc
