@@ -90,13 +90,13 @@ inline coordinates coordinates_of(const world& w, int rank) {
   return c;
 }
 /// A value of a graph as all ranks of a world hold it together: extents over an axis that the graph
-/// does not know are one rank's.
+/// does not know are one rank's, but of a range all ranks'.
 inline value of_all_ranks(const world& w, const mesh& m, value v) {
   for (unsigned k = 0; k < static_cast<unsigned>(v.rank); ++k) {
     extent& e = v.dims[k];
     std::int64_t ranks = 1;
     for (int a = 0; a < axes; ++a) {
-      if (!v.at[axis(a)].is_shard(e.d)) continue;
+      if (!v.at[axis(a)].is_shard(e.d) || a == range_axis(m, v)) continue;
       ranks *= w.of(axis(a));
       if (!m.sized(axis(a))) e.n *= w.of(axis(a));
     }
@@ -104,6 +104,10 @@ inline value of_all_ranks(const world& w, const mesh& m, value v) {
     need(e.n % ranks == 0, "a sharded extent does not divide");
   }
   return v;
+}
+/// Elements that a rank holds of a value, those that pad a range behind its own.
+inline std::size_t held_size(const world& w, const mesh& m, const value& v) {
+  return static_cast<std::size_t>(local_size(mesh_of(w), of_all_ranks(w, m, v)).n);
 }
 /// What a rank holds of a value.
 inline boxes boxes_of(const world& w, const mesh& m, const value& v, int rank) {
@@ -150,7 +154,8 @@ inline double scrambled(std::uint64_t a, std::uint64_t b = 0, std::uint64_t c = 
   return static_cast<double>(x >> 11) * 0x1p-52 - 1;
 }
 
-/// What one rank holds of a logical value. A pending sum is split at random into parts that add up.
+/// What one rank holds of a logical value, and zeros that pad it. A pending sum is split at random
+/// into parts that add up.
 inline array scatter(const world& w, const mesh& m, const value& v, int rank,
                      const array& logical) {
   const auto where = logical_indices(w, m, v, rank);
@@ -171,6 +176,7 @@ inline array scatter(const world& w, const mesh& m, const value& v, int rank,
     }
     out.push_back(x);
   }
+  out.resize(held_size(w, m, v));
   return out;
 }
 
@@ -194,7 +200,8 @@ inline array assemble(const world& w, const mesh& m, const value& v, const std::
     array& out = copy_of[at];
     out.resize(size);
     const auto where = logical_indices(w, m, v, r);
-    need(where.size() == held[static_cast<std::size_t>(r)].size(), "a rank holds another extent");
+    need(held_size(w, m, v) == held[static_cast<std::size_t>(r)].size(),
+         "a rank holds another extent");
     for (std::size_t i = 0; i < where.size(); ++i)
       out[static_cast<std::size_t>(where[i])] += held[static_cast<std::size_t>(r)][i];
   }
@@ -281,6 +288,9 @@ inline array redistributed(const world& w, const mesh& m, const value& v, const 
         else whole.insert(whole.end(), from, from + static_cast<std::ptrdiff_t>(run));
       }
     x = std::move(whole);
+    value gathered = v;
+    gathered.at[n.ax] = I;
+    if (range_axis(m, v) >= 0) x.resize(held_size(w, m, gathered)); // without padding
   }
   if (n.to.s == state::shard) {
     std::int64_t outer = 1, inner = 1;
@@ -294,8 +304,11 @@ inline array redistributed(const world& w, const mesh& m, const value& v, const 
     }
     const std::int64_t whole =
         static_cast<std::int64_t>(x.size()) / std::max<std::int64_t>(1, outer * inner);
-    need(whole % ranks == 0, "a slice does not divide");
-    x = part_of(x, outer, whole, inner, me * (whole / ranks), whole / ranks);
+    const std::int64_t part = share_of(v.dims[static_cast<unsigned>(at)], whole, ranks);
+    const bool range = v.rank == 1 && n.to.is_shard(dim::elements) && !m.sized(n.ax);
+    need(range || whole % ranks == 0, "a slice does not divide");
+    x.resize(static_cast<std::size_t>(outer * part * ranks * inner)); // pads a range
+    x = part_of(x, outer, part * ranks, inner, me * part, part);
   }
   return x;
 }

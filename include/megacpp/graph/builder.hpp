@@ -94,8 +94,9 @@ struct builder {
 
   /// Checks a value that enters the graph, or that a rule declares: states of one-rank axes
   /// normalise to invariant, levels are set outer to inner in the order of the axes, no dim stands
-  /// twice, sharded dims exist and their extents divide. A number may be a pending sum over pp.
-  /// What is wrong is put right after it is recorded, so that rules need not ask.
+  /// twice, sharded dims exist and their extents divide. A number may be a pending sum over pp, and
+  /// a range of the stores may be cut over it, or pending where stages share it. What is wrong is
+  /// put right after it is recorded, so that rules need not ask.
   [[gnu::cold]] constexpr void normalise(value& v, source_line line, const char* op) {
     if (over_stages(v) && refuse(fault::P018, line, op, v)) g.wrong.what << ") over pp";
     for (int a = 0; a < axes; ++a) {
@@ -111,11 +112,13 @@ struct builder {
         g.wrong.what << ": " << name_of(e.d) << " twice, call one of the two otherwise)";
       const std::int64_t ranks = ranks_of(v, e.d);
       std::int8_t level = 0;
-      for (int a = 0; a < axes; ++a) {
-        place& p = v.at.at[a];
-        if (!p.is_shard(e.d)) continue;
-        p.level = level++;
-      }
+      for (const bool at_start : {false, true}) // of a range, what is known at start cuts last
+        for (int a = 0; a < axes; ++a) {
+          place& p = v.at.at[a];
+          if (!p.is_shard(e.d)) continue;
+          if (at_start == (e.d == dim::elements && !g.ranks.sized(static_cast<axis>(a))))
+            p.level = level++;
+        }
       if (e.n > 0 && e.n % ranks == 0) continue;
       if (refuse(fault::S001, line, op, v))
         g.wrong.what << ": " << name_of(e.d) << " " << e.n << " over " << ranks << " ranks)";
@@ -263,11 +266,14 @@ private:
     const value_id trips = g.regions[n.region].trips;
     return trips >= 0 && v.producer != g.at(trips).producer;
   }
-  /// Whether stages are to hold parts of a value, which is no number of which each has a summand.
+  /// Whether stages are to hold parts of a value, which is no number of which each has a summand,
+  /// and no range of their stores.
   constexpr bool over_stages(const value& v) const {
     const state s = v.at[axis::pp].s;
-    return s != state::invariant && !g.ranks.trivial(axis::pp) &&
-           (s != state::partial || v.rank > 0);
+    if (s == state::invariant || g.ranks.trivial(axis::pp)) return false;
+    const bool range = v.rank == 1 && v.dims[0].d == dim::elements &&
+                       (v.is == role::input ? is_store(v.from) : v.is != role::parameter);
+    return s == state::partial ? v.rank > 0 && !range : s != state::shard || !range;
   }
   /// Ranks among which a dim of a value is cut, over axes of known size.
   constexpr std::int64_t ranks_of(const value& v, dim d) const {

@@ -24,7 +24,8 @@ using region_id = std::int8_t;
 /// holds the chunks i and 2n-1-i of 2n, so that causal attention costs every rank the same).
 enum class order : std::uint8_t { contiguous, balanced };
 
-/// A named, global extent. Over an axis whose size is known only at start it is local.
+/// A named, global extent. Over an axis whose size is known only at start it is local, but for the
+/// elements of a range (range_axis).
 struct extent {
   dim d = dim::none;
   order o = order::contiguous;
@@ -100,6 +101,8 @@ constexpr const char* name_of(feed f) {
 }
 /// What generation keeps of earlier tokens.
 constexpr bool is_cache(feed f) { return f == feed::key_cache || f == feed::value_cache; }
+/// Ranges of the flat stores, which the update reads.
+constexpr bool is_store(feed f) { return f >= feed::declared_gradient && f <= feed::weight; }
 /// What the integers of a value are. An op that finds memory by them takes no others.
 enum class integer_kind : std::uint8_t {
   unknown, ///< made by an op that does not say
@@ -332,12 +335,29 @@ constexpr global_count unpadded_size(const value& v, const parameter_info& p) {
   return {p.valid_rows > 0 ? n / v.dims[0].n * p.valid_rows : n};
 }
 
+/// A flat range of the stores is one dim of elements. It alone may be cut over an axis whose size is
+/// known only at start, which is this one; -1: it is not, or v is no range. Of a range, the mesh of
+/// the graph gives the most that a rank may hold, and one with all sizes what each does: every rank
+/// as many, of which those behind the last element are padding.
+constexpr int range_axis(const mesh& m, const value& v) {
+  if (v.rank != 1 || v.dims[0].d != dim::elements) return -1;
+  for (int a = 0; a < axes; ++a)
+    if (v.at.at[a].s == state::shard && !m.sized(static_cast<axis>(a))) return a;
+  return -1;
+}
+
+/// One of n parts of an extent: elements of a range are padded, all else divides.
+constexpr std::int64_t share_of(const extent& e, std::int64_t whole, std::int64_t n) {
+  return e.d == dim::elements ? (whole + n - 1) / n : whole / n;
+}
+
 /// Extent of dim i of a value on one rank.
 constexpr std::int64_t local_extent(const mesh& m, const value& v, int i) {
   const extent& e = v.dims[i];
   std::int64_t n = e.n;
   for (int a = 0; a < axes; ++a)
-    if (v.at.at[a].is_shard(e.d) && m.sized(static_cast<axis>(a))) n /= m.of(static_cast<axis>(a));
+    if (v.at.at[a].is_shard(e.d) && m.sized(static_cast<axis>(a)))
+      n = share_of(e, n, m.of(static_cast<axis>(a)));
   return n;
 }
 

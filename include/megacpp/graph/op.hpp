@@ -193,6 +193,7 @@ struct op_info {
   unsigned constants = 0;             ///< bit k: output k has no gradient, whatever it depends on
   standing_function stands_for = nullptr; ///< its outputs, as other ops would give them
   unsigned changes = 0;                   ///< bit k: writes its operand k
+  bool takes_ranges = false; ///< element by element, however many: ranges cut at start (MEGA-P022)
 };
 
 /// The region of which each trip makes v anew, or -1. A sum over its trips outlives them.
@@ -226,6 +227,10 @@ template <const op_info* Op> struct kernel_of;
       if (s == 0) continue;
       if ((seen | s) == 3 && seen != 3) c.fail(fault::P013, k, last);
       last = k, seen |= s;
+      if (c.n.op->takes_ranges) continue;
+      c.looking = range_axis(c.g.ranks, c.g.values[v]);
+      if (c.looking >= 0) c.fail(fault::P022, k);
+      c.looking = -1;
     }
   }
   const op_info& op = *c.n.op;

@@ -15,6 +15,8 @@
 // loss; the division by the token count happens here, once, after everything is reduced. Placement:
 // the sum of squares over a sharded range is a pending sum over that axis and a finished one over
 // the others, so every element counts once however it is placed; so is the number of broken blocks.
+// add_gradient, sum_of_squares and adamw go element by element, so that ranges may be cut over dp,
+// whose size is known only at start; padding is zero, and stays so.
 // adamw takes a gradient only if it is placed as its parameter (MEGA-P010).
 #pragma once
 
@@ -44,14 +46,16 @@ constexpr work add_gradient_cost(const graph& g, const node& n) {
 inline constexpr op_info add_gradient{.name = "add_gradient",
                                       .rule = &add_gradient_rule,
                                       .cost = &add_gradient_cost,
-                                      .changes = 0b11};
+                                      .changes = 0b11,
+                                      .takes_ranges = true};
 
 constexpr void sum_of_squares_rule(inference& c) { // g
   c.floats({0}), c.sums({0}, 0);
   c.declare(dtype::f64, {});
   place_output(c, 0, algebra::reduction, {0});
 }
-inline constexpr op_info sum_of_squares{.name = "sum_of_squares", .rule = &sum_of_squares_rule};
+inline constexpr op_info sum_of_squares{
+    .name = "sum_of_squares", .rule = &sum_of_squares_rule, .takes_ranges = true};
 
 constexpr void clip_factor_rule(inference& c) { // token count, summed loss, sums of squares...
   for (int k = 0; k < max_inputs; ++k)
@@ -81,8 +85,12 @@ constexpr work adamw_cost(const graph& g, const node& n) {
   }
   return w;
 }
-inline constexpr op_info adamw{
-    .name = "adamw", .rule = &adamw_rule, .cost = &adamw_cost, .typed_by = 4, .changes = 0b11110};
+inline constexpr op_info adamw{.name = "adamw",
+                               .rule = &adamw_rule,
+                               .cost = &adamw_cost,
+                               .typed_by = 4,
+                               .changes = 0b11110,
+                               .takes_ranges = true};
 
 constexpr void balance_step_rule(inference& c) { // load, master, weight, factor
   c.floats({2}), c.sums({0, 1}, 2), c.typed({3}, dtype::f64), c.rank(3, 0);

@@ -75,7 +75,7 @@ constexpr void redistribute_rule(inference& c) {
   if (!redistributes(now, goal, n.derived)) c.fail(fault::P003, 0);
   if (now.s == state::shard) {
     if (now.level != x.at.levels(now.d) - 1) c.fail(fault::P009, 0);
-    if (!c.g.ranks.sized(n.ax)) c.fail(fault::P011, 0);
+    if (!c.g.ranks.sized(n.ax) && range_axis(c.g.ranks, x) < 0) c.fail(fault::P011, 0);
     y.at[n.ax] = I;
   }
   if (goal.s == state::shard) {
@@ -92,7 +92,9 @@ constexpr void redistribute_rule(inference& c) {
           ranks *= c.g.ranks.of(static_cast<axis>(a));
       if (x.dims[where].n % ranks != 0) c.fail(fault::S001, 0);
     }
-    if (!c.g.ranks.sized(n.ax)) c.fail(fault::P011, 0);
+    y.at[n.ax] = goal;
+    if (!c.g.ranks.sized(n.ax) && range_axis(c.g.ranks, y) < 0) c.fail(fault::P011, 0);
+    if (range_axis(c.g.ranks, x) >= 0) c.fail(fault::P011, 0); // its parts are known only at start
   }
   y.at[n.ax] = goal;
   if ((now.s != state::shard && goal.s != state::shard) || c.wrong != fault::none) return;
@@ -130,7 +132,8 @@ inline constexpr op_info redistribute{.name = "to",
                                       .rule = &redistribute_rule,
                                       .adjoint = &redistribute_adjoint,
                                       .cost = &redistribute_cost,
-                                      .linear = true};
+                                      .linear = true,
+                                      .takes_ranges = true};
 
 } // namespace op
 

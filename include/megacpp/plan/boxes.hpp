@@ -13,24 +13,34 @@ namespace mc {
 /// A rank's coordinate on every axis; by default the first rank's.
 using coordinates = std::array<int, axes>;
 
-/// Where along dim i a rank's elements of a value begin, in the order in which ranks hold them:
-/// outer axes cut first.
-constexpr std::int64_t origin_of(const mesh& m, const value& v, int i, const coordinates& rank) {
+/// Where along a dim something begins, and how far it goes.
+struct stretch_of_dim {
+  std::int64_t first = 0, count = 0;
+};
+/// Where along dim i a rank's elements of a value lie, in the order in which ranks hold them: outer
+/// axes cut first. Of a range that does not divide, the last ranks have fewer elements, or none.
+constexpr stretch_of_dim stretch_of(const mesh& m, const value& v, int i, const coordinates& rank) {
   const extent& e = v.dims[i];
-  std::int64_t n = e.n, at = 0;
+  std::int64_t n = e.n, at = 0, left = e.n;
   for (int level = 0; level < v.at.levels(e.d); ++level)
     for (int a = 0; a < axes; ++a) {
       const place& p = v.at.at[a];
       if (!p.is_shard(e.d) || p.level != level || !m.sized(static_cast<axis>(a))) continue;
-      n /= m.of(static_cast<axis>(a));
-      at += rank[static_cast<unsigned>(a)] * n;
+      n = share_of(e, n, m.of(static_cast<axis>(a)));
+      const std::int64_t before = rank[static_cast<unsigned>(a)] * n;
+      at += before;
+      left = left <= before ? 0 : left - before < n ? left - before : n;
     }
-  return at;
+  return {at, left};
+}
+/// Where along dim i a rank's elements of a value begin.
+constexpr std::int64_t origin_of(const mesh& m, const value& v, int i, const coordinates& rank) {
+  return stretch_of(m, v, i, rank).first;
 }
 
 /// What one rank holds of a value. An axis whose size is known only at start does not cut: extents
-/// over it are one rank's, and so is the logical tensor. A dim in balanced order divides into two
-/// chunks a rank of cp.
+/// over it are one rank's, and so is the logical tensor; a range is asked for by the sizes of the
+/// start. A dim in balanced order divides into two chunks a rank of cp.
 class boxes {
 public:
   constexpr boxes() = default; ///< of a number
@@ -39,10 +49,13 @@ public:
       const extent& e = v.dims[i];
       const std::int64_t chunks =
           e.o == order::balanced && m.of(axis::cp) > 1 ? 2 * m.of(axis::cp) : 1;
-      dims_[i] = {e.n, origin_of(m, v, i, rank), local_extent(m, v, i), chunks};
+      const auto [first, count] = stretch_of(m, v, i, rank);
+      dims_[i] = {e.n, first, count, chunks};
     }
   }
 
+  /// How many elements the rank has. Of a range that does not divide, its memory has as many as any
+  /// rank's (local_size), and those behind these are padding.
   constexpr local_count count() const {
     std::int64_t n = 1;
     for (int i = 0; i < rank_; ++i) n *= dims_[i].local;
