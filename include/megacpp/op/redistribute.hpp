@@ -50,6 +50,7 @@ constexpr parts_along parts_of(const mesh& m, const value& whole, dim d, std::in
 /// the dim is not the outermost, x is packed before it, or y unpacked after it.
 constexpr std::int64_t pack_bytes(const mesh& m, const value& x, const value& y, const node& n) {
   const std::int64_t ranks = m.of(n.ax);
+  if (!m.sized(n.ax)) return 0; // a range has no dims around the one that is cut
   const bool packs = n.to.s == state::shard && parts_of(m, x, n.to.d, ranks).outer > 1,
              unpacks = n.from.s == state::shard && parts_of(m, y, n.from.d, ranks).outer > 1;
   switch (collective_of(n.from, n.to)) {
