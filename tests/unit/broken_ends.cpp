@@ -9,6 +9,7 @@
 #include <megacpp/plan/update.hpp>
 
 #include <memory>
+#include <stdexcept>
 #include <string>
 
 using namespace mc_test;
@@ -165,6 +166,67 @@ BOOST_AUTO_TEST_CASE(a_broken_end_of_a_step_is_refused) {
       pending->at(n.out[0]).at = pending->at(n.in[0]).at;
   verify_update(*pending, cut, ranks, dtype::f32);
   BOOST_TEST(said(pending->wrong) == "MEGA-P005 add_total(broken, +@0) over tp");
+}
+
+// Over pipeline stages every group's norm is summed over pp, but for what stages share: its gradient
+// is, and it counts once.
+BOOST_AUTO_TEST_CASE(a_broken_end_of_a_step_over_stages_is_refused) {
+  setup s = two_ranks();
+  s.ranks.pp = 2;
+  const graph stem = forward_graph(dense(), s, part_kind::stem, 0),
+              block = forward_graph(dense(), s, part_kind::block, 0),
+              head = forward_graph(dense(), s, part_kind::loss, 0);
+  const registry r =
+      make_registry(std::array<const graph*, 3>{&stem, &block, &head}, std::array{1, 2, 1});
+  const mesh ranks(s.ranks);
+  const auto with = [&](auto change) {
+    auto g = std::make_unique<graph>(update_graph(r, ranks, dtype::f32));
+    change(*g);
+    verify_update(*g, r, ranks, dtype::f32);
+    return g->wrong.code == fault::none ? "" : said(g->wrong);
+  };
+  BOOST_TEST(with([](graph&) {}) == "");
+  const auto refused = [&](const char* what, auto change) { BOOST_TEST(with(change) != "", what); };
+  const auto over_pp = [](graph& g, bool of_range) {
+    for (int i = 0; i < g.node_count; ++i)
+      if (node& n = g.at_node(i);
+          n.op == &op::redistribute && n.ax == axis::pp && (g.at(n.in[0]).rank == 1) == of_range)
+        return &n;
+    throw std::logic_error("nothing is reduced over pp");
+  };
+  refused("a norm is not summed over stages", [&](graph& g) {
+    node* n = over_pp(g, false);
+    rewire(g, n->out[0], n->in[0]);
+    erase(g, n);
+  });
+  refused("a norm counts as if every stage had the same", [&](graph& g) {
+    node* n = over_pp(g, false);
+    g.at(n->in[0]).at[axis::pp] = I;
+    rewire(g, n->out[0], n->in[0]);
+    erase(g, n);
+  });
+  refused("gradients that stages share are not added up", [&](graph& g) {
+    node* n = over_pp(g, true);
+    rewire(g, n->out[0], n->in[0]);
+    erase(g, n);
+  });
+  refused("one stage's use of a tied table is taken for all", [&](graph& g) {
+    node* n = over_pp(g, true);
+    g.at(n->in[0]).at[axis::pp] = I;
+    rewire(g, n->out[0], n->in[0]);
+    erase(g, n);
+  });
+  refused("a table that stages share counts on each", [&](graph& g) {
+    registry apart = r;
+    for (registry::group& group : apart.groups)
+      if (group.shared) group.shared = false, group.at[axis::pp] = S(dim::elements);
+    g = update_graph(apart, ranks, dtype::f32);
+  });
+  refused("stages are taken for copies of one another", [&](graph& g) {
+    registry alike = r;
+    for (registry::group& group : alike.groups) group.at[axis::pp] = I;
+    g = update_graph(alike, ranks, dtype::f32);
+  });
 }
 
 // Each total of a step is made whole, once, and as its own.

@@ -335,10 +335,10 @@ constexpr global_count unpadded_size(const value& v, const parameter_info& p) {
   return {p.valid_rows > 0 ? n / v.dims[0].n * p.valid_rows : n};
 }
 
-/// A flat range of the stores is one dim of elements. It alone may be cut over an axis whose size is
-/// known only at start, which is this one; -1: it is not, or v is no range. Of a range, the mesh of
-/// the graph gives the most that a rank may hold, and one with all sizes what each does: every rank
-/// as many, of which those behind the last element are padding.
+/// A flat range of the stores is one dim of elements. It alone may be cut over an axis whose size
+/// is known only at start, which is this one; -1: it is not, or v is no range. Of a range, the mesh
+/// of the graph gives the most that a rank may hold, and one with all sizes what each does: every
+/// rank as many, of which those behind the last element are padding.
 constexpr int range_axis(const mesh& m, const value& v) {
   if (v.rank != 1 || v.dims[0].d != dim::elements) return -1;
   for (int a = 0; a < axes; ++a)

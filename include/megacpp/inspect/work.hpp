@@ -51,8 +51,11 @@ inline graph update_of_stage(const program_view& p, std::span<const int> layers)
   registry r = *p.stores;
   for (registry::entry& e : r.entries)
     if (layers.front() == 0 || layers[static_cast<unsigned>(e.part)] == 0) e.gradient = e.offset;
-  for (int k = 0; k < r.group_count; ++k)
-    r.groups[static_cast<unsigned>(k)].count = stored_elements(r, layers, k);
+  for (int k = 0; k < r.group_count; ++k) {
+    registry::group& group = r.groups[static_cast<unsigned>(k)];
+    group.count = stored_elements(r, layers, k);
+    group.frozen = group.frozen || group.count == 0; // nothing of it is on this stage
+  }
   return update_graph(r, p.update().g->ranks, p.numbers.type);
 }
 

@@ -4,8 +4,9 @@
 // optimizer work on ranges of one array.
 //
 // A tied use collects its gradient apart, behind all others, and the step's end adds it to that of
-// the declaration: on two pipeline stages because nothing else can be done, on one because a sum
-// to which head and stem add in turn would depend on the size of a micro-batch.
+// the declaration, because a sum to which head and stem add in turn would depend on the size of a
+// micro-batch. Pipeline stages hold other layers: ranges are shards over pp, but for what several
+// stages hold, a tied parameter. Its uses collect on their own stages, as a pending sum over pp.
 #pragma once
 
 #include <megacpp/plan/names.hpp>
@@ -39,6 +40,7 @@ struct registry {
     bool frozen = false; ///< never updated
     update_rule update = update_rule::adamw;
     double rate = 0;                    ///< of update_rule::balance
+    bool shared = false;                ///< by stages: its gradients are a pending sum over pp
     std::int64_t offset = 0, count = 0; ///< elements, padding between entries included
   };
   entry entries[max_entries]{};
@@ -62,10 +64,18 @@ struct registry {
 };
 
 namespace detail {
+/// Whether a parameter of the stem or the head is one that the other uses, too.
+constexpr bool is_tied(std::span<const graph* const> parts, const value& v) {
+  for (const graph* g : {parts.front(), parts.back()})
+    for (int i = 0; i < g->parameter_count; ++i)
+      if (g->parameters[i].tied && same_name(g->at(g->parameters[i].v), v)) return true;
+  return false;
+}
 /// Axes and dims matter to a group, not levels: what is reduced where.
-constexpr bool same_group(const registry::group& x, const placement& at, const parameter_info& p) {
-  bool same =
-      x.decay == p.decay && x.frozen == p.frozen && x.update == p.update && x.rate == p.rate;
+constexpr bool same_group(const registry::group& x, const placement& at, const parameter_info& p,
+                          bool shared) {
+  bool same = x.decay == p.decay && x.frozen == p.frozen && x.update == p.update &&
+              x.rate == p.rate && x.shared == shared;
   for (unsigned a = 0; a < static_cast<unsigned>(axes); ++a)
     same = same && (x.at.at[a].s == state::shard) == (at.at[a].s == state::shard);
   return same;
@@ -82,7 +92,9 @@ constexpr void refuse(registry& r, fault f, const value& v, const parameter_info
 } // namespace detail
 
 /// `parts` are the forward graphs of stem, block kinds and head; `layers[i]` how many layers part i
-/// has.
+/// has, in the model or on one pipeline stage. The stage of the head has a copy of what the head is
+/// tied to, in the order of the declarations. All stages have the same groups, whose ranges may be
+/// empty.
 constexpr registry make_registry(std::span<const graph* const> parts, std::span<const int> layers) {
   registry r;
   r.wrong = fault_of_names(parts);
@@ -90,6 +102,7 @@ constexpr registry make_registry(std::span<const graph* const> parts, std::span<
     r.wrong.code = fault::S004, r.wrong.what << "more than 160 parts";
   if (parts.size() > max_entries) return r;
   r.part_count = static_cast<int>(parts.size());
+  const bool staged = !parts.empty() && !parts.front()->ranks.trivial(axis::pp);
   for (unsigned p = 0; p < parts.size(); ++p) {
     const graph& g = *parts[p];
     for (int i = 0; i < g.parameter_count; ++i) {
@@ -102,15 +115,19 @@ constexpr registry make_registry(std::span<const graph* const> parts, std::span<
       registry::entry& e = r.entries[r.entry_count++];
       e.part = static_cast<int>(p), e.parameter = i, e.tied = info.tied;
       e.count = local_size(g.ranks, v);
+      const bool in_block = p > 0 && p + 1 < parts.size();
+      const bool shared = staged && !in_block && detail::is_tied(parts, v);
+      placement at = v.at;
+      if (staged && !shared) at[axis::pp] = S(dim::elements);
       int k = 0;
-      while (k < r.group_count && !detail::same_group(r.groups[k], v.at, info)) ++k;
+      while (k < r.group_count && !detail::same_group(r.groups[k], at, info, shared)) ++k;
       if (k == max_groups) {
         detail::refuse(r, fault::S004, v, info, -1,
                        ": more than 8 ways of storing and updating parameters");
         return r;
       }
       if (k == r.group_count) {
-        r.groups[k] = {v.at, info.decay, info.frozen, info.update, info.rate};
+        r.groups[k] = {at, info.decay, info.frozen, info.update, info.rate, shared};
         ++r.group_count;
       }
       e.group = k;
@@ -132,7 +149,8 @@ constexpr registry make_registry(std::span<const graph* const> parts, std::span<
         registry::entry& e = r.entries[i];
         if (e.part == static_cast<int>(p) && e.group == k && !e.tied) e.stride = within;
       }
-      r.total += within * layers[p];
+      const bool copied = group.shared && layers[p] == 0 && layers.front() + layers.back() > 0;
+      r.total += within * (copied ? 1 : layers[p]);
     }
     group.count = r.total - group.offset;
   }
@@ -156,7 +174,7 @@ constexpr registry make_registry(std::span<const graph* const> parts, std::span<
       if (!same_name(v, w)) continue;
       found = true;
       e.offset = e.gradient = o.offset;
-      if (!info.frozen) {
+      if (!info.frozen && !staged) {
         e.gradient = r.gradients;
         r.gradients += aligned_elements(e.count.n);
         if (++ties > max_slots)

@@ -1,7 +1,9 @@
 // The graphs of a step's end. One reduces what the step has summed: its loss, the tokens of it, and
 // the blocks' own losses. The other joins gradients of tied uses with those of their parameters
 // (phase prologue, before any is reduced), takes one gradient norm over all groups of the registry
-// (phase forward), and updates each group (phase epilogue).
+// (phase forward), and updates each group (phase epilogue). Stages of a pipeline hold other layers,
+// so that ranges are shards over pp: as many elements for each stage, those that the smaller ones
+// lack are zero. What stages share is added up over pp first, and counts once.
 #pragma once
 
 #include <megacpp/op/elementwise.hpp>
@@ -14,7 +16,8 @@
 
 namespace mc {
 
-/// `n` elements of a group as a flat value: sharded axes shard them.
+/// `n` elements of a group as a flat value: sharded axes shard them, and gradients that stages
+/// share are pending over pp.
 constexpr var range_value(builder& b, const registry::group& group, std::int64_t n, feed from,
                           const char* name, dtype t, int slot) {
   value v;
@@ -25,6 +28,7 @@ constexpr var range_value(builder& b, const registry::group& group, std::int64_t
     v.at.at[a] = S(dim::elements);
     if (b.g.ranks.sized(static_cast<axis>(a))) n *= b.g.ranks.of(static_cast<axis>(a));
   }
+  if (group.shared && from == feed::gradient) v.at[axis::pp] = P;
   v.dims[0] = {dim::elements, n};
   b.normalise(v, 0, "update");
   return {&b, b.add(v, 0)};
@@ -64,11 +68,23 @@ struct update_verifier {
     for (int a = 0; same && a < axes; ++a) {
       const bool cut = group.at.at[a].s == state::shard && !ranks.trivial(static_cast<axis>(a));
       const place p = g.at(v).at.at[a];
-      same = cut ? p.is_shard(dim::elements) : p == I;
+      const bool summed = group.shared && f == feed::gradient && a == static_cast<int>(axis::pp);
+      same = cut ? p.is_shard(dim::elements) : p == (summed ? P : I);
       if (cut && ranks.sized(static_cast<axis>(a))) n *= ranks.of(static_cast<axis>(a));
     }
     return same && g.at(v).rank == 1 && g.at(v).dims[0] == extent(dim::elements, n) &&
            g.at(v).type == (f == feed::weight ? weights : accumulator_of(weights));
+  }
+  /// v is a group's gradient, added up over the stages that share it.
+  constexpr bool is_gradient(value_id v, int k) const {
+    const registry::group& group = r.groups[k];
+    if (group.shared) {
+      if (v < 0 || g.at(v).producer < 0) return false;
+      const node& n = g.at_node(g.at(v).producer);
+      if (n.op != &op::redistribute || n.ax != axis::pp || n.to != I) return false;
+      v = n.in[0];
+    }
+    return is(v, feed::gradient, k, group, group.count);
   }
   /// The one node of an op in a phase for which holds(node).
   constexpr const node* one(const op_info& op, phase when, const char* what, auto holds) {
@@ -92,10 +108,8 @@ struct update_verifier {
   constexpr bool stores(const node& n, int k, int last) const {
     const registry::group& group = r.groups[k];
     const auto store = [&](int i, feed f) { return is(n.in[i], f, k, group, group.count); };
-    constexpr feed feeds[] = {feed::gradient, feed::master, feed::first_moment, feed::second_moment,
-                              feed::weight};
-    bool same = store(0, feed::gradient) && store(1, feed::master) && store(last, feed::weight);
-    for (int i = 0; last == 4 && i < 5; ++i) same = same && store(i, feeds[i]);
+    bool same = is_gradient(n.in[0], k) && store(1, feed::master) && store(last, feed::weight);
+    if (last == 4) same = same && store(2, feed::first_moment) && store(3, feed::second_moment);
     return same;
   }
   /// A group is updated once, by its rule, and what that says of its blocks is told.
@@ -116,10 +130,8 @@ struct update_verifier {
   }
   /// A group's gradient counts once in the norm.
   constexpr void norm(int k, const node& clip) {
-    const registry::group& group = r.groups[k];
-    const node* squares = one(op::sum_of_squares, phase::forward, "norm", [&](const node& n) {
-      return is(n.in[0], feed::gradient, k, group, group.count);
-    });
+    const node* squares = one(op::sum_of_squares, phase::forward, "norm",
+                              [&](const node& n) { return is_gradient(n.in[0], k); });
     if (squares == nullptr) return;
     value_id s = squares->out[0];
     for (int i = 0; i < g.node_count; ++i) // behind its reductions
@@ -241,6 +253,7 @@ constexpr graph update_graph(const registry& r, const mesh& ranks, dtype weights
     const auto& group = r.groups[k];
     if (group.frozen) continue;
     gradients[k] = group_value(b, group, feed::gradient, "gradient", main, k);
+    if (group.shared) gradients[k] = to(gradients[k], axis::pp, I, 0);
     if (group.update == update_rule::balance) continue; // a load, not a gradient
     clip.in[k + 2] = over_all_ranks({&b, b.emit(op::sum_of_squares, {gradients[k].id}, 0)}).id;
   }

@@ -1,0 +1,182 @@
+// The end of a step over pipeline stages, each of which has the layers of its own: the norm is that
+// of the whole model on every stage, and what several stages hold, a tied table, counts once, with
+// the gradients of all its uses.
+#define BOOST_TEST_MODULE stages
+#include <boost/test/unit_test.hpp>
+
+#include <megacpp/model/gpt.hpp>
+#include <megacpp/plan/memory.hpp>
+#include <megacpp/plan/parts.hpp>
+#include <megacpp/plan/update.hpp>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include <laws/plain_ops.hpp>
+#include <laws/simulated_ranks.hpp>
+
+using namespace mc;
+using namespace mc::laws;
+
+namespace {
+
+constexpr int model_layers = 4;
+constexpr double tokens = 7;
+
+constexpr gpt model_of(bool tied) {
+  gpt m;
+  m.layers = model_layers, m.hidden = 8, m.heads = 2, m.ffn = 12, m.vocabulary = 18;
+  m.positions = 16, m.tied = tied;
+  return m;
+}
+
+/// Element i of the gradient that a use of a parameter has, in the numbers of the whole model.
+double slope(const registry::entry& e, int layer, std::int64_t i) {
+  const int use = (e.part * 64 + e.parameter) * model_layers + layer;
+  return scrambled(static_cast<std::uint64_t>(use), static_cast<std::uint64_t>(i));
+}
+
+struct model_on_stages {
+  std::array<std::unique_ptr<graph>, 3> forward; ///< stem, block, head
+  std::array<const graph*, 3> parts{};
+  int pp, tp;
+
+  model_on_stages(const gpt& m, int stages, int shards) : pp(stages), tp(shards) {
+    const setup s{.ranks = {.tp = tp, .pp = pp}, .batch = {1, 16}, .type = dtype::f64};
+    constexpr part_kind kinds[] = {part_kind::stem, part_kind::block, part_kind::loss};
+    for (std::size_t i = 0; i < 3; ++i) {
+      forward[i] = std::make_unique<graph>(forward_graph(m, s, kinds[i], 0));
+      BOOST_REQUIRE((forward[i]->wrong.code == fault::none));
+      parts[i] = forward[i].get();
+    }
+  }
+  const value& value_of(const registry::entry& e) const {
+    const graph& g = *parts[static_cast<std::size_t>(e.part)];
+    return g.at(g.parameters[e.parameter].v);
+  }
+  std::array<int, 3> layers_of(int stage) const {
+    return {stage == 0, model_layers / pp, stage + 1 == pp};
+  }
+  registry stores_of(int stage) const { return make_registry(parts, layers_of(stage)); }
+  registry stores() const { return make_registry(parts, std::array{1, model_layers, 1}); }
+  /// Those of all stages: every range is as long as on the largest.
+  registry longest() const {
+    registry r = stores();
+    for (int k = 0; k < r.group_count; ++k) {
+      r.groups[k].count = 0;
+      for (int stage = 0; stage < pp; ++stage)
+        r.groups[k].count = std::max(r.groups[k].count, stores_of(stage).groups[k].count);
+    }
+    return r;
+  }
+  /// The norm that a rank of a stage sums up to, from the model's gradients.
+  double norm() const {
+    const registry r = stores();
+    double squares = 0;
+    for (int i = 0; i < r.entry_count; ++i) {
+      const registry::entry& e = r.entries[i];
+      if (e.tied) continue;
+      for (int layer = 0; layer < (e.part == 1 ? model_layers : 1); ++layer)
+        for (std::int64_t at = 0; at < global_size(value_of(e)).n; ++at) {
+          double g = slope(e, layer, at);
+          for (int j = 0; j < r.entry_count; ++j)
+            if (const registry::entry& o = r.entries[j];
+                o.tied && same_name(value_of(e), value_of(o)))
+              g += slope(o, layer, at);
+          squares += g * g;
+        }
+    }
+    return std::sqrt(squares) / tokens;
+  }
+  /// What a stage has collected in a group's range.
+  array collected(int stage, int group, const world& w, int rank, std::int64_t length) const {
+    const registry r = stores_of(stage);
+    BOOST_TEST(r.groups[group].count == stored_elements(stores(), layers_of(stage), group));
+    array out(static_cast<std::size_t>(length));
+    for (int i = 0; i < r.entry_count; ++i) {
+      const registry::entry& e = r.entries[i];
+      if (e.group != group) continue;
+      const value& v = value_of(e);
+      const auto held = logical_indices(w, parts[0]->ranks, v, rank);
+      for (int n = 0; n < layers_of(stage)[static_cast<std::size_t>(e.part)]; ++n) {
+        const int layer = e.part == 1 ? stage * layers_of(stage)[1] + n : 0;
+        const std::int64_t begin = e.offset + n * e.stride - r.groups[group].offset;
+        for (std::size_t j = 0; j < held.size(); ++j)
+          out.at(static_cast<std::size_t>(begin) + j) += slope(e, layer, held[j]);
+      }
+    }
+    return out;
+  }
+};
+
+/// A tied gradient joins in memory, which the ranges fed here have done.
+void joined(node_task& t) { need(t.in(0).size() == t.in(1).size(), "add_gradient"); }
+
+/// The norm of an update's graph, which every rank must have.
+double norm_on_ranks(const model_on_stages& m, const graph& update) {
+  const registry r = m.longest();
+  world w;
+  w.size[static_cast<unsigned>(axis::pp)] = m.pp, w.size[static_cast<unsigned>(axis::tp)] = m.tp;
+  laws::feeds f;
+  for (int i = 0; i < update.value_count; ++i) {
+    const auto v = static_cast<value_id>(i);
+    const value& x = update.at(v);
+    if (x.is != role::input) continue;
+    if (x.from == feed::total && x.slot == static_cast<int>(step_total::whole_tokens))
+      f.logical[v] = {{tokens}};
+    if (!is_store(x.from)) continue;
+    auto& local = f.local[v];
+    for (int rank = 0; rank < w.ranks(); ++rank)
+      local.push_back(x.from == feed::gradient ? m.collected(w.coordinate(rank, axis::pp), x.slot,
+                                                             w, rank, r.groups[x.slot].count)
+                                               : array(held_size(w, update.ranks, x)));
+  }
+  implementations ops = plain::all();
+  ops[&op::add_gradient] = &joined;
+  machine end(w, update, ops);
+  end.run_forward(f);
+  bool copies = true;
+  const double norm = end.logical(update.outputs[1], copies)[0];
+  BOOST_TEST(copies, "ranks have different norms");
+  return norm;
+}
+
+} // namespace
+
+BOOST_AUTO_TEST_CASE(the_norm_is_that_of_all_stages) {
+  for (const bool tied : {false, true})
+    for (const int tp : {1, 2})
+      for (const int pp : {1, 2, 4})
+        BOOST_TEST_CONTEXT("pp " << pp << ", tp " << tp << (tied ? ", tied" : "")) {
+          const model_on_stages m(model_of(tied), pp, tp);
+          const registry r = m.longest();
+          const mesh ranks(layout{.tp = tp, .pp = pp});
+          const auto update = std::make_unique<graph>(update_graph(r, ranks, dtype::f64));
+          BOOST_REQUIRE((update->wrong.code == fault::none));
+          const double want = m.norm();
+          BOOST_TEST(std::abs(norm_on_ranks(m, *update) - want) <= 1e-12 * want);
+        }
+}
+
+// Groups of one stage are those of every other, in one order, so that ranks reduce the same.
+BOOST_AUTO_TEST_CASE(a_table_that_stages_share_is_a_group_of_its_own) {
+  for (const bool tied : {false, true}) {
+    const model_on_stages m(model_of(tied), 4, 1);
+    int shared = 0;
+    for (int stage = 0; stage < 4; ++stage) {
+      const registry r = m.stores_of(stage);
+      BOOST_TEST(r.group_count == m.stores().group_count);
+      for (int k = 0; k < r.group_count; ++k) {
+        BOOST_TEST((r.groups[k].at[axis::pp].s == state::shard) == !r.groups[k].shared);
+        if (!r.groups[k].shared) continue;
+        ++shared;
+        BOOST_TEST(r.groups[k].count == (stage == 0 || stage == 3 ? 18 * 8 + 48 : 0));
+      }
+    }
+    BOOST_TEST(shared == (tied ? 4 : 0));
+  }
+}
