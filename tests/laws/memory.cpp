@@ -377,10 +377,11 @@ BOOST_AUTO_TEST_CASE(collectives_are_those_of_axes_with_ranks) {
   BOOST_TEST(collectives_of(alone.view()).empty());
   std::int64_t reduced = 0, of_totals = 0, parameters = 0;
   for (const collective_entry& e : collectives_of(two.view())) {
-    BOOST_TEST((e.over == axis::cp && e.ranks == 2));
+    BOOST_TEST((e.call.over == axis_set(axis::cp) && e.ranks == 2));
     if (e.part == "totals") of_totals += e.per_step;
     if (e.when == phase::epilogue) reduced += e.per_step;
-    BOOST_TEST((e.what != collective::all_reduce || e.sent == e.bytes)); // 2 (n - 1) / n of it
+    BOOST_TEST((e.call.what != collective::all_reduce ||
+                e.call.sent == e.call.bytes)); // 2 (n - 1) / n of it
   }
   for_each_parameter(two.view(), [&](const parameter_ref&) { ++parameters; });
   BOOST_TEST(reduced == parameters);
@@ -390,10 +391,12 @@ BOOST_AUTO_TEST_CASE(collectives_are_those_of_axes_with_ranks) {
                                               "shared");
   int of_gradients = 0, of_norm = 0;
   for (const collective_entry& e : collectives_of(shared.view())) {
-    of_gradients += e.over == axis::dp && e.when == phase::epilogue;
-    of_norm += e.over == axis::ep && e.part == "update";
-    BOOST_TEST((e.ranks == 2 && (e.over == axis::dp || (e.over == axis::ep && e.part == "update"))),
-               name_of(e.over));
+    const bool of_experts = e.call.over == axis_set{axis::ep, axis::etp};
+    of_gradients += e.call.over == axis_set(axis::dp) && e.when == phase::epilogue;
+    of_norm += e.call.over == axis_set(axis::ep) && e.part == "update";
+    BOOST_TEST((e.ranks == 2 && (e.call.over == axis_set(axis::dp) || of_experts ||
+                                 (e.call.over == axis_set(axis::ep) && e.part == "update"))),
+               name_of(e.call.over));
   }
   BOOST_TEST(of_gradients > 0);
   BOOST_TEST(of_norm > 0);

@@ -46,10 +46,8 @@ graph graph_of(const mesh& m, dtype t, placement at, axis a, place to, order o, 
   const extent B{dim::batch, 4}, Sq{dim::sequence, 16, o}, H{dim::hidden, 12};
   const var x = b.input(feed::stream, "x", t, {B, Sq, H}, at);
   if (b.g.wrong.code != fault::none) return b.g;
-  node n;
-  n.op = &op::redistribute, n.in[0] = x.id, n.ax = a, n.to = to, n.derived = derived;
-  n.from = x.type().at[a];
-  b.emit(n);
+  b.derived = derived;
+  op::emit_redistribution(b, op::redistribute, x.id, a, to, 0);
   return b.g;
 }
 
@@ -145,11 +143,15 @@ BOOST_AUTO_TEST_CASE(every_entry_of_the_table_on_every_dim) {
   beside[cp] = P;
   try_all(s, m, tp, beside, order::contiguous);
   try_all(s, m, cp, placement{}, order::balanced);
-  const std::set<std::string> all{"none",           "slice",
-                                  "zero-pad",       "all-reduce",
-                                  "all-gather",     "all-gather packed",
-                                  "reduce-scatter", "reduce-scatter packed",
-                                  "all-to-all",     "all-to-all packed"};
+  const std::set<std::string> all{"none",
+                                  "slice",
+                                  "zero-pad",
+                                  "all-reduce",
+                                  "all-gather",
+                                  "all-gather packed",
+                                  "reduce-scatter",
+                                  "reduce-scatter packed",
+                                  "all-to-all packed"};
   for (const std::string& what : all) BOOST_TEST(seen.count(what) == 1u, what);
 }
 

@@ -76,6 +76,14 @@ struct mesh {
   constexpr bool sized(axis a) const { return of(a) > 0; }
 };
 
+/// Ranks of a group, on a mesh that knows the sizes of its axes.
+constexpr int ranks_of(const mesh& m, axis_set over) {
+  int n = 1;
+  for (int a = 0; a < axes; ++a)
+    if (over.has(static_cast<axis>(a))) n *= m.of(static_cast<axis>(a));
+  return n;
+}
+
 /// The mesh of the fewest ranks that a layout has: one replica of the model, or more where ranks of
 /// several share its experts.
 constexpr mesh smallest_mesh(const layout& l) {

@@ -178,12 +178,15 @@ using rule_function = void (*)(inference&);
 using adjoint_function = void (*)(backward&, const node&);
 using standing_function = void (*)(terms&, const node&);
 using cost_function = work (*)(const graph&, const node&);
+/// What a node asks of its communicator, on a mesh whose sizes are all known.
+using wire_function = transfers (*)(const graph&, const node&, const mesh&);
 
 struct op_info {
   const char* name;
   rule_function rule;
   adjoint_function adjoint = nullptr; ///< null: no gradient may be wanted through it (MEGA-P017)
   cost_function cost = nullptr;       ///< null: reads its inputs and writes its outputs once
+  wire_function wire = nullptr;       ///< null: it needs no other rank
   int typed_by = 0;                   ///< the input whose dtype selects the kernel's element type
   bool accumulates = false;           ///< adds into outputs that are gradients, or sums over trips
   int in_place = -1;                  ///< the input whose memory its first output may take over

@@ -72,10 +72,14 @@ inline void describe_collectives(std::string& out, const program_view& p) {
   if (list.empty()) out += "  none\n";
   for (const collective_entry& e : list) {
     fmt::format_to(std::back_inserter(out),
-                   "  {:<8} {:<9} {:<14} over {:<4} {} -> {}  {} ({} x {}, {} sent by a rank)\n",
-                   e.part, phase_text(e.when), name_of(e.what), name_of(e.over), place_text(e.from),
-                   place_text(e.to), e.value, e.per_step, byte_count(e.bytes), byte_count(e.sent));
+                   "  {:<8} {:<9} {:<14} over {:<8} {}  {} ({} x {}, {} sent by a rank)  {}\n",
+                   e.part, phase_text(e.when), name_of(e.call.what), name_of(e.call.over),
+                   cause_text(*e.by), e.value, e.per_step, byte_count(e.call.bytes),
+                   byte_count(e.call.sent), line_text(*e.by));
   }
+  for (const auto& [over, sent] : bytes_by_group(list))
+    fmt::format_to(std::back_inserter(out), "  {} sent by a rank over {}\n", byte_count(sent),
+                   name_of(over));
 }
 
 inline void describe_parameters(std::string& out, const program_view& p) {
@@ -171,18 +175,22 @@ inline json_output work_json(const step_work& w) {
 
 inline json_output collectives_json(const program_view& p) {
   json_output list = json_output::array();
-  for (const collective_entry& e : collectives_of(p))
+  for (const collective_entry& e : collectives_of(p)) {
+    json_output over = json_output::array();
+    for (int a = 0; a < axes; ++a)
+      if (e.call.over.has(static_cast<axis>(a))) over.push_back(name_of(static_cast<axis>(a)));
     list.push_back({{"part", e.part},
                     {"phase", phase_text(e.when)},
-                    {"what", name_of(e.what)},
-                    {"axis", name_of(e.over)},
-                    {"from", place_text(e.from)},
-                    {"to", place_text(e.to)},
+                    {"what", name_of(e.call.what)},
+                    {"axes", std::move(over)},
+                    {"cause", cause_text(*e.by)},
                     {"value", e.value},
                     {"ranks", e.ranks},
-                    {"bytes", e.bytes},
-                    {"sent", e.sent},
-                    {"per_step", e.per_step}});
+                    {"bytes", e.call.bytes},
+                    {"sent", e.call.sent},
+                    {"per_step", e.per_step},
+                    {"line", line_text(*e.by)}});
+  }
   return list;
 }
 

@@ -2,13 +2,17 @@
 // made, so that layouts of many ranks can be described by one process.
 #pragma once
 
+#include <megacpp/comm/communicator.hpp>
 #include <megacpp/graph/builder.hpp>
 #include <megacpp/inspect/work.hpp>
 #include <megacpp/op/redistribute.hpp>
 #include <megacpp/plan/memory.hpp>
 #include <megacpp/run/program_source.hpp>
 
+#include <algorithm>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -72,6 +76,12 @@ inline const char* phase_text(phase p) {
   return names[static_cast<int>(p)];
 }
 
+/// "qwen3.hpp:41", the line of the model that a node is for; nothing of the update and the totals,
+/// which no model writes.
+inline std::string line_text(const node& n) {
+  return n.line.number > 0 ? text_of(n.line).c_str() : "";
+}
+
 /// `dgrad %31 = linear_input_grad(%30, attn.q.weight)  (batch 16, ...) f32 [dp S(batch)] line 41`
 inline std::string node_text(const graph& g, const node& n) {
   std::string text = fmt::format("{:<8} ", phase_text(n.when));
@@ -98,7 +108,7 @@ inline std::string node_text(const graph& g, const node& n) {
     const std::string at = placement_text(g.ranks, shown->at);
     if (!at.empty()) text += fmt::format(" [{}]", at);
   }
-  if (n.line.number > 0) text += fmt::format("  {}", text_of(n.line).c_str());
+  if (n.line.number > 0) text += "  " + line_text(n);
   return text;
 }
 
@@ -139,34 +149,30 @@ inline std::string buffer_text(const buffers& b, int number) {
                            : fmt::format("tasks {} to {}", x.first, x.last));
 }
 
-/// A collective of a training step.
+/// A collective of a training step: a call of the communicator.
 struct collective_entry {
   std::string part, value;
   phase when = phase::forward;
-  collective what = collective::none;
-  axis over{};
-  place from{}, to{};
+  const node* by = nullptr; ///< of the part's graph
+  transfer call;            ///< bytes: each time, with ring algorithms
   int ranks = 0;
-  std::int64_t bytes = 0;    ///< one rank's value before it
-  std::int64_t sent = 0;     ///< by one rank, each time, ring algorithms
   std::int64_t per_step = 0; ///< times, with one micro-batch a step
 };
+
+/// "P -> R" of a redistribution, else the op: why there is a collective.
+inline std::string cause_text(const node& n) {
+  if (n.op != &op::redistribute) return n.op->name;
+  return fmt::format("{} -> {}", place_text(n.from), place_text(n.to));
+}
 
 namespace detail {
 inline void append_collectives(std::vector<collective_entry>& list, const std::string& part,
                                const graph& g, const mesh& ranks, int times) {
   for (int i = 0; i < g.node_count; ++i) {
     const node& n = g.at_node(i);
-    if (n.op != &op::redistribute || collective_of(n.from, n.to) == collective::none) continue;
-    if (ranks.trivial(n.ax)) continue;
-    collective_entry e;
-    e.part = part, e.value = origin_text(g, n.in[0]), e.when = n.when;
-    e.what = collective_of(n.from, n.to), e.over = n.ax, e.from = n.from, e.to = n.to;
-    e.ranks = ranks.of(n.ax);
-    e.bytes = local_bytes(g.ranks, g.at(n.in[0]));
-    e.sent = bytes_sent(e.what, e.bytes, e.ranks);
-    e.per_step = times;
-    list.push_back(std::move(e));
+    for (const transfer& call : node_wire(g, n, ranks))
+      list.push_back(
+          {part, origin_text(g, n.in[0]), n.when, &n, call, ranks_of(ranks, call.over), times});
   }
 }
 } // namespace detail
@@ -185,15 +191,34 @@ inline std::vector<int> layers_of_parts(const program_view& p) {
   return layers;
 }
 
-/// Every collective of a training step on the fewest ranks.
-inline std::vector<collective_entry> collectives_of(const program_view& p) {
+/// Every collective of a training step on these ranks.
+inline std::vector<collective_entry> collectives_of(const program_view& p, const mesh& ranks) {
   std::vector<collective_entry> list;
-  const mesh ranks = smallest_mesh(p.numbers.ranks);
   const std::vector<int> layers = layers_of_parts(p);
   for (int i = 0; i < static_cast<int>(p.parts.size()); ++i)
     if (const int n = layers[static_cast<unsigned>(i)]; n > 0)
       detail::append_collectives(list, name_of_part(p, i), *p.part(i).g, ranks, n);
   return list;
+}
+
+/// The same on the fewest ranks that the layout has.
+inline std::vector<collective_entry> collectives_of(const program_view& p) {
+  return collectives_of(p, smallest_mesh(p.numbers.ranks));
+}
+
+/// Bytes that one rank sends in such a step over each group; with several pipeline stages, the sum
+/// of one rank of each.
+inline std::vector<std::pair<axis_set, std::int64_t>> bytes_by_group(
+    const std::vector<collective_entry>& list) {
+  std::vector<std::pair<axis_set, std::int64_t>> sums;
+  for (const collective_entry& e : list) {
+    const auto at = std::find_if(sums.begin(), sums.end(),
+                                 [&](const auto& s) { return s.first == e.call.over; });
+    const std::int64_t sent = e.call.sent * e.per_step;
+    if (at == sums.end()) sums.emplace_back(e.call.over, sent);
+    else at->second += sent;
+  }
+  return sums;
 }
 
 } // namespace mc

@@ -25,6 +25,16 @@ inline work node_work(const graph& g, const node& n) {
   return w;
 }
 
+/// What a node asks of its communicator, over groups of more than one rank.
+inline std::vector<transfer> node_wire(const graph& g, const node& n, const mesh& ranks) {
+  std::vector<transfer> calls;
+  if (n.op->wire == nullptr) return calls;
+  const transfers all = n.op->wire(g, n, ranks);
+  for (int k = 0; k < all.count; ++k)
+    if (ranks_of(ranks, all.at[k].over) > 1) calls.push_back(all.at[k]);
+  return calls;
+}
+
 inline work work_of(const graph& g, phases when) {
   work w;
   for (int i = 0; i < g.node_count; ++i)

@@ -22,6 +22,10 @@
 // and ep, and equal on the ranks of etp, which share each expert; what comes back is a pending sum
 // over etp. A grouped product pairs the rows of an ep rank with its experts. Saved: x, rows,
 // counts. FLOPs of a grouped product: 2 N K a row, for the R rows of a full round.
+//
+// On the wire, over ep x etp: expert_rows gathers everyone's counts; dispatch gives each choice to
+// the ranks of etp that share its expert, and combine takes their sums back, all-to-all by counts.
+// Bytes are of a micro-batch, in all rounds, where every expert is chosen equally often.
 #pragma once
 
 #include <megacpp/graph/adjoint.hpp>
@@ -50,6 +54,18 @@ constexpr void place_rows(const inference& c, value& rows) {
   std::int8_t level = 0;
   for (axis a : {axis::edp, axis::ep})
     if (!c.g.ranks.trivial(a)) rows.at[a] = {state::shard, dim::rows, level++};
+}
+
+/// The ranks that share a layer's experts.
+inline constexpr axis_set expert_group{axis::ep, axis::etp};
+/// All-to-all by counts: an element of `width` for every choice and rank of etp.
+constexpr transfers wire_of_choices(const graph& g, const value& experts, std::int64_t width,
+                                    dtype type, const mesh& ranks) {
+  const std::int64_t bytes =
+      local_choices(g.ranks, experts) * ranks.of(axis::etp) * width * size_of(type);
+  const int n = ranks_of(ranks, expert_group);
+  return transfers{}.add(
+      {collective::all_to_all, expert_group, bytes, bytes_sent(collective::all_to_all, bytes, n)});
 }
 
 /// Experts (B, S, k) i32, below `count`: operand k.
@@ -101,8 +117,16 @@ constexpr void expert_rows_rule(inference& c) { // experts
   value& rounds = c.declare(dtype::i32, {{dim::replicas, 1}});
   rounds.at[axis::edp] = counts_at;
 }
+/// Every rank's counts, of each expert and sequence.
+constexpr transfers expert_rows_wire(const graph& g, const node& n, const mesh& ranks) {
+  const std::int64_t bytes =
+      n.attr.i[1] * local_extent(g.ranks, g.at(n.in[0]), 0) * size_of(dtype::i32);
+  return transfers{}.add(
+      {collective::all_gather, expert_group, bytes,
+       bytes_sent(collective::all_gather, bytes, ranks_of(ranks, expert_group))});
+}
 inline constexpr op_info expert_rows{
-    .name = "expert_rows", .rule = &expert_rows_rule, .crosses = true};
+    .name = "expert_rows", .rule = &expert_rows_rule, .wire = &expert_rows_wire, .crosses = true};
 
 /// Placed as the choices of experts are.
 constexpr void like_choices(inference& c, int x, int experts) {
@@ -154,16 +178,28 @@ constexpr void combine_rule(inference& c) { // rows (R, H) or (R), experts, row,
     }
   c.looking = -1;
 }
+constexpr transfers dispatch_wire(const graph& g, const node& n, const mesh& ranks) {
+  const value& rows = g.at(n.out[0]);
+  return wire_of_choices(g, g.at(n.in[1]), rows.rank > 1 ? local_extent(g.ranks, rows, 1) : 1,
+                         rows.type, ranks);
+}
+constexpr transfers combine_wire(const graph& g, const node& n, const mesh& ranks) {
+  const value& rows = g.at(n.in[0]);
+  return wire_of_choices(g, g.at(n.in[1]), rows.rank > 1 ? local_extent(g.ranks, rows, 1) : 1,
+                         rows.type, ranks);
+}
 constexpr void dispatch_adjoint(backward& d, const node& n);
 constexpr void combine_adjoint(backward& d, const node& n);
 inline constexpr op_info dispatch{.name = "dispatch",
                                   .rule = &dispatch_rule,
                                   .adjoint = &dispatch_adjoint,
+                                  .wire = &dispatch_wire,
                                   .linear = true,
                                   .crosses = true};
 inline constexpr op_info combine{.name = "combine",
                                  .rule = &combine_rule,
                                  .adjoint = &combine_adjoint,
+                                 .wire = &combine_wire,
                                  .accumulates = true,
                                  .linear = true,
                                  .crosses = true};

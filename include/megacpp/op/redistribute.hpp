@@ -129,10 +129,18 @@ constexpr work redistribute_cost(const graph& g, const node& n) {
   return {0, local_bytes(g.ranks, g.at(n.in[0])), local_bytes(g.ranks, g.at(n.out[0]))};
 }
 
+constexpr transfers redistribute_wire(const graph& g, const node& n, const mesh& ranks) {
+  const collective what = collective_of(n.from, n.to);
+  if (!waits(what)) return transfers{};
+  const std::int64_t bytes = local_bytes(g.ranks, g.at(n.in[0]));
+  return transfers{}.add({what, n.ax, bytes, bytes_sent(what, bytes, ranks.of(n.ax))});
+}
+
 inline constexpr op_info redistribute{.name = "to",
                                       .rule = &redistribute_rule,
                                       .adjoint = &redistribute_adjoint,
                                       .cost = &redistribute_cost,
+                                      .wire = &redistribute_wire,
                                       .linear = true,
                                       .takes_ranges = true};
 
