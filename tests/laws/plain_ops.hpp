@@ -5,11 +5,11 @@
 #include "plain_experts.hpp"
 #include "plain_loss.hpp"
 
-#include <megacpp/op/fused.hpp>
+#include <megacpp/op/norm.hpp>
 
 namespace mc::laws::plain {
 
-// --- fused ops: their definitions in op/fused.hpp, by the plain ops
+// --- fused ops: their forms in op/, by the plain ops
 // ----------------------------------
 
 /// A node of another op on the same rank: operands and outputs of `t`, renamed.

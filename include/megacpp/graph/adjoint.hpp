@@ -4,7 +4,6 @@
 #pragma once
 
 #include <megacpp/graph/builder.hpp>
-#include <megacpp/graph/terms.hpp>
 
 namespace mc {
 namespace op {
@@ -19,12 +18,34 @@ constexpr void accumulate_rule(inference& c) {
   v.type = accumulator_of(c.in(0).type);
   place_output(c, 0, algebra::sum, {0});
 }
-constexpr void sum_terms(terms& t, const node& n) {
-  t.out(n, 0, terms::sum(t.in(n, 0), t.in(n, 1)));
-}
 /// Sum of two cotangents of one value.
-inline constexpr op_info sum{
-    .name = "sum", .rule = &sum_rule, .in_place = 0, .stands_for = &sum_terms};
+inline constexpr op_info sum{.name = "sum", .rule = &sum_rule, .in_place = 0, .commutes = true};
+/// op plus its operand D, in the place of a sum of cotangents: what `sums_into` declares.
+template <const op_info& Op, int D> constexpr void sum_into_rule(inference& c) {
+  Op.rule(c);
+  const value& y = c.out[0];
+  c.typed({D}, y.type);
+  c.require(y.rank == c.in(D).rank, fault::S003, 0, D);
+  for (int i = 0; i < y.rank && y.rank == c.in(D).rank; ++i)
+    c.agree(y.dims[i], c.in(D).dims[i], 0, D);
+  if (y.at != c.in(D).at) c.fail(fault::P002, 0, D);
+}
+template <const op_info& Op, int D> constexpr work sum_into_cost(const graph& g, const node& n) {
+  work w = Op.cost(g, n);
+  w.read += local_bytes(g.ranks, g.at(n.in[D]));
+  return w;
+}
+/// The fused form of an op of one output and D operands whose result is added to a cotangent, the
+/// operand D. Bits: it rounds where op and sum would.
+template <const op_info& Op, int D> constexpr op_info sums_into(const char* name, int in_place) {
+  op_info f{.name = name, .rule = &sum_into_rule<Op, D>, .in_place = in_place};
+  if (Op.cost != nullptr) f.cost = &sum_into_cost<Op, D>;
+  f.form.parts[0].op = &Op, f.form.parts[1].op = &sum;
+  for (int k = 0; k < D; ++k) f.form.parts[0].in[k] = k;
+  f.form.parts[1].in[0] = out_of(0), f.form.parts[1].in[1] = D;
+  f.form.outputs[0] = out_of(1);
+  return f;
+}
 constexpr void cast_rule(inference& c) {
   c.floats({0});
   value& y = c.declare(c.in(0));

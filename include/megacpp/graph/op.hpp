@@ -3,7 +3,7 @@
 // is the specialisation kernel_of<&the_op>. There is no list of ops anywhere.
 #pragma once
 
-#include <megacpp/graph/graph.hpp>
+#include <megacpp/graph/form.hpp>
 #include <megacpp/graph/wire.hpp>
 
 #include <initializer_list>
@@ -11,7 +11,6 @@
 namespace mc {
 
 struct backward;
-struct terms;
 
 /// Work of one node on one rank: floating-point operations, bytes that must be read and written.
 struct work {
@@ -176,7 +175,6 @@ struct inference {
 
 using rule_function = void (*)(inference&);
 using adjoint_function = void (*)(backward&, const node&);
-using standing_function = void (*)(terms&, const node&);
 using cost_function = work (*)(const graph&, const node&);
 /// What a node asks of its communicator, on a mesh whose sizes are all known.
 using wire_function = transfers (*)(const graph&, const node&, const mesh&);
@@ -194,9 +192,11 @@ struct op_info {
   bool linear = false;                ///< its adjoint reads the cotangent alone, in any type
   bool crosses = false;               ///< takes values of one mesh to the other
   unsigned constants = 0;             ///< bit k: output k has no gradient, whatever it depends on
-  standing_function stands_for = nullptr; ///< its outputs, as other ops would give them
-  unsigned changes = 0;                   ///< bit k: writes its operand k
+  unsigned changes = 0;               ///< bit k: writes its operand k
   bool takes_ranges = false; ///< element by element, however many: ranges cut at start (MEGA-P022)
+  bool commutes = false;     ///< its operands 0 and 1 have no order
+  fused_form form{};         ///< of an op that a pass writes: the parts in whose place it stands
+  const op_info* fuses[max_forms]{}; ///< fused ops of which a node of this op is a part
 };
 
 /// The region of which each trip makes v anew, or -1. A sum over its trips outlives them.

@@ -1,14 +1,13 @@
 // Terms: what the values of a graph are, as numbers. Two values whose terms are equal are the same
 // expression of the same inputs and parameters (but for a chance of 2^-64), whatever nodes compute
 // them: so a pass may rename, move, repeat and fuse nodes, and what it must not change can be
-// compared. An op that stands for several others says so itself (op_info::stands_for). An op is its
-// op_info: its name makes the number, and another op of that name has another one.
+// compared. A fused op has the terms of its parts (op_info::form). An op is its op_info: its name
+// makes the number, and another op of that name has another one.
 #pragma once
 
 #include <megacpp/graph/op.hpp>
 
 #include <bit>
-#include <initializer_list>
 #include <iterator>
 
 namespace mc {
@@ -56,15 +55,18 @@ struct met_ops {
 };
 
 struct terms {
+  static constexpr int outputs_of_parts = max_parts * max_outputs, nested = 3;
+
   const graph& g;
-  met_ops& met;          // the same for graphs whose terms are compared
-  term of[max_values]{}; // a plain array, for each call is a step of the evaluation
-  term written = 0;      // all operands that ops wrote, in any order
+  met_ops& met; // the same for graphs whose terms are compared
+  // a plain array, for each call is a step of the evaluation; behind the values, outputs of parts
+  term of[max_values + nested * outputs_of_parts]{};
+  term written = 0; // all operands that ops wrote, in any order
+  int inside = 0;   // how many fused ops, one in the other, are being read
 
   constexpr terms(const graph& graph, met_ops& ops) : g(graph), met(ops) {}
 
   constexpr term at(value_id v) const { return v < 0 ? 0 : of[v]; }
-  constexpr term in(const node& n, int k) const { return at(n.in[k]); }
   constexpr void out(const node& n, int k, term t) {
     if (const value_id v = n.out[k]; v >= 0) of[v] = t;
   }
@@ -76,39 +78,48 @@ struct terms {
     for (const std::int64_t i : a.i) h = mixed(h, static_cast<term>(i));
     return h;
   }
-  /// An op applied to operands, 0 for an absent one, before it is asked for one of its outputs.
-  constexpr term applied(const op_info& op, std::initializer_list<term> operands,
-                         const attributes& a = {}) {
-    term h = head(op, a), k = 0;
-    for (const term t : operands)
-      if (++k; t != 0) h = mixed(h, t + k);
-    return h;
-  }
   static constexpr term output(term h, int k) { return mixed(h, static_cast<term>(k) + 1); }
-  /// Output 0 of an op applied to operands.
-  constexpr term one(const op_info& op, std::initializer_list<term> operands,
-                     const attributes& a = {}) {
-    return output(applied(op, operands, a), 0);
-  }
-  /// A sum, whose operands have no order.
-  static constexpr term sum(term a, term b) { return mixed(0x5u, mixed(1, a) + mixed(1, b)); }
 
   /// The terms of a node's outputs, of those of its inputs.
   constexpr void read(const node& n) {
-    if (n.op->stands_for != nullptr) return n.op->stands_for(*this, n);
-    term h = head(*n.op, n.attr);
+    if (inside < nested && n.op->form.holds_for(n)) return read_parts(n);
+    term h = head(*n.op, n.attr), k = 1;
     const value_id* v = n.in;
-    for (term k = 1; k <= max_inputs; ++k, ++v)
+    if (n.op->commutes) h = mixed(h, mixed(1, at(v[0])) + mixed(1, at(v[1]))), v += 2, k = 3;
+    for (; k <= max_inputs; ++k, ++v)
       if (*v >= 0) h = mixed(h, of[*v] + k);
     if (n.from != n.to)
       h = mixed(h, static_cast<term>(n.ax) << 40 | static_cast<term>(n.from.s) << 32 |
                        static_cast<term>(n.from.d) << 24 | static_cast<term>(n.to.s) << 16 |
                        static_cast<term>(n.to.d) << 8);
     if (n.op->crosses) h = mixed(h, n.region < 0 ? 0 : at(g.regions[n.region].trips) + 1);
-    for (int k = 0; k < max_outputs; ++k) out(n, k, output(h, k));
+    for (int i = 0; i < max_outputs; ++i) out(n, i, output(h, i));
     if (n.op->changes == 0) return;
-    for (int k = 0; k < max_inputs; ++k)
-      if ((n.op->changes >> k & 1) != 0 && n.in[k] >= 0) written += of[n.in[k]] = output(h, 64 + k);
+    for (int i = 0; i < max_inputs; ++i)
+      if ((n.op->changes >> i & 1) != 0 && n.in[i] >= 0) written += of[n.in[i]] = output(h, 64 + i);
+  }
+  /// The same of a fused node, as its parts would give them.
+  constexpr void read_parts(const node& n) {
+    const fused_form& form = n.op->form;
+    const int room = max_values + outputs_of_parts * inside++;
+    const auto id_of = [&](part_operand p) {
+      return p.absent()  ? value_id{-1}
+             : p.outer() ? n.in[p.at]
+                         : static_cast<value_id>(room + p.at - max_inputs);
+    };
+    for (int i = 0; i < max_parts && form.parts[i].op != nullptr; ++i) {
+      node part;
+      part.op = form.parts[i].op, part.attr = form.attributes_of_part(n.attr, i);
+      part.region = n.region;
+      for (int k = 0; k < max_inputs; ++k) part.in[k] = id_of(form.parts[i].in[k]);
+      for (int k = 0; k < max_outputs; ++k) part.out[k] = id_of(out_of(i, k));
+      read(part);
+    }
+    for (int k = 0; k < max_outputs; ++k) { // an output of no part is this op's own
+      const part_operand p = form.outputs[k];
+      out(n, k, p.absent() ? output(head(*n.op, n.attr), k) : at(id_of(p)));
+    }
+    --inside;
   }
 };
 

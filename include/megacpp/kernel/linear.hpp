@@ -4,7 +4,7 @@
 #include <megacpp/kernel/kernel.hpp>
 #include <megacpp/kernel/rows/columns.hpp>
 #include <megacpp/kernel/rows/elementwise.hpp>
-#include <megacpp/op/fused.hpp>
+#include <megacpp/op/linear.hpp>
 
 #include <algorithm>
 #include <cstring>

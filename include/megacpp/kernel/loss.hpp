@@ -3,7 +3,7 @@
 
 #include <megacpp/kernel/linear.hpp>
 #include <megacpp/kernel/rows/cross_entropy.hpp>
-#include <megacpp/op/fused.hpp>
+#include <megacpp/op/loss.hpp>
 
 #include <algorithm>
 #include <cmath>

@@ -4,7 +4,7 @@
 #include <megacpp/kernel/kernel.hpp>
 #include <megacpp/kernel/rows/layer_norm.hpp>
 #include <megacpp/kernel/rows/rms_norm.hpp>
-#include <megacpp/op/fused.hpp>
+#include <megacpp/op/norm.hpp>
 
 namespace mc {
 

@@ -29,11 +29,8 @@ constexpr void add_adjoint(backward& d, const node& n) {
   d.give(n.in[0], dy, n.line);
   d.give(n.in[1], dy, n.line);
 }
-inline constexpr op_info add{.name = "+",
-                             .rule = &add_rule,
-                             .adjoint = &add_adjoint,
-                             .in_place = 1,
-                             .stands_for = &sum_terms};
+inline constexpr op_info add{
+    .name = "+", .rule = &add_rule, .adjoint = &add_adjoint, .in_place = 1, .commutes = true};
 
 constexpr void gelu_rule(inference& c) { // x
   c.floats({0});

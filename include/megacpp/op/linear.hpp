@@ -158,8 +158,14 @@ constexpr work linear_weight_grad_cost(const graph& g, const node& n) {
           w};
 }
 
-inline constexpr op_info linear_input_grad{
-    .name = "linear_input_grad", .rule = &linear_input_grad_rule, .cost = &linear_input_grad_cost};
+extern const op_info linear_input_grad_add;
+inline constexpr op_info linear_input_grad{.name = "linear_input_grad",
+                                           .rule = &linear_input_grad_rule,
+                                           .cost = &linear_input_grad_cost,
+                                           .fuses = {&linear_input_grad_add}};
+/// dx = d + dy w for (dy, w, d), in place of d.
+inline constexpr op_info linear_input_grad_add =
+    sums_into<linear_input_grad, 2>("linear_input_grad_add", 2);
 inline constexpr op_info linear_weight_grad{.name = "linear_weight_grad",
                                             .rule = &linear_weight_grad_rule,
                                             .cost = &linear_weight_grad_cost,
@@ -194,17 +200,15 @@ inline constexpr op_info add_bias{.name = "add_bias",
                                   .in_place = 0,
                                   .cheap = true};
 
-constexpr void linear_terms(terms& t, const node& n);
+/// With a bias it is add_bias of the product.
 inline constexpr op_info linear{.name = "linear",
                                 .rule = &linear_rule,
                                 .adjoint = &linear_adjoint,
                                 .cost = &linear_cost,
-                                .stands_for = &linear_terms};
-/// With a bias it is add_bias of the product.
-constexpr void linear_terms(terms& t, const node& n) {
-  const term y = t.one(linear, {t.in(n, 0), t.in(n, 1)}, n.attr), bias = t.in(n, 2);
-  t.out(n, 0, bias == 0 ? y : t.one(add_bias, {y, bias}));
-}
+                                .form = {.parts = {{&linear, {0, 1}}, {&add_bias, {out_of(0), 2}}},
+                                         .outputs = {out_of(1)},
+                                         .with = 2},
+                                .fuses = {&linear}};
 
 } // namespace op
 

@@ -132,11 +132,13 @@ constexpr work vocabulary_partial_grad_cost(const graph& g, const node& n) {
   return vocabulary_work(g, n, g.at(n.in[2]), g.at(n.in[3]), n.attr.i[1] != 0 ? 3 : 2);
 }
 
+extern const op_info vocabulary_loss;
 inline constexpr op_info vocabulary_partial_grad{.name = "vocabulary_partial_grad",
                                                  .rule = &vocabulary_partial_grad_rule,
                                                  .cost = &vocabulary_partial_grad_cost,
                                                  .typed_by = 2,
-                                                 .accumulates = true};
+                                                 .accumulates = true,
+                                                 .fuses = {&vocabulary_loss}};
 
 constexpr void vocabulary_partial_adjoint(backward& d, const node& n) {
   const value_id dlse = d.of(n.out[0]), dtarget = d.of(n.out[1]);
@@ -192,6 +194,66 @@ constexpr void cross_entropy_adjoint(backward& d, const node& n) {
 }
 inline constexpr op_info cross_entropy{
     .name = "cross_entropy", .rule = &cross_entropy_rule, .adjoint = &cross_entropy_adjoint};
+
+// vocabulary_loss: the loss and its dx and dw in one visit of each chunk of logits, which saves one
+// of four products:
+//   (x, w, labels, dloss) -> loss, count, dx[, dw]
+// It stands where the vocabulary is whole on a rank and the loss is the last value of the graph.
+
+constexpr std::int64_t loss_scratch_bytes(const mesh& r, const value& x, const value& w) {
+  return chunk_bytes(r, x, w) + local_rows(r, x) * std::int64_t{sizeof(double)};
+}
+constexpr void vocabulary_loss_rule(
+    inference& c) { // x, w, labels, dloss -> loss, count, dx, [dw], scratch
+  const value &x = c.in(0), &w = c.in(1);
+  vocabulary_operands(c, 0, 1, 2);
+  c.sums({3}, 0), c.rank(3, 0);
+  z_of_loss(c);
+  for (int i = 0; i < axes; ++i)
+    if (w.at.at[i].s == state::shard) c.fail(fault::P007, 1);
+  const dtype main = accumulator_of(x.type);
+  for (int k = 0; k < 2; ++k) {
+    c.declare(main, {});
+    place_output(c, k, algebra::reduction, {0, 1, 2}, {x.back().d});
+  }
+  const bool weights = c.n.attr.i[1] != 0;
+  c.declare(x);
+  place_output(c, 2, algebra::product, {3, 0, 1}, {x.back().d});
+  if (weights) {
+    c.declare(w).type = main;
+    place_output(c, 3, algebra::product, {3, 0}, {x.back().d});
+  }
+  c.declare_scratch(loss_scratch_bytes(c.g.ranks, x, w));
+}
+constexpr work vocabulary_loss_cost(const graph& g, const node& n) {
+  return vocabulary_work(g, n, g.at(n.in[0]), g.at(n.in[1]), n.attr.i[1] != 0 ? 3 : 2);
+}
+
+/// Of the parts of a vocabulary_loss.
+constexpr attributes attributes_in_loss(const attributes& whole, int part) {
+  switch (part) {
+  case 0: return {{}, {whole.i[0]}};
+  case 3: return {{}, {whole.i[0], whole.i[1]}};
+  default: return {whole.f, {}};
+  }
+}
+constexpr attributes attributes_of_loss(const attributes (&parts)[max_parts]) {
+  return {parts[1].f, parts[3].i};
+}
+inline constexpr op_info vocabulary_loss{
+    .name = "vocabulary_loss",
+    .rule = &vocabulary_loss_rule,
+    .cost = &vocabulary_loss_cost,
+    .accumulates = true,
+    .form = {.parts = {{&vocabulary_partial, {0, 1, 2}},
+                       {&cross_entropy, {out_of(0), out_of(0, 1), 2}},
+                       {&cross_entropy_grad, {3, out_of(0), out_of(0, 1), 2}},
+                       {&vocabulary_partial_grad, {out_of(2), out_of(2, 1), 0, 1, 2, out_of(0)}}},
+             .outputs = {out_of(1), out_of(1, 1), out_of(3), out_of(3, 1)},
+             .main = 1,
+             .place = 1,
+             .of_part = &attributes_in_loss,
+             .joined = &attributes_of_loss}};
 
 } // namespace op
 

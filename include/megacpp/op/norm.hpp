@@ -14,6 +14,7 @@
 // A gain beside sharded rows is replicated, so its gradient is a pending sum.
 #pragma once
 
+#include <megacpp/op/elementwise.hpp>
 #include <megacpp/op/linear.hpp>
 
 namespace mc {
@@ -65,7 +66,8 @@ template <int Statistics>
 constexpr void norm_grad_rule(inference& c) { // dy, x, gain, statistics...
   c.floats({0, 1, 2}), c.alike(1, 0), of_last_dim(c, 2), row_statistics(c, 3, Statistics);
   c.declare(c.in(0));
-  place_output(c, 0, algebra::product, {0, 1, 2, 3, 4}, {c.in(0).back().d});
+  if (Statistics == 2) place_output(c, 0, algebra::product, {0, 1, 2, 3, 4}, {c.in(0).back().d});
+  else place_output(c, 0, algebra::product, {0, 1, 2, 3}, {c.in(0).back().d});
 }
 template <int Statistics> constexpr void norm_gain_grad_rule(inference& c) { // dy, x, statistics...
   c.floats({0, 1}), c.alike(1, 0), row_statistics(c, 2, Statistics);
@@ -73,10 +75,17 @@ template <int Statistics> constexpr void norm_gain_grad_rule(inference& c) { // 
   place_output(c, 0, algebra::product, {0, 1, 2, 3}, {c.in(0).back().d});
 }
 
-inline constexpr op_info rms_norm_grad{.name = "rms_norm_grad", .rule = &norm_grad_rule<1>};
+extern const op_info rms_norm_grad_add, layer_norm_grad_add;
+inline constexpr op_info rms_norm_grad{
+    .name = "rms_norm_grad", .rule = &norm_grad_rule<1>, .fuses = {&rms_norm_grad_add}};
+inline constexpr op_info rms_norm_grad_add =
+    sums_into<rms_norm_grad, 4>("rms_norm_grad_add", -1); // dy, x, gain, r, d
 inline constexpr op_info rms_norm_gain_grad{
     .name = "rms_norm_gain_grad", .rule = &norm_gain_grad_rule<1>, .accumulates = true};
-inline constexpr op_info layer_norm_grad{.name = "layer_norm_grad", .rule = &norm_grad_rule<2>};
+inline constexpr op_info layer_norm_grad{
+    .name = "layer_norm_grad", .rule = &norm_grad_rule<2>, .fuses = {&layer_norm_grad_add}};
+inline constexpr op_info layer_norm_grad_add =
+    sums_into<layer_norm_grad, 5>("layer_norm_grad_add", -1); // dy, x, gain, mu, r, d
 inline constexpr op_info layer_norm_gain_grad{
     .name = "layer_norm_gain_grad", .rule = &norm_gain_grad_rule<2>, .accumulates = true};
 
@@ -94,10 +103,42 @@ constexpr void layer_norm_adjoint(backward& d, const node& n) {
   if (d.wants(gain)) d.give(gain, d.b.emit(layer_norm_gain_grad, {dy, x, mu, r}, n.line), n.line);
   if (d.wants(bias)) d.give(bias, d.b.emit(bias_grad, {dy}, n.line, {{}, {1}}), n.line);
 }
-inline constexpr op_info rms_norm{
-    .name = "rms_norm", .rule = &rms_norm_rule, .adjoint = &rms_norm_adjoint, .cheap = true};
-inline constexpr op_info layer_norm{
-    .name = "layer_norm", .rule = &layer_norm_rule, .adjoint = &layer_norm_adjoint, .cheap = true};
+extern const op_info add_rms_norm, add_layer_norm;
+inline constexpr op_info rms_norm{.name = "rms_norm",
+                                  .rule = &rms_norm_rule,
+                                  .adjoint = &rms_norm_adjoint,
+                                  .cheap = true,
+                                  .fuses = {&add_rms_norm}};
+inline constexpr op_info layer_norm{.name = "layer_norm",
+                                    .rule = &layer_norm_rule,
+                                    .adjoint = &layer_norm_adjoint,
+                                    .cheap = true,
+                                    .fuses = {&add_layer_norm}};
+
+/// s = x + a, y = norm(s): (x, a, gain[, bias]) -> s, y, statistics. It rounds where add and norm
+/// would.
+template <int Statistics> constexpr void add_norm_rule(inference& c) { // x, a, gain, [bias]
+  c.floats({0, 1, 2}), c.alike(1, 0), of_last_dim(c, 2);
+  bias_of_norm(c, 3, Statistics);
+  eps_of_norm(c);
+  c.declare(c.in(0));
+  place_output(c, 0, algebra::sum, {0, 1});
+  c.declare(c.in(0));
+  place_output(c, 1, algebra::nonlinear, {0, 1, 2, 3}, {c.in(0).back().d});
+  for (int k = 0; k < Statistics; ++k) {
+    declare_statistic(c, c.in(0));
+    place_output(c, 2 + k, algebra::nonlinear, {0, 1, 2, 3}, {c.in(0).back().d});
+  }
+}
+template <const op_info& Norm, int Statistics> constexpr op_info add_before(const char* name) {
+  return {.name = name,
+          .rule = &add_norm_rule<Statistics>,
+          .form = {.parts = {{&add, {0, 1}}, {&Norm, {out_of(0), 2, 3}}},
+                   .outputs = {out_of(0), out_of(1), out_of(1, 1), out_of(1, 2)},
+                   .main = 1}};
+}
+inline constexpr op_info add_rms_norm = add_before<rms_norm, 1>("add_rms_norm");
+inline constexpr op_info add_layer_norm = add_before<layer_norm, 2>("add_layer_norm");
 
 } // namespace op
 

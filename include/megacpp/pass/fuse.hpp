@@ -1,16 +1,17 @@
-// fuse: neighbours that read what the other has just written become one node.
+// fuse: neighbours that read what the other has just written become one node. This pass knows no
+// op: what becomes of which neighbours stands beside the ops (op_info::fuses, graph/form.hpp).
 //
-//   add, norm                     -> add_norm: the row stays in registers through residual and norm
-//   norm_grad, sum                -> norm_grad_add
-//   linear_input_grad, sum        -> linear_input_grad_add: the product accumulates
-//   linear, add_bias              -> linear with bias
-//   vocabulary_partial, cross_entropy and their gradients -> vocabulary_loss
-//
-// A fused node stands where the last of its parts stood. Every value another node reads stays.
+// A form is looked for at each node that may be its last part, by that node and by those whose
+// results the node reads. It is taken where
+//   - the parts are there, and read each other and the operands of the fused node as the form says;
+//   - what only the parts know is read by nobody else;
+//   - they run together: in one region and phase. Parts of later phases come forward to where the
+//     graph's output is made, for its cotangent is a constant that is there from the start;
+//   - nothing between reads or writes what would then be made later or read earlier;
+//   - the fused op's rule takes the operands, and gives what the parts gave.
 #pragma once
 
-#include <megacpp/op/fused.hpp>
-#include <megacpp/op/redistribute.hpp>
+#include <megacpp/graph/op.hpp>
 
 namespace mc {
 
@@ -20,6 +21,15 @@ struct fuser {
   graph g;
   bool dead[max_nodes]{};
   std::int16_t uses[max_values]{};
+
+  // The form that is being looked for, and what was found of it.
+  const op_info* fused = nullptr;
+  struct found {
+    node_id part[max_parts]{-1, -1, -1, -1};
+    value_id in[max_inputs]{unknown, unknown, unknown, unknown, unknown,
+                            unknown, unknown, unknown, unknown, unknown};
+  };
+  static constexpr value_id unknown = -2;
 
   constexpr explicit fuser(const graph& whole) : g(whole) {
     for (int i = 0; i < g.node_count; ++i)
@@ -32,134 +42,200 @@ struct fuser {
     for (int r = 0; r < g.region_count; ++r) ++uses[g.regions[r].trips];
   }
 
-  constexpr bool once(value_id v) const { return v >= 0 && uses[v] == 1; }
-  /// The live node that produces v, if its op is `op`; else -1.
-  constexpr int producer(value_id v, const op_info* op) const {
-    if (v < 0) return -1;
-    const int p = g.at(v).producer;
-    return p >= 0 && !dead[p] && g.at_node(p).op == op ? p : -1;
+  /// Whether node i may be part j beside what was found, which it then adds to. `swapped`: its
+  /// first two operands, of which the order does not matter, are taken for each other.
+  constexpr bool takes(found& f, int j, int i, bool swapped) const {
+    const fused_form& form = fused->form;
+    const op_part& p = form.parts[j];
+    const node& n = g.at_node(i);
+    if (dead[i] || n.op != p.op) return false;
+    f.part[j] = static_cast<node_id>(i);
+    for (int k = 0; k < max_inputs; ++k) {
+      const part_operand want = p.in[swapped && k < 2 ? 1 - k : k];
+      const value_id v = n.in[k];
+      if (want.absent()) {
+        if (v >= 0) return false;
+      } else if (want.outer()) {
+        value_id& known = f.in[want.at];
+        if (known != unknown && known != v) return false;
+        known = v;
+      } else {
+        const node_id made = v < 0 ? node_id{-1} : g.at(v).producer;
+        node_id& known = f.part[want.part()];
+        if (made < 0 || (known >= 0 && known != made) || g.at_node(made).out[want.output()] != v)
+          return false;
+        known = made;
+      }
+    }
+    return true;
   }
-  constexpr bool read_between(value_id v, int after, int before) const {
-    for (int i = after + 1; i < before; ++i)
-      if (!dead[i])
-        for (value_id x : g.at_node(i).in)
-          if (x == v) return true;
-    return false;
+  /// The same in either order, if there is none.
+  constexpr bool takes(found& f, int j, int i) const {
+    found swapped = f;
+    if (takes(f, j, i, false)) return true;
+    if (!fused->form.parts[j].op->commutes || !takes(swapped, j, i, true)) return false;
+    f = swapped;
+    return true;
   }
-  constexpr void kill(int i) { dead[i] = true; }
+  /// Finds the parts before part `last`: by what later ones read of them, or, of one of which none
+  /// reads anything, by what it reads itself.
+  constexpr bool finds(found& f, int last) const {
+    for (int j = last - 1; j >= 0; --j) {
+      if (f.part[j] >= 0) {
+        if (!takes(f, j, f.part[j])) return false;
+        continue;
+      }
+      bool there = false;
+      for (int i = 0; i < g.node_count && !there; ++i) {
+        if (g.at_node(i).op != fused->form.parts[j].op) continue;
+        found with = f;
+        there = takes(with, j, i);
+        if (there) f = with;
+      }
+      if (!there) return false;
+    }
+    return true;
+  }
+
+  /// How often the parts read v.
+  constexpr int reads_of_parts(const found& f, value_id v) const {
+    int n = 0;
+    for (int j : f.part)
+      if (j >= 0)
+        for (value_id x : g.at_node(j).in) n += x == v;
+    return n;
+  }
+  constexpr bool is_part(const found& f, int i) const {
+    bool is = false;
+    for (int j : f.part) is = is || j == i;
+    return is;
+  }
+  static constexpr bool lists(const auto& ids, value_id v) {
+    bool there = false;
+    for (value_id x : ids) there = there || (v >= 0 && x == v);
+    return there;
+  }
+  /// Whether node i may run where node `at` does, as the fused node n.
+  constexpr bool moves(const found& f, int i, int at, const node& n) const {
+    const node &part = g.at_node(i), &there = g.at_node(at);
+    if (part.region != there.region) return false;
+    const bool forward = i > at && part.when > there.when;
+    if (part.when != there.when && !(forward && lists(n.out, g.outputs[0]))) return false;
+    if (i > at) // its operands are made by then
+      for (value_id v : n.in)
+        if (lists(part.in, v) && g.at(v).producer >= at) return false;
+    for (int k = (i < at ? i : at) + 1; k < (i < at ? at : i); ++k) {
+      const node& other = g.at_node(k);
+      if (dead[k] || is_part(f, k)) continue;
+      for (int x = 0; x < max_inputs; ++x) {
+        const value_id v = other.in[x];
+        if (i < at && lists(part.out, v)) return false;
+        const bool written = (other.op->changes >> x & 1u) != 0;
+        if (written && (lists(part.in, v) || lists(part.out, v))) return false;
+        if (part.op->changes != 0 && lists(part.in, v)) return false;
+      }
+    }
+    return true;
+  }
+  /// The fused node's outputs: what the rule declares is what the parts gave, or scratch, which is
+  /// `unknown` yet.
+  constexpr bool gives(const found& f, node& n) const {
+    inference c{g, n};
+    infer(c);
+    if (c.wrong != fault::none) return false;
+    for (int k = 0; k < c.outs; ++k) {
+      const value& said = c.out[k];
+      if (said.is == role::scratch) {
+        n.out[k] = unknown;
+        continue;
+      }
+      const part_operand p = fused->form.outputs[k];
+      if (p.absent()) return false;
+      n.out[k] = g.at_node(f.part[p.part()]).out[p.output()];
+      if (n.out[k] < 0) return false;
+      const value& was = g.at(n.out[k]);
+      if (was.type != said.type || was.at != said.at || !was.same_dims(said)) return false;
+    }
+    return true;
+  }
+  /// Whether nobody but the parts reads what the fused node does not give, and no gradient is lost.
+  constexpr bool hides(const found& f, const node& n) const {
+    for (int j : f.part)
+      if (j >= 0)
+        for (value_id v : g.at_node(j).out)
+          if (v >= 0 && !lists(n.out, v) &&
+              (g.at(v).is == role::gradient || uses[v] != reads_of_parts(f, v)))
+            return false;
+    return true;
+  }
+  constexpr bool names_scratch(node& n) {
+    inference c{g, n};
+    infer(c);
+    for (int k = 0; k < c.outs; ++k) {
+      if (n.out[k] != unknown) continue;
+      if (g.value_count == max_values) {
+        g.wrong.code = fault::S004;
+        return false;
+      }
+      n.out[k] = static_cast<value_id>(g.value_count++);
+      g.at(n.out[k]) = c.out[k];
+    }
+    return true;
+  }
   /// Node i becomes n; its outputs come from it.
-  constexpr void put(int i, node n) {
+  constexpr void put(int i, const node& n) {
     g.at_node(i) = n;
     for (value_id v : n.out)
       if (v >= 0) g.at(v).producer = static_cast<node_id>(i);
   }
-  constexpr value_id scratch(std::int64_t bytes) {
-    value v;
-    v.type = dtype::u8, v.is = role::scratch, v.rank = 1, v.dims[0] = {dim::elements, bytes};
-    if (g.value_count == max_values) {
-      g.wrong.code = fault::S004;
-      return -1;
-    }
-    g.at(static_cast<value_id>(g.value_count)) = v;
-    return static_cast<value_id>(g.value_count++);
-  }
 
-  constexpr void add_and_norm(int i) {
-    node n = g.at_node(i);
-    const bool rms = n.op == &op::rms_norm;
-    if (!rms && n.op != &op::layer_norm) return;
-    const int a = producer(n.in[0], &op::add);
-    if (a < 0 || g.at_node(a).when != n.when || read_between(n.in[0], a, i)) return;
-    const node& add = g.at_node(a);
-    node f = n;
-    f.op = rms ? &op::add_rms_norm : &op::add_layer_norm;
-    set(f.in, {add.in[0], add.in[1], n.in[1], n.in[2]});
-    set(f.out, {add.out[0], n.out[0], n.out[1], n.out[2]});
-    kill(a);
-    put(i, f);
+  /// Replaces what was found of the form, if that may be.
+  constexpr bool replace(const found& f, int last) {
+    const fused_form& form = fused->form;
+    const int at = f.part[form.place < 0 ? last : form.place];
+    const node &there = g.at_node(at), &main = g.at_node(f.part[form.main]);
+    node n;
+    n.op = fused, n.line = main.line;
+    n.when = there.when, n.derived = there.derived, n.region = there.region;
+    for (int k = 0; k < max_inputs; ++k) n.in[k] = f.in[k] == unknown ? value_id{-1} : f.in[k];
+    if (!form.holds_for(n)) return false;
+    attributes of[max_parts]{};
+    for (int j = 0; j <= last; ++j) of[j] = g.at_node(f.part[j]).attr;
+    n.attr = form.attributes_of_parts(of);
+    for (int j = 0; j <= last; ++j)
+      if (form.attributes_of_part(n.attr, j) != of[j]) return false;
+    if (!gives(f, n) || !hides(f, n)) return false;
+    for (int j = 0; j <= last; ++j)
+      if (f.part[j] != at && !moves(f, f.part[j], at, n)) return false;
+    if (!names_scratch(n)) return false;
+    for (int j : f.part)
+      if (j >= 0) dead[j] = j != at;
+    put(at, n);
+    return true;
   }
-  constexpr void norm_grad_and_sum(int i) {
-    const node sum = g.at_node(i);
-    if (sum.op != &op::sum) return;
-    for (int k = 0; k < 2; ++k) {
-      const value_id d = sum.in[k], other = sum.in[1 - k];
-      int p = producer(d, &op::rms_norm_grad);
-      const bool rms = p >= 0;
-      if (!rms) p = producer(d, &op::layer_norm_grad);
-      if (p < 0 || !once(d)) continue;
-      node f = g.at_node(p);
-      f.op = rms ? &op::rms_norm_grad_add : &op::layer_norm_grad_add;
-      f.in[rms ? 4u : 5u] = other;
-      set(f.out, sum.out);
-      kill(p);
-      put(i, f);
-      return;
+  /// Looks for the forms that extend `op` and have node i as their last part.
+  constexpr bool fuse(const op_info& op, int i) {
+    for (const op_info* form : op.fuses) {
+      if (form == nullptr) return false;
+      fused = form;
+      const int last = form->form.count() - 1;
+      if (last < 1 || form->form.parts[last].op != g.at_node(i).op) continue;
+      for (const bool swapped : {false, true}) {
+        if (swapped && !g.at_node(i).op->commutes) continue;
+        found f;
+        if (takes(f, last, i, swapped) && finds(f, last) && replace(f, last)) return true;
+      }
     }
+    return false;
   }
-  constexpr void input_grad_and_sum(int i) {
-    const node sum = g.at_node(i);
-    if (sum.op != &op::sum) return;
-    for (int k = 0; k < 2; ++k) {
-      const value_id d = sum.in[k], other = sum.in[1 - k];
-      const int p = producer(d, &op::linear_input_grad);
-      if (p < 0 || !once(d)) continue;
-      node f = g.at_node(p);
-      f.op = &op::linear_input_grad_add;
-      f.in[2] = other;
-      set(f.out, sum.out);
-      kill(p);
-      put(i, f);
-      return;
+  constexpr bool fuse(int i) {
+    if (fuse(*g.at_node(i).op, i)) return true;
+    const node n = g.at_node(i);
+    for (value_id v : n.in) {
+      const int made = v < 0 ? -1 : g.at(v).producer;
+      if (made >= 0 && fuse(*g.at_node(made).op, i)) return true;
     }
-  }
-  constexpr void linear_and_bias(int i) {
-    const node bias = g.at_node(i);
-    if (bias.op != &op::add_bias) return;
-    const int p = producer(bias.in[0], &op::linear);
-    if (p < 0 || !once(bias.in[0]) || g.at_node(p).in[2] >= 0 || g.at_node(p).when != bias.when)
-      return;
-    node f = g.at_node(p);
-    if (g.at(bias.in[1]).rank != g.at(f.in[1]).rank - static_cast<int>(f.attr.i[0])) return;
-    f.in[2] = bias.in[1];
-    set(f.out, bias.out);
-    kill(p);
-    put(i, f);
-  }
-  constexpr void loss(int i) {
-    const node grad = g.at_node(i); // dlse, dtarget, x, w, labels, lse_part
-    if (grad.op != &op::vocabulary_partial_grad) return;
-    const int entropy_grad = producer(grad.in[0], &op::cross_entropy_grad),
-              partial = producer(grad.in[5], &op::vocabulary_partial);
-    if (entropy_grad < 0 || partial < 0) return;
-    int entropy = -1;
-    for (int k = partial + 1; k < entropy_grad; ++k)
-      if (g.at_node(k).op == &op::cross_entropy && g.at_node(k).in[0] == grad.in[5]) entropy = k;
-    const node ce_grad = g.at_node(entropy_grad); // dloss, lse_part, target, labels
-    if (entropy < 0 || ce_grad.in[1] != grad.in[5] || g.outputs[0] != g.at_node(entropy).out[0])
-      return;
-    // what disappears is read by these four alone, and the cotangent of the loss is there from the
-    // start
-    const value_id target = g.at_node(partial).out[1], labels = grad.in[4];
-    if (g.at_node(partial).in[2] != labels || g.at_node(entropy).in[2] != labels ||
-        ce_grad.in[3] != labels)
-      return;
-    if (g.at_node(entropy).in[1] != target || ce_grad.in[2] != target ||
-        grad.in[1] != ce_grad.out[1] || g.at(ce_grad.in[0]).producer >= 0 ||
-        uses[grad.in[5]] != 3 || uses[target] != 2 || !once(grad.in[0]) || !once(grad.in[1]))
-      return;
-    for (const place& p : g.at(grad.in[3]).at.at)
-      if (p.s == state::shard) return;
-    node f = g.at_node(entropy);
-    f.op = &op::vocabulary_loss;
-    set(f.in, {grad.in[2], grad.in[3], grad.in[4], ce_grad.in[0]});
-    f.attr.f = g.at_node(entropy).attr.f;
-    f.attr.i = grad.attr.i;
-    const bool weights = grad.attr.i[1] != 0;
-    const value_id room = scratch(op::loss_scratch_bytes(g.ranks, g.at(f.in[0]), g.at(f.in[1])));
-    set(f.out, {f.out[0], f.out[1], grad.out[0], weights ? grad.out[1] : room,
-                weights ? room : value_id{-1}});
-    kill(partial), kill(entropy_grad), kill(i);
-    put(entropy, f);
+    return false;
   }
 
   constexpr graph compact() {
@@ -170,9 +246,7 @@ struct fuser {
           if (v >= 0 && g.at(v).producer == i) g.at(v).producer = -1;
         continue;
       }
-      if (kept != i) {
-        put(kept, g.at_node(i));
-      }
+      if (kept != i) put(kept, g.at_node(i));
       ++kept;
     }
     for (int i = kept; i < g.node_count; ++i) g.at_node(i) = node{};
@@ -186,14 +260,8 @@ struct fuser {
 constexpr graph fused(const graph& whole) {
   if (whole.wrong.code != fault::none) return whole;
   detail::fuser f(whole);
-  for (int i = 0; i < f.g.node_count; ++i) {
-    if (f.dead[i]) continue;
-    f.linear_and_bias(i);
-    f.add_and_norm(i);
-    f.norm_grad_and_sum(i);
-    f.input_grad_and_sum(i);
-    f.loss(i);
-  }
+  for (int i = 0; i < f.g.node_count; ++i)
+    if (!f.dead[i]) f.fuse(i);
   return f.compact();
 }
 

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <megacpp/graph/adjoint.hpp>
+#include <megacpp/graph/terms.hpp>
 
 namespace mc {
 
