@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Every row body of kernel/rows runs on emulated teams (tests/unit/emulated_*.cpp) and is compiled for
-CUDA (tests/unit/rows_cuda.cu).
+CUDA (tests/unit/rows_cuda.cu). The kernels of the ops of op/NAME.hpp stand in kernel/NAME.hpp.
 
     row_bodies.py ROOT
 """
@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 BODY = re.compile(r"^template <class Team> MEGACPP_HD void operator\(\)\(const Team&", re.MULTILINE)
+OP = re.compile(r"^inline constexpr op_info (\w+)\s*\{", re.MULTILINE)
 STRUCT = re.compile(r"^template <class[^>]*>\s+struct (\w+) \{", re.MULTILINE)
 
 
@@ -33,7 +34,16 @@ def main():
         text = "".join(source.read_text(encoding="utf-8") for source in sources)
         problems += [f"{header}: {name} is not in {place}" for header, name in found
                      if not re.search(rf"\b{name}<", text)]
-    print("\n".join(problems) or f"{len(found)} row bodies")
+    ops = 0
+    for header in sorted((root / "include/megacpp/op").glob("*.hpp")):
+        kernels = root / "include/megacpp/kernel" / header.name
+        text = kernels.read_text(encoding="utf-8") if kernels.is_file() else ""
+        for op in OP.findall(header.read_text(encoding="utf-8")):
+            ops += 1
+            if f"kernel_of<&op::{op}>" not in text:
+                problems.append(f"op/{header.name}: the kernel of {op} is not in kernel/{header.name}")
+    problems += [] if ops else ["no op is found: is the pattern of row_bodies.py theirs?"]
+    print("\n".join(problems) or f"{len(found)} row bodies, {ops} ops")
     return 1 if problems else 0
 
 
