@@ -21,8 +21,16 @@ constexpr void squared_relu_grad_rule(mc::inference& c) { // x, dy
   c.declare(c.in(0));
   place_output(c, 0, mc::algebra::product, {0, 1});
 }
-inline constexpr mc::op_info squared_relu_grad{
-    .name = "squared_relu_grad", .rule = &squared_relu_grad_rule, .in_place = 1};
+// [form]
+/// dx = squared_relu_grad(x, dy) + d, where x has another cotangent d: (x, dy, d), in d's place.
+extern const mc::op_info squared_relu_grad_add;
+inline constexpr mc::op_info squared_relu_grad{.name = "squared_relu_grad",
+                                               .rule = &squared_relu_grad_rule,
+                                               .in_place = 1,
+                                               .fuses = {&squared_relu_grad_add}};
+inline constexpr mc::op_info squared_relu_grad_add =
+    mc::op::sums_into<squared_relu_grad, 2>("squared_relu_grad_add", 2);
+// [/form]
 
 constexpr void squared_relu_rule(mc::inference& c) { // x
   c.floats({0});
@@ -55,30 +63,33 @@ constexpr mc::var squared_relu(mc::var x, mc::source_line line = mc::here()) {
 // [/compiler]
 // [kernel]
 
-/// One block of a flat range, by a core's lanes or a CUDA block's threads: y, or dx given dy.
+/// One block of a flat range, by a core's lanes or a CUDA block's threads: y, or dx given dy, to
+/// which d is added.
 template <class T> struct squared_relu_block {
   std::int64_t n;
-  const T *x, *dy; // (n); dy may be null
-  T* out;          // (n); may be x or dy
+  const T *x, *dy, *d; // (n); dy and d may be null
+  T* out;              // (n); may be one of them
 
   template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t block) const {
     using G = mc::accumulator_t<T>;
     mc::each_in_block<T>(team, block, n, [&](auto i) {
       const auto v = mc::load<G>(x, i), h = max(decltype(v)(G(0)), v); // a NaN stays one
-      mc::store(out, i, dy == nullptr ? h * h : mc::load<G>(dy, i) * (h + h));
+      const auto y = dy == nullptr ? h * h : mc::load<G>(dy, i) * (h + h);
+      mc::store(out, i, d == nullptr ? y : mc::round_to<T>(y) + mc::load<G>(d, i));
     });
   }
 };
 
-struct squared_relu_kernel { // x, [dy]
+struct squared_relu_kernel { // x, [dy], [d]
   template <class T, class Call> static void run(Call& c) {
     const std::int64_t n = c.in_size(0);
     mc::for_blocks(n, squared_relu_block<T>{n, c.template in<T>(0), c.template in<T>(1),
-                                            c.template out<T>(0)});
+                                            c.template in<T>(2), c.template out<T>(0)});
   }
 };
 
 } // namespace own
 template <> struct mc::kernel_of<&own::op::squared_relu> : own::squared_relu_kernel {};
 template <> struct mc::kernel_of<&own::op::squared_relu_grad> : own::squared_relu_kernel {};
+template <> struct mc::kernel_of<&own::op::squared_relu_grad_add> : own::squared_relu_kernel {};
 // [/kernel]

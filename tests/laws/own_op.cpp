@@ -24,6 +24,7 @@ kernel_table own_kernels() {
   kernel_table t = kernel_table::all();
   t.add<&own::op::squared_relu, float, bf16, double>();
   t.add<&own::op::squared_relu_grad, float, bf16, double>();
+  t.add<&own::op::squared_relu_grad_add, float, bf16, double>();
   return t;
 }
 // [/kernels]
@@ -104,13 +105,20 @@ template <class T> void compare_with_reference(std::int64_t n, double tolerance)
   std::vector<T> x, dy, y(static_cast<std::size_t>(n)), dx(y.size());
   for (std::int64_t i = 0; i < n; ++i)
     x.push_back(convert<T>(normal(random))), dy.push_back(convert<T>(normal(random)));
-  for_blocks(n, own::squared_relu_block<T>{n, x.data(), nullptr, y.data()});
-  for_blocks(n, own::squared_relu_block<T>{n, x.data(), dy.data(), dx.data()});
+  for_blocks(n, own::squared_relu_block<T>{n, x.data(), nullptr, nullptr, y.data()});
+  for_blocks(n, own::squared_relu_block<T>{n, x.data(), dy.data(), nullptr, dx.data()});
   for (std::size_t i = 0; i < x.size(); ++i) {
     const double h = std::max(0.0, convert<double>(x[i])), g = convert<double>(dy[i]);
     BOOST_TEST(std::abs(convert<double>(y[i]) - h * h) <= tolerance * h * h);
     BOOST_TEST(std::abs(convert<double>(dx[i]) - 2 * g * h) <= tolerance * std::abs(2 * g * h));
   }
+  // The fused form rounds where the gradient and the sum would, and may take over d's memory.
+  std::vector<T> d = y;
+  for_blocks(n, own::squared_relu_block<T>{n, x.data(), dy.data(), d.data(), d.data()});
+  for (std::size_t i = 0; i < x.size(); ++i)
+    BOOST_TEST(convert<double>(d[i]) ==
+               convert<double>(
+                   convert<T>(convert<accumulator_t<T>>(dx[i]) + convert<accumulator_t<T>>(y[i]))));
 }
 
 } // namespace
@@ -123,7 +131,7 @@ BOOST_AUTO_TEST_CASE(against_plain_loops) {
   }
   const float x[]{std::numeric_limits<float>::quiet_NaN(), -1.0f};
   float y[2];
-  for_blocks(2, own::squared_relu_block<float>{2, x, nullptr, y});
+  for_blocks(2, own::squared_relu_block<float>{2, x, nullptr, nullptr, y});
   BOOST_TEST(std::isnan(y[0]));
   BOOST_TEST(y[1] == 0.0f);
 }
@@ -252,6 +260,23 @@ BOOST_AUTO_TEST_CASE(a_fault_is_one_sentence) {
                    "never be summed: convert it with to(x, axis, R)");
         return e.code() == exit_code::mismatch;
       });
+}
+
+// The op's result beside its operand: the gradient of the one is added to that of the other. The
+// compiler holds the fused node to its parts (MEGA-P019).
+BOOST_AUTO_TEST_CASE(the_gradient_is_added_to_another) {
+  for (const bool twice : {false, true}) {
+    builder b{mesh::one_rank()};
+    const var x = b.parameter("", "x", dtype::f64, {{dim::batch, 2}, {dim::ffn, 5}}, {}, {}),
+              u = gelu(x), y = own::squared_relu(u);
+    b.g.outputs[0] = (twice ? y + u : y).id;
+    const graph g = after_passes(b.g, {.backward = true});
+    BOOST_TEST((g.wrong.code == fault::none));
+    int fused = 0;
+    for (int i = 0; i < g.node_count; ++i)
+      fused += g.at_node(i).op == &own::op::squared_relu_grad_add;
+    BOOST_TEST(fused == (twice ? 1 : 0));
+  }
 }
 
 // The same block is sound under every layout that fits it, and what does not fit is refused.

@@ -130,6 +130,7 @@ template <int Statistics> constexpr void add_norm_rule(inference& c) { // x, a, 
     place_output(c, 2 + k, algebra::nonlinear, {0, 1, 2, 3}, {c.in(0).back().d});
   }
 }
+// [form]
 template <const op_info& Norm, int Statistics> constexpr op_info add_before(const char* name) {
   return {.name = name,
           .rule = &add_norm_rule<Statistics>,
@@ -139,6 +140,7 @@ template <const op_info& Norm, int Statistics> constexpr op_info add_before(cons
 }
 inline constexpr op_info add_rms_norm = add_before<rms_norm, 1>("add_rms_norm");
 inline constexpr op_info add_layer_norm = add_before<layer_norm, 2>("add_layer_norm");
+// [/form]
 
 } // namespace op
 
