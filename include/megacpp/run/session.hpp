@@ -54,10 +54,13 @@ enum class purpose : std::uint8_t { training, inference };
 
 class session {
 public:
-  /// `ranks`: this rank and the others, whose collectives move memory of the device.
+  /// `ranks`: this rank and the others, whose collectives move memory of the device. Ranks of one
+  /// replica are given the same batches, replicas their own. Throws mc::error(exit_code::mismatch)
+  /// where the ranks are others than the program is laid out over, or where it has several pipeline
+  /// stages or ranks that share experts.
   session(const program_view& program, device& on, purpose why,
           communicator& ranks = self::of_process())
-      : p_(require_one_rank(program)),
+      : p_(require_ranks(program, ranks)),
         training_(why == purpose::training),
         stores_(program, training_, ranks.coordinate(), on),
         graphs_(graphs_of(program)),
@@ -134,6 +137,27 @@ public:
   bool whole() const { return whole_; }
 
 private:
+  static const program_view& require_ranks(const program_view& p, const communicator& ranks) {
+    if (ranks_of(ranks.ranks()) == 1) return require_one_rank(p);
+    const mesh& m = p.parts.front().g->ranks;
+    for (int a = 0; a < axes; ++a) {
+      const auto one = static_cast<axis>(a);
+      if (m.sized(one) && m.of(one) != ranks.ranks().of(one))
+        throw error(exit_code::mismatch, p.name + " is laid out over " + std::to_string(m.of(one)) +
+                                             " ranks of " + name_of(one) + " and was given " +
+                                             std::to_string(ranks.ranks().of(one)) +
+                                             ": give it a communicator of its layout");
+    }
+    bool experts = false;
+    for (const part_view& part : p.parts)
+      for (int i = 0; i < part.g->node_count; ++i) experts |= part.g->at_node(i).op->crosses;
+    if (m.of(axis::pp) > 1 || (experts && ranks_of(m, {axis::ep, axis::etp}) > 1))
+      throw error(exit_code::mismatch,
+                  p.name +
+                      " has several pipeline stages, or several ranks share its experts, "
+                      "which no session runs: use tp, cp and dp alone");
+    return p;
+  }
   /// The buffers, with which steps of any number of micro-batches are verified.
   const buffers& require_sound() const {
     const int micros = stage_.flights() + 1;
