@@ -86,7 +86,10 @@ void try_one(const some_ranks& s, const graph& g) {
   std::vector<array> held;
   for (int r = 0; r < s.w.ranks(); ++r)
     held.push_back(whole_numbers(static_cast<std::size_t>(r), block_of(s.w, g.ranks, x, r).size()));
-  const std::vector<array> got = by_kernel(s, g, held);
+  std::vector<array> got = by_kernel(s, g, held);
+  for (int r = 0; r < s.w.ranks(); ++r) // of a range, a rank's memory is for the most it may hold
+    got[static_cast<std::size_t>(r)].resize(
+        static_cast<std::size_t>(block_of(s.w, g.ranks, y, r).size()));
   for (int r = 0; r < s.w.ranks(); ++r)
     BOOST_TEST((got[static_cast<std::size_t>(r)] == redistributed(s.w, g.ranks, x, n, r, held)),
                "rank " << r << " holds something else");
@@ -165,4 +168,31 @@ BOOST_AUTO_TEST_CASE(over_four_ranks_replicas_and_experts) {
   placement rows;
   rows[edp] = S(dim::batch);
   try_all({{edp, 2}, {ep, 2}}, mesh(layout{.ep = 2}), ep, rows, order::contiguous);
+}
+
+// Ranges of the stores are cut over replicas, whose number the graph does not know.
+BOOST_AUTO_TEST_CASE(ranges_over_replicas) {
+  const some_ranks s{{axis::dp, 3}};
+  const place cut = S(dim::elements);
+  const auto graph_of_range = [&](dtype t, place from, place to, std::int64_t n) {
+    builder b{mesh(layout{})};
+    placement at;
+    at[axis::dp] = from;
+    const var x = b.input(feed::gradient, "x", t, {{dim::elements, n}}, at);
+    op::emit_redistribution(b, op::redistribute, x.id, axis::dp, to, 0);
+    return std::make_unique<graph>(b.g);
+  };
+  for (dtype t : {dtype::f32, dtype::bf16})
+    for (const auto& [from, to] : {std::pair{P, cut}, std::pair{R, cut}, std::pair{I, cut},
+                                   std::pair{cut, R}, std::pair{cut, I}}) {
+      const auto g = graph_of_range(t, from, to, 3 * 5000);
+      BOOST_TEST_REQUIRE((g->wrong.code == fault::none), g->wrong.what.c_str());
+      try_one(s, *g);
+    }
+  const auto g = graph_of_range(dtype::f32, P, cut, 16);
+  BOOST_CHECK_EXCEPTION(by_kernel(s, *g, std::vector<array>(3, array(16, 1.0))), error,
+                        [](const error& e) {
+                          return std::string(e.what()).find("16 elements does not divide over 3") !=
+                                 std::string::npos;
+                        });
 }

@@ -27,6 +27,7 @@ template <> struct kernel_of<&op::redistribute> {
     if (what == collective::all_reduce)
       return c.comm().run(exchange::all_reduce(n.ax, dtype_of<T>, x, y, count, n.line));
     const std::int64_t ranks = g.size(), me = g.rank();
+    if (!c.ranks().sized(n.ax)) require_equal_parts(c.value_in(0).dims[0].n, n, ranks);
     const parts_along given = n.to.s == state::shard
                                   ? parts_of(c.ranks(), c.value_in(0), n.to.d, ranks)
                                   : parts_along{},
@@ -43,18 +44,28 @@ template <> struct kernel_of<&op::redistribute> {
     T* const arrives = unpacks ? scratch : y;
     if (packs) rows::pack(given.outer, ranks, given.run, x, packed);
     const T* const sent = packs ? packed : x;
-    c.comm().run(exchange_of(what, n, dtype_of<T>, sent, arrives, count, ranks));
+    const std::int64_t part =
+        what == collective::all_gather ? taken.outer * taken.run : count / ranks;
+    c.comm().run(exchange_of(what, n, dtype_of<T>, sent, arrives, part));
     if (unpacks) rows::unpack(taken.outer, ranks, taken.run, arrives, y);
   }
 
 private:
-  /// Of x (count), in parts of one piece each.
+  /// Of a range (graph/graph.hpp) the padding behind the last element has no memory here.
+  static void require_equal_parts(std::int64_t elements, const node& n, std::int64_t ranks) {
+    if (elements % ranks != 0)
+      throw error(exit_code::mismatch, "a range of " + std::to_string(elements) +
+                                           " elements does not divide over " +
+                                           std::to_string(ranks) + " ranks of " + name_of(n.ax) +
+                                           ": use a number of ranks that divides it");
+  }
+  /// Of parts (part) of one piece each.
   static exchange exchange_of(collective what, const node& n, dtype t, const void* x, void* y,
-                              std::int64_t count, std::int64_t ranks) {
-    if (what == collective::all_gather) return exchange::all_gather(n.ax, t, x, y, count, n.line);
+                              std::int64_t part) {
+    if (what == collective::all_gather) return exchange::all_gather(n.ax, t, x, y, part, n.line);
     if (what == collective::reduce_scatter)
-      return exchange::reduce_scatter(n.ax, t, x, y, count / ranks, n.line);
-    return exchange::all_to_all(n.ax, t, x, y, count / ranks, n.line);
+      return exchange::reduce_scatter(n.ax, t, x, y, part, n.line);
+    return exchange::all_to_all(n.ax, t, x, y, part, n.line);
   }
 };
 
