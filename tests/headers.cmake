@@ -1,7 +1,7 @@
 # Every public header compiles alone. All of them together are linked from two units into one program,
 # where what is not inline shows as a duplicate symbol; one unit has them in alphabetical order and
 # one in the opposite order, since what one header names must not hide what another one uses. The
-# latter, and a program, compile in C++23, too. Headers of kernel/cuda/ need nvcc and are compiled in
+# latter, and a program, compile in C++23, too. Headers of a folder cuda/ need CUDA's and are compiled in
 # slow/suites.cmake, where these tests are. Not built with everything else.
 
 set(include_dir ${PROJECT_SOURCE_DIR}/include)

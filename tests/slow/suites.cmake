@@ -97,7 +97,7 @@ if(MEGACPP_NVCC)
 
   # Headers for CUDA alone, which the host compiler cannot read.
   file(GLOB_RECURSE cuda_headers RELATIVE ${PROJECT_SOURCE_DIR}/include CONFIGURE_DEPENDS
-       ${PROJECT_SOURCE_DIR}/include/megacpp/kernel/cuda/*.hpp)
+       ${PROJECT_SOURCE_DIR}/include/megacpp/*/cuda/*.hpp)
   foreach(header IN LISTS cuda_headers)
     set(unit ${CMAKE_CURRENT_BINARY_DIR}/headers/${header}.cu)
     file(CONFIGURE OUTPUT ${unit} CONTENT "#include <${header}>\n#include <${header}>\n")
@@ -105,6 +105,12 @@ if(MEGACPP_NVCC)
     megacpp_slow_test(nvcc_${name} LABEL nvcc TIMEOUT 1200 ONE_THREAD COST 200
       COMMAND ${nvcc} -c -o ${CMAKE_CURRENT_BINARY_DIR}/${name}.o ${unit})
   endforeach()
+
+  # The program for a GPU, linked; without one it says so.
+  megacpp_slow_test(nvcc_megacpp_gpu LABEL nvcc TIMEOUT 1800 ONE_THREAD COST 250
+    COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/slow/gpu_program.sh ${PROJECT_SOURCE_DIR}
+      ${CMAKE_CURRENT_BINARY_DIR}/megacpp_gpu -G ${CMAKE_GENERATOR}
+      -DCMAKE_CXX_COMPILER=${CMAKE_CXX_COMPILER} -DCMAKE_CUDA_HOST_COMPILER=${CMAKE_CXX_COMPILER})
 else()
   megacpp_left_out("the CUDA compile checks: there is no nvcc on the PATH or in /usr/local/cuda/bin; install CUDA's compiler")
 endif()

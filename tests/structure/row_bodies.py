@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Every row body of kernel/rows runs on emulated teams (tests/unit/emulated_*.cpp) and is compiled for
-CUDA (tests/unit/rows_cuda.cu). The kernels of the ops of op/NAME.hpp stand in kernel/NAME.hpp.
+"""Every row body of kernel/rows runs on emulated teams (tests/unit/emulated_*.cpp), is compiled for
+CUDA (tests/unit/rows_cuda.cu), and is run and compared on a device by megacpp_gpu
+(bench/gpu/rows_*.cpp). The kernels of the ops of op/NAME.hpp stand in kernel/NAME.hpp.
 
     row_bodies.py ROOT
 """
@@ -26,7 +27,8 @@ def main():
     root = Path(sys.argv[1])
     unit = root / "tests/unit"
     places = {"tests/unit/emulated_*.cpp": sorted(unit.glob("emulated_*.cpp")),
-              "tests/unit/rows_cuda.cu": [unit / "rows_cuda.cu"]}
+              "tests/unit/rows_cuda.cu": [unit / "rows_cuda.cu"],
+              "bench/gpu/rows_*.cpp": sorted((root / "bench/gpu").glob("rows_*.cpp"))}
     found = [(header.name, name) for header in sorted((root / "include/megacpp/kernel/rows").glob("*.hpp"))
              for name in bodies(header)]
     problems = [] if found else ["no row body is found: is the pattern of row_bodies.py theirs?"]

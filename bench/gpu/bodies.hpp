@@ -1,0 +1,22 @@
+// launch() on the CUDA device, for nvcc: bodies_*.cu instantiate it for the types of bodies.inc.
+#pragma once
+
+#include "device.hpp"
+
+#include <megacpp/exec/cuda/memory.hpp>
+#include <megacpp/exec/cuda/rows.hpp>
+#include <megacpp/kernel/rows/adamw.hpp>
+#include <megacpp/kernel/rows/dropout.hpp>
+#include <megacpp/kernel/rows/elementwise.hpp>
+#include <megacpp/kernel/rows/experts.hpp>
+#include <megacpp/kernel/rows/rope.hpp>
+#include <megacpp/kernel/rows/router.hpp>
+#include <megacpp/kernel/rows/swiglu.hpp>
+
+namespace gpu {
+
+template <class Body> void launch(std::int64_t rows, const Body& body) {
+  mc::cuda::require(mc::cuda::for_rows<threads_of<Body>>(nullptr, rows, body), "a kernel's launch");
+}
+
+} // namespace gpu

@@ -1,0 +1,25 @@
+// What the device can do at most: raw rates, beside which those of kernels stand.
+#pragma once
+
+#include "report.hpp"
+
+#include <string>
+
+namespace gpu {
+
+/// Bytes read and written by a second of copying: by cudaMemcpy, and by a kernel. The greater is the
+/// fact "copy_TB/s".
+void copies(report& r);
+
+/// Products of cuBLASLt on random numbers: bf16, and fp8 e4m3 to bf16, both with fp32 sums. Some of
+/// their elements are compared with sums in double.
+void products(report& r);
+std::string product_library();
+
+/// Causal attention of cuDNN, forward and backward: the whole of small ones against loops in double;
+/// then how fast those of models are. `attention_library` is empty where the program was built
+/// without cuDNN.
+void attention(report& r);
+std::string attention_library();
+
+} // namespace gpu

@@ -1,0 +1,18 @@
+// Kernels of the program beside row bodies.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+namespace gpu {
+
+/// Whether the device has code in this program.
+bool kernels_run_here();
+/// The architecture it is compiled for, such as 9.0a.
+std::string kernel_architecture();
+
+/// Starts a copy of `bytes`, a multiple of 16, by 16 bytes a thread.
+void start_copy(std::byte* to, const std::byte* from, std::int64_t bytes);
+
+} // namespace gpu

@@ -1,0 +1,67 @@
+// What passed and what failed, printed as it comes and written as one JSON file. Parts of the
+// program have their time: what does not begin in it has failed, and a call that does not return
+// ends the program.
+#pragma once
+
+#include <megacpp/io/error.hpp>
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace gpu {
+
+/// Figures of one check: names, and numbers or texts.
+using figures = std::vector<std::pair<std::string, std::variant<double, std::string>>>;
+
+class report {
+public:
+  /// `facts` stand at the head of the file, which is written to `path` after each part, unless path
+  /// is empty. `alive` throws mc::error if nothing more can be done on the device.
+  report(std::string path, figures facts, std::function<void()> alive);
+  ~report();
+
+  /// A part, which may take so many seconds.
+  void part(const std::string& name, double seconds, const std::function<void()>& f);
+  /// One check, by what it is called: f gives figures, or throws mc::error with a sentence.
+  void check(const std::string& name, const std::function<figures()>& f);
+  /// A figure that the whole file has, such as a ceiling.
+  void fact(const std::string& name, std::variant<double, std::string> value);
+  double fact(const std::string& name) const;
+
+  std::int64_t passed() const;
+  std::int64_t failed() const;
+  /// Prints the last line and gives the exit code.
+  int end();
+
+private:
+  struct outcome {
+    std::string part, name, fault; // fault empty: it passed
+    figures of;
+  };
+  using clock = std::chrono::steady_clock;
+
+  std::string path_, part_, running_;
+  figures facts_;
+  std::function<void()> alive_;
+  std::vector<outcome> done_;
+  clock::time_point until_{};
+  bool lost_ = false, late_ = false, ending_ = false, inside_ = false;
+  mutable std::mutex mutex_; // of all of these, between the program and its watch
+  std::condition_variable changed_;
+  std::thread watch_;
+
+  void add(outcome o);
+  void write() const;
+  void watch();
+  std::string totals() const;
+};
+
+} // namespace gpu

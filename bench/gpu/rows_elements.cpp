@@ -1,0 +1,186 @@
+// Bodies that go element by element: the device leaves the bits of the CPU.
+#include "rows.hpp"
+
+#include <megacpp/kernel/rows/dropout.hpp>
+#include <megacpp/kernel/rows/elementwise.hpp>
+#include <megacpp/kernel/rows/embedding.hpp>
+#include <megacpp/kernel/rows/rope.hpp>
+#include <megacpp/kernel/rows/swiglu.hpp>
+
+namespace gpu {
+namespace {
+
+namespace rows = mc::rows;
+using mc::bf16;
+using std::int64_t;
+
+template <class T> void flat(report& r, const sizes& m) {
+  const int64_t n = m.tokens * m.hidden, blocks = mc::blocks_of(n);
+  const char* const type = name_of_type<T>;
+  {
+    arrays a;
+    const auto x = a.read<T>(n), other = a.read<T>(n), y = a.written<T>("y", n);
+    run(r, "add_block", type, m, a, blocks, [=](place at) {
+      return rows::add_block<T>{n, at(x), at(other), at(y)};
+    });
+  }
+  {
+    arrays a;
+    const auto x = a.read<T>(n), y = a.written<T>("y", n);
+    run(r, "scale_block", type, m, a, blocks, [=](place at) {
+      return rows::scale_block<T>{n, 0.3f, at(x), at(y)};
+    });
+  }
+  {
+    arrays a;
+    const auto y = a.written<T>("y", n);
+    run(r, "fill_block", type, m, a, blocks, [=](place at) {
+      return rows::fill_block<T>{n, 0.3f, at(y)};
+    });
+  }
+  {
+    arrays a;
+    const auto x = a.read<T>(n), bias = a.read<T>(m.hidden), y = a.written<T>("y", n);
+    run(r, "bias_add_row", type, m, a, m.tokens, [=](place at) {
+      return rows::bias_add_row<T, int64_t>{m.hidden, at(x), at(bias), at(y)};
+    });
+  }
+}
+
+// From very small to very large numbers.
+template <class From, class To> void cast(report& r, const char* types, const sizes& m) {
+  const int64_t n = m.tokens * m.hidden;
+  arrays a;
+  const auto x = a.read<From>(n, -1e30, 1e30);
+  const auto y = a.written<To>("y", n);
+  run(r, "cast_block", types, m, a, mc::blocks_of(n), [=](place at) {
+    return rows::cast_block<From, To>{n, at(x), at(y)};
+  });
+}
+
+template <class F, class T> void activation(report& r, const std::string& name, const sizes& m) {
+  const int64_t n = m.tokens * m.ffn, blocks = mc::blocks_of(n);
+  {
+    arrays a;
+    const auto x = a.read<T>(n, -9, 9), y = a.written<T>("y", n);
+    run(r, ("activation_block " + name).c_str(), name_of_type<T>, m, a, blocks, [=](place at) {
+      return rows::activation_block<F, T>{n, at(x), at(y)};
+    });
+  }
+  {
+    arrays a;
+    const auto dy = a.read<T>(n), x = a.read<T>(n, -9, 9), dx = a.written<T>("dx", n);
+    run(r, ("activation_dx_block " + name).c_str(), name_of_type<T>, m, a, blocks, [=](place at) {
+      return rows::activation_dx_block<F, T>{n, at(dy), at(x), at(dx)};
+    });
+  }
+}
+
+// Gate and up are the halves of one matrix.
+template <class T> void swiglu(report& r, const sizes& m) {
+  const int64_t n = m.tokens * m.ffn;
+  {
+    arrays a;
+    const auto both = a.read<T>(2 * n, -9, 9), y = a.written<T>("y", n);
+    run(r, "swiglu_row", name_of_type<T>, m, a, m.tokens, [=](place at) {
+      return rows::swiglu_row<T, int64_t>{m.ffn, 2 * m.ffn, at(both), at(both) + m.ffn, at(y)};
+    });
+  }
+  {
+    arrays a;
+    const auto dy = a.read<T>(n), both = a.read<T>(2 * n, -9, 9);
+    const auto d = a.written<T>("dgate_dup", 2 * n);
+    run(r, "swiglu_backward_row", name_of_type<T>, m, a, m.tokens, [=](place at) {
+      return rows::swiglu_backward_row<T, int64_t>{
+          m.ffn, 2 * m.ffn, at(dy), at(both), at(both) + m.ffn, at(d), at(d) + m.ffn};
+    });
+  }
+}
+
+// In place, with positions that repeat.
+template <class T> void rope(report& r, const sizes& m) {
+  const int64_t width = 2 * m.heads * m.half, positions = m.tokens < 1024 ? m.tokens : 1024;
+  arrays a;
+  const auto x = a.changed<T>("y", m.tokens * width);
+  const auto table = a.numbered(m.tokens, [=](int64_t t) { return (t * 7 + 3) % positions; });
+  const auto cos = a.read<float>(positions * m.half), sin = a.read<float>(positions * m.half);
+  run(r, "rope_row", name_of_type<T>, m, a, m.tokens, [=](place at) {
+    return rows::rope_row<T, int64_t>{m.half,    m.heads, width,   width, at(x),
+                                      at(table), at(cos), at(sin), -1.0f, at(x)};
+  });
+}
+
+template <class T> void dropout(report& r, const sizes& m) {
+  const int64_t n = m.tokens * m.hidden;
+  arrays a;
+  const auto keys = a.numbered(m.tokens, [](int64_t t) { return 5 * t + 1; });
+  const auto x = a.read<T>(n), y = a.written<T>("y", n);
+  run(r, "dropout_row", name_of_type<T>, m, a, m.tokens, [=](place at) {
+    // The second half of the columns of an unsharded tensor; those of a row do not begin a group.
+    return rows::dropout_row<T, int64_t>{m.hidden,
+                                         2 * m.hidden + 1,
+                                         m.hidden,
+                                         0x123456789abcdefu,
+                                         static_cast<std::uint32_t>(0.1 * 0x1p24),
+                                         1 / 0.9f,
+                                         at(keys),
+                                         at(x),
+                                         at(y)};
+  });
+}
+
+// A table of the ids from 5 on; some tokens have others. Ids repeat, so that gradients add up.
+template <class T> void embedding(report& r, const sizes& m) {
+  const int64_t count = m.timed ? m.vocabulary : 2 + m.tokens / 2, n = m.tokens * m.hidden;
+  const auto id = [=](int64_t t) {
+    if (t == 0) return int64_t{5}; // one at least has a row
+    return static_cast<int64_t>(mixed(9, static_cast<std::uint64_t>(t)) %
+                                static_cast<std::uint64_t>(count + 2)) +
+           4;
+  };
+  {
+    arrays a;
+    const auto table = a.read<T>(count * m.hidden), y = a.written<T>("y", n);
+    const auto ids = a.numbered(m.tokens, id);
+    a.moves(table, n);
+    run(r, "embedding_row", name_of_type<T>, m, a, m.tokens, [=](place at) {
+      return rows::embedding_row<T, int64_t>{m.hidden, 5, count, at(table), at(ids), at(y)};
+    });
+  }
+  {
+    constexpr int64_t columns = 32 / sizeof(T);
+    arrays a;
+    const auto dy = a.read<T>(n);
+    const auto ids = a.numbered(m.tokens, id);
+    const auto dtable = a.changed<float>("dtable", count * m.hidden);
+    a.moves(dtable, 2 * n);
+    run(r, "embedding_gradient_slab", name_of_type<T>, m, a, (m.hidden + columns - 1) / columns,
+        [=](place at) {
+          return rows::embedding_gradient_slab<T>{m.hidden, m.tokens, columns, 5,
+                                                  count,    at(dy),   at(ids), at(dtable)};
+        });
+  }
+}
+
+template <class T> void of_type(report& r, const sizes& m) {
+  flat<T>(r, m);
+  activation<rows::gelu_exact, T>(r, "gelu_exact", m);
+  activation<rows::gelu_tanh, T>(r, "gelu_tanh", m);
+  activation<rows::silu, T>(r, "silu", m);
+  swiglu<T>(r, m), dropout<T>(r, m);
+  if (m.heads > 0) rope<T>(r, m);
+  if (m.vocabulary > 0) embedding<T>(r, m);
+}
+
+} // namespace
+
+void elements(report& r, std::span<const sizes> all) {
+  for (const sizes& m : all) {
+    of_type<float>(r, m), of_type<bf16>(r, m);
+    cast<float, bf16>(r, "f32 to bf16", m), cast<bf16, float>(r, "bf16 to f32", m);
+    if (m.timed) continue;
+    cast<float, float>(r, "f32 to f32", m), cast<bf16, bf16>(r, "bf16 to bf16", m);
+  }
+}
+
+} // namespace gpu

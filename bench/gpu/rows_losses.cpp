@@ -1,0 +1,95 @@
+// Logits and losses.
+#include "rows.hpp"
+
+#include <megacpp/kernel/rows/cross_entropy.hpp>
+
+namespace gpu {
+namespace {
+
+namespace rows = mc::rows;
+using mc::bf16;
+using std::int64_t;
+
+// Labels in the middle, the first, the last, none, and one of another part of the vocabulary, which
+// begins at `first`.
+array<std::int32_t> labels_of(arrays& a, const sizes& m, int64_t first, bool others) {
+  return a.numbered(m.rows, [=](int64_t row) {
+    switch (row % 5) {
+    case 0: return first + m.vocabulary / 2;
+    case 1: return int64_t{-1};
+    case 2: return first + m.vocabulary - 1;
+    case 3: return others ? first + m.vocabulary : first;
+    default:
+      return first + static_cast<int64_t>(mixed(7, static_cast<std::uint64_t>(row)) %
+                                          static_cast<std::uint64_t>(m.vocabulary));
+    }
+  });
+}
+
+// lse is the logarithm of a sum with a relative error of `steps`, of logits up to 8.
+void sum_of_logits(report& r, const sizes& m) {
+  using body = rows::logits_row<float>;
+  const double steps = steps_of_sum<float>(m.vocabulary, threads_of<body>) + 16;
+  arrays a;
+  const auto logits = a.read<float>(m.rows * m.padded, -8, 8);
+  const auto labels = labels_of(a, m, 11, true);
+  const auto lse = a.written<float>("lse", m.rows, {.steps = steps, .magnitude = 8});
+  const auto target = a.written<float>("target", m.rows);
+  run(r, "logits_row", name_of_type<float>, m, a, m.rows, [=](place at) {
+    return body{m.padded, m.vocabulary, 11, at(logits), at(labels), at(lse), at(target)};
+  });
+}
+
+// In place where the gradient has the logits' type.
+template <class T> void gradient_of_logits(report& r, const sizes& m) {
+  constexpr bool in_place = std::is_same_v<T, float>;
+  arrays a;
+  const auto labels = labels_of(a, m, 11, true);
+  const auto lse = a.read<float>(m.rows, 7, 9), dlse = a.read<float>(m.rows),
+             dtarget = a.read<float>(m.rows);
+  array<float> logits;
+  array<T> d;
+  if constexpr (in_place) logits = d = a.changed<T>("dlogits", m.rows * m.padded, {}, -8, 8);
+  else
+    logits = a.read<float>(m.rows * m.padded, -8, 8),
+    d = a.written<T>("dlogits", m.rows * m.padded);
+  run(r, "logits_grad_row", name_of_type<T>, m, a, m.rows, [=](place at) {
+    return rows::logits_grad_row<T>{m.padded, m.vocabulary, 11,          at(logits), at(labels),
+                                    at(lse),  at(dlse),     at(dtarget), at(d)};
+  });
+}
+
+template <class T> void loss(report& r, const sizes& m) {
+  using body = rows::loss_row<T>;
+  constexpr bool in_place = std::is_same_v<T, float>;
+  const double steps = steps_of_sum<float>(m.vocabulary, threads_of<body>) + 32;
+  // A gradient is up to 0.75 (1 + 2 0.01 21); at the label 0.75 is taken from it.
+  const bound of_gradient{.roundings = 1, .steps = steps, .magnitude = 1};
+  arrays a;
+  const auto labels = labels_of(a, m, 0, false);
+  const auto value = a.written<double>("loss", m.rows, {.steps = steps, .magnitude = 16});
+  array<float> logits;
+  array<T> d;
+  if constexpr (in_place) {
+    logits = d = a.changed<T>("dlogits", m.rows * m.padded, of_gradient, -8, 8);
+  } else {
+    logits = a.read<float>(m.rows * m.padded, -8, 8);
+    d = a.written<T>("dlogits", m.rows * m.padded, of_gradient);
+  }
+  run(r, "loss_row", name_of_type<T>, m, a, m.rows, [=](place at) {
+    return body{m.padded, m.vocabulary, at(logits), at(labels), 0.75f, 0.01f, at(value), at(d)};
+  });
+}
+
+} // namespace
+
+void losses(report& r, std::span<const sizes> all) {
+  for (const sizes& m : all) {
+    if (m.vocabulary == 0) continue;
+    sum_of_logits(r, m);
+    gradient_of_logits<float>(r, m), gradient_of_logits<bf16>(r, m);
+    loss<float>(r, m), loss<bf16>(r, m);
+  }
+}
+
+} // namespace gpu

@@ -1,0 +1,135 @@
+// Norms and sums over rows.
+#include "rows.hpp"
+
+#include <megacpp/kernel/rows/layer_norm.hpp>
+
+namespace gpu {
+namespace {
+
+namespace rows = mc::rows;
+using mc::bf16;
+using std::int64_t;
+
+// Elements are in [-1, 1), so that a row's mean square is about 1/3 or, with eps, above 0.01.
+constexpr float eps = 0.01f;
+
+// y of a norm of s: x rstd, rounded, times gain.
+template <class T, bool Add> void rms(report& r, const sizes& m) {
+  const int64_t n = m.tokens * m.hidden;
+  using body =
+      std::conditional_t<Add, rows::add_rms_norm_row<T, int64_t>, rows::rms_norm_row<T, int64_t>>;
+  const double steps = steps_of_sum<T>(m.hidden, threads_of<body>) + 8;
+  arrays a;
+  const auto x = a.read<T>(n), gain = a.read<T>(m.hidden);
+  const auto y = a.written<T>("y", n, {.roundings = 2, .steps = steps});
+  const auto rstd = a.written<float>("rstd", m.tokens, {.steps = steps});
+  if constexpr (Add) {
+    const auto branch = a.read<T>(n), s = a.written<T>("s", n);
+    run(r, "add_rms_norm_row", name_of_type<T>, m, a, m.tokens, [=](place at) {
+      return body{m.hidden, eps, at(x), at(branch), at(gain), at(s), at(y), at(rstd)};
+    });
+  } else {
+    run(r, "rms_norm_row", name_of_type<T>, m, a, m.tokens,
+        [=](place at) { return body{m.hidden, eps, at(x), at(gain), at(y), at(rstd)}; });
+  }
+}
+
+template <class T, bool Add> void layer(report& r, const sizes& m) {
+  const int64_t n = m.tokens * m.hidden;
+  using body = std::conditional_t<Add, rows::add_layer_norm_row<T, int64_t>,
+                                  rows::layer_norm_row<T, int64_t>>;
+  const double steps = steps_of_sum<T>(m.hidden, threads_of<body>) + 8;
+  arrays a;
+  const auto x = a.read<T>(n), gain = a.read<T>(m.hidden), bias = a.read<T>(m.hidden);
+  // The mean's error is that of a sum of elements up to 2; rstd is at most 10.
+  const auto y = a.written<T>("y", n, {.roundings = 1, .steps = steps, .magnitude = 20});
+  const auto mean = a.written<float>("mean", m.tokens, {.steps = steps, .magnitude = 2});
+  const auto rstd = a.written<float>("rstd", m.tokens, {.steps = steps, .magnitude = 1});
+  if constexpr (Add) {
+    const auto branch = a.read<T>(n), s = a.written<T>("s", n);
+    run(r, "add_layer_norm_row", name_of_type<T>, m, a, m.tokens, [=](place at) {
+      return body{m.hidden, eps,   at(x), at(branch), at(gain),
+                  at(bias), at(s), at(y), at(mean),   at(rstd)};
+    });
+  } else {
+    run(r, "layer_norm_row", name_of_type<T>, m, a, m.tokens, [=](place at) {
+      return body{m.hidden, eps, at(x), at(gain), at(bias), at(y), at(mean), at(rstd)};
+    });
+  }
+}
+
+// |dy gain| <= 1, |xhat| <= (1 + 1) 2: the means are of terms up to 4, dx is up to 2 (1 + 1 + 16).
+// With Add it is rounded before ds is added.
+template <class Body, class T, bool Add, bool Centred>
+void dx(report& r, const char* name, const sizes& m) {
+  const int64_t n = m.tokens * m.hidden;
+  const double steps = steps_of_sum<T>(m.hidden, threads_of<Body>) + 16;
+  arrays a;
+  const auto dy = a.read<T>(n), x = a.read<T>(n), gain = a.read<T>(m.hidden);
+  const auto rstd = a.read<float>(m.tokens, 0.5, 2);
+  const array<float> mean = Centred ? a.read<float>(m.tokens) : array<float>{};
+  const array<T> ds = Add ? a.read<T>(n) : array<T>{};
+  const auto out = a.written<T>(
+      "dx", n, {.roundings = 1, .steps = steps, .magnitude = 36, .inner = Add ? 36.0 : 0.0});
+  run(r, name, name_of_type<T>, m, a, m.tokens, [=](place at) {
+    if constexpr (Centred) {
+      return Body{m.hidden, at(dy), at(x), at(gain), at(mean), at(rstd), at(ds), at(out)};
+    } else {
+      return Body{m.hidden, at(dy), at(x), at(gain), at(rstd), at(ds), at(out)};
+    }
+  });
+}
+
+// Slabs of one sector of memory, 32 bytes, of which every row has one: a row's columns are in as
+// many blocks as there can be. Sums over rows are in the same order everywhere.
+template <class T> void sums_over_rows(report& r, const sizes& m) {
+  constexpr int64_t columns = 32 / sizeof(T);
+  const int64_t n = m.tokens * m.hidden, slabs = (m.hidden + columns - 1) / columns;
+  const mc::rows::summed_rows of(m.tokens, m.tokens % 2 == 0 ? m.tokens / 2 : m.tokens);
+  {
+    arrays a;
+    const auto dy = a.read<T>(n);
+    const auto grad = a.changed<float>("grad", m.hidden);
+    run(r, "bias_gradient_slab", name_of_type<T>, m, a, slabs, [=](place at) {
+      return rows::bias_gradient_slab<T>{m.hidden, of, columns, at(dy), at(grad)};
+    });
+  }
+  {
+    arrays a;
+    const auto dy = a.read<T>(n), x = a.read<T>(n);
+    const auto rstd = a.read<float>(m.tokens, 0.5, 2);
+    const auto dgain = a.changed<float>("dgain", m.hidden);
+    run(r, "rms_norm_gain_slab", name_of_type<T>, m, a, slabs, [=](place at) {
+      return rows::rms_norm_gain_slab<T>{m.hidden, of, columns, at(dy), at(x), at(rstd), at(dgain)};
+    });
+  }
+  {
+    arrays a;
+    const auto dy = a.read<T>(n), x = a.read<T>(n);
+    const auto mean = a.read<float>(m.tokens), rstd = a.read<float>(m.tokens, 0.5, 2);
+    const auto dgain = a.changed<float>("dgain", m.hidden);
+    const auto dbias = a.changed<float>("dbias", m.hidden);
+    run(r, "layer_norm_gain_slab", name_of_type<T>, m, a, slabs, [=](place at) {
+      return rows::layer_norm_gain_slab<T>{m.hidden, of,       columns,   at(dy),   at(x),
+                                           at(mean), at(rstd), at(dgain), at(dbias)};
+    });
+  }
+}
+
+template <class T> void of_type(report& r, const sizes& m) {
+  rms<T, false>(r, m), rms<T, true>(r, m);
+  dx<rows::rms_norm_dx_row<T, int64_t, false>, T, false, false>(r, "rms_norm_dx_row", m);
+  dx<rows::rms_norm_dx_row<T, int64_t, true>, T, true, false>(r, "add rms_norm_dx_row", m);
+  layer<T, false>(r, m), layer<T, true>(r, m);
+  dx<rows::layer_norm_dx_row<T, int64_t, false>, T, false, true>(r, "layer_norm_dx_row", m);
+  dx<rows::layer_norm_dx_row<T, int64_t, true>, T, true, true>(r, "add layer_norm_dx_row", m);
+  sums_over_rows<T>(r, m);
+}
+
+} // namespace
+
+void norms(report& r, std::span<const sizes> all) {
+  for (const sizes& m : all) of_type<float>(r, m), of_type<bf16>(r, m);
+}
+
+} // namespace gpu
