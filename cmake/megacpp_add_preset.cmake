@@ -5,6 +5,7 @@
 #     [MICRO_BATCH n] [SEQUENCE n]           # default 4 and 1024
 #     [PRECISION fp32|bf16_mixed|fp64]       # default bf16_mixed
 #     [RECOMPUTE none|selective|full]        # default none
+#     [NUMERICS fast|batch_invariant]        # default fast
 #     [DEVICE cpu]
 #     [INCLUDE header...])                   # if the model is not one of megacpp's own
 #
@@ -145,7 +146,7 @@ endfunction()
 
 function(megacpp_add_preset name)
   set(numbers TP PP CP EP ETP MICRO_BATCH SEQUENCE)
-  set(words MODEL HF_CONFIG PRECISION RECOMPUTE DEVICE)
+  set(words MODEL HF_CONFIG PRECISION RECOMPUTE NUMERICS DEVICE)
   cmake_parse_arguments(PARSE_ARGV 1 arg "SEQUENCE_PARALLEL" "${numbers};${words}" "INCLUDE")
   set(where "megacpp_add_preset(${name} ...):")
   if(arg_UNPARSED_ARGUMENTS)
@@ -177,14 +178,15 @@ function(megacpp_add_preset name)
     endif()
   endforeach()
 
-  set(defaults MICRO_BATCH=4 SEQUENCE=1024 PRECISION=bf16_mixed RECOMPUTE=none DEVICE=cpu)
+  set(defaults MICRO_BATCH=4 SEQUENCE=1024 PRECISION=bf16_mixed RECOMPUTE=none NUMERICS=fast DEVICE=cpu)
   foreach(default IN LISTS defaults)
     string(REGEX MATCH "^(.*)=(.*)$" _ ${default})
     if(NOT DEFINED arg_${CMAKE_MATCH_1})
       set(arg_${CMAKE_MATCH_1} ${CMAKE_MATCH_2})
     endif()
   endforeach()
-  foreach(choice "PRECISION;fp32;bf16_mixed;fp64" "RECOMPUTE;none;selective;full" "DEVICE;cpu")
+  foreach(choice "PRECISION;fp32;bf16_mixed;fp64" "RECOMPUTE;none;selective;full"
+          "NUMERICS;fast;batch_invariant" "DEVICE;cpu")
     list(POP_FRONT choice key)
     if(NOT arg_${key} IN_LIST choice)
       list(JOIN choice ", " choice)
@@ -213,6 +215,7 @@ function(megacpp_add_preset name)
   set(preset_precision ${arg_PRECISION})
   set(preset_device ${arg_DEVICE})
   set(preset_recompute ${arg_RECOMPUTE})
+  set(preset_numerics ${arg_NUMERICS})
   set(preset_includes)
   foreach(header IN LISTS arg_INCLUDE)
     if(EXISTS "${CMAKE_CURRENT_SOURCE_DIR}/${header}")

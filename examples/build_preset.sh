@@ -11,6 +11,8 @@
 #   sequence=N     tokens in a sequence, by default 1024
 #   precision=P    fp32, bf16_mixed or fp64, by default bf16_mixed
 #   recompute=R    none, selective or full, by default none
+#   numerics=N     fast (the default), or batch_invariant: weights have the same bits for any
+#                  micro-batch
 #   device=D       cpu
 #   --no-install   install nothing; whatever is missing is named
 #   --build DIR    build folder, by default one for each OUT under build/
@@ -53,6 +55,7 @@ while [ $# -gt 0 ]; do
     sequence) preset SEQUENCE "$number" "$positive" ;;
     precision) preset PRECISION 'fp32|bf16_mixed|fp64' 'fp32, bf16_mixed or fp64' ;;
     recompute) preset RECOMPUTE 'none|selective|full' 'none, selective or full' ;;
+    numerics) preset NUMERICS 'fast|batch_invariant' 'fast or batch_invariant' ;;
     device) preset DEVICE 'cpu' 'cpu' ;;
     sp)
       [[ $value =~ ^[01]$ ]] || fail "sp must be 0 or 1, not '$value'" 2

@@ -344,11 +344,13 @@ class Help(Case):
                     "sequence-parallel": "false", "num-layers": 2, "hidden-size": 32,
                     "num-attention-heads": 2, "num-query-groups": 2, "ffn-hidden-size": 64,
                     "num-experts": 0, "moe-ffn-hidden-size": 0, "moe-router-topk": 0,
-                    "vocab-size": 128, "bf16": "false", "recompute-granularity": "none"}
+                    "vocab-size": 128, "bf16": "false", "recompute-granularity": "none",
+                    "numerics": "fast"}
         run("train", "--mock-data", "--train-iters", 1,
             *(f"--{flag}={value}" for flag, value in agreeing.items()))
         for flag, value in {**dict.fromkeys(agreeing, 3), "sequence-parallel": "true",
-                            "bf16": "true", "recompute-granularity": "full"}.items():
+                            "bf16": "true", "recompute-granularity": "full",
+                            "numerics": "batch_invariant"}.items():
             with self.subTest(flag=flag):
                 sentence = self.refused(MISMATCH, "train", "--mock-data", f"--{flag}={value}",
                                         says=f"--{flag} is {value}")

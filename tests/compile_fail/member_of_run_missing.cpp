@@ -170,6 +170,24 @@ struct recompute_as_bool : good {
   static constexpr bool recompute = true;
 };
 static_assert(wrong<recompute_as_bool> == found::recompute);
+struct numerics_as_bool : good {
+  static constexpr bool numerics = true;
+};
+static_assert(wrong<numerics_as_bool> == found::numerics);
+struct numerics_as_type : good {
+  struct numerics {};
+};
+static_assert(wrong<numerics_as_type> == found::numerics);
+struct numerics_of_each_object : good {
+  mc::numerics numerics = mc::numerics::fast;
+};
+static_assert(wrong<numerics_of_each_object> == found::numerics);
+struct batch_invariant : good {
+  static constexpr auto numerics = mc::numerics::batch_invariant;
+};
+static_assert(wrong<batch_invariant> == found::none);
+static_assert(mc::program<batch_invariant>::numbers.sums == mc::numerics::batch_invariant);
+static_assert(mc::program<good>::numbers.sums == mc::numerics::fast);
 struct memory_as_text : good {
   static constexpr const char* device_memory = "80 GiB";
 };

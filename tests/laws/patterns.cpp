@@ -31,12 +31,12 @@ constexpr alternating tiny() {
   return m;
 }
 
-template <class Precision, mc::recompute Again> struct run_of {
+template <class Precision, mc::numerics Sums> struct run_of {
   static constexpr alternating model = tiny();
   static constexpr mc::layout layout{};
   static constexpr batching batch{.micro = 2, .sequence = 33};
   using precision = Precision;
-  static constexpr auto recompute = Again;
+  static constexpr auto numerics = Sums;
 };
 
 std::vector<double> train(const program_view& p, int threads) {
@@ -61,11 +61,11 @@ std::vector<double> train(const program_view& p, int threads) {
   return out;
 }
 
-template <class Precision, mc::recompute Again> void agree() {
-  using run = run_of<Precision, Again>;
+template <class Precision, mc::numerics Sums> void agree() {
+  using run = run_of<Precision, Sums>;
   const auto compiled = train(compiled_program<run>("alternating"), 1);
   interpreted_program<alternating> program(
-      run::model, {.batch = run::batch, .type = Precision::type, .again = Again}, "alternating");
+      run::model, {.batch = run::batch, .type = Precision::type, .sums = Sums}, "alternating");
   BOOST_TEST((compiled == train(program.view(), 1)));
   BOOST_TEST((compiled == train(program.view(), 2))); // and two threads
   BOOST_TEST(compiled[6] < compiled[0]);
@@ -74,9 +74,9 @@ template <class Precision, mc::recompute Again> void agree() {
 } // namespace
 
 BOOST_AUTO_TEST_CASE(compiled_and_interpreted) {
-  agree<fp32, mc::recompute::none>();
-  agree<bf16_mixed, mc::recompute::none>();
-  agree<fp64, mc::recompute::none>();
+  agree<fp32, mc::numerics::fast>();
+  agree<bf16_mixed, mc::numerics::batch_invariant>();
+  agree<fp64, mc::numerics::fast>();
 }
 BOOST_AUTO_TEST_CASE(recomputed_gives_the_same_bits) {
   interpreted_program<alternating> none(tiny(), {.batch = {2, 33}}, "none"),

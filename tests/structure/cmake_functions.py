@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 
 KEYWORDS = ("after the name come TP, PP, CP, EP, ETP, MICRO_BATCH, SEQUENCE, MODEL, HF_CONFIG, PRECISION, "
-            "RECOMPUTE, DEVICE, INCLUDE, each with a value, and SEQUENCE_PARALLEL.")
+            "RECOMPUTE, NUMERICS, DEVICE, INCLUDE, each with a value, and SEQUENCE_PARALLEL.")
 TAKES = "takes NAME HEADER STRUCT and nothing else, as in megacpp_add_run(my-gpt my_gpt.hpp my_gpt)."
 CASES = {
     "megacpp_add_run()": TAKES,
@@ -20,6 +20,8 @@ CASES = {
     "megacpp_add_preset(x MODEL gpt2_124m MICROBATCH 4)":
         "megacpp_add_preset(x ...): unknown argument 'MICROBATCH'; " + KEYWORDS,
     "megacpp_add_preset(x MODEL gpt2_124m MICRO_BATCH)": "MICRO_BATCH has no value.",
+    "megacpp_add_preset(x MODEL gpt2_124m NUMERICS batch-invariant)":
+        "megacpp_add_preset(x ...): NUMERICS must be one of fast, batch_invariant, not 'batch-invariant'.",
 }
 
 
@@ -28,7 +30,8 @@ def main(root, cmake):
     with tempfile.TemporaryDirectory() as folder:
         script = Path(folder) / "case.cmake"
         for call, says in CASES.items():
-            script.write_text(f'include("{root}/cmake/megacpp_add_preset.cmake")\n{call}\n')
+            script.write_text('cmake_minimum_required(VERSION 3.24)\n'
+                              f'include("{root}/cmake/megacpp_add_preset.cmake")\n{call}\n')
             done = subprocess.run([cmake, "-P", script], capture_output=True, text=True, timeout=60)
             said = " ".join(done.stderr.split())
             if done.returncode == 0 or says not in said:

@@ -73,6 +73,7 @@ BOOST_AUTO_TEST_CASE(the_names_are_megatrons) {
                            "expert-tensor-parallel-size",
                            "bf16",
                            "recompute-granularity",
+                           "numerics",
                            "vocab-size"})
     BOOST_TEST(mc::find_flag(list, name) != nullptr, name);
 }

@@ -30,10 +30,12 @@ using part = std::vector<declared>;
 constexpr std::array layers{1, 2, 1, 1};
 
 /// A registry over stem, two kinds of block and head with these parameters.
-registry registry_of(const part& stem, const part& block, const part& other, const part& head) {
+registry registry_of(const part& stem, const part& block, const part& other, const part& head,
+                     numerics sums = numerics::batch_invariant, layout over = {}) {
   std::vector<graph> graphs;
   for (const part* p : {&stem, &block, &other, &head}) {
-    builder b{mesh(layout{})};
+    builder b{mesh(over)};
+    b.g.sums = sums;
     for (const declared& d : *p)
       b.parameter(d.scope, d.name, d.type, {{dim::rows, d.rows}}, {}, d.info, 7);
     BOOST_TEST((b.g.wrong.code == fault::none));
@@ -278,6 +280,29 @@ BOOST_AUTO_TEST_CASE(every_parameter_has_a_place_and_a_gradient_of_its_own) {
     for (const int none : {-1, declared}) BOOST_CHECK_THROW(r.find(p, none), std::out_of_range);
   }
   for (const int none : {-1, 4}) BOOST_CHECK_THROW(r.find(none, 0), std::out_of_range);
+}
+
+// Uses on one stage add to one gradient where no sum has to be taken apart.
+BOOST_AUTO_TEST_CASE(tied_uses_collect_apart_where_they_must) {
+  const part stem{{"wte", "weight", normal_weights(0.02)}, {"wpe", "weight", ones()}},
+      head{{"wte", "weight", tied(normal_weights(0.02))}};
+  const auto own = [&](numerics sums, layout over) { // gradients that tied uses have for themselves
+    const registry r = registry_of(stem, {}, {}, head, sums, over);
+    BOOST_REQUIRE(said(r.wrong) == " ");
+    int ties = 0;
+    for_each_tie(r, [&](const registry::entry& e, int) {
+      ++ties;
+      BOOST_TEST((e.tied && e.gradient >= r.total));
+    });
+    const registry::entry &use = r.find(3, 0), &declared = r.find(0, 0);
+    BOOST_TEST(use.offset == declared.offset);
+    BOOST_TEST((ties == 0) == (use.gradient == declared.gradient));
+    BOOST_TEST(r.gradients == r.total + ties * aligned_elements(use.count.n));
+    return ties;
+  };
+  BOOST_TEST(own(numerics::fast, {}) == 0);
+  BOOST_TEST(own(numerics::batch_invariant, {}) == 1);
+  BOOST_TEST(own(numerics::fast, {.pp = 2}) == 1);
 }
 
 // The step's end adds the gradients of tied uses where the declaration's own collects, before the

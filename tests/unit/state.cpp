@@ -438,6 +438,25 @@ BOOST_AUTO_TEST_CASE(flags_of_a_run_that_goes_on) {
              boost::test_tools::per_element());
   BOOST_TEST(changed.optimizer.lr() == 0.5);
 
+  // Of what is compiled in, the micro-batch changes bits where sums over tokens depend on it.
+  const auto told = [&](const char* then, const char* micro_then, const char* now,
+                        const char* micro_now, bool tells = true) {
+    json of_run;
+    save_flags(of_run, with({{"numerics", then}, {"micro-batch-size", micro_then}}));
+    if (!tells) of_run["flags"].erase("numerics"); // as in states of before there was a choice
+    options here = with({{"numerics", now}, {"micro-batch-size", micro_now}});
+    for (const std::string& line : resume_flags({of_run, "state", exit_code::model}, here, "p"))
+      if (line.find("other bits") != std::string::npos) return true;
+    return false;
+  };
+  BOOST_TEST(!told("fast", "4", "fast", "4"));
+  BOOST_TEST(told("fast", "4", "fast", "2"));
+  BOOST_TEST(!told("batch_invariant", "4", "batch_invariant", "2"));
+  BOOST_TEST(told("batch_invariant", "4", "fast", "4"));
+  BOOST_TEST(told("fast", "4", "batch_invariant", "4"));
+  BOOST_TEST(told("batch_invariant", "4", "fast", "4", false));
+  BOOST_TEST(!told("batch_invariant", "4", "batch_invariant", "2", false));
+
   options other = with({{"seed", "8"}, {"split", "1,1,1"}});
   CHECK_REFUSED(resume_flags(state, other, "p"), exit_code::mismatch, "seed is 7 there and 8");
   CHECK_REFUSED(resume_flags(state, other, "p"), exit_code::mismatch,

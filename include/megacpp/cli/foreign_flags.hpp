@@ -51,6 +51,9 @@ inline constexpr std::string_view
     recompute_compiled =
         "recomputation is compiled in: RECOMPUTE of megacpp_add_preset, recompute= "
         "of examples/build_preset.sh, or the struct of megacpp_add_run",
+    numerics_compiled =
+        "how sums over tokens are taken is compiled in: NUMERICS of megacpp_add_preset, numerics= "
+        "of examples/build_preset.sh, or the struct of megacpp_add_run",
     device_compiled =
         "the device is compiled in: DEVICE of megacpp_add_preset, device= of "
         "examples/build_preset.sh, or the struct of megacpp_add_run",
@@ -288,6 +291,7 @@ inline constexpr auto foreign_flags = std::to_array<foreign_flag>({
     {"recompute-num-layers", "", detail::recompute_compiled},
     {"gradient-checkpointing", "", detail::recompute_compiled},
     {"activation-checkpoint.mode", "", detail::recompute_compiled},
+    {"batch-invariant-mode", "", detail::numerics_compiled},
     {"device", "", detail::device_compiled},
     {"no-cuda", "", detail::device_compiled},
     {"use-cpu", "", detail::device_compiled},

@@ -5,6 +5,7 @@
 #include <megacpp/graph/fault.hpp>
 #include <megacpp/graph/placement.hpp>
 #include <megacpp/num/dtype.hpp>
+#include <megacpp/num/numerics.hpp>
 
 #include <array>
 #include <cstdint>
@@ -286,6 +287,7 @@ struct graph {
   value_id d_stream = -1;                  ///< cotangent of the stream that comes in
   value_id side_loss = -1;                 ///< a summed loss that joins the head's
   mesh ranks{};
+  numerics sums = numerics::fast; ///< how its nodes sum over tokens
   fault_record wrong{};
 
   constexpr const value& at(value_id v) const { return values[v]; }
@@ -367,10 +369,16 @@ constexpr local_count local_size(const mesh& m, const value& v) {
   return {n};
 }
 
-/// Of `rows` local rows of a value, those of one sequence: its first dim is the batch and counts
-/// rows, or they are all of one sequence.
-constexpr std::int64_t rows_of_sequence(const mesh& m, const value& v, std::int64_t rows) {
-  const std::int64_t n = v.rank > 0 && v.dims[0].d == dim::batch ? local_extent(m, v, 0) : 1;
+/// Sequences of a value on one rank, each of which a sum over its tokens takes apart; 1: it takes
+/// all tokens at once, as it does wherever the first dim is not the batch.
+constexpr std::int64_t sequences_apart(numerics sums, const mesh& m, const value& v) {
+  const bool apart = sums == numerics::batch_invariant && v.rank > 0 && v.dims[0].d == dim::batch;
+  return apart ? local_extent(m, v, 0) : 1;
+}
+/// Of `rows` local rows of a value, those that a sum over rows takes at once.
+constexpr std::int64_t rows_at_once(numerics sums, const mesh& m, const value& v,
+                                    std::int64_t rows) {
+  const std::int64_t n = sequences_apart(sums, m, v);
   return n > 0 && rows % n == 0 ? rows / n : rows;
 }
 

@@ -142,6 +142,7 @@ inline std::string describe_text(const program_view& p, const part_passes& passe
   fmt::format_to(at, "  precision             {}, sums and masters {}\n", name_of(p.numbers.type),
                  name_of(accumulator_of(p.numbers.type)));
   fmt::format_to(at, "  recomputation         {}\n", name_of(p.numbers.again));
+  fmt::format_to(at, "  numerics              {}\n", name_of(p.numbers.sums));
   fmt::format_to(at, "  products              {}, {} threads\n",
                  on.products().describe(p.numbers.type), on.threads());
   const std::string why_not = why_no_generation(p);
@@ -240,6 +241,7 @@ inline std::string describe_json(const program_view& p, const part_passes& passe
                 {"sequence", p.numbers.batch.sequence},
                 {"precision", name_of(p.numbers.type)},
                 {"recompute", name_of(p.numbers.again)},
+                {"numerics", name_of(p.numbers.sums)},
                 {"products", on.products().describe(p.numbers.type)},
                 {"threads", on.threads()},
                 {"generates", why_not.empty()}};

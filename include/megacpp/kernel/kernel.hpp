@@ -20,12 +20,13 @@
 //   c.comm()                                    this rank and the others (comm/communicator.hpp)
 //   c.scratch()                                 memory that no other node uses meanwhile
 //   c.constants()                               constants of the run
+//   c.ranks(), c.sums()                         the mesh; how sums over tokens are taken
 //   c.trip()                                    of a node of a region: 0, 1, ...
 //
-// Sums over tokens are taken a sequence at a time, in order (rows_of_sequence), so that gradients
-// have the same bits however many sequences a micro-batch has. A span is a constant of the type
-// system in the compiled executor and a number in the interpreter; a kernel takes either and gives
-// the same bits.
+// A sum over tokens takes rows_at_once(c.sums(), c.ranks(), value, rows) of them before it takes
+// the next: all, or those of one sequence, where gradients are to have the same bits however many
+// sequences a micro-batch has (num/numerics.hpp). A span is a constant of the type system in the
+// compiled executor and a number in the interpreter; a kernel takes either and gives the same bits.
 #pragma once
 
 #include <megacpp/exec/cpu.hpp>

@@ -21,6 +21,13 @@ template <class Call> const prepared_product& product_of(const Call& c, int slot
   return *static_cast<const prepared_product*>(c.slot().plan[static_cast<unsigned>(slot)]);
 }
 
+/// Rows of a part of a product of `rows` rows of a value (product_shape::part): those of a
+/// sequence, or none where they are computed together.
+template <class Call> std::int64_t part_rows(const Call& c, const value& v, std::int64_t rows) {
+  if (c.sums() == numerics::fast) return 0;
+  return rows_at_once(c.sums(), c.ranks(), v, rows);
+}
+
 } // namespace detail
 
 template <> struct kernel_of<&op::linear> {
@@ -28,7 +35,7 @@ template <> struct kernel_of<&op::linear> {
     const auto e = op::extents_of_product(c.ranks(), c.value_in(0), c.value_in(1),
                                           static_cast<int>(c.attr().i[0]));
     product_shape s = make_product_shape(product_kind::forward, dtype_of<T>, e.m, e.n, e.k);
-    s.part = rows_of_sequence(c.ranks(), c.value_in(0), e.m);
+    s.part = detail::part_rows(c, c.value_in(0), e.m);
     s.bias = c.has(2);
     detail::prepare_product(c, s);
   }
@@ -49,7 +56,7 @@ template <bool Add> struct input_gradient { // dy, w, [d]
     for (int i = w.rank - summed; i < w.rank; ++i) k *= local_extent(c.ranks(), w, i);
     const std::int64_t m = local_size(c.ranks(), dy).n / n;
     product_shape s = make_product_shape(product_kind::input_gradient, dtype_of<T>, m, n, k);
-    s.part = rows_of_sequence(c.ranks(), dy, m);
+    s.part = part_rows(c, dy, m);
     s.accumulate = Add;
     detail::prepare_product(c, s);
   }
@@ -78,7 +85,7 @@ template <> struct kernel_of<&op::linear_weight_grad> { // dy, x
     for (int i = x.rank - summed; i < x.rank; ++i) k *= local_extent(c.ranks(), x, i);
     const std::int64_t m = local_size(c.ranks(), x).n / k, n = local_size(c.ranks(), dy).n / m;
     product_shape s = make_product_shape(product_kind::weight_gradient, dtype_of<T>, m, n, k);
-    s.part = rows_of_sequence(c.ranks(), x, m);
+    s.part = detail::part_rows(c, x, m);
     detail::prepare_product(c, s);
   }
   template <class T, class Call> static void run(Call& c) {
@@ -99,7 +106,7 @@ template <> struct kernel_of<&op::bias_grad> {
   template <class T, class Call> static void run(Call& c) {
     const auto width = c.template out_span<0, 0, 0>();
     const std::int64_t rows = c.in_size(0) / width;
-    rows::bias_gradient({rows, rows_of_sequence(c.ranks(), c.value_in(0), rows)}, width,
+    rows::bias_gradient({rows, rows_at_once(c.sums(), c.ranks(), c.value_in(0), rows)}, width,
                         c.template in<T>(0), c.template out<accumulator_t<T>>(0));
   }
 };

@@ -14,13 +14,13 @@ namespace detail {
 
 /// The chunks of a vocabulary projection on one rank.
 struct chunking {
-  std::int64_t rows = 0, sequence = 0, width = 0, hidden = 0, valid = 0, first = 0;
-  std::int64_t chunk() const { return std::min(sequence, op::loss_chunk_rows); }
-  /// f(first row, rows) for every chunk; none lies in two sequences.
+  std::int64_t rows = 0, at_once = 0, width = 0, hidden = 0, valid = 0, first = 0;
+  std::int64_t chunk() const { return std::min(at_once, op::loss_chunk_rows); }
+  /// f(first row, rows) for every chunk; none lies in two sums.
   template <class F> void each(F f) const {
-    for (std::int64_t start = 0; start < rows; start += sequence)
-      for (std::int64_t at = 0; at < sequence; at += chunk())
-        f(start + at, std::min(chunk(), sequence - at));
+    for (std::int64_t start = 0; start < rows; start += at_once)
+      for (std::int64_t at = 0; at < at_once; at += chunk())
+        f(start + at, std::min(chunk(), at_once - at));
   }
 };
 
@@ -29,7 +29,7 @@ template <class Call> chunking chunks_of(const Call& c, int x, int w) {
   chunking k;
   k.hidden = vx.back().n;
   k.rows = local_size(c.ranks(), vx).n / k.hidden;
-  k.sequence = rows_of_sequence(c.ranks(), vx, k.rows);
+  k.at_once = rows_at_once(c.sums(), c.ranks(), vx, k.rows);
   k.width = local_extent(c.ranks(), vw, 0);
   return k;
 }
@@ -42,7 +42,7 @@ template <class Call> chunking placed(const Call& c, chunking k, int w) {
 template <class T> product_shape chunk_product(product_kind kind, const chunking& k) {
   product_shape s = make_product_shape(kind, dtype_of<T>, k.chunk(), k.width, k.hidden);
   if (kind == product_kind::forward) s.output = accumulator_of(dtype_of<T>);
-  s.dynamic_rows = k.sequence % k.chunk() != 0;
+  s.dynamic_rows = k.at_once % k.chunk() != 0;
   return s;
 }
 

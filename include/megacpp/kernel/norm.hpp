@@ -26,9 +26,10 @@ template <> struct kernel_of<&op::rms_norm_grad> { // dy, x, gain, rstd
 template <> struct kernel_of<&op::rms_norm_gain_grad> { // dy, x, rstd
   template <class T, class Call> static void run(Call& c) {
     using G = accumulator_t<T>;
-    rows::rms_norm_dgain({c.in_rows(0), rows_of_sequence(c.ranks(), c.value_in(0), c.in_rows(0))},
-                         c.template in_span<0, -1, 0>(), c.template in<T>(0), c.template in<T>(1),
-                         c.template in<G>(2), c.template out<G>(0));
+    rows::rms_norm_dgain(
+        {c.in_rows(0), rows_at_once(c.sums(), c.ranks(), c.value_in(0), c.in_rows(0))},
+        c.template in_span<0, -1, 0>(), c.template in<T>(0), c.template in<T>(1),
+        c.template in<G>(2), c.template out<G>(0));
   }
 };
 
@@ -52,7 +53,7 @@ template <> struct kernel_of<&op::layer_norm_gain_grad> { // dy, x, mean, rstd
   template <class T, class Call> static void run(Call& c) {
     using G = accumulator_t<T>;
     rows::layer_norm_dgain_dbias(
-        {c.in_rows(0), rows_of_sequence(c.ranks(), c.value_in(0), c.in_rows(0))},
+        {c.in_rows(0), rows_at_once(c.sums(), c.ranks(), c.value_in(0), c.in_rows(0))},
         c.template in_span<0, -1, 0>(), c.template in<T>(0), c.template in<T>(1),
         c.template in<G>(2), c.template in<G>(3), c.template out<G>(0), static_cast<G*>(nullptr));
   }

@@ -33,7 +33,7 @@ template <> struct kernel_of<&op::expert_load> { // experts, b -> count - share,
     const std::int64_t choices = c.in_size(0), experts = c.in_size(1);
     const std::int32_t* chosen = c.template in<std::int32_t>(0);
     G* load = c.template out<G>(0);
-    const std::int64_t each = rows_of_sequence(c.ranks(), c.value_in(0), choices);
+    const std::int64_t each = rows_at_once(c.sums(), c.ranks(), c.value_in(0), choices);
     const G share = static_cast<G>(each) / static_cast<G>(experts);
     for (std::int64_t first = 0; first < choices; first += each) {
       for (std::int64_t i = first; i < first + each; ++i) load[chosen[i]] += G(1);

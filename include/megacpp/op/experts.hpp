@@ -4,7 +4,8 @@
 //   Rows of a rank are sorted by expert, then by the rank that sends them, then by (t, j): a stable
 //   counting sort.
 //   row (B, S, k) i32: where each choice lies among its rank's rows, -1 if it was dropped
-//   counts (E, sequences) i32: rows of each expert, and of those which sequence they are of
+//   counts (E, sequences) i32: rows of each expert, and of those which sequence they are of, or
+//   which rank's where the tokens of a rank are summed at once (num/numerics.hpp)
 //   rounds (1) i32: how many rounds of R rows the fullest rank of ep and etp needs, on which they
 //   agree; ranks of edp have numbers of their own
 //   With a capacity C an expert takes the first C choices of each rank's tokens and drops the rest.
@@ -13,7 +14,7 @@
 //   Each is the other's adjoint. Round r holds the rows [r R, (r + 1) R); combine adds up over
 //   rounds. Unused rows are zero.
 // grouped_linear: y_i = x_i w_e^T for every row i of expert e: x (R, K), w (E, N, K), y (R, N),
-//   an expert's rows of one sequence at a time, as all sums over tokens
+//   sums over an expert's rows are taken one column of counts at a time
 //   adjoint: dx_i = dy_i w_e,  dw_e += sum over rows i of e of dy_i^T x_i
 // scale_rows: y_i = w_i x_i,  adjoint: dx_i = w_i dy_i,  dw_i = sum_j dy_ij x_ij
 //
@@ -45,9 +46,10 @@ constexpr void on_one_rank_each(inference& c, int k) {
   }
   c.looking = -1;
 }
-/// Sequences whose tokens the experts of one rank take.
-constexpr std::int64_t sequences_of_group(const mesh& r, const value& experts) {
-  return r.of(axis::ep) * r.of(axis::etp) * local_extent(r, experts, 0);
+/// Sequences of which the experts of one rank sum the tokens apart: where a rank's tokens are
+/// summed at once, as many as there are ranks that send some.
+constexpr std::int64_t sequences_of_group(const graph& g, const value& experts) {
+  return g.ranks.of(axis::ep) * g.ranks.of(axis::etp) * sequences_apart(g.sums, g.ranks, experts);
 }
 /// Rows on the expert mesh.
 constexpr void place_rows(const inference& c, value& rows) {
@@ -108,7 +110,7 @@ constexpr void expert_rows_rule(inference& c) { // experts
   row.at = experts.at, row.holds = integer_kind::expert_rows, row.below = most_rows;
   value& counts = c.declare(dtype::i32, {{dim::replicas, 1},
                                          {dim::expert, c.n.attr.i[1]},
-                                         {dim::sequences, sequences_of_group(c.g.ranks, experts)}});
+                                         {dim::sequences, sequences_of_group(c.g, experts)}});
   counts.holds = integer_kind::expert_counts, counts.below = most_rows;
   const place counts_at = c.g.ranks.trivial(axis::edp) ? I : S(dim::replicas);
   counts.at[axis::edp] = counts_at;
@@ -141,7 +143,7 @@ constexpr void like_choices(inference& c, int x, int experts) {
 constexpr void plan_of_experts(inference& c) {
   chosen_experts(c, 1, c.in(3).dims[1].n), c.indexes(2, integer_kind::expert_rows, 0);
   c.alike(2, 1), counts_of_experts(c, 3);
-  c.require(c.in(3).dims[2].n == sequences_of_group(c.g.ranks, c.in(1)), fault::S002, 1, 3);
+  c.require(c.in(3).dims[2].n == sequences_of_group(c.g, c.in(1)), fault::S002, 1, 3);
   like_choices(c, 2, 1);
 }
 constexpr void dispatch_rule(inference& c) { // x (B, S, H) or (B, S, k), experts, row, counts
@@ -236,7 +238,7 @@ constexpr void place_grouped(inference& c, int k, std::initializer_list<int> ope
 constexpr std::int8_t level_of_rows(const inference& c) {
   return c.g.ranks.trivial(axis::edp) ? std::int8_t{0} : std::int8_t{1};
 }
-/// Rows (R, ...), their counts, and how many of one sequence an expert takes at most.
+/// Rows (R, ...), their counts, and how many of one column of them an expert takes at most.
 constexpr void rows_by_expert(inference& c, int x, int counts) {
   c.require(c.in(x).rank == 2 && c.in(x).dims[0].d == dim::rows, fault::S003, x);
   c.require(c.n.attr.i[0] > 0, fault::C001, x);
@@ -286,7 +288,7 @@ constexpr void grouped_linear_adjoint(backward& d, const node& n) {
   if (d.wants(x)) d.give(x, d.b.emit(grouped_input_grad, {dy, w, counts}, n.line, n.attr), n.line);
   if (d.wants(w)) d.give(w, d.b.emit(grouped_weight_grad, {dy, x, counts}, n.line, n.attr), n.line);
 }
-/// attr.i[0]: tokens of one sequence on a rank, of which an expert takes each at most once.
+/// attr.i[0]: tokens of a rank that are summed at once, of which an expert takes each at most once.
 inline constexpr op_info grouped_linear{.name = "grouped_linear",
                                         .rule = &grouped_linear_rule,
                                         .adjoint = &grouped_linear_adjoint,
@@ -361,8 +363,11 @@ constexpr var combine(var rows, const expert_plan& p, source_line line = here())
 }
 /// x (R, K), w (E, N, K): (R, N), each row by its expert's matrix.
 constexpr var grouped_linear(var x, var w, const expert_plan& p, source_line line = here()) {
+  const graph& g = x.b->g;
+  const value& experts = p.experts.type();
+  const std::int64_t tokens = local_extent(g.ranks, experts, 0) * local_extent(g.ranks, experts, 1);
   return {x.b, x.b->emit(op::grouped_linear, {x.id, w.id, p.counts.id}, line,
-                         {{}, {local_extent(x.b->g.ranks, p.experts.type(), 1)}})};
+                         {{}, {rows_at_once(g.sums, g.ranks, experts, tokens)}})};
 }
 /// x (R, F) times w (R), of the type of sums over x, row by row.
 constexpr var scale_rows(var x, var w, source_line line = here()) {

@@ -1,4 +1,4 @@
-// Vocabulary projection and cross-entropy, in chunks of a sequence's rows: full logits never exist.
+// Vocabulary projection and cross-entropy, in chunks of rows: full logits never exist.
 //
 // vocabulary_partial: logits l_v = x . w_v over this rank's part of the vocabulary
 //   lse_part (B, S, parts) = log sum_v e^(l_v)
@@ -30,11 +30,11 @@ constexpr std::int64_t local_rows(const mesh& r, const value& x) {
   for (int i = 0; i + 1 < x.rank; ++i) n *= local_extent(r, x, i);
   return n;
 }
-constexpr std::int64_t chunk_bytes(const mesh& r, const value& x, const value& w) {
-  const std::int64_t rows = rows_of_sequence(r, x, local_rows(r, x));
+constexpr std::int64_t chunk_bytes(const graph& g, const value& x, const value& w) {
+  const std::int64_t rows = rows_at_once(g.sums, g.ranks, x, local_rows(g.ranks, x));
   const std::int64_t element =
       size_of(accumulator_of(x.type)) + (x.type == dtype::bf16 ? size_of(x.type) : 0);
-  return (rows < loss_chunk_rows ? rows : loss_chunk_rows) * local_extent(r, w, 0) * element;
+  return (rows < loss_chunk_rows ? rows : loss_chunk_rows) * local_extent(g.ranks, w, 0) * element;
 }
 
 constexpr std::int64_t vocabulary_parts(const mesh& r, const value& w) {
@@ -86,7 +86,7 @@ constexpr void vocabulary_partial_rule(inference& c) { // x, w, labels
       target.at[a] = join(c, a, algebra::nonlinear, target, {0, 1, 2}, {x.back().d});
     }
   }
-  c.declare_scratch(chunk_bytes(c.g.ranks, x, w));
+  c.declare_scratch(chunk_bytes(c.g, x, w));
 }
 
 constexpr void vocabulary_partial_grad_rule(inference& c) { // dlse, dtarget, x, w, labels, lse_part
@@ -112,7 +112,7 @@ constexpr void vocabulary_partial_grad_rule(inference& c) { // dlse, dtarget, x,
       if (weights) c.out[1].at[a] = join(c, a, algebra::product, c.out[1], {0, 2}, {x.back().d});
     }
   }
-  c.declare_scratch(chunk_bytes(c.g.ranks, x, w));
+  c.declare_scratch(chunk_bytes(c.g, x, w));
 }
 
 constexpr work vocabulary_work(const graph& g, const node& n, const value& x, const value& w,
@@ -200,8 +200,8 @@ inline constexpr op_info cross_entropy{
 //   (x, w, labels, dloss) -> loss, count, dx[, dw]
 // It stands where the vocabulary is whole on a rank and the loss is the last value of the graph.
 
-constexpr std::int64_t loss_scratch_bytes(const mesh& r, const value& x, const value& w) {
-  return chunk_bytes(r, x, w) + local_rows(r, x) * std::int64_t{sizeof(double)};
+constexpr std::int64_t loss_scratch_bytes(const graph& g, const value& x, const value& w) {
+  return chunk_bytes(g, x, w) + local_rows(g.ranks, x) * std::int64_t{sizeof(double)};
 }
 constexpr void vocabulary_loss_rule(
     inference& c) { // x, w, labels, dloss -> loss, count, dx, [dw], scratch
@@ -223,7 +223,7 @@ constexpr void vocabulary_loss_rule(
     c.declare(w).type = main;
     place_output(c, 3, algebra::product, {3, 0}, {x.back().d});
   }
-  c.declare_scratch(loss_scratch_bytes(c.g.ranks, x, w));
+  c.declare_scratch(loss_scratch_bytes(c.g, x, w));
 }
 constexpr work vocabulary_loss_cost(const graph& g, const node& n) {
   return vocabulary_work(g, n, g.at(n.in[0]), g.at(n.in[1]), n.attr.i[1] != 0 ? 3 : 2);

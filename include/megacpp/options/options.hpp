@@ -392,7 +392,7 @@ struct compiled_flags {
       (whole_flag, num_layers), (whole_flag, hidden_size), (whole_flag, num_attention_heads),
       (whole_flag, num_query_groups), (whole_flag, ffn_hidden_size), (whole_flag, num_experts),
       (whole_flag, moe_ffn_hidden_size), (whole_flag, moe_router_topk), (whole_flag, vocab_size),
-      (switch_flag, bf16), (text_flag, recompute_granularity));
+      (switch_flag, bf16), (text_flag, recompute_granularity), (text_flag, numerics));
   compiled_flags() {
     micro_batch_size.is(0, "sequences that run at once").resumes(on_resume::may_change);
     seq_length.is(0, "tokens in a sequence").resumes(on_resume::must_match);
@@ -419,6 +419,13 @@ struct compiled_flags {
         .resumes(on_resume::must_match);
     recompute_granularity.is("none", "what the backward pass computes again instead of saving it")
         .one_of("none|selective|full")
+        .resumes(on_resume::may_change);
+    // States of before there was a choice do not tell; their runs were of this kind.
+    numerics
+        .is("batch_invariant",
+            "how sums over tokens are taken: fast, all of a micro-batch at "
+            "once, or so that their bits do not depend on it")
+        .one_of("fast|batch_invariant")
         .resumes(on_resume::may_change);
   }
 };

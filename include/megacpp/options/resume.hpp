@@ -54,6 +54,13 @@ inline bool read_saved(const json_value& flags, const flag_entry& e, flag_base& 
   }
 }
 
+/// Whether sums over tokens are taken otherwise than they were, so that a run that goes on has
+/// other bits than one that did not stop.
+inline bool sums_otherwise(const compiled_flags& then, const compiled_flags& now) {
+  return now.numerics() != then.numerics() ||
+         (now.numerics() == "fast" && now.micro_batch_size() != then.micro_batch_size());
+}
+
 } // namespace detail
 
 /// {"flags": every flag's value, "given": the names of those that were given}. `o` has what flags
@@ -70,8 +77,9 @@ inline void save_flags(nlohmann::json& state, options o) {
 }
 
 /// Prepares `o` for a run that goes on from a state: flags that were left out take their saved
-/// values. Returns one line for each flag that changes. Throws mc::error: mismatch naming every
-/// flag that must match and does not, model for flags that this program does not know.
+/// values. Returns one line for each flag that changes, and one where that changes the bits of sums
+/// over tokens. Throws mc::error: mismatch naming every flag that must match and does not, model
+/// for flags that this program does not know.
 inline std::vector<std::string> resume_flags(const json_value& state, options& o,
                                              std::string_view program) {
   const json_value flags = state.field<json_value>("flags");
@@ -123,6 +131,11 @@ inline std::vector<std::string> resume_flags(const json_value& state, options& o
                             "contradicts; leave it out, or start a new run from the weights with "
                             "--finetune",
                             state.file()));
+  if (detail::sums_otherwise(before.compiled, o.compiled))
+    changes.push_back(
+        "the run goes on with other bits than if it had not stopped: sums over tokens "
+        "depend on the micro-batch unless both programs are compiled with numerics "
+        "batch_invariant (rounding alone differs)");
   return changes;
 }
 

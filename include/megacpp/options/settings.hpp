@@ -75,6 +75,7 @@ inline void set_compiled(compiled_flags& c, const program_view& p) {
   set(c.vocab_size, p.vocabulary);
   set(c.bf16, p.numbers.type == dtype::bf16);
   set(c.recompute_granularity, name_of(p.numbers.again));
+  set(c.numerics, name_of(p.numbers.sums));
 }
 
 /// Throws mc::error(exit_code::mismatch) for a flag that asks for something else than was compiled

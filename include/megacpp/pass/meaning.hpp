@@ -1,8 +1,8 @@
 // meaning: what a graph owes to those who run it, as terms (graph/terms.hpp): its outputs, the
 // cotangent of its stream, for every parameter the gradient that reaches the store, all
 // contributions to it counted, and what it writes into operands. What these are made of belongs to
-// it: what every input and parameter is, and the ranks over which they lie. A pass may change
-// everything but this.
+// it: what every input and parameter is, the ranks over which they lie, and how sums over tokens
+// are taken. A pass may change everything but this.
 #pragma once
 
 #include <megacpp/graph/adjoint.hpp>
@@ -38,6 +38,7 @@ struct meaning {
   parameter_info parameters[max_parameters]{};
   int parameter_count = 0, region_count = 0;
   mesh ranks;
+  numerics sums = numerics::fast;
   met_ops ops; ///< of which the terms are made
 };
 
@@ -47,7 +48,8 @@ struct meaning {
   m.ops = met;
   terms t(g, m.ops);
   term sums[max_values]{}; // contributions, by leaf
-  m.parameter_count = g.parameter_count, m.region_count = g.region_count, m.ranks = g.ranks;
+  m.parameter_count = g.parameter_count, m.region_count = g.region_count;
+  m.ranks = g.ranks, m.sums = g.sums;
   for (int i = 0; i < g.parameter_count; ++i) m.parameters[i] = g.parameters[i];
   for (int i = 0; i < g.value_count; ++i) {
     const value& v = g.at(static_cast<value_id>(i));
@@ -98,6 +100,7 @@ struct meaning {
     record(wrong, g, fault::P019, line, what, v);
   };
   if (after.ranks != before.ranks) return refuse("ranks"), wrong;
+  if (after.sums != before.sums) return refuse("sums over tokens"), wrong;
   if (after.parameter_count != before.parameter_count) return refuse("parameters"), wrong;
   for (int i = 0; i < after.parameter_count; ++i) {
     const parameter_info &p = after.parameters[i], &was = before.parameters[i];

@@ -26,6 +26,7 @@ struct setup {
   batching batch{};
   dtype type = dtype::f32;
   recompute again = recompute::none;
+  numerics sums = numerics::fast;
   bool generating = false; ///< true: nothing is dropped out, by chance or for want of room
   std::int64_t room = 0;   ///< tokens of a sequence in the caches of keys and values; 0: no caches
 
@@ -285,6 +286,7 @@ constexpr void check_inputs(builder& b, part_kind part, const setup& s, const va
 template <class Model> [[gnu::cold]] constexpr graph forward_graph(const Model& m, const setup& s,
                                                                    part_kind part, int kind) {
   builder b{mesh(s.ranks)};
+  b.g.sums = s.sums;
   b.g.wrong = detail::check(m, s);
   if (b.g.wrong.code != fault::none) return b.g;
   const extent B{dim::batch, s.batch.micro};

@@ -3,10 +3,11 @@
 // same decay) are contiguous over all layers, so that reductions, norms, ZeRO shards and the
 // optimizer work on ranges of one array.
 //
-// A tied use collects its gradient apart, behind all others, and the step's end adds it to that of
-// the declaration, because a sum to which head and stem add in turn would depend on the size of a
-// micro-batch. Pipeline stages hold other layers: ranges are shards over pp, but for what several
-// stages hold, a tied parameter. Its uses collect on their own stages, as a pending sum over pp.
+// Under numerics::batch_invariant a tied use collects its gradient apart, behind all others, and the
+// step's end adds it to that of the declaration, because a sum to which head and stem add in turn
+// depends on the size of a micro-batch; else both uses add to one gradient. Pipeline stages hold
+// other layers: ranges are shards over pp, but for what several stages hold, a tied parameter. Its
+// uses collect on their own stages, as a pending sum over pp.
 #pragma once
 
 #include <megacpp/plan/names.hpp>
@@ -32,7 +33,7 @@ struct registry {
     local_count count;
     int group = 0;
     bool tied = false;         ///< shares the offset of another entry
-    std::int64_t gradient = 0; ///< elements, in the main grads: `offset`, of a tied use its own
+    std::int64_t gradient = 0; ///< elements, in the main grads: `offset`, or a tied use's own
   };
   struct group {
     placement at{};
@@ -47,7 +48,7 @@ struct registry {
   group groups[max_groups]{};
   int entry_count = 0, group_count = 0;
   std::int64_t total = 0;
-  std::int64_t gradients = 0; ///< elements of the main grads: total, and those of tied uses
+  std::int64_t gradients = 0; ///< elements of the main grads: total, and those that tied uses have
   fault_record wrong{};
 
   int part_count = 0;
@@ -174,7 +175,7 @@ constexpr registry make_registry(std::span<const graph* const> parts, std::span<
       if (!same_name(v, w)) continue;
       found = true;
       e.offset = e.gradient = o.offset;
-      if (!info.frozen && !staged) {
+      if (!info.frozen && !staged && g.sums == numerics::batch_invariant) {
         e.gradient = r.gradients;
         r.gradients += aligned_elements(e.count.n);
         if (++ties > max_slots)
@@ -191,7 +192,7 @@ constexpr registry make_registry(std::span<const graph* const> parts, std::span<
   return r;
 }
 
-/// f(tied entry of the registry, its number) for every one that collects a gradient.
+/// f(tied entry of the registry, its number) for every one that collects a gradient of its own.
 template <class F> constexpr void for_each_tie(const registry& r, F f) {
   int k = 0;
   for (int i = 0; i < r.entry_count; ++i)

@@ -1,9 +1,9 @@
-// Tied parameters over parts. Each use collects a main grad of its own; the step's end adds them up
-// before they are reduced, once, where the parameter is declared first. So all uses must leave the
-// same sums pending, and each must collect in the stored form: a use gathered or cut before the
-// forward pass would collect elsewhere. What an op computes of the parameter before the forward
-// pass collects apart, and the epilogue brings it back when the ties have joined: such uses are
-// refused.
+// Tied parameters over parts. All uses collect one main grad, or each its own (plan/registry.hpp),
+// which the step's end adds up before they are reduced, once, where the parameter is declared
+// first. So all uses must leave the same sums pending, and each must collect in the stored form: a
+// use gathered or cut before the forward pass would collect elsewhere. What an op computes of the
+// parameter before the forward pass collects apart, and the epilogue brings it back when the ties
+// have joined: such uses are refused.
 #pragma once
 
 #include <megacpp/op/redistribute.hpp>

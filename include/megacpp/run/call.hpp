@@ -52,6 +52,7 @@ template <class Part, int N, class Device> struct compiled_call : call_state<Dev
   static constexpr const node& described() { return n(); }
   static constexpr const attributes& attr() { return n().attr; }
   static constexpr const mesh& ranks() { return Part::g.ranks; }
+  static constexpr numerics sums() { return Part::g.sums; }
   template <int K, int From, int To> static constexpr auto in_span() {
     return fixed<detail::span_of(Part::g.ranks, value_in(K), From, To)>{};
   }
@@ -96,6 +97,7 @@ struct dynamic_call : call_state<cpu> {
   const node& described() const { return n; }
   const attributes& attr() const { return n.attr; }
   const mesh& ranks() const { return g.ranks; }
+  numerics sums() const { return g.sums; }
   template <int K, int From, int To> std::int64_t in_span() const {
     return detail::span_of(g.ranks, value_in(K), From, To);
   }

@@ -51,6 +51,16 @@ concept has_recompute = requires {
   typename std::bool_constant<(mc::recompute(Run::recompute), true)>;
 };
 template <class Run>
+concept names_numerics = requires {
+  Run::numerics;
+}
+|| requires { typename Run::numerics; };
+template <class Run>
+concept has_numerics = requires {
+  requires std::same_as<std::remove_cvref_t<decltype(Run::numerics)>, numerics>;
+  typename std::bool_constant<(mc::numerics(Run::numerics), true)>;
+};
+template <class Run>
 concept names_memory = requires {
   Run::device_memory;
 }
@@ -132,6 +142,7 @@ enum class run_member {
   precision,
   device,
   recompute,
+  numerics,
   device_memory,
   other_recompute,
   other_memory
@@ -154,6 +165,7 @@ template <class Run> constexpr run_member wrong_member() {
   else if constexpr (!lists_members<std::remove_cvref_t<decltype(Run::model)>>()) return m::members;
   else if constexpr (requires { Run::device; }) return m::device;
   else if constexpr (names_recompute<Run> && !has_recompute<Run>) return m::recompute;
+  else if constexpr (names_numerics<Run> && !has_numerics<Run>) return m::numerics;
   else if constexpr (names_memory<Run> && !has_memory<Run>) return m::device_memory;
   else if constexpr (
       requires { requires says_recompute<decltype(Run::recomputation)>; } ||
@@ -214,6 +226,9 @@ template <class Run, run_member Wrong> constexpr bool report_member() {
   static_assert(Wrong != run_member::recompute,
                 "MEGA-C005 the run's recompute is no public constant of type mc::recompute: say "
                 "static constexpr auto recompute = mc::recompute::none;");
+  static_assert(Wrong != run_member::numerics,
+                "MEGA-C005 the run's numerics is no public constant of type mc::numerics: say "
+                "static constexpr auto numerics = mc::numerics::batch_invariant;");
   static_assert(Wrong != run_member::device_memory,
                 "MEGA-C005 the run's device_memory is no public constant number of bytes: say "
                 "static constexpr std::int64_t device_memory = 80_GiB;");
@@ -243,6 +258,7 @@ template <class Run> struct members_of {
     if constexpr (has_layout<Run> && has_batch<Run> && has_family<Run>) s.ranks = Run::layout;
     if constexpr (has_precision<Run>) s.type = Run::precision::type;
     if constexpr (has_recompute<Run>) s.again = Run::recompute;
+    if constexpr (has_numerics<Run>) s.sums = Run::numerics;
     return s;
   }
   /// Bytes that the run says a rank has; -1: it does not say.

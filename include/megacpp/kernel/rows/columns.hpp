@@ -3,9 +3,9 @@
 //   grad[j] += sum over rows r of f(r, j)
 //
 // Columns are cut into slabs, one per body call; within a slab rows are walked in order, 64 at a
-// time into registers and then into grad, never across two sequences: a sum does not depend on how
-// many sequences a micro-batch has. No column's result depends on how columns are cut, so cuts
-// follow the number of threads, and no loop ends at the width: these kernels do not know it
+// time into registers and then into grad, and never across two sequences where a sum is not to
+// depend on how many of them a micro-batch has. No column's result depends on how columns are cut,
+// so cuts follow the number of threads, and no loop ends at the width: these kernels do not know it
 // before they run.
 #pragma once
 
@@ -37,7 +37,7 @@ struct slab {
   template <int N> MEGACPP_HD lanes<N> at(lanes<N> i) const { return {first + i.first}; }
 };
 
-/// Rows of whole sequences; by default of one.
+/// Rows of whole sequences that are summed apart; by default of one.
 struct summed_rows {
   std::int64_t count, sequence;
   MEGACPP_HD summed_rows(std::int64_t n) : summed_rows(n, n) {}

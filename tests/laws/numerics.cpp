@@ -1,0 +1,146 @@
+// How sums over tokens are taken changes rounding and nothing else: both policies give the same
+// gradients up to that, and each the same bits for any number of threads. That batch_invariant has
+// the same bits for any micro-batch is laws/resume; that both executors agree is laws/patterns.
+#define BOOST_TEST_MODULE numerics
+#include <boost/test/unit_test.hpp>
+
+#include <megacpp/data/random_tokens.hpp>
+#include <megacpp/data/windows.hpp>
+#include <megacpp/model/gpt.hpp>
+#include <megacpp/model/qwen3.hpp>
+#include <megacpp/model/qwen3_moe.hpp>
+#include <megacpp/run/session.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <kernels.hpp>
+
+using namespace mc;
+
+namespace {
+
+/// No multiple of the rows that column sums and chunks of the loss take at once.
+constexpr int sequence = 40, micro = 5, micro_batches = 2;
+
+/// Wide enough that products have several tiles, and that libraries cut their sums.
+constexpr gpt tied{.layers = 2,
+                   .hidden = 128,
+                   .heads = 4,
+                   .ffn = 512,
+                   .vocabulary = 301,
+                   .positions = sequence,
+                   .bias = true,
+                   .dropout = 0.1};
+
+constexpr qwen3 grouped() {
+  qwen3 m;
+  m.layers = 2, m.hidden = 96, m.heads = 4, m.kv_heads = 2, m.head_dim = 32, m.ffn = 160,
+  m.vocabulary = 301;
+  return m;
+}
+
+constexpr qwen3_moe experts() {
+  qwen3_moe m;
+  m.layers = 2, m.hidden = 64, m.heads = 4, m.kv_heads = 2, m.head_dim = 16, m.ffn = 96;
+  m.expert_ffn = 48, m.experts = 5, m.experts_per_token = 2, m.mlp_only = {0};
+  m.bias_rate = 0.001, m.shared_ffn = 16, m.aux_loss = 0.01, m.vocabulary = 301;
+  return m;
+}
+
+/// What the first step adds up, and what three steps leave.
+struct result {
+  std::vector<std::vector<double>> gradients; ///< by parameter and layer, of the first step
+  double loss = 0;                            ///< of the first step
+  std::string stores;                         ///< weights and moments after the third, as bytes
+};
+
+template <class Model> result run(const Model& m, dtype type, numerics sums, int threads) {
+  const interpreted_program<Model> program(
+      m, {.batch = {.micro = micro, .sequence = sequence}, .type = type, .sums = sums}, "summed");
+  cpu device(product_type::widened, threads);
+  session s(program.view(), device, purpose::training);
+  step_numbers& n = s.numbers();
+  n.seed = 5, n.learning_rate = 1e-2, n.weight_decay = 0.1, n.clip = 1;
+  s.weights().initialise(5);
+  const random_tokens source(20000, m.vocabulary, 3);
+  const training_windows windows(source, {0, 20000}, sequence, 5);
+  std::vector<std::int32_t> tokens(micro * sequence), labels = tokens;
+  std::int64_t at = 0;
+  const auto next = [&](int i, batch_view& b) {
+    windows.fill(at + i * micro, tokens, labels);
+    labels[7] = -100;
+    b = {tokens.data(), labels.data(), i * micro};
+    return true;
+  };
+  result r;
+  r.loss = s.gradients(micro_batches, next)->mean();
+  for_each_parameter(program.view(), [&](const parameter_ref& p) {
+    std::vector<double>& of = r.gradients.emplace_back();
+    for (std::int64_t i = 0; i < p.count.n; ++i) {
+      const std::byte* g = s.weights().gradients() + (p.offset + i) * size_of(accumulator_of(type));
+      of.push_back(type == dtype::f64 ? *reinterpret_cast<const double*>(g)
+                                      : static_cast<double>(*reinterpret_cast<const float*>(g)));
+    }
+  });
+  for (int step = 0; step < 3; ++step, at += micro * micro_batches) s.step(micro_batches, next);
+  const std::int64_t bytes = s.weights().total() * size_of(s.weights().main_type());
+  for (const std::byte* store :
+       {s.weights().masters(), s.weights().first_moments(), s.weights().second_moments()})
+    r.stores.append(reinterpret_cast<const char*>(store), static_cast<std::size_t>(bytes));
+  return r;
+}
+
+double norm_of(const std::vector<double>& x) {
+  double sum = 0;
+  for (const double v : x) sum += v * v;
+  return std::sqrt(sum);
+}
+
+/// The largest |a - b| / |b| of a parameter's gradient, in the Euclidean norm. One that is nothing
+/// but rounding, as of a bias of keys, which attention does not see, is measured by the largest.
+double apart(const result& a, const result& b) {
+  double largest = 0, most = std::abs(a.loss - b.loss) / std::abs(b.loss);
+  for (const std::vector<double>& g : b.gradients) largest = std::max(largest, norm_of(g));
+  BOOST_REQUIRE(a.gradients.size() == b.gradients.size());
+  for (std::size_t p = 0; p < b.gradients.size(); ++p) {
+    std::vector<double> difference = a.gradients[p];
+    for (std::size_t i = 0; i < difference.size(); ++i) difference[i] -= b.gradients[p][i];
+    const double norm = norm_of(b.gradients[p]);
+    most = std::max(most, norm_of(difference) / (norm > 1e-6 * largest ? norm : largest));
+  }
+  return most;
+}
+
+template <class Model> void agree(const Model& m) {
+  const std::pair<dtype, double> bounds[] = {{dtype::f32, 1e-5}, {dtype::f64, 1e-12}};
+  for (const auto& [type, bound] : bounds) BOOST_TEST_CONTEXT(name_of(type)) {
+      const result fast = run(m, type, numerics::fast, 1);
+      const result invariant = run(m, type, numerics::batch_invariant, 1);
+      BOOST_TEST(apart(fast, invariant) < bound);
+      BOOST_TEST((fast.stores != invariant.stores)); // they are two policies
+    }
+}
+
+template <class Model> void same_bits_on_any_number_of_threads(const Model& m) {
+  for (const numerics sums : {numerics::fast, numerics::batch_invariant})
+    for (const dtype type : {dtype::f32, dtype::bf16}) {
+      const std::string one = run(m, type, sums, 1).stores;
+      for (const int threads : {2, 3})
+        BOOST_TEST((run(m, type, sums, threads).stores == one),
+                   name_of(sums) << ", " << name_of(type) << ", " << threads << " threads");
+    }
+}
+
+} // namespace
+
+BOOST_AUTO_TEST_CASE(sums_of_gpt_differ_by_rounding) { agree(tied); }
+BOOST_AUTO_TEST_CASE(sums_of_qwen3_differ_by_rounding) { agree(grouped()); }
+BOOST_AUTO_TEST_CASE(sums_of_experts_differ_by_rounding) { agree(experts()); }
+BOOST_AUTO_TEST_CASE(gpt_on_any_number_of_threads) { same_bits_on_any_number_of_threads(tied); }
+BOOST_AUTO_TEST_CASE(experts_on_any_number_of_threads) {
+  same_bits_on_any_number_of_threads(experts());
+}
