@@ -3,11 +3,11 @@
 // same decay) are contiguous over all layers, so that reductions, norms, ZeRO shards and the
 // optimizer work on ranges of one array.
 //
-// Under numerics::batch_invariant a tied use collects its gradient apart, behind all others, and the
-// step's end adds it to that of the declaration, because a sum to which head and stem add in turn
-// depends on the size of a micro-batch; else both uses add to one gradient. Pipeline stages hold
-// other layers: ranges are shards over pp, but for what several stages hold, a tied parameter. Its
-// uses collect on their own stages, as a pending sum over pp.
+// Under numerics::batch_invariant a tied use collects its gradient apart, behind all others, and
+// the step's end adds it to that of the declaration, because a sum to which head and stem add in
+// turn depends on the size of a micro-batch; else both uses add to one gradient. Pipeline stages
+// hold other layers: ranges are shards over pp, but for what several stages hold, a tied parameter.
+// Its uses collect on their own stages, as a pending sum over pp.
 #pragma once
 
 #include <megacpp/plan/names.hpp>
