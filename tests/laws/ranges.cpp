@@ -176,3 +176,13 @@ BOOST_AUTO_TEST_CASE(parts_of_a_range_are_not_cut_again) {
   to(v, axis::tp, S(dim::elements));
   BOOST_TEST((b.g.wrong.code == fault::P011));
 }
+
+// What goes element by element takes parts of any length.
+BOOST_AUTO_TEST_CASE(parts_of_a_range_are_cast) {
+  builder b{mesh(layout{.tp = 2})};
+  placement at;
+  at[axis::dp] = S(dim::elements);
+  const var v = b.input(feed::gradient, "range", dtype::f32, {{dim::elements, 20}}, at);
+  b.emit(op::cast, {v.id}, 0);
+  BOOST_TEST((b.g.wrong.code == fault::none));
+}

@@ -55,7 +55,7 @@ constexpr void cast_rule(inference& c) {
 }
 /// Its input in the type attr.i[0]; stands where a sum kept in the accumulator type goes on as a
 /// cotangent of narrower values, and where a finished gradient goes back.
-inline constexpr op_info cast{.name = "cast", .rule = &cast_rule};
+inline constexpr op_info cast{.name = "cast", .rule = &cast_rule, .takes_ranges = true};
 /// Adds its input to a gradient; stands where an adjoint hands a cotangent on unchanged.
 inline constexpr op_info accumulate{
     .name = "accumulate", .rule = &accumulate_rule, .accumulates = true};
