@@ -19,7 +19,7 @@ namespace {
 /// y = x + down(gelu(up(norm(x))))
 struct mlp : mc::gpt {
   constexpr mc::var block(mc::context& c, int /*kind*/, mc::var x) const {
-    const mc::var m = to(rms_norm(c, "norm", x, eps), mc::axis::tp, mc::R);
+    const mc::var m = to(rms_norm(c, "norm", x, eps), mc::axis::tp, mc::replicate);
     const mc::var up = column_parallel(c, "up", m, {{mc::dim::ffn, ffn}}, true, std);
     return x + row_parallel(c, "down", gelu(up), 1, hidden_extent(), false, std);
   }

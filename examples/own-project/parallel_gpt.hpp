@@ -1,4 +1,5 @@
 // GPT with a block of one's own: attention and MLP side by side, behind one norm.
+#include <megacpp/graph/letters.hpp>
 #include <megacpp/megacpp.hpp>
 
 struct parallel_gpt : mc::gpt {

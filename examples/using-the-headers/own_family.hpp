@@ -4,6 +4,7 @@
 // [family]
 #include "own_layer.hpp"
 
+#include <megacpp/graph/letters.hpp>
 #include <megacpp/model/description.hpp>
 #include <megacpp/nn/attention.hpp>
 #include <megacpp/nn/head.hpp>

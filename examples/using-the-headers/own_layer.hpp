@@ -6,6 +6,7 @@
 
 #include "own_op.hpp"
 
+#include <megacpp/graph/letters.hpp>
 #include <megacpp/nn/linear.hpp>
 
 namespace own {

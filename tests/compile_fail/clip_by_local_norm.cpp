@@ -5,6 +5,7 @@
 // (pytorch/torchtitan#596, https://github.com/pytorch/torchtitan/pull/596;
 // deepspeedai/DeepSpeed#8478, NVIDIA/Megatron-LM#5916). Of a replicated gradient there is no
 // pending sum, so it counts once.
+#include <megacpp/graph/letters.hpp>
 #include <megacpp/op/optimizer.hpp>
 #include <megacpp/op/redistribute.hpp>
 #include <megacpp/op/totals.hpp>

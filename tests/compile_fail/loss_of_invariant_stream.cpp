@@ -5,6 +5,7 @@
 // vocabulary gives a part of the stream's gradient, and nobody adds them (modelscope/ms-swift#9947:
 // shards that do not own the target get no gradient,
 // https://github.com/modelscope/ms-swift/pull/9947).
+#include <megacpp/graph/letters.hpp>
 #include <megacpp/nn/head.hpp>
 #include <megacpp/pass/verify.hpp>
 #include <megacpp/run/report.hpp>

@@ -5,6 +5,7 @@
 // (NVIDIA/Megatron-LM#7452, finding 2: a vocabulary-parallel loss that adds log(tp) to what is
 // whole already, https://github.com/NVIDIA/Megatron-LM/issues/7452; #737: statistics of a
 // vocabulary shard).
+#include <megacpp/graph/letters.hpp>
 #include <megacpp/nn/head.hpp>
 #include <megacpp/pass/verify.hpp>
 #include <megacpp/run/report.hpp>

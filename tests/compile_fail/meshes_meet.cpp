@@ -2,6 +2,7 @@
 // expect-text: to(x) over ep
 //
 // Tokens of the dense mesh go into experts without a dispatch.
+#include <megacpp/graph/letters.hpp>
 #include <megacpp/nn/linear.hpp>
 #include <megacpp/run/report.hpp>
 

@@ -6,6 +6,7 @@
 //
 // probe-layouts: 5
 
+#include <megacpp/graph/letters.hpp>
 #include <megacpp/model/gpt.hpp>
 #include <megacpp/model/qwen3.hpp>
 #include <megacpp/model/qwen3_moe.hpp>

@@ -1,6 +1,7 @@
 // What the cases share: a small GPT whose block or numbers a case replaces, and the rest of a run.
 #pragma once
 
+#include <megacpp/graph/letters.hpp>
 #include <megacpp/model/gpt.hpp>
 #include <megacpp/run/program.hpp>
 

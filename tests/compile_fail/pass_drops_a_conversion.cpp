@@ -4,6 +4,7 @@
 // A pass takes a conversion away because it moves no bytes forward. The verifier runs again after
 // every pass and infers every node anew (openxla/xla#40034: a pending sum resharded without its
 // all-reduce, https://github.com/openxla/xla/issues/40034).
+#include <megacpp/graph/letters.hpp>
 #include <megacpp/nn/linear.hpp>
 #include <megacpp/pass/verify.hpp>
 #include <megacpp/run/report.hpp>

@@ -4,6 +4,7 @@
 // A pass writes down a placement that does not follow from the operands: here that a pending sum is
 // finished (PaddlePaddle/Paddle#73236: 'partial' kept on a gradient that was none any more,
 // https://github.com/PaddlePaddle/Paddle/pull/73236).
+#include <megacpp/graph/letters.hpp>
 #include <megacpp/nn/linear.hpp>
 #include <megacpp/pass/verify.hpp>
 #include <megacpp/run/report.hpp>

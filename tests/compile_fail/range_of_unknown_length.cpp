@@ -3,6 +3,7 @@
 //
 // A range of the stores that ZeRO cuts over dp: how long a rank's part is, and what of it is
 // padding, is known only when the program starts.
+#include <megacpp/graph/letters.hpp>
 #include <megacpp/op/elementwise.hpp>
 #include <megacpp/op/redistribute.hpp>
 #include <megacpp/run/report.hpp>

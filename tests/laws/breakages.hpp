@@ -3,6 +3,8 @@
 // derived graph; the library knows nothing of it.
 #pragma once
 
+#include <megacpp/graph/letters.hpp>
+
 #include "comparison.hpp"
 
 namespace mc::laws {

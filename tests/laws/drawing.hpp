@@ -3,6 +3,8 @@
 // first is drawn, by trying and keeping what the builder accepts, and replayed for the second.
 #pragma once
 
+#include <megacpp/graph/letters.hpp>
+
 #include "simulated_ranks.hpp"
 
 #include <deque>

@@ -3,6 +3,7 @@
 #define BOOST_TEST_MODULE experts
 #include "model_law.hpp"
 
+#include <megacpp/graph/letters.hpp>
 #include <megacpp/model/qwen3_moe.hpp>
 
 #include <functional>

@@ -7,6 +7,7 @@
 
 #include <megacpp/cli/commands.hpp>
 #include <megacpp/generate/generator.hpp>
+#include <megacpp/graph/letters.hpp>
 #include <megacpp/inspect/describe.hpp>
 #include <megacpp/preset/models.hpp>
 #include <megacpp/run/compiled.hpp>

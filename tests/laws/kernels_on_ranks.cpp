@@ -7,6 +7,7 @@
 #include "model_law.hpp"
 #include "node_kernel.hpp"
 
+#include <megacpp/graph/letters.hpp>
 #include <megacpp/model/qwen3_moe.hpp>
 
 #include <set>

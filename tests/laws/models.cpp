@@ -3,6 +3,7 @@
 #define BOOST_TEST_MODULE models
 #include "model_law.hpp"
 
+#include <megacpp/graph/letters.hpp>
 #include <megacpp/model/gpt.hpp>
 #include <megacpp/model/qwen3.hpp>
 #include <megacpp/model/qwen3_moe.hpp>

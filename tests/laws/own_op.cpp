@@ -10,6 +10,7 @@
 #define MEGACPP_INTERPRETED
 #include "../compile_fail/forgotten_copy.cpp"
 
+#include <megacpp/graph/letters.hpp>
 #include <megacpp/run/compiled.hpp>
 
 #include <limits>

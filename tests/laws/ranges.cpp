@@ -4,6 +4,7 @@
 #define BOOST_TEST_MODULE ranges
 #include <boost/test/unit_test.hpp>
 
+#include <megacpp/graph/letters.hpp>
 #include <megacpp/pass/verify.hpp>
 #include <megacpp/plan/update.hpp>
 

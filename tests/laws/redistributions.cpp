@@ -5,6 +5,8 @@
 #define BOOST_TEST_MODULE redistributions
 #include <boost/test/unit_test.hpp>
 
+#include <megacpp/graph/letters.hpp>
+
 #include "node_kernel.hpp"
 
 #include <set>

@@ -8,6 +8,7 @@
 #include "plain_ops.hpp"
 #include "specimens.hpp"
 
+#include <megacpp/graph/letters.hpp>
 #include <megacpp/model/gpt.hpp>
 #include <megacpp/model/qwen3_moe.hpp>
 

@@ -7,6 +7,7 @@
 // ranks, by the map of plan/boxes.hpp (unit/boxes holds it to plain loops).
 #pragma once
 
+#include <megacpp/graph/letters.hpp>
 #include <megacpp/graph/op.hpp>
 #include <megacpp/op/numbers.hpp>
 #include <megacpp/op/redistribute.hpp>

@@ -7,6 +7,7 @@
 #include "comparison.hpp"
 #include "coverage.hpp"
 
+#include <megacpp/graph/letters.hpp>
 #include <megacpp/pass/pipeline.hpp>
 #include <megacpp/pass/recompute.hpp>
 #include <megacpp/pass/split.hpp>

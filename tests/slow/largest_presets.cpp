@@ -1,5 +1,6 @@
 // The compile-time half of the largest presets, under layouts that use every axis: one unit for
 // compilers with a limit on the steps of a constant evaluation.
+#include <megacpp/graph/letters.hpp>
 #include <megacpp/plan/count.hpp>
 #include <megacpp/preset/models.hpp>
 #include <megacpp/run/program.hpp>

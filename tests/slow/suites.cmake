@@ -44,6 +44,14 @@ megacpp_slow_test(headers_alone LABEL headers TIMEOUT 2400 ONE_THREAD COST 200
 megacpp_slow_test(headers_cxx23 LABEL headers TIMEOUT 600 ONE_THREAD COST 100
   COMMAND ${compiles} ${two} ${PROJECT_SOURCE_DIR}/examples/ten_lines.cpp
     -- ${CMAKE_CXX_COMPILER} -std=c++23 ${reading})
+# Behind <complex.h>, which defines I for GNU C++.
+foreach(compiler IN ITEMS ${CMAKE_CXX_COMPILER} ${MEGACPP_CLANG})
+  get_filename_component(name ${compiler} NAME)
+  string(MAKE_C_IDENTIFIER ${name} name)
+  megacpp_slow_test(headers_after_complex_${name} LABEL headers TIMEOUT 300 ONE_THREAD COST 10
+    COMMAND ${compiles} ${CMAKE_CURRENT_SOURCE_DIR}/structure/after_complex.cpp
+      -- ${compiler} -std=gnu++20 ${reading})
+endforeach()
 if(MEGACPP_EXHAUSTIVE_TESTS)
   megacpp_slow_test(headers_alone_cxx23 LABEL headers TIMEOUT 4800 ONE_THREAD COST 500
     COMMAND ${compiles} --alone ${include_dir} ${alone} -- ${CMAKE_CXX_COMPILER} -std=c++23 ${reading})

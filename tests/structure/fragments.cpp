@@ -2,6 +2,7 @@
 // part's wrong line is refused by a case of tests/compile_fail.
 #include "../../examples/using-the-headers/own_run.hpp"
 
+#include <megacpp/graph/letters.hpp>
 #include <megacpp/inspect/description.hpp>
 #include <megacpp/model/gpt.hpp>
 #include <megacpp/nn/norm.hpp>

@@ -3,6 +3,7 @@
 #define BOOST_TEST_MODULE boxes
 #include <boost/test/unit_test.hpp>
 
+#include <megacpp/graph/letters.hpp>
 #include <megacpp/model/gpt.hpp>
 #include <megacpp/model/qwen3.hpp>
 #include <megacpp/model/qwen3_moe.hpp>

@@ -5,6 +5,7 @@
 
 #include "graph_edits.hpp"
 
+#include <megacpp/graph/letters.hpp>
 #include <megacpp/model/qwen3_moe.hpp>
 #include <megacpp/plan/update.hpp>
 

@@ -6,6 +6,7 @@
 
 #include "graph_edits.hpp"
 
+#include <megacpp/graph/letters.hpp>
 #include <megacpp/op/optimizer.hpp>
 #include <megacpp/pass/verify_memory.hpp>
 #include <megacpp/plan/parts.hpp>

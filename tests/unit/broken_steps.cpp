@@ -3,6 +3,7 @@
 #define BOOST_TEST_MODULE broken_steps
 #include <boost/test/unit_test.hpp>
 
+#include <megacpp/graph/letters.hpp>
 #include <megacpp/model/gpt.hpp>
 #include <megacpp/model/qwen3_moe.hpp>
 #include <megacpp/plan/parts.hpp>

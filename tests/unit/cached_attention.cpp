@@ -3,6 +3,7 @@
 #define BOOST_TEST_MODULE cached_attention
 #include <boost/test/unit_test.hpp>
 
+#include <megacpp/graph/letters.hpp>
 #include <megacpp/nn/attention.hpp>
 #include <megacpp/product/cpu_products.hpp>
 

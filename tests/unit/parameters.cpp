@@ -3,6 +3,7 @@
 #define BOOST_TEST_MODULE parameters
 #include <boost/test/unit_test.hpp>
 
+#include <megacpp/graph/letters.hpp>
 #include <megacpp/plan/count.hpp>
 #include <megacpp/plan/tied.hpp>
 #include <megacpp/preset/models.hpp>

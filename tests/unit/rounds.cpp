@@ -4,6 +4,7 @@
 
 #include "graph_edits.hpp"
 
+#include <megacpp/graph/letters.hpp>
 #include <megacpp/nn/experts.hpp>
 #include <megacpp/op/optimizer.hpp>
 

@@ -2,6 +2,7 @@
 #define BOOST_TEST_MODULE sentences
 #include <boost/test/unit_test.hpp>
 
+#include <megacpp/graph/letters.hpp>
 #include <megacpp/model/gpt.hpp>
 #include <megacpp/model/qwen3_moe.hpp>
 #include <megacpp/op/rope.hpp>

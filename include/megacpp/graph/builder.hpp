@@ -103,7 +103,7 @@ struct builder {
       place& p = v.at.at[a];
       const bool lacks = p.s == state::shard && v.find(p.d) < 0;
       if (lacks && refuse(fault::S003, line, op, v)) g.wrong.what << ": no " << name_of(p.d) << ")";
-      if (lacks || g.ranks.trivial(static_cast<axis>(a))) p = I;
+      if (lacks || g.ranks.trivial(static_cast<axis>(a))) p = invariant;
     }
     if (spread(v.at) == 3 && refuse(fault::P013, line, op, v)) g.wrong.what << ")";
     for (int i = 0; i < v.rank; ++i) {

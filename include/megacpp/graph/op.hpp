@@ -266,8 +266,8 @@ enum class algebra : std::uint8_t { product, sum, nonlinear, reduction };
     if (p.s == state::shard && cutter < 0) cut = p, cutter = k;
     states |= v.type > dtype::bf16 ? 0 : 1u << static_cast<int>(p.s);
   }
-  if (states == 1u << static_cast<int>(state::invariant) && cutter < 0) return I;
-  if (states == 1u << static_cast<int>(state::replicate) && cutter < 0) return R;
+  if (states == 1u << static_cast<int>(state::invariant) && cutter < 0) return mc::invariant;
+  if (states == 1u << static_cast<int>(state::replicate) && cutter < 0) return mc::replicate;
   if (cutter >= 0) {
     for (dim d : whole)
       if (d == cut.d) c.fail(fault::P007, cutter);
@@ -291,7 +291,7 @@ enum class algebra : std::uint8_t { product, sum, nonlinear, reduction };
     }
     if (!contracted) return cut;
     if (how != algebra::product && how != algebra::reduction) c.fail(fault::P007, cutter);
-    return P;
+    return mc::partial;
   }
   int partial = -1, invariant = -1, replicate = -1, partials = 0, others = 0;
   for (int k : operands) {
@@ -307,13 +307,13 @@ enum class algebra : std::uint8_t { product, sum, nonlinear, reduction };
                            ? others == 0
                            : how == algebra::product && partials == 1 && invariant < 0;
     if (!legal) c.fail(fault::P005, partial, invariant >= 0 ? invariant : replicate);
-    return P;
+    return mc::partial;
   }
   if (invariant >= 0 && replicate >= 0) c.fail(fault::P008, invariant, replicate);
   if (invariant < 0 && replicate < 0)
     for (int k : operands)
       if (c.has(k)) return c.in(k).at[a];
-  return replicate >= 0 ? R : I;
+  return replicate >= 0 ? mc::replicate : mc::invariant;
 }
 
 /// Places output k on every axis by join(). Dims that the op needs whole lie in their natural order

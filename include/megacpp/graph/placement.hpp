@@ -59,18 +59,19 @@ struct place {
   constexpr bool is_shard(dim x) const { return s == state::shard && d == x; }
 };
 
-inline constexpr place I{}, R{state::replicate}, P{state::partial};
+/// The states as places: to(x, axis::tp, replicate). graph/letters.hpp has them by one letter.
+inline constexpr place invariant{}, replicate{state::replicate}, partial{state::partial};
 /// Shard along a named dim.
-constexpr place S(dim d) { return {state::shard, d, 0}; }
+constexpr place shard(dim d) { return {state::shard, d, 0}; }
 
 /// The state an operand without the sharded dim needs beside one placed so: replicate beside a
 /// shard (each rank uses it for its own part, so its gradient is a pending sum), invariant beside
 /// invariant.
-constexpr place beside(place p) { return p.s == state::shard ? R : p; }
+constexpr place beside(place p) { return p.s == state::shard ? replicate : p; }
 
 constexpr place cotangent(place p) {
-  if (p.s == state::replicate) return P;
-  if (p.s == state::partial) return R;
+  if (p.s == state::replicate) return partial;
+  if (p.s == state::partial) return replicate;
   return p;
 }
 

@@ -56,7 +56,7 @@ struct gpt {
     const attention_sizes s{
         {dim::heads, heads}, {dim::kv_heads, heads}, {dim::head_dim, head_dim()}};
     const double out_std = std / square_root(2.0 * layers);
-    const var a = to(layer_norm(c, "ln_1", x, bias, eps), axis::tp, R);
+    const var a = to(layer_norm(c, "ln_1", x, bias, eps), axis::tp, replicate);
     const var q = column_parallel(c, "attn.q", a, {s.heads, s.head_dim}, bias, std);
     const var k = kv_projection(c, "attn.k", a, s, bias, std);
     const var v = kv_projection(c, "attn.v", a, s, bias, std);
@@ -64,7 +64,7 @@ struct gpt {
     const var h =
         x + stream_dropout(c, row_parallel(c, "attn.proj", o, 2, hidden_extent(), bias, out_std),
                            dropout);
-    const var m = to(layer_norm(c, "ln_2", h, bias, eps), axis::tp, R);
+    const var m = to(layer_norm(c, "ln_2", h, bias, eps), axis::tp, replicate);
     const var u = gelu(column_parallel(c, "mlp.fc", m, {{dim::ffn, ffn}}, bias, std));
     return h + stream_dropout(c, row_parallel(c, "mlp.proj", u, 1, hidden_extent(), bias, out_std),
                               dropout);

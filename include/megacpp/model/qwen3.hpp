@@ -12,7 +12,7 @@ namespace mc {
 template <class Model> constexpr var qwen3_attention(context& c, const Model& m, var x) {
   const attention_sizes s{
       {dim::heads, m.heads}, {dim::kv_heads, m.kv_heads}, {dim::head_dim, m.head_dim}};
-  const var a = to(rms_norm(c, "input_layernorm", x, m.eps), axis::tp, R);
+  const var a = to(rms_norm(c, "input_layernorm", x, m.eps), axis::tp, replicate);
   const var q = column_parallel(c, "self_attn.q_proj", a, {s.heads, s.head_dim}, false, m.std);
   const var k = kv_projection(c, "self_attn.k_proj", a, s, false, m.std);
   const var v = kv_projection(c, "self_attn.v_proj", a, s, false, m.std);
@@ -26,7 +26,7 @@ template <class Model> constexpr var qwen3_attention(context& c, const Model& m,
 
 /// y = h + down(silu(gate h') * up h')
 template <class Model> constexpr var qwen3_mlp(context& c, const Model& m, var h) {
-  const var n = to(rms_norm(c, "post_attention_layernorm", h, m.eps), axis::tp, R);
+  const var n = to(rms_norm(c, "post_attention_layernorm", h, m.eps), axis::tp, replicate);
   const var gate = column_parallel(c, "mlp.gate_proj", n, {{dim::ffn, m.ffn}}, false, m.std);
   const var up = column_parallel(c, "mlp.up_proj", n, {{dim::ffn, m.ffn}}, false, m.std);
   return h + row_parallel(c, "mlp.down_proj", swiglu(gate, up), 1, m.hidden_extent(), false, m.std);

@@ -110,7 +110,7 @@ private:
     var y = h;
     if (shared_ffn > 0) {
       const extent F{dim::ffn, shared_ffn};
-      const var m = to(n, axis::tp, R);
+      const var m = to(n, axis::tp, replicate);
       const var gate = column_parallel(c, "mlp.shared_expert.gate_proj", m, {F}, false, std);
       const var up = column_parallel(c, "mlp.shared_expert.up_proj", m, {F}, false, std);
       y = y + row_parallel(c, "mlp.shared_expert.down_proj", swiglu(gate, up), 1, hidden_extent(),

@@ -21,13 +21,13 @@ constexpr var kv_projection(context& c, const char* scope, var x, const attentio
                             bool bias, double std, source_line line = here()) {
   const int tp = c.ranks().of(axis::tp);
   const std::int64_t copies = s.kv_heads.n < tp ? tp / s.kv_heads.n : 1;
-  const placement stored = on(axis::tp, copies > 1 ? I : S(dim::kv_heads));
+  const placement stored = on(axis::tp, copies > 1 ? invariant : shard(dim::kv_heads));
   const var w = weight(c, scope, "weight", {s.kv_heads, s.head_dim, x.type().back()}, stored,
                        normal_weights(std), line);
-  const var y_w = to(repeat(w, copies, line), axis::tp, S(dim::kv_heads), line);
+  const var y_w = to(repeat(w, copies, line), axis::tp, shard(dim::kv_heads), line);
   if (!bias) return linear(x, y_w, line);
   const var b = weight(c, scope, "bias", {s.kv_heads, s.head_dim}, stored, zeros(), line);
-  return linear(x, y_w, to(repeat(b, copies, line), axis::tp, S(dim::kv_heads), line), line);
+  return linear(x, y_w, to(repeat(b, copies, line), axis::tp, shard(dim::kv_heads), line), line);
 }
 
 /// A cache (B, C, K, D) of keys or values that lie as x (B, S, K, D) does.
@@ -50,13 +50,13 @@ constexpr var context_parallel_attention(context& c, var q, var k, var v, attent
       c.b->fail(fault::C006, line, "attention", q.id, "a part has caches for eight of them");
     return cached_attention(q, k, v, keys, values, c.slots, o, line);
   }
-  const var keys = to(k, axis::cp, R, line), values = to(v, axis::cp, R, line);
+  const var keys = to(k, axis::cp, replicate, line), values = to(v, axis::cp, replicate, line);
   attention_masks m;
   m.q_position = c.positions;
-  m.k_position = to(c.positions, axis::cp, R, line);
+  m.k_position = to(c.positions, axis::cp, replicate, line);
   if (c.documents.b != nullptr) {
     m.q_document = c.documents;
-    m.k_document = to(c.documents, axis::cp, R, line);
+    m.k_document = to(c.documents, axis::cp, replicate, line);
   }
   return attention(q, keys, values, m, o, line);
 }

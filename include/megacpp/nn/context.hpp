@@ -24,7 +24,8 @@ struct context {
 
   builder* b = nullptr;
   dtype type = dtype::f32;
-  place stream = I; ///< of the residual stream over tp: S(sequence) under sequence parallelism
+  place stream =
+      invariant; ///< of the residual stream over tp: S(sequence) under sequence parallelism
   var positions, documents,
       token_keys;      ///< (B, S) i32, sharded over dp and cp; documents may be absent
   int salt = 0;        ///< tells the dropouts of one graph apart
@@ -53,8 +54,8 @@ private:
 /// tp.
 constexpr placement stream_placement(place over_tp) {
   placement p;
-  p[axis::dp] = S(dim::batch);
-  p[axis::cp] = S(dim::sequence);
+  p[axis::dp] = shard(dim::batch);
+  p[axis::cp] = shard(dim::sequence);
   p[axis::tp] = over_tp;
   return p;
 }
@@ -71,7 +72,7 @@ constexpr var weight(context& c, const char* scope, const char* name,
                      std::initializer_list<extent> dims, placement stored, parameter_info info,
                      source_line line = here()) {
   const var w = c.b->parameter(scope, name, c.type, dims, stored, info, line);
-  return to(to(w, axis::dp, R, line), axis::cp, R, line);
+  return to(to(w, axis::dp, replicate, line), axis::cp, replicate, line);
 }
 
 constexpr parameter_info normal_weights(double std) { return {-1, init::normal, std, true}; }

@@ -36,10 +36,10 @@ struct expert_scopes {
 constexpr var expert_weight(context& c, const char* scope, std::initializer_list<extent> dims,
                             double std, source_line line = here()) {
   placement stored;
-  stored[axis::ep] = S(dim::expert);
-  stored[axis::etp] = S(dim::ffn);
+  stored[axis::ep] = shard(dim::expert);
+  stored[axis::etp] = shard(dim::ffn);
   const var w = c.b->parameter(scope, "weight", c.type, dims, stored, normal_weights(std), line);
-  return to(w, axis::edp, R, line);
+  return to(w, axis::edp, replicate, line);
 }
 
 namespace detail {
@@ -81,9 +81,9 @@ constexpr var router_losses(var logits, var experts, const expert_sizes& s, sour
   const double balance =
       s.balance * static_cast<double>(s.experts.n) / static_cast<double>(s.per_token * group);
   const var counts =
-      to(to(r.counts, axis::tp, beside(logits.at(axis::tp)), line), axis::cp, R, line);
-  return to(router_loss({r.probabilities, counts, r.z}, balance, s.z_loss, line), axis::tp, I,
-            line);
+      to(to(r.counts, axis::tp, beside(logits.at(axis::tp)), line), axis::cp, replicate, line);
+  return to(router_loss({r.probabilities, counts, r.z}, balance, s.z_loss, line), axis::tp,
+            invariant, line);
 }
 
 } // namespace detail
@@ -98,7 +98,7 @@ constexpr var mixture_of_experts(context& c, const expert_scopes& names, var x, 
                      "capacity", s.capacity, "at least 0 (none) and below 1e30"))
     s.capacity = 0;
   const extent H = x.type().back(), E = s.experts, F = s.ffn;
-  const var t = to(x, axis::tp, S(dim::sequence), line);
+  const var t = to(x, axis::tp, shard(dim::sequence), line);
   const place beside_tokens = beside(t.at(axis::tp));
   const auto whole = [&](const char* name, std::initializer_list<extent> dims,
                          const parameter_info& info) {

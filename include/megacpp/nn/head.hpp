@@ -21,7 +21,7 @@ constexpr var vocabulary_table(context& c, const char* scope, std::int64_t vocab
   info.tied = tied;
   info.valid_rows = vocabulary;
   return weight(c, scope, "weight", {vocabulary_rows(c, vocabulary), hidden},
-                on(axis::tp, S(dim::vocabulary)), info, line);
+                on(axis::tp, shard(dim::vocabulary)), info, line);
 }
 
 /// tokens (B, S): their embeddings (B, S, H) on the residual stream.
@@ -47,9 +47,11 @@ constexpr var stream_dropout(context& c, var x, double p, source_line line = her
 /// cp.
 constexpr summed_loss vocabulary_loss(var x, var table, var labels, std::int64_t vocabulary,
                                       double z, source_line line = here()) {
-  const auto part = vocabulary_partial(to(x, axis::tp, R, line), table, labels, vocabulary, line);
-  return cross_entropy({to(part.lse_part, axis::tp, I, line), to(part.target, axis::tp, I, line)},
-                       labels, z, line);
+  const auto part =
+      vocabulary_partial(to(x, axis::tp, replicate, line), table, labels, vocabulary, line);
+  return cross_entropy(
+      {to(part.lse_part, axis::tp, invariant, line), to(part.target, axis::tp, invariant, line)},
+      labels, z, line);
 }
 
 } // namespace mc

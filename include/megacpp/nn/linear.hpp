@@ -20,7 +20,7 @@ constexpr var column_parallel(context& c, const char* scope, var x,
     return x;
   const extent in = x.type().back(), cut = *out.begin();
   std::array<extent, 2> o{cut, out.size() > 1 ? out.begin()[1] : extent{}};
-  const placement sharded = on(axis::tp, S(cut.d));
+  const placement sharded = on(axis::tp, shard(cut.d));
   if (out.size() > 1) {
     const var w = weight(c, scope, "weight", {o[0], o[1], in}, sharded, normal_weights(std), line);
     if (!bias) return linear(x, w, line);
@@ -40,7 +40,7 @@ constexpr var row_parallel(context& c, const char* scope, var x, int summed, ext
                      "the number of summed dims", summed, "1 or 2 of what it is given"))
     return x;
   const extent first = v.dims[v.rank - summed];
-  const placement sharded = on(axis::tp, S(first.d));
+  const placement sharded = on(axis::tp, shard(first.d));
   const var w =
       summed > 1
           ? weight(c, scope, "weight", {out, first, v.back()}, sharded, normal_weights(std), line)

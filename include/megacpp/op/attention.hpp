@@ -35,8 +35,8 @@ constexpr place attention_place(inference& c, axis a, int q, int k, int v, int i
   };
   if (at_q.s == state::shard) {
     place of_k = at_q, of_rows = at_q, of_columns = at_q;
-    if (at_q.d == dim::heads) of_k.d = c.in(k).dims[2].d, of_rows = of_columns = I;
-    if (at_q.d == dim::sequence) of_k = R, of_columns = I;
+    if (at_q.d == dim::heads) of_k.d = c.in(k).dims[2].d, of_rows = of_columns = invariant;
+    if (at_q.d == dim::sequence) of_k = replicate, of_columns = invariant;
     if (at_q.d == dim::head_dim) c.fail(fault::P007, q);
     if (at_k != of_k)
       c.fail(at_k.s == state::invariant     ? fault::P004
@@ -50,7 +50,7 @@ constexpr place attention_place(inference& c, axis a, int q, int k, int v, int i
   if (at_k.s == state::shard) c.fail(at_q.s == state::invariant ? fault::P004 : fault::P002, q, k);
   else if (at_k.s != at_q.s)
     c.fail(fault::P008, at_q.s == state::invariant ? q : k, at_q.s == state::invariant ? k : q);
-  for (int i = 0; i < 4; ++i) expect(ints + i, I);
+  for (int i = 0; i < 4; ++i) expect(ints + i, invariant);
   return at_q;
 }
 
@@ -127,7 +127,7 @@ constexpr void attention_grad_rule(inference& c) {
     for (int k = 1; k < 3; ++k) {
       place p = dy;
       if (dy.is_shard(dim::heads)) p.d = c.in(k + 1).dims[2].d;
-      if (dy.is_shard(dim::sequence)) p = P;
+      if (dy.is_shard(dim::sequence)) p = partial;
       c.out[k].at[a] = p;
     }
   }

@@ -93,7 +93,9 @@ constexpr void counts_of_experts(inference& c, int k) {
   c.require(v.dims[0].n == 1, fault::S002, k);
   for (c.looking = 0; c.looking < axes; ++c.looking) {
     const auto a = static_cast<axis>(c.looking);
-    const place at = a == axis::edp ? S(dim::replicas) : a == axis::ep ? S(dim::expert) : I;
+    const place at = a == axis::edp  ? shard(dim::replicas)
+                     : a == axis::ep ? shard(dim::expert)
+                                     : invariant;
     if (!c.g.ranks.trivial(a) && v.at[a].s != at.s) c.fail(fault::P002, 0, k);
   }
   c.looking = -1;
@@ -112,9 +114,9 @@ constexpr void expert_rows_rule(inference& c) { // experts
                                          {dim::expert, c.n.attr.i[1]},
                                          {dim::sequences, sequences_of_group(c.g, experts)}});
   counts.holds = integer_kind::expert_counts, counts.below = most_rows;
-  const place counts_at = c.g.ranks.trivial(axis::edp) ? I : S(dim::replicas);
+  const place counts_at = c.g.ranks.trivial(axis::edp) ? invariant : shard(dim::replicas);
   counts.at[axis::edp] = counts_at;
-  if (!c.g.ranks.trivial(axis::ep)) counts.at[axis::ep] = S(dim::expert);
+  if (!c.g.ranks.trivial(axis::ep)) counts.at[axis::ep] = shard(dim::expert);
   if (c.n.attr.i[1] % c.g.ranks.of(axis::ep) != 0) c.fail(fault::S001, 0);
   value& rounds = c.declare(dtype::i32, {{dim::replicas, 1}});
   rounds.at[axis::edp] = counts_at;
@@ -159,7 +161,7 @@ constexpr void dispatch_rule(inference& c) { // x (B, S, H) or (B, S, k), expert
   if (!choices) rows.dims[rows.rank++] = x.back();
   c.distinct(0, 0, 1);
   place_rows(c, rows);
-  if (!c.g.ranks.trivial(axis::etp)) rows.at[axis::etp] = R;
+  if (!c.g.ranks.trivial(axis::etp)) rows.at[axis::etp] = replicate;
 }
 constexpr void combine_rule(inference& c) { // rows (R, H) or (R), experts, row, counts
   const value &rows = c.in(0), &experts = c.in(1);
@@ -172,7 +174,7 @@ constexpr void combine_rule(inference& c) { // rows (R, H) or (R), experts, row,
   c.distinct(0, 0, 1);
   value wanted{};
   place_rows(c, wanted);
-  if (!c.g.ranks.trivial(axis::etp)) wanted.at[axis::etp] = P;
+  if (!c.g.ranks.trivial(axis::etp)) wanted.at[axis::etp] = partial;
   for (axis a : {axis::edp, axis::ep, axis::etp})
     if (rows.at[a] != wanted.at[a]) {
       c.looking = static_cast<int>(a);
@@ -267,7 +269,7 @@ constexpr void grouped_weight_grad_rule(inference& c) { // dy (R, N), x (R, K), 
       c.agree(c.in(0).dims[0], c.in(1).dims[0], 0, 1);
   c.declare(accumulator_of(c.in(0).type), {c.in(2).dims[1], c.in(0).dims[1], c.in(1).dims[1]});
   c.distinct(0, 0, 1);
-  place_grouped(c, 0, {0, 1}, S(dim::expert), 0, -1);
+  place_grouped(c, 0, {0, 1}, shard(dim::expert), 0, -1);
 }
 constexpr work grouped_cost(const graph& g, const node& n) {
   const value &a = g.at(n.in[0]), &b = g.at(n.in[1]), &y = g.at(n.out[0]);

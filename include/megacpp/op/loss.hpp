@@ -80,7 +80,7 @@ constexpr void vocabulary_partial_rule(inference& c) { // x, w, labels
         c.fail(x.at[a].s == state::invariant ? fault::P004 : fault::P002, 0, 1);
       if (labels.at[a].s == state::shard) c.fail(fault::P002, 2, 1);
       lse.at[a] = {state::shard, dim::vocabulary_part, of_w.level};
-      target.at[a] = P;
+      target.at[a] = partial;
     } else {
       lse.at[a] = join(c, a, algebra::nonlinear, lse, {0, 1, 2}, {x.back().d});
       target.at[a] = join(c, a, algebra::nonlinear, target, {0, 1, 2}, {x.back().d});
@@ -105,7 +105,7 @@ constexpr void vocabulary_partial_grad_rule(inference& c) { // dlse, dtarget, x,
     if (w.at[a].is_shard(dim::vocabulary)) {
       if (dlse.at[a].s != state::shard || c.in(1).at[a].s != state::replicate)
         c.fail(fault::P006, 0, 3);
-      c.out[0].at[a] = P;
+      c.out[0].at[a] = partial;
       if (weights) c.out[1].at[a] = w.at[a];
     } else {
       c.out[0].at[a] = join(c, a, algebra::product, c.out[0], {0, 2, 3}, {x.back().d});

@@ -77,13 +77,13 @@ constexpr void redistribute_rule(inference& c) {
   if (now.s == state::shard) {
     if (now.level != x.at.levels(now.d) - 1) c.fail(fault::P009, 0);
     if (!c.g.ranks.sized(n.ax) && range_axis(c.g.ranks, x) < 0) c.fail(fault::P011, 0);
-    y.at[n.ax] = I;
+    y.at[n.ax] = invariant;
   }
   if (goal.s == state::shard) {
     const int where = x.find(goal.d);
     if (where < 0) {
       c.fail(fault::S003, 0);
-      goal = I;
+      goal = invariant;
     } else {
       goal.level = static_cast<std::int8_t>(y.at.levels(goal.d));
       std::int64_t ranks = 1;
@@ -152,7 +152,8 @@ constexpr var to(var x, axis a, place goal, source_line line = here()) {
   if (b.g.ranks.trivial(a)) return x;
   const place now = x.at(a);
   if (now.s == goal.s && now.d == goal.d) return x;
-  if (a == axis::pp && now != P) b.fail(fault::P018, line, "to", x.id, -1, static_cast<int>(a));
+  if (a == axis::pp && now != partial)
+    b.fail(fault::P018, line, "to", x.id, -1, static_cast<int>(a));
   return {&b, op::emit_redistribution(b, op::redistribute, x.id, a, goal, line)};
 }
 

@@ -90,9 +90,9 @@ inline constexpr op_info route{.name = "route", .rule = &route_rule, .adjoint = 
 /// The place of a sum over the tokens of a group: pending over shards of a group's tokens.
 constexpr place place_of_group(const inference& c, axis a, place tokens, bool per_sequence) {
   if (tokens.s != state::shard) return tokens;
-  if (tokens.d != dim::batch) return P;
+  if (tokens.d != dim::batch) return partial;
   if (per_sequence) return tokens;
-  return c.g.ranks.sized(a) ? P : S(dim::replicas);
+  return c.g.ranks.sized(a) ? partial : shard(dim::replicas);
 }
 constexpr void router_statistics_rule(inference& c) { // l, experts
   const value& l = c.in(0);
@@ -110,7 +110,7 @@ constexpr void router_statistics_rule(inference& c) { // l, experts
     if (at.is_shard(dim::expert)) c.fail(fault::P007, 0);
     if (c.in(1).at[a] != at) c.fail(fault::P002, 0, 1);
     c.out[0].at[a] = c.out[1].at[a] = place_of_group(c, a, at, per_sequence);
-    c.out[2].at[a] = at.s == state::shard ? P : at;
+    c.out[2].at[a] = at.s == state::shard ? partial : at;
   }
   c.looking = -1;
 }

@@ -42,7 +42,7 @@ constexpr void add_total_rule(inference& c) { // total, x
   for (c.looking = 0; c.looking < axes; ++c.looking) {
     const auto a = static_cast<axis>(c.looking);
     const place t = c.in(0).at[a], x = c.in(1).at[a];
-    if (t != x && (a != axis::pp || t != P)) c.fail(fault::P005, 0, 1);
+    if (t != x && (a != axis::pp || t != partial)) c.fail(fault::P005, 0, 1);
   }
   c.looking = -1;
 }
@@ -54,7 +54,7 @@ inline constexpr op_info add_total{
 /// A total, as an input of a graph.
 constexpr var total_input(builder& b, step_total t) {
   placement at{};
-  if (static_cast<int>(t) < pending_totals) at[axis::dp] = at[axis::cp] = at[axis::pp] = P;
+  if (static_cast<int>(t) < pending_totals) at[axis::dp] = at[axis::cp] = at[axis::pp] = partial;
   return b.input(feed::total, name_of(t), dtype::f64, {}, at, 0, static_cast<int>(t));
 }
 /// t = t + x.

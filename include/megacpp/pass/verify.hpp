@@ -47,7 +47,7 @@ constexpr int unagreed_axis(const graph& g, const node& n) {
   if (n.region < 0) return -1;
   const placement& trips = g.at(g.regions[n.region].trips).at;
   const auto agreed = [&](axis a) {
-    return g.ranks.trivial(a) || (trips[a] == I && (a >= axis::edp || spread(trips) == 0));
+    return g.ranks.trivial(a) || (trips[a] == invariant && (a >= axis::edp || spread(trips) == 0));
   };
   const bool moves = n.from != n.to && waits(collective_of(n.from, n.to));
   if (moves && !agreed(n.ax)) return static_cast<int>(n.ax);

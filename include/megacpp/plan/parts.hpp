@@ -30,7 +30,9 @@ struct setup {
   bool generating = false; ///< true: nothing is dropped out, by chance or for want of room
   std::int64_t room = 0;   ///< tokens of a sequence in the caches of keys and values; 0: no caches
 
-  constexpr place stream() const { return ranks.sequence_parallel ? S(dim::sequence) : I; }
+  constexpr place stream() const {
+    return ranks.sequence_parallel ? shard(dim::sequence) : invariant;
+  }
 };
 
 /// What a part is fed, by a session in training and evaluation, by a generator in generation: its
@@ -292,7 +294,7 @@ template <class Model> [[gnu::cold]] constexpr graph forward_graph(const Model& 
   const extent B{dim::batch, s.batch.micro};
   const extent Sq{dim::sequence, s.batch.sequence,
                   s.ranks.cp > 1 ? order::balanced : order::contiguous};
-  const placement tokens_at = stream_placement(I);
+  const placement tokens_at = stream_placement(invariant);
   context c;
   c.b = &b;
   c.type = s.type;
@@ -314,7 +316,7 @@ template <class Model> [[gnu::cold]] constexpr graph forward_graph(const Model& 
   as_stream.type = s.type, as_loss.type = accumulator_of(s.type);
   as_stream.rank = 3, as_stream.dims[0] = B, as_stream.dims[1] = Sq,
   as_stream.dims[2] = m.hidden_extent(), as_stream.at = stream_placement(c.stream);
-  as_loss.at[axis::dp] = as_loss.at[axis::cp] = P;
+  as_loss.at[axis::dp] = as_loss.at[axis::cp] = partial;
   for (value* v : {&as_stream, &as_loss}) b.normalise(*v, 0, "input");
   c.positions = ints(feed::positions);
   c.token_keys = ints(feed::token_keys);
@@ -342,13 +344,13 @@ template <class Model> [[gnu::cold]] constexpr graph forward_graph(const Model& 
   }
   case part_kind::logits: {
     placement one = tokens_at;
-    one[axis::cp] = I;
+    one[axis::cp] = invariant;
     const fed_integers is = integers_of(feed::last, s, m.vocabulary);
     const var last = b.integers(feed::last, is.kind, is.name, {B}, one, is.below);
     const var normed = m.final_norm(c, stream());
     if (!detail::given(b, normed, "final_norm")) return b.g;
     const source_line at = line_of(b.g, normed.id);
-    const var x = to(to(normed, axis::tp, R, at), axis::cp, R, at);
+    const var x = to(to(normed, axis::tp, replicate, at), axis::cp, replicate, at);
     const var table = m.head_table(c);
     if (!detail::given(b, table, "head_table")) return b.g;
     b.g.outputs[0] = linear(select(x, last, at), table, at).id;

@@ -119,7 +119,7 @@ constexpr registry make_registry(std::span<const graph* const> parts, std::span<
       const bool in_block = p > 0 && p + 1 < parts.size();
       const bool shared = staged && !in_block && detail::is_tied(parts, v);
       placement at = v.at;
-      if (staged && !shared) at[axis::pp] = S(dim::elements);
+      if (staged && !shared) at[axis::pp] = shard(dim::elements);
       int k = 0;
       while (k < r.group_count && !detail::same_group(r.groups[k], at, info, shared)) ++k;
       if (k == max_groups) {

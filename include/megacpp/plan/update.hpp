@@ -25,10 +25,10 @@ constexpr var range_value(builder& b, const registry::group& group, std::int64_t
   v.slot = static_cast<std::int8_t>(slot), v.rank = 1;
   for (int a = 0; a < axes; ++a) {
     if (group.at.at[a].s != state::shard) continue;
-    v.at.at[a] = S(dim::elements);
+    v.at.at[a] = shard(dim::elements);
     if (b.g.ranks.sized(static_cast<axis>(a))) n *= b.g.ranks.of(static_cast<axis>(a));
   }
-  if (group.shared && from == feed::gradient) v.at[axis::pp] = P;
+  if (group.shared && from == feed::gradient) v.at[axis::pp] = partial;
   v.dims[0] = {dim::elements, n};
   b.normalise(v, 0, "update");
   return {&b, b.add(v, 0)};
@@ -43,7 +43,8 @@ constexpr var group_value(builder& b, const registry::group& group, feed from, c
 /// A number that is summed over a group's elements, complete on every rank.
 constexpr var over_all_ranks(var s) {
   for (int a = 0; a < axes; ++a)
-    if (s.at(static_cast<axis>(a)).s == state::partial) s = to(s, static_cast<axis>(a), I, 0);
+    if (s.at(static_cast<axis>(a)).s == state::partial)
+      s = to(s, static_cast<axis>(a), invariant, 0);
   return s;
 }
 
@@ -69,7 +70,7 @@ struct update_verifier {
       const bool cut = group.at.at[a].s == state::shard && !ranks.trivial(static_cast<axis>(a));
       const place p = g.at(v).at.at[a];
       const bool summed = group.shared && f == feed::gradient && a == static_cast<int>(axis::pp);
-      same = cut ? p.is_shard(dim::elements) : p == (summed ? P : I);
+      same = cut ? p.is_shard(dim::elements) : p == (summed ? partial : invariant);
       if (cut && ranks.sized(static_cast<axis>(a))) n *= ranks.of(static_cast<axis>(a));
     }
     return same && g.at(v).rank == 1 && g.at(v).dims[0] == extent(dim::elements, n) &&
@@ -81,7 +82,7 @@ struct update_verifier {
     if (group.shared) {
       if (v < 0 || g.at(v).producer < 0) return false;
       const node& n = g.at_node(g.at(v).producer);
-      if (n.op != &op::redistribute || n.ax != axis::pp || n.to != I) return false;
+      if (n.op != &op::redistribute || n.ax != axis::pp || n.to != invariant) return false;
       v = n.in[0];
     }
     return is(v, feed::gradient, k, group, group.count);
@@ -253,7 +254,7 @@ constexpr graph update_graph(const registry& r, const mesh& ranks, dtype weights
     const auto& group = r.groups[k];
     if (group.frozen) continue;
     gradients[k] = group_value(b, group, feed::gradient, "gradient", main, k);
-    if (group.shared) gradients[k] = to(gradients[k], axis::pp, I, 0);
+    if (group.shared) gradients[k] = to(gradients[k], axis::pp, invariant, 0);
     if (group.update == update_rule::balance) continue; // a load, not a gradient
     clip.in[k + 2] = over_all_ranks({&b, b.emit(op::sum_of_squares, {gradients[k].id}, 0)}).id;
   }

@@ -48,9 +48,9 @@ inline std::vector<pass_view> views_of_passes(const graph& model, const pass_opt
 template <class Run> part_passes passes_of_run() {
   using program = mc::program<Run>;
   part_passes all;
-  [&]<int... I>(std::integer_sequence<int, I...>) {
-    (all.push_back(
-         views_of_passes(program::template forward<I>::g, program::template training<I>::options)),
+  [&]<int... At>(std::integer_sequence<int, At...>) {
+    (all.push_back(views_of_passes(program::template forward<At>::g,
+                                   program::template training<At>::options)),
      ...);
   }
   (std::make_integer_sequence<int, program::kinds + 2>{});

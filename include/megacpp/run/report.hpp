@@ -51,11 +51,11 @@ template <class Source> struct spelled {
   using line = at_line_of_model<Source::wrong.line.number,
                                 words<static_cast<unsigned>(length_of(file) + 1)>(file)>;
 #else
-  template <int... I> static in<operation[I]...> characters(std::integer_sequence<int, I...>);
+  template <int... At> static in<operation[At]...> characters(std::integer_sequence<int, At...>);
   using where = decltype(characters(std::make_integer_sequence<int, length_of(operation)>{}));
-  template <int... I>
-  static at_line_of_model<Source::wrong.line.number, file[I]...> file_characters(
-      std::integer_sequence<int, I...>);
+  template <int... At>
+  static at_line_of_model<Source::wrong.line.number, file[At]...> file_characters(
+      std::integer_sequence<int, At...>);
   using line = decltype(file_characters(std::make_integer_sequence<int, length_of(file)>{}));
 #endif
 };
