@@ -4,6 +4,7 @@
 #include <megacpp/kernel/rows/dropout.hpp>
 #include <megacpp/kernel/rows/elementwise.hpp>
 #include <megacpp/kernel/rows/embedding.hpp>
+#include <megacpp/kernel/rows/redistribute.hpp>
 #include <megacpp/kernel/rows/rope.hpp>
 #include <megacpp/kernel/rows/swiglu.hpp>
 
@@ -45,6 +46,27 @@ template <class T> void flat(report& r, const sizes& m) {
       return rows::bias_add_row<T, int64_t>{m.hidden, at(x), at(bias), at(y)};
     });
   }
+}
+
+// Four ranks' pieces of H elements: packed by rank, and one rank's padded with zeros.
+template <class T> void pieces(report& r, const sizes& m) {
+  constexpr int64_t n = 4;
+  const int64_t outer = (m.tokens + n - 1) / n, run_of = m.hidden, all = outer * n * run_of;
+  const int64_t blocks = outer * n * mc::blocks_of(run_of);
+  {
+    arrays a;
+    const auto x = a.read<T>(all), y = a.written<T>("packed", all);
+    run(r, "piece_block", name_of_type<T>, m, a, blocks, [=](place at) {
+      return rows::piece_block<T>{n,     run_of, {n * run_of, run_of}, {run_of, outer * run_of},
+                                  at(x), at(y)};
+    });
+  }
+  if (m.timed) return;
+  arrays a;
+  const auto x = a.read<T>(outer * run_of), y = a.written<T>("padded", all);
+  run(r, "piece_block padded", name_of_type<T>, m, a, blocks, [=](place at) {
+    return rows::piece_block<T>{n, run_of, {run_of, 0}, {n * run_of, run_of}, at(x), at(y), 1};
+  });
 }
 
 // From very small to very large numbers.
@@ -163,7 +185,7 @@ template <class T> void embedding(report& r, const sizes& m) {
 }
 
 template <class T> void of_type(report& r, const sizes& m) {
-  flat<T>(r, m);
+  flat<T>(r, m), pieces<T>(r, m);
   activation<rows::gelu_exact, T>(r, "gelu_exact", m);
   activation<rows::gelu_tanh, T>(r, "gelu_tanh", m);
   activation<rows::silu, T>(r, "silu", m);

@@ -13,6 +13,7 @@
 #include <megacpp/kernel/rows/dropout.hpp>
 #include <megacpp/kernel/rows/elementwise.hpp>
 #include <megacpp/kernel/rows/experts.hpp>
+#include <megacpp/kernel/rows/redistribute.hpp>
 #include <megacpp/kernel/rows/rope.hpp>
 #include <megacpp/kernel/rows/router.hpp>
 #include <megacpp/kernel/rows/swiglu.hpp>
