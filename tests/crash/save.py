@@ -53,7 +53,7 @@ def not_durable(log, folder):
     problems, dirty, unnamed, names = [], set(), None, 0
     for line in log.splitlines():
         match = re.match(r"\d+ +(mkdir|mkdirat|openat|write|fsync|renameat2?|unlinkat)\((.*)", line)
-        if not match or (match[1] == "openat" and "O_CREAT" not in match[2]):
+        if not match or " = -1 " in line or (match[1] == "openat" and "O_CREAT" not in match[2]):
             continue
         call, rest = match.groups()
         # What the call names: descriptors with the names after them, or a path of its own.
