@@ -1,5 +1,5 @@
 // expect-error: MEGA-P005
-// expect-text: clip_factor(sum_of_squares@25, sum_of_squares@24) over tp
+// expect-text: clip_factor(sum_of_squares@26, sum_of_squares@25) over tp
 //
 // The gradient is clipped by the norm of one rank's shards: another factor on every rank
 // (pytorch/torchtitan#596, https://github.com/pytorch/torchtitan/pull/596;

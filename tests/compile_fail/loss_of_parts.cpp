@@ -1,5 +1,5 @@
 // expect-error: MEGA-P007
-// expect-text: cross_entropy(vocabulary_partial@24) over tp
+// expect-text: cross_entropy(vocabulary_partial@25) over tp
 //
 // Each rank takes the logarithm of the sum over its part of the vocabulary for that over all of it
 // (NVIDIA/Megatron-LM#7452, finding 2: a vocabulary-parallel loss that adds log(tp) to what is

@@ -178,6 +178,10 @@ struct numerics_as_type : good {
   struct numerics {};
 };
 static_assert(wrong<numerics_as_type> == found::numerics);
+struct recompute_of_each_object : good {
+  mc::recompute recompute = mc::recompute::full;
+};
+static_assert(wrong<recompute_of_each_object> == found::recompute);
 struct numerics_of_each_object : good {
   mc::numerics numerics = mc::numerics::fast;
 };

@@ -1,5 +1,5 @@
 // expect-error: MEGA-P014
-// expect-text: linear(linear@19)
+// expect-text: linear(linear@20)
 //
 // A pass writes down a placement that does not follow from the operands: here that a pending sum is
 // finished (PaddlePaddle/Paddle#73236: 'partial' kept on a gradient that was none any more,

@@ -402,20 +402,30 @@ BOOST_AUTO_TEST_CASE(collectives_are_those_of_axes_with_ranks) {
   BOOST_TEST(of_norm > 0);
 }
 
-// On two stages each has a copy of the table with gradients of its own, which ranks add.
+// Under batch_invariant numerics the two uses collect apart on one stage, and are added; else both
+// add to one gradient. On two stages each has a copy of the table, which ranks add.
 BOOST_AUTO_TEST_CASE(one_stage_adds_the_gradients_of_both_uses_of_a_tied_table) {
   constexpr std::int64_t table = 256 * 64;
   gpt m = small_gpt;
   m.layers = 4;
-  const interpreted_program<gpt> one(m, {.batch = {4, 128}}, "one"),
-      two(m, {.ranks = {.pp = 2}, .batch = {4, 128}}, "two");
-  const memory_items whole = memory_of_stage(one.view());
+  const auto made = [&](numerics sums, int pp) {
+    return std::make_unique<interpreted_program<gpt>>(
+        m, setup{.ranks = {.pp = pp}, .batch = {4, 128}, .sums = sums}, "made");
+  };
+  const auto apart = made(numerics::batch_invariant, 1), together = made(numerics::fast, 1);
+  const memory_items whole = memory_of_stage(apart->view()),
+                     less = memory_of_stage(together->view());
   BOOST_TEST(whole.gradients - whole.weights == table * 4);
-  const std::int64_t added = work_of_step(one.view(), 3).update.flops;
-  for (int stage = 0; stage < 2; ++stage) {
-    const memory_items part = memory_of_stage(two.view(), stage);
-    BOOST_TEST(part.gradients == part.weights);
-    BOOST_TEST(work_of_step(two.view(), 3, stage).update.flops == added - table);
+  BOOST_TEST(less.gradients == less.weights);
+  const std::int64_t added = work_of_step(apart->view(), 3).update.flops;
+  BOOST_TEST(work_of_step(together->view(), 3).update.flops == added - table);
+  for (const numerics sums : {numerics::fast, numerics::batch_invariant}) {
+    const auto two = made(sums, 2);
+    for (int stage = 0; stage < 2; ++stage) {
+      const memory_items part = memory_of_stage(two->view(), stage);
+      BOOST_TEST(part.gradients == part.weights);
+      BOOST_TEST(work_of_step(two->view(), 3, stage).update.flops == added - table);
+    }
   }
 }
 

@@ -47,7 +47,8 @@ concept names_recompute = requires {
 || requires { typename Run::recompute; };
 template <class Run>
 concept has_recompute = requires {
-  requires std::same_as<std::remove_cvref_t<decltype(Run::recompute)>, recompute>;
+  // Of a member of each object this is another type.
+  requires std::same_as<decltype(&Run::recompute), const recompute*>;
   typename std::bool_constant<(mc::recompute(Run::recompute), true)>;
 };
 template <class Run>
@@ -57,7 +58,7 @@ concept names_numerics = requires {
 || requires { typename Run::numerics; };
 template <class Run>
 concept has_numerics = requires {
-  requires std::same_as<std::remove_cvref_t<decltype(Run::numerics)>, numerics>;
+  requires std::same_as<decltype(&Run::numerics), const numerics*>;
   typename std::bool_constant<(mc::numerics(Run::numerics), true)>;
 };
 template <class Run>
