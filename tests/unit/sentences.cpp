@@ -363,7 +363,7 @@ BOOST_AUTO_TEST_CASE(an_op_has_the_operands_and_outputs_that_a_node_holds) {
       return var{c.b, c.b->emit(n)};
     });
   };
-  constexpr auto one = [](inference& r) {
+  static constexpr auto one = [](inference& r) {
     r.declare(r.in(0)), place_output(r, 0, algebra::product, {0});
   };
   BOOST_TEST(made([] { return op_info{.name = "own", .rule = one}; }, 0) == "MEGA-S008 own()");
@@ -372,9 +372,9 @@ BOOST_AUTO_TEST_CASE(an_op_has_the_operands_and_outputs_that_a_node_holds) {
   BOOST_TEST(made([] { return op_info{.name = "own", .rule = one, .typed_by = 99}; }, 1) ==
              "MEGA-S008 own()");
   BOOST_TEST(made([] { return op_info{.name = "own", .rule = nullptr}; }, 1) == "MEGA-S008 own()");
-  constexpr auto none = [](inference&) {};
+  static constexpr auto none = [](inference&) {};
   BOOST_TEST(made([] { return op_info{.name = "own", .rule = none}; }, 1) == "MEGA-S008 own()");
-  constexpr auto six = [](inference& r) {
+  static constexpr auto six = [](inference& r) {
     for (int k = 0; k < max_outputs + 1; ++k) r.declare(r.in(0));
   };
   BOOST_TEST(made([] { return op_info{.name = "own", .rule = six}; }, 1) == "MEGA-S004 own(x)");
