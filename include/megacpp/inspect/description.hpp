@@ -126,9 +126,9 @@ inline std::string task_text(const buffers& b, const step_shape& shape, const ta
   spell(what, t, b.uses(), shape);
   std::string out = what.c_str();
   for (const bool written : {false, true}) {
-    const char* before = !written                    ? ": reads "
-                         : out.find(':') == out.npos ? ": writes "
-                                                     : "; writes ";
+    const char* before = !written                             ? ": reads "
+                         : out.find(':') == std::string::npos ? ": writes "
+                                                              : "; writes ";
     b.for_each_operand(t, [&](int number, const buffers::operand& o) {
       if (b[number].bytes == 0 && b[number].what != content::main_gradients) return;
       if (!(written ? o.writes : o.reads)) return;

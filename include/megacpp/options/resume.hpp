@@ -132,7 +132,7 @@ inline std::vector<std::string> resume_flags(const json_value& state, options& o
                             "--finetune",
                             state.file()));
   if (detail::sums_otherwise(before.compiled, o.compiled))
-    changes.push_back(
+    changes.emplace_back(
         "the run goes on with other bits than if it had not stopped: sums over tokens "
         "depend on the micro-batch unless both programs are compiled with numerics "
         "batch_invariant (rounding alone differs)");
