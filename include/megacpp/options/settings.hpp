@@ -3,6 +3,7 @@
 #pragma once
 
 #include <megacpp/exec/product_shape.hpp>
+#include <megacpp/io/json_file.hpp>
 #include <megacpp/optim/schedule.hpp>
 #include <megacpp/options/options.hpp>
 #include <megacpp/run/view.hpp>
