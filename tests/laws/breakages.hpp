@@ -69,43 +69,49 @@ template <const op_info& Op> inline constexpr op_info copy = Op;
 inline void relabel_rule(inference& c) {
   value& y = c.declare(c.in(0));
   y.at = c.in(0).at;
-  y.at[c.n.ax] = c.n.to;
+  const auto t = c.n.attr.as<op::transition>();
+  y.at[t.over] = t.to;
 }
 /// Calls a value's state by another name and moves nothing: how a wrong transpose passes the types.
-inline constexpr op_info relabel{.name = "relabel", .rule = &relabel_rule};
+inline constexpr op_info relabel{.name = "relabel",
+                                 .rule = &relabel_rule,
+                                 .redistributes = true,
+                                 .attributes = attributes_of<op::transition>};
 
 inline value_id called(builder& b, value_id x, const node& n, place p) {
-  if (b.g.at(x).at[n.ax].s == p.s) return x;
-  node r;
-  r.op = &relabel, r.in[0] = x, r.ax = n.ax, r.to = p, r.line = n.line;
-  return b.emit(r);
+  const axis over = n.attr.as<op::transition>().over;
+  if (b.g.at(x).at[over].s == p.s) return x;
+  return b.emit(relabel, {x}, n.line, op::transition{over, b.g.at(x).at[over], p});
 }
 /// The transpose of From -> To done otherwise: dy, called As, goes to Then, and is called what it
 /// should have become. As == Then: nothing is done.
 template <state From, state To, state As, state Then>
 void wrong_transpose(backward& d, const node& n) {
-  if (n.from.s != From || n.to.s != To) return op::redistribute_adjoint(d, n);
+  const auto t = n.attr.as<op::transition>();
+  if (t.from.s != From || t.to.s != To) return op::redistribute_adjoint(d, n);
   const value_id dy = d.of(n.out[0]);
   if (dy < 0 || !d.wants(n.in[0])) return;
   const auto place_of = [&](state s) {
-    return s == state::shard ? (From == state::shard ? n.from : n.to) : place{s};
+    return s == state::shard ? (From == state::shard ? t.from : t.to) : place{s};
   };
   value_id x = called(d.b, dy, n, place_of(As));
   if (As != Then)
-    x = op::emit_redistribution(d.b, op::redistribute, x, n.ax, place_of(Then), n.line);
-  d.give(n.in[0], called(d.b, x, n, cotangent(n.from)), n.line);
+    x = op::emit_redistribution(d.b, op::redistribute, x, t.over, place_of(Then), n.line);
+  d.give(n.in[0], called(d.b, x, n, cotangent(t.from)), n.line);
 }
 template <state From, state To, state As, state Then>
 inline constexpr op_info misled = with(op::redistribute, &wrong_transpose<From, To, As, Then>);
 
 /// S(i) -> S(j) transposed by cutting what a rank holds of its own, beside zeros.
 inline void wrong_all_to_all(backward& d, const node& n) {
-  if (n.from.s != state::shard || n.to.s != state::shard) return op::redistribute_adjoint(d, n);
+  const auto t = n.attr.as<op::transition>();
+  if (t.from.s != state::shard || t.to.s != state::shard) return op::redistribute_adjoint(d, n);
   const value_id dy = d.of(n.out[0]);
   if (dy < 0 || !d.wants(n.in[0])) return;
-  value_id x = op::emit_redistribution(d.b, op::redistribute, dy, n.ax, P, n.line);
+  value_id x = op::emit_redistribution(d.b, op::redistribute, dy, t.over, P, n.line);
   x = called(d.b, x, n, R);
-  d.give(n.in[0], op::emit_redistribution(d.b, op::redistribute, x, n.ax, n.from, n.line), n.line);
+  d.give(n.in[0], op::emit_redistribution(d.b, op::redistribute, x, t.over, t.from, n.line),
+         n.line);
 }
 
 // --- adjoints
@@ -129,8 +135,8 @@ inline void swiglu_exchanged(backward& d, const node& n) {
 }
 inline void dropout_other_mask(backward& d, const node& n) {
   const value_id dy = d.of(n.out[0]);
-  attributes other = n.attr;
-  ++other.i[0];
+  auto other = n.attr.as<op::dropout_attributes>();
+  ++other.salt;
   if (dy >= 0 && d.wants(n.in[0]))
     d.give(n.in[0], d.b.emit(*n.op, {dy, n.in[1], n.in[2], n.in[3]}, n.line, other), n.line);
 }
@@ -162,7 +168,7 @@ template <const op_info& Input, const op_info& Bias> void linear_by(backward& d,
   if (d.wants(x)) d.give(x, d.b.emit(Input, {dy, w}, n.line, n.attr), n.line);
   if (d.wants(w)) d.give(w, d.b.emit(op::linear_weight_grad, {dy, x}, n.line, n.attr), n.line);
   if (d.wants(bias))
-    d.give(bias, d.b.emit(Bias, {dy}, n.line, {{}, {d.b.g.at(bias).rank}}), n.line);
+    d.give(bias, d.b.emit(Bias, {dy}, n.line, op::bias_attributes{d.b.g.at(bias).rank}), n.line);
 }
 template <const op_info& Grad> void cross_entropy_by(backward& d, const node& n) {
   const value_id dloss = d.of(n.out[0]);
@@ -210,7 +216,8 @@ inline void repeat_grad_of_first(node_task& t) {
   const block x = t.out_block(0);
   const std::int64_t inner = x.count(1, x.rank);
   for (std::int64_t i = 0; i < x.size(); ++i)
-    t.out(0)[plain::at(i)] = t.in(0)[plain::at(i / inner * t.i(0) * inner + i % inner)];
+    t.out(0)[plain::at(i)] =
+        t.in(0)[plain::at(i / inner * t.attr<op::repeat_attributes>().times * inner + i % inner)];
 }
 
 inline constexpr op_info mean_grad = op::cross_entropy_grad;
@@ -246,11 +253,12 @@ inline bool sum_dropped(drawing& d, gradients& found) {
   rewire(d.b.g, found, d.b.g.at_node(i).out[0], d.b.g.at_node(i).in[0]);
   return true;
 }
+inline bool adds_parts(const node& n) {
+  return n.op == &op::redistribute && n.attr.as<op::transition>().from.s == state::partial;
+}
 inline bool reduction_dropped(drawing& d, gradients& found) {
   int i;
-  const auto reduces = [](const node& n) {
-    return n.when == phase::epilogue && n.op == &op::redistribute && n.from.s == state::partial;
-  };
+  const auto reduces = [](const node& n) { return n.when == phase::epilogue && adds_parts(n); };
   if (!last_node(d.b.g, reduces, i)) return false;
   rewire(d.b.g, found, d.b.g.at_node(i).out[0], d.b.g.at_node(i).in[0]);
   return true;
@@ -258,11 +266,12 @@ inline bool reduction_dropped(drawing& d, gradients& found) {
 inline bool other_axis(drawing& d, gradients&) {
   int i;
   const auto reduces = [](const node& n) {
-    return n.derived && n.op == &op::redistribute && n.from.s == state::partial && n.ax != axis::dp;
+    return n.derived && adds_parts(n) && n.attr.as<op::transition>().over != axis::dp;
   };
   if (!last_node(d.b.g, reduces, i)) return false;
-  axis& a = d.b.g.at_node(i).ax;
-  a = a == axis::tp ? axis::cp : axis::tp;
+  auto t = d.b.g.at_node(i).attr.as<op::transition>();
+  t.over = t.over == axis::tp ? axis::cp : axis::tp;
+  d.b.g.at_node(i).attr = t;
   return true;
 }
 inline bool gradient_overwritten(drawing& d, gradients&) {

@@ -40,8 +40,9 @@ struct coverage {
       if (any) ++sharded[n.op->name];
       if (n.when == phase::prologue) ++prologue;
       if (n.when == phase::epilogue) ++epilogue;
-      if (n.op == &op::redistribute && s.ranks.of(n.ax) > 1)
-        ++(n.derived ? derived : forward)[arrow(n.from.s, n.to.s)];
+      if (n.op != &op::redistribute) continue;
+      if (const auto t = n.attr.as<op::transition>(); s.ranks.of(t.over) > 1)
+        ++(n.derived ? derived : forward)[arrow(t.from.s, t.to.s)];
     }
     for (int i = 0; i < g.value_count; ++i) count_value(s, g, g.at(static_cast<value_id>(i)));
     for (int i = 0; i < g.parameter_count; ++i) {

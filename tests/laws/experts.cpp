@@ -184,7 +184,7 @@ void grouped_adjoint_unreduced(backward& d, const node& n) { // no sum over repl
 }
 void route_adjoint_unnormalised(backward& d, const node& n) {
   node m = n;
-  m.attr.i[1] = 0;
+  m.attr = op::route_attributes{n.attr.as<op::route_attributes>().choices};
   op::route_adjoint(d, m);
 }
 void route_adjoint_without_load(backward& d, const node& n) {
@@ -285,10 +285,14 @@ const std::vector<wrong>& list() {
        {},
        {},
        [](node& n, const mesh& m) {
-         if (n.op == &op::router_loss) n.attr.f[0] *= m.of(axis::cp) * m.of(axis::tp);
+         if (n.op != &op::router_loss) return;
+         auto a = n.attr.as<op::router_loss_attributes>();
+         a.balance *= m.of(axis::cp) * m.of(axis::tp);
+         n.attr = a;
        }},
       {"weights are not normalised", {}, {}, [](node& n, const mesh&) {
-         if (n.op == &op::route) n.attr.i[1] = 0;
+         if (n.op == &op::route)
+           n.attr = op::route_attributes{n.attr.as<op::route_attributes>().choices};
        }}};
   return all;
 }

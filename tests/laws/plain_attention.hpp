@@ -21,15 +21,17 @@ struct heads_of {
   heads_of(node_task& t, int first, int ints)
       : q(t.in_block(first)),
         k(t.in_block(first + 1)),
-        scale(t.f(0) > 0 ? t.f(0) : 1 / std::sqrt(static_cast<double>(q.local[3]))),
+        scale(t.attr<attention_options>().scale > 0
+                  ? t.attr<attention_options>().scale
+                  : 1 / std::sqrt(static_cast<double>(q.local[3]))),
         queries(&t.in(first)),
         keys(&t.in(first + 1)),
         q_position(t.has(ints) ? &t.in(ints) : nullptr),
         k_position(t.has(ints + 1) ? &t.in(ints + 1) : nullptr),
         q_document(t.has(ints + 2) ? &t.in(ints + 2) : nullptr),
         k_document(t.has(ints + 3) ? &t.in(ints + 3) : nullptr),
-        causal(t.i(0) != 0),
-        window(t.i(1)) {
+        causal(t.attr<attention_options>().causal),
+        window(t.attr<attention_options>().window) {
     need(k.local[0] == q.local[0] && k.local[3] == q.local[3] && k.local[2] > 0 &&
              q.local[2] % k.local[2] == 0,
          "attention");
@@ -124,7 +126,9 @@ inline void cached_attention(node_task& t) {
        "cached_attention");
   array keys = t.in(3), values = t.in(4);
   const int64_t width = k.local[2] * k.local[3], room = cache.local[1];
-  const double scale = t.f(0) > 0 ? t.f(0) : 1 / std::sqrt(static_cast<double>(q.local[3]));
+  const double scale = t.attr<attention_options>().scale > 0
+                           ? t.attr<attention_options>().scale
+                           : 1 / std::sqrt(static_cast<double>(q.local[3]));
   for (int64_t b = 0; b < q.local[0]; ++b)
     for (int64_t i = 0; i < q.local[1]; ++i)
       for (int64_t d = 0; d < width; ++d) {
@@ -138,7 +142,8 @@ inline void cached_attention(node_task& t) {
     for (int64_t i = 0; i < q.local[1]; ++i)
       for (int64_t a = 0; a < q.local[2]; ++a) {
         const auto slot = whole_number(t.in(5)[at(b * q.local[1] + i)]);
-        const int64_t first = t.i(1) > 0 ? std::max<int64_t>(slot - t.i(1) + 1, 0) : 0;
+        const int64_t window = t.attr<attention_options>().window;
+        const int64_t first = window > 0 ? std::max<int64_t>(slot - window + 1, 0) : 0;
         const int64_t row = ((b * q.local[1] + i) * q.local[2] + a) * q.local[3];
         const int64_t head = a * k.local[2] / q.local[2] * q.local[3];
         array p;

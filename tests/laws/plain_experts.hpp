@@ -22,7 +22,7 @@ inline array probabilities(const array& l, int64_t row, int64_t experts, double*
   return p;
 }
 inline void route(node_task& t) { // l, [b] -> w, experts
-  const int64_t experts = t.in_block(0).last(), k = t.i(0);
+  const int64_t experts = t.in_block(0).last(), k = t.attr<op::route_attributes>().choices;
   for (int64_t row = 0; row < t.in_block(0).rows(); ++row) {
     const array p = probabilities(t.in(0), row, experts);
     std::vector<int64_t> order;
@@ -33,14 +33,15 @@ inline void route(node_task& t) { // l, [b] -> w, experts
     double sum = 0;
     for (int64_t j = 0; j < k; ++j) sum += p[at(order[at(j)])];
     for (int64_t j = 0; j < k; ++j) {
-      t.out(0)[at(row * k + j)] = p[at(order[at(j)])] / (t.i(1) != 0 ? sum : 1.0);
+      t.out(0)[at(row * k + j)] =
+          p[at(order[at(j)])] / (t.attr<op::route_attributes>().normalise ? sum : 1.0);
       t.out(1)[at(row * k + j)] = static_cast<double>(order[at(j)]);
     }
   }
 }
 inline void route_grad(
     node_task& t) { // dw, l, experts: by the Jacobians of softmax and of the quotient
-  const int64_t experts = t.in_block(1).last(), k = t.i(0);
+  const int64_t experts = t.in_block(1).last(), k = t.attr<op::route_attributes>().choices;
   for (int64_t row = 0; row < t.in_block(1).rows(); ++row) {
     const array p = probabilities(t.in(1), row, experts);
     array dp(at(experts), 0.0);
@@ -50,8 +51,9 @@ inline void route_grad(
     for (int64_t i = 0; i < k; ++i)
       for (int64_t j = 0; j < k; ++j) {
         const double w = p[at(chosen(i))] / sum;
-        const double slope =
-            t.i(1) != 0 ? ((i == j) - w) / sum : static_cast<double>(i == j); // dw_i / dp_j
+        const double slope = t.attr<op::route_attributes>().normalise
+                                 ? ((i == j) - w) / sum
+                                 : static_cast<double>(i == j); // dw_i / dp_j
         dp[at(chosen(j))] += t.in(0)[at(row * k + i)] * slope;
       }
     for (int64_t e = 0; e < experts; ++e)
@@ -92,12 +94,14 @@ inline void router_statistics_grad(node_task& t) { // ds, dz, l
   }
 }
 inline void router_loss(node_task& t) { // s, c, z
-  for (std::size_t i = 0; i < t.in(0).size(); ++i) t.out(0)[0] += t.f(0) * t.in(0)[i] * t.in(1)[i];
-  t.out(0)[0] += t.f(1) * t.in(2)[0];
+  const auto [balance, z] = t.attr<op::router_loss_attributes>();
+  for (std::size_t i = 0; i < t.in(0).size(); ++i) t.out(0)[0] += balance * t.in(0)[i] * t.in(1)[i];
+  t.out(0)[0] += z * t.in(2)[0];
 }
 inline void router_loss_grad(node_task& t) { // dL, c -> ds, dz
-  for (std::size_t i = 0; i < t.in(1).size(); ++i) t.out(0)[i] = t.f(0) * t.in(0)[0] * t.in(1)[i];
-  t.out(1)[0] = t.f(1) * t.in(0)[0];
+  const auto [balance, z] = t.attr<op::router_loss_attributes>();
+  for (std::size_t i = 0; i < t.in(1).size(); ++i) t.out(0)[i] = balance * t.in(0)[0] * t.in(1)[i];
+  t.out(1)[0] = z * t.in(0)[0];
 }
 
 // --- experts -------------------------------------------------------------------------------------
@@ -169,7 +173,8 @@ template <class F> void for_choices(const machine& m, value_id experts, int edp,
 }
 inline void expert_rows(machine& m, const node& n) { // experts -> row, counts, rounds
   const int groups = m.w.of(axis::edp), ep = m.w.of(axis::ep), etp = m.w.of(axis::etp);
-  const int64_t experts = n.attr.i[1], mine = experts / ep, capacity = n.attr.i[2];
+  const auto [round, experts, most] = n.attr.as<op::expert_rows_attributes>();
+  const int64_t mine = experts / ep, capacity = most;
   std::vector<array> row(at(m.w.ranks()));
   for (int rank = 0; rank < m.w.ranks(); ++rank) row[at(rank)] = m.of(n.in[0])[at(rank)];
   for (int g = 0; g < groups; ++g)
@@ -190,7 +195,7 @@ inline void expert_rows(machine& m, const node& n) { // experts -> row, counts, 
           row[at(rank)][at(i)] = dropped ? -1.0 : static_cast<double>(next++);
         });
       }
-      need(next <= n.attr.i[0], "more rows than a round holds");
+      need(next <= round, "more rows than a round holds");
       for (int s = 0; s < etp; ++s) m.give(n.out[1], expert_rank(m.w, g, q, s), counts);
     }
   for (int rank = 0; rank < m.w.ranks(); ++rank) {

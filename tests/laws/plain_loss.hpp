@@ -13,12 +13,12 @@ namespace mc::laws::plain {
 // --- loss ----------------------------------------------------------------------------------------
 
 /// Logits of row m over this rank's rows of w; -inf for padding.
-inline array logits_of(const node_task& t, int x, int w, int64_t m) {
+inline array logits_of(const node_task& t, int x, int w, int64_t words, int64_t m) {
   const block table = t.in_block(w);
   const int64_t h = table.local[1];
   need(t.in_block(x).last() == h, "vocabulary_partial");
   array out(at(table.local[0]), -std::numeric_limits<double>::infinity());
-  for (int64_t v = 0; v < table.local[0] && table.first[0] + v < t.i(0); ++v) {
+  for (int64_t v = 0; v < table.local[0] && table.first[0] + v < words; ++v) {
     out[at(v)] = 0;
     for (int64_t k = 0; k < h; ++k) out[at(v)] += t.in(x)[at(m * h + k)] * t.in(w)[at(v * h + k)];
   }
@@ -26,11 +26,12 @@ inline array logits_of(const node_task& t, int x, int w, int64_t m) {
 }
 inline void vocabulary_partial(
     node_task& t) { // x, w, labels -> lse_part (B, S, parts), target (B, S)
-  const int64_t rows = t.in_block(0).rows(), first = t.in_block(1).first[0];
+  const int64_t rows = t.in_block(0).rows(), first = t.in_block(1).first[0],
+                words = t.attr<op::vocabulary_attributes>().words;
   need(length(t.in(2)) == rows && length(t.out(0)) == rows && length(t.out(1)) == rows,
        "vocabulary_partial: rows");
   for (int64_t m = 0; m < rows; ++m) {
-    const array l = logits_of(t, 0, 1, m);
+    const array l = logits_of(t, 0, 1, words, m);
     const double top = *std::max_element(l.begin(), l.end());
     double sum = 0;
     for (double x : l) sum += std::isfinite(top) ? std::exp(x - top) : 0;
@@ -43,11 +44,12 @@ inline void vocabulary_partial_grad(
     node_task& t) { // dlse, dtarget, x, w, labels, lse_part -> dx, [dw]
   const block w = t.in_block(3);
   const int64_t rows = t.in_block(2).rows(), h = w.local[1];
+  const auto [words, weights] = t.attr<op::vocabulary_attributes>();
   need(length(t.in(0)) == rows && length(t.in(1)) == rows && length(t.in(4)) == rows &&
            length(t.in(5)) == rows,
        "vocabulary_partial_grad");
   for (int64_t m = 0; m < rows; ++m) {
-    const array l = logits_of(t, 2, 3, m);
+    const array l = logits_of(t, 2, 3, words, m);
     for (int64_t v = 0; v < length(l); ++v) {
       if (!std::isfinite(l[at(v)])) continue;
       const bool is_label = t.in(4)[at(m)] >= 0 && whole_number(t.in(4)[at(m)]) == w.first[0] + v;
@@ -55,7 +57,7 @@ inline void vocabulary_partial_grad(
           t.in(0)[at(m)] * std::exp(l[at(v)] - t.in(5)[at(m)]) + (is_label ? t.in(1)[at(m)] : 0);
       for (int64_t k = 0; k < h; ++k) {
         t.out(0)[at(m * h + k)] += dl * t.in(3)[at(v * h + k)];
-        if (t.i(1) != 0) t.out(1)[at(v * h + k)] += dl * t.in(2)[at(m * h + k)];
+        if (weights) t.out(1)[at(v * h + k)] += dl * t.in(2)[at(m * h + k)];
       }
     }
   }
@@ -72,7 +74,7 @@ inline void cross_entropy(node_task& t) { // lse_part, target, labels -> loss, c
   for (int64_t m = 0; m < rows; ++m) {
     if (t.in(2)[at(m)] < 0) continue;
     const double lse = total_lse(t.in(0), m, parts);
-    t.out(0)[0] += lse - t.in(1)[at(m)] + t.f(0) * lse * lse;
+    t.out(0)[0] += lse - t.in(1)[at(m)] + t.attr<op::cross_entropy_attributes>().z * lse * lse;
     t.out(1)[0] += 1;
   }
 }
@@ -84,8 +86,8 @@ inline void cross_entropy_grad(
     if (t.in(3)[at(m)] < 0) continue;
     const double lse = total_lse(t.in(1), m, parts), d = t.in(0)[0];
     for (int64_t i = 0; i < parts; ++i)
-      t.out(0)[at(m * parts + i)] =
-          d * (1 + 2 * t.f(0) * lse) * std::exp(t.in(1)[at(m * parts + i)] - lse);
+      t.out(0)[at(m * parts + i)] = d * (1 + 2 * t.attr<op::cross_entropy_attributes>().z * lse) *
+                                    std::exp(t.in(1)[at(m * parts + i)] - lse);
     t.out(1)[at(m)] = -d;
   }
 }

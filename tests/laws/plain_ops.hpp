@@ -45,21 +45,21 @@ inline void linear_input_grad_add(node_task& t) { linear_input_grad(t), add_oper
 inline void vocabulary_loss(node_task& t) { // x, w, labels, dloss -> loss, count, dx, [dw]
   const block x = t.in_block(0), w = t.in_block(1);
   const int64_t h = w.local[1];
+  const auto a = t.attr<op::vocabulary_loss_attributes>();
   need(w.local[0] == w.whole[0] && length(t.in(2)) == x.rows(), "vocabulary_loss");
   for (int64_t m = 0; m < x.rows(); ++m) {
     if (t.in(2)[at(m)] < 0) continue;
-    const array l = logits_of(t, 0, 1, m);
+    const array l = logits_of(t, 0, 1, a.words, m);
     const double lse = total_lse(l, 0, length(l)), d = t.in(3)[0];
     const int64_t label = whole_number(t.in(2)[at(m)]);
-    t.out(0)[0] += lse - l[at(label)] + t.f(0) * lse * lse;
+    t.out(0)[0] += lse - l[at(label)] + a.z * lse * lse;
     t.out(1)[0] += 1;
     for (int64_t v = 0; v < length(l); ++v) {
       if (!std::isfinite(l[at(v)])) continue;
-      const double dl =
-          d * (1 + 2 * t.f(0) * lse) * std::exp(l[at(v)] - lse) - (v == label ? d : 0);
+      const double dl = d * (1 + 2 * a.z * lse) * std::exp(l[at(v)] - lse) - (v == label ? d : 0);
       for (int64_t k = 0; k < h; ++k) {
         t.out(2)[at(m * h + k)] += dl * t.in(1)[at(v * h + k)];
-        if (t.i(1) != 0) t.out(3)[at(v * h + k)] += dl * t.in(0)[at(m * h + k)];
+        if (a.weights) t.out(3)[at(v * h + k)] += dl * t.in(0)[at(m * h + k)];
       }
     }
   }

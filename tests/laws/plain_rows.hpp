@@ -42,7 +42,7 @@ inline void gelu(node_task& t) {
   need(t.in(0).size() == t.out(0).size(), "gelu");
   for (std::size_t i = 0; i < t.out(0).size(); ++i) {
     const double x = t.in(0)[i];
-    t.out(0)[i] = t.i(0) != 0
+    t.out(0)[i] = t.attr<op::gelu_attributes>().form == gelu_form::exact
                       ? x * 0.5 * std::erfc(-x / std::sqrt(2.0))
                       : 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
   }
@@ -52,7 +52,7 @@ inline void gelu_grad(node_task& t) { // dy, x
   for (std::size_t i = 0; i < t.out(0).size(); ++i) {
     const double x = t.in(1)[i];
     double slope;
-    if (t.i(0) != 0) {
+    if (t.attr<op::gelu_attributes>().form == gelu_form::exact) {
       slope = 0.5 * std::erfc(-x / std::sqrt(2.0)) + x * std::exp(-x * x / 2) / std::sqrt(2 * M_PI);
     } else {
       const double c = std::sqrt(2 / M_PI), h = std::tanh(c * (x + 0.044715 * x * x * x));
@@ -81,7 +81,7 @@ inline void swiglu_grad(node_task& t) { // dy, gate, up -> dgate, dup
 
 /// y (m, n) = x (m, k) w (n, k)^T + bias (n).
 inline void linear(node_task& t) { // x, w, [bias]
-  const int summed = static_cast<int>(t.i(0));
+  const int summed = t.attr<op::product_attributes>().summed;
   const block x = t.in_block(0), w = t.in_block(1);
   const int64_t m = x.count(0, x.rank - summed), k = x.count(x.rank - summed, x.rank),
                 n = w.count(0, w.rank - summed);
@@ -100,7 +100,7 @@ inline void linear(node_task& t) { // x, w, [bias]
 }
 inline void linear_input_grad(node_task& t) { // dy, w -> dx
   const block dy = t.in_block(0), w = t.in_block(1);
-  const int out = w.rank - static_cast<int>(t.i(0));
+  const int out = w.rank - t.attr<op::product_attributes>().summed;
   const int64_t n = w.count(0, out), k = w.count(out, w.rank), m = dy.count(0, dy.rank - out);
   need(dy.size() == m * n && t.out_block(0).size() == m * k, "linear_input_grad");
   for (int64_t i = 0; i < m; ++i)
@@ -110,7 +110,7 @@ inline void linear_input_grad(node_task& t) { // dy, w -> dx
 }
 inline void linear_weight_grad(node_task& t) { // dy, x -> dw
   const block dy = t.in_block(0), x = t.in_block(1);
-  const int lead = x.rank - static_cast<int>(t.i(0));
+  const int lead = x.rank - t.attr<op::product_attributes>().summed;
   const int64_t m = x.count(0, lead), k = x.count(lead, x.rank), n = dy.count(lead, dy.rank);
   need(dy.size() == m * n && t.out_block(0).size() == n * k, "linear_weight_grad");
   for (int64_t i = 0; i < m; ++i)
@@ -144,7 +144,8 @@ inline void norm(node_task& t, bool centred) { // x, gain, [bias] -> y, [mu,] r
     double mu = 0, square = 0;
     for (int64_t i = 0; centred && i < n; ++i) mu += x[i] / static_cast<double>(n);
     for (int64_t i = 0; i < n; ++i) square += (x[i] - mu) * (x[i] - mu);
-    const double r = 1 / std::sqrt(square / static_cast<double>(n) + t.f(0));
+    const double r =
+        1 / std::sqrt(square / static_cast<double>(n) + t.attr<op::norm_attributes>().eps);
     for (int64_t i = 0; i < n; ++i)
       t.out(0)[at(row * n + i)] =
           (x[i] - mu) * r * t.in(1)[at(i)] + (t.has(2) ? t.in(2)[at(i)] : 0);
@@ -225,14 +226,14 @@ inline void select(node_task& t) { // x (B, S, H), index (B)
 }
 inline void repeat(node_task& t) { // x
   const block x = t.in_block(0);
-  const int64_t times = t.i(0), inner = x.count(1, x.rank);
+  const int64_t times = t.attr<op::repeat_attributes>().times, inner = x.count(1, x.rank);
   need(length(t.out(0)) == x.size() * times, "repeat");
   for (int64_t i = 0; i < length(t.out(0)); ++i)
     t.out(0)[at(i)] = t.in(0)[at(i / inner / times * inner + i % inner)];
 }
 inline void repeat_grad(node_task& t) { // dy
   const block x = t.out_block(0);
-  const int64_t times = t.i(0), inner = x.count(1, x.rank);
+  const int64_t times = t.attr<op::repeat_attributes>().times, inner = x.count(1, x.rank);
   need(length(t.in(0)) == x.size() * times, "repeat_grad");
   for (int64_t i = 0; i < length(t.in(0)); ++i)
     t.out(0)[at(i / inner / times * inner + i % inner)] += t.in(0)[at(i)];
@@ -247,9 +248,12 @@ inline void rope(node_task& t) { // x (..., D), positions (B, S)
        "rope");
   for (int64_t row = 0; row < x.rows(); ++row)
     for (int64_t i = 0; i < d / 2; ++i) {
-      const double angle = t.in(1)[at(row / heads)] *
-                           std::pow(t.f(0), -2 * static_cast<double>(i) / static_cast<double>(d));
-      const double c = std::cos(angle), s = static_cast<double>(t.i(0)) * std::sin(angle);
+      const double angle =
+          t.in(1)[at(row / heads)] * std::pow(t.attr<op::rope_attributes>().base,
+                                              -2 * static_cast<double>(i) / static_cast<double>(d));
+      const double c = std::cos(angle),
+                   s = static_cast<double>(t.attr<op::rope_attributes>().direction) *
+                       std::sin(angle);
       const double a = t.in(0)[at(row * d + i)], b = t.in(0)[at(row * d + i + d / 2)];
       t.out(0)[at(row * d + i)] = a * c - b * s;
       t.out(0)[at(row * d + i + d / 2)] = b * c + a * s;
@@ -263,16 +267,16 @@ inline void dropout(node_task& t) { // x (B, S, N) or (B, S, A, D), token_keys (
   need(length(t.in(1)) * n == x.size() && x.rank > dims, "dropout");
   const auto seed = static_cast<std::uint64_t>(whole_number(t.in(2)[0])),
              step = static_cast<std::uint64_t>(whole_number(t.in(3)[0]));
-  const std::uint64_t key =
-      random_key(seed, (step << 24) + 256 + static_cast<std::uint64_t>(t.i(0)));
+  const auto [p, salt] = t.attr<op::dropout_attributes>();
+  const std::uint64_t key = random_key(seed, (step << 24) + 256 + static_cast<std::uint64_t>(salt));
   for (int64_t i = 0; i < x.size(); ++i) {
     auto c = static_cast<std::uint64_t>(whole_number(t.in(1)[at(i / n)]));
     for (int d = dims; d < x.rank; ++d)
       c = c * static_cast<std::uint64_t>(x.whole[at(d)]) +
           static_cast<std::uint64_t>(x.first[at(d)] + i / x.count(d + 1, x.rank) % x.local[at(d)]);
     const bool keep =
-        static_cast<double>(philox(key, c >> 2)[c & 3] >> 8) >= std::floor(t.f(0) * 0x1p24);
-    t.out(0)[at(i)] = keep ? t.in(0)[at(i)] / (1 - t.f(0)) : 0;
+        static_cast<double>(philox(key, c >> 2)[c & 3] >> 8) >= std::floor(p * 0x1p24);
+    t.out(0)[at(i)] = keep ? t.in(0)[at(i)] / (1 - p) : 0;
   }
 }
 

@@ -79,7 +79,7 @@ private:
     b.emit(op::adamw,
            {mine.id, master, first, second, weight, factor, number_input(b, feed::learning_rate).id,
             number_input(b, feed::step).id},
-           0, {{}, {1, n}});
+           0, op::adamw_attributes{true, n});
     updated = to({&b, weight}, axis::dp, I).id;
     if (b.g.wrong.code == fault::none) b.g.wrong = verify_nodes(b.g);
     g = b.g;

@@ -95,7 +95,8 @@ void try_one(const some_ranks& s, const graph& g) {
   for (int r = 0; r < s.w.ranks(); ++r)
     BOOST_TEST((got[static_cast<std::size_t>(r)] == redistributed(s.w, g.ranks, x, n, r, held)),
                "rank " << r << " holds something else");
-  seen.insert(std::string(name_of(collective_of(n.from, n.to))) + (n.out[1] >= 0 ? " packed" : ""));
+  seen.insert(std::string(name_of(n.attr.as<op::transition>().by())) +
+              (n.out[1] >= 0 ? " packed" : ""));
   if (x.type != dtype::f64) return;
   // A logical value stays what it is; a pending sum of it is split at random.
   array logical;

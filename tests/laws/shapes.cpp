@@ -118,7 +118,7 @@ private:
     b.emit(op::sum, {x.id, y.id}, 0);
     b.emit(op::accumulate, {x.id}, 0);
     for (dtype t : {dtype::f64, dtype::f32, dtype::bf16})
-      b.emit(op::cast, {x.id}, 0, {{}, {static_cast<std::int64_t>(t)}});
+      b.emit(op::cast, {x.id}, 0, op::cast_attributes{t});
     for (dtype t : {dtype::i32, type})
       op::emit_redistribution(b, op::redistribute, b.input(feed::tokens, "x", t, {B, S}, {}).id,
                               axis::dp, R, 0);
@@ -235,8 +235,8 @@ private:
     }
   }
   void plan_rows() { // a stable counting sort; what a round does not hold is dropped
-    const std::int64_t rows = n.attr.i[0], experts = extent_of(3, 1), sequences = extent_of(3, 2),
-                       all = size(1);
+    const std::int64_t rows = n.attr.as<op::crossing_attributes>().rows, experts = extent_of(3, 1),
+                       sequences = extent_of(3, 2), all = size(1);
     choices(1);
     x[2].assign(at(all), -1), x[3].assign(at(size(3)), 0);
     std::int64_t next = 0;
@@ -250,7 +250,8 @@ private:
   void counts() {
     std::int64_t left = extent_of(0, 0);
     for (double& c : x[2]) {
-      const std::int64_t k = below(0, std::min(left, n.attr.i[0]) + 1);
+      const std::int64_t k =
+          below(0, std::min(left, n.attr.as<op::grouped_attributes>().tokens) + 1);
       c = static_cast<double>(k), left -= k;
     }
   }
@@ -293,7 +294,8 @@ private:
 
   std::string difference(const graph& g, const node& n, const operands_of& given) const {
     if (n.out[0] < 0 || n.op == &op::adamw) return ""; // it changes its operands
-    if (n.op == &op::expert_rows && op::local_choices(g.ranks, g.at(n.in[0])) > n.attr.i[0])
+    if (n.op == &op::expert_rows &&
+        op::local_choices(g.ranks, g.at(n.in[0])) > n.attr.as<op::expert_rows_attributes>().rows)
       return ""; // the plain loops have one round
     const world one;
     machine m(one, g, laws_);

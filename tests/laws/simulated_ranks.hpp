@@ -227,8 +227,10 @@ struct node_task {
   block out_block(int k) const {
     return block_of(w, g.ranks, g.at(n.out[static_cast<unsigned>(k)]), rank);
   }
-  double f(int k) const { return n.attr.f[static_cast<unsigned>(k)]; }
-  std::int64_t i(int k) const { return n.attr.i[static_cast<unsigned>(k)]; }
+  template <class A> A attr() const {
+    need(n.attr.are<A>(), "attributes of another type");
+    return n.attr.as<A>();
+  }
 };
 
 /// Plain-loop implementations by op; null where the node is a redistribution, which sees other
@@ -254,9 +256,11 @@ inline array part_of(const array& x, std::int64_t outer, std::int64_t whole, std
 /// the node alone decide what happens.
 inline array redistributed(const world& w, const mesh& m, const value& v, const node& n, int rank,
                            const std::vector<array>& held) {
-  const int ranks = w.of(n.ax), me = w.coordinate(rank, n.ax);
+  const auto [over, from, to] = n.attr.as<op::transition>();
+  const axis along = over;
+  const int ranks = w.of(along), me = w.coordinate(rank, along);
   const auto peer = [&](int c) -> const array& {
-    return held[static_cast<std::size_t>(w.peer(rank, n.ax, c))];
+    return held[static_cast<std::size_t>(w.peer(rank, along, c))];
   };
   const block b = block_of(w, m, v, rank);
   const auto split = [&](dim d, std::int64_t& outer, std::int64_t& inner) {
@@ -265,16 +269,16 @@ inline array redistributed(const world& w, const mesh& m, const value& v, const 
     outer = b.count(0, at), inner = b.count(at + 1, b.rank);
   };
   array x = held[static_cast<std::size_t>(rank)];
-  if (n.from.s == state::partial) {
+  if (from.s == state::partial) {
     std::fill(x.begin(), x.end(), 0.0);
     for (int c = 0; c < ranks; ++c) {
       need(peer(c).size() == x.size(), "ranks hold different extents");
       for (std::size_t i = 0; i < x.size(); ++i) x[i] += peer(c)[i];
     }
   }
-  if (n.from.s == state::shard) { // side by side; a zero-pad keeps its own part only
+  if (from.s == state::shard) { // side by side; a zero-pad keeps its own part only
     std::int64_t outer = 1, inner = 1;
-    split(n.from.d, outer, inner);
+    split(from.d, outer, inner);
     const std::size_t run = x.size() / static_cast<std::size_t>(std::max<std::int64_t>(1, outer));
     array whole;
     whole.reserve(x.size() * static_cast<std::size_t>(ranks));
@@ -283,30 +287,30 @@ inline array redistributed(const world& w, const mesh& m, const value& v, const 
            "ranks hold different extents");
     for (std::int64_t o = 0; o < outer; ++o)
       for (int c = 0; c < ranks; ++c) {
-        const auto from =
+        const auto first =
             peer(c).begin() + static_cast<std::ptrdiff_t>(static_cast<std::size_t>(o) * run);
-        if (n.to.s == state::partial && c != me) whole.insert(whole.end(), run, 0.0);
-        else whole.insert(whole.end(), from, from + static_cast<std::ptrdiff_t>(run));
+        if (to.s == state::partial && c != me) whole.insert(whole.end(), run, 0.0);
+        else whole.insert(whole.end(), first, first + static_cast<std::ptrdiff_t>(run));
       }
     x = std::move(whole);
     value gathered = v;
-    gathered.at[n.ax] = I;
+    gathered.at[along] = I;
     if (range_axis(m, v) >= 0) x.resize(held_size(w, m, gathered)); // without padding
   }
-  if (n.to.s == state::shard) {
+  if (to.s == state::shard) {
     std::int64_t outer = 1, inner = 1;
-    const int at = v.find(n.to.d);
+    const int at = v.find(to.d);
     need(at >= 0, "a dim is missing");
     for (int i = 0; i < v.rank; ++i) {
       std::int64_t e = b.local[static_cast<unsigned>(i)];
-      if (n.from.is_shard(v.dims[static_cast<unsigned>(i)].d)) e *= ranks;
+      if (from.is_shard(v.dims[static_cast<unsigned>(i)].d)) e *= ranks;
       if (i < at) outer *= e;
       if (i > at) inner *= e;
     }
     const std::int64_t whole =
         static_cast<std::int64_t>(x.size()) / std::max<std::int64_t>(1, outer * inner);
     const std::int64_t part = share_of(v.dims[static_cast<unsigned>(at)], whole, ranks);
-    const bool range = v.rank == 1 && n.to.is_shard(dim::elements) && !m.sized(n.ax);
+    const bool range = v.rank == 1 && to.is_shard(dim::elements) && !m.sized(along);
     need(range || whole % ranks == 0, "a slice does not divide");
     x.resize(static_cast<std::size_t>(outer * part * ranks * inner)); // pads a range
     x = part_of(x, outer, part * ranks, inner, me * part, part);

@@ -26,7 +26,7 @@ struct form {
 };
 
 struct specimen {
-  node like; ///< its op, attributes and redistribution
+  node like; ///< its op and attributes
   std::vector<form> operands;
 
   std::string text() const {
@@ -39,8 +39,9 @@ struct specimen {
       if (o.there && o.type == dtype::i32)
         s += std::string(" ") + name_of(o.holds) + " below " + std::to_string(o.below);
     }
-    for (double x : like.attr.f) s += " " + std::to_string(x);
-    for (std::int64_t x : like.attr.i) s += " " + std::to_string(x);
+    for (int k = 0; k < like.attr.count(); ++k)
+      s += " " + (like.attr.type->real[k] ? std::to_string(std::bit_cast<double>(like.attr.word[k]))
+                                          : std::to_string(like.attr.word[k]));
     return s;
   }
   int count() const {
@@ -73,8 +74,7 @@ struct lone_node {
     b.g.node_count = b.g.value_count = 0;
     b.g.wrong = {};
     node n;
-    n.op = s.like.op, n.attr = s.like.attr, n.ax = s.like.ax, n.from = s.like.from,
-    n.to = s.like.to, n.when = s.like.when;
+    n.op = s.like.op, n.attr = s.like.attr, n.when = s.like.when;
     for (unsigned k = 0; k < max_inputs; ++k) {
       if (!s.operands[k].there) continue;
       value v;
@@ -139,19 +139,18 @@ template <class F> void change_one(const specimen& s, F f) {
   }
   if (operands < max_inputs) // one operand more
     for (std::size_t j = 0; j < operands; ++j) with(operands, s.operands[j]);
-  for (unsigned k = 0; k < 3; ++k)
-    for (std::int64_t x : {-1, 0, 1, 2, 5, 300}) {
-      specimen t = s;
-      t.like.attr.i[k] = x;
-      if (x != s.like.attr.i[k]) f(t);
-    }
-  for (unsigned k = 0; k < 2; ++k)
-    for (double x : {-1.0, 0.0, 0.5, 1.0, 3.0, std::numeric_limits<double>::quiet_NaN(),
-                     std::numeric_limits<double>::infinity()}) {
-      specimen t = s;
-      t.like.attr.f[k] = x;
-      f(t);
-    }
+  const auto number = [&](int k, std::int64_t word) {
+    specimen t = s;
+    t.like.attr.word[k] = word;
+    if (t.like.attr != s.like.attr) f(t);
+  };
+  for (int k = 0; k < s.like.attr.count(); ++k)
+    if (s.like.attr.type->real[k])
+      for (double x : {-1.0, 0.0, 0.5, 1.0, 3.0, std::numeric_limits<double>::quiet_NaN(),
+                       std::numeric_limits<double>::infinity()})
+        number(k, std::bit_cast<std::int64_t>(x));
+    else
+      for (std::int64_t x : {-1, 0, 1, 2, 5, 300}) number(k, x);
 }
 
 /// Calls f(specimen) for those that differ by one change of all operands alike: another extent or

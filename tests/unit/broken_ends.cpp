@@ -51,7 +51,7 @@ BOOST_AUTO_TEST_CASE(a_broken_end_of_a_step_is_refused) {
   refused("moments are exchanged", [](graph& g) {
     std::swap(find_node(g, op::adamw)->in[2], find_node(g, op::adamw)->in[3]);
   });
-  refused("decay is another", [](graph& g) { find_node(g, op::adamw)->attr.i[0] ^= 1; });
+  refused("decay is another", [](graph& g) { find_node(g, op::adamw)->attr.word[0] ^= 1; });
   refused("a group is left out of the norm",
           [](graph& g) { find_node(g, op::clip_factor)->in[2] = -1; });
   refused("a group counts twice in the norm", [](graph& g) {
@@ -191,8 +191,9 @@ BOOST_AUTO_TEST_CASE(a_broken_end_of_a_step_over_stages_is_refused) {
   const auto refused = [&](const char* what, auto change) { BOOST_TEST(with(change) != "", what); };
   const auto over_pp = [](graph& g, bool of_range) {
     for (int i = 0; i < g.node_count; ++i)
-      if (node& n = g.at_node(i);
-          n.op == &op::redistribute && n.ax == axis::pp && (g.at(n.in[0]).rank == 1) == of_range)
+      if (node& n = g.at_node(i); n.op == &op::redistribute &&
+                                  n.attr.as<op::transition>().over == axis::pp &&
+                                  (g.at(n.in[0]).rank == 1) == of_range)
         return &n;
     throw std::logic_error("nothing is reduced over pp");
   };
@@ -271,8 +272,9 @@ BOOST_AUTO_TEST_CASE(a_broken_balance_of_experts_is_refused) {
     return said(g->wrong);
   };
   BOOST_TEST(with([](graph&) {}) == " ");
-  BOOST_TEST(with([](graph& g) { find_node(g, op::balance_step)->attr.f[0] = 1; }) ==
-             "MEGA-P019 update()");
+  BOOST_TEST(with([](graph& g) {
+               find_node(g, op::balance_step)->attr = op::balance_attributes{1};
+             }) == "MEGA-P019 update()");
   BOOST_TEST(with([](graph& g) {
                find_node(g, op::balance_step)->in[3] = find_node(g, op::clip_factor)->out[1];
              }) == "MEGA-P019 update()");

@@ -157,7 +157,10 @@ constexpr named broken[] = {
        g.at_node(g.node_count++) = n;
      }},
     {"a reduction runs over another axis (by rule)", part_kind::block,
-     [](graph& g) { reduction_of(g, parameter_named(g, "ln_1", "weight")).ax = axis::tp; }},
+     [](graph& g) {
+       change<op::transition>(reduction_of(g, parameter_named(g, "ln_1", "weight")),
+                              [](op::transition& t) { t.over = axis::tp; });
+     }},
     {"a weight's gradient runs with the forward pass", part_kind::block,
      [](graph& g) { find_node(g, op::linear_weight_grad)->when = phase::forward; }},
     {"what the stream's cotangent needs is put off", part_kind::block,
@@ -180,7 +183,7 @@ constexpr named broken[] = {
     {"the count is computed with the backward pass", part_kind::loss,
      [](graph& g) { put_off(g, g.outputs[1]); }},
     {"an attribute is changed", part_kind::block,
-     [](graph& g) { find_node(g, op::attention)->attr.i[0] = 0; }},
+     [](graph& g) { find_node(g, op::attention)->attr = attention_options{.causal = false}; }},
     {"an op is another of its name", part_kind::block,
      [](graph& g) { find_node(g, op::gelu)->op = &other_gelu; }},
     {"a parameter is frozen", part_kind::block, [](graph& g) { g.parameters[1].frozen = true; }},
@@ -231,7 +234,7 @@ constexpr named broken[] = {
        b->out[0] = a->out[0];
      }},
     {"a norm's epsilon is changed", part_kind::block,
-     [](graph& g) { find_node(g, op::layer_norm)->attr.f[0] = 0.1; }},
+     [](graph& g) { find_node(g, op::layer_norm)->attr = op::norm_attributes{0.1}; }},
     {"a gradient is read before it is complete", part_kind::block,
      [](graph& g) {
        const value_id part = find_output(g, op::layer_norm_gain_grad);
@@ -258,7 +261,7 @@ constexpr named broken[] = {
     {"a finished gradient is each rank's own", part_kind::block,
      [](graph& g) {
        node& n = reduction_of(g, parameter_named(g, "ln_1", "weight"));
-       n.to = g.at(n.out[0]).at[n.ax] = R;
+       change<op::transition>(n, [&](op::transition& t) { t.to = g.at(n.out[0]).at[t.over] = R; });
      }},
 };
 constexpr int breakages = static_cast<int>(std::size(broken));

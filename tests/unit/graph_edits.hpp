@@ -33,6 +33,12 @@ constexpr node* find_node(graph& g, const op_info& op, int which = 0) {
     if (g.at_node(i).op == &op && which-- == 0) return &g.at_node(i);
   return nullptr;
 }
+/// Changes a node's attributes by f(A&).
+template <class A, class F> constexpr void change(node& n, F f) {
+  A a = n.attr.as<A>();
+  f(a);
+  n.attr = a;
+}
 constexpr value_id input_of(const graph& g, feed f) {
   for (int i = 0; i < g.value_count; ++i)
     if (const value& v = g.at(static_cast<value_id>(i)); v.is == role::input && v.from == f)

@@ -85,15 +85,24 @@ template <class F> std::string attention_says(F marks, bool packed = false) {
 }
 
 /// An op of one's own that numbers something else by the ids: their pairs, in so many buckets.
+struct buckets_attributes {
+  std::int64_t count;
+};
 template <bool Says> constexpr void buckets_rule(inference& c) { // ids
   c.ints({0});
   value& y = c.declare(c.in(0));
-  if (Says) y.holds = integer_kind::indices, y.below = c.n.attr.i[0];
+  if (Says) y.holds = integer_kind::indices, y.below = c.n.attr.as<buckets_attributes>().count;
   place_output(c, 0, algebra::nonlinear, {0});
 }
-constexpr op_info buckets_op{.name = "buckets", .rule = &buckets_rule<true>};
-constexpr op_info silent_op{.name = "silent", .rule = &buckets_rule<false>};
-var buckets(var ids, const op_info& op) { return {ids.b, ids.b->emit(op, {ids.id}, 0, {{}, {7}})}; }
+constexpr op_info buckets_op{.name = "buckets",
+                             .rule = &buckets_rule<true>,
+                             .attributes = attributes_of<buckets_attributes>};
+constexpr op_info silent_op{.name = "silent",
+                            .rule = &buckets_rule<false>,
+                            .attributes = attributes_of<buckets_attributes>};
+var buckets(var ids, const op_info& op) {
+  return {ids.b, ids.b->emit(op, {ids.id}, 0, buckets_attributes{7})};
+}
 
 } // namespace
 

@@ -111,8 +111,9 @@ BOOST_AUTO_TEST_CASE(coefficients_of_the_router) {
       const auto g = built(m, {.ranks = l, .batch = {3, 16}}, part_kind::block);
       const node& n = the_node(*g, op::router_loss);
       const double tokens = per_sequence ? 16 : 3 * 16;
-      BOOST_TEST(n.attr.f[0] == 0.01 * 8 / (2 * tokens), boost::test_tools::tolerance(1e-15));
-      BOOST_TEST(n.attr.f[1] == 0.003);
+      BOOST_TEST(n.attr.as<op::router_loss_attributes>().balance == 0.01 * 8 / (2 * tokens),
+                 boost::test_tools::tolerance(1e-15));
+      BOOST_TEST(n.attr.as<op::router_loss_attributes>().z == 0.003);
     }
 }
 
@@ -133,7 +134,8 @@ BOOST_AUTO_TEST_CASE(what_an_expert_takes) {
   qwen3_moe m = mixture();
   m.capacity = 1.1;
   const auto g = built(m, {.batch = {3, 16}}, part_kind::block);
-  BOOST_TEST(the_node(*g, op::expert_rows).attr.i[2] == 14); // 96 choices, 13.2
+  BOOST_TEST(the_node(*g, op::expert_rows).attr.as<op::expert_rows_attributes>().capacity ==
+             14); // 96 choices, 13.2
 }
 
 BOOST_AUTO_TEST_CASE(weights_of_experts_are_divided_where_the_model_says_so) {
@@ -142,8 +144,8 @@ BOOST_AUTO_TEST_CASE(weights_of_experts_are_divided_where_the_model_says_so) {
     m.norm_topk = norm;
     const auto g = built(m, {.batch = {2, 16}}, part_kind::block);
     const node& n = the_node(*g, op::route);
-    BOOST_TEST(n.attr.i[0] == 2);
-    BOOST_TEST((n.attr.i[1] != 0) == norm);
+    BOOST_TEST(n.attr.as<op::route_attributes>().choices == 2);
+    BOOST_TEST(n.attr.as<op::route_attributes>().normalise == norm);
   }
 }
 
@@ -192,7 +194,7 @@ BOOST_AUTO_TEST_CASE(dropouts_of_a_graph_have_a_salt_each) {
   const auto g = built(m, {.batch = {2, 16}}, part_kind::block);
   const auto dropouts = nodes_of(*g, op::dropout);
   BOOST_TEST_REQUIRE(dropouts.size() == 2u);
-  BOOST_TEST(dropouts[0]->attr.i[0] != dropouts[1]->attr.i[0]);
+  BOOST_TEST((dropouts[0]->attr != dropouts[1]->attr));
   m.dropout = 0;
   BOOST_TEST(nodes_of(*built(m, {.batch = {2, 16}}, part_kind::block), op::dropout).empty());
 }

@@ -40,7 +40,8 @@ BOOST_AUTO_TEST_CASE(a_collective_in_a_round_is_over_ranks_that_agree_on_it) {
   BOOST_TEST(said(rows_summed(true)->wrong).find("MEGA-P021 to(sum_of_squares") == 0u);
   const auto dense = rows_summed(false); // ranks of tp lie on several replicas
   for (int i = 0; i < dense->node_count; ++i)
-    if (node& n = dense->at_node(i); n.op == &op::redistribute && n.region >= 0) n.ax = axis::tp;
+    if (node& n = dense->at_node(i); n.op == &op::redistribute && n.region >= 0)
+      change<op::transition>(n, [](op::transition& t) { t.over = axis::tp; });
   BOOST_TEST(verified_again(*dense).find("MEGA-P021 to(") == 0u, verified_again(*dense));
   const auto apart = rows_summed(false); // as if ranks of ep had numbers of their own
   value& rounds = apart->at(apart->regions[0].trips);

@@ -273,7 +273,7 @@ BOOST_AUTO_TEST_CASE(numbers_of_experts_are_named_with_their_range) {
     BOOST_TEST(said(g.wrong) == " ");
     for (int i = 0; i < g.node_count; ++i)
       if (const node& n = g.at_node(i); n.op == &op::expert_rows)
-        BOOST_TEST(n.attr.i[2] == taken, capacity);
+        BOOST_TEST(n.attr.as<op::expert_rows_attributes>().capacity == taken, capacity);
   }
   for (const double rate : {-1.0, nan, 1e300})
     says(mixed([=](expert_sizes& s) { s.bias_rate = rate; }),
@@ -565,7 +565,7 @@ BOOST_AUTO_TEST_CASE(what_a_rule_declares_is_held_to_what_inputs_are) {
 BOOST_AUTO_TEST_CASE(a_part_that_gives_another_type_is_refused) {
   struct wide : small {
     static constexpr var widened(var v) {
-      return {v.b, v.b->emit(op::cast, {v.id}, 0, {{}, {static_cast<int>(dtype::f64)}})};
+      return {v.b, v.b->emit(op::cast, {v.id}, 0, op::cast_attributes{dtype::f64})};
     }
     constexpr var stem(context& c, var tokens) const { return widened(gpt::stem(c, tokens)); }
     constexpr var block(context& c, int /*kind*/, var x) const {

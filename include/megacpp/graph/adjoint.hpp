@@ -39,6 +39,7 @@ template <const op_info& Op, int D> constexpr work sum_into_cost(const graph& g,
 /// operand D. Bits: it rounds where op and sum would.
 template <const op_info& Op, int D> constexpr op_info sums_into(const char* name, int in_place) {
   op_info f{.name = name, .rule = &sum_into_rule<Op, D>, .in_place = in_place};
+  f.attributes = Op.attributes;
   if (Op.cost != nullptr) f.cost = &sum_into_cost<Op, D>;
   f.form.parts[0].op = &Op, f.form.parts[1].op = &sum;
   for (int k = 0; k < D; ++k) f.form.parts[0].in[k] = k;
@@ -46,16 +47,22 @@ template <const op_info& Op, int D> constexpr op_info sums_into(const char* name
   f.form.outputs[0] = out_of(1);
   return f;
 }
+struct cast_attributes {
+  dtype to;
+};
 constexpr void cast_rule(inference& c) {
   c.floats({0});
   value& y = c.declare(c.in(0));
-  y.type = static_cast<dtype>(c.n.attr.i[0]);
-  c.require(c.n.attr.i[0] >= 0 && y.differentiable() && y.type <= dtype::u8, fault::C001, 0);
+  y.type = c.n.attr.as<cast_attributes>().to;
+  c.require(y.differentiable(), fault::C001, 0);
   place_output(c, 0, algebra::sum, {0});
 }
-/// Its input in the type attr.i[0]; stands where a sum kept in the accumulator type goes on as a
+/// Its input in another type; stands where a sum kept in the accumulator type goes on as a
 /// cotangent of narrower values, and where a finished gradient goes back.
-inline constexpr op_info cast{.name = "cast", .rule = &cast_rule, .takes_ranges = true};
+inline constexpr op_info cast{.name = "cast",
+                              .rule = &cast_rule,
+                              .takes_ranges = true,
+                              .attributes = attributes_of<cast_attributes>};
 /// Adds its input to a gradient; stands where an adjoint hands a cotangent on unchanged.
 inline constexpr op_info accumulate{
     .name = "accumulate", .rule = &accumulate_rule, .accumulates = true};
@@ -127,7 +134,7 @@ struct backward {
       value_id& dx = ct[i];
       if (x.is != role::input || x.from != feed::stream || dx < 0 || g.at(dx).producer >= 0)
         continue;
-      dx = b.emit(op::cast, {dx}, 0, {{}, {static_cast<std::int64_t>(x.type)}});
+      dx = b.emit(op::cast, {dx}, 0, op::cast_attributes{x.type});
       g.at(dx).grad_of = static_cast<value_id>(i);
     }
   }
@@ -151,7 +158,7 @@ struct backward {
   /// The same cotangent in another type.
   constexpr value_id typed(value_id id, dtype t, source_line line) {
     if (b.g.at(id).type == t) return id;
-    return b.emit(op::cast, {id}, line, {{}, {static_cast<std::int64_t>(t)}});
+    return b.emit(op::cast, {id}, line, op::cast_attributes{t});
   }
   /// A cotangent has its value's type; what comes before the forward pass keeps the accumulator
   /// type of the main grads.

@@ -22,8 +22,7 @@ struct var {
 /// op@line.
 constexpr void spell(const graph& g, value_id v, text<160>& out) {
   if (v < 0) return;
-  while (g.at(v).producer >= 0 &&
-         g.at_node(g.at(v).producer).from != g.at_node(g.at(v).producer).to)
+  while (g.at(v).producer >= 0 && g.at_node(g.at(v).producer).op->redistributes)
     v = g.at_node(g.at(v).producer).in[0];
   const value& x = g.at(v);
   if (x.scope[0] != 0) out << x.scope << ".";

@@ -2,6 +2,7 @@
 // are apart from nodes (op, inputs, outputs, attributes, source line).
 #pragma once
 
+#include <megacpp/graph/attributes.hpp>
 #include <megacpp/graph/fault.hpp>
 #include <megacpp/graph/placement.hpp>
 #include <megacpp/num/dtype.hpp>
@@ -208,12 +209,6 @@ struct phases {
 };
 inline constexpr phases backward_pass{phase::input_gradient, phase::weight_gradient};
 
-struct attributes {
-  std::array<double, 2> f{};
-  std::array<std::int64_t, 3> i{};
-  constexpr bool operator==(const attributes&) const = default;
-};
-
 struct op_info;
 
 // Members that passes index by the million are plain arrays: to index a std::array is two calls,
@@ -234,8 +229,6 @@ struct node {
   value_id in[max_inputs]{-1, -1, -1, -1, -1, -1, -1, -1, -1, -1};
   value_id out[max_outputs]{-1, -1, -1, -1, -1};
   attributes attr{};
-  axis ax{};          ///< redistributions: the axis ...
-  place from{}, to{}; ///< ... and the two states
   phase when = phase::forward;
   bool derived = false;  ///< written by a pass, not by the model
   region_id region = -1; ///< with whose nodes it runs in trips, or -1: once

@@ -89,15 +89,7 @@ struct inference {
       misreads(k, kind, rows, x);
   }
   /// The parameter that operand k is, also behind redistributions; null: none.
-  [[gnu::cold]] constexpr const parameter_info* parameter(int k) const {
-    value_id v = n.in[k];
-    for (int p = 0; p >= 0 && v >= 0;) {
-      p = g.at(v).producer;
-      if (p >= 0 && g.at_node(p).from == g.at_node(p).to) p = -1;
-      if (p >= 0) v = g.at_node(p).in[0];
-    }
-    return g.parameter_of(v);
-  }
+  [[gnu::cold]] constexpr const parameter_info* parameter(int k) const;
   /// Rows of the table that operand k is, without those that pad a parameter, which the op promises
   /// not to read.
   [[gnu::cold]] constexpr std::int64_t table_rows(int k) {
@@ -193,11 +185,23 @@ struct op_info {
   bool crosses = false;               ///< takes values of one mesh to the other
   unsigned constants = 0;             ///< bit k: output k has no gradient, whatever it depends on
   unsigned changes = 0;               ///< bit k: writes its operand k
-  bool takes_ranges = false; ///< element by element, however many: ranges cut at start (MEGA-P022)
-  bool commutes = false;     ///< its operands 0 and 1 have no order
-  fused_form form{};         ///< of an op that a pass writes: the parts in whose place it stands
+  bool takes_ranges = false;  ///< element by element, however many: ranges cut at start (MEGA-P022)
+  bool commutes = false;      ///< its operands 0 and 1 have no order
+  bool redistributes = false; ///< its output is its operand, placed otherwise
+  const attribute_type* attributes = nullptr; ///< its nodes' type of attributes; null: none
+  fused_form form{}; ///< of an op that a pass writes: the parts in whose place it stands
   const op_info* fuses[max_forms]{}; ///< fused ops of which a node of this op is a part
 };
+
+constexpr const parameter_info* inference::parameter(int k) const {
+  value_id v = n.in[k];
+  for (int p = 0; p >= 0 && v >= 0;) {
+    p = g.at(v).producer;
+    if (p >= 0 && !g.at_node(p).op->redistributes) p = -1;
+    if (p >= 0) v = g.at_node(p).in[0];
+  }
+  return g.parameter_of(v);
+}
 
 /// The region of which each trip makes v anew, or -1. A sum over its trips outlives them.
 constexpr region_id region_of(const graph& g, const value& v) {
@@ -238,6 +242,7 @@ template <const op_info* Op> struct kernel_of;
   }
   const op_info& op = *c.n.op;
   if (op.typed_by < 0 || op.typed_by >= max_inputs || !c.has(op.typed_by)) c.fail(fault::S008);
+  if (c.n.attr.type != op.attributes) c.fail(fault::S012);
   if (op.rule != nullptr) op.rule(c);
   if (c.outs == 0 && op.changes == 0) c.fail(fault::S008), c.declare(c.in(0));
   for (int k = 0; k < c.outs; ++k)

@@ -7,7 +7,6 @@
 
 #include <megacpp/graph/op.hpp>
 
-#include <bit>
 #include <iterator>
 
 namespace mc {
@@ -74,8 +73,7 @@ struct terms {
   constexpr term head(const op_info& op, const attributes& a) {
     term h = mixed(0x1234u, op.name);
     h += met.others(op, h);
-    for (const double f : a.f) h = mixed(h, std::bit_cast<term>(f));
-    for (const std::int64_t i : a.i) h = mixed(h, static_cast<term>(i));
+    for (int k = 0, n = a.count(); k < n; ++k) h = mixed(h, static_cast<term>(a.word[k]));
     return h;
   }
   static constexpr term output(term h, int k) { return mixed(h, static_cast<term>(k) + 1); }
@@ -88,10 +86,6 @@ struct terms {
     if (n.op->commutes) h = mixed(h, mixed(1, at(v[0])) + mixed(1, at(v[1]))), v += 2, k = 3;
     for (; k <= max_inputs; ++k, ++v)
       if (*v >= 0) h = mixed(h, of[*v] + k);
-    if (n.from != n.to)
-      h = mixed(h, static_cast<term>(n.ax) << 40 | static_cast<term>(n.from.s) << 32 |
-                       static_cast<term>(n.from.d) << 24 | static_cast<term>(n.to.s) << 16 |
-                       static_cast<term>(n.to.d) << 8);
     if (n.op->crosses) h = mixed(h, n.region < 0 ? 0 : at(g.regions[n.region].trips) + 1);
     for (int i = 0; i < max_outputs; ++i) out(n, i, output(h, i));
     if (n.op->changes == 0) return;

@@ -27,6 +27,12 @@ inline std::string place_text(place p) {
   }
   return "?";
 }
+/// "P -> R" of a redistribution, else the op: why there is a collective.
+inline std::string cause_text(const node& n) {
+  if (n.op != &op::redistribute) return n.op->name;
+  const auto t = n.attr.as<op::transition>();
+  return fmt::format("{} -> {}", place_text(t.from), place_text(t.to));
+}
 
 /// `dp S(batch), tp R`: every axis that may have more than one rank and on which the value is not
 /// invariant.
@@ -101,7 +107,7 @@ inline std::string node_text(const graph& g, const node& n) {
     first = false;
   }
   if (n.op == &op::redistribute)
-    text += fmt::format(", {}: {} -> {}", name_of(n.ax), place_text(n.from), place_text(n.to));
+    text += fmt::format(", {}: {}", name_of(n.attr.as<op::transition>().over), cause_text(n));
   text += ")";
   if (shown != nullptr) {
     text += fmt::format("  ({}) {}", dims_text(*shown), name_of(shown->type));
@@ -158,12 +164,6 @@ struct collective_entry {
   int ranks = 0;
   std::int64_t per_step = 0; ///< times, with one micro-batch a step
 };
-
-/// "P -> R" of a redistribution, else the op: why there is a collective.
-inline std::string cause_text(const node& n) {
-  if (n.op != &op::redistribute) return n.op->name;
-  return fmt::format("{} -> {}", place_text(n.from), place_text(n.to));
-}
 
 namespace detail {
 inline void append_collectives(std::vector<collective_entry>& list, const std::string& part,

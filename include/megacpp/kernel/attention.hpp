@@ -22,9 +22,10 @@ template <int Q, int K, class Call> auto shape_of_attention(const Call& c) {
 /// `ints` is the first of the four integer operands.
 template <class Call> attention_visibility visibility_of(const Call& c, std::int64_t head_dim) {
   attention_visibility v;
-  v.scale = c.attr().f[0] != 0 ? c.attr().f[0] : 1 / std::sqrt(static_cast<double>(head_dim));
-  v.causal = c.attr().i[0] != 0;
-  v.window = c.attr().i[1];
+  const auto o = c.template attr<attention_options>();
+  v.scale = o.scale != 0 ? o.scale : 1 / std::sqrt(static_cast<double>(head_dim));
+  v.causal = o.causal;
+  v.window = o.window;
   return v;
 }
 template <class Call>

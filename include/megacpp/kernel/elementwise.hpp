@@ -37,7 +37,7 @@ template <> struct kernel_of<&op::cast> {
 
 template <> struct kernel_of<&op::gelu> {
   template <class T, class Call> static void run(Call& c) {
-    if (c.attr().i[0] != 0)
+    if (c.template attr<op::gelu_attributes>().form == gelu_form::exact)
       rows::activation<rows::gelu_exact>(c.in_size(0), c.template in<T>(0), c.template out<T>(0));
     else rows::activation<rows::gelu_tanh>(c.in_size(0), c.template in<T>(0), c.template out<T>(0));
   }
@@ -45,7 +45,7 @@ template <> struct kernel_of<&op::gelu> {
 template <> struct kernel_of<&op::gelu_grad> { // dy, x
   template <class T, class Call> static void run(Call& c) {
     const std::int64_t n = c.in_size(0);
-    if (c.attr().i[0] != 0)
+    if (c.template attr<op::gelu_attributes>().form == gelu_form::exact)
       rows::activation_dx<rows::gelu_exact>(n, c.template in<T>(0), c.template in<T>(1),
                                             c.template out<T>(0));
     else

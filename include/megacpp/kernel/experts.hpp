@@ -56,7 +56,8 @@ template <class T> void clear_rows(T* rows, const round_of_rows& r, std::int64_t
 /// The product of an expert's rows of one sequence, prepared for any number of them.
 template <class T, class Call> void prepare_grouped(Call& c, product_kind kind, std::int64_t rows,
                                                     std::int64_t n, std::int64_t k) {
-  product_shape s = make_product_shape(kind, dtype_of<T>, std::min(rows, c.attr().i[0]), n, k);
+  product_shape s = make_product_shape(
+      kind, dtype_of<T>, std::min(rows, c.template attr<op::grouped_attributes>().tokens), n, k);
   s.dynamic_rows = true;
   prepare_product(c, s);
 }
@@ -69,8 +70,8 @@ template <class Call> std::int64_t grouped_scratch_bytes(const Call& c) {
 
 template <> struct kernel_of<&op::expert_rows> { // experts -> row, counts, rounds
   template <class, class Call> static void run(Call& c) {
-    const std::int64_t rows = c.attr().i[0], capacity = c.attr().i[2], n = c.in_size(0);
-    const std::int64_t experts = c.attr().i[1], sequences = c.template out_span<1, -1, 0>();
+    const auto [rows, experts, capacity] = c.template attr<op::expert_rows_attributes>();
+    const std::int64_t n = c.in_size(0), sequences = c.template out_span<1, -1, 0>();
     const std::int32_t* chosen = c.template in<std::int32_t>(0);
     std::int32_t *row = c.template out<std::int32_t>(0), *counts = c.template out<std::int32_t>(1);
     std::fill(counts, counts + experts * sequences, 0);
@@ -91,14 +92,16 @@ template <> struct kernel_of<&op::expert_rows> { // experts -> row, counts, roun
         static_cast<std::int32_t>(std::max<std::int64_t>(1, (total + rows - 1) / rows));
   }
   template <class, class Call> static std::int64_t scratch_bytes(const Call& c) {
-    return c.attr().i[1] * std::int64_t{sizeof(std::int32_t)};
+    return c.template attr<op::expert_rows_attributes>().experts *
+           std::int64_t{sizeof(std::int32_t)};
   }
 };
 
 template <> struct kernel_of<&op::dispatch> { // x, experts, row, counts -> rows
   template <class T, class Call> static void run(Call& c) {
     const auto* counts = c.template in<std::int32_t>(3);
-    const detail::round_of_rows r(c.attr().i[0], c.trip(), counts, c.in_size(3));
+    const detail::round_of_rows r(c.template attr<op::crossing_attributes>().rows, c.trip(), counts,
+                                  c.in_size(3));
     const std::int32_t* row = c.template in<std::int32_t>(2);
     const T* x = c.template in<T>(0);
     T* to = c.template out<T>(0);
@@ -119,7 +122,8 @@ template <> struct kernel_of<&op::dispatch> { // x, experts, row, counts -> rows
 template <> struct kernel_of<&op::combine> { // rows, experts, row, counts -> y, added
   template <class T, class Call> static void run(Call& c) {
     const auto* counts = c.template in<std::int32_t>(3);
-    const detail::round_of_rows r(c.attr().i[0], c.trip(), counts, c.in_size(3));
+    const detail::round_of_rows r(c.template attr<op::crossing_attributes>().rows, c.trip(), counts,
+                                  c.in_size(3));
     const std::int32_t* row = c.template in<std::int32_t>(2);
     const T* from = c.template in<T>(0);
     T* y = c.template out<T>(0);

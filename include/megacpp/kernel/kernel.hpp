@@ -14,7 +14,8 @@
 //                                               of input K, counted from the end when negative
 //                                               (To = 0: the end)
 //   c.in_size(k), c.in_rows(k)                  all elements; all but the last dim
-//   c.value_in(k), c.value_out(k), c.attr()     the graph's own description
+//   c.value_in(k), c.value_out(k)               the graph's own description
+//   c.template attr<A>()                        the node's attributes
 //   c.described()                               the node itself
 //   c.device(), c.slot(), c.layer()             device, prepared state, layer
 //   c.comm()                                    this rank and the others (comm/communicator.hpp)

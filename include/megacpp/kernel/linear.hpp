@@ -33,7 +33,7 @@ template <class Call> std::int64_t part_rows(const Call& c, const value& v, std:
 template <> struct kernel_of<&op::linear> {
   template <class T, class Call> static void prepare(Call& c) {
     const auto e = op::extents_of_product(c.ranks(), c.value_in(0), c.value_in(1),
-                                          static_cast<int>(c.attr().i[0]));
+                                          c.template attr<op::product_attributes>().summed);
     product_shape s = make_product_shape(product_kind::forward, dtype_of<T>, e.m, e.n, e.k);
     s.part = detail::part_rows(c, c.value_in(0), e.m);
     s.bias = c.has(2);
@@ -50,7 +50,7 @@ namespace detail {
 template <bool Add> struct input_gradient { // dy, w, [d]
   template <class T, class Call> static void prepare(Call& c) {
     const value &dy = c.value_in(0), &w = c.value_in(1);
-    const auto summed = static_cast<int>(c.attr().i[0]);
+    const auto summed = c.template attr<op::product_attributes>().summed;
     std::int64_t n = 1, k = 1;
     for (int i = 0; i < w.rank - summed; ++i) n *= local_extent(c.ranks(), w, i);
     for (int i = w.rank - summed; i < w.rank; ++i) k *= local_extent(c.ranks(), w, i);
@@ -80,7 +80,7 @@ template <> struct kernel_of<&op::linear_input_grad_add> : detail::input_gradien
 template <> struct kernel_of<&op::linear_weight_grad> { // dy, x
   template <class T, class Call> static void prepare(Call& c) {
     const value &dy = c.value_in(0), &x = c.value_in(1);
-    const auto summed = static_cast<int>(c.attr().i[0]);
+    const auto summed = c.template attr<op::product_attributes>().summed;
     std::int64_t k = 1;
     for (int i = x.rank - summed; i < x.rank; ++i) k *= local_extent(c.ranks(), x, i);
     const std::int64_t m = local_size(c.ranks(), x).n / k, n = local_size(c.ranks(), dy).n / m;

@@ -34,9 +34,9 @@ template <class Call> chunking chunks_of(const Call& c, int x, int w) {
   return k;
 }
 /// What depends on the rank: which columns are words.
-template <class Call> chunking placed(const Call& c, chunking k, int w) {
+template <class Call> chunking placed(const Call& c, chunking k, int w, std::int64_t words) {
   k.first = c.origin(c.value_in(w), 0);
-  k.valid = std::clamp<std::int64_t>(c.attr().i[0] - k.first, 0, k.width);
+  k.valid = std::clamp<std::int64_t>(words - k.first, 0, k.width);
   return k;
 }
 template <class T> product_shape chunk_product(product_kind kind, const chunking& k) {
@@ -47,10 +47,10 @@ template <class T> product_shape chunk_product(product_kind kind, const chunking
 }
 
 /// The products of logits, of dx and, where the table is trained, of dw.
-template <class T, class Call> void prepare_backward(Call& c, const chunking& k) {
+template <class T, class Call> void prepare_backward(Call& c, const chunking& k, bool weights) {
   prepare_product(c, chunk_product<T>(product_kind::forward, k), 0);
   prepare_product(c, chunk_product<T>(product_kind::input_gradient, k), 1);
-  if (c.attr().i[1] != 0) prepare_product(c, chunk_product<T>(product_kind::weight_gradient, k), 2);
+  if (weights) prepare_product(c, chunk_product<T>(product_kind::weight_gradient, k), 2);
 }
 
 /// The logits of one chunk at a time, their cotangents, and dx and dw (null: none) from those.
@@ -81,7 +81,8 @@ template <> struct kernel_of<&op::vocabulary_partial> { // x, w, labels -> lse_p
   }
   template <class T, class Call> static void run(Call& c) {
     using G = accumulator_t<T>;
-    const auto k = detail::placed(c, detail::chunks_of(c, 0, 1), 1);
+    const auto k = detail::placed(c, detail::chunks_of(c, 0, 1), 1,
+                                  c.template attr<op::vocabulary_attributes>().words);
     const prepared_product& project = detail::product_of(c);
     G* logits = c.template out<G>(2);
     k.each([&](std::int64_t at, std::int64_t n) {
@@ -97,12 +98,13 @@ template <> struct kernel_of<&op::vocabulary_partial> { // x, w, labels -> lse_p
 template <> struct kernel_of<&op::vocabulary_partial_grad> { // dlse, dtarget, x, w, labels,
                                                              // lse_part -> dx, [dw], scratch
   template <class T, class Call> static void prepare(Call& c) {
-    detail::prepare_backward<T>(c, detail::chunks_of(c, 2, 3));
+    detail::prepare_backward<T>(c, detail::chunks_of(c, 2, 3),
+                                c.template attr<op::vocabulary_attributes>().weights);
   }
   template <class T, class Call> static void run(Call& c) {
     using G = accumulator_t<T>;
-    const auto k = detail::placed(c, detail::chunks_of(c, 2, 3), 3);
-    const bool weights = c.attr().i[1] != 0;
+    const auto [words, weights] = c.template attr<op::vocabulary_attributes>();
+    const auto k = detail::placed(c, detail::chunks_of(c, 2, 3), 3, words);
     G* logits = c.template out<G>(weights ? 2 : 1);
     const auto row_of = [&](std::int64_t at, T* dlogits) {
       return rows::logits_grad_row<T>{k.width,
@@ -125,12 +127,13 @@ template <> struct kernel_of<&op::cross_entropy> { // lse_part, target, labels -
     const std::int64_t parts = c.template in_span<0, -1, 0>(), n = c.in_size(1);
     const G *lse_part = c.template in<G>(0), *target = c.template in<G>(1);
     const std::int32_t* labels = c.template in<std::int32_t>(2);
+    const double z = c.template attr<op::cross_entropy_attributes>().z;
     double loss = 0;
     std::int64_t count = 0;
     for (std::int64_t t = 0; t < n; ++t) {
       if (labels[t] < 0) continue;
       const double lse = total(lse_part + t * parts, parts);
-      loss += lse - static_cast<double>(target[t]) + c.attr().f[0] * lse * lse;
+      loss += lse - static_cast<double>(target[t]) + z * lse * lse;
       ++count;
     }
     *c.template out<G>(0) = static_cast<G>(loss);
@@ -153,7 +156,8 @@ struct kernel_of<&op::cross_entropy_grad> { // dloss, lse_part, target, labels -
     const G* lse_part = c.template in<G>(1);
     const std::int32_t* labels = c.template in<std::int32_t>(3);
     G *dlse = c.template out<G>(0), *dtarget = c.template out<G>(1);
-    const double d = static_cast<double>(*c.template in<G>(0)), z = c.attr().f[0];
+    const double d = static_cast<double>(*c.template in<G>(0)),
+                 z = c.template attr<op::cross_entropy_attributes>().z;
     for (std::int64_t t = 0; t < n; ++t) {
       const bool seen = labels[t] >= 0;
       const double lse = kernel_of<&op::cross_entropy>::total(lse_part + t * parts, parts);
@@ -170,27 +174,24 @@ struct kernel_of<&op::cross_entropy_grad> { // dloss, lse_part, target, labels -
 template <>
 struct kernel_of<&op::vocabulary_loss> { // x, w, labels, dloss -> loss, count, dx, [dw], scratch
   template <class T, class Call> static void prepare(Call& c) {
-    detail::prepare_backward<T>(c, detail::chunks_of(c, 0, 1));
+    detail::prepare_backward<T>(c, detail::chunks_of(c, 0, 1),
+                                c.template attr<op::vocabulary_loss_attributes>().weights);
   }
   template <class T, class Call> static void run(Call& c) {
     using G = accumulator_t<T>;
-    const auto k = detail::placed(c, detail::chunks_of(c, 0, 1), 1);
-    const bool weights = c.attr().i[1] != 0;
+    const auto a = c.template attr<op::vocabulary_loss_attributes>();
+    const auto k = detail::placed(c, detail::chunks_of(c, 0, 1), 1, a.words);
     const std::int32_t* labels = c.template in<std::int32_t>(2);
-    double* losses = c.template out<double>(weights ? 4 : 3);
+    double* losses = c.template out<double>(a.weights ? 4 : 3);
     G* logits = reinterpret_cast<G*>(losses + k.rows);
     const auto row_of = [&](std::int64_t at, T* dlogits) {
-      return rows::loss_row<T>{k.width,
-                               k.valid,
-                               logits,
-                               labels + at,
-                               *c.template in<G>(3),
-                               static_cast<G>(c.attr().f[0]),
-                               losses + at,
-                               dlogits};
+      return rows::loss_row<T>{
+          k.width,     k.valid, logits, labels + at, *c.template in<G>(3), static_cast<G>(a.z),
+          losses + at, dlogits};
     };
     detail::run_backward<T>(c, k, c.template in<T>(0), c.template in<T>(1), logits,
-                            c.template out<T>(2), weights ? c.template out<G>(3) : nullptr, row_of);
+                            c.template out<T>(2), a.weights ? c.template out<G>(3) : nullptr,
+                            row_of);
     double loss = 0;
     std::int64_t count = 0;
     for (std::int64_t t = 0; t < k.rows; ++t) loss += losses[t], count += labels[t] >= 0;

@@ -12,8 +12,8 @@ template <> struct kernel_of<&op::rms_norm> {
   template <class T, class Call> static void run(Call& c) {
     using G = accumulator_t<T>;
     rows::rms_norm(c.in_rows(0), c.template in_span<0, -1, 0>(), c.template in<T>(0),
-                   c.template in<T>(1), static_cast<G>(c.attr().f[0]), c.template out<T>(0),
-                   c.template out<G>(1));
+                   c.template in<T>(1), static_cast<G>(c.template attr<op::norm_attributes>().eps),
+                   c.template out<T>(0), c.template out<G>(1));
   }
 };
 template <> struct kernel_of<&op::rms_norm_grad> { // dy, x, gain, rstd
@@ -37,7 +37,8 @@ template <> struct kernel_of<&op::layer_norm> {
   template <class T, class Call> static void run(Call& c) {
     using G = accumulator_t<T>;
     rows::layer_norm(c.in_rows(0), c.template in_span<0, -1, 0>(), c.template in<T>(0),
-                     c.template in<T>(1), c.template in<T>(2), static_cast<G>(c.attr().f[0]),
+                     c.template in<T>(1), c.template in<T>(2),
+                     static_cast<G>(c.template attr<op::norm_attributes>().eps),
                      c.template out<T>(0), c.template out<G>(1), c.template out<G>(2));
   }
 };
@@ -63,7 +64,8 @@ template <> struct kernel_of<&op::add_rms_norm> { // x, a, gain -> s, y, rstd
   template <class T, class Call> static void run(Call& c) {
     using G = accumulator_t<T>;
     rows::add_rms_norm(c.in_rows(0), c.template in_span<0, -1, 0>(), c.template in<T>(0),
-                       c.template in<T>(1), c.template in<T>(2), static_cast<G>(c.attr().f[0]),
+                       c.template in<T>(1), c.template in<T>(2),
+                       static_cast<G>(c.template attr<op::norm_attributes>().eps),
                        c.template out<T>(0), c.template out<T>(1), c.template out<G>(2));
   }
 };
@@ -72,8 +74,9 @@ template <> struct kernel_of<&op::add_layer_norm> { // x, a, gain, bias -> s, y,
     using G = accumulator_t<T>;
     rows::add_layer_norm(c.in_rows(0), c.template in_span<0, -1, 0>(), c.template in<T>(0),
                          c.template in<T>(1), c.template in<T>(2), c.template in<T>(3),
-                         static_cast<G>(c.attr().f[0]), c.template out<T>(0), c.template out<T>(1),
-                         c.template out<G>(2), c.template out<G>(3));
+                         static_cast<G>(c.template attr<op::norm_attributes>().eps),
+                         c.template out<T>(0), c.template out<T>(1), c.template out<G>(2),
+                         c.template out<G>(3));
   }
 };
 template <> struct kernel_of<&op::rms_norm_grad_add> { // dy, x, gain, rstd, d

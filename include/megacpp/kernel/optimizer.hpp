@@ -60,7 +60,8 @@ struct kernel_of<&op::adamw> { // gradient, master, moments, weight, factor, lea
     const auto& s = c.constants();
     const auto factors = rows::adamw_step<G>(
         *c.template in<std::int64_t>(7) + 1, *c.template in<double>(6), s.beta1, s.beta2, s.epsilon,
-        c.attr().i[0] != 0 ? s.weight_decay : 0.0, *c.template in<double>(5));
+        c.template attr<op::adamw_attributes>().decay ? s.weight_decay : 0.0,
+        *c.template in<double>(5));
     broken = static_cast<double>(rows::adamw<T>(c.in_size(0), factors, c.template in<G>(0),
                                                 c.template in_out<G>(1), c.template in_out<G>(2),
                                                 c.template in_out<G>(3), c.template in_out<T>(4),
@@ -72,7 +73,8 @@ template <> struct kernel_of<&op::balance_step> { // load, master, weight, facto
   template <class T, class Call> static void run(Call& c) {
     if (!std::isfinite(*c.template in<double>(3))) return;
     using G = accumulator_t<T>;
-    const G *load = c.template in<G>(0), rate = static_cast<G>(c.attr().f[0]);
+    const G *load = c.template in<G>(0),
+            rate = static_cast<G>(c.template attr<op::balance_attributes>().rate);
     G* master = c.template in_out<G>(1);
     T* weight = c.template in_out<T>(2);
     for (std::int64_t i = 0; i < c.in_size(0); ++i) {

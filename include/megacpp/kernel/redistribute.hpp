@@ -14,25 +14,25 @@ namespace mc {
 
 template <> struct kernel_of<&op::redistribute> {
   template <class T, class Call> static void run(Call& c) {
-    const node& n = c.described();
+    const auto [over, from, to] = c.template attr<op::transition>();
+    const source_line line = c.described().line;
     const T* const x = c.template in<T>(0);
     T* const y = c.template out<T>(0);
     const std::int64_t count = c.in_size(0);
-    const collective what = collective_of(n.from, n.to);
+    const collective what = collective_of(from, to);
     if (what == collective::none) { // one rank's matter, and no copy where y is another name of x
       if (x != y) rows::slice(1, 1, count, 0, x, y);
       return;
     }
-    const group g = c.comm().over(n.ax);
+    const group g = c.comm().over(over);
     if (what == collective::all_reduce)
-      return c.comm().run(exchange::all_reduce(n.ax, dtype_of<T>, x, y, count, n.line));
+      return c.comm().run(exchange::all_reduce(over, dtype_of<T>, x, y, count, line));
     const std::int64_t ranks = g.size(), me = g.rank();
-    if (!c.ranks().sized(n.ax)) require_equal_parts(c.value_in(0).dims[0].n, n, ranks);
-    const parts_along given = n.to.s == state::shard
-                                  ? parts_of(c.ranks(), c.value_in(0), n.to.d, ranks)
-                                  : parts_along{},
-                      taken = n.from.s == state::shard
-                                  ? parts_of(c.ranks(), c.value_out(0), n.from.d, ranks)
+    if (!c.ranks().sized(over)) require_equal_parts(c.value_in(0).dims[0].n, over, ranks);
+    const parts_along given = to.s == state::shard ? parts_of(c.ranks(), c.value_in(0), to.d, ranks)
+                                                   : parts_along{},
+                      taken = from.s == state::shard
+                                  ? parts_of(c.ranks(), c.value_out(0), from.d, ranks)
                                   : parts_along{};
     if (what == collective::slice) return rows::slice(given.outer, ranks, given.run, me, x, y);
     if (what == collective::zero_pad)
@@ -46,26 +46,26 @@ template <> struct kernel_of<&op::redistribute> {
     const T* const sent = packs ? packed : x;
     const std::int64_t part =
         what == collective::all_gather ? taken.outer * taken.run : count / ranks;
-    c.comm().run(exchange_of(what, n, dtype_of<T>, sent, arrives, part));
+    c.comm().run(exchange_of(what, over, dtype_of<T>, sent, arrives, part, line));
     if (unpacks) rows::unpack(taken.outer, ranks, taken.run, arrives, y);
   }
 
 private:
   /// Of a range (graph/graph.hpp) the padding behind the last element has no memory here.
-  static void require_equal_parts(std::int64_t elements, const node& n, std::int64_t ranks) {
+  static void require_equal_parts(std::int64_t elements, axis over, std::int64_t ranks) {
     if (elements % ranks != 0)
       throw error(exit_code::mismatch, "a range of " + std::to_string(elements) +
                                            " elements does not divide over " +
-                                           std::to_string(ranks) + " ranks of " + name_of(n.ax) +
+                                           std::to_string(ranks) + " ranks of " + name_of(over) +
                                            ": use a number of ranks that divides it");
   }
   /// Of parts (part) of one piece each.
-  static exchange exchange_of(collective what, const node& n, dtype t, const void* x, void* y,
-                              std::int64_t part) {
-    if (what == collective::all_gather) return exchange::all_gather(n.ax, t, x, y, part, n.line);
+  static exchange exchange_of(collective what, axis over, dtype t, const void* x, void* y,
+                              std::int64_t part, source_line line) {
+    if (what == collective::all_gather) return exchange::all_gather(over, t, x, y, part, line);
     if (what == collective::reduce_scatter)
-      return exchange::reduce_scatter(n.ax, t, x, y, part, n.line);
-    return exchange::all_to_all(n.ax, t, x, y, part, n.line);
+      return exchange::reduce_scatter(over, t, x, y, part, line);
+    return exchange::all_to_all(over, t, x, y, part, line);
   }
 };
 

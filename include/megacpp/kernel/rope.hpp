@@ -18,10 +18,10 @@ template <> struct kernel_of<&op::rope> { // x (..., D), positions
   template <class T, class Call> static void prepare(Call& c) {
     using G = accumulator_t<T>;
     const std::int64_t half = c.value_in(0).back().n / 2, count = detail::positions_of(c);
-    c.slot().plan[0] =
-        c.device().template table<G>({1, c.attr().f[0], count, half}, 2 * count * half, [&](G* t) {
-          rows::build_rope_table<G>(count, half, c.attr().f[0], nullptr, t, t + count * half);
-        });
+    const double base = c.template attr<op::rope_attributes>().base;
+    c.slot().plan[0] = c.device().template table<G>(
+        {1, base, count, half}, 2 * count * half,
+        [&](G* t) { rows::build_rope_table<G>(count, half, base, nullptr, t, t + count * half); });
   }
   template <class T, class Call> static void run(Call& c) {
     using G = accumulator_t<T>;
@@ -31,7 +31,8 @@ template <> struct kernel_of<&op::rope> { // x (..., D), positions
     const G* table = static_cast<const G*>(c.slot().plan[0]);
     rows::rope(tokens, heads, half, stride, stride, c.template in<T>(0),
                c.template in<std::int32_t>(1), table, table + count * half,
-               static_cast<int>(c.attr().i[0]), c.template out<T>(0));
+               static_cast<int>(c.template attr<op::rope_attributes>().direction),
+               c.template out<T>(0));
   }
 };
 

@@ -9,21 +9,22 @@ namespace mc {
 
 template <> struct kernel_of<&op::route> { // l, [b] -> w, experts
   template <class T, class Call> static void run(Call& c) {
+    const auto [choices, normalise] = c.template attr<op::route_attributes>();
     for_rows(
         c.in_rows(0),
-        rows::route_row<T>{c.template in_span<0, -1, 0>(), static_cast<int>(c.attr().i[0]),
-                           c.attr().i[1] != 0, c.template in<T>(0), c.template in<T>(1),
+        rows::route_row<T>{c.template in_span<0, -1, 0>(), static_cast<int>(choices), normalise,
+                           c.template in<T>(0), c.template in<T>(1),
                            c.template out<accumulator_t<T>>(0), c.template out<std::int32_t>(1)});
   }
 };
 
 template <> struct kernel_of<&op::route_grad> { // dw, l, experts
   template <class T, class Call> static void run(Call& c) {
-    for_rows(c.in_rows(1),
-             rows::route_grad_row<T>{c.template in_span<1, -1, 0>(),
-                                     static_cast<int>(c.attr().i[0]), c.attr().i[1] != 0,
-                                     c.template in<accumulator_t<T>>(0), c.template in<T>(1),
-                                     c.template in<std::int32_t>(2), c.template out<T>(0)});
+    const auto [choices, normalise] = c.template attr<op::route_attributes>();
+    for_rows(c.in_rows(1), rows::route_grad_row<T>{
+                               c.template in_span<1, -1, 0>(), static_cast<int>(choices), normalise,
+                               c.template in<accumulator_t<T>>(0), c.template in<T>(1),
+                               c.template in<std::int32_t>(2), c.template out<T>(0)});
   }
 };
 
@@ -99,18 +100,20 @@ template <> struct kernel_of<&op::router_loss> { // s, c, z
     double sum = 0;
     for (std::int64_t i = 0; i < c.in_size(0); ++i)
       sum += static_cast<double>(s[i]) * static_cast<double>(count[i]);
-    *c.template out<G>(0) = static_cast<G>(
-        c.attr().f[0] * sum + c.attr().f[1] * static_cast<double>(*c.template in<G>(2)));
+    const auto [balance, z] = c.template attr<op::router_loss_attributes>();
+    *c.template out<G>(0) =
+        static_cast<G>(balance * sum + z * static_cast<double>(*c.template in<G>(2)));
   }
 };
 
 template <> struct kernel_of<&op::router_loss_grad> { // dL, c -> ds, dz
   template <class G, class Call> static void run(Call& c) {
     const double d = static_cast<double>(*c.template in<G>(0));
+    const auto [balance, z] = c.template attr<op::router_loss_attributes>();
     const G* count = c.template in<G>(1);
     for (std::int64_t i = 0; i < c.in_size(1); ++i)
-      c.template out<G>(0)[i] = static_cast<G>(c.attr().f[0] * d * static_cast<double>(count[i]));
-    *c.template out<G>(1) = static_cast<G>(c.attr().f[1] * d);
+      c.template out<G>(0)[i] = static_cast<G>(balance * d * static_cast<double>(count[i]));
+    *c.template out<G>(1) = static_cast<G>(z * d);
   }
 };
 

@@ -24,8 +24,8 @@ template <> struct kernel_of<&op::select> { // x (B, S, H), index (B)
 
 template <> struct kernel_of<&op::repeat> {
   template <class T, class Call> static void run(Call& c) {
-    const std::int64_t times = c.attr().i[0], n = c.template in_span<0, 0, 1>(),
-                       width = c.in_size(0) / n;
+    const std::int64_t times = c.template attr<op::repeat_attributes>().times,
+                       n = c.template in_span<0, 0, 1>(), width = c.in_size(0) / n;
     const T* x = c.template in<T>(0);
     T* y = c.template out<T>(0);
     parallel_for(n * times, [=](std::int64_t i) {
@@ -36,7 +36,8 @@ template <> struct kernel_of<&op::repeat> {
 };
 template <> struct kernel_of<&op::repeat_grad> {
   template <class T, class Call> static void run(Call& c) {
-    const std::int64_t times = c.attr().i[0], n = c.template in_span<0, 0, 1>() / times,
+    const std::int64_t times = c.template attr<op::repeat_attributes>().times,
+                       n = c.template in_span<0, 0, 1>() / times,
                        width = c.in_size(0) / (n * times);
     const T* dy = c.template in<T>(0);
     T* dx = c.template out<T>(0);

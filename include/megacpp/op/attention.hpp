@@ -19,6 +19,13 @@
 #include <megacpp/graph/adjoint.hpp>
 
 namespace mc {
+
+struct attention_options {
+  double scale = 0; ///< of the scores; 0: D^-1/2
+  bool causal = true;
+  std::int64_t window = 0; ///< of a causal attention; 0: none
+};
+
 namespace op {
 
 /// The place of o (and of anything shaped like q) on one axis.
@@ -68,18 +75,17 @@ constexpr void attention_operands(inference& c, int first) {
   c.require(of_q[0].n == of_k[0].n && of_q[3].n == of_k[3].n && of_k[2].n > 0 &&
                 of_q[2].n % of_k[2].n == 0,
             fault::S002, first, k);
-  const double scale = c.n.attr.f[0];
-  const std::int64_t causal = c.n.attr.i[0], window = c.n.attr.i[1];
+  const auto [scale, causal, window] = c.n.attr.as<attention_options>();
   c.in_range(scale >= 0 && scale < 1e30, "scale", scale, "at least 0 and below 1e30");
   const auto tokens = static_cast<double>(window);
   c.in_range(window >= 0, "window", tokens, "0 (none) or a number of tokens");
-  c.in_range(window == 0 || causal != 0, "window", tokens, "0 (none), as it is not causal");
+  c.in_range(window == 0 || causal, "window", tokens, "0 (none), as it is not causal");
 }
 /// Positions of the queries (B, S) and of the keys (B, S') are operands ints and ints + 1: causal
 /// attention needs them, since a rank that counts its own tokens would get others. Documents
 /// follow: both, or none where each sequence is one document.
 constexpr void attention_marks(inference& c, int q, int k, int ints) {
-  const bool positions = c.n.attr.i[0] != 0 || c.has(ints) || c.has(ints + 1);
+  const bool positions = c.n.attr.as<attention_options>().causal || c.has(ints) || c.has(ints + 1);
   const bool documents = c.has(ints + 2) || c.has(ints + 3);
   for (int i = positions ? 0 : 2; i < (documents ? 4 : 2); ++i) {
     const int marked = i % 2 == 0 ? q : k;
@@ -143,8 +149,9 @@ constexpr std::int64_t visible_pairs(std::int64_t s, std::int64_t keys, bool cau
 }
 constexpr work attention_work(const graph& g, const node& n, int q, int k, int products) {
   const value &x = g.at(n.in[q]), &y = g.at(n.in[k]);
-  const std::int64_t pairs = visible_pairs(local_extent(g.ranks, x, 1), local_extent(g.ranks, y, 1),
-                                           n.attr.i[0] != 0, n.attr.i[1]);
+  const auto o = n.attr.as<attention_options>();
+  const std::int64_t pairs =
+      visible_pairs(local_extent(g.ranks, x, 1), local_extent(g.ranks, y, 1), o.causal, o.window);
   work w;
   w.flops = 2 * products * pairs * local_extent(g.ranks, x, 0) * local_extent(g.ranks, x, 2) *
             x.dims[3].n;
@@ -161,8 +168,10 @@ constexpr work attention_grad_cost(const graph& g, const node& n) {
   return attention_work(g, n, 1, 2, 5);
 }
 
-inline constexpr op_info attention_grad{
-    .name = "attention_grad", .rule = &attention_grad_rule, .cost = &attention_grad_cost};
+inline constexpr op_info attention_grad{.name = "attention_grad",
+                                        .rule = &attention_grad_rule,
+                                        .cost = &attention_grad_cost,
+                                        .attributes = attributes_of<attention_options>};
 
 constexpr void attention_adjoint(backward& d, const node& n) {
   const value_id dy = d.of(n.out[0]);
@@ -177,15 +186,10 @@ constexpr void attention_adjoint(backward& d, const node& n) {
 inline constexpr op_info attention{.name = "attention",
                                    .rule = &attention_rule,
                                    .adjoint = &attention_adjoint,
-                                   .cost = &attention_cost};
+                                   .cost = &attention_cost,
+                                   .attributes = attributes_of<attention_options>};
 
 } // namespace op
-
-struct attention_options {
-  double scale = 0; ///< of the scores; 0: D^-1/2
-  bool causal = true;
-  std::int64_t window = 0; ///< of a causal attention; 0: none
-};
 
 /// Positions (B, S) and (B, S') i32 of queries and keys, which causal attention needs (MEGA-S008):
 /// a rank may hold any part of the sequence. Document numbers of the same shapes, which are equal
@@ -199,15 +203,12 @@ struct attention_masks {
 /// over what the masks leave. scale 0 is 1 / sqrt(D). A query without a visible key gives zeros.
 constexpr var attention(var q, var k, var v, attention_masks m, attention_options o,
                         source_line line = here()) {
-  attributes attr;
-  attr.f = {o.scale};
-  attr.i = {o.causal, o.window};
   if (q.b->packed && m.q_document.b == nullptr)
     q.b->fail(fault::S008, line, "attention", q.id, k.id);
   return {q.b, q.b->emit(op::attention,
                          {q.id, k.id, v.id, m.q_position.id, m.k_position.id, m.q_document.id,
                           m.k_document.id},
-                         line, attr)};
+                         line, o)};
 }
 
 } // namespace mc

@@ -36,7 +36,8 @@ constexpr void cached_attention_rule(inference& c) { // q, k, v, keys, values, s
             fault::S002, 1, 3);
   c.indexes(5, integer_kind::slots, keys.dims[1].n, 3), c.leads(5, 0, 2);
   c.require(keys.dims[1].n <= most_slots, fault::S002, 3);
-  c.require(c.n.attr.i[0] != 0, fault::C001, 0, 1); // later tokens do not exist yet
+  c.require(c.n.attr.as<attention_options>().causal, fault::C001, 0,
+            1); // later tokens do not exist yet
   value& o = c.declare(q);
   for (int i = 0; i < axes; ++i) {
     const auto a = static_cast<axis>(i);
@@ -56,18 +57,16 @@ constexpr work cached_attention_cost(const graph& g, const node& n) {
 inline constexpr op_info cached_attention{.name = "cached_attention",
                                           .rule = &cached_attention_rule,
                                           .cost = &cached_attention_cost,
-                                          .changes = 0b11000};
+                                          .changes = 0b11000,
+                                          .attributes = attributes_of<attention_options>};
 
 } // namespace op
 
 /// q (B, S, A, D), k and v (B, S, K, D), caches (B, C, K, D), slots (B, S) i32: o (B, S, A, D).
 constexpr var cached_attention(var q, var k, var v, var keys, var values, var slots,
                                attention_options o, source_line line = here()) {
-  attributes attr;
-  attr.f = {o.scale};
-  attr.i = {o.causal, o.window};
   return {q.b, q.b->emit(op::cached_attention, {q.id, k.id, v.id, keys.id, values.id, slots.id},
-                         line, attr)};
+                         line, o)};
 }
 
 } // namespace mc

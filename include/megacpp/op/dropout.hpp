@@ -20,10 +20,14 @@ namespace op {
 /// A salt has eight bits of the key (kernel/dropout.hpp).
 inline constexpr std::int64_t salts = 256;
 
+struct dropout_attributes {
+  double probability;
+  std::int64_t salt;
+};
+
 // x, token_keys (all dims of x but the last one or two), seed, step
 constexpr void dropout_rule(inference& c) {
-  const double p = c.n.attr.f[0];
-  const std::int64_t salt = c.n.attr.i[0];
+  const auto [p, salt] = c.n.attr.as<dropout_attributes>();
   c.typed({2, 3}, dtype::i64), c.rank(2, 0), c.rank(3, 0);
   c.floats({0}), c.holds(1, integer_kind::token_keys, 0), c.leads(1, 0);
   c.require(c.in(0).rank - c.in(1).rank == 1 || c.in(0).rank - c.in(1).rank == 2, fault::S003, 0,
@@ -42,7 +46,8 @@ inline constexpr op_info dropout{.name = "dropout",
                                  .rule = &dropout_rule,
                                  .adjoint = &dropout_adjoint,
                                  .in_place = 0,
-                                 .cheap = true};
+                                 .cheap = true,
+                                 .attributes = attributes_of<dropout_attributes>};
 
 } // namespace op
 
@@ -52,8 +57,8 @@ constexpr var dropout(var x, var token_keys, double p, std::int64_t salt,
                       source_line line = here()) {
   if (p == 0) return x;
   const var seed = number_input(*x.b, feed::seed), step = number_input(*x.b, feed::step);
-  return {x.b,
-          x.b->emit(op::dropout, {x.id, token_keys.id, seed.id, step.id}, line, {{p}, {salt}})};
+  return {x.b, x.b->emit(op::dropout, {x.id, token_keys.id, seed.id, step.id}, line,
+                         op::dropout_attributes{p, salt})};
 }
 
 } // namespace mc

@@ -16,6 +16,9 @@
 #include <megacpp/graph/adjoint.hpp>
 
 namespace mc {
+
+enum class gelu_form : std::uint8_t { tanh, exact };
+
 namespace op {
 
 constexpr void add_rule(inference& c) {
@@ -32,6 +35,9 @@ constexpr void add_adjoint(backward& d, const node& n) {
 inline constexpr op_info add{
     .name = "+", .rule = &add_rule, .adjoint = &add_adjoint, .in_place = 1, .commutes = true};
 
+struct gelu_attributes {
+  gelu_form form;
+};
 constexpr void gelu_rule(inference& c) { // x
   c.floats({0});
   c.declare(c.in(0));
@@ -42,14 +48,21 @@ constexpr void gelu_grad_rule(inference& c) { // dy, x
   c.declare(c.in(0));
   place_output(c, 0, algebra::product, {0, 1});
 }
-inline constexpr op_info gelu_grad{.name = "gelu_grad", .rule = &gelu_grad_rule, .in_place = 0};
+inline constexpr op_info gelu_grad{.name = "gelu_grad",
+                                   .rule = &gelu_grad_rule,
+                                   .in_place = 0,
+                                   .attributes = attributes_of<gelu_attributes>};
 constexpr void gelu_adjoint(backward& d, const node& n) {
   const value_id dy = d.of(n.out[0]);
   if (dy < 0 || !d.wants(n.in[0])) return;
   d.give(n.in[0], d.b.emit(gelu_grad, {dy, n.in[0]}, n.line, n.attr), n.line);
 }
-inline constexpr op_info gelu{
-    .name = "gelu", .rule = &gelu_rule, .adjoint = &gelu_adjoint, .in_place = 0, .cheap = true};
+inline constexpr op_info gelu{.name = "gelu",
+                              .rule = &gelu_rule,
+                              .adjoint = &gelu_adjoint,
+                              .in_place = 0,
+                              .cheap = true,
+                              .attributes = attributes_of<gelu_attributes>};
 
 constexpr void swiglu_rule(inference& c) { // gate, up
   c.floats({0, 1}), c.alike(1, 0);
@@ -86,11 +99,9 @@ constexpr var operator+(var a, located b) {
   return {a.b, a.b->emit(op::add, {a.id, b.x.id}, b.line)};
 }
 
-enum class gelu_form : std::uint8_t { tanh, exact };
-
 /// x of any dims: x Phi(x), exact or by the tanh approximation.
 constexpr var gelu(var x, gelu_form form = gelu_form::tanh, source_line line = here()) {
-  return {x.b, x.b->emit(op::gelu, {x.id}, line, {{}, {form == gelu_form::exact}})};
+  return {x.b, x.b->emit(op::gelu, {x.id}, line, op::gelu_attributes{form})};
 }
 
 /// gate and up (..., F): silu(gate) up, (..., F).

@@ -79,9 +79,19 @@ inline constexpr std::int64_t most_rows = 0x7fffffff;
 constexpr bool numbers_rows(const mesh& r, const value& experts) {
   return local_choices(r, experts) <= most_rows / (r.of(axis::ep) * r.of(axis::etp));
 }
-/// Rows of a round on one rank: an attribute of every op between tokens and experts.
-constexpr std::int64_t rows_of_round(inference& c) {
-  const std::int64_t rows = c.n.attr.i[0];
+struct expert_rows_attributes {
+  std::int64_t rows;     ///< of a round on one rank
+  std::int64_t experts;  ///< of all ranks
+  std::int64_t capacity; ///< rows of an expert from one rank's tokens; 0: all
+};
+struct crossing_attributes { // of dispatch and combine
+  std::int64_t rows;         ///< of a round on one rank
+};
+struct grouped_attributes {
+  std::int64_t tokens; ///< of a rank that are summed at once: an expert takes each at most once
+};
+
+constexpr std::int64_t rows_of_round(inference& c, std::int64_t rows) {
   c.require(rows > 0 && rows <= most_rows, fault::C001, 0);
   return rows > 0 ? rows : 1;
 }
@@ -103,34 +113,37 @@ constexpr void counts_of_experts(inference& c, int k) {
 
 constexpr void expert_rows_rule(inference& c) { // experts
   const value& experts = c.in(0);
-  const std::int64_t count = c.n.attr.i[1], capacity = c.n.attr.i[2];
-  chosen_experts(c, 0, count), rows_of_round(c);
+  const auto [rows, count, capacity] = c.n.attr.as<expert_rows_attributes>();
+  chosen_experts(c, 0, count), rows_of_round(c, rows);
   c.require(count > 0 && count <= most_rows && capacity >= 0 && numbers_rows(c.g.ranks, experts),
             fault::C001, 0);
   on_one_rank_each(c, 0);
   value& row = c.declare(experts);
   row.at = experts.at, row.holds = integer_kind::expert_rows, row.below = most_rows;
   value& counts = c.declare(dtype::i32, {{dim::replicas, 1},
-                                         {dim::expert, c.n.attr.i[1]},
+                                         {dim::expert, count},
                                          {dim::sequences, sequences_of_group(c.g, experts)}});
   counts.holds = integer_kind::expert_counts, counts.below = most_rows;
   const place counts_at = c.g.ranks.trivial(axis::edp) ? invariant : shard(dim::replicas);
   counts.at[axis::edp] = counts_at;
   if (!c.g.ranks.trivial(axis::ep)) counts.at[axis::ep] = shard(dim::expert);
-  if (c.n.attr.i[1] % c.g.ranks.of(axis::ep) != 0) c.fail(fault::S001, 0);
+  if (count % c.g.ranks.of(axis::ep) != 0) c.fail(fault::S001, 0);
   value& rounds = c.declare(dtype::i32, {{dim::replicas, 1}});
   rounds.at[axis::edp] = counts_at;
 }
 /// Every rank's counts, of each expert and sequence.
 constexpr transfers expert_rows_wire(const graph& g, const node& n, const mesh& ranks) {
-  const std::int64_t bytes =
-      n.attr.i[1] * local_extent(g.ranks, g.at(n.in[0]), 0) * size_of(dtype::i32);
+  const std::int64_t bytes = n.attr.as<expert_rows_attributes>().experts *
+                             local_extent(g.ranks, g.at(n.in[0]), 0) * size_of(dtype::i32);
   return transfers{}.add(
       {collective::all_gather, expert_group, bytes,
        bytes_sent(collective::all_gather, bytes, ranks_of(ranks, expert_group))});
 }
-inline constexpr op_info expert_rows{
-    .name = "expert_rows", .rule = &expert_rows_rule, .wire = &expert_rows_wire, .crosses = true};
+inline constexpr op_info expert_rows{.name = "expert_rows",
+                                     .rule = &expert_rows_rule,
+                                     .wire = &expert_rows_wire,
+                                     .crosses = true,
+                                     .attributes = attributes_of<expert_rows_attributes>};
 
 /// Placed as the choices of experts are.
 constexpr void like_choices(inference& c, int x, int experts) {
@@ -141,23 +154,26 @@ constexpr void like_choices(inference& c, int x, int experts) {
     }
   c.looking = -1;
 }
-/// experts (B, S, k), row like it, counts: operands 1, 2, 3 of dispatch and combine.
-constexpr void plan_of_experts(inference& c) {
+/// experts (B, S, k), row like it, counts: operands 1, 2, 3 of dispatch and combine. Returns the
+/// rows of a round.
+constexpr std::int64_t plan_of_experts(inference& c) {
   chosen_experts(c, 1, c.in(3).dims[1].n), c.indexes(2, integer_kind::expert_rows, 0);
   c.alike(2, 1), counts_of_experts(c, 3);
   c.require(c.in(3).dims[2].n == sequences_of_group(c.g, c.in(1)), fault::S002, 1, 3);
   like_choices(c, 2, 1);
+  return rows_of_round(c, c.n.attr.as<crossing_attributes>().rows);
 }
 constexpr void dispatch_rule(inference& c) { // x (B, S, H) or (B, S, k), experts, row, counts
   const value &x = c.in(0), &experts = c.in(1);
-  c.floats({0}), plan_of_experts(c);
+  c.floats({0});
+  const std::int64_t count = plan_of_experts(c);
   c.rank(0, 3);
   c.agree(x.dims[0], experts.dims[0], 0, 1), c.agree(x.dims[1], experts.dims[1], 0, 1);
   const bool choices = x.back().d == dim::choices;
   if (choices) c.agree(x.back(), experts.dims[2], 0, 1);
   on_one_rank_each(c, 0);
   like_choices(c, 0, 1);
-  value& rows = c.declare(x.type, {{dim::rows, rows_of_round(c) * c.g.ranks.of(axis::ep)}});
+  value& rows = c.declare(x.type, {{dim::rows, count * c.g.ranks.of(axis::ep)}});
   if (!choices) rows.dims[rows.rank++] = x.back();
   c.distinct(0, 0, 1);
   place_rows(c, rows);
@@ -165,9 +181,10 @@ constexpr void dispatch_rule(inference& c) { // x (B, S, H) or (B, S, k), expert
 }
 constexpr void combine_rule(inference& c) { // rows (R, H) or (R), experts, row, counts
   const value &rows = c.in(0), &experts = c.in(1);
-  c.floats({0}), plan_of_experts(c);
+  c.floats({0});
+  const std::int64_t count = plan_of_experts(c);
   c.require(rows.rank == 1 || (rows.rank == 2 && rows.dims[1].d != dim::choices), fault::S003, 0);
-  c.agree(rows.dims[0], {dim::rows, rows_of_round(c) * c.g.ranks.of(axis::ep)}, 0, 1);
+  c.agree(rows.dims[0], {dim::rows, count * c.g.ranks.of(axis::ep)}, 0, 1);
   value& y = c.declare(rows);
   y.take_dims(experts), y.at = experts.at;
   if (rows.rank > 1) y.dims[2] = rows.dims[1];
@@ -199,14 +216,16 @@ inline constexpr op_info dispatch{.name = "dispatch",
                                   .adjoint = &dispatch_adjoint,
                                   .wire = &dispatch_wire,
                                   .linear = true,
-                                  .crosses = true};
+                                  .crosses = true,
+                                  .attributes = attributes_of<crossing_attributes>};
 inline constexpr op_info combine{.name = "combine",
                                  .rule = &combine_rule,
                                  .adjoint = &combine_adjoint,
                                  .wire = &combine_wire,
                                  .accumulates = true,
                                  .linear = true,
-                                 .crosses = true};
+                                 .crosses = true,
+                                 .attributes = attributes_of<crossing_attributes>};
 constexpr void transpose_crossing(backward& d, const node& n, const op_info& back) {
   const value_id dy = d.of(n.out[0]);
   if (dy < 0 || !d.wants(n.in[0])) return;
@@ -243,7 +262,7 @@ constexpr std::int8_t level_of_rows(const inference& c) {
 /// Rows (R, ...), their counts, and how many of one column of them an expert takes at most.
 constexpr void rows_by_expert(inference& c, int x, int counts) {
   c.require(c.in(x).rank == 2 && c.in(x).dims[0].d == dim::rows, fault::S003, x);
-  c.require(c.n.attr.i[0] > 0, fault::C001, x);
+  c.require(c.n.attr.as<grouped_attributes>().tokens > 0, fault::C001, x);
   counts_of_experts(c, counts);
 }
 /// x (R, K) or dy (R, N), w (E, N, K), counts; operand 0 has w's dim `shared`.
@@ -278,23 +297,26 @@ constexpr work grouped_cost(const graph& g, const node& n) {
   return {2 * rows * width * other, local_bytes(g.ranks, a) + local_bytes(g.ranks, b),
           local_bytes(g.ranks, y)};
 }
-inline constexpr op_info grouped_input_grad{
-    .name = "grouped_input_grad", .rule = &grouped_input_grad_rule, .cost = &grouped_cost};
+inline constexpr op_info grouped_input_grad{.name = "grouped_input_grad",
+                                            .rule = &grouped_input_grad_rule,
+                                            .cost = &grouped_cost,
+                                            .attributes = attributes_of<grouped_attributes>};
 inline constexpr op_info grouped_weight_grad{.name = "grouped_weight_grad",
                                              .rule = &grouped_weight_grad_rule,
                                              .cost = &grouped_cost,
-                                             .accumulates = true};
+                                             .accumulates = true,
+                                             .attributes = attributes_of<grouped_attributes>};
 constexpr void grouped_linear_adjoint(backward& d, const node& n) {
   const value_id dy = d.of(n.out[0]), x = n.in[0], w = n.in[1], counts = n.in[2];
   if (dy < 0) return;
   if (d.wants(x)) d.give(x, d.b.emit(grouped_input_grad, {dy, w, counts}, n.line, n.attr), n.line);
   if (d.wants(w)) d.give(w, d.b.emit(grouped_weight_grad, {dy, x, counts}, n.line, n.attr), n.line);
 }
-/// attr.i[0]: tokens of a rank that are summed at once, of which an expert takes each at most once.
 inline constexpr op_info grouped_linear{.name = "grouped_linear",
                                         .rule = &grouped_linear_rule,
                                         .adjoint = &grouped_linear_adjoint,
-                                        .cost = &grouped_cost};
+                                        .cost = &grouped_cost,
+                                        .attributes = attributes_of<grouped_attributes>};
 
 constexpr void scale_rows_rule(inference& c) { // x (..., F), w (...)
   c.floats({0}), c.sums({1}, 0), c.leads(1, 0, 1);
@@ -332,7 +354,7 @@ struct expert_plan {
     return i >= 0 && row.b->g.at_node(i).op == &op::expert_rows ? row.b->g.at_node(i) : none;
   }
   /// Rows of a round on one rank.
-  constexpr std::int64_t rows() const { return made().attr.i[0]; }
+  constexpr std::int64_t rows() const { return made().attr.as<op::expert_rows_attributes>().rows; }
 
 private:
   static constexpr node none{};
@@ -343,7 +365,8 @@ private:
 constexpr expert_plan expert_rows(var experts, int rows, std::int64_t count, std::int64_t capacity,
                                   source_line line = here()) {
   builder& b = *experts.b;
-  const value_id row = b.emit(op::expert_rows, {experts.id}, line, {{}, {rows, count, capacity}});
+  const value_id row = b.emit(op::expert_rows, {experts.id}, line,
+                              op::expert_rows_attributes{rows, count, capacity});
   return {experts, {&b, row}, {&b, b.g.at_node(b.g.at(row).producer).out[1]}};
 }
 
@@ -353,15 +376,15 @@ constexpr var dispatch(var x, const expert_plan& p, source_line line = here()) {
   builder& b = *x.b;
   const region_id around = b.region;
   b.region = b.region_of_trips(p.made().out[2], line);
-  const value_id rows =
-      b.emit(op::dispatch, {x.id, p.experts.id, p.row.id, p.counts.id}, line, {{}, {p.rows()}});
+  const value_id rows = b.emit(op::dispatch, {x.id, p.experts.id, p.row.id, p.counts.id}, line,
+                               op::crossing_attributes{p.rows()});
   b.region = around;
   return {&b, rows};
 }
 /// rows (R, H): (B, S, H), each token's rows added up; or rows (R): (B, S, k).
 constexpr var combine(var rows, const expert_plan& p, source_line line = here()) {
   return {rows.b, rows.b->emit(op::combine, {rows.id, p.experts.id, p.row.id, p.counts.id}, line,
-                               {{}, {p.rows()}})};
+                               op::crossing_attributes{p.rows()})};
 }
 /// x (R, K), w (E, N, K): (R, N), each row by its expert's matrix.
 constexpr var grouped_linear(var x, var w, const expert_plan& p, source_line line = here()) {
@@ -369,7 +392,7 @@ constexpr var grouped_linear(var x, var w, const expert_plan& p, source_line lin
   const value& experts = p.experts.type();
   const std::int64_t tokens = local_extent(g.ranks, experts, 0) * local_extent(g.ranks, experts, 1);
   return {x.b, x.b->emit(op::grouped_linear, {x.id, w.id, p.counts.id}, line,
-                         {{}, {rows_at_once(g.sums, g.ranks, experts, tokens)}})};
+                         op::grouped_attributes{rows_at_once(g.sums, g.ranks, experts, tokens)})};
 }
 /// x (R, F) times w (R), of the type of sums over x, row by row.
 constexpr var scale_rows(var x, var w, source_line line = here()) {

@@ -51,13 +51,19 @@ constexpr void place_bias(inference& c, int bias) {
   }
 }
 
-/// attr.i[0] of the three products, the number of dims that the forward one sums: of an operand
-/// that ends in them.
+struct product_attributes { // of the three products
+  int summed;               ///< how many dims the forward one sums
+};
+struct bias_attributes {
+  int kept; ///< trailing dims of dy that stay
+};
+
+/// The number of dims that the forward product sums: of an operand that ends in them.
 constexpr int summed_dims(inference& c, int k) {
-  const std::int64_t n = c.n.attr.i[0];
+  const int n = c.n.attr.as<product_attributes>().summed;
   const bool fits = n >= 1 && n <= c.in(k).rank;
   c.require(fits, fault::S003, 0, 1);
-  return fits ? static_cast<int>(n) : 0;
+  return fits ? n : 0;
 }
 /// The dims of operand a from the first-th on, n of them, are those of operand b from the
 /// second-th on.
@@ -119,13 +125,14 @@ constexpr void linear_weight_grad_rule(inference& c) { // dy, x
   place_output(c, 0, algebra::product, {0, 1});
 }
 
-/// Column sums over the leading dims: attr.i[0] is the number of trailing dims that stay.
+/// Column sums over the leading dims.
 constexpr void bias_grad_rule(inference& c) { // dy
   c.floats({0});
   const value& dy = c.in(0);
-  const bool fits = c.n.attr.i[0] >= 0 && c.n.attr.i[0] <= dy.rank;
+  const int stay = c.n.attr.as<bias_attributes>().kept;
+  const bool fits = stay >= 0 && stay <= dy.rank;
   c.require(fits, fault::S003, 0);
-  const int kept = fits ? static_cast<int>(c.n.attr.i[0]) : 0;
+  const int kept = fits ? stay : 0;
   value& db = c.declare(dy);
   db.type = accumulator_of(dy.type);
   db.rank = 0;
@@ -135,7 +142,7 @@ constexpr void bias_grad_rule(inference& c) { // dy
 
 constexpr work linear_cost(const graph& g, const node& n) {
   const value &x = g.at(n.in[0]), &w = g.at(n.in[1]);
-  const auto e = extents_of_product(g.ranks, x, w, static_cast<int>(n.attr.i[0]));
+  const auto e = extents_of_product(g.ranks, x, w, n.attr.as<product_attributes>().summed);
   return {2 * e.m * e.n * e.k, e.m * e.k * size_of(x.type) + e.n * e.k * size_of(w.type),
           e.m * e.n * size_of(x.type)};
 }
@@ -144,14 +151,14 @@ constexpr work linear_input_grad_cost(const graph& g, const node& n) {
   const std::int64_t a = local_size(g.ranks, dy).n, b = local_size(g.ranks, w).n,
                      y = local_size(g.ranks, dx).n;
   std::int64_t k = 1;
-  for (int i = w.rank - static_cast<int>(n.attr.i[0]); i < w.rank; ++i)
+  for (int i = w.rank - n.attr.as<product_attributes>().summed; i < w.rank; ++i)
     k *= local_extent(g.ranks, w, i);
   return {2 * a * k, (a + b) * size_of(dy.type), y * size_of(dx.type)};
 }
 constexpr work linear_weight_grad_cost(const graph& g, const node& n) {
   const value &dy = g.at(n.in[0]), &x = g.at(n.in[1]), &dw = g.at(n.out[0]);
   std::int64_t k = 1;
-  for (int i = x.rank - static_cast<int>(n.attr.i[0]); i < x.rank; ++i)
+  for (int i = x.rank - n.attr.as<product_attributes>().summed; i < x.rank; ++i)
     k *= local_extent(g.ranks, x, i);
   const std::int64_t w = local_bytes(g.ranks, dw);
   return {2 * local_size(g.ranks, dy).n * k, local_bytes(g.ranks, dy) + local_bytes(g.ranks, x) + w,
@@ -162,6 +169,7 @@ extern const op_info linear_input_grad_add;
 inline constexpr op_info linear_input_grad{.name = "linear_input_grad",
                                            .rule = &linear_input_grad_rule,
                                            .cost = &linear_input_grad_cost,
+                                           .attributes = attributes_of<product_attributes>,
                                            .fuses = {&linear_input_grad_add}};
 /// dx = d + dy w for (dy, w, d), in place of d.
 inline constexpr op_info linear_input_grad_add =
@@ -169,9 +177,12 @@ inline constexpr op_info linear_input_grad_add =
 inline constexpr op_info linear_weight_grad{.name = "linear_weight_grad",
                                             .rule = &linear_weight_grad_rule,
                                             .cost = &linear_weight_grad_cost,
-                                            .accumulates = true};
-inline constexpr op_info bias_grad{
-    .name = "bias_grad", .rule = &bias_grad_rule, .accumulates = true};
+                                            .accumulates = true,
+                                            .attributes = attributes_of<product_attributes>};
+inline constexpr op_info bias_grad{.name = "bias_grad",
+                                   .rule = &bias_grad_rule,
+                                   .accumulates = true,
+                                   .attributes = attributes_of<bias_attributes>};
 
 constexpr void linear_adjoint(backward& d, const node& n) {
   const value_id dy = d.of(n.out[0]), x = n.in[0], w = n.in[1], bias = n.in[2];
@@ -179,7 +190,7 @@ constexpr void linear_adjoint(backward& d, const node& n) {
   if (d.wants(x)) d.give(x, d.b.emit(linear_input_grad, {dy, w}, n.line, n.attr), n.line);
   if (d.wants(w)) d.give(w, d.b.emit(linear_weight_grad, {dy, x}, n.line, n.attr), n.line);
   if (d.wants(bias))
-    d.give(bias, d.b.emit(bias_grad, {dy}, n.line, {{}, {d.b.g.at(bias).rank}}), n.line);
+    d.give(bias, d.b.emit(bias_grad, {dy}, n.line, bias_attributes{d.b.g.at(bias).rank}), n.line);
 }
 
 constexpr void add_bias_rule(inference& c) { // x, bias
@@ -192,7 +203,7 @@ constexpr void add_bias_adjoint(backward& d, const node& n) {
   if (dy < 0) return;
   d.give(n.in[0], dy, n.line);
   if (d.wants(bias))
-    d.give(bias, d.b.emit(bias_grad, {dy}, n.line, {{}, {d.b.g.at(bias).rank}}), n.line);
+    d.give(bias, d.b.emit(bias_grad, {dy}, n.line, bias_attributes{d.b.g.at(bias).rank}), n.line);
 }
 inline constexpr op_info add_bias{.name = "add_bias",
                                   .rule = &add_bias_rule,
@@ -205,6 +216,7 @@ inline constexpr op_info linear{.name = "linear",
                                 .rule = &linear_rule,
                                 .adjoint = &linear_adjoint,
                                 .cost = &linear_cost,
+                                .attributes = attributes_of<product_attributes>,
                                 .form = {.parts = {{&linear, {0, 1}}, {&add_bias, {out_of(0), 2}}},
                                          .outputs = {out_of(1)},
                                          .with = 2},
@@ -220,7 +232,7 @@ constexpr var linear(var x, var w, var bias, source_line line = here()) {
   while (summed < a.rank && summed < b.rank &&
          a.dims[a.rank - 1 - summed].d == b.dims[b.rank - 1 - summed].d)
     ++summed;
-  return {x.b, x.b->emit(op::linear, {x.id, w.id, bias.id}, line, {{}, {summed}})};
+  return {x.b, x.b->emit(op::linear, {x.id, w.id, bias.id}, line, op::product_attributes{summed})};
 }
 /// y = x w^T.
 constexpr var linear(var x, var w, source_line line = here()) { return linear(x, w, {}, line); }

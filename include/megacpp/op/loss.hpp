@@ -45,10 +45,22 @@ constexpr std::int64_t vocabulary_parts(const mesh& r, const value& w) {
   return n;
 }
 
-/// x (..., H), w (V, H), labels (...) i32; attr.i[0] of the V rows are words.
-constexpr void vocabulary_operands(inference& c, int x, int w, int labels) {
+struct vocabulary_attributes {
+  std::int64_t words;   ///< that the rows of w are of, without those that pad it
+  bool weights = false; ///< a gradient of w is wanted
+};
+struct cross_entropy_attributes {
+  double z; ///< coefficient of lse^2
+};
+struct vocabulary_loss_attributes {
+  double z;
+  std::int64_t words;
+  bool weights;
+};
+
+/// x (..., H), w (V, H), labels (...) i32; `words` of the V rows are words.
+constexpr void vocabulary_operands(inference& c, int x, int w, int labels, std::int64_t words) {
   const value &vx = c.in(x), &vw = c.in(w);
-  const std::int64_t words = c.n.attr.i[0];
   c.floats({x, w}), c.ints({labels});
   c.rank(w, 2), c.leads(labels, x, 1);
   c.agree(vx.back(), vw.dims[1], x, w);
@@ -56,14 +68,13 @@ constexpr void vocabulary_operands(inference& c, int x, int w, int labels) {
              "positive and within the rows of the table");
   c.indexes(labels, integer_kind::labels, words, x);
 }
-constexpr void z_of_loss(inference& c) {
-  const double z = c.n.attr.f[0];
+constexpr void z_of_loss(inference& c, double z) {
   c.in_range(z >= 0 && z < 1e30, "z_loss", z, "at least 0 and below 1e30");
 }
 
 constexpr void vocabulary_partial_rule(inference& c) { // x, w, labels
   const value &x = c.in(0), &w = c.in(1), &labels = c.in(2);
-  vocabulary_operands(c, 0, 1, 2);
+  vocabulary_operands(c, 0, 1, 2, c.n.attr.as<vocabulary_attributes>().words);
   value& lse = c.declare(labels);
   if (lse.rank == max_rank) --lse.rank;
   lse.type = accumulator_of(x.type);
@@ -91,12 +102,12 @@ constexpr void vocabulary_partial_rule(inference& c) { // x, w, labels
 
 constexpr void vocabulary_partial_grad_rule(inference& c) { // dlse, dtarget, x, w, labels, lse_part
   const value &dlse = c.in(0), &x = c.in(2), &w = c.in(3);
-  vocabulary_operands(c, 2, 3, 4);
+  const auto [words, weights] = c.n.attr.as<vocabulary_attributes>();
+  vocabulary_operands(c, 2, 3, 4, words);
   c.sums({0, 1, 5}, 2), c.alike(0, 5), c.alike(1, 4), c.leads(4, 5, 1);
   c.require(dlse.back() == extent(dim::vocabulary_part, vocabulary_parts(c.g.ranks, w)),
             fault::S003, 0, 3);
   c.declare(x);
-  const bool weights = c.n.attr.i[1] != 0;
   if (weights) c.declare(w).type = accumulator_of(x.type);
   for (int i = 0; i < axes; ++i) {
     const auto a = static_cast<axis>(i);
@@ -129,7 +140,8 @@ constexpr work vocabulary_partial_cost(const graph& g, const node& n) {
   return vocabulary_work(g, n, g.at(n.in[0]), g.at(n.in[1]), 1);
 }
 constexpr work vocabulary_partial_grad_cost(const graph& g, const node& n) {
-  return vocabulary_work(g, n, g.at(n.in[2]), g.at(n.in[3]), n.attr.i[1] != 0 ? 3 : 2);
+  return vocabulary_work(g, n, g.at(n.in[2]), g.at(n.in[3]),
+                         n.attr.as<vocabulary_attributes>().weights ? 3 : 2);
 }
 
 extern const op_info vocabulary_loss;
@@ -138,23 +150,25 @@ inline constexpr op_info vocabulary_partial_grad{.name = "vocabulary_partial_gra
                                                  .cost = &vocabulary_partial_grad_cost,
                                                  .typed_by = 2,
                                                  .accumulates = true,
+                                                 .attributes = attributes_of<vocabulary_attributes>,
                                                  .fuses = {&vocabulary_loss}};
 
 constexpr void vocabulary_partial_adjoint(backward& d, const node& n) {
   const value_id dlse = d.of(n.out[0]), dtarget = d.of(n.out[1]);
   if (dlse < 0 || dtarget < 0) return;
-  attributes attr = n.attr;
-  attr.i[1] = d.wants(n.in[1]);
+  auto attr = n.attr.as<vocabulary_attributes>();
+  attr.weights = d.wants(n.in[1]);
   const value_id dx = d.b.emit(vocabulary_partial_grad,
                                {dlse, dtarget, n.in[0], n.in[1], n.in[2], n.out[0]}, n.line, attr);
   const node made = d.b.g.at_node(d.b.g.at(dx).producer);
   d.give(n.in[0], dx, n.line);
-  if (attr.i[1] != 0) d.give(n.in[1], made.out[1], n.line);
+  if (attr.weights) d.give(n.in[1], made.out[1], n.line);
 }
 inline constexpr op_info vocabulary_partial{.name = "vocabulary_partial",
                                             .rule = &vocabulary_partial_rule,
                                             .adjoint = &vocabulary_partial_adjoint,
-                                            .cost = &vocabulary_partial_cost};
+                                            .cost = &vocabulary_partial_cost,
+                                            .attributes = attributes_of<vocabulary_attributes>};
 
 /// lse_part (..., parts), target (...), labels (...) i32, the first two of a type of sums.
 constexpr void cross_entropy_operands(inference& c, int lse) {
@@ -163,7 +177,7 @@ constexpr void cross_entropy_operands(inference& c, int lse) {
   c.holds(lse + 2, integer_kind::labels, lse);
   c.leads(lse + 1, lse, 1), c.leads(lse + 2, lse, 1);
   c.require(part.back().d == dim::vocabulary_part, fault::S003, lse);
-  z_of_loss(c);
+  z_of_loss(c, c.n.attr.as<cross_entropy_attributes>().z);
 }
 constexpr void cross_entropy_rule(inference& c) { // lse_part, target, labels
   const value& lse = c.in(0);
@@ -181,8 +195,10 @@ constexpr void cross_entropy_grad_rule(inference& c) { // dloss, lse_part, targe
     place_output(c, k, algebra::product, {0, 1, 2, 3}, {dim::vocabulary_part});
   }
 }
-inline constexpr op_info cross_entropy_grad{
-    .name = "cross_entropy_grad", .rule = &cross_entropy_grad_rule, .typed_by = 1};
+inline constexpr op_info cross_entropy_grad{.name = "cross_entropy_grad",
+                                            .rule = &cross_entropy_grad_rule,
+                                            .typed_by = 1,
+                                            .attributes = attributes_of<cross_entropy_attributes>};
 constexpr void cross_entropy_adjoint(backward& d, const node& n) {
   const value_id dloss = d.of(n.out[0]);
   if (dloss < 0) return;
@@ -192,8 +208,10 @@ constexpr void cross_entropy_adjoint(backward& d, const node& n) {
   d.give(n.in[0], dlse, n.line);
   d.give(n.in[1], dtarget, n.line);
 }
-inline constexpr op_info cross_entropy{
-    .name = "cross_entropy", .rule = &cross_entropy_rule, .adjoint = &cross_entropy_adjoint};
+inline constexpr op_info cross_entropy{.name = "cross_entropy",
+                                       .rule = &cross_entropy_rule,
+                                       .adjoint = &cross_entropy_adjoint,
+                                       .attributes = attributes_of<cross_entropy_attributes>};
 
 // vocabulary_loss: the loss and its dx and dw in one visit of each chunk of logits, which saves one
 // of four products:
@@ -206,9 +224,10 @@ constexpr std::int64_t loss_scratch_bytes(const graph& g, const value& x, const 
 constexpr void vocabulary_loss_rule(
     inference& c) { // x, w, labels, dloss -> loss, count, dx, [dw], scratch
   const value &x = c.in(0), &w = c.in(1);
-  vocabulary_operands(c, 0, 1, 2);
+  const auto [z, words, weights] = c.n.attr.as<vocabulary_loss_attributes>();
+  vocabulary_operands(c, 0, 1, 2, words);
   c.sums({3}, 0), c.rank(3, 0);
-  z_of_loss(c);
+  z_of_loss(c, z);
   for (int i = 0; i < axes; ++i)
     if (w.at.at[i].s == state::shard) c.fail(fault::P007, 1);
   const dtype main = accumulator_of(x.type);
@@ -216,7 +235,6 @@ constexpr void vocabulary_loss_rule(
     c.declare(main, {});
     place_output(c, k, algebra::reduction, {0, 1, 2}, {x.back().d});
   }
-  const bool weights = c.n.attr.i[1] != 0;
   c.declare(x);
   place_output(c, 2, algebra::product, {3, 0, 1}, {x.back().d});
   if (weights) {
@@ -226,25 +244,29 @@ constexpr void vocabulary_loss_rule(
   c.declare_scratch(loss_scratch_bytes(c.g, x, w));
 }
 constexpr work vocabulary_loss_cost(const graph& g, const node& n) {
-  return vocabulary_work(g, n, g.at(n.in[0]), g.at(n.in[1]), n.attr.i[1] != 0 ? 3 : 2);
+  return vocabulary_work(g, n, g.at(n.in[0]), g.at(n.in[1]),
+                         n.attr.as<vocabulary_loss_attributes>().weights ? 3 : 2);
 }
 
 /// Of the parts of a vocabulary_loss.
 constexpr attributes attributes_in_loss(const attributes& whole, int part) {
+  const auto [z, words, weights] = whole.as<vocabulary_loss_attributes>();
   switch (part) {
-  case 0: return {{}, {whole.i[0]}};
-  case 3: return {{}, {whole.i[0], whole.i[1]}};
-  default: return {whole.f, {}};
+  case 0: return vocabulary_attributes{words};
+  case 3: return vocabulary_attributes{words, weights};
+  default: return cross_entropy_attributes{z};
   }
 }
 constexpr attributes attributes_of_loss(const attributes (&parts)[max_parts]) {
-  return {parts[1].f, parts[3].i};
+  const auto [words, weights] = parts[3].as<vocabulary_attributes>();
+  return vocabulary_loss_attributes{parts[1].as<cross_entropy_attributes>().z, words, weights};
 }
 inline constexpr op_info vocabulary_loss{
     .name = "vocabulary_loss",
     .rule = &vocabulary_loss_rule,
     .cost = &vocabulary_loss_cost,
     .accumulates = true,
+    .attributes = attributes_of<vocabulary_loss_attributes>,
     .form = {.parts = {{&vocabulary_partial, {0, 1, 2}},
                        {&cross_entropy, {out_of(0), out_of(0, 1), 2}},
                        {&cross_entropy_grad, {3, out_of(0), out_of(0, 1), 2}},
@@ -267,7 +289,8 @@ struct vocabulary_statistics {
 constexpr vocabulary_statistics vocabulary_partial(var x, var w, var labels, std::int64_t valid,
                                                    source_line line = here()) {
   builder& b = *x.b;
-  const value_id lse = b.emit(op::vocabulary_partial, {x.id, w.id, labels.id}, line, {{}, {valid}});
+  const value_id lse = b.emit(op::vocabulary_partial, {x.id, w.id, labels.id}, line,
+                              op::vocabulary_attributes{valid});
   return {{&b, lse}, {&b, b.g.at_node(b.g.at(lse).producer).out[1]}};
 }
 
@@ -282,8 +305,8 @@ struct summed_loss {
 constexpr summed_loss cross_entropy(vocabulary_statistics s, var labels, double z,
                                     source_line line = here()) {
   builder& b = *labels.b;
-  const value_id sum =
-      b.emit(op::cross_entropy, {s.lse_part.id, s.target.id, labels.id}, line, {{z}, {}});
+  const value_id sum = b.emit(op::cross_entropy, {s.lse_part.id, s.target.id, labels.id}, line,
+                              op::cross_entropy_attributes{z});
   return {{&b, sum}, {&b, b.g.at_node(b.g.at(sum).producer).out[1]}};
 }
 

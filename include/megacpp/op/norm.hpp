@@ -30,8 +30,11 @@ constexpr void declare_statistic(inference& c, const value& x) {
 
 /// Operand k, a gain or a bias, has the last dim of operand 0.
 constexpr void of_last_dim(inference& c, int k) { c.rank(k, 1), c.trails(k, 0); }
+struct norm_attributes {
+  double eps;
+};
 constexpr void eps_of_norm(inference& c) {
-  const double eps = c.n.attr.f[0];
+  const double eps = c.n.attr.as<norm_attributes>().eps;
   c.in_range(eps > 1e-30 && eps < 1e30, "eps", eps, "above 1e-30 and below 1e30");
 }
 
@@ -101,18 +104,20 @@ constexpr void layer_norm_adjoint(backward& d, const node& n) {
   if (dy < 0) return;
   if (d.wants(x)) d.give(x, d.b.emit(layer_norm_grad, {dy, x, gain, mu, r}, n.line), n.line);
   if (d.wants(gain)) d.give(gain, d.b.emit(layer_norm_gain_grad, {dy, x, mu, r}, n.line), n.line);
-  if (d.wants(bias)) d.give(bias, d.b.emit(bias_grad, {dy}, n.line, {{}, {1}}), n.line);
+  if (d.wants(bias)) d.give(bias, d.b.emit(bias_grad, {dy}, n.line, bias_attributes{1}), n.line);
 }
 extern const op_info add_rms_norm, add_layer_norm;
 inline constexpr op_info rms_norm{.name = "rms_norm",
                                   .rule = &rms_norm_rule,
                                   .adjoint = &rms_norm_adjoint,
                                   .cheap = true,
+                                  .attributes = attributes_of<norm_attributes>,
                                   .fuses = {&add_rms_norm}};
 inline constexpr op_info layer_norm{.name = "layer_norm",
                                     .rule = &layer_norm_rule,
                                     .adjoint = &layer_norm_adjoint,
                                     .cheap = true,
+                                    .attributes = attributes_of<norm_attributes>,
                                     .fuses = {&add_layer_norm}};
 
 /// s = x + a, y = norm(s): (x, a, gain[, bias]) -> s, y, statistics. It rounds where add and norm
@@ -134,6 +139,7 @@ template <int Statistics> constexpr void add_norm_rule(inference& c) { // x, a, 
 template <const op_info& Norm, int Statistics> constexpr op_info add_before(const char* name) {
   return {.name = name,
           .rule = &add_norm_rule<Statistics>,
+          .attributes = Norm.attributes,
           .form = {.parts = {{&add, {0, 1}}, {&Norm, {out_of(0), 2, 3}}},
                    .outputs = {out_of(0), out_of(1), out_of(1, 1), out_of(1, 2)},
                    .main = 1}};
@@ -146,11 +152,11 @@ inline constexpr op_info add_layer_norm = add_before<layer_norm, 2>("add_layer_n
 
 /// x (..., N), gain (N): y (..., N).
 constexpr var rms_norm(var x, var gain, double eps, source_line line = here()) {
-  return {x.b, x.b->emit(op::rms_norm, {x.id, gain.id}, line, {{eps}, {}})};
+  return {x.b, x.b->emit(op::rms_norm, {x.id, gain.id}, line, op::norm_attributes{eps})};
 }
 /// x (..., N), gain (N), bias (N) or none (a var without builder): y (..., N).
 constexpr var layer_norm(var x, var gain, var bias, double eps, source_line line = here()) {
-  return {x.b, x.b->emit(op::layer_norm, {x.id, gain.id, bias.id}, line, {{eps}, {}})};
+  return {x.b, x.b->emit(op::layer_norm, {x.id, gain.id, bias.id}, line, op::norm_attributes{eps})};
 }
 
 } // namespace mc

@@ -67,6 +67,10 @@ constexpr void clip_factor_rule(inference& c) { // token count, summed loss, sum
 }
 inline constexpr op_info clip_factor{.name = "clip_factor", .rule = &clip_factor_rule};
 
+struct adamw_attributes {
+  bool decay;         ///< weight decay applies
+  std::int64_t count; ///< elements of the group
+};
 // gradient, master, first moment, second moment, weight, factor, learning rate, step -> broken
 constexpr void adamw_rule(inference& c) {
   c.floats({4}), c.sums({0, 1, 2, 3}, 4), c.typed({5, 6}, dtype::f64), c.rank(5, 0), c.rank(6, 0);
@@ -90,15 +94,23 @@ inline constexpr op_info adamw{.name = "adamw",
                                .cost = &adamw_cost,
                                .typed_by = 4,
                                .changes = 0b11110,
-                               .takes_ranges = true};
+                               .takes_ranges = true,
+                               .attributes = attributes_of<adamw_attributes>};
 
+struct balance_attributes {
+  double rate; ///< the step
+};
 constexpr void balance_step_rule(inference& c) { // load, master, weight, factor
   c.floats({2}), c.sums({0, 1}, 2), c.typed({3}, dtype::f64), c.rank(3, 0);
-  c.require(c.n.attr.f[0] >= 0 && c.n.attr.f[0] < 1e30, fault::C001, 0);
+  const double rate = c.n.attr.as<balance_attributes>().rate;
+  c.require(rate >= 0 && rate < 1e30, fault::C001, 0);
   placed_alike(c, 3);
 }
-inline constexpr op_info balance_step{
-    .name = "balance_step", .rule = &balance_step_rule, .typed_by = 2, .changes = 0b110};
+inline constexpr op_info balance_step{.name = "balance_step",
+                                      .rule = &balance_step_rule,
+                                      .typed_by = 2,
+                                      .changes = 0b110,
+                                      .attributes = attributes_of<balance_attributes>};
 
 } // namespace op
 } // namespace mc

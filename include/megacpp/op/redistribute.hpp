@@ -32,6 +32,18 @@ constexpr collective collective_of(place from, place to) {
   return to.s == shard ? collective::slice : collective::none;
 }
 
+namespace op {
+
+/// What a redistribution turns into what, and over which axis.
+struct transition {
+  axis over;
+  place from, to;
+
+  constexpr collective by() const { return collective_of(from, to); }
+};
+
+} // namespace op
+
 /// A value along a dim that n ranks share: (outer, n, run) in the order in which it lies in memory.
 struct parts_along {
   std::int64_t outer = 1; ///< elements of the dims before it
@@ -48,12 +60,13 @@ constexpr parts_along parts_of(const mesh& m, const value& whole, dim d, std::in
 
 /// Bytes of one rank in which the parts of a collective lie side by side, each in one piece: where
 /// the dim is not the outermost, x is packed before it, or y unpacked after it.
-constexpr std::int64_t pack_bytes(const mesh& m, const value& x, const value& y, const node& n) {
-  const std::int64_t ranks = m.of(n.ax);
-  if (!m.sized(n.ax)) return 0; // a range has no dims around the one that is cut
-  const bool packs = n.to.s == state::shard && parts_of(m, x, n.to.d, ranks).outer > 1,
-             unpacks = n.from.s == state::shard && parts_of(m, y, n.from.d, ranks).outer > 1;
-  switch (collective_of(n.from, n.to)) {
+constexpr std::int64_t pack_bytes(const mesh& m, const value& x, const value& y,
+                                  const op::transition& t) {
+  const std::int64_t ranks = m.of(t.over);
+  if (!m.sized(t.over)) return 0; // a range has no dims around the one that is cut
+  const bool packs = t.to.s == state::shard && parts_of(m, x, t.to.d, ranks).outer > 1,
+             unpacks = t.from.s == state::shard && parts_of(m, y, t.from.d, ranks).outer > 1;
+  switch (t.by()) {
   case collective::all_gather: return unpacks ? local_bytes(m, y) : 0;
   case collective::reduce_scatter: return packs ? local_bytes(m, x) : 0;
   case collective::all_to_all: return packs || unpacks ? local_bytes(m, x) : 0;
@@ -65,19 +78,19 @@ namespace op {
 
 constexpr void redistribute_rule(inference& c) {
   const value& x = c.in(0);
-  const node& n = c.n;
+  const auto t = c.n.attr.as<transition>();
   c.require(c.has(0), fault::S008);
   c.require(x.type != dtype::u8, fault::S007, 0);
   value& y = c.declare(x);
   y.at = x.at, y.holds = x.holds, y.below = x.below;
-  place goal = n.to;
-  const place now = x.at[n.ax];
-  c.looking = static_cast<int>(n.ax);
-  if (!redistributes(now, goal, n.derived)) c.fail(fault::P003, 0);
+  place goal = t.to;
+  const place now = x.at[t.over];
+  c.looking = static_cast<int>(t.over);
+  if (!redistributes(now, goal, c.n.derived)) c.fail(fault::P003, 0);
   if (now.s == state::shard) {
     if (now.level != x.at.levels(now.d) - 1) c.fail(fault::P009, 0);
-    if (!c.g.ranks.sized(n.ax) && range_axis(c.g.ranks, x) < 0) c.fail(fault::P011, 0);
-    y.at[n.ax] = invariant;
+    if (!c.g.ranks.sized(t.over) && range_axis(c.g.ranks, x) < 0) c.fail(fault::P011, 0);
+    y.at[t.over] = invariant;
   }
   if (goal.s == state::shard) {
     const int where = x.find(goal.d);
@@ -88,52 +101,46 @@ constexpr void redistribute_rule(inference& c) {
       goal.level = static_cast<std::int8_t>(y.at.levels(goal.d));
       std::int64_t ranks = 1;
       for (int a = 0; a < axes; ++a)
-        if ((y.at.at[a].is_shard(goal.d) || a == static_cast<int>(n.ax)) &&
+        if ((y.at.at[a].is_shard(goal.d) || a == static_cast<int>(t.over)) &&
             c.g.ranks.sized(static_cast<axis>(a)))
           ranks *= c.g.ranks.of(static_cast<axis>(a));
       if (x.dims[where].n % ranks != 0) c.fail(fault::S001, 0);
     }
-    y.at[n.ax] = goal;
-    if (!c.g.ranks.sized(n.ax) && range_axis(c.g.ranks, y) < 0) c.fail(fault::P011, 0);
+    y.at[t.over] = goal;
+    if (!c.g.ranks.sized(t.over) && range_axis(c.g.ranks, y) < 0) c.fail(fault::P011, 0);
     if (range_axis(c.g.ranks, x) >= 0) c.fail(fault::P011, 0); // its parts are known only at start
   }
-  y.at[n.ax] = goal;
+  y.at[t.over] = goal;
   if ((now.s != state::shard && goal.s != state::shard) || c.wrong != fault::none) return;
-  if (const std::int64_t bytes = pack_bytes(c.g.ranks, x, y, n); bytes > 0)
+  if (const std::int64_t bytes = pack_bytes(c.g.ranks, x, y, t); bytes > 0)
     c.declare_scratch(bytes);
 }
 
 constexpr value_id emit_redistribution(builder& b, const op_info& to, value_id x, axis a,
                                        place goal, source_line line) {
   const place now = b.g.at(x).at[a];
-  node n;
-  n.op = &to;
-  n.in[0] = x;
-  n.ax = a;
-  n.from = now;
-  n.to = goal;
-  n.line = line;
-  const value_id y = b.emit(n);
-  b.g.at_node(b.g.at(y).producer).to = b.g.at(y).at[a];
-  return y;
+  if (goal.s == state::shard) goal.level = static_cast<std::int8_t>(b.g.at(x).at.levels(goal.d));
+  return b.emit(to, {x}, line, transition{a, now, goal});
 }
 
 constexpr void redistribute_adjoint(backward& d, const node& n) {
   const value_id dy = d.of(n.out[0]);
   if (dy < 0 || !d.wants(n.in[0])) return;
-  d.give(n.in[0], emit_redistribution(d.b, *n.op, dy, n.ax, cotangent(n.from), n.line), n.line);
+  const auto t = n.attr.as<transition>();
+  d.give(n.in[0], emit_redistribution(d.b, *n.op, dy, t.over, cotangent(t.from), n.line), n.line);
 }
 
 constexpr work redistribute_cost(const graph& g, const node& n) {
-  if (collective_of(n.from, n.to) == collective::none) return {};
+  if (n.attr.as<transition>().by() == collective::none) return {};
   return {0, local_bytes(g.ranks, g.at(n.in[0])), local_bytes(g.ranks, g.at(n.out[0]))};
 }
 
 constexpr transfers redistribute_wire(const graph& g, const node& n, const mesh& ranks) {
-  const collective what = collective_of(n.from, n.to);
+  const auto t = n.attr.as<transition>();
+  const collective what = t.by();
   if (!waits(what)) return transfers{};
   const std::int64_t bytes = local_bytes(g.ranks, g.at(n.in[0]));
-  return transfers{}.add({what, n.ax, bytes, bytes_sent(what, bytes, ranks.of(n.ax))});
+  return transfers{}.add({what, t.over, bytes, bytes_sent(what, bytes, ranks.of(t.over))});
 }
 
 inline constexpr op_info redistribute{.name = "to",
@@ -142,7 +149,9 @@ inline constexpr op_info redistribute{.name = "to",
                                       .cost = &redistribute_cost,
                                       .wire = &redistribute_wire,
                                       .linear = true,
-                                      .takes_ranges = true};
+                                      .takes_ranges = true,
+                                      .redistributes = true,
+                                      .attributes = attributes_of<transition>};
 
 } // namespace op
 

@@ -47,9 +47,20 @@ constexpr void choices_of_router(inference& c, int k, int l) {
   for (int i = 0; i + 1 < v.rank && v.rank == of.rank; ++i) c.agree(of.dims[i], v.dims[i], l, k);
 }
 
+struct route_attributes {
+  std::int64_t choices;   ///< experts a token
+  bool normalise = false; ///< their weights are divided by their sum
+};
+struct statistics_attributes {
+  bool per_sequence; ///< a group is a sequence, and not all tokens of a rank
+};
+struct router_loss_attributes {
+  double balance, z; ///< coefficients
+};
+
 constexpr void route_rule(inference& c) { // l (..., E), [b] (E)
   const value& l = c.in(0);
-  const std::int64_t k = c.n.attr.i[0];
+  const std::int64_t k = c.n.attr.as<route_attributes>().choices;
   logits_of_router(c, 0);
   if (c.has(1)) c.typed({1}, l.type), c.rank(1, 1), c.trails(1, 0);
   c.in_range(k >= 1 && k <= l.back().n, "the number of experts a token", static_cast<double>(k),
@@ -66,7 +77,7 @@ constexpr void route_rule(inference& c) { // l (..., E), [b] (E)
 constexpr void route_grad_rule(inference& c) { // dw (..., k), l (..., E), experts (..., k)
   logits_of_router(c, 1), choices_of_router(c, 2, 1);
   c.sums({0}, 1), c.alike(0, 2);
-  c.require(c.in(2).back().n == c.n.attr.i[0], fault::S002, 1, 2);
+  c.require(c.in(2).back().n == c.n.attr.as<route_attributes>().choices, fault::S002, 1, 2);
   c.declare(c.in(1));
   place_output(c, 0, algebra::product, {0, 1, 2}, {dim::expert, dim::choices});
 }
@@ -76,7 +87,10 @@ constexpr void expert_load_rule(inference& c) { // experts (..., k), b (E)
   c.declare(c.in(1)).type = accumulator_of(c.in(1).type);
   place_output(c, 0, algebra::reduction, {0}, {dim::choices});
 }
-inline constexpr op_info route_grad{.name = "route_grad", .rule = &route_grad_rule, .typed_by = 1};
+inline constexpr op_info route_grad{.name = "route_grad",
+                                    .rule = &route_grad_rule,
+                                    .typed_by = 1,
+                                    .attributes = attributes_of<route_attributes>};
 inline constexpr op_info expert_load{
     .name = "expert_load", .rule = &expert_load_rule, .typed_by = 1, .accumulates = true};
 constexpr void route_adjoint(backward& d, const node& n) {
@@ -85,7 +99,10 @@ constexpr void route_adjoint(backward& d, const node& n) {
     d.give(l, d.b.emit(route_grad, {dw, l, n.out[1]}, n.line, n.attr), n.line);
   if (d.wants(b)) d.give(b, d.b.emit(expert_load, {n.out[1], b}, n.line), n.line);
 }
-inline constexpr op_info route{.name = "route", .rule = &route_rule, .adjoint = &route_adjoint};
+inline constexpr op_info route{.name = "route",
+                               .rule = &route_rule,
+                               .adjoint = &route_adjoint,
+                               .attributes = attributes_of<route_attributes>};
 
 /// The place of a sum over the tokens of a group: pending over shards of a group's tokens.
 constexpr place place_of_group(const inference& c, axis a, place tokens, bool per_sequence) {
@@ -96,7 +113,7 @@ constexpr place place_of_group(const inference& c, axis a, place tokens, bool pe
 }
 constexpr void router_statistics_rule(inference& c) { // l, experts
   const value& l = c.in(0);
-  const bool per_sequence = c.n.attr.i[0] != 0;
+  const bool per_sequence = c.n.attr.as<statistics_attributes>().per_sequence;
   logits_of_router(c, 0), choices_of_router(c, 1, 0);
   c.dims(0, {dim::batch, dim::sequence, dim::expert});
   const extent group = per_sequence ? l.dims[0] : extent{dim::replicas, 1};
@@ -116,7 +133,7 @@ constexpr void router_statistics_rule(inference& c) { // l, experts
 }
 constexpr void router_statistics_grad_rule(inference& c) { // ds (groups, E), dz (), l (B, S, E)
   const value &ds = c.in(0), &l = c.in(2);
-  const bool per_sequence = c.n.attr.i[0] != 0;
+  const bool per_sequence = c.n.attr.as<statistics_attributes>().per_sequence;
   logits_of_router(c, 2), c.sums({0, 1}, 2);
   c.dims(0, {per_sequence ? dim::batch : dim::replicas, dim::expert}), c.rank(1, 0);
   c.dims(2, {dim::batch, dim::sequence, dim::expert});
@@ -133,8 +150,10 @@ constexpr void router_statistics_grad_rule(inference& c) { // ds (groups, E), dz
   }
   c.looking = -1;
 }
-inline constexpr op_info router_statistics_grad{
-    .name = "router_statistics_grad", .rule = &router_statistics_grad_rule, .typed_by = 2};
+inline constexpr op_info router_statistics_grad{.name = "router_statistics_grad",
+                                                .rule = &router_statistics_grad_rule,
+                                                .typed_by = 2,
+                                                .attributes = attributes_of<statistics_attributes>};
 constexpr void router_statistics_adjoint(backward& d, const node& n) {
   const value_id ds = d.of(n.out[0]), dz = d.of(n.out[2]);
   if (ds < 0 || dz < 0 || !d.wants(n.in[0])) return;
@@ -143,10 +162,11 @@ constexpr void router_statistics_adjoint(backward& d, const node& n) {
 inline constexpr op_info router_statistics{.name = "router_statistics",
                                            .rule = &router_statistics_rule,
                                            .adjoint = &router_statistics_adjoint,
-                                           .constants = 1u << 1}; // counts
+                                           .constants = 1u << 1, // counts
+                                           .attributes = attributes_of<statistics_attributes>};
 
 constexpr void coefficients_of_router(inference& c) {
-  const double balance = c.n.attr.f[0], z = c.n.attr.f[1];
+  const auto [balance, z] = c.n.attr.as<router_loss_attributes>();
   constexpr const char* range = "at least 0 and below 1e30";
   c.in_range(balance >= 0 && balance < 1e30, "the coefficient of balance", balance, range);
   c.in_range(z >= 0 && z < 1e30, "the coefficient of z", z, range);
@@ -166,8 +186,10 @@ constexpr void router_loss_grad_rule(inference& c) { // dL (), c (groups, E)
   place_output(c, 0, algebra::product, {0, 1});
   c.declare(c.in(0)).at = c.in(0).at;
 }
-inline constexpr op_info router_loss_grad{
-    .name = "router_loss_grad", .rule = &router_loss_grad_rule, .typed_by = 1};
+inline constexpr op_info router_loss_grad{.name = "router_loss_grad",
+                                          .rule = &router_loss_grad_rule,
+                                          .typed_by = 1,
+                                          .attributes = attributes_of<router_loss_attributes>};
 constexpr void router_loss_adjoint(backward& d, const node& n) {
   const value_id dL = d.of(n.out[0]);
   if (dL < 0) return;
@@ -176,8 +198,10 @@ constexpr void router_loss_adjoint(backward& d, const node& n) {
   d.give(n.in[0], ds, n.line);
   d.give(n.in[2], dz, n.line);
 }
-inline constexpr op_info router_loss{
-    .name = "router_loss", .rule = &router_loss_rule, .adjoint = &router_loss_adjoint};
+inline constexpr op_info router_loss{.name = "router_loss",
+                                     .rule = &router_loss_rule,
+                                     .adjoint = &router_loss_adjoint,
+                                     .attributes = attributes_of<router_loss_attributes>};
 
 } // namespace op
 
@@ -189,7 +213,8 @@ struct routing {
 /// logits (B, S, E): the k experts of each token and their weights. `bias` (E) may be absent.
 constexpr routing route(var logits, var bias, int k, bool normalise, source_line line = here()) {
   builder& b = *logits.b;
-  const value_id w = b.emit(op::route, {logits.id, bias.id}, line, {{}, {k, normalise}});
+  const value_id w =
+      b.emit(op::route, {logits.id, bias.id}, line, op::route_attributes{k, normalise});
   return {{&b, w}, {&b, b.g.at_node(b.g.at(w).producer).out[1]}};
 }
 
@@ -202,8 +227,8 @@ struct router_statistics_of {
 constexpr router_statistics_of router_statistics(var logits, var experts, bool per_sequence,
                                                  source_line line = here()) {
   builder& b = *logits.b;
-  const value_id s =
-      b.emit(op::router_statistics, {logits.id, experts.id}, line, {{}, {per_sequence}});
+  const value_id s = b.emit(op::router_statistics, {logits.id, experts.id}, line,
+                            op::statistics_attributes{per_sequence});
   const node& n = b.g.at_node(b.g.at(s).producer);
   return {{&b, n.out[0]}, {&b, n.out[1]}, {&b, n.out[2]}};
 }
@@ -213,7 +238,7 @@ constexpr var router_loss(router_statistics_of s, double balance, double z_loss,
                           source_line line = here()) {
   builder& b = *s.z.b;
   return {&b, b.emit(op::router_loss, {s.probabilities.id, s.counts.id, s.z.id}, line,
-                     {{balance, z_loss}, {}})};
+                     op::router_loss_attributes{balance, z_loss})};
 }
 
 } // namespace mc

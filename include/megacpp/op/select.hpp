@@ -28,8 +28,12 @@ inline constexpr op_info select{.name = "select", .rule = &select_rule, .cost = 
 
 inline constexpr std::int64_t most_repeats = 1 << 20;
 
+struct repeat_attributes {
+  std::int64_t times;
+};
+
 constexpr void repeat_rule(inference& c) { // x (N, ...)
-  const std::int64_t times = c.n.attr.i[0];
+  const std::int64_t times = c.n.attr.as<repeat_attributes>().times;
   c.floats({0}), c.require(c.in(0).rank > 0, fault::S003, 0);
   c.require(times > 0 && times <= most_repeats, fault::C001, 0);
   value& y = c.declare(c.in(0));
@@ -37,22 +41,28 @@ constexpr void repeat_rule(inference& c) { // x (N, ...)
   place_output(c, 0, algebra::product, {0}, {y.dims[0].d});
 }
 constexpr void repeat_grad_rule(inference& c) { // dy (N r, ...)
-  const std::int64_t times = c.n.attr.i[0] > 0 ? c.n.attr.i[0] : 1;
+  const std::int64_t wanted = c.n.attr.as<repeat_attributes>().times;
+  const std::int64_t times = wanted > 0 ? wanted : 1;
   c.floats({0}), c.require(c.in(0).rank > 0, fault::S003, 0);
-  c.require(times == c.n.attr.i[0] && times <= most_repeats, fault::C001, 0);
+  c.require(times == wanted && times <= most_repeats, fault::C001, 0);
   value& x = c.declare(c.in(0));
   c.require(x.dims[0].n % times == 0, fault::S002, 0);
   x.dims[0].n /= times;
   place_output(c, 0, algebra::product, {0}, {x.dims[0].d});
 }
-inline constexpr op_info repeat_grad{.name = "repeat_grad", .rule = &repeat_grad_rule};
+inline constexpr op_info repeat_grad{.name = "repeat_grad",
+                                     .rule = &repeat_grad_rule,
+                                     .attributes = attributes_of<repeat_attributes>};
 constexpr void repeat_adjoint(backward& d, const node& n) {
   const value_id dy = d.of(n.out[0]);
   if (dy < 0 || !d.wants(n.in[0])) return;
   d.give(n.in[0], d.b.emit(repeat_grad, {dy}, n.line, n.attr), n.line);
 }
-inline constexpr op_info repeat{
-    .name = "repeat", .rule = &repeat_rule, .adjoint = &repeat_adjoint, .linear = true};
+inline constexpr op_info repeat{.name = "repeat",
+                                .rule = &repeat_rule,
+                                .adjoint = &repeat_adjoint,
+                                .linear = true,
+                                .attributes = attributes_of<repeat_attributes>};
 
 } // namespace op
 
@@ -64,7 +74,7 @@ constexpr var select(var x, var index, source_line line = here()) {
 /// x (N, ...): (N r, ...), each row r times in a row. With r = 1, x.
 constexpr var repeat(var x, std::int64_t times, source_line line = here()) {
   if (times == 1) return x;
-  return {x.b, x.b->emit(op::repeat, {x.id}, line, {{}, {times}})};
+  return {x.b, x.b->emit(op::repeat, {x.id}, line, op::repeat_attributes{times})};
 }
 
 } // namespace mc

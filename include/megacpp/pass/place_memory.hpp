@@ -60,7 +60,7 @@ namespace detail {
 /// output may be another name of its input.
 constexpr bool may_alias(const node& n) {
   if (n.op != &op::redistribute) return false;
-  const collective c = collective_of(n.from, n.to);
+  const collective c = n.attr.as<op::transition>().by();
   return c == collective::none || (c == collective::all_reduce && n.when == phase::epilogue);
 }
 
@@ -78,12 +78,14 @@ struct placer {
   std::int16_t buffer_of[max_values]{};
   placed_value buffers[max_values]{};
   address leaf_gradient[max_values]{};
+  bool aliases[max_nodes]{}; ///< of a node's output and input
   const running_order& order;
   int count = 0;
 
   constexpr placer(const graph& graph, const running_order& runs) : g(graph), order(runs) {
     for (auto& b : buffer_of) b = -1;
     for (auto& l : last_use) l = -1;
+    for (int i = 0; i < g.node_count; ++i) aliases[i] = may_alias(g.nodes[i]);
   }
 
   constexpr address& at(value_id v) { return plan.at[v]; }
@@ -100,7 +102,7 @@ struct placer {
       if (v >= 0) last_use[v] = g.node_count;
     // an alias keeps its source alive
     for (int i = g.node_count - 1; i >= 0; --i)
-      if (aliases(i)) {
+      if (aliases[i]) {
         const value_id from = g.at_node(i).in[0], to = g.at_node(i).out[0];
         auto& last = last_use[from];
         if (last_use[to] > last) last = last_use[to];
@@ -127,7 +129,6 @@ struct placer {
     last_use[v] = node;
     read_in_backward[v] |= backward;
   }
-  constexpr bool aliases(int i) const { return may_alias(g.at_node(i)); }
 
   constexpr void place_parameters() {
     for (int i = 0; i < g.parameter_count; ++i) at(g.parameters[i].v) = {space::weights, i};
@@ -139,7 +140,7 @@ struct placer {
   }
   constexpr void place_node(int i) {
     const node& n = g.at_node(i);
-    if (aliases(i) && !leaves(n.out[0]) &&
+    if (aliases[i] && !leaves(n.out[0]) &&
         (n.when != phase::epilogue || finishes(n.out[0]) < 0 ||
          at(n.in[0]).in == space::gradients)) {
       at(n.out[0]) = at(n.in[0]);

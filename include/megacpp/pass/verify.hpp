@@ -49,8 +49,10 @@ constexpr int unagreed_axis(const graph& g, const node& n) {
   const auto agreed = [&](axis a) {
     return g.ranks.trivial(a) || (trips[a] == invariant && (a >= axis::edp || spread(trips) == 0));
   };
-  const bool moves = n.from != n.to && waits(collective_of(n.from, n.to));
-  if (moves && !agreed(n.ax)) return static_cast<int>(n.ax);
+  if (n.op->redistributes) {
+    const auto t = n.attr.as<op::transition>();
+    if (waits(t.by()) && !agreed(t.over)) return static_cast<int>(t.over);
+  }
   for (axis a : {axis::ep, axis::etp})
     if (n.op->crosses && !agreed(a)) return static_cast<int>(a);
   return -1;

@@ -176,11 +176,12 @@ constexpr void check_salts(graph& g) {
   for (int i = 0; i < g.node_count; ++i)
     for (int j = 0; j < i && g.at_node(i).op == &op::dropout; ++j) {
       const node &n = g.at_node(i), &before = g.at_node(j);
-      if (before.op != n.op || before.attr.i[0] != n.attr.i[0] || g.wrong.code != fault::none)
-        continue;
+      if (before.op != n.op || g.wrong.code != fault::none) continue;
+      const auto salt = n.attr.as<op::dropout_attributes>().salt;
+      if (before.attr.as<op::dropout_attributes>().salt != salt) continue;
       record(g, fault::C001, n.line, n.op->name, n.in[0]);
-      g.wrong.what << ": salt " << n.attr.i[0] << " is that of the dropout in line "
-                   << before.line.number << " too";
+      g.wrong.what << ": salt " << salt << " is that of the dropout in line " << before.line.number
+                   << " too";
     }
 }
 
@@ -196,7 +197,7 @@ constexpr void check_caches(builder& b) {
 constexpr void check_padding(builder& b) {
   for (int i = 0; i < b.g.node_count; ++i) {
     const node& n = b.g.at_node(i);
-    if (n.from != n.to) continue; // another placement of the same rows
+    if (n.op->redistributes) continue; // another placement of the same rows
     inference c{b.g, n};
     for (int k = 0; k < max_inputs; ++k) {
       const parameter_info* const p = c.has(k) ? c.parameter(k) : nullptr;
@@ -386,7 +387,8 @@ constexpr fault_record fault_of_experts(std::span<const graph* const> parts, con
     for (int i = 0; i < g->node_count; ++i) {
       const node& n = g->at_node(i);
       experts = experts || n.op->crosses;
-      capacity = capacity || (n.op == &op::expert_rows && n.attr.i[2] > 0);
+      capacity = capacity ||
+                 (n.op == &op::expert_rows && n.attr.as<op::expert_rows_attributes>().capacity > 0);
     }
   if (!experts && (s.ranks.ep > 1 || s.ranks.etp > 1))
     return detail::sentence(fault::C002,

@@ -82,7 +82,9 @@ struct update_verifier {
     if (group.shared) {
       if (v < 0 || g.at(v).producer < 0) return false;
       const node& n = g.at_node(g.at(v).producer);
-      if (n.op != &op::redistribute || n.ax != axis::pp || n.to != invariant) return false;
+      if (n.op != &op::redistribute) return false;
+      const auto [over, from, to] = n.attr.as<op::transition>();
+      if (over != axis::pp || to != invariant) return false;
       v = n.in[0];
     }
     return is(v, feed::gradient, k, group, group.count);
@@ -119,13 +121,15 @@ struct update_verifier {
     ++writes;
     if (group.update == update_rule::balance) {
       one(op::balance_step, phase::epilogue, "update", [&](const node& n) {
-        return stores(n, k, 2) && n.in[3] == clip.out[0] && n.attr == attributes{{group.rate}, {}};
+        return stores(n, k, 2) && n.in[3] == clip.out[0] &&
+               n.attr == attributes(op::balance_attributes{group.rate});
       });
       return;
     }
     const node* made = one(op::adamw, phase::epilogue, "update", [&](const node& n) {
       return stores(n, k, 4) && n.in[5] == clip.out[0] && is(n.in[6], feed::learning_rate, 0) &&
-             is(n.in[7], feed::step, 0) && n.attr == attributes{{}, {group.decay, group.count}};
+             is(n.in[7], feed::step, 0) &&
+             n.attr == attributes(op::adamw_attributes{group.decay, group.count});
     });
     if (made != nullptr && !told.needed[made->out[0]]) fail("broken blocks");
   }
@@ -273,7 +277,7 @@ constexpr graph update_graph(const registry& r, const mesh& ranks, dtype weights
       b.emit(op::balance_step,
              {gradients[k].id, range(feed::master, "master", main),
               range(feed::weight, "weight", weights), factor},
-             0, {{group.rate}, {}});
+             0, op::balance_attributes{group.rate});
       continue;
     }
     const var here = over_all_ranks(
@@ -283,7 +287,7 @@ constexpr graph update_graph(const registry& r, const mesh& ranks, dtype weights
                      range(feed::second_moment, "second_moment", main),
                      range(feed::weight, "weight", weights), factor,
                      number_input(b, feed::learning_rate).id, number_input(b, feed::step).id},
-                    0, {{}, {group.decay, group.count}})});
+                    0, op::adamw_attributes{group.decay, group.count})});
     broken = broken.id < 0 ? here : var{&b, b.emit(op::add, {broken.id, here.id}, 0)};
   }
   if (broken.id >= 0) add_to(step_total::broken, broken);

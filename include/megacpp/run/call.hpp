@@ -9,6 +9,8 @@
 
 #include <chrono>
 #include <cstring>
+#include <stdexcept>
+#include <string>
 #include <utility>
 
 namespace mc {
@@ -50,7 +52,10 @@ template <class Part, int N, class Device> struct compiled_call : call_state<Dev
     return Part::g.at(n().out[static_cast<unsigned>(k)]);
   }
   static constexpr const node& described() { return n(); }
-  static constexpr const attributes& attr() { return n().attr; }
+  template <class A> static constexpr A attr() {
+    static_assert(n().attr.template are<A>(), "the op's attributes are of another type");
+    return n().attr.template as<A>();
+  }
   static constexpr const mesh& ranks() { return Part::g.ranks; }
   static constexpr numerics sums() { return Part::g.sums; }
   template <int K, int From, int To> static constexpr auto in_span() {
@@ -95,7 +100,12 @@ struct dynamic_call : call_state<cpu> {
   const value& value_in(int k) const { return g.at(n.in[static_cast<unsigned>(k)]); }
   const value& value_out(int k) const { return g.at(n.out[static_cast<unsigned>(k)]); }
   const node& described() const { return n; }
-  const attributes& attr() const { return n.attr; }
+  template <class A> A attr() const {
+    if (!n.attr.are<A>())
+      throw std::logic_error(std::string("the kernel of ") + n.op->name +
+                             " reads attributes of another type than op_info::attributes names");
+    return n.attr.as<A>();
+  }
   const mesh& ranks() const { return g.ranks; }
   numerics sums() const { return g.sums; }
   template <int K, int From, int To> std::int64_t in_span() const {
@@ -156,7 +166,7 @@ constexpr bool is_alias(const memory_plan& p, const node& n) {
          p.at[static_cast<unsigned>(n.out[0])].in == p.at[static_cast<unsigned>(n.in[0])].in &&
          p.at[static_cast<unsigned>(n.out[0])].offset ==
              p.at[static_cast<unsigned>(n.in[0])].offset &&
-         collective_of(n.from, n.to) == collective::none;
+         n.attr.as<op::transition>().by() == collective::none;
 }
 
 } // namespace mc

@@ -1,0 +1,152 @@
+// Attributes: what a node is told beside its operands. Each op has a plain aggregate for them, of
+// at most five numbers, flags, enumerators and places, which op_info::attributes names:
+//
+//   struct rope_attributes { double base; std::int64_t direction; };
+//   inline constexpr op_info rope{..., .attributes = attributes_of<rope_attributes>};
+//
+//   b.emit(op::rope, {x, positions}, line, rope_attributes{1e4, 1});
+//   const auto a = n.attr.as<rope_attributes>();
+//
+// A node keeps them as words, which passes compare and mix without knowing what they are.
+#pragma once
+
+#include <megacpp/graph/placement.hpp>
+
+#include <bit>
+#include <concepts>
+#include <cstdint>
+#include <type_traits>
+#include <utility>
+
+namespace mc {
+
+inline constexpr int max_attributes = 5; ///< of a node
+
+namespace detail {
+
+constexpr std::int64_t word_of(double x) { return std::bit_cast<std::int64_t>(x); }
+constexpr std::int64_t word_of(place p) {
+  return static_cast<int>(p.s) | static_cast<int>(p.d) << 8 | p.level << 16;
+}
+template <class T>
+requires std::integral<T> || std::is_enum_v<T>
+constexpr std::int64_t word_of(T x) { return static_cast<std::int64_t>(x); }
+
+/// A word as whatever member it initialises. Few calls: each is a step of a constant evaluation.
+struct attribute_word {
+  std::int64_t bits = 0;
+
+  template <class T> constexpr operator T() const {
+    if constexpr (std::floating_point<T>) {
+      return static_cast<T>(std::bit_cast<double>(bits));
+    } else if constexpr (std::same_as<T, place>) {
+      return {static_cast<state>(bits & 0xff), static_cast<dim>(bits >> 8 & 0xff),
+              static_cast<std::int8_t>(bits >> 16)};
+    } else {
+      static_assert(std::integral<T> || std::is_enum_v<T>,
+                    "attributes are numbers, flags, enumerators and places");
+      return static_cast<T>(bits);
+    }
+  }
+};
+
+template <int> using any_word = attribute_word;
+template <class A, int... K> consteval bool has_members(std::integer_sequence<int, K...>) {
+  return requires { A{any_word<K>{}...}; };
+}
+template <class A, int... K>
+constexpr A from_words(const std::int64_t* w, std::integer_sequence<int, K...>) {
+  return A{attribute_word{w[K]}...};
+}
+template <class A, int N = max_attributes + 1> consteval int count_members() {
+  if constexpr (N == 0 || has_members<A>(std::make_integer_sequence<int, N>{})) return N;
+  else return count_members<A, N - 1>();
+}
+/// The members of an aggregate: their words, and which of them are real numbers.
+struct attribute_members {
+  std::int64_t word[max_attributes];
+  bool real[max_attributes];
+};
+template <class... M> constexpr attribute_members words_of(const M&... m) {
+  static_assert(sizeof...(M) <= max_attributes, "an op has at most five attributes");
+  return {{word_of(m)...}, {std::floating_point<M>...}};
+}
+template <int N> using members = std::integral_constant<int, N>;
+template <class A> constexpr attribute_members take(const A& a, members<1>) {
+  const auto& [p] = a;
+  return words_of(p);
+}
+template <class A> constexpr attribute_members take(const A& a, members<2>) {
+  const auto& [p, q] = a;
+  return words_of(p, q);
+}
+template <class A> constexpr attribute_members take(const A& a, members<3>) {
+  const auto& [p, q, r] = a;
+  return words_of(p, q, r);
+}
+template <class A> constexpr attribute_members take(const A& a, members<4>) {
+  const auto& [p, q, r, s] = a;
+  return words_of(p, q, r, s);
+}
+template <class A> constexpr attribute_members take(const A& a, members<5>) {
+  const auto& [p, q, r, s, t] = a;
+  return words_of(p, q, r, s, t);
+}
+template <class A> constexpr attribute_members take(const A& a) {
+  static_assert(count_members<A>() >= 1 && count_members<A>() <= max_attributes,
+                "an op has one to five attributes");
+  return take(a, members<count_members<A>()>{});
+}
+
+} // namespace detail
+
+/// A type of attributes, as data: how many members it has, and which of them are real numbers.
+struct attribute_type {
+  int count = 0;
+  bool real[max_attributes]{};
+};
+
+namespace detail {
+template <class A> constexpr attribute_type make_attribute_type() {
+  const attribute_members m = take(A{});
+  attribute_type t{count_members<A>()};
+  for (int k = 0; k < t.count; ++k) t.real[k] = m.real[k];
+  return t;
+}
+template <class A> inline constexpr attribute_type type_of_attributes = make_attribute_type<A>();
+} // namespace detail
+
+/// The type of an op's attributes, for op_info::attributes.
+template <class A> inline constexpr const attribute_type* attributes_of =
+    &detail::type_of_attributes<A>;
+
+/// A node's attributes. None by default.
+struct attributes {
+  const attribute_type* type = nullptr;
+  std::int64_t word[max_attributes]{};
+
+  constexpr attributes() = default;
+  template <class A>
+  requires std::is_aggregate_v<A>
+  constexpr attributes(const A& a) : type(attributes_of<A>) {
+    const auto members = detail::take(a);
+    for (int k = 0; k < type->count; ++k) word[k] = members.word[k];
+  }
+
+  template <class A> constexpr bool are() const { return type == attributes_of<A>; }
+  /// As what they were given; the members' defaults if they were given as something else, which is
+  /// MEGA-S012 for who emitted the node.
+  template <class A> constexpr A as() const {
+    if (!are<A>()) return A{};
+    return detail::from_words<A>(word,
+                                 std::make_integer_sequence<int, detail::count_members<A>()>{});
+  }
+  constexpr int count() const { return type == nullptr ? 0 : type->count; }
+  constexpr bool operator==(const attributes& o) const {
+    bool same = type == o.type;
+    for (int k = 0; same && k < count(); ++k) same = word[k] == o.word[k];
+    return same;
+  }
+};
+
+} // namespace mc
