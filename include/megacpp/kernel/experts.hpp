@@ -1,6 +1,8 @@
-// Kernels of op/experts.hpp for ranks that have all experts.
+// Kernels of op/experts.hpp. Between ranks that share experts, rows are packed by rank before the
+// exchange and unpacked behind it (kernel/expert_exchange.hpp).
 #pragma once
 
+#include <megacpp/kernel/expert_exchange.hpp>
 #include <megacpp/kernel/linear.hpp>
 #include <megacpp/kernel/rows/experts.hpp>
 #include <megacpp/op/experts.hpp>
@@ -12,20 +14,6 @@
 namespace mc {
 
 namespace detail {
-
-/// What a round is, as the nodes between dispatch and combine see it.
-struct round_of_rows {
-  std::int64_t base = 0; ///< the first row of the round among all rows of the rank
-  std::int64_t rows = 0; ///< R
-  std::int64_t used = 0; ///< rows of the round that hold a choice
-
-  round_of_rows(std::int64_t rows_of_round, int round, const std::int32_t* counts, std::int64_t n)
-      : base(round * rows_of_round), rows(rows_of_round) {
-    std::int64_t total = 0;
-    for (std::int64_t i = 0; i < n; ++i) total += counts[i];
-    used = std::clamp<std::int64_t>(total - base, 0, rows);
-  }
-};
 
 /// f(expert, first row of the round, rows of each sequence, sequences) for every expert that has
 /// some in this round. Products of an expert take its sequences as parts, so that each has the bits
@@ -70,31 +58,61 @@ template <class Call> std::int64_t grouped_scratch_bytes(const Call& c) {
 
 template <> struct kernel_of<&op::expert_rows> { // experts -> row, counts, rounds
   template <class, class Call> static void run(Call& c) {
-    const auto [rows, experts, capacity] = c.template attr<op::expert_rows_attributes>();
-    const std::int64_t n = c.in_size(0), sequences = c.template out_span<1, -1, 0>();
+    const auto a = c.template attr<op::expert_rows_attributes>();
+    const std::int64_t rows = a.rows, capacity = a.capacity, n = c.in_size(0);
+    const shape s(c);
     const std::int32_t* chosen = c.template in<std::int32_t>(0);
     std::int32_t *row = c.template out<std::int32_t>(0), *counts = c.template out<std::int32_t>(1);
-    std::fill(counts, counts + experts * sequences, 0);
-    // How many rows each expert has, then where it begins: the sum of those before it.
-    std::int32_t* begin = reinterpret_cast<std::int32_t*>(c.scratch());
-    std::fill(begin, begin + experts, 0);
+    std::int32_t* const begin = reinterpret_cast<std::int32_t*>(c.scratch());
+    std::int32_t *const own = begin + s.experts, *const all = own + s.experts * s.apart;
+    std::fill(begin, all, 0);
     for (std::int64_t i = 0; i < n; ++i) { // the number of the choice within its expert
       std::int32_t& count = begin[chosen[i]];
       const bool dropped = capacity > 0 && count == capacity;
       row[i] = dropped ? -1 : count++;
-      if (!dropped) ++counts[chosen[i] * sequences + i / (n / sequences)];
+      if (!dropped) ++own[chosen[i] * s.apart + i / (n / s.apart)];
     }
-    std::int32_t total = 0;
-    for (std::int64_t e = 0; e < experts; ++e) total += std::exchange(begin[e], total);
+    c.comm().run(exchange::all_gather(op::expert_group, dtype::i32, own, all, s.experts * s.apart,
+                                      c.described().line));
+    // Where this rank's rows of each expert begin: behind those of the experts before it on its
+    // rank, and behind those of ranks before this one.
+    const group g = c.comm().over(op::expert_group);
+    const std::int64_t etp = c.ranks().of(axis::etp), first = g.rank() / etp * s.mine;
+    std::int64_t most = 0, total = 0;
+    for (std::int64_t e = 0; e < s.experts; ++e) {
+      if (e % s.mine == 0) total = 0;
+      for (std::int64_t q = 0; q < s.ranks; ++q) {
+        if (q == g.rank()) begin[e] = static_cast<std::int32_t>(total);
+        for (std::int64_t k = 0; k < s.apart; ++k) {
+          const std::int32_t count = all[(q * s.experts + e) * s.apart + k];
+          if (e >= first && e < first + s.mine)
+            counts[((e - first) * s.ranks + q) * s.apart + k] = count;
+          total += count;
+        }
+      }
+      most = std::max(most, total);
+    }
     for (std::int64_t i = 0; i < n; ++i)
       if (row[i] >= 0) row[i] += begin[chosen[i]];
     *c.template out<std::int32_t>(2) =
-        static_cast<std::int32_t>(std::max<std::int64_t>(1, (total + rows - 1) / rows));
+        static_cast<std::int32_t>(std::max<std::int64_t>(1, (most + rows - 1) / rows));
   }
   template <class, class Call> static std::int64_t scratch_bytes(const Call& c) {
-    return c.template attr<op::expert_rows_attributes>().experts *
-           std::int64_t{sizeof(std::int32_t)};
+    const shape s(c);
+    return s.experts * (1 + (1 + s.ranks) * s.apart) * std::int64_t{sizeof(std::int32_t)};
   }
+
+private:
+  struct shape {
+    std::int64_t experts, mine; ///< in all, and of this rank
+    std::int64_t ranks, apart;  ///< that share them; sequences of each that are counted apart
+
+    template <class Call> explicit shape(const Call& c)
+        : experts(c.template attr<op::expert_rows_attributes>().experts),
+          mine(c.template out_span<1, 1, 2>()),
+          ranks(ranks_of(c.ranks(), op::expert_group)),
+          apart(c.template out_span<1, -1, 0>() / ranks) {}
+  };
 };
 
 template <> struct kernel_of<&op::dispatch> { // x, experts, row, counts -> rows
@@ -105,16 +123,25 @@ template <> struct kernel_of<&op::dispatch> { // x, experts, row, counts -> rows
     const std::int32_t* row = c.template in<std::int32_t>(2);
     const T* x = c.template in<T>(0);
     T* to = c.template out<T>(0);
-    if (c.value_out(0).rank == 1) { // a number for every choice
-      for (std::int64_t i = 0; i < c.in_size(0); ++i)
+    const bool numbers = c.value_out(0).rank == 1; // one for every choice
+    const std::int64_t choices = c.in_size(2), tokens = numbers ? choices : c.in_rows(0);
+    const auto k = static_cast<int>(choices / tokens);
+    if (ranks_of(c.ranks(), op::expert_group) > 1) {
+      const std::int64_t width = numbers ? 1 : c.template in_span<0, -1, 0>();
+      const detail::expert_exchange<T> way(c, r, width);
+      for_rows(tokens, rows::dispatch_token<T, std::int64_t>{width, k, 0, way.chosen(), x,
+                                                             way.place(), way.rows_of_choices()});
+      way.go(c.comm(), c.described().line, to);
+      return detail::clear_rows(to, r, width);
+    }
+    if (numbers) {
+      for (std::int64_t i = 0; i < choices; ++i)
         if (row[i] >= r.base && row[i] < r.base + r.rows) to[row[i] - r.base] = x[i];
       return detail::clear_rows(to, r, 1);
     }
     const auto width = c.template in_span<0, -1, 0>();
-    const std::int64_t tokens = c.in_rows(0);
     for_rows(tokens,
-             rows::dispatch_token<T, decltype(width)>{
-                 width, static_cast<int>(c.in_size(2) / tokens), r.base, r.rows, x, row, to});
+             rows::dispatch_token<T, decltype(width)>{width, k, r.base, r.rows, x, row, to});
     detail::clear_rows(to, r, width);
   }
 };
@@ -127,16 +154,26 @@ template <> struct kernel_of<&op::combine> { // rows, experts, row, counts -> y,
     const std::int32_t* row = c.template in<std::int32_t>(2);
     const T* from = c.template in<T>(0);
     T* y = c.template out<T>(0);
-    if (c.value_in(0).rank == 1) {
-      for (std::int64_t i = 0; i < c.in_size(2); ++i)
+    const bool numbers = c.value_in(0).rank == 1;
+    const std::int64_t choices = c.in_size(2);
+    if (ranks_of(c.ranks(), op::expert_group) > 1) {
+      const std::int64_t width = numbers ? 1 : c.template in_span<0, -1, 0>(),
+                         tokens = local_size(c.ranks(), c.value_out(0)).n / width;
+      const detail::expert_exchange<T> way(c, r, width);
+      way.come_back(c.comm(), c.described().line, from);
+      return for_rows(tokens, rows::combine_token<T, std::int64_t>{
+                                  width, static_cast<int>(choices / tokens), 0, way.chosen(),
+                                  way.rows_of_choices(), way.place(), y});
+    }
+    if (numbers) {
+      for (std::int64_t i = 0; i < choices; ++i)
         if (row[i] >= r.base && row[i] < r.base + r.rows) y[i] = from[row[i] - r.base];
       return;
     }
     const auto width = c.template in_span<0, -1, 0>();
     const std::int64_t tokens = local_size(c.ranks(), c.value_out(0)).n / width;
-    for_rows(tokens,
-             rows::combine_token<T, decltype(width)>{width, static_cast<int>(c.in_size(2) / tokens),
-                                                     r.base, r.rows, from, row, y});
+    for_rows(tokens, rows::combine_token<T, decltype(width)>{
+                         width, static_cast<int>(choices / tokens), r.base, r.rows, from, row, y});
   }
 };
 

@@ -26,7 +26,8 @@
 //
 // On the wire, over ep x etp: expert_rows gathers everyone's counts; dispatch gives each choice to
 // the ranks of etp that share its expert, and combine takes their sums back, all-to-all by counts.
-// Bytes are of a micro-batch, in all rounds, where every expert is chosen equally often.
+// Bytes are of a micro-batch, in all rounds, where every expert is chosen equally often
+// (even_rows). On their way rows lie in scratch (exchange_scratch).
 #pragma once
 
 #include <megacpp/graph/adjoint.hpp>
@@ -58,16 +59,77 @@ constexpr void place_rows(const inference& c, value& rows) {
     if (!c.g.ranks.trivial(a)) rows.at[a] = {state::shard, dim::rows, level++};
 }
 
+/// Bytes of one of the rows (R, H) or (R).
+constexpr std::int64_t bytes_of_row(const mesh& r, const value& rows) {
+  return (rows.rank > 1 ? local_extent(r, rows, 1) : 1) * size_of(rows.type);
+}
+
 /// The ranks that share a layer's experts.
 inline constexpr axis_set expert_group{axis::ep, axis::etp};
-/// All-to-all by counts: an element of `width` for every choice and rank of etp.
-constexpr transfers wire_of_choices(const graph& g, const value& experts, std::int64_t width,
-                                    dtype type, const mesh& ranks) {
+/// All-to-all by counts: a row for every choice and rank of etp.
+constexpr transfers wire_of_choices(const graph& g, const value& experts, const value& rows,
+                                    const mesh& ranks) {
   const std::int64_t bytes =
-      local_choices(g.ranks, experts) * ranks.of(axis::etp) * width * size_of(type);
+      local_choices(g.ranks, experts) * ranks.of(axis::etp) * bytes_of_row(g.ranks, rows);
   const int n = ranks_of(ranks, expert_group);
   return transfers{}.add(
       {collective::all_to_all, expert_group, bytes, bytes_sent(collective::all_to_all, bytes, n)});
+}
+
+/// Rows of one rank, and of its rounds, where every expert is chosen equally often.
+struct even_rows {
+  std::int64_t all, of_round;
+
+  constexpr even_rows(const mesh& r, const value& experts, std::int64_t rows)
+      : all(local_choices(r, experts) * r.of(axis::etp)), of_round(rows) {}
+  constexpr int rounds() const {
+    return all <= of_round ? 1 : static_cast<int>((all + of_round - 1) / of_round);
+  }
+  constexpr std::int64_t in(int round) const {
+    const std::int64_t left = all - round * of_round;
+    return left < of_round ? left : of_round;
+  }
+};
+
+/// Where a round's rows and their numbers lie while ranks exchange them: first by what they are
+/// given to or come from, then in the order of the rows. Offsets in bytes.
+struct exchange_scratch {
+  std::int64_t of_ranks = 0;   ///< four numbers i64 for each rank
+  std::int64_t of_experts = 0; ///< two numbers i32 for each expert
+  std::int64_t of_choices = 0; ///< one i32 for each choice
+  std::int64_t chosen = 0;     ///< rows of this rank's choices, for each rank of etp
+  std::int64_t rows = 0;       ///< rows of this rank's experts
+  std::int64_t bytes = 0;
+
+  /// `count` experts, rounds of `rows_of_round` rows of `row_bytes`.
+  constexpr exchange_scratch(const mesh& m, const value& experts, std::int64_t count,
+                             std::int64_t rows_of_round, std::int64_t row_bytes) {
+    const std::int64_t ep = m.of(axis::ep), etp = m.of(axis::etp), all = local_choices(m, experts),
+                       most = all < ep * rows_of_round ? all : ep * rows_of_round;
+    of_ranks = take(4 * ep * etp * size_of(dtype::i64));
+    of_experts = take(2 * count * size_of(dtype::i32));
+    of_choices = take(all * size_of(dtype::i32));
+    chosen = take(most * etp * row_bytes), rows = take(rows_of_round * row_bytes);
+  }
+
+private:
+  constexpr std::int64_t take(std::int64_t n) {
+    const std::int64_t at = bytes;
+    bytes += (n + 63) / 64 * 64;
+    return at;
+  }
+};
+struct crossing_attributes { // of dispatch and combine
+  std::int64_t rows;         ///< of a round on one rank
+};
+/// That of dispatch or combine, whose rows are these, where ranks share experts.
+constexpr void declare_exchange(inference& c, const value& rows) {
+  if (c.wrong != fault::none || (c.g.ranks.trivial(axis::ep) && c.g.ranks.trivial(axis::etp)))
+    return;
+  c.declare_scratch(exchange_scratch(c.g.ranks, c.in(1), c.in(3).dims[1].n,
+                                     c.n.attr.as<crossing_attributes>().rows,
+                                     bytes_of_row(c.g.ranks, rows))
+                        .bytes);
 }
 
 /// Experts (B, S, k) i32, below `count`: operand k.
@@ -83,9 +145,6 @@ struct expert_rows_attributes {
   std::int64_t rows;     ///< of a round on one rank
   std::int64_t experts;  ///< of all ranks
   std::int64_t capacity; ///< rows of an expert from one rank's tokens; 0: all
-};
-struct crossing_attributes { // of dispatch and combine
-  std::int64_t rows;         ///< of a round on one rank
 };
 struct grouped_attributes {
   std::int64_t tokens; ///< of a rank that are summed at once: an expert takes each at most once
@@ -131,10 +190,10 @@ constexpr void expert_rows_rule(inference& c) { // experts
   value& rounds = c.declare(dtype::i32, {{dim::replicas, 1}});
   rounds.at[axis::edp] = counts_at;
 }
-/// Every rank's counts, of each expert and sequence.
+/// Every rank's counts, of each expert and sequence that is summed apart.
 constexpr transfers expert_rows_wire(const graph& g, const node& n, const mesh& ranks) {
   const std::int64_t bytes = n.attr.as<expert_rows_attributes>().experts *
-                             local_extent(g.ranks, g.at(n.in[0]), 0) * size_of(dtype::i32);
+                             sequences_apart(g.sums, g.ranks, g.at(n.in[0])) * size_of(dtype::i32);
   return transfers{}.add(
       {collective::all_gather, expert_group, bytes,
        bytes_sent(collective::all_gather, bytes, ranks_of(ranks, expert_group))});
@@ -178,6 +237,7 @@ constexpr void dispatch_rule(inference& c) { // x (B, S, H) or (B, S, k), expert
   c.distinct(0, 0, 1);
   place_rows(c, rows);
   if (!c.g.ranks.trivial(axis::etp)) rows.at[axis::etp] = replicate;
+  declare_exchange(c, rows);
 }
 constexpr void combine_rule(inference& c) { // rows (R, H) or (R), experts, row, counts
   const value &rows = c.in(0), &experts = c.in(1);
@@ -198,16 +258,13 @@ constexpr void combine_rule(inference& c) { // rows (R, H) or (R), experts, row,
       c.fail(fault::P002, 0, 1);
     }
   c.looking = -1;
+  declare_exchange(c, rows);
 }
 constexpr transfers dispatch_wire(const graph& g, const node& n, const mesh& ranks) {
-  const value& rows = g.at(n.out[0]);
-  return wire_of_choices(g, g.at(n.in[1]), rows.rank > 1 ? local_extent(g.ranks, rows, 1) : 1,
-                         rows.type, ranks);
+  return wire_of_choices(g, g.at(n.in[1]), g.at(n.out[0]), ranks);
 }
 constexpr transfers combine_wire(const graph& g, const node& n, const mesh& ranks) {
-  const value& rows = g.at(n.in[0]);
-  return wire_of_choices(g, g.at(n.in[1]), rows.rank > 1 ? local_extent(g.ranks, rows, 1) : 1,
-                         rows.type, ranks);
+  return wire_of_choices(g, g.at(n.in[1]), g.at(n.in[0]), ranks);
 }
 constexpr void dispatch_adjoint(backward& d, const node& n);
 constexpr void combine_adjoint(backward& d, const node& n);

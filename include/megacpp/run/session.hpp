@@ -57,7 +57,7 @@ public:
   /// `ranks`: this rank and the others, whose collectives move memory of the device. Ranks of one
   /// replica are given the same batches, replicas their own. Throws mc::error(exit_code::mismatch)
   /// where the ranks are others than the program is laid out over, or where it has several pipeline
-  /// stages or ranks that share experts.
+  /// stages.
   session(const program_view& program, device& on, purpose why,
           communicator& ranks = self::of_process())
       : p_(require_ranks(program, ranks)),
@@ -75,7 +75,7 @@ public:
     planned_.scratch = run_.scratch_bytes();
     if (training_) run_.prepare(training_step(stage_.training, 1));
     run_.prepare(evaluation_step(stage_.evaluation, 1));
-    if (training_) give_stores();
+    if (training_) stores_.give(run_.inputs_of(part_of_update(p_.kinds())));
     require_room("the first step");
   }
   session(const session&) = delete;
@@ -148,14 +148,10 @@ private:
                                              std::to_string(ranks.ranks().of(one)) +
                                              ": give it a communicator of its layout");
     }
-    bool experts = false;
-    for (const part_view& part : p.parts)
-      for (int i = 0; i < part.g->node_count; ++i) experts |= part.g->at_node(i).op->crosses;
-    if (m.of(axis::pp) > 1 || (experts && ranks_of(m, {axis::ep, axis::etp}) > 1))
-      throw error(exit_code::mismatch,
-                  p.name +
-                      " has several pipeline stages, or several ranks share its experts, "
-                      "which no session runs: use tp, cp and dp alone");
+    if (m.of(axis::pp) > 1)
+      throw error(exit_code::mismatch, p.name +
+                                           " has several pipeline stages, which no session "
+                                           "runs: leave pp out of its layout");
     return p;
   }
   /// The buffers, with which steps of any number of micro-batches are verified.
@@ -171,24 +167,6 @@ private:
     if (wrong.code == fault::none) return buffers_;
     throw error(exit_code::internal, sentence_about(wrong));
   }
-  /// What the update reads and writes of the stores.
-  void give_stores() {
-    const std::int64_t main = size_of(stores_.main_type()), type = size_of(stores_.type());
-    input_addresses& in = run_.inputs_of(part_of_update(p_.kinds()));
-    for_each_tie(*p_.stores, [&](const registry::entry& e, int k) {
-      in.set(feed::declared_gradient, stores_.gradients() + e.offset * main, k);
-      in.set(feed::tied_gradient, stores_.gradients() + e.gradient * main, k);
-    });
-    for (int k = 0; k < p_.stores->group_count; ++k) {
-      const std::int64_t at = p_.stores->groups[k].offset;
-      in.set(feed::gradient, stores_.gradients() + at * main, k);
-      in.set(feed::master, stores_.masters() + at * main, k);
-      in.set(feed::first_moment, stores_.first_moments() + at * main, k);
-      in.set(feed::second_moment, stores_.second_moments() + at * main, k);
-      in.set(feed::weight, stores_.weights() + at * type, k);
-    }
-  }
-
   void require_training() const {
     if (!training_)
       throw error(exit_code::usage, p_.name +

@@ -103,6 +103,24 @@ public:
     return weights_.size() + gradients_.size() + masters_.size() + first_.size() + second_.size();
   }
 
+  /// Where what the update reads and writes of these stores lies.
+  void give(input_addresses& update) const {
+    const std::int64_t main = size_of(main_), type = size_of(type_);
+    const registry& r = *program_->stores;
+    for_each_tie(r, [&](const registry::entry& e, int k) {
+      update.set(feed::declared_gradient, gradients() + e.offset * main, k);
+      update.set(feed::tied_gradient, gradients() + e.gradient * main, k);
+    });
+    for (int k = 0; k < r.group_count; ++k) {
+      const std::int64_t at = r.groups[k].offset;
+      update.set(feed::gradient, gradients() + at * main, k);
+      update.set(feed::master, masters() + at * main, k);
+      update.set(feed::first_moment, first_moments() + at * main, k);
+      update.set(feed::second_moment, second_moments() + at * main, k);
+      update.set(feed::weight, weights() + at * type, k);
+    }
+  }
+
   /// Elements [first, end) of a store of type t, as the host sees them; nothing of a store that is
   /// not there.
   host_view seen(std::byte* store, dtype t, std::int64_t first, std::int64_t end,
