@@ -10,7 +10,9 @@
 #include <megacpp/run/program_source.hpp>
 
 #include <algorithm>
+#include <map>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -155,7 +157,69 @@ inline std::string buffer_text(const buffers& b, int number) {
                            : fmt::format("tasks {} to {}", x.first, x.last));
 }
 
-/// A collective of a training step: a call of the communicator.
+/// A call of the communicator in a training step.
+struct step_call {
+  int part = 0;
+  const node* by = nullptr;    ///< of the part's graph
+  phase when = phase::forward; ///< the node's, or the backward pass's of what it runs again
+  transfer call;
+};
+
+namespace detail {
+/// f(call) for the calls of a graph's nodes of some phases, in the order in which they run. A
+/// region has the rounds that it has where every expert is chosen equally often.
+template <class F> void for_each_call(const graph& g, const running_order& order, phases when,
+                                      const mesh& ranks, F f) {
+  const auto calls = [&](int i, phase runs, const op::even_rows* rows, int round) {
+    const node& n = g.at_node(i);
+    for (transfer call : node_wire(g, n, ranks)) {
+      if (rows != nullptr && n.op->crosses) { // whose bytes are those of all rounds
+        call.bytes = call.bytes / rows->all * rows->in(round);
+        call.sent = bytes_sent(call.what, call.bytes, ranks_of(ranks, call.over));
+      }
+      f(n, runs, call);
+    }
+  };
+  const auto nodes = [&](const stretch& s, const op::even_rows* rows, int round) {
+    for (int i = s.first; i < s.last; ++i)
+      if (const phase runs = g.at_node(i).when; when.holds(runs)) calls(i, runs, rows, round);
+  };
+  order.each(when, [&](const stretch& s) {
+    const value_id trips = s.region < 0 ? value_id{-1} : g.regions[s.region].trips;
+    const node_id by = trips < 0 ? node_id{-1} : g.at(trips).producer;
+    if (by < 0 || g.at_node(by).op != &op::expert_rows) return nodes(s, nullptr, 0);
+    const op::even_rows rows(g.ranks, g.at(g.at_node(by).in[0]),
+                             g.at_node(by).attr.as<op::expert_rows_attributes>().rows);
+    for (int round = 0; round < rows.rounds(); ++round) {
+      for (int i = 0; rows.rounds() > 1 && when == backward_pass && i < g.node_count; ++i)
+        if (g.at_node(i).region == s.region && order.again.has(i))
+          calls(i, phase::input_gradient, &rows, round);
+      nodes(s, &rows, round);
+    }
+  });
+}
+} // namespace detail
+
+/// The calls that one rank of a pipeline stage makes in a training step of so many micro-batches,
+/// in their order. Those between stages are not among them.
+inline std::vector<step_call> calls_of(const program_view& p, const mesh& ranks, int stage = 0,
+                                       int micros = 1) {
+  std::vector<step_call> list;
+  std::vector<running_order> orders;
+  for (const part_view& part : p.parts) orders.emplace_back(*part.g);
+  const stage_shape s = stage_of(p, stage);
+  for (const task& t : training_step(s.training, micros)) {
+    if (t.what != action::run) continue;
+    const int part = s.uses[t.use].part;
+    detail::for_each_call(*p.part(part).g, orders[static_cast<unsigned>(part)], t.when, ranks,
+                          [&](const node& n, phase when, const transfer& call) {
+                            list.push_back({part, &n, when, call});
+                          });
+  }
+  return list;
+}
+
+/// What is called alike in a training step, all stages taken together.
 struct collective_entry {
   std::string part, value;
   phase when = phase::forward;
@@ -164,18 +228,6 @@ struct collective_entry {
   int ranks = 0;
   std::int64_t per_step = 0; ///< times, with one micro-batch a step
 };
-
-namespace detail {
-inline void append_collectives(std::vector<collective_entry>& list, const std::string& part,
-                               const graph& g, const mesh& ranks, int times) {
-  for (int i = 0; i < g.node_count; ++i) {
-    const node& n = g.at_node(i);
-    for (const transfer& call : node_wire(g, n, ranks))
-      list.push_back(
-          {part, origin_text(g, n.in[0]), n.when, &n, call, ranks_of(ranks, call.over), times});
-  }
-}
-} // namespace detail
 
 /// How many layers of the model run each part in a training step; of what each stage runs once, 1.
 inline std::vector<int> layers_of_parts(const program_view& p) {
@@ -191,13 +243,23 @@ inline std::vector<int> layers_of_parts(const program_view& p) {
   return layers;
 }
 
-/// Every collective of a training step on these ranks.
+/// Every collective of a training step on these ranks, by part and node.
 inline std::vector<collective_entry> collectives_of(const program_view& p, const mesh& ranks) {
+  std::map<std::tuple<int, const node*, phase, collective, std::int64_t, std::int64_t>,
+           std::pair<transfer, std::int64_t>>
+      calls; // a node's calls differ in what they do or in their bytes, the larger ones first
+  for (int stage = 0; stage < p.numbers.ranks.pp; ++stage)
+    for (const step_call& c : calls_of(p, ranks, stage)) {
+      auto& [call, times] =
+          calls[{c.part, c.by, c.when, c.call.what, c.call.over.bits, -c.call.bytes}];
+      call = c.call, ++times;
+    }
   std::vector<collective_entry> list;
-  const std::vector<int> layers = layers_of_parts(p);
-  for (int i = 0; i < static_cast<int>(p.parts.size()); ++i)
-    if (const int n = layers[static_cast<unsigned>(i)]; n > 0)
-      detail::append_collectives(list, name_of_part(p, i), *p.part(i).g, ranks, n);
+  for (const auto& [key, made] : calls) {
+    const auto [part, by, when] = std::tie(std::get<0>(key), std::get<1>(key), std::get<2>(key));
+    list.push_back({name_of_part(p, part), origin_text(*p.part(part).g, by->in[0]), when, by,
+                    made.first, ranks_of(ranks, made.first.over), made.second});
+  }
   return list;
 }
 
