@@ -1,5 +1,5 @@
-// A session on one of several ranks: its collectives are those that `describe` lists, in the order of
-// the tasks; and ranks that are threads compute what one rank does.
+// One of several ranks: the calls of its steps are those that `describe` lists, in their order, over
+// every axis; and ranks that are threads compute what one rank does.
 #define BOOST_TEST_MODULE ranks
 #include <boost/test/unit_test.hpp>
 
@@ -8,6 +8,7 @@
 #include <megacpp/run/session.hpp>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <map>
 #include <memory>
@@ -33,11 +34,38 @@ constexpr qwen3 small_qwen{.layers = 2,
 constexpr gpt small_gpt{
     .layers = 2, .hidden = 32, .heads = 4, .ffn = 64, .vocabulary = 64, .positions = 32};
 
+constexpr qwen3_moe small_moe = [] {
+  qwen3_moe m;
+  m.layers = 4, m.hidden = 32, m.heads = 4, m.kv_heads = 2, m.head_dim = 8, m.expert_ffn = 16;
+  m.experts = 8, m.experts_per_token = 2, m.vocabulary = 64, m.positions = 32, m.ffn = 48;
+  m.mlp_only = {1}, m.shared_ffn = 16, m.aux_loss = 0.1, m.router_z_loss = 0.01;
+  m.bias_rate = 1e-3, m.aux_per_sequence = true;
+  return m;
+}();
+/// Every token goes to every expert, so that each is chosen equally often.
+constexpr qwen3_moe all_experts = [] {
+  qwen3_moe m = small_moe;
+  m.experts_per_token = m.experts;
+  return m;
+}();
+constexpr gpt tied_gpt = [] {
+  gpt m = small_gpt;
+  m.layers = 4, m.tied = true;
+  return m;
+}();
+
 /// A call of a communicator, as both sides tell it.
 using call = std::tuple<collective, std::uint8_t, std::int64_t, int>; // axes, bytes, line
+std::string text_of(const call& c) {
+  axis_set over;
+  over.bits = std::get<1>(c);
+  return std::string(name_of(std::get<0>(c))) + " over " + name_of(over) + " of " +
+         std::to_string(std::get<2>(c)) + " bytes, line " + std::to_string(std::get<3>(c));
+}
 
-/// One rank of a mesh on which the others hold what it holds: what it asks for is written down, and
-/// each part of what it gets is its own.
+/// One rank of a mesh whose calls are written down. The others have what it has: they give as many
+/// elements for sums, and parts of their own are its part, turned by as many n-ths as they are
+/// ranks away. So what a rank counts of experts is chosen equally often in all.
 class recording_communicator final : public communicator {
 public:
   recording_communicator(const mesh& m, int rank) : communicator(m, rank) {}
@@ -45,16 +73,20 @@ public:
 
 private:
   ticket begin(const exchange& x, const group& g) override {
-    const std::int64_t size = size_of(x.type);
-    if (g.size() > 1)
+    const std::int64_t size = size_of(x.type), n = g.size();
+    if (n > 1)
       calls.emplace_back(x.what, x.over.bits, x.elements_in(g.size()) * size, x.line.number);
-    const auto part = static_cast<std::size_t>(x.count * size);
     const auto* const in = static_cast<const std::byte*>(x.in);
     auto* const out = static_cast<std::byte*>(x.out);
-    if (x.what == collective::all_gather || x.what == collective::all_to_all)
-      for (int i = 0; i < g.size(); ++i)
-        std::memcpy(out + static_cast<std::size_t>(i) * part, in, part);
-    else if (in != out) std::memcpy(out, in, part);
+    const std::int64_t given = x.elements_in(g.size()), taken = x.elements_out(g.size());
+    for (std::int64_t i = 0; in != out && i < taken; ++i) {
+      const std::int64_t part = std::max<std::int64_t>(1, x.count), away = i / part - g.rank() + n,
+                         turned = (i + part / n * away) % part;
+      const std::int64_t from =
+          x.what == collective::all_gather ? turned : i % std::max<std::int64_t>(1, given);
+      if (given == 0) std::memset(out + i * size, 0, static_cast<std::size_t>(size));
+      else std::memcpy(out + i * size, in + from * size, static_cast<std::size_t>(size));
+    }
     return {0};
   }
   void finish(ticket) override {}
@@ -76,21 +108,6 @@ struct batches {
   }
 };
 
-/// The calls of a step of one micro-batch by its tasks: nodes in the order in which they stand.
-std::vector<call> listed(const program_view& p, const mesh& ranks) {
-  std::vector<call> calls;
-  const stage_shape s = stage_of(p, 0);
-  for (const task& t : training_step(s.training, 1)) {
-    if (t.what != action::run) continue;
-    const graph& g = *p.part(s.uses[t.use].part).g;
-    for (int i = 0; i < g.node_count; ++i)
-      if (t.when.holds(g.at_node(i).when))
-        for (const transfer& x : node_wire(g, g.at_node(i), ranks))
-          calls.emplace_back(x.what, x.over.bits, x.bytes, g.at_node(i).line.number);
-  }
-  return calls;
-}
-
 mesh mesh_with(const layout& l, int dp) {
   mesh m(l);
   m.size[static_cast<unsigned>(axis::dp)] = dp;
@@ -98,22 +115,84 @@ mesh mesh_with(const layout& l, int dp) {
   return m;
 }
 
-template <class Model> void records(const Model& m, const setup& s, int dp, const char* name) {
+/// A step of one stage of a pipeline by the executor alone, since no session sends and receives
+/// between stages: what a neighbour would send stands in its place. Returns the norm.
+double step_of_stage(const program_view& p, int stage, communicator& c, const batches& data,
+                     int micros) {
+  cpu device(product_type::widened, 1);
+  stores weights(p, true, c.coordinate(), device);
+  weights.initialise(1);
+  const std::vector<planned_graph> graphs = graphs_of(p);
+  const stage_shape s = stage_of(p, stage);
+  const buffers b = buffers_of(graphs, s);
+  executor run(p.parts, b, device, c, weights, "activations", "a smaller model");
+  run.prepare(training_step(s.training, 1));
+  weights.give(run.inputs_of(part_of_update(p.kinds())));
+  run.set_numbers();
+  rank_feeds feeds(p, c.coordinate());
+  for (const task& t : training_step(s.training, micros)) {
+    if (t.what == action::feed)
+      feeds.give(data.view(t.micro),
+                 [&](feed f, std::span<const std::int32_t> ids) { run.write(f, ids); });
+    if (t.what == action::receive)
+      b.for_each_operand(t, [&](int number, const buffers::operand&) {
+        std::byte* const at = run.address_of(number, t.micro);
+        for (std::int64_t i = 0; i < b[number].bytes / size_of(weights.type()); ++i)
+          stores::set(at, weights.type(), i, std::sin(static_cast<double>(i)));
+      });
+    run.run(t);
+  }
+  return run.totals()[static_cast<unsigned>(step_total::norm)];
+}
+
+/// What rank `rank` calls in a step of so many micro-batches is what `describe` lists of its stage,
+/// and all stages together what it sums up.
+template <class Model>
+void records(const Model& m, const setup& s, int dp, const char* name, int micros = 1) {
   const interpreted_program<Model> p(m, s, name);
   const mesh ranks = mesh_with(s.ranks, dp);
-  recording_communicator c(ranks, ranks_of(ranks) - 1);
-  cpu device(product_type::widened, 1);
-  session run(p.view(), device, purpose::training, c);
-  run.weights().initialise(1);
-  const batches b(s, 0);
-  run.step(b.view(0));
-  BOOST_TEST((c.calls == listed(p.view(), ranks)), name << ": other calls, or another order");
   std::map<call, std::int64_t> by_describe, made;
   for (const collective_entry& e : collectives_of(p.view(), ranks))
     by_describe[{e.call.what, e.call.over.bits, e.call.bytes, e.by->line.number}] += e.per_step;
-  for (const call& x : c.calls) ++made[x];
-  BOOST_TEST((made == by_describe), name);
-  BOOST_TEST(made.size() > 3u, name);
+  for (int stage = 0; stage < s.ranks.pp; ++stage) {
+    const int of_stage = ranks_of(ranks) / s.ranks.pp, rank = of_stage * stage + of_stage * 2 / 3;
+    recording_communicator c(ranks, rank);
+    BOOST_TEST_REQUIRE(c.coordinate()[static_cast<unsigned>(axis::pp)] == stage);
+    double norm = 0;
+    if (s.ranks.pp > 1) {
+      norm = step_of_stage(p.view(), stage, c, batches(s, 0), micros);
+    } else {
+      cpu device(product_type::widened, 1);
+      session run(p.view(), device, purpose::training, c);
+      run.weights().initialise(1);
+      norm =
+          run.step(std::vector<batch_view>(static_cast<std::size_t>(micros), batches(s, 0).view(0)))
+              .norm;
+    }
+    const bool counts_tokens = stage + 1 == s.ranks.pp; // by which the norm is divided
+    BOOST_TEST((norm > 0 && (std::isfinite(norm) || !counts_tokens)),
+               name << ": the norm is " << norm);
+    std::vector<call> listed;
+    for (const step_call& x : calls_of(p.view(), ranks, stage, micros))
+      listed.emplace_back(x.call.what, x.call.over.bits, x.call.bytes, x.by->line.number);
+    BOOST_TEST(c.calls.size() == listed.size(), name << ": stage " << stage << " makes "
+                                                     << c.calls.size() << " calls, and "
+                                                     << listed.size() << " are listed");
+    const auto [got, want] =
+        std::mismatch(c.calls.begin(), c.calls.end(), listed.begin(), listed.end());
+    if (got != c.calls.end() && want != listed.end())
+      BOOST_ERROR(name << ": call " << got - c.calls.begin() << " of stage " << stage << " is "
+                       << text_of(*got) << ", and listed is " << text_of(*want));
+    for (const call& x : c.calls) ++made[x];
+  }
+  if (micros == 1) BOOST_TEST((made == by_describe), name);
+  std::uint8_t over = 0; // every axis that the layout has is called
+  for (const auto& [x, times] : made) over |= std::get<1>(x);
+  const bool experts = s.ranks.ep * s.ranks.etp > 1;
+  for (int a = 0; a < axes; ++a)
+    if (const auto one = static_cast<axis>(a);
+        ranks.of(one) > 1 && (experts || !expert_axes.has(one)))
+      BOOST_TEST((over >> a & 1) == 1, name << ": nothing over " << name_of(one));
 }
 
 /// Losses and norms of a few steps, of `replicas` micro-batches each.
@@ -147,7 +226,7 @@ std::vector<double> numbers_of(const Model& m, const setup& s, int dp, int repli
 template <class Model> void equals_one_rank(const Model& m, setup s, int dp, const char* name) {
   s.type = dtype::f64;
   const std::vector<double> got = numbers_of(m, s, dp, 2);
-  s.ranks = {};
+  s.ranks = {}, s.batch.expert_rows = 0;
   const std::vector<double> want = numbers_of(m, s, 1, 2);
   for (std::size_t i = 0; i < want.size(); ++i)
     BOOST_TEST(std::abs(got[i] - want[i]) <= 1e-10 * std::abs(want[i]),
@@ -159,9 +238,9 @@ template <class Model> void equals_one_rank(const Model& m, setup s, int dp, con
 
 BOOST_AUTO_TEST_CASE(the_calls_of_a_step_are_those_that_describe_lists) {
   const batching b{4, 32};
+  const layout tp2sp{.tp = 2, .sequence_parallel = true};
   records(small_gpt, {.ranks = {.tp = 2}, .batch = b}, 1, "tp 2");
-  records(small_gpt, {.ranks = {.tp = 2, .sequence_parallel = true}, .batch = b}, 2,
-          "tp 2 sp dp 2");
+  records(small_gpt, {.ranks = tp2sp, .batch = b}, 2, "tp 2 sp dp 2", 3);
   records(small_qwen, {.ranks = {.cp = 2}, .batch = b}, 3, "cp 2 dp 3");
   records(small_qwen,
           {.ranks = {.tp = 2, .cp = 2, .sequence_parallel = true}, .batch = b, .type = dtype::bf16},
@@ -173,6 +252,33 @@ BOOST_AUTO_TEST_CASE(the_calls_of_a_step_are_those_that_describe_lists) {
           1, "tp 2 sp cp 4, recomputed");
 }
 
+BOOST_AUTO_TEST_CASE(the_calls_of_experts_are_those_that_describe_lists) {
+  const batching b{4, 32};
+  records(small_moe, {.ranks = {.ep = 4}, .batch = b}, 4, "ep 4");
+  records(small_moe, {.ranks = {.ep = 4}, .batch = b, .sums = numerics::batch_invariant}, 8,
+          "ep 4 edp 2, sequence by sequence", 2);
+  layout l{.tp = 2, .ep = 2, .etp = 2, .sequence_parallel = true};
+  records(small_moe, {.ranks = l, .batch = b}, 2, "tp 2 sp dp 2, ep 2 etp 2");
+  // Three of a rank's experts in one round, the fourth in another: rows of all ranks alike.
+  const int rows = 3 * 4 * (4 * 32 / 2);
+  for (const recompute again : {recompute::none, recompute::selective, recompute::full})
+    for (const dtype t : {dtype::f32, dtype::bf16})
+      records(all_experts, {.ranks = l, .batch = {4, 32, false, rows}, .type = t, .again = again},
+              4, "tp 2 sp dp 4, ep 2 etp 2 edp 2, in rounds", 2);
+  records(all_experts, {.ranks = l, .batch = {4, 32, false, rows}}, 2, "in rounds");
+}
+
+BOOST_AUTO_TEST_CASE(the_calls_of_stages_are_those_that_describe_lists) {
+  const batching b{4, 32};
+  records(tied_gpt, {.ranks = {.tp = 2, .pp = 2}, .batch = b}, 2, "pp 2 tp 2 dp 2");
+  records(tied_gpt, {.ranks = {.tp = 2, .pp = 4, .sequence_parallel = true}, .batch = b}, 1,
+          "pp 4 tp 2 sp");
+  records(small_moe,
+          {.ranks = {.tp = 2, .pp = 2, .cp = 2, .ep = 2, .etp = 2, .sequence_parallel = true},
+           .batch = b},
+          2, "pp 2 tp 2 sp cp 2 dp 2, ep 2 etp 2 edp 2");
+}
+
 BOOST_AUTO_TEST_CASE(several_ranks_compute_what_one_does) {
   const batching b{2, 32};
   equals_one_rank(small_gpt, {.batch = b}, 2, "dp 2");
@@ -182,6 +288,24 @@ BOOST_AUTO_TEST_CASE(several_ranks_compute_what_one_does) {
   equals_one_rank(small_qwen, {.ranks = {.cp = 2}, .batch = b}, 1, "cp 2");
   equals_one_rank(small_qwen, {.ranks = {.tp = 2, .cp = 2, .sequence_parallel = true}, .batch = b},
                   2, "tp 2 sp cp 2 dp 2");
+}
+
+// Experts that ranks share, in one round and in several, whatever tokens choose.
+BOOST_AUTO_TEST_CASE(ranks_that_share_experts_compute_what_one_does) {
+  const batching b{2, 32};
+  equals_one_rank(small_moe, {.ranks = {.ep = 2}, .batch = b}, 2, "ep 2");
+  equals_one_rank(small_moe, {.ranks = {.tp = 2, .etp = 2}, .batch = b}, 1, "etp 2");
+  for (const int rows : {0, 90, 37})
+    for (const numerics sums : {numerics::fast, numerics::batch_invariant})
+      for (const bool twice : {false, true})
+        equals_one_rank(small_moe,
+                        {.ranks = {.tp = 2, .ep = 2, .etp = 2, .sequence_parallel = true},
+                         .batch = {2, 32, false, rows},
+                         .again = twice ? recompute::full : recompute::none,
+                         .sums = sums},
+                        2, "tp 2 sp dp 2, ep 2 etp 2");
+  equals_one_rank(small_moe, {.ranks = {.cp = 2, .ep = 4, .etp = 1}, .batch = b}, 2,
+                  "cp 2 dp 2, ep 4");
 }
 
 BOOST_AUTO_TEST_CASE(other_ranks_than_the_layout_has_are_refused) {
