@@ -208,4 +208,28 @@ inline text_data open_training_text(const program_view& p, const options& o, boo
   return d;
 }
 
+/// What tells the data of a run from others:
+/// {"name", "tokens", "part": [begin, end), "xxh64": of the training part}.
+inline nlohmann::json identity_of(const text_data& text) {
+  const token_range part = text.parts.train;
+  return {{"name", text.source->name()},
+          {"tokens", text.source->size()},
+          {"part", {part.begin, part.end}},
+          {"xxh64", fmt::format("{:016x}", fingerprint(*text.source, part))}};
+}
+
+/// The number of a sample says nothing about other data. `saved`: what a state says of its own.
+/// Throws mc::error(exit_code::mismatch).
+inline void require_same_data(const nlohmann::json& data, const json_value& saved) {
+  nlohmann::json now = data, then = saved.raw();
+  now.erase("name"), then.erase("name");
+  if (now == then) return;
+  throw error(exit_code::mismatch,
+              fmt::format("{} ({} tokens) is not the data of the run in {} ({} tokens of {}); give "
+                          "the same data, or start a new run from its weights with --finetune",
+                          data["name"].get<std::string>(), data["tokens"].get<std::int64_t>(),
+                          saved.file(), saved.field<std::int64_t>("tokens"),
+                          printable(saved.field<std::string>("name"))));
+}
+
 } // namespace mc

@@ -1,0 +1,232 @@
+// What a training run tells: lines of progress, metrics, the curve, the profile, and what
+// --bench-json measures.
+#pragma once
+
+#include <megacpp/inspect/profile.hpp>
+#include <megacpp/observe/curve.hpp>
+#include <megacpp/observe/memory.hpp>
+#include <megacpp/observe/metrics.hpp>
+#include <megacpp/observe/print.hpp>
+#include <megacpp/observe/progress.hpp>
+#include <megacpp/options/settings.hpp>
+#include <megacpp/train/evaluate.hpp>
+#include <megacpp/train/losses.hpp>
+
+#include <algorithm>
+#include <cstdint>
+#include <new>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+namespace mc {
+
+/// All of them for one process of a run. Memory is reserved before the first step: telling one
+/// allocates nothing.
+class training_reports {
+public:
+  /// All must outlive this. `losses`: those of the whole run, which the curve shows.
+  training_reports(const program_view& p, const options& o, const training_settings& set,
+                   device& on, const run_losses& losses)
+      : p_(p),
+        o_(o),
+        set_(set),
+        device_(on),
+        losses_(losses),
+        profile_(p),
+        progress_(o.report.log_interval()) {}
+
+  /// Opens the file of metrics, which goes again if the run does not begin. Throws mc::error.
+  void open_metrics() {
+    if (o_.report.metrics_jsonl.given()) metrics_.emplace(o_.report.metrics_jsonl());
+  }
+  /// A run that goes on adds to the file of the one before. Throws mc::error.
+  void begin_metrics(bool goes_on) {
+    if (!metrics_) return;
+    if (goes_on) metrics_->continue_after();
+    else metrics_->begin();
+  }
+  /// Reserves what steps need, and measures what their speed is told against.
+  void prepare() {
+    constexpr std::int64_t timed_without_allocating = 1 << 20;
+    if (set_.bench)
+      times_.reserve(static_cast<std::size_t>(std::min(set_.steps, timed_without_allocating)));
+    flops_ = static_cast<double>(work_of_step(p_, set_.micro_batches).total().flops);
+    ceiling_ = product_ceiling(device_, p_.numbers.type);
+  }
+
+  void introduce(std::int64_t planned_bytes) {
+    note(fmt::format(
+        "{}: {} parameters, {}, micro-batch {} x {} tokens, {} micro-batch{} a step, {} thread{}, "
+        "{}, "
+        "{:.1f} GF/s, {} planned",
+        p_.name, count_text(static_cast<double>(p_.parameters)).view(), name_of(p_.numbers.type),
+        p_.numbers.batch.micro, p_.numbers.batch.sequence, set_.micro_batches,
+        set_.micro_batches == 1 ? "" : "es", device_.threads(), device_.threads() == 1 ? "" : "s",
+        device_.products().describe(p_.numbers.type), ceiling_ * 1e-9,
+        bytes_text(static_cast<std::uint64_t>(planned_bytes)).view()));
+  }
+  void note(std::string_view line) { progress_.note(line); }
+
+  /// What times the nodes of the next step. The first step prepares much that others find.
+  node_clock* clock() { return o_.report.profile() && steps_ > 0 ? &profile_ : nullptr; }
+
+  /// What comes after a step, besides other steps.
+  struct work_left {
+    std::int64_t evaluations = 0, saves = 0, samples = 0;
+  };
+  /// A step of so many tokens that took so many seconds.
+  void step(step_report& r, double tokens, double seconds, const work_left& left) {
+    if (++steps_ > 1) profiled_seconds_ += seconds;
+    pace_.step(seconds);
+    if (set_.bench) {
+      if (steps_ > set_.warmup) times_.push_back(seconds);
+      last_ = r;
+    }
+    r.tokens_per_second = tokens / pace_.seconds_a_step();
+    r.ceiling_share = ceiling_ > 0 ? flops_ / pace_.seconds_a_step() / ceiling_ : 0;
+    const double now = monotonic_seconds();
+    if (now - memory_read_at_ > 0.5) {
+      memory_ = process_memory().resident;
+      memory_read_at_ = now;
+    }
+    r.memory = memory_;
+    r.seconds_left = pace_.seconds_of(r.steps - r.step, left.evaluations, left.saves, left.samples);
+    if (metrics_)
+      metrics_->write({{"step", r.step},
+                       {"loss", r.loss},
+                       {"lr", r.lr},
+                       {"grad_norm", r.grad_norm},
+                       {"tokens", static_cast<std::int64_t>(tokens)},
+                       {"step_ms", seconds * 1e3},
+                       {"product_ceiling_share", flops_ / seconds / ceiling_},
+                       {"memory", static_cast<std::int64_t>(memory_)}});
+    if (!set_.bench) progress_.show(r);
+  }
+
+  /// `again`: of a step that the run before has told.
+  void evaluation(std::int64_t step, double loss, double tokens, bool again) {
+    note(bounded_text<160>().append(
+        "step {}/{} | validation loss: {:.4f} | perplexity: {:.3f} | {:.0f} tokens", step,
+        set_.steps, loss, perplexity(loss), tokens));
+    if (metrics_ && (steps_ > 0 || (!again && step < set_.steps)))
+      metrics_->write({{"step", step},
+                       {"validation_loss", loss},
+                       {"perplexity", perplexity(loss)},
+                       {"validation_tokens", static_cast<std::int64_t>(tokens)}});
+  }
+  void sample(std::int64_t step, const std::string& text) {
+    note(fmt::format("step {}/{} | sample: {}", step, set_.steps, nlohmann::json(text).dump()));
+    if (metrics_ && steps_ > 0) metrics_->write({{"step", step}, {"sample", text}});
+  }
+  void paused(pace::pause what, double seconds) { pace_.paused(what, seconds); }
+
+  /// Of the whole run, also of its steps before this process; once.
+  void draw_curve() {
+    const bool told = std::exchange(curve_told_, true);
+    if (told || !o_.report.loss_curve.given()) return;
+    const auto &training = losses_.history.points(), &validation = losses_.validation.points();
+    if (training.empty() && validation.empty()) return;
+    curve_options c;
+    c.title = p_.name;
+    write_text_file(o_.report.loss_curve(), loss_curve(training, validation, c));
+  }
+
+  /// The end of a run whose curve is drawn: `steps` of this process, in so many seconds.
+  void finish(std::int64_t steps, double seconds) {
+    progress_.finish();
+    print_profile();
+    if (set_.bench) print(bench_line());
+    else print_line(fmt::format("{} steps in {}", steps, duration_text(seconds).view()));
+  }
+
+  /// The reports of a run that ends for a reason of its own, which stays the reason. Returns what
+  /// to add to that.
+  std::string made() {
+    std::string lost = despite([&] { draw_curve(); });
+    progress_.finish();
+    return lost += despite([&] { print_profile(); });
+  }
+  /// The same where the reason is a step that is no use.
+  std::string made_of_failed(const step_report& r) {
+    std::string lost;
+    if (metrics_ && r.step > 0)
+      lost += despite([&] {
+        metrics_->write(
+            {{"step", r.step}, {"loss", r.loss}, {"lr", r.lr}, {"grad_norm", r.grad_norm}});
+      });
+    return lost += made();
+  }
+
+private:
+  template <class Report> static std::string despite(const Report& report) {
+    try {
+      report();
+      return "";
+    } catch (const error& e) {
+      return fmt::format("; besides, {}", e.what());
+    } catch (const std::bad_alloc&) {
+      return "; besides, there was no memory for a report";
+    }
+  }
+
+  /// Of the steps of this process.
+  void print_profile() {
+    if (!o_.report.profile()) return;
+    if (steps_ > 1) return print(profile_.table(profiled_seconds_, ceiling_));
+    print_line(
+        "--profile measured nothing: it leaves out the first step, which prepares much that "
+        "others find, and there was no other");
+  }
+
+  std::string bench_line() {
+    std::vector<double> sorted = times_;
+    std::sort(sorted.begin(), sorted.end());
+    const std::size_t n = sorted.size();
+    const double median = 0.5 * (sorted[(n - 1) / 2] + sorted[n / 2]);
+    const std::int64_t batch = p_.numbers.batch.micro * set_.micro_batches;
+    const auto tokens = static_cast<double>(batch * p_.numbers.batch.sequence);
+    return json_line({{"program", "megacpp"},
+                      {"preset", p_.name},
+                      {"precision", name_of(p_.numbers.type)},
+                      {"products", device_.products().describe(p_.numbers.type)},
+                      {"batch", batch},
+                      {"sequence", p_.numbers.batch.sequence},
+                      {"parameters", p_.parameters},
+                      {"threads", device_.threads()},
+                      {"steps", n},
+                      {"warmup", set_.warmup},
+                      {"median_ms", json_number(median * 1e3)},
+                      {"min_ms", json_number(sorted.front() * 1e3)},
+                      {"max_ms", json_number(sorted.back() * 1e3)},
+                      {"tokens_per_s", json_number(tokens / median)},
+                      {"product_gflops", json_number(ceiling_ * 1e-9)},
+                      {"product_ceiling_share", json_number(flops_ / median / ceiling_)},
+                      {"loss", json_number(last_.loss)},
+                      {"peak_rss_bytes", process_memory().peak}});
+  }
+
+  const program_view& p_;
+  const options& o_;
+  const training_settings& set_;
+  device& device_;
+  const run_losses& losses_;
+  mc::profile profile_;
+  double profiled_seconds_ = 0;
+  progress progress_;
+  pace pace_;
+  std::optional<metrics_file> metrics_;
+  std::int64_t steps_ = 0; ///< told
+  bool curve_told_ = false;
+  std::vector<double> times_;
+  step_report last_;
+  double flops_ = 0, ceiling_ = 0;
+  double memory_read_at_ = -1;
+  std::uint64_t memory_ = 0;
+};
+
+} // namespace mc

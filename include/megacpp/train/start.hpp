@@ -1,0 +1,53 @@
+// What a training run starts from: nothing, a model, or a saved state.
+#pragma once
+
+#include <megacpp/observe/print.hpp>
+#include <megacpp/options/resume.hpp>
+#include <megacpp/train/report_files.hpp>
+#include <megacpp/train/state.hpp>
+
+#include <filesystem>
+#include <optional>
+#include <string>
+
+namespace mc {
+
+/// What a training run starts from.
+struct training_start {
+  std::optional<state_root> root; ///< that of --save, where --load names it too and it is there
+  std::optional<found_model> from;
+};
+
+/// Finds what a training run starts from. A state fills in the flags that were left out; what
+/// changes is told. Nothing if there is no --load, or if it names the folder of --save, which has
+/// no state yet: so one command line serves the first start and every later one. That folder is
+/// locked and tidied before it is looked at: what is found in it is the newest as long as the run
+/// lives. Throws mc::error.
+inline training_start prepare_start(const program_view& p, options& o) {
+  training_start start;
+  if (!o.model.load.given()) return start;
+  const bool same =
+      o.training.save.given() && detail::is_same_place(o.model.load(), o.training.save());
+  std::error_code ignored;
+  if (same && std::filesystem::is_directory(o.model.load(), ignored))
+    start.root.emplace(o.training.save());
+  std::optional<found_model>& from = start.from;
+  if (!same || std::filesystem::exists(o.model.load(), ignored))
+    from = find_saved(o.model.load(), !o.model.finetune());
+  if (!from && !same)
+    throw error(exit_code::model,
+                fmt::format("{} has neither a model nor a saved state; check the path of --load",
+                            o.model.load()));
+  if (!from) {
+    print_line(fmt::format("{} has no saved state yet: a new run begins", o.model.load()));
+    return start;
+  }
+  if (start.root) start.root->pass_over(from->damaged);
+  for (const std::string& note : from->notes) print_line(note);
+  if (!from->state || o.model.finetune()) return start;
+  require_same_program(from->state->state(), p);
+  from->changes = resume_flags(from->state->state(), o, p.name);
+  return start;
+}
+
+} // namespace mc
