@@ -1,7 +1,7 @@
 // `describe --load`: the states in a folder.
 #pragma once
 
-#include <megacpp/checkpoint/state_root.hpp>
+#include <megacpp/checkpoint/saved_states.hpp>
 #include <megacpp/io/json_file.hpp>
 #include <megacpp/observe/text.hpp>
 

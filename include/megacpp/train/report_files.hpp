@@ -1,7 +1,7 @@
 // Files that a training run reports to: they take the place of nothing else.
 #pragma once
 
-#include <megacpp/checkpoint/state_root.hpp>
+#include <megacpp/checkpoint/saved_states.hpp>
 #include <megacpp/observe/print.hpp>
 #include <megacpp/options/options.hpp>
 

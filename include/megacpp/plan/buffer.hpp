@@ -1,0 +1,91 @@
+// A buffer of a step: what it holds, how long and where.
+#pragma once
+
+#include <megacpp/graph/graph.hpp>
+
+#include <cstdint>
+
+namespace mc {
+
+/// What a buffer holds.
+enum class content : std::uint8_t {
+  saved,             ///< of one use: forward values that its backward pass reads
+  derived,           ///< of one use: what the prologue computes of parameters
+  derived_gradients, ///< of one use: the gradients of these
+  stream,            ///< the residual stream before a position; behind the last, what comes out
+  d_stream,          ///< its cotangent
+  caches,            ///< keys and values of the tokens so far, of a position
+  working,           ///< what lives during one task
+  seed,              ///< the number 1, the cotangent of a loss
+  fed,               ///< integers of the batch
+  totals,            ///< what the step sums (op/totals.hpp)
+  numbers,           ///< of the step: seed, step, learning rate (op/numbers.hpp)
+  main_gradients     ///< no bytes of a step: they lie in a store
+};
+inline constexpr int contents = 12;
+constexpr const char* name_of(content c) {
+  constexpr const char* names[] = {"saved values",
+                                   "derived values",
+                                   "gradients of derived values",
+                                   "the stream",
+                                   "the stream's cotangent",
+                                   "the caches",
+                                   "working values",
+                                   "the seed",
+                                   "the batch",
+                                   "the totals",
+                                   "the numbers",
+                                   "the gradients"};
+  return names[static_cast<int>(c)];
+}
+/// What a step adds to: it must have been cleared, or added to before.
+constexpr bool is_added_to(content c) {
+  return c == content::derived_gradients || c == content::totals || c == content::main_gradients;
+}
+inline constexpr feed batch_feeds[] = {feed::tokens,    feed::labels,     feed::positions,
+                                       feed::documents, feed::token_keys, feed::last,
+                                       feed::slots};
+/// True for the cotangent of a loss, which is the seed; that of a stream comes from behind.
+constexpr bool is_seed(const value& v) {
+  return v.is == role::input && v.from == feed::d_output && (v.rank == 0 || v.slot > 0);
+}
+/// Buffers of different arenas lie apart.
+enum class arena_of : std::uint8_t { saved, streams, working, derived, fed, caches };
+inline constexpr int arenas = 6;
+constexpr const char* name_of(arena_of a) {
+  constexpr const char* names[] = {"saved", "streams", "working", "derived", "fed", "caches"};
+  return names[static_cast<int>(a)];
+}
+constexpr arena_of arena_for(content c) {
+  switch (c) {
+  case content::saved: return arena_of::saved;
+  case content::stream:
+  case content::d_stream: return arena_of::streams;
+  case content::working: return arena_of::working;
+  case content::derived:
+  case content::derived_gradients: return arena_of::derived;
+  case content::caches: return arena_of::caches;
+  default: return arena_of::fed;
+  }
+}
+
+/// What is of no micro-batch, and is found by later tasks and steps.
+constexpr bool lives_on(content c) {
+  return c == content::derived || c == content::caches || c == content::seed ||
+         c == content::numbers || is_added_to(c);
+}
+
+struct buffer {
+  content what{};
+  std::int64_t bytes = 0;    ///< of one micro-batch
+  int copies = 1;            ///< micro-batches whose contents are kept at once
+  int first = -1, last = -1; ///< tasks of one micro-batch's step
+  std::int64_t offset = 0;   ///< in its arena; copy k lies k * bytes behind
+
+  constexpr std::int64_t size() const { return bytes * copies; }
+  constexpr std::int64_t at(int micro) const {
+    return copies == 1 ? offset : offset + micro % copies * bytes;
+  }
+};
+
+} // namespace mc
