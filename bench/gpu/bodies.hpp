@@ -13,6 +13,7 @@
 #include <megacpp/kernel/rows/rope.hpp>
 #include <megacpp/kernel/rows/router.hpp>
 #include <megacpp/kernel/rows/swiglu.hpp>
+#include <megacpp/num/extent.hpp>
 
 namespace gpu {
 

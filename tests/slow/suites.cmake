@@ -89,20 +89,12 @@ if(MEGACPP_EXHAUSTIVE_TESTS AND MEGACPP_CLANG)
 endif()
 set_tests_properties(${suites_avx2} PROPERTIES ENVIRONMENT ONEDNN_MAX_CPU_ISA=AVX2)
 
-# Row bodies as CUDA kernels: compiled for Hopper, not run.
 if(MEGACPP_NVCC)
   get_target_property(eigen_includes Eigen3::Eigen INTERFACE_INCLUDE_DIRECTORIES)
   list(TRANSFORM eigen_includes PREPEND "-isystem;" OUTPUT_VARIABLE eigen_flags)
   set(nvcc ${MEGACPP_NVCC} -std=c++20 -arch=sm_90a --expt-relaxed-constexpr
       -ccbin=${CMAKE_CXX_COMPILER} -Werror=all-warnings -Xcompiler=-Wall,-Wextra,-ffp-contract=off
       -I${PROJECT_SOURCE_DIR}/include ${eigen_flags})
-  file(GLOB units CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/unit/*_cuda.cu)
-  foreach(unit IN LISTS units)
-    get_filename_component(name ${unit} NAME_WE)
-    megacpp_slow_test(nvcc_${name} LABEL nvcc TIMEOUT 1200 ONE_THREAD COST 200
-      COMMAND ${nvcc} -c -o ${CMAKE_CURRENT_BINARY_DIR}/${name}.o ${unit})
-  endforeach()
-
   # Headers for CUDA alone, which the host compiler cannot read.
   file(GLOB_RECURSE cuda_headers RELATIVE ${PROJECT_SOURCE_DIR}/include CONFIGURE_DEPENDS
        ${PROJECT_SOURCE_DIR}/include/megacpp/*/cuda/*.hpp)
@@ -114,7 +106,7 @@ if(MEGACPP_NVCC)
       COMMAND ${nvcc} -c -o ${CMAKE_CURRENT_BINARY_DIR}/${name}.o ${unit})
   endforeach()
 
-  # The program for a GPU, linked; without one it says so.
+  # The program for a GPU, which has every row body, linked; without a GPU it says so.
   megacpp_slow_test(nvcc_megacpp_gpu LABEL nvcc TIMEOUT 1800 ONE_THREAD COST 250
     COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/slow/gpu_program.sh ${PROJECT_SOURCE_DIR}
       ${CMAKE_CURRENT_BINARY_DIR}/megacpp_gpu -G ${CMAKE_GENERATOR}

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Every row body of kernel/rows runs on emulated teams (tests/unit/emulated_*.cpp), is compiled for
-CUDA (tests/unit/rows_cuda.cu), and is run and compared on a device by megacpp_gpu
+CUDA (bench/gpu/bodies*), and is run and compared on a device by megacpp_gpu
 (bench/gpu/rows_*.cpp). The kernels of the ops of op/NAME.hpp stand in kernel/NAME.hpp.
 
     row_bodies.py ROOT
@@ -25,10 +25,10 @@ def bodies(header):
 
 def main():
     root = Path(sys.argv[1])
-    unit = root / "tests/unit"
+    unit, gpu = root / "tests/unit", root / "bench/gpu"
     places = {"tests/unit/emulated_*.cpp": sorted(unit.glob("emulated_*.cpp")),
-              "tests/unit/rows_cuda.cu": [unit / "rows_cuda.cu"],
-              "bench/gpu/rows_*.cpp": sorted((root / "bench/gpu").glob("rows_*.cpp"))}
+              "bench/gpu/bodies*": sorted(gpu.glob("bodies*")),
+              "bench/gpu/rows_*.cpp": sorted(gpu.glob("rows_*.cpp"))}
     found = [(header.name, name) for header in sorted((root / "include/megacpp/kernel/rows").glob("*.hpp"))
              for name in bodies(header)]
     problems = [] if found else ["no row body is found: is the pattern of row_bodies.py theirs?"]
