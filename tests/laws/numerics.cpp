@@ -4,12 +4,9 @@
 #define BOOST_TEST_MODULE numerics
 #include <boost/test/unit_test.hpp>
 
-#include <megacpp/data/random_tokens.hpp>
-#include <megacpp/data/windows.hpp>
 #include <megacpp/model/gpt.hpp>
 #include <megacpp/model/qwen3.hpp>
 #include <megacpp/model/qwen3_moe.hpp>
-#include <megacpp/run/session.hpp>
 
 #include <algorithm>
 #include <cmath>
@@ -17,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include <kernels.hpp>
+#include <laws/running.hpp>
 
 using namespace mc;
 
@@ -59,39 +56,27 @@ struct result {
 };
 
 template <class Model> result run(const Model& m, dtype type, numerics sums, int threads) {
-  const interpreted_program<Model> program(
-      m, {.batch = {.micro = micro, .sequence = sequence}, .type = type, .sums = sums}, "summed");
-  cpu device(product_type::widened, threads);
-  session s(program.view(), device, purpose::training);
-  step_numbers& n = s.numbers();
-  n.seed = 5, n.learning_rate = 1e-2, n.weight_decay = 0.1, n.clip = 1;
-  s.weights().initialise(5);
-  const random_tokens source(20000, m.vocabulary, 3);
-  const training_windows windows(source, {0, 20000}, sequence, 5);
-  std::vector<std::int32_t> tokens(micro * sequence), labels = tokens;
+  test::running<Model> r(
+      m, {.batch = {.micro = micro, .sequence = sequence}, .type = type, .sums = sums}, threads);
+  const stores& weights = r.run.weights();
+  r.run.weights().initialise(5);
+  const test::drawn_text text(20000, m.vocabulary, sequence);
   std::int64_t at = 0;
   const auto next = [&](int i, batch_view& b) {
-    windows.fill(at + i * micro, tokens, labels);
-    labels[7] = -100;
-    b = {tokens.data(), labels.data(), i * micro};
+    r.feed(text, at)(i, b);
+    r.labels[7] = -100;
     return true;
   };
-  result r;
-  r.loss = s.gradients(micro_batches, next)->mean();
-  for_each_parameter(program.view(), [&](const parameter_ref& p) {
-    std::vector<double>& of = r.gradients.emplace_back();
-    for (std::int64_t i = 0; i < p.count.n; ++i) {
-      const std::byte* g = s.weights().gradients() + (p.offset + i) * size_of(accumulator_of(type));
-      of.push_back(type == dtype::f64 ? *reinterpret_cast<const double*>(g)
-                                      : static_cast<double>(*reinterpret_cast<const float*>(g)));
-    }
+  result found;
+  found.loss = r.run.gradients(micro_batches, next)->mean();
+  for_each_parameter(r.program.view(), [&](const parameter_ref& p) {
+    std::vector<double>& of = found.gradients.emplace_back();
+    for (std::int64_t i = 0; i < p.count.n; ++i)
+      of.push_back(weights.element(weights.gradients(), accumulator_of(type), p.offset + i));
   });
-  for (int step = 0; step < 3; ++step, at += micro * micro_batches) s.step(micro_batches, next);
-  const std::int64_t bytes = s.weights().total() * size_of(s.weights().main_type());
-  for (const std::byte* store :
-       {s.weights().masters(), s.weights().first_moments(), s.weights().second_moments()})
-    r.stores.append(reinterpret_cast<const char*>(store), static_cast<std::size_t>(bytes));
-  return r;
+  for (int step = 0; step < 3; ++step, at += micro * micro_batches) r.run.step(micro_batches, next);
+  found.stores = r.stores();
+  return found;
 }
 
 double norm_of(const std::vector<double>& x) {

@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include <kernels.hpp>
+#include <laws/running.hpp>
 #include <scratch.hpp>
 
 using namespace mc;
@@ -153,64 +153,37 @@ template <class Model> void resumes(const Model& m, dtype type) {
   }
 }
 
-/// What a run consists of, for a program of any micro-batch, whose sums do not depend on that.
-template <class Model> struct running {
-  interpreted_program<Model> program;
-  cpu device;
-  session run;
-
-  running(const Model& m, dtype type, int micro)
-      : program(m,
-                {.batch = {.micro = micro, .sequence = sequence},
-                 .type = type,
-                 .sums = numerics::batch_invariant},
-                "resumed"),
-        device(product_type::widened, 1),
-        run(program.view(), device, purpose::training) {
-    step_numbers& n = run.numbers();
-    n.seed = 5, n.learning_rate = 1e-2, n.weight_decay = 0.1, n.clip = 1;
+/// A program of any micro-batch, whose sums do not depend on that.
+setup invariant(dtype type, int micro) {
+  return {.batch = {.micro = micro, .sequence = sequence},
+          .type = type,
+          .sums = numerics::batch_invariant};
+}
+template <class Model> void take_steps(test::running<Model>& r, const test::drawn_text& text,
+                                       run_position& at, std::int64_t steps) {
+  for (const std::int64_t end = at.step + steps; at.step < end; ++at.step) {
+    r.run.step(global_batch / r.run.micro_batch(), r.feed(text, at.samples));
+    at.samples += global_batch;
   }
-  void train(const training_windows& windows, run_position& at, std::int64_t steps) {
-    const int micro = run.micro_batch();
-    std::vector<std::int32_t> tokens(static_cast<std::size_t>(micro * sequence)), labels = tokens;
-    for (const std::int64_t end = at.step + steps; at.step < end; ++at.step) {
-      run.step(global_batch / micro, [&](int i, batch_view& b) {
-        windows.fill(at.samples + i * micro, tokens, labels);
-        b = {tokens.data(), labels.data(), i * micro};
-        return true;
-      });
-      at.samples += global_batch;
-    }
-  }
-  /// Weights and moments, byte for byte.
-  std::string stores() const {
-    const mc::stores& s = run.weights();
-    const std::int64_t main = s.total() * size_of(s.main_type());
-    std::string bytes;
-    for (const std::byte* store : {s.masters(), s.first_moments(), s.second_moments()})
-      bytes.append(reinterpret_cast<const char*>(store), static_cast<std::size_t>(main));
-    return bytes;
-  }
-};
+}
 
 /// Trains in micro-batches of the whole global batch, saves, and goes on in smaller ones.
 template <class Model> void goes_on_in_other_micro_batches(const Model& m) {
-  const random_tokens source(6000, 101, 3);
-  const training_windows windows(source, {0, 6000}, sequence, 5);
+  const test::drawn_text text(6000, 101, sequence);
   for (const dtype type : {dtype::f32, dtype::bf16, dtype::f64}) {
     test::scratch_folder dir;
-    running whole(m, type, global_batch);
+    test::running whole(m, invariant(type, global_batch));
     whole.run.weights().initialise(5);
     run_position at;
-    whole.train(windows, at, 7);
+    take_steps(whole, text, at, 7);
     state_root(dir / "root").save(at.step, 0, [&](folder_writer& out) {
       write_state(out, whole.program.view(), whole.run.weights(), at, {});
     });
-    whole.train(windows, at, 5);
+    take_steps(whole, text, at, 5);
     for (const int micro : {1, 2}) {
       const auto saved = find_saved(dir / "root", true);
       BOOST_REQUIRE((saved && saved->state));
-      running resumed(m, type, micro);
+      test::running resumed(m, invariant(type, micro));
       const program_view& p = resumed.program.view();
       load_weights(saved->folder, p, resumed.run.weights());
       run_position here =
@@ -218,7 +191,7 @@ template <class Model> void goes_on_in_other_micro_batches(const Model& m) {
       BOOST_TEST(here.step == 7);
       BOOST_TEST(here.samples == 7 * global_batch);
       resumed.run.numbers().step = here.step;
-      resumed.train(windows, here, 5);
+      take_steps(resumed, text, here, 5);
       BOOST_TEST((resumed.stores() == whole.stores()), name_of(type)
                                                            << " in micro-batches of " << micro);
     }
@@ -227,18 +200,12 @@ template <class Model> void goes_on_in_other_micro_batches(const Model& m) {
 
 /// The main grads of five sequences, `micro` at a time. Taken twice they are the same.
 template <class Model> std::string gradients_of_five(const Model& m, int micro) {
-  const random_tokens source(6000, 101, 3);
-  const training_windows windows(source, {0, 6000}, sequence, 5);
-  running r(m, dtype::f32, micro);
+  const test::drawn_text text(6000, 101, sequence);
+  test::running r(m, invariant(dtype::f32, micro));
   r.run.weights().initialise(5);
-  std::vector<std::int32_t> tokens(static_cast<std::size_t>(micro * sequence)), labels = tokens;
-  const mc::stores& s = r.run.weights();
+  const stores& s = r.run.weights();
   const auto reduced = [&] {
-    r.run.gradients(5 / micro, [&](int i, batch_view& b) {
-      windows.fill(i * micro, tokens, labels);
-      b = {tokens.data(), labels.data(), i * micro};
-      return true;
-    });
+    r.run.gradients(5 / micro, r.feed(text, 0));
     return std::string(reinterpret_cast<const char*>(s.gradients()),
                        static_cast<std::size_t>(s.total() * size_of(s.main_type())));
   };
@@ -285,14 +252,13 @@ BOOST_AUTO_TEST_CASE(experts_in_other_micro_batches) {
 namespace {
 /// What four steps leave, with `change(run)` before each of them.
 template <class F> std::string after_four_steps(F change) {
-  const random_tokens source(6000, 101, 3);
-  const training_windows windows(source, {0, 6000}, sequence, 5);
-  running r(dropping, dtype::bf16, 2);
+  const test::drawn_text text(6000, 101, sequence);
+  test::running r(dropping, invariant(dtype::bf16, 2));
   r.run.weights().initialise(5);
   run_position at;
   for (int step = 0; step < 4; ++step) {
     change(r.run);
-    r.train(windows, at, 1);
+    take_steps(r, text, at, 1);
   }
   return r.stores();
 }

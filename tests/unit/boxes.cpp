@@ -4,16 +4,12 @@
 #include <boost/test/unit_test.hpp>
 
 #include <megacpp/graph/letters.hpp>
-#include <megacpp/model/gpt.hpp>
-#include <megacpp/model/qwen3.hpp>
-#include <megacpp/model/qwen3_moe.hpp>
 #include <megacpp/run/stores.hpp>
 
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <limits>
-#include <map>
 #include <numeric>
 #include <random>
 #include <set>
@@ -30,6 +26,7 @@ using laws::world;
 using test::coverage;
 using test::for_each_rank;
 using test::plain_indices;
+using test::tied;
 
 namespace {
 
@@ -288,22 +285,6 @@ BOOST_AUTO_TEST_CASE(whole_is_what_every_rank_has_in_its_natural_order) {
 
 namespace {
 
-constexpr gpt tied{
-    .layers = 2, .hidden = 16, .heads = 4, .ffn = 32, .vocabulary = 37, .positions = 16};
-constexpr qwen3 grouped = [] {
-  qwen3 m;
-  m.layers = 2, m.hidden = 16, m.heads = 4, m.kv_heads = 2, m.head_dim = 8, m.ffn = 24;
-  m.vocabulary = 37;
-  return m;
-}();
-constexpr qwen3_moe experts = [] {
-  qwen3_moe m;
-  m.layers = 2, m.hidden = 16, m.heads = 4, m.kv_heads = 2, m.head_dim = 8, m.ffn = 24;
-  m.expert_ffn = 12, m.experts = 4, m.experts_per_token = 2, m.mlp_only = {0};
-  m.bias_rate = 0.001, m.shared_ffn = 16, m.vocabulary = 37, m.tied = true;
-  return m;
-}();
-
 /// What every rank of a layout begins with is what one rank does.
 template <class Model> void begins_alike(const Model& m, const layout& l, dtype type) {
   const setup alone{.batch = {1, 16}, .type = type};
@@ -312,31 +293,16 @@ template <class Model> void begins_alike(const Model& m, const layout& l, dtype 
   const interpreted_program<Model> one(m, alone, "one"), many(m, laid_out, "many");
   stores whole(one.view(), false);
   whole.initialise(7);
-  std::map<std::string, parameter_ref> by_name;
-  for_each_parameter(one.view(), [&](const parameter_ref& r) { by_name[r.name] = r; });
-  std::map<std::string, coverage> seen;
-  std::set<std::string> differ;
-  for_each_rank(mesh(l), [&](const coordinates& rank, const world& w, int number) {
-    stores mine(many.view(), false, rank);
-    mine.initialise(7);
-    for_each_parameter(many.view(), [&](const parameter_ref& r) {
-      const parameter_ref& theirs = by_name.at(r.name);
-      const auto logical = plain_indices(w, *r.ranks, *r.v, number);
-      BOOST_REQUIRE_EQUAL(r.count.n, static_cast<std::int64_t>(logical.size()));
-      for (std::int64_t i = 0; i < r.count.n; ++i) {
-        const std::int64_t at = logical[static_cast<std::size_t>(i)];
-        const bool pads = at >= unpadded_size(*r.v, *r.info).n;
-        if (mine.weight(r.offset + i) != (pads ? 0.0 : whole.weight(theirs.offset + at)))
-          differ.insert(r.name);
-        seen[r.name].add(*r.v, rank, at);
-      }
-    });
-  });
-  BOOST_TEST(seen.size() == by_name.size());
-  for (const auto& [name, of] : seen) BOOST_TEST(of.once(), name);
-  for (const std::string& name : differ)
-    BOOST_ERROR(name << " with tp " << l.tp << ", cp " << l.cp << ", ep " << l.ep << ", etp "
-                     << l.expert_tp());
+  test::hold_what_one_does(
+      one.view(), many.view(), l,
+      [&](const coordinates& rank) {
+        stores mine(many.view(), false, rank);
+        mine.initialise(7);
+        return mine;
+      },
+      [&](const stores& mine, std::int64_t here, std::int64_t there, bool pads) {
+        return mine.weight(here) == (pads ? 0.0 : whole.weight(there));
+      });
 }
 
 } // namespace
@@ -347,11 +313,11 @@ BOOST_AUTO_TEST_CASE(initial_weights_are_those_of_one_rank) {
                             layout{.tp = 2, .cp = 2}})
       begins_alike(tied, l, t);
   for (const layout& l : {layout{.tp = 2}, layout{.tp = 4, .cp = 2}})
-    begins_alike(grouped, l, dtype::f32);
+    begins_alike(test::grouped, l, dtype::f32);
   for (const layout& l :
        {layout{.tp = 2}, layout{.ep = 4}, layout{.tp = 2, .cp = 2, .ep = 2, .etp = 2},
         layout{.tp = 4, .ep = 2, .etp = 2}})
-    begins_alike(experts, l, dtype::f32);
+    begins_alike(test::biased, l, dtype::f32);
 }
 
 // Every element of every layer is drawn for itself, from a normal distribution.

@@ -15,23 +15,46 @@
 
 using namespace mc_test;
 
-BOOST_AUTO_TEST_CASE(a_broken_end_of_a_step_is_refused) {
-  setup s = two_ranks();
-  s.sums = numerics::batch_invariant; // so that a tied use collects apart
-  const graph stem = forward_graph(dense(), s, part_kind::stem, 0),
-              block = forward_graph(dense(), s, part_kind::block, 0),
-              head = forward_graph(dense(), s, part_kind::loss, 0);
-  const registry r =
-      make_registry(std::array<const graph*, 3>{&stem, &block, &head}, std::array{1, 2, 1});
-  const mesh ranks(s.ranks);
-  const auto with = [&](auto change) {
+namespace {
+
+/// The end of a step, to be broken.
+struct end_of_step {
+  registry r;
+  mesh ranks;
+
+  /// What is said of it with a change; " " of a right one.
+  template <class Change> std::string with(Change change) const {
     auto g = std::make_unique<graph>(update_graph(r, ranks, dtype::f32));
     change(*g);
     verify_update(*g, r, ranks, dtype::f32);
-    return g->wrong.code == fault::none ? "" : said(g->wrong);
-  };
-  BOOST_TEST(with([](graph&) {}) == "");
-  const auto refused = [&](const char* what, auto change) { BOOST_TEST(with(change) != "", what); };
+    return said(g->wrong);
+  }
+  template <class Change> void refused(const char* what, Change change) const {
+    BOOST_TEST(with(change) != " ", what);
+  }
+};
+
+/// That of the dense model, which is right as it is.
+end_of_step end_of(const setup& s) {
+  const graph stem = forward_graph(dense(), s, part_kind::stem, 0),
+              block = forward_graph(dense(), s, part_kind::block, 0),
+              head = forward_graph(dense(), s, part_kind::loss, 0);
+  end_of_step end{
+      make_registry(std::array<const graph*, 3>{&stem, &block, &head}, std::array{1, 2, 1}),
+      mesh(s.ranks)};
+  BOOST_TEST(end.with([](graph&) {}) == " ");
+  return end;
+}
+
+} // namespace
+
+BOOST_AUTO_TEST_CASE(a_broken_end_of_a_step_is_refused) {
+  setup s = two_ranks();
+  s.sums = numerics::batch_invariant; // so that a tied use collects apart
+  const end_of_step end = end_of(s);
+  const registry& r = end.r;
+  const mesh& ranks = end.ranks;
+  const auto refused = [&](const char* what, auto change) { end.refused(what, change); };
   refused("a tied gradient is forgotten",
           [&](graph& g) { erase(g, find_node(g, op::add_gradient)); });
   refused("a tied gradient joins twice",
@@ -175,20 +198,10 @@ BOOST_AUTO_TEST_CASE(a_broken_end_of_a_step_is_refused) {
 BOOST_AUTO_TEST_CASE(a_broken_end_of_a_step_over_stages_is_refused) {
   setup s = two_ranks();
   s.ranks.pp = 2;
-  const graph stem = forward_graph(dense(), s, part_kind::stem, 0),
-              block = forward_graph(dense(), s, part_kind::block, 0),
-              head = forward_graph(dense(), s, part_kind::loss, 0);
-  const registry r =
-      make_registry(std::array<const graph*, 3>{&stem, &block, &head}, std::array{1, 2, 1});
-  const mesh ranks(s.ranks);
-  const auto with = [&](auto change) {
-    auto g = std::make_unique<graph>(update_graph(r, ranks, dtype::f32));
-    change(*g);
-    verify_update(*g, r, ranks, dtype::f32);
-    return g->wrong.code == fault::none ? "" : said(g->wrong);
-  };
-  BOOST_TEST(with([](graph&) {}) == "");
-  const auto refused = [&](const char* what, auto change) { BOOST_TEST(with(change) != "", what); };
+  const end_of_step end = end_of(s);
+  const registry& r = end.r;
+  const mesh& ranks = end.ranks;
+  const auto refused = [&](const char* what, auto change) { end.refused(what, change); };
   const auto over_pp = [](graph& g, bool of_range) {
     for (int i = 0; i < g.node_count; ++i)
       if (node& n = g.at_node(i); n.op == &op::redistribute &&
@@ -263,14 +276,9 @@ BOOST_AUTO_TEST_CASE(a_broken_balance_of_experts_is_refused) {
   m.bias_rate = 1e-3;
   const setup s = two_ranks();
   const graph block = forward_graph(m, s, part_kind::block, 0);
-  const registry r = make_registry(std::array<const graph*, 1>{&block}, std::array{1});
-  const mesh ranks(s.ranks);
-  const auto with = [&](auto change) {
-    auto g = std::make_unique<graph>(update_graph(r, ranks, dtype::f32));
-    change(*g);
-    verify_update(*g, r, ranks, dtype::f32);
-    return said(g->wrong);
-  };
+  const end_of_step end{make_registry(std::array<const graph*, 1>{&block}, std::array{1}),
+                        mesh(s.ranks)};
+  const auto with = [&](auto change) { return end.with(change); };
   BOOST_TEST(with([](graph&) {}) == " ");
   BOOST_TEST(with([](graph& g) {
                find_node(g, op::balance_step)->attr = op::balance_attributes{1};

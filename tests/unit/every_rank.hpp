@@ -1,9 +1,19 @@
-// Every rank of a mesh, and how often they hold the elements of a tensor.
+// Every rank of a mesh, how often they hold the elements of a tensor, and models whose parameters
+// they hold as one rank does.
 #pragma once
+
+#include <boost/test/unit_test.hpp>
+
+#include <megacpp/model/gpt.hpp>
+#include <megacpp/model/qwen3.hpp>
+#include <megacpp/model/qwen3_moe.hpp>
+#include <megacpp/run/stores.hpp>
 
 #include <algorithm>
 #include <cstdint>
 #include <map>
+#include <set>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -71,5 +81,58 @@ public:
 private:
   std::map<coordinates, std::vector<int>> of_;
 };
+
+inline constexpr gpt tied{
+    .layers = 2, .hidden = 16, .heads = 4, .ffn = 32, .vocabulary = 37, .positions = 16};
+inline constexpr qwen3 grouped = [] {
+  qwen3 m;
+  m.layers = 2, m.hidden = 16, m.heads = 4, m.kv_heads = 2, m.head_dim = 8, m.ffn = 24;
+  m.vocabulary = 37, m.positions = 16;
+  return m;
+}();
+inline constexpr qwen3_moe experts = [] {
+  qwen3_moe m;
+  m.layers = 2, m.hidden = 16, m.heads = 4, m.kv_heads = 2, m.head_dim = 8, m.ffn = 24;
+  m.expert_ffn = 12, m.experts = 4, m.experts_per_token = 2, m.mlp_only = {0};
+  m.vocabulary = 37, m.positions = 16, m.tied = true;
+  return m;
+}();
+/// Without a Hugging Face form.
+inline constexpr qwen3_moe biased = [] {
+  qwen3_moe m = experts;
+  m.bias_rate = 0.001, m.shared_ffn = 16;
+  return m;
+}();
+
+/// Checks that the ranks of a layout hold every element of the parameters of `many`, and as one
+/// rank holds them: stores_of(rank) makes a rank's, of which alike(stores, here, there, pads) looks
+/// at the element `here`: `there` in the stores of the one rank, or a row that pads.
+template <class Stores, class Alike>
+void hold_what_one_does(const program_view& one, const program_view& many, const layout& l,
+                        Stores stores_of, Alike alike) {
+  std::map<std::string, parameter_ref> by_name;
+  for_each_parameter(one, [&](const parameter_ref& r) { by_name[r.name] = r; });
+  std::map<std::string, coverage> seen;
+  std::set<std::string> differ;
+  for_each_rank(mesh(l), [&](const coordinates& rank, const world& w, int number) {
+    const stores mine = stores_of(rank);
+    for_each_parameter(many, [&](const parameter_ref& r) {
+      const parameter_ref& theirs = by_name.at(r.name);
+      const auto logical = plain_indices(w, *r.ranks, *r.v, number);
+      BOOST_REQUIRE_EQUAL(r.count.n, static_cast<std::int64_t>(logical.size()));
+      for (std::int64_t i = 0; i < r.count.n; ++i) {
+        const std::int64_t at = logical[static_cast<std::size_t>(i)];
+        const bool pads = at >= unpadded_size(*r.v, *r.info).n;
+        if (!alike(mine, r.offset + i, theirs.offset + at, pads)) differ.insert(r.name);
+        seen[r.name].add(*r.v, rank, at);
+      }
+    });
+  });
+  BOOST_TEST(seen.size() == by_name.size());
+  for (const auto& [name, of] : seen) BOOST_TEST(of.once(), name);
+  for (const std::string& name : differ)
+    BOOST_ERROR(name << " with tp " << l.tp << ", cp " << l.cp << ", ep " << l.ep << ", etp "
+                     << l.expert_tp());
+}
 
 } // namespace test

@@ -1,0 +1,63 @@
+// A training run without files, on drawn tokens: what laws about the bits of steps are about.
+#pragma once
+
+#include <megacpp/data/random_tokens.hpp>
+#include <megacpp/data/windows.hpp>
+#include <megacpp/run/session.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <kernels.hpp>
+
+namespace test {
+
+/// So many tokens, cut into windows of a sequence.
+struct drawn_text {
+  mc::random_tokens source;
+  mc::training_windows windows;
+
+  drawn_text(const drawn_text&) = delete;
+  drawn_text& operator=(const drawn_text&) = delete;
+  drawn_text(std::int64_t tokens, std::int64_t vocabulary, std::int64_t sequence)
+      : source(tokens, vocabulary, 3), windows(source, {0, tokens}, sequence, 5) {}
+};
+
+template <class Model> struct running {
+  mc::interpreted_program<Model> program;
+  mc::cpu device;
+  mc::session run;
+  std::vector<std::int32_t> tokens, labels; ///< of a micro-batch
+
+  running(const Model& m, const mc::setup& s, int threads = 1)
+      : program(m, s, "running"),
+        device(mc::product_type::widened, threads),
+        run(program.view(), device, mc::purpose::training),
+        tokens(static_cast<std::size_t>(s.batch.micro * s.batch.sequence)),
+        labels(tokens) {
+    mc::step_numbers& n = run.numbers();
+    n.seed = 5, n.learning_rate = 1e-2, n.weight_decay = 0.1, n.clip = 1;
+  }
+  /// Gives a session the micro-batches from a sample on.
+  auto feed(const drawn_text& text, std::int64_t from) {
+    return [this, &text, from](int i, mc::batch_view& b) {
+      const int micro = run.micro_batch();
+      text.windows.fill(from + i * micro, tokens, labels);
+      b = {tokens.data(), labels.data(), i * micro};
+      return true;
+    };
+  }
+  /// Weights and moments, byte for byte.
+  std::string stores() const {
+    const mc::stores& s = run.weights();
+    const std::int64_t main = s.total() * size_of(s.main_type());
+    std::string bytes;
+    for (const std::byte* store : {s.masters(), s.first_moments(), s.second_moments()})
+      bytes.append(reinterpret_cast<const char*>(store), static_cast<std::size_t>(main));
+    return bytes;
+  }
+};
+
+} // namespace test
