@@ -155,11 +155,12 @@ std::string name(const product_shape& s) {
          mc::name_of(s.output) + (s.bias ? " bias" : "") + (s.accumulate ? " accumulate" : "") +
          (s.dynamic_rows ? " dynamic" : "") + " strides " + std::to_string(s.x_stride) + "," +
          std::to_string(s.y_stride) + " chunk " + std::to_string(s.chunk) + " panel " +
-         std::to_string(s.panel) + " part " + std::to_string(s.part);
+         std::to_string(s.panel) + " part " + std::to_string(s.part) + " " + mc::name_of(s.sums);
 }
 
 constexpr product_kind kinds[] = {product_kind::forward, product_kind::input_gradient,
                                   product_kind::weight_gradient};
+constexpr mc::numerics policies[] = {mc::numerics::fast, mc::numerics::batch_invariant};
 constexpr std::int64_t extents[][3] = {{1, 1, 1},     {1, 64, 33},  {17, 33, 5},    {5, 1, 7},
                                        {65, 67, 130}, {3, 300, 16}, {768, 128, 128}};
 
@@ -235,11 +236,13 @@ BOOST_AUTO_TEST_CASE(rows_given_at_run_time) {
         auto s = mc::make_product_shape(kind, type, 300, 70, 50);
         s.dynamic_rows = true;
         s.bias = kind == product_kind::forward;
-        for (const std::int64_t rows : {0, 1, 2, 7, 63, 64, 65, 255, 256, 299, 300}) {
-          problem p(s, rows);
-          p.run(engine);
-          BOOST_TEST(excess(p) == 0.0, name(s) << " with " << rows << " rows: " << excess(p));
-        }
+        for (const mc::numerics sums : policies)
+          for (const std::int64_t rows : {0, 1, 2, 7, 63, 64, 65, 255, 256, 299, 300}) {
+            s.sums = sums;
+            problem p(s, rows);
+            p.run(engine);
+            BOOST_TEST(excess(p) == 0.0, name(s) << " with " << rows << " rows: " << excess(p));
+          }
       }
     }
     auto s = mc::make_product_shape(product_kind::forward, dtype::f32, 300, 70, 50);
@@ -249,26 +252,48 @@ BOOST_AUTO_TEST_CASE(rows_given_at_run_time) {
   }
 }
 
+// Sums of several blocks, outputs of several tiles each way, and rows that are copied or not.
+BOOST_AUTO_TEST_CASE(fast_sums_agree_with_plain_loops) {
+  constexpr std::int64_t shapes[][3] = {{300, 130, 512}, {520, 70, 1030}, {257, 512, 128}};
+  for (const bool eigen_only : {false, true}) {
+    mc::product_engine engine(make_options(product_type::widened, 2, eigen_only));
+    for (const dtype type : {dtype::f32, dtype::bf16, dtype::f64})
+      for (const product_kind kind : kinds)
+        for (const auto& e : shapes)
+          for (const std::int64_t more : {0, 5}) {
+            auto s = mc::make_product_shape(kind, type, e[0], e[1], e[2]);
+            s.sums = mc::numerics::fast;
+            s.x_stride = s.K + more, s.y_stride = s.N + more;
+            problem p(s);
+            p.run(engine);
+            BOOST_TEST(excess(p) == 0.0, name(s) << " is off by " << excess(p));
+          }
+  }
+}
+
 BOOST_AUTO_TEST_CASE(threads_leave_every_bit) {
   // 3000 x 96 x 80: oneDNN's own weight gradient differs from 4 threads on.
   constexpr std::int64_t shapes[][3] = {
-      {3000, 96, 80}, {65, 300, 130}, {1, 512, 300}, {768, 128, 128}};
+      {3000, 96, 80}, {65, 300, 130}, {1, 512, 300}, {768, 128, 128}, {300, 140, 1100}};
   for (const bool eigen_only : {false, true}) {
     for (const dtype type : {dtype::f32, dtype::bf16}) {
       for (const product_kind kind : kinds) {
         for (const auto& e : shapes) {
-          const auto s = mc::make_product_shape(kind, type, e[0], e[1], e[2]);
-          problem first(s);
-          mc::product_engine one(make_options(product_type::widened, 1, eigen_only));
-          first.run(one);
-          for (const int threads : {2, 4, 5}) {
-            problem p(s);
-            mc::product_engine several(make_options(product_type::widened, threads, eigen_only));
-            const int before = mc::thread_count();
-            mc::set_thread_count(threads);
-            p.run(several);
-            mc::set_thread_count(before);
-            BOOST_TEST((p.out.bytes == first.out.bytes), name(s) << " with " << threads);
+          for (const mc::numerics sums : policies) {
+            auto s = mc::make_product_shape(kind, type, e[0], e[1], e[2]);
+            s.sums = sums;
+            problem first(s);
+            mc::product_engine one(make_options(product_type::widened, 1, eigen_only));
+            first.run(one);
+            for (const int threads : {2, 4, 5}) {
+              problem p(s);
+              mc::product_engine several(make_options(product_type::widened, threads, eigen_only));
+              const int before = mc::thread_count();
+              mc::set_thread_count(threads);
+              p.run(several);
+              mc::set_thread_count(before);
+              BOOST_TEST((p.out.bytes == first.out.bytes), name(s) << " with " << threads);
+            }
           }
         }
       }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <megacpp/num/dtype.hpp>
+#include <megacpp/num/numerics.hpp>
 
 #include <bit>
 #include <cstddef>
@@ -45,6 +46,9 @@ struct product_shape {
   // weight gradient adds up its parts in order. So the bits of a sequence do not depend on how many
   // others are computed with it.
   std::int64_t part = 0;
+  // Under `fast` the copies of operands, and of a weight gradient tiles and chunks of the sum, are
+  // those that measure fastest for M rows; they follow from the shape, but M decides bits.
+  numerics sums = numerics::batch_invariant;
   // Canonical panels for numerics that do not depend on the layout (0: the library's choice): the
   // output is computed in blocks of `canonical_rows` by `panel`, and each sum in chunks of `chunk`
   // terms, first to last, accumulated in fp32. Cutting rows or columns at these borders leaves

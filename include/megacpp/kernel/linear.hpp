@@ -15,6 +15,7 @@ namespace detail {
 
 /// Makes the plan of one product of a node and keeps it in its slot.
 template <class Call> void prepare_product(Call& c, product_shape s, int slot = 0) {
+  s.sums = c.sums();
   c.slot().plan[static_cast<unsigned>(slot)] = &c.device().products().prepare(s);
 }
 template <class Call> const prepared_product& product_of(const Call& c, int slot = 0) {
