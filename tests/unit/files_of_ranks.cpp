@@ -48,7 +48,7 @@ void reads_its_boxes(const Model& m, const layout& l, dtype type, const std::str
       one.view(), many.view(), l,
       [&](const coordinates& rank) {
         stores mine(many.view(), true, rank);
-        mine.initialise(3);
+        for (std::int64_t i = 0; i < mine.total(); ++i) mine.set_weight(i, 3);
         require_same_program(file.state(), many.view());
         load_weights(folder, many.view(), mine);
         BOOST_TEST(load_moments(folder, file.state(), many.view(), mine).step == 7);

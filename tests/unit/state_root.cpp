@@ -110,6 +110,7 @@ BOOST_AUTO_TEST_CASE(the_best_state_is_a_state_that_is_never_pruned) {
     for (std::int64_t step = 3; step <= 5; ++step) model.save(root, step, 1);
     BOOST_TEST((root.best() && root.best()->step == 2 && root.newest() == 5));
     BOOST_TEST((root.has(5) && !root.has(4) && !root.has(2)));
+    BOOST_TEST(find_saved(best, true)->state->state().field<std::int64_t>("step") == 2);
     save_best(root, 6, 3.25);
     BOOST_TEST((root.newest() == 6 && !root.has(6)));
   }
@@ -125,6 +126,12 @@ BOOST_AUTO_TEST_CASE(the_best_state_is_a_state_that_is_never_pruned) {
   // A kill between the renames of a file system that cannot exchange leaves the one before.
   fs::rename(best, best + ".megacpp-old-123");
   { BOOST_TEST(state_root(path).best()->step == 6); }
+  // Damage that its sizes do not tell makes no step of it a damaged one.
+  const std::string moments = read_text(best + "/optimizer.safetensors");
+  write_text(best + "/optimizer.safetensors", moments.substr(0, moments.size() - 1) + '~');
+  const auto another = newest_state(model_folder(path), [](const std::string&) { return true; });
+  BOOST_TEST((another->file.state().field<std::int64_t>("step") == 5 && another->damaged.empty()));
+  BOOST_TEST(another->notes.size() == 1u);
   write_text(best + "/optimizer.safetensors", "x");
   BOOST_TEST(newest_step(path) == 5);
   const auto found = newest_state(model_folder(path), [](const std::string&) { return false; });
