@@ -184,6 +184,6 @@ BOOST_AUTO_TEST_CASE(parts_of_a_range_are_cast) {
   placement at;
   at[axis::dp] = S(dim::elements);
   const var v = b.input(feed::gradient, "range", dtype::f32, {{dim::elements, 20}}, at);
-  b.emit(op::cast, {v.id}, 0);
+  b.emit(op::cast, {v.id}, 0, op::cast_attributes{dtype::bf16});
   BOOST_TEST((b.g.wrong.code == fault::none));
 }
