@@ -29,10 +29,6 @@ public:
       }
   }
 
-  void clear() {
-    for (part& p : parts_) std::fill(p.nodes.begin(), p.nodes.end(), counter{});
-  }
-
   double seconds() const {
     std::int64_t sum = 0;
     for (const part& p : parts_)
