@@ -1,5 +1,5 @@
-// Attributes: what a node is told beside its operands. Each op has a plain aggregate for them, of
-// at most five numbers, flags, enumerators and places, which op_info::attributes names:
+// Attributes: what a node is told beside its operands. An op that takes any has a plain aggregate
+// of at most five numbers, flags, enumerators and places, which op_info::attributes names:
 //
 //   struct rope_attributes { double base; std::int64_t direction; };
 //   inline constexpr op_info rope{..., .attributes = attributes_of<rope_attributes>};
@@ -134,8 +134,8 @@ struct attributes {
   }
 
   template <class A> constexpr bool are() const { return type == attributes_of<A>; }
-  /// As what they were given; the members' defaults if they were given as something else, which is
-  /// MEGA-S012 for who emitted the node.
+  /// The aggregate that they were given as; the defaults of A's members if it was of another type,
+  /// which is MEGA-S012 for who emitted the node.
   template <class A> constexpr A as() const {
     if (!are<A>()) return A{};
     return detail::from_words<A>(word,

@@ -224,7 +224,7 @@ struct collective_entry {
   std::string part, value;
   phase when = phase::forward;
   const node* by = nullptr; ///< of the part's graph
-  transfer call;            ///< bytes: each time, with ring algorithms
+  transfer call;            ///< its bytes are those of each time, with ring algorithms
   int ranks = 0;
   std::int64_t per_step = 0; ///< times, with one micro-batch a step
 };

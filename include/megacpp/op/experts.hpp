@@ -119,10 +119,11 @@ private:
     return at;
   }
 };
-struct crossing_attributes { // of dispatch and combine
-  std::int64_t rows;         ///< of a round on one rank
+/// Of dispatch and combine.
+struct crossing_attributes {
+  std::int64_t rows; ///< of a round on one rank
 };
-/// That of dispatch or combine, whose rows are these, where ranks share experts.
+/// Declares the scratch of dispatch or combine, whose rows are these, where ranks share experts.
 constexpr void declare_exchange(inference& c, const value& rows) {
   if (c.wrong != fault::none || (c.g.ranks.trivial(axis::ep) && c.g.ranks.trivial(axis::etp)))
     return;
@@ -150,6 +151,7 @@ struct grouped_attributes {
   std::int64_t tokens; ///< of a rank that are summed at once: an expert takes each at most once
 };
 
+/// The rows of a round, or 1 where their number cannot be one.
 constexpr std::int64_t rows_of_round(inference& c, std::int64_t rows) {
   c.require(rows > 0 && rows <= most_rows, fault::C001, 0);
   return rows > 0 ? rows : 1;

@@ -51,8 +51,9 @@ constexpr void place_bias(inference& c, int bias) {
   }
 }
 
-struct product_attributes { // of the three products
-  int summed;               ///< how many dims the forward one sums
+/// Of the three products.
+struct product_attributes {
+  int summed; ///< how many dims the forward one sums
 };
 struct bias_attributes {
   int kept; ///< trailing dims of dy that stay

@@ -31,7 +31,7 @@ struct run_losses {
     if (validated && validated->step == at.step)
       state["validation"] = {{"loss", validated->loss}, {"tokens", validated->tokens}};
   }
-  /// Takes them from one. Throws mc::error.
+  /// Takes the losses from the fields of a state that stands at `at`. Throws mc::error.
   void load(const json_value& state, const run_position& at) {
     if (state.has("loss")) last = state.field<double>("loss");
     if (state.has("validation")) {
@@ -44,7 +44,8 @@ struct run_losses {
       validation = loss_history::read(h.field<json_value>("validation"));
     }
   }
-  /// Those with the longest fields: of a run of so many steps and evaluations of so many tokens.
+  /// The losses with the longest fields: of a run of so many steps and so many evaluations of so
+  /// many tokens.
   static run_losses longest(std::int64_t steps, std::int64_t evaluations, std::int64_t tokens) {
     run_losses l;
     l.history = loss_history::longest(steps, steps);

@@ -25,11 +25,11 @@
 
 namespace mc {
 
-/// All of them for one process of a run. Memory is reserved before the first step: telling one
-/// allocates nothing.
+/// All reports of one process of a run. Memory is reserved before the first step, so that telling
+/// of a step allocates nothing.
 class training_reports {
 public:
-  /// All must outlive this. `losses`: those of the whole run, which the curve shows.
+  /// The arguments must outlive this. `losses`: those of the whole run, which the curve shows.
   training_reports(const program_view& p, const options& o, const training_settings& set,
                    device& on, const run_losses& losses)
       : p_(p),
@@ -108,7 +108,7 @@ public:
     if (!set_.bench) progress_.show(r);
   }
 
-  /// `again`: of a step that the run before has told.
+  /// `again`: the run before has told of this evaluation.
   void evaluation(std::int64_t step, double loss, double tokens, bool again) {
     note(bounded_text<160>().append(
         "step {}/{} | validation loss: {:.4f} | perplexity: {:.3f} | {:.0f} tokens", step,
@@ -125,7 +125,8 @@ public:
   }
   void paused(pace::pause what, double seconds) { pace_.paused(what, seconds); }
 
-  /// Of the whole run, also of its steps before this process; once.
+  /// Draws the curve of the whole run, also of its steps before this process. A second call does
+  /// nothing.
   void draw_curve() {
     const bool told = std::exchange(curve_told_, true);
     if (told || !o_.report.loss_curve.given()) return;
@@ -144,14 +145,14 @@ public:
     else print_line(fmt::format("{} steps in {}", steps, duration_text(seconds).view()));
   }
 
-  /// The reports of a run that ends for a reason of its own, which stays the reason. Returns what
-  /// to add to that.
+  /// Makes the reports of a run that ends for a reason of its own, which stays the reason. Returns
+  /// what to add to that.
   std::string made() {
     std::string lost = despite([&] { draw_curve(); });
     progress_.finish();
     return lost += despite([&] { print_profile(); });
   }
-  /// The same where the reason is a step that is no use.
+  /// Makes the same reports where the reason is a step that is no use.
   std::string made_of_failed(const step_report& r) {
     std::string lost;
     if (metrics_ && r.step > 0)
@@ -174,7 +175,7 @@ private:
     }
   }
 
-  /// Of the steps of this process.
+  /// The profile is of the steps of this process.
   void print_profile() {
     if (!o_.report.profile()) return;
     if (steps_ > 1) return print(profile_.table(profiled_seconds_, ceiling_));

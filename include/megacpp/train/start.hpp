@@ -12,7 +12,7 @@
 
 namespace mc {
 
-/// What a training run starts from.
+/// The folder that is saved to, and what was found to begin with; nothing of either: a new run.
 struct training_start {
   std::optional<state_root> root; ///< that of --save, where --load names it too and it is there
   std::optional<found_model> from;
