@@ -187,7 +187,7 @@ struct op_info {
   unsigned changes = 0;               ///< bit k: writes its operand k
   bool takes_ranges = false;  ///< element by element, however many: ranges cut at start (MEGA-P022)
   bool commutes = false;      ///< its operands 0 and 1 have no order
-  bool redistributes = false; ///< its output is its operand, placed otherwise
+  bool redistributes = false; ///< its output is its operand, placed as an op::transition says
   const attribute_type* attributes = nullptr; ///< its nodes' type of attributes; null: none
   fused_form form{}; ///< of an op that a pass writes: the parts in whose place it stands
   const op_info* fuses[max_forms]{}; ///< fused ops of which a node of this op is a part

@@ -31,7 +31,7 @@ inline std::string place_text(place p) {
 }
 /// "P -> R" of a redistribution, else the op: why there is a collective.
 inline std::string cause_text(const node& n) {
-  if (n.op != &op::redistribute) return n.op->name;
+  if (!n.op->redistributes) return n.op->name;
   const auto t = n.attr.as<op::transition>();
   return fmt::format("{} -> {}", place_text(t.from), place_text(t.to));
 }
@@ -72,7 +72,7 @@ inline std::string value_text(const graph& g, value_id id) {
 inline std::string origin_text(const graph& g, value_id id) {
   const value& v = g.at(id);
   if (v.is == role::gradient && v.grad_of >= 0) return "d " + origin_text(g, v.grad_of);
-  if (v.producer >= 0 && g.at_node(v.producer).op == &op::redistribute)
+  if (v.producer >= 0 && g.at_node(v.producer).op->redistributes)
     return origin_text(g, g.at_node(v.producer).in[0]);
   text<160> name;
   spell(g, id, name);
@@ -108,7 +108,7 @@ inline std::string node_text(const graph& g, const node& n) {
     text += fmt::format("{}{}", first ? "" : ", ", value_text(g, v));
     first = false;
   }
-  if (n.op == &op::redistribute)
+  if (n.op->redistributes)
     text += fmt::format(", {}: {}", name_of(n.attr.as<op::transition>().over), cause_text(n));
   text += ")";
   if (shown != nullptr) {
@@ -170,8 +170,9 @@ namespace detail {
 /// region has the rounds that it has where every expert is chosen equally often.
 template <class F> void for_each_call(const graph& g, const running_order& order, phases when,
                                       const mesh& ranks, F f) {
-  const auto calls = [&](int i, phase runs, const op::even_rows* rows, int round) {
+  const auto calls = [&](int i, const op::even_rows* rows, int round) {
     const node& n = g.at_node(i);
+    const phase runs = when.holds(n.when) ? n.when : phase::input_gradient; // again
     for (transfer call : node_wire(g, n, ranks)) {
       if (rows != nullptr && n.op->crosses) { // whose bytes are those of all rounds
         call.bytes = call.bytes / rows->all * rows->in(round);
@@ -180,22 +181,15 @@ template <class F> void for_each_call(const graph& g, const running_order& order
       f(n, runs, call);
     }
   };
-  const auto nodes = [&](const stretch& s, const op::even_rows* rows, int round) {
-    for (int i = s.first; i < s.last; ++i)
-      if (const phase runs = g.at_node(i).when; when.holds(runs)) calls(i, runs, rows, round);
-  };
   order.each(when, [&](const stretch& s) {
     const value_id trips = s.region < 0 ? value_id{-1} : g.regions[s.region].trips;
     const node_id by = trips < 0 ? node_id{-1} : g.at(trips).producer;
-    if (by < 0 || g.at_node(by).op != &op::expert_rows) return nodes(s, nullptr, 0);
+    if (by < 0 || g.at_node(by).op != &op::expert_rows)
+      return order.trip(g, s, when, false, [&](int i) { calls(i, nullptr, 0); });
     const op::even_rows rows(g.ranks, g.at(g.at_node(by).in[0]),
                              g.at_node(by).attr.as<op::expert_rows_attributes>().rows);
-    for (int round = 0; round < rows.rounds(); ++round) {
-      for (int i = 0; rows.rounds() > 1 && when == backward_pass && i < g.node_count; ++i)
-        if (g.at_node(i).region == s.region && order.again.has(i))
-          calls(i, phase::input_gradient, &rows, round);
-      nodes(s, &rows, round);
-    }
+    for (int round = 0; round < rows.rounds(); ++round)
+      order.trip(g, s, when, rows.rounds() > 1, [&](int i) { calls(i, &rows, round); });
   });
 }
 } // namespace detail

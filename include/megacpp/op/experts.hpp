@@ -4,7 +4,7 @@
 //   Rows of a rank are sorted by expert, then by the rank that sends them, then by (t, j): a stable
 //   counting sort.
 //   row (B, S, k) i32: where each choice lies among its rank's rows, -1 if it was dropped
-//   counts (E, sequences) i32: rows of each expert, and of those which sequence they are of, or
+//   counts (1, E, sequences) i32: rows of each expert, and of those which sequence they are of, or
 //   which rank's where the tokens of a rank are summed at once (num/numerics.hpp)
 //   rounds (1) i32: how many rounds of R rows the fullest rank of ep and etp needs, on which they
 //   agree; ranks of edp have numbers of their own

@@ -59,7 +59,7 @@ namespace detail {
 /// A redistribution without data movement, or a reduction in place of a gradient in the store: its
 /// output may be another name of its input.
 constexpr bool may_alias(const node& n) {
-  if (n.op != &op::redistribute) return false;
+  if (!n.op->redistributes) return false;
   const collective c = n.attr.as<op::transition>().by();
   return c == collective::none || (c == collective::all_reduce && n.when == phase::epilogue);
 }

@@ -101,18 +101,23 @@ struct running_order {
     for (int i = 0; i < of(when).count; ++i) f(of(when).at[i]);
   }
 
+  /// f(index of a node) for the nodes of a stretch that run in one trip. Of several trips each of the
+  /// backward pass makes again, first, what it reads of the forward pass.
+  template <class F>
+  constexpr void trip(const graph& g, const stretch& s, phases when, bool several, F&& f) const {
+    for (int i = 0; several && when == backward_pass && i < g.node_count; ++i)
+      if (g.at_node(i).region == s.region && again.has(i)) f(i);
+    for (int i = s.first; i < s.last; ++i)
+      if (when.holds(g.at_node(i).when)) f(i);
+  }
+
   /// f(index of a node) in the order in which the nodes of g run, those of regions `trips` times.
   template <class F> constexpr void walk(const graph& g, int trips, F f) const {
     for (const phases when :
          {phases(phase::prologue), phases(phase::forward), backward_pass, phases(phase::epilogue)})
       each(when, [&](const stretch& s) {
-        const bool several = s.region >= 0 && trips > 1;
-        for (int t = 0; t < (s.region < 0 ? 1 : trips); ++t) {
-          for (int i = 0; several && when == backward_pass && i < g.node_count; ++i)
-            if (g.at_node(i).region == s.region && again.has(i)) f(i);
-          for (int i = s.first; i < s.last; ++i)
-            if (when.holds(g.at_node(i).when)) f(i);
-        }
+        const int times = s.region < 0 ? 1 : trips;
+        for (int t = 0; t < times; ++t) trip(g, s, when, times > 1, f);
       });
   }
 };

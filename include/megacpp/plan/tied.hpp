@@ -34,7 +34,7 @@ constexpr int axis_apart(const placement& grad, const placement& like, const pla
 constexpr const node* computing_on(const graph& g, const value& name) {
   for (int i = 0; i < g.node_count; ++i) {
     const node& n = g.at_node(i);
-    if (n.when != phase::prologue || n.op == &op::redistribute) continue;
+    if (n.when != phase::prologue || n.op->redistributes) continue;
     for (value_id v : n.in)
       if (const value_id p = parameter_behind(g, v); p >= 0 && same_name(g.at(p), name)) return &n;
   }

@@ -82,7 +82,7 @@ struct update_verifier {
     if (group.shared) {
       if (v < 0 || g.at(v).producer < 0) return false;
       const node& n = g.at_node(g.at(v).producer);
-      if (n.op != &op::redistribute) return false;
+      if (!n.op->redistributes) return false;
       const auto [over, from, to] = n.attr.as<op::transition>();
       if (over != axis::pp || to != invariant) return false;
       v = n.in[0];
@@ -140,7 +140,7 @@ struct update_verifier {
     if (squares == nullptr) return;
     value_id s = squares->out[0];
     for (int i = 0; i < g.node_count; ++i) // behind its reductions
-      if (const node& n = g.at_node(i); n.op == &op::redistribute && n.in[0] == s) s = n.out[0];
+      if (const node& n = g.at_node(i); n.op->redistributes && n.in[0] == s) s = n.out[0];
     int times = 0;
     for (value_id v : clip.in) times += v == s;
     if (times != 1) fail("norm");
@@ -211,7 +211,7 @@ constexpr void verify_totals(graph& g) {
     if (n.op->changes == 0) continue;
     ++writes;
     value_id from = n.in[1]; // before its reductions
-    while (g.at(from).producer >= 0 && g.at_node(g.at(from).producer).op == &op::redistribute)
+    while (g.at(from).producer >= 0 && g.at_node(g.at(from).producer).op->redistributes)
       from = g.at_node(g.at(from).producer).in[0];
     const value &x = g.at(from), &whole = g.at(n.in[0]);
     const bool totals = x.from == feed::total && whole.from == feed::total;

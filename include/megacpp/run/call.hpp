@@ -9,7 +9,6 @@
 
 #include <chrono>
 #include <cstring>
-#include <stdexcept>
 #include <string>
 #include <utility>
 
@@ -102,8 +101,9 @@ struct dynamic_call : call_state<cpu> {
   const node& described() const { return n; }
   template <class A> A attr() const {
     if (!n.attr.are<A>())
-      throw std::logic_error(std::string("the kernel of ") + n.op->name +
-                             " reads attributes of another type than op_info::attributes names");
+      throw error(exit_code::internal, std::string("the kernel of ") + n.op->name +
+                                           " reads attributes of another type than the op names: "
+                                           "read them as op_info::attributes says");
     return n.attr.as<A>();
   }
   const mesh& ranks() const { return g.ranks; }
@@ -162,7 +162,7 @@ constexpr dtype type_of_node(const graph& g, const node& n) {
 
 /// True when the node moves nothing: its output is another name of its input.
 constexpr bool is_alias(const memory_plan& p, const node& n) {
-  return n.op == &op::redistribute &&
+  return n.op->redistributes &&
          p.at[static_cast<unsigned>(n.out[0])].in == p.at[static_cast<unsigned>(n.in[0])].in &&
          p.at[static_cast<unsigned>(n.out[0])].offset ==
              p.at[static_cast<unsigned>(n.in[0])].offset &&

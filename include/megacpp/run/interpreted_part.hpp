@@ -129,18 +129,12 @@ struct interpreted_part {
 private:
   template <class Device>
   void run(phases when, Device& device, frame& f, node_slot* slots, node_clock* clock) const {
-    const auto nodes = [&](const stretch& s) {
-      for (int i = s.first; i < s.last; ++i)
-        if (when.holds(g.at_node(i).when)) run_node(i, device, f, slots, clock);
-    };
     order.each(when, [&](const stretch& s) {
-      if (s.region < 0) return nodes(s);
-      for_trips(device, g, plan, f, *stores, index, s.region, [&](bool several) {
-        for (int i = 0; several && when == backward_pass && i < g.node_count; ++i)
-          if (g.at_node(i).region == s.region && order.again.has(i))
-            run_node(i, device, f, slots, clock);
-        nodes(s);
-      });
+      const auto trip = [&](bool several) {
+        order.trip(g, s, when, several, [&](int i) { run_node(i, device, f, slots, clock); });
+      };
+      if (s.region < 0) trip(false);
+      else for_trips(device, g, plan, f, *stores, index, s.region, trip);
     });
   }
   template <class Device>
