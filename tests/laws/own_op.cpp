@@ -155,6 +155,7 @@ BOOST_AUTO_TEST_CASE(numbers_of_the_family) {
 // loss.
 BOOST_AUTO_TEST_CASE(directions) {
   for (recompute again : {recompute::none, recompute::selective}) {
+    // [directions]
     const interpreted_program<own::decoder> program(
         tiny(), {.batch = {2, 11}, .type = dtype::f64, .again = again}, "tiny", own_kernels());
     cpu device(product_type::automatic, 1);
@@ -174,7 +175,6 @@ BOOST_AUTO_TEST_CASE(directions) {
       norm = std::sqrt(norm);
       const std::vector<double> kept(w + r.offset, w + r.offset + r.count.n);
       for (int k = 0; k < 8; ++k) {
-        // [direction]
         const auto d = directional::unit_direction(random, kept.size());
         const double quotient = directional::central_difference(
             [&](double t) {
@@ -183,7 +183,6 @@ BOOST_AUTO_TEST_CASE(directions) {
               return run.evaluate(data.view()).sum;
             },
             5e-4);
-        // [/direction]
         std::copy(kept.begin(), kept.end(), w + r.offset);
         double derived = 0;
         for (std::size_t i = 0; i < kept.size(); ++i)
@@ -193,6 +192,7 @@ BOOST_AUTO_TEST_CASE(directions) {
       }
       ++tensors;
     });
+    // [/directions]
     BOOST_TEST(tensors == 2 + 3 * 10);
   }
 }
