@@ -1,5 +1,5 @@
 // expect-error: MEGA-S012
-// expect-text: rope(
+// expect-text: rope(x)
 //
 // A base of RoPE in the attributes of a dropout: a probability of ten thousand would have been its
 // base, and the salt its direction.

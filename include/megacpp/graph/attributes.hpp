@@ -15,6 +15,7 @@
 #include <bit>
 #include <concepts>
 #include <cstdint>
+#include <stdexcept>
 #include <type_traits>
 #include <utility>
 
@@ -134,10 +135,10 @@ struct attributes {
   }
 
   template <class A> constexpr bool are() const { return type == attributes_of<A>; }
-  /// The aggregate that they were given as; the defaults of A's members if it was of another type,
-  /// which is MEGA-S012 for who emitted the node.
+  /// The aggregate that they were given as. Read as another type they are no constant, and at run
+  /// time std::logic_error.
   template <class A> constexpr A as() const {
-    if (!are<A>()) return A{};
+    if (!are<A>()) throw std::logic_error("attributes are read as another type than they have");
     return detail::from_words<A>(word,
                                  std::make_integer_sequence<int, detail::count_members<A>()>{});
   }

@@ -242,8 +242,8 @@ template <const op_info* Op> struct kernel_of;
   }
   const op_info& op = *c.n.op;
   if (op.typed_by < 0 || op.typed_by >= max_inputs || !c.has(op.typed_by)) c.fail(fault::S008);
-  if (c.n.attr.type != op.attributes) c.fail(fault::S012);
-  if (op.rule != nullptr) op.rule(c);
+  if (c.n.attr.type != op.attributes) c.fail(fault::S012, 0);
+  else if (op.rule != nullptr) op.rule(c);
   if (c.outs == 0 && op.changes == 0) c.fail(fault::S008), c.declare(c.in(0));
   for (int k = 0; k < c.outs; ++k)
     if (spread(c.out[k].at) == 3) c.fail(fault::P013, 0);

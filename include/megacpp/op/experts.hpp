@@ -413,7 +413,10 @@ struct expert_plan {
     return i >= 0 && row.b->g.at_node(i).op == &op::expert_rows ? row.b->g.at_node(i) : none;
   }
   /// Rows of a round on one rank.
-  constexpr std::int64_t rows() const { return made().attr.as<op::expert_rows_attributes>().rows; }
+  constexpr std::int64_t rows() const {
+    const attributes& a = made().attr;
+    return a.are<op::expert_rows_attributes>() ? a.as<op::expert_rows_attributes>().rows : 0;
+  }
 
 private:
   static constexpr node none{};

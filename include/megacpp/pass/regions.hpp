@@ -101,8 +101,8 @@ struct running_order {
     for (int i = 0; i < of(when).count; ++i) f(of(when).at[i]);
   }
 
-  /// f(index of a node) for the nodes of a stretch that run in one trip. Of several trips each of the
-  /// backward pass makes again, first, what it reads of the forward pass.
+  /// f(index of a node) for the nodes of a stretch that run in one trip. Of several trips each of
+  /// the backward pass makes again, first, what it reads of the forward pass.
   template <class F>
   constexpr void trip(const graph& g, const stretch& s, phases when, bool several, F&& f) const {
     for (int i = 0; several && when == backward_pass && i < g.node_count; ++i)

@@ -49,7 +49,7 @@ constexpr int unagreed_axis(const graph& g, const node& n) {
   const auto agreed = [&](axis a) {
     return g.ranks.trivial(a) || (trips[a] == invariant && (a >= axis::edp || spread(trips) == 0));
   };
-  if (n.op->redistributes) {
+  if (n.op->redistributes && n.attr.are<op::transition>()) {
     const auto t = n.attr.as<op::transition>();
     if (waits(t.by()) && !agreed(t.over)) return static_cast<int>(t.over);
   }

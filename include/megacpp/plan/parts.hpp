@@ -387,8 +387,9 @@ constexpr fault_record fault_of_experts(std::span<const graph* const> parts, con
     for (int i = 0; i < g->node_count; ++i) {
       const node& n = g->at_node(i);
       experts = experts || n.op->crosses;
-      capacity = capacity ||
-                 (n.op == &op::expert_rows && n.attr.as<op::expert_rows_attributes>().capacity > 0);
+      capacity =
+          capacity || (n.op == &op::expert_rows && n.attr.are<op::expert_rows_attributes>() &&
+                       n.attr.as<op::expert_rows_attributes>().capacity > 0);
     }
   if (!experts && (s.ranks.ep > 1 || s.ranks.etp > 1))
     return detail::sentence(fault::C002,

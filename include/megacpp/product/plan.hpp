@@ -51,8 +51,8 @@ constexpr tile_size tile_of(std::int64_t m, std::int64_t n, std::int64_t k) {
   return t;
 }
 
-/// The tile of a weight gradient (m,n) that sums k rows under numerics::fast: as many columns as one
-/// block of dY is worth transposing for.
+/// The tile of a weight gradient (m,n) that sums k rows under numerics::fast: as many columns as
+/// one block of dY is worth transposing for.
 constexpr tile_size gradient_tile(std::int64_t m, std::int64_t n, std::int64_t k) {
   const std::int64_t across = (n + 511) / 512;
   tile_size t{128, across == 1 ? n : ((n + across - 1) / across + 15) / 16 * 16};
