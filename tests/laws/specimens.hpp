@@ -40,8 +40,9 @@ struct specimen {
         s += std::string(" ") + name_of(o.holds) + " below " + std::to_string(o.below);
     }
     for (int k = 0; k < like.attr.count(); ++k)
-      s += " " + (like.attr.type->real[k] ? std::to_string(std::bit_cast<double>(like.attr.word[k]))
-                                          : std::to_string(like.attr.word[k]));
+      s += " " + (like.attr.type->kind[k] == attribute_kind::real
+                      ? std::to_string(std::bit_cast<double>(like.attr.word[k]))
+                      : std::to_string(like.attr.word[k]));
     return s;
   }
   int count() const {
@@ -144,13 +145,17 @@ template <class F> void change_one(const specimen& s, F f) {
     t.like.attr.word[k] = word;
     if (t.like.attr != s.like.attr) f(t);
   };
-  for (int k = 0; k < s.like.attr.count(); ++k)
-    if (s.like.attr.type->real[k])
+  for (int k = 0; k < s.like.attr.count(); ++k) switch (s.like.attr.type->kind[k]) {
+    case attribute_kind::real:
       for (double x : {-1.0, 0.0, 0.5, 1.0, 3.0, std::numeric_limits<double>::quiet_NaN(),
                        std::numeric_limits<double>::infinity()})
         number(k, std::bit_cast<std::int64_t>(x));
-    else
+      break;
+    case attribute_kind::integer:
       for (std::int64_t x : {-1, 0, 1, 2, 5, 300}) number(k, x);
+      break;
+    case attribute_kind::named: break; // what it may be is known to its type alone
+    }
 }
 
 /// Calls f(specimen) for those that differ by one change of all operands alike: another extent or

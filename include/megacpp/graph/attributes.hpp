@@ -23,6 +23,9 @@ namespace mc {
 
 inline constexpr int max_attributes = 5; ///< of a node
 
+/// What an attribute is: a real number, an integer (a flag, too), an enumerator or a place.
+enum class attribute_kind : std::uint8_t { real, integer, named };
+
 namespace detail {
 
 constexpr std::int64_t word_of(double x) { return std::bit_cast<std::int64_t>(x); }
@@ -63,14 +66,18 @@ template <class A, int N = max_attributes + 1> consteval int count_members() {
   if constexpr (N == 0 || has_members<A>(std::make_integer_sequence<int, N>{})) return N;
   else return count_members<A, N - 1>();
 }
-/// The members of an aggregate: their words, and which of them are real numbers.
+template <class M> inline constexpr attribute_kind kind_of =
+    std::floating_point<M> ? attribute_kind::real
+    : std::integral<M>     ? attribute_kind::integer
+                           : attribute_kind::named;
+/// The members of an aggregate: their words, and what they are.
 struct attribute_members {
   std::int64_t word[max_attributes];
-  bool real[max_attributes];
+  attribute_kind kind[max_attributes];
 };
 template <class... M> constexpr attribute_members words_of(const M&... m) {
   static_assert(sizeof...(M) <= max_attributes, "an op has at most five attributes");
-  return {{word_of(m)...}, {std::floating_point<M>...}};
+  return {{word_of(m)...}, {kind_of<M>...}};
 }
 template <int N> using members = std::integral_constant<int, N>;
 template <class A> constexpr attribute_members take(const A& a, members<1>) {
@@ -101,17 +108,17 @@ template <class A> constexpr attribute_members take(const A& a) {
 
 } // namespace detail
 
-/// A type of attributes, as data: how many members it has, and which of them are real numbers.
+/// A type of attributes, as data: how many members it has, and what they are.
 struct attribute_type {
   int count = 0;
-  bool real[max_attributes]{};
+  attribute_kind kind[max_attributes]{};
 };
 
 namespace detail {
 template <class A> constexpr attribute_type make_attribute_type() {
   const attribute_members m = take(A{});
   attribute_type t{count_members<A>()};
-  for (int k = 0; k < t.count; ++k) t.real[k] = m.real[k];
+  for (int k = 0; k < t.count; ++k) t.kind[k] = m.kind[k];
   return t;
 }
 template <class A> inline constexpr attribute_type type_of_attributes = make_attribute_type<A>();

@@ -140,18 +140,15 @@ inline void product_engine::make_copies(product& p) const {
                           std::int64_t readers) {
     if (is_b && is_w && (s.part != 0 || s.dynamic_rows)) readers = 3;
     const std::int64_t bytes = elements * size_of(p.cell_type_);
-    if (fast && o.transposed && !is_b) {
-      o.copied = copying::block;
-    } else if (fast && !p.widened_ && is_b && !o.transposed && o.stride % 512 == 0 &&
-               bytes <= 4 * large) {
-      o.copied = copying::whole;
-    } else if (p.widened_ || (eigen && o.transposed)) {
+    const bool fits = bytes <= 4 * large,
+               in_two_sets = fast && is_b && !o.transposed && o.stride % 512 == 0 && fits,
+               slow_to_read = !eigen && p.cell_type_ == dtype::f32 &&
+                              (o.transposed || (is_b && o.stride % 1024 == 0)) &&
+                              (canonical || (readers >= 3 && fits));
+    if (fast && o.transposed && !is_b) o.copied = copying::block;
+    else if (p.widened_ || (eigen && o.transposed))
       o.copied = bytes > large && !canonical ? copying::block : copying::whole;
-    } else if (!eigen && p.cell_type_ == dtype::f32 &&
-               (o.transposed || (is_b && o.stride % 1024 == 0)) &&
-               (canonical || (readers >= 3 && bytes <= 4 * large))) {
-      o.copied = copying::whole;
-    }
+    else if (in_two_sets || slow_to_read) o.copied = copying::whole;
   };
   choose(p.a_, e.m * e.k, false, p.columns_.count(e.n));
   choose(p.b_, e.k * e.n, true, p.rows_.count(e.m));
