@@ -1,10 +1,9 @@
 // Attributes come back from a node's words as they were given, of their own type alone.
-#include <megacpp/kernel/kernels.hpp>
-#include <megacpp/op/attention.hpp>
-#include <megacpp/op/redistribute.hpp>
-#include <megacpp/op/rope.hpp>
-
+#define BOOST_TEST_MODULE attributes
 #include <boost/test/unit_test.hpp>
+
+#include <megacpp/op/experts.hpp>
+#include <megacpp/op/rope.hpp>
 
 #include <cmath>
 #include <limits>
