@@ -39,6 +39,7 @@ struct specimen {
       if (o.there && o.type == dtype::i32)
         s += std::string(" ") + name_of(o.holds) + " below " + std::to_string(o.below);
     }
+    if (like.op->redistributes) return s; // which of them, on one rank, is no difference
     for (int k = 0; k < like.attr.count(); ++k)
       s += " " + (like.attr.type->kind[k] == attribute_kind::real
                       ? std::to_string(std::bit_cast<double>(like.attr.word[k]))
