@@ -17,7 +17,8 @@ constexpr void square_rule(inference& c) {
 constexpr void square_adjoint(backward& d, const node& n) {
   const value_id dy = d.of(n.out[0]);
   if (dy < 0 || !d.wants(n.in[0])) return;
-  var dx{&d.b, d.b.emit(op::gelu_grad, {dy, n.in[0]}, n.line)};
+  var dx{&d.b,
+         d.b.emit(op::gelu_grad, {dy, n.in[0]}, n.line, op::gelu_attributes{gelu_form::tanh})};
 #ifdef MEGACPP_EXPECT_ERROR
   if (dx.at(axis::tp).s == state::partial) dx = to(dx, axis::tp, I, n.line);
 #endif

@@ -173,6 +173,7 @@ constexpr named broken[] = {
      [](graph& g) {
        const value_id x = find_output(g, op::gelu);
        node n = make_node(op::gelu, phase::epilogue, {x});
+       n.attr = find_node(g, op::gelu)->attr;
        n.out[0] = another(g, g.at(x));
        insert(g, g.node_count, n);
      }},
@@ -362,6 +363,7 @@ BOOST_AUTO_TEST_CASE(broken_rounds_of_experts_are_refused) {
   BOOST_TEST(misplaced([](graph&) {}) == " ");
   BOOST_TEST(misplaced([](graph& g) {
                node n = make_node(op::gelu, phase::forward, {input_of(g, feed::stream)});
+               n.attr = op::gelu_attributes{gelu_form::tanh};
                n.out[0] = another(g, g.at(n.in[0]));
                g.at(n.out[0]).is = role::intermediate;
                insert(g, static_cast<int>(find_node(g, op::combine) - g.nodes), n);
@@ -432,7 +434,8 @@ BOOST_AUTO_TEST_CASE(generation_takes_all_rows_of_experts_in_one_round) {
 constexpr void hasty_adjoint(backward& d, const node& n) {
   const value_id dy = d.of(n.out[0]);
   for (const value_id v : {n.in[0], n.in[1]})
-    d.give(v, d.b.emit(op::gelu_grad, {dy, v}, n.line), n.line);
+    d.give(v, d.b.emit(op::gelu_grad, {dy, v}, n.line, op::gelu_attributes{gelu_form::tanh}),
+           n.line);
 }
 constexpr op_info hasty{.name = "hasty", .rule = &op::add_rule, .adjoint = &hasty_adjoint};
 
@@ -519,7 +522,8 @@ BOOST_AUTO_TEST_CASE(gradients_with_a_common_part_are_told_apart) {
     return b.parameter("", name, dtype::f32, {{dim::sequence, 3}, {dim::hidden, 4}}, {}, {}).id;
   };
   const value_id twice = operand("twice"), once = operand("once");
-  const value_id x = b.emit(op::gelu, {b.emit(op::add, {twice, once}, 0)}, 0);
+  const value_id x = b.emit(op::gelu, {b.emit(op::add, {twice, once}, 0)}, 0,
+                            op::gelu_attributes{gelu_form::tanh});
   b.g.outputs[0] = b.emit(op::add, {x, twice}, 0);
   const graph derived = derived_graph(b.g);
   const meaning owes = meaning_of(derived);
@@ -537,7 +541,7 @@ BOOST_AUTO_TEST_CASE(a_parameter_that_nobody_reads_stays_as_it_is) {
   const auto operand = [&](const char* name, const parameter_info& info) {
     return b.parameter("", name, dtype::f32, {{dim::sequence, 3}, {dim::hidden, 4}}, {}, info).id;
   };
-  b.g.outputs[0] = b.emit(op::gelu, {operand("used", {})}, 0);
+  b.g.outputs[0] = b.emit(op::gelu, {operand("used", {})}, 0, op::gelu_attributes{gelu_form::tanh});
   const value_id idle = operand("idle", still);
   const graph derived = derived_graph(b.g);
   const meaning owes = meaning_of(derived);

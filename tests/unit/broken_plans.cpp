@@ -304,7 +304,7 @@ BOOST_AUTO_TEST_CASE(an_operand_that_stands_twice_keeps_its_memory) {
                           {{dim::batch, 2}, {dim::sequence, 8}, {dim::hidden, 16}}, {});
     const var u = gelu(x), w = twice ? u : gelu(x);
     const value_id y = b.emit(op::sum, {u.id, w.id}, 0);
-    b.g.outputs[0] = b.emit(op::gelu, {y}, 0);
+    b.g.outputs[0] = b.emit(op::gelu, {y}, 0, op::gelu_attributes{gelu_form::tanh});
     const memory_plan plan = place_memory(b.g);
     BOOST_TEST((verify_memory(b.g, plan).code == fault::none));
     memory_plan over = plan;
