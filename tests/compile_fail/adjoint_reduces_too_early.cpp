@@ -1,5 +1,5 @@
 // expect-error: MEGA-P006
-// expect-text: cotangent(x, gelu_grad@34) over tp
+// expect-text: cotangent(x, gelu_grad@35) over tp
 //
 // The adjoint of a user's op reduces the cotangent itself, "to be safe"; the conversion in front of
 // the op does so too, and the sum is taken twice. Placements of cotangents follow from those of
