@@ -155,7 +155,10 @@ template <class F> void change_one(const specimen& s, F f) {
     case attribute_kind::integer:
       for (std::int64_t x : {-1, 0, 1, 2, 5, 300}) number(k, x);
       break;
-    case attribute_kind::named: break; // what it may be is known to its type alone
+    case attribute_kind::named: // a redistribution's are no enumerators that a rule refuses
+      for (std::int64_t x : {0, 1, 2, 5})
+        if (!s.like.op->redistributes) number(k, x);
+      break;
     }
 }
 
