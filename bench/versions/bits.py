@@ -19,7 +19,10 @@ from pathlib import Path
 
 def train(program, flags, folder):
     command = [program, "train", *flags, "--save", folder / "run", "--metrics-jsonl", folder / "metrics"]
-    done = subprocess.run([str(word) for word in command], capture_output=True, text=True)
+    try:
+        done = subprocess.run([str(word) for word in command], capture_output=True, text=True)
+    except OSError as e:
+        raise SystemExit(f"{program} cannot be run ({e.strerror}): give the programs of two builds")
     if done.returncode != 0:
         raise SystemExit(f"{' '.join(map(str, command))}: exit code {done.returncode}\n{done.stderr}")
     steps = [json.loads(line) for line in (folder / "metrics").read_text().splitlines()]
