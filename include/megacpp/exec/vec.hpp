@@ -105,9 +105,9 @@ template <class A, int N, class T> MEGACPP_HD vec<A, N> read(const T* p) {
     return r;
 #if !defined(__CUDACC__)
   } else if constexpr (std::is_same_v<T, A>) {
-    vec<A, N> r;
-    std::memcpy(&r, p, sizeof r);
-    return r;
+    typename native_of<A, N>::type raw; // g++ 12 copies into a vec by way of the stack
+    std::memcpy(&raw, p, sizeof raw);
+    return vec<A, N>(raw);
   } else if constexpr (std::is_same_v<T, bf16> && std::is_same_v<A, float>) {
     using half = typename native_of<std::uint16_t, N>::type;
     half raw;
@@ -133,7 +133,7 @@ template <class T, class A, int N> MEGACPP_HD void write(T* p, vec<A, N> x) {
     copy_out(p, raw);
 #if !defined(__CUDACC__)
   } else if constexpr (std::is_same_v<T, A>) {
-    std::memcpy(static_cast<void*>(p), &x, sizeof x);
+    std::memcpy(static_cast<void*>(p), &x.v, sizeof x.v);
   } else if constexpr (std::is_same_v<T, bf16> && std::is_same_v<A, float>) {
     const auto raw = bf16_words(x);
     std::memcpy(static_cast<void*>(p), &raw, sizeof raw);
