@@ -208,6 +208,15 @@ struct phases {
   constexpr bool operator==(const phases&) const = default;
 };
 inline constexpr phases backward_pass{phase::input_gradient, phase::weight_gradient};
+/// What tasks of a step run of a graph, each as a whole.
+inline constexpr phases phases_of_step[] = {phase::prologue, phase::forward, backward_pass,
+                                            phase::epilogue};
+inline constexpr int step_phases = 4;
+/// The place of `when` in phases_of_step.
+constexpr int number_of(phases when) {
+  if (when.first == phase::epilogue) return 3;
+  return when == backward_pass ? 2 : static_cast<int>(when.first);
+}
 
 struct op_info;
 

@@ -47,6 +47,13 @@ struct memory_plan {
   std::int64_t derived_gradients = 0; ///< bytes a layer of their gradients, cleared every step
   std::int64_t derived = 0;           ///< bytes a layer of values the prologue computes
   std::int64_t largest_live = 0;      ///< largest sum of working values live at once
+
+  /// True if a redistribution's output is another name of its input.
+  constexpr bool renames(const node& n) const {
+    if (!n.op->redistributes) return false;
+    const address &from = at[n.in[0]], &to = at[n.out[0]];
+    return from.in == to.in && from.offset == to.offset;
+  }
 };
 
 inline constexpr std::int64_t memory_alignment = 64;

@@ -196,8 +196,7 @@ struct memory_walk {
     if (n.region >= 0) read(n, g.regions[n.region].trips);
     if (n.region >= 0 && n.op->accumulates && was_run(n))
       read(n, n.out[0]); // adds to the trip before
-    const bool alias = may_alias(n) && at(n.out[0]).in == at(n.in[0]).in &&
-                       at(n.out[0]).offset == at(n.in[0]).offset;
+    const bool alias = may_alias(n) && plan.renames(n);
     for (value_id v : n.out)
       if (v >= 0) write(when, n, v, alias);
   }

@@ -50,28 +50,21 @@ private:
 struct planned_graph {
   const graph* g = nullptr;
   const memory_plan* plan = nullptr;
-  touched prologue, forward, backward, epilogue;
-  std::int64_t caches = 0; ///< bytes of all caches
+  touched in_phase[step_phases]; ///< by number_of
+  std::int64_t caches = 0;       ///< bytes of all caches
 
   constexpr planned_graph() = default;
   constexpr planned_graph(const graph& of, const memory_plan& p)
       : planned_graph(of, p, running_order(of)) {}
   constexpr planned_graph(const graph& of, const memory_plan& p, const running_order& order)
-      : g(&of),
-        plan(&p),
-        prologue(of, p, order, phase::prologue),
-        forward(of, p, order, phase::forward),
-        backward(of, p, order, backward_pass),
-        epilogue(of, p, order, phase::epilogue) {
+      : g(&of), plan(&p) {
+    for (const phases when : phases_of_step)
+      in_phase[number_of(when)] = touched(of, p, order, when);
     for (int i = 0; i < of.value_count; ++i)
       if (const value& v = of.values[i]; v.is == role::input && is_cache(v.from))
         caches += aligned_bytes(local_bytes(of.ranks, v));
   }
-  constexpr const touched& in(phases when) const {
-    if (when == phase::prologue) return prologue;
-    if (when == phase::forward) return forward;
-    return when == phase::epilogue ? epilogue : backward;
-  }
+  constexpr const touched& in(phases when) const { return in_phase[number_of(when)]; }
 };
 
 /// The buffers of a rank whose steps take turns in the same memory. `graphs` are by part, `uses`
@@ -137,24 +130,22 @@ public:
 private:
   /// Tasks that have operands of one kind: those of a part in a phase, or of another action.
   constexpr int kind_of(const task& t) const {
-    const int when = t.when.first == phase::epilogue ? 3
-                     : t.when == backward_pass       ? 2
-                                                     : static_cast<int>(t.when.first);
-    if (t.what == action::run) return uses_[t.use].part * 4 + when;
-    return (static_cast<int>(graphs_.size()) + static_cast<int>(t.what) - 1) * 4 + when;
+    const int part = t.what == action::run
+                         ? uses_[t.use].part
+                         : static_cast<int>(graphs_.size()) + static_cast<int>(t.what) - 1;
+    return part * step_phases + number_of(t.when);
   }
   /// What tasks touch, in the order of kind_of.
   constexpr void find_operands() {
     using enum phase;
-    constexpr phases each[] = {prologue, forward, backward_pass, epilogue};
     const auto begins = [&] { begin_.push(operands_.size()); };
     const auto adds = [&](content c, auto at, int index, bool reads) {
       operands_.push({c, at, static_cast<std::int8_t>(index), reads, !reads});
     };
     for (const planned_graph& g : graphs_)
-      for (const phases when : each) begins(), find_operands(g.in(when));
+      for (const phases when : phases_of_step) begins(), find_operands(g.in(when));
     for (int what = 1; what < actions; ++what)
-      for (const phases when : each) {
+      for (const phases when : phases_of_step) {
         begins();
         const bool forward = when == phase::forward, backward = when == backward_pass;
         switch (static_cast<action>(what)) {

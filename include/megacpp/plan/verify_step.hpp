@@ -36,7 +36,7 @@ struct step_walk {
     }
     write(b.of(content::seed), once); // before the step
     write(b.of(content::numbers), once);
-    ran.resize(static_cast<int>(b.uses().size()) * 4 * micros);
+    ran.resize(static_cast<int>(b.uses().size()) * step_phases * micros);
   }
 
   /// Takes over the bytes of a buffer's copy, which are not its own: whatever lay there is gone.
@@ -89,13 +89,7 @@ struct step_walk {
   }
 
   constexpr char& has_run(int use, int phase, int micro) {
-    return ran[(use * 4 + phase) * micros + (micro < 0 ? 0 : micro)];
-  }
-  static constexpr int number_of(phases when) {
-    return when == phase::prologue   ? 0
-           : when == phase::forward  ? 1
-           : when == phase::epilogue ? 3
-                                     : 2;
+    return ran[(use * step_phases + phase) * micros + (micro < 0 ? 0 : micro)];
   }
   /// Every use of the step has run a phase for so many micro-batches.
   constexpr bool all_ran(int phase, int times) {

@@ -162,11 +162,7 @@ constexpr dtype type_of_node(const graph& g, const node& n) {
 
 /// True when the node moves nothing: its output is another name of its input.
 constexpr bool is_alias(const memory_plan& p, const node& n) {
-  return n.op->redistributes &&
-         p.at[static_cast<unsigned>(n.out[0])].in == p.at[static_cast<unsigned>(n.in[0])].in &&
-         p.at[static_cast<unsigned>(n.out[0])].offset ==
-             p.at[static_cast<unsigned>(n.in[0])].offset &&
-         n.attr.as<op::transition>().by() == collective::none;
+  return p.renames(n) && n.attr.as<op::transition>().by() == collective::none;
 }
 
 } // namespace mc
