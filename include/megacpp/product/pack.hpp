@@ -107,7 +107,8 @@ MEGACPP_HD vec<A, N> load_rest(const T* row, std::int64_t k, std::int64_t K) {
 }
 
 /// R rows of X by C rows of W: y[r * y_stride + c]. Each sum is one chain of fma over groups of
-/// lanes, then a pairwise tree over the lanes, whatever R and C are.
+/// lanes, then a pairwise tree over the lanes, whatever R and C are. Loops over sums are unrolled, so
+/// that these stay in registers.
 template <int R, int C, class T, class Out>
 MEGACPP_HD void dot_tile(const T* x, std::int64_t x_stride, const T* w, const T* bias, Out* y,
                          std::int64_t y_stride, std::int64_t K) {
@@ -115,25 +116,27 @@ MEGACPP_HD void dot_tile(const T* x, std::int64_t x_stride, const T* w, const T*
   constexpr int N = block_lanes<A>;
   using V = vec<A, N>;
   V sum[R][C];
-  for (int r = 0; r < R; ++r)
-    for (int c = 0; c < C; ++c) sum[r][c] = V(A(0));
+  const auto each = [&](auto&& f) __attribute__((always_inline)) {
+    unroll<R>([&](auto r) __attribute__((always_inline)) {
+      unroll<C>([&](auto c) __attribute__((always_inline)) { f(r, c); });
+    });
+  };
+  each([&](auto r, auto c) __attribute__((always_inline)) { sum[r][c] = V(A(0)); });
   const auto step = [&](auto&& group) __attribute__((always_inline)) {
-    V row[C];
-    for (int c = 0; c < C; ++c) row[c] = group(w + c * K);
-    for (int r = 0; r < R; ++r) {
-      const V in = group(x + r * x_stride);
-      for (int c = 0; c < C; ++c) sum[r][c] = fma(in, row[c], sum[r][c]);
-    }
+    V row[C], in[R];
+    unroll<C>([&](auto c) __attribute__((always_inline)) { row[c] = group(w + c * K); });
+    unroll<R>([&](auto r) __attribute__((always_inline)) { in[r] = group(x + r * x_stride); });
+    each([&](auto r, auto c)
+             __attribute__((always_inline)) { sum[r][c] = fma(in[r], row[c], sum[r][c]); });
   };
   const std::int64_t full = K / N * N;
   for (std::int64_t k = 0; k < full; k += N)
     step([k](const T* p) { return load<A>(p, lanes<N>{k}); });
   if (full < K) step([full, K](const T* p) { return load_rest<A, N>(p, full, K); });
-  for (int r = 0; r < R; ++r)
-    for (int c = 0; c < C; ++c) {
-      const A total = sum_across(sum[r][c]);
-      y[r * y_stride + c] = convert<Out>(bias ? total + convert<A>(bias[c]) : total);
-    }
+  each([&](auto r, auto c) __attribute__((always_inline)) {
+    const A total = sum_across(sum[r][c]);
+    y[r * y_stride + c] = convert<Out>(bias ? total + convert<A>(bias[c]) : total);
+  });
 }
 
 /// This slot's share of Y(M,N) = X(M,K) W(N,K)^T + bias, every element by itself: its bits depend
