@@ -330,6 +330,35 @@ BOOST_AUTO_TEST_CASE(rows_computed_apart_depend_on_nothing_but_themselves) {
     }
 }
 
+BOOST_AUTO_TEST_CASE(a_sum_of_rows_computed_apart_is_one_chain_of_fused_multiply_adds) {
+  constexpr int lanes = mc::detail::block_lanes<float>;
+  constexpr std::int64_t width = 11;
+  for (const std::int64_t K : {1, lanes - 1, lanes, 5 * lanes + 3})
+    for (const std::int64_t rows : {1, 2, 4, 7}) {
+      const auto numbers = [&](std::int64_t n, double step) {
+        std::vector<float> v;
+        for (std::int64_t i = 0; i < n; ++i)
+          v.push_back(static_cast<float>(std::sin(step * static_cast<double>(i + 1))));
+        return v;
+      };
+      const std::vector<float> x = numbers(rows * K, 0.7), w = numbers(width * K, 1.3);
+      std::vector<float> y(static_cast<std::size_t>(rows * width));
+      mc::detail::dot_rows<float, float>(x.data(), K, w.data(), nullptr, y.data(), width, rows,
+                                         width, K, 0, 1);
+      for (std::int64_t i = 0; i < rows * width; ++i) {
+        float sum[lanes] = {};
+        for (std::int64_t k = 0; k < K; ++k) {
+          float& lane = sum[k % lanes];
+          lane = std::fma(x[static_cast<std::size_t>(i / width * K + k)],
+                          w[static_cast<std::size_t>(i % width * K + k)], lane);
+        }
+        for (int half = lanes / 2; half > 0; half /= 2)
+          for (int l = 0; l < half; ++l) sum[l] += sum[l + half];
+        BOOST_TEST(y[static_cast<std::size_t>(i)] == sum[0], rows << " rows of " << K << ": " << i);
+      }
+    }
+}
+
 BOOST_AUTO_TEST_CASE(parts_have_the_bits_of_products_of_their_own) {
   constexpr std::int64_t widths[][2] = {{128, 512}, {33, 65}, {5, 128}, {768, 256}, {9000, 16}};
   for (const bool eigen_only : {false, true}) {
