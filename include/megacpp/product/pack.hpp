@@ -107,8 +107,8 @@ MEGACPP_HD vec<A, N> load_rest(const T* row, std::int64_t k, std::int64_t K) {
 }
 
 /// R rows of X by C rows of W: y[r * y_stride + c]. Each sum is one chain of fma over groups of
-/// lanes, then a pairwise tree over the lanes, whatever R and C are. Loops over sums are unrolled, so
-/// that these stay in registers.
+/// lanes, then a pairwise tree over the lanes, whatever R and C are. Loops over sums are unrolled,
+/// so that these stay in registers.
 template <int R, int C, class T, class Out>
 MEGACPP_HD void dot_tile(const T* x, std::int64_t x_stride, const T* w, const T* bias, Out* y,
                          std::int64_t y_stride, std::int64_t K) {
