@@ -20,6 +20,18 @@ struct mixed_members {
   dim name = dim::none;
   constexpr bool operator==(const mixed_members&) const = default;
 };
+struct two_members {
+  std::int64_t first, second;
+  constexpr bool operator==(const two_members&) const = default;
+};
+struct three_members {
+  std::int64_t first, second, third;
+  constexpr bool operator==(const three_members&) const = default;
+};
+struct four_members {
+  std::int64_t first, second, third, fourth;
+  constexpr bool operator==(const four_members&) const = default;
+};
 struct one_place {
   place at;
   constexpr bool operator==(const one_place&) const = default;
@@ -33,6 +45,8 @@ template <class A> constexpr bool comes_back(const A& a) {
 constexpr std::int64_t least = std::numeric_limits<std::int64_t>::min();
 static_assert(comes_back(mixed_members{true, least, -128, -0.125, dim::replicas}));
 static_assert(comes_back(mixed_members{false, ~least, 127, 1e300, dim::none}));
+static_assert(comes_back(two_members{1, 2}) && comes_back(three_members{1, 2, 3}));
+static_assert(comes_back(four_members{1, 2, 3, 4}));
 static_assert(comes_back(one_place{{state::shard, dim::replicas, 6}}));
 static_assert(comes_back(one_place{partial}) && comes_back(one_place{invariant}));
 

@@ -311,6 +311,32 @@ BOOST_AUTO_TEST_CASE(the_steps_of_every_stage_are_accepted_for_any_number_of_mic
       }
 }
 
+// What a use of the tasks finds its weights and its dropout by.
+BOOST_AUTO_TEST_CASE(stages_run_every_layer_once_by_its_own_number) {
+  for (const int pp : {1, 2, 4}) {
+    int layer = 0; // of the model, over all stages
+    for (int stage = 0; stage < pp; ++stage) {
+      const stage_shape s(mixture.layers, kinds, pp, stage, &kind_of);
+      int of_kind[kinds]{}, position = 0;
+      for (const part_use& u : s.uses) {
+        if (u.part > kinds + 1) continue; // behind the model's own
+        BOOST_TEST(u.position == position++);
+        const bool stem = u.part == 0, head = u.part == kinds + 1;
+        BOOST_TEST(u.layer == (stem ? -1 : head ? mixture.layers : layer));
+        if (stem || head) {
+          BOOST_TEST(u.index == 0);
+          BOOST_TEST(stage == (stem ? 0 : pp - 1));
+          continue;
+        }
+        const int kind = kind_of(layer++);
+        BOOST_TEST(u.part == 1 + kind);
+        BOOST_TEST(u.index == of_kind[kind]++);
+      }
+    }
+    BOOST_TEST(layer == mixture.layers);
+  }
+}
+
 // 1F1B: pp - stage micro-batches are in flight, if there are as many (Narayanan et al. 2021).
 BOOST_AUTO_TEST_CASE(the_schedule_keeps_as_many_micro_batches_as_its_paper_says) {
   for (int pp = 1; pp <= 8; ++pp)
