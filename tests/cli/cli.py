@@ -1620,6 +1620,18 @@ class States(Case):
         self.assertIn(b"the best state cannot be used: " + os.fsencode(weights), done.stdout)
         self.assertIn(b"step 10/10 | lowest validation loss so far, saved to ", done.stdout)
         run("eval", "--load", root / "best", "--data-path", self.text)
+        # So does one whose sizes do not tell, be it older than the newest state or newer; it is told
+        # once, and replaced though the next loss is higher.
+        for older in (True, False):
+            if not older:
+                shutil.rmtree(newest(root))
+            moments = root / "best" / "optimizer.safetensors"
+            moments.write_bytes(moments.read_bytes()[:-1] + b"~")
+            done = run("train", "--load", root, "--save", root, "--train-iters",
+                       self.steps(root)[-1] + 1, "--lr", 100, "--lr-decay-style", "constant")
+            self.assertEqual(done.stdout.count(b"the best state cannot be used"), 1)
+            self.assertIn(b"lowest validation loss so far, saved to ", done.stdout)
+            run("eval", "--load", root / "best", "--data-path", self.text)
         # What is somebody's is left alone, and told at the start.
         shutil.rmtree(root / "best")
         (root / "best").mkdir()

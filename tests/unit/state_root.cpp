@@ -132,6 +132,11 @@ BOOST_AUTO_TEST_CASE(the_best_state_is_a_state_that_is_never_pruned) {
   const auto another = newest_state(model_folder(path), [](const std::string&) { return true; });
   BOOST_TEST((another->file.state().field<std::int64_t>("step") == 5 && another->damaged.empty()));
   BOOST_TEST(another->notes.size() == 1u);
+  {
+    const state_root root(path);
+    BOOST_TEST((!root.best() && root.newest() == 5));
+    BOOST_TEST(root.fault_of_best().find(best + "/optimizer.safetensors is damaged") == 0);
+  }
   write_text(best + "/optimizer.safetensors", "x");
   BOOST_TEST(newest_step(path) == 5);
   const auto found = newest_state(model_folder(path), [](const std::string&) { return false; });

@@ -91,13 +91,14 @@ struct best_state {
   double loss = 0; ///< of the validation part, nats a token
 };
 
-/// Nothing if the root has no best state. Of its other files only the sizes are looked at. Throws
+/// Nothing if the root has no best state. `needed(name)`: as for newest_state. Throws
 /// mc::error(exit_code::model) for one that is damaged or cannot be examined.
-inline std::optional<best_state> best_state_of(const model_folder& root) {
+template <class Needed>
+std::optional<best_state> best_state_of(const model_folder& root, Needed needed) {
   if (!detail::has_best(root.get())) return std::nullopt;
   const model_folder folder(root, best_folder_name);
   const state_file file(folder);
-  file.verify(folder, [](const std::string&) { return false; });
+  file.verify(folder, needed);
   return best_state{file.state().field<std::int64_t>("step"),
                     file.state().field<json_value>("validation").field<double>("loss")};
 }
@@ -176,7 +177,7 @@ std::optional<whole_state> newest_state(const model_folder& root, Needed needed)
   entry best = std::move(states.back());
   states.pop_back();
   try {
-    if (const auto found = best_state_of(root)) {
+    if (const auto found = best_state_of(root, [](const std::string&) { return false; })) {
       best.step = found->step;
       // Behind that of its own step, which is the same.
       states.insert(std::find_if(states.begin(), states.end(),

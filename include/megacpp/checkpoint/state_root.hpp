@@ -60,6 +60,8 @@ public:
 
   /// The best state, as this process knows it.
   const std::optional<best_state>& best() const { return best_; }
+  /// Why the best state that was there counts for nothing; "" if it does, or if there was none.
+  const std::string& fault_of_best() const { return fault_of_best_; }
   std::string folder_of_best() const { return path_ + '/' + best_folder_name; }
 
   /// Whether a step has a folder of its own that is not known to be damaged.
@@ -168,12 +170,14 @@ private:
     look_for_best();
   }
 
-  /// A best state that is damaged counts for nothing and is replaced by the next.
+  /// A best state that is damaged counts for nothing and is replaced by the next. All of its bytes
+  /// are looked at: its loss would keep out others, and its step older states.
   void look_for_best() {
     best_.reset();
+    fault_of_best_.clear();
     if (!detail::has_best(folder())) return;
     try {
-      best_ = best_state_of(model_folder(path_));
+      best_ = best_state_of(model_folder(path_), [](const std::string&) { return true; });
     } catch (const unexamined& e) {
       throw error(exit_code::model,
                   fmt::format("{}; the best state may be whole, so nothing is saved beside it: "
@@ -181,6 +185,7 @@ private:
                               e.what(), folder_of_best()));
     } catch (const error& e) {
       if (e.code() != exit_code::model) throw;
+      fault_of_best_ = e.what();
     }
   }
 
@@ -386,6 +391,7 @@ private:
   std::string path_;
   std::set<std::int64_t> damaged_;
   std::optional<best_state> best_;
+  std::string fault_of_best_;
   std::shared_ptr<const descriptor> folder_;
   int lock_problem_ = 0;
   detail::made_folders made_; // goes before the lock does

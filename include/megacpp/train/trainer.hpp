@@ -12,6 +12,7 @@
 #include <megacpp/train/start.hpp>
 #include <megacpp/train/state.hpp>
 
+#include <algorithm>
 #include <new>
 #include <optional>
 
@@ -160,6 +161,11 @@ private:
     return "; nothing was saved";
   }
 
+  /// Whether what is damaged was told when the state was found that the run goes on from.
+  bool told_of(const std::string& fault) const {
+    return from_ && std::any_of(from_->notes.begin(), from_->notes.end(),
+                                [&](const std::string& note) { return note.ends_with(fault); });
+  }
   bool resumes() const { return from_ && from_->state && !o_.model.finetune(); }
 
   /// What would fail at the end fails now, and what was saved before stays in its order: a root
@@ -245,6 +251,8 @@ private:
                       o_.data.split()));
     if (!root_) reports_.note("nothing will be saved: --save FOLDER keeps what is learned");
     else if (const std::string note = root_->note(); !note.empty()) reports_.note(note);
+    if (root_ && !root_->fault_of_best().empty() && !told_of(root_->fault_of_best()))
+      reports_.note("the best state cannot be used: " + root_->fault_of_best());
     if (!from_)
       for (const std::string& line : untrained_positions(p_, p_.numbers.batch.sequence))
         reports_.note(line);
