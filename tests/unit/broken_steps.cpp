@@ -141,6 +141,8 @@ constexpr breakage broken[] = {
      [](stage_step& s) { s.tasks[s.find(2, backward_pass, 0)].micro = 1; }},
     {"a layer's prologue is left out", 1, 0, 2, T001,
      [](stage_step& s) { s.drop(s.find(1, phase::prologue, -1)); }},
+    {"a prologue that derives nothing is left out", 1, 0, 2, T002,
+     [](stage_step& s) { s.drop(s.find(0, phase::prologue, -1)); }},
     {"a layer's backward pass runs twice", 1, 0, 2, T002,
      [](stage_step& s) {
        const int i = s.find(2, backward_pass, 0);
