@@ -44,17 +44,18 @@ constexpr bool is_output(const value& v, const value& inferred, const node& n) {
 /// numbers of trips; -1: none. Ranks of a dense axis lie anywhere on the expert mesh: they agree if
 /// all of that does.
 constexpr int unagreed_axis(const graph& g, const node& n) {
-  if (n.region < 0) return -1;
+  if (n.region < 0 || n.op->wire == nullptr || n.attr.type != n.op->attributes) return -1;
   const placement& trips = g.at(g.regions[n.region].trips).at;
   const auto agreed = [&](axis a) {
     return g.ranks.trivial(a) || (trips[a] == invariant && (a >= axis::edp || spread(trips) == 0));
   };
-  if (n.op->redistributes && n.attr.are<op::transition>()) {
-    const auto t = n.attr.as<op::transition>();
-    if (waits(t.by()) && !agreed(t.over)) return static_cast<int>(t.over);
-  }
-  for (axis a : {axis::ep, axis::etp})
-    if (n.op->crosses && !agreed(a)) return static_cast<int>(a);
+  mesh ranks = g.ranks;
+  for (int& size : ranks.size)
+    if (size == 0) size = 2; // known only at start: there may be others
+  const transfers calls = n.op->wire(g, n, ranks);
+  for (int k = 0; k < calls.count; ++k)
+    for (int a = 0; a < axes; ++a)
+      if (calls.at[k].over.has(static_cast<axis>(a)) && !agreed(static_cast<axis>(a))) return a;
   return -1;
 }
 
