@@ -4,13 +4,14 @@
 #pragma once
 
 #include <megacpp/exec/cpu.hpp>
+#include <megacpp/io/error.hpp>
 
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <mutex>
 #include <stdexcept>
-#include <vector>
+#include <string>
 
 #include <sys/mman.h>
 
@@ -19,17 +20,18 @@ namespace mc_test {
 class guarded_device final : public mc::cpu {
 public:
   using mc::cpu::cpu;
+  ~guarded_device() override { ::munmap(held_, room); }
 
+  /// What is reserved lies together, so that one call opens and closes it; none of it twice.
   std::byte* reserve(std::int64_t bytes, const char* what, const char* remedy) override {
-    std::byte* const p = mc::cpu::reserve(bytes, what, remedy);
-    held_.push_back({p, bytes});
-    protect(held_.back(), PROT_NONE);
+    std::byte* const p = held_ + size_;
+    size_ += (bytes + page - 1) / page * page;
+    if (size_ > room)
+      throw mc::error(mc::exit_code::memory,
+                      std::string("no room is left for ") + what + ": use " + remedy);
     return p;
   }
-  void release(std::byte* p, std::int64_t bytes) override {
-    std::erase_if(held_, [p](const pages& h) { return h.first == p; });
-    mc::cpu::release(p, bytes);
-  }
+  void release(std::byte* /*p*/, std::int64_t /*bytes*/) override {}
   void fill(std::byte* to, std::uint8_t byte, std::int64_t bytes) override {
     const opening o(*this);
     mc::cpu::fill(to, byte, bytes);
@@ -73,10 +75,6 @@ public:
   const std::byte* last_read() const { return last_read_; }
 
 private:
-  struct pages {
-    std::byte* first;
-    std::int64_t bytes;
-  };
   /// Memory is open while there is one; several threads may copy at once.
   struct opening {
     const guarded_device& of;
@@ -89,14 +87,14 @@ private:
       if (--of.opened_ == 0) of.protect_all(PROT_NONE);
     }
   };
-  static void protect(const pages& h, int how) {
-    if (::mprotect(h.first, static_cast<std::size_t>(h.bytes), how) != 0) std::abort();
-  }
   void protect_all(int how) const {
-    for (const pages& h : held_) protect(h, how);
+    if (::mprotect(held_, static_cast<std::size_t>(size_), how) != 0) std::abort();
   }
 
-  std::vector<pages> held_;
+  static constexpr std::int64_t page = 4096, room = std::int64_t{1} << 30;
+  std::byte* const held_ = static_cast<std::byte*>(
+      ::mmap(nullptr, room, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+  std::int64_t size_ = 0;
   mutable std::mutex mutex_;
   mutable int opened_ = 0;
   mutable std::int64_t launches_ = 0;
