@@ -8,7 +8,6 @@
 #include <megacpp/run/view.hpp>
 
 #include <chrono>
-#include <cstring>
 #include <string>
 #include <utility>
 
@@ -132,27 +131,28 @@ struct dynamic_call : call_state<cpu> {
   }
 };
 
-/// Clears what an accumulating node adds into, once before its trips, unless it is a main grad,
-/// which collects on purpose.
-template <class Call> void clear_sums(const Call& c, const graph& g, const node& n) {
-  if (c.trip() > 0) return;
+/// Clears what node n of a part adds into, once before its trips, unless it is a main grad, which
+/// collects on purpose. The device does it, between launches. One function for all nodes.
+[[gnu::noinline]] inline void clear_sums(device& on, const frame& f, const graph& g,
+                                         const memory_plan& p, const registry& r, int part,
+                                         const node& n) {
+  if (f.trip > 0) return;
   for (const value_id v : n.out) {
     if (v < 0 || g.at(v).is != role::intermediate) continue;
-    std::memset(static_cast<void*>(c.template at<std::byte>(v)), 0,
-                static_cast<std::size_t>(local_bytes(g.ranks, g.at(v))));
+    on.fill(resolve(p.at[static_cast<unsigned>(v)], f, r, part, size_of(g.at(v).type)), 0,
+            local_bytes(g.ranks, g.at(v)));
   }
 }
 
 /// Launches what computes node i of g, and tells the clock, if there is one, how long it took.
 template <class Device, class F>
 void launch_node(Device& device, const graph& g, int i, node_clock* clock, F compute) {
-  if (clock == nullptr) return device.launch(compute);
-  const auto start = std::chrono::steady_clock::now();
+  using watch = std::chrono::steady_clock; // one call of the kernel, so that it is compiled once
+  const watch::time_point start = clock != nullptr ? watch::now() : watch::time_point();
   device.launch(compute);
-  clock->node(
-      g, i,
-      std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - start)
-          .count());
+  if (clock != nullptr)
+    clock->node(g, i,
+                std::chrono::duration_cast<std::chrono::nanoseconds>(watch::now() - start).count());
 }
 
 /// The type operand of a node: an input, whose dtype selects the kernel.

@@ -60,10 +60,9 @@ void run_node(Device& device, frame& f, node_slot* slots, node_clock* clock) {
     using T = element_of<Part, N>;
     compiled_call<Part, N, Device> c;
     c.dev = &device, c.f = &f, c.prepared = slots + N;
-    launch_node(device, Part::g, N, clock, [&] {
-      if constexpr (n.op->accumulates) clear_sums(c, Part::g, n);
-      kernel_of<n.op>::template run<T>(c);
-    });
+    if constexpr (n.op->accumulates)
+      clear_sums(device, f, Part::g, Part::plan, Part::stores, Part::index, n);
+    launch_node(device, Part::g, N, clock, [&] { kernel_of<n.op>::template run<T>(c); });
   }
 }
 

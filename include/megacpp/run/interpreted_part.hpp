@@ -142,10 +142,8 @@ private:
     if (kernels[static_cast<unsigned>(i)].run == nullptr) return;
     const node& n = g.at_node(i);
     dynamic_call c({&device, &f, slots + i}, g, plan, *stores, index, n);
-    launch_node(device, g, i, clock, [&] {
-      if (n.op->accumulates) clear_sums(c, g, n);
-      kernels[static_cast<unsigned>(i)].run(c);
-    });
+    if (n.op->accumulates) clear_sums(device, f, g, plan, *stores, index, n);
+    launch_node(device, g, i, clock, [&] { kernels[static_cast<unsigned>(i)].run(c); });
   }
 };
 
