@@ -74,8 +74,8 @@ inline void carry_out(const program_source& source, const program_view& p, comma
   case command::eval: run_evaluation(p, o, device); break;
   case command::generate: run_generation(p, o, device); break;
   default: {
-    const part_passes passes = source.passes();
-    print(o.report.json() ? describe_json(p, passes, device) : describe_text(p, passes, device));
+    const std::vector<model_part> model = source.model();
+    print(o.report.json() ? describe_json(p, model, device) : describe_text(p, model, device));
   }
   }
 }

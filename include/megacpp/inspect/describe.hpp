@@ -105,14 +105,22 @@ inline void describe_graph(std::string& out, const graph& g) {
     fmt::format_to(std::back_inserter(out), "  {:>3} {}\n", i, node_text(g, g.at_node(i)));
 }
 
-inline void describe_passes(std::string& out, const program_view& p, const part_passes& passes) {
-  for (std::size_t i = 0; i < passes.size(); ++i) {
-    for (const pass_view& pass : passes[i]) {
+/// f(name, graph) for a part's graph as the model has it and after each pass. The passes run again,
+/// so that a program holds none of these graphs but the last.
+template <class F> void each_pass(const model_part& part, F f) {
+  f("the model", *part.g);
+  after_passes(*part.g, part.options, 0, pass_count,
+               [&](const pass& done, const graph& g) { f(done.name, g); });
+}
+
+inline void describe_passes(std::string& out, const program_view& p,
+                            const std::vector<model_part>& model) {
+  for (std::size_t i = 0; i < model.size(); ++i)
+    each_pass(model[i], [&](const char* pass, const graph& g) {
       fmt::format_to(std::back_inserter(out), "\n{} after {}: {} nodes\n",
-                     name_of_part(p, static_cast<int>(i)), pass.name, pass.g->node_count);
-      describe_graph(out, *pass.g);
-    }
-  }
+                     name_of_part(p, static_cast<int>(i)), pass, g.node_count);
+      describe_graph(out, g);
+    });
   for (int part : {part_of_totals(p.kinds()), part_of_update(p.kinds())}) {
     const graph& g = *p.part(part).g;
     fmt::format_to(std::back_inserter(out), "\n{}: {} nodes\n", name_of_part(p, part),
@@ -124,7 +132,8 @@ inline void describe_passes(std::string& out, const program_view& p, const part_
 } // namespace detail
 
 /// The text of `describe`.
-inline std::string describe_text(const program_view& p, const part_passes& passes, device& on) {
+inline std::string describe_text(const program_view& p, const std::vector<model_part>& model,
+                                 device& on) {
   std::string out;
   const auto at = std::back_inserter(out);
   const int largest = detail::stage_of_most_memory(p);
@@ -158,7 +167,7 @@ inline std::string describe_text(const program_view& p, const part_passes& passe
   detail::describe_work(out, p);
   detail::describe_collectives(out, p);
   detail::describe_parameters(out, p);
-  detail::describe_passes(out, p, passes);
+  detail::describe_passes(out, p, model);
   return out;
 }
 
@@ -196,15 +205,14 @@ inline json_output collectives_json(const program_view& p) {
 }
 
 /// {part: {pass: [node, ...]}}
-inline json_output graphs_json(const program_view& p, const part_passes& passes) {
+inline json_output graphs_json(const program_view& p, const std::vector<model_part>& model) {
   json_output parts = json_output::object();
-  for (std::size_t i = 0; i < passes.size(); ++i) {
+  for (std::size_t i = 0; i < model.size(); ++i) {
     json_output& part = parts[name_of_part(p, static_cast<int>(i))] = json_output::object();
-    for (const pass_view& pass : passes[i]) {
-      json_output& nodes = part[pass.name] = json_output::array();
-      for (int k = 0; k < pass.g->node_count; ++k)
-        nodes.push_back(node_text(*pass.g, pass.g->at_node(k)));
-    }
+    each_pass(model[i], [&](const char* pass, const graph& g) {
+      json_output& nodes = part[pass] = json_output::array();
+      for (int k = 0; k < g.node_count; ++k) nodes.push_back(node_text(g, g.at_node(k)));
+    });
   }
   return parts;
 }
@@ -212,10 +220,11 @@ inline json_output graphs_json(const program_view& p, const part_passes& passes)
 } // namespace detail
 
 /// The same as one JSON object.
-inline std::string describe_json(const program_view& p, const part_passes& passes, device& on) {
+inline std::string describe_json(const program_view& p, const std::vector<model_part>& model,
+                                 device& on) {
   const layout& l = p.numbers.ranks;
-  json_output model = json_output::object(), memory = json_output::object();
-  for (const model_number& n : p.model.numbers) model[n.name] = json_number(n.value);
+  json_output numbers = json_output::object(), memory = json_output::object();
+  for (const model_number& n : p.model.numbers) numbers[n.name] = json_number(n.value);
   const int largest = detail::stage_of_most_memory(p), busiest = detail::stage_of_most_work(p);
   memory_items items = memory_of_stage(p, largest);
   items.scratch = scratch_bytes_of(p.parts, on);
@@ -225,7 +234,7 @@ inline std::string describe_json(const program_view& p, const part_passes& passe
 
   json_output d{{"name", p.name},
                 {"family", p.family.name},
-                {"model", std::move(model)},
+                {"model", std::move(numbers)},
                 {"layers", p.layers},
                 {"hidden", p.hidden},
                 {"vocabulary", p.vocabulary},
@@ -251,7 +260,7 @@ inline std::string describe_json(const program_view& p, const part_passes& passe
   d["memory"] = std::move(memory);
   d["work"] = detail::work_json(work_of_step(p, 1, busiest));
   d["collectives"] = detail::collectives_json(p);
-  d["graphs"] = detail::graphs_json(p, passes);
+  d["graphs"] = detail::graphs_json(p, model);
   return json_line(d);
 }
 

@@ -3,7 +3,6 @@
 // it is called in the source.
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <string_view>
 #include <type_traits>
@@ -66,9 +65,9 @@ template <auto... Members> struct member_list {
   static constexpr std::size_t size() {
     std::size_t end = 0, greatest = 1, owner = 0;
     const auto add = [&](std::size_t bytes, std::size_t alignment, std::size_t owner_size) {
-      if (owner_size != owner) end = std::max(end, owner); // the base is complete
+      if (owner_size != owner && end < owner) end = owner; // the base is complete
       end = (end + alignment - 1) / alignment * alignment + bytes;
-      greatest = std::max(greatest, alignment), owner = owner_size;
+      greatest = greatest < alignment ? alignment : greatest, owner = owner_size;
     };
     (add(sizeof(typename detail::pointer_to_member<decltype(Members)>::type),
          alignof(typename detail::pointer_to_member<decltype(Members)>::type),

@@ -79,8 +79,8 @@ template <class Run> struct program {
   static constexpr registry stores = make_registry(forward_graphs(), layer_counts());
   static constexpr std::int64_t parameters = count_parameters(forward_graphs(), layer_counts());
 
-  /// What the passes over the graphs of training, evaluation (the head's forward alone) and
-  /// generation begin with.
+  /// What the passes over the graphs of training and evaluation (the head's forward alone) begin
+  /// with.
   template <int Index> struct training {
     static constexpr const graph& forward = program::forward<Index>::g;
     static constexpr pass_options options{
@@ -88,15 +88,6 @@ template <class Run> struct program {
   };
   struct evaluating {
     static constexpr const graph& forward = program::forward<last>::g;
-    static constexpr pass_options options{};
-  };
-  template <int Index> struct generating {
-    static constexpr part_kind what = Index == 0      ? part_kind::stem
-                                      : Index == last ? part_kind::logits
-                                                      : part_kind::block;
-    static constexpr graph forward =
-        forward_graph(model, for_generation(numbers, 1, numbers.ranks.tp, numbers.ranks.tp), what,
-                      used.kind(Index - 1));
     static constexpr pass_options options{};
   };
 
@@ -120,11 +111,19 @@ template <class Run> struct program {
   template <int Index> using part = finished<training<Index>, Index>;
   using evaluation = finished<evaluating, last>;
   /// A part of generation in the smallest shape: a token for each rank of tp, which may cut a
-  /// sequence between them. What runs has the shapes of the prompts and is built when they are
-  /// known; placements, ops and element types are these. A model without these graphs, or one that
-  /// fits only layouts with a sharded sequence, trains all the same: run/generation.hpp tells of a
-  /// fault here.
-  template <int Index> using generation = after_all_passes<generating<Index>>;
+  /// sequence between them. It tells the ops and element types of the nodes that run, whose shapes
+  /// come with the prompts: run/generation.hpp makes and verifies those when they are known, and
+  /// tells of a fault. A model without these graphs, or one that fits only layouts with a sharded
+  /// sequence, trains all the same.
+  template <int Index> struct generation {
+    static constexpr part_kind what = Index == 0      ? part_kind::stem
+                                      : Index == last ? part_kind::logits
+                                                      : part_kind::block;
+    static constexpr graph g = unverified(
+        forward_graph(model, for_generation(numbers, 1, numbers.ranks.tp, numbers.ranks.tp), what,
+                      used.kind(Index - 1)),
+        {});
+  };
   struct update {
     static constexpr int index = 0;
     static constexpr const registry& stores = program::stores;
