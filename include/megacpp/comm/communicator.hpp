@@ -168,7 +168,7 @@ public:
 
 protected:
   /// What was asked for, and why it cannot be.
-  [[noreturn]] static void refuse(const exchange& x, const std::string& why) {
+  [[noreturn, gnu::cold]] static void refuse(const exchange& x, const std::string& why) {
     std::string where;
     if (x.line.number > 0) where = std::string(" at ") + text_of(x.line).c_str();
     throw error(exit_code::internal,

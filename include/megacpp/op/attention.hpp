@@ -63,7 +63,7 @@ constexpr place attention_place(inference& c, axis a, int q, int k, int v, int i
 
 /// q (B, S, A, D), k and v (B, S', K, D), K a divisor of A, are operands first, first + 1, ...
 /// Where each query head has keys of its own, k and v may have q's heads.
-constexpr void attention_operands(inference& c, int first) {
+[[gnu::cold]] constexpr void attention_operands(inference& c, int first) {
   const int k = first + 1, v = first + 2;
   c.floats({first, k, v});
   c.dims(first, {dim::batch, dim::sequence, dim::heads, dim::head_dim});
@@ -84,7 +84,7 @@ constexpr void attention_operands(inference& c, int first) {
 /// Positions of the queries (B, S) and of the keys (B, S') are operands ints and ints + 1: causal
 /// attention needs them, since a rank that counts its own tokens would get others. Documents
 /// follow: both, or none where each sequence is one document.
-constexpr void attention_marks(inference& c, int q, int k, int ints) {
+[[gnu::cold]] constexpr void attention_marks(inference& c, int q, int k, int ints) {
   const bool positions = c.n.attr.as<attention_options>().causal || c.has(ints) || c.has(ints + 1);
   const bool documents = c.has(ints + 2) || c.has(ints + 3);
   for (int i = positions ? 0 : 2; i < (documents ? 4 : 2); ++i) {
@@ -94,7 +94,8 @@ constexpr void attention_marks(inference& c, int q, int k, int ints) {
   }
 }
 
-constexpr void attention_rule(inference& c) { // q, k, v, positions of both, documents of both
+[[gnu::cold]] constexpr void attention_rule(
+    inference& c) { // q, k, v, positions of both, documents of both
   const value& q = c.in(0);
   attention_operands(c, 0);
   attention_marks(c, 0, 1, 3);
@@ -113,7 +114,7 @@ constexpr void attention_rule(inference& c) { // q, k, v, positions of both, doc
 /// dy, q, k, v, o, lse, then the forward's integer operands -> dq, dk, dv. A cotangent along an
 /// axis that shards the query sequence is a pending sum for the keys and values, which all queries
 /// read.
-constexpr void attention_grad_rule(inference& c) {
+[[gnu::cold]] constexpr void attention_grad_rule(inference& c) {
   attention_operands(c, 1);
   attention_marks(c, 1, 2, 6);
   c.typed({0, 4}, c.in(1).type), c.sums({5}, 1);
@@ -147,7 +148,8 @@ constexpr std::int64_t visible_pairs(std::int64_t s, std::int64_t keys, bool cau
   const std::int64_t full = s > window ? s - window : 0;
   return full * window + (s - full) * (s - full + 1) / 2;
 }
-constexpr work attention_work(const graph& g, const node& n, int q, int k, int products) {
+[[gnu::cold]] constexpr work attention_work(const graph& g, const node& n, int q, int k,
+                                            int products) {
   const value &x = g.at(n.in[q]), &y = g.at(n.in[k]);
   const auto o = n.attr.as<attention_options>();
   const std::int64_t pairs =
@@ -161,10 +163,10 @@ constexpr work attention_work(const graph& g, const node& n, int q, int k, int p
     if (o >= 0) w.written += local_bytes(g.ranks, g.at(o));
   return w;
 }
-constexpr work attention_cost(const graph& g, const node& n) {
+[[gnu::cold]] constexpr work attention_cost(const graph& g, const node& n) {
   return attention_work(g, n, 0, 1, 2);
 }
-constexpr work attention_grad_cost(const graph& g, const node& n) {
+[[gnu::cold]] constexpr work attention_grad_cost(const graph& g, const node& n) {
   return attention_work(g, n, 1, 2, 5);
 }
 
@@ -173,7 +175,7 @@ inline constexpr op_info attention_grad{.name = "attention_grad",
                                         .cost = &attention_grad_cost,
                                         .attributes = attributes_of<attention_options>};
 
-constexpr void attention_adjoint(backward& d, const node& n) {
+[[gnu::cold]] constexpr void attention_adjoint(backward& d, const node& n) {
   const value_id dy = d.of(n.out[0]);
   if (dy < 0) return;
   const value_id dq = d.b.emit(

@@ -27,7 +27,7 @@ namespace op {
 /// Slots are numbered by i32.
 inline constexpr std::int64_t most_slots = 0x7fffffff;
 
-constexpr void cached_attention_rule(inference& c) { // q, k, v, keys, values, slots
+[[gnu::cold]] constexpr void cached_attention_rule(inference& c) { // q, k, v, keys, values, slots
   const value &q = c.in(0), &k = c.in(1), &keys = c.in(3);
   attention_operands(c, 0);
   c.require(q.dims[1] == k.dims[1], fault::S002, 0, 1);
@@ -49,7 +49,7 @@ constexpr void cached_attention_rule(inference& c) { // q, k, v, keys, values, s
     if (c.in(4).at[a] != c.in(2).at[a]) c.fail(fault::P002, 2, 4);
   }
 }
-constexpr work cached_attention_cost(const graph& g, const node& n) {
+[[gnu::cold]] constexpr work cached_attention_cost(const graph& g, const node& n) {
   work w = attention_work(g, n, 0, 3, 2);
   for (const unsigned k : {1u, 2u}) w.written += local_bytes(g.ranks, g.at(n.in[k]));
   return w;

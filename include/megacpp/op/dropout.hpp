@@ -26,7 +26,7 @@ struct dropout_attributes {
 };
 
 // x, token_keys (all dims of x but the last one or two), seed, step
-constexpr void dropout_rule(inference& c) {
+[[gnu::cold]] constexpr void dropout_rule(inference& c) {
   const auto [p, salt] = c.n.attr.as<dropout_attributes>();
   c.typed({2, 3}, dtype::i64), c.rank(2, 0), c.rank(3, 0);
   c.floats({0}), c.holds(1, integer_kind::token_keys, 0), c.leads(1, 0);
@@ -37,7 +37,7 @@ constexpr void dropout_rule(inference& c) {
   c.declare(c.in(0));
   place_output(c, 0, algebra::product, {0, 1});
 }
-constexpr void dropout_adjoint(backward& d, const node& n) {
+[[gnu::cold]] constexpr void dropout_adjoint(backward& d, const node& n) {
   const value_id dy = d.of(n.out[0]);
   if (dy < 0 || !d.wants(n.in[0])) return;
   d.give(n.in[0], d.b.emit(*n.op, {dy, n.in[1], n.in[2], n.in[3]}, n.line, n.attr), n.line);

@@ -21,12 +21,12 @@ enum class gelu_form : std::uint8_t { tanh, exact };
 
 namespace op {
 
-constexpr void add_rule(inference& c) {
+[[gnu::cold]] constexpr void add_rule(inference& c) {
   c.floats({0, 1}), c.alike(1, 0);
   c.declare(c.in(0));
   place_output(c, 0, algebra::sum, {0, 1});
 }
-constexpr void add_adjoint(backward& d, const node& n) {
+[[gnu::cold]] constexpr void add_adjoint(backward& d, const node& n) {
   const value_id dy = d.of(n.out[0]);
   if (dy < 0) return;
   d.give(n.in[0], dy, n.line);
@@ -38,12 +38,12 @@ inline constexpr op_info add{
 struct gelu_attributes {
   gelu_form form;
 };
-constexpr void gelu_rule(inference& c) { // x
+[[gnu::cold]] constexpr void gelu_rule(inference& c) { // x
   c.floats({0});
   c.declare(c.in(0));
   place_output(c, 0, algebra::nonlinear, {0});
 }
-constexpr void gelu_grad_rule(inference& c) { // dy, x
+[[gnu::cold]] constexpr void gelu_grad_rule(inference& c) { // dy, x
   c.floats({0, 1}), c.alike(1, 0);
   c.declare(c.in(0));
   place_output(c, 0, algebra::product, {0, 1});
@@ -52,7 +52,7 @@ inline constexpr op_info gelu_grad{.name = "gelu_grad",
                                    .rule = &gelu_grad_rule,
                                    .in_place = 0,
                                    .attributes = attributes_of<gelu_attributes>};
-constexpr void gelu_adjoint(backward& d, const node& n) {
+[[gnu::cold]] constexpr void gelu_adjoint(backward& d, const node& n) {
   const value_id dy = d.of(n.out[0]);
   if (dy < 0 || !d.wants(n.in[0])) return;
   d.give(n.in[0], d.b.emit(gelu_grad, {dy, n.in[0]}, n.line, n.attr), n.line);
@@ -64,12 +64,12 @@ inline constexpr op_info gelu{.name = "gelu",
                               .cheap = true,
                               .attributes = attributes_of<gelu_attributes>};
 
-constexpr void swiglu_rule(inference& c) { // gate, up
+[[gnu::cold]] constexpr void swiglu_rule(inference& c) { // gate, up
   c.floats({0, 1}), c.alike(1, 0);
   c.declare(c.in(0));
   place_output(c, 0, algebra::nonlinear, {0, 1});
 }
-constexpr void swiglu_grad_rule(inference& c) { // dy, gate, up
+[[gnu::cold]] constexpr void swiglu_grad_rule(inference& c) { // dy, gate, up
   c.floats({0, 1, 2}), c.alike(1, 0), c.alike(2, 0);
   for (int k = 0; k < 2; ++k) {
     c.declare(c.in(0));
@@ -78,7 +78,7 @@ constexpr void swiglu_grad_rule(inference& c) { // dy, gate, up
 }
 inline constexpr op_info swiglu_grad{
     .name = "swiglu_grad", .rule = &swiglu_grad_rule, .in_place = 0};
-constexpr void swiglu_adjoint(backward& d, const node& n) {
+[[gnu::cold]] constexpr void swiglu_adjoint(backward& d, const node& n) {
   const value_id dy = d.of(n.out[0]);
   if (dy < 0) return;
   const value_id dgate = d.b.emit(swiglu_grad, {dy, n.in[0], n.in[1]}, n.line);

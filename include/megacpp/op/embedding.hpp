@@ -13,7 +13,7 @@
 namespace mc {
 namespace op {
 
-constexpr void embedding_rule(inference& c) { // ids, table
+[[gnu::cold]] constexpr void embedding_rule(inference& c) { // ids, table
   const value &ids = c.in(0), &table = c.in(1);
   c.floats({1}), c.rank(1, 2);
   c.indexes(0, integer_kind::indices, c.table_rows(1), 1);
@@ -25,7 +25,7 @@ constexpr void embedding_rule(inference& c) { // ids, table
   c.distinct(0, 0, 1);
   place_output(c, 0, algebra::product, {0, 1}, {table.dims[1].d});
 }
-constexpr void embedding_grad_rule(inference& c) { // dy, ids, table (its shape only)
+[[gnu::cold]] constexpr void embedding_grad_rule(inference& c) { // dy, ids, table (its shape only)
   const value &dy = c.in(0), &table = c.in(2);
   c.floats({0, 2}), c.rank(2, 2), c.leads(1, 0, 1);
   c.indexes(1, integer_kind::indices, c.table_rows(2), 2);
@@ -43,11 +43,11 @@ constexpr void embedding_grad_rule(inference& c) { // dy, ids, table (its shape 
     d.at[a] = table.at[a];
   }
 }
-constexpr work embedding_cost(const graph& g, const node& n) {
+[[gnu::cold]] constexpr work embedding_cost(const graph& g, const node& n) {
   const std::int64_t rows = local_bytes(g.ranks, g.at(n.out[0]));
   return {0, rows + local_bytes(g.ranks, g.at(n.in[0])), rows};
 }
-constexpr work embedding_grad_cost(const graph& g, const node& n) {
+[[gnu::cold]] constexpr work embedding_grad_cost(const graph& g, const node& n) {
   const value& dy = g.at(n.in[0]);
   const std::int64_t rows = local_size(g.ranks, dy).n * size_of(accumulator_of(dy.type));
   return {0, rows + local_bytes(g.ranks, dy) + local_bytes(g.ranks, g.at(n.in[1])), rows};
@@ -57,7 +57,7 @@ inline constexpr op_info embedding_grad{.name = "embedding_grad",
                                         .cost = &embedding_grad_cost,
                                         .accumulates = true};
 
-constexpr void embedding_adjoint(backward& d, const node& n) {
+[[gnu::cold]] constexpr void embedding_adjoint(backward& d, const node& n) {
   const value_id dy = d.of(n.out[0]);
   if (dy < 0 || !d.wants(n.in[1])) return;
   d.give(n.in[1], d.b.emit(embedding_grad, {dy, n.in[0], n.in[1]}, n.line), n.line);

@@ -39,7 +39,7 @@ namespace op {
 constexpr std::int64_t local_choices(const mesh& r, const value& experts) {
   return local_size(r, experts).n;
 }
-constexpr void on_one_rank_each(inference& c, int k) {
+[[gnu::cold]] constexpr void on_one_rank_each(inference& c, int k) {
   for (axis a : {axis::dp, axis::cp, axis::tp}) {
     if (c.g.ranks.trivial(a) || c.in(k).at[a].s == state::shard) continue;
     c.looking = static_cast<int>(a);
@@ -49,7 +49,7 @@ constexpr void on_one_rank_each(inference& c, int k) {
 }
 /// Sequences of which the experts of one rank sum the tokens apart: where a rank's tokens are
 /// summed at once, as many as there are ranks that send some.
-constexpr std::int64_t sequences_of_group(const graph& g, const value& experts) {
+[[gnu::cold]] constexpr std::int64_t sequences_of_group(const graph& g, const value& experts) {
   return g.ranks.of(axis::ep) * g.ranks.of(axis::etp) * sequences_apart(g.sums, g.ranks, experts);
 }
 /// Rows on the expert mesh.
@@ -67,8 +67,8 @@ constexpr std::int64_t bytes_of_row(const mesh& r, const value& rows) {
 /// The ranks that share a layer's experts.
 inline constexpr axis_set expert_group{axis::ep, axis::etp};
 /// All-to-all by counts: a row for every choice and rank of etp.
-constexpr transfers wire_of_choices(const graph& g, const value& experts, const value& rows,
-                                    const mesh& ranks) {
+[[gnu::cold]] constexpr transfers wire_of_choices(const graph& g, const value& experts,
+                                                  const value& rows, const mesh& ranks) {
   const std::int64_t bytes =
       local_choices(g.ranks, experts) * ranks.of(axis::etp) * bytes_of_row(g.ranks, rows);
   const int n = ranks_of(ranks, expert_group);
@@ -124,7 +124,7 @@ struct crossing_attributes {
   std::int64_t rows; ///< of a round on one rank
 };
 /// Declares the scratch of dispatch or combine, whose rows are these, where ranks share experts.
-constexpr void declare_exchange(inference& c, const value& rows) {
+[[gnu::cold]] constexpr void declare_exchange(inference& c, const value& rows) {
   if (c.wrong != fault::none || (c.g.ranks.trivial(axis::ep) && c.g.ranks.trivial(axis::etp)))
     return;
   c.declare_scratch(exchange_scratch(c.g.ranks, c.in(1), c.in(3).dims[1].n,
@@ -134,7 +134,7 @@ constexpr void declare_exchange(inference& c, const value& rows) {
 }
 
 /// Experts (B, S, k) i32, below `count`: operand k.
-constexpr void chosen_experts(inference& c, int k, std::int64_t count) {
+[[gnu::cold]] constexpr void chosen_experts(inference& c, int k, std::int64_t count) {
   c.indexes(k, integer_kind::experts, count), c.dims(k, {dim::batch, dim::sequence, dim::choices});
 }
 /// Rows are numbered by i32: as many as a group's tokens have choices.
@@ -152,12 +152,12 @@ struct grouped_attributes {
 };
 
 /// The rows of a round, or 1 where their number cannot be one.
-constexpr std::int64_t rows_of_round(inference& c, std::int64_t rows) {
+[[gnu::cold]] constexpr std::int64_t rows_of_round(inference& c, std::int64_t rows) {
   c.require(rows > 0 && rows <= most_rows, fault::C001, 0);
   return rows > 0 ? rows : 1;
 }
 /// Counts (1, E, sequences) i32, where expert_rows puts them: operand k.
-constexpr void counts_of_experts(inference& c, int k) {
+[[gnu::cold]] constexpr void counts_of_experts(inference& c, int k) {
   const value& v = c.in(k);
   c.indexes(k, integer_kind::expert_counts, 0);
   c.dims(k, {dim::replicas, dim::expert, dim::sequences});
@@ -172,7 +172,7 @@ constexpr void counts_of_experts(inference& c, int k) {
   c.looking = -1;
 }
 
-constexpr void expert_rows_rule(inference& c) { // experts
+[[gnu::cold]] constexpr void expert_rows_rule(inference& c) { // experts
   const value& experts = c.in(0);
   const auto [rows, count, capacity] = c.n.attr.as<expert_rows_attributes>();
   chosen_experts(c, 0, count), rows_of_round(c, rows);
@@ -193,7 +193,8 @@ constexpr void expert_rows_rule(inference& c) { // experts
   rounds.at[axis::edp] = counts_at;
 }
 /// Every rank's counts, of each expert and sequence that is summed apart.
-constexpr transfers expert_rows_wire(const graph& g, const node& n, const mesh& ranks) {
+[[gnu::cold]] constexpr transfers expert_rows_wire(const graph& g, const node& n,
+                                                   const mesh& ranks) {
   const std::int64_t bytes = n.attr.as<expert_rows_attributes>().experts *
                              sequences_apart(g.sums, g.ranks, g.at(n.in[0])) * size_of(dtype::i32);
   return transfers{}.add(
@@ -207,7 +208,7 @@ inline constexpr op_info expert_rows{.name = "expert_rows",
                                      .attributes = attributes_of<expert_rows_attributes>};
 
 /// Placed as the choices of experts are.
-constexpr void like_choices(inference& c, int x, int experts) {
+[[gnu::cold]] constexpr void like_choices(inference& c, int x, int experts) {
   for (int a = 0; a < axes; ++a)
     if (c.in(x).at.at[a] != c.in(experts).at.at[a]) {
       c.looking = a;
@@ -217,14 +218,15 @@ constexpr void like_choices(inference& c, int x, int experts) {
 }
 /// experts (B, S, k), row like it, counts: operands 1, 2, 3 of dispatch and combine. Returns the
 /// rows of a round.
-constexpr std::int64_t plan_of_experts(inference& c) {
+[[gnu::cold]] constexpr std::int64_t plan_of_experts(inference& c) {
   chosen_experts(c, 1, c.in(3).dims[1].n), c.indexes(2, integer_kind::expert_rows, 0);
   c.alike(2, 1), counts_of_experts(c, 3);
   c.require(c.in(3).dims[2].n == sequences_of_group(c.g, c.in(1)), fault::S002, 1, 3);
   like_choices(c, 2, 1);
   return rows_of_round(c, c.n.attr.as<crossing_attributes>().rows);
 }
-constexpr void dispatch_rule(inference& c) { // x (B, S, H) or (B, S, k), experts, row, counts
+[[gnu::cold]] constexpr void dispatch_rule(
+    inference& c) { // x (B, S, H) or (B, S, k), experts, row, counts
   const value &x = c.in(0), &experts = c.in(1);
   c.floats({0});
   const std::int64_t count = plan_of_experts(c);
@@ -241,7 +243,8 @@ constexpr void dispatch_rule(inference& c) { // x (B, S, H) or (B, S, k), expert
   if (!c.g.ranks.trivial(axis::etp)) rows.at[axis::etp] = replicate;
   declare_exchange(c, rows);
 }
-constexpr void combine_rule(inference& c) { // rows (R, H) or (R), experts, row, counts
+[[gnu::cold]] constexpr void combine_rule(
+    inference& c) { // rows (R, H) or (R), experts, row, counts
   const value &rows = c.in(0), &experts = c.in(1);
   c.floats({0});
   const std::int64_t count = plan_of_experts(c);
@@ -262,14 +265,14 @@ constexpr void combine_rule(inference& c) { // rows (R, H) or (R), experts, row,
   c.looking = -1;
   declare_exchange(c, rows);
 }
-constexpr transfers dispatch_wire(const graph& g, const node& n, const mesh& ranks) {
+[[gnu::cold]] constexpr transfers dispatch_wire(const graph& g, const node& n, const mesh& ranks) {
   return wire_of_choices(g, g.at(n.in[1]), g.at(n.out[0]), ranks);
 }
-constexpr transfers combine_wire(const graph& g, const node& n, const mesh& ranks) {
+[[gnu::cold]] constexpr transfers combine_wire(const graph& g, const node& n, const mesh& ranks) {
   return wire_of_choices(g, g.at(n.in[1]), g.at(n.in[0]), ranks);
 }
-constexpr void dispatch_adjoint(backward& d, const node& n);
-constexpr void combine_adjoint(backward& d, const node& n);
+[[gnu::cold]] constexpr void dispatch_adjoint(backward& d, const node& n);
+[[gnu::cold]] constexpr void combine_adjoint(backward& d, const node& n);
 inline constexpr op_info dispatch{.name = "dispatch",
                                   .rule = &dispatch_rule,
                                   .adjoint = &dispatch_adjoint,
@@ -285,18 +288,22 @@ inline constexpr op_info combine{.name = "combine",
                                  .linear = true,
                                  .crosses = true,
                                  .attributes = attributes_of<crossing_attributes>};
-constexpr void transpose_crossing(backward& d, const node& n, const op_info& back) {
+[[gnu::cold]] constexpr void transpose_crossing(backward& d, const node& n, const op_info& back) {
   const value_id dy = d.of(n.out[0]);
   if (dy < 0 || !d.wants(n.in[0])) return;
   d.give(n.in[0], d.b.emit(back, {dy, n.in[1], n.in[2], n.in[3]}, n.line, n.attr), n.line);
 }
-constexpr void dispatch_adjoint(backward& d, const node& n) { transpose_crossing(d, n, combine); }
-constexpr void combine_adjoint(backward& d, const node& n) { transpose_crossing(d, n, dispatch); }
+[[gnu::cold]] constexpr void dispatch_adjoint(backward& d, const node& n) {
+  transpose_crossing(d, n, combine);
+}
+[[gnu::cold]] constexpr void combine_adjoint(backward& d, const node& n) {
+  transpose_crossing(d, n, dispatch);
+}
 
 /// Output places of a grouped product on the expert mesh: over ep, the rows of a rank meet the
 /// experts of that rank; else as any product.
-constexpr void place_grouped(inference& c, int k, std::initializer_list<int> operands,
-                             place over_ep, int rows, int experts) {
+[[gnu::cold]] constexpr void place_grouped(inference& c, int k, std::initializer_list<int> operands,
+                                           place over_ep, int rows, int experts) {
   value& out = c.out[k];
   for (c.looking = 0; c.looking < axes; ++c.looking) {
     const auto a = static_cast<axis>(c.looking);
@@ -319,37 +326,38 @@ constexpr std::int8_t level_of_rows(const inference& c) {
   return c.g.ranks.trivial(axis::edp) ? std::int8_t{0} : std::int8_t{1};
 }
 /// Rows (R, ...), their counts, and how many of one column of them an expert takes at most.
-constexpr void rows_by_expert(inference& c, int x, int counts) {
+[[gnu::cold]] constexpr void rows_by_expert(inference& c, int x, int counts) {
   c.require(c.in(x).rank == 2 && c.in(x).dims[0].d == dim::rows, fault::S003, x);
   c.require(c.n.attr.as<grouped_attributes>().tokens > 0, fault::C001, x);
   counts_of_experts(c, counts);
 }
 /// x (R, K) or dy (R, N), w (E, N, K), counts; operand 0 has w's dim `shared`.
-constexpr void check_grouped(inference& c, std::size_t shared) {
+[[gnu::cold]] constexpr void check_grouped(inference& c, std::size_t shared) {
   const value &x = c.in(0), &w = c.in(1);
   c.floats({0, 1}), rows_by_expert(c, 0, 2), c.rank(1, 3);
   c.agree(x.dims[1], w.dims[shared], 0, 1), c.agree(w.dims[0], c.in(2).dims[1], 1, 2);
 }
-constexpr void grouped_linear_rule(inference& c) { // x (R, K), w (E, N, K), counts
+[[gnu::cold]] constexpr void grouped_linear_rule(inference& c) { // x (R, K), w (E, N, K), counts
   check_grouped(c, 2);
   c.declare(c.in(0)).dims[1] = c.in(1).dims[1];
   c.distinct(0, 0, 1);
   place_grouped(c, 0, {0, 1}, {state::shard, dim::rows, level_of_rows(c)}, 0, 1);
 }
-constexpr void grouped_input_grad_rule(inference& c) { // dy (R, N), w (E, N, K), counts
+[[gnu::cold]] constexpr void grouped_input_grad_rule(
+    inference& c) { // dy (R, N), w (E, N, K), counts
   check_grouped(c, 1);
   c.declare(c.in(0)).dims[1] = c.in(1).dims[2];
   c.distinct(0, 0, 1);
   place_grouped(c, 0, {0, 1}, {state::shard, dim::rows, level_of_rows(c)}, 0, 1);
 }
-constexpr void grouped_weight_grad_rule(inference& c) { // dy (R, N), x (R, K), counts
+[[gnu::cold]] constexpr void grouped_weight_grad_rule(inference& c) { // dy (R, N), x (R, K), counts
   c.floats({0, 1}), rows_by_expert(c, 0, 2), c.rank(1, 2),
       c.agree(c.in(0).dims[0], c.in(1).dims[0], 0, 1);
   c.declare(accumulator_of(c.in(0).type), {c.in(2).dims[1], c.in(0).dims[1], c.in(1).dims[1]});
   c.distinct(0, 0, 1);
   place_grouped(c, 0, {0, 1}, shard(dim::expert), 0, -1);
 }
-constexpr work grouped_cost(const graph& g, const node& n) {
+[[gnu::cold]] constexpr work grouped_cost(const graph& g, const node& n) {
   const value &a = g.at(n.in[0]), &b = g.at(n.in[1]), &y = g.at(n.out[0]);
   const std::int64_t rows = local_extent(g.ranks, a, 0), width = local_extent(g.ranks, a, 1);
   const std::int64_t other = local_extent(g.ranks, y, y.rank - 1);
@@ -365,7 +373,7 @@ inline constexpr op_info grouped_weight_grad{.name = "grouped_weight_grad",
                                              .cost = &grouped_cost,
                                              .accumulates = true,
                                              .attributes = attributes_of<grouped_attributes>};
-constexpr void grouped_linear_adjoint(backward& d, const node& n) {
+[[gnu::cold]] constexpr void grouped_linear_adjoint(backward& d, const node& n) {
   const value_id dy = d.of(n.out[0]), x = n.in[0], w = n.in[1], counts = n.in[2];
   if (dy < 0) return;
   if (d.wants(x)) d.give(x, d.b.emit(grouped_input_grad, {dy, w, counts}, n.line, n.attr), n.line);
@@ -377,22 +385,23 @@ inline constexpr op_info grouped_linear{.name = "grouped_linear",
                                         .cost = &grouped_cost,
                                         .attributes = attributes_of<grouped_attributes>};
 
-constexpr void scale_rows_rule(inference& c) { // x (..., F), w (...)
+[[gnu::cold]] constexpr void scale_rows_rule(inference& c) { // x (..., F), w (...)
   c.floats({0}), c.sums({1}, 0), c.leads(1, 0, 1);
   c.declare(c.in(0));
   place_output(c, 0, algebra::product, {0, 1});
 }
-constexpr void scale_rows_weight_grad_rule(inference& c) { // dy (..., F), x (..., F), w (...)
+[[gnu::cold]] constexpr void scale_rows_weight_grad_rule(
+    inference& c) { // dy (..., F), x (..., F), w (...)
   c.floats({0, 1}), c.sums({2}, 0), c.alike(1, 0), c.leads(2, 0, 1);
   c.declare(c.in(2));
   place_output(c, 0, algebra::product, {0, 1});
 }
 inline constexpr op_info scale_rows_weight_grad{.name = "scale_rows_weight_grad",
                                                 .rule = &scale_rows_weight_grad_rule};
-constexpr void scale_rows_adjoint(backward& d, const node& n);
+[[gnu::cold]] constexpr void scale_rows_adjoint(backward& d, const node& n);
 inline constexpr op_info scale_rows{
     .name = "scale_rows", .rule = &scale_rows_rule, .adjoint = &scale_rows_adjoint, .cheap = true};
-constexpr void scale_rows_adjoint(backward& d, const node& n) {
+[[gnu::cold]] constexpr void scale_rows_adjoint(backward& d, const node& n) {
   const value_id dy = d.of(n.out[0]), x = n.in[0], w = n.in[1];
   if (dy < 0) return;
   if (d.wants(w)) d.give(w, d.b.emit(scale_rows_weight_grad, {dy, x, w}, n.line), n.line);

@@ -35,7 +35,7 @@ constexpr product_extents extents_of_product(const mesh& r, const value& x, cons
 }
 
 /// The bias is added to a finished sum only: it is placed as the output.
-constexpr void place_bias(inference& c, int bias) {
+[[gnu::cold]] constexpr void place_bias(inference& c, int bias) {
   if (!c.has(bias)) return;
   const value& y = c.out[0];
   for (int a = 0; a < axes; ++a) {
@@ -68,13 +68,13 @@ constexpr int summed_dims(inference& c, int k) {
 }
 /// The dims of operand a from the first-th on, n of them, are those of operand b from the
 /// second-th on.
-constexpr void pairs(inference& c, int a, int first, int b, int second, int n) {
+[[gnu::cold]] constexpr void pairs(inference& c, int a, int first, int b, int second, int n) {
   if (first < 0 || second < 0 || first + n > c.in(a).rank || second + n > c.in(b).rank)
     return c.fail(fault::S003, a, b);
   for (int i = 0; i < n; ++i) c.agree(c.in(a).dims[first + i], c.in(b).dims[second + i], a, b);
 }
 
-constexpr void linear_rule(inference& c) { // x, w, [bias]
+[[gnu::cold]] constexpr void linear_rule(inference& c) { // x, w, [bias]
   c.floats({0, 1});
   const value &x = c.in(0), &w = c.in(1);
   const int summed = summed_dims(c, 0);
@@ -98,7 +98,7 @@ constexpr void linear_rule(inference& c) { // x, w, [bias]
   place_bias(c, 2);
 }
 
-constexpr void linear_input_grad_rule(inference& c) { // dy, w
+[[gnu::cold]] constexpr void linear_input_grad_rule(inference& c) { // dy, w
   c.floats({0, 1});
   const value &dy = c.in(0), &w = c.in(1);
   const int kept = w.rank - summed_dims(c, 1), lead = dy.rank - kept;
@@ -111,7 +111,7 @@ constexpr void linear_input_grad_rule(inference& c) { // dy, w
   place_output(c, 0, algebra::product, {0, 1});
 }
 
-constexpr void linear_weight_grad_rule(inference& c) { // dy, x
+[[gnu::cold]] constexpr void linear_weight_grad_rule(inference& c) { // dy, x
   c.floats({0, 1});
   const value &dy = c.in(0), &x = c.in(1);
   const int summed = summed_dims(c, 1), lead = x.rank - summed;
@@ -127,7 +127,7 @@ constexpr void linear_weight_grad_rule(inference& c) { // dy, x
 }
 
 /// Column sums over the leading dims.
-constexpr void bias_grad_rule(inference& c) { // dy
+[[gnu::cold]] constexpr void bias_grad_rule(inference& c) { // dy
   c.floats({0});
   const value& dy = c.in(0);
   const int stay = c.n.attr.as<bias_attributes>().kept;
@@ -141,13 +141,13 @@ constexpr void bias_grad_rule(inference& c) { // dy
   place_output(c, 0, algebra::product, {0});
 }
 
-constexpr work linear_cost(const graph& g, const node& n) {
+[[gnu::cold]] constexpr work linear_cost(const graph& g, const node& n) {
   const value &x = g.at(n.in[0]), &w = g.at(n.in[1]);
   const auto e = extents_of_product(g.ranks, x, w, n.attr.as<product_attributes>().summed);
   return {2 * e.m * e.n * e.k, e.m * e.k * size_of(x.type) + e.n * e.k * size_of(w.type),
           e.m * e.n * size_of(x.type)};
 }
-constexpr work linear_input_grad_cost(const graph& g, const node& n) {
+[[gnu::cold]] constexpr work linear_input_grad_cost(const graph& g, const node& n) {
   const value &dy = g.at(n.in[0]), &w = g.at(n.in[1]), &dx = g.at(n.out[0]);
   const std::int64_t a = local_size(g.ranks, dy).n, b = local_size(g.ranks, w).n,
                      y = local_size(g.ranks, dx).n;
@@ -156,7 +156,7 @@ constexpr work linear_input_grad_cost(const graph& g, const node& n) {
     k *= local_extent(g.ranks, w, i);
   return {2 * a * k, (a + b) * size_of(dy.type), y * size_of(dx.type)};
 }
-constexpr work linear_weight_grad_cost(const graph& g, const node& n) {
+[[gnu::cold]] constexpr work linear_weight_grad_cost(const graph& g, const node& n) {
   const value &dy = g.at(n.in[0]), &x = g.at(n.in[1]), &dw = g.at(n.out[0]);
   std::int64_t k = 1;
   for (int i = x.rank - n.attr.as<product_attributes>().summed; i < x.rank; ++i)
@@ -185,7 +185,7 @@ inline constexpr op_info bias_grad{.name = "bias_grad",
                                    .accumulates = true,
                                    .attributes = attributes_of<bias_attributes>};
 
-constexpr void linear_adjoint(backward& d, const node& n) {
+[[gnu::cold]] constexpr void linear_adjoint(backward& d, const node& n) {
   const value_id dy = d.of(n.out[0]), x = n.in[0], w = n.in[1], bias = n.in[2];
   if (dy < 0) return;
   if (d.wants(x)) d.give(x, d.b.emit(linear_input_grad, {dy, w}, n.line, n.attr), n.line);
@@ -194,12 +194,12 @@ constexpr void linear_adjoint(backward& d, const node& n) {
     d.give(bias, d.b.emit(bias_grad, {dy}, n.line, bias_attributes{d.b.g.at(bias).rank}), n.line);
 }
 
-constexpr void add_bias_rule(inference& c) { // x, bias
+[[gnu::cold]] constexpr void add_bias_rule(inference& c) { // x, bias
   c.floats({0, 1}), c.trails(1, 0);
   c.declare(c.in(0));
   place_output(c, 0, algebra::sum, {0, 1});
 }
-constexpr void add_bias_adjoint(backward& d, const node& n) {
+[[gnu::cold]] constexpr void add_bias_adjoint(backward& d, const node& n) {
   const value_id dy = d.of(n.out[0]), bias = n.in[1];
   if (dy < 0) return;
   d.give(n.in[0], dy, n.line);

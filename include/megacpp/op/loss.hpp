@@ -30,7 +30,7 @@ constexpr std::int64_t local_rows(const mesh& r, const value& x) {
   for (int i = 0; i + 1 < x.rank; ++i) n *= local_extent(r, x, i);
   return n;
 }
-constexpr std::int64_t chunk_bytes(const graph& g, const value& x, const value& w) {
+[[gnu::cold]] constexpr std::int64_t chunk_bytes(const graph& g, const value& x, const value& w) {
   const std::int64_t rows = rows_at_once(g.sums, g.ranks, x, local_rows(g.ranks, x));
   const std::int64_t element =
       size_of(accumulator_of(x.type)) + (x.type == dtype::bf16 ? size_of(x.type) : 0);
@@ -59,7 +59,8 @@ struct vocabulary_loss_attributes {
 };
 
 /// x (..., H), w (V, H), labels (...) i32; `words` of the V rows are words.
-constexpr void vocabulary_operands(inference& c, int x, int w, int labels, std::int64_t words) {
+[[gnu::cold]] constexpr void vocabulary_operands(inference& c, int x, int w, int labels,
+                                                 std::int64_t words) {
   const value &vx = c.in(x), &vw = c.in(w);
   c.floats({x, w}), c.ints({labels});
   c.rank(w, 2), c.leads(labels, x, 1);
@@ -68,11 +69,11 @@ constexpr void vocabulary_operands(inference& c, int x, int w, int labels, std::
              "positive and within the rows of the table");
   c.indexes(labels, integer_kind::labels, words, x);
 }
-constexpr void z_of_loss(inference& c, double z) {
+[[gnu::cold]] constexpr void z_of_loss(inference& c, double z) {
   c.in_range(z >= 0 && z < 1e30, "z_loss", z, "at least 0 and below 1e30");
 }
 
-constexpr void vocabulary_partial_rule(inference& c) { // x, w, labels
+[[gnu::cold]] constexpr void vocabulary_partial_rule(inference& c) { // x, w, labels
   const value &x = c.in(0), &w = c.in(1), &labels = c.in(2);
   vocabulary_operands(c, 0, 1, 2, c.n.attr.as<vocabulary_attributes>().words);
   value& lse = c.declare(labels);
@@ -100,7 +101,8 @@ constexpr void vocabulary_partial_rule(inference& c) { // x, w, labels
   c.declare_scratch(chunk_bytes(c.g, x, w));
 }
 
-constexpr void vocabulary_partial_grad_rule(inference& c) { // dlse, dtarget, x, w, labels, lse_part
+[[gnu::cold]] constexpr void vocabulary_partial_grad_rule(
+    inference& c) { // dlse, dtarget, x, w, labels, lse_part
   const value &dlse = c.in(0), &x = c.in(2), &w = c.in(3);
   const auto [words, weights] = c.n.attr.as<vocabulary_attributes>();
   vocabulary_operands(c, 2, 3, 4, words);
@@ -126,8 +128,8 @@ constexpr void vocabulary_partial_grad_rule(inference& c) { // dlse, dtarget, x,
   c.declare_scratch(chunk_bytes(c.g, x, w));
 }
 
-constexpr work vocabulary_work(const graph& g, const node& n, const value& x, const value& w,
-                               int products) {
+[[gnu::cold]] constexpr work vocabulary_work(const graph& g, const node& n, const value& x,
+                                             const value& w, int products) {
   work k;
   k.flops = 2 * products * local_size(g.ranks, x).n * local_extent(g.ranks, w, 0);
   for (value_id v : n.in)
@@ -136,10 +138,10 @@ constexpr work vocabulary_work(const graph& g, const node& n, const value& x, co
     if (v >= 0 && g.at(v).is != role::scratch) k.written += local_bytes(g.ranks, g.at(v));
   return k;
 }
-constexpr work vocabulary_partial_cost(const graph& g, const node& n) {
+[[gnu::cold]] constexpr work vocabulary_partial_cost(const graph& g, const node& n) {
   return vocabulary_work(g, n, g.at(n.in[0]), g.at(n.in[1]), 1);
 }
-constexpr work vocabulary_partial_grad_cost(const graph& g, const node& n) {
+[[gnu::cold]] constexpr work vocabulary_partial_grad_cost(const graph& g, const node& n) {
   return vocabulary_work(g, n, g.at(n.in[2]), g.at(n.in[3]),
                          n.attr.as<vocabulary_attributes>().weights ? 3 : 2);
 }
@@ -153,7 +155,7 @@ inline constexpr op_info vocabulary_partial_grad{.name = "vocabulary_partial_gra
                                                  .attributes = attributes_of<vocabulary_attributes>,
                                                  .fuses = {&vocabulary_loss}};
 
-constexpr void vocabulary_partial_adjoint(backward& d, const node& n) {
+[[gnu::cold]] constexpr void vocabulary_partial_adjoint(backward& d, const node& n) {
   const value_id dlse = d.of(n.out[0]), dtarget = d.of(n.out[1]);
   if (dlse < 0 || dtarget < 0) return;
   auto attr = n.attr.as<vocabulary_attributes>();
@@ -171,7 +173,7 @@ inline constexpr op_info vocabulary_partial{.name = "vocabulary_partial",
                                             .attributes = attributes_of<vocabulary_attributes>};
 
 /// lse_part (..., parts), target (...), labels (...) i32, the first two of a type of sums.
-constexpr void cross_entropy_operands(inference& c, int lse) {
+[[gnu::cold]] constexpr void cross_entropy_operands(inference& c, int lse) {
   const value& part = c.in(lse);
   c.floats({lse, lse + 1}), c.sums({lse}, lse);
   c.holds(lse + 2, integer_kind::labels, lse);
@@ -179,7 +181,7 @@ constexpr void cross_entropy_operands(inference& c, int lse) {
   c.require(part.back().d == dim::vocabulary_part, fault::S003, lse);
   z_of_loss(c, c.n.attr.as<cross_entropy_attributes>().z);
 }
-constexpr void cross_entropy_rule(inference& c) { // lse_part, target, labels
+[[gnu::cold]] constexpr void cross_entropy_rule(inference& c) { // lse_part, target, labels
   const value& lse = c.in(0);
   cross_entropy_operands(c, 0);
   for (int k = 0; k < 2; ++k) {
@@ -187,7 +189,8 @@ constexpr void cross_entropy_rule(inference& c) { // lse_part, target, labels
     place_output(c, k, algebra::reduction, {0, 1, 2}, {dim::vocabulary_part});
   }
 }
-constexpr void cross_entropy_grad_rule(inference& c) { // dloss, lse_part, target, labels
+[[gnu::cold]] constexpr void cross_entropy_grad_rule(
+    inference& c) { // dloss, lse_part, target, labels
   cross_entropy_operands(c, 1);
   c.typed({0}, c.in(1).type), c.rank(0, 0);
   for (int k = 0; k < 2; ++k) {
@@ -199,7 +202,7 @@ inline constexpr op_info cross_entropy_grad{.name = "cross_entropy_grad",
                                             .rule = &cross_entropy_grad_rule,
                                             .typed_by = 1,
                                             .attributes = attributes_of<cross_entropy_attributes>};
-constexpr void cross_entropy_adjoint(backward& d, const node& n) {
+[[gnu::cold]] constexpr void cross_entropy_adjoint(backward& d, const node& n) {
   const value_id dloss = d.of(n.out[0]);
   if (dloss < 0) return;
   const value_id dlse =
@@ -218,7 +221,8 @@ inline constexpr op_info cross_entropy{.name = "cross_entropy",
 //   (x, w, labels, dloss) -> loss, count, dx[, dw]
 // It stands where the vocabulary is whole on a rank and the loss is the last value of the graph.
 
-constexpr std::int64_t loss_scratch_bytes(const graph& g, const value& x, const value& w) {
+[[gnu::cold]] constexpr std::int64_t loss_scratch_bytes(const graph& g, const value& x,
+                                                        const value& w) {
   return chunk_bytes(g, x, w) + local_rows(g.ranks, x) * std::int64_t{sizeof(double)};
 }
 constexpr void vocabulary_loss_rule(
@@ -243,7 +247,7 @@ constexpr void vocabulary_loss_rule(
   }
   c.declare_scratch(loss_scratch_bytes(c.g, x, w));
 }
-constexpr work vocabulary_loss_cost(const graph& g, const node& n) {
+[[gnu::cold]] constexpr work vocabulary_loss_cost(const graph& g, const node& n) {
   return vocabulary_work(g, n, g.at(n.in[0]), g.at(n.in[1]),
                          n.attr.as<vocabulary_loss_attributes>().weights ? 3 : 2);
 }

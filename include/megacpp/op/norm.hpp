@@ -21,7 +21,7 @@ namespace mc {
 namespace op {
 
 /// A row statistic of x: its dims without the last, in the accumulator type.
-constexpr void declare_statistic(inference& c, const value& x) {
+[[gnu::cold]] constexpr void declare_statistic(inference& c, const value& x) {
   value& s = c.declare(x);
   s.type = accumulator_of(x.type);
   if (s.rank > 0) --s.rank;
@@ -29,23 +29,23 @@ constexpr void declare_statistic(inference& c, const value& x) {
 }
 
 /// Operand k, a gain or a bias, has the last dim of operand 0.
-constexpr void of_last_dim(inference& c, int k) { c.rank(k, 1), c.trails(k, 0); }
+[[gnu::cold]] constexpr void of_last_dim(inference& c, int k) { c.rank(k, 1), c.trails(k, 0); }
 struct norm_attributes {
   double eps;
 };
-constexpr void eps_of_norm(inference& c) {
+[[gnu::cold]] constexpr void eps_of_norm(inference& c) {
   const double eps = c.n.attr.as<norm_attributes>().eps;
   c.in_range(eps > 1e-30 && eps < 1e30, "eps", eps, "above 1e-30 and below 1e30");
 }
 
 /// Operand k, the bias of a norm that takes out the mean (with two statistics), may be absent.
-constexpr void bias_of_norm(inference& c, int k, int statistics) {
+[[gnu::cold]] constexpr void bias_of_norm(inference& c, int k, int statistics) {
   if (!c.has(k)) return;
   c.require(statistics == 2, fault::S003, 0, k);
   c.typed({k}, c.in(0).type), of_last_dim(c, k);
 }
 
-constexpr void norm_rule(inference& c, int statistics) { // x, gain, [bias]
+[[gnu::cold]] constexpr void norm_rule(inference& c, int statistics) { // x, gain, [bias]
   const value& x = c.in(0);
   const dim last = x.back().d;
   c.floats({0, 1}), of_last_dim(c, 1);
@@ -58,15 +58,15 @@ constexpr void norm_rule(inference& c, int statistics) { // x, gain, [bias]
     place_output(c, 1 + k, algebra::nonlinear, {0, 1, 2}, {last});
   }
 }
-constexpr void rms_norm_rule(inference& c) { norm_rule(c, 1); }
-constexpr void layer_norm_rule(inference& c) { norm_rule(c, 2); }
+[[gnu::cold]] constexpr void rms_norm_rule(inference& c) { norm_rule(c, 1); }
+[[gnu::cold]] constexpr void layer_norm_rule(inference& c) { norm_rule(c, 2); }
 
 /// The statistics of operand 0's rows are operands k, k + 1, ...
-constexpr void row_statistics(inference& c, int k, int statistics) {
+[[gnu::cold]] constexpr void row_statistics(inference& c, int k, int statistics) {
   for (int i = k; i < k + statistics; ++i) c.sums({i}, 0), c.leads(i, 0, 1);
 }
 template <int Statistics>
-constexpr void norm_grad_rule(inference& c) { // dy, x, gain, statistics...
+[[gnu::cold]] constexpr void norm_grad_rule(inference& c) { // dy, x, gain, statistics...
   c.floats({0, 1, 2}), c.alike(1, 0), of_last_dim(c, 2), row_statistics(c, 3, Statistics);
   c.declare(c.in(0));
   if (Statistics == 2) place_output(c, 0, algebra::product, {0, 1, 2, 3, 4}, {c.in(0).back().d});
@@ -92,13 +92,13 @@ inline constexpr op_info layer_norm_grad_add =
 inline constexpr op_info layer_norm_gain_grad{
     .name = "layer_norm_gain_grad", .rule = &norm_gain_grad_rule<2>, .accumulates = true};
 
-constexpr void rms_norm_adjoint(backward& d, const node& n) {
+[[gnu::cold]] constexpr void rms_norm_adjoint(backward& d, const node& n) {
   const value_id dy = d.of(n.out[0]), x = n.in[0], gain = n.in[1], r = n.out[1];
   if (dy < 0) return;
   if (d.wants(x)) d.give(x, d.b.emit(rms_norm_grad, {dy, x, gain, r}, n.line), n.line);
   if (d.wants(gain)) d.give(gain, d.b.emit(rms_norm_gain_grad, {dy, x, r}, n.line), n.line);
 }
-constexpr void layer_norm_adjoint(backward& d, const node& n) {
+[[gnu::cold]] constexpr void layer_norm_adjoint(backward& d, const node& n) {
   const value_id dy = d.of(n.out[0]), x = n.in[0], gain = n.in[1], bias = n.in[2];
   const value_id mu = n.out[1], r = n.out[2];
   if (dy < 0) return;

@@ -26,7 +26,7 @@ namespace mc {
 namespace op {
 
 /// All operands have the dims of the first and are placed as it is.
-constexpr void placed_alike(inference& c, int operands) {
+[[gnu::cold]] constexpr void placed_alike(inference& c, int operands) {
   for (int k = 1; k < operands; ++k) c.alike(k, 0);
   for (int k = 1; k < operands; ++k)
     for (c.looking = 0; c.looking < axes; ++c.looking) {
@@ -35,11 +35,11 @@ constexpr void placed_alike(inference& c, int operands) {
     }
 }
 
-constexpr void add_gradient_rule(inference& c) { // g, h
+[[gnu::cold]] constexpr void add_gradient_rule(inference& c) { // g, h
   c.floats({0, 1}), c.sums({0}, 0);
   placed_alike(c, 2);
 }
-constexpr work add_gradient_cost(const graph& g, const node& n) {
+[[gnu::cold]] constexpr work add_gradient_cost(const graph& g, const node& n) {
   const std::int64_t bytes = local_bytes(g.ranks, g.at(n.in[0]));
   return {local_size(g.ranks, g.at(n.in[0])).n, 2 * bytes, 2 * bytes};
 }
@@ -49,7 +49,7 @@ inline constexpr op_info add_gradient{.name = "add_gradient",
                                       .changes = 0b11,
                                       .takes_ranges = true};
 
-constexpr void sum_of_squares_rule(inference& c) { // g
+[[gnu::cold]] constexpr void sum_of_squares_rule(inference& c) { // g
   c.floats({0}), c.sums({0}, 0);
   c.declare(dtype::f64, {});
   place_output(c, 0, algebra::reduction, {0});
@@ -57,7 +57,8 @@ constexpr void sum_of_squares_rule(inference& c) { // g
 inline constexpr op_info sum_of_squares{
     .name = "sum_of_squares", .rule = &sum_of_squares_rule, .takes_ranges = true};
 
-constexpr void clip_factor_rule(inference& c) { // token count, summed loss, sums of squares...
+[[gnu::cold]] constexpr void clip_factor_rule(
+    inference& c) { // token count, summed loss, sums of squares...
   for (int k = 0; k < max_inputs; ++k)
     if (k < 2 || c.has(k)) c.typed({k}, dtype::f64), c.rank(k, 0);
   for (int k = 0; k < 2; ++k) { // factor, norm
@@ -72,7 +73,7 @@ struct adamw_attributes {
   std::int64_t count; ///< elements of the group
 };
 // gradient, master, first moment, second moment, weight, factor, learning rate, step -> broken
-constexpr void adamw_rule(inference& c) {
+[[gnu::cold]] constexpr void adamw_rule(inference& c) {
   c.floats({4}), c.sums({0, 1, 2, 3}, 4), c.typed({5, 6}, dtype::f64), c.rank(5, 0), c.rank(6, 0);
   c.typed({7}, dtype::i64), c.rank(7, 0);
   placed_alike(c, 5);
@@ -80,7 +81,7 @@ constexpr void adamw_rule(inference& c) {
   c.declare(dtype::f64, {});
   place_output(c, 0, algebra::reduction, {0});
 }
-constexpr work adamw_cost(const graph& g, const node& n) {
+[[gnu::cold]] constexpr work adamw_cost(const graph& g, const node& n) {
   work w;
   for (unsigned k = 0; k < 5; ++k) {
     const std::int64_t bytes = local_bytes(g.ranks, g.at(n.in[k]));
@@ -100,7 +101,7 @@ inline constexpr op_info adamw{.name = "adamw",
 struct balance_attributes {
   double rate; ///< the step
 };
-constexpr void balance_step_rule(inference& c) { // load, master, weight, factor
+[[gnu::cold]] constexpr void balance_step_rule(inference& c) { // load, master, weight, factor
   c.floats({2}), c.sums({0, 1}, 2), c.typed({3}, dtype::f64), c.rank(3, 0);
   const double rate = c.n.attr.as<balance_attributes>().rate;
   c.require(rate >= 0 && rate < 1e30, fault::C001, 0);

@@ -76,7 +76,7 @@ constexpr std::int64_t pack_bytes(const mesh& m, const value& x, const value& y,
 
 namespace op {
 
-constexpr void redistribute_rule(inference& c) {
+[[gnu::cold]] constexpr void redistribute_rule(inference& c) {
   const value& x = c.in(0);
   const auto t = c.n.attr.as<transition>();
   c.require(c.has(0), fault::S008);
@@ -123,19 +123,20 @@ constexpr value_id emit_redistribution(builder& b, const op_info& to, value_id x
   return b.emit(to, {x}, line, transition{a, now, goal});
 }
 
-constexpr void redistribute_adjoint(backward& d, const node& n) {
+[[gnu::cold]] constexpr void redistribute_adjoint(backward& d, const node& n) {
   const value_id dy = d.of(n.out[0]);
   if (dy < 0 || !d.wants(n.in[0])) return;
   const auto t = n.attr.as<transition>();
   d.give(n.in[0], emit_redistribution(d.b, *n.op, dy, t.over, cotangent(t.from), n.line), n.line);
 }
 
-constexpr work redistribute_cost(const graph& g, const node& n) {
+[[gnu::cold]] constexpr work redistribute_cost(const graph& g, const node& n) {
   if (n.attr.as<transition>().by() == collective::none) return {};
   return {0, local_bytes(g.ranks, g.at(n.in[0])), local_bytes(g.ranks, g.at(n.out[0]))};
 }
 
-constexpr transfers redistribute_wire(const graph& g, const node& n, const mesh& ranks) {
+[[gnu::cold]] constexpr transfers redistribute_wire(const graph& g, const node& n,
+                                                    const mesh& ranks) {
   const auto t = n.attr.as<transition>();
   const collective what = t.by();
   if (!waits(what)) return transfers{};

@@ -19,7 +19,8 @@ struct rope_attributes {
   std::int64_t direction = 1; ///< -1: turned back
 };
 
-constexpr void rope_rule(inference& c) { // x (..., D), positions: the first dims of x, not D
+[[gnu::cold]] constexpr void rope_rule(
+    inference& c) { // x (..., D), positions: the first dims of x, not D
   const value &x = c.in(0), &positions = c.in(1);
   const auto [base, direction] = c.n.attr.as<rope_attributes>();
   c.floats({0}), c.indexes(1, integer_kind::positions, 0, 0), c.leads(1, 0);
@@ -32,7 +33,7 @@ constexpr void rope_rule(inference& c) { // x (..., D), positions: the first dim
   place_output(c, 0, algebra::product, {0, 1}, {x.back().d});
 }
 // [/attributes]
-constexpr void rope_adjoint(backward& d, const node& n) {
+[[gnu::cold]] constexpr void rope_adjoint(backward& d, const node& n) {
   const value_id dy = d.of(n.out[0]);
   if (dy < 0 || !d.wants(n.in[0])) return;
   auto inverse = n.attr.as<rope_attributes>();

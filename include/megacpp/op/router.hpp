@@ -34,13 +34,13 @@ namespace op {
 inline constexpr std::int64_t most_experts = 1 << 24;
 
 /// Logits l (..., E): operand k.
-constexpr void logits_of_router(inference& c, int k) {
+[[gnu::cold]] constexpr void logits_of_router(inference& c, int k) {
   c.floats({k});
   c.require(c.in(k).rank > 0 && c.in(k).back().d == dim::expert, fault::S003, k);
   c.require(c.in(k).back().n <= most_experts, fault::C001, k);
 }
 /// Choices (..., k) i32: operand k, of the logits l.
-constexpr void choices_of_router(inference& c, int k, int l) {
+[[gnu::cold]] constexpr void choices_of_router(inference& c, int k, int l) {
   const value &v = c.in(k), &of = c.in(l);
   c.indexes(k, integer_kind::experts, of.back().n, l);
   c.require(v.rank == of.rank && v.back().d == dim::choices, fault::S003, l, k);
@@ -58,7 +58,7 @@ struct router_loss_attributes {
   double balance, z; ///< coefficients
 };
 
-constexpr void route_rule(inference& c) { // l (..., E), [b] (E)
+[[gnu::cold]] constexpr void route_rule(inference& c) { // l (..., E), [b] (E)
   const value& l = c.in(0);
   const std::int64_t k = c.n.attr.as<route_attributes>().choices;
   logits_of_router(c, 0);
@@ -74,14 +74,15 @@ constexpr void route_rule(inference& c) { // l (..., E), [b] (E)
   experts.type = dtype::i32, experts.holds = integer_kind::experts, experts.below = l.back().n;
   experts.at = w.at;
 }
-constexpr void route_grad_rule(inference& c) { // dw (..., k), l (..., E), experts (..., k)
+[[gnu::cold]] constexpr void route_grad_rule(
+    inference& c) { // dw (..., k), l (..., E), experts (..., k)
   logits_of_router(c, 1), choices_of_router(c, 2, 1);
   c.sums({0}, 1), c.alike(0, 2);
   c.require(c.in(2).back().n == c.n.attr.as<route_attributes>().choices, fault::S002, 1, 2);
   c.declare(c.in(1));
   place_output(c, 0, algebra::product, {0, 1, 2}, {dim::expert, dim::choices});
 }
-constexpr void expert_load_rule(inference& c) { // experts (..., k), b (E)
+[[gnu::cold]] constexpr void expert_load_rule(inference& c) { // experts (..., k), b (E)
   c.floats({1}), c.dims(1, {dim::expert}), c.indexes(0, integer_kind::experts, c.in(1).back().n, 1);
   c.require(c.in(0).rank > 0 && c.in(0).back().d == dim::choices, fault::S003, 0, 1);
   c.declare(c.in(1)).type = accumulator_of(c.in(1).type);
@@ -93,7 +94,7 @@ inline constexpr op_info route_grad{.name = "route_grad",
                                     .attributes = attributes_of<route_attributes>};
 inline constexpr op_info expert_load{
     .name = "expert_load", .rule = &expert_load_rule, .typed_by = 1, .accumulates = true};
-constexpr void route_adjoint(backward& d, const node& n) {
+[[gnu::cold]] constexpr void route_adjoint(backward& d, const node& n) {
   const value_id dw = d.of(n.out[0]), l = n.in[0], b = n.in[1];
   if (dw >= 0 && d.wants(l))
     d.give(l, d.b.emit(route_grad, {dw, l, n.out[1]}, n.line, n.attr), n.line);
@@ -111,7 +112,7 @@ constexpr place place_of_group(const inference& c, axis a, place tokens, bool pe
   if (per_sequence) return tokens;
   return c.g.ranks.sized(a) ? partial : shard(dim::replicas);
 }
-constexpr void router_statistics_rule(inference& c) { // l, experts
+[[gnu::cold]] constexpr void router_statistics_rule(inference& c) { // l, experts
   const value& l = c.in(0);
   const bool per_sequence = c.n.attr.as<statistics_attributes>().per_sequence;
   logits_of_router(c, 0), choices_of_router(c, 1, 0);
@@ -131,7 +132,8 @@ constexpr void router_statistics_rule(inference& c) { // l, experts
   }
   c.looking = -1;
 }
-constexpr void router_statistics_grad_rule(inference& c) { // ds (groups, E), dz (), l (B, S, E)
+[[gnu::cold]] constexpr void router_statistics_grad_rule(
+    inference& c) { // ds (groups, E), dz (), l (B, S, E)
   const value &ds = c.in(0), &l = c.in(2);
   const bool per_sequence = c.n.attr.as<statistics_attributes>().per_sequence;
   logits_of_router(c, 2), c.sums({0, 1}, 2);
@@ -154,7 +156,7 @@ inline constexpr op_info router_statistics_grad{.name = "router_statistics_grad"
                                                 .rule = &router_statistics_grad_rule,
                                                 .typed_by = 2,
                                                 .attributes = attributes_of<statistics_attributes>};
-constexpr void router_statistics_adjoint(backward& d, const node& n) {
+[[gnu::cold]] constexpr void router_statistics_adjoint(backward& d, const node& n) {
   const value_id ds = d.of(n.out[0]), dz = d.of(n.out[2]);
   if (ds < 0 || dz < 0 || !d.wants(n.in[0])) return;
   d.give(n.in[0], d.b.emit(router_statistics_grad, {ds, dz, n.in[0]}, n.line, n.attr), n.line);
@@ -165,13 +167,13 @@ inline constexpr op_info router_statistics{.name = "router_statistics",
                                            .constants = 1u << 1, // counts
                                            .attributes = attributes_of<statistics_attributes>};
 
-constexpr void coefficients_of_router(inference& c) {
+[[gnu::cold]] constexpr void coefficients_of_router(inference& c) {
   const auto [balance, z] = c.n.attr.as<router_loss_attributes>();
   constexpr const char* range = "at least 0 and below 1e30";
   c.in_range(balance >= 0 && balance < 1e30, "the coefficient of balance", balance, range);
   c.in_range(z >= 0 && z < 1e30, "the coefficient of z", z, range);
 }
-constexpr void router_loss_rule(inference& c) { // s (groups, E), c (groups, E), z ()
+[[gnu::cold]] constexpr void router_loss_rule(inference& c) { // s (groups, E), c (groups, E), z ()
   c.floats({0, 1, 2}), c.sums({0}, 0), c.alike(1, 0), c.rank(2, 0);
   coefficients_of_router(c);
   c.declare(c.in(0).type, {});
@@ -179,7 +181,7 @@ constexpr void router_loss_rule(inference& c) { // s (groups, E), c (groups, E),
   for (int a = 0; a < axes; ++a)
     if (c.in(2).at.at[a] != c.out[0].at.at[a]) c.fail(fault::P002, 0, 2);
 }
-constexpr void router_loss_grad_rule(inference& c) { // dL (), c (groups, E)
+[[gnu::cold]] constexpr void router_loss_grad_rule(inference& c) { // dL (), c (groups, E)
   c.floats({0, 1}), c.sums({0}, 0), c.rank(0, 0);
   coefficients_of_router(c);
   c.declare(c.in(1));
@@ -190,7 +192,7 @@ inline constexpr op_info router_loss_grad{.name = "router_loss_grad",
                                           .rule = &router_loss_grad_rule,
                                           .typed_by = 1,
                                           .attributes = attributes_of<router_loss_attributes>};
-constexpr void router_loss_adjoint(backward& d, const node& n) {
+[[gnu::cold]] constexpr void router_loss_adjoint(backward& d, const node& n) {
   const value_id dL = d.of(n.out[0]);
   if (dL < 0) return;
   const value_id ds = d.b.emit(router_loss_grad, {dL, n.in[1]}, n.line, n.attr);

@@ -13,14 +13,14 @@
 namespace mc {
 namespace op {
 
-constexpr void select_rule(inference& c) { // x (B, S, H), index (B)
+[[gnu::cold]] constexpr void select_rule(inference& c) { // x (B, S, H), index (B)
   const value& x = c.in(0);
   c.floats({0}), c.rank(0, 3), c.indexes(1, integer_kind::indices, x.dims[1].n, 0);
   c.leads(1, 0, 2);
   c.declare(x.type, {x.dims[0], x.dims[2]});
   place_output(c, 0, algebra::product, {0, 1}, {x.dims[1].d});
 }
-constexpr work select_cost(const graph& g, const node& n) {
+[[gnu::cold]] constexpr work select_cost(const graph& g, const node& n) {
   const std::int64_t bytes = local_bytes(g.ranks, g.at(n.out[0]));
   return {0, bytes, bytes};
 }
@@ -32,7 +32,7 @@ struct repeat_attributes {
   std::int64_t times;
 };
 
-constexpr void repeat_rule(inference& c) { // x (N, ...)
+[[gnu::cold]] constexpr void repeat_rule(inference& c) { // x (N, ...)
   const std::int64_t times = c.n.attr.as<repeat_attributes>().times;
   c.floats({0}), c.require(c.in(0).rank > 0, fault::S003, 0);
   c.require(times > 0 && times <= most_repeats, fault::C001, 0);
@@ -40,7 +40,7 @@ constexpr void repeat_rule(inference& c) { // x (N, ...)
   y.dims[0].n *= times;
   place_output(c, 0, algebra::product, {0}, {y.dims[0].d});
 }
-constexpr void repeat_grad_rule(inference& c) { // dy (N r, ...)
+[[gnu::cold]] constexpr void repeat_grad_rule(inference& c) { // dy (N r, ...)
   const std::int64_t wanted = c.n.attr.as<repeat_attributes>().times;
   const std::int64_t times = wanted > 0 ? wanted : 1;
   c.floats({0}), c.require(c.in(0).rank > 0, fault::S003, 0);
@@ -53,7 +53,7 @@ constexpr void repeat_grad_rule(inference& c) { // dy (N r, ...)
 inline constexpr op_info repeat_grad{.name = "repeat_grad",
                                      .rule = &repeat_grad_rule,
                                      .attributes = attributes_of<repeat_attributes>};
-constexpr void repeat_adjoint(backward& d, const node& n) {
+[[gnu::cold]] constexpr void repeat_adjoint(backward& d, const node& n) {
   const value_id dy = d.of(n.out[0]);
   if (dy < 0 || !d.wants(n.in[0])) return;
   d.give(n.in[0], d.b.emit(repeat_grad, {dy}, n.line, n.attr), n.line);

@@ -37,7 +37,7 @@ constexpr step_total reduced(step_total t) {
 
 namespace op {
 
-constexpr void add_total_rule(inference& c) { // total, x
+[[gnu::cold]] constexpr void add_total_rule(inference& c) { // total, x
   c.typed({0}, dtype::f64), c.floats({1}), c.sums({1}, 1), c.rank(0, 0), c.rank(1, 0);
   for (c.looking = 0; c.looking < axes; ++c.looking) {
     const auto a = static_cast<axis>(c.looking);
