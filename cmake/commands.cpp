@@ -1,6 +1,8 @@
 // What the commands do. It knows no run, so an edit of the run leaves it alone.
 #include <megacpp/cli/commands.hpp>
 
+#include "products.hpp"
+
 void megacpp_carry_out(const mc::program_source& source, const mc::program_view& program,
                        mc::command what, mc::options& flags);
 void megacpp_carry_out(const mc::program_source& source, const mc::program_view& program,

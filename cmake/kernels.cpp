@@ -1,3 +1,4 @@
 // The kernels that no run shapes.
 #define MEGACPP_KERNELS // here they are
 #include "kernels.hpp"
+#include "products.hpp"

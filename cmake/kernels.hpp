@@ -37,7 +37,8 @@ namespace mc {
   MEGACPP_KERNELS template void for_rows(std::int64_t, rows::route_row<T>);                     \
   MEGACPP_KERNELS template void for_rows(std::int64_t, rows::route_grad_row<T>);                \
   MEGACPP_KERNELS template void for_rows(std::int64_t, rows::router_statistics_block<T>);       \
-  MEGACPP_KERNELS template void for_rows(std::int64_t, rows::router_statistics_grad_row<T>);
+  MEGACPP_KERNELS template void for_rows(std::int64_t, rows::router_statistics_grad_row<T>);    \
+  MEGACPP_KERNELS template class detail::expert_exchange<T>;
 MEGACPP_KERNELS_OF(float)
 MEGACPP_KERNELS_OF(bf16)
 MEGACPP_KERNELS_OF(double)

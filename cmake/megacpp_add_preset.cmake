@@ -90,6 +90,10 @@ function(megacpp_add_runless result)
   add_library(${name} STATIC EXCLUDE_FROM_ALL ${megacpp_templates}/commands.cpp
               ${megacpp_templates}/command_line.cpp ${megacpp_templates}/kernels.cpp)
   megacpp_optimise_sanitized(${megacpp_templates}/kernels.cpp)
+  if(NOT MEGACPP_SANITIZE) # it runs once
+    set_source_files_properties(${megacpp_templates}/command_line.cpp PROPERTIES
+      COMPILE_OPTIONS $<$<NOT:$<CONFIG:Debug>>:-O1>)
+  endif()
   megacpp_program_options(${name})
 endfunction()
 

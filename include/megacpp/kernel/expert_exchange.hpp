@@ -29,27 +29,43 @@ struct round_of_rows {
   }
 };
 
-/// A round's exchange, of rows of `width` elements: operands 1 to 3 are those of dispatch, output 1
-/// the scratch.
+/// Where the operands of dispatch or combine lie, and what they are.
+struct crossing_operands {
+  const mesh& ranks;
+  const value &experts, &counted; ///< operands 1 and 3
+  const std::int32_t *chosen, *row, *counts;
+  std::int64_t choices;
+  std::byte* scratch; ///< output 1
+
+  template <class Call> explicit crossing_operands(Call& c)
+      : ranks(c.ranks()),
+        experts(c.value_in(1)),
+        counted(c.value_in(3)),
+        chosen(c.template in<std::int32_t>(1)),
+        row(c.template in<std::int32_t>(2)),
+        counts(c.template in<std::int32_t>(3)),
+        choices(c.in_size(2)),
+        scratch(c.template out<std::byte>(1)) {}
+};
+
+/// A round's exchange, of rows of `width` elements.
 template <class T> class expert_exchange {
 public:
-  template <class Call> expert_exchange(Call& c, const round_of_rows& r, std::int64_t width)
-      : width_(width), etp_(c.ranks().of(axis::etp)) {
-    const value& counted = c.value_in(3);
-    const std::int64_t experts = counted.dims[1].n;
-    ranks_ = ranks_of(c.ranks(), op::expert_group);
-    mine_ = experts * etp_ / ranks_, apart_ = counted.dims[2].n / ranks_;
-    const op::exchange_scratch lies(c.ranks(), c.value_in(1), experts, r.rows,
+  expert_exchange(const crossing_operands& c, const round_of_rows& r, std::int64_t width)
+      : width_(width), etp_(c.ranks.of(axis::etp)) {
+    const std::int64_t experts = c.counted.dims[1].n;
+    ranks_ = ranks_of(c.ranks, op::expert_group);
+    mine_ = experts * etp_ / ranks_, apart_ = c.counted.dims[2].n / ranks_;
+    const op::exchange_scratch lies(c.ranks, c.experts, experts, r.rows,
                                     width * std::int64_t{sizeof(T)});
-    std::byte* const at = c.template out<std::byte>(1);
+    std::byte* const at = c.scratch;
     gives_ = reinterpret_cast<std::int64_t*>(at + lies.of_ranks);
     takes_ = gives_ + ranks_, next_ = takes_ + ranks_;
     parts_ = reinterpret_cast<const void**>(next_ + ranks_);
     place_ = reinterpret_cast<std::int32_t*>(at + lies.of_choices);
     chosen_ = reinterpret_cast<T*>(at + lies.chosen), rows_ = reinterpret_cast<T*>(at + lies.rows);
-    base_ = r.base, end_ = r.base + r.rows, counts_ = c.template in<std::int32_t>(3);
-    place_choices({c.template in<std::int32_t>(1), static_cast<std::size_t>(c.in_size(2))},
-                  c.template in<std::int32_t>(2), experts,
+    base_ = r.base, end_ = r.base + r.rows, counts_ = c.counts;
+    place_choices({c.chosen, static_cast<std::size_t>(c.choices)}, c.row, experts,
                   reinterpret_cast<std::int32_t*>(at + lies.of_experts));
     std::fill_n(takes_, ranks_, 0);
     each_run([&](std::int64_t, std::int64_t n, std::int64_t q) { takes_[q] += n * width_; });

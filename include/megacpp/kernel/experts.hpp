@@ -128,7 +128,7 @@ template <> struct kernel_of<&op::dispatch> { // x, experts, row, counts -> rows
     const auto k = static_cast<int>(choices / tokens);
     if (ranks_of(c.ranks(), op::expert_group) > 1) {
       const std::int64_t width = numbers ? 1 : c.template in_span<0, -1, 0>();
-      const detail::expert_exchange<T> way(c, r, width);
+      const detail::expert_exchange<T> way(detail::crossing_operands(c), r, width);
       for_rows(tokens, rows::dispatch_token<T, std::int64_t>{width, k, 0, way.chosen(), x,
                                                              way.place(), way.rows_of_choices()});
       way.go(c.comm(), c.described().line, to);
@@ -159,7 +159,7 @@ template <> struct kernel_of<&op::combine> { // rows, experts, row, counts -> y,
     if (ranks_of(c.ranks(), op::expert_group) > 1) {
       const std::int64_t width = numbers ? 1 : c.template in_span<0, -1, 0>(),
                          tokens = local_size(c.ranks(), c.value_out(0)).n / width;
-      const detail::expert_exchange<T> way(c, r, width);
+      const detail::expert_exchange<T> way(detail::crossing_operands(c), r, width);
       way.come_back(c.comm(), c.described().line, from);
       return for_rows(tokens, rows::combine_token<T, std::int64_t>{
                                   width, static_cast<int>(choices / tokens), 0, way.chosen(),
