@@ -1,11 +1,14 @@
-// Every communicator keeps the same promises (tests/communicators.hpp): the one of one rank, and
-// simulated ones of several, on meshes whose dense and expert axes fold differently.
+// Every communicator keeps the same promises (tests/communicators.hpp): the one of one rank, threads
+// of this process, and simulated ones, on meshes whose dense and expert axes fold differently.
 #define BOOST_TEST_MODULE communicators
 #include <boost/test/unit_test.hpp>
 
 #include <megacpp/comm/self.hpp>
+#include <megacpp/comm/threads.hpp>
 
+#include <chrono>
 #include <memory>
+#include <thread>
 
 #include <communicators.hpp>
 #include <simulated_communicator.hpp>
@@ -19,18 +22,24 @@ namespace {
 const mesh meshes[] = {mesh({1, 1, 2, 1, 2, 1, 1}), mesh({2, 1, 2, 2, 1, 2, 2}),
                        mesh({3, 1, 2, 1, 1, 3, 2}), mesh({2, 2, 2, 1, 2, 4, 1})};
 
-/// f on every rank of every backend: what is wrong, by rank.
+/// f on every rank of a backend of several: what is wrong, by rank.
+template <class Ranks, class F> void on_ranks(Ranks& ranks, F f) {
+  std::vector<std::atomic<int>> came(static_cast<std::size_t>(ranks_of(ranks.ranks())));
+  std::vector<std::string> wrong(came.size());
+  ranks.run(
+      [&](communicator& c) { wrong[static_cast<std::size_t>(c.rank())] = f(c, came.data()); });
+  for (std::size_t r = 0; r < wrong.size(); ++r)
+    BOOST_TEST(wrong[r].substr(0, 300) == "", "rank " << r << " of " << wrong.size());
+}
+/// f on every rank of every backend.
 template <class F> void on_all(F f) {
   std::vector<std::atomic<int>> alone(1);
   BOOST_TEST(f(static_cast<communicator&>(self::of_process()), alone.data()) == "", "one rank");
   for (const mesh& m : meshes) {
-    simulated_ranks ranks(m);
-    std::vector<std::atomic<int>> came(static_cast<std::size_t>(ranks_of(m)));
-    std::vector<std::string> wrong(came.size());
-    ranks.run(
-        [&](communicator& c) { wrong[static_cast<std::size_t>(c.rank())] = f(c, came.data()); });
-    for (std::size_t r = 0; r < wrong.size(); ++r)
-      BOOST_TEST(wrong[r].substr(0, 300) == "", "rank " << r << " of " << wrong.size());
+    simulated_ranks simulated(m);
+    on_ranks(simulated, f);
+    thread_ranks threads(m);
+    on_ranks(threads, f);
   }
 }
 
@@ -47,6 +56,131 @@ BOOST_AUTO_TEST_CASE(a_barrier_waits_for_all) {
 }
 BOOST_AUTO_TEST_CASE(what_no_group_can_do_is_refused) {
   on_all([](communicator& c, std::atomic<int>*) { return refusals(c); });
+}
+
+// Ranks wait in different orders: each goes on with all that it has started.
+BOOST_AUTO_TEST_CASE(ranks_wait_in_any_order) {
+  thread_ranks ranks(mesh({2, 2, 2, 1, 8, 1, 1}));
+  on_ranks(ranks, [](communicator& c, std::atomic<int>*) {
+    constexpr std::int64_t n = 1000;
+    constexpr std::size_t exchanges = 8;
+    const std::vector<int> everyone{0, 1, 2, 3, 4, 5, 6, 7};
+    std::vector<landing<float>> out;
+    std::vector<std::vector<float>> in;
+    std::vector<ticket> tickets;
+    for (std::size_t k = 0; k < exchanges; ++k) {
+      out.emplace_back(n);
+      in.push_back(given<float>(c.rank(), static_cast<std::int64_t>(k) * n, n));
+    }
+    std::string wrong;
+    for (int round = 0; round < 10; ++round) {
+      tickets.clear();
+      for (std::size_t k = 0; k < exchanges; ++k)
+        tickets.push_back(c.start(exchange::all_reduce({axis::dp, axis::cp, axis::tp}, dtype::f32,
+                                                       in[k].data(), out[k].data(), n)));
+      for (std::size_t k = 0; k < exchanges; ++k) {
+        const std::size_t next =
+            (k * (c.rank() % 2 == 0 ? 3 : 5) + static_cast<std::size_t>(c.rank())) % exchanges;
+        c.wait(tickets[next]);
+        if (round > 0) continue;
+        std::vector<float> want;
+        for (std::int64_t i = 0; i < n; ++i)
+          want.push_back(summed<float>(everyone, static_cast<std::int64_t>(next) * n + i));
+        wrong += out[next].difference(want);
+      }
+    }
+    return wrong;
+  });
+}
+
+BOOST_AUTO_TEST_CASE(the_first_that_throws_ends_the_others) {
+  thread_ranks ranks(mesh({4, 1, 1, 1, 4, 1, 1}));
+  const std::vector<float> in(100, 1.0f);
+  std::vector<std::vector<float>> out(4, std::vector<float>(100));
+  std::atomic<int> woken{0};
+  const auto start = std::chrono::steady_clock::now();
+  for (const bool has_started : {false, true}) {
+    const auto body = [&](communicator& c) {
+      const auto x = exchange::all_reduce(axis::dp, dtype::f32, in.data(),
+                                          out[static_cast<std::size_t>(c.rank())].data(), 100);
+      if (c.rank() == 2) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(20)); // the others wait
+        if (has_started) (void)c.start(exchange::barrier(axis::dp));
+        throw error(exit_code::data, "rank 2 has no data");
+      }
+      try {
+        c.run(x);
+      } catch (const error& e) {
+        const std::string says = e.what();
+        if (says.find("another rank has ended") != std::string::npos ||
+            says.find("ask for different") != std::string::npos)
+          ++woken;
+        throw;
+      }
+    };
+    BOOST_CHECK_EXCEPTION(ranks.run(body), error, [&](const error& e) {
+      return has_started || std::string(e.what()) == "rank 2 has no data";
+    });
+  }
+  BOOST_TEST(woken == 6);
+  BOOST_TEST((std::chrono::steady_clock::now() - start < std::chrono::seconds(2)));
+}
+
+BOOST_AUTO_TEST_CASE(ranks_that_ask_for_different_exchanges_are_told) {
+  using e = exchange;
+  std::vector<float> in(16, 1.0f), out[2] = {in, in};
+  const std::vector<std::int64_t> two{1, 2}, three{3, 2};
+  struct wish {
+    e first, second;
+    const char* sentence;
+  };
+  const auto t = dtype::f32;
+  const source_line here{7, "models/mine.hpp"}, there{9, "models/mine.hpp"};
+  float *const x = in.data(), *const y = out[0].data(), *const z = out[1].data();
+  const wish wishes[] = {
+      {e::all_reduce(axis::tp, t, x, y, 3, here), e::all_reduce(axis::tp, t, x, z, 4, there),
+       "rank 0 for all-reduce of 3 f32 over tp at mine.hpp:7"},
+      {e::all_gather(axis::tp, t, x, y, 3, here), e::reduce_scatter(axis::tp, t, x, z, 3, there),
+       "rank 1 for reduce-scatter of 3 f32 over tp at mine.hpp:9"},
+      {e::all_gather(axis::tp, t, x, y, 3), e::all_gather(axis::tp, dtype::i32, x, z, 3), "3 i32"},
+      {e::broadcast(axis::tp, t, x, y, 3, 0), e::broadcast(axis::tp, t, x, z, 3, 1), "broadcast"},
+      {e::send(axis::tp, t, x, 3, 1), e::receive(axis::tp, t, z, 4, 0), "receive of 4"},
+      {e::all_to_all(axis::tp, t, x, y, two, two), e::all_to_all(axis::tp, t, x, z, three, two),
+       "3 to and 1 from the other"},
+  };
+  for (const wish& w : wishes) {
+    thread_ranks ranks(mesh({1, 1, 2, 1, 2, 1, 1}));
+    BOOST_CHECK_EXCEPTION(
+        ranks.run([&](communicator& c) { c.run(c.rank() == 0 ? w.first : w.second); }), error,
+        [&](const error& wrong) {
+          const std::string says = wrong.what();
+          BOOST_TEST_MESSAGE(says);
+          return says.find("ranks ask for different exchanges") != std::string::npos &&
+                 says.find(w.sentence) != std::string::npos;
+        });
+  }
+}
+
+BOOST_AUTO_TEST_CASE(every_ticket_is_waited_for_once) {
+  thread_ranks ranks(mesh({1, 1, 2, 1, 2, 1, 1}));
+  const auto told = [&](auto f, const char* sentence) {
+    BOOST_CHECK_EXCEPTION(ranks.run(f), error, [&](const error& e) {
+      return std::string(e.what()).find(sentence) != std::string::npos;
+    });
+  };
+  told([](communicator& c) { (void)c.start(exchange::barrier(axis::tp)); },
+       "started and not waited for");
+  told(
+      [](communicator& c) {
+        const ticket t = c.start(exchange::barrier(axis::tp));
+        c.wait(t), c.wait(t);
+      },
+      "waited for twice");
+}
+
+BOOST_AUTO_TEST_CASE(more_ranks_than_processors) {
+  thread_ranks ranks(mesh({4, 2, 4, 2, 4, 2, 4}));
+  on_ranks(ranks, [](communicator& c, std::atomic<int>*) { return exchanges_in_flight(c); });
 }
 
 // Megatron-LM's order of ranks: of 2 x 2 x 2 x 2 ranks with the experts of a layer over 4 of them

@@ -1,0 +1,339 @@
+// Ranks as threads of one process. Nothing is copied on its way: a rank tells where its `in` and
+// `out` lie, and each takes its share out of the memory of the others.
+//
+//   thread_ranks ranks(m);
+//   ranks.run([&](communicator& c) { ... });     on every rank, each a thread
+//
+// Ranks of a group meet, each exchange at a meeting of its own. Once all have come, each does its
+// share: of an all-reduce it sums its part of everyone's `in`, and when all have, takes the other
+// parts from who summed them; of a reduce-scatter it sums what is its own; of others it copies what
+// is for it. It leaves when all have done theirs, so that its memory is its own again. A rank that
+// waits goes on with all that it has started, and so ranks may wait in different orders; with
+// nothing to do it sleeps.
+#pragma once
+
+#include <megacpp/comm/communicator.hpp>
+#include <megacpp/comm/rank_order.hpp>
+#include <megacpp/exec/own_thread.hpp>
+#include <megacpp/exec/processors.hpp>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <exception>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+namespace mc {
+
+/// The ranks of a mesh whose sizes are all known. Memory that ranks hand in must outlive run(),
+/// because others may still read it when one of them throws.
+class thread_ranks {
+public:
+  explicit thread_ranks(const mesh& m) : mesh_(m) {}
+  thread_ranks(const thread_ranks&) = delete;
+  thread_ranks& operator=(const thread_ranks&) = delete;
+
+  const mesh& ranks() const { return mesh_; }
+
+  /// f(communicator) on every rank. What the first one throws ends the others, whose exchanges
+  /// throw then, and is thrown here when all have ended.
+  template <class F> void run(F f) {
+    std::vector<own_thread> threads;
+    const int n = ranks_of(mesh_);
+    spins_ = n <= processors() ? 2000 : 0;
+    try {
+      threads.reserve(static_cast<std::size_t>(n));
+      for (int r = 0; r < n; ++r)
+        threads.emplace_back(
+            [this, r, &f] {
+              try {
+                one_rank c(*this, r);
+                f(static_cast<communicator&>(c));
+                c.require_idle();
+              } catch (...) {
+                end(std::current_exception());
+              }
+            },
+            "give fewer ranks, or ");
+    } catch (...) {
+      end(std::current_exception()); // those that run wait for one that never comes
+    }
+    threads.clear();
+    meetings_.clear(), unused_.clear();
+    ended_.store(false);
+    if (wrong_ != nullptr) std::rethrow_exception(std::exchange(wrong_, nullptr));
+  }
+
+private:
+  /// The group by its axes and its first rank, or the two ranks of a pair; how many met there
+  /// before.
+  using key = std::tuple<int, int, int, std::int64_t>;
+
+  /// What the ranks of a group have asked for, each in its place, and how far they are.
+  struct meeting {
+    struct guest {
+      exchange x;
+      int rank = 0; ///< number in the run
+      std::vector<std::int64_t> gives, takes;
+    };
+    std::vector<guest> guests;
+    std::atomic<int> came{0}, shared{0}, gathered{0};
+    int left = 0;
+
+    int size() const { return static_cast<int>(guests.size()); }
+    bool all(const std::atomic<int>& n) const {
+      return n.load(std::memory_order_acquire) == size();
+    }
+  };
+  using meetings = std::map<key, std::unique_ptr<meeting>>;
+
+  class one_rank final : public communicator {
+  public:
+    one_rank(thread_ranks& of, int rank) : communicator(of.mesh_, rank), of_(of) {}
+
+    void require_idle() const {
+      if (!started_.empty())
+        refuse(started_[0].mine().x, "it was started and not waited for: wait for every ticket");
+    }
+
+  private:
+    /// An exchange that this rank has started and not left.
+    struct record {
+      std::int64_t number;
+      key at;
+      meeting* m;
+      int place;
+      enum : std::uint8_t { waits, has_shared, has_gathered } stage = waits;
+
+      const meeting::guest& mine() const { return m->guests[static_cast<std::size_t>(place)]; }
+      bool reduces() const { return mine().x.what == collective::all_reduce; }
+      bool done() const {
+        return reduces() ? stage == has_gathered && m->all(m->gathered)
+                         : stage == has_shared && m->all(m->shared);
+      }
+    };
+
+    ticket begin(const exchange& x, const group& g) override {
+      key k{x.over.bits, g[0], -1, 0};
+      int place = g.rank(), size = g.size();
+      if (x.what == collective::send) k = {-1, rank(), g[x.peer], 0}, place = 0, size = 2;
+      if (x.what == collective::receive) k = {-1, g[x.peer], rank(), 0}, place = 1, size = 2;
+      std::get<3>(k) = met_[{std::get<0>(k), std::get<1>(k), std::get<2>(k)}]++;
+      started_.push_back({++number_, k, &of_.come(k, x, rank(), place, size), place});
+      return {number_};
+    }
+
+    void finish(ticket t) override {
+      for (;;) {
+        const std::uint32_t seen = of_.changes_.load(std::memory_order_acquire);
+        bool moved = false;
+        for (record& r : started_) moved |= go_on(r);
+        const auto it = std::find_if(started_.begin(), started_.end(),
+                                     [&](const record& r) { return r.number == t.number; });
+        if (it == started_.end())
+          throw error(exit_code::internal,
+                      "a ticket was waited for twice: wait for each exchange once");
+        if (it->done()) {
+          of_.leave(it->at);
+          started_.erase(it);
+          return;
+        }
+        if (of_.ended_.load(std::memory_order_acquire))
+          refuse(it->mine().x, "another rank has ended: see what it says");
+        if (!moved) of_.sleep(seen);
+      }
+    }
+
+    /// What can be done of an exchange now.
+    bool go_on(record& r) {
+      meeting& m = *r.m;
+      if (of_.ended_.load(std::memory_order_acquire)) return false;
+      if (r.stage == record::waits && m.all(m.came)) {
+        require_agreement(r);
+        share(r);
+        r.stage = record::has_shared;
+        of_.count(m, m.shared);
+        return true;
+      }
+      if (r.stage == record::has_shared && r.reduces() && m.all(m.shared)) {
+        gather(r);
+        r.stage = record::has_gathered;
+        of_.count(m, m.gathered);
+        return true;
+      }
+      return false;
+    }
+
+    /// The first element of a rank's part of n: whole lines of memory, but for the last.
+    static std::int64_t part(std::int64_t n, int rank, int ranks) {
+      return rank == ranks ? n : n * rank / ranks / 64 * 64;
+    }
+    static void copy(void* to, const void* from, std::int64_t bytes) {
+      if (bytes > 0 && to != from) std::memcpy(to, from, static_cast<std::size_t>(bytes));
+    }
+
+    void share(const record& r) {
+      const meeting& m = *r.m;
+      const exchange& x = r.mine().x;
+      const int n = m.size(), me = r.place;
+      const std::int64_t size = size_of(x.type), bytes = x.count * size;
+      auto* out = static_cast<std::byte*>(x.out);
+      const auto in = [&](int q, std::int64_t first) {
+        return static_cast<const std::byte*>(m.guests[static_cast<std::size_t>(q)].x.in) +
+               first * size;
+      };
+      const auto sum = [&](std::int64_t first, std::byte* to, std::int64_t count) {
+        if (count == 0) return;
+        parts_.clear();
+        for (int q = 0; q < n; ++q) parts_.push_back(in(q, first));
+        sum_in_rank_order(x.type, parts_, to, count);
+      };
+      switch (x.what) {
+      case collective::all_reduce: {
+        const std::int64_t first = part(x.count, me, n);
+        return sum(first, out + first * size, part(x.count, me + 1, n) - first);
+      }
+      case collective::reduce_scatter: return sum(me * x.count, out, x.count);
+      case collective::all_gather:
+        for (int q = 0; q < n; ++q) copy(out + q * bytes, in(q, 0), bytes);
+        return;
+      case collective::all_to_all:
+        for (int q = 0; q < n; ++q) {
+          const std::vector<std::int64_t>& gives = m.guests[static_cast<std::size_t>(q)].gives;
+          std::int64_t first = me * x.count, count = x.count;
+          if (!gives.empty()) {
+            first = 0, count = gives[static_cast<std::size_t>(me)];
+            for (int k = 0; k < me; ++k) first += gives[static_cast<std::size_t>(k)];
+          }
+          copy(out, in(q, first), count * size);
+          out += count * size;
+        }
+        return;
+      case collective::broadcast: return copy(out, in(x.peer, 0), bytes);
+      case collective::receive: return copy(out, in(0, 0), bytes);
+      default: return; // sends and barriers have come, and that is all
+      }
+    }
+    /// The parts that other ranks have summed.
+    static void gather(const record& r) {
+      const exchange& x = r.mine().x;
+      const int n = r.m->size();
+      const std::int64_t size = size_of(x.type);
+      for (int q = 0; q < n; ++q) {
+        if (q == r.place) continue;
+        const std::int64_t first = part(x.count, q, n), count = part(x.count, q + 1, n) - first;
+        copy(static_cast<std::byte*>(x.out) + first * size,
+             static_cast<const std::byte*>(r.m->guests[static_cast<std::size_t>(q)].x.out) +
+                 first * size,
+             count * size);
+      }
+    }
+
+    /// Throws mc::error(exit_code::internal) if another rank asks for something else.
+    static void require_agreement(const record& r) {
+      const meeting::guest& mine = r.mine();
+      for (const meeting::guest& o : r.m->guests) {
+        const auto me = static_cast<std::size_t>(r.place),
+                   q = static_cast<std::size_t>(&o - r.m->guests.data());
+        const bool pair = mine.x.what == collective::send || mine.x.what == collective::receive,
+                   counts = !mine.gives.empty();
+        const bool same = (pair || o.x.what == mine.x.what) && o.x.type == mine.x.type &&
+                          o.x.count == mine.x.count &&
+                          (mine.x.what != collective::broadcast || o.x.peer == mine.x.peer) &&
+                          counts == !o.gives.empty() && (!counts || o.gives[me] == mine.takes[q]);
+        if (!same)
+          throw error(exit_code::internal, "ranks ask for different exchanges: rank " +
+                                               text(mine, q) + ", rank " + text(o, me) +
+                                               ": let all ranks of a group ask for the same");
+      }
+    }
+    /// "3 for an all-reduce of 12 f32 over tp at qwen3.hpp:41"; of counts, those with the other.
+    static std::string text(const meeting::guest& g, std::size_t other) {
+      std::string what = std::to_string(g.rank) + " for " + name_of(g.x.what) + " of ";
+      what += g.gives.empty() ? std::to_string(g.x.count)
+                              : std::to_string(g.gives[other]) + " to and " +
+                                    std::to_string(g.takes[other]) + " from the other, of";
+      what += std::string(" ") + name_of(g.x.type) + " over " + name_of(g.x.over);
+      if (g.x.line.number > 0) what += std::string(" at ") + text_of(g.x.line).c_str();
+      return what;
+    }
+
+    thread_ranks& of_;
+    std::map<std::tuple<int, int, int>, std::int64_t> met_;
+    std::vector<record> started_; ///< in their order
+    std::vector<const void*> parts_;
+    std::int64_t number_ = 0;
+  };
+
+  meeting& come(const key& k, const exchange& x, int rank, int place, int size) {
+    meeting* m = nullptr;
+    {
+      const std::scoped_lock hold(lock_);
+      auto at = meetings_.find(k);
+      if (at == meetings_.end()) at = open(k, size);
+      m = at->second.get();
+    }
+    meeting::guest& g = m->guests[static_cast<std::size_t>(place)];
+    g.x = x, g.x.gives = g.x.takes = {}, g.rank = rank;
+    g.gives.assign(x.gives.begin(), x.gives.end());
+    g.takes.assign(x.takes.begin(), x.takes.end());
+    count(*m, m->came);
+    return *m;
+  }
+  /// A meeting that nobody has come to yet; one that was left before, if there is one.
+  meetings::iterator open(const key& k, int size) {
+    if (unused_.empty()) {
+      const auto at = meetings_.emplace(k, std::make_unique<meeting>()).first;
+      at->second->guests.resize(static_cast<std::size_t>(size));
+      return at;
+    }
+    auto node = unused_.extract(unused_.begin());
+    meeting& m = *node.mapped();
+    m.guests.resize(static_cast<std::size_t>(size));
+    m.came = 0, m.shared = 0, m.gathered = 0, m.left = 0;
+    node.key() = k;
+    return meetings_.insert(std::move(node)).position;
+  }
+  void leave(const key& k) {
+    const std::scoped_lock hold(lock_);
+    const auto at = meetings_.find(k);
+    if (++at->second->left == at->second->size()) unused_.insert(meetings_.extract(at));
+  }
+  /// One rank more is so far; the last one of a meeting wakes those who wait.
+  void count(const meeting& m, std::atomic<int>& so_far) {
+    if (so_far.fetch_add(1, std::memory_order_acq_rel) + 1 == m.size()) changed();
+  }
+  void changed() {
+    changes_.fetch_add(1, std::memory_order_acq_rel);
+    changes_.notify_all();
+  }
+  void sleep(std::uint32_t seen) const {
+    for (int i = 0; i < spins_; ++i)
+      if (changes_.load(std::memory_order_acquire) != seen) return;
+    changes_.wait(seen, std::memory_order_acquire);
+  }
+  void end(std::exception_ptr e) {
+    {
+      const std::scoped_lock hold(lock_);
+      if (wrong_ == nullptr) wrong_ = std::move(e);
+    }
+    ended_.store(true, std::memory_order_release);
+    changed();
+  }
+
+  mesh mesh_;
+  std::mutex lock_; ///< of meetings and of what went wrong
+  meetings meetings_, unused_;
+  std::exception_ptr wrong_;
+  std::atomic<bool> ended_{false};
+  std::atomic<std::uint32_t> changes_{0};
+  int spins_ = 0;
+};
+
+} // namespace mc
