@@ -1,4 +1,4 @@
-// The interpreter's kernels, which take longest to compile, once for all tests.
-#include <megacpp/run/interpreter.hpp>
-
-template mc::kernel_table mc::kernel_table::all<void>();
+// The interpreter's kernels and what computes products, which take longest to compile, once for all
+// tests.
+#define MEGACPP_KERNELS // here they are
+#include "kernels.hpp"

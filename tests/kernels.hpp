@@ -1,6 +1,10 @@
-// The interpreter, with its kernels in one unit for all tests (kernels.cpp).
+// The interpreter, with all kernels that nothing shapes and what computes products in one unit for
+// all tests (kernels.cpp).
 #pragma once
+
+#include "../cmake/kernels.hpp"
+#include "../cmake/products.hpp"
 
 #include <megacpp/run/interpreter.hpp>
 
-extern template mc::kernel_table mc::kernel_table::all<void>();
+MEGACPP_KERNELS template mc::kernel_table mc::kernel_table::all<void>();

@@ -17,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include <kernels.hpp>
 #include <parity/fixtures.hpp>
 
 namespace {
