@@ -195,7 +195,8 @@ class Crash:
         for name, when, rest in self.calls:
             if name in OF_MEMORY:
                 continue
-            for what in ("ENOSPC", "EIO") if name in MATTERS | {"openat"} else ("EIO",):
+            both = name in MATTERS | {"openat"} and not self.keep_best  # the best state's as the others'
+            for what in ("ENOSPC", "EIO") if both else ("EIO",):
                 done = self.inject(name, f"error={what}", when)
                 # A removal; a line of progress.
                 aside = re.search(r'-tmp-\d+-old"', rest) or rest.startswith("1, ")

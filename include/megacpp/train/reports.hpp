@@ -142,7 +142,9 @@ public:
     progress_.finish();
     print_profile();
     if (set_.bench) print(bench_line());
-    else print_line(fmt::format("{} steps in {}", steps, duration_text(seconds).view()));
+    else
+      print_line(fmt::format("{} step{} in {}", steps, steps == 1 ? "" : "s",
+                             duration_text(seconds).view()));
   }
 
   /// Makes the reports of a run that ends for a reason of its own, which stays the reason. Returns
