@@ -388,6 +388,57 @@ BOOST_AUTO_TEST_CASE(regions_that_interleave_are_refused) {
   BOOST_TEST(said(verify_memory(together, place_memory(together))) == " ");
 }
 
+// What the trips of a region add up to is whole behind the last of them.
+BOOST_AUTO_TEST_CASE(a_sum_of_trips_that_one_of_them_reads_is_refused) {
+  builder b{mesh::one_rank()};
+  const extent B{dim::batch, 1}, Sq{dim::sequence, 8}, H{dim::hidden, 4}, E{dim::expert, 2};
+  const var x = b.input(feed::stream, "x", dtype::f32, {B, Sq, H}, {});
+  const routing r = route(linear(x, b.parameter("", "r", dtype::f32, {E, H}, {}, {})), {}, 1, true);
+  const expert_plan p = expert_rows(r.experts, 5, E.n, 0);
+  b.g.outputs[0] = combine(dispatch(combine(dispatch(x, p), p), p), p).id;
+  BOOST_TEST(said(b.g.wrong) == " ");
+  const std::string read = said(in_regions(b.g).wrong);
+  BOOST_TEST(read.find("MEGA-P016 dispatch(") == 0u, read);
+}
+
+// Where a region makes several trips, a backward trip runs again what it reads of the forward pass,
+// and what that reads: here also products of which the backward pass reads only the sum.
+BOOST_AUTO_TEST_CASE(what_a_trip_runs_again_has_its_operands) {
+  builder b{mesh::one_rank()};
+  const extent B{dim::batch, 1}, Sq{dim::sequence, 8}, H{dim::hidden, 4}, E{dim::expert, 2},
+      F{dim::ffn, 6};
+  const var x = b.input(feed::stream, "x", dtype::f32, {B, Sq, H}, {});
+  parameter_info still;
+  still.frozen = true;
+  const var router = b.parameter("", "r", dtype::f32, {E, H}, {}, still);
+  const routing r = route(linear(x, router), {}, 1, true);
+  const expert_plan p = expert_rows(r.experts, 5, E.n, 0);
+  const var rows = dispatch(x, p);
+  const auto up = [&](const char* name) {
+    return grouped_linear(rows, b.parameter("", name, dtype::f32, {E, F, H}, {}, {}), p);
+  };
+  const var h = gelu(up("one") + up("other"));
+  const var down = b.parameter("", "down", dtype::f32, {E, H, F}, {}, {});
+  b.g.outputs[0] = combine(grouped_linear(h, down, p), p).id;
+  const auto g = std::make_unique<graph>(in_regions(derived_graph(b.g)));
+  BOOST_TEST_REQUIRE(said(g->wrong) == " ");
+  const running_order order(*g);
+  int for_another = 0; // run again though no backward node reads it
+  for (int i = 0; i < g->node_count; ++i) {
+    if (!order.again.has(i)) continue;
+    const node& n = g->at_node(i);
+    for (value_id v : n.in)
+      if (const node_id made = forward_in_trips(*g, v); made >= 0)
+        BOOST_TEST(order.again.has(made));
+    bool read = false;
+    for (int k = 0; k < g->node_count; ++k)
+      for (value_id v : g->at_node(k).in)
+        read = read || (v >= 0 && in_backward(g->at_node(k).when) && g->at(v).producer == i);
+    for_another += !read;
+  }
+  BOOST_TEST(for_another == 2);
+}
+
 // Generation has no backward pass; what it owes is its output and what it keeps.
 BOOST_AUTO_TEST_CASE(a_broken_pass_of_generation_is_refused) {
   setup s;
