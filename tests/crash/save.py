@@ -126,11 +126,10 @@ class Crash:
 
     def calls_of_the_save(self, log):
         """(name, which one of its name, arguments), from the last temporary folder that is made, with
-        keep_best for the best state, to the last call that names an entry of the root; of those that
-        follow the best state, which are those of a save without one, each eighth. Without those that
-        strace cannot tell from another thread's, such as the loader's calls for memory: it counts
-        each thread's apart."""
-        seen, calls, last, best = collections.Counter(), [], 0, 0
+        keep_best for the best state, to the last call that names an entry of the root. Without those
+        that strace cannot tell from another thread's, such as the loader's calls for memory: it
+        counts each thread's apart."""
+        seen, calls, last = collections.Counter(), [], 0
         for line in log.splitlines():
             match = re.match(r"(\d+) +(\w+)\((.*)", line)
             if not match:
@@ -142,10 +141,8 @@ class Crash:
             calls.append((name, seen[thread, name], rest))
             if "iter_0" in rest or HINT in rest or f'"{BEST}' in rest:
                 last = len(calls)
-                best = last if self.keep_best and f'"{BEST}' in rest else best
         others = {thread for thread, _ in seen} - {saving}
-        some = calls[:best] + calls[best:last][::8] if self.keep_best else calls[:last]
-        return [c for c in some if all(seen[t, c[0]] < c[1] for t in others)]
+        return [c for c in calls[:last] if all(seen[t, c[0]] < c[1] for t in others)]
 
     def inject(self, name, what, when):
         self.reset()
@@ -195,8 +192,7 @@ class Crash:
         for name, when, rest in self.calls:
             if name in OF_MEMORY:
                 continue
-            both = name in MATTERS | {"openat"} and not self.keep_best  # the best state's as the others'
-            for what in ("ENOSPC", "EIO") if both else ("EIO",):
+            for what in ("ENOSPC", "EIO") if name in MATTERS | {"openat"} else ("EIO",):
                 done = self.inject(name, f"error={what}", when)
                 # A removal; a line of progress.
                 aside = re.search(r'-tmp-\d+-old"', rest) or rest.startswith("1, ")
@@ -224,7 +220,7 @@ def main():
     for keep_best in (False, True):
         with tempfile.TemporaryDirectory(prefix="megacpp-crash-") as folder:
             crash = Crash(sys.argv[1], Path(folder).resolve(), keep_best)
-            if len(crash.calls) < 40:
+            if len(crash.calls) < 40 * (1 + keep_best):
                 crash.problems.append(f"saves of {len(crash.calls)} system calls are none")
             kills, errors = kills + crash.kills(), errors + crash.errors()
             problems += [f"with keep_best {keep_best}: {problem}" for problem in crash.problems]

@@ -370,14 +370,22 @@ BOOST_AUTO_TEST_CASE(broken_rounds_of_experts_are_refused) {
              }) == "MEGA-P016 gelu(x)");
 }
 
+// Each token of x, one of 4 numbers, goes to one of two experts, five rows a trip.
+routing routed(var x) {
+  parameter_info still;
+  still.frozen = true;
+  const std::initializer_list<extent> dims{{dim::expert, 2}, {dim::hidden, 4}};
+  return route(linear(x, x.b->parameter("", "r", dtype::f32, dims, {}, still)), {}, 1, true);
+}
+expert_plan planned(const routing& r) { return expert_rows(r.experts, 5, 2, 0); }
+
 // Trips of one region cannot stand among those of another, though no node reads too early.
 BOOST_AUTO_TEST_CASE(regions_that_interleave_are_refused) {
   builder b{mesh::one_rank()};
-  const extent B{dim::batch, 1}, Sq{dim::sequence, 8}, H{dim::hidden, 4}, E{dim::expert, 2};
+  const extent B{dim::batch, 1}, Sq{dim::sequence, 8}, H{dim::hidden, 4};
   const var x = b.input(feed::stream, "x", dtype::f32, {B, Sq, H}, {});
-  const routing r = route(linear(x, b.parameter("", "r", dtype::f32, {E, H}, {}, {})), {}, 1, true);
-  const auto planned = [&] { return expert_rows(r.experts, 5, E.n, 0); };
-  const expert_plan p = planned(), q = planned();
+  const routing r = routed(x);
+  const expert_plan p = planned(r), q = planned(r);
   const var of_p = dispatch(x, p), of_q = dispatch(x, q);
   b.g.outputs[0] = (combine(of_p, p) + combine(of_q, q)).id;
   BOOST_TEST(said(b.g.wrong) == " ");
@@ -391,10 +399,9 @@ BOOST_AUTO_TEST_CASE(regions_that_interleave_are_refused) {
 // What the trips of a region add up to is whole behind the last of them.
 BOOST_AUTO_TEST_CASE(a_sum_of_trips_that_one_of_them_reads_is_refused) {
   builder b{mesh::one_rank()};
-  const extent B{dim::batch, 1}, Sq{dim::sequence, 8}, H{dim::hidden, 4}, E{dim::expert, 2};
+  const extent B{dim::batch, 1}, Sq{dim::sequence, 8}, H{dim::hidden, 4};
   const var x = b.input(feed::stream, "x", dtype::f32, {B, Sq, H}, {});
-  const routing r = route(linear(x, b.parameter("", "r", dtype::f32, {E, H}, {}, {})), {}, 1, true);
-  const expert_plan p = expert_rows(r.experts, 5, E.n, 0);
+  const expert_plan p = planned(routed(x));
   b.g.outputs[0] = combine(dispatch(combine(dispatch(x, p), p), p), p).id;
   BOOST_TEST(said(b.g.wrong) == " ");
   const std::string read = said(in_regions(b.g).wrong);
@@ -408,11 +415,7 @@ BOOST_AUTO_TEST_CASE(what_a_trip_runs_again_has_its_operands) {
   const extent B{dim::batch, 1}, Sq{dim::sequence, 8}, H{dim::hidden, 4}, E{dim::expert, 2},
       F{dim::ffn, 6};
   const var x = b.input(feed::stream, "x", dtype::f32, {B, Sq, H}, {});
-  parameter_info still;
-  still.frozen = true;
-  const var router = b.parameter("", "r", dtype::f32, {E, H}, {}, still);
-  const routing r = route(linear(x, router), {}, 1, true);
-  const expert_plan p = expert_rows(r.experts, 5, E.n, 0);
+  const expert_plan p = planned(routed(x));
   const var rows = dispatch(x, p);
   const auto up = [&](const char* name) {
     return grouped_linear(rows, b.parameter("", name, dtype::f32, {E, F, H}, {}, {}), p);

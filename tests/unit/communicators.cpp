@@ -98,7 +98,6 @@ BOOST_AUTO_TEST_CASE(the_first_that_throws_ends_the_others) {
   const std::vector<float> in(100, 1.0f);
   std::vector<std::vector<float>> out(4, std::vector<float>(100));
   std::atomic<int> woken{0};
-  const auto start = std::chrono::steady_clock::now();
   for (const bool has_started : {false, true}) {
     const auto body = [&](communicator& c) {
       const auto x = exchange::all_reduce(axis::dp, dtype::f32, in.data(),
@@ -119,11 +118,12 @@ BOOST_AUTO_TEST_CASE(the_first_that_throws_ends_the_others) {
       }
     };
     BOOST_CHECK_EXCEPTION(ranks.run(body), error, [&](const error& e) {
-      return has_started || std::string(e.what()) == "rank 2 has no data";
+      const std::string says = e.what();
+      return says == "rank 2 has no data" ||
+             (has_started && says.find("ranks ask for different exchanges") == 0);
     });
   }
   BOOST_TEST(woken == 6);
-  BOOST_TEST((std::chrono::steady_clock::now() - start < std::chrono::seconds(2)));
 }
 
 BOOST_AUTO_TEST_CASE(ranks_that_ask_for_different_exchanges_are_told) {
