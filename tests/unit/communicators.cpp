@@ -6,6 +6,7 @@
 #include <megacpp/comm/self.hpp>
 #include <megacpp/comm/threads.hpp>
 
+#include <algorithm>
 #include <chrono>
 #include <memory>
 #include <thread>
@@ -90,6 +91,23 @@ BOOST_AUTO_TEST_CASE(ranks_wait_in_any_order) {
       }
     }
     return wrong;
+  });
+}
+
+// When wait returns, both `in` and `out` are the rank's own: it writes over them at once.
+BOOST_AUTO_TEST_CASE(what_was_waited_for_may_be_written_over) {
+  thread_ranks ranks(mesh({4, 1, 1, 1, 4, 1, 1}));
+  on_ranks(ranks, [](communicator& c, std::atomic<int>*) {
+    constexpr std::size_t n = 40'000;
+    std::vector<float> in(n), out(n);
+    std::int64_t wrong = 0;
+    for (int round = 0; round < 100; ++round) {
+      std::fill(in.begin(), in.end(), static_cast<float>(round + c.rank()));
+      c.run(exchange::all_reduce(axis::dp, dtype::f32, in.data(), out.data(), n));
+      wrong += std::count(out.begin(), out.end(), static_cast<float>(4 * round + 6)) != n;
+      std::fill(in.begin(), in.end(), -1.0f), std::fill(out.begin(), out.end(), -1.0f);
+    }
+    return wrong == 0 ? std::string() : std::to_string(wrong) + " sums are wrong";
   });
 }
 
