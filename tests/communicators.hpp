@@ -164,6 +164,11 @@ template <class T> std::string exchanges_of(mc::communicator& c, const plain_gro
     for (int r : members)
       for (T x : given<T>(r, 0, n)) want.push_back(x);
     checked("all-gather", mc::exchange::all_gather(over, t, mine.data(), out.data(), n), out, want);
+    landing<T> in_place(all);
+    std::copy(mine.begin(), mine.end(), in_place.data() + me * n);
+    checked("all-gather in place",
+            mc::exchange::all_gather(over, t, in_place.data() + me * n, in_place.data(), n),
+            in_place, want);
   }
   {
     landing<T> out(all);
@@ -205,9 +210,22 @@ template <class T> std::string exchanges_of(mc::communicator& c, const plain_gro
     std::copy(mine.begin(), mine.end(), in_place.data());
     checked("all-reduce in place",
             mc::exchange::all_reduce(over, t, in_place.data(), in_place.data(), n), in_place, sum);
+    std::vector<int> holders; // all but every third have something
+    for (int i = 0; i < size; ++i)
+      if (i % 3 != 1) holders.push_back(members[static_cast<std::size_t>(i)]);
+    sum.clear();
+    const std::int64_t here = me % 3 == 1 ? 0 : n;
+    for (std::int64_t i = 0; i < here; ++i) sum.push_back(summed<T>(holders, i));
+    landing<T> held(static_cast<std::size_t>(here));
+    checked("all-reduce of some", mc::exchange::all_reduce(over, t, mine.data(), held.data(), here),
+            held, sum);
     checked("reduce-scatter",
             mc::exchange::reduce_scatter(over, t, wide.data(), scattered.data(), n), scattered,
             part);
+    std::vector<T> whole = wide;
+    c.run(mc::exchange::reduce_scatter(over, t, whole.data(), whole.data() + me * n, n));
+    if (n > 0 && std::memcmp(whole.data() + me * n, part.data(), count * sizeof(T)) != 0)
+      wrong += "reduce-scatter in place: the rank's part is another; ";
   }
   if (size > 1) { // around the ring, two at once; everyone receives before anyone sends
     const int next = (me + 1) % size, last = (me + size - 1) % size;

@@ -117,7 +117,8 @@ private:
     const auto size = static_cast<std::size_t>(mc::size_of(first.type));
     for (meeting::guest& g : m.guests) {
       g.x.gives = g.gives, g.x.takes = g.takes;
-      if (g.x.type != first.type || g.x.count != first.count ||
+      const bool nothing = g.x.what == mc::collective::all_reduce && g.x.count * first.count == 0;
+      if (g.x.type != first.type || (g.x.count != first.count && !nothing) ||
           (g.x.what != first.what && first.what != mc::collective::send))
         throw std::logic_error("ranks ask for different exchanges");
       if (g.x.in == nullptr) continue;
@@ -159,8 +160,8 @@ private:
   static void sum(const meeting& m, const meeting::guest& g, std::int64_t first) {
     std::vector<const void*> parts;
     for (const meeting::guest& o : m.guests)
-      parts.push_back(o.in.data() + first * mc::size_of(g.x.type));
-    mc::sum_in_rank_order(g.x.type, parts, g.x.out, g.x.count);
+      if (o.x.count > 0) parts.push_back(o.in.data() + first * mc::size_of(g.x.type));
+    if (g.x.count > 0) mc::sum_in_rank_order(g.x.type, parts, g.x.out, g.x.count);
   }
 
   mc::mesh mesh_;

@@ -15,7 +15,10 @@
 //   - sums are taken in the order of the ranks, from the first on: of bf16 in fp32, rounded once at
 //     the end, of fp32 in fp32, of fp64 in fp64, of integers modulo 2^32 or 2^64. So they have the
 //     same bits on every rank, in every run and from every backend (sum_in_rank_order);
-//   - `in` and `out` are apart; those of an all-reduce may be the same.
+//   - of an all-reduce, ranks may have nothing: their count is 0, and the sum the others';
+//   - `in` and `out` are apart, or one in place of the other: those of an all-reduce the same, `in`
+//     of an all-gather the rank's part of `out`, `out` of a reduce-scatter its part of `in`, of
+//     which the other parts are of no use then.
 // Both lie in the memory that the communicator was made for, as a device's kernels see it.
 #pragma once
 

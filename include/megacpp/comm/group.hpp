@@ -35,6 +35,14 @@ constexpr coordinates coordinates_of(const mesh& m, int rank) {
   return at;
 }
 
+/// The number of a rank in its group over axes of one mesh whose sizes are known.
+constexpr int number_in_group(const mesh& m, axis_set over, const coordinates& at) {
+  int n = 0, size = 1;
+  for (axis a : detail::axes_by_rank[over.meets(expert_axes)])
+    if (over.has(a)) n += at[static_cast<unsigned>(a)] * size, size *= m.of(a);
+  return n;
+}
+
 /// The ranks that differ from one on some axes alone, in the order of their numbers. Parts of a
 /// value along one axis are in this order, too.
 class group {
@@ -43,11 +51,11 @@ public:
   constexpr group(const mesh& m, axis_set over, int rank) {
     const coordinates at = coordinates_of(m, rank);
     int stride = 1;
-    first_ = rank;
+    first_ = rank, rank_ = number_in_group(m, over, at);
     for (axis a : detail::axes_by_rank[over.meets(expert_axes)]) {
       if (over.has(a)) {
         const int mine = at[static_cast<unsigned>(a)];
-        rank_ += mine * size_, first_ -= mine * stride;
+        first_ -= mine * stride;
         counts_[levels_] = m.of(a), strides_[levels_++] = stride;
         size_ *= m.of(a);
       }

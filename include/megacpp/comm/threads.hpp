@@ -191,13 +191,16 @@ private:
       const auto sum = [&](std::int64_t first, std::byte* to, std::int64_t count) {
         if (count == 0) return;
         parts_.clear();
-        for (int q = 0; q < n; ++q) parts_.push_back(in(q, first));
+        for (int q = 0; q < n; ++q)
+          if (m.guests[static_cast<std::size_t>(q)].x.count > 0) parts_.push_back(in(q, first));
         sum_in_rank_order(x.type, parts_, to, count);
       };
       switch (x.what) {
       case collective::all_reduce: {
-        const std::int64_t first = part(x.count, me, n);
-        return sum(first, out + first * size, part(x.count, me + 1, n) - first);
+        if (x.count == 0) return;
+        const auto [mine, all] = among_holders(m, me);
+        const std::int64_t first = part(x.count, mine, all);
+        return sum(first, out + first * size, part(x.count, mine + 1, all) - first);
       }
       case collective::reduce_scatter: return sum(me * x.count, out, x.count);
       case collective::all_gather:
@@ -220,14 +223,25 @@ private:
       default: return; // sends and barriers have come, and that is all
       }
     }
+    /// Of the ranks that have something to sum: how many come before one of them, and how many
+    /// there are.
+    static std::pair<int, int> among_holders(const meeting& m, int place) {
+      int before = 0, all = 0;
+      for (int q = 0; q < m.size(); ++q) {
+        const bool holds = m.guests[static_cast<std::size_t>(q)].x.count > 0;
+        before += holds && q < place, all += holds;
+      }
+      return {before, all};
+    }
     /// The parts that other ranks have summed.
     static void gather(const record& r) {
       const exchange& x = r.mine().x;
-      const int n = r.m->size();
       const std::int64_t size = size_of(x.type);
-      for (int q = 0; q < n; ++q) {
-        if (q == r.place) continue;
-        const std::int64_t first = part(x.count, q, n), count = part(x.count, q + 1, n) - first;
+      for (int q = 0; q < r.m->size() && x.count > 0; ++q) {
+        const auto [theirs, all] = among_holders(*r.m, q);
+        if (q == r.place || r.m->guests[static_cast<std::size_t>(q)].x.count == 0) continue;
+        const std::int64_t first = part(x.count, theirs, all),
+                           count = part(x.count, theirs + 1, all) - first;
         copy(static_cast<std::byte*>(x.out) + first * size,
              static_cast<const std::byte*>(r.m->guests[static_cast<std::size_t>(q)].x.out) +
                  first * size,
@@ -241,12 +255,14 @@ private:
       for (const meeting::guest& o : r.m->guests) {
         const auto me = static_cast<std::size_t>(r.place),
                    q = static_cast<std::size_t>(&o - r.m->guests.data());
-        const bool pair = mine.x.what == collective::send || mine.x.what == collective::receive,
+        const bool reduces = mine.x.what == collective::all_reduce,
+                   pair = mine.x.what == collective::send || mine.x.what == collective::receive,
                    counts = !mine.gives.empty();
-        const bool same = (pair || o.x.what == mine.x.what) && o.x.type == mine.x.type &&
-                          o.x.count == mine.x.count &&
-                          (mine.x.what != collective::broadcast || o.x.peer == mine.x.peer) &&
-                          counts == !o.gives.empty() && (!counts || o.gives[me] == mine.takes[q]);
+        const bool same =
+            (pair || o.x.what == mine.x.what) && o.x.type == mine.x.type &&
+            (o.x.count == mine.x.count || (reduces && o.x.count * mine.x.count == 0)) &&
+            (mine.x.what != collective::broadcast || o.x.peer == mine.x.peer) &&
+            counts == !o.gives.empty() && (!counts || o.gives[me] == mine.takes[q]);
         if (!same)
           throw error(exit_code::internal, "ranks ask for different exchanges: rank " +
                                                text(mine, q) + ", rank " + text(o, me) +
