@@ -8,6 +8,7 @@
 #include <megacpp/plan/tied.hpp>
 #include <megacpp/plan/update.hpp>
 
+#include <algorithm>
 #include <memory>
 #include <set>
 #include <string>
@@ -74,11 +75,14 @@ run made_of(const mlp& m) {
     all.push_back(forward.back().get());
   }
   const std::vector<int> layers{1, m.layers, 1};
-  const auto stores = std::make_unique<mc::registry>(mc::make_registry(all, layers));
   run r;
-  for (const mc::graph* g : all)
+  std::vector<const mc::graph*> trained;
+  for (const mc::graph* g : all) {
     r.add(after_passes(
         *g, {.backward = true, .again = g == all[1] ? numbers.again : mc::recompute::none}));
+    trained.push_back(r.graphs.back().get());
+  }
+  const auto stores = std::make_unique<mc::registry>(mc::make_registry(trained, layers));
   r.add(update_graph(*stores, mc::mesh(numbers.ranks), numbers.type));
   r.add(after_passes(*all.back(), {}));
   r.add(mc::totals_graph(mc::mesh(numbers.ranks)));
@@ -94,9 +98,12 @@ void print_passes(const mlp& m) {
   const mc::pass_options options{.backward = true, .again = numbers.again};
   const auto last = std::make_unique<mc::graph>(after_passes(
       *forward, options, 0, mc::pass_count, [&](const mc::pass& p, const mc::graph& g) {
-        begin(p.name);
-        print(g, before);
-        before = nodes_of(g);
+        const std::set<std::string> now = nodes_of(g);
+        if (!std::includes(before.begin(), before.end(), now.begin(), now.end())) {
+          begin(p.name);
+          print(g, before);
+        }
+        before = now;
       }));
   begin("place_memory");
   const auto plan = std::make_unique<mc::memory_plan>(mc::place_memory(*last));
@@ -109,6 +116,8 @@ void print_passes(const mlp& m) {
 void print_step(const run& r, const mlp& m) {
   const mc::stage_shape s(m.layers, 1, 1, 0, [](int) { return 0; });
   const mc::buffers b = buffers_of(r.planned, s);
+  begin("update");
+  print(*r.graphs[mc::part_of_update(1)]);
   begin("tasks");
   int i = 0;
   for (const mc::task& t : training_step(s.training, 1))

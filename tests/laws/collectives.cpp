@@ -66,14 +66,14 @@ BOOST_AUTO_TEST_CASE(every_collective_names_the_line_that_caused_it) {
       {.ranks = {.tp = 2, .cp = 2, .ep = 2, .sequence_parallel = true}, .batch = {4, 128}},
       "lines");
   for (const collective_entry& e : collectives_of(p.view())) {
-    const source_line line = e.by->line;
+    const source_line line = e.line;
     const std::string file = line.file_name();
     BOOST_TEST_CONTEXT(e.part << " " << phase_text(e.when) << " " << name_of(e.call.what) << " of "
                               << e.value << ", " << text_of(line).c_str()) {
       const bool own = e.part == "update" || e.part == "totals";
       BOOST_TEST((own || file == "qwen3_moe.hpp" || file == "qwen3.hpp"));
       BOOST_TEST(own == (line.number == 0));
-      BOOST_TEST(own == line_text(*e.by).empty());
+      BOOST_TEST(own == line_text(line).empty());
       bool caused = own;
       for (int i = 0; i < p.view().kinds() + 2 && !caused; ++i) {
         const graph& g = *p.view().part(i).g;

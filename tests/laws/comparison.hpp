@@ -339,15 +339,19 @@ private:
         scale = std::max(scale, norm_of(reference_gradient(i)));
     for (std::size_t i = 0; i < s.leaves.size(); ++i) {
       if (!trainable(i)) continue;
-      const value_id of = s.meshed.leaves[i], d = s.of_meshed.of[static_cast<unsigned>(of)];
+      const value_id of = s.meshed.leaves[i];
+      value_id d = s.of_meshed.of[static_cast<unsigned>(of)];
       const value_id e = s.of_single.of[static_cast<unsigned>(s.single.leaves[i])];
+      const parameter_info* p = m.g.parameter_of(of);
+      if (p != nullptr && d >= 0) d = p->gradient;
       if ((d < 0) != (e < 0)) return "one of two gradients is missing: " + name(m.g, of);
       if (d < 0) continue;
-      // A tied parameter's gradient is finished elsewhere: here it is the dual of the value used.
-      const parameter_info* p = m.g.parameter_of(of);
-      const value_id used = p != nullptr && p->tied ? m.g.at(d).grad_of : of;
-      if (m.g.at(d).at != cotangent(m.g.at(used).at))
-        return "gradient is placed otherwise: " + name(m.g, of);
+      // A tied parameter's gradient is finished elsewhere: here it is the dual of the value used. So
+      // are sums that are left pending.
+      placement want = cotangent(m.g.at(p != nullptr && p->tied ? m.g.at(d).grad_of : of).at);
+      for (int a = 0; p != nullptr && a < axes; ++a)
+        if (p->pending.has(static_cast<axis>(a))) want.at[static_cast<unsigned>(a)] = partial;
+      if (m.g.at(d).at != want) return "gradient is placed otherwise: " + name(m.g, of);
       bool copies = true;
       if (s.leaves[i].what == content::parameter) {
         const array want = reference_gradient(i);

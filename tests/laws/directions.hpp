@@ -48,7 +48,7 @@ public:
     if (g.wrong.code != fault::none)
       throw std::runtime_error(std::string(code_of(g.wrong.code)) + " " + g.wrong.what.c_str());
     stores_ = make_registry(std::array<const graph*, 1>{&g}, std::array{1});
-    part_ = std::make_unique<interpreted_part>(g, stores_, 0, kernel_table::all());
+    part_ = std::make_unique<interpreted_part>(g, 0, kernel_table::all());
     slots_.resize(static_cast<unsigned>(part_->g.node_count));
     part_->view().prepare(part_->view(), device_, slots_.data());
     std::mt19937_64 random(seed);
@@ -79,7 +79,7 @@ public:
     part_->view().run(part_->view(), phase::forward, device_, f, slots_.data(), nullptr);
     const value_id out = part_->g.outputs[0];
     const double* y = reinterpret_cast<const double*>(
-        resolve(part_->plan.at[static_cast<unsigned>(out)], f, stores_, 0, 8));
+        resolve(part_->plan.at[static_cast<unsigned>(out)], f, 0, 8));
     double sum = 0;
     for (std::size_t i = 0; i < y_.size(); ++i) sum += y[i] * dy_[i];
     return sum;
@@ -127,6 +127,7 @@ public:
 private:
   frame make_frame() {
     frame f;
+    f.stores = &stores_;
     f.base[static_cast<unsigned>(space::weights)] = reinterpret_cast<std::byte*>(weights_.data());
     f.base[static_cast<unsigned>(space::gradients)] =
         reinterpret_cast<std::byte*>(gradients_.data());

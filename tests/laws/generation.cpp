@@ -236,8 +236,7 @@ public:
       const int kind = block ? p.kind_of[static_cast<std::size_t>(l)] : l < 0 ? -1 : p.kinds();
       const part_kind part = block ? part_kind::block : l < 0 ? part_kind::stem : part_kind::logits;
       const interpreted_part node(
-          in_regions(fused(p.generation.forward(p.model.at, s, part, kind))), *p.stores, kind + 1,
-          kernels_);
+          in_regions(fused(p.generation.forward(p.model.at, s, part, kind))), kind + 1, kernels_);
       std::vector<node_slot> slots(static_cast<std::size_t>(node.g.node_count));
       node.view().prepare(node.view(), device_, slots.data());
       std::vector<double> working(static_cast<std::size_t>(node.plan.working / 8 + 1));
@@ -247,7 +246,8 @@ public:
       };
       base(space::weights, m_.weights.weights()), base(space::working, working.data());
       base(space::stream_out, out.data());
-      f.layer = l, f.index = block ? seen[static_cast<std::size_t>(kind)]++ : 0;
+      f.stores = p.stores, f.layer = l,
+      f.index = block ? seen[static_cast<std::size_t>(kind)]++ : 0;
       const arena scratch(device_, node.view().scratch_bytes(node.view(), device_), "scratch", "");
       f.constants = &constants_, f.ranks = &ranks_, f.scratch = scratch.data();
       input_addresses inputs(node.g);

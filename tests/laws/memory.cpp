@@ -369,22 +369,24 @@ BOOST_AUTO_TEST_CASE(stages_share_the_work_of_the_whole_model) {
   BOOST_TEST(sum <= whole.update.flops + 100);
 }
 
-// Over axes of one rank there are no collectives. Over others every parameter's gradient is reduced
-// once a layer, a tied table's with that of its other use, and so are the three totals.
+// Over axes of one rank there are no collectives. Over others all gradients of a group are reduced at
+// once, every element of the store, and so are the three totals.
 BOOST_AUTO_TEST_CASE(collectives_are_those_of_axes_with_ranks) {
   const interpreted_program<gpt> alone(small_gpt, {.batch = {4, 128}}, "alone"),
       two(small_gpt, {.ranks = {.cp = 2}, .batch = {4, 128}}, "two");
   BOOST_TEST(collectives_of(alone.view()).empty());
-  std::int64_t reduced = 0, of_totals = 0, parameters = 0;
+  std::int64_t reduced = 0, times = 0, of_totals = 0;
   for (const collective_entry& e : collectives_of(two.view())) {
-    BOOST_TEST((e.call.over == axis_set(axis::cp) && e.ranks == 2));
+    const bool of_gradients = e.part == "update"; // over dp, which has one replica here, too
+    BOOST_TEST((e.ranks == 2 &&
+                e.call.over == (of_gradients ? axis_set{axis::dp, axis::cp} : axis_set(axis::cp))));
     if (e.part == "totals") of_totals += e.per_step;
-    if (e.when == phase::epilogue) reduced += e.per_step;
+    if (of_gradients) reduced += e.call.bytes * e.per_step, times += e.per_step;
     BOOST_TEST((e.call.what != collective::all_reduce ||
                 e.call.sent == e.call.bytes)); // 2 (n - 1) / n of it
   }
-  for_each_parameter(two.view(), [&](const parameter_ref&) { ++parameters; });
-  BOOST_TEST(reduced == parameters);
+  BOOST_TEST(reduced == memory_of_stage(two.view()).gradients);
+  BOOST_TEST(times == two.view().stores->group_count);
   BOOST_TEST(of_totals == 3);
   // Two replicas share their experts, so that the norm has a sum over both.
   const interpreted_program<qwen3_moe> shared(small_moe, {.ranks = {.ep = 2}, .batch = {4, 128}},
@@ -392,7 +394,7 @@ BOOST_AUTO_TEST_CASE(collectives_are_those_of_axes_with_ranks) {
   int of_gradients = 0, of_norm = 0;
   for (const collective_entry& e : collectives_of(shared.view())) {
     const bool of_experts = e.call.over == axis_set{axis::ep, axis::etp};
-    of_gradients += e.call.over == axis_set(axis::dp) && e.when == phase::epilogue;
+    of_gradients += e.call.over == axis_set(axis::dp) && e.part == "update";
     of_norm += e.call.over == axis_set(axis::ep) && e.part == "update";
     BOOST_TEST((e.ranks == 2 && (e.call.over == axis_set(axis::dp) || of_experts ||
                                  (e.call.over == axis_set(axis::ep) && e.part == "update"))),

@@ -114,7 +114,7 @@ public:
     node_slot slot;
     frame_.constants = &constants, frame_.ranks = ranks, frame_.coordinate = rank,
     frame_.layer = layer;
-    dynamic_call c({&device_, &frame_, &slot}, g, *plan_, stores_, 0, n);
+    dynamic_call c({&device_, &frame_, &slot}, g, *plan_, 0, n);
     if (f.prepare != nullptr) f.prepare(c);
     const bytes scratch(f.scratch_bytes != nullptr ? f.scratch_bytes(c) : 0);
     frame_.scratch = scratch.data();
@@ -155,7 +155,6 @@ private:
   std::unique_ptr<memory_plan> plan_ = std::make_unique<memory_plan>();
   frame frame_;
   std::vector<std::byte*> inputs_;
-  registry stores_{};
 };
 
 } // namespace mc::laws

@@ -3,6 +3,7 @@
 #define BOOST_TEST_MODULE ranks
 #include <boost/test/unit_test.hpp>
 
+#include <megacpp/comm/threads.hpp>
 #include <megacpp/inspect/description.hpp>
 #include <megacpp/preset/models.hpp>
 #include <megacpp/run/session.hpp>
@@ -17,7 +18,6 @@
 #include <vector>
 
 #include <kernels.hpp>
-#include <simulated_communicator.hpp>
 
 using namespace mc;
 
@@ -75,7 +75,9 @@ private:
   ticket begin(const exchange& x, const group& g) override {
     const std::int64_t size = size_of(x.type), n = g.size();
     if (n > 1)
-      calls.emplace_back(x.what, x.over.bits, x.elements_in(g.size()) * size, x.line.number);
+      calls.emplace_back(x.what, x.over.bits,
+                         (x.what == collective::receive ? x.count : x.elements_in(g.size())) * size,
+                         x.line.number);
     const auto* const in = static_cast<const std::byte*>(x.in);
     auto* const out = static_cast<std::byte*>(x.out);
     const std::int64_t given = x.elements_in(g.size()), taken = x.elements_out(g.size());
@@ -84,7 +86,9 @@ private:
                          turned = (i + part / n * away) % part;
       const std::int64_t from =
           x.what == collective::all_gather ? turned : i % std::max<std::int64_t>(1, given);
-      if (given == 0) std::memset(out + i * size, 0, static_cast<std::size_t>(size));
+      if (given == 0 && x.what == collective::receive) // some number of a stream
+        stores::set(out, x.type, i, std::sin(static_cast<double>(i)));
+      else if (given == 0) std::memset(out + i * size, 0, static_cast<std::size_t>(size));
       else std::memcpy(out + i * size, in + from * size, static_cast<std::size_t>(size));
     }
     return {0};
@@ -108,73 +112,31 @@ struct batches {
   }
 };
 
-mesh mesh_with(const layout& l, int dp) {
-  mesh m(l);
-  m.size[static_cast<unsigned>(axis::dp)] = dp;
-  m.size[static_cast<unsigned>(axis::edp)] = dp * l.cp * l.tp / (l.ep * l.expert_tp());
-  return m;
-}
-
-/// A step of one stage of a pipeline by the executor alone, since no session sends and receives
-/// between stages: what a neighbour would send stands in its place. Returns the norm.
-double step_of_stage(const program_view& p, int stage, communicator& c, const batches& data,
-                     int micros) {
-  cpu device(product_type::widened, 1);
-  stores weights(p, true, c.coordinate(), device);
-  weights.initialise(1);
-  const std::vector<planned_graph> graphs = graphs_of(p);
-  const stage_shape s = stage_of(p, stage);
-  const buffers b = buffers_of(graphs, s);
-  executor run(p.parts, b, device, c, weights, "activations", "a smaller model");
-  run.prepare(training_step(s.training, 1));
-  weights.give(run.inputs_of(part_of_update(p.kinds())));
-  run.set_numbers();
-  rank_feeds feeds(p, c.coordinate());
-  for (const task& t : training_step(s.training, micros)) {
-    if (t.what == action::feed)
-      feeds.give(data.view(t.micro),
-                 [&](feed f, std::span<const std::int32_t> ids) { run.write(f, ids); });
-    if (t.what == action::receive)
-      b.for_each_operand(t, [&](int number, const buffers::operand&) {
-        std::byte* const at = run.address_of(number, t.micro);
-        for (std::int64_t i = 0; i < b[number].bytes / size_of(weights.type()); ++i)
-          stores::set(at, weights.type(), i, std::sin(static_cast<double>(i)));
-      });
-    run.run(t);
-  }
-  return run.totals()[static_cast<unsigned>(step_total::norm)];
-}
-
 /// What rank `rank` calls in a step of so many micro-batches is what `describe` lists of its stage,
 /// and all stages together what it sums up.
 template <class Model>
 void records(const Model& m, const setup& s, int dp, const char* name, int micros = 1) {
   const interpreted_program<Model> p(m, s, name);
-  const mesh ranks = mesh_with(s.ranks, dp);
+  const mesh ranks = mesh_of(s.ranks, dp);
   std::map<call, std::int64_t> by_describe, made;
   for (const collective_entry& e : collectives_of(p.view(), ranks))
-    by_describe[{e.call.what, e.call.over.bits, e.call.bytes, e.by->line.number}] += e.per_step;
+    by_describe[{e.call.what, e.call.over.bits, e.call.bytes, e.line.number}] += e.per_step;
   for (int stage = 0; stage < s.ranks.pp; ++stage) {
     const int of_stage = ranks_of(ranks) / s.ranks.pp, rank = of_stage * stage + of_stage * 2 / 3;
     recording_communicator c(ranks, rank);
     BOOST_TEST_REQUIRE(c.coordinate()[static_cast<unsigned>(axis::pp)] == stage);
-    double norm = 0;
-    if (s.ranks.pp > 1) {
-      norm = step_of_stage(p.view(), stage, c, batches(s, 0), micros);
-    } else {
-      cpu device(product_type::widened, 1);
-      session run(p.view(), device, purpose::training, c);
-      run.weights().initialise(1);
-      norm =
-          run.step(std::vector<batch_view>(static_cast<std::size_t>(micros), batches(s, 0).view(0)))
-              .norm;
-    }
+    cpu device(product_type::widened, 1);
+    session run(p.view(), device, purpose::training, c);
+    run.weights().initialise(1);
+    const double norm =
+        run.step(std::vector<batch_view>(static_cast<std::size_t>(micros), batches(s, 0).view(0)))
+            .norm;
     const bool counts_tokens = stage + 1 == s.ranks.pp; // by which the norm is divided
     BOOST_TEST((norm > 0 && (std::isfinite(norm) || !counts_tokens)),
                name << ": the norm is " << norm);
     std::vector<call> listed;
     for (const step_call& x : calls_of(p.view(), ranks, stage, micros))
-      listed.emplace_back(x.call.what, x.call.over.bits, x.call.bytes, x.by->line.number);
+      listed.emplace_back(x.call.what, x.call.over.bits, x.call.bytes, x.line.number);
     BOOST_TEST(c.calls.size() == listed.size(), name << ": stage " << stage << " makes "
                                                      << c.calls.size() << " calls, and "
                                                      << listed.size() << " are listed");
@@ -183,7 +145,8 @@ void records(const Model& m, const setup& s, int dp, const char* name, int micro
     if (got != c.calls.end() && want != listed.end())
       BOOST_ERROR(name << ": call " << got - c.calls.begin() << " of stage " << stage << " is "
                        << text_of(*got) << ", and listed is " << text_of(*want));
-    for (const call& x : c.calls) ++made[x];
+    for (const call& x : c.calls)
+      if (std::get<0>(x) != collective::receive && std::get<2>(x) > 0) ++made[x];
   }
   if (micros == 1) BOOST_TEST((made == by_describe), name);
   std::uint8_t over = 0; // every axis that the layout has is called
@@ -195,43 +158,90 @@ void records(const Model& m, const setup& s, int dp, const char* name, int micro
       BOOST_TEST((over >> a & 1) == 1, name << ": nothing over " << name_of(one));
 }
 
-/// Losses and norms of a few steps, of `replicas` micro-batches each.
+/// What a few steps leave: losses and norms, which every rank tells, and the model's weights.
+struct outcome {
+  std::vector<double> numbers;
+  std::map<std::string, std::vector<double>> weights; ///< by parameter, in natural order
+};
+
+/// Of steps of `replicas` micro-batches each. Ranks that hold one element hold the same.
 template <class Model>
-std::vector<double> numbers_of(const Model& m, const setup& s, int dp, int replicas) {
+outcome outcome_of(const Model& m, const setup& s, int dp, int replicas, double clip = 1) {
   const interpreted_program<Model> p(m, s, "ranks");
-  const mesh ranks = mesh_with(s.ranks, dp);
-  std::vector<std::vector<double>> all(static_cast<std::size_t>(ranks_of(ranks)));
+  const mesh ranks = mesh_of(s.ranks, dp);
+  std::vector<outcome> all(static_cast<std::size_t>(ranks_of(ranks)));
   std::vector<batches> data;
   for (int r = 0; r < replicas; ++r) data.emplace_back(s, r);
   const auto steps = [&](communicator& c) {
     cpu device(product_type::widened, 1);
     session run(p.view(), device, purpose::training, c);
     run.weights().initialise(1);
-    run.numbers().learning_rate = 1e-2, run.numbers().clip = 1;
+    run.numbers().learning_rate = 1e-2, run.numbers().clip = clip, run.numbers().weight_decay = 0.1;
     std::vector<batch_view> mine;
     const int first = c.coordinate()[static_cast<unsigned>(axis::dp)] * (replicas / dp);
     for (int k = first; k < first + replicas / dp; ++k)
       mine.push_back(data[static_cast<std::size_t>(k)].view(k));
+    outcome& x = all[static_cast<std::size_t>(c.rank())];
     for (int i = 0; i < 4; ++i) {
       const step_result r = run.step(mine);
-      for (double x : {r.loss.mean(), r.norm}) all[static_cast<std::size_t>(c.rank())].push_back(x);
+      for (double n : {r.loss.mean(), r.norm}) x.numbers.push_back(n);
     }
+    const stores& held = run.weights();
+    for_each_parameter(run.program(), [&](const parameter_ref& r) {
+      auto& w = x.weights[r.name];
+      w.resize(static_cast<std::size_t>(global_size(*r.v).n), NAN);
+      held.boxes_of(r).each_run({}, r.count, [&](local_count i, global_count at, std::int64_t n) {
+        for (std::int64_t k = 0; k < n; ++k)
+          w[static_cast<std::size_t>(at.n + k)] =
+              held.element(held.weights(), held.type(), r.offset + i.n + k);
+      });
+    });
   };
   if (all.size() == 1) steps(self::of_process());
-  else mc_test::simulated_ranks(ranks).run(steps);
-  for (const auto& of_rank : all) BOOST_TEST((of_rank == all[0]), "ranks tell different numbers");
+  else thread_ranks(ranks).run(steps);
+  for (const outcome& o : all) {
+    BOOST_TEST((o.numbers == all[0].numbers), "ranks tell different numbers");
+    for (const auto& [name, w] : o.weights) {
+      std::vector<double>& whole = all[0].weights[name];
+      whole.resize(w.size(), NAN);
+      bool same = true;
+      for (std::size_t i = 0; i < w.size(); ++i) {
+        if (std::isnan(whole[i])) whole[i] = w[i];
+        same = same && (std::isnan(w[i]) || w[i] == whole[i]);
+      }
+      BOOST_TEST(same, "ranks hold different weights of " << name);
+    }
+  }
   return all[0];
+}
+
+void close_to(const outcome& got, const outcome& want, double tolerance, const char* name) {
+  for (std::size_t i = 0; i < want.numbers.size(); ++i)
+    BOOST_TEST(std::abs(got.numbers[i] - want.numbers[i]) <= tolerance * std::abs(want.numbers[i]),
+               name << ": number " << i << " is " << got.numbers[i] << ", of one rank "
+                    << want.numbers[i]);
+  BOOST_TEST(got.weights.size() == want.weights.size());
+  for (const auto& [parameter, w] : want.weights) {
+    const auto at = got.weights.find(parameter);
+    BOOST_REQUIRE(at != got.weights.end());
+    BOOST_REQUIRE(at->second.size() >= w.size()); // a vocabulary may be padded to more rows
+    double most = 0;
+    for (std::size_t i = 0; i < w.size(); ++i) {
+      const double apart = std::abs(at->second[i] - w[i]); // not a number: nobody holds it
+      most = apart > most || std::isnan(apart) ? apart : most;
+    }
+    BOOST_TEST(most <= tolerance, name << ": " << parameter << " differs by " << most);
+  }
 }
 
 template <class Model> void equals_one_rank(const Model& m, setup s, int dp, const char* name) {
   s.type = dtype::f64;
-  const std::vector<double> got = numbers_of(m, s, dp, 2);
+  const outcome got = outcome_of(m, s, dp, 2);
   s.ranks = {}, s.batch.expert_rows = 0;
-  const std::vector<double> want = numbers_of(m, s, 1, 2);
-  for (std::size_t i = 0; i < want.size(); ++i)
-    BOOST_TEST(std::abs(got[i] - want[i]) <= 1e-10 * std::abs(want[i]),
-               name << ": number " << i << " is " << got[i] << ", of one rank " << want[i]);
-  BOOST_TEST(want.front() > want[want.size() - 2], name << " does not learn");
+  const outcome want = outcome_of(m, s, 1, 2);
+  close_to(got, want, 1e-10, name);
+  BOOST_TEST(want.numbers.front() > want.numbers[want.numbers.size() - 2],
+             name << " does not learn");
 }
 
 } // namespace
@@ -242,6 +252,8 @@ BOOST_AUTO_TEST_CASE(the_calls_of_a_step_are_those_that_describe_lists) {
   records(small_gpt, {.ranks = {.tp = 2}, .batch = b}, 1, "tp 2");
   records(small_gpt, {.ranks = tp2sp, .batch = b}, 2, "tp 2 sp dp 2", 3);
   records(small_qwen, {.ranks = {.cp = 2}, .batch = b}, 3, "cp 2 dp 3");
+  records(small_qwen, {.ranks = {.cp = 2, .zero = 1}, .batch = b}, 3, "zero 1, cp 2 dp 3");
+  records(small_gpt, {.ranks = {.zero = 1}, .batch = b, .type = dtype::bf16}, 2, "zero 1, dp 2");
   records(small_qwen,
           {.ranks = {.tp = 2, .cp = 2, .sequence_parallel = true}, .batch = b, .type = dtype::bf16},
           2, "tp 2 sp cp 2 dp 2");
@@ -290,6 +302,44 @@ BOOST_AUTO_TEST_CASE(several_ranks_compute_what_one_does) {
                   2, "tp 2 sp cp 2 dp 2");
 }
 
+// Replicas that share the optimizer's state, each with its part of every group's range.
+BOOST_AUTO_TEST_CASE(replicas_that_share_the_optimizer_compute_what_one_rank_does) {
+  const batching b{2, 32};
+  equals_one_rank(small_gpt, {.ranks = {.zero = 1}, .batch = b}, 1, "zero 1, dp 1");
+  equals_one_rank(small_gpt, {.ranks = {.zero = 1}, .batch = b}, 2, "zero 1, dp 2");
+  equals_one_rank(small_qwen, {.ranks = {.cp = 2, .zero = 1}, .batch = b}, 1, "zero 1, cp 2");
+  equals_one_rank(small_qwen,
+                  {.ranks = {.tp = 2, .cp = 2, .sequence_parallel = true, .zero = 1}, .batch = b},
+                  2, "zero 1, tp 2 sp cp 2 dp 2");
+  equals_one_rank(tied_gpt, {.ranks = {.pp = 2, .zero = 1}, .batch = b}, 2,
+                  "zero 1, pp 2 dp 2, tied");
+  equals_one_rank(
+      small_moe,
+      {.ranks = {.tp = 2, .ep = 2, .etp = 1, .sequence_parallel = true, .zero = 1}, .batch = b}, 2,
+      "zero 1, tp 2 sp dp 2, ep 2 edp 2");
+}
+
+// The sum of a share is that of the whole, in the order of the ranks, and so is what it updates; only
+// the norm, which is not clipped here, adds up in another order.
+BOOST_AUTO_TEST_CASE(a_shared_optimizer_leaves_the_same_bits) {
+  for (const dtype t : {dtype::f32, dtype::bf16}) {
+    setup s{.ranks = {.cp = 2}, .batch = {2, 32}, .type = t};
+    const outcome apart = outcome_of(small_qwen, s, 2, 2, 0);
+    s.ranks.zero = 1;
+    const outcome shared = outcome_of(small_qwen, s, 2, 2, 0);
+    BOOST_TEST((shared.weights == apart.weights));
+  }
+}
+
+// Each stage has its own layers, and the norm is that of all of them.
+BOOST_AUTO_TEST_CASE(stages_of_a_pipeline_compute_what_one_rank_does) {
+  const batching b{2, 32};
+  equals_one_rank(small_gpt, {.ranks = {.pp = 2}, .batch = b}, 1, "pp 2");
+  equals_one_rank(tied_gpt, {.ranks = {.pp = 2}, .batch = b}, 1, "pp 2, tied");
+  equals_one_rank(tied_gpt, {.ranks = {.tp = 2, .pp = 2, .sequence_parallel = true}, .batch = b}, 1,
+                  "pp 2 tp 2 sp, tied");
+}
+
 // Experts that ranks share, in one round and in several, whatever tokens choose.
 BOOST_AUTO_TEST_CASE(ranks_that_share_experts_compute_what_one_does) {
   const batching b{2, 32};
@@ -319,7 +369,7 @@ BOOST_AUTO_TEST_CASE(other_ranks_than_the_layout_has_are_refused) {
              std::string(e.what()).find(why) != std::string::npos;
     });
   };
-  refused(p.view(), mesh_with({.tp = 4}, 1), "over 2 ranks of tp and was given 4");
-  refused(p.view(), mesh_with({}, 1), "over at least 2 ranks");
-  refused(stages.view(), mesh_with({.pp = 2}, 1), "has several pipeline stages");
+  refused(p.view(), mesh_of({.tp = 4}, 1), "over 2 ranks of tp and was given 4");
+  refused(p.view(), mesh_of({}, 1), "over at least 2 ranks");
+  refused(stages.view(), mesh_of({.pp = 4}, 1), "over 2 ranks of pp and was given 4");
 }

@@ -66,22 +66,24 @@ private:
   template <class Model> void parts(const Model& m, bool packed = false) {
     const setup train{.batch = {2, 5, packed}, .type = type},
         cached = for_generation(train, 2, 3, 6);
-    std::vector<graph> forward;
+    std::vector<graph> trained;
     std::vector<part_kind> kinds{part_kind::stem};
     for (int k = 0; k < Model::kinds; ++k) kinds.push_back(part_kind::block);
     kinds.push_back(part_kind::loss);
     for (std::size_t i = 0; i < kinds.size(); ++i) {
       const int kind = kinds[i] == part_kind::block ? static_cast<int>(i) - 1 : 0;
-      forward.push_back(forward_graph(m, train, kinds[i], kind));
-      const graph derived = derived_graph(forward.back());
+      const graph forward = forward_graph(m, train, kinds[i], kind);
+      const graph derived = derived_graph(forward);
       take(derived), take(fused(derived));
       take(fused(
           forward_graph(m, cached, i + 1 < kinds.size() ? kinds[i] : part_kind::logits, kind)));
+      trained.push_back(after_passes(forward, {.backward = true}));
     }
     std::vector<const graph*> pointers;
-    for (const graph& g : forward) pointers.push_back(&g);
+    for (const graph& g : trained) pointers.push_back(&g);
     const std::vector<int> layers(pointers.size(), 1);
-    take(update_graph(make_registry(pointers, layers), mesh(layout{}), type));
+    for (const int zero : {0, 1})
+      take(update_graph(make_registry(pointers, layers, zero), mesh(layout{}), type));
   }
   /// Repeated heads, weights that are computed and used twice, numbers that models do not use.
   void others() {

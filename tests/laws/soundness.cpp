@@ -32,8 +32,11 @@ const named_pass passes[] = {
     {"full", [](const graph& g) { return recomputed(g, recompute::full); }},
     {"halved", [](const graph& g) { return halved(g); }},
     {"fused", [](const graph& g) { return fused(g); }},
-    {"fused, selective, halved",
-     [](const graph& g) { return halved(recomputed(fused(g), recompute::selective)); }},
+    {"pending", [](const graph& g) { return left_pending(g); }},
+    {"pending, fused, selective, halved",
+     [](const graph& g) {
+       return halved(recomputed(fused(left_pending(g)), recompute::selective));
+     }},
     {"fused, full, halved",
      [](const graph& g) { return halved(recomputed(fused(g), recompute::full)); }},
     {"halved, full, fused",

@@ -70,6 +70,7 @@ struct model_on_stages {
       r.groups[k].count = 0;
       for (int stage = 0; stage < pp; ++stage)
         r.groups[k].count = std::max(r.groups[k].count, stores_of(stage).groups[k].count);
+      r.groups[k].share = r.groups[k].count;
     }
     return r;
   }
@@ -111,10 +112,23 @@ struct model_on_stages {
     }
     return out;
   }
+  /// That after the stages' sums are one, of what they share.
+  array range(int group, const world& w, int rank) const {
+    const std::int64_t length = longest().groups[group].count;
+    array sum = collected(w.coordinate(rank, axis::pp), group, w, rank, length);
+    if (!stores().groups[group].shared) return sum;
+    for (int stage = 0; stage < pp; ++stage) {
+      if (stage == w.coordinate(rank, axis::pp)) continue;
+      const array other = collected(stage, group, w, rank, length);
+      for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += other[i];
+    }
+    return sum;
+  }
 };
 
-/// A tied gradient joins in memory, which the ranges fed here have done.
+/// Gradients join and are reduced in memory, which the ranges fed here have done.
 void joined(node_task& t) { need(t.in(0).size() == t.in(1).size(), "add_gradient"); }
+void reduced(node_task& t) { need(!t.in(0).empty(), "reduce_gradient"); }
 
 /// The norm of an update's graph, which every rank must have.
 double norm_on_ranks(const model_on_stages& m, const graph& update) {
@@ -130,13 +144,19 @@ double norm_on_ranks(const model_on_stages& m, const graph& update) {
       f.logical[v] = {{tokens}};
     if (!is_store(x.from)) continue;
     auto& local = f.local[v];
-    for (int rank = 0; rank < w.ranks(); ++rank)
-      local.push_back(x.from == feed::gradient ? m.collected(w.coordinate(rank, axis::pp), x.slot,
-                                                             w, rank, r.groups[x.slot].count)
-                                               : array(held_size(w, update.ranks, x)));
+    for (int rank = 0; rank < w.ranks(); ++rank) {
+      array held(held_size(w, update.ranks, x));
+      const int stage = w.coordinate(rank, axis::pp);
+      if (x.from == feed::gradient && x.at[axis::pp].s == state::shard) {
+        if (!r.groups[x.slot].shared || stage == 0) held = m.range(x.slot, w, rank);
+      } else if (x.from == feed::gradient) {
+        held = m.range(x.slot, w, rank);
+      }
+      local.push_back(held);
+    }
   }
   implementations ops = plain::all();
-  ops[&op::add_gradient] = &joined;
+  ops[&op::add_gradient] = &joined, ops[&op::reduce_gradient] = &reduced;
   machine end(w, update, ops);
   end.run_forward(f);
   bool copies = true;

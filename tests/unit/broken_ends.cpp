@@ -7,6 +7,7 @@
 
 #include <megacpp/graph/letters.hpp>
 #include <megacpp/model/qwen3_moe.hpp>
+#include <megacpp/pass/pipeline.hpp>
 #include <megacpp/plan/update.hpp>
 
 #include <memory>
@@ -36,12 +37,15 @@ struct end_of_step {
 
 /// That of the dense model, which is right as it is.
 end_of_step end_of(const setup& s) {
-  const graph stem = forward_graph(dense(), s, part_kind::stem, 0),
-              block = forward_graph(dense(), s, part_kind::block, 0),
-              head = forward_graph(dense(), s, part_kind::loss, 0);
-  end_of_step end{
-      make_registry(std::array<const graph*, 3>{&stem, &block, &head}, std::array{1, 2, 1}),
-      mesh(s.ranks)};
+  const auto trained = [&](part_kind part) {
+    return std::make_unique<graph>(
+        after_passes(forward_graph(dense(), s, part, 0), {.backward = true}));
+  };
+  const auto stem = trained(part_kind::stem), block = trained(part_kind::block),
+             head = trained(part_kind::loss);
+  end_of_step end{make_registry(std::array<const graph*, 3>{stem.get(), block.get(), head.get()},
+                                std::array{1, 2, 1}, s.ranks.zero, mesh(s.ranks)),
+                  mesh(s.ranks)};
   BOOST_TEST(end.with([](graph&) {}) == " ");
   return end;
 }
@@ -61,6 +65,24 @@ BOOST_AUTO_TEST_CASE(a_broken_end_of_a_step_is_refused) {
           [](graph& g) { g.at_node(g.node_count++) = *find_node(g, op::add_gradient); });
   refused("a tied gradient joins after the norm",
           [](graph& g) { find_node(g, op::add_gradient)->when = phase::epilogue; });
+  refused("a group's gradients are not reduced",
+          [](graph& g) { erase(g, find_node(g, op::reduce_gradient)); });
+  refused("a group's gradients are reduced twice", [](graph& g) {
+    const node* n = find_node(g, op::reduce_gradient);
+    insert(g, static_cast<int>(n - g.nodes), node(*n));
+  });
+  refused("a group's gradients are reduced behind the norm",
+          [](graph& g) { find_node(g, op::reduce_gradient)->when = phase::epilogue; });
+  refused("a group's gradients are reduced before a tied one has joined", [](graph& g) {
+    const node n = *find_node(g, op::reduce_gradient);
+    erase(g, find_node(g, op::reduce_gradient));
+    insert(g, 0, n);
+  });
+  refused("a group's gradients are summed over other ranks", [](graph& g) {
+    node* n = find_node(g, op::reduce_gradient);
+    const axis_set over = n->attr.as<op::reduction>().over;
+    n->attr = op::reduction{over.has(axis::dp) ? over.without(axis::dp) : over.with(axis::dp)};
+  });
   refused("a group is not clipped",
           [](graph& g) { find_node(g, op::adamw)->in[5] = find_node(g, op::clip_factor)->out[1]; });
   refused("a group is not updated", [&](graph& g) { erase(g, find_node(g, op::adamw, 1)); });
@@ -202,35 +224,36 @@ BOOST_AUTO_TEST_CASE(a_broken_end_of_a_step_over_stages_is_refused) {
   const registry& r = end.r;
   const mesh& ranks = end.ranks;
   const auto refused = [&](const char* what, auto change) { end.refused(what, change); };
-  const auto over_pp = [](graph& g, bool of_range) {
+  const auto over_pp = [](graph& g) {
     for (int i = 0; i < g.node_count; ++i)
-      if (node& n = g.at_node(i); n.op == &op::redistribute &&
-                                  n.attr.as<op::transition>().over == axis::pp &&
-                                  (g.at(n.in[0]).rank == 1) == of_range)
+      if (node& n = g.at_node(i);
+          n.op == &op::redistribute && n.attr.as<op::transition>().over == axis::pp)
         return &n;
     throw std::logic_error("nothing is reduced over pp");
   };
   refused("a norm is not summed over stages", [&](graph& g) {
-    node* n = over_pp(g, false);
+    node* n = over_pp(g);
     rewire(g, n->out[0], n->in[0]);
     erase(g, n);
   });
   refused("a norm counts as if every stage had the same", [&](graph& g) {
-    node* n = over_pp(g, false);
+    node* n = over_pp(g);
     g.at(n->in[0]).at[axis::pp] = I;
     rewire(g, n->out[0], n->in[0]);
     erase(g, n);
   });
-  refused("gradients that stages share are not added up", [&](graph& g) {
-    node* n = over_pp(g, true);
-    rewire(g, n->out[0], n->in[0]);
-    erase(g, n);
-  });
+  const auto shared = [](graph& g) {
+    for (int i = 0; i < g.node_count; ++i)
+      if (node& n = g.at_node(i);
+          n.op == &op::reduce_gradient && n.attr.as<op::reduction>().over.has(axis::pp))
+        return &n;
+    throw std::logic_error("no gradient is reduced over pp");
+  };
+  refused("gradients that stages share are not added up", [&](graph& g) { erase(g, shared(g)); });
   refused("one stage's use of a tied table is taken for all", [&](graph& g) {
-    node* n = over_pp(g, true);
+    node* n = shared(g);
     g.at(n->in[0]).at[axis::pp] = I;
-    rewire(g, n->out[0], n->in[0]);
-    erase(g, n);
+    n->attr = op::reduction{n->attr.as<op::reduction>().over.without(axis::pp)};
   });
   refused("a table that stages share counts on each", [&](graph& g) {
     registry apart = r;
@@ -242,6 +265,51 @@ BOOST_AUTO_TEST_CASE(a_broken_end_of_a_step_over_stages_is_refused) {
     registry alike = r;
     for (registry::group& group : alike.groups) group.at[axis::pp] = I;
     g = update_graph(alike, ranks, dtype::f32);
+  });
+}
+
+// Where replicas share the optimizer's state each has the sum of its share, updates that, and all
+// have the weights again.
+BOOST_AUTO_TEST_CASE(a_broken_end_of_a_step_of_shares_is_refused) {
+  setup s = two_ranks();
+  s.ranks.zero = 1, s.ranks.cp = 2;
+  const end_of_step end = end_of(s);
+  const registry& r = end.r;
+  const mesh& ranks = end.ranks;
+  const auto refused = [&](const char* what, auto change) { end.refused(what, change); };
+  for (const op_info* op : {&op::scatter_gradient, &op::gather_weight}) {
+    refused("a share is not exchanged", [&](graph& g) { erase(g, find_node(g, *op)); });
+    refused("a share is exchanged twice", [&](graph& g) {
+      const node* n = find_node(g, *op);
+      insert(g, static_cast<int>(n - g.nodes), node(*n));
+    });
+    refused("a share is exchanged over other ranks",
+            [&](graph& g) { find_node(g, *op)->attr = op::reduction{axis::cp}; });
+    refused("a share is exchanged when the norm is taken",
+            [&](graph& g) { find_node(g, *op)->when = phase::forward; });
+    refused("the share of another group is exchanged", [&](graph& g) {
+      const unsigned share = op == &op::scatter_gradient;
+      find_node(g, *op)->in[share] = find_node(g, *op, 1)->in[share];
+    });
+    refused("another group is exchanged", [&](graph& g) {
+      const unsigned whole = op == &op::gather_weight;
+      find_node(g, *op)->in[whole] = find_node(g, *op, 1)->in[whole];
+    });
+  }
+  refused("weights come together before they are updated", [](graph& g) {
+    const node n = *find_node(g, op::gather_weight);
+    erase(g, find_node(g, op::gather_weight));
+    insert(g, static_cast<int>(find_node(g, op::adamw) - g.nodes), n);
+  });
+  refused("all sums are everywhere, and the shares of all are updated", [&](graph& g) {
+    registry alone = r;
+    for (registry::group& group : alone.groups) group.scattered = {};
+    g = update_graph(alone, ranks, dtype::f32);
+  });
+  refused("a rank counts its share as the whole", [&](graph& g) {
+    registry larger = r;
+    for (registry::group& group : larger.groups) group.share *= 2;
+    g = update_graph(larger, ranks, dtype::f32);
   });
 }
 

@@ -58,7 +58,7 @@ struct parts {
                                               : part_kind::block;
       forward[i] = forward_graph(mixture, s, what, i == 0 || i == kinds + 1 ? 0 : i - 1);
       g[i] = after_passes(forward[i], {.backward = true});
-      all[i] = &forward[i];
+      all[i] = &g[i];
     }
     const int layers[] = {1, 2, 2, 1};
     stores = make_registry(all, layers);
@@ -150,20 +150,26 @@ constexpr breakage broken[] = {
      }},
     {"the last layer's backward pass is left out", 1, 0, 2, T002,
      [](stage_step& s) { s.drop(s.find(0, backward_pass, 1)); }},
-    {"gradients are reduced before the last micro-batch", 1, 0, 2, T002,
-     [](stage_step& s) { s.move(s.find(1, phase::epilogue, -1), s.find(0, backward_pass, 1)); }},
-    {"gradients are reduced twice", 1, 0, 2, T002,
+    {"gradients of derived values go back before the last micro-batch", 1, 0, 2, T002,
+     [](stage_step& s) { s.move(s.find(1, phase::epilogue, -1), s.find(1, backward_pass, 1)); }},
+    {"gradients of derived values go back twice", 1, 0, 2, T002,
      [](stage_step& s) {
        const int i = s.find(1, phase::epilogue, -1);
        s.tasks.insert(i, task(s.tasks[i]));
      }},
-    {"a layer's gradients are not reduced", 1, 0, 2, T002,
+    {"a layer's gradients of derived values do not go back", 1, 0, 2, T002,
      [](stage_step& s) { s.drop(s.find(1, phase::epilogue, -1)); }},
-    {"tied gradients join after they are reduced", 1, 0, 2, T002,
+    {"gradients are reduced before those of derived values have gone back", 1, 0, 2, T002,
      [](stage_step& s) {
-       const int end = s.shape.training.update;
-       s.move(s.find(end, phase::prologue, -1), s.find(end, phase::forward, -1) - 1);
+       s.move(s.find(s.shape.training.update, phase::prologue, -1), s.find(1, phase::epilogue, -1));
      }},
+    {"gradients are reduced twice", 1, 0, 2, T002,
+     [](stage_step& s) {
+       const int i = s.find(s.shape.training.update, phase::prologue, -1);
+       s.tasks.insert(i, task(s.tasks[i]));
+     }},
+    {"gradients are not reduced", 1, 0, 2, T002,
+     [](stage_step& s) { s.drop(s.find(s.shape.training.update, phase::prologue, -1)); }},
     {"weights are updated before the norm is known", 1, 0, 2, T002,
      [](stage_step& s) {
        const int end = s.shape.training.update;
@@ -186,7 +192,7 @@ constexpr breakage broken[] = {
        s.tasks.insert(s.find(s.shape.training.update, phase::forward, -1),
                       clear_task(backward_pass));
      }},
-    {"gradients of derived values are cleared before they are reduced", 1, 0, 2, T002,
+    {"gradients of derived values are cleared before they go back", 1, 0, 2, T002,
      [](stage_step& s) {
        s.tasks.insert(s.find(2, phase::epilogue, -1), clear_task(phase::epilogue, 2));
      }},
@@ -254,10 +260,11 @@ template <int Part> struct constant {
   static constexpr planned_graph planned{after_all_passes<constant>::g, plan};
 };
 struct constant_update {
-  static constexpr const graph* forward[] = {&constant<0>::forward, &constant<1>::forward,
-                                             &constant<2>::forward, &constant<3>::forward};
+  static constexpr const graph* trained[] = {
+      &after_all_passes<constant<0>>::g, &after_all_passes<constant<1>>::g,
+      &after_all_passes<constant<2>>::g, &after_all_passes<constant<3>>::g};
   static constexpr int layers[] = {1, 2, 2, 1};
-  static constexpr registry stores = make_registry(forward, layers);
+  static constexpr registry stores = make_registry(trained, layers);
   static constexpr graph g = update_graph(stores, mesh(with(1).ranks), dtype::f32);
   static constexpr memory_plan plan = place_memory(g);
 };

@@ -136,8 +136,8 @@ private:
     for (int i = 0; i <= part_of(p_.layers); ++i) {
       const auto g = std::make_unique<graph>(generation_graph(p_, s, i));
       interpreted_part::refuse(g->wrong);
-      parts_.push_back(std::make_unique<interpreted_part>(after_passes(*g, {}), *p_.stores, i,
-                                                          *p_.generation.kernels));
+      parts_.push_back(
+          std::make_unique<interpreted_part>(after_passes(*g, {}), i, *p_.generation.kernels));
       interpreted_part& part = *parts_.back();
       for (address& at : part.plan.at)
         if (at.in == space::weights)

@@ -1,5 +1,6 @@
 // Attributes: what a node is told beside its operands. An op that takes any has a plain aggregate
-// of at most five numbers, flags, enumerators and places, which op_info::attributes names:
+// of at most five numbers, flags, enumerators, places and sets of axes, which op_info::attributes
+// names:
 //
 //   struct rope_attributes { double base; std::int64_t direction; };
 //   inline constexpr op_info rope{..., .attributes = attributes_of<rope_attributes>};
@@ -23,12 +24,14 @@ namespace mc {
 
 inline constexpr int max_attributes = 5; ///< of a node
 
-/// What an attribute is: a real number, an integer (a flag, too), an enumerator or a place.
+/// What an attribute is: a real number, an integer (a flag, too), an enumerator, a place or a set
+/// of axes.
 enum class attribute_kind : std::uint8_t { real, integer, named };
 
 namespace detail {
 
 constexpr std::int64_t word_of(double x) { return std::bit_cast<std::int64_t>(x); }
+constexpr std::int64_t word_of(axis_set s) { return s.bits; }
 constexpr std::int64_t word_of(place p) {
   return static_cast<int>(p.s) | static_cast<int>(p.d) << 8 | p.level << 16;
 }
@@ -46,9 +49,11 @@ struct attribute_word {
     } else if constexpr (std::same_as<T, place>) {
       return {static_cast<state>(bits & 0xff), static_cast<dim>(bits >> 8 & 0xff),
               static_cast<std::int8_t>(bits >> 16)};
+    } else if constexpr (std::same_as<T, axis_set>) {
+      return axis_set::of_bits(static_cast<int>(bits));
     } else {
       static_assert(std::integral<T> || std::is_enum_v<T>,
-                    "attributes are numbers, flags, enumerators and places");
+                    "attributes are numbers, flags, enumerators, places and sets of axes");
       return static_cast<T>(bits);
     }
   }

@@ -118,7 +118,8 @@ struct builder {
           if (at_start == (e.d == dim::elements && !g.ranks.sized(static_cast<axis>(a))))
             p.level = level++;
         }
-      if (e.n > 0 && e.n % ranks == 0) continue;
+      const bool exists = e.n > 0 || (e.n == 0 && e.d == dim::elements); // a range may be empty
+      if (exists && e.n % ranks == 0) continue;
       if (refuse(fault::S001, line, op, v))
         g.wrong.what << ": " << name_of(e.d) << " " << e.n << " over " << ranks << " ranks)";
       e.n = ranks;

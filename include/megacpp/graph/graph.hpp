@@ -264,7 +264,8 @@ struct parameter_info {
   bool decay = false;     ///< weight decay applies
   bool frozen = false;    ///< no gradient is derived
   value_id gradient = -1; ///< set by differentiate: the finished gradient
-  bool tied = false;      ///< the parameter of this name in the stem or the head is meant
+  axis_set pending{}; ///< over which that is a sum that the step's end reduces (pass/pending.hpp)
+  bool tied = false;  ///< the parameter of this name in the stem or the head is meant
   /// Of a padded first dim, the rows that exist; 0: all. The others are counted nowhere and in no
   /// file: for a table that is read by rows (inference::table_rows), as vocabulary_table pads it.
   std::int64_t valid_rows = 0;

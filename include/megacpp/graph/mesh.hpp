@@ -29,7 +29,17 @@ struct axis_set {
   }
   constexpr bool has(axis a) const { return (bits & bit(a)) != 0; }
   constexpr bool meets(axis_set o) const { return (bits & o.bits) != 0; }
+  constexpr bool empty() const { return bits == 0; }
+  constexpr axis_set with(axis a) const { return of_bits(bits | bit(a)); }
+  constexpr axis_set also_in(axis_set o) const { return of_bits(bits & o.bits); }
+  constexpr axis_set without(axis_set o) const { return of_bits(bits & ~o.bits); }
   constexpr bool operator==(const axis_set&) const = default;
+
+  static constexpr axis_set of_bits(int all) {
+    axis_set s;
+    s.bits = static_cast<std::uint8_t>(all);
+    return s;
+  }
 
 private:
   static constexpr std::uint8_t bit(axis a) {
@@ -40,6 +50,8 @@ private:
 /// The axes of the one mesh that the other lacks.
 inline constexpr axis_set dense_axes{axis::dp, axis::cp, axis::tp},
     expert_axes{axis::edp, axis::ep, axis::etp};
+/// Over which ranks have the same weights and other tokens.
+inline constexpr axis_set replica_axes{axis::dp, axis::cp, axis::edp};
 /// True if one of the meshes has all of these axes: only then are they a group.
 constexpr bool on_one_mesh(axis_set s) { return !s.meets(dense_axes) || !s.meets(expert_axes); }
 
@@ -53,6 +65,7 @@ struct layout {
   int ep = 1;                     ///< expert parallel
   int etp = 0;                    ///< tensor parallel inside experts; 0: 1 when ep > 1, else tp
   bool sequence_parallel = false; ///< the residual stream is sharded over tp along the sequence
+  int zero = 0; ///< 1: replicas share the optimizer's state (Rajbhandari et al. 2020)
 
   constexpr int expert_tp() const { return etp > 0 ? etp : (ep > 1 ? 1 : tp); }
   constexpr bool operator==(const layout&) const = default;
@@ -83,15 +96,27 @@ constexpr int ranks_of(const mesh& m, axis_set over) {
     if (over.has(static_cast<axis>(a))) n *= m.of(static_cast<axis>(a));
   return n;
 }
+/// Of some axes, those that may have several ranks.
+constexpr axis_set of_several_ranks(const mesh& m, axis_set over) {
+  axis_set several;
+  for (int a = 0; a < axes; ++a)
+    if (const auto one = static_cast<axis>(a); over.has(one) && !m.trivial(one))
+      several = several.with(one);
+  return several;
+}
 
+/// The mesh of so many replicas, over whose ranks the experts' folds.
+constexpr mesh mesh_of(const layout& l, int dp) {
+  mesh m(l);
+  m.size[static_cast<int>(axis::dp)] = dp;
+  m.size[static_cast<int>(axis::edp)] = dp * l.cp * l.tp / (l.ep * l.expert_tp());
+  return m;
+}
 /// The mesh of the fewest ranks that a layout has: one replica of the model, or more where ranks of
 /// several share its experts.
 constexpr mesh smallest_mesh(const layout& l) {
-  mesh m(l);
-  const int dense = l.tp * l.cp, expert = l.ep * l.expert_tp(), all = std::lcm(dense, expert);
-  m.size[static_cast<int>(axis::dp)] = all / dense;
-  m.size[static_cast<int>(axis::edp)] = all / expert;
-  return m;
+  const int dense = l.tp * l.cp, expert = l.ep * l.expert_tp();
+  return mesh_of(l, std::lcm(dense, expert) / dense);
 }
 
 } // namespace mc

@@ -23,8 +23,10 @@ inline std::vector<std::pair<const char*, std::int64_t>> memory_lines(const memo
 }
 
 inline std::string layout_text(const layout& l) {
-  return fmt::format("tp {}, pp {}, cp {}, ep {}, etp {}, sequence parallel {}, dp chosen at start",
-                     l.tp, l.pp, l.cp, l.ep, l.expert_tp(), l.sequence_parallel ? "on" : "off");
+  return fmt::format(
+      "tp {}, pp {}, cp {}, ep {}, etp {}, sequence parallel {}, zero {}, dp chosen "
+      "at start",
+      l.tp, l.pp, l.cp, l.ep, l.expert_tp(), l.sequence_parallel ? "on" : "off", l.zero);
 }
 
 inline std::string byte_count(std::int64_t n) {
@@ -73,9 +75,9 @@ inline void describe_collectives(std::string& out, const program_view& p) {
   for (const collective_entry& e : list) {
     fmt::format_to(std::back_inserter(out),
                    "  {:<8} {:<9} {:<14} over {:<8} {}  {} ({} x {}, {} sent by a rank)  {}\n",
-                   e.part, phase_text(e.when), name_of(e.call.what), name_of(e.call.over),
-                   cause_text(*e.by), e.value, e.per_step, byte_count(e.call.bytes),
-                   byte_count(e.call.sent), line_text(*e.by));
+                   e.part, phase_text(e.when), name_of(e.call.what), name_of(e.call.over), e.cause,
+                   e.value, e.per_step, byte_count(e.call.bytes), byte_count(e.call.sent),
+                   line_text(e.line));
   }
   for (const auto& [over, sent] : bytes_by_group(list))
     fmt::format_to(std::back_inserter(out), "  {} sent by a rank over {}\n", byte_count(sent),
@@ -193,13 +195,13 @@ inline json_output collectives_json(const program_view& p) {
                     {"phase", phase_text(e.when)},
                     {"what", name_of(e.call.what)},
                     {"axes", std::move(over)},
-                    {"cause", cause_text(*e.by)},
+                    {"cause", e.cause},
                     {"value", e.value},
                     {"ranks", e.ranks},
                     {"bytes", e.call.bytes},
                     {"sent", e.call.sent},
                     {"per_step", e.per_step},
-                    {"line", line_text(*e.by)}});
+                    {"line", line_text(e.line)}});
   }
   return list;
 }
@@ -245,7 +247,8 @@ inline std::string describe_json(const program_view& p, const std::vector<model_
                   {"cp", l.cp},
                   {"ep", l.ep},
                   {"etp", l.expert_tp()},
-                  {"sequence_parallel", l.sequence_parallel}}},
+                  {"sequence_parallel", l.sequence_parallel},
+                  {"zero", l.zero}}},
                 {"micro_batch", p.numbers.batch.micro},
                 {"sequence", p.numbers.batch.sequence},
                 {"precision", name_of(p.numbers.type)},

@@ -84,10 +84,10 @@ inline const char* phase_text(phase p) {
   return names[static_cast<int>(p)];
 }
 
-/// "qwen3.hpp:41", the line of the model that a node is for; nothing of the update and the totals,
-/// which no model writes.
-inline std::string line_text(const node& n) {
-  return n.line.number > 0 ? text_of(n.line).c_str() : "";
+/// "qwen3.hpp:41", the line of the model that something is for; nothing of the update and the
+/// totals, which no model writes.
+inline std::string line_text(source_line line) {
+  return line.number > 0 ? text_of(line).c_str() : "";
 }
 
 /// `dgrad %31 = linear_input_grad(%30, attn.q.weight)  (batch 16, ...) f32 [dp S(batch)] line 41`
@@ -110,13 +110,16 @@ inline std::string node_text(const graph& g, const node& n) {
   }
   if (n.op->redistributes)
     text += fmt::format(", {}: {}", name_of(n.attr.as<op::transition>().over), cause_text(n));
+  if (n.attr.are<op::reduction>())
+    text += fmt::format(", over {}", name_of(n.attr.as<op::reduction>().over));
   text += ")";
+  if (shown == nullptr && n.in[0] >= 0) shown = &g.at(n.in[0]); // of what changes its operands
   if (shown != nullptr) {
     text += fmt::format("  ({}) {}", dims_text(*shown), name_of(shown->type));
     const std::string at = placement_text(g.ranks, shown->at);
     if (!at.empty()) text += fmt::format(" [{}]", at);
   }
-  if (n.line.number > 0) text += "  " + line_text(n);
+  if (n.line.number > 0) text += "  " + line_text(n.line);
   return text;
 }
 
@@ -160,9 +163,10 @@ inline std::string buffer_text(const buffers& b, int number) {
 /// A call of the communicator in a training step.
 struct step_call {
   int part = 0;
-  const node* by = nullptr;    ///< of the part's graph
+  const node* by = nullptr;    ///< of the part's graph; null: between stages
   phase when = phase::forward; ///< the node's, or the backward pass's of what it runs again
   transfer call;
+  source_line line{};
 };
 
 namespace detail {
@@ -195,19 +199,34 @@ template <class F> void for_each_call(const graph& g, const running_order& order
 } // namespace detail
 
 /// The calls that one rank of a pipeline stage makes in a training step of so many micro-batches,
-/// in their order. Those between stages are not among them.
+/// in their order. What it receives has its bytes, of which none are sent.
 inline std::vector<step_call> calls_of(const program_view& p, const mesh& ranks, int stage = 0,
                                        int micros = 1) {
   std::vector<step_call> list;
   std::vector<running_order> orders;
   for (const part_view& part : p.parts) orders.emplace_back(*part.g);
   const stage_shape s = stage_of(p, stage);
+  const stage_stream stream(p.parts);
+  const graph update = update_of_stage(p, s, ranks);
   for (const task& t : training_step(s.training, micros)) {
+    if (t.what == action::send || t.what == action::receive) {
+      const bool sends = t.what == action::send;
+      const std::int64_t bytes = stream.bytes();
+      list.push_back(
+          {0,
+           nullptr,
+           t.when.first,
+           {sends ? collective::send : collective::receive, axis::pp, bytes, sends ? bytes : 0},
+           stream.line});
+    }
     if (t.what != action::run) continue;
     const int part = s.uses[t.use].part;
-    detail::for_each_call(*p.part(part).g, orders[static_cast<unsigned>(part)], t.when, ranks,
+    const graph& whole = *p.part(part).g;
+    const graph& g = t.use == s.training.update ? update : whole;
+    detail::for_each_call(g, orders[static_cast<unsigned>(part)], t.when, ranks,
                           [&](const node& n, phase when, const transfer& call) {
-                            list.push_back({part, &n, when, call});
+                            const auto i = static_cast<unsigned>(&n - g.nodes);
+                            list.push_back({part, whole.nodes + i, when, call, n.line});
                           });
   }
   return list;
@@ -215,9 +234,10 @@ inline std::vector<step_call> calls_of(const program_view& p, const mesh& ranks,
 
 /// What is called alike in a training step, all stages taken together.
 struct collective_entry {
-  std::string part, value;
+  std::string part, cause, value;
+  source_line line{}; ///< of the model; of the update and the totals, which no model writes, none
   phase when = phase::forward;
-  const node* by = nullptr; ///< of the part's graph
+  const node* by = nullptr; ///< of the part's graph; null: between stages
   transfer call;            ///< its bytes are those of each time, with ring algorithms
   int ranks = 0;
   std::int64_t per_step = 0; ///< times, with one micro-batch a step
@@ -240,19 +260,30 @@ inline std::vector<int> layers_of_parts(const program_view& p) {
 /// Every collective of a training step on these ranks, by part and node.
 inline std::vector<collective_entry> collectives_of(const program_view& p, const mesh& ranks) {
   std::map<std::tuple<int, const node*, phase, collective, std::int64_t, std::int64_t>,
-           std::pair<transfer, std::int64_t>>
+           std::pair<step_call, std::int64_t>>
       calls; // a node's calls differ in what they do or in their bytes, the larger ones first
   for (int stage = 0; stage < p.numbers.ranks.pp; ++stage)
     for (const step_call& c : calls_of(p, ranks, stage)) {
+      if (c.call.what == collective::receive || c.call.bytes == 0) continue; // another's send
       auto& [call, times] =
           calls[{c.part, c.by, c.when, c.call.what, c.call.over.bits, -c.call.bytes}];
-      call = c.call, ++times;
+      call = c, ++times;
     }
   std::vector<collective_entry> list;
   for (const auto& [key, made] : calls) {
-    const auto [part, by, when] = std::tie(std::get<0>(key), std::get<1>(key), std::get<2>(key));
-    list.push_back({name_of_part(p, part), origin_text(*p.part(part).g, by->in[0]), when, by,
-                    made.first, ranks_of(ranks, made.first.over), made.second});
+    const auto& [c, times] = made;
+    collective_entry e;
+    e.when = c.when, e.by = c.by, e.call = c.call;
+    e.line = c.line, e.ranks = ranks_of(ranks, c.call.over), e.per_step = times;
+    if (c.by == nullptr) {
+      const bool forward = c.when == phase::forward;
+      e.part = "stages", e.value = forward ? "the stream" : "d the stream";
+      e.cause = forward ? "to the next stage" : "to the stage before";
+    } else {
+      e.part = name_of_part(p, c.part), e.cause = cause_text(*c.by);
+      e.value = origin_text(*p.part(c.part).g, c.by->in[0]);
+    }
+    list.push_back(std::move(e));
   }
   return list;
 }

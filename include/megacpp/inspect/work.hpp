@@ -56,23 +56,16 @@ struct step_work {
   }
 };
 
-/// The update on one stage, which has its own layers alone.
-inline graph update_of_stage(const program_view& p, std::span<const int> layers) {
-  registry r = *p.stores;
-  for (registry::entry& e : r.entries)
-    if (layers.front() == 0 || layers[static_cast<unsigned>(e.part)] == 0) e.gradient = e.offset;
-  for (int k = 0; k < r.group_count; ++k) {
-    registry::group& group = r.groups[static_cast<unsigned>(k)];
-    group.count = stored_elements(r, layers, k);
-    group.frozen = group.frozen || group.count == 0; // nothing of it is on this stage
-  }
-  return update_graph(r, p.update().g->ranks, p.numbers.type);
+/// The update on one stage, which has its own layers alone, over ranks of these numbers. Its nodes
+/// are those of the program's.
+inline graph update_of_stage(const program_view& p, const stage_shape& s, const mesh& ranks = {}) {
+  return update_graph(stores_of_stage(p, s, ranks), p.update().g->ranks, p.numbers.type);
 }
 
 inline step_work work_of_step(const program_view& p, std::int64_t micro_batches, int of_stage = 0) {
   step_work w;
   const stage_shape s = stage_of(p, of_stage);
-  const graph update = update_of_stage(p, s.layers);
+  const graph update = update_of_stage(p, s);
   bool begun = false;                                  // the first micro-batch
   for (const task& t : training_step(s.training, 1)) { // all micro-batches are alike
     begun = begun || t.micro >= 0;

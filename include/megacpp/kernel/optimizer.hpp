@@ -1,6 +1,7 @@
 // Kernels of op/optimizer.hpp.
 #pragma once
 
+#include <megacpp/comm/communicator.hpp>
 #include <megacpp/kernel/kernel.hpp>
 #include <megacpp/kernel/rows/adamw.hpp>
 #include <megacpp/kernel/rows/elementwise.hpp>
@@ -18,6 +19,30 @@ template <> struct kernel_of<&op::add_gradient> { // g, h
     G *g = c.template in_out<G>(0), *h = c.template in_out<G>(1);
     rows::add(c.in_size(0), g, h, g);
     rows::fill(c.in_size(0), G(0), h);
+  }
+};
+
+template <> struct kernel_of<&op::reduce_gradient> { // g
+  template <class G, class Call> static void run(Call& c) {
+    G* g = c.template in_out<G>(0);
+    c.comm().run(exchange::all_reduce(c.template attr<op::reduction>().over, dtype_of<G>, g, g,
+                                      c.in_size(0), c.described().line));
+  }
+};
+
+template <> struct kernel_of<&op::scatter_gradient> { // g, the rank's share of it
+  template <class G, class Call> static void run(Call& c) {
+    c.comm().run(exchange::reduce_scatter(c.template attr<op::reduction>().over, dtype_of<G>,
+                                          c.template in<G>(0), c.template in_out<G>(1),
+                                          c.in_size(1), c.described().line));
+  }
+};
+
+template <> struct kernel_of<&op::gather_weight> { // the rank's share of w, w
+  template <class T, class Call> static void run(Call& c) {
+    c.comm().run(exchange::all_gather(c.template attr<op::reduction>().over, dtype_of<T>,
+                                      c.template in<T>(0), c.template in_out<T>(1), c.in_size(0),
+                                      c.described().line));
   }
 };
 

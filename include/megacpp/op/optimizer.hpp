@@ -1,6 +1,9 @@
 // The end of a step: gradient norm, clipping and AdamW over ranges of the flat stores.
 //
 //   add_gradient    g = g + h,  h = 0
+//   reduce_gradient   g = sum of g over the ranks of some axes
+//   scatter_gradient  of the same, h = the rank's share
+//   gather_weight     w = the shares v of all of these ranks
 //   sum_of_squares  s = sum_i g_i^2 (double)
 //   clip_factor     c = 1/n min(1, clip / (norm + 1e-6)),  norm = sqrt(sum of s) / n
 //                   n = tokens of the batch; NaN unless the norm and the summed loss are finite
@@ -48,6 +51,88 @@ inline constexpr op_info add_gradient{.name = "add_gradient",
                                       .cost = &add_gradient_cost,
                                       .changes = 0b11,
                                       .takes_ranges = true};
+
+struct reduction {
+  axis_set over; ///< the axes of whose ranks
+};
+/// Operand `whole` is `summed` over all of the axes, and `share`, if there is one, the part of it
+/// that each rank of these has: shares are equal, so that where it is not known how many ranks
+/// there are, its extent is that of one.
+[[gnu::cold]] constexpr void over_ranks(inference& c, int whole, place summed, int share = -1) {
+  const axis_set over = c.n.attr.as<reduction>().over;
+  c.require(!over.empty() && on_one_mesh(over), fault::P013, 0);
+  bool sized = true;
+  for (int a = 0; a < axes; ++a)
+    sized = sized && (!over.has(static_cast<axis>(a)) || c.g.ranks.sized(static_cast<axis>(a)));
+  if (share >= 0 && sized) c.alike(share, whole);
+  if (share >= 0 && !sized) {
+    c.dims(whole, {dim::elements}), c.dims(share, {dim::elements});
+    const std::int64_t of = c.in(share).dims[0].n, n = c.in(whole).dims[0].n;
+    c.require(of == n || (of > 0 && n % of == 0), fault::S002, whole, share);
+  }
+  for (c.looking = 0; c.looking < axes; ++c.looking) {
+    const auto a = static_cast<axis>(c.looking);
+    if (c.g.ranks.trivial(a)) continue;
+    if (over.has(a) && c.in(whole).at[a] != summed) c.fail(fault::P010, whole);
+    if (share < 0) continue;
+    if (over.has(a) ? !c.in(share).at[a].is_shard(dim::elements)
+                    : c.in(share).at[a].s != c.in(whole).at[a].s)
+      c.fail(fault::P010, share);
+  }
+  c.looking = -1;
+}
+template <collective What>
+[[gnu::cold]] constexpr work over_ranks_cost(const graph& g, const node& n) {
+  const std::int64_t in = local_bytes(g.ranks, g.at(n.in[0])),
+                     out =
+                         What == collective::all_reduce ? in : local_bytes(g.ranks, g.at(n.in[1]));
+  return {0, in, out};
+}
+template <collective What> [[gnu::cold]] constexpr transfers over_ranks_wire(const graph& g,
+                                                                             const node& n,
+                                                                             const mesh& ranks) {
+  const axis_set over = n.attr.as<reduction>().over;
+  const std::int64_t bytes = local_bytes(g.ranks, g.at(n.in[0]));
+  return transfers{}.add({What, over, bytes, bytes_sent(What, bytes, ranks_of(ranks, over))});
+}
+
+[[gnu::cold]] constexpr void reduce_gradient_rule(inference& c) { // g
+  c.floats({0}), c.sums({0}, 0);
+  over_ranks(c, 0, partial);
+}
+inline constexpr op_info reduce_gradient{.name = "reduce_gradient",
+                                         .rule = &reduce_gradient_rule,
+                                         .cost = &over_ranks_cost<collective::all_reduce>,
+                                         .wire = &over_ranks_wire<collective::all_reduce>,
+                                         .changes = 0b1,
+                                         .takes_ranges = true,
+                                         .attributes = attributes_of<reduction>};
+
+/// Both lie in one store, the share in its place in the whole, of which the rest is of no use then.
+[[gnu::cold]] constexpr void scatter_gradient_rule(inference& c) { // g, the rank's share of it
+  c.floats({0, 1}), c.sums({0}, 0);
+  over_ranks(c, 0, partial, 1);
+}
+inline constexpr op_info scatter_gradient{.name = "scatter_gradient",
+                                          .rule = &scatter_gradient_rule,
+                                          .cost = &over_ranks_cost<collective::reduce_scatter>,
+                                          .wire = &over_ranks_wire<collective::reduce_scatter>,
+                                          .changes = 0b11,
+                                          .takes_ranges = true,
+                                          .attributes = attributes_of<reduction>};
+
+/// Both lie in one store, the share in its place in the whole.
+[[gnu::cold]] constexpr void gather_weight_rule(inference& c) { // the rank's share of w, w
+  c.floats({0, 1});
+  over_ranks(c, 1, invariant, 0);
+}
+inline constexpr op_info gather_weight{.name = "gather_weight",
+                                       .rule = &gather_weight_rule,
+                                       .cost = &over_ranks_cost<collective::all_gather>,
+                                       .wire = &over_ranks_wire<collective::all_gather>,
+                                       .changes = 0b10,
+                                       .takes_ranges = true,
+                                       .attributes = attributes_of<reduction>};
 
 [[gnu::cold]] constexpr void sum_of_squares_rule(inference& c) { // g
   c.floats({0}), c.sums({0}, 0);

@@ -7,6 +7,7 @@
 
 #include <megacpp/graph/adjoint.hpp>
 #include <megacpp/graph/terms.hpp>
+#include <megacpp/pass/pending.hpp>
 
 namespace mc {
 
@@ -85,7 +86,10 @@ struct meaning {
   run(phase::epilogue, phase::epilogue);
   for (int k = 0; k < owed_values; ++k) m.values[k] = t.at(owed_value(g, static_cast<owed>(k)));
   for (int r = 0; r < g.region_count; ++r) m.trips[r] = t.at(g.regions[r].trips);
-  for (int i = 0; i < g.parameter_count; ++i) m.gradients[i] = t.at(g.parameters[i].gradient);
+  for (int i = 0; i < g.parameter_count; ++i) { // finished, or left to be
+    const pending_gradient of = pending_gradient_of(g, g.parameters[i]);
+    m.gradients[i] = mixed(t.at(of.v), of.over.bits);
+  }
   m.changed = t.written;
   return m;
 }

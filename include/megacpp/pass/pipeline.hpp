@@ -3,6 +3,7 @@
 #pragma once
 
 #include <megacpp/pass/fuse.hpp>
+#include <megacpp/pass/pending.hpp>
 #include <megacpp/pass/recompute.hpp>
 #include <megacpp/pass/regions.hpp>
 #include <megacpp/pass/split.hpp>
@@ -26,6 +27,8 @@ struct pass {
 /// In the order in which they run.
 inline constexpr pass all_passes[] = {
     {"differentiate", [](const graph& g, const pass_options&) { return differentiated(g); },
+     [](const graph&, const pass_options& o) { return o.backward; }},
+    {"pending", [](const graph& g, const pass_options&) { return left_pending(g); },
      [](const graph&, const pass_options& o) { return o.backward; }},
     {"fuse", [](const graph& g, const pass_options&) { return fused(g); },
      [](const graph&, const pass_options&) { return true; }},

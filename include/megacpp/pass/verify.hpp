@@ -189,11 +189,11 @@ constexpr int lost_in_backward(const graph& g, const gradients* of_inputs) {
 
 } // namespace detail
 
-/// Each trainable parameter: a finished gradient whose placement is the parameter's, in the element
-/// type of its store. A tied parameter is finished where it
-/// is declared first; here its contribution must be the dual of the value used. Nothing that the
-/// backward pass computes is lost.
-/// A graph with other inputs than a part's stream says which cotangents they have.
+/// Each trainable parameter: a finished gradient whose placement is the parameter's, but for sums
+/// that it says are pending, in the element type of its store. A tied parameter is finished where
+/// it is declared first; here its contribution must be the dual of the value used. Nothing that the
+/// backward pass computes is lost. A graph with other inputs than a part's stream says which
+/// cotangents they have.
 constexpr fault_record verify_gradients(const graph& g, const gradients* of_inputs = nullptr) {
   fault_record wrong;
   for (int i = 0; i < g.parameter_count; ++i) {
@@ -211,8 +211,10 @@ constexpr fault_record verify_gradients(const graph& g, const gradients* of_inpu
     const value& grad = g.at(id);
     if (grad.type != accumulator_of(v.type)) refuse(fault::P020);
     const placement want = p.tied ? cotangent(g.at(grad.grad_of).at) : v.at;
-    for (int a = 0; a < axes; ++a)
-      if (grad.at.at[a] != want.at[a]) refuse(fault::P010, a);
+    for (int a = 0; a < axes; ++a) {
+      const bool pending = p.pending.has(static_cast<axis>(a));
+      if (grad.at.at[a] != (pending ? partial : want.at[a])) refuse(fault::P010, a);
+    }
   }
   if (const int i = detail::lost_in_backward(g, of_inputs); i >= 0)
     record(wrong, g, fault::P010, g.at_node(i).line, g.at_node(i).op->name, g.at_node(i).in[0]);

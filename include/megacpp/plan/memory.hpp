@@ -73,6 +73,24 @@ constexpr std::int64_t tied_elements(const registry& r, std::span<const int> lay
   return n;
 }
 
+/// Elements of the flat stores of one rank: the states are masters, and each moment.
+struct store_sizes {
+  std::int64_t weights = 0, gradients = 0, states = 0;
+};
+/// Of a registry as it is.
+constexpr store_sizes sizes_of(const registry& r) { return {r.total, r.gradients, r.states}; }
+/// What a stage has of the model's registry, over ranks of these numbers.
+constexpr store_sizes sizes_of(const registry& r, std::span<const int> layers, const mesh& ranks) {
+  store_sizes s;
+  for (int k = 0; k < r.group_count; ++k) {
+    const int shares = shares_of(ranks, r.groups[k].scattered);
+    const std::int64_t n = padded_to_shares(stored_elements(r, layers, k), shares);
+    s.weights += n, s.states += n / shares;
+  }
+  s.gradients = s.weights + tied_elements(r, layers);
+  return s;
+}
+
 /// The graphs of a run by part: the stem, the kinds of block, the head, and behind them the update,
 /// the head of evaluation and the totals.
 inline constexpr int other_parts = 5; ///< beside the kinds
@@ -123,6 +141,16 @@ constexpr buffers buffers_of(std::span<const planned_graph> graphs, const stage_
   return {graphs, s.uses, steps, s.flights()};
 }
 
+/// Bytes of the stores for training. `type`: the weights'.
+constexpr memory_items memory_of_stores(const store_sizes& s, dtype type) {
+  memory_items m;
+  const dtype main = accumulator_of(type);
+  m.weights = s.weights * size_of(type);
+  m.gradients = s.gradients * size_of(main);
+  m.masters = type == main ? 0 : s.states * size_of(main);
+  m.moments = 2 * s.states * size_of(main);
+  return m;
+}
 /// Bytes of the buffers alone.
 constexpr memory_items memory_of_buffers(const buffers& b) {
   memory_items m;
@@ -132,21 +160,19 @@ constexpr memory_items memory_of_buffers(const buffers& b) {
   return m;
 }
 /// Bytes of one rank of a stage for training, or for evaluation alone. `type`: the weights'.
-constexpr memory_items memory_of(const buffers& b, const registry& r, std::span<const int> layers,
-                                 dtype type, bool training) {
+constexpr memory_items memory_of(const buffers& b, const store_sizes& s, dtype type,
+                                 bool training) {
   memory_items m = memory_of_buffers(b);
-  const dtype main = accumulator_of(type);
-  const std::int64_t elements = stored_elements(r, layers);
-  m.weights = elements * size_of(type);
+  const memory_items held = memory_of_stores(s, type);
+  m.weights = held.weights;
   if (!training) return m;
-  m.gradients = (elements + tied_elements(r, layers)) * size_of(main);
-  m.masters = type == main ? 0 : elements * size_of(main);
-  m.moments = 2 * elements * size_of(main);
+  m.gradients = held.gradients, m.masters = held.masters, m.moments = held.moments;
   return m;
 }
 constexpr memory_items stage_memory(std::span<const planned_graph> graphs, const stage_shape& s,
-                                    const registry& r, dtype type, bool training = true) {
-  return memory_of(buffers_of(graphs, s, training), r, s.layers, type, training);
+                                    const registry& r, dtype type, const mesh& ranks,
+                                    bool training = true) {
+  return memory_of(buffers_of(graphs, s, training), sizes_of(r, s.layers, ranks), type, training);
 }
 
 } // namespace mc

@@ -147,6 +147,8 @@ template <class Model> constexpr fault_record check(const Model& m, const setup&
   const layout& l = s.ranks;
   if (l.tp < 1 || l.pp < 1 || l.cp < 1 || l.ep < 1 || l.etp < 0)
     return sentence(fault::C002, "every axis needs at least one rank");
+  if (l.zero < 0 || l.zero > 1)
+    return sentence(fault::C002, "zero is 0, or 1: replicas share the optimizer's state");
   if (m.layers < l.pp) return sentence(fault::C002, "more pipeline stages than layers");
   if (m.layers % l.pp != 0)
     return sentence(fault::C002, "the layers do not divide into equal pipeline stages");

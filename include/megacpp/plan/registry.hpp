@@ -3,6 +3,10 @@
 // same decay) are contiguous over all layers, so that reductions, norms, ZeRO shards and the
 // optimizer work on ranges of one array.
 //
+// ZeRO 1 (Rajbhandari et al. 2020): over the axes on which ranks have one weight and other tokens,
+// each keeps the masters and moments of its share of a group's range alone. Ranges are padded to
+// equal shares when it is known how many ranks there are.
+//
 // Under numerics::batch_invariant a tied use collects its gradient apart, behind all others, and
 // the step's end adds it to that of the declaration, because a sum to which head and stem add in
 // turn depends on the size of a micro-batch; else both uses add to one gradient. Pipeline stages
@@ -41,14 +45,20 @@ struct registry {
     bool frozen = false; ///< never updated
     update_rule update = update_rule::adamw;
     double rate = 0;                    ///< of update_rule::balance
-    bool shared = false;                ///< by stages: its gradients are a pending sum over pp
+    bool shared = false;                ///< by stages
+    axis_set pending{};                 ///< over which gradients are sums that are to be reduced
+    axis_set scattered{};               ///< of these, over which ranks share masters and moments
     std::int64_t offset = 0, count = 0; ///< elements, padding between entries included
+    std::int64_t share = 0;             ///< of these, whose masters and moments a rank has
+    std::int64_t states = 0;            ///< where those begin, in elements
+    bool counted = true;                ///< here: no stage before has the group, too
   };
   entry entries[max_entries]{};
   group groups[max_groups]{};
   int entry_count = 0, group_count = 0;
   std::int64_t total = 0;
   std::int64_t gradients = 0; ///< elements of the main grads: total, and those that tied uses have
+  std::int64_t states = 0;    ///< of masters and of each moment
   fault_record wrong{};
 
   int part_count = 0;
@@ -64,6 +74,20 @@ struct registry {
   }
 };
 
+/// Among how many ranks a range is shared over some axes; one where that is not known yet.
+constexpr int shares_of(const mesh& ranks, axis_set over) {
+  int n = 1;
+  for (int a = 0; a < axes; ++a)
+    if (const auto one = static_cast<axis>(a); over.has(one) && ranks.sized(one))
+      n *= ranks.of(one);
+  return n;
+}
+/// Elements of a range that divides into shares, each with entries' alignment.
+constexpr std::int64_t padded_to_shares(std::int64_t n, int shares) {
+  const std::int64_t line = entry_alignment * shares;
+  return (n + line - 1) / line * line;
+}
+
 namespace detail {
 /// Whether a parameter of the stem or the head is one that the other uses, too.
 constexpr bool is_tied(std::span<const graph* const> parts, const value& v) {
@@ -74,12 +98,19 @@ constexpr bool is_tied(std::span<const graph* const> parts, const value& v) {
 }
 /// Axes and dims matter to a group, not levels: what is reduced where.
 constexpr bool same_group(const registry::group& x, const placement& at, const parameter_info& p,
-                          bool shared) {
+                          bool shared, axis_set pending) {
   bool same = x.decay == p.decay && x.frozen == p.frozen && x.update == p.update &&
-              x.rate == p.rate && x.shared == shared;
+              x.rate == p.rate && x.shared == shared && x.pending == pending;
   for (unsigned a = 0; a < static_cast<unsigned>(axes); ++a)
     same = same && (x.at.at[a].s == state::shard) == (at.at[a].s == state::shard);
   return same;
+}
+/// Over which axes the gradient of a parameter is a pending sum when its part is done.
+constexpr axis_set pending_axes(const graph& g, const parameter_info& p) {
+  axis_set over = p.pending;
+  for (int a = 0; p.tied && p.gradient >= 0 && a < axes; ++a)
+    if (g.at(p.gradient).at.at[a] == partial) over = over.with(static_cast<axis>(a));
+  return over;
 }
 constexpr void refuse(registry& r, fault f, const value& v, const parameter_info& info,
                       int over = -1, const char* why = "") {
@@ -92,11 +123,13 @@ constexpr void refuse(registry& r, fault f, const value& v, const parameter_info
 }
 } // namespace detail
 
-/// `parts` are the forward graphs of stem, block kinds and head; `layers[i]` how many layers part i
-/// has, in the model or on one pipeline stage. The stage of the head has a copy of what the head is
-/// tied to, in the order of the declarations. All stages have the same groups, whose ranges may be
-/// empty.
-constexpr registry make_registry(std::span<const graph* const> parts, std::span<const int> layers) {
+/// `parts` are the graphs of stem, block kinds and head, of training after its passes; `layers[i]`
+/// how many layers part i has, in the model or on one pipeline stage. The stage of the head has a
+/// copy of what the head is tied to, in the order of the declarations. All stages have the same
+/// groups, whose ranges may be empty. `ranks`: the mesh, for its sizes; where they are not known,
+/// ranks are taken to be alone.
+constexpr registry make_registry(std::span<const graph* const> parts, std::span<const int> layers,
+                                 int zero = 0, const mesh& ranks = {}) {
   registry r;
   r.wrong = fault_of_names(parts);
   if (parts.size() > max_entries && r.wrong.code == fault::none)
@@ -121,14 +154,18 @@ constexpr registry make_registry(std::span<const graph* const> parts, std::span<
       placement at = v.at;
       if (staged && !shared) at[axis::pp] = shard(dim::elements);
       int k = 0;
-      while (k < r.group_count && !detail::same_group(r.groups[k], at, info, shared)) ++k;
+      axis_set pending = detail::pending_axes(g, info);
+      if (shared && !info.frozen) pending = pending.with(axis::pp);
+      while (k < r.group_count && !detail::same_group(r.groups[k], at, info, shared, pending)) ++k;
       if (k == max_groups) {
         detail::refuse(r, fault::S004, v, info, -1,
                        ": more than 8 ways of storing and updating parameters");
         return r;
       }
       if (k == r.group_count) {
-        r.groups[k] = {at, info.decay, info.frozen, info.update, info.rate, shared};
+        r.groups[k] = {at, info.decay, info.frozen, info.update, info.rate, shared, pending};
+        if (zero > 0 && info.update == update_rule::adamw)
+          r.groups[k].scattered = pending.also_in(replica_axes);
         ++r.group_count;
       }
       e.group = k;
@@ -153,7 +190,12 @@ constexpr registry make_registry(std::span<const graph* const> parts, std::span<
       const bool copied = group.shared && layers[p] == 0 && layers.front() + layers.back() > 0;
       r.total += within * (copied ? 1 : layers[p]);
     }
-    group.count = r.total - group.offset;
+    const int shares = shares_of(ranks, group.scattered);
+    group.count = padded_to_shares(r.total - group.offset, shares);
+    r.total = group.offset + group.count;
+    group.share = group.count / shares, group.states = r.states;
+    r.states += group.share;
+    group.counted = !group.shared || layers.front() > 0;
   }
   r.gradients = r.total;
   int ties = 0;

@@ -146,8 +146,8 @@ template <class F> constexpr void for_each_first_task(const step_shape& s, F f) 
 template <class F> constexpr void for_each_last_task(const step_shape& s, F f) {
   if (s.totals >= 0) f(run_task(s.totals, phase::forward));
 }
-/// f(task) for what completes the gradients of so many micro-batches: after their passes, tied ones
-/// join those of their parameters, and those of derived values go back to theirs.
+/// f(task) for what completes the gradients of so many micro-batches: after their passes, those of
+/// derived values go back to their parameters', tied ones join those, and all are reduced.
 template <class F>
 constexpr void for_each_gradient_task(const step_shape& s, int micros, const F& f) {
   for_each_first_task(s, f);
@@ -157,8 +157,8 @@ constexpr void for_each_gradient_task(const step_shape& s, int micros, const F& 
     else for_each_forward_task(s, at.micro, f);
   }
   for_each_last_task(s, f);
-  f(run_task(s.update, phase::prologue));
   for (int u = 0; u < s.uses; ++u) f(run_task(s.use(u), phase::epilogue));
+  f(run_task(s.update, phase::prologue));
 }
 /// f(task) for what applies them: the norm, then the update.
 template <class F> constexpr void for_each_updating_task(const step_shape& s, F f) {

@@ -1,9 +1,12 @@
 // The graphs of a step's end. One reduces what the step has summed: its loss, the tokens of it, and
-// the blocks' own losses. The other joins gradients of tied uses with those of their parameters
-// (phase prologue, before any is reduced), takes one gradient norm over all groups of the registry
-// (phase forward), and updates each group (phase epilogue). Stages of a pipeline hold other layers,
-// so that ranges are shards over pp: as many elements for each stage, those that the smaller ones
-// lack are zero. What stages share is added up over pp first, and counts once.
+// the blocks' own losses. The other joins gradients of tied uses with those of their parameters and
+// reduces those of each group of the registry that are pending sums, in place (phase prologue),
+// takes one gradient norm over all groups (phase forward), and updates each group (phase epilogue).
+// Under ZeRO 1 the sum over replicas leaves each rank its share of a group's range, which it counts
+// and updates, and then all gather the weights.
+// Stages of a pipeline hold other layers, so that ranges are shards over pp: as many elements for
+// each stage, those that the smaller ones lack are zero. What stages share is a pending sum over pp
+// as well, to which those that have none of it add nothing, and counts once, on the first that has.
 #pragma once
 
 #include <megacpp/op/elementwise.hpp>
@@ -16,28 +19,55 @@
 
 namespace mc {
 
-/// `n` elements of a group as a flat value: sharded axes shard them, and gradients that stages
-/// share are pending over pp.
-constexpr var range_value(builder& b, const registry::group& group, std::int64_t n, feed from,
-                          const char* name, dtype t, int slot) {
+/// A group's range at a step's end: all of it, as weights lie, or gradients that are sums over some
+/// axes yet (those over which ranks share it, or all); what a rank updates; what counts in the
+/// norm.
+enum class range : std::uint8_t { whole, unscattered, pending, share, counted };
+constexpr placement placement_of(const registry::group& group, range what) {
+  placement at;
+  for (int a = 0; a < axes; ++a) {
+    const auto one = static_cast<axis>(a);
+    const bool scattered = group.scattered.has(one), pending = group.pending.has(one);
+    if (group.at.at[a].s == state::shard) at.at[a] = shard(dim::elements);
+    if (what >= range::share && scattered) at.at[a] = shard(dim::elements);
+    if ((what == range::unscattered && scattered) || (what == range::pending && pending))
+      at.at[a] = partial;
+  }
+  if (what == range::counted && group.shared) at[axis::pp] = shard(dim::elements);
+  return at;
+}
+/// Of one rank.
+constexpr std::int64_t elements_of(const registry::group& group, range what) {
+  if (what == range::counted && !group.counted) return 0;
+  return what >= range::share ? group.share : group.count;
+}
+
+/// `n` elements of a group as a flat value.
+constexpr var range_value(builder& b, const registry::group& group, range what, std::int64_t n,
+                          feed from, const char* name, dtype t, int slot) {
   value v;
   v.name = name, v.type = t, v.is = role::input, v.from = from,
   v.slot = static_cast<std::int8_t>(slot), v.rank = 1;
-  for (int a = 0; a < axes; ++a) {
-    if (group.at.at[a].s != state::shard) continue;
-    v.at.at[a] = shard(dim::elements);
-    if (b.g.ranks.sized(static_cast<axis>(a))) n *= b.g.ranks.of(static_cast<axis>(a));
-  }
-  if (group.shared && from == feed::gradient) v.at[axis::pp] = partial;
+  v.at = placement_of(group, what);
+  for (int a = 0; a < axes; ++a)
+    if (v.at.at[a].s == state::shard && b.g.ranks.sized(static_cast<axis>(a)))
+      n *= b.g.ranks.of(static_cast<axis>(a));
   v.dims[0] = {dim::elements, n};
   b.normalise(v, 0, "update");
   return {&b, b.add(v, 0)};
 }
 
-/// A group's whole range.
-constexpr var group_value(builder& b, const registry::group& group, feed from, const char* name,
-                          dtype t, int slot) {
-  return range_value(b, group, group.count, from, name, t, slot);
+/// A group's range.
+constexpr var group_value(builder& b, const registry::group& group, range what, feed from,
+                          const char* name, dtype t, int slot) {
+  return range_value(b, group, what, elements_of(group, what), from, name, t, slot);
+}
+/// Over which a group's gradients are summed for all ranks, and over which for its share each.
+constexpr axis_set reduced_over(const mesh& ranks, const registry::group& group) {
+  return of_several_ranks(ranks, group.pending.without(group.scattered));
+}
+constexpr axis_set scattered_over(const mesh& ranks, const registry::group& group) {
+  return of_several_ranks(ranks, group.scattered);
 }
 
 /// A number that is summed over a group's elements, complete on every rank.
@@ -63,31 +93,23 @@ struct update_verifier {
     return v >= 0 && g.at(v).is == role::input && g.at(v).from == f && g.at(v).slot == slot;
   }
   /// The same of `n` elements of a group on each rank: placed as it is, in the type of its store.
-  constexpr bool is(value_id v, feed f, int slot, const registry::group& group,
+  constexpr bool is(value_id v, feed f, int slot, const registry::group& group, range what,
                     std::int64_t n) const {
     bool same = is(v, f, slot);
+    const placement want = placement_of(group, what);
     for (int a = 0; same && a < axes; ++a) {
-      const bool cut = group.at.at[a].s == state::shard && !ranks.trivial(static_cast<axis>(a));
-      const place p = g.at(v).at.at[a];
-      const bool summed = group.shared && f == feed::gradient && a == static_cast<int>(axis::pp);
-      same = cut ? p.is_shard(dim::elements) : p == (summed ? partial : invariant);
-      if (cut && ranks.sized(static_cast<axis>(a))) n *= ranks.of(static_cast<axis>(a));
+      const auto one = static_cast<axis>(a);
+      const place p = g.at(v).at.at[a], w = ranks.trivial(one) ? invariant : want.at[a];
+      same = p.s == w.s && (p.s != state::shard || p.is_shard(dim::elements));
+      if (p.s == state::shard && ranks.sized(one)) n *= ranks.of(one);
     }
     return same && g.at(v).rank == 1 && g.at(v).dims[0] == extent(dim::elements, n) &&
            g.at(v).type == (f == feed::weight ? weights : accumulator_of(weights));
   }
-  /// v is a group's gradient, added up over the stages that share it.
-  constexpr bool is_gradient(value_id v, int k) const {
+  /// v is a group's range.
+  constexpr bool is(value_id v, feed f, int k, range what) const {
     const registry::group& group = r.groups[k];
-    if (group.shared) {
-      if (v < 0 || g.at(v).producer < 0) return false;
-      const node& n = g.at_node(g.at(v).producer);
-      if (!n.op->redistributes) return false;
-      const auto [over, from, to] = n.attr.as<op::transition>();
-      if (over != axis::pp || to != invariant) return false;
-      v = n.in[0];
-    }
-    return is(v, feed::gradient, k, group, group.count);
+    return is(v, f, k, group, what, elements_of(group, what));
   }
   /// The one node of an op in a phase for which holds(node).
   constexpr const node* one(const op_info& op, phase when, const char* what, auto holds) {
@@ -99,19 +121,49 @@ struct update_verifier {
     if (count != 1) fail(what);
     return found;
   }
-  /// A tied gradient joins its parameter's.
+  /// A tied gradient joins its parameter's, before that is reduced.
   constexpr void tie(const registry::entry& e, int k) {
     ++writes;
     const registry::group& group = r.groups[e.group];
-    one(op::add_gradient, phase::prologue, "tied gradient", [&](const node& n) {
-      return is(n.in[0], feed::declared_gradient, k, group, e.count.n) &&
-             is(n.in[1], feed::tied_gradient, k, group, e.count.n);
+    const node* joins = one(op::add_gradient, phase::prologue, "tied gradient", [&](const node& n) {
+      return is(n.in[0], feed::declared_gradient, k, group, range::pending, e.count.n) &&
+             is(n.in[1], feed::tied_gradient, k, group, range::pending, e.count.n);
     });
+    for (const node* n = g.nodes; n < joins; ++n)
+      if (n->op == &op::reduce_gradient || n->op == &op::scatter_gradient) fail("tied gradient");
+  }
+  /// A group's gradients are reduced once, over all ranks that have added to them, and where these
+  /// share it, its weights come together once.
+  constexpr void reduce(int k) {
+    const axis_set all = reduced_over(ranks, r.groups[k]),
+                   shares = scattered_over(ranks, r.groups[k]);
+    const node *reduces = nullptr, *scatters = nullptr;
+    if (!all.empty()) {
+      ++writes;
+      reduces = one(op::reduce_gradient, phase::prologue, "gradient", [&](const node& n) {
+        return is(n.in[0], feed::gradient, k, range::pending) &&
+               n.attr == attributes(op::reduction{all});
+      });
+    }
+    if (shares.empty()) return;
+    writes += 2;
+    scatters = one(op::scatter_gradient, phase::prologue, "gradient", [&](const node& n) {
+      return is(n.in[0], feed::gradient, k, range::unscattered) &&
+             is(n.in[1], feed::gradient, k, range::share) &&
+             n.attr == attributes(op::reduction{shares});
+    });
+    if (reduces != nullptr && scatters != nullptr && scatters < reduces) fail("gradient");
+    const node* gathers = one(op::gather_weight, phase::epilogue, "weight", [&](const node& n) {
+      return is(n.in[0], feed::weight, k, range::share) &&
+             is(n.in[1], feed::weight, k, range::whole) &&
+             n.attr == attributes(op::reduction{shares});
+    });
+    for (const node* n = g.nodes + g.node_count; gathers != nullptr && --n > gathers;)
+      if (n->op == &op::adamw && is(n->in[4], feed::weight, k)) fail("weight");
   }
   constexpr bool stores(const node& n, int k, int last) const {
-    const registry::group& group = r.groups[k];
-    const auto store = [&](int i, feed f) { return is(n.in[i], f, k, group, group.count); };
-    bool same = is_gradient(n.in[0], k) && store(1, feed::master) && store(last, feed::weight);
+    const auto store = [&](int i, feed f) { return is(n.in[i], f, k, range::share); };
+    bool same = store(0, feed::gradient) && store(1, feed::master) && store(last, feed::weight);
     if (last == 4) same = same && store(2, feed::first_moment) && store(3, feed::second_moment);
     return same;
   }
@@ -135,8 +187,9 @@ struct update_verifier {
   }
   /// A group's gradient counts once in the norm.
   constexpr void norm(int k, const node& clip) {
-    const node* squares = one(op::sum_of_squares, phase::forward, "norm",
-                              [&](const node& n) { return is_gradient(n.in[0], k); });
+    const node* squares = one(op::sum_of_squares, phase::forward, "norm", [&](const node& n) {
+      return is(n.in[0], feed::gradient, k, range::counted);
+    });
     if (squares == nullptr) return;
     value_id s = squares->out[0];
     for (int i = 0; i < g.node_count; ++i) // behind its reductions
@@ -177,6 +230,7 @@ struct update_verifier {
     for (int k = 0; k < r.group_count; ++k) {
       const registry::group& group = r.groups[k];
       if (group.frozen) continue;
+      reduce(k);
       update(k, *clip, told);
       if (group.update == update_rule::balance) continue; // a load, not a gradient
       norm(k, *clip);
@@ -193,10 +247,10 @@ struct update_verifier {
 } // namespace detail
 
 /// Records MEGA-P019 unless the graph does what a step's end owes: every tied gradient joins its
-/// parameter's once; every group's gradient counts once in the norm and is applied once, clipped,
-/// by the group's rule and to its stores, over their whole length and as they lie on the ranks;
-/// nothing else is written, nothing computed is lost, and every rank is told the same. `weights`:
-/// their type.
+/// parameter's once; every group's gradient is reduced once, counts once in the norm and is applied
+/// once, clipped, by the group's rule and to its stores, over their whole length and as they lie on
+/// the ranks, which have all of the weights again; nothing else is written, nothing computed is
+/// lost, and every rank is told the same. `weights`: their type.
 constexpr void verify_update(graph& g, const registry& r, const mesh& ranks, dtype weights) {
   if (g.wrong.code == fault::none) g.wrong = verify_nodes(g);
   if (g.wrong.code == fault::none) detail::update_verifier{g, r, ranks, weights}.verify();
@@ -241,13 +295,26 @@ constexpr graph update_graph(const registry& r, const mesh& ranks, dtype weights
   const dtype main = accumulator_of(weights);
   b.when = phase::prologue;
   for_each_tie(r, [&](const registry::entry& e, int k) {
-    // Before reductions both are pending sums over the same axes (plan/tied.hpp).
-    const auto range = [&](feed f, const char* name) {
-      return range_value(b, r.groups[e.group], e.count.n, f, name, main, k).id;
+    // Both are pending sums over the same axes (plan/tied.hpp).
+    const auto use = [&](feed f, const char* name) {
+      return range_value(b, r.groups[e.group], range::pending, e.count.n, f, name, main, k).id;
     };
-    const value_id declared = range(feed::declared_gradient, "declared_gradient");
-    b.emit(op::add_gradient, {declared, range(feed::tied_gradient, "tied_gradient")}, 0);
+    const value_id declared = use(feed::declared_gradient, "declared_gradient");
+    b.emit(op::add_gradient, {declared, use(feed::tied_gradient, "tied_gradient")}, 0);
   });
+  for (int k = 0; k < r.group_count; ++k) {
+    const auto& group = r.groups[k];
+    if (group.frozen) continue;
+    const auto gradient = [&](range what) {
+      return group_value(b, group, what, feed::gradient, "gradient", main, k).id;
+    };
+    if (const axis_set all = reduced_over(ranks, group); !all.empty())
+      b.emit(op::reduce_gradient, {gradient(range::pending)}, 0, op::reduction{all});
+    if (const axis_set shares = scattered_over(ranks, group); !shares.empty()) {
+      const value_id sums = gradient(range::unscattered);
+      b.emit(op::scatter_gradient, {sums, gradient(range::share)}, 0, op::reduction{shares});
+    }
+  }
   b.when = phase::forward;
   node clip;
   clip.op = &op::clip_factor;
@@ -257,10 +324,13 @@ constexpr graph update_graph(const registry& r, const mesh& ranks, dtype weights
   for (int k = 0; k < r.group_count; ++k) {
     const auto& group = r.groups[k];
     if (group.frozen) continue;
-    gradients[k] = group_value(b, group, feed::gradient, "gradient", main, k);
-    if (group.shared) gradients[k] = to(gradients[k], axis::pp, invariant, 0);
+    const auto gradient = [&](range what) {
+      return group_value(b, group, what, feed::gradient, "gradient", main, k);
+    };
+    gradients[k] = gradient(range::share);
     if (group.update == update_rule::balance) continue; // a load, not a gradient
-    clip.in[k + 2] = over_all_ranks({&b, b.emit(op::sum_of_squares, {gradients[k].id}, 0)}).id;
+    const var counted = group.shared ? gradient(range::counted) : gradients[k];
+    clip.in[k + 2] = over_all_ranks({&b, b.emit(op::sum_of_squares, {counted.id}, 0)}).id;
   }
   const value_id factor = b.emit(clip);
   const value_id norm = b.g.at_node(b.g.node_count - 1).out[1];
@@ -270,25 +340,30 @@ constexpr graph update_graph(const registry& r, const mesh& ranks, dtype weights
   for (int k = 0; k < r.group_count; ++k) {
     const auto& group = r.groups[k];
     if (group.frozen) continue;
-    const auto range = [&](feed f, const char* name, dtype t) {
-      return group_value(b, group, f, name, t, k).id;
+    const auto store = [&](feed f, const char* name, dtype t, range what = range::share) {
+      return group_value(b, group, what, f, name, t, k).id;
     };
     if (group.update == update_rule::balance) {
       b.emit(op::balance_step,
-             {gradients[k].id, range(feed::master, "master", main),
-              range(feed::weight, "weight", weights), factor},
+             {gradients[k].id, store(feed::master, "master", main),
+              store(feed::weight, "weight", weights), factor},
              0, op::balance_attributes{group.rate});
       continue;
     }
     const var here = over_all_ranks(
         {&b, b.emit(op::adamw,
-                    {gradients[k].id, range(feed::master, "master", main),
-                     range(feed::first_moment, "first_moment", main),
-                     range(feed::second_moment, "second_moment", main),
-                     range(feed::weight, "weight", weights), factor,
+                    {gradients[k].id, store(feed::master, "master", main),
+                     store(feed::first_moment, "first_moment", main),
+                     store(feed::second_moment, "second_moment", main),
+                     store(feed::weight, "weight", weights), factor,
                      number_input(b, feed::learning_rate).id, number_input(b, feed::step).id},
                     0, op::adamw_attributes{group.decay, group.count})});
     broken = broken.id < 0 ? here : var{&b, b.emit(op::add, {broken.id, here.id}, 0)};
+    if (const axis_set shares = scattered_over(ranks, group); !shares.empty()) {
+      const value_id share = store(feed::weight, "weight", weights);
+      b.emit(op::gather_weight, {share, store(feed::weight, "weight", weights, range::whole)}, 0,
+             op::reduction{shares});
+    }
   }
   if (broken.id >= 0) add_to(step_total::broken, broken);
   b.g.outputs = {broken.id, norm};

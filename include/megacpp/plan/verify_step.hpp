@@ -94,8 +94,12 @@ struct step_walk {
   /// Every use of the step has run a phase for so many micro-batches.
   constexpr bool all_ran(int phase, int times) {
     for (int u = 0; u < shape.uses; ++u)
-      for (int m = 0; m < times; ++m)
-        if (has_run(shape.use(u), phase, m) == 0) return false;
+      if (!all_ran(shape.use(u), phase, times)) return false;
+    return true;
+  }
+  constexpr bool all_ran(int use, int phase, int times) {
+    for (int m = 0; m < times; ++m)
+      if (has_run(use, phase, m) == 0) return false;
     return true;
   }
   constexpr bool totalled() { return shape.totals < 0 || has_run(shape.totals, 1, -1) != 0; }
@@ -106,16 +110,16 @@ struct step_walk {
     if (t.use == shape.totals && !all_ran(1, micros))
       fail(fault::T002, t, "totals are not complete");
     if (shape.update < 0) return;
-    const bool joined = has_run(shape.update, 0, -1) != 0;
     if (t.use == shape.update) {
-      if (phase == 0 && !all_ran(2, micros)) fail(fault::T002, t, "gradients are not complete");
-      if (phase == 1 && !all_ran(3, 1)) fail(fault::T002, t, "gradients are not reduced");
+      if (phase == 0 && !all_ran(3, 1)) fail(fault::T002, t, "gradients are not complete");
+      if (phase == 1 && has_run(t.use, 0, -1) == 0)
+        fail(fault::T002, t, "gradients are not reduced");
       if (phase == 1 && !totalled()) fail(fault::T002, t, "the totals are not whole");
       if (phase == 3 && has_run(t.use, 1, -1) == 0) fail(fault::T002, t, "the norm is not known");
-    } else if (phase == 2 && joined) {
-      fail(fault::T002, t, "gradients are reduced already");
-    } else if (phase == 3 && !joined) {
-      fail(fault::T002, t, "gradients of tied uses have not joined");
+    } else if (phase == 2 && has_run(t.use, 3, -1) != 0) {
+      fail(fault::T002, t, "gradients of derived values have gone back already");
+    } else if (phase == 3 && !all_ran(t.use, 2, micros)) {
+      fail(fault::T002, t, "gradients of derived values are not complete");
     }
   }
   constexpr void ended() {

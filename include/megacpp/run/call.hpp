@@ -38,7 +38,7 @@ template <class Device> struct call_state {
   communicator& comm() const { return *f->ranks; }
 };
 
-/// Node N of a part that is a type with static constexpr members g, plan, stores and index.
+/// Node N of a part that is a type with static constexpr members g, plan and index.
 template <class Part, int N, class Device> struct compiled_call : call_state<Device> {
   static constexpr const node& n() { return Part::g.nodes[static_cast<unsigned>(N)]; }
 
@@ -69,8 +69,8 @@ template <class Part, int N, class Device> struct compiled_call : call_state<Dev
 
   template <class U> U* at(value_id v) const {
     if (v < 0) return nullptr;
-    return reinterpret_cast<U*>(resolve(Part::plan.at[static_cast<unsigned>(v)], *this->f,
-                                        Part::stores, Part::index, sizeof(U)));
+    return reinterpret_cast<U*>(
+        resolve(Part::plan.at[static_cast<unsigned>(v)], *this->f, Part::index, sizeof(U)));
   }
   template <class U> const U* in(int k) const { return at<U>(n().in[static_cast<unsigned>(k)]); }
   template <class U> U* in_out(int k) const { return at<U>(n().in[static_cast<unsigned>(k)]); }
@@ -86,13 +86,12 @@ template <class Part, int N, class Device> struct compiled_call : call_state<Dev
 struct dynamic_call : call_state<cpu> {
   const graph& g;
   const memory_plan& plan;
-  const registry& stores;
   int index;
   const node& n;
 
-  dynamic_call(const call_state<cpu>& s, const graph& graph_, const memory_plan& p,
-               const registry& r, int part, const node& node_)
-      : call_state<cpu>(s), g(graph_), plan(p), stores(r), index(part), n(node_) {}
+  dynamic_call(const call_state<cpu>& s, const graph& graph_, const memory_plan& p, int part,
+               const node& node_)
+      : call_state<cpu>(s), g(graph_), plan(p), index(part), n(node_) {}
 
   bool has(int k) const { return n.in[static_cast<unsigned>(k)] >= 0; }
   const value& value_in(int k) const { return g.at(n.in[static_cast<unsigned>(k)]); }
@@ -118,8 +117,7 @@ struct dynamic_call : call_state<cpu> {
 
   template <class U> U* at(value_id v) const {
     if (v < 0) return nullptr;
-    return reinterpret_cast<U*>(
-        resolve(plan.at[static_cast<unsigned>(v)], *f, stores, index, sizeof(U)));
+    return reinterpret_cast<U*>(resolve(plan.at[static_cast<unsigned>(v)], *f, index, sizeof(U)));
   }
   template <class U> const U* in(int k) const { return at<U>(n.in[static_cast<unsigned>(k)]); }
   template <class U> U* in_out(int k) const { return at<U>(n.in[static_cast<unsigned>(k)]); }
@@ -134,12 +132,11 @@ struct dynamic_call : call_state<cpu> {
 /// Clears what node n of a part adds into, once before its trips, unless it is a main grad, which
 /// collects on purpose. The device does it, between launches. One function for all nodes.
 [[gnu::noinline]] inline void clear_sums(device& on, const frame& f, const graph& g,
-                                         const memory_plan& p, const registry& r, int part,
-                                         const node& n) {
+                                         const memory_plan& p, int part, const node& n) {
   if (f.trip > 0) return;
   for (const value_id v : n.out) {
     if (v < 0 || g.at(v).is != role::intermediate) continue;
-    on.fill(resolve(p.at[static_cast<unsigned>(v)], f, r, part, size_of(g.at(v).type)), 0,
+    on.fill(resolve(p.at[static_cast<unsigned>(v)], f, part, size_of(g.at(v).type)), 0,
             local_bytes(g.ranks, g.at(v)));
   }
 }

@@ -5,6 +5,7 @@
 #include <megacpp/run/call.hpp>
 #include <megacpp/run/interpreted_part.hpp>
 #include <megacpp/run/program.hpp>
+#include <megacpp/run/rank_program.hpp>
 
 namespace mc {
 
@@ -60,8 +61,7 @@ void run_node(Device& device, frame& f, node_slot* slots, node_clock* clock) {
     using T = element_of<Part, N>;
     compiled_call<Part, N, Device> c;
     c.dev = &device, c.f = &f, c.prepared = slots + N;
-    if constexpr (n.op->accumulates)
-      clear_sums(device, f, Part::g, Part::plan, Part::stores, Part::index, n);
+    if constexpr (n.op->accumulates) clear_sums(device, f, Part::g, Part::plan, Part::index, n);
     launch_node(device, Part::g, N, clock, [&] { kernel_of<n.op>::template run<T>(c); });
   }
 }
@@ -125,12 +125,11 @@ void run_phases(Device& device, frame& f, node_slot* slots, node_clock* clock) {
     if constexpr (s.region < 0) {
       run_nodes<Part, s.first, s.last, First, Last>(device, f, slots, clock);
     } else {
-      for_trips(device, Part::g, Part::plan, f, Part::stores, Part::index, s.region,
-                [&](bool several) {
-                  if constexpr (when == backward_pass)
-                    if (several) run_again<Part, s.region>(device, f, slots, clock);
-                  run_nodes<Part, s.first, s.last, First, Last>(device, f, slots, clock);
-                });
+      for_trips(device, Part::g, Part::plan, f, Part::index, s.region, [&](bool several) {
+        if constexpr (when == backward_pass)
+          if (several) run_again<Part, s.region>(device, f, slots, clock);
+        run_nodes<Part, s.first, s.last, First, Last>(device, f, slots, clock);
+      });
     }
     run_phases<Part, First, Last, S + 1>(device, f, slots, clock);
   }
@@ -188,7 +187,8 @@ template <class Part, class Device> void add_kernels(kernel_table& table) {
 }
 } // namespace detail
 
-/// What generation by a run is made of: its model's functions and the kernels of their nodes.
+/// What generation by a run is made of: its model's functions and the kernels of their nodes. So is
+/// the end of a step that is made when a rank knows which it is (run/rank_program.hpp).
 template <class Run> generation_view compiled_generation() {
   using program = mc::program<Run>;
   static const kernel_table table = [] {
@@ -197,6 +197,8 @@ template <class Run> generation_view compiled_generation() {
       (detail::add_kernels<typename program::template generation<K>, device_of<Run>>(t), ...);
     }
     (std::make_integer_sequence<int, program::kinds + 2>{});
+    if constexpr (rank_program::remakes(program::numbers.ranks))
+      detail::add_kernels<typename program::update, device_of<Run>>(t);
     return t;
   }();
   return {&forward_graph_of<typename program::model_type>, &table,

@@ -29,7 +29,11 @@ public:
         device_(on),
         ranks_(ranks),
         weights_(weights),
-        slots_(parts_.size()) {
+        slots_(parts_.size()),
+        stream_(parts_) {
+    std::size_t places = 0; // of which each is sent from once at a time, at most
+    for (const buffer& x : b_.all()) places += static_cast<std::size_t>(x.copies);
+    sent_.reserve(places);
     for (const part_view& part : parts_) {
       if (*part.device_type != typeid(on))
         throw error(exit_code::internal,
@@ -64,13 +68,25 @@ public:
     }
   }
 
-  /// Runs a task: nodes of a graph, or zeros.
+  /// Runs a task: nodes of a graph, zeros, or what goes to and comes from the neighbour stages.
+  /// What is sent goes while others run, until one of them writes where it lies.
   void run(const task& t) {
-    if (t.what == action::clear) return clear(t);
-    if (t.what != action::run) return;
+    make_free(t);
+    switch (t.what) {
+    case action::clear: return clear(t);
+    case action::send: return send(t);
+    case action::receive: return receive(t);
+    case action::feed: return;
+    case action::run: break;
+    }
     frame f = frame_of(t);
     const auto k = static_cast<unsigned>(use_of(t).part);
     parts_[k].run(parts_[k], t.when, device_, f, slots_[k].data(), clock_);
+  }
+  /// Waits until everything that was sent has gone.
+  void wait_for_sends() {
+    for (const sent& s : sent_) ranks_.wait(s.gone);
+    sent_.clear();
   }
   step_sums totals() const {
     step_sums sums;
@@ -96,10 +112,10 @@ public:
     const buffer& b = b_[number];
     return begin_of(arena_for(b.what)) + b.at(micro);
   }
-  /// Integers of a feed, from number `first` of them on.
-  void write(feed f, std::span<const std::int32_t> ids, std::int64_t first = 0) {
-    device_.write(address_of(b_.of(f)) + first * std::int64_t{sizeof(std::int32_t)}, ids.data(),
-                  static_cast<std::int64_t>(ids.size_bytes()));
+  /// Integers of a feed of a micro-batch, from number `first` of them on.
+  void write(feed f, std::span<const std::int32_t> ids, std::int64_t first = 0, int micro = 0) {
+    device_.write(address_of(b_.of(f), micro) + first * std::int64_t{sizeof(std::int32_t)},
+                  ids.data(), static_cast<std::int64_t>(ids.size_bytes()));
   }
   /// Bytes of a buffer.
   void read(void* to, int number, std::int64_t first, std::int64_t bytes) const {
@@ -110,6 +126,40 @@ public:
 
 private:
   const part_use& use_of(const task& t) const { return b_.uses()[static_cast<unsigned>(t.use)]; }
+  /// Waits for sends of bytes that a task writes.
+  void make_free(const task& t) {
+    if (sent_.empty()) return;
+    b_.for_each_operand(t, [&](int number, const buffers::operand& o) {
+      if (!o.writes) return;
+      const std::byte *const first = address_of(number, t.micro), *const end =
+                                                                      first + b_[number].bytes;
+      std::erase_if(sent_, [&](const sent& s) {
+        if (s.first >= end || first >= s.end) return false;
+        ranks_.wait(s.gone);
+        return true;
+      });
+    });
+  }
+  /// The stage that a task sends to or receives from: the next one forward, backward the one
+  /// before, and the other way round.
+  int neighbour(const task& t) const {
+    const bool next = (t.what == action::send) == (t.when == phase::forward);
+    return ranks_.over(axis::pp).rank() + (next ? 1 : -1);
+  }
+  void send(const task& t) {
+    b_.for_each_operand(t, [&](int number, const buffers::operand&) {
+      const std::byte* const at = address_of(number, t.micro);
+      sent_.push_back({at, at + b_[number].bytes,
+                       ranks_.start(exchange::send(axis::pp, stream_.type, at, stream_.elements,
+                                                   neighbour(t), stream_.line))});
+    });
+  }
+  void receive(const task& t) {
+    b_.for_each_operand(t, [&](int number, const buffers::operand&) {
+      ranks_.run(exchange::receive(axis::pp, stream_.type, address_of(number, t.micro),
+                                   stream_.elements, neighbour(t), stream_.line));
+    });
+  }
   void clear(const task& t) {
     b_.for_each_operand(t, [&](int number, const buffers::operand& o) {
       if (o.what == content::main_gradients) return weights_.clear_gradients();
@@ -124,6 +174,7 @@ private:
     f.input = in.data();
     f.set(space::weights, weights_.weights()), f.set(space::gradients, weights_.gradients());
     f.index = u.index, f.layer = u.layer, f.constants = &numbers_;
+    f.stores = &weights_.entries();
     f.scratch = scratch_.data();
     f.ranks = &ranks_, f.coordinate = ranks_.coordinate();
     b_.for_each_operand(t, [&](int number, const buffers::operand& o) {
@@ -183,6 +234,12 @@ private:
   communicator& ranks_;
   const stores& weights_;
   std::vector<std::vector<node_slot>> slots_; ///< by part
+  stage_stream stream_;
+  struct sent {
+    const std::byte *first, *end;
+    ticket gone;
+  };
+  std::vector<sent> sent_; ///< and not waited for
   arena memory_, scratch_;
   std::int64_t begin_of_[arenas]{}; ///< of each arena in `memory_`
   step_numbers numbers_{};

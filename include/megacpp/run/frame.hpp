@@ -64,8 +64,9 @@ struct frame {
   int trip = 0;                      ///< of the region that runs
   std::byte* scratch = nullptr;      ///< of the node that runs
   const run_constants* constants = nullptr;
-  coordinates coordinate{};      ///< of this rank on every axis
-  communicator* ranks = nullptr; ///< this rank and the others
+  const registry* stores = nullptr; ///< of this rank's weights and gradients
+  coordinates coordinate{};         ///< of this rank on every axis
+  communicator* ranks = nullptr;    ///< this rank and the others
 
   void set(space s, std::byte* p) { base[static_cast<unsigned>(s)] = p; }
 };
@@ -76,13 +77,12 @@ struct node_slot {
 };
 
 /// The address of a value in a frame. Parameters and gradients move with the layer.
-inline std::byte* resolve(const address& a, const frame& f, const registry& r, int part,
-                          std::int64_t element_bytes) {
+inline std::byte* resolve(const address& a, const frame& f, int part, std::int64_t element_bytes) {
   switch (a.in) {
   case space::input: return f.input[a.offset];
   case space::weights:
   case space::gradients: {
-    const registry::entry& e = r.find(part, static_cast<int>(a.offset));
+    const registry::entry& e = f.stores->find(part, static_cast<int>(a.offset));
     const std::int64_t first = a.in == space::gradients ? e.gradient : e.offset;
     return f.base[static_cast<unsigned>(a.in)] + (first + f.index * e.stride) * element_bytes;
   }
@@ -93,11 +93,11 @@ inline std::byte* resolve(const address& a, const frame& f, const registry& r, i
 /// The trips of a region: body(whether there are several) for each, by the device, which alone
 /// reads how many they are.
 template <class Device, class F> void for_trips(Device& device, const graph& g,
-                                                const memory_plan& p, frame& f, const registry& r,
-                                                int part, region_id region, F body) {
+                                                const memory_plan& p, frame& f, int part,
+                                                region_id region, F body) {
   const value_id trips = g.regions[static_cast<unsigned>(region)].trips;
   device.repeat(reinterpret_cast<const std::int32_t*>(
-                    resolve(p.at[static_cast<unsigned>(trips)], f, r, part, sizeof(std::int32_t))),
+                    resolve(p.at[static_cast<unsigned>(trips)], f, part, sizeof(std::int32_t))),
                 [&](int trip, bool several) {
                   f.trip = trip;
                   body(several);

@@ -66,7 +66,6 @@ struct interpreted_part {
   graph g{};
   memory_plan plan{};
   running_order order;
-  const registry* stores = nullptr;
   int index = 0;
   std::vector<kernel_table::functions> kernels; ///< by node
 
@@ -90,7 +89,7 @@ struct interpreted_part {
       const auto& part = *static_cast<const interpreted_part*>(p.self);
       for (int i = 0; i < part.g.node_count; ++i) {
         dynamic_call c({&static_cast<Device&>(on), nullptr, slots + i}, part.g, part.plan,
-                       *part.stores, part.index, part.g.at_node(i));
+                       part.index, part.g.at_node(i));
         if (part.kernels[static_cast<unsigned>(i)].prepare != nullptr)
           part.kernels[static_cast<unsigned>(i)].prepare(c);
       }
@@ -100,7 +99,7 @@ struct interpreted_part {
       std::int64_t most = 0;
       for (int i = 0; i < part.g.node_count; ++i) {
         const dynamic_call c({&static_cast<Device&>(on), nullptr, nullptr}, part.g, part.plan,
-                             *part.stores, part.index, part.g.at_node(i));
+                             part.index, part.g.at_node(i));
         if (const auto bytes = part.kernels[static_cast<unsigned>(i)].scratch_bytes)
           most = std::max(most, bytes(c));
       }
@@ -111,8 +110,7 @@ struct interpreted_part {
 
   /// Places the values of a graph whose passes are done, and finds its kernels. Throws
   /// mc::error(exit_code::mismatch) with the fault the compiler would report.
-  interpreted_part(const graph& passed, const registry& r, int part, const kernel_table& table)
-      : stores(&r), index(part) {
+  interpreted_part(const graph& passed, int part, const kernel_table& table) : index(part) {
     g = passed;
     if (g.wrong.code == fault::none) g.wrong = verify_nodes(g);
     refuse(g.wrong);
@@ -134,15 +132,15 @@ private:
         order.trip(g, s, when, several, [&](int i) { run_node(i, device, f, slots, clock); });
       };
       if (s.region < 0) trip(false);
-      else for_trips(device, g, plan, f, *stores, index, s.region, trip);
+      else for_trips(device, g, plan, f, index, s.region, trip);
     });
   }
   template <class Device>
   void run_node(int i, Device& device, frame& f, node_slot* slots, node_clock* clock) const {
     if (kernels[static_cast<unsigned>(i)].run == nullptr) return;
     const node& n = g.at_node(i);
-    dynamic_call c({&device, &f, slots + i}, g, plan, *stores, index, n);
-    if (n.op->accumulates) clear_sums(device, f, g, plan, *stores, index, n);
+    dynamic_call c({&device, &f, slots + i}, g, plan, index, n);
+    if (n.op->accumulates) clear_sums(device, f, g, plan, index, n);
     launch_node(device, g, i, clock, [&] { kernels[static_cast<unsigned>(i)].run(c); });
   }
 };

@@ -18,21 +18,22 @@ namespace mc {
 
 template <class> kernel_table kernel_table::all() {
   kernel_table t;
-  t.add_floating<&op::redistribute, &op::linear, &op::linear_input_grad, &op::linear_weight_grad,
-                 &op::add_bias, &op::bias_grad, &op::add, &op::sum, &op::accumulate, &op::gelu,
-                 &op::gelu_grad, &op::swiglu, &op::swiglu_grad, &op::rms_norm, &op::rms_norm_grad,
-                 &op::rms_norm_gain_grad, &op::layer_norm, &op::layer_norm_grad,
-                 &op::layer_norm_gain_grad, &op::rope, &op::attention, &op::attention_grad,
-                 &op::cached_attention, &op::embedding, &op::embedding_grad, &op::dropout,
-                 &op::select, &op::repeat, &op::repeat_grad, &op::vocabulary_partial,
-                 &op::vocabulary_partial_grad, &op::adamw, &op::add_rms_norm, &op::add_layer_norm,
-                 &op::rms_norm_grad_add, &op::layer_norm_grad_add, &op::linear_input_grad_add,
-                 &op::vocabulary_loss, &op::cast, &op::route, &op::route_grad, &op::expert_load,
-                 &op::router_statistics, &op::router_statistics_grad, &op::dispatch, &op::combine,
-                 &op::grouped_linear, &op::grouped_input_grad, &op::grouped_weight_grad,
-                 &op::scale_rows, &op::scale_rows_weight_grad, &op::balance_step>();
+  t.add_floating<
+      &op::redistribute, &op::linear, &op::linear_input_grad, &op::linear_weight_grad,
+      &op::add_bias, &op::bias_grad, &op::add, &op::sum, &op::accumulate, &op::gelu, &op::gelu_grad,
+      &op::swiglu, &op::swiglu_grad, &op::rms_norm, &op::rms_norm_grad, &op::rms_norm_gain_grad,
+      &op::layer_norm, &op::layer_norm_grad, &op::layer_norm_gain_grad, &op::rope, &op::attention,
+      &op::attention_grad, &op::cached_attention, &op::embedding, &op::embedding_grad, &op::dropout,
+      &op::select, &op::repeat, &op::repeat_grad, &op::vocabulary_partial,
+      &op::vocabulary_partial_grad, &op::adamw, &op::add_rms_norm, &op::add_layer_norm,
+      &op::rms_norm_grad_add, &op::layer_norm_grad_add, &op::linear_input_grad_add,
+      &op::vocabulary_loss, &op::cast, &op::route, &op::route_grad, &op::expert_load,
+      &op::router_statistics, &op::router_statistics_grad, &op::dispatch, &op::combine,
+      &op::grouped_linear, &op::grouped_input_grad, &op::grouped_weight_grad, &op::scale_rows,
+      &op::scale_rows_weight_grad, &op::balance_step, &op::gather_weight>();
   t.add_accumulators<&op::cross_entropy, &op::cross_entropy_grad, &op::add_gradient,
-                     &op::sum_of_squares, &op::add_total>();
+                     &op::reduce_gradient, &op::scatter_gradient, &op::sum_of_squares,
+                     &op::add_total>();
   t.add<&op::clip_factor, double>();
   t.add<&op::redistribute, std::int32_t>();
   t.add<&op::expert_rows, std::int32_t>();
@@ -64,8 +65,6 @@ public:
       graphs[static_cast<unsigned>(i)] = forward.back().get();
     }
     interpreted_part::refuse(fault_of_experts(graphs, s));
-    stores_ = make_registry(graphs, layers);
-    interpreted_part::refuse(stores_.wrong);
     view_.name = name, view_.family = family_of<Model>(), view_.numbers = s;
     view_.layers = m.layers, view_.hidden = m.hidden, view_.vocabulary = m.vocabulary;
     view_.model = view_of_model(model_);
@@ -82,13 +81,17 @@ public:
       differentiated[derived.size() - 1] = derived.back().get();
     }
     interpreted_part::refuse(fault_of_ties(differentiated));
+    std::vector<const graph*> trained;
     for (int i = 0; i <= last_; ++i) {
       add(after_passes(
               *differentiated[static_cast<unsigned>(i)],
               {.backward = true, .again = i == 0 || i == last_ ? recompute::none : s.again},
               deriving_passes, pass_count),
           i, table);
+      trained.push_back(view_.parts.back().g);
     }
+    stores_ = make_registry(trained, layers, s.ranks.zero, mesh(s.ranks));
+    interpreted_part::refuse(stores_.wrong);
     add(update_graph(stores_, mesh(s.ranks), s.type), 0, table);
     add(after_passes(*graphs.back(), {}), last_, table);
     add(totals_graph(mesh(s.ranks)), 0, table);
@@ -102,7 +105,7 @@ private:
     return i == 0 ? part_kind::stem : i == last_ ? head : part_kind::block;
   }
   void add(const graph& passed, int index, const kernel_table& table) {
-    parts_.push_back(std::make_unique<interpreted_part>(passed, stores_, index, table));
+    parts_.push_back(std::make_unique<interpreted_part>(passed, index, table));
     view_.parts.push_back(parts_.back()->template view<Device>());
   }
 

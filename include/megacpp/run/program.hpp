@@ -76,7 +76,6 @@ template <class Run> struct program {
     return n;
   }
   static constexpr fault_record of_experts = fault_of_experts(forward_graphs(), numbers);
-  static constexpr registry stores = make_registry(forward_graphs(), layer_counts());
   static constexpr std::int64_t parameters = count_parameters(forward_graphs(), layer_counts());
 
   /// What the passes over the graphs of training and evaluation (the head's forward alone) begin
@@ -91,10 +90,19 @@ template <class Run> struct program {
     static constexpr pass_options options{};
   };
 
+  /// The graphs of training after all passes.
+  static constexpr auto trained_graphs() {
+    return []<int... K>(std::integer_sequence<int, K...>) {
+      return std::array<const graph*, sizeof...(K)>{&after_all_passes<training<K>>::g...};
+    }
+    (std::make_integer_sequence<int, kinds + 2>{});
+  }
+  static constexpr registry stores =
+      make_registry(trained_graphs(), layer_counts(), numbers.ranks.zero, mesh(numbers.ranks));
+
   /// A graph after all passes, with its plan.
   template <class Source, int Index> struct finished {
     static constexpr int index = Index;
-    static constexpr const registry& stores = program::stores;
     static constexpr auto& g = after_all_passes<Source>::g;
     static constexpr fault_record wrong = after_all_passes<Source>::wrong;
     static constexpr running_order order{g};
@@ -126,7 +134,6 @@ template <class Run> struct program {
   };
   struct update {
     static constexpr int index = 0;
-    static constexpr const registry& stores = program::stores;
     static constexpr graph g = update_graph(program::stores, mesh(numbers.ranks), numbers.type);
     static constexpr fault_record wrong = g.wrong;
     static constexpr running_order order{g};
@@ -135,7 +142,6 @@ template <class Run> struct program {
   };
   struct totals {
     static constexpr int index = 0;
-    static constexpr const registry& stores = program::stores;
     static constexpr graph g = totals_graph(mesh(numbers.ranks));
     static constexpr fault_record wrong = g.wrong;
     static constexpr running_order order{g};
@@ -167,18 +173,27 @@ template <class Run> struct program {
     return {layers_of(model), kinds, numbers.ranks.pp, number, [](int l) { return kind_of(l); }};
   }
 
-  /// Bytes of one rank of a pipeline stage.
+  /// Bytes of one rank of a pipeline stage, of one replica alone.
   template <int Stage>
   static constexpr memory_items stage_memory = mc::stage_memory(planned, stage(Stage), stores,
-                                                                numbers.type);
-  /// Of the stage that needs most. The first one has most micro-batches in flight, the last one
-  /// the head, and any the largest kinds of block.
-  static constexpr memory_items memory() {
-    return []<int... Stage>(std::integer_sequence<int, Stage...>) {
-      const memory_items* const of[] = {&stage_memory<Stage>...};
-      return *of[largest_stage(numbers.ranks.pp, [&](int s) { return of[s]->total(); })];
+                                                                numbers.type, mesh(numbers.ranks));
+  /// Of the stage that needs most, among `dp` replicas. The first one has most micro-batches in
+  /// flight, the last one the head, and any the largest kinds of block.
+  static constexpr memory_items memory(int dp = 1) {
+    return [dp]<int... Stage>(std::integer_sequence<int, Stage...>) {
+      const memory_items of[] = {among_replicas(stage_memory<Stage>, Stage, dp)...};
+      return of[largest_stage(numbers.ranks.pp, [&](int s) { return of[s].total(); })];
     }
     (std::make_integer_sequence<int, numbers.ranks.pp>{});
+  }
+  /// The same of a stage whose masters and moments replicas share, if they do.
+  static constexpr memory_items among_replicas(memory_items m, int number, int dp) {
+    if (numbers.ranks.zero == 0 || dp == 1) return m;
+    const memory_items shared = memory_of_stores(
+        sizes_of(stores, stage(number).layers, mesh_of(numbers.ranks, dp)), numbers.type);
+    m.weights = shared.weights, m.gradients = shared.gradients;
+    m.masters = shared.masters, m.moments = shared.moments;
+    return m;
   }
   /// The first fault of the device, of the graphs of training and evaluation after all passes, of
   /// experts, of tied parameters, of the memory plans, and of the whole against the device's
@@ -213,6 +228,7 @@ template <class Run> struct program {
                                 &in_step<last, false>});
   }
 
+  static constexpr int most_replicas = 1 << 16; ///< among which states may be shared
   static constexpr fault_record in_all() {
     if (!members::has_backend()) return detail::sentence(fault::B002, "using device");
     const fault_record computed = fault_of_computed_ties(forward_graphs());
@@ -224,7 +240,7 @@ template <class Run> struct program {
     if (in_plans.code != fault::none) return in_plans;
     if (const fault_record steps = in_steps(); steps.code != fault::none) return steps;
     if constexpr (members::device_memory() >= 0) {
-      const std::int64_t needed = memory().total();
+      const std::int64_t needed = memory(most_replicas).total();
       if (needed > members::device_memory())
         return detail::does_not_fit(needed, members::device_memory());
     }
@@ -236,15 +252,16 @@ template <class Run> struct program {
 };
 
 /// Bytes of one rank of a run for training, item by item, of the pipeline stage that needs most.
-/// Every data-parallel replica holds all of it.
-template <class Run> constexpr memory_items memory() {
+/// Every one of dp data-parallel replicas holds all of it, but under ZeRO for its share of masters
+/// and moments.
+template <class Run> constexpr memory_items memory(int dp = 1) {
   static_assert(program<Run>::ok);
-  return program<Run>::memory();
+  return program<Run>::memory(dp);
 }
-/// static_assert(fits<Run>(80_GiB)). A run with a member device_memory asserts it of itself, as
-/// MEGA-M001.
-template <class Run> constexpr bool fits(std::int64_t bytes) {
-  return memory<Run>().total() <= bytes;
+/// static_assert(fits<Run>(80_GiB, 64)). A run with a member device_memory asserts it of itself for
+/// as many replicas as it may ever have, as MEGA-M001.
+template <class Run> constexpr bool fits(std::int64_t bytes, int dp = 1) {
+  return memory<Run>(dp).total() <= bytes;
 }
 
 } // namespace mc

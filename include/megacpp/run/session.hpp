@@ -8,6 +8,7 @@
 #include <megacpp/product/cpu_products.hpp>
 #include <megacpp/run/executor.hpp>
 #include <megacpp/run/feeds.hpp>
+#include <megacpp/run/rank_program.hpp>
 
 #include <algorithm>
 #include <cmath>
@@ -56,22 +57,21 @@ class session {
 public:
   /// `ranks`: this rank and the others, whose collectives move memory of the device. Ranks of one
   /// replica are given the same batches, replicas their own. Throws mc::error(exit_code::mismatch)
-  /// where the ranks are others than the program is laid out over, or where it has several pipeline
-  /// stages.
+  /// where the ranks are others than the program is laid out over. The program must outlive this.
   session(const program_view& program, device& on, purpose why,
           communicator& ranks = self::of_process())
-      : p_(require_ranks(program, ranks)),
+      : of_rank_(require_ranks(program, ranks), ranks),
+        p_(of_rank_.view()),
         training_(why == purpose::training),
-        stores_(program, training_, ranks.coordinate(), on),
-        graphs_(graphs_of(program)),
-        stage_(stage_of(program, 0)),
+        stores_(p_, training_, ranks.coordinate(), on, ranks.ranks()),
+        graphs_(graphs_of(p_)),
+        stage_(stage_of(p_, std::max(p_.stage, 0))),
         buffers_(buffers_of(graphs_, stage_, training_)),
-        planned_(
-            memory_of(buffers_, *program.stores, stage_.layers, program.numbers.type, training_)),
-        run_(program.parts, require_sound(), on, ranks, stores_, "activations",
+        planned_(memory_of(buffers_, sizes_of(*p_.stores), p_.numbers.type, training_)),
+        run_(p_.parts, require_sound(), on, ranks, stores_, "activations",
              training_ ? "a smaller micro-batch or sequence, recompute,"
                        : "a smaller micro-batch or sequence"),
-        feeds_(program, stores_.coordinate()) {
+        feeds_(p_, stores_.coordinate()) {
     planned_.scratch = run_.scratch_bytes();
     if (training_) run_.prepare(training_step(stage_.training, 1));
     run_.prepare(evaluation_step(stage_.evaluation, 1));
@@ -148,10 +148,6 @@ private:
                                              std::to_string(ranks.ranks().of(one)) +
                                              ": give it a communicator of its layout");
     }
-    if (m.of(axis::pp) > 1)
-      throw error(exit_code::mismatch, p.name +
-                                           " has several pipeline stages, which no session "
-                                           "runs: leave pp out of its layout");
     return p;
   }
   /// The buffers, with which steps of any number of micro-batches are verified.
@@ -203,8 +199,10 @@ private:
       batch_view b;
       going = next(t.micro, b);
       if (going)
-        feeds_.give(b, [this](feed f, std::span<const std::int32_t> ids) { run_.write(f, ids); });
+        feeds_.give(
+            b, [&](feed f, std::span<const std::int32_t> ids) { run_.write(f, ids, 0, t.micro); });
     });
+    run_.wait_for_sends();
     return going;
   }
   static double of(const step_sums& sums, step_total t) { return sums[static_cast<unsigned>(t)]; }
@@ -213,7 +211,8 @@ private:
             of(sums, step_total::whole_side_loss)};
   }
 
-  const program_view& p_;
+  rank_program of_rank_;
+  const program_view& p_; ///< the rank's
   bool training_;
   mc::stores stores_;
   std::vector<planned_graph> graphs_; ///< by number of the part (plan/memory.hpp)

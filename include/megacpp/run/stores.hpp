@@ -1,14 +1,17 @@
-// The flat stores of one rank: weights, main grads, masters and moments share the registry's
-// offsets; behind the main grads lie those of tied uses.
+// The flat stores of one rank. Weights and main grads share the registry's offsets; behind the main
+// grads lie those of tied uses. Masters and moments do, too, unless ranks share them (ZeRO): then a
+// rank has those of its share of each group, one group's behind another's.
 #pragma once
 
 #include <megacpp/checkpoint/finite.hpp>
+#include <megacpp/comm/group.hpp>
 #include <megacpp/exec/host_memory.hpp>
 #include <megacpp/num/random.hpp>
 #include <megacpp/plan/boxes.hpp>
 #include <megacpp/run/view.hpp>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <initializer_list>
 #include <numbers>
@@ -29,13 +32,15 @@ struct parameter_ref {
   local_count count;           ///< elements from there
 };
 
-/// f(parameter_ref) for every parameter once, tied ones left out, in the order of the model.
+/// f(parameter_ref) for every parameter of the stores once, tied ones left out, in the order of the
+/// model; a pipeline stage's copy of what another one declares stands where that is declared.
 template <class F> void for_each_parameter(const program_view& p, F f) {
-  const auto visit = [&](const part_view& part, int layer, int index) {
+  const auto visit = [&](const part_view& part, int layer, int index, bool copies = false) {
     for (int i = 0; i < part.g->parameter_count; ++i) {
       const parameter_info& info = part.g->parameters[static_cast<unsigned>(i)];
-      if (info.tied) continue;
       const registry::entry& e = p.stores->find(part.index, i);
+      const registry::group& group = p.stores->groups[static_cast<unsigned>(e.group)];
+      if (info.tied || (copies && (!group.shared || group.count == 0))) continue;
       parameter_ref r;
       r.v = &part.g->at(info.v), r.info = &info, r.ranks = &part.g->ranks, r.layer = layer;
       r.local_name = std::string(r.v->scope) + "." + r.v->name;
@@ -44,11 +49,15 @@ template <class F> void for_each_parameter(const program_view& p, F f) {
       f(r);
     }
   };
+  const int stages = p.stage < 0 ? 1 : p.numbers.ranks.pp, stage = std::max(p.stage, 0);
+  if (stage > 0) visit(p.part(0), -1, 0, true);
   for_each_use(
-      p.layers, p.kinds(), 1, 0, [&](int l) { return p.kind_of[static_cast<unsigned>(l)]; },
+      p.layers, p.kinds(), stages, stage,
+      [&](int l) { return p.kind_of[static_cast<unsigned>(l)]; },
       [&](const part_use& u) {
         visit(p.part(u.part), u.layer < p.layers ? u.layer : -1, u.index);
       });
+  if (stage + 1 < stages) visit(p.head(), -1, 0, true);
 }
 
 /// Throws mc::error(exit_code::mismatch) if ranks hold only parts of a parameter; `file` is what
@@ -68,9 +77,10 @@ inline void require_whole(const program_view& p, const char* file) {
 
 class stores {
 public:
-  /// `at`: the rank whose stores they are. They lie in a memory space, which must outlive them.
+  /// `at`: the rank whose stores they are, of a mesh. They lie in a memory space, which must
+  /// outlive them.
   stores(const program_view& p, bool training, const coordinates& at = {},
-         memory_space& in = host_memory::of_process())
+         memory_space& in = host_memory::of_process(), const mesh& ranks = mesh::one_rank())
       : program_(&p),
         in_(&in),
         at_(at),
@@ -78,15 +88,24 @@ public:
         main_(accumulator_of(type_)),
         total_(p.stores->total) {
     constexpr const char* smaller = "a smaller model";
+    const std::int64_t states = p.stores->states;
+    for (int k = 0; k < p.stores->group_count; ++k) {
+      const registry::group& group = p.stores->groups[static_cast<unsigned>(k)];
+      if (group.share < group.count)
+        share_begins_[static_cast<unsigned>(k)] =
+            group.share * number_in_group(ranks, group.scattered, at);
+    }
     weights_ = arena(in, total_ * size_of(type_), "weights", smaller);
     if (!training) return;
     gradients_ = arena(in, p.stores->gradients * size_of(main_), "main grads", smaller);
-    if (type_ != main_) masters_ = arena(in, total_ * size_of(main_), "master weights", smaller);
-    first_ = arena(in, total_ * size_of(main_), "first moments", smaller);
-    second_ = arena(in, total_ * size_of(main_), "second moments", smaller);
+    if (type_ != main_) masters_ = arena(in, states * size_of(main_), "master weights", smaller);
+    first_ = arena(in, states * size_of(main_), "first moments", smaller);
+    second_ = arena(in, states * size_of(main_), "second moments", smaller);
   }
 
   const program_view& program() const { return *program_; }
+  /// Where each parameter lies.
+  const registry& entries() const { return *program_->stores; }
   const coordinates& coordinate() const { return at_; }
   /// What lies here of a parameter.
   boxes boxes_of(const parameter_ref& r) const { return {*r.ranks, *r.v, at_}; }
@@ -106,18 +125,43 @@ public:
   /// Where what the update reads and writes of these stores lies.
   void give(input_addresses& update) const {
     const std::int64_t main = size_of(main_), type = size_of(type_);
-    const registry& r = *program_->stores;
+    const registry& r = entries();
     for_each_tie(r, [&](const registry::entry& e, int k) {
       update.set(feed::declared_gradient, gradients() + e.offset * main, k);
       update.set(feed::tied_gradient, gradients() + e.gradient * main, k);
     });
+    update.each([&](const value& v, std::byte*& at) {
+      if (!is_store(v.from)) return;
+      const auto k = static_cast<unsigned>(v.slot);
+      const registry::group& group = r.groups[k];
+      bool share = false; // or the whole range
+      for (int a = 0; a < axes; ++a)
+        share = share || (group.scattered.has(static_cast<axis>(a)) &&
+                          v.at.at[static_cast<unsigned>(a)].s == state::shard);
+      const std::int64_t range = group.offset + (share ? share_begins_[k] : 0);
+      switch (v.from) {
+      case feed::gradient: at = gradients() + range * main; return;
+      case feed::weight: at = weights() + range * type; return;
+      case feed::master:
+        at =
+            masters_.size() != 0 ? masters_.data() + group.states * main : weights() + range * type;
+        return;
+      case feed::first_moment: at = first_moments() + group.states * main; return;
+      case feed::second_moment: at = second_moments() + group.states * main; return;
+      default: return;
+      }
+    });
+  }
+  /// f(i, at, n) for those of n elements from `first` on of which this rank has masters and
+  /// moments: n elements from i of the weights are those from `at` of these.
+  template <class F> void each_state(std::int64_t first, std::int64_t n, F f) const {
+    const registry& r = entries();
     for (int k = 0; k < r.group_count; ++k) {
-      const std::int64_t at = r.groups[k].offset;
-      update.set(feed::gradient, gradients() + at * main, k);
-      update.set(feed::master, masters() + at * main, k);
-      update.set(feed::first_moment, first_moments() + at * main, k);
-      update.set(feed::second_moment, second_moments() + at * main, k);
-      update.set(feed::weight, weights() + at * type, k);
+      const registry::group& group = r.groups[static_cast<unsigned>(k)];
+      const std::int64_t begin = group.offset + share_begins_[static_cast<unsigned>(k)],
+                         from = std::max(first, begin),
+                         to = std::min(first + n, begin + group.share);
+      if (from < to) f(from, group.states + from - begin, to - from);
     }
   }
 
@@ -145,16 +189,24 @@ public:
     default: reinterpret_cast<float*>(store)[i] = static_cast<float>(x); break;
     }
   }
-  /// The master value of a weight, which training updates; inference has the weight alone.
+  /// The master value of a weight, which training updates, where this rank has it; else the weight.
   double weight(std::int64_t i) const {
-    return masters_.size() != 0 || type_ == main_ ? element(masters(), main_, i)
-                                                  : element(weights(), type_, i);
+    double x = element(weights(), type_, i);
+    if (masters_.size() != 0)
+      each_state(i, 1, [&](std::int64_t, std::int64_t at, std::int64_t) {
+        x = element(masters(), main_, at);
+      });
+    return x;
   }
   void set_weight(std::int64_t i, double x) { set_weights(i, {&x, 1}); }
   /// Weights from the first one on, and their masters.
   void set_weights(std::int64_t first, std::span<const double> x) {
     put(weights(), type_, first, x);
-    if (masters_.size() != 0) put(masters(), main_, first, x);
+    if (masters_.size() == 0) return;
+    each_state(first, std::ssize(x), [&](std::int64_t i, std::int64_t at, std::int64_t n) {
+      put(masters(), main_, at,
+          x.subspan(static_cast<std::size_t>(i - first), static_cast<std::size_t>(n)));
+    });
   }
   /// One element of a store.
   double element(const std::byte* store, dtype t, std::int64_t i) const {
@@ -206,10 +258,13 @@ public:
       const global_count valid = unpadded_size(*r.v, *r.info);
       if (valid == global_size(*r.v)) return;
       boxes_of(r).each_run({}, r.count, [&](local_count first, global_count at, std::int64_t n) {
-        const std::int64_t padding = std::clamp<std::int64_t>(valid.n - at.n, 0, n);
-        clear(weights(), type_, r.offset + first.n + padding, n - padding);
-        if (masters_.size() != 0)
-          clear(masters(), main_, r.offset + first.n + padding, n - padding);
+        const std::int64_t padding = std::clamp<std::int64_t>(valid.n - at.n, 0, n),
+                           begin = r.offset + first.n + padding;
+        clear(weights(), type_, begin, n - padding);
+        if (masters_.size() == 0) return;
+        each_state(begin, n - padding, [&](std::int64_t, std::int64_t state, std::int64_t count) {
+          clear(masters(), main_, state, count);
+        });
       });
     });
   }
@@ -238,18 +293,22 @@ private:
   std::string first_nonfinite_of(std::initializer_list<named_store> list) const {
     std::string found;
     for_each_parameter(*program_, [&](const parameter_ref& r) {
-      for (const auto& [of, data, type] : list) {
-        if (data == nullptr || !found.empty()) continue;
-        const host_view here = seen(data, type, r.offset, r.offset + r.count.n);
-        const auto wrong = first_nonfinite_in_parallel(
-            {here.data(), static_cast<std::size_t>(r.count.n * size_of(type))}, storage_of(type));
-        if (!wrong) continue;
-        const double x = get(here.data(), type, *wrong);
-        const global_count at = boxes_of(r)[{*wrong}];
-        found = std::string(of) + r.name + "[" + std::to_string(at.n) + "] is " +
-                (std::isnan(x) ? "nan"
-                 : x > 0       ? "inf"
-                               : "-inf");
+      for (const named_store& s : list) {
+        if (s.data == nullptr || !found.empty()) continue;
+        const auto look = [&](std::int64_t first, std::int64_t begin, std::int64_t n) {
+          const host_view here = seen(s.data, s.type, begin, begin + n);
+          const auto wrong = first_nonfinite_in_parallel(
+              {here.data(), static_cast<std::size_t>(n * size_of(s.type))}, storage_of(s.type));
+          if (!wrong || !found.empty()) return;
+          const double x = get(here.data(), s.type, *wrong);
+          const global_count at = boxes_of(r)[{first - r.offset + *wrong}];
+          found = std::string(s.of) + r.name + "[" + std::to_string(at.n) + "] is " +
+                  (std::isnan(x) ? "nan"
+                   : x > 0       ? "inf"
+                                 : "-inf");
+        };
+        if (s.data == weights()) look(r.offset, r.offset, r.count.n);
+        else each_state(r.offset, r.count.n, look);
       }
     });
     return found;
@@ -275,6 +334,7 @@ private:
   coordinates at_;
   dtype type_, main_;
   std::int64_t total_;
+  std::array<std::int64_t, max_groups> share_begins_{}; ///< in a group's range, this rank's share
   arena weights_, gradients_, masters_, first_, second_;
 };
 

@@ -55,6 +55,22 @@ inline std::int64_t scratch_bytes_of(std::span<const part_view> parts, device& o
   return most;
 }
 
+/// What goes from a pipeline stage to the next, and its cotangent back: the stream that parts read.
+struct stage_stream {
+  dtype type = dtype::f32;
+  std::int64_t elements = 0; ///< of one rank
+  source_line line{};        ///< on which a part makes it
+
+  explicit stage_stream(std::span<const part_view> parts) {
+    for (const part_view& part : parts)
+      for (int i = 0; i < part.g->value_count && elements == 0; ++i)
+        if (const value& v = part.g->values[i]; v.is == role::input && v.from == feed::stream)
+          type = v.type, elements = local_size(part.g->ranks, v).n,
+          line = line_of(*part.g, part.g->outputs[0]);
+  }
+  std::int64_t bytes() const { return elements * size_of(type); }
+};
+
 class kernel_table;
 struct interpreted_part;
 
@@ -102,10 +118,11 @@ struct program_view {
   int layers = 0, hidden = 0, vocabulary = 0;
   std::int64_t positions = 0; ///< the longest sequence, in tokens
   model_view model;
-  std::vector<int> kind_of; ///< by layer
-  const registry* stores = nullptr;
-  std::int64_t parameters = 0;  ///< of the whole model
-  std::vector<part_view> parts; ///< by number (plan/memory.hpp)
+  std::vector<int> kind_of;         ///< by layer
+  const registry* stores = nullptr; ///< of `stage`
+  int stage = -1;                   ///< whose parameters they are; -1: of all stages
+  std::int64_t parameters = 0;      ///< of the whole model
+  std::vector<part_view> parts;     ///< by number (plan/memory.hpp)
   generation_view generation;
 
   int kinds() const { return static_cast<int>(parts.size()) - other_parts; }
@@ -159,9 +176,18 @@ inline stage_shape stage_of(const program_view& p, int stage) {
           [&](int l) { return p.kind_of[static_cast<unsigned>(l)]; }};
 }
 
-/// The plan of one rank of a pipeline stage for training, or for evaluation alone, item by item.
-inline memory_items memory_of_stage(const program_view& p, int stage = 0, bool training = true) {
-  return stage_memory(graphs_of(p), stage_of(p, stage), *p.stores, p.numbers.type, training);
+/// The registry of what a pipeline stage holds, over ranks of these numbers.
+inline registry stores_of_stage(const program_view& p, const stage_shape& s, const mesh& ranks) {
+  std::vector<const graph*> parts;
+  for (int i = 0; i <= p.kinds() + 1; ++i) parts.push_back(p.part(i).g);
+  return make_registry(parts, s.layers, p.numbers.ranks.zero, ranks);
+}
+
+/// The plan of one rank of a pipeline stage for training, or for evaluation alone, item by item,
+/// over ranks of these numbers; where they are not known, of a single replica.
+inline memory_items memory_of_stage(const program_view& p, int stage = 0, bool training = true,
+                                    const mesh& ranks = {}) {
+  return stage_memory(graphs_of(p), stage_of(p, stage), *p.stores, p.numbers.type, ranks, training);
 }
 
 /// The family of a model: what it says, or, of a struct that derives from a family and says

@@ -1,7 +1,8 @@
 // expect-error: MEGA-T002
-// expect-text: epilogue(layer 0): gradients of tied uses have not joined
+// expect-text: epilogue(layer 0): gradients of derived values are not complete
 //
-// A step that reduces the gradients of a layer before the last micro-batch has added to them.
+// A step that takes the gradients of what a layer's prologue derives back to its parameters before
+// the last micro-batch has added to them.
 #include "one_layer.hpp"
 
 #include <megacpp/plan/verify_step.hpp>
@@ -24,7 +25,7 @@ struct step {
       if (tasks[i].when == phase::epilogue && tasks[i].use == 1) {
         const task early = tasks[i];
         tasks.erase(i, i + 1);
-        tasks.insert(i - 3, early);
+        tasks.insert(i - 4, early);
         break;
       }
 #endif

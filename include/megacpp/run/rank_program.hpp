@@ -1,0 +1,50 @@
+// What one rank of a program runs. The parts of the model are those of every rank. The registry and
+// the end of a step are those of its pipeline stage and, where replicas share the optimizer's
+// state, of their number: they are made when it is known which rank of how many it is, by the
+// functions that make them at compile time, and interpreted.
+#pragma once
+
+#include <megacpp/comm/communicator.hpp>
+#include <megacpp/plan/update.hpp>
+#include <megacpp/run/interpreted_part.hpp>
+
+#include <algorithm>
+#include <memory>
+#include <vector>
+
+namespace mc {
+
+class rank_program {
+public:
+  /// True if ranks have another end of a step than the program, which knows neither their stage nor
+  /// their number.
+  static constexpr bool remakes(const layout& l) { return l.pp > 1 || l.zero > 0; }
+
+  /// `rank`: this one, among the others. Its program points to `p`, which must outlive it, and to
+  /// this. Throws mc::error(exit_code::mismatch) with the fault of a graph that cannot be made of
+  /// the stage.
+  rank_program(const program_view& p, const communicator& rank) : view_(p) {
+    const layout& l = p.numbers.ranks;
+    if (!remakes(l)) return;
+    if (l.pp > 1) view_.stage = rank.coordinate()[static_cast<unsigned>(axis::pp)];
+    stores_ = stores_of_stage(p, stage_of(p, std::max(view_.stage, 0)), rank.ranks());
+    interpreted_part::refuse(stores_.wrong);
+    view_.stores = &stores_;
+    const int update = part_of_update(p.kinds());
+    end_ = std::make_unique<interpreted_part>(
+        update_graph(stores_, p.part(update).g->ranks, p.numbers.type), p.part(update).index,
+        *p.generation.kernels);
+    view_.parts[static_cast<unsigned>(update)] = p.generation.view(*end_);
+  }
+  rank_program(const rank_program&) = delete;
+  rank_program& operator=(const rank_program&) = delete;
+
+  const program_view& view() const { return view_; }
+
+private:
+  program_view view_;
+  registry stores_{};
+  std::unique_ptr<interpreted_part> end_; ///< of a step
+};
+
+} // namespace mc
