@@ -2,6 +2,7 @@
 #
 #   megacpp_add_preset(NAME MODEL gpt2_124m    # or HF_CONFIG config.json
 #     [TP n] [PP n] [CP n] [EP n] [ETP n] [SEQUENCE_PARALLEL]
+#     [ZERO 0|1]                             # default 0
 #     [MICRO_BATCH n] [SEQUENCE n]           # default 4 and 1024
 #     [PRECISION fp32|bf16_mixed|fp64]       # default bf16_mixed
 #     [RECOMPUTE none|selective|full]        # default none
@@ -150,7 +151,7 @@ endfunction()
 
 function(megacpp_add_preset name)
   set(numbers TP PP CP EP ETP MICRO_BATCH SEQUENCE)
-  set(words MODEL HF_CONFIG PRECISION RECOMPUTE NUMERICS DEVICE)
+  set(words MODEL HF_CONFIG PRECISION RECOMPUTE NUMERICS DEVICE ZERO)
   cmake_parse_arguments(PARSE_ARGV 1 arg "SEQUENCE_PARALLEL" "${numbers};${words}" "INCLUDE")
   set(where "megacpp_add_preset(${name} ...):")
   if(arg_UNPARSED_ARGUMENTS)
@@ -182,7 +183,7 @@ function(megacpp_add_preset name)
     endif()
   endforeach()
 
-  set(defaults MICRO_BATCH=4 SEQUENCE=1024 PRECISION=bf16_mixed RECOMPUTE=none NUMERICS=fast DEVICE=cpu)
+  set(defaults MICRO_BATCH=4 SEQUENCE=1024 PRECISION=bf16_mixed RECOMPUTE=none NUMERICS=fast DEVICE=cpu ZERO=0)
   foreach(default IN LISTS defaults)
     string(REGEX MATCH "^(.*)=(.*)$" _ ${default})
     if(NOT DEFINED arg_${CMAKE_MATCH_1})
@@ -190,7 +191,7 @@ function(megacpp_add_preset name)
     endif()
   endforeach()
   foreach(choice "PRECISION;fp32;bf16_mixed;fp64" "RECOMPUTE;none;selective;full"
-          "NUMERICS;fast;batch_invariant" "DEVICE;cpu")
+          "NUMERICS;fast;batch_invariant" "DEVICE;cpu" "ZERO;0;1")
     list(POP_FRONT choice key)
     if(NOT arg_${key} IN_LIST choice)
       list(JOIN choice ", " choice)
@@ -207,6 +208,9 @@ function(megacpp_add_preset name)
   endforeach()
   if(arg_SEQUENCE_PARALLEL)
     list(APPEND layout ".sequence_parallel = true")
+  endif()
+  if(arg_ZERO)
+    list(APPEND layout ".zero = ${arg_ZERO}")
   endif()
 
   set(preset_name ${name})

@@ -7,6 +7,7 @@
 #   tp=N pp=N cp=N ep=N etp=N   ranks of each kind, by default 1 (data parallelism is what is left
 #                  of the ranks at start); a program of several ranks says so when started on one
 #   sp=1           the residual stream is sharded along the sequence (needs tp > 1); 0 is the default
+#   zero=1         replicas share the optimizer's state (ZeRO 1); 0 is the default
 #   micro-batch=N  sequences at once, by default 4
 #   sequence=N     tokens in a sequence, by default 1024
 #   precision=P    fp32, bf16_mixed or fp64, by default bf16_mixed
@@ -56,6 +57,7 @@ while [ $# -gt 0 ]; do
     precision) preset PRECISION 'fp32|bf16_mixed|fp64' 'fp32, bf16_mixed or fp64' ;;
     recompute) preset RECOMPUTE 'none|selective|full' 'none, selective or full' ;;
     numerics) preset NUMERICS 'fast|batch_invariant' 'fast or batch_invariant' ;;
+    zero) preset ZERO '0|1' '0 or 1' ;;
     device) preset DEVICE 'cpu' 'cpu' ;;
     sp)
       [[ $value =~ ^[01]$ ]] || fail "sp must be 0 or 1, not '$value'" 2

@@ -341,7 +341,7 @@ class Help(Case):
         agreeing = {"micro-batch-size": 4, "seq-length": 32, "tensor-model-parallel-size": 1,
                     "pipeline-model-parallel-size": 1, "context-parallel-size": 1,
                     "expert-model-parallel-size": 1, "expert-tensor-parallel-size": 1,
-                    "sequence-parallel": "false", "num-layers": 2, "hidden-size": 32,
+                    "sequence-parallel": "false", "use-distributed-optimizer": "false", "num-layers": 2, "hidden-size": 32,
                     "num-attention-heads": 2, "num-query-groups": 2, "ffn-hidden-size": 64,
                     "num-experts": 0, "moe-ffn-hidden-size": 0, "moe-router-topk": 0,
                     "vocab-size": 128, "bf16": "false", "recompute-granularity": "none",
@@ -349,7 +349,7 @@ class Help(Case):
         run("train", "--mock-data", "--train-iters", 1,
             *(f"--{flag}={value}" for flag, value in agreeing.items()))
         for flag, value in {**dict.fromkeys(agreeing, 3), "sequence-parallel": "true",
-                            "bf16": "true", "recompute-granularity": "full",
+                            "use-distributed-optimizer": "true", "bf16": "true", "recompute-granularity": "full",
                             "numerics": "batch_invariant"}.items():
             with self.subTest(flag=flag):
                 sentence = self.refused(MISMATCH, "train", "--mock-data", f"--{flag}={value}",
@@ -2277,7 +2277,7 @@ class Describe(Case):
         self.assertEqual(memory["moments"], 2 * memory["weights"])
         for part in ("stem", "block", "head"):
             self.assertEqual(list(result["graphs"][part]),
-                             ["the model", "differentiate", "fuse", "split"])
+                             ["the model", "differentiate", "pending", "fuse", "split"])
             self.assertIn(f"{part} after differentiate", text)
         # Products: 2 operations per weight and token forward, 4 backward. Attention has 2 products
         # of S(S+1)/2 x H forward and 5 backward.

@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 
 KEYWORDS = ("after the name come TP, PP, CP, EP, ETP, MICRO_BATCH, SEQUENCE, MODEL, HF_CONFIG, PRECISION, "
-            "RECOMPUTE, NUMERICS, DEVICE, INCLUDE, each with a value, and SEQUENCE_PARALLEL.")
+            "RECOMPUTE, NUMERICS, DEVICE, ZERO, INCLUDE, each with a value, and SEQUENCE_PARALLEL.")
 TAKES = "takes NAME HEADER STRUCT and nothing else, as in megacpp_add_run(my-gpt my_gpt.hpp my_gpt)."
 CASES = {
     "megacpp_add_run()": TAKES,

@@ -62,6 +62,7 @@ BOOST_AUTO_TEST_CASE(the_names_are_megatrons) {
                            "context-parallel-size",
                            "expert-model-parallel-size",
                            "sequence-parallel",
+                           "use-distributed-optimizer",
                            "num-layers",
                            "hidden-size",
                            "num-attention-heads",
@@ -366,9 +367,11 @@ BOOST_AUTO_TEST_CASE(what_is_compiled_in_has_megatrons_meaning) {
        "num-query-groups=4", "num-experts=128", "moe-ffn-hidden-size=768", "moe-router-topk=8",
        "expert-model-parallel-size=8", "expert-tensor-parallel-size=1",
        "tensor-model-parallel-size=2"});
+  has(compiled_values(mc::preset::qwen3_8b, {.zero = 1}), {"use-distributed-optimizer=true"});
   has(compiled_values(mc::preset::qwen3_8b, {.tp = 4}),
       {"ffn-hidden-size=12288", "num-attention-heads=32", "num-query-groups=8", "num-experts=0",
-       "moe-ffn-hidden-size=0", "moe-router-topk=0", "expert-tensor-parallel-size=4"});
+       "moe-ffn-hidden-size=0", "moe-router-topk=0", "expert-tensor-parallel-size=4",
+       "use-distributed-optimizer=false"});
   has(compiled_values(mc::preset::gpt2_124m, {}),
       {"ffn-hidden-size=3072", "num-attention-heads=12", "num-query-groups=12", "num-experts=0",
        "expert-tensor-parallel-size=1"});

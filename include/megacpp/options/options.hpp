@@ -389,10 +389,11 @@ struct compiled_flags {
       (whole_flag, tensor_model_parallel_size), (whole_flag, pipeline_model_parallel_size),
       (whole_flag, context_parallel_size), (whole_flag, expert_model_parallel_size),
       (whole_flag, expert_tensor_parallel_size), (switch_flag, sequence_parallel),
-      (whole_flag, num_layers), (whole_flag, hidden_size), (whole_flag, num_attention_heads),
-      (whole_flag, num_query_groups), (whole_flag, ffn_hidden_size), (whole_flag, num_experts),
-      (whole_flag, moe_ffn_hidden_size), (whole_flag, moe_router_topk), (whole_flag, vocab_size),
-      (switch_flag, bf16), (text_flag, recompute_granularity), (text_flag, numerics));
+      (switch_flag, use_distributed_optimizer), (whole_flag, num_layers), (whole_flag, hidden_size),
+      (whole_flag, num_attention_heads), (whole_flag, num_query_groups),
+      (whole_flag, ffn_hidden_size), (whole_flag, num_experts), (whole_flag, moe_ffn_hidden_size),
+      (whole_flag, moe_router_topk), (whole_flag, vocab_size), (switch_flag, bf16),
+      (text_flag, recompute_granularity), (text_flag, numerics));
   compiled_flags() {
     micro_batch_size.is(0, "sequences that run at once").resumes(on_resume::may_change);
     seq_length.is(0, "tokens in a sequence").resumes(on_resume::must_match);
@@ -403,6 +404,8 @@ struct compiled_flags {
     expert_tensor_parallel_size.is(0, "ranks that share each expert")
         .resumes(on_resume::may_change);
     sequence_parallel.is(false, "the residual stream is sharded along the sequence")
+        .resumes(on_resume::may_change);
+    use_distributed_optimizer.is(false, "replicas share the optimizer's state (ZeRO 1)")
         .resumes(on_resume::may_change);
     num_layers.is(0, "layers").resumes(on_resume::must_match);
     hidden_size.is(0, "width of the residual stream").resumes(on_resume::must_match);

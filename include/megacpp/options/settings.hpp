@@ -65,6 +65,7 @@ inline void set_compiled(compiled_flags& c, const program_view& p) {
   set(c.expert_model_parallel_size, l.ep);
   set(c.expert_tensor_parallel_size, l.expert_tp());
   set(c.sequence_parallel, l.sequence_parallel);
+  set(c.use_distributed_optimizer, l.zero == 1);
   set(c.num_layers, p.layers);
   set(c.hidden_size, p.hidden);
   set(c.num_attention_heads, heads);
@@ -87,7 +88,8 @@ inline void check_compiled(const std::vector<flag_entry>& asked, const program_v
   const compiled_flags& c = real.compiled;
   const std::initializer_list<const flag_base*> layout_flags = {
       &c.tensor_model_parallel_size, &c.pipeline_model_parallel_size, &c.context_parallel_size,
-      &c.expert_model_parallel_size, &c.expert_tensor_parallel_size,  &c.sequence_parallel};
+      &c.expert_model_parallel_size, &c.expert_tensor_parallel_size,  &c.sequence_parallel,
+      &c.use_distributed_optimizer};
   for (const flag_entry& e : flags_of(real)) {
     const flag_base& flag = *find_flag(asked, e.name)->flag;
     if (e.compiled && flag.given() && flag.text() != e.flag->text())
