@@ -72,6 +72,14 @@ if(MEGACPP_EXHAUSTIVE_TESTS)
 endif()
 megacpp_suite(asan 900 "${running}" ${sanitized})
 
+# Races between ranks that are threads: their exchanges, steps under every kind of layout, and whole
+# runs with their files. Products by Eigen, whose code is instrumented.
+set(racing -DMEGACPP_SANITIZE=thread -DMEGACPP_WITH_ONEDNN=OFF -DMEGACPP_OPTIMISE=1)
+if(MEGACPP_CLANG)
+  list(APPEND racing -DCMAKE_CXX_COMPILER=${MEGACPP_CLANG})
+endif()
+megacpp_suite(tsan 200 "^unit_communicators|^laws_(ranks|runs_of_ranks)$" ${racing})
+
 # Kernels as on a processor without AVX-512, and optimised by another compiler.
 set(of_kernels "unit_(attention|cached_attention|product|rows|rows_bits|sampling|threads|vec_math)|laws_patterns|parity_hugging_face")
 set(other ${CMAKE_CXX_COMPILER})

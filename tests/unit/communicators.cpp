@@ -196,6 +196,54 @@ BOOST_AUTO_TEST_CASE(every_ticket_is_waited_for_once) {
       "waited for twice");
 }
 
+// Nobody waits for ever: who does not come, and who has gone, is named, with what he lacks.
+BOOST_AUTO_TEST_CASE(a_rank_that_others_wait_for_in_vain_is_named) {
+  const auto named = [](thread_ranks& ranks, auto f, std::initializer_list<const char*> parts) {
+    BOOST_CHECK_EXCEPTION(ranks.run(f), error, [&](const error& e) {
+      BOOST_TEST_MESSAGE(e.what());
+      bool all = e.code() == exit_code::ranks;
+      for (const char* part : parts)
+        all = all && std::string(e.what()).find(part) != std::string::npos;
+      return all;
+    });
+  };
+  const source_line here(7, "mine.hpp");
+  float x[8]{}, y[8]{};
+  thread_ranks four(mesh({2, 1, 2, 1, 4, 1, 1}));
+  named(four,
+        [&](communicator& c) {
+          if (c.rank() == 3) return; // that of dp 1, tp 1
+          c.run(exchange::barrier(axis::dp));
+          c.run(exchange::all_reduce(axis::tp, dtype::f32, x + c.rank(), y + c.rank(), 1, here));
+        },
+        {"rank 3 has ended without"});
+  named(four,
+        [&](communicator& c) {
+          if (c.rank() == 1) c.run(exchange::receive(axis::dp, dtype::f32, y, 3, 1, here));
+          if (c.rank() == 3) c.run(exchange::barrier(axis_set{}));
+        },
+        {"rank 3 has ended without", "receive over dp at mine.hpp:7, for which rank 1 waits"});
+  thread_ranks hasty(mesh({2, 1, 2, 1, 4, 1, 1}), std::chrono::seconds(1));
+  std::atomic<int> told{0};
+  named(
+      hasty,
+      [&](communicator& c) {
+        c.run(exchange::barrier(axis::tp));
+        if (c.rank() == 2) return told.wait(0); // until the others have been told
+        try {
+          c.run(exchange::all_reduce({axis::dp, axis::tp}, dtype::f32, x + c.rank(), y + c.rank(),
+                                     1, here));
+        } catch (...) {
+          told.store(1), told.notify_all();
+          throw;
+        }
+      },
+      {"rank 2 did not come to exchange 0 of its group, all-reduce over dp x tp at mine.hpp:7, for "
+       "which rank ",
+       " waits ", " s: see what that rank does", "--collective-timeout"});
+  hasty.run([](communicator& c) { c.run(exchange::barrier(axis::tp)); }); // others may go on
+}
+
 BOOST_AUTO_TEST_CASE(more_ranks_than_processors) {
   thread_ranks ranks(mesh({4, 2, 4, 2, 4, 2, 4}));
   on_ranks(ranks, [](communicator& c, std::atomic<int>*) { return exchanges_in_flight(c); });

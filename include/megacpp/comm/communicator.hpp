@@ -167,14 +167,18 @@ public:
     return begin(x, g);
   }
   void wait(ticket t) { finish(t); }
+  /// For who ends with exchanges that it has started and cannot wait for, as the run has failed:
+  /// afterwards no other rank touches its memory, and the others' exchanges throw.
+  virtual void give_up() noexcept {}
   void run(const exchange& x) { wait(start(x)); }
 
 protected:
   /// What was asked for, and why it cannot be.
-  [[noreturn, gnu::cold]] static void refuse(const exchange& x, const std::string& why) {
+  [[noreturn, gnu::cold]] static void refuse(const exchange& x, const std::string& why,
+                                             exit_code code = exit_code::internal) {
     std::string where;
     if (x.line.number > 0) where = std::string(" at ") + text_of(x.line).c_str();
-    throw error(exit_code::internal,
+    throw error(code,
                 std::string(name_of(x.what)) + " over " + name_of(x.over) + where + ": " + why);
   }
 

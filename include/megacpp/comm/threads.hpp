@@ -9,7 +9,8 @@
 // parts from who summed them; of a reduce-scatter it sums what is its own; of others it copies what
 // is for it. It leaves when all have done theirs, so that its memory is its own again. A rank that
 // waits goes on with all that it has started, and so ranks may wait in different orders; with
-// nothing to do it sleeps.
+// nothing to do it sleeps. The thread that started them watches: a rank that others wait for too
+// long, or that has ended without them, ends the run with a sentence that names it.
 #pragma once
 
 #include <megacpp/comm/communicator.hpp>
@@ -19,34 +20,42 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
+#include <condition_variable>
 #include <cstring>
 #include <exception>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <tuple>
 #include <utility>
 #include <vector>
 
 namespace mc {
 
-/// The ranks of a mesh whose sizes are all known. Memory that ranks hand in must outlive run(),
-/// because others may still read it when one of them throws.
+/// The ranks of a mesh whose sizes are all known.
 class thread_ranks {
 public:
-  explicit thread_ranks(const mesh& m) : mesh_(m) {}
+  using seconds = std::chrono::duration<double>;
+
+  /// `patience`: how long the ranks of a group may wait for one of them.
+  explicit thread_ranks(const mesh& m, seconds patience = std::chrono::minutes(10))
+      : mesh_(m), patience_(patience) {}
   thread_ranks(const thread_ranks&) = delete;
   thread_ranks& operator=(const thread_ranks&) = delete;
 
   const mesh& ranks() const { return mesh_; }
 
   /// f(communicator) on every rank. What the first one throws ends the others, whose exchanges
-  /// throw then, and is thrown here when all have ended.
+  /// throw mc::error(exit_code::ranks) then, and is thrown here when all have ended. So is such an
+  /// error for a rank that does not come.
   template <class F> void run(F f) {
     std::vector<own_thread> threads;
     const int n = ranks_of(mesh_);
     spins_ = n <= processors() ? 2000 : 0;
+    gone_.assign(static_cast<std::size_t>(n), false);
     try {
       threads.reserve(static_cast<std::size_t>(n));
       for (int r = 0; r < n; ++r)
@@ -59,8 +68,10 @@ public:
               } catch (...) {
                 end(std::current_exception());
               }
+              leave_run(r);
             },
             "give fewer ranks, or ");
+      watch();
     } catch (...) {
       end(std::current_exception()); // those that run wait for one that never comes
     }
@@ -75,16 +86,19 @@ private:
   /// before.
   using key = std::tuple<int, int, int, std::int64_t>;
 
+  using time = std::chrono::steady_clock::time_point;
+
   /// What the ranks of a group have asked for, each in its place, and how far they are.
   struct meeting {
     struct guest {
       exchange x;
-      int rank = 0; ///< number in the run
+      int rank = -1; ///< number in the run; none before it has come
       std::vector<std::int64_t> gives, takes;
     };
     std::vector<guest> guests;
     std::atomic<int> came{0}, shared{0}, gathered{0};
     int left = 0;
+    time since{}; ///< the first one came
 
     int size() const { return static_cast<int>(guests.size()); }
     bool all(const std::atomic<int>& n) const {
@@ -144,16 +158,31 @@ private:
           started_.erase(it);
           return;
         }
-        if (of_.ended_.load(std::memory_order_acquire))
-          refuse(it->mine().x, "another rank has ended: see what it says");
+        if (of_.ended_.load()) {
+          of_.until_untouched();
+          refuse(it->mine().x, "another rank has ended: see what it says", exit_code::ranks);
+        }
         if (!moved) of_.sleep(seen);
       }
     }
 
-    /// What can be done of an exchange now.
+    void give_up() noexcept override {
+      of_.ended_.store(true);
+      of_.changed();
+      of_.until_untouched();
+      started_.clear();
+    }
+
+    /// What can be done of an exchange now: nothing once the run has ended, for the memory of
+    /// others may go then.
     bool go_on(record& r) {
+      const struct guard {
+        std::atomic<int>& n;
+        explicit guard(std::atomic<int>& touching) : n(touching) { ++n; }
+        ~guard() { --n; }
+      } touching(of_.touching_);
       meeting& m = *r.m;
-      if (of_.ended_.load(std::memory_order_acquire)) return false;
+      if (of_.ended_.load()) return false;
       if (r.stage == record::waits && m.all(m.came)) {
         require_agreement(r);
         share(r);
@@ -294,11 +323,11 @@ private:
       auto at = meetings_.find(k);
       if (at == meetings_.end()) at = open(k, size);
       m = at->second.get();
+      meeting::guest& g = m->guests[static_cast<std::size_t>(place)];
+      g.x = x, g.x.gives = g.x.takes = {}, g.rank = rank;
+      g.gives.assign(x.gives.begin(), x.gives.end());
+      g.takes.assign(x.takes.begin(), x.takes.end());
     }
-    meeting::guest& g = m->guests[static_cast<std::size_t>(place)];
-    g.x = x, g.x.gives = g.x.takes = {}, g.rank = rank;
-    g.gives.assign(x.gives.begin(), x.gives.end());
-    g.takes.assign(x.takes.begin(), x.takes.end());
     count(*m, m->came);
     return *m;
   }
@@ -307,12 +336,15 @@ private:
     if (unused_.empty()) {
       const auto at = meetings_.emplace(k, std::make_unique<meeting>()).first;
       at->second->guests.resize(static_cast<std::size_t>(size));
+      at->second->since = std::chrono::steady_clock::now();
       return at;
     }
     auto node = unused_.extract(unused_.begin());
     meeting& m = *node.mapped();
     m.guests.resize(static_cast<std::size_t>(size));
+    for (meeting::guest& g : m.guests) g.rank = -1;
     m.came = 0, m.shared = 0, m.gathered = 0, m.left = 0;
+    m.since = std::chrono::steady_clock::now();
     node.key() = k;
     return meetings_.insert(std::move(node)).position;
   }
@@ -334,20 +366,87 @@ private:
       if (changes_.load(std::memory_order_acquire) != seen) return;
     changes_.wait(seen, std::memory_order_acquire);
   }
+  /// Until every rank has ended, sees to it that they come to each other.
+  void watch() {
+    const auto looks_every =
+        std::clamp<seconds>(patience_ / 8, std::chrono::milliseconds(1), std::chrono::seconds(1));
+    std::unique_lock hold(lock_);
+    while (std::count(gone_.begin(), gone_.end(), false) > 0) {
+      left_run_.wait_for(hold, looks_every);
+      if (wrong_ != nullptr) continue;
+      for (const auto& [k, m] : meetings_)
+        if (const std::string who = missing(k, *m); !who.empty()) {
+          wrong_ = std::make_exception_ptr(error(exit_code::ranks, who));
+          ended_.store(true);
+          changed();
+          break;
+        }
+    }
+  }
+  /// Why a meeting will not be; "" while it may. Locked.
+  std::string missing(const key& k, const meeting& m) const {
+    const meeting::guest* waits = nullptr;
+    int absent = -1;
+    for (const meeting::guest& g : m.guests) {
+      if (g.rank >= 0) waits = &g;
+      else if (absent < 0) absent = static_cast<int>(&g - m.guests.data());
+    }
+    if (absent < 0 || waits == nullptr) return "";
+    const auto [over, first, second, number] = k;
+    const int rank = over >= 0 ? group(mesh_, axis_set::of_bits(over), waits->rank)[absent]
+                               : (absent == 0 ? first : second);
+    const seconds waited = std::chrono::steady_clock::now() - m.since;
+    const bool gone = gone_[static_cast<std::size_t>(rank)];
+    if (!gone && waited < patience_) return "";
+    std::string what = "rank " + std::to_string(rank);
+    what += gone ? " has ended without" : " did not come to";
+    what += " exchange " + std::to_string(number) + " of its group, " +
+            std::string(name_of(waits->x.what)) + " over " + name_of(waits->x.over);
+    if (waits->x.line.number > 0) what += std::string(" at ") + text_of(waits->x.line).c_str();
+    what += ", for which rank " + std::to_string(waits->rank) + " waits";
+    if (!gone) what += " " + std::to_string(static_cast<std::int64_t>(waited.count())) + " s";
+    return what + ": see what that rank does" +
+           (gone ? "" : ", or let it take longer by --collective-timeout");
+  }
+  void leave_run(int rank) {
+    {
+      const std::scoped_lock hold(lock_);
+      gone_[static_cast<std::size_t>(rank)] = true;
+    }
+    left_run_.notify_all();
+  }
+  /// A rank ends the run by what it throws, or is ended by it.
   void end(std::exception_ptr e) {
     {
       const std::scoped_lock hold(lock_);
-      if (wrong_ == nullptr) wrong_ = std::move(e);
+      if (wrong_ == nullptr || (is_of_ranks(wrong_) && !is_of_ranks(e))) wrong_ = std::move(e);
     }
-    ended_.store(true, std::memory_order_release);
+    ended_.store(true);
     changed();
+  }
+  static bool is_of_ranks(const std::exception_ptr& e) {
+    try {
+      std::rethrow_exception(e);
+    } catch (const error& known) {
+      return known.code() == exit_code::ranks;
+    } catch (...) {
+      return false;
+    }
+  }
+  /// Until no rank touches memory of another one: when the run has ended, none begins to.
+  void until_untouched() const noexcept {
+    while (touching_.load() != 0) std::this_thread::yield();
   }
 
   mesh mesh_;
-  std::mutex lock_; ///< of meetings and of what went wrong
+  seconds patience_;
+  std::mutex lock_;                  ///< of meetings, of who has gone and of what went wrong
+  std::condition_variable left_run_; ///< some rank has
+  std::vector<bool> gone_;           ///< by rank: it has ended
   meetings meetings_, unused_;
   std::exception_ptr wrong_;
   std::atomic<bool> ended_{false};
+  std::atomic<int> touching_{0}; ///< ranks that do their share of an exchange
   std::atomic<std::uint32_t> changes_{0};
   int spins_ = 0;
 };

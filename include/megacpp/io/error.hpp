@@ -19,6 +19,7 @@ enum class exit_code : int {
   machine = 8,      // the processor lacks instructions the program was built for
   memory = 9,       // memory could not be reserved
   interrupted = 10, // a signal ended the run after its state was saved
+  ranks = 11,       // a rank did not come to the others, or has gone
 };
 
 /// An error with a sentence: what, where (file, offset, field, rank), and what to do.

@@ -56,6 +56,9 @@ public:
   }
   executor(const executor&) = delete;
   executor& operator=(const executor&) = delete;
+  ~executor() {
+    if (!sent_.empty()) ranks_.give_up(); // a step has failed in the middle
+  }
 
   /// Prepares what the kernels of these tasks need.
   void prepare(const list<task>& step) {
