@@ -210,7 +210,7 @@ BOOST_AUTO_TEST_CASE(every_element_has_one_place) {
       const std::int64_t step = t.rows == 1 ? 7 : t.columns();
       for (std::int64_t first = 0; first < t.elements(); first += step) {
         const std::int64_t count = std::min(step, t.elements() - first);
-        t.each(s, first, count, [&](std::int64_t i, std::int64_t at) {
+        t.each(s, {}, first, count, [&](std::int64_t i, std::int64_t at) {
           BOOST_REQUIRE(i >= first);
           BOOST_REQUIRE(i < first + count);
           places.insert(at);

@@ -160,13 +160,14 @@ BOOST_AUTO_TEST_CASE(tensors_of_other_models) {
       "is empty");
 }
 
-// A rank may read its boxes of a folder (unit/files_of_ranks), but not write a file alone.
+// A rank may read its boxes of a folder, but not write a file without the others
+// (unit/files_of_ranks).
 BOOST_AUTO_TEST_CASE(what_one_rank_does_not_hold_is_not_saved) {
   const bare_program p(test::tiny_gpt2, mc::dtype::f32, {.tp = 2});
   mc::stores s(p, false);
   const test::scratch_folder dir;
   CHECK_REFUSED(mc::save_model_folder(dir / "m", p, s), exit_code::mismatch,
-                "shards the parameter");
+                "is laid out over at least 2 ranks");
   mc::program_view other = p.view();
   other.family = {"gpt2", &typeid(int)}; // of another struct
   CHECK_REFUSED(mc::save_model_folder(dir / "m", other, s), exit_code::mismatch,

@@ -1,12 +1,17 @@
 // What every rank of a layout reads of the files that one rank wrote: its boxes of every tensor,
-// whatever form the file has, and all ranks together everything.
+// whatever form the file has, and all ranks together everything. What they write together are the
+// files that one rank writes.
 #define BOOST_TEST_MODULE files_of_ranks
 #include <boost/test/unit_test.hpp>
 
+#include <megacpp/comm/threads.hpp>
 #include <megacpp/run/interpreter.hpp>
+#include <megacpp/run/rank_program.hpp>
 #include <megacpp/train/state.hpp>
 
 #include <cstdint>
+#include <filesystem>
+#include <map>
 #include <string>
 
 #include <kernels.hpp>
@@ -21,6 +26,16 @@ using test::tied;
 
 namespace {
 
+/// Weights and moments in which no two numbers are alike.
+void fill(stores& s) {
+  for (std::int64_t i = 0; i < s.total(); ++i) {
+    const double x = 0.5 + static_cast<double>(i) * 0x1p-18;
+    s.set_weight(i, x);
+    stores::set(s.first_moments(), s.main_type(), i, -x);
+    stores::set(s.second_moments(), s.main_type(), i, x + 1);
+  }
+}
+
 /// Writes a state of one rank, which every rank of a layout reads.
 template <class Model>
 void reads_its_boxes(const Model& m, const layout& l, dtype type, const std::string& form) {
@@ -30,12 +45,7 @@ void reads_its_boxes(const Model& m, const layout& l, dtype type, const std::str
   const interpreted_program<Model> one(m, alone, "one"), many(m, laid_out, "many");
   stores whole(one.view(), true);
   const dtype main = whole.main_type();
-  for (std::int64_t i = 0; i < whole.total(); ++i) { // no two numbers alike
-    const double x = 0.5 + static_cast<double>(i) * 0x1p-18;
-    whole.set_weight(i, x);
-    stores::set(whole.first_moments(), main, i, -x);
-    stores::set(whole.second_moments(), main, i, x + 1);
-  }
+  fill(whole);
   const test::scratch_folder dir;
   folder_writer out(dir / "state");
   write_state(out, one.view(), whole, {7, 28}, nlohmann::json::object());
@@ -63,13 +73,51 @@ void reads_its_boxes(const Model& m, const layout& l, dtype type, const std::str
                same(mine.first_moments(), whole.first_moments(), main) &&
                same(mine.second_moments(), whole.second_moments(), main);
       });
+}
 
-  stores first(many.view(), true);
-  if (mesh(l) != mesh(layout{})) {
-    folder_writer part(dir / "part");
-    BOOST_CHECK_EXCEPTION(write_state(part, many.view(), first, {}, nlohmann::json::object()),
-                          error, [](const error& e) { return e.code() == exit_code::mismatch; });
+std::map<std::string, std::string> files_in(const std::string& folder) {
+  std::map<std::string, std::string> files;
+  for (const auto& entry : std::filesystem::directory_iterator(folder))
+    files[entry.path().filename().string()] = test::read_text(entry.path().string());
+  return files;
+}
+
+/// The state of one rank, loaded and saved by the ranks of a layout with so many replicas, is that
+/// state, byte for byte, as a state and as a model folder.
+template <class Model>
+void saves_what_one_does(const Model& m, const layout& l, int dp, dtype type) {
+  const setup alone{.batch = {1, 16}, .type = type};
+  setup laid_out = alone;
+  laid_out.ranks = l;
+  const interpreted_program<Model> one(m, alone, "model"), many(m, laid_out, "model");
+  stores whole(one.view(), true);
+  fill(whole);
+  const test::scratch_folder dir;
+  constexpr std::uint64_t shard = 5000; // so that weights are in several files
+  {
+    folder_writer out(dir / "state");
+    write_state(out, one.view(), whole, {7, 28}, {{"data", "some"}}, {}, shard);
+    out.commit();
   }
+  const model_folder folder(dir / "state");
+  const state_file file(folder);
+  thread_ranks(mesh_of(l, dp)).run([&](communicator& c) {
+    const rank_program program(many.view(), c);
+    stores mine(program.view(), true, c.coordinate(), host_memory::of_process(), c.ranks());
+    for (std::int64_t i = 0; i < mine.total(); ++i) mine.set_weight(i, 3);
+    load_weights(folder, many.view(), mine);
+    const run_position at = load_moments(folder, file.state(), many.view(), mine);
+    const auto write = [&](folder_writer&& out) {
+      write_state(out, many.view(), mine, at, {{"data", "some"}}, {}, shard, c);
+      out.commit();
+    };
+    if (c.rank() == 0) write(folder_writer(dir / "again"));
+    else write(folder_writer::of_another_rank());
+  });
+  BOOST_TEST((files_in(dir / "again") == files_in(dir / "state")),
+             Model::family.text << " tp " << l.tp << " pp " << l.pp << " cp " << l.cp << " ep "
+                                << l.ep << " etp " << l.etp << " zero " << l.zero << " dp " << dp
+                                << " " << name_of(type));
 }
 
 } // namespace
@@ -81,6 +129,20 @@ BOOST_AUTO_TEST_CASE(a_rank_reads_its_boxes_of_a_hugging_face_form) {
   reads_its_boxes(grouped, {.tp = 4}, dtype::f32, huggingface_form);
   for (const layout& l : {layout{.tp = 2, .ep = 2}, layout{.tp = 2, .cp = 2, .ep = 2, .etp = 2}})
     reads_its_boxes(experts, l, dtype::f32, huggingface_form);
+}
+
+// So what was saved under one layout, and loaded and saved under another, is the same.
+BOOST_AUTO_TEST_CASE(ranks_of_any_layout_save_the_state_of_one_rank) {
+  for (const dtype t : {dtype::f32, dtype::bf16, dtype::f64})
+    for (const int zero : {0, 1}) {
+      saves_what_one_does(tied, {.zero = zero}, 3, t);
+      saves_what_one_does(tied, {.tp = 2, .pp = 2, .zero = zero}, 1, t);
+      saves_what_one_does(tied, {.tp = 2, .pp = 2, .sequence_parallel = true, .zero = zero}, 2, t);
+      saves_what_one_does(grouped, {.tp = 2, .cp = 2, .zero = zero}, 2, t);
+      saves_what_one_does(experts, {.tp = 2, .ep = 2, .zero = zero}, 2, t);
+      saves_what_one_does(experts, {.tp = 2, .pp = 2, .ep = 4, .etp = 1, .zero = zero}, 2, t);
+      saves_what_one_does(biased, {.tp = 2, .cp = 2, .ep = 2, .etp = 2, .zero = zero}, 1, t);
+    }
 }
 
 BOOST_AUTO_TEST_CASE(a_rank_reads_its_boxes_by_the_registrys_names) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <megacpp/checkpoint/finite_file.hpp>
+#include <megacpp/checkpoint/join_block.hpp>
 #include <megacpp/hf/weights.hpp>
 #include <megacpp/io/folder_writer.hpp>
 
@@ -125,15 +126,18 @@ template <class T, class Fill> void write_blocks(const hf_tensor& t, std::vector
   }
 }
 
-/// One tensor from elements of T of a store, of which the first one seen is at `start`; zeros where
-/// the program has no such parameter.
-template <class T> void write_tensor(const hf_tensor& t, const mc::stores& s, const std::byte* seen,
-                                     std::int64_t start, std::vector<std::byte>& buffer,
-                                     const byte_sink& sink) {
-  const T* const from = reinterpret_cast<const T*>(seen);
-  write_blocks<T>(t, buffer, sink, [&](T* to, std::int64_t first, std::int64_t count) {
-    t.each(s, first, count,
-           [=](std::int64_t i, std::int64_t at) { to[i - first] = from[at - start]; });
+/// One tensor from elements of T of the ranks' stores; zeros where the program has no such
+/// parameter.
+template <class T> void write_tensor(const hf_tensor& t, const mc::stores& s, std::byte* store,
+                                     store_side what, communicator& ranks,
+                                     std::vector<std::byte>& buffer, const byte_sink& sink) {
+  const auto [start, end] = t.range(s, what);
+  const host_view seen = s.seen(store, dtype_of<T>, start, end);
+  const T* const from = reinterpret_cast<const T*>(seen.data());
+  write_blocks<T>(t, buffer, sink, [&, begin = start](T* to, std::int64_t first, auto count) {
+    t.each(s, what, first, count,
+           [=](std::int64_t i, std::int64_t at) { to[i - first] = from[at - begin]; });
+    join_block(ranks, buffer);
   });
 }
 
@@ -151,36 +155,44 @@ template <class T> void convert_tensor(const weights_in_folder::match& m, const 
   });
 }
 
-/// Weights of T and, where they are apart, masters, of which the stores have the first one at
-/// `start`.
-template <class T> struct seen_weights {
-  T* weights;
-  accumulator_t<T>* masters; ///< or null
-  std::int64_t start;
-
-  /// Puts elements of a tensor there.
-  void fill(const hf_tensor& t, const mc::stores& s, std::int64_t first,
-            std::span<const double> x) const {
-    t.each(s, first, static_cast<std::int64_t>(x.size()), [&](std::int64_t i, std::int64_t at) {
-      const double value = x[static_cast<std::size_t>(i - first)];
-      weights[at - start] = convert<T>(value);
-      if (masters != nullptr) masters[at - start] = static_cast<accumulator_t<T>>(value);
-    });
+/// A tensor's elements of T in a store, as the host sees them while they are written.
+template <class T> class filled_store {
+public:
+  filled_store(const hf_tensor& t, const mc::stores& s, std::byte* store, store_side what)
+      : tensor_(t),
+        stores_(s),
+        what_(what),
+        range_(store == nullptr ? std::pair<std::int64_t, std::int64_t>{} : t.range(s, what)),
+        seen_(s.seen(store, dtype_of<T>, range_.first, range_.second, true)) {}
+  bool empty() const { return range_.first == range_.second; }
+  /// Puts elements of the tensor there that are held.
+  void fill(std::int64_t first, std::span<const double> x) const {
+    if (empty()) return;
+    T* const to = reinterpret_cast<T*>(seen_.data()) - range_.first;
+    tensor_.each(stores_, what_, first, static_cast<std::int64_t>(x.size()),
+                 [&](std::int64_t i, std::int64_t at) {
+                   to[at] = convert<T>(x[static_cast<std::size_t>(i - first)]);
+                 });
   }
+
+private:
+  const hf_tensor& tensor_;
+  const mc::stores& stores_;
+  store_side what_;
+  std::pair<std::int64_t, std::int64_t> range_;
+  host_view seen_;
 };
 
 /// Fills what the stores hold of a tensor's weights of T from a folder.
 template <class T>
 void load_tensor(const weights_in_folder::match& m, std::vector<double>& values, mc::stores& s) {
-  const auto [start, end] = m.ours.range(s);
-  if (start == end) return; // other ranks have it
   const bool apart = s.type() != s.main_type();
-  const host_view weights = s.seen(s.weights(), s.type(), start, end, true),
-                  masters = s.seen(apart ? s.masters() : nullptr, s.main_type(), start, end, true);
-  const seen_weights<T> to{reinterpret_cast<T*>(weights.data()),
-                           reinterpret_cast<accumulator_t<T>*>(masters.data()), start};
-  weights_in_folder::read_in_parallel(m, values,
-                                      [&](auto first, auto x) { to.fill(m.ours, s, first, x); });
+  const filled_store<T> weights(m.ours, s, s.weights(), {});
+  const filled_store<accumulator_t<T>> masters(m.ours, s, apart ? s.masters() : nullptr,
+                                               {.states = true});
+  if (weights.empty()) return; // other ranks have it
+  weights_in_folder::read_in_parallel(
+      m, values, [&](auto first, auto x) { weights.fill(first, x), masters.fill(first, x); });
 }
 
 /// A whole file of a folder as text.
@@ -200,26 +212,30 @@ inline std::string text_of(const model_folder& folder, const std::string& name) 
 /// Rows that pad the vocabulary are left out. Above `max_shard` bytes the model is cut into several
 /// files.
 ///
+/// All ranks call it, `p` being the whole program; the first one writes, and the others have a
+/// writer of another rank (folder_writer).
+///
 /// A generation_config.json among `extra_files` replaces ours. Throws mc::error: output if
 /// something cannot be written, nonfinite naming a tensor with what is not finite, mismatch for a
-/// program that one rank does not hold, or of a family that transformers does not have.
+/// program of a family that transformers does not have, or that is laid out over other ranks.
 inline saved_model write_model_files(folder_writer& out, const program_view& p, const mc::stores& s,
                                      std::span<const extra_file> extra_files = {},
-                                     std::uint64_t max_shard = hf_shard_limit) {
+                                     std::uint64_t max_shard = hf_shard_limit,
+                                     communicator& ranks = self::of_process()) {
   const hf_family& family = hf_family_of(p);
-  require_whole(p, "a model folder");
+  require_ranks(p, ranks);
   const bool mastered = s.masters() != nullptr;
   const dtype type = mastered ? s.main_type() : s.type();
   std::byte* const store = mastered ? s.masters() : s.weights();
+  const store_side what{.states = type != s.type(), .own = true};
   std::vector<std::byte> buffer;
   detail::outgoing_model m;
   m.texts = detail::config_texts(family.config(p), storage_of(type));
   for (const auto& [name, text] : extra_files) m.texts[name] = text;
-  const auto write = [&s, &buffer, store, type](const hf_tensor& t, const byte_sink& data) {
-    const auto range = t.range(s);
-    const host_view seen = s.seen(store, type, range.first, range.second);
+  const auto write = [&s, &buffer, &ranks, store, type, what](const hf_tensor& t,
+                                                              const byte_sink& data) {
     const auto elements = [&]<class T>(T) {
-      detail::write_tensor<T>(t, s, seen.data(), range.first, buffer, data);
+      detail::write_tensor<T>(t, s, store, what, ranks, buffer, data);
     };
     switch (type) {
     case dtype::f64: return elements(double{});

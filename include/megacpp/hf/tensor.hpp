@@ -46,47 +46,45 @@ struct hf_tensor {
   }
 
   /// f(i, at) once for every element i in [first, first + count) that a rank's stores hold, where
-  /// `at` says.
-  /// Tensors of several rows are visited in whole rows. Never called where there are no parts.
-  template <class F> void each(const stores& s, std::int64_t first, std::int64_t count, F f) const {
+  /// `at` says. Tensors of several rows are visited in whole rows. Never called where there are no
+  /// parts.
+  template <class F>
+  void each(const stores& s, store_side what, std::int64_t first, std::int64_t count, F f) const {
     const std::int64_t width = columns();
     const std::int64_t row = rows == 1 ? 0 : first / width;
     const std::int64_t last_row = rows == 1 ? 1 : (first + count) / width;
     const std::int64_t low = rows == 1 ? first : 0, high = rows == 1 ? first + count : width;
     std::int64_t start = 0;
     for (const part& p : parts) {
-      const boxes held = s.boxes_of(p.of);
+      const stores::held_part held = s.part_of(p.of, what);
       const std::int64_t begin = std::max(low, start), end = std::min(high, start + p.columns);
       // Elements of a column lie side by side; of one row, those of all columns do.
       const std::int64_t together = rows == 1 ? std::max<std::int64_t>(1, end - begin) : 1;
       for (std::int64_t c = begin; c < end; c += together) {
         const std::int64_t from = p.first.n + (c - start) * rows + row;
-        held.each_run_within({from}, {from + together * (last_row - row)},
-                             [&](local_count at, global_count of, std::int64_t n) {
-                               const std::int64_t i = of.n - from;
-                               std::int64_t element = rows == 1 ? c + i : (row + i) * width + c;
-                               for (std::int64_t k = 0; k < n;
-                                    ++k, element += rows == 1 ? 1 : width)
-                                 f(element, p.of.offset + at.n + k);
-                             });
+        held.each_run({from}, {from + together * (last_row - row)},
+                      [&](global_count of, std::int64_t at, std::int64_t n) {
+                        const std::int64_t i = of.n - from;
+                        std::int64_t element = rows == 1 ? c + i : (row + i) * width + c;
+                        for (std::int64_t k = 0; k < n; ++k, element += rows == 1 ? 1 : width)
+                          f(element, at + k);
+                      });
       }
       start += p.columns;
     }
   }
-  template <class F> void each(const stores& s, F f) const { each(s, 0, elements(), f); }
 
   /// Where what the stores hold of it begins and ends in them: elements [first, second).
-  std::pair<std::int64_t, std::int64_t> range(const stores& s) const {
+  std::pair<std::int64_t, std::int64_t> range(const stores& s, store_side what) const {
     std::pair<std::int64_t, std::int64_t> r{0, 0};
     bool none = true;
     for (const part& p : parts)
-      s.boxes_of(p.of).each_run_within(
-          p.first, {p.first.n + p.columns * rows},
-          [&](local_count at, global_count, std::int64_t n) {
-            const std::int64_t begin = p.of.offset + at.n;
-            r = {none ? begin : std::min(r.first, begin), std::max(r.second, begin + n)};
-            none = false;
-          });
+      s.part_of(p.of, what)
+          .each_run(p.first, {p.first.n + p.columns * rows},
+                    [&](global_count, std::int64_t begin, std::int64_t n) {
+                      r = {none ? begin : std::min(r.first, begin), std::max(r.second, begin + n)};
+                      none = false;
+                    });
     return r;
   }
 
@@ -94,7 +92,7 @@ struct hf_tensor {
   /// hold it.
   std::vector<double> values(const stores& of, const std::byte* store, dtype t) const {
     std::vector<double> out(static_cast<std::size_t>(elements()));
-    each(of, [&](std::int64_t i, std::int64_t at) {
+    each(of, {}, 0, elements(), [&](std::int64_t i, std::int64_t at) {
       out[static_cast<std::size_t>(i)] = stores::get(store, t, at);
     });
     return out;

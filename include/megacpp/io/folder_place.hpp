@@ -125,6 +125,7 @@ private:
 
 /// Where a folder is to appear: by its path, or by its name in a folder that is open.
 struct folder_place {
+  folder_place() = default;
   /// Links of the part of the path that exists are followed, so a link to a folder stays a link.
   /// Missing folders above are made. Throws mc::error(exit_code::output).
   folder_place(const std::string& target) {

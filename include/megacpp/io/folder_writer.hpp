@@ -57,6 +57,8 @@ public:
       folder_ = claim(temporary_);
     }
   }
+  /// That of a rank while another one writes: what it is given goes nowhere.
+  static folder_writer of_another_rank() { return folder_writer(); }
   folder_writer(const folder_writer&) = delete;
   folder_writer& operator=(const folder_writer&) = delete;
   /// Needs neither memory nor a descriptor: the lack of them may be why it gives up.
@@ -96,6 +98,7 @@ public:
 
   /// Throws mc::error(exit_code::output) unless the file system has room for so many bytes.
   void require_space(std::uint64_t bytes) const {
+    if (!folder_) return;
     const std::uint64_t available = detail::room_left(folder_.get(), place_.folder).bytes;
     if (available < bytes)
       throw error(
@@ -109,6 +112,7 @@ public:
   /// The file is synced and closed before this returns. Throws mc::error(exit_code::output).
   void write(const std::string& name, std::uint64_t size,
              const std::function<void(const byte_sink&)>& fill) {
+    if (!folder_) return fill([](std::span<const std::byte>) {});
     const std::string full = place_.path + '/' + name;
     if (!is_bare_name(name))
       throw error(exit_code::internal, fmt::format("\"{}\" is not a plain file name", name));
@@ -140,11 +144,13 @@ public:
 
   /// Puts the folder in place, durably. Throws mc::error(exit_code::output).
   void commit() {
+    if (!folder_) return;
     put_in_place();
     place_.made->keep();
   }
 
 private:
+  folder_writer() = default;
   int parent() const { return place_.parent->get(); }
   std::string beside(const std::string& name) const { return place_.folder + '/' + name; }
   static std::string_view kept() { return "; what was there before is unchanged"; }
@@ -309,7 +315,7 @@ private:
     if (!sync_parent()) throw detail::output_error("make durable", place_.path, errno);
   }
 
-  const folder_kind* kind_; // what may be replaced
+  const folder_kind* kind_ = nullptr; // what may be replaced
   folder_place place_;
   std::vector<file_record> written_;
   std::vector<std::string> begun_; // files

@@ -137,19 +137,6 @@ public:
   bool whole() const { return whole_; }
 
 private:
-  static const program_view& require_ranks(const program_view& p, const communicator& ranks) {
-    if (ranks_of(ranks.ranks()) == 1) return require_one_rank(p);
-    const mesh& m = p.parts.front().g->ranks;
-    for (int a = 0; a < axes; ++a) {
-      const auto one = static_cast<axis>(a);
-      if (m.sized(one) && m.of(one) != ranks.ranks().of(one))
-        throw error(exit_code::mismatch, p.name + " is laid out over " + std::to_string(m.of(one)) +
-                                             " ranks of " + name_of(one) + " and was given " +
-                                             std::to_string(ranks.ranks().of(one)) +
-                                             ": give it a communicator of its layout");
-    }
-    return p;
-  }
   /// The buffers, with which steps of any number of micro-batches are verified.
   const buffers& require_sound() const {
     const int micros = stage_.flights() + 1;

@@ -14,6 +14,7 @@
 #include <array>
 #include <cmath>
 #include <initializer_list>
+#include <map>
 #include <numbers>
 #include <span>
 #include <string>
@@ -28,8 +29,10 @@ struct parameter_ref {
   const value* v = nullptr; ///< dims, placement
   const parameter_info* info = nullptr;
   const mesh* ranks = nullptr; ///< that v is placed over
-  std::int64_t offset = 0;     ///< elements, in any of the stores
+  std::int64_t offset = 0;     ///< elements, in weights and main grads
   local_count count;           ///< elements from there
+  int group = 0;               ///< of the registry
+  bool copied = false;         ///< a stage before has it, too
 };
 
 /// f(parameter_ref) for every parameter of the stores once, tied ones left out, in the order of the
@@ -45,7 +48,8 @@ template <class F> void for_each_parameter(const program_view& p, F f) {
       r.v = &part.g->at(info.v), r.info = &info, r.ranks = &part.g->ranks, r.layer = layer;
       r.local_name = std::string(r.v->scope) + "." + r.v->name;
       r.name = layer < 0 ? r.local_name : "layers." + std::to_string(layer) + "." + r.local_name;
-      r.offset = e.offset + index * e.stride, r.count = e.count;
+      r.offset = e.offset + index * e.stride, r.count = e.count, r.group = e.group;
+      r.copied = group.shared && p.stage > 0;
       f(r);
     }
   };
@@ -60,20 +64,11 @@ template <class F> void for_each_parameter(const program_view& p, F f) {
   if (stage + 1 < stages) visit(p.head(), -1, 0, true);
 }
 
-/// Throws mc::error(exit_code::mismatch) if ranks hold only parts of a parameter; `file` is what
-/// one rank writes whole.
-inline void require_whole(const program_view& p, const parameter_ref& r, const char* file) {
-  if (boxes(*r.ranks, *r.v, {}).whole()) return;
-  throw error(exit_code::mismatch, p.name + " shards the parameter " + r.name +
-                                       " over ranks, and " + file +
-                                       " is written by one rank: use a preset with tp, "
-                                       "pp, cp and ep of 1");
-}
-
-/// The same of every parameter of a program.
-inline void require_whole(const program_view& p, const char* file) {
-  for_each_parameter(p, [&](const parameter_ref& r) { require_whole(p, r, file); });
-}
+/// What of the stores is meant: weights (and main grads), or masters and moments; all that a rank
+/// holds, or what it answers for: of each logical element one rank does.
+struct store_side {
+  bool states = false, own = false;
+};
 
 class stores {
 public:
@@ -87,6 +82,7 @@ public:
         type_(p.numbers.type),
         main_(accumulator_of(type_)),
         total_(p.stores->total) {
+    for_each_parameter(p, [&](const parameter_ref& r) { held_.emplace(r.name, r); });
     constexpr const char* smaller = "a smaller model";
     const std::int64_t states = p.stores->states;
     for (int k = 0; k < p.stores->group_count; ++k) {
@@ -152,6 +148,38 @@ public:
       }
     });
   }
+  /// What lies here of a parameter of the model, of any rank's program or the whole's.
+  class held_part {
+  public:
+    /// f(at, i, n) for runs of the logical elements [from, to) that are here: n from `at` are those
+    /// from i of the store.
+    template <class F> void each_run(global_count from, global_count to, F f) const {
+      if (mine_ == nullptr) return;
+      held_.each_run_within(from, to, [&](local_count i, global_count at, std::int64_t n) {
+        const std::int64_t begin = mine_->offset + i.n;
+        if (!states_) return f(at, begin, n);
+        of_->each_state(begin, n, [&](std::int64_t first, std::int64_t state, std::int64_t count) {
+          f(global_count{at.n + first - begin}, state, count);
+        });
+      });
+    }
+
+  private:
+    friend class stores;
+    const stores* of_ = nullptr;
+    const parameter_ref* mine_ = nullptr; ///< null: nothing is here
+    boxes held_;
+    bool states_ = false;
+  };
+  held_part part_of(const parameter_ref& of, store_side what) const {
+    held_part part;
+    const auto mine = held_.find(of.name);
+    if (mine == held_.end() || (what.own && !answers_for(mine->second, what.states))) return part;
+    part.of_ = this, part.mine_ = &mine->second, part.states_ = what.states;
+    part.held_ = boxes_of(mine->second);
+    return part;
+  }
+
   /// f(i, at, n) for those of n elements from `first` on of which this rank has masters and
   /// moments: n elements from i of the weights are those from `at` of these.
   template <class F> void each_state(std::int64_t first, std::int64_t n, F f) const {
@@ -272,6 +300,24 @@ public:
 private:
   static constexpr std::int64_t block = 512; ///< elements that a thread makes at a time
 
+  /// Of ranks that hold the same, the first one.
+  bool answers_for(const parameter_ref& r, bool states) const {
+    if (r.copied) return false;
+    axis_set cut, all = dense_axes;
+    for (int a = 0; a < axes; ++a)
+      if (const auto one = static_cast<axis>(a); r.v->at[one].s == state::shard)
+        cut = cut.with(one);
+    if (cut.meets(expert_axes)) all = expert_axes;
+    const registry::group& group = entries().groups[static_cast<unsigned>(r.group)];
+    if (states && group.share < group.count)
+      cut = axis_set::of_bits(cut.bits | group.scattered.bits);
+    for (int a = 0; a < axes; ++a)
+      if (const auto one = static_cast<axis>(a);
+          all.has(one) && !cut.has(one) && at_[static_cast<unsigned>(a)] != 0)
+        return false;
+    return true;
+  }
+
   /// Elements of a store from `first` on.
   void put(std::byte* store, dtype t, std::int64_t first, std::span<const double> x) {
     std::byte some[block * sizeof(double)];
@@ -334,6 +380,7 @@ private:
   coordinates at_;
   dtype type_, main_;
   std::int64_t total_;
+  std::map<std::string, parameter_ref> held_;           ///< by name
   std::array<std::int64_t, max_groups> share_begins_{}; ///< in a group's range, this rank's share
   arena weights_, gradients_, masters_, first_, second_;
 };

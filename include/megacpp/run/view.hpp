@@ -3,6 +3,7 @@
 // written once.
 #pragma once
 
+#include <megacpp/comm/communicator.hpp>
 #include <megacpp/exec/device.hpp>
 #include <megacpp/io/error.hpp>
 #include <megacpp/model/description.hpp>
@@ -153,6 +154,21 @@ inline const program_view& require_one_rank(const program_view& p) {
                     std::to_string(l.cp) + ", ep " + std::to_string(l.ep) +
                     ") and this process is one: build a preset with tp, pp, cp and ep of 1 to "
                     "run on one rank");
+  return p;
+}
+
+/// The same where the ranks are others than the program is laid out over.
+inline const program_view& require_ranks(const program_view& p, const communicator& ranks) {
+  if (ranks_of(ranks.ranks()) == 1) return require_one_rank(p);
+  const mesh m(p.numbers.ranks);
+  for (int a = 0; a < axes; ++a) {
+    const auto one = static_cast<axis>(a);
+    if (m.sized(one) && m.of(one) != ranks.ranks().of(one))
+      throw error(exit_code::mismatch, p.name + " is laid out over " + std::to_string(m.of(one)) +
+                                           " ranks of " + name_of(one) + " and was given " +
+                                           std::to_string(ranks.ranks().of(one)) +
+                                           ": give it a communicator of its layout");
+  }
   return p;
 }
 

@@ -2,9 +2,10 @@
 // family has that form and under the registry's names otherwise, both moments, step, position in
 // the data, and the flags. docs/state.md describes the files.
 //
-// Nothing in it depends on layout, threads or micro-batches: tensors are whole, and what comes next
-// is a step and the number of a sample. Weights are those that training updates (masters where
-// weights are bf16), so the weights of the program are these, rounded.
+// Nothing in it depends on layout, threads or micro-batches: tensors are whole, put together by the
+// ranks that hold them, and what comes next is a step and the number of a sample. Weights are those
+// that training updates (masters where weights are bf16), so the weights of the program are these,
+// rounded.
 #pragma once
 
 #include <megacpp/checkpoint/state_file.hpp>
@@ -57,14 +58,16 @@ inline std::vector<stored_tensor> stored_tensors(const program_view& p) {
 struct stored_part {
   const char* prefix;
   std::byte* store;
+  bool states = true; ///< masters or moments
 };
 
-/// Tensors in the order of the file, of stores that have all of them.
+/// Tensors in the order of the file, of stores that ranks together have.
 inline void write_stores(folder_writer& out, const char* file, const program_view& p,
-                         const mc::stores& s, std::span<const stored_part> parts) {
+                         const mc::stores& s, std::span<const stored_part> parts,
+                         communicator& ranks) {
   struct source {
     stored_tensor tensor;
-    std::byte* store;
+    stored_part part;
   };
   std::map<std::string, source> sources;
   std::vector<tensor_spec> specs;
@@ -72,19 +75,27 @@ inline void write_stores(folder_writer& out, const char* file, const program_vie
   for (const stored_tensor& t : stored_tensors(p))
     for (const stored_part& part : parts) {
       specs.push_back({part.prefix + t.of.name, storage_of(type), t.shape});
-      sources.emplace(part.prefix + t.of.name, source{t, part.store});
+      sources.emplace(part.prefix + t.of.name, source{t, part});
     }
   const safetensors_layout layout(std::move(specs));
   out.require_space(layout.file_size());
+  constexpr std::int64_t most = 1 << 17; // elements at a time
+  const auto bytes = [type](std::int64_t n) { return static_cast<std::size_t>(n * size_of(type)); };
+  std::vector<std::byte> block;
   out.write(file, layout.file_size(), [&](const byte_sink& sink) {
     write_finite(layout, sink, [&](const tensor_spec& spec, const byte_sink& data) {
       const source& from = sources.at(spec.name);
-      const parameter_ref& r = from.tensor.of;
-      s.boxes_of(r).each_run_within(
-          {}, from.tensor.count, [&](local_count i, global_count, auto n) {
-            const host_view seen = s.seen(from.store, type, r.offset + i.n, r.offset + i.n + n);
-            data({seen.data(), static_cast<std::size_t>(n * size_of(type))});
-          });
+      const auto held = s.part_of(from.tensor.of, {.states = from.part.states, .own = true});
+      for (global_count at; at.n < from.tensor.count.n; at.n += most) {
+        const std::int64_t end = std::min(at.n + most, from.tensor.count.n);
+        block.assign(bytes(end - at.n), std::byte{});
+        held.each_run(at, {end}, [&](global_count first, std::int64_t i, std::int64_t n) {
+          const host_view seen = s.seen(from.part.store, type, i, i + n);
+          std::copy_n(seen.data(), bytes(n), block.data() + bytes(first.n - at.n));
+        });
+        join_block(ranks, block);
+        data(block);
+      }
     });
   });
 }
@@ -167,27 +178,29 @@ inline nlohmann::json program_json(const program_view& p) {
 inline constexpr const char* huggingface_form = "huggingface";
 inline constexpr const char* registry_form = "registry";
 
-/// Writes the files of a state. `state` has what the trainer adds: flags, data. Throws mc::error:
-/// output if something cannot be written, nonfinite naming the tensor of a weight or moment that is
-/// not finite, mismatch for a program that one rank does not hold.
+/// Writes the files of a state. All ranks call it, as write_model_files. `state` has what the
+/// trainer adds: flags, data. Throws mc::error: output if something cannot be written, nonfinite
+/// naming the tensor of a weight or moment that is not finite, mismatch for a program that is laid
+/// out over other ranks.
 inline void write_state(folder_writer& out, const program_view& p, const mc::stores& s,
                         const run_position& at, nlohmann::json state,
                         std::span<const extra_file> extra_files = {},
-                        std::uint64_t max_shard = hf_shard_limit) {
-  require_whole(p, "a state");
+                        std::uint64_t max_shard = hf_shard_limit,
+                        communicator& ranks = self::of_process()) {
+  require_ranks(p, ranks);
   const std::int64_t each = size_of(s.main_type());
   out.require_space(static_cast<std::uint64_t>(3 * p.parameters * each));
   state["weights"] = detail::has_hugging_face_form(p) ? huggingface_form : registry_form;
   if (state["weights"] == huggingface_form) {
-    write_model_files(out, p, s, extra_files, max_shard);
+    write_model_files(out, p, s, extra_files, max_shard, ranks);
   } else {
     for (const auto& [name, text] : extra_files) out.write(name, text);
-    const detail::stored_part weights[] = {{"", s.masters()}};
-    detail::write_stores(out, hf_weights_name, p, s, weights);
+    const detail::stored_part weights[] = {{"", s.masters(), s.type() != s.main_type()}};
+    detail::write_stores(out, hf_weights_name, p, s, weights, ranks);
   }
   const detail::stored_part moments[] = {{"optim.exp_avg.", s.first_moments()},
                                          {"optim.exp_avg_sq.", s.second_moments()}};
-  detail::write_stores(out, optimizer_file_name, p, s, moments);
+  detail::write_stores(out, optimizer_file_name, p, s, moments, ranks);
   state["step"] = at.step;
   state["consumed_samples"] = at.samples;
   state["program"] = detail::program_json(p);
@@ -243,16 +256,15 @@ inline void load_registry_weights(const model_folder& folder, const json_value& 
   detail::read_stores(folder, hf_weights_name, p, s.main_type(), weights,
                       [&](const detail::stored_tensor& t, const tensor_view& stored, std::byte*) {
                         constexpr std::int64_t block = 512;
-                        const boxes held = s.boxes_of(t.of);
-                        const auto load = [&](local_count to, global_count from, std::int64_t n) {
+                        const auto held = s.part_of(t.of, {});
+                        const auto load = [&](global_count from, std::int64_t to, std::int64_t n) {
                           double x[block];
                           for (std::int64_t i = 0; i < n; ++i)
                             x[i] = detail::stored_element(stored.bytes, s.main_type(), from.n + i);
-                          s.set_weights(t.of.offset + to.n, {x, static_cast<std::size_t>(n)});
+                          s.set_weights(to, {x, static_cast<std::size_t>(n)});
                         };
                         parallel_for((t.count.n + block - 1) / block, [&](std::int64_t b) {
-                          held.each_run_within({b * block}, {std::min(t.count.n, (b + 1) * block)},
-                                               load);
+                          held.each_run({b * block}, {std::min(t.count.n, (b + 1) * block)}, load);
                         });
                       });
   s.clear_padding();
@@ -299,9 +311,9 @@ inline run_position load_moments(const model_folder& folder, const json_value& s
         const auto bytes = [&](std::int64_t n) {
           return static_cast<std::size_t>(n * size_of(s.main_type()));
         };
-        s.boxes_of(t.of).each_run_within(
-            {}, t.count, [&](local_count to, global_count from, std::int64_t n) {
-              s.put_bytes(store, t.of.offset + to.n, stored.bytes.subspan(bytes(from.n), bytes(n)));
+        s.part_of(t.of, {.states = true})
+            .each_run({}, t.count, [&](global_count from, std::int64_t to, std::int64_t n) {
+              s.put_bytes(store, to, stored.bytes.subspan(bytes(from.n), bytes(n)));
             });
       });
   return at;
