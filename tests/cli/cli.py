@@ -908,6 +908,102 @@ class Training(Case):
         self.assertLessEqual(share, 100.5)
 
 
+class Ranks(Case):
+    """Replicas as threads: the same run as that of one rank with the same global batch."""
+
+    def losses(self, *arguments, ranks):
+        metrics = self.folder / f"metrics-{ranks}-{len(list(self.folder.iterdir()))}"
+        self.train("--ranks", ranks, "--global-batch-size", 16, "--metrics-jsonl", metrics,
+                   *arguments)
+        return [json.loads(line) for line in metrics.read_text().splitlines()]
+
+    def test_replicas_learn_what_one_rank_does(self):
+        of = {n: self.losses("--save", self.folder / f"saved-{n}", "--eval-interval", 4, ranks=n)
+              for n in (1, 2, 4)}
+        for n in (2, 4):
+            self.assertEqual([m.keys() for m in of[n]], [m.keys() for m in of[1]])
+            for one, many in zip(of[1], of[n]):
+                for name in {"loss", "grad_norm", "validation_loss"} & one.keys():
+                    self.assertAlmostEqual(many[name], one[name], delta=2e-5 * one[name])
+                for name in {"step", "tokens", "validation_tokens"} & one.keys():
+                    self.assertEqual(many[name], one[name])
+        again = self.losses("--save", self.folder / "again", "--eval-interval", 4, ranks=4)
+        self.assertEqual([m["loss"] for m in again if "loss" in m],
+                         [m["loss"] for m in of[4] if "loss" in m])
+        self.assertEqual(contents(newest(self.folder / "again")).keys(),
+                         contents(newest(self.folder / "saved-1")).keys())
+        shown = [run("eval", "--load", self.folder / "saved-4", "--data-path", self.text, "--json",
+                     "--ranks", n).stdout for n in (1, 2, 3)]
+        for line in shown[1:]:
+            self.assertAlmostEqual(json.loads(line)["loss"], json.loads(shown[0])["loss"], delta=1e-5)
+            self.assertEqual(json.loads(line)["tokens"], json.loads(shown[0])["tokens"])
+
+    def test_a_run_goes_on_with_other_replicas(self):
+        whole, parts = self.folder / "whole", self.folder / "parts"
+        usual = ("--global-batch-size", 16, "--lr-decay-iters", 20)
+        self.train("--save", whole, "--ranks", 2, *usual)
+        self.train("--save", parts, "--ranks", 2, *usual, steps=3)
+        stopped = contents(newest(parts))
+        self.train("--load", parts, "--save", parts, "--ranks", 2, *usual)
+        names = ("model.safetensors", "optimizer.safetensors")
+        self.assertEqual([contents(newest(parts))[n] for n in names],
+                         [contents(newest(whole))[n] for n in names])
+        self.assertEqual(contents(parts / "iter_0000003"), stopped)
+        self.train("--load", parts, "--save", parts, "--ranks", 4, *usual, steps=10)
+        self.train("--load", parts, "--save", parts, *usual, steps=12)
+        self.assertEqual(newest(parts).name, "iter_0000012")
+
+    def test_a_signal_ends_all_ranks_after_a_step(self):
+        saved = self.folder / "saved"
+        process = subprocess.Popen(
+            [PROGRAM, "train", "--data-path", self.text, "--train-iters", "1000000", "--ranks", "2",
+             "--save", saved, "--log-interval", "1"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        while b"step 3/" not in process.stdout.readline():
+            pass
+        process.send_signal(signal.SIGTERM)
+        out, errors = process.communicate(timeout=60)
+        self.assertEqual(process.returncode, INTERRUPTED, errors)
+        self.assertIn(b"SIGTERM ended the run after step", errors)
+        self.assertIn(str(newest(saved)).encode(), errors)
+        self.train("--load", saved, "--train-iters",
+                   int(newest(saved).name.removeprefix("iter_")) + 2, "--ranks", 2)
+
+    def test_one_rank_tells_what_all_are_refused(self):
+        self.refused(USAGE, "train", "--mock-data", "--ranks", 3, "--global-batch-size", 8,
+                     says="--global-batch-size is 8, but must be a multiple of 12")
+        self.refused(USAGE, "train", "--mock-data", "--ranks", 5000, says="--ranks")
+        self.refused(DATA, "train", "--data-path", self.folder / "none", "--ranks", 2, says="none")
+        self.refused(MODEL, "train", "--mock-data", "--load", self.folder / "none", "--ranks", 2,
+                     says="none")
+        self.refused(MISMATCH, "train", "--data-path", self.text, "--ranks", 2, "--sample-interval",
+                     1, says="--sample-interval writes texts on one rank alone")
+        save = self.folder / "saved"
+        errors = run("train", "--mock-data", "--ranks", 2, "--lr", 1e30, "--train-iters", 9,
+                     "--save", save, check=NONFINITE).stderr.decode()
+        self.assertRegex(errors, r"^[^ ]+: the gradient norm of step \d+ is (nan|infinite); nothing was "
+                                 r"saved")
+        self.assertEqual(errors.count("\n"), 1)
+
+    def test_ranks_write_the_text_of_one(self):
+        model = self.saved("--ranks", 2)
+        for flags in (("--greedy",), ("--temperature", 0.9, "--seed", 5, "--num-samples", 2)):
+            texts = [run("generate", "--load", model, "--prompt", "green", "--max-new-tokens", 30,
+                         "--json", "--ranks", n, *flags).stdout for n in (1, 2, 3)]
+            self.assertEqual(texts[1:], texts[:1] * 2)
+        shown = run("generate", "--load", model, "--prompt", "green", "--greedy", "--ranks", 2)
+        self.assertEqual(shown.stdout.count(b"green"), 1, shown.stdout)
+        self.assertEqual(shown.stderr.count(b"tokens/s"), 2)  # of the prompt, and of new tokens
+        self.refused(USAGE, "generate", "--load", model, "--prompt", "", "--ranks", 2,
+                     says="the prompt is empty")
+
+    def test_a_report_that_cannot_be_written_ends_all_ranks(self):
+        metrics = self.folder / "metrics"
+        done = run("train", "--mock-data", "--ranks", 2, "--train-iters", 100000,
+                   "--metrics-jsonl", metrics, check=None,
+                   preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096)))
+        self.assertEqual(done.returncode, OUTPUT, done.stderr)
+
+
 class Output(Case):
     def test_targets_that_cannot_be_written(self):
         before = TEXT.encode()

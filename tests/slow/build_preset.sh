@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Configurations written here become programs through examples/build_preset.sh: they have their
-# parameters and train; an edited one builds the run alone; layouts of several ranks build and say so
-# at start; what cannot be honoured is one sentence and leaves an earlier program as it is.
+# parameters and train; an edited one builds the run alone; layouts of several ranks build and run;
+# what cannot be honoured is one sentence and leaves an earlier program as it is.
 #   build_preset.sh SOURCE WORK
 set -euo pipefail
 export LC_ALL=C
@@ -98,11 +98,14 @@ refused 5 'field "attention_bias" is true' build downloaded/config.json my-qwen 
 [ "$(cksum <my-qwen)" = "$before" ] || fail 'a refused configuration changed the program'
 sed -i 's/"attention_bias": true, //' downloaded/config.json
 
-# Several ranks: built, described, and asked for at start.
+# Several ranks, the fewest that the layout has: built, described, and run.
 sed -i 's/"num_key_value_heads": 1/"num_key_value_heads": 2/' downloaded/config.json
 build downloaded/config.json many precision=fp32 sequence=32 tp=2 sp=1 cp=2 pp=3
 ./many describe >/dev/null
-refused 3 'laid out over at least 12 ranks' ./many train --data-path text --train-iters 1
+./many train --data-path text --train-iters 2 --save model-many >ran
+grep -q ': .* 12 ranks, each micro-batch' ran || { cat ran && fail 'many does not tell of 12 ranks'; }
+refused 3 'must be a multiple of 12' ./many train --data-path text --train-iters 1 --ranks 18
+refused 3 'has 3 pipeline stages' ./many generate --load model-many --prompt green
 refused 3 'MEGA-S001 .*heads 4 over 3 ranks' build downloaded/config.json many precision=fp32 sequence=32 tp=3
 if grep -Eq '/(run|generation)\.cpp' build/build.log; then fail 'a wrong layout was found after its kernels were compiled'; fi
 refused 3 'MEGA-C002 .*experts' build downloaded/config.json many precision=fp32 sequence=32 ep=2

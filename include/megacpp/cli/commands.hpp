@@ -1,6 +1,7 @@
 // What the commands of a program do once its flags are read.
 #pragma once
 
+#include <megacpp/comm/threads.hpp>
 #include <megacpp/exec/machine.hpp>
 #include <megacpp/generate/generate.hpp>
 #include <megacpp/generate/training_samples.hpp>
@@ -15,11 +16,29 @@ namespace mc {
 
 namespace detail {
 
+/// The mesh of so many ranks as are asked for, or of the fewest that the program has. Throws
+/// mc::error(exit_code::mismatch) where no number of replicas makes them that many.
+inline mesh ranks_of_run(const program_view& p, const options& o) {
+  const layout& l = p.numbers.ranks;
+  const int replica = l.tp * l.pp * l.cp, least = ranks_of(smallest_mesh(l)),
+            n = o.machine.ranks() > 0 ? static_cast<int>(o.machine.ranks()) : least;
+  if (n % least == 0) return mesh_of(l, n / replica);
+  throw error(exit_code::mismatch,
+              fmt::format("--ranks is {}, but must be a multiple of {}: {} is laid out over tp {}, "
+                          "pp {}, cp {}, ep {} and etp {}",
+                          n, least, p.name, l.tp, l.pp, l.cp, l.ep, l.expert_tp()));
+}
+
 /// Throws mc::error(exit_code::mismatch) for a program that a command cannot run: one of several
-/// ranks, or of packed documents, which no file of tokens names, or one that cannot generate. Who
-/// trains the last is told so, and refused a --sample-interval.
+/// ranks that is to write texts while it trains, or of packed documents, which no file of tokens
+/// names, or one of stages that is to generate, or that cannot. Who trains the last is told so, and
+/// refused a --sample-interval.
 inline void check_runnable(const program_view& p, command c, const options& o) {
-  require_one_rank(p);
+  if (c == command::generate) require_one_stage(p);
+  if (ranks_of(ranks_of_run(p, o)) > 1 && o.training.sample_interval.given())
+    throw error(exit_code::mismatch,
+                "--sample-interval writes texts on one rank alone; leave it "
+                "out, or train on one rank");
   if (p.numbers.batch.packed && c != command::generate)
     throw error(exit_code::mismatch,
                 fmt::format("{} keeps attention within packed documents, which the data of train "
@@ -39,10 +58,46 @@ inline product_type product_type_of(std::string_view name) {
                           : product_type::widened;
 }
 
+/// What a prompt is continued with must not depend on the batch, nor on how it was computed.
+inline product_rows rows_of(command what) {
+  return what == command::generate ? product_rows::apart : product_rows::together;
+}
+
 inline void describe_states(const options& o) {
   const state_list list = list_states(o.model.load());
   if (o.report.json()) return print(states_json(list));
   for (const std::string& line : states_lines(list)) print_line(line);
+}
+
+/// Trains, evaluates or generates on ranks that are threads, among which those that compute are
+/// divided.
+inline void carry_out_on(const mesh& m, const program_view& p, command what, options& o,
+                         training_start& start) {
+  const int n = ranks_of(m),
+            all = o.machine.threads() > 0 ? static_cast<int>(o.machine.threads()) : processors(),
+            threads = std::max(1, all / n);
+  product_type products = product_type_of(o.machine.product_type());
+  if (products == product_type::automatic && p.numbers.type == dtype::bf16) // one for all ranks
+    products = cpu(products, threads).products().type();
+  std::vector<training_start> starts;
+  for (int r = 1; r < n; ++r) starts.push_back(for_another_rank(start));
+  const std::string flags =
+      what == command::train ? given_flags(flags_of(o), command::train) : std::string();
+  thread_ranks ranks(m, std::chrono::seconds(o.machine.collective_timeout()));
+  ranks.run([&](communicator& c) {
+    try {
+      cpu device(products, threads, rows_of(what));
+      if (what == command::eval) return run_evaluation(p, o, device, c);
+      if (what == command::generate) return run_generation(p, o, device, c);
+      training_start& mine = c.rank() == 0 ? start : starts[static_cast<std::size_t>(c.rank() - 1)];
+      trainer t(p, o, device, std::move(mine), {}, c);
+      if (c.rank() == 0 && !o.report.bench_json() && !flags.empty()) print_line(flags);
+      t.run();
+    } catch (const error& e) {
+      if (c.rank() == 0) throw;
+      throw error(e.code(), fmt::format("rank {}: {}", c.rank(), e.what()));
+    }
+  });
 }
 
 } // namespace detail
@@ -58,11 +113,10 @@ inline void carry_out(const program_source& source, const program_view& p, comma
   if (what == command::train) require_one_file(o);
   training_start start = what == command::train ? prepare_start(p, o) : training_start{};
   refuse_idle_flags(what, o); // a run that goes on has the other flags of its state
-  // What a prompt is continued with must not depend on the batch, nor on how it was computed.
-  const product_rows rows =
-      what == command::generate ? product_rows::apart : product_rows::together;
+  const mesh ranks = what == command::describe ? mesh::one_rank() : detail::ranks_of_run(p, o);
+  if (ranks_of(ranks) > 1) return detail::carry_out_on(ranks, p, what, o, start);
   cpu device(detail::product_type_of(o.machine.product_type()),
-             static_cast<int>(o.machine.threads()), rows);
+             static_cast<int>(o.machine.threads()), detail::rows_of(what));
   switch (what) {
   case command::train: {
     trainer t(p, o, device, std::move(start), &make_training_samples);

@@ -8,6 +8,7 @@
 #include <megacpp/io/mapped_file.hpp>
 #include <megacpp/observe/text.hpp>
 #include <megacpp/options/settings.hpp>
+#include <megacpp/run/rank_program.hpp>
 #include <megacpp/train/evaluate.hpp>
 
 #include <chrono>
@@ -284,43 +285,52 @@ inline std::string speed_of(const generation_work& w) {
 
 } // namespace detail
 
-/// `generate`. One text: as it comes, and a line end. Several, of several prompts or by
+/// `generate`, on all ranks at once: each has its part of the weights, and the first one writes.
+/// One text: as it comes, and a line end. Several, of several prompts or by
 /// --num-samples: each with a line end once its batch is finished, in the order of the prompts,
 /// lines of dashes between them. With --json a line for each text: {"prompt": text, "text": prompt
 /// and continuation, "prompt_tokens": [...], "tokens": [new ones], "end": "stop", "length" or
 /// "positions"}; --ids leaves the texts out, and --num-samples puts {"sample": 1, ...} first. The
 /// standard error gets the speed, a sentence for each text that ends at the model's positions, and
 /// before the first text one on positions that were never trained.
-inline void run_generation(const program_view& p, const options& o, device& on) {
+inline void run_generation(const program_view& p, const options& o, device& on,
+                           communicator& ranks = self::of_process()) {
+  agreement all(ranks);
+  all.before_others();
   if (o.sampling.greedy() && o.sampling.temperature.given() && o.sampling.temperature() != 0)
     throw error(exit_code::usage, "--greedy and --temperature contradict each other; give one");
-  const model_folder folder = detail::required_model(o, "generate");
+  const model_folder folder = detail::required_model(o, "generate", all.first());
   std::optional<character_set> characters = characters_of(folder, p);
   const token_text tokens(p, o, std::move(characters));
   std::vector<detail::continued_text> texts =
       detail::with_samples(detail::read_prompts(o, tokens), o);
   const detail::text_end end(o, p, tokens);
-  stores weights(p, false, {}, on);
+  all.after_first();
+  const rank_program of_rank(p, ranks);
+  stores weights(of_rank.view(), false, ranks.coordinate(), on, ranks.ranks());
   load_weights(folder, p, weights);
   std::int64_t longest = 0; // without the last token, which no other follows
   for (const detail::continued_text& t : texts) {
     const auto before = static_cast<std::int64_t>(t.given);
     longest = std::max(longest, before + std::min(p.positions - before, end.most() - 1));
   }
-  for (const std::string& line : detail::untrained_reached(folder, p, longest)) print_note(line);
+  if (all.first())
+    for (const std::string& line : detail::untrained_reached(folder, p, longest)) print_note(line);
 
   detail::continuation batch(detail::continuing_of(o), tokens, end);
-  const bool live = texts.size() == 1 && !o.report.json();
+  const bool live = all.first() && texts.size() == 1 && !o.report.json();
   const auto at_once = static_cast<std::size_t>(o.sampling.batch_size());
   for (std::size_t first = 0; first < texts.size(); first += at_once) {
     const auto some = std::span(texts).subspan(first, std::min(at_once, texts.size() - first));
-    generator g(p, on, weights, detail::room_of(some, p, end.most()));
+    generator g(of_rank.view(), on, weights, detail::room_of(some, p, end.most()), ranks);
     batch.run(some, g, live);
+    if (!all.first()) continue;
     for (std::size_t b = 0; b < some.size() && !live; ++b) {
       if (o.report.json()) print(detail::json_of(some[b], tokens, o.sampling.num_samples.given()));
       else print((first + b > 0 ? "---------------\n" : "") + some[b].written + "\n");
     }
   }
+  if (!all.first()) return;
   for (std::size_t i = 0; i < texts.size(); ++i)
     if (std::string_view(texts[i].end) == "positions")
       print_note(fmt::format("text {} ends after {} of {} tokens: {} has {} positions", i + 1,

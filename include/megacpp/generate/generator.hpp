@@ -26,6 +26,15 @@
 
 namespace mc {
 
+/// p. Throws mc::error(exit_code::mismatch) for a program whose layers lie on several stages.
+inline const program_view& require_one_stage(const program_view& p) {
+  if (p.numbers.ranks.pp == 1) return p;
+  throw error(exit_code::mismatch,
+              p.name + " has " + std::to_string(p.numbers.ranks.pp) +
+                  " pipeline stages, and texts are written by one: load its state in a program "
+                  "built with pp of 1");
+}
+
 /// What a generator has room for.
 struct generation_room {
   int sequences = 1;       ///< B
@@ -39,18 +48,24 @@ public:
   static constexpr std::int64_t prefill_tokens = 512;
 
   /// For the weights as they are now, until renew(). `p`, `on`, `weights` and `ranks` must outlive
-  /// the generator.
+  /// the generator. All ranks are given the same tokens and find the same logits. Throws
+  /// mc::error(exit_code::mismatch) for stages of a pipeline.
   generator(const program_view& p, device& on, const stores& weights, const generation_room& room,
             communicator& ranks = self::of_process())
-      : p_(require_one_rank(p)), weights_(weights), ranks_(ranks), room_(room) {
+      : p_(require_one_stage(require_ranks(p, ranks))),
+        weights_(weights),
+        ranks_(ranks),
+        room_(room) {
     if (room.sequences < 1 || room.tokens < 1 || room.tokens > p_.positions)
       throw error(exit_code::internal, "generation of " + std::to_string(room.sequences) +
                                            " sequences of " + std::to_string(room.tokens) +
                                            " tokens was asked of a model of " +
                                            std::to_string(p_.positions) + " positions");
-    const std::int64_t fit = std::max<std::int64_t>(prefill_tokens / room.sequences, 1);
-    const std::int64_t most = std::min({fit, room.tokens, std::max<std::int64_t>(room.prompt, 1)});
     const std::int64_t least = p_.numbers.ranks.tp; // a token for each rank that may cut a sequence
+    room_.tokens = std::max(room.tokens, least);
+    const std::int64_t fit = std::max<std::int64_t>(prefill_tokens / room.sequences, 1),
+                       longest = (room.prompt + least - 1) / least * least,
+                       most = std::min({fit, room.tokens, longest}) / least * least;
     build(decode_, least);
     if (most > least) build(prefill_, most);
     lay_out(on);

@@ -360,7 +360,8 @@ struct report_flags {
 };
 
 struct machine_flags {
-  BOOST_HANA_DEFINE_STRUCT(machine_flags, (whole_flag, threads), (text_flag, product_type));
+  BOOST_HANA_DEFINE_STRUCT(machine_flags, (whole_flag, threads), (whole_flag, ranks),
+                           (whole_flag, collective_timeout), (text_flag, product_type));
   machine_flags() {
     const command computing =
         command::train | command::eval | command::generate | command::describe;
@@ -370,6 +371,18 @@ struct machine_flags {
             "depend on it")
         .within(0, 4096)
         .of(computing)
+        .resumes(on_resume::unsaved);
+    ranks
+        .is(0,
+            "ranks to run, as threads of this process, which share --threads; 0: the fewest that "
+            "the program is laid out over. More of them are replicas")
+        .within(0, 4096)
+        .of(command::train | command::eval | command::generate)
+        .resumes(on_resume::unsaved);
+    collective_timeout
+        .is(600, "seconds that ranks wait for one of them before all end with its name")
+        .within(1, 1 << 30)
+        .of(command::train | command::eval | command::generate)
         .resumes(on_resume::unsaved);
     product_type
         .is("auto",

@@ -19,7 +19,8 @@ namespace mc {
 /// What a training run does, free of contradictions.
 struct training_settings {
   std::int64_t steps = 0;
-  std::int64_t micro_batches = 1; ///< of one step
+  std::int64_t micro_batches = 1; ///< of one step, on each replica
+  std::int64_t batch = 1;         ///< sequences of one step, on all of them
   std::int64_t warmup = 0;        ///< steps that bench-json leaves out
   bool bench = false;
   schedule rates;
@@ -101,7 +102,7 @@ inline void check_compiled(const std::vector<flag_entry>& asked, const program_v
               e.name, flag.text(), p.name, e.flag->text(),
               std::find(layout_flags.begin(), layout_flags.end(), e.flag) == layout_flags.end()
                   ? ""
-                  : " (which describe tells of; several ranks cannot run yet)"));
+                  : " (which describe tells of)"));
   }
 }
 
@@ -183,8 +184,9 @@ inline std::vector<std::string> untrained_positions(const program_view& p, std::
   return lines;
 }
 
-/// Throws mc::error(exit_code::usage) naming the flags that contradict each other.
-inline training_settings settings_of(const program_view& p, const options& o) {
+/// Of a run of `dp` replicas. Throws mc::error(exit_code::usage) naming the flags that contradict
+/// each other.
+inline training_settings settings_of(const program_view& p, const options& o, int dp = 1) {
   training_settings t;
   t.bench = o.report.bench_json();
   t.warmup = o.report.warmup();
@@ -196,14 +198,17 @@ inline training_settings settings_of(const program_view& p, const options& o) {
     throw error(exit_code::usage,
                 fmt::format("--warmup is {}, but must be less than --train-iters, which is {}",
                             t.warmup, t.steps));
-  const std::int64_t micro = p.numbers.batch.micro;
+  const std::int64_t micro = std::int64_t{p.numbers.batch.micro} * dp; // at once
   const std::int64_t global =
       o.training.global_batch_size.given() ? o.training.global_batch_size() : micro;
   if (global % micro != 0)
     throw error(exit_code::usage,
-                fmt::format("--global-batch-size is {}, but must be a multiple of the compiled "
-                            "micro-batch, which is {}",
-                            global, micro));
+                dp == 1 ? fmt::format("--global-batch-size is {}, but must be a multiple of the "
+                                      "compiled micro-batch, which is {}",
+                                      global, micro)
+                        : fmt::format("--global-batch-size is {}, but must be a multiple of {}: "
+                                      "{} replicas take {} sequences at once each",
+                                      global, micro, dp, p.numbers.batch.micro));
   // Elements of a step draw their dropout by the number of their token in it, an int32.
   const std::int64_t most =
       std::min((std::int64_t{1} << 31) / p.numbers.batch.sequence, max_micros * micro);
@@ -212,7 +217,7 @@ inline training_settings settings_of(const program_view& p, const options& o) {
                 fmt::format("--global-batch-size is {}, but must be at most {}: a step has at most "
                             "2^31 tokens, and sequences of {}",
                             global, most, p.numbers.batch.sequence));
-  t.micro_batches = global / micro;
+  t.micro_batches = global / micro, t.batch = global;
 
   const optimizer_flags& f = o.optimizer;
   t.rates.lr = f.lr(), t.rates.min_lr = f.min_lr();
@@ -237,7 +242,7 @@ inline options effective_options(options o, const training_settings& t, const pr
                                  product_type products) {
   const auto set = [](auto& flag, const auto& value) { flag.is(value, flag.help()); };
   set(o.training.train_iters, t.steps);
-  set(o.training.global_batch_size, t.micro_batches * p.numbers.batch.micro);
+  set(o.training.global_batch_size, t.batch);
   set(o.optimizer.lr_decay_iters, t.rates.decay);
   if (p.numbers.type == dtype::bf16)
     set(o.machine.product_type, products == product_type::bf16 ? "bf16" : "widened");

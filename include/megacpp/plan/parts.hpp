@@ -356,7 +356,9 @@ template <class Model> [[gnu::cold]] constexpr graph forward_graph(const Model& 
     const var x = to(to(normed, axis::tp, replicate, at), axis::cp, replicate, at);
     const var table = m.head_table(c);
     if (!detail::given(b, table, "head_table")) return b.g;
-    b.g.outputs[0] = linear(select(x, last, at), table, at).id;
+    const var own = linear(select(x, last, at), table, at); // of the rank's part of the vocabulary
+    b.g.outputs[0] =
+        (own.at(axis::tp).s == state::shard ? to(own, axis::tp, invariant, at) : own).id;
     break;
   }
   }

@@ -1,6 +1,7 @@
 // The mean loss over non-overlapping windows of a text.
 #pragma once
 
+#include <megacpp/comm/agreement.hpp>
 #include <megacpp/data/windows.hpp>
 #include <megacpp/io/json_file.hpp>
 #include <megacpp/io/signals.hpp>
@@ -19,13 +20,17 @@
 
 namespace mc {
 
-/// Evaluates one part of a text, again and again. Buffers are made once.
+/// Evaluates one part of a text, again and again, on all ranks at once: replicas take turns with
+/// its micro-batches. Buffers are made once.
 class evaluation {
 public:
-  /// `s` and `source` must outlive this. Throws mc::error(exit_code::data) for a part of fewer than
-  /// two tokens.
-  evaluation(session& s, const token_source& source, token_range part)
+  /// `s`, `ranks` and `source` must outlive this. Throws mc::error(exit_code::data) for a part of
+  /// fewer than two tokens.
+  evaluation(session& s, const token_source& source, token_range part,
+             const communicator& ranks = self::of_process())
       : session_(&s),
+        replicas_(ranks.ranks().of(axis::dp)),
+        replica_(ranks.coordinate()[static_cast<unsigned>(axis::dp)]),
         windows_(source, part, s.sequence()),
         tokens_(static_cast<std::size_t>(s.micro_batch()) * static_cast<std::size_t>(s.sequence())),
         labels_(tokens_.size()) {}
@@ -36,13 +41,16 @@ public:
   }
 
   /// Summed loss over at most `limit` micro-batches, spread evenly over the part; nothing once
-  /// `stop` asks for an end.
+  /// `stop` asks for an end, of one rank alone.
   std::optional<loss_sum> run(std::int64_t limit, const stop_signals* stop = nullptr) {
     const std::int64_t all = batches(), n = std::min({limit, all, std::int64_t{max_micros}});
-    return session_->evaluate(static_cast<int>(n), [&](int i, batch_view& b) {
+    const std::int64_t each = (n + replicas_ - 1) / replicas_;
+    return session_->evaluate(static_cast<int>(each), [&](int m, batch_view& b) {
       if (stop != nullptr && stop->requested()) return false;
+      const std::int64_t turn = std::int64_t{m} * replicas_ + replica_, i = std::min(turn, n - 1);
       const std::int64_t batch = n == all ? i : spread(i, n, all);
       windows_.fill(batch * session_->micro_batch(), tokens_, labels_);
+      if (turn >= n) std::fill(labels_.begin(), labels_.end(), -1); // the others have all of them
       b = {tokens_.data(), labels_.data()};
       return true;
     });
@@ -55,6 +63,7 @@ private:
   }
 
   session* session_;
+  int replicas_, replica_; ///< of the model, and which of them this rank is of
   evaluation_windows windows_;
   std::vector<std::int32_t> tokens_, labels_; // (B, S)
 };
@@ -64,8 +73,8 @@ inline double perplexity(double loss) { return std::exp(loss); }
 
 namespace detail {
 
-/// The folder with the weights of --load, which the command needs.
-inline model_folder required_model(const options& o, const char* command) {
+/// The folder with the weights of --load, which the command needs. `tells`: of what is damaged.
+inline model_folder required_model(const options& o, const char* command, bool tells = true) {
   if (!o.model.load.given())
     throw error(exit_code::usage,
                 fmt::format("{} needs --load FOLDER, the folder of a saved model", command));
@@ -74,7 +83,8 @@ inline model_folder required_model(const options& o, const char* command) {
     throw error(exit_code::model,
                 fmt::format("{} has neither a model nor a saved state; train with --save first",
                             o.model.load()));
-  for (const std::string& note : found->notes) print_note(note);
+  for (const std::string& note : found->notes)
+    if (tells) print_note(note);
   return std::move(found->folder);
 }
 
@@ -105,8 +115,11 @@ inline json_output evaluation_json(const loss_sum& total) {
 /// predictions, "perplexity": exp(loss), "bits_per_token": loss / ln 2}. Of several files one for
 /// each, with its name or the field "file", and one for all tokens together, with their number or
 /// the field "files". All files are opened before the first is read.
-inline void run_evaluation(const program_view& p, const options& o, device& on) {
-  const model_folder folder = detail::required_model(o, "eval");
+inline void run_evaluation(const program_view& p, const options& o, device& on,
+                           communicator& ranks = self::of_process()) {
+  agreement all_ranks(ranks);
+  all_ranks.before_others();
+  const model_folder folder = detail::required_model(o, "eval", all_ranks.first());
   const std::optional<character_set> characters = characters_of(folder, p);
   const std::size_t files = std::max<std::size_t>(o.data.data_path().size(), 1);
   std::vector<text_data> texts;
@@ -114,7 +127,8 @@ inline void run_evaluation(const program_view& p, const options& o, device& on) 
     texts.push_back(open_evaluation_text(p, o, characters, i));
     require_prediction(*texts[i].source, texts[i].parts.valid, "validation");
   }
-  session s(p, on, purpose::inference);
+  all_ranks.after_first();
+  session s(p, on, purpose::inference, ranks);
   load_weights(folder, p, s.weights());
   // `of`: what the loss is of, as a field that comes first where there are several files.
   const auto tell = [&](const loss_sum& total, std::string_view name, json_output of) {
@@ -122,6 +136,7 @@ inline void run_evaluation(const program_view& p, const options& o, device& on) 
       throw error(exit_code::nonfinite,
                   fmt::format("the mean loss of {} on {} is {}; the model is not usable",
                               o.model.load(), name, total.mean()));
+    if (!all_ranks.first()) return;
     if (!o.report.json())
       return print_line((files > 1 ? fmt::format("{}: ", name) : "") +
                         detail::evaluation_text(total));
@@ -131,7 +146,7 @@ inline void run_evaluation(const program_view& p, const options& o, device& on) 
   };
   loss_sum all;
   for (const text_data& text : texts) {
-    evaluation e(s, *text.source, text.parts.valid);
+    evaluation e(s, *text.source, text.parts.valid, ranks);
     const loss_sum total = *e.run(e.batches());
     const std::string name = text.source->name();
     tell(total, name, {{"file", name}});

@@ -25,14 +25,16 @@
 
 namespace mc {
 
-/// All reports of one process of a run. Memory is reserved before the first step, so that telling
-/// of a step allocates nothing.
+/// All reports of a run. Memory is reserved before the first step, so that telling of a step
+/// allocates nothing.
 class training_reports {
 public:
   /// The arguments must outlive this. `losses`: those of the whole run, which the curve shows.
+  /// `tells`: false on all ranks but one, whose reports are nothing.
   training_reports(const program_view& p, const options& o, const training_settings& set,
-                   device& on, const run_losses& losses)
-      : p_(p),
+                   device& on, const run_losses& losses, bool tells = true)
+      : tells_(tells),
+        p_(p),
         o_(o),
         set_(set),
         device_(on),
@@ -42,7 +44,7 @@ public:
 
   /// Opens the file of metrics, which goes again if the run does not begin. Throws mc::error.
   void open_metrics() {
-    if (o_.report.metrics_jsonl.given()) metrics_.emplace(o_.report.metrics_jsonl());
+    if (tells_ && o_.report.metrics_jsonl.given()) metrics_.emplace(o_.report.metrics_jsonl());
   }
   /// A run that goes on adds to the file of the one before. Throws mc::error.
   void begin_metrics(bool goes_on) {
@@ -52,6 +54,7 @@ public:
   }
   /// Reserves what steps need, and measures what their speed is told against.
   void prepare() {
+    if (!tells_) return;
     constexpr std::int64_t timed_without_allocating = 1 << 20;
     if (set_.bench)
       times_.reserve(static_cast<std::size_t>(std::min(set_.steps, timed_without_allocating)));
@@ -59,21 +62,24 @@ public:
     ceiling_ = product_ceiling(device_, p_.numbers.type);
   }
 
-  void introduce(std::int64_t planned_bytes) {
+  /// Of one of so many ranks.
+  void introduce(std::int64_t planned_bytes, int ranks) {
     note(fmt::format(
-        "{}: {} parameters, {}, micro-batch {} x {} tokens, {} micro-batch{} a step, {} thread{}, "
-        "{}, "
-        "{:.1f} GF/s, {} planned",
+        "{}: {} parameters, {}, {}micro-batch {} x {} tokens, {} micro-batch{} a step, {} "
+        "thread{}, {}, {:.1f} GF/s, {} planned",
         p_.name, count_text(static_cast<double>(p_.parameters)).view(), name_of(p_.numbers.type),
-        p_.numbers.batch.micro, p_.numbers.batch.sequence, set_.micro_batches,
-        set_.micro_batches == 1 ? "" : "es", device_.threads(), device_.threads() == 1 ? "" : "s",
+        ranks > 1 ? fmt::format("{} ranks, each ", ranks) : "", p_.numbers.batch.micro,
+        p_.numbers.batch.sequence, set_.micro_batches, set_.micro_batches == 1 ? "" : "es",
+        device_.threads(), device_.threads() == 1 ? "" : "s",
         device_.products().describe(p_.numbers.type), ceiling_ * 1e-9,
         bytes_text(static_cast<std::uint64_t>(planned_bytes)).view()));
   }
-  void note(std::string_view line) { progress_.note(line); }
+  void note(std::string_view line) {
+    if (tells_) progress_.note(line);
+  }
 
   /// What times the nodes of the next step. The first step prepares much that others find.
-  node_clock* clock() { return o_.report.profile() && steps_ > 0 ? &profile_ : nullptr; }
+  node_clock* clock() { return tells_ && o_.report.profile() && steps_ > 0 ? &profile_ : nullptr; }
 
   /// What comes after a step, besides other steps.
   struct work_left {
@@ -81,6 +87,7 @@ public:
   };
   /// A step of so many tokens that took so many seconds.
   void step(step_report& r, double tokens, double seconds, const work_left& left) {
+    if (!tells_) return;
     if (++steps_ > 1) profiled_seconds_ += seconds;
     pace_.step(seconds);
     if (set_.bench) {
@@ -129,7 +136,7 @@ public:
   /// nothing.
   void draw_curve() {
     const bool told = std::exchange(curve_told_, true);
-    if (told || !o_.report.loss_curve.given()) return;
+    if (!tells_ || told || !o_.report.loss_curve.given()) return;
     const auto &training = losses_.history.points(), &validation = losses_.validation.points();
     if (training.empty() && validation.empty()) return;
     curve_options c;
@@ -139,6 +146,7 @@ public:
 
   /// The end of a run whose curve is drawn: `steps` of this process, in so many seconds.
   void finish(std::int64_t steps, double seconds) {
+    if (!tells_) return;
     progress_.finish();
     print_profile();
     if (set_.bench) print(bench_line());
@@ -150,6 +158,7 @@ public:
   /// Makes the reports of a run that ends for a reason of its own, which stays the reason. Returns
   /// what to add to that.
   std::string made() {
+    if (!tells_) return "";
     std::string lost = despite([&] { draw_curve(); });
     progress_.finish();
     return lost += despite([&] { print_profile(); });
@@ -191,13 +200,12 @@ private:
     std::sort(sorted.begin(), sorted.end());
     const std::size_t n = sorted.size();
     const double median = 0.5 * (sorted[(n - 1) / 2] + sorted[n / 2]);
-    const std::int64_t batch = p_.numbers.batch.micro * set_.micro_batches;
-    const auto tokens = static_cast<double>(batch * p_.numbers.batch.sequence);
+    const auto tokens = static_cast<double>(set_.batch * p_.numbers.batch.sequence);
     return json_line({{"program", "megacpp"},
                       {"preset", p_.name},
                       {"precision", name_of(p_.numbers.type)},
                       {"products", device_.products().describe(p_.numbers.type)},
-                      {"batch", batch},
+                      {"batch", set_.batch},
                       {"sequence", p_.numbers.batch.sequence},
                       {"parameters", p_.parameters},
                       {"threads", device_.threads()},
@@ -213,6 +221,7 @@ private:
                       {"peak_rss_bytes", process_memory().peak}});
   }
 
+  bool tells_;
   const program_view& p_;
   const options& o_;
   const training_settings& set_;

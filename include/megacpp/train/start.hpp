@@ -50,4 +50,15 @@ inline training_start prepare_start(const program_view& p, options& o) {
   return start;
 }
 
+/// What another rank than the first starts from: the same folder, which the first one has examined.
+inline training_start for_another_rank(const training_start& first) {
+  training_start start;
+  if (!first.from) return start;
+  model_folder folder(first.from->folder.path());
+  std::optional<state_file> state;
+  if (first.from->state) state.emplace(folder);
+  start.from = found_model{std::move(folder), std::move(state), first.from->root};
+  return start;
+}
+
 } // namespace mc

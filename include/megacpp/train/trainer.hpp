@@ -1,6 +1,7 @@
 // The training loop.
 #pragma once
 
+#include <megacpp/comm/agreement.hpp>
 #include <megacpp/options/resume.hpp>
 #include <megacpp/options/settings.hpp>
 #include <megacpp/train/evaluate.hpp>
@@ -18,16 +19,22 @@
 
 namespace mc {
 
-/// Trains one program on one text. Memory is reserved and files are checked in the constructor; the
-/// loop itself allocates nothing but for what a save or a sample needs.
+/// Trains one program on one text, on one rank, as all others do at the same time: what they do
+/// together (steps, evaluations, saves, the end) comes in one order, and what one of them alone
+/// knows is agreed upon between steps. The first rank tells and saves. Memory is reserved and files
+/// are checked in the constructor; the loop itself allocates nothing but for what a save or a
+/// sample needs.
 class trainer {
 public:
-  /// `start`: what prepare_start found. `samples`: for --sample-interval.
+  /// `start`: what prepare_start found, on the first rank; for_another_rank of it on another one.
+  /// `samples`: for --sample-interval, on one rank.
   trainer(const program_view& p, const options& o, device& on, training_start start = {},
-          const make_sample_writer& samples = {})
+          const make_sample_writer& samples = {}, communicator& ranks = self::of_process())
       : p_(p),
         o_(o),
-        set_(settings_of(p, o)),
+        ranks_(ranks),
+        all_(ranks),
+        set_((all_.before_others(), settings_of(p, o, ranks.ranks().of(axis::dp)))),
         max_shard_(shard_limit_of(o)),
         device_(on),
         from_(std::move(start.from)),
@@ -37,12 +44,15 @@ public:
         tokens_(static_cast<std::size_t>(p.numbers.batch.micro) *
                 static_cast<std::size_t>(p.numbers.batch.sequence)),
         labels_(tokens_.size()),
-        reports_(p, o, set_, on, losses_) {
+        reports_(p, o, set_, on, losses_, all_.first()) {
     // Before there is a folder that a signal could leave.
-    if (o_.training.exit_signal_handler()) signals_.emplace();
-    prepare_saves();
-    check_report_files(o);
-    session_.emplace(p_, device_, purpose::training);
+    if (all_.first()) {
+      if (o_.training.exit_signal_handler()) signals_.emplace();
+      prepare_saves();
+      check_report_files(o);
+    }
+    all_.after_first();
+    session_.emplace(p_, device_, purpose::training, ranks_);
     reports_.open_metrics();
     prepare_evaluation();
     rehearse_save(); // as the last save will be: with every file open that stays open
@@ -55,9 +65,10 @@ public:
 
   /// Throws mc::error: nonfinite, data, output, or interrupted once a signal has ended the run.
   void run() {
+    confer();
     if (stopped()) interrupt();
     // Once nothing is left that could be refused.
-    if (resumes())
+    if (resumes() && all_.first())
       for (const std::string& line : from_->changes) print_line(line);
     if (at_.step < set_.steps) reports_.begin_metrics(resumes() && at_.step > 0);
     if (!set_.bench) introduce();
@@ -66,13 +77,14 @@ public:
     try {
       take_steps();
       reports_.draw_curve();
-      if (stopped())
+      if (signals_ && signals_->requested())
         throw error(exit_code::interrupted,
                     fmt::format("{} came at the end of the run, while the loss curve was written: "
                                 "it may be cut{}{}",
                                 signals_->name(), what_is_saved(), reports_.made()));
       signals_.reset(); // nothing is left that a stop would have to save, or would leave half done
     } catch (const error& e) {
+      if (e.code() == exit_code::ranks) throw; // another one says why
       const std::string kept = rescue(e.code());
       if (kept.empty()) throw;
       throw error(e.code(), e.what() + kept);
@@ -103,26 +115,33 @@ private:
         !(losses_.validated && losses_.validated->step == at_.step))
       evaluate();
     while (at_.step < set_.steps) {
-      if (!step() || stopped()) interrupt();
-      if (at_.step < set_.steps && out_of_time()) return end_in_time();
+      if (!step()) interrupt();
+      confer();
+      if (stopped()) interrupt();
+      if (at_.step < set_.steps && time_is_up_) return end_in_time();
       if (evaluates_now()) evaluate();
       if (at_.step < set_.steps && samples_ && at_.step % o_.training.sample_interval() == 0)
         write_sample();
       if (at_.step < set_.steps && saves_now()) save();
+      confer();
       if (stopped()) interrupt();
     }
     evaluate();
     write_sample();
+    confer();
     if (stopped()) interrupt();
-    if (root_ && saved_at_ != at_.step) save();
+    if (unsaved()) save();
   }
 
-  bool out_of_time() const {
+  /// Asks all ranks for what one of them may know: whether a stop was asked for, and whether the
+  /// time is up.
+  void confer() {
     const auto& minutes = o_.training.exit_duration_in_mins;
-    return minutes.given() && started_.seconds() >= 60 * minutes();
+    time_is_up_ = minutes.given() && all_.as_first(started_.seconds() >= 60 * minutes());
+    if (!all_.alone()) stop_ = all_.any(signals_ && signals_->requested());
   }
   void end_in_time() {
-    if (root_ && saved_at_ != at_.step) save();
+    if (unsaved()) save();
     reports_.note(fmt::format("--exit-duration-in-mins {} ends the run after step {} of {}; {}",
                               o_.training.exit_duration_in_mins(), at_.step, set_.steps,
                               root_ ? fmt::format("--load {} goes on", root_->path())
@@ -130,12 +149,13 @@ private:
   }
 
   /// Data that is none, a report that cannot be written, or a lack of memory ends a run between two
-  /// updates: what it has learned is saved before it says so, unless it is no use. Returns what to
-  /// add: what is left of the run.
+  /// updates: what it has learned is saved before it says so, unless it is no use, or other ranks
+  /// have parts of it. Returns what to add: what is left of the run.
   std::string rescue(exit_code why) {
     if (why == exit_code::nonfinite || why == exit_code::interrupted) return "";
     std::string tried;
-    if (root_ && taken_ > 0 && saved_at_ != at_.step && sound_ && session_->whole() && !saving_) {
+    if (all_.alone() && root_ && taken_ > 0 && saved_at_ != at_.step && sound_ &&
+        session_->whole() && !saving_) {
       try {
         save();
         return fmt::format("; the state of step {} was saved to {}{}", at_.step,
@@ -149,6 +169,7 @@ private:
     return tried + what_is_saved() + reports_.made();
   }
   std::string what_is_saved() const {
+    if (!all_.first()) return "";
     if (!root_) return taken_ > 0 ? "; nothing was saved, for there is no --save" : "";
     if (!root_->in_place())
       return fmt::format("; {} is not the folder any more that this run saved to", root_->path());
@@ -208,10 +229,13 @@ private:
     if (from_) load_weights(from_->folder, p_, session_->weights());
     else session_->weights().initialise(set_.numbers.seed);
     if (!resumes()) return;
-    if (data_.is_null()) data_ = identity_of(text_);
     const json_value& state = from_->state->state();
-    require_same_data(data_, state.field<json_value>("data"));
+    if (all_.first()) {
+      if (data_.is_null()) data_ = identity_of(text_);
+      require_same_data(data_, state.field<json_value>("data"));
+    }
     at_ = load_moments(from_->folder, state, p_, session_->weights());
+    if (all_.as_first(saved_at_ == at_.step)) saved_at_ = at_.step;
     losses_.load(state, at_);
     session_->numbers().step = at_.step;
     if (set_.bench && set_.steps - at_.step <= set_.warmup)
@@ -233,15 +257,14 @@ private:
                               "leave --keep-best out, or give a split such as 90,10",
                               o_.data.split()));
     if (!wanted) return;
-    evaluation_.emplace(*session_, *text_.source, text_.parts.valid);
-    const std::int64_t all = evaluation_->batches();
-    evaluated_ = iters.given() && iters() < all / set_.micro_batches + 1
-                     ? std::min(all, iters() * set_.micro_batches)
-                     : all;
+    evaluation_.emplace(*session_, *text_.source, text_.parts.valid, ranks_);
+    const std::int64_t all = evaluation_->batches(), each = set_.batch / p_.numbers.batch.micro;
+    evaluated_ = iters.given() && iters() < all / each + 1 ? std::min(all, iters() * each) : all;
   }
 
   void introduce() {
-    reports_.introduce(session_->planned().total());
+    if (!all_.first()) return;
+    reports_.introduce(session_->planned().total(), ranks_of(ranks_.ranks()));
     reports_.note(fmt::format("{}: {} tokens to train on, {} to validate", text_.source->name(),
                               text_.parts.train.size(), text_.parts.valid.size()));
     if (text_.parts.valid.empty() && !o_.training.eval_iters.given() && !o_.data.mock_data())
@@ -271,24 +294,30 @@ private:
     return p_.numbers.type == dtype::bf16 ? device_.products().type() : product_type::automatic;
   }
 
-  bool stopped() const { return signals_ && signals_->requested(); }
+  bool stopped() const { return all_.alone() ? signals_ && signals_->requested() : stop_; }
+  /// Whether there is a state to save that was not.
+  bool unsaved() const { return o_.training.save.given() && saved_at_ != at_.step; }
   bool saves_now() const {
-    return root_ && o_.training.save_interval() > 0 && at_.step % o_.training.save_interval() == 0;
+    return o_.training.save.given() && o_.training.save_interval() > 0 &&
+           at_.step % o_.training.save_interval() == 0;
   }
 
   /// One optimizer step. Sample i of the run is the same window however steps are cut into
-  /// micro-batches. False if a stop was asked for before its last micro-batch: such a step has
-  /// changed nothing, and is taken anew by the run that goes on.
+  /// micro-batches, of which replicas take one after the other. False if a stop was asked for
+  /// before its last micro-batch, of one rank alone: such a step has changed nothing, and is taken
+  /// anew by the run that goes on.
   bool step() {
     const stopwatch clock;
-    const std::int64_t micro = p_.numbers.batch.micro;
+    const std::int64_t micro = p_.numbers.batch.micro, replicas = ranks_.ranks().of(axis::dp),
+                       replica = ranks_.coordinate()[static_cast<unsigned>(axis::dp)];
     session_->profile(reports_.clock());
     session_->numbers().learning_rate = learning_rate(set_.rates, at_.step);
     const std::optional<step_result> done =
         session_->step(static_cast<int>(set_.micro_batches), [&](int m, batch_view& b) {
-          if (stopped()) return false;
-          windows_.fill(at_.samples + m * micro, tokens_, labels_);
-          b = {tokens_.data(), labels_.data(), m * micro};
+          if (all_.alone() && stopped()) return false;
+          const std::int64_t first = (m * replicas + replica) * micro;
+          windows_.fill(at_.samples + first, tokens_, labels_);
+          b = {tokens_.data(), labels_.data(), first};
           return true;
         });
     if (!done) return false;
@@ -302,7 +331,7 @@ private:
     if (!done->finite) fail_update(r);
     losses_.last = r.loss;
     ++at_.step;
-    at_.samples += set_.micro_batches * micro;
+    at_.samples += set_.batch;
     ++taken_;
     losses_.history.add(at_.step, r.loss);
     reports_.step(r, done->loss.count, clock.seconds(), left());
@@ -326,21 +355,23 @@ private:
     const stopwatch clock;
     session_->profile(nullptr);
     const std::optional<loss_sum> total =
-        evaluation_->run(evaluated_, signals_ ? &*signals_ : nullptr);
-    if (!total || stopped()) return;
+        evaluation_->run(evaluated_, all_.alone() && signals_ ? &*signals_ : nullptr);
+    if (!total || (all_.alone() && stopped())) return;
     const double loss = total->mean();
     if (!std::isfinite(loss)) fail("validation loss", loss, {});
     const bool again = losses_.validated && losses_.validated->step == at_.step;
     if (!again) losses_.validation.add(at_.step, loss);
     reports_.evaluation(at_.step, loss, total->count, again);
     losses_.validated = {at_.step, loss, static_cast<std::int64_t>(total->count)};
-    if (root_ && o_.training.keep_best()) keep_best();
+    if (o_.training.save.given() && o_.training.keep_best()) keep_best();
     reports_.paused(pace::evaluation, clock.seconds());
   }
 
   /// Saves the state that was evaluated if none of the root has a lower loss.
   void keep_best() {
-    if (root_->best() && !(losses_.validated->loss < root_->best()->loss)) return;
+    if (all_.as_first(root_ && root_->best() && !(losses_.validated->loss < root_->best()->loss)))
+      return;
+    if (!all_.first()) return help_to_save();
     saving_ = true;
     root_->save_best({at_.step, losses_.validated->loss},
                      [&](folder_writer& out) { fill_state(out, at_); });
@@ -365,10 +396,20 @@ private:
     nlohmann::json state{{"data", data_}};
     losses_.save(state, at);
     save_flags(state, effective_options(o_, set_, p_, product_type_now()));
-    write_state(out, p_, session_->weights(), at, std::move(state), extra, max_shard_);
+    write_state(out, p_, session_->weights(), at, std::move(state), extra, max_shard_, ranks_);
+  }
+  /// What the other ranks do while the first one writes.
+  void help_to_save() {
+    folder_writer nothing = folder_writer::of_another_rank();
+    fill_state(nothing, at_);
   }
 
   void save() {
+    if (!all_.first()) {
+      help_to_save();
+      saved_at_ = at_.step;
+      return;
+    }
     const stopwatch clock;
     saving_ = true;
     const std::vector<std::string> notes = root_->save(
@@ -382,16 +423,17 @@ private:
   }
 
   [[noreturn]] void interrupt() {
-    std::string kept = "nothing was saved, for there is no --save";
-    if (root_ && taken_ == 0 && saved_at_ != at_.step) {
-      kept = "nothing was saved, for it had not begun";
-    } else if (root_) {
-      if (saved_at_ != at_.step) save();
-      kept = fmt::format("its state was saved to {}", root_->folder_of(at_.step));
-    }
-    kept += reports_.made();
-    throw error(exit_code::interrupted, fmt::format("{} ended the run after step {} of {}; {}",
-                                                    signals_->name(), at_.step, set_.steps, kept));
+    const bool begun = taken_ > 0 || !unsaved();
+    if (begun && unsaved()) save();
+    all_.wait_for_end();
+    const std::string kept =
+        !root_   ? "nothing was saved, for there is no --save"
+        : !begun ? "nothing was saved, for it had not begun"
+                 : fmt::format("its state was saved to {}", root_->folder_of(at_.step));
+    const std::string lost = reports_.made();
+    throw error(exit_code::interrupted,
+                fmt::format("{} ended the run after step {} of {}; {}{}", signals_->name(),
+                            at_.step, set_.steps, kept, lost));
   }
 
   [[noreturn]] void fail(const char* what, double number, const step_report& r) {
@@ -402,11 +444,12 @@ private:
   [[noreturn]] void fail_update(const step_report& r) {
     fail(fmt::format("step {}, with the learning rate {:.3g} and a gradient norm of {:.3g}, left "
                      "the model unusable: {}",
-                     r.step, r.lr, r.grad_norm, session_->weights().nonfinite()),
+                     r.step, r.lr, r.grad_norm, all_.any(session_->weights().nonfinite())),
          r);
   }
   [[noreturn]] void fail(const std::string& what, const step_report& r) {
     sound_ = false;
+    all_.wait_for_end();
     const std::string lost = reports_.made_of_failed(r);
     throw error(exit_code::nonfinite,
                 fmt::format("{}{}; a lower --lr, a longer --lr-warmup-iters or a smaller "
@@ -415,8 +458,10 @@ private:
   }
 
   stopwatch started_;
-  const program_view& p_;
+  const program_view& p_; ///< of all ranks
   const options& o_;
+  communicator& ranks_;
+  agreement all_;
   training_settings set_;
   std::uint64_t max_shard_; ///< bytes
   device& device_;
@@ -438,6 +483,7 @@ private:
   std::int64_t saved_at_ = -1;
   bool sound_ = true; ///< nothing that the run told was infinite or not a number
   bool saving_ = false;
+  bool stop_ = false, time_is_up_ = false; ///< as all ranks know it
 };
 
 } // namespace mc

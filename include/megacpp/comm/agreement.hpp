@@ -1,0 +1,63 @@
+// What ranks agree on beside a step: what one of them alone knows is told to all.
+#pragma once
+
+#include <megacpp/comm/communicator.hpp>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace mc {
+
+/// All ranks call each function in the same order. Of one rank they do nothing.
+class agreement {
+public:
+  explicit agreement(communicator& ranks) : ranks_(ranks) {}
+
+  bool alone() const { return ranks_of(ranks_.ranks()) == 1; }
+  /// Whether this is the rank that tells, saves, and decides what is not everyone's.
+  bool first() const { return ranks_.rank() == 0; }
+
+  /// Whether it is so on any rank.
+  bool any(bool here) {
+    if (alone()) return here;
+    std::int32_t n = here;
+    ranks_.run(exchange::all_reduce(everyone, dtype::i32, &n, &n, 1));
+    return n > 0;
+  }
+  /// What the first rank says.
+  bool as_first(bool here) { return any(first() && here); }
+  /// The text of the first of those that have one, up to 512 bytes of it.
+  std::string any(const std::string& here) {
+    if (alone()) return here;
+    std::array<char, most_bytes> mine{};
+    std::copy_n(here.begin(), std::min(here.size(), mine.size()), mine.begin());
+    std::string all(static_cast<std::size_t>(ranks_of(ranks_.ranks())) * most_bytes, '\0');
+    ranks_.run(exchange::all_gather(everyone, dtype::u8, mine.data(), all.data(), most_bytes));
+    for (std::size_t i = 0; i < all.size(); i += most_bytes)
+      if (all[i] != '\0') return all.substr(i, all.substr(i, most_bytes).find('\0'));
+    return "";
+  }
+  /// What lies between these two calls the first rank does before the others do: what it is
+  /// refused, it tells, and not all at once.
+  void before_others() {
+    if (!first()) any(false);
+  }
+  void after_first() {
+    if (first()) any(false);
+  }
+  /// Waits for the first rank, which ends the run with a sentence: then the others' exchanges
+  /// throw.
+  void wait_for_end() {
+    if (!first()) ranks_.run(exchange::barrier(everyone));
+  }
+
+private:
+  static constexpr axis_set everyone{axis::dp, axis::cp, axis::tp, axis::pp};
+  static constexpr std::int64_t most_bytes = 512;
+  communicator& ranks_;
+};
+
+} // namespace mc

@@ -1,0 +1,110 @@
+// What ranks that share a model find to follow a text is what one rank finds, the same on all.
+#define BOOST_TEST_MODULE generation_on_ranks
+#include <boost/test/unit_test.hpp>
+
+#include <megacpp/comm/threads.hpp>
+#include <megacpp/generate/generator.hpp>
+#include <megacpp/model/gpt.hpp>
+#include <megacpp/model/qwen3.hpp>
+#include <megacpp/model/qwen3_moe.hpp>
+#include <megacpp/product/cpu_products.hpp>
+#include <megacpp/run/rank_program.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <vector>
+
+#include <kernels.hpp>
+
+using namespace mc;
+
+namespace {
+
+constexpr int words = 61; // more rows where tp cuts them
+
+constexpr gpt tied_gpt{
+    .layers = 2, .hidden = 32, .heads = 4, .ffn = 64, .vocabulary = words, .positions = 32};
+constexpr qwen3 grouped = [] {
+  qwen3 m;
+  m.layers = 2, m.hidden = 32, m.heads = 4, m.kv_heads = 2, m.head_dim = 8, m.ffn = 48;
+  m.vocabulary = words, m.positions = 32;
+  return m;
+}();
+constexpr qwen3_moe mixture = [] {
+  qwen3_moe m;
+  m.layers = 2, m.hidden = 32, m.heads = 4, m.kv_heads = 2, m.head_dim = 8, m.ffn = 48;
+  m.expert_ffn = 16, m.experts = 4, m.experts_per_token = 2, m.mlp_only = {0};
+  m.vocabulary = words, m.positions = 32;
+  return m;
+}();
+
+/// Two prompts, each continued by its likeliest token: the logits before every one of them.
+std::vector<double> logits_of(const program_view& p, communicator& c) {
+  const rank_program of_rank(p, c);
+  cpu device(product_type::widened, 1, product_rows::apart);
+  stores weights(of_rank.view(), false, c.coordinate(), device, c.ranks());
+  weights.initialise(3);
+  generator g(of_rank.view(), device, weights, {.sequences = 2, .tokens = 20, .prompt = 7}, c);
+  std::vector<std::int32_t> texts[2] = {{5, 17, 2, 40, 40, 9, 60}, {1, 0, 33}};
+  std::vector<double> all;
+  std::vector<std::span<const std::int32_t>> more{texts[0], texts[1]};
+  for (int step = 0; step < 6; ++step) {
+    g.append(more);
+    for (int b = 0; b < 2; ++b) {
+      std::int32_t likeliest = 0;
+      for (std::int32_t t = 0; t < words; ++t) {
+        all.push_back(g.logit(b, t));
+        if (all.back() > g.logit(b, likeliest)) likeliest = t;
+      }
+      texts[b].push_back(likeliest);
+    }
+    for (std::size_t b = 0; b < 2; ++b) more[b] = std::span(texts[b]).last(1);
+  }
+  return all;
+}
+
+template <class Model> void finds_what_one_rank_does(const Model& m, const layout& l, int dp) {
+  const auto made = [&](const layout& ranks) {
+    return std::make_unique<interpreted_program<Model>>(
+        m, setup{.ranks = ranks, .batch = {2, 32}, .type = dtype::f64}, "writes");
+  };
+  const std::vector<double> want = logits_of(made({})->view(), self::of_process());
+  const auto program = made(l);
+  const mesh ranks = mesh_of(l, dp);
+  std::vector<std::vector<double>> got(static_cast<std::size_t>(ranks_of(ranks)));
+  thread_ranks(ranks).run([&](communicator& c) {
+    got[static_cast<std::size_t>(c.rank())] = logits_of(program->view(), c);
+  });
+  for (const auto& of_rank : got) {
+    BOOST_TEST((of_rank == got[0]), "ranks find different logits");
+    BOOST_REQUIRE(of_rank.size() == want.size());
+    double most = 0;
+    for (std::size_t i = 0; i < want.size(); ++i)
+      most = std::max(most, std::abs(of_rank[i] - want[i]));
+    BOOST_TEST(most <= 1e-10, "tp " << l.tp << " cp " << l.cp << " ep " << l.ep << " dp " << dp
+                                    << ": a logit differs by " << most);
+  }
+}
+
+} // namespace
+
+BOOST_AUTO_TEST_CASE(ranks_write_what_one_rank_does) {
+  finds_what_one_rank_does(tied_gpt, {.tp = 2}, 1);
+  finds_what_one_rank_does(tied_gpt, {.tp = 4, .sequence_parallel = true}, 1);
+  finds_what_one_rank_does(tied_gpt, {.cp = 2, .zero = 1}, 2);
+  finds_what_one_rank_does(grouped, {.tp = 2, .cp = 2, .sequence_parallel = true}, 1);
+  finds_what_one_rank_does(mixture, {.ep = 2}, 2);
+  finds_what_one_rank_does(mixture, {.tp = 2, .ep = 2, .etp = 2, .sequence_parallel = true}, 2);
+}
+
+BOOST_AUTO_TEST_CASE(stages_do_not_write) {
+  const interpreted_program<gpt> p(tied_gpt, {.ranks = {.pp = 2}, .batch = {2, 32}}, "deep");
+  BOOST_CHECK_EXCEPTION(thread_ranks(mesh_of(p.view().numbers.ranks, 1)).run([&](communicator& c) {
+    static_cast<void>(logits_of(p.view(), c));
+  }),
+                        error, [](const error& e) {
+                          return e.code() == exit_code::mismatch &&
+                                 std::string(e.what()).find("deep has 2 pipeline stages") == 0;
+                        });
+}

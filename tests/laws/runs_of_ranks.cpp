@@ -1,0 +1,153 @@
+// A training run on ranks that are threads, with its files, ends where that of one rank does,
+// whatever the layout; and one that stops and goes on has the bits of one that did not.
+#define BOOST_TEST_MODULE runs_of_ranks
+#include <boost/test/unit_test.hpp>
+
+#include <megacpp/cli/commands.hpp>
+#include <megacpp/run/interpreter.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <kernels.hpp>
+#include <scratch.hpp>
+
+using namespace mc;
+
+namespace {
+
+constexpr int sequence = 24, global_batch = 8;
+
+constexpr gpt tied_gpt{.layers = 4,
+                       .hidden = 32,
+                       .heads = 4,
+                       .ffn = 64,
+                       .vocabulary = 101,
+                       .positions = sequence,
+                       .dropout = 0.2};
+constexpr qwen3_moe mixture = [] {
+  qwen3_moe m;
+  m.layers = 2, m.hidden = 32, m.heads = 4, m.kv_heads = 2, m.head_dim = 16, m.ffn = 48;
+  m.expert_ffn = 24, m.experts = 4, m.experts_per_token = 2, m.mlp_only = {0};
+  m.bias_rate = 0.001, m.shared_ffn = 16, m.router_z_loss = 0.01, m.vocabulary = 101;
+  return m;
+}();
+
+/// Text of 101 different bytes, none above 100.
+std::string text() {
+  std::string t;
+  for (unsigned i = 0, x = 1; i < 6000; ++i)
+    t += static_cast<char>((x = x * 1103515245u + 12345u) / 65536u % 101u);
+  return t;
+}
+
+using flag_values = std::vector<std::pair<std::string, std::string>>;
+
+/// One process: a program laid out so, trained on so many replicas as the flags say.
+template <class Model> void train(const Model& m, const layout& l, int dp, dtype type,
+                                  const std::string& data, flag_values flags) {
+  const interpreted_program<Model> program(
+      m, {.ranks = l, .batch = {.micro = 2, .sequence = sequence}, .type = type}, "laid out");
+  const mesh ranks = mesh_of(l, dp);
+  flags.insert(flags.end(), {{"data-path", data},
+                             {"tokenizer", "byte"},
+                             {"global-batch-size", std::to_string(global_batch)},
+                             {"lr", "1e-2"},
+                             {"lr-decay-iters", "20"},
+                             {"weight-decay", "0.1"},
+                             {"clip-grad", "0.5"},
+                             {"product-type", "widened"}, // and not what a measurement says
+                             {"eval-iters", "2"},
+                             {"eval-interval", "2"},
+                             {"ranks", std::to_string(ranks_of(ranks))}});
+  options o;
+  const auto list = flags_of(o);
+  for (const auto& [name, value] : flags) find_flag(list, name)->flag->read(value, name);
+  BOOST_TEST((detail::ranks_of_run(program.view(), o) == ranks));
+  training_start start = prepare_start(program.view(), o);
+  detail::carry_out_on(ranks, program.view(), command::train, o, start);
+}
+
+/// Where the numbers of two files of tensors differ most, of the largest number of each tensor; more
+/// than 1 for other tensors.
+double difference(const std::string& root, const std::string& other, int step, const char* file) {
+  const auto path = [&](const std::string& r) { return r + "/" + step_folder_name(step); };
+  const model_folder a(path(root)), b(path(other));
+  const safetensors_file x(a.open(file)), y(b.open(file));
+  if (x->size() != y->size()) return 2;
+  double most = 0;
+  for (std::size_t i = 0; i < x->size(); ++i) {
+    const tensor_view &t = x.tensors()[i], &u = y.tensors()[i];
+    if (t.name != u.name || t.bytes.size() != u.bytes.size()) return 2;
+    std::vector<double> v(t.bytes.size() / static_cast<std::size_t>(bits_of(t.type) / 8)), w(v);
+    read_values(t, std::span(v)), read_values(u, std::span(w));
+    double largest = 1e-3, apart = 0;
+    for (std::size_t k = 0; k < v.size(); ++k)
+      largest = std::max(largest, std::abs(v[k])), apart = std::max(apart, std::abs(v[k] - w[k]));
+    most = std::max(most, apart / largest);
+  }
+  return most;
+}
+
+template <class Model> void ends_as_one_rank(const Model& m, const layout& l, int dp) {
+  const test::scratch_folder dir;
+  test::write_text(dir / "text", text());
+  train(m, {}, 1, dtype::f64, dir / "text", {{"train-iters", "4"}, {"save", dir / "one"}});
+  train(m, l, dp, dtype::f64, dir / "text", {{"train-iters", "4"}, {"save", dir / "many"}});
+  for (const char* file : {"model.safetensors", "optimizer.safetensors"}) {
+    const double apart = difference(dir / "one", dir / "many", 4, file);
+    BOOST_TEST(apart <= 1e-9, file << " differs by " << apart << " under tp " << l.tp << " pp "
+                                   << l.pp << " cp " << l.cp << " ep " << l.ep << " zero " << l.zero
+                                   << " dp " << dp);
+  }
+}
+
+template <class Model> void goes_on(const Model& m, const layout& l, int dp, dtype type) {
+  const test::scratch_folder dir;
+  test::write_text(dir / "text", text());
+  const auto run = [&](const char* to, const char* steps, bool loads) {
+    flag_values flags{{"train-iters", steps}, {"save", dir / to}};
+    if (loads) flags.emplace_back("load", dir / to);
+    train(m, l, dp, type, dir / "text", flags);
+  };
+  run("whole", "5", false);
+  run("parts", "2", false), run("parts", "5", true);
+  for (const char* file : {"model.safetensors", "optimizer.safetensors"})
+    BOOST_TEST(difference(dir / "whole", dir / "parts", 5, file) == 0, file);
+}
+
+} // namespace
+
+BOOST_AUTO_TEST_CASE(a_run_of_several_ranks_ends_as_that_of_one) {
+  ends_as_one_rank(tied_gpt, {}, 2);
+  ends_as_one_rank(tied_gpt, {.zero = 1}, 4);
+  ends_as_one_rank(tied_gpt, {.tp = 2, .sequence_parallel = true}, 1);
+  ends_as_one_rank(tied_gpt, {.pp = 4}, 1);
+  ends_as_one_rank(tied_gpt, {.tp = 2, .pp = 2, .cp = 2, .sequence_parallel = true, .zero = 1}, 2);
+  ends_as_one_rank(mixture, {.ep = 2, .zero = 1}, 2);
+  ends_as_one_rank(mixture, {.tp = 2, .pp = 2, .ep = 2, .etp = 2, .sequence_parallel = true}, 2);
+}
+
+BOOST_AUTO_TEST_CASE(a_run_of_ranks_that_stops_and_goes_on_has_the_bits_of_one_that_did_not) {
+  goes_on(tied_gpt, {.tp = 2, .pp = 2, .sequence_parallel = true, .zero = 1}, 2, dtype::bf16);
+  goes_on(mixture, {.tp = 2, .ep = 2, .etp = 2, .zero = 1}, 2, dtype::f32);
+}
+
+BOOST_AUTO_TEST_CASE(ranks_that_no_number_of_replicas_makes_are_refused) {
+  const interpreted_program<qwen3_moe> p(
+      mixture, {.ranks = {.tp = 2, .ep = 4, .etp = 1}, .batch = {2, sequence}}, "wide");
+  const auto asked = [&](const char* n) {
+    options o;
+    find_flag(flags_of(o), "ranks")->flag->read(n, "ranks");
+    return detail::ranks_of_run(p.view(), o);
+  };
+  BOOST_TEST((asked("0") == mesh_of(p.view().numbers.ranks, 2))); // two replicas share the experts
+  BOOST_TEST((asked("8") == mesh_of(p.view().numbers.ranks, 4)));
+  const auto refused = test::refusal_of([&] { static_cast<void>(asked("6")); });
+  BOOST_REQUIRE(refused);
+  BOOST_TEST((refused->code == exit_code::mismatch && refused->says("a multiple of 4")));
+}
