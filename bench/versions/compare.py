@@ -12,9 +12,7 @@ bench/results/ with the CPU model, the commands and the commit.
 
 import argparse
 import contextlib
-import json
 import re
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -22,22 +20,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import machine  # noqa: E402
+from programs import last_json, run, spread  # noqa: E402
 
 BUSY = "while True: pass"
-
-
-def last_json(text):
-    for line in reversed(text.splitlines()):
-        if line.startswith("{"):
-            return json.loads(line)
-    raise SystemExit(f"no JSON object in the output:\n{text}")
-
-
-def run(command):
-    done = subprocess.run([str(word) for word in command], capture_output=True, text=True)
-    if done.returncode != 0:
-        raise SystemExit(f"{' '.join(map(str, command))}: exit code {done.returncode}\n{done.stderr}")
-    return done.stdout + done.stderr
 
 
 def step_ms(program, threads, steps):
@@ -65,10 +50,6 @@ def busy(count):
         for loop in loops:
             loop.kill()
             loop.wait()
-
-
-def spread(values):
-    return {"median": statistics.median(values), "least": min(values), "most": max(values)}
 
 
 def main():
