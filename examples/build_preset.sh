@@ -7,6 +7,12 @@
 #   tp=N pp=N cp=N ep=N etp=N   ranks of each kind, by default 1 (data parallelism is what is left
 #                  of the ranks at start); a program of several ranks says so when started on one
 #   sp=1           the residual stream is sharded along the sequence (needs tp > 1); 0 is the default
+#   virtual-stages=N   runs of layers that each pipeline stage has, which take turns, by default 1
+#   first-stage-layers=N last-stage-layers=N   layers of these stages, by default as many as of others
+#   count-embedding=1 count-loss=1   they count as a layer of their stage; 0 is the default
+#   stage-layers=N,N,...   layers of each (virtual) stage
+#   schedule=S     1f1b (the default) or gpipe, which keeps every micro-batch of a step
+#   micro-batches=N   the most of a step on each replica, by default any number
 #   zero=1         replicas share the optimizer's state (ZeRO 1); 0 is the default
 #   micro-batch=N  sequences at once, by default 4
 #   sequence=N     tokens in a sequence, by default 1024
@@ -52,6 +58,21 @@ while [ $# -gt 0 ]; do
     seen+="$key "
     case $key in
     tp | pp | cp | ep | etp) preset "${key^^}" "$number" "$positive" ;;
+    virtual-stages | first-stage-layers | last-stage-layers | micro-batches)
+      key_of_cmake=${key^^}
+      preset "${key_of_cmake//-/_}" "$number" "$positive"
+      ;;
+    count-embedding | count-loss)
+      [[ $value =~ ^[01]$ ]] || fail "$key must be 0 or 1, not '$value'" 2
+      key_of_cmake=${key^^}
+      [ "$value" = 0 ] || arguments+=("${key_of_cmake//-/_}")
+      ;;
+    stage-layers)
+      [[ $value =~ ^[0-9]{1,3}(,[0-9]{1,3})*$ ]] ||
+        fail "stage-layers must be numbers of layers, as 3,4,4,1, not '$value'" 2
+      arguments+=(STAGE_LAYERS ${value//,/ })
+      ;;
+    schedule) preset SCHEDULE '1f1b|gpipe' '1f1b or gpipe' ;;
     micro-batch) preset MICRO_BATCH "$number" "$positive" ;;
     sequence) preset SEQUENCE "$number" "$positive" ;;
     precision) preset PRECISION 'fp32|bf16_mixed|fp64' 'fp32, bf16_mixed or fp64' ;;

@@ -31,10 +31,9 @@ inline mesh ranks_of_run(const program_view& p, const options& o) {
 
 /// Throws mc::error(exit_code::mismatch) for a program that a command cannot run: one of several
 /// ranks that is to write texts while it trains, or of packed documents, which no file of tokens
-/// names, or one of stages that is to generate, or that cannot. Who trains the last is told so, and
-/// refused a --sample-interval.
+/// names, or one that is to generate and cannot. Who trains the last is told so, and refused a
+/// --sample-interval.
 inline void check_runnable(const program_view& p, command c, const options& o) {
-  if (c == command::generate) require_one_stage(p);
   if (ranks_of(ranks_of_run(p, o)) > 1 && o.training.sample_interval.given())
     throw error(exit_code::mismatch,
                 "--sample-interval writes texts on one rank alone; leave it "

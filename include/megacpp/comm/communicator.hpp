@@ -61,43 +61,44 @@ struct exchange {
   std::int64_t count = 0;
   std::span<const std::int64_t> gives{}, takes{}; ///< elements for and from each rank, until start
   int peer = -1;      ///< the root, or the other rank: its number in the group
+  int channel = 0;    ///< between two ranks: one is received in the order in which it is sent
   source_line line{}; ///< of the model, that caused it
 
   static exchange all_reduce(axis_set over, dtype t, const void* in, void* out, std::int64_t count,
                              source_line line = {}) {
-    return {collective::all_reduce, over, t, in, out, count, {}, {}, -1, line};
+    return {collective::all_reduce, over, t, in, out, count, {}, {}, -1, 0, line};
   }
   static exchange all_gather(axis_set over, dtype t, const void* in, void* out, std::int64_t count,
                              source_line line = {}) {
-    return {collective::all_gather, over, t, in, out, count, {}, {}, -1, line};
+    return {collective::all_gather, over, t, in, out, count, {}, {}, -1, 0, line};
   }
   static exchange reduce_scatter(axis_set over, dtype t, const void* in, void* out,
                                  std::int64_t count, source_line line = {}) {
-    return {collective::reduce_scatter, over, t, in, out, count, {}, {}, -1, line};
+    return {collective::reduce_scatter, over, t, in, out, count, {}, {}, -1, 0, line};
   }
   static exchange all_to_all(axis_set over, dtype t, const void* in, void* out, std::int64_t count,
                              source_line line = {}) {
-    return {collective::all_to_all, over, t, in, out, count, {}, {}, -1, line};
+    return {collective::all_to_all, over, t, in, out, count, {}, {}, -1, 0, line};
   }
   static exchange all_to_all(axis_set over, dtype t, const void* in, void* out,
                              std::span<const std::int64_t> gives,
                              std::span<const std::int64_t> takes, source_line line = {}) {
-    return {collective::all_to_all, over, t, in, out, 0, gives, takes, -1, line};
+    return {collective::all_to_all, over, t, in, out, 0, gives, takes, -1, 0, line};
   }
   static exchange broadcast(axis_set over, dtype t, const void* in, void* out, std::int64_t count,
                             int root, source_line line = {}) {
-    return {collective::broadcast, over, t, in, out, count, {}, {}, root, line};
+    return {collective::broadcast, over, t, in, out, count, {}, {}, root, 0, line};
   }
   static exchange send(axis_set over, dtype t, const void* in, std::int64_t count, int to,
-                       source_line line = {}) {
-    return {collective::send, over, t, in, nullptr, count, {}, {}, to, line};
+                       source_line line = {}, int channel = 0) {
+    return {collective::send, over, t, in, nullptr, count, {}, {}, to, channel, line};
   }
   static exchange receive(axis_set over, dtype t, void* out, std::int64_t count, int from,
-                          source_line line = {}) {
-    return {collective::receive, over, t, nullptr, out, count, {}, {}, from, line};
+                          source_line line = {}, int channel = 0) {
+    return {collective::receive, over, t, nullptr, out, count, {}, {}, from, channel, line};
   }
   static exchange barrier(axis_set over, source_line line = {}) {
-    return {collective::barrier, over, dtype::u8, nullptr, nullptr, 0, {}, {}, -1, line};
+    return {collective::barrier, over, dtype::u8, nullptr, nullptr, 0, {}, {}, -1, 0, line};
   }
 
   bool by_counts() const { return !gives.empty() || !takes.empty(); }

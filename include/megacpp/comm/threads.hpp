@@ -136,8 +136,9 @@ private:
     ticket begin(const exchange& x, const group& g) override {
       key k{x.over.bits, g[0], -1, 0};
       int place = g.rank(), size = g.size();
-      if (x.what == collective::send) k = {-1, rank(), g[x.peer], 0}, place = 0, size = 2;
-      if (x.what == collective::receive) k = {-1, g[x.peer], rank(), 0}, place = 1, size = 2;
+      const int pair = -1 - x.channel;
+      if (x.what == collective::send) k = {pair, rank(), g[x.peer], 0}, place = 0, size = 2;
+      if (x.what == collective::receive) k = {pair, g[x.peer], rank(), 0}, place = 1, size = 2;
       std::get<3>(k) = met_[{std::get<0>(k), std::get<1>(k), std::get<2>(k)}]++;
       started_.push_back({++number_, k, &of_.come(k, x, rank(), place, size), place});
       return {number_};

@@ -26,15 +26,6 @@
 
 namespace mc {
 
-/// p. Throws mc::error(exit_code::mismatch) for a program whose layers lie on several stages.
-inline const program_view& require_one_stage(const program_view& p) {
-  if (p.numbers.ranks.pp == 1) return p;
-  throw error(exit_code::mismatch,
-              p.name + " has " + std::to_string(p.numbers.ranks.pp) +
-                  " pipeline stages, and texts are written by one: load its state in a program "
-                  "built with pp of 1");
-}
-
 /// What a generator has room for.
 struct generation_room {
   int sequences = 1;       ///< B
@@ -48,14 +39,11 @@ public:
   static constexpr std::int64_t prefill_tokens = 512;
 
   /// For the weights as they are now, until renew(). `p`, `on`, `weights` and `ranks` must outlive
-  /// the generator. All ranks are given the same tokens and find the same logits. Throws
-  /// mc::error(exit_code::mismatch) for stages of a pipeline.
+  /// the generator; of several ranks, `p` is the rank's (run/rank_program.hpp). All are given the
+  /// same tokens and find the same logits.
   generator(const program_view& p, device& on, const stores& weights, const generation_room& room,
             communicator& ranks = self::of_process())
-      : p_(require_one_stage(require_ranks(p, ranks))),
-        weights_(weights),
-        ranks_(ranks),
-        room_(room) {
+      : p_(require_ranks(p, ranks)), weights_(weights), ranks_(ranks), room_(room) {
     if (room.sequences < 1 || room.tokens < 1 || room.tokens > p_.positions)
       throw error(exit_code::internal, "generation of " + std::to_string(room.sequences) +
                                            " sequences of " + std::to_string(room.tokens) +
@@ -161,18 +149,26 @@ private:
         interpreted_part::refuse(compare_caches(part.g, this->part(i).g));
       graphs_.emplace_back(part.g, part.plan);
     }
-    a.shape.first = uses_.size(), a.shape.uses = p_.layers + 2;
+    const int stage = std::max(p_.stage, 0), first = uses_.size();
+    a.shape.first = first, a.shape.of = p_.numbers.ranks, a.shape.stage = stage;
+    a.shape.order = [](const pipeline& p, int, int i, int) {
+      return slot{false, i / p.chunks, i % p.chunks}; // one pass of new tokens after the other
+    };
     for_each_use(
-        p_.layers, p_.kinds(), 1, 0, [&](int l) { return p_.kind_of[static_cast<unsigned>(l)]; },
+        p_.layers, p_.kinds(), p_.numbers.ranks, stage,
+        [&](int l) { return p_.kind_of[static_cast<unsigned>(l)]; },
         [&](part_use u) {
           u.part += a.parts;
+          if (u.chunk > 0 && a.shape.begins[u.chunk] == 0)
+            a.shape.begins[u.chunk] = uses_.size() - first;
           uses_.push(u);
         });
+    a.shape.uses = uses_.size() - first;
   }
 
   void lay_out(device& on) {
-    list<list<task>> steps;
-    for (const program* a : programs()) steps.push(evaluation_step(a->shape, 1));
+    list<step_shape> steps;
+    for (const program* a : programs()) steps.push(a->shape);
     buffers_.emplace(graphs_, uses_, steps);
     for (const program* a : programs())
       interpreted_part::refuse(verify_step(evaluation_step(a->shape, 2), a->shape, *buffers_, 2));
@@ -187,6 +183,8 @@ private:
     const value& out = head.at(head.outputs[0]);
     width_ = local_extent(head.ranks, out, 1);
     logits_.resize(static_cast<std::size_t>(local_bytes(head.ranks, out)));
+    if (p_.numbers.ranks.pp > 1)
+      shared_ = arena(on, std::ssize(logits_), "logits of the last stage", "fewer texts at a time");
     for_each_cache(head, [this](value_id) { head_keeps_ = true; });
     lengths_.resize(static_cast<std::size_t>(room_.sequences));
     ends_.resize(lengths_.size());
@@ -236,17 +234,26 @@ private:
   /// One pass; logits of the sequences whose new tokens end in it. The head runs for these alone,
   /// or for all tokens where it keeps some of them.
   void forward(const program& a) {
-    const bool head = head_keeps_ || std::find(ends_.begin(), ends_.end(), true) != ends_.end();
+    const bool any = std::find(ends_.begin(), ends_.end(), true) != ends_.end();
+    const group stages = ranks_.over(axis::pp);
+    const bool last = a.shape.stage + 1 == a.shape.of.stages;
     step_shape shape = a.shape;
-    if (!head) --shape.uses;
-    for_each_forward_task(shape, 0, [this](const task& t) {
-      if (t.what == action::run) run_->run(t);
-    });
+    if (last && !head_keeps_ && !any) --shape.uses;
+    for (int chunk = 0; chunk < shape.of.chunks; ++chunk)
+      for_each_forward_task(shape, 0, chunk, [this](const task& t) { run_->run(t); });
+    run_->wait_for_sends();
+    if (!any) return;
     const std::int64_t bytes = width_ * size_of(p_.numbers.type);
+    const int behind = uses_[a.shape.first + a.shape.uses - 1].position + 1;
+    const std::byte* at = last ? run_->address_of(buffers_->of(content::stream, behind)) : nullptr;
+    if (stages.size() > 1) { // all ranks find them
+      ranks_.run(exchange::broadcast(axis::pp, p_.numbers.type, at, shared_.data(),
+                                     width_ * room_.sequences, stages.size() - 1));
+      at = shared_.data();
+    }
     for (int b = 0; b < room_.sequences; ++b)
       if (ends_[static_cast<unsigned>(b)])
-        run_->read(logits_.data() + b * bytes, buffers_->of(content::stream, p_.layers + 2),
-                   b * bytes, bytes);
+        run_->read(logits_.data() + b * bytes, at + b * bytes, bytes);
   }
 
   const program_view& p_;
@@ -261,6 +268,7 @@ private:
   std::optional<executor> run_;
   memory_items planned_{};
   std::vector<std::byte> logits_; ///< behind the last token of each sequence
+  arena shared_;                  ///< the same, that the last of several stages has told
   std::int64_t width_ = 0;        ///< logits of a sequence
   std::vector<std::int64_t> lengths_;
   std::vector<bool> ends_;

@@ -1,6 +1,7 @@
 // The device mesh: its axes and their sizes, and the layout a user writes.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <initializer_list>
 #include <numeric>
@@ -55,6 +56,28 @@ inline constexpr axis_set replica_axes{axis::dp, axis::cp, axis::edp};
 /// True if one of the meshes has all of these axes: only then are they a group.
 constexpr bool on_one_mesh(axis_set s) { return !s.meets(dense_axes) || !s.meets(expert_axes); }
 
+inline constexpr int max_chunks = 16; ///< of a pipeline stage
+
+struct pipeline;
+struct slot;
+/// What stage `stage` of a pipeline does at position i of a step of so many micro-batches
+/// (plan/schedule.hpp has schedules, and the proof that one runs).
+using pipeline_schedule = slot (*)(const pipeline& of, int stage, int i, int micros);
+
+/// How the layers are cut into pipeline stages; by default in equal runs.
+struct stage_cut {
+  int first = 0, last = 0; ///< layers of the first and the last stage; 0: as many as of the others
+  bool embedding = false, loss = false;  ///< the stem, and the head, count as a layer
+  std::array<std::int16_t, 64> layers{}; ///< or those of each virtual stage, one by one
+
+  constexpr bool listed() const {
+    for (int n : layers)
+      if (n != 0) return true;
+    return false;
+  }
+  constexpr bool operator==(const stage_cut&) const = default;
+};
+
 /// What a user writes: how one model is laid out over ranks. dp is absent on purpose: it is the
 /// world size divided by tp * cp * pp, read at start, so that one binary runs on any number of
 /// replicas.
@@ -65,11 +88,33 @@ struct layout {
   int ep = 1;                     ///< expert parallel
   int etp = 0;                    ///< tensor parallel inside experts; 0: 1 when ep > 1, else tp
   bool sequence_parallel = false; ///< the residual stream is sharded over tp along the sequence
+  int virtual_stages = 1;         ///< chunks that the layers of a stage are cut into, interleaved
+  stage_cut cut{};
+  pipeline_schedule schedule = nullptr; ///< nullptr: 1F1B
   int zero = 0; ///< 1: replicas share the optimizer's state (Rajbhandari et al. 2020)
 
   constexpr int expert_tp() const { return etp > 0 ? etp : (ep > 1 ? 1 : tp); }
   constexpr bool operator==(const layout&) const = default;
 };
+
+/// Layers of a virtual stage, of which stage s has s, pp + s ..., and the first one of these, of a
+/// model of so many.
+constexpr int layers_of_stage(const layout& l, int layers, int virtual_stage) {
+  const stage_cut& c = l.cut;
+  const int stage = virtual_stage % l.pp;
+  if (c.listed()) return c.layers[static_cast<unsigned>(virtual_stage)];
+  if (c.first > 0 && stage == 0) return c.first / l.virtual_stages;
+  if (c.last > 0 && stage + 1 == l.pp) return c.last / l.virtual_stages;
+  const int others = l.pp - (c.first > 0 ? 1 : 0) - (c.last > 0 ? 1 : 0);
+  const int each = (layers - c.first - c.last + c.embedding + c.loss) / (others * l.virtual_stages);
+  const bool is_last = virtual_stage + 1 == l.pp * l.virtual_stages;
+  return each - (c.embedding && virtual_stage == 0 ? 1 : 0) - (c.loss && is_last ? 1 : 0);
+}
+constexpr int first_layer_of_stage(const layout& l, int layers, int virtual_stage) {
+  int n = 0;
+  for (int v = 0; v < virtual_stage; ++v) n += layers_of_stage(l, layers, v);
+  return n;
+}
 
 /// Axis sizes; 0 means known only at start (dp, edp), and extents over such an axis are local ones.
 struct mesh {

@@ -22,11 +22,18 @@ inline std::vector<std::pair<const char*, std::int64_t>> memory_lines(const memo
           {"derived values", m.derived},  {"scratch of kernels", m.scratch}};
 }
 
+/// " (1F1B, 2 virtual stages)"; nothing of a single stage.
+inline std::string pipeline_text(const layout& l) {
+  if (l.pp == 1) return "";
+  if (l.virtual_stages == 1) return fmt::format(" ({})", name_of_schedule(l));
+  return fmt::format(" ({}, {} virtual stages)", name_of_schedule(l), l.virtual_stages);
+}
 inline std::string layout_text(const layout& l) {
   return fmt::format(
-      "tp {}, pp {}, cp {}, ep {}, etp {}, sequence parallel {}, zero {}, dp chosen "
+      "tp {}, pp {}{}, cp {}, ep {}, etp {}, sequence parallel {}, zero {}, dp chosen "
       "at start",
-      l.tp, l.pp, l.cp, l.ep, l.expert_tp(), l.sequence_parallel ? "on" : "off", l.zero);
+      l.tp, l.pp, pipeline_text(l), l.cp, l.ep, l.expert_tp(), l.sequence_parallel ? "on" : "off",
+      l.zero);
 }
 
 inline std::string byte_count(std::int64_t n) {
@@ -227,6 +234,9 @@ inline std::string describe_json(const program_view& p, const std::vector<model_
   const layout& l = p.numbers.ranks;
   json_output numbers = json_output::object(), memory = json_output::object();
   for (const model_number& n : p.model.numbers) numbers[n.name] = json_number(n.value);
+  json_output stage_layers = json_output::array(); // of virtual stages
+  for (int v = 0; v < l.pp * l.virtual_stages; ++v)
+    stage_layers.push_back(layers_of_stage(l, p.layers, v));
   const int largest = detail::stage_of_most_memory(p), busiest = detail::stage_of_most_work(p);
   memory_items items = memory_of_stage(p, largest);
   items.scratch = scratch_bytes_of(p.parts, on);
@@ -248,6 +258,9 @@ inline std::string describe_json(const program_view& p, const std::vector<model_
                   {"ep", l.ep},
                   {"etp", l.expert_tp()},
                   {"sequence_parallel", l.sequence_parallel},
+                  {"virtual_stages", l.virtual_stages},
+                  {"schedule", name_of_schedule(l)},
+                  {"stage_layers", std::move(stage_layers)},
                   {"zero", l.zero}}},
                 {"micro_batch", p.numbers.batch.micro},
                 {"sequence", p.numbers.batch.sequence},

@@ -206,14 +206,15 @@ inline std::vector<step_call> calls_of(const program_view& p, const mesh& ranks,
   std::vector<running_order> orders;
   for (const part_view& part : p.parts) orders.emplace_back(*part.g);
   const stage_shape s = stage_of(p, stage);
-  const stage_stream stream(p.parts);
   const graph update = update_of_stage(p, s, ranks);
   for (const task& t : training_step(s.training, micros)) {
     if (t.what == action::send || t.what == action::receive) {
       const bool sends = t.what == action::send;
+      const int part = s.uses[t.use].part; // that makes or reads it
+      const stage_stream stream(std::span(&p.part(part), 1));
       const std::int64_t bytes = stream.bytes();
       list.push_back(
-          {0,
+          {part,
            nullptr,
            t.when.first,
            {sends ? collective::send : collective::receive, axis::pp, bytes, sends ? bytes : 0},

@@ -402,6 +402,12 @@ struct compiled_flags {
       (whole_flag, tensor_model_parallel_size), (whole_flag, pipeline_model_parallel_size),
       (whole_flag, context_parallel_size), (whole_flag, expert_model_parallel_size),
       (whole_flag, expert_tensor_parallel_size), (switch_flag, sequence_parallel),
+      (whole_flag, num_virtual_stages_per_pipeline_rank),
+      (whole_flag, num_layers_per_virtual_pipeline_stage),
+      (whole_flag, decoder_first_pipeline_num_layers),
+      (whole_flag, decoder_last_pipeline_num_layers),
+      (switch_flag, account_for_embedding_in_pipeline_split),
+      (switch_flag, account_for_loss_in_pipeline_split),
       (switch_flag, use_distributed_optimizer), (whole_flag, num_layers), (whole_flag, hidden_size),
       (whole_flag, num_attention_heads), (whole_flag, num_query_groups),
       (whole_flag, ffn_hidden_size), (whole_flag, num_experts), (whole_flag, moe_ffn_hidden_size),
@@ -417,6 +423,19 @@ struct compiled_flags {
     expert_tensor_parallel_size.is(0, "ranks that share each expert")
         .resumes(on_resume::may_change);
     sequence_parallel.is(false, "the residual stream is sharded along the sequence")
+        .resumes(on_resume::may_change);
+    num_virtual_stages_per_pipeline_rank
+        .is(0, "runs of layers that each stage has, which take turns")
+        .resumes(on_resume::may_change);
+    num_layers_per_virtual_pipeline_stage.is(0, "layers of each of these; 0: they are one")
+        .resumes(on_resume::may_change);
+    decoder_first_pipeline_num_layers.is(0, "layers of the first stage; 0: as many as of others")
+        .resumes(on_resume::may_change);
+    decoder_last_pipeline_num_layers.is(0, "layers of the last stage; 0: as many as of others")
+        .resumes(on_resume::may_change);
+    account_for_embedding_in_pipeline_split.is(false, "the embedding counts as a layer of its stage")
+        .resumes(on_resume::may_change);
+    account_for_loss_in_pipeline_split.is(false, "the loss counts as a layer of its stage")
         .resumes(on_resume::may_change);
     use_distributed_optimizer.is(false, "replicas share the optimizer's state (ZeRO 1)")
         .resumes(on_resume::may_change);

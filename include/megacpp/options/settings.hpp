@@ -66,6 +66,13 @@ inline void set_compiled(compiled_flags& c, const program_view& p) {
   set(c.expert_model_parallel_size, l.ep);
   set(c.expert_tensor_parallel_size, l.expert_tp());
   set(c.sequence_parallel, l.sequence_parallel);
+  set(c.num_virtual_stages_per_pipeline_rank, l.virtual_stages);
+  const bool even = l.virtual_stages > 1 && l.cut == stage_cut{};
+  set(c.num_layers_per_virtual_pipeline_stage, even ? layers_of_stage(l, p.layers, 0) : 0);
+  set(c.decoder_first_pipeline_num_layers, l.cut.first);
+  set(c.decoder_last_pipeline_num_layers, l.cut.last);
+  set(c.account_for_embedding_in_pipeline_split, l.cut.embedding);
+  set(c.account_for_loss_in_pipeline_split, l.cut.loss);
   set(c.use_distributed_optimizer, l.zero == 1);
   set(c.num_layers, p.layers);
   set(c.hidden_size, p.hidden);
@@ -88,8 +95,18 @@ inline void check_compiled(const std::vector<flag_entry>& asked, const program_v
   set_compiled(real.compiled, p);
   const compiled_flags& c = real.compiled;
   const std::initializer_list<const flag_base*> layout_flags = {
-      &c.tensor_model_parallel_size, &c.pipeline_model_parallel_size, &c.context_parallel_size,
-      &c.expert_model_parallel_size, &c.expert_tensor_parallel_size,  &c.sequence_parallel,
+      &c.tensor_model_parallel_size,
+      &c.pipeline_model_parallel_size,
+      &c.context_parallel_size,
+      &c.expert_model_parallel_size,
+      &c.expert_tensor_parallel_size,
+      &c.sequence_parallel,
+      &c.num_virtual_stages_per_pipeline_rank,
+      &c.num_layers_per_virtual_pipeline_stage,
+      &c.decoder_first_pipeline_num_layers,
+      &c.decoder_last_pipeline_num_layers,
+      &c.account_for_embedding_in_pipeline_split,
+      &c.account_for_loss_in_pipeline_split,
       &c.use_distributed_optimizer};
   for (const flag_entry& e : flags_of(real)) {
     const flag_base& flag = *find_flag(asked, e.name)->flag;
@@ -199,8 +216,9 @@ inline training_settings settings_of(const program_view& p, const options& o, in
                 fmt::format("--warmup is {}, but must be less than --train-iters, which is {}",
                             t.warmup, t.steps));
   const std::int64_t micro = std::int64_t{p.numbers.batch.micro} * dp; // at once
-  const std::int64_t global =
-      o.training.global_batch_size.given() ? o.training.global_batch_size() : micro;
+  const std::int64_t global = o.training.global_batch_size.given()
+                                  ? o.training.global_batch_size()
+                                  : micro;
   if (global % micro != 0)
     throw error(exit_code::usage,
                 dp == 1 ? fmt::format("--global-batch-size is {}, but must be a multiple of the "
@@ -218,6 +236,14 @@ inline training_settings settings_of(const program_view& p, const options& o, in
                             "2^31 tokens, and sequences of {}",
                             global, most, p.numbers.batch.sequence));
   t.micro_batches = global / micro, t.batch = global;
+  const int micros = static_cast<int>(t.micro_batches);
+  if (const fault_record wrong = fault_of_micros(p, micros); wrong.code != fault::none)
+    throw error(
+        exit_code::usage,
+        fmt::format("--global-batch-size is {}, which makes {} micro-batches on each of {} "
+                    "replicas, and of the pipeline's schedule, {}, {}; the nearest size is {}",
+                    global, micros, dp, name_of_schedule(p.numbers.ranks), wrong.what.c_str(),
+                    micro * nearest_micros(p, micros)));
 
   const optimizer_flags& f = o.optimizer;
   t.rates.lr = f.lr(), t.rates.min_lr = f.min_lr();

@@ -68,22 +68,24 @@ struct planned_graph {
 };
 
 /// The buffers of a rank whose steps take turns in the same memory. `graphs` are by part, `uses`
-/// those of the tasks; `steps` have one micro-batch each, and of the first one, `flights` are in
-/// flight.
+/// those of the tasks; `steps` are what it runs, of up to so many micro-batches.
 class buffers {
 public:
   constexpr ~buffers() = default; // spelled out for nvcc, as what follows
   constexpr buffers(const buffers&) = default;
   constexpr buffers(std::span<const planned_graph> graphs, std::span<const part_use> uses,
-                    std::span<const list<task>> steps, int flights = 1)
+                    std::span<const step_shape> steps, int micros = 1)
       : graphs_(graphs) {
     for (const part_use& u : uses) uses_.push(u);
     make();
     find_operands();
-    for (const list<task>& step : steps) {
-      const bool first = tasks_ == 0;
-      live(step);
-      if (first) keep(step, flights);
+    for (const step_shape& step : steps) {
+      const int begin = tasks_;
+      list<task> alone;
+      if (step.update < 0) alone = evaluation_step(step, 1);
+      else alone = training_step(step, 1);
+      live(alone);
+      keep(alone, step, micros, begin);
     }
     place();
   }
@@ -155,12 +157,12 @@ private:
             adds(content::fed, operand::once, i, false);
           break;
         case action::receive:
-          if (forward) adds(content::stream, operand::once, 0, false);
+          if (forward) adds(content::stream, operand::position, 0, false);
           if (backward) adds(content::d_stream, operand::next, 0, false);
           break;
         case action::send:
           if (forward) adds(content::stream, operand::next, 0, true);
-          if (backward) adds(content::d_stream, operand::once, 0, true);
+          if (backward) adds(content::d_stream, operand::position, 0, true);
           break;
         case action::clear:
           if (forward) adds(content::totals, operand::once, 0, false);
@@ -275,20 +277,42 @@ private:
       if (lives_on(b.what)) b.last = whole;
     }
   }
-  /// What a micro-batch's backward pass reads of its forward pass is kept once for each micro-batch
-  /// in flight, and then shares its place with nothing that a micro-batch has.
-  constexpr void keep(const list<task>& step, int flights) {
-    int forward = -1, backward = -1, end = -1; // where the passes of the micro-batch begin
-    for (int i = 0; i < step.size(); ++i) {
-      const task& t = step[i];
-      if (t.micro < 0) continue;
+  /// What a later pass of a micro-batch reads of an earlier one is kept once for each micro-batch
+  /// in flight between them, and then shares its place with nothing that a micro-batch has; nor does
+  /// what is sent.
+  /// `alone`: the step's tasks, of which the first is that of this number.
+  constexpr void keep(const list<task>& alone, const step_shape& step, int micros, int begin) {
+    int forward = -1, end = -1; // where the passes of the micro-batch begin and end
+    list<int> first(all_.size(), -1), last(all_.size(), -1); // of them that touch a buffer
+    for (int i = 0; i < alone.size(); ++i) {
+      if (alone[i].micro < 0) continue;
       if (forward < 0) forward = i;
-      if (backward < 0 && t.when == backward_pass) backward = i;
       end = i;
+      for_each_operand(alone[i], [&](int number, const operand&) {
+        if (first[number] < 0) first[number] = i;
+        last[number] = i;
+      });
     }
-    for (buffer& b : all_) {
-      if (flights == 1 || b.first < forward || b.first >= backward || b.last < backward) continue;
-      b.copies = flights, b.first = forward, b.last = end;
+    const auto live_through = [&](buffer& b) {
+      if (b.first > begin + forward) b.first = begin + forward;
+      if (b.last < begin + end) b.last = begin + end;
+    };
+    for (const task& t : alone) // until it is received, nothing may be written there
+      if (t.what == action::send)
+        for_each_operand(t, [&](int number, const operand&) { live_through(all_[number]); });
+    const auto pass_of = [&](int i) {
+      const task& t = alone[i];
+      return slot{t.when == backward_pass, 0, t.use < 0 ? 0 : uses_[t.use].chunk};
+    };
+    for (int i = 0; i < all_.size(); ++i) {
+      buffer& b = all_[i];
+      if (first[i] < 0 || lives_on(b.what) || b.what == content::working) continue;
+      const slot from = pass_of(first[i]), to = pass_of(last[i]);
+      if (from.backward == to.backward && from.chunk == to.chunk) continue; // of one pass
+      const int most =
+          in_flight(step.order, step.of, step.stage, from, to, micros, step.update >= 0 ? 2 : 1);
+      if (most > b.copies) b.copies = most;
+      if (most > 1) live_through(b);
     }
   }
 

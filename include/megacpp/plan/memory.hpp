@@ -103,31 +103,48 @@ constexpr int part_of_totals(int kinds) { return kinds + 4; }
 struct stage_shape {
   list<part_use> uses;
   step_shape training, evaluation;
-  list<int> layers; ///< how many of each part, the head's last
+  list<int> layers;    ///< how many of each part, the head's last
+  int micros = 1;      ///< by which buffers are laid out
+  int most_micros = 0; ///< of a training step; 0: any number
 
   constexpr ~stage_shape() = default; // spelled out for nvcc, as what follows
   constexpr stage_shape(const stage_shape&) = default;
-  template <class Kind>
-  constexpr stage_shape(int layer_count, int kinds, int pp, int stage, Kind kind_of)
-      : layers(kinds + 2) {
-    for_each_use(layer_count, kinds, pp, stage, kind_of, [&](const part_use& u) {
+  /// `most`: micro-batches of a training step, on each replica; 0: any number.
+  template <class Kind> constexpr stage_shape(int layer_count, int kinds, const layout& ranks,
+                                              int stage, Kind kind_of, int most = 0)
+      : layers(kinds + 2), micros(micros_to_lay_out(ranks, most)), most_micros(most) {
+    for_each_use(layer_count, kinds, ranks, stage, kind_of, [&](const part_use& u) {
+      if (u.chunk > 0 && training.begins[u.chunk] == 0)
+        training.begins[u.chunk] = evaluation.begins[u.chunk] = uses.size();
       uses.push(u);
       ++layers[u.part];
     });
     const int n = uses.size();
     training.uses = evaluation.uses = n;
-    training.pp = evaluation.pp = pp, training.stage = evaluation.stage = stage;
+    training.of = evaluation.of = ranks, training.stage = evaluation.stage = stage;
+    training.order = schedule_of(ranks), evaluation.order = &forward_only;
     training.update = n;
     uses.push({part_of_update(kinds), layer_count + 1, 0, -1});
     training.totals = evaluation.totals = n + 1;
     uses.push({part_of_totals(kinds), layer_count + 1, 0, -1});
-    if (stage + 1 < pp) return;
+    if (stage + 1 < ranks.pp) return;
     evaluation.head = n + 2;
-    uses.push({part_of_evaluation(kinds), layer_count, 0, n - 1});
+    part_use head = uses[n - 1];
+    head.part = part_of_evaluation(kinds);
+    uses.push(head);
   }
-  /// Micro-batches of a training step that are in flight at most, however many there are.
-  constexpr int flights() const {
-    return in_flight(training.order, training.pp, training.stage, training.pp);
+  /// Micro-batches of a training step that are in flight at most in a chunk, however many there
+  /// are.
+  constexpr int flights(int chunk = 0) const {
+    return in_flight(training.order, training.of, training.stage, {false, 0, chunk},
+                     {true, 0, chunk}, micros);
+  }
+  /// By which a proof for any number is made: one more than are in flight, if there can be.
+  constexpr int micros_to_prove() const {
+    const pipeline& p = training.of;
+    const int more = flights() + 1,
+              legal = p.chunks == 1 ? more : (more + p.stages - 1) / p.stages * p.stages;
+    return most_micros > 0 && legal > micros ? micros : legal;
   }
 };
 
@@ -135,10 +152,10 @@ struct stage_shape {
 /// alone. `graphs` are by part, and stay where they are.
 constexpr buffers buffers_of(std::span<const planned_graph> graphs, const stage_shape& s,
                              bool training = true) {
-  list<list<task>> steps;
-  if (training) steps.push(training_step(s.training, 1));
-  steps.push(evaluation_step(s.evaluation, 1));
-  return {graphs, s.uses, steps, s.flights()};
+  list<step_shape> steps;
+  if (training) steps.push(s.training);
+  steps.push(s.evaluation);
+  return {graphs, s.uses, steps, s.micros};
 }
 
 /// Bytes of the stores for training. `type`: the weights'.

@@ -127,6 +127,50 @@ constexpr fault_record sentence(fault f, const char* what) {
   return r;
 }
 
+/// What a cut into pipeline stages contradicts: stages have all layers, and each one some; the first
+/// and the last may do with the stem and the head.
+constexpr fault_record check_cut(const layout& l, int layers) {
+  const stage_cut& c = l.cut;
+  const int all = l.pp * l.virtual_stages;
+  if (c.first < 0 || c.last < 0) return sentence(fault::C002, "a stage has fewer than 0 layers");
+  if (c.listed()) {
+    if (c.first > 0 || c.last > 0 || c.embedding || c.loss)
+      return sentence(fault::C002, "the layers of stages are listed, and cut otherwise too");
+    if (all > static_cast<int>(c.layers.size()))
+      return sentence(fault::C002, "more stages than the layers of can be listed");
+    for (int v = all; v < static_cast<int>(c.layers.size()); ++v)
+      if (c.layers[static_cast<unsigned>(v)] != 0)
+        return sentence(fault::C002, "layers are listed for more stages than there are");
+  } else {
+    if ((c.first > 0 && c.embedding) || (c.last > 0 && c.loss))
+      return sentence(fault::C002, "the layers of a stage are given, and counted otherwise too");
+    if (c.first % l.virtual_stages != 0 || c.last % l.virtual_stages != 0)
+      return sentence(fault::C002, "the layers of a stage do not divide into its virtual stages");
+    const int others = (l.pp - (c.first > 0 ? 1 : 0) - (c.last > 0 ? 1 : 0)) * l.virtual_stages,
+              counted = layers - c.first - c.last + c.embedding + c.loss;
+    if (c.first + c.last > 0 && others < 1)
+      return sentence(fault::C002, "the first and the last stage are all stages: give one of them");
+    if (counted < others || (all > 1 && layers < all - 2))
+      return sentence(fault::C002, "more pipeline stages than layers");
+    if (counted % others != 0)
+      return sentence(fault::C002, "the layers do not divide into equal pipeline stages");
+  }
+  for (int v = 0; v < all; ++v) {
+    const int n = layers_of_stage(l, layers, v);
+    const bool may_have_none = all > 1 && (v == 0 || v + 1 == all);
+    if (n >= (may_have_none ? 0 : 1)) continue;
+    fault_record r = sentence(fault::C002, "stage ");
+    r.what << v << " has " << n << " layers";
+    return r;
+  }
+  if (const int n = first_layer_of_stage(l, layers, all); n != layers) {
+    fault_record r = sentence(fault::C002, "stages have ");
+    r.what << n << " layers, and the model " << layers;
+    return r;
+  }
+  return {};
+}
+
 /// What the model, the layout or the batch contradict before any graph is built.
 template <class Model> constexpr fault_record check(const Model& m, const setup& s) {
   if (const char* why = m.contradiction())
@@ -149,9 +193,11 @@ template <class Model> constexpr fault_record check(const Model& m, const setup&
     return sentence(fault::C002, "every axis needs at least one rank");
   if (l.zero < 0 || l.zero > 1)
     return sentence(fault::C002, "zero is 0, or 1: replicas share the optimizer's state");
-  if (m.layers < l.pp) return sentence(fault::C002, "more pipeline stages than layers");
-  if (m.layers % l.pp != 0)
-    return sentence(fault::C002, "the layers do not divide into equal pipeline stages");
+  if (l.virtual_stages < 1 || l.virtual_stages > max_chunks)
+    return sentence(fault::C002, "a stage has 1 to 16 virtual stages");
+  if (l.virtual_stages > 1 && l.pp == 1) return sentence(fault::C002, "virtual stages need pp > 1");
+  if (s.batch.micro_batches < 0) return sentence(fault::C002, "micro_batches is negative");
+  if (const fault_record r = check_cut(l, layers_of(m)); r.code != fault::none) return r;
   if (l.sequence_parallel && l.tp == 1)
     return sentence(fault::C002, "sequence parallelism needs tp > 1");
   if (s.batch.expert_rows < 0)

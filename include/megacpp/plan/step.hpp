@@ -5,6 +5,7 @@
 
 #include <megacpp/graph/graph.hpp>
 #include <megacpp/plan/list.hpp>
+#include <megacpp/plan/schedule.hpp>
 
 #include <span>
 
@@ -16,53 +17,32 @@ struct part_use {
   int layer = -1;   ///< of the model; -1 the stem, its number of layers the head
   int index = 0;    ///< of this layer among those of its kind on this stage
   int position = 0; ///< in running order; -1: none
+  int chunk = 0;    ///< of the stage
 };
 
-/// f(part_use) for what stage `stage` of `pp` runs, in running order: the layers are cut in equal
-/// runs, the stem is on the first stage, the head on the last. kind_of(l) counts the kinds in use.
-template <class Kind, class F>
-constexpr void for_each_use(int layers, int kinds, int pp, int stage, Kind kind_of, F f) {
+/// f(part_use) for what a stage of a layout's pipeline runs, in running order, one chunk behind the
+/// other: the stem is on the first virtual stage, the head on the last. Between chunks a position is
+/// left out, since what one gives does not go to the next. kind_of(l) counts the kinds in use.
+template <class Kind, class F> constexpr void for_each_use(int layers, int kinds,
+                                                           const layout& ranks, int stage,
+                                                           Kind kind_of, F f) {
+  const pipeline p(ranks);
   int position = 0;
-  if (stage == 0) f(part_use{0, -1, 0, position++});
   list<int> seen(kinds);
-  for (int l = layers / pp * stage; l < layers / pp * (stage + 1); ++l) {
-    const int kind = kind_of(l);
-    f(part_use{1 + kind, l, seen[kind]++, position++});
+  for (int chunk = 0; chunk < p.chunks; ++chunk, ++position) {
+    const int v = p.number(stage, chunk), first = first_layer_of_stage(ranks, layers, v),
+              end = first + layers_of_stage(ranks, layers, v);
+    if (v == 0) f(part_use{0, -1, 0, position++, chunk});
+    for (int l = first; l < end; ++l) {
+      const int kind = kind_of(l);
+      f(part_use{1 + kind, l, seen[kind]++, position++, chunk});
+    }
+    if (v + 1 == p.virtual_stages()) f(part_use{kinds + 1, layers, 0, position++, chunk});
   }
-  if (stage == pp - 1) f(part_use{kinds + 1, layers, 0, position++});
 }
 
 /// Micro-batches that a step or an evaluation may have: its tasks are counted in int.
 inline constexpr int max_micros = 1 << 29;
-
-/// What a stage of a pipeline does at one position of its schedule: the forward or the backward
-/// pass of a micro-batch through its layers.
-struct slot {
-  bool backward = false;
-  int micro = 0;
-};
-/// What stage `stage` of `pp` does at position i of 2 micros.
-using pipeline_schedule = slot (*)(int pp, int stage, int i, int micros);
-
-/// 1F1B (Narayanan et al. 2021): as many forward passes as there are stages behind, then one
-/// backward pass for each further forward pass.
-constexpr slot one_forward_one_backward(int pp, int stage, int i, int micros) {
-  const int ahead = pp - stage - 1 < micros ? pp - stage - 1 : micros;
-  if (i < ahead) return {false, i};
-  const int steady = i - ahead, pairs = micros - ahead;
-  if (steady >= 2 * pairs) return {true, i - micros};
-  return steady % 2 == 0 ? slot{false, ahead + steady / 2} : slot{true, steady / 2};
-}
-
-/// The most micro-batches whose forward pass is done and whose backward pass is not.
-constexpr int in_flight(pipeline_schedule order, int pp, int stage, int micros) {
-  int most = 0, now = 0;
-  for (int i = 0; i < 2 * micros; ++i) {
-    now += order(pp, stage, i, micros).backward ? -1 : 1;
-    if (now > most) most = now;
-  }
-  return most;
-}
 
 /// What a task does. feed: the batch's integers become those of its micro-batch. receive and send:
 /// the stream from and to the neighbour stages in the forward pass, its cotangent in the backward
@@ -86,10 +66,19 @@ struct step_shape {
   int head = -1;   ///< what runs in place of the last of them; -1: that itself
   int totals = -1; ///< what makes its totals whole; -1: it has none
   int update = -1; ///< the update; -1: it has none
-  int pp = 1, stage = 0;
+  pipeline of{};
+  int stage = 0;
+  int begins[max_chunks]{}; ///< the first use of each chunk
   pipeline_schedule order = &one_forward_one_backward;
 
   constexpr int use(int u) const { return u + 1 == uses && head >= 0 ? head : first + u; }
+  constexpr int begin(int chunk) const { return chunk < of.chunks ? begins[chunk] : uses; }
+  /// Positions of the schedule, and what is at one. A micro-batch alone goes through all chunks, and
+  /// back, whatever the schedule.
+  constexpr int positions(int micros) const { return (update >= 0 ? 2 : 1) * micros * of.chunks; }
+  constexpr slot at(int i, int micros) const {
+    return micros == 1 ? gpipe(of, stage, i, 1) : order(of, stage, i, micros);
+  }
 };
 
 /// Writes a task to a text: "backward(layer 3) of micro-batch 1". `uses`: those of the step.
@@ -101,7 +90,7 @@ template <class Text> constexpr void spell(Text& out, const task& t, std::span<c
   out << passes[static_cast<int>(t.when.first)];
   if (t.use >= 0) {
     const part_use& u = uses[static_cast<unsigned>(t.use)];
-    const bool head = u.position + 1 == shape.uses && shape.stage + 1 == shape.pp;
+    const bool head = shape.stage + 1 == shape.of.stages && t.use == shape.use(shape.uses - 1);
     if (u.position < 0) out << (t.use == shape.totals ? "(the totals)" : "(the update)");
     else if (u.layer < 0 || head) out << (head ? "(head)" : "(stem)");
     else out << "(layer " << u.layer << ")";
@@ -113,24 +102,32 @@ template <class Text> constexpr void spell(Text& out, const task& t, std::span<c
 constexpr task run_task(int use, phases when, int micro = -1) {
   return {action::run, when, static_cast<std::int16_t>(use), micro};
 }
-/// Any other task of a micro-batch.
-constexpr task other_task(action what, phases when, int micro) { return {what, when, -1, micro}; }
+/// Any other task of a micro-batch. `use`: the one that reads what is received, or made what is sent.
+constexpr task other_task(action what, phases when, int micro, int use = -1) {
+  return {what, when, static_cast<std::int16_t>(use), micro};
+}
 /// Zeros, before the first micro-batch.
 constexpr task clear_task(phases when, int use = -1) {
   return {action::clear, when, static_cast<std::int16_t>(use), -1};
 }
 
-/// f(task) for the forward pass of a micro-batch.
-template <class F> constexpr void for_each_forward_task(const step_shape& s, int micro, F f) {
-  f(other_task(action::feed, phase::forward, micro));
-  if (s.stage > 0) f(other_task(action::receive, phase::forward, micro));
-  for (int u = 0; u < s.uses; ++u) f(run_task(s.use(u), phase::forward, micro));
-  if (s.stage + 1 < s.pp) f(other_task(action::send, phase::forward, micro));
+/// f(task) for the forward pass of a micro-batch through a chunk.
+template <class F>
+constexpr void for_each_forward_task(const step_shape& s, int micro, int chunk, F f) {
+  const int v = s.of.number(s.stage, chunk), begin = s.begin(chunk), end = s.begin(chunk + 1);
+  if (chunk == 0) f(other_task(action::feed, phase::forward, micro));
+  if (v > 0) f(other_task(action::receive, phase::forward, micro, s.use(begin)));
+  for (int u = begin; u < end; ++u) f(run_task(s.use(u), phase::forward, micro));
+  if (v + 1 < s.of.virtual_stages())
+    f(other_task(action::send, phase::forward, micro, s.use(end - 1)));
 }
-template <class F> constexpr void for_each_backward_task(const step_shape& s, int micro, F f) {
-  if (s.stage + 1 < s.pp) f(other_task(action::receive, backward_pass, micro));
-  for (int u = s.uses - 1; u >= 0; --u) f(run_task(s.use(u), backward_pass, micro));
-  if (s.stage > 0) f(other_task(action::send, backward_pass, micro));
+template <class F>
+constexpr void for_each_backward_task(const step_shape& s, int micro, int chunk, F f) {
+  const int v = s.of.number(s.stage, chunk), begin = s.begin(chunk), end = s.begin(chunk + 1);
+  if (v + 1 < s.of.virtual_stages())
+    f(other_task(action::receive, backward_pass, micro, s.use(end - 1)));
+  for (int u = end - 1; u >= begin; --u) f(run_task(s.use(u), backward_pass, micro));
+  if (v > 0) f(other_task(action::send, backward_pass, micro, s.use(begin)));
 }
 /// f(task) before the first micro-batch of a step or an evaluation: zeros, and what is derived of
 /// parameters.
@@ -146,16 +143,20 @@ template <class F> constexpr void for_each_first_task(const step_shape& s, F f) 
 template <class F> constexpr void for_each_last_task(const step_shape& s, F f) {
   if (s.totals >= 0) f(run_task(s.totals, phase::forward));
 }
+/// f(task) for the passes of so many micro-batches.
+template <class F> constexpr void for_each_pass_task(const step_shape& s, int micros, const F& f) {
+  for (int i = 0; i < s.positions(micros); ++i) {
+    const slot at = s.at(i, micros);
+    if (at.backward) for_each_backward_task(s, at.micro, at.chunk, f);
+    else for_each_forward_task(s, at.micro, at.chunk, f);
+  }
+}
 /// f(task) for what completes the gradients of so many micro-batches: after their passes, those of
 /// derived values go back to their parameters', tied ones join those, and all are reduced.
 template <class F>
 constexpr void for_each_gradient_task(const step_shape& s, int micros, const F& f) {
   for_each_first_task(s, f);
-  for (int i = 0; i < 2 * micros; ++i) {
-    const slot at = s.order(s.pp, s.stage, i, micros);
-    if (at.backward) for_each_backward_task(s, at.micro, f);
-    else for_each_forward_task(s, at.micro, f);
-  }
+  for_each_pass_task(s, micros, f);
   for_each_last_task(s, f);
   for (int u = 0; u < s.uses; ++u) f(run_task(s.use(u), phase::epilogue));
   f(run_task(s.update, phase::prologue));
@@ -169,7 +170,7 @@ template <class F> constexpr void for_each_updating_task(const step_shape& s, F 
 template <class F>
 constexpr void for_each_evaluation_task(const step_shape& s, int micros, const F& f) {
   for_each_first_task(s, f);
-  for (int m = 0; m < micros; ++m) for_each_forward_task(s, m, f);
+  for_each_pass_task(s, micros, f);
   for_each_last_task(s, f);
 }
 

@@ -29,8 +29,7 @@ public:
         device_(on),
         ranks_(ranks),
         weights_(weights),
-        slots_(parts_.size()),
-        stream_(parts_) {
+        slots_(parts_.size()) {
     std::size_t places = 0; // of which each is sent from once at a time, at most
     for (const buffer& x : b_.all()) places += static_cast<std::size_t>(x.copies);
     sent_.reserve(places);
@@ -40,6 +39,7 @@ public:
                     "a program was given a device of another type than it is "
                     "made for: make the device that the program names");
       inputs_.emplace_back(*part.g);
+      streams_.emplace_back(std::span(&part, 1));
     }
     scratch_ = arena(on, scratch_bytes_of(parts_, on), "the scratch of kernels", remedy);
     std::int64_t bytes = 0;
@@ -79,7 +79,7 @@ public:
     case action::clear: return clear(t);
     case action::send: return send(t);
     case action::receive: return receive(t);
-    case action::feed: return;
+    case action::feed: return; // who feeds has written it
     case action::run: break;
     }
     frame f = frame_of(t);
@@ -93,7 +93,7 @@ public:
   }
   step_sums totals() const {
     step_sums sums;
-    read(sums.data(), b_.of(content::totals), 0, sizeof sums);
+    read(sums.data(), address_of(b_.of(content::totals)), sizeof sums);
     return sums;
   }
 
@@ -120,9 +120,9 @@ public:
     device_.write(address_of(b_.of(f), micro) + first * std::int64_t{sizeof(std::int32_t)},
                   ids.data(), static_cast<std::int64_t>(ids.size_bytes()));
   }
-  /// Bytes of a buffer.
-  void read(void* to, int number, std::int64_t first, std::int64_t bytes) const {
-    device_.read(to, address_of(number) + first, bytes);
+  /// Bytes of a buffer, or of other memory of the device.
+  void read(void* to, const std::byte* from, std::int64_t bytes) const {
+    device_.read(to, from, bytes);
   }
   /// The inputs of a part: those that lie in no buffer stay where they are given.
   input_addresses& inputs_of(int part) { return inputs_[static_cast<unsigned>(part)]; }
@@ -147,20 +147,25 @@ private:
   /// before, and the other way round.
   int neighbour(const task& t) const {
     const bool next = (t.what == action::send) == (t.when == phase::forward);
-    return ranks_.over(axis::pp).rank() + (next ? 1 : -1);
+    const group stages = ranks_.over(axis::pp);
+    return (stages.rank() + (next ? 1 : stages.size() - 1)) % stages.size();
   }
+  /// Of two stages each may send the other both the stream and its cotangent.
+  static int channel(const task& t) { return t.when == phase::forward ? 0 : 1; }
   void send(const task& t) {
+    const stage_stream& x = streams_[static_cast<unsigned>(use_of(t).part)];
     b_.for_each_operand(t, [&](int number, const buffers::operand&) {
       const std::byte* const at = address_of(number, t.micro);
       sent_.push_back({at, at + b_[number].bytes,
-                       ranks_.start(exchange::send(axis::pp, stream_.type, at, stream_.elements,
-                                                   neighbour(t), stream_.line))});
+                       ranks_.start(exchange::send(axis::pp, x.type, at, x.elements, neighbour(t),
+                                                   x.line, channel(t)))});
     });
   }
   void receive(const task& t) {
+    const stage_stream& x = streams_[static_cast<unsigned>(use_of(t).part)];
     b_.for_each_operand(t, [&](int number, const buffers::operand&) {
-      ranks_.run(exchange::receive(axis::pp, stream_.type, address_of(number, t.micro),
-                                   stream_.elements, neighbour(t), stream_.line));
+      ranks_.run(exchange::receive(axis::pp, x.type, address_of(number, t.micro), x.elements,
+                                   neighbour(t), x.line, channel(t)));
     });
   }
   void clear(const task& t) {
@@ -237,7 +242,7 @@ private:
   communicator& ranks_;
   const stores& weights_;
   std::vector<std::vector<node_slot>> slots_; ///< by part
-  stage_stream stream_;
+  std::vector<stage_stream> streams_;         ///< by part
   struct sent {
     const std::byte *first, *end;
     ticket gone;

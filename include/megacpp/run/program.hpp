@@ -170,7 +170,9 @@ template <class Run> struct program {
   }
   static constexpr auto planned = graphs();
   static constexpr stage_shape stage(int number) {
-    return {layers_of(model), kinds, numbers.ranks.pp, number, [](int l) { return kind_of(l); }};
+    return {
+        layers_of(model),           kinds, numbers.ranks, number, [](int l) { return kind_of(l); },
+        numbers.batch.micro_batches};
   }
 
   /// Bytes of one rank of a pipeline stage, of one replica alone.
@@ -209,22 +211,56 @@ template <class Run> struct program {
   }
   (std::make_integer_sequence<int, kinds + 2>{});
   /// What is wrong with the training steps or the evaluations of the first or the last stage. Two
-  /// layers at each end of it stand for all, three stages for more, and one micro-batch more than
-  /// are in flight for any number: what lies between repeats. A session verifies its own.
+  /// layers at each end of a chunk stand for all, three stages and two chunks for more, and one
+  /// micro-batch more than are in flight for any number: what lies between repeats. A session
+  /// verifies its own.
   template <bool Last, bool Training> static constexpr fault_record in_step = [] {
     if (in_graphs.code != fault::none || in_plans.code != fault::none) return fault_record{};
-    constexpr int stages = numbers.ranks.pp < 3 ? numbers.ranks.pp : 3;
-    constexpr int layers = layers_of(model) / numbers.ranks.pp, kept = layers < 4 ? layers : 4;
-    constexpr int before = Last ? layers_of(model) - layers : 0; // layers of other stages
-    const stage_shape s(kept * stages, kinds, stages, Last ? stages - 1 : 0, [](int l) {
-      const int k = l % kept;
-      return kind_of(before + (k < 2 ? k : layers - kept + k));
-    });
-    return verify_stage(planned, s, Training, s.flights() + 1);
+    constexpr const layout& whole = numbers.ranks;
+    constexpr int stage = Last ? (whole.pp < 3 ? whole.pp : 3) - 1 : 0;
+    layout few{.pp = whole.pp < 3 ? whole.pp : 3,
+               .virtual_stages = whole.virtual_stages < 2 ? whole.virtual_stages : 2,
+               .schedule = whole.schedule};
+    int first[2]{}, count[2]{}; // of the layers of its first and its last chunk
+    for (auto& n : few.cut.layers) n = 1;
+    for (int c = 0; c < few.virtual_stages; ++c) {
+      const int v = (c > 0 ? whole.virtual_stages - 1 : 0) * whole.pp + (Last ? whole.pp - 1 : 0);
+      first[c] = first_layer_of_stage(whole, layers_of(model), v);
+      count[c] = layers_of_stage(whole, layers_of(model), v);
+      few.cut.layers[static_cast<unsigned>(c * few.pp + stage)] =
+          static_cast<std::int16_t>(count[c] < 4 ? count[c] : 4);
+    }
+    const int all = few.pp * few.virtual_stages;
+    const int most = numbers.batch.micro_batches;
+    const stage_shape s(
+        first_layer_of_stage(few, 0, all), kinds, few, stage,
+        [&](int l) {
+          const int c = l < first_layer_of_stage(few, 0, few.pp) ? 0 : 1,
+                    k = l - first_layer_of_stage(few, 0, c * few.pp + stage);
+          return kind_of(first[c] + (k < 2 || count[c] < 4 ? k : count[c] - 4 + k));
+        },
+        most < 2 * few.pp ? most : 2 * few.pp);
+    return verify_stage(planned, s, Training, s.micros_to_prove());
   }();
+  static constexpr int max_passes_to_compile = 1 << 13;
+  /// What is wrong with the schedule for so many rounds of as many micro-batches as there are
+  /// stages, and some more. A session proves its own number, and what takes a compiler long.
+  template <int Rounds, int More> static constexpr fault_record in_schedule = [] {
+    constexpr pipeline p(numbers.ranks);
+    constexpr int micros = Rounds * p.stages + More, most = numbers.batch.micro_batches;
+    if (p.stages == 1 || (p.chunks > 1 && More > 0) || (most > 0 && micros > most) ||
+        2 * micros * p.virtual_stages() > max_passes_to_compile)
+      return fault_record{};
+    return verify_schedule(schedule_of(numbers.ranks), p, micros);
+  }();
+  static constexpr fault_record in_flights =
+      verify_flights(schedule_of(numbers.ranks), numbers.ranks, numbers.batch.micro_batches);
   static constexpr fault_record in_steps() {
     constexpr bool last = numbers.ranks.pp > 1;
-    return detail::first_fault({&in_step<false, true>, &in_step<false, false>, &in_step<last, true>,
+    if (in_graphs.code != fault::none) return in_graphs;
+    return detail::first_fault({&in_schedule<1, 0>, &in_schedule<1, 1>, &in_schedule<2, 0>,
+                                &in_schedule<4, 0>, &in_flights, &in_step<false, true>,
+                                &in_step<false, false>, &in_step<last, true>,
                                 &in_step<last, false>});
   }
 

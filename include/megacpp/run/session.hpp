@@ -139,9 +139,10 @@ public:
 private:
   /// The buffers, with which steps of any number of micro-batches are verified.
   const buffers& require_sound() const {
-    const int micros = stage_.flights() + 1;
-    fault_record wrong;
-    if (training_)
+    const int micros = stage_.micros_to_prove();
+    fault_record wrong =
+        verify_flights(stage_.training.order, stage_.training.of, p_.numbers.batch.micro_batches);
+    if (training_ && wrong.code == fault::none)
       wrong =
           verify_step(training_step(stage_.training, micros), stage_.training, buffers_, micros);
     if (wrong.code == fault::none)
@@ -156,8 +157,20 @@ private:
                                         " was asked to train by a session that was made for "
                                         "inference: make it for purpose::training");
   }
+  /// Of a number that was asked for before, this is known.
+  void require_micros(int micros) {
+    if (micros == micros_ || micros < 1 || micros > max_micros) return;
+    const fault_record wrong = fault_of_micros(p_, micros);
+    if (wrong.code != fault::none)
+      throw error(exit_code::usage,
+                  p_.name + " was asked for a step that its pipeline cannot run, " +
+                      sentence_about(wrong) + "; " + std::to_string(nearest_micros(p_, micros)) +
+                      " micro-batches are the nearest number that it can");
+    micros_ = micros;
+  }
   template <class Next> bool run_gradients(int micros, const Next& next) {
     require_training();
+    require_micros(micros);
     return run_all(micros, true, next,
                    [&](const auto& f) { for_each_gradient_task(stage_.training, micros, f); });
   }
@@ -209,6 +222,7 @@ private:
   executor run_;
   rank_feeds feeds_;
   bool whole_ = true, running_ = false;
+  int micros_ = 0; ///< of a step that the schedule is known to run
 };
 
 } // namespace mc

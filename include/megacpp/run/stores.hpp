@@ -53,15 +53,15 @@ template <class F> void for_each_parameter(const program_view& p, F f) {
       f(r);
     }
   };
-  const int stages = p.stage < 0 ? 1 : p.numbers.ranks.pp, stage = std::max(p.stage, 0);
+  const layout one{}, &of = p.stage < 0 ? one : p.numbers.ranks;
+  const int stage = std::max(p.stage, 0);
   if (stage > 0) visit(p.part(0), -1, 0, true);
   for_each_use(
-      p.layers, p.kinds(), stages, stage,
-      [&](int l) { return p.kind_of[static_cast<unsigned>(l)]; },
+      p.layers, p.kinds(), of, stage, [&](int l) { return p.kind_of[static_cast<unsigned>(l)]; },
       [&](const part_use& u) {
         visit(p.part(u.part), u.layer < p.layers ? u.layer : -1, u.index);
       });
-  if (stage + 1 < stages) visit(p.head(), -1, 0, true);
+  if (stage + 1 < of.pp) visit(p.head(), -1, 0, true);
 }
 
 /// What of the stores is meant: weights (and main grads), or masters and moments; all that a rank

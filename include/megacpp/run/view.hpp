@@ -56,7 +56,8 @@ inline std::int64_t scratch_bytes_of(std::span<const part_view> parts, device& o
   return most;
 }
 
-/// What goes from a pipeline stage to the next, and its cotangent back: the stream that parts read.
+/// What goes from a pipeline stage to the next, and its cotangent back: the stream that parts read,
+/// or that the stem makes.
 struct stage_stream {
   dtype type = dtype::f32;
   std::int64_t elements = 0; ///< of one rank
@@ -66,10 +67,17 @@ struct stage_stream {
     for (const part_view& part : parts)
       for (int i = 0; i < part.g->value_count && elements == 0; ++i)
         if (const value& v = part.g->values[i]; v.is == role::input && v.from == feed::stream)
-          type = v.type, elements = local_size(part.g->ranks, v).n,
-          line = line_of(*part.g, part.g->outputs[0]);
+          take(*part.g, v);
+    const graph& first = *parts.front().g;
+    if (elements == 0 && first.outputs[0] >= 0 && first.at(first.outputs[0]).rank > 0)
+      take(first, first.at(first.outputs[0]));
   }
   std::int64_t bytes() const { return elements * size_of(type); }
+
+private:
+  void take(const graph& g, const value& v) {
+    type = v.type, elements = local_size(g.ranks, v).n, line = line_of(g, g.outputs[0]);
+  }
 };
 
 class kernel_table;
@@ -188,8 +196,37 @@ inline std::string name_of_part(const program_view& p, int number) {
 }
 /// What a pipeline stage runs.
 inline stage_shape stage_of(const program_view& p, int stage) {
-  return {p.layers, p.kinds(), p.numbers.ranks.pp, stage,
-          [&](int l) { return p.kind_of[static_cast<unsigned>(l)]; }};
+  return {p.layers,
+          p.kinds(),
+          p.numbers.ranks,
+          stage,
+          [&](int l) { return p.kind_of[static_cast<unsigned>(l)]; },
+          p.numbers.batch.micro_batches};
+}
+
+/// MEGA-T003 for a training step of so many micro-batches on each replica, which the schedule or
+/// the memory is not made for; else no fault.
+inline fault_record fault_of_micros(const program_view& p, int micros) {
+  const layout& l = p.numbers.ranks;
+  const int most = p.numbers.batch.micro_batches;
+  if (most == 0 || micros <= most)
+    return l.pp == 1 || micros == 1 ? fault_record{} : verify_schedule(schedule_of(l), l, micros);
+  fault_record wrong;
+  wrong.code = fault::T003;
+  wrong.what << "it has " << micros << " micro-batches, and memory is for " << most
+             << " (batching{.micro_batches})";
+  return wrong;
+}
+/// The number nearest to this one for which there is no fault; 0: there is none near it.
+inline int nearest_micros(const program_view& p, int micros) {
+  const auto legal = [&](int n) { return n > 0 && fault_of_micros(p, n).code == fault::none; };
+  const int most = p.numbers.batch.micro_batches;
+  if (most > 0) micros = std::min(micros, most);
+  for (int away = 0; away <= 2 * p.numbers.ranks.pp; ++away) {
+    if (legal(micros + away)) return micros + away;
+    if (legal(micros - away)) return micros - away;
+  }
+  return 0;
 }
 
 /// The registry of what a pipeline stage holds, over ranks of these numbers.
