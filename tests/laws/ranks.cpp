@@ -3,7 +3,6 @@
 #define BOOST_TEST_MODULE ranks
 #include <boost/test/unit_test.hpp>
 
-#include <megacpp/comm/threads.hpp>
 #include <megacpp/inspect/description.hpp>
 #include <megacpp/preset/models.hpp>
 #include <megacpp/run/session.hpp>
@@ -19,7 +18,13 @@
 
 #include <kernels.hpp>
 
+#include "outcome.hpp"
+
 using namespace mc;
+using test::batches;
+using test::close_to;
+using test::outcome;
+using test::outcome_of;
 
 namespace {
 
@@ -96,22 +101,6 @@ private:
   void finish(ticket) override {}
 };
 
-/// Batches of one replica, tokens of which some have no label.
-struct batches {
-  std::vector<std::int32_t> tokens, labels;
-  int micro, sequence;
-
-  explicit batches(const setup& s, int number) : micro(s.batch.micro), sequence(s.batch.sequence) {
-    for (int i = 0; i < micro * sequence; ++i) {
-      const int x = (i * 7 + number * 13 + i / 5) % 64;
-      tokens.push_back(x), labels.push_back(x % 9 == number ? -1 : (x * 3 + 1) % 64);
-    }
-  }
-  batch_view view(int number) const {
-    return {.tokens = tokens.data(), .labels = labels.data(), .first_sample = number * micro};
-  }
-};
-
 /// What rank `rank` calls in a step of so many micro-batches is what `describe` lists of its stage,
 /// and all stages together what it sums up.
 template <class Model>
@@ -156,82 +145,6 @@ void records(const Model& m, const setup& s, int dp, const char* name, int micro
     if (const auto one = static_cast<axis>(a);
         ranks.of(one) > 1 && (experts || !expert_axes.has(one)))
       BOOST_TEST((over >> a & 1) == 1, name << ": nothing over " << name_of(one));
-}
-
-/// What a few steps leave: losses and norms, which every rank tells, and the model's weights.
-struct outcome {
-  std::vector<double> numbers;
-  std::map<std::string, std::vector<double>> weights; ///< by parameter, in natural order
-};
-
-/// Of steps of `replicas` micro-batches each. Ranks that hold one element hold the same.
-template <class Model>
-outcome outcome_of(const Model& m, const setup& s, int dp, int replicas, double clip = 1) {
-  const interpreted_program<Model> p(m, s, "ranks");
-  const mesh ranks = mesh_of(s.ranks, dp);
-  std::vector<outcome> all(static_cast<std::size_t>(ranks_of(ranks)));
-  std::vector<batches> data;
-  for (int r = 0; r < replicas; ++r) data.emplace_back(s, r);
-  const auto steps = [&](communicator& c) {
-    cpu device(product_type::widened, 1);
-    session run(p.view(), device, purpose::training, c);
-    run.weights().initialise(1);
-    run.numbers().learning_rate = 1e-2, run.numbers().clip = clip, run.numbers().weight_decay = 0.1;
-    std::vector<batch_view> mine;
-    const int first = c.coordinate()[static_cast<unsigned>(axis::dp)] * (replicas / dp);
-    for (int k = first; k < first + replicas / dp; ++k)
-      mine.push_back(data[static_cast<std::size_t>(k)].view(k));
-    outcome& x = all[static_cast<std::size_t>(c.rank())];
-    for (int i = 0; i < 4; ++i) {
-      const step_result r = run.step(mine);
-      for (double n : {r.loss.mean(), r.norm}) x.numbers.push_back(n);
-    }
-    const stores& held = run.weights();
-    for_each_parameter(run.program(), [&](const parameter_ref& r) {
-      auto& w = x.weights[r.name];
-      w.resize(static_cast<std::size_t>(global_size(*r.v).n), NAN);
-      held.boxes_of(r).each_run({}, r.count, [&](local_count i, global_count at, std::int64_t n) {
-        for (std::int64_t k = 0; k < n; ++k)
-          w[static_cast<std::size_t>(at.n + k)] =
-              held.element(held.weights(), held.type(), r.offset + i.n + k);
-      });
-    });
-  };
-  if (all.size() == 1) steps(self::of_process());
-  else thread_ranks(ranks).run(steps);
-  for (const outcome& o : all) {
-    BOOST_TEST((o.numbers == all[0].numbers), "ranks tell different numbers");
-    for (const auto& [name, w] : o.weights) {
-      std::vector<double>& whole = all[0].weights[name];
-      whole.resize(w.size(), NAN);
-      bool same = true;
-      for (std::size_t i = 0; i < w.size(); ++i) {
-        if (std::isnan(whole[i])) whole[i] = w[i];
-        same = same && (std::isnan(w[i]) || w[i] == whole[i]);
-      }
-      BOOST_TEST(same, "ranks hold different weights of " << name);
-    }
-  }
-  return all[0];
-}
-
-void close_to(const outcome& got, const outcome& want, double tolerance, const char* name) {
-  for (std::size_t i = 0; i < want.numbers.size(); ++i)
-    BOOST_TEST(std::abs(got.numbers[i] - want.numbers[i]) <= tolerance * std::abs(want.numbers[i]),
-               name << ": number " << i << " is " << got.numbers[i] << ", of one rank "
-                    << want.numbers[i]);
-  BOOST_TEST(got.weights.size() == want.weights.size());
-  for (const auto& [parameter, w] : want.weights) {
-    const auto at = got.weights.find(parameter);
-    BOOST_REQUIRE(at != got.weights.end());
-    BOOST_REQUIRE(at->second.size() >= w.size()); // a vocabulary may be padded to more rows
-    double most = 0;
-    for (std::size_t i = 0; i < w.size(); ++i) {
-      const double apart = std::abs(at->second[i] - w[i]); // not a number: nobody holds it
-      most = apart > most || std::isnan(apart) ? apart : most;
-    }
-    BOOST_TEST(most <= tolerance, name << ": " << parameter << " differs by " << most);
-  }
 }
 
 template <class Model> void equals_one_rank(const Model& m, setup s, int dp, const char* name) {

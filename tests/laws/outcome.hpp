@@ -1,0 +1,125 @@
+// What some steps on ranks that are threads leave, to be compared with one rank's.
+#pragma once
+
+#include <boost/test/unit_test.hpp>
+
+#include <megacpp/comm/threads.hpp>
+#include <megacpp/run/session.hpp>
+
+#include <chrono>
+#include <cmath>
+#include <map>
+#include <string>
+#include <vector>
+
+#include <kernels.hpp>
+
+namespace test {
+
+/// A micro-batch of tokens below 64, of which some have no label; packed, of documents of uneven
+/// lengths.
+struct batches {
+  std::vector<std::int32_t> tokens, labels, positions, documents;
+  int micro;
+
+  explicit batches(const mc::setup& s, int number) : micro(s.batch.micro) {
+    for (int i = 0; i < micro * s.batch.sequence; ++i) {
+      const int x = (i * 7 + number * 13 + i / 5) % 64, at = i % s.batch.sequence;
+      tokens.push_back(x), labels.push_back(x % 9 == number % 9 ? -1 : (x * 3 + 1) % 64);
+      if (!s.batch.packed) continue;
+      const bool begins = at == 0 || at % (7 + number) == 5;
+      documents.push_back(i == 0 ? 0 : documents.back() + (begins ? 1 : 0));
+      positions.push_back(begins ? 0 : positions.back() + 1);
+    }
+  }
+  mc::batch_view view(int number) const {
+    return {.tokens = tokens.data(),
+            .labels = labels.data(),
+            .first_sample = number * micro,
+            .positions = positions.empty() ? nullptr : positions.data(),
+            .documents = documents.empty() ? nullptr : documents.data()};
+  }
+};
+
+/// Losses and norms, which every rank tells, and the model's weights.
+struct outcome {
+  std::vector<double> numbers;
+  std::map<std::string, std::vector<double>> weights; ///< by parameter, in natural order
+};
+
+/// Of steps of so many micro-batches, divided among dp replicas. Ranks that hold one element hold
+/// the same.
+template <class Model> outcome outcome_of(const Model& m, const mc::setup& s, int dp, int micros,
+                                          double clip = 1, int steps = 4, double rate = 1e-2) {
+  const mc::interpreted_program<Model> p(m, s, "ranks");
+  const mc::mesh ranks = mc::mesh_of(s.ranks, dp);
+  std::vector<outcome> all(static_cast<std::size_t>(mc::ranks_of(ranks)));
+  std::vector<batches> data;
+  for (int r = 0; r < micros; ++r) data.emplace_back(s, r);
+  const auto train = [&](mc::communicator& c) {
+    mc::cpu device(mc::product_type::widened, 1);
+    mc::session run(p.view(), device, mc::purpose::training, c);
+    run.weights().initialise(1);
+    run.numbers().learning_rate = rate, run.numbers().clip = clip, run.numbers().weight_decay = 0.1;
+    if (s.type != mc::dtype::f64) run.numbers().epsilon = 1e-6; // a whole step of no rounding error
+    std::vector<mc::batch_view> mine;
+    const int first = c.coordinate()[static_cast<unsigned>(mc::axis::dp)] * (micros / dp);
+    for (int k = first; k < first + micros / dp; ++k)
+      mine.push_back(data[static_cast<std::size_t>(k)].view(k));
+    outcome& x = all[static_cast<std::size_t>(c.rank())];
+    for (int i = 0; i < steps; ++i) {
+      const mc::step_result r = run.step(mine);
+      for (double n : {r.loss.mean(), r.norm}) x.numbers.push_back(n);
+    }
+    const mc::stores& held = run.weights();
+    for_each_parameter(run.program(), [&](const mc::parameter_ref& r) {
+      auto& w = x.weights[r.name];
+      w.resize(static_cast<std::size_t>(global_size(*r.v).n), NAN);
+      held.boxes_of(r).each_run(
+          {}, r.count, [&](mc::local_count i, mc::global_count at, std::int64_t n) {
+            for (std::int64_t k = 0; k < n; ++k)
+              w[static_cast<std::size_t>(at.n + k)] =
+                  held.element(held.weights(), held.type(), r.offset + i.n + k);
+          });
+    });
+  };
+  if (all.size() == 1) train(mc::self::of_process());
+  else mc::thread_ranks(ranks, std::chrono::seconds(20)).run(train);
+  for (const outcome& o : all) {
+    BOOST_TEST((o.numbers == all[0].numbers), "ranks tell different numbers");
+    for (const auto& [name, w] : o.weights) {
+      std::vector<double>& whole = all[0].weights[name];
+      whole.resize(w.size(), NAN);
+      bool same = true;
+      for (std::size_t i = 0; i < w.size(); ++i) {
+        if (std::isnan(whole[i])) whole[i] = w[i];
+        same = same && (std::isnan(w[i]) || w[i] == whole[i]);
+      }
+      BOOST_TEST(same, "ranks hold different weights of " << name);
+    }
+  }
+  return all[0];
+}
+
+/// Losses and norms relatively, weights absolutely.
+inline void close_to(const outcome& got, const outcome& want, double tolerance,
+                     const std::string& name) {
+  for (std::size_t i = 0; i < want.numbers.size(); ++i)
+    BOOST_TEST(std::abs(got.numbers[i] - want.numbers[i]) <= tolerance * std::abs(want.numbers[i]),
+               name << ": number " << i << " is " << got.numbers[i] << ", of one rank "
+                    << want.numbers[i]);
+  BOOST_TEST(got.weights.size() == want.weights.size(), name);
+  for (const auto& [parameter, w] : want.weights) {
+    const auto at = got.weights.find(parameter);
+    BOOST_REQUIRE(at != got.weights.end());
+    BOOST_REQUIRE(at->second.size() >= w.size()); // a vocabulary may be padded to more rows
+    double most = 0;
+    for (std::size_t i = 0; i < w.size(); ++i) {
+      const double apart = std::abs(at->second[i] - w[i]); // not a number: nobody holds it
+      most = apart > most || std::isnan(apart) ? apart : most;
+    }
+    BOOST_TEST(most <= tolerance, name << ": " << parameter << " differs by " << most);
+  }
+}
+
+} // namespace test
