@@ -5,9 +5,9 @@
 
 #include <algorithm>
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <string>
-#include <string_view>
 
 namespace mc {
 
@@ -20,12 +20,15 @@ public:
   /// Whether this is the rank that tells, saves, and decides what is not everyone's.
   bool first() const { return ranks_.rank() == 0; }
 
-  /// Whether it is so on any rank.
-  bool any(bool here) {
+  /// Whether it is so on any rank; of several things, each.
+  bool any(bool here) { return any(std::array{here})[0]; }
+  template <std::size_t N> std::array<bool, N> any(std::array<bool, N> here) {
     if (alone()) return here;
-    std::int32_t n = here;
-    ranks_.run(exchange::all_reduce(everyone, dtype::i32, &n, &n, 1));
-    return n > 0;
+    std::array<std::int32_t, N> n{};
+    std::copy_n(here.begin(), N, n.begin());
+    ranks_.run(exchange::all_reduce(everyone, dtype::i32, n.data(), n.data(), N));
+    std::transform(n.begin(), n.end(), here.begin(), [](std::int32_t x) { return x > 0; });
+    return here;
   }
   /// What the first rank says.
   bool as_first(bool here) { return any(first() && here); }

@@ -14,6 +14,7 @@
 #include <megacpp/train/state.hpp>
 
 #include <algorithm>
+#include <array>
 #include <new>
 #include <optional>
 
@@ -123,8 +124,7 @@ private:
       if (at_.step < set_.steps && samples_ && at_.step % o_.training.sample_interval() == 0)
         write_sample();
       if (at_.step < set_.steps && saves_now()) save();
-      confer();
-      if (stopped()) interrupt();
+      if (stopped()) interrupt(); // of several ranks, those that know agree behind the next step
     }
     evaluate();
     write_sample();
@@ -137,8 +137,9 @@ private:
   /// time is up.
   void confer() {
     const auto& minutes = o_.training.exit_duration_in_mins;
-    time_is_up_ = minutes.given() && all_.as_first(started_.seconds() >= 60 * minutes());
-    if (!all_.alone()) stop_ = all_.any(signals_ && signals_->requested());
+    const bool late = all_.first() && minutes.given() && started_.seconds() >= 60 * minutes();
+    const auto [stop, time] = all_.any(std::array{signals_ && signals_->requested(), late});
+    stop_ = stop, time_is_up_ = time;
   }
   void end_in_time() {
     if (unsaved()) save();
