@@ -168,10 +168,10 @@ public:
   /// Puts elements of the tensor there that are held.
   void fill(std::int64_t first, std::span<const double> x) const {
     if (empty()) return;
-    T* const to = reinterpret_cast<T*>(seen_.data()) - range_.first;
+    T* const to = reinterpret_cast<T*>(seen_.data());
     tensor_.each(stores_, what_, first, static_cast<std::int64_t>(x.size()),
-                 [&](std::int64_t i, std::int64_t at) {
-                   to[at] = convert<T>(x[static_cast<std::size_t>(i - first)]);
+                 [&, begin = range_.first](std::int64_t i, std::int64_t at) {
+                   to[at - begin] = convert<T>(x[static_cast<std::size_t>(i - first)]);
                  });
   }
 
