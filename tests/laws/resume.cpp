@@ -11,9 +11,9 @@
 
 #include <initializer_list>
 #include <string>
-#include <utility>
 #include <vector>
 
+#include <laws/flagged_run.hpp>
 #include <laws/running.hpp>
 #include <scratch.hpp>
 
@@ -85,26 +85,9 @@ struct computed_weights : gpt {
 };
 constexpr computed_weights computed{dropping};
 
-using flag_values = std::vector<std::pair<std::string, std::string>>;
-
-options options_of(const flag_values& values) {
-  options o;
-  const auto list = flags_of(o);
-  for (const auto& [name, value] : values) find_flag(list, name)->flag->read(value, name);
-  return o;
-}
-
-/// Text of 101 different bytes, none above 100.
-std::string text() {
-  std::string t;
-  for (unsigned i = 0, x = 1; i < 6000; ++i)
-    t += static_cast<char>((x = x * 1103515245u + 12345u) / 65536u % 101u);
-  return t;
-}
-
 /// One process: a program of `micro` sequences at once, trained as the flags say.
 template <class Model>
-void train(const Model& m, dtype type, int micro, int threads, flag_values flags) {
+void train(const Model& m, dtype type, int micro, int threads, test::flag_values flags) {
   interpreted_program<Model> program(
       m, {.batch = {.micro = micro, .sequence = sequence}, .type = type}, "resumed");
   flags.insert(flags.end(), {{"global-batch-size", std::to_string(global_batch)},
@@ -115,7 +98,7 @@ void train(const Model& m, dtype type, int micro, int threads, flag_values flags
                              {"weight-decay", "0.1"},
                              {"eval-iters", "1"},
                              {"eval-interval", "13"}});
-  options o = options_of(flags);
+  options o = test::options_of(flags);
   training_start start = prepare_start(program.view(), o);
   cpu device(product_type::widened, threads);
   trainer t(program.view(), o, device, std::move(start));
@@ -137,9 +120,9 @@ void check_same_state(const std::string& root, const std::string& other, int ste
 /// Stops after 1, 7 and 50 of 53 steps and goes on, each time with another number of threads.
 template <class Model> void resumes(const Model& m, dtype type) {
   test::scratch_folder dir;
-  test::write_text(dir / "text", text());
-  const flag_values data{{"data-path", dir / "text"}, {"split", "90,10,0"}};
-  const auto with = [&](flag_values more) {
+  test::write_text(dir / "text", test::text_of_101_bytes());
+  const test::flag_values data{{"data-path", dir / "text"}, {"split", "90,10,0"}};
+  const auto with = [&](test::flag_values more) {
     more.insert(more.end(), data.begin(), data.end());
     return more;
   };

@@ -10,10 +10,10 @@
 #include <cmath>
 #include <span>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include <kernels.hpp>
+#include <laws/flagged_run.hpp>
 #include <scratch.hpp>
 
 using namespace mc;
@@ -37,19 +37,9 @@ constexpr qwen3_moe mixture = [] {
   return m;
 }();
 
-/// Text of 101 different bytes, none above 100.
-std::string text() {
-  std::string t;
-  for (unsigned i = 0, x = 1; i < 6000; ++i)
-    t += static_cast<char>((x = x * 1103515245u + 12345u) / 65536u % 101u);
-  return t;
-}
-
-using flag_values = std::vector<std::pair<std::string, std::string>>;
-
 /// One process: a program laid out so, trained on so many replicas as the flags say.
 template <class Model> void train(const Model& m, const layout& l, int dp, dtype type,
-                                  const std::string& data, flag_values flags) {
+                                  const std::string& data, test::flag_values flags) {
   const interpreted_program<Model> program(
       m, {.ranks = l, .batch = {.micro = 2, .sequence = sequence}, .type = type}, "laid out");
   const mesh ranks = mesh_of(l, dp);
@@ -64,9 +54,7 @@ template <class Model> void train(const Model& m, const layout& l, int dp, dtype
                              {"eval-iters", "2"},
                              {"eval-interval", "2"},
                              {"ranks", std::to_string(ranks_of(ranks))}});
-  options o;
-  const auto list = flags_of(o);
-  for (const auto& [name, value] : flags) find_flag(list, name)->flag->read(value, name);
+  options o = test::options_of(flags);
   BOOST_TEST((detail::ranks_of_run(program.view(), o) == ranks));
   training_start start = prepare_start(program.view(), o);
   detail::carry_out_on(ranks, program.view(), command::train, o, start);
@@ -95,7 +83,7 @@ double difference(const std::string& root, const std::string& other, int step, c
 
 template <class Model> void ends_as_one_rank(const Model& m, const layout& l, int dp) {
   const test::scratch_folder dir;
-  test::write_text(dir / "text", text());
+  test::write_text(dir / "text", test::text_of_101_bytes());
   train(m, {}, 1, dtype::f64, dir / "text", {{"train-iters", "4"}, {"save", dir / "one"}});
   train(m, l, dp, dtype::f64, dir / "text", {{"train-iters", "4"}, {"save", dir / "many"}});
   for (const char* file : {"model.safetensors", "optimizer.safetensors"}) {
@@ -108,9 +96,9 @@ template <class Model> void ends_as_one_rank(const Model& m, const layout& l, in
 
 template <class Model> void goes_on(const Model& m, const layout& l, int dp, dtype type) {
   const test::scratch_folder dir;
-  test::write_text(dir / "text", text());
+  test::write_text(dir / "text", test::text_of_101_bytes());
   const auto run = [&](const char* to, const char* steps, bool loads) {
-    flag_values flags{{"train-iters", steps}, {"save", dir / to}};
+    test::flag_values flags{{"train-iters", steps}, {"save", dir / to}};
     if (loads) flags.emplace_back("load", dir / to);
     train(m, l, dp, type, dir / "text", flags);
   };
@@ -141,9 +129,7 @@ BOOST_AUTO_TEST_CASE(ranks_that_no_number_of_replicas_makes_are_refused) {
   const interpreted_program<qwen3_moe> p(
       mixture, {.ranks = {.tp = 2, .ep = 4, .etp = 1}, .batch = {2, sequence}}, "wide");
   const auto asked = [&](const char* n) {
-    options o;
-    find_flag(flags_of(o), "ranks")->flag->read(n, "ranks");
-    return detail::ranks_of_run(p.view(), o);
+    return detail::ranks_of_run(p.view(), test::options_of({{"ranks", n}}));
   };
   BOOST_TEST((asked("0") == mesh_of(p.view().numbers.ranks, 2))); // two replicas share the experts
   BOOST_TEST((asked("8") == mesh_of(p.view().numbers.ranks, 4)));
