@@ -10,8 +10,10 @@
 #include <megacpp/run/compiled.hpp>
 #include <megacpp/run/session.hpp>
 
-#include <cstring>
+#include <algorithm>
+#include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <kernels.hpp>
@@ -107,8 +109,43 @@ template <class Run> void has_the_bits_of_the_interpreter(int dp) {
     BOOST_TEST((got[r].size() > 1000 && got[r] == want[r]), "rank " << r << " of " << want.size());
 }
 
+/// What the plan of a stage takes is what a session on any of its ranks reserves, and the plan of a
+/// run is that of the stage that needs most.
+template <class Run> void reserves_what_is_planned(int dp) {
+  const program_view p = compiled_program<Run>("planned");
+  const mesh m = mesh_of(Run::layout, dp);
+  const auto plans = []<int... Stage>(std::integer_sequence<int, Stage...>) {
+    return std::vector<memory_items>{program<Run>::template stage_memory<Stage>...};
+  }
+  (std::make_integer_sequence<int, Run::layout.pp>{});
+  std::vector<std::int64_t> reserved(static_cast<std::size_t>(ranks_of(m)));
+  std::vector<memory_items> planned(reserved.size());
+  thread_ranks(m).run([&](communicator& c) {
+    cpu device(product_type::widened, 1);
+    const session run(p, device, purpose::training, c);
+    const auto r = static_cast<std::size_t>(c.rank());
+    reserved[r] = run.weights().bytes() + run.activations().size();
+    const int stage = c.coordinate()[static_cast<unsigned>(axis::pp)];
+    planned[r] = program<Run>::among_replicas(plans[static_cast<std::size_t>(stage)], stage, dp);
+  });
+  std::int64_t most = 0;
+  for (std::size_t r = 0; r < reserved.size(); ++r) {
+    BOOST_TEST(reserved[r] == planned[r].total(), "rank " << r << " of dp " << dp);
+    most = std::max(most, reserved[r]);
+  }
+  BOOST_TEST(memory<Run>(dp).total() == most);
+}
+
 } // namespace
 
+BOOST_AUTO_TEST_CASE(a_rank_reserves_what_its_stage_plans) {
+  for (const int dp : {1, 2, 3}) {
+    reserves_what_is_planned<gpt_stages>(dp);
+    reserves_what_is_planned<gpt_replicas>(dp);
+    reserves_what_is_planned<qwen_contexts>(dp);
+  }
+  for (const int dp : {2, 4}) reserves_what_is_planned<shared_experts>(dp);
+}
 BOOST_AUTO_TEST_CASE(stages_sequence_shards_and_shared_states) {
   has_the_bits_of_the_interpreter<gpt_stages>(2);
 }
