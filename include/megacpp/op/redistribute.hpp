@@ -87,6 +87,7 @@ namespace op {
   const place now = x.at[t.over];
   c.looking = static_cast<int>(t.over);
   if (!redistributes(now, goal, c.n.derived)) c.fail(fault::P003, 0);
+  if (t.from.s != now.s || t.from.d != now.d) c.fail(fault::P014, 0); // what runs goes by `from`
   if (now.s == state::shard) {
     if (now.level != x.at.levels(now.d) - 1) c.fail(fault::P009, 0);
     if (!c.g.ranks.sized(t.over) && range_axis(c.g.ranks, x) < 0) c.fail(fault::P011, 0);
