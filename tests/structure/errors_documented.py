@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Every MEGA- code (graph/faults.inc, run/members.hpp) and every exit code stands in docs/errors.md,
-and nothing else does; every case of tests/compile_fail stands in the section of its code.
+and nothing else does; every case of tests/compile_fail stands in the section of its code, and every
+thread that a test names in the table of other frameworks' bugs, beside that test.
 
     errors_documented.py ROOT
 """
@@ -8,6 +9,29 @@ and nothing else does; every case of tests/compile_fail stands in the section of
 import re
 import sys
 from pathlib import Path
+
+
+THREAD = re.compile(r"(?<![\w/])[A-Za-z][\w-]*/[\w.-]+#\d+")
+
+
+def problems_of_threads(root, document):
+    """Of the table at the end, whose rows are a thread, what refuses it, and tests."""
+    rows = {}
+    for line in document.splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if THREAD.match(cells[0]):
+            rows.setdefault(THREAD.match(cells[0]).group(), set()).update(cells[2].split(", "))
+    tests = {path.stem: path for path in (root / "tests/compile_fail").glob("*.cpp")}
+    tests |= {f"laws/{path.stem}": path for path in (root / "tests/laws").glob("*.cpp")}
+    problems = [f"{thread}: no test {name}" for thread, names in rows.items()
+                for name in sorted(names) if name not in tests]
+    named = {(thread, name) for name, path in tests.items()
+             for thread in THREAD.findall(path.read_text(encoding="utf-8"))}
+    problems += [f"{thread}: in {name}, but not in the table of docs/errors.md"
+                 for thread, name in sorted(named) if name not in rows.get(thread, ())]
+    problems += [f"{thread}: in the table of docs/errors.md, but in none of its tests"
+                 for thread, names in rows.items() if not any((thread, name) in named for name in names)]
+    return problems if rows else problems + ["no table of threads in docs/errors.md"]
 
 
 def main():
@@ -38,6 +62,7 @@ def main():
             problems.append(f"{case.stem}: not among the cases of {code.group(1)} in docs/errors.md")
     if not in_code or not of_compiler or not numbered:
         problems.append("no codes found in the headers")
+    problems += problems_of_threads(root, document)
     for problem in problems:
         print(problem)
     print(f"{len(in_code | of_compiler)} codes and {len(numbered)} exit codes, {len(problems)} problems")
