@@ -94,6 +94,7 @@ BOOST_AUTO_TEST_CASE(ranks_write_what_one_rank_does) {
   finds_what_one_rank_does(tied_gpt, {.tp = 4, .sequence_parallel = true}, 1);
   finds_what_one_rank_does(tied_gpt, {.cp = 2, .zero = 1}, 2);
   finds_what_one_rank_does(grouped, {.tp = 2, .cp = 2, .sequence_parallel = true}, 1);
+  finds_what_one_rank_does(grouped, {.tp = 4}, 1); // two ranks share a head of keys
   finds_what_one_rank_does(mixture, {.ep = 2}, 2);
   finds_what_one_rank_does(mixture, {.tp = 2, .ep = 2, .etp = 2, .sequence_parallel = true}, 2);
 }

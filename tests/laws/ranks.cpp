@@ -215,6 +215,24 @@ BOOST_AUTO_TEST_CASE(several_ranks_compute_what_one_does) {
                   2, "tp 2 sp cp 2 dp 2");
 }
 
+// Two heads of keys and values on four ranks, or on two: each works with the one that its queries
+// read, whose gradient is the sum over the ranks that do. The norm counts it once.
+BOOST_AUTO_TEST_CASE(ranks_that_share_heads_of_keys_compute_what_one_does) {
+  const batching b{2, 32};
+  const layout tp4{.tp = 4}, tp4sp{.tp = 4, .sequence_parallel = true};
+  equals_one_rank(small_qwen, {.ranks = tp4, .batch = b}, 1, "tp 4, two kv heads");
+  equals_one_rank(small_qwen, {.ranks = tp4sp, .batch = b}, 1, "tp 4 sp, two kv heads");
+  qwen3 one_head = small_qwen;
+  one_head.kv_heads = 1;
+  equals_one_rank(one_head,
+                  {.ranks = {.tp = 4, .cp = 2, .sequence_parallel = true, .zero = 1},
+                   .batch = b,
+                   .again = recompute::full,
+                   .sums = numerics::batch_invariant},
+                  2, "zero 1, tp 4 sp cp 2 dp 2, one kv head");
+  records(small_qwen, {.ranks = tp4sp, .batch = {4, 32}}, 2, "tp 4 sp dp 2, two kv heads", 2);
+}
+
 // Replicas that share the optimizer's state, each with its part of every group's range.
 BOOST_AUTO_TEST_CASE(replicas_that_share_the_optimizer_compute_what_one_rank_does) {
   const batching b{2, 32};

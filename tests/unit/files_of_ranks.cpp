@@ -139,6 +139,7 @@ BOOST_AUTO_TEST_CASE(ranks_of_any_layout_save_the_state_of_one_rank) {
       saves_what_one_does(tied, {.tp = 2, .pp = 2, .zero = zero}, 1, t);
       saves_what_one_does(tied, {.tp = 2, .pp = 2, .sequence_parallel = true, .zero = zero}, 2, t);
       saves_what_one_does(grouped, {.tp = 2, .cp = 2, .zero = zero}, 2, t);
+      saves_what_one_does(grouped, {.tp = 4, .zero = zero}, 1, t); // two ranks share a kv head
       saves_what_one_does(experts, {.tp = 2, .ep = 2, .zero = zero}, 2, t);
       saves_what_one_does(experts, {.tp = 2, .pp = 2, .ep = 4, .etp = 1, .zero = zero}, 2, t);
       saves_what_one_does(biased, {.tp = 2, .cp = 2, .ep = 2, .etp = 2, .zero = zero}, 1, t);
