@@ -43,7 +43,10 @@ drawn_model draw(random_source& random) {
   m.experts_per_token = static_cast<int>(1 + random.below(std::min(m.experts, 4)));
   m.norm_topk = random.chance(0.6);
   m.aux_loss = random.chance(0.7) ? 0.4 : 0, m.router_z_loss = random.chance(0.5) ? 0.03 : 0;
-  m.aux_per_sequence = d.dp > 1 || random.chance(0.5);
+  // Each replica's micro-batch is a group of its own; one rank has but one.
+  m.aux_per_sequence = random.chance(0.5);
+  m.aux_global = !m.aux_per_sequence && (d.dp > 1 || random.chance(0.5));
+  if (d.dp == 1 && random.chance(0.3)) m.capacity = random.chance(0.5) ? 1 : 0.6;
   m.bias_rate = random.chance(0.3) ? 1e-3 : 0;
   m.shared_ffn = random.chance(0.3) ? d.l.tp * 2 : 0;
   return d;

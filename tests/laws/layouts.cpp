@@ -185,8 +185,8 @@ template <class Model> const outcome& one_rank(const row& r, dtype type, int mic
   if (is_new) {
     const setup s{.batch = {.micro = 1, .sequence = sequence, .packed = r[by::packed] != 0},
                   .type = type};
-    at->second =
-        outcome_of(model_of(static_cast<Model*>(nullptr), r), s, 1, micros, 1, 10, rate_of(type));
+    at->second = outcome_of(model_of(static_cast<Model*>(nullptr), r), s, 1, micros,
+                            {.steps = 10, .rate = rate_of(type)});
   }
   return at->second;
 }
@@ -218,10 +218,10 @@ template <class Model> void equals_one_rank(const row& r) {
   const int micros = x.micros * x.dp;
   x.s.type = dtype::f64;
   try {
-    close_to(outcome_of(m, x.s, x.dp, micros, 1, 10, rate_of(dtype::f64)),
+    close_to(outcome_of(m, x.s, x.dp, micros, {.steps = 10, .rate = rate_of(dtype::f64)}),
              one_rank<Model>(r, dtype::f64, micros), 1e-10, name);
     x.s.type = dtype::f32;
-    close_in_fp32(outcome_of(m, x.s, x.dp, micros, 1, 10, rate_of(dtype::f32)),
+    close_in_fp32(outcome_of(m, x.s, x.dp, micros, {.steps = 10, .rate = rate_of(dtype::f32)}),
                   one_rank<Model>(r, dtype::f32, micros), name);
   } catch (const error& e) {
     BOOST_ERROR(name << ": " << e.what());
@@ -252,7 +252,7 @@ BOOST_AUTO_TEST_CASE(qwen3_under_layouts_that_meet_every_pair) {
   covers<qwen3>({by::ep, by::etp, by::capacity, by::rounds, by::dropout});
 }
 BOOST_AUTO_TEST_CASE(experts_under_layouts_that_meet_every_pair) {
-  covers<qwen3_moe>({by::dropout, by::capacity});
+  covers<qwen3_moe>({by::dropout});
 }
 BOOST_AUTO_TEST_CASE(every_axis_alone) {
   for (const choice axis : {by::tp, by::cp, by::pp, by::replicas})

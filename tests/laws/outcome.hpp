@@ -16,14 +16,17 @@
 
 namespace test {
 
-/// A micro-batch of tokens below 64, of which some have no label; packed, of documents of uneven
-/// lengths.
+/// The micro-batch of a number, tokens below 64 of which some have no label; packed, of documents of
+/// uneven lengths. Or those of several numbers, which follow each other.
 struct batches {
   std::vector<std::int32_t> tokens, labels, positions, documents;
   int micro;
 
-  explicit batches(const mc::setup& s, int number) : micro(s.batch.micro) {
-    for (int i = 0; i < micro * s.batch.sequence; ++i) {
+  explicit batches(const mc::setup& s, int first, int together = 1) : micro(s.batch.micro) {
+    for (int number = first; number < first + together; ++number) add(s, number, micro / together);
+  }
+  void add(const mc::setup& s, int number, int sequences) {
+    for (int i = 0; i < sequences * s.batch.sequence; ++i) {
       const int x = (i * 7 + number * 13 + i / 5) % 64, at = i % s.batch.sequence;
       tokens.push_back(x), labels.push_back(x % 9 == number % 9 ? -1 : (x * 3 + 1) % 64);
       if (!s.batch.packed) continue;
@@ -47,27 +50,36 @@ struct outcome {
   std::map<std::string, std::vector<double>> weights; ///< by parameter, in natural order
 };
 
+struct how {
+  double clip = 1;
+  int steps = 4;
+  double rate = 1e-2;
+  bool together = false; ///< all micro-batches are one
+};
+
 /// Of steps of so many micro-batches, divided among dp replicas. Ranks that hold one element hold
 /// the same.
-template <class Model> outcome outcome_of(const Model& m, const mc::setup& s, int dp, int micros,
-                                          double clip = 1, int steps = 4, double rate = 1e-2) {
+template <class Model>
+outcome outcome_of(const Model& m, const mc::setup& s, int dp, int micros, const how& h = {}) {
   const mc::interpreted_program<Model> p(m, s, "ranks");
   const mc::mesh ranks = mc::mesh_of(s.ranks, dp);
   std::vector<outcome> all(static_cast<std::size_t>(mc::ranks_of(ranks)));
   std::vector<batches> data;
-  for (int r = 0; r < micros; ++r) data.emplace_back(s, r);
+  for (int r = 0; r < micros; ++r) data.emplace_back(s, r, h.together ? micros : 1);
   const auto train = [&](mc::communicator& c) {
     mc::cpu device(mc::product_type::widened, 1);
     mc::session run(p.view(), device, mc::purpose::training, c);
     run.weights().initialise(1);
-    run.numbers().learning_rate = rate, run.numbers().clip = clip, run.numbers().weight_decay = 0.1;
+    run.numbers().learning_rate = h.rate, run.numbers().clip = h.clip,
+    run.numbers().weight_decay = 0.1;
     if (s.type != mc::dtype::f64) run.numbers().epsilon = 1e-6; // a whole step of no rounding error
     std::vector<mc::batch_view> mine;
-    const int first = c.coordinate()[static_cast<unsigned>(mc::axis::dp)] * (micros / dp);
-    for (int k = first; k < first + micros / dp; ++k)
+    const int each = h.together ? 1 : micros / dp,
+              first = c.coordinate()[static_cast<unsigned>(mc::axis::dp)] * each;
+    for (int k = first; k < first + each; ++k)
       mine.push_back(data[static_cast<std::size_t>(k)].view(k));
     outcome& x = all[static_cast<std::size_t>(c.rank())];
-    for (int i = 0; i < steps; ++i) {
+    for (int i = 0; i < h.steps; ++i) {
       const mc::step_result r = run.step(mine);
       for (double n : {r.loss.mean(), r.norm}) x.numbers.push_back(n);
     }

@@ -7,6 +7,11 @@
 #include <megacpp/op/experts.hpp>
 #include <megacpp/op/router.hpp>
 
+#include <map>
+#include <set>
+#include <tuple>
+#include <utility>
+
 namespace mc::laws::plain {
 
 // --- router --------------------------------------------------------------------------------------
@@ -93,14 +98,23 @@ inline void router_statistics_grad(node_task& t) { // ds, dz, l
     }
   }
 }
+/// E c_e / (choices of its group): how many times its share an expert has been chosen.
+inline double times_its_share(const array& counts, std::size_t i, std::int64_t experts) {
+  const std::size_t n = at(experts), first = i / n * n;
+  double choices = 0;
+  for (std::size_t e = first; e < first + n; ++e) choices += counts[e];
+  return counts[i] / choices * static_cast<double>(experts);
+}
 inline void router_loss(node_task& t) { // s, c, z
   const auto [balance, z] = t.attr<op::router_loss_attributes>();
-  for (std::size_t i = 0; i < t.in(0).size(); ++i) t.out(0)[0] += balance * t.in(0)[i] * t.in(1)[i];
+  for (std::size_t i = 0; i < t.in(0).size(); ++i)
+    t.out(0)[0] += balance * t.in(0)[i] * times_its_share(t.in(1), i, t.in_block(1).last());
   t.out(0)[0] += z * t.in(2)[0];
 }
 inline void router_loss_grad(node_task& t) { // dL, c -> ds, dz
   const auto [balance, z] = t.attr<op::router_loss_attributes>();
-  for (std::size_t i = 0; i < t.in(1).size(); ++i) t.out(0)[i] = balance * t.in(0)[0] * t.in(1)[i];
+  for (std::size_t i = 0; i < t.in(1).size(); ++i)
+    t.out(0)[i] = balance * t.in(0)[0] * times_its_share(t.in(1), i, t.in_block(1).last());
   t.out(1)[0] = z * t.in(0)[0];
 }
 
@@ -171,10 +185,30 @@ template <class F> void for_choices(const machine& m, value_id experts, int edp,
     for (int64_t i = 0; i < length(chosen); ++i) f(rank, i, whole_number(chosen[at(i)]));
   }
 }
-inline void expert_rows(machine& m, const node& n) { // experts -> row, counts, rounds
+/// Which choices their experts drop, by rank and number: those behind the first `capacity` of a
+/// micro-batch, which are sorted by their tokens' place in it.
+inline std::set<std::pair<int, int64_t>> dropped_choices(const machine& m, value_id experts,
+                                                         int64_t capacity) {
+  std::map<std::tuple<int, int64_t>, std::pair<int, int64_t>> sorted; // by replica and place
+  for (int rank = 0; rank < m.w.ranks(); ++rank) {
+    const auto place = logical_indices(m.w, m.g.ranks, m.g.at(experts), rank);
+    for (int64_t i = 0; i < length(m.of(experts)[at(rank)]); ++i)
+      sorted[{m.w.coordinate(rank, axis::dp), place[at(i)]}] = {rank, i};
+  }
+  std::map<std::pair<int, int64_t>, int64_t> taken; // by replica and expert
+  std::set<std::pair<int, int64_t>> dropped;
+  for (const auto& [key, choice] : sorted) {
+    const int64_t e = whole_number(m.of(experts)[at(choice.first)][at(choice.second)]);
+    if (taken[{std::get<0>(key), e}]++ >= capacity) dropped.insert(choice);
+  }
+  return dropped;
+}
+inline void expert_rows(machine& m, const node& n) { // experts, [all] -> row, counts, rounds
   const int groups = m.w.of(axis::edp), ep = m.w.of(axis::ep), etp = m.w.of(axis::etp);
   const auto [round, experts, most] = n.attr.as<op::expert_rows_attributes>();
-  const int64_t mine = experts / ep, capacity = most;
+  const int64_t mine = experts / ep;
+  std::set<std::pair<int, int64_t>> over;
+  if (most > 0) over = dropped_choices(m, n.in[0], most);
   std::vector<array> row(at(m.w.ranks()));
   for (int rank = 0; rank < m.w.ranks(); ++rank) row[at(rank)] = m.of(n.in[0])[at(rank)];
   for (int g = 0; g < groups; ++g)
@@ -183,15 +217,15 @@ inline void expert_rows(machine& m, const node& n) { // experts -> row, counts, 
       array counts(at(mine * sequences), 0.0);
       int64_t next = 0;
       for (int64_t e = q * mine; e < (q + 1) * mine; ++e) {
-        std::map<int, int64_t> taken, sender;
+        std::map<int, int64_t> sender;
         for_choices(m, n.in[0], g, [&](int rank, int64_t i, int64_t chosen) {
           const int64_t number =
               sender.emplace(rank, static_cast<int64_t>(sender.size())).first->second;
           if (chosen != e) return;
           const int64_t of_rank = sequences / (ep * etp);
           const int64_t s = number * of_rank + i / (length(row[at(rank)]) / of_rank);
-          const bool dropped = capacity > 0 && taken[rank] == capacity;
-          if (!dropped) ++taken[rank], ++counts[at((e - q * mine) * sequences + s)];
+          const bool dropped = over.contains({rank, i});
+          if (!dropped) ++counts[at((e - q * mine) * sequences + s)];
           row[at(rank)][at(i)] = dropped ? -1.0 : static_cast<double>(next++);
         });
       }

@@ -147,11 +147,13 @@ void records(const Model& m, const setup& s, int dp, const char* name, int micro
       BOOST_TEST((over >> a & 1) == 1, name << ": nothing over " << name_of(one));
 }
 
-template <class Model> void equals_one_rank(const Model& m, setup s, int dp, const char* name) {
+/// One rank has the same two micro-batches, one after another or together.
+template <class Model>
+void equals_one_rank(const Model& m, setup s, int dp, const char* name, bool together = false) {
   s.type = dtype::f64;
   const outcome got = outcome_of(m, s, dp, 2);
-  s.ranks = {}, s.batch.expert_rows = 0;
-  const outcome want = outcome_of(m, s, 1, 2);
+  s.ranks = {}, s.batch.expert_rows = 0, s.batch.micro *= together ? 2 : 1;
+  const outcome want = outcome_of(m, s, 1, 2, {.together = together});
   close_to(got, want, 1e-10, name);
   BOOST_TEST(want.numbers.front() > want.numbers[want.numbers.size() - 2],
              name << " does not learn");
@@ -255,9 +257,9 @@ BOOST_AUTO_TEST_CASE(replicas_that_share_the_optimizer_compute_what_one_rank_doe
 BOOST_AUTO_TEST_CASE(a_shared_optimizer_leaves_the_same_bits) {
   for (const dtype t : {dtype::f32, dtype::bf16}) {
     setup s{.ranks = {.cp = 2}, .batch = {2, 32}, .type = t};
-    const outcome apart = outcome_of(small_qwen, s, 2, 2, 0);
+    const outcome apart = outcome_of(small_qwen, s, 2, 2, {.clip = 0});
     s.ranks.zero = 1;
-    const outcome shared = outcome_of(small_qwen, s, 2, 2, 0);
+    const outcome shared = outcome_of(small_qwen, s, 2, 2, {.clip = 0});
     BOOST_TEST((shared.weights == apart.weights));
   }
 }
@@ -287,6 +289,38 @@ BOOST_AUTO_TEST_CASE(ranks_that_share_experts_compute_what_one_does) {
                         2, "tp 2 sp dp 2, ep 2 etp 2");
   equals_one_rank(small_moe, {.ranks = {.cp = 2, .ep = 4, .etp = 1}, .batch = b}, 2,
                   "cp 2 dp 2, ep 4");
+}
+
+// The load is that of a micro-batch, wherever its tokens lie, or of those of all replicas: then one
+// rank has them in one.
+BOOST_AUTO_TEST_CASE(the_load_of_experts_is_balanced_over_ranks) {
+  const setup spread{.ranks = {.tp = 2, .cp = 2, .ep = 2, .etp = 2, .sequence_parallel = true},
+                     .batch = {2, 32}};
+  const setup replicas{.ranks = {.ep = 2}, .batch = {2, 32}, .again = recompute::full};
+  qwen3_moe m = small_moe;
+  m.aux_per_sequence = false;
+  equals_one_rank(m, spread, 2, "aux loss, tp 2 sp cp 2 dp 2, ep 2 etp 2 edp 2");
+  m.aux_global = true;
+  equals_one_rank(m, spread, 2, "global aux loss, tp 2 sp cp 2 dp 2, ep 2 etp 2 edp 2", true);
+  equals_one_rank(m, replicas, 2, "global aux loss, dp 2, ep 2", true);
+  records(m, {.ranks = {.tp = 2, .pp = 2, .ep = 4, .sequence_parallel = true}, .batch = {4, 32}}, 2,
+          "global aux loss, tp 2 sp pp 2 dp 2, ep 4", 2);
+}
+
+// Tokens come first by their place in the micro-batch, not by the rank that has them.
+BOOST_AUTO_TEST_CASE(an_expert_of_a_capacity_takes_the_first_tokens_of_all_ranks) {
+  qwen3_moe m = small_moe;
+  m.capacity = 0.75;
+  const batching b{2, 32};
+  equals_one_rank(m, {.ranks = {.cp = 2, .ep = 4, .etp = 1}, .batch = b}, 2, "capacity, cp 2 dp 2");
+  equals_one_rank(m, {.ranks = {.tp = 2, .ep = 2, .sequence_parallel = true}, .batch = b}, 1,
+                  "capacity, tp 2 sp, ep 2");
+  const layout all{.tp = 2, .cp = 2, .ep = 2, .etp = 2, .sequence_parallel = true};
+  equals_one_rank(m, {.ranks = all, .batch = b, .again = recompute::full}, 2,
+                  "capacity, tp 2 sp cp 2 dp 2, ep 2 etp 2 edp 2");
+  m.capacity = 8; // nobody is dropped
+  equals_one_rank(m, {.ranks = all, .batch = b}, 2, "capacity of all tokens");
+  records(m, {.ranks = all, .batch = {4, 32}}, 2, "capacity", 2);
 }
 
 BOOST_AUTO_TEST_CASE(other_ranks_than_the_layout_has_are_refused) {

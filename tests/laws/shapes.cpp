@@ -154,7 +154,7 @@ struct operands_of {
     if (o == &op::route_grad) choices(2);
     if (o == &op::expert_load) choices(0);
     if (o == &op::router_statistics) choices(1);
-    if (o == &op::expert_rows) choices(0);
+    if (o == &op::expert_rows) choices(0), x[1] = x[0]; // one rank has the whole micro-batch
     if (o == &op::attention) marks(3, 0, 1);
     if (o == &op::attention_grad) marks(6, 1, 2), forward_of_attention();
     if (o == &op::cached_attention) slots();

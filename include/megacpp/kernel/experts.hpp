@@ -6,6 +6,7 @@
 #include <megacpp/kernel/linear.hpp>
 #include <megacpp/kernel/rows/experts.hpp>
 #include <megacpp/op/experts.hpp>
+#include <megacpp/plan/boxes.hpp>
 
 #include <algorithm>
 #include <cstring>
@@ -56,20 +57,21 @@ template <class Call> std::int64_t grouped_scratch_bytes(const Call& c) {
 
 } // namespace detail
 
-template <> struct kernel_of<&op::expert_rows> { // experts -> row, counts, rounds
+template <> struct kernel_of<&op::expert_rows> { // experts, [all] -> row, counts, rounds
   template <class, class Call> static void run(Call& c) {
     const auto a = c.template attr<op::expert_rows_attributes>();
-    const std::int64_t rows = a.rows, capacity = a.capacity, n = c.in_size(0);
+    const std::int64_t rows = a.rows, n = c.in_size(0);
     const shape s(c);
     const std::int32_t* chosen = c.template in<std::int32_t>(0);
     std::int32_t *row = c.template out<std::int32_t>(0), *counts = c.template out<std::int32_t>(1);
     std::int32_t* const begin = reinterpret_cast<std::int32_t*>(c.scratch());
     std::int32_t *const own = begin + s.experts, *const all = own + s.experts * s.apart;
+    const std::int64_t before = c.origin(c.value_in(0), 1) * c.value_in(0).back().n;
+    const bool* const taken = taken_choices(c, begin, all + s.ranks * s.experts * s.apart);
     std::fill(begin, all, 0);
     for (std::int64_t i = 0; i < n; ++i) { // the number of the choice within its expert
-      std::int32_t& count = begin[chosen[i]];
-      const bool dropped = capacity > 0 && count == capacity;
-      row[i] = dropped ? -1 : count++;
+      const bool dropped = taken != nullptr && !taken[i / s.own * s.whole + before + i % s.own];
+      row[i] = dropped ? -1 : begin[chosen[i]]++;
       if (!dropped) ++own[chosen[i] * s.apart + i / (n / s.apart)];
     }
     c.comm().run(exchange::all_gather(op::expert_group, dtype::i32, own, all, s.experts * s.apart,
@@ -99,20 +101,42 @@ template <> struct kernel_of<&op::expert_rows> { // experts -> row, counts, roun
   }
   template <class, class Call> static std::int64_t scratch_bytes(const Call& c) {
     const shape s(c);
-    return s.experts * (1 + (1 + s.ranks) * s.apart) * std::int64_t{sizeof(std::int32_t)};
+    return s.experts * (1 + (1 + s.ranks) * s.apart) * std::int64_t{sizeof(std::int32_t)} +
+           (c.has(1) ? c.in_size(1) : 0);
   }
 
 private:
   struct shape {
     std::int64_t experts, mine; ///< in all, and of this rank
     std::int64_t ranks, apart;  ///< that share them; sequences of each that are counted apart
+    std::int64_t own, whole;    ///< choices of a sequence: this rank's, and all
 
     template <class Call> explicit shape(const Call& c)
         : experts(c.template attr<op::expert_rows_attributes>().experts),
           mine(c.template out_span<1, 1, 2>()),
           ranks(ranks_of(c.ranks(), op::expert_group)),
-          apart(c.template out_span<1, -1, 0>() / ranks) {}
+          apart(c.template out_span<1, -1, 0>() / ranks),
+          own(c.template in_span<0, 1, 0>()),
+          whole(c.value_in(0).dims[1].n * c.value_in(0).back().n) {}
   };
+
+  /// Which choices of the micro-batch their experts take, the first ones in the order of its
+  /// tokens; null: all. `count`: one number for each expert.
+  template <class Call>
+  static const bool* taken_choices(Call& c, std::int32_t* count, std::int32_t* scratch) {
+    if (!c.has(1)) return nullptr;
+    const auto a = c.template attr<op::expert_rows_attributes>();
+    std::fill_n(count, a.experts, 0);
+    const std::int32_t* all = c.template in<std::int32_t>(1);
+    bool* const taken = reinterpret_cast<bool*>(scratch);
+    const value& v = c.value_in(1);
+    boxes(c.ranks(), v, c.comm().coordinate())
+        .each_run_within({0}, global_size(v), [&](local_count first, global_count, std::int64_t n) {
+          for (std::int64_t i = first.n; i < first.n + n; ++i)
+            taken[i] = count[all[i]]++ < a.capacity;
+        });
+    return taken;
+  }
 };
 
 template <> struct kernel_of<&op::dispatch> { // x, experts, row, counts -> rows

@@ -94,12 +94,26 @@ template <> struct kernel_of<&op::router_statistics_grad> { // ds, dz, l
   }
 };
 
+namespace detail {
+/// E / sum_e c_e of one group.
+template <class G> double experts_a_choice(const G* count, std::int64_t experts) {
+  double choices = 0;
+  for (std::int64_t e = 0; e < experts; ++e) choices += static_cast<double>(count[e]);
+  return static_cast<double>(experts) / choices;
+}
+} // namespace detail
+
 template <> struct kernel_of<&op::router_loss> { // s, c, z
   template <class G, class Call> static void run(Call& c) {
+    const std::int64_t experts = c.template in_span<1, -1, 0>();
     const G *s = c.template in<G>(0), *count = c.template in<G>(1);
     double sum = 0;
-    for (std::int64_t i = 0; i < c.in_size(0); ++i)
-      sum += static_cast<double>(s[i]) * static_cast<double>(count[i]);
+    for (std::int64_t i = 0; i < c.in_size(1); i += experts) {
+      double of_group = 0;
+      for (std::int64_t e = i; e < i + experts; ++e)
+        of_group += static_cast<double>(s[e]) * static_cast<double>(count[e]);
+      sum += of_group * detail::experts_a_choice(count + i, experts);
+    }
     const auto [balance, z] = c.template attr<op::router_loss_attributes>();
     *c.template out<G>(0) =
         static_cast<G>(balance * sum + z * static_cast<double>(*c.template in<G>(2)));
@@ -110,9 +124,13 @@ template <> struct kernel_of<&op::router_loss_grad> { // dL, c -> ds, dz
   template <class G, class Call> static void run(Call& c) {
     const double d = static_cast<double>(*c.template in<G>(0));
     const auto [balance, z] = c.template attr<op::router_loss_attributes>();
+    const std::int64_t experts = c.template in_span<1, -1, 0>();
     const G* count = c.template in<G>(1);
-    for (std::int64_t i = 0; i < c.in_size(1); ++i)
-      c.template out<G>(0)[i] = static_cast<G>(balance * d * static_cast<double>(count[i]));
+    for (std::int64_t i = 0; i < c.in_size(1); i += experts) {
+      const double share = balance * d * detail::experts_a_choice(count + i, experts);
+      for (std::int64_t e = i; e < i + experts; ++e)
+        c.template out<G>(0)[e] = static_cast<G>(share * static_cast<double>(count[e]));
+    }
     *c.template out<G>(1) = static_cast<G>(z * d);
   }
 };

@@ -50,25 +50,27 @@ struct qwen3_moe {
   layer_set mlp_only{};          ///< layers that have none all the same, by number from 0
   bool tied = false;             ///< head and token embedding are one table
   double aux_loss = 0.001;       ///< coefficient of the load-balancing loss
-  bool aux_per_sequence = false; ///< over each sequence; else over a rank's micro-batch
+  bool aux_per_sequence = false; ///< over each sequence; else over the micro-batch
+  bool aux_global = false;       ///< over the micro-batches of all replicas
   double router_z_loss = 0;      ///< coefficient of the router's z-loss
   double bias_rate = 0;          ///< step of a bias that balances without a loss
-  double capacity = 0;           ///< of an expert, in shares of a rank's tokens; 0: none is dropped
-  int shared_ffn = 0;            ///< width of an expert that every token goes to; 0: none
-  double eps = 1e-6;             ///< added to the mean square in norms
-  double rope_theta = 1e6;       ///< base of the rotary angles
-  double std = 0.02;             ///< of initial weights
-  int window = 0;                ///< sliding window in tokens; 0: none
-  double z_loss = 0;             ///< factor of logsumexp^2 of the logits in the loss; 0: none
+  double capacity = 0; ///< of an expert, in shares of a micro-batch's tokens; 0: none is dropped
+  int shared_ffn = 0;  ///< width of an expert that every token goes to; 0: none
+  double eps = 1e-6;   ///< added to the mean square in norms
+  double rope_theta = 1e6; ///< base of the rotary angles
+  double std = 0.02;       ///< of initial weights
+  int window = 0;          ///< sliding window in tokens; 0: none
+  double z_loss = 0;       ///< factor of logsumexp^2 of the logits in the loss; 0: none
 
   static constexpr member_list<
       &qwen3_moe::layers, &qwen3_moe::hidden, &qwen3_moe::heads, &qwen3_moe::kv_heads,
       &qwen3_moe::head_dim, &qwen3_moe::ffn, &qwen3_moe::expert_ffn, &qwen3_moe::experts,
       &qwen3_moe::experts_per_token, &qwen3_moe::vocabulary, &qwen3_moe::positions,
       &qwen3_moe::norm_topk, &qwen3_moe::sparse_step, &qwen3_moe::mlp_only, &qwen3_moe::tied,
-      &qwen3_moe::aux_loss, &qwen3_moe::aux_per_sequence, &qwen3_moe::router_z_loss,
-      &qwen3_moe::bias_rate, &qwen3_moe::capacity, &qwen3_moe::shared_ffn, &qwen3_moe::eps,
-      &qwen3_moe::rope_theta, &qwen3_moe::std, &qwen3_moe::window, &qwen3_moe::z_loss>
+      &qwen3_moe::aux_loss, &qwen3_moe::aux_per_sequence, &qwen3_moe::aux_global,
+      &qwen3_moe::router_z_loss, &qwen3_moe::bias_rate, &qwen3_moe::capacity,
+      &qwen3_moe::shared_ffn, &qwen3_moe::eps, &qwen3_moe::rope_theta, &qwen3_moe::std,
+      &qwen3_moe::window, &qwen3_moe::z_loss>
       members{};
   static constexpr family_name<qwen3_moe> family{"qwen3_moe"};
   static constexpr int kinds = 2; // 0: experts, 1: one MLP
@@ -86,6 +88,9 @@ struct qwen3_moe {
     if (heads % kv_heads != 0) return "kv_heads must divide heads";
     if (head_dim % 2 != 0) return "head_dim must be even";
     if (experts_per_token > experts) return "a token goes to more experts than there are";
+    if (aux_per_sequence && aux_global)
+      return "a load is balanced over each sequence (aux_per_sequence) or over all replicas "
+             "(aux_global), not both";
     if (mlp_only.last() >= layers) return "mlp_only names a layer that does not exist";
     const bool positive = aux_loss >= 0 && router_z_loss >= 0 && bias_rate >= 0 && capacity >= 0;
     if (!positive || shared_ffn < 0)
@@ -105,6 +110,10 @@ struct qwen3_moe {
   constexpr var head_table(context& c) const { return qwen3_table(c, *this, false); }
 
 private:
+  constexpr balance_group balanced_over() const {
+    if (aux_per_sequence) return balance_group::sequence;
+    return aux_global ? balance_group::replicas : balance_group::micro_batch;
+  }
   constexpr var sparse_mlp(context& c, var h) const {
     const var n = rms_norm(c, "post_attention_layernorm", h, eps);
     var y = h;
@@ -122,7 +131,7 @@ private:
                          .normalise = norm_topk,
                          .balance = aux_loss,
                          .z_loss = router_z_loss,
-                         .per_sequence = aux_per_sequence,
+                         .balanced_over = balanced_over(),
                          .bias_rate = bias_rate,
                          .capacity = capacity};
     return y + mixture_of_experts(c,

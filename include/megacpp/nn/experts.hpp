@@ -15,15 +15,16 @@
 namespace mc {
 
 struct expert_sizes {
-  extent experts;            ///< E
-  extent ffn;                ///< F of one expert
-  int per_token = 1;         ///< k
-  bool normalise = true;     ///< the k weights of a token add up to 1
-  double balance = 0;        ///< coefficient of the load-balancing loss
-  double z_loss = 0;         ///< coefficient of the router's z-loss
-  bool per_sequence = false; ///< the load is balanced in every sequence, not in the micro-batch
-  double bias_rate = 0;      ///< step of the bias that balances without a loss; 0: no bias
-  double capacity = 0;       ///< an expert takes so many times its share of a rank's tokens; 0: all
+  extent experts;        ///< E
+  extent ffn;            ///< F of one expert
+  int per_token = 1;     ///< k
+  bool normalise = true; ///< the k weights of a token add up to 1
+  double balance = 0;    ///< coefficient of the load-balancing loss
+  double z_loss = 0;     ///< coefficient of the router's z-loss
+  balance_group balanced_over = balance_group::micro_batch; ///< whose load that loss is of
+  double bias_rate = 0; ///< step of the bias that balances without a loss; 0: no bias
+  double capacity =
+      0; ///< an expert takes so many times its share of a micro-batch's tokens; 0: all
 };
 
 /// Parameter scopes.
@@ -50,24 +51,35 @@ constexpr std::int64_t ceiling(double x) {
   return n + (static_cast<double>(n) < x);
 }
 
-/// How many of a rank's choices one expert takes; 0: all.
+/// How many of a micro-batch's choices one expert takes; 0: all.
 constexpr std::int64_t expert_capacity(const expert_sizes& s, std::int64_t choices) {
   const auto experts = static_cast<double>(s.experts.n);
   return ceiling(static_cast<double>(choices) * (s.capacity < experts ? s.capacity : experts) /
                  experts);
 }
 
+/// Of how many micro-batches ranks that share experts have tokens: each lies on tp x cp ranks that
+/// follow each other, as those of ep x etp do.
+constexpr std::int64_t micro_batches_of_group(const mesh& m) {
+  const std::int64_t group = m.of(axis::ep) * m.of(axis::etp),
+                     one = m.of(axis::tp) * m.of(axis::cp);
+  if (one % group == 0) return 1;
+  return group % one == 0 ? group / one : (group + one - 2) / one + 1;
+}
+
 /// Rows that one rank's experts compute at once, when each rank has `choices`. Without a capacity
 /// 1.25 times the average, and never more than there can be.
-constexpr std::int64_t rows_of_round(const context& c, const expert_sizes& s,
-                                     std::int64_t choices) {
+constexpr std::int64_t rows_of_round(const context& c, const expert_sizes& s, std::int64_t choices,
+                                     std::int64_t capacity) {
   const std::int64_t ep = c.ranks().of(axis::ep), etp = c.ranks().of(axis::etp);
   const std::int64_t senders = ep * etp, experts = s.experts.n / ep;
   const std::int64_t tokens = choices / s.per_token;
   const std::int64_t each = s.per_token < experts ? s.per_token : experts;
   std::int64_t most = senders * tokens * each;
-  if (const std::int64_t most_of_one = expert_capacity(s, choices); most_of_one > 0)
-    return most < senders * experts * most_of_one ? most : senders * experts * most_of_one;
+  if (capacity > 0) {
+    const std::int64_t taken = experts * capacity * micro_batches_of_group(c.ranks());
+    return most < taken ? most : taken;
+  }
   const std::int64_t average = choices * etp, budget = average + (average + 3) / 4;
   std::int64_t rows = c.expert_rows > 0 ? c.expert_rows : budget;
   return rows < most ? rows : most;
@@ -75,14 +87,12 @@ constexpr std::int64_t rows_of_round(const context& c, const expert_sizes& s,
 
 /// The router's losses, divided by nothing: a summed loss over the tokens.
 constexpr var router_losses(var logits, var experts, const expert_sizes& s, source_line line) {
-  const router_statistics_of r = router_statistics(logits, experts, s.per_sequence, line);
-  const value& l = logits.type();
-  const std::int64_t group = (s.per_sequence ? 1 : l.dims[0].n) * l.dims[1].n;
-  const double balance =
-      s.balance * static_cast<double>(s.experts.n) / static_cast<double>(s.per_token * group);
+  const router_statistics_of r = router_statistics(logits, experts, s.balanced_over, line);
+  const bool alike = s.balanced_over == balance_group::replicas;
+  const var own = alike ? to(r.counts, axis::dp, replicate, line) : r.counts;
   const var counts =
-      to(to(r.counts, axis::tp, beside(logits.at(axis::tp)), line), axis::cp, replicate, line);
-  return to(router_loss({r.probabilities, counts, r.z}, balance, s.z_loss, line), axis::tp,
+      to(to(own, axis::tp, beside(logits.at(axis::tp)), line), axis::cp, replicate, line);
+  return to(router_loss({r.probabilities, counts, r.z}, s.balance, s.z_loss, line), axis::tp,
             invariant, line);
 }
 
@@ -120,10 +130,12 @@ constexpr var mixture_of_experts(context& c, const expert_scopes& names, var x, 
   const var gate = expert_weight(c, names.gate, {E, F, H}, std, line);
   const var up = expert_weight(c, names.up, {E, F, H}, std, line);
   const var down = expert_weight(c, names.down, {E, H, F}, std, line);
-  const std::int64_t choices = op::local_choices(c.ranks(), r.experts.type());
+  const value& chosen = r.experts.type();
+  const std::int64_t choices = op::local_choices(c.ranks(), chosen),
+                     capacity = detail::expert_capacity(s, global_size(chosen).n);
   const expert_plan p =
-      expert_rows(r.experts, static_cast<int>(detail::rows_of_round(c, s, choices)), E.n,
-                  detail::expert_capacity(s, choices), line);
+      expert_rows(r.experts, static_cast<int>(detail::rows_of_round(c, s, choices, capacity)), E.n,
+                  capacity, line);
   const var rows = dispatch(t, p, line), w = dispatch(r.weights, p, line);
   // Each its own statement: arguments are evaluated in an order that compilers choose, and not
   // alike at compile time and at run time. This order packs into less memory.

@@ -8,7 +8,8 @@
 //   which rank's where the tokens of a rank are summed at once (num/numerics.hpp)
 //   rounds (1) i32: how many rounds of R rows the fullest rank of ep and etp needs, on which they
 //   agree; ranks of edp have numbers of their own
-//   With a capacity C an expert takes the first C choices of each rank's tokens and drops the rest.
+//   With a capacity C an expert takes the first C choices of a micro-batch and drops the rest, in
+//   the order of its tokens, whichever ranks of tp and cp have them: all (B, S, k) is whole there.
 // dispatch: rows[row(t, j)] = x[t]              (or x[t, j])
 // combine:  y[t] = sum_j rows[row(t, j)]        (or y[t, j] = rows[row(t, j)])
 //   Each is the other's adjoint. Round r holds the rows [r R, (r + 1) R); combine adds up over
@@ -31,6 +32,7 @@
 #pragma once
 
 #include <megacpp/graph/adjoint.hpp>
+#include <megacpp/op/redistribute.hpp>
 
 namespace mc {
 namespace op {
@@ -145,7 +147,7 @@ constexpr bool numbers_rows(const mesh& r, const value& experts) {
 struct expert_rows_attributes {
   std::int64_t rows;     ///< of a round on one rank
   std::int64_t experts;  ///< of all ranks
-  std::int64_t capacity; ///< rows of an expert from one rank's tokens; 0: all
+  std::int64_t capacity; ///< rows of an expert from one micro-batch; 0: all
 };
 struct grouped_attributes {
   std::int64_t tokens; ///< of a rank that are summed at once: an expert takes each at most once
@@ -172,13 +174,27 @@ struct grouped_attributes {
   c.looking = -1;
 }
 
-[[gnu::cold]] constexpr void expert_rows_rule(inference& c) { // experts
+/// The choices of the micro-batch that those of operand `own` are of: operand k.
+[[gnu::cold]] constexpr void choices_of_micro_batch(inference& c, int k, int own,
+                                                    std::int64_t count) {
+  chosen_experts(c, k, count), c.alike(k, own);
+  for (c.looking = 0; c.looking < axes; ++c.looking) {
+    const auto a = static_cast<axis>(c.looking);
+    const place at = c.in(k).at[a];
+    if (a == axis::dp && at != c.in(own).at[a]) c.fail(fault::P002, own, k);
+    if (a != axis::dp && at.s == state::shard) c.fail(fault::P007, k);
+  }
+  c.looking = -1;
+}
+[[gnu::cold]] constexpr void expert_rows_rule(inference& c) { // experts, [all]
   const value& experts = c.in(0);
   const auto [rows, count, capacity] = c.n.attr.as<expert_rows_attributes>();
   chosen_experts(c, 0, count), rows_of_round(c, rows);
   c.require(count > 0 && count <= most_rows && capacity >= 0 && numbers_rows(c.g.ranks, experts),
             fault::C001, 0);
   on_one_rank_each(c, 0);
+  c.require(c.has(1) == (capacity > 0), fault::S008, 0);
+  if (c.has(1)) choices_of_micro_batch(c, 1, 0, count);
   value& row = c.declare(experts);
   row.at = experts.at, row.holds = integer_kind::expert_rows, row.below = most_rows;
   value& counts = c.declare(dtype::i32, {{dim::replicas, 1},
@@ -432,11 +448,13 @@ private:
 };
 
 /// The plan of a micro-batch: rounds of `rows` rows on each rank; `capacity` rows of each expert
-/// from one rank's tokens, or 0: all (dropless).
+/// from one micro-batch, or 0: all (dropless).
 constexpr expert_plan expert_rows(var experts, int rows, std::int64_t count, std::int64_t capacity,
                                   source_line line = here()) {
   builder& b = *experts.b;
-  const value_id row = b.emit(op::expert_rows, {experts.id}, line,
+  var all;
+  if (capacity > 0) all = to(to(experts, axis::tp, replicate, line), axis::cp, replicate, line);
+  const value_id row = b.emit(op::expert_rows, {experts.id, all.id}, line,
                               op::expert_rows_attributes{rows, count, capacity});
   return {experts, {&b, row}, {&b, b.g.at_node(b.g.at(row).producer).out[1]}};
 }

@@ -9,25 +9,31 @@
 //   b only decides which experts are chosen (Wang et al. 2024, "auxiliary-loss-free load
 //   balancing"; DeepSeek-V3): what collects in place of its gradient is the load that it answers,
 //   count_e - T k / E, and update_rule::balance steps against its sign, once a step.
-// router_statistics: over the tokens of a group (a rank's micro-batch or one sequence)
+// router_statistics: over the tokens of a group (a micro-batch, one sequence, or the micro-batches
+// of all replicas)
 //   s_e = sum_t p_te,  c_e = how many choices fell on e;  over all z = sum_t logsumexp(l_t)^2
 //   adjoint: dl_te = p_te (ds_e - sum_f p_tf ds_f) + 2 dz logsumexp(l_t) p_te;  c is a count
-// router_loss: L = a sum_groups sum_e s_e c_e + b z
-//   With a = coefficient E / (k T), T the tokens of a group, that is T times the load-balancing
-//   loss E sum_e (c_e / T k) (s_e / T) of Switch Transformers and Megatron, so that divided by the
-//   tokens of the batch it is its mean; b the coefficient of the z-loss (Zoph et al. 2022).
-//   adjoint: ds = a dL c,  dz = b dL
+// router_loss: L = a sum_groups E sum_e s_e c_e / sum_e c_e + b z
+//   The c_e of a group add up to k T, T its tokens. So that is T times the load-balancing loss
+//   a E sum_e (c_e / T k) (s_e / T) of Switch Transformers and Megatron, and divided by the tokens
+//   of the batch its mean; b is the coefficient of the z-loss (Zoph et al. 2022).
+//   adjoint: ds = a dL E c / sum_e c_e,  dz = b dL
 //
 // l (B, S, E), w (B, S, k), experts (B, S, k) i32, s and c (groups, E). Saved: l, experts, c.
 // Placement: the router needs all experts of a token; statistics over shards of the tokens are
 // pending sums, and counts must be finished (replicated) where they meet pending probabilities.
-// Over an axis of unknown size (dp) a micro-batch is a group of its own, as in Megatron. Bound by
-// bytes.
+// Over an axis of unknown size (dp) a micro-batch is a group of its own, unless the group is that
+// of all replicas, whose counts are a pending sum over dp, too. Bound by bytes.
 #pragma once
 
 #include <megacpp/graph/adjoint.hpp>
 
 namespace mc {
+
+/// Tokens of which a router's load is balanced together: those of a micro-batch, of each sequence,
+/// or of the micro-batches that all replicas have at the time.
+enum class balance_group : std::uint8_t { micro_batch, sequence, replicas };
+
 namespace op {
 
 /// Kernels compare experts as f32.
@@ -52,7 +58,7 @@ struct route_attributes {
   bool normalise = false; ///< their weights are divided by their sum
 };
 struct statistics_attributes {
-  bool per_sequence; ///< a group is a sequence, and not all tokens of a rank
+  balance_group over;
 };
 struct router_loss_attributes {
   double balance, z; ///< coefficients
@@ -106,18 +112,18 @@ inline constexpr op_info route{.name = "route",
                                .attributes = attributes_of<route_attributes>};
 
 /// The place of a sum over the tokens of a group: pending over shards of a group's tokens.
-constexpr place place_of_group(const inference& c, axis a, place tokens, bool per_sequence) {
+constexpr place place_of_group(const inference& c, axis a, place tokens, balance_group over) {
   if (tokens.s != state::shard) return tokens;
   if (tokens.d != dim::batch) return partial;
-  if (per_sequence) return tokens;
-  return c.g.ranks.sized(a) ? partial : shard(dim::replicas);
+  if (over == balance_group::sequence) return tokens;
+  return over == balance_group::replicas || c.g.ranks.sized(a) ? partial : shard(dim::replicas);
 }
 [[gnu::cold]] constexpr void router_statistics_rule(inference& c) { // l, experts
   const value& l = c.in(0);
-  const bool per_sequence = c.n.attr.as<statistics_attributes>().per_sequence;
+  const auto over = c.n.attr.as<statistics_attributes>().over;
   logits_of_router(c, 0), choices_of_router(c, 1, 0);
   c.dims(0, {dim::batch, dim::sequence, dim::expert});
-  const extent group = per_sequence ? l.dims[0] : extent{dim::replicas, 1};
+  const extent group = over == balance_group::sequence ? l.dims[0] : extent{dim::replicas, 1};
   for (int k = 0; k < 2; ++k) c.declare(accumulator_of(l.type), {group, l.back()});
   c.declare(accumulator_of(l.type), {});
   for (c.looking = 0; c.looking < axes; ++c.looking) {
@@ -127,7 +133,7 @@ constexpr place place_of_group(const inference& c, axis a, place tokens, bool pe
     if (at.s == state::partial) c.fail(fault::P005, 0);
     if (at.is_shard(dim::expert)) c.fail(fault::P007, 0);
     if (c.in(1).at[a] != at) c.fail(fault::P002, 0, 1);
-    c.out[0].at[a] = c.out[1].at[a] = place_of_group(c, a, at, per_sequence);
+    c.out[0].at[a] = c.out[1].at[a] = place_of_group(c, a, at, over);
     c.out[2].at[a] = at.s == state::shard ? partial : at;
   }
   c.looking = -1;
@@ -135,7 +141,8 @@ constexpr place place_of_group(const inference& c, axis a, place tokens, bool pe
 [[gnu::cold]] constexpr void router_statistics_grad_rule(
     inference& c) { // ds (groups, E), dz (), l (B, S, E)
   const value &ds = c.in(0), &l = c.in(2);
-  const bool per_sequence = c.n.attr.as<statistics_attributes>().per_sequence;
+  const auto over = c.n.attr.as<statistics_attributes>().over;
+  const bool per_sequence = over == balance_group::sequence;
   logits_of_router(c, 2), c.sums({0, 1}, 2);
   c.dims(0, {per_sequence ? dim::batch : dim::replicas, dim::expert}), c.rank(1, 0);
   c.dims(2, {dim::batch, dim::sequence, dim::expert});
@@ -145,7 +152,7 @@ constexpr place place_of_group(const inference& c, axis a, place tokens, bool pe
   for (c.looking = 0; c.looking < axes; ++c.looking) {
     const auto a = static_cast<axis>(c.looking);
     if (c.g.ranks.trivial(a)) continue;
-    const place of_group = cotangent(place_of_group(c, a, l.at[a], per_sequence));
+    const place of_group = cotangent(place_of_group(c, a, l.at[a], over));
     if (c.in(0).at[a].s != of_group.s) c.fail(fault::P002, 0, 2);
     if (l.at[a].s == state::shard && c.in(1).at[a].s != state::replicate) c.fail(fault::P002, 1, 2);
     c.out[0].at[a] = cotangent(l.at[a]);
@@ -225,17 +232,17 @@ struct router_statistics_of {
   var counts;        ///< (groups, E)
   var z;             ///< (): summed squares of logsumexp
 };
-/// What a router's losses need to know. A group is a rank's micro-batch, or each sequence.
-constexpr router_statistics_of router_statistics(var logits, var experts, bool per_sequence,
+/// What a router's losses need to know.
+constexpr router_statistics_of router_statistics(var logits, var experts, balance_group over,
                                                  source_line line = here()) {
   builder& b = *logits.b;
-  const value_id s = b.emit(op::router_statistics, {logits.id, experts.id}, line,
-                            op::statistics_attributes{per_sequence});
+  const value_id s =
+      b.emit(op::router_statistics, {logits.id, experts.id}, line, op::statistics_attributes{over});
   const node& n = b.g.at_node(b.g.at(s).producer);
   return {{&b, n.out[0]}, {&b, n.out[1]}, {&b, n.out[2]}};
 }
 
-/// balance sum s c + z_loss z: a summed loss.
+/// balance E sum s c / sum c + z_loss z: a summed loss.
 constexpr var router_loss(router_statistics_of s, double balance, double z_loss,
                           source_line line = here()) {
   builder& b = *s.z.b;
