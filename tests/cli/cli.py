@@ -337,6 +337,17 @@ class Help(Case):
                                       "train-iters": 1}))
         run("train", "--config", config, "--mock-data")
 
+    def test_a_batch_that_grows(self):
+        metrics = self.folder / "metrics"
+        growing = ("train", "--mock-data", "--global-batch-size", 12, "--rampup-batch-size")
+        for numbers in ((4, 4, 16), ("4 4 16",)):
+            run(*growing, *numbers, "--train-iters", 6, "--metrics-jsonl", metrics)
+            lines = [json.loads(line) for line in metrics.read_text().splitlines()]
+            self.assertEqual([line["tokens"] // 32 for line in lines], [4, 4, 8, 12, 12, 12])
+        self.refused(USAGE, *growing, 4, 4, says="must be 3 whole numbers above 0: START INCREMENT")
+        self.refused(USAGE, *growing, 2, 5, 16, says="must be a multiple of 4")
+        self.refused(USAGE, *growing, 4, 4, 16, "--bench-json", says="contradict each other")
+
     def test_what_is_compiled_in(self):
         agreeing = {"micro-batch-size": 4, "seq-length": 32, "tensor-model-parallel-size": 1,
                     "pipeline-model-parallel-size": 1, "context-parallel-size": 1,

@@ -31,7 +31,7 @@ struct batches {
       tokens.push_back(x), labels.push_back(x % 9 == number % 9 ? -1 : (x * 3 + 1) % 64);
       if (!s.batch.packed) continue;
       const bool begins = at == 0 || at % (7 + number) == 5;
-      documents.push_back(i == 0 ? 0 : documents.back() + (begins ? 1 : 0));
+      documents.push_back(documents.empty() ? 0 : documents.back() + (begins ? 1 : 0));
       positions.push_back(begins ? 0 : positions.back() + 1);
     }
   }

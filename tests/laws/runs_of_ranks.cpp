@@ -81,11 +81,16 @@ double difference(const std::string& root, const std::string& other, int step, c
   return most;
 }
 
-template <class Model> void ends_as_one_rank(const Model& m, const layout& l, int dp) {
+template <class Model>
+void ends_as_one_rank(const Model& m, const layout& l, int dp, const std::string& rampup = "") {
   const test::scratch_folder dir;
   test::write_text(dir / "text", test::text_of_101_bytes());
-  train(m, {}, 1, dtype::f64, dir / "text", {{"train-iters", "4"}, {"save", dir / "one"}});
-  train(m, l, dp, dtype::f64, dir / "text", {{"train-iters", "4"}, {"save", dir / "many"}});
+  const auto run = [&](const layout& ranks, int replicas, const char* to) {
+    flag_values flags{{"train-iters", "4"}, {"save", dir / to}};
+    if (!rampup.empty()) flags.emplace_back("rampup-batch-size", rampup);
+    train(m, ranks, replicas, dtype::f64, dir / "text", flags);
+  };
+  run({}, 1, "one"), run(l, dp, "many");
   for (const char* file : {"model.safetensors", "optimizer.safetensors"}) {
     const double apart = difference(dir / "one", dir / "many", 4, file);
     BOOST_TEST(apart <= 1e-9, file << " differs by " << apart << " under tp " << l.tp << " pp "
@@ -108,6 +113,33 @@ template <class Model> void goes_on(const Model& m, const layout& l, int dp, dty
     BOOST_TEST(difference(dir / "whole", dir / "parts", 5, file) == 0, file);
 }
 
+/// Steps of 2, 2, 4, 6, 8, 8 sequences: START and an INCREMENT for every 4 of the first 12 samples.
+/// A run that goes on has its place in the data and the flag from the state.
+void grows() {
+  const test::scratch_folder dir;
+  test::write_text(dir / "text", text());
+  const auto run = [&](const char* to, const char* steps, bool loads) {
+    flag_values flags{{"train-iters", steps}, {"save", dir / to}};
+    if (loads) flags.emplace_back("load", dir / to);
+    else flags.emplace_back("rampup-batch-size", "2 2 12");
+    train(tied_gpt, {.pp = 2}, 1, dtype::f32, dir / "text", flags);
+  };
+  const auto consumed = [&](const char* root, int step) {
+    const state_file state(model_folder((dir / root) + "/" + step_folder_name(step)));
+    return state.state().field<std::int64_t>("consumed_samples");
+  };
+  run("whole", "6", false);
+  BOOST_TEST(consumed("whole", 6) == 2 + 2 + 4 + 6 + 8 + 8);
+  int sum = 0;
+  for (const auto& [step, batches] : {std::pair{1, 2}, {3, 2 + 4}, {4, 6}}) {
+    run("parts", std::to_string(step).c_str(), step > 1);
+    BOOST_TEST(consumed("parts", step) == (sum += batches));
+  }
+  run("parts", "6", true);
+  for (const char* file : {"model.safetensors", "optimizer.safetensors"})
+    BOOST_TEST(difference(dir / "whole", dir / "parts", 6, file) == 0, file);
+}
+
 } // namespace
 
 BOOST_AUTO_TEST_CASE(a_run_of_several_ranks_ends_as_that_of_one) {
@@ -118,6 +150,11 @@ BOOST_AUTO_TEST_CASE(a_run_of_several_ranks_ends_as_that_of_one) {
   ends_as_one_rank(tied_gpt, {.tp = 2, .pp = 2, .cp = 2, .sequence_parallel = true, .zero = 1}, 2);
   ends_as_one_rank(mixture, {.ep = 2, .zero = 1}, 2);
   ends_as_one_rank(mixture, {.tp = 2, .pp = 2, .ep = 2, .etp = 2, .sequence_parallel = true}, 2);
+}
+
+BOOST_AUTO_TEST_CASE(a_batch_grows_with_the_samples_of_the_run) {
+  grows();
+  ends_as_one_rank(tied_gpt, {.zero = 1}, 2, "4 4 6");
 }
 
 BOOST_AUTO_TEST_CASE(a_run_of_ranks_that_stops_and_goes_on_has_the_bits_of_one_that_did_not) {

@@ -229,7 +229,6 @@ BOOST_AUTO_TEST_CASE(flags_of_other_programs) {
         {"no-load-optim", "--finetune takes the weights"},
         {"tensorboard-dir", "--metrics-jsonl writes"},
         {"dataloader-type", "one order"},
-        {"rampup-batch-size", "the same in every step"},
         {"cuda-graph-impl", "compiled whole"},
         {"disable-bias-linear", "numbers of the model"},
         {"moe-aux-loss-coeff", "numbers of the model"},
@@ -307,7 +306,8 @@ BOOST_AUTO_TEST_CASE(a_run_has_the_numbers_of_its_flags) {
     mc::find_flag(list, name)->flag->read(value, name);
   const mc::training_settings t = mc::settings_of(p, o);
   BOOST_TEST(t.steps == 300);
-  BOOST_TEST(t.micro_batches == 3);
+  BOOST_TEST(t.at_once == 2);
+  BOOST_TEST(t.batches.after(0) == 6);
   BOOST_TEST(t.rates.lr == 0.5);
   BOOST_TEST(t.rates.min_lr == 0.25);
   BOOST_TEST(t.rates.warmup == 7);
@@ -321,6 +321,30 @@ BOOST_AUTO_TEST_CASE(a_run_has_the_numbers_of_its_flags) {
   BOOST_TEST(t.numbers.weight_decay == 0.375);
   BOOST_TEST(t.numbers.clip == 3.0);
   BOOST_TEST(t.numbers.seed == 11u);
+}
+
+BOOST_AUTO_TEST_CASE(batches_that_grow_fit_the_program) {
+  mc::program_view p;
+  p.name = "model", p.numbers.batch = {2, 16};
+  const auto settings = [&](const char* global, const char* rampup, int dp) {
+    mc::options o;
+    o.training.global_batch_size.read(global, "--global-batch-size");
+    o.training.rampup_batch_size.read(rampup, "--rampup-batch-size");
+    return mc::settings_of(p, o, dp);
+  };
+  const mc::batch_schedule s = settings("16", " 4 2  60", 1).batches;
+  BOOST_TEST((s.start == 4 && s.increment == 2 && s.samples == 60 && s.last == 16));
+  BOOST_TEST(settings("16", "16 1 1", 4).batches.after(0) == 16);
+  CHECK_REFUSED(settings("16", "18 2 60", 1), exit_code::usage, "above --global-batch-size");
+  CHECK_REFUSED(settings("16", "4 8 60", 1), exit_code::usage, "must be a multiple of INCREMENT");
+  CHECK_REFUSED(settings("16", "3 13 60", 1), exit_code::usage,
+                "START of --rampup-batch-size is 3, but must be a multiple of 2");
+  CHECK_REFUSED(settings("16", "4 2 60", 2), exit_code::usage,
+                "INCREMENT of --rampup-batch-size is 2, but must be a multiple of 4, the sequences "
+                "that 2 replicas take at once");
+  for (const char* wrong : {"", "4", "4 2", "4 2 0", "0 2 60", "4 -2 60", "4 2 60 1", "4 2 6x"})
+    CHECK_REFUSED(settings("16", wrong, 1), exit_code::usage,
+                  "must be 3 whole numbers above 0: START INCREMENT SAMPLES");
 }
 
 BOOST_AUTO_TEST_CASE(a_program_of_several_ranks_is_refused_by_one) {

@@ -1,11 +1,15 @@
-// Learning rates against Megatron-LM's formulas at chosen steps, and their laws.
+// Learning rates against Megatron-LM's formulas at chosen steps, and their laws; batches that grow.
 #define BOOST_TEST_MODULE schedule
+#include <megacpp/optim/batch_schedule.hpp>
 #include <megacpp/optim/schedule.hpp>
 
 #include <boost/test/unit_test.hpp>
 
+#include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <initializer_list>
+#include <string_view>
 
 namespace {
 
@@ -98,4 +102,34 @@ BOOST_AUTO_TEST_CASE(contradictions_are_named) {
   BOOST_TEST(!mc::contradiction(s).empty());
   s.wsd_decay = 1900;
   BOOST_TEST(mc::contradiction(s).empty());
+}
+
+// Each of the N sizes below the last lasts for SAMPLES / N samples, or a step where that is fewer.
+BOOST_AUTO_TEST_CASE(a_batch_grows_in_equal_parts_of_the_samples) {
+  using mc::batch_schedule;
+  static_assert(batch_schedule{.last = 8}.after(0) == 8);
+  for (const std::int64_t start : {1, 2, 16})
+    for (const std::int64_t increment : {1, 3, 16})
+      for (const std::int64_t parts : {0, 1, 2, 5, 95})
+        for (const std::int64_t part : {1, 7, 100}) {
+          const batch_schedule s{start + parts * increment, start, increment,
+                                 std::max<std::int64_t>(1, parts * part)};
+          BOOST_TEST(mc::contradiction(s).empty());
+          std::int64_t consumed = 0, steps = 0;
+          for (; consumed <= 3 * s.samples; ++steps) {
+            std::int64_t size = start; // plus an increment for every whole part
+            for (std::int64_t i = 1; i <= parts && i * part <= consumed; ++i) size += increment;
+            BOOST_TEST(s.after(consumed) == size);
+            BOOST_TEST(s.samples_of(steps, 0) == consumed);
+            consumed += size;
+          }
+          BOOST_TEST(s.samples_of(5, consumed) == 5 * s.last);
+        }
+}
+
+BOOST_AUTO_TEST_CASE(batches_that_do_not_come_to_the_last_are_refused) {
+  BOOST_TEST(mc::contradiction({.last = 8, .start = 9}).find("above --global-batch-size") !=
+             std::string_view::npos);
+  BOOST_TEST(mc::contradiction({.last = 8, .start = 2, .increment = 4}).find("multiple") !=
+             std::string_view::npos);
 }

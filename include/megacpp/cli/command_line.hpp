@@ -43,12 +43,17 @@ inline void declare_flags(CLI::App& app, const std::vector<flag_entry>& list, co
   for (const flag_entry& e : list) {
     if (!overlaps(e.flag->commands(), c)) continue;
     const CLI::callback_t keep = [&given, &e](const CLI::results_t& r) {
-      for (const std::string& value : r) given.push_back({&e, value});
+      if (e.flag->words() == 1) {
+        for (const std::string& value : r) given.push_back({&e, value});
+      } else {
+        given.push_back({&e, fmt::format("{}", fmt::join(r, " "))});
+      }
       return true;
     };
     CLI::Option* const option = app.add_option("--" + e.name, keep);
     option->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
     if (e.flag->is_toggle()) option->expected(0, 1)->default_str("true");
+    if (e.flag->words() > 1) option->expected(1, e.flag->words());
   }
 }
 

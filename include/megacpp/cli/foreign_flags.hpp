@@ -107,7 +107,6 @@ inline constexpr std::string_view
         "--loss-curve draws the loss",
     one_order_of_data =
         "the data has one order: all windows once, drawn at random by --seed, then again",
-    one_batch_size = "--global-batch-size is the same in every step",
     nothing_to_capture =
         "a step is compiled whole, so there are no graphs that would be captured at run "
         "time";
@@ -224,7 +223,6 @@ inline constexpr auto foreign_flags = std::to_array<foreign_flag>({
     {"wandb-project", "", detail::metrics_as_lines},
     {"report-to", "", detail::metrics_as_lines},
     {"dataloader-type", "", detail::one_order_of_data},
-    {"rampup-batch-size", "", detail::one_batch_size},
     {"cuda-graph-impl", "", detail::nothing_to_capture},
     {"enable-cuda-graph", "", detail::nothing_to_capture},
     {"num-workers", "", detail::no_loading_threads},

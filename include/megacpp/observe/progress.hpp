@@ -46,9 +46,9 @@ inline progress_text progress_line(const step_report& r) {
   return line;
 }
 
-/// How long a run's work takes, from which both its speed and the time left are told. A step is a
-/// running mean over about ten; the first one is not typical, and forgotten. Evaluations, saves and
-/// samples are the mean of those so far, nothing before the first.
+/// How long a run's work takes, from which both its speed and the time left are told. A step, of a
+/// whole batch, is a running mean over about ten; the first one is not typical, and forgotten.
+/// Evaluations, saves and samples are the mean of those so far, nothing before the first.
 class pace {
 public:
   enum pause : std::uint8_t { evaluation, save, sample };
@@ -58,11 +58,11 @@ public:
 
   double seconds_a_step() const { return step_; }
   /// Seconds of so many of each. NaN until two steps are done.
-  double seconds_of(std::int64_t steps, std::int64_t evaluations, std::int64_t saves,
+  double seconds_of(double steps, std::int64_t evaluations, std::int64_t saves,
                     std::int64_t samples = 0) const {
     if (steps_ < 2) return std::numeric_limits<double>::quiet_NaN();
-    return static_cast<double>(steps) * step_ + pauses_[evaluation].of(evaluations) +
-           pauses_[save].of(saves) + pauses_[sample].of(samples);
+    return steps * step_ + pauses_[evaluation].of(evaluations) + pauses_[save].of(saves) +
+           pauses_[sample].of(samples);
   }
 
 private:

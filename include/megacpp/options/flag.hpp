@@ -3,6 +3,7 @@
 
 #include <megacpp/io/error.hpp>
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <cstdint>
@@ -58,6 +59,8 @@ public:
   /// True for a flag that needs no value on the command line.
   virtual bool is_toggle() const { return false; }
   virtual bool is_text() const { return false; }
+  /// How many words its value has at most.
+  virtual int words() const { return 1; }
   /// True for a flag that may be given several times, each adding a text.
   virtual bool is_list() const { return false; }
   /// Forgets what was read, so that the command line overrides a file.
@@ -133,6 +136,11 @@ public:
     choices_ = choices;
     return *this;
   }
+  /// A text of so many whole numbers above 0, separated by blanks, under these names.
+  flag& whole_numbers(int count, const char* names) {
+    words_ = count, names_ = names;
+    return *this;
+  }
   /// What the help shows as default instead of the value.
   flag& shown_as(const char* text) {
     shown_ = text;
@@ -150,7 +158,9 @@ public:
   bool is_toggle() const override { return std::is_same_v<T, bool>; }
   bool is_text() const override { return std::is_same_v<T, std::string> || listed; }
   bool is_list() const override { return listed; }
+  int words() const override { return words_; }
   std::string argument() const override {
+    if (words_ > 1) return names_;
     if constexpr (std::is_same_v<T, bool>) return "";
     else if constexpr (listed) return "TEXT";
     else if constexpr (std::is_same_v<T, std::string>) return *choices_ != 0 ? choices_ : "TEXT";
@@ -167,7 +177,8 @@ public:
   }
   bool is_value() const override {
     if constexpr (std::is_same_v<T, bool> || listed) return true;
-    else if constexpr (std::is_same_v<T, std::string>) return *choices_ == 0 || is_choice(value_);
+    else if constexpr (std::is_same_v<T, std::string>)
+      return words_ > 1 ? !value_.empty() : *choices_ == 0 || is_choice(value_);
     else return is_within(value_);
   }
 
@@ -184,7 +195,7 @@ private:
     } else if constexpr (std::is_same_v<T, std::string>) {
       if (*choices_ != 0 && !is_choice(value))
         refuse(where, value, fmt::format("must be one of {}", choices_));
-      value_ = value;
+      value_ = words_ > 1 ? numbers_of(value, where) : std::string(value);
     } else {
       T number{};
       const auto [end, problem] =
@@ -204,6 +215,23 @@ private:
     return ((number >= low_ && number <= high_ && !(open_ && number == low_)) ||
             (zero_ && number == T{})) &&
            std::isfinite(static_cast<double>(number));
+  }
+  /// The numbers of a text, with one blank between them.
+  std::string numbers_of(std::string_view value, std::string_view where) const {
+    std::string all;
+    int count = 0;
+    for (std::string_view rest = value; !rest.empty();) {
+      const std::string_view word = rest.substr(0, rest.find(' '));
+      rest.remove_prefix(std::min(word.size() + 1, rest.size()));
+      if (word.empty()) continue;
+      std::int64_t number = 0;
+      const auto [end, problem] = std::from_chars(word.data(), word.data() + word.size(), number);
+      if (problem != std::errc() || end != word.data() + word.size() || number < 1) count = words_;
+      all += fmt::format("{}{}", ++count == 1 ? "" : " ", number);
+    }
+    if (count != words_)
+      refuse(where, value, fmt::format("must be {} whole numbers above 0: {}", words_, names_));
+    return all;
   }
   bool is_choice(std::string_view value) const {
     for (std::string_view rest = choices_; !rest.empty();) {
@@ -240,6 +268,8 @@ private:
   T low_ = lowest(), high_ = highest();
   bool open_ = false, zero_ = false;
   const char* choices_ = "";
+  int words_ = 1;
+  const char* names_ = "";
 };
 
 } // namespace mc

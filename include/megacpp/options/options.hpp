@@ -105,12 +105,12 @@ struct data_flags {
 
 struct training_flags {
   BOOST_HANA_DEFINE_STRUCT(training_flags, (whole_flag, train_iters),
-                           (whole_flag, global_batch_size), (text_flag, save),
-                           (whole_flag, save_interval), (whole_flag, keep_latest_k),
-                           (switch_flag, keep_best), (switch_flag, exit_signal_handler),
-                           (real_flag, exit_duration_in_mins), (whole_flag, eval_interval),
-                           (whole_flag, eval_iters), (whole_flag, sample_interval),
-                           (text_flag, sample_prompt));
+                           (whole_flag, global_batch_size), (text_flag, rampup_batch_size),
+                           (text_flag, save), (whole_flag, save_interval),
+                           (whole_flag, keep_latest_k), (switch_flag, keep_best),
+                           (switch_flag, exit_signal_handler), (real_flag, exit_duration_in_mins),
+                           (whole_flag, eval_interval), (whole_flag, eval_iters),
+                           (whole_flag, sample_interval), (text_flag, sample_prompt));
   training_flags() {
     train_iters.is(1000, "optimizer steps")
         .at_least(1)
@@ -122,6 +122,14 @@ struct training_flags {
             "gradients are accumulated")
         .within(1, std::int64_t{1} << 31)
         .shown_as("the micro-batch")
+        .of(command::train)
+        .resumes(on_resume::may_change);
+    rampup_batch_size
+        .is("",
+            "the sequences of a step grow from START by INCREMENT to --global-batch-size, in equal "
+            "parts of the first SAMPLES sequences of the run")
+        .whole_numbers(3, "START INCREMENT SAMPLES")
+        .shown_as("every step has --global-batch-size")
         .of(command::train)
         .resumes(on_resume::may_change);
     save.is("",

@@ -4,14 +4,18 @@
 
 #include <megacpp/exec/product_shape.hpp>
 #include <megacpp/io/json_file.hpp>
+#include <megacpp/optim/batch_schedule.hpp>
 #include <megacpp/optim/schedule.hpp>
 #include <megacpp/options/options.hpp>
 #include <megacpp/run/view.hpp>
 
 #include <algorithm>
+#include <charconv>
 #include <initializer_list>
 #include <limits>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 namespace mc {
@@ -19,9 +23,9 @@ namespace mc {
 /// What a training run does, free of contradictions.
 struct training_settings {
   std::int64_t steps = 0;
-  std::int64_t micro_batches = 1; ///< of one step, on each replica
-  std::int64_t batch = 1;         ///< sequences of one step, on all of them
-  std::int64_t warmup = 0;        ///< steps that bench-json leaves out
+  std::int64_t at_once = 1; ///< sequences that all replicas take at once, a micro-batch each
+  batch_schedule batches;   ///< sequences of each step, on all of them
+  std::int64_t warmup = 0;  ///< steps that bench-json leaves out
   bool bench = false;
   schedule rates;
   step_numbers numbers;
@@ -38,6 +42,17 @@ inline wsd_style wsd_style_of(std::string_view name) {
   if (name == "linear") return wsd_style::linear;
   if (name == "cosine") return wsd_style::cosine;
   return name == "exponential" ? wsd_style::exponential : wsd_style::minus_sqrt;
+}
+
+/// `rampup`: the text of --rampup-batch-size.
+inline batch_schedule batches_of(std::string_view rampup, std::int64_t global) {
+  batch_schedule s{.last = global};
+  for (std::int64_t* number : {&s.start, &s.increment, &s.samples}) {
+    const std::string_view word = rampup.substr(0, rampup.find(' '));
+    std::from_chars(word.data(), word.data() + word.size(), *number);
+    rampup.remove_prefix(std::min(word.size() + 1, rampup.size()));
+  }
+  return s;
 }
 
 /// Extent of a named dim where it first occurs in a graph; 0 if it does not.
@@ -155,6 +170,8 @@ inline void refuse_idle_flags(command c, options& o) {
     refuse(o.report.bench_json() && !o.data.data_path.given() && !o.model.load.given(),
            {"tokenizer", "data-type"},
            "changes nothing beside --bench-json without --data-path: tokens are random");
+    refuse(o.report.bench_json(), {"rampup-batch-size"},
+           "and --bench-json contradict each other: steps that are measured are alike");
     refuse(o.report.bench_json(), {"exit-duration-in-mins", "sample-interval"},
            "and --bench-json contradict each other: what is measured is a number of steps");
     refuse(o.report.bench_json(), {"log-interval"},
@@ -216,9 +233,8 @@ inline training_settings settings_of(const program_view& p, const options& o, in
                 fmt::format("--warmup is {}, but must be less than --train-iters, which is {}",
                             t.warmup, t.steps));
   const std::int64_t micro = std::int64_t{p.numbers.batch.micro} * dp; // at once
-  const std::int64_t global = o.training.global_batch_size.given()
-                                  ? o.training.global_batch_size()
-                                  : micro;
+  const std::int64_t global =
+      o.training.global_batch_size.given() ? o.training.global_batch_size() : micro;
   if (global % micro != 0)
     throw error(exit_code::usage,
                 dp == 1 ? fmt::format("--global-batch-size is {}, but must be a multiple of the "
@@ -235,15 +251,32 @@ inline training_settings settings_of(const program_view& p, const options& o, in
                 fmt::format("--global-batch-size is {}, but must be at most {}: a step has at most "
                             "2^31 tokens, and sequences of {}",
                             global, most, p.numbers.batch.sequence));
-  t.micro_batches = global / micro, t.batch = global;
-  const int micros = static_cast<int>(t.micro_batches);
-  if (const fault_record wrong = fault_of_micros(p, micros); wrong.code != fault::none)
+  t.at_once = micro, t.batches = detail::batches_of(o.training.rampup_batch_size(), global);
+  if (const std::string_view why = contradiction(t.batches); !why.empty())
+    throw error(exit_code::usage, std::string(why));
+  for (const auto& [size, name] :
+       {std::pair{t.batches.start, "START"}, std::pair{t.batches.increment, "INCREMENT"}})
+    if (t.batches.grows() && size % micro != 0)
+      throw error(exit_code::usage,
+                  fmt::format("{} of --rampup-batch-size is {}, but must be a multiple of {}, the "
+                              "sequences that {} at once",
+                              name, size, micro,
+                              dp == 1 ? "are computed" : fmt::format("{} replicas take", dp)));
+  const auto require_schedule = [&](std::int64_t size) {
+    const int micros = static_cast<int>(size / micro);
+    const fault_record wrong = fault_of_micros(p, micros);
+    if (wrong.code == fault::none) return;
     throw error(
         exit_code::usage,
-        fmt::format("--global-batch-size is {}, which makes {} micro-batches on each of {} "
-                    "replicas, and of the pipeline's schedule, {}, {}; the nearest size is {}",
-                    global, micros, dp, name_of_schedule(p.numbers.ranks), wrong.what.c_str(),
+        fmt::format("a batch is {} sequences, which makes {} micro-batches on each of {} replicas, "
+                    "and of the pipeline's schedule, {}, {}; the nearest size is {}",
+                    size, micros, dp, name_of_schedule(p.numbers.ranks), wrong.what.c_str(),
                     micro * nearest_micros(p, micros)));
+  };
+  for (std::int64_t size = t.batches.start; t.batches.grows() && size < global;
+       size += t.batches.increment)
+    require_schedule(size);
+  require_schedule(global);
 
   const optimizer_flags& f = o.optimizer;
   t.rates.lr = f.lr(), t.rates.min_lr = f.min_lr();
@@ -268,7 +301,7 @@ inline options effective_options(options o, const training_settings& t, const pr
                                  product_type products) {
   const auto set = [](auto& flag, const auto& value) { flag.is(value, flag.help()); };
   set(o.training.train_iters, t.steps);
-  set(o.training.global_batch_size, t.batch);
+  set(o.training.global_batch_size, t.batches.last);
   set(o.optimizer.lr_decay_iters, t.rates.decay);
   if (p.numbers.type == dtype::bf16)
     set(o.machine.product_type, products == product_type::bf16 ? "bf16" : "widened");

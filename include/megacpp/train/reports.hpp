@@ -58,21 +58,23 @@ public:
     constexpr std::int64_t timed_without_allocating = 1 << 20;
     if (set_.bench)
       times_.reserve(static_cast<std::size_t>(std::min(set_.steps, timed_without_allocating)));
-    flops_ = static_cast<double>(work_of_step(p_, set_.micro_batches).total().flops);
+    flops_ = static_cast<double>(work_of_step(p_, set_.batches.last / set_.at_once).total().flops);
     ceiling_ = product_ceiling(device_, p_.numbers.type);
   }
 
   /// Of one of so many ranks.
   void introduce(std::int64_t planned_bytes, int ranks) {
+    const std::int64_t micro_batches = set_.batches.last / set_.at_once;
     note(fmt::format(
-        "{}: {} parameters, {}, {}micro-batch {} x {} tokens, {} micro-batch{} a step, {} "
+        "{}: {} parameters, {}, {}micro-batch {} x {} tokens, {}{} micro-batch{} a step, {} "
         "thread{}, {}, {:.1f} GF/s, {} planned",
         p_.name, count_text(static_cast<double>(p_.parameters)).view(), name_of(p_.numbers.type),
         ranks > 1 ? fmt::format("{} ranks, each ", ranks) : "", p_.numbers.batch.micro,
-        p_.numbers.batch.sequence, set_.micro_batches, set_.micro_batches == 1 ? "" : "es",
-        device_.threads(), device_.threads() == 1 ? "" : "s",
-        device_.products().describe(p_.numbers.type), ceiling_ * 1e-9,
-        bytes_text(static_cast<std::uint64_t>(planned_bytes)).view()));
+        p_.numbers.batch.sequence,
+        set_.batches.grows() ? fmt::format("{} to ", set_.batches.start / set_.at_once) : "",
+        micro_batches, micro_batches == 1 ? "" : "es", device_.threads(),
+        device_.threads() == 1 ? "" : "s", device_.products().describe(p_.numbers.type),
+        ceiling_ * 1e-9, bytes_text(static_cast<std::uint64_t>(planned_bytes)).view()));
   }
   void note(std::string_view line) {
     if (tells_) progress_.note(line);
@@ -81,20 +83,21 @@ public:
   /// What times the nodes of the next step. The first step prepares much that others find.
   node_clock* clock() { return tells_ && o_.report.profile() && steps_ > 0 ? &profile_ : nullptr; }
 
-  /// What comes after a step, besides other steps.
+  /// What comes after a step: other steps, counted by their share of a whole batch, and the rest.
   struct work_left {
+    double steps = 0;
     std::int64_t evaluations = 0, saves = 0, samples = 0;
   };
-  /// A step of so many tokens that took so many seconds.
-  void step(step_report& r, double tokens, double seconds, const work_left& left) {
+  /// A step of a share of a whole batch and so many tokens that took so many seconds.
+  void step(step_report& r, double share, double tokens, double seconds, const work_left& left) {
     if (!tells_) return;
     if (++steps_ > 1) profiled_seconds_ += seconds;
-    pace_.step(seconds);
+    pace_.step(seconds / share);
     if (set_.bench) {
       if (steps_ > set_.warmup) times_.push_back(seconds);
       last_ = r;
     }
-    r.tokens_per_second = tokens / pace_.seconds_a_step();
+    r.tokens_per_second = tokens / (share * pace_.seconds_a_step());
     r.ceiling_share = ceiling_ > 0 ? flops_ / pace_.seconds_a_step() / ceiling_ : 0;
     const double now = monotonic_seconds();
     if (now - memory_read_at_ > 0.5) {
@@ -102,7 +105,7 @@ public:
       memory_read_at_ = now;
     }
     r.memory = memory_;
-    r.seconds_left = pace_.seconds_of(r.steps - r.step, left.evaluations, left.saves, left.samples);
+    r.seconds_left = pace_.seconds_of(left.steps, left.evaluations, left.saves, left.samples);
     if (metrics_)
       metrics_->write({{"step", r.step},
                        {"loss", r.loss},
@@ -110,7 +113,7 @@ public:
                        {"grad_norm", r.grad_norm},
                        {"tokens", static_cast<std::int64_t>(tokens)},
                        {"step_ms", seconds * 1e3},
-                       {"product_ceiling_share", flops_ / seconds / ceiling_},
+                       {"product_ceiling_share", share * flops_ / seconds / ceiling_},
                        {"memory", static_cast<std::int64_t>(memory_)}});
     if (!set_.bench) progress_.show(r);
   }
@@ -200,12 +203,12 @@ private:
     std::sort(sorted.begin(), sorted.end());
     const std::size_t n = sorted.size();
     const double median = 0.5 * (sorted[(n - 1) / 2] + sorted[n / 2]);
-    const auto tokens = static_cast<double>(set_.batch * p_.numbers.batch.sequence);
+    const auto tokens = static_cast<double>(set_.batches.last * p_.numbers.batch.sequence);
     return json_line({{"program", "megacpp"},
                       {"preset", p_.name},
                       {"precision", name_of(p_.numbers.type)},
                       {"products", device_.products().describe(p_.numbers.type)},
-                      {"batch", set_.batch},
+                      {"batch", set_.batches.last},
                       {"sequence", p_.numbers.batch.sequence},
                       {"parameters", p_.parameters},
                       {"threads", device_.threads()},

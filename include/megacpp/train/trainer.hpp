@@ -71,6 +71,7 @@ public:
     // Once nothing is left that could be refused.
     if (resumes() && all_.first())
       for (const std::string& line : from_->changes) print_line(line);
+    to_come_ = set_.batches.samples_of(set_.steps - at_.step, at_.samples);
     if (at_.step < set_.steps) reports_.begin_metrics(resumes() && at_.step > 0);
     if (!set_.bench) introduce();
     stopwatch all;
@@ -259,7 +260,8 @@ private:
                               o_.data.split()));
     if (!wanted) return;
     evaluation_.emplace(*session_, *text_.source, text_.parts.valid, ranks_);
-    const std::int64_t all = evaluation_->batches(), each = set_.batch / p_.numbers.batch.micro;
+    const std::int64_t all = evaluation_->batches(),
+                       each = set_.batches.last / p_.numbers.batch.micro;
     evaluated_ = iters.given() && iters() < all / each + 1 ? std::min(all, iters() * each) : all;
   }
 
@@ -313,8 +315,9 @@ private:
                        replica = ranks_.coordinate()[static_cast<unsigned>(axis::dp)];
     session_->profile(reports_.clock());
     session_->numbers().learning_rate = learning_rate(set_.rates, at_.step);
+    const std::int64_t batch = set_.batches.after(at_.samples);
     const std::optional<step_result> done =
-        session_->step(static_cast<int>(set_.micro_batches), [&](int m, batch_view& b) {
+        session_->step(static_cast<int>(batch / set_.at_once), [&](int m, batch_view& b) {
           if (all_.alone() && stopped()) return false;
           const std::int64_t first = (m * replicas + replica) * micro;
           windows_.fill(at_.samples + first, tokens_, labels_);
@@ -332,19 +335,23 @@ private:
     if (!done->finite) fail_update(r);
     losses_.last = r.loss;
     ++at_.step;
-    at_.samples += set_.batch;
+    at_.samples += batch;
     ++taken_;
     losses_.history.add(at_.step, r.loss);
-    reports_.step(r, done->loss.count, clock.seconds(), left());
+    to_come_ -= batch;
+    const auto steps = [&](std::int64_t samples) {
+      return static_cast<double>(samples) / static_cast<double>(set_.batches.last);
+    };
+    reports_.step(r, steps(batch), done->loss.count, clock.seconds(), left(steps(to_come_)));
     return true;
   }
 
   /// What falls on the step that was taken is still to come.
-  training_reports::work_left left() const {
+  training_reports::work_left left(double steps) const {
     const auto times = [&](std::int64_t every) {
       return every > 0 ? (set_.steps - 1) / every - (at_.step - 1) / every + 1 : 1;
     };
-    training_reports::work_left left;
+    training_reports::work_left left{.steps = steps};
     if (evaluation_) left.evaluations = times(o_.training.eval_interval());
     if (root_) left.saves = times(o_.training.save_interval());
     if (samples_) left.samples = times(o_.training.sample_interval());
@@ -469,7 +476,8 @@ private:
   std::optional<found_model> from_;
   std::optional<state_root> root_;
   run_position at_;
-  std::int64_t taken_ = 0; ///< steps of this process
+  std::int64_t taken_ = 0;   ///< steps of this process
+  std::int64_t to_come_ = 0; ///< samples of the steps that are left
   text_data text_;
   nlohmann::json data_; ///< what tells it from other data, where a state is read or written
   training_windows windows_;

@@ -1,0 +1,50 @@
+// How many sequences every step has, with the meaning of Megatron-LM's flags
+// (megatron/core/num_microbatches_calculator.py). Pure functions.
+//
+// The batch grows from START by INCREMENT to the global batch G over the first SAMPLES samples of
+// the run, in N = (G - START) / INCREMENT equal parts of them. After c samples a step has
+//
+//   c > SAMPLES    G
+//   otherwise      START + floor(c / (SAMPLES / N)) INCREMENT, in double as there
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <string_view>
+
+namespace mc {
+
+struct batch_schedule {
+  std::int64_t last = 1;      ///< G
+  std::int64_t start = 0;     ///< 0: every step has G
+  std::int64_t increment = 1; ///< by which the batch grows
+  std::int64_t samples = 1;   ///< of the run, over which it does
+
+  constexpr bool grows() const { return start > 0 && start < last; }
+
+  /// Sequences of the step after so many samples.
+  constexpr std::int64_t after(std::int64_t consumed) const {
+    if (!grows() || consumed > samples) return last;
+    const std::int64_t parts = (last - start) / increment;
+    const double part = static_cast<double>(samples) / static_cast<double>(parts);
+    return start + static_cast<std::int64_t>(static_cast<double>(consumed) / part) * increment;
+  }
+
+  /// Samples of the next `steps` steps after so many.
+  constexpr std::int64_t samples_of(std::int64_t steps, std::int64_t consumed) const {
+    std::int64_t n = 0;
+    for (; steps > 0 && grows() && consumed + n <= samples; --steps) n += after(consumed + n);
+    return n + std::max<std::int64_t>(0, steps) * last;
+  }
+};
+
+/// What the numbers contradict, in the words of the flags, or nothing.
+constexpr std::string_view contradiction(const batch_schedule& s) {
+  if (s.start > s.last) return "the START of --rampup-batch-size is above --global-batch-size";
+  if (s.start > 0 && (s.last - s.start) % s.increment != 0)
+    return "--rampup-batch-size does not come to --global-batch-size: what lies between it and "
+           "START must be a multiple of INCREMENT";
+  return {};
+}
+
+} // namespace mc
