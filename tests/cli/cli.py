@@ -356,11 +356,20 @@ class Help(Case):
                     "num-attention-heads": 2, "num-query-groups": 2, "ffn-hidden-size": 64,
                     "num-experts": 0, "moe-ffn-hidden-size": 0, "moe-router-topk": 0,
                     "vocab-size": 128, "bf16": "false", "recompute-granularity": "none",
-                    "numerics": "fast"}
+                    "recompute-activations": "false", "recompute-num-layers": 0,
+                    "recompute-method": "none", "cp-comm-type": "all_gather",
+                    "accumulate-allreduce-grads-in-fp32": "true",
+                    "num-distributed-optimizer-instances": 1, "moe-grouped-gemm": "true",
+                    "moe-router-load-balancing-type": "none", "moe-aux-loss-coeff": 0,
+                    "moe-token-dispatcher-type": "alltoall", "numerics": "fast"}
         run("train", "--mock-data", "--train-iters", 1,
             *(f"--{flag}={value}" for flag, value in agreeing.items()))
         for flag, value in {**dict.fromkeys(agreeing, 3), "sequence-parallel": "true",
                             "use-distributed-optimizer": "true", "bf16": "true", "recompute-granularity": "full",
+                            "recompute-activations": "true", "recompute-method": "block",
+                            "cp-comm-type": "p2p", "accumulate-allreduce-grads-in-fp32": "false",
+                            "moe-grouped-gemm": "false", "moe-token-dispatcher-type": "flex",
+                            "moe-router-load-balancing-type": "aux_loss",
                             "numerics": "batch_invariant"}.items():
             with self.subTest(flag=flag):
                 sentence = self.refused(MISMATCH, "train", "--mock-data", f"--{flag}={value}",

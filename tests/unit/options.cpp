@@ -10,6 +10,8 @@
 #include <algorithm>
 #include <memory>
 #include <set>
+#include <sstream>
+#include <string>
 #include <utility>
 
 #include "scratch.hpp"
@@ -71,6 +73,13 @@ BOOST_AUTO_TEST_CASE(the_names_are_megatrons) {
                            "num-experts",
                            "moe-ffn-hidden-size",
                            "moe-router-topk",
+                           "moe-router-load-balancing-type",
+                           "moe-aux-loss-coeff",
+                           "moe-z-loss-coeff",
+                           "moe-expert-capacity-factor",
+                           "rampup-batch-size",
+                           "recompute-activations",
+                           "cp-comm-type",
                            "expert-tensor-parallel-size",
                            "bf16",
                            "recompute-granularity",
@@ -231,7 +240,7 @@ BOOST_AUTO_TEST_CASE(flags_of_other_programs) {
         {"dataloader-type", "one order"},
         {"cuda-graph-impl", "compiled whole"},
         {"disable-bias-linear", "numbers of the model"},
-        {"moe-aux-loss-coeff", "numbers of the model"},
+        {"moe-layer-freq", "numbers of the model"},
         {"top_k", "--top-k is a flag of generate"},
         {"dtype", "PRECISION of megacpp_add_preset"},
         {"torch-dtype", "PRECISION of megacpp_add_preset"},
@@ -323,6 +332,160 @@ BOOST_AUTO_TEST_CASE(a_run_has_the_numbers_of_its_flags) {
   BOOST_TEST(t.numbers.seed == 11u);
 }
 
+namespace {
+// The flags of Megatron-LM's groups of parallelism, communication, recomputation and experts (main
+// of August 2026), without those of uneven and virtual stages.
+const char* const megatrons_parallel_flags =
+    "activation-offload-fraction checkpoint-activations context-parallel-size cp-comm-type "
+    "cpu-offloading-num-layers cpu-offloading-retain-pinned-cpu-buffers "
+    "create-all-gather-group data-parallel-sharding-strategy ddp-average-in-collective "
+    "ddp-bucket-size ddp-num-buckets ddp-pad-buckets-for-high-nccl-busbw "
+    "ddp-param-name-patterns-for-fp32-local-accumulation "
+    "ddp-reduce-scatter-with-fp32-accumulation defer-embedding-wgrad-compute "
+    "delay-offload-until-cuda-graph delay-wgrad-compute delta-offload-bytes-across-pp-ranks "
+    "disable-align-grad-reduce disable-flight-recorder-dump-on-timeout "
+    "disable-flight-recorder-extra-dump-on-exec disable-flight-recorder-include-only-active "
+    "disable-gloo-process-groups disable-jit-fuser disable-symmetric-registration "
+    "disable-tp-comm-bulk-dgrad disable-tp-comm-bulk-wgrad disable-tp-comm-overlap-ag "
+    "disable-tp-comm-overlap-rs disable-tp-comm-split-ag disable-tp-comm-split-rs "
+    "distribute-saved-activations distributed-backend distributed-timeout-minutes "
+    "distributed-timeout-seconds-after-init enable-full-sharding-in-hsdp "
+    "ep-overlap-early-attn-memory-release expert-model-parallel-size "
+    "expert-tensor-parallel-num-weight-shards expert-tensor-parallel-size fake-process-group "
+    "fine-grained-activation-offloading fine-grained-offloading-max-inflight-offloads "
+    "flight-recorder-dump-path flight-recorder-include-stack-trace "
+    "flight-recorder-trace-buffer-size fsdp-double-buffer fsdp-manual-registration "
+    "gtp-expert-remat-nccl-ub gtp-remat-nccl-ub gtp-remat-opt-in-modules "
+    "gtp-remat-reduce-scatter-with-fp32-accumulation hierarchical-context-parallel-sizes "
+    "high-priority-a2a-comm-stream high-priority-stream-groups hybrid-context-parallel "
+    "inference-fuse-tp-communication inference-moe-disable-fused-quant-kernels "
+    "inference-moe-token-dispatcher-type keep-fp8-transpose-cache lazy-mpu-init local-rank "
+    "max-seqlen-per-dp-cp-rank megatron-fsdp-version mhc-recompute-layer-num "
+    "microbatch-group-size-per-virtual-pipeline-stage min-offloaded-tensor-size "
+    "model-parallel-size moe-apply-probs-on-input moe-aux-loss-coeff moe-combine-bwd-dtype "
+    "moe-deepep-num-sms moe-dispatch-fwd-dtype moe-enable-deepep moe-enable-routing-replay "
+    "moe-expert-capacity-factor moe-expert-rank-capacity-factor moe-ffn-hidden-size "
+    "moe-flex-dispatcher-backend moe-flex-dispatcher-num-sms moe-grouped-gemm "
+    "moe-hybridep-num-blocks-permute moe-hybridep-num-blocks-unpermute moe-hybridep-num-sms "
+    "moe-hybridep-num-sms-preprocessing moe-hybridep-pad-uneven-dispatch-inputs "
+    "moe-input-jitter-eps moe-latent-size moe-layer-freq moe-layer-recompute "
+    "moe-mlp-glu-interleave-size moe-ncclep-zero-copy moe-pad-expert-input-to-capacity "
+    "moe-pad-experts-for-cuda-graph-inference moe-paged-stash "
+    "moe-paged-stash-buffer-size-factor-cpu moe-paged-stash-buffer-size-factor-cuda "
+    "moe-paged-stash-page-size moe-per-layer-logging moe-permute-fusion "
+    "moe-permute-fusion-into-hybridep moe-router-bias-update-rate moe-router-dtype "
+    "moe-router-enable-expert-bias moe-router-force-biased moe-router-force-load-balancing "
+    "moe-router-fusion moe-router-group-topk moe-router-load-balancing-type "
+    "moe-router-num-groups moe-router-padding-for-fp8 moe-router-padding-for-quantization "
+    "moe-router-pre-softmax moe-router-quantile-balancing-ema moe-router-score-function "
+    "moe-router-topk moe-router-topk-scaling-factor moe-shared-expert-gate "
+    "moe-shared-expert-glu-interleave-size moe-shared-expert-intermediate-size "
+    "moe-shared-expert-overlap moe-single-grouped-bias moe-single-grouped-weight "
+    "moe-token-dispatcher-type moe-token-drop-policy moe-upcycling-granularity "
+    "moe-use-grouped-tensor moe-use-upcycling moe-z-loss-coeff mtp-standalone "
+    "nccl-communicator-config-path no-align-grad-reduce no-align-param-gather "
+    "no-flight-recorder-dump-on-timeout no-flight-recorder-extra-dump-on-exec "
+    "no-flight-recorder-include-only-active no-gradient-accumulation-fusion "
+    "no-gradient-reduce-div-fusion no-overlap-p2p-communication no-pin-cpu-grads "
+    "no-pin-cpu-params no-tp-comm-bulk-dgrad no-tp-comm-bulk-wgrad no-tp-comm-overlap-ag "
+    "no-tp-comm-overlap-rs no-tp-comm-split-ag no-tp-comm-split-rs "
+    "no-use-layer-wise-param-layout num-distributed-optimizer-instances num-experts "
+    "offload-modules optimizer-cpu-offload optimizer-offload-fraction "
+    "outer-dp-sharding-strategy overlap-cpu-optimizer-d2h-h2d "
+    "overlap-dispatch-backward-with-experts-wgrad overlap-grad-reduce "
+    "overlap-moe-expert-parallel-comm overlap-p2p-communication-warmup-flush "
+    "overlap-param-gather overlap-param-gather-with-optimizer-step "
+    "pipeline-model-parallel-comm-backend pipeline-model-parallel-layout "
+    "pipeline-model-parallel-size recompute-activations recompute-granularity "
+    "recompute-method recompute-modules recompute-num-layers sequence-parallel "
+    "sharp-enabled-group suggested-communication-unit-size tensor-model-parallel-size "
+    "tensor-parallel-num-weight-shards torch-fsdp2-no-reshard-after-forward "
+    "tp-comm-bootstrap-backend tp-comm-overlap tp-comm-overlap-cfg tp-comm-overlap-rs-dgrad "
+    "use-distributed-optimizer use-grouped-gemm-for-shared-expert use-megatron-fsdp "
+    "use-nccl-ub use-ring-exchange-p2p use-sharp use-torch-fsdp2 "
+    "use-torch-optimizer-for-cpu-offload use-tp-pp-dp-mapping wgrad-deferral-limit";
+} // namespace
+
+// Each is accepted with the program's own value, or told how its program would be built.
+BOOST_AUTO_TEST_CASE(megatrons_flags_of_parallelism_are_known) {
+  mc::options o;
+  const auto list = mc::flags_of(o);
+  std::istringstream names(megatrons_parallel_flags);
+  int accepted = 0, told = 0;
+  for (std::string name; names >> name;) {
+    const bool ours = mc::find_flag(list, name) != nullptr;
+    BOOST_TEST((ours || mc::find_foreign(name) != nullptr), "--" << name);
+    ++(ours ? accepted : told);
+  }
+  BOOST_TEST(accepted > 25);
+  BOOST_TEST(told > 100);
+  BOOST_TEST(mc::find_foreign("moe-hybridep-num-sms")->says.find("all-to-all") !=
+             std::string::npos);
+  BOOST_TEST(mc::find_foreign("moe-no-such-thing")->name == "moe-*");
+}
+
+// What another value of a compiled flag needs is an argument of the build that there is.
+BOOST_AUTO_TEST_CASE(what_is_compiled_in_says_how_to_build_another) {
+  const std::string cmake = test::read_text(MEGACPP_SOURCE_DIR "/cmake/megacpp_add_preset.cmake");
+  const std::string script = test::read_text(MEGACPP_SOURCE_DIR "/examples/build_preset.sh");
+  mc::program_view p;
+  p.name = "model", p.numbers.batch = {2, 16}, p.model.extents.heads = 4;
+  p.model.extents.ffn = 4;
+  p.parts.resize(1 + mc::other_parts);
+  const auto g = std::make_unique<mc::graph>();
+  p.parts[1].g = g.get();
+  const auto refusal = [&](const std::string& name, const std::string& value) {
+    mc::options o;
+    const auto list = mc::flags_of(o);
+    mc::find_flag(list, name)->flag->read(value, name);
+    const auto refused = test::refusal_of([&] { mc::check_compiled(list, p); });
+    return refused && refused->code == exit_code::mismatch ? refused->text : std::string();
+  };
+  mc::options o;
+  for (const mc::flag_entry& e : mc::flags_of(o)) {
+    if (!e.compiled) continue;
+    const std::string choices = e.flag->argument();
+    for (const char* value : {"3", "true", "false", "full", "selective", "block", "global_aux_loss",
+                              "fast", "batch_invariant", "p2p", "sigmoid", "probs", "flex"}) {
+      std::string says;
+      try {
+        says = refusal(e.name, value);
+      } catch (const mc::error&) {
+        continue; // no value of this flag
+      }
+      if (says.empty()) continue; // the program's own
+      BOOST_TEST_CONTEXT(says) {
+        BOOST_TEST(
+            says.starts_with("--" + e.name + " is " + value + ", but model was compiled with "));
+        const auto advice = says.substr(says.find("leave the flag out, or ") + 23);
+        BOOST_TEST((advice.starts_with("build ") || advice.starts_with("do without")));
+        BOOST_TEST(advice.find('{') == std::string::npos);
+        if (const auto of = advice.find(" of megacpp_add_preset"); of != std::string::npos) {
+          const std::string before = advice.substr(0, of); // TP 3, or a word
+          const auto end = before.find_last_of("ABCDEFGHIJKLMNOPQRSTUVWXYZ") + 1;
+          const auto word = before.find_last_not_of("ABCDEFGHIJKLMNOPQRSTUVWXYZ_", end - 1) + 1;
+          BOOST_TEST(cmake.find(before.substr(word, end - word)) != std::string::npos);
+        }
+        if (const auto at = advice.find('='); at != std::string::npos) {
+          const auto key = advice.rfind(' ', at) + 1;
+          BOOST_TEST(script.find(advice.substr(key, at + 1 - key)) != std::string::npos);
+        }
+      }
+    }
+  }
+  const auto says = [&](const char* name, const char* value, const char* what) {
+    BOOST_TEST(refusal(name, value).find(what) != std::string::npos, refusal(name, value));
+  };
+  says("tensor-model-parallel-size", "4", "build it with TP 4 of megacpp_add_preset, tp=4 of ");
+  says("use-distributed-optimizer", "true",
+       "build it with ZERO 1 of megacpp_add_preset, zero=1 of ");
+  says("sequence-parallel", "true", "build it with SEQUENCE_PARALLEL of megacpp_add_preset, sp=1 ");
+  says("bf16", "true", "build it with PRECISION bf16_mixed of megacpp_add_preset, precision=bf16");
+  says("recompute-activations", "true", "RECOMPUTE selective of megacpp_add_preset, recompute=sel");
+  says("moe-router-load-balancing-type", "global_aux_loss", "aux_global in the struct of megacpp");
+  says("moe-grouped-gemm", "false", "do without");
+}
+
 BOOST_AUTO_TEST_CASE(batches_that_grow_fit_the_program) {
   mc::program_view p;
   p.name = "model", p.numbers.batch = {2, 16};
@@ -371,7 +534,7 @@ template <class Model> std::string compiled_values(const Model& m, const mc::lay
   p.parts.resize(1 + mc::other_parts);
   p.parts[1].g = g.get();
   mc::options o;
-  mc::set_compiled(o.compiled, p);
+  mc::set_compiled(o, p);
   std::string text;
   for (const mc::flag_entry& e : mc::flags_of(o))
     if (e.compiled) text += fmt::format("{}={} ", e.name, e.flag->text());
@@ -390,7 +553,21 @@ BOOST_AUTO_TEST_CASE(what_is_compiled_in_has_megatrons_meaning) {
       {"num-layers=48", "hidden-size=2048", "ffn-hidden-size=6144", "num-attention-heads=32",
        "num-query-groups=4", "num-experts=128", "moe-ffn-hidden-size=768", "moe-router-topk=8",
        "expert-model-parallel-size=8", "expert-tensor-parallel-size=1",
-       "tensor-model-parallel-size=2"});
+       "tensor-model-parallel-size=2", "moe-router-load-balancing-type=aux_loss",
+       "moe-aux-loss-coeff=0.001", "moe-router-pre-softmax=false",
+       "moe-token-drop-policy=position"});
+  mc::qwen3_moe other = mc::preset::qwen3_30b_a3b;
+  other.aux_global = true, other.norm_topk = false, other.bias_rate = 0.125, other.capacity = 1.5;
+  other.shared_ffn = 768, other.router_z_loss = 0.25;
+  has(compiled_values(other, {}),
+      {"moe-router-load-balancing-type=global_aux_loss", "moe-router-pre-softmax=true",
+       "moe-router-enable-expert-bias=true", "moe-router-bias-update-rate=0.125",
+       "moe-expert-capacity-factor=1.5", "moe-shared-expert-intermediate-size=768",
+       "moe-z-loss-coeff=0.25"});
+  other.aux_global = false, other.aux_per_sequence = true;
+  has(compiled_values(other, {}), {"moe-router-load-balancing-type=seq_aux_loss"});
+  other.aux_loss = 0;
+  has(compiled_values(other, {}), {"moe-router-load-balancing-type=none", "moe-aux-loss-coeff=0"});
   has(compiled_values(mc::preset::qwen3_8b, {.zero = 1}), {"use-distributed-optimizer=true"});
   has(compiled_values(mc::preset::qwen3_8b, {.tp = 4}),
       {"ffn-hidden-size=12288", "num-attention-heads=32", "num-query-groups=8", "num-experts=0",

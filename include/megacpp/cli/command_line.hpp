@@ -186,7 +186,7 @@ inline void run_command(const program_source& source, std::string_view program, 
                         char** argv, command_function carry_out) {
   const program_view p = source.view();
   options o;
-  set_compiled(o.compiled, p);
+  set_compiled(o, p);
   const std::vector<flag_entry> list = flags_of(o);
   const request r = parse(argc, argv, list);
   if (r.version) {

@@ -59,6 +59,9 @@ public:
   /// True for a flag that needs no value on the command line.
   virtual bool is_toggle() const { return false; }
   virtual bool is_text() const { return false; }
+  /// What to do where its present value is not that of the program; empty: it is the program's
+  /// own affair.
+  virtual std::string otherwise() const = 0;
   /// How many words its value has at most.
   virtual int words() const { return 1; }
   /// True for a flag that may be given several times, each adding a text.
@@ -141,6 +144,12 @@ public:
     words_ = count, names_ = names;
     return *this;
   }
+  /// Of what is compiled in: what to do for another value, which stands for {0} in it (of a switch
+  /// 1 or 0), or for a switch that is to be off.
+  flag& otherwise(std::string pattern, std::string if_off = "") {
+    otherwise_ = std::move(pattern), if_off_ = std::move(if_off);
+    return *this;
+  }
   /// What the help shows as default instead of the value.
   flag& shown_as(const char* text) {
     shown_ = text;
@@ -158,6 +167,12 @@ public:
   bool is_toggle() const override { return std::is_same_v<T, bool>; }
   bool is_text() const override { return std::is_same_v<T, std::string> || listed; }
   bool is_list() const override { return listed; }
+  std::string otherwise() const override {
+    if constexpr (std::is_same_v<T, bool>)
+      return fmt::format(fmt::runtime(value_ || if_off_.empty() ? otherwise_ : if_off_),
+                         value_ ? 1 : 0);
+    else return fmt::format(fmt::runtime(otherwise_), text());
+  }
   int words() const override { return words_; }
   std::string argument() const override {
     if (words_ > 1) return names_;
@@ -270,6 +285,7 @@ private:
   const char* choices_ = "";
   int words_ = 1;
   const char* names_ = "";
+  std::string otherwise_, if_off_;
 };
 
 } // namespace mc

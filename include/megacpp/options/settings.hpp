@@ -67,7 +67,9 @@ inline std::int64_t extent_in(const graph& g, dim d) {
 
 /// Fills in what is compiled in. Numbers for which a model has no member are read off its
 /// graph; what it does not have is 0.
-inline void set_compiled(compiled_flags& c, const program_view& p) {
+inline void set_compiled(options& o, const program_view& p) {
+  compiled_flags& c = o.compiled;
+  compiled_expert_flags& e = o.experts;
   const auto set = [](auto& flag, const auto& value) { flag.is(value, flag.help()); };
   const model_extents& model = p.model.extents;
   const graph& block = *p.block(0).g;
@@ -94,12 +96,23 @@ inline void set_compiled(compiled_flags& c, const program_view& p) {
   set(c.num_attention_heads, heads);
   set(c.num_query_groups, model.kv_heads > 0 ? model.kv_heads : heads);
   set(c.ffn_hidden_size, model.ffn > 0 ? model.ffn : detail::extent_in(block, dim::ffn));
-  set(c.num_experts, model.experts);
-  set(c.moe_ffn_hidden_size, model.expert_ffn);
-  set(c.moe_router_topk, model.experts_per_token);
+  set(e.num_experts, model.experts);
+  set(e.moe_ffn_hidden_size, model.expert_ffn);
+  set(e.moe_router_topk, model.experts_per_token);
+  set(e.moe_router_load_balancing_type, model.balanced_by);
+  set(e.moe_aux_loss_coeff, model.aux_loss);
+  set(e.moe_z_loss_coeff, model.router_z_loss);
+  set(e.moe_router_enable_expert_bias, model.bias_rate > 0);
+  set(e.moe_router_bias_update_rate, model.bias_rate);
+  set(e.moe_router_pre_softmax, !model.norm_topk);
+  set(e.moe_expert_capacity_factor, model.capacity);
+  set(e.moe_shared_expert_intermediate_size, model.shared_ffn);
   set(c.vocab_size, p.vocabulary);
   set(c.bf16, p.numbers.type == dtype::bf16);
   set(c.recompute_granularity, name_of(p.numbers.again));
+  set(c.recompute_activations, p.numbers.again == recompute::selective);
+  set(c.recompute_method, p.numbers.again == recompute::full ? "uniform" : "none");
+  set(c.recompute_num_layers, p.numbers.again == recompute::full ? 1 : 0);
   set(c.numerics, name_of(p.numbers.sums));
 }
 
@@ -107,34 +120,13 @@ inline void set_compiled(compiled_flags& c, const program_view& p) {
 /// in.
 inline void check_compiled(const std::vector<flag_entry>& asked, const program_view& p) {
   options real;
-  set_compiled(real.compiled, p);
-  const compiled_flags& c = real.compiled;
-  const std::initializer_list<const flag_base*> layout_flags = {
-      &c.tensor_model_parallel_size,
-      &c.pipeline_model_parallel_size,
-      &c.context_parallel_size,
-      &c.expert_model_parallel_size,
-      &c.expert_tensor_parallel_size,
-      &c.sequence_parallel,
-      &c.num_virtual_stages_per_pipeline_rank,
-      &c.num_layers_per_virtual_pipeline_stage,
-      &c.decoder_first_pipeline_num_layers,
-      &c.decoder_last_pipeline_num_layers,
-      &c.account_for_embedding_in_pipeline_split,
-      &c.account_for_loss_in_pipeline_split,
-      &c.use_distributed_optimizer};
+  set_compiled(real, p);
   for (const flag_entry& e : flags_of(real)) {
     const flag_base& flag = *find_flag(asked, e.name)->flag;
     if (e.compiled && flag.given() && flag.text() != e.flag->text())
-      throw error(
-          exit_code::mismatch,
-          fmt::format(
-              "--{} is {}, but {} was compiled with {}; leave the flag out, or build "
-              "another preset or another struct of megacpp_add_run{}",
-              e.name, flag.text(), p.name, e.flag->text(),
-              std::find(layout_flags.begin(), layout_flags.end(), e.flag) == layout_flags.end()
-                  ? ""
-                  : " (which describe tells of)"));
+      throw error(exit_code::mismatch,
+                  fmt::format("--{} is {}, but {} was compiled with {}; leave the flag out, or {}",
+                              e.name, flag.text(), p.name, e.flag->text(), flag.otherwise()));
   }
 }
 

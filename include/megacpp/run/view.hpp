@@ -108,10 +108,14 @@ struct model_number {
   std::string name;
   double value = 0;
 };
-/// Extents for which Megatron-LM has flags, of a model with members that are called so; 0: it has
+/// Numbers for which Megatron-LM has flags, of a model with members that are called so; 0: it has
 /// none.
 struct model_extents {
-  std::int64_t heads = 0, kv_heads = 0, ffn = 0, experts = 0, expert_ffn = 0, experts_per_token = 0;
+  std::int64_t heads = 0, kv_heads = 0, ffn = 0, experts = 0, expert_ffn = 0, experts_per_token = 0,
+               shared_ffn = 0;
+  double aux_loss = 0, router_z_loss = 0, bias_rate = 0, capacity = 0;
+  bool norm_topk = true;
+  const char* balanced_by = "none"; ///< what aux_loss is of, in Megatron-LM's words
 };
 /// A model at run time.
 struct model_view {
@@ -291,6 +295,17 @@ template <class Model> model_extents extents_of(const Model& m) {
   if constexpr (requires { std::int64_t{m.expert_ffn}; }) e.expert_ffn = m.expert_ffn;
   if constexpr (requires { std::int64_t{m.experts_per_token}; })
     e.experts_per_token = m.experts_per_token;
+  if constexpr (requires { std::int64_t{m.shared_ffn}; }) e.shared_ffn = m.shared_ffn;
+  if constexpr (requires { double{m.aux_loss}; }) e.aux_loss = m.aux_loss;
+  if constexpr (requires { double{m.router_z_loss}; }) e.router_z_loss = m.router_z_loss;
+  if constexpr (requires { double{m.bias_rate}; }) e.bias_rate = m.bias_rate;
+  if constexpr (requires { double{m.capacity}; }) e.capacity = m.capacity;
+  if constexpr (requires { bool{m.norm_topk}; }) e.norm_topk = m.norm_topk;
+  if (e.aux_loss > 0) e.balanced_by = "aux_loss";
+  if constexpr (requires { bool{m.aux_per_sequence}; })
+    if (e.aux_loss > 0 && m.aux_per_sequence) e.balanced_by = "seq_aux_loss";
+  if constexpr (requires { bool{m.aux_global}; })
+    if (e.aux_loss > 0 && m.aux_global) e.balanced_by = "global_aux_loss";
   return e;
 }
 
