@@ -4,6 +4,7 @@
 #include <boost/test/unit_test.hpp>
 
 #include <megacpp/inspect/description.hpp>
+#include <megacpp/options/settings.hpp>
 #include <megacpp/preset/models.hpp>
 #include <megacpp/run/session.hpp>
 
@@ -200,6 +201,12 @@ BOOST_AUTO_TEST_CASE(the_calls_of_stages_are_those_that_describe_lists) {
   records(tied_gpt, {.ranks = {.tp = 2, .pp = 2}, .batch = b}, 2, "pp 2 tp 2 dp 2");
   records(tied_gpt, {.ranks = {.tp = 2, .pp = 4, .sequence_parallel = true}, .batch = b}, 1,
           "pp 4 tp 2 sp");
+  records(tied_gpt, {.ranks = {.pp = 2, .virtual_stages = 2}, .batch = b}, 1, "pp 2 virtual 2", 4);
+  records(tied_gpt, {.ranks = {.pp = 2, .virtual_stages = 2}, .batch = b}, 1, "pp 2 virtual 2");
+  records(tied_gpt,
+          {.ranks = {.pp = 3, .cut = {.layers = {0, 3, 1}}, .schedule = &gpipe},
+           .batch = {.micro = 4, .sequence = 32, .micro_batches = 5}},
+          1, "pp 3 cut unevenly, GPipe", 5);
   records(small_moe,
           {.ranks = {.tp = 2, .pp = 2, .cp = 2, .ep = 2, .etp = 2, .sequence_parallel = true},
            .batch = b},
@@ -337,4 +344,32 @@ BOOST_AUTO_TEST_CASE(other_ranks_than_the_layout_has_are_refused) {
   refused(p.view(), mesh_of({.tp = 4}, 1), "over 2 ranks of tp and was given 4");
   refused(p.view(), mesh_of({}, 1), "over at least 2 ranks");
   refused(stages.view(), mesh_of({.pp = 4}, 1), "over 2 ranks of pp and was given 4");
+}
+
+// Interleaved, micro-batches come in rounds of as many as there are stages; GPipe has memory for so
+// many as it was built for.
+BOOST_AUTO_TEST_CASE(numbers_of_micro_batches_that_a_schedule_does_not_run_are_refused) {
+  const auto refused = [&](const setup& s, int micros, int nearest) {
+    const interpreted_program<gpt> p(tied_gpt, s, "deep");
+    BOOST_TEST(nearest_micros(p.view(), micros) == nearest);
+    cpu device(product_type::widened, 1);
+    recording_communicator c(mesh_of(s.ranks, 1), 0);
+    session run(p.view(), device, purpose::training, c);
+    const std::vector<batch_view> all(static_cast<std::size_t>(micros), batches(s, 0).view(0));
+    const std::string said = std::to_string(nearest) + " micro-batches are the nearest";
+    BOOST_CHECK_EXCEPTION(run.step(all), error, [&](const error& e) {
+      return e.code() == exit_code::usage && std::string(e.what()).find(said) != std::string::npos;
+    });
+    BOOST_TEST(c.calls.empty());
+    options o;
+    o.training.global_batch_size.read(std::to_string(micros * s.batch.micro), "");
+    const std::string size = "the nearest size is " + std::to_string(nearest * s.batch.micro);
+    BOOST_CHECK_EXCEPTION(settings_of(p.view(), o), error, [&](const error& e) {
+      return e.code() == exit_code::usage && std::string(e.what()).find(size) != std::string::npos;
+    });
+  };
+  refused({.ranks = {.pp = 2, .virtual_stages = 2}, .batch = {2, 32}}, 3, 4);
+  refused({.ranks = {.pp = 2, .schedule = &gpipe},
+           .batch = {.micro = 2, .sequence = 32, .micro_batches = 4}},
+          7, 4);
 }

@@ -86,7 +86,7 @@ void ends_as_one_rank(const Model& m, const layout& l, int dp, const std::string
   const test::scratch_folder dir;
   test::write_text(dir / "text", test::text_of_101_bytes());
   const auto run = [&](const layout& ranks, int replicas, const char* to) {
-    flag_values flags{{"train-iters", "4"}, {"save", dir / to}};
+    test::flag_values flags{{"train-iters", "4"}, {"save", dir / to}};
     if (!rampup.empty()) flags.emplace_back("rampup-batch-size", rampup);
     train(m, ranks, replicas, dtype::f64, dir / "text", flags);
   };
@@ -117,9 +117,9 @@ template <class Model> void goes_on(const Model& m, const layout& l, int dp, dty
 /// A run that goes on has its place in the data and the flag from the state.
 void grows() {
   const test::scratch_folder dir;
-  test::write_text(dir / "text", text());
+  test::write_text(dir / "text", test::text_of_101_bytes());
   const auto run = [&](const char* to, const char* steps, bool loads) {
-    flag_values flags{{"train-iters", steps}, {"save", dir / to}};
+    test::flag_values flags{{"train-iters", steps}, {"save", dir / to}};
     if (loads) flags.emplace_back("load", dir / to);
     else flags.emplace_back("rampup-batch-size", "2 2 12");
     train(tied_gpt, {.pp = 2}, 1, dtype::f32, dir / "text", flags);
@@ -147,6 +147,8 @@ BOOST_AUTO_TEST_CASE(a_run_of_several_ranks_ends_as_that_of_one) {
   ends_as_one_rank(tied_gpt, {.zero = 1}, 4);
   ends_as_one_rank(tied_gpt, {.tp = 2, .sequence_parallel = true}, 1);
   ends_as_one_rank(tied_gpt, {.pp = 4}, 1);
+  ends_as_one_rank(tied_gpt, {.pp = 2, .virtual_stages = 2}, 1);
+  ends_as_one_rank(tied_gpt, {.pp = 3, .cut = {.layers = {0, 3, 1}}, .zero = 1}, 2);
   ends_as_one_rank(tied_gpt, {.tp = 2, .pp = 2, .cp = 2, .sequence_parallel = true, .zero = 1}, 2);
   ends_as_one_rank(mixture, {.ep = 2, .zero = 1}, 2);
   ends_as_one_rank(mixture, {.tp = 2, .pp = 2, .ep = 2, .etp = 2, .sequence_parallel = true}, 2);
@@ -159,6 +161,7 @@ BOOST_AUTO_TEST_CASE(a_batch_grows_with_the_samples_of_the_run) {
 
 BOOST_AUTO_TEST_CASE(a_run_of_ranks_that_stops_and_goes_on_has_the_bits_of_one_that_did_not) {
   goes_on(tied_gpt, {.tp = 2, .pp = 2, .sequence_parallel = true, .zero = 1}, 2, dtype::bf16);
+  goes_on(tied_gpt, {.pp = 2, .virtual_stages = 2, .zero = 1}, 2, dtype::f32);
   goes_on(mixture, {.tp = 2, .ep = 2, .etp = 2, .zero = 1}, 2, dtype::f32);
 }
 

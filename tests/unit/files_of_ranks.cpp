@@ -133,8 +133,13 @@ BOOST_AUTO_TEST_CASE(a_rank_reads_its_boxes_of_a_hugging_face_form) {
 
 // So what was saved under one layout, and loaded and saved under another, is the same.
 BOOST_AUTO_TEST_CASE(ranks_of_any_layout_save_the_state_of_one_rank) {
+  gpt deep = tied;
+  deep.layers = 4;
   for (const dtype t : {dtype::f32, dtype::bf16, dtype::f64})
     for (const int zero : {0, 1}) {
+      saves_what_one_does(deep, {.pp = 2, .virtual_stages = 2, .zero = zero}, 1, t);
+      saves_what_one_does(deep, {.tp = 2, .pp = 3, .cut = {.layers = {0, 3, 1}}, .zero = zero}, 1,
+                          t);
       saves_what_one_does(tied, {.zero = zero}, 3, t);
       saves_what_one_does(tied, {.tp = 2, .pp = 2, .zero = zero}, 1, t);
       saves_what_one_does(tied, {.tp = 2, .pp = 2, .sequence_parallel = true, .zero = zero}, 2, t);

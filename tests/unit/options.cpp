@@ -573,6 +573,15 @@ BOOST_AUTO_TEST_CASE(what_is_compiled_in_has_megatrons_meaning) {
       {"ffn-hidden-size=12288", "num-attention-heads=32", "num-query-groups=8", "num-experts=0",
        "moe-ffn-hidden-size=0", "moe-router-topk=0", "expert-tensor-parallel-size=4",
        "use-distributed-optimizer=false"});
+  has(compiled_values(mc::preset::qwen3_8b, {.pp = 4, .virtual_stages = 3}),
+      {"pipeline-model-parallel-size=4", "num-virtual-stages-per-pipeline-rank=3",
+       "num-layers-per-virtual-pipeline-stage=3", "decoder-first-pipeline-num-layers=0",
+       "account-for-loss-in-pipeline-split=false"});
+  has(compiled_values(mc::preset::qwen3_8b, {.pp = 4, .cut = {.first = 8, .last = 4}}),
+      {"decoder-first-pipeline-num-layers=8", "decoder-last-pipeline-num-layers=4",
+       "num-virtual-stages-per-pipeline-rank=1", "num-layers-per-virtual-pipeline-stage=0"});
+  has(compiled_values(mc::preset::qwen3_8b, {.pp = 2, .cut = {.embedding = true, .loss = true}}),
+      {"account-for-embedding-in-pipeline-split=true", "account-for-loss-in-pipeline-split=true"});
   has(compiled_values(mc::preset::gpt2_124m, {}),
       {"ffn-hidden-size=3072", "num-attention-heads=12", "num-query-groups=12", "num-experts=0",
        "expert-tensor-parallel-size=1"});

@@ -252,7 +252,7 @@ BOOST_AUTO_TEST_CASE(numbers_of_experts_are_named_with_their_range) {
   }
   BOOST_TEST(!mixed([](expert_sizes& s) { s.experts.n = 0, s.capacity = 1; }).empty());
   says(mixed([](expert_sizes& s) { s.balance = -1; }),
-       ": the coefficient of balance is -0.0625, not at least 0 and below 1e30");
+       ": the coefficient of balance is -1, not at least 0 and below 1e30");
   says(mixed([](expert_sizes& s) { s.balance = nan; }), ": the coefficient of balance is nan, not");
   says(mixed([](expert_sizes& s) { s.z_loss = -1; }), ": the coefficient of z is -1, not");
   says(mixed([](expert_sizes& s) { s.z_loss = nan; }), ": the coefficient of z is nan, not");
@@ -260,7 +260,7 @@ BOOST_AUTO_TEST_CASE(numbers_of_experts_are_named_with_their_range) {
     says(mixed([=](expert_sizes& s) { s.capacity = capacity; }),
          std::string(": capacity is ") + text<160>{}.decimal(capacity).c_str() +
              ", not at least 0 (none) and below 1e30");
-  // so many times its share of a rank's 64 choices, a part of one as one more, and all at most
+  // so many times its share of the 64 choices, a part of one as one more, and all at most
   for (const auto& [capacity, taken] :
        {std::pair{0.0, 0}, {1e-9, 1}, {1.0, 16}, {1.01, 17}, {4.0, 64}, {5.0, 64}, {1e29, 64}}) {
     const auto block = [capacity = capacity](context& c, var x) {

@@ -212,9 +212,11 @@ inline stage_shape stage_of(const program_view& p, int stage) {
 /// the memory is not made for; else no fault.
 inline fault_record fault_of_micros(const program_view& p, int micros) {
   const layout& l = p.numbers.ranks;
-  const int most = p.numbers.batch.micro_batches;
-  if (most == 0 || micros <= most)
-    return l.pp == 1 || micros == 1 ? fault_record{} : verify_schedule(schedule_of(l), l, micros);
+  const int most = p.numbers.batch.micro_batches, enough = 64 * l.pp; // what lies between repeats
+  if (most == 0 || micros <= most) {
+    if (l.pp == 1 || micros == 1) return {};
+    return verify_schedule(schedule_of(l), l, micros <= enough ? micros : enough + micros % l.pp);
+  }
   fault_record wrong;
   wrong.code = fault::T003;
   wrong.what << "it has " << micros << " micro-batches, and memory is for " << most
