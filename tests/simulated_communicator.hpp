@@ -11,6 +11,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -78,12 +79,17 @@ private:
                pair ? (x.what == mc::collective::send ? 0 : 1) : g.rank());
       return {static_cast<std::int64_t>(started_.size()) - 1};
     }
-    void finish(mc::ticket t) override {
-      const auto i = static_cast<std::size_t>(t.number);
-      if (t.number < 0 || i >= started_.size() || std::get<3>(started_[i]) < 0)
-        throw std::logic_error("a ticket is waited for twice");
-      of_.leave(started_[i]);
-      std::get<3>(started_[i]) = -1;
+    std::size_t finish(std::span<const mc::ticket> any) override {
+      std::vector<key> keys;
+      for (const mc::ticket t : any) {
+        const auto i = static_cast<std::size_t>(t.number);
+        if (t.number < 0 || i >= started_.size() || std::get<3>(started_[i]) < 0)
+          throw std::logic_error("a ticket is waited for twice");
+        keys.push_back(started_[i]);
+      }
+      const std::size_t left = of_.leave_one(keys);
+      std::get<3>(started_[static_cast<std::size_t>(any[left].number)]) = -1;
+      return left;
     }
 
     simulated_ranks& of_;
@@ -102,13 +108,19 @@ private:
     move(m);
     came_.notify_all();
   }
-  void leave(const key& k) {
+  std::size_t leave_one(const std::vector<key>& of) {
     std::unique_lock<std::mutex> hold(lock_);
-    meeting& m = meetings_.at(k);
-    came_.wait(hold,
-               [&] { return wrong_ != nullptr || m.came == static_cast<int>(m.guests.size()); });
+    std::size_t over = of.size();
+    came_.wait(hold, [&] {
+      for (over = 0; over < of.size(); ++over)
+        if (const meeting& m = meetings_.at(of[over]); m.came == static_cast<int>(m.guests.size()))
+          break;
+      return wrong_ != nullptr || over < of.size();
+    });
     if (wrong_ != nullptr) throw std::runtime_error("another rank has ended");
-    if (++m.left == m.came) meetings_.erase(k);
+    meeting& m = meetings_.at(of[over]);
+    if (++m.left == m.came) meetings_.erase(of[over]);
+    return over;
   }
 
   static void move(meeting& m) {

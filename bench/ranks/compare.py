@@ -3,9 +3,10 @@
 
     compare.py PROGRAM [--ranks 2] [--batch N] [--pairs 5] [--steps 60]
 
-Both have all cores: one rank as threads that compute, several as replicas among which these are
-divided. Printed is the median and spread of the ratio of tokens a second, several ranks over one;
-written to bench/results/ with the CPU model, the command and the commit.
+All have all cores: one rank as threads that compute, several as replicas among which these are
+divided, without and with --check-collectives. Printed are the median and spread of the ratios of
+tokens a second, several ranks over one, and checked ones over several; written to bench/results/
+with the CPU model, the command and the commit.
 """
 
 import argparse
@@ -27,9 +28,10 @@ def main():
     arguments = parser.parse_args()
     program = arguments.program.resolve()
 
-    def measured(ranks, batch):
+    def measured(ranks, batch, checks="false"):
         return last_json(run([program, "train", "--mock-data", "--train-iters", arguments.steps,
                               "--warmup", 10, "--eval-iters", 0, "--bench-json", "--ranks", ranks,
+                              "--check-collectives", checks,
                               *(["--global-batch-size", batch] if batch else [])]))
 
     batch = arguments.batch or 2 * arguments.ranks * measured(1, None)["batch"]
@@ -37,16 +39,20 @@ def main():
     result["command"] = " ".join(["compare.py", *(Path(word).name for word in sys.argv[1:])])
     result["version"] = run([program, "--version"]).strip()
     result["ranks"], result["batch"] = arguments.ranks, batch
-    taken = {1: [], arguments.ranks: []}
+    ways = {"one": (1, batch), "several": (arguments.ranks, batch),
+            "checked": (arguments.ranks, batch, "true")}
+    taken = {way: [] for way in ways}
     for pair in range(arguments.pairs):
-        for ranks in list(taken) if pair % 2 == 0 else list(taken)[::-1]:
-            taken[ranks].append(measured(ranks, batch)["tokens_per_s"])
-    one, many = taken[1], taken[arguments.ranks]
-    result["tokens_per_s"] = {"one": spread(one), "several": spread(many)}
-    result["several/one"] = ratio = spread([b / a for a, b in zip(one, many)])
-    print(f"{program.name}, batch {batch}: {spread(one)['median']:.0f} tokens/s of one rank, "
-          f"{spread(many)['median']:.0f} of {arguments.ranks}, ratio {ratio['median']:.3f} "
-          f"({ratio['least']:.3f} to {ratio['most']:.3f})")
+        for way in list(ways) if pair % 2 == 0 else list(ways)[::-1]:
+            taken[way].append(measured(*ways[way])["tokens_per_s"])
+    result["tokens_per_s"] = {way: spread(all_of_it) for way, all_of_it in taken.items()}
+    for way, base in (("several", "one"), ("checked", "several")):
+        ratio = spread([b / a for a, b in zip(taken[base], taken[way])])
+        result[f"{way}/{base}"] = ratio
+        print(f"{program.name}, {arguments.ranks} ranks, batch {batch}: {way}/{base} "
+              f"{ratio['median']:.3f} ({ratio['least']:.3f} to {ratio['most']:.3f}), "
+              f"{spread(taken[way])['median']:.0f} tokens/s against "
+              f"{spread(taken[base])['median']:.0f}")
     print(machine.write_result(f"ranks-{program.name}", result))
 
 

@@ -99,7 +99,7 @@ private:
     }
     return {0};
   }
-  void finish(ticket) override {}
+  std::size_t finish(std::span<const ticket> /*any*/) override { return 0; }
 };
 
 /// What rank `rank` calls in a step of so many micro-batches is what `describe` lists of its stage,

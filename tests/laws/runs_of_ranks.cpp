@@ -53,6 +53,7 @@ template <class Model> void train(const Model& m, const layout& l, int dp, dtype
                              {"product-type", "widened"}, // and not what a measurement says
                              {"eval-iters", "2"},
                              {"eval-interval", "2"},
+                             {"check-collectives", "true"},
                              {"ranks", std::to_string(ranks_of(ranks))}});
   options o = test::options_of(flags);
   BOOST_TEST((detail::ranks_of_run(program.view(), o) == ranks));

@@ -1,8 +1,10 @@
 // Every communicator keeps the same promises (tests/communicators.hpp): the one of one rank, threads
-// of this process, and simulated ones, on meshes whose dense and expert axes fold differently.
+// of this process, and simulated ones, on meshes whose dense and expert axes fold differently; each
+// as it is, and behind one that checks.
 #define BOOST_TEST_MODULE communicators
 #include <boost/test/unit_test.hpp>
 
+#include <megacpp/comm/checking.hpp>
 #include <megacpp/comm/self.hpp>
 #include <megacpp/comm/threads.hpp>
 
@@ -32,6 +34,14 @@ template <class Ranks, class F> void on_ranks(Ranks& ranks, F f) {
   for (std::size_t r = 0; r < wrong.size(); ++r)
     BOOST_TEST(wrong[r].substr(0, 300) == "", "rank " << r << " of " << wrong.size());
 }
+/// The same behind communicators that check.
+template <class Ranks, class F> void on_checked_ranks(Ranks& ranks, F f) {
+  on_ranks(ranks, [&](communicator& c, std::atomic<int>* came) {
+    std::string wrong;
+    checked_if(true, c, [&](communicator& to) { wrong = f(to, came); });
+    return wrong;
+  });
+}
 /// f on every rank of every backend.
 template <class F> void on_all(F f) {
   std::vector<std::atomic<int>> alone(1);
@@ -42,6 +52,10 @@ template <class F> void on_all(F f) {
     thread_ranks threads(m);
     on_ranks(threads, f);
   }
+  thread_ranks threads(meshes[1]);
+  on_checked_ranks(threads, f);
+  simulated_ranks simulated(meshes[0]);
+  on_checked_ranks(simulated, f);
 }
 
 } // namespace
@@ -62,7 +76,7 @@ BOOST_AUTO_TEST_CASE(what_no_group_can_do_is_refused) {
 // Ranks wait in different orders: each goes on with all that it has started.
 BOOST_AUTO_TEST_CASE(ranks_wait_in_any_order) {
   thread_ranks ranks(mesh({2, 2, 2, 1, 8, 1, 1}));
-  on_ranks(ranks, [](communicator& c, std::atomic<int>*) {
+  const auto waits = [](communicator& c, std::atomic<int>*) {
     constexpr std::int64_t n = 1000;
     constexpr std::size_t exchanges = 8;
     const std::vector<int> everyone{0, 1, 2, 3, 4, 5, 6, 7};
@@ -91,7 +105,9 @@ BOOST_AUTO_TEST_CASE(ranks_wait_in_any_order) {
       }
     }
     return wrong;
-  });
+  };
+  on_ranks(ranks, waits);
+  on_checked_ranks(ranks, waits);
 }
 
 // When wait returns, both `in` and `out` are the rank's own: it writes over them at once.
@@ -148,14 +164,14 @@ BOOST_AUTO_TEST_CASE(ranks_that_ask_for_different_exchanges_are_told) {
   using e = exchange;
   std::vector<float> in(16, 1.0f), out[2] = {in, in};
   const std::vector<std::int64_t> two{1, 2}, three{3, 2};
-  struct wish {
+  struct asked {
     e first, second;
     const char* sentence;
   };
   const auto t = dtype::f32;
   const source_line here{7, "models/mine.hpp"}, there{9, "models/mine.hpp"};
   float *const x = in.data(), *const y = out[0].data(), *const z = out[1].data();
-  const wish wishes[] = {
+  const asked wishes[] = {
       {e::all_reduce(axis::tp, t, x, y, 3, here), e::all_reduce(axis::tp, t, x, z, 4, there),
        "rank 0 for all-reduce of 3 f32 over tp at mine.hpp:7"},
       {e::all_gather(axis::tp, t, x, y, 3, here), e::reduce_scatter(axis::tp, t, x, z, 3, there),
@@ -165,29 +181,84 @@ BOOST_AUTO_TEST_CASE(ranks_that_ask_for_different_exchanges_are_told) {
       {e::send(axis::tp, t, x, 3, 1), e::receive(axis::tp, t, z, 4, 0), "receive of 4"},
       {e::all_to_all(axis::tp, t, x, y, two, two), e::all_to_all(axis::tp, t, x, z, three, two),
        "3 to and 1 from the other"},
+      // The same of two places of the model, of which one rank has left one out.
+      {e::all_reduce(axis::tp, t, x, y, 3, here), e::all_reduce(axis::tp, t, x, z, 3, there),
+       "rank 1 for all-reduce of 3 f32 over tp at mine.hpp:9 (exchange 1 of its group)"},
+      {e::send(axis::tp, t, x, 3, 1, here), e::receive(axis::tp, t, z, 3, 0, there),
+       "rank 0 for send of 3 f32 over tp at mine.hpp:7 (exchange 0 of its group)"},
   };
-  for (const wish& w : wishes) {
-    thread_ranks ranks(mesh({1, 1, 2, 1, 2, 1, 1}));
-    BOOST_CHECK_EXCEPTION(
-        ranks.run([&](communicator& c) { c.run(c.rank() == 0 ? w.first : w.second); }), error,
-        [&](const error& wrong) {
-          const std::string says = wrong.what();
-          BOOST_TEST_MESSAGE(says);
-          return says.find("ranks ask for different exchanges") != std::string::npos &&
-                 says.find(w.sentence) != std::string::npos;
-        });
+  const mesh two_ranks({1, 1, 2, 1, 2, 1, 1});
+  const auto told = [&](auto& ranks, bool checks, const asked& w) {
+    BOOST_CHECK_EXCEPTION(ranks.run([&](communicator& c) {
+      checked_if(checks, c, [&](communicator& to) {
+        to.run(exchange::barrier(axis::tp));
+        to.run(to.rank() == 0 ? w.first : w.second);
+      });
+    }),
+                          error, [&](const error& wrong) {
+                            const std::string says = wrong.what();
+                            BOOST_TEST_MESSAGE(says);
+                            return says.find("ranks ask for different exchanges: rank ") == 0 &&
+                                   says.find(w.sentence) != std::string::npos &&
+                                   wrong.code() == exit_code::internal;
+                          });
+    BOOST_TEST((out[0] == in && out[1] == in)); // nothing has moved
+  };
+  for (const asked& w : wishes) {
+    thread_ranks ranks(two_ranks);
+    told(ranks, false, w), told(ranks, true, w);
+    simulated_ranks simulated(two_ranks); // which compare little themselves
+    told(simulated, true, w);
+  }
+}
+
+// A rank that starts is free at once, whoever comes late, and what it sends arrives while it does
+// something else.
+BOOST_AUTO_TEST_CASE(a_communicator_that_checks_starts_without_waiting) {
+  thread_ranks ranks(mesh({1, 1, 2, 1, 2, 1, 1}), std::chrono::seconds(5));
+  const auto t = dtype::f32;
+  for (const bool sends : {false, true}) {
+    std::atomic<int> stage{0};
+    float x[2]{1, 2}, y[2]{};
+    const auto reach = [&](int n) { stage.store(n), stage.notify_all(); };
+    const auto exchanges = [&](communicator& c) {
+      if (c.rank() == 0) {
+        const ticket k = c.start(sends ? exchange::send(axis::tp, t, x, 1, 1)
+                                       : exchange::all_reduce(axis::tp, t, x, y, 1));
+        reach(1);
+        if (sends) stage.wait(1); // until it has arrived
+        c.wait(k);
+      } else {
+        stage.wait(0);
+        c.run(sends ? exchange::receive(axis::tp, t, y + 1, 1, 0)
+                    : exchange::all_reduce(axis::tp, t, x + 1, y + 1, 1));
+      }
+    };
+    ranks.run([&](communicator& c) {
+      try {
+        checked_if(true, c, exchanges);
+      } catch (...) {
+        reach(2);
+        throw;
+      }
+      reach(2);
+    });
+    BOOST_TEST(y[0] == (sends ? 0 : 3));
+    BOOST_TEST(y[1] == (sends ? 1 : 3));
   }
 }
 
 BOOST_AUTO_TEST_CASE(every_ticket_is_waited_for_once) {
   thread_ranks ranks(mesh({1, 1, 2, 1, 2, 1, 1}));
   const auto told = [&](auto f, const char* sentence) {
-    BOOST_CHECK_EXCEPTION(ranks.run(f), error, [&](const error& e) {
-      return std::string(e.what()).find(sentence) != std::string::npos;
-    });
+    for (const bool checks : {false, true})
+      BOOST_CHECK_EXCEPTION(ranks.run([&](communicator& c) { checked_if(checks, c, f); }), error,
+                            [&](const error& e) {
+                              return std::string(e.what()).find(sentence) != std::string::npos;
+                            });
   };
   told([](communicator& c) { (void)c.start(exchange::barrier(axis::tp)); },
-       "started and not waited for");
+       "barrier over tp: it was started and not waited for");
   told(
       [](communicator& c) {
         const ticket t = c.start(exchange::barrier(axis::tp));
@@ -223,6 +294,14 @@ BOOST_AUTO_TEST_CASE(a_rank_that_others_wait_for_in_vain_is_named) {
           if (c.rank() == 3) c.run(exchange::barrier(axis_set{}));
         },
         {"rank 3 has ended without", "receive over dp at mine.hpp:7, for which rank 1 waits"});
+  named(four, // behind communicators that check, by the same names
+        [&](communicator& c) {
+          checked_if(true, c, [&](communicator& to) {
+            if (to.rank() == 3) return;
+            to.run(exchange::all_reduce(axis::tp, dtype::f32, x + c.rank(), y + c.rank(), 1, here));
+          });
+        },
+        {"rank 3 has ended without", "all-reduce over tp at mine.hpp:7, for which rank 2 waits"});
   thread_ranks hasty(mesh({2, 1, 2, 1, 4, 1, 1}), std::chrono::seconds(1));
   std::atomic<int> told{0};
   named(

@@ -1,6 +1,7 @@
 // What the commands of a program do once its flags are read.
 #pragma once
 
+#include <megacpp/comm/checking.hpp>
 #include <megacpp/comm/threads.hpp>
 #include <megacpp/exec/machine.hpp>
 #include <megacpp/generate/generate.hpp>
@@ -83,7 +84,7 @@ inline void carry_out_on(const mesh& m, const program_view& p, command what, opt
   const std::string flags =
       what == command::train ? given_flags(flags_of(o), command::train) : std::string();
   thread_ranks ranks(m, std::chrono::seconds(o.machine.collective_timeout()));
-  ranks.run([&](communicator& c) {
+  const auto on_rank = [&](communicator& c) {
     try {
       cpu device(products, threads, rows_of(what));
       if (what == command::eval) return run_evaluation(p, o, device, c);
@@ -96,7 +97,8 @@ inline void carry_out_on(const mesh& m, const program_view& p, command what, opt
       if (c.rank() == 0) throw;
       throw error(e.code(), fmt::format("rank {}: {}", c.rank(), e.what()));
     }
-  });
+  };
+  ranks.run([&](communicator& c) { checked_if(o.machine.check_collectives(), c, on_rank); });
 }
 
 } // namespace detail

@@ -4,7 +4,7 @@
 //   c.run(exchange::all_gather(axis::tp, dtype::bf16, part, whole, n));     over tp, at once
 //   const ticket t = c.start(exchange::all_reduce({axis::dp, axis::cp}, dtype::f32, x, x, n));
 //   ...                                                                     meanwhile
-//   c.wait(t);
+//   c.wait(t);                                          or wait_any, for one of several
 //
 // What backends promise, and tests/communicators.hpp asks of each:
 //   - all ranks of a group start the same exchanges over it in the same order, and of two ranks one
@@ -63,6 +63,7 @@ struct exchange {
   int peer = -1;      ///< the root, or the other rank: its number in the group
   int channel = 0;    ///< between two ranks: one is received in the order in which it is sent
   source_line line{}; ///< of the model, that caused it
+  collective before = collective::none; ///< it tells of such a one, whose name it has
 
   static exchange all_reduce(axis_set over, dtype t, const void* in, void* out, std::int64_t count,
                              source_line line = {}) {
@@ -132,6 +133,10 @@ private:
   }
 };
 
+inline const char* name_of(const exchange& x) {
+  return name_of(x.before == collective::none ? x.what : x.before);
+}
+
 /// An exchange that was started, to be waited for once.
 struct [[nodiscard]] ticket {
   std::int64_t number = -1;
@@ -167,7 +172,9 @@ public:
     require_sound(x, g);
     return begin(x, g);
   }
-  void wait(ticket t) { finish(t); }
+  void wait(ticket t) { finish({&t, 1}); }
+  /// Waits for one of several, whichever is over first, and returns its place among them.
+  std::size_t wait_any(std::span<const ticket> any) { return finish(any); }
   /// For who ends with exchanges that it has started and cannot wait for, as the run has failed:
   /// afterwards no other rank touches its memory, and the others' exchanges throw.
   virtual void give_up() noexcept {}
@@ -179,13 +186,17 @@ protected:
                                              exit_code code = exit_code::internal) {
     std::string where;
     if (x.line.number > 0) where = std::string(" at ") + text_of(x.line).c_str();
-    throw error(code,
-                std::string(name_of(x.what)) + " over " + name_of(x.over) + where + ": " + why);
+    throw error(code, std::string(name_of(x)) + " over " + name_of(x.over) + where + ": " + why);
+  }
+  /// An exchange that was started and never waited for.
+  [[noreturn, gnu::cold]] static void refuse_left(const exchange& x) {
+    refuse(x, "it was started and not waited for: wait for every ticket");
   }
 
 private:
   virtual ticket begin(const exchange&, const group&) = 0;
-  virtual void finish(ticket) = 0;
+  /// Until one of them is over: its place.
+  virtual std::size_t finish(std::span<const ticket> any) = 0;
 
   static void require_sound(const exchange& x, const group& g) {
     if (!waits(x.what)) refuse(x, "it is no matter of several ranks: do it without a communicator");

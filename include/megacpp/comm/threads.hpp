@@ -13,8 +13,8 @@
 // long, or that has ended without them, ends the run with a sentence that names it.
 #pragma once
 
-#include <megacpp/comm/communicator.hpp>
 #include <megacpp/comm/rank_order.hpp>
+#include <megacpp/comm/wish.hpp>
 #include <megacpp/exec/own_thread.hpp>
 #include <megacpp/exec/processors.hpp>
 
@@ -112,8 +112,7 @@ private:
     one_rank(thread_ranks& of, int rank) : communicator(of.mesh_, rank), of_(of) {}
 
     void require_idle() const {
-      if (!started_.empty())
-        refuse(started_[0].mine().x, "it was started and not waited for: wait for every ticket");
+      if (!started_.empty()) refuse_left(started_[0].mine().x);
     }
 
   private:
@@ -128,6 +127,7 @@ private:
       const meeting::guest& mine() const { return m->guests[static_cast<std::size_t>(place)]; }
       bool reduces() const { return mine().x.what == collective::all_reduce; }
       bool done() const {
+        if (mine().x.what == collective::receive) return stage == has_shared; // nobody reads here
         return reduces() ? stage == has_gathered && m->all(m->gathered)
                          : stage == has_shared && m->all(m->shared);
       }
@@ -144,27 +144,33 @@ private:
       return {number_};
     }
 
-    void finish(ticket t) override {
+    std::size_t finish(std::span<const ticket> any) override {
       for (;;) {
         const std::uint32_t seen = of_.changes_.load(std::memory_order_acquire);
         bool moved = false;
         for (record& r : started_) moved |= go_on(r);
-        const auto it = std::find_if(started_.begin(), started_.end(),
-                                     [&](const record& r) { return r.number == t.number; });
-        if (it == started_.end())
-          throw error(exit_code::internal,
-                      "a ticket was waited for twice: wait for each exchange once");
-        if (it->done()) {
+        for (std::size_t i = 0; i < any.size(); ++i) {
+          const auto it = find(any[i]);
+          if (!it->done()) continue;
           of_.leave(it->at);
           started_.erase(it);
-          return;
+          return i;
         }
         if (of_.ended_.load()) {
           of_.until_untouched();
-          refuse(it->mine().x, "another rank has ended: see what it says", exit_code::ranks);
+          refuse(find(any[0])->mine().x, "another rank has ended: see what it says",
+                 exit_code::ranks);
         }
         if (!moved) of_.sleep(seen);
       }
+    }
+    std::vector<record>::iterator find(ticket t) {
+      const auto it = std::find_if(started_.begin(), started_.end(),
+                                   [&](const record& r) { return r.number == t.number; });
+      if (it == started_.end())
+        throw error(exit_code::internal,
+                    "a ticket was waited for twice: wait for each exchange once");
+      return it;
     }
 
     void give_up() noexcept override {
@@ -279,35 +285,17 @@ private:
       }
     }
 
-    /// Throws mc::error(exit_code::internal) if another rank asks for something else.
+    /// Throws mc::error(exit_code::internal) if another rank asks for something else, before this
+    /// one looks into its memory.
     static void require_agreement(const record& r) {
       const meeting::guest& mine = r.mine();
-      for (const meeting::guest& o : r.m->guests) {
-        const auto me = static_cast<std::size_t>(r.place),
-                   q = static_cast<std::size_t>(&o - r.m->guests.data());
-        const bool reduces = mine.x.what == collective::all_reduce,
-                   pair = mine.x.what == collective::send || mine.x.what == collective::receive,
-                   counts = !mine.gives.empty();
-        const bool same =
-            (pair || o.x.what == mine.x.what) && o.x.type == mine.x.type &&
-            (o.x.count == mine.x.count || (reduces && o.x.count * mine.x.count == 0)) &&
-            (mine.x.what != collective::broadcast || o.x.peer == mine.x.peer) &&
-            counts == !o.gives.empty() && (!counts || o.gives[me] == mine.takes[q]);
-        if (!same)
-          throw error(exit_code::internal, "ranks ask for different exchanges: rank " +
-                                               text(mine, q) + ", rank " + text(o, me) +
-                                               ": let all ranks of a group ask for the same");
+      const std::int64_t number = std::get<3>(r.at);
+      for (int q = 0; q < r.m->size(); ++q) {
+        if (q == r.place) continue;
+        const meeting::guest& o = r.m->guests[static_cast<std::size_t>(q)];
+        mc::require_agreement(wish_of(mine.x, number, mine.rank, q),
+                              wish_of(o.x, number, o.rank, r.place));
       }
-    }
-    /// "3 for an all-reduce of 12 f32 over tp at qwen3.hpp:41"; of counts, those with the other.
-    static std::string text(const meeting::guest& g, std::size_t other) {
-      std::string what = std::to_string(g.rank) + " for " + name_of(g.x.what) + " of ";
-      what += g.gives.empty() ? std::to_string(g.x.count)
-                              : std::to_string(g.gives[other]) + " to and " +
-                                    std::to_string(g.takes[other]) + " from the other, of";
-      what += std::string(" ") + name_of(g.x.type) + " over " + name_of(g.x.over);
-      if (g.x.line.number > 0) what += std::string(" at ") + text_of(g.x.line).c_str();
-      return what;
     }
 
     thread_ranks& of_;
@@ -325,9 +313,9 @@ private:
       if (at == meetings_.end()) at = open(k, size);
       m = at->second.get();
       meeting::guest& g = m->guests[static_cast<std::size_t>(place)];
-      g.x = x, g.x.gives = g.x.takes = {}, g.rank = rank;
-      g.gives.assign(x.gives.begin(), x.gives.end());
-      g.takes.assign(x.takes.begin(), x.takes.end());
+      g.x = x, g.rank = rank;
+      g.gives.assign(x.gives.begin(), x.gives.end()), g.x.gives = g.gives;
+      g.takes.assign(x.takes.begin(), x.takes.end()), g.x.takes = g.takes;
     }
     count(*m, m->came);
     return *m;
@@ -402,7 +390,7 @@ private:
     std::string what = "rank " + std::to_string(rank);
     what += gone ? " has ended without" : " did not come to";
     what += " exchange " + std::to_string(number) + " of its group, " +
-            std::string(name_of(waits->x.what)) + " over " + name_of(waits->x.over);
+            std::string(name_of(waits->x)) + " over " + name_of(waits->x.over);
     if (waits->x.line.number > 0) what += std::string(" at ") + text_of(waits->x.line).c_str();
     what += ", for which rank " + std::to_string(waits->rank) + " waits";
     if (!gone) what += " " + std::to_string(static_cast<std::int64_t>(waited.count())) + " s";

@@ -1,5 +1,6 @@
 // The only macros of megacpp that stay defined: version, the spelling of host/device attributes,
-// whether messages print texts, and whether errors of memory are looked for.
+// whether messages print texts, whether errors of memory are looked for, and whether a program is
+// built for debugging.
 #pragma once
 
 #define MEGACPP_VERSION_MAJOR 0
@@ -30,4 +31,11 @@
 #undef MEGACPP_CHECKS_MEMORY
 #define MEGACPP_CHECKS_MEMORY 1
 #endif
+#endif
+
+// Whether assertions hold, as in debug builds.
+#if defined(NDEBUG)
+#define MEGACPP_DEBUGGED false
+#else
+#define MEGACPP_DEBUGGED true
 #endif

@@ -4,6 +4,7 @@
 // are those of Megatron-LM with _ for -.
 #pragma once
 
+#include <megacpp/config/config.hpp>
 #include <megacpp/options/flag.hpp>
 
 #include <algorithm>
@@ -369,7 +370,8 @@ struct report_flags {
 
 struct machine_flags {
   BOOST_HANA_DEFINE_STRUCT(machine_flags, (whole_flag, threads), (whole_flag, ranks),
-                           (whole_flag, collective_timeout), (text_flag, product_type));
+                           (whole_flag, collective_timeout), (switch_flag, check_collectives),
+                           (text_flag, product_type));
   machine_flags() {
     const command computing =
         command::train | command::eval | command::generate | command::describe;
@@ -390,6 +392,12 @@ struct machine_flags {
     collective_timeout
         .is(600, "seconds that ranks wait for one of them before all end with its name")
         .within(1, 1 << 30)
+        .of(command::train | command::eval | command::generate)
+        .resumes(on_resume::unsaved);
+    check_collectives
+        .is(MEGACPP_DEBUGGED,
+            "ranks tell each other what they are about to exchange, and end where they differ with "
+            "both ranks and both lines of the model")
         .of(command::train | command::eval | command::generate)
         .resumes(on_resume::unsaved);
     product_type
