@@ -1,13 +1,17 @@
-// The collectives that `describe` lists: what is on the wire by closed forms, and which line of the
-// model each is for.
+// The collectives of a step: those that ranks make are counted, and are what `describe` lists and
+// what the papers' formulas say; and which line of the model each is for.
 #define BOOST_TEST_MODULE collectives
 #include <boost/test/unit_test.hpp>
 
+#include <megacpp/comm/threads.hpp>
 #include <megacpp/inspect/description.hpp>
 #include <megacpp/preset/models.hpp>
+#include <megacpp/run/session.hpp>
 
 #include <map>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include <kernels.hpp>
 
@@ -84,4 +88,231 @@ BOOST_AUTO_TEST_CASE(every_collective_names_the_line_that_caused_it) {
       BOOST_TEST(caused);
     }
   }
+}
+
+namespace {
+
+/// What one rank hands to others in a step: calls and bytes, by exchange and group. What is received
+/// was counted where it was sent.
+struct tally {
+  std::int64_t calls = 0, bytes = 0;
+  bool of_stores = false; ///< some of the bytes, by calls that are not told
+  bool operator==(const tally&) const = default;
+};
+using tallies = std::map<std::pair<collective, std::uint8_t>, tally>;
+
+void count(tallies& all, const mesh& m, collective what, axis_set over, std::int64_t calls,
+           std::int64_t bytes) {
+  const axis_set several = of_several_ranks(m, over);
+  if (several.empty() || calls * bytes == 0 || what == collective::receive) return;
+  tally& t = all[{what, several.bits}];
+  t.calls += calls, t.bytes += calls * bytes;
+}
+std::string text_of(const tallies& all) {
+  std::string text;
+  for (const auto& [key, t] : all)
+    text += "\n  " + std::to_string(t.calls) + " " + name_of(key.first) + " over " +
+            name_of(axis_set::of_bits(key.second)) + ", " + std::to_string(t.bytes) + " bytes";
+  return text;
+}
+/// Of single numbers (norms, sums of losses, counts), and of more.
+bool is_one_number(std::int64_t bytes) { return bytes <= 8; }
+
+/// A communicator that counts what it hands on to another one.
+class counting final : public communicator {
+public:
+  explicit counting(communicator& below) : communicator(below.ranks(), below.rank()), to_(below) {}
+  tallies all, large; ///< and those of more than a number
+
+private:
+  ticket begin(const exchange& x, const group& g) override {
+    const std::int64_t bytes = x.elements_in(g.size()) * size_of(x.type);
+    count(all, ranks(), x.what, x.over, 1, bytes);
+    if (!is_one_number(bytes)) count(large, ranks(), x.what, x.over, 1, bytes);
+    return to_.start(x);
+  }
+  std::size_t finish(std::span<const ticket> any) override { return to_.wait_any(any); }
+  void give_up() noexcept override { to_.give_up(); }
+
+  communicator& to_;
+};
+
+/// What every rank counts in a step of so many micro-batches, of more than a number, which is what
+/// `describe` lists of its stage.
+template <class Model>
+std::vector<tallies> counted(const Model& m, const setup& s, int dp, int micros) {
+  const interpreted_program<Model> p(m, s, "counted");
+  const mesh ranks = mesh_of(s.ranks, dp);
+  std::vector<tallies> all(static_cast<std::size_t>(ranks_of(ranks))), large(all.size());
+  thread_ranks(ranks).run([&](communicator& threads) {
+    counting c(threads);
+    cpu device(product_type::widened, 1);
+    session run(p.view(), device, purpose::training, c);
+    run.weights().initialise(1);
+    const std::vector<std::int32_t> ids(static_cast<std::size_t>(s.batch.micro * s.batch.sequence),
+                                        7);
+    run.step(std::vector<batch_view>(static_cast<std::size_t>(micros), {ids.data(), ids.data()}));
+    const auto r = static_cast<std::size_t>(c.rank());
+    all[r] = c.all, large[r] = c.large;
+  });
+  for (std::size_t r = 0; r < all.size(); ++r) {
+    const int stage = coordinates_of(ranks, static_cast<int>(r))[static_cast<unsigned>(axis::pp)];
+    tallies listed;
+    for (const step_call& call : calls_of(p.view(), ranks, stage, micros))
+      count(listed, ranks, call.call.what, call.call.over, 1, call.call.bytes);
+    BOOST_TEST((all[r] == listed), "rank " << r << " counts" << text_of(all[r]) << "\nand listed is"
+                                           << text_of(listed));
+  }
+  return large;
+}
+
+/// Of widths at which every tensor fills whole lines of a store.
+constexpr gpt counted_gpt{
+    .layers = 4, .hidden = 256, .heads = 4, .ffn = 1024, .vocabulary = 256, .positions = 16};
+
+/// What the papers say that a rank of a stage hands to others in a step of a GPT with biases and a
+/// tied head. b sequences of s tokens, of which a rank has s / c; h wide, f inside an MLP.
+tallies of_papers(const gpt& m, const setup& s, int replicas, int stage, int micros) {
+  using enum collective;
+  using enum axis;
+  const layout& l = s.ranks;
+  const mesh ranks = mesh_of(l, replicas);
+  const std::int64_t t = l.tp, c = l.cp, h = m.hidden, f = m.ffn, V = m.vocabulary,
+                     layers = m.layers / l.pp, element = size_of(s.type), main = 4, // bytes
+      tokens = std::int64_t{s.batch.micro} * s.batch.sequence / c, bsh = tokens * h * element;
+  const bool first = stage == 0, last = stage + 1 == l.pp, sp = l.sequence_parallel,
+             full = s.again == recompute::full;
+  tallies all;
+  const auto add = [&](collective what, axis_set over, std::int64_t calls, std::int64_t bytes) {
+    count(all, ranks, what, over, calls, bytes);
+  };
+  // Of gradients and weights; in how many calls, no paper says.
+  const auto add_stores = [&](collective what, axis_set over, std::int64_t bytes) {
+    if (of_several_ranks(ranks, over).empty() || bytes == 0) return;
+    tally& t = all[{what, of_several_ranks(ranks, over).bits}];
+    t.bytes += bytes, t.of_stores = true;
+  };
+  // Tensor parallelism (Shoeybi et al. 2019, section 3): a layer has two all-reduces of b s h in
+  // the forward pass and two in the backward pass, the embedding one forward, the head one
+  // backward. Full recomputation repeats the forward pass but for what only its end has.
+  if (!sp) add(all_reduce, tp, micros * (layers * (full ? 5 : 4) + first + last), bsh);
+  // With sequence parallelism (Korthikanti et al. 2022, section 4.2): an all-gather and a
+  // reduce-scatter in the place of each, of the same volume; and what was gathered in the forward
+  // pass is not kept, but gathered once more in the backward pass (4.2.2).
+  if (sp) {
+    add(all_gather, tp, micros * (layers * 6 + first + 2 * last), bsh / t);
+    add(reduce_scatter, tp, micros * (layers * (full ? 5 : 4) + first + last), bsh);
+  }
+  // The loss of a vocabulary that is cut: numbers of b s alone (Shoeybi et al., section 3). Here two:
+  // each rank's log-sum-exp, and the label's logit.
+  if (last) {
+    add(all_gather, tp, micros, tokens * main);
+    add(all_reduce, tp, micros, tokens * main);
+  }
+  // Context parallelism (Dubey et al. 2024, section 3.3.2): keys and values are gathered, and their
+  // gradients scattered; b s h / t each, where all heads have their own. They are gathered once
+  // more in the backward pass, too, and the positions once.
+  add(all_gather, cp, micros * layers * 4, bsh / t);
+  add(reduce_scatter, cp, micros * layers * 2, c * bsh / t);
+  add(all_gather, cp, micros * layers, tokens * 4);
+  // A pipeline (Narayanan et al. 2021, section 4.1): b s h for each boundary, micro-batch and
+  // direction; shards of it where the stream is sharded.
+  add(send, pp, micros * (!first + !last), bsh / (sp ? t : 1));
+  // Gradients: of what a rank has of the weights; those that ranks of tp see whole, norms and biases
+  // behind sums, are pending over tp, too, where each has other tokens (Korthikanti et al., 4.2.2).
+  const std::int64_t shards = layers * (4 * h * h + 3 * h + 2 * h * f + f) / t,
+                     table = (first || last) * V * h / t,
+                     whole = layers * 6 * h + first * m.positions * h + last * 2 * h;
+  const axis_set over{dp, cp};
+  // Both uses of a tied table are added, over the stages that have them.
+  const axis_set of_table = l.pp > 1 ? over.with(pp) : over;
+  const axis_set of_whole = sp ? over.with(tp) : over;
+  if (l.zero == 0) { // Psi elements are reduced once: 2 Psi (n - 1) / n on the wire
+    add_stores(all_reduce, over, shards * main);
+    add_stores(all_reduce, of_table, table * main);
+    add_stores(all_reduce, of_whole, whole * main);
+  } else { // Rajbhandari et al. 2020, section 7.1: Psi (n - 1) / n scattered, and as much gathered
+    add_stores(reduce_scatter, over, (shards + table + whole) * main);
+    add_stores(all_gather, over, (shards + table + whole) / (replicas * c) * element);
+  }
+  return all;
+}
+
+void sends_what_papers_say(const setup& s, int dp, int micros, const char* name) {
+  const std::vector<tallies> all = counted(counted_gpt, s, dp, micros);
+  const mesh ranks = mesh_of(s.ranks, dp);
+  for (std::size_t r = 0; r < all.size(); ++r) {
+    const int stage = coordinates_of(ranks, static_cast<int>(r))[static_cast<unsigned>(axis::pp)];
+    const tallies want = of_papers(counted_gpt, s, dp, stage, micros);
+    bool same = all[r].size() == want.size();
+    for (const auto& [key, t] : want) {
+      const auto at = all[r].find(key);
+      if (!(same = same && at != all[r].end() && at->second.bytes == t.bytes)) break;
+      const std::int64_t more = at->second.calls - t.calls; // a group of the stores at a time
+      same = t.of_stores ? more > 0 && more <= 4 : more == 0;
+    }
+    BOOST_TEST(same, name << ": rank " << r << " hands to others" << text_of(all[r])
+                          << "\nand by the papers" << text_of(want));
+  }
+}
+
+} // namespace
+
+BOOST_AUTO_TEST_CASE(a_step_sends_what_the_papers_say) {
+  const batching b{2, 16};
+  const layout tp2sp{.tp = 2, .sequence_parallel = true};
+  sends_what_papers_say({.ranks = {.tp = 2}, .batch = b}, 1, 2, "tp 2");
+  sends_what_papers_say({.ranks = {.tp = 4}, .batch = b, .type = dtype::bf16}, 2, 1, "tp 4 dp 2");
+  sends_what_papers_say({.ranks = tp2sp, .batch = b}, 1, 2, "tp 2 sp");
+  sends_what_papers_say({.ranks = tp2sp, .batch = b, .again = recompute::full}, 2, 1,
+                        "tp 2 sp dp 2, recomputed");
+  sends_what_papers_say({.ranks = {.tp = 2}, .batch = b, .again = recompute::full}, 1, 1,
+                        "tp 2, recomputed");
+  sends_what_papers_say({.ranks = {.tp = 4, .sequence_parallel = true}, .batch = b}, 1, 1,
+                        "tp 4 sp");
+  sends_what_papers_say({.batch = b, .type = dtype::bf16}, 4, 1, "dp 4");
+  sends_what_papers_say({.ranks = {.zero = 1}, .batch = b}, 2, 2, "dp 2, zero 1");
+  sends_what_papers_say({.ranks = {.tp = 2, .cp = 2, .zero = 1}, .batch = b, .type = dtype::bf16},
+                        2, 1, "tp 2 cp 2 dp 2, zero 1");
+  sends_what_papers_say({.ranks = {.cp = 2}, .batch = b}, 2, 1, "cp 2 dp 2");
+  sends_what_papers_say({.ranks = {.cp = 4}, .batch = b, .type = dtype::bf16}, 1, 1, "cp 4");
+  sends_what_papers_say({.ranks = {.pp = 2}, .batch = b}, 1, 3, "pp 2");
+  sends_what_papers_say({.ranks = {.tp = 2, .pp = 4}, .batch = b}, 1, 4, "tp 2 pp 4");
+  sends_what_papers_say({.ranks = {.tp = 2, .pp = 2, .cp = 2, .sequence_parallel = true},
+                         .batch = b,
+                         .type = dtype::bf16},
+                        2, 2, "tp 2 sp pp 2 cp 2 dp 2");
+}
+
+// Experts (Rajbhandari et al. 2022, section 5; Megatron Core): of every token k copies of h go to
+// experts and come back, and so do the gradients: two all-to-alls forward and two backward, each of
+// tokens x k x h; where etp ranks share an expert, each of them has them. Beside them go the weight
+// of each copy and its gradient, and before them the number of rows of each expert.
+BOOST_AUTO_TEST_CASE(experts_send_what_the_papers_say) {
+  qwen3_moe m = small_moe;
+  m.experts_per_token = m.experts; // so that each is chosen equally often
+  const auto compare = [&](const layout& l, int dp, int micros, dtype type) {
+    const setup s{.ranks = l, .batch = {2, 16}, .type = type};
+    const mesh ranks = mesh_of(l, dp);
+    const std::int64_t tokens = std::int64_t{2} * 16 / l.cp / (l.sequence_parallel ? l.tp : 1),
+                       copies = tokens * m.experts_per_token * l.expert_tp(),
+                       calls = std::int64_t{micros} * m.layers;
+    tallies want;
+    using enum collective;
+    const axis_set over{axis::ep, axis::etp};
+    count(want, ranks, all_to_all, over, 4 * calls, copies * m.hidden * size_of(type));
+    count(want, ranks, all_to_all, over, 2 * calls, copies * 4);
+    count(want, ranks, all_gather, over, calls, std::int64_t{m.experts} * 4);
+    for (const tallies& all : counted(m, s, dp, micros))
+      for (const auto& [key, t] : want) {
+        const auto at = all.find(key);
+        BOOST_TEST(
+            (at != all.end() && at->second == t),
+            "a rank hands to others" << text_of(all) << "\nand by the papers" << text_of(want));
+      }
+  };
+  compare({.ep = 2}, 2, 2, dtype::f32);
+  compare({.ep = 4}, 4, 1, dtype::bf16);
+  compare({.cp = 2, .ep = 2}, 2, 1, dtype::f32);
+  compare({.tp = 2, .ep = 2, .etp = 2, .sequence_parallel = true}, 2, 1, dtype::bf16);
 }

@@ -33,7 +33,7 @@ inline constexpr pass all_passes[] = {
     {"fuse", [](const graph& g, const pass_options&) { return fused(g); },
      [](const graph&, const pass_options&) { return true; }},
     {"recompute", [](const graph& g, const pass_options& o) { return recomputed(g, o.again); },
-     [](const graph&, const pass_options& o) { return o.backward && o.again != recompute::none; }},
+     [](const graph& g, const pass_options& o) { return o.backward && recomputes(g, o.again); }},
     {"split", [](const graph& g, const pass_options&) { return halved(g); },
      [](const graph&, const pass_options& o) { return o.backward; }},
     {"regions", [](const graph& g, const pass_options&) { return in_regions(g); },

@@ -2,15 +2,17 @@
 // are emitted again in the backward pass, right before the first backward node that reads them, and
 // their first results are no longer saved.
 //
-//   none       every value the backward pass reads is saved
-//   selective  nodes bound by bytes (norms, GELU, SwiGLU, RoPE, dropout) run again
+//   none       every value the backward pass reads is saved; of one that was gathered, the rank's
+//              own part, which is gathered again (Korthikanti et al. 2022, 4.2.2)
+//   selective  nodes bound by bytes (norms, GELU, SwiGLU, RoPE, dropout) run again,
+//              and gathers
 //   full       all forward nodes run again; only the incoming stream is saved
 //
 // Re-emitted code has no effects: dropout masks are functions of counters, statistics are values.
 #pragma once
 
 #include <megacpp/graph/graph.hpp>
-#include <megacpp/graph/op.hpp>
+#include <megacpp/op/redistribute.hpp>
 
 namespace mc {
 
@@ -21,6 +23,15 @@ constexpr const char* name_of(recompute r) {
 }
 
 namespace detail {
+
+/// A forward node that puts the parts of several ranks together, for each to use. Integers, which
+/// are small beside what they go with, are kept.
+constexpr bool gathers(const graph& g, const node& n) {
+  if (n.when != phase::forward || !n.op->redistributes) return false;
+  const auto t = n.attr.as<op::transition>();
+  return t.by() == collective::all_gather && t.to.s == state::replicate &&
+         g.at(n.in[0]).differentiable();
+}
 
 struct rewriter {
   graph out{};
@@ -38,7 +49,8 @@ struct rewriter {
     if (p < 0) return false;
     const node& n = g.at_node(p);
     if (n.op->accumulates) return false; // it would add to its gradients twice
-    return n.when == phase::forward && (policy == recompute::full || n.op->cheap);
+    if (policy != recompute::none && n.op->cheap) return n.when == phase::forward;
+    return gathers(g, n) || (n.when == phase::forward && policy == recompute::full);
   }
   constexpr value_id twin(value_id v) {
     if (v < 0 || !replayed(v)) return v;
@@ -75,8 +87,15 @@ struct rewriter {
 
 } // namespace detail
 
+/// True if the pass changes a graph.
+constexpr bool recomputes(const graph& g, recompute policy) {
+  for (int i = 0; policy == recompute::none && i < g.node_count; ++i)
+    if (detail::gathers(g, g.at_node(i))) return true;
+  return policy != recompute::none;
+}
+
 constexpr graph recomputed(const graph& g, recompute policy) {
-  if (policy == recompute::none || g.wrong.code != fault::none) return g;
+  if (g.wrong.code != fault::none || !recomputes(g, policy)) return g;
   detail::rewriter w(g, policy);
   for (int i = 0; i < g.node_count; ++i) {
     node n = g.at_node(i);
