@@ -83,8 +83,9 @@ struct buffer {
   std::int64_t offset = 0;   ///< in its arena; copy k lies k * bytes behind
 
   constexpr std::int64_t size() const { return bytes * copies; }
+  /// Where a micro-batch's copy lies; what is of none finds the first.
   constexpr std::int64_t at(int micro) const {
-    return copies == 1 ? offset : offset + micro % copies * bytes;
+    return copies == 1 || micro < 0 ? offset : offset + micro % copies * bytes;
   }
 };
 
