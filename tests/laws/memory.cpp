@@ -3,6 +3,7 @@
 #define BOOST_TEST_MODULE memory
 #include <boost/test/unit_test.hpp>
 
+#include <megacpp/comm/threads.hpp>
 #include <megacpp/inspect/describe.hpp>
 #include <megacpp/observe/memory.hpp>
 #include <megacpp/preset/models.hpp>
@@ -212,6 +213,110 @@ BOOST_AUTO_TEST_CASE(the_planned_bytes_are_the_bytes_used) {
         poisoned(small_moe, {.batch = {4, 128, false, 500}, .type = t, .again = again});
       }
     }
+}
+
+namespace {
+
+/// On every rank: a step of enough micro-batches that as many are in flight as ever touches all of
+/// the memory that its stage plans, and reads nothing of it that it has not written.
+template <class Model>
+void poisoned_on_ranks(const Model& m, const setup& s, int dp, const char* name) {
+  const interpreted_program<Model> p(m, s, name);
+  const mesh ranks = mesh_of(s.ranks, dp);
+  const tokens_of t(s.batch.micro * s.batch.sequence, m.vocabulary);
+  const std::vector<batch_view> all(static_cast<std::size_t>(s.ranks.pp) + 1, t.view());
+  std::vector<double> fractions(static_cast<std::size_t>(ranks_of(ranks)));
+  std::vector<std::array<double, 2>> losses(fractions.size());
+  thread_ranks(ranks).run([&](communicator& c) {
+    const auto r = static_cast<std::size_t>(c.rank());
+    cpu device(product_type::widened, 1);
+    session run(p.view(), device, purpose::training, c);
+    run.weights().initialise(1); // and the learning rate is 0
+    losses[r][0] = run.step(all).loss.sum;
+    run.numbers().step = 0; // by which dropout draws
+    const memory_items& plan = run.planned();
+    const std::int64_t activations = plan.saved + plan.streams + plan.working;
+    std::memset(run.activations().data(), 0xff, static_cast<std::size_t>(activations));
+    losses[r][1] = run.step(all).loss.sum;
+    fractions[r] = static_cast<double>(touched(run.activations().data(), activations)) /
+                   static_cast<double>(activations);
+  });
+  for (std::size_t r = 0; r < fractions.size(); ++r) {
+    BOOST_TEST(fractions[r] >= 0.99, name << ": rank " << r << " touches " << fractions[r]);
+    BOOST_TEST((losses[r][0] == losses[r][1] && losses[r][0] == losses[0][0]),
+               name << ": rank " << r << " computes another loss, " << losses[r][0] << " and "
+                    << losses[r][1] << ", of the first " << losses[0][0]);
+  }
+}
+
+} // namespace
+
+BOOST_AUTO_TEST_CASE(the_planned_bytes_are_the_bytes_used_on_every_rank) {
+  const batching b{2, 64};
+  gpt deep = small_gpt;
+  deep.layers = 4;
+  deep.dropout = 0.1;
+  const auto of_gpt = [&](layout l, int dp, const char* name, recompute again = recompute::none,
+                          dtype t = dtype::f32) {
+    poisoned_on_ranks(deep, {.ranks = l, .batch = b, .type = t, .again = again}, dp, name);
+  };
+  of_gpt({}, 2, "dp 2");
+  of_gpt({.zero = 1}, 2, "zero 1 dp 2");
+  of_gpt({.tp = 2}, 1, "tp 2");
+  of_gpt({.tp = 4}, 1, "tp 4", recompute::selective, dtype::bf16);
+  of_gpt({.cp = 2}, 1, "cp 2");
+  of_gpt({.cp = 4}, 1, "cp 4", recompute::full);
+  of_gpt({.pp = 2}, 1, "pp 2");
+  of_gpt({.pp = 4, .zero = 1}, 2, "zero 1 pp 4 dp 2");
+  of_gpt({.tp = 2, .pp = 2}, 1, "tp 2 pp 2", recompute::full);
+  for (const recompute again : {recompute::none, recompute::selective, recompute::full}) {
+    of_gpt({.tp = 2, .sequence_parallel = true}, 1, "tp 2 sp", again);
+    of_gpt({.tp = 2, .pp = 2, .cp = 2, .sequence_parallel = true}, 1, "tp 2 sp pp 2 cp 2", again,
+           dtype::bf16);
+  }
+  of_gpt({.tp = 4, .sequence_parallel = true, .zero = 1}, 2, "zero 1 tp 4 sp dp 2");
+  // Every token goes to every expert, so that all rows of the plan are there.
+  qwen3_moe all = small_moe;
+  all.experts_per_token = all.experts;
+  const auto of_experts = [&](layout l, int dp, const char* name) {
+    poisoned_on_ranks(all, {.ranks = l, .batch = b}, dp, name);
+  };
+  of_experts({.ep = 2}, 2, "ep 2");
+  of_experts({.ep = 4, .zero = 1}, 4, "zero 1 ep 4");
+  of_experts({.tp = 2, .ep = 2, .etp = 2, .sequence_parallel = true}, 2, "tp 2 sp ep 2 etp 2");
+}
+
+// What a layer of a GPT keeps for its backward pass under tensor and sequence parallelism: shards,
+// of b s tokens in two bytes an element
+//   norms        their results, h each, and the stream between them, h; mean and root of each in f32
+//   attention    q, k, v and the result, h each over heads; a log-sum-exp a head in f32
+//   MLP          before and behind GELU, f each
+//   dropout      an int32 a token for each of two, its key
+// and the stream before the layer, h. Korthikanti et al. (2022, equation 4 without the scores of
+// attention, which are not kept) count 34 s b h / t with f = 4 h, masks of dropout among it.
+BOOST_AUTO_TEST_CASE(what_is_kept_under_sequence_parallelism_is_a_share_of_a_closed_form) {
+  gpt m = preset::gpt2_124m;
+  for (const double dropout : {0.1, 0.0})
+    for (const int t : {2, 4})
+      for (const batching& b : {batching{4, 1024}, batching{1, 256}}) {
+        m.dropout = dropout;
+        const interpreted_program<gpt> p(
+            m, {.ranks = {.tp = t, .sequence_parallel = true}, .batch = b, .type = dtype::bf16},
+            "kept");
+        const std::int64_t tokens = std::int64_t{b.micro} * b.sequence, h = m.hidden, f = m.ffn,
+                           keys = dropout > 0 ? 2 * 4 : 0,
+                           each = 2 * (3 * h + 4 * h + 2 * f) + 4 * m.heads + 2 * 2 * 4 + keys,
+                           stream = 2 * h, limit = 34 * h;
+        const memory_plan& plan = *p.view().block(0).plan;
+        BOOST_TEST(plan.saved == tokens * each / t);
+        BOOST_TEST(each + stream <= limit);
+        // All layers, the stem and the head, and one stream more than layers.
+        const memory_items items = memory_of_stage(p.view());
+        const std::int64_t others = p.view().part(0).plan->saved + p.view().head().plan->saved;
+        BOOST_TEST(items.saved == m.layers * plan.saved + others);
+        BOOST_TEST(items.streams >= (m.layers + 1) * tokens * stream / t);
+        BOOST_TEST(items.streams <= (m.layers + 3) * tokens * stream / t); // and cotangents
+      }
 }
 
 namespace {
