@@ -221,6 +221,13 @@ void loss_grad_halved(node_task& t) {
   plain::router_loss_grad(t);
   t.out(1)[0] /= 2;
 }
+/// As if ranks that share experts had copies of them, whose gradients are averaged
+/// (NVIDIA/Megatron-LM#5956, deepspeedai/DeepSpeed#6546, databricks/megablocks#20: a sum over one set
+/// of ranks, divided by the size of another).
+void weight_grad_of_ep_averaged(node_task& t) {
+  plain::grouped_weight_grad(t);
+  for (double& x : t.out(0)) x /= t.w.of(axis::ep);
+}
 void load_of_choices_alone(node_task& t) {
   for (double e : t.in(0)) t.out(0)[plain::at(plain::whole_number(e))] += 1;
 }
@@ -234,6 +241,9 @@ const std::vector<wrong>& list() {
            return &o;
          }()}},
        {{&weight_grad_unreduced, &plain::grouped_weight_grad}}},
+      {"expert gradients are divided by the ranks that share experts",
+       {},
+       {{&op::grouped_weight_grad, &weight_grad_of_ep_averaged}}},
       {"experts of a tensor group are one rank's",
        {{&op::dispatch,
          &relabels<op::dispatch, 0, state::replicate, state::invariant, axis::etp>}}},

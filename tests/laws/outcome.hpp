@@ -22,12 +22,14 @@ struct batches {
   std::vector<std::int32_t> tokens, labels, positions, documents;
   int micro;
 
-  explicit batches(const mc::setup& s, int first, int together = 1) : micro(s.batch.micro) {
-    for (int number = first; number < first + together; ++number) add(s, number, micro / together);
+  explicit batches(const mc::setup& s, int first, int together = 1, bool one_token = false)
+      : micro(s.batch.micro) {
+    for (int number = first; number < first + together; ++number)
+      add(s, number, micro / together, one_token);
   }
-  void add(const mc::setup& s, int number, int sequences) {
+  void add(const mc::setup& s, int number, int sequences, bool one_token) {
     for (int i = 0; i < sequences * s.batch.sequence; ++i) {
-      const int x = (i * 7 + number * 13 + i / 5) % 64, at = i % s.batch.sequence;
+      const int x = one_token ? 5 : (i * 7 + number * 13 + i / 5) % 64, at = i % s.batch.sequence;
       tokens.push_back(x), labels.push_back(x % 9 == number % 9 ? -1 : (x * 3 + 1) % 64);
       if (!s.batch.packed) continue;
       const bool begins = at == 0 || at % (7 + number) == 5;
@@ -54,7 +56,8 @@ struct how {
   double clip = 1;
   int steps = 4;
   double rate = 1e-2;
-  bool together = false; ///< all micro-batches are one
+  bool together = false;  ///< all micro-batches are one
+  bool one_token = false; ///< again and again, which always goes to the same experts
 };
 
 /// Of steps of so many micro-batches, divided among dp replicas. Ranks that hold one element hold
@@ -65,7 +68,7 @@ outcome outcome_of(const Model& m, const mc::setup& s, int dp, int micros, const
   const mc::mesh ranks = mc::mesh_of(s.ranks, dp);
   std::vector<outcome> all(static_cast<std::size_t>(mc::ranks_of(ranks)));
   std::vector<batches> data;
-  for (int r = 0; r < micros; ++r) data.emplace_back(s, r, h.together ? micros : 1);
+  for (int r = 0; r < micros; ++r) data.emplace_back(s, r, h.together ? micros : 1, h.one_token);
   const auto train = [&](mc::communicator& c) {
     mc::cpu device(mc::product_type::widened, 1);
     mc::session run(p.view(), device, mc::purpose::training, c);

@@ -150,11 +150,13 @@ void records(const Model& m, const setup& s, int dp, const char* name, int micro
 
 /// One rank has the same two micro-batches, one after another or together.
 template <class Model>
-void equals_one_rank(const Model& m, setup s, int dp, const char* name, bool together = false) {
+void equals_one_rank(const Model& m, setup s, int dp, const char* name, const test::how& h = {}) {
   s.type = dtype::f64;
-  const outcome got = outcome_of(m, s, dp, 2);
-  s.ranks = {}, s.batch.expert_rows = 0, s.batch.micro *= together ? 2 : 1;
-  const outcome want = outcome_of(m, s, 1, 2, {.together = together});
+  test::how apart = h;
+  apart.together = false;
+  const outcome got = outcome_of(m, s, dp, 2, apart);
+  s.ranks = {}, s.batch.expert_rows = 0, s.batch.micro *= h.together ? 2 : 1;
+  const outcome want = outcome_of(m, s, 1, 2, h);
   close_to(got, want, 1e-10, name);
   BOOST_TEST(want.numbers.front() > want.numbers[want.numbers.size() - 2],
              name << " does not learn");
@@ -211,6 +213,40 @@ BOOST_AUTO_TEST_CASE(the_calls_of_stages_are_those_that_describe_lists) {
           {.ranks = {.tp = 2, .pp = 2, .cp = 2, .ep = 2, .etp = 2, .sequence_parallel = true},
            .batch = b},
           2, "pp 2 tp 2 sp cp 2 dp 2, ep 2 etp 2 edp 2");
+}
+
+// Stages have other layers, but of what they exchange all together each makes the same calls, in the
+// same order and of the same size, or has nothing of it (deepspeedai/DeepSpeed#7208: tied weights reduced in an order of
+// each rank's own; NVIDIA/Megatron-LM#3401: an all-reduce of as many numbers as a stage had layers).
+BOOST_AUTO_TEST_CASE(all_stages_make_the_calls_of_all_stages_in_one_order) {
+  const auto check = [](const auto& m, const setup& s, int dp, const char* name) {
+    const interpreted_program p(m, s, name);
+    std::vector<std::vector<step_call>> of;
+    for (int stage = 0; stage < s.ranks.pp; ++stage) {
+      of.emplace_back();
+      for (const step_call& x : calls_of(p.view(), mesh_of(s.ranks, dp), stage, 2 * s.ranks.pp))
+        if (x.call.over.has(axis::pp) && x.call.what != collective::send &&
+            x.call.what != collective::receive)
+          of.back().push_back(x);
+    }
+    for (const auto& calls : of) {
+      BOOST_TEST_REQUIRE(calls.size() == of[0].size(), name);
+      for (std::size_t i = 0; i < calls.size(); ++i) {
+        std::int64_t most = 0;
+        for (const auto& others : of) most = std::max(most, others[i].call.bytes);
+        const step_call &x = calls[i], &first = of[0][i];
+        BOOST_TEST((x.call.what == first.call.what && x.call.over == first.call.over), name);
+        BOOST_TEST((x.call.bytes == most || x.call.bytes == 0), name << ": call " << i);
+      }
+    }
+    BOOST_TEST(!of[0].empty(), name);
+  };
+  const batching b{4, 32};
+  check(tied_gpt, {.ranks = {.pp = 4}, .batch = b}, 1, "pp 4, tied");
+  check(tied_gpt, {.ranks = {.tp = 2, .pp = 2, .sequence_parallel = true, .zero = 1}, .batch = b},
+        2, "zero 1, pp 2 tp 2 sp dp 2, tied");
+  check(small_moe, {.ranks = {.tp = 2, .pp = 4, .ep = 2, .etp = 2}, .batch = b}, 2,
+        "pp 4 tp 2 dp 2, ep 2 etp 2, experts in some layers");
 }
 
 BOOST_AUTO_TEST_CASE(several_ranks_compute_what_one_does) {
@@ -308,8 +344,9 @@ BOOST_AUTO_TEST_CASE(the_load_of_experts_is_balanced_over_ranks) {
   m.aux_per_sequence = false;
   equals_one_rank(m, spread, 2, "aux loss, tp 2 sp cp 2 dp 2, ep 2 etp 2 edp 2");
   m.aux_global = true;
-  equals_one_rank(m, spread, 2, "global aux loss, tp 2 sp cp 2 dp 2, ep 2 etp 2 edp 2", true);
-  equals_one_rank(m, replicas, 2, "global aux loss, dp 2, ep 2", true);
+  equals_one_rank(m, spread, 2, "global aux loss, tp 2 sp cp 2 dp 2, ep 2 etp 2 edp 2",
+                  {.together = true});
+  equals_one_rank(m, replicas, 2, "global aux loss, dp 2, ep 2", {.together = true});
   records(m, {.ranks = {.tp = 2, .pp = 2, .ep = 4, .sequence_parallel = true}, .batch = {4, 32}}, 2,
           "global aux loss, tp 2 sp pp 2 dp 2, ep 4", 2);
 }
@@ -328,48 +365,62 @@ BOOST_AUTO_TEST_CASE(an_expert_of_a_capacity_takes_the_first_tokens_of_all_ranks
   m.capacity = 8; // nobody is dropped
   equals_one_rank(m, {.ranks = all, .batch = b}, 2, "capacity of all tokens");
   records(m, {.ranks = all, .batch = {4, 32}}, 2, "capacity", 2);
-}
+  // Every token goes to the same two of eight experts: half of the ranks or more have none, and take
+  // part in every exchange, forward and backward (PaddlePaddle/PaddleFormers#3010: a rank without
+  // tokens left its all-to-all out, and the others waited).
+  BOOST_AUTO_TEST_CASE(ranks_whose_experts_nobody_chose_exchange_all_the_same) {
+    equals_one_rank(small_moe, {.ranks = {.cp = 2, .ep = 4, .etp = 1}, .batch = {2, 32}}, 2,
+                    "cp 2 dp 2, ep 4", {.one_token = true});
+    for (const int rows : {0, 50})
+      equals_one_rank(small_moe,
+                      {.ranks = {.tp = 2, .ep = 4, .etp = 1, .sequence_parallel = true},
+                       .batch = {2, 32, false, rows},
+                       .again = recompute::full},
+                      2, "tp 2 sp dp 2, ep 4", {.one_token = true});
+  }
 
-BOOST_AUTO_TEST_CASE(other_ranks_than_the_layout_has_are_refused) {
-  const interpreted_program<gpt> p(small_gpt, {.ranks = {.tp = 2}, .batch = {2, 32}}, "wide"),
-      stages(small_gpt, {.ranks = {.pp = 2}, .batch = {2, 32}}, "deep");
-  cpu device(product_type::widened, 1);
-  const auto refused = [&](const program_view& v, const mesh& m, const char* why) {
-    recording_communicator c(m, 0);
-    BOOST_CHECK_EXCEPTION(session(v, device, purpose::training, c), error, [&](const error& e) {
-      return e.code() == exit_code::mismatch &&
-             std::string(e.what()).find(why) != std::string::npos;
-    });
-  };
-  refused(p.view(), mesh_of({.tp = 4}, 1), "over 2 ranks of tp and was given 4");
-  refused(p.view(), mesh_of({}, 1), "over at least 2 ranks");
-  refused(stages.view(), mesh_of({.pp = 4}, 1), "over 2 ranks of pp and was given 4");
-}
-
-// Interleaved, micro-batches come in rounds of as many as there are stages; GPipe has memory for so
-// many as it was built for.
-BOOST_AUTO_TEST_CASE(numbers_of_micro_batches_that_a_schedule_does_not_run_are_refused) {
-  const auto refused = [&](const setup& s, int micros, int nearest) {
-    const interpreted_program<gpt> p(tied_gpt, s, "deep");
-    BOOST_TEST(nearest_micros(p.view(), micros) == nearest);
+  BOOST_AUTO_TEST_CASE(other_ranks_than_the_layout_has_are_refused) {
+    const interpreted_program<gpt> p(small_gpt, {.ranks = {.tp = 2}, .batch = {2, 32}}, "wide"),
+        stages(small_gpt, {.ranks = {.pp = 2}, .batch = {2, 32}}, "deep");
     cpu device(product_type::widened, 1);
-    recording_communicator c(mesh_of(s.ranks, 1), 0);
-    session run(p.view(), device, purpose::training, c);
-    const std::vector<batch_view> all(static_cast<std::size_t>(micros), batches(s, 0).view(0));
-    const std::string said = std::to_string(nearest) + " micro-batches are the nearest";
-    BOOST_CHECK_EXCEPTION(run.step(all), error, [&](const error& e) {
-      return e.code() == exit_code::usage && std::string(e.what()).find(said) != std::string::npos;
-    });
-    BOOST_TEST(c.calls.empty());
-    options o;
-    o.training.global_batch_size.read(std::to_string(micros * s.batch.micro), "");
-    const std::string size = "the nearest size is " + std::to_string(nearest * s.batch.micro);
-    BOOST_CHECK_EXCEPTION(settings_of(p.view(), o), error, [&](const error& e) {
-      return e.code() == exit_code::usage && std::string(e.what()).find(size) != std::string::npos;
-    });
-  };
-  refused({.ranks = {.pp = 2, .virtual_stages = 2}, .batch = {2, 32}}, 3, 4);
-  refused({.ranks = {.pp = 2, .schedule = &gpipe},
-           .batch = {.micro = 2, .sequence = 32, .micro_batches = 4}},
-          7, 4);
-}
+    const auto refused = [&](const program_view& v, const mesh& m, const char* why) {
+      recording_communicator c(m, 0);
+      BOOST_CHECK_EXCEPTION(session(v, device, purpose::training, c), error, [&](const error& e) {
+        return e.code() == exit_code::mismatch &&
+               std::string(e.what()).find(why) != std::string::npos;
+      });
+    };
+    refused(p.view(), mesh_of({.tp = 4}, 1), "over 2 ranks of tp and was given 4");
+    refused(p.view(), mesh_of({}, 1), "over at least 2 ranks");
+    refused(stages.view(), mesh_of({.pp = 4}, 1), "over 2 ranks of pp and was given 4");
+  }
+
+  // Interleaved, micro-batches come in rounds of as many as there are stages; GPipe has memory for so
+  // many as it was built for.
+  BOOST_AUTO_TEST_CASE(numbers_of_micro_batches_that_a_schedule_does_not_run_are_refused) {
+    const auto refused = [&](const setup& s, int micros, int nearest) {
+      const interpreted_program<gpt> p(tied_gpt, s, "deep");
+      BOOST_TEST(nearest_micros(p.view(), micros) == nearest);
+      cpu device(product_type::widened, 1);
+      recording_communicator c(mesh_of(s.ranks, 1), 0);
+      session run(p.view(), device, purpose::training, c);
+      const std::vector<batch_view> all(static_cast<std::size_t>(micros), batches(s, 0).view(0));
+      const std::string said = std::to_string(nearest) + " micro-batches are the nearest";
+      BOOST_CHECK_EXCEPTION(run.step(all), error, [&](const error& e) {
+        return e.code() == exit_code::usage &&
+               std::string(e.what()).find(said) != std::string::npos;
+      });
+      BOOST_TEST(c.calls.empty());
+      options o;
+      o.training.global_batch_size.read(std::to_string(micros * s.batch.micro), "");
+      const std::string size = "the nearest size is " + std::to_string(nearest * s.batch.micro);
+      BOOST_CHECK_EXCEPTION(settings_of(p.view(), o), error, [&](const error& e) {
+        return e.code() == exit_code::usage &&
+               std::string(e.what()).find(size) != std::string::npos;
+      });
+    };
+    refused({.ranks = {.pp = 2, .virtual_stages = 2}, .batch = {2, 32}}, 3, 4);
+    refused({.ranks = {.pp = 2, .schedule = &gpipe},
+             .batch = {.micro = 2, .sequence = 32, .micro_batches = 4}},
+            7, 4);
+  }
