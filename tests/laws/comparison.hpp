@@ -64,8 +64,15 @@ class comparison {
 public:
   static constexpr int micro_batches = 2;
 
-  comparison(const sample& sample_, std::uint64_t seed, const implementations& ops_ = plain::all())
-      : s(sample_), ops(ops_) {
+  /// How ranks run a step of so many micro-batches.
+  using runner = void (*)(machine&, const feeds&, int);
+  static void one_after_another(machine& m, const feeds& given, int micros) {
+    m.run(given, micros);
+  }
+
+  comparison(const sample& sample_, std::uint64_t seed, const implementations& ops_ = plain::all(),
+             runner run = &one_after_another)
+      : s(sample_), ops(ops_), step(run) {
     random_source random(seed);
     for (const leaf& l : s.leaves) data.push_back(contents(l, random));
     const value& out = s.single.at(s.output);
@@ -85,7 +92,7 @@ public:
   std::string difference(const graph& g) {
     try {
       machine m(s.ranks, g, ops);
-      m.run(given(s.meshed, g, std::nullopt), micro_batches);
+      step(m, given(s.meshed, g, std::nullopt), micro_batches);
       std::string wrong = forward_difference(m);
       if (wrong.empty()) wrong = total_difference(m);
       if (wrong.empty()) wrong = gradient_difference(m);
@@ -96,7 +103,8 @@ public:
   }
 
   /// The gradient norm that the end of a step computes from what the ranks hold, and one rank's; and
-  /// whether what each rank counts of the update is counted once.
+  /// whether what each rank counts of the update is counted once. Stages have gradients of their own:
+  /// those of stage k are k + 1 times as large.
   std::string norm_difference(const graph& g, const graph& update, const registry& r) {
     machine m(s.ranks, g, ops);
     m.run(given(s.meshed, g, std::nullopt), micro_batches);
@@ -120,8 +128,10 @@ public:
         if (entry.group != x.slot || p.frozen) continue;
         const auto& held = m.of(s.of_meshed.of[static_cast<unsigned>(p.v)]);
         for (std::size_t k = 0; k < held.size(); ++k)
-          std::copy(held[k].begin(), held[k].end(),
-                    local[k].begin() + static_cast<std::ptrdiff_t>(entry.offset - group.offset));
+          std::transform(
+              held[k].begin(), held[k].end(),
+              local[k].begin() + static_cast<std::ptrdiff_t>(entry.offset - group.offset),
+              [&](double x) { return x * scale_of(static_cast<int>(k)); });
       }
     }
     machine end(s.ranks, update, ops);
@@ -132,7 +142,9 @@ public:
     for (std::size_t i = 0; i < s.leaves.size(); ++i)
       if (s.leaves[i].what == content::parameter && !s.leaves[i].frozen && has_gradient(g, i))
         squares += std::pow(norm_of(reference_gradient(i)), 2);
-    const double want = std::sqrt(squares) / tokens;
+    double stages = 0;
+    for (int k = 0; k < s.ranks.of(axis::pp); ++k) stages += (k + 1) * (k + 1);
+    const double want = std::sqrt(squares * stages) / tokens;
     if (!copies) return "ranks have different gradient norms";
     if (std::abs(got - want) > tolerance * want) return "gradient norm";
     if (update.outputs[0] < 0) return "";
@@ -195,6 +207,7 @@ public:
 private:
   const sample& s;
   const implementations& ops;
+  runner step;
   world one;
   std::vector<std::vector<array>> data; ///< by leaf and micro-batch, in natural order
   std::vector<array> seeds;             ///< cotangents of the output, by micro-batch
@@ -204,6 +217,8 @@ private:
   static double uniform(random_source& r) {
     return static_cast<double>(r.engine() >> 11) * 0x1p-52 - 1;
   }
+  /// Of the gradients of a rank's stage.
+  double scale_of(int rank) const { return s.ranks.coordinate(rank, axis::pp) + 1; }
   bool trainable(std::size_t i) const {
     return s.leaves[i].what == content::stream ||
            (s.leaves[i].what == content::parameter && !s.leaves[i].frozen);

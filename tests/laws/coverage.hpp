@@ -11,8 +11,12 @@ struct coverage {
   std::map<std::string, int> forward, derived; ///< redistributions, "I -> R"
   std::map<std::string, int> sharded; ///< ops with an operand or result cut over several ranks
   std::map<std::string, int> seen;    ///< ops executed
+  /// Rules: an op's operands' states over an axis that several ranks have, "linear(S hidden, R)";
+  /// a redistribution with its axis, "to I -> R over tp".
+  std::map<std::string, int> rules;
   int outer_first = 0,
       inner_first = 0; ///< values with two axes on one dim: in axis order, in the other
+  int over[axes]{};    ///< graphs of which several ranks of an axis have parts
   int balanced = 0, over_unsized_dp = 0, prologue = 0, epilogue = 0, tied = 0, frozen = 0;
 
   static const char* letter(state s) {
@@ -24,6 +28,7 @@ struct coverage {
   }
 
   void count(const sample& s, const graph& g) {
+    for (int a = 0; a < axes; ++a) over[a] += s.ranks.size[static_cast<unsigned>(a)] > 1;
     const auto cut = [&](value_id v) {
       for (int a = 0; v >= 0 && a < axes; ++a)
         if (g.at(v).at.at[static_cast<unsigned>(a)].s == state::shard &&
@@ -38,6 +43,8 @@ struct coverage {
       for (value_id v : n.in) any = any || cut(v);
       for (value_id v : n.out) any = any || cut(v);
       if (any) ++sharded[n.op->name];
+      for (int a = 0; a < axes; ++a)
+        if (s.ranks.size[static_cast<unsigned>(a)] > 1) count_rule(g, n, static_cast<axis>(a));
       if (n.when == phase::prologue) ++prologue;
       if (n.when == phase::epilogue) ++epilogue;
       if (n.op != &op::redistribute) continue;
@@ -53,6 +60,27 @@ struct coverage {
         readers += !g.at_node(k).derived && std::ranges::count(g.at_node(k).in, p.v) > 0;
       tied += readers > 1;
     }
+  }
+  void count_rule(const graph& g, const node& n, axis a) {
+    std::string rule = n.op->name;
+    if (n.op == &op::redistribute) {
+      const auto t = n.attr.as<op::transition>();
+      if (t.over != a) return;
+      rule += std::string(n.derived ? ", derived, " : " ") + arrow(t.from.s, t.to.s) + " over " +
+              name_of(a);
+    } else {
+      bool any = false;
+      rule += "(";
+      for (value_id v : n.in) {
+        if (v < 0) continue;
+        const place p = g.at(v).at[a];
+        any = any || p.s != state::invariant;
+        rule += std::string(letter(p.s)) + (p.s == state::shard ? name_of(p.d) : "") + " ";
+      }
+      rule.back() = ')';
+      if (!any) return;
+    }
+    ++rules[rule];
   }
   void count_value(const sample& s, const graph& g, const value& v) {
     for (int d = 0; d < v.rank; ++d) {
@@ -95,6 +123,12 @@ struct coverage {
       look(seen, op->name, "op");
       if (op != &op::clip_factor) look(sharded, op->name, "sharded op"); // it has numbers only
     }
+    for (const op_info* op : {&op::route, &op::expert_rows, &op::dispatch, &op::combine,
+                              &op::grouped_linear, &op::scale_rows, &op::grouped_weight_grad})
+      look(sharded, op->name, "sharded op");
+    for (const axis a : {axis::dp, axis::cp, axis::tp, axis::pp, axis::edp, axis::ep, axis::etp})
+      if (over[static_cast<unsigned>(a)] < at_least)
+        out.push_back(std::string("a graph over ") + name_of(a));
     const std::pair<int, const char*> counts[] = {
         {outer_first, "two axes on one dim, outer first"},
         {inner_first, "two axes on one dim, inner first"},

@@ -121,15 +121,17 @@ struct drawing {
   explicit drawing(const mesh& m) : b(m) {}
 
   struct mark {
-    int nodes, values, parameters;
+    int nodes, values, parameters, regions;
     std::size_t drawn, leaves;
   };
   mark here() const {
-    return {b.g.node_count, b.g.value_count, b.g.parameter_count, values.size(), leaves.size()};
+    return {b.g.node_count,   b.g.value_count, b.g.parameter_count,
+            b.g.region_count, values.size(),   leaves.size()};
   }
   /// Building only appends, so a failed try is undone by counting back.
   void back(const mark& m) {
     b.g.node_count = m.nodes, b.g.value_count = m.values, b.g.parameter_count = m.parameters;
+    b.g.region_count = m.regions;
     b.g.wrong = {};
     values.resize(m.drawn), leaves.resize(m.leaves);
   }

@@ -1,5 +1,6 @@
 // Kernels on one rank's part of every operand: whatever a rank holds, its kernels compute what the
-// plain loops do, and all ranks together what one does. Then parts of models longer than a block of
+// plain loops do, and all ranks together what one does, one after another and as threads that
+// exchange what they have. Then parts of models longer than a block of
 // rows, in every type; masks of dropout.
 //
 //   laws_kernels_on_ranks [boost options] -- [graphs [first seed]]
@@ -7,9 +8,11 @@
 #include "model_law.hpp"
 #include "node_kernel.hpp"
 
+#include <megacpp/comm/threads.hpp>
 #include <megacpp/graph/letters.hpp>
 #include <megacpp/model/qwen3_moe.hpp>
 
+#include <iostream>
 #include <set>
 
 using namespace mc;
@@ -99,6 +102,97 @@ BOOST_AUTO_TEST_CASE(random_graphs_on_any_mesh) {
     for (const graph& one : {g, fused(g)})
       if (one.wrong.code == fault::none) BOOST_TEST(against.difference(one) == "", "seed " << seed);
   }
+}
+
+namespace {
+
+/// The mesh of a world: over its ranks fold the experts', whatever uses them.
+mesh whole_mesh(const world& w) {
+  mesh m = mesh_of(w);
+  if (!w.folded) m.size[static_cast<unsigned>(axis::edp)] = w.ranks() / w.of(axis::pp);
+  return m;
+}
+/// The rank of a world at a communicator's place.
+std::size_t rank_at(const world& w, const communicator& c) {
+  int r = 0;
+  for (int a = 0; a < (w.folded ? static_cast<int>(axis::edp) : axes); ++a)
+    if (w.size[static_cast<unsigned>(a)] > 1)
+      r += c.coordinate()[static_cast<unsigned>(a)] * w.stride(axis(a));
+  return static_cast<std::size_t>(r);
+}
+
+/// A step on ranks that are threads: every node by its kernel, which exchanges what it does through
+/// the communicator of a program.
+void run_as_threads(machine& m, const laws::feeds& given, int micros) {
+  static std::vector<std::unique_ptr<node_kernel>> kernels;
+  const auto count = static_cast<std::size_t>(m.w.ranks());
+  while (kernels.size() < count) kernels.push_back(std::make_unique<node_kernel>(1));
+  for (int i = 0; i < m.g.value_count; ++i)
+    if (const value& v = m.g.at(static_cast<value_id>(i)); v.is == role::gradient)
+      m.stores[v.grad_of].resize(count);
+  thread_ranks ranks(whole_mesh(m.w), std::chrono::seconds(60));
+  const auto execute = [&](const node& n, std::size_t r, communicator& c) {
+    const auto operand = [&](unsigned k) -> const array& { return m.of(n.in[k])[r]; };
+    if (n.op == &op::add_total) {
+      m.held[static_cast<std::size_t>(n.in[0])][r][0] += operand(1)[0];
+      return;
+    }
+    node_kernel& k = *kernels[r];
+    k.rank = c.coordinate(), k.ranks = &c;
+    k.place(m.g, n);
+    k.run(m.g, n, operand);
+    for (const value_id v : n.out)
+      if (v >= 0 && m.g.at(v).is != role::scratch) m.give(v, static_cast<int>(r), k.get(m.g, v));
+  };
+  const auto phases = [&](std::initializer_list<phase> list) {
+    ranks.run([&](communicator& c) {
+      set_thread_count(1);
+      for (const phase p : list)
+        for (int i = 0; i < m.g.node_count; ++i)
+          if (m.g.at_node(i).when == p) execute(m.g.at_node(i), rank_at(m.w, c), c);
+    });
+  };
+  m.take(given, 0);
+  phases({phase::prologue});
+  for (int k = 0; k < micros; ++k) {
+    m.forget();
+    m.take(given, static_cast<std::size_t>(k));
+    phases({phase::forward, phase::input_gradient, phase::weight_gradient});
+    m.after_micro_batch.push_back(m.held);
+  }
+  m.forget();
+  phases({phase::epilogue});
+}
+
+} // namespace
+
+// Over every axis of the dense mesh and of the experts', on ranks that meet in every exchange: the
+// kernels of a session on its communicator, before and after fusion.
+BOOST_AUTO_TEST_CASE(random_graphs_on_ranks_that_are_threads) {
+  const int graphs = argument(1, 150);
+  int drawn = 0, over[axes]{};
+  for (auto seed = static_cast<std::uint64_t>(argument(2, 200000)); drawn < graphs; ++seed) {
+    const auto s = std::make_unique<sample>();
+    random_graph random(seed, {}, *s);
+    if (!random.draw() || !draw_single(*s)) continue;
+    const auto output = static_cast<std::size_t>(s->output);
+    if (derive(s->meshed, s->meshed.values[output], s->of_meshed) != fault::none ||
+        derive(s->single, s->single.values[output], s->of_single) != fault::none)
+      continue;
+    const graph& g = s->meshed.b.g;
+    if (!every_rank_knows_its_part(g)) continue;
+    ++drawn;
+    for (int a = 0; a < axes; ++a) over[a] += s->ranks.size[static_cast<unsigned>(a)] > 1;
+    comparison against(*s, seed, plain::all(), &run_as_threads);
+    const graph one = seed % 2 == 0 ? fused(g) : g;
+    if (one.wrong.code == fault::none) BOOST_TEST(against.difference(one) == "", "seed " << seed);
+  }
+  std::cout << drawn << " random graphs on ranks that are threads, over";
+  for (int a = 0; a < axes; ++a) {
+    std::cout << " " << name_of(static_cast<axis>(a)) << " " << over[a];
+    if (graphs >= 150) BOOST_TEST(over[a] > 5, name_of(static_cast<axis>(a)));
+  }
+  std::cout << "\n";
 }
 
 namespace {

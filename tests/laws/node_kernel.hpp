@@ -83,6 +83,8 @@ public:
   communicator* ranks = &self::of_process();
   int layer = 0;
 
+  explicit node_kernel(int threads = 2) : device_(product_type::widened, threads) {}
+
   /// Memory for the operands and outputs of this node.
   void place(const graph& g, const node& n) {
     held_.clear(), inputs_.clear();
@@ -149,7 +151,7 @@ private:
     return coarsest == dtype::f64 ? 1e-11 : coarsest == dtype::f32 ? 2e-5 : 2e-2;
   }
 
-  cpu device_{product_type::widened, 2};
+  cpu device_;
   kernel_table kernels_ = kernel_table::all();
   std::map<value_id, bytes> held_;
   std::unique_ptr<memory_plan> plan_ = std::make_unique<memory_plan>();

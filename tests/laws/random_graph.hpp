@@ -4,6 +4,8 @@
 #include "drawing.hpp"
 #include "plain_ops.hpp"
 
+#include <megacpp/op/experts.hpp>
+#include <megacpp/op/router.hpp>
 #include <megacpp/pass/differentiate.hpp>
 #include <megacpp/pass/hoist.hpp>
 #include <megacpp/pass/verify.hpp>
@@ -24,7 +26,7 @@ class random_graph {
 public:
   random_graph(std::uint64_t seed, const substitution& swaps, sample& into)
       : random(seed), s(into) {
-    choose_ranks();
+    choose_ranks(swaps.empty());
     choose_sizes();
     s.meshed.swaps = swaps;
   }
@@ -56,7 +58,9 @@ private:
   std::int64_t valid = 0;
   int cur = -1;
 
-  void choose_ranks() {
+  /// Now and then over stages of a pipeline, each of which has a graph of its own like this one, or
+  /// with experts, which `mixed` allows, over the same ranks.
+  void choose_ranks(bool mixed) {
     int dp = 0, cp = 0, tp = 0, most = random.chance(0.15) ? 16 : 8;
     do {
       dp = static_cast<int>(1 + random.below(4)), cp = static_cast<int>(1 + random.below(4)),
@@ -66,10 +70,31 @@ private:
     mesh m;
     m.size[static_cast<unsigned>(axis::dp)] = random.chance(0.75) ? 0 : dp;
     m.size[static_cast<unsigned>(axis::cp)] = cp, m.size[static_cast<unsigned>(axis::tp)] = tp;
+    if (mixed && random.chance(0.35)) choose_expert_ranks(m);
+    else if (mixed && random.chance(0.2)) choose_stages(m);
     s.meshed.b.g.ranks = m;
     s.meshed.dp = dp;
     s.single.b.g.ranks = mesh::one_rank();
     s.single.one_rank = true;
+  }
+  void choose_expert_ranks(mesh& m) {
+    const int all = s.ranks.ranks();
+    int ep = 0, etp = 0;
+    do {
+      ep = static_cast<int>(1 + random.below(4)), etp = static_cast<int>(1 + random.below(3));
+    } while (all % (ep * etp) != 0);
+    s.ranks.folded = true;
+    const bool sized = m.sized(axis::dp);
+    const auto set = [&](axis a, int n, bool known) {
+      s.ranks.size[static_cast<unsigned>(a)] = n;
+      m.size[static_cast<unsigned>(a)] = known ? n : 0;
+    };
+    set(axis::edp, all / (ep * etp), sized), set(axis::ep, ep, true), set(axis::etp, etp, true);
+  }
+  void choose_stages(mesh& m) {
+    const int pp = static_cast<int>(2 + random.below(2));
+    if (s.ranks.ranks() * pp > 16) return;
+    s.ranks.size[static_cast<unsigned>(axis::pp)] = m.size[static_cast<unsigned>(axis::pp)] = pp;
   }
   std::int64_t multiple(std::int64_t low, std::int64_t high) {
     const int cp = s.ranks.of(axis::cp), tp = s.ranks.of(axis::tp);
@@ -223,6 +248,7 @@ private:
     });
   }
   int segment() {
+    if (s.ranks.folded && random.chance(0.35)) return residual(experts());
     switch (random.below(11)) {
     case 10: { // a learned term of the whole stream's dims: its cotangent is handed on unchanged
       const value& x = s.meshed.at(cur);
@@ -321,6 +347,60 @@ private:
     return residual(linear_(y, {H, A, D}));
   }
 
+  /// A mixture of experts: the router's choices, rows to the ranks of their experts, and back.
+  int experts() {
+    const int x = whole([&] { return on_one_rank_each(random.chance(0.4) ? norm_(cur, H) : cur); });
+    if (x < 0) return -1;
+    const std::int64_t ep = s.ranks.of(axis::ep), etp = s.ranks.of(axis::etp);
+    const extent E{dim::expert, ep * (1 + random.below(3))},
+        W{dim::ffn, etp * (1 + random.below(3))};
+    const std::int64_t k = 1 + random.below(std::min<std::int64_t>(E.n, 3));
+    const bool normalise = random.chance(0.5);
+    operand router = weight({E, H});
+    placement whole_of_router;
+    for (const axis a : place_.live_axes()) whole_of_router[a] = R;
+    place_.route(router, whole_of_router, 0.1);
+    const auto matrix = [&](std::vector<extent> dims) {
+      operand o = fresh(content::parameter, std::move(dims));
+      o.stored[axis::ep] = S(dim::expert), o.stored[axis::etp] = S(dim::ffn);
+      o.moves = {{axis::edp, R}};
+      return o;
+    };
+    const auto emit = [=](const std::vector<var>& v) {
+      const routing r = route(linear(v[0], v[1]), {}, static_cast<int>(k), normalise);
+      const mesh& m = v[0].b->g.ranks; // a round takes whatever tokens choose
+      const std::int64_t most =
+          op::local_choices(m, r.experts.type()) * m.of(axis::ep) * m.of(axis::etp);
+      const expert_plan p = expert_rows(r.experts, static_cast<int>(most), E.n, 0);
+      const var rows = dispatch(v[0], p), up = grouped_linear(rows, v[2], p);
+      const var h = swiglu(grouped_linear(rows, v[3], p), up);
+      const var w = dispatch(r.weights, p);
+      return std::vector<var>{combine(grouped_linear(scale_rows(h, w), v[4], p), p)};
+    };
+    const auto before = s.meshed.here();
+    const step t{{old(x), router, matrix({E, W, H}), matrix({E, W, H}), matrix({E, H, W})}, emit};
+    const int y = s.meshed.draw(t);
+    if (s.meshed.sound()) return s.steps.push_back(t), y;
+    return s.meshed.back(before), -1;
+  }
+  /// Something drawn, cut so that every token is on one rank alone; -1: no way was found.
+  int on_one_rank_each(int x) {
+    for (int attempt = 0; x >= 0 && attempt < 8; ++attempt) {
+      operand o = old(x);
+      for (const axis a : place_.live_axes()) {
+        const place now = s.meshed.at(x).at[a];
+        if (now.is_shard(dim::batch) || now.is_shard(dim::sequence)) continue;
+        o.moves.push_back({a, S(random.chance(0.3) ? dim::batch : dim::sequence)});
+      }
+      random.shuffle(o.moves);
+      const auto before = s.meshed.here();
+      const step t{{o}, nullptr};
+      const int got = s.meshed.draw(t);
+      if (s.meshed.sound()) return s.steps.push_back(t), o.moves.empty() ? x : got;
+      s.meshed.back(before);
+    }
+    return -1;
+  }
   int loss() {
     const int x = random.chance(0.5) ? norm_(cur, H) : cur;
     if (x < 0) return -1;
