@@ -365,62 +365,62 @@ BOOST_AUTO_TEST_CASE(an_expert_of_a_capacity_takes_the_first_tokens_of_all_ranks
   m.capacity = 8; // nobody is dropped
   equals_one_rank(m, {.ranks = all, .batch = b}, 2, "capacity of all tokens");
   records(m, {.ranks = all, .batch = {4, 32}}, 2, "capacity", 2);
-  // Every token goes to the same two of eight experts: half of the ranks or more have none, and take
-  // part in every exchange, forward and backward (PaddlePaddle/PaddleFormers#3010: a rank without
-  // tokens left its all-to-all out, and the others waited).
-  BOOST_AUTO_TEST_CASE(ranks_whose_experts_nobody_chose_exchange_all_the_same) {
-    equals_one_rank(small_moe, {.ranks = {.cp = 2, .ep = 4, .etp = 1}, .batch = {2, 32}}, 2,
-                    "cp 2 dp 2, ep 4", {.one_token = true});
-    for (const int rows : {0, 50})
-      equals_one_rank(small_moe,
-                      {.ranks = {.tp = 2, .ep = 4, .etp = 1, .sequence_parallel = true},
-                       .batch = {2, 32, false, rows},
-                       .again = recompute::full},
-                      2, "tp 2 sp dp 2, ep 4", {.one_token = true});
-  }
+}
 
-  BOOST_AUTO_TEST_CASE(other_ranks_than_the_layout_has_are_refused) {
-    const interpreted_program<gpt> p(small_gpt, {.ranks = {.tp = 2}, .batch = {2, 32}}, "wide"),
-        stages(small_gpt, {.ranks = {.pp = 2}, .batch = {2, 32}}, "deep");
+// Every token goes to the same two of eight experts: half of the ranks or more have none, and take
+// part in every exchange, forward and backward (PaddlePaddle/PaddleFormers#3010: a rank without
+// tokens left its all-to-all out, and the others waited).
+BOOST_AUTO_TEST_CASE(ranks_whose_experts_nobody_chose_exchange_all_the_same) {
+  equals_one_rank(small_moe, {.ranks = {.cp = 2, .ep = 4, .etp = 1}, .batch = {2, 32}}, 2,
+                  "cp 2 dp 2, ep 4", {.one_token = true});
+  for (const int rows : {0, 50})
+    equals_one_rank(small_moe,
+                    {.ranks = {.tp = 2, .ep = 4, .etp = 1, .sequence_parallel = true},
+                     .batch = {2, 32, false, rows},
+                     .again = recompute::full},
+                    2, "tp 2 sp dp 2, ep 4", {.one_token = true});
+}
+
+BOOST_AUTO_TEST_CASE(other_ranks_than_the_layout_has_are_refused) {
+  const interpreted_program<gpt> p(small_gpt, {.ranks = {.tp = 2}, .batch = {2, 32}}, "wide"),
+      stages(small_gpt, {.ranks = {.pp = 2}, .batch = {2, 32}}, "deep");
+  cpu device(product_type::widened, 1);
+  const auto refused = [&](const program_view& v, const mesh& m, const char* why) {
+    recording_communicator c(m, 0);
+    BOOST_CHECK_EXCEPTION(session(v, device, purpose::training, c), error, [&](const error& e) {
+      return e.code() == exit_code::mismatch &&
+             std::string(e.what()).find(why) != std::string::npos;
+    });
+  };
+  refused(p.view(), mesh_of({.tp = 4}, 1), "over 2 ranks of tp and was given 4");
+  refused(p.view(), mesh_of({}, 1), "over at least 2 ranks");
+  refused(stages.view(), mesh_of({.pp = 4}, 1), "over 2 ranks of pp and was given 4");
+}
+
+// Interleaved, micro-batches come in rounds of as many as there are stages; GPipe has memory for so
+// many as it was built for.
+BOOST_AUTO_TEST_CASE(numbers_of_micro_batches_that_a_schedule_does_not_run_are_refused) {
+  const auto refused = [&](const setup& s, int micros, int nearest) {
+    const interpreted_program<gpt> p(tied_gpt, s, "deep");
+    BOOST_TEST(nearest_micros(p.view(), micros) == nearest);
     cpu device(product_type::widened, 1);
-    const auto refused = [&](const program_view& v, const mesh& m, const char* why) {
-      recording_communicator c(m, 0);
-      BOOST_CHECK_EXCEPTION(session(v, device, purpose::training, c), error, [&](const error& e) {
-        return e.code() == exit_code::mismatch &&
-               std::string(e.what()).find(why) != std::string::npos;
-      });
-    };
-    refused(p.view(), mesh_of({.tp = 4}, 1), "over 2 ranks of tp and was given 4");
-    refused(p.view(), mesh_of({}, 1), "over at least 2 ranks");
-    refused(stages.view(), mesh_of({.pp = 4}, 1), "over 2 ranks of pp and was given 4");
-  }
-
-  // Interleaved, micro-batches come in rounds of as many as there are stages; GPipe has memory for so
-  // many as it was built for.
-  BOOST_AUTO_TEST_CASE(numbers_of_micro_batches_that_a_schedule_does_not_run_are_refused) {
-    const auto refused = [&](const setup& s, int micros, int nearest) {
-      const interpreted_program<gpt> p(tied_gpt, s, "deep");
-      BOOST_TEST(nearest_micros(p.view(), micros) == nearest);
-      cpu device(product_type::widened, 1);
-      recording_communicator c(mesh_of(s.ranks, 1), 0);
-      session run(p.view(), device, purpose::training, c);
-      const std::vector<batch_view> all(static_cast<std::size_t>(micros), batches(s, 0).view(0));
-      const std::string said = std::to_string(nearest) + " micro-batches are the nearest";
-      BOOST_CHECK_EXCEPTION(run.step(all), error, [&](const error& e) {
-        return e.code() == exit_code::usage &&
-               std::string(e.what()).find(said) != std::string::npos;
-      });
-      BOOST_TEST(c.calls.empty());
-      options o;
-      o.training.global_batch_size.read(std::to_string(micros * s.batch.micro), "");
-      const std::string size = "the nearest size is " + std::to_string(nearest * s.batch.micro);
-      BOOST_CHECK_EXCEPTION(settings_of(p.view(), o), error, [&](const error& e) {
-        return e.code() == exit_code::usage &&
-               std::string(e.what()).find(size) != std::string::npos;
-      });
-    };
-    refused({.ranks = {.pp = 2, .virtual_stages = 2}, .batch = {2, 32}}, 3, 4);
-    refused({.ranks = {.pp = 2, .schedule = &gpipe},
-             .batch = {.micro = 2, .sequence = 32, .micro_batches = 4}},
-            7, 4);
-  }
+    recording_communicator c(mesh_of(s.ranks, 1), 0);
+    session run(p.view(), device, purpose::training, c);
+    const std::vector<batch_view> all(static_cast<std::size_t>(micros), batches(s, 0).view(0));
+    const std::string said = std::to_string(nearest) + " micro-batches are the nearest";
+    BOOST_CHECK_EXCEPTION(run.step(all), error, [&](const error& e) {
+      return e.code() == exit_code::usage && std::string(e.what()).find(said) != std::string::npos;
+    });
+    BOOST_TEST(c.calls.empty());
+    options o;
+    o.training.global_batch_size.read(std::to_string(micros * s.batch.micro), "");
+    const std::string size = "the nearest size is " + std::to_string(nearest * s.batch.micro);
+    BOOST_CHECK_EXCEPTION(settings_of(p.view(), o), error, [&](const error& e) {
+      return e.code() == exit_code::usage && std::string(e.what()).find(size) != std::string::npos;
+    });
+  };
+  refused({.ranks = {.pp = 2, .virtual_stages = 2}, .batch = {2, 32}}, 3, 4);
+  refused({.ranks = {.pp = 2, .schedule = &gpipe},
+           .batch = {.micro = 2, .sequence = 32, .micro_batches = 4}},
+          7, 4);
+}

@@ -211,7 +211,7 @@ inline std::vector<step_call> calls_of(const program_view& p, const mesh& ranks,
     if (t.what == action::send || t.what == action::receive) {
       const bool sends = t.what == action::send;
       const int part = s.uses[t.use].part; // that makes or reads it
-      const stage_stream stream(std::span(&p.part(part), 1));
+      const stage_stream stream(p.part(part), p.parts);
       const std::int64_t bytes = stream.bytes();
       list.push_back(
           {part,

@@ -39,7 +39,7 @@ public:
                     "a program was given a device of another type than it is "
                     "made for: make the device that the program names");
       inputs_.emplace_back(*part.g);
-      streams_.emplace_back(std::span(&part, 1));
+      streams_.emplace_back(part, parts_);
     }
     scratch_ = arena(on, scratch_bytes_of(parts_, on), "the scratch of kernels", remedy);
     std::int64_t bytes = 0;

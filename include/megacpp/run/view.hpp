@@ -56,27 +56,28 @@ inline std::int64_t scratch_bytes_of(std::span<const part_view> parts, device& o
   return most;
 }
 
-/// What goes from a pipeline stage to the next, and its cotangent back: the stream that parts read,
+/// What goes from a pipeline stage to the next, and its cotangent back: the stream that a part reads,
 /// or that the stem makes.
 struct stage_stream {
   dtype type = dtype::f32;
   std::int64_t elements = 0; ///< of one rank
-  source_line line{};        ///< on which a part makes it
+  source_line line{};        ///< on which a part makes it: the same for all of a program's
 
-  explicit stage_stream(std::span<const part_view> parts) {
-    for (const part_view& part : parts)
-      for (int i = 0; i < part.g->value_count && elements == 0; ++i)
-        if (const value& v = part.g->values[i]; v.is == role::input && v.from == feed::stream)
-          take(*part.g, v);
-    const graph& first = *parts.front().g;
-    if (elements == 0 && first.outputs[0] >= 0 && first.at(first.outputs[0]).rank > 0)
-      take(first, first.at(first.outputs[0]));
+  stage_stream(const part_view& of, std::span<const part_view> all) {
+    const value* v = read_by(of);
+    if (v == nullptr && of.g->outputs[0] >= 0) v = &of.g->at(of.g->outputs[0]);
+    if (v != nullptr && v->rank > 0) type = v->type, elements = local_size(of.g->ranks, *v).n;
+    for (const part_view& part : all)
+      if (line.number == 0 && read_by(part) != nullptr) line = line_of(*part.g, part.g->outputs[0]);
   }
   std::int64_t bytes() const { return elements * size_of(type); }
 
 private:
-  void take(const graph& g, const value& v) {
-    type = v.type, elements = local_size(g.ranks, v).n, line = line_of(g, g.outputs[0]);
+  static const value* read_by(const part_view& part) {
+    for (int i = 0; i < part.g->value_count; ++i)
+      if (const value& v = part.g->values[i]; v.is == role::input && v.from == feed::stream)
+        return &v;
+    return nullptr;
   }
 };
 
