@@ -981,11 +981,34 @@ class Ranks(Case):
         self.train("--load", parts, "--save", parts, *usual, steps=12)
         self.assertEqual(newest(parts).name, "iter_0000012")
 
+    def test_a_trace_is_of_the_steps_that_are_asked_for(self):
+        trace, saved = self.folder / "trace", self.folder / "saved"
+
+        def traced(*flags, steps):
+            self.train("--global-batch-size", 16, "--lr-decay-iters", 30, "--trace", trace, *flags,
+                       steps=steps)
+            events = json.loads(trace.read_text())["traceEvents"]
+            trace.unlink()
+            return {r: [e["args"]["step"] for e in events if e["name"].startswith("step ")
+                        and e["pid"] == r] for r in {e["pid"] for e in events}}
+
+        self.assertEqual(traced("--ranks", 2, steps=14), {0: [11, 12], 1: [11, 12]})
+        self.assertEqual(traced("--save", saved, steps=5), {0: [4, 5]})
+        self.assertEqual(traced("--load", saved, "--ranks", 4, "--profile-step-start", 5,
+                                "--profile-step-end", 6, steps=8), {r: [6] for r in range(4)})
+        for flags in (("--profile-step-start", 4), ("--profile-step-end", 9),
+                      ("--profile-step-start", 7, "--profile-step-end", 7)):
+            self.refused(USAGE, "train", "--data-path", self.text, "--load", saved, "--train-iters", 8,
+                         "--trace", trace, *flags, "--ranks", 2, says="--trace is to show the steps")
+        self.refused(USAGE, "train", "--mock-data", "--profile-step-start", 1, says="without --trace")
+
     def test_a_signal_ends_all_ranks_after_a_step(self):
         saved = self.folder / "saved"
         process = subprocess.Popen(
             [PROGRAM, "train", "--data-path", self.text, "--train-iters", "1000000", "--ranks", "2",
-             "--save", saved, "--log-interval", "1"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+             "--save", saved, "--log-interval", "1", "--trace", self.folder / "trace",
+             "--profile-step-start", "0", "--profile-step-end", "64"],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         while b"step 3/" not in process.stdout.readline():
             pass
         process.send_signal(signal.SIGTERM)
@@ -993,6 +1016,7 @@ class Ranks(Case):
         self.assertEqual(process.returncode, INTERRUPTED, errors)
         self.assertIn(b"SIGTERM ended the run after step", errors)
         self.assertIn(str(newest(saved)).encode(), errors)
+        self.assertGreater(len(json.loads((self.folder / "trace").read_text())["traceEvents"]), 100)
         self.train("--load", saved, "--train-iters",
                    int(newest(saved).name.removeprefix("iter_")) + 2, "--ranks", 2)
 
@@ -1050,16 +1074,18 @@ class Output(Case):
         weights = model / "model.safetensors"
         before = contents(self.folder)
         train = ("train", "--load", model, "--data-path", self.text, "--train-iters", 2)
-        for flag in ("--loss-curve", "--metrics-jsonl"):
+        for flag in ("--loss-curve", "--metrics-jsonl", "--trace"):
             for file in (self.text, weights, model / "config.json"):
                 self.refused(OUTPUT, *train, flag, file, says="is left as it is")
             self.refused(USAGE, *train, flag, "", says=flag)
         self.assertEqual(contents(self.folder), before)
         self.refused(USAGE, *train, "--loss-curve", self.folder / "one", "--metrics-jsonl",
                      self.folder / "." / "one", says="two files")
+        self.refused(USAGE, *train, "--trace", self.folder / "one", "--metrics-jsonl",
+                     self.folder / "one", says="two files")
         for _ in range(2):  # those of an earlier run are replaced
             run(*train, "--loss-curve", self.folder / "curve", "--metrics-jsonl",
-                self.folder / "metrics")
+                self.folder / "metrics", "--trace", self.folder / "trace")
         self.assertTrue((self.folder / "curve").read_text().startswith("<svg"))
 
     def test_reports_leave_unreadable_files_alone(self):

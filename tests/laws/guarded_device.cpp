@@ -207,7 +207,7 @@ BOOST_AUTO_TEST_CASE(a_look_at_the_memory_of_a_device_is_the_end) {
   BOOST_TEST((sums >= begin && sums < begin + s.activations().size()));
   BOOST_TEST(crashes(sums));
   bool looked = false;
-  struct watcher final : node_clock { // called between the nodes of a task
+  struct watcher final : step_clock { // called between the nodes of a task
     guarded_device& on;
     bool& looked;
     const std::byte* sums;

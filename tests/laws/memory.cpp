@@ -4,7 +4,9 @@
 #include <boost/test/unit_test.hpp>
 
 #include <megacpp/comm/threads.hpp>
+#include <megacpp/comm/timed.hpp>
 #include <megacpp/inspect/describe.hpp>
+#include <megacpp/inspect/timeline.hpp>
 #include <megacpp/observe/memory.hpp>
 #include <megacpp/preset/models.hpp>
 #include <megacpp/run/program.hpp>
@@ -168,6 +170,51 @@ BOOST_AUTO_TEST_CASE(nothing_is_allocated_after_the_first_step) {
     no_allocation(small_qwen, t);
     no_allocation(small_moe, t);
   }
+}
+
+namespace {
+
+/// One of two replicas of which the other has nothing to add.
+class one_of_two final : public communicator {
+public:
+  one_of_two() : communicator(mesh_of({}, 2), 0) {}
+
+private:
+  ticket begin(const exchange& x, const group&) override {
+    if (x.what != collective::all_reduce) refuse(x, "replicas add up what they have");
+    if (x.in != x.out)
+      std::memcpy(x.out, x.in, static_cast<std::size_t>(x.count * size_of(x.type)));
+    return {0};
+  }
+  void finish(ticket) override {}
+};
+
+} // namespace
+
+BOOST_AUTO_TEST_CASE(nothing_is_allocated_for_a_step_that_is_measured) {
+  const setup s{.batch = {4, 128}, .type = dtype::f32};
+  interpreted_program<gpt> program(small_gpt, s, "measured");
+  cpu device(product_type::widened, 1);
+  one_of_two ranks;
+  timed_communicator timed(ranks);
+  session run(program.view(), device, purpose::training, timed);
+  run.weights().initialise(1);
+  const tokens_of t(s.batch.micro * s.batch.sequence, small_gpt.vocabulary);
+  for (int i = 0; i < 2; ++i) step(run, t.view());
+  const long before = allocations;
+  step(run, t.view());
+  const long one = allocations - before;
+  timeline lines(program.view(), &timed, 1, 3);
+  for (int i = 0; i < 3; ++i) {
+    const long start = allocations;
+    lines.begin(i), run.profile(&lines);
+    step(run, t.view());
+    lines.end(), run.profile(nullptr);
+    BOOST_TEST(allocations - start == one);
+  }
+  BOOST_TEST(lines.steps() == 3);
+  BOOST_TEST(timed.left_out() == 0);
+  BOOST_TEST(timed.waited() > 0);
 }
 
 namespace {

@@ -1,9 +1,15 @@
 // One of several ranks: the calls of its steps are those that `describe` lists, in their order, over
-// every axis; and ranks that are threads compute what one rank does.
+// every axis; ranks that are threads compute what one rank does; and what is measured of a step is
+// what the step does.
 #define BOOST_TEST_MODULE ranks
 #include <boost/test/unit_test.hpp>
 
+#include <megacpp/comm/agreement.hpp>
+#include <megacpp/comm/threads.hpp>
+#include <megacpp/comm/timed.hpp>
 #include <megacpp/inspect/description.hpp>
+#include <megacpp/inspect/timeline.hpp>
+#include <megacpp/io/json_file.hpp>
 #include <megacpp/options/settings.hpp>
 #include <megacpp/preset/models.hpp>
 #include <megacpp/run/session.hpp>
@@ -379,6 +385,191 @@ BOOST_AUTO_TEST_CASE(ranks_whose_experts_nobody_chose_exchange_all_the_same) {
                      .batch = {2, 32, false, rows},
                      .again = recompute::full},
                     2, "tp 2 sp dp 2, ep 4", {.one_token = true});
+}
+
+namespace {
+
+constexpr int traced_micros = 3, first_traced = 2, last_traced = 3;
+
+/// What every rank measures of two steps.
+std::vector<std::string> measured(const program_view& p, const mesh& ranks) {
+  std::vector<std::string> all;
+  const batches data(p.numbers, 0);
+  const std::vector<batch_view> micros(traced_micros, data.view(0));
+  thread_ranks(ranks).run([&](communicator& c) {
+    timed_communicator timed(c);
+    cpu device(product_type::widened, 1);
+    session run(p, device, purpose::training, timed);
+    run.weights().initialise(1);
+    timeline t(p, &timed, traced_micros, last_traced - first_traced + 1);
+    run.step(micros);
+    for (int step = first_traced; step <= last_traced; ++step) {
+      t.begin(step), run.profile(&t);
+      run.step(micros);
+      t.end(), run.profile(nullptr);
+    }
+    t.begin(4), run.profile(&t); // is given up, and leaves nothing
+    BOOST_TEST(!run.step(1, [](int, batch_view&) { return false; }).has_value());
+    t.end(false), run.profile(nullptr);
+    BOOST_TEST(timed.left_out() == 0);
+    std::vector<std::string> packed = agreement(timed).gather(t.packed(timed));
+    if (c.rank() == 0) all = std::move(packed);
+  });
+  return all;
+}
+
+struct traced_event {
+  std::int64_t begin, end; // nanoseconds
+  std::string name;
+  nlohmann::json args;
+};
+/// The events of a trace by rank and track, in their order.
+using traced_tracks = std::map<std::pair<int, int>, std::vector<traced_event>>;
+traced_tracks tracks_of(const std::string& text) {
+  traced_tracks tracks;
+  const nlohmann::json trace = nlohmann::json::parse(text);
+  std::int64_t before = 0;
+  for (const nlohmann::json& e : trace.at("traceEvents")) {
+    if (e.at("ph") != "X") continue;
+    const auto ns = [&](const char* of) { return std::llround(e.at(of).get<double>() * 1e3); };
+    BOOST_TEST(ns("ts") >= before);
+    before = ns("ts");
+    tracks[{e.at("pid"), e.at("tid")}].push_back(
+        {before, before + ns("dur"), e.at("name"), e.at("args")});
+  }
+  return tracks;
+}
+
+} // namespace
+
+// The trace of a run holds every task and every exchange of its steps once, and every moment of a
+// step is computing, communication or waiting.
+BOOST_AUTO_TEST_CASE(a_trace_shows_the_tasks_and_the_exchanges_of_a_step) {
+  enum { steps = 1, tasks, communication, idle };
+  const setup s{.ranks = {.tp = 2, .pp = 2, .sequence_parallel = true, .zero = 1},
+                .batch = {2, 32}};
+  const interpreted_program<gpt> program(tied_gpt, s, "a \"name\"");
+  const program_view& p = program.view();
+  const mesh ranks = mesh_of(s.ranks, 2);
+  const std::vector<std::string> packed = measured(p, ranks);
+  BOOST_REQUIRE(packed.size() == 8u);
+  const std::string text = trace_text(p, ranks, packed);
+  BOOST_TEST(text.starts_with(trace_begin));
+  std::map<int, std::string> names;
+  const nlohmann::json trace = nlohmann::json::parse(text);
+  for (const nlohmann::json& e : trace.at("traceEvents"))
+    if (e.at("name") == "process_name") names[e.at("pid")] = e.at("args").at("name");
+  traced_tracks tracks = tracks_of(text);
+  const auto within = [](const traced_event& e, const traced_event& step) {
+    return step.begin <= e.begin && e.end <= step.end;
+  };
+  for (int r = 0; r < 8; ++r) {
+    BOOST_TEST(names.at(r) == "rank " + std::to_string(r) + " (tp " + std::to_string(r % 2) +
+                                  ", dp " + std::to_string(r / 2 % 2) + ", pp " +
+                                  std::to_string(r / 4) + ")");
+    for (int track = steps; track <= idle; ++track) {
+      const std::vector<traced_event>& of = tracks[{r, track}];
+      for (std::size_t i = 1; i < of.size(); ++i) BOOST_TEST(of[i].begin >= of[i - 1].end);
+    }
+    const std::vector<traced_event>& taken = tracks[{r, steps}];
+    BOOST_REQUIRE(taken.size() == 2u);
+    std::vector<std::string> done, listed;
+    std::vector<call> made, calls;
+    const int stage = r / 4;
+    const stage_shape shape = stage_of(p, stage);
+    for (const traced_event& step : taken) {
+      std::vector<traced_event> waits; // communication or idle, and by and by in order
+      std::int64_t moving = 0, waiting = 0;
+      for (const traced_event& e : tracks[{r, tasks}])
+        if (within(e, step))
+          done.push_back(e.name + (e.args.contains("micro_batch")
+                                       ? " of micro-batch " + e.args["micro_batch"].dump()
+                                       : ""));
+      for (const traced_event& e : tracks[{r, communication}]) {
+        if (!within(e, step)) continue;
+        waits.push_back(e), moving += e.end - e.begin;
+        const std::string line = e.args.value("line", "");
+        const std::string what = e.name.substr(0, e.name.find(" over "));
+        std::uint8_t over = 0;
+        for (int a = 0; a < axes; ++a)
+          if (const std::string axis_name = std::string(" ") + name_of(static_cast<axis>(a));
+              (e.name + " ").find(axis_name + " ") != std::string::npos)
+            over |= static_cast<std::uint8_t>(1u << a);
+        for (int k = 0; k <= static_cast<int>(collective::barrier); ++k)
+          if (what == name_of(static_cast<collective>(k)))
+            made.emplace_back(static_cast<collective>(k), over, e.args["bytes"],
+                              line.empty() ? 0 : std::stoi(line.substr(line.find(':') + 1)));
+      }
+      for (const traced_event& e : tracks[{r, idle}]) {
+        if (!within(e, step)) continue;
+        waits.push_back(e), waiting += e.end - e.begin;
+        BOOST_TEST(e.name != "waiting for rank " + std::to_string(r));
+        BOOST_TEST(e.name.starts_with("waiting for rank "));
+      }
+      std::stable_sort(waits.begin(), waits.end(), [](const auto& a, const auto& b) {
+        return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);
+      });
+      for (std::size_t i = 1; i < waits.size(); ++i) BOOST_TEST(waits[i].begin >= waits[i - 1].end);
+      const auto told = [&](const char* what) { return step.args[what].get<double>() * 1e6; };
+      const auto length = static_cast<double>(step.end - step.begin);
+      BOOST_TEST(told("communication_ms") == static_cast<double>(moving),
+                 boost::test_tools::tolerance(1e-6));
+      BOOST_TEST(told("idle_ms") == static_cast<double>(waiting),
+                 boost::test_tools::tolerance(1e-6));
+      BOOST_TEST(told("compute_ms") > 0);
+      BOOST_TEST(told("compute_ms") + told("communication_ms") + told("idle_ms") == length,
+                 boost::test_tools::tolerance(1e-6));
+      for (const task& t : training_step(shape.training, traced_micros)) {
+        mc::text<160> name;
+        spell(name, t, {shape.uses.begin(), static_cast<std::size_t>(shape.uses.size())},
+              shape.training);
+        listed.emplace_back(name.c_str());
+      }
+      for (const step_call& x : calls_of(p, ranks, stage, traced_micros))
+        calls.emplace_back(x.call.what, x.call.over.bits, x.call.bytes, x.line.number);
+    }
+    std::size_t events = 0;
+    for (int track : {tasks, communication}) events += tracks[{r, track}].size();
+    BOOST_TEST(events == listed.size() + calls.size()); // none lies between the steps
+    BOOST_TEST(done == listed, boost::test_tools::per_element());
+    std::sort(made.begin(), made.end()), std::sort(calls.begin(), calls.end());
+    BOOST_TEST((made == calls), "rank " << r << " makes " << made.size() << " exchanges, and "
+                                        << calls.size() << " are listed, or others");
+  }
+}
+
+// Processes of several machines have clocks of their own. Nobody leaves a barrier before all have
+// entered it, by which they are set; those that may be one clock are left as they are.
+BOOST_AUTO_TEST_CASE(clocks_of_ranks_are_set_by_what_they_have_met_at) {
+  using namespace mc::detail;
+  const std::vector<clock_reading> first{{100, 160}, {200, 230}, {300, 390}};
+  BOOST_TEST(ahead_of(first, first) == 0);
+  BOOST_TEST(ahead_of(first, {{155, 161}, {229, 231}, {310, 395}}) == 0);
+  BOOST_TEST(ahead_of({}, {}) == 0);
+  for (const std::int64_t hour :
+       {std::int64_t{3'600'000'000'000}, -std::int64_t{7'200'000'000'000}}) {
+    std::vector<clock_reading> other{{155, 161}, {229, 231}, {310, 395}};
+    for (clock_reading& c : other) c.entered += hour, c.left += hour;
+    const std::int64_t apart = ahead_of(first, other) - hour;
+    BOOST_TEST((apart >= -1 && apart <= 31), apart); // what the second barrier leaves open
+  }
+  const interpreted_program<gpt> program(small_gpt, {.ranks = {.tp = 2}, .batch = {2, 32}}, "tp");
+  const mesh ranks = mesh_of({.tp = 2}, 1);
+  std::vector<std::string> packed = measured(program.view(), ranks);
+  const traced_tracks same = tracks_of(trace_text(program.view(), ranks, packed));
+  rank_times other = rank_times::unpacked(packed[1]);
+  const std::int64_t hour = 3'600'000'000'000;
+  for (clock_reading& c : other.clocks) c.entered += hour, c.left += hour;
+  for (timed_step& x : other.steps) x.began += hour, x.ended += hour;
+  for (timed_task& x : other.tasks) x.began += hour, x.ended += hour;
+  for (sent_exchange& x : other.exchanges) x.started += hour, x.waited += hour, x.done += hour;
+  packed[1] = other.packed();
+  traced_tracks set = tracks_of(trace_text(program.view(), ranks, packed));
+  for (const auto& [track, events] : same)
+    if (track.second <= 3) BOOST_TEST(set[track].size() == events.size());
+  const std::int64_t began = same.at({1, 1})[0].begin - same.at({0, 1})[0].begin,
+                     begins = set[{1, 1}][0].begin - set[{0, 1}][0].begin;
+  BOOST_TEST(std::abs(begins - began) < hour / 1000);
 }
 
 BOOST_AUTO_TEST_CASE(other_ranks_than_the_layout_has_are_refused) {

@@ -29,6 +29,7 @@ documented docs/state.md resume # started again, it goes on
 documented docs/state.md best
 documented docs/watching-a-run.md samples
 documented docs/watching-a-run.md curve
+documented docs/watching-a-run.md trace
 documented docs/watching-a-run.md several-files
 documented docs/watching-a-run.md states
 documented docs/writing-a-model.md own-run

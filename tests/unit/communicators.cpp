@@ -1,12 +1,13 @@
 // Every communicator keeps the same promises (tests/communicators.hpp): the one of one rank, threads
-// of this process, and simulated ones, on meshes whose dense and expert axes fold differently; each
-// as it is, and behind one that checks.
+// of this process, timed too, and simulated ones, on meshes whose dense and expert axes fold
+// differently; each as it is, and behind one that checks.
 #define BOOST_TEST_MODULE communicators
 #include <boost/test/unit_test.hpp>
 
 #include <megacpp/comm/checking.hpp>
 #include <megacpp/comm/self.hpp>
 #include <megacpp/comm/threads.hpp>
+#include <megacpp/comm/timed.hpp>
 
 #include <algorithm>
 #include <chrono>
@@ -51,6 +52,13 @@ template <class F> void on_all(F f) {
     on_ranks(simulated, f);
     thread_ranks threads(m);
     on_ranks(threads, f);
+    on_ranks(threads, [&](communicator& c, std::atomic<int>* came) { // timed, and some recorded
+      std::vector<timed_exchange> room;
+      room.reserve(7);
+      timed_communicator timed(c);
+      timed.record(&room);
+      return f(timed, came);
+    });
   }
   thread_ranks threads(meshes[1]);
   on_checked_ranks(threads, f);

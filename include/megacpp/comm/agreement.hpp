@@ -7,7 +7,9 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <string>
+#include <vector>
 
 namespace mc {
 
@@ -42,6 +44,25 @@ public:
     for (std::size_t i = 0; i < all.size(); i += most_bytes)
       if (all[i] != '\0') return all.substr(i, all.substr(i, most_bytes).find('\0'));
     return "";
+  }
+  /// What every rank hands in, by rank, on the first one; nothing on the others.
+  std::vector<std::string> gather(const std::string& here) {
+    if (alone()) return {here};
+    const auto n = static_cast<std::size_t>(ranks_of(ranks_.ranks()));
+    const std::int64_t bytes = std::ssize(here);
+    std::vector<std::int64_t> bytes_of(n);
+    ranks_.run(exchange::all_gather(everyone, dtype::i64, &bytes, bytes_of.data(), 1));
+    if (!first()) {
+      ranks_.run(exchange::send(everyone, dtype::u8, here.data(), bytes, 0));
+      return {};
+    }
+    std::vector<std::string> all(n, here);
+    for (std::size_t r = 1; r < n; ++r) {
+      all[r].resize(static_cast<std::size_t>(bytes_of[r]));
+      ranks_.run(
+          exchange::receive(everyone, dtype::u8, all[r].data(), bytes_of[r], static_cast<int>(r)));
+    }
+    return all;
   }
   /// What lies between these two calls the first rank does before the others do: what it is
   /// refused, it tells, and not all at once.

@@ -13,7 +13,7 @@ namespace mc {
 
 /// Adds up the time of every node. Counters are made beforehand, so that measuring allocates
 /// nothing; a reading of the clock costs some 30 ns a node.
-class profile final : public node_clock {
+class profile final : public step_clock {
 public:
   explicit profile(const program_view& p) {
     for (int i = 0; i < static_cast<int>(p.parts.size()); ++i) add(name_of_part(p, i), p.part(i));

@@ -331,7 +331,8 @@ struct sampling_flags {
 
 struct report_flags {
   BOOST_HANA_DEFINE_STRUCT(report_flags, (whole_flag, log_interval), (text_flag, metrics_jsonl),
-                           (text_flag, loss_curve), (switch_flag, profile),
+                           (text_flag, loss_curve), (switch_flag, profile), (text_flag, trace),
+                           (whole_flag, profile_step_start), (whole_flag, profile_step_end),
                            (switch_flag, bench_json), (whole_flag, warmup), (switch_flag, json));
   report_flags() {
     log_interval
@@ -349,6 +350,22 @@ struct report_flags {
         .of(command::train)
         .resumes(on_resume::unsaved);
     profile.is(false, "measure the time of every node of the graph and print a table at the end")
+        .of(command::train)
+        .resumes(on_resume::unsaved);
+    trace
+        .is("",
+            "file for what each rank did when in a few steps, its tasks and its exchanges with "
+            "others, which chrome://tracing and ui.perfetto.dev open")
+        .of(command::train)
+        .resumes(on_resume::unsaved);
+    profile_step_start.is(0, "step behind which those of --trace begin")
+        .at_least(0)
+        .shown_as("10 steps after the first, or two before the last")
+        .of(command::train)
+        .resumes(on_resume::unsaved);
+    profile_step_end.is(0, "the last step of --trace, at most 64 behind --profile-step-start")
+        .at_least(1)
+        .shown_as("two behind --profile-step-start")
         .of(command::train)
         .resumes(on_resume::unsaved);
     bench_json

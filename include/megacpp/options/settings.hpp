@@ -29,6 +29,9 @@ struct training_settings {
   bool bench = false;
   schedule rates;
   step_numbers numbers;
+
+  /// Of the largest step, on each replica.
+  std::int64_t micro_batches() const { return batches.last / at_once; }
 };
 
 namespace detail {
@@ -157,6 +160,8 @@ inline void refuse_idle_flags(command c, options& o) {
     refuse(!o.training.sample_interval.given(), {"sample-prompt", "max-new-tokens"},
            "changes nothing without --sample-interval N");
     refuse(!o.report.bench_json(), {"warmup"}, "changes nothing without --bench-json");
+    refuse(!o.report.trace.given(), {"profile-step-start", "profile-step-end"},
+           "changes nothing without --trace FILE");
     refuse(o.data.mock_data(), {"tokenizer", "data-type"},
            "and --mock-data contradict each other: random tokens are not read from anything");
     refuse(o.report.bench_json() && !o.data.data_path.given() && !o.model.load.given(),
@@ -208,6 +213,32 @@ inline std::vector<std::string> untrained_positions(const program_view& p, std::
     }
   }
   return lines;
+}
+
+/// The steps that --trace shows: those behind `after`, up to `last`.
+struct traced_steps {
+  std::int64_t after = 0, last = 0;
+  bool has(std::int64_t done) const { return after <= done && done < last; }
+};
+/// Of a run that goes on after step `done` until `steps`. Throws mc::error(exit_code::usage) where
+/// it does not take those that are asked for.
+inline traced_steps traced_steps_of(const report_flags& r, std::int64_t done, std::int64_t steps) {
+  constexpr std::int64_t most = 64, typical = 10, few = 2;
+  traced_steps t;
+  t.after = r.profile_step_start.given()
+                ? r.profile_step_start()
+                : std::max(done, std::min(done + typical, r.profile_step_end.given()
+                                                              ? r.profile_step_end() - few
+                                                              : steps - few));
+  t.last = r.profile_step_end.given() ? r.profile_step_end() : std::min(t.after + few, steps);
+  if (done >= steps) return t; // nothing is left to train, and that is told
+  if (t.after < done || t.last <= t.after || t.last > steps || t.last - t.after > most)
+    throw error(exit_code::usage,
+                fmt::format("--trace is to show the steps behind {} up to {}, but this run takes "
+                            "those behind {} up to {}, of which it shows 1 to {}: give other "
+                            "numbers to --profile-step-start and --profile-step-end",
+                            t.after, t.last, done, steps, most));
+  return t;
 }
 
 /// Of a run of `dp` replicas. Throws mc::error(exit_code::usage) naming the flags that contradict

@@ -143,7 +143,7 @@ struct dynamic_call : call_state<cpu> {
 
 /// Launches what computes node i of g, and tells the clock, if there is one, how long it took.
 template <class Device, class F>
-void launch_node(Device& device, const graph& g, int i, node_clock* clock, F compute) {
+void launch_node(Device& device, const graph& g, int i, step_clock* clock, F compute) {
   using watch = std::chrono::steady_clock; // one call of the kernel, so that it is compiled once
   const watch::time_point start = clock != nullptr ? watch::now() : watch::time_point();
   device.launch(compute);

@@ -55,7 +55,7 @@ template <class Program, class Device> struct kernels_found {
 };
 
 template <class Part, int N, class Device>
-void run_node(Device& device, frame& f, node_slot* slots, node_clock* clock) {
+void run_node(Device& device, frame& f, node_slot* slots, step_clock* clock) {
   constexpr const node& n = Part::g.nodes[static_cast<unsigned>(N)];
   if constexpr (!is_alias(Part::plan, n) && has_kernel<Part, N, Device>) {
     using T = element_of<Part, N>;
@@ -91,7 +91,7 @@ template <class Part, int N, class Device> std::int64_t scratch_of_node(Device& 
 
 /// The nodes From ... To-1 that run in phases First to Last.
 template <class Part, int From, int To, phase First, phase Last, class Device>
-void run_nodes(Device& device, frame& f, node_slot* slots, node_clock* clock) {
+void run_nodes(Device& device, frame& f, node_slot* slots, step_clock* clock) {
   [&]<int... N>(std::integer_sequence<int, N...>) {
     (
         [&] {
@@ -104,7 +104,7 @@ void run_nodes(Device& device, frame& f, node_slot* slots, node_clock* clock) {
 }
 /// The forward nodes of a region that each of several backward trips runs again.
 template <class Part, int Region, class Device>
-void run_again(Device& device, frame& f, node_slot* slots, node_clock* clock) {
+void run_again(Device& device, frame& f, node_slot* slots, step_clock* clock) {
   [&]<int... N>(std::integer_sequence<int, N...>) {
     (
         [&] {
@@ -118,7 +118,7 @@ void run_again(Device& device, frame& f, node_slot* slots, node_clock* clock) {
 
 /// Stretch S, and those behind it, of the nodes that run in phases First to Last.
 template <class Part, phase First, phase Last, int S, class Device>
-void run_phases(Device& device, frame& f, node_slot* slots, node_clock* clock) {
+void run_phases(Device& device, frame& f, node_slot* slots, step_clock* clock) {
   constexpr phases when(First, Last);
   if constexpr (S < Part::order.of(when).count) {
     constexpr stretch s = Part::order.of(when).at[S];
@@ -136,7 +136,7 @@ void run_phases(Device& device, frame& f, node_slot* slots, node_clock* clock) {
 }
 
 template <class Part, class Device> void run_part(const part_view&, phases when, device& on,
-                                                  frame& f, node_slot* slots, node_clock* clock) {
+                                                  frame& f, node_slot* slots, step_clock* clock) {
   using enum phase;
   auto& d = static_cast<Device&>(on);
   switch (when.first) {

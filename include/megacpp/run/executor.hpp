@@ -3,6 +3,7 @@
 // What feeds a micro-batch writes its integers first.
 #pragma once
 
+#include <megacpp/comm/timed.hpp>
 #include <megacpp/exec/device.hpp>
 #include <megacpp/plan/buffers.hpp>
 #include <megacpp/run/stores.hpp>
@@ -74,17 +75,13 @@ public:
   /// Runs a task: nodes of a graph, zeros, or what goes to and comes from the neighbour stages.
   /// What is sent goes while others run, until one of them writes where it lies.
   void run(const task& t) {
-    make_free(t);
-    switch (t.what) {
-    case action::clear: return clear(t);
-    case action::send: return send(t);
-    case action::receive: return receive(t);
-    case action::feed: return; // who feeds has written it
-    case action::run: break;
-    }
-    frame f = frame_of(t);
-    const auto k = static_cast<unsigned>(use_of(t).part);
-    parts_[k].run(parts_[k], t.when, device_, f, slots_[k].data(), clock_);
+    time(t, [&] { run_untimed(t); });
+  }
+  /// Does what a task is, and tells the clock, if there is one.
+  template <class F> void time(const task& t, const F& what_it_does) {
+    const std::int64_t began = clock_ != nullptr ? monotonic_nanoseconds() : 0;
+    what_it_does();
+    if (clock_ != nullptr) clock_->task(t, began);
   }
   /// Waits until everything that was sent has gone.
   void wait_for_sends() {
@@ -106,7 +103,7 @@ public:
     device_.write(address_of(number), whole, sizeof whole);
     device_.write(address_of(number) + sizeof whole, &numbers_.learning_rate, sizeof(double));
   }
-  void profile(node_clock* clock) { clock_ = clock; }
+  void profile(step_clock* clock) { clock_ = clock; }
   arena& memory() { return memory_; }
   const arena& memory() const { return memory_; }
   std::int64_t scratch_bytes() const { return scratch_.size(); }
@@ -128,6 +125,19 @@ public:
   input_addresses& inputs_of(int part) { return inputs_[static_cast<unsigned>(part)]; }
 
 private:
+  void run_untimed(const task& t) {
+    make_free(t);
+    switch (t.what) {
+    case action::clear: return clear(t);
+    case action::send: return send(t);
+    case action::receive: return receive(t);
+    case action::feed: return;
+    case action::run: break;
+    }
+    frame f = frame_of(t);
+    const auto k = static_cast<unsigned>(use_of(t).part);
+    parts_[k].run(parts_[k], t.when, device_, f, slots_[k].data(), clock_);
+  }
   const part_use& use_of(const task& t) const { return b_.uses()[static_cast<unsigned>(t.use)]; }
   /// Waits for sends of bytes that a task writes.
   void make_free(const task& t) {
@@ -251,7 +261,7 @@ private:
   arena memory_, scratch_;
   std::int64_t begin_of_[arenas]{}; ///< of each arena in `memory_`
   step_numbers numbers_{};
-  node_clock* clock_ = nullptr;
+  step_clock* clock_ = nullptr;
 };
 
 } // namespace mc

@@ -81,7 +81,7 @@ struct interpreted_part {
     part_view v;
     v.g = &g, v.plan = &plan, v.index = index, v.self = this, v.device_type = &typeid(Device);
     v.run = [](const part_view& p, phases when, device& on, frame& f, node_slot* slots,
-               node_clock* clock) {
+               step_clock* clock) {
       static_cast<const interpreted_part*>(p.self)->run(when, static_cast<Device&>(on), f, slots,
                                                         clock);
     };
@@ -126,7 +126,7 @@ struct interpreted_part {
 
 private:
   template <class Device>
-  void run(phases when, Device& device, frame& f, node_slot* slots, node_clock* clock) const {
+  void run(phases when, Device& device, frame& f, node_slot* slots, step_clock* clock) const {
     order.each(when, [&](const stretch& s) {
       const auto trip = [&](bool several) {
         order.trip(g, s, when, several, [&](int i) { run_node(i, device, f, slots, clock); });
@@ -136,7 +136,7 @@ private:
     });
   }
   template <class Device>
-  void run_node(int i, Device& device, frame& f, node_slot* slots, node_clock* clock) const {
+  void run_node(int i, Device& device, frame& f, node_slot* slots, step_clock* clock) const {
     if (kernels[static_cast<unsigned>(i)].run == nullptr) return;
     const node& n = g.at_node(i);
     dynamic_call c({&device, &f, slots + i}, g, plan, index, n);

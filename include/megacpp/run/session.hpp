@@ -88,7 +88,8 @@ public:
   const arena& activations() const { return run_.memory(); }
   arena& activations() { return run_.memory(); }
   step_numbers& numbers() { return run_.numbers(); }
-  void profile(node_clock* clock) { run_.profile(clock); }
+  /// What is told of tasks and nodes from now on; nullptr: nothing is.
+  void profile(step_clock* clock) { run_.profile(clock); }
   int micro_batch() const { return p_.numbers.batch.micro; }
   int sequence() const { return p_.numbers.batch.sequence; }
 
@@ -196,11 +197,14 @@ private:
     each([&](const task& t) {
       if (!going) return;
       if (t.what != action::feed) return run_.run(t);
-      batch_view b;
-      going = next(t.micro, b);
-      if (going)
-        feeds_.give(
-            b, [&](feed f, std::span<const std::int32_t> ids) { run_.write(f, ids, 0, t.micro); });
+      run_.time(t, [&] {
+        batch_view b;
+        going = next(t.micro, b);
+        if (going)
+          feeds_.give(b, [&](feed f, std::span<const std::int32_t> ids) {
+            run_.write(f, ids, 0, t.micro);
+          });
+      });
     });
     run_.wait_for_sends();
     return going;

@@ -2,11 +2,13 @@
 #pragma once
 
 #include <megacpp/checkpoint/saved_states.hpp>
+#include <megacpp/inspect/timeline.hpp>
 #include <megacpp/observe/print.hpp>
 #include <megacpp/options/options.hpp>
 
 #include <filesystem>
 #include <string>
+#include <string_view>
 
 #include <sys/stat.h>
 #include <unistd.h>
@@ -52,41 +54,42 @@ inline bool is_taken_by_states(const std::string& path, const std::string& root)
 /// Reports replace or continue files of their own kind alone, and neither each other, nor the data,
 /// nor what is saved, nor what the program says. Throws mc::error.
 inline void check_report_files(const options& o) {
-  const text_flag &curve = o.report.loss_curve, &metrics = o.report.metrics_jsonl;
-  const auto name_of = [&](const text_flag* f) {
-    return f == &curve ? "loss-curve" : "metrics-jsonl";
-  };
-  for (const text_flag* f : {&curve, &metrics}) {
-    if (!f->given()) continue;
-    const std::string& path = (*f)();
-    if (path.empty())
-      throw error(exit_code::usage, fmt::format("--{} needs the name of a file", name_of(f)));
+  const struct report_file {
+    const text_flag& path;
+    const char *name, *kind;
+    std::string_view begin;
+    bool replaced; // and not added to
+  } all[] = {{o.report.loss_curve, "loss-curve", "curve", "<svg ", true},
+             {o.report.metrics_jsonl, "metrics-jsonl", "file of metrics", "{\"step\":", false},
+             {o.report.trace, "trace", "trace", trace_begin, true}};
+  const auto refuse = [](const std::string& why) { throw error(exit_code::usage, why); };
+  for (const report_file& f : all) {
+    if (!f.path.given()) continue;
+    const std::string& path = f.path();
+    if (path.empty()) refuse(fmt::format("--{} needs the name of a file", f.name));
     if (o.training.save.given() && detail::is_taken_by_states(path, o.training.save()))
-      throw error(exit_code::usage,
-                  fmt::format("--{} names {}, which {} needs for its states; choose another file",
-                              name_of(f), path, o.training.save()));
-  }
-  for (const text_flag* f : {&curve, &metrics})
+      refuse(fmt::format("--{} names {}, which {} needs for its states; choose another file",
+                         f.name, path, o.training.save()));
     for (const int said : {STDOUT_FILENO, STDERR_FILENO})
-      if (f->given() && detail::is_file_of(said, (*f)()))
-        throw error(
-            exit_code::usage,
+      if (detail::is_file_of(said, path))
+        refuse(
             fmt::format("--{} names {}, the file of the standard {}; give the report a file of "
                         "its own",
-                        name_of(f), (*f)(), said == STDOUT_FILENO ? "output" : "error"));
-  if (curve.given()) check_text_file(curve()), check_own_kind(curve(), "<svg ", "curve");
-  if (metrics.given()) check_own_kind(metrics(), "{\"step\":", "file of metrics");
-  for (const text_flag* f : {&curve, &metrics})
+                        f.name, path, said == STDOUT_FILENO ? "output" : "error"));
+  }
+  for (const report_file& f : all) {
+    if (!f.path.given()) continue;
+    if (f.replaced) check_text_file(f.path());
+    check_own_kind(f.path(), f.begin, f.kind);
     for (const std::string& data : o.data.data_path())
-      if (f->given() && detail::is_same_place((*f)(), data))
-        throw error(
-            exit_code::usage,
-            fmt::format("--{} and --data-path both name {}; give the report a file of its own",
-                        name_of(f), (*f)()));
-  if (curve.given() && metrics.given() && detail::is_same_place(curve(), metrics()))
-    throw error(
-        exit_code::usage,
-        fmt::format("--loss-curve and --metrics-jsonl both name {}; give two files", curve()));
+      if (detail::is_same_place(f.path(), data))
+        refuse(fmt::format("--{} and --data-path both name {}; give the report a file of its own",
+                           f.name, f.path()));
+    for (const report_file* other = all; other != &f; ++other)
+      if (other->path.given() && detail::is_same_place(f.path(), other->path()))
+        refuse(fmt::format("--{} and --{} both name {}; give two files", other->name, f.name,
+                           other->path()));
+  }
 }
 
 } // namespace mc

@@ -58,13 +58,13 @@ public:
     constexpr std::int64_t timed_without_allocating = 1 << 20;
     if (set_.bench)
       times_.reserve(static_cast<std::size_t>(std::min(set_.steps, timed_without_allocating)));
-    flops_ = static_cast<double>(work_of_step(p_, set_.batches.last / set_.at_once).total().flops);
+    flops_ = static_cast<double>(work_of_step(p_, set_.micro_batches()).total().flops);
     ceiling_ = product_ceiling(device_, p_.numbers.type);
   }
 
   /// Of one of so many ranks.
   void introduce(std::int64_t planned_bytes, int ranks) {
-    const std::int64_t micro_batches = set_.batches.last / set_.at_once;
+    const std::int64_t micro_batches = set_.micro_batches();
     note(fmt::format(
         "{}: {} parameters, {}, {}micro-batch {} x {} tokens, {}{} micro-batch{} a step, {} "
         "thread{}, {}, {:.1f} GF/s, {} planned",
@@ -81,7 +81,7 @@ public:
   }
 
   /// What times the nodes of the next step. The first step prepares much that others find.
-  node_clock* clock() { return tells_ && o_.report.profile() && steps_ > 0 ? &profile_ : nullptr; }
+  step_clock* clock() { return tells_ && o_.report.profile() && steps_ > 0 ? &profile_ : nullptr; }
 
   /// What comes after a step: other steps, counted by their share of a whole batch, and the rest.
   struct work_left {
@@ -147,6 +147,13 @@ public:
     write_text_file(o_.report.loss_curve(), loss_curve(training, validation, c));
   }
 
+  /// The trace of so many steps.
+  void trace(const std::string& text, int steps) {
+    write_text_file(o_.report.trace(), text);
+    note(fmt::format("the trace of {} step{} is in {}", steps, steps == 1 ? "" : "s",
+                     o_.report.trace()));
+  }
+
   /// The end of a run whose curve is drawn: `steps` of this process, in so many seconds.
   void finish(std::int64_t steps, double seconds) {
     if (!tells_) return;
@@ -158,6 +165,18 @@ public:
                              duration_text(seconds).view()));
   }
 
+  /// Makes a report of a run that ends for a reason of its own, which stays the reason. Returns
+  /// what to add to that.
+  template <class Report> static std::string despite(const Report& report) {
+    try {
+      report();
+      return "";
+    } catch (const error& e) {
+      return fmt::format("; besides, {}", e.what());
+    } catch (const std::bad_alloc&) {
+      return "; besides, there was no memory for a report";
+    }
+  }
   /// Makes the reports of a run that ends for a reason of its own, which stays the reason. Returns
   /// what to add to that.
   std::string made() {
@@ -178,17 +197,6 @@ public:
   }
 
 private:
-  template <class Report> static std::string despite(const Report& report) {
-    try {
-      report();
-      return "";
-    } catch (const error& e) {
-      return fmt::format("; besides, {}", e.what());
-    } catch (const std::bad_alloc&) {
-      return "; besides, there was no memory for a report";
-    }
-  }
-
   /// The profile is of the steps of this process.
   void print_profile() {
     if (!o_.report.profile()) return;

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <megacpp/comm/agreement.hpp>
+#include <megacpp/comm/timed.hpp>
+#include <megacpp/inspect/timeline.hpp>
 #include <megacpp/options/resume.hpp>
 #include <megacpp/options/settings.hpp>
 #include <megacpp/train/evaluate.hpp>
@@ -33,8 +35,8 @@ public:
           const make_sample_writer& samples = {}, communicator& ranks = self::of_process())
       : p_(p),
         o_(o),
-        ranks_(ranks),
-        all_(ranks),
+        ranks_(ranks_of(ranks.ranks()) > 1 ? timed_.emplace(ranks) : ranks),
+        all_(ranks_),
         set_((all_.before_others(), settings_of(p, o, ranks.ranks().of(axis::dp)))),
         max_shard_(shard_limit_of(o)),
         device_(on),
@@ -51,6 +53,7 @@ public:
       if (o_.training.exit_signal_handler()) signals_.emplace();
       prepare_saves();
       check_report_files(o);
+      find_traced_steps();
     }
     all_.after_first();
     session_.emplace(p_, device_, purpose::training, ranks_);
@@ -61,6 +64,7 @@ public:
     if (from_) from_->folder.close_files();
     if (samples && o.training.sample_interval.given())
       samples_ = samples(p, o, on, session_->weights(), text_);
+    prepare_trace();
     reports_.prepare();
   }
 
@@ -144,6 +148,7 @@ private:
   }
   void end_in_time() {
     if (unsaved()) save();
+    write_trace();
     reports_.note(fmt::format("--exit-duration-in-mins {} ends the run after step {} of {}; {}",
                               o_.training.exit_duration_in_mins(), at_.step, set_.steps,
                               root_ ? fmt::format("--load {} goes on", root_->path())
@@ -197,7 +202,7 @@ private:
     if (!o_.training.save.given()) return;
     const bool same = root_ && resumes() && detail::is_same_file(from_->root, root_->path());
     if (!root_) root_.emplace(o_.training.save());
-    const std::int64_t begin = resumes() ? from_->state->state().field<std::int64_t>("step") : 0;
+    const std::int64_t begin = first_step();
     if (const auto newest = root_->newest(); newest && (!same || *newest > begin))
       throw error(exit_code::output,
                   fmt::format("{} holds the state of step {}, and this run begins after step {}; "
@@ -210,7 +215,7 @@ private:
   /// Nothing that a save would refuse at the end may start.
   void rehearse_save() {
     if (!root_) return;
-    const std::int64_t begin = resumes() ? from_->state->state().field<std::int64_t>("step") : 0;
+    const std::int64_t begin = first_step();
     const run_position last{std::max(begin + 1, set_.steps), 0};
     const auto times = [&](std::int64_t every) {
       return every > 0 ? (last.step - 1) / every - begin / every + 1 : 1;
@@ -265,6 +270,29 @@ private:
     evaluated_ = iters.given() && iters() < all / each + 1 ? std::min(all, iters() * each) : all;
   }
 
+  /// The step behind which the run begins.
+  std::int64_t first_step() const {
+    return resumes() ? from_->state->state().field<std::int64_t>("step") : 0;
+  }
+  void find_traced_steps() {
+    if (o_.report.trace.given()) traced_ = traced_steps_of(o_.report, first_step(), set_.steps);
+  }
+  void prepare_trace() {
+    find_traced_steps();
+    if (traced_.last > at_.step)
+      timeline_.emplace(p_, timed_ ? &*timed_ : nullptr, static_cast<int>(set_.micro_batches()),
+                        static_cast<int>(traced_.last - traced_.after));
+  }
+  /// Once the last of the steps is taken, or the run ends on all ranks: those that there are.
+  void write_trace() {
+    if (!timeline_) return;
+    if (timeline_->steps() > 0) {
+      const std::vector<std::string> all = all_.gather(timeline_->packed(ranks_));
+      if (all_.first()) reports_.trace(trace_text(p_, ranks_.ranks(), all), timeline_->steps());
+    }
+    timeline_.reset();
+  }
+
   void introduce() {
     if (!all_.first()) return;
     reports_.introduce(session_->planned().total(), ranks_of(ranks_.ranks()));
@@ -313,7 +341,9 @@ private:
     const stopwatch clock;
     const std::int64_t micro = p_.numbers.batch.micro, replicas = ranks_.ranks().of(axis::dp),
                        replica = ranks_.coordinate()[static_cast<unsigned>(axis::dp)];
-    session_->profile(reports_.clock());
+    const bool traced = timeline_ && traced_.has(at_.step);
+    if (traced) timeline_->begin(at_.step + 1, reports_.clock());
+    session_->profile(traced ? &*timeline_ : reports_.clock());
     session_->numbers().learning_rate = learning_rate(set_.rates, at_.step);
     const std::int64_t batch = set_.batches.after(at_.samples);
     const std::optional<step_result> done =
@@ -324,6 +354,7 @@ private:
           b = {tokens_.data(), labels_.data(), first};
           return true;
         });
+    if (traced) timeline_->end(done.has_value());
     if (!done) return false;
     step_report r;
     r.step = at_.step + 1, r.steps = set_.steps;
@@ -343,6 +374,7 @@ private:
       return static_cast<double>(samples) / static_cast<double>(set_.batches.last);
     };
     reports_.step(r, steps(batch), done->loss.count, clock.seconds(), left(steps(to_come_)));
+    if (traced && at_.step == traced_.last) write_trace();
     return true;
   }
 
@@ -433,12 +465,13 @@ private:
   [[noreturn]] void interrupt() {
     const bool begun = taken_ > 0 || !unsaved();
     if (begun && unsaved()) save();
+    const std::string untold = training_reports::despite([&] { write_trace(); });
     all_.wait_for_end();
     const std::string kept =
         !root_   ? "nothing was saved, for there is no --save"
         : !begun ? "nothing was saved, for it had not begun"
                  : fmt::format("its state was saved to {}", root_->folder_of(at_.step));
-    const std::string lost = reports_.made();
+    const std::string lost = untold + reports_.made();
     throw error(exit_code::interrupted,
                 fmt::format("{} ended the run after step {} of {}; {}{}", signals_->name(),
                             at_.step, set_.steps, kept, lost));
@@ -468,6 +501,7 @@ private:
   stopwatch started_;
   const program_view& p_; ///< of all ranks
   const options& o_;
+  std::optional<timed_communicator> timed_; ///< of several ranks
   communicator& ranks_;
   agreement all_;
   training_settings set_;
@@ -488,6 +522,8 @@ private:
   std::int64_t evaluated_ = 0; ///< micro-batches of one evaluation
   run_losses losses_;
   training_reports reports_;
+  traced_steps traced_;
+  std::optional<timeline> timeline_; ///< until it is written
   std::optional<stop_signals> signals_;
   std::int64_t saved_at_ = -1;
   bool sound_ = true; ///< nothing that the run told was infinite or not a number
