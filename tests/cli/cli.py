@@ -949,7 +949,13 @@ class Ranks(Case):
         of = {n: self.losses("--save", self.folder / f"saved-{n}", "--eval-interval", 4, ranks=n)
               for n in (1, 2, 4)}
         for n in (2, 4):
-            self.assertEqual([m.keys() for m in of[n]], [m.keys() for m in of[1]])
+            of_ranks = {"slowest_rank", "slowest_compute_ms", "compute_ms"}
+            self.assertEqual([m.keys() - of_ranks for m in of[n]], [m.keys() for m in of[1]])
+            for m in of[n]:
+                if "loss" in m:  # of each step
+                    self.assertIn(m["slowest_rank"], range(n))
+                    self.assertLessEqual(m["compute_ms"], m["slowest_compute_ms"])
+                    self.assertLessEqual(m["slowest_compute_ms"], m["step_ms"])
             for one, many in zip(of[1], of[n]):
                 for name in {"loss", "grad_norm", "validation_loss"} & one.keys():
                     self.assertAlmostEqual(many[name], one[name], delta=2e-5 * one[name])

@@ -8,6 +8,7 @@
 #include <megacpp/observe/memory.hpp>
 #include <megacpp/observe/metrics.hpp>
 #include <megacpp/observe/progress.hpp>
+#include <megacpp/observe/speeds.hpp>
 #include <megacpp/observe/text.hpp>
 
 #include <algorithm>
@@ -99,9 +100,56 @@ BOOST_AUTO_TEST_CASE(the_progress_line_is_stable_and_searchable) {
   bare.seconds_left = std::nan("");
   BOOST_TEST(mc::progress_line(bare).view() ==
              "step 100/2000 | loss: 2.3451 | lr: 1.000e-03 | grad norm: 0.812 | 12.3k tokens/s");
+  bare.slowest_rank = 12, bare.slower_by = 0.314;
+  BOOST_TEST(mc::progress_line(bare).view().ends_with("tokens/s | rank 12 slowest by 31%"));
   bare.loss = HUGE_VAL;
   bare.grad_norm = 1e300; // longer than the line: cut, not overrun
   BOOST_TEST(mc::progress_line(bare).view().size() <= 256u);
+}
+
+BOOST_AUTO_TEST_CASE(the_rank_that_computes_longest_is_named) {
+  // Two stages of four ranks each; the second stage has twice as much to compute.
+  mc::rank_speeds speeds({0, 0, 0, 0, 1, 1, 1, 1});
+  std::vector<double> usual{1, 1.1, 0.9, 1, 2, 2.2, 1.8, 2};
+  mc::rank_speeds::slowest slow = speeds.step(usual);
+  BOOST_TEST((slow.rank == 5 && slow.seconds == 2.2));
+  BOOST_TEST(slow.others == 1.1); // the median of 0.9, 1, 1, 1.1, 1.8, 2, 2
+  std::vector<double> once = usual;
+  once[2] = 5; // waits for a disk in one step
+  BOOST_TEST(speeds.step(once).rank == 2);
+  slow = speeds.of_interval();
+  BOOST_TEST((slow.rank == 2 && slow.seconds == 2.95), slow.rank << ": " << slow.seconds);
+  speeds.begin();
+  speeds.step(usual);
+  BOOST_TEST(speeds.of_interval().rank == 5);
+  // Ten steps three times make a straggler, of ranks that have as much to do; and once.
+  const auto told = [&](const std::vector<double>& seconds, int steps) {
+    std::vector<std::pair<int, int>> all;
+    for (int i = 1; i <= steps; ++i) {
+      speeds.step(seconds);
+      if (const auto s = speeds.straggler(); s.rank >= 0) all.emplace_back(i, s.rank);
+    }
+    return all;
+  };
+  using list = std::vector<std::pair<int, int>>;
+  BOOST_TEST((told(usual, 100 - 3) == list{})); // 10% is no more than chance
+  std::vector<double> busy = usual;
+  busy[1] = 1.2;
+  BOOST_TEST((told(busy, 20) == list{})); // not for long
+  BOOST_TEST((told(usual, 10) == list{}));
+  BOOST_TEST((told(busy, 80) == list{{30, 1}}));
+  BOOST_TEST((told(usual, 10) == list{}));
+  busy[1] = 1, busy[5] = 3;
+  BOOST_TEST((told(busy, 30) == list{{30, 5}}));
+  const long counted = allocations;
+  for (int i = 0; i < 50; ++i) speeds.step(busy), static_cast<void>(speeds.straggler());
+  BOOST_TEST(allocations == counted);
+  // Of ranks of which none has as much to do as another, none is called slow.
+  mc::rank_speeds stages({0, 1});
+  for (int i = 0; i < 60; ++i) {
+    BOOST_TEST(stages.step(std::vector<double>{1, 3}).longer() == 2);
+    BOOST_TEST(stages.straggler().rank == -1);
+  }
 }
 
 /// Steps of 0.2 s, or of so many.

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -44,6 +45,10 @@ public:
     for (std::size_t i = 0; i < all.size(); i += most_bytes)
       if (all[i] != '\0') return all.substr(i, all.substr(i, most_bytes).find('\0'));
     return "";
+  }
+  /// What every rank says, by rank.
+  void of_each(double here, std::span<double> all) {
+    ranks_.run(exchange::all_gather(everyone, dtype::f64, &here, all.data(), 1));
   }
   /// What every rank hands in, by rank, on the first one; nothing on the others.
   std::vector<std::string> gather(const std::string& here) {

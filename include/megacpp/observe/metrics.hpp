@@ -59,10 +59,11 @@ template <std::floating_point Float> void append_json_number(std::string& line, 
 } // namespace detail
 
 /// `{"step":10,"loss":2.345}` and a newline, appended to `line`.
-inline void append_json_line(std::string& line, std::initializer_list<metric> metrics) {
+inline void append_json_line(std::string& line, std::initializer_list<metric> metrics,
+                             std::initializer_list<metric> more = {}) {
   line += '{';
   bool first = true;
-  for (const metric& m : metrics) {
+  const auto append = [&](const metric& m) {
     if (!std::exchange(first, false)) line += ',';
     detail::append_json_text(line, m.name);
     line += ':';
@@ -71,7 +72,9 @@ inline void append_json_line(std::string& line, std::initializer_list<metric> me
     else if (const auto* f = std::get_if<float>(&m.value)) detail::append_json_number(line, *f);
     else if (const auto* d = std::get_if<double>(&m.value)) detail::append_json_number(line, *d);
     else detail::append_json_text(line, std::get<std::string_view>(m.value));
-  }
+  };
+  for (const metric& m : metrics) append(m);
+  for (const metric& m : more) append(m);
   line += "}\n";
 }
 
@@ -110,9 +113,9 @@ public:
 
   /// Throws mc::error(exit_code::output) if the line could not be written; none of it is left then.
   /// A line that nobody reads is left out once a stop is asked for.
-  void write(std::initializer_list<metric> metrics) {
+  void write(std::initializer_list<metric> metrics, std::initializer_list<metric> more = {}) {
     line_.clear();
-    append_json_line(line_, metrics);
+    append_json_line(line_, metrics, more);
     struct stat before {};
     if (plain_) ::fstat(file_.get(), &before);
     const int problem = write_to_reader(file_.get(), line_);

@@ -27,14 +27,17 @@ struct step_report {
   double tokens_per_second = 0;
   double ceiling_share = 0; // of the machine's measured product speed; 0 if not measured
   std::uint64_t memory = 0; // resident bytes; 0 if unknown
+  int slowest_rank = -1;    // that computed longest since the line before; -1: there is one rank
+  double slower_by = 0;     // than the median of the others, as a share
   double seconds_left = std::numeric_limits<double>::quiet_NaN();
 };
 
 using progress_text = bounded_text<256>;
 
 /// `step 100/2000 | loss: 2.3451 | lr: 1.000e-03 | grad norm: 0.812 | 12.3k tokens/s | 45% of
-/// product ceiling | 312 MiB | ETA 1m 20s`. Log collectors search it for `loss: NUMBER`, so names,
-/// order and the form of numbers stay as they are; what is unknown is left out.
+/// product ceiling | 312 MiB | rank 3 slowest by 12% | ETA 1m 20s`. Log collectors search it for
+/// `loss: NUMBER`, so names, order and the form of numbers stay as they are; what is unknown is
+/// left out.
 inline progress_text progress_line(const step_report& r) {
   progress_text line;
   line.append("step {}/{} | loss: {:.4f} | lr: {:.3e} | grad norm: {:.3f} | {} tokens/s", r.step,
@@ -42,6 +45,8 @@ inline progress_text progress_line(const step_report& r) {
               count_text(std::nearbyint(r.tokens_per_second)).view());
   if (r.ceiling_share > 0) line.append(" | {:.0f}% of product ceiling", 100 * r.ceiling_share);
   if (r.memory > 0) line.append(" | {}", bytes_text(r.memory).view());
+  if (r.slowest_rank >= 0)
+    line.append(" | rank {} slowest by {:.0f}%", r.slowest_rank, 100 * r.slower_by);
   if (r.seconds_left >= 0) line.append(" | ETA {}", duration_text(r.seconds_left).view());
   return line;
 }
@@ -96,18 +101,23 @@ public:
   progress& operator=(const progress&) = delete;
   ~progress() { finish(); }
 
-  void show(const step_report& r, double now = monotonic_seconds()) {
+  /// True if it was shown.
+  bool show(const step_report& r, double now = monotonic_seconds()) {
     const bool first = std::isnan(shown_at_), last = r.step == r.steps;
     const double silence = now - shown_at_;
     const bool due =
         terminal_ ? silence >= 0.1 : r.step % interval_ == 0 || silence >= longest_silence;
-    if (!first && !last && !due) return;
+    if (!first && !last && !due) return false;
     shown_at_ = now;
-    if (!terminal_) return write_all(progress_line(r).append("\n"));
+    if (!terminal_) {
+      write_all(progress_line(r).append("\n"));
+      return true;
+    }
     progress_text line = progress_line(r);
     line.shorten(width() - 1); // a full line would wrap, and \r would no longer reach its begin
     last_ = line;
     redraw();
+    return true;
   }
 
   /// A line that stays: an evaluation, a save, a warning.

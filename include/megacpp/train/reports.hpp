@@ -3,19 +3,23 @@
 #pragma once
 
 #include <megacpp/inspect/profile.hpp>
+#include <megacpp/inspect/timeline.hpp>
 #include <megacpp/observe/curve.hpp>
 #include <megacpp/observe/memory.hpp>
 #include <megacpp/observe/metrics.hpp>
 #include <megacpp/observe/print.hpp>
 #include <megacpp/observe/progress.hpp>
+#include <megacpp/observe/speeds.hpp>
 #include <megacpp/options/settings.hpp>
 #include <megacpp/train/evaluate.hpp>
 #include <megacpp/train/losses.hpp>
 
 #include <algorithm>
 #include <cstdint>
+#include <initializer_list>
 #include <new>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -30,10 +34,12 @@ namespace mc {
 class training_reports {
 public:
   /// The arguments must outlive this. `losses`: those of the whole run, which the curve shows.
-  /// `tells`: false on all ranks but one, whose reports are nothing.
+  /// `rank`: all but the first tell nothing.
   training_reports(const program_view& p, const options& o, const training_settings& set,
-                   device& on, const run_losses& losses, bool tells = true)
-      : tells_(tells),
+                   device& on, const run_losses& losses, const communicator& rank)
+      : tells_(rank.rank() == 0),
+        ranks_(rank.ranks()),
+        speeds_(stages_of(ranks_)),
         p_(p),
         o_(o),
         set_(set),
@@ -88,8 +94,10 @@ public:
     double steps = 0;
     std::int64_t evaluations = 0, saves = 0, samples = 0;
   };
-  /// A step of a share of a whole batch and so many tokens that took so many seconds.
-  void step(step_report& r, double share, double tokens, double seconds, const work_left& left) {
+  /// A step of a share of a whole batch and so many tokens that took so many seconds. `computing`:
+  /// of these, those that each rank did not wait for others; empty if there is one rank.
+  void step(step_report& r, double share, double tokens, double seconds, const work_left& left,
+            std::span<const double> computing = {}) {
     if (!tells_) return;
     if (++steps_ > 1) profiled_seconds_ += seconds;
     pace_.step(seconds / share);
@@ -106,7 +114,7 @@ public:
     }
     r.memory = memory_;
     r.seconds_left = pace_.seconds_of(left.steps, left.evaluations, left.saves, left.samples);
-    if (metrics_)
+    const auto write = [&](std::initializer_list<metric> of_ranks) {
       metrics_->write({{"step", r.step},
                        {"loss", r.loss},
                        {"lr", r.lr},
@@ -114,8 +122,21 @@ public:
                        {"tokens", static_cast<std::int64_t>(tokens)},
                        {"step_ms", seconds * 1e3},
                        {"product_ceiling_share", share * flops_ / seconds / ceiling_},
-                       {"memory", static_cast<std::int64_t>(memory_)}});
-    if (!set_.bench) progress_.show(r);
+                       {"memory", static_cast<std::int64_t>(memory_)}},
+                      of_ranks);
+    };
+    if (computing.empty()) {
+      if (metrics_) write({});
+    } else {
+      const rank_speeds::slowest of_step = speeds_.step(computing), of_line = speeds_.of_interval();
+      if (metrics_)
+        write({{"slowest_rank", of_step.rank},
+               {"slowest_compute_ms", of_step.seconds * 1e3},
+               {"compute_ms", of_step.others * 1e3}});
+      r.slowest_rank = of_line.rank, r.slower_by = of_line.longer();
+    }
+    if (!set_.bench && progress_.show(r)) speeds_.begin();
+    if (!computing.empty()) tell_straggler();
   }
 
   /// `again`: the run before has told of this evaluation.
@@ -206,6 +227,23 @@ private:
         "others find, and there was no other");
   }
 
+  void tell_straggler() {
+    const rank_speeds::slowest slow = speeds_.straggler();
+    if (slow.rank >= 0 && !set_.bench)
+      note(
+          fmt::format("{} has computed {:.0f}% longer in {} steps than the others that have as "
+                      "much to do, and all wait for it: see what else its cores do",
+                      detail::rank_text(ranks_, slow.rank), 100 * slow.longer(),
+                      rank_speeds::steps_looked_at * rank_speeds::times_in_a_row));
+  }
+  /// Ranks of a stage have the same to compute.
+  static std::vector<int> stages_of(const mesh& m) {
+    std::vector<int> stages;
+    for (int r = 0; r < ranks_of(m); ++r)
+      stages.push_back(coordinates_of(m, r)[static_cast<unsigned>(axis::pp)]);
+    return stages;
+  }
+
   std::string bench_line() {
     std::vector<double> sorted = times_;
     std::sort(sorted.begin(), sorted.end());
@@ -233,6 +271,8 @@ private:
   }
 
   bool tells_;
+  mesh ranks_;
+  rank_speeds speeds_;
   const program_view& p_;
   const options& o_;
   const training_settings& set_;

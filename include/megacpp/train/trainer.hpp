@@ -47,7 +47,8 @@ public:
         tokens_(static_cast<std::size_t>(p.numbers.batch.micro) *
                 static_cast<std::size_t>(p.numbers.batch.sequence)),
         labels_(tokens_.size()),
-        reports_(p, o, set_, on, losses_, all_.first()) {
+        reports_(p, o, set_, on, losses_, ranks_),
+        computing_(timed_ ? static_cast<std::size_t>(ranks_of(ranks_.ranks())) : 0) {
     // Before there is a folder that a signal could leave.
     if (all_.first()) {
       if (o_.training.exit_signal_handler()) signals_.emplace();
@@ -341,6 +342,7 @@ private:
     const stopwatch clock;
     const std::int64_t micro = p_.numbers.batch.micro, replicas = ranks_.ranks().of(axis::dp),
                        replica = ranks_.coordinate()[static_cast<unsigned>(axis::dp)];
+    const std::int64_t waited = timed_ ? timed_->waited() : 0;
     const bool traced = timeline_ && traced_.has(at_.step);
     if (traced) timeline_->begin(at_.step + 1, reports_.clock());
     session_->profile(traced ? &*timeline_ : reports_.clock());
@@ -356,6 +358,9 @@ private:
         });
     if (traced) timeline_->end(done.has_value());
     if (!done) return false;
+    if (timed_)
+      all_.of_each(clock.seconds() - static_cast<double>(timed_->waited() - waited) * 1e-9,
+                   computing_);
     step_report r;
     r.step = at_.step + 1, r.steps = set_.steps;
     r.loss = done->loss.mean();
@@ -373,7 +378,8 @@ private:
     const auto steps = [&](std::int64_t samples) {
       return static_cast<double>(samples) / static_cast<double>(set_.batches.last);
     };
-    reports_.step(r, steps(batch), done->loss.count, clock.seconds(), left(steps(to_come_)));
+    reports_.step(r, steps(batch), done->loss.count, clock.seconds(), left(steps(to_come_)),
+                  computing_);
     if (traced && at_.step == traced_.last) write_trace();
     return true;
   }
@@ -522,6 +528,7 @@ private:
   std::int64_t evaluated_ = 0; ///< micro-batches of one evaluation
   run_losses losses_;
   training_reports reports_;
+  std::vector<double> computing_; ///< seconds of each rank in a step; of one rank, none
   traced_steps traced_;
   std::optional<timeline> timeline_; ///< until it is written
   std::optional<stop_signals> signals_;
