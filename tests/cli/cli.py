@@ -2444,6 +2444,15 @@ class Describe(Case):
         self.assertEqual(result["collectives"], [])  # one rank has nobody to talk to
         self.assertIn("(dp 1)\n  none\n", text)
 
+    def test_pictures(self):
+        folder = self.folder / "a" / "b"
+        self.assertEqual(run("describe", "--pictures", folder).stdout.decode().splitlines(),
+                         [f"{folder}/mesh.svg"])  # of one rank there is no schedule
+        self.assertIn(">rank 0<", (folder / "mesh.svg").read_text())
+        (folder / "mesh.svg").write_text(TEXT)
+        self.refused(OUTPUT, "describe", "--pictures", folder, says="is there and is no picture")
+        self.refused(OUTPUT, "describe", "--pictures", self.text, says="cannot create")
+
     def test_states(self):
         begin, metrics = int(time.time()), self.folder / "metrics"
         root = self.saved("--split", "80,20", "--eval-interval", 6, "--save-interval", 4, "--keep-best",

@@ -24,6 +24,7 @@ printf 'In the beginning\nAnd God said\n' >prompts.txt
 PATH=$PWD/build/release/examples/presets:$PATH
 documented README.md generate
 documented docs/parallelism.md four-ranks
+documented docs/parallelism.md pictures
 documented docs/state.md resume
 documented docs/state.md resume # started again, it goes on
 documented docs/state.md best

@@ -7,11 +7,18 @@
 #include <megacpp/generate/generate.hpp>
 #include <megacpp/generate/training_samples.hpp>
 #include <megacpp/inspect/describe.hpp>
+#include <megacpp/inspect/pictures.hpp>
 #include <megacpp/inspect/states.hpp>
 #include <megacpp/run/program_source.hpp>
 #include <megacpp/train/evaluate.hpp>
 #include <megacpp/train/export.hpp>
 #include <megacpp/train/trainer.hpp>
+
+#include <filesystem>
+#include <string>
+#include <system_error>
+#include <utility>
+#include <vector>
 
 namespace mc {
 
@@ -69,6 +76,31 @@ inline void describe_states(const options& o) {
   for (const std::string& line : states_lines(list)) print_line(line);
 }
 
+/// Draws the ranks of the program's layout, as few as it has, and the schedule of its stages for
+/// twice as many micro-batches. Throws mc::error.
+inline void draw_pictures(const program_view& p, const std::string& folder) {
+  const mesh ranks = smallest_mesh(p.numbers.ranks);
+  std::vector<std::pair<std::string, std::string>> files{
+      {folder + "/mesh.svg", mesh_picture(ranks)}};
+  if (const int pp = ranks.of(axis::pp); pp > 1) {
+    const pipeline_schedule order = stage_of(p, 0).training.order;
+    files.emplace_back(
+        folder + "/schedule.svg",
+        schedule_picture(timed(order, pp, 2 * pp),
+                         fmt::format("{}: {} stages, {} micro-batches", p.name, pp, 2 * pp)));
+  }
+  std::error_code problem;
+  std::filesystem::create_directories(folder, problem);
+  if (problem)
+    throw error(exit_code::output, fmt::format("cannot create {}: {}; choose another folder",
+                                               folder, problem.message()));
+  for (const auto& [path, svg] : files) check_own_kind(path, "<svg ", "picture");
+  for (const auto& [path, svg] : files) {
+    write_text_file(path, svg);
+    print_line(path);
+  }
+}
+
 /// Trains, evaluates or generates on ranks that are threads, among which those that compute are
 /// divided.
 inline void carry_out_on(const mesh& m, const program_view& p, command what, options& o,
@@ -108,6 +140,8 @@ inline void carry_out(const program_source& source, const program_view& p, comma
                       options& o) {
   if (what == command::convert) return run_export(p, o);
   if (what == command::describe && o.model.load.given()) return detail::describe_states(o);
+  if (what == command::describe && o.report.pictures.given())
+    return detail::draw_pictures(p, o.report.pictures());
   if (what != command::describe) detail::check_runnable(p, what, o);
   if (const std::string_view slow = why_slow(); what != command::describe && !slow.empty())
     print_note(slow);

@@ -333,7 +333,8 @@ struct report_flags {
   BOOST_HANA_DEFINE_STRUCT(report_flags, (whole_flag, log_interval), (text_flag, metrics_jsonl),
                            (text_flag, loss_curve), (switch_flag, profile), (text_flag, trace),
                            (whole_flag, profile_step_start), (whole_flag, profile_step_end),
-                           (switch_flag, bench_json), (whole_flag, warmup), (switch_flag, json));
+                           (text_flag, pictures), (switch_flag, bench_json), (whole_flag, warmup),
+                           (switch_flag, json));
   report_flags() {
     log_interval
         .is(100,
@@ -368,6 +369,11 @@ struct report_flags {
         .shown_as("two behind --profile-step-start")
         .of(command::train)
         .resumes(on_resume::unsaved);
+    pictures
+        .is("",
+            "folder for SVG pictures of the layout's ranks and of its pipeline's schedule, instead "
+            "of the description")
+        .of(command::describe);
     bench_json
         .is(false,
             "print one JSON object with the median milliseconds of a step as the last "
