@@ -56,8 +56,15 @@ std::vector<std::string> texts_of(const std::string& svg) {
 BOOST_AUTO_TEST_CASE(pictures_of_the_documentation_are_what_the_code_draws) {
   const layout mixture{.tp = 2, .pp = 2, .ep = 4, .etp = 1};
   documented("mesh.svg", mesh_picture(mesh_of(mixture, 4)));
-  documented("schedule-1f1b.svg", schedule_picture(timed(&one_forward_one_backward, 4, 8),
-                                                   "1F1B: 4 stages, 8 micro-batches"));
+  const auto drawn = [](pipeline_schedule order, int chunks, const char* title) {
+    return schedule_picture(timed(order, pipeline(4, chunks), 8), title);
+  };
+  documented("schedule-1f1b.svg",
+             drawn(&one_forward_one_backward, 1, "1F1B: 4 stages, 8 micro-batches"));
+  documented("schedule-gpipe.svg", drawn(&gpipe, 1, "GPipe: 4 stages, 8 micro-batches"));
+  documented("schedule-interleaved.svg",
+             drawn(&one_forward_one_backward, 2,
+                   "Interleaved 1F1B: 4 stages of 2 virtual ones, 8 micro-batches"));
 }
 
 BOOST_AUTO_TEST_CASE(a_mesh_shows_every_rank_with_its_coordinates) {

@@ -82,12 +82,13 @@ inline void draw_pictures(const program_view& p, const std::string& folder) {
   const mesh ranks = smallest_mesh(p.numbers.ranks);
   std::vector<std::pair<std::string, std::string>> files{
       {folder + "/mesh.svg", mesh_picture(ranks)}};
-  if (const int pp = ranks.of(axis::pp); pp > 1) {
-    const pipeline_schedule order = stage_of(p, 0).training.order;
-    files.emplace_back(
-        folder + "/schedule.svg",
-        schedule_picture(timed(order, pp, 2 * pp),
-                         fmt::format("{}: {} stages, {} micro-batches", p.name, pp, 2 * pp)));
+  if (const layout& l = p.numbers.ranks; l.pp > 1) {
+    const int most = p.numbers.batch.micro_batches,
+              micros = nearest_micros(p, most > 0 ? std::min(most, 2 * l.pp) : 2 * l.pp);
+    files.emplace_back(folder + "/schedule.svg",
+                       schedule_picture(timed(schedule_of(l), l, micros),
+                                        fmt::format("{}: {}, {} stages, {} micro-batches", p.name,
+                                                    name_of_schedule(l), l.pp, micros)));
   }
   std::error_code problem;
   std::filesystem::create_directories(folder, problem);

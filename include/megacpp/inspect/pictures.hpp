@@ -159,14 +159,14 @@ inline timed_schedule timed(timed_schedule order, int chunks) {
   return order;
 }
 /// The same of a schedule.
-inline timed_schedule timed(pipeline_schedule order, int pp, int micros) {
-  timed_schedule passes(static_cast<std::size_t>(pp));
-  for (int stage = 0; stage < pp; ++stage)
-    for (int i = 0; i < 2 * micros; ++i) {
-      const slot s = order(pp, stage, i, micros);
-      passes[static_cast<std::size_t>(stage)].push_back({s.backward, s.micro});
+inline timed_schedule timed(pipeline_schedule order, const pipeline& of, int micros) {
+  timed_schedule passes(static_cast<std::size_t>(of.stages));
+  for (int stage = 0; stage < of.stages; ++stage)
+    for (int i = 0; i < 2 * micros * of.chunks; ++i) {
+      const slot s = order(of, stage, i, micros);
+      passes[static_cast<std::size_t>(stage)].push_back({s.backward, s.micro, s.chunk});
     }
-  return timed(std::move(passes), 1);
+  return timed(std::move(passes), of.chunks);
 }
 inline int length_of(const timed_schedule& s) {
   int end = 0;
