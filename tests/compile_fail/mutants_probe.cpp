@@ -28,11 +28,12 @@ constexpr mc::qwen3 small_qwen3() {
   return m;
 }
 
-constexpr mc::qwen3_moe small_moe() {
+/// Whose load is that of all replicas in one of the layouts.
+constexpr mc::qwen3_moe small_moe(int layout) {
   mc::qwen3_moe m;
   m.layers = 2, m.hidden = 16, m.heads = 4, m.kv_heads = 4, m.head_dim = 4, m.ffn = 32;
   m.expert_ffn = 8, m.experts = 8, m.experts_per_token = 2, m.shared_ffn = 8, m.bias_rate = 1e-3;
-  m.vocabulary = 51, m.positions = 16;
+  m.vocabulary = 51, m.positions = 16, m.aux_global = layout == 3;
   return m;
 }
 
@@ -81,7 +82,7 @@ bool refused(int layout) {
   return fault_in(small_gpt(), layout).code != mc::fault::none ||
          fault_in(small_qwen3(), layout).code != mc::fault::none ||
          fault_in(biased{small_qwen3()}, layout).code != mc::fault::none ||
-         fault_in(small_moe(), layout).code != mc::fault::none;
+         fault_in(small_moe(layout), layout).code != mc::fault::none;
 }
 #else
 /// Each its own constant: the step limits of compilers count per constant.
@@ -90,7 +91,7 @@ struct probe {
   static constexpr mc::fault_record in_gpt = fault_in(small_gpt(), layout);
   static constexpr mc::fault_record in_qwen3 = fault_in(small_qwen3(), layout);
   static constexpr mc::fault_record in_biased = fault_in(biased{small_qwen3()}, layout);
-  static constexpr mc::fault_record in_moe = fault_in(small_moe(), layout);
+  static constexpr mc::fault_record in_moe = fault_in(small_moe(layout), layout);
   static constexpr mc::fault_record wrong = in_gpt.code != mc::fault::none      ? in_gpt
                                             : in_qwen3.code != mc::fault::none  ? in_qwen3
                                             : in_biased.code != mc::fault::none ? in_biased

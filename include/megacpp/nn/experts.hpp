@@ -88,8 +88,8 @@ constexpr std::int64_t rows_of_round(const context& c, const expert_sizes& s, st
 /// The router's losses, divided by nothing: a summed loss over the tokens.
 constexpr var router_losses(var logits, var experts, const expert_sizes& s, source_line line) {
   const router_statistics_of r = router_statistics(logits, experts, s.balanced_over, line);
-  const bool alike = s.balanced_over == balance_group::replicas;
-  const var own = alike ? to(r.counts, axis::dp, replicate, line) : r.counts;
+  const bool of_replicas = s.balanced_over == balance_group::replicas;
+  const var own = of_replicas ? to(r.counts, axis::dp, replicate, line) : r.counts;
   const var counts =
       to(to(own, axis::tp, beside(logits.at(axis::tp)), line), axis::cp, replicate, line);
   return to(router_loss({r.probabilities, counts, r.z}, s.balance, s.z_loss, line), axis::tp,
