@@ -58,7 +58,7 @@ template <class Model> void train(const Model& m, const layout& l, int dp, dtype
   options o = test::options_of(flags);
   BOOST_TEST((detail::ranks_of_run(program.view(), o) == ranks));
   training_start start = prepare_start(program.view(), o);
-  detail::carry_out_on(ranks, program.view(), command::train, o, start);
+  detail::compute(ranks, program.view(), command::train, o, std::move(start));
 }
 
 /// Where the numbers of two files of tensors differ most, of the largest number of each tensor; more

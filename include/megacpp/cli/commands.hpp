@@ -40,9 +40,10 @@ inline mesh ranks_of_run(const program_view& p, const options& o) {
 /// Throws mc::error(exit_code::mismatch) for a program that a command cannot run: one of several
 /// ranks that is to write texts while it trains, or of packed documents, which no file of tokens
 /// names, or one that is to generate and cannot. Who trains the last is told so, and refused a
-/// --sample-interval.
-inline void check_runnable(const program_view& p, command c, const options& o) {
-  if (ranks_of(ranks_of_run(p, o)) > 1 && o.training.sample_interval.given())
+/// --sample-interval. Returns the ranks that it runs on.
+inline mesh check_runnable(const program_view& p, command c, const options& o) {
+  const mesh ranks = ranks_of_run(p, o);
+  if (ranks_of(ranks) > 1 && o.training.sample_interval.given())
     throw error(exit_code::mismatch,
                 "--sample-interval writes texts on one rank alone; leave it "
                 "out, or train on one rank");
@@ -52,11 +53,12 @@ inline void check_runnable(const program_view& p, command c, const options& o) {
                             "and eval do not name; build it with packed = false, or give a "
                             "mc::session documents",
                             p.name));
-  if (c != command::generate && c != command::train) return;
+  if (c != command::generate && c != command::train) return ranks;
   const std::string why = why_no_generation(p);
   if ((c == command::generate || o.training.sample_interval.given()) && !why.empty())
     throw error(exit_code::mismatch, why);
   if (!why.empty()) print_note(why);
+  return ranks;
 }
 
 inline product_type product_type_of(std::string_view name) {
@@ -102,10 +104,23 @@ inline void draw_pictures(const program_view& p, const std::string& folder) {
   }
 }
 
-/// Trains, evaluates or generates on ranks that are threads, among which those that compute are
-/// divided.
-inline void carry_out_on(const mesh& m, const program_view& p, command what, options& o,
-                         training_start& start) {
+/// f(communicator) on every rank of a mesh; several are threads.
+template <class F> void on_ranks(const mesh& m, const options& o, F f) {
+  if (ranks_of(m) == 1) return f(static_cast<communicator&>(self::of_process()));
+  thread_ranks ranks(m, std::chrono::seconds(o.machine.collective_timeout()));
+  ranks.run([&](communicator& c) {
+    try {
+      checked_if(o.machine.check_collectives(), c, f);
+    } catch (const error& e) {
+      if (c.rank() == 0) throw;
+      throw error(e.code(), fmt::format("rank {}: {}", c.rank(), e.what()));
+    }
+  });
+}
+
+/// Trains, evaluates or generates on the ranks of a mesh, among which threads are divided.
+inline void compute(const mesh& m, const program_view& p, command what, options& o,
+                    training_start start) {
   const int n = ranks_of(m),
             all = o.machine.threads() > 0 ? static_cast<int>(o.machine.threads()) : processors(),
             threads = std::max(1, all / n);
@@ -113,25 +128,26 @@ inline void carry_out_on(const mesh& m, const program_view& p, command what, opt
   if (products == product_type::automatic && p.numbers.type == dtype::bf16) // one for all ranks
     products = cpu(products, threads).products().type();
   std::vector<training_start> starts;
-  for (int r = 1; r < n; ++r) starts.push_back(for_another_rank(start));
+  starts.push_back(std::move(start));
+  while (std::ssize(starts) < n) starts.push_back(for_another_rank(starts.front()));
   const std::string flags =
       what == command::train ? given_flags(flags_of(o), command::train) : std::string();
-  thread_ranks ranks(m, std::chrono::seconds(o.machine.collective_timeout()));
-  const auto on_rank = [&](communicator& c) {
-    try {
-      cpu device(products, threads, rows_of(what));
-      if (what == command::eval) return run_evaluation(p, o, device, c);
-      if (what == command::generate) return run_generation(p, o, device, c);
-      training_start& mine = c.rank() == 0 ? start : starts[static_cast<std::size_t>(c.rank() - 1)];
-      trainer t(p, o, device, std::move(mine), {}, c);
-      if (c.rank() == 0 && !o.report.bench_json() && !flags.empty()) print_line(flags);
-      t.run();
-    } catch (const error& e) {
-      if (c.rank() == 0) throw;
-      throw error(e.code(), fmt::format("rank {}: {}", c.rank(), e.what()));
-    }
-  };
-  ranks.run([&](communicator& c) { checked_if(o.machine.check_collectives(), c, on_rank); });
+  on_ranks(m, o, [&](communicator& c) {
+    cpu device(products, threads, rows_of(what));
+    if (what == command::eval) return run_evaluation(p, o, device, c);
+    if (what == command::generate) return run_generation(p, o, device, c);
+    trainer t(p, o, device, std::move(starts[static_cast<std::size_t>(c.rank())]),
+              &make_training_samples, c);
+    if (c.rank() == 0 && !o.report.bench_json() && !flags.empty()) print_line(flags);
+    t.run();
+  });
+}
+
+/// Says what the program is; on one rank, whatever it is laid out over.
+inline void describe(const program_source& source, const program_view& p, const options& o) {
+  cpu device(product_type_of(o.machine.product_type()), static_cast<int>(o.machine.threads()));
+  const std::vector<model_part> model = source.model();
+  print(o.report.json() ? describe_json(p, model, device) : describe_text(p, model, device));
 }
 
 } // namespace detail
@@ -140,34 +156,18 @@ inline void carry_out_on(const mesh& m, const program_view& p, command what, opt
 inline void carry_out(const program_source& source, const program_view& p, command what,
                       options& o) {
   if (what == command::convert) return run_export(p, o);
-  if (what == command::describe && o.model.load.given()) return detail::describe_states(o);
-  if (what == command::describe && o.report.pictures.given())
-    return detail::draw_pictures(p, o.report.pictures());
-  if (what != command::describe) detail::check_runnable(p, what, o);
-  if (const std::string_view slow = why_slow(); what != command::describe && !slow.empty())
-    print_note(slow);
+  if (what == command::describe) {
+    if (o.model.load.given()) return detail::describe_states(o);
+    refuse_idle_flags(what, o);
+    if (o.report.pictures.given()) return detail::draw_pictures(p, o.report.pictures());
+    return detail::describe(source, p, o);
+  }
+  const mesh ranks = detail::check_runnable(p, what, o);
+  if (const std::string_view slow = why_slow(); !slow.empty()) print_note(slow);
   if (what == command::train) require_one_file(o);
   training_start start = what == command::train ? prepare_start(p, o) : training_start{};
   refuse_idle_flags(what, o); // a run that goes on has the other flags of its state
-  const mesh ranks = what == command::describe ? mesh::one_rank() : detail::ranks_of_run(p, o);
-  if (ranks_of(ranks) > 1) return detail::carry_out_on(ranks, p, what, o, start);
-  cpu device(detail::product_type_of(o.machine.product_type()),
-             static_cast<int>(o.machine.threads()), detail::rows_of(what));
-  switch (what) {
-  case command::train: {
-    trainer t(p, o, device, std::move(start), &make_training_samples);
-    const std::string flags = given_flags(flags_of(o), command::train);
-    if (!o.report.bench_json() && !flags.empty()) print_line(flags);
-    t.run();
-    break;
-  }
-  case command::eval: run_evaluation(p, o, device); break;
-  case command::generate: run_generation(p, o, device); break;
-  default: {
-    const std::vector<model_part> model = source.model();
-    print(o.report.json() ? describe_json(p, model, device) : describe_text(p, model, device));
-  }
-  }
+  detail::compute(ranks, p, what, o, std::move(start));
 }
 
 } // namespace mc
