@@ -61,6 +61,22 @@ if(NOT CMAKE_FIND_PACKAGE_NAME STREQUAL "megacpp" OR NOT megacpp_FIND_QUIETLY)
   message(STATUS "megacpp: matrix products by ${megacpp_products}")
 endif()
 
+# Ranks as processes (docs/parallelism.md). MPI's C functions; found by its C++ compiler wrapper, for a
+# project may know no C.
+if(NOT DEFINED MEGACPP_WITH_MPI)
+  set(MEGACPP_WITH_MPI AUTO)
+endif()
+if(MEGACPP_WITH_MPI STREQUAL "AUTO" OR MEGACPP_WITH_MPI)
+  set(MPI_CXX_SKIP_MPICXX ON)
+  find_package(MPI QUIET COMPONENTS CXX)
+  if(TARGET MPI::MPI_CXX)
+    list(APPEND megacpp_definitions MEGACPP_WITH_MPI=1)
+    list(APPEND megacpp_links MPI::MPI_CXX)
+  elseif(NOT MEGACPP_WITH_MPI STREQUAL "AUTO")
+    megacpp_missing("MEGACPP_WITH_MPI is ON, and MPI was not found: on Debian or Ubuntu, apt install libopenmpi-dev openmpi-bin.")
+  endif()
+endif()
+
 add_library(megacpp::dependencies INTERFACE IMPORTED)
 set_target_properties(megacpp::dependencies PROPERTIES
   INTERFACE_LINK_LIBRARIES "${megacpp_links};${CMAKE_DL_LIBS}"

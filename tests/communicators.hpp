@@ -5,6 +5,7 @@
 
 #include <megacpp/comm/communicator.hpp>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <bit>
@@ -286,6 +287,57 @@ inline std::string exchanges_in_flight(mc::communicator& c) {
     if (!w.empty()) wrong += "all-reduce over " + name_of(groups[k]) + " in flight: " + w + "; ";
   }
   return wrong;
+}
+
+/// Ranks wait in different orders: each goes on with all that it has started.
+inline std::string waited_for_in_any_order(mc::communicator& c) {
+  using enum mc::axis;
+  constexpr std::int64_t n = 1000;
+  constexpr std::size_t exchanges = 8;
+  const mc::axis_set everyone{dp, cp, tp, pp};
+  const std::vector<int> members = plain_groups(c.ranks()).of(everyone, c.rank());
+  std::vector<landing<float>> out;
+  std::vector<std::vector<float>> in;
+  std::vector<mc::ticket> tickets;
+  for (std::size_t k = 0; k < exchanges; ++k) {
+    out.emplace_back(n);
+    in.push_back(given<float>(c.rank(), static_cast<std::int64_t>(k) * n, n));
+  }
+  std::string wrong;
+  for (int round = 0; round < 10; ++round) {
+    tickets.clear();
+    for (std::size_t k = 0; k < exchanges; ++k)
+      tickets.push_back(c.start(
+          mc::exchange::all_reduce(everyone, mc::dtype::f32, in[k].data(), out[k].data(), n)));
+    for (std::size_t k = 0; k < exchanges; ++k) {
+      const std::size_t next =
+          (k * (c.rank() % 2 == 0 ? 3 : 5) + static_cast<std::size_t>(c.rank())) % exchanges;
+      c.wait(tickets[next]);
+      if (round > 0) continue;
+      std::vector<float> want;
+      for (std::int64_t i = 0; i < n; ++i)
+        want.push_back(summed<float>(members, static_cast<std::int64_t>(next) * n + i));
+      wrong += out[next].difference(want);
+    }
+  }
+  return wrong;
+}
+
+/// When wait returns, both `in` and `out` are the rank's own: it writes over them at once.
+inline std::string written_over(mc::communicator& c) {
+  using enum mc::axis;
+  constexpr std::size_t n = 40'000;
+  const int ranks = ranks_of(c.ranks());
+  std::vector<float> in(n), out(n);
+  std::int64_t wrong = 0;
+  for (int round = 0; round < 25; ++round) {
+    std::fill(in.begin(), in.end(), static_cast<float>(round + c.rank()));
+    c.run(mc::exchange::all_reduce({dp, cp, tp, pp}, mc::dtype::f32, in.data(), out.data(), n));
+    const int sum = ranks * round + ranks * (ranks - 1) / 2;
+    wrong += std::count(out.begin(), out.end(), static_cast<float>(sum)) != n;
+    std::fill(in.begin(), in.end(), -1.0f), std::fill(out.begin(), out.end(), -1.0f);
+  }
+  return wrong == 0 ? "" : std::to_string(wrong) + " sums are wrong";
 }
 
 /// Nobody leaves a barrier before all of its group have come. `came`: one count a rank, 0.

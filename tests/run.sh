@@ -43,7 +43,7 @@ while [ $# -gt 0 ]; do
 done
 
 . "$root/cmake/apt_install.sh"
-packages=("${build_packages[@]}" libboost-test-dev python3)
+packages=("${build_packages[@]}" libboost-test-dev libopenmpi-dev openmpi-bin python3)
 [ $slow = no ] ||
   packages+=(clang clang-format clang-tidy libclang-rt-dev xz-utils bible-kjv strace
     python3-venv qemu-user ccache)

@@ -81,58 +81,11 @@ BOOST_AUTO_TEST_CASE(what_no_group_can_do_is_refused) {
   on_all([](communicator& c, std::atomic<int>*) { return refusals(c); });
 }
 
-// Ranks wait in different orders: each goes on with all that it has started.
 BOOST_AUTO_TEST_CASE(ranks_wait_in_any_order) {
-  thread_ranks ranks(mesh({2, 2, 2, 1, 8, 1, 1}));
-  const auto waits = [](communicator& c, std::atomic<int>*) {
-    constexpr std::int64_t n = 1000;
-    constexpr std::size_t exchanges = 8;
-    const std::vector<int> everyone{0, 1, 2, 3, 4, 5, 6, 7};
-    std::vector<landing<float>> out;
-    std::vector<std::vector<float>> in;
-    std::vector<ticket> tickets;
-    for (std::size_t k = 0; k < exchanges; ++k) {
-      out.emplace_back(n);
-      in.push_back(given<float>(c.rank(), static_cast<std::int64_t>(k) * n, n));
-    }
-    std::string wrong;
-    for (int round = 0; round < 10; ++round) {
-      tickets.clear();
-      for (std::size_t k = 0; k < exchanges; ++k)
-        tickets.push_back(c.start(exchange::all_reduce({axis::dp, axis::cp, axis::tp}, dtype::f32,
-                                                       in[k].data(), out[k].data(), n)));
-      for (std::size_t k = 0; k < exchanges; ++k) {
-        const std::size_t next =
-            (k * (c.rank() % 2 == 0 ? 3 : 5) + static_cast<std::size_t>(c.rank())) % exchanges;
-        c.wait(tickets[next]);
-        if (round > 0) continue;
-        std::vector<float> want;
-        for (std::int64_t i = 0; i < n; ++i)
-          want.push_back(summed<float>(everyone, static_cast<std::int64_t>(next) * n + i));
-        wrong += out[next].difference(want);
-      }
-    }
-    return wrong;
-  };
-  on_ranks(ranks, waits);
-  on_checked_ranks(ranks, waits);
+  on_all([](communicator& c, std::atomic<int>*) { return waited_for_in_any_order(c); });
 }
-
-// When wait returns, both `in` and `out` are the rank's own: it writes over them at once.
 BOOST_AUTO_TEST_CASE(what_was_waited_for_may_be_written_over) {
-  thread_ranks ranks(mesh({4, 1, 1, 1, 4, 1, 1}));
-  on_ranks(ranks, [](communicator& c, std::atomic<int>*) {
-    constexpr std::size_t n = 40'000;
-    std::vector<float> in(n), out(n);
-    std::int64_t wrong = 0;
-    for (int round = 0; round < 100; ++round) {
-      std::fill(in.begin(), in.end(), static_cast<float>(round + c.rank()));
-      c.run(exchange::all_reduce(axis::dp, dtype::f32, in.data(), out.data(), n));
-      wrong += std::count(out.begin(), out.end(), static_cast<float>(4 * round + 6)) != n;
-      std::fill(in.begin(), in.end(), -1.0f), std::fill(out.begin(), out.end(), -1.0f);
-    }
-    return wrong == 0 ? std::string() : std::to_string(wrong) + " sums are wrong";
-  });
+  on_all([](communicator& c, std::atomic<int>*) { return written_over(c); });
 }
 
 BOOST_AUTO_TEST_CASE(the_first_that_throws_ends_the_others) {

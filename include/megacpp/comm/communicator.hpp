@@ -163,6 +163,8 @@ public:
   int rank() const { return rank_; }
   const coordinates& coordinate() const { return at_; }
   group over(axis_set axes_of_it) const { return group(mesh_, axes_of_it, rank_); }
+  /// Whether all ranks are threads of this process, which have its files, flags and signals.
+  virtual bool in_one_process() const { return true; }
 
   /// Throws mc::error(exit_code::internal) for what no group can do. What a backend throws when
   /// another rank does not come, it throws here or in wait.

@@ -13,6 +13,7 @@
 // long, or that has ended without them, ends the run with a sentence that names it.
 #pragma once
 
+#include <megacpp/comm/missing_rank.hpp>
 #include <megacpp/comm/rank_order.hpp>
 #include <megacpp/comm/wish.hpp>
 #include <megacpp/exec/own_thread.hpp>
@@ -387,15 +388,9 @@ private:
     const seconds waited = std::chrono::steady_clock::now() - m.since;
     const bool gone = gone_[static_cast<std::size_t>(rank)];
     if (!gone && waited < patience_) return "";
-    std::string what = "rank " + std::to_string(rank);
-    what += gone ? " has ended without" : " did not come to";
-    what += " exchange " + std::to_string(number) + " of its group, " +
-            std::string(name_of(waits->x)) + " over " + name_of(waits->x.over);
-    if (waits->x.line.number > 0) what += std::string(" at ") + text_of(waits->x.line).c_str();
-    what += ", for which rank " + std::to_string(waits->rank) + " waits";
-    if (!gone) what += " " + std::to_string(static_cast<std::int64_t>(waited.count())) + " s";
-    return what + ": see what that rank does" +
-           (gone ? "" : ", or let it take longer by --collective-timeout");
+    return missing_rank(rank, gone, text_of(waits->x, number), waits->rank,
+                        static_cast<std::int64_t>(waited.count()))
+        .what();
   }
   void leave_run(int rank) {
     {

@@ -1,0 +1,33 @@
+// What is said of a rank that others wait for in vain.
+#pragma once
+
+#include <megacpp/comm/communicator.hpp>
+
+#include <cstdint>
+#include <string>
+
+namespace mc {
+
+/// "exchange 12 of its group, all-reduce over dp x tp at qwen3.hpp:41". `number`: how many were
+/// asked for over the group before.
+inline std::string text_of(const exchange& x, std::int64_t number) {
+  std::string what = "exchange " + std::to_string(number) + " of its group, " +
+                     std::string(name_of(x)) + " over " + name_of(x.over);
+  if (x.line.number > 0) what += std::string(" at ") + text_of(x.line).c_str();
+  return what;
+}
+
+/// Of a rank that lacks in an exchange, for which rank `waits` does, for so many seconds. `gone`: it
+/// has ended.
+inline error missing_rank(int rank, bool gone, const std::string& what, int waits,
+                          std::int64_t seconds) {
+  std::string says = "rank " + std::to_string(rank);
+  says += (gone ? " has ended without " : " did not come to ") + what + ", for which rank " +
+          std::to_string(waits) + " waits";
+  if (!gone) says += " " + std::to_string(seconds) + " s";
+  says += ": see what that rank does";
+  if (!gone) says += ", or let it take longer by --collective-timeout";
+  return error(exit_code::ranks, says);
+}
+
+} // namespace mc

@@ -1,0 +1,741 @@
+// Ranks as processes, which talk by MPI. For units that are compiled with MEGACPP_WITH_MPI.
+//
+//   mpi_ranks ranks;                                         joins the other processes
+//   ranks.run(m, patience, [&](communicator& c) { ... });    this one's part, as rank of a mesh
+//   ranks.finish();                                          or end(code), which ends all of them
+//
+// Every exchange is messages between two ranks, which are started and looked after: none of MPI's
+// own collectives is used, whose sums come in an order of their own. An all-reduce is one message
+// to each other rank where little is summed, with all of it; else each sends the others their
+// parts, sums its own in the order of ranks, and sends everyone the sum, a round of bounded memory
+// after the other. What is only moved goes from `in` to `out` without a copy of ours.
+//
+// A message is found by its sender and its tag: the group, by its axes, and how many exchanges
+// there were over it; of two ranks, the channel. Messages of one exchange between two ranks come in
+// the order in which they are sent (MPI 3.1, 3.5).
+//
+// A rank that waits goes on with all that it has started, and sleeps in small naps between looks,
+// since ranks may be more than processors. It asks the rank that it lacks what that one waits for,
+// and so on to one that does not answer, or has ended: that one is named when patience ends.
+#pragma once
+
+#if defined(MEGACPP_WITH_MPI)
+
+#include <megacpp/comm/missing_rank.hpp>
+#include <megacpp/comm/rank_order.hpp>
+#include <megacpp/exec/processors.hpp>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <chrono>
+#include <climits>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include <mpi.h>
+#include <sched.h>
+
+namespace mc {
+
+namespace detail {
+
+/// Throws mc::error(exit_code::ranks) with what MPI says of a call that failed. `rank` stands
+/// behind `what`.
+inline void require_mpi(int result, const char* what, int rank = -1) {
+  if (result == MPI_SUCCESS) return;
+  std::array<char, MPI_MAX_ERROR_STRING> text{};
+  int length = 0;
+  MPI_Error_string(result, text.data(), &length);
+  throw error(exit_code::ranks,
+              std::string("MPI cannot ") + what + (rank < 0 ? "" : std::to_string(rank)) + ": " +
+                  text.data() +
+                  "; see what other ranks say, and whether machines reach each other");
+}
+
+/// Memory that is used again and again: it is reserved in the first steps, and kept.
+class staging_memory {
+public:
+  using block = std::pair<std::unique_ptr<std::byte[]>, std::size_t>;
+
+  block take(std::int64_t bytes) {
+    const auto n = static_cast<std::size_t>(bytes);
+    if (n == 0) return {};
+    auto best = free_.end();
+    for (auto b = free_.begin(); b != free_.end(); ++b)
+      if (b->second >= n && (best == free_.end() || b->second < best->second)) best = b;
+    if (best == free_.end()) {
+      const std::size_t room = std::bit_ceil(n);
+      return {std::make_unique_for_overwrite<std::byte[]>(room), room};
+    }
+    block taken = std::move(*best);
+    free_.erase(best);
+    return taken;
+  }
+  void give_back(block b) {
+    if (b.first != nullptr) free_.push_back(std::move(b));
+  }
+
+private:
+  std::vector<block> free_;
+};
+
+} // namespace detail
+
+/// How exchanges are cut into messages: bytes. Others than these are for tests.
+struct mpi_sizes {
+  std::int64_t message = std::int64_t{1} << 30;  ///< the longest; MPI counts in int
+  std::int64_t staging = std::int64_t{16} << 20; ///< for a round of an exchange that sums
+  std::int64_t at_once = 2048;                   ///< what is summed by everyone, who gets all of it
+};
+
+/// The processes that mpirun or srun has started, of which this is one. One in a process, used by
+/// the thread that makes it.
+class mpi_ranks {
+public:
+  using seconds = std::chrono::duration<double>;
+
+  /// Throws mc::error(exit_code::ranks) where MPI fails or has no threads beside it.
+  explicit mpi_ranks(const mpi_sizes& sizes = {}) : sizes_(sizes) {
+    int level = 0;
+    detail::require_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &level), "start");
+    detail::require_mpi(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN), "tell errors");
+    if (level < MPI_THREAD_FUNNELED)
+      throw error(exit_code::ranks,
+                  "this MPI is not made for programs of several threads (it offers level " +
+                      std::to_string(level) + "): take one that is, such as OpenMPI");
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank_);
+    MPI_Comm_size(MPI_COMM_WORLD, &size_);
+    for (MPI_Comm* const c : {&data_, &questions_})
+      detail::require_mpi(MPI_Comm_dup(MPI_COMM_WORLD, c), "make a communicator");
+    int* highest = nullptr;
+    int has = 0;
+    MPI_Comm_get_attr(data_, MPI_TAG_UB, static_cast<void*>(&highest), &has);
+    if (has != 0) highest_tag_ = *highest;
+    look_at_machine();
+  }
+  mpi_ranks(const mpi_ranks&) = delete;
+  mpi_ranks& operator=(const mpi_ranks&) = delete;
+
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+  /// Of `asked` threads on this machine, 0 being all processors that its ranks may run on: those of
+  /// this rank.
+  int threads(int asked) const {
+    if (asked > 0) return std::max(1, asked / on_machine_);
+    return std::clamp(processors_ / on_machine_, 1, std::max(1, processors()));
+  }
+
+  /// f(communicator) on this rank, while all others do the same. `patience`: how long it waits for
+  /// another one. Throws what f throws, mc::error(exit_code::mismatch) for a mesh of another number
+  /// of ranks, and mc::error(exit_code::ranks) for a rank that does not come.
+  template <class F> void run(const mesh& m, seconds patience, F f) {
+    if (ranks_of(m) != size_)
+      throw error(exit_code::mismatch, "there are " + std::to_string(size_) +
+                                           " processes for a mesh of " +
+                                           std::to_string(ranks_of(m)) + " ranks");
+    one_rank c(*this, m, patience);
+    f(static_cast<communicator&>(c));
+    c.leave();
+  }
+
+  /// When all that was run has ended well.
+  void finish() {
+    MPI_Comm_free(&questions_);
+    MPI_Comm_free(&data_);
+    MPI_Finalize();
+  }
+  /// Ends all processes; the launcher's exit code is this one's.
+  [[noreturn]] static void end(int code) {
+    MPI_Abort(MPI_COMM_WORLD, code);
+    std::_Exit(code);
+  }
+
+private:
+  /// A question for what a rank waits, and its answer: that it has ended, or for another rank.
+  struct note {
+    enum : std::int32_t { question, waits, ended } what = question;
+    std::int32_t lacks = -1;
+    char text[248]{}; ///< of the exchange
+  };
+  struct answer {
+    note text;
+    MPI_Request request = MPI_REQUEST_NULL;
+  };
+  static constexpr axis_set everyone = {axis::dp, axis::cp, axis::tp, axis::pp};
+
+  class one_rank final : public communicator {
+  public:
+    one_rank(mpi_ranks& of, const mesh& m, seconds patience)
+        : communicator(m, of.rank_),
+          of_(of),
+          patience_(patience),
+          looks_every_(std::clamp<seconds>(patience / 8, std::chrono::milliseconds(1),
+                                           std::chrono::seconds(1))) {
+      listen();
+    }
+    one_rank(const one_rank&) = delete;
+    one_rank& operator=(const one_rank&) = delete;
+    ~one_rank() override {
+      MPI_Cancel(&heard_); // a question that is lost is asked again
+      MPI_Wait(&heard_, MPI_STATUS_IGNORE);
+    }
+
+    /// Waits for all others, as one that takes part in nothing any more.
+    void leave() {
+      if (!started_.empty()) refuse_left(started_[0]->x);
+      left_ = true;
+      run(exchange::barrier(everyone));
+    }
+    bool in_one_process() const override { return false; }
+
+  private:
+    using time = std::chrono::steady_clock::time_point;
+
+    /// What all send each other at the start of an all-reduce; where it is short, `count` elements
+    /// follow.
+    struct head {
+      std::int64_t count = 0;
+      std::int32_t type = 0, line = 0;
+    };
+    /// A message that was started.
+    struct message {
+      int peer;           ///< its number in the run
+      std::int64_t bytes; ///< that must come; -1: those that are sent
+      bool up_to = false; ///< or fewer
+    };
+    /// An exchange that was started and not waited for.
+    struct record {
+      std::int64_t number = 0;
+      exchange x;
+      group g{mesh::one_rank(), axis_set{}, 0};
+      std::int64_t of_group = 0; ///< how many came before it over its group
+      int tag = 0;
+      enum : std::uint8_t { moves, heads, parts, sums, done } stage = moves;
+      std::vector<MPI_Request> requests;
+      std::vector<message> messages;
+      detail::staging_memory::block memory;
+      std::vector<int> holders;        ///< numbers in the group of those that have something to sum
+      std::int64_t begin = 0, end = 0; ///< of a round, elements
+      time since{};
+    };
+
+    ticket begin(const exchange& x, const group& g) override {
+      record& r = open(x, g);
+      switch (x.what) {
+      case collective::all_reduce: start_all_reduce(r); break;
+      case collective::reduce_scatter:
+        r.holders.resize(static_cast<std::size_t>(g.size()));
+        for (int q = 0; q < g.size(); ++q) r.holders[static_cast<std::size_t>(q)] = q;
+        start_round(r, 0);
+        break;
+      default: start_moves(r, x);
+      }
+      return {r.number};
+    }
+
+    std::size_t finish(std::span<const ticket> any) override {
+      record& first = find(any[0]);
+      waited_for_ = &first;
+      first.since = std::chrono::steady_clock::now();
+      looks_at_ = first.since + std::chrono::duration_cast<time::duration>(looks_every_);
+      suspect_ = {};
+      for (int idle = 0;;) {
+        bool moved = false;
+        for (auto& s : started_) moved |= go_on(*s);
+        for (std::size_t i = 0; i < any.size(); ++i)
+          if (record& r = find(any[i]); r.stage == record::done) {
+            waited_for_ = nullptr;
+            close(r);
+            return i;
+          }
+        if (moved) idle = 0;
+        else rest(first, idle++);
+      }
+    }
+    record& find(ticket t) const {
+      for (const auto& r : started_)
+        if (r->number == t.number) return *r;
+      throw error(exit_code::internal,
+                  "a ticket was waited for twice: wait for each exchange once");
+    }
+    void close(record& r) {
+      of_.memory_.give_back(std::exchange(r.memory, {}));
+      const auto at = std::find_if(started_.begin(), started_.end(),
+                                   [&](const auto& s) { return s.get() == &r; });
+      unused_.push_back(std::move(*at));
+      started_.erase(at);
+    }
+
+    /// What nobody sends any more is not received. What was sent may still be read by others, who
+    /// are given a little time for it: this process ends them.
+    void give_up() noexcept override {
+      const time until = std::chrono::steady_clock::now() + std::chrono::milliseconds(100);
+      for (auto& r : started_) {
+        for (std::size_t i = 0; i < r->requests.size(); ++i)
+          if (r->messages[i].bytes >= 0 && r->requests[i] != MPI_REQUEST_NULL)
+            MPI_Cancel(&r->requests[i]);
+        int all = r->requests.empty();
+        while (all == 0 && std::chrono::steady_clock::now() < until)
+          if (MPI_Testall(static_cast<int>(r->requests.size()), r->requests.data(), &all,
+                          MPI_STATUSES_IGNORE) != MPI_SUCCESS)
+            break;
+      }
+      waited_for_ = nullptr;
+    }
+
+    record& open(const exchange& x, const group& g) {
+      if (unused_.empty()) unused_.push_back(std::make_unique<record>());
+      started_.push_back(std::move(unused_.back()));
+      unused_.pop_back();
+      record& r = *started_.back();
+      r.number = ++number_;
+      r.x = x, r.x.gives = r.x.takes = {};
+      r.g = g;
+      r.stage = record::moves;
+      r.requests.clear(), r.messages.clear(), r.holders.clear();
+      const bool sends = x.what == collective::send, pair = sends || x.what == collective::receive;
+      const int bits = std::bit_width(static_cast<unsigned>(of_.highest_tag_)) - 1 - axes;
+      if (pair) {
+        r.of_group = met_[{sends ? -1 : -2, g[x.peer]}]++;
+        r.tag = 0;
+      } else {
+        r.of_group = met_[{x.over.bits, 0}]++;
+        r.tag =
+            static_cast<int>((r.of_group & ((std::int64_t{1} << bits) - 1)) << axes) | x.over.bits;
+      }
+      return r;
+    }
+
+    void send(record& r, int to, const void* from, std::int64_t bytes) {
+      const auto* at = static_cast<const std::byte*>(from);
+      std::int64_t left = bytes;
+      do {
+        const std::int64_t n = std::min(left, of_.sizes_.message);
+        MPI_Request& q = r.requests.emplace_back(MPI_REQUEST_NULL);
+        r.messages.push_back({r.g[to], -1});
+        detail::require_mpi(
+            MPI_Isend(at, static_cast<int>(n), MPI_BYTE, r.g[to], r.tag, of_.data_, &q),
+            "send to rank ", r.g[to]);
+        at += n, left -= n;
+      } while (left > 0);
+    }
+    /// `up_to`: one message of at most so many bytes.
+    void receive(record& r, int from, void* to, std::int64_t bytes, bool up_to = false) {
+      auto* at = static_cast<std::byte*>(to);
+      std::int64_t left = bytes;
+      do {
+        const std::int64_t n = up_to ? left : std::min(left, of_.sizes_.message);
+        MPI_Request& q = r.requests.emplace_back(MPI_REQUEST_NULL);
+        r.messages.push_back({r.g[from], n, up_to});
+        detail::require_mpi(
+            MPI_Irecv(at, static_cast<int>(n), MPI_BYTE, r.g[from], r.tag, of_.data_, &q),
+            "receive from rank ", r.g[from]);
+        at += n, left -= n;
+      } while (left > 0);
+    }
+    static void copy(void* to, const void* from, std::int64_t bytes) {
+      if (bytes > 0 && to != from) std::memcpy(to, from, static_cast<std::size_t>(bytes));
+    }
+
+    /// Exchanges that sum nothing. What nobody has to give is no message, but for those of a
+    /// barrier.
+    void start_moves(record& r, const exchange& x) {
+      const int n = r.g.size(), me = r.g.rank();
+      const std::int64_t size = size_of(x.type), bytes = x.count * size;
+      const auto* in = static_cast<const std::byte*>(x.in);
+      auto* out = static_cast<std::byte*>(x.out);
+      const auto counts = [&](std::span<const std::int64_t> of, int q) {
+        return x.by_counts() ? of[static_cast<std::size_t>(q)] * size : bytes;
+      };
+      const auto each_other = [&](auto f) {
+        for (int k = 1; k < n; ++k) f((me + k) % n);
+      };
+      switch (x.what) {
+      case collective::all_gather:
+        if (bytes == 0) return;
+        each_other([&](int q) { receive(r, q, out + q * bytes, bytes); });
+        each_other([&](int q) { send(r, q, in, bytes); });
+        return copy(out + me * bytes, in, bytes);
+      case collective::all_to_all: {
+        for (int q = 0; q < n; out += counts(x.takes, q++))
+          if (q != me && counts(x.takes, q) > 0) receive(r, q, out, counts(x.takes, q));
+        out = static_cast<std::byte*>(x.out);
+        for (int q = 0; q < me; ++q) out += counts(x.takes, q);
+        for (int q = 0; q < n; in += counts(x.gives, q++)) {
+          if (q == me) copy(out, in, std::min(counts(x.gives, me), counts(x.takes, me)));
+          else if (counts(x.gives, q) > 0) send(r, q, in, counts(x.gives, q));
+        }
+        return;
+      }
+      case collective::broadcast:
+        if (bytes == 0) return;
+        if (me != x.peer) return receive(r, x.peer, out, bytes);
+        each_other([&](int q) { send(r, q, in, bytes); });
+        return copy(out, in, bytes);
+      case collective::send:
+        if (bytes > 0) send(r, x.peer, in, bytes);
+        return;
+      case collective::receive:
+        if (bytes > 0) receive(r, x.peer, out, bytes);
+        return;
+      default: // a barrier
+        each_other([&](int q) { receive(r, q, nullptr, 0); });
+        each_other([&](int q) { send(r, q, nullptr, 0); });
+      }
+    }
+
+    bool short_sum(const record& r) const {
+      return r.x.count * size_of(r.x.type) <= of_.sizes_.at_once;
+    }
+    /// Where the message of rank q lies, that of this one being the last.
+    std::byte* head_of(const record& r, int q) const {
+      const std::int64_t each = sizeof(head) + of_.sizes_.at_once;
+      return r.memory.first.get() +
+             each * (q == r.g.rank() ? r.g.size() - 1 : q - (q > r.g.rank()));
+    }
+    void start_all_reduce(record& r) {
+      const exchange& x = r.x;
+      const int n = r.g.size(), me = r.g.rank();
+      const std::int64_t bytes = short_sum(r) ? x.count * size_of(x.type) : 0;
+      r.stage = record::heads;
+      r.memory =
+          of_.memory_.take(n * (static_cast<std::int64_t>(sizeof(head)) + of_.sizes_.at_once));
+      const head mine{x.count, static_cast<std::int32_t>(x.type), x.line.number};
+      std::memcpy(head_of(r, me), &mine, sizeof mine);
+      copy(head_of(r, me) + sizeof mine, x.in, bytes);
+      for (int k = 1; k < n; ++k)
+        receive(r, (me + k) % n, head_of(r, (me + k) % n),
+                static_cast<std::int64_t>(sizeof mine) + of_.sizes_.at_once, true);
+      for (int k = 1; k < n; ++k)
+        send(r, (me + k) % n, head_of(r, me), static_cast<std::int64_t>(sizeof mine) + bytes);
+    }
+    /// All heads are here.
+    void read_heads(record& r) {
+      const exchange& x = r.x;
+      for (int q = 0; q < r.g.size(); ++q) {
+        head theirs;
+        std::memcpy(&theirs, head_of(r, q), sizeof theirs);
+        if (theirs.count > 0) r.holders.push_back(q);
+        if (theirs.type != static_cast<std::int32_t>(x.type) ||
+            (theirs.count != x.count && theirs.count * x.count != 0))
+          refuse_other(
+              r, r.g[q],
+              std::to_string(theirs.count) + " " + name_of(static_cast<dtype>(theirs.type)) +
+                  (theirs.line > 0 ? " at line " + std::to_string(theirs.line) : std::string()));
+      }
+      if (x.count == 0) r.stage = record::done;
+      else if (short_sum(r)) {
+        parts_.clear();
+        for (int q : r.holders) parts_.push_back(head_of(r, q) + sizeof(head));
+        sum_in_rank_order(x.type, parts_, x.out, x.count);
+        r.stage = record::done;
+      } else if (r.holders.size() == 1) {
+        copy(x.out, x.in, x.count * size_of(x.type));
+        r.stage = record::done;
+      } else {
+        of_.memory_.give_back(std::exchange(r.memory, {}));
+        start_round(r, 0);
+      }
+    }
+
+    /// The first element of the part of holder i in a round of an all-reduce: whole lines of
+    /// memory, but for the last.
+    static std::int64_t part(const record& r, std::int64_t i) {
+      const std::int64_t n = r.end - r.begin, all = std::ssize(r.holders);
+      return r.begin + (i == all ? n : n * i / all / 64 * 64);
+    }
+    /// Of the holders, the number of this rank.
+    static std::int64_t place(const record& r) {
+      return std::find(r.holders.begin(), r.holders.end(), r.g.rank()) - r.holders.begin();
+    }
+    /// Elements of `in` that holder i sums in this round: the first one, and how many.
+    static std::pair<std::int64_t, std::int64_t> summed_by(const record& r, std::int64_t i) {
+      if (r.x.what == collective::reduce_scatter) return {i * r.x.count + r.begin, r.end - r.begin};
+      return {part(r, i), part(r, i + 1) - part(r, i)};
+    }
+    /// From element `begin` on: every rank gets its parts of the others.
+    void start_round(record& r, std::int64_t begin) {
+      const exchange& x = r.x;
+      const std::int64_t size = size_of(x.type), all = std::ssize(r.holders), me = place(r);
+      const bool reduces = x.what == collective::all_reduce;
+      const std::int64_t most = std::max<std::int64_t>(
+          64, of_.sizes_.staging / size / (reduces ? 1 : std::max<std::int64_t>(1, all - 1)));
+      r.stage = record::parts, r.begin = begin, r.end = std::min(x.count, begin + most);
+      const auto [first, count] = summed_by(r, me);
+      if (r.memory.first == nullptr) {
+        const std::int64_t longest = reduces ? most / all + 128 : std::min(most, x.count);
+        r.memory = of_.memory_.take((all - 1) * longest * size);
+      }
+      std::byte* to = r.memory.first.get();
+      for (std::int64_t i = 0; i < all && count > 0; ++i)
+        if (i != me) {
+          receive(r, r.holders[static_cast<std::size_t>(i)], to, count * size);
+          to += count * size;
+        }
+      for (std::int64_t k = 1; k < all; ++k) {
+        const std::int64_t i = (me + k) % all;
+        const auto [theirs, n] = summed_by(r, i);
+        if (n > 0)
+          send(r, r.holders[static_cast<std::size_t>(i)],
+               static_cast<const std::byte*>(x.in) + theirs * size, n * size);
+      }
+    }
+    /// All parts are here: sums them, and has everyone have the sum.
+    void sum_round(record& r) {
+      const exchange& x = r.x;
+      const std::int64_t size = size_of(x.type), all = std::ssize(r.holders), me = place(r);
+      const auto [first, count] = summed_by(r, me);
+      const bool reduces = x.what == collective::all_reduce;
+      std::byte* const out = static_cast<std::byte*>(x.out) + (reduces ? first : r.begin) * size;
+      parts_.clear();
+      const std::byte* from = r.memory.first.get();
+      for (std::int64_t i = 0; i < all; ++i) {
+        if (i == me) {
+          parts_.push_back(static_cast<const std::byte*>(x.in) + first * size);
+        } else {
+          parts_.push_back(from);
+          from += count * size;
+        }
+      }
+      if (count > 0) sum_in_rank_order(x.type, parts_, out, count);
+      if (!reduces) return end_round(r);
+      r.stage = record::sums;
+      for (std::int64_t i = 0; i < all; ++i)
+        if (const auto [theirs, n] = summed_by(r, i); i != me && n > 0)
+          receive(r, r.holders[static_cast<std::size_t>(i)],
+                  static_cast<std::byte*>(x.out) + theirs * size, n * size);
+      for (std::int64_t k = 1; k < all && count > 0; ++k)
+        send(r, r.holders[static_cast<std::size_t>((me + k) % all)], out, count * size);
+    }
+    void end_round(record& r) {
+      if (r.end == r.x.count) r.stage = record::done;
+      else start_round(r, r.end);
+    }
+
+    /// What can be done of an exchange now.
+    bool go_on(record& r) {
+      if (r.stage == record::done || !all_here(r)) return false;
+      switch (r.stage) {
+      case record::heads: read_heads(r); break;
+      case record::parts: sum_round(r); break;
+      case record::sums: end_round(r); break;
+      default: r.stage = record::done;
+      }
+      r.since = std::chrono::steady_clock::now();
+      return true;
+    }
+    /// Whether all messages of an exchange have come and gone. Throws
+    /// mc::error(exit_code::internal) for one of another length.
+    bool all_here(record& r) {
+      if (r.requests.empty()) return true;
+      states_.resize(std::max(states_.size(), r.requests.size()));
+      int all = 0;
+      const int result =
+          MPI_Testall(static_cast<int>(r.requests.size()), r.requests.data(), &all, states_.data());
+      if (result != MPI_SUCCESS) refuse_failed(r, result);
+      if (all == 0) return false;
+      for (std::size_t i = 0; i < r.messages.size(); ++i) {
+        const message& m = r.messages[i];
+        int bytes = 0;
+        if (m.bytes < 0) continue;
+        MPI_Get_count(&states_[i], MPI_BYTE, &bytes);
+        if (bytes != m.bytes && !m.up_to)
+          refuse_other(r, m.peer, std::to_string(bytes) + " bytes, not " + std::to_string(m.bytes));
+      }
+      r.requests.clear(), r.messages.clear();
+      return true;
+    }
+    [[noreturn]] void refuse_failed(const record& r, int result) const {
+      for (std::size_t i = 0; i < r.messages.size() && result == MPI_ERR_IN_STATUS; ++i) {
+        const int wrong = states_[i].MPI_ERROR;
+        if (wrong == MPI_SUCCESS || wrong == MPI_ERR_PENDING) continue;
+        int kind = 0;
+        MPI_Error_class(wrong, &kind);
+        const message& m = r.messages[i];
+        if (kind == MPI_ERR_TRUNCATE)
+          refuse_other(r, m.peer, "more than " + std::to_string(m.bytes) + " bytes");
+        detail::require_mpi(wrong, "reach rank ", m.peer);
+      }
+      detail::require_mpi(result, "move messages");
+      refuse(r.x, "it failed");
+    }
+    [[noreturn]] void refuse_other(const record& r, int other, const std::string& what) const {
+      std::string here;
+      if (r.x.line.number > 0) here = std::string(" at ") + text_of(r.x.line).c_str();
+      throw error(exit_code::internal, "ranks ask for different exchanges: rank " +
+                                           std::to_string(rank()) + " for " + name_of(r.x.what) +
+                                           " of " + std::to_string(r.x.count) + " " +
+                                           name_of(r.x.type) + " over " + name_of(r.x.over) + here +
+                                           ", where rank " + std::to_string(other) + " gives " +
+                                           what + ": let all ranks of a group ask for the same");
+    }
+
+    /// Between two looks at messages: questions are answered, and asked where it takes long.
+    void rest(record& r, int idle) {
+      constexpr int yields = 16;
+      if (idle < of_.spins_) return;
+      hear();
+      if (idle < of_.spins_ + yields) {
+        ::sched_yield();
+        return;
+      }
+      const int naps = std::min(idle - of_.spins_ - yields, 5);
+      const time now = std::chrono::steady_clock::now();
+      if (now >= looks_at_) {
+        looks_at_ = now + std::chrono::duration_cast<time::duration>(looks_every_);
+        if (const seconds waited = now - r.since; waited >= looks_every_) look(r, waited);
+        else suspect_ = {};
+      }
+      std::this_thread::sleep_for(std::chrono::microseconds(20 << naps));
+    }
+
+    /// A rank that somebody lacks, as far as it is known.
+    struct suspect {
+      int rank = -1, waits = -1; ///< who lacks it
+      std::string what{};        ///< the exchange
+      enum : std::uint8_t { asked, waits_too, has_ended } says = asked;
+      int next = -1;       ///< whom it lacks
+      std::string lacks{}; ///< and in what
+    };
+    /// Once an interval while it waits: goes on from the rank that it lacks to whom that one lacks.
+    void look(const record& r, seconds waited) {
+      const auto named = [&](bool gone) {
+        return missing_rank(suspect_.rank, gone, suspect_.what, suspect_.waits,
+                            static_cast<std::int64_t>(waited.count()));
+      };
+      const bool impatient = waited >= patience_;
+      if (suspect_.rank >= 0 && suspect_.says == suspect::has_ended) throw named(true);
+      if (suspect_.rank >= 0 && suspect_.says == suspect::waits_too) {
+        if (waited >= patience_ + (of_.size_ + 2) * looks_every_)
+          throw error(exit_code::ranks,
+                      "ranks wait for each other: rank " + std::to_string(suspect_.waits) +
+                          " for rank " + std::to_string(suspect_.rank) + " in " + suspect_.what +
+                          ", and that one for rank " + std::to_string(suspect_.next) + " in " +
+                          suspect_.lacks + ": let all ranks of a group ask for the same");
+        return ask({suspect_.next, suspect_.rank, suspect_.lacks});
+      }
+      if (suspect_.rank >= 0 && impatient) throw named(false);
+      if (const int first = lacking(r); first >= 0) ask({first, rank(), text_of(r.x, r.of_group)});
+      else suspect_ = {};
+    }
+    void ask(suspect s) {
+      suspect_ = std::move(s);
+      tell(suspect_.rank, note{});
+    }
+    /// The rank that an exchange lacks a message of, or that does not take one; -1: none.
+    int lacking(const record& r) const {
+      for (const bool sent : {false, true})
+        for (std::size_t i = 0; i < r.requests.size(); ++i) {
+          if ((r.messages[i].bytes < 0) != sent) continue;
+          int here = 0;
+          MPI_Status state;
+          if (MPI_Request_get_status(r.requests[i], &here, &state) == MPI_SUCCESS && here == 0)
+            return r.messages[i].peer;
+        }
+      return -1;
+    }
+
+    void listen() {
+      detail::require_mpi(
+          MPI_Irecv(&note_, sizeof note_, MPI_BYTE, MPI_ANY_SOURCE, 0, of_.questions_, &heard_),
+          "listen to other ranks");
+    }
+    void hear() {
+      for (;;) {
+        int came = 0;
+        MPI_Status state;
+        detail::require_mpi(MPI_Test(&heard_, &came, &state), "listen to other ranks");
+        if (came == 0) return;
+        const note heard = note_;
+        listen();
+        if (heard.what == note::question) answer_to(state.MPI_SOURCE);
+        else if (state.MPI_SOURCE == suspect_.rank) {
+          suspect_.says = heard.what == note::ended ? suspect::has_ended : suspect::waits_too;
+          suspect_.next = heard.lacks;
+          suspect_.lacks.assign(heard.text, ::strnlen(heard.text, sizeof heard.text));
+        }
+      }
+    }
+    void answer_to(int other) {
+      note n;
+      n.what = left_ ? note::ended : note::waits;
+      if (!left_) {
+        if (waited_for_ == nullptr) return;
+        n.lacks = lacking(*waited_for_);
+        if (n.lacks < 0) return; // it goes on
+        const std::string what = text_of(waited_for_->x, waited_for_->of_group);
+        what.copy(n.text, sizeof n.text - 1);
+      }
+      tell(other, n);
+    }
+    /// Left out where many are under way.
+    void tell(int other, const note& n) {
+      for (answer& a : of_.answers_) {
+        int gone = 1;
+        if (a.request != MPI_REQUEST_NULL) MPI_Test(&a.request, &gone, MPI_STATUS_IGNORE);
+        if (gone == 0) continue;
+        a.text = n;
+        detail::require_mpi(
+            MPI_Isend(&a.text, sizeof a.text, MPI_BYTE, other, 0, of_.questions_, &a.request),
+            "ask rank ", other);
+        return;
+      }
+    }
+
+    mpi_ranks& of_;
+    seconds patience_, looks_every_;
+    std::map<std::pair<int, int>, std::int64_t> met_;
+    std::vector<std::unique_ptr<record>> started_, unused_; ///< in their order; kept
+    std::vector<MPI_Status> states_;
+    std::vector<const void*> parts_;
+    std::int64_t number_ = 0;
+    record* waited_for_ = nullptr;
+    bool left_ = false;
+    time looks_at_{};
+    suspect suspect_;
+    note note_;
+    MPI_Request heard_ = MPI_REQUEST_NULL;
+  };
+
+  /// The ranks of this machine, and the processors that they have together.
+  void look_at_machine() {
+    MPI_Comm machine = MPI_COMM_NULL;
+    detail::require_mpi(
+        MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank_, MPI_INFO_NULL, &machine),
+        "find the ranks of a machine");
+    MPI_Comm_size(machine, &on_machine_);
+    cpu_set_t mine;
+    CPU_ZERO(&mine);
+    ::sched_getaffinity(0, sizeof mine, &mine);
+    static_assert(sizeof mine % sizeof(long) == 0);
+    cpu_set_t all;
+    detail::require_mpi(
+        MPI_Allreduce(&mine, &all, sizeof mine / sizeof(long), MPI_LONG, MPI_BOR, machine),
+        "find the processors of a machine");
+    MPI_Comm_free(&machine);
+    const int allowed = CPU_COUNT(&mine), quota = processors();
+    processors_ = std::max(1, quota < allowed ? quota : CPU_COUNT(&all));
+    spins_ = on_machine_ <= processors_ ? 1000 : 0;
+  }
+
+  mpi_sizes sizes_;
+  int rank_ = 0, size_ = 1;
+  int on_machine_ = 1, processors_ = 1; ///< ranks of this machine, and what they may run on
+  int spins_ = 0;                       ///< looks before a rank sleeps
+  MPI_Comm data_ = MPI_COMM_NULL, questions_ = MPI_COMM_NULL;
+  int highest_tag_ = 32767; ///< of every MPI
+  detail::staging_memory memory_;
+  std::array<answer, 16> answers_; ///< and questions that are under way
+};
+
+} // namespace mc
+
+#endif

@@ -1,0 +1,114 @@
+// Processes keep the promises of every communicator (tests/communicators.hpp).
+//
+//   mpirun -n N mpi_communicators FILE       FILE: memory that all ranks share
+//   mpirun -n N mpi_communicators FAULT      one fault, whose sentence and exit code are looked at
+//
+// What is wrong stands on the standard error, and the exit code is 1.
+#include <megacpp/comm/mpi.hpp>
+#include <megacpp/io/mapped_file.hpp>
+
+#include <cstdio>
+#include <cstdlib>
+#include <new>
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+#include <communicators.hpp>
+
+using namespace mc;
+using namespace mc_test;
+
+namespace {
+std::int64_t allocations = 0; // of this library: MPI has its own ways
+}
+[[gnu::noinline]] void* operator new(std::size_t n) {
+  ++allocations;
+  if (void* const p = std::malloc(n)) return p;
+  throw std::bad_alloc();
+}
+[[gnu::noinline]] void operator delete(void* p) noexcept { std::free(p); }
+[[gnu::noinline]] void operator delete(void* p, std::size_t) noexcept { std::free(p); }
+
+namespace {
+
+// Sizes in the order of enum axis: dp, cp, tp, pp, edp, ep, etp.
+const mesh meshes[] = {mesh({1, 1, 2, 1, 2, 1, 1}), mesh({2, 1, 2, 2, 1, 2, 2}),
+                       mesh({3, 1, 2, 1, 1, 3, 2}), mesh({2, 2, 2, 1, 2, 4, 1}),
+                       mesh({2, 2, 2, 1, 8, 1, 1})};
+
+/// A step's exchanges, again and again: the first time reserves what the later ones use.
+std::string no_memory_after_the_first(communicator& c) {
+  constexpr std::int64_t n = 5000;
+  const auto ranks = static_cast<std::size_t>(ranks_of(c.ranks()));
+  const axis_set everyone{axis::dp, axis::cp, axis::tp, axis::pp};
+  std::vector<float> x(n * ranks), y(n * ranks), z(n), one(1);
+  std::int64_t before = 0;
+  for (int step = 0; step < 4; ++step) {
+    if (step == 2) before = allocations;
+    const ticket t[] = {
+        c.start(exchange::all_reduce(everyone, dtype::f32, z.data(), z.data(), n)),
+        c.start(exchange::all_reduce(everyone, dtype::f32, one.data(), one.data(), 1)),
+        c.start(exchange::all_gather(everyone, dtype::f32, x.data(), y.data(), n)),
+    };
+    for (const ticket k : {t[2], t[0], t[1]}) c.wait(k);
+    c.run(exchange::reduce_scatter(everyone, dtype::f32, x.data(), z.data(), n));
+    c.run(exchange::all_to_all(axis::tp, dtype::f32, x.data(), y.data(), n));
+  }
+  const std::int64_t more = allocations - before;
+  return more == 0 ? "" : std::to_string(more) + " allocations after the second step";
+}
+
+int promises(mpi_ranks& ranks, const char* shared) {
+  const int file = ::open(shared, O_RDWR | O_CREAT, 0600);
+  if (file < 0 || ::ftruncate(file, 4096) != 0) return std::perror(shared), 1;
+  void* const memory = ::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+  if (memory == MAP_FAILED) return std::perror(shared), 1;
+  auto* const came = static_cast<std::atomic<int>*>(memory);
+  int wrong = 0, run = 0;
+  const auto check = [&](const char* what, const std::string& w) {
+    if (w.empty()) return;
+    std::fprintf(stderr, "rank %d of mesh %d: %s: %s\n", ranks.rank(), run, what,
+                 w.substr(0, 400).c_str());
+    ++wrong;
+  };
+  for (const mesh& m : meshes) {
+    ++run;
+    if (ranks_of(m) != ranks.size()) continue;
+    ranks.run(m, std::chrono::seconds(60), [&](communicator& c) {
+      check("exchanges", every_exchange(c));
+      check("in flight", exchanges_in_flight(c));
+      check("any order", waited_for_in_any_order(c));
+      check("written over", written_over(c));
+      check("refusals", refusals(c));
+      check("memory", no_memory_after_the_first(c));
+      came[c.rank()].store(0);
+      c.run(exchange::barrier({axis::dp, axis::cp, axis::tp, axis::pp}));
+      check("barriers", barriers(c, came));
+    });
+  }
+  return wrong;
+}
+
+} // namespace
+
+int main(int argc, char** argv) {
+  if (argc < 3) return 2;
+  const std::string sizes = argv[1];
+  try {
+    // As they are, or so small that what is exchanged here takes many messages and rounds.
+    mpi_ranks ranks(sizes == "cut" ? mpi_sizes{.message = 700, .staging = 1024, .at_once = 40}
+                                   : mpi_sizes{});
+    try {
+      if (promises(ranks, argv[2]) != 0) mpi_ranks::end(1);
+      ranks.finish();
+      return 0;
+    } catch (const error& e) {
+      std::fprintf(stderr, "rank %d: %s\n", ranks.rank(), e.what());
+      mpi_ranks::end(static_cast<int>(e.code()));
+    }
+  } catch (const error& e) {
+    std::fprintf(stderr, "%s\n", e.what());
+    return static_cast<int>(e.code());
+  }
+}
