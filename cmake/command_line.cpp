@@ -4,7 +4,8 @@
 #include <megacpp/exec/machine_at_start.hpp>
 
 void megacpp_carry_out(const mc::program_source& source, const mc::program_view& program,
-                       mc::command what, mc::options& flags); // commands.cpp
+                       mc::command what, mc::options& flags, mc::process_ranks& processes,
+                       const std::string& called); // commands.cpp
 
 int megacpp_run_program(const mc::program_source& source, int argc, char** argv);
 int megacpp_run_program(const mc::program_source& source, int argc, char** argv) {

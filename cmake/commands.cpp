@@ -4,8 +4,10 @@
 #include "products.hpp"
 
 void megacpp_carry_out(const mc::program_source& source, const mc::program_view& program,
-                       mc::command what, mc::options& flags);
+                       mc::command what, mc::options& flags, mc::process_ranks& processes,
+                       const std::string& called);
 void megacpp_carry_out(const mc::program_source& source, const mc::program_view& program,
-                       mc::command what, mc::options& flags) {
-  mc::carry_out(source, program, what, flags);
+                       mc::command what, mc::options& flags, mc::process_ranks& processes,
+                       const std::string& called) {
+  mc::carry_out(source, program, what, flags, processes, called);
 }

@@ -4,6 +4,7 @@
 
 #include <megacpp/cli/advice.hpp>
 #include <megacpp/cli/option_file.hpp>
+#include <megacpp/comm/process_ranks.hpp>
 #include <megacpp/exec/own_thread.hpp>
 #include <megacpp/io/mapping_guard.hpp>
 #include <megacpp/io/signals.hpp>
@@ -28,7 +29,8 @@
 namespace mc {
 
 /// mc::carry_out (cli/commands.hpp), which may be a unit of its own.
-using command_function = void (*)(const program_source&, const program_view&, command, options&);
+using command_function = void (*)(const program_source&, const program_view&, command, options&,
+                                  process_ranks&, const std::string&);
 
 namespace detail {
 
@@ -183,7 +185,9 @@ inline std::string summary_of(const program_view& p) {
 }
 
 inline void run_command(const program_source& source, std::string_view program, int argc,
-                        char** argv, command_function carry_out) {
+                        char** argv, command_function carry_out, process_ranks& processes) {
+  const std::optional<std::string> called = processes.first() ? std::string() : processes.called();
+  if (!called) return;
   const program_view p = source.view();
   options o;
   set_compiled(o, p);
@@ -200,7 +204,7 @@ inline void run_command(const program_source& source, std::string_view program, 
     return;
   }
   check_compiled(list, p);
-  carry_out(source, p, r.what->which, o);
+  carry_out(source, p, r.what->which, o, processes, *called);
 }
 
 } // namespace detail
@@ -232,7 +236,7 @@ inline int run_program(const program_source& source, int argc, char** argv,
   program = printable(program.substr(program.rfind('/') + 1));
   const auto fail = [&program](exit_code code, std::string_view sentence) {
     std::fflush(stdout);
-    write_line_to_reader(STDERR_FILENO, {program, ": ", sentence});
+    write_line_to_reader(STDERR_FILENO, {program, ": ", process_ranks::who(), sentence});
     return static_cast<int>(code);
   };
   const first_process_ends in_a_container;
@@ -256,7 +260,13 @@ inline int run_program(const program_source& source, int argc, char** argv,
   int ended = 0;
   const int started = attempt([&] {
     const own_thread work([&] {
-      ended = attempt([&] { detail::run_command(source, program, argc, argv, carry_out); });
+      std::optional<process_ranks> processes;
+      ended = attempt([&] {
+        processes.emplace();
+        detail::run_command(source, program, argc, argv, carry_out, *processes);
+      });
+      const int end = processes ? attempt([&] { processes->end(ended); }) : 0;
+      if (ended == 0) ended = end;
     });
   });
   return started != 0 ? started : ended;

@@ -1,7 +1,9 @@
 // What the commands of a program do once its flags are read.
 #pragma once
 
+#include <megacpp/comm/agreement.hpp>
 #include <megacpp/comm/checking.hpp>
+#include <megacpp/comm/process_ranks.hpp>
 #include <megacpp/comm/threads.hpp>
 #include <megacpp/exec/machine.hpp>
 #include <megacpp/generate/generate.hpp>
@@ -9,6 +11,8 @@
 #include <megacpp/inspect/describe.hpp>
 #include <megacpp/inspect/pictures.hpp>
 #include <megacpp/inspect/states.hpp>
+#include <megacpp/io/checksum.hpp>
+#include <megacpp/io/mapped_file.hpp>
 #include <megacpp/run/program_source.hpp>
 #include <megacpp/train/evaluate.hpp>
 #include <megacpp/train/export.hpp>
@@ -24,25 +28,37 @@ namespace mc {
 
 namespace detail {
 
-/// The mesh of so many ranks as are asked for, or of the fewest that the program has. Throws
-/// mc::error(exit_code::mismatch) where no number of replicas makes them that many.
-inline mesh ranks_of_run(const program_view& p, const options& o) {
+/// The mesh of so many ranks as are asked for, or as there are `processes` where a launcher has
+/// started several, or of the fewest that the program has. Throws mc::error(exit_code::mismatch)
+/// where no number of replicas makes them that many, or they are not those that are asked for.
+inline mesh ranks_of_run(const program_view& p, const options& o, int processes = 1) {
   const layout& l = p.numbers.ranks;
+  const auto asked = static_cast<int>(o.machine.ranks());
   const int replica = l.tp * l.pp * l.cp, least = ranks_of(smallest_mesh(l)),
-            n = o.machine.ranks() > 0 ? static_cast<int>(o.machine.ranks()) : least;
+            n = processes > 1 ? processes
+                : asked > 0   ? asked
+                              : least;
+  if (asked > 0 && asked != n)
+    throw error(exit_code::mismatch,
+                fmt::format("--ranks is {}, but {} processes were started: give both the same "
+                            "number, or leave --ranks out",
+                            asked, n));
   if (n % least == 0) return mesh_of(l, n / replica);
+  const std::string ranks = processes > 1 ? fmt::format("{} processes were started, but they", n)
+                                          : fmt::format("--ranks is {}, but", n);
   throw error(exit_code::mismatch,
-              fmt::format("--ranks is {}, but must be a multiple of {}: {} is laid out over tp {}, "
-                          "pp {}, cp {}, ep {} and etp {}",
-                          n, least, p.name, l.tp, l.pp, l.cp, l.ep, l.expert_tp()));
+              fmt::format("{} must be a multiple of {}: {} is laid out over tp {}, pp {}, cp {}, "
+                          "ep {} and etp {}",
+                          ranks, least, p.name, l.tp, l.pp, l.cp, l.ep, l.expert_tp()));
 }
 
 /// Throws mc::error(exit_code::mismatch) for a program that a command cannot run: one of several
 /// ranks that is to write texts while it trains, or of packed documents, which no file of tokens
 /// names, or one that is to generate and cannot. Who trains the last is told so, and refused a
-/// --sample-interval. Returns the ranks that it runs on.
-inline mesh check_runnable(const program_view& p, command c, const options& o) {
-  const mesh ranks = ranks_of_run(p, o);
+/// --sample-interval. Returns the ranks that it runs on. `tells`: of what is no fault.
+inline mesh check_runnable(const program_view& p, command c, const options& o, int processes = 1,
+                           bool tells = true) {
+  const mesh ranks = ranks_of_run(p, o, processes);
   if (ranks_of(ranks) > 1 && o.training.sample_interval.given())
     throw error(exit_code::mismatch,
                 "--sample-interval writes texts on one rank alone; leave it "
@@ -57,7 +73,7 @@ inline mesh check_runnable(const program_view& p, command c, const options& o) {
   const std::string why = why_no_generation(p);
   if ((c == command::generate || o.training.sample_interval.given()) && !why.empty())
     throw error(exit_code::mismatch, why);
-  if (!why.empty()) print_note(why);
+  if (tells && !why.empty()) print_note(why);
   return ranks;
 }
 
@@ -104,13 +120,17 @@ inline void draw_pictures(const program_view& p, const std::string& folder) {
   }
 }
 
-/// f(communicator) on every rank of a mesh; several are threads.
-template <class F> void on_ranks(const mesh& m, const options& o, F f) {
-  if (ranks_of(m) == 1) return f(static_cast<communicator&>(self::of_process()));
-  thread_ranks ranks(m, std::chrono::seconds(o.machine.collective_timeout()));
+/// f(communicator) on every rank of a mesh: on this process's, where there are several, or on
+/// threads, or on the only one.
+template <class F> void on_ranks(const mesh& m, const options& o, process_ranks& processes, F f) {
+  const std::chrono::seconds patience(o.machine.collective_timeout());
+  const bool checks = o.machine.check_collectives() && ranks_of(m) > 1;
+  const auto checked = [&](communicator& c) { checked_if(checks, c, f); };
+  if (processes.several() || ranks_of(m) == 1) return processes.run(m, patience, checked);
+  thread_ranks ranks(m, patience);
   ranks.run([&](communicator& c) {
     try {
-      checked_if(o.machine.check_collectives(), c, f);
+      checked(c);
     } catch (const error& e) {
       if (c.rank() == 0) throw;
       throw error(e.code(), fmt::format("rank {}: {}", c.rank(), e.what()));
@@ -118,26 +138,51 @@ template <class F> void on_ranks(const mesh& m, const options& o, F f) {
   });
 }
 
-/// Trains, evaluates or generates on the ranks of a mesh, among which threads are divided.
+/// What ranks that are processes must have in common beside data and models: the file that they
+/// are run from, and flags; those that name files and folders may name copies of them.
+inline void require_same_program(agreement& all, options& o, command what) {
+  if (!all.apart()) return;
+  const mapped_file program("/proc/self/exe", exit_code::internal);
+  all.require_same(xxh64::of({program.data(), program.size()}), "another program",
+                   "start all of them from copies of one file");
+  constexpr std::string_view places[] = {"data-path",    "load",       "save",
+                                         "prompts-file", "loss-curve", "metrics-jsonl"};
+  std::string flags = std::to_string(static_cast<int>(what));
+  for (const flag_entry& e : flags_of(o)) {
+    const bool place = std::ranges::find(places, e.name) != std::end(places);
+    flags += fmt::format("\n{} {} {}", e.name, e.flag->given(), place ? "" : e.flag->text());
+  }
+  all.require_same(xxh64::of(std::as_bytes(std::span(flags))), "other flags",
+                   "give all of them the same");
+}
+
+/// Trains, evaluates or generates on the ranks of a mesh. Those of one machine share its threads.
 inline void compute(const mesh& m, const program_view& p, command what, options& o,
-                    training_start start) {
-  const int n = ranks_of(m),
-            all = o.machine.threads() > 0 ? static_cast<int>(o.machine.threads()) : processors(),
-            threads = std::max(1, all / n);
-  product_type products = product_type_of(o.machine.product_type());
-  if (products == product_type::automatic && p.numbers.type == dtype::bf16) // one for all ranks
-    products = cpu(products, threads).products().type();
-  std::vector<training_start> starts;
+                    training_start start, process_ranks& processes) {
+  const auto asked = static_cast<int>(o.machine.threads());
+  const int n = ranks_of(m), threads = processes.several()
+                                           ? processes.threads(asked)
+                                           : std::max(1, (asked > 0 ? asked : processors()) / n);
+  std::vector<training_start> starts; // of the ranks of this process
   starts.push_back(std::move(start));
-  while (std::ssize(starts) < n) starts.push_back(for_another_rank(starts.front()));
+  while (!processes.several() && std::ssize(starts) < n)
+    starts.push_back(for_another_rank(starts.front()));
   const std::string flags =
       what == command::train ? given_flags(flags_of(o), command::train) : std::string();
-  on_ranks(m, o, [&](communicator& c) {
+  on_ranks(m, o, processes, [&](communicator& c) {
+    agreement all(c);
+    require_same_program(all, o, what);
+    product_type products = product_type_of(o.machine.product_type());
+    if (products == product_type::automatic && p.numbers.type == dtype::bf16 && !all.alone()) {
+      const bool bf16 =
+          all.first() && cpu(products, threads).products().type() == product_type::bf16;
+      products = all.as_first(bf16) ? product_type::bf16 : product_type::widened;
+    }
     cpu device(products, threads, rows_of(what));
     if (what == command::eval) return run_evaluation(p, o, device, c);
     if (what == command::generate) return run_generation(p, o, device, c);
-    trainer t(p, o, device, std::move(starts[static_cast<std::size_t>(c.rank())]),
-              &make_training_samples, c);
+    training_start& mine = starts[all.apart() ? 0 : static_cast<std::size_t>(c.rank())];
+    trainer t(p, o, device, std::move(mine), &make_training_samples, c);
     if (c.rank() == 0 && !o.report.bench_json() && !flags.empty()) print_line(flags);
     t.run();
   });
@@ -152,9 +197,11 @@ inline void describe(const program_source& source, const program_view& p, const 
 
 } // namespace detail
 
-/// Carries out a command with flags that agree with the program p of the source. Throws mc::error.
-inline void carry_out(const program_source& source, const program_view& p, command what,
-                      options& o) {
+/// Carries out a command with flags that agree with the program p of the source, as the first of
+/// `processes`, or as another one that was called with the word `called`. Throws mc::error.
+inline void carry_out(const program_source& source, const program_view& p, command what, options& o,
+                      process_ranks& processes, const std::string& called) {
+  if (what == command::convert || what == command::describe) processes.dismiss();
   if (what == command::convert) return run_export(p, o);
   if (what == command::describe) {
     if (o.model.load.given()) return detail::describe_states(o);
@@ -162,12 +209,16 @@ inline void carry_out(const program_source& source, const program_view& p, comma
     if (o.report.pictures.given()) return detail::draw_pictures(p, o.report.pictures());
     return detail::describe(source, p, o);
   }
-  const mesh ranks = detail::check_runnable(p, what, o);
-  if (const std::string_view slow = why_slow(); !slow.empty()) print_note(slow);
+  const mesh ranks = detail::check_runnable(p, what, o, processes.size(), processes.first());
+  if (const std::string_view slow = why_slow(); processes.first() && !slow.empty())
+    print_note(slow);
   if (what == command::train) require_one_file(o);
-  training_start start = what == command::train ? prepare_start(p, o) : training_start{};
+  training_start start = what != command::train ? training_start{}
+                         : processes.first()    ? prepare_start(p, o)
+                                                : start_as_named(called, o, p.name);
   refuse_idle_flags(what, o); // a run that goes on has the other flags of its state
-  detail::compute(ranks, p, what, o, std::move(start));
+  if (processes.first()) processes.call(name_of_start(start));
+  detail::compute(ranks, p, what, o, std::move(start), processes);
 }
 
 } // namespace mc

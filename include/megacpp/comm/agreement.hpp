@@ -20,6 +20,8 @@ public:
   explicit agreement(communicator& ranks) : ranks_(ranks) {}
 
   bool alone() const { return ranks_of(ranks_.ranks()) == 1; }
+  /// Whether others are processes of their own, with files of their own.
+  bool apart() const { return !ranks_.in_one_process(); }
   /// Whether this is the rank that tells, saves, and decides what is not everyone's.
   bool first() const { return ranks_.rank() == 0; }
 
@@ -68,6 +70,18 @@ public:
           exchange::receive(everyone, dtype::u8, all[r].data(), bytes_of[r], static_cast<int>(r)));
     }
     return all;
+  }
+  /// Throws mc::error(exit_code::mismatch) on the first rank that has another `what` than rank 0,
+  /// of which `here` is the hash; the others wait for its end. Ranks of one process have the same.
+  void require_same(std::uint64_t here, const std::string& what, const std::string& remedy) {
+    if (alone() || ranks_.in_one_process()) return;
+    std::vector<std::uint64_t> all(static_cast<std::size_t>(ranks_of(ranks_.ranks())));
+    ranks_.run(exchange::all_gather(everyone, dtype::i64, &here, all.data(), 1));
+    for (std::size_t r = 1; r < all.size(); ++r) {
+      if (all[r] == all[0]) continue;
+      if (static_cast<int>(r) != ranks_.rank()) ranks_.run(exchange::barrier(everyone));
+      throw error(exit_code::mismatch, "this rank has " + what + " than rank 0: " + remedy);
+    }
   }
   /// What lies between these two calls the first rank does before the others do: what it is
   /// refused, it tells, and not all at once.

@@ -17,8 +17,8 @@ inline std::string text_of(const exchange& x, std::int64_t number) {
   return what;
 }
 
-/// Of a rank that lacks in an exchange, for which rank `waits` does, for so many seconds. `gone`: it
-/// has ended.
+/// Of a rank that lacks in an exchange, for which rank `waits` does, for so many seconds. `gone`:
+/// it has ended.
 inline error missing_rank(int rank, bool gone, const std::string& what, int waits,
                           std::int64_t seconds) {
   std::string says = "rank " + std::to_string(rank);

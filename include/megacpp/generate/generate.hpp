@@ -306,6 +306,7 @@ inline void run_generation(const program_view& p, const options& o, device& on,
       detail::with_samples(detail::read_prompts(o, tokens), o);
   const detail::text_end end(o, p, tokens);
   all.after_first();
+  detail::require_same_model(all, folder);
   const rank_program of_rank(p, ranks);
   stores weights(of_rank.view(), false, ranks.coordinate(), on, ranks.ranks());
   load_weights(folder, p, weights);

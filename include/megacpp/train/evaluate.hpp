@@ -73,6 +73,13 @@ inline double perplexity(double loss) { return std::exp(loss); }
 
 namespace detail {
 
+/// Ranks of several processes, each of which has opened the model for itself, have the same.
+inline void require_same_model(agreement& all, const model_folder& folder) {
+  if (!all.apart()) return;
+  all.require_same(hash_of(folder), "another model at --load",
+                   "let all of them see the same folder");
+}
+
 /// The folder with the weights of --load, which the command needs. `tells`: of what is damaged.
 inline model_folder required_model(const options& o, const char* command, bool tells = true) {
   if (!o.model.load.given())
@@ -128,6 +135,10 @@ inline void run_evaluation(const program_view& p, const options& o, device& on,
     require_prediction(*texts[i].source, texts[i].parts.valid, "validation");
   }
   all_ranks.after_first();
+  detail::require_same_model(all_ranks, folder);
+  for (const text_data& text : texts)
+    if (all_ranks.apart())
+      all_ranks.require_same(hash_of(text), "other data", "give all of them the same");
   session s(p, on, purpose::inference, ranks);
   load_weights(folder, p, s.weights());
   // `of`: what the loss is of, as a field that comes first where there are several files.

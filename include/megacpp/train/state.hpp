@@ -319,6 +319,23 @@ inline run_position load_moments(const model_folder& folder, const json_value& s
   return at;
 }
 
+/// Of the same files, the same: their names, sizes and first bytes. Of a state, they hold the
+/// checksums of all others.
+inline std::uint64_t hash_of(const model_folder& folder) {
+  std::vector<std::string> names = folder.names();
+  std::sort(names.begin(), names.end());
+  xxh64 hash;
+  for (const std::string& name : names) {
+    if (!is_state_file(name)) continue;
+    const mapped_file file = folder.open(name);
+    const std::string what = fmt::format("{} {} ", name, file.size());
+    hash.add(std::as_bytes(std::span(what)));
+    constexpr std::uint64_t enough = 1 << 16;
+    hash.add({file.data(), std::min<std::size_t>(enough, file.size())});
+  }
+  return hash.value();
+}
+
 /// What a --load names.
 struct found_model {
   model_folder folder;             ///< of the weights

@@ -218,6 +218,17 @@ inline nlohmann::json identity_of(const text_data& text) {
           {"xxh64", fmt::format("{:016x}", fingerprint(*text.source, part))}};
 }
 
+/// Of the same tokens, the same, whatever they are called.
+inline std::uint64_t hash_of(const text_data& text) {
+  nlohmann::json all = identity_of(text);
+  all.erase("name");
+  xxh64 hash;
+  const std::string bytes = all.dump() + std::to_string(text.parts.valid.begin) + ' ' +
+                            std::to_string(text.parts.valid.end);
+  hash.add(std::as_bytes(std::span(bytes)));
+  return hash.value();
+}
+
 /// The number of a sample says nothing about other data. `saved`: what a state says of its own.
 /// Throws mc::error(exit_code::mismatch).
 inline void require_same_data(const nlohmann::json& data, const json_value& saved) {

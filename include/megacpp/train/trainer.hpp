@@ -50,13 +50,15 @@ public:
         reports_(p, o, set_, on, losses_, ranks_),
         computing_(timed_ ? static_cast<std::size_t>(ranks_of(ranks_.ranks())) : 0) {
     // Before there is a folder that a signal could leave.
+    const bool leads = all_.first() || all_.apart();
+    if (leads && o_.training.exit_signal_handler()) signals_.emplace();
     if (all_.first()) {
-      if (o_.training.exit_signal_handler()) signals_.emplace();
       prepare_saves();
       check_report_files(o);
       find_traced_steps();
     }
     all_.after_first();
+    if (all_.apart()) require_same_start();
     session_.emplace(p_, device_, purpose::training, ranks_);
     reports_.open_metrics();
     prepare_evaluation();
@@ -84,7 +86,7 @@ public:
     try {
       take_steps();
       reports_.draw_curve();
-      if (signals_ && signals_->requested())
+      if (all_.first() && signals_ && signals_->requested())
         throw error(exit_code::interrupted,
                     fmt::format("{} came at the end of the run, while the loss curve was written: "
                                 "it may be cut{}{}",
@@ -110,6 +112,12 @@ private:
   text_data open_text() {
     return from_ ? open_training_text(p_, o_, true, characters_of(from_->folder, p_))
                  : open_training_text(p_, o_, false, std::nullopt);
+  }
+
+  void require_same_start() {
+    all_.require_same(from_ ? hash_of(from_->folder) : 0, "another state or model at --load",
+                      "let all of them see the same folder");
+    all_.require_same(hash_of(text_), "other data", "give all of them the same");
   }
 
   bool evaluates_now() const {
@@ -471,6 +479,7 @@ private:
   [[noreturn]] void interrupt() {
     const bool begun = taken_ > 0 || !unsaved();
     if (begun && unsaved()) save();
+    const std::string name = all_.any(signals_ ? std::string(signals_->name()) : std::string());
     const std::string untold = training_reports::despite([&] { write_trace(); });
     all_.wait_for_end();
     const std::string kept =
@@ -478,9 +487,8 @@ private:
         : !begun ? "nothing was saved, for it had not begun"
                  : fmt::format("its state was saved to {}", root_->folder_of(at_.step));
     const std::string lost = untold + reports_.made();
-    throw error(exit_code::interrupted,
-                fmt::format("{} ended the run after step {} of {}; {}{}", signals_->name(),
-                            at_.step, set_.steps, kept, lost));
+    throw error(exit_code::interrupted, fmt::format("{} ended the run after step {} of {}; {}{}",
+                                                    name, at_.step, set_.steps, kept, lost));
   }
 
   [[noreturn]] void fail(const char* what, double number, const step_report& r) {

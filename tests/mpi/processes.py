@@ -1,0 +1,256 @@
+#!/usr/bin/env python3
+"""A program whose ranks are processes: the bits of ranks that are threads, and what happens to all
+when one of them cannot go on.
+
+    processes.py PROGRAM WITHOUT-MPI [unittest argument...]
+
+PROGRAM is compiled from ../cli/tiny_gpt.hpp; WITHOUT-MPI (without_mpi.cpp) without MPI.
+"""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import unittest
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "cli"))
+import cli  # noqa: E402
+from cli import DATA, INTERRUPTED, MISMATCH, MODEL, USAGE, contents, newest, run  # noqa: E402
+
+RANKS = 11
+WITHOUT_MPI = None
+# What mpirun says of its own accord.
+LAUNCHER = ("MPI_ABORT was invoked", "with errorcode", "NOTE: invoking", "You may or may not see",
+            "exactly when Open MPI", "Primary job", "a non-zero exit code", "mpirun ", "mpirun:",
+            "  Process name", "  Exit code", "the job to be terminated", "-----", "[")
+
+
+def on(ranks, *words, **options):
+    """The same for every rank by mpirun, which may run more ranks than there are processors. A word
+    that is a function is its own for every rank."""
+    environment = {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+                   "OMPI_MCA_rmaps_base_oversubscribe": "1", **options.pop("env", {})}
+    return subprocess.Popen(["mpirun", "-n", str(ranks), *map(str, words)], env=environment,
+                            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                            stderr=subprocess.PIPE, text=True, **options)
+
+
+def own(errors):
+    """The lines that the program has said, sorted."""
+    return sorted(line for line in errors.splitlines() if line and not line.startswith(LAUNCHER))
+
+
+def processes(folder):
+    """The ranks that run in a folder or below it, by number."""
+    found = {}
+    for process in Path("/proc").iterdir():
+        try:
+            variables = (process / "environ").read_bytes().split(b"\0")
+            at = os.readlink(process / "cwd")
+            if (process / "comm").read_text() == "mpirun\n" or not at.startswith(str(folder)):
+                continue
+            if (process / "stat").read_text().rpartition(")")[2].split()[0] == "Z":
+                continue
+        except (OSError, NotADirectoryError):
+            continue
+        for v in variables:
+            if v.startswith(b"OMPI_COMM_WORLD_RANK="):
+                found[int(v.partition(b"=")[2])] = int(process.name)
+    return found
+
+
+class Processes(cli.Case):
+    def setUp(self):
+        super().setUp()
+        self.line()
+
+    def done(self, ranks, *words, check=0, **options):
+        launched = on(ranks, *words, cwd=self.folder, **options)
+        out, errors = launched.communicate(timeout=120)
+        self.assertEqual(launched.returncode, check, errors)
+        return out, own(errors)
+
+    def program(self, ranks, *flags, **options):
+        return self.done(ranks, cli.PROGRAM, *flags, **options)
+
+    def refused(self, code, says, ranks, *words, **options):
+        """One sentence, of one rank."""
+        errors = self.done(ranks, *words, check=code, **options)[1]
+        self.assertEqual(len(errors), 1, errors)
+        self.assertRegex(errors[0], says)
+
+    def each(self, script):
+        """A program that every rank is started by; $r is its number."""
+        path = self.folder / "each"
+        path.write_text(f'#!/bin/sh\nr=$OMPI_COMM_WORLD_RANK\n{script}\nexec "$@"\n')
+        path.chmod(0o755)
+        return path
+
+    def apart(self, ranks):
+        """A working folder with the data for each rank, and what goes to them."""
+        for r in range(ranks):
+            (self.folder / f"of-{r}").mkdir()
+            shutil.copy(self.text, self.folder / f"of-{r}")
+        return self.each("cd of-$r")
+
+    TRAIN = ("train", "--data-path", "text", "--eval-iters", 1, "--eval-interval", 3)
+
+    def test_the_bits_of_threads(self):
+        train = (*self.TRAIN, "--train-iters", 6, "--metrics-jsonl", "metrics")
+        run(*train, "--save", "threads", "--ranks", 8, cwd=self.folder)
+        of_threads = self.losses(self.folder / "metrics")
+        (self.folder / "metrics").unlink()
+        out, errors = self.program(8, *train, "--save", "threads-too")
+        self.assertEqual(errors, [])
+        self.assertEqual(out.count("6 steps in"), 1)  # one rank tells
+        self.assertEqual(self.losses(self.folder / "metrics"), of_threads)
+        self.assertEqual(*map(self.state, ("threads", "threads-too")))
+        # Over sockets, as between machines, each rank in a folder of its own.
+        each = self.apart(8)
+        self.done(8, "--mca", "btl", "tcp,self", each, cli.PROGRAM, *train, "--save", "sockets")
+        self.assertEqual(self.losses(self.folder / "of-0/metrics"), of_threads)
+        self.assertEqual(self.state("threads"), self.state("of-0/sockets"))
+        self.assertEqual(list(self.folder.glob("of-[1-9]/*s")), [])  # the first rank writes
+
+    def losses(self, metrics):
+        names = ("step", "loss", "grad_norm", "validation_loss")
+        return [{n: m[n] for n in names if n in m}
+                for m in map(json.loads, metrics.read_text().splitlines())]
+
+    def state(self, name):
+        return contents(newest(self.folder / name))
+
+    def test_other_commands_and_runs_that_go_on(self):
+        train = (*self.TRAIN, "--lr-decay-iters", 20, "--global-batch-size", 16)
+        run(*train, "--train-iters", 6, "--save", "whole", "--ranks", 2, cwd=self.folder)
+        self.program(2, *train, "--train-iters", 3, "--save", "parts")
+        out, errors = self.program(2, *train, "--train-iters", 6, "--save", "parts", "--load", "parts",
+                                   "--ranks", 2)
+        self.assertIn("going on after step 3", out)
+        for name in ("model.safetensors", "optimizer.safetensors"):
+            self.assertEqual(self.state("whole")[name], self.state("parts")[name])
+        for flags in (("eval", "--data-path", "text", "--json"),
+                      ("generate", "--prompt", "green", "--max-new-tokens", 20, "--json")):
+            threads = run(*flags, "--load", "whole", "--ranks", 3, cwd=self.folder).stdout.decode()
+            self.assertEqual(self.program(3, *flags, "--load", "whole")[0], threads)
+        run("export", "--load", "whole", "--save", "one", cwd=self.folder)
+        out, errors = self.program(3, "export", "--load", "whole", "--save", "three")
+        self.assertEqual((out.count("tensors"), errors), (1, []))
+        self.assertEqual(contents(self.folder / "one"), contents(self.folder / "three"))
+        self.assertEqual(self.program(2, "--version")[0], run("--version").stdout.decode())
+
+    def test_what_all_are_refused_is_said_once(self):
+        self.refused(USAGE, "^[^ ]+: unknown flag --nonsense", 3, cli.PROGRAM, "train", "--nonsense")
+        self.refused(MISMATCH, "--ranks is 2, but 3 processes were started", 3, cli.PROGRAM,
+                     *self.TRAIN, "--ranks", 2)
+        self.refused(USAGE, "--global-batch-size is 8, but must be a multiple of 12", 3, cli.PROGRAM,
+                     *self.TRAIN, "--global-batch-size", 8)
+
+    def test_ranks_that_are_started_otherwise(self):
+        flags = (*self.TRAIN, "--train-iters", 2)
+        each = self.each('[ $r != 1 ] || set -- "$@" --lr 0.5')
+        self.refused(MISMATCH, ": rank 1: this rank has other flags", 3, each, cli.PROGRAM, *flags)
+        each = self.each('[ $r != 1 ] || set -- "$@" --nonsense')
+        self.refused(USAGE, ": rank 1: unknown flag --nonsense", 3, each, cli.PROGRAM, *flags)
+        shutil.copy(cli.PROGRAM, self.folder / "other")
+        with (self.folder / "other").open("a") as program:
+            program.write("of another build")
+        each = self.each('[ $r != 1 ] || { shift; set -- ./other "$@"; }')
+        self.refused(MISMATCH, ": rank 1: this rank has another program", 3, each, cli.PROGRAM,
+                     *flags)
+
+    def test_ranks_that_see_other_files(self):
+        flags = (cli.PROGRAM, *self.TRAIN, "--train-iters", 3, "--save", "saved", "--load", "saved")
+        each = self.apart(3)
+        text = self.folder / "of-2/text"
+        text.write_text(text.read_text().replace("bottles", "baskets"))
+        self.refused(MISMATCH, ": rank 2: this rank has other data", 3, each, *flags)
+        text.unlink()
+        self.refused(DATA, ": rank 2: .*text", 3, each, *flags)
+        shutil.copy(self.text, text)
+        self.done(3, each, *flags)
+        before = self.state("of-0/saved")
+        shutil.copytree(self.folder / "of-0/saved", self.folder / "of-1/saved")
+        self.refused(MODEL, ": rank 2: .*saved/iter_0000003 does not exist", 3, each, *flags)
+        self.refused(MODEL, ": rank 2: .*saved does not exist", 3, each, cli.PROGRAM, "eval",
+                     "--data-path", "text", "--load", "saved")
+        shutil.copytree(self.folder / "of-0/saved", self.folder / "of-2/saved")
+        config = newest(self.folder / "of-2/saved") / "config.json"
+        config.write_text(config.read_text() + "\n")
+        self.refused(MISMATCH, ": rank 2: this rank has another state or model", 3, each, *flags)
+        self.assertEqual(self.state("of-0/saved"), before)
+
+    def test_a_launcher_of_processes_that_are_alone(self):
+        for variables, says in (({"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "3"}, "--mpi=pmix"),
+                                ({"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "3"},
+                                 "MPI knows of 1")):
+            self.refused_alone(cli.PROGRAM, f"has started 3 processes, .*{says}", variables)
+        self.refused_alone(WITHOUT_MPI, "mpirun has started 3 processes, and this program is built "
+                           "without MPI", {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "3"})
+        one = {"SLURM_PROCID": "0", "SLURM_NTASKS": "3"}  # in a batch script
+        run(*self.TRAIN, "--train-iters", 1, cwd=self.folder, env={**os.environ, **one})
+
+    def refused_alone(self, program, says, variables):
+        done = subprocess.run([program, *map(str, self.TRAIN)], cwd=self.folder, text=True,
+                              capture_output=True, env={**os.environ, **variables}, timeout=60)
+        self.assertEqual(done.returncode, MISMATCH, done.stderr)
+        self.assertRegex(done.stderr, says)
+        self.assertEqual(done.stderr.count("\n"), 1)
+
+    def struck(self, f, *flags, ranks=3):
+        """The exit code and what is said of a run among its steps, when f has been told its
+        processes; none is left of them."""
+        launched = on(ranks, cli.PROGRAM, "train", "--mock-data", "--train-iters", 10**6, "--save",
+                      "saved", "--save-interval", 10, "--log-interval", 1, *flags, cwd=self.folder)
+        while "saved to" not in (line := launched.stdout.readline()):
+            self.assertTrue(line, "the run has ended")
+        f(launched, processes(self.folder))
+        errors = launched.communicate(timeout=60)[1]
+        self.assertEqual(processes(self.folder), {})
+        run("eval", "--load", "saved", "--data-path", "text", cwd=self.folder)  # earlier states are whole
+        return launched.returncode, own(errors)
+
+    def test_a_rank_that_is_killed(self):
+        code, errors = self.struck(lambda _, ranks: os.kill(ranks[1], signal.SIGKILL))
+        self.assertEqual((code, errors), (128 + signal.SIGKILL, []))
+
+    def test_a_rank_that_is_stopped(self):
+        code, errors = self.struck(lambda _, ranks: os.kill(ranks[1], signal.SIGSTOP),
+                                   "--collective-timeout", 2)
+        self.assertEqual(code, RANKS)
+        self.assertTrue(errors)
+        for line in errors:
+            self.assertRegex(line, r"rank 1 did not come to exchange \d+ of its group, .* over .*, for "
+                                   r"which rank [02] waits \d s: see what that rank does")
+
+    def test_a_rank_that_is_asked_to_stop(self):
+        for strike in (lambda launched, _: launched.send_signal(signal.SIGUSR1),
+                       lambda _, ranks: os.kill(ranks[1], signal.SIGTERM)):
+            code, errors = self.struck(strike)
+            self.assertEqual((code, len(errors)), (INTERRUPTED, 1), errors)
+            self.assertRegex(errors[0], r"SIG(USR1|TERM) ended the run after step \d+ of 1000000; its "
+                                        "state was saved to saved/iter_")
+            shutil.rmtree(self.folder / "saved")
+
+    def test_a_launcher_that_is_killed_leaves_no_rank(self):
+        launched = on(3, cli.PROGRAM, "train", "--mock-data", "--train-iters", 10**6,
+                      "--log-interval", 1, cwd=self.folder)
+        while "step 2" not in launched.stdout.readline():
+            pass
+        launched.kill()
+        launched.communicate()
+        for _ in range(200):
+            if not processes(self.folder):
+                return
+            time.sleep(0.05)
+        self.fail(f"{processes(self.folder)} are left")
+
+
+if __name__ == "__main__":
+    cli.PROGRAM = os.path.abspath(sys.argv[1])
+    WITHOUT_MPI = os.path.abspath(sys.argv[2])
+    unittest.main(argv=[sys.argv[0], *sys.argv[3:]])
