@@ -1,7 +1,7 @@
 // Processes keep the promises of every communicator (tests/communicators.hpp).
 //
-//   mpirun -n N mpi_communicators FILE       FILE: memory that all ranks share
-//   mpirun -n N mpi_communicators FAULT      one fault, whose sentence and exit code are looked at
+//   mpirun -n N mpi_communicators whole|cut FILE     FILE: memory that all ranks share
+//   mpirun -n 4 mpi_communicators fault NAME         one fault: processes.py looks at what is said
 //
 // What is wrong stands on the standard error, and the exit code is 1.
 #include <megacpp/comm/mpi.hpp>
@@ -90,6 +90,54 @@ int promises(mpi_ranks& ranks, const char* shared) {
   return wrong;
 }
 
+/// Four ranks, of which one does what the others do not expect. Rank 0 tells, and whoever began it.
+void go_wrong(mpi_ranks& ranks, const std::string& name) {
+  // Groups over tp are ranks 0 and 1, and 2 and 3; over dp, 0 and 2, and 1 and 3.
+  const mesh m({2, 1, 2, 1, 4, 1, 1});
+  const source_line here(7, "mine.hpp");
+  const auto later = [](int ms) { std::this_thread::sleep_for(std::chrono::milliseconds(ms)); };
+  std::vector<float> x(100'000), y(400'000);
+  const axis_set everyone{axis::dp, axis::tp};
+  const auto body = [&](communicator& c) {
+    const int r = c.rank();
+    const auto over_tp = exchange::barrier(axis::tp, here), over_dp = exchange::barrier(axis::dp);
+    if (name == "late") { // 0 waits for 1, which waits for 3, which waits for 2
+      if (r == 2) later(60'000);
+      if (r == 3) later(400);
+      c.run(r == 1 ? over_dp : over_tp);
+    } else if (name == "gone") {
+      if (r == 0 || r == 3) c.run(r == 0 ? over_dp : over_tp);
+    } else if (name == "crossed") {
+      c.run(r == 0 || r == 3 ? over_tp : over_dp);
+    } else if (name == "throws") {
+      const ticket t =
+          c.start(exchange::all_reduce(everyone, dtype::f32, x.data(), x.data(), std::ssize(x)));
+      if (r == 2) throw error(exit_code::data, "it has no data");
+      c.wait(t);
+    } else if (name == "count") {
+      c.run(exchange::all_reduce(axis::tp, dtype::f32, x.data(), y.data(), r == 0 ? 3 : 4, here));
+    } else if (name == "type") {
+      c.run(
+          exchange::all_reduce(axis::tp, r == 0 ? dtype::f32 : dtype::i32, x.data(), y.data(), 3));
+    } else if (name == "longer" || name == "shorter") {
+      c.run(exchange::all_gather(axis::tp, dtype::f32, x.data(), y.data(),
+                                 (r == 0) == (name == "shorter") ? 7 : 3, here));
+    } else if (name == "unwaited") {
+      if (r == 0) (void)c.start(over_tp);
+      else later(60'000);
+    } else if (name == "twice" && r == 0) {
+      const ticket t = c.start(exchange::barrier(axis_set{}));
+      c.wait(t), c.wait(t);
+    }
+  };
+  try {
+    ranks.run(m, std::chrono::seconds(1), body);
+  } catch (const error& e) {
+    if (ranks.rank() == 0 || e.code() == exit_code::data) throw;
+    later(60'000); // until rank 0 has ended all
+  }
+}
+
 } // namespace
 
 int main(int argc, char** argv) {
@@ -100,7 +148,8 @@ int main(int argc, char** argv) {
     mpi_ranks ranks(sizes == "cut" ? mpi_sizes{.message = 700, .staging = 1024, .at_once = 40}
                                    : mpi_sizes{});
     try {
-      if (promises(ranks, argv[2]) != 0) mpi_ranks::end(1);
+      if (sizes == "fault") go_wrong(ranks, argv[2]);
+      else if (promises(ranks, argv[2]) != 0) mpi_ranks::end(1);
       ranks.finish();
       return 0;
     } catch (const error& e) {

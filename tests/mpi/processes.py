@@ -2,9 +2,10 @@
 """A program whose ranks are processes: the bits of ranks that are threads, and what happens to all
 when one of them cannot go on.
 
-    processes.py PROGRAM WITHOUT-MPI [unittest argument...]
+    processes.py PROGRAM WITHOUT-MPI COMMUNICATORS [unittest argument...]
 
-PROGRAM is compiled from ../cli/tiny_gpt.hpp; WITHOUT-MPI (without_mpi.cpp) without MPI.
+PROGRAM is compiled from ../cli/tiny_gpt.hpp; WITHOUT-MPI (without_mpi.cpp) without MPI;
+COMMUNICATORS from communicators.cpp.
 """
 
 import json
@@ -22,7 +23,7 @@ import cli  # noqa: E402
 from cli import DATA, INTERRUPTED, MISMATCH, MODEL, USAGE, contents, newest, run  # noqa: E402
 
 RANKS = 11
-WITHOUT_MPI = None
+WITHOUT_MPI = COMMUNICATORS = None
 # What mpirun says of its own accord.
 LAUNCHER = ("MPI_ABORT was invoked", "with errorcode", "NOTE: invoking", "You may or may not see",
             "exactly when Open MPI", "Primary job", "a non-zero exit code", "mpirun ", "mpirun:",
@@ -61,6 +62,33 @@ def processes(folder):
             if v.startswith(b"OMPI_COMM_WORLD_RANK="):
                 found[int(v.partition(b"=")[2])] = int(process.name)
     return found
+
+
+class Faults(unittest.TestCase):
+    """What a rank does that others do not expect is named, not waited for without an end."""
+
+    def test_faults(self):
+        waits = "at mine.hpp:7, for which rank 3 waits"
+        for name, code, says in (
+                ("late", RANKS, f"rank 2 did not come to exchange 0 of its group, barrier over tp {waits} "),
+                ("gone", RANKS, "rank 2 has ended without exchange 0 of its group, barrier over "),
+                ("crossed", RANKS, "ranks wait for each other: rank "),
+                ("throws", DATA, "rank 2: it has no data"),
+                ("count", 1, "ranks ask for different exchanges: rank 0 for all-reduce of 3 f32 over tp "
+                             "at mine.hpp:7, where rank 1 gives 4 f32 at line 7: let all"),
+                ("type", 1, "rank 0 for all-reduce of 3 f32 over tp, where rank 1 gives 3 i32"),
+                ("longer", 1, "all-gather of 3 f32 over tp at mine.hpp:7, where rank 1 gives more than 12 "
+                              "bytes"),
+                ("shorter", 1, "all-gather of 7 f32 over tp at mine.hpp:7, where rank 1 gives 12 bytes, not "
+                               "28"),
+                ("unwaited", 1, "barrier over tp at mine.hpp:7: it was started and not waited for"),
+                ("twice", 1, "a ticket was waited for twice")):
+            with self.subTest(name):
+                launched = on(4, COMMUNICATORS, "fault", name)
+                errors = launched.communicate(timeout=60)[1]
+                self.assertEqual(launched.returncode, code, errors)
+                self.assertEqual(len(own(errors)), 1, errors)
+                self.assertIn(says, own(errors)[0])
 
 
 class Processes(cli.Case):
@@ -220,12 +248,12 @@ class Processes(cli.Case):
 
     def test_a_rank_that_is_stopped(self):
         code, errors = self.struck(lambda _, ranks: os.kill(ranks[1], signal.SIGSTOP),
-                                   "--collective-timeout", 2)
+                                   "--collective-timeout", 4)
         self.assertEqual(code, RANKS)
         self.assertTrue(errors)
         for line in errors:
             self.assertRegex(line, r"rank 1 did not come to exchange \d+ of its group, .* over .*, for "
-                                   r"which rank [02] waits \d s: see what that rank does")
+                                   r"which rank [02] waits \d+ s: see what that rank does")
 
     def test_a_rank_that_is_asked_to_stop(self):
         for strike in (lambda launched, _: launched.send_signal(signal.SIGUSR1),
@@ -252,5 +280,5 @@ class Processes(cli.Case):
 
 if __name__ == "__main__":
     cli.PROGRAM = os.path.abspath(sys.argv[1])
-    WITHOUT_MPI = os.path.abspath(sys.argv[2])
-    unittest.main(argv=[sys.argv[0], *sys.argv[3:]])
+    WITHOUT_MPI, COMMUNICATORS = map(os.path.abspath, sys.argv[2:4])
+    unittest.main(argv=[sys.argv[0], *sys.argv[4:]])

@@ -80,7 +80,9 @@ public:
     for (std::size_t r = 1; r < all.size(); ++r) {
       if (all[r] == all[0]) continue;
       if (static_cast<int>(r) != ranks_.rank()) ranks_.run(exchange::barrier(everyone));
-      throw error(exit_code::mismatch, "this rank has " + what + " than rank 0: " + remedy);
+      std::string says = "this rank has ";
+      says += what + " than rank 0: ";
+      throw error(exit_code::mismatch, says += remedy);
     }
   }
   /// What lies between these two calls the first rank does before the others do: what it is

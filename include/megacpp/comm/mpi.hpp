@@ -21,22 +21,20 @@
 
 #if defined(MEGACPP_WITH_MPI)
 
-#include <megacpp/comm/missing_rank.hpp>
+#include <megacpp/comm/mpi_questions.hpp>
 #include <megacpp/comm/rank_order.hpp>
 #include <megacpp/exec/processors.hpp>
 
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <chrono>
-#include <climits>
+#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
-#include <string_view>
 #include <thread>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -46,19 +44,6 @@
 namespace mc {
 
 namespace detail {
-
-/// Throws mc::error(exit_code::ranks) with what MPI says of a call that failed. `rank` stands
-/// behind `what`.
-inline void require_mpi(int result, const char* what, int rank = -1) {
-  if (result == MPI_SUCCESS) return;
-  std::array<char, MPI_MAX_ERROR_STRING> text{};
-  int length = 0;
-  MPI_Error_string(result, text.data(), &length);
-  throw error(exit_code::ranks,
-              std::string("MPI cannot ") + what + (rank < 0 ? "" : std::to_string(rank)) + ": " +
-                  text.data() +
-                  "; see what other ranks say, and whether machines reach each other");
-}
 
 /// Memory that is used again and again: it is reserved in the first steps, and kept.
 class staging_memory {
@@ -113,8 +98,8 @@ public:
                       std::to_string(level) + "): take one that is, such as OpenMPI");
     MPI_Comm_rank(MPI_COMM_WORLD, &rank_);
     MPI_Comm_size(MPI_COMM_WORLD, &size_);
-    for (MPI_Comm* const c : {&data_, &questions_})
-      detail::require_mpi(MPI_Comm_dup(MPI_COMM_WORLD, c), "make a communicator");
+    detail::require_mpi(MPI_Comm_dup(MPI_COMM_WORLD, &data_), "make a communicator");
+    questions_.emplace();
     int* highest = nullptr;
     int has = 0;
     MPI_Comm_get_attr(data_, MPI_TAG_UB, static_cast<void*>(&highest), &has);
@@ -148,7 +133,7 @@ public:
 
   /// When all that was run has ended well.
   void finish() {
-    MPI_Comm_free(&questions_);
+    questions_->close();
     MPI_Comm_free(&data_);
     MPI_Finalize();
   }
@@ -159,16 +144,6 @@ public:
   }
 
 private:
-  /// A question for what a rank waits, and its answer: that it has ended, or for another rank.
-  struct note {
-    enum : std::int32_t { question, waits, ended } what = question;
-    std::int32_t lacks = -1;
-    char text[248]{}; ///< of the exchange
-  };
-  struct answer {
-    note text;
-    MPI_Request request = MPI_REQUEST_NULL;
-  };
   static constexpr axis_set everyone = {axis::dp, axis::cp, axis::tp, axis::pp};
 
   class one_rank final : public communicator {
@@ -178,15 +153,7 @@ private:
           of_(of),
           patience_(patience),
           looks_every_(std::clamp<seconds>(patience / 8, std::chrono::milliseconds(1),
-                                           std::chrono::seconds(1))) {
-      listen();
-    }
-    one_rank(const one_rank&) = delete;
-    one_rank& operator=(const one_rank&) = delete;
-    ~one_rank() override {
-      MPI_Cancel(&heard_); // a question that is lost is asked again
-      MPI_Wait(&heard_, MPI_STATUS_IGNORE);
-    }
+                                           std::chrono::seconds(1))) {}
 
     /// Waits for all others, as one that takes part in nothing any more.
     void leave() {
@@ -246,7 +213,7 @@ private:
       waited_for_ = &first;
       first.since = std::chrono::steady_clock::now();
       looks_at_ = first.since + std::chrono::duration_cast<time::duration>(looks_every_);
-      suspect_ = {};
+      of_.questions_->forget();
       for (int idle = 0;;) {
         bool moved = false;
         for (auto& s : started_) moved |= go_on(*s);
@@ -302,7 +269,8 @@ private:
       r.stage = record::moves;
       r.requests.clear(), r.messages.clear(), r.holders.clear();
       const bool sends = x.what == collective::send, pair = sends || x.what == collective::receive;
-      const int bits = std::bit_width(static_cast<unsigned>(of_.highest_tag_)) - 1 - axes;
+      const int bits =
+          static_cast<int>(std::bit_width(static_cast<unsigned>(of_.highest_tag_))) - 1 - axes;
       if (pair) {
         r.of_group = met_[{sends ? -1 : -2, g[x.peer]}]++;
         r.tag = 0;
@@ -397,7 +365,7 @@ private:
     }
     /// Where the message of rank q lies, that of this one being the last.
     std::byte* head_of(const record& r, int q) const {
-      const std::int64_t each = sizeof(head) + of_.sizes_.at_once;
+      const std::int64_t each = std::int64_t{sizeof(head)} + of_.sizes_.at_once;
       return r.memory.first.get() +
              each * (q == r.g.rank() ? r.g.size() - 1 : q - (q > r.g.rank()));
     }
@@ -582,7 +550,7 @@ private:
     void rest(record& r, int idle) {
       constexpr int yields = 16;
       if (idle < of_.spins_) return;
-      hear();
+      of_.questions_->hear([this] { return now_waits(); });
       if (idle < of_.spins_ + yields) {
         ::sched_yield();
         return;
@@ -591,44 +559,16 @@ private:
       const time now = std::chrono::steady_clock::now();
       if (now >= looks_at_) {
         looks_at_ = now + std::chrono::duration_cast<time::duration>(looks_every_);
-        if (const seconds waited = now - r.since; waited >= looks_every_) look(r, waited);
-        else suspect_ = {};
+        if (const seconds waited = now - r.since; waited >= looks_every_)
+          of_.questions_->look(now_waits(), waited, patience_, looks_every_);
+        else of_.questions_->forget();
       }
       std::this_thread::sleep_for(std::chrono::microseconds(20 << naps));
     }
 
-    /// A rank that somebody lacks, as far as it is known.
-    struct suspect {
-      int rank = -1, waits = -1; ///< who lacks it
-      std::string what{};        ///< the exchange
-      enum : std::uint8_t { asked, waits_too, has_ended } says = asked;
-      int next = -1;       ///< whom it lacks
-      std::string lacks{}; ///< and in what
-    };
-    /// Once an interval while it waits: goes on from the rank that it lacks to whom that one lacks.
-    void look(const record& r, seconds waited) {
-      const auto named = [&](bool gone) {
-        return missing_rank(suspect_.rank, gone, suspect_.what, suspect_.waits,
-                            static_cast<std::int64_t>(waited.count()));
-      };
-      const bool impatient = waited >= patience_;
-      if (suspect_.rank >= 0 && suspect_.says == suspect::has_ended) throw named(true);
-      if (suspect_.rank >= 0 && suspect_.says == suspect::waits_too) {
-        if (waited >= patience_ + (of_.size_ + 2) * looks_every_)
-          throw error(exit_code::ranks,
-                      "ranks wait for each other: rank " + std::to_string(suspect_.waits) +
-                          " for rank " + std::to_string(suspect_.rank) + " in " + suspect_.what +
-                          ", and that one for rank " + std::to_string(suspect_.next) + " in " +
-                          suspect_.lacks + ": let all ranks of a group ask for the same");
-        return ask({suspect_.next, suspect_.rank, suspect_.lacks});
-      }
-      if (suspect_.rank >= 0 && impatient) throw named(false);
-      if (const int first = lacking(r); first >= 0) ask({first, rank(), text_of(r.x, r.of_group)});
-      else suspect_ = {};
-    }
-    void ask(suspect s) {
-      suspect_ = std::move(s);
-      tell(suspect_.rank, note{});
+    mpi_wait now_waits() const {
+      if (waited_for_ == nullptr) return {};
+      return {lacking(*waited_for_), text_of(waited_for_->x, waited_for_->of_group), left_};
     }
     /// The rank that an exchange lacks a message of, or that does not take one; -1: none.
     int lacking(const record& r) const {
@@ -643,53 +583,6 @@ private:
       return -1;
     }
 
-    void listen() {
-      detail::require_mpi(
-          MPI_Irecv(&note_, sizeof note_, MPI_BYTE, MPI_ANY_SOURCE, 0, of_.questions_, &heard_),
-          "listen to other ranks");
-    }
-    void hear() {
-      for (;;) {
-        int came = 0;
-        MPI_Status state;
-        detail::require_mpi(MPI_Test(&heard_, &came, &state), "listen to other ranks");
-        if (came == 0) return;
-        const note heard = note_;
-        listen();
-        if (heard.what == note::question) answer_to(state.MPI_SOURCE);
-        else if (state.MPI_SOURCE == suspect_.rank) {
-          suspect_.says = heard.what == note::ended ? suspect::has_ended : suspect::waits_too;
-          suspect_.next = heard.lacks;
-          suspect_.lacks.assign(heard.text, ::strnlen(heard.text, sizeof heard.text));
-        }
-      }
-    }
-    void answer_to(int other) {
-      note n;
-      n.what = left_ ? note::ended : note::waits;
-      if (!left_) {
-        if (waited_for_ == nullptr) return;
-        n.lacks = lacking(*waited_for_);
-        if (n.lacks < 0) return; // it goes on
-        const std::string what = text_of(waited_for_->x, waited_for_->of_group);
-        what.copy(n.text, sizeof n.text - 1);
-      }
-      tell(other, n);
-    }
-    /// Left out where many are under way.
-    void tell(int other, const note& n) {
-      for (answer& a : of_.answers_) {
-        int gone = 1;
-        if (a.request != MPI_REQUEST_NULL) MPI_Test(&a.request, &gone, MPI_STATUS_IGNORE);
-        if (gone == 0) continue;
-        a.text = n;
-        detail::require_mpi(
-            MPI_Isend(&a.text, sizeof a.text, MPI_BYTE, other, 0, of_.questions_, &a.request),
-            "ask rank ", other);
-        return;
-      }
-    }
-
     mpi_ranks& of_;
     seconds patience_, looks_every_;
     std::map<std::pair<int, int>, std::int64_t> met_;
@@ -700,9 +593,6 @@ private:
     record* waited_for_ = nullptr;
     bool left_ = false;
     time looks_at_{};
-    suspect suspect_;
-    note note_;
-    MPI_Request heard_ = MPI_REQUEST_NULL;
   };
 
   /// The ranks of this machine, and the processors that they have together.
@@ -730,10 +620,10 @@ private:
   int rank_ = 0, size_ = 1;
   int on_machine_ = 1, processors_ = 1; ///< ranks of this machine, and what they may run on
   int spins_ = 0;                       ///< looks before a rank sleeps
-  MPI_Comm data_ = MPI_COMM_NULL, questions_ = MPI_COMM_NULL;
+  MPI_Comm data_ = MPI_COMM_NULL;
+  std::optional<mpi_questions> questions_;
   int highest_tag_ = 32767; ///< of every MPI
   detail::staging_memory memory_;
-  std::array<answer, 16> answers_; ///< and questions that are under way
 };
 
 } // namespace mc

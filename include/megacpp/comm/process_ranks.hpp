@@ -108,7 +108,8 @@ private:
                   "ranks cannot be told of " + word + ": its name is too long");
     text[0] = take_part ? 'y' : 'n';
     word.copy(text.data() + 1, most_bytes - 1);
-    run(replicas(), std::chrono::minutes(10), [&](communicator& c) {
+    // The first one may have a large state to verify.
+    run(replicas(), std::chrono::hours(1), [&](communicator& c) {
       c.run(
           exchange::broadcast(axis::dp, dtype::u8, text.data(), text.data(), std::ssize(text), 0));
     });

@@ -1,0 +1,164 @@
+// How processes that wait find the one that keeps them: each asks the rank that it lacks whom that
+// one lacks, and so on. Who does not answer is at work or stopped, or has ended and says so.
+#pragma once
+
+#if defined(MEGACPP_WITH_MPI)
+
+#include <megacpp/comm/missing_rank.hpp>
+
+#include <array>
+#include <chrono>
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include <mpi.h>
+
+namespace mc {
+
+namespace detail {
+
+/// Throws mc::error(exit_code::ranks) with what MPI says of a call that failed. `rank` stands
+/// behind `what`.
+inline void require_mpi(int result, const char* what, int rank = -1) {
+  if (result == MPI_SUCCESS) return;
+  std::array<char, MPI_MAX_ERROR_STRING> text{};
+  int length = 0;
+  MPI_Error_string(result, text.data(), &length);
+  throw error(exit_code::ranks,
+              std::string("MPI cannot ") + what + (rank < 0 ? "" : std::to_string(rank)) + ": " +
+                  text.data() +
+                  "; see what other ranks say, and whether machines reach each other");
+}
+
+} // namespace detail
+
+/// What a rank waits for.
+struct mpi_wait {
+  int lacks = -1;     ///< a rank; none: it is about to go on
+  std::string what{}; ///< the exchange
+  bool ended = false; ///< it takes part in nothing any more
+};
+
+/// Questions and answers of one process, by messages of their own. It hears only while it waits.
+class mpi_questions {
+public:
+  using seconds = std::chrono::duration<double>;
+
+  /// All processes at once.
+  mpi_questions() {
+    detail::require_mpi(MPI_Comm_dup(MPI_COMM_WORLD, &among_), "make a communicator");
+    MPI_Comm_rank(among_, &rank_);
+    MPI_Comm_size(among_, &size_);
+    listen();
+  }
+  mpi_questions(const mpi_questions&) = delete;
+  mpi_questions& operator=(const mpi_questions&) = delete;
+  void close() {
+    MPI_Cancel(&heard_);
+    MPI_Wait(&heard_, MPI_STATUS_IGNORE);
+    MPI_Comm_free(&among_);
+  }
+
+  /// Answers what was asked, by what `now()` says, an mpi_wait.
+  template <class Now> void hear(const Now& now) {
+    for (;;) {
+      int came = 0;
+      MPI_Status state;
+      detail::require_mpi(MPI_Test(&heard_, &came, &state), "listen to other ranks");
+      if (came == 0) return;
+      const note heard = note_;
+      listen();
+      if (heard.what == note::question) {
+        const mpi_wait w = now();
+        note answer;
+        answer.what = w.ended ? note::ended : note::waits;
+        answer.lacks = w.lacks;
+        w.what.copy(answer.text, sizeof answer.text - 1);
+        if (w.ended || w.lacks >= 0) tell(state.MPI_SOURCE, answer);
+      } else if (state.MPI_SOURCE == suspect_.rank) {
+        suspect_.says = heard.what == note::ended ? suspect::has_ended : suspect::waits_too;
+        suspect_.next = heard.lacks;
+        suspect_.lacks.assign(heard.text, ::strnlen(heard.text, sizeof heard.text));
+      }
+    }
+  }
+
+  void forget() { suspect_ = {}; }
+  /// Once an interval of a wait that takes long: goes on from the rank that it lacks to whom that
+  /// one lacks. Throws mc::error(exit_code::ranks) for one that has ended, or when patience has.
+  void look(const mpi_wait& mine, seconds waited, seconds patience, seconds interval) {
+    const auto named = [&](bool gone) {
+      return missing_rank(suspect_.rank, gone, suspect_.what, suspect_.waits,
+                          static_cast<std::int64_t>(waited.count()));
+    };
+    const bool asked = suspect_.rank >= 0;
+    if (asked && suspect_.says == suspect::has_ended) throw named(true);
+    if (asked && suspect_.says == suspect::waits_too) {
+      if (waited >= patience + (size_ + 2) * interval) // and everyone was asked
+        throw error(exit_code::ranks,
+                    "ranks wait for each other: rank " + std::to_string(suspect_.waits) +
+                        " for rank " + std::to_string(suspect_.rank) + " in " + suspect_.what +
+                        ", and that one for rank " + std::to_string(suspect_.next) + " in " +
+                        suspect_.lacks + ": let all ranks of a group ask for the same");
+      return ask({suspect_.next, suspect_.rank, suspect_.lacks});
+    }
+    if (asked && waited >= patience) throw named(false);
+    if (mine.lacks >= 0) ask({mine.lacks, rank_, mine.what});
+    else forget();
+  }
+
+private:
+  /// A question for what a rank waits, and its answer: that it has ended, or for another rank.
+  struct note {
+    enum : std::int32_t { question, waits, ended } what = question;
+    std::int32_t lacks = -1;
+    char text[248]{}; ///< of the exchange
+  };
+  struct sent_note {
+    note text;
+    MPI_Request request = MPI_REQUEST_NULL;
+  };
+  /// A rank that somebody lacks, as far as it is known.
+  struct suspect {
+    int rank = -1, waits = -1; ///< who lacks it
+    std::string what{};        ///< the exchange
+    enum : std::uint8_t { asked, waits_too, has_ended } says = asked;
+    int next = -1;       ///< whom it lacks
+    std::string lacks{}; ///< and in what
+  };
+
+  void ask(suspect s) {
+    suspect_ = std::move(s);
+    tell(suspect_.rank, note{});
+  }
+  void listen() {
+    detail::require_mpi(
+        MPI_Irecv(&note_, sizeof note_, MPI_BYTE, MPI_ANY_SOURCE, 0, among_, &heard_),
+        "listen to other ranks");
+  }
+  /// Left out where many are under way: what was not answered is asked again.
+  void tell(int other, const note& n) {
+    for (sent_note& s : sent_) {
+      int gone = 1;
+      if (s.request != MPI_REQUEST_NULL) MPI_Test(&s.request, &gone, MPI_STATUS_IGNORE);
+      if (gone == 0) continue;
+      s.text = n;
+      detail::require_mpi(MPI_Isend(&s.text, sizeof s.text, MPI_BYTE, other, 0, among_, &s.request),
+                          "ask rank ", other);
+      return;
+    }
+  }
+
+  MPI_Comm among_ = MPI_COMM_NULL;
+  int rank_ = 0, size_ = 1;
+  suspect suspect_;
+  note note_;
+  MPI_Request heard_ = MPI_REQUEST_NULL;
+  std::array<sent_note, 16> sent_;
+};
+
+} // namespace mc
+
+#endif
