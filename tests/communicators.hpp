@@ -340,6 +340,31 @@ inline std::string written_over(mc::communicator& c) {
   return wrong == 0 ? "" : std::to_string(wrong) + " sums are wrong";
 }
 
+/// What two ranks send each other through one channel passes what they send through another.
+inline std::string channels(mc::communicator& c) {
+  const mc::axis_set over{mc::axis::dp, mc::axis::cp, mc::axis::tp, mc::axis::pp};
+  const mc::group g = c.over(over);
+  if (g.size() == 1) return "";
+  constexpr std::int64_t n = 300;
+  const int next = (g.rank() + 1) % g.size(), last = (g.rank() + g.size() - 1) % g.size();
+  std::vector<std::vector<float>> out;
+  std::vector<landing<float>> in(3, landing<float>(n));
+  std::vector<mc::ticket> tickets;
+  for (int k = 0; k < 3; ++k) {
+    out.push_back(given<float>(c.rank(), k * n, n));
+    tickets.push_back(
+        c.start(mc::exchange::send(over, mc::dtype::f32, out.back().data(), n, next, {}, k)));
+  }
+  std::string wrong;
+  for (int k : {2, 0, 1}) {
+    landing<float>& to = in[static_cast<std::size_t>(k)];
+    c.run(mc::exchange::receive(over, mc::dtype::f32, to.data(), n, last, {}, k));
+    wrong += to.difference(given<float>(g[last], k * n, n));
+  }
+  for (mc::ticket t : tickets) c.wait(t);
+  return wrong;
+}
+
 /// Nobody leaves a barrier before all of its group have come. `came`: one count a rank, 0.
 inline std::string barriers(mc::communicator& c, std::atomic<int>* came) {
   const plain_groups plain(c.ranks());

@@ -71,7 +71,7 @@ private:
       key k{x.over.bits, g[0], -1, 0};
       if (pair) {
         const bool gives = x.what == mc::collective::send;
-        k = {-1, gives ? rank() : g[x.peer], gives ? g[x.peer] : rank(), 0};
+        k = {-1 - x.channel, gives ? rank() : g[x.peer], gives ? g[x.peer] : rank(), 0};
       }
       std::get<3>(k) = met_[k]++;
       started_.push_back(k);

@@ -78,6 +78,7 @@ int promises(mpi_ranks& ranks, const char* shared) {
     ranks.run(m, std::chrono::seconds(60), [&](communicator& c) {
       check("exchanges", every_exchange(c));
       check("in flight", exchanges_in_flight(c));
+      check("channels", channels(c));
       check("any order", waited_for_in_any_order(c));
       check("written over", written_over(c));
       check("refusals", refusals(c));

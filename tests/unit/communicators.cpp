@@ -74,6 +74,9 @@ BOOST_AUTO_TEST_CASE(every_type_group_and_size) {
 BOOST_AUTO_TEST_CASE(several_are_in_flight) {
   on_all([](communicator& c, std::atomic<int>*) { return exchanges_in_flight(c); });
 }
+BOOST_AUTO_TEST_CASE(channels_are_apart) {
+  on_all([](communicator& c, std::atomic<int>*) { return channels(c); });
+}
 BOOST_AUTO_TEST_CASE(a_barrier_waits_for_all) {
   on_all([](communicator& c, std::atomic<int>* came) { return barriers(c, came); });
 }

@@ -272,8 +272,8 @@ private:
       const int bits =
           static_cast<int>(std::bit_width(static_cast<unsigned>(of_.highest_tag_))) - 1 - axes;
       if (pair) {
-        r.of_group = met_[{sends ? -1 : -2, g[x.peer]}]++;
-        r.tag = 0;
+        r.of_group = met_[{-1 - 2 * x.channel - (sends ? 0 : 1), g[x.peer]}]++;
+        r.tag = x.channel << axes; // a group of no axes sends nothing
       } else {
         r.of_group = met_[{x.over.bits, 0}]++;
         r.tag =
