@@ -278,8 +278,8 @@ private:
     }
   }
   /// What a later pass of a micro-batch reads of an earlier one is kept once for each micro-batch
-  /// in flight between them, and then shares its place with nothing that a micro-batch has; nor does
-  /// what is sent.
+  /// in flight between them, and then shares its place with nothing that a micro-batch has; nor
+  /// does what is sent.
   /// `alone`: the step's tasks, of which the first is that of this number.
   constexpr void keep(const list<task>& alone, const step_shape& step, int micros, int begin) {
     int forward = -1, end = -1; // where the passes of the micro-batch begin and end

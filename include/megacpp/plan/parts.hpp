@@ -127,8 +127,8 @@ constexpr fault_record sentence(fault f, const char* what) {
   return r;
 }
 
-/// What a cut into pipeline stages contradicts: stages have all layers, and each one some; the first
-/// and the last may do with the stem and the head.
+/// What a cut into pipeline stages contradicts: stages have all layers, and each one some; the
+/// first and the last may do with the stem and the head.
 constexpr fault_record check_cut(const layout& l, int layers) {
   const stage_cut& c = l.cut;
   const int all = l.pp * l.virtual_stages;

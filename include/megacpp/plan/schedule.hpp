@@ -55,8 +55,8 @@ constexpr slot gpipe(const pipeline& p, int stage, int i, int micros) {
                     : backward_only(p, stage, i - passes, micros);
 }
 
-/// 1F1B (Narayanan et al. 2021), with several chunks interleaved: as many forward passes as fill the
-/// pipeline, then one backward pass for each further forward pass. With several chunks the
+/// 1F1B (Narayanan et al. 2021), with several chunks interleaved: as many forward passes as fill
+/// the pipeline, then one backward pass for each further forward pass. With several chunks the
 /// micro-batches are a multiple of the stages.
 constexpr slot one_forward_one_backward(const pipeline& p, int stage, int i, int micros) {
   if (p.chunks > 1 && micros % p.stages != 0) return {false, no_such_step};
@@ -80,8 +80,8 @@ constexpr const char* name_of_schedule(const layout& l) {
   return s == &one_forward_one_backward ? "1F1B" : s == &gpipe ? "GPipe" : "a schedule of its own";
 }
 
-/// The most micro-batches that are between two of their passes on a stage, both included. `ways`: 1 of
-/// a step that only goes forward.
+/// The most micro-batches that are between two of their passes on a stage, both included. `ways`: 1
+/// of a step that only goes forward.
 constexpr int in_flight(pipeline_schedule order, const pipeline& p, int stage, const slot& from,
                         const slot& to, int micros, int ways = 2) {
   int most = 0, now = 0;

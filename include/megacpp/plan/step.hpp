@@ -21,8 +21,8 @@ struct part_use {
 };
 
 /// f(part_use) for what a stage of a layout's pipeline runs, in running order, one chunk behind the
-/// other: the stem is on the first virtual stage, the head on the last. Between chunks a position is
-/// left out, since what one gives does not go to the next. kind_of(l) counts the kinds in use.
+/// other: the stem is on the first virtual stage, the head on the last. Between chunks a position
+/// is left out, since what one gives does not go to the next. kind_of(l) counts the kinds in use.
 template <class Kind, class F> constexpr void for_each_use(int layers, int kinds,
                                                            const layout& ranks, int stage,
                                                            Kind kind_of, F f) {
@@ -73,8 +73,8 @@ struct step_shape {
 
   constexpr int use(int u) const { return u + 1 == uses && head >= 0 ? head : first + u; }
   constexpr int begin(int chunk) const { return chunk < of.chunks ? begins[chunk] : uses; }
-  /// Positions of the schedule, and what is at one. A micro-batch alone goes through all chunks, and
-  /// back, whatever the schedule.
+  /// Positions of the schedule, and what is at one. A micro-batch alone goes through all chunks,
+  /// and back, whatever the schedule.
   constexpr int positions(int micros) const { return (update >= 0 ? 2 : 1) * micros * of.chunks; }
   constexpr slot at(int i, int micros) const {
     return micros == 1 ? gpipe(of, stage, i, 1) : order(of, stage, i, micros);
@@ -102,7 +102,8 @@ template <class Text> constexpr void spell(Text& out, const task& t, std::span<c
 constexpr task run_task(int use, phases when, int micro = -1) {
   return {action::run, when, static_cast<std::int16_t>(use), micro};
 }
-/// Any other task of a micro-batch. `use`: the one that reads what is received, or made what is sent.
+/// Any other task of a micro-batch. `use`: the one that reads what is received, or made what is
+/// sent.
 constexpr task other_task(action what, phases when, int micro, int use = -1) {
   return {what, when, static_cast<std::int16_t>(use), micro};
 }

@@ -58,8 +58,8 @@ inline std::int64_t scratch_bytes_of(std::span<const part_view> parts, device& o
   return most;
 }
 
-/// What goes from a pipeline stage to the next, and its cotangent back: the stream that a part reads,
-/// or that the stem makes.
+/// What goes from a pipeline stage to the next, and its cotangent back: the stream that a part
+/// reads, or that the stem makes.
 struct stage_stream {
   dtype type = dtype::f32;
   std::int64_t elements = 0; ///< of one rank
