@@ -1,0 +1,54 @@
+// All-reduce and all-gather of ranks that are threads, beside copies by as many threads, in turn:
+// what each moves of memory in a second, as lines "NAME bytes/s". exchanges.py compiles and runs it.
+//
+// What is counted are the local reads and writes that the algorithm makes (comm/threads.hpp), n
+// ranks, B bytes: of an all-reduce, a rank sums its n-th part of everyone's, B read and B / n
+// written, and takes the others' sums, (n - 1) / n B read and written; of an all-gather, B in all,
+// it reads B and writes B; a copy of B reads B and writes B.
+#include <megacpp/comm/threads.hpp>
+
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <vector>
+
+namespace {
+
+double seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+} // namespace
+
+int main(int argc, char** argv) {
+  using namespace mc;
+  const int n = argc > 1 ? std::atoi(argv[1]) : 2, rounds = argc > 2 ? std::atoi(argv[2]) : 20;
+  const std::int64_t count = std::int64_t{16} << 20; // 64 MB of fp32
+  thread_ranks ranks(mesh({n, 1, 1, 1, n, 1, 1}));
+  ranks.run([&](communicator& c) {
+    std::vector<float> in(static_cast<std::size_t>(count), 1.0f), out(in.size());
+    const double bytes = static_cast<double>(count) * sizeof(float), all = n;
+    struct way {
+      const char* name;
+      double moved;
+    };
+    const way ways[] = {{"copy", 2 * bytes},
+                        {"all-reduce", bytes * (1 + 1 / all + 2 * (all - 1) / all)},
+                        {"all-gather", 2 * bytes}};
+    for (int round = 0; round < rounds + 2; ++round)
+      for (int k = 0; k < 3; ++k) {
+        const int w = round % 2 == 0 ? k : 2 - k;
+        c.run(exchange::barrier(axis::dp));
+        const double begin = seconds();
+        if (w == 0) std::memcpy(out.data(), in.data(), static_cast<std::size_t>(bytes));
+        if (w == 1) c.run(exchange::all_reduce(axis::dp, dtype::f32, in.data(), out.data(), count));
+        if (w == 2)
+          c.run(exchange::all_gather(axis::dp, dtype::f32, in.data(), out.data(), count / n));
+        c.run(exchange::barrier(axis::dp));
+        const double took = seconds() - begin;
+        if (c.rank() == 0 && round >= 2)
+          std::printf("%s %.0f\n", ways[w].name, ways[w].moved / took);
+      }
+  });
+}
