@@ -14,7 +14,7 @@ constexpr mc::gpt deep() {
 struct run : small_run {
   static constexpr mc::gpt model = deep();
 #ifdef MEGACPP_EXPECT_ERROR
-  static constexpr mc::layout layout{.pp = 4, .cut = {.layers = {1, 3, 2, 1}}};
+  static constexpr mc::layout layout{.pp = 4, .cut = {.layers = { 1, 3, 2, 1 } }};
 #else
   static constexpr mc::layout layout{.pp = 4, .cut = {.layers = {1, 3, 3, 1}}};
 #endif

@@ -1,24 +1,29 @@
 // A tiny GPT-2, a tiny Qwen3 and a tiny Qwen3-MoE against what transformers computed for them in
-// fp32: logits, loss, every gradient, and ten steps of AdamW.
+// fp32: logits, loss, every gradient, and ten steps of AdamW, those on many ranks, too.
 #define BOOST_TEST_MODULE hugging_face
 #include <boost/test/unit_test.hpp>
 
+#include <megacpp/comm/threads.hpp>
 #include <megacpp/generate/generator.hpp>
 #include <megacpp/hf/model_folder.hpp>
 #include <megacpp/kernel/kernels.hpp>
 #include <megacpp/run/compiled.hpp>
 #include <megacpp/run/session.hpp>
+#include <megacpp/train/state.hpp>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstdint>
 #include <limits>
 #include <map>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include <kernels.hpp>
 #include <parity/fixtures.hpp>
+#include <scratch.hpp>
 
 namespace {
 
@@ -193,40 +198,64 @@ template <class Run> void check_gradients(const std::string& family) {
   errors.print("gradient");
 }
 
-template <class Run> void check_ten_steps(const std::string& family) {
-  mc::cpu device(mc::product_type::automatic, 1);
-  mc::session s(program<Run>(), device, mc::purpose::training);
-  mc::load_model_folder(test::fixtures(family) / "model", program<Run>(), s.weights());
+/// Losses and gradient norms of the fixture's ten steps, on the sequences of one of dp replicas in
+/// micro-batches of the program's size, and the sum of the learning rates.
+struct steps_taken {
+  std::vector<double> losses, norms;
+  double rates = 0;
+};
+steps_taken take_ten_steps(mc::session& s, const std::string& family, std::size_t replica = 0,
+                           std::size_t dp = 1) {
   const mc::json_value train = mc::read_json((test::fixtures(family) / "train.json").string());
   const auto adamw = train.field<mc::json_value>("adamw");
-  BOOST_TEST(adamw.field<std::string>("decay_on") == "dim >= 2"); // as the registry's flags
   mc::step_numbers& n = s.numbers();
   const auto betas = adamw.field<std::vector<double>>("betas");
   n.beta1 = betas.at(0), n.beta2 = betas.at(1), n.epsilon = adamw.field<double>("eps");
   n.weight_decay = adamw.field<double>("weight_decay"), n.clip = adamw.field<double>("clip");
-
   const mc::safetensors_file ids_file((test::fixtures(family) / "train_ids.safetensors").string());
   const auto ids = read<std::int32_t>(ids_file, "ids");
-  const std::size_t width = 25, per_step = 4 * width;
-  double rates = 0, worst_loss = 0, worst_norm = 0;
+  constexpr std::size_t width = 25, sequences = 4;
+  steps_taken taken;
   std::size_t at = 0;
   for (const auto& step : train.field<std::vector<mc::json_value>>("steps")) {
     std::vector<std::int32_t> tokens, labels;
-    for (std::size_t b = 0; b < 4; ++b)
+    for (std::size_t b = 0; b < sequences; ++b)
       for (std::size_t i = 0; i + 1 < width; ++i) {
-        tokens.push_back(ids[at * per_step + b * width + i]);
-        labels.push_back(ids[at * per_step + b * width + i + 1]);
+        tokens.push_back(ids[(at * sequences + b) * width + i]);
+        labels.push_back(ids[(at * sequences + b) * width + i + 1]);
       }
     ++at;
     n.learning_rate = step.field<double>("lr");
-    rates += n.learning_rate;
-    mc::batch_view batch;
-    batch.tokens = tokens.data(), batch.labels = labels.data();
-    const mc::step_result r = s.step(batch);
-    const double loss_error = relative(r.loss.mean(), step.field<double>("loss"));
-    const double norm_error = relative(r.norm, step.field<double>("grad_norm"));
-    BOOST_TEST(loss_error <= 1e-5, "step " << at << ": loss " << r.loss.mean());
-    BOOST_TEST(norm_error <= 1e-5, "step " << at << ": gradient norm " << r.norm);
+    taken.rates += n.learning_rate;
+    const auto micro = static_cast<std::size_t>(s.program().numbers.batch.micro);
+    std::vector<mc::batch_view> mine;
+    for (std::size_t b = replica * sequences / dp; b < (replica + 1) * sequences / dp; b += micro) {
+      mc::batch_view batch;
+      batch.tokens = &tokens[b * (width - 1)], batch.labels = &labels[b * (width - 1)];
+      batch.first_sample = static_cast<std::int64_t>(b);
+      mine.push_back(batch);
+    }
+    const mc::step_result r = s.step(mine);
+    taken.losses.push_back(r.loss.mean()), taken.norms.push_back(r.norm);
+  }
+  return taken;
+}
+
+/// What ten steps tell and leave, values(t) of each tensor, against transformers'.
+template <class Run, class Values>
+void check_after_ten_steps(const std::string& family, const steps_taken& taken, Values values) {
+  const mc::json_value train = mc::read_json((test::fixtures(family) / "train.json").string());
+  BOOST_TEST(train.field<mc::json_value>("adamw").field<std::string>("decay_on") ==
+             "dim >= 2"); // as the registry's flags
+  double worst_loss = 0, worst_norm = 0;
+  std::size_t at = 0;
+  for (const auto& step : train.field<std::vector<mc::json_value>>("steps")) {
+    BOOST_REQUIRE(at < taken.losses.size());
+    const double loss_error = relative(taken.losses[at], step.field<double>("loss"));
+    const double norm_error = relative(taken.norms[at], step.field<double>("grad_norm"));
+    ++at;
+    BOOST_TEST(loss_error <= 1e-5, "step " << at << ": loss " << taken.losses[at - 1]);
+    BOOST_TEST(norm_error <= 1e-5, "step " << at << ": gradient norm " << taken.norms[at - 1]);
     worst_loss = std::max(worst_loss, loss_error), worst_norm = std::max(worst_norm, norm_error);
   }
   BOOST_TEST(at == 10u);
@@ -238,7 +267,7 @@ template <class Run> void check_ten_steps(const std::string& family) {
   for (const mc::hf_tensor& t : tensors_of<Run>()) {
     elements += t.elements();
     const auto expected = read_named(after, t.name);
-    const auto ours = t.values(s.weights(), s.weights().weights(), s.weights().type());
+    const std::vector<double> ours = values(t);
     if (!is_key_bias_holder(t.name)) {
       const double error = relative(ours, expected);
       errors.add(t.name, error);
@@ -250,18 +279,66 @@ template <class Run> void check_ten_steps(const std::string& family) {
     // than its learning rate, so their sum is what this part can be held to.
     const std::size_t third = ours.size() / 3;
     const double queries = relative(ours, expected, 0, third),
-                 values = relative(ours, expected, 2 * third, 3 * third);
-    errors.add(t.name + " (query)", queries), errors.add(t.name + " (value)", values);
+                 values_of = relative(ours, expected, 2 * third, 3 * third);
+    errors.add(t.name + " (query)", queries), errors.add(t.name + " (value)", values_of);
     BOOST_TEST(queries <= 1e-5, t.name << " (query): " << queries);
-    BOOST_TEST(values <= 1e-5, t.name << " (value): " << values);
+    BOOST_TEST(values_of <= 1e-5, t.name << " (value): " << values_of);
     double keys = 0;
     for (std::size_t i = third; i < 2 * third; ++i)
       keys = std::max(keys, std::abs(ours[i] - expected[i]));
-    BOOST_TEST_MESSAGE(t.name << " (key): " << keys << " of a sum of learning rates of " << rates);
-    BOOST_TEST(keys <= rates, t.name << " (key): " << keys);
+    BOOST_TEST_MESSAGE(t.name << " (key): " << keys << " of a sum of learning rates of "
+                              << taken.rates);
+    BOOST_TEST(keys <= taken.rates, t.name << " (key): " << keys);
   }
   BOOST_TEST(elements == elements_of(after));
   errors.print("weight after ten steps");
+}
+
+template <class Run> void check_ten_steps(const std::string& family) {
+  mc::cpu device(mc::product_type::automatic, 1);
+  mc::session s(program<Run>(), device, mc::purpose::training);
+  mc::load_model_folder(test::fixtures(family) / "model", program<Run>(), s.weights());
+  const steps_taken taken = take_ten_steps(s, family);
+  check_after_ten_steps<Run>(family, taken, [&](const mc::hf_tensor& t) {
+    return t.values(s.weights(), s.weights().weights(), s.weights().type());
+  });
+}
+
+/// The same by the ranks of a layout, which read the model and write what they have trained.
+template <class Run>
+void check_ten_steps_of_ranks(const std::string& family, const mc::layout& l, int dp, int micro) {
+  BOOST_TEST_MESSAGE(family << " tp " << l.tp << " pp " << l.pp << " cp " << l.cp << " ep " << l.ep
+                            << " zero " << l.zero << " dp " << dp);
+  const mc::interpreted_program<std::remove_const_t<decltype(Run::model)>> p(
+      Run::model,
+      {.ranks = l,
+       .batch = {.micro = micro,
+                 .sequence = test::tiny_batch.sequence,
+                 .micro_batches = 4 / micro}},
+      "tiny");
+  const mc::mesh ranks = mc::mesh_of(l, dp);
+  std::vector<steps_taken> all(static_cast<std::size_t>(mc::ranks_of(ranks)));
+  const test::scratch_folder dir;
+  mc::thread_ranks(ranks, std::chrono::seconds(60)).run([&](mc::communicator& c) {
+    mc::cpu device(mc::product_type::widened, 1);
+    mc::session s(p.view(), device, mc::purpose::training, c);
+    mc::load_model_folder(test::fixtures(family) / "model", p.view(), s.weights());
+    all[static_cast<std::size_t>(c.rank())] = take_ten_steps(
+        s, family, static_cast<std::size_t>(c.coordinate()[static_cast<unsigned>(mc::axis::dp)]),
+        static_cast<std::size_t>(dp));
+    const auto write = [&](mc::folder_writer&& out) {
+      mc::write_state(out, p.view(), s.weights(), {10, 40}, nlohmann::json::object(), {},
+                      std::uint64_t{1} << 40, c);
+      out.commit();
+    };
+    if (c.rank() == 0) write(mc::folder_writer(dir / "trained"));
+    else write(mc::folder_writer::of_another_rank());
+  });
+  for (const steps_taken& x : all)
+    BOOST_TEST((x.losses == all[0].losses && x.norms == all[0].norms), "ranks tell other numbers");
+  const mc::safetensors_file trained(dir / "trained/model.safetensors");
+  check_after_ten_steps<Run>(family, all[0],
+                             [&](const mc::hf_tensor& t) { return read<double>(trained, t.name); });
 }
 
 } // namespace
@@ -277,3 +354,17 @@ BOOST_AUTO_TEST_CASE(qwen3_moe_logits_and_loss) {
 }
 BOOST_AUTO_TEST_CASE(qwen3_moe_gradients) { check_gradients<qwen3_moe_run>("qwen3_moe"); }
 BOOST_AUTO_TEST_CASE(qwen3_moe_ten_steps) { check_ten_steps<qwen3_moe_run>("qwen3_moe"); }
+
+BOOST_AUTO_TEST_CASE(ten_steps_under_layouts) {
+  const mc::layout all{.tp = 2, .pp = 2, .cp = 2, .sequence_parallel = true, .zero = 1};
+  check_ten_steps_of_ranks<gpt2_run>("gpt2", {.tp = 4, .sequence_parallel = true}, 1, 4);
+  check_ten_steps_of_ranks<gpt2_run>("gpt2", {.pp = 2, .schedule = &mc::gpipe}, 1, 2);
+  check_ten_steps_of_ranks<gpt2_run>("gpt2", all, 2, 2);
+  check_ten_steps_of_ranks<qwen3_run>("qwen3", {.tp = 4}, 1, 4); // two ranks share a kv head
+  check_ten_steps_of_ranks<qwen3_run>("qwen3", all, 2, 2);
+  check_ten_steps_of_ranks<qwen3_moe_run>("qwen3_moe", {.cp = 2, .ep = 2, .zero = 1}, 2, 2);
+  check_ten_steps_of_ranks<qwen3_moe_run>(
+      "qwen3_moe", {.tp = 2, .ep = 4, .etp = 1, .sequence_parallel = true}, 2, 2);
+  check_ten_steps_of_ranks<qwen3_moe_run>(
+      "qwen3_moe", {.tp = 2, .pp = 2, .ep = 2, .etp = 2, .sequence_parallel = true}, 2, 1);
+}

@@ -12,8 +12,8 @@ namespace mc {
 struct batching {
   int micro = 1;
   int sequence = 1024;
-  bool packed = false; ///< documents are packed: attention stays within a document
-  int expert_rows = 0; ///< rows that go to a rank's experts at once; 0: 1.25 times the average
+  bool packed = false;   ///< documents are packed: attention stays within a document
+  int expert_rows = 0;   ///< rows that go to a rank's experts at once; 0: 1.25 times the average
   int micro_batches = 0; ///< the most of a step, on each replica; 0: any number
 };
 
