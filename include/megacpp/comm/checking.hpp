@@ -34,6 +34,7 @@ public:
     to_.give_up();
     started_.clear();
   }
+  bool in_one_process() const override { return to_.in_one_process(); }
   /// Throws mc::error(exit_code::internal) for an exchange that nobody has waited for.
   void require_idle() const {
     if (!started_.empty()) refuse_left(started_.front()->x);

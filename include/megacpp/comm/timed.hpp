@@ -47,6 +47,7 @@ public:
   std::int64_t left_out() const { return left_out_; }
 
   void give_up() noexcept override { of_.give_up(); }
+  bool in_one_process() const override { return of_.in_one_process(); }
 
 private:
   ticket begin(const exchange& x, const group& g) override {
