@@ -114,7 +114,7 @@ void print_passes(const mlp& m) {
 }
 
 void print_step(const run& r, const mlp& m) {
-  const mc::stage_shape s(m.layers, 1, 1, 0, [](int) { return 0; });
+  const mc::stage_shape s(m.layers, 1, mc::layout{}, 0, [](int) { return 0; });
   const mc::buffers b = buffers_of(r.planned, s);
   begin("update");
   print(*r.graphs[mc::part_of_update(1)]);
