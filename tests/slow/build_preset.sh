@@ -105,7 +105,11 @@ build downloaded/config.json many precision=fp32 sequence=32 tp=2 sp=1 cp=2 pp=3
 ./many train --data-path text --train-iters 2 --save model-many >ran
 grep -q ': .* 12 ranks, each micro-batch' ran || { cat ran && fail 'many does not tell of 12 ranks'; }
 refused 3 'must be a multiple of 12' ./many train --data-path text --train-iters 1 --ranks 18
-refused 3 'has 3 pipeline stages' ./many generate --load model-many --prompt green
+./many generate --load model-many --prompt green --max-new-tokens 4 --json >said
+grep -q '"prompt":"green"' said || { cat said && fail 'ranks of 3 stages do not write'; }
+refused 2 'schedule must be 1f1b or gpipe' build downloaded/config.json many schedule=2f1b
+refused 2 'stage-layers must be numbers of layers' build downloaded/config.json many stage-layers=1,,1
+refused 2 'count-loss must be 0 or 1' build downloaded/config.json many count-loss=2
 refused 3 'MEGA-S001 .*heads 4 over 3 ranks' build downloaded/config.json many precision=fp32 sequence=32 tp=3
 if grep -Eq '/(run|generation)\.cpp' build/build.log; then fail 'a wrong layout was found after its kernels were compiled'; fi
 refused 3 'MEGA-C002 .*experts' build downloaded/config.json many precision=fp32 sequence=32 ep=2
