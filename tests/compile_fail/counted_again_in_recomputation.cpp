@@ -31,8 +31,8 @@ constexpr graph recounted(graph g) {
   return g;
 }
 
-struct pipeline {
+struct own_passes {
   static constexpr graph before = derived();
   static constexpr fault_record wrong = verified(recounted(before), meaning_of(before)).wrong;
 };
-static_assert(reported<pipeline, pipeline>);
+static_assert(reported<own_passes, own_passes>);

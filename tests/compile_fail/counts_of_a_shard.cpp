@@ -20,7 +20,8 @@ constexpr graph balanced() {
   const var w = b.parameter("router", "weight", dtype::f32, {E, H}, {}, normal_weights(1));
   const var logits = linear(x, to(w, axis::tp, R));
   const routing chosen = route(logits, {}, 2, true);
-  const router_statistics_of sums = router_statistics(logits, chosen.experts, false);
+  const router_statistics_of sums =
+      router_statistics(logits, chosen.experts, balance_group::micro_batch);
 #ifdef MEGACPP_EXPECT_ERROR
   const var counts = sums.counts;
 #else

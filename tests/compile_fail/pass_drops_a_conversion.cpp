@@ -32,7 +32,7 @@ constexpr graph shortened(graph g) {
   return g;
 }
 
-struct pipeline {
+struct own_passes {
   static constexpr fault_record wrong = shortened(built()).wrong;
 };
-static_assert(reported<pipeline, pipeline>);
+static_assert(reported<own_passes, own_passes>);

@@ -29,7 +29,7 @@ constexpr graph rewritten(graph g) {
   return g;
 }
 
-struct pipeline {
+struct own_passes {
   static constexpr fault_record wrong = rewritten(built()).wrong;
 };
-static_assert(reported<pipeline, pipeline>);
+static_assert(reported<own_passes, own_passes>);

@@ -1,8 +1,8 @@
 // expect-error: MEGA-T003
-// expect-text: slot 0 of stage 0, the forward pass of micro-batch 1 of 3 micro-batches
+// expect-text: slot 1 of stage 0, the forward pass of micro-batch 0 of 3 micro-batches
 //
 // A schedule of one's own: 1F1B with two entries of the first stage swapped. The second one receives
-// micro-batch 0 first.
+// micro-batch 0 first, which is not sent before that one has taken micro-batch 1.
 #include "one_layer.hpp"
 
 constexpr mc::gpt deep() {

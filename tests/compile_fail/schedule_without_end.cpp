@@ -13,7 +13,9 @@ constexpr mc::gpt deep() {
 struct run : small_run {
   static constexpr mc::gpt model = deep();
   static constexpr mc::layout layout{.pp = 2, .schedule = &mc::gpipe};
-#ifndef MEGACPP_EXPECT_ERROR
+#ifdef MEGACPP_EXPECT_ERROR
+  static constexpr mc::batching batch{.micro = 2, .sequence = 16};
+#else
   static constexpr mc::batching batch{.micro = 2, .sequence = 16, .micro_batches = 4};
 #endif
 };
