@@ -27,8 +27,8 @@ constexpr graph balanced() {
 #else
   const var counts = to(sums.counts, axis::tp, R);
 #endif
-  b.g.side_loss = to(router_loss({sums.probabilities, counts, sums.z}, 0.1, 0.1), axis::tp, I)
-                      .id; // expect-line
+  const var loss = router_loss({sums.probabilities, counts, sums.z}, 0.1, 0.1); // expect-line
+  b.g.side_loss = to(loss, axis::tp, I).id;
   return b.g;
 }
 

@@ -242,7 +242,7 @@ template <class Run> struct program {
         most < 2 * few.pp ? most : 2 * few.pp);
     return verify_stage(planned, s, Training, s.micros_to_prove());
   }();
-  static constexpr int max_passes_to_compile = 1 << 13;
+  static constexpr int max_passes_to_compile = 1 << 12;
   /// What is wrong with the schedule for so many rounds of as many micro-batches as there are
   /// stages, and some more. A session proves its own number, and what takes a compiler long.
   template <int Rounds, int More> static constexpr fault_record in_schedule = [] {
