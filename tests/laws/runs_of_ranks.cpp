@@ -185,7 +185,7 @@ BOOST_AUTO_TEST_CASE(ranks_that_no_number_of_replicas_makes_are_refused) {
                                           "6 processes were started, but they must be a "
                                           "multiple of 4: wide is laid out over tp 2"),
                                 std::pair("4", "--ranks is 4, but 6 processes were started")}) {
-    const auto other = test::refusal_of([&] { static_cast<void>(asked(n, 6)); });
+    const auto other = test::refusal_of([&, asks = n] { static_cast<void>(asked(asks, 6)); });
     BOOST_REQUIRE(other);
     BOOST_TEST((other->code == exit_code::mismatch && other->says(says)));
   }
