@@ -14,9 +14,9 @@
 #include <megacpp/comm/wish.hpp>
 
 #include <algorithm>
-#include <compare>
 #include <map>
 #include <memory>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -45,7 +45,10 @@ private:
   struct stream {
     collective what; ///< send, receive, or none
     int over, peer;  ///< the axes, or the channel and the other rank
-    auto operator<=>(const stream&) const = default;
+    bool operator==(const stream&) const = default;
+    bool operator<(const stream& o) const {
+      return std::tie(what, over, peer) < std::tie(o.what, o.over, o.peer);
+    }
   };
   /// An exchange that was started and not waited for.
   struct asked {
