@@ -280,6 +280,7 @@ inline std::string trace_text(const program_view& p, const mesh& m,
                               const std::vector<std::string>& packed) {
   using namespace detail;
   std::vector<rank_times> ranks;
+  ranks.reserve(packed.size());
   for (const std::string& one : packed) ranks.push_back(rank_times::unpacked(one));
   for (rank_times& r : ranks) {
     r.ahead = ahead_of(ranks[0].clocks, r.clocks);
