@@ -479,6 +479,32 @@ BOOST_AUTO_TEST_CASE(schedules_with_two_entries_swapped_are_refused) {
   BOOST_TEST(swaps > 1000);
 }
 
+// A schedule that keeps more of some number of micro-batches than its buffers were laid out for is in
+// order, and refused by who runs that number.
+BOOST_AUTO_TEST_CASE(schedules_that_keep_more_than_their_buffers_hold_are_refused) {
+  const pipeline_schedule changes = [](const pipeline& p, int stage, int i, int micros) {
+    return micros > 4 * p.stages ? gpipe(p, stage, i, micros)
+                                 : one_forward_one_backward(p, stage, i, micros);
+  };
+  const auto all = std::make_unique<parts>();
+  BOOST_TEST((verify_schedule(changes, pipeline(2), 10).code == fault::none));
+  const stage_shape s(mixture.layers, kinds, layout{.pp = 2, .schedule = changes}, 0, &kind_of);
+  const buffers b = buffers_of(all->planned, s);
+  for (const int micros : {8, 10}) {
+    const fault_record wrong =
+        verify_step(training_step(s.training, micros), s.training, b, micros);
+    BOOST_TEST((wrong.code == (micros == 8 ? fault::none : fault::T001)), wrong.what.c_str());
+  }
+}
+
+// One micro-batch alone keeps one copy, whatever the schedule.
+BOOST_AUTO_TEST_CASE(a_micro_batch_alone_is_kept_once) {
+  for (const named_schedule& s : schedules)
+    for (int chunk = 0; chunk < s.chunks; ++chunk)
+      BOOST_TEST(in_flight(s.order, pipeline(4, s.chunks), 0, {false, 0, chunk}, {true, 0, chunk},
+                           1) == 1);
+}
+
 // No two buffers that live at once share a byte, and what a stage needs is what its tasks keep.
 BOOST_AUTO_TEST_CASE(buffers_that_live_at_once_lie_apart) {
   const auto all = std::make_unique<parts>();

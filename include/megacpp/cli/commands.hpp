@@ -145,8 +145,8 @@ inline void require_same_program(agreement& all, options& o, command what) {
   const mapped_file program("/proc/self/exe", exit_code::internal);
   all.require_same(xxh64::of({program.data(), program.size()}), "another program",
                    "start all of them from copies of one file");
-  constexpr std::string_view places[] = {"data-path",    "load",       "save",
-                                         "prompts-file", "loss-curve", "metrics-jsonl"};
+  constexpr std::string_view places[] = {"data-path",  "load",          "save", "prompts-file",
+                                         "loss-curve", "metrics-jsonl", "trace"};
   std::string flags = std::to_string(static_cast<int>(what));
   for (const flag_entry& e : flags_of(o)) {
     const bool place = std::ranges::find(places, e.name) != std::end(places);

@@ -39,7 +39,8 @@ inline launch launch_of_process() {
                           source{"mpirun", "PMI_RANK", "PMI_SIZE"},
                           source{"srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS"}}) {
     const int rank = number_of_environment(s.rank), size = number_of_environment(s.size);
-    if (rank < 0 || size <= 1) continue;
+    if (rank < 0 || size < 1) continue;
+    if (size == 1) return {};
     const bool slurm = std::string_view(s.by) == "srun";
     const bool connected = !slurm || number_of_environment("PMIX_RANK") >= 0;
     return {s.by, rank, size, connected};

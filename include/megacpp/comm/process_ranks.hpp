@@ -45,7 +45,6 @@ public:
   bool several() const { return launch_.size > 1; }
   bool first() const { return launch_.rank == 0; }
   int size() const { return launch_.size; }
-  const char* launcher() const { return launch_.by; }
   /// "rank 3: " before what another process than the first says.
   static std::string who() {
     const launch l = launch_of_process();

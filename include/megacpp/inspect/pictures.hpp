@@ -163,7 +163,7 @@ inline timed_schedule timed(pipeline_schedule order, const pipeline& of, int mic
   timed_schedule passes(static_cast<std::size_t>(of.stages));
   for (int stage = 0; stage < of.stages; ++stage)
     for (int i = 0; i < 2 * micros * of.chunks; ++i) {
-      const slot s = order(of, stage, i, micros);
+      const slot s = slot_at(order, of, stage, i, micros);
       passes[static_cast<std::size_t>(stage)].push_back({s.backward, s.micro, s.chunk});
     }
   return timed(std::move(passes), of.chunks);

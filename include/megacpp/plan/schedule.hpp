@@ -80,13 +80,19 @@ constexpr const char* name_of_schedule(const layout& l) {
   return s == &one_forward_one_backward ? "1F1B" : s == &gpipe ? "GPipe" : "a schedule of its own";
 }
 
+/// What is at a position of a step: one micro-batch alone goes through all chunks, and back,
+/// whatever the schedule.
+constexpr slot slot_at(pipeline_schedule order, const pipeline& p, int stage, int i, int micros) {
+  return micros == 1 ? gpipe(p, stage, i, 1) : order(p, stage, i, micros);
+}
+
 /// The most micro-batches that are between two of their passes on a stage, both included. `ways`: 1
 /// of a step that only goes forward.
 constexpr int in_flight(pipeline_schedule order, const pipeline& p, int stage, const slot& from,
                         const slot& to, int micros, int ways = 2) {
   int most = 0, now = 0;
   for (int i = 0; i < ways * micros * p.chunks; ++i) {
-    const slot s = order(p, stage, i, micros);
+    const slot s = slot_at(order, p, stage, i, micros);
     now += s.backward == from.backward && s.chunk == from.chunk;
     if (now > most) most = now;
     now -= s.backward == to.backward && s.chunk == to.chunk;

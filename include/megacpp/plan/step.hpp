@@ -73,12 +73,9 @@ struct step_shape {
 
   constexpr int use(int u) const { return u + 1 == uses && head >= 0 ? head : first + u; }
   constexpr int begin(int chunk) const { return chunk < of.chunks ? begins[chunk] : uses; }
-  /// Positions of the schedule, and what is at one. A micro-batch alone goes through all chunks,
-  /// and back, whatever the schedule.
+  /// Positions of the schedule, and what is at one.
   constexpr int positions(int micros) const { return (update >= 0 ? 2 : 1) * micros * of.chunks; }
-  constexpr slot at(int i, int micros) const {
-    return micros == 1 ? gpipe(of, stage, i, 1) : order(of, stage, i, micros);
-  }
+  constexpr slot at(int i, int micros) const { return slot_at(order, of, stage, i, micros); }
 };
 
 /// Writes a task to a text: "backward(layer 3) of micro-batch 1". `uses`: those of the step.

@@ -161,7 +161,12 @@ private:
   /// Of a number that was asked for before, this is known.
   void require_micros(int micros) {
     if (micros == micros_ || micros < 1 || micros > max_micros) return;
-    const fault_record wrong = fault_of_micros(p_, micros);
+    fault_record wrong = fault_of_micros(p_, micros);
+    if (const layout& l = p_.numbers.ranks; wrong.code == fault::none && l.schedule != nullptr) {
+      const int proven = mc::micros_to_prove(l, micros); // 1F1B is known to fit its buffers
+      wrong =
+          verify_step(training_step(stage_.training, proven), stage_.training, buffers_, proven);
+    }
     if (wrong.code != fault::none)
       throw error(exit_code::usage,
                   p_.name + " was asked for a step that its pipeline cannot run, " +

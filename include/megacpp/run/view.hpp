@@ -211,14 +211,19 @@ inline stage_shape stage_of(const program_view& p, int stage) {
           p.numbers.batch.micro_batches};
 }
 
+/// By which a step of so many micro-batches is proven: what lies between repeats.
+inline int micros_to_prove(const layout& l, int micros) {
+  const int enough = 64 * l.pp;
+  return micros <= enough ? micros : enough + micros % l.pp;
+}
 /// MEGA-T003 for a training step of so many micro-batches on each replica, which the schedule or
 /// the memory is not made for; else no fault.
 inline fault_record fault_of_micros(const program_view& p, int micros) {
   const layout& l = p.numbers.ranks;
-  const int most = p.numbers.batch.micro_batches, enough = 64 * l.pp; // what lies between repeats
+  const int most = p.numbers.batch.micro_batches;
   if (most == 0 || micros <= most) {
-    if (l.pp == 1 || micros == 1) return {};
-    return verify_schedule(schedule_of(l), l, micros <= enough ? micros : enough + micros % l.pp);
+    if ((l.pp == 1 && l.schedule == nullptr) || micros == 1) return {};
+    return verify_schedule(schedule_of(l), l, micros_to_prove(l, micros));
   }
   fault_record wrong;
   wrong.code = fault::T003;
@@ -226,7 +231,8 @@ inline fault_record fault_of_micros(const program_view& p, int micros) {
              << " (batching{.micro_batches})";
   return wrong;
 }
-/// The number nearest to this one for which there is no fault; 0: there is none near it.
+/// The number nearest to this one for which there is no fault; 1, which always runs, where none is
+/// near it.
 inline int nearest_micros(const program_view& p, int micros) {
   const auto legal = [&](int n) { return n > 0 && fault_of_micros(p, n).code == fault::none; };
   const int most = p.numbers.batch.micro_batches;
@@ -235,7 +241,7 @@ inline int nearest_micros(const program_view& p, int micros) {
     if (legal(micros + away)) return micros + away;
     if (legal(micros - away)) return micros - away;
   }
-  return 0;
+  return 1;
 }
 
 /// The registry of what a pipeline stage holds, over ranks of these numbers.

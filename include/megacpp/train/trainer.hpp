@@ -299,6 +299,8 @@ private:
       const std::vector<std::string> all = all_.gather(timeline_->packed(ranks_));
       if (all_.first()) reports_.trace(trace_text(p_, ranks_.ranks(), all), timeline_->steps());
     }
+    if (const bool cut = all_.any(timed_ && timed_->left_out() > 0); cut && all_.first())
+      reports_.note("the trace lacks exchanges of further rounds of experts: they had no memory");
     timeline_.reset();
   }
 
