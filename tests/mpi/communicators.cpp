@@ -41,7 +41,6 @@ const mesh meshes[] = {mesh({1, 1, 2, 1, 2, 1, 1}), mesh({2, 1, 2, 2, 1, 2, 2}),
 std::string no_memory_after_the_first(communicator& c) {
   constexpr std::int64_t n = 5000;
   const auto ranks = static_cast<std::size_t>(ranks_of(c.ranks()));
-  const axis_set everyone{axis::dp, axis::cp, axis::tp, axis::pp};
   std::vector<float> x(n * ranks), y(n * ranks), z(n), one(1);
   std::int64_t before = 0;
   for (int step = 0; step < 4; ++step) {
@@ -84,7 +83,7 @@ int promises(mpi_ranks& ranks, const char* shared) {
       check("refusals", refusals(c));
       check("memory", no_memory_after_the_first(c));
       came[c.rank()].store(0);
-      c.run(exchange::barrier({axis::dp, axis::cp, axis::tp, axis::pp}));
+      c.run(exchange::barrier(everyone));
       check("barriers", barriers(c, came));
     });
   }

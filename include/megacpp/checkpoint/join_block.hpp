@@ -16,8 +16,8 @@ inline void join_block(communicator& ranks, std::vector<std::byte>& block) {
   constexpr std::size_t word = sizeof(std::int32_t);
   const std::size_t size = block.size();
   block.resize((size + word - 1) / word * word);
-  ranks.run(exchange::all_reduce({axis::dp, axis::cp, axis::tp, axis::pp}, dtype::i32, block.data(),
-                                 block.data(), static_cast<std::int64_t>(block.size() / word)));
+  ranks.run(exchange::all_reduce(everyone, dtype::i32, block.data(), block.data(),
+                                 static_cast<std::int64_t>(block.size() / word)));
   block.resize(size);
 }
 

@@ -100,7 +100,6 @@ public:
   }
 
 private:
-  static constexpr axis_set everyone{axis::dp, axis::cp, axis::tp, axis::pp};
   static constexpr std::int64_t most_bytes = 512;
   communicator& ranks_;
 };

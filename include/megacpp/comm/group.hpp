@@ -8,15 +8,17 @@
 
 namespace mc {
 
-namespace detail {
+/// Of the dense mesh and of the experts', the fastest first.
 inline constexpr axis axes_by_rank[2][4] = {{axis::tp, axis::cp, axis::dp, axis::pp},
                                             {axis::etp, axis::ep, axis::edp, axis::pp}};
-} // namespace detail
+
+/// All ranks.
+inline constexpr axis_set everyone{axis::dp, axis::cp, axis::tp, axis::pp};
 
 /// Ranks of a mesh whose sizes are all known.
 constexpr int ranks_of(const mesh& m) {
   int n = 1;
-  for (axis a : detail::axes_by_rank[0]) n *= m.of(a);
+  for (axis a : axes_by_rank[0]) n *= m.of(a);
   return n;
 }
 /// True if every size is known and both meshes fold over the same ranks.
@@ -28,7 +30,7 @@ constexpr bool is_whole(const mesh& m) {
 
 constexpr coordinates coordinates_of(const mesh& m, int rank) {
   coordinates at{};
-  for (const auto& fastest_first : detail::axes_by_rank) {
+  for (const auto& fastest_first : axes_by_rank) {
     int left = rank;
     for (axis a : fastest_first) at[static_cast<unsigned>(a)] = left % m.of(a), left /= m.of(a);
   }
@@ -38,7 +40,7 @@ constexpr coordinates coordinates_of(const mesh& m, int rank) {
 /// The number of a rank in its group over axes of one mesh whose sizes are known.
 constexpr int number_in_group(const mesh& m, axis_set over, const coordinates& at) {
   int n = 0, size = 1;
-  for (axis a : detail::axes_by_rank[over.meets(expert_axes)])
+  for (axis a : axes_by_rank[over.meets(expert_axes)])
     if (over.has(a)) n += at[static_cast<unsigned>(a)] * size, size *= m.of(a);
   return n;
 }
@@ -52,7 +54,7 @@ public:
     const coordinates at = coordinates_of(m, rank);
     int stride = 1;
     first_ = rank, rank_ = number_in_group(m, over, at);
-    for (axis a : detail::axes_by_rank[over.meets(expert_axes)]) {
+    for (axis a : axes_by_rank[over.meets(expert_axes)]) {
       if (over.has(a)) {
         const int mine = at[static_cast<unsigned>(a)];
         first_ -= mine * stride;

@@ -144,8 +144,6 @@ public:
   }
 
 private:
-  static constexpr axis_set everyone = {axis::dp, axis::cp, axis::tp, axis::pp};
-
   class one_rank final : public communicator {
   public:
     one_rank(mpi_ranks& of, const mesh& m, seconds patience)

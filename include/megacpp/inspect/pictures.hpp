@@ -61,7 +61,7 @@ inline void add_box(std::string& svg, char colour, int x, int y, int width, int 
 inline std::string mesh_picture(const mesh& m) {
   constexpr int height = 44, left = 12, colours = 8;
   int most = 1; // axes that a rank has coordinates on
-  for (const auto& of_mesh : detail::axes_by_rank)
+  for (const auto& of_mesh : axes_by_rank)
     most = std::max(most, static_cast<int>(std::count_if(std::begin(of_mesh), std::end(of_mesh),
                                                          [&](axis a) { return m.of(a) > 1; })));
   const int width = std::max(72, 12 + 28 * most);
@@ -75,9 +75,8 @@ inline std::string mesh_picture(const mesh& m) {
   for (int p = 0; p < panels; ++p) {
     const axis_set together = p == 0 ? axis_set{axis::tp} : axis_set{axis::ep, axis::etp};
     std::string sizes, one;
-    for (const axis a : detail::axes_by_rank[p])
-      sizes += fmt::format(" {} {}", name_of(a), m.of(a));
-    for (const axis a : detail::axes_by_rank[p])
+    for (const axis a : axes_by_rank[p]) sizes += fmt::format(" {} {}", name_of(a), m.of(a));
+    for (const axis a : axes_by_rank[p])
       if (together.has(a) && m.of(a) > 1)
         one += fmt::format("{}{}", one.empty() ? "" : " x ", name_of(a));
     detail::add_text(svg, left, p * panel + 22,
@@ -96,7 +95,7 @@ inline std::string mesh_picture(const mesh& m) {
       detail::add_box(svg, static_cast<char>('a' + before % colours), x, y, width, height);
       detail::add_text(svg, x + width / 2, y + 18, fmt::format("rank {}", r));
       std::string where;
-      for (const axis a : detail::axes_by_rank[p])
+      for (const axis a : axes_by_rank[p])
         if (m.of(a) > 1)
           where += fmt::format("{}{} {}", where.empty() ? "" : " ", name_of(a),
                                at[static_cast<unsigned>(a)]);

@@ -246,7 +246,6 @@ public:
   /// What trace_text takes of each rank. All ranks ask at the same time.
   std::string packed(communicator& ranks) const {
     detail::rank_times r;
-    constexpr axis_set everyone{axis::dp, axis::cp, axis::tp, axis::pp};
     if (ranks_of(ranks.ranks()) > 1)
       for (int i = 0; i < 8; ++i) {
         const std::int64_t entered = monotonic_nanoseconds();
