@@ -58,6 +58,8 @@ public:
   void close() {
     MPI_Cancel(&heard_);
     MPI_Wait(&heard_, MPI_STATUS_IGNORE);
+    for (sent_note& s : sent_) // short enough to have gone already
+      if (s.request != MPI_REQUEST_NULL) MPI_Wait(&s.request, MPI_STATUS_IGNORE);
     MPI_Comm_free(&among_);
   }
 
@@ -74,10 +76,10 @@ public:
         const mpi_wait w = now();
         note answer;
         answer.what = w.ended ? note::ended : note::waits;
-        answer.lacks = w.lacks;
+        answer.lacks = w.lacks, answer.number = heard.number;
         w.what.copy(answer.text, sizeof answer.text - 1);
         if (w.ended || w.lacks >= 0) tell(state.MPI_SOURCE, answer);
-      } else if (state.MPI_SOURCE == suspect_.rank) {
+      } else if (state.MPI_SOURCE == suspect_.rank && heard.number == asked_) {
         suspect_.says = heard.what == note::ended ? suspect::has_ended : suspect::waits_too;
         suspect_.next = heard.lacks;
         suspect_.lacks.assign(heard.text, ::strnlen(heard.text, sizeof heard.text));
@@ -114,7 +116,8 @@ private:
   struct note {
     enum : std::int32_t { question, waits, ended } what = question;
     std::int32_t lacks = -1;
-    char text[248]{}; ///< of the exchange
+    std::int32_t number = 0; ///< of the question, by which its answer is known
+    char text[244]{};        ///< of the exchange
   };
   struct sent_note {
     note text;
@@ -131,7 +134,9 @@ private:
 
   void ask(suspect s) {
     suspect_ = std::move(s);
-    tell(suspect_.rank, note{});
+    note question;
+    question.number = ++asked_;
+    tell(suspect_.rank, question);
   }
   void listen() {
     detail::require_mpi(
@@ -154,6 +159,7 @@ private:
   MPI_Comm among_ = MPI_COMM_NULL;
   int rank_ = 0, size_ = 1;
   suspect suspect_;
+  std::int32_t asked_ = 0; ///< questions so far
   note note_;
   MPI_Request heard_ = MPI_REQUEST_NULL;
   std::array<sent_note, 16> sent_;
