@@ -272,7 +272,10 @@ void poisoned_on_ranks(const Model& m, const setup& s, int dp, const char* name)
   const interpreted_program<Model> p(m, s, name);
   const mesh ranks = mesh_of(s.ranks, dp);
   const tokens_of t(s.batch.micro * s.batch.sequence, m.vocabulary);
-  const std::vector<batch_view> all(static_cast<std::size_t>(s.ranks.pp) + 1, t.view());
+  const int micros = s.batch.micro_batches > 0    ? s.batch.micro_batches
+                     : s.ranks.virtual_stages > 1 ? 2 * s.ranks.pp
+                                                  : s.ranks.pp + 1;
+  const std::vector<batch_view> all(static_cast<std::size_t>(micros), t.view());
   std::vector<double> fractions(static_cast<std::size_t>(ranks_of(ranks)));
   std::vector<std::array<double, 2>> losses(fractions.size());
   thread_ranks(ranks).run([&](communicator& c) {
@@ -306,7 +309,9 @@ BOOST_AUTO_TEST_CASE(the_planned_bytes_are_the_bytes_used_on_every_rank) {
   deep.dropout = 0.1;
   const auto of_gpt = [&](layout l, int dp, const char* name, recompute again = recompute::none,
                           dtype t = dtype::f32) {
-    poisoned_on_ranks(deep, {.ranks = l, .batch = b, .type = t, .again = again}, dp, name);
+    batching of_step = b;
+    if (l.schedule != nullptr) of_step.micro_batches = 5;
+    poisoned_on_ranks(deep, {.ranks = l, .batch = of_step, .type = t, .again = again}, dp, name);
   };
   of_gpt({}, 2, "dp 2");
   of_gpt({.zero = 1}, 2, "zero 1 dp 2");
@@ -317,6 +322,10 @@ BOOST_AUTO_TEST_CASE(the_planned_bytes_are_the_bytes_used_on_every_rank) {
   of_gpt({.pp = 2}, 1, "pp 2");
   of_gpt({.pp = 4, .zero = 1}, 2, "zero 1 pp 4 dp 2");
   of_gpt({.tp = 2, .pp = 2}, 1, "tp 2 pp 2", recompute::full);
+  of_gpt({.pp = 2, .virtual_stages = 2}, 1, "pp 2 virtual 2");
+  of_gpt({.tp = 2, .pp = 2, .virtual_stages = 2}, 1, "tp 2 pp 2 virtual 2", recompute::full);
+  of_gpt({.pp = 2, .schedule = &gpipe}, 1, "pp 2 GPipe");
+  of_gpt({.pp = 3, .cut = {.layers = {0, 3, 1}}}, 1, "pp 3 cut unevenly", recompute::selective);
   for (const recompute again : {recompute::none, recompute::selective, recompute::full}) {
     of_gpt({.tp = 2, .sequence_parallel = true}, 1, "tp 2 sp", again);
     of_gpt({.tp = 2, .pp = 2, .cp = 2, .sequence_parallel = true}, 1, "tp 2 sp pp 2 cp 2", again,
