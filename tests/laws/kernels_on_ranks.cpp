@@ -1,7 +1,7 @@
 // Kernels on one rank's part of every operand: whatever a rank holds, its kernels compute what the
 // plain loops do, and all ranks together what one does, one after another and as threads that
-// exchange what they have. Then parts of models longer than a block of
-// rows, in every type; masks of dropout.
+// exchange what they have. Then parts of models longer than a block of rows, in every type; masks of
+// dropout.
 //
 //   laws_kernels_on_ranks [boost options] -- [graphs [first seed]]
 #define BOOST_TEST_MODULE kernels_on_ranks
@@ -82,12 +82,10 @@ int argument(int k, int otherwise) {
   return suite.argc > k ? std::atoi(suite.argv[k]) : otherwise;
 }
 
-} // namespace
-
-BOOST_AUTO_TEST_CASE(random_graphs_on_any_mesh) {
-  const int graphs = argument(1, 200);
+/// f(sample, seed) for so many graphs with their gradients, drawn from a seed on.
+template <class F> void for_each_random_graph(int graphs, int first_seed, const F& f) {
   int drawn = 0;
-  for (auto seed = static_cast<std::uint64_t>(argument(2, 100000)); drawn < graphs; ++seed) {
+  for (auto seed = static_cast<std::uint64_t>(first_seed); drawn < graphs; ++seed) {
     const auto s = std::make_unique<sample>();
     random_graph random(seed, {}, *s);
     if (!random.draw() || !draw_single(*s)) continue;
@@ -98,10 +96,19 @@ BOOST_AUTO_TEST_CASE(random_graphs_on_any_mesh) {
     const graph& g = s->meshed.b.g;
     if (!every_rank_knows_its_part(g)) continue;
     ++drawn;
-    comparison against(*s, seed, kernels());
+    f(*s, seed);
+  }
+}
+
+} // namespace
+
+BOOST_AUTO_TEST_CASE(random_graphs_on_any_mesh) {
+  for_each_random_graph(argument(1, 200), argument(2, 100000), [](sample& s, std::uint64_t seed) {
+    const graph& g = s.meshed.b.g;
+    comparison against(s, seed, kernels());
     for (const graph& one : {g, fused(g)})
       if (one.wrong.code == fault::none) BOOST_TEST(against.difference(one) == "", "seed " << seed);
-  }
+  });
 }
 
 namespace {
@@ -170,24 +177,15 @@ void run_as_threads(machine& m, const laws::feeds& given, int micros) {
 // kernels of a session on its communicator, before and after fusion.
 BOOST_AUTO_TEST_CASE(random_graphs_on_ranks_that_are_threads) {
   const int graphs = argument(1, 150);
-  int drawn = 0, over[axes]{};
-  for (auto seed = static_cast<std::uint64_t>(argument(2, 200000)); drawn < graphs; ++seed) {
-    const auto s = std::make_unique<sample>();
-    random_graph random(seed, {}, *s);
-    if (!random.draw() || !draw_single(*s)) continue;
-    const auto output = static_cast<std::size_t>(s->output);
-    if (derive(s->meshed, s->meshed.values[output], s->of_meshed) != fault::none ||
-        derive(s->single, s->single.values[output], s->of_single) != fault::none)
-      continue;
-    const graph& g = s->meshed.b.g;
-    if (!every_rank_knows_its_part(g)) continue;
-    ++drawn;
-    for (int a = 0; a < axes; ++a) over[a] += s->ranks.size[static_cast<unsigned>(a)] > 1;
-    comparison against(*s, seed, plain::all(), &run_as_threads);
+  int over[axes]{};
+  for_each_random_graph(graphs, argument(2, 200000), [&](sample& s, std::uint64_t seed) {
+    const graph& g = s.meshed.b.g;
+    for (int a = 0; a < axes; ++a) over[a] += s.ranks.size[static_cast<unsigned>(a)] > 1;
+    comparison against(s, seed, plain::all(), &run_as_threads);
     const graph one = seed % 2 == 0 ? fused(g) : g;
     if (one.wrong.code == fault::none) BOOST_TEST(against.difference(one) == "", "seed " << seed);
-  }
-  std::cout << drawn << " random graphs on ranks that are threads, over";
+  });
+  std::cout << graphs << " random graphs on ranks that are threads, over";
   for (int a = 0; a < axes; ++a) {
     std::cout << " " << name_of(static_cast<axis>(a)) << " " << over[a];
     if (graphs >= 150) BOOST_TEST(over[a] > 5, name_of(static_cast<axis>(a)));
