@@ -22,7 +22,7 @@
 
 namespace mc {
 
-/// What it needs for an exchange it keeps for the next one.
+/// What it needs for an exchange it keeps, and uses again for the next one.
 class checking final : public communicator {
 public:
   explicit checking(communicator& below) : communicator(below.ranks(), below.rank()), to_(below) {}

@@ -3,7 +3,7 @@
 //
 //   timed_communicator c(ranks);
 //   c.record(&list);                 what happens from here on, as long as the list has room
-//   c.waited();                      nanoseconds since it was made, recorded or not
+//   c.waited();                      nanoseconds that it has waited, recorded or not
 #pragma once
 
 #include <megacpp/comm/communicator.hpp>

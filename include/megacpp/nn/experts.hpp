@@ -23,8 +23,7 @@ struct expert_sizes {
   double z_loss = 0;     ///< coefficient of the router's z-loss
   balance_group balanced_over = balance_group::micro_batch; ///< whose load that loss is of
   double bias_rate = 0; ///< step of the bias that balances without a loss; 0: no bias
-  double capacity =
-      0; ///< an expert takes so many times its share of a micro-batch's tokens; 0: all
+  double capacity = 0;  ///< an expert takes so many times its share of a micro-batch; 0: all
 };
 
 /// Parameter scopes.

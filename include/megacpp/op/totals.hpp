@@ -12,8 +12,7 @@
 namespace mc {
 
 /// The totals of a step. The first three are pending sums over all ranks of dp, cp and pp until the
-/// step's end makes the next three of them, which are the same on every rank. So are the last two,
-/// but for stages of a pipeline, whose ranges of the stores are not yet shards over pp.
+/// step's end makes the next three of them, which are the same on every rank, as are the last two.
 enum class step_total : std::uint8_t {
   loss,
   tokens, ///< of the loss

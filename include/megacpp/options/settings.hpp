@@ -292,9 +292,10 @@ inline training_settings settings_of(const program_view& p, const options& o, in
     throw error(
         exit_code::usage,
         fmt::format("a batch is {} sequences, which makes {} micro-batches on each of {} replicas, "
-                    "and of the pipeline's schedule, {}, {}; the nearest size is {}",
-                    size, micros, dp, name_of_schedule(p.numbers.ranks), wrong.what.c_str(),
-                    micro * nearest_micros(p, micros)));
+                    "which {} cannot run: {}; the nearest size is {}",
+                    size, micros, dp,
+                    p.numbers.ranks.pp > 1 ? name_of_schedule(p.numbers.ranks) : p.name.c_str(),
+                    wrong.what.c_str(), micro * nearest_micros(p, micros)));
   };
   for (std::int64_t size = t.batches.start; t.batches.grows() && size < global;
        size += t.batches.increment)

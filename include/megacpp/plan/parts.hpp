@@ -196,7 +196,7 @@ template <class Model> constexpr fault_record check(const Model& m, const setup&
   if (l.virtual_stages < 1 || l.virtual_stages > max_chunks)
     return sentence(fault::C002, "a stage has 1 to 16 virtual stages");
   if (l.virtual_stages > 1 && l.pp == 1) return sentence(fault::C002, "virtual stages need pp > 1");
-  if (s.batch.micro_batches < 0) return sentence(fault::C002, "micro_batches is negative");
+  if (s.batch.micro_batches < 0) return sentence(fault::C003, "micro_batches is negative");
   if (const fault_record r = check_cut(l, layers_of(m)); r.code != fault::none) return r;
   if (l.sequence_parallel && l.tp == 1)
     return sentence(fault::C002, "sequence parallelism needs tp > 1");

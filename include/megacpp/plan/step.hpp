@@ -42,7 +42,7 @@ template <class Kind, class F> constexpr void for_each_use(int layers, int kinds
 }
 
 /// Micro-batches that a step or an evaluation may have: its tasks are counted in int.
-inline constexpr int max_micros = 1 << 29;
+inline constexpr int max_micros = (1 << 29) / max_chunks;
 
 /// What a task does. feed: the batch's integers become those of its micro-batch. receive and send:
 /// the stream from and to the neighbour stages in the forward pass, its cotangent in the backward

@@ -254,12 +254,14 @@ private:
     if (all_.as_first(saved_at_ == at_.step)) saved_at_ = at_.step;
     losses_.load(state, at_);
     session_->numbers().step = at_.step;
-    if (set_.bench && set_.steps - at_.step <= set_.warmup)
+    if (set_.bench && set_.steps - at_.step <= set_.warmup) {
+      all_.wait_for_end();
       throw error(
           exit_code::usage,
           fmt::format("--bench-json has no step to measure: {} of --train-iters {} are left "
                       "and --warmup is {}; give a larger --train-iters",
                       std::max<std::int64_t>(0, set_.steps - at_.step), set_.steps, set_.warmup));
+    }
   }
 
   void prepare_evaluation() {
