@@ -955,7 +955,7 @@ class Ranks(Case):
                 if "loss" in m:  # of each step
                     self.assertIn(m["slowest_rank"], range(n))
                     self.assertLessEqual(m["compute_ms"], m["slowest_compute_ms"])
-                    self.assertLessEqual(m["slowest_compute_ms"], m["step_ms"])
+                    self.assertGreater(m["compute_ms"], 0)
             for one, many in zip(of[1], of[n]):
                 for name in {"loss", "grad_norm", "validation_loss"} & one.keys():
                     self.assertAlmostEqual(many[name], one[name], delta=2e-5 * one[name])

@@ -238,9 +238,9 @@ private:
   }
   /// Ranks of a stage have the same to compute.
   static std::vector<int> stages_of(const mesh& m) {
-    std::vector<int> stages;
+    std::vector<int> stages(static_cast<std::size_t>(ranks_of(m)));
     for (int r = 0; r < ranks_of(m); ++r)
-      stages.push_back(coordinates_of(m, r)[static_cast<unsigned>(axis::pp)]);
+      stages[static_cast<std::size_t>(r)] = coordinates_of(m, r)[static_cast<unsigned>(axis::pp)];
     return stages;
   }
 
