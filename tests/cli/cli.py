@@ -2154,6 +2154,16 @@ class Export(Case):
         self.assertIn(b"going on after step 8", self.train("--load", again, steps=9).stdout)
         self.assertEqual(self.tensors(self.exported(again)[0])[0], before)
 
+    def test_ranks_write_what_one_does(self):
+        model = self.saved()
+        for flags in ((), ("--dtype", "bf16"), ("--dtype", "fp64", "--max-shard-size", "20KB")):
+            one = contents(self.exported(model, *flags)[0])
+            for ranks in (2, 5):
+                to, _ = self.exported(model, *flags, "--ranks", ranks, "--check-collectives")
+                self.assertEqual(contents(to), one)
+        run("export", "--load", to, "--save", to, "--dtype", "fp32", "--ranks", 3)  # in its own place
+        self.assertEqual(self.tensors(to), self.tensors(self.exported(model)[0]))
+
     def test_types(self):
         model = self.saved()
         before, _ = self.tensors(newest(model))

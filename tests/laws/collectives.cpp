@@ -211,10 +211,9 @@ tallies of_papers(const gpt& m, const setup& s, int replicas, int stage, int mic
   }
   // Context parallelism (Dubey et al. 2024, section 3.3.2): keys and values are gathered, and their
   // gradients scattered; b s h / t each, where all heads have their own. They are gathered once
-  // more in the backward pass, too, and the positions once.
+  // more in the backward pass, too.
   add(all_gather, cp, micros * layers * 4, bsh / t);
   add(reduce_scatter, cp, micros * layers * 2, c * bsh / t);
-  add(all_gather, cp, micros * layers, tokens * 4);
   // A pipeline (Narayanan et al. 2021, section 4.1): b s h for each boundary, micro-batch and
   // direction; shards of it where the stream is sharded.
   add(send, pp, micros * (!first + !last), bsh / (sp ? t : 1));

@@ -74,7 +74,14 @@ public:
              runner run = &one_after_another)
       : s(sample_), ops(ops_), step(run) {
     random_source random(seed);
-    for (const leaf& l : s.leaves) data.push_back(contents(l, random));
+    for (std::size_t i = 0; i < s.leaves.size(); ++i) { // a batch has its documents once
+      const auto documents = [&](std::size_t at) {
+        return s.leaves[at].what == content::documents;
+      };
+      std::size_t k = 0;
+      while (k < i && !(documents(i) && documents(k))) ++k;
+      data.push_back(k < i ? data[k] : contents(s.leaves[i], random));
+    }
     const value& out = s.single.at(s.output);
     for (int k = 0; k < micro_batches; ++k) {
       array x(static_cast<std::size_t>(logical_size(one, s.single.b.g.ranks, out)));

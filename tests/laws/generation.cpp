@@ -252,6 +252,7 @@ public:
       f.constants = &constants_, f.ranks = &ranks_, f.scratch = scratch.data();
       input_addresses inputs(node.g);
       inputs.set(feed::tokens, t.data()), inputs.set(feed::positions, positions.data());
+      inputs.set(feed::all_positions, positions.data());
       inputs.set(feed::last, last.data()), inputs.set(feed::stream, in.data());
       inputs.set(feed::token_keys, positions.data());
       const std::int64_t number = 0;

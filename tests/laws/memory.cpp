@@ -19,6 +19,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <span>
+#include <string>
 
 #include <kernels.hpp>
 
@@ -332,11 +333,17 @@ BOOST_AUTO_TEST_CASE(the_planned_bytes_are_the_bytes_used_on_every_rank) {
            dtype::bf16);
   }
   of_gpt({.tp = 4, .sequence_parallel = true, .zero = 1}, 2, "zero 1 tp 4 sp dp 2");
-  // Every token goes to every expert, so that all rows of the plan are there.
+  // Every token goes to every expert, so that all rows of the plan are there. A round of as many rows
+  // as a rank has tokens is of one rank alone, which sends as much in it as it ever may.
   qwen3_moe all = small_moe;
   all.experts_per_token = all.experts;
   const auto of_experts = [&](layout l, int dp, const char* name) {
-    poisoned_on_ranks(all, {.ranks = l, .batch = b}, dp, name);
+    batching of_step = b;
+    for (const int rows : {0, b.micro * b.sequence / (l.sequence_parallel ? l.tp : 1)}) {
+      of_step.expert_rows = rows;
+      poisoned_on_ranks(all, {.ranks = l, .batch = of_step}, dp,
+                        rows > 0 ? (std::string(name) + " in rounds").c_str() : name);
+    }
   };
   of_experts({.ep = 2}, 2, "ep 2");
   of_experts({.ep = 4, .zero = 1}, 4, "zero 1 ep 4");

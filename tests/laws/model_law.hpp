@@ -19,9 +19,11 @@ inline content content_of(const value& v) {
   case feed::key_cache:
   case feed::value_cache: return content::stream;
   case feed::labels: return content::labels;
-  case feed::positions: return content::positions;
+  case feed::positions:
+  case feed::all_positions: return content::positions;
   case feed::slots: return content::slots;
-  case feed::documents: return content::documents;
+  case feed::documents:
+  case feed::all_documents: return content::documents;
   case feed::token_keys: return content::token_keys;
   case feed::last: return content::row;
   default: return content::tokens;

@@ -2,10 +2,10 @@
 """A program whose ranks are processes: the bits of ranks that are threads, and what happens to all
 when one of them cannot go on.
 
-    processes.py PROGRAM WITHOUT-MPI COMMUNICATORS [unittest argument...]
+    processes.py PROGRAM WITHOUT-MPI COMMUNICATORS STRUCK [unittest argument...]
 
 PROGRAM is compiled from ../cli/tiny_gpt.hpp; WITHOUT-MPI (without_mpi.cpp) without MPI;
-COMMUNICATORS from communicators.cpp.
+COMMUNICATORS from communicators.cpp; STRUCK from struck.cpp.
 """
 
 import json
@@ -23,7 +23,7 @@ import cli  # noqa: E402
 from cli import DATA, INTERRUPTED, MISMATCH, MODEL, USAGE, contents, newest, run  # noqa: E402
 
 RANKS = 11
-WITHOUT_MPI = COMMUNICATORS = None
+WITHOUT_MPI = COMMUNICATORS = STRUCK = None
 # What mpirun says of its own accord.
 LAUNCHER = ("MPI_ABORT was invoked", "with errorcode", "NOTE: invoking", "You may or may not see",
             "exactly when Open MPI", "Primary job", "a non-zero exit code", "mpirun ", "mpirun:",
@@ -255,6 +255,43 @@ class Processes(cli.Case):
             self.assertRegex(line, r"rank 1 did not come to exchange \d+ of its group, .* over .*, for "
                                    r"which rank [02] waits \d+ s: see what that rank does")
 
+    def test_a_rank_that_is_struck_at_a_place_of_a_step(self):
+        train = ("data-path", "text", "train-iters", 6, "save", "saved", "save-interval", 2,
+                 "eval-iters", 0)
+
+        def is_intact(place):
+            if place != "loader":  # that runs steps alone
+                self.assertEqual([f.name for f in self.folder.glob("saved/iter_???????")],
+                                 ["iter_0000002"])
+                self.assertEqual(self.done(1, *evaluate)[1], [])
+
+        self.assertEqual(self.done(3, STRUCK, "nowhere", "-", 1, *train)[1], [])
+        evaluate = (STRUCK, "eval", "-", 0, "data-path", "text", "load", "saved", "ranks", 1)
+        for place in ("loader", "optimizer", "save"):
+            for rank, how in ((1, "throw"), (1, "kill"), (1, "stop"), (0, "throw"), (0, "kill")):
+                with self.subTest(place=place, rank=rank, how=how):
+                    shutil.rmtree(self.folder / "saved", ignore_errors=True)
+                    launched = on(3, STRUCK, place, how, rank, *train, "collective-timeout",
+                                  2 if how == "stop" else 60, cwd=self.folder)
+                    began = time.monotonic()
+                    errors = own(launched.communicate(timeout=60)[1])
+                    if how != "stop":
+                        self.assertLess(time.monotonic() - began, 15)
+                    self.assertEqual(launched.returncode, {
+                        "throw": DATA, "kill": 128 + signal.SIGKILL, "stop": RANKS}[how], errors)
+                    self.assertEqual(processes(self.folder), {})
+                    self.assertEqual(bool(errors), how != "kill", errors)
+                    for line in errors:
+                        self.assertIn({"throw": f"it has no {place}",
+                                       "stop": f"rank {rank} did not come to exchange"}[how], line)
+                    is_intact(place)
+        for place in ("loader", "optimizer", "save"):  # ranks that are threads
+            shutil.rmtree(self.folder / "saved", ignore_errors=True)
+            done = subprocess.run([STRUCK, place, "throw", "1", *map(str, train), "ranks", "3"],
+                                  cwd=self.folder, capture_output=True, text=True, timeout=60)
+            self.assertEqual((done.returncode, done.stderr), (DATA, f"it has no {place}\n"))
+            is_intact(place)
+
     def test_a_rank_that_is_asked_to_stop(self):
         for strike in (lambda launched, _: launched.send_signal(signal.SIGUSR1),
                        lambda _, ranks: os.kill(ranks[1], signal.SIGTERM)):
@@ -280,5 +317,5 @@ class Processes(cli.Case):
 
 if __name__ == "__main__":
     cli.PROGRAM = os.path.abspath(sys.argv[1])
-    WITHOUT_MPI, COMMUNICATORS = map(os.path.abspath, sys.argv[2:4])
-    unittest.main(argv=[sys.argv[0], *sys.argv[4:]])
+    WITHOUT_MPI, COMMUNICATORS, STRUCK = map(os.path.abspath, sys.argv[2:5])
+    unittest.main(argv=[sys.argv[0], *sys.argv[5:]])

@@ -1,5 +1,6 @@
 // What a micro-batch feeds the ranks of a layout: of every logical token one replica's ranks hold
-// the id, label, position, document and key of dropout once, and those of one token together.
+// the id, label, position, document and key of dropout once, and those of one token together; and
+// each rank has the positions and documents of all of them.
 #define BOOST_TEST_MODULE feeds
 #include <boost/test/unit_test.hpp>
 
@@ -24,12 +25,12 @@ constexpr int micro = 2, sequence = 16;
 constexpr gpt small{
     .layers = 1, .hidden = 16, .heads = 4, .ffn = 32, .vocabulary = 64, .positions = 64};
 
-/// The position input of a program's block.
-const value& positions_of(const program_view& p) {
+/// What a program's block is fed.
+const value& input_of(const program_view& p, feed f) {
   const graph& g = *p.block(0).g;
   for (int i = 0; i < g.value_count; ++i)
-    if (g.values[i].is == role::input && g.values[i].from == feed::positions) return g.values[i];
-  throw error(exit_code::internal, "no positions");
+    if (g.values[i].is == role::input && g.values[i].from == f) return g.values[i];
+  throw error(exit_code::internal, "no such input");
 }
 
 void feeds_every_token_once(const layout& l, bool own_positions) {
@@ -46,22 +47,28 @@ void feeds_every_token_once(const layout& l, bool own_positions) {
     if (!own_positions) logical[feed::positions][static_cast<std::size_t>(i)] = i % sequence;
     logical[feed::token_keys].push_back(5 * sequence + i);
   }
-  const value& v = positions_of(program.view());
+  logical[feed::all_positions] = logical[feed::positions];
+  logical[feed::all_documents] = logical[feed::documents];
+  const value &v = input_of(program.view(), feed::positions),
+              &all = input_of(program.view(), feed::all_positions);
   test::coverage seen;
   test::for_each_rank(mesh(l), [&](const coordinates& rank, const laws::world& w, int number) {
     if (rank[static_cast<unsigned>(axis::dp)] > 0) return; // another replica has a batch of its own
-    const auto held = test::plain_indices(w, mesh(l), v, number);
+    const auto own = test::plain_indices(w, mesh(l), v, number),
+               of_all = test::plain_indices(w, mesh(l), all, number);
+    BOOST_TEST(of_all.size() == static_cast<std::size_t>(micro * sequence));
     rank_feeds feeds(program.view(), rank);
     std::map<feed, int> times;
     feeds.give(batch, [&](feed f, std::span<const std::int32_t> ids) {
       ++times[f];
+      const auto& held = is_of_all(f) ? of_all : own;
       BOOST_REQUIRE_EQUAL(ids.size(), held.size());
       for (std::size_t i = 0; i < ids.size(); ++i)
         BOOST_TEST(ids[i] == logical.at(f)[static_cast<std::size_t>(held[i])]);
     });
-    BOOST_TEST(times.size() == 5u);
+    BOOST_TEST(times.size() == 7u);
     for (const auto& [f, n] : times) BOOST_TEST(n == 1);
-    for (const std::int64_t at : held) seen.add(v, rank, at);
+    for (const std::int64_t at : own) seen.add(v, rank, at);
   });
   BOOST_TEST(seen.once());
 }

@@ -26,6 +26,7 @@
 #include <sys/time.h>
 #include <unistd.h>
 
+#include <busy_cores.hpp>
 #include <kernels.hpp>
 #include <scratch.hpp>
 
@@ -331,17 +332,9 @@ BOOST_AUTO_TEST_CASE(no_region_waits_for_a_thread_that_does_not_run) {
 }
 
 BOOST_AUTO_TEST_CASE(every_piece_is_done_once_beside_busy_threads) {
-  // More than there are processors, so that workers wait their turn.
-  std::atomic<bool> end{false};
-  std::vector<std::thread> busy;
-  for (int i = 0; i < 2 * processors(); ++i)
-    busy.emplace_back([&] {
-      while (!end.load(std::memory_order_relaxed)) continue;
-    });
+  const test::busy_cores others; // so that workers wait their turn
   set_thread_count(2);
   BOOST_TEST(every_piece_once(5000));
-  end = true;
-  for (std::thread& t : busy) t.join();
 }
 
 BOOST_AUTO_TEST_CASE(signals_leave_every_bit_of_every_kind_of_product) {

@@ -201,13 +201,21 @@ inline void describe(const program_source& source, const program_view& p, const 
 /// `processes`, or as another one that was called with the word `called`. Throws mc::error.
 inline void carry_out(const program_source& source, const program_view& p, command what, options& o,
                       process_ranks& processes, const std::string& called) {
-  if (what == command::convert || what == command::describe) processes.dismiss();
-  if (what == command::convert) return run_export(p, o);
   if (what == command::describe) {
+    processes.dismiss();
     if (o.model.load.given()) return detail::describe_states(o);
     refuse_idle_flags(what, o);
     if (o.report.pictures.given()) return detail::draw_pictures(p, o.report.pictures());
     return detail::describe(source, p, o);
+  }
+  if (what == command::convert) {
+    const mesh ranks = detail::ranks_of_run(p, o, processes.size());
+    if (processes.first()) processes.call("");
+    return detail::on_ranks(ranks, o, processes, [&](communicator& c) {
+      agreement all(c);
+      detail::require_same_program(all, o, what);
+      run_export(p, o, c);
+    });
   }
   const mesh ranks = detail::check_runnable(p, what, o, processes.size(), processes.first());
   if (const std::string_view slow = why_slow(); processes.first() && !slow.empty())

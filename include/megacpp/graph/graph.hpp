@@ -55,6 +55,8 @@ enum class feed : std::uint8_t {
   labels,
   positions,
   documents,
+  all_positions, ///< those of the tokens of all cp ranks
+  all_documents,
   token_keys,
   last,
   key_cache,
@@ -73,7 +75,7 @@ enum class feed : std::uint8_t {
   step,
   learning_rate
 };
-inline constexpr int feeds = 23;
+inline constexpr int feeds = 25;
 constexpr const char* name_of(feed f) {
   constexpr const char* names[] = {"none",
                                    "stream",
@@ -81,6 +83,8 @@ constexpr const char* name_of(feed f) {
                                    "labels",
                                    "positions",
                                    "documents",
+                                   "all positions",
+                                   "all documents",
                                    "token keys",
                                    "last",
                                    "key cache",
@@ -101,6 +105,8 @@ constexpr const char* name_of(feed f) {
   static_assert(std::size(names) == feeds);
   return names[static_cast<int>(f)];
 }
+/// What each rank is fed of the whole sequence, whose other tokens it does not have.
+constexpr bool is_of_all(feed f) { return f == feed::all_positions || f == feed::all_documents; }
 /// What generation keeps of earlier tokens.
 constexpr bool is_cache(feed f) { return f == feed::key_cache || f == feed::value_cache; }
 /// Ranges of the flat stores, which the update reads.

@@ -7,6 +7,7 @@
 #include <megacpp/hf/weights.hpp>
 #include <megacpp/io/folder_writer.hpp>
 
+#include <algorithm>
 #include <cstring>
 #include <filesystem>
 #include <functional>
@@ -141,17 +142,20 @@ template <class T> void write_tensor(const hf_tensor& t, const mc::stores& s, st
   });
 }
 
-/// One tensor of a folder, converted to T; zeros where the folder has none.
-template <class T> void convert_tensor(const weights_in_folder::match& m, const byte_sink& sink) {
+/// One tensor of a folder, converted to T; zeros where the folder has none. Ranks take turns with
+/// its blocks.
+template <class T>
+void convert_tensor(const weights_in_folder::match& m, communicator& ranks, const byte_sink& sink) {
   std::vector<std::byte> buffer;
-  if (m.file == nullptr)
-    return write_blocks<T>(m.ours, buffer, sink, [](T*, std::int64_t, std::int64_t) {});
   std::vector<double> values;
-  weights_in_folder::read(m, values, [&](std::int64_t, std::span<const double> x) {
-    buffer.resize(x.size() * sizeof(T));
-    T* const to = reinterpret_cast<T*>(buffer.data());
-    for (std::size_t i = 0; i < x.size(); ++i) to[i] = convert<T>(x[i]);
-    sink(buffer);
+  const std::int64_t n = ranks_of(ranks.ranks());
+  write_blocks<T>(m.ours, buffer, sink, [&](T* to, std::int64_t first, std::int64_t /*count*/) {
+    if (m.file == nullptr) return;
+    if (first / m.ours.block() % n == ranks.rank())
+      weights_in_folder::read_from(m, first, values, [&](std::span<const double> x) {
+        std::transform(x.begin(), x.end(), to, [](double v) { return convert<T>(v); });
+      });
+    join_block(ranks, buffer);
   });
 }
 
@@ -297,16 +301,19 @@ inline void load_model_folder(const std::filesystem::path& folder, const program
 /// transformers 4.51 has them, each tensor as F32, BF16 or F64, or without `as` in the type it has.
 /// The folder must be sound and of the program's model; no more than a block of a tensor is held in
 /// memory. Token ids, generation_config.json and the character list go along. `from` and `to` may
-/// be the same folder. Throws as load_model_folder and save_model_folder do.
+/// be the same folder. All ranks call it, and convert what there is to convert; the first one
+/// writes. Throws as load_model_folder and save_model_folder do.
 inline saved_model export_model_folder(const model_folder& in, const std::filesystem::path& to,
                                        const program_view& p, std::optional<storage_type> as,
-                                       std::uint64_t max_shard = hf_shard_limit) {
+                                       std::uint64_t max_shard = hf_shard_limit,
+                                       communicator& ranks = self::of_process()) {
   const hf_family& family = hf_family_of(p);
   nlohmann::json written = family.config(p);
   static_cast<void>(family.tensors(p)); // a program without that form is refused before its folder
   const json_value config = read_json(in.open("config.json"));
   require_same_model(config, p);
   const weights_in_folder weights(in, p);
+  ranks.run(exchange::barrier(everyone)); // all have the files open, in whose place others may come
 
   storage_type common = as.value_or(storage_type::f32);
   for (const auto& t : weights.matches())
@@ -320,16 +327,19 @@ inline saved_model export_model_folder(const model_folder& in, const std::filesy
 
   for (const auto& t : weights.matches()) {
     const storage_type type = as || t.file == nullptr ? common : t.theirs.type;
-    m.tensors.push_back({t.ours.name, type, t.ours.shape, [&t, type](const byte_sink& out) {
+    m.tensors.push_back({t.ours.name, type, t.ours.shape, [&t, type, &ranks](const byte_sink& out) {
                            if (t.file != nullptr && t.theirs.type == type) {
                              t.file->check_unchanged();
                              out(t.theirs.bytes);
-                           } else if (bits_of(type) == 16) detail::convert_tensor<bf16>(t, out);
-                           else if (bits_of(type) == 64) detail::convert_tensor<double>(t, out);
-                           else detail::convert_tensor<float>(t, out);
+                           } else if (bits_of(type) == 16)
+                             detail::convert_tensor<bf16>(t, ranks, out);
+                           else if (bits_of(type) == 64)
+                             detail::convert_tensor<double>(t, ranks, out);
+                           else detail::convert_tensor<float>(t, ranks, out);
                          }});
   }
-  folder_writer out(to.string());
+  folder_writer out =
+      ranks.rank() == 0 ? folder_writer(to.string()) : folder_writer::of_another_rank();
   const saved_model saved = detail::write_model(out, std::move(m), max_shard);
   out.commit();
   return saved;

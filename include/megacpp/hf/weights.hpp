@@ -64,7 +64,14 @@ public:
     buffer.resize(block_size(m));
     for (std::int64_t b = 0; b < blocks(m); ++b) read_block(m, b, buffer, f);
   }
-  /// The same with a block a thread at once, each with its part of `buffer`: f must not throw, and
+  /// f(values) for the block that begins with element `first`.
+  template <class F>
+  static void read_from(const match& m, std::int64_t first, std::vector<double>& buffer, F f) {
+    m.file->check_unchanged();
+    buffer.resize(block_size(m));
+    read_block(m, first / m.ours.block(), buffer, [&](std::int64_t, auto values) { f(values); });
+  }
+  /// As read(), with a block a thread at once, each with its part of `buffer`: f must not throw, and
   /// may write only what belongs to its elements.
   template <class F>
   static void read_in_parallel(const match& m, std::vector<double>& buffer, F f) {

@@ -51,13 +51,7 @@ constexpr var context_parallel_attention(context& c, var q, var k, var v, attent
     return cached_attention(q, k, v, keys, values, c.slots, o, line);
   }
   const var keys = to(k, axis::cp, replicate, line), values = to(v, axis::cp, replicate, line);
-  attention_masks m;
-  m.q_position = c.positions;
-  m.k_position = to(c.positions, axis::cp, replicate, line);
-  if (c.documents.b != nullptr) {
-    m.q_document = c.documents;
-    m.k_document = to(c.documents, axis::cp, replicate, line);
-  }
+  const attention_masks m{c.positions, c.all_positions, c.documents, c.all_documents};
   return attention(q, keys, values, m, o, line);
 }
 

@@ -398,6 +398,7 @@ struct machine_flags {
   machine_flags() {
     const command computing =
         command::train | command::eval | command::generate | command::describe;
+    const command together = command::train | command::eval | command::generate | command::convert;
     threads
         .is(0,
             "threads to compute with; 0: all cores, or the quota of a container. Results do not "
@@ -411,18 +412,18 @@ struct machine_flags {
             "the program is laid out over. More of them are replicas. Under mpirun or srun, which "
             "start each as a process, as many as those")
         .within(0, 4096)
-        .of(command::train | command::eval | command::generate)
+        .of(together)
         .resumes(on_resume::unsaved);
     collective_timeout
         .is(600, "seconds that ranks wait for one of them before all end with its name")
         .within(1, 1 << 30)
-        .of(command::train | command::eval | command::generate)
+        .of(together)
         .resumes(on_resume::unsaved);
     check_collectives
         .is(MEGACPP_DEBUGGED,
             "ranks tell each other what they are about to exchange, and end where they differ with "
             "both ranks and both lines of the model")
-        .of(command::train | command::eval | command::generate)
+        .of(together)
         .resumes(on_resume::unsaved);
     product_type
         .is("auto",

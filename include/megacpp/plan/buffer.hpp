@@ -4,6 +4,7 @@
 #include <megacpp/graph/graph.hpp>
 
 #include <cstdint>
+#include <iterator>
 
 namespace mc {
 
@@ -42,9 +43,15 @@ constexpr const char* name_of(content c) {
 constexpr bool is_added_to(content c) {
   return c == content::derived_gradients || c == content::totals || c == content::main_gradients;
 }
-inline constexpr feed batch_feeds[] = {feed::tokens,    feed::labels,     feed::positions,
-                                       feed::documents, feed::token_keys, feed::last,
-                                       feed::slots};
+inline constexpr feed batch_feeds[] = {feed::tokens,     feed::labels,        feed::positions,
+                                       feed::documents,  feed::all_positions, feed::all_documents,
+                                       feed::token_keys, feed::last,          feed::slots};
+/// The number of a feed among those of the batch; -1: it is none.
+constexpr int batch_feed(feed f) {
+  for (int i = 0; i < static_cast<int>(std::size(batch_feeds)); ++i)
+    if (batch_feeds[i] == f) return i;
+  return -1;
+}
 /// True for the cotangent of a loss, which is the seed; that of a stream comes from behind.
 constexpr bool is_seed(const value& v) {
   return v.is == role::input && v.from == feed::d_output && (v.rank == 0 || v.slot > 0);

@@ -106,9 +106,8 @@ public:
   }
   /// That of a feed of the batch; -1: it is none.
   constexpr int of(feed f) const {
-    for (int i = 0; i < static_cast<int>(std::size(batch_feeds)); ++i)
-      if (batch_feeds[i] == f) return of(content::fed, i);
-    return -1;
+    const int i = batch_feed(f);
+    return i < 0 ? -1 : of(content::fed, i);
   }
   constexpr std::int64_t bytes(arena_of a) const { return bytes_[static_cast<int>(a)]; }
 

@@ -44,6 +44,8 @@ constexpr bool fed(part_kind part, feed f, const setup& s) {
   case feed::seed:
   case feed::step: return true;
   case feed::documents: return s.batch.packed;
+  case feed::all_positions: return s.room == 0; // caches know theirs
+  case feed::all_documents: return s.room == 0 && s.batch.packed;
   case feed::tokens: return part == part_kind::stem || part == part_kind::block;
   case feed::stream: return part != part_kind::stem;
   case feed::labels: return part == part_kind::loss;
@@ -65,6 +67,8 @@ constexpr fed_integers integers_of(feed f, const setup& s, std::int64_t vocabula
   switch (f) {
   case feed::positions:
     return {integer_kind::positions, "positions", s.room > 0 ? s.room : s.batch.sequence};
+  case feed::all_positions: return {integer_kind::positions, "all_positions", s.batch.sequence};
+  case feed::all_documents: return {integer_kind::documents, "all_documents"};
   case feed::token_keys: return {integer_kind::token_keys, "token_keys"};
   case feed::documents: return {integer_kind::documents, "documents"};
   case feed::tokens: return {integer_kind::tokens, "tokens", vocabulary};
@@ -297,9 +301,9 @@ constexpr bool slot_taken(const graph& g, int i) {
 
 /// A model's own input is one that the part is fed, as it is fed, and a cache has a slot of its
 /// own: MEGA-S011, in generation C006.
-/// `tokens` and `stream` lie as those of the part.
+/// `tokens`, those of all cp ranks and `stream` lie as those of the part.
 constexpr void check_inputs(builder& b, part_kind part, const setup& s, const value& tokens,
-                            const value& stream, std::int64_t vocabulary) {
+                            const value& all_tokens, const value& stream, std::int64_t vocabulary) {
   int streams = 0; // of which there is one cotangent
   for (int i = 0; i < b.g.value_count; ++i) {
     const auto id = static_cast<value_id>(i);
@@ -310,7 +314,7 @@ constexpr void check_inputs(builder& b, part_kind part, const setup& s, const va
     const bool slot = cache ? v.slot >= 0 && v.slot < max_slots : v.slot == 0;
     const bool there = fed(part, v.from, s) && slot && (!floats || ++streams == 1);
     const fed_integers is = integers_of(v.from, s, vocabulary);
-    value like = floats ? stream : tokens;
+    value like = floats ? stream : is_of_all(v.from) ? all_tokens : tokens;
     if (v.from == feed::last) like.rank = 1;
     bool alike = v.type == (floats ? s.type : dtype::i32) && v.same_dims(like) && v.at == like.at;
     alike = alike && (v.holds == integer_kind::unknown || serves(is.kind, v.holds));
@@ -344,6 +348,8 @@ template <class Model> [[gnu::cold]] constexpr graph forward_graph(const Model& 
   const extent Sq{dim::sequence, s.batch.sequence,
                   s.ranks.cp > 1 ? order::balanced : order::contiguous};
   const placement tokens_at = stream_placement(invariant);
+  placement all_at = tokens_at;
+  all_at[axis::cp] = replicate;
   context c;
   c.b = &b;
   c.type = s.type;
@@ -354,7 +360,7 @@ template <class Model> [[gnu::cold]] constexpr graph forward_graph(const Model& 
   b.packed = s.batch.packed;
   const auto ints = [&](feed f) {
     const fed_integers is = integers_of(f, s, m.vocabulary);
-    return b.integers(f, is.kind, is.name, {B, Sq}, tokens_at, is.below);
+    return b.integers(f, is.kind, is.name, {B, Sq}, is_of_all(f) ? all_at : tokens_at, is.below);
   };
   const auto stream = [&] {
     return b.input(feed::stream, "x", s.type, {B, Sq, m.hidden_extent()},
@@ -371,7 +377,10 @@ template <class Model> [[gnu::cold]] constexpr graph forward_graph(const Model& 
   c.token_keys = ints(feed::token_keys);
   if (s.batch.packed) c.documents = ints(feed::documents);
   if (s.room > 0) c.slots = ints(feed::slots);
+  else c.all_positions = ints(feed::all_positions);
+  if (s.room == 0 && s.batch.packed) c.all_documents = ints(feed::all_documents);
   const value as_tokens = c.positions.type();
+  const value as_all = s.room > 0 ? as_tokens : c.all_positions.type();
   switch (part) {
   case part_kind::stem:
     b.g.outputs[0] = m.stem(c, ints(feed::tokens)).id;
@@ -413,7 +422,7 @@ template <class Model> [[gnu::cold]] constexpr graph forward_graph(const Model& 
   for (int i = 0; i < b.g.parameter_count; ++i) // the stores have one element type
     if (const parameter_info& p = b.g.parameters[i]; b.g.at(p.v).type != s.type)
       b.fail(fault::S006, p.line, "parameter", p.v);
-  detail::check_inputs(b, part, s, as_tokens, as_stream, m.vocabulary);
+  detail::check_inputs(b, part, s, as_tokens, as_all, as_stream, m.vocabulary);
   detail::check_changes(b, s.generating);
   if (part != part_kind::logits) detail::check_padding(b); // texts take none of the other rows
   detail::check_salts(b.g);

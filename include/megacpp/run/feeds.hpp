@@ -9,6 +9,8 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <initializer_list>
+#include <iterator>
 #include <span>
 #include <string>
 #include <vector>
@@ -28,13 +30,13 @@ class rank_feeds {
 public:
   /// `at`: the rank that is fed. The program must outlive this.
   rank_feeds(const program_view& p, const coordinates& at) : p_(p) {
-    for (const part_view& part : p.parts)
+    for (const part_view& part : p.parts) // all of them hold a feed to one placement
       for (int i = 0; i < part.g->value_count; ++i)
-        if (const value& v = part.g->values[i]; v.is == role::input && v.from == feed::positions)
-          held_ = boxes(part.g->ranks, v, at); // the builder holds all of a batch to one placement
+        if (const value& v = part.g->values[i]; v.is == role::input)
+          if (const int k = batch_feed(v.from); k >= 0) held_[k] = boxes(part.g->ranks, v, at);
     logical_.resize(static_cast<std::size_t>(p.numbers.batch.micro) *
                     static_cast<std::size_t>(p.numbers.batch.sequence));
-    local_.resize(static_cast<std::size_t>(held_.count().n));
+    local_.resize(logical_.size());
   }
 
   /// write(feed, the rank's integers) for everything that a micro-batch feeds. Throws
@@ -52,22 +54,26 @@ public:
     require_rows(feed::tokens, b.tokens), require_rows(feed::labels, b.labels);
     if (b.positions != nullptr) require_rows(feed::positions, b.positions);
     const std::int64_t s = p_.numbers.batch.sequence;
-    const auto given = [&](feed f, const std::int32_t* ids) {
-      held_.each_run({}, held_.count(), [&](local_count to, global_count from, std::int64_t n) {
-        std::copy_n(ids + from.n, n, local_.begin() + to.n);
-      });
-      write(f, std::span<const std::int32_t>(local_));
+    const auto given = [&](const std::int32_t* ids, std::initializer_list<feed> as) {
+      for (const feed f : as) {
+        const boxes& held = held_[batch_feed(f)];
+        const auto n = static_cast<std::size_t>(held.count().n);
+        held.each_run({}, held.count(), [&](local_count to, global_count from, std::int64_t run) {
+          std::copy_n(ids + from.n, run, local_.begin() + to.n);
+        });
+        write(f, std::span<const std::int32_t>(local_).first(n));
+      }
     };
-    const auto made = [&](feed f, auto of_token) {
+    const auto made = [&](auto of_token) {
       for (std::size_t i = 0; i < logical_.size(); ++i)
         logical_[i] = static_cast<std::int32_t>(of_token(static_cast<std::int64_t>(i)));
-      given(f, logical_.data());
+      return logical_.data();
     };
-    given(feed::tokens, b.tokens), given(feed::labels, b.labels);
-    if (packed) given(feed::documents, b.documents);
-    if (b.positions != nullptr) given(feed::positions, b.positions);
-    else made(feed::positions, [&](std::int64_t i) { return i % s; });
-    made(feed::token_keys, [&](std::int64_t i) { return b.first_sample * s + i; });
+    given(b.tokens, {feed::tokens}), given(b.labels, {feed::labels});
+    if (packed) given(b.documents, {feed::documents, feed::all_documents});
+    given(b.positions != nullptr ? b.positions : made([&](std::int64_t i) { return i % s; }),
+          {feed::positions, feed::all_positions});
+    given(made([&](std::int64_t i) { return b.first_sample * s + i; }), {feed::token_keys});
   }
 
 private:
@@ -86,7 +92,7 @@ private:
   }
 
   const program_view& p_;
-  boxes held_;
+  boxes held_[std::size(batch_feeds)];
   std::vector<std::int32_t> logical_, local_; ///< integers on their way
 };
 

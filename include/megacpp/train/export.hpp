@@ -48,15 +48,22 @@ inline void refuse_states(const std::string& path) {
 
 } // namespace detail
 
-/// Reads --load and writes --save; no weights are held in memory.
-inline void run_export(const program_view& p, const options& o) {
+/// Reads --load and writes --save; no weights are held in memory. All ranks call it.
+inline void run_export(const program_view& p, const options& o,
+                       communicator& ranks = self::of_process()) {
+  agreement all(ranks);
+  all.before_others();
   if (!o.model.load.given() || !o.training.save.given())
     throw error(exit_code::usage,
                 "export needs --load FOLDER, a saved model, and --save FOLDER, where to write it");
-  const model_folder from = detail::required_model(o, "export");
-  detail::refuse_states(o.training.save());
+  const model_folder from = detail::required_model(o, "export", all.first());
+  const std::uint64_t shard_limit = shard_limit_of(o);
+  if (all.first()) detail::refuse_states(o.training.save());
+  all.after_first();
+  detail::require_same_model(all, from);
   const saved_model m = export_model_folder(
-      from, o.training.save(), p, detail::storage_named(o.model.dtype()), shard_limit_of(o));
+      from, o.training.save(), p, detail::storage_named(o.model.dtype()), shard_limit, ranks);
+  if (!all.first()) return;
   print_line(fmt::format("{} tensors, {} in {} file{}, written to {}", m.tensors,
                          bytes_text(m.bytes).view(), m.files, m.files == 1 ? "" : "s",
                          o.training.save()));
