@@ -98,8 +98,19 @@ refused 5 'field "attention_bias" is true' build downloaded/config.json my-qwen 
 [ "$(cksum <my-qwen)" = "$before" ] || fail 'a refused configuration changed the program'
 sed -i 's/"attention_bias": true, //' downloaded/config.json
 
+# A layout is one line, and no other unit is built for it; what one has saved goes on under another.
+sed -i 's/"num_key_value_heads": 1/"num_key_value_heads": 2/; s/"num_hidden_layers": 3/"num_hidden_layers": 4/
+  s/"layer_types": \[/&"full_attention", /' downloaded/config.json
+cp text book.txt
+build downloaded/config.json my-qwen precision=fp32 sequence=256 tp=2
+cp build/CMakeLists.txt of-tp-2
+documented docs/parallelism.md another-layout
+[ "$(diff of-tp-2 build/CMakeLists.txt | grep -c '^>')" = 1 ] || fail 'a layout is more than one line'
+diff of-tp-2 build/CMakeLists.txt | grep -q '^> .*TP 4 PP 2' || fail 'a layout is not in that line'
+if grep -Eq '(main|commands|kernels)\.cpp' build/build.log; then fail 'what no layout shapes was built again'; fi
+[ -d model-of-2/iter_0000040 ] || fail 'the run did not go on'
+
 # Several ranks, the fewest that the layout has: built, described, and run.
-sed -i 's/"num_key_value_heads": 1/"num_key_value_heads": 2/' downloaded/config.json
 build downloaded/config.json many precision=fp32 sequence=32 tp=2 sp=1 cp=2 pp=3
 ./many describe >/dev/null
 ./many train --data-path text --train-iters 2 --save model-many >ran

@@ -77,31 +77,12 @@ enum class feed : std::uint8_t {
 };
 inline constexpr int feeds = 25;
 constexpr const char* name_of(feed f) {
-  constexpr const char* names[] = {"none",
-                                   "stream",
-                                   "tokens",
-                                   "labels",
-                                   "positions",
-                                   "documents",
-                                   "all positions",
-                                   "all documents",
-                                   "token keys",
-                                   "last",
-                                   "key cache",
-                                   "value cache",
-                                   "slots",
-                                   "d output",
-                                   "declared gradient",
-                                   "tied gradient",
-                                   "gradient",
-                                   "master",
-                                   "first moment",
-                                   "second moment",
-                                   "weight",
-                                   "total",
-                                   "seed",
-                                   "step",
-                                   "learning rate"};
+  constexpr const char* names[] = {
+      "none",          "stream",        "tokens",        "labels",       "positions",
+      "documents",     "all positions", "all documents", "token keys",   "last",
+      "key cache",     "value cache",   "slots",         "d output",     "declared gradient",
+      "tied gradient", "gradient",      "master",        "first moment", "second moment",
+      "weight",        "total",         "seed",          "step",         "learning rate"};
   static_assert(std::size(names) == feeds);
   return names[static_cast<int>(f)];
 }

@@ -71,8 +71,8 @@ public:
     buffer.resize(block_size(m));
     read_block(m, first / m.ours.block(), buffer, [&](std::int64_t, auto values) { f(values); });
   }
-  /// As read(), with a block a thread at once, each with its part of `buffer`: f must not throw, and
-  /// may write only what belongs to its elements.
+  /// As read(), a block a thread at once, each with its part of `buffer`: f must not throw, and may
+  /// write only what belongs to its elements.
   template <class F>
   static void read_in_parallel(const match& m, std::vector<double>& buffer, F f) {
     m.file->check_unchanged();

@@ -288,4 +288,10 @@ private:
   std::string otherwise_, if_off_;
 };
 
+using whole_flag = flag<std::int64_t>;
+using real_flag = flag<double>;
+using text_flag = flag<std::string>;
+using texts_flag = flag<std::vector<std::string>>;
+using switch_flag = flag<bool>;
+
 } // namespace mc
