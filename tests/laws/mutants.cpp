@@ -221,7 +221,8 @@ BOOST_AUTO_TEST_CASE(every_place_in_memory_is_needed) {
 // what attention, dropout and the loss leave out. Nothing refuses these tables: the ranks are run.
 BOOST_AUTO_TEST_CASE(every_box_and_every_mask_is_seen) {
   struct mutant {
-    const char *kind, *name;
+    const char* kind;
+    std::string name;
     std::function<void(program_copy&)> change;
   };
   const auto lies = [](const char* parameter, dim d) {
@@ -248,15 +249,7 @@ BOOST_AUTO_TEST_CASE(every_box_and_every_mask_is_seen) {
   const auto all_see = [](attention_options& o) { o.causal = false; };
   const auto near = [](attention_options& o) { o.window = 3; };
   const auto other_salt = [](op::dropout_attributes& a) { a.salt += 5; };
-  const mutant list[] = {
-      {"box", "tokens are cut over tp, not over cp",
-       [](program_copy& p) {
-         p.each("positions", [](value& v) { std::swap(v.at[axis::tp], v.at[axis::cp]); });
-       }},
-      {"box", "ranks of cp have sequences, not parts of each",
-       [](program_copy& p) {
-         p.each("positions", [](value& v) { v.at[axis::cp] = S(dim::batch); });
-       }},
+  std::vector<mutant> list{
       {"box", "fc is cut by its inputs", lies("mlp.fc.weight", dim::hidden)},
       {"box", "every rank has the first part of fc", lies("mlp.fc.weight", dim::none)},
       {"box", "proj is cut by its outputs", lies("mlp.proj.weight", dim::hidden)},
@@ -275,6 +268,8 @@ BOOST_AUTO_TEST_CASE(every_box_and_every_mask_is_seen) {
        attends({&op::attention_grad}, near)},
       {"mask", "every token is a document", fed("documents", feed::positions)},
       {"mask", "documents are told by tokens", fed("documents", feed::tokens)},
+      {"mask", "every key is a document", fed("all_documents", feed::all_positions)},
+      {"mask", "keys are where their documents are", fed("all_positions", feed::all_documents)},
       {"mask", "a label that counts for nothing counts", fed("labels", feed::tokens)},
       {"mask", "dropout has another salt", drops(true, true, other_salt)},
       {"mask", "dropout's gradient has another salt", drops(false, true, other_salt)},
@@ -298,6 +293,16 @@ BOOST_AUTO_TEST_CASE(every_box_and_every_mask_is_seen) {
                 [&](node& n) { mc_test::change<op::vocabulary_attributes>(n, all); });
        }},
   };
+  for (const char* input : {"tokens", "labels", "positions", "documents", "token_keys"}) {
+    list.push_back(
+        {"box", std::string(input) + " are cut over tp, not over cp", [=](program_copy& p) {
+           p.each(input, [](value& v) { std::swap(v.at[axis::tp], v.at[axis::cp]); });
+         }});
+    list.push_back({"box", std::string(input) + " of whole sequences are what a rank of cp has",
+                    [=](program_copy& p) {
+                      p.each(input, [](value& v) { v.at[axis::cp] = S(dim::batch); });
+                    }});
+  }
   for (const mutant& m : list) {
     program_copy p(of_four());
     m.change(p);

@@ -20,7 +20,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "cli"))
 import cli  # noqa: E402
-from cli import DATA, INTERRUPTED, MISMATCH, MODEL, USAGE, contents, newest, run  # noqa: E402
+from cli import (DATA, INTERRUPTED, MISMATCH, MODEL, NONFINITE, USAGE,  # noqa: E402
+                 contents, newest, run)
 
 RANKS = 11
 WITHOUT_MPI = COMMUNICATORS = STRUCK = None
@@ -204,11 +205,29 @@ class Processes(cli.Case):
         before = self.state("of-0/saved")
         shutil.copytree(self.folder / "of-0/saved", self.folder / "of-1/saved")
         self.refused(MODEL, ": rank 2: .*saved/iter_0000003 does not exist", 3, each, *flags)
-        self.refused(MODEL, ": rank 2: .*saved does not exist", 3, each, cli.PROGRAM, "eval",
+        self.refused(MODEL, ": rank 2: .*saved/iter_0000003 does not exist", 3, each, cli.PROGRAM, "eval",
                      "--data-path", "text", "--load", "saved")
         shutil.copytree(self.folder / "of-0/saved", self.folder / "of-2/saved")
+        evaluated = (cli.PROGRAM, "eval", "--data-path", "text", "--load", "saved")
+        continued = (cli.PROGRAM, "generate", "--prompts-file", "text", "--load", "saved",
+                     "--max-new-tokens", 2)
+        lines = "green\nbottles\n"
+        for r, prompts in enumerate((lines, lines, lines.replace("green", "seven"))):
+            (self.folder / f"of-{r}/text").rename(self.folder / f"of-{r}/whole")
+            (self.folder / f"of-{r}/text").write_text(prompts)
+        self.refused(MISMATCH, ": rank 2: this rank has other prompts", 3, each, *continued)
+        self.refused(MISMATCH, ": rank 2: this rank has other data", 3, each, *evaluated)
+        for r in range(3):
+            (self.folder / f"of-{r}/whole").rename(self.folder / f"of-{r}/text")
+        self.done(3, each, *evaluated)
         config = newest(self.folder / "of-2/saved") / "config.json"
         config.write_text(config.read_text() + "\n")
+        self.refused(MODEL, ": rank 2: .*config.json has .* bytes, but was saved with", 3, each, *flags)
+        shutil.rmtree(self.folder / "of-2/saved")
+        (self.folder / "other").mkdir()
+        (self.folder / "other/text").write_text(text.read_text().replace("bottles", "baskets"))
+        run(*flags[1:], "--ranks", 3, cwd=self.folder / "other")
+        shutil.move(self.folder / "other/saved", self.folder / "of-2/saved")
         self.refused(MISMATCH, ": rank 2: this rank has another state or model", 3, each, *flags)
         self.assertEqual(self.state("of-0/saved"), before)
 
@@ -291,6 +310,32 @@ class Processes(cli.Case):
                                   cwd=self.folder, capture_output=True, text=True, timeout=60)
             self.assertEqual((done.returncode, done.stderr), (DATA, f"it has no {place}\n"))
             is_intact(place)
+
+    def test_a_rank_whose_data_is_cut_while_it_reads(self):
+        launched = on(3, self.apart(3), cli.PROGRAM, *self.TRAIN, "--train-iters", 10**6, "--save",
+                      "saved", "--save-interval", 10, "--log-interval", 1, cwd=self.folder)
+        while "saved to" not in (line := launched.stdout.readline()):
+            self.assertTrue(line, "the run has ended")
+        os.truncate(self.folder / "of-1/text", 0)
+        errors = own(launched.communicate(timeout=60)[1])
+        self.assertEqual((launched.returncode, len(errors)), (DATA, 1), errors)
+        self.assertIn("text", errors[0])
+        self.assertEqual(processes(self.folder), {})
+        run("eval", "--load", "of-0/saved", "--data-path", "text", cwd=self.folder)
+
+    def test_a_rank_whose_numbers_are_none(self):
+        train = ("break", 1, "data-path", "text", "train-iters", 6, "save", "saved", "save-interval",
+                 2, "eval-iters", 0)
+        says = r"^the loss of step 4 is nan, and not of all: look at rank 1; saved holds the state of step 2"
+        launched = on(3, STRUCK, "weights", *train, cwd=self.folder)
+        errors = own(launched.communicate(timeout=60)[1])
+        self.assertEqual((launched.returncode, len(errors)), (NONFINITE, 1), errors)
+        self.assertRegex(errors[0], says)
+        shutil.rmtree(self.folder / "saved")
+        done = subprocess.run([STRUCK, "weights", *map(str, train), "ranks", "3"], cwd=self.folder,
+                              capture_output=True, text=True, timeout=60)
+        self.assertEqual(done.returncode, NONFINITE)
+        self.assertRegex(done.stderr, says)
 
     def test_a_rank_that_is_asked_to_stop(self):
         for strike in (lambda launched, _: launched.send_signal(signal.SIGUSR1),

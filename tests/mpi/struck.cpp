@@ -1,6 +1,6 @@
 // Training of which one rank, in its third step or as soon as a state has been saved, throws, is
 // killed or is stopped at a place: where it reads a micro-batch, between the parts of an update, or
-// in the midst of a save.
+// in the midst of a save. Or, as `weights`, `break`, it has weights that are not numbers.
 //
 //   struck PLACE HOW RANK FLAG VALUE...     with mpirun as a process each, else as threads
 //
@@ -11,10 +11,13 @@
 #include <megacpp/run/interpreter.hpp>
 #include <megacpp/train/trainer.hpp>
 
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
+#include <limits>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -29,8 +32,11 @@ namespace {
 struct strike {
   std::string place, how, state;
 
+  bool there(const char* here) const {
+    return place == here && (state.empty() || std::filesystem::exists(state));
+  }
   void at(const char* here) const {
-    if (place != here || !(state.empty() || std::filesystem::exists(state))) return;
+    if (!there(here)) return;
     if (how == "throw") throw error(exit_code::data, "it has no " + place);
     std::raise(how == "kill" ? SIGKILL : SIGSTOP);
   }
@@ -46,8 +52,13 @@ public:
 
 private:
   ticket begin(const exchange& x, const group&) override {
-    if (x.what == collective::all_gather && x.over.has(axis::dp) && x.count > 100)
+    std::fill_n(weights_.data(), weights_.size(), std::numeric_limits<float>::quiet_NaN());
+    weights_ = {};
+    if (x.what == collective::all_gather && x.over.has(axis::dp) && x.count > 100) {
       strike_.at("optimizer");
+      if (strike_.there("weights")) // when they have been gathered
+        weights_ = {static_cast<float*>(x.out), static_cast<std::size_t>(x.count)};
+    }
     if (x.what == collective::all_reduce && x.type == dtype::i32 && x.count > 100)
       strike_.at("save");
     return to_.start(x);
@@ -56,6 +67,7 @@ private:
 
   communicator& to_;
   const strike& strike_;
+  std::span<float> weights_;
 };
 
 constexpr gpt model{

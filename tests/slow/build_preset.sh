@@ -105,8 +105,9 @@ cp text book.txt
 build downloaded/config.json my-qwen precision=fp32 sequence=256 tp=2
 cp build/CMakeLists.txt of-tp-2
 documented docs/parallelism.md another-layout
-[ "$(diff of-tp-2 build/CMakeLists.txt | grep -c '^>')" = 1 ] || fail 'a layout is more than one line'
-diff of-tp-2 build/CMakeLists.txt | grep -q '^> .*TP 4 PP 2' || fail 'a layout is not in that line'
+diff of-tp-2 build/CMakeLists.txt >changed || true
+[ "$(grep -c '^>' changed)" = 1 ] || fail 'a layout is more than one line'
+grep -q '^> .*TP 4 PP 2' changed || fail 'a layout is not in that line'
 if grep -Eq '(main|commands|kernels)\.cpp' build/build.log; then fail 'what no layout shapes was built again'; fi
 [ -d model-of-2/iter_0000040 ] || fail 'the run did not go on'
 

@@ -285,6 +285,26 @@ BOOST_AUTO_TEST_CASE(a_rank_that_others_wait_for_in_vain_is_named) {
        "which rank ",
        " waits ", " s: see what that rank does", "--collective-timeout"});
   hasty.run([](communicator& c) { c.run(exchange::barrier(axis::tp)); }); // others may go on
+  // Rank 0 waits for 2, over dp, and that one for 3, over tp, which does not come.
+  told.store(0);
+  named(hasty,
+        [&](communicator& c) {
+          if (c.rank() == 3) return told.wait(0);
+          try {
+            c.run(c.rank() == 2 ? exchange::barrier(axis::tp, here) : exchange::barrier(axis::dp));
+          } catch (...) {
+            told.store(1), told.notify_all();
+            throw;
+          }
+        },
+        {"rank 3 did not come to exchange 0 of its group, barrier over tp at mine.hpp:7, for which "
+         "rank 2 waits"});
+  named(hasty,
+        [](communicator& c) {
+          c.run(exchange::barrier(c.rank() == 0 || c.rank() == 3 ? axis::tp : axis::dp));
+        },
+        {"ranks wait for each other: rank ", " for rank ", ", and that one for rank ",
+         "let all ranks of a group ask for the same"});
 }
 
 BOOST_AUTO_TEST_CASE(more_ranks_than_processors) {

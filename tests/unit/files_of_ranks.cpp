@@ -157,3 +157,24 @@ BOOST_AUTO_TEST_CASE(a_rank_reads_its_boxes_by_the_registrys_names) {
     reads_its_boxes(biased, l, dtype::f32, registry_form);
   reads_its_boxes(biased, {.tp = 2, .cp = 2, .ep = 2, .etp = 2}, dtype::bf16, registry_form);
 }
+
+// Tensors of several blocks, of which the last is shorter, and of fewer than there are ranks.
+BOOST_AUTO_TEST_CASE(ranks_export_what_one_does) {
+  gpt wide = tied;
+  wide.vocabulary = 10007;
+  const interpreted_program<gpt> p(wide, {.batch = {1, 16}}, "model");
+  stores weights(p.view(), true);
+  fill(weights);
+  const test::scratch_folder dir;
+  save_model_folder(dir / "model", p.view(), weights);
+  for (const storage_type as : {storage_type::f32, storage_type::bf16, storage_type::f64}) {
+    export_model_folder(dir / "model", dir / "one", p.view(), as);
+    for (const int n : {2, 3, 7}) {
+      thread_ranks(mesh_of({}, n)).run([&](communicator& c) {
+        export_model_folder(model_folder(dir / "model"), dir / "many", p.view(), as, hf_shard_limit,
+                            c);
+      });
+      BOOST_TEST((files_in(dir / "many") == files_in(dir / "one")), n << " ranks");
+    }
+  }
+}

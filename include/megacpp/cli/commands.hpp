@@ -18,9 +18,11 @@
 #include <megacpp/train/export.hpp>
 #include <megacpp/train/trainer.hpp>
 
+#include <chrono>
 #include <filesystem>
 #include <string>
 #include <system_error>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -28,21 +30,24 @@ namespace mc {
 
 namespace detail {
 
-/// The mesh of so many ranks as are asked for, or as there are `processes` where a launcher has
-/// started several, or of the fewest that the program has. Throws mc::error(exit_code::mismatch)
-/// where no number of replicas makes them that many, or they are not those that are asked for.
-inline mesh ranks_of_run(const program_view& p, const options& o, int processes = 1) {
-  const layout& l = p.numbers.ranks;
+/// As many ranks as there are `processes` where a launcher has started several, or as are asked for,
+/// or as there are otherwise. Throws mc::error(exit_code::mismatch) for others than are asked for.
+inline int number_of_ranks(const options& o, int processes, int otherwise) {
   const auto asked = static_cast<int>(o.machine.ranks());
-  const int replica = l.tp * l.pp * l.cp, least = ranks_of(smallest_mesh(l)),
-            n = processes > 1 ? processes
-                : asked > 0   ? asked
-                              : least;
-  if (asked > 0 && asked != n)
+  if (processes > 1 && asked > 0 && asked != processes)
     throw error(exit_code::mismatch,
                 fmt::format("--ranks is {}, but {} processes were started: give both the same "
                             "number, or leave --ranks out",
-                            asked, n));
+                            asked, processes));
+  return processes > 1 ? processes : asked > 0 ? asked : otherwise;
+}
+
+/// Their mesh: there are at least as many as the program is laid out over. Throws
+/// mc::error(exit_code::mismatch) where no number of replicas makes them that many.
+inline mesh ranks_of_run(const program_view& p, const options& o, int processes = 1) {
+  const layout& l = p.numbers.ranks;
+  const int replica = l.tp * l.pp * l.cp, least = ranks_of(smallest_mesh(l)),
+            n = number_of_ranks(o, processes, least);
   if (n % least == 0) return mesh_of(l, n / replica);
   const std::string ranks = processes > 1 ? fmt::format("{} processes were started, but they", n)
                                           : fmt::format("--ranks is {}, but", n);
@@ -125,17 +130,19 @@ inline void draw_pictures(const program_view& p, const std::string& folder) {
 template <class F> void on_ranks(const mesh& m, const options& o, process_ranks& processes, F f) {
   const std::chrono::seconds patience(o.machine.collective_timeout());
   const bool checks = o.machine.check_collectives() && ranks_of(m) > 1;
-  const auto checked = [&](communicator& c) { checked_if(checks, c, f); };
-  if (processes.several() || ranks_of(m) == 1) return processes.run(m, patience, checked);
-  thread_ranks ranks(m, patience);
-  ranks.run([&](communicator& c) {
+  const auto told = [&](communicator& c) {
     try {
-      checked(c);
+      checked_if(checks, c, f);
     } catch (const error& e) {
       if (c.rank() == 0) throw;
+      // What all are refused, the first one tells, and ends the others.
+      std::this_thread::sleep_for(std::chrono::milliseconds(500));
+      if (processes.several()) throw; // which rank it is stands before what a process says
       throw error(e.code(), fmt::format("rank {}: {}", c.rank(), e.what()));
     }
-  });
+  };
+  if (processes.several() || ranks_of(m) == 1) return processes.run(m, patience, told);
+  thread_ranks(m, patience).run(told);
 }
 
 /// What ranks that are processes must have in common beside data and models: the file that they
@@ -209,9 +216,9 @@ inline void carry_out(const program_source& source, const program_view& p, comma
     return detail::describe(source, p, o);
   }
   if (what == command::convert) {
-    const mesh ranks = detail::ranks_of_run(p, o, processes.size());
+    const int n = detail::number_of_ranks(o, processes.size(), 1); // files have no layout
     if (processes.first()) processes.call("");
-    return detail::on_ranks(ranks, o, processes, [&](communicator& c) {
+    return detail::on_ranks(mesh_of({}, n), o, processes, [&](communicator& c) {
       agreement all(c);
       detail::require_same_program(all, o, what);
       run_export(p, o, c);

@@ -45,7 +45,10 @@ public:
     std::string all(static_cast<std::size_t>(ranks_of(ranks_.ranks())) * most_bytes, '\0');
     ranks_.run(exchange::all_gather(everyone, dtype::u8, mine.data(), all.data(), most_bytes));
     for (std::size_t i = 0; i < all.size(); i += most_bytes)
-      if (all[i] != '\0') return all.substr(i, all.substr(i, most_bytes).find('\0'));
+      if (all[i] != '\0') {
+        const std::string one = all.substr(i, most_bytes);
+        return one.substr(0, one.find('\0'));
+      }
     return "";
   }
   /// What every rank says, by rank.
@@ -86,12 +89,10 @@ public:
     }
   }
   /// What lies between these two calls the first rank does before the others do: what it is
-  /// refused, it tells, and not all at once.
-  void before_others() {
-    if (!first()) any(false);
-  }
-  void after_first() {
-    if (first()) any(false);
+  /// refused, it tells, and not all at once; and what it has found, they are told.
+  std::string before_others() { return first() ? "" : any(std::string()); }
+  void after_first(const std::string& found = "") {
+    if (first()) any(found);
   }
   /// Waits for the first rank, which ends the run with a sentence: then the others' exchanges
   /// throw.

@@ -30,4 +30,14 @@ inline error missing_rank(int rank, bool gone, const std::string& what, int wait
   return error(exit_code::ranks, says);
 }
 
+/// Of ranks that wait for each other: rank `waits` for `rank` in `what`, which waits for `next` in
+/// `lacks`, and so on.
+inline error crossed_ranks(int waits, int rank, const std::string& what, int next,
+                           const std::string& lacks) {
+  return error(exit_code::ranks, "ranks wait for each other: rank " + std::to_string(waits) +
+                                     " for rank " + std::to_string(rank) + " in " + what +
+                                     ", and that one for rank " + std::to_string(next) + " in " +
+                                     lacks + ": let all ranks of a group ask for the same");
+}
+
 } // namespace mc

@@ -99,11 +99,8 @@ public:
     if (asked && suspect_.says == suspect::has_ended) throw named(true);
     if (asked && suspect_.says == suspect::waits_too) {
       if (waited >= patience + (size_ + 2) * interval) // and everyone was asked
-        throw error(exit_code::ranks,
-                    "ranks wait for each other: rank " + std::to_string(suspect_.waits) +
-                        " for rank " + std::to_string(suspect_.rank) + " in " + suspect_.what +
-                        ", and that one for rank " + std::to_string(suspect_.next) + " in " +
-                        suspect_.lacks + ": let all ranks of a group ask for the same");
+        throw crossed_ranks(suspect_.waits, suspect_.rank, suspect_.what, suspect_.next,
+                            suspect_.lacks);
       return ask({suspect_.next, suspect_.rank, suspect_.lacks});
     }
     if (asked && waited >= patience) throw named(false);

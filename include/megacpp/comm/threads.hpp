@@ -28,6 +28,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <tuple>
@@ -57,6 +58,7 @@ public:
     const int n = ranks_of(mesh_);
     spins_ = n <= processors() ? 2000 : 0;
     gone_.assign(static_cast<std::size_t>(n), false);
+    waiting_ = std::vector<std::atomic<const meeting*>>(static_cast<std::size_t>(n));
     try {
       threads.reserve(static_cast<std::size_t>(n));
       for (int r = 0; r < n; ++r)
@@ -100,6 +102,7 @@ private:
     std::atomic<int> came{0}, shared{0}, gathered{0};
     int left = 0;
     time since{}; ///< the first one came
+    key at{};
 
     int size() const { return static_cast<int>(guests.size()); }
     bool all(const std::atomic<int>& n) const {
@@ -162,7 +165,11 @@ private:
           refuse(find(any[0])->mine().x, "another rank has ended: see what it says",
                  exit_code::ranks);
         }
-        if (!moved) of_.sleep(seen);
+        if (moved) continue;
+        auto& waiting = of_.waiting_[static_cast<std::size_t>(rank())];
+        waiting.store(find(any[0])->m);
+        of_.sleep(seen);
+        waiting.store(nullptr);
       }
     }
     std::vector<record>::iterator find(ticket t) {
@@ -313,6 +320,7 @@ private:
       auto at = meetings_.find(k);
       if (at == meetings_.end()) at = open(k, size);
       m = at->second.get();
+      m->at = k;
       meeting::guest& g = m->guests[static_cast<std::size_t>(place)];
       g.x = x, g.rank = rank;
       g.gives.assign(x.gives.begin(), x.gives.end()), g.x.gives = g.gives;
@@ -365,32 +373,59 @@ private:
       left_run_.wait_for(hold, looks_every);
       if (wrong_ != nullptr) continue;
       for (const auto& [k, m] : meetings_)
-        if (const std::string who = missing(k, *m); !who.empty()) {
-          wrong_ = std::make_exception_ptr(error(exit_code::ranks, who));
+        if (const std::optional<error> who = missing(*m)) {
+          wrong_ = std::make_exception_ptr(*who);
           ended_.store(true);
           changed();
           break;
         }
     }
   }
-  /// Why a meeting will not be; "" while it may. Locked.
-  std::string missing(const key& k, const meeting& m) const {
-    const meeting::guest* waits = nullptr;
+  /// What a meeting lacks: a rank that has not come, and the one of its guests that waits for it.
+  struct lack {
+    const meeting* m = nullptr;
+    int rank = -1, waits = -1;
+
+    std::string text() const {
+      for (const meeting::guest& g : m->guests)
+        if (g.rank == waits) return text_of(g.x, std::get<3>(m->at));
+      return "";
+    }
+  };
+  /// Nothing if all have come, or nobody has. Locked.
+  lack lacking(const meeting& m) const {
+    lack l{&m};
     int absent = -1;
     for (const meeting::guest& g : m.guests) {
-      if (g.rank >= 0) waits = &g;
+      if (g.rank >= 0) l.waits = g.rank;
       else if (absent < 0) absent = static_cast<int>(&g - m.guests.data());
     }
-    if (absent < 0 || waits == nullptr) return "";
-    const auto [over, first, second, number] = k;
-    const int rank = over >= 0 ? group(mesh_, axis_set::of_bits(over), waits->rank)[absent]
-                               : (absent == 0 ? first : second);
+    if (absent < 0 || l.waits < 0) return l;
+    const auto [over, first, second, number] = m.at;
+    l.rank = over >= 0 ? group(mesh_, axis_set::of_bits(over), l.waits)[absent]
+                       : (absent == 0 ? first : second);
+    return l;
+  }
+  /// Why a meeting will not be; nothing while it may. Who is named waits for nobody: from a rank that
+  /// waits elsewhere, it goes on to the one that is lacking there. Locked.
+  std::optional<error> missing(const meeting& m) const {
+    lack l = lacking(m);
+    if (l.rank < 0) return std::nullopt;
     const seconds waited = std::chrono::steady_clock::now() - m.since;
-    const bool gone = gone_[static_cast<std::size_t>(rank)];
-    if (!gone && waited < patience_) return "";
-    return missing_rank(rank, gone, text_of(waits->x, number), waits->rank,
-                        static_cast<std::int64_t>(waited.count()))
-        .what();
+    const auto gone = [&] { return gone_[static_cast<std::size_t>(l.rank)]; };
+    if (!gone() && waited < patience_) return std::nullopt;
+    for (int seen = 0; !gone(); ++seen) {
+      const meeting* const elsewhere = waiting_[static_cast<std::size_t>(l.rank)].load();
+      if (elsewhere == nullptr) break;
+      lack next = lacking(*elsewhere);
+      if (next.rank < 0) return std::nullopt; // it is about to go on
+      next.waits = l.rank;
+      if (seen > ranks_of(mesh_))
+        return crossed_ranks(l.waits, l.rank, l.text(), next.rank, next.text());
+      l = next;
+    }
+    return missing_rank(l.rank, gone(), l.text(), l.waits,
+                        static_cast<std::int64_t>(waited.count()));
   }
   void leave_run(int rank) {
     {
@@ -427,6 +462,7 @@ private:
   std::mutex lock_;                  ///< of meetings, of who has gone and of what went wrong
   std::condition_variable left_run_; ///< some rank has
   std::vector<bool> gone_;           ///< by rank: it has ended
+  std::vector<std::atomic<const meeting*>> waiting_; ///< by rank: for which it waits
   meetings meetings_, unused_;
   std::exception_ptr wrong_;
   std::atomic<bool> ended_{false};

@@ -283,6 +283,17 @@ inline std::string speed_of(const generation_work& w) {
          part("new", w.fresh, w.fresh_seconds);
 }
 
+/// Of the same prompts, the same.
+inline std::uint64_t hash_of(std::span<const continued_text> texts) {
+  xxh64 hash;
+  for (const continued_text& t : texts) {
+    const std::int64_t n = std::ssize(t.tokens);
+    hash.add(std::as_bytes(std::span(&n, 1)));
+    hash.add(std::as_bytes(std::span(t.tokens)));
+  }
+  return hash.value();
+}
+
 } // namespace detail
 
 /// `generate`, on all ranks at once: each has its part of the weights, and the first one writes.
@@ -296,17 +307,19 @@ inline std::string speed_of(const generation_work& w) {
 inline void run_generation(const program_view& p, const options& o, device& on,
                            communicator& ranks = self::of_process()) {
   agreement all(ranks);
-  all.before_others();
+  const std::string named = all.before_others();
   if (o.sampling.greedy() && o.sampling.temperature.given() && o.sampling.temperature() != 0)
     throw error(exit_code::usage, "--greedy and --temperature contradict each other; give one");
-  const model_folder folder = detail::required_model(o, "generate", all.first());
+  const found_model found = detail::required_model(o, "generate", all, named);
+  const model_folder& folder = found.folder;
   std::optional<character_set> characters = characters_of(folder, p);
   const token_text tokens(p, o, std::move(characters));
   std::vector<detail::continued_text> texts =
       detail::with_samples(detail::read_prompts(o, tokens), o);
   const detail::text_end end(o, p, tokens);
-  all.after_first();
+  all.after_first(name_of(found));
   detail::require_same_model(all, folder);
+  if (all.apart()) all.require_same(detail::hash_of(texts), "other prompts", "give all the same");
   const rank_program of_rank(p, ranks);
   stores weights(of_rank.view(), false, ranks.coordinate(), on, ranks.ranks());
   load_weights(folder, p, weights);

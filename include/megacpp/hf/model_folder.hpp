@@ -142,21 +142,24 @@ template <class T> void write_tensor(const hf_tensor& t, const mc::stores& s, st
   });
 }
 
-/// One tensor of a folder, converted to T; zeros where the folder has none. Ranks take turns with
-/// its blocks.
+/// One tensor of a folder, converted to T; zeros where the folder has none. As many of its blocks at
+/// once as there are ranks, one by each.
 template <class T>
 void convert_tensor(const weights_in_folder::match& m, communicator& ranks, const byte_sink& sink) {
-  std::vector<std::byte> buffer;
+  const std::int64_t n = ranks_of(ranks.ranks()), elements = m.ours.elements(),
+                     block = std::min(m.ours.block(), elements);
+  std::vector<T> mine(static_cast<std::size_t>(block)), all(static_cast<std::size_t>(n * block));
   std::vector<double> values;
-  const std::int64_t n = ranks_of(ranks.ranks());
-  write_blocks<T>(m.ours, buffer, sink, [&](T* to, std::int64_t first, std::int64_t /*count*/) {
-    if (m.file == nullptr) return;
-    if (first / m.ours.block() % n == ranks.rank())
+  for (std::int64_t begin = 0; begin < elements; begin += n * block) {
+    const std::int64_t first = begin + ranks.rank() * block;
+    if (m.file != nullptr && first < elements)
       weights_in_folder::read_from(m, first, values, [&](std::span<const double> x) {
-        std::transform(x.begin(), x.end(), to, [](double v) { return convert<T>(v); });
+        std::transform(x.begin(), x.end(), mine.begin(), [](double v) { return convert<T>(v); });
       });
-    join_block(ranks, buffer);
-  });
+    ranks.run(exchange::all_gather(everyone, dtype_of<T>, mine.data(), all.data(), block));
+    const auto count = static_cast<std::size_t>(std::min(n * block, elements - begin));
+    sink(std::as_bytes(std::span(all)).first(count * sizeof(T)));
+  }
 }
 
 /// A tensor's elements of T in a store, as the host sees them while they are written.
@@ -313,7 +316,6 @@ inline saved_model export_model_folder(const model_folder& in, const std::filesy
   const json_value config = read_json(in.open("config.json"));
   require_same_model(config, p);
   const weights_in_folder weights(in, p);
-  ranks.run(exchange::barrier(everyone)); // all have the files open, in whose place others may come
 
   storage_type common = as.value_or(storage_type::f32);
   for (const auto& t : weights.matches())
@@ -324,6 +326,7 @@ inline saved_model export_model_folder(const model_folder& in, const std::filesy
   m.texts = detail::config_texts(std::move(written), common);
   for (const char* name : {"generation_config.json", "characters.json"})
     if (in.contains(name)) m.texts[name] = detail::text_of(in, name);
+  ranks.run(exchange::barrier(everyone)); // all have seen the files, in whose place others may come
 
   for (const auto& t : weights.matches()) {
     const storage_type type = as || t.file == nullptr ? common : t.theirs.type;

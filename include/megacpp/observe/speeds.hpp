@@ -53,9 +53,14 @@ public:
     if (looked_ < steps_looked_at) return told;
     for (std::size_t r = 0; r < alike_.size(); ++r) {
       const double others = median_of_others(looked_at_, r, true);
-      slow_[r] = others > 0 && looked_at_[r] > much * others ? slow_[r] + 1 : 0;
-      if (slow_[r] == times_in_a_row && told.rank < 0)
+      if (!(others > 0 && looked_at_[r] > much * others)) {
+        slow_[r] = 0;
+      } else if (slow_[r] < times_in_a_row - 1) {
+        ++slow_[r];
+      } else if (slow_[r] < times_in_a_row && told.rank < 0) { // of several the next one later
+        slow_[r] = times_in_a_row;
         told = {static_cast<int>(r), looked_at_[r] / looked_, others / looked_};
+      }
     }
     std::fill(looked_at_.begin(), looked_at_.end(), 0.0);
     looked_ = 0;
@@ -80,7 +85,7 @@ private:
 
   std::vector<int> alike_;
   std::vector<double> since_line_, looked_at_; ///< seconds, by rank
-  std::vector<int> slow_;                      ///< times in a row, by rank
+  std::vector<int> slow_;                      ///< times in a row, by rank, until it was told
   std::vector<double> others_;
   int steps_ = 0, looked_ = 0;
 };

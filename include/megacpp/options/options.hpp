@@ -403,7 +403,8 @@ struct machine_flags {
     ranks
         .is(0,
             "ranks to run, as threads of this process, which share --threads; 0: the fewest that "
-            "the program is laid out over. More of them are replicas. Under mpirun or srun, which "
+            "the program is laid out over, and one of export. More of them are replicas. Under "
+            "mpirun or srun, which "
             "start each as a process, as many as those")
         .within(0, 4096)
         .of(together)

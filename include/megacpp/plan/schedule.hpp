@@ -181,7 +181,7 @@ constexpr int micros_to_lay_out(const pipeline& p, int most) {
   return p.chunks == 1 || most < p.stages ? most : most / p.stages * p.stages;
 }
 /// MEGA-T003 for a schedule that keeps ever more micro-batches in flight, while nothing says how
-/// many a step has (`most`; 0: any number), and for a step of none.
+/// many a step has (`most`; 0: any number).
 constexpr fault_record verify_flights(pipeline_schedule order, const pipeline& p, int most) {
   fault_record wrong;
   if (most > 0) return wrong;

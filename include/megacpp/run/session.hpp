@@ -30,6 +30,7 @@ struct loss_sum {
 /// What a training step tells when it is over.
 struct step_result {
   loss_sum loss;
+  double own_loss = 0;  ///< the sum over what this rank has computed of it
   double norm = 0;      ///< of the mean gradient, before clipping
   bool applied = false; ///< norm and loss are finite; else weights and moments are as they were
   bool finite = true;   ///< every weight and moment is, as far as updates have seen
@@ -103,7 +104,9 @@ public:
     const bool was_whole = std::exchange(whole_, false);
     for_each_updating_task(stage_.training, [this](const task& t) { run_.run(t); });
     const step_sums sums = run_.totals();
-    step_result r{.loss = summed(sums), .norm = of(sums, step_total::norm)};
+    step_result r{.loss = summed(sums),
+                  .own_loss = of(sums, step_total::loss),
+                  .norm = of(sums, step_total::norm)};
     r.applied = std::isfinite(r.norm) && std::isfinite(r.loss.sum);
     r.finite = r.applied ? of(sums, step_total::broken) == 0 : was_whole;
     whole_ = r.finite;

@@ -211,10 +211,11 @@ inline stage_shape stage_of(const program_view& p, int stage) {
           p.numbers.batch.micro_batches};
 }
 
-/// By which a step of so many micro-batches is proven: what lies between repeats.
+/// By which a step of so many micro-batches is proven: of 1F1B, what lies between repeats; of a
+/// schedule that somebody has written, nothing is known but what it says of that number.
 inline int micros_to_prove(const layout& l, int micros) {
   const int enough = 64 * l.pp;
-  return micros <= enough ? micros : enough + micros % l.pp;
+  return l.schedule != nullptr || micros <= enough ? micros : enough + micros % l.pp;
 }
 /// MEGA-T003 for a training step of so many micro-batches on each replica, which the schedule or
 /// the memory is not made for; else no fault.

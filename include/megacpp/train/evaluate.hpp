@@ -80,8 +80,11 @@ inline void require_same_model(agreement& all, const model_folder& folder) {
                    "let all of them see the same folder");
 }
 
-/// The folder with the weights of --load, which the command needs. `tells`: of what is damaged.
-inline model_folder required_model(const options& o, const char* command, bool tells = true) {
+/// The folder with the weights of --load, which the command needs: what the first rank finds, which
+/// tells what is damaged, or what it has named to others (agreement::before_others).
+inline found_model required_model(const options& o, const char* command, const agreement& ranks,
+                                  const std::string& named) {
+  if (!ranks.first()) return found_as_named(o.model.load(), named, false, ranks.apart());
   if (!o.model.load.given())
     throw error(exit_code::usage,
                 fmt::format("{} needs --load FOLDER, the folder of a saved model", command));
@@ -90,9 +93,8 @@ inline model_folder required_model(const options& o, const char* command, bool t
     throw error(exit_code::model,
                 fmt::format("{} has neither a model nor a saved state; train with --save first",
                             o.model.load()));
-  for (const std::string& note : found->notes)
-    if (tells) print_note(note);
-  return std::move(found->folder);
+  for (const std::string& note : found->notes) print_note(note);
+  return std::move(*found);
 }
 
 } // namespace detail
@@ -125,8 +127,9 @@ inline json_output evaluation_json(const loss_sum& total) {
 inline void run_evaluation(const program_view& p, const options& o, device& on,
                            communicator& ranks = self::of_process()) {
   agreement all_ranks(ranks);
-  all_ranks.before_others();
-  const model_folder folder = detail::required_model(o, "eval", all_ranks.first());
+  const std::string named = all_ranks.before_others();
+  const found_model found = detail::required_model(o, "eval", all_ranks, named);
+  const model_folder& folder = found.folder;
   const std::optional<character_set> characters = characters_of(folder, p);
   const std::size_t files = std::max<std::size_t>(o.data.data_path().size(), 1);
   std::vector<text_data> texts;
@@ -134,7 +137,7 @@ inline void run_evaluation(const program_view& p, const options& o, device& on,
     texts.push_back(open_evaluation_text(p, o, characters, i));
     require_prediction(*texts[i].source, texts[i].parts.valid, "validation");
   }
-  all_ranks.after_first();
+  all_ranks.after_first(name_of(found));
   detail::require_same_model(all_ranks, folder);
   for (const text_data& text : texts)
     if (all_ranks.apart())

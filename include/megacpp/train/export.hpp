@@ -52,17 +52,18 @@ inline void refuse_states(const std::string& path) {
 inline void run_export(const program_view& p, const options& o,
                        communicator& ranks = self::of_process()) {
   agreement all(ranks);
-  all.before_others();
+  const std::string named = all.before_others();
   if (!o.model.load.given() || !o.training.save.given())
     throw error(exit_code::usage,
                 "export needs --load FOLDER, a saved model, and --save FOLDER, where to write it");
-  const model_folder from = detail::required_model(o, "export", all.first());
+  const found_model from = detail::required_model(o, "export", all, named);
   const std::uint64_t shard_limit = shard_limit_of(o);
   if (all.first()) detail::refuse_states(o.training.save());
-  all.after_first();
-  detail::require_same_model(all, from);
-  const saved_model m = export_model_folder(
-      from, o.training.save(), p, detail::storage_named(o.model.dtype()), shard_limit, ranks);
+  all.after_first(name_of(from));
+  detail::require_same_model(all, from.folder);
+  const saved_model m =
+      export_model_folder(from.folder, o.training.save(), p, detail::storage_named(o.model.dtype()),
+                          shard_limit, ranks);
   if (!all.first()) return;
   print_line(fmt::format("{} tensors, {} in {} file{}, written to {}", m.tensors,
                          bytes_text(m.bytes).view(), m.files, m.files == 1 ? "" : "s",

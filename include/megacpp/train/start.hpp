@@ -64,9 +64,7 @@ inline training_start for_another_rank(const training_start& first) {
 /// The folder that a run starts from, by its name in that of --load; "." is that one itself, and ""
 /// none.
 inline std::string name_of_start(const training_start& start) {
-  if (!start.from) return "";
-  const std::string& path = start.from->folder.path();
-  return start.from->root.empty() ? "." : path.substr(path.rfind('/') + 1);
+  return start.from ? name_of(*start.from) : "";
 }
 
 /// What a rank of another process starts from: what the first one has found and named, as this
@@ -75,11 +73,7 @@ inline training_start start_as_named(const std::string& name, options& o,
                                      std::string_view program) {
   training_start start;
   if (name.empty()) return start;
-  model_folder folder(name == "." ? o.model.load() : o.model.load() + "/" + name);
-  std::optional<state_file> state;
-  if (folder.contains(state_file_name)) state.emplace(folder);
-  start.from = found_model{std::move(folder), std::move(state),
-                           name == "." ? std::string() : o.model.load()};
+  start.from = found_as_named(o.model.load(), name, !o.model.finetune(), true);
   if (start.from->state && !o.model.finetune())
     resume_flags(start.from->state->state(), o, program);
   return start;

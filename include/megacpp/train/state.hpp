@@ -319,9 +319,10 @@ inline run_position load_moments(const model_folder& folder, const json_value& s
   return at;
 }
 
-/// Of the same files, the same: their names, sizes and first bytes. Of a state, they hold the
-/// checksums of all others.
+/// Of the same files, the same: their names, sizes and bytes. Of a state, the first bytes of each,
+/// which hold the checksums of all others: who reads it verifies these.
 inline std::uint64_t hash_of(const model_folder& folder) {
+  const bool of_state = folder.contains(state_file_name);
   std::vector<std::string> names = folder.names();
   std::sort(names.begin(), names.end());
   xxh64 hash;
@@ -330,8 +331,8 @@ inline std::uint64_t hash_of(const model_folder& folder) {
     const mapped_file file = folder.open(name);
     const std::string what = fmt::format("{} {} ", name, file.size());
     hash.add(std::as_bytes(std::span(what)));
-    constexpr std::uint64_t enough = 1 << 16;
-    hash.add({file.data(), std::min<std::size_t>(enough, file.size())});
+    constexpr std::size_t enough = 1 << 16;
+    hash.add({file.data(), of_state ? std::min(enough, file.size()) : file.size()});
   }
   return hash.value();
 }
@@ -345,6 +346,26 @@ struct found_model {
   std::vector<std::string> notes{};
   std::vector<std::string> changes{}; ///< of flags, one line each, to be told once all is accepted
 };
+
+/// The folder that was found, by its name in the one that was named; "." is that one itself.
+inline std::string name_of(const found_model& found) {
+  const std::string& path = found.folder.path();
+  return found.root.empty() ? "." : path.substr(path.rfind('/') + 1);
+}
+/// What another rank has found at a path, by the name that it gave it. Of a process with files of its
+/// own (`apart`), they are verified: they may be copies. Throws mc::error(model).
+inline found_model found_as_named(const std::string& path, const std::string& name, bool all,
+                                  bool apart) {
+  model_folder folder(name == "." ? path : path + "/" + name);
+  std::optional<state_file> state;
+  if (folder.contains(state_file_name)) {
+    state.emplace(folder);
+    if (apart)
+      state->verify(folder,
+                    [all](const std::string& file) { return all || file != optimizer_file_name; });
+  }
+  return {std::move(folder), std::move(state), name == "." ? std::string() : path};
+}
 
 /// Finds the weights, or with `all` the whole state, at a path: the newest whole state of a root,
 /// one state, or a model folder. Nothing for a root without states, nor for a folder that is

@@ -223,8 +223,9 @@ inline std::uint64_t hash_of(const text_data& text) {
   nlohmann::json all = identity_of(text);
   all.erase("name");
   xxh64 hash;
-  const std::string bytes = all.dump() + std::to_string(text.parts.valid.begin) + ' ' +
-                            std::to_string(text.parts.valid.end);
+  const token_range valid = text.parts.valid;
+  const std::string bytes = fmt::format("{} {} {} {:016x}", all.dump(), valid.begin, valid.end,
+                                        fingerprint(*text.source, valid));
   hash.add(std::as_bytes(std::span(bytes)));
   return hash.value();
 }

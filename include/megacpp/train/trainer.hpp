@@ -269,11 +269,13 @@ private:
     const bool wanted = iters.given()
                             ? iters() > 0
                             : !text_.parts.valid.empty() && !set_.bench && !o_.data.mock_data();
-    if (!wanted && o_.training.keep_best.asked() && o_.training.keep_best())
+    if (!wanted && o_.training.keep_best.asked() && o_.training.keep_best()) {
+      all_.wait_for_end();
       throw error(exit_code::usage,
                   fmt::format("--keep-best changes nothing: --split {} leaves nothing to validate; "
                               "leave --keep-best out, or give a split such as 90,10",
                               o_.data.split()));
+    }
     if (!wanted) return;
     evaluation_.emplace(*session_, *text_.source, text_.parts.valid, ranks_);
     const std::int64_t all = evaluation_->batches(),
@@ -378,7 +380,7 @@ private:
     r.loss = done->loss.mean();
     r.lr = session_->numbers().learning_rate;
     r.grad_norm = done->norm;
-    if (!std::isfinite(r.loss)) fail("loss", r.loss, r);
+    if (!std::isfinite(r.loss)) fail("loss", r.loss, r, whose_loss(done->own_loss));
     if (!std::isfinite(r.grad_norm)) fail("gradient norm", r.grad_norm, r);
     if (!done->finite) fail_update(r);
     losses_.last = r.loss;
@@ -495,9 +497,21 @@ private:
                                                     name, at_.step, set_.steps, kept, lost));
   }
 
-  [[noreturn]] void fail(const char* what, double number, const step_report& r) {
-    fail(fmt::format("the {} of step {} is {}", what, std::max(r.step, at_.step),
-                     std::isnan(number) ? "nan" : "infinite"),
+  /// Of a loss that is not finite, which rank it comes from, where others of its stage have finite
+  /// ones.
+  std::string whose_loss(double own) {
+    if (all_.alone()) return "";
+    std::vector<double> broken(computing_.size());
+    all_.of_each(std::isfinite(own) ? 0 : 1, broken);
+    const auto first = std::find(broken.begin(), broken.end(), 1.0);
+    const auto of_stage = std::ssize(broken) / ranks_.ranks().of(axis::pp);
+    if (std::count(first, broken.end(), 1.0) >= of_stage) return "";
+    return fmt::format(", and not of all: look at rank {}", first - broken.begin());
+  }
+  [[noreturn]] void fail(const char* what, double number, const step_report& r,
+                         const std::string& whose = "") {
+    fail(fmt::format("the {} of step {} is {}{}", what, std::max(r.step, at_.step),
+                     std::isnan(number) ? "nan" : "infinite", whose),
          r);
   }
   [[noreturn]] void fail_update(const step_report& r) {
