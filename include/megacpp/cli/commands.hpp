@@ -30,8 +30,9 @@ namespace mc {
 
 namespace detail {
 
-/// As many ranks as there are `processes` where a launcher has started several, or as are asked for,
-/// or as there are otherwise. Throws mc::error(exit_code::mismatch) for others than are asked for.
+/// As many ranks as there are `processes` where a launcher has started several, or as are asked
+/// for, or as there are otherwise. Throws mc::error(exit_code::mismatch) for others than are asked
+/// for.
 inline int number_of_ranks(const options& o, int processes, int otherwise) {
   const auto asked = static_cast<int>(o.machine.ranks());
   if (processes > 1 && asked > 0 && asked != processes)

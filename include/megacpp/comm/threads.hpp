@@ -406,8 +406,8 @@ private:
                        : (absent == 0 ? first : second);
     return l;
   }
-  /// Why a meeting will not be; nothing while it may. Who is named waits for nobody: from a rank that
-  /// waits elsewhere, it goes on to the one that is lacking there. Locked.
+  /// Why a meeting will not be; nothing while it may. Who is named waits for nobody: from a rank
+  /// that waits elsewhere, it goes on to the one that is lacking there. Locked.
   std::optional<error> missing(const meeting& m) const {
     lack l = lacking(m);
     if (l.rank < 0) return std::nullopt;

@@ -142,8 +142,8 @@ template <class T> void write_tensor(const hf_tensor& t, const mc::stores& s, st
   });
 }
 
-/// One tensor of a folder, converted to T; zeros where the folder has none. As many of its blocks at
-/// once as there are ranks, one by each.
+/// One tensor of a folder, converted to T; zeros where the folder has none. As many of its blocks
+/// at once as there are ranks, one by each.
 template <class T>
 void convert_tensor(const weights_in_folder::match& m, communicator& ranks, const byte_sink& sink) {
   const std::int64_t n = ranks_of(ranks.ranks()), elements = m.ours.elements(),

@@ -1,5 +1,5 @@
-// Flags of Megatron-LM that say what a program is, which here was decided when it was built: they are
-// accepted where they agree with it. What another value needs is a build.
+// Flags of Megatron-LM that say what a program is, which here was decided when it was built: they
+// are accepted where they agree with it. What another value needs is a build.
 #pragma once
 
 #include <megacpp/options/flag.hpp>
@@ -7,8 +7,8 @@
 #include <string>
 #include <string_view>
 
-#include <boost/hana/define_struct.hpp>
 #include <fmt/format.h>
+#include <boost/hana/define_struct.hpp>
 
 namespace mc {
 

@@ -352,8 +352,8 @@ inline std::string name_of(const found_model& found) {
   const std::string& path = found.folder.path();
   return found.root.empty() ? "." : path.substr(path.rfind('/') + 1);
 }
-/// What another rank has found at a path, by the name that it gave it. Of a process with files of its
-/// own (`apart`), they are verified: they may be copies. Throws mc::error(model).
+/// What another rank has found at a path, by the name that it gave it. Of a process with files of
+/// its own (`apart`), they are verified: they may be copies. Throws mc::error(model).
 inline found_model found_as_named(const std::string& path, const std::string& name, bool all,
                                   bool apart) {
   model_folder folder(name == "." ? path : path + "/" + name);
