@@ -1042,6 +1042,16 @@ class Ranks(Case):
                                  r"saved")
         self.assertEqual(errors.count("\n"), 1)
 
+    def test_a_report_that_cannot_be_written_ends_all_after_a_save(self):
+        for flags in (("--metrics-jsonl", "/dev/full"),
+                      ("--trace", "/dev/full", "--profile-step-start", 0, "--profile-step-end", 1)):
+            save = self.folder / "saved"
+            error = self.refused(OUTPUT, "train", "--data-path", self.text, "--ranks", 2, "--save",
+                                 save, *flags, says="/dev/full")
+            self.assertIn(f"{save} holds the state of step 1", error)
+            run("eval", "--load", save, "--data-path", self.text)
+            shutil.rmtree(save)
+
     def test_ranks_write_the_text_of_one(self):
         model = self.saved("--ranks", 2)
         for flags in (("--greedy",), ("--temperature", 0.9, "--seed", 5, "--num-samples", 2)):

@@ -1,5 +1,5 @@
 // expect-error: MEGA-C002
-// expect-text: do not divide into equal pipeline stages
+// expect-text: pipeline stages of equally many
 //
 // Six layers over four stages (NVIDIA/Megatron-LM#468: a floor division silently made the model
 // smaller, https://github.com/NVIDIA/Megatron-LM/issues/468).

@@ -1,5 +1,5 @@
 // expect-error: MEGA-C002
-// expect-text: more pipeline stages than layers
+// expect-text: pipeline stages of equally many
 //
 // Two layers over four stages (NVIDIA/Megatron-LM#468: a floor division silently made the model
 // smaller, https://github.com/NVIDIA/Megatron-LM/issues/468).

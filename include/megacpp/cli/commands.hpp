@@ -126,26 +126,6 @@ inline void draw_pictures(const program_view& p, const std::string& folder) {
   }
 }
 
-/// f(communicator) on every rank of a mesh: on this process's, where there are several, or on
-/// threads, or on the only one.
-template <class F> void on_ranks(const mesh& m, const options& o, process_ranks& processes, F f) {
-  const std::chrono::seconds patience(o.machine.collective_timeout());
-  const bool checks = o.machine.check_collectives() && ranks_of(m) > 1;
-  const auto told = [&](communicator& c) {
-    try {
-      checked_if(checks, c, f);
-    } catch (const error& e) {
-      if (c.rank() == 0) throw;
-      // What all are refused, the first one tells, and ends the others.
-      std::this_thread::sleep_for(std::chrono::milliseconds(500));
-      if (processes.several()) throw; // which rank it is stands before what a process says
-      throw error(e.code(), fmt::format("rank {}: {}", c.rank(), e.what()));
-    }
-  };
-  if (processes.several() || ranks_of(m) == 1) return processes.run(m, patience, told);
-  thread_ranks(m, patience).run(told);
-}
-
 /// What ranks that are processes must have in common beside data and models: the file that they
 /// are run from, and flags; those that name files and folders may name copies of them.
 inline void require_same_program(agreement& all, options& o, command what) {
@@ -164,6 +144,29 @@ inline void require_same_program(agreement& all, options& o, command what) {
                    "give all of them the same");
 }
 
+/// f(communicator) on every rank of a mesh: on this process's, where there are several, or on
+/// threads, or on the only one.
+template <class F>
+void on_ranks(const mesh& m, command what, options& o, process_ranks& processes, F f) {
+  const std::chrono::seconds patience(o.machine.collective_timeout());
+  const bool checks = o.machine.check_collectives() && ranks_of(m) > 1;
+  const auto told = [&](communicator& c) {
+    try {
+      agreement all(c);
+      require_same_program(all, o, what);
+      checked_if(checks, c, f);
+    } catch (const error& e) {
+      if (c.rank() == 0) throw;
+      // What all are refused, the first one tells, and ends the others.
+      std::this_thread::sleep_for(std::chrono::milliseconds(500));
+      if (processes.several()) throw; // which rank it is stands before what a process says
+      throw error(e.code(), fmt::format("rank {}: {}", c.rank(), e.what()));
+    }
+  };
+  if (processes.several() || ranks_of(m) == 1) return processes.run(m, patience, told);
+  thread_ranks(m, patience).run(told);
+}
+
 /// Trains, evaluates or generates on the ranks of a mesh. Those of one machine share its threads.
 inline void compute(const mesh& m, const program_view& p, command what, options& o,
                     training_start start, process_ranks& processes) {
@@ -177,9 +180,8 @@ inline void compute(const mesh& m, const program_view& p, command what, options&
     starts.push_back(for_another_rank(starts.front()));
   const std::string flags =
       what == command::train ? given_flags(flags_of(o), command::train) : std::string();
-  on_ranks(m, o, processes, [&](communicator& c) {
+  on_ranks(m, what, o, processes, [&](communicator& c) {
     agreement all(c);
-    require_same_program(all, o, what);
     product_type products = product_type_of(o.machine.product_type());
     if (products == product_type::automatic && p.numbers.type == dtype::bf16 && !all.alone()) {
       const bool bf16 =
@@ -209,6 +211,10 @@ inline void describe(const program_source& source, const program_view& p, const 
 /// `processes`, or as another one that was called with the word `called`. Throws mc::error.
 inline void carry_out(const program_source& source, const program_view& p, command what, options& o,
                       process_ranks& processes, const std::string& called) {
+  if (what == command::describe && !processes.first())
+    throw error(exit_code::mismatch,
+                "this rank describes the program, and rank 0 does not: give all "
+                "of them one command");
   if (what == command::describe) {
     processes.dismiss();
     if (o.model.load.given()) return detail::describe_states(o);
@@ -219,11 +225,8 @@ inline void carry_out(const program_source& source, const program_view& p, comma
   if (what == command::convert) {
     const int n = detail::number_of_ranks(o, processes.size(), 1); // files have no layout
     if (processes.first()) processes.call("");
-    return detail::on_ranks(mesh_of({}, n), o, processes, [&](communicator& c) {
-      agreement all(c);
-      detail::require_same_program(all, o, what);
-      run_export(p, o, c);
-    });
+    return detail::on_ranks(mesh_of({}, n), what, o, processes,
+                            [&](communicator& c) { run_export(p, o, c); });
   }
   const mesh ranks = detail::check_runnable(p, what, o, processes.size(), processes.first());
   if (const std::string_view slow = why_slow(); processes.first() && !slow.empty())

@@ -101,7 +101,7 @@ private:
     std::vector<guest> guests;
     std::atomic<int> came{0}, shared{0}, gathered{0};
     int left = 0;
-    time since{}; ///< the first one came
+    seconds since{}; ///< of awake_, when the first one came
     key at{};
 
     int size() const { return static_cast<int>(guests.size()); }
@@ -334,7 +334,7 @@ private:
     if (unused_.empty()) {
       const auto at = meetings_.emplace(k, std::make_unique<meeting>()).first;
       at->second->guests.resize(static_cast<std::size_t>(size));
-      at->second->since = std::chrono::steady_clock::now();
+      at->second->since = awake_;
       return at;
     }
     auto node = unused_.extract(unused_.begin());
@@ -342,7 +342,7 @@ private:
     m.guests.resize(static_cast<std::size_t>(size));
     for (meeting::guest& g : m.guests) g.rank = -1;
     m.came = 0, m.shared = 0, m.gathered = 0, m.left = 0;
-    m.since = std::chrono::steady_clock::now();
+    m.since = awake_;
     node.key() = k;
     return meetings_.insert(std::move(node)).position;
   }
@@ -370,7 +370,10 @@ private:
         std::clamp<seconds>(patience_ / 8, std::chrono::milliseconds(1), std::chrono::seconds(1));
     std::unique_lock hold(lock_);
     while (std::count(gone_.begin(), gone_.end(), false) > 0) {
+      const time before = std::chrono::steady_clock::now();
       left_run_.wait_for(hold, looks_every);
+      // Of a process that was stopped itself, the time it stood still counts for nobody.
+      awake_ += std::min<seconds>(std::chrono::steady_clock::now() - before, 2 * looks_every);
       if (wrong_ != nullptr) continue;
       for (const auto& [k, m] : meetings_)
         if (const std::optional<error> who = missing(*m)) {
@@ -411,7 +414,7 @@ private:
   std::optional<error> missing(const meeting& m) const {
     lack l = lacking(m);
     if (l.rank < 0) return std::nullopt;
-    const seconds waited = std::chrono::steady_clock::now() - m.since;
+    const seconds waited = awake_ - m.since;
     const auto gone = [&] { return gone_[static_cast<std::size_t>(l.rank)]; };
     if (!gone() && waited < patience_) return std::nullopt;
     for (int seen = 0; !gone(); ++seen) {
@@ -462,6 +465,7 @@ private:
   std::mutex lock_;                  ///< of meetings, of who has gone and of what went wrong
   std::condition_variable left_run_; ///< some rank has
   std::vector<bool> gone_;           ///< by rank: it has ended
+  seconds awake_{0};                 ///< that the run has been watched
   std::vector<std::atomic<const meeting*>> waiting_; ///< by rank: for which it waits
   meetings meetings_, unused_;
   std::exception_ptr wrong_;

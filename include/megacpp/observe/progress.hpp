@@ -1,6 +1,7 @@
 // The line that shows how training goes.
 #pragma once
 
+#include <megacpp/comm/launch.hpp>
 #include <megacpp/observe/clock.hpp>
 #include <megacpp/observe/reader.hpp>
 #include <megacpp/observe/text.hpp>
@@ -92,9 +93,10 @@ class progress {
 public:
   static constexpr double longest_silence = 10; ///< seconds
 
-  /// `file`: a descriptor, 1 for the standard output.
+  /// `file`: a descriptor, 1 for the standard output. The terminal that mpirun gives to ranks is
+  /// nobody's.
   explicit progress(std::int64_t interval, int file = STDOUT_FILENO)
-      : progress(interval, file, ::isatty(file) == 1) {}
+      : progress(interval, file, ::isatty(file) == 1 && launch_of_process().size == 1) {}
   progress(std::int64_t interval, int file, bool terminal)
       : interval_(interval > 0 ? interval : 1), file_(file), terminal_(terminal) {}
   progress(const progress&) = delete;

@@ -32,9 +32,21 @@ struct batch_schedule {
 
   /// Samples of the next `steps` steps after so many.
   constexpr std::int64_t samples_of(std::int64_t steps, std::int64_t consumed) const {
-    std::int64_t n = 0;
-    for (; steps > 0 && grows() && consumed + n <= samples; --steps) n += after(consumed + n);
-    return n + std::max<std::int64_t>(0, steps) * last;
+    std::int64_t at = consumed;
+    while (steps > 0 && grows() && at <= samples) {
+      const std::int64_t size = after(at), parts = (last - start) / increment;
+      const auto same = [&](std::int64_t taken) { return after(at + taken * size) == size; };
+      // Steps of this size, about: up to where the next part begins.
+      const double next = static_cast<double>((size - start) / increment + 1) *
+                          (static_cast<double>(samples) / static_cast<double>(parts));
+      std::int64_t k =
+          static_cast<std::int64_t>((next - static_cast<double>(at)) / static_cast<double>(size));
+      k = std::clamp<std::int64_t>(k, 1, steps);
+      while (k > 1 && !same(k - 1)) --k;
+      while (k < steps && same(k)) ++k;
+      at += k * size, steps -= k;
+    }
+    return at - consumed + std::max<std::int64_t>(0, steps) * last;
   }
 };
 

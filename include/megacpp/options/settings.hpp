@@ -13,6 +13,7 @@
 #include <charconv>
 #include <initializer_list>
 #include <limits>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -285,22 +286,27 @@ inline training_settings settings_of(const program_view& p, const options& o, in
                               "sequences that {} at once",
                               name, size, micro,
                               dp == 1 ? "are computed" : fmt::format("{} replicas take", dp)));
-  const auto require_schedule = [&](std::int64_t size) {
-    const int micros = static_cast<int>(size / micro);
+  std::set<int> proven; // what is proven of one number may be so of many
+  const auto require_schedule = [&](std::int64_t size, const char* flag) {
+    const int micros = static_cast<int>(size / micro), most = p.numbers.batch.micro_batches;
+    const bool fits = most == 0 || micros <= most;
+    if (fits && !proven.insert(micros_to_prove(p.numbers.ranks, micros)).second) return;
     const fault_record wrong = fault_of_micros(p, micros);
     if (wrong.code == fault::none) return;
     throw error(
         exit_code::usage,
-        fmt::format("a batch is {} sequences, which makes {} micro-batches on each of {} replicas, "
-                    "which {} cannot run: {}; the nearest size is {}",
-                    size, micros, dp,
-                    p.numbers.ranks.pp > 1 ? name_of_schedule(p.numbers.ranks) : p.name.c_str(),
-                    wrong.what.c_str(), micro * nearest_micros(p, micros)));
+        fmt::format(
+            "{}: a batch of {} sequences makes {} micro-batches on each of {} replicas, and "
+            "{} {}; the nearest size is {}",
+            flag, size, micros, dp, p.name,
+            fits ? fmt::format("cannot run them by {}", name_of_schedule(p.numbers.ranks))
+                 : fmt::format("is built for at most {} (MICRO_BATCHES)", most),
+            micro * nearest_micros(p, micros)));
   };
   for (std::int64_t size = t.batches.start; t.batches.grows() && size < global;
        size += t.batches.increment)
-    require_schedule(size);
-  require_schedule(global);
+    require_schedule(size, "--rampup-batch-size");
+  require_schedule(global, "--global-batch-size");
 
   const optimizer_flags& f = o.optimizer;
   t.rates.lr = f.lr(), t.rates.min_lr = f.min_lr();

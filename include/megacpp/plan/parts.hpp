@@ -131,6 +131,13 @@ constexpr fault_record sentence(fault f, const char* what) {
   return r;
 }
 
+constexpr fault_record unequal(int layers, int stages) {
+  fault_record r = sentence(fault::C002, "");
+  r.what << layers << " layers (as they are counted) for " << stages
+         << " pipeline stages of equally many";
+  return r;
+}
+
 /// What a cut into pipeline stages contradicts: stages have all layers, and each one some; the
 /// first and the last may do with the stem and the head.
 constexpr fault_record check_cut(const layout& l, int layers) {
@@ -154,10 +161,8 @@ constexpr fault_record check_cut(const layout& l, int layers) {
               counted = layers - c.first - c.last + c.embedding + c.loss;
     if (c.first + c.last > 0 && others < 1)
       return sentence(fault::C002, "the first and the last stage are all stages: give one of them");
-    if (counted < others || (all > 1 && layers < all - 2))
-      return sentence(fault::C002, "more pipeline stages than layers");
-    if (counted % others != 0)
-      return sentence(fault::C002, "the layers do not divide into equal pipeline stages");
+    if (counted < others || (all > 1 && layers < all - 2) || counted % others != 0)
+      return unequal(counted, others);
   }
   for (int v = 0; v < all; ++v) {
     const int n = layers_of_stage(l, layers, v);
@@ -208,6 +213,8 @@ template <class Model> constexpr fault_record check(const Model& m, const setup&
     return sentence(fault::C003, "the rows that go to experts must not be negative");
   if (s.batch.micro < 1 || s.batch.sequence < 1)
     return sentence(fault::C003, "micro-batch and sequence must be positive");
+  if (std::int64_t{s.batch.micro} * s.batch.sequence > std::int64_t{1} << 31)
+    return sentence(fault::C003, "a micro-batch has more than 2^31 tokens");
   if (s.batch.sequence > m.positions || s.room > m.positions)
     return sentence(fault::C003, "the sequence is longer than the model's positions");
   if (l.cp > 1 && s.batch.sequence % (2 * l.cp) != 0)

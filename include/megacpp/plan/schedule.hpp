@@ -77,7 +77,8 @@ constexpr pipeline_schedule schedule_of(const layout& l) {
 /// "1F1B", "GPipe", "a schedule of its own".
 constexpr const char* name_of_schedule(const layout& l) {
   const pipeline_schedule s = schedule_of(l);
-  return s == &one_forward_one_backward ? "1F1B" : s == &gpipe ? "GPipe" : "a schedule of its own";
+  if (s == &one_forward_one_backward) return l.virtual_stages > 1 ? "interleaved 1F1B" : "1F1B";
+  return s == &gpipe ? "GPipe" : "a schedule of its own";
 }
 
 /// What is at a position of a step: one micro-batch alone goes through all chunks, and back,

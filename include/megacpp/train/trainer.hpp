@@ -152,8 +152,26 @@ private:
   void confer() {
     const auto& minutes = o_.training.exit_duration_in_mins;
     const bool late = all_.first() && minutes.given() && started_.seconds() >= 60 * minutes();
-    const auto [stop, time] = all_.any(std::array{signals_ && signals_->requested(), late});
+    const auto [stop, time, untold] =
+        all_.any(std::array{signals_ && signals_->requested(), late, untold_.has_value()});
     stop_ = stop, time_is_up_ = time;
+    if (untold) end_untold();
+  }
+  /// Tells of a step on the first rank: what goes wrong with a report, the others are told when
+  /// they next confer.
+  template <class F> void tell(F f) {
+    if (all_.alone()) return f();
+    try {
+      f();
+    } catch (const error& e) {
+      if (e.code() == exit_code::ranks) throw; // another one says why
+      if (!untold_) untold_ = e;
+    }
+  }
+  [[noreturn]] void end_untold() {
+    if (unsaved() && sound_ && session_->whole()) save();
+    all_.wait_for_end();
+    throw *untold_; // rescue says what is saved
   }
   void end_in_time() {
     if (unsaved()) save();
@@ -301,10 +319,14 @@ private:
     if (!timeline_) return;
     if (timeline_->steps() > 0) {
       const std::vector<std::string> all = all_.gather(timeline_->packed(ranks_));
-      if (all_.first()) reports_.trace(trace_text(p_, ranks_.ranks(), all), timeline_->steps());
+      const bool cut = all_.any(timed_ && timed_->left_out() > 0);
+      const int steps = timeline_->steps();
+      timeline_.reset();
+      if (!all_.first()) return;
+      reports_.trace(trace_text(p_, ranks_.ranks(), all), steps);
+      if (cut)
+        reports_.note("the trace lacks exchanges of further rounds of experts: they had no memory");
     }
-    if (const bool cut = all_.any(timed_ && timed_->left_out() > 0); cut && all_.first())
-      reports_.note("the trace lacks exchanges of further rounds of experts: they had no memory");
     timeline_.reset();
   }
 
@@ -392,9 +414,11 @@ private:
     const auto steps = [&](std::int64_t samples) {
       return static_cast<double>(samples) / static_cast<double>(set_.batches.last);
     };
-    reports_.step(r, steps(batch), done->loss.count, clock.seconds(), left(steps(to_come_)),
-                  computing_);
-    if (traced && at_.step == traced_.last) write_trace();
+    tell([&] {
+      reports_.step(r, steps(batch), done->loss.count, clock.seconds(), left(steps(to_come_)),
+                    computing_);
+    });
+    if (traced && at_.step == traced_.last) tell([&] { write_trace(); });
     return true;
   }
 
@@ -421,7 +445,7 @@ private:
     if (!std::isfinite(loss)) fail("validation loss", loss, {});
     const bool again = losses_.validated && losses_.validated->step == at_.step;
     if (!again) losses_.validation.add(at_.step, loss);
-    reports_.evaluation(at_.step, loss, total->count, again);
+    tell([&] { reports_.evaluation(at_.step, loss, total->count, again); });
     losses_.validated = {at_.step, loss, static_cast<std::int64_t>(total->count)};
     if (o_.training.save.given() && o_.training.keep_best()) keep_best();
     reports_.paused(pace::evaluation, clock.seconds());
@@ -558,6 +582,7 @@ private:
   traced_steps traced_;
   std::optional<timeline> timeline_; ///< until it is written
   std::optional<stop_signals> signals_;
+  std::optional<error> untold_; ///< of a report of this rank, while others go on
   std::int64_t saved_at_ = -1;
   bool sound_ = true; ///< nothing that the run told was infinite or not a number
   bool saving_ = false;
