@@ -2464,6 +2464,15 @@ class Describe(Case):
         self.assertEqual(result["collectives"], [])  # one rank has nobody to talk to
         self.assertIn("(dp 1)\n  none\n", text)
 
+    def test_replicas(self):
+        result = json.loads(run("describe", "--json", "--ranks", 3).stdout)
+        gradients = [c for c in result["collectives"] if c["part"] == "update"]
+        self.assertEqual([(c["what"], c["axes"], c["ranks"]) for c in gradients],
+                         [("all-reduce", ["dp"], 3)] * len(gradients))
+        self.assertEqual(sum(c["bytes"] * c["per_step"] for c in gradients),
+                         result["memory"]["gradients"])
+        self.assertIn("for training (dp 3)\n", run("describe", "--ranks", 3).stdout.decode())
+
     def test_pictures(self):
         folder = self.folder / "a" / "b"
         self.assertEqual(run("describe", "--pictures", folder).stdout.decode().splitlines(),

@@ -181,10 +181,11 @@ BOOST_AUTO_TEST_CASE(ranks_that_no_number_of_replicas_makes_are_refused) {
   // Of processes, as many as a launcher has started.
   BOOST_TEST((asked("0", 12) == mesh_of(p.view().numbers.ranks, 6)));
   BOOST_TEST((asked("8", 8) == mesh_of(p.view().numbers.ranks, 4)));
-  for (const auto& [n, says] : {std::pair("0",
-                                          "6 processes were started, but they must be a "
-                                          "multiple of 4: wide is laid out over tp 2"),
-                                std::pair("4", "--ranks is 4, but 6 processes were started")}) {
+  for (const auto& [n, says] :
+       {std::pair("0",
+                  "6 processes were started, but they must be a "
+                  "multiple of 4, such as 4 or 8: wide is laid out over tp 2"),
+        std::pair("4", "--ranks is 4, but 6 processes were started")}) {
     const auto other = test::refusal_of([&, asks = n] { static_cast<void>(asked(asks, 6)); });
     BOOST_REQUIRE(other);
     BOOST_TEST((other->code == exit_code::mismatch && other->says(says)));

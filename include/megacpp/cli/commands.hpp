@@ -52,10 +52,18 @@ inline mesh ranks_of_run(const program_view& p, const options& o, int processes 
   if (n % least == 0) return mesh_of(l, n / replica);
   const std::string ranks = processes > 1 ? fmt::format("{} processes were started, but they", n)
                                           : fmt::format("--ranks is {}, but", n);
-  throw error(exit_code::mismatch,
-              fmt::format("{} must be a multiple of {}: {} is laid out over tp {}, pp {}, cp {}, "
-                          "ep {} and etp {}",
-                          ranks, least, p.name, l.tp, l.pp, l.cp, l.ep, l.expert_tp()));
+  std::string over;
+  const auto add = [&](const char* name, int size) {
+    if (size > 1) over += fmt::format("{}{} {}", over.empty() ? "" : " x ", name, size);
+  };
+  add("tp", l.tp), add("pp", l.pp), add("cp", l.cp);
+  if (replica < least)
+    over += fmt::format("{}ep {} etp {} of experts", over.empty() ? "" : ", ", l.ep, l.expert_tp());
+  const int below = n / least * least;
+  throw error(
+      exit_code::mismatch,
+      fmt::format("{} must be a multiple of {}, such as {}{}: {} is laid out over {}", ranks, least,
+                  below > 0 ? fmt::format("{} or ", below) : "", below + least, p.name, over));
 }
 
 /// Throws mc::error(exit_code::mismatch) for a program that a command cannot run: one of several
@@ -100,10 +108,12 @@ inline void describe_states(const options& o) {
   for (const std::string& line : states_lines(list)) print_line(line);
 }
 
-/// Draws the ranks of the program's layout, as few as it has, and the schedule of its stages for
-/// twice as many micro-batches. Throws mc::error.
-inline void draw_pictures(const program_view& p, const std::string& folder) {
-  const mesh ranks = smallest_mesh(p.numbers.ranks);
+/// Draws the ranks of a run, and the schedule of the program's stages for twice as many
+/// micro-batches. Throws mc::error.
+inline void draw_pictures(const program_view& p, const options& o, const std::string& folder) {
+  mesh ranks = ranks_of_run(p, o);
+  if (p.model.extents.experts == 0) // no mesh of theirs
+    for (const axis a : {axis::ep, axis::etp}) ranks.size[static_cast<unsigned>(a)] = 1;
   std::vector<std::pair<std::string, std::string>> files{
       {folder + "/mesh.svg", mesh_picture(ranks)}};
   if (const layout& l = p.numbers.ranks; l.pp > 1) {
@@ -202,7 +212,9 @@ inline void compute(const mesh& m, const program_view& p, command what, options&
 inline void describe(const program_source& source, const program_view& p, const options& o) {
   cpu device(product_type_of(o.machine.product_type()), static_cast<int>(o.machine.threads()));
   const std::vector<model_part> model = source.model();
-  print(o.report.json() ? describe_json(p, model, device) : describe_text(p, model, device));
+  const mesh ranks = o.machine.ranks() > 0 ? ranks_of_run(p, o) : mesh();
+  print(o.report.json() ? describe_json(p, model, device, ranks)
+                        : describe_text(p, model, device, ranks));
 }
 
 } // namespace detail
@@ -219,7 +231,7 @@ inline void carry_out(const program_source& source, const program_view& p, comma
     processes.dismiss();
     if (o.model.load.given()) return detail::describe_states(o);
     refuse_idle_flags(what, o);
-    if (o.report.pictures.given()) return detail::draw_pictures(p, o.report.pictures());
+    if (o.report.pictures.given()) return detail::draw_pictures(p, o, o.report.pictures());
     return detail::describe(source, p, o);
   }
   if (what == command::convert) {

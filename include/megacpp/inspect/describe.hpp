@@ -41,9 +41,13 @@ inline std::string byte_count(std::int64_t n) {
 }
 
 /// The pipeline stages of which one rank needs most memory, and has most to compute.
-inline int stage_of_most_memory(const program_view& p) {
+inline int stage_of_most_memory(const program_view& p, const mesh& ranks) {
   return largest_stage(p.numbers.ranks.pp,
-                       [&](int stage) { return memory_of_stage(p, stage).total(); });
+                       [&](int stage) { return memory_of_stage(p, stage, true, ranks).total(); });
+}
+/// Of ranks whose number is not known, the fewest.
+inline mesh known(const mesh& ranks, const program_view& p) {
+  return ranks.sized(axis::dp) ? ranks : smallest_mesh(p.numbers.ranks);
 }
 inline int stage_of_most_work(const program_view& p) {
   return largest_stage(p.numbers.ranks.pp,
@@ -73,11 +77,10 @@ inline void describe_work(std::string& out, const program_view& p) {
                  count_text(static_cast<double>(w.total().flops) / tokens).view());
 }
 
-inline void describe_collectives(std::string& out, const program_view& p) {
-  const mesh ranks = smallest_mesh(p.numbers.ranks);
+inline void describe_collectives(std::string& out, const program_view& p, const mesh& ranks) {
   out += fmt::format("\nCollectives of a step of one micro-batch (dp {}{})\n", ranks.of(axis::dp),
                      p.numbers.ranks.pp > 1 ? ", all stages" : "");
-  const std::vector<collective_entry> list = collectives_of(p);
+  const std::vector<collective_entry> list = collectives_of(p, ranks);
   if (list.empty()) out += "  none\n";
   for (const collective_entry& e : list) {
     fmt::format_to(std::back_inserter(out),
@@ -140,13 +143,14 @@ inline void describe_passes(std::string& out, const program_view& p,
 
 } // namespace detail
 
-/// The text of `describe`.
+/// The text of `describe`; memory and collectives are those of `ranks`, or, where their number is not
+/// known, of one replica and of the fewest ranks.
 inline std::string describe_text(const program_view& p, const std::vector<model_part>& model,
-                                 device& on) {
+                                 device& on, const mesh& ranks = {}) {
   std::string out;
   const auto at = std::back_inserter(out);
-  const int largest = detail::stage_of_most_memory(p);
-  memory_items memory = memory_of_stage(p, largest);
+  const int largest = detail::stage_of_most_memory(p, ranks);
+  memory_items memory = memory_of_stage(p, largest, true, ranks);
   memory.scratch = scratch_bytes_of(p.parts, on);
   fmt::format_to(at, "{}\n", p.name);
   fmt::format_to(at, "  model                 {}: {} layers, hidden {}, vocabulary {}\n",
@@ -167,14 +171,15 @@ inline std::string describe_text(const program_view& p, const std::vector<model_
   fmt::format_to(at, "  generates             {}\n", why_not.empty() ? "yes" : "no; " + why_not);
 
   out +=
-      fmt::format("\nMemory of one rank for training (dp 1{})\n", detail::stage_text(p, largest));
+      fmt::format("\nMemory of one rank for training (dp {}{})\n",
+                  ranks.sized(axis::dp) ? ranks.of(axis::dp) : 1, detail::stage_text(p, largest));
   for (const auto& [name, bytes] : detail::memory_lines(memory))
     fmt::format_to(at, "  {:<22}{:>16} bytes  {:>10}\n", name, bytes, detail::byte_count(bytes));
   fmt::format_to(at, "  {:<22}{:>16} bytes  {:>10}\n", "in all", memory.total(),
                  detail::byte_count(memory.total()));
 
   detail::describe_work(out, p);
-  detail::describe_collectives(out, p);
+  detail::describe_collectives(out, p, detail::known(ranks, p));
   detail::describe_parameters(out, p);
   detail::describe_passes(out, p, model);
   return out;
@@ -192,9 +197,9 @@ inline json_output work_json(const step_work& w) {
           {"update", stage(w.update)}};
 }
 
-inline json_output collectives_json(const program_view& p) {
+inline json_output collectives_json(const program_view& p, const mesh& ranks) {
   json_output list = json_output::array();
-  for (const collective_entry& e : collectives_of(p)) {
+  for (const collective_entry& e : collectives_of(p, ranks)) {
     json_output over = json_output::array();
     for (int a = 0; a < axes; ++a)
       if (e.call.over.has(static_cast<axis>(a))) over.push_back(name_of(static_cast<axis>(a)));
@@ -230,15 +235,16 @@ inline json_output graphs_json(const program_view& p, const std::vector<model_pa
 
 /// The same as one JSON object.
 inline std::string describe_json(const program_view& p, const std::vector<model_part>& model,
-                                 device& on) {
+                                 device& on, const mesh& ranks = {}) {
   const layout& l = p.numbers.ranks;
   json_output numbers = json_output::object(), memory = json_output::object();
   for (const model_number& n : p.model.numbers) numbers[n.name] = json_number(n.value);
   json_output stage_layers = json_output::array(); // of virtual stages
   for (int v = 0; v < l.pp * l.virtual_stages; ++v)
     stage_layers.push_back(layers_of_stage(l, p.layers, v));
-  const int largest = detail::stage_of_most_memory(p), busiest = detail::stage_of_most_work(p);
-  memory_items items = memory_of_stage(p, largest);
+  const int largest = detail::stage_of_most_memory(p, ranks),
+            busiest = detail::stage_of_most_work(p);
+  memory_items items = memory_of_stage(p, largest, true, ranks);
   items.scratch = scratch_bytes_of(p.parts, on);
   for (const auto& [name, bytes] : detail::memory_lines(items)) memory[name] = bytes;
   memory["in all"] = items.total();
@@ -275,7 +281,7 @@ inline std::string describe_json(const program_view& p, const std::vector<model_
   d["work_stage"] = busiest;
   d["memory"] = std::move(memory);
   d["work"] = detail::work_json(work_of_step(p, 1, busiest));
-  d["collectives"] = detail::collectives_json(p);
+  d["collectives"] = detail::collectives_json(p, detail::known(ranks, p));
   d["graphs"] = detail::graphs_json(p, model);
   return json_line(d);
 }

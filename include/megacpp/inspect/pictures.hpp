@@ -70,7 +70,7 @@ inline std::string mesh_picture(const mesh& m) {
   const bool experts = m.of(axis::ep) * m.of(axis::etp) > 1;
   const int panel = 40 + rows * height, panels = experts ? 2 : 1;
   std::string svg;
-  detail::begin_picture(svg, std::max(columns * width + 2 * left, 480), panels * panel + left,
+  detail::begin_picture(svg, std::max(columns * width + 2 * left, 640), panels * panel + left,
                         fmt::format("{} ranks", ranks));
   for (int p = 0; p < panels; ++p) {
     const axis_set together = p == 0 ? axis_set{axis::tp} : axis_set{axis::ep, axis::etp};
@@ -216,7 +216,8 @@ inline std::string schedule_picture(const timed_schedule& s, std::string_view ti
       detail::add_text(svg, x + 18, bottom + 22, name, "left");
       x += 30 + 7 * static_cast<int>(name.size());
     }
-  detail::add_text(svg, x, bottom + 22, fmt::format("idle {:.0f}%", 100 * bubble_of(s)), "left");
+  detail::add_text(svg, x, bottom + 22, fmt::format("idle {:.0f}% of the step", 100 * bubble_of(s)),
+                   "left");
   return svg + "</svg>\n";
 }
 

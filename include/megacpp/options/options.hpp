@@ -403,11 +403,11 @@ struct machine_flags {
     ranks
         .is(0,
             "ranks to run, as threads of this process, which share --threads; 0: the fewest that "
-            "the program is laid out over, and one of export. More of them are replicas. Under "
-            "mpirun or srun, which "
-            "start each as a process, as many as those")
+            "the program is laid out over, and one of export. More of them are replicas. "
+            "describe tells what so many have. Under mpirun or srun, which start each as a "
+            "process, as many as those")
         .within(0, 4096)
-        .of(together)
+        .of(together | command::describe)
         .resumes(on_resume::unsaved);
     collective_timeout
         .is(600, "seconds that ranks wait for one of them before all end with its name")
