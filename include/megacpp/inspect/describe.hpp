@@ -143,8 +143,8 @@ inline void describe_passes(std::string& out, const program_view& p,
 
 } // namespace detail
 
-/// The text of `describe`; memory and collectives are those of `ranks`, or, where their number is not
-/// known, of one replica and of the fewest ranks.
+/// The text of `describe`; memory and collectives are those of `ranks`, or, where their number is
+/// not known, of one replica and of the fewest ranks.
 inline std::string describe_text(const program_view& p, const std::vector<model_part>& model,
                                  device& on, const mesh& ranks = {}) {
   std::string out;
