@@ -112,7 +112,7 @@ if grep -Eq '(main|commands|kernels)\.cpp' build/build.log; then fail 'what no l
 [ -d model-of-2/iter_0000040 ] || fail 'the run did not go on'
 
 # Several ranks, the fewest that the layout has: built, described, and run.
-build downloaded/config.json many precision=fp32 sequence=32 tp=2 sp=1 cp=2 pp=3
+build downloaded/config.json many precision=fp32 sequence=32 tp=2 sp=1 cp=2 pp=3 stage-layers=1,2,1
 ./many describe >/dev/null
 ./many train --data-path text --train-iters 2 --save model-many >ran
 grep -q ': .* 12 ranks, each micro-batch' ran || { cat ran && fail 'many does not tell of 12 ranks'; }

@@ -34,10 +34,11 @@ struct batch_schedule {
   constexpr std::int64_t samples_of(std::int64_t steps, std::int64_t consumed) const {
     std::int64_t at = consumed;
     while (steps > 0 && grows() && at <= samples) {
-      const std::int64_t size = after(at), parts = (last - start) / increment;
+      const std::int64_t size = after(at), parts = (last - start) / increment,
+                         begun = (size - start) / increment;
       const auto same = [&](std::int64_t taken) { return after(at + taken * size) == size; };
       // Steps of this size, about: up to where the next part begins.
-      const double next = static_cast<double>((size - start) / increment + 1) *
+      const double next = static_cast<double>(begun + 1) *
                           (static_cast<double>(samples) / static_cast<double>(parts));
       std::int64_t k =
           static_cast<std::int64_t>((next - static_cast<double>(at)) / static_cast<double>(size));
