@@ -2470,7 +2470,7 @@ class Describe(Case):
         self.assertEqual([(c["what"], c["axes"], c["ranks"]) for c in gradients],
                          [("all-reduce", ["dp"], 3)] * len(gradients))
         self.assertEqual(sum(c["bytes"] * c["per_step"] for c in gradients),
-                         result["memory"]["gradients"])
+                         result["memory"]["main grads"])
         self.assertIn("for training (dp 3)\n", run("describe", "--ranks", 3).stdout.decode())
 
     def test_pictures(self):

@@ -127,7 +127,7 @@ BOOST_AUTO_TEST_CASE(chunks_of_a_stage_follow_each_other) {
   };
   BOOST_TEST((begins(0) == std::vector{0, 2, 6, 10}));
   BOOST_TEST((begins(1) == std::vector{1, 3, 4, 8}));
-  BOOST_TEST(texts_of(schedule_picture(s, "chunks")).back() == "idle 50%");
+  BOOST_TEST(texts_of(schedule_picture(s, "chunks")).back() == "idle 50% of the step");
 }
 
 BOOST_AUTO_TEST_CASE(a_schedule_that_waits_without_end_is_refused) {
