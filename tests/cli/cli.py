@@ -2465,6 +2465,8 @@ class Describe(Case):
         self.assertIn("(dp 1)\n  none\n", text)
 
     def test_replicas(self):
+        self.refused(USAGE, "describe", "--load", self.model(), "--ranks", 2,
+                     says="--ranks is of the program")
         result = json.loads(run("describe", "--json", "--ranks", 3).stdout)
         gradients = [c for c in result["collectives"] if c["part"] == "update"]
         self.assertEqual([(c["what"], c["axes"], c["ranks"]) for c in gradients],

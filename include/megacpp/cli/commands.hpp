@@ -102,7 +102,14 @@ inline product_rows rows_of(command what) {
   return what == command::generate ? product_rows::apart : product_rows::together;
 }
 
-inline void describe_states(const options& o) {
+inline void describe_states(options& o) {
+  for (const flag_entry& e : flags_of(o))
+    for (const std::string_view of_program : {"ranks", "threads", "product-type", "pictures"})
+      if (e.flag->given() && e.name == of_program)
+        throw error(exit_code::usage,
+                    fmt::format("--{} is of the program, and describe --load lists states alone; "
+                                "leave one of them out",
+                                of_program));
   const state_list list = list_states(o.model.load());
   if (o.report.json()) return print(states_json(list));
   for (const std::string& line : states_lines(list)) print_line(line);

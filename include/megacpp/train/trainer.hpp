@@ -529,7 +529,8 @@ private:
     all_.of_each(std::isfinite(own) ? 0 : 1, broken);
     const auto first = std::find(broken.begin(), broken.end(), 1.0);
     const auto of_stage = std::ssize(broken) / ranks_.ranks().of(axis::pp);
-    if (std::count(first, broken.end(), 1.0) >= of_stage) return "";
+    const auto count = std::count(first, broken.end(), 1.0);
+    if (count == 0 || count >= of_stage) return "";
     return fmt::format(", and not of all: look at rank {}", first - broken.begin());
   }
   [[noreturn]] void fail(const char* what, double number, const step_report& r,
