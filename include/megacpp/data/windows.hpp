@@ -2,6 +2,7 @@
 #pragma once
 
 #include <megacpp/data/permutation.hpp>
+#include <megacpp/data/sample_set.hpp>
 #include <megacpp/data/split.hpp>
 #include <megacpp/data/token_source.hpp>
 #include <megacpp/num/random.hpp>
@@ -12,9 +13,6 @@
 #include <span>
 
 namespace mc {
-
-/// A label that is not counted in the loss.
-inline constexpr std::int32_t ignored_label = -100;
 
 /// Shuffled training windows. Sample i is a pure function of (tokens, range, S, seed, i), so
 /// resuming and any division of samples among ranks and micro-batches see the same sequence.
