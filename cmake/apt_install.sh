@@ -33,4 +33,4 @@ apt_install() {
 
 # What every build of megacpp needs.
 build_packages=(g++ cmake ninja-build git libfmt-dev libeigen3-dev libboost-dev libcli11-dev
-  nlohmann-json3-dev libdnnl-dev)
+  nlohmann-json3-dev libdnnl-dev libpcre2-dev libutf8proc-dev)

@@ -30,16 +30,16 @@ inline std::size_t edit_distance(std::string_view a, std::string_view b) {
 namespace detail {
 
 /// The names of commands: "train, eval".
-inline std::string names_of(command some) {
+inline std::string names_of(command some, std::span<const command_text> among) {
   std::string names;
-  for (const command_text& c : commands)
+  for (const command_text& c : among)
     if (overlaps(some, c.which)) names += fmt::format("{}{}", names.empty() ? "" : ", ", c.name);
   return names;
 }
 
 /// The commands that have every flag that a text names.
 inline command having_flags_of(const std::vector<flag_entry>& list, std::string_view text) {
-  command some = command::all;
+  command some = command::all | command::all_of_data;
   for (std::size_t at = 0; (at = text.find("--", at)) != std::string_view::npos; at += 2) {
     const std::string_view name = text.substr(at + 2, text.find_first_of(" ,;:", at) - at - 2);
     if (const flag_entry* const e = find_flag(list, name)) some = some & e->flag->commands();
@@ -49,11 +49,12 @@ inline command having_flags_of(const std::vector<flag_entry>& list, std::string_
 
 /// A sentence up to where it names a flag that the command lacks; one that begins with such a flag
 /// says whose it is.
-inline std::string fitting(const std::vector<flag_entry>& list, std::string_view says, command c) {
+inline std::string fitting(const std::vector<flag_entry>& list, std::string_view says, command c,
+                           std::span<const command_text> among) {
   std::size_t end = std::string_view::npos;
   while (!overlaps(having_flags_of(list, says.substr(0, end)), c)) {
     if (end = says.rfind("; ", end - 1); end == std::string_view::npos)
-      return fmt::format("for {}, {}", names_of(having_flags_of(list, says)), says);
+      return fmt::format("for {}, {}", names_of(having_flags_of(list, says), among), says);
   }
   return std::string(says.substr(0, end));
 }
@@ -70,18 +71,19 @@ inline std::string if_near(std::string_view dashes, std::string_view name, std::
 /// What to say about a name that is no flag of a command: what it is called here if other programs
 /// have it, whose it is if another command has it, and else the nearest one, if any is near.
 inline std::string advice_for(const std::vector<flag_entry>& list, std::string_view dashes,
-                              std::string_view name, command c) {
+                              std::string_view name, command c,
+                              std::span<const command_text> among = commands) {
   const auto of_another = [&](const flag_entry* e) {
     return e != nullptr && !overlaps(e->flag->commands(), c);
   };
   const auto owned = [&](const flag_entry& e) {
     return fmt::format("{}{} is a flag of {}", dashes, e.name,
-                       detail::names_of(e.flag->commands()));
+                       detail::names_of(e.flag->commands(), among));
   };
   if (const foreign_flag* const f = find_foreign(name)) {
     const flag_entry* const ours = find_flag(list, f->ours);
     if (!f->says.empty() && (ours == nullptr || of_another(ours)))
-      return detail::fitting(list, f->says, c);
+      return detail::fitting(list, f->says, c, among);
     return of_another(ours) ? owned(*ours) : fmt::format("it is {}{} here", dashes, f->ours);
   }
   if (const flag_entry* const e = find_flag(list, dashed(name)); of_another(e)) return owned(*e);
@@ -93,9 +95,9 @@ inline std::string advice_for(const std::vector<flag_entry>& list, std::string_v
 }
 
 /// The same about a word that is no command.
-inline std::string advice_for_command(std::string_view word) {
-  const auto* const best = std::min_element(
-      std::begin(commands), std::end(commands), [&](const command_text& a, const command_text& b) {
+inline std::string advice_for_command(std::string_view word, std::span<const command_text> among) {
+  const auto best = std::min_element(
+      among.begin(), among.end(), [&](const command_text& a, const command_text& b) {
         return edit_distance(word, a.name) < edit_distance(word, b.name);
       });
   return detail::if_near("", word, best->name);

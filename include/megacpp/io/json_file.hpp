@@ -4,6 +4,7 @@
 
 #include <megacpp/io/error.hpp>
 #include <megacpp/io/mapped_file.hpp>
+#include <megacpp/io/utf8.hpp>
 
 #include <cmath>
 #include <cstddef>
@@ -29,33 +30,6 @@ inline std::string printable(std::string_view text) {
   std::string shown;
   for (const char c : text.substr(0, 80)) shown += c >= ' ' && c <= '~' ? c : '?';
   return text.size() > 80 ? shown + "..." : shown;
-}
-
-/// `text` with U+FFFD for every byte that is not part of UTF-8, as JSON needs it.
-inline std::string as_utf8(std::string_view text) {
-  const auto follows = [&text](std::size_t i) {
-    return i < text.size() && (static_cast<unsigned char>(text[i]) & 0xc0u) == 0x80u;
-  };
-  std::string out;
-  for (std::size_t i = 0; i < text.size();) {
-    const auto c = static_cast<unsigned char>(text[i]);
-    const std::size_t n = c < 0x80                ? 1
-                          : c >= 0xc2 && c < 0xe0 ? 2
-                          : c >= 0xe0 && c < 0xf0 ? 3
-                          : c >= 0xf0 && c < 0xf5 ? 4
-                                                  : 0;
-    bool whole = n > 0;
-    for (std::size_t k = 1; k < n; ++k) whole = whole && follows(i + k);
-    if (whole && n > 2) { // no longer forms, no surrogates, nothing beyond U+10FFFF
-      const auto d = static_cast<unsigned char>(text[i + 1]);
-      whole = !((c == 0xe0 && d < 0xa0) || (c == 0xed && d >= 0xa0) || (c == 0xf0 && d < 0x90) ||
-                (c == 0xf4 && d >= 0x90));
-    }
-    if (whole) out += text.substr(i, n);
-    else out += "\xef\xbf\xbd";
-    i += whole ? n : 1;
-  }
-  return out;
 }
 
 namespace detail {
@@ -140,14 +114,15 @@ private:
 
 } // namespace detail
 
-/// Parses one JSON text: at most 16 MiB, 64 levels, no duplicate keys, nothing but blanks after the
+/// Parses one JSON text: at most `most` bytes, 64 levels, no duplicate keys, nothing but blanks after the
 /// value. `path` is what messages call it. Throws mc::error(code) with the byte (from 1) or the
 /// key.
 inline nlohmann::json parse_json(std::string_view text, std::string_view path,
-                                 exit_code code = exit_code::model) {
-  if (text.size() > json_size_limit)
+                                 exit_code code = exit_code::model,
+                                 std::size_t most = json_size_limit) {
+  if (text.size() > most)
     throw error(code, fmt::format("{} has {} bytes, more than the {} allowed for a JSON file", path,
-                                  text.size(), json_size_limit));
+                                  text.size(), most));
   detail::refuse_nul(text, path, code);
   detail::json_builder builder(path, code);
   nlohmann::json::sax_parse(text, &builder);
@@ -297,16 +272,16 @@ inline std::string json_line(const json_output& value) {
 }
 
 /// Reads a JSON file whose outermost value must be an object.
-inline json_value read_json(const mapped_file& file) {
+inline json_value read_json(const mapped_file& file, std::size_t most = json_size_limit) {
   // The size is refused before the first page is touched.
-  if (file.size() > json_size_limit)
+  if (file.size() > most)
     throw error(file.code(),
                 fmt::format("{} has {} bytes, more than the {} allowed for a JSON file",
-                            file.path(), file.size(), json_size_limit));
+                            file.path(), file.size(), most));
   file.check_unchanged();
   const std::string_view text(reinterpret_cast<const char*>(file.data()),
                               static_cast<std::size_t>(file.size()));
-  json_value value(parse_json(text, file.path(), file.code()), file.path(), file.code());
+  json_value value(parse_json(text, file.path(), file.code(), most), file.path(), file.code());
   (void)value.as<json_value>();
   return value;
 }

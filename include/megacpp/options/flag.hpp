@@ -18,14 +18,23 @@
 
 namespace mc {
 
-/// The subcommands, as a set of bits.
+/// The subcommands, as a set of bits: those of a run's program, and those of megacpp-data.
 enum class command : unsigned {
   train = 1,
   eval = 2,
   generate = 4,
   describe = 8,
   convert = 16,
-  all = 31
+  all = 31,
+  encode = 1 << 8,
+  decode = 1 << 9,
+  count = 1 << 10,
+  prepare = 1 << 11,
+  merge = 1 << 12,
+  inspect = 1 << 13,
+  verify = 1 << 14,
+  chat = 1 << 15,
+  all_of_data = 255 << 8
 };
 constexpr command operator|(command a, command b) {
   return static_cast<command>(static_cast<unsigned>(a) | static_cast<unsigned>(b));
@@ -66,6 +75,8 @@ public:
   virtual int words() const { return 1; }
   /// True for a flag that may be given several times, each adding a text.
   virtual bool is_list() const { return false; }
+  /// True for one of those that takes several texts at once.
+  bool takes_many() const { return many_; }
   /// Forgets what was read, so that the command line overrides a file.
   void forget() { reset(), given_ = false; }
   /// What stands for the value in the help: N, X, TEXT or a list of choices.
@@ -104,7 +115,7 @@ protected:
   const char* shown_ = nullptr;
   command commands_ = command::all;
   on_resume resuming_ = on_resume::undecided;
-  bool given_ = false, asked_ = false;
+  bool given_ = false, asked_ = false, many_ = false;
 };
 
 /// A flag of a whole number, a real number, a text, several texts or a switch.
@@ -144,6 +155,11 @@ public:
     words_ = count, names_ = names;
     return *this;
   }
+  /// Several texts, one behind the other.
+  flag& many() {
+    many_ = true;
+    return *this;
+  }
   /// Of what is compiled in: what to do for another value, which stands for {0} in it (of a switch
   /// 1 or 0), or for a switch that is to be off.
   flag& otherwise(std::string pattern, std::string if_off = "") {
@@ -177,7 +193,7 @@ public:
   std::string argument() const override {
     if (words_ > 1) return names_;
     if constexpr (std::is_same_v<T, bool>) return "";
-    else if constexpr (listed) return "TEXT";
+    else if constexpr (listed) return many_ ? "TEXT..." : "TEXT";
     else if constexpr (std::is_same_v<T, std::string>) return *choices_ != 0 ? choices_ : "TEXT";
     else return std::is_integral_v<T> ? "N" : "X";
   }

@@ -1,0 +1,151 @@
+// Byte-pair encoding of one word (Sennrich, Haddow, Birch 2016; over bytes: Radford et al. 2019):
+// of all adjacent pairs of symbols that are a merge, the one of lowest rank, and of equals the
+// leftmost, becomes one symbol, until none is left.
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <utility>
+#include <vector>
+
+namespace mc {
+
+/// What two symbols become, and when.
+struct merge_of_pair {
+  std::uint32_t rank;
+  std::int32_t into;
+};
+
+/// Pairs of token ids with their merges: a hash table of one array, at most half full, whose entries
+/// are searched in a row.
+class merge_table {
+public:
+  explicit merge_table(std::size_t merges = 0)
+      : entries_(std::bit_ceil(std::max<std::size_t>(2 * merges, 2))) {}
+
+  /// False if the pair has one already.
+  bool insert(std::int32_t left, std::int32_t right, merge_of_pair m) {
+    if (2 * (count_ + 1) > entries_.size()) grow();
+    entry& e = entries_[place(key_of(left, right))];
+    if (e.key != nothing) return false;
+    e = {key_of(left, right), m};
+    ++count_;
+    return true;
+  }
+  /// Null: none.
+  const merge_of_pair* find(std::int32_t left, std::int32_t right) const {
+    const entry& e = entries_[place(key_of(left, right))];
+    return e.key != nothing ? &e.merge : nullptr;
+  }
+  std::size_t size() const { return count_; }
+
+private:
+  static constexpr std::uint64_t nothing = ~std::uint64_t{0};
+  struct entry {
+    std::uint64_t key = nothing;
+    merge_of_pair merge{};
+  };
+
+  static std::uint64_t key_of(std::int32_t left, std::int32_t right) {
+    return std::uint64_t{static_cast<std::uint32_t>(left)} << 32 |
+           static_cast<std::uint32_t>(right);
+  }
+  /// Where a key is, or would be.
+  std::size_t place(std::uint64_t key) const {
+    std::uint64_t h = key * 0x9e3779b97f4a7c15u; // 2^64 over the golden ratio
+    h ^= h >> 32;
+    std::size_t at = h & (entries_.size() - 1);
+    while (entries_[at].key != nothing && entries_[at].key != key)
+      at = (at + 1) & (entries_.size() - 1);
+    return at;
+  }
+  void grow() {
+    std::vector<entry> old(2 * entries_.size());
+    old.swap(entries_);
+    for (const entry& e : old)
+      if (e.key != nothing) entries_[place(e.key)] = e;
+  }
+
+  std::vector<entry> entries_;
+  std::size_t count_ = 0;
+};
+
+/// Merges the symbols of one word after the other, in memory that it keeps.
+///
+/// The symbols stay where they begin in the word. Of each pair the rank is kept there, too; a least
+/// rank of every 64 stands in the leaves of a binary tree of least ranks, so that a merge costs some
+/// steps for each doubling of the word, and a word of n symbols O(n log n), in 8 bytes a symbol. A
+/// word of up to 64 is one leaf.
+class word_merger {
+public:
+  /// Replaces the ids of the bytes of a word, more than one, by those of its tokens. `length_of(id)`
+  /// is the number of bytes of a token.
+  template <class Length>
+  void merge(const merge_table& table, const Length& length_of, std::vector<std::int32_t>& ids) {
+    const std::size_t n = ids.size();
+    ranks_.assign((n + leaf - 1) / leaf * leaf, none);
+    for (std::size_t i = 0; i + 1 < n; ++i) ranks_[i] = rank_of(table.find(ids[i], ids[i + 1]));
+    leaves_ = std::bit_ceil(ranks_.size() / leaf);
+    tree_.assign(2 * leaves_, none);
+    for (std::size_t i = 0; i < ranks_.size() / leaf; ++i) tree_[leaves_ + i] = least_in(i);
+    for (std::size_t i = leaves_; i-- > 1;) tree_[i] = std::min(tree_[2 * i], tree_[2 * i + 1]);
+    const auto bytes = [&](std::size_t at) { return static_cast<std::size_t>(length_of(ids[at])); };
+    while (tree_[1] != none) {
+      // The id of a symbol stands where it begins and, for the one behind it, where it ends.
+      const std::size_t at = leftmost_least(), next = at + bytes(at);
+      const std::int32_t whole = table.find(ids[at], ids[next])->into;
+      const std::size_t end = next + bytes(next);
+      ids[at] = ids[end - 1] = whole;
+      set(next, none);
+      set(at, end < n ? rank_of(table.find(whole, ids[end])) : none);
+      if (at > 0) {
+        const std::size_t before = at - bytes(at - 1);
+        set(before, rank_of(table.find(ids[before], whole)));
+      }
+    }
+    std::size_t count = 0;
+    for (std::size_t at = 0; at < n; ++count) {
+      const std::size_t length = bytes(at);
+      ids[count] = ids[at];
+      at += length;
+    }
+    ids.resize(count);
+    if (n > kept) ranks_ = {}, tree_ = {}; // of one very long word
+  }
+
+private:
+  static constexpr std::size_t leaf = 64, kept = std::size_t{1} << 20;
+  static constexpr std::uint32_t none = std::numeric_limits<std::uint32_t>::max();
+
+  static std::uint32_t rank_of(const merge_of_pair* m) { return m != nullptr ? m->rank : none; }
+  std::span<const std::uint32_t> of_leaf(std::size_t i) const {
+    return std::span(ranks_).subspan(i * leaf, leaf);
+  }
+  std::uint32_t least_in(std::size_t i) const {
+    std::uint32_t least = none;
+    for (const std::uint32_t rank : of_leaf(i)) least = std::min(least, rank);
+    return least;
+  }
+  void set(std::size_t at, std::uint32_t rank) {
+    ranks_[at] = rank;
+    std::size_t i = leaves_ + at / leaf;
+    tree_[i] = least_in(at / leaf);
+    while ((i /= 2) > 0) tree_[i] = std::min(tree_[2 * i], tree_[2 * i + 1]);
+  }
+  std::size_t leftmost_least() const {
+    std::size_t i = 1;
+    while (i < leaves_) i = 2 * i + (tree_[2 * i] == tree_[1] ? 0u : 1u);
+    const auto ranks = of_leaf(i - leaves_);
+    return (i - leaves_) * leaf +
+           static_cast<std::size_t>(std::ranges::find(ranks, tree_[1]) - ranks.begin());
+  }
+
+  std::vector<std::uint32_t> ranks_, tree_;
+  std::size_t leaves_ = 1;
+};
+
+} // namespace mc

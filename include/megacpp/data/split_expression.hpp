@@ -1,0 +1,222 @@
+// Regular expressions that cut a text into words, as tokenizer.json has them, by PCRE2 with its JIT.
+//
+// They are written in Oniguruma's dialect. What it spells as PCRE2 does means the same here but for
+// the shorthands of classes, which are written out: \s is Unicode's property White_Space (PropList.txt
+// of Unicode 15; PCRE2's differs), \d is Nd, \w is L, M, Nd and Pc. What means something else in the
+// two dialects is refused by name.
+#pragma once
+
+#include <megacpp/io/error.hpp>
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include <fmt/format.h>
+
+#ifndef PCRE2_CODE_UNIT_WIDTH
+#define PCRE2_CODE_UNIT_WIDTH 8
+#endif
+#include <pcre2.h>
+
+namespace mc {
+
+namespace detail {
+
+inline constexpr std::string_view white_space =
+    R"(\t-\r\x20\x85\xA0\x{1680}\x{2000}-\x{200A}\x{2028}\x{2029}\x{202F}\x{205F}\x{3000})";
+inline constexpr std::string_view not_white_space =
+    R"(\x00-\x08\x0E-\x1F!-\x{84}\x{86}-\x{9F}\x{A1}-\x{167F}\x{1681}-\x{1FFF}\x{200B}-\x{2027}\x{202A}-\x{202E}\x{2030}-\x{205E}\x{2060}-\x{2FFF}\x{3001}-\x{10FFFF})";
+
+/// An expression of Oniguruma's dialect in PCRE2's. Throws mc::error(exit_code::data), whose
+/// sentence begins with `where`, for what they read differently.
+inline std::string in_pcre2(std::string_view expression, std::string_view where) {
+  const auto refuse = [&](std::string_view what) {
+    return error(exit_code::data,
+                 fmt::format("{} has {}, which the library that reads it here takes differently; "
+                             "write it without",
+                             where, what));
+  };
+  std::string out;
+  bool in_class = false;
+  for (std::size_t i = 0; i < expression.size(); ++i) {
+    const char c = expression[i];
+    if (c == '\\' && i + 1 < expression.size()) {
+      const char e = expression[++i];
+      const auto set = [&](std::string_view inside) {
+        if (in_class) out += inside;
+        else (out += '[').append(inside) += ']';
+      };
+      switch (e) {
+      case 's': set(white_space); break;
+      case 'S': set(not_white_space); break;
+      case 'd': set(R"(\p{Nd})"); break;
+      case 'D': set(R"(\P{Nd})"); break;
+      case 'w': set(R"(\p{L}\p{M}\p{Nd}\p{Pc})"); break;
+      case 'W':
+        if (in_class) throw refuse("\\W within a class");
+        out += R"([^\p{L}\p{M}\p{Nd}\p{Pc}])";
+        break;
+      case 'b':
+      case 'B':
+      case 'h':
+      case 'H':
+      case 'R':
+      case 'X':
+      case 'y':
+      case 'Y':
+      case 'K':
+      case 'O':
+      case 'N':
+      case 'z':
+      case 'Z':
+      case 'A':
+      case 'G':
+      case 'g':
+      case 'k':
+      case 'Q':
+      case 'E':
+      case 'c':
+      case 'C':
+      case 'M':
+      case 'o':
+      case 'v':
+      case 'V': throw refuse(fmt::format("\\{}", e));
+      default:
+        (out += '\\') += e;
+        if ((e == 'p' || e == 'P' || e == 'x') && expression.substr(i + 1).starts_with('{')) {
+          const std::size_t end = std::min(expression.find('}', i), expression.size() - 1);
+          out += expression.substr(i + 1, end - i);
+          i = end;
+        }
+      }
+      continue;
+    }
+    if (in_class) {
+      if (c == '[') throw refuse("a class within a class");
+      if (c == '&' && expression.substr(i).starts_with("&&")) throw refuse("the && of two classes");
+      if (c == ']') in_class = false;
+    } else if (c == '[') {
+      in_class = true;
+      out += c;
+      if (i + 1 < expression.size() && expression[i + 1] == '^') out += expression[++i];
+      if (i + 1 < expression.size() && expression[i + 1] == ']') throw refuse("an empty class");
+      continue;
+    } else if (c == '^' || c == '$') {
+      throw refuse(fmt::format("{} outside a class", c));
+    } else if (c == '(' && expression.substr(i).starts_with("(?")) {
+      const std::string_view rest = expression.substr(i + 2);
+      const bool known = rest.starts_with(':') || rest.starts_with('=') || rest.starts_with('!') ||
+                         rest.starts_with("<=") || rest.starts_with("<!") ||
+                         rest.starts_with('>') || rest.starts_with("i:") || rest.starts_with("i)");
+      if (!known) throw refuse(fmt::format("(?{}", rest.substr(0, 1)));
+    } else if (c == '{' && expression.substr(i).starts_with("{,")) {
+      throw refuse("{,");
+    } else if (c == '}' && expression.substr(i).starts_with("}+")) {
+      throw refuse("a + behind {...}"); // possessive here
+    } else if (c == '(' && expression.substr(i).starts_with("(*")) {
+      throw refuse("(*");
+    }
+    out += c;
+  }
+  return out;
+}
+
+struct freed_by_pcre2 {
+  void operator()(pcre2_code* p) const { pcre2_code_free(p); }
+  void operator()(pcre2_match_data* p) const { pcre2_match_data_free(p); }
+  void operator()(pcre2_match_context* p) const { pcre2_match_context_free(p); }
+  void operator()(pcre2_jit_stack* p) const { pcre2_jit_stack_free(p); }
+};
+template <class T> using owned_by_pcre2 = std::unique_ptr<T, freed_by_pcre2>;
+
+inline std::string pcre2_message(int code) {
+  PCRE2_UCHAR text[256] = {};
+  pcre2_get_error_message(code, text, sizeof text);
+  return reinterpret_cast<const char*>(text);
+}
+
+} // namespace detail
+
+/// A compiled expression; threads share it, and each finds with a split_search of its own.
+class split_expression {
+public:
+  /// `where` names it in messages. Throws mc::error(exit_code::data) for one that PCRE2 refuses, or
+  /// reads otherwise than its author meant.
+  split_expression(std::string_view expression, std::string where, bool literal = false)
+      : where_(std::move(where)) {
+    const std::string text =
+        literal ? std::string(expression) : detail::in_pcre2(expression, where_);
+    int problem = 0;
+    std::size_t at = 0;
+    code_.reset(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(),
+                              PCRE2_UTF | (literal ? PCRE2_LITERAL : PCRE2_NEVER_BACKSLASH_C),
+                              &problem, &at, nullptr));
+    if (!code_)
+      throw error(
+          exit_code::data,
+          fmt::format("{} is no expression: {} (at byte {} of what PCRE2 is given); correct it",
+                      where_, detail::pcre2_message(problem), at));
+    const int compiled = pcre2_jit_compile(code_.get(), PCRE2_JIT_COMPLETE);
+    by_jit_ = compiled == 0; // memory that is written and run may be forbidden
+  }
+
+  const std::string& where() const { return where_; }
+
+private:
+  friend class split_search;
+  std::string where_;
+  detail::owned_by_pcre2<pcre2_code> code_;
+  bool by_jit_ = false;
+};
+
+/// Finds what an expression matches, on one thread.
+class split_search {
+public:
+  explicit split_search(const split_expression& e) : expression_(&e) {
+    data_.reset(pcre2_match_data_create(1, nullptr));
+    context_.reset(pcre2_match_context_create(nullptr));
+    stack_.reset(pcre2_jit_stack_create(32 << 10, 16 << 20, nullptr));
+    if (!data_ || !context_ || !stack_) throw std::bad_alloc();
+    pcre2_set_match_limit(context_.get(), match_limit);
+    pcre2_set_heap_limit(context_.get(), 64 << 10); // KiB
+    pcre2_jit_stack_assign(context_.get(), nullptr, stack_.get());
+  }
+
+  struct match {
+    std::size_t begin = 0, end = 0;
+  };
+  /// The first match of the text, which is UTF-8, at byte `from` or behind. Throws
+  /// mc::error(exit_code::data) where it backtracks without end.
+  std::optional<match> next(std::string_view text, std::size_t from) {
+    const auto* const subject = reinterpret_cast<PCRE2_SPTR>(text.data());
+    const int found = expression_->by_jit_
+                          ? pcre2_jit_match(expression_->code_.get(), subject, text.size(), from, 0,
+                                            data_.get(), context_.get())
+                          : pcre2_match(expression_->code_.get(), subject, text.size(), from,
+                                        PCRE2_NO_UTF_CHECK, data_.get(), context_.get());
+    if (found == PCRE2_ERROR_NOMATCH) return std::nullopt;
+    if (found < 0)
+      throw error(
+          exit_code::data,
+          fmt::format("{} cannot be applied to a text of {} bytes, at byte {}: {}; shorten "
+                      "the text, or write the expression so that it does not backtrack",
+                      expression_->where(), text.size(), from, detail::pcre2_message(found)));
+    const std::size_t* const at = pcre2_get_ovector_pointer(data_.get());
+    return match{at[0], at[1]};
+  }
+
+private:
+  static constexpr std::uint32_t match_limit = 50'000'000;
+
+  const split_expression* expression_;
+  detail::owned_by_pcre2<pcre2_match_data> data_;
+  detail::owned_by_pcre2<pcre2_match_context> context_;
+  detail::owned_by_pcre2<pcre2_jit_stack> stack_;
+};
+
+} // namespace mc

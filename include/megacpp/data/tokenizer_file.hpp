@@ -1,0 +1,535 @@
+// Files of tokenizers: Hugging Face's tokenizer.json, GPT-2's vocab.json with merges.txt, and
+// tiktoken's vocabularies. What would change ids and is not supported is refused by its name.
+#pragma once
+
+#include <megacpp/data/tokenizer.hpp>
+#include <megacpp/io/mapped_file.hpp>
+
+#include <charconv>
+#include <filesystem>
+#include <set>
+#include <system_error>
+
+namespace mc {
+
+inline constexpr std::size_t tokenizer_size_limit = std::size_t{256} << 20; // bytes
+
+namespace detail {
+
+/// The expressions by which published tokenizers cut texts (their tokenizer.json files, and for
+/// those of tiktoken the same in that dialect).
+inline constexpr std::string_view gpt2_expression =
+    R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
+inline constexpr std::string_view cl100k_expression =
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+inline constexpr std::string_view qwen2_expression =
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+inline constexpr std::string_view o200k_expression =
+    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+
+inline split_step isolated_by(std::string_view expression, std::string where) {
+  return {std::make_shared<const split_expression>(expression, std::move(where))};
+}
+
+/// The characters that stand for bytes in GPT-2's files: those that print for themselves, the other
+/// 68 in order for U+0100 on.
+inline const std::array<std::int16_t, 0x144>& bytes_of_characters() {
+  static const auto table = [] {
+    std::array<std::int16_t, 0x144> t{};
+    t.fill(-1);
+    unsigned next = 0x100;
+    for (unsigned b = 0; b < 256; ++b) {
+      const bool prints =
+          (b >= 0x21 && b <= 0x7e) || (b >= 0xa1 && b <= 0xac) || (b >= 0xae && b <= 0xff);
+      t[prints ? b : next++] = static_cast<std::int16_t>(b);
+    }
+    return t;
+  }();
+  return table;
+}
+
+/// The bytes of a token as GPT-2's files spell it; nothing for one that has other characters, which
+/// no merge can make.
+inline std::optional<std::string> bytes_of_token(std::string_view spelled) {
+  std::string bytes;
+  while (!spelled.empty()) {
+    utf8proc_int32_t c = 0;
+    const utf8proc_ssize_t n =
+        utf8proc_iterate(reinterpret_cast<const utf8proc_uint8_t*>(spelled.data()),
+                         static_cast<utf8proc_ssize_t>(spelled.size()), &c);
+    const auto& table = bytes_of_characters();
+    if (n <= 0 || static_cast<std::size_t>(c) >= table.size() ||
+        table[static_cast<unsigned>(c)] < 0)
+      return std::nullopt;
+    bytes += static_cast<char>(table[static_cast<unsigned>(c)]);
+    spelled.remove_prefix(static_cast<std::size_t>(n));
+  }
+  return bytes;
+}
+
+/// What is read of a tokenizer's file, step by step.
+class tokenizer_reader {
+public:
+  explicit tokenizer_reader(std::string file) { p_.file = std::move(file); }
+  tokenizer_parts take() { return std::move(p_); }
+
+  error fault(std::string_view sentence) const {
+    return error(exit_code::data, fmt::format("{}: {}", p_.file, sentence));
+  }
+  error unsupported(std::string_view what) const {
+    return fault(
+        fmt::format("{} is not supported, and would change the ids; use a byte-level BPE "
+                    "tokenizer without it",
+                    what));
+  }
+
+  void vocabulary(const nlohmann::json& list) {
+    if (!list.is_object()) throw fault("field \"model.vocab\" is not an object of tokens and ids");
+    for (const auto& [spelled, id] : list.items()) {
+      if (!id.is_number_unsigned() || id.get<std::uint64_t>() > most_ids)
+        throw fault(fmt::format("the id of the token \"{}\" is {}, but must be from 0 to {}",
+                                printable(spelled), printable(id.dump()), most_ids));
+      const auto at = id.get<std::size_t>();
+      if (at >= p_.tokens.size()) p_.tokens.resize(std::max(at + 1, p_.tokens.size() * 3 / 2));
+      if (spelled.empty())
+        throw fault(
+            fmt::format("the token of id {} is empty, so merges with it would never end; "
+                        "remove it",
+                        at));
+      std::string& token = p_.tokens[at];
+      if (!token.empty())
+        throw fault(
+            fmt::format("the id {} has two tokens, \"{}\" and another; give each an id of its "
+                        "own",
+                        at, printable(spelled)));
+      token = bytes_of_token(spelled).value_or(spelled);
+      last_ = std::max(last_, at + 1);
+    }
+    p_.tokens.resize(last_);
+  }
+
+  /// Merge number `rank` of a vocabulary.
+  void merge(const nlohmann::json& vocabulary, std::size_t rank, const std::string& left,
+             const std::string& right) {
+    const auto id_of = [&](const std::string& spelled) {
+      const auto at = vocabulary.find(spelled);
+      if (at == vocabulary.end())
+        throw fault(
+            fmt::format("merge {}, of \"{}\" and \"{}\", needs \"{}\", which is no token of the "
+                        "vocabulary; the file is damaged",
+                        rank, printable(left), printable(right), printable(spelled)));
+      return at->get<std::int32_t>();
+    };
+    if (left.empty() || right.empty())
+      throw fault(fmt::format(
+          "merge {} has an empty part, so it would never end; the file is damaged", rank));
+    const std::int32_t l = id_of(left), r = id_of(right), into = id_of(left + right);
+    if (!bytes_of_token(left + right)) return; // of characters that stand for no byte
+    if (!p_.merges.insert(l, r, {static_cast<std::uint32_t>(rank), into}))
+      throw fault(fmt::format("merge {}, of \"{}\" and \"{}\", is there twice; remove one", rank,
+                              printable(left), printable(right)));
+  }
+
+  void merges(const nlohmann::json& vocabulary, const nlohmann::json& list) {
+    if (!list.is_array()) throw fault("field \"model.merges\" is not a list");
+    p_.merges = merge_table(list.size());
+    for (std::size_t rank = 0; rank < list.size(); ++rank) {
+      const nlohmann::json& m = list[rank];
+      if (m.is_string()) {
+        const auto& both = m.get_ref<const std::string&>();
+        const std::size_t blank = both.find(' ');
+        if (blank != std::string::npos && both.find(' ', blank + 1) == std::string::npos) {
+          merge(vocabulary, rank, both.substr(0, blank), both.substr(blank + 1));
+          continue;
+        }
+      } else if (m.is_array() && m.size() == 2 && m[0].is_string() && m[1].is_string()) {
+        merge(vocabulary, rank, m[0].get<std::string>(), m[1].get<std::string>());
+        continue;
+      }
+      throw fault(
+          fmt::format("merge {} is {}, but must be two tokens, as \"a b\" or [\"a\", \"b\"]", rank,
+                      printable(m.dump())));
+    }
+  }
+
+  void added(const nlohmann::json& vocabulary, added_token a) {
+    if (a.content.empty()) throw fault(fmt::format("the added token of id {} is empty", a.id));
+    const auto own = vocabulary.find(a.content);
+    const bool other = own != vocabulary.end() && *own != a.id;
+    const auto id = static_cast<std::size_t>(a.id);
+    const bool taken = own == vocabulary.end() && id < last_ && !p_.tokens[id].empty();
+    const bool twice = !contents_.insert(a.content).second, same = !added_.insert(a.id).second;
+    if (other || twice || taken || same)
+      throw fault(fmt::format("{} \"{}\"; give each token one id of its own",
+                              other || twice
+                                  ? "two ids are given to the added token"
+                                  : fmt::format("the id {} is that of another token than "
+                                                "the added",
+                                                a.id),
+                              printable(a.content)));
+    p_.added.push_back(std::move(a));
+  }
+
+  void split_by(split_step step) { p_.splits.push_back(std::move(step)); }
+  std::string where(std::string_view field) const {
+    return fmt::format("{}: field \"{}\"", p_.file, field);
+  }
+
+  static constexpr std::uint64_t most_ids = (1u << 24) - 1;
+
+protected:
+  tokenizer_parts p_;
+  std::size_t last_ = 0; ///< one more than the largest id of the vocabulary
+  std::set<std::string> contents_;
+  std::set<std::int32_t> added_;
+};
+
+/// A tokenizer.json.
+class tokenizer_json_reader : public tokenizer_reader {
+public:
+  explicit tokenizer_json_reader(const json_value& file) : tokenizer_reader(file.file()) {
+    known_fields(file, {"version", "truncation", "padding", "added_tokens", "normalizer",
+                        "pre_tokenizer", "post_processor", "decoder", "model"});
+    for (const char* changes : {"truncation", "padding"})
+      if (file.has(changes)) throw unsupported(fmt::format("field \"{}\"", changes));
+    model(file.field<json_value>("model"));
+    if (file.has("added_tokens"))
+      for (const json_value& a : file.field<std::vector<json_value>>("added_tokens")) add(a);
+    if (file.has("normalizer")) normalize(file.field<json_value>("normalizer"));
+    if (file.has("pre_tokenizer")) cut(file.field<json_value>("pre_tokenizer"));
+    if (!by_bytes_) throw unsupported("field \"pre_tokenizer\" without a ByteLevel step");
+    if (file.has("post_processor")) surround(file.field<json_value>("post_processor"));
+    if (file.has("decoder")) decode(file.field<json_value>("decoder"));
+  }
+
+private:
+  static std::string type_of(const json_value& v) { return v.field<std::string>("type"); }
+  error unsupported_type(const json_value& v) const {
+    return unsupported(fmt::format("field \"{}\" of type {}", v.path(), printable(type_of(v))));
+  }
+  void known_fields(const json_value& v, std::initializer_list<std::string_view> names) const {
+    for (const auto& [name, value] : v.raw().items())
+      if (std::ranges::find(names, name) == names.end() && !value.is_null())
+        throw unsupported(fmt::format("field \"{}{}{}\"", v.path(), v.path().empty() ? "" : ".",
+                                      printable(name)));
+  }
+  template <class F> void each(const json_value& v, const char* list, F f) {
+    for (const json_value& one : v.field<std::vector<json_value>>(list)) f(one);
+  }
+  static bool flag(const json_value& v, const char* name, bool otherwise) {
+    return v.has(name) ? v.field<bool>(name) : otherwise;
+  }
+
+  void model(const json_value& m) {
+    known_fields(m,
+                 {"type", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix",
+                  "fuse_unk", "byte_fallback", "ignore_merges", "vocab", "merges"});
+    if (m.has("type") && type_of(m) != "BPE") throw unsupported_type(m);
+    if (m.has("dropout") && m.field<double>("dropout") != 0)
+      throw unsupported("field \"model.dropout\"");
+    for (const char* mark : {"continuing_subword_prefix", "end_of_word_suffix"})
+      if (m.has(mark) && !m.field<std::string>(mark).empty())
+        throw unsupported(fmt::format("field \"model.{}\"", mark));
+    p_.ignore_merges = flag(m, "ignore_merges", false);
+    if (!m.has("vocab") || !m.has("merges"))
+      throw fault("field \"model\" has no vocabulary or no merges; the file is no BPE tokenizer");
+    own_ = &m.raw()["vocab"];
+    vocabulary(*own_);
+    merges(*own_, m.raw()["merges"]);
+  }
+
+  void add(const json_value& a) {
+    known_fields(a, {"id", "content", "single_word", "lstrip", "rstrip", "normalized", "special"});
+    added_token t{.content = a.field<std::string>("content"),
+                  .id = a.field<std::int32_t>("id", 0, static_cast<std::int32_t>(most_ids)),
+                  .special = flag(a, "special", false),
+                  .normalized = flag(a, "normalized", false),
+                  .lstrip = flag(a, "lstrip", false),
+                  .rstrip = flag(a, "rstrip", false)};
+    if (flag(a, "single_word", false))
+      throw unsupported(fmt::format("single_word of the added token \"{}\"", printable(t.content)));
+    added(*own_, std::move(t));
+  }
+
+  void normalize(const json_value& n) {
+    const std::string type = type_of(n);
+    if (type == "Sequence") each(n, "normalizers", [&](const json_value& one) { normalize(one); });
+    else if (type == "NFC") p_.composes = true;
+    else throw unsupported_type(n);
+  }
+
+  void cut(const json_value& c) {
+    const std::string type = type_of(c);
+    if (type == "Sequence")
+      return each(c, "pretokenizers", [&](const json_value& one) { cut(one); });
+    if (by_bytes_) throw unsupported(fmt::format("field \"{}\" behind ByteLevel", c.path()));
+    if (type == "ByteLevel") {
+      known_fields(c, {"type", "add_prefix_space", "trim_offsets", "use_regex"});
+      by_bytes_ = true;
+      if (flag(c, "add_prefix_space", true)) {
+        if (!p_.splits.empty())
+          throw unsupported(
+              fmt::format("add_prefix_space in \"{}\" behind another step", c.path()));
+        p_.prefix_space = true;
+      }
+      if (flag(c, "use_regex", true)) split_by(isolated_by(gpt2_expression, where(c.path())));
+    } else if (type == "Split") {
+      known_fields(c, {"type", "pattern", "behavior", "invert"});
+      const auto pattern = c.field<json_value>("pattern");
+      known_fields(pattern, {"Regex", "String"});
+      const bool literal = pattern.has("String");
+      split_by(
+          {std::make_shared<const split_expression>(
+               pattern.field<std::string>(literal ? "String" : "Regex"), where(c.path()), literal),
+           behavior(c), flag(c, "invert", false)});
+    } else if (type == "Digits") {
+      known_fields(c, {"type", "individual_digits"});
+      split_by(isolated_by(flag(c, "individual_digits", false) ? R"(\p{N})" : R"(\p{N}+)",
+                           where(c.path())));
+    } else {
+      throw unsupported_type(c);
+    }
+  }
+  split_step::behavior behavior(const json_value& c) const {
+    using enum split_step::behavior;
+    const auto name = c.field<std::string>("behavior");
+    for (const auto& [spelled, is] :
+         {std::pair{"Removed", removed}, std::pair{"Isolated", isolated},
+          std::pair{"Contiguous", contiguous},
+          std::pair{"MergedWithPrevious", merged_with_previous},
+          std::pair{"MergedWithNext", merged_with_next}})
+      if (name == spelled) return is;
+    throw unsupported(fmt::format("behavior {} in \"{}\"", printable(name), c.path()));
+  }
+
+  /// Which ids stand around every text.
+  void surround(const json_value& s) {
+    const std::string type = type_of(s);
+    if (type == "Sequence")
+      return each(s, "processors", [&](const json_value& one) { surround(one); });
+    if (type == "ByteLevel") return; // of offsets
+    if (type != "TemplateProcessing") throw unsupported_type(s);
+    const auto special = s.field<json_value>("special_tokens");
+    bool behind = false;
+    each(s, "single", [&](const json_value& part) {
+      if (part.has("Sequence")) {
+        if (std::exchange(behind, true)) throw unsupported("a template that repeats its text");
+        return;
+      }
+      const auto name = part.field<json_value>("SpecialToken").field<std::string>("id");
+      if (!special.has(name))
+        throw fault(
+            fmt::format("the template names {}, which special_tokens does not", printable(name)));
+      for (const std::int32_t id :
+           special.field<json_value>(name).field<std::vector<std::int32_t>>("ids"))
+        (behind ? p_.after : p_.before).push_back(id);
+    });
+    if (!behind) throw fault("the template of \"post_processor\" does not hold the text");
+  }
+
+  void decode(const json_value& d) {
+    const std::string type = type_of(d);
+    if (type == "Sequence") return each(d, "decoders", [&](const json_value& one) { decode(one); });
+    if (type != "ByteLevel") throw unsupported_type(d);
+  }
+
+  const nlohmann::json* own_ = nullptr; ///< the vocabulary, in the file's document
+  bool by_bytes_ = false;
+};
+
+inline std::string_view as_text(const mapped_file& file) {
+  file.check_unchanged();
+  return {reinterpret_cast<const char*>(file.data()), static_cast<std::size_t>(file.size())};
+}
+
+/// Each line of a file, without its end and with its number from 1.
+template <class F> void each_line(std::string_view text, F f) {
+  for (std::size_t number = 1; !text.empty(); ++number) {
+    const std::size_t end = std::min(text.find('\n'), text.size());
+    std::string_view line = text.substr(0, end);
+    if (line.ends_with('\r')) line.remove_suffix(1);
+    f(line, number);
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+}
+
+/// The bytes of Base64 (RFC 4648); nothing for what is none.
+inline std::optional<std::string> from_base64(std::string_view text) {
+  constexpr std::string_view letters =
+      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  if (text.empty() || text.size() % 4 != 0) return std::nullopt;
+  std::size_t padding = 0;
+  while (padding < 2 && text.ends_with('=')) text.remove_suffix(1), ++padding;
+  std::string bytes;
+  std::uint32_t bits = 0;
+  int held = 0;
+  for (const char c : text) {
+    const std::size_t value = letters.find(c);
+    if (value == std::string_view::npos) return std::nullopt;
+    bits = bits << 6 | static_cast<std::uint32_t>(value);
+    if ((held += 6) < 8) continue;
+    held -= 8;
+    bytes += static_cast<char>(bits >> held & 0xffu);
+  }
+  return bytes;
+}
+
+} // namespace detail
+
+/// Reads a tokenizer.json. Throws mc::error(exit_code::data).
+inline tokenizer_parts read_tokenizer_json(const std::string& path) {
+  const json_value file = read_json(mapped_file(path, exit_code::data), tokenizer_size_limit);
+  return detail::tokenizer_json_reader(file).take();
+}
+
+/// Reads GPT-2's own files: tokens with their ids, and merges, one a line. The token <|endoftext|> is
+/// special where there is one. Throws mc::error(exit_code::data).
+inline tokenizer_parts read_vocabulary_and_merges(const std::string& vocabulary,
+                                                  const std::string& merges) {
+  const json_value list = read_json(mapped_file(vocabulary, exit_code::data), tokenizer_size_limit);
+  const mapped_file file(merges, exit_code::data);
+  detail::tokenizer_reader reader(vocabulary);
+  reader.vocabulary(list.raw());
+  std::size_t rank = 0;
+  detail::each_line(detail::as_text(file), [&](std::string_view line, std::size_t number) {
+    if (line.empty() || (number == 1 && line.starts_with("#version"))) return;
+    const std::size_t blank = line.find(' ');
+    if (blank == std::string_view::npos || line.find(' ', blank + 1) != std::string_view::npos)
+      throw error(
+          exit_code::data,
+          fmt::format("{}: line {} is \"{}\", but must be two tokens with a blank between them",
+                      merges, number, printable(line)));
+    reader.merge(list.raw(), rank++, std::string(line.substr(0, blank)),
+                 std::string(line.substr(blank + 1)));
+  });
+  constexpr const char* end = "<|endoftext|>";
+  if (const auto at = list.raw().find(end); at != list.raw().end())
+    reader.added(list.raw(), {.content = end, .id = at->get<std::int32_t>(), .special = true});
+  reader.split_by(detail::isolated_by(detail::gpt2_expression, "GPT-2's expression"));
+  return reader.take();
+}
+
+/// What a .tiktoken file does not say: the expression that cuts texts, and its special tokens.
+struct tiktoken_rules {
+  std::string expression;
+  std::vector<added_token> special;
+};
+
+/// Those of the files that tiktoken (0.9, openai_public.py) knows by this name; nothing for another.
+inline std::optional<tiktoken_rules> tiktoken_rules_of(std::string_view name) {
+  const auto special = [](std::string_view content, std::int32_t id) {
+    return added_token{.content = std::string(content), .id = id, .special = true};
+  };
+  const auto rules = [](std::string_view expression, std::vector<added_token> tokens) {
+    return tiktoken_rules{std::string(expression), std::move(tokens)};
+  };
+  if (name == "gpt2" || name == "r50k_base" || name == "p50k_base")
+    return rules(detail::gpt2_expression, {special("<|endoftext|>", 50256)});
+  if (name == "cl100k_base")
+    return rules(detail::cl100k_expression,
+                 {special("<|endoftext|>", 100257), special("<|fim_prefix|>", 100258),
+                  special("<|fim_middle|>", 100259), special("<|fim_suffix|>", 100260),
+                  special("<|endofprompt|>", 100276)});
+  if (name == "o200k_base")
+    return rules(detail::o200k_expression,
+                 {special("<|endoftext|>", 199999), special("<|endofprompt|>", 200018)});
+  if (name == "qwen" || name == "qwen2")
+    return rules(detail::qwen2_expression,
+                 {special("<|endoftext|>", 151643), special("<|im_start|>", 151644),
+                  special("<|im_end|>", 151645)});
+  return std::nullopt;
+}
+
+/// Reads a .tiktoken file: a line for each token, its bytes in Base64 and its rank, which is its id.
+/// Of adjacent symbols those merge whose bytes together are a token, the one of lowest rank first:
+/// each way of cutting a token in two tokens is a merge of that rank. `special`: tokens that get the
+/// ids behind those of the file, instead of those of the rules. Throws mc::error(exit_code::data).
+inline tokenizer_parts read_tiktoken(const std::string& path, tiktoken_rules rules,
+                                     std::optional<std::vector<std::string>> special = {}) {
+  const mapped_file file(path, exit_code::data);
+  tokenizer_parts p;
+  p.file = path;
+  std::unordered_map<std::string, std::int32_t> ids;
+  detail::each_line(detail::as_text(file), [&](std::string_view line, std::size_t number) {
+    if (line.empty()) return;
+    const auto refuse = [&](std::string_view why) {
+      return error(exit_code::data, fmt::format("{}: line {} is \"{}\", but {}", path, number,
+                                                printable(line), why));
+    };
+    const std::size_t blank = std::min(line.find(' '), line.size());
+    const std::optional<std::string> bytes = detail::from_base64(line.substr(0, blank));
+    const std::string_view rank = line.substr(std::min(blank + 1, line.size()));
+    std::uint32_t id = 0;
+    const auto [end, problem] = std::from_chars(rank.data(), rank.data() + rank.size(), id);
+    if (!bytes || problem != std::errc() || end != rank.data() + rank.size() ||
+        id > detail::tokenizer_reader::most_ids)
+      throw refuse("must be Base64 and a rank");
+    if (id >= p.tokens.size()) p.tokens.resize(id + 1);
+    if (!p.tokens[id].empty()) throw refuse("the rank is that of another line, too");
+    if (!ids.emplace(*bytes, static_cast<std::int32_t>(id)).second)
+      throw refuse("its token is that of another line, too");
+    p.tokens[id] = *bytes;
+  });
+  for (const auto& [bytes, id] : ids)
+    for (std::size_t cut = 1; cut < bytes.size(); ++cut) {
+      const auto left = ids.find(bytes.substr(0, cut)), right = ids.find(bytes.substr(cut));
+      if (left != ids.end() && right != ids.end())
+        p.merges.insert(left->second, right->second, {static_cast<std::uint32_t>(id), id});
+    }
+  if (special) {
+    rules.special.clear();
+    for (const std::string& content : *special)
+      rules.special.push_back(
+          {.content = content,
+           .id = static_cast<std::int32_t>(p.tokens.size() + rules.special.size()),
+           .special = true});
+  }
+  std::set<std::string> contents;
+  for (const added_token& a : rules.special) {
+    const auto id = static_cast<std::size_t>(a.id);
+    if ((id < p.tokens.size() && !p.tokens[id].empty()) || ids.contains(a.content) ||
+        a.content.empty() || !contents.insert(a.content).second)
+      throw error(
+          exit_code::data,
+          fmt::format("{}: the special token {} has the id {}, which is that of another token; "
+                      "give the rules of this vocabulary",
+                      path, a.content, a.id));
+  }
+  p.added = std::move(rules.special);
+  p.splits.push_back(detail::isolated_by(rules.expression, path + ": its expression"));
+  return p;
+}
+
+/// Opens a tokenizer: a folder with a tokenizer.json, or with vocab.json and merges.txt; a
+/// tokenizer.json of any name; or a .tiktoken file, by the rules of its name. Throws
+/// mc::error(exit_code::data).
+inline std::unique_ptr<const tokenizer> open_tokenizer(const std::string& path) {
+  namespace fs = std::filesystem;
+  std::error_code ignored;
+  const fs::path at(path);
+  if (fs::is_directory(at, ignored)) {
+    const std::string whole = (at / "tokenizer.json").string(),
+                      tokens = (at / "vocab.json").string(), merges = (at / "merges.txt").string();
+    if (fs::exists(whole, ignored)) return std::make_unique<tokenizer>(read_tokenizer_json(whole));
+    if (fs::exists(tokens, ignored) && fs::exists(merges, ignored))
+      return std::make_unique<tokenizer>(read_vocabulary_and_merges(tokens, merges));
+    throw error(
+        exit_code::data,
+        fmt::format("{} has no tokenizer.json, nor vocab.json and merges.txt; give the folder "
+                    "or the file of a tokenizer",
+                    path));
+  }
+  if (at.extension() == ".tiktoken") {
+    std::optional<tiktoken_rules> rules = tiktoken_rules_of(at.stem().string());
+    if (!rules)
+      throw error(exit_code::data,
+                  fmt::format("{} is none of tiktoken's own files (gpt2, r50k_base, p50k_base, "
+                              "cl100k_base, o200k_base), and does not say how texts are cut; name "
+                              "its rules by --tiktoken-pattern",
+                              path));
+    return std::make_unique<tokenizer>(read_tiktoken(path, std::move(*rules)));
+  }
+  return std::make_unique<tokenizer>(read_tokenizer_json(path));
+}
+
+} // namespace mc

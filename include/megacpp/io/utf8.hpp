@@ -1,0 +1,73 @@
+// UTF-8: what is well formed (Unicode 15, table 3-7), and what stands for the rest.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace mc {
+
+/// Bytes of the code point that begins at byte i of a text; 0 if none does.
+constexpr std::size_t code_point_at(std::string_view text, std::size_t i) {
+  const auto byte = [&text](std::size_t k) { return static_cast<unsigned char>(text[k]); };
+  const unsigned c = byte(i);
+  if (c < 0x80) return 1;
+  const std::size_t n = c >= 0xc2 && c < 0xe0 ? 2
+                        : (c & 0xf0u) == 0xe0 ? 3
+                        : (c & 0xf8u) == 0xf0 ? 4
+                                              : 0;
+  if (n == 0 || text.size() - i < n) return 0;
+  for (std::size_t k = 1; k < n; ++k)
+    if ((byte(i + k) & 0xc0u) != 0x80u) return 0;
+  // No longer forms, no surrogates, nothing beyond U+10FFFF.
+  const unsigned d = byte(i + 1);
+  const bool other = (c == 0xe0 && d < 0xa0) || (c == 0xed && d >= 0xa0) ||
+                     (c == 0xf0 && d < 0x90) || (c == 0xf4 && d >= 0x90) || c > 0xf4;
+  return other ? 0 : n;
+}
+
+/// Where the first byte is that is not part of UTF-8; the size of the text if all are.
+constexpr std::size_t first_not_utf8(std::string_view text) {
+  std::size_t i = 0;
+  while (i < text.size()) {
+    const std::size_t n = code_point_at(text, i);
+    if (n == 0) return i;
+    i += n;
+  }
+  return i;
+}
+
+/// How many bytes at the end of a text are the begin of a code point that is not whole yet.
+constexpr std::size_t unfinished_utf8(std::string_view text) {
+  for (std::size_t back = 1; back <= 3 && back <= text.size(); ++back) {
+    const auto c = static_cast<unsigned char>(text[text.size() - back]);
+    if ((c & 0xc0u) == 0x80u) continue;
+    const std::size_t n = c < 0xc2 ? 1 : c < 0xe0 ? 2 : c < 0xf0 ? 3 : c < 0xf5 ? 4 : 1;
+    if (n <= back) return 0;
+    if (back == 1) return 1;
+    const auto d = static_cast<unsigned char>(text[text.size() - back + 1]);
+    const bool other = (c == 0xe0 && d < 0xa0) || (c == 0xed && d >= 0xa0) ||
+                       (c == 0xf0 && d < 0x90) || (c == 0xf4 && d >= 0x90);
+    return other ? 0 : back;
+  }
+  return 0;
+}
+
+/// `text` with U+FFFD for every byte that is not part of UTF-8, as JSON needs it; `replaced` counts
+/// them.
+inline std::string as_utf8(std::string_view text, std::int64_t* replaced = nullptr) {
+  std::string out;
+  out.reserve(text.size());
+  while (!text.empty()) {
+    const std::size_t good = first_not_utf8(text);
+    out += text.substr(0, good);
+    if (good == text.size()) break;
+    out += "\xef\xbf\xbd";
+    if (replaced != nullptr) ++*replaced;
+    text.remove_prefix(good + 1);
+  }
+  return out;
+}
+
+} // namespace mc

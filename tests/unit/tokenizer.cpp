@@ -1,0 +1,626 @@
+// Tokenizers: ids of published libraries, laws of merging and cutting, and what is refused.
+#define BOOST_TEST_MODULE tokenizer
+#include <boost/test/unit_test.hpp>
+
+#include <megacpp/data/text_lines.hpp>
+#include <megacpp/data/tokenizer_file.hpp>
+
+#include <map>
+#include <random>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include <scratch.hpp>
+
+namespace {
+
+using mc::exit_code;
+using test::refusal_of;
+using test::scratch_folder;
+using test::write_text;
+using ids = std::vector<std::int32_t>;
+using nlohmann::json;
+
+const std::string shared = MEGACPP_SHARED_DIR;
+
+std::string utf8(unsigned c) {
+  std::string s(4, '\0');
+  s.resize(static_cast<std::size_t>(utf8proc_encode_char(
+      static_cast<utf8proc_int32_t>(c), reinterpret_cast<utf8proc_uint8_t*>(s.data()))));
+  return s;
+}
+
+/// The character that stands for a byte, by its definition.
+std::string character_of(unsigned byte) {
+  unsigned next = 0x100;
+  for (unsigned b = 0; b < 256; ++b) {
+    const bool prints = (b >= 33 && b <= 126) || (b >= 161 && b <= 172) || b >= 174;
+    if (b == byte) return utf8(prints ? b : next);
+    if (!prints) ++next;
+  }
+  return "";
+}
+
+/// A tokenizer.json with a token for each byte, id = byte, and these merges, ids from 256 on.
+json small(const std::vector<std::pair<std::string, std::string>>& merges = {}) {
+  json vocab = json::object(), list = json::array();
+  for (unsigned b = 0; b < 256; ++b) vocab[character_of(b)] = b;
+  for (const auto& [left, right] : merges) {
+    if (!vocab.contains(left + right)) vocab[left + right] = vocab.size();
+    list.push_back(left + " " + right);
+  }
+  return {
+      {"version", "1.0"},
+      {"truncation", nullptr},
+      {"padding", nullptr},
+      {"added_tokens", json::array()},
+      {"normalizer", nullptr},
+      {"pre_tokenizer", {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", true}}},
+      {"post_processor", nullptr},
+      {"decoder", {{"type", "ByteLevel"}}},
+      {"model", {{"type", "BPE"}, {"vocab", vocab}, {"merges", list}}}};
+}
+json added(const char* content, int id) {
+  return {{"id", id}, {"content", content}, {"special", true}, {"normalized", false}};
+}
+std::unique_ptr<const mc::tokenizer> made_of(const json& file) {
+  const scratch_folder folder;
+  write_text(folder / "tokenizer.json", file.dump());
+  return mc::open_tokenizer(folder / "tokenizer.json");
+}
+/// Its words: what each id of a tokenizer without merges but for whole words would be.
+std::vector<std::string> words(const json& pre_tokenizer, const std::string& text) {
+  json file = small();
+  file["pre_tokenizer"] = {
+      {"type", "Sequence"},
+      {"pretokenizers",
+       {pre_tokenizer,
+        {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", false}}}}};
+  // Every substring of the text is a token, and words that are one are not merged.
+  file["model"]["ignore_merges"] = true;
+  json& vocab = file["model"]["vocab"];
+  for (std::size_t i = 0; i < text.size(); ++i)
+    for (std::size_t n = 2; n <= text.size() - i; ++n) {
+      std::string spelled;
+      for (const char c : text.substr(i, n)) spelled += character_of(static_cast<unsigned char>(c));
+      if (!vocab.contains(spelled)) vocab[spelled] = vocab.size();
+    }
+  const auto t = made_of(file);
+  std::vector<std::string> list;
+  for (const std::int32_t id : t->encode(text)) list.emplace_back(t->bytes_of(id));
+  return list;
+}
+
+BOOST_AUTO_TEST_SUITE(published)
+
+json cases_of(const std::string& fixture) {
+  return json::parse(test::read_text(shared + "/fixtures/" + fixture))["cases"];
+}
+
+BOOST_AUTO_TEST_CASE(ids_are_those_of_the_libraries) {
+  if (shared.empty()) return test::left_out("there are no fixtures");
+  for (const char* model : {"gpt2", "qwen3"}) {
+    const auto t =
+        mc::open_tokenizer(fmt::format("{}/data/tokenizers/{}-tokenizer.json", shared, model));
+    mc::token_encoder one(*t);
+    int cases = 0;
+    for (const char* file : {"tokenizer_golden.json", "tokenizer_public.json"})
+      for (const json& c : cases_of(file)) {
+        const auto text = c["text"].get<std::string>();
+        ids mine;
+        one.encode(text, mine);
+        BOOST_TEST(mine == c[model].get<ids>(), model << ": " << text);
+        BOOST_TEST(t->encode(text) == mine);
+        // Normal form C is all that Qwen3's changes of a text.
+        BOOST_TEST(t->decode(mine) == (model[0] == 'g' ? text : mc::normal_form_c(text)));
+        ++cases;
+      }
+    BOOST_TEST(cases == 220);
+  }
+}
+
+// A vocabulary in tiktoken's form: the merges follow from the ranks, which here are the ids.
+BOOST_AUTO_TEST_CASE(tiktoken_files_of_the_same_vocabulary_give_the_same_ids) {
+  if (shared.empty()) return test::left_out("there are no fixtures");
+  const scratch_folder folder;
+  for (const auto& [model, rules] : {std::pair{"gpt2", "gpt2"}, std::pair{"qwen3", "qwen2"}}) {
+    const auto whole =
+        mc::open_tokenizer(fmt::format("{}/data/tokenizers/{}-tokenizer.json", shared, model));
+    constexpr std::string_view letters =
+        "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    std::string file;
+    const int own = *whole->id_of("<|endoftext|>");
+    for (int id = 0; id < own; ++id) {
+      std::string_view b = whole->bytes_of(id);
+      for (; !b.empty(); b.remove_prefix(std::min<std::size_t>(3, b.size()))) {
+        const auto at = [&](std::size_t i) {
+          return i < b.size() ? unsigned{static_cast<unsigned char>(b[i])} : 0u;
+        };
+        const unsigned bits = at(0) << 16 | at(1) << 8 | at(2);
+        for (int i = 0; i < 4; ++i)
+          file +=
+              static_cast<std::size_t>(i) <= b.size() ? letters[bits >> (18 - 6 * i) & 63] : '=';
+      }
+      file += fmt::format(" {}\n", id);
+    }
+    const std::string path = folder / fmt::format("{}.tiktoken", rules);
+    write_text(path, file);
+    std::vector<std::string> special;
+    for (int id = own; id < whole->vocabulary(); ++id) special.emplace_back(whole->bytes_of(id));
+    const mc::tokenizer with_all(
+        mc::read_tiktoken(path, *mc::tiktoken_rules_of(rules), std::move(special)));
+    for (const json& c : cases_of("tokenizer_public.json")) {
+      auto text = c["text"].get<std::string>();
+      if (model[0] == 'q') text = mc::normal_form_c(text); // a .tiktoken has no normal form
+      BOOST_TEST(with_all.encode(text) == c[model].get<ids>(), model << ": " << text);
+    }
+    BOOST_TEST(mc::open_tokenizer(path)->encode("a<|endoftext|>") ==
+               (ids{whole->encode("a")[0], own}));
+  }
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+
+BOOST_AUTO_TEST_SUITE(laws)
+
+/// Of all adjacent pairs the one of lowest rank, leftmost, again and again: by plain loops.
+ids merged_plainly(const mc::merge_table& table, ids word) {
+  while (true) {
+    std::size_t best = word.size();
+    std::uint32_t rank = 0;
+    for (std::size_t i = 0; i + 1 < word.size(); ++i)
+      if (const auto* m = table.find(word[i], word[i + 1]);
+          m != nullptr && (best == word.size() || m->rank < rank))
+        best = i, rank = m->rank;
+    if (best == word.size()) return word;
+    word[best] = table.find(word[best], word[best + 1])->into;
+    word.erase(word.begin() + static_cast<std::ptrdiff_t>(best) + 1);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(merges_are_those_of_plain_loops) {
+  std::mt19937 random(7);
+  mc::word_merger merger;
+  for (int trial = 0; trial < 300; ++trial) {
+    const int letters = 2 + static_cast<int>(random() % 3),
+              merges = static_cast<int>(random() % 40);
+    std::vector<int> lengths(static_cast<std::size_t>(letters), 1);
+    mc::merge_table table;
+    for (int rank = 0; rank < merges; ++rank) { // pairs of what there is, in any order of ranks
+      const auto left = random() % lengths.size(), right = random() % lengths.size();
+      const auto into = static_cast<std::int32_t>(lengths.size());
+      if (!table.insert(static_cast<std::int32_t>(left), static_cast<std::int32_t>(right),
+                        {static_cast<std::uint32_t>(random() % 1000), into}))
+        continue;
+      lengths.push_back(lengths[left] + lengths[right]);
+    }
+    // Lengths about those of one leaf, and of several.
+    for (const std::size_t n : {std::size_t{2}, 3 + random() % 60, std::size_t{64}, std::size_t{65},
+                                66 + random() % 600}) {
+      ids word(n);
+      for (auto& symbol : word)
+        symbol = static_cast<std::int32_t>(random() % static_cast<unsigned>(letters));
+      ids mine = word;
+      merger.merge(
+          table, [&](std::int32_t id) { return lengths[static_cast<std::size_t>(id)]; }, mine);
+      BOOST_TEST((mine == merged_plainly(table, word)),
+                 "trial " << trial << ", " << n << " symbols");
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_word_of_a_million_letters_is_merged) {
+  const auto t = made_of(small({{"a", "a"}, {"aa", "aa"}, {"aaaa", "aaaa"}}));
+  const std::size_t n = (std::size_t{1} << 20) + 5;
+  const ids mine = t->encode(std::string(n, 'a'));
+  BOOST_TEST(mine.size() == n / 8 + 2); // eights, a four and one
+  BOOST_TEST(mine.front() == 258);
+  BOOST_TEST(mine[n / 8] == 257);
+  BOOST_TEST(mine.back() == 'a');
+}
+
+// Any text comes back, whatever its words are.
+BOOST_AUTO_TEST_CASE(decoding_undoes_encoding) {
+  const auto t = made_of(small({{"a", "b"}, {"Ã", "©"}, {"Ġ", "a"}}));
+  std::mt19937 random(3);
+  const auto below = [&random](unsigned n) { return static_cast<unsigned>(random() % n); };
+  mc::token_encoder one(*t);
+  for (int trial = 0; trial < 2000; ++trial) {
+    std::string text;
+    for (unsigned n = below(30); n > 0; --n) switch (below(6)) {
+      case 0: text += utf8(below(0x80)); break;
+      case 1: text += utf8(0x80 + below(0x700)); break;
+      case 2: text += utf8(0x3000 + below(0x2000)); break;
+      case 3: text += utf8(0x1f300 + below(0x300)); break;
+      case 4: text += below(2) != 0 ? ' ' : '\n'; break;
+      default: text += std::vector<const char*>{"a", "b", "'s", "é", "\r"}[below(5)];
+      }
+    ids mine;
+    one.encode(text, mine);
+    BOOST_TEST(t->decode(mine) == text);
+  }
+}
+
+// What comes out of a stream of tokens is whole code points, and at the end all bytes.
+BOOST_AUTO_TEST_CASE(partial_code_points_are_held_back) {
+  const auto t = made_of(small());
+  const std::string text = "aé€😀b";
+  mc::token_decoder d(*t);
+  std::string out;
+  for (const char c : text) {
+    const std::size_t before = out.size();
+    d.add(static_cast<unsigned char>(c), out);
+    BOOST_TEST(mc::first_not_utf8(out) == out.size());
+    BOOST_TEST(text.starts_with(out));
+    BOOST_TEST((out.size() == before || mc::code_point_at(out, before) == out.size() - before));
+  }
+  BOOST_TEST(out == text);
+  d.add(0xf0, out), d.add(0x9f, out);
+  BOOST_TEST(out == text);
+  d.add('x', out); // they never become one
+  BOOST_TEST(out == text + "\xf0\x9fx");
+  d.add(0xe2, out), d.finish(out);
+  BOOST_TEST(out == text + "\xf0\x9fx\xe2");
+}
+
+BOOST_AUTO_TEST_CASE(splits_are_those_of_their_names) {
+  const auto split = [](const char* behavior, bool invert = false) {
+    return json{{"type", "Split"},
+                {"pattern", {{"Regex", "-"}}},
+                {"behavior", behavior},
+                {"invert", invert}};
+  };
+  using list = std::vector<std::string>;
+  const std::string text = "-a--b-";
+  BOOST_TEST(words(split("Isolated"), text) == (list{"-", "a", "-", "-", "b", "-"}));
+  BOOST_TEST(words(split("Removed"), text) == (list{"a", "b"}));
+  BOOST_TEST(words(split("Contiguous"), text) == (list{"-", "a", "--", "b", "-"}));
+  BOOST_TEST(words(split("MergedWithPrevious"), text) == (list{"-", "a-", "-", "b-"}));
+  BOOST_TEST(words(split("MergedWithNext"), text) == (list{"-a", "-", "-b", "-"}));
+  BOOST_TEST(words(split("Removed", true), text) == (list{"-", "-", "-", "-"}));
+  BOOST_TEST(words(split("Contiguous", true), text) == (list{"-", "a", "--", "b", "-"}));
+  BOOST_TEST(words({{"type", "Digits"}, {"individual_digits", true}}, "a12b") ==
+             (list{"a", "1", "2", "b"}));
+  BOOST_TEST(words({{"type", "Digits"}}, "a12b") == (list{"a", "12", "b"}));
+  // A text is no expression.
+  BOOST_TEST(words({{"type", "Split"}, {"pattern", {{"String", "a.c"}}}, {"behavior", "Isolated"}},
+                   "abca.cd") == (list{"abc", "a.c", "d"}));
+  // Nothing is cut by an empty match.
+  BOOST_TEST(words({{"type", "Split"}, {"pattern", {{"Regex", "x*"}}}, {"behavior", "Isolated"}},
+                   "axxb") == (list{"a", "xx", "b"}));
+}
+
+/// The code points that White_Space has (PropList.txt of Unicode 4.1 and later; U+180E left it in 6.3).
+const std::vector<unsigned> white_space{9,      10,     11,     12,     13,     0x20,   0x85,
+                                        0xa0,   0x1680, 0x2000, 0x2001, 0x2002, 0x2003, 0x2004,
+                                        0x2005, 0x2006, 0x2007, 0x2008, 0x2009, 0x200a, 0x2028,
+                                        0x2029, 0x202f, 0x205f, 0x3000};
+
+BOOST_AUTO_TEST_CASE(white_space_is_unicodes) {
+  for (const auto& [expression, in] :
+       {std::pair{R"(\s)", true}, std::pair{R"([\s])", true}, std::pair{R"([^\s])", false},
+        std::pair{R"(\S)", false}, std::pair{R"([\S])", false}, std::pair{R"([^\S])", true}}) {
+    const mc::split_expression e(expression, "test");
+    mc::split_search search(e);
+    int wrong = 0;
+    for (unsigned c = 0; c < 0x110000; ++c) {
+      if (c >= 0xd800 && c < 0xe000) continue;
+      const bool is = std::ranges::find(white_space, c) != white_space.end();
+      wrong += search.next(utf8(c), 0).has_value() != (is == in);
+    }
+    BOOST_TEST(wrong == 0, expression);
+  }
+}
+
+// Letters, marks and numbers are the same to both libraries, but for code points that only the newer
+// of the two knows: those that docs/tokenizers.md speaks of.
+BOOST_AUTO_TEST_CASE(both_libraries_know_the_same_categories) {
+  const mc::split_expression letters(R"(\p{L})", "test"), numbers(R"(\p{N})", "test"),
+      none(R"(\p{Cn})", "test");
+  mc::split_search letter(letters), number(numbers), unassigned(none);
+  int differ = 0, newer = 0;
+  for (unsigned c = 0; c < 0x110000; ++c) {
+    if (c >= 0xd800 && c < 0xe000) continue;
+    const std::string text = utf8(c);
+    const utf8proc_category_t is = utf8proc_category(static_cast<utf8proc_int32_t>(c));
+    const bool l = is >= UTF8PROC_CATEGORY_LU && is <= UTF8PROC_CATEGORY_LO;
+    const bool n = is >= UTF8PROC_CATEGORY_ND && is <= UTF8PROC_CATEGORY_NO;
+    if (unassigned.next(text, 0).has_value() || is == UTF8PROC_CATEGORY_CN) {
+      newer += unassigned.next(text, 0).has_value() != (is == UTF8PROC_CATEGORY_CN);
+      continue;
+    }
+    differ += letter.next(text, 0).has_value() != l || number.next(text, 0).has_value() != n;
+  }
+  BOOST_TEST(differ == 0);
+  char pcre2[64] = {};
+  pcre2_config(PCRE2_CONFIG_UNICODE_VERSION, pcre2);
+  BOOST_TEST_MESSAGE("PCRE2 knows Unicode " << pcre2 << ", utf8proc " << utf8proc_unicode_version()
+                                            << "; only one of them knows " << newer
+                                            << " code points");
+  if (std::string(pcre2) == "14.0.0" && std::string(utf8proc_unicode_version()) == "15.0.0")
+    BOOST_TEST(newer == 4489); // the characters that Unicode 15.0 added, by its announcement
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+
+BOOST_AUTO_TEST_SUITE(files)
+
+BOOST_AUTO_TEST_CASE(added_tokens_come_first) {
+  json file = small({{"a", "b"}});
+  file["added_tokens"] = {added("<x>", 300), added("<x><y>", 301)};
+  const auto t = made_of(file);
+  BOOST_TEST(t->encode("ab<x>ab") == (ids{256, 300, 256}));
+  BOOST_TEST(t->encode("<x><y><x>") == (ids{301, 300})); // the longest
+  BOOST_TEST(t->encode("a<x>b") == (ids{'a', 300, 'b'}));
+  BOOST_TEST(t->encode("<x") == (ids{'<', 'x'}));
+  BOOST_TEST(t->vocabulary() == 302);
+  BOOST_TEST(t->is_special(300));
+  BOOST_TEST(!t->is_special(256));
+  BOOST_TEST((t->id_of("<x>") == 300 && t->id_of("ab") == 256 && !t->id_of("abc")));
+  BOOST_TEST(t->decode(ids{256, 300, 'a'}) == "ab<x>a");
+  BOOST_TEST(t->decode(ids{256, 300, 'a'}, true) == "aba");
+}
+
+BOOST_AUTO_TEST_CASE(added_tokens_take_white_space_along) {
+  json file = small();
+  json left = added("<l>", 300), right = added("<r>", 301);
+  left["lstrip"] = true, right["rstrip"] = true;
+  file["added_tokens"] = {left, right};
+  const auto t = made_of(file);
+  BOOST_TEST(t->encode("a \u00a0\u3000<l> b") == (ids{'a', 300, ' ', 'b'}));
+  BOOST_TEST(t->encode("a <r> \t\u2003b") == (ids{'a', ' ', 301, 'b'}));
+  BOOST_TEST(t->encode("<r>  <l>") == (ids{301, 300})); // what the first took is taken
+}
+
+// One that is normalized is looked for in the composed text, behind those that are not.
+BOOST_AUTO_TEST_CASE(added_tokens_may_be_normalized) {
+  json file = small();
+  file["normalizer"] = {{"type", "NFC"}};
+  json composed = added("e\u0301!", 300);
+  composed["normalized"] = true;
+  file["added_tokens"] = {composed, added("e\u0301?", 301)};
+  const auto t = made_of(file);
+  BOOST_TEST(t->encode("\u00e9!") == (ids{300}));
+  BOOST_TEST(t->encode("e\u0301!") == (ids{300}));
+  BOOST_TEST(t->encode("e\u0301?") == (ids{301}));
+  BOOST_TEST(t->encode("\u00e9?") == (ids{0xc3, 0xa9, '?'}));
+  BOOST_TEST(t->encode("e\u0301") == (ids{0xc3, 0xa9}));
+}
+
+BOOST_AUTO_TEST_CASE(merges_are_texts_or_pairs) {
+  json pairs = small({{"a", "b"}, {"ab", "c"}});
+  json& list = pairs["model"]["merges"];
+  list = json::array({json::array({"a", "b"}), json::array({"ab", "c"})});
+  for (const json& file : {small({{"a", "b"}, {"ab", "c"}}), pairs})
+    BOOST_TEST(made_of(file)->encode("abcab") == (ids{257, 256}));
+}
+
+BOOST_AUTO_TEST_CASE(words_that_are_tokens_may_pass_their_merges) {
+  json file = small({{"b", "c"}, {"a", "b"}});
+  file["model"]["vocab"]["abc"] = 258; // no merge makes it
+  BOOST_TEST(made_of(file)->encode("abc abc") == (ids{'a', 256, ' ', 'a', 256}));
+  file["model"]["ignore_merges"] = true;
+  BOOST_TEST(made_of(file)->encode("abc abc") == (ids{258, ' ', 'a', 256}));
+}
+
+BOOST_AUTO_TEST_CASE(a_template_stands_around_every_text) {
+  json file = small();
+  file["added_tokens"] = {added("<s>", 256), added("</s>", 257)};
+  file["post_processor"] = {
+      {"type", "Sequence"},
+      {"processors",
+       {{{"type", "ByteLevel"}},
+        {{"type", "TemplateProcessing"},
+         {"single",
+          {{{"SpecialToken", {{"id", "<s>"}, {"type_id", 0}}}},
+           {{"Sequence", {{"id", "A"}, {"type_id", 0}}}},
+           {{"SpecialToken", {{"id", "</s>"}, {"type_id", 0}}}}}},
+         {"pair", json::array()},
+         {"special_tokens",
+          {{"<s>", {{"id", "<s>"}, {"ids", {256}}, {"tokens", {"<s>"}}}},
+           {"</s>", {{"id", "</s>"}, {"ids", {257}}, {"tokens", {"</s>"}}}}}}}}}};
+  const auto t = made_of(file);
+  BOOST_TEST(t->encode("a") == (ids{256, 'a', 257}));
+  BOOST_TEST(t->encode("") == (ids{256, 257}));
+  BOOST_TEST(t->encode("a", false) == (ids{'a'}));
+}
+
+BOOST_AUTO_TEST_CASE(a_space_may_stand_before_every_text) {
+  json file = small({{"Ġ", "a"}});
+  file["pre_tokenizer"]["add_prefix_space"] = true;
+  file["added_tokens"] = {added("<x>", 300)};
+  const auto t = made_of(file);
+  BOOST_TEST(t->encode("a<x>a") == (ids{256, 300, 256}));
+  BOOST_TEST(t->encode(" a") == (ids{256}));
+}
+
+BOOST_AUTO_TEST_CASE(gpt2_files_are_a_tokenizer) {
+  const scratch_folder folder;
+  json vocab = small({{"a", "b"}})["model"]["vocab"];
+  vocab["<|endoftext|>"] = 257;
+  write_text(folder / "vocab.json", vocab.dump());
+  write_text(folder / "merges.txt", "#version: 0.2\na b\n");
+  const auto t = mc::open_tokenizer(folder.path().string());
+  BOOST_TEST(t->encode("ab<|endoftext|>") == (ids{256, 257}));
+  write_text(folder / "merges.txt", "#version: 0.2\na b\nab\n");
+  BOOST_TEST(
+      refusal_of([&] { mc::open_tokenizer(folder.path().string()); })->says("line 3 is \"ab\""));
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+
+BOOST_AUTO_TEST_SUITE(refusals)
+
+void refused(const json& file, const char* says) {
+  const auto r = refusal_of([&] { made_of(file); });
+  BOOST_REQUIRE_MESSAGE(r, says);
+  BOOST_TEST((r->code == exit_code::data), r->text);
+  BOOST_TEST(r->says(says), says << " is not in: " << r->text);
+  BOOST_TEST(r->says("tokenizer.json"), r->text);
+}
+/// small() with the value at a place of it.
+json with(const char* place, const json& value) {
+  json file = small({{"a", "b"}});
+  file[json::json_pointer(place)] = value;
+  return file;
+}
+
+BOOST_AUTO_TEST_CASE(what_would_change_ids_is_named) {
+  refused(with("/truncation", {{"max_length", 5}}), "field \"truncation\" is not supported");
+  refused(with("/padding", {{"strategy", "BatchLongest"}}), "field \"padding\" is not supported");
+  refused(with("/normalizer", {{"type", "NFKC"}}), "\"normalizer\" of type NFKC is not supported");
+  refused(with("/normalizer", {{"type", "Sequence"},
+                               {"normalizers", {{{"type", "NFC"}}, {{"type", "Lowercase"}}}}}),
+          "\"normalizer.normalizers[1]\" of type Lowercase");
+  refused(with("/pre_tokenizer", {{"type", "Metaspace"}}), "of type Metaspace");
+  refused(with("/pre_tokenizer", nullptr), "without a ByteLevel step");
+  refused(with("/pre_tokenizer", {{"type", "Digits"}}), "without a ByteLevel step");
+  refused(
+      with("/pre_tokenizer", {{"type", "Sequence"},
+                              {"pretokenizers", {{{"type", "ByteLevel"}}, {{"type", "Digits"}}}}}),
+      "behind ByteLevel");
+  refused(
+      with("/pre_tokenizer", {{"type", "Sequence"},
+                              {"pretokenizers", {{{"type", "Digits"}}, {{"type", "ByteLevel"}}}}}),
+      "add_prefix_space");
+  refused(with("/post_processor", {{"type", "RobertaProcessing"}}), "of type RobertaProcessing");
+  refused(with("/decoder", {{"type", "WordPiece"}}), "of type WordPiece");
+  refused(with("/model/type", "Unigram"), "of type Unigram");
+  refused(with("/model/dropout", 0.1), "field \"model.dropout\"");
+  refused(with("/model/continuing_subword_prefix", "##"), "continuing_subword_prefix");
+  refused(with("/model/end_of_word_suffix", "</w>"), "end_of_word_suffix");
+  refused(with("/model/oov", 1), "field \"model.oov\"");
+  refused(with("/more", 1), "field \"more\"");
+  json word = added("<x>", 300);
+  word["single_word"] = true;
+  refused(with("/added_tokens", json::array({word})), "single_word of the added token \"<x>\"");
+}
+
+BOOST_AUTO_TEST_CASE(damaged_vocabularies_are_named) {
+  refused(with("/model/vocab/q2", 5), "the id 5 has two tokens");
+  refused(with("/model/vocab/q2", -1), "the id of the token \"q2\" is -1");
+  refused(with("/model/vocab/q2", 1 << 24), "must be from 0 to 16777215");
+  refused(with("/model/vocab/q2", "1"), "the id of the token \"q2\"");
+  refused(with("/model/vocab", json::array()), "not an object");
+  json file = small();
+  file["model"]["vocab"].erase("q");
+  refused(file, "no token for the byte 0x71");
+  refused(with("/model/vocab/", 300),
+          "the token of id 300 is empty, so merges with it would never end");
+  refused(with("/model/merges", json::array({"a "})),
+          "merge 0 has an empty part, so it would never end");
+  refused(with("/model/merges", json::array({"a b", "a b"})),
+          "merge 1, of \"a\" and \"b\", is there twice");
+  refused(with("/model/merges", json::array({"a c"})), "needs \"ac\", which is no token");
+  refused(with("/model/merges", json::array({"a b c"})), "merge 0 is \"a b c\"");
+  refused(with("/model/merges", json::array({json::array({"a", "b", "c"})})),
+          "but must be two tokens");
+  refused(with("/model/merges", json::array({5})), "but must be two tokens");
+  refused(with("/model/merges", "a b"), "is not a list");
+  refused(with("/added_tokens", json::array({added("<x>", 5)})),
+          "the id 5 is that of another token");
+  refused(with("/added_tokens", json::array({added("ab", 300)})),
+          "two ids are given to the added token \"ab\"");
+  refused(with("/added_tokens", json::array({added("<x>", 300), added("<x>", 301)})),
+          "two ids are given");
+  refused(with("/added_tokens", json::array({added("<x>", 300), added("<y>", 300)})),
+          "the id 300 is that of another");
+  refused(with("/added_tokens", json::array({added("", 300)})), "is empty");
+  refused(with("/added_tokens/0", json{{"content", "<x>"}}), "has no field \"added_tokens[0].id\"");
+}
+
+BOOST_AUTO_TEST_CASE(expressions_that_mean_something_else_are_named) {
+  const auto by = [](const char* expression) {
+    return with(
+        "/pre_tokenizer",
+        {{"type", "Sequence"},
+         {"pretokenizers",
+          {{{"type", "Split"}, {"pattern", {{"Regex", expression}}}, {"behavior", "Isolated"}},
+           {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", false}}}}});
+  };
+  for (const auto& [expression, says] :
+       {std::pair{R"(a\b)", "has \\b"}, std::pair{"[a[b]]", "a class within a class"},
+        std::pair{"[a&&b]", "&&"}, std::pair{"^a", "has ^"}, std::pair{"a$", "has $"},
+        std::pair{"(?m:a)", "has (?m"}, std::pair{"a{,3}", "has {,"},
+        std::pair{"a{1,3}+", "a + behind {...}"}, std::pair{R"([\W])", "\\W within a class"},
+        std::pair{"(*UCP)a", "has (*"}, std::pair{"(a", "is no expression"},
+        std::pair{"a**b", "is no expression"}})
+    refused(by(expression), says);
+  // One that backtracks without end is given up.
+  const auto t = made_of(by("(?:a|aa)+b"));
+  const auto r = refusal_of([&] { t->encode(std::string(100, 'a') + "cb"); });
+  BOOST_REQUIRE(r);
+  BOOST_TEST((r->code == exit_code::data));
+  BOOST_TEST(r->says("limit"), r->text);
+}
+
+BOOST_AUTO_TEST_CASE(cut_files_are_refused) {
+  const scratch_folder folder;
+  const std::string whole = small({{"a", "b"}}).dump(), path = folder / "tokenizer.json";
+  for (std::size_t n = 0; n < whole.size(); n += 1 + whole.size() / 97) {
+    write_text(path, whole.substr(0, n));
+    const auto r = refusal_of([&] { mc::open_tokenizer(path); });
+    BOOST_REQUIRE(r);
+    BOOST_TEST((r->code == exit_code::data));
+  }
+  BOOST_TEST(refusal_of([&] { mc::open_tokenizer(folder / "none"); })->says("does not exist"));
+  const scratch_folder empty;
+  BOOST_TEST(refusal_of([&] {
+               mc::open_tokenizer(empty.path().string());
+             })->says("has no tokenizer.json"));
+}
+
+BOOST_AUTO_TEST_CASE(damaged_tiktoken_files_are_refused) {
+  const scratch_folder folder;
+  const auto says = [&](const char* text, const char* name = "gpt2.tiktoken") {
+    write_text(folder / name, text);
+    const auto r = refusal_of([&] { mc::open_tokenizer(folder / name); });
+    return r ? r->text : "";
+  };
+  BOOST_TEST(says("YQ== 0\nYQ= 1\n").find("line 2 is \"YQ= 1\", but must be Base64") !=
+             std::string::npos);
+  BOOST_TEST(says("YQ== x\n").find("must be Base64 and a rank") != std::string::npos);
+  BOOST_TEST(says("YQ== 0\nYg== 0\n").find("line 2") != std::string::npos);
+  BOOST_TEST(says("YQ== 0\nYQ== 1\n").find("its token is that of another line") !=
+             std::string::npos);
+  BOOST_TEST(says("YQ== 0\n").find("no token for the byte") != std::string::npos);
+  BOOST_TEST(says("YQ== 0\n", "own.tiktoken").find("--tiktoken-pattern") != std::string::npos);
+}
+
+BOOST_AUTO_TEST_CASE(ids_that_are_none_are_refused) {
+  const auto t = made_of(small());
+  for (const std::int32_t id : {-1, 256, 1 << 30})
+    BOOST_TEST(refusal_of([&] { t->decode(ids{id}); })->says(fmt::format("{} is no token", id)));
+  BOOST_TEST(refusal_of([&] { t->encode("a\xff"); })->says("0xff at offset 1"));
+}
+
+BOOST_AUTO_TEST_CASE(lines_without_a_text_are_refused) {
+  const std::vector<std::string> text{"text"}, both{"title", "text"};
+  const auto read = [&](const char* line, const std::vector<std::string>& names) {
+    return mc::texts_of_line(line, names, "f: line 3");
+  };
+  BOOST_TEST(read(R"("a\u00e9")", text) == (std::vector<std::string>{"a\u00e9"}));
+  BOOST_TEST(read(R"({"a": {"text": 1}, "text": "x", "b": ["text"]})", text)[0] == "x");
+  BOOST_TEST(read(R"({"text": "x", "title": "y"})", both) == (std::vector<std::string>{"y", "x"}));
+  for (const auto& [line, says] :
+       {std::pair{"5", "is no text"}, std::pair{"[\"a\"]", "is no text"},
+        std::pair{"null", "is no text"}, std::pair{"{\"a\": \"b\"}", "has no text \"text\""},
+        std::pair{"{\"text\": 5}", "is not a text"},
+        std::pair{"{\"text\": [\"b\"]}", "is not a text"},
+        std::pair{"{\"text\": {}}", "is not a text"},
+        std::pair{"{\"text\": \"a\", \"text\": \"b\"}", "twice"},
+        std::pair{"{\"text\": \"a\"", "not valid JSON"}, std::pair{"\"a\" \"b\"", "not valid JSON"},
+        std::pair{R"("\ud800")", "not valid JSON"}}) {
+    const auto r = refusal_of([&] { read(line, text); });
+    BOOST_REQUIRE_MESSAGE(r, line);
+    BOOST_TEST(r->says("f: line 3"), r->text);
+    BOOST_TEST(r->says(says), r->text);
+  }
+  BOOST_TEST(refusal_of([&] { read("\"a\"", both); })->says("is no object"));
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+
+} // namespace
