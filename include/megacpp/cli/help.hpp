@@ -3,6 +3,8 @@
 
 #include <megacpp/options/options.hpp>
 
+#include <span>
+
 namespace mc {
 
 /// A subcommand as the help shows it.
@@ -68,15 +70,16 @@ inline void append_flag_help(std::string& out, const flag_entry& e) {
 } // namespace detail
 
 /// The help of the whole program.
-inline std::string program_help(std::string_view program, std::string_view summary) {
+inline std::string program_help(std::string_view program, std::string_view summary,
+                                std::span<const command_text> all) {
   std::string out;
   detail::append_wrapped(out, summary, 0);
   out += fmt::format("\nusage: {} COMMAND [--FLAG VALUE]...\n\ncommands:\n", program);
-  for (const command_text& c : commands) {
+  for (const command_text& c : all) {
     out += fmt::format("  {:<10}{}\n", c.name, c.what);
   }
   out += fmt::format("\nexamples:\n");
-  for (const command_text& c : commands) out += fmt::format("  {} {}\n", program, c.example);
+  for (const command_text& c : all) out += fmt::format("  {} {}\n", program, c.example);
   out += fmt::format(
       "\n  {} COMMAND --help   the flags of a command\n  {} --version        version and "
       "commit\n",

@@ -8,7 +8,8 @@ namespace mc {
 
 /// Reads the flags of a file into `list`. One file may serve all subcommands: keys of the others
 /// are checked and change nothing. Throws mc::error(exit_code::usage) naming file and key.
-inline void read_option_file(const std::string& path, const std::vector<flag_entry>& list) {
+inline void read_option_file(const std::string& path, const std::vector<flag_entry>& list,
+                             std::span<const command_text> among = commands) {
   const json_value file = read_json(path, exit_code::usage);
   std::string_view key_of_text;
   const auto text_of = [&](const nlohmann::json& value) {
@@ -20,8 +21,9 @@ inline void read_option_file(const std::string& path, const std::vector<flag_ent
   for (const auto& [key, value] : file.raw().items()) {
     const flag_entry* const e = find_flag(list, key);
     if (e == nullptr)
-      throw file.fault(fmt::format("there is no option \"{}\"; {}", printable(key),
-                                   advice_for(list, "", key, command::all)));
+      throw file.fault(
+          fmt::format("there is no option \"{}\"; {}", printable(key),
+                      advice_for(list, "", key, command::all | command::all_of_data, among)));
     const flag_base& f = *e->flag;
     key_of_text = key;
     if (f.is_list() && value.is_array()) {

@@ -1,0 +1,103 @@
+// The subcommands and flags of megacpp-data.
+#pragma once
+
+#include <megacpp/cli/help.hpp>
+#include <megacpp/options/options.hpp>
+
+namespace mc {
+
+inline constexpr command_text data_commands[] = {
+    {"encode", command::encode,
+     "read JSON lines (texts, or objects with one) and write the token ids of each as a list",
+     "encode --tokenizer gpt2/tokenizer.json --input texts.jsonl"},
+    {"decode", command::decode, "read lists of token ids, one a line, and write their texts",
+     "decode --tokenizer gpt2/tokenizer.json --input ids.jsonl"},
+    {"count", command::count, "count the documents, bytes and tokens of texts",
+     "count --tokenizer gpt2/tokenizer.json --input texts.jsonl"},
+    {"prepare", command::prepare,
+     "write the tokens of texts as Megatron-LM's indexed data set, PREFIX_text_document.bin and "
+     ".idx",
+     "prepare --tokenizer gpt2/tokenizer.json --input a.jsonl b.jsonl --output-prefix data/web "
+     "--append-eod"},
+    {"merge", command::merge, "write several indexed data sets as one",
+     "merge --input data/a_text_document data/b_text_document --output-prefix data/all"},
+    {"inspect", command::inspect,
+     "show what an indexed data set holds: documents, tokens, lengths, a text",
+     "inspect --input data/web_text_document --tokenizer gpt2/tokenizer.json"},
+    {"verify", command::verify,
+     "read an indexed data set whole, and compare it with its checksums and a vocabulary",
+     "verify --input data/web_text_document --tokenizer gpt2/tokenizer.json"}};
+
+struct data_program_flags {
+  BOOST_HANA_DEFINE_STRUCT(data_program_flags, (texts_flag, input), (text_flag, tokenizer),
+                           (text_flag, tiktoken_pattern), (texts_flag, special_tokens),
+                           (text_flag, vocab_file), (text_flag, merge_file),
+                           (texts_flag, json_keys), (text_flag, output_prefix),
+                           (switch_flag, append_eod), (switch_flag, add_special_tokens),
+                           (switch_flag, skip_special_tokens), (text_flag, invalid_utf8),
+                           (whole_flag, workers), (switch_flag, json));
+  data_program_flags() {
+    const command of_texts = command::encode | command::count | command::prepare,
+                  of_lines = of_texts | command::decode,
+                  of_sets = command::merge | command::inspect | command::verify;
+    input
+        .is({},
+            "files to read, one after the other: JSON lines, each a text in quotes or an object "
+            "with "
+            "one; prepare takes a file whose name ends in .txt as one document. For merge, inspect "
+            "and verify prefixes of indexed data sets")
+        .many()
+        .shown_as("the standard input")
+        .of(of_lines | of_sets);
+    tokenizer.is("", "folder of a Hugging Face model, or a tokenizer.json, or a .tiktoken file")
+        .of(of_lines | command::inspect | command::verify);
+    tiktoken_pattern
+        .is("",
+            "how a .tiktoken file cuts texts into words: gpt2, cl100k_base, o200k_base or qwen2, "
+            "or a "
+            "regular expression")
+        .shown_as("what belongs to the name of the file")
+        .of(of_lines | command::inspect | command::verify);
+    special_tokens.is({}, "special tokens of a .tiktoken file, which get the ids behind its own")
+        .many()
+        .shown_as("what belongs to --tiktoken-pattern")
+        .of(of_lines | command::inspect | command::verify);
+    vocab_file.is("", "GPT-2's vocab.json, with --merge-file instead of --tokenizer")
+        .of(of_lines | command::inspect | command::verify);
+    merge_file.is("", "GPT-2's merges.txt").of(of_lines | command::inspect | command::verify);
+    json_keys.is({}, "the fields of an object that hold a text; prepare writes a data set for each")
+        .many()
+        .shown_as("text")
+        .of(of_texts);
+    output_prefix
+        .is("",
+            "where to write: prepare adds _KEY_document, .bin and .idx, and merge .bin and .idx")
+        .of(command::prepare | command::merge);
+    append_eod.is(false, "put the end-of-document token, <|endoftext|>, behind each document")
+        .of(command::prepare);
+    add_special_tokens
+        .is(true,
+            "put the ids around each text that tokenizer.json asks for, such as Llama 3's begin")
+        .of(of_texts);
+    skip_special_tokens.is(false, "leave special tokens out of the texts").of(command::decode);
+    invalid_utf8
+        .is("refuse",
+            "what happens to bytes that are not UTF-8. refuse: the input is refused at the first; "
+            "replace: each becomes U+FFFD, and they are counted")
+        .one_of("refuse|replace")
+        .of(of_texts);
+    workers.is(0, "threads; 0: all cores, or the quota of a container. Results do not depend on it")
+        .within(0, 1024)
+        .of(of_lines);
+    json.is(false, "print one JSON object instead of text")
+        .of(command::count | command::inspect | command::verify);
+  }
+};
+
+inline std::vector<flag_entry> flags_of(data_program_flags& f) {
+  std::vector<flag_entry> list;
+  detail::append_flags(list, "Flags", f, false);
+  return list;
+}
+
+} // namespace mc

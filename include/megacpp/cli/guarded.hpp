@@ -1,0 +1,79 @@
+// What every main has around its work: failures as one sentence and an exit code, signals, and what
+// a lack of memory needs.
+#pragma once
+
+#include <megacpp/exec/own_thread.hpp>
+#include <megacpp/io/error.hpp>
+#include <megacpp/io/json_file.hpp>
+#include <megacpp/io/mapping_guard.hpp>
+#include <megacpp/io/signals.hpp>
+#include <megacpp/observe/print.hpp>
+#include <megacpp/observe/reader.hpp>
+
+#include <cstdio>
+#include <new>
+#include <string>
+#include <string_view>
+
+#include <execinfo.h>
+#include <malloc.h>
+#include <sys/resource.h>
+
+namespace mc {
+
+namespace detail {
+
+/// What is cheap at the start and fails once memory is short: what unwinds a thread's stack is
+/// loaded, and where address space is limited, threads allocate from one heap, not from 64 MiB of
+/// it each. (Threads that compute would wait for each other's calls of malloc, of which oneDNN
+/// makes several for every product.)
+inline void prepare_for_little_memory() {
+  rlimit space{};
+  if (::getrlimit(RLIMIT_AS, &space) == 0 && space.rlim_cur != RLIM_INFINITY)
+    ::mallopt(M_ARENA_MAX, 1);
+  void* here = nullptr;
+  ::backtrace(&here, 1);
+}
+
+} // namespace detail
+
+/// The body of every program's main: returns the exit code of work(program, attempt), where
+/// attempt(f) is that of f. Failures are one sentence on the standard error, behind `who()`. The work
+/// has a thread of its own, so that its stack does not depend on `ulimit -s`; the calling one waits,
+/// and takes the signals.
+template <class Who, class Work>
+int run_guarded(int argc, char** argv, const Who& who, const Work& work) {
+  fill_standard_descriptors();
+  detail::prepare_for_little_memory();
+  std::string program = argc > 0 ? argv[0] : "megacpp";
+  program = printable(program.substr(program.rfind('/') + 1));
+  const auto fail = [&](exit_code code, std::string_view sentence) {
+    std::fflush(stdout);
+    write_line_to_reader(STDERR_FILENO, {program, ": ", who(), sentence});
+    return static_cast<int>(code);
+  };
+  const first_process_ends in_a_container;
+  const stop_signals_taken even_if_held;
+  const mapping_guard cut_files;
+  const write_errors closed_pipes;
+  const auto attempt = [&fail](const auto& f) {
+    try {
+      f();
+      return static_cast<int>(exit_code::success);
+    } catch (const error& e) {
+      return fail(e.code(), e.what());
+    } catch (const std::bad_alloc&) {
+      return fail(exit_code::memory,
+                  "memory could not be reserved; use a smaller micro-batch, a shorter "
+                  "sequence, or a machine with more memory");
+    } catch (const std::exception& e) {
+      return fail(exit_code::internal, e.what());
+    }
+  };
+  int ended = 0;
+  const int started =
+      attempt([&] { const own_thread alone([&] { ended = work(program, attempt); }); });
+  return started != 0 ? started : ended;
+}
+
+} // namespace mc

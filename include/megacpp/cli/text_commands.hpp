@@ -1,0 +1,267 @@
+// megacpp-data encode, decode, count: texts to token ids and back, line by line, on all threads.
+#pragma once
+
+#include <megacpp/cli/data_flags.hpp>
+#include <megacpp/data/text_lines.hpp>
+#include <megacpp/data/tokenizer_file.hpp>
+#include <megacpp/exec/in_order.hpp>
+#include <megacpp/exec/processors.hpp>
+#include <megacpp/io/line_reader.hpp>
+#include <megacpp/observe/print.hpp>
+
+#include <iterator>
+#include <mutex>
+
+namespace mc {
+
+namespace detail {
+
+inline constexpr std::string_view of_whole_texts = ".txt";
+
+/// That of --tokenizer, or of --vocab-file and --merge-file. Throws mc::error.
+inline std::unique_ptr<const tokenizer> tokenizer_of(const data_program_flags& f) {
+  const auto usage = [](const std::string& sentence) { return error(exit_code::usage, sentence); };
+  const bool own_files = f.vocab_file.given() || f.merge_file.given();
+  if (own_files && f.tokenizer.given())
+    throw usage("--tokenizer and --vocab-file contradict each other; give one");
+  const bool tiktoken = f.tokenizer().ends_with(".tiktoken");
+  for (const auto& [name, given] : {std::pair{"tiktoken-pattern", f.tiktoken_pattern.given()},
+                                    std::pair{"special-tokens", f.special_tokens.given()}})
+    if (given && !tiktoken)
+      throw usage(
+          fmt::format("--{} changes nothing without a --tokenizer that ends in .tiktoken; "
+                      "leave it out",
+                      name));
+  if (own_files) {
+    if (!f.vocab_file.given() || !f.merge_file.given())
+      throw usage("--vocab-file and --merge-file belong together; give both");
+    return std::make_unique<tokenizer>(read_vocabulary_and_merges(f.vocab_file(), f.merge_file()));
+  }
+  if (!f.tokenizer.given())
+    throw usage(
+        "--tokenizer is missing: give the folder of a model, a tokenizer.json or a .tiktoken "
+        "file");
+  if (!f.tiktoken_pattern.given() && !f.special_tokens.given())
+    return open_tokenizer(f.tokenizer());
+  const std::string name = f.tiktoken_pattern.given()
+                               ? f.tiktoken_pattern()
+                               : std::filesystem::path(f.tokenizer()).stem().string();
+  std::optional<tiktoken_rules> rules = tiktoken_rules_of(name);
+  if (!rules && !f.tiktoken_pattern.given())
+    throw usage(
+        "--special-tokens needs --tiktoken-pattern, since the name of the file is none of "
+        "tiktoken's own");
+  if (!rules) rules = tiktoken_rules{name, {}};
+  return std::make_unique<tokenizer>(
+      read_tiktoken(f.tokenizer(), std::move(*rules),
+                    f.special_tokens.given() ? std::optional(f.special_tokens()) : std::nullopt));
+}
+
+inline int workers_of(const data_program_flags& f) {
+  return f.workers() > 0 ? static_cast<int>(f.workers()) : processors();
+}
+
+/// The token ids of some texts, one after the other.
+struct encoded_texts {
+  std::vector<std::int32_t> ids;
+  std::vector<std::size_t> ends; ///< in ids, of each text
+  std::int64_t bytes = 0, replaced = 0;
+
+  void clear() { *this = {std::move(ids), std::move(ends), 0, 0}, ids.clear(), ends.clear(); }
+  template <class F> void each(F f) const {
+    std::size_t begin = 0;
+    for (const std::size_t end : ends) {
+      f(std::span(ids).subspan(begin, end - begin));
+      begin = end;
+    }
+  }
+};
+
+/// Encodes the texts of batches of lines, each thread with an encoder of its own.
+class batch_encoder {
+public:
+  batch_encoder(const tokenizer& t, const data_program_flags& f, int threads)
+      : names_(f.json_keys.given() ? f.json_keys() : std::vector<std::string>{"text"}),
+        policy_(f.invalid_utf8() == "replace" ? invalid_utf8::replace : invalid_utf8::refuse),
+        around_(f.add_special_tokens()) {
+    for (int i = 0; i < threads; ++i) encoders_.emplace_back(t);
+  }
+
+  const std::vector<std::string>& names() const { return names_; }
+
+  /// The ids of a batch's texts, of each name apart. A text of a line too long for several of them
+  /// to be in memory is encoded alone. Throws mc::error(exit_code::data) naming the line.
+  void encode(int thread, const line_batch& batch, const std::string& file,
+              std::vector<encoded_texts>& to) {
+    to.resize(names_.size());
+    for (encoded_texts& texts : to) texts.clear();
+    std::unique_lock alone(long_texts_, std::defer_lock);
+    if (batch.text.size() > 2 * line_reader::batch_bytes) alone.lock();
+    batch.each([&](std::string_view line, std::int64_t number) {
+      const std::string where = batch.whole_file ? file : fmt::format("{}: line {}", file, number);
+      std::string copy;
+      const std::string_view utf8 = as_utf8(line, where, policy_, copy, to[0].replaced);
+      if (batch.whole_file) {
+        for (encoded_texts& texts : to) add(thread, utf8, where, texts);
+        return;
+      }
+      if (utf8.find_first_not_of(" \t") == std::string_view::npos) return;
+      std::vector<std::string> texts = texts_of_line(utf8, names_, where);
+      for (std::size_t i = 0; i < texts.size(); ++i) add(thread, texts[i], where, to[i]);
+    });
+  }
+
+private:
+  void add(int thread, std::string_view text, const std::string& where, encoded_texts& to) {
+    try {
+      encoders_[static_cast<std::size_t>(thread)].encode(text, to.ids, around_);
+    } catch (const error& e) {
+      throw error(e.code(), fmt::format("{}: {}", where, e.what()));
+    }
+    to.ends.push_back(to.ids.size());
+    to.bytes += static_cast<std::int64_t>(text.size());
+  }
+
+  std::vector<std::string> names_;
+  invalid_utf8 policy_;
+  bool around_;
+  std::vector<token_encoder> encoders_;
+  std::mutex long_texts_;
+};
+
+/// A batch on its way through the threads.
+struct batch_of_texts {
+  line_batch lines;
+  std::vector<encoded_texts> texts;
+  std::string out;
+};
+
+/// Ends a command that a signal asks to stop.
+inline void end_if_asked(const stop_signals& signals) {
+  if (signals.requested())
+    throw error(exit_code::interrupted, fmt::format("{} ended the work before its end; what was "
+                                                    "written so far is cut short",
+                                                    signals.name()));
+}
+
+inline void tell_replaced(std::int64_t replaced) {
+  if (replaced > 0)
+    print_note(fmt::format("{} bytes were not UTF-8, and U+FFFD stands for each", replaced));
+}
+
+} // namespace detail
+
+/// A line of ids for each text.
+inline void run_encode(const data_program_flags& f) {
+  const auto t = detail::tokenizer_of(f);
+  const int threads = detail::workers_of(f);
+  detail::batch_encoder encoder(*t, f, threads);
+  if (encoder.names().size() > 1)
+    throw error(exit_code::usage, "encode writes the ids of one text a line; give one --json-keys");
+  line_reader lines(f.input());
+  const stop_signals signals;
+  std::int64_t replaced = 0;
+  in_order<detail::batch_of_texts>(
+      threads,
+      [&](detail::batch_of_texts& b) {
+        detail::end_if_asked(signals);
+        return lines.next(b.lines);
+      },
+      [&](int thread, detail::batch_of_texts& b) {
+        encoder.encode(thread, b.lines, lines.name(b.lines.first.file), b.texts);
+      },
+      [&](const detail::batch_of_texts& b) {
+        std::string out;
+        const auto flush = [&](std::size_t at_least) {
+          if (out.size() < at_least) return;
+          print(out);
+          out.clear();
+        };
+        b.texts[0].each([&](std::span<const std::int32_t> ids) {
+          out += '[';
+          for (std::size_t i = 0; i < ids.size(); ++i) {
+            fmt::format_to(std::back_inserter(out), "{}{}", i > 0 ? "," : "", ids[i]);
+            flush(1 << 20);
+          }
+          out += "]\n";
+        });
+        flush(1);
+        replaced += b.texts[0].replaced;
+      });
+  detail::tell_replaced(replaced);
+}
+
+/// A text in quotes for each line of ids.
+inline void run_decode(const data_program_flags& f) {
+  const auto t = detail::tokenizer_of(f);
+  line_reader lines(f.input());
+  const stop_signals signals;
+  in_order<detail::batch_of_texts>(
+      detail::workers_of(f),
+      [&](detail::batch_of_texts& b) {
+        detail::end_if_asked(signals);
+        return lines.next(b.lines);
+      },
+      [&](int, detail::batch_of_texts& b) {
+        b.out.clear();
+        b.lines.each([&](std::string_view line, std::int64_t number) {
+          if (line.find_first_not_of(" \t") == std::string_view::npos) return;
+          const std::string where =
+              fmt::format("{}: line {}", lines.name(b.lines.first.file), number);
+          const json_value list(parse_json(line, where, exit_code::data, line_reader::longest_line),
+                                where, exit_code::data);
+          const auto ids = list.as<std::vector<std::int32_t>>();
+          try {
+            b.out += json_line(json_output(t->decode(ids, f.skip_special_tokens())));
+          } catch (const error& e) {
+            throw error(e.code(), fmt::format("{}: {}", where, e.what()));
+          }
+        });
+      },
+      [&](const detail::batch_of_texts& b) { print(b.out); });
+}
+
+/// How many documents, bytes and tokens there are.
+inline void run_count(const data_program_flags& f) {
+  const auto t = detail::tokenizer_of(f);
+  const int threads = detail::workers_of(f);
+  detail::batch_encoder encoder(*t, f, threads);
+  line_reader lines(f.input(), {}, std::string(detail::of_whole_texts));
+  const stop_signals signals;
+  std::int64_t documents = 0, bytes = 0, tokens = 0, longest = 0, replaced = 0;
+  in_order<detail::batch_of_texts>(
+      threads,
+      [&](detail::batch_of_texts& b) {
+        detail::end_if_asked(signals);
+        return lines.next(b.lines);
+      },
+      [&](int thread, detail::batch_of_texts& b) {
+        encoder.encode(thread, b.lines, lines.name(b.lines.first.file), b.texts);
+      },
+      [&](const detail::batch_of_texts& b) {
+        for (const detail::encoded_texts& texts : b.texts) {
+          texts.each([&](std::span<const std::int32_t> ids) {
+            ++documents;
+            tokens += std::ssize(ids);
+            longest = std::max<std::int64_t>(longest, std::ssize(ids));
+          });
+          bytes += texts.bytes, replaced += texts.replaced;
+        }
+      });
+  const double each = tokens > 0 ? static_cast<double>(bytes) / static_cast<double>(tokens) : 0;
+  if (f.json())
+    print(json_line({{"documents", documents},
+                     {"bytes", bytes},
+                     {"tokens", tokens},
+                     {"longest", longest},
+                     {"bytes_per_token", each},
+                     {"replaced", replaced}}));
+  else
+    print_line(
+        fmt::format("{} documents | {} bytes | {} tokens, the longest document {} | {:.3f} "
+                    "bytes a token",
+                    documents, bytes, tokens, longest, each));
+  detail::tell_replaced(replaced);
+}
+
+} // namespace mc
