@@ -1,0 +1,55 @@
+// numpy.random.RandomState, as far as the order of Megatron's samples depends on it.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <random>
+#include <span>
+#include <utility>
+
+namespace mc {
+
+/// RandomState(seed): MT19937 seeded with 32 bits, which is std::mt19937, and what numpy draws from
+/// it (numpy/random/src/distributions, random_interval; numpy/random/mtrand.pyx, shuffle).
+class numpy_random {
+public:
+  explicit numpy_random(std::uint32_t seed) : words_(seed) {}
+
+  /// Uniform in [0, max]: as many bits as max has, drawn again until they are not above it.
+  std::uint64_t interval(std::uint64_t max) {
+    if (max == 0) return 0;
+    const std::uint64_t mask = ~std::uint64_t{0} >> std::countl_zero(max);
+    std::uint64_t drawn = 0;
+    do drawn = (max > 0xffffffff ? two_words() : words_()) & mask;
+    while (drawn > max);
+    return drawn;
+  }
+
+  /// Fisher and Yates's, from the end. Places are drawn some swaps ahead, so that memory is on its
+  /// way when it is needed: an array of gigabytes is shuffled as fast as it can be reached.
+  template <class T> void shuffle(std::span<T> items) {
+    std::array<std::size_t, 64> places;
+    for (std::size_t left = items.size(); left > 1;) {
+      const std::size_t n = std::min(places.size(), left - 1);
+      for (std::size_t k = 0; k < n; ++k) {
+        places[k] = interval(left - 1 - k);
+        __builtin_prefetch(items.data() + places[k], 1);
+      }
+      for (std::size_t k = 0; k < n; ++k) std::swap(items[left - 1 - k], items[places[k]]);
+      left -= n;
+    }
+  }
+
+private:
+  std::uint64_t two_words() {
+    const std::uint64_t high = words_();
+    return high << 32 | words_();
+  }
+
+  std::mt19937 words_;
+};
+
+} // namespace mc
