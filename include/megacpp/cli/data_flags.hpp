@@ -33,7 +33,8 @@ struct data_program_flags {
                            (text_flag, tiktoken_pattern), (texts_flag, special_tokens),
                            (text_flag, vocab_file), (text_flag, merge_file),
                            (texts_flag, json_keys), (text_flag, output_prefix),
-                           (switch_flag, append_eod), (switch_flag, add_special_tokens),
+                           (switch_flag, append_eod), (text_flag, eod_token),
+                           (whole_flag, vocab_size), (switch_flag, add_special_tokens),
                            (switch_flag, skip_special_tokens), (text_flag, invalid_utf8),
                            (whole_flag, workers), (switch_flag, json));
   data_program_flags() {
@@ -73,8 +74,14 @@ struct data_program_flags {
         .is("",
             "where to write: prepare adds _KEY_document, .bin and .idx, and merge .bin and .idx")
         .of(command::prepare | command::merge);
-    append_eod.is(false, "put the end-of-document token, <|endoftext|>, behind each document")
+    append_eod.is(false, "put the token --eod-token behind each document").of(command::prepare);
+    eod_token.is("", "the token that ends a document")
+        .shown_as("<|endoftext|>, <|end_of_text|> or </s>, the first that there is")
         .of(command::prepare);
+    vocab_size.is(0, "instead of --tokenizer: ids must be below it")
+        .within(1, std::int64_t{1} << 31)
+        .shown_as("any id is taken")
+        .of(command::verify);
     add_special_tokens
         .is(true,
             "put the ids around each text that tokenizer.json asks for, such as Llama 3's begin")

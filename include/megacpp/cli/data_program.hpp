@@ -3,6 +3,8 @@
 
 #include <megacpp/cli/guarded.hpp>
 #include <megacpp/cli/parse.hpp>
+#include <megacpp/cli/prepare.hpp>
+#include <megacpp/cli/set_commands.hpp>
 #include <megacpp/cli/text_commands.hpp>
 
 namespace mc {
@@ -26,6 +28,10 @@ inline void run_data_command(std::string_view program, int argc, char** argv,
   switch (r.what->which) {
   case command::encode: return run_encode(flags);
   case command::decode: return run_decode(flags);
+  case command::prepare: return run_prepare(flags);
+  case command::merge: return run_merge(flags);
+  case command::inspect: return run_inspect(flags);
+  case command::verify: return run_verify(flags);
   default: return run_count(flags);
   }
 }

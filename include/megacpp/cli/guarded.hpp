@@ -38,9 +38,9 @@ inline void prepare_for_little_memory() {
 } // namespace detail
 
 /// The body of every program's main: returns the exit code of work(program, attempt), where
-/// attempt(f) is that of f. Failures are one sentence on the standard error, behind `who()`. The work
-/// has a thread of its own, so that its stack does not depend on `ulimit -s`; the calling one waits,
-/// and takes the signals.
+/// attempt(f) is that of f. Failures are one sentence on the standard error, behind `who()`. The
+/// work has a thread of its own, so that its stack does not depend on `ulimit -s`; the calling one
+/// waits, and takes the signals.
 template <class Who, class Work>
 int run_guarded(int argc, char** argv, const Who& who, const Work& work) {
   fill_standard_descriptors();

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <megacpp/cli/data_flags.hpp>
+#include <megacpp/data/set_checksums.hpp>
 #include <megacpp/data/text_lines.hpp>
 #include <megacpp/data/tokenizer_file.hpp>
 #include <megacpp/exec/in_order.hpp>
@@ -147,6 +148,12 @@ inline void end_if_asked(const stop_signals& signals) {
 inline void tell_replaced(std::int64_t replaced) {
   if (replaced > 0)
     print_note(fmt::format("{} bytes were not UTF-8, and U+FFFD stands for each", replaced));
+}
+
+/// Writes the checksums of a data set that is there.
+inline void write_checksums(const std::string& prefix) {
+  const indexed_dataset data(prefix, std::numeric_limits<std::int64_t>::max());
+  write_text_file(prefix + ".xxh64", checksum_lines(data));
 }
 
 } // namespace detail

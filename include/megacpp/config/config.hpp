@@ -1,6 +1,6 @@
 // The only macros of megacpp that stay defined: version, the spelling of host/device attributes,
-// whether messages print texts, whether errors of memory are looked for, and whether a program is
-// built for debugging.
+// whether messages print texts, whether errors of memory are looked for, whether a program is built
+// for debugging, and what a library must be told before it is included.
 #pragma once
 
 #define MEGACPP_VERSION_MAJOR 0
@@ -38,4 +38,9 @@
 #define MEGACPP_DEBUGGED false
 #else
 #define MEGACPP_DEBUGGED true
+#endif
+
+// Texts are UTF-8: the PCRE2 of bytes.
+#if !defined(PCRE2_CODE_UNIT_WIDTH)
+#define PCRE2_CODE_UNIT_WIDTH 8
 #endif

@@ -252,6 +252,7 @@ public:
     rename(parts_[bin].entry(), ".bin");
     rename(idx.entry(), ".idx");
     place_.made->keep();
+    remove_ = true; // whoever kept what there was has no use for it any more
     remove_partial();
   }
 

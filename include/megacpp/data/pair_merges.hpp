@@ -20,8 +20,8 @@ struct merge_of_pair {
   std::int32_t into;
 };
 
-/// Pairs of token ids with their merges: a hash table of one array, at most half full, whose entries
-/// are searched in a row.
+/// Pairs of token ids with their merges: a hash table of one array, at most half full, whose
+/// entries are searched in a row.
 class merge_table {
 public:
   explicit merge_table(std::size_t merges = 0)
@@ -77,13 +77,13 @@ private:
 /// Merges the symbols of one word after the other, in memory that it keeps.
 ///
 /// The symbols stay where they begin in the word. Of each pair the rank is kept there, too; a least
-/// rank of every 64 stands in the leaves of a binary tree of least ranks, so that a merge costs some
-/// steps for each doubling of the word, and a word of n symbols O(n log n), in 8 bytes a symbol. A
-/// word of up to 64 is one leaf.
+/// rank of every 64 stands in the leaves of a binary tree of least ranks, so that a merge costs
+/// some steps for each doubling of the word, and a word of n symbols O(n log n), in 8 bytes a
+/// symbol. A word of up to 64 is one leaf.
 class word_merger {
 public:
-  /// Replaces the ids of the bytes of a word, more than one, by those of its tokens. `length_of(id)`
-  /// is the number of bytes of a token.
+  /// Replaces the ids of the bytes of a word, more than one, by those of its tokens.
+  /// `length_of(id)` is the number of bytes of a token.
   template <class Length>
   void merge(const merge_table& table, const Length& length_of, std::vector<std::int32_t>& ids) {
     const std::size_t n = ids.size();

@@ -1,11 +1,13 @@
-// Regular expressions that cut a text into words, as tokenizer.json has them, by PCRE2 with its JIT.
+// Regular expressions that cut a text into words, as tokenizer.json has them, by PCRE2 with its
+// JIT.
 //
 // They are written in Oniguruma's dialect. What it spells as PCRE2 does means the same here but for
-// the shorthands of classes, which are written out: \s is Unicode's property White_Space (PropList.txt
-// of Unicode 15; PCRE2's differs), \d is Nd, \w is L, M, Nd and Pc. What means something else in the
-// two dialects is refused by name.
+// the shorthands of classes, which are written out: \s is Unicode's property White_Space
+// (PropList.txt of Unicode 15; PCRE2's differs), \d is Nd, \w is L, M, Nd and Pc. What means
+// something else in the two dialects is refused by name.
 #pragma once
 
+#include <megacpp/config/config.hpp>
 #include <megacpp/io/error.hpp>
 
 #include <algorithm>
@@ -18,9 +20,6 @@
 
 #include <fmt/format.h>
 
-#ifndef PCRE2_CODE_UNIT_WIDTH
-#define PCRE2_CODE_UNIT_WIDTH 8
-#endif
 #include <pcre2.h>
 
 namespace mc {
@@ -30,7 +29,8 @@ namespace detail {
 inline constexpr std::string_view white_space =
     R"(\t-\r\x20\x85\xA0\x{1680}\x{2000}-\x{200A}\x{2028}\x{2029}\x{202F}\x{205F}\x{3000})";
 inline constexpr std::string_view not_white_space =
-    R"(\x00-\x08\x0E-\x1F!-\x{84}\x{86}-\x{9F}\x{A1}-\x{167F}\x{1681}-\x{1FFF}\x{200B}-\x{2027}\x{202A}-\x{202E}\x{2030}-\x{205E}\x{2060}-\x{2FFF}\x{3001}-\x{10FFFF})";
+    R"(\x00-\x08\x0E-\x1F!-\x{84}\x{86}-\x{9F}\x{A1}-\x{167F}\x{1681}-\x{1FFF})"
+    R"(\x{200B}-\x{2027}\x{202A}-\x{202E}\x{2030}-\x{205E}\x{2060}-\x{2FFF}\x{3001}-\x{10FFFF})";
 
 /// An expression of Oniguruma's dialect in PCRE2's. Throws mc::error(exit_code::data), whose
 /// sentence begins with `where`, for what they read differently.

@@ -105,8 +105,8 @@ private:
 /// What becomes of bytes that are not UTF-8.
 enum class invalid_utf8 : std::uint8_t { refuse, replace };
 
-/// `text`, or with U+FFFD for each byte that is not UTF-8, which `replaced` counts; `where` names it.
-/// Throws mc::error(exit_code::data).
+/// `text`, or with U+FFFD for each byte that is not UTF-8, which `replaced` counts; `where` names
+/// it. Throws mc::error(exit_code::data).
 inline std::string_view as_utf8(std::string_view text, std::string_view where, invalid_utf8 policy,
                                 std::string& copy, std::int64_t& replaced) {
   const std::size_t at = first_not_utf8(text);

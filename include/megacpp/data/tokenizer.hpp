@@ -1,8 +1,8 @@
 // Byte-level BPE: text to token ids and back, as Hugging Face's tokenizers library does it from a
 // tokenizer.json, and tiktoken from its vocabularies.
 //
-// A text is cut at added tokens; what lies between is brought into normal form C where the tokenizer
-// has one, and cut into words by expressions; the bytes of a word are merged in pairs
+// A text is cut at added tokens; what lies between is brought into normal form C where the
+// tokenizer has one, and cut into words by expressions; the bytes of a word are merged in pairs
 // (data/pair_merges.hpp).
 #pragma once
 
@@ -114,8 +114,8 @@ public:
 private:
   friend class token_encoder;
 
-  /// Added tokens of one kind, and where the next one is in a text: the leftmost, of those that begin
-  /// there the longest.
+  /// Added tokens of one kind, and where the next one is in a text: the leftmost, of those that
+  /// begin there the longest.
   class finder {
   public:
     void add(const added_token& a, std::string spelled) {

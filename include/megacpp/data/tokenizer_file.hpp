@@ -21,11 +21,17 @@ namespace detail {
 inline constexpr std::string_view gpt2_expression =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 inline constexpr std::string_view cl100k_expression =
-    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3})"
+    R"(| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 inline constexpr std::string_view qwen2_expression =
-    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N})"
+    R"(| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 inline constexpr std::string_view o200k_expression =
-    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+)"
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)?)"
+    R"(|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*)"
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)?)"
+    R"(|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 
 inline split_step isolated_by(std::string_view expression, std::string where) {
   return {std::make_shared<const split_expression>(expression, std::move(where))};
@@ -382,8 +388,8 @@ inline tokenizer_parts read_tokenizer_json(const std::string& path) {
   return detail::tokenizer_json_reader(file).take();
 }
 
-/// Reads GPT-2's own files: tokens with their ids, and merges, one a line. The token <|endoftext|> is
-/// special where there is one. Throws mc::error(exit_code::data).
+/// Reads GPT-2's own files: tokens with their ids, and merges, one a line. The token <|endoftext|>
+/// is special where there is one. Throws mc::error(exit_code::data).
 inline tokenizer_parts read_vocabulary_and_merges(const std::string& vocabulary,
                                                   const std::string& merges) {
   const json_value list = read_json(mapped_file(vocabulary, exit_code::data), tokenizer_size_limit);
@@ -415,7 +421,8 @@ struct tiktoken_rules {
   std::vector<added_token> special;
 };
 
-/// Those of the files that tiktoken (0.9, openai_public.py) knows by this name; nothing for another.
+/// Those of the files that tiktoken (0.9, openai_public.py) knows by this name; nothing for
+/// another.
 inline std::optional<tiktoken_rules> tiktoken_rules_of(std::string_view name) {
   const auto special = [](std::string_view content, std::int32_t id) {
     return added_token{.content = std::string(content), .id = id, .special = true};
@@ -440,10 +447,11 @@ inline std::optional<tiktoken_rules> tiktoken_rules_of(std::string_view name) {
   return std::nullopt;
 }
 
-/// Reads a .tiktoken file: a line for each token, its bytes in Base64 and its rank, which is its id.
-/// Of adjacent symbols those merge whose bytes together are a token, the one of lowest rank first:
-/// each way of cutting a token in two tokens is a merge of that rank. `special`: tokens that get the
-/// ids behind those of the file, instead of those of the rules. Throws mc::error(exit_code::data).
+/// Reads a .tiktoken file: a line for each token, its bytes in Base64 and its rank, which is its
+/// id. Of adjacent symbols those merge whose bytes together are a token, the one of lowest rank
+/// first: each way of cutting a token in two tokens is a merge of that rank. `special`: tokens
+/// that get the ids behind those of the file, instead of those of the rules. Throws
+/// mc::error(exit_code::data).
 inline tokenizer_parts read_tiktoken(const std::string& path, tiktoken_rules rules,
                                      std::optional<std::vector<std::string>> special = {}) {
   const mapped_file file(path, exit_code::data);

@@ -11,10 +11,11 @@
 
 namespace mc {
 
-/// For each piece: take(piece) reads it, one thread at a time; work(thread, piece) runs side by side;
-/// give(piece) gets it in order, one at a time. take returns false at the end. No more pieces are
-/// under way than there are threads. What one of the three throws ends all, once what was taken before
-/// is given, and is thrown here: so the same input fails at the same place for any number of threads.
+/// For each piece: take(piece) reads it, one thread at a time; work(thread, piece) runs side by
+/// side; give(piece) gets it in order, one at a time. take returns false at the end. No more
+/// pieces are under way than there are threads. What one of the three throws ends all, once what
+/// was taken before is given, and is thrown here: so the same input fails at the same place for
+/// any number of threads.
 template <class Piece, class Take, class Work, class Give>
 void in_order(int threads, const Take& take, const Work& work, const Give& give) {
   std::mutex lock;

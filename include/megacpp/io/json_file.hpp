@@ -114,9 +114,9 @@ private:
 
 } // namespace detail
 
-/// Parses one JSON text: at most `most` bytes, 64 levels, no duplicate keys, nothing but blanks after the
-/// value. `path` is what messages call it. Throws mc::error(code) with the byte (from 1) or the
-/// key.
+/// Parses one JSON text: at most `most` bytes, 64 levels, no duplicate keys, nothing but blanks
+/// after the value. `path` is what messages call it. Throws mc::error(code) with the byte (from 1)
+/// or the key.
 inline nlohmann::json parse_json(std::string_view text, std::string_view path,
                                  exit_code code = exit_code::model,
                                  std::size_t most = json_size_limit) {

@@ -55,8 +55,8 @@ public:
   static constexpr std::size_t longest_line = std::size_t{16} << 20; // bytes
   static constexpr std::size_t batch_bytes = std::size_t{1} << 20;
 
-  /// No paths: the standard input. `at`: where to begin. `whole`: the end of the names of files that
-  /// are not lines.
+  /// No paths: the standard input. `at`: where to begin. `whole`: the end of the names of files
+  /// that are not lines.
   explicit line_reader(std::vector<std::string> paths, line_place at = {}, std::string whole = "")
       : paths_(std::move(paths)), at_(at), whole_(std::move(whole)) {}
 

@@ -1,0 +1,262 @@
+// megacpp-data prepare: texts to an indexed data set, as Megatron-LM's preprocess_data.py writes
+// them.
+#pragma once
+
+#include <megacpp/cli/text_commands.hpp>
+#include <megacpp/data/indexed_writer.hpp>
+#include <megacpp/io/checksum.hpp>
+#include <megacpp/observe/clock.hpp>
+#include <megacpp/observe/text.hpp>
+
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <system_error>
+#include <vector>
+
+#include <unistd.h>
+
+namespace mc {
+
+namespace detail {
+
+/// The token that ends a document: --eod-token, or the one that published vocabularies have for it.
+inline std::int32_t end_of_document(const tokenizer& t, const std::string& asked) {
+  const std::string_view known[] = {"<|endoftext|>", "<|end_of_text|>", "</s>"};
+  for (const std::string_view name : known)
+    if (asked.empty())
+      if (const auto id = t.id_of(name)) return *id;
+  if (const auto id = t.id_of(asked); id && !asked.empty()) return *id;
+  throw error(exit_code::usage,
+              asked.empty()
+                  ? fmt::format("{} has no token {}; name the one that ends a document by "
+                                "--eod-token",
+                                t.file(), fmt::join(known, ", "))
+                  : fmt::format("--eod-token \"{}\" is no token of {}; give one of its own",
+                                printable(asked), t.file()));
+}
+
+/// Writes the data sets of one `prepare`, one for each key, and remembers on the disk how far it
+/// came.
+class preparation {
+public:
+  preparation(const data_program_flags& f, const tokenizer& t, const std::vector<std::string>& keys)
+      : flags_(f),
+        files_(f.input()),
+        journal_(f.output_prefix() + ".prepare.json"),
+        type_(token_type_of(t.vocabulary())),
+        request_(request_of(t, keys)) {
+    for (const std::string& key : keys)
+      prefixes_.push_back(fmt::format("{}_{}_document", f.output_prefix(), key));
+    if (f.append_eod()) eod_ = end_of_document(t, f.eod_token());
+    for (const std::string& file : files_) {
+      std::error_code ignored;
+      const auto size = std::filesystem::file_size(file, ignored);
+      if (!ignored) total_ += static_cast<std::int64_t>(size);
+    }
+    if (!go_on())
+      for (const std::string& prefix : prefixes_)
+        writers_.push_back(std::make_unique<indexed_writer>(prefix, type_));
+    before_ = bytes_before(at_);
+  }
+
+  const line_place& begin() const { return at_; }
+  std::int64_t documents() const { return writers_[0]->progress().documents; }
+  std::int64_t replaced() const { return replaced_; }
+
+  void add(const batch_of_texts& b) {
+    for (std::size_t i = 0; i < writers_.size(); ++i) {
+      indexed_writer& w = *writers_[i];
+      b.texts[i].each([&](std::span<const std::int32_t> ids) {
+        if (!ids.empty()) {
+          document_.assign(ids.begin(), ids.end());
+          if (eod_) document_.push_back(*eod_);
+          w.add(document_);
+        }
+        w.end_document();
+      });
+    }
+    replaced_ += b.texts[0].replaced;
+    at_ = b.lines.next;
+    const double now = clock_.seconds();
+    if (now >= kept_ + 20) keep(), kept_ = clock_.seconds();
+    if (now >= told_ + 5) tell(), told_ = now;
+  }
+
+  /// Makes what there is durable, for a later call to go on from. Not what comes by a pipe.
+  void keep() {
+    if (files_.empty()) return;
+    json_output progress = json_output::array();
+    for (const auto& w : writers_) {
+      w->sync();
+      const indexed_progress& p = w->progress();
+      progress.push_back(
+          {{"tokens", p.tokens}, {"sequences", p.sequences}, {"documents", p.documents}});
+    }
+    write_text_file(journal_, json_line({{"request", request_},
+                                         {"file", at_.file},
+                                         {"line", at_.line},
+                                         {"offset", at_.offset},
+                                         {"replaced", replaced_},
+                                         {"progress", progress}}));
+    for (const auto& w : writers_) w->keep();
+    is_kept_ = true;
+  }
+  bool is_kept() const { return is_kept_; }
+
+  void commit() {
+    std::int64_t tokens = -tokens_before_;
+    for (std::size_t i = 0; i < writers_.size(); ++i) {
+      writers_[i]->commit();
+      write_checksums(prefixes_[i]);
+      tokens += writers_[i]->progress().tokens;
+    }
+    ::unlink(journal_.c_str());
+    for (std::size_t i = 0; i < writers_.size(); ++i)
+      print_line(fmt::format("{}: {} documents, {} tokens of type {}", prefixes_[i],
+                             writers_[i]->progress().documents, writers_[i]->progress().tokens,
+                             name_of(type_)));
+    const double seconds = std::max(clock_.seconds(), 1e-9);
+    print_note(fmt::format("{:.1f} MB in {}, {:.1f} MB/s, {} tokens/s",
+                           static_cast<double>(done()) * 1e-6, duration_text(seconds).view(),
+                           static_cast<double>(done()) * 1e-6 / seconds,
+                           count_text(static_cast<double>(tokens) / seconds).view()));
+  }
+
+private:
+  /// What must be the same for a call to go on where another one ended.
+  std::string request_of(const tokenizer& t, const std::vector<std::string>& keys) const {
+    xxh64 hash;
+    const auto add = [&hash](std::string_view text) {
+      hash.add(std::as_bytes(std::span(text)));
+      hash.add(std::as_bytes(std::span("\n", 1)));
+    };
+    for (const std::string& file : files_) {
+      std::error_code ignored;
+      add(fmt::format("{} {}", file, std::filesystem::file_size(file, ignored)));
+    }
+    for (const std::string& key : keys) add(key);
+    for (const bool b : {flags_.append_eod(), flags_.add_special_tokens()}) add(b ? "1" : "0");
+    add(flags_.eod_token()), add(flags_.invalid_utf8()), add(t.file());
+    for (std::int32_t id = 0; id < t.vocabulary(); ++id) add(t.bytes_of(id));
+    return fmt::format("{:016x}", hash.value());
+  }
+
+  /// Takes up what a call that ended early has kept; false if there is nothing of this request.
+  bool go_on() {
+    std::error_code ignored;
+    if (files_.empty() || !std::filesystem::exists(journal_, ignored)) return false;
+    try {
+      const json_value kept = read_json(journal_, exit_code::data);
+      if (kept.field<std::string>("request") != request_) {
+        print_note(fmt::format("{} is of another request, so the work begins anew", journal_));
+        return false;
+      }
+      const auto progress = kept.field<std::vector<json_value>>("progress");
+      for (std::size_t i = 0; i < prefixes_.size(); ++i)
+        writers_.push_back(std::make_unique<indexed_writer>(
+            prefixes_[i], type_,
+            indexed_progress{progress.at(i).field<std::int64_t>("tokens"),
+                             progress.at(i).field<std::int64_t>("sequences"),
+                             progress.at(i).field<std::int64_t>("documents")}));
+      at_ = {kept.field<std::size_t>("file"), kept.field<std::int64_t>("line"),
+             kept.field<std::int64_t>("offset")};
+      replaced_ = kept.field<std::int64_t>("replaced");
+      if (at_.file > files_.size()) throw kept.fault("field \"file\" names none of --input");
+    } catch (const std::exception& e) {
+      print_note(fmt::format("the work begins anew: {}", e.what()));
+      writers_.clear();
+      at_ = {}, replaced_ = 0;
+      return false;
+    }
+    for (const auto& w : writers_) w->keep(), tokens_before_ += w->progress().tokens;
+    is_kept_ = true;
+    print_note(fmt::format("going on after {} documents", documents()));
+    return true;
+  }
+
+  std::int64_t bytes_before(const line_place& at) const {
+    std::int64_t bytes = at.offset;
+    for (std::size_t i = 0; i < at.file && i < files_.size(); ++i) {
+      std::error_code ignored;
+      const auto size = std::filesystem::file_size(files_[i], ignored);
+      if (!ignored) bytes += static_cast<std::int64_t>(size);
+    }
+    return bytes;
+  }
+  std::int64_t done() const { return bytes_before(at_) - before_; }
+
+  void tell() const {
+    const double mb = 1e-6, rate = static_cast<double>(done()) / clock_.seconds(),
+                 left = static_cast<double>(total_ - bytes_before(at_)) / std::max(rate, 1.0);
+    std::string line = fmt::format("{:.1f}", static_cast<double>(bytes_before(at_)) * mb);
+    if (total_ > 0) line += fmt::format(" of {:.1f}", static_cast<double>(total_) * mb);
+    line += fmt::format(" MB | {} documents | {:.1f} MB/s", documents(), rate * mb);
+    if (total_ > 0) line += fmt::format(" | ETA {}", duration_text(left).view());
+    print_note(line);
+  }
+
+  const data_program_flags& flags_;
+  std::vector<std::string> files_, prefixes_;
+  std::string journal_;
+  token_type type_;
+  std::string request_;
+  std::optional<std::int32_t> eod_;
+  std::vector<std::unique_ptr<indexed_writer>> writers_;
+  std::vector<std::int32_t> document_;
+  line_place at_;
+  std::int64_t replaced_ = 0, total_ = 0;
+  std::int64_t before_ = 0, tokens_before_ = 0; ///< bytes and tokens of earlier calls
+  bool is_kept_ = false;
+  stopwatch clock_;
+  double kept_ = 0, told_ = 0;
+};
+
+} // namespace detail
+
+/// Encodes texts on all threads and writes them in their order. What ends early is kept where it
+/// can be, and the same call goes on. Throws mc::error.
+inline void run_prepare(const data_program_flags& f) {
+  if (!f.output_prefix.given())
+    throw error(
+        exit_code::usage,
+        "--output-prefix is missing: give the begin of the names to write, such as data/web");
+  if (f.eod_token.given() && !f.append_eod())
+    throw error(exit_code::usage, "--eod-token changes nothing without --append-eod; leave it out");
+  const auto t = detail::tokenizer_of(f);
+  const int threads = detail::workers_of(f);
+  detail::batch_encoder encoder(*t, f, threads);
+  const stop_signals signals;
+  detail::preparation all(f, *t, encoder.names());
+  line_reader lines(f.input(), all.begin(), std::string(detail::of_whole_texts));
+  bool stopped = false;
+  try {
+    in_order<detail::batch_of_texts>(
+        threads,
+        [&](detail::batch_of_texts& b) {
+          stopped = stopped || signals.requested();
+          return !stopped && lines.next(b.lines);
+        },
+        [&](int thread, detail::batch_of_texts& b) {
+          encoder.encode(thread, b.lines, lines.name(b.lines.first.file), b.texts);
+        },
+        [&](const detail::batch_of_texts& b) { all.add(b); });
+  } catch (const error& e) {
+    if (e.code() == exit_code::output && all.is_kept())
+      throw error(e.code(), fmt::format("{}; then the same command goes on", e.what()));
+    throw;
+  }
+  if (stopped) {
+    all.keep();
+    throw error(
+        exit_code::interrupted,
+        fmt::format("{} ended the work after {} documents{}", signals.name(), all.documents(),
+                    all.is_kept() ? "; the same command goes on"
+                                  : ", and nothing of it is kept, for a pipe cannot be "
+                                    "read again"));
+  }
+  all.commit();
+  detail::tell_replaced(all.replaced());
+}
+
+} // namespace mc

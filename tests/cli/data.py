@@ -1,0 +1,269 @@
+"""megacpp-data: texts to ids and back, data sets, and what is refused.
+
+    data.py MEGACPP_DATA
+"""
+
+import json
+import pathlib
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import unittest
+
+PROGRAM = sys.argv[1]
+
+BYTES = ([*range(33, 127), *range(161, 173), *range(174, 256)])
+
+
+def characters():
+    """What stands for each byte in GPT-2's files."""
+    others = iter(range(256, 512))
+    return [chr(b) if b in BYTES else chr(next(others)) for b in range(256)]
+
+
+def small_tokenizer(merges=(("t", "h"), ("th", "e"), ("Ġ", "the"))):
+    vocab = {c: i for i, c in enumerate(characters())}
+    for left, right in merges:
+        vocab.setdefault(left + right, len(vocab))
+    end = len(vocab)
+    return {"version": "1.0", "truncation": None, "padding": None,
+            "added_tokens": [{"id": end, "content": "<|endoftext|>", "special": True, "normalized": False}],
+            "normalizer": None,
+            "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True},
+            "post_processor": None, "decoder": {"type": "ByteLevel"},
+            "model": {"type": "BPE", "vocab": vocab, "merges": [f"{a} {b}" for a, b in merges]}}
+
+
+class DataTest(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+        self.at = pathlib.Path(self.folder.name)
+        self.tokenizer = self.at / "tokenizer.json"
+        self.tokenizer.write_text(json.dumps(small_tokenizer()))
+
+    def run_program(self, *arguments, text=None, code=0, **more):
+        done = subprocess.run([PROGRAM, *map(str, arguments)], capture_output=True,
+                              input=text.encode() if isinstance(text, str) else text, **more)
+        self.assertEqual(done.returncode, code, done.stderr.decode())
+        if code:
+            self.assertEqual(len(done.stderr.splitlines()[-1:]), 1)
+        return done
+
+    def refused(self, code, says, *arguments, **more):
+        said = self.run_program(*arguments, code=code, **more).stderr.decode().splitlines()[-1]
+        self.assertIn(says, said)
+        self.assertTrue(said.startswith("megacpp-data: "), said)
+        return said
+
+    def encode(self, *arguments, text):
+        done = self.run_program("encode", "--tokenizer", self.tokenizer, *arguments, text=text)
+        return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+class Texts(DataTest):
+    def test_lines_are_texts_or_objects_with_one(self):
+        self.assertEqual(self.encode(text='"the"\n{"text": " the", "id": [1]}\n\n"<|endoftext|>a"\n""'),
+                         [[257], [258], [259, 97], []])
+        self.assertEqual(self.encode("--json-keys", "body", text='{"body": "a"}'), [[97]])
+
+    def test_decoding_is_the_inverse_for_any_number_of_workers(self):
+        texts = ["the cat", "", "é€😀\n\t", "a" * 5000, " the the<|endoftext|>"] * 300
+        lines = "\n".join(json.dumps(t) for t in texts)
+        ids = [self.run_program("encode", "--tokenizer", self.tokenizer, "--workers", w, text=lines).stdout
+               for w in (1, 2, 7)]
+        self.assertEqual(ids[0], ids[1])
+        self.assertEqual(ids[0], ids[2])
+        back = self.run_program("decode", "--tokenizer", self.tokenizer, text=ids[0])
+        self.assertEqual([json.loads(line) for line in back.stdout.splitlines()], texts)
+        plain = self.run_program("decode", "--tokenizer", self.tokenizer, "--skip-special-tokens",
+                                 text="[97, 259, 98]\n")
+        self.assertEqual(json.loads(plain.stdout), "ab")
+
+    def test_counts(self):
+        text = '{"text": "the cat"}\n"the"\n'
+        done = self.run_program("count", "--tokenizer", self.tokenizer, "--json", text=text)
+        self.assertEqual(json.loads(done.stdout),
+                         {"documents": 2, "bytes": 10, "tokens": 6, "longest": 5,
+                          "bytes_per_token": 10 / 6, "replaced": 0})
+
+    def test_bytes_that_are_not_utf8(self):
+        bad = b'"a"\n"b\xff\xc3"\n'
+        self.refused(4, "the standard input: line 2 is not UTF-8 at byte 3 (0xff)",
+                     "encode", "--tokenizer", self.tokenizer, text=bad)
+        done = self.run_program("encode", "--tokenizer", self.tokenizer, "--invalid-utf8", "replace", text=bad)
+        ids = [json.loads(line) for line in done.stdout.splitlines()]
+        self.assertEqual(bytes(ids[1]).decode(), "b\ufffd\ufffd")
+        self.assertIn("2 bytes were not UTF-8", done.stderr.decode())
+
+    def test_lines_that_are_refused(self):
+        for line, says in (('{"a": 1}', 'line 2 has no text "text"'), ("5", "line 2 is no text"),
+                           ('{"text": 5}', 'the field "text" is not a text'), ('"a', "not valid JSON")):
+            self.refused(4, says, "encode", "--tokenizer", self.tokenizer, text='"a"\n' + line)
+        for line, says in (("[300]", "line 1: 300 is no token"), ("[-1]", "-1 is no token"),
+                           ('["a"]', "line 1"), ("{}", "line 1"), ("[1", "line 1 is not valid JSON")):
+            self.refused(4, says, "decode", "--tokenizer", self.tokenizer, text=line)
+
+    def test_a_line_above_16_mib_is_refused_by_its_number(self):
+        long = '"a"\n"' + "b" * (16 << 20) + '"\n'
+        self.refused(4, "line 2 is longer than 16 MiB", "encode", "--tokenizer", self.tokenizer, text=long)
+        fits = '"a"\n"' + "b" * ((16 << 20) - 2) + '"'
+        done = self.run_program("count", "--tokenizer", self.tokenizer, "--json", text=fits)
+        self.assertEqual(json.loads(done.stdout)["longest"], (16 << 20) - 2)
+
+    def test_flags_that_contradict(self):
+        self.refused(2, "--tokenizer is missing", "encode", text="")
+        self.refused(2, "did you mean --tokenizer?", "encode", "--tokeniser", "x", text="")
+        self.refused(2, "give a command: encode, decode")
+        self.refused(2, "--append-eod is a flag of prepare", "encode", "--append-eod", text="")
+        self.refused(2, "belong together", "encode", "--vocab-file", "x", text="")
+        self.refused(2, "changes nothing without a --tokenizer that ends in .tiktoken",
+                     "encode", "--tokenizer", self.tokenizer, "--tiktoken-pattern", "gpt2", text="")
+        self.refused(4, "does not exist", "encode", "--tokenizer", self.at / "none", text="")
+        self.refused(4, "cannot read", "encode", "--tokenizer", self.tokenizer, "--input", self.at / "none")
+        self.refused(2, "one --json-keys", "encode", "--tokenizer", self.tokenizer, "--json-keys", "a", "b",
+                     text="")
+
+    def test_what_nobody_reads_is_an_error(self):
+        with open("/dev/full", "wb") as full:
+            done = subprocess.run([PROGRAM, "encode", "--tokenizer", self.tokenizer], input=b'"a"',
+                                  stdout=full, stderr=subprocess.PIPE)
+        self.assertEqual(done.returncode, 6)
+
+
+def read_set(prefix):
+    """An indexed data set by the format's description: type, documents as lists of sequences."""
+    idx = pathlib.Path(f"{prefix}.idx").read_bytes()
+    assert idx[:9] == b"MMIDIDX\0\0"
+    version, code, sequences, ends = struct.unpack_from("<QBQQ", idx, 9)
+    assert version == 1
+    lengths = struct.unpack_from(f"<{sequences}i", idx, 34)
+    offsets = struct.unpack_from(f"<{sequences}q", idx, 34 + 4 * sequences)
+    documents = struct.unpack_from(f"<{ends}q", idx, 34 + 12 * sequences)
+    assert len(idx) == 34 + 12 * sequences + 8 * ends
+    letter, size = {8: ("H", 2), 4: ("i", 4)}[code]
+    tokens = pathlib.Path(f"{prefix}.bin").read_bytes()
+    assert list(offsets) == [size * sum(lengths[:i]) for i in range(sequences)] and \
+        len(tokens) == size * sum(lengths)
+    read = [list(struct.unpack_from(f"<{n}{letter}", tokens, at)) for n, at in zip(lengths, offsets)]
+    return code, [read[a:b] for a, b in zip(documents, documents[1:])]
+
+
+class Sets(DataTest):
+    def prepare(self, prefix, *arguments, **more):
+        return self.run_program("prepare", "--tokenizer", self.tokenizer, "--output-prefix", self.at / prefix,
+                                *arguments, **more)
+
+    def test_prepare_writes_what_preprocess_data_does(self):
+        (self.at / "a.jsonl").write_text('{"text": "the"}\n{"text": ""}\n')
+        (self.at / "b.txt").write_text("a\nb\n")
+        self.prepare("web", "--input", self.at / "a.jsonl", self.at / "b.txt", "--append-eod")
+        self.assertEqual(read_set(self.at / "web_text_document"),
+                         (8, [[[257, 259]], [], [[*b"a\nb\n", 259]]]))
+        names = sorted(p.name for p in self.at.iterdir())
+        self.assertEqual([n for n in names if n.startswith("web")],
+                         ["web_text_document.bin", "web_text_document.idx", "web_text_document.xxh64"])
+        self.prepare("plain", "--input", self.at / "a.jsonl")
+        self.assertEqual(read_set(self.at / "plain_text_document")[1], [[[257]], []])
+
+    def test_each_key_has_a_set(self):
+        self.prepare("x", "--json-keys", "title", "body", text='{"title": "a", "body": "b"}\n' * 3)
+        self.assertEqual(read_set(self.at / "x_title_document")[1], [[[97]]] * 3)
+        self.assertEqual(read_set(self.at / "x_body_document")[1], [[[98]]] * 3)
+
+    def texts(self, lines):
+        path = self.at / "long.jsonl"
+        with path.open("w") as f:
+            for i in range(lines):
+                f.write(json.dumps({"text": f"the {i} " * (i % 50)}) + "\n")
+        return path
+
+    def test_any_number_of_workers_writes_the_same(self):
+        path = self.texts(20000)
+        for workers in (1, 3):
+            self.prepare(f"w{workers}", "--input", path, "--workers", workers)
+        for end in ("bin", "idx"):
+            self.assertEqual((self.at / f"w1_text_document.{end}").read_bytes(),
+                             (self.at / f"w3_text_document.{end}").read_bytes())
+
+    def test_work_that_was_stopped_goes_on(self):
+        path = self.texts(20000)
+        self.prepare("whole", "--input", path)
+        command = [PROGRAM, "prepare", "--tokenizer", self.tokenizer, "--input", path, "--output-prefix",
+                   self.at / "part", "--workers", "1"]
+        for wait in (0.02, 0.1, 0.2, 0.3, 0.4, 60):
+            running = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE)
+            try:
+                running.wait(wait)
+            except subprocess.TimeoutExpired:
+                running.send_signal(signal.SIGINT)
+            said = running.communicate()[1].decode()
+            self.assertIn(running.returncode, (0, 10, -signal.SIGINT), said)
+            if running.returncode == 10:
+                self.assertIn("the same command goes on", said)
+            if running.returncode == 0:
+                break
+        self.assertEqual(running.returncode, 0)
+        for end in ("bin", "idx"):
+            self.assertEqual((self.at / f"whole_text_document.{end}").read_bytes(),
+                             (self.at / f"part_text_document.{end}").read_bytes())
+        self.assertEqual([p.name for p in self.at.glob("part*partial")], [])
+        self.assertFalse((self.at / "part.prepare.json").exists())
+        # What is kept of another request, or is damaged, is not gone on from.
+        for kept in ('{"request": "0"}', "{"):
+            (self.at / "part.prepare.json").write_text(kept)
+            self.assertIn("begins anew", self.prepare("part", "--input", path).stderr.decode())
+
+    def test_a_full_disk_is_told_and_leaves_what_was_there(self):
+        (self.at / "a.jsonl").write_text('"the"\n')
+        self.prepare("web", "--input", self.at / "a.jsonl")
+        before = (self.at / "web_text_document.bin").read_bytes()
+        path = self.texts(20000)
+        limit = f"ulimit -f 64; exec {PROGRAM} prepare --tokenizer {self.tokenizer} --input {path} " \
+                f"--output-prefix {self.at}/web"
+        done = subprocess.run(["bash", "-c", limit], capture_output=True)
+        self.assertEqual(done.returncode, 6, done.stderr.decode())
+        self.assertIn("cannot write", done.stderr.decode())
+        self.assertEqual((self.at / "web_text_document.bin").read_bytes(), before)
+        self.assertEqual(list(self.at.glob("web*partial")), [])
+
+    def test_sets_are_merged_inspected_and_verified(self):
+        self.prepare("a", "--append-eod", text='"the"\n')
+        self.prepare("b", "--append-eod", text='"cat"\n""\n')
+        a, b, both = (self.at / n for n in ("a_text_document", "b_text_document", "both"))
+        self.run_program("merge", "--input", a, f"{b}.bin", "--output-prefix", both)
+        self.assertEqual(read_set(both)[1], read_set(a)[1] + read_set(b)[1])
+        seen = json.loads(self.run_program("inspect", "--input", both, "--tokenizer", self.tokenizer,
+                                           "--json").stdout)
+        self.assertEqual({k: seen[k] for k in ("documents", "sequences", "tokens", "type", "lengths", "text")},
+                         {"documents": 3, "sequences": 2, "tokens": 6, "type": "u16",
+                          "lengths": [1, 0, 1, 1], "text": "the<|endoftext|>"})
+        self.assertIn(b"3 documents", self.run_program("inspect", "--input", both).stdout)
+        whole = self.run_program("verify", "--input", both, "--tokenizer", self.tokenizer).stdout
+        self.assertIn(b"the largest id is 259", whole)
+        self.refused(4, "is 259, but the model's vocabulary has the ids 0 to 258",
+                     "verify", "--input", both, "--vocab-size", 259)
+        data = bytearray(pathlib.Path(f"{both}.bin").read_bytes())
+        data[0] ^= 1
+        pathlib.Path(f"{both}.bin").write_bytes(data)
+        self.refused(4, "is not what", "verify", "--input", both)
+        pathlib.Path(f"{both}.bin").write_bytes(data[:-1])
+        self.refused(4, "both", "verify", "--input", both)
+        self.refused(2, "is one of --input", "merge", "--input", a, b, "--output-prefix", a)
+        self.refused(2, "needs --input", "inspect")
+        self.refused(4, "does not exist", "verify", "--input", self.at / "none")
+
+    def test_the_end_of_documents_is_a_token_that_there_is(self):
+        self.refused(2, "is no token of", "prepare", "--tokenizer", self.tokenizer, "--output-prefix",
+                     self.at / "x", "--append-eod", "--eod-token", "<end>", text='"a"')
+        self.refused(2, "changes nothing without --append-eod", "prepare", "--tokenizer", self.tokenizer,
+                     "--output-prefix", self.at / "x", "--eod-token", "e", text='"a"')
+        self.prepare("x", "--append-eod", "--eod-token", "e", text='"a"')
+        self.assertEqual(read_set(self.at / "x_text_document")[1], [[[97, 101]]])
+        self.refused(2, "--output-prefix is missing", "prepare", "--tokenizer", self.tokenizer, text='"a"')
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1], verbosity=2)
