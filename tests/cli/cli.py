@@ -235,7 +235,7 @@ class Help(Case):
                             ("adam-beta2", "2"), ("adam-eps", "0"), ("weight-decay", "nan"),
                             ("log-interval", "0"), ("eval-interval", "0"), ("threads", "-1"),
                             ("threads", "1000000"), ("seed", "-1"), ("lr-decay-style", "cosin"),
-                            ("tokenizer", "words"), ("product-type", "fp8"), ("profile", "maybe")):
+                            ("tokenizer-type", "words"), ("product-type", "fp8"), ("profile", "maybe")):
             with self.subTest(flag=flag, value=value):
                 self.refused(USAGE, "train", "--mock-data", f"--{flag}={value}", says=f"--{flag} ")
         for flag in ("lr", "min-lr", "weight-decay", "clip-grad"):  # 0 in fp32
@@ -277,13 +277,13 @@ class Help(Case):
                                "--split 90 leaves nothing to validate"),
                               (("--mock-data", "--finetune"), "without --load"),
                               (("--mock-data", "--warmup", 2), "without --bench-json"),
-                              (("--mock-data", "--tokenizer", "byte"), "--mock-data contradict"),
+                              (("--mock-data", "--tokenizer-type", "byte"), "--mock-data contradict"),
                               (("--mock-data", "--data-type", "u16"), "--mock-data contradict"),
-                              (("--bench-json", "--tokenizer", "char"), "without --data-path"),
+                              (("--bench-json", "--tokenizer-type", "char"), "without --data-path"),
                               (("--mock-data", "--sample-prompt", 1), "without --sample-interval"),
                               (("--mock-data", "--max-new-tokens", 1), "without --sample-interval"),
                               (("--bench-json", "--sample-interval", 1), "number of steps"),
-                              ((*ids, "--tokenizer", "byte"), "need no tokenizer"),
+                              ((*ids, "--tokenizer-type", "byte"), "need no tokenizer"),
                               ((*steady, "--min-lr", 0), "--lr-decay-style constant"),
                               ((*steady, "--lr-decay-iters", 9), "--lr-decay-style constant"),
                               ((*steady, "--lr-wsd-decay-iters", 9), "without --lr-decay-style WSD"),
@@ -298,8 +298,8 @@ class Help(Case):
                 sentence = self.refused(USAGE, "train", "--train-iters", 1, *command, says=says)
                 self.assertTrue(any(f": {flag} " in sentence for flag in command), sentence)
         self.refused(USAGE, "generate", "--load", self.folder, "--ids", "--prompt", 1,
-                     "--tokenizer", "byte", says="--ids")
-        self.refused(USAGE, "eval", "--load", self.folder, *ids, "--tokenizer", "byte",
+                     "--tokenizer-type", "byte", says="--ids")
+        self.refused(USAGE, "eval", "--load", self.folder, *ids, "--tokenizer-type", "byte",
                      says="need no tokenizer")
         for greedy in (("--greedy",), ("--temperature", 0)):
             for flag, value in (("--top-k", 5), ("--top-p", 0.5), ("--seed", 1)):
@@ -333,7 +333,7 @@ class Help(Case):
         # A file of flags may serve many commands.
         config = self.folder / "run.json"
         config.write_text(json.dumps({"save-interval": 2, "keep-latest-k": 2, "finetune": True,
-                                      "max-shard-size": "1GB", "warmup": 2, "tokenizer": "byte",
+                                      "max-shard-size": "1GB", "warmup": 2, "tokenizer-type": "byte",
                                       "train-iters": 1}))
         run("train", "--config", config, "--mock-data")
 
@@ -445,16 +445,16 @@ class Data(Case):
     def test_bytes_beyond_the_vocabulary(self):
         self.text.write_bytes(TEXT[:3000].encode() + b"\xe9" + TEXT.encode())
         sentence = self.refused(DATA, "train", "--data-path", self.text, "--train-iters", 1,
-                                says="--tokenizer char")
+                                says="--tokenizer-type char")
         self.assertIn("offset 3000 is token 233", sentence)
         self.assertIn(str(self.text), sentence)
-        run("train", "--data-path", self.text, "--train-iters", 1, "--tokenizer", "char")
+        run("train", "--data-path", self.text, "--train-iters", 1, "--tokenizer-type", "char")
         self.text.write_bytes(bytes(range(256)) * 40)
-        self.refused(DATA, "train", "--data-path", self.text, "--tokenizer", "char",
+        self.refused(DATA, "train", "--data-path", self.text, "--tokenizer-type", "char",
                      says="256 distinct bytes")
 
     def test_characters_travel_with_the_model(self):
-        model = self.saved("--tokenizer", "char")
+        model = self.saved("--tokenizer-type", "char")
         characters = json.loads((newest(model) / "characters.json").read_text())["characters"]
         self.assertEqual(characters, sorted(set(TEXT.encode())))
         run("eval", "--load", model, "--data-path", self.text)
@@ -471,10 +471,10 @@ class Data(Case):
         self.train("--load", model, "--save", model, steps=10)
         self.assertEqual(
             json.loads((newest(model) / "characters.json").read_text())["characters"], characters)
-        self.refused(MISMATCH, "train", "--load", model, "--data-path", self.text, "--tokenizer",
-                     "byte", says="tokenizer is char there and byte here")
+        self.refused(MISMATCH, "train", "--load", model, "--data-path", self.text, "--tokenizer-type",
+                     "byte", says="tokenizer-type is char there and byte here")
         self.refused(MISMATCH, "train", "--load", model, "--data-path", self.text, "--finetune",
-                     "--tokenizer", "byte", says="--tokenizer")
+                     "--tokenizer-type", "byte", says="--tokenizer-type")
         self.refused(MISMATCH, "eval", "--load", model, "--data-path", self.text, "--data-type",
                      "u16", says="characters")
         plain = self.folder / "plain"
@@ -1509,7 +1509,7 @@ class Starts(Case):
                 (USAGE, ("--min-lr", 1), (), "--min-lr"),
                 (DATA, (), ("--data-path", self.folder / "none"), "does not exist"),
                 (DATA, (), ("--data-path", short, "--split", "1,1,1"), "needs 33"),
-                (DATA, (), ("--data-path", bad), "train with --tokenizer char"),
+                (DATA, (), ("--data-path", bad), "train with --tokenizer-type char"),
                 (DATA, ("--eval-iters", 1), ("--data-path", self.text, "--split", "1"), "validation"),
                 (MODEL, ("--load", self.folder / "none"), (), "does not exist"),
                 (OUTPUT, ("--metrics-jsonl", self.text), (), "left as it is"),
@@ -2042,7 +2042,7 @@ class TokenIds(Case):
             path = self.written(ids, kind)
             path.write_bytes(path.read_bytes() + bytes(extra))
             self.refused(DATA, "train", "--data-path", path, "--data-type", kind, says="no whole")
-        self.refused(USAGE, "train", "--data-path", path, "--data-type", "i32", "--tokenizer",
+        self.refused(USAGE, "train", "--data-path", path, "--data-type", "i32", "--tokenizer-type",
                      "char", says="contradict")
         self.refused(USAGE, "train", "--data-path", path, "--data-type", "u8", says="u16")
 

@@ -1,6 +1,7 @@
 // A training run without files, on drawn tokens: what laws about the bits of steps are about.
 #pragma once
 
+#include <megacpp/data/micro_batches.hpp>
 #include <megacpp/data/random_tokens.hpp>
 #include <megacpp/data/windows.hpp>
 #include <megacpp/run/session.hpp>
@@ -29,14 +30,13 @@ template <class Model> struct running {
   mc::interpreted_program<Model> program;
   mc::cpu device;
   mc::session run;
-  std::vector<std::int32_t> tokens, labels; ///< of a micro-batch
+  mc::micro_batch batch;
 
   running(const Model& m, const mc::setup& s, int threads = 1)
       : program(m, s, "running"),
         device(mc::product_type::widened, threads),
         run(program.view(), device, mc::purpose::training),
-        tokens(static_cast<std::size_t>(s.batch.micro * s.batch.sequence)),
-        labels(tokens) {
+        batch(s.batch.micro, s.batch.sequence) {
     mc::step_numbers& n = run.numbers();
     n.seed = 5, n.learning_rate = 1e-2, n.weight_decay = 0.1, n.clip = 1;
   }
@@ -44,8 +44,8 @@ template <class Model> struct running {
   auto feed(const drawn_text& text, std::int64_t from) {
     return [this, &text, from](int i, mc::batch_view& b) {
       const int micro = run.micro_batch();
-      text.windows.fill(from + i * micro, tokens, labels);
-      b = {tokens.data(), labels.data(), i * micro};
+      batch.fill(text.windows, from + i * micro);
+      b = {batch.tokens().data(), batch.labels().data(), i * micro};
       return true;
     };
   }

@@ -23,7 +23,7 @@ ITERATIONS = 2000
 
 def validation_loss(program, data, seed, folder, iterations):
     """Of the state after so many iterations; goes on from the one that the folder holds."""
-    train = [program, "train", "--data-path", data, "--tokenizer", "char", "--split", "90,10,0",
+    train = [program, "train", "--data-path", data, "--tokenizer-type", "char", "--split", "90,10,0",
              "--train-iters", str(iterations), "--lr-decay-iters", str(ITERATIONS),
              "--global-batch-size", "12", "--lr", "1e-3", "--min-lr", "1e-4",
              "--lr-decay-style", "cosine", "--lr-warmup-iters", "100", "--adam-beta1", "0.9",

@@ -4,14 +4,17 @@
 
 #include <megacpp/data/byte_tokens.hpp>
 #include <megacpp/data/id_tokens.hpp>
+#include <megacpp/data/micro_batches.hpp>
 #include <megacpp/data/windows.hpp>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstdlib>
 #include <new>
 #include <numeric>
 #include <set>
+#include <thread>
 #include <vector>
 
 #include <sys/stat.h>
@@ -305,16 +308,19 @@ BOOST_AUTO_TEST_CASE(phases_and_orders_differ_between_epochs_and_seeds) {
 BOOST_AUTO_TEST_CASE(batches_do_not_depend_on_how_samples_are_divided) {
   const counting_tokens source(2'000);
   const mc::training_windows windows(source, {100, 1'900}, 10, 9);
-  std::vector<std::int32_t> tokens(64 * 10), labels(64 * 10), part(10), part_labels(10);
-  windows.fill(1000, tokens, labels);
+  mc::micro_batch whole(64, 10), part(1, 10);
+  whole.fill(windows, 1000);
+  const auto tokens = whole.tokens(), labels = whole.labels();
   for (std::size_t b = 0; b < 64; ++b) {
     const auto sample = 1000 + static_cast<std::int64_t>(b);
-    windows.fill(std::vector<std::int64_t>{sample}, part, part_labels);
+    part.fill(windows, sample);
     for (std::size_t s = 0; s < 10; ++s) {
-      BOOST_REQUIRE(part[s] == tokens[b * 10 + s]);
+      BOOST_REQUIRE(part.tokens()[s] == tokens[b * 10 + s]);
       BOOST_REQUIRE(tokens[b * 10 + s] == windows.start(sample) + static_cast<std::int64_t>(s));
       BOOST_REQUIRE(labels[b * 10 + s] == tokens[b * 10 + s] + 1);
-      BOOST_REQUIRE(part_labels[s] == part[s] + 1);
+      BOOST_REQUIRE(part.labels()[s] == part.tokens()[s] + 1);
+      BOOST_REQUIRE(whole.positions()[b * 10 + s] == static_cast<std::int32_t>(s));
+      BOOST_REQUIRE(whole.documents()[b * 10 + s] == 0);
     }
   }
   const std::int64_t far = std::int64_t{1} << 61; // any sample index, at once
@@ -327,13 +333,48 @@ BOOST_AUTO_TEST_CASE(filling_allocates_nothing) {
   const mc::byte_tokens source(dir / "text", 256);
   const mc::training_windows train(source, {0, 4'000}, 32, 1);
   const mc::evaluation_windows valid(source, {4'000, 5'000}, 32);
-  std::vector<std::int32_t> tokens(8 * 32), labels(8 * 32);
+  mc::micro_batch batch(8, 32);
+  std::int64_t first = 0;
+  mc::read_ahead reader(train, 8, 32, [&first] { return 8 * first++; });
+  reader.next();
   const long before = allocations;
   for (std::int64_t i = 0; i < 100; ++i) {
-    train.fill(8 * i, tokens, labels);
-    valid.fill(8 * (i % 5), tokens, labels);
+    batch.fill(train, 8 * i);
+    batch.fill(valid, 8 * (i % 5));
+    reader.next();
   }
   BOOST_TEST(allocations == before);
+}
+
+// Micro-batches come in their order, however slow the reader or whoever takes them is; what goes wrong
+// in reading one comes in its place.
+BOOST_AUTO_TEST_CASE(what_is_read_ahead_comes_in_order) {
+  class slow_set final : public mc::sample_set {
+  public:
+    std::int64_t size() const override { return 50; }
+    void fill(std::int64_t sample, const mc::sample_row& row) const override {
+      if (sample % 7 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+      if (sample == 40) throw mc::error(exit_code::data, "sample 40 is damaged");
+      std::ranges::fill(row.tokens, static_cast<std::int32_t>(sample));
+    }
+    const std::string& name() const override { return name_; }
+
+  private:
+    std::string name_ = "slow";
+  } set;
+  for (const bool slow_use : {false, true}) {
+    std::int64_t first = 0;
+    mc::read_ahead reader(set, 2, 3, [&first] { return 2 * first++; });
+    for (std::int32_t i = 0; i < 20; ++i) {
+      mc::micro_batch& batch = reader.next();
+      BOOST_TEST(batch.tokens()[0] == 2 * i);
+      BOOST_TEST(batch.tokens()[5] == 2 * i + 1);
+      if (slow_use && i % 5 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(3));
+    }
+    CHECK_REFUSED(reader.next(), exit_code::data, "sample 40 is damaged");
+    BOOST_TEST(first <= 21);
+  }
+  mc::read_ahead unused(set, 1, 1, [] { return 0; }); // ends while it waits
 }
 
 BOOST_AUTO_TEST_SUITE_END()
@@ -346,17 +387,19 @@ BOOST_AUTO_TEST_CASE(every_token_after_the_first_is_predicted_once_from_the_one_
       for (std::int64_t n = 2; n < 3 * sequence + 5; ++n) {
         const counting_tokens source(5 + n);
         const mc::evaluation_windows windows(source, {5, 5 + n}, sequence);
-        std::vector<std::int32_t> tokens(rows * static_cast<std::size_t>(sequence)), labels(tokens);
+        mc::micro_batch batch(static_cast<std::int64_t>(rows), sequence);
         std::vector<int> predicted(static_cast<std::size_t>(5 + n));
         std::int64_t counted = 0;
         // One batch too many: windows past the end are all padding.
         for (std::int64_t w = 0; w <= windows.count(); w += static_cast<std::int64_t>(rows)) {
-          counted += windows.fill(w, tokens, labels);
+          batch.fill(windows, w);
+          const auto tokens = batch.tokens(), labels = batch.labels();
           for (std::size_t i = 0; i < tokens.size(); ++i) {
             if (labels[i] == mc::ignored_label) {
               BOOST_REQUIRE(tokens[i] == 0);
               continue;
             }
+            ++counted;
             BOOST_REQUIRE(labels[i] == tokens[i] + 1);
             ++predicted[static_cast<std::size_t>(labels[i])];
           }

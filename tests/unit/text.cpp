@@ -67,7 +67,7 @@ BOOST_AUTO_TEST_CASE(bytes_stand_in_for_the_tokens_of_a_tokenizer_only_where_ask
   const char* const says = "model has a vocabulary of 151936 tokens";
 
   CHECK_REFUSED(train(large, text), exit_code::usage, says);
-  CHECK_REFUSED(train(large, text, true), exit_code::usage, "--tokenizer byte");
+  CHECK_REFUSED(train(large, text, true), exit_code::usage, "--tokenizer-type byte");
   CHECK_REFUSED(train(program_of(257), text), exit_code::usage, "--data-type u16 or i32");
   CHECK_REFUSED(mc::open_evaluation_text(large, text, std::nullopt), exit_code::usage, says);
   CHECK_REFUSED(mc::token_text(large, with({}), std::nullopt), exit_code::usage, "--ids");

@@ -67,9 +67,9 @@ inline mesh ranks_of_run(const program_view& p, const options& o, int processes 
 }
 
 /// Throws mc::error(exit_code::mismatch) for a program that a command cannot run: one of several
-/// ranks that is to write texts while it trains, or of packed documents, which no file of tokens
-/// names, or one that is to generate and cannot. Who trains the last is told so, and refused a
-/// --sample-interval. Returns the ranks that it runs on. `tells`: of what is no fault.
+/// ranks that is to write texts while it trains, or one that is to generate and cannot. Who trains
+/// the last is told so, and refused a --sample-interval. Returns the ranks that it runs on.
+/// `tells`: of what is no fault.
 inline mesh check_runnable(const program_view& p, command c, const options& o, int processes = 1,
                            bool tells = true) {
   const mesh ranks = ranks_of_run(p, o, processes);
@@ -77,12 +77,6 @@ inline mesh check_runnable(const program_view& p, command c, const options& o, i
     throw error(exit_code::mismatch,
                 "--sample-interval writes texts on one rank alone; leave it "
                 "out, or train on one rank");
-  if (p.numbers.batch.packed && c != command::generate)
-    throw error(exit_code::mismatch,
-                fmt::format("{} keeps attention within packed documents, which the data of train "
-                            "and eval do not name; build it with packed = false, or give a "
-                            "mc::session documents",
-                            p.name));
   if (c != command::generate && c != command::train) return ranks;
   const std::string why = why_no_generation(p);
   if ((c == command::generate || o.training.sample_interval.given()) && !why.empty())
@@ -150,8 +144,22 @@ inline void require_same_program(agreement& all, options& o, command what) {
   const mapped_file program("/proc/self/exe", exit_code::internal);
   all.require_same(xxh64::of({program.data(), program.size()}), "another program",
                    "start all of them from copies of one file");
-  constexpr std::string_view places[] = {"data-path",  "load",          "save", "prompts-file",
-                                         "loss-curve", "metrics-jsonl", "trace"};
+  constexpr std::string_view places[] = {"data-path",
+                                         "train-data-path",
+                                         "valid-data-path",
+                                         "test-data-path",
+                                         "data-args-path",
+                                         "per-split-data-args-path",
+                                         "data-cache-path",
+                                         "tokenizer-model",
+                                         "vocab-file",
+                                         "merge-file",
+                                         "load",
+                                         "save",
+                                         "prompts-file",
+                                         "loss-curve",
+                                         "metrics-jsonl",
+                                         "trace"};
   std::string flags = std::to_string(static_cast<int>(what));
   for (const flag_entry& e : flags_of(o)) {
     const bool place = std::ranges::find(places, e.name) != std::end(places);
@@ -250,7 +258,7 @@ inline void carry_out(const program_source& source, const program_view& p, comma
   const mesh ranks = detail::check_runnable(p, what, o, processes.size(), processes.first());
   if (const std::string_view slow = why_slow(); processes.first() && !slow.empty())
     print_note(slow);
-  if (what == command::train) require_one_file(o);
+  if (what == command::train && !detail::is_of_sets(o.data)) require_one_file(o);
   training_start start = what != command::train ? training_start{}
                          : processes.first()    ? prepare_start(p, o)
                                                 : start_as_named(called, o, p.name);

@@ -93,9 +93,6 @@ inline constexpr std::string_view
     resumes_by_load =
         "--load names the folder to go on from, and --save the one to write to; they "
         "may be the same",
-    own_tokenizer =
-        "--tokenizer knows byte and char; for another tokenizer give its token ids, "
-        "with --data-type u16 or i32",
     sampled_by_default = "tokens are drawn at random unless --greedy is given",
     eval_is_a_command = "the command eval measures a model, and train always trains",
     step_by_folder =
@@ -249,11 +246,7 @@ inline constexpr auto foreign_flags = std::to_array<foreign_flag>({
     {"train-file", "data-path", ""},
     {"dataset-name", "", detail::data_in_a_file},
     {"input", "data-path", ""},
-    {"tokenizer-type", "", detail::own_tokenizer},
-    {"tokenizer-model", "", detail::own_tokenizer},
-    {"tokenizer-name", "", detail::own_tokenizer},
-    {"vocab-file", "", detail::own_tokenizer},
-    {"merge-file", "", detail::own_tokenizer},
+    {"tokenizer-name", "tokenizer-model", ""},
     {"eval-steps", "eval-interval", ""},
     {"eval-batches", "eval-iters", ""},
     {"logging-steps", "log-interval", ""},

@@ -20,22 +20,6 @@ namespace mc {
 
 namespace detail {
 
-/// The token that ends a document: --eod-token, or the one that published vocabularies have for it.
-inline std::int32_t end_of_document(const tokenizer& t, const std::string& asked) {
-  const std::string_view known[] = {"<|endoftext|>", "<|end_of_text|>", "</s>"};
-  for (const std::string_view name : known)
-    if (asked.empty())
-      if (const auto id = t.id_of(name)) return *id;
-  if (const auto id = t.id_of(asked); id && !asked.empty()) return *id;
-  throw error(exit_code::usage,
-              asked.empty()
-                  ? fmt::format("{} has no token {}; name the one that ends a document by "
-                                "--eod-token",
-                                t.file(), fmt::join(known, ", "))
-                  : fmt::format("--eod-token \"{}\" is no token of {}; give one of its own",
-                                printable(asked), t.file()));
-}
-
 /// Writes the data sets of one `prepare`, one for each key, and remembers on the disk how far it
 /// came.
 class preparation {

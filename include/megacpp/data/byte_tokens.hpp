@@ -40,11 +40,12 @@ private:
     while (ids[i] < vocabulary_) ++i;
     throw error(
         exit_code::data,
-        fmt::format("{}: the byte at offset {} is token {}, but the model's vocabulary has only {} "
-                    "tokens (0 to {}); train with --tokenizer char, use other data, or a model "
-                    "with a larger vocabulary",
-                    file_.path(), first + static_cast<std::int64_t>(i), ids[i], vocabulary_,
-                    vocabulary_ - 1));
+        fmt::format(
+            "{}: the byte at offset {} is token {}, but the model's vocabulary has only {} "
+            "tokens (0 to {}); train with --tokenizer-type char, use other data, or a model "
+            "with a larger vocabulary",
+            file_.path(), first + static_cast<std::int64_t>(i), ids[i], vocabulary_,
+            vocabulary_ - 1));
   }
 
   std::int64_t vocabulary_;

@@ -2,6 +2,7 @@
 // them.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -18,6 +19,13 @@ struct sample_row {
   std::span<std::int32_t> positions; ///< 0 ... S-1, or from 0 again at each document
   std::span<std::int32_t> documents; ///< attention stays within equal numbers; 0, or rising from 0
 };
+
+/// Positions and documents of a row that is one document.
+inline void one_document(const sample_row& row) {
+  std::int32_t position = 0;
+  for (std::int32_t& p : row.positions) p = position++;
+  std::ranges::fill(row.documents, 0);
+}
 
 /// Numbered samples of one sequence length. Sample i is a pure function of the set and i, so that
 /// no layout, micro-batch or resumption changes what is trained on.

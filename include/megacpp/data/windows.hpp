@@ -10,7 +10,9 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <span>
+#include <string>
 
 namespace mc {
 
@@ -21,7 +23,7 @@ namespace mc {
 /// drawn for the epoch: with n tokens W = max(1, floor(n / S) - 1), the number that fits at every
 /// phase, and phases are [0, min(S, n - W*S)). Window starts thus differ from epoch to epoch, and
 /// an epoch leaves out fewer than 2 S tokens.
-class training_windows {
+class training_windows final : public sample_set {
 public:
   /// `source` must outlive this. Throws mc::error(exit_code::data) if the range holds no window.
   training_windows(const token_source& source, token_range range, std::int64_t sequence,
@@ -30,6 +32,15 @@ public:
     require_window(source, range, "training", sequence);
     windows_ = std::max<std::int64_t>(1, range.size() / sequence - 1);
     phases_ = std::min(sequence, range.size() - windows_ * sequence);
+  }
+
+  /// There is always a next epoch.
+  std::int64_t size() const override { return std::numeric_limits<std::int64_t>::max(); }
+  const std::string& name() const override { return source_->name(); }
+  void fill(std::int64_t sample, const sample_row& row) const override {
+    source_->copy(start(sample), row.tokens);
+    source_->copy(start(sample) + 1, row.labels);
+    one_document(row);
   }
 
   /// Samples of one epoch.
@@ -45,33 +56,11 @@ public:
     return range_.begin + phase + permutation(windows_, key)(sample % windows_) * sequence_;
   }
 
-  /// tokens (B, S) and labels (B, S), labels one position later, of the B samples named.
-  void fill(std::span<const std::int64_t> samples, std::span<std::int32_t> tokens,
-            std::span<std::int32_t> labels) const {
-    for (std::size_t b = 0; b < samples.size(); ++b) fill_one(samples[b], b, tokens, labels);
-  }
-
-  /// The same for the consecutive samples first ... first + B - 1, B = tokens.size() / S.
-  void fill(std::int64_t first, std::span<std::int32_t> tokens,
-            std::span<std::int32_t> labels) const {
-    const std::size_t rows = tokens.size() / static_cast<std::size_t>(sequence_);
-    for (std::size_t b = 0; b < rows; ++b)
-      fill_one(first + static_cast<std::int64_t>(b), b, tokens, labels);
-  }
-
 private:
   static constexpr std::uint64_t stream =
       0x77696e646f7773u; // keeps data apart from masks and weights
   static constexpr std::uint64_t phase_counter =
       0x7068617365u; // beyond permutation's round numbers
-
-  void fill_one(std::int64_t sample, std::size_t row, std::span<std::int32_t> tokens,
-                std::span<std::int32_t> labels) const {
-    const auto s = static_cast<std::size_t>(sequence_);
-    const std::int64_t at = start(sample);
-    source_->copy(at, tokens.subspan(row * s, s));
-    source_->copy(at + 1, labels.subspan(row * s, s));
-  }
 
   const token_source* source_;
   token_range range_;
@@ -83,7 +72,7 @@ private:
 /// Evaluation windows: N tokens give N - 1 predictions, each made exactly once. Window w has the
 /// inputs [w*S, w*S + S) of the range, and the label of an input is the token after it. The last
 /// window may be short: its tail, and every window >= count(), is token 0 with ignored_label.
-class evaluation_windows {
+class evaluation_windows final : public sample_set {
 public:
   /// `source` must outlive this. Throws mc::error(exit_code::data) if the range has fewer than 2
   /// tokens.
@@ -101,25 +90,17 @@ public:
     return std::clamp<std::int64_t>(predictions() - w * sequence_, 0, sequence_);
   }
 
-  /// tokens (B, S) and labels (B, S) of windows first ... first + B - 1, B = tokens.size() / S.
-  /// Returns the number of labels that count.
-  std::int64_t fill(std::int64_t first, std::span<std::int32_t> tokens,
-                    std::span<std::int32_t> labels) const {
-    const auto s = static_cast<std::size_t>(sequence_);
-    std::int64_t counted = 0;
-    for (std::size_t b = 0; b < tokens.size() / s; ++b) {
-      const std::int64_t w = first + static_cast<std::int64_t>(b), n = predictions(w);
-      const auto row_tokens = tokens.subspan(b * s, s), row_labels = labels.subspan(b * s, s);
-      if (n > 0) {
-        source_->copy(range_.begin + w * sequence_, row_tokens.first(static_cast<std::size_t>(n)));
-        source_->copy(range_.begin + w * sequence_ + 1,
-                      row_labels.first(static_cast<std::size_t>(n)));
-      }
-      std::fill(row_tokens.begin() + n, row_tokens.end(), 0);
-      std::fill(row_labels.begin() + n, row_labels.end(), ignored_label);
-      counted += n;
+  std::int64_t size() const override { return count(); }
+  const std::string& name() const override { return source_->name(); }
+  void fill(std::int64_t w, const sample_row& row) const override {
+    const auto n = static_cast<std::size_t>(predictions(w));
+    if (n > 0) {
+      source_->copy(range_.begin + w * sequence_, row.tokens.first(n));
+      source_->copy(range_.begin + w * sequence_ + 1, row.labels.first(n));
     }
-    return counted;
+    std::ranges::fill(row.tokens.subspan(n), 0);
+    std::ranges::fill(row.labels.subspan(n), ignored_label);
+    one_document(row);
   }
 
 private:

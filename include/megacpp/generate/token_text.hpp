@@ -47,8 +47,8 @@ inline std::vector<std::int32_t> token_ids(
 class token_text {
 public:
   /// Throws mc::error: usage for texts where the tokens are neither bytes nor characters, mismatch
-  /// for a --tokenizer that the model was not trained with. `ids`: whatever the model's tokens are,
-  /// their ids are read and written.
+  /// for a --tokenizer-type that the model was not trained with. `ids`: whatever the model's
+  /// tokens are, their ids are read and written.
   token_text(const program_view& p, const options& o, std::optional<character_set> characters)
       : token_text(p, o, std::move(characters), o.sampling.ids()) {}
   token_text(const program_view& p, const options& o, std::optional<character_set> characters,

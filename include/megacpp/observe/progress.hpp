@@ -24,7 +24,8 @@ struct step_report {
   std::int64_t steps = 0; // of the whole run
   double loss = 0;        // mean over the step's tokens, nats
   double lr = 0;
-  double grad_norm = 0; // before clipping
+  double grad_norm = 0;    // before clipping
+  double data_seconds = 0; // that the step waited for its micro-batches to be read
   double tokens_per_second = 0;
   double ceiling_share = 0; // of the machine's measured product speed; 0 if not measured
   std::uint64_t memory = 0; // resident bytes; 0 if unknown
@@ -48,6 +49,7 @@ inline progress_text progress_line(const step_report& r) {
   if (r.memory > 0) line.append(" | {}", bytes_text(r.memory).view());
   if (r.slowest_rank >= 0)
     line.append(" | rank {} slowest by {:.0f}%", r.slowest_rank, 100 * r.slower_by);
+  if (r.data_seconds >= 1e-3) line.append(" | data {:.0f} ms", 1e3 * r.data_seconds);
   if (r.seconds_left >= 0) line.append(" | ETA {}", duration_text(r.seconds_left).view());
   return line;
 }

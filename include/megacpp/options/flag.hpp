@@ -83,6 +83,8 @@ public:
   virtual std::string argument() const = 0;
   /// The present value as the command line would spell it.
   virtual std::string text() const = 0;
+  /// The same of a list, each of its texts apart.
+  virtual std::vector<std::string> texts() const { return {text()}; }
   /// False for a default that stands for "not given", such as a count of 0.
   virtual bool is_value() const = 0;
   /// The default as the help shows it; empty if there is none to show.
@@ -205,6 +207,10 @@ public:
     } else {
       return fmt::format("{}", value_);
     }
+  }
+  std::vector<std::string> texts() const override {
+    if constexpr (listed) return value_;
+    else return {text()};
   }
   bool is_value() const override {
     if constexpr (std::is_same_v<T, bool> || listed) return true;

@@ -60,37 +60,103 @@ struct model_flags {
 
 struct data_flags {
   BOOST_HANA_DEFINE_STRUCT(data_flags, (texts_flag, data_path), (text_flag, data_type),
-                           (text_flag, split), (text_flag, tokenizer), (switch_flag, mock_data));
+                           (text_flag, split), (texts_flag, train_data_path),
+                           (texts_flag, valid_data_path), (texts_flag, test_data_path),
+                           (text_flag, data_args_path), (text_flag, per_split_data_args_path),
+                           (text_flag, data_cache_path), (text_flag, tokenizer_type),
+                           (text_flag, tokenizer_model), (text_flag, vocab_file),
+                           (text_flag, merge_file), (switch_flag, reset_position_ids),
+                           (switch_flag, reset_attention_mask), (switch_flag, eod_mask_loss),
+                           (switch_flag, mock_data));
   data_flags() {
     const command reading = command::train | command::eval;
     data_path
         .is({},
-            "file to train on or to evaluate; eval takes several, each with a --data-path of its "
-            "own, and measures each and all together")
+            "what to train on or to evaluate: a file, or prefixes of indexed data sets "
+            "(Megatron-LM's "
+            ".bin and .idx), each with a weight before it or none; eval measures each and all "
+            "together")
+        .many()
         .of(reading)
         .resumes(on_resume::may_change);
     data_type
         .is("text",
-            "what the file holds. text: any bytes, each one or each distinct one a token "
-            "(--tokenizer). u16, i32: token ids, little-endian, without a header")
-        .one_of("text|u16|i32")
+            "what a file holds. text: any bytes, each one or each distinct one a token "
+            "(--tokenizer-type). u16, i32: token ids, little-endian, without a header. indexed: a "
+            "data set of .bin and .idx")
+        .one_of("text|u16|i32|indexed")
+        .shown_as("indexed where there is PATH.idx, else text")
         .of(reading)
         .resumes(on_resume::must_match);
     split
         .is("969,30,1",
-            "shares of the file for training, validation and test, in this order; eval "
-            "measures the validation part, and no command reads the test part")
-        .shown_as("969,30,1; for eval 0,100,0")
+            "shares of the tokens of a file, or of the documents of a data set, for training, "
+            "validation and test, in this order; eval measures the validation part, and no command "
+            "reads the test part")
+        .shown_as("969,30,1; for eval all")
         .of(reading)
         .resumes(on_resume::must_match);
-    tokenizer
+    train_data_path.is({}, "data sets to train on, instead of a share of --data-path")
+        .many()
+        .of(command::train)
+        .resumes(on_resume::may_change);
+    valid_data_path.is({}, "with --train-data-path: data sets to validate with")
+        .many()
+        .of(command::train)
+        .resumes(on_resume::may_change);
+    test_data_path.is({}, "with --train-data-path: a data set that is measured at the end")
+        .many()
+        .of(command::train)
+        .resumes(on_resume::may_change);
+    data_args_path.is("", "file with the words of --data-path")
+        .of(reading)
+        .resumes(on_resume::may_change);
+    per_split_data_args_path
+        .is("",
+            "JSON file {\"train\": [...], \"valid\": [...], \"test\": [...]} with the words of "
+            "--train-data-path and the others")
+        .of(command::train)
+        .resumes(on_resume::may_change);
+    data_cache_path
+        .is("", "folder that keeps the order of the samples of data sets for the next start")
+        .of(reading)
+        .resumes(on_resume::unsaved);
+    tokenizer_type
         .is("byte",
-            "how bytes become tokens. byte: the byte is the token. char: the distinct "
+            "how texts become tokens. byte: the byte is the token. char: the distinct "
             "bytes of the file, sorted and numbered from 0, for vocabularies below 256; "
-            "the list is saved with the model as characters.json")
-        .one_of("byte|char")
-        .shown_as("as --load was saved, or byte; must be given for a vocabulary above 256")
+            "the list is saved with the model as characters.json. The others are Megatron-LM's "
+            "names: of --tokenizer-model, of --vocab-file, of a .tiktoken file, and of ids whose "
+            "last "
+            "one ends a document")
+        .one_of("byte|char|HuggingFaceTokenizer|GPT2BPETokenizer|TikTokenizer|NullTokenizer")
+        .shown_as(
+            "that of --tokenizer-model or of the folder --load, else as --load was saved, else "
+            "byte; must be given for a vocabulary above 256")
         .of(reading | command::generate)
+        .resumes(on_resume::must_match);
+    tokenizer_model
+        .is("",
+            "folder of a Hugging Face model, or a tokenizer.json, or a .tiktoken file; its files "
+            "are "
+            "saved with the model")
+        .of(reading | command::generate)
+        .resumes(on_resume::may_change);
+    vocab_file.is("", "GPT-2's vocab.json, with --merge-file instead of --tokenizer-model")
+        .of(reading | command::generate)
+        .resumes(on_resume::may_change);
+    merge_file.is("", "GPT-2's merges.txt")
+        .of(reading | command::generate)
+        .resumes(on_resume::may_change);
+    reset_position_ids.is(false, "positions begin anew behind the end of a document")
+        .of(reading)
+        .resumes(on_resume::must_match);
+    reset_attention_mask
+        .is(false, "attention stays within a document; needs a program built with PACKED")
+        .of(reading)
+        .resumes(on_resume::must_match);
+    eod_mask_loss.is(false, "what follows the end of a document is not learned")
+        .of(reading)
         .resumes(on_resume::must_match);
     mock_data.is(false, "train on random tokens instead of a file, to measure speed")
         .of(command::train)
@@ -105,6 +171,7 @@ struct training_flags {
                            (whole_flag, keep_latest_k), (switch_flag, keep_best),
                            (switch_flag, exit_signal_handler), (real_flag, exit_duration_in_mins),
                            (whole_flag, eval_interval), (whole_flag, eval_iters),
+                           (switch_flag, full_validation), (switch_flag, multiple_validation_sets),
                            (whole_flag, sample_interval), (text_flag, sample_prompt));
   training_flags() {
     train_iters.is(1000, "optimizer steps")
@@ -170,9 +237,20 @@ struct training_flags {
         .of(command::train)
         .resumes(on_resume::may_change);
     eval_iters
-        .is(0, "global batches in one evaluation, spread evenly over the part; 0: no evaluation")
+        .is(0,
+            "global batches in one evaluation: of a text spread evenly over the part, of data sets "
+            "those behind the ones of the evaluation before; 0: no evaluation")
         .at_least(0)
         .shown_as("the whole part")
+        .of(command::train)
+        .resumes(on_resume::may_change);
+    full_validation.is(false, "each evaluation is of the whole part, as without --eval-iters")
+        .of(command::train)
+        .resumes(on_resume::may_change);
+    multiple_validation_sets
+        .is(false,
+            "with --eval-iters: measure so much of each data set apart, by name; without, they "
+            "always are")
         .of(command::train)
         .resumes(on_resume::may_change);
     sample_interval

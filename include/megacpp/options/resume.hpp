@@ -30,6 +30,7 @@ inline nlohmann::json json_of(const flag_entry& e) {
                 fmt::format("--{} is {}, which is not UTF-8, so that a state cannot name it; give "
                             "it another name, or a link that has one",
                             e.name, printable(text)));
+  if (e.flag->is_list()) return e.flag->texts();
   return text;
 }
 
@@ -38,12 +39,16 @@ inline nlohmann::json json_of(const flag_entry& e) {
 /// it cannot hold.
 inline bool read_saved(const json_value& flags, const flag_entry& e, flag_base& into) {
   const nlohmann::json& value = flags.raw().at(e.name);
-  const bool fits = into.is_text()     ? value.is_string()
+  const bool fits = into.is_list()     ? value.is_array() || value.is_string()
+                    : into.is_text()   ? value.is_string()
                     : into.is_toggle() ? value.is_boolean()
                                        : value.is_number();
   if (!fits) throw flags.fault(fmt::format("flag \"{}\" has a value of another type", e.name));
   try {
-    into.read(into.is_text() ? value.get<std::string>() : value.dump(), e.name);
+    if (into.is_list() && value.is_array())
+      for (const std::string& one : flags.field<std::vector<std::string>>(e.name))
+        into.read(one, e.name);
+    else into.read(into.is_text() ? value.get<std::string>() : value.dump(), e.name);
     return true;
   } catch (const error& wrong) {
     const bool may_change = e.flag->resuming() == on_resume::may_change;
@@ -109,7 +114,7 @@ inline std::vector<std::string> resume_flags(const json_value& state, options& o
     const bool follows = e.flag->resuming() == on_resume::derived && !was_given;
     if (!e.compiled && !e.flag->given()) {
       if (!follows && (was_given || e.flag->text() != then.text()))
-        e.flag->read(then.text(), e.name);
+        for (const std::string& one : then.texts()) e.flag->read(one, e.name);
       continue;
     }
     if (e.flag->text() == then.text()) continue;

@@ -31,6 +31,8 @@ struct training_settings {
   schedule rates;
   step_numbers numbers;
 
+  /// Of all steps.
+  std::int64_t samples() const { return batches.samples_of(steps, 0); }
   /// Of the largest step, on each replica.
   std::int64_t micro_batches() const { return batches.last / at_once; }
 };
@@ -163,10 +165,10 @@ inline void refuse_idle_flags(command c, options& o) {
     refuse(!o.report.bench_json(), {"warmup"}, "changes nothing without --bench-json");
     refuse(!o.report.trace.given(), {"profile-step-start", "profile-step-end"},
            "changes nothing without --trace FILE");
-    refuse(o.data.mock_data(), {"tokenizer", "data-type"},
+    refuse(o.data.mock_data(), {"tokenizer-type", "data-type"},
            "and --mock-data contradict each other: random tokens are not read from anything");
     refuse(o.report.bench_json() && !o.data.data_path.given() && !o.model.load.given(),
-           {"tokenizer", "data-type"},
+           {"tokenizer-type", "data-type"},
            "changes nothing beside --bench-json without --data-path: tokens are random");
     refuse(o.report.bench_json(), {"rampup-batch-size"},
            "and --bench-json contradict each other: steps that are measured are alike");
@@ -175,6 +177,9 @@ inline void refuse_idle_flags(command c, options& o) {
     refuse(o.report.bench_json(), {"log-interval"},
            "changes nothing beside --bench-json, which shows no progress");
     const bool asked = o.training.eval_iters.given();
+    refuse(!asked, {"multiple-validation-sets"}, "changes nothing without --eval-iters");
+    refuse(asked && o.training.eval_iters.asked(), {"full-validation"},
+           "and --eval-iters contradict each other");
     refuse(asked && o.training.eval_iters() == 0, {"eval-interval", "keep-best"},
            "and --eval-iters 0 contradict each other: nothing is evaluated");
     refuse(!asked && (o.data.mock_data() || o.report.bench_json()), {"eval-interval", "keep-best"},
@@ -190,8 +195,10 @@ inline void refuse_idle_flags(command c, options& o) {
            {"top-k", "top-p", "seed", "num-samples"},
            "changes nothing where the likeliest token is always taken, by --greedy or "
            "--temperature 0");
-  const bool ids = c == command::generate ? o.sampling.ids() : o.data.data_type() != "text";
-  refuse(ids, {"tokenizer"},
+  const bool ids = c == command::generate
+                       ? o.sampling.ids()
+                       : o.data.data_type() == "u16" || o.data.data_type() == "i32";
+  refuse(ids, {"tokenizer-type"},
          c == command::generate ? "and --ids contradict each other: token ids need no tokenizer"
                                 : "and a --data-type of token ids contradict each other: they need "
                                   "no tokenizer");

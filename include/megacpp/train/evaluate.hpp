@@ -2,13 +2,13 @@
 #pragma once
 
 #include <megacpp/comm/agreement.hpp>
-#include <megacpp/data/windows.hpp>
+#include <megacpp/data/micro_batches.hpp>
 #include <megacpp/io/json_file.hpp>
 #include <megacpp/io/signals.hpp>
 #include <megacpp/observe/print.hpp>
 #include <megacpp/run/session.hpp>
+#include <megacpp/train/run_data.hpp>
 #include <megacpp/train/state.hpp>
-#include <megacpp/train/text.hpp>
 
 #include <algorithm>
 #include <cstdint>
@@ -20,38 +20,54 @@
 
 namespace mc {
 
-/// Evaluates one part of a text, again and again, on all ranks at once: replicas take turns with
-/// its micro-batches. Buffers are made once.
+/// What a micro-batch of data gives a session: documents where its program tells them apart.
+inline batch_view view_of(micro_batch& b, bool packed, std::int64_t first_sample = 0) {
+  return {.tokens = b.tokens().data(),
+          .labels = b.labels().data(),
+          .first_sample = first_sample,
+          .positions = b.positions().data(),
+          .documents = packed ? b.documents().data() : nullptr};
+}
+
+/// Evaluates one set, again and again, on all ranks at once: replicas take turns with its
+/// micro-batches. Buffers are made once.
 class evaluation {
 public:
-  /// `s`, `ranks` and `source` must outlive this. Throws mc::error(exit_code::data) for a part of
-  /// fewer than two tokens.
-  evaluation(session& s, const token_source& source, token_range part,
+  /// `s` and `ranks` must outlive this.
+  evaluation(session& s, const program_view& p, measured_set set,
              const communicator& ranks = self::of_process())
       : session_(&s),
+        set_(std::move(set)),
+        packed_(p.numbers.batch.packed),
         replicas_(ranks.ranks().of(axis::dp)),
         replica_(ranks.coordinate()[static_cast<unsigned>(axis::dp)]),
-        windows_(source, part, s.sequence()),
-        tokens_(static_cast<std::size_t>(s.micro_batch()) * static_cast<std::size_t>(s.sequence())),
-        labels_(tokens_.size()) {}
+        batch_(s.micro_batch(), s.sequence()) {}
 
-  /// Micro-batches of the whole part.
+  const std::string& name() const { return set_.name; }
+  /// Micro-batches of the whole set.
   std::int64_t batches() const {
-    return (windows_.count() + session_->micro_batch() - 1) / session_->micro_batch();
+    return (set_.samples->size() + session_->micro_batch() - 1) / session_->micro_batch();
   }
 
-  /// Summed loss over at most `limit` micro-batches, spread evenly over the part; nothing once
+  /// Summed loss over at most `limit` micro-batches: of evaluation number `number` those that
+  /// follow on the ones before, where the set wants that, or else spread evenly. Nothing once
   /// `stop` asks for an end, of one rank alone.
-  std::optional<loss_sum> run(std::int64_t limit, const stop_signals* stop = nullptr) {
-    const std::int64_t all = batches(), n = std::min({limit, all, std::int64_t{max_micros}});
+  std::optional<loss_sum> run(std::int64_t limit, std::int64_t number = 0,
+                              const stop_signals* stop = nullptr) {
+    const std::int64_t micro = session_->micro_batch(), all = batches();
+    const std::int64_t n = set_.each > 0 ? (set_.each + micro - 1) / micro
+                                         : std::min({limit, all, std::int64_t{max_micros}});
     const std::int64_t each = (n + replicas_ - 1) / replicas_;
+    const std::int64_t before = set_.each > 0 ? number * set_.each / micro : 0;
     return session_->evaluate(static_cast<int>(each), [&](int m, batch_view& b) {
       if (stop != nullptr && stop->requested()) return false;
       const std::int64_t turn = std::int64_t{m} * replicas_ + replica_, i = std::min(turn, n - 1);
-      const std::int64_t batch = n == all ? i : spread(i, n, all);
-      windows_.fill(batch * session_->micro_batch(), tokens_, labels_);
-      if (turn >= n) std::fill(labels_.begin(), labels_.end(), -1); // the others have all of them
-      b = {tokens_.data(), labels_.data()};
+      const std::int64_t batch = set_.each > 0 ? (before + i) % all
+                                 : n == all    ? i
+                                               : spread(i, n, all);
+      batch_.fill(*set_.samples, batch * micro);
+      if (turn >= n) std::ranges::fill(batch_.labels(), -1); // the others have all of them
+      b = view_of(batch_, packed_);
       return true;
     });
   }
@@ -63,9 +79,10 @@ private:
   }
 
   session* session_;
+  measured_set set_;
+  bool packed_;
   int replicas_, replica_; ///< of the model, and which of them this rank is of
-  evaluation_windows windows_;
-  std::vector<std::int32_t> tokens_, labels_; // (B, S)
+  micro_batch batch_;
 };
 
 /// exp(loss): among how many equally likely tokens the model chooses.
@@ -131,17 +148,13 @@ inline void run_evaluation(const program_view& p, const options& o, device& on,
   const found_model found = detail::required_model(o, "eval", all_ranks, named);
   const model_folder& folder = found.folder;
   const std::optional<character_set> characters = characters_of(folder, p);
-  const std::size_t files = std::max<std::size_t>(o.data.data_path().size(), 1);
-  std::vector<text_data> texts;
-  for (std::size_t i = 0; i < files; ++i) {
-    texts.push_back(open_evaluation_text(p, o, characters, i));
-    require_prediction(*texts[i].source, texts[i].parts.valid, "validation");
-  }
+  const std::vector<run_data> texts = open_evaluation_data(p, o, folder.path(), characters);
+  const std::size_t files = texts.size();
   all_ranks.after_first(name_of(found));
   detail::require_same_model(all_ranks, folder);
-  for (const text_data& text : texts)
+  for (const run_data& text : texts)
     if (all_ranks.apart())
-      all_ranks.require_same(hash_of(text), "other data", "give all of them the same");
+      all_ranks.require_same(text.hash(), "other data", "give all of them the same");
   session s(p, on, purpose::inference, ranks);
   load_weights(folder, p, s.weights());
   // `of`: what the loss is of, as a field that comes first where there are several files.
@@ -159,10 +172,10 @@ inline void run_evaluation(const program_view& p, const options& o, device& on,
     print(json_line(of));
   };
   loss_sum all;
-  for (const text_data& text : texts) {
-    evaluation e(s, *text.source, text.parts.valid, ranks);
+  for (const run_data& text : texts) {
+    evaluation e(s, p, text.validation[0], ranks);
     const loss_sum total = *e.run(e.batches());
-    const std::string name = text.source->name();
+    const std::string& name = text.name;
     tell(total, name, {{"file", name}});
     all.sum += total.sum, all.count += total.count;
   }

@@ -121,6 +121,7 @@ public:
                        {"grad_norm", r.grad_norm},
                        {"tokens", static_cast<std::int64_t>(tokens)},
                        {"step_ms", seconds * 1e3},
+                       {"data_ms", r.data_seconds * 1e3},
                        {"product_ceiling_share", share * flops_ / seconds / ceiling_},
                        {"memory", static_cast<std::int64_t>(memory_)}},
                       of_ranks);
@@ -149,6 +150,24 @@ public:
                        {"validation_loss", loss},
                        {"perplexity", perplexity(loss)},
                        {"validation_tokens", static_cast<std::int64_t>(tokens)}});
+  }
+  /// Of one of several sets.
+  void evaluation_of(const std::string& name, std::int64_t step, const loss_sum& total) {
+    note(fmt::format("step {}/{} | validation loss of {}: {:.4f} | {:.0f} tokens", step, set_.steps,
+                     name, total.mean(), total.count));
+    if (metrics_)
+      metrics_->write({{"step", step},
+                       {"set", std::string_view(name)},
+                       {"validation_loss", total.mean()},
+                       {"validation_tokens", static_cast<std::int64_t>(total.count)}});
+  }
+  void test(std::int64_t step, const loss_sum& total) {
+    note(fmt::format("step {}/{} | test loss: {:.4f} | {:.0f} tokens", step, set_.steps,
+                     total.mean(), total.count));
+    if (metrics_)
+      metrics_->write({{"step", step},
+                       {"test_loss", total.mean()},
+                       {"test_tokens", static_cast<std::int64_t>(total.count)}});
   }
   void sample(std::int64_t step, const std::string& text) {
     note(fmt::format("step {}/{} | sample: {}", step, set_.steps, nlohmann::json(text).dump()));

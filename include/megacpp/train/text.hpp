@@ -47,7 +47,7 @@ inline std::string characters_text(const character_set& c) {
 
 /// A source of tokens and its parts.
 struct text_data {
-  std::unique_ptr<token_source> source;
+  std::shared_ptr<token_source> source;
   split_ranges parts;
   std::optional<character_set> characters; ///< absent: tokens are bytes
 };
@@ -81,26 +81,30 @@ inline mapped_file open_text(const texts_flag& paths, const char* command, std::
 /// larger vocabulary is that of a tokenizer, under which ids below 256 mean something else.
 inline void require_byte_vocabulary(const program_view& p, const options& o, const char* ids) {
   constexpr int bytes = 256;
-  if (p.vocabulary <= bytes || o.data.tokenizer.given()) return;
-  throw error(exit_code::usage,
-              fmt::format("{} has a vocabulary of {} tokens, and the tokenizer of such a model is "
-                          "not supported; give token ids by {}, or --tokenizer byte if its tokens "
-                          "are bytes",
-                          p.name, p.vocabulary, ids));
+  if (p.vocabulary <= bytes || o.data.tokenizer_type.given()) return;
+  throw error(
+      exit_code::usage,
+      fmt::format("{} has a vocabulary of {} tokens, and the tokenizer of such a model is "
+                  "not supported; give token ids by {}, or --tokenizer-type byte if its tokens "
+                  "are bytes",
+                  p.name, p.vocabulary, ids));
 }
 
-/// --tokenizer must be what the loaded model was trained with.
+/// --tokenizer-type must be what the loaded model was trained with.
 inline void require_tokenizer_of(const options& o, bool characters) {
-  if (o.data.tokenizer.given() && (o.data.tokenizer() == "char") != characters)
-    throw error(exit_code::mismatch,
-                fmt::format("--tokenizer is {}, but the model in {} was saved with {}; leave the "
-                            "flag out",
-                            o.data.tokenizer(), o.model.load(), characters ? "char" : "byte"));
+  if (o.data.tokenizer_type.given() && (o.data.tokenizer_type() == "char") != characters)
+    throw error(
+        exit_code::mismatch,
+        fmt::format("--tokenizer-type is {}, but the model in {} was saved with {}; leave the "
+                    "flag out",
+                    o.data.tokenizer_type(), o.model.load(), characters ? "char" : "byte"));
 }
 
 inline constexpr const char* ids_as_data = "--data-type u16 or i32";
 
-inline bool is_of_ids(const options& o) { return o.data.data_type() != "text"; }
+inline bool is_of_ids(const options& o) {
+  return o.data.data_type() == "u16" || o.data.data_type() == "i32";
+}
 
 /// A file of token ids.
 inline std::unique_ptr<token_source> id_source(const program_view& p, const options& o,
@@ -111,18 +115,39 @@ inline std::unique_ptr<token_source> id_source(const program_view& p, const opti
   return std::make_unique<id_tokens<std::int32_t>>(std::move(file), p.vocabulary);
 }
 
+inline std::string of_ids(const options& o) {
+  return is_of_ids(o) ? fmt::format("--data-type {}", o.data.data_type()) : "indexed data sets";
+}
+
+/// A text is read as bytes or characters alone.
+inline void refuse_tokenizer(const options& o) {
+  const data_flags& d = o.data;
+  const std::string& type = d.tokenizer_type();
+  if (type != "byte" && type != "char")
+    throw error(
+        exit_code::usage,
+        fmt::format("--tokenizer-type {} does not read texts here: turn the text into a data "
+                    "set by megacpp-data prepare, and give that as --data-path",
+                    type));
+  if (d.tokenizer_model.given() || d.vocab_file.given() || d.merge_file.given())
+    throw error(
+        exit_code::usage,
+        "a tokenizer does not read texts here: turn the text into a data set by megacpp-data "
+        "prepare, and give that as --data-path");
+}
+
 /// Ids have no characters: neither asked for nor saved with a model.
 inline void refuse_characters(const options& o, bool characters) {
-  if (o.data.tokenizer() == "char")
+  if (o.data.tokenizer_type() == "char")
     throw error(exit_code::usage,
-                fmt::format("--data-type {} and --tokenizer char contradict each other: token ids "
+                fmt::format("{} and --tokenizer-type char contradict each other: token ids "
                             "need no tokenizer; give one of them",
-                            o.data.data_type()));
+                            of_ids(o)));
   if (characters)
     throw error(exit_code::mismatch,
-                fmt::format("--data-type is {}, but the model in {} was trained on characters; "
-                            "give a text",
-                            o.data.data_type(), o.model.load()));
+                fmt::format("{} and the characters that the model in {} was trained on contradict "
+                            "each other; give a text",
+                            of_ids(o), o.model.load()));
 }
 
 } // namespace detail
@@ -155,6 +180,7 @@ inline text_data open_evaluation_text(const program_view& p, const options& o,
     d.parts = split(o.data.split.given() ? o.data.split() : "0,100,0", d.source->size());
     return d;
   }
+  detail::refuse_tokenizer(o);
   detail::require_tokenizer_of(o, characters.has_value());
   if (!characters) detail::require_byte_vocabulary(p, o, detail::ids_as_data);
   mapped_file file = detail::open_text(o.data.data_path, "eval", which);
@@ -190,7 +216,8 @@ inline text_data open_training_text(const program_view& p, const options& o, boo
     }
     return d;
   }
-  const bool by_characters = o.data.tokenizer() == "char";
+  detail::refuse_tokenizer(o);
+  const bool by_characters = o.data.tokenizer_type() == "char";
   if (loaded) detail::require_tokenizer_of(o, saved.has_value());
   if (!saved) detail::require_byte_vocabulary(p, o, detail::ids_as_data);
   mapped_file file = detail::open_text(o.data.data_path, "train", 0);

@@ -18,7 +18,9 @@
 #include <algorithm>
 #include <array>
 #include <new>
+#include <numeric>
 #include <optional>
+#include <vector>
 
 namespace mc {
 
@@ -42,11 +44,7 @@ public:
         device_(on),
         from_(std::move(start.from)),
         root_(std::move(start.root)),
-        text_(open_text()),
-        windows_(*text_.source, text_.parts.train, p.numbers.batch.sequence, set_.numbers.seed),
-        tokens_(static_cast<std::size_t>(p.numbers.batch.micro) *
-                static_cast<std::size_t>(p.numbers.batch.sequence)),
-        labels_(tokens_.size()),
+        text_(open_data()),
         reports_(p, o, set_, on, losses_, ranks_),
         computing_(timed_ ? static_cast<std::size_t>(ranks_of(ranks_.ranks())) : 0) {
     // Before there is a folder that a signal could leave.
@@ -66,7 +64,7 @@ public:
     prepare_session();
     if (from_) from_->folder.close_files();
     if (samples && o.training.sample_interval.given())
-      samples_ = samples(p, o, on, session_->weights(), text_);
+      samples_ = samples(p, o, on, session_->weights(), text_.text);
     prepare_trace();
     reports_.prepare();
   }
@@ -79,6 +77,7 @@ public:
     if (resumes() && all_.first())
       for (const std::string& line : from_->changes) print_line(line);
     to_come_ = set_.batches.samples_of(set_.steps - at_.step, at_.samples);
+    begin_reading();
     if (at_.step < set_.steps) reports_.begin_metrics(resumes() && at_.step > 0);
     if (!set_.bench) introduce();
     stopwatch all;
@@ -109,15 +108,36 @@ public:
   }
 
 private:
-  text_data open_text() {
-    return from_ ? open_training_text(p_, o_, true, characters_of(from_->folder, p_))
-                 : open_training_text(p_, o_, false, std::nullopt);
+  run_data open_data() {
+    return from_ ? open_training_data(p_, o_, set_, from_->folder.path(),
+                                      characters_of(from_->folder, p_))
+                 : open_training_data(p_, o_, set_, "", std::nullopt);
   }
 
   void require_same_start() {
     all_.require_same(from_ ? hash_of(from_->folder) : 0, "another state or model at --load",
                       "let all of them see the same folder");
-    all_.require_same(hash_of(text_), "other data", "give all of them the same");
+    all_.require_same(text_.hash(), "other data", "give all of them the same");
+  }
+
+  /// Reads the micro-batches of this rank's replica, from where the run stands, ahead of the steps.
+  void begin_reading() {
+    if (at_.step >= set_.steps) return;
+    const std::int64_t micro = p_.numbers.batch.micro;
+    reader_.emplace(*text_.training, micro, p_.numbers.batch.sequence,
+                    [this, micro, samples = at_.samples, m = std::int64_t{0}]() mutable {
+                      const std::int64_t batch = set_.batches.after(samples);
+                      const std::int64_t first = samples + first_of(m);
+                      if (++m == batch / set_.at_once) samples += batch, m = 0;
+                      return first;
+                    });
+  }
+  /// Of micro-batch m of a step, the number of its first sample within the batch: replicas take
+  /// turns.
+  std::int64_t first_of(std::int64_t m) const {
+    return (m * ranks_.ranks().of(axis::dp) +
+            ranks_.coordinate()[static_cast<unsigned>(axis::dp)]) *
+           p_.numbers.batch.micro;
   }
 
   bool evaluates_now() const {
@@ -141,6 +161,7 @@ private:
       if (stopped()) interrupt(); // of several ranks, those that know agree behind the next step
     }
     evaluate();
+    evaluate_test();
     write_sample();
     confer();
     if (stopped()) interrupt();
@@ -235,7 +256,7 @@ private:
                   fmt::format("{} holds the state of step {}, and this run begins after step {}; "
                               "go on from it with --load {}, or choose another folder to save to",
                               root_->path(), *newest, begin, root_->path()));
-    data_ = identity_of(text_);
+    data_ = text_.identity();
     if (same && root_->has(begin)) saved_at_ = begin;
   }
 
@@ -247,10 +268,12 @@ private:
     const auto times = [&](std::int64_t every) {
       return every > 0 ? (last.step - 1) / every - begin / every + 1 : 1;
     };
-    const bool bests = evaluation_ && o_.training.keep_best();
-    const std::int64_t evaluations = evaluation_ ? last.step / o_.training.eval_interval() + 1 : 0;
-    losses_ = run_losses::longest(last.step, evaluations,
-                                  evaluated_ * static_cast<std::int64_t>(tokens_.size()));
+    const bool measures = !evaluations_.empty(), bests = measures && o_.training.keep_best();
+    const std::int64_t evaluations = measures ? last.step / o_.training.eval_interval() + 1 : 0;
+    const std::int64_t tokens = std::int64_t{p_.numbers.batch.micro} * p_.numbers.batch.sequence;
+    losses_ = run_losses::longest(
+        last.step, evaluations,
+        tokens * std::accumulate(evaluated_.begin(), evaluated_.end(), std::int64_t{0}));
     root_->rehearse(
         last.step, times(o_.training.save_interval()), o_.training.keep_latest_k(),
         [&](folder_writer& out) { fill_state(out, last); },
@@ -265,7 +288,7 @@ private:
     if (!resumes()) return;
     const json_value& state = from_->state->state();
     if (all_.first()) {
-      if (data_.is_null()) data_ = identity_of(text_);
+      if (data_.is_null()) data_ = text_.identity();
       require_same_data(data_, state.field<json_value>("data"));
     }
     at_ = load_moments(from_->folder, state, p_, session_->weights());
@@ -286,7 +309,9 @@ private:
     const whole_flag& iters = o_.training.eval_iters;
     const bool wanted = iters.given()
                             ? iters() > 0
-                            : !text_.parts.valid.empty() && !set_.bench && !o_.data.mock_data();
+                            : !text_.validation.empty() && !set_.bench && !o_.data.mock_data();
+    if (wanted && text_.validation.empty() && text_.text.source)
+      require_prediction(*text_.text.source, text_.text.parts.valid, "validation");
     if (!wanted && o_.training.keep_best.asked() && o_.training.keep_best()) {
       all_.wait_for_end();
       throw error(exit_code::usage,
@@ -295,10 +320,14 @@ private:
                               o_.data.split()));
     }
     if (!wanted) return;
-    evaluation_.emplace(*session_, *text_.source, text_.parts.valid, ranks_);
-    const std::int64_t all = evaluation_->batches(),
-                       each = set_.batches.last / p_.numbers.batch.micro;
-    evaluated_ = iters.given() && iters() < all / each + 1 ? std::min(all, iters() * each) : all;
+    const std::int64_t each = set_.batches.last / p_.numbers.batch.micro;
+    for (const measured_set& set : text_.validation) {
+      evaluations_.emplace_back(*session_, p_, set, ranks_);
+      const std::int64_t all = evaluations_.back().batches();
+      evaluated_.push_back(iters.given() && iters() < all / each + 1 ? std::min(all, iters() * each)
+                                                                     : all);
+    }
+    if (text_.test) test_.emplace(*session_, p_, *text_.test, ranks_);
   }
 
   /// The step behind which the run begins.
@@ -333,9 +362,8 @@ private:
   void introduce() {
     if (!all_.first()) return;
     reports_.introduce(session_->planned().total(), ranks_of(ranks_.ranks()));
-    reports_.note(fmt::format("{}: {} tokens to train on, {} to validate", text_.source->name(),
-                              text_.parts.train.size(), text_.parts.valid.size()));
-    if (text_.parts.valid.empty() && !o_.training.eval_iters.given() && !o_.data.mock_data())
+    reports_.note(fmt::format("{}: {}", text_.name, text_.summary));
+    if (text_.validation.empty() && !o_.training.eval_iters.given() && !o_.data.mock_data())
       reports_.note(
           fmt::format("nothing is evaluated: --split {} leaves nothing to validate; 90,10 "
                       "would leave a tenth",
@@ -376,8 +404,7 @@ private:
   /// anew by the run that goes on.
   bool step() {
     const stopwatch clock;
-    const std::int64_t micro = p_.numbers.batch.micro, replicas = ranks_.ranks().of(axis::dp),
-                       replica = ranks_.coordinate()[static_cast<unsigned>(axis::dp)];
+    waited_for_data_ = 0;
     const std::int64_t waited = timed_ ? timed_->waited() : 0;
     const bool traced = timeline_ && traced_.has(at_.step);
     if (traced) timeline_->begin(at_.step + 1, reports_.clock());
@@ -387,9 +414,11 @@ private:
     const std::optional<step_result> done =
         session_->step(static_cast<int>(batch / set_.at_once), [&](int m, batch_view& b) {
           if (all_.alone() && stopped()) return false;
-          const std::int64_t first = (m * replicas + replica) * micro;
-          windows_.fill(at_.samples + first, tokens_, labels_);
-          b = {tokens_.data(), labels_.data(), first};
+          const std::int64_t first = first_of(m);
+          const stopwatch waiting;
+          micro_batch& batch = reader_->next();
+          waited_for_data_ += waiting.seconds();
+          b = view_of(batch, p_.numbers.batch.packed, first);
           return true;
         });
     if (traced) timeline_->end(done.has_value());
@@ -402,6 +431,7 @@ private:
     r.loss = done->loss.mean();
     r.lr = session_->numbers().learning_rate;
     r.grad_norm = done->norm;
+    r.data_seconds = waited_for_data_;
     if (!std::isfinite(r.loss)) fail("loss", r.loss, r, whose_loss(done->own_loss));
     if (!std::isfinite(r.grad_norm)) fail("gradient norm", r.grad_norm, r);
     if (!done->finite) fail_update(r);
@@ -428,19 +458,26 @@ private:
       return every > 0 ? (set_.steps - 1) / every - (at_.step - 1) / every + 1 : 1;
     };
     training_reports::work_left left{.steps = steps};
-    if (evaluation_) left.evaluations = times(o_.training.eval_interval());
+    if (!evaluations_.empty()) left.evaluations = times(o_.training.eval_interval());
     if (root_) left.saves = times(o_.training.save_interval());
     if (samples_) left.samples = times(o_.training.sample_interval());
     return left;
   }
 
   void evaluate() {
-    if (!evaluation_) return;
+    if (evaluations_.empty()) return;
     const stopwatch clock;
     session_->profile(nullptr);
-    const std::optional<loss_sum> total =
-        evaluation_->run(evaluated_, all_.alone() && signals_ ? &*signals_ : nullptr);
-    if (!total || (all_.alone() && stopped())) return;
+    const stop_signals* const stop = all_.alone() && signals_ ? &*signals_ : nullptr;
+    const std::int64_t number = (at_.step - 1) / o_.training.eval_interval();
+    std::optional<loss_sum> total = loss_sum{};
+    for (std::size_t i = 0; i < evaluations_.size(); ++i) {
+      const std::optional<loss_sum> one = evaluations_[i].run(evaluated_[i], number, stop);
+      if (!one || (all_.alone() && stopped())) return;
+      if (evaluations_.size() > 1)
+        tell([&] { reports_.evaluation_of(evaluations_[i].name(), at_.step, *one); });
+      total->sum += one->sum, total->count += one->count;
+    }
     const double loss = total->mean();
     if (!std::isfinite(loss)) fail("validation loss", loss, {});
     const bool again = losses_.validated && losses_.validated->step == at_.step;
@@ -449,6 +486,15 @@ private:
     losses_.validated = {at_.step, loss, static_cast<std::int64_t>(total->count)};
     if (o_.training.save.given() && o_.training.keep_best()) keep_best();
     reports_.paused(pace::evaluation, clock.seconds());
+  }
+
+  /// Measures the test part once, behind the last step.
+  void evaluate_test() {
+    if (!test_ || stopped()) return;
+    session_->profile(nullptr);
+    const std::optional<loss_sum> total =
+        test_->run(test_->batches(), 0, all_.alone() && signals_ ? &*signals_ : nullptr);
+    if (total && !stopped()) tell([&] { reports_.test(at_.step, *total); });
   }
 
   /// Saves the state that was evaluated if none of the root has a lower loss.
@@ -476,7 +522,8 @@ private:
   /// Writes the files of a state that stands at `at`.
   void fill_state(folder_writer& out, const run_position& at) {
     std::vector<extra_file> extra;
-    if (text_.characters) extra.emplace_back(characters_name, characters_text(*text_.characters));
+    if (text_.text.characters)
+      extra.emplace_back(characters_name, characters_text(*text_.text.characters));
     nlohmann::json state{{"data", data_}};
     losses_.save(state, at);
     save_flags(state, effective_options(o_, set_, p_, product_type_now()));
@@ -569,14 +616,15 @@ private:
   run_position at_;
   std::int64_t taken_ = 0;   ///< steps of this process
   std::int64_t to_come_ = 0; ///< samples of the steps that are left
-  text_data text_;
+  run_data text_;
   nlohmann::json data_; ///< what tells it from other data, where a state is read or written
-  training_windows windows_;
-  std::vector<std::int32_t> tokens_, labels_; // (B, S)
+  std::optional<read_ahead> reader_;
+  double waited_for_data_ = 0; ///< seconds of the step
   std::optional<session> session_;
-  std::optional<evaluation> evaluation_;
+  std::vector<evaluation> evaluations_;
+  std::optional<evaluation> test_;
   std::unique_ptr<sample_writer> samples_;
-  std::int64_t evaluated_ = 0; ///< micro-batches of one evaluation
+  std::vector<std::int64_t> evaluated_; ///< micro-batches of one evaluation, of each set
   run_losses losses_;
   training_reports reports_;
   std::vector<double> computing_; ///< seconds of each rank in a step; of one rank, none

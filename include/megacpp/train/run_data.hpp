@@ -1,0 +1,413 @@
+// What a run trains on and what it is measured by: windows of one text or file of ids, or samples
+// of Megatron-LM's indexed data sets and their blends.
+#pragma once
+
+#include <megacpp/data/gpt_dataset.hpp>
+#include <megacpp/data/windows.hpp>
+#include <megacpp/train/run_tokenizer.hpp>
+#include <megacpp/train/text.hpp>
+
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <system_error>
+#include <vector>
+
+namespace mc {
+
+/// What a loss is measured on, with a name where there are several.
+struct measured_set {
+  std::string name;
+  std::shared_ptr<const sample_set> samples;
+  /// Samples that one evaluation takes where each goes on behind the one before, as in Megatron-LM;
+  /// 0: each takes all, or some that are spread evenly.
+  std::int64_t each = 0;
+};
+
+struct run_data {
+  std::string name;
+  text_data text; ///< what samples are windows of, if they are
+  std::shared_ptr<const sample_set> training;
+  std::vector<measured_set> validation;
+  std::optional<measured_set> test;         ///< measured at the end
+  std::string summary;                      ///< how much there is
+  std::function<nlohmann::json()> identity; ///< what tells it from other data
+  std::function<std::uint64_t()> hash; ///< of the same tokens the same, whatever they are called
+};
+
+namespace detail {
+
+inline bool is_set(const std::string& prefix) {
+  std::error_code ignored;
+  return std::filesystem::exists(prefix + ".idx", ignored);
+}
+
+/// The words of --data-path, or those of the file that --data-args-path names.
+inline std::vector<std::string> words_of_data(const data_flags& d) {
+  if (!d.data_args_path.given()) return d.data_path();
+  if (d.data_path.given())
+    throw error(exit_code::usage,
+                "--data-path and --data-args-path contradict each other; give one");
+  const mapped_file file(d.data_args_path(), exit_code::data);
+  std::vector<std::string> words;
+  std::string_view rest = as_text(file);
+  constexpr std::string_view blanks = " \t\r\n";
+  while (true) {
+    rest.remove_prefix(std::min(rest.find_first_not_of(blanks), rest.size()));
+    if (rest.empty()) return words;
+    const std::size_t end = std::min(rest.find_first_of(blanks), rest.size());
+    words.emplace_back(rest.substr(0, end));
+    rest.remove_prefix(end);
+  }
+}
+
+/// The words of one part of a run that has its own: of the flags of parts, or of a JSON file
+/// {"train": [...], "valid": [...], "test": [...]}, each a list or a text with blanks.
+struct words_of_parts {
+  std::vector<std::string> train, valid, test;
+};
+inline std::optional<words_of_parts> parts_of_data(const data_flags& d) {
+  const bool flags =
+      d.train_data_path.given() || d.valid_data_path.given() || d.test_data_path.given();
+  if (!flags && !d.per_split_data_args_path.given()) return std::nullopt;
+  const auto refuse = [](const char* a, const char* b) {
+    throw error(exit_code::usage,
+                fmt::format("--{} and --{} contradict each other; give one", a, b));
+  };
+  const char* const mine = flags ? "train-data-path" : "per-split-data-args-path";
+  if (d.data_path.given()) refuse("data-path", mine);
+  if (d.data_args_path.given()) refuse("data-args-path", mine);
+  if (d.split.given()) refuse("split", mine);
+  if (flags) {
+    if (d.per_split_data_args_path.given()) refuse(mine, "per-split-data-args-path");
+    return words_of_parts{d.train_data_path(), d.valid_data_path(), d.test_data_path()};
+  }
+  const json_value file = read_json(d.per_split_data_args_path(), exit_code::data);
+  const auto part = [&](const char* name) {
+    std::vector<std::string> words;
+    if (!file.has(name)) return words;
+    if (!file.raw()[name].is_string()) return file.field<std::vector<std::string>>(name);
+    std::string word;
+    for (const char c : file.field<std::string>(name) + ' ') {
+      if (c != ' ' && c != '\t' && c != '\n') word += c;
+      else if (!word.empty()) words.push_back(std::exchange(word, ""));
+    }
+    return words;
+  };
+  return words_of_parts{part("train"), part("valid"), part("test")};
+}
+
+/// Whether the data are indexed sets: as --data-type says, or because their files are there.
+inline bool is_of_sets(const data_flags& d) {
+  if (d.data_type.given()) return d.data_type() == "indexed";
+  if (d.data_args_path.given() || parts_of_data(d)) return true;
+  return std::ranges::any_of(d.data_path(), is_set);
+}
+
+/// What the flags of --reset-position-ids and its like make of the ends of documents. Throws
+/// mc::error.
+inline document_ends ends_of(const program_view& p, const options& o, const std::string& folder) {
+  const data_flags& d = o.data;
+  document_ends ends{.reset_position_ids = d.reset_position_ids(),
+                     .reset_attention_mask = d.reset_attention_mask(),
+                     .eod_mask_loss = d.eod_mask_loss()};
+  if (ends.reset_attention_mask && !p.numbers.batch.packed)
+    throw error(
+        exit_code::mismatch,
+        fmt::format("--reset-attention-mask keeps attention within documents, which {} is not "
+                    "built for: build it with PACKED of megacpp_add_preset, packed=1 of "
+                    "examples/build_preset.sh, or batch.packed = true",
+                    p.name));
+  if (!ends.reset_position_ids && !ends.reset_attention_mask && !ends.eod_mask_loss) return ends;
+  if (d.tokenizer_type() == "NullTokenizer") {
+    ends.eod = p.vocabulary - 1;
+    return ends;
+  }
+  const auto t = run_tokenizer(d, folder);
+  if (!t)
+    throw error(exit_code::usage,
+                "--reset-position-ids, --reset-attention-mask and --eod-mask-loss need to know the "
+                "token that ends a document; name the tokenizer by --tokenizer-model");
+  ends.eod = end_of_document(*t);
+  return ends;
+}
+
+/// Opens each set once, however often it is named.
+class opened_sets {
+public:
+  explicit opened_sets(std::int64_t vocabulary) : vocabulary_(vocabulary) {}
+  std::shared_ptr<const indexed_dataset> operator()(const std::string& prefix) {
+    auto& set = sets_[prefix];
+    if (!set) set = std::make_shared<const indexed_dataset>(prefix, vocabulary_);
+    return set;
+  }
+  std::int64_t count() const { return std::ssize(sets_); }
+
+  /// XXH64 of each set's index and of pieces of its tokens, spread evenly.
+  nlohmann::json identity() const {
+    constexpr std::size_t piece = 64 << 10, most = 1024;
+    nlohmann::json all = nlohmann::json::array();
+    for (const auto& [prefix, set] : sets_) {
+      xxh64 hash;
+      hash.add(set->idx_bytes());
+      const std::span<const std::byte> bytes = set->bin_bytes();
+      const std::size_t pieces = (bytes.size() + piece - 1) / piece, n = std::min(pieces, most);
+      for (std::size_t i = 0; i < n; ++i) {
+        set->check_unchanged();
+        const std::size_t at = (n == pieces ? i : i * (pieces / n)) * piece;
+        hash.add(bytes.subspan(at, std::min(piece, bytes.size() - at)));
+      }
+      all.push_back({{"tokens", set->tokens()}, {"xxh64", fmt::format("{:016x}", hash.value())}});
+    }
+    return all;
+  }
+  std::int64_t tokens() const {
+    std::int64_t n = 0;
+    for (const auto& [prefix, set] : sets_) n += set->tokens();
+    return n;
+  }
+
+private:
+  std::int64_t vocabulary_;
+  std::map<std::string, std::shared_ptr<const indexed_dataset>> sets_;
+};
+
+/// One part of a blend's sets: which of training, validation and test, or all of them.
+enum class run_part : std::uint8_t { training, validation, test, all };
+
+inline std::string_view name_of(run_part part) {
+  constexpr std::string_view names[] = {"training", "validation", "test", "whole"};
+  return names[static_cast<unsigned>(part)];
+}
+
+/// The sets of a blend, with what a part has of each; those without anything are left out.
+struct sets_of_part {
+  std::vector<dataset_part> sets;
+  std::vector<double> weights;
+  std::int64_t sequences = 0;
+};
+inline sets_of_part part_of(const blend& b, run_part which, std::string_view split_text,
+                            opened_sets& open) {
+  sets_of_part part;
+  for (std::size_t i = 0; i < b.prefixes.size(); ++i) {
+    const auto set = open(b.prefixes[i]);
+    const split_ranges ranges = split(split_text, set->sequences());
+    const token_range range = which == run_part::training     ? ranges.train
+                              : which == run_part::validation ? ranges.valid
+                              : which == run_part::test       ? ranges.test
+                                                              : token_range{0, set->sequences()};
+    if (range.empty()) continue;
+    part.sets.push_back({set, range});
+    part.sequences += range.size();
+    if (!b.weights.empty()) part.weights.push_back(b.weights[i]);
+  }
+  return part;
+}
+
+/// Samples of sets for a run of so many steps, as Megatron-LM counts them.
+inline run_data open_sets(const program_view& p, const options& o, const training_settings& t,
+                          const std::string& folder) {
+  const data_flags& d = o.data;
+  if (o.model.seed() >= std::int64_t{1} << 32)
+    throw error(exit_code::usage,
+                fmt::format("--seed is {}, but the order of indexed data sets is drawn from a seed "
+                            "below 2^32; give a smaller one",
+                            o.model.seed()));
+  const std::optional<words_of_parts> parts = parts_of_data(d);
+  const std::vector<std::string> words = parts ? parts->train : words_of_data(d);
+  if (words.empty())
+    throw error(exit_code::usage,
+                "train needs --data-path PREFIX, the name of a data set without .bin "
+                "and .idx, or --train-data-path");
+  const document_ends ends = ends_of(p, o, folder);
+  const index_cache cache(d.data_cache_path());
+  const auto open = std::make_shared<opened_sets>(p.vocabulary);
+  gpt_request request{.sequence = p.numbers.batch.sequence,
+                      .seed = static_cast<std::uint32_t>(o.model.seed())};
+  const char* const flag = parts ? "--train-data-path" : "--data-path";
+  const blend trained = parse_blend(words, flag);
+  const auto part = [&](run_part which) {
+    if (!parts) return part_of(trained, which, d.split(), *open);
+    const std::vector<std::string>& own = which == run_part::training     ? parts->train
+                                          : which == run_part::validation ? parts->valid
+                                                                          : parts->test;
+    if (own.empty()) return sets_of_part();
+    return part_of(
+        parse_blend(own, which == run_part::validation ? "--valid-data-path" : "--test-data-path"),
+        run_part::all, d.split(), *open);
+  };
+  run_data data;
+  const sets_of_part of_training = part(run_part::training);
+  if (of_training.sets.empty())
+    throw error(exit_code::data,
+                fmt::format("--split {} leaves no document of {} to train on; give more data or "
+                            "another --split",
+                            d.split(), trained.prefixes[0]));
+  request.samples = t.samples();
+  data.training = blended_samples(of_training.sets, of_training.weights, request, ends, cache);
+  data.name = data.training->name();
+  if (data.training->size() < *request.samples)
+    throw error(exit_code::data,
+                fmt::format("{} has {} samples without weights, but the run trains on {}; give "
+                            "weights, with which sets are repeated, or fewer --train-iters",
+                            data.name, data.training->size(), *request.samples));
+
+  const std::int64_t iters = o.training.eval_iters(), batch = t.batches.last;
+  const bool whole = !o.training.eval_iters.given() || o.training.full_validation();
+  const auto measured = [&](run_part which, std::int64_t evaluations) {
+    std::vector<measured_set> sets;
+    const sets_of_part of = part(which);
+    if (of.sets.empty()) return sets;
+    gpt_request r = request;
+    r.samples.reset();
+    if (!whole) r.samples = evaluations * iters * batch;
+    else r.drop_last = false; // each token is predicted
+    const std::int64_t each = whole ? 0 : iters * batch;
+    if (of.sets.size() == 1 || whole || o.training.multiple_validation_sets()) {
+      for (const dataset_part& one : of.sets)
+        sets.push_back(
+            {one.data->name(), blended_samples({one}, {}, r, ends, cache, name_of(which)), each});
+    } else {
+      sets.push_back(
+          {data.name, blended_samples(of.sets, of.weights, r, ends, cache, name_of(which)), each});
+    }
+    return sets;
+  };
+  if (whole || iters > 0) {
+    data.validation = measured(run_part::validation, t.steps / o.training.eval_interval() + 1);
+    if (parts && !parts->test.empty()) {
+      std::vector<measured_set> test = measured(run_part::test, 1);
+      if (test.size() > 1)
+        throw error(
+            exit_code::usage,
+            "--test-data-path takes one data set where all of it is measured; merge them, or "
+            "give --eval-iters");
+      data.test = std::move(test[0]);
+    }
+  }
+  std::int64_t validated = 0;
+  for (const measured_set& s : data.validation) validated += s.samples->size();
+  data.summary = fmt::format("{} samples of {} tokens to train on, {} to validate",
+                             data.training->size(), request.sequence, validated);
+  data.identity = [open, name = data.name] {
+    return nlohmann::json{{"name", name}, {"tokens", open->tokens()}, {"sets", open->identity()}};
+  };
+  data.hash = [open, weights = trained.weights] {
+    xxh64 hash;
+    const std::string text = fmt::format("{} {}", open->identity().dump(), fmt::join(weights, " "));
+    hash.add(std::as_bytes(std::span(text)));
+    return hash.value();
+  };
+  return data;
+}
+
+/// What is said of documents changes nothing where a text is one.
+inline void refuse_flags_of_sets(const options& o) {
+  const data_flags& d = o.data;
+  for (const auto& [name, asked] :
+       {std::pair{"reset-position-ids", d.reset_position_ids.asked()},
+        std::pair{"reset-attention-mask", d.reset_attention_mask.asked()},
+        std::pair{"eod-mask-loss", d.eod_mask_loss.asked()},
+        std::pair{"data-cache-path", d.data_cache_path.asked()},
+        std::pair{"multiple-validation-sets", o.training.multiple_validation_sets.asked()}})
+    if (asked)
+      throw error(exit_code::usage,
+                  fmt::format("--{} changes nothing without an indexed data set; leave it out, or "
+                              "prepare one by megacpp-data",
+                              name));
+}
+
+/// Windows of one text.
+inline run_data of_text(text_data text, std::int64_t sequence, std::uint64_t seed) {
+  run_data data;
+  data.text = std::move(text);
+  const std::shared_ptr<token_source> source = data.text.source;
+  const split_ranges parts = data.text.parts;
+  data.name = source->name();
+  data.training = std::make_shared<training_windows>(*source, parts.train, sequence, seed);
+  if (!parts.valid.empty())
+    data.validation.push_back(
+        {data.name, std::make_shared<evaluation_windows>(*source, parts.valid, sequence)});
+  data.summary =
+      fmt::format("{} tokens to train on, {} to validate", parts.train.size(), parts.valid.size());
+  const text_data same{source, parts, data.text.characters};
+  data.identity = [same] { return identity_of(same); };
+  data.hash = [same] { return hash_of(same); };
+  return data;
+}
+
+} // namespace detail
+
+/// Opens the data of `train`. `saved`: the characters of the model that training starts from, in
+/// `folder`, "" being none. Throws mc::error.
+inline run_data open_training_data(const program_view& p, const options& o,
+                                   const training_settings& t, const std::string& folder,
+                                   std::optional<character_set> saved) {
+  if (!o.data.mock_data() && detail::is_of_sets(o.data)) {
+    detail::refuse_characters(o, saved.has_value());
+    return detail::open_sets(p, o, t, folder);
+  }
+  detail::refuse_flags_of_sets(o);
+  return detail::of_text(open_training_text(p, o, !folder.empty(), std::move(saved)),
+                         p.numbers.batch.sequence, t.numbers.seed);
+}
+
+/// Opens what `eval` measures: each data set or file of --data-path. Throws mc::error.
+inline std::vector<run_data> open_evaluation_data(const program_view& p, const options& o,
+                                                  const std::string& folder,
+                                                  const std::optional<character_set>& characters) {
+  std::vector<run_data> all;
+  if (!detail::is_of_sets(o.data)) {
+    detail::refuse_flags_of_sets(o);
+    const std::size_t files = std::max<std::size_t>(o.data.data_path().size(), 1);
+    for (std::size_t i = 0; i < files; ++i) {
+      text_data text = open_evaluation_text(p, o, characters, i);
+      require_prediction(*text.source, text.parts.valid, "validation");
+      run_data data;
+      data.name = text.source->name();
+      data.text = std::move(text);
+      const text_data same{data.text.source, data.text.parts, data.text.characters};
+      data.validation.push_back(
+          {data.name, std::make_shared<evaluation_windows>(*same.source, same.parts.valid,
+                                                           p.numbers.batch.sequence)});
+      data.hash = [same] { return hash_of(same); };
+      all.push_back(std::move(data));
+    }
+    return all;
+  }
+  detail::refuse_characters(o, characters.has_value());
+  const document_ends ends = detail::ends_of(p, o, folder);
+  const std::vector<std::string> words = detail::words_of_data(o.data);
+  if (words.empty())
+    throw error(exit_code::usage, "eval needs --data-path PREFIX, the name of a data set");
+  for (const std::string& prefix : words) {
+    const auto open = std::make_shared<detail::opened_sets>(p.vocabulary);
+    const detail::sets_of_part part =
+        detail::part_of(parse_blend(std::span(&prefix, 1), "--data-path"),
+                        o.data.split.given() ? detail::run_part::validation : detail::run_part::all,
+                        o.data.split(), *open);
+    if (part.sets.empty())
+      throw error(exit_code::data,
+                  fmt::format("--split {} leaves no document of {} to measure; give another",
+                              o.data.split(), prefix));
+    run_data data;
+    data.name = prefix;
+    data.validation.push_back(
+        {prefix,
+         blended_samples(part.sets, {}, {.sequence = p.numbers.batch.sequence, .drop_last = false},
+                         ends, index_cache(o.data.data_cache_path()), "validation")});
+    data.hash = [open] {
+      xxh64 hash;
+      const std::string text = open->identity().dump();
+      hash.add(std::as_bytes(std::span(text)));
+      return hash.value();
+    };
+    all.push_back(std::move(data));
+  }
+  return all;
+}
+
+} // namespace mc
