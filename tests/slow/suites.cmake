@@ -147,6 +147,19 @@ megacpp_slow_test(transformers LABEL peer TIMEOUT 2400 ONE_THREAD COST 1000
     ${CMAKE_CURRENT_BINARY_DIR}/transformers ${MEGACPP_PEER_VENVS})
 set_tests_properties(transformers PROPERTIES RESOURCE_LOCK build)
 
+# Conversations as transformers writes them by published templates.
+if(shared_dir)
+  add_executable(chat_peer EXCLUDE_FROM_ALL slow/chat_peer.cpp)
+  target_link_libraries(chat_peer PRIVATE megacpp_own)
+  target_compile_options(chat_peer PRIVATE -O0)
+  add_dependencies(slow_tests chat_peer)
+  megacpp_slow_test(chat LABEL peer TIMEOUT 1200 ONE_THREAD COST 100
+    COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/slow/chat.sh ${PROJECT_SOURCE_DIR} ${PROJECT_BINARY_DIR}
+      ${CMAKE_CURRENT_BINARY_DIR}/chat ${MEGACPP_PEER_VENVS} ${shared_dir})
+  set_tests_properties(chat PROPERTIES RESOURCE_LOCK build)
+  set_property(TEST chat APPEND PROPERTY DEPENDS transformers) # whose environment it uses, too
+endif()
+
 find_program(MEGACPP_TIDY NAMES clang-tidy)
 mark_as_advanced(MEGACPP_TIDY)
 if(MEGACPP_TIDY AND MEGACPP_CLANG)

@@ -1,0 +1,314 @@
+// Conversations as people have them, one JSON object a line:
+//
+//   {"messages": [{"role": ..., "content": ...}, ...]}          OpenAI, Hugging Face
+//   {"prompt": ..., "completion": ...}                          strings, or lists of messages
+//   {"conversations": [{"from": ..., "value": ...}, ...]}       ShareGPT
+//   {"ids": [...], "mask": [...]}                               tokens already, 1 where trained on
+//
+// with "tools": [...] beside any of the first three (docs/chat.md).
+#pragma once
+
+#include <megacpp/io/error.hpp>
+#include <megacpp/io/json_file.hpp>
+#include <megacpp/io/ordered_json.hpp>
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include <fmt/format.h>
+
+namespace mc {
+
+enum class chat_role { system, user, assistant, tool };
+
+inline std::string_view name_of(chat_role role) {
+  constexpr std::array<std::string_view, 4> names{"system", "user", "assistant", "tool"};
+  return names[static_cast<std::size_t>(role)];
+}
+
+/// What an assistant asks to be run.
+struct tool_call {
+  std::string name;
+  ordered_json arguments; ///< an object, or a string that is printed as it is
+};
+
+struct chat_message {
+  chat_role role = chat_role::user;
+  std::string content;                  ///< empty only beside calls, and of tools
+  std::optional<std::string> reasoning; ///< what the assistant thought, apart from its words
+  std::vector<tool_call> calls;
+  bool trained = true; ///< of an assistant: its words count in the loss
+};
+
+struct conversation {
+  std::vector<chat_message> messages;
+  std::optional<std::vector<ordered_json>> tools; ///< each an object
+  std::string place;                              ///< for messages: the file and the line
+};
+
+/// A conversation as tokens.
+struct chat_tokens {
+  std::vector<std::int32_t> ids;
+  std::vector<std::uint8_t> mask; ///< 1: this token is learned
+};
+
+namespace detail {
+
+/// Reads what stands on one line; `place` names file and line.
+class conversation_reader {
+public:
+  explicit conversation_reader(std::string_view place) : place_(place) {}
+
+  conversation read(const ordered_json& line) {
+    if (!line.is_object()) throw fault("is not a JSON object");
+    const ordered_json* const messages = line.find("messages");
+    const ordered_json* const turns = line.find("conversations");
+    const ordered_json* const prompt = line.find("prompt");
+    const ordered_json* const completion = line.find("completion");
+    const int forms = (messages ? 1 : 0) + (turns ? 1 : 0) + (prompt || completion ? 1 : 0);
+    if (forms != 1)
+      throw fault(forms > 1 ? "has two of \"messages\", \"conversations\" and \"prompt\"; leave one"
+                            : "has no \"messages\", \"prompt\" with \"completion\", "
+                              "\"conversations\", or \"ids\" with \"mask\"");
+    read_system(line);
+    if (messages) read_list(*messages, "messages", false);
+    else if (turns) read_list(*turns, "conversations", true);
+    else read_pair(prompt, completion);
+    read_tools(line);
+    check_turns();
+    read_.place = place_;
+    return std::move(read_);
+  }
+
+private:
+  error fault(std::string_view sentence) const {
+    return error(exit_code::data, fmt::format("{} {}", place_, sentence));
+  }
+  /// About the message that is read now, counted from 1 over the whole line.
+  error message_fault(std::string_view sentence) const {
+    return error(exit_code::data,
+                 fmt::format("{}, message {}: {}", place_, read_.messages.size() + 1, sentence));
+  }
+
+  void read_system(const ordered_json& line) {
+    const ordered_json* const system = line.find("system");
+    if (!system) return;
+    if (!system->is_string()) throw fault("has a \"system\" that is not a string");
+    if (!system->text.empty()) read_.messages.push_back({chat_role::system, system->text, {}, {}});
+  }
+
+  void read_list(const ordered_json& list, std::string_view name, bool share_gpt) {
+    if (!list.is_list()) throw fault(fmt::format("has \"{}\" that are not a list", name));
+    for (const ordered_json& message : list.items) read_message(message, share_gpt);
+  }
+
+  /// Strings are a user's turn and the answer to it; of lists the completion alone is trained on.
+  void read_pair(const ordered_json* prompt, const ordered_json* completion) {
+    if (!prompt || !completion)
+      throw fault("has only one of \"prompt\" and \"completion\"; give both");
+    if (prompt->is_string() && completion->is_string()) {
+      read_.messages.push_back({chat_role::user, prompt->text, {}, {}});
+      read_.messages.push_back({chat_role::assistant, completion->text, {}, {}});
+      return;
+    }
+    if (!prompt->is_list() || !completion->is_list())
+      throw fault(
+          "has a \"prompt\" and a \"completion\" that are neither two strings nor two lists "
+          "of messages");
+    read_list(*prompt, "prompt", false);
+    for (chat_message& m : read_.messages) m.trained = false;
+    read_list(*completion, "completion", false);
+  }
+
+  static const std::string* role_text(const ordered_json& message, bool share_gpt) {
+    const ordered_json* const role = message.find(share_gpt ? "from" : "role");
+    return role && role->is_string() ? &role->text : nullptr;
+  }
+
+  std::optional<chat_role> role_of(std::string_view name, bool share_gpt) const {
+    using entry = std::pair<std::string_view, chat_role>;
+    constexpr std::array<entry, 4> roles{{{"system", chat_role::system},
+                                          {"user", chat_role::user},
+                                          {"assistant", chat_role::assistant},
+                                          {"tool", chat_role::tool}}};
+    constexpr std::array<entry, 4> share_gpt_roles{{{"human", chat_role::user},
+                                                    {"gpt", chat_role::assistant},
+                                                    {"observation", chat_role::tool},
+                                                    {"function_call", chat_role::assistant}}};
+    for (const entry& e : roles)
+      if (e.first == name) return e.second;
+    if (share_gpt)
+      for (const entry& e : share_gpt_roles)
+        if (e.first == name) return e.second;
+    return std::nullopt;
+  }
+
+  void read_message(const ordered_json& message, bool share_gpt) {
+    if (!message.is_object()) throw message_fault("is not an object with a role and a content");
+    const std::string* const role = role_text(message, share_gpt);
+    if (!role) throw message_fault(share_gpt ? "has no \"from\"" : "has no \"role\"");
+    const std::optional<chat_role> known = role_of(*role, share_gpt);
+    if (!known)
+      throw message_fault(fmt::format(
+          "the role \"{}\" is not one of system, user, assistant, "
+          "tool{}; rename it or leave the message out",
+          printable(*role), share_gpt ? ", human, gpt, observation, function_call" : ""));
+    chat_message read;
+    read.role = *known;
+    const std::string_view words = share_gpt ? "value" : "content";
+    if (const ordered_json* const content = message.find(words)) {
+      if (!content->is_string())
+        throw message_fault(
+            fmt::format("its \"{}\" is not a string; megacpp trains on text alone", words));
+      read.content = content->text;
+    }
+    if (share_gpt && *role == "function_call") read_function_call(read);
+    read_calls(message, read);
+    read_reasoning(message, read);
+    read_weight(message, read);
+    if (read.content.empty() && read.calls.empty() && read.role != chat_role::tool)
+      throw message_fault("the turn is empty; leave it out, or the conversation");
+    read_.messages.push_back(std::move(read));
+  }
+
+  void read_reasoning(const ordered_json& message, chat_message& read) {
+    const ordered_json* const reasoning = message.find("reasoning_content");
+    if (!reasoning) return;
+    if (!reasoning->is_string()) throw message_fault("its \"reasoning_content\" is not a string");
+    if (read.role != chat_role::assistant)
+      throw message_fault("has a \"reasoning_content\", which only an assistant has");
+    read.reasoning = reasoning->text;
+  }
+
+  void read_weight(const ordered_json& message, chat_message& read) {
+    const ordered_json* const weight = message.find("weight");
+    if (!weight) return;
+    if (weight->kind != ordered_json::kinds::number || (weight->text != "0" && weight->text != "1"))
+      throw message_fault("its \"weight\" is neither 0 nor 1");
+    read.trained = weight->text == "1";
+  }
+
+  void read_calls(const ordered_json& message, chat_message& read) {
+    const ordered_json* const calls = message.find("tool_calls");
+    if (!calls) return;
+    if (!calls->is_list()) throw message_fault("its \"tool_calls\" are not a list");
+    if (read.role != chat_role::assistant && !calls->items.empty())
+      throw message_fault("has \"tool_calls\", which only an assistant has");
+    for (const ordered_json& call : calls->items) read_call(call, read);
+  }
+
+  void read_call(const ordered_json& call, chat_message& read) {
+    const ordered_json* const function = call.is_object() ? call.find("function") : nullptr;
+    const ordered_json& called = function ? *function : call;
+    const ordered_json* const name = called.is_object() ? called.find("name") : nullptr;
+    const ordered_json* const arguments = called.is_object() ? called.find("arguments") : nullptr;
+    if (!name || !name->is_string() || name->text.empty())
+      throw message_fault("a call of a tool has no \"name\"");
+    if (!arguments || !(arguments->is_object() || arguments->is_string()))
+      throw message_fault(
+          fmt::format("the call of \"{}\" has no \"arguments\" that are an object or "
+                      "a string; give {{}} where there are none",
+                      printable(name->text)));
+    read.calls.push_back({name->text, *arguments});
+  }
+
+  /// ShareGPT's turn of a call: its text is the call, or a list of them.
+  void read_function_call(chat_message& read) {
+    const std::string where =
+        fmt::format("{}, message {}: its \"value\"", place_, read_.messages.size() + 1);
+    const ordered_json calls = parse_ordered_json(read.content, where, exit_code::data);
+    read.content.clear();
+    if (!calls.is_list()) return read_call(calls, read);
+    for (const ordered_json& call : calls.items) read_call(call, read);
+  }
+
+  /// A list of objects, or a string that holds one.
+  void read_tools(const ordered_json& line) {
+    const ordered_json* const given = line.find("tools");
+    if (!given || (given->is_string() && given->text.empty())) return;
+    const ordered_json parsed =
+        given->is_string()
+            ? parse_ordered_json(given->text, fmt::format("{}: its \"tools\"", place_),
+                                 exit_code::data)
+            : *given;
+    if (!parsed.is_list()) throw fault("has \"tools\" that are not a list");
+    for (const ordered_json& tool : parsed.items)
+      if (!tool.is_object()) throw fault("has \"tools\" of which one is not an object");
+    read_.tools = parsed.items;
+  }
+
+  void check_turns() const {
+    const auto at_message = [this](std::size_t i, std::string_view sentence) {
+      return error(exit_code::data, fmt::format("{}, message {}: {}", place_, i + 1, sentence));
+    };
+    bool answered = false;
+    for (std::size_t i = 0; i < read_.messages.size(); ++i) {
+      const chat_role role = read_.messages[i].role;
+      answered = answered || role == chat_role::assistant;
+      if (role != chat_role::tool) continue;
+      const bool called = i > 0 && (read_.messages[i - 1].role == chat_role::assistant ||
+                                    read_.messages[i - 1].role == chat_role::tool);
+      if (!called)
+        throw at_message(i, "the result of a tool follows no turn of an assistant that called it");
+    }
+    if (!answered) throw fault("has no turn of an assistant, so that there is nothing to train on");
+  }
+
+  std::string place_;
+  conversation read_;
+};
+
+inline chat_tokens read_chat_tokens(const nlohmann::json& line, std::string_view place) {
+  const auto fault = [place](std::string_view sentence) {
+    return error(exit_code::data, fmt::format("{} {}", place, sentence));
+  };
+  const auto mask_at = line.find("mask");
+  const nlohmann::json& ids = line["ids"];
+  if (mask_at == line.end() || !ids.is_array() || !mask_at->is_array())
+    throw fault("needs a list \"mask\" beside its list \"ids\"");
+  if (ids.size() != mask_at->size())
+    throw fault(fmt::format("has {} \"ids\", but a \"mask\" of {}", ids.size(), mask_at->size()));
+  if (ids.empty()) throw fault("has no \"ids\"");
+  chat_tokens tokens;
+  tokens.ids.reserve(ids.size());
+  tokens.mask.reserve(ids.size());
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    const nlohmann::json &id = ids[i], &kept = (*mask_at)[i];
+    if (!id.is_number_unsigned() ||
+        id.get<std::uint64_t>() > std::numeric_limits<std::int32_t>::max())
+      throw fault(fmt::format("has {} as id {}, which is no token", printable(id.dump()), i));
+    const bool whole = kept.is_number_unsigned() && kept.get<std::uint64_t>() <= 1;
+    if (!whole && !kept.is_boolean())
+      throw fault(fmt::format("has {} at {} of its \"mask\", which is neither 0 nor 1",
+                              printable(kept.dump()), i));
+    tokens.ids.push_back(id.get<std::int32_t>());
+    tokens.mask.push_back(kept.is_boolean() ? kept.get<bool>() : kept.get<std::uint64_t>() == 1);
+  }
+  return tokens;
+}
+
+} // namespace detail
+
+/// What stands on one line of a file of conversations. Throws mc::error(exit_code::data) that names
+/// the file, the line and the message.
+inline std::variant<conversation, chat_tokens> parse_conversation(std::string_view line,
+                                                                  std::string_view file,
+                                                                  std::int64_t number) {
+  const std::string place = fmt::format("{}, line {}", file, number);
+  if (line.find("\"ids\"") != std::string_view::npos) { // in a compact form: there may be millions
+    const nlohmann::json value = parse_json(line, place, exit_code::data);
+    if (value.is_object() && value.contains("ids")) return detail::read_chat_tokens(value, place);
+  }
+  return detail::conversation_reader(place).read(parse_ordered_json(line, place, exit_code::data));
+}
+
+} // namespace mc
