@@ -232,8 +232,7 @@ private:
   bool is_llama() const { return style_ == chat_style::llama3 || style_ == chat_style::llama3_1; }
   error fault(const conversation& chat, std::string_view sentence) const {
     const std::string place = chat.place.empty() ? std::string() : chat.place + ": ";
-    return error(exit_code::data,
-                 fmt::format("{}the template of {} {}", place, name(), sentence));
+    return error(exit_code::data, fmt::format("{}the template of {} {}", place, name(), sentence));
   }
 
   void write(const conversation& chat, detail::chat_writer& out) const {
