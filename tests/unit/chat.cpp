@@ -117,6 +117,7 @@ BOOST_AUTO_TEST_CASE(lines_of_ids_are_taken_as_they_are) {
              boost::test_tools::per_element());
   BOOST_TEST(tokens.mask == (std::vector<std::uint8_t>{0, 1, 1, 0}),
              boost::test_tools::per_element());
+  BOOST_TEST(mc::line_of(tokens) == "{\"ids\": [5, 0, 2147483647, 7], \"mask\": [0, 1, 1, 0]}\n");
   for (const auto& [line, part] : std::map<std::string, std::string>{
            {R"({"ids":[1]})", "line 3 needs a list \"mask\""},
            {R"({"ids":1,"mask":[1]})", "needs a list"},
@@ -178,33 +179,47 @@ BOOST_AUTO_TEST_CASE(what_is_no_conversation_is_refused_with_its_place) {
 
 BOOST_AUTO_TEST_CASE(files_are_read_line_by_line) {
   const scratch_folder dir;
-  const mc::chat_template chatml(mc::chat_style::chatml);
-  const mc::conversation_encoder encode(258, chatml, encode_bytes);
+  const mc::conversation_form form{.vocabulary = 258,
+                                   .style = mc::chat_template(mc::chat_style::chatml),
+                                   .encoder = [] { return encode_bytes; }};
   write_text(dir / "chats",
              "\n{\"prompt\":\"a\",\"completion\":\"b\"}\r\n \n{\"ids\":[1,2],\"mask\":[0,1]}");
-  const mc::conversation_store store = mc::read_conversations(dir / "chats", encode);
+  const mc::conversation_store store = mc::read_conversations(dir / "chats", form);
   BOOST_REQUIRE(store.size() == 2);
   BOOST_TEST(store[1].size() == 2u);
   BOOST_TEST(store[1][1] == (2u | mc::conversation_store::learned));
 
   write_text(dir / "chats", "\n\n{\"prompt\":\"a\"}\n");
-  CHECK_REFUSED(mc::read_conversations(dir / "chats", encode), exit_code::data,
-                "chats, line 3 has");
+  CHECK_REFUSED(mc::read_conversations(dir / "chats", form), exit_code::data, "chats, line 3 has");
   write_text(dir / "chats", " \n\n");
-  CHECK_REFUSED(mc::read_conversations(dir / "chats", encode), exit_code::data, "no conversation");
+  CHECK_REFUSED(mc::read_conversations(dir / "chats", form), exit_code::data, "no conversation");
   write_text(dir / "chats", "{\"ids\":[1,2],\"mask\":[0,1]}\n{\"ids\":[1,258],\"mask\":[0,1]}");
-  CHECK_REFUSED(mc::read_conversations(dir / "chats", encode), exit_code::data,
+  CHECK_REFUSED(mc::read_conversations(dir / "chats", form), exit_code::data,
                 "line 2 has the token 258 at 1, but the vocabulary has 258");
   write_text(dir / "chats",
              "{\"ids\":[1,2],\"mask\":[0,1]}\n{\"prompt\":\"a\",\"completion\":\"b\"}");
-  CHECK_REFUSED(mc::read_conversations(dir / "chats", mc::conversation_encoder(10)),
+  CHECK_REFUSED(mc::read_conversations(dir / "chats", mc::conversation_form{.vocabulary = 10}),
                 exit_code::data, "line 2 is a conversation in words, but no tokenizer is given");
-  write_text(dir / "chats", "\n" + std::string((16u << 20) + 1, ' ') + "\n");
-  CHECK_REFUSED(mc::read_conversations(dir / "chats", encode), exit_code::data,
+  write_text(dir / "chats", "\n" + std::string((16u << 20) + 1, '[') + "\n");
+  CHECK_REFUSED(mc::read_conversations(dir / "chats", form), exit_code::data,
                 "line 2 has 16777217 bytes");
-  CHECK_REFUSED(
-      mc::conversation_encoder(9, mc::chat_template(mc::chat_style::llama3), encode_bytes),
-      exit_code::model, "ends turns by <|eot_id|>, which is no token");
+  mc::conversation_form other = form;
+  other.style = mc::chat_template(mc::chat_style::llama3);
+  CHECK_REFUSED(mc::read_conversations(dir / "chats", other), exit_code::model,
+                "ends turns by <|eot_id|>, which is no token");
+  // The first line that is refused is named, however many threads read.
+  std::string many;
+  for (int i = 0; i < 6000; ++i)
+    many +=
+        i == 5000 || i > 5500 ? "{}\n" : fmt::format("{{\"ids\":[{}],\"mask\":[1]}}\n", i % 200);
+  write_text(dir / "chats", many);
+  CHECK_REFUSED(mc::read_conversations(dir / "chats", form), exit_code::data, "line 5001 has no");
+  write_text(dir / "chats", many.substr(0, many.find("{}")));
+  const mc::conversation_store all = mc::read_conversations(dir / "chats", form);
+  BOOST_REQUIRE(all.size() == 5000);
+  for (std::int64_t i = 0; i < 5000; ++i)
+    BOOST_TEST((all[i][0] & ~mc::conversation_store::learned) ==
+               static_cast<std::uint32_t>(i % 200));
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -25,6 +25,8 @@
 #include <vector>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
 
 namespace mc {
 
@@ -297,6 +299,12 @@ inline chat_tokens read_chat_tokens(const nlohmann::json& line, std::string_view
 }
 
 } // namespace detail
+
+/// The line that holds these tokens.
+inline std::string line_of(const chat_tokens& tokens) {
+  return fmt::format("{{\"ids\": [{}], \"mask\": [{}]}}\n", fmt::join(tokens.ids, ", "),
+                     fmt::join(tokens.mask, ", "));
+}
 
 /// What stands on one line of a file of conversations. Throws mc::error(exit_code::data) that names
 /// the file, the line and the message.

@@ -107,14 +107,13 @@ public:
   bool binary(binary_t&) override { return false; }
   bool start_object(std::size_t) override { return open(kinds::object); }
   bool start_array(std::size_t) override { return open(kinds::list); }
-  bool end_object() override { return open_.pop_back(), true; }
+  bool end_object() override {
+    refuse_twins(open_.back()->keys);
+    return open_.pop_back(), true;
+  }
   bool end_array() override { return open_.pop_back(), true; }
   bool key(string_t& name) override {
-    std::vector<std::string>& keys = open_.back()->keys;
-    if (std::find(keys.begin(), keys.end(), name) != keys.end())
-      throw error(code_, fmt::format("{}: the key \"{}\" appears twice in one object; remove one",
-                                     place_, printable(name)));
-    keys.push_back(std::move(name));
+    open_.back()->keys.push_back(std::move(name));
     return true;
   }
   bool parse_error(std::size_t byte, const std::string&,
@@ -123,6 +122,14 @@ public:
   }
 
 private:
+  void refuse_twins(const std::vector<std::string>& keys) const {
+    std::vector<std::string_view> sorted(keys.begin(), keys.end());
+    std::sort(sorted.begin(), sorted.end());
+    const auto twin = std::adjacent_find(sorted.begin(), sorted.end());
+    if (twin != sorted.end())
+      throw error(code_, fmt::format("{}: the key \"{}\" appears twice in one object; remove one",
+                                     place_, printable(*twin)));
+  }
   ordered_json* place(kinds kind, std::string text) {
     ordered_json value = ordered_json::of(kind, std::move(text));
     if (open_.empty()) return &(root_ = std::move(value));
