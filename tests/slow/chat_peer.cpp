@@ -1,9 +1,12 @@
-// chat_peer FOLDER < CONVERSATIONS: what the chat template of a folder makes of each line, as one
-// line of JSON, for chat_peer.py to compare.
+// chat_peer TOKENIZER FOLDER...: what the chat template of a folder makes of each line of its
+// conversations.jsonl, as one line of JSON of its answers.jsonl, for chat_peer.py to compare.
 #include <megacpp/data/chat_template.hpp>
 #include <megacpp/data/conversation.hpp>
+#include <megacpp/data/conversation_file.hpp>
+#include <megacpp/data/tokenizer_file.hpp>
 
 #include <cstdint>
+#include <fstream>
 #include <iostream>
 #include <string>
 #include <variant>
@@ -12,13 +15,17 @@
 
 namespace {
 
-nlohmann::json answer(const mc::chat_template& style, const std::string& line,
-                      std::int64_t number) {
+nlohmann::json answer(const mc::chat_template& style, const mc::text_encoder& encode,
+                      const std::string& line, std::int64_t number) {
   mc::conversation chat = std::get<mc::conversation>(mc::parse_conversation(line, "input", number));
   const mc::rendered_chat whole = style.render(chat);
   nlohmann::json turns = nlohmann::json::array();
   for (const mc::chat_turn& t : whole.turns) turns.push_back({t.begin, t.words, t.end});
   nlohmann::json out{{"text", whole.text}, {"turns", turns}};
+  const mc::chat_tokens tokens = mc::encode_chat(whole, encode);
+  out["ids"] = tokens.ids;
+  out["mask"] = tokens.mask;
+  out["merged_turns"] = tokens.merged_turns;
   if (chat.messages.size() > 1) chat.messages.pop_back();
   out["prompt"] = style.prompt(chat);
   out["without_thinking"] = style.prompt(chat, false);
@@ -28,16 +35,23 @@ nlohmann::json answer(const mc::chat_template& style, const std::string& line,
 } // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 2) return 2;
   try {
-    mc::chat_template style = mc::chat_template::of_folder(argv[1]);
-    style.date = "01 Feb 2026";
-    std::string line;
-    for (std::int64_t number = 1; std::getline(std::cin, line); ++number)
-      std::cout << answer(style, line, number).dump() << '\n';
+    const auto tokenizer = mc::open_tokenizer(argv[1]);
+    const mc::text_encoder encode = mc::encoder_of(*tokenizer);
+    for (int i = 2; i < argc; ++i) {
+      const std::string folder = argv[i];
+      mc::chat_template style = mc::chat_template::of_folder(folder);
+      style.date = "01 Feb 2026";
+      std::ifstream in(folder + "/conversations.jsonl");
+      std::ofstream out(folder + "/answers.jsonl");
+      std::string line;
+      for (std::int64_t number = 1; std::getline(in, line); ++number)
+        out << answer(style, encode, line, number).dump() << '\n';
+      if (!out.flush()) return 6;
+    }
   } catch (const mc::error& e) {
     std::cerr << e.what() << '\n';
     return static_cast<int>(e.code());
   }
-  return std::cout.flush() ? 0 : 6;
+  return 0;
 }

@@ -6,8 +6,9 @@
 PEER is the program, SHARED the folder with data/tokenizers, TRL a wheel of trl, which holds
 published templates, WORK an empty folder. Conversations are drawn at random, with tools, calls in
 several steps, thoughts, odd blanks and JSON in every spelling; both read the same lines. What
-transformers makes of them, text and prompts, is what is compared; learned is what stands between
-the header of an assistant's turn and the end of it.
+transformers makes of them, text and prompts, is what is compared, and the ids of the text by the
+tokenizers library; learned is what stands between the header of an assistant's turn and the end of
+it, where no token reaches from the header into the words.
 """
 
 import json
@@ -17,6 +18,7 @@ import sys
 import zipfile
 from pathlib import Path
 
+from tokenizers import Tokenizer
 from transformers.utils.chat_template_utils import render_jinja_template
 
 CONVERSATIONS = 500  # of each main template
@@ -198,23 +200,31 @@ def templates(shared, wheel):
     return all_
 
 
-def turns_of(rendered, style, thinking):
+def turns_of(rendered, style):
     """Where assistants' turns are, of a text whose words have no special token."""
     llama = style.startswith("llama")
     header = ("<|start_header_id|>assistant<|end_header_id|>\n\n" if llama
               else "<|im_start|>assistant\n")
     end = "<|eot_id|>" if llama else "<|im_end|>"
-    at, turns, size = 0, [], lambda s: len(s.encode())
+    at, turns = 0, []
     while (begin := rendered.find(header, at)) >= 0:
-        words, last = begin + len(header), rendered.index(end, begin) + len(end)
-        if thinking and rendered.startswith("<think>\n", words):
-            words += len("<think>\n")
-        turns.append([size(rendered[:i]) for i in (begin, words, last)])
-        at = last
+        at = rendered.index(end, begin) + len(end)
+        turns.append((begin, begin + len(header), at))
     return turns
 
 
-def theirs(line, jinja, style, thinking):
+def learned(encoded, turns):
+    """1 for each token that is learned. A character may be several tokens."""
+    mask = [0] * len(encoded.ids)
+    for begin, words, end in turns:
+        if any(a < words < b for a, b in encoded.offsets):
+            continue
+        for i, (a, b) in enumerate(encoded.offsets):
+            mask[i] = mask[i] or int(words <= a and b <= end)
+    return mask
+
+
+def theirs(line, jinja, style, tokenizer):
     parsed = json.loads(line)
     render = lambda messages, **more: render_jinja_template(
         [messages], tools=parsed.get("tools"), chat_template=jinja, bos_token="<|begin_of_text|>",
@@ -222,15 +232,32 @@ def theirs(line, jinja, style, thinking):
     messages = parsed["messages"]
     asked = messages[:-1] if len(messages) > 1 else messages
     whole = render(messages, add_generation_prompt=False)
-    return {"text": whole, "turns": turns_of(whole, style, thinking),
+    turns, size = turns_of(whole, style), lambda i: len(whole[:i].encode())
+    encoded = tokenizer.encode(whole, add_special_tokens=False)
+    return {"text": whole, "turns": [[size(i) for i in turn] for turn in turns],
+            "ids": encoded.ids, "mask": learned(encoded, turns),
             "prompt": render(asked, add_generation_prompt=True),
             "without_thinking": render(asked, add_generation_prompt=True, enable_thinking=False)}
 
 
+def llama_vocabulary(path, to):
+    """Qwen3's vocabulary with the special tokens of Llama 3 in the place of some of its own."""
+    names = {"<|object_ref_start|>": "<|begin_of_text|>", "<|box_start|>": "<|start_header_id|>",
+             "<|box_end|>": "<|end_header_id|>", "<|quad_start|>": "<|eot_id|>"}
+    vocabulary = json.loads(path.read_text())
+    for token in vocabulary["added_tokens"]:
+        token["content"] = names.get(token["content"], token["content"])
+    to.write_text(json.dumps(vocabulary))
+    return to
+
+
 def main(peer, shared, wheel, work):
-    compared = 0
-    for number, (name, style, jinja, count) in enumerate(templates(Path(shared), wheel)):
-        folder = Path(work) / str(number)
+    work, shared = Path(work), Path(shared)
+    qwen = shared / "data/tokenizers/qwen3-tokenizer.json"
+    llama = llama_vocabulary(qwen, work / "llama.json")
+    cases = []
+    for number, (name, style, jinja, count) in enumerate(templates(shared, wheel)):
+        folder = work / str(number)
         folder.mkdir()
         if number % 2:  # both places in which a folder has its template
             (folder / "chat_template.jinja").write_text(jinja)
@@ -239,19 +266,26 @@ def main(peer, shared, wheel, work):
                 {"chat_template": jinja, "bos_token": {"content": "<|begin_of_text|>"}}))
         r = random.Random(f"{name} 1")
         lines = [spelled(r, conversation(r, style)) for _ in range(count)]
-        ran = subprocess.run([peer, folder], input="\n".join(lines) + "\n", text=True,
-                             capture_output=True, encoding="utf-8")
-        assert ran.returncode == 0, f"{name}: {ran.stderr}"
-        answers = ran.stdout.split("\n")[:-1]
-        assert len(answers) == count, f"{name}: {len(answers)} answers"
-        for line, answered in zip(lines, answers):
-            expected = theirs(line, jinja, style, name == "qwen3 thinking")
-            for key, value in json.loads(answered).items():
-                assert value == expected[key], (
-                    f"{name}, {key} of {line}\nours   {value!r}\ntheirs {expected[key]!r}")
-        compared += count
-        print(f"{name}: {count} conversations")
-    print(f"{compared} conversations are the same")
+        (folder / "conversations.jsonl").write_text("\n".join(lines) + "\n", newline="\n")
+        cases.append((name, style, jinja, folder, lines))
+    compared = merged = 0
+    for path, is_llama in (qwen, False), (llama, True):
+        mine = [case for case in cases if case[1].startswith("llama") == is_llama]
+        subprocess.run([peer, path] + [folder for *_, folder, _ in mine], check=True)
+        tokenizer = Tokenizer.from_file(str(path))
+        for name, style, jinja, folder, lines in mine:
+            answers = (folder / "answers.jsonl").read_text(encoding="utf-8").split("\n")[:-1]
+            assert len(answers) == len(lines), f"{name}: {len(answers)} answers"
+            for line, answered in zip(lines, answers):
+                expected, ours = theirs(line, jinja, style, tokenizer), json.loads(answered)
+                for key, value in expected.items():
+                    assert ours[key] == value, (
+                        f"{name}, {key} of {line}\nours   {ours[key]!r}\ntheirs {value!r}")
+                merged += ours["merged_turns"]
+            compared += len(lines)
+            print(f"{name}: {len(lines)} conversations")
+    assert merged > 0, "no turn begins with what is one token with its header's end"
+    print(f"{compared} conversations are the same; {merged} turns are one token with their header")
 
 
 main(*sys.argv[1:])

@@ -151,7 +151,7 @@ set_tests_properties(transformers PROPERTIES RESOURCE_LOCK build)
 if(shared_dir)
   add_executable(chat_peer EXCLUDE_FROM_ALL slow/chat_peer.cpp)
   target_link_libraries(chat_peer PRIVATE megacpp_own)
-  target_compile_options(chat_peer PRIVATE -O0)
+  target_compile_options(chat_peer PRIVATE -O1)
   add_dependencies(slow_tests chat_peer)
   megacpp_slow_test(chat LABEL peer TIMEOUT 1200 ONE_THREAD COST 100
     COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/slow/chat.sh ${PROJECT_SOURCE_DIR} ${PROJECT_BINARY_DIR}

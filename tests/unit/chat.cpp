@@ -4,11 +4,13 @@
 #include <boost/test/unit_test.hpp>
 
 #include <megacpp/data/conversation_file.hpp>
+#include <megacpp/data/tokenizer_file.hpp>
 
 #include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <map>
+#include <memory>
 #include <numeric>
 #include <random>
 #include <set>
@@ -47,6 +49,43 @@ std::vector<std::int32_t> encode_bytes(std::string_view text) {
     text.remove_prefix(n);
   }
   return ids;
+}
+
+/// The character that stands for a byte in tokenizer.json, by its definition.
+std::string character_of(unsigned byte) {
+  const auto prints = [](unsigned b) {
+    return (b >= 33 && b <= 126) || (b >= 161 && b <= 172) || b >= 174;
+  };
+  unsigned c = byte;
+  if (!prints(byte)) {
+    c = 256;
+    for (unsigned b = 0; b < byte; ++b) c += !prints(b);
+  }
+  if (c < 0x80) return {static_cast<char>(c)};
+  return {static_cast<char>(0xc0 | (c >> 6)), static_cast<char>(0x80 | (c & 63))};
+}
+
+/// The tokenizer that encode_bytes is.
+std::unique_ptr<const mc::tokenizer> bytes_tokenizer(const scratch_folder& dir) {
+  nlohmann::json vocabulary = nlohmann::json::object(), added = nlohmann::json::array();
+  for (unsigned b = 0; b < 256; ++b) vocabulary[character_of(b)] = b;
+  for (const char* token : {"<|im_start|>", "<|im_end|>"})
+    added.push_back({{"id", 256 + added.size()},
+                     {"content", token},
+                     {"single_word", false},
+                     {"lstrip", false},
+                     {"rstrip", false},
+                     {"normalized", false},
+                     {"special", true}});
+  write_text(
+      dir / "tokenizer.json",
+      nlohmann::json{
+          {"added_tokens", added},
+          {"pre_tokenizer", {{"type", "ByteLevel"}, {"add_prefix_space", false}}},
+          {"decoder", {{"type", "ByteLevel"}}},
+          {"model", {{"type", "BPE"}, {"vocab", vocabulary}, {"merges", nlohmann::json::array()}}}}
+          .dump());
+  return mc::open_tokenizer(dir.path().string());
 }
 
 BOOST_AUTO_TEST_SUITE(lines)
@@ -96,7 +135,10 @@ BOOST_AUTO_TEST_CASE(calls_of_tools_are_read_in_every_form) {
                        R"("value":"{\"name\":\"f\",\"arguments\":{\"x\":1.0}}"},)"
                        R"({"from":"observation","value":"1"}]})"))
           .text;
-  BOOST_TEST(text.find("assistant\n" + expected + "<|im_end|>") != std::string::npos, text);
+  BOOST_TEST(text.ends_with("assistant\n" + expected +
+                            "<|im_end|>\n<|im_start|>user\n<tool_response>\n1\n</tool_response>"
+                            "<|im_end|>\n"),
+             text);
 }
 
 BOOST_AUTO_TEST_CASE(a_prompt_and_a_turn_of_weight_0_are_not_learned) {
@@ -135,8 +177,8 @@ BOOST_AUTO_TEST_CASE(what_is_no_conversation_is_refused_with_its_place) {
                     said = R"({"role":"assistant","content":"b"})";
   const auto messages = [](const std::string& list) { return R"({"messages":[)" + list + "]}"; };
   const std::vector<std::pair<std::string, std::string>> cases{
-      {"{", "chats.jsonl, line 3 is not valid JSON at byte 2"},
-      {"[1]", "chats.jsonl, line 3 is not a JSON object"},
+      {"{", "chats.jsonl: line 3 is not valid JSON at byte 2"},
+      {"[1]", "chats.jsonl: line 3 is not a JSON object"},
       {"{\"messages\":[1e999]}", "is not valid JSON"},
       {"{\"a\":1,\"a\":2}", "the key \"a\" appears twice"},
       {"{\"messages\":\"\xff\"}", "is not valid JSON"},
@@ -179,33 +221,45 @@ BOOST_AUTO_TEST_CASE(what_is_no_conversation_is_refused_with_its_place) {
 
 BOOST_AUTO_TEST_CASE(files_are_read_line_by_line) {
   const scratch_folder dir;
-  const mc::conversation_form form{.vocabulary = 258,
-                                   .style = mc::chat_template(mc::chat_style::chatml),
-                                   .encoder = [] { return encode_bytes; }};
+  const auto words = bytes_tokenizer(dir);
+  const mc::conversation_form form{
+      .vocabulary = 258, .style = mc::chat_template(mc::chat_style::chatml), .words = words.get()};
   write_text(dir / "chats",
              "\n{\"prompt\":\"a\",\"completion\":\"b\"}\r\n \n{\"ids\":[1,2],\"mask\":[0,1]}");
-  const mc::conversation_store store = mc::read_conversations(dir / "chats", form);
+  const mc::conversation_store store = mc::read_conversations(dir / "chats", form, 2);
   BOOST_REQUIRE(store.size() == 2);
+  const std::string text = "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\nb<|im_end|>\n";
+  const std::vector<std::int32_t> expected = encode_bytes(text);
+  std::vector<std::int32_t> ids;
+  std::string learned;
+  for (const std::uint32_t word : store[0]) {
+    ids.push_back(static_cast<std::int32_t>(word & ~mc::conversation_store::learned));
+    if (word & mc::conversation_store::learned)
+      learned += ids.back() < 256 ? static_cast<char>(ids.back()) : '$';
+  }
+  BOOST_TEST(ids == expected, boost::test_tools::per_element());
+  BOOST_TEST(learned == "b$");
   BOOST_TEST(store[1].size() == 2u);
   BOOST_TEST(store[1][1] == (2u | mc::conversation_store::learned));
 
   write_text(dir / "chats", "\n\n{\"prompt\":\"a\"}\n");
-  CHECK_REFUSED(mc::read_conversations(dir / "chats", form), exit_code::data, "chats, line 3 has");
+  CHECK_REFUSED(mc::read_conversations(dir / "chats", form, 2), exit_code::data,
+                "chats: line 3 has");
   write_text(dir / "chats", " \n\n");
-  CHECK_REFUSED(mc::read_conversations(dir / "chats", form), exit_code::data, "no conversation");
+  CHECK_REFUSED(mc::read_conversations(dir / "chats", form, 2), exit_code::data, "no conversation");
   write_text(dir / "chats", "{\"ids\":[1,2],\"mask\":[0,1]}\n{\"ids\":[1,258],\"mask\":[0,1]}");
-  CHECK_REFUSED(mc::read_conversations(dir / "chats", form), exit_code::data,
+  CHECK_REFUSED(mc::read_conversations(dir / "chats", form, 2), exit_code::data,
                 "line 2 has the token 258 at 1, but the vocabulary has 258");
   write_text(dir / "chats",
              "{\"ids\":[1,2],\"mask\":[0,1]}\n{\"prompt\":\"a\",\"completion\":\"b\"}");
-  CHECK_REFUSED(mc::read_conversations(dir / "chats", mc::conversation_form{.vocabulary = 10}),
+  CHECK_REFUSED(mc::read_conversations(dir / "chats", mc::conversation_form{.vocabulary = 10}, 1),
                 exit_code::data, "line 2 is a conversation in words, but no tokenizer is given");
   write_text(dir / "chats", "\n" + std::string((16u << 20) + 1, '[') + "\n");
-  CHECK_REFUSED(mc::read_conversations(dir / "chats", form), exit_code::data,
-                "line 2 has 16777217 bytes");
+  CHECK_REFUSED(mc::read_conversations(dir / "chats", form, 2), exit_code::data,
+                "line 2 is longer than 16 MiB");
   mc::conversation_form other = form;
   other.style = mc::chat_template(mc::chat_style::llama3);
-  CHECK_REFUSED(mc::read_conversations(dir / "chats", other), exit_code::model,
+  CHECK_REFUSED(mc::read_conversations(dir / "chats", other, 2), exit_code::model,
                 "ends turns by <|eot_id|>, which is no token");
   // The first line that is refused is named, however many threads read.
   std::string many;
@@ -213,9 +267,10 @@ BOOST_AUTO_TEST_CASE(files_are_read_line_by_line) {
     many +=
         i == 5000 || i > 5500 ? "{}\n" : fmt::format("{{\"ids\":[{}],\"mask\":[1]}}\n", i % 200);
   write_text(dir / "chats", many);
-  CHECK_REFUSED(mc::read_conversations(dir / "chats", form), exit_code::data, "line 5001 has no");
+  CHECK_REFUSED(mc::read_conversations(dir / "chats", form, 2), exit_code::data,
+                "line 5001 has no");
   write_text(dir / "chats", many.substr(0, many.find("{}")));
-  const mc::conversation_store all = mc::read_conversations(dir / "chats", form);
+  const mc::conversation_store all = mc::read_conversations(dir / "chats", form, 2);
   BOOST_REQUIRE(all.size() == 5000);
   for (std::int64_t i = 0; i < 5000; ++i)
     BOOST_TEST((all[i][0] & ~mc::conversation_store::learned) ==
@@ -295,13 +350,21 @@ BOOST_AUTO_TEST_CASE(published_conversations_have_their_text_prompt_and_mask) {
              test::read_text(shared + "/data/tokenizers/qwen3-tokenizer_config.json"));
   const mc::chat_template qwen3 = mc::chat_template::of_folder(dir.path().string());
   BOOST_TEST(qwen3.name() == "Qwen3");
+  const auto words = mc::open_tokenizer(shared + "/data/tokenizers/qwen3-tokenizer.json");
+  const mc::text_encoder encode = mc::encoder_of(*words);
   const auto chats =
       nlohmann::json::parse(test::read_text(shared + "/fixtures/chat_public.json"))["chats"];
   BOOST_REQUIRE(chats.size() == 12u);
   for (const auto& chat : chats) {
     const std::string line = nlohmann::json{{"messages", chat["messages"]}}.dump();
     mc::conversation read_again = read(line);
-    BOOST_TEST(qwen3.render(read_again).text == chat["text"].get<std::string>());
+    const mc::rendered_chat rendered = qwen3.render(read_again);
+    BOOST_TEST(rendered.text == chat["text"].get<std::string>());
+    const mc::chat_tokens tokens = mc::encode_chat(rendered, encode);
+    BOOST_TEST(tokens.ids == chat["ids"].get<std::vector<std::int32_t>>(),
+               boost::test_tools::per_element());
+    BOOST_TEST(tokens.mask == chat["mask"].get<std::vector<std::uint8_t>>(),
+               boost::test_tools::per_element());
     read_again.messages.pop_back();
     BOOST_TEST(qwen3.prompt(read_again) == chat["prompt"].get<std::string>());
   }
@@ -327,7 +390,7 @@ BOOST_AUTO_TEST_CASE(what_a_template_cannot_say_is_refused) {
            R"({"name":"f","arguments":{}},{"name":"g","arguments":{}}]}]})");
   for (const mc::chat_style plain : {mc::chat_style::chatml, mc::chat_style::llama3})
     CHECK_REFUSED(mc::chat_template(plain).render(calls), exit_code::data,
-                  "chats.jsonl, line 3: the template of");
+                  "chats.jsonl: line 3: the template of");
   CHECK_REFUSED(mc::chat_template(mc::chat_style::llama3_1).render(calls), exit_code::data,
                 "has one call of a tool in a turn, but there are 2");
   const mc::conversation late =
@@ -352,7 +415,10 @@ BOOST_AUTO_TEST_CASE(the_prompt_for_a_turn_leads_into_that_turn) {
     const mc::chat_template used(style);
     const mc::rendered_chat whole = used.render(chat);
     BOOST_REQUIRE(whole.turns.size() == 1u);
-    BOOST_TEST(used.prompt(asked) == whole.text.substr(0, whole.turns[0].words));
+    const std::string prompt = used.prompt(asked),
+                      header = whole.text.substr(0, whole.turns[0].words);
+    BOOST_TEST(prompt == header + (style == chat_style::qwen3_thinking_2507 ? "<think>\n" : ""));
+    BOOST_TEST(whole.text.starts_with(prompt));
     BOOST_TEST(whole.text.substr(0, whole.turns[0].end).ends_with(used.end_of_turn()));
   }
   mc::conversation at_once = chat;
@@ -377,7 +443,7 @@ BOOST_AUTO_TEST_CASE(ids_are_those_of_the_whole_text_and_words_are_learned) {
   BOOST_TEST(all.ids == tokens.ids, boost::test_tools::per_element());
   BOOST_TEST(std::count(all.mask.begin(), all.mask.end(), 1) == std::ssize(all.ids));
 
-  // Where two line ends are one token, it begins in the header.
+  // Where two line ends are one token, no prompt leads to the first turn.
   const auto pairs = [](std::string_view s) {
     std::vector<std::int32_t> ids = encode_bytes(s), out;
     for (const std::int32_t id : ids)
@@ -390,7 +456,9 @@ BOOST_AUTO_TEST_CASE(ids_are_those_of_the_whole_text_and_words_are_learned) {
   learned.clear();
   for (std::size_t i = 0; i < merged.ids.size(); ++i)
     if (merged.mask[i]) learned += merged.ids[i] < 256 ? static_cast<char>(merged.ids[i]) : '$';
-  BOOST_TEST(learned == "a$bc$");
+  BOOST_TEST(learned == "bc$");
+  BOOST_TEST(merged.merged_turns == 1);
+  BOOST_TEST(tokens.merged_turns == 0);
 }
 
 BOOST_AUTO_TEST_SUITE_END()
@@ -532,13 +600,14 @@ BOOST_AUTO_TEST_CASE(what_packing_did_is_told) {
   mc::conversation_store store;
   store.add({{1, 2, 3, 4, 5, 6}, {0, 1, 0, 0, 0, 1}}); // cut to 4, one label remains
   store.add({{1, 2, 3, 4, 5}, {1, 0, 0, 0, 1}});       // cut to 4, none remains
-  store.add({{1, 2}, {0, 1}});
+  store.add({{1, 2}, {0, 1}, 1});
   const mc::packed_conversations set("chats", store, 4, std::nullopt, 1);
   BOOST_TEST(
       mc::sentence_of(set.counts(), 4) ==
       "2 of 3 conversations are packed into 2 sequences of 4: 6 tokens, 75.0 % of the room, "
       "of which 2 are learned; 1 are longer than a sequence and lose 2 tokens at their ends; "
-      "1 have nothing to learn and are left out");
+      "1 have nothing to learn and are left out; 1 turns begin with a line end that is one "
+      "token with that of their header, and are not learned");
   mc::conversation_store none;
   none.add({{1, 2, 3}, {1, 0, 1}});
   CHECK_REFUSED(mc::packed_conversations("chats", none, 2, std::nullopt), exit_code::data,

@@ -86,14 +86,12 @@ public:
   explicit chat_writer(std::string_view end_of_turn) : end_of_turn_(end_of_turn) {}
 
   void say(std::string_view text) { out_.text += text; }
-  /// The header of an assistant's turn, then `words`, then the end of the turn. What of the words
-  /// the prompt for a turn already has, `given`, belongs to the header.
-  void answer(std::string_view header, std::string_view words, bool trained,
-              std::string_view given = {}) {
+  /// The header of an assistant's turn, then `words`, then the end of the turn.
+  void answer(std::string_view header, std::string_view words, bool trained) {
     chat_turn turn{};
     turn.begin = out_.text.size();
     say(header);
-    turn.words = out_.text.size() + (words.starts_with(given) ? given.size() : 0);
+    turn.words = out_.text.size();
     say(words);
     say(end_of_turn_);
     turn.end = out_.text.size();
@@ -219,7 +217,7 @@ public:
     detail::chat_writer out(end_of_turn());
     write(chat, out);
     out.say(is_llama() ? llama_header : detail::qwen_chat::header);
-    if (style_ == chat_style::qwen3_thinking_2507) out.say(opened_thought);
+    if (style_ == chat_style::qwen3_thinking_2507) out.say("<think>\n");
     if (style_ == chat_style::qwen3 && !thinking) out.say("<think>\n\n</think>\n\n");
     return out.take().text;
   }
@@ -227,7 +225,6 @@ public:
 private:
   static constexpr std::string_view llama_header =
       "<|start_header_id|>assistant<|end_header_id|>\n\n";
-  static constexpr std::string_view opened_thought = "<think>\n";
 
   bool is_llama() const { return style_ == chat_style::llama3 || style_ == chat_style::llama3_1; }
   error fault(const conversation& chat, std::string_view sentence) const {
@@ -420,7 +417,6 @@ private:
       qwen::turn(out, "system", messages[0].content);
     }
     const std::size_t query = last_query(messages);
-    const bool opened = style_ == chat_style::qwen3_thinking_2507;
     for (std::size_t i = own ? 1 : 0; i < messages.size(); ++i) {
       const chat_message& m = messages[i];
       if (m.role == chat_role::tool) {
@@ -428,8 +424,7 @@ private:
       } else if (m.role != chat_role::assistant) {
         qwen::turn(out, name_of(m.role), m.content);
       } else {
-        out.answer(qwen::header, qwen3_answer(messages, i, query), m.trained,
-                   opened ? opened_thought : std::string_view());
+        out.answer(qwen::header, qwen3_answer(messages, i, query), m.trained);
         out.say("\n");
       }
     }
@@ -544,8 +539,9 @@ enum class trained_on { assistant, all };
 using text_encoder = std::function<std::vector<std::int32_t>(std::string_view)>;
 
 /// The ids of the whole text and which of them are learned. Turns are encoded one by one: special
-/// tokens stand at their edges, which no other token crosses. Within a turn, a token that begins in
-/// the header is not learned, also where it reaches into the words.
+/// tokens stand at their edges, which no other token crosses. A turn whose words begin with what
+/// the vocabulary has as one token with the end of the header, such as a line end, is not learned:
+/// no prompt ends with that token, so that the model is never asked to go on from there.
 inline chat_tokens encode_chat(const rendered_chat& chat, const text_encoder& encode,
                                trained_on trained = trained_on::assistant) {
   chat_tokens out;
@@ -564,10 +560,10 @@ inline chat_tokens encode_chat(const rendered_chat& chat, const text_encoder& en
     const std::vector<std::int32_t> header =
         encode(text.substr(turn.begin, turn.words - turn.begin));
     const std::vector<std::int32_t> whole = encode(text.substr(turn.begin, turn.end - turn.begin));
-    const auto differ =
-        std::mismatch(header.begin(), header.end(), whole.begin(), whole.end()).second;
-    const auto same = static_cast<std::size_t>(differ - whole.begin());
-    add(whole, std::min(whole.size(), same < header.size() ? same + 1 : same));
+    const bool leads =
+        whole.size() > header.size() && std::equal(header.begin(), header.end(), whole.begin());
+    if (!leads && trained == trained_on::assistant) ++out.merged_turns;
+    add(whole, leads ? header.size() : whole.size());
     at = turn.end;
   }
   if (at < text.size()) {

@@ -61,6 +61,7 @@ struct conversation {
 struct chat_tokens {
   std::vector<std::int32_t> ids;
   std::vector<std::uint8_t> mask; ///< 1: this token is learned
+  std::int64_t merged_turns = 0;  ///< not learned: their first word is one token with the header
 };
 
 namespace detail {
@@ -311,7 +312,7 @@ inline std::string line_of(const chat_tokens& tokens) {
 inline std::variant<conversation, chat_tokens> parse_conversation(std::string_view line,
                                                                   std::string_view file,
                                                                   std::int64_t number) {
-  const std::string place = fmt::format("{}, line {}", file, number);
+  const std::string place = fmt::format("{}: line {}", file, number);
   if (line.find("\"ids\"") != std::string_view::npos) { // in a compact form: there may be millions
     const nlohmann::json value = parse_json(line, place, exit_code::data);
     if (value.is_object() && value.contains("ids")) return detail::read_chat_tokens(value, place);

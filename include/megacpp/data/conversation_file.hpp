@@ -4,15 +4,14 @@
 #include <megacpp/data/chat_template.hpp>
 #include <megacpp/data/conversation.hpp>
 #include <megacpp/data/packed_conversations.hpp>
-#include <megacpp/exec/parallel.hpp>
+#include <megacpp/data/tokenizer.hpp>
+#include <megacpp/exec/in_order.hpp>
 #include <megacpp/io/error.hpp>
-#include <megacpp/io/mapped_file.hpp>
+#include <megacpp/io/line_reader.hpp>
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <exception>
-#include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -24,13 +23,22 @@
 
 namespace mc {
 
+/// An encoder for one thread. The tokenizer must outlive it. What a file puts around every text is
+/// left to the template.
+inline text_encoder encoder_of(const tokenizer& words) {
+  return [encoder = std::make_shared<token_encoder>(words)](std::string_view text) {
+    std::vector<std::int32_t> ids;
+    encoder->encode(text, ids, false);
+    return ids;
+  };
+}
+
 /// How lines become tokens.
 struct conversation_form {
   std::int64_t vocabulary = 0;
-  /// Without a template and an encoder only lines of {"ids", "mask"} are read.
+  /// Without a template and a tokenizer only lines of {"ids", "mask"} are read.
   std::optional<chat_template> style = {};
-  /// Makes an encoder for one thread.
-  std::function<text_encoder()> encoder = {};
+  const tokenizer* words = nullptr; ///< must outlive what uses it
   trained_on trained = trained_on::assistant;
 };
 
@@ -41,7 +49,7 @@ public:
   /// the vocabulary: the model would not know what it is to learn.
   explicit conversation_encoder(conversation_form form) : form_(std::move(form)) {
     if (!form_.style) return;
-    encode_ = form_.encoder();
+    encode_ = encoder_of(*form_.words);
     const std::string_view end = form_.style->end_of_turn();
     if (encode_(end).size() != 1)
       throw error(exit_code::model,
@@ -55,7 +63,7 @@ public:
   chat_tokens operator()(std::string_view line, std::string_view file, std::int64_t number) const {
     std::variant<conversation, chat_tokens> read = parse_conversation(line, file, number);
     const auto fault = [&](const std::string& sentence) {
-      return error(exit_code::data, fmt::format("{}, line {} {}", file, number, sentence));
+      return error(exit_code::data, fmt::format("{}: line {} {}", file, number, sentence));
     };
     if (const conversation* const chat = std::get_if<conversation>(&read)) {
       if (!form_.style)
@@ -79,86 +87,44 @@ private:
   text_encoder encode_;
 };
 
-/// Calls f(line, number from 1) for every line of a text that is not blank.
-template <class F> void for_chat_lines(std::string_view text, F&& f) {
-  for (std::int64_t number = 1; !text.empty(); ++number) {
-    const auto end = text.find('\n');
-    const std::string_view line = text.substr(0, end);
-    text.remove_prefix(end == std::string_view::npos ? text.size() : end + 1);
-    if (line.find_first_not_of(" \t\r") != std::string_view::npos) f(line, number);
-  }
+/// Reads the conversations of files, or of the standard input where there is none, on `threads`
+/// threads, and hands them to `to(tokens)` in order. Blank lines are passed over. Throws
+/// mc::error(exit_code::data) for the first line that is refused.
+template <class To> void read_conversations(const std::vector<std::string>& paths,
+                                            const conversation_form& form, int threads,
+                                            const To& to) {
+  struct piece {
+    line_batch lines;
+    std::vector<chat_tokens> conversations;
+  };
+  std::vector<conversation_encoder> encoders;
+  for (int thread = 0; thread < threads; ++thread) encoders.emplace_back(form);
+  line_reader lines(paths);
+  in_order<piece>(
+      threads, [&](piece& p) { return lines.next(p.lines); },
+      [&](int thread, piece& p) {
+        p.conversations.clear();
+        p.lines.each([&](std::string_view line, std::int64_t number) {
+          if (line.find_first_not_of(" \t") != std::string_view::npos)
+            p.conversations.push_back(encoders[static_cast<std::size_t>(thread)](
+                line, lines.name(p.lines.first.file), number));
+        });
+      },
+      [&](const piece& p) {
+        for (const chat_tokens& tokens : p.conversations) to(tokens);
+      });
 }
 
-/// Encodes lines on all threads and hands over their tokens in order; holds some megabytes.
-class conversation_batch {
-public:
-  /// `to(tokens)` takes each conversation.
-  conversation_batch(const conversation_form& form, std::string file,
-                     std::function<void(const chat_tokens&)> to)
-      : file_(std::move(file)), to_(std::move(to)) {
-    for (int slot = thread_count(); slot-- > 0;) encoders_.emplace_back(form);
-  }
-
-  /// Takes a copy of the line.
-  void add(std::string_view line, std::int64_t number) {
-    bytes_ += line.size();
-    lines_.push_back({std::string(line), number, {}, {}});
-    if (lines_.size() == 4096 || bytes_ >= (4u << 20)) finish();
-  }
-  /// Hands over what is held; throws what the first line that is refused throws.
-  void finish() {
-    std::atomic<std::size_t> next{0};
-    on_slots(static_cast<int>(encoders_.size()), [this, &next](int slot) {
-      for (std::size_t i; (i = next.fetch_add(1)) < lines_.size();)
-        lines_[i].encode(encoders_[static_cast<std::size_t>(slot)], file_);
-    });
-    for (const entry& e : lines_) {
-      if (e.problem) std::rethrow_exception(e.problem);
-      to_(e.tokens);
-    }
-    lines_.clear();
-    bytes_ = 0;
-  }
-
-private:
-  struct entry {
-    std::string line;
-    std::int64_t number;
-    chat_tokens tokens;
-    std::exception_ptr problem;
-
-    void encode(const conversation_encoder& by, std::string_view file) {
-      try {
-        tokens = by(line, file, number);
-      } catch (...) {
-        problem = std::current_exception();
-      }
-    }
-  };
-
-  std::string file_;
-  std::function<void(const chat_tokens&)> to_;
-  std::vector<conversation_encoder> encoders_; // one a thread
-  std::vector<entry> lines_;
-  std::size_t bytes_ = 0;
-};
-
-/// Every conversation of a file, encoded on all threads. Throws mc::error(exit_code::data) for the
-/// first line that is refused.
-inline conversation_store read_conversations(const std::string& path,
-                                             const conversation_form& form) {
-  const mapped_file file(path);
-  file.check_unchanged();
-  const std::string_view text(reinterpret_cast<const char*>(file.data()),
-                              static_cast<std::size_t>(file.size()));
+/// The same of one file, kept.
+inline conversation_store read_conversations(const std::string& path, const conversation_form& form,
+                                             int threads) {
   conversation_store store;
-  conversation_batch batch(form, path, [&](const chat_tokens& tokens) { store.add(tokens); });
-  for_chat_lines(text,
-                 [&](std::string_view line, std::int64_t number) { batch.add(line, number); });
-  batch.finish();
+  read_conversations({path}, form, threads, [&](const chat_tokens& t) { store.add(t); });
   if (store.size() == 0)
     throw error(exit_code::data,
-                fmt::format("{} has no conversation: all its lines are blank", path));
+                fmt::format("{} has no conversation: it is empty, or all its lines "
+                            "are blank",
+                            path));
   return store;
 }
 

@@ -31,10 +31,12 @@ public:
       words_.push_back(static_cast<std::uint32_t>(tokens.ids[i]) |
                        (tokens.mask[i] != 0 ? learned : 0u));
     ends_.push_back(words_.size());
+    merged_turns_ += tokens.merged_turns;
   }
 
   std::int64_t size() const { return static_cast<std::int64_t>(ends_.size()); }
   std::int64_t tokens() const { return static_cast<std::int64_t>(words_.size()); }
+  std::int64_t merged_turns() const { return merged_turns_; } ///< see chat_tokens
   /// Tokens of conversation i, each with the bit `learned` where it is.
   std::span<const std::uint32_t> operator[](std::int64_t i) const {
     const auto at = static_cast<std::size_t>(i);
@@ -47,6 +49,7 @@ public:
 private:
   std::vector<std::uint32_t> words_;
   std::vector<std::size_t> ends_;
+  std::int64_t merged_turns_ = 0;
 };
 
 /// First fit: each length goes to the lowest row that has room for it, or to another row behind
@@ -84,6 +87,7 @@ struct packing_counts {
   std::int64_t packed = 0;           ///< that are trained on
   std::int64_t nothing_to_learn = 0; ///< left out: no label within the sequence is learned
   std::int64_t truncated = 0;        ///< longer than the sequence; their ends are cut off
+  std::int64_t merged_turns = 0;     ///< not learned: see chat_tokens
   std::int64_t tokens_cut = 0;       ///< of these, behind the sequence
   std::int64_t rows = 0;             ///< sequences of an epoch
   std::int64_t tokens = 0;           ///< of an epoch, without padding
@@ -104,6 +108,11 @@ inline std::string sentence_of(const packing_counts& n, std::int64_t sequence) {
                         n.truncated, n.tokens_cut);
   if (n.nothing_to_learn > 0)
     text += fmt::format("; {} have nothing to learn and are left out", n.nothing_to_learn);
+  if (n.merged_turns > 0)
+    text += fmt::format(
+        "; {} turns begin with a line end that is one token with that of their "
+        "header, and are not learned",
+        n.merged_turns);
   return text;
 }
 
@@ -182,6 +191,7 @@ private:
   /// The conversations that are packed, the longest first; counts all of them.
   std::vector<std::int32_t> longest_first() {
     counts_.conversations = conversations_.size();
+    counts_.merged_turns = conversations_.merged_turns();
     if (counts_.conversations > std::numeric_limits<std::int32_t>::max())
       throw error(exit_code::data,
                   fmt::format("{} has {} conversations, more than 2^31 - 1; divide "
