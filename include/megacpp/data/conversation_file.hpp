@@ -98,6 +98,7 @@ template <class To> void read_conversations(const std::vector<std::string>& path
     std::vector<chat_tokens> conversations;
   };
   std::vector<conversation_encoder> encoders;
+  encoders.reserve(static_cast<std::size_t>(threads));
   for (int thread = 0; thread < threads; ++thread) encoders.emplace_back(form);
   line_reader lines(paths);
   in_order<piece>(

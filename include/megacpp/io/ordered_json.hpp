@@ -76,7 +76,7 @@ inline std::string python_number(double x) {
     return out + "0." + std::string(static_cast<std::size_t>(-exponent - 1), '0') + digits;
   if (n <= exponent + 1)
     return out + digits + std::string(static_cast<std::size_t>(exponent + 1 - n), '0') + ".0";
-  const auto point = static_cast<std::size_t>(exponent + 1);
+  const std::size_t point = static_cast<std::size_t>(exponent) + 1;
   return out + digits.substr(0, point) + "." + digits.substr(point);
 }
 
@@ -182,7 +182,7 @@ inline void write_python_json(const ordered_json& value, int indent, int depth, 
   out += value.is_list() ? '[' : '{';
   const auto begin_line = [&](int levels) {
     out += '\n';
-    out.append(static_cast<std::size_t>(levels * indent), ' ');
+    out.append(static_cast<std::size_t>(levels) * static_cast<std::size_t>(indent), ' ');
   };
   for (std::size_t i = 0; i < value.items.size(); ++i) {
     if (i > 0) out += indent > 0 ? "," : ", ";
