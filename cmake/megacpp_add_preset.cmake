@@ -7,6 +7,7 @@
 #     [PRECISION fp32|bf16_mixed|fp64]       # default bf16_mixed
 #     [RECOMPUTE none|selective|full]        # default none
 #     [NUMERICS fast|batch_invariant]        # default fast
+#     [PACKED]                               # attention stays within documents
 #     [DEVICE cpu]
 #     [INCLUDE header...])                   # if the model is not one of megacpp's own
 #
@@ -153,7 +154,7 @@ function(megacpp_add_preset name)
   set(numbers TP PP CP EP ETP MICRO_BATCH SEQUENCE VIRTUAL_STAGES FIRST_STAGE_LAYERS LAST_STAGE_LAYERS
       MICRO_BATCHES)
   set(words MODEL HF_CONFIG PRECISION RECOMPUTE NUMERICS DEVICE ZERO SCHEDULE)
-  set(switches SEQUENCE_PARALLEL COUNT_EMBEDDING COUNT_LOSS)
+  set(switches SEQUENCE_PARALLEL COUNT_EMBEDDING COUNT_LOSS PACKED)
   cmake_parse_arguments(PARSE_ARGV 1 arg "${switches}" "${numbers};${words}" "INCLUDE;STAGE_LAYERS")
   set(where "megacpp_add_preset(${name} ...):")
   if(arg_UNPARSED_ARGUMENTS)
@@ -269,8 +270,11 @@ function(megacpp_add_preset name)
   set(preset_micro ${arg_MICRO_BATCH})
   set(preset_sequence ${arg_SEQUENCE})
   set(preset_more_batching)
+  if(arg_PACKED) # in the order of mc::batching
+    string(APPEND preset_more_batching ", .packed = true")
+  endif()
   if(arg_MICRO_BATCHES)
-    set(preset_more_batching ", .micro_batches = ${arg_MICRO_BATCHES}")
+    string(APPEND preset_more_batching ", .micro_batches = ${arg_MICRO_BATCHES}")
   endif()
   set(preset_precision ${arg_PRECISION})
   set(preset_device ${arg_DEVICE})

@@ -20,6 +20,8 @@
 #   recompute=R    none, selective or full, by default none
 #   numerics=N     fast (the default), or batch_invariant: weights have the same bits for any
 #                  micro-batch
+#   packed=1       attention stays within documents: for conversations, and data sets with
+#                  --reset-attention-mask; 0 is the default
 #   device=D       cpu
 #   --no-install   install nothing; whatever is missing is named
 #   --build DIR    build folder, by default one for each OUT under build/
@@ -62,7 +64,7 @@ while [ $# -gt 0 ]; do
       key_of_cmake=${key^^}
       preset "${key_of_cmake//-/_}" "$number" "$positive"
       ;;
-    count-embedding | count-loss)
+    count-embedding | count-loss | packed)
       [[ $value =~ ^[01]$ ]] || fail "$key must be 0 or 1, not '$value'" 2
       key_of_cmake=${key^^}
       [ "$value" = 0 ] || arguments+=("${key_of_cmake//-/_}")

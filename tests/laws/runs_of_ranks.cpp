@@ -44,7 +44,7 @@ template <class Model> void train(const Model& m, const layout& l, int dp, dtype
       m, {.ranks = l, .batch = {.micro = 2, .sequence = sequence}, .type = type}, "laid out");
   const mesh ranks = mesh_of(l, dp);
   flags.insert(flags.end(), {{"data-path", data},
-                             {"tokenizer", "byte"},
+                             {"tokenizer-type", "byte"},
                              {"global-batch-size", std::to_string(global_batch)},
                              {"lr", "1e-2"},
                              {"lr-decay-iters", "20"},

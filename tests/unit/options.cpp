@@ -271,7 +271,8 @@ BOOST_AUTO_TEST_CASE(advice_names_flags_of_the_command) {
   BOOST_TEST(advice("batch-size", command::eval).ends_with("or the struct of megacpp_add_run"));
   BOOST_TEST(advice("batch-size", command::train).find("; --global-batch-size") !=
              std::string::npos);
-  BOOST_TEST(advice("epochs", command::eval).starts_with("for train, a run is counted in steps"));
+  BOOST_TEST(
+      advice("num-epochs", command::eval).starts_with("for train, a run is counted in steps"));
   BOOST_TEST(advice("torch-dtype", command::convert) == "it is --dtype here");
 }
 

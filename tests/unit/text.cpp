@@ -55,8 +55,8 @@ BOOST_AUTO_TEST_CASE(bytes_stand_in_for_the_tokens_of_a_tokenizer_only_where_ask
   const std::string path = dir / "text";
   write_text(path, std::string(1000, 'a'));
   const auto text = with({{"data-path", path}}),
-             asked = with({{"data-path", path}, {"tokenizer", "byte"}}),
-             characters = with({{"data-path", path}, {"tokenizer", "char"}}),
+             asked = with({{"data-path", path}, {"tokenizer-type", "byte"}}),
+             characters = with({{"data-path", path}, {"tokenizer-type", "char"}}),
              ids = with({{"data-path", path}, {"data-type", "u16"}});
   const mc::character_set set({'a', 'b'});
   const auto train = [](const mc::program_view& p, const mc::options& o, bool loaded = false,
@@ -82,7 +82,8 @@ BOOST_AUTO_TEST_CASE(bytes_stand_in_for_the_tokens_of_a_tokenizer_only_where_ask
     BOOST_TEST(mc::open_evaluation_text(p, o, std::nullopt).source->size() == 1000);
   BOOST_TEST(mc::open_evaluation_text(large, text, set).source->size() == 1000);
   BOOST_TEST(mc::token_text(small, with({}), std::nullopt).drawn() == 256);
-  BOOST_TEST(mc::token_text(large, with({{"tokenizer", "byte"}}), std::nullopt).drawn() == 256);
+  BOOST_TEST(mc::token_text(large, with({{"tokenizer-type", "byte"}}), std::nullopt).drawn() ==
+             256);
   BOOST_TEST(mc::token_text(large, with({{"ids", "true"}}), std::nullopt).drawn() == 151936);
   BOOST_TEST(mc::token_text(large, with({}), set).drawn() == 2);
 }
@@ -93,8 +94,9 @@ BOOST_AUTO_TEST_CASE(the_tokenizer_is_that_of_the_model) {
   write_text(path, std::string(1000, 'a'));
   const mc::program_view p = program_of(256);
   const mc::character_set set({'a', 'b'});
-  const auto byte = with({{"data-path", path}, {"load", "folder"}, {"tokenizer", "byte"}}),
-             character = with({{"data-path", path}, {"load", "folder"}, {"tokenizer", "char"}});
+  const auto byte = with({{"data-path", path}, {"load", "folder"}, {"tokenizer-type", "byte"}}),
+             character =
+                 with({{"data-path", path}, {"load", "folder"}, {"tokenizer-type", "char"}});
   CHECK_REFUSED(mc::open_training_text(p, byte, true, set), exit_code::mismatch,
                 "folder was saved with char");
   CHECK_REFUSED(mc::open_evaluation_text(p, byte, set), exit_code::mismatch, "saved with char");

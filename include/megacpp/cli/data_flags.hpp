@@ -26,7 +26,10 @@ inline constexpr command_text data_commands[] = {
      "inspect --input data/web_text_document --tokenizer gpt2/tokenizer.json"},
     {"verify", command::verify,
      "read an indexed data set whole, and compare it with its checksums and a vocabulary",
-     "verify --input data/web_text_document --tokenizer gpt2/tokenizer.json"}};
+     "verify --input data/web_text_document --tokenizer gpt2/tokenizer.json"},
+    {"chat", command::chat,
+     "read conversations, one a line, and write their token ids with what is learned of them",
+     "chat --tokenizer downloaded --input conversations.jsonl"}};
 
 struct data_program_flags {
   BOOST_HANA_DEFINE_STRUCT(data_program_flags, (texts_flag, input), (text_flag, tokenizer),
@@ -36,10 +39,11 @@ struct data_program_flags {
                            (switch_flag, append_eod), (text_flag, eod_token),
                            (whole_flag, vocab_size), (switch_flag, add_special_tokens),
                            (switch_flag, skip_special_tokens), (text_flag, invalid_utf8),
-                           (whole_flag, workers), (switch_flag, json));
+                           (whole_flag, workers), (text_flag, chat_loss), (switch_flag, json));
   data_program_flags() {
     const command of_texts = command::encode | command::count | command::prepare,
-                  of_lines = of_texts | command::decode,
+                  of_lines = of_texts | command::decode | command::chat,
+                  of_files = of_texts | command::decode | command::inspect | command::verify,
                   of_sets = command::merge | command::inspect | command::verify;
     input
         .is({},
@@ -50,21 +54,23 @@ struct data_program_flags {
         .many()
         .shown_as("the standard input")
         .of(of_lines | of_sets);
-    tokenizer.is("", "folder of a Hugging Face model, or a tokenizer.json, or a .tiktoken file")
-        .of(of_lines | command::inspect | command::verify);
+    tokenizer
+        .is("",
+            "folder of a Hugging Face model, or a tokenizer.json, or a .tiktoken file; chat needs "
+            "the folder, for its template")
+        .of(of_files | command::chat);
     tiktoken_pattern
         .is("",
             "how a .tiktoken file cuts texts into words: gpt2, cl100k_base, o200k_base or qwen2, "
             "or a "
             "regular expression")
         .shown_as("what belongs to the name of the file")
-        .of(of_lines | command::inspect | command::verify);
+        .of(of_files);
     special_tokens.is({}, "special tokens of a .tiktoken file, which get the ids behind its own")
         .many()
         .shown_as("what belongs to --tiktoken-pattern")
-        .of(of_lines | command::inspect | command::verify);
-    vocab_file.is("", "GPT-2's vocab.json, with --merge-file instead of --tokenizer")
-        .of(of_lines | command::inspect | command::verify);
+        .of(of_files);
+    vocab_file.is("", "GPT-2's vocab.json, with --merge-file instead of --tokenizer").of(of_files);
     merge_file.is("", "GPT-2's merges.txt").of(of_lines | command::inspect | command::verify);
     json_keys.is({}, "the fields of an object that hold a text; prepare writes a data set for each")
         .many()
@@ -96,6 +102,9 @@ struct data_program_flags {
     workers.is(0, "threads; 0: all cores, or the quota of a container. Results do not depend on it")
         .within(0, 1024)
         .of(of_lines);
+    chat_loss.is("assistant", "what is learned: what the assistant says, or every token")
+        .one_of("assistant|all")
+        .of(command::chat);
     json.is(false, "print one JSON object instead of text")
         .of(command::count | command::inspect | command::verify);
   }

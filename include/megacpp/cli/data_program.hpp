@@ -32,6 +32,7 @@ inline void run_data_command(std::string_view program, int argc, char** argv,
   case command::merge: return run_merge(flags);
   case command::inspect: return run_inspect(flags);
   case command::verify: return run_verify(flags);
+  case command::chat: return run_chat(flags);
   default: return run_count(flags);
   }
 }

@@ -64,14 +64,11 @@ inline constexpr std::string_view
         "megacpp_add_run",
     epochs_counted =
         "a run is counted in steps: --train-iters, of --global-batch-size sequences "
-        "each",
+        "each; conversations also in epochs: --epochs",
     always_adamw =
         "the optimizer is AdamW, with the flags --adam-beta1, --adam-beta2, --adam-eps "
         "and --weight-decay",
     warmup_in_steps = "--lr-warmup-iters gives the warm-up in steps, not as a share of the run",
-    warmup_no_samples =
-        "--lr-warmup-iters gives the warm-up in steps, of --global-batch-size "
-        "sequences each, not in samples",
     decay_no_samples =
         "--lr-decay-iters gives the decay in steps, of --global-batch-size sequences "
         "each, not in samples",
@@ -170,10 +167,8 @@ inline constexpr auto foreign_flags = std::to_array<foreign_flag>({
     {"train-steps", "train-iters", ""},
     {"exit-interval", "train-iters", ""},
     {"num-train-epochs", "", detail::epochs_counted},
-    {"epochs", "", detail::epochs_counted},
     {"num-epochs", "", detail::epochs_counted},
     {"max-epochs", "", detail::epochs_counted},
-    {"train-samples", "", detail::epochs_counted},
     {"batch-size", "", detail::micro_batch_compiled},
     {"per-device-train-batch-size", "", detail::micro_batch_compiled},
     {"per-device-eval-batch-size", "", detail::micro_batch_compiled},
@@ -198,8 +193,6 @@ inline constexpr auto foreign_flags = std::to_array<foreign_flag>({
     {"lr-scheduler.warmup-steps", "lr-warmup-iters", ""},
     {"warmup-ratio", "", detail::warmup_in_steps},
     {"lr-warmup-fraction", "", detail::warmup_in_steps},
-    {"lr-warmup-samples", "", detail::warmup_no_samples},
-    {"lr-decay-samples", "", detail::decay_no_samples},
     {"decay-lr", "", detail::decays_by_style},
     {"lr-scheduler-type", "lr-decay-style", ""},
     {"lr-scheduler", "lr-decay-style", ""},

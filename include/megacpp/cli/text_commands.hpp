@@ -2,6 +2,7 @@
 #pragma once
 
 #include <megacpp/cli/data_flags.hpp>
+#include <megacpp/data/conversation_file.hpp>
 #include <megacpp/data/set_checksums.hpp>
 #include <megacpp/data/text_lines.hpp>
 #include <megacpp/data/tokenizer_file.hpp>
@@ -269,6 +270,31 @@ inline void run_count(const data_program_flags& f) {
                     "bytes a token",
                     documents, bytes, tokens, longest, each));
   detail::tell_replaced(replaced);
+}
+
+/// A line {"ids": [...], "mask": [...]} for each conversation.
+inline void run_chat(const data_program_flags& f) {
+  const auto t = detail::tokenizer_of(f);
+  conversation_form form{
+      .vocabulary = t->vocabulary(),
+      .style = chat_template::of_folder(f.tokenizer()),
+      .words = t.get(),
+      .trained = f.chat_loss() == "all" ? trained_on::all : trained_on::assistant};
+  const stop_signals signals;
+  std::string out;
+  std::int64_t merged = 0;
+  read_conversations(f.input(), form, detail::workers_of(f), [&](const chat_tokens& c) {
+    detail::end_if_asked(signals);
+    out += line_of(c);
+    merged += c.merged_turns;
+    if (out.size() >= std::size_t{1} << 20) print(std::exchange(out, {}));
+  });
+  print(out);
+  if (merged > 0)
+    print_note(
+        fmt::format("{} turns begin with a line end that is one token with that of their "
+                    "header, and are not learned",
+                    merged));
 }
 
 } // namespace mc

@@ -471,7 +471,7 @@ inline constexpr std::array<known_template, 21> known_templates{{
     {0x438e1930d4ab6761u, chat_style::qwen3_2507, ""},
 }};
 
-inline std::string token_text(const json_value& config, std::string_view name,
+inline std::string spelled_token(const json_value& config, std::string_view name,
                               std::string otherwise) {
   if (!config.has(name)) return otherwise;
   const nlohmann::json& token = config.raw().at(std::string(name));
@@ -512,7 +512,7 @@ inline chat_template chat_template::of_folder(const std::string& folder) {
   std::optional<json_value> config;
   if (configured) {
     config = read_json(config_path);
-    begin = detail::token_text(*config, "bos_token", begin);
+    begin = detail::spelled_token(*config, "bos_token", begin);
   }
   if (apart) { // transformers prefers it, too
     const mapped_file file(jinja_path, exit_code::model);

@@ -4,6 +4,7 @@
 #include <megacpp/data/conversation.hpp>
 #include <megacpp/data/permutation.hpp>
 #include <megacpp/data/sample_set.hpp>
+#include <megacpp/io/checksum.hpp>
 #include <megacpp/io/error.hpp>
 #include <megacpp/num/random.hpp>
 
@@ -42,6 +43,25 @@ public:
     const auto at = static_cast<std::size_t>(i);
     const std::size_t begin = at == 0 ? 0 : ends_[at - 1];
     return std::span(words_).subspan(begin, ends_[at] - begin);
+  }
+
+  /// Conversations [begin, end).
+  conversation_store part(std::int64_t begin, std::int64_t end) const {
+    conversation_store some;
+    for (std::int64_t i = begin; i < end; ++i) {
+      const auto words = (*this)[i];
+      some.words_.insert(some.words_.end(), words.begin(), words.end());
+      some.ends_.push_back(some.words_.size());
+    }
+    some.merged_turns_ = begin == 0 ? merged_turns_ : 0; // of all
+    return some;
+  }
+  /// XXH64 of all tokens, with what is learned, and where conversations end.
+  std::uint64_t hash() const {
+    xxh64 h;
+    h.add(std::as_bytes(std::span(words_)));
+    h.add(std::as_bytes(std::span(ends_)));
+    return h.value();
   }
 
   static constexpr std::uint32_t learned = 0x80000000u;

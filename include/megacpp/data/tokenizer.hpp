@@ -105,6 +105,9 @@ public:
     return at != ids_.end() ? std::optional(at->second) : std::nullopt;
   }
 
+  /// Ids that stand before every text.
+  std::span<const std::int32_t> begin() const { return p_.before; }
+
   /// The ids of one text. `around`: with those that the file puts around every text. Throws
   /// mc::error(exit_code::data) for what is not UTF-8. Who has many texts keeps a token_encoder.
   std::vector<std::int32_t> encode(std::string_view text, bool around = true) const;

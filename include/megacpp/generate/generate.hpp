@@ -1,6 +1,7 @@
 // `generate`: continues prompts, token by token.
 #pragma once
 
+#include <megacpp/data/chat_template.hpp>
 #include <megacpp/generate/generator.hpp>
 #include <megacpp/generate/sampler.hpp>
 #include <megacpp/generate/token_text.hpp>
@@ -12,6 +13,9 @@
 #include <megacpp/train/evaluate.hpp>
 
 #include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
 
 namespace mc {
 
@@ -30,11 +34,80 @@ struct continued_text {
   std::int64_t fresh() const { return std::ssize(tokens) - static_cast<std::int64_t>(given); }
 };
 
+/// The tokens of a model: by its tokenizer, its characters, as bytes, or as ids.
+inline token_text token_text_of(const program_view& p, const options& o,
+                                const model_folder& folder) {
+  std::optional<character_set> characters = characters_of(folder, p);
+  std::shared_ptr<const tokenizer> words;
+  if (!o.sampling.ids() && !characters) words = run_tokenizer(o.data, folder.path());
+  return {p, o, std::move(characters), o.sampling.ids(), std::move(words)};
+}
+
+/// Conversations as prompts: what is asked, in the form of the model's chat template.
+class chat_prompts {
+public:
+  /// `folder`: the model's, whose template it is unless --tokenizer-model names another. Throws
+  /// mc::error.
+  chat_prompts(const options& o, const token_text& tokens, const std::string& folder)
+      : tokens_(&tokens),
+        system_(o.sampling.system_prompt()),
+        thinks_(o.sampling.enable_thinking()),
+        style_(chat_template::of_folder(o.data.tokenizer_model.given() ? o.data.tokenizer_model()
+                                                                       : folder)) {
+    if (tokens.words() == nullptr)
+      throw error(
+          exit_code::usage,
+          "--chat needs the tokenizer of the model, and --ids or a --tokenizer-type of bytes "
+          "contradict it; leave them out");
+    const std::optional<std::int32_t> end = tokens.words()->id_of(style_.end_of_turn());
+    if (!end)
+      throw error(exit_code::model,
+                  fmt::format("{} has no token {}, by which turns of the template {} end; give the "
+                              "tokenizer of the template",
+                              tokens.words()->file(), style_.end_of_turn(), style_.name()));
+    end_ = *end;
+  }
+
+  std::int32_t end_of_turn() const { return end_; }
+  /// A conversation in which at most the system has spoken.
+  conversation begun() const {
+    conversation c;
+    if (!system_.empty()) say(c, chat_role::system, system_);
+    return c;
+  }
+  static void say(conversation& c, chat_role role, std::string words) {
+    c.messages.emplace_back();
+    c.messages.back().role = role, c.messages.back().content = std::move(words);
+  }
+  /// The text that asks for the next turn. Throws mc::error(code) for one that is too long.
+  continued_text asking(const conversation& c, const std::string& where, exit_code code) const {
+    continued_text t;
+    t.tokens = tokens_->read_template(style_.prompt(c, thinks_), where, code);
+    t.given = t.tokens.size();
+    return t;
+  }
+
+private:
+  const token_text* tokens_;
+  std::string system_;
+  bool thinks_;
+  chat_template style_;
+  std::int32_t end_ = 0;
+};
+
 /// The prompts of the command line and of --prompts-file, in this order. Throws mc::error: usage or
 /// data for a prompt that is empty, too long, or has what is no token.
-inline std::vector<continued_text> read_prompts(const options& o, const token_text& tokens) {
+inline std::vector<continued_text> read_prompts(const options& o, const token_text& tokens,
+                                                const chat_prompts* chat = nullptr) {
   std::vector<continued_text> list;
   const auto add = [&](std::string_view prompt, const std::string& where, exit_code code) {
+    if (chat != nullptr) {
+      conversation c = chat->begun();
+      chat->say(c, chat_role::user, std::string(prompt));
+      list.push_back(chat->asking(c, where, code));
+      list.back().prompt = prompt;
+      return;
+    }
     continued_text t;
     t.tokens = tokens.read_prompt(prompt, where, code);
     t.prompt = prompt, t.given = t.tokens.size();
@@ -120,6 +193,8 @@ public:
         throw error(exit_code::usage, "--stop is empty; give a text or leave it out");
     }
   }
+  /// One more token that finishes a text.
+  void add(std::int32_t id) { ids_.push_back(id); }
   /// "stop", "length", or null while a text goes on.
   const char* of(const continued_text& t) const {
     if (t.fresh() > 0 && std::find(ids_.begin(), ids_.end(), t.tokens.back()) != ids_.end())
@@ -186,7 +261,8 @@ public:
   void run(std::span<continued_text> texts, generator& g, bool live,
            const stop_signals* stop = nullptr) {
     prepare(texts);
-    if (live) print(texts[0].written);
+    shown_ = 0;
+    if (live) show(texts[0].written);
     std::vector<std::span<const std::int32_t>> more(texts.size());
     bool going = false;
     for (std::size_t b = 0; b < texts.size(); ++b) {
@@ -203,7 +279,7 @@ public:
       going = draw(texts, g, more, live);
       *seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     }
-    if (live) print("\n");
+    if (live) print(texts[0].written.substr(shown_) + "\n");
   }
   const generation_work& work() const { return work_; }
 
@@ -227,10 +303,9 @@ private:
       more[b] = {};
       if (t.end != nullptr) continue;
       const auto sequence = static_cast<int>(b);
-      const std::size_t before = t.written.size();
       t.tokens.push_back(next(t, g, sequence));
       tokens_.write(t.tokens.back(), t.written);
-      if (live) print(std::string_view(t.written).substr(before));
+      if (live) show(t.written);
       ++work_.fresh;
       t.end = end_.of(t);
       const bool full = g.length(sequence) == g.room();
@@ -243,6 +318,13 @@ private:
       going = true;
     }
     return going;
+  }
+  /// Prints what is new of a text; a code point that is not whole yet is held back.
+  void show(const std::string& text) {
+    const std::size_t whole = text.size() - unfinished_utf8(text);
+    if (whole <= shown_) return;
+    print(std::string_view(text).substr(shown_, whole - shown_));
+    shown_ = whole;
   }
   std::int32_t next(const continued_text& t, const generator& g, int sequence) {
     for (std::size_t i = 0; i < logits_.size(); ++i) {
@@ -261,7 +343,43 @@ private:
   std::vector<double> logits_;
   std::vector<sampler> draws_;
   generation_work work_;
+  std::size_t shown_ = 0; ///< of a text that is printed as it comes, what was printed
 };
+
+/// A conversation with whoever writes to the standard input, a line a turn. `make(texts)`: a
+/// generator with room for them.
+template <class Make>
+void talk(const chat_prompts& chat, agreement& all, continuation& answers, const Make& make) {
+  conversation c = chat.begun();
+  const auto heard = [&all] { // "" at the end
+    std::string line;
+    if (all.first()) {
+      char* text = nullptr;
+      std::size_t room = 0;
+      const ::ssize_t n = ::getline(&text, &room, stdin);
+      const std::unique_ptr<char, decltype(&std::free)> owned(text, &std::free);
+      if (n >= 0) line = '>' + std::string(text, static_cast<std::size_t>(n));
+      std::erase(line, '\0');
+    }
+    std::string whole; // all ranks have it, in pieces behind '+' and a last one behind '.'
+    for (std::string piece = "+"; piece.starts_with('+'); whole += piece.substr(1)) {
+      const std::size_t most = 500, n = std::min(most, line.size());
+      piece = all.any(all.first() ? (n < line.size() ? '+' : '.') + line.substr(0, n) : "");
+      line.erase(0, n);
+    }
+    return whole;
+  };
+  for (std::string line = heard(); !line.empty(); line = heard()) {
+    line.erase(0, 1);
+    while (line.ends_with('\n') || line.ends_with('\r')) line.pop_back();
+    if (line.find_first_not_of(" \t") == std::string::npos) continue;
+    chat_prompts::say(c, chat_role::user, as_utf8(line));
+    continued_text t = chat.asking(c, "the conversation", exit_code::data);
+    generator g = make(std::span(&t, 1));
+    answers.run(std::span(&t, 1), g, all.first());
+    chat_prompts::say(c, chat_role::assistant, as_utf8(t.written));
+  }
+}
 
 /// `numbered`: with the number of the sample.
 inline std::string json_of(const continued_text& t, const token_text& tokens, bool numbered) {
@@ -303,7 +421,8 @@ inline std::uint64_t hash_of(std::span<const continued_text> texts) {
 /// and continuation, "prompt_tokens": [...], "tokens": [new ones], "end": "stop", "length" or
 /// "positions"}; --ids leaves the texts out, and --num-samples puts {"sample": 1, ...} first. The
 /// standard error gets the speed, a sentence for each text that ends at the model's positions, and
-/// before the first text one on positions that were never trained.
+/// before the first text one on positions that were never trained. With --chat prompts are what a
+/// user says, and the texts are answers alone; without a prompt it talks (detail::talk).
 inline void run_generation(const program_view& p, const options& o, device& on,
                            communicator& ranks = self::of_process()) {
   agreement all(ranks);
@@ -312,11 +431,15 @@ inline void run_generation(const program_view& p, const options& o, device& on,
     throw error(exit_code::usage, "--greedy and --temperature contradict each other; give one");
   const found_model found = detail::required_model(o, "generate", all, named);
   const model_folder& folder = found.folder;
-  std::optional<character_set> characters = characters_of(folder, p);
-  const token_text tokens(p, o, std::move(characters));
-  std::vector<detail::continued_text> texts =
-      detail::with_samples(detail::read_prompts(o, tokens), o);
-  const detail::text_end end(o, p, tokens);
+  const token_text tokens = detail::token_text_of(p, o, folder);
+  std::optional<detail::chat_prompts> chat;
+  if (o.sampling.chat()) chat.emplace(o, tokens, folder.path());
+  const bool talks = chat && !o.sampling.prompt.given() && !o.sampling.prompts_file.given();
+  std::vector<detail::continued_text> texts;
+  if (!talks)
+    texts = detail::with_samples(detail::read_prompts(o, tokens, chat ? &*chat : nullptr), o);
+  detail::text_end end(o, p, tokens);
+  if (chat) end.add(chat->end_of_turn());
   all.after_first(name_of(found));
   detail::require_same_model(all, folder);
   if (all.apart()) all.require_same(detail::hash_of(texts), "other prompts", "give all the same");
@@ -332,6 +455,13 @@ inline void run_generation(const program_view& p, const options& o, device& on,
     for (const std::string& line : detail::untrained_reached(folder, p, longest)) print_note(line);
 
   detail::continuation batch(detail::continuing_of(o), tokens, end);
+  if (talks) {
+    detail::talk(*chat, all, batch, [&](std::span<const detail::continued_text> text) {
+      return generator(of_rank.view(), on, weights, detail::room_of(text, p, end.most()), ranks);
+    });
+    if (all.first()) print_note(detail::speed_of(batch.work()));
+    return;
+  }
   const bool live = all.first() && texts.size() == 1 && !o.report.json();
   const auto at_once = static_cast<std::size_t>(o.sampling.batch_size());
   for (std::size_t first = 0; first < texts.size(); first += at_once) {

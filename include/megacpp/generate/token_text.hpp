@@ -1,10 +1,13 @@
 // Prompts as tokens, and tokens as what is written: bytes, the characters of a model, or ids.
 #pragma once
 
+#include <megacpp/train/run_tokenizer.hpp>
 #include <megacpp/train/text.hpp>
 
 #include <charconv>
 #include <limits>
+#include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -49,29 +52,36 @@ public:
   /// Throws mc::error: usage for texts where the tokens are neither bytes nor characters, mismatch
   /// for a --tokenizer-type that the model was not trained with. `ids`: whatever the model's
   /// tokens are, their ids are read and written.
+  /// `words`: the tokenizer of the model, if it has one.
   token_text(const program_view& p, const options& o, std::optional<character_set> characters)
       : token_text(p, o, std::move(characters), o.sampling.ids()) {}
   token_text(const program_view& p, const options& o, std::optional<character_set> characters,
-             bool ids)
+             bool ids, std::shared_ptr<const tokenizer> words = nullptr)
       : name_(p.name),
         positions_(p.positions),
         vocabulary_(p.vocabulary),
         characters_(std::move(characters)),
-        ids_(ids) {
-    if (ids_) return;
+        ids_(ids),
+        words_(ids ? nullptr : std::move(words)) {
+    if (ids_ || words_) return;
     detail::require_tokenizer_of(o, characters_.has_value());
     if (!characters_) detail::require_byte_vocabulary(p, o, "--ids");
   }
 
   bool ids() const { return ids_; }
+  /// Null where tokens are not those of a tokenizer.
+  const tokenizer* words() const { return words_.get(); }
   /// Tokens that may be drawn, from 0 on: those that stand for no byte are not, unless ids are
   /// written.
   std::int32_t drawn() const {
     if (ids_) return vocabulary_;
+    if (words_) return std::min(vocabulary_, words_->vocabulary());
     return characters_ ? characters_->size() : std::min(256, vocabulary_);
   }
-  /// What a text without a prompt begins with: a line end, or the first token if there is none.
+  /// What a text without a prompt begins with: a line end, or the first token if there is none; of
+  /// a tokenizer the token that ends documents.
   std::int32_t first() const {
+    if (words_) return end_of_document(*words_);
     const std::int32_t t = characters_ ? characters_->token('\n') : '\n';
     return t >= 0 && t < vocabulary_ ? t : 0;
   }
@@ -80,6 +90,19 @@ public:
                                  exit_code code) const {
     if (ids_) return token_ids(text, vocabulary_, where, code);
     std::vector<std::int32_t> tokens;
+    if (words_) {
+      if (const std::size_t at = first_not_utf8(text); at != text.size())
+        throw error(code, fmt::format("{}: byte {} is not part of UTF-8; leave it out", where, at));
+      tokens = words_->encode(text, false);
+      for (const std::int32_t t : tokens)
+        if (t >= vocabulary_)
+          throw error(code,
+                      fmt::format("{}: \"{}\" is token {} of {}, but the vocabulary of {} has "
+                                  "{}; give the tokenizer of the model",
+                                  where, printable(std::string(words_->bytes_of(t))), t,
+                                  words_->file(), name_, vocabulary_));
+      return tokens;
+    }
     tokens.reserve(text.size());
     for (std::size_t i = 0; i < text.size(); ++i) {
       const auto byte = static_cast<std::uint8_t>(text[i]);
@@ -97,18 +120,42 @@ public:
   std::vector<std::int32_t> read_prompt(std::string_view text, std::string_view where,
                                         exit_code code) const {
     std::vector<std::int32_t> tokens;
-    if (ids_) tokens = token_ids(text, vocabulary_, where, code, positions_);
-    else if (std::ssize(text) <= positions_) tokens = read(text, where, code);
-    if (const std::int64_t n = ids_ ? std::ssize(tokens) : std::ssize(text); n > positions_)
+    // A token of a tokenizer has a byte at least, but not more than so many.
+    constexpr std::int64_t longest = 1 << 10;
+    std::int64_t n = std::ssize(text);
+    if (ids_)
+      tokens = token_ids(text, vocabulary_, where, code, positions_), n = std::ssize(tokens);
+    else if (words_ && n <= longest * positions_) {
+      const std::span<const std::int32_t> begin = words_->begin();
+      tokens.assign(begin.begin(), begin.end());
+      const std::vector<std::int32_t> rest = read(text, where, code);
+      tokens.insert(tokens.end(), rest.begin(), rest.end());
+      n = std::ssize(tokens);
+    } else if (n <= positions_) {
+      tokens = read(text, where, code);
+    }
+    if (n > positions_)
       throw error(code, fmt::format("{}: the prompt has {}{} tokens, but {} has {} positions; make "
                                     "it shorter",
                                     where, ids_ ? "at least " : "", n, name_, positions_));
+    return tokens;
+  }
+  /// The tokens of a text that has all of a prompt's own, as chat templates write it. Throws
+  /// mc::error(code) for one that is longer than the positions of the model.
+  std::vector<std::int32_t> read_template(std::string_view text, std::string_view where,
+                                          exit_code code) const {
+    std::vector<std::int32_t> tokens = read(text, where, code);
+    if (std::ssize(tokens) > positions_)
+      throw error(code, fmt::format("{}: it has {} tokens, but {} has {} positions; begin anew",
+                                    where, tokens.size(), name_, positions_));
     return tokens;
   }
   /// Appends what a token is written as.
   void write(std::int32_t token, std::string& to) const {
     if (ids_) {
       fmt::format_to(std::back_inserter(to), "{}{}", to.empty() ? "" : " ", token);
+    } else if (words_) {
+      if (!words_->is_special(token)) to += words_->bytes_of(token);
     } else {
       to += static_cast<char>(characters_ ? characters_->bytes()[static_cast<std::size_t>(token)]
                                           : static_cast<std::uint8_t>(token));
@@ -121,6 +168,7 @@ private:
   int vocabulary_;
   std::optional<character_set> characters_;
   bool ids_;
+  std::shared_ptr<const tokenizer> words_;
 };
 
 } // namespace mc

@@ -309,7 +309,8 @@ inline void load_model_folder(const std::filesystem::path& folder, const program
 inline saved_model export_model_folder(const model_folder& in, const std::filesystem::path& to,
                                        const program_view& p, std::optional<storage_type> as,
                                        std::uint64_t max_shard = hf_shard_limit,
-                                       communicator& ranks = self::of_process()) {
+                                       communicator& ranks = self::of_process(),
+                                       std::span<const extra_file> extra_files = {}) {
   const hf_family& family = hf_family_of(p);
   nlohmann::json written = family.config(p);
   static_cast<void>(family.tensors(p)); // a program without that form is refused before its folder
@@ -326,6 +327,7 @@ inline saved_model export_model_folder(const model_folder& in, const std::filesy
   m.texts = detail::config_texts(std::move(written), common);
   for (const char* name : {"generation_config.json", "characters.json"})
     if (in.contains(name)) m.texts[name] = detail::text_of(in, name);
+  for (const auto& [name, text] : extra_files) m.texts[name] = text;
   ranks.run(exchange::barrier(everyone)); // all have seen the files, in whose place others may come
 
   for (const auto& t : weights.matches()) {

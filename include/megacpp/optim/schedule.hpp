@@ -13,7 +13,9 @@
 //                     minus_sqrt 1 - sqrt(s)
 //
 // (Megatron-LM, megatron/core/optimizer_param_scheduler.py; warmup-stable-decay: Hu et al. 2024.)
-// With W > 0 the first step, k = 0, has the learning rate 0, as it does there.
+// A run that is counted in samples has all of these in samples (--train-samples,
+// --lr-warmup-samples, --lr-decay-samples). With W > 0 the first step, k = 0, has the learning
+// rate 0, as it does there.
 #pragma once
 
 #include <cmath>
@@ -29,8 +31,8 @@ enum class wsd_style : std::uint8_t { linear, cosine, exponential, minus_sqrt };
 struct schedule {
   double lr = 1e-3, min_lr = 0;
   decay_style style = decay_style::linear;
-  std::int64_t warmup = 0;    ///< steps
-  std::int64_t decay = 1;     ///< steps, warm-up included
+  std::int64_t warmup = 0;    ///< steps, or samples
+  std::int64_t decay = 1;     ///< warm-up included
   std::int64_t wsd_decay = 0; ///< of these, the last ones of WSD
   wsd_style wsd = wsd_style::exponential;
 };

@@ -196,7 +196,8 @@ public:
     if (words_ > 1) return names_;
     if constexpr (std::is_same_v<T, bool>) return "";
     else if constexpr (listed) return many_ ? "TEXT..." : "TEXT";
-    else if constexpr (std::is_same_v<T, std::string>) return *choices_ != 0 ? choices_ : "TEXT";
+    else if constexpr (std::is_same_v<T, std::string>)
+      return *choices_ == 0 ? "TEXT" : std::string_view(choices_).size() > 60 ? "NAME" : choices_;
     else return std::is_integral_v<T> ? "N" : "X";
   }
   std::string text() const override {

@@ -67,7 +67,7 @@ struct data_flags {
                            (text_flag, tokenizer_model), (text_flag, vocab_file),
                            (text_flag, merge_file), (switch_flag, reset_position_ids),
                            (switch_flag, reset_attention_mask), (switch_flag, eod_mask_loss),
-                           (switch_flag, mock_data));
+                           (text_flag, chat_loss), (switch_flag, mock_data));
   data_flags() {
     const command reading = command::train | command::eval;
     data_path
@@ -83,8 +83,8 @@ struct data_flags {
         .is("text",
             "what a file holds. text: any bytes, each one or each distinct one a token "
             "(--tokenizer-type). u16, i32: token ids, little-endian, without a header. indexed: a "
-            "data set of .bin and .idx")
-        .one_of("text|u16|i32|indexed")
+            "data set of .bin and .idx. chat: conversations, one JSON object a line")
+        .one_of("text|u16|i32|indexed|chat")
         .shown_as("indexed where there is PATH.idx, else text")
         .of(reading)
         .resumes(on_resume::must_match);
@@ -158,6 +158,12 @@ struct data_flags {
     eod_mask_loss.is(false, "what follows the end of a document is not learned")
         .of(reading)
         .resumes(on_resume::must_match);
+    chat_loss
+        .is("assistant",
+            "what is learned of conversations: what the assistant says, or every token")
+        .one_of("assistant|all")
+        .of(reading)
+        .resumes(on_resume::must_match);
     mock_data.is(false, "train on random tokens instead of a file, to measure speed")
         .of(command::train)
         .resumes(on_resume::must_match);
@@ -165,17 +171,28 @@ struct data_flags {
 };
 
 struct training_flags {
-  BOOST_HANA_DEFINE_STRUCT(training_flags, (whole_flag, train_iters),
-                           (whole_flag, global_batch_size), (text_flag, rampup_batch_size),
-                           (text_flag, save), (whole_flag, save_interval),
-                           (whole_flag, keep_latest_k), (switch_flag, keep_best),
-                           (switch_flag, exit_signal_handler), (real_flag, exit_duration_in_mins),
-                           (whole_flag, eval_interval), (whole_flag, eval_iters),
-                           (switch_flag, full_validation), (switch_flag, multiple_validation_sets),
-                           (whole_flag, sample_interval), (text_flag, sample_prompt));
+  BOOST_HANA_DEFINE_STRUCT(training_flags, (whole_flag, train_iters), (whole_flag, train_samples),
+                           (whole_flag, epochs), (whole_flag, global_batch_size),
+                           (text_flag, rampup_batch_size), (text_flag, save),
+                           (whole_flag, save_interval), (whole_flag, keep_latest_k),
+                           (switch_flag, keep_best), (switch_flag, exit_signal_handler),
+                           (real_flag, exit_duration_in_mins), (whole_flag, eval_interval),
+                           (whole_flag, eval_iters), (switch_flag, full_validation),
+                           (switch_flag, multiple_validation_sets), (whole_flag, sample_interval),
+                           (text_flag, sample_prompt));
   training_flags() {
     train_iters.is(1000, "optimizer steps")
         .at_least(1)
+        .of(command::train)
+        .resumes(on_resume::may_change);
+    train_samples.is(0, "sequences to train on, instead of --train-iters")
+        .at_least(1)
+        .shown_as("")
+        .of(command::train)
+        .resumes(on_resume::may_change);
+    epochs.is(0, "how often all conversations are seen, instead of --train-iters")
+        .at_least(1)
+        .shown_as("")
         .of(command::train)
         .resumes(on_resume::may_change);
     global_batch_size
@@ -274,7 +291,8 @@ struct training_flags {
 struct optimizer_flags {
   BOOST_HANA_DEFINE_STRUCT(optimizer_flags, (real_flag, lr), (real_flag, min_lr),
                            (text_flag, lr_decay_style), (whole_flag, lr_warmup_iters),
-                           (whole_flag, lr_decay_iters), (whole_flag, lr_wsd_decay_iters),
+                           (whole_flag, lr_warmup_samples), (whole_flag, lr_decay_iters),
+                           (whole_flag, lr_decay_samples), (whole_flag, lr_wsd_decay_iters),
                            (text_flag, lr_wsd_decay_style), (real_flag, weight_decay),
                            (real_flag, clip_grad), (real_flag, adam_beta1), (real_flag, adam_beta2),
                            (real_flag, adam_eps));
@@ -301,6 +319,15 @@ struct optimizer_flags {
         .at_least(0)
         .of(command::train)
         .resumes(on_resume::may_change);
+    lr_warmup_samples.is(0, "the same in sequences, with --train-samples")
+        .at_least(0)
+        .of(command::train)
+        .resumes(on_resume::may_change);
+    lr_decay_samples.is(0, "with --train-samples: sequences behind which the decay ends")
+        .at_least(1)
+        .shown_as("--train-samples")
+        .of(command::train)
+        .resumes(on_resume::derived);
     lr_decay_iters.is(0, "step at which the decay ends")
         .at_least(1)
         .shown_as("--train-iters")
@@ -341,11 +368,13 @@ struct optimizer_flags {
 
 struct sampling_flags {
   BOOST_HANA_DEFINE_STRUCT(sampling_flags, (texts_flag, prompt), (text_flag, prompts_file),
-                           (switch_flag, ids), (whole_flag, num_samples),
-                           (whole_flag, max_new_tokens), (texts_flag, stop_tokens),
-                           (texts_flag, stop), (switch_flag, greedy), (real_flag, temperature),
-                           (whole_flag, top_k), (real_flag, top_p), (text_flag, overflow),
-                           (whole_flag, batch_size), (switch_flag, use_cache));
+                           (switch_flag, chat), (text_flag, system_prompt),
+                           (switch_flag, enable_thinking), (switch_flag, ids),
+                           (whole_flag, num_samples), (whole_flag, max_new_tokens),
+                           (texts_flag, stop_tokens), (texts_flag, stop), (switch_flag, greedy),
+                           (real_flag, temperature), (whole_flag, top_k), (real_flag, top_p),
+                           (text_flag, overflow), (whole_flag, batch_size),
+                           (switch_flag, use_cache));
   sampling_flags() {
     prompt
         .is({},
@@ -354,6 +383,14 @@ struct sampling_flags {
         .shown_as("a line end")
         .of(command::generate);
     prompts_file.is("", "file with further prompts, one a line").of(command::generate);
+    chat.is(false,
+            "talk to the model: each prompt is what a user says, and what is written is the "
+            "answer. "
+            "Without a prompt, lines of the standard input are one conversation")
+        .of(command::generate);
+    system_prompt.is("", "with --chat: what the system says first").of(command::generate);
+    enable_thinking.is(true, "with --chat: whether a model with thoughts (Qwen3) is to have them")
+        .of(command::generate);
     ids.is(false,
            "prompts and what is written are token ids, separated by blanks or commas, instead of "
            "text")

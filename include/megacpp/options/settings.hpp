@@ -13,6 +13,7 @@
 #include <charconv>
 #include <initializer_list>
 #include <limits>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -29,6 +30,7 @@ struct training_settings {
   std::int64_t warmup = 0;  ///< steps that bench-json leaves out
   bool bench = false;
   schedule rates;
+  bool rates_by_samples = false; ///< the schedule counts samples, not steps
   step_numbers numbers;
 
   /// Of all steps.
@@ -191,6 +193,13 @@ inline void refuse_idle_flags(command c, options& o) {
            "changes nothing without --lr-decay-style WSD");
   }
   if (c == command::generate)
+    refuse(!o.sampling.chat(), {"system-prompt", "enable-thinking"},
+           "changes nothing without --chat");
+  if (c == command::generate)
+    refuse(o.sampling.chat(), {"ids"}, "and --chat contradict each other: answers are texts");
+  if (overlaps(c, command::train | command::eval))
+    refuse(o.data.data_type() != "chat", {"chat-loss"}, "changes nothing without --data-type chat");
+  if (c == command::generate)
     refuse(o.sampling.greedy() || (o.sampling.temperature.given() && o.sampling.temperature() == 0),
            {"top-k", "top-p", "seed", "num-samples"},
            "changes nothing where the likeliest token is always taken, by --greedy or "
@@ -249,16 +258,52 @@ inline traced_steps traced_steps_of(const report_flags& r, std::int64_t done, st
   return t;
 }
 
-/// Of a run of `dp` replicas. Throws mc::error(exit_code::usage) naming the flags that contradict
-/// each other.
-inline training_settings settings_of(const program_view& p, const options& o, int dp = 1) {
+namespace detail {
+
+/// Steps that take so many samples, the last one whole, as Megatron-LM counts them: those while the
+/// batch grows, then whole batches.
+inline std::int64_t steps_of_samples(const batch_schedule& b, std::int64_t samples) {
+  std::int64_t steps = 0, consumed = 0;
+  for (; b.grows() && consumed <= b.samples && consumed < samples; ++steps)
+    consumed += b.after(consumed);
+  return steps + std::max<std::int64_t>(0, samples - consumed) / b.last;
+}
+
+/// A run is counted in steps, in samples or in epochs of conversations.
+inline void refuse_two_lengths(const options& o) {
+  const training_flags& t = o.training;
+  const optimizer_flags& f = o.optimizer;
+  const auto refuse = [](bool both, const char* a, const char* b) {
+    if (both)
+      throw error(exit_code::usage,
+                  fmt::format("--{} and --{} contradict each other; give one", a, b));
+  };
+  refuse(t.train_iters.asked() && t.train_samples.given(), "train-iters", "train-samples");
+  refuse(t.train_iters.asked() && t.epochs.given(), "train-iters", "epochs");
+  refuse(t.train_samples.asked() && t.epochs.given(), "train-samples", "epochs");
+  refuse(f.lr_decay_iters.asked() && t.train_samples.given(), "lr-decay-iters", "train-samples");
+  refuse(f.lr_warmup_iters.asked() && t.train_samples.given(), "lr-warmup-iters", "train-samples");
+  for (const auto& [name, given] : {std::pair{"lr-decay-samples", f.lr_decay_samples.asked()},
+                                    std::pair{"lr-warmup-samples", f.lr_warmup_samples.asked()}})
+    if (given && !t.train_samples.given())
+      throw error(exit_code::usage,
+                  fmt::format("--{} changes nothing without --train-samples; leave it out", name));
+}
+
+} // namespace detail
+
+/// Of a run of `dp` replicas. `steps`: those that the data come to, instead of --train-iters.
+/// Throws mc::error(exit_code::usage) naming the flags that contradict each other.
+inline training_settings settings_of(const program_view& p, const options& o, int dp = 1,
+                                     std::optional<std::int64_t> steps = {}) {
   training_settings t;
   t.bench = o.report.bench_json();
   t.warmup = o.report.warmup();
+  detail::refuse_two_lengths(o);
   constexpr std::int64_t measured = 200, highest = std::numeric_limits<std::int64_t>::max();
   t.steps = t.bench && !o.training.train_iters.given()
                 ? std::min(t.warmup, highest - measured) + measured
-                : o.training.train_iters();
+                : steps.value_or(o.training.train_iters());
   if (t.bench && t.warmup >= t.steps)
     throw error(exit_code::usage,
                 fmt::format("--warmup is {}, but must be less than --train-iters, which is {}",
@@ -285,6 +330,15 @@ inline training_settings settings_of(const program_view& p, const options& o, in
   t.at_once = micro, t.batches = detail::batches_of(o.training.rampup_batch_size(), global);
   if (const std::string_view why = contradiction(t.batches); !why.empty())
     throw error(exit_code::usage, std::string(why));
+  if (o.training.train_samples.given()) {
+    t.steps = detail::steps_of_samples(t.batches, o.training.train_samples());
+    if (t.steps < 1)
+      throw error(
+          exit_code::usage,
+          fmt::format("--train-samples is {}, but a step has {} sequences; give at least as "
+                      "many",
+                      o.training.train_samples(), t.batches.after(0)));
+  }
   for (const auto& [size, name] :
        {std::pair{t.batches.start, "START"}, std::pair{t.batches.increment, "INCREMENT"}})
     if (t.batches.grows() && size % micro != 0)
@@ -322,6 +376,12 @@ inline training_settings settings_of(const program_view& p, const options& o, in
   t.rates.warmup = f.lr_warmup_iters();
   t.rates.decay = f.lr_decay_iters.given() ? f.lr_decay_iters() : t.steps;
   t.rates.wsd_decay = f.lr_wsd_decay_iters();
+  t.rates_by_samples = o.training.train_samples.given();
+  if (t.rates_by_samples) {
+    t.rates.warmup = f.lr_warmup_samples();
+    t.rates.decay = f.lr_decay_samples.given() ? f.lr_decay_samples() : o.training.train_samples();
+    t.rates.wsd_decay *= global;
+  }
   if (const std::string_view why = contradiction(t.rates); !why.empty())
     throw error(exit_code::usage, std::string(why));
 
@@ -339,7 +399,8 @@ inline options effective_options(options o, const training_settings& t, const pr
   const auto set = [](auto& flag, const auto& value) { flag.is(value, flag.help()); };
   set(o.training.train_iters, t.steps);
   set(o.training.global_batch_size, t.batches.last);
-  set(o.optimizer.lr_decay_iters, t.rates.decay);
+  if (t.rates_by_samples) set(o.optimizer.lr_decay_samples, t.rates.decay);
+  else set(o.optimizer.lr_decay_iters, t.rates.decay);
   if (p.numbers.type == dtype::bf16)
     set(o.machine.product_type, products == product_type::bf16 ? "bf16" : "widened");
   return o;

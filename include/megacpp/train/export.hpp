@@ -1,6 +1,7 @@
 // `export`: a saved model written anew for use elsewhere.
 #pragma once
 
+#include <megacpp/hf/tokenizer_files.hpp>
 #include <megacpp/observe/print.hpp>
 #include <megacpp/observe/text.hpp>
 #include <megacpp/options/options.hpp>
@@ -63,7 +64,7 @@ inline void run_export(const program_view& p, const options& o,
   detail::require_same_model(all, from.folder);
   const saved_model m =
       export_model_folder(from.folder, o.training.save(), p, detail::storage_named(o.model.dtype()),
-                          shard_limit, ranks);
+                          shard_limit, ranks, tokenizer_files(from.folder.path()));
   if (!all.first()) return;
   print_line(fmt::format("{} tensors, {} in {} file{}, written to {}", m.tensors,
                          bytes_text(m.bytes).view(), m.files, m.files == 1 ? "" : "s",

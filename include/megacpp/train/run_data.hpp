@@ -2,8 +2,11 @@
 // of Megatron-LM's indexed data sets and their blends.
 #pragma once
 
+#include <megacpp/data/conversation_file.hpp>
 #include <megacpp/data/gpt_dataset.hpp>
+#include <megacpp/data/packed_conversations.hpp>
 #include <megacpp/data/windows.hpp>
+#include <megacpp/exec/processors.hpp>
 #include <megacpp/train/run_tokenizer.hpp>
 #include <megacpp/train/text.hpp>
 
@@ -34,6 +37,7 @@ struct run_data {
   std::vector<measured_set> validation;
   std::optional<measured_set> test;         ///< measured at the end
   std::string summary;                      ///< how much there is
+  std::optional<std::int64_t> steps = {};   ///< of the epochs that were asked for
   std::function<nlohmann::json()> identity; ///< what tells it from other data
   std::function<std::uint64_t()> hash; ///< of the same tokens the same, whatever they are called
 };
@@ -102,9 +106,21 @@ inline std::optional<words_of_parts> parts_of_data(const data_flags& d) {
 
 /// Whether the data are indexed sets: as --data-type says, or because their files are there.
 inline bool is_of_sets(const data_flags& d) {
+  if (d.data_type() == "chat") return false;
   if (d.data_type.given()) return d.data_type() == "indexed";
   if (d.data_args_path.given() || parts_of_data(d)) return true;
   return std::ranges::any_of(d.data_path(), is_set);
+}
+
+/// `what` needs a program that tells documents apart.
+inline void require_packed(const program_view& p, const char* what) {
+  if (!p.numbers.batch.packed)
+    throw error(
+        exit_code::mismatch,
+        fmt::format("attention within documents, as {} needs it, is not built into {}: build "
+                    "it with PACKED of megacpp_add_preset, packed=1 of "
+                    "examples/build_preset.sh, or batch.packed = true",
+                    what, p.name));
 }
 
 /// What the flags of --reset-position-ids and its like make of the ends of documents. Throws
@@ -114,13 +130,7 @@ inline document_ends ends_of(const program_view& p, const options& o, const std:
   document_ends ends{.reset_position_ids = d.reset_position_ids(),
                      .reset_attention_mask = d.reset_attention_mask(),
                      .eod_mask_loss = d.eod_mask_loss()};
-  if (ends.reset_attention_mask && !p.numbers.batch.packed)
-    throw error(
-        exit_code::mismatch,
-        fmt::format("--reset-attention-mask keeps attention within documents, which {} is not "
-                    "built for: build it with PACKED of megacpp_add_preset, packed=1 of "
-                    "examples/build_preset.sh, or batch.packed = true",
-                    p.name));
+  if (ends.reset_attention_mask) require_packed(p, "--reset-attention-mask");
   if (!ends.reset_position_ids && !ends.reset_attention_mask && !ends.eod_mask_loss) return ends;
   if (d.tokenizer_type() == "NullTokenizer") {
     ends.eod = p.vocabulary - 1;
@@ -320,6 +330,105 @@ inline void refuse_flags_of_sets(const options& o) {
                               name));
 }
 
+/// The folder whose tokenizer and template conversations are written by; "" is none.
+inline std::string chat_folder(const data_flags& d, const std::string& folder) {
+  if (d.tokenizer_model.given()) return d.tokenizer_model();
+  return !folder.empty() && has_tokenizer(folder) ? folder : "";
+}
+
+/// How conversations become tokens: by the template of a folder, or as they are.
+struct chat_words {
+  std::unique_ptr<const tokenizer> words;
+  conversation_form form;
+};
+inline chat_words words_of_chat(const data_flags& d, const std::string& folder,
+                                std::int64_t vocabulary) {
+  chat_words w;
+  w.form.vocabulary = vocabulary;
+  w.form.trained = d.chat_loss() == "all" ? trained_on::all : trained_on::assistant;
+  if (const std::string from = chat_folder(d, folder); !from.empty()) {
+    w.words = open_tokenizer(from);
+    w.form.style = chat_template::of_folder(from);
+    w.form.words = w.words.get();
+  }
+  return w;
+}
+
+/// Conversations of files, all of which are read at start.
+inline std::shared_ptr<const conversation_store> conversations_of(
+    const std::vector<std::string>& paths, const conversation_form& form, int threads) {
+  const auto store = std::make_shared<conversation_store>();
+  read_conversations(paths, form, threads, [&](const chat_tokens& t) { store->add(t); });
+  if (store->size() == 0)
+    throw error(exit_code::data,
+                fmt::format("{} has no conversation: it is empty, or all its lines "
+                            "are blank",
+                            paths[0]));
+  return store;
+}
+
+inline std::shared_ptr<const packed_conversations> packed(const std::string& name,
+                                                          const conversation_store& all,
+                                                          token_range part, std::int64_t sequence,
+                                                          std::optional<std::uint64_t> seed) {
+  return std::make_shared<const packed_conversations>(name, all.part(part.begin, part.end),
+                                                      sequence, seed, seed ? 0 : 1);
+}
+
+/// Packed conversations.
+inline run_data open_conversations(const program_view& p, const options& o,
+                                   const training_settings& t, const std::string& folder) {
+  require_packed(p, "conversations");
+  const std::optional<words_of_parts> parts = parts_of_data(o.data);
+  const std::vector<std::string> paths = parts ? parts->train : words_of_data(o.data);
+  if (paths.empty())
+    throw error(exit_code::usage, "train needs --data-path FILE, conversations as JSON lines");
+  const chat_words w = words_of_chat(o.data, folder, p.vocabulary);
+  const int threads =
+      o.machine.threads() > 0 ? static_cast<int>(o.machine.threads()) : processors();
+  const std::int64_t s = p.numbers.batch.sequence;
+  const auto all = conversations_of(paths, w.form, threads);
+  const split_ranges ranges =
+      parts ? split_ranges{{0, all->size()}, {}, {}} : split(o.data.split(), all->size());
+  if (ranges.train.empty())
+    throw error(exit_code::data, fmt::format("--split {} leaves no conversation of {} to train on",
+                                             o.data.split(), paths[0]));
+  run_data data;
+  data.name =
+      paths.size() == 1 ? paths[0] : fmt::format("{} and {} more", paths[0], paths.size() - 1);
+  const auto training = packed(data.name, *all, ranges.train, s, t.numbers.seed);
+  data.training = training;
+  data.summary = sentence_of(training->counts(), s);
+  const auto measure = [&](const std::string& name, const conversation_store& of,
+                           token_range part) {
+    return measured_set{name, packed(name, of, part, s, std::nullopt)};
+  };
+  if (!ranges.valid.empty()) data.validation.push_back(measure(data.name, *all, ranges.valid));
+  if (parts) {
+    for (const std::string& path : parts->valid) {
+      const auto of = conversations_of({path}, w.form, threads);
+      data.validation.push_back(measure(path, *of, {0, of->size()}));
+    }
+    if (!parts->test.empty()) {
+      const auto of = conversations_of(parts->test, w.form, threads);
+      data.test = measure(parts->test[0], *of, {0, of->size()});
+    }
+  }
+  if (o.training.epochs.given()) {
+    const std::int64_t batch = t.batches.last,
+                       samples = o.training.epochs() * training->per_epoch();
+    data.steps = std::max<std::int64_t>(1, (samples + batch - 1) / batch);
+  }
+  data.identity = [all, name = data.name, part = ranges.train] {
+    return nlohmann::json{{"name", name},
+                          {"tokens", all->tokens()},
+                          {"part", {part.begin, part.end}},
+                          {"xxh64", fmt::format("{:016x}", all->hash())}};
+  };
+  data.hash = [all] { return all->hash(); };
+  return data;
+}
+
 /// Windows of one text.
 inline run_data of_text(text_data text, std::int64_t sequence, std::uint64_t seed) {
   run_data data;
@@ -346,6 +455,11 @@ inline run_data of_text(text_data text, std::int64_t sequence, std::uint64_t see
 inline run_data open_training_data(const program_view& p, const options& o,
                                    const training_settings& t, const std::string& folder,
                                    std::optional<character_set> saved) {
+  if (o.data.data_type() == "chat") return detail::open_conversations(p, o, t, folder);
+  if (o.training.epochs.given())
+    throw error(exit_code::usage,
+                "--epochs counts conversations, and the data are none; give --train-iters or "
+                "--train-samples");
   if (!o.data.mock_data() && detail::is_of_sets(o.data)) {
     detail::refuse_characters(o, saved.has_value());
     return detail::open_sets(p, o, t, folder);
@@ -360,6 +474,24 @@ inline std::vector<run_data> open_evaluation_data(const program_view& p, const o
                                                   const std::string& folder,
                                                   const std::optional<character_set>& characters) {
   std::vector<run_data> all;
+  if (o.data.data_type() == "chat") {
+    detail::require_packed(p, "conversations");
+    const detail::chat_words w = detail::words_of_chat(o.data, folder, p.vocabulary);
+    if (!o.data.data_path.given())
+      throw error(exit_code::usage, "eval needs --data-path FILE, conversations as JSON lines");
+    for (const std::string& path : o.data.data_path()) {
+      const auto of = detail::conversations_of({path}, w.form, 1);
+      const token_range part = o.data.split.given() ? split(o.data.split(), of->size()).valid
+                                                    : token_range{0, of->size()};
+      run_data data;
+      data.name = path;
+      data.validation.push_back(
+          {path, detail::packed(path, *of, part, p.numbers.batch.sequence, std::nullopt)});
+      data.hash = [of] { return of->hash(); };
+      all.push_back(std::move(data));
+    }
+    return all;
+  }
   if (!detail::is_of_sets(o.data)) {
     detail::refuse_flags_of_sets(o);
     const std::size_t files = std::max<std::size_t>(o.data.data_path().size(), 1);

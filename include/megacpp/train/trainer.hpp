@@ -3,6 +3,7 @@
 
 #include <megacpp/comm/agreement.hpp>
 #include <megacpp/comm/timed.hpp>
+#include <megacpp/hf/tokenizer_files.hpp>
 #include <megacpp/inspect/timeline.hpp>
 #include <megacpp/options/resume.hpp>
 #include <megacpp/options/settings.hpp>
@@ -45,6 +46,7 @@ public:
         from_(std::move(start.from)),
         root_(std::move(start.root)),
         text_(open_data()),
+        tokenizer_files_(files_of_tokenizer()),
         reports_(p, o, set_, on, losses_, ranks_),
         computing_(timed_ ? static_cast<std::size_t>(ranks_of(ranks_.ranks())) : 0) {
     // Before there is a folder that a signal could leave.
@@ -109,9 +111,28 @@ public:
 
 private:
   run_data open_data() {
-    return from_ ? open_training_data(p_, o_, set_, from_->folder.path(),
-                                      characters_of(from_->folder, p_))
-                 : open_training_data(p_, o_, set_, "", std::nullopt);
+    run_data data = from_ ? open_training_data(p_, o_, set_, from_->folder.path(),
+                                               characters_of(from_->folder, p_))
+                          : open_training_data(p_, o_, set_, "", std::nullopt);
+    if (data.steps) set_ = settings_of(p_, o_, ranks_.ranks().of(axis::dp), data.steps);
+    return data;
+  }
+
+  /// Those that the flags name, or else those of the model that the run starts from.
+  std::vector<extra_file> files_of_tokenizer() const {
+    if (!o_.training.save.given()) return {};
+    const data_flags& d = o_.data;
+    if (d.tokenizer_model.given()) return tokenizer_files(d.tokenizer_model());
+    if (d.vocab_file.given()) {
+      std::vector<extra_file> files;
+      for (const auto& [name, path] :
+           {std::pair{"vocab.json", d.vocab_file()}, std::pair{"merges.txt", d.merge_file()}}) {
+        const mapped_file file(path, exit_code::data);
+        files.emplace_back(name, std::string(detail::as_text(file)));
+      }
+      return files;
+    }
+    return from_ ? tokenizer_files(from_->folder.path()) : std::vector<extra_file>();
   }
 
   void require_same_start() {
@@ -409,7 +430,8 @@ private:
     const bool traced = timeline_ && traced_.has(at_.step);
     if (traced) timeline_->begin(at_.step + 1, reports_.clock());
     session_->profile(traced ? &*timeline_ : reports_.clock());
-    session_->numbers().learning_rate = learning_rate(set_.rates, at_.step);
+    session_->numbers().learning_rate =
+        learning_rate(set_.rates, set_.rates_by_samples ? at_.samples : at_.step);
     const std::int64_t batch = set_.batches.after(at_.samples);
     const std::optional<step_result> done =
         session_->step(static_cast<int>(batch / set_.at_once), [&](int m, batch_view& b) {
@@ -521,7 +543,7 @@ private:
 
   /// Writes the files of a state that stands at `at`.
   void fill_state(folder_writer& out, const run_position& at) {
-    std::vector<extra_file> extra;
+    std::vector<extra_file> extra = tokenizer_files_;
     if (text_.text.characters)
       extra.emplace_back(characters_name, characters_text(*text_.text.characters));
     nlohmann::json state{{"data", data_}};
@@ -617,6 +639,7 @@ private:
   std::int64_t taken_ = 0;   ///< steps of this process
   std::int64_t to_come_ = 0; ///< samples of the steps that are left
   run_data text_;
+  std::vector<extra_file> tokenizer_files_; ///< saved with the model
   nlohmann::json data_; ///< what tells it from other data, where a state is read or written
   std::optional<read_ahead> reader_;
   double waited_for_data_ = 0; ///< seconds of the step

@@ -1,0 +1,39 @@
+// The files of a tokenizer in a model's folder, which go along with its weights.
+#pragma once
+
+#include <megacpp/hf/model_folder.hpp>
+#include <megacpp/io/mapped_file.hpp>
+
+#include <filesystem>
+#include <string>
+#include <system_error>
+#include <vector>
+
+namespace mc {
+
+inline constexpr const char* tokenizer_file_names[] = {
+    "tokenizer.json",      "tokenizer_config.json", "vocab.json",
+    "merges.txt",          "added_tokens.json",     "special_tokens_map.json",
+    "chat_template.jinja", "generation_config.json"};
+
+/// Those that a folder has, or a tokenizer.json of any name; nothing for "". Throws
+/// mc::error(exit_code::model) for one that cannot be read.
+inline std::vector<extra_file> tokenizer_files(const std::string& path) {
+  namespace fs = std::filesystem;
+  std::vector<extra_file> files;
+  const auto take = [&](const std::string& name, const fs::path& from) {
+    const mapped_file file(from.string(), exit_code::model);
+    file.check_unchanged();
+    files.emplace_back(name, std::string(reinterpret_cast<const char*>(file.data()), file.size()));
+  };
+  std::error_code ignored;
+  if (fs::is_directory(path, ignored)) {
+    for (const char* name : tokenizer_file_names)
+      if (fs::is_regular_file(fs::path(path) / name, ignored)) take(name, fs::path(path) / name);
+  } else if (fs::path(path).extension() == ".json") {
+    take("tokenizer.json", path);
+  }
+  return files;
+}
+
+} // namespace mc
