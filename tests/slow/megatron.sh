@@ -4,7 +4,7 @@
 # cannot be made (no network, no space).
 #   megatron.sh SOURCE BUILD WORK VENVS
 set -euo pipefail
-export OMP_NUM_THREADS=1 PYTHONWARNINGS=ignore
+export OMP_NUM_THREADS=1 PYTHONWARNINGS=ignore TORCHDYNAMO_DISABLE=1
 
 source=$1 build=$2 work=$3 venvs=$4
 make() { "$source/bench/peers/make_venv.sh" "$venvs/$1" "$source/tests/slow/$1.txt" "${@:2}"; }
