@@ -65,7 +65,7 @@ set(sanitized -DMEGACPP_SANITIZE=address,undefined -DCMAKE_CXX_FLAGS_RELEASE=-O0
 if(MEGACPP_CLANG)
   list(APPEND sanitized -DCMAKE_CXX_COMPILER=${MEGACPP_CLANG})
 endif()
-set(running "unit_(chat|data|folder|hf_config|json|machine|mapped_file|observe|options|safetensors|schedule|shard_index|state|text|threads)")
+set(running "unit_(chat|data|folder|gpt_indices|hf_config|indexed|json|machine|mapped_file|observe|options|safetensors|schedule|shard_index|state|text|threads|tokenizer)")
 string(APPEND running "|laws_(packing|patterns|rounds|shapes)|^parity|^cli")
 if(MEGACPP_EXHAUSTIVE_TESTS)
   set(running .)
@@ -158,6 +158,15 @@ if(shared_dir)
       ${CMAKE_CURRENT_BINARY_DIR}/chat ${MEGACPP_PEER_VENVS} ${shared_dir})
   set_tests_properties(chat PROPERTIES RESOURCE_LOCK build)
 endif()
+# megatron-core and we write the same datasets and draw the same samples from them.
+add_executable(megatron_peer EXCLUDE_FROM_ALL slow/megatron_peer.cpp)
+target_link_libraries(megatron_peer PRIVATE megacpp_own)
+target_compile_options(megatron_peer PRIVATE -O0)
+add_dependencies(slow_tests megatron_peer)
+megacpp_slow_test(megatron LABEL peer TIMEOUT 2400 ONE_THREAD COST 300
+  COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/slow/megatron.sh ${PROJECT_SOURCE_DIR} ${PROJECT_BINARY_DIR}
+    ${CMAKE_CURRENT_BINARY_DIR}/megatron ${MEGACPP_PEER_VENVS})
+set_tests_properties(megatron PROPERTIES RESOURCE_LOCK build)
 
 find_program(MEGACPP_TIDY NAMES clang-tidy)
 mark_as_advanced(MEGACPP_TIDY)
@@ -222,7 +231,7 @@ megacpp_slow_test(crash_save LABEL crash TIMEOUT 2400 ONE_THREAD COST 400
   COMMAND Python3::Interpreter ${CMAKE_CURRENT_SOURCE_DIR}/crash/save.py
     $<TARGET_FILE:cli_tiny_gpt>)
 if(NOT complete)
-  set_tests_properties(crash_save transformers PROPERTIES SKIP_RETURN_CODE 77)
+  set_tests_properties(crash_save megatron transformers PROPERTIES SKIP_RETURN_CODE 77)
   if(TEST chat)
     set_tests_properties(chat PROPERTIES SKIP_RETURN_CODE 77)
   endif()

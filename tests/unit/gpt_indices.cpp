@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <filesystem>
 #include <limits>
 #include <map>
@@ -511,6 +512,37 @@ BOOST_AUTO_TEST_CASE(indices_of_a_cache_are_those_in_memory_and_of_this_dataset)
               BOOST_REQUIRE((filled(cached, i, sequence) == filled(memory, i, sequence)));
           }
         }
+}
+
+BOOST_AUTO_TEST_CASE(a_cached_table_that_is_wrong_but_whole_reads_nothing_else) {
+  const written w(1);
+  const mc::index_cache cache(w.dir / "cache");
+  const auto made = [&] {
+    return mc::gpt_dataset(w.data, {0, 60}, {.sequence = 9, .drop_last = false}, {}, cache);
+  };
+  const std::int64_t size = made().size();
+  const std::string path = std::filesystem::directory_iterator(w.dir / "cache")->path().string();
+  const std::string whole = test::read_text(path);
+  const auto begin = mc::detail::table_begin(
+      mc::detail::load<std::uint64_t>(std::as_bytes(std::span(whole)).subspan(16).data()));
+  int refused = 0;
+  for (std::size_t at = begin; at + 4 <= whole.size(); at += 4)
+    for (const std::int32_t number : {-1, 1000, std::numeric_limits<std::int32_t>::min(),
+                                      std::numeric_limits<std::int32_t>::max()}) {
+      std::string other = whole;
+      std::memcpy(other.data() + at, &number, 4);
+      const std::uint64_t sum = mc::xxh64::of(std::as_bytes(std::span(other)).subspan(begin));
+      std::memcpy(other.data() + 32, &sum, 8);
+      test::write_text(path, other);
+      const auto set = made();
+      for (std::int64_t i = 0; i < size; ++i)
+        if (const auto e = test::refusal_of([&] { filled(set, i, 9); })) {
+          BOOST_REQUIRE((e->code == exit_code::data));
+          BOOST_REQUIRE(e->says("the cached indices of"));
+          ++refused;
+        }
+    }
+  BOOST_TEST(refused > 300);
 }
 
 BOOST_AUTO_TEST_CASE(a_blend_gives_the_samples_of_its_datasets_in_turn) {

@@ -110,7 +110,8 @@ private:
       const std::int64_t end =
           d == to.document ? to.offset + request_.extra : data_->length(sequence);
       const std::int64_t n = std::max<std::int64_t>(end - begin, 0);
-      check(end <= data_->length(sequence) && n <= static_cast<std::int64_t>(out.size() - held));
+      check(begin <= data_->length(sequence) && end <= data_->length(sequence) &&
+            n <= static_cast<std::int64_t>(out.size() - held));
       data_->read(sequence, begin, out.subspan(held, static_cast<std::size_t>(n)));
       held += static_cast<std::size_t>(n);
     }

@@ -11,6 +11,7 @@
 //   ...            zeros up to a multiple of 64, then the table
 #pragma once
 
+#include <megacpp/exec/host_memory.hpp>
 #include <megacpp/io/checksum.hpp>
 #include <megacpp/io/descriptor.hpp>
 #include <megacpp/io/error.hpp>
@@ -27,7 +28,6 @@
 #include <cstring>
 #include <functional>
 #include <memory>
-#include <new>
 #include <optional>
 #include <span>
 #include <string>
@@ -48,15 +48,9 @@ namespace mc {
 /// Bytes that begin at a multiple of 16, in memory or of a file.
 class index_table {
 public:
-  /// In memory, not filled. Throws mc::error(exit_code::memory).
-  explicit index_table(std::uint64_t bytes, std::string_view what)
-      : memory_(new (std::nothrow) std::byte[bytes]), bytes_(memory_.get(), bytes) {
-    if (!memory_)
-      throw error(exit_code::memory,
-                  fmt::format("{} needs {} bytes of memory, which could not be reserved; train on "
-                              "fewer samples or less data",
-                              what, bytes));
-  }
+  /// In memory, zero. Throws mc::error(exit_code::memory).
+  index_table(std::uint64_t bytes, std::string_view what)
+      : memory_(map(bytes, what), {bytes}), bytes_(memory_.get(), bytes) {}
   index_table(std::unique_ptr<const mapped_file> file, std::span<const std::byte> bytes)
       : file_(std::move(file)), bytes_(bytes) {}
 
@@ -72,7 +66,20 @@ public:
   }
 
 private:
-  std::unique_ptr<std::byte[]> memory_;
+  /// Huge pages halve the time of a shuffle.
+  static std::byte* map(std::uint64_t bytes, std::string_view what) {
+    return map_pages(pages(bytes), fmt::format("the order of {}", what).c_str(),
+                     "fewer samples, less data");
+  }
+  static std::int64_t pages(std::uint64_t bytes) {
+    return static_cast<std::int64_t>(std::max<std::uint64_t>(bytes, 1));
+  }
+  struct unmap {
+    std::uint64_t bytes;
+    void operator()(std::byte* memory) const { unmap_pages(memory, pages(bytes)); }
+  };
+
+  std::unique_ptr<std::byte, unmap> memory_;
   std::unique_ptr<const mapped_file> file_;
   std::span<const std::byte> bytes_;
 };
