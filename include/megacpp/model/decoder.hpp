@@ -26,11 +26,10 @@ template <class Model> constexpr var decoder_attention(context& c, const Model& 
   const var q = column_parallel(c, "self_attn.q_proj", a, {s.heads, s.head_dim}, bias.qkv, m.std);
   const var k = kv_projection(c, "self_attn.k_proj", a, s, bias.qkv, m.std);
   const var v = kv_projection(c, "self_attn.v_proj", a, s, bias.qkv, m.std);
-  const auto turned = [&](const char* norm, var y) {
-    return rope(m.qk_norm ? rms_norm(c, norm, y, m.eps) : y, c.positions, angles);
-  };
-  const var rq = turned("self_attn.q_norm", q);
-  const var rk = turned("self_attn.k_norm", k);
+  const var nq = m.qk_norm ? rms_norm(c, "self_attn.q_norm", q, m.eps) : q;
+  const var rq = rope(nq, c.positions, angles);
+  const var nk = m.qk_norm ? rms_norm(c, "self_attn.k_norm", k, m.eps) : k;
+  const var rk = rope(nk, c.positions, angles);
   attention_options options;
   options.window = m.window, options.scale = score_scale(m.rope_scaling, m.head_dim);
   const var o = context_parallel_attention(c, rq, rk, v, options);
