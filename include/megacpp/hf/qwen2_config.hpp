@@ -14,6 +14,7 @@ inline constexpr auto fields =
 inline qwen2 read(hf_reader& r, hf_use use) {
   qwen2 m;
   hf_decoder::read_shared(r, use, m, {});
+  r.require("use_mrope", false, false, "a token has one position");
   m.window = hf_decoder::read_window(r, m.layers);
   return m;
 }
