@@ -20,9 +20,9 @@ namespace mc {
 enum class rope_type : std::uint8_t { unscaled, linear, llama3, yarn };
 
 struct rope_stretch {
-  rope_type type = rope_type::unscaled;
-  double factor = 1;     ///< how many times more positions there are
-  int original = 0;      ///< positions before; 0: those of the model
+  rope_type type = rope_type::unscaled; ///< unscaled, linear, llama3, yarn
+  double factor = 1;                    ///< how many times more positions there are
+  int original = 0;                     ///< positions before; 0: those of the model
   double slow = 1;       ///< turns over the original positions up to which a pair is slowed down
   double fast = 32;      ///< turns from which a pair stays as it is
   double attention = 0;  ///< m of yarn; 0: 0.1 ln(factor) + 1
