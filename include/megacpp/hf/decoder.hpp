@@ -36,8 +36,7 @@ inline std::vector<hf_piece> pieces(const tensor_view& stored) {
 /// The table that a tied head shares.
 inline constexpr const char* embedding = "model.embed_tokens.weight";
 
-/// The text ends with `text` and a turn of a conversation with `turn`, in the published vocabulary of
-/// more than `greatest` tokens.
+/// Ids that begin and end a text, in the published vocabulary of more than `greatest` tokens.
 struct hf_ends {
   int greatest;
   std::int64_t begin, end;

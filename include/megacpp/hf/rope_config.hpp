@@ -148,8 +148,8 @@ template <class Model> void read_rope(hf_reader& r, Model& m) {
     throw r.refuse("rope_theta", "yarn needs one above 1", m.rope_theta);
 }
 
-/// In the spelling of transformers 4.51. Of yarn, original_max_position_embeddings is left out where
-/// it is max_position_embeddings, for then 4.51 takes the factor as it stands.
+/// In the spelling of transformers 4.51. Of yarn, original_max_position_embeddings is left out
+/// where it is max_position_embeddings, for then 4.51 takes the factor as it stands.
 inline void to_json(nlohmann::json& j, const rope_stretch& s) {
   j = nullptr;
   if (s.type == rope_type::unscaled) return;
