@@ -44,10 +44,10 @@ MEGACPP_KERNELS_OF(bf16)
 MEGACPP_KERNELS_OF(double)
 #undef MEGACPP_KERNELS_OF
 
-#define MEGACPP_KERNELS_OF(G)                                                              \
-  MEGACPP_KERNELS template void for_rows(std::int64_t, rows::logits_row<G>);               \
-  MEGACPP_KERNELS template void for_rows(std::int64_t, rows::sum_squares_block<G>);        \
-  MEGACPP_KERNELS template void rows::build_rope_table(std::int64_t, std::int64_t, double, \
+#define MEGACPP_KERNELS_OF(G)                                                                 \
+  MEGACPP_KERNELS template void for_rows(std::int64_t, rows::logits_row<G>);                  \
+  MEGACPP_KERNELS template void for_rows(std::int64_t, rows::sum_squares_block<G>);           \
+  MEGACPP_KERNELS template void rows::build_rope_table(std::int64_t, std::span<const double>, \
                                                        const std::int32_t*, G*, G*);
 MEGACPP_KERNELS_OF(float)
 MEGACPP_KERNELS_OF(double)

@@ -57,6 +57,29 @@ const std::vector<json>& valid() {
        {"sliding_window", 4},
        {"layer_types", {"sliding_attention", "sliding_attention"}},
        {"rope_parameters", {{"rope_theta", 10000}, {"rope_type", "default"}}}},
+      {{"model_type", "llama"},
+       {"num_hidden_layers", 2},
+       {"hidden_size", 16},
+       {"num_attention_heads", 4},
+       {"intermediate_size", 20},
+       {"vocab_size", 31},
+       {"max_position_embeddings", 16},
+       {"attention_bias", true},
+       {"rope_scaling",
+        {{"rope_type", "llama3"},
+         {"factor", 8.0},
+         {"low_freq_factor", 1.0},
+         {"high_freq_factor", 4.0},
+         {"original_max_position_embeddings", 8}}}},
+      {{"model_type", "qwen2"},
+       {"num_hidden_layers", 2},
+       {"hidden_size", 16},
+       {"num_attention_heads", 4},
+       {"num_key_value_heads", 2},
+       {"intermediate_size", 20},
+       {"vocab_size", 31},
+       {"max_position_embeddings", 32},
+       {"rope_parameters", {{"rope_theta", 10000}, {"rope_type", "yarn"}, {"factor", 4}}}},
       {{"model_type", "qwen3_moe"},
        {"num_hidden_layers", 4},
        {"hidden_size", 12},
@@ -105,6 +128,19 @@ const std::vector<json>& values() {
                                      {"sliding_attention", "sliding_attention"},
                                      {{"rope_theta", 5.0}},
                                      {{"rope_type", "yarn"}},
+                                     {{"type", "yarn"}, {"factor", 4.0}, {"beta_fast", 1}},
+                                     {{"type", "linear"}, {"factor", 1}},
+                                     {{"rope_type", "yarn"},
+                                      {"factor", 1e6},
+                                      {"truncate", false},
+                                      {"mscale", 1000},
+                                      {"mscale_all_dim", 1e-9},
+                                      {"beta_slow", 1e-9},
+                                      {"original_max_position_embeddings", 1}},
+                                     {{"rope_type", "llama3"},
+                                      {"factor", 2},
+                                      {"low_freq_factor", 1},
+                                      {"high_freq_factor", 1.0000001}},
                                      {{"factor", 2}},
                                      {1, 3},
                                      {-1},
@@ -114,7 +150,7 @@ const std::vector<json>& values() {
   return all;
 }
 
-constexpr std::array<const char*, 43> names{"model_type",
+constexpr std::array<const char*, 46> names{"model_type",
                                             "architectures",
                                             "n_layer",
                                             "n_embd",
@@ -156,6 +192,9 @@ constexpr std::array<const char*, 43> names{"model_type",
                                             "mlp_only_layers",
                                             "router_aux_loss_coef",
                                             "quantization_config",
+                                            "attention_bias",
+                                            "mlp_bias",
+                                            "pretraining_tp",
                                             "another"};
 
 std::string drawn(const std::uint8_t* data, std::size_t size) {
@@ -191,8 +230,9 @@ void check(const std::string& text) {
     require(mc::hf_difference(fields, std::get<Model>(again), m).empty());
   };
   if (const auto* const m = std::get_if<mc::gpt>(&model)) same(*m, mc::hf_gpt2::fields);
-  if (const auto* const m = std::get_if<mc::qwen3>(&model))
-    same(*m, mc::hf_qwen3::fields<mc::qwen3>);
+  if (const auto* const m = std::get_if<mc::qwen3>(&model)) same(*m, mc::hf_qwen3::fields);
+  if (const auto* const m = std::get_if<mc::llama>(&model)) same(*m, mc::hf_llama::fields);
+  if (const auto* const m = std::get_if<mc::qwen2>(&model)) same(*m, mc::hf_qwen2::fields);
   if (const auto* const m = std::get_if<mc::qwen3_moe>(&model)) same(*m, mc::hf_qwen3_moe::fields);
 }
 

@@ -160,6 +160,10 @@ BOOST_AUTO_TEST_CASE(attentions) {
   check("rope", [](builder& b) {
     return rope(parameter(b, "x", {B, Sq, A, D}), positions_of(b), 100.0);
   });
+  check("rope, stretched", [](builder& b) {
+    return rope(parameter(b, "x", {B, Sq, A, D}), positions_of(b),
+                op::rope_attributes{100, 1, 4, op::rope_ramp::pair, 3, -1});
+  });
 }
 
 BOOST_AUTO_TEST_CASE(ends) {

@@ -89,6 +89,8 @@ constexpr qwen3 grouped(int kv_heads, int window) {
           .vocabulary = vocabulary,
           .positions = 90,
           .tied = false,
+          .rope_scaling = window > 0 ? rope_stretch{rope_type::llama3, 8, 20, 0.5, 2}
+                                     : rope_stretch{rope_type::yarn, 4, 20},
           .window = window};
 }
 /// Layers 1 and 3 have experts, the others one MLP; expert biases and a capacity in training.

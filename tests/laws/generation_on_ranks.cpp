@@ -5,6 +5,7 @@
 #include <megacpp/comm/threads.hpp>
 #include <megacpp/generate/generator.hpp>
 #include <megacpp/model/gpt.hpp>
+#include <megacpp/model/qwen2.hpp>
 #include <megacpp/model/qwen3.hpp>
 #include <megacpp/model/qwen3_moe.hpp>
 #include <megacpp/product/cpu_products.hpp>
@@ -27,6 +28,12 @@ constexpr gpt tied_gpt{
     .layers = 2, .hidden = 32, .heads = 4, .ffn = 64, .vocabulary = words, .positions = 32};
 constexpr qwen3 grouped = [] {
   qwen3 m;
+  m.layers = 2, m.hidden = 32, m.heads = 4, m.kv_heads = 2, m.head_dim = 8, m.ffn = 48;
+  m.vocabulary = words, m.positions = 32, m.rope_scaling = {rope_type::yarn, 4, 8};
+  return m;
+}();
+constexpr qwen2 biased = [] {
+  qwen2 m;
   m.layers = 2, m.hidden = 32, m.heads = 4, m.kv_heads = 2, m.head_dim = 8, m.ffn = 48;
   m.vocabulary = words, m.positions = 32;
   return m;
@@ -95,6 +102,7 @@ BOOST_AUTO_TEST_CASE(ranks_write_what_one_rank_does) {
   finds_what_one_rank_does(tied_gpt, {.cp = 2, .zero = 1}, 2);
   finds_what_one_rank_does(grouped, {.tp = 2, .cp = 2, .sequence_parallel = true}, 1);
   finds_what_one_rank_does(grouped, {.tp = 4}, 1); // two ranks share a head of keys
+  finds_what_one_rank_does(biased, {.tp = 4, .sequence_parallel = true}, 1);
   finds_what_one_rank_does(mixture, {.ep = 2}, 2);
   finds_what_one_rank_does(mixture, {.tp = 2, .ep = 2, .etp = 2, .sequence_parallel = true}, 2);
 }

@@ -161,6 +161,15 @@ qwen3 model_of(const qwen3*, const row& r) {
           .vocabulary = 64,
           .positions = sequence};
   m.layers = layers_of(r), m.tied = r[by::tied] != 0;
+  m.rope_scaling = {rope_type::yarn, 4, sequence / 4, 0.1, 2, 0, false};
+  return m;
+}
+/// Biases in every linear layer.
+llama model_of(const llama*, const row& r) {
+  llama m;
+  m.layers = layers_of(r), m.hidden = 16, m.heads = 4, m.kv_heads = 2, m.head_dim = 4, m.ffn = 32;
+  m.vocabulary = 64, m.positions = sequence, m.attention_bias = m.mlp_bias = true;
+  m.tied = r[by::tied] != 0, m.rope_scaling = {rope_type::llama3, 8, sequence / 4, 0.1, 1};
   return m;
 }
 qwen3_moe model_of(const qwen3_moe*, const row& r) {
@@ -272,5 +281,12 @@ BOOST_AUTO_TEST_CASE(all_axes_at_once) {
                                {by::cp, 1},
                                {by::replicas, 1},
                                {by::zero, 1}}));
+  equals_one_rank<llama>(with({{by::tp, 2}, {by::pp, 1}, {by::tied, 1}, {by::zero, 1}}));
+  equals_one_rank<llama>(with({{by::tp, 1},
+                               {by::sequence_parallel, 1},
+                               {by::cp, 1},
+                               {by::replicas, 1},
+                               {by::recomputed, 2},
+                               {by::packed, 1}}));
   equals_one_rank<qwen3_moe>(with({{by::ep, 2}, {by::etp, 1}, {by::rounds, 1}}));
 }

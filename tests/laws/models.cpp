@@ -5,6 +5,8 @@
 
 #include <megacpp/graph/letters.hpp>
 #include <megacpp/model/gpt.hpp>
+#include <megacpp/model/llama.hpp>
+#include <megacpp/model/qwen2.hpp>
 #include <megacpp/model/qwen3.hpp>
 #include <megacpp/model/qwen3_moe.hpp>
 
@@ -26,6 +28,22 @@ qwen3 tiny_qwen3(int kv_heads) {
   qwen3 m;
   m.layers = 2, m.hidden = 18, m.heads = 12, m.kv_heads = kv_heads, m.head_dim = 2, m.ffn = 12;
   m.vocabulary = 11, m.positions = 24, m.rope_theta = 100, m.window = 7, m.z_loss = 1e-2;
+  return m;
+}
+
+/// Biases in every linear layer, and RoPE of which some pairs are slowed down.
+llama tiny_llama(int kv_heads) {
+  llama m;
+  m.layers = 2, m.hidden = 18, m.heads = 12, m.kv_heads = kv_heads, m.head_dim = 4, m.ffn = 12;
+  m.vocabulary = 11, m.positions = 24, m.rope_theta = 100, m.attention_bias = m.mlp_bias = true;
+  m.rope_scaling = {rope_type::llama3, 4, 8, 0.1, 1};
+  return m;
+}
+qwen2 tiny_qwen2(int kv_heads) {
+  qwen2 m;
+  m.layers = 2, m.hidden = 18, m.heads = 12, m.kv_heads = kv_heads, m.head_dim = 4, m.ffn = 12;
+  m.vocabulary = 11, m.positions = 24, m.rope_theta = 100, m.tied = kv_heads % 2 == 0;
+  m.rope_scaling = {rope_type::yarn, 4, 16, 0.1, 2, 0, false};
   return m;
 }
 
@@ -107,6 +125,19 @@ BOOST_AUTO_TEST_CASE(qwen3_computes_under_any_layout_what_it_computes_on_one_ran
   for (const layout_case& l : layouts) check_all(tiny_qwen3(l.kv_heads), l.ranks, t);
   std::cout << t.graphs << " graphs of qwen3, largest error of a directional derivative " << t.slope
             << "\n";
+  BOOST_TEST(t.slope < 1e-6);
+}
+
+BOOST_AUTO_TEST_CASE(biases_and_stretched_rope_compute_under_any_layout_as_on_one_rank) {
+  tally t;
+  int n = 0;
+  for (const layout_case& l : layouts) { // every other for each, and the last for both
+    const bool last = ++n == static_cast<int>(std::size(layouts));
+    if (n % 2 == 0 || last) check_all(tiny_llama(l.kv_heads), l.ranks, t);
+    if (n % 2 == 1) check_all(tiny_qwen2(l.kv_heads), l.ranks, t);
+  }
+  std::cout << t.graphs << " graphs of llama and qwen2, largest error of a directional derivative "
+            << t.slope << "\n";
   BOOST_TEST(t.slope < 1e-6);
 }
 

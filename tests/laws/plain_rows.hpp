@@ -248,12 +248,14 @@ inline void rope(node_task& t) { // x (..., D), positions (B, S)
        "rope");
   for (int64_t row = 0; row < x.rows(); ++row)
     for (int64_t i = 0; i < d / 2; ++i) {
-      const double angle =
-          t.in(1)[at(row / heads)] * std::pow(t.attr<op::rope_attributes>().base,
-                                              -2 * static_cast<double>(i) / static_cast<double>(d));
-      const double c = std::cos(angle),
-                   s = static_cast<double>(t.attr<op::rope_attributes>().direction) *
-                       std::sin(angle);
+      const auto told = t.attr<op::rope_attributes>();
+      const double v = std::pow(told.base, -2 * static_cast<double>(i) / static_cast<double>(d)),
+                   along = told.along == op::rope_ramp::pair ? static_cast<double>(i) : v,
+                   kept = told.along == op::rope_ramp::none
+                              ? 0
+                              : std::clamp((along - told.slow) / (told.fast - told.slow), 0.0, 1.0),
+                   angle = t.in(1)[at(row / heads)] * v * (kept + (1 - kept) / told.factor);
+      const double c = std::cos(angle), s = static_cast<double>(told.direction) * std::sin(angle);
       const double a = t.in(0)[at(row * d + i)], b = t.in(0)[at(row * d + i + d / 2)];
       t.out(0)[at(row * d + i)] = a * c - b * s;
       t.out(0)[at(row * d + i + d / 2)] = b * c + a * s;

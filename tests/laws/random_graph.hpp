@@ -234,9 +234,13 @@ private:
   }
   int rope_(int x) {
     if (x < 0) return -1;
-    return apply({old(x), ints(content::positions)}, [](const std::vector<var>& v) {
-      return std::vector<var>{rope(v[0], v[1], 100.0)};
-    });
+    constexpr op::rope_attributes all[] = {{100},
+                                           {100, 1, 4, op::rope_ramp::frequency, 0.1, 0.9},
+                                           {100, 1, 4, op::rope_ramp::pair, 3, -1}};
+    return apply({old(x), ints(content::positions)},
+                 [angles = all[x % 3]](const std::vector<var>& v) {
+                   return std::vector<var>{rope(v[0], v[1], angles)};
+                 });
   }
 
   // --- parts of models ---

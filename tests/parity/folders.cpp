@@ -488,6 +488,68 @@ BOOST_AUTO_TEST_CASE(sliding_windows_are_described) {
   mc::load_model_folder(copy.folder(), p, s);
 }
 
+// A bias of queries, keys or values is one vector there; files of the first Llamas have the inverse
+// frequencies of every layer besides; RoPE goes out as transformers 4.51 spells it.
+BOOST_AUTO_TEST_CASE(biases_and_stretched_rope_go_out_and_come_back) {
+  mc::llama model;
+  model.layers = 2, model.hidden = 24, model.heads = 4, model.kv_heads = 2, model.head_dim = 6;
+  model.ffn = 20, model.vocabulary = 40, model.positions = 64, model.attention_bias = true;
+  model.mlp_bias = true, model.rope_scaling = {mc::rope_type::llama3, 8, 32, 1, 4};
+  const bare_program p(model);
+  mc::stores s(p, false), again(p, false);
+  s.initialise(5);
+  for (std::int64_t i = 0; i < p.view().parameters; ++i)
+    s.set_weight(i, 0.001 * static_cast<double>(i % 997));
+  const test::scratch_folder dir;
+  mc::save_model_folder(dir / "m", p, s);
+  const std::string weights_file = dir / "m/model.safetensors";
+  open_file f(weights_file);
+  const auto shape = [&](const std::string& name) {
+    return f.tensors.at("model.layers.1." + name).shape;
+  };
+  using dims = std::vector<std::int64_t>;
+  BOOST_TEST((shape("self_attn.q_proj.bias") == dims{24}));
+  BOOST_TEST((shape("self_attn.k_proj.bias") == dims{12}));
+  BOOST_TEST((shape("self_attn.v_proj.weight") == dims{12, 24}));
+  BOOST_TEST((shape("self_attn.o_proj.bias") == dims{24}));
+  BOOST_TEST((shape("mlp.gate_proj.bias") == dims{20}));
+  BOOST_TEST(f.tensors.size() == 2u * (9 + 7) + 3);
+  for (int l = 0; l < 2; ++l)
+    f.tensors[fmt::format("model.layers.{}.self_attn.rotary_emb.inv_freq", l)] = {
+        mc::storage_type::f32, {3}, std::string(12, '\1')};
+  f.write(weights_file);
+  mc::load_model_folder(dir / "m", p, again);
+  BOOST_TEST((weights(again) == weights(s)));
+
+  const json config = json::parse(test::read_text(dir / "m/config.json"));
+  const json stretched{{"rope_type", "llama3"},
+                       {"factor", 8.0},
+                       {"low_freq_factor", 1.0},
+                       {"high_freq_factor", 4.0},
+                       {"original_max_position_embeddings", 32}};
+  BOOST_TEST(config.at("rope_scaling") == stretched);
+  BOOST_TEST(config.at("eos_token_id").is_null());
+  mc::llama other = model;
+  other.rope_scaling.factor = 4;
+  const bare_program q(other);
+  mc::stores of_q(q, false);
+  CHECK_REFUSED(mc::load_model_folder(dir / "m", q, of_q), exit_code::model,
+                "rope_scaling is {.type = rope_type::llama3, .factor = 8, ");
+  const auto written = [&](const mc::rope_stretch& r) {
+    other.rope_scaling = r;
+    const bare_program x(other);
+    return mc::hf_family_of(x).config(x).at("rope_scaling");
+  };
+  BOOST_TEST(written({}).is_null());
+  const json linear{{"rope_type", "linear"}, {"factor", 2.5}};
+  BOOST_TEST(written({mc::rope_type::linear, 2.5}) == linear);
+  json yarn{{"rope_type", "yarn"}, {"factor", 2.0}, {"beta_fast", 32.0}, {"beta_slow", 1.0}};
+  BOOST_TEST(written({mc::rope_type::yarn, 2}) == yarn);
+  yarn["original_max_position_embeddings"] = 16, yarn["attention_factor"] = 1.5;
+  yarn["truncate"] = false, yarn["beta_slow"] = 2.0;
+  BOOST_TEST(written({mc::rope_type::yarn, 2, 16, 2, 32, 1.5, false}) == yarn);
+}
+
 BOOST_AUTO_TEST_CASE(published_vocabularies_have_their_end_of_text) {
   mc::gpt model = test::tiny_gpt2;
   model.layers = 1, model.hidden = 4, model.heads = 1, model.ffn = 4, model.vocabulary = 50257;
@@ -500,6 +562,14 @@ BOOST_AUTO_TEST_CASE(published_vocabularies_have_their_end_of_text) {
   BOOST_TEST(json::parse(test::read_text(dir / "m/generation_config.json")).at("eos_token_id") ==
              50256);
   BOOST_TEST(test::read_text(dir / "m/model-card.safetensors") == "text");
+  const auto ends = [](auto m) {
+    m.layers = 1, m.hidden = 4, m.heads = m.kv_heads = 1, m.head_dim = m.ffn = 4;
+    const bare_program x(m);
+    const json c = mc::hf_family_of(x).config(x);
+    return std::pair{c.at("bos_token_id"), c.at("eos_token_id")};
+  };
+  BOOST_TEST((ends(mc::llama{}) == std::pair{json(128000), json(128001)}));
+  BOOST_TEST((ends(mc::qwen2{}) == std::pair{json(151643), json(151645)}));
 }
 
 } // namespace

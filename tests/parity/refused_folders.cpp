@@ -113,10 +113,13 @@ BOOST_AUTO_TEST_CASE(configurations_of_other_models) {
   qwen3("rms_norm_eps", 1e-5, "rms_norm_eps is 1e-05 there and 1e-06 in the program");
   qwen3("rope_parameters", {{"rope_theta", 1e6}, {"rope_type", "default"}},
         "rope_theta is 1000000 there and 10000 in the program");
-  qwen3("rope_parameters", {{"rope_theta", 1e4}, {"rope_type", "yarn"}},
-        "field \"rope_parameters.rope_type\" is \"yarn\", but RoPE of type \"default\"");
+  qwen3("rope_parameters", {{"rope_theta", 1e4}, {"rope_type", "yarn"}, {"factor", 4}},
+        "rope_scaling is {.type = rope_type::yarn, .factor = 4, .original = 0, .slow = 1, "
+        ".fast = 32, .attention = 0, .truncated = true} there and {} in the program");
+  qwen3("rope_parameters", {{"rope_theta", 1e4}, {"rope_type", "dynamic"}, {"factor", 4}},
+        "field \"rope_parameters.rope_type\" is \"dynamic\", but RoPE of the types default, ");
   qwen3("rope_scaling", {{"type", "linear"}, {"factor", 2}},
-        "field \"rope_scaling.type\" is \"linear\"");
+        "field \"rope_scaling\" and \"rope_parameters\" say different things");
   qwen3("hidden_act", "gelu",
         "field \"hidden_act\" is \"gelu\", but this model_type is computed with silu");
   qwen3("attention_bias", true, "field \"attention_bias\" is true, but");

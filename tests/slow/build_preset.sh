@@ -49,7 +49,8 @@ END
 cat >downloaded/config.json <<'END'
 {"model_type": "qwen3", "num_hidden_layers": 2, "hidden_size": 24, "num_attention_heads": 4,
  "num_key_value_heads": 1, "head_dim": 10, "intermediate_size": 40, "vocab_size": 256,
- "max_position_embeddings": 256, "rope_parameters": {"rope_theta": 5000.0, "rope_type": "default"},
+ "max_position_embeddings": 256, "rope_parameters": {"rope_theta": 5000.0, "rope_type": "yarn",
+ "factor": 4.0, "original_max_position_embeddings": 64},
  "layer_types": ["full_attention", "full_attention"], "dtype": "float32",
  "tie_word_embeddings": true, "transformers_version": "5.23.0"}
 END
@@ -133,6 +134,7 @@ cat >moe.json <<'END'
  "num_key_value_heads": 2, "head_dim": 10, "intermediate_size": 40, "moe_intermediate_size": 16,
  "num_experts": 4, "num_experts_per_tok": 2, "norm_topk_prob": true, "decoder_sparse_step": 1,
  "mlp_only_layers": [0], "vocab_size": 256, "max_position_embeddings": 64, "rope_theta": 10000.0,
+ "rope_scaling": {"type": "linear", "factor": 2.0},
  "tie_word_embeddings": false, "transformers_version": "4.51.0"}
 END
 build moe.json moe precision=fp32 sequence=32 recompute=selective

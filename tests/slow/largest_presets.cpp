@@ -21,7 +21,11 @@ struct megatron_1008b {
   static constexpr auto recompute = mc::recompute::full;
 };
 struct qwen3_32b {
-  static constexpr auto model = mc::preset::qwen3_32b;
+  static constexpr auto model = [] {
+    mc::qwen3 m = mc::preset::qwen3_32b;
+    m.rope_scaling = {.type = mc::rope_type::yarn, .factor = 4};
+    return m;
+  }();
   static constexpr mc::layout layout{.tp = 16, .cp = 2, .sequence_parallel = true};
   static constexpr mc::batching batch{.micro = 1, .sequence = 4096, .packed = true};
   using precision = mc::bf16_mixed;

@@ -1,9 +1,11 @@
-// What transformers_peer.py holds against transformers: folders of models with random weights and
-// the log-probabilities of all tokens, and afterwards the folders that transformers saved from
-// them.
+// What transformers_peer.py holds against transformers: folders of models with random weights, the
+// log-probabilities of all tokens and, of some, gradients and ten steps of AdamW; and afterwards the
+// folders that transformers saved from them.
 //
-//   transformers_peer write DIR   DIR/NAME/ours (a model folder), DIR/NAME/expected.safetensors
+//   transformers_peer write DIR   DIR/NAME/ours (a model folder), DIR/NAME/expected.safetensors,
+//                                 DIR/NAME/trained.safetensors
 //   transformers_peer read DIR    DIR/NAME/theirs* must hold the same weights, to the bit
+#include <megacpp/generate/generator.hpp>
 #include <megacpp/hf/model_folder.hpp>
 #include <megacpp/run/session.hpp>
 
@@ -12,10 +14,13 @@
 #include <filesystem>
 #include <fstream>
 #include <iostream>
+#include <map>
 #include <numbers>
 #include <random>
 #include <string>
 #include <string_view>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include <kernels.hpp>
@@ -24,7 +29,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int batch = 2, sequence = 12;
+constexpr int batch = 2;
+/// Tokens of a sequence: of stretched RoPE more than the original positions.
+constexpr int sequence = 12, long_sequence = 40;
 
 /// Every parameter random, norms and biases too: what is never read cannot pass.
 void randomise(const mc::program_view& p, mc::stores& s) {
@@ -40,28 +47,102 @@ void randomise(const mc::program_view& p, mc::stores& s) {
   });
 }
 
-void write_expected(const fs::path& path, const std::vector<std::int32_t>& tokens,
-                    const std::vector<float>& log_p, std::int64_t vocabulary) {
-  const mc::safetensors_layout file(
-      {{"tokens", mc::storage_type::i32, {batch, sequence}},
-       {"log_p", mc::storage_type::f32, {batch, sequence, vocabulary}}});
-  std::ofstream out(path, std::ios::binary);
-  file.write(
-      [&](std::span<const std::byte> b) {
-        out.write(reinterpret_cast<const char*>(b.data()), static_cast<std::streamsize>(b.size()));
-      },
-      [&](const mc::tensor_spec& t, const mc::byte_sink& sink) {
-        sink(t.name == "tokens" ? std::as_bytes(std::span(tokens))
-                                : std::as_bytes(std::span(log_p)));
-      });
+/// Tensors of a file, by name.
+class tensors_to_write {
+public:
+  template <class T>
+  void add(const std::string& name, std::vector<std::int64_t> shape, const std::vector<T>& values) {
+    constexpr auto type =
+        std::is_same_v<T, std::int32_t> ? mc::storage_type::i32 : mc::storage_type::f64;
+    const auto bytes = std::as_bytes(std::span(values));
+    specs_.push_back({name, type, std::move(shape)});
+    values_[name].assign(bytes.begin(), bytes.end());
+  }
+  void write(const fs::path& path) const {
+    const mc::safetensors_layout file(specs_);
+    std::ofstream out(path, std::ios::binary);
+    file.write(
+        [&](std::span<const std::byte> b) {
+          out.write(reinterpret_cast<const char*>(b.data()),
+                    static_cast<std::streamsize>(b.size()));
+        },
+        [&](const mc::tensor_spec& t, const mc::byte_sink& sink) { sink(values_.at(t.name)); });
+  }
+
+private:
+  std::vector<mc::tensor_spec> specs_;
+  std::map<std::string, std::vector<std::byte>> values_;
+};
+
+std::vector<std::int32_t> drawn_tokens(unsigned seed, std::size_t count, int vocabulary) {
+  std::mt19937 random(seed);
+  std::vector<std::int32_t> tokens(count);
+  for (auto& t : tokens)
+    t = static_cast<std::int32_t>(random() % static_cast<unsigned>(vocabulary));
+  return tokens;
 }
 
-template <class Model> void run(bool writes, const fs::path& dir, const Model& m) {
+/// log p of every token at every position, by prefill and decode.
+std::vector<double> log_p_of(const mc::program_view& p, mc::device& on, const mc::stores& weights,
+                             const std::vector<std::int32_t>& tokens) {
+  const auto length = tokens.size() / batch, width = static_cast<std::size_t>(p.vocabulary);
+  std::vector<double> log_p(tokens.size() * width);
+  mc::generator g(p, on, weights,
+                  {.sequences = batch, .tokens = static_cast<std::int64_t>(length), .prompt = 7});
+  std::vector<std::span<const std::int32_t>> more(batch);
+  for (std::size_t n = 1; n <= length; ++n) {
+    for (std::size_t b = 0; b < batch; ++b) {
+      const std::size_t from = n > 7 ? n - 1 : 0;
+      if (from == 0) g.clear(static_cast<int>(b));
+      more[b] = std::span(tokens).subspan(b * length + from, n - from);
+    }
+    g.append(more);
+    for (std::size_t b = 0; b < batch; ++b) {
+      double* const row = &log_p[(b * length + n - 1) * width];
+      double sum = 0;
+      for (std::size_t v = 0; v < width; ++v) {
+        row[v] = g.logit(static_cast<int>(b), static_cast<std::int32_t>(v));
+        sum += std::exp(row[v]);
+      }
+      for (std::size_t v = 0; v < width; ++v) row[v] -= std::log(sum);
+    }
+  }
+  return log_p;
+}
+
+/// The gradient of the mean loss, and ten steps of AdamW on the first tokens again and again.
+void train(mc::session& s, std::vector<std::int32_t> tokens, const fs::path& to) {
+  const mc::program_view& p = s.program();
+  auto labels = drawn_tokens(5, tokens.size(), p.vocabulary);
+  mc::batch_view data;
+  data.tokens = tokens.data(), data.labels = labels.data();
+  tensors_to_write out;
+  const auto shape = {std::int64_t{batch}, static_cast<std::int64_t>(tokens.size() / batch)};
+  out.add("labels", shape, labels);
+  const double count = s.gradients(data).count;
+  for (const mc::hf_tensor& t : mc::hf_family_of(p).tensors(p)) {
+    auto g = t.values(s.weights(), s.weights().gradients(), s.weights().main_type());
+    for (double& x : g) x /= count;
+    out.add("gradient." + t.name, t.shape, g);
+  }
+  mc::step_numbers& n = s.numbers();
+  n.beta1 = 0.9, n.beta2 = 0.95, n.epsilon = 1e-8, n.weight_decay = 0.1, n.clip = 1;
+  n.learning_rate = 1e-3;
+  std::vector<double> losses;
+  for (int step = 0; step < 10; ++step) losses.push_back(s.step(data).loss.mean());
+  out.add("losses", {10}, losses);
+  out.write(to);
+}
+
+/// Of a model that trains, gradients and steps too: those of families without experts, which
+/// transformers 5 would have under other names.
+template <class Model> void run(bool writes, const fs::path& dir, const Model& m,
+                                int length = sequence, bool trains = false) {
   mc::setup numbers;
-  numbers.batch = {batch, sequence};
+  numbers.batch = {batch, length};
   const mc::interpreted_program<Model> program(m, numbers, dir.filename());
   mc::cpu device(mc::product_type::automatic, 1);
-  mc::session s(program.view(), device, mc::purpose::inference);
+  mc::session s(program.view(), device, trains ? mc::purpose::training : mc::purpose::inference);
   randomise(program.view(), s.weights());
   if (!writes) {
     int folders = 0;
@@ -82,24 +163,14 @@ template <class Model> void run(bool writes, const fs::path& dir, const Model& m
   }
   fs::create_directories(dir);
   mc::save_model_folder(dir / "ours", program.view(), s.weights(), {}, 20'000);
-  std::mt19937 random(3);
-  std::vector<std::int32_t> tokens(batch * sequence);
-  for (auto& t : tokens)
-    t = static_cast<std::int32_t>(random() % static_cast<unsigned>(m.vocabulary));
-  const auto width = static_cast<std::size_t>(m.vocabulary);
-  std::vector<float> log_p(tokens.size() * width);
-  // -log p of every token at every position: the loss of that one label.
-  mc::batch_view data;
-  std::vector<std::int32_t> labels(tokens.size(), -1);
-  data.tokens = tokens.data(), data.labels = labels.data();
-  for (std::size_t at = 0; at < tokens.size(); ++at) {
-    for (std::size_t v = 0; v < width; ++v) {
-      labels[at] = static_cast<std::int32_t>(v);
-      log_p[at * width + v] = static_cast<float>(-s.evaluate(data).sum);
-    }
-    labels[at] = -1;
-  }
-  write_expected(dir / "expected.safetensors", tokens, log_p, m.vocabulary);
+  const auto tokens = drawn_tokens(
+      3, static_cast<std::size_t>(batch) * static_cast<unsigned>(length), m.vocabulary);
+  tensors_to_write expected;
+  expected.add("tokens", {batch, length}, tokens);
+  expected.add("log_p", {batch, length, m.vocabulary},
+               log_p_of(program.view(), device, s.weights(), tokens));
+  expected.write(dir / "expected.safetensors");
+  if (trains) train(s, tokens, dir / "trained.safetensors");
 }
 
 } // namespace
@@ -131,6 +202,49 @@ int main(int argc, char** argv) {
     run(writes, dir / "qwen3-one-kv-head", qwen3);
     qwen3.window = 5;
     run(writes, dir / "qwen3-window", qwen3);
+    qwen3.window = 0;
+    qwen3.rope_scaling = {.type = mc::rope_type::yarn, .factor = 2.5, .original = 16};
+    run(writes, dir / "qwen3-yarn", qwen3, long_sequence, true);
+    qwen3.rope_scaling = {.type = mc::rope_type::yarn,
+                          .factor = 4,
+                          .slow = 0.5,
+                          .fast = 8,
+                          .attention = 1.3,
+                          .truncated = false};
+    run(writes, dir / "qwen3-yarn-not-truncated", qwen3, long_sequence, true);
+    qwen3.rope_scaling = {.type = mc::rope_type::linear, .factor = 3};
+    run(writes, dir / "qwen3-linear", qwen3, long_sequence, true);
+    const mc::llama llama{
+        .layers = 2,
+        .hidden = 40,
+        .heads = 4,
+        .kv_heads = 2,
+        .head_dim = 16,
+        .ffn = 50,
+        .vocabulary = 61,
+        .positions = 64,
+        .rope_theta = 50,
+        .rope_scaling = {.type = mc::rope_type::llama3, .factor = 8, .original = 16, .fast = 4}};
+    run(writes, dir / "llama", llama, long_sequence, true);
+    mc::llama biased = llama;
+    biased.attention_bias = biased.mlp_bias = biased.tied = true, biased.kv_heads = 4;
+    biased.rope_scaling = {.type = mc::rope_type::linear, .factor = 2};
+    run(writes, dir / "llama-biases", biased, long_sequence, true);
+    mc::qwen2 qwen2{.layers = 2,
+                    .hidden = 40,
+                    .heads = 4,
+                    .kv_heads = 2,
+                    .head_dim = 10,
+                    .ffn = 50,
+                    .vocabulary = 61,
+                    .positions = 40,
+                    .rope_theta = 5000};
+    run(writes, dir / "qwen2", qwen2, sequence, true);
+    qwen2.tied = false;
+    qwen2.rope_scaling = {.type = mc::rope_type::yarn, .factor = 4}; // as its page has it
+    run(writes, dir / "qwen2-yarn", qwen2, long_sequence, true);
+    qwen2.rope_scaling = {}, qwen2.window = 5;
+    run(writes, dir / "qwen2-window", qwen2);
     mc::qwen3_moe moe{.layers = 3,
                       .hidden = 40,
                       .heads = 4,
@@ -147,6 +261,9 @@ int main(int argc, char** argv) {
     run(writes, dir / "qwen3_moe-mixed", moe);
     moe.window = 5;
     run(writes, dir / "qwen3_moe-window", moe);
+    moe.window = 0;
+    moe.rope_scaling = {.type = mc::rope_type::yarn, .factor = 2.5, .original = 16};
+    run(writes, dir / "qwen3_moe-yarn", moe, long_sequence);
     return 0;
   } catch (const std::exception& e) {
     std::cerr << "transformers_peer: " << e.what() << '\n';

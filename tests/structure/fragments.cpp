@@ -132,7 +132,9 @@ struct scaled_gpt : mc::gpt {
   x = x + stream_dropout(c, position_embedding(c, "wpe", {dim::position, 64}, H, std), 0.1);
   const var a = to(rms_norm(c, "ln_1", x, eps), axis::tp, R);
   const var q = rope(column_parallel(c, "q", a, {A, D}, true, std), c.positions, 1e4);
-  const var k = kv_projection(c, "k", a, sizes, true, std),
+  const rope_stretch stretch{.type = rope_type::yarn, .factor = 4, .original = 1024};
+  const var k = rope(kv_projection(c, "k", a, sizes, true, std), c.positions,
+                     rope_angles(1e4, stretch, 16, 4096)),
             v = kv_projection(c, "v", a, sizes, true, std);
   const attention_options options{.scale = 0, .causal = true, .window = 8};
   const var o = context_parallel_attention(c, q, k, v, options);

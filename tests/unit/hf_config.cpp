@@ -112,6 +112,43 @@ json qwen3_moe_five() {
   return c;
 }
 
+/// As transformers 4 writes a Llama 3.1 and a Qwen2.5, and 5 the first.
+json llama() {
+  json c = qwen3();
+  for (const char* other : {"use_sliding_window", "sliding_window", "max_window_layers"})
+    c.erase(other);
+  c["model_type"] = "llama", c["architectures"] = {"LlamaForCausalLM"};
+  c["hidden_size"] = 16, c["rms_norm_eps"] = 1e-5, c["tie_word_embeddings"] = false;
+  c["mlp_bias"] = false, c["pretraining_tp"] = 1;
+  c["bos_token_id"] = 128000, c["eos_token_id"] = {128001, 128008, 128009};
+  c["rope_scaling"] = {{"factor", 8.0},
+                       {"high_freq_factor", 4.0},
+                       {"low_freq_factor", 1.0},
+                       {"original_max_position_embeddings", 8},
+                       {"rope_type", "llama3"}};
+  return c;
+}
+json llama_five() {
+  json c = llama();
+  c["rope_parameters"] = c["rope_scaling"];
+  c["rope_parameters"]["rope_theta"] = c["rope_theta"];
+  c["dtype"] = "bfloat16";
+  for (const char* old : {"rope_theta", "rope_scaling", "torch_dtype"}) c.erase(old);
+  return c;
+}
+json qwen2() {
+  json c = qwen3();
+  c["model_type"] = "qwen2", c["architectures"] = {"Qwen2ForCausalLM"};
+  c["hidden_size"] = 16, c["sliding_window"] = 32;
+  c.erase("head_dim"), c.erase("attention_bias");
+  return c;
+}
+/// One of RoPE that is stretched as `scaling` says.
+json scaled(json c, const json& scaling) {
+  c["rope_scaling"] = scaling;
+  return c;
+}
+
 /// A configuration with some fields set, erased where the value is the text "erased".
 json with(json c, const json& changes) {
   for (const auto& [name, value] : changes.items())
@@ -131,10 +168,15 @@ std::int64_t counted(const json& c) {
            (c.value("tie_word_embeddings", true) ? 0 : V * H);
   }
   const std::int64_t H = n("hidden_size"), V = n("vocab_size"), A = n("num_attention_heads"),
-                     K = n("num_key_value_heads"),
+                     K = c.value("num_key_value_heads", A),
                      D = c.value("head_dim", c.at("model_type") == "qwen3" ? 128 : H / A),
                      F = n("intermediate_size"), L = n("num_hidden_layers");
-  const std::int64_t attention = 2 * H + 2 * H * A * D + 2 * H * K * D + 2 * D;
+  const auto flag = [&](const char* name) { return c.value(name, false) ? 1 : 0; };
+  const bool norms = c.at("model_type") == "qwen3" || c.at("model_type") == "qwen3_moe",
+             qkv = c.at("model_type") == "qwen2" || flag("attention_bias") == 1;
+  const std::int64_t attention = 2 * H + 2 * H * A * D + 2 * H * K * D + (norms ? 2 * D : 0) +
+                                 (qkv ? (A + 2 * K) * D : 0) + flag("attention_bias") * H +
+                                 flag("mlp_bias") * (2 * F + H);
   std::int64_t networks = 0;
   for (std::int64_t l = 0; l < L; ++l) {
     bool sparse =
@@ -217,6 +259,30 @@ const std::vector<std::pair<const char*, json>>& supported() {
       {"Qwen3, a window that no layer uses",
        with(qwen3(),
             {{"use_sliding_window", true}, {"sliding_window", 5}, {"max_window_layers", 2}})},
+      {"Qwen3, yarn",
+       scaled(qwen3(),
+              {{"rope_type", "yarn"}, {"factor", 2.0}, {"original_max_position_embeddings", 8}})},
+      {"Llama, transformers 4", llama()},
+      {"Llama, transformers 5", llama_five()},
+      {"Llama, as first released",
+       {{"model_type", "llama"},
+        {"num_hidden_layers", 2},
+        {"hidden_size", 16},
+        {"num_attention_heads", 4},
+        {"intermediate_size", 20},
+        {"vocab_size", 29},
+        {"max_position_embeddings", 16},
+        {"max_sequence_length", nullptr}}},
+      {"Llama, biases, linear",
+       with(scaled(llama(), {{"type", "linear"}, {"factor", 2}}),
+            {{"attention_bias", true}, {"mlp_bias", true}, {"tie_word_embeddings", true}})},
+      {"Qwen2", qwen2()},
+      {"Qwen2, yarn, a window",
+       with(scaled(qwen2(), {{"type", "yarn"}, {"factor", 4.0}}),
+            {{"use_sliding_window", true}, {"max_window_layers", 0}, {"sliding_window", 5}})},
+      {"Qwen3-MoE, linear, transformers 5",
+       with(qwen3_moe_five(), {{"rope_parameters",
+                                {{"rope_theta", 1e6}, {"rope_type", "linear"}, {"factor", 2.0}}}})},
       {"Qwen3-MoE, transformers 4", qwen3_moe()},
       {"Qwen3-MoE, transformers 5", qwen3_moe_five()},
       {"Qwen3-MoE, every second layer",
@@ -275,6 +341,81 @@ BOOST_AUTO_TEST_CASE(numbers_reach_their_members) {
   BOOST_TEST(gpt.dropout == 0.2);
   BOOST_TEST(gpt.eps == 1e-4);
   BOOST_TEST(gpt.bias);
+}
+
+// Both spellings and all that may be left out become the same numbers.
+BOOST_AUTO_TEST_CASE(scaled_rope_reaches_its_members) {
+  using enum mc::rope_type;
+  const auto of = [](const json& c) {
+    return std::visit(
+        []<class Model>(const Model& m) {
+          if constexpr (requires { m.rope_scaling; }) return m.rope_scaling;
+          else return mc::rope_stretch{};
+        },
+        read(c.dump()));
+  };
+  const mc::rope_stretch of_llama{llama3, 8, 8, 1, 4};
+  BOOST_TEST((of(llama()) == of_llama && of(llama_five()) == of_llama));
+  BOOST_TEST((of(qwen3()) == mc::rope_stretch{}));
+  BOOST_TEST((of(scaled(qwen3(), {{"type", "default"}})) == mc::rope_stretch{}));
+  BOOST_TEST((of(scaled(qwen3(), {{"rope_type", "linear"}, {"type", "linear"}, {"factor", 3}})) ==
+              mc::rope_stretch{linear, 3}));
+  json without = llama();
+  without["rope_scaling"].erase("original_max_position_embeddings");
+  BOOST_TEST((of(without) == mc::rope_stretch{llama3, 8, 16, 1, 4}));
+  const auto with_yarn = [&](json more) {
+    more["rope_type"] = "yarn", more["factor"] = 4.0;
+    return of(scaled(qwen2(), more));
+  };
+  const mc::rope_stretch plain{yarn, 4};
+  BOOST_TEST((with_yarn({}) == plain));
+  BOOST_TEST((with_yarn({{"original_max_position_embeddings", 16}, {"beta_fast", 32.0}}) == plain));
+  BOOST_TEST((with_yarn({{"beta_slow", nullptr}, {"beta_fast", 0}, {"truncate", true}}) == plain));
+  BOOST_TEST((with_yarn({{"mscale", 1.0}, {"mscale_all_dim", 0}}) == plain));
+  const mc::rope_stretch more{yarn, 4, 4, 2, 20, 0, false};
+  BOOST_TEST((with_yarn({{"original_max_position_embeddings", 4},
+                         {"beta_slow", 2},
+                         {"beta_fast", 20},
+                         {"truncate", false}}) == more));
+  BOOST_TEST(with_yarn({{"attention_factor", 1.25}}).attention == 1.25);
+  const double m = (0.1 * 0.707 * std::log(4.0) + 1) / (0.1 * 0.5 * std::log(4.0) + 1);
+  BOOST_TEST(std::abs(with_yarn({{"mscale", 0.707}, {"mscale_all_dim", 0.5}}).attention - m) <
+             1e-15);
+  BOOST_TEST(
+      mc::hf_model_text(read(scaled(qwen2(), {{"type", "linear"}, {"factor", 2}}).dump()), "x")
+          .find(".rope_scaling = {.type = rope_type::linear, .factor = 2, .original = 0, ") !=
+      std::string::npos);
+}
+
+// Llama-3.2-1B and Qwen2.5-0.5B as published are presets.
+BOOST_AUTO_TEST_CASE(published_dense_configurations_are_the_presets) {
+  const auto same = [](const auto& preset, const mc::hf_model& found) {
+    const auto want = mc::numbers_of(preset),
+               ours = mc::numbers_of(std::get<std::decay_t<decltype(preset)>>(found));
+    BOOST_REQUIRE((want.size() == ours.size() && !ours.empty()));
+    for (std::size_t i = 0; i < want.size(); ++i)
+      BOOST_TEST(want[i].value == ours[i].value, want[i].name);
+  };
+  same(mc::preset::llama3_2_1b, read(R"({
+    "architectures": ["LlamaForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
+    "bos_token_id": 128000, "eos_token_id": 128001, "head_dim": 64, "hidden_act": "silu",
+    "hidden_size": 2048, "initializer_range": 0.02, "intermediate_size": 8192,
+    "max_position_embeddings": 131072, "mlp_bias": false, "model_type": "llama",
+    "num_attention_heads": 32, "num_hidden_layers": 16, "num_key_value_heads": 8,
+    "pretraining_tp": 1, "rms_norm_eps": 1e-05, "rope_scaling": {"factor": 32.0,
+    "high_freq_factor": 4.0, "low_freq_factor": 1.0, "original_max_position_embeddings": 8192,
+    "rope_type": "llama3"}, "rope_theta": 500000.0, "tie_word_embeddings": true,
+    "torch_dtype": "bfloat16", "transformers_version": "4.45.0.dev0", "use_cache": true,
+    "vocab_size": 128256})"));
+  same(mc::preset::qwen2_5_0_5b, read(R"({
+    "architectures": ["Qwen2ForCausalLM"], "attention_dropout": 0.0, "bos_token_id": 151643,
+    "eos_token_id": 151643, "hidden_act": "silu", "hidden_size": 896, "initializer_range": 0.02,
+    "intermediate_size": 4864, "max_position_embeddings": 32768, "max_window_layers": 24,
+    "model_type": "qwen2", "num_attention_heads": 14, "num_hidden_layers": 24,
+    "num_key_value_heads": 2, "rms_norm_eps": 1e-06, "rope_theta": 1000000.0,
+    "sliding_window": 32768, "tie_word_embeddings": true, "torch_dtype": "bfloat16",
+    "transformers_version": "4.40.1", "use_cache": true, "use_mrope": false,
+    "use_sliding_window": false, "vocab_size": 151936})"));
 }
 
 // Qwen3-30B-A3B as published is mc::preset::qwen3_30b_a3b.
@@ -343,16 +484,65 @@ const std::vector<wrong>& refused() {
       {qwen3(), {{"hidden_act", "gelu"}}, "\"hidden_act\" is \"gelu\", but"},
       {qwen3(), {{"attention_bias", true}}, "\"attention_bias\" is true"},
       {qwen3(), {{"attention_dropout", 0.1}}, "\"attention_dropout\" is 0.1"},
+      {llama(),
+       {{"rope_scaling", {{"rope_type", "dynamic"}, {"factor", 4.0}}}},
+       "\"rope_scaling.rope_type\" is \"dynamic\", but RoPE of the types"},
+      {qwen2(),
+       {{"rope_scaling", {{"type", "longrope"}, {"factor", 4.0}}}},
+       "\"rope_scaling.type\" is \"longrope\""},
+      {llama_five(),
+       {{"rope_parameters", {{"rope_type", "proportional"}}}},
+       "\"rope_parameters.rope_type\" is \"proportional\""},
+      {qwen3(), {{"rope_scaling", {{"type", "linear"}}}}, "\"rope_scaling.factor\" is missing"},
       {qwen3(),
-       {{"rope_scaling", {{"rope_type", "yarn"}, {"factor", 4.0}}}},
-       "rope_scaling.rope_type"},
-      {qwen3(), {{"rope_scaling", {{"type", "linear"}, {"factor", 4.0}}}}, "rope_scaling.type"},
+       {{"rope_scaling", {{"type", "linear"}, {"factor", 0.5}}}},
+       "\"rope_scaling.factor\" is 0.5, but must be from 1"},
+      {qwen3(),
+       {{"rope_scaling", {{"type", "linear"}, {"factor", "2"}}}},
+       "\"rope_scaling.factor\" is the string \"2\""},
+      {qwen3(),
+       {{"rope_scaling", {{"type", "linear"}, {"factor", 2}, {"beta_fast", 3}}}},
+       "\"rope_scaling.beta_fast\" is set, but RoPE of type \"linear\" has no such number"},
+      {qwen3(),
+       {{"rope_scaling", {{"type", "linear"}, {"rope_type", "yarn"}, {"factor", 2}}}},
+       "\"rope_scaling.type\" is \"linear\" and \"rope_scaling.rope_type\" is \"yarn\""},
+      {llama(),
+       {{"rope_scaling", {{"rope_type", "llama3"}, {"factor", 8}, {"low_freq_factor", 1}}}},
+       "\"rope_scaling.high_freq_factor\" is missing"},
+      {llama(),
+       {{"rope_scaling",
+         {{"rope_type", "llama3"},
+          {"factor", 8},
+          {"low_freq_factor", 4},
+          {"high_freq_factor", 4}}}},
+       "\"rope_scaling.high_freq_factor\" is 4 and \"rope_scaling.low_freq_factor\" is 4"},
+      {llama(),
+       {{"rope_scaling", {{"type", "yarn"}, {"factor", 8}, {"beta_fast", 1}, {"beta_slow", 2}}}},
+       "\"rope_scaling.beta_fast\" is 1 and \"rope_scaling.beta_slow\" is 2"},
+      {llama(),
+       {{"rope_scaling", {{"type", "yarn"}, {"factor", 8}, {"attention_factor", 0}}}},
+       "\"rope_scaling.attention_factor\" is 0, but must be"},
+      {llama(),
+       {{"rope_theta", 1}, {"rope_scaling", {{"type", "yarn"}, {"factor", 8}}}},
+       "\"rope_theta\" is 1, but yarn"},
+      {llama(),
+       {{"rope_parameters", {{"rope_type", "default"}}}},
+       "\"rope_scaling\" and \"rope_parameters\" say different things"},
+      {llama(), {{"hidden_act", "gelu"}}, "\"hidden_act\" is \"gelu\""},
+      {llama(), {{"attention_dropout", 0.1}}, "\"attention_dropout\" is 0.1"},
+      {llama(), {{"use_sliding_window", false}}, "\"use_sliding_window\" is not one"},
+      {llama(), {{"head_dim", 3}}, "\"head_dim\" is 3, but RoPE"},
+      {llama(), {{"num_key_value_heads", 3}}, "\"num_key_value_heads\" is 3, but"},
+      {llama(), {{"architectures", {"Qwen2ForCausalLM"}}}, "\"architectures\" is [Qwen2For"},
+      {qwen2(), {{"attention_bias", true}}, "\"attention_bias\" is not one that megacpp knows"},
+      {qwen2(), {{"use_mrope", true}}, "\"use_mrope\" is true"},
+      {qwen2(), {{"num_key_value_heads", "erased"}}, "has no field \"num_key_value_heads\""},
+      {qwen2(),
+       {{"use_sliding_window", true}, {"sliding_window", 8}, {"max_window_layers", 1}},
+       "\"max_window_layers\" lets 1 of 2 layers"},
       {qwen3(),
        {{"rope_scaling", {{"rope_type", "default"}, {"factor", 4.0}}}},
        "\"rope_scaling.factor\" is set"},
-      {qwen3_five(),
-       {{"rope_parameters", {{"rope_theta", 1e6}, {"rope_type", "llama3"}}}},
-       "\"rope_parameters.rope_type\" is \"llama3\""},
       {qwen3_five(),
        {{"rope_parameters", {{"rope_theta", 1e6}, {"partial_rotary_factor", 0.5}}}},
        "\"rope_parameters.partial_rotary_factor\" is set"},
@@ -372,7 +562,7 @@ const std::vector<wrong>& refused() {
       {gpt2(), {{"attn_pdrop", 0.1}}, "\"attn_pdrop\" is 0.1"},
       {gpt2(), {{"attn_pdrop", "erased"}}, "\"attn_pdrop\" is missing, which means 0.1"},
       {gpt2(), {{"pruned_heads", {{"0", {1}}}}}, "\"pruned_heads\""},
-      {gpt2(), {{"model_type", "llama"}}, "\"model_type\" is \"llama\", but megacpp has"},
+      {gpt2(), {{"model_type", "mistral"}}, "\"model_type\" is \"mistral\", but megacpp has"},
       {gpt2(), {{"architectures", {"GPT2DoubleHeadsModel"}}}, "\"architectures\" is [GPT2Double"},
       // Fields that are not known.
       {gpt2(), {{"hidden_size", 12}}, "\"hidden_size\" is not one that megacpp knows"},

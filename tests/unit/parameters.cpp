@@ -80,6 +80,14 @@ static_assert(tenths(parameter_count(preset::megatron_145_6b)) == 1456);
 static_assert(tenths(parameter_count(preset::megatron_310_1b)) == 3101);
 static_assert(tenths(parameter_count(preset::megatron_529_6b)) == 5296);
 static_assert(tenths(parameter_count(preset::megatron_1008b)) == 10080);
+// Llama 3, 3.1 and 3.2, Qwen2.5 (the counts of the released checkpoints).
+static_assert(parameter_count(preset::llama3_8b) == 8'030'261'248);
+static_assert(parameter_count(preset::llama3_1_8b) == 8'030'261'248);
+static_assert(parameter_count(preset::llama3_2_1b) == 1'235'814'400);
+static_assert(parameter_count(preset::llama3_2_3b) == 3'212'749'824);
+static_assert(parameter_count(preset::qwen2_5_0_5b) == 494'032'768);
+static_assert(parameter_count(preset::qwen2_5_1_5b) == 1'543'714'304);
+static_assert(parameter_count(preset::qwen2_5_7b) == 7'615'616'512);
 // Qwen3 (model cards and technical report, table 1): 0.6, 1.7, 4.0, 8.2, 14.8, 32.8 billion.
 static_assert(tenths(parameter_count(preset::qwen3_0_6b)) == 6);
 static_assert(tenths(parameter_count(preset::qwen3_1_7b)) == 17);

@@ -123,7 +123,8 @@ outputs everything(int64_t r, Extent width, Half half) {
   out.add("embedding", y);
   const int64_t h = half;
   std::vector<G> cos(static_cast<std::size_t>(r * h)), sin = cos;
-  rows::build_rope_table(r, h, 1e4, nullptr, cos.data(), sin.data());
+  const std::vector<double> turns(static_cast<std::size_t>(h), 0.7);
+  rows::build_rope_table(r, turns, nullptr, cos.data(), sin.data());
   rows::rope(r, int64_t{1}, half, w, w, x.data(), static_cast<const std::int32_t*>(nullptr),
              cos.data(), sin.data(), 1, y.data());
   out.add("rope", y);

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <tuple>
+#include <utility>
 #include <vector>
 
 namespace mc {
@@ -29,12 +29,11 @@ public:
     for (int trip = 0, n = *trips; trip < n; ++trip) body(trip, n > 1);
   }
 
-  /// A table found by key, or made by `fill(double*)` while programs are prepared.
-  template <class T, class F>
-  const T* table(std::tuple<int, double, std::int64_t, std::int64_t> key, std::int64_t count,
-                 F fill) {
-    std::get<0>(key) = std::get<0>(key) * 8 + static_cast<int>(sizeof(T));
-    auto& t = tables_[key];
+  /// A table found by the numbers that it is made of, or made by `fill(T*)` while programs are
+  /// prepared.
+  template <class T, class F> const T* table(std::vector<double> key, std::int64_t count, F fill) {
+    key.push_back(sizeof(T));
+    auto& t = tables_[std::move(key)];
     if (t.empty()) {
       t.resize((static_cast<std::size_t>(count) * sizeof(T) + 7) / 8);
       fill(reinterpret_cast<T*>(t.data()));
@@ -45,7 +44,7 @@ public:
 private:
   int threads_;
   std::unique_ptr<product_source> products_;
-  std::map<std::tuple<int, double, std::int64_t, std::int64_t>, std::vector<double>> tables_;
+  std::map<std::vector<double>, std::vector<double>> tables_;
 };
 
 } // namespace mc

@@ -1,8 +1,8 @@
 // Attributes: what a node is told beside its operands. An op that takes any has a plain aggregate
-// of at most five numbers, flags, enumerators, places and sets of axes, which op_info::attributes
+// of at most six numbers, flags, enumerators, places and sets of axes, which op_info::attributes
 // names:
 //
-//   struct rope_attributes { double base; std::int64_t direction; };
+//   struct rope_attributes { double base; std::int64_t direction; ... };
 //   inline constexpr op_info rope{..., .attributes = attributes_of<rope_attributes>};
 //
 //   b.emit(op::rope, {x, positions}, line, rope_attributes{1e4, 1});
@@ -22,7 +22,7 @@
 
 namespace mc {
 
-inline constexpr int max_attributes = 5; ///< of a node
+inline constexpr int max_attributes = 6; ///< of a node
 
 /// What an attribute is: a real number, an integer (a flag, too), an enumerator, a place or a set
 /// of axes.
@@ -81,7 +81,7 @@ struct attribute_members {
   attribute_kind kind[max_attributes];
 };
 template <class... M> constexpr attribute_members words_of(const M&... m) {
-  static_assert(sizeof...(M) <= max_attributes, "an op has at most five attributes");
+  static_assert(sizeof...(M) <= max_attributes, "an op has at most six attributes");
   return {{word_of(m)...}, {kind_of<M>...}};
 }
 template <int N> using members = std::integral_constant<int, N>;
@@ -105,9 +105,13 @@ template <class A> constexpr attribute_members take(const A& a, members<5>) {
   const auto& [p, q, r, s, t] = a;
   return words_of(p, q, r, s, t);
 }
+template <class A> constexpr attribute_members take(const A& a, members<6>) {
+  const auto& [p, q, r, s, t, u] = a;
+  return words_of(p, q, r, s, t, u);
+}
 template <class A> constexpr attribute_members take(const A& a) {
   static_assert(count_members<A>() >= 1 && count_members<A>() <= max_attributes,
-                "an op has one to five attributes");
+                "an op has one to six attributes");
   return take(a, members<count_members<A>()>{});
 }
 

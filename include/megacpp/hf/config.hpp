@@ -65,6 +65,9 @@ public:
     return config_.has(name);
   }
 
+  /// Whether a field has been asked for, by whatever function.
+  bool asked_for(std::string_view name) const { return known_.find(name) != known_.end(); }
+
   /// A whole number from 1 to `high`.
   int extent(std::string_view name, int high) {
     known_.emplace(name);
@@ -91,7 +94,7 @@ public:
     if (f.by_hand) return;
     if constexpr (std::is_same_v<T, bool>) m.*f.member = flag(f.theirs, f.bound);
     else if constexpr (std::is_same_v<T, int>) m.*f.member = extent(f.theirs, f.bound);
-    else m.*f.member = number(f.theirs, 0, 1, f.bound);
+    else if constexpr (std::is_same_v<T, double>) m.*f.member = number(f.theirs, 0, 1, f.bound);
   }
 
   /// The field must have this value; `why` says what megacpp does instead of another.
@@ -144,7 +147,7 @@ public:
   /// Throws for a field that nothing has asked for.
   void refuse_unknown() const {
     for (const auto& [name, value] : config_.raw().items())
-      if (!value.is_null() && known_.find(name) == known_.end())
+      if (!value.is_null() && !asked_for(name))
         throw config_.fault(fmt::format(
             "field \"{}\" is not one that megacpp knows for this model_type, and may change what "
             "the model computes; remove it if it does not (docs/hugging-face.md lists the fields)",
@@ -263,7 +266,7 @@ std::string hf_difference(const std::tuple<Fields...>& fields, const Model& thei
                           const Model& ours) {
   std::string found;
   const auto compare = [&](const auto& f) {
-    if (theirs.*f.member != ours.*f.member)
+    if (!(theirs.*f.member == ours.*f.member))
       found += fmt::format("{}{} is {} there and {} in the program", found.empty() ? "" : ", ",
                            f.theirs, member_text(theirs.*f.member), member_text(ours.*f.member));
   };

@@ -2,15 +2,16 @@
 // there.
 #pragma once
 
+#include <megacpp/hf/decoder.hpp>
 #include <megacpp/hf/gpt2.hpp>
 #include <megacpp/hf/models.hpp>
-#include <megacpp/hf/qwen3.hpp>
 #include <megacpp/hf/qwen3_moe.hpp>
 
 #include <array>
 #include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <typeinfo>
 #include <vector>
 
@@ -35,26 +36,38 @@ struct hf_family {
 };
 
 namespace detail {
-inline std::string difference_of_gpt2(const hf_model& theirs, const program_view& ours) {
-  return hf_difference(hf_gpt2::fields, std::get<gpt>(theirs), ours.model_as<gpt>());
+template <class Model, const auto& Fields>
+std::string difference_of(const hf_model& theirs, const program_view& ours) {
+  const Model &a = std::get<Model>(theirs), &b = ours.model_as<Model>();
+  std::string found = hf_difference(Fields, a, b);
+  if constexpr (std::is_same_v<Model, qwen3_moe>)
+    if (found.empty()) found = hf_qwen3_moe::difference_of_layers(a, b);
+  return found;
 }
-inline std::string difference_of_qwen3(const hf_model& theirs, const program_view& ours) {
-  return hf_difference(hf_qwen3::fields<qwen3>, std::get<qwen3>(theirs), ours.model_as<qwen3>());
+template <class Model, const auto& Fields, const auto& Architecture>
+nlohmann::json config_of(const program_view& p) {
+  return hf_decoder::config<Model>(p, Architecture, Fields);
 }
-inline std::string difference_of_qwen3_moe(const hf_model& theirs, const program_view& ours) {
-  const auto &a = std::get<qwen3_moe>(theirs), &b = ours.model_as<qwen3_moe>();
-  const std::string found = hf_difference(hf_qwen3_moe::fields, a, b);
-  return found.empty() ? hf_qwen3_moe::difference_of_layers(a, b) : found;
-}
+/// A family of hf/decoder.hpp.
+template <class Model, const auto& Fields, const auto& Architecture>
+inline constexpr hf_family dense{&typeid(Model),
+                                 Model::family.text,
+                                 hf_decoder::tensors,
+                                 hf_decoder::pieces,
+                                 hf_decoder::embedding,
+                                 config_of<Model, Fields, Architecture>,
+                                 difference_of<Model, Fields>};
 } // namespace detail
 
-inline constexpr std::array<hf_family, 3> hf_families{{
+inline constexpr std::array<hf_family, 5> hf_families{{
     {&typeid(gpt), gpt::family.text, hf_gpt2::tensors, hf_gpt2::pieces, hf_gpt2::embedding,
-     hf_gpt2::config, detail::difference_of_gpt2},
-    {&typeid(qwen3), qwen3::family.text, hf_qwen3::tensors, hf_qwen3::pieces, hf_qwen3::embedding,
-     hf_qwen3::config<qwen3>, detail::difference_of_qwen3},
+     hf_gpt2::config, detail::difference_of<gpt, hf_gpt2::fields>},
+    detail::dense<llama, hf_llama::fields, hf_llama::architecture>,
+    detail::dense<qwen2, hf_qwen2::fields, hf_qwen2::architecture>,
+    detail::dense<qwen3, hf_qwen3::fields, hf_qwen3::architecture>,
     {&typeid(qwen3_moe), qwen3_moe::family.text, hf_qwen3_moe::tensors, hf_qwen3_moe::pieces,
-     hf_qwen3::embedding, hf_qwen3_moe::config, detail::difference_of_qwen3_moe},
+     hf_decoder::embedding, hf_qwen3_moe::config,
+     detail::difference_of<qwen3_moe, hf_qwen3_moe::fields>},
 }};
 
 /// The entry of a program's family, or null. A struct that only bears the name computes something

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <megacpp/hf/gpt2_config.hpp>
+#include <megacpp/hf/llama_config.hpp>
+#include <megacpp/hf/qwen2_config.hpp>
 #include <megacpp/hf/qwen3_config.hpp>
 #include <megacpp/hf/qwen3_moe_config.hpp>
 
@@ -10,7 +12,7 @@
 namespace mc {
 
 /// A model of any family that transformers has too.
-using hf_model = std::variant<gpt, qwen3, qwen3_moe>;
+using hf_model = std::variant<gpt, llama, qwen2, qwen3, qwen3_moe>;
 
 /// The model of a configuration. Throws mc::error of the file's class (model) naming the field that
 /// is missing, of another type, out of range, contradicted by another, not supported or unknown.
@@ -24,10 +26,12 @@ inline hf_model read_hf_model(const json_value& config, hf_use use) {
     return m;
   };
   if (type == gpt::family.text) return complete(hf_gpt2::architecture, hf_gpt2::read(r, use));
+  if (type == llama::family.text) return complete(hf_llama::architecture, hf_llama::read(r, use));
+  if (type == qwen2::family.text) return complete(hf_qwen2::architecture, hf_qwen2::read(r, use));
   if (type == qwen3::family.text) return complete(hf_qwen3::architecture, hf_qwen3::read(r, use));
   if (type == qwen3_moe::family.text)
     return complete(hf_qwen3_moe::architecture, hf_qwen3_moe::read(r, use));
-  throw r.refuse("model_type", "megacpp has gpt2, qwen3 and qwen3_moe");
+  throw r.refuse("model_type", "megacpp has gpt2, llama, qwen2, qwen3 and qwen3_moe");
 }
 
 /// The layers of a set in braces.

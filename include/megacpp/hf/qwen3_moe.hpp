@@ -1,4 +1,4 @@
-// Qwen3MoeForCausalLM of transformers. As qwen3.hpp, but for experts, which a program holds as
+// Qwen3MoeForCausalLM of transformers. As decoder.hpp, but for experts, which a program holds as
 // one parameter a matrix and files as one tensor an expert; N stands for layers.i.mlp:
 //
 //   ours                              theirs
@@ -11,8 +11,8 @@
 // (E, 2 F, H), gate rows first, and mlp.experts.down_proj (E, H, F). It is read, not written.
 #pragma once
 
+#include <megacpp/hf/decoder.hpp>
 #include <megacpp/hf/models.hpp>
-#include <megacpp/hf/qwen3.hpp>
 
 #include <string>
 #include <string_view>
@@ -93,12 +93,10 @@ inline std::vector<hf_piece> pieces(const tensor_view& stored) {
 /// In the spelling of transformers 4.51, which later versions read too.
 inline nlohmann::json config(const program_view& p) {
   const auto& m = p.model_as<qwen3_moe>();
-  nlohmann::json c = hf_qwen3::config<qwen3_moe>(p);
-  c.update(hf_written(m, own_fields));
+  nlohmann::json c = hf_decoder::config<qwen3_moe>(p, architecture, fields);
   nlohmann::json dense = nlohmann::json::array();
   for (int l = 0; l < m.layers; ++l)
     if ((l + 1) % m.sparse_step == 0 && m.mlp_only.holds(l)) dense.push_back(l);
-  c["architectures"] = {architecture};
   c["decoder_sparse_step"] = m.sparse_step;
   c["mlp_only_layers"] = dense;
   c["output_router_logits"] = false;

@@ -1,8 +1,8 @@
 // config.json of Qwen3MoeForCausalLM as mc::qwen3_moe, in the spelling of transformers 4
-// (num_experts) or 5 (num_local_experts); what dense models have too is in qwen3_config.hpp.
+// (num_experts) or 5 (num_local_experts); what dense models have too is in decoder_config.hpp.
 #pragma once
 
-#include <megacpp/hf/qwen3_config.hpp>
+#include <megacpp/hf/decoder_config.hpp>
 #include <megacpp/model/qwen3_moe.hpp>
 
 #include <tuple>
@@ -18,7 +18,8 @@ inline constexpr std::tuple own_fields{
     hf_field{"num_experts_per_tok", &qwen3_moe::experts_per_token, hf_limits::experts},
     hf_field{"moe_intermediate_size", &qwen3_moe::expert_ffn, hf_limits::hidden},
     hf_field{"norm_topk_prob", &qwen3_moe::norm_topk, false}};
-inline constexpr auto fields = std::tuple_cat(hf_qwen3::fields<qwen3_moe>, own_fields);
+inline constexpr auto fields =
+    std::tuple_cat(hf_decoder::fields<qwen3_moe>, hf_decoder::window_field<qwen3_moe>, own_fields);
 
 /// Transformers 5 lets every layer slide and knows no max_window_layers; 4 let those from it on.
 inline int read_window(hf_reader& r) {
@@ -57,7 +58,8 @@ inline void read_dense_layers(hf_reader& r, qwen3_moe& m) {
 /// Throws mc::error of the file's class, naming the field.
 inline qwen3_moe read(hf_reader& r, hf_use use) {
   qwen3_moe m;
-  hf_qwen3::read_shared(r, use, m, 0);
+  hf_decoder::read_shared(r, use, m, {});
+  r.require("attention_bias", false, false, "projections of attention have no biases");
   r.require_same("num_experts", "num_local_experts");
   m.experts = r.extent(r.has("num_local_experts") ? "num_local_experts" : "num_experts",
                        hf_limits::experts);

@@ -156,7 +156,7 @@ inline std::string describe_text(const program_view& p, const std::vector<model_
   fmt::format_to(at, "  model                 {}: {} layers, hidden {}, vocabulary {}\n",
                  p.family.name, p.layers, p.hidden, p.vocabulary);
   for (const model_number& n : p.model.numbers)
-    fmt::format_to(at, "    {:<20}{}\n", n.name, n.value);
+    fmt::format_to(at, "    {:<19} {}\n", n.name, n.value);
   fmt::format_to(at, "  parameters            {}\n", p.parameters);
   fmt::format_to(at, "  layout                {}\n", detail::layout_text(p.numbers.ranks));
   fmt::format_to(at, "  micro-batch           {} x {} tokens\n", p.numbers.batch.micro,

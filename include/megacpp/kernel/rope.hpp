@@ -5,6 +5,9 @@
 #include <megacpp/kernel/rows/rope.hpp>
 #include <megacpp/op/rope.hpp>
 
+#include <utility>
+#include <vector>
+
 namespace mc {
 
 namespace detail {
@@ -18,10 +21,14 @@ template <> struct kernel_of<&op::rope> { // x (..., D), positions
   template <class T, class Call> static void prepare(Call& c) {
     using G = accumulator_t<T>;
     const std::int64_t half = c.value_in(0).back().n / 2, count = detail::positions_of(c);
-    const double base = c.template attr<op::rope_attributes>().base;
-    c.slot().plan[0] = c.device().template table<G>(
-        {1, base, count, half}, 2 * count * half,
-        [&](G* t) { rows::build_rope_table<G>(count, half, base, nullptr, t, t + count * half); });
+    const auto angles = c.template attr<op::rope_attributes>();
+    std::vector<double> w;
+    for (std::int64_t i = 0; i < half; ++i) w.push_back(op::inverse_frequency(angles, i, half));
+    std::vector<double> key = w;
+    key.push_back(static_cast<double>(count));
+    c.slot().plan[0] = c.device().template table<G>(std::move(key), 2 * count * half, [&](G* t) {
+      rows::build_rope_table<G>(count, w, nullptr, t, t + count * half);
+    });
   }
   template <class T, class Call> static void run(Call& c) {
     using G = accumulator_t<T>;

@@ -5,6 +5,7 @@
 #include <megacpp/model/description.hpp>
 #include <megacpp/nn/attention.hpp>
 #include <megacpp/nn/head.hpp>
+#include <megacpp/num/elementary.hpp>
 
 namespace mc {
 
@@ -73,13 +74,6 @@ struct gpt {
   constexpr var final_norm(context& c, var x) const { return layer_norm(c, "ln_f", x, bias, eps); }
   constexpr var head_table(context& c) const {
     return vocabulary_table(c, tied ? "wte" : "lm_head", vocabulary, hidden_extent(), std, tied);
-  }
-
-  /// Newton's method; std::sqrt is not constexpr in C++20.
-  static constexpr double square_root(double x) {
-    double r = x;
-    for (int i = 0; i < 64; ++i) r = (r + x / r) / 2;
-    return r;
   }
 };
 

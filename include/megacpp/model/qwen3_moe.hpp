@@ -2,7 +2,7 @@
 // of experts.
 #pragma once
 
-#include <megacpp/model/qwen3.hpp>
+#include <megacpp/model/decoder.hpp>
 #include <megacpp/nn/experts.hpp>
 
 namespace mc {
@@ -57,10 +57,11 @@ struct qwen3_moe {
   double capacity = 0; ///< of an expert, in shares of a micro-batch's tokens; 0: none is dropped
   int shared_ffn = 0;  ///< width of an expert that every token goes to; 0: none
   double eps = 1e-6;   ///< added to the mean square in norms
-  double rope_theta = 1e6; ///< base of the rotary angles
-  double std = 0.02;       ///< of initial weights
-  int window = 0;          ///< sliding window in tokens; 0: none
-  double z_loss = 0;       ///< factor of logsumexp^2 of the logits in the loss; 0: none
+  double rope_theta = 1e6;     ///< base of the rotary angles
+  rope_stretch rope_scaling{}; ///< stretches them beyond the positions of the first training
+  double std = 0.02;           ///< of initial weights
+  int window = 0;              ///< sliding window in tokens; 0: none
+  double z_loss = 0;           ///< factor of logsumexp^2 of the logits in the loss; 0: none
 
   static constexpr member_list<
       &qwen3_moe::layers, &qwen3_moe::hidden, &qwen3_moe::heads, &qwen3_moe::kv_heads,
@@ -69,10 +70,12 @@ struct qwen3_moe {
       &qwen3_moe::norm_topk, &qwen3_moe::sparse_step, &qwen3_moe::mlp_only, &qwen3_moe::tied,
       &qwen3_moe::aux_loss, &qwen3_moe::aux_per_sequence, &qwen3_moe::aux_global,
       &qwen3_moe::router_z_loss, &qwen3_moe::bias_rate, &qwen3_moe::capacity,
-      &qwen3_moe::shared_ffn, &qwen3_moe::eps, &qwen3_moe::rope_theta, &qwen3_moe::std,
-      &qwen3_moe::window, &qwen3_moe::z_loss>
+      &qwen3_moe::shared_ffn, &qwen3_moe::eps, &qwen3_moe::rope_theta, &qwen3_moe::rope_scaling,
+      &qwen3_moe::std, &qwen3_moe::window, &qwen3_moe::z_loss>
       members{};
   static constexpr family_name<qwen3_moe> family{"qwen3_moe"};
+  static constexpr bool qk_norm = true;
+  constexpr decoder_biases biases() const { return {}; }
   static constexpr int kinds = 2; // 0: experts, 1: one MLP
   constexpr int kind_of(int layer) const {
     const bool sparse = sparse_step > 0 && (layer + 1) % sparse_step == 0;
@@ -81,12 +84,9 @@ struct qwen3_moe {
   constexpr extent hidden_extent() const { return {dim::hidden, hidden}; }
 
   constexpr const char* contradiction() const {
-    if (layers < 1 || hidden < 1 || heads < 1 || kv_heads < 1 || head_dim < 2 || ffn < 1 ||
-        expert_ffn < 1 || experts < 1 || experts_per_token < 1 || sparse_step < 1 || vocabulary < 2)
-      return "layers, hidden, heads, kv_heads, head_dim, ffn, expert_ffn, experts, "
-             "experts_per_token, sparse_step and vocabulary must be positive";
-    if (heads % kv_heads != 0) return "kv_heads must divide heads";
-    if (head_dim % 2 != 0) return "head_dim must be even";
+    if (const char* why = decoder_contradiction(*this)) return why;
+    if (expert_ffn < 1 || experts < 1 || experts_per_token < 1 || sparse_step < 1)
+      return "expert_ffn, experts, experts_per_token and sparse_step must be positive";
     if (experts_per_token > experts) return "a token goes to more experts than there are";
     if (aux_per_sequence && aux_global)
       return "a load is balanced over each sequence (aux_per_sequence) or over all replicas "
@@ -99,15 +99,15 @@ struct qwen3_moe {
   }
 
   constexpr var stem(context& c, var tokens) const {
-    return token_embedding(c, tokens, qwen3_table(c, *this, true));
+    return token_embedding(c, tokens, decoder_table(c, *this, true));
   }
   /// h = x + attention,   y = h + mlp(h') or h + experts(h') [+ shared(h')]
   constexpr var block(context& c, int kind, var x) const {
-    const var h = qwen3_attention(c, *this, x);
-    return kind == 0 ? sparse_mlp(c, h) : qwen3_mlp(c, *this, h);
+    const var h = decoder_attention(c, *this, x);
+    return kind == 0 ? sparse_mlp(c, h) : decoder_mlp(c, *this, h);
   }
   constexpr var final_norm(context& c, var x) const { return rms_norm(c, "model.norm", x, eps); }
-  constexpr var head_table(context& c) const { return qwen3_table(c, *this, false); }
+  constexpr var head_table(context& c) const { return decoder_table(c, *this, false); }
 
 private:
   constexpr balance_group balanced_over() const {

@@ -1,34 +1,49 @@
-// Rotary position embedding, half-rotate form (Su et al. 2021; as Hugging Face's Qwen3 has it).
+// Rotary position embedding, half-rotate form (Su et al. 2021; as Hugging Face's models have it).
 //
-//   x (..., D), position p of the row, i < D/2, angle a_i = p theta^(-2i/D):
+//   x (..., D), position p of the row, i < D/2, angle a_i = p w_i:
 //   y[i] = x[i] cos a_i - s x[i+D/2] sin a_i,   y[i+D/2] = x[i+D/2] cos a_i + s x[i] sin a_i
 //
 // s = +1 forward, -1 in the adjoint (the inverse rotation). Saved: positions only. The
 // kernel's table has as many rows as positions are below.
+//
+// The inverse frequencies are w_i = v_i (k_i + (1 - k_i) / factor) with v_i = base^(-2i/D). What a
+// pair keeps, k_i, lies on a ramp that is 0 at `slow` and 1 at `fast`, of v_i or of i; without a
+// ramp it is 0. Factor 1 is RoPE as it was first.
 // Placement: linear in x; positions lie as the rows do; D is needed whole.
 #pragma once
 
 #include <megacpp/graph/adjoint.hpp>
+#include <megacpp/num/elementary.hpp>
 
 namespace mc {
 namespace op {
+
+/// Along what the pairs of a head keep more and more of their frequency.
+enum class rope_ramp : std::uint8_t { none, frequency, pair };
 
 // [attributes]
 struct rope_attributes {
   double base;
   std::int64_t direction = 1; ///< -1: turned back
+  double factor = 1;          ///< by which frequencies fall
+  rope_ramp along = rope_ramp::none;
+  double slow = 0, fast = 1; ///< where the ramp begins to keep, and where it keeps all
 };
 
 [[gnu::cold]] constexpr void rope_rule(
     inference& c) { // x (..., D), positions: the first dims of x, not D
   const value &x = c.in(0), &positions = c.in(1);
-  const auto [base, direction] = c.n.attr.as<rope_attributes>();
+  const auto [base, direction, factor, along, slow, fast] = c.n.attr.as<rope_attributes>();
   c.floats({0}), c.indexes(1, integer_kind::positions, 0, 0), c.leads(1, 0);
   c.require(positions.rank < x.rank, fault::S003, 0, 1);
   const auto width = static_cast<double>(x.back().n);
   c.in_range(x.back().n % 2 == 0, "the width of a head", width, "even");
   c.in_range(base > 0 && base < 1e30, "base", base, "above 0 and below 1e30");
+  c.in_range(factor > 1e-30 && factor < 1e30, "factor", factor, "above 1e-30 and below 1e30");
+  c.in_range(slow > -1e30 && slow < 1e30, "slow", slow, "between -1e30 and 1e30");
+  c.in_range(fast > -1e30 && fast < 1e30 && fast != slow, "fast", fast, "another than slow");
   c.require(direction == 1 || direction == -1, fault::C001, 0);
+  c.require(along <= rope_ramp::pair, fault::C001, 0);
   c.declare(x);
   place_output(c, 0, algebra::product, {0, 1}, {x.back().d});
 }
@@ -40,6 +55,18 @@ struct rope_attributes {
   inverse.direction = -inverse.direction;
   d.give(n.in[0], d.b.emit(*n.op, {dy, n.in[1]}, n.line, inverse), n.line);
 }
+
+/// w_i of pair i < half.
+constexpr double inverse_frequency(const rope_attributes& a, std::int64_t i, std::int64_t half) {
+  const double turned = static_cast<double>(i) / static_cast<double>(half) * natural_log(a.base),
+               v = exponential(-turned);
+  if (a.along == rope_ramp::none) return v / a.factor;
+  const double at = a.along == rope_ramp::pair ? static_cast<double>(i) : v;
+  const double ramp = (at - a.slow) / (a.fast - a.slow);
+  const double kept = ramp < 0 ? 0 : ramp > 1 ? 1 : ramp;
+  return v * (kept + (1 - kept) / a.factor);
+}
+
 inline constexpr op_info rope{.name = "rope",
                               .rule = &rope_rule,
                               .adjoint = &rope_adjoint,
@@ -50,8 +77,12 @@ inline constexpr op_info rope{.name = "rope",
 } // namespace op
 
 /// x (..., D), positions i32 with the first dims of x, as (B, S) of (B, S, heads, D): rotated x.
+constexpr var rope(var x, var positions, const op::rope_attributes& angles,
+                   source_line line = here()) {
+  return {x.b, x.b->emit(op::rope, {x.id, positions.id}, line, angles)};
+}
 constexpr var rope(var x, var positions, double theta, source_line line = here()) {
-  return {x.b, x.b->emit(op::rope, {x.id, positions.id}, line, op::rope_attributes{theta})};
+  return rope(x, positions, op::rope_attributes{theta}, line);
 }
 
 } // namespace mc

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <megacpp/model/gpt.hpp>
+#include <megacpp/model/llama.hpp>
+#include <megacpp/model/qwen2.hpp>
 #include <megacpp/model/qwen3.hpp>
 #include <megacpp/model/qwen3_moe.hpp>
 
@@ -55,6 +57,43 @@ inline constexpr gpt megatron_1_7b = megatron(24, 2304, 24), megatron_3_6b = meg
                      megatron_310_1b = megatron(96, 16384, 128),
                      megatron_529_6b = megatron(105, 20480, 128),
                      megatron_1008b = megatron(128, 25600, 160);
+
+/// Llama 3 of a size; from 3.1 on trained further, on `factor` times 8192 positions and more.
+constexpr llama llama3_sized(int layers, int hidden, int heads, int head_dim, int ffn, bool tied,
+                             double factor) {
+  llama m{.layers = layers,
+          .hidden = hidden,
+          .heads = heads,
+          .head_dim = head_dim,
+          .ffn = ffn,
+          .tied = tied};
+  if (factor > 1) {
+    m.positions = 131072;
+    m.rope_scaling = {rope_type::llama3, factor, 8192, 1, 4};
+  }
+  return m;
+}
+inline constexpr llama llama3_8b = llama3_sized(32, 4096, 32, 128, 14336, false, 1),
+                       llama3_1_8b = llama3_sized(32, 4096, 32, 128, 14336, false, 8),
+                       llama3_2_1b = llama3_sized(16, 2048, 32, 64, 8192, true, 32),
+                       llama3_2_3b = llama3_sized(28, 3072, 24, 128, 8192, true, 32);
+
+inline constexpr qwen2 qwen2_5_0_5b{},
+    qwen2_5_1_5b{.layers = 28,
+                 .hidden = 1536,
+                 .heads = 12,
+                 .head_dim = 128,
+                 .ffn = 8960,
+                 .positions = 131072},
+    qwen2_5_7b{.layers = 28,
+               .hidden = 3584,
+               .heads = 28,
+               .kv_heads = 4,
+               .head_dim = 128,
+               .ffn = 18944,
+               .vocabulary = 152064,
+               .positions = 131072,
+               .tied = false};
 
 constexpr qwen3 qwen3_sized(int layers, int hidden, int heads, int ffn, bool tied) {
   return {.layers = layers, .hidden = hidden, .heads = heads, .ffn = ffn, .tied = tied};

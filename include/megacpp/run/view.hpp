@@ -272,7 +272,8 @@ template <class Model> model_family family_of() {
 namespace detail {
 template <class T> inline constexpr bool is_number = std::is_arithmetic_v<T> || std::is_enum_v<T>;
 
-/// A member as numbers: itself, or NAME[i] of its elements.
+/// A member as numbers: itself, NAME[i] of its elements, or NAME.MEMBER of a struct that lists its
+/// members, none while they are as they are by default.
 template <class T>
 void append_numbers(std::vector<model_number>& numbers, std::string name, const T& member) {
   if constexpr (is_number<T>) {
@@ -280,10 +281,16 @@ void append_numbers(std::vector<model_number>& numbers, std::string name, const 
   } else if constexpr (requires { std::size(member); }) {
     for (std::size_t i = 0; i < std::size(member); ++i)
       append_numbers(numbers, name + "[" + std::to_string(i) + "]", member[i]);
+  } else if constexpr (lists_its_members<T>) {
+    if (member == T{}) return;
+    T::members.each(member, [&](std::string_view part, const auto& value) {
+      append_numbers(numbers, name + "." + std::string(part), value);
+    });
   } else {
     static_assert(told_by_kinds<T>,
                   "a family lists a member that is neither a number nor an array "
-                  "of numbers: files cannot tell one value of it from another");
+                  "of numbers, nor a struct that lists such members: files cannot tell one value "
+                  "of it from another");
   }
 }
 } // namespace detail

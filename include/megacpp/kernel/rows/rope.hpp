@@ -1,10 +1,11 @@
 // Rotary position embedding (Su et al., "RoFormer", 2021), rotating halves as GPT-NeoX and Hugging
 // Face do.
 //
-//   o_i       = x_i cos(p w_i) - x_{i+D/2} sin(p w_i)         i < D/2,  w_i = theta^(-2i/D)
+//   o_i       = x_i cos(p w_i) - x_{i+D/2} sin(p w_i)         i < D/2
 //   o_{i+D/2} = x_{i+D/2} cos(p w_i) + x_i sin(p w_i)
 //
-// for every head of a token at position p. The rotation's adjoint is its inverse: sign = -1.
+// for every head of a token at position p; w_i are the inverse frequencies, as theta^(-2i/D)
+// (op/rope.hpp). The rotation's adjoint is its inverse: sign = -1.
 //
 // Angles come from a table made once: p w_i, sine and cosine in double by libm, rounded to
 // accumulator_t<T>. So positions to 10^6 lose nothing (the angle's error is below 3e-10), both
@@ -14,18 +15,20 @@
 #include <megacpp/exec/parallel.hpp>
 
 #include <cmath>
+#include <span>
 
 namespace mc::rows {
 
-/// cos and sin, both (count, half): row t holds position positions[t], or t where positions is
+/// cos and sin, both (count, w.size()): row t holds position positions[t], or t where positions is
 /// null.
-template <class G> void build_rope_table(std::int64_t count, std::int64_t half, double theta,
+template <class G> void build_rope_table(std::int64_t count, std::span<const double> w,
                                          const std::int32_t* positions, G* cos, G* sin) {
+  const auto half = static_cast<std::int64_t>(w.size());
   parallel_for(count, [=](std::int64_t t) {
     const double p =
         positions == nullptr ? static_cast<double>(t) : static_cast<double>(positions[t]);
     for (std::int64_t i = 0; i < half; ++i) {
-      const double angle = p * std::pow(theta, -static_cast<double>(i) / static_cast<double>(half));
+      const double angle = p * w[static_cast<std::size_t>(i)];
       cos[t * half + i] = static_cast<G>(std::cos(angle));
       sin[t * half + i] = static_cast<G>(std::sin(angle));
     }

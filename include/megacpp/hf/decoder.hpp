@@ -1,0 +1,71 @@
+// LlamaForCausalLM, Qwen2ForCausalLM and Qwen3ForCausalLM of transformers. Parameters have their
+// names, but for "model." before "layers.", and their layouts: linear weights (out, in) with heads
+// and head dim merged.
+#pragma once
+
+#include <megacpp/hf/decoder_config.hpp>
+#include <megacpp/hf/tensor.hpp>
+
+#include <algorithm>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+namespace mc::hf_decoder {
+
+inline std::vector<hf_tensor> tensors(const program_view& p) {
+  hf_parameters parameters(p);
+  std::vector<hf_tensor> all;
+  for (const std::string& name : parameters.names()) {
+    const parameter_ref r = parameters.take(name);
+    all.push_back(hf_as_stored(r.layer < 0 ? name : "model." + name, r));
+  }
+  return all;
+}
+
+/// The tensors of tensors() that a stored one holds. Files of the first Llamas have the inverse
+/// frequencies besides.
+inline std::vector<hf_piece> pieces(const tensor_view& stored) {
+  if (stored.name.ends_with(".self_attn.rotary_emb.inv_freq")) return {};
+  return {hf_whole(std::string(stored.name), stored)};
+}
+
+/// The table that a tied head shares.
+inline constexpr const char* embedding = "model.embed_tokens.weight";
+
+/// Ids that begin and end a text, in the published vocabulary of more than `greatest` tokens.
+struct hf_ends {
+  int greatest;
+  std::int64_t begin, end;
+};
+inline constexpr hf_ends qwen_ends{151645, 151643, 151645}, llama3_ends{128255, 128000, 128001};
+
+/// In the spelling of transformers 4.51, which later versions read too.
+template <class Model, class Fields>
+nlohmann::json config(const program_view& p, const char* architecture, const Fields& fields) {
+  const Model& m = p.model_as<Model>();
+  constexpr bool slides = requires(Model x) { x.window = 1; };
+  const hf_ends ends = slides ? qwen_ends : llama3_ends;
+  const bool published = m.vocabulary > ends.greatest;
+  nlohmann::json c = hf_written(m, fields);
+  c.update({{"architectures", nlohmann::json::array({architecture})},
+            {"model_type", Model::family.text},
+            {"attention_dropout", 0.0},
+            {"hidden_act", "silu"},
+            {"initializer_range", m.std},
+            {"bos_token_id", published ? nlohmann::json(ends.begin) : nlohmann::json()},
+            {"eos_token_id", published ? nlohmann::json(ends.end) : nlohmann::json()},
+            {"use_cache", true}});
+  if constexpr (slides) {
+    c["use_sliding_window"] = m.window > 0;
+    c["max_window_layers"] = m.window > 0 ? 0 : m.layers;
+    if (m.window == 0) c["sliding_window"] = nullptr;
+  }
+  if constexpr (Model::qk_norm) c["attention_bias"] = false;
+  return c;
+}
+
+} // namespace mc::hf_decoder

@@ -1,0 +1,51 @@
+// Qwen2 and Qwen2.5, dense (Qwen2.5 technical report, 2024): as Llama, with biases of queries, keys
+// and values.
+#pragma once
+
+#include <megacpp/model/decoder.hpp>
+
+namespace mc {
+
+/// A Qwen2 as data. Extents: layers L, hidden H, heads A, kv_heads K, head_dim D, ffn F, vocabulary
+/// V.
+struct qwen2 {
+  int layers = 24;             ///< blocks
+  int hidden = 896;            ///< width of the residual stream
+  int heads = 14;              ///< of queries
+  int kv_heads = 2;            ///< of keys and values; they divide heads
+  int head_dim = 64;           ///< width of a head, even
+  int ffn = 4864;              ///< width inside the MLP
+  int vocabulary = 151936;     ///< tokens
+  int positions = 32768;       ///< tokens of the longest sequence
+  bool tied = true;            ///< head and token embedding are one table
+  double eps = 1e-6;           ///< added to the mean square in norms
+  double rope_theta = 1e6;     ///< base of the rotary angles
+  rope_stretch rope_scaling{}; ///< stretches them beyond the positions of the first training
+  double std = 0.02;           ///< of initial weights
+  int window = 0;              ///< sliding window in tokens; 0: none
+  double z_loss = 0;           ///< factor of logsumexp^2 of the logits in the loss; 0: none
+
+  static constexpr member_list<&qwen2::layers, &qwen2::hidden, &qwen2::heads, &qwen2::kv_heads,
+                               &qwen2::head_dim, &qwen2::ffn, &qwen2::vocabulary, &qwen2::positions,
+                               &qwen2::tied, &qwen2::eps, &qwen2::rope_theta, &qwen2::rope_scaling,
+                               &qwen2::std, &qwen2::window, &qwen2::z_loss>
+      members{};
+  static constexpr family_name<qwen2> family{"qwen2"};
+  static constexpr bool qk_norm = false; ///< queries and keys are normed, each head
+  constexpr decoder_biases biases() const { return {.qkv = true}; }
+  static constexpr int kinds = 1;
+  constexpr int kind_of(int /*layer*/) const { return 0; }
+  constexpr extent hidden_extent() const { return {dim::hidden, hidden}; }
+  constexpr const char* contradiction() const { return decoder_contradiction(*this); }
+
+  constexpr var stem(context& c, var tokens) const {
+    return token_embedding(c, tokens, decoder_table(c, *this, true));
+  }
+  constexpr var block(context& c, int /*kind*/, var x) const {
+    return decoder_mlp(c, *this, decoder_attention(c, *this, x));
+  }
+  constexpr var final_norm(context& c, var x) const { return rms_norm(c, "model.norm", x, eps); }
+  constexpr var head_table(context& c) const { return decoder_table(c, *this, false); }
+};
+
+} // namespace mc

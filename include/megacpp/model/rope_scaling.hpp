@@ -1,0 +1,91 @@
+// How RoPE is stretched beyond the positions that a model was trained on first. The angles of a
+// model are constants, made here from its numbers (op/rope.hpp has the equation).
+//
+//   linear   every frequency / factor (Chen et al. 2023)
+//   llama3   pairs that turn fewer than `slow` times over the original positions / factor, those
+//            of more than `fast` turns as they are, in between by their frequency (Llama 3.1)
+//   yarn     likewise, in between by the pair's number; and q and k times m, by default
+//            0.1 ln(factor) + 1 (Peng et al. 2023)
+#pragma once
+
+#include <megacpp/model/description.hpp>
+#include <megacpp/num/elementary.hpp>
+#include <megacpp/op/rope.hpp>
+
+#include <cstdint>
+#include <numbers>
+
+namespace mc {
+
+enum class rope_type : std::uint8_t { unscaled, linear, llama3, yarn };
+
+struct rope_stretch {
+  rope_type type = rope_type::unscaled; ///< unscaled, linear, llama3, yarn
+  double factor = 1;                    ///< how many times more positions there are
+  int original = 0;                     ///< positions before; 0: those of the model
+  double slow = 1;       ///< turns over the original positions up to which a pair is slowed down
+  double fast = 32;      ///< turns from which a pair stays as it is
+  double attention = 0;  ///< m of yarn; 0: 0.1 ln(factor) + 1
+  bool truncated = true; ///< the ramp of yarn is between whole pairs
+
+  static constexpr member_list<&rope_stretch::type, &rope_stretch::factor, &rope_stretch::original,
+                               &rope_stretch::slow, &rope_stretch::fast, &rope_stretch::attention,
+                               &rope_stretch::truncated>
+      members{};
+  constexpr bool operator==(const rope_stretch&) const = default;
+
+  /// What the numbers contradict, or null; `theta` is the base of the angles.
+  constexpr const char* contradiction(double theta) const {
+    if (!(factor >= 1 && factor < 1e30)) return "rope_scaling.factor must be at least 1";
+    if (!(original >= 0 && slow > 0 && fast < 1e30 && slow < fast))
+      return "rope_scaling.original must not be negative, .slow above 0 and below .fast";
+    if (!(attention >= 0 && attention < 1e30)) return "rope_scaling.attention must not be negative";
+    if (type == rope_type::yarn && !(theta > 1)) return "rope_theta must be above 1 for yarn";
+    return nullptr;
+  }
+};
+
+/// m of yarn as the paper has it, for c = 1; `c` is mscale in configurations of Hugging Face.
+constexpr double yarn_attention(double factor, double c = 1) {
+  return factor > 1 ? 0.1 * c * natural_log(factor) + 1 : 1;
+}
+
+namespace detail {
+/// The pair, in fractions, that turns so many times over the original positions.
+constexpr double pair_of_turns(double turns, double theta, int head_dim, double original) {
+  return head_dim * natural_log(original / (turns * 2 * std::numbers::pi)) /
+         (2 * natural_log(theta));
+}
+} // namespace detail
+
+/// The angles of a model of `positions`.
+constexpr op::rope_attributes rope_angles(double theta, const rope_stretch& s, int head_dim,
+                                          int positions) {
+  op::rope_attributes a{theta};
+  if (s.type == rope_type::unscaled) return a;
+  a.factor = s.factor;
+  const double original = s.original > 0 ? s.original : positions;
+  if (s.type == rope_type::llama3) {
+    const double one_turn = 2 * std::numbers::pi / original;
+    a.along = op::rope_ramp::frequency, a.slow = s.slow * one_turn, a.fast = s.fast * one_turn;
+  }
+  if (s.type == rope_type::yarn) {
+    a.along = op::rope_ramp::pair;
+    a.fast = detail::pair_of_turns(s.fast, theta, head_dim, original);
+    a.slow = detail::pair_of_turns(s.slow, theta, head_dim, original);
+    if (s.truncated) a.fast = floor_of(a.fast), a.slow = ceiling_of(a.slow);
+    if (a.fast < 0) a.fast = 0;
+    if (a.slow > head_dim - 1) a.slow = head_dim - 1;
+    if (a.slow == a.fast) a.slow += 0.001;
+  }
+  return a;
+}
+
+/// The scale of the scores q k^T, 0 for D^-1/2: m of yarn times both q and k.
+constexpr double score_scale(const rope_stretch& s, int head_dim) {
+  if (s.type != rope_type::yarn) return 0;
+  const double m = s.attention > 0 ? s.attention : yarn_attention(s.factor);
+  return m * m / square_root(head_dim);
+}
+
+} // namespace mc

@@ -1,0 +1,51 @@
+// Elementary functions of doubles as constant expressions, which those of <cmath> are not in C++20:
+// for constants of a model. The same bits at compile time and at run time.
+#pragma once
+
+#include <bit>
+#include <cstdint>
+#include <numbers>
+
+namespace mc {
+
+/// The root of x > 0 by Newton's method.
+constexpr double square_root(double x) {
+  double r = x;
+  for (int i = 0; i < 64; ++i) r = (r + x / r) / 2;
+  return r;
+}
+
+/// ln x of a normal x > 0: with x = m 2^k and m in [sqrt(1/2), sqrt(2)), k ln 2 + 2 artanh((m - 1)
+/// / (m + 1)) by its series, whose terms fall by 0.03 each.
+constexpr double natural_log(double x) {
+  const auto bits = std::bit_cast<std::int64_t>(x);
+  std::int64_t k = (bits >> 52) - 1023;
+  double m = std::bit_cast<double>((bits & 0x000f'ffff'ffff'ffff) | 0x3ff0'0000'0000'0000);
+  if (m > std::numbers::sqrt2) m /= 2, ++k;
+  const double t = (m - 1) / (m + 1), square = t * t;
+  double sum = 0;
+  for (int n = 21; n >= 1; n -= 2) sum = sum * square + 1.0 / n;
+  return static_cast<double>(k) * std::numbers::ln2 + 2 * t * sum;
+}
+
+/// e^x, |x| < 700: with x = k ln 2 + r and |r| <= ln 2 / 2, 2^k times the series of e^r. ln 2 is
+/// taken in two parts, of which the first times k is exact.
+constexpr double exponential(double x) {
+  constexpr double high = 0x1.62e42feep-1, low = 0x1.a39ef35793c76p-33;
+  const double of_two = x * (1 / std::numbers::ln2);
+  const auto k = static_cast<std::int64_t>(of_two < 0 ? of_two - 0.5 : of_two + 0.5);
+  const auto whole = static_cast<double>(k);
+  const double r = (x - whole * high) - whole * low;
+  double sum = 1;
+  for (int n = 14; n >= 1; --n) sum = 1 + sum * r / n;
+  return sum * std::bit_cast<double>((k + 1023) << 52);
+}
+
+/// The greatest whole number up to x, and the least from x on; |x| < 2^62.
+constexpr double floor_of(double x) {
+  const auto whole = static_cast<double>(static_cast<std::int64_t>(x));
+  return whole > x ? whole - 1 : whole;
+}
+constexpr double ceiling_of(double x) { return -floor_of(-x); }
+
+} // namespace mc
