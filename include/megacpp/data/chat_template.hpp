@@ -472,7 +472,7 @@ inline constexpr std::array<known_template, 21> known_templates{{
 }};
 
 inline std::string spelled_token(const json_value& config, std::string_view name,
-                              std::string otherwise) {
+                                 std::string otherwise) {
   if (!config.has(name)) return otherwise;
   const nlohmann::json& token = config.raw().at(std::string(name));
   return token.is_object() ? config.field<json_value>(name).field<std::string>("content")
