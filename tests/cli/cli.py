@@ -2047,6 +2047,171 @@ class TokenIds(Case):
         self.refused(USAGE, "train", "--data-path", path, "--data-type", "u8", says="u16")
 
 
+class IndexedSets(Case):
+    """Data sets as Megatron-LM has them: PREFIX.bin and PREFIX.idx."""
+
+    END = 127  # of a document
+
+    def documents(self, seed, count=60):
+        numbers = random.Random(seed)
+        return [[*(numbers.randrange(32, 32 + 8 * seed) for _ in range(numbers.randrange(1, 90))), self.END]
+                for _ in range(count)]
+
+    def written(self, name, documents, kind="H"):
+        prefix = self.folder / name
+        tokens = [t for d in documents for t in d]
+        size, code = {"H": (2, 8), "i": (4, 4)}[kind]
+        Path(f"{prefix}.bin").write_bytes(struct.pack(f"<{len(tokens)}{kind}", *tokens))
+        lengths, n = [len(d) for d in documents], len(documents)
+        starts = [size * sum(lengths[:i]) for i in range(n)]
+        Path(f"{prefix}.idx").write_bytes(
+            b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, code, n, n + 1) + struct.pack(f"<{n}i", *lengths) +
+            struct.pack(f"<{n}q", *starts) + struct.pack(f"<{n + 1}q", *range(n + 1)))
+        return prefix
+
+    def sets(self):
+        return self.written("one", self.documents(1)), self.written("two", self.documents(2), "i")
+
+    def result(self, *arguments, data=(), name="result", steps=8, **options):
+        """Weights and what was told of a run on sets."""
+        model, metrics = self.folder / name, self.folder / f"{name}.jsonl"
+        done = run("train", *data, "--train-iters", steps, "--save", model, "--metrics-jsonl", metrics,
+                   *arguments, **options)
+        lines = [json.loads(line) for line in metrics.read_text().splitlines()]
+        weights = hashlib.sha256((newest(model) / "model.safetensors").read_bytes()).hexdigest()
+        return weights, lines, done.stdout.decode() + done.stderr.decode()
+
+    def test_a_prefix_is_trained_on_and_measured(self):
+        one, two = self.sets()
+        weights, lines, told = self.result("--split", "80,20,0", data=("--data-path", one), name="a")
+        self.assertIn("samples of 32 tokens to train on", told)
+        losses = [line["loss"] for line in lines if "loss" in line]
+        self.assertEqual(len(losses), 8)
+        self.assertLess(losses[-1], losses[0])
+        self.assertTrue(all(line["data_ms"] >= 0 for line in lines if "loss" in line))
+        # All tokens behind the first of a set are predicted once.
+        tokens = {p: sum(len(d) for d in self.documents(s)) for p, s in ((one, 1), (two, 2))}
+        seen = json.loads(run("eval", "--load", self.folder / "a", "--data-path", one, "--json").stdout)
+        self.assertEqual(seen["tokens"], tokens[one] - 1)
+        both = run("eval", "--load", self.folder / "a", "--data-path", one, two, "--json").stdout
+        by_file = [json.loads(line) for line in both.splitlines()]
+        self.assertEqual([line["tokens"] for line in by_file],
+                         [tokens[one] - 1, tokens[two] - 1, sum(tokens.values()) - 2])
+
+    def test_going_on_and_replicas_give_the_bits_of_one_run(self):
+        one, two = self.sets()
+        data = ("--data-path", 0.4, one, 0.6, two, "--eval-iters", 1, "--split", "80,20,0")
+        whole = self.result(data=data, name="whole", steps=8)[0]
+        self.result("--lr-decay-iters", 8, data=data, name="part", steps=4)
+        # The number of samples is that of the first run's steps, and so is their order.
+        more = run("train", "--load", self.folder / "part", "--save", self.folder / "part",
+                   "--train-iters", 4).stderr.decode()
+        self.assertIn("nothing is left to train", more)
+        caches = ("--data-cache-path", self.folder / "cache")
+        self.assertEqual(self.result(*caches, data=data, name="cached")[0], whole)
+        kept = contents(self.folder / "cache")
+        self.assertTrue(kept)
+        self.assertEqual(self.result(*caches, data=data, name="again")[0], whole)
+        self.assertEqual(contents(self.folder / "cache"), kept)
+        for path in (self.folder / "cache").iterdir():
+            path.write_bytes(path.read_bytes()[:-1])
+        self.assertEqual(self.result(*caches, data=data, name="mended")[0], whole)
+        self.assertEqual(contents(self.folder / "cache"), kept)
+
+    def test_a_run_that_is_stopped_goes_on_with_the_next_sample(self):
+        one, _ = self.sets()
+        data = ("--data-path", one, "--eval-iters", 0)
+        whole = self.result(data=data, name="whole", steps=6)[0]
+        self.result("--save-interval", 2, "--exit-duration-in-mins", 1e-9, data=data, name="part", steps=6)
+        for _ in range(6):
+            run("train", "--load", self.folder / "part", "--save", self.folder / "part",
+                "--exit-duration-in-mins", 1e-9)
+        self.assertEqual(newest(self.folder / "part").name, "iter_0000006")
+        self.assertEqual(hashlib.sha256((newest(self.folder / "part") / "model.safetensors").read_bytes())
+                         .hexdigest(), whole)
+
+    def test_words_may_stand_in_files(self):
+        one, two = self.sets()
+        plain = self.result("--eval-iters", 0, data=("--data-path", 1, one, 3, two), name="plain")[0]
+        (self.folder / "words").write_text(f"1 {one}\n3 {two}\n")
+        self.assertEqual(self.result("--eval-iters", 0, data=("--data-args-path", self.folder / "words"),
+                                     name="words")[0], plain)
+        parts = self.result(data=("--train-data-path", 1, one, 3, two, "--valid-data-path", one, two,
+                                  "--test-data-path", two), name="parts")
+        (self.folder / "parts.json").write_text(json.dumps(
+            {"train": ["1", str(one), "3", str(two)], "valid": f"{one} {two}", "test": [str(two)]}))
+        same = self.result(data=("--per-split-data-args-path", self.folder / "parts.json"), name="same")
+        self.assertEqual(parts[0], same[0])
+        by_name = {line["set"]: line["validation_loss"] for line in parts[1] if "set" in line}
+        self.assertEqual(set(by_name), {str(one), str(two)})
+        self.assertEqual(len([line for line in parts[1] if "test_loss" in line]), 1)
+        self.assertIn("test loss", parts[2])
+
+    def test_a_run_may_be_counted_in_samples(self):
+        one, _ = self.sets()
+        data = ("--data-path", one, "--eval-iters", 0, "--global-batch-size", 8)
+        rates = ("--lr-warmup-iters", 2, "--lr-decay-iters", 7)
+        steps = self.result(*rates, data=data, name="steps", steps=6)
+        model = self.folder / "samples"
+        run("train", *data, "--train-samples", 50, "--lr-warmup-samples", 16, "--lr-decay-samples", 56,
+            "--save", model, "--metrics-jsonl", self.folder / "s.jsonl")
+        self.assertEqual(newest(model).name, "iter_0000006")
+        lines = [json.loads(line) for line in (self.folder / "s.jsonl").read_text().splitlines()]
+        self.assertEqual([line["lr"] for line in lines if "lr" in line],
+                         [line["lr"] for line in steps[1] if "lr" in line])
+        for flags, says in ((("--train-samples", 50, "--train-iters", 3), "contradict"),
+                            (("--train-samples", 50, "--lr-decay-iters", 3), "contradict"),
+                            (("--lr-decay-samples", 9), "without --train-samples"),
+                            (("--train-samples", 7), "a step has 8 sequences"),
+                            (("--epochs", 1), "counts conversations")):
+            self.refused(USAGE, "train", *data, *flags, says=says)
+
+    def test_ends_of_documents(self):
+        one, _ = self.sets()
+        data = ("--data-path", one, "--eval-iters", 0)
+        plain = self.result(data=data, name="plain")[1]
+        for flag in ("--reset-position-ids", "--eod-mask-loss"):
+            lines = self.result(flag, "--tokenizer-type", "NullTokenizer", data=data, name=flag)[1]
+            self.assertNotEqual(lines[0]["loss"], plain[0]["loss"])
+        ends = sum(d.count(self.END) for d in self.documents(1))
+        seen = [json.loads(run("eval", "--load", self.folder / "plain", "--data-path", one, "--json", *more).stdout)
+                for more in ((), ("--eod-mask-loss", "--tokenizer-type", "NullTokenizer"))]
+        self.assertEqual(seen[0]["tokens"] - seen[1]["tokens"], ends - 1)  # nothing follows the last
+        self.refused(USAGE, "train", *data, "--eod-mask-loss", says="--tokenizer-model")
+        self.refused(MISMATCH, "train", *data, "--reset-attention-mask", "--tokenizer-type", "NullTokenizer",
+                     says="PACKED")
+
+    def test_what_is_refused(self):
+        one, two = self.sets()
+        beyond = self.written("beyond", [[5, 6], [7, 200, 8]])
+        self.refused(DATA, "train", "--data-path", beyond, "--split", "1,0,0",
+                     says="at byte 6, of document 1, sequence 1, is 200")
+        self.refused(USAGE, "train", "--data-path", 0, one, 1, two, says="the weight 0 of")
+        self.refused(USAGE, "train", "--data-path", -1, one, 1, two, says="the weight -1 of")
+        self.refused(DATA, "train", "--data-path", one, self.folder / "none", says="none.idx does not exist")
+        self.refused(USAGE, "train", "--data-path", one, "--train-data-path", one, says="contradict")
+        self.refused(USAGE, "train", "--train-data-path", one, "--split", "1", says="contradict")
+        self.refused(USAGE, "train", "--data-path", one, "--seed", 1 << 32, says="below 2^32")
+        self.refused(USAGE, "train", "--data-path", self.text, "--reset-position-ids", says="changes nothing")
+        self.refused(USAGE, "train", "--data-path", one, "--full-validation", "--eval-iters", 1,
+                     says="contradict")
+        self.refused(USAGE, "train", "--data-path", self.text, "--tokenizer-type", "HuggingFaceTokenizer",
+                     says="megacpp-data prepare")
+        self.refused(DATA, "train", "--data-path", one, two, "--train-iters", 10000, "--global-batch-size", 64,
+                     says="samples without weights")
+        idx = Path(f"{one}.idx")
+        whole = idx.read_bytes()
+        for at, wrong in ((0, b"X"), (9, b"\2"), (17, b"\7"), (18, b"\xff" * 8), (26, b"\xff" * 8)):
+            idx.write_bytes(whole[:at] + wrong + whole[at + len(wrong):])
+            self.assertIn(str(idx), self.refused(DATA, "train", "--data-path", one))
+        idx.write_bytes(whole[:-1])
+        self.refused(DATA, "train", "--data-path", one)
+        idx.write_bytes(whole)
+        bin_file = Path(f"{one}.bin")
+        bin_file.write_bytes(bin_file.read_bytes()[:-2])
+        self.refused(DATA, "train", "--data-path", one, says=str(one))
+
+
 class Models(Case):
     def test_folders_that_are_no_model(self):
         model = self.model()
