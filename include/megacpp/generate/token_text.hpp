@@ -65,7 +65,9 @@ public:
         words_(ids ? nullptr : std::move(words)) {
     if (ids_ || words_) return;
     detail::require_tokenizer_of(o, characters_.has_value());
-    if (!characters_) detail::require_byte_vocabulary(p, o, "--ids");
+    if (!characters_)
+      detail::require_byte_vocabulary(p, o,
+                                      "the tokenizer by --tokenizer-model, token ids by --ids");
   }
 
   bool ids() const { return ids_; }

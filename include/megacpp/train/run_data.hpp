@@ -298,6 +298,14 @@ inline run_data open_sets(const program_view& p, const options& o, const trainin
       data.test = std::move(test[0]);
     }
   }
+  const auto require_samples = [](const measured_set& s) {
+    if (s.samples->size() == 0)
+      throw error(exit_code::data,
+                  fmt::format("{} has no token to predict; give it more documents, or leave it out",
+                              s.name));
+  };
+  for (const measured_set& s : data.validation) require_samples(s);
+  if (data.test) require_samples(*data.test);
   std::int64_t validated = 0;
   for (const measured_set& s : data.validation) validated += s.samples->size();
   data.summary = fmt::format("{} samples of {} tokens to train on, {} to validate",

@@ -82,12 +82,10 @@ inline mapped_file open_text(const texts_flag& paths, const char* command, std::
 inline void require_byte_vocabulary(const program_view& p, const options& o, const char* ids) {
   constexpr int bytes = 256;
   if (p.vocabulary <= bytes || o.data.tokenizer_type.given()) return;
-  throw error(
-      exit_code::usage,
-      fmt::format("{} has a vocabulary of {} tokens, and the tokenizer of such a model is "
-                  "not supported; give token ids by {}, or --tokenizer-type byte if its tokens "
-                  "are bytes",
-                  p.name, p.vocabulary, ids));
+  throw error(exit_code::usage,
+              fmt::format("{} has a vocabulary of {} tokens, which are not bytes: give {}, or "
+                          "--tokenizer-type byte if they are",
+                          p.name, p.vocabulary, ids));
 }
 
 /// --tokenizer-type must be what the loaded model was trained with.
@@ -100,7 +98,9 @@ inline void require_tokenizer_of(const options& o, bool characters) {
                     o.data.tokenizer_type(), o.model.load(), characters ? "char" : "byte"));
 }
 
-inline constexpr const char* ids_as_data = "--data-type u16 or i32";
+inline constexpr const char* ids_as_data =
+    "a data set that megacpp-data prepare has made of the text, token ids by --data-type u16 or "
+    "i32";
 
 inline bool is_of_ids(const options& o) {
   return o.data.data_type() == "u16" || o.data.data_type() == "i32";
