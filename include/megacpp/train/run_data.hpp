@@ -7,6 +7,7 @@
 #include <megacpp/data/packed_conversations.hpp>
 #include <megacpp/data/windows.hpp>
 #include <megacpp/exec/processors.hpp>
+#include <megacpp/options/settings.hpp>
 #include <megacpp/train/run_tokenizer.hpp>
 #include <megacpp/train/text.hpp>
 
@@ -186,9 +187,9 @@ private:
 };
 
 /// One part of a blend's sets: which of training, validation and test, or all of them.
-enum class run_part : std::uint8_t { training, validation, test, all };
+enum class data_part : std::uint8_t { training, validation, test, all };
 
-inline std::string_view name_of(run_part part) {
+inline std::string_view name_of(data_part part) {
   constexpr std::string_view names[] = {"training", "validation", "test", "whole"};
   return names[static_cast<unsigned>(part)];
 }
@@ -199,16 +200,16 @@ struct sets_of_part {
   std::vector<double> weights;
   std::int64_t sequences = 0;
 };
-inline sets_of_part part_of(const blend& b, run_part which, std::string_view split_text,
+inline sets_of_part part_of(const blend& b, data_part which, std::string_view split_text,
                             opened_sets& open) {
   sets_of_part part;
   for (std::size_t i = 0; i < b.prefixes.size(); ++i) {
     const auto set = open(b.prefixes[i]);
     const split_ranges ranges = split(split_text, set->sequences());
-    const token_range range = which == run_part::training     ? ranges.train
-                              : which == run_part::validation ? ranges.valid
-                              : which == run_part::test       ? ranges.test
-                                                              : token_range{0, set->sequences()};
+    const token_range range = which == data_part::training     ? ranges.train
+                              : which == data_part::validation ? ranges.valid
+                              : which == data_part::test       ? ranges.test
+                                                               : token_range{0, set->sequences()};
     if (range.empty()) continue;
     part.sets.push_back({set, range});
     part.sequences += range.size();
@@ -238,19 +239,25 @@ inline run_data open_sets(const program_view& p, const options& o, const trainin
   gpt_request request{.sequence = p.numbers.batch.sequence,
                       .seed = static_cast<std::uint32_t>(o.model.seed())};
   const char* const flag = parts ? "--train-data-path" : "--data-path";
-  const blend trained = parse_blend(words, flag);
-  const auto part = [&](run_part which) {
+  // A part's only set has no weight, whatever was given, as in Megatron-LM.
+  const auto parse_own = [](const std::vector<std::string>& own, std::string_view of) {
+    blend b = parse_blend(own, of);
+    if (b.prefixes.size() == 1) b.weights.clear();
+    return b;
+  };
+  const blend trained = parts ? parse_own(words, flag) : parse_blend(words, flag);
+  const auto part = [&](data_part which) {
     if (!parts) return part_of(trained, which, d.split(), *open);
-    const std::vector<std::string>& own = which == run_part::training     ? parts->train
-                                          : which == run_part::validation ? parts->valid
-                                                                          : parts->test;
+    const std::vector<std::string>& own = which == data_part::training     ? parts->train
+                                          : which == data_part::validation ? parts->valid
+                                                                           : parts->test;
     if (own.empty()) return sets_of_part();
     return part_of(
-        parse_blend(own, which == run_part::validation ? "--valid-data-path" : "--test-data-path"),
-        run_part::all, d.split(), *open);
+        parse_blend(own, which == data_part::validation ? "--valid-data-path" : "--test-data-path"),
+        data_part::all, d.split(), *open);
   };
   run_data data;
-  const sets_of_part of_training = part(run_part::training);
+  const sets_of_part of_training = part(data_part::training);
   if (of_training.sets.empty())
     throw error(exit_code::data,
                 fmt::format("--split {} leaves no document of {} to train on; give more data or "
@@ -267,7 +274,7 @@ inline run_data open_sets(const program_view& p, const options& o, const trainin
 
   const std::int64_t iters = o.training.eval_iters(), batch = t.batches.last;
   const bool whole = !o.training.eval_iters.given() || o.training.full_validation();
-  const auto measured = [&](run_part which, std::int64_t evaluations) {
+  const auto measured = [&](data_part which, std::int64_t evaluations) {
     std::vector<measured_set> sets;
     const sets_of_part of = part(which);
     if (of.sets.empty()) return sets;
@@ -287,9 +294,9 @@ inline run_data open_sets(const program_view& p, const options& o, const trainin
     return sets;
   };
   if (whole || iters > 0) {
-    data.validation = measured(run_part::validation, t.steps / o.training.eval_interval() + 1);
+    data.validation = measured(data_part::validation, t.steps / o.training.eval_interval() + 1);
     if (parts && !parts->test.empty()) {
-      std::vector<measured_set> test = measured(run_part::test, 1);
+      std::vector<measured_set> test = measured(data_part::test, 1);
       if (test.size() > 1)
         throw error(
             exit_code::usage,
@@ -525,10 +532,10 @@ inline std::vector<run_data> open_evaluation_data(const program_view& p, const o
     throw error(exit_code::usage, "eval needs --data-path PREFIX, the name of a data set");
   for (const std::string& prefix : words) {
     const auto open = std::make_shared<detail::opened_sets>(p.vocabulary);
-    const detail::sets_of_part part =
-        detail::part_of(parse_blend(std::span(&prefix, 1), "--data-path"),
-                        o.data.split.given() ? detail::run_part::validation : detail::run_part::all,
-                        o.data.split(), *open);
+    const detail::sets_of_part part = detail::part_of(
+        parse_blend(std::span(&prefix, 1), "--data-path"),
+        o.data.split.given() ? detail::data_part::validation : detail::data_part::all,
+        o.data.split(), *open);
     if (part.sets.empty())
       throw error(exit_code::data,
                   fmt::format("--split {} leaves no document of {} to measure; give another",

@@ -146,7 +146,7 @@ private:
     if (at_.step >= set_.steps) return;
     const std::int64_t micro = p_.numbers.batch.micro;
     reader_.emplace(*text_.training, micro, p_.numbers.batch.sequence,
-                    [this, micro, samples = at_.samples, m = std::int64_t{0}]() mutable {
+                    [this, samples = at_.samples, m = std::int64_t{0}]() mutable {
                       const std::int64_t batch = set_.batches.after(samples);
                       const std::int64_t first = samples + first_of(m);
                       if (++m == batch / set_.at_once) samples += batch, m = 0;
