@@ -380,15 +380,18 @@ struct written {
   std::vector<ids> sequences;
   std::shared_ptr<const mc::indexed_dataset> data;
 
-  explicit written(std::uint32_t seed, std::size_t n = 60) {
+  explicit written(std::uint32_t seed, bool backwards = false) {
     std::mt19937 random(seed);
-    mc::indexed_writer w(dir / "p", mc::token_type::u16);
-    for (std::size_t i = 0; i < n; ++i) {
+    for (std::size_t i = 0; i < 60; ++i) {
       ids tokens(random() % 12);
       for (std::int32_t& t : tokens) t = static_cast<std::int32_t>(random() % 10);
+      sequences.push_back(tokens);
+    }
+    if (backwards) std::reverse(sequences.begin(), sequences.end());
+    mc::indexed_writer w(dir / "p", mc::token_type::u16);
+    for (const ids& tokens : sequences) {
       w.add(tokens);
       w.end_document();
-      sequences.push_back(tokens);
     }
     w.commit();
     data = std::make_shared<const mc::indexed_dataset>(dir / "p", 10);
@@ -489,7 +492,7 @@ BOOST_AUTO_TEST_CASE(an_empty_last_sequence_ends_a_short_sample) {
 }
 
 BOOST_AUTO_TEST_CASE(indices_of_a_cache_are_those_in_memory_and_of_this_dataset) {
-  const written w(1), other(2);
+  const written w(1), other(2), backwards(1, true); // of as many tokens as the first
   const mc::index_cache cache(w.dir / "cache");
   const gpt_request request{.sequence = 9, .samples = 70};
   std::set<std::string> files;
@@ -497,7 +500,7 @@ BOOST_AUTO_TEST_CASE(indices_of_a_cache_are_those_in_memory_and_of_this_dataset)
     return std::distance(std::filesystem::directory_iterator(w.dir / "cache"), {});
   };
   std::int64_t expected = 0;
-  for (const auto* data : {&w, &other})
+  for (const auto* data : {&w, &other, &backwards})
     for (const token_range part : {token_range{0, 60}, {0, 50}})
       for (const std::int64_t sequence : {9, 10})
         for (const std::uint32_t seed : {1u, 2u}) {

@@ -66,7 +66,7 @@ public:
   }
 
 private:
-  /// Huge pages halve the time of a shuffle.
+  /// Huge pages, where the system grants them: a shuffle goes all over them.
   static std::byte* map(std::uint64_t bytes, std::string_view what) {
     return map_pages(pages(bytes), fmt::format("the order of {}", what).c_str(),
                      "fewer samples, less data");
