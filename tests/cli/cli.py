@@ -2181,6 +2181,39 @@ class IndexedSets(Case):
         self.refused(MISMATCH, "train", *data, "--reset-attention-mask", "--tokenizer-type", "NullTokenizer",
                      says="PACKED")
 
+    def test_the_tokenizer_goes_along(self):
+        one, _ = self.sets()
+        words = self.folder / "words"
+        words.mkdir()
+        # Bytes are their own ids, but for the end of a document.
+        prints = [*range(33, 127), *range(161, 173), *range(174, 256)]
+        others = iter(range(256, 512))
+        letters = [chr(b) if b in prints else chr(next(others)) for b in range(256)]
+        (words / "tokenizer.json").write_text(json.dumps({
+            "added_tokens": [{"id": self.END, "content": "<|endoftext|>", "special": True}],
+            "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False}, "decoder": {"type": "ByteLevel"},
+            "model": {"type": "BPE", "merges": [],
+                      "vocab": {c: 256 if b == self.END else b for b, c in enumerate(letters)}}}))
+        (words / "chat_template.jinja").write_text("any")
+        said = self.result("--tokenizer-model", words, "--sample-interval", 8, "--sample-prompt", "#",
+                           "--max-new-tokens", 9, data=("--data-path", one), name="a")[2]
+        a, out = self.folder / "a", self.folder / "out"
+        self.assertIn("\n#", said)  # texts on the way are texts
+        for folder in (newest(a), out):
+            if folder == out:
+                for _ in range(2):  # the second one replaces what the first has written
+                    run("export", "--load", a, "--save", out)
+            for name in ("tokenizer.json", "chat_template.jinja"):
+                self.assertEqual((folder / name).read_bytes(), (words / name).read_bytes())
+            text = json.loads(run("generate", "--load", folder, "--prompt", "#", "--json", "--max-new-tokens", 9,
+                                  "--stop", "<|endoftext|>").stdout)
+            self.assertEqual(text["prompt_tokens"], [35])
+            self.assertEqual(text["text"].encode(), bytes([35, *(t for t in text["tokens"] if t != self.END)]))
+        run("train", "--load", a, "--save", a, "--train-iters", 9)
+        (newest(a) / "tokenizer.json").write_text("{}")
+        told = run("train", "--load", a, "--save", a, "--train-iters", 9)
+        self.assertIn("tokenizer.json", told.stdout.decode() + told.stderr.decode())  # a state that is not whole
+
     def test_what_is_refused(self):
         one, two = self.sets()
         beyond = self.written("beyond", [[5, 6], [7, 200, 8]])

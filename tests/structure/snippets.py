@@ -37,6 +37,8 @@ SUBSTITUTIONS = [
     (r"--lr-warmup-iters \d+", "--lr-warmup-iters 2"),
     (r"--save-interval \d+", "--save-interval 10"),
     (r"--max-new-tokens \d+", "--max-new-tokens 20"),
+    (r"sequence=2048 micro-batch=1\b", "sequence=128 micro-batch=16 precision=fp32"),
+    (r"--epochs \d+", "--epochs 1"),
     (r"--prompt '785 3974 13876'", "--prompt '78 39 138'"),  # of a smaller vocabulary
 ]
 FENCE = re.compile(r"^( *)```(\w*)$")

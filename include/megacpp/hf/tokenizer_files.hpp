@@ -11,11 +11,6 @@
 
 namespace mc {
 
-inline constexpr const char* tokenizer_file_names[] = {
-    "tokenizer.json",      "tokenizer_config.json", "vocab.json",
-    "merges.txt",          "added_tokens.json",     "special_tokens_map.json",
-    "chat_template.jinja", "generation_config.json"};
-
 /// Those that a folder has, or a tokenizer.json of any name; nothing for "". Throws
 /// mc::error(exit_code::model) for one that cannot be read.
 inline std::vector<extra_file> tokenizer_files(const std::string& path) {
@@ -28,8 +23,9 @@ inline std::vector<extra_file> tokenizer_files(const std::string& path) {
   };
   std::error_code ignored;
   if (fs::is_directory(path, ignored)) {
-    for (const char* name : tokenizer_file_names)
-      if (fs::is_regular_file(fs::path(path) / name, ignored)) take(name, fs::path(path) / name);
+    for (const std::string_view name : tokenizer_file_names)
+      if (fs::is_regular_file(fs::path(path) / name, ignored))
+        take(std::string(name), fs::path(path) / name);
   } else if (fs::path(path).extension() == ".json") {
     take("tokenizer.json", path);
   }

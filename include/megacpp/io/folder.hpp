@@ -5,7 +5,9 @@
 #include <megacpp/io/error.hpp>
 #include <megacpp/io/mapped_file.hpp>
 
+#include <algorithm>
 #include <cerrno>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <optional>
@@ -29,10 +31,17 @@ inline bool is_bare_name(std::string_view name) {
          name.find('/') == std::string_view::npos && name.find('\0') == std::string_view::npos;
 }
 
+/// What a model folder has of its tokenizer, which goes along with the weights.
+inline constexpr std::string_view tokenizer_file_names[] = {
+    "tokenizer.json",      "tokenizer_config.json", "vocab.json",
+    "merges.txt",          "added_tokens.json",     "special_tokens_map.json",
+    "chat_template.jinja", "generation_config.json"};
+
 /// True for the names of files that megacpp writes into a model folder. A folder that holds
 /// anything else is never replaced.
 inline bool is_model_file(std::string_view name) {
-  return name == "config.json" || name == "generation_config.json" || name == "characters.json" ||
+  return std::ranges::find(tokenizer_file_names, name) != std::end(tokenizer_file_names) ||
+         name == "config.json" || name == "characters.json" ||
          name == "model.safetensors.index.json" ||
          (name.starts_with("model") && name.ends_with(".safetensors"));
 }

@@ -36,10 +36,12 @@ struct run_data {
   text_data text; ///< what samples are windows of, if they are
   std::shared_ptr<const sample_set> training;
   std::vector<measured_set> validation;
-  std::optional<measured_set> test;         ///< measured at the end
-  std::string summary;                      ///< how much there is
-  std::optional<std::int64_t> steps = {};   ///< of the epochs that were asked for
-  std::function<nlohmann::json()> identity; ///< what tells it from other data
+  std::optional<measured_set> test;            ///< measured at the end
+  std::string summary;                         ///< how much there is
+  std::optional<std::int64_t> steps = {};      ///< of the epochs that were asked for
+  std::shared_ptr<const tokenizer> words = {}; ///< of the tokens, where there is one
+  std::string template_folder = {};            ///< whose chat template conversations have
+  std::function<nlohmann::json()> identity;    ///< what tells it from other data
   std::function<std::uint64_t()> hash; ///< of the same tokens the same, whatever they are called
 };
 
@@ -257,6 +259,7 @@ inline run_data open_sets(const program_view& p, const options& o, const trainin
         data_part::all, d.split(), *open);
   };
   run_data data;
+  if (o.training.sample_interval.given()) data.words = run_tokenizer(d, folder);
   const sets_of_part of_training = part(data_part::training);
   if (of_training.sets.empty())
     throw error(exit_code::data,
@@ -329,7 +332,7 @@ inline run_data open_sets(const program_view& p, const options& o, const trainin
   return data;
 }
 
-/// What is said of documents changes nothing where a text is one.
+/// What is said of the documents of data sets changes nothing where there is none.
 inline void refuse_flags_of_sets(const options& o) {
   const data_flags& d = o.data;
   for (const auto& [name, asked] :
@@ -351,9 +354,26 @@ inline std::string chat_folder(const data_flags& d, const std::string& folder) {
   return !folder.empty() && has_tokenizer(folder) ? folder : "";
 }
 
+/// Conversations are written by the tokenizer and the template of one folder.
+inline void refuse_flags_beside_chat(const options& o) {
+  refuse_flags_of_sets(o);
+  const data_flags& d = o.data;
+  const bool same = d.tokenizer_type() == "HuggingFaceTokenizer";
+  for (const auto& [name, asked] : {std::pair{"vocab-file", d.vocab_file.asked()},
+                                    std::pair{"merge-file", d.merge_file.asked()},
+                                    std::pair{"tokenizer-type", d.tokenizer_type.asked() && !same}})
+    if (asked)
+      throw error(
+          exit_code::usage,
+          fmt::format("--{} changes nothing for conversations, whose tokenizer and template "
+                      "are those of the folder --tokenizer-model or --load; leave it out",
+                      name));
+}
+
 /// How conversations become tokens: by the template of a folder, or as they are.
 struct chat_words {
-  std::unique_ptr<const tokenizer> words;
+  std::string folder; ///< "" is none
+  std::shared_ptr<const tokenizer> words;
   conversation_form form;
 };
 inline chat_words words_of_chat(const data_flags& d, const std::string& folder,
@@ -361,9 +381,10 @@ inline chat_words words_of_chat(const data_flags& d, const std::string& folder,
   chat_words w;
   w.form.vocabulary = vocabulary;
   w.form.trained = d.chat_loss() == "all" ? trained_on::all : trained_on::assistant;
-  if (const std::string from = chat_folder(d, folder); !from.empty()) {
-    w.words = open_tokenizer(from);
-    w.form.style = chat_template::of_folder(from);
+  w.folder = chat_folder(d, folder);
+  if (!w.folder.empty()) {
+    w.words = open_tokenizer(w.folder);
+    w.form.style = chat_template::of_folder(w.folder);
     w.form.words = w.words.get();
   }
   return w;
@@ -390,17 +411,21 @@ inline std::shared_ptr<const packed_conversations> packed(const std::string& nam
                                                       sequence, seed, seed ? 0 : 1);
 }
 
+inline int threads_of(const options& o) {
+  return o.machine.threads() > 0 ? static_cast<int>(o.machine.threads()) : processors();
+}
+
 /// Packed conversations.
 inline run_data open_conversations(const program_view& p, const options& o,
                                    const training_settings& t, const std::string& folder) {
   require_packed(p, "conversations");
+  refuse_flags_beside_chat(o);
   const std::optional<words_of_parts> parts = parts_of_data(o.data);
   const std::vector<std::string> paths = parts ? parts->train : words_of_data(o.data);
   if (paths.empty())
     throw error(exit_code::usage, "train needs --data-path FILE, conversations as JSON lines");
   const chat_words w = words_of_chat(o.data, folder, p.vocabulary);
-  const int threads =
-      o.machine.threads() > 0 ? static_cast<int>(o.machine.threads()) : processors();
+  const int threads = threads_of(o);
   const std::int64_t s = p.numbers.batch.sequence;
   const auto all = conversations_of(paths, w.form, threads);
   const split_ranges ranges =
@@ -413,6 +438,8 @@ inline run_data open_conversations(const program_view& p, const options& o,
       paths.size() == 1 ? paths[0] : fmt::format("{} and {} more", paths[0], paths.size() - 1);
   const auto training = packed(data.name, *all, ranges.train, s, t.numbers.seed);
   data.training = training;
+  data.words = w.words;
+  data.template_folder = w.folder;
   data.summary = sentence_of(training->counts(), s);
   const auto measure = [&](const std::string& name, const conversation_store& of,
                            token_range part) {
@@ -491,11 +518,12 @@ inline std::vector<run_data> open_evaluation_data(const program_view& p, const o
   std::vector<run_data> all;
   if (o.data.data_type() == "chat") {
     detail::require_packed(p, "conversations");
+    detail::refuse_flags_beside_chat(o);
     const detail::chat_words w = detail::words_of_chat(o.data, folder, p.vocabulary);
     if (!o.data.data_path.given())
       throw error(exit_code::usage, "eval needs --data-path FILE, conversations as JSON lines");
     for (const std::string& path : o.data.data_path()) {
-      const auto of = detail::conversations_of({path}, w.form, 1);
+      const auto of = detail::conversations_of({path}, w.form, detail::threads_of(o));
       const token_range part = o.data.split.given() ? split(o.data.split(), of->size()).valid
                                                     : token_range{0, of->size()};
       run_data data;

@@ -6,7 +6,7 @@
 #include <megacpp/options/options.hpp>
 #include <megacpp/run/stores.hpp>
 #include <megacpp/run/view.hpp>
-#include <megacpp/train/text.hpp>
+#include <megacpp/train/run_data.hpp>
 
 #include <functional>
 #include <memory>
@@ -25,6 +25,6 @@ public:
 /// Makes one for a session's weights and the data of its run; all must outlive it. Throws mc::error
 /// for flags that contradict each other, and for a model that cannot generate.
 using make_sample_writer = std::function<std::unique_ptr<sample_writer>(
-    const program_view&, const options&, device&, const stores&, const text_data&)>;
+    const program_view&, const options&, device&, const stores&, const run_data&)>;
 
 } // namespace mc

@@ -66,7 +66,7 @@ public:
     prepare_session();
     if (from_) from_->folder.close_files();
     if (samples && o.training.sample_interval.given())
-      samples_ = samples(p, o, on, session_->weights(), text_.text);
+      samples_ = samples(p, o, on, session_->weights(), text_);
     prepare_trace();
     reports_.prepare();
   }

@@ -1,0 +1,114 @@
+#!/usr/bin/env bash
+# Fine-tunes a chat model on conversations, from what it reads to what serves it, in two to three
+# minutes on two cores: makes conversations about numbers and a tokenizer, compiles a small Qwen3
+# into a program, makes a base, trains it on what the assistant says, asks it what it has not seen,
+# and exports a folder for transformers and vLLM.
+#
+#   examples/finetune.sh [--no-install] [--epochs N] [--answers-at-least SHARE] [--out DIR]
+#
+#   --no-install   install nothing; whatever is missing is named
+#   --epochs N     how often all conversations are seen, by default 4
+#   --answers-at-least SHARE   fail where fewer of the held-out questions are answered exactly, by
+#                  default 0
+#   --out DIR      where everything is written, by default build/finetune
+#
+# docs/chat.md has the same way for a model that was downloaded.
+set -euo pipefail
+export LC_ALL=C # decimal points
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+usage() { sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"; }
+fail() {
+  echo "finetune: $1" >&2
+  exit "${2:-1}"
+}
+
+epochs=4 least=0 install=yes out=$root/build/finetune
+while [ $# -gt 0 ]; do
+  case $1 in
+  --epochs | --answers-at-least | --out)
+    [ $# -ge 2 ] || fail "$1 needs a value" 2
+    case $1 in --epochs) epochs=$2 ;; --answers-at-least) least=$2 ;; --out) out=$2 ;; esac
+    shift
+    ;;
+  --no-install) install=no ;;
+  -h | --help) usage && exit 0 ;;
+  *) fail "unknown argument $1; --help shows what there is" 2 ;;
+  esac
+  shift
+done
+[[ $epochs =~ ^[1-9][0-9]{0,5}$ ]] || fail "--epochs must be a positive number, not $epochs" 2
+[[ $least =~ ^(0|1|0?\.[0-9]+|1\.0+)$ ]] ||
+  fail "--answers-at-least must be from 0 to 1, not $least" 2
+
+. "$root/cmake/apt_install.sh"
+apt_install "${build_packages[@]}" python3 || exit 2
+for tool in cmake python3; do
+  command -v "$tool" >/dev/null || fail "$tool is missing; install it, or leave out --no-install" 2
+done
+
+SECONDS=0 # from here on, what is installed does not count
+step() { printf '\n== %s (%d s so far)\n' "$1" "$SECONDS"; }
+# run COMMAND...: says what it does, so that it can be done again by hand.
+run() {
+  printf '$'
+  printf ' %q' "$@"
+  printf '\n'
+  "$@"
+}
+mkdir -p "$out"
+cd "$out"
+rm -rf tokenizer base model exported
+
+step 'Making conversations and a tokenizer'
+run python3 "$root/examples/small_conversations.py" .
+head -n 2 conversations.jsonl
+run python3 "$root/examples/small_tokenizer.py" tokenizer conversations.jsonl --vocabulary 512
+
+step 'Compiling the model into a program'
+# packed=1: several conversations share a sequence, and none sees another.
+run "$root/examples/build_preset.sh" "$root/examples/small_model.json" small-model precision=fp32 \
+  sequence=128 micro-batch=16 packed=1 --no-install --build build
+
+flags=(--data-type chat --data-path conversations.jsonl --split 98,2,0 --lr 3e-3
+  --lr-decay-style cosine --lr-warmup-iters 20 --adam-beta2 0.99 --weight-decay 0.1)
+
+step 'Making a base'
+# What others download: a folder of a model that has read, but not learned to answer. Every token of
+# the conversations is learned, once.
+run ./small-model train "${flags[@]}" --tokenizer-model tokenizer --chat-loss all --epochs 1 \
+  --save base/run || fail 'training failed; its message is above'
+run ./small-model export --load base/run --save base/model
+ls base/model
+
+step 'Fine-tuning'
+run ./small-model train --load base/model "${flags[@]}" --epochs "$epochs" --save model \
+  --loss-curve loss.svg || fail 'training failed; its message is above'
+
+step 'Asking what it has not seen'
+# The state has the tokenizer and the template, too.
+run ./small-model eval --load model --data-type chat --data-path held-out.jsonl
+run ./small-model generate --load model --chat --greedy --max-new-tokens 16 --batch-size 64 \
+  --prompts-file questions.txt --json >answers.jsonl 2>answers.log ||
+  { cat answers.log >&2 && fail 'generation failed; its message is above'; }
+python3 - "$least" <<'END' || fail "fewer than $least of the answers are right"
+import json, sys
+
+asked, expected = (open(name).read().splitlines() for name in ["questions.txt", "answers.txt"])
+said = [json.loads(line)["text"] for line in open("answers.jsonl")]
+assert len(said) == len(asked) == len(expected)
+for question, answer in list(zip(asked, said))[:5]:
+    print(f"  {question} -> {answer}")
+share = sum(a == b for a, b in zip(said, expected)) / len(asked)
+print(f"{share:.1%} of {len(asked)} held-out questions are answered exactly")
+sys.exit(share < float(sys.argv[1]))
+END
+
+step 'Exporting for transformers and vLLM'
+run ./small-model export --load model --save exported
+ls exported
+
+step 'Done'
+printf 'talk to it:  cd %q && ./small-model generate --load model --chat --greedy\n' "$out"
+printf 'serve it:    vllm serve %q\n' "$PWD/exported"
+echo "total time: $SECONDS s"

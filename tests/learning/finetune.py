@@ -1,0 +1,97 @@
+#!/usr/bin/env python3
+"""What examples/finetune.sh has left in a folder: conversations, a base, a tuned model, a program.
+
+    finetune.py FOLDER
+
+A mask that is turned around is found: the answers are not learned, and the loss falls where the
+mask is, nowhere else. A run that was interrupted, and one on replicas, are the run; epochs count.
+"""
+
+import hashlib
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+FOLDER = Path(sys.argv[1])
+EPOCHS = 2  # enough for the base to learn most of it
+
+
+def run(*arguments, program="./small-model", code=0):
+    done = subprocess.run([program, *map(str, arguments)], cwd=FOLDER, capture_output=True, text=True)
+    if done.returncode != code:
+        sys.exit(f"FAILED: {program} {' '.join(map(str, arguments))}: exit code {done.returncode}\n"
+                 f"{done.stdout}{done.stderr}")
+    return done
+
+
+def check(holds, sentence):
+    print(f"{'ok' if holds else 'FAILED'}: {sentence}")
+    if not holds:
+        sys.exit(1)
+
+
+def turned(source, to):
+    """Lines of ids and masks: what the assistant does not say is learned."""
+    lines = run("chat", "--tokenizer", "base/model", "--input", source, program="megacpp-data").stdout
+    with open(FOLDER / to, "w") as out:
+        for line in map(json.loads, lines.splitlines()):
+            json.dump({"ids": line["ids"], "mask": [1 - m for m in line["mask"]]}, out)
+            out.write("\n")
+
+
+def train(name, data, *more, load="base/model", epochs=("--epochs", EPOCHS)):
+    return run("train", "--load", load, "--data-type", "chat", "--data-path", data, "--split", "100,0,0",
+               "--lr", 3e-3, "--lr-decay-style", "cosine", "--lr-warmup-iters", 20, "--adam-beta2", 0.99,
+               "--weight-decay", 0.1, *epochs, "--save", name, *more)
+
+
+def share(model):
+    """Of the held-out questions, those answered exactly."""
+    said = run("generate", "--load", model, "--chat", "--greedy", "--max-new-tokens", 16, "--batch-size", 64,
+               "--prompts-file", "questions.txt", "--json").stdout.splitlines()
+    right = (FOLDER / "answers.txt").read_text().splitlines()
+    return sum(json.loads(s)["text"] == r for s, r in zip(said, right, strict=True)) / len(right)
+
+
+def loss(model, data):
+    return json.loads(run("eval", "--load", model, "--data-type", "chat", "--data-path", data, "--json").stdout)[
+        "loss"]
+
+
+def newest(model):
+    return max((FOLDER / model).glob("iter_*"))
+
+
+def weights(model):
+    return hashlib.sha256((newest(model) / "model.safetensors").read_bytes()).hexdigest()
+
+
+turned("conversations.jsonl", "turned.jsonl")
+turned("held-out.jsonl", "held-out-turned.jsonl")
+train("straight", "conversations.jsonl")
+train("turned", "turned.jsonl")
+answers, others = "held-out.jsonl", "held-out-turned.jsonl"
+losses = {m: (loss(m, answers), loss(m, others)) for m in ("base/model", "straight", "turned")}
+shares = {m: share(m) for m in losses}
+for m in losses:
+    print(f"{m}: {shares[m]:.1%} exact, loss of answers {losses[m][0]:.4f}, of all else {losses[m][1]:.4f}")
+check(shares["straight"] > shares["base/model"] + 0.3, "answers are learned")
+check(shares["turned"] < 0.5 * shares["straight"], "a mask that is turned around teaches no answers")
+check(losses["straight"][0] < 0.5 * losses["base/model"][0], "the loss falls on what the assistant says")
+check(losses["straight"][1] > losses["base/model"][1] - 0.01, "and on nothing else")
+check(losses["turned"][0] > losses["base/model"][0] - 0.1, "turned around, it does not fall on answers")
+check(losses["turned"][1] < losses["base/model"][1] + 0.01, "but stays low on all else")
+
+# Steps of an epoch are its sequences over those of a step, rounded up.
+told = train("short", "held-out.jsonl", epochs=("--epochs", 7))
+rows = int(re.search(r"packed into (\d+) sequences of 128", told.stdout + told.stderr)[1])
+steps = -(-7 * rows // 16)
+check(newest("short").name == f"iter_{steps:07}", f"7 epochs of {rows} sequences are {steps} steps of 16")
+
+# The same conversations, in parts and on replicas.
+short = ("--lr-decay-iters", steps)
+train("part", "held-out.jsonl", *short, epochs=("--train-iters", steps - 3))
+run("train", "--load", "part", "--save", "part", "--train-iters", steps)
+check(weights("part") == weights("short"), "a run that goes on has the bits of the run that never stopped")
