@@ -51,9 +51,7 @@ SECONDS=0 # from here on, what is installed does not count
 step() { printf '\n== %s (%d s so far)\n' "$1" "$SECONDS"; }
 # run COMMAND...: says what it does, so that it can be done again by hand.
 run() {
-  printf '$'
-  printf ' %q' "$@"
-  printf '\n'
+  { printf '$' && printf ' %q' "$@" && printf '\n'; } >&2
   "$@"
 }
 mkdir -p "$out"

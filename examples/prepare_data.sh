@@ -47,9 +47,7 @@ SECONDS=0 # from here on, what is installed does not count
 step() { printf '\n== %s (%d s so far)\n' "$1" "$SECONDS"; }
 # run COMMAND...: says what it does, so that it can be done again by hand.
 run() {
-  printf '$'
-  printf ' %q' "$@"
-  printf '\n'
+  { printf '$' && printf ' %q' "$@" && printf '\n'; } >&2
   "$@"
 }
 mkdir -p "$out"
@@ -87,7 +85,7 @@ wc -lc data/*.jsonl
 
 step 'Making a tokenizer'
 # In its stead: any downloaded folder with a tokenizer.json, or a .tiktoken file.
-run python3 "$root/examples/small_tokenizer.py" data/tokenizer data/pages.jsonl data/kernels.jsonl \
+run python3 "$root/examples/small_tokenizer.py" data/tokenizer data/pages.jsonl \
   --vocabulary 512
 echo '"In the beginning"' | run megacpp-data encode --tokenizer data/tokenizer | tee data/encoded
 run megacpp-data decode --tokenizer data/tokenizer --input data/encoded

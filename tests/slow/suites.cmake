@@ -218,6 +218,14 @@ elseif(shared_dir AND MEGACPP_BUILD_EXAMPLES)
   set_tests_properties(learning PROPERTIES RESOURCE_LOCK build)
 endif()
 
+# A newcomer's fine-tuning and data: answers that were not seen, and commands as the pages have them.
+if(TARGET megacpp-data)
+  add_dependencies(slow_tests megacpp-data)
+  megacpp_slow_test(finetune LABEL learning TIMEOUT 1800 ONE_THREAD COST 400
+    COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/learning/finetune.sh ${PROJECT_SOURCE_DIR}
+      $<TARGET_FILE:megacpp-data> ${CMAKE_CURRENT_BINARY_DIR}/finetune)
+endif()
+
 # Every constant of the largest presets, and of a graph 1.6 times as large, within a quarter of
 # clang's default step limit.
 if(MEGACPP_CLANG)
