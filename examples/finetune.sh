@@ -7,7 +7,7 @@
 #   examples/finetune.sh [--no-install] [--epochs N] [--answers-at-least SHARE] [--out DIR]
 #
 #   --no-install   install nothing; whatever is missing is named
-#   --epochs N     how often all conversations are seen, by default 4
+#   --epochs N     how often all conversations are seen, by default 5
 #   --answers-at-least SHARE   fail where fewer of the held-out questions are answered exactly, by
 #                  default 0
 #   --out DIR      where everything is written, by default build/finetune
@@ -23,7 +23,7 @@ fail() {
   exit "${2:-1}"
 }
 
-epochs=4 least=0 install=yes out=$root/build/finetune
+epochs=5 least=0 install=yes out=$root/build/finetune
 while [ $# -gt 0 ]; do
   case $1 in
   --epochs | --answers-at-least | --out)

@@ -2198,7 +2198,7 @@ class IndexedSets(Case):
         said = self.result("--tokenizer-model", words, "--sample-interval", 8, "--sample-prompt", "#",
                            "--max-new-tokens", 9, data=("--data-path", one), name="a")[2]
         a, out = self.folder / "a", self.folder / "out"
-        self.assertIn("\n#", said)  # texts on the way are texts
+        self.assertIn('sample: "#', said)  # texts on the way are texts
         for folder in (newest(a), out):
             if folder == out:
                 for _ in range(2):  # the second one replaces what the first has written

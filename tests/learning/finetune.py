@@ -10,12 +10,13 @@ mask is, nowhere else. A run that was interrupted, and one on replicas, are the 
 import hashlib
 import json
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 FOLDER = Path(sys.argv[1])
-EPOCHS = 2  # enough for the base to learn most of it
+EPOCHS = 2  # after which the loss of what is learned has fallen to a tenth
 
 
 def run(*arguments, program="./small-model", code=0):
@@ -42,8 +43,9 @@ def turned(source, to):
 
 
 def train(name, data, *more, load="base/model", epochs=("--epochs", EPOCHS)):
+    shutil.rmtree(FOLDER / name, ignore_errors=True)
     return run("train", "--load", load, "--data-type", "chat", "--data-path", data, "--split", "100,0,0",
-               "--lr", 3e-3, "--lr-decay-style", "cosine", "--lr-warmup-iters", 20, "--adam-beta2", 0.99,
+               "--lr", 3e-3, "--lr-decay-style", "cosine", "--lr-warmup-iters", 1, "--adam-beta2", 0.99,
                "--weight-decay", 0.1, *epochs, "--save", name, *more)
 
 
@@ -70,19 +72,19 @@ def weights(model):
 
 turned("conversations.jsonl", "turned.jsonl")
 turned("held-out.jsonl", "held-out-turned.jsonl")
-train("straight", "conversations.jsonl")
 train("turned", "turned.jsonl")
 answers, others = "held-out.jsonl", "held-out-turned.jsonl"
-losses = {m: (loss(m, answers), loss(m, others)) for m in ("base/model", "straight", "turned")}
+losses = {m: (loss(m, answers), loss(m, others)) for m in ("base/model", "model", "turned")}
 shares = {m: share(m) for m in losses}
 for m in losses:
     print(f"{m}: {shares[m]:.1%} exact, loss of answers {losses[m][0]:.4f}, of all else {losses[m][1]:.4f}")
-check(shares["straight"] > shares["base/model"] + 0.3, "answers are learned")
-check(shares["turned"] < 0.5 * shares["straight"], "a mask that is turned around teaches no answers")
-check(losses["straight"][0] < 0.5 * losses["base/model"][0], "the loss falls on what the assistant says")
-check(losses["straight"][1] > losses["base/model"][1] - 0.01, "and on nothing else")
-check(losses["turned"][0] > losses["base/model"][0] - 0.1, "turned around, it does not fall on answers")
-check(losses["turned"][1] < losses["base/model"][1] + 0.01, "but stays low on all else")
+base, tuned, turned_round = losses.values()
+check(shares["base/model"] < 0.3 and shares["model"] >= 0.95, "answers are learned")
+check(shares["turned"] < 0.3, "a mask that is turned around teaches no answers")
+check(tuned[0] < 0.1 * base[0], "the loss falls on what the assistant says")
+check(tuned[1] > base[1] - 0.01, "and on nothing else")
+check(turned_round[0] > 0.8 * base[0], "turned around, it does not fall on answers")
+check(turned_round[1] < tuned[1], "but stays low on all else")
 
 # Steps of an epoch are its sequences over those of a step, rounded up.
 told = train("short", "held-out.jsonl", epochs=("--epochs", 7))
@@ -91,7 +93,30 @@ steps = -(-7 * rows // 16)
 check(newest("short").name == f"iter_{steps:07}", f"7 epochs of {rows} sequences are {steps} steps of 16")
 
 # The same conversations, in parts and on replicas.
-short = ("--lr-decay-iters", steps)
-train("part", "held-out.jsonl", *short, epochs=("--train-iters", steps - 3))
+train("part", "held-out.jsonl", "--lr-decay-iters", steps, epochs=("--train-iters", steps - 3))
 run("train", "--load", "part", "--save", "part", "--train-iters", steps)
 check(weights("part") == weights("short"), "a run that goes on has the bits of the run that never stopped")
+
+seen = []
+for ranks in (1, 2):
+    metrics = FOLDER / f"ranks-{ranks}.jsonl"
+    metrics.unlink(missing_ok=True)
+    train(f"ranks-{ranks}", "held-out.jsonl", "--global-batch-size", 32, "--ranks", ranks, "--metrics-jsonl",
+          metrics, epochs=("--epochs", 7))
+    seen.append([line["loss"] for line in map(json.loads, metrics.read_text().splitlines()) if "loss" in line])
+apart = max(abs(a - b) for a, b in zip(*seen, strict=True))
+check(len(seen[0]) == -(-7 * rows // 32) and apart < 1e-4, f"replicas have the losses of one rank (to {apart:.1e})")
+
+# Texts on the way are answers.
+# By the weights as they are, since the learning rate is 0.
+asking = ("train", "--load", "model", "--finetune", "--data-type", "chat", "--data-path", "held-out.jsonl",
+          "--split", "100,0,0", "--train-iters", 1, "--lr", 0)
+said = run(*asking, "--sample-interval", 1, "--sample-prompt", "Repeat 1234.").stdout
+check('sample: "1234"' in said, "texts on the way are answers to --sample-prompt")
+
+for more, words in ((("--tokenizer-type", "byte"), "--tokenizer-type changes nothing for conversations"),
+                    (("--vocab-file", "a"), "--vocab-file changes nothing for conversations"),
+                    (("--reset-attention-mask",), "--reset-attention-mask changes nothing"),
+                    (("--sample-interval", 1), "with what a user says")):
+    done = run(*asking, *more, code=2)
+    check(words in done.stderr and done.stderr.count("\n") == 1, f"{' '.join(map(str, more))} is refused")
