@@ -32,6 +32,12 @@ inline constexpr std::string_view not_white_space =
     R"(\x00-\x08\x0E-\x1F!-\x{84}\x{86}-\x{9F}\x{A1}-\x{167F}\x{1681}-\x{1FFF})"
     R"(\x{200B}-\x{2027}\x{202A}-\x{202E}\x{2030}-\x{205E}\x{2060}-\x{2FFF}\x{3001}-\x{10FFFF})";
 
+// L, M, Nd, Nl, Pc, what is a letter by its form (Other_Alphabetic of So), and the digits and
+// fractions of Latin 1.
+inline constexpr std::string_view of_words =
+    R"(\p{L}\p{M}\p{Nd}\p{Nl}\p{Pc}\x{B2}\x{B3}\x{B9}\x{BC}-\x{BE}\x{24B6}-\x{24E9})"
+    R"(\x{1F130}-\x{1F149}\x{1F150}-\x{1F169}\x{1F170}-\x{1F189})";
+
 /// An expression of Oniguruma's dialect in PCRE2's. Throws mc::error(exit_code::data), whose
 /// sentence begins with `where`, for what they read differently.
 inline std::string in_pcre2(std::string_view expression, std::string_view where) {
@@ -56,10 +62,10 @@ inline std::string in_pcre2(std::string_view expression, std::string_view where)
       case 'S': set(not_white_space); break;
       case 'd': set(R"(\p{Nd})"); break;
       case 'D': set(R"(\P{Nd})"); break;
-      case 'w': set(R"(\p{L}\p{M}\p{Nd}\p{Pc})"); break;
+      case 'w': set(of_words); break;
       case 'W':
         if (in_class) throw refuse("\\W within a class");
-        out += R"([^\p{L}\p{M}\p{Nd}\p{Pc}])";
+        (out += "[^").append(of_words) += ']';
         break;
       case 'b':
       case 'B':

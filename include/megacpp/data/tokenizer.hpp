@@ -296,7 +296,6 @@ private:
     };
     const auto piece = [&](std::size_t from, std::size_t to, bool match) {
       using enum split_step::behavior;
-      if (from == to) return;
       match = match != s.invert;
       const bool joins = (s.as == contiguous && match == matched) ||
                          (s.as == merged_with_previous && match && !matched) ||
@@ -305,19 +304,21 @@ private:
       end = to, matched = match;
       if (s.as == removed && match) begin = end;
     };
-    std::size_t from = 0, at = 0;
+    std::size_t from = 0, at = 0, last = std::string_view::npos;
     while (at < text.size()) {
       const auto m = searches_[i].next(text, at);
       if (!m) break;
-      if (m->end == m->begin) { // nothing is cut by nothing
-        at = m->begin + (m->begin < text.size() ? code_point_at(text, m->begin) : 1);
-        continue;
+      at = m->end;
+      if (m->end == m->begin) { // cuts, too, but not at the end of a match
+        if (m->begin < text.size()) at += code_point_at(text, m->begin);
+        else at = text.size() + 1;
+        if (m->begin == last) continue;
       }
-      piece(from, m->begin, false);
+      if (m->begin > from) piece(from, m->begin, false);
       piece(m->begin, m->end, true);
-      from = at = m->end;
+      from = last = m->end;
     }
-    piece(from, text.size(), false);
+    if (from < text.size()) piece(from, text.size(), false);
     flush();
   }
 
