@@ -158,6 +158,16 @@ if(shared_dir)
       ${CMAKE_CURRENT_BINARY_DIR}/chat ${MEGACPP_PEER_VENVS} ${shared_dir})
   set_tests_properties(chat PROPERTIES RESOURCE_LOCK build)
 endif()
+
+# Texts to ids and back, as the tokenizers library has them.
+if(shared_dir AND MEGACPP_BUILD_EXAMPLES)
+  add_dependencies(slow_tests megacpp-data)
+  megacpp_slow_test(tokenizers LABEL peer TIMEOUT 1200 ONE_THREAD COST 100
+    COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/slow/tokenizers.sh ${PROJECT_SOURCE_DIR} ${PROJECT_BINARY_DIR}
+      ${CMAKE_CURRENT_BINARY_DIR}/tokenizers ${MEGACPP_PEER_VENVS} ${shared_dir})
+  set_tests_properties(tokenizers PROPERTIES RESOURCE_LOCK build)
+endif()
+
 # megatron-core and we write the same datasets and draw the same samples from them.
 add_executable(megatron_peer EXCLUDE_FROM_ALL slow/megatron_peer.cpp)
 target_link_libraries(megatron_peer PRIVATE megacpp_own)
@@ -240,9 +250,11 @@ megacpp_slow_test(crash_save LABEL crash TIMEOUT 2400 ONE_THREAD COST 400
     $<TARGET_FILE:cli_tiny_gpt>)
 if(NOT complete)
   set_tests_properties(crash_save megatron transformers PROPERTIES SKIP_RETURN_CODE 77)
-  if(TEST chat)
-    set_tests_properties(chat PROPERTIES SKIP_RETURN_CODE 77)
-  endif()
+  foreach(test IN ITEMS chat tokenizers)
+    if(TEST ${test})
+      set_tests_properties(${test} PROPERTIES SKIP_RETURN_CODE 77)
+    endif()
+  endforeach()
 endif()
 
 # The readers of files under libFuzzer with ASan and UBSan, a bounded number of inputs.

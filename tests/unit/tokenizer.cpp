@@ -287,9 +287,24 @@ BOOST_AUTO_TEST_CASE(splits_are_those_of_their_names) {
   // A text is no expression.
   BOOST_TEST(words({{"type", "Split"}, {"pattern", {{"String", "a.c"}}}, {"behavior", "Isolated"}},
                    "abca.cd") == (list{"abc", "a.c", "d"}));
-  // Nothing is cut by an empty match.
+  // A script is a character's own: U+3002 extends Han's, as it does others'. Words have letters within
+  // signs, and alone, not in a class, the raised digits of Latin 1. Groups of (?i end.
+  for (const auto& [expression, found] :
+       {std::pair{R"(\p{Han}+)", list{"\u65e5"}},
+        std::pair{R"([\p{^Han}a]+)", list{"a\u3002", "\u24b6\u00b2"}},
+        std::pair{R"(\w+)", list{"a", "\u65e5\u24b6\u00b2"}},
+        std::pair{R"([\w-]+)", list{"a", "\u65e5\u24b6"}}, std::pair{R"((?i:A|b)|ss)", list{"a"}}})
+    BOOST_TEST(words({{"type", "Split"},
+                      {"pattern", {{"Regex", expression}}},
+                      {"behavior", "Removed"},
+                      {"invert", true}},
+                     "a\u3002\u65e5\u24b6\u00b2") == found,
+               expression);
+  // An empty match cuts, too.
   BOOST_TEST(words({{"type", "Split"}, {"pattern", {{"Regex", "x*"}}}, {"behavior", "Isolated"}},
-                   "axxb") == (list{"a", "xx", "b"}));
+                   "axxbc") == (list{"a", "xx", "b", "c"}));
+  BOOST_TEST(words({{"type", "Split"}, {"pattern", {{"Regex", "(?=b)"}}}, {"behavior", "Removed"}},
+                   "aabab") == (list{"aa", "ba", "b"}));
 }
 
 /// The code points that White_Space has (PropList.txt of Unicode 4.1 and later; U+180E left it in 6.3).
@@ -544,9 +559,12 @@ BOOST_AUTO_TEST_CASE(expressions_that_mean_something_else_are_named) {
        {std::pair{R"(a\b)", "has \\b"}, std::pair{"[a[b]]", "a class within a class"},
         std::pair{"[a&&b]", "&&"}, std::pair{"^a", "has ^"}, std::pair{"a$", "has $"},
         std::pair{"(?m:a)", "has (?m"}, std::pair{"a{,3}", "has {,"},
-        std::pair{"a{1,3}+", "a + behind {...}"}, std::pair{R"([\W])", "\\W within a class"},
-        std::pair{"(*UCP)a", "has (*"}, std::pair{"(a", "is no expression"},
-        std::pair{"a**b", "is no expression"}})
+        std::pair{"a{1,3}+", "a + behind {...}"}, std::pair{"a{3}?", "a ? behind {...}"},
+        std::pair{"a(?i)b|c", "(?i) behind its begin"},
+        std::pair{"(?i:as(b|sS))", "letters in (?i"}, std::pair{"(?i:\u00e9)", "letters in (?i"},
+        std::pair{R"(\pL)", "\\p without braces"}, std::pair{R"(\p{L)", "\\p{ without its end"},
+        std::pair{R"([\W])", "\\W within a class"}, std::pair{"(*UCP)a", "has (*"},
+        std::pair{"(a", "is no expression"}, std::pair{"a**b", "is no expression"}})
     refused(by(expression), says);
   // One that backtracks without end is given up.
   const auto t = made_of(by("(?:a|aa)+b"));

@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -26,17 +27,50 @@ namespace mc {
 
 namespace detail {
 
+struct freed_by_pcre2 {
+  void operator()(pcre2_code* p) const { pcre2_code_free(p); }
+  void operator()(pcre2_match_data* p) const { pcre2_match_data_free(p); }
+  void operator()(pcre2_match_context* p) const { pcre2_match_context_free(p); }
+  void operator()(pcre2_jit_stack* p) const { pcre2_jit_stack_free(p); }
+};
+template <class T> using owned_by_pcre2 = std::unique_ptr<T, freed_by_pcre2>;
+
 inline constexpr std::string_view white_space =
     R"(\t-\r\x20\x85\xA0\x{1680}\x{2000}-\x{200A}\x{2028}\x{2029}\x{202F}\x{205F}\x{3000})";
 inline constexpr std::string_view not_white_space =
     R"(\x00-\x08\x0E-\x1F!-\x{84}\x{86}-\x{9F}\x{A1}-\x{167F}\x{1681}-\x{1FFF})"
     R"(\x{200B}-\x{2027}\x{202A}-\x{202E}\x{2030}-\x{205E}\x{2060}-\x{2FFF}\x{3001}-\x{10FFFF})";
 
-// L, M, Nd, Nl, Pc, what is a letter by its form (Other_Alphabetic of So), and the digits and
-// fractions of Latin 1.
+// Letters, also those within signs, marks, digits and what connects them; alone, not within a class,
+// the raised digits and fractions of Latin 1, too.
 inline constexpr std::string_view of_words =
-    R"(\p{L}\p{M}\p{Nd}\p{Nl}\p{Pc}\x{B2}\x{B3}\x{B9}\x{BC}-\x{BE}\x{24B6}-\x{24E9})"
+    R"(\p{L}\p{M}\p{Nd}\p{Nl}\p{Pc}\x{24B6}-\x{24E9})"
     R"(\x{1F130}-\x{1F149}\x{1F150}-\x{1F169}\x{1F170}-\x{1F189})";
+inline constexpr std::string_view of_words_alone = R"(\xB2\xB3\xB9\xBC-\xBE)";
+
+/// Whether letters are the same, in one of the cases, as another number of them: "ss" as U+00DF; of
+/// the letters beyond ASCII any may be.
+inline bool is_folded_together(std::string_view letters) {
+  const auto lower = [&](std::size_t i) {
+    const char c = i < letters.size() ? letters[i] : '\0';
+    return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  };
+  const char first = lower(0), second = lower(1);
+  return static_cast<unsigned char>(first) >= 0x80 || letters.starts_with("\\x") ||
+         (first == 's' && (second == 's' || second == 't')) ||
+         (first == 'f' && (second == 'f' || second == 'i' || second == 'l'));
+}
+
+/// Whether PCRE2 knows a script of this name.
+inline bool is_script(std::string_view name) {
+  const std::string property = fmt::format("\\p{{sc:{}}}", name);
+  int problem = 0;
+  std::size_t at = 0;
+  const owned_by_pcre2<pcre2_code> code(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(property.data()),
+                                                      property.size(), PCRE2_UTF, &problem, &at,
+                                                      nullptr));
+  return code != nullptr;
+}
 
 /// An expression of Oniguruma's dialect in PCRE2's. Throws mc::error(exit_code::data), whose
 /// sentence begins with `where`, for what they read differently.
@@ -49,8 +83,11 @@ inline std::string in_pcre2(std::string_view expression, std::string_view where)
   };
   std::string out;
   bool in_class = false;
+  int depth = 0, caseless = std::numeric_limits<int>::max(); // groups around, and around (?i
   for (std::size_t i = 0; i < expression.size(); ++i) {
     const char c = expression[i];
+    if (depth >= caseless && is_folded_together(expression.substr(i)))
+      throw refuse("letters in (?i that are the same as one other letter");
     if (c == '\\' && i + 1 < expression.size()) {
       const char e = expression[++i];
       const auto set = [&](std::string_view inside) {
@@ -62,10 +99,12 @@ inline std::string in_pcre2(std::string_view expression, std::string_view where)
       case 'S': set(not_white_space); break;
       case 'd': set(R"(\p{Nd})"); break;
       case 'D': set(R"(\P{Nd})"); break;
-      case 'w': set(of_words); break;
+      case 'w':
+        set(in_class ? std::string(of_words) : fmt::format("{}{}", of_words, of_words_alone));
+        break;
       case 'W':
         if (in_class) throw refuse("\\W within a class");
-        (out += "[^").append(of_words) += ']';
+        out += fmt::format("[^{}{}]", of_words, of_words_alone);
         break;
       case 'b':
       case 'B':
@@ -92,13 +131,24 @@ inline std::string in_pcre2(std::string_view expression, std::string_view where)
       case 'o':
       case 'v':
       case 'V': throw refuse(fmt::format("\\{}", e));
-      default:
+      case 'p':
+      case 'P':
+      case 'x': {
         (out += '\\') += e;
-        if ((e == 'p' || e == 'P' || e == 'x') && expression.substr(i + 1).starts_with('{')) {
-          const std::size_t end = std::min(expression.find('}', i), expression.size() - 1);
-          out += expression.substr(i + 1, end - i);
-          i = end;
-        }
+        const bool braces = expression.substr(i + 1).starts_with('{');
+        if (!braces && e != 'x') throw refuse(fmt::format("\\{} without braces", e));
+        if (!braces) break;
+        const std::size_t end = expression.find('}', i);
+        if (end == std::string_view::npos) throw refuse(fmt::format("\\{}{{ without its end", e));
+        std::string_view name = expression.substr(i + 2, end - i - 2);
+        out += '{';
+        if (name.starts_with('^')) out += '^', name.remove_prefix(1);
+        if (e != 'x' && is_script(name)) out += "sc:";
+        (out += name) += '}';
+        i = end;
+        break;
+      }
+      default: (out += '\\') += e;
       }
       continue;
     }
@@ -114,31 +164,30 @@ inline std::string in_pcre2(std::string_view expression, std::string_view where)
       continue;
     } else if (c == '^' || c == '$') {
       throw refuse(fmt::format("{} outside a class", c));
-    } else if (c == '(' && expression.substr(i).starts_with("(?")) {
-      const std::string_view rest = expression.substr(i + 2);
-      const bool known = rest.starts_with(':') || rest.starts_with('=') || rest.starts_with('!') ||
-                         rest.starts_with("<=") || rest.starts_with("<!") ||
-                         rest.starts_with('>') || rest.starts_with("i:") || rest.starts_with("i)");
-      if (!known) throw refuse(fmt::format("(?{}", rest.substr(0, 1)));
+    } else if (c == '(') {
+      ++depth;
+      const std::string_view rest = expression.substr(i + 1);
+      if (rest.starts_with('*')) throw refuse("(*");
+      if (rest.starts_with("?i)") && i > 0) throw refuse("(?i) behind its begin");
+      if (rest.starts_with("?i"))
+        caseless = std::min(caseless, rest.starts_with("?i)") ? 0 : depth);
+      constexpr std::string_view known[] = {"?:", "?=", "?!", "?<=", "?<!", "?>", "?i:", "?i)"};
+      if (rest.starts_with('?') &&
+          std::ranges::none_of(known, [&](std::string_view k) { return rest.starts_with(k); }))
+        throw refuse(fmt::format("({}", rest.substr(0, 2)));
+    } else if (c == ')') {
+      if (depth-- == caseless) caseless = std::numeric_limits<int>::max();
     } else if (c == '{' && expression.substr(i).starts_with("{,")) {
       throw refuse("{,");
     } else if (c == '}' && expression.substr(i).starts_with("}+")) {
       throw refuse("a + behind {...}"); // possessive here
-    } else if (c == '(' && expression.substr(i).starts_with("(*")) {
-      throw refuse("(*");
+    } else if (c == '}' && expression.substr(i).starts_with("}?")) {
+      throw refuse("a ? behind {...}"); // of {n} it is another repetition there
     }
     out += c;
   }
   return out;
 }
-
-struct freed_by_pcre2 {
-  void operator()(pcre2_code* p) const { pcre2_code_free(p); }
-  void operator()(pcre2_match_data* p) const { pcre2_match_data_free(p); }
-  void operator()(pcre2_match_context* p) const { pcre2_match_context_free(p); }
-  void operator()(pcre2_jit_stack* p) const { pcre2_jit_stack_free(p); }
-};
-template <class T> using owned_by_pcre2 = std::unique_ptr<T, freed_by_pcre2>;
 
 inline std::string pcre2_message(int code) {
   PCRE2_UCHAR text[256] = {};
