@@ -64,7 +64,7 @@ template <class Model> result run(const Model& m, dtype type, numerics sums, int
   std::int64_t at = 0;
   const auto next = [&](int i, batch_view& b) {
     r.feed(text, at)(i, b);
-    r.labels[7] = -100;
+    r.batch.labels()[7] = -100;
     return true;
   };
   result found;
