@@ -41,8 +41,8 @@ inline constexpr std::string_view not_white_space =
     R"(\x00-\x08\x0E-\x1F!-\x{84}\x{86}-\x{9F}\x{A1}-\x{167F}\x{1681}-\x{1FFF})"
     R"(\x{200B}-\x{2027}\x{202A}-\x{202E}\x{2030}-\x{205E}\x{2060}-\x{2FFF}\x{3001}-\x{10FFFF})";
 
-// Letters, also those within signs, marks, digits and what connects them; alone, not within a class,
-// the raised digits and fractions of Latin 1, too.
+// Letters, also those within signs, marks, digits and what connects them; alone, not within a
+// class, the raised digits and fractions of Latin 1, too.
 inline constexpr std::string_view of_words =
     R"(\p{L}\p{M}\p{Nd}\p{Nl}\p{Pc}\x{24B6}-\x{24E9})"
     R"(\x{1F130}-\x{1F149}\x{1F150}-\x{1F169}\x{1F170}-\x{1F189})";

@@ -13,8 +13,9 @@ namespace mc {
 
 /// Continues --sample-prompt by up to --max-new-tokens tokens, drawn as `generate` draws them if no
 /// other flag is given: each time with the same random numbers, which follow from --seed, so that
-/// texts differ by what was learned. Where the data are token ids without a tokenizer, so are prompt
-/// and text; where they are conversations, the prompt is what a user says, and the text the answer.
+/// texts differ by what was learned. Where the data are token ids without a tokenizer, so are
+/// prompt and text; where they are conversations, the prompt is what a user says, and the text the
+/// answer.
 class training_samples final : public sample_writer {
 public:
   training_samples(const program_view& p, const options& o, device& on, const stores& weights,
