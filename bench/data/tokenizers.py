@@ -8,7 +8,8 @@ PROGRAM is megacpp-data, VOCABULARY a tokenizer.json. The text is FILE and gener
 scripts, in turn, cut into JSON lines. Measured are, in pairs A B A B, `count` on one thread against
 the library's encode_batch of the same texts on one thread (PYTHON has the library; lines of `count`
 are parsed in its time, theirs before), `count` by two workers against one, and `prepare` against
-`count`. Loading the vocabulary, measured by encoding nothing, is taken off ours and not in theirs.
+`count`. Loading the vocabulary, measured by encoding nothing, is taken off ours and not in theirs. Beside
+seconds stand those of the processor, which other programs on the machine change less.
 Peak resident memory is that of each run, and of `count` on one word of 16 MiB, on 16 MiB of marks
 and on 16 MiB of Korean, the last two not composed. Medians, with the least and most, are printed and
 written to bench/results/ with the CPU model, the command and the commit.
@@ -35,14 +36,15 @@ import json, sys, time
 from tokenizers import Tokenizer
 tokenizer = Tokenizer.from_file(sys.argv[1])
 texts = [json.loads(line)["text"] for line in open(sys.argv[2], encoding="utf-8", newline="\\n")]
-tokens, seconds = 0, 0.0
+tokens, seconds, busy = 0, 0.0, 0.0
 for begin in range(0, len(texts), 1000):
     batch = texts[begin:begin + 1000]
-    started = time.perf_counter()
+    started, busy_before = time.perf_counter(), time.process_time()
     encoded = tokenizer.encode_batch(batch)
     seconds += time.perf_counter() - started
+    busy += time.process_time() - busy_before
     tokens += sum(len(e) for e in encoded)
-print(json.dumps({"seconds": seconds, "tokens": tokens}))
+print(json.dumps({"seconds": seconds, "busy": busy, "tokens": tokens}))
 """
 SCRIPTS = [("a", 26), ("\u00e0", 30), ("\u03b1", 25), ("\u0430", 32), ("\u05d0", 27), ("\u0627", 36), ("\u0905", 50),
            ("\u0e01", 46), ("\u3042", 80), ("\u4e00", 3000), ("\uac00", 3000)]
@@ -50,7 +52,7 @@ MIB = 1 << 20
 
 
 def measured(command, **more):
-    """Seconds, peak resident bytes, and the JSON that it prints."""
+    """Seconds, processor seconds, peak resident bytes, and the JSON that it prints."""
     with tempfile.TemporaryFile("w+") as out:
         started = time.perf_counter()
         process = subprocess.Popen([str(word) for word in command], stdout=out, **more)
@@ -61,7 +63,8 @@ def measured(command, **more):
         printed = out.read()
     if process.returncode != 0:
         raise SystemExit(f"{' '.join(map(str, command))}: exit code {process.returncode}\n{printed}")
-    return seconds, usage.ru_maxrss * 1024, last_json(printed) if "{" in printed else None
+    busy = usage.ru_utime + usage.ru_stime
+    return seconds, busy, usage.ru_maxrss * 1024, last_json(printed) if "{" in printed else None
 
 
 def lines(text, size):
@@ -122,46 +125,49 @@ def main():
         for vocabulary in arguments.vocabularies:
             count = [program, "count", "--json", "--tokenizer", vocabulary]
 
-            def counted(input_, workers, loading=0.0):
-                seconds, memory, printed = measured([*count, "--input", input_, "--workers", workers])
-                return seconds - loading, memory, printed
+            def counted(input_, workers, loading=(0.0, 0.0)):
+                seconds, busy, bytes_, printed = measured(
+                    [*count, "--input", input_, "--workers", workers])
+                return seconds - loading[0], busy - loading[1], bytes_, printed
 
-            loading = statistics.median(counted(none, 1)[0] for _ in range(3))
-            rows = {name: [] for name in ("ours", "theirs", "two workers", "count", "prepare")}
-            memory = dict.fromkeys(rows, 0)
+            starts = [counted(none, 1) for _ in range(3)]
+            loading = tuple(statistics.median(start[i] for start in starts) for i in (0, 1))
+            rows, memory = {}, {}
 
-            def row(name, seconds, bytes_):
-                rows[name].append(seconds)
-                memory[name] = max(memory[name], bytes_)
+            def row(name, seconds, busy, bytes_):
+                rows.setdefault(name, []).append(seconds)
+                rows.setdefault(f"{name}, processor", []).append(busy)
+                memory[name] = max(memory.get(name, 0), bytes_)
 
             for _ in range(pairs):
-                seconds, bytes_, ours = counted(texts, 1, loading)
-                row("ours", seconds, bytes_)
-                _, bytes_, theirs = measured(
+                *taken, ours = counted(texts, 1, loading)
+                row("ours", *taken)
+                _, _, bytes_, theirs = measured(
                     [arguments.python, "-c", LIBRARY, vocabulary, texts], env=alone)
-                row("theirs", theirs["seconds"], bytes_)
-                seconds, bytes_, _ = counted(texts, 2, loading)
-                row("two workers", seconds, bytes_)
+                row("theirs", theirs["seconds"], theirs["busy"], bytes_)
+                row("two workers", *counted(texts, 2, loading)[:3])
                 if ours["tokens"] != theirs["tokens"]:
                     raise SystemExit(f"{vocabulary}: {ours['tokens']} tokens, theirs {theirs['tokens']}")
             for _ in range(pairs):
-                seconds, bytes_, _ = counted(large, 2, loading)
-                row("count", seconds, bytes_)
-                seconds, bytes_, _ = measured(
+                row("count", *counted(large, 2, loading)[:3])
+                seconds, busy, bytes_, _ = measured(
                     [program, "prepare", "--tokenizer", vocabulary, "--input", large, "--workers", 2,
                      "--output-prefix", folder / "set"], stderr=subprocess.DEVNULL)
-                row("prepare", seconds - loading, bytes_)
+                row("prepare", seconds - loading[0], busy - loading[1], bytes_)
                 for made in folder.glob("set*"):
                     made.unlink()
             ratio = lambda a, b: spread([x / y for x, y in zip(rows[a], rows[b])])
-            of = {"loading_s": loading, "bytes": ours["bytes"], "tokens": ours["tokens"],
+            of = {"loading_s": loading[0], "bytes": ours["bytes"], "tokens": ours["tokens"],
                   "seconds": {name: spread(values) for name, values in rows.items()},
                   "peak_bytes": memory,
-                  "theirs/ours": ratio("theirs", "ours"), "ours/two workers": ratio("ours", "two workers"),
-                  "prepare/count": ratio("prepare", "count")}
+                  "theirs/ours": ratio("theirs", "ours"),
+                  "theirs/ours, processor": ratio("theirs, processor", "ours, processor"),
+                  "ours/two workers": ratio("ours", "two workers"),
+                  "prepare/count": ratio("prepare", "count"),
+                  "prepare/count, processor": ratio("prepare, processor", "count, processor")}
             for name, path in hard_lines(folder):
-                seconds, bytes_, _ = counted(path, 2, loading)
-                of[name] = {"seconds": seconds, "peak_bytes": bytes_}
+                seconds, busy, bytes_, _ = counted(path, 2, loading)
+                of[name] = {"seconds": seconds, "processor": busy, "peak_bytes": bytes_}
             result[Path(vocabulary).stem] = of
             print(Path(vocabulary).stem, json.dumps(of))
     result["load_average_after"] = [round(value, 2) for value in os.getloadavg()]

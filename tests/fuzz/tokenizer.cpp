@@ -169,7 +169,7 @@ json drawn(choices& c) {
   return {
       {"added_tokens", added},
       {"normalizer", c.next(2) == 0 ? json() : json{{"type", "NFC"}}},
-      {"pre_tokenizer", {{"type", "Sequence"}, {"pretokenizers", steps}}},
+      {"pre_tokenizer", {{"type", "Sequence"}, {"pretokenizers", std::move(steps)}}},
       {"post_processor",
        c.next(2) == 0
            ? json()
@@ -178,7 +178,10 @@ json drawn(choices& c) {
                   {"special_tokens", {{"b", {{"ids", {c.next(255)}}}}}}}},
       {"decoder", {{"type", "ByteLevel"}}},
       {"model",
-       {{"type", "BPE"}, {"ignore_merges", c.next(2) == 1}, {"vocab", vocab}, {"merges", merges}}}};
+       {{"type", "BPE"},
+        {"ignore_merges", c.next(2) == 1},
+        {"vocab", std::move(vocab)},
+        {"merges", std::move(merges)}}}};
 }
 
 /// Replaces one value of the file, found by steps down, with one that is drawn.
@@ -224,6 +227,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
               "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
           lines += fmt::format("{}{}== {}\n", letters[b >> 2], letters[(b & 3) << 4], b);
         }
+      for (unsigned n = c.next(20), rank = 256; n > 0; --n, rank += c.next(4) == 0 ? 0 : 1)
+        lines += fmt::format("YW{}{} {}\n", "FGJZ"[c.next(4)], c.next(2) == 0 ? '=' : 'i', rank);
       const auto rules = mc::tiktoken_rules_of(c.next(2) == 0 ? "cl100k_base" : "gpt2");
       return check(mc::read_tiktoken(file(lines + std::string(c.rest)).path(), *rules), bytes);
     }
