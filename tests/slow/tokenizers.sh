@@ -14,7 +14,13 @@ if ! "$source/bench/peers/make_venv.sh" "$venvs/transformers-5" \
   exit 77
 fi
 rm -rf -- "$work"
-mkdir -p "$work"
+mkdir -p "$work/commands/gpt2"
 cmake --build "$build" --target megacpp-data
 "$venvs/transformers-5/bin/python" "$source/tests/slow/tokenizers_peer.py" \
   "$build/examples/data/megacpp-data" "$shared" "$work"
+
+. "$source/tests/slow/documented.sh"
+cd "$work/commands"
+cp "$shared/data/tokenizers/gpt2-tokenizer.json" gpt2/tokenizer.json
+PATH=$build/examples/data:$PATH
+documented docs/tokenizers.md encode
