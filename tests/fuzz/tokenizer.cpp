@@ -141,9 +141,18 @@ json split(choices& c) {
 
 /// A tokenizer.json of tokens for all bytes, with merges, added tokens and steps as they are drawn.
 json drawn(choices& c) {
-  json vocab = json::object(), merges = json::array(), added = json::array(), steps = json::array();
-  std::vector<std::string> tokens;
-  for (unsigned b = 0; b < 256; ++b) tokens.push_back(character(b));
+  static const std::vector<std::string> bytes = [] {
+    std::vector<std::string> list;
+    for (unsigned b = 0; b < 256; ++b) list.push_back(character(b));
+    return list;
+  }();
+  static const json ids_of_bytes = [] {
+    json ids = json::object();
+    for (std::size_t id = 0; id < bytes.size(); ++id) ids[bytes[id]] = id;
+    return ids;
+  }();
+  json vocab = ids_of_bytes, merges = json::array(), added = json::array(), steps = json::array();
+  std::vector<std::string> tokens = bytes;
   for (unsigned n = c.next(12); n > 0; --n) {
     const auto any = [&] {
       return tokens[c.next(2) == 0 ? 'a' + c.next(4) : c.next(255) + tokens.size() - 255];
@@ -152,7 +161,7 @@ json drawn(choices& c) {
     if (std::ranges::find(tokens, left + right) == tokens.end()) tokens.push_back(left + right);
     merges.push_back(c.next(2) == 0 ? json(left + " " + right) : json({left, right}));
   }
-  for (std::size_t id = 0; id < tokens.size(); ++id) vocab[tokens[id]] = id;
+  for (std::size_t id = bytes.size(); id < tokens.size(); ++id) vocab[tokens[id]] = id;
   static constexpr const char* contents[] = {"<x>", "<y>", " <x>", "ab", "e\u0301", "<", "\n"};
   for (unsigned n = c.next(4), i = 0; i < n; ++i)
     added.push_back({{"id", tokens.size() + i + c.next(2)},
