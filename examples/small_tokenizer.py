@@ -58,17 +58,22 @@ def merges_of(text, most):
     letters = letters_of_bytes()
     words = collections.Counter(re.findall(r" ?[^\W\d_]+", text))
     parts = {w: [letters[b] for b in w.encode()] for w in words}
+    pairs = collections.Counter()
+
+    def count(word, sign):
+        for pair in zip(parts[word], parts[word][1:]):
+            pairs[pair] += sign * words[word]
+
+    for word in words:
+        count(word, 1)
     merges = []
-    while len(merges) < most:
-        pairs = collections.Counter()
-        for word, n in words.items():
-            for pair in zip(parts[word], parts[word][1:]):
-                pairs[pair] += n
-        if not pairs:
-            break
+    while len(merges) < most and any(n > 0 for n in pairs.values()):
         best = min(pairs, key=lambda pair: (-pairs[pair], pair))
         merges.append(best)
         for word, tokens in parts.items():
+            if best not in zip(tokens, tokens[1:]):
+                continue
+            count(word, -1)
             joined = []
             for token in tokens:
                 # The last one, with this one, is the pair.
@@ -77,6 +82,7 @@ def merges_of(text, most):
                 else:
                     joined.append(token)
             parts[word] = joined
+            count(word, 1)
     return merges
 
 
