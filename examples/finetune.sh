@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Fine-tunes a chat model on conversations, from what it reads to what serves it, in two to three
-# minutes on two cores: makes conversations about numbers and a tokenizer, compiles a small Qwen3
+# Fine-tunes a chat model on conversations, from what it reads to what serves it, in three to four
+# minutes on two cores, of which half is compiling: makes conversations about numbers and a tokenizer, compiles a small Qwen3
 # into a program, makes a base, trains it on what the assistant says, asks it what it has not seen,
 # and exports a folder for transformers and vLLM.
 #
 #   examples/finetune.sh [--no-install] [--epochs N] [--answers-at-least SHARE] [--out DIR]
 #
 #   --no-install   install nothing; whatever is missing is named
-#   --epochs N     how often all conversations are seen, by default 5
+#   --epochs N     how often all conversations are seen, by default 6
 #   --answers-at-least SHARE   fail where fewer of the held-out questions are answered exactly, by
 #                  default 0
 #   --out DIR      where everything is written, by default build/finetune
@@ -23,7 +23,7 @@ fail() {
   exit "${2:-1}"
 }
 
-epochs=5 least=0 install=yes out=$root/build/finetune
+epochs=6 least=0 install=yes out=$root/build/finetune
 while [ $# -gt 0 ]; do
   case $1 in
   --epochs | --answers-at-least | --out)

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A walk through megacpp-data, in some two minutes on two cores: texts become JSON lines, a tokenizer
+# A walk through megacpp-data, in two to three minutes on two cores: texts become JSON lines, a tokenizer
 # is made of them, they become data sets as Megatron-LM has them (.bin and .idx), which are merged,
 # looked into and verified; then a small model trains on a blend of two.
 #

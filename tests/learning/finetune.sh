@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Fine-tuning and data as a newcomer meets them: examples/finetune.sh answers what it has not seen,
+# Fine-tuning and data, as a newcomer meets them: examples/finetune.sh answers what it has not seen,
 # its program keeps the promises of docs/chat.md (finetune.py), the commands of that page and
 # examples/prepare_data.sh run with the same program, which is compiled once.
 #   finetune.sh SOURCE MEGACPP_DATA WORK
