@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Fine-tunes a chat model on conversations, from what it reads to what serves it, in three to four
-# minutes on two cores, of which half is compiling: makes conversations about numbers and a tokenizer, compiles a small Qwen3
-# into a program, makes a base, trains it on what the assistant says, asks it what it has not seen,
-# and exports a folder for transformers and vLLM.
+# minutes on two cores, half of which is compiling: makes conversations about numbers and a tokenizer,
+# compiles a small Qwen3 into a program, makes a base, trains it on what the assistant says, asks it
+# what it has not seen, and exports a folder for transformers and vLLM.
 #
 #   examples/finetune.sh [--no-install] [--epochs N] [--answers-at-least SHARE] [--out DIR]
 #
