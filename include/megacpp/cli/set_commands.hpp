@@ -65,6 +65,7 @@ inline void run_merge(const data_program_flags& f) {
     throw error(exit_code::usage,
                 "--output-prefix is missing: give the name of the data set to write");
   std::vector<std::unique_ptr<indexed_dataset>> sets; // all are looked at before one is read
+  sets.reserve(from.size());
   for (const std::string& prefix : from)
     sets.push_back(std::make_unique<indexed_dataset>(prefix, detail::any_id));
   for (const auto& set : sets)

@@ -103,7 +103,7 @@ inline std::vector<continued_text> read_prompts(const options& o, const token_te
   const auto add = [&](std::string_view prompt, const std::string& where, exit_code code) {
     if (chat != nullptr) {
       conversation c = chat->begun();
-      chat->say(c, chat_role::user, std::string(prompt));
+      chat_prompts::say(c, chat_role::user, std::string(prompt));
       list.push_back(chat->asking(c, where, code));
       list.back().prompt = prompt;
       return;

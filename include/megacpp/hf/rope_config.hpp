@@ -167,7 +167,7 @@ inline std::string member_text(const rope_stretch& s) {
   if (s.type == rope_type::unscaled) return "{}";
   constexpr const char* types[] = {"unscaled", "linear", "llama3", "yarn"};
   std::string members = fmt::format(".type = rope_type::{}", types[static_cast<int>(s.type)]);
-  rope_stretch::members.each(s, [&](std::string_view name, const auto& value) {
+  decltype(rope_stretch::members)::each(s, [&](std::string_view name, const auto& value) {
     if constexpr (!std::is_enum_v<std::decay_t<decltype(value)>>)
       members += fmt::format(", .{} = {}", name, member_text(value));
   });
