@@ -197,7 +197,7 @@ class Help(Case):
         # No command is sent to a flag that it does not have.
         hint = self.refused(USAGE, "eval", "--batch-size", "4", says="or the struct of megacpp_add_run")
         self.assertNotIn("--global-batch-size", hint)
-        self.refused(USAGE, "eval", "--epochs", "4", says="for train, a run is counted in steps: --train")
+        self.refused(USAGE, "eval", "--num-epochs", "4", says="for train, a run is counted in steps: --train")
         self.refused(USAGE, "train", "-lr", "3", says="unknown flag -lr; did you mean --lr?")
         self.refused(USAGE, "train", "--seed", 10**30, says="at most 9223372036854775807")
         self.refused(USAGE, "train", "--seed", -10**30, says="at least 0")
@@ -212,7 +212,7 @@ class Help(Case):
         # Nothing that is given is left unread.
         for words in (("--save", "run", "train"), ("--load=b", "train"), ("--config", "x", "train"),
                       ("export", "--load", "b", "--save", "x", "--", "--dtype", "bf16"),
-                      ("train", "--data-path", self.text, "--", "--train-iters", 2)):
+                      ("train", "--data-path", self.text, "--lr", 1, "--", "--train-iters", 2)):
             flag = next(w for w in reversed(words) if str(w).startswith("--"))
             self.refused(USAGE, *words, says=f'{flag.partition("=")[0]} stands before the command')
         self.refused(USAGE, "foo", "train", "--mock-data", says='unknown argument "foo"')
@@ -2105,8 +2105,8 @@ class IndexedSets(Case):
         self.result("--lr-decay-iters", 8, data=data, name="part", steps=4)
         # The number of samples is that of the first run's steps, and so is their order.
         more = run("train", "--load", self.folder / "part", "--save", self.folder / "part",
-                   "--train-iters", 4).stderr.decode()
-        self.assertIn("nothing is left to train", more)
+                   "--train-iters", 4)
+        self.assertIn("nothing is left to train", (more.stdout + more.stderr).decode())
         caches = ("--data-cache-path", self.folder / "cache")
         self.assertEqual(self.result(*caches, data=data, name="cached")[0], whole)
         kept = contents(self.folder / "cache")
@@ -2133,8 +2133,8 @@ class IndexedSets(Case):
     def test_words_may_stand_in_files(self):
         one, two = self.sets()
         plain = self.result("--eval-iters", 0, data=("--data-path", 1, one, 3, two), name="plain")[0]
-        (self.folder / "words").write_text(f"1 {one}\n3 {two}\n")
-        self.assertEqual(self.result("--eval-iters", 0, data=("--data-args-path", self.folder / "words"),
+        (self.folder / "words.txt").write_text(f"1 {one}\n3 {two}\n")
+        self.assertEqual(self.result("--eval-iters", 0, data=("--data-args-path", self.folder / "words.txt"),
                                      name="words")[0], plain)
         parts = self.result(data=("--train-data-path", 1, one, 3, two, "--valid-data-path", one, two,
                                   "--test-data-path", two), name="parts")
