@@ -160,7 +160,7 @@ BOOST_AUTO_TEST_CASE(lines_of_ids_are_taken_as_they_are) {
   BOOST_TEST(tokens.mask == (std::vector<std::uint8_t>{0, 1, 1, 0}),
              boost::test_tools::per_element());
   BOOST_TEST(mc::line_of(tokens) == "{\"ids\": [5, 0, 2147483647, 7], \"mask\": [0, 1, 1, 0]}\n");
-  for (const auto& [line, part] : std::map<std::string, std::string>{
+  for (const auto& one : std::map<std::string, std::string>{
            {R"({"ids":[1]})", "line 3 needs a list \"mask\""},
            {R"({"ids":1,"mask":[1]})", "needs a list"},
            {R"({"ids":[],"mask":[]})", "has no \"ids\""},
@@ -169,7 +169,7 @@ BOOST_AUTO_TEST_CASE(lines_of_ids_are_taken_as_they_are) {
            {R"({"ids":[2147483648],"mask":[1]})", "has 2147483648 as id 0"},
            {R"({"ids":[1.0],"mask":[1]})", "has 1.0 as id 0"},
            {R"({"ids":[1],"mask":[2]})", "has 2 at 0 of its \"mask\""}})
-    CHECK_REFUSED(read_tokens(line), exit_code::data, part);
+    CHECK_REFUSED(read_tokens(one.first), exit_code::data, one.second);
 }
 
 BOOST_AUTO_TEST_CASE(what_is_no_conversation_is_refused_with_its_place) {
@@ -216,7 +216,7 @@ BOOST_AUTO_TEST_CASE(what_is_no_conversation_is_refused_with_its_place) {
       {R"({"tools":{},"prompt":"a","completion":"b"})", "has \"tools\" that are not a list"},
       {R"({"tools":[1],"prompt":"a","completion":"b"})", "of which one is not an object"},
       {R"({"tools":"[","prompt":"a","completion":"b"})", "its \"tools\" is not valid JSON"}};
-  for (const auto& [line, part] : cases) CHECK_REFUSED(read(line), exit_code::data, part);
+  for (const auto& one : cases) CHECK_REFUSED(read(one.first), exit_code::data, one.second);
 }
 
 BOOST_AUTO_TEST_CASE(files_are_read_line_by_line) {

@@ -423,9 +423,10 @@ BOOST_AUTO_TEST_CASE(a_disk_without_room_is_named_and_keeps_what_was_there) {
 
 BOOST_AUTO_TEST_CASE(ids_that_the_type_cannot_hold_are_refused) {
   const scratch_folder dir;
-  for (const auto& [type, least, most] :
+  for (const auto& [type, low, high] :
        {std::tuple(token_type::u8, 0, 255), std::tuple(token_type::i8, -128, 127),
         std::tuple(token_type::i16, -32768, 32767), std::tuple(token_type::u16, 0, 65535)}) {
+    const std::int32_t least = low, most = high;
     indexed_writer w(dir / "p", type);
     w.add(ids{least, most});
     CHECK_REFUSED(w.add(ids{0, most + 1}), exit_code::data,

@@ -631,7 +631,7 @@ BOOST_AUTO_TEST_CASE(lines_without_a_text_are_refused) {
         std::pair{"{\"text\": \"a\", \"text\": \"b\"}", "twice"},
         std::pair{"{\"text\": \"a\"", "not valid JSON"}, std::pair{"\"a\" \"b\"", "not valid JSON"},
         std::pair{R"("\ud800")", "not valid JSON"}}) {
-    const auto r = refusal_of([&] { read(line, text); });
+    const auto r = refusal_of([&read, &text, bad = line] { read(bad, text); });
     BOOST_REQUIRE_MESSAGE(r, line);
     BOOST_TEST(r->says("f: line 3"), r->text);
     BOOST_TEST(r->says(says), r->text);

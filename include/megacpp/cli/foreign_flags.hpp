@@ -69,9 +69,6 @@ inline constexpr std::string_view
         "the optimizer is AdamW, with the flags --adam-beta1, --adam-beta2, --adam-eps "
         "and --weight-decay",
     warmup_in_steps = "--lr-warmup-iters gives the warm-up in steps, not as a share of the run",
-    decay_no_samples =
-        "--lr-decay-iters gives the decay in steps, of --global-batch-size sequences "
-        "each, not in samples",
     decays_by_style =
         "--lr-decay-style says how the learning rate falls, and with constant it does "
         "not",
@@ -80,7 +77,7 @@ inline constexpr std::string_view
         "--max-new-tokens counts the tokens that are drawn, without those "
         "of the prompt",
     no_loading_threads =
-        "no threads of their own load the data; --threads gives those that compute",
+        "one thread loads the data, ahead of the steps; --threads gives those that compute",
     data_in_a_file =
         "--data-path names a file of text or of token ids; nothing is found or "
         "downloaded by the name of a data set",
