@@ -213,7 +213,7 @@ BOOST_AUTO_TEST_CASE(merges_are_those_of_plain_loops) {
 
 BOOST_AUTO_TEST_CASE(a_word_of_a_million_letters_is_merged) {
   const auto t = made_of(small({{"a", "a"}, {"aa", "aa"}, {"aaaa", "aaaa"}}));
-  const std::size_t n = (std::size_t{1} << 20) + 5;
+  const std::size_t n = (std::size_t{1} << (MEGACPP_CHECKS_MEMORY ? 15 : 20)) + 5;
   const ids mine = t->encode(std::string(n, 'a'));
   BOOST_TEST(mine.size() == n / 8 + 2); // eights, a four and one
   BOOST_TEST(mine.front() == 258);
@@ -313,6 +313,9 @@ const std::vector<unsigned> white_space{9,      10,     11,     12,     13,     
                                         0x2005, 0x2006, 0x2007, 0x2008, 0x2009, 0x200a, 0x2028,
                                         0x2029, 0x202f, 0x205f, 0x3000};
 
+/// The next code point to look at: where memory is checked, few of those without white space.
+unsigned behind(unsigned c) { return MEGACPP_CHECKS_MEMORY && c > 0x3000 ? c + 97 : c + 1; }
+
 BOOST_AUTO_TEST_CASE(white_space_is_unicodes) {
   for (const auto& [expression, in] :
        {std::pair{R"(\s)", true}, std::pair{R"([\s])", true}, std::pair{R"([^\s])", false},
@@ -320,7 +323,7 @@ BOOST_AUTO_TEST_CASE(white_space_is_unicodes) {
     const mc::split_expression e(expression, "test");
     mc::split_search search(e);
     int wrong = 0;
-    for (unsigned c = 0; c < 0x110000; ++c) {
+    for (unsigned c = 0; c < 0x110000; c = behind(c)) {
       if (c >= 0xd800 && c < 0xe000) continue;
       const bool is = std::ranges::find(white_space, c) != white_space.end();
       wrong += search.next(utf8(c), 0).has_value() != (is == in);
@@ -336,7 +339,7 @@ BOOST_AUTO_TEST_CASE(both_libraries_know_the_same_categories) {
       none(R"(\p{Cn})", "test");
   mc::split_search letter(letters), number(numbers), unassigned(none);
   int differ = 0, newer = 0;
-  for (unsigned c = 0; c < 0x110000; ++c) {
+  for (unsigned c = 0; c < 0x110000; c = behind(c)) {
     if (c >= 0xd800 && c < 0xe000) continue;
     const std::string text = utf8(c);
     const utf8proc_category_t is = utf8proc_category(static_cast<utf8proc_int32_t>(c));
@@ -354,7 +357,8 @@ BOOST_AUTO_TEST_CASE(both_libraries_know_the_same_categories) {
   BOOST_TEST_MESSAGE("PCRE2 knows Unicode " << pcre2 << ", utf8proc " << utf8proc_unicode_version()
                                             << "; only one of them knows " << newer
                                             << " code points");
-  if (std::string(pcre2) == "14.0.0" && std::string(utf8proc_unicode_version()) == "15.0.0")
+  if (!MEGACPP_CHECKS_MEMORY && std::string(pcre2) == "14.0.0" &&
+      std::string(utf8proc_unicode_version()) == "15.0.0")
     BOOST_TEST(newer == 4489); // the characters that Unicode 15.0 added, by its announcement
 }
 
@@ -364,7 +368,7 @@ BOOST_AUTO_TEST_SUITE(files)
 
 BOOST_AUTO_TEST_CASE(added_tokens_come_first) {
   json file = small({{"a", "b"}});
-  file["added_tokens"] = {added("<x>", 300), added("<x><y>", 301)};
+  file["added_tokens"] = json::array({added("<x>", 300), added("<x><y>", 301)});
   const auto t = made_of(file);
   BOOST_TEST(t->encode("ab<x>ab") == (ids{256, 300, 256}));
   BOOST_TEST(t->encode("<x><y><x>") == (ids{301, 300})); // the longest
@@ -382,7 +386,7 @@ BOOST_AUTO_TEST_CASE(added_tokens_take_white_space_along) {
   json file = small();
   json left = added("<l>", 300), right = added("<r>", 301);
   left["lstrip"] = true, right["rstrip"] = true;
-  file["added_tokens"] = {left, right};
+  file["added_tokens"] = json::array({left, right});
   const auto t = made_of(file);
   BOOST_TEST(t->encode("a \u00a0\u3000<l> b") == (ids{'a', 300, ' ', 'b'}));
   BOOST_TEST(t->encode("a <r> \t\u2003b") == (ids{'a', ' ', 301, 'b'}));
@@ -395,7 +399,7 @@ BOOST_AUTO_TEST_CASE(added_tokens_may_be_normalized) {
   file["normalizer"] = {{"type", "NFC"}};
   json composed = added("e\u0301!", 300);
   composed["normalized"] = true;
-  file["added_tokens"] = {composed, added("e\u0301?", 301)};
+  file["added_tokens"] = json::array({composed, added("e\u0301?", 301)});
   const auto t = made_of(file);
   BOOST_TEST(t->encode("\u00e9!") == (ids{300}));
   BOOST_TEST(t->encode("e\u0301!") == (ids{300}));
@@ -422,7 +426,7 @@ BOOST_AUTO_TEST_CASE(words_that_are_tokens_may_pass_their_merges) {
 
 BOOST_AUTO_TEST_CASE(a_template_stands_around_every_text) {
   json file = small();
-  file["added_tokens"] = {added("<s>", 256), added("</s>", 257)};
+  file["added_tokens"] = json::array({added("<s>", 256), added("</s>", 257)});
   file["post_processor"] = {
       {"type", "Sequence"},
       {"processors",
@@ -445,7 +449,7 @@ BOOST_AUTO_TEST_CASE(a_template_stands_around_every_text) {
 BOOST_AUTO_TEST_CASE(a_space_may_stand_before_every_text) {
   json file = small({{"Ġ", "a"}});
   file["pre_tokenizer"]["add_prefix_space"] = true;
-  file["added_tokens"] = {added("<x>", 300)};
+  file["added_tokens"] = json::array({added("<x>", 300)});
   const auto t = made_of(file);
   BOOST_TEST(t->encode("a<x>a") == (ids{256, 300, 256}));
   BOOST_TEST(t->encode(" a") == (ids{256}));
