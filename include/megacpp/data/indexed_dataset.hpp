@@ -45,7 +45,8 @@ constexpr token_type token_type_of(std::int64_t vocabulary) {
 
 /// f(Id()) with the C++ type of a token.
 template <class F> constexpr decltype(auto) visit(token_type t, F&& f) {
-  switch (t) { // NOLINT(bugprone-branch-clone): of a type each
+  switch (t) {
+  // Of a type each. NOLINTNEXTLINE(bugprone-branch-clone)
   case token_type::u8: return f(std::uint8_t());
   case token_type::i8: return f(std::int8_t());
   case token_type::i16: return f(std::int16_t());
