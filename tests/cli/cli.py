@@ -2166,6 +2166,18 @@ class IndexedSets(Case):
                             (("--epochs", 1), "counts conversations")):
             self.refused(USAGE, "train", *data, *flags, says=says)
 
+    def test_whole_evaluations_pass_over_the_number_of_a_file(self):
+        one, _ = self.sets()
+        (self.folder / "flags.json").write_text(json.dumps({"eval-iters": 1}))
+        data = ("--data-path", one, "--split", "50,50,0")
+        counts = [[line["validation_tokens"] for line in self.result(*more, data=data, name=name)[1]
+                   if "validation_tokens" in line]
+                  for name, more in (("whole", ()), ("flag", ("--config", self.folder / "flags.json",
+                                                              "--full-validation")),
+                                     ("some", ("--config", self.folder / "flags.json")))]
+        self.assertEqual(counts[0], counts[1])
+        self.assertLess(counts[2][0], counts[0][0])
+
     def test_ends_of_documents(self):
         one, _ = self.sets()
         data = ("--data-path", one, "--eval-iters", 0)
@@ -2228,6 +2240,8 @@ class IndexedSets(Case):
         self.refused(USAGE, "train", "--data-path", self.text, "--reset-position-ids", says="changes nothing")
         self.refused(USAGE, "train", "--data-path", one, "--full-validation", "--eval-iters", 1,
                      says="contradict")
+        self.refused(DATA, "train", "--data-path", one, "--split", "1,0,0", "--eval-iters", 1,
+                     says="nothing of")
         self.refused(USAGE, "train", "--data-path", self.text, "--tokenizer-type", "HuggingFaceTokenizer",
                      says="megacpp-data prepare")
         self.refused(DATA, "train", "--data-path", one, two, "--train-iters", 10000, "--global-batch-size", 64,

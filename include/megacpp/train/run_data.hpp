@@ -520,9 +520,10 @@ inline std::vector<run_data> open_evaluation_data(const program_view& p, const o
     detail::require_packed(p, "conversations");
     detail::refuse_flags_beside_chat(o);
     const detail::chat_words w = detail::words_of_chat(o.data, folder, p.vocabulary);
-    if (!o.data.data_path.given())
+    const std::vector<std::string> paths = detail::words_of_data(o.data);
+    if (paths.empty())
       throw error(exit_code::usage, "eval needs --data-path FILE, conversations as JSON lines");
-    for (const std::string& path : o.data.data_path()) {
+    for (const std::string& path : paths) {
       const auto of = detail::conversations_of({path}, w.form, detail::threads_of(o));
       const token_range part = o.data.split.given() ? split(o.data.split(), of->size()).valid
                                                     : token_range{0, of->size()};

@@ -328,10 +328,15 @@ private:
 
   void prepare_evaluation() {
     const whole_flag& iters = o_.training.eval_iters;
-    const bool wanted = iters.given()
-                            ? iters() > 0
-                            : !text_.validation.empty() && !set_.bench && !o_.data.mock_data();
-    if (wanted && text_.validation.empty() && text_.text.source)
+    const bool some = iters.given() && !o_.training.full_validation();
+    const bool wanted =
+        some ? iters() > 0 : !text_.validation.empty() && !set_.bench && !o_.data.mock_data();
+    if (wanted && text_.validation.empty() && !text_.text.source)
+      throw error(exit_code::data,
+                  fmt::format("--eval-iters {} asks for evaluations, and nothing of {} is left to "
+                              "validate; give another --split, or --valid-data-path",
+                              iters(), text_.name));
+    if (wanted && text_.validation.empty())
       require_prediction(*text_.text.source, text_.text.parts.valid, "validation");
     if (!wanted && o_.training.keep_best.asked() && o_.training.keep_best()) {
       all_.wait_for_end();
@@ -345,8 +350,7 @@ private:
     for (const measured_set& set : text_.validation) {
       evaluations_.emplace_back(*session_, p_, set, ranks_);
       const std::int64_t all = evaluations_.back().batches();
-      evaluated_.push_back(iters.given() && iters() < all / each + 1 ? std::min(all, iters() * each)
-                                                                     : all);
+      evaluated_.push_back(some && iters() < all / each + 1 ? std::min(all, iters() * each) : all);
     }
     if (text_.test) test_.emplace(*session_, p_, *text_.test, ranks_);
   }
