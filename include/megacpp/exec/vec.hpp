@@ -63,15 +63,22 @@ template <int N> MEGACPP_HD auto bf16_words(vec<float, N> x) {
 }
 #endif
 
-// N elements of T between memory and registers, by 16 bytes on CUDA where the address allows.
+#if defined(__CUDA_ARCH__)
+// The widest access that cuts so many bytes evenly.
+template <std::size_t Bytes> using access =
+    std::conditional_t<Bytes % 16 == 0, uint4,
+                       std::conditional_t<Bytes % 8 == 0, uint2, std::uint32_t>>;
+#endif
+
+// N elements of T between memory and registers, by up to 16 bytes on CUDA where the address allows.
 template <int N, class T> MEGACPP_HD void copy_in(T (&to)[N], const T* from) {
 #if defined(__CUDA_ARCH__)
-  if constexpr (N * sizeof(T) % 16 == 0) {
-    if (reinterpret_cast<std::uintptr_t>(from) % 16 == 0) {
-      constexpr int pieces = static_cast<int>(N * sizeof(T) / 16);
-      for (int i = 0; i < pieces; ++i) {
-        const uint4 piece = reinterpret_cast<const uint4*>(from)[i];
-        std::memcpy(reinterpret_cast<char*>(to) + 16 * i, &piece, 16);
+  if constexpr (N * sizeof(T) % 4 == 0) {
+    using piece = access<N * sizeof(T)>;
+    if (reinterpret_cast<std::uintptr_t>(from) % sizeof(piece) == 0) {
+      for (std::size_t i = 0; i < N * sizeof(T) / sizeof(piece); ++i) {
+        const piece p = reinterpret_cast<const piece*>(from)[i];
+        std::memcpy(reinterpret_cast<char*>(to) + sizeof(piece) * i, &p, sizeof p);
       }
       return;
     }
@@ -82,13 +89,13 @@ template <int N, class T> MEGACPP_HD void copy_in(T (&to)[N], const T* from) {
 
 template <int N, class T> MEGACPP_HD void copy_out(T* to, const T (&from)[N]) {
 #if defined(__CUDA_ARCH__)
-  if constexpr (N * sizeof(T) % 16 == 0) {
-    if (reinterpret_cast<std::uintptr_t>(to) % 16 == 0) {
-      constexpr int pieces = static_cast<int>(N * sizeof(T) / 16);
-      for (int i = 0; i < pieces; ++i) {
-        uint4 piece;
-        std::memcpy(&piece, reinterpret_cast<const char*>(from) + 16 * i, 16);
-        reinterpret_cast<uint4*>(to)[i] = piece;
+  if constexpr (N * sizeof(T) % 4 == 0) {
+    using piece = access<N * sizeof(T)>;
+    if (reinterpret_cast<std::uintptr_t>(to) % sizeof(piece) == 0) {
+      for (std::size_t i = 0; i < N * sizeof(T) / sizeof(piece); ++i) {
+        piece p;
+        std::memcpy(&p, reinterpret_cast<const char*>(from) + sizeof(piece) * i, sizeof p);
+        reinterpret_cast<piece*>(to)[i] = p;
       }
       return;
     }
@@ -159,6 +166,13 @@ template <class A, class T, int N> MEGACPP_HD vec<A, N> load(const T* p, lanes<N
 /// p[i.first ...] = x, rounded to nearest even.
 template <class T, class A, int N> MEGACPP_HD void store(T* p, lanes<N> i, vec<A, N> x) {
   detail::write(p + i.first, x);
+}
+
+/// to[i.first ...] = from[i.first ...], bit for bit.
+template <class T, int N> MEGACPP_HD void copy(T* to, const T* from, lanes<N> i) {
+  T raw[N];
+  detail::copy_in(raw, from + i.first);
+  detail::copy_out(to + i.first, raw);
 }
 
 /// A vec V from the elements at p, and back.

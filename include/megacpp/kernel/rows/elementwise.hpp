@@ -35,12 +35,13 @@ template <class T> struct scale_block {
 /// y = x, rounded to nearest even.
 template <class From, class To> struct cast_block {
   using A = accumulator_t<From>;
+  using wider = std::conditional_t<(sizeof(To) > sizeof(From)), To, From>;
   std::int64_t n;
   const From* x; // (n)
   To* y;         // (n)
 
   template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t block) const {
-    each_in_block<From>(team, block, n, [&](auto i) { store(y, i, load<A>(x, i)); });
+    each_in_block<wider>(team, block, n, [&](auto i) { store(y, i, load<A>(x, i)); });
   }
 };
 

@@ -29,7 +29,8 @@ template <class T> struct piece_block {
     T* const out = to + o * to_at.outer + p * to_at.part + first;
     const bool zero = only >= 0 && p != only;
     team.template each<T>(left < flat_block ? left : flat_block, [&](auto i) {
-      for (int k = 0; k < decltype(i)::count; ++k) out[i.first + k] = zero ? T{} : in[i.first + k];
+      if (zero) store(out, i, vec<accumulator_t<T>, decltype(i)::count>(0));
+      else copy(out, in, i);
     });
   }
 };
