@@ -98,7 +98,7 @@ public:
     to.resize(names_.size());
     for (encoded_texts& texts : to) texts.clear();
     std::unique_lock alone(long_texts_, std::defer_lock);
-    if (batch.text.size() > 2 * line_reader::batch_bytes) alone.lock();
+    if (batch.text.size() > long_text) alone.lock();
     batch.each([&](std::string_view line, std::int64_t number) {
       const std::string where = batch.whole_file ? file : fmt::format("{}: line {}", file, number);
       std::string copy;
@@ -114,6 +114,8 @@ public:
   }
 
 private:
+  static constexpr std::size_t long_text = std::size_t{2} << 20; // bytes
+
   void add(int thread, std::string_view text, const std::string& where, encoded_texts& to) {
     try {
       encoders_[static_cast<std::size_t>(thread)].encode(text, to.ids, around_);

@@ -1,4 +1,4 @@
-// Files, or the standard input, as lines in batches of some megabytes: threads take a batch each.
+// Files, or the standard input, as lines in batches: threads take a batch each.
 #pragma once
 
 #include <megacpp/io/descriptor.hpp>
@@ -53,7 +53,7 @@ struct line_batch {
 class line_reader {
 public:
   static constexpr std::size_t longest_line = std::size_t{16} << 20; // bytes
-  static constexpr std::size_t batch_bytes = std::size_t{1} << 20;
+  static constexpr std::size_t batch_bytes = std::size_t{1} << 18;
 
   /// No paths: the standard input. `at`: where to begin. `whole`: the end of the names of files
   /// that are not lines.
