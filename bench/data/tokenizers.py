@@ -7,8 +7,8 @@
 PROGRAM is megacpp-data, VOCABULARY a tokenizer.json. The text is FILE and generated words of several
 scripts, in turn, cut into JSON lines. Measured are, in pairs A B A B, `count` on one thread against
 the library's encode_batch of the same texts on one thread (PYTHON has the library; lines of `count`
-are parsed in its time, theirs before), `count` by two workers against one, and `prepare` against
-`count`. Loading the vocabulary, measured by encoding nothing, is taken off ours and not in theirs. Beside
+are parsed in its time, theirs before), `count` by two workers against one, in twice as many pairs,
+and `prepare` against `count`. Loading the vocabulary, measured by encoding nothing, is taken off ours and not in theirs. Beside
 seconds stand those of the processor, which other programs on the machine change less.
 Peak resident memory is that of each run, and of `count` on one word of 16 MiB, on 16 MiB of marks
 and on 16 MiB of Korean, the last two not composed. Medians, with the least and most, are printed and
@@ -145,9 +145,11 @@ def main():
                 _, _, bytes_, theirs = measured(
                     [arguments.python, "-c", LIBRARY, vocabulary, texts], env=alone)
                 row("theirs", theirs["seconds"], theirs["busy"], bytes_)
-                row("two workers", *counted(texts, 2, loading)[:3])
                 if ours["tokens"] != theirs["tokens"]:
                     raise SystemExit(f"{vocabulary}: {ours['tokens']} tokens, theirs {theirs['tokens']}")
+            for _ in range(2 * pairs):
+                row("one worker", *counted(texts, 1, loading)[:3])
+                row("two workers", *counted(texts, 2, loading)[:3])
             for _ in range(pairs):
                 row("count", *counted(large, 2, loading)[:3])
                 seconds, busy, bytes_, _ = measured(
@@ -162,7 +164,7 @@ def main():
                   "peak_bytes": memory,
                   "theirs/ours": ratio("theirs", "ours"),
                   "theirs/ours, processor": ratio("theirs, processor", "ours, processor"),
-                  "ours/two workers": ratio("ours", "two workers"),
+                  "one worker/two workers": ratio("one worker", "two workers"),
                   "prepare/count": ratio("prepare", "count"),
                   "prepare/count, processor": ratio("prepare, processor", "count, processor")}
             for name, path in hard_lines(folder):
