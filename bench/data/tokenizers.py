@@ -8,9 +8,9 @@ PROGRAM is megacpp-data, VOCABULARY a tokenizer.json. The text is FILE and gener
 scripts, in turn, cut into JSON lines. Measured are, in pairs A B A B, `count` on one thread against
 the library's encode_batch of the same texts on one thread (PYTHON has the library; lines of `count`
 are parsed in its time, theirs before), `count` by two workers against one, in twice as many pairs,
-and `prepare` against `count`. Loading the vocabulary, measured by encoding nothing, is taken off ours and not in theirs. Beside
-seconds stand those of the processor, which other programs on the machine change less.
-Peak resident memory is that of each run, and of `count` on one word of 16 MiB, on 16 MiB of marks
+and `prepare` against `count`. Loading the vocabulary, measured by encoding nothing, is taken off
+ours and not in theirs. Beside seconds stand those of the processor, which other programs on the
+machine change less. Peak resident memory is that of each run, and of `count` on one word of 16 MiB, on 16 MiB of marks
 and on 16 MiB of Korean, the last two not composed. Medians, with the least and most, are printed and
 written to bench/results/ with the CPU model, the command and the commit.
 """
@@ -113,7 +113,7 @@ def main():
     program, pairs = arguments.program, arguments.pairs
     text = arguments.text.read_text(encoding="utf-8") if arguments.text else "All the world. " * 999
     result = machine.facts()
-    result["command"] = " ".join(["tokenizers.py", *sys.argv[1:]])
+    result["command"] = " ".join(["tokenizers.py", *(Path(word).name for word in sys.argv[1:])])
     alone = {**os.environ, "RAYON_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
     with tempfile.TemporaryDirectory() as folder:
         folder = Path(folder)
