@@ -4,12 +4,14 @@
 # compiles a small Qwen3 into a program, makes a base, trains it on what the assistant says, asks it
 # what it has not seen, and exports a folder for transformers and vLLM.
 #
-#   examples/finetune.sh [--no-install] [--epochs N] [--answers-at-least SHARE] [--out DIR]
+#   examples/finetune.sh [--no-install] [--epochs N] [--answers-at-least SHARE] [--program FILE]
+#                        [--out DIR]
 #
 #   --no-install   install nothing; whatever is missing is named
 #   --epochs N     how often all conversations are seen, by default 6
 #   --answers-at-least SHARE   fail where fewer of the held-out questions are answered exactly, by
 #                  default 0
+#   --program FILE a small-model that was compiled before, and is copied
 #   --out DIR      where everything is written, by default build/finetune
 #
 # docs/chat.md has the same way for a model that was downloaded.
@@ -17,43 +19,13 @@ set -euo pipefail
 export LC_ALL=C # decimal points
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-usage() { sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"; }
-fail() {
-  echo "finetune: $1" >&2
-  exit "${2:-1}"
-}
-
-epochs=6 least=0 install=yes out=$root/build/finetune
-while [ $# -gt 0 ]; do
-  case $1 in
-  --epochs | --answers-at-least | --out)
-    [ $# -ge 2 ] || fail "$1 needs a value" 2
-    case $1 in --epochs) epochs=$2 ;; --answers-at-least) least=$2 ;; --out) out=$2 ;; esac
-    shift
-    ;;
-  --no-install) install=no ;;
-  -h | --help) usage && exit 0 ;;
-  *) fail "unknown argument $1; --help shows what there is" 2 ;;
-  esac
-  shift
-done
+. "$root/examples/small_model.sh"
+epochs=6 answers_at_least=0 program= out=$root/build/finetune
+read_flags 'epochs answers-at-least program out' "$@"
 [[ $epochs =~ ^[1-9][0-9]{0,5}$ ]] || fail "--epochs must be a positive number, not $epochs" 2
-[[ $least =~ ^(0|1|0?\.[0-9]+|1\.0+)$ ]] ||
-  fail "--answers-at-least must be from 0 to 1, not $least" 2
-
-. "$root/cmake/apt_install.sh"
-apt_install "${build_packages[@]}" python3 || exit 2
-for tool in cmake python3; do
-  command -v "$tool" >/dev/null || fail "$tool is missing; install it, or leave out --no-install" 2
-done
-
-SECONDS=0 # from here on, what is installed does not count
-step() { printf '\n== %s (%d s so far)\n' "$1" "$SECONDS"; }
-# run COMMAND...: says what it does, so that it can be done again by hand.
-run() {
-  { printf '$' && printf ' %q' "$@" && printf '\n'; } >&2
-  "$@"
-}
+[[ $answers_at_least =~ ^(0|1|0?\.[0-9]+|1\.0+)$ ]] ||
+  fail "--answers-at-least must be from 0 to 1, not $answers_at_least" 2
+install_tools
 mkdir -p "$out"
 cd "$out"
 rm -rf tokenizer base model exported
@@ -63,10 +35,7 @@ run python3 "$root/examples/small_conversations.py" .
 head -n 2 conversations.jsonl
 run python3 "$root/examples/small_tokenizer.py" tokenizer conversations.jsonl --vocabulary 512
 
-step 'Compiling the model into a program'
-# packed=1: several conversations share a sequence, and none sees another.
-run "$root/examples/build_preset.sh" "$root/examples/small_model.json" small-model precision=fp32 \
-  sequence=128 micro-batch=16 packed=1 --no-install --build build
+small_model
 
 flags=(--data-type chat --data-path conversations.jsonl --split 98,2,0 --lr 3e-3
   --lr-decay-style cosine --lr-warmup-iters 20 --adam-beta2 0.99 --weight-decay 0.1)
@@ -89,7 +58,7 @@ run ./small-model eval --load model --data-type chat --data-path held-out.jsonl
 run ./small-model generate --load model --chat --greedy --max-new-tokens 16 --batch-size 64 \
   --prompts-file questions.txt --json >answers.jsonl 2>answers.log ||
   { cat answers.log >&2 && fail 'generation failed; its message is above'; }
-python3 - "$least" <<'END' || fail "fewer than $least of the answers are right"
+python3 - "$answers_at_least" <<'END' || fail "fewer than $answers_at_least of the answers are right"
 import json, sys
 
 asked, expected = (open(name).read().splitlines() for name in ["questions.txt", "answers.txt"])

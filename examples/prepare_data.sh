@@ -3,10 +3,11 @@
 # is made of them, they become data sets as Megatron-LM has them (.bin and .idx), which are merged,
 # looked into and verified; then a small model trains on a blend of two.
 #
-#   examples/prepare_data.sh [--no-install] [--iters N] [--out DIR]
+#   examples/prepare_data.sh [--no-install] [--iters N] [--program FILE] [--out DIR]
 #
 #   --no-install   install nothing; whatever is missing is named
 #   --iters N      training steps, by default 100
+#   --program FILE a small-model that was compiled before, and is copied
 #   --out DIR      where everything is written, by default build/prepare-data
 #
 # The texts are those of this project: its pages, and its sources. Where megacpp-data is on the PATH
@@ -15,41 +16,11 @@ set -euo pipefail
 export LC_ALL=C
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-usage() { sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"; }
-fail() {
-  echo "prepare_data: $1" >&2
-  exit "${2:-1}"
-}
-
-iters=100 install=yes out=$root/build/prepare-data
-while [ $# -gt 0 ]; do
-  case $1 in
-  --iters | --out)
-    [ $# -ge 2 ] || fail "$1 needs a value" 2
-    case $1 in --iters) iters=$2 ;; --out) out=$2 ;; esac
-    shift
-    ;;
-  --no-install) install=no ;;
-  -h | --help) usage && exit 0 ;;
-  *) fail "unknown argument $1; --help shows what there is" 2 ;;
-  esac
-  shift
-done
+. "$root/examples/small_model.sh"
+iters=100 program= out=$root/build/prepare-data
+read_flags 'iters program out' "$@"
 [[ $iters =~ ^[1-9][0-9]{0,8}$ ]] || fail "--iters must be a positive number, not $iters" 2
-
-. "$root/cmake/apt_install.sh"
-apt_install "${build_packages[@]}" python3 || exit 2
-for tool in cmake python3; do
-  command -v "$tool" >/dev/null || fail "$tool is missing; install it, or leave out --no-install" 2
-done
-
-SECONDS=0 # from here on, what is installed does not count
-step() { printf '\n== %s (%d s so far)\n' "$1" "$SECONDS"; }
-# run COMMAND...: says what it does, so that it can be done again by hand.
-run() {
-  { printf '$' && printf ' %q' "$@" && printf '\n'; } >&2
-  "$@"
-}
+install_tools
 mkdir -p "$out"
 cd "$out"
 rm -rf data cache model
@@ -105,10 +76,7 @@ step 'Looking into them'
 run megacpp-data inspect --tokenizer data/tokenizer --input data/sources
 run megacpp-data verify --tokenizer data/tokenizer --input data/pages_text_document data/sources
 
-step 'Compiling a small model'
-# packed=1: attention can stay within documents.
-run "$root/examples/build_preset.sh" "$root/examples/small_model.json" small-model precision=fp32 \
-  sequence=128 micro-batch=16 packed=1 --no-install --build build
+small_model
 
 step 'Training on a blend'
 # 3 of 10 samples are of the pages and 7 of the sources, however large the sets are.

@@ -63,7 +63,8 @@ refused 5 'no.json is not' build no.json program
 [ ! -e program ] || fail 'a refused command left a program'
 
 # GPT-2: 2 x (2 norms, attention, network), two tables of 256, positions, the last norm.
-build gpt2.json gpt precision=fp32 sequence=32
+build gpt2.json gpt precision=fp32 sequence=32 packed=1
+grep -q '\.packed = true' build/tree/gpt_run.run/run.hpp || fail 'packed=1 changes nothing'
 trains gpt $((2 * (4 * 30 + 30 * 90 + 90 + 30 * 30 + 30 + 2 * 30 * 50 + 50 + 30) + 2 * 256 * 30 + 32 * 30 + 60))
 
 build downloaded/config.json my-qwen precision=bf16_mixed micro-batch=4 sequence=256

@@ -230,10 +230,14 @@ endif()
 
 # A newcomer's fine-tuning and data: answers that were not seen, and commands as the pages have them.
 if(TARGET megacpp-data)
-  add_dependencies(slow_tests megacpp-data)
+  # As examples/small_model.sh compiles it.
+  megacpp_add_preset(small_model HF_CONFIG ${PROJECT_SOURCE_DIR}/examples/small_model.json
+    PRECISION fp32 SEQUENCE 128 MICRO_BATCH 16 PACKED)
+  set_target_properties(small_model PROPERTIES EXCLUDE_FROM_ALL ON)
+  add_dependencies(slow_tests megacpp-data small_model)
   megacpp_slow_test(finetune LABEL learning TIMEOUT 1800 ONE_THREAD COST 400
     COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/learning/finetune.sh ${PROJECT_SOURCE_DIR}
-      $<TARGET_FILE:megacpp-data> ${CMAKE_CURRENT_BINARY_DIR}/finetune)
+      $<TARGET_FILE:small_model> $<TARGET_FILE:megacpp-data> ${CMAKE_CURRENT_BINARY_DIR}/finetune)
 endif()
 
 # Every constant of the largest presets, and of a graph 1.6 times as large, within a quarter of
