@@ -559,20 +559,23 @@ inline std::unique_ptr<const tokenizer> open_tokenizer(const std::string& path) 
 }
 
 /// The token that ends a document: the one that is asked for, or else that of published
-/// vocabularies. Throws mc::error(exit_code::usage) for one that there is not.
-inline std::int32_t end_of_document(const tokenizer& t, const std::string& asked = "") {
+/// vocabularies. `advice`: what to do where there is none of these. Throws
+/// mc::error(exit_code::usage) for one that there is not.
+inline std::int32_t end_of_document(
+    const tokenizer& t, const std::string& asked = "",
+    std::string_view advice = "name the one that ends a document by --eod-token") {
   const std::string_view known[] = {"<|endoftext|>", "<|end_of_text|>", "</s>"};
   for (const std::string_view name : known)
     if (asked.empty())
       if (const auto id = t.id_of(name)) return *id;
   if (const auto id = t.id_of(asked); id && !asked.empty()) return *id;
-  throw error(exit_code::usage,
-              asked.empty()
-                  ? fmt::format("{} has no token {}; name the one that ends a document by "
-                                "--eod-token",
-                                t.file(), fmt::join(known, ", "))
-                  : fmt::format("--eod-token \"{}\" is no token of {}; give one of its own",
-                                printable(asked), t.file()));
+  throw error(
+      exit_code::usage,
+      asked.empty()
+          ? fmt::format("{} has no token {}; {}", t.file(), fmt::join(known, ", "), advice)
+          : fmt::format("\"{}\", which is to end documents, is no token of {}; give one of its own "
+                        "by --eod-token",
+                        printable(asked), t.file()));
 }
 
 } // namespace mc

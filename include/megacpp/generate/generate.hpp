@@ -137,7 +137,7 @@ inline std::vector<continued_text> read_prompts(const options& o, const token_te
   if (tokens.ids())
     throw error(exit_code::usage, "--ids needs --prompt or --prompts-file with token ids");
   list.emplace_back();
-  list.back().tokens = {tokens.first()}, list.back().given = 1;
+  list.back().tokens = {tokens.first("--prompt")}, list.back().given = 1;
   return list;
 }
 

@@ -67,7 +67,8 @@ struct data_flags {
                            (text_flag, tokenizer_model), (text_flag, vocab_file),
                            (text_flag, merge_file), (switch_flag, reset_position_ids),
                            (switch_flag, reset_attention_mask), (switch_flag, eod_mask_loss),
-                           (text_flag, chat_loss), (switch_flag, mock_data));
+                           (text_flag, eod_token), (text_flag, chat_loss),
+                           (switch_flag, mock_data));
   data_flags() {
     const command reading = command::train | command::eval;
     data_path
@@ -156,6 +157,12 @@ struct data_flags {
         .of(reading)
         .resumes(on_resume::must_match);
     eod_mask_loss.is(false, "what follows the end of a document is not learned")
+        .of(reading)
+        .resumes(on_resume::must_match);
+    eod_token.is("", "the token that ends a document, for the three flags before this one")
+        .shown_as(
+            "<|endoftext|>, <|end_of_text|> or </s>, the first that there is; of "
+            "HuggingFaceTokenizer the eos_token of tokenizer_config.json")
         .of(reading)
         .resumes(on_resume::must_match);
     chat_loss
