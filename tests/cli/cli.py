@@ -2650,6 +2650,29 @@ class Generation(Case):
         self.assertGreater(len(tokens("--stop", "gr")[0]), 0)
         self.assertGreater(len(tokens("--stop-tokens", ord("r"))[0]), 0)
 
+    def test_stops_where_the_model_says(self):
+        model = shutil.copytree(newest(self.model), self.folder / "plain")
+        for name in ("megacpp_state.json", "optimizer.safetensors"):
+            (model / name).unlink()
+
+        def tokens(*flags):
+            done = run("generate", "--load", model, "--prompt", "7 gr", "--seed", 4, "--json", *flags)
+            line = json.loads(done.stdout)
+            return line["tokens"], line["end"]
+        whole, _ = tokens()
+        rare = whole[11]
+        cut = (whole[:whole.index(rare) + 1], "stop")
+        for name in ("config.json", "generation_config.json"):  # the second one is asked first
+            said = json.loads((model / name).read_text())
+            for ends in (rare, [127, rare]):
+                (model / name).write_text(json.dumps({**said, "eos_token_id": ends}))
+                self.assertEqual(tokens(), cut)
+                self.assertEqual(tokens("--ignore-eos"), (whole, "length"))
+            (model / name).write_text(json.dumps({**said, "eos_token_id": 127}))
+            self.assertEqual(tokens(), (whole, "length"))
+        (model / "generation_config.json").write_text('{"eos_token_id": "end"}')
+        self.refused(MODEL, "generate", "--load", model, says="eos_token_id")
+
     def test_token_ids(self):
         def lines(*flags):
             return self.generate("--ids", "--greedy", "--max-new-tokens", 5, *flags).stdout.decode()

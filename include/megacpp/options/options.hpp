@@ -378,9 +378,9 @@ struct sampling_flags {
                            (switch_flag, chat), (text_flag, system_prompt),
                            (switch_flag, enable_thinking), (switch_flag, ids),
                            (whole_flag, num_samples), (whole_flag, max_new_tokens),
-                           (texts_flag, stop_tokens), (texts_flag, stop), (switch_flag, greedy),
-                           (real_flag, temperature), (whole_flag, top_k), (real_flag, top_p),
-                           (text_flag, overflow), (whole_flag, batch_size),
+                           (texts_flag, stop_tokens), (texts_flag, stop), (switch_flag, ignore_eos),
+                           (switch_flag, greedy), (real_flag, temperature), (whole_flag, top_k),
+                           (real_flag, top_p), (text_flag, overflow), (whole_flag, batch_size),
                            (switch_flag, use_cache));
   sampling_flags() {
     prompt
@@ -415,6 +415,11 @@ struct sampling_flags {
             "written, a text is finished")
         .of(command::generate);
     stop.is({}, "a text that, once written, finishes its text; may be given several times")
+        .of(command::generate);
+    ignore_eos
+        .is(false,
+            "texts go on behind the tokens that end one by the model's generation_config.json, and "
+            "answers of --chat behind the end of a turn")
         .of(command::generate);
     greedy.is(false, "always take the likeliest token, as --temperature 0 does")
         .of(command::generate);
