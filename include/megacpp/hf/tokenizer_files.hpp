@@ -38,4 +38,21 @@ inline std::vector<extra_file> tokenizer_files(const std::string& path) {
   return files;
 }
 
+/// The text of a generation_config.json, which messages call `file`, with the token `end` among
+/// those that end a text. Throws mc::error(exit_code::model) for what is none.
+inline std::string with_end_token(std::string_view text, const std::string& file,
+                                  std::int32_t end) {
+  const json_value value(parse_json(text, file, exit_code::model), file, exit_code::model);
+  nlohmann::json config = value.as<json_value>().raw();
+  nlohmann::json& ends = config["eos_token_id"];
+  if (ends == end) return std::string(text);
+  nlohmann::json all = nlohmann::json::array({end});
+  if (ends.is_number()) all.push_back(ends);
+  if (ends.is_array())
+    for (const nlohmann::json& other : ends)
+      if (other != end) all.push_back(other);
+  ends = all.size() == 1 ? nlohmann::json(end) : std::move(all);
+  return config.dump(2) + "\n";
+}
+
 } // namespace mc
