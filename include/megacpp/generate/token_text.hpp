@@ -1,4 +1,5 @@
-// Prompts as tokens, and tokens as what is written: bytes, the characters of a model, or ids.
+// Prompts as tokens, and tokens as what is written: by a tokenizer, as bytes, as the characters of
+// a model, or as ids.
 #pragma once
 
 #include <megacpp/train/run_tokenizer.hpp>
