@@ -6,6 +6,7 @@
 PROGRAM is compiled from tiny_gpt.hpp.
 """
 
+import base64
 import calendar
 import contextlib
 import ctypes
@@ -2193,19 +2194,77 @@ class IndexedSets(Case):
         self.refused(MISMATCH, "train", *data, "--reset-attention-mask", "--tokenizer-type", "NullTokenizer",
                      says="PACKED")
 
-    def test_the_tokenizer_goes_along(self):
-        one, _ = self.sets()
+    def words(self, *special):
+        """The folder of a tokenizer: bytes are their own ids, but for special tokens, the last of which
+        is the end of a document, the one before it has the id before."""
         words = self.folder / "words"
         words.mkdir()
-        # Bytes are their own ids, but for the end of a document.
         prints = [*range(33, 127), *range(161, 173), *range(174, 256)]
         others = iter(range(256, 512))
         letters = [chr(b) if b in prints else chr(next(others)) for b in range(256)]
+        ids = {self.END - i: token for i, token in enumerate(reversed(special))}
         (words / "tokenizer.json").write_text(json.dumps({
-            "added_tokens": [{"id": self.END, "content": "<|endoftext|>", "special": True}],
+            "added_tokens": [{"id": i, "content": token, "special": True} for i, token in ids.items()],
             "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False}, "decoder": {"type": "ByteLevel"},
             "model": {"type": "BPE", "merges": [],
-                      "vocab": {c: 256 if b == self.END else b for b, c in enumerate(letters)}}}))
+                      "vocab": {c: b + 256 if b in ids else b for b, c in enumerate(letters)}}}))
+        return words
+
+    def test_which_token_ends_a_document(self):
+        # In their order, whatever it is, no mark of exclamation is the first token or behind an end.
+        documents = [[ord("#"), *d] for d in self.documents(1)]
+        one = self.written("one", documents)
+        words = self.words("<|endoftext|>", "<|im_end|>")
+        config = words / "tokenizer_config.json"
+        config.write_text(json.dumps({"eos_token": {"content": "<|im_end|>"}, "pad_token": "!"}))
+        self.result(data=("--data-path", one), name="a")
+        tokens = [t for d in documents for t in d]
+        whole, ends, pads = len(tokens) - 1, tokens.count(self.END) - 1, tokens.count(ord("!"))
+        self.assertGreater(pads, 0)
+        model = ("--tokenizer-model", words)
+        megatron = (*model, "--tokenizer-type", "HuggingFaceTokenizer")
+        mask = ("--eod-mask-loss",)
+        for flags, learned in (((*model, *mask), whole),  # there is no <|endoftext|>
+                               ((*model, *mask, "--eod-token", "<|im_end|>"), whole - ends),
+                               ((*model, *mask, "--eod-token", "!"), whole - pads),
+                               (megatron, whole - pads),
+                               ((*megatron, *mask), whole - ends - pads),
+                               # What ends documents is no padding.
+                               ((*megatron, "--eod-token", "!"), whole),
+                               ((*megatron, *mask, "--eod-token", "!"), whole - pads)):
+            with self.subTest(flags=flags):
+                seen = run("eval", "--load", self.folder / "a", "--data-path", one, "--json", *flags).stdout
+                self.assertEqual(json.loads(seen)["tokens"], learned)
+        train = ("train", "--data-path", one)
+        self.refused(USAGE, *train, *model, "--eod-token", "!", says="--eod-token changes nothing without")
+        self.refused(USAGE, *train, *mask, *model, "--eod-token", "<end>", says='"<end>", which is to end')
+        self.refused(USAGE, *train, *mask, "--tokenizer-type", "NullTokenizer", "--eod-token", "!",
+                     says="NullTokenizer has none")
+        self.refused(USAGE, "train", "--data-path", self.text, "--eod-token", "!", says="changes nothing")
+        config.write_text(json.dumps({"eos_token": "<end>"}))
+        self.refused(USAGE, *train, *mask, *megatron, says='"<end>", which is to end documents, is no token')
+        shutil.rmtree(words)
+        words = self.words("<end>")
+        self.refused(USAGE, *train, *mask, *model, says="by --eod-token")
+        self.refused(USAGE, "generate", "--load", self.folder / "a", *model,
+                     says="give what texts begin with by --prompt")
+
+    def test_a_tiktoken_file_goes_along(self):
+        one, _ = self.sets()
+        ranks = self.folder / "r50k_base.tiktoken"
+        ranks.write_text("".join(f"{base64.b64encode(bytes([b])).decode()} {b}\n" for b in range(256)))
+        a, out = self.folder / "a", self.folder / "out"
+        self.result("--tokenizer-model", ranks, data=("--data-path", one), name="a")
+        run("export", "--load", a, "--save", out)
+        for folder in (newest(a), out):
+            self.assertEqual((folder / ranks.name).read_bytes(), ranks.read_bytes())
+            text = json.loads(run("generate", "--load", folder, "--prompt", "#", "--json", "--max-new-tokens",
+                                  9).stdout)
+            self.assertEqual(text["text"].encode(), bytes([35, *text["tokens"]]))
+
+    def test_the_tokenizer_goes_along(self):
+        one, _ = self.sets()
+        words = self.words("<|endoftext|>")
         (words / "chat_template.jinja").write_text("any")
         said = self.result("--tokenizer-model", words, "--sample-interval", 8, "--sample-prompt", "#",
                            "--max-new-tokens", 9, data=("--data-path", one), name="a")[2]
@@ -2590,6 +2649,29 @@ class Generation(Case):
         # The prompt stops nothing: "gr" is in it.
         self.assertGreater(len(tokens("--stop", "gr")[0]), 0)
         self.assertGreater(len(tokens("--stop-tokens", ord("r"))[0]), 0)
+
+    def test_stops_where_the_model_says(self):
+        model = shutil.copytree(newest(self.model), self.folder / "plain")
+        for name in ("megacpp_state.json", "optimizer.safetensors"):
+            (model / name).unlink()
+
+        def tokens(*flags):
+            done = run("generate", "--load", model, "--prompt", "7 gr", "--seed", 4, "--json", *flags)
+            line = json.loads(done.stdout)
+            return line["tokens"], line["end"]
+        whole, _ = tokens()
+        rare = whole[11]
+        cut = (whole[:whole.index(rare) + 1], "stop")
+        for name in ("config.json", "generation_config.json"):  # the second one is asked first
+            said = json.loads((model / name).read_text())
+            for ends in (rare, [127, rare]):
+                (model / name).write_text(json.dumps({**said, "eos_token_id": ends}))
+                self.assertEqual(tokens(), cut)
+                self.assertEqual(tokens("--ignore-eos"), (whole, "length"))
+            (model / name).write_text(json.dumps({**said, "eos_token_id": 127}))
+            self.assertEqual(tokens(), (whole, "length"))
+        (model / "generation_config.json").write_text('{"eos_token_id": "end"}')
+        self.refused(MODEL, "generate", "--load", model, says="eos_token_id")
 
     def test_token_ids(self):
         def lines(*flags):

@@ -107,6 +107,20 @@ for ranks in (1, 2):
 apart = max(abs(a - b) for a, b in zip(*seen, strict=True))
 check(len(seen[0]) == -(-7 * rows // 32) and apart < 1e-4, f"replicas have the losses of one rank (to {apart:.1e})")
 
+# A base that ends texts otherwise ends answers where turns end, wherever the tuned model is served.
+ends = {"<|im_end|>": 0, "<|endoftext|>": 0}
+for token in json.loads((FOLDER / "base/model/tokenizer.json").read_text())["added_tokens"]:
+    ends[token["content"]] = token["id"]
+shutil.rmtree(FOLDER / "base-of-texts", ignore_errors=True)
+shutil.copytree(FOLDER / "base/model", FOLDER / "base-of-texts")
+(FOLDER / "base-of-texts/generation_config.json").write_text(
+    json.dumps({"eos_token_id": ends["<|endoftext|>"], "top_k": 20}))
+train("served", "held-out.jsonl", load="base-of-texts", epochs=("--train-iters", 2))
+run("export", "--load", "served", "--save", "for-servers")
+check(json.loads((FOLDER / "for-servers/generation_config.json").read_text()) ==
+      {"eos_token_id": [ends["<|im_end|>"], ends["<|endoftext|>"]], "top_k": 20},
+      "a tuned model ends where turns do, and what else its base says stays")
+
 # Texts on the way are answers.
 # By the weights as they are, since the learning rate is 0.
 asking = ("train", "--load", "model", "--finetune", "--data-type", "chat", "--data-path", "held-out.jsonl",

@@ -3,7 +3,7 @@
 #define BOOST_TEST_MODULE folders
 #include <boost/test/unit_test.hpp>
 
-#include <megacpp/hf/model_folder.hpp>
+#include <megacpp/hf/tokenizer_files.hpp>
 #include <megacpp/train/state.hpp>
 
 #include <bit>
@@ -548,6 +548,22 @@ BOOST_AUTO_TEST_CASE(biases_and_stretched_rope_go_out_and_come_back) {
   yarn["original_max_position_embeddings"] = 16, yarn["attention_factor"] = 1.5;
   yarn["truncate"] = false, yarn["beta_slow"] = 2.0;
   BOOST_TEST(written({mc::rope_type::yarn, 2, 16, 2, 32, 1.5, false}) == yarn);
+}
+
+BOOST_AUTO_TEST_CASE(a_token_that_ends_texts_comes_before_those_that_do) {
+  const auto with_seven = [](const char* text) {
+    return json::parse(mc::with_end_token(text, "generation_config.json", 7));
+  };
+  BOOST_TEST(with_seven("{}") == json::parse(R"({"eos_token_id": 7})"));
+  BOOST_TEST(with_seven(R"({"eos_token_id": null, "top_k": 20})") ==
+             json::parse(R"({"eos_token_id": 7, "top_k": 20})"));
+  BOOST_TEST(with_seven(R"({"eos_token_id": 3})").at("eos_token_id") == json::array({7, 3}));
+  BOOST_TEST(with_seven(R"({"eos_token_id": [3, 7, 4]})").at("eos_token_id") ==
+             json::array({7, 3, 4}));
+  const std::string same = R"({"eos_token_id": 7,   "top_k": 20})";
+  BOOST_TEST(mc::with_end_token(same, "generation_config.json", 7) == same);
+  CHECK_REFUSED(mc::with_end_token("[1]", "generation_config.json", 7), exit_code::model,
+                "generation_config.json");
 }
 
 BOOST_AUTO_TEST_CASE(published_vocabularies_have_their_end_of_text) {

@@ -508,9 +508,23 @@ inline tokenizer_parts read_tiktoken(const std::string& path, tiktoken_rules rul
   return p;
 }
 
-/// Opens a tokenizer: a folder with a tokenizer.json, or with vocab.json and merges.txt; a
-/// tokenizer.json of any name; or a .tiktoken file, by the rules of its name. Throws
-/// mc::error(exit_code::data).
+/// The path of the one .tiktoken file of a folder whose name says its rules; "" if there is none.
+inline std::string tiktoken_in(const std::string& folder) {
+  namespace fs = std::filesystem;
+  std::string found;
+  std::error_code ignored;
+  for (const fs::directory_entry& e : fs::directory_iterator(folder, ignored)) {
+    const fs::path& path = e.path();
+    if (path.extension() != ".tiktoken" || !tiktoken_rules_of(path.stem().string())) continue;
+    if (!found.empty()) return "";
+    found = path.string();
+  }
+  return found;
+}
+
+/// Opens a tokenizer: a folder with a tokenizer.json, with vocab.json and merges.txt, or with a
+/// .tiktoken file; a tokenizer.json of any name; or a .tiktoken file, by the rules of its name.
+/// Throws mc::error(exit_code::data).
 inline std::unique_ptr<const tokenizer> open_tokenizer(const std::string& path) {
   namespace fs = std::filesystem;
   std::error_code ignored;
@@ -521,40 +535,47 @@ inline std::unique_ptr<const tokenizer> open_tokenizer(const std::string& path) 
     if (fs::exists(whole, ignored)) return std::make_unique<tokenizer>(read_tokenizer_json(whole));
     if (fs::exists(tokens, ignored) && fs::exists(merges, ignored))
       return std::make_unique<tokenizer>(read_vocabulary_and_merges(tokens, merges));
+    if (const std::string ranks = tiktoken_in(path); !ranks.empty()) return open_tokenizer(ranks);
     throw error(
         exit_code::data,
-        fmt::format("{} has no tokenizer.json, nor vocab.json and merges.txt; give the folder "
-                    "or the file of a tokenizer",
-                    path));
+        fmt::format(
+            "{} has no tokenizer.json, nor vocab.json and merges.txt, nor one of tiktoken's "
+            "files; give the folder or the file of a tokenizer",
+            path));
   }
   if (at.extension() == ".tiktoken") {
     std::optional<tiktoken_rules> rules = tiktoken_rules_of(at.stem().string());
     if (!rules)
-      throw error(exit_code::data,
-                  fmt::format("{} is none of tiktoken's own files (gpt2, r50k_base, p50k_base, "
-                              "cl100k_base, o200k_base), and does not say how texts are cut; name "
-                              "its rules by --tiktoken-pattern",
-                              path));
+      throw error(
+          exit_code::data,
+          fmt::format("{} is none of tiktoken's own files (gpt2, r50k_base, p50k_base, "
+                      "cl100k_base, o200k_base), and does not say how texts are cut; "
+                      "give it the name of the one whose rules it has, or, to megacpp-data, "
+                      "name them by --tiktoken-pattern",
+                      path));
     return std::make_unique<tokenizer>(read_tiktoken(path, std::move(*rules)));
   }
   return std::make_unique<tokenizer>(read_tokenizer_json(path));
 }
 
 /// The token that ends a document: the one that is asked for, or else that of published
-/// vocabularies. Throws mc::error(exit_code::usage) for one that there is not.
-inline std::int32_t end_of_document(const tokenizer& t, const std::string& asked = "") {
+/// vocabularies. `advice`: what to do where there is none of these. Throws
+/// mc::error(exit_code::usage) for one that there is not.
+inline std::int32_t end_of_document(
+    const tokenizer& t, const std::string& asked = "",
+    std::string_view advice = "name the one that ends a document by --eod-token") {
   const std::string_view known[] = {"<|endoftext|>", "<|end_of_text|>", "</s>"};
   for (const std::string_view name : known)
     if (asked.empty())
       if (const auto id = t.id_of(name)) return *id;
   if (const auto id = t.id_of(asked); id && !asked.empty()) return *id;
-  throw error(exit_code::usage,
-              asked.empty()
-                  ? fmt::format("{} has no token {}; name the one that ends a document by "
-                                "--eod-token",
-                                t.file(), fmt::join(known, ", "))
-                  : fmt::format("--eod-token \"{}\" is no token of {}; give one of its own",
-                                printable(asked), t.file()));
+  throw error(
+      exit_code::usage,
+      asked.empty()
+          ? fmt::format("{} has no token {}; {}", t.file(), fmt::join(known, ", "), advice)
+          : fmt::format("\"{}\", which is to end documents, is no token of {}; give one of its own "
+                        "by --eod-token",
+                        printable(asked), t.file()));
 }
 
 } // namespace mc

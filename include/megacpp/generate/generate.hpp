@@ -137,7 +137,7 @@ inline std::vector<continued_text> read_prompts(const options& o, const token_te
   if (tokens.ids())
     throw error(exit_code::usage, "--ids needs --prompt or --prompts-file with token ids");
   list.emplace_back();
-  list.back().tokens = {tokens.first()}, list.back().given = 1;
+  list.back().tokens = {tokens.first("--prompt")}, list.back().given = 1;
   return list;
 }
 
@@ -171,6 +171,20 @@ inline std::vector<std::string> untrained_reached(const model_folder& folder, co
   const auto sequence = file.state().field<json_value>("program").field<std::int64_t>(
       "sequence", 1, std::int64_t{1} << 31);
   return longest > sequence ? untrained_positions(p, sequence) : std::vector<std::string>();
+}
+
+/// The tokens that end a text of a model: eos_token_id, a number or a list, of its
+/// generation_config.json, or else of its config.json. Throws mc::error(exit_code::model).
+inline std::vector<std::int32_t> end_tokens_of(const model_folder& folder) {
+  constexpr const char* field = "eos_token_id";
+  for (const char* name : {"generation_config.json", "config.json"}) {
+    if (!folder.contains(name)) continue;
+    const json_value file = read_json(folder.open(name));
+    if (!file.has(field)) continue;
+    if (file.raw().at(field).is_array()) return file.field<std::vector<std::int32_t>>(field);
+    return {file.field<std::int32_t>(field)};
+  }
+  return {};
 }
 
 /// When a text is finished.
@@ -439,7 +453,10 @@ inline void run_generation(const program_view& p, const options& o, device& on,
   if (!talks)
     texts = detail::with_samples(detail::read_prompts(o, tokens, chat ? &*chat : nullptr), o);
   detail::text_end end(o, p, tokens);
-  if (chat) end.add(chat->end_of_turn());
+  if (!o.sampling.ignore_eos()) {
+    for (const std::int32_t id : detail::end_tokens_of(folder)) end.add(id);
+    if (chat) end.add(chat->end_of_turn());
+  }
   all.after_first(name_of(found));
   detail::require_same_model(all, folder);
   if (all.apart()) all.require_same(detail::hash_of(texts), "other prompts", "give all the same");

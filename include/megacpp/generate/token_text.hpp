@@ -1,4 +1,5 @@
-// Prompts as tokens, and tokens as what is written: bytes, the characters of a model, or ids.
+// Prompts as tokens, and tokens as what is written: by a tokenizer, as bytes, as the characters of
+// a model, or as ids.
 #pragma once
 
 #include <megacpp/train/run_tokenizer.hpp>
@@ -81,9 +82,11 @@ public:
     return characters_ ? characters_->size() : std::min(256, vocabulary_);
   }
   /// What a text without a prompt begins with: a line end, or the first token if there is none; of
-  /// a tokenizer the token that ends documents.
-  std::int32_t first() const {
-    if (words_) return end_of_document(*words_);
+  /// a tokenizer the token that ends documents. `flag` gives another prompt. Throws
+  /// mc::error(exit_code::usage) for a tokenizer without such a token.
+  std::int32_t first(std::string_view flag) const {
+    if (words_)
+      return end_of_document(*words_, "", fmt::format("give what texts begin with by {}", flag));
     const std::int32_t t = characters_ ? characters_->token('\n') : '\n';
     return t >= 0 && t < vocabulary_ ? t : 0;
   }

@@ -56,7 +56,7 @@ private:
     const text_flag& prompt = o.training.sample_prompt;
     if (prompt.given())
       t.tokens = tokens_.read_prompt(prompt(), "--sample-prompt", exit_code::usage);
-    else if (!tokens_.ids()) t.tokens = {tokens_.first()};
+    else if (!tokens_.ids()) t.tokens = {tokens_.first("--sample-prompt")};
     if (t.tokens.empty())
       throw error(exit_code::usage,
                   tokens_.ids()

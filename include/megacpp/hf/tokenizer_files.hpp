@@ -1,6 +1,7 @@
 // The files of a tokenizer in a model's folder, which go along with its weights.
 #pragma once
 
+#include <megacpp/data/tokenizer_file.hpp>
 #include <megacpp/hf/model_folder.hpp>
 #include <megacpp/io/mapped_file.hpp>
 
@@ -11,8 +12,8 @@
 
 namespace mc {
 
-/// Those that a folder has, or a tokenizer.json of any name; nothing for "". Throws
-/// mc::error(exit_code::model) for one that cannot be read.
+/// Those that a folder has, or a tokenizer.json of any name, or a .tiktoken file whose name says
+/// its rules; nothing for "". Throws mc::error(exit_code::model) for one that cannot be read.
 inline std::vector<extra_file> tokenizer_files(const std::string& path) {
   namespace fs = std::filesystem;
   std::vector<extra_file> files;
@@ -26,10 +27,32 @@ inline std::vector<extra_file> tokenizer_files(const std::string& path) {
     for (const std::string_view name : tokenizer_file_names)
       if (fs::is_regular_file(fs::path(path) / name, ignored))
         take(std::string(name), fs::path(path) / name);
+    if (const fs::path ranks = tiktoken_in(path); !ranks.empty())
+      take(ranks.filename().string(), ranks);
+  } else if (tiktoken_rules_of(fs::path(path).stem().string()) &&
+             fs::path(path).extension() == ".tiktoken") {
+    take(fs::path(path).filename().string(), path);
   } else if (fs::path(path).extension() == ".json") {
     take("tokenizer.json", path);
   }
   return files;
+}
+
+/// The text of a generation_config.json, which messages call `file`, with the token `end` among
+/// those that end a text. Throws mc::error(exit_code::model) for what is none.
+inline std::string with_end_token(std::string_view text, const std::string& file,
+                                  std::int32_t end) {
+  const json_value value(parse_json(text, file, exit_code::model), file, exit_code::model);
+  nlohmann::json config = value.as<json_value>().raw();
+  nlohmann::json& ends = config["eos_token_id"];
+  if (ends == end) return std::string(text);
+  nlohmann::json all = nlohmann::json::array({end});
+  if (ends.is_number()) all.push_back(ends);
+  if (ends.is_array())
+    for (const nlohmann::json& other : ends)
+      if (other != end) all.push_back(other);
+  ends = all.size() == 1 ? nlohmann::json(end) : std::move(all);
+  return config.dump(2) + "\n";
 }
 
 } // namespace mc

@@ -42,7 +42,7 @@ inline constexpr std::string_view tokenizer_file_names[] = {
 inline bool is_model_file(std::string_view name) {
   return std::ranges::find(tokenizer_file_names, name) != std::end(tokenizer_file_names) ||
          name == "config.json" || name == "characters.json" ||
-         name == "model.safetensors.index.json" ||
+         name == "model.safetensors.index.json" || name.ends_with(".tiktoken") ||
          (name.starts_with("model") && name.ends_with(".safetensors"));
 }
 

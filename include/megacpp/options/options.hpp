@@ -67,7 +67,8 @@ struct data_flags {
                            (text_flag, tokenizer_model), (text_flag, vocab_file),
                            (text_flag, merge_file), (switch_flag, reset_position_ids),
                            (switch_flag, reset_attention_mask), (switch_flag, eod_mask_loss),
-                           (text_flag, chat_loss), (switch_flag, mock_data));
+                           (text_flag, eod_token), (text_flag, chat_loss),
+                           (switch_flag, mock_data));
   data_flags() {
     const command reading = command::train | command::eval;
     data_path
@@ -156,6 +157,12 @@ struct data_flags {
         .of(reading)
         .resumes(on_resume::must_match);
     eod_mask_loss.is(false, "what follows the end of a document is not learned")
+        .of(reading)
+        .resumes(on_resume::must_match);
+    eod_token.is("", "the token that ends a document, for the three flags before this one")
+        .shown_as(
+            "<|endoftext|>, <|end_of_text|> or </s>, the first that there is; of "
+            "HuggingFaceTokenizer the eos_token of tokenizer_config.json")
         .of(reading)
         .resumes(on_resume::must_match);
     chat_loss
@@ -371,9 +378,9 @@ struct sampling_flags {
                            (switch_flag, chat), (text_flag, system_prompt),
                            (switch_flag, enable_thinking), (switch_flag, ids),
                            (whole_flag, num_samples), (whole_flag, max_new_tokens),
-                           (texts_flag, stop_tokens), (texts_flag, stop), (switch_flag, greedy),
-                           (real_flag, temperature), (whole_flag, top_k), (real_flag, top_p),
-                           (text_flag, overflow), (whole_flag, batch_size),
+                           (texts_flag, stop_tokens), (texts_flag, stop), (switch_flag, ignore_eos),
+                           (switch_flag, greedy), (real_flag, temperature), (whole_flag, top_k),
+                           (real_flag, top_p), (text_flag, overflow), (whole_flag, batch_size),
                            (switch_flag, use_cache));
   sampling_flags() {
     prompt
@@ -408,6 +415,11 @@ struct sampling_flags {
             "written, a text is finished")
         .of(command::generate);
     stop.is({}, "a text that, once written, finishes its text; may be given several times")
+        .of(command::generate);
+    ignore_eos
+        .is(false,
+            "texts go on behind the tokens that end one by the model's generation_config.json, and "
+            "answers of --chat behind the end of a turn")
         .of(command::generate);
     greedy.is(false, "always take the likeliest token, as --temperature 0 does")
         .of(command::generate);

@@ -126,17 +126,38 @@ inline void require_packed(const program_view& p, const char* what) {
                     what, p.name));
 }
 
-/// What the flags of --reset-position-ids and its like make of the ends of documents. Throws
-/// mc::error.
+/// What the tokenizer_config.json of a folder says a token is; "" for none.
+inline std::string configured_token(const std::filesystem::path& folder, std::string_view name) {
+  const std::filesystem::path path = folder / "tokenizer_config.json";
+  std::error_code ignored;
+  return std::filesystem::exists(path, ignored) ? spelled_token(read_json(path.string()), name, "")
+                                                : "";
+}
+
+/// What the flags of --reset-position-ids and its like make of the ends of documents. As with
+/// Megatron-LM, a HuggingFaceTokenizer ends them by its eos_token, and its pad_token is not
+/// learned. Throws mc::error.
 inline document_ends ends_of(const program_view& p, const options& o, const std::string& folder) {
   const data_flags& d = o.data;
   document_ends ends{.reset_position_ids = d.reset_position_ids(),
                      .reset_attention_mask = d.reset_attention_mask(),
                      .eod_mask_loss = d.eod_mask_loss()};
   if (ends.reset_attention_mask) require_packed(p, "--reset-attention-mask");
-  if (!ends.reset_position_ids && !ends.reset_attention_mask && !ends.eod_mask_loss) return ends;
+  const bool asks = ends.reset_position_ids || ends.reset_attention_mask || ends.eod_mask_loss;
+  const bool configured = d.tokenizer_type() == "HuggingFaceTokenizer";
   if (d.tokenizer_type() == "NullTokenizer") {
+    if (d.eod_token.asked())
+      throw error(exit_code::usage,
+                  "--eod-token is a token of a tokenizer, and NullTokenizer has none: the last id "
+                  "of the vocabulary ends documents; leave one of them out");
     ends.eod = p.vocabulary - 1;
+    return ends;
+  }
+  if (!asks && !configured) {
+    if (d.eod_token.asked())
+      throw error(exit_code::usage,
+                  "--eod-token changes nothing without --reset-position-ids, "
+                  "--reset-attention-mask or --eod-mask-loss; leave it out");
     return ends;
   }
   const auto t = run_tokenizer(d, folder);
@@ -144,7 +165,14 @@ inline document_ends ends_of(const program_view& p, const options& o, const std:
     throw error(exit_code::usage,
                 "--reset-position-ids, --reset-attention-mask and --eod-mask-loss need to know the "
                 "token that ends a document; name the tokenizer by --tokenizer-model");
-  ends.eod = end_of_document(*t);
+  std::string end = d.eod_token();
+  if (configured) {
+    const std::string& own = d.tokenizer_model.given() ? d.tokenizer_model() : folder;
+    if (end.empty()) end = configured_token(own, "eos_token");
+    if (const std::string pad = configured_token(own, "pad_token"); !pad.empty())
+      ends.pad = t->id_of(pad);
+  }
+  if (asks || ends.pad) ends.eod = end_of_document(*t, end);
   return ends;
 }
 
@@ -339,6 +367,7 @@ inline void refuse_flags_of_sets(const options& o) {
        {std::pair{"reset-position-ids", d.reset_position_ids.asked()},
         std::pair{"reset-attention-mask", d.reset_attention_mask.asked()},
         std::pair{"eod-mask-loss", d.eod_mask_loss.asked()},
+        std::pair{"eod-token", d.eod_token.asked()},
         std::pair{"data-cache-path", d.data_cache_path.asked()},
         std::pair{"multiple-validation-sets", o.training.multiple_validation_sets.asked()}})
     if (asked)

@@ -17,7 +17,8 @@ inline bool has_tokenizer(const std::string& folder) {
     std::error_code ignored;
     return std::filesystem::exists(std::filesystem::path(folder) / name, ignored);
   };
-  return there("tokenizer.json") || (there("vocab.json") && there("merges.txt"));
+  return there("tokenizer.json") || (there("vocab.json") && there("merges.txt")) ||
+         !tiktoken_in(folder).empty();
 }
 
 /// Whether flags name one.

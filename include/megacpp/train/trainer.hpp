@@ -121,6 +121,26 @@ private:
   /// Those that the flags name, or else those of the model that the run starts from.
   std::vector<extra_file> files_of_tokenizer() const {
     if (!o_.training.save.given()) return {};
+    std::vector<extra_file> files = own_files_of_tokenizer();
+    if (!text_.template_folder.empty()) end_at_turns(files);
+    return files;
+  }
+  /// What has learned conversations ends where a turn does, wherever it is served.
+  void end_at_turns(std::vector<extra_file>& files) const {
+    const auto end =
+        text_.words->id_of(chat_template::of_folder(text_.template_folder).end_of_turn());
+    if (!end) return;
+    const std::string name = "generation_config.json";
+    auto at = std::ranges::find(files, name, &extra_file::first);
+    if (at == files.end())
+      at = files.emplace(
+          at, name,
+          detail::has_hugging_face_form(p_)
+              ? detail::config_texts(hf_family_of(p_).config(p_), storage_type::f32).at(name)
+              : "{}");
+    at->second = with_end_token(at->second, text_.template_folder + '/' + name, *end);
+  }
+  std::vector<extra_file> own_files_of_tokenizer() const {
     const data_flags& d = o_.data;
     if (d.tokenizer_model.given()) return tokenizer_files(d.tokenizer_model());
     if (d.vocab_file.given()) {
