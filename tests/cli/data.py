@@ -4,12 +4,14 @@
 """
 
 import json
+import os
 import pathlib
 import signal
 import struct
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 PROGRAM = sys.argv[1]
@@ -119,12 +121,27 @@ class Texts(DataTest):
         self.refused(2, "give a command: encode, decode")
         self.refused(2, "--append-eod is a flag of prepare", "encode", "--append-eod", text="")
         self.refused(2, "belong together", "encode", "--vocab-file", "x", text="")
+        for flag in ("--vocab-file", "--merge-file"):
+            self.refused(2, f"{flag} is a flag of", "chat", flag, "x", text="")
         self.refused(2, "changes nothing without a --tokenizer that ends in .tiktoken",
                      "encode", "--tokenizer", self.tokenizer, "--tiktoken-pattern", "gpt2", text="")
         self.refused(4, "does not exist", "encode", "--tokenizer", self.at / "none", text="")
         self.refused(4, "cannot read", "encode", "--tokenizer", self.tokenizer, "--input", self.at / "none")
         self.refused(2, "one --json-keys", "encode", "--tokenizer", self.tokenizer, "--json-keys", "a", "b",
                      text="")
+
+    def test_a_signal_ends_waiting_for_a_pipe(self):
+        with subprocess.Popen([PROGRAM, "encode", "--tokenizer", self.tokenizer], stdin=subprocess.PIPE,
+                              stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as running:
+            try:
+                running.stdin.write(b'"a"\n' * 50000)  # more than a pipe holds, so that reading has begun
+                running.stdin.flush()
+                running.send_signal(signal.SIGINT)
+                self.assertEqual(running.wait(60), 10)
+            finally:
+                running.kill()
+            self.assertIn(b"SIGINT ended the work before its end, while it read the standard input",
+                          running.stderr.read())
 
     def test_what_nobody_reads_is_an_error(self):
         with open("/dev/full", "wb") as full:
@@ -216,6 +233,104 @@ class Sets(DataTest):
             (self.at / "part.prepare.json").write_text(kept)
             self.assertIn("begins anew", self.prepare("part", "--input", path).stderr.decode())
 
+    def fed(self, command, use):
+        """Runs a command that reads a pipe last: use(process, end of the pipe) once it waits there."""
+        with subprocess.Popen([PROGRAM, *command], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as running:
+            end = None
+            while end is None and running.poll() is None:
+                try:
+                    end = os.open(self.at / "pipe.jsonl", os.O_WRONLY | os.O_NONBLOCK)
+                except OSError:  # it does not read yet
+                    time.sleep(0.01)
+            try:
+                if end is not None:
+                    use(running, end)
+                    os.close(end)
+                running.wait(60)
+            finally:
+                running.kill()
+            return running.returncode, running.stderr.read().decode()
+
+    def stopped(self, *arguments):
+        """Prepares two documents, and is stopped while it waits for more; the command."""
+        (self.at / "a.jsonl").write_text('"the"\n"cat"\n')
+        os.mkfifo(self.at / "pipe.jsonl")
+        command = ["prepare", "--output-prefix", self.at / "part", "--input", self.at / "a.jsonl",
+                   self.at / "pipe.jsonl", *arguments]
+
+        def stop(running, end):
+            running.send_signal(signal.SIGINT)
+            running.wait(60)
+        code, said = self.fed(command, stop)
+        self.assertEqual(code, 10, said)
+        self.assertIn("SIGINT ended the work after 2 documents; the same command goes on", said)
+        return command
+
+    def ended(self, command):
+        code, said = self.fed(command, lambda running, end: os.write(end, b'"a"\n'))
+        self.assertEqual(code, 0, said)
+        self.assertEqual(read_set(self.at / "part_text_document")[1][1:], [[[*b"cat"]], [[97]]])
+        return said
+
+    def test_work_goes_on_from_its_own_and_from_nothing_else(self):
+        command = self.stopped("--tokenizer", self.tokenizer)
+        parts = [self.at / f"part_text_document.{name}.partial" for name in ("bin", "lengths", "documents")]
+        # Another request writes more into the same files, and ends before it has kept any of it.
+        with subprocess.Popen([PROGRAM, "prepare", "--tokenizer", self.tokenizer, "--output-prefix",
+                               self.at / "part"], stdin=subprocess.PIPE, stderr=subprocess.DEVNULL) as other:
+            while other.poll() is None and min(p.stat().st_size for p in parts) < 1 << 20:
+                other.stdin.write(b'"b"\n' * 10000)
+            other.kill()
+        self.assertGreaterEqual(min(p.stat().st_size for p in parts), 1 << 20)
+        self.ended(command)
+        self.assertEqual(read_set(self.at / "part_text_document")[1][0], [[257]])
+
+    def test_what_changes_ids_begins_the_work_anew(self):
+        letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+        ranks = self.at / "own.tiktoken"
+        ranks.write_text("".join(f"{letters[b >> 2]}{letters[(b & 3) << 4]}== {b}\n" for b in range(256)))
+
+        def merges(command):  # of the same vocabulary
+            file = small_tokenizer()
+            file["model"]["merges"].pop()
+            self.tokenizer.write_text(json.dumps(file))
+
+        def time_of_input(command):
+            os.utime(self.at / "a.jsonl", (1, 1))
+
+        def expression(command):
+            command[-1] = "cl100k_base"
+
+        def nothing(command):
+            pass
+        own, by_rules = ["--tokenizer", self.tokenizer], ["--tokenizer", ranks, "--tiktoken-pattern", "gpt2"]
+        for change, arguments in ((nothing, own), (merges, own), (time_of_input, own),
+                                  (nothing, by_rules), (expression, by_rules)):
+            with self.subTest(change=change.__name__):
+                command = self.stopped(*arguments)
+                change(command)
+                self.assertIn("going on after 2" if change is nothing else "is of another request",
+                              self.ended(command))
+            (self.at / "pipe.jsonl").unlink()
+
+    def test_what_fails_at_the_end_is_not_encoded_again(self):
+        (self.at / "a.jsonl").write_text('{"title": "the", "body": "cat"}\n')
+        arguments = ["--json-keys", "title", "body", "--input", self.at / "a.jsonl"]
+        blocked = self.at / "x_body_document.idx"
+        blocked.mkdir()
+        self.assertIn("the same command goes on", self.prepare("x", *arguments, code=6).stderr.decode())
+        first = self.at / "x_title_document.bin"
+        before = first.stat()
+        self.assertEqual(read_set(self.at / "x_title_document")[1], [[[257]]])
+        self.assertFalse((self.at / "x_title_document.bin.partial").exists())
+        blocked.rmdir()
+        self.assertIn("going on after 1 documents", self.prepare("x", *arguments).stderr.decode())
+        after = first.stat()
+        self.assertEqual((before.st_ino, before.st_mtime_ns), (after.st_ino, after.st_mtime_ns))
+        self.assertEqual(read_set(self.at / "x_body_document")[1], [[[*b"cat"]]])
+        self.assertEqual([p.name for p in self.at.glob("x*") if "partial" in p.name or "prepare" in p.name], [])
+        self.run_program("verify", "--input", self.at / "x_title_document", self.at / "x_body_document")
+
     def test_a_full_disk_is_told_and_leaves_what_was_there(self):
         (self.at / "a.jsonl").write_text('"the"\n')
         self.prepare("web", "--input", self.at / "a.jsonl")
@@ -252,6 +367,14 @@ class Sets(DataTest):
         pathlib.Path(f"{both}.bin").write_bytes(data[:-1])
         self.refused(4, "both", "verify", "--input", both)
         self.refused(2, "is one of --input", "merge", "--input", a, b, "--output-prefix", a)
+        wide = self.at / "wide"  # of 8 bytes a token, more than an id has
+        for ids, code in (([5, 2**31 - 1], 0), ([5, 2**31], 4)):
+            pathlib.Path(f"{wide}.bin").write_bytes(struct.pack("<2q", *ids))
+            pathlib.Path(f"{wide}.idx").write_bytes(
+                b"MMIDIDX\0\0" + struct.pack("<QBQQiqqq", 1, 5, 1, 2, 2, 0, 0, 1))
+            for command in ("verify", "inspect"):
+                done = self.run_program(command, "--input", wide, code=code)
+                self.assertIn(str(ids[1]), (done.stderr if code else done.stdout).decode())
         self.refused(2, "needs --input", "inspect")
         self.refused(4, "does not exist", "verify", "--input", self.at / "none")
 

@@ -1,19 +1,28 @@
 // libFuzzer: any line is either refused with mc::error or a conversation that every template either
 // refuses or writes, the turns of which stand in its text, one after the other, and end as turns of
 // the template do; what is written of its tools and arguments is JSON that is written the same again.
-// Half of the inputs are text; the others draw messages for a line that is valid.
+// Of lines with texts, each is refused or has those that a parser of whole documents finds, and of a
+// file each is read once, in order, from wherever reading begins. Half of the inputs are text; most of
+// the others draw parts for a line that is valid.
 //
 // clang++ -std=c++20 -O1 -g -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all -Iinclude
 //   tests/fuzz/conversation.cpp -lfmt
 #include <megacpp/data/chat_template.hpp>
 #include <megacpp/data/conversation.hpp>
+#include <megacpp/data/text_lines.hpp>
+#include <megacpp/io/line_reader.hpp>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <string>
 #include <string_view>
 #include <variant>
+#include <vector>
+
+#include <sys/mman.h>
+#include <unistd.h>
 
 namespace {
 
@@ -83,6 +92,68 @@ void check_line(std::string_view line) {
   });
 }
 
+void check_texts(std::string_view line, const std::vector<std::string>& names) {
+  using nlohmann::json;
+  const json whole = json::parse(line, nullptr, false);
+  std::vector<std::string> expected;
+  for (const std::string& name : names) {
+    const json text = whole.is_object() ? whole.value(name, json()) : whole;
+    if (text.is_string() && (whole.is_object() || names.size() == 1)) expected.push_back(text);
+  }
+  const bool has_all = expected.size() == names.size();
+  value_or_sentence([&] {
+    const auto texts = mc::texts_of_line(line, names, "fuzz: line 1");
+    require(has_all && texts == expected);
+  });
+  // Written again no name is there twice, and nothing but depth can be refused.
+  const auto opens = [](char c) { return c == '[' || c == '{'; };
+  if (has_all && std::ranges::count_if(line, opens) < mc::json_depth_limit)
+    require(mc::texts_of_line(whole.dump(), names, "fuzz: line 1") == expected);
+}
+
+void check_file(std::string_view bytes) {
+  const mc::descriptor memory(::memfd_create("fuzz", MFD_CLOEXEC));
+  require(memory && ::write(memory.get(), bytes.data(), bytes.size()) == std::ssize(bytes));
+  const std::string path = fmt::format("/proc/self/fd/{}", memory.get());
+  mc::line_place middle;
+  const auto read_from = [&](const mc::line_place& place) {
+    std::string_view rest = bytes.substr(static_cast<std::size_t>(place.offset));
+    std::int64_t line = place.line;
+    mc::line_reader reader({path}, place);
+    for (mc::line_batch batch; reader.next(batch);) {
+      require(batch.first.offset == std::ssize(bytes) - std::ssize(rest));
+      batch.each([&](std::string_view text, std::int64_t number) {
+        require(number == line++ && !rest.empty());
+        if (static_cast<std::size_t>(std::ssize(bytes) - std::ssize(rest)) <= bytes.size() / 2)
+          middle = {0, number, std::ssize(bytes) - std::ssize(rest)};
+        const std::size_t end = std::min(rest.find('\n'), rest.size());
+        const std::string_view spelled = rest.substr(0, end);
+        require(text == spelled.substr(0, end - (spelled.ends_with('\r') ? 1 : 0)));
+        rest.remove_prefix(std::min(end + 1, rest.size()));
+      });
+      require(batch.next.line == line);
+    }
+    require(rest.empty());
+  };
+  read_from({});
+  read_from(middle);
+  mc::line_reader whole({path}, {}, path);
+  mc::line_batch batch;
+  require(whole.next(batch) == !bytes.empty() && batch.text == bytes && !whole.next(batch));
+}
+
+/// A line of texts, of parts that are valid one by one.
+std::string drawn_texts(const std::uint8_t* data, std::size_t size) {
+  static constexpr std::string_view parts[] = {
+      R"("a":"x")",         R"("b":"\u00e9\n")",  R"("a":"")",      R"("\u0061":"\ud83d\ude00")",
+      R"("c":{"a":["x"]})", R"("c":[{"b":1.5}])", R"("b":null)",    R"("a":["x"])",
+      R"("c":-1)",          R"("b":{"b":"x"})",   R"("a\u0000":0)", R"("":true)"};
+  std::string line = "{";
+  for (std::size_t i = 1; i < size && i < 8; ++i)
+    line += std::string(i > 1 ? "," : "") + std::string(parts[data[i] % std::size(parts)]);
+  return line + '}';
+}
+
 /// A line of parts that are valid one by one.
 std::string drawn(const std::uint8_t* data, std::size_t size) {
   static constexpr std::string_view parts[] = {
@@ -108,7 +179,20 @@ std::string drawn(const std::uint8_t* data, std::size_t size) {
 } // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  if (size > 0 && data[0] & 1) check_line(drawn(data, size));
-  else check_line(std::string_view(reinterpret_cast<const char*>(data), size));
+  const std::string_view bytes(reinterpret_cast<const char*>(data), size);
+  if (size < 2 || data[0] % 8 != 7) {
+    if (size > 0 && data[0] & 1) check_line(drawn(data, size));
+    else check_line(bytes);
+  } else if (data[1] % 16 == 0) {
+    check_file(bytes.substr(2));
+    if (data[1] != 0) return 0;
+    std::string batches(bytes); // of a line that fills one
+    batches.append(mc::line_reader::batch_bytes, 'x').append("\n").append(bytes);
+    check_file(batches);
+  } else {
+    for (const std::vector<std::string>& names : {std::vector<std::string>{"a"}, {"a", "b"}})
+      if (data[1] & 1) check_texts(drawn_texts(data + 1, size - 1), names);
+      else check_texts(bytes.substr(2), names);
+  }
   return 0;
 }

@@ -6,22 +6,29 @@
 #include <megacpp/data/id_tokens.hpp>
 #include <megacpp/data/micro_batches.hpp>
 #include <megacpp/data/windows.hpp>
+#include <megacpp/exec/in_order.hpp>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cmath>
 #include <cstdlib>
+#include <fstream>
 #include <new>
 #include <numeric>
 #include <set>
 #include <thread>
 #include <vector>
 
+#include <sys/resource.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <nlohmann/json.hpp>
 
 #include <scratch.hpp>
+
+#include "child.hpp"
 
 namespace {
 long allocations = 0;
@@ -375,6 +382,31 @@ BOOST_AUTO_TEST_CASE(what_is_read_ahead_comes_in_order) {
     BOOST_TEST(first <= 21);
   }
   mc::read_ahead unused(set, 1, 1, [] { return 0; }); // ends while it waits
+}
+
+// Where memory has room for some threads and not for all, those that run do not read on.
+BOOST_AUTO_TEST_CASE(a_thread_that_cannot_be_started_ends_the_work) {
+  if (MEGACPP_CHECKS_MEMORY) return; // which needs all addresses
+  const int status = test::in_child([] {
+    rlim_t pages = 0;
+    std::ifstream("/proc/self/statm") >> pages;
+    const rlim_t room = pages * static_cast<rlim_t>(::getpagesize()) + (rlim_t{100} << 20);
+    const rlimit limit{room, room};
+    if (::setrlimit(RLIMIT_AS, &limit) != 0) return 1;
+    constexpr int all = 100'000;
+    std::atomic<int> taken = 0;
+    const auto a_moment = [](int, int) {
+      std::this_thread::sleep_for(std::chrono::microseconds(100));
+    };
+    try {
+      mc::in_order<int>(
+          1000, [&](int&) { return ++taken < all; }, a_moment, [](int) {});
+    } catch (const mc::error& e) {
+      return e.code() == exit_code::memory && taken < all ? 0 : 2;
+    }
+    return 3;
+  });
+  BOOST_TEST(status == 0);
 }
 
 BOOST_AUTO_TEST_SUITE_END()

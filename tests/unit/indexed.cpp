@@ -127,6 +127,16 @@ BOOST_AUTO_TEST_CASE(what_is_written_is_read_in_every_type) {
     }
 }
 
+// They are of the dataset that was there, and would call the new one damaged.
+BOOST_AUTO_TEST_CASE(checksums_go_with_what_they_are_of) {
+  const scratch_folder dir;
+  for (const auto& documents : {tiny, ragged}) {
+    write_text(dir / "p.xxh64", "of something else");
+    write(dir / "p", token_type::u16, documents);
+    BOOST_TEST((names_in(dir) == std::set<std::string>{"p.bin", "p.idx"}));
+  }
+}
+
 BOOST_AUTO_TEST_CASE(any_stretch_of_a_sequence_is_read) {
   const scratch_folder dir;
   ids sequence(1000);

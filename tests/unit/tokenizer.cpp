@@ -424,6 +424,23 @@ BOOST_AUTO_TEST_CASE(words_that_are_tokens_may_pass_their_merges) {
   BOOST_TEST(made_of(file)->encode("abc abc") == (ids{258, ' ', 'a', 256}));
 }
 
+// A token with a character that stands for no byte is none of any text, though it has the bytes of one;
+// it decodes to what it spells.
+BOOST_AUTO_TEST_CASE(tokens_of_other_characters_are_only_decoded) {
+  for (const bool ignore_merges : {false, true}) {
+    json file = small({{"Ġ", "a"}});
+    file["model"]["ignore_merges"] = ignore_merges;
+    json& vocab = file["model"]["vocab"];
+    // Where both are, ids are those of the spelled, also where the others come first.
+    vocab["Ġ"] = 300, vocab[" "] = 32, vocab[" a"] = 301, vocab[" b"] = 302, vocab["日"] = 303;
+    const auto t = made_of(file);
+    BOOST_TEST(t->encode(" ") == (ids{300}));
+    BOOST_TEST(t->encode(" a b") == (ids{256, 300, 'b'}));
+    BOOST_TEST(t->encode("日") == (ids{0xe6, 0x97, 0xa5}));
+    BOOST_TEST(t->decode(ids{32, 301, 302, 303}) == "  a b日");
+  }
+}
+
 BOOST_AUTO_TEST_CASE(a_template_stands_around_every_text) {
   json file = small();
   file["added_tokens"] = json::array({added("<s>", 256), added("</s>", 257)});

@@ -71,7 +71,7 @@ struct data_program_flags {
         .shown_as("what belongs to --tiktoken-pattern")
         .of(of_files);
     vocab_file.is("", "GPT-2's vocab.json, with --merge-file instead of --tokenizer").of(of_files);
-    merge_file.is("", "GPT-2's merges.txt").of(of_lines | command::inspect | command::verify);
+    merge_file.is("", "GPT-2's merges.txt").of(of_files);
     json_keys.is({}, "the fields of an object that hold a text; prepare writes a data set for each")
         .many()
         .shown_as("text")

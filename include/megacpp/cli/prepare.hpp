@@ -8,7 +8,10 @@
 #include <megacpp/observe/clock.hpp>
 #include <megacpp/observe/text.hpp>
 
+#include <algorithm>
+#include <cerrno>
 #include <filesystem>
+#include <memory>
 #include <optional>
 #include <string>
 #include <system_error>
@@ -38,14 +41,16 @@ public:
       const auto size = std::filesystem::file_size(file, ignored);
       if (!ignored) total_ += static_cast<std::int64_t>(size);
     }
-    if (!go_on())
+    if (!go_on()) {
       for (const std::string& prefix : prefixes_)
         writers_.push_back(std::make_unique<indexed_writer>(prefix, type_));
+      forget();
+    }
     before_ = bytes_before(at_);
   }
 
   const line_place& begin() const { return at_; }
-  std::int64_t documents() const { return writers_[0]->progress().documents; }
+  std::int64_t documents() const { return progress(0).documents; }
   std::int64_t replaced() const { return replaced_; }
 
   void add(const batch_of_texts& b) {
@@ -70,40 +75,45 @@ public:
   /// Makes what there is durable, for a later call to go on from. Not what comes by a pipe.
   void keep() {
     if (files_.empty()) return;
-    json_output progress = json_output::array();
-    for (const auto& w : writers_) {
-      w->sync();
-      const indexed_progress& p = w->progress();
-      progress.push_back(
-          {{"tokens", p.tokens}, {"sequences", p.sequences}, {"documents", p.documents}});
+    json_output all = json_output::array();
+    for (std::size_t i = 0; i < writers_.size(); ++i) {
+      if (writers_[i]) writers_[i]->sync();
+      const indexed_progress& p = progress(i);
+      all.push_back({{"tokens", p.tokens}, {"sequences", p.sequences}, {"documents", p.documents}});
     }
     write_text_file(journal_, json_line({{"request", request_},
                                          {"file", at_.file},
                                          {"line", at_.line},
                                          {"offset", at_.offset},
                                          {"replaced", replaced_},
-                                         {"progress", progress}}));
-    for (const auto& w : writers_) w->keep();
+                                         {"progress", all}}));
+    for (const auto& w : writers_)
+      if (w) w->keep();
     is_kept_ = true;
   }
   bool is_kept() const { return is_kept_; }
 
+  /// Gives the sets their names. What ends meanwhile goes on here: nothing is encoded again.
   void commit() {
+    const double mb = static_cast<double>(done()) * 1e-6;
+    if (!files_.empty()) {
+      at_ = {files_.size(), 1, 0};
+      keep();
+    }
     std::int64_t tokens = -tokens_before_;
     for (std::size_t i = 0; i < writers_.size(); ++i) {
-      writers_[i]->commit();
+      if (writers_[i]) writers_[i]->commit();
       write_checksums(prefixes_[i]);
-      tokens += writers_[i]->progress().tokens;
+      tokens += progress(i).tokens;
     }
     ::unlink(journal_.c_str());
+    is_kept_ = false;
     for (std::size_t i = 0; i < writers_.size(); ++i)
       print_line(fmt::format("{}: {} documents, {} tokens of type {}", prefixes_[i],
-                             writers_[i]->progress().documents, writers_[i]->progress().tokens,
-                             name_of(type_)));
+                             progress(i).documents, progress(i).tokens, name_of(type_)));
     const double seconds = std::max(clock_.seconds(), 1e-9);
-    print_note(fmt::format("{:.1f} MB in {}, {:.1f} MB/s, {} tokens/s",
-                           static_cast<double>(done()) * 1e-6, duration_text(seconds).view(),
-                           static_cast<double>(done()) * 1e-6 / seconds,
+    print_note(fmt::format("{:.1f} MB in {}, {:.1f} MB/s, {} tokens/s", mb,
+                           duration_text(seconds).view(), mb / seconds,
                            count_text(static_cast<double>(tokens) / seconds).view()));
   }
 
@@ -115,14 +125,26 @@ private:
       hash.add(std::as_bytes(std::span(text)));
       hash.add(std::as_bytes(std::span("\n", 1)));
     };
+    namespace fs = std::filesystem;
+    std::error_code ignored;
     for (const std::string& file : files_) {
-      std::error_code ignored;
-      add(fmt::format("{} {}", file, std::filesystem::file_size(file, ignored)));
+      add(file);
+      if (fs::is_regular_file(file, ignored))
+        add(fmt::format("{} {}", fs::file_size(file, ignored),
+                        fs::last_write_time(file, ignored).time_since_epoch().count()));
     }
     for (const std::string& key : keys) add(key);
     for (const bool b : {flags_.append_eod(), flags_.add_special_tokens()}) add(b ? "1" : "0");
     add(flags_.eod_token()), add(flags_.invalid_utf8()), add(t.file());
-    for (std::int32_t id = 0; id < t.vocabulary(); ++id) add(t.bytes_of(id));
+    add(flags_.tiktoken_pattern());
+    for (const std::string& token : flags_.special_tokens()) add(token);
+    std::vector<fs::path> read{flags_.tokenizer(), flags_.vocab_file(), flags_.merge_file()};
+    if (fs::is_directory(read[0], ignored))
+      for (const char* name : {"tokenizer.json", "vocab.json", "merges.txt"})
+        read.push_back(read[0] / name);
+    for (const fs::path& file : read)
+      if (fs::is_regular_file(file, ignored) && fs::file_size(file, ignored) > 0)
+        add(as_text(mapped_file(file.string(), exit_code::data)));
     return fmt::format("{:016x}", hash.value());
   }
 
@@ -136,27 +158,57 @@ private:
         print_note(fmt::format("{} is of another request, so the work begins anew", journal_));
         return false;
       }
-      const auto progress = kept.field<std::vector<json_value>>("progress");
-      for (std::size_t i = 0; i < prefixes_.size(); ++i)
-        writers_.push_back(std::make_unique<indexed_writer>(
-            prefixes_[i], type_,
-            indexed_progress{progress.at(i).field<std::int64_t>("tokens"),
-                             progress.at(i).field<std::int64_t>("sequences"),
-                             progress.at(i).field<std::int64_t>("documents")}));
       at_ = {kept.field<std::size_t>("file"), kept.field<std::int64_t>("line"),
              kept.field<std::int64_t>("offset")};
       replaced_ = kept.field<std::int64_t>("replaced");
       if (at_.file > files_.size()) throw kept.fault("field \"file\" names none of --input");
+      const auto all = kept.field<std::vector<json_value>>("progress");
+      for (std::size_t i = 0; i < prefixes_.size(); ++i) {
+        const indexed_progress p{all.at(i).field<std::int64_t>("tokens"),
+                                 all.at(i).field<std::int64_t>("sequences"),
+                                 all.at(i).field<std::int64_t>("documents")};
+        committed_.push_back(p);
+        writers_.push_back(is_committed(prefixes_[i], p)
+                               ? nullptr
+                               : std::make_unique<indexed_writer>(prefixes_[i], type_, p));
+      }
     } catch (const std::exception& e) {
       print_note(fmt::format("the work begins anew: {}", e.what()));
-      writers_.clear();
+      writers_.clear(), committed_.clear();
       at_ = {}, replaced_ = 0;
       return false;
     }
-    for (const auto& w : writers_) w->keep(), tokens_before_ += w->progress().tokens;
+    for (std::size_t i = 0; i < writers_.size(); ++i) {
+      if (writers_[i]) writers_[i]->keep();
+      tokens_before_ += progress(i).tokens;
+    }
     is_kept_ = true;
     print_note(fmt::format("going on after {} documents", documents()));
     return true;
+  }
+
+  /// Whether a call that had read all gave a set its name: what it had written is then no more
+  /// beside it. Throws mc::error where there is neither.
+  bool is_committed(const std::string& prefix, const indexed_progress& p) const {
+    std::error_code ignored;
+    if (at_.file < files_.size() || std::filesystem::exists(prefix + ".bin.partial", ignored))
+      return false;
+    const indexed_dataset data(prefix, any_id);
+    return data.type() == type_ &&
+           indexed_progress{data.tokens(), data.sequences(), data.documents()} == p;
+  }
+  const indexed_progress& progress(std::size_t i) const {
+    return writers_[i] ? writers_[i]->progress() : committed_[i];
+  }
+
+  /// What an earlier call has kept says nothing of the files that this one begins.
+  void forget() const {
+    if (::unlink(journal_.c_str()) == 0) {
+      if (!sync_folder(folder_place(journal_).parent->get()))
+        throw output_error("make durable", journal_, errno);
+    } else if (errno != ENOENT) {
+      throw output_error("remove", journal_, errno);
+    }
   }
 
   std::int64_t bytes_before(const line_place& at) const {
@@ -186,7 +238,8 @@ private:
   token_type type_;
   std::string request_;
   std::optional<std::int32_t> eod_;
-  std::vector<std::unique_ptr<indexed_writer>> writers_;
+  std::vector<std::unique_ptr<indexed_writer>> writers_; ///< none of a set that is committed
+  std::vector<indexed_progress> committed_;
   std::vector<std::int32_t> document_;
   line_place at_;
   std::int64_t replaced_ = 0, total_ = 0;
@@ -213,24 +266,22 @@ inline void run_prepare(const data_program_flags& f) {
   const stop_signals signals;
   detail::preparation all(f, *t, encoder.names());
   line_reader lines(f.input(), all.begin(), std::string(detail::of_whole_texts));
-  bool stopped = false;
   try {
     in_order<detail::batch_of_texts>(
         threads,
         [&](detail::batch_of_texts& b) {
-          stopped = stopped || signals.requested();
-          return !stopped && lines.next(b.lines);
+          detail::end_if_asked(signals);
+          return lines.next(b.lines);
         },
         [&](int thread, detail::batch_of_texts& b) {
           encoder.encode(thread, b.lines, lines.name(b.lines.first.file), b.texts);
         },
         [&](const detail::batch_of_texts& b) { all.add(b); });
+    all.commit();
   } catch (const error& e) {
     if (e.code() == exit_code::output && all.is_kept())
       throw error(e.code(), fmt::format("{}; then the same command goes on", e.what()));
-    throw;
-  }
-  if (stopped) {
+    if (e.code() != exit_code::interrupted) throw;
     all.keep();
     throw error(
         exit_code::interrupted,
@@ -239,7 +290,6 @@ inline void run_prepare(const data_program_flags& f) {
                                   : ", and nothing of it is kept, for a pipe cannot be "
                                     "read again"));
   }
-  all.commit();
   detail::tell_replaced(all.replaced());
 }
 

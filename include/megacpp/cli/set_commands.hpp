@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <bit>
 #include <filesystem>
-#include <limits>
 #include <memory>
 #include <span>
 #include <string>
@@ -17,8 +16,6 @@
 namespace mc {
 
 namespace detail {
-
-inline constexpr std::int64_t any_id = std::numeric_limits<std::int64_t>::max();
 
 /// The prefixes of --input. Throws mc::error(exit_code::usage) if there is none.
 inline std::vector<std::string> sets_of(const data_program_flags& f, const char* what) {

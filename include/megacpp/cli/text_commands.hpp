@@ -19,6 +19,8 @@ namespace mc {
 namespace detail {
 
 inline constexpr std::string_view of_whole_texts = ".txt";
+/// A vocabulary of all ids that can be read.
+inline constexpr std::int64_t any_id = std::int64_t{1} << 31;
 
 /// That of --tokenizer, or of --vocab-file and --merge-file. Throws mc::error.
 inline std::unique_ptr<const tokenizer> tokenizer_of(const data_program_flags& f) {
@@ -155,7 +157,7 @@ inline void tell_replaced(std::int64_t replaced) {
 
 /// Writes the checksums of a data set that is there.
 inline void write_checksums(const std::string& prefix) {
-  const indexed_dataset data(prefix, std::numeric_limits<std::int64_t>::max());
+  const indexed_dataset data(prefix, any_id);
   write_text_file(prefix + ".xxh64", checksum_lines(data));
 }
 

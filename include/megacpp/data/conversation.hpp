@@ -12,7 +12,6 @@
 #include <megacpp/io/json_file.hpp>
 #include <megacpp/io/ordered_json.hpp>
 
-#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>

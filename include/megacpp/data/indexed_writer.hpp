@@ -233,7 +233,8 @@ public:
   }
 
   /// Durable, under the names P.bin and P.idx. P.idx comes last, and one that was there goes
-  /// first: whatever happens, there is never one beside a P.bin that is not its own.
+  /// first, with the checksums in P.xxh64: whatever happens, there is never one beside a P.bin that
+  /// is not its own.
   void commit() {
     if (ended_ != done_.sequences)
       throw error(exit_code::internal, fmt::format("{} sequences of {} are of no document",
@@ -244,9 +245,11 @@ public:
     idx.sync();
     parts_[bin].sync();
     const int folder = place_.parent->get();
-    const std::string name = place_.name + ".idx";
-    if (::unlinkat(folder, name.c_str(), 0) != 0 && errno != ENOENT)
-      throw detail::output_error("replace", place_.path + ".idx", errno);
+    for (const char* suffix : {".xxh64", ".idx"}) {
+      const std::string name = place_.name + suffix;
+      if (::unlinkat(folder, name.c_str(), 0) != 0 && errno != ENOENT)
+        throw detail::output_error("replace", place_.path + suffix, errno);
+    }
     if (!detail::sync_folder(folder))
       throw detail::output_error("make durable", place_.folder, errno);
     rename(parts_[bin].entry(), ".bin");

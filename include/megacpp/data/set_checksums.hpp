@@ -6,7 +6,6 @@
 #include <megacpp/io/checksum.hpp>
 
 #include <algorithm>
-#include <array>
 #include <span>
 #include <string>
 

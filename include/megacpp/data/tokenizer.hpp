@@ -49,7 +49,8 @@ struct split_step {
 /// What a file says of a tokenizer; data/tokenizer_file.hpp reads them.
 struct tokenizer_parts {
   std::string file;
-  std::vector<std::string> tokens; ///< the bytes of each id; an id that is not used has none
+  std::vector<std::string> tokens;     ///< the bytes of each id; an id that is not used has none
+  std::vector<std::int32_t> unspelled; ///< ids that no text has, and that only decoding knows
   merge_table merges;
   std::vector<added_token> added;
   std::vector<split_step> splits;
@@ -68,9 +69,13 @@ public:
     const std::size_t own = p_.tokens.size();
     for (const added_token& a : p_.added) add(a);
     raw_.sort(), normalized_.sort();
+    std::ranges::sort(p_.unspelled);
     // Views of strings that stay where they are from now on.
-    for (std::size_t id = 0; id < own; ++id)
-      if (!p_.tokens[id].empty()) ids_.emplace(p_.tokens[id], static_cast<std::int32_t>(id));
+    for (std::size_t i = 0; i < own; ++i) {
+      const auto id = static_cast<std::int32_t>(i);
+      if (!p_.tokens[i].empty() && !std::ranges::binary_search(p_.unspelled, id))
+        ids_.emplace(p_.tokens[i], id);
+    }
     for (unsigned b = 0; b < 256; ++b) {
       const char c = static_cast<char>(b);
       const auto at = ids_.find(std::string_view(&c, 1));

@@ -55,7 +55,7 @@ inline const std::array<std::int16_t, 0x144>& bytes_of_characters() {
 }
 
 /// The bytes of a token as GPT-2's files spell it; nothing for one that has other characters, which
-/// no merge can make.
+/// no text has: decoding writes those as they stand.
 inline std::optional<std::string> bytes_of_token(std::string_view spelled) {
   std::string bytes;
   while (!spelled.empty()) {
@@ -108,7 +108,12 @@ public:
             fmt::format("the id {} has two tokens, \"{}\" and another; give each an id of its "
                         "own",
                         at, printable(spelled)));
-      token = bytes_of_token(spelled).value_or(spelled);
+      if (auto bytes = bytes_of_token(spelled)) {
+        token = *std::move(bytes);
+      } else {
+        token = spelled;
+        p_.unspelled.push_back(static_cast<std::int32_t>(at));
+      }
       last_ = std::max(last_, at + 1);
     }
     p_.tokens.resize(last_);

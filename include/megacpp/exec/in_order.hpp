@@ -15,7 +15,7 @@ namespace mc {
 /// side; give(piece) gets it in order, one at a time. take returns false at the end. No more
 /// pieces are under way than there are threads. What one of the three throws ends all, once what
 /// was taken before is given, and is thrown here: so the same input fails at the same place for
-/// any number of threads.
+/// any number of threads. A thread that cannot be started ends all in the same way.
 template <class Piece, class Take, class Work, class Give>
 void in_order(int threads, const Take& take, const Work& work, const Give& give) {
   std::mutex lock;
@@ -68,8 +68,14 @@ void in_order(int threads, const Take& take, const Work& work, const Give& give)
   {
     std::vector<own_thread> others;
     others.reserve(static_cast<std::size_t>(threads > 1 ? threads - 1 : 0));
-    for (int thread = 1; thread < threads; ++thread)
-      others.emplace_back([&run, thread] { run(thread); });
+    try {
+      for (int thread = 1; thread < threads; ++thread)
+        others.emplace_back([&run, thread] { run(thread); });
+    } catch (...) { // those that run give what they have taken
+      const std::lock_guard guard(lock);
+      over = true;
+      throw;
+    }
     run(0);
   }
   if (problem) std::rethrow_exception(problem);

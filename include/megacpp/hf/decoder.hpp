@@ -6,7 +6,6 @@
 #include <megacpp/hf/decoder_config.hpp>
 #include <megacpp/hf/tensor.hpp>
 
-#include <algorithm>
 #include <string>
 #include <string_view>
 #include <vector>

@@ -8,7 +8,6 @@
 #include <megacpp/hf/qwen3_moe.hpp>
 
 #include <array>
-#include <span>
 #include <string>
 #include <string_view>
 #include <type_traits>

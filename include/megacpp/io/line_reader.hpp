@@ -3,6 +3,7 @@
 
 #include <megacpp/io/descriptor.hpp>
 #include <megacpp/io/error.hpp>
+#include <megacpp/io/signals.hpp>
 
 #include <algorithm>
 #include <cerrno>
@@ -14,6 +15,7 @@
 #include <vector>
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -66,7 +68,8 @@ public:
   }
 
   /// False once all is read. Throws mc::error(exit_code::data) for a file that cannot be read, or a
-  /// line that is too long, with its number.
+  /// line that is too long, with its number; mc::error(exit_code::interrupted) for a stop that is
+  /// asked for while a pipe or a terminal lets wait.
   bool next(line_batch& batch) {
     batch.text.clear();
     while (at_.file < std::max<std::size_t>(paths_.size(), 1)) {
@@ -89,11 +92,28 @@ private:
     struct stat s {};
     const bool folder = file_ && ::fstat(file_.get(), &s) == 0 && S_ISDIR(s.st_mode);
     if (!file_ || folder) refuse(folder ? EISDIR : errno);
+    waits_ = !S_ISREG(s.st_mode);
     if (at_.offset > 0 && ::lseek(file_.get(), at_.offset, SEEK_SET) < 0) refuse(errno);
   }
   [[noreturn]] void refuse(int problem) const {
     throw error(exit_code::data, fmt::format("cannot read {}: {}; check the path", name(at_.file),
                                              reason_of(problem)));
+  }
+
+  /// Until there is something to read, or the end.
+  void wait() const {
+    constexpr int look_again = 100; // milliseconds
+    for (;;) {
+      if (stop_requested())
+        throw error(exit_code::interrupted,
+                    fmt::format("{} ended the work before its end, while it read {}",
+                                stop_signal_name(), name(at_.file)));
+      struct pollfd p {
+        file_.get(), POLLIN, 0
+      };
+      const int ready = ::poll(&p, 1, look_again);
+      if (ready > 0 || (ready < 0 && errno != EINTR && errno != EAGAIN)) return;
+    }
   }
 
   /// Reads until there is a line end behind batch_bytes; false at the end of the file.
@@ -106,6 +126,7 @@ private:
     std::size_t end = text.rfind('\n'); // what was read before is less than a batch, or one line
     while (text.size() < batch_bytes || end == std::string::npos || batch.whole_file) {
       const std::size_t had = text.size();
+      if (waits_) wait();
       text.resize(had + batch_bytes);
       const ::ssize_t got = ::read(file_.get(), text.data() + had, batch_bytes);
       if (got < 0 && errno == EINTR) {
@@ -150,7 +171,7 @@ private:
   std::vector<std::string> paths_;
   line_place at_;
   std::string whole_;
-  bool open_ = false;
+  bool open_ = false, waits_ = false;
   descriptor file_;
   std::string rest_;
 };

@@ -165,6 +165,12 @@ private:
 
 /// Whether one of the signals of a stop_signals has come. Cheap enough for every micro-batch.
 inline bool stop_requested() { return detail::stop_signal.load(std::memory_order_relaxed) != 0; }
+/// Its name, of the first that came; "" if none has.
+inline std::string_view stop_signal_name() {
+  for (const auto& s : detail::stop_signal_names)
+    if (s.first == detail::stop_signal.load(std::memory_order_relaxed)) return s.second;
+  return "";
+}
 /// Seconds since then; 0 if none has.
 inline double seconds_since_stop() {
   const std::int64_t since = detail::stop_time.load();
@@ -200,11 +206,7 @@ public:
   /// The first that came, or 0.
   int number() const { return detail::stop_signal.load(std::memory_order_relaxed); }
   /// Its name; "" if none came.
-  std::string_view name() const {
-    for (const auto& s : detail::stop_signal_names)
-      if (s.first == number()) return s.second;
-    return "";
-  }
+  std::string_view name() const { return stop_signal_name(); }
 
 private:
   std::array<struct sigaction, detail::stop_signal_names.size()> old_{};
