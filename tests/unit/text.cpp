@@ -1,13 +1,20 @@
-// What programs read tokens from: which models take bytes for tokens, and what a start reads.
+// What programs read tokens from: which models take bytes for tokens, what a start reads, and what
+// the flags of a run make of data sets and conversations.
 #define BOOST_TEST_MODULE text
+#include <megacpp/data/indexed_writer.hpp>
 #include <megacpp/generate/token_text.hpp>
+#include <megacpp/train/start.hpp>
 
 #include <boost/test/unit_test.hpp>
 
+#include <atomic>
 #include <initializer_list>
 #include <numeric>
+#include <set>
 #include <string>
+#include <thread>
 #include <utility>
+#include <vector>
 
 #include <scratch.hpp>
 
@@ -153,4 +160,105 @@ BOOST_AUTO_TEST_CASE(a_start_reads_a_bounded_part_of_large_data) {
   mc::detail::check_tokens(few, {7, 200'007});
   BOOST_TEST(few.read_ == 200'000);
   BOOST_TEST(few.last_ == 200'007);
+}
+
+namespace {
+
+constexpr std::int64_t sequence = 4;
+
+/// One sequence a micro-batch, with documents told apart.
+mc::program_view packed_program() {
+  mc::program_view p = program_of(1000);
+  p.numbers.batch = {1, sequence};
+  p.numbers.batch.packed = true;
+  return p;
+}
+
+using asked_flags = std::vector<std::pair<const char*, std::string>>;
+
+/// What the command line asks for.
+mc::options asked(const asked_flags& flags) {
+  mc::options o;
+  const auto list = mc::flags_of(o);
+  for (const auto& [name, value] : flags) mc::find_flag(list, name)->flag->ask(value, name);
+  return o;
+}
+/// The data of `train` with these flags.
+mc::run_data opened(const asked_flags& flags) {
+  const mc::program_view p = packed_program();
+  const mc::options o = asked(flags);
+  return mc::open_training_data(p, o, mc::settings_of(p, o), "", std::nullopt, 2);
+}
+
+/// Ten documents of twenty tokens: of document d all are first + d.
+std::string ten_documents(const std::string& prefix, std::int32_t first) {
+  mc::indexed_writer w(prefix, mc::token_type::u16);
+  for (std::int32_t d = 0; d < 10; ++d)
+    w.add(std::vector<std::int32_t>(20, first + d)), w.end_document();
+  w.commit();
+  return prefix;
+}
+
+struct row_data {
+  std::vector<std::int32_t> tokens = std::vector<std::int32_t>(sequence), labels = tokens,
+                            positions = tokens, documents = tokens;
+  row_data(const mc::sample_set& set, std::int64_t sample) {
+    set.fill(sample, {tokens, labels, positions, documents});
+  }
+};
+
+/// The labels of all samples of a set.
+std::multiset<std::int32_t> labels_of(const mc::sample_set& set) {
+  std::multiset<std::int32_t> all;
+  for (std::int64_t i = 0; i < set.size(); ++i)
+    for (const std::int32_t label : row_data(set, i).labels)
+      if (label != mc::ignored_label) all.insert(label);
+  return all;
+}
+
+} // namespace
+
+BOOST_AUTO_TEST_CASE(conversations_of_several_files_are_one_set) {
+  const scratch_folder dir;
+  const auto written = [&](const char* name, int first, int n) {
+    std::string lines;
+    for (int i = 0; i < n; ++i)
+      lines += fmt::format("{{\"ids\":[{},{}],\"mask\":[0,1]}}\n", first + i, first + i);
+    write_text(dir / name, lines);
+    return dir / name;
+  };
+  const std::string a = written("a", 100, 6), b = written("b", 200, 4);
+  const mc::run_data all =
+      opened({{"data-type", "chat"}, {"data-path", a}, {"data-path", b}, {"split", "80,10,10"}});
+  BOOST_TEST(all.name == a + " and 1 more");
+  BOOST_REQUIRE(all.validation.size() == 1u);
+  BOOST_TEST((labels_of(*all.validation[0].samples) == std::multiset<std::int32_t>{202}));
+  BOOST_TEST(!all.test); // of a file nobody reads it
+  const mc::run_data own = opened({{"data-type", "chat"},
+                                   {"train-data-path", a},
+                                   {"valid-data-path", b},
+                                   {"test-data-path", a},
+                                   {"test-data-path", b}});
+  BOOST_TEST(own.test.has_value());
+}
+
+// Of ranks that are threads the first opens the data, and all have the same.
+BOOST_AUTO_TEST_CASE(ranks_of_a_process_open_their_data_once) {
+  std::vector<mc::training_start> starts(1);
+  while (starts.size() < 8) starts.push_back(mc::for_another_rank(starts[0]));
+  std::atomic<int> times = 0;
+  std::vector<std::shared_ptr<const mc::run_data>> had(starts.size());
+  std::vector<std::thread> ranks;
+  for (std::size_t r = 0; r < starts.size(); ++r)
+    ranks.emplace_back([&, r] {
+      had[r] = starts[r].data([&] {
+        ++times;
+        return mc::run_data();
+      });
+    });
+  for (std::thread& rank : ranks) rank.join();
+  BOOST_TEST(times == 1);
+  for (const auto& data : had) BOOST_TEST((data != nullptr && data == had[0]));
+  // Another run has its own.
+  BOOST_TEST((mc::training_start().data([] { return mc::run_data(); }) != had[0]));
 }

@@ -1,12 +1,11 @@
-// What a run trains on and what it is measured by: windows of one text or file of ids, or samples
-// of Megatron-LM's indexed data sets and their blends.
+// What a run trains on and what it is measured by: windows of one text or file of ids, samples of
+// Megatron-LM's indexed data sets and their blends, or packed conversations.
 #pragma once
 
 #include <megacpp/data/conversation_file.hpp>
 #include <megacpp/data/gpt_dataset.hpp>
 #include <megacpp/data/packed_conversations.hpp>
 #include <megacpp/data/windows.hpp>
-#include <megacpp/exec/processors.hpp>
 #include <megacpp/options/settings.hpp>
 #include <megacpp/train/run_tokenizer.hpp>
 #include <megacpp/train/text.hpp>
@@ -15,6 +14,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <system_error>
@@ -390,34 +390,17 @@ inline chat_words words_of_chat(const data_flags& d, const std::string& folder,
   return w;
 }
 
-/// Conversations of files, all of which are read at start.
-inline std::shared_ptr<const conversation_store> conversations_of(
-    const std::vector<std::string>& paths, const conversation_form& form, int threads) {
-  const auto store = std::make_shared<conversation_store>();
-  read_conversations(paths, form, threads, [&](const chat_tokens& t) { store->add(t); });
-  if (store->size() == 0)
-    throw error(exit_code::data,
-                fmt::format("{} has no conversation: it is empty, or all its lines "
-                            "are blank",
-                            paths[0]));
-  return store;
-}
-
-inline std::shared_ptr<const packed_conversations> packed(const std::string& name,
-                                                          const conversation_store& all,
-                                                          token_range part, std::int64_t sequence,
-                                                          std::optional<std::uint64_t> seed) {
-  return std::make_shared<const packed_conversations>(name, all.part(part.begin, part.end),
-                                                      sequence, seed, seed ? 0 : 1);
-}
-
-inline int threads_of(const options& o) {
-  return o.machine.threads() > 0 ? static_cast<int>(o.machine.threads()) : processors();
+inline std::shared_ptr<const packed_conversations> packed(
+    const std::string& name, std::shared_ptr<const conversation_store> all, token_range part,
+    std::int64_t sequence, std::optional<std::uint64_t> seed) {
+  return std::make_shared<const packed_conversations>(name, std::move(all), part, sequence, seed,
+                                                      seed ? 0 : 1);
 }
 
 /// Packed conversations.
 inline run_data open_conversations(const program_view& p, const options& o,
-                                   const training_settings& t, const std::string& folder) {
+                                   const training_settings& t, const std::string& folder,
+                                   int threads) {
   require_packed(p, "conversations");
   refuse_flags_beside_chat(o);
   const std::optional<words_of_parts> parts = parts_of_data(o.data);
@@ -425,7 +408,6 @@ inline run_data open_conversations(const program_view& p, const options& o,
   if (paths.empty())
     throw error(exit_code::usage, "train needs --data-path FILE, conversations as JSON lines");
   const chat_words w = words_of_chat(o.data, folder, p.vocabulary);
-  const int threads = threads_of(o);
   const std::int64_t s = p.numbers.batch.sequence;
   const auto all = conversations_of(paths, w.form, threads);
   const split_ranges ranges =
@@ -436,24 +418,24 @@ inline run_data open_conversations(const program_view& p, const options& o,
   run_data data;
   data.name =
       paths.size() == 1 ? paths[0] : fmt::format("{} and {} more", paths[0], paths.size() - 1);
-  const auto training = packed(data.name, *all, ranges.train, s, t.numbers.seed);
+  const auto training = packed(data.name, all, ranges.train, s, t.numbers.seed);
   data.training = training;
   data.words = w.words;
   data.template_folder = w.folder;
   data.summary = sentence_of(training->counts(), s);
-  const auto measure = [&](const std::string& name, const conversation_store& of,
-                           token_range part) {
+  const auto measure = [&](const std::string& name,
+                           const std::shared_ptr<const conversation_store>& of, token_range part) {
     return measured_set{name, packed(name, of, part, s, std::nullopt)};
   };
-  if (!ranges.valid.empty()) data.validation.push_back(measure(data.name, *all, ranges.valid));
+  if (!ranges.valid.empty()) data.validation.push_back(measure(data.name, all, ranges.valid));
   if (parts) {
     for (const std::string& path : parts->valid) {
       const auto of = conversations_of({path}, w.form, threads);
-      data.validation.push_back(measure(path, *of, {0, of->size()}));
+      data.validation.push_back(measure(path, of, {0, of->size()}));
     }
     if (!parts->test.empty()) {
       const auto of = conversations_of(parts->test, w.form, threads);
-      data.test = measure(parts->test[0], *of, {0, of->size()});
+      data.test = measure(parts->test[0], of, {0, of->size()});
     }
   }
   if (o.training.epochs.given()) {
@@ -492,12 +474,30 @@ inline run_data of_text(text_data text, std::int64_t sequence, std::uint64_t see
 
 } // namespace detail
 
+/// What the ranks of a process read: opened by the one that asks first, while others wait, and
+/// shared. Copies are of the same.
+template <class T> class opened_once {
+public:
+  template <class Open> std::shared_ptr<const T> operator()(const Open& open) const {
+    const std::scoped_lock hold(all_->lock);
+    if (!all_->opened) all_->opened = std::make_shared<const T>(open());
+    return all_->opened;
+  }
+
+private:
+  struct state {
+    std::mutex lock;
+    std::shared_ptr<const T> opened;
+  };
+  std::shared_ptr<state> all_ = std::make_shared<state>();
+};
+
 /// Opens the data of `train`. `saved`: the characters of the model that training starts from, in
-/// `folder`, "" being none. Throws mc::error.
+/// `folder`, "" being none. `threads` turn texts into tokens. Throws mc::error.
 inline run_data open_training_data(const program_view& p, const options& o,
                                    const training_settings& t, const std::string& folder,
-                                   std::optional<character_set> saved) {
-  if (o.data.data_type() == "chat") return detail::open_conversations(p, o, t, folder);
+                                   std::optional<character_set> saved, int threads) {
+  if (o.data.data_type() == "chat") return detail::open_conversations(p, o, t, folder, threads);
   if (o.training.epochs.given())
     throw error(exit_code::usage,
                 "--epochs counts conversations, and the data are none; give --train-iters or "
@@ -511,10 +511,12 @@ inline run_data open_training_data(const program_view& p, const options& o,
                          p.numbers.batch.sequence, t.numbers.seed);
 }
 
-/// Opens what `eval` measures: each data set or file of --data-path. Throws mc::error.
+/// Opens what `eval` measures: each data set or file of --data-path. `threads` turn texts into
+/// tokens. Throws mc::error.
 inline std::vector<run_data> open_evaluation_data(const program_view& p, const options& o,
                                                   const std::string& folder,
-                                                  const std::optional<character_set>& characters) {
+                                                  const std::optional<character_set>& characters,
+                                                  int threads) {
   std::vector<run_data> all;
   if (o.data.data_type() == "chat") {
     detail::require_packed(p, "conversations");
@@ -524,13 +526,13 @@ inline std::vector<run_data> open_evaluation_data(const program_view& p, const o
     if (paths.empty())
       throw error(exit_code::usage, "eval needs --data-path FILE, conversations as JSON lines");
     for (const std::string& path : paths) {
-      const auto of = detail::conversations_of({path}, w.form, detail::threads_of(o));
+      const auto of = conversations_of({path}, w.form, threads);
       const token_range part = o.data.split.given() ? split(o.data.split(), of->size()).valid
                                                     : token_range{0, of->size()};
       run_data data;
       data.name = path;
       data.validation.push_back(
-          {path, detail::packed(path, *of, part, p.numbers.batch.sequence, std::nullopt)});
+          {path, detail::packed(path, of, part, p.numbers.batch.sequence, std::nullopt)});
       data.hash = [of] { return of->hash(); };
       all.push_back(std::move(data));
     }
