@@ -2142,10 +2142,43 @@ class IndexedSets(Case):
             {"train": ["1", str(one), "3", str(two)], "valid": f"{one} {two}", "test": [str(two)]}))
         same = self.result(data=("--per-split-data-args-path", self.folder / "parts.json"), name="same")
         self.assertEqual(parts[0], same[0])
-        by_name = {line["set"]: line["validation_loss"] for line in parts[1] if "set" in line}
+        by_name = {line["set"]: line["validation_loss"] for line in parts[1] if "validation_loss" in line
+                   if "set" in line}
         self.assertEqual(set(by_name), {str(one), str(two)})
         self.assertEqual(len([line for line in parts[1] if "test_loss" in line]), 1)
         self.assertIn("test loss", parts[2])
+
+    def test_the_test_part_is_measured_at_the_end(self):
+        one, two = self.sets()
+        tokens = {p: sum(len(d) for d in self.documents(s)) for p, s in ((one, 1), (two, 2))}
+
+        def tests(name, *data):
+            lines = self.result(data=data, name=name, steps=2)[1]
+            return [line for line in lines if "test_loss" in line]
+        # Of a split the documents that are left, also where nothing is validated.
+        share = sum(len(d) for d in self.documents(1)[54:])
+        for name, split in (("all", "80,10,10"), ("none", "90,0,10")):
+            seen = tests(name, "--data-path", one, "--split", split)
+            self.assertEqual([line["test_tokens"] for line in seen], [share - 1])
+            self.assertEqual(seen[0]["step"], 2)
+            last = json.loads(run("eval", "--load", self.folder / name, "--data-path", one, "--split",
+                                  "90,10,0", "--json").stdout)  # the same documents
+            self.assertEqual(last["tokens"], share - 1)
+            self.assertAlmostEqual(last["loss"], seen[0]["test_loss"], 5)
+        self.assertEqual(tests("off", "--data-path", one, "--split", "80,10,10", "--eval-iters", 0), [])
+        # Of several sets each by its name, and all together.
+        seen = tests("both", "--train-data-path", one, "--test-data-path", one, two)
+        self.assertEqual([(line.get("set"), line["test_tokens"]) for line in seen],
+                         [(str(one), tokens[one] - 1), (str(two), tokens[two] - 1),
+                          (None, sum(tokens.values()) - 2)])
+        mean = sum(line["test_loss"] * line["test_tokens"] for line in seen[:2]) / seen[2]["test_tokens"]
+        self.assertAlmostEqual(seen[2]["test_loss"], mean, 5)
+        for line, path in zip(seen, (one, two)):
+            of = json.loads(run("eval", "--load", self.folder / "both", "--data-path", path, "--json").stdout)
+            self.assertAlmostEqual(line["test_loss"], of["loss"], 5)
+        some = tests("some", "--data-path", one, "--split", "80,10,10", "--eval-iters", 2,
+                     "--global-batch-size", 8)
+        self.assertEqual([line["test_tokens"] for line in some], [2 * 8 * 32])
 
     def test_a_run_may_be_counted_in_samples(self):
         one, _ = self.sets()

@@ -218,6 +218,40 @@ std::multiset<std::int32_t> labels_of(const mc::sample_set& set) {
 
 } // namespace
 
+BOOST_AUTO_TEST_CASE(the_test_part_is_measured_whoever_names_it) {
+  const scratch_folder dir;
+  const std::string a = ten_documents(dir / "a", 100), b = ten_documents(dir / "b", 200);
+  const mc::run_data whole =
+      opened({{"data-path", a}, {"split", "70,20,10"}, {"train-iters", "3"}});
+  BOOST_REQUIRE(whole.test.size() == 1u);
+  BOOST_TEST(whole.test[0].each == 0);
+  // All but the first token of the last document are predicted once.
+  BOOST_TEST((labels_of(*whole.test[0].samples) ==
+              labels_of(*opened({{"data-path", a}, {"split", "90,10,0"}, {"train-iters", "3"}})
+                             .validation[0]
+                             .samples)));
+  BOOST_TEST(labels_of(*whole.test[0].samples).count(109) == 19u);
+  const mc::run_data some = opened({{"data-path", a},
+                                    {"data-path", b},
+                                    {"split", "70,20,10"},
+                                    {"train-iters", "3"},
+                                    {"global-batch-size", "2"},
+                                    {"eval-iters", "2"}});
+  BOOST_REQUIRE(some.test.size() == 1u);
+  BOOST_TEST(some.test[0].each == 4);
+  for (const std::int32_t label : labels_of(*some.test[0].samples))
+    BOOST_TEST((label == 109 || label == 209));
+  const mc::run_data own = opened(
+      {{"train-data-path", a}, {"test-data-path", a}, {"test-data-path", b}, {"train-iters", "3"}});
+  BOOST_REQUIRE(own.test.size() == 2u);
+  BOOST_TEST(own.test[0].name == a);
+  BOOST_TEST(own.test[1].name == b);
+  BOOST_TEST(labels_of(*own.test[1].samples).size() == 199u);
+  BOOST_TEST(
+      opened({{"data-path", a}, {"eval-iters", "0"}, {"split", "7,2,1"}, {"train-iters", "3"}})
+          .test.empty());
+}
+
 BOOST_AUTO_TEST_CASE(conversations_of_several_files_are_one_set) {
   const scratch_folder dir;
   const auto written = [&](const char* name, int first, int n) {
@@ -233,13 +267,15 @@ BOOST_AUTO_TEST_CASE(conversations_of_several_files_are_one_set) {
   BOOST_TEST(all.name == a + " and 1 more");
   BOOST_REQUIRE(all.validation.size() == 1u);
   BOOST_TEST((labels_of(*all.validation[0].samples) == std::multiset<std::int32_t>{202}));
-  BOOST_TEST(!all.test); // of a file nobody reads it
+  BOOST_TEST(all.test.empty()); // of a file nobody reads it
   const mc::run_data own = opened({{"data-type", "chat"},
                                    {"train-data-path", a},
                                    {"valid-data-path", b},
                                    {"test-data-path", a},
                                    {"test-data-path", b}});
-  BOOST_TEST(own.test.has_value());
+  BOOST_REQUIRE(own.test.size() == 2u);
+  BOOST_TEST(labels_of(*own.test[0].samples).size() == 6u);
+  BOOST_TEST(labels_of(*own.test[1].samples).size() == 4u);
 }
 
 // Of ranks that are threads the first opens the data, and all have the same.

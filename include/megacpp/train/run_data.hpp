@@ -36,7 +36,7 @@ struct run_data {
   text_data text; ///< what samples are windows of, if they are
   std::shared_ptr<const sample_set> training;
   std::vector<measured_set> validation;
-  std::optional<measured_set> test;            ///< measured at the end
+  std::vector<measured_set> test;              ///< measured at the end
   std::string summary;                         ///< how much there is
   std::optional<std::int64_t> steps = {};      ///< of the epochs that were asked for
   std::shared_ptr<const tokenizer> words = {}; ///< of the tokens, where there is one
@@ -298,15 +298,7 @@ inline run_data open_sets(const program_view& p, const options& o, const trainin
   };
   if (whole || iters > 0) {
     data.validation = measured(data_part::validation, t.steps / o.training.eval_interval() + 1);
-    if (parts && !parts->test.empty()) {
-      std::vector<measured_set> test = measured(data_part::test, 1);
-      if (test.size() > 1)
-        throw error(
-            exit_code::usage,
-            "--test-data-path takes one data set where all of it is measured; merge them, or "
-            "give --eval-iters");
-      data.test = std::move(test[0]);
-    }
+    data.test = measured(data_part::test, 1);
   }
   const auto require_samples = [](const measured_set& s) {
     if (s.samples->size() == 0)
@@ -315,7 +307,7 @@ inline run_data open_sets(const program_view& p, const options& o, const trainin
                               s.name));
   };
   for (const measured_set& s : data.validation) require_samples(s);
-  if (data.test) require_samples(*data.test);
+  for (const measured_set& s : data.test) require_samples(s);
   std::int64_t validated = 0;
   for (const measured_set& s : data.validation) validated += s.samples->size();
   data.summary = fmt::format("{} samples of {} tokens to train on, {} to validate",
@@ -433,9 +425,9 @@ inline run_data open_conversations(const program_view& p, const options& o,
       const auto of = conversations_of({path}, w.form, threads);
       data.validation.push_back(measure(path, of, {0, of->size()}));
     }
-    if (!parts->test.empty()) {
-      const auto of = conversations_of(parts->test, w.form, threads);
-      data.test = measure(parts->test[0], of, {0, of->size()});
+    for (const std::string& path : parts->test) {
+      const auto of = conversations_of({path}, w.form, threads);
+      data.test.push_back(measure(path, of, {0, of->size()}));
     }
   }
   if (o.training.epochs.given()) {

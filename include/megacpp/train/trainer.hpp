@@ -185,7 +185,7 @@ private:
       if (stopped()) interrupt(); // of several ranks, those that know agree behind the next step
     }
     evaluate();
-    evaluate_test();
+    evaluate_tests();
     write_sample();
     confer();
     if (stopped()) interrupt();
@@ -332,8 +332,8 @@ private:
   void prepare_evaluation() {
     const whole_flag& iters = o_.training.eval_iters;
     const bool some = iters.given() && !o_.training.full_validation();
-    const bool wanted =
-        some ? iters() > 0 : !data_->validation.empty() && !set_.bench && !o_.data.mock_data();
+    const bool measures = some ? iters() > 0 : !set_.bench && !o_.data.mock_data();
+    const bool wanted = measures && (some || !data_->validation.empty());
     if (wanted && data_->validation.empty() && !data_->text.source)
       throw error(exit_code::data,
                   fmt::format("--eval-iters {} asks for evaluations, and nothing of {} is left to "
@@ -348,6 +348,8 @@ private:
                               "leave --keep-best out, or give a split such as 90,10",
                               o_.data.split()));
     }
+    for (const measured_set& set : data_->test)
+      if (measures) tests_.emplace_back(*session_, p_, set, ranks_);
     if (!wanted) return;
     const std::int64_t each = set_.batches.last / p_.numbers.batch.micro;
     for (const measured_set& set : data_->validation) {
@@ -355,7 +357,6 @@ private:
       const std::int64_t all = evaluations_.back().batches();
       evaluated_.push_back(some && iters() < all / each + 1 ? std::min(all, iters() * each) : all);
     }
-    if (data_->test) test_.emplace(*session_, p_, *data_->test, ranks_);
   }
 
   /// The step behind which the run begins.
@@ -518,12 +519,18 @@ private:
   }
 
   /// Measures the test part once, behind the last step.
-  void evaluate_test() {
-    if (!test_ || stopped()) return;
+  void evaluate_tests() {
+    if (tests_.empty() || stopped()) return;
     session_->profile(nullptr);
-    const std::optional<loss_sum> total =
-        test_->run(test_->batches(), 0, all_.alone() && signals_ ? &*signals_ : nullptr);
-    if (total && !stopped()) tell([&] { reports_.test(at_.step, *total); });
+    loss_sum total;
+    for (evaluation& test : tests_) {
+      const std::optional<loss_sum> one =
+          test.run(test.batches(), 0, all_.alone() && signals_ ? &*signals_ : nullptr);
+      if (!one || stopped()) return;
+      if (tests_.size() > 1) tell([&] { reports_.test_of(test.name(), at_.step, *one); });
+      total.sum += one->sum, total.count += one->count;
+    }
+    tell([&] { reports_.test(at_.step, total); });
   }
 
   /// Saves the state that was evaluated if none of the root has a lower loss.
@@ -651,8 +658,7 @@ private:
   std::optional<read_ahead> reader_;
   double waited_for_data_ = 0; ///< seconds of the step
   std::optional<session> session_;
-  std::vector<evaluation> evaluations_;
-  std::optional<evaluation> test_;
+  std::vector<evaluation> evaluations_, tests_;
   std::unique_ptr<sample_writer> samples_;
   std::vector<std::int64_t> evaluated_; ///< micro-batches of one evaluation, of each set
   run_losses losses_;
