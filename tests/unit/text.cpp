@@ -218,6 +218,31 @@ std::multiset<std::int32_t> labels_of(const mc::sample_set& set) {
 
 } // namespace
 
+// Megatron-LM takes the number of samples that is asked for, and so the epochs, the order and the
+// shares of a blend: an epoch of 200 tokens has (200 - 1) / 4 = 49 samples.
+BOOST_AUTO_TEST_CASE(the_order_of_a_run_is_that_of_the_samples_it_asks_for) {
+  const scratch_folder dir;
+  const std::string a = ten_documents(dir / "a", 100), b = ten_documents(dir / "b", 200);
+  const auto run = [&](const char* flag, const char* number, std::vector<std::string> data) {
+    asked_flags flags{{flag, number}, {"global-batch-size", "8"}, {"split", "1,0,0"}};
+    for (std::string& word : data) flags.emplace_back("data-path", std::move(word));
+    return opened(flags).training;
+  };
+  BOOST_TEST(run("train-iters", "6", {a})->size() == 49);
+  const auto ours = run("train-samples", "50", {a}); // also six steps
+  BOOST_TEST(ours->size() == (2 * 200 - 1) / sequence);
+  const mc::gpt_dataset of_50(std::make_shared<const mc::indexed_dataset>(a, 1000), {0, 10},
+                              {.sequence = sequence, .samples = 50, .seed = 1234}, {});
+  for (std::int64_t i = 0; i < 50; ++i)
+    BOOST_TEST(row_data(*ours, i).tokens == row_data(of_50, i).tokens,
+               boost::test_tools::per_element());
+  BOOST_TEST(run("train-samples", "50", {"1", a, "1", b})->size() == 50);
+  BOOST_TEST(run("train-samples", "51", {"1", a, "1", b})->size() == 52);
+  // What is not trained on need not be there.
+  BOOST_TEST(run("train-samples", "103", {a, b})->size() == 98);
+  CHECK_REFUSED(run("train-samples", "104", {a, b}), exit_code::data, "98 samples without weights");
+}
+
 BOOST_AUTO_TEST_CASE(the_test_part_is_measured_whoever_names_it) {
   const scratch_folder dir;
   const std::string a = ten_documents(dir / "a", 100), b = ten_documents(dir / "b", 200);

@@ -266,14 +266,16 @@ inline run_data open_sets(const program_view& p, const options& o, const trainin
                 fmt::format("--split {} leaves no document of {} to train on; give more data or "
                             "another --split",
                             d.split(), trained.prefixes[0]));
-  request.samples = t.samples();
+  // Of the number that is asked for, not of whole batches alone, as in Megatron-LM: epochs and
+  // shares of a blend follow from it.
+  request.samples = o.training.train_samples.given() ? o.training.train_samples() : t.samples();
   data.training = blended_samples(of_training.sets, of_training.weights, request, ends, cache);
   data.name = data.training->name();
-  if (data.training->size() < *request.samples)
+  if (data.training->size() < t.samples())
     throw error(exit_code::data,
                 fmt::format("{} has {} samples without weights, but the run trains on {}; give "
                             "weights, with which sets are repeated, or fewer --train-iters",
-                            data.name, data.training->size(), *request.samples));
+                            data.name, data.training->size(), t.samples()));
 
   const std::int64_t iters = o.training.eval_iters(), batch = t.batches.last;
   const bool whole = !o.training.eval_iters.given() || o.training.full_validation();
