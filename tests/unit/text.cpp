@@ -301,6 +301,27 @@ BOOST_AUTO_TEST_CASE(conversations_of_several_files_are_one_set) {
   BOOST_REQUIRE(own.test.size() == 2u);
   BOOST_TEST(labels_of(*own.test[0].samples).size() == 6u);
   BOOST_TEST(labels_of(*own.test[1].samples).size() == 4u);
+
+  // Epochs are whole, and no step more, however the batch grows: ten conversations, two a sequence.
+  for (const int epochs : {1, 3, 7, 20})
+    for (const auto& [global, rampup] : {std::pair{"4", "4 1 1"},
+                                         {"4", "1 1 8"},
+                                         {"8", "2 2 13"},
+                                         {"4", "1 3 100"},
+                                         {"8", "4 4 1"}}) {
+      const asked_flags flags{{"data-type", "chat"},
+                              {"data-path", a},
+                              {"data-path", b},
+                              {"split", "1,0,0"},
+                              {"epochs", std::to_string(epochs)},
+                              {"global-batch-size", global},
+                              {"rampup-batch-size", rampup}};
+      const mc::batch_schedule batches = mc::settings_of(packed_program(), asked(flags)).batches;
+      const std::int64_t steps = opened(flags).steps.value(), samples = 5 * epochs;
+      BOOST_TEST(batches.samples_of(steps, 0) >= samples, epochs << " epochs by " << rampup);
+      BOOST_TEST((steps == 1 || batches.samples_of(steps - 1, 0) < samples),
+                 epochs << " epochs by " << rampup);
+    }
 }
 
 // Of ranks that are threads the first opens the data, and all have the same.

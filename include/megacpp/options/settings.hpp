@@ -269,6 +269,12 @@ inline std::int64_t steps_of_samples(const batch_schedule& b, std::int64_t sampl
   return steps + std::max<std::int64_t>(0, samples - consumed) / b.last;
 }
 
+/// The fewest steps that take at least so many samples, and at least one.
+inline std::int64_t steps_for_samples(const batch_schedule& b, std::int64_t samples) {
+  const std::int64_t steps = std::max<std::int64_t>(1, steps_of_samples(b, samples));
+  return steps + (b.samples_of(steps, 0) < samples);
+}
+
 /// A run is counted in steps, in samples or in epochs of conversations.
 inline void refuse_two_lengths(const options& o) {
   const training_flags& t = o.training;

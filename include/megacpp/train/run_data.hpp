@@ -433,9 +433,8 @@ inline run_data open_conversations(const program_view& p, const options& o,
     }
   }
   if (o.training.epochs.given()) {
-    const std::int64_t batch = t.batches.last,
-                       samples = o.training.epochs() * training->per_epoch();
-    data.steps = std::max<std::int64_t>(1, (samples + batch - 1) / batch);
+    const std::int64_t samples = o.training.epochs() * training->per_epoch();
+    data.steps = steps_for_samples(t.batches, samples);
   }
   data.identity = [all, name = data.name, part = ranges.train] {
     return nlohmann::json{{"name", name},
