@@ -286,6 +286,7 @@ class Help(Case):
                               ((*ids, "--tokenizer-type", "byte"), "need no tokenizer"),
                               ((*steady, "--min-lr", 0), "--lr-decay-style constant"),
                               ((*steady, "--lr-decay-iters", 9), "--lr-decay-style constant"),
+                              ((*steady, "--lr-decay-samples", 9), "--lr-decay-style constant"),
                               ((*steady, "--lr-wsd-decay-iters", 9), "without --lr-decay-style WSD"),
                               (("--mock-data", "--lr-wsd-decay-style", "cosine"), "style WSD"),
                               (("--mock-data", "--eval-interval", 5), "only with --eval-iters"),
@@ -301,6 +302,9 @@ class Help(Case):
                      "--tokenizer-type", "byte", says="--ids")
         self.refused(USAGE, "eval", "--load", self.folder, *ids, "--tokenizer-type", "byte",
                      says="need no tokenizer")
+        for flag in (("--json",), ("--num-samples", 2), ("--batch-size", 2)):
+            self.refused(USAGE, "generate", "--load", self.folder, "--chat", *flag,
+                         says=f": {flag[0]} changes nothing in a conversation")
         for greedy in (("--greedy",), ("--temperature", 0)):
             for flag, value in (("--top-k", 5), ("--top-p", 0.5), ("--seed", 1)):
                 self.refused(USAGE, "generate", "--load", self.folder, *greedy, flag, value,
@@ -2277,6 +2281,12 @@ class IndexedSets(Case):
                      says="nothing of")
         self.refused(USAGE, "train", "--data-path", self.text, "--tokenizer-type", "HuggingFaceTokenizer",
                      says="megacpp-data prepare")
+        # Conversations may stand in several files; this program lacks something else.
+        self.refused(MISMATCH, "train", "--data-type", "chat", "--data-path", self.text, self.text,
+                     says="as conversations needs it")
+        self.refused(USAGE, "train", "--data-path", self.text, self.text, says="--data-path takes one value")
+        self.refused(USAGE, "eval", "--load", self.saved(), "--data-type", "text", "--data-path", self.text,
+                     "--data-args-path", self.text, says="--data-args-path names")
         self.refused(DATA, "train", "--data-path", one, two, "--train-iters", 10000, "--global-batch-size", 64,
                      says="samples without weights")
         idx = Path(f"{one}.idx")

@@ -324,6 +324,21 @@ BOOST_AUTO_TEST_CASE(conversations_of_several_files_are_one_set) {
     }
 }
 
+BOOST_AUTO_TEST_CASE(words_that_a_file_has_no_use_for_are_refused) {
+  const scratch_folder dir;
+  write_text(dir / "text", std::string(1000, 'a'));
+  for (const char* flag : {"train-data-path", "valid-data-path", "test-data-path", "data-args-path",
+                           "per-split-data-args-path"}) {
+    for (const char* type : {"text", "u16", "i32"})
+      CHECK_REFUSED(opened({{"data-path", dir / "text"}, {"data-type", type}, {flag, "x"}}),
+                    exit_code::usage, "--" + std::string(flag) + " names");
+    CHECK_REFUSED(opened({{"mock-data", "true"}, {flag, "x"}}), exit_code::usage,
+                  "--mock-data and --" + std::string(flag) + " contradict");
+  }
+  CHECK_REFUSED(opened({{"data-path", dir / "text"}, {"data-path", dir / "more"}}),
+                exit_code::usage, "takes one value");
+}
+
 // Of ranks that are threads the first opens the data, and all have the same.
 BOOST_AUTO_TEST_CASE(ranks_of_a_process_open_their_data_once) {
   std::vector<mc::training_start> starts(1);

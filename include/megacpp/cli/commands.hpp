@@ -259,7 +259,6 @@ inline void carry_out(const program_source& source, const program_view& p, comma
   const mesh ranks = detail::check_runnable(p, what, o, processes.size(), processes.first());
   if (const std::string_view slow = why_slow(); processes.first() && !slow.empty())
     print_note(slow);
-  if (what == command::train && !detail::is_of_sets(o.data)) require_one_file(o);
   training_start start = what != command::train ? training_start{}
                          : processes.first()    ? prepare_start(p, o)
                                                 : start_as_named(called, o, p.name);

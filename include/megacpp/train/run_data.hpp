@@ -107,6 +107,25 @@ inline std::optional<words_of_parts> parts_of_data(const data_flags& d) {
   return words_of_parts{part("train"), part("valid"), part("test")};
 }
 
+/// Random tokens, and files of text or ids, are one: of --data-path alone.
+inline void refuse_words_of_sets(const options& o) {
+  const data_flags& d = o.data;
+  for (const auto& [name, asked] :
+       {std::pair{"train-data-path", d.train_data_path.asked()},
+        std::pair{"valid-data-path", d.valid_data_path.asked()},
+        std::pair{"test-data-path", d.test_data_path.asked()},
+        std::pair{"data-args-path", d.data_args_path.asked()},
+        std::pair{"per-split-data-args-path", d.per_split_data_args_path.asked()}})
+    if (asked)
+      throw error(
+          exit_code::usage,
+          d.mock_data()
+              ? fmt::format("--mock-data and --{} contradict each other; give one", name)
+              : fmt::format("--{} names indexed data sets or conversations, and --data-type "
+                            "is {}; give the file by --data-path, or another --data-type",
+                            name, d.data_type()));
+}
+
 /// Whether the data are indexed sets: as --data-type says, or because their files are there.
 inline bool is_of_sets(const data_flags& d) {
   if (d.data_type() == "chat") return false;
@@ -500,6 +519,8 @@ inline run_data open_training_data(const program_view& p, const options& o,
     return detail::open_sets(p, o, t, folder);
   }
   detail::refuse_flags_of_sets(o);
+  detail::refuse_words_of_sets(o);
+  require_one_file(o);
   return detail::of_text(open_training_text(p, o, !folder.empty(), std::move(saved)),
                          p.numbers.batch.sequence, t.numbers.seed);
 }
@@ -533,6 +554,7 @@ inline std::vector<run_data> open_evaluation_data(const program_view& p, const o
   }
   if (!detail::is_of_sets(o.data)) {
     detail::refuse_flags_of_sets(o);
+    detail::refuse_words_of_sets(o);
     const std::size_t files = std::max<std::size_t>(o.data.data_path().size(), 1);
     for (std::size_t i = 0; i < files; ++i) {
       text_data text = open_evaluation_text(p, o, characters, i);
