@@ -287,6 +287,7 @@ class Help(Case):
                               ((*ids, "--tokenizer-type", "byte"), "need no tokenizer"),
                               ((*steady, "--min-lr", 0), "--lr-decay-style constant"),
                               ((*steady, "--lr-decay-iters", 9), "--lr-decay-style constant"),
+                              ((*steady, "--lr-decay-samples", 9), "--lr-decay-style constant"),
                               ((*steady, "--lr-wsd-decay-iters", 9), "without --lr-decay-style WSD"),
                               (("--mock-data", "--lr-wsd-decay-style", "cosine"), "style WSD"),
                               (("--mock-data", "--eval-interval", 5), "only with --eval-iters"),
@@ -302,6 +303,9 @@ class Help(Case):
                      "--tokenizer-type", "byte", says="--ids")
         self.refused(USAGE, "eval", "--load", self.folder, *ids, "--tokenizer-type", "byte",
                      says="need no tokenizer")
+        for flag in (("--json",), ("--num-samples", 2), ("--batch-size", 2)):
+            self.refused(USAGE, "generate", "--load", self.folder, "--chat", *flag,
+                         says=f": {flag[0]} changes nothing in a conversation")
         for greedy in (("--greedy",), ("--temperature", 0)):
             for flag, value in (("--top-k", 5), ("--top-p", 0.5), ("--seed", 1)):
                 self.refused(USAGE, "generate", "--load", self.folder, *greedy, flag, value,
@@ -2143,10 +2147,43 @@ class IndexedSets(Case):
             {"train": ["1", str(one), "3", str(two)], "valid": f"{one} {two}", "test": [str(two)]}))
         same = self.result(data=("--per-split-data-args-path", self.folder / "parts.json"), name="same")
         self.assertEqual(parts[0], same[0])
-        by_name = {line["set"]: line["validation_loss"] for line in parts[1] if "set" in line}
+        by_name = {line["set"]: line["validation_loss"] for line in parts[1] if "validation_loss" in line
+                   if "set" in line}
         self.assertEqual(set(by_name), {str(one), str(two)})
         self.assertEqual(len([line for line in parts[1] if "test_loss" in line]), 1)
         self.assertIn("test loss", parts[2])
+
+    def test_the_test_part_is_measured_at_the_end(self):
+        one, two = self.sets()
+        tokens = {p: sum(len(d) for d in self.documents(s)) for p, s in ((one, 1), (two, 2))}
+
+        def tests(name, *data):
+            lines = self.result(data=data, name=name, steps=2)[1]
+            return [line for line in lines if "test_loss" in line]
+        # Of a split the documents that are left, also where nothing is validated.
+        share = sum(len(d) for d in self.documents(1)[54:])
+        for name, split in (("all", "80,10,10"), ("none", "90,0,10")):
+            seen = tests(name, "--data-path", one, "--split", split)
+            self.assertEqual([line["test_tokens"] for line in seen], [share - 1])
+            self.assertEqual(seen[0]["step"], 2)
+            last = json.loads(run("eval", "--load", self.folder / name, "--data-path", one, "--split",
+                                  "90,10,0", "--json").stdout)  # the same documents
+            self.assertEqual(last["tokens"], share - 1)
+            self.assertAlmostEqual(last["loss"], seen[0]["test_loss"], 5)
+        self.assertEqual(tests("off", "--data-path", one, "--split", "80,10,10", "--eval-iters", 0), [])
+        # Of several sets each by its name, and all together.
+        seen = tests("both", "--train-data-path", one, "--test-data-path", one, two)
+        self.assertEqual([(line.get("set"), line["test_tokens"]) for line in seen],
+                         [(str(one), tokens[one] - 1), (str(two), tokens[two] - 1),
+                          (None, sum(tokens.values()) - 2)])
+        mean = sum(line["test_loss"] * line["test_tokens"] for line in seen[:2]) / seen[2]["test_tokens"]
+        self.assertAlmostEqual(seen[2]["test_loss"], mean, 5)
+        for line, path in zip(seen, (one, two)):
+            of = json.loads(run("eval", "--load", self.folder / "both", "--data-path", path, "--json").stdout)
+            self.assertAlmostEqual(line["test_loss"], of["loss"], 5)
+        some = tests("some", "--data-path", one, "--split", "80,10,10", "--eval-iters", 2,
+                     "--global-batch-size", 8)
+        self.assertEqual([line["test_tokens"] for line in some], [2 * 8 * 32])
 
     def test_a_run_may_be_counted_in_samples(self):
         one, _ = self.sets()
@@ -2303,6 +2340,12 @@ class IndexedSets(Case):
                      says="nothing of")
         self.refused(USAGE, "train", "--data-path", self.text, "--tokenizer-type", "HuggingFaceTokenizer",
                      says="megacpp-data prepare")
+        # Conversations may stand in several files; this program lacks something else.
+        self.refused(MISMATCH, "train", "--data-type", "chat", "--data-path", self.text, self.text,
+                     says="as conversations needs it")
+        self.refused(USAGE, "train", "--data-path", self.text, self.text, says="--data-path takes one value")
+        self.refused(USAGE, "eval", "--load", self.saved(), "--data-type", "text", "--data-path", self.text,
+                     "--data-args-path", self.text, says="--data-args-path names")
         self.refused(DATA, "train", "--data-path", one, two, "--train-iters", 10000, "--global-batch-size", 64,
                      says="samples without weights")
         idx = Path(f"{one}.idx")

@@ -226,7 +226,8 @@ BOOST_AUTO_TEST_CASE(files_are_read_line_by_line) {
       .vocabulary = 258, .style = mc::chat_template(mc::chat_style::chatml), .words = words.get()};
   write_text(dir / "chats",
              "\n{\"prompt\":\"a\",\"completion\":\"b\"}\r\n \n{\"ids\":[1,2],\"mask\":[0,1]}");
-  const mc::conversation_store store = mc::read_conversations(dir / "chats", form, 2);
+  const auto read = mc::conversations_of({dir / "chats"}, form, 2);
+  const mc::conversation_store& store = *read;
   BOOST_REQUIRE(store.size() == 2);
   const std::string text = "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\nb<|im_end|>\n";
   const std::vector<std::int32_t> expected = encode_bytes(text);
@@ -243,23 +244,23 @@ BOOST_AUTO_TEST_CASE(files_are_read_line_by_line) {
   BOOST_TEST(store[1][1] == (2u | mc::conversation_store::learned));
 
   write_text(dir / "chats", "\n\n{\"prompt\":\"a\"}\n");
-  CHECK_REFUSED(mc::read_conversations(dir / "chats", form, 2), exit_code::data,
+  CHECK_REFUSED(mc::conversations_of({dir / "chats"}, form, 2), exit_code::data,
                 "chats: line 3 has");
   write_text(dir / "chats", " \n\n");
-  CHECK_REFUSED(mc::read_conversations(dir / "chats", form, 2), exit_code::data, "no conversation");
+  CHECK_REFUSED(mc::conversations_of({dir / "chats"}, form, 2), exit_code::data, "no conversation");
   write_text(dir / "chats", "{\"ids\":[1,2],\"mask\":[0,1]}\n{\"ids\":[1,258],\"mask\":[0,1]}");
-  CHECK_REFUSED(mc::read_conversations(dir / "chats", form, 2), exit_code::data,
+  CHECK_REFUSED(mc::conversations_of({dir / "chats"}, form, 2), exit_code::data,
                 "line 2 has the token 258 at 1, but the vocabulary has 258");
   write_text(dir / "chats",
              "{\"ids\":[1,2],\"mask\":[0,1]}\n{\"prompt\":\"a\",\"completion\":\"b\"}");
-  CHECK_REFUSED(mc::read_conversations(dir / "chats", mc::conversation_form{.vocabulary = 10}, 1),
+  CHECK_REFUSED(mc::conversations_of({dir / "chats"}, mc::conversation_form{.vocabulary = 10}, 1),
                 exit_code::data, "line 2 is a conversation in words, but no tokenizer is given");
   write_text(dir / "chats", "\n" + std::string((16u << 20) + 1, '[') + "\n");
-  CHECK_REFUSED(mc::read_conversations(dir / "chats", form, 2), exit_code::data,
+  CHECK_REFUSED(mc::conversations_of({dir / "chats"}, form, 2), exit_code::data,
                 "line 2 is longer than 16 MiB");
   mc::conversation_form other = form;
   other.style = mc::chat_template(mc::chat_style::llama3);
-  CHECK_REFUSED(mc::read_conversations(dir / "chats", other, 2), exit_code::model,
+  CHECK_REFUSED(mc::conversations_of({dir / "chats"}, other, 2), exit_code::model,
                 "ends turns by <|eot_id|>, which is no token");
   // The first line that is refused is named, however many threads read.
   std::string many;
@@ -267,10 +268,11 @@ BOOST_AUTO_TEST_CASE(files_are_read_line_by_line) {
     many +=
         i == 5000 || i > 5500 ? "{}\n" : fmt::format("{{\"ids\":[{}],\"mask\":[1]}}\n", i % 200);
   write_text(dir / "chats", many);
-  CHECK_REFUSED(mc::read_conversations(dir / "chats", form, 2), exit_code::data,
+  CHECK_REFUSED(mc::conversations_of({dir / "chats"}, form, 2), exit_code::data,
                 "line 5001 has no");
   write_text(dir / "chats", many.substr(0, many.find("{}")));
-  const mc::conversation_store all = mc::read_conversations(dir / "chats", form, 2);
+  const auto kept = mc::conversations_of({dir / "chats"}, form, 2);
+  const mc::conversation_store& all = *kept;
   BOOST_REQUIRE(all.size() == 5000);
   for (std::int64_t i = 0; i < 5000; ++i)
     BOOST_TEST((all[i][0] & ~mc::conversation_store::learned) ==
@@ -487,6 +489,19 @@ mc::conversation_store random_store(std::mt19937& rng, int n, int longest) {
   return store;
 }
 
+/// All conversations of a store, packed.
+mc::packed_conversations packed(const mc::conversation_store& store, std::int64_t sequence,
+                                std::optional<std::uint64_t> seed, std::int64_t epochs = 0,
+                                std::int32_t padding = 0) {
+  return {"chats",
+          std::make_shared<const mc::conversation_store>(store),
+          {0, store.size()},
+          sequence,
+          seed,
+          epochs,
+          padding};
+}
+
 BOOST_AUTO_TEST_CASE(an_epoch_has_every_learned_token_once_in_whole_documents) {
   std::mt19937 rng(1);
   for (int round = 0; round < 20; ++round) {
@@ -500,7 +515,7 @@ BOOST_AUTO_TEST_CASE(an_epoch_has_every_learned_token_once_in_whole_documents) {
           expected.insert({id, id + 1});
         }
     if (expected.empty()) continue;
-    const mc::packed_conversations set("chats", store, s, 7, 3, 1);
+    const mc::packed_conversations set = packed(store, s, 7, 3, 1);
     BOOST_TEST(set.size() == 3 * set.per_epoch());
     BOOST_TEST(set.counts().labels == std::ssize(expected));
     row_data row(s);
@@ -537,7 +552,7 @@ BOOST_AUTO_TEST_CASE(the_longest_go_first_to_the_first_row_with_room) {
   for (int round = 0; round < 20; ++round) {
     const std::int64_t s = 32;
     const mc::conversation_store store = random_store(rng, 60, 40);
-    const mc::packed_conversations set("chats", store, s, std::nullopt);
+    const mc::packed_conversations set = packed(store, s, std::nullopt);
     // Again by plain loops.
     std::vector<std::pair<std::int64_t, std::int32_t>> order; // -length, number
     std::int64_t cut = 0;
@@ -575,7 +590,7 @@ BOOST_AUTO_TEST_CASE(samples_are_functions_of_seed_and_number) {
   std::mt19937 rng(3);
   const mc::conversation_store store = random_store(rng, 200, 20);
   const auto first_tokens = [&](std::optional<std::uint64_t> seed, std::int64_t epoch) {
-    const mc::packed_conversations set("chats", store, 16, seed);
+    const mc::packed_conversations set = packed(store, 16, seed);
     BOOST_TEST(set.size() == std::numeric_limits<std::int64_t>::max());
     row_data row(16);
     std::vector<std::int32_t> firsts;
@@ -589,11 +604,34 @@ BOOST_AUTO_TEST_CASE(samples_are_functions_of_seed_and_number) {
   BOOST_TEST((first_tokens(1, 0) != first_tokens(1, 1)));
   BOOST_TEST((first_tokens(1, 0) != first_tokens(2, 0)));
   BOOST_TEST((first_tokens(std::nullopt, 0) == first_tokens(std::nullopt, 5)));
-  const mc::packed_conversations once("chats", store, 16, 1, 1, 9);
+  const mc::packed_conversations once = packed(store, 16, 1, 1, 9);
   row_data row(16);
   once.fill(once.size(), row.view());
   BOOST_TEST((row.tokens == std::vector<std::int32_t>(16, 9)));
   BOOST_TEST((row.labels == std::vector<std::int32_t>(16, mc::ignored_label)));
+}
+
+BOOST_AUTO_TEST_CASE(a_range_is_packed_as_if_there_were_no_others) {
+  std::mt19937 rng(4);
+  const auto all = std::make_shared<mc::conversation_store>();
+  mc::conversation_store some;
+  for (int i = 0; i < 90; ++i) {
+    mc::chat_tokens c;
+    const int length = std::uniform_int_distribution<int>(2, 20)(rng);
+    for (int t = 0; t < length; ++t) c.ids.push_back(100 * i + t), c.mask.push_back(t % 2 == 1);
+    c.merged_turns = i % 4;
+    all->add(c);
+    if (i >= 30 && i < 70) some.add(c);
+  }
+  const mc::packed_conversations range("chats", all, {30, 70}, 16, 5), alone = packed(some, 16, 5);
+  BOOST_TEST((range.counts() == alone.counts()));
+  BOOST_TEST(range.counts().merged_turns == 10 * (0 + 1 + 2 + 3));
+  row_data a(16), b(16);
+  for (std::int64_t k = 0; k < 2 * alone.per_epoch(); ++k) {
+    range.fill(k, a.view()), alone.fill(k, b.view());
+    BOOST_TEST((a.tokens == b.tokens && a.labels == b.labels && a.positions == b.positions &&
+                a.documents == b.documents));
+  }
 }
 
 BOOST_AUTO_TEST_CASE(what_packing_did_is_told) {
@@ -601,7 +639,7 @@ BOOST_AUTO_TEST_CASE(what_packing_did_is_told) {
   store.add({{1, 2, 3, 4, 5, 6}, {0, 1, 0, 0, 0, 1}}); // cut to 4, one label remains
   store.add({{1, 2, 3, 4, 5}, {1, 0, 0, 0, 1}});       // cut to 4, none remains
   store.add({{1, 2}, {0, 1}, 1});
-  const mc::packed_conversations set("chats", store, 4, std::nullopt, 1);
+  const mc::packed_conversations set = packed(store, 4, std::nullopt, 1);
   BOOST_TEST(
       mc::sentence_of(set.counts(), 4) ==
       "2 of 3 conversations are packed into 2 sequences of 4: 6 tokens, 75.0 % of the room, "
@@ -610,7 +648,7 @@ BOOST_AUTO_TEST_CASE(what_packing_did_is_told) {
       "token with that of their header, and are not learned");
   mc::conversation_store none;
   none.add({{1, 2, 3}, {1, 0, 1}});
-  CHECK_REFUSED(mc::packed_conversations("chats", none, 2, std::nullopt), exit_code::data,
+  CHECK_REFUSED(packed(none, 2, std::nullopt), exit_code::data,
                 "none with a token to learn among its first 2");
 }
 

@@ -1,13 +1,20 @@
-// What programs read tokens from: which models take bytes for tokens, and what a start reads.
+// What programs read tokens from: which models take bytes for tokens, what a start reads, and what
+// the flags of a run make of data sets and conversations.
 #define BOOST_TEST_MODULE text
+#include <megacpp/data/indexed_writer.hpp>
 #include <megacpp/generate/token_text.hpp>
+#include <megacpp/train/start.hpp>
 
 #include <boost/test/unit_test.hpp>
 
+#include <atomic>
 #include <initializer_list>
 #include <numeric>
+#include <set>
 #include <string>
+#include <thread>
 #include <utility>
+#include <vector>
 
 #include <scratch.hpp>
 
@@ -153,4 +160,202 @@ BOOST_AUTO_TEST_CASE(a_start_reads_a_bounded_part_of_large_data) {
   mc::detail::check_tokens(few, {7, 200'007});
   BOOST_TEST(few.read_ == 200'000);
   BOOST_TEST(few.last_ == 200'007);
+}
+
+namespace {
+
+constexpr std::int64_t sequence = 4;
+
+/// One sequence a micro-batch, with documents told apart.
+mc::program_view packed_program() {
+  mc::program_view p = program_of(1000);
+  p.numbers.batch = {1, sequence};
+  p.numbers.batch.packed = true;
+  return p;
+}
+
+using asked_flags = std::vector<std::pair<const char*, std::string>>;
+
+/// What the command line asks for.
+mc::options asked(const asked_flags& flags) {
+  mc::options o;
+  const auto list = mc::flags_of(o);
+  for (const auto& [name, value] : flags) mc::find_flag(list, name)->flag->ask(value, name);
+  return o;
+}
+/// The data of `train` with these flags.
+mc::run_data opened(const asked_flags& flags) {
+  const mc::program_view p = packed_program();
+  const mc::options o = asked(flags);
+  return mc::open_training_data(p, o, mc::settings_of(p, o), "", std::nullopt, 2);
+}
+
+/// Ten documents of twenty tokens: of document d all are first + d.
+std::string ten_documents(const std::string& prefix, std::int32_t first) {
+  mc::indexed_writer w(prefix, mc::token_type::u16);
+  for (std::int32_t d = 0; d < 10; ++d)
+    w.add(std::vector<std::int32_t>(20, first + d)), w.end_document();
+  w.commit();
+  return prefix;
+}
+
+struct row_data {
+  std::vector<std::int32_t> tokens = std::vector<std::int32_t>(sequence), labels = tokens,
+                            positions = tokens, documents = tokens;
+  row_data(const mc::sample_set& set, std::int64_t sample) {
+    set.fill(sample, {tokens, labels, positions, documents});
+  }
+};
+
+/// The labels of all samples of a set.
+std::multiset<std::int32_t> labels_of(const mc::sample_set& set) {
+  std::multiset<std::int32_t> all;
+  for (std::int64_t i = 0; i < set.size(); ++i)
+    for (const std::int32_t label : row_data(set, i).labels)
+      if (label != mc::ignored_label) all.insert(label);
+  return all;
+}
+
+} // namespace
+
+// Megatron-LM takes the number of samples that is asked for, and so the epochs, the order and the
+// shares of a blend: an epoch of 200 tokens has (200 - 1) / 4 = 49 samples.
+BOOST_AUTO_TEST_CASE(the_order_of_a_run_is_that_of_the_samples_it_asks_for) {
+  const scratch_folder dir;
+  const std::string a = ten_documents(dir / "a", 100), b = ten_documents(dir / "b", 200);
+  const auto run = [&](const char* flag, const char* number, std::vector<std::string> data) {
+    asked_flags flags{{flag, number}, {"global-batch-size", "8"}, {"split", "1,0,0"}};
+    for (std::string& word : data) flags.emplace_back("data-path", std::move(word));
+    return opened(flags).training;
+  };
+  BOOST_TEST(run("train-iters", "6", {a})->size() == 49);
+  const auto ours = run("train-samples", "50", {a}); // also six steps
+  BOOST_TEST(ours->size() == (2 * 200 - 1) / sequence);
+  const mc::gpt_dataset of_50(std::make_shared<const mc::indexed_dataset>(a, 1000), {0, 10},
+                              {.sequence = sequence, .samples = 50, .seed = 1234}, {});
+  for (std::int64_t i = 0; i < 50; ++i)
+    BOOST_TEST(row_data(*ours, i).tokens == row_data(of_50, i).tokens,
+               boost::test_tools::per_element());
+  BOOST_TEST(run("train-samples", "50", {"1", a, "1", b})->size() == 50);
+  BOOST_TEST(run("train-samples", "51", {"1", a, "1", b})->size() == 52);
+  // What is not trained on need not be there.
+  BOOST_TEST(run("train-samples", "103", {a, b})->size() == 98);
+  CHECK_REFUSED(run("train-samples", "104", {a, b}), exit_code::data, "98 samples without weights");
+}
+
+BOOST_AUTO_TEST_CASE(the_test_part_is_measured_whoever_names_it) {
+  const scratch_folder dir;
+  const std::string a = ten_documents(dir / "a", 100), b = ten_documents(dir / "b", 200);
+  const mc::run_data whole =
+      opened({{"data-path", a}, {"split", "70,20,10"}, {"train-iters", "3"}});
+  BOOST_REQUIRE(whole.test.size() == 1u);
+  BOOST_TEST(whole.test[0].each == 0);
+  // All but the first token of the last document are predicted once.
+  BOOST_TEST((labels_of(*whole.test[0].samples) ==
+              labels_of(*opened({{"data-path", a}, {"split", "90,10,0"}, {"train-iters", "3"}})
+                             .validation[0]
+                             .samples)));
+  BOOST_TEST(labels_of(*whole.test[0].samples).count(109) == 19u);
+  const mc::run_data some = opened({{"data-path", a},
+                                    {"data-path", b},
+                                    {"split", "70,20,10"},
+                                    {"train-iters", "3"},
+                                    {"global-batch-size", "2"},
+                                    {"eval-iters", "2"}});
+  BOOST_REQUIRE(some.test.size() == 1u);
+  BOOST_TEST(some.test[0].each == 4);
+  for (const std::int32_t label : labels_of(*some.test[0].samples))
+    BOOST_TEST((label == 109 || label == 209));
+  const mc::run_data own = opened(
+      {{"train-data-path", a}, {"test-data-path", a}, {"test-data-path", b}, {"train-iters", "3"}});
+  BOOST_REQUIRE(own.test.size() == 2u);
+  BOOST_TEST(own.test[0].name == a);
+  BOOST_TEST(own.test[1].name == b);
+  BOOST_TEST(labels_of(*own.test[1].samples).size() == 199u);
+  BOOST_TEST(
+      opened({{"data-path", a}, {"eval-iters", "0"}, {"split", "7,2,1"}, {"train-iters", "3"}})
+          .test.empty());
+}
+
+BOOST_AUTO_TEST_CASE(conversations_of_several_files_are_one_set) {
+  const scratch_folder dir;
+  const auto written = [&](const char* name, int first, int n) {
+    std::string lines;
+    for (int i = 0; i < n; ++i)
+      lines += fmt::format("{{\"ids\":[{},{}],\"mask\":[0,1]}}\n", first + i, first + i);
+    write_text(dir / name, lines);
+    return dir / name;
+  };
+  const std::string a = written("a", 100, 6), b = written("b", 200, 4);
+  const mc::run_data all =
+      opened({{"data-type", "chat"}, {"data-path", a}, {"data-path", b}, {"split", "80,10,10"}});
+  BOOST_TEST(all.name == a + " and 1 more");
+  BOOST_REQUIRE(all.validation.size() == 1u);
+  BOOST_TEST((labels_of(*all.validation[0].samples) == std::multiset<std::int32_t>{202}));
+  BOOST_TEST(all.test.empty()); // of a file nobody reads it
+  const mc::run_data own = opened({{"data-type", "chat"},
+                                   {"train-data-path", a},
+                                   {"valid-data-path", b},
+                                   {"test-data-path", a},
+                                   {"test-data-path", b}});
+  BOOST_REQUIRE(own.test.size() == 2u);
+  BOOST_TEST(labels_of(*own.test[0].samples).size() == 6u);
+  BOOST_TEST(labels_of(*own.test[1].samples).size() == 4u);
+
+  // Epochs are whole, and no step more, however the batch grows: ten conversations, two a sequence.
+  for (const int epochs : {1, 3, 7, 20})
+    for (const auto& [global, rampup] : {std::pair{"4", "4 1 1"},
+                                         {"4", "1 1 8"},
+                                         {"8", "2 2 13"},
+                                         {"4", "1 3 100"},
+                                         {"8", "4 4 1"}}) {
+      const asked_flags flags{{"data-type", "chat"},
+                              {"data-path", a},
+                              {"data-path", b},
+                              {"split", "1,0,0"},
+                              {"epochs", std::to_string(epochs)},
+                              {"global-batch-size", global},
+                              {"rampup-batch-size", rampup}};
+      const mc::batch_schedule batches = mc::settings_of(packed_program(), asked(flags)).batches;
+      const std::int64_t steps = opened(flags).steps.value(), samples = 5 * epochs;
+      BOOST_TEST(batches.samples_of(steps, 0) >= samples, epochs << " epochs by " << rampup);
+      BOOST_TEST((steps == 1 || batches.samples_of(steps - 1, 0) < samples),
+                 epochs << " epochs by " << rampup);
+    }
+}
+
+BOOST_AUTO_TEST_CASE(words_that_a_file_has_no_use_for_are_refused) {
+  const scratch_folder dir;
+  write_text(dir / "text", std::string(1000, 'a'));
+  for (const char* flag : {"train-data-path", "valid-data-path", "test-data-path", "data-args-path",
+                           "per-split-data-args-path"}) {
+    for (const char* type : {"text", "u16", "i32"})
+      CHECK_REFUSED(opened({{"data-path", dir / "text"}, {"data-type", type}, {flag, "x"}}),
+                    exit_code::usage, "--" + std::string(flag) + " names");
+    CHECK_REFUSED(opened({{"mock-data", "true"}, {flag, "x"}}), exit_code::usage,
+                  "--mock-data and --" + std::string(flag) + " contradict");
+  }
+  CHECK_REFUSED(opened({{"data-path", dir / "text"}, {"data-path", dir / "more"}}),
+                exit_code::usage, "takes one value");
+}
+
+// Of ranks that are threads the first opens the data, and all have the same.
+BOOST_AUTO_TEST_CASE(ranks_of_a_process_open_their_data_once) {
+  std::vector<mc::training_start> starts(1);
+  while (starts.size() < 8) starts.push_back(mc::for_another_rank(starts[0]));
+  std::atomic<int> times = 0;
+  std::vector<std::shared_ptr<const mc::run_data>> had(starts.size());
+  std::vector<std::thread> ranks;
+  for (std::size_t r = 0; r < starts.size(); ++r)
+    ranks.emplace_back([&, r] {
+      had[r] = starts[r].data([&] {
+        ++times;
+        return mc::run_data();
+      });
+    });
+  for (std::thread& rank : ranks) rank.join();
+  BOOST_TEST(times == 1);
+  for (const auto& data : had) BOOST_TEST((data != nullptr && data == had[0]));
+  // Another run has its own.
+  BOOST_TEST((mc::training_start().data([] { return mc::run_data(); }) != had[0]));
 }

@@ -205,6 +205,7 @@ inline void compute(const mesh& m, const program_view& p, command what, options&
     starts.push_back(for_another_rank(starts.front()));
   const std::string flags =
       what == command::train ? given_flags(flags_of(o), command::train) : std::string();
+  const opened_once<std::vector<run_data>> measured;
   on_ranks(m, what, o, processes, [&](communicator& c) {
     agreement all(c);
     product_type products = product_type_of(o.machine.product_type());
@@ -214,7 +215,7 @@ inline void compute(const mesh& m, const program_view& p, command what, options&
       products = all.as_first(bf16) ? product_type::bf16 : product_type::widened;
     }
     cpu device(products, threads, rows_of(what));
-    if (what == command::eval) return run_evaluation(p, o, device, c);
+    if (what == command::eval) return run_evaluation(p, o, device, c, measured);
     if (what == command::generate) return run_generation(p, o, device, c);
     training_start& mine = starts[all.apart() ? 0 : static_cast<std::size_t>(c.rank())];
     trainer t(p, o, device, std::move(mine), &make_training_samples, c);
@@ -258,7 +259,6 @@ inline void carry_out(const program_source& source, const program_view& p, comma
   const mesh ranks = detail::check_runnable(p, what, o, processes.size(), processes.first());
   if (const std::string_view slow = why_slow(); processes.first() && !slow.empty())
     print_note(slow);
-  if (what == command::train && !detail::is_of_sets(o.data)) require_one_file(o);
   training_start start = what != command::train ? training_start{}
                          : processes.first()    ? prepare_start(p, o)
                                                 : start_as_named(called, o, p.name);

@@ -79,8 +79,8 @@ inline constexpr std::string_view
     no_loading_threads =
         "one thread loads the data, ahead of the steps; --threads gives those that compute",
     data_in_a_file =
-        "--data-path names a file of text or of token ids; nothing is found or "
-        "downloaded by the name of a data set",
+        "--data-path names a file of text, token ids or conversations, or the prefix of a data set "
+        "on disk; nothing is found or downloaded by the name of a data set",
     accumulates =
         "--global-batch-size gives the sequences of a step, and what exceeds the "
         "micro-batch is accumulated",

@@ -116,16 +116,16 @@ template <class To> void read_conversations(const std::vector<std::string>& path
       });
 }
 
-/// The same of one file, kept.
-inline conversation_store read_conversations(const std::string& path, const conversation_form& form,
-                                             int threads) {
-  conversation_store store;
-  read_conversations({path}, form, threads, [&](const chat_tokens& t) { store.add(t); });
-  if (store.size() == 0)
+/// The same, kept.
+inline std::shared_ptr<const conversation_store> conversations_of(
+    const std::vector<std::string>& paths, const conversation_form& form, int threads) {
+  const auto store = std::make_shared<conversation_store>();
+  read_conversations(paths, form, threads, [&](const chat_tokens& t) { store->add(t); });
+  if (store->size() == 0)
     throw error(exit_code::data,
                 fmt::format("{} has no conversation: it is empty, or all its lines "
                             "are blank",
-                            path));
+                            paths[0]));
   return store;
 }
 

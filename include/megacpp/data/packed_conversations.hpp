@@ -4,6 +4,7 @@
 #include <megacpp/data/conversation.hpp>
 #include <megacpp/data/permutation.hpp>
 #include <megacpp/data/sample_set.hpp>
+#include <megacpp/data/split.hpp>
 #include <megacpp/io/checksum.hpp>
 #include <megacpp/io/error.hpp>
 #include <megacpp/num/random.hpp>
@@ -13,6 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <memory>
 #include <numeric>
 #include <optional>
 #include <span>
@@ -32,12 +34,16 @@ public:
       words_.push_back(static_cast<std::uint32_t>(tokens.ids[i]) |
                        (tokens.mask[i] != 0 ? learned : 0u));
     ends_.push_back(words_.size());
-    merged_turns_ += tokens.merged_turns;
+    merged_.insert(merged_.end(), static_cast<std::size_t>(tokens.merged_turns), size() - 1);
   }
 
   std::int64_t size() const { return static_cast<std::int64_t>(ends_.size()); }
   std::int64_t tokens() const { return static_cast<std::int64_t>(words_.size()); }
-  std::int64_t merged_turns() const { return merged_turns_; } ///< see chat_tokens
+  /// Of some conversations; see chat_tokens.
+  std::int64_t merged_turns(token_range some) const {
+    return std::ranges::lower_bound(merged_, some.end) -
+           std::ranges::lower_bound(merged_, some.begin);
+  }
   /// Tokens of conversation i, each with the bit `learned` where it is.
   std::span<const std::uint32_t> operator[](std::int64_t i) const {
     const auto at = static_cast<std::size_t>(i);
@@ -45,17 +51,6 @@ public:
     return std::span(words_).subspan(begin, ends_[at] - begin);
   }
 
-  /// Conversations [begin, end).
-  conversation_store part(std::int64_t begin, std::int64_t end) const {
-    conversation_store some;
-    for (std::int64_t i = begin; i < end; ++i) {
-      const auto words = (*this)[i];
-      some.words_.insert(some.words_.end(), words.begin(), words.end());
-      some.ends_.push_back(some.words_.size());
-    }
-    some.merged_turns_ = begin == 0 ? merged_turns_ : 0; // of all
-    return some;
-  }
   /// XXH64 of all tokens, with what is learned, and where conversations end.
   std::uint64_t hash() const {
     xxh64 h;
@@ -69,7 +64,7 @@ public:
 private:
   std::vector<std::uint32_t> words_;
   std::vector<std::size_t> ends_;
-  std::int64_t merged_turns_ = 0;
+  std::vector<std::int64_t> merged_; ///< the conversation of each merged turn, rising
 };
 
 /// First fit: each length goes to the lowest row that has room for it, or to another row behind
@@ -136,7 +131,7 @@ inline std::string sentence_of(const packing_counts& n, std::int64_t sequence) {
   return text;
 }
 
-/// Conversations packed into sequences of S tokens.
+/// A range of conversations packed into sequences of S tokens.
 ///
 /// A conversation is a document: attention stays within it, its positions begin at 0, and the label
 /// of a token is the one behind it where that is learned; the last token has none. One with more
@@ -150,11 +145,12 @@ inline std::string sentence_of(const packing_counts& n, std::int64_t sequence) {
 class packed_conversations final : public sample_set {
 public:
   /// `epochs` 0: without end. Throws mc::error(exit_code::data) where nothing is left to train on.
-  packed_conversations(std::string name, conversation_store conversations, std::int64_t sequence,
-                       std::optional<std::uint64_t> seed, std::int64_t epochs = 0,
-                       std::int32_t padding = 0)
+  packed_conversations(std::string name, std::shared_ptr<const conversation_store> conversations,
+                       token_range part, std::int64_t sequence, std::optional<std::uint64_t> seed,
+                       std::int64_t epochs = 0, std::int32_t padding = 0)
       : name_(std::move(name)),
         conversations_(std::move(conversations)),
+        part_(part),
         sequence_(sequence),
         epochs_(epochs),
         padding_(padding) {
@@ -169,7 +165,8 @@ public:
 
   std::int64_t per_epoch() const { return counts_.rows; }
   const packing_counts& counts() const { return counts_; }
-  /// The conversations of a sequence of the packing, in the order in which they stand there.
+  /// The conversations of a sequence of the packing, in the order in which they stand there, by
+  /// their numbers within the range.
   std::span<const std::int32_t> row(std::int64_t r) const {
     const auto at = static_cast<std::size_t>(r);
     return std::span(members_).subspan(row_begins_[at], row_begins_[at + 1] - row_begins_[at]);
@@ -185,7 +182,7 @@ public:
     std::int32_t document = 0;
     if (sample < size())
       for (const std::int32_t i : row(row_of(sample)))
-        at = fill_document(conversations_[i], document++, at, out);
+        at = fill_document(conversation(i), document++, at, out);
     for (std::int32_t position = 0; at < out.tokens.size(); ++at, ++position) {
       out.tokens[at] = padding_;
       out.labels[at] = ignored_label;
@@ -198,8 +195,11 @@ public:
 private:
   static constexpr std::uint64_t stream = 0x636f6e76657273u; // keeps the order apart from others
 
+  std::span<const std::uint32_t> conversation(std::int64_t i) const {
+    return (*conversations_)[part_.begin + i];
+  }
   std::int64_t length_of(std::int64_t i) const {
-    return std::min<std::int64_t>(std::ssize(conversations_[i]), sequence_);
+    return std::min<std::int64_t>(std::ssize(conversation(i)), sequence_);
   }
 
   std::int64_t row_of(std::int64_t sample) const {
@@ -210,8 +210,8 @@ private:
 
   /// The conversations that are packed, the longest first; counts all of them.
   std::vector<std::int32_t> longest_first() {
-    counts_.conversations = conversations_.size();
-    counts_.merged_turns = conversations_.merged_turns();
+    counts_.conversations = part_.size();
+    counts_.merged_turns = conversations_->merged_turns(part_);
     if (counts_.conversations > std::numeric_limits<std::int32_t>::max())
       throw error(exit_code::data,
                   fmt::format("{} has {} conversations, more than 2^31 - 1; divide "
@@ -219,7 +219,7 @@ private:
                               name_, counts_.conversations));
     std::vector<std::int32_t> order;
     for (std::int64_t i = 0; i < counts_.conversations; ++i) {
-      const std::span<const std::uint32_t> all = conversations_[i];
+      const std::span<const std::uint32_t> all = conversation(i);
       const std::int64_t length = length_of(i);
       const auto kept = all.first(static_cast<std::size_t>(length));
       std::int64_t labels = 0;
@@ -275,7 +275,8 @@ private:
   }
 
   std::string name_;
-  conversation_store conversations_;
+  std::shared_ptr<const conversation_store> conversations_;
+  token_range part_; ///< of their numbers
   std::int64_t sequence_, epochs_;
   std::int32_t padding_;
   std::optional<std::uint64_t> key_;

@@ -31,7 +31,7 @@ inline bool is_bare_name(std::string_view name) {
          name.find('/') == std::string_view::npos && name.find('\0') == std::string_view::npos;
 }
 
-/// What a model folder has of its tokenizer, which goes along with the weights.
+/// What a model folder has of its tokenizer and of how it writes: it goes along with the weights.
 inline constexpr std::string_view tokenizer_file_names[] = {
     "tokenizer.json",      "tokenizer_config.json", "vocab.json",
     "merges.txt",          "added_tokens.json",     "special_tokens_map.json",

@@ -92,8 +92,9 @@ struct data_flags {
     split
         .is("969,30,1",
             "shares of the tokens of a file, or of the documents of a data set, for training, "
-            "validation and test, in this order; eval measures the validation part, and no command "
-            "reads the test part")
+            "validation and test, in this order; eval measures the validation part; at its end "
+            "train "
+            "measures the test part of data sets, and no command reads that of a file")
         .shown_as("969,30,1; for eval all")
         .of(reading)
         .resumes(on_resume::must_match);
@@ -105,7 +106,7 @@ struct data_flags {
         .many()
         .of(command::train)
         .resumes(on_resume::may_change);
-    test_data_path.is({}, "with --train-data-path: a data set that is measured at the end")
+    test_data_path.is({}, "with --train-data-path: data sets that are measured at the end")
         .many()
         .of(command::train)
         .resumes(on_resume::may_change);

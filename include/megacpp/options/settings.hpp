@@ -187,7 +187,7 @@ inline void refuse_idle_flags(command c, options& o) {
     refuse(!asked && (o.data.mock_data() || o.report.bench_json()), {"eval-interval", "keep-best"},
            "changes nothing: random tokens and --bench-json are evaluated only with --eval-iters");
     const std::string& style = o.optimizer.lr_decay_style();
-    refuse(style == "constant", {"min-lr", "lr-decay-iters"},
+    refuse(style == "constant", {"min-lr", "lr-decay-iters", "lr-decay-samples"},
            "changes nothing beside --lr-decay-style constant");
     refuse(style != "WSD", {"lr-wsd-decay-iters", "lr-wsd-decay-style"},
            "changes nothing without --lr-decay-style WSD");
@@ -195,8 +195,12 @@ inline void refuse_idle_flags(command c, options& o) {
   if (c == command::generate)
     refuse(!o.sampling.chat(), {"system-prompt", "enable-thinking"},
            "changes nothing without --chat");
-  if (c == command::generate)
+  if (c == command::generate) {
     refuse(o.sampling.chat(), {"ids"}, "and --chat contradict each other: answers are texts");
+    refuse(o.sampling.chat() && !o.sampling.prompt.given() && !o.sampling.prompts_file.given(),
+           {"json", "num-samples", "batch-size"},
+           "changes nothing in a conversation, where --chat is given without a prompt");
+  }
   if (overlaps(c, command::train | command::eval))
     refuse(o.data.data_type() != "chat", {"chat-loss"}, "changes nothing without --data-type chat");
   if (c == command::generate)
@@ -267,6 +271,12 @@ inline std::int64_t steps_of_samples(const batch_schedule& b, std::int64_t sampl
   for (; b.grows() && consumed <= b.samples && consumed < samples; ++steps)
     consumed += b.after(consumed);
   return steps + std::max<std::int64_t>(0, samples - consumed) / b.last;
+}
+
+/// The fewest steps that take at least so many samples, and at least one.
+inline std::int64_t steps_for_samples(const batch_schedule& b, std::int64_t samples) {
+  const std::int64_t steps = std::max<std::int64_t>(1, steps_of_samples(b, samples));
+  return steps + (b.samples_of(steps, 0) < samples);
 }
 
 /// A run is counted in steps, in samples or in epochs of conversations.

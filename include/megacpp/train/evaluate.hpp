@@ -1,4 +1,4 @@
-// The mean loss over non-overlapping windows of a text.
+// The mean loss over sets of samples, each of which is read once.
 #pragma once
 
 #include <megacpp/comm/agreement.hpp>
@@ -66,7 +66,7 @@ public:
                                  : n == all    ? i
                                                : spread(i, n, all);
       batch_.fill(*set_.samples, batch * micro);
-      if (turn >= n) std::ranges::fill(batch_.labels(), -1); // the others have all of them
+      if (turn >= n) std::ranges::fill(batch_.labels(), ignored_label); // the others have all
       b = view_of(batch_, packed_);
       return true;
     });
@@ -89,6 +89,11 @@ private:
 inline double perplexity(double loss) { return std::exp(loss); }
 
 namespace detail {
+
+/// Threads that read data for all ranks of this process, while they wait.
+inline int reading_threads(const device& on, const communicator& ranks) {
+  return on.threads() * (ranks.in_one_process() ? ranks_of(ranks.ranks()) : 1);
+}
 
 /// Ranks of several processes, each of which has opened the model for itself, have the same.
 inline void require_same_model(agreement& all, const model_folder& folder) {
@@ -140,21 +145,26 @@ inline json_output evaluation_json(const loss_sum& total) {
 /// `eval`: one line, or with --json one object {"loss": nats a token, "tokens": number of
 /// predictions, "perplexity": exp(loss), "bits_per_token": loss / ln 2}. Of several files one for
 /// each, with its name or the field "file", and one for all tokens together, with their number or
-/// the field "files". All files are opened before the first is read.
+/// the field "files". All files are opened before the first is read. `data`: of the ranks of a
+/// process the same.
 inline void run_evaluation(const program_view& p, const options& o, device& on,
-                           communicator& ranks = self::of_process()) {
+                           communicator& ranks = self::of_process(),
+                           const opened_once<std::vector<run_data>>& data = {}) {
   agreement all_ranks(ranks);
   const std::string named = all_ranks.before_others();
   const found_model found = detail::required_model(o, "eval", all_ranks, named);
   const model_folder& folder = found.folder;
   const std::optional<character_set> characters = characters_of(folder, p);
-  const std::vector<run_data> texts = open_evaluation_data(p, o, folder.path(), characters);
-  const std::size_t files = texts.size();
+  const auto opened = data([&] {
+    return open_evaluation_data(p, o, folder.path(), characters,
+                                detail::reading_threads(on, ranks));
+  });
+  const std::size_t files = opened->size();
   all_ranks.after_first(name_of(found));
   detail::require_same_model(all_ranks, folder);
-  for (const run_data& text : texts)
+  for (const run_data& d : *opened)
     if (all_ranks.apart())
-      all_ranks.require_same(text.hash(), "other data", "give all of them the same");
+      all_ranks.require_same(d.hash(), "other data", "give all of them the same");
   session s(p, on, purpose::inference, ranks);
   load_weights(folder, p, s.weights());
   // `of`: what the loss is of, as a field that comes first where there are several files.
@@ -172,11 +182,10 @@ inline void run_evaluation(const program_view& p, const options& o, device& on,
     print(json_line(of));
   };
   loss_sum all;
-  for (const run_data& text : texts) {
-    evaluation e(s, p, text.validation[0], ranks);
+  for (const run_data& d : *opened) {
+    evaluation e(s, p, d.validation[0], ranks);
     const loss_sum total = *e.run(e.batches());
-    const std::string& name = text.name;
-    tell(total, name, {{"file", name}});
+    tell(total, d.name, {{"file", d.name}});
     all.sum += total.sum, all.count += total.count;
   }
   if (files > 1) tell(all, fmt::format("all {} files", files), {{"files", files}});

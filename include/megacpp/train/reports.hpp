@@ -161,6 +161,15 @@ public:
                        {"validation_loss", total.mean()},
                        {"validation_tokens", static_cast<std::int64_t>(total.count)}});
   }
+  void test_of(const std::string& name, std::int64_t step, const loss_sum& total) {
+    note(fmt::format("step {}/{} | test loss of {}: {:.4f} | {:.0f} tokens", step, set_.steps, name,
+                     total.mean(), total.count));
+    if (metrics_)
+      metrics_->write({{"step", step},
+                       {"set", std::string_view(name)},
+                       {"test_loss", total.mean()},
+                       {"test_tokens", static_cast<std::int64_t>(total.count)}});
+  }
   void test(std::int64_t step, const loss_sum& total) {
     note(fmt::format("step {}/{} | test loss: {:.4f} | {:.0f} tokens", step, set_.steps,
                      total.mean(), total.count));

@@ -1,12 +1,11 @@
-// What a run trains on and what it is measured by: windows of one text or file of ids, or samples
-// of Megatron-LM's indexed data sets and their blends.
+// What a run trains on and what it is measured by: windows of one text or file of ids, samples of
+// Megatron-LM's indexed data sets and their blends, or packed conversations.
 #pragma once
 
 #include <megacpp/data/conversation_file.hpp>
 #include <megacpp/data/gpt_dataset.hpp>
 #include <megacpp/data/packed_conversations.hpp>
 #include <megacpp/data/windows.hpp>
-#include <megacpp/exec/processors.hpp>
 #include <megacpp/options/settings.hpp>
 #include <megacpp/train/run_tokenizer.hpp>
 #include <megacpp/train/text.hpp>
@@ -15,6 +14,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <system_error>
@@ -36,7 +36,7 @@ struct run_data {
   text_data text; ///< what samples are windows of, if they are
   std::shared_ptr<const sample_set> training;
   std::vector<measured_set> validation;
-  std::optional<measured_set> test;            ///< measured at the end
+  std::vector<measured_set> test;              ///< measured at the end
   std::string summary;                         ///< how much there is
   std::optional<std::int64_t> steps = {};      ///< of the epochs that were asked for
   std::shared_ptr<const tokenizer> words = {}; ///< of the tokens, where there is one
@@ -105,6 +105,25 @@ inline std::optional<words_of_parts> parts_of_data(const data_flags& d) {
     return words;
   };
   return words_of_parts{part("train"), part("valid"), part("test")};
+}
+
+/// Random tokens, and files of text or ids, are one: of --data-path alone.
+inline void refuse_words_of_sets(const options& o) {
+  const data_flags& d = o.data;
+  for (const auto& [name, asked] :
+       {std::pair{"train-data-path", d.train_data_path.asked()},
+        std::pair{"valid-data-path", d.valid_data_path.asked()},
+        std::pair{"test-data-path", d.test_data_path.asked()},
+        std::pair{"data-args-path", d.data_args_path.asked()},
+        std::pair{"per-split-data-args-path", d.per_split_data_args_path.asked()}})
+    if (asked)
+      throw error(
+          exit_code::usage,
+          d.mock_data()
+              ? fmt::format("--mock-data and --{} contradict each other; give one", name)
+              : fmt::format("--{} names indexed data sets or conversations, and --data-type "
+                            "is {}; give the file by --data-path, or another --data-type",
+                            name, d.data_type()));
 }
 
 /// Whether the data are indexed sets: as --data-type says, or because their files are there.
@@ -294,14 +313,16 @@ inline run_data open_sets(const program_view& p, const options& o, const trainin
                 fmt::format("--split {} leaves no document of {} to train on; give more data or "
                             "another --split",
                             d.split(), trained.prefixes[0]));
-  request.samples = t.samples();
+  // Of the number that is asked for, not of whole batches alone, as in Megatron-LM: epochs and
+  // shares of a blend follow from it.
+  request.samples = o.training.train_samples.given() ? o.training.train_samples() : t.samples();
   data.training = blended_samples(of_training.sets, of_training.weights, request, ends, cache);
   data.name = data.training->name();
-  if (data.training->size() < *request.samples)
+  if (data.training->size() < t.samples())
     throw error(exit_code::data,
                 fmt::format("{} has {} samples without weights, but the run trains on {}; give "
                             "weights, with which sets are repeated, or fewer --train-iters",
-                            data.name, data.training->size(), *request.samples));
+                            data.name, data.training->size(), t.samples()));
 
   const std::int64_t iters = o.training.eval_iters(), batch = t.batches.last;
   const bool whole = !o.training.eval_iters.given() || o.training.full_validation();
@@ -326,15 +347,7 @@ inline run_data open_sets(const program_view& p, const options& o, const trainin
   };
   if (whole || iters > 0) {
     data.validation = measured(data_part::validation, t.steps / o.training.eval_interval() + 1);
-    if (parts && !parts->test.empty()) {
-      std::vector<measured_set> test = measured(data_part::test, 1);
-      if (test.size() > 1)
-        throw error(
-            exit_code::usage,
-            "--test-data-path takes one data set where all of it is measured; merge them, or "
-            "give --eval-iters");
-      data.test = std::move(test[0]);
-    }
+    data.test = measured(data_part::test, 1);
   }
   const auto require_samples = [](const measured_set& s) {
     if (s.samples->size() == 0)
@@ -343,7 +356,7 @@ inline run_data open_sets(const program_view& p, const options& o, const trainin
                               s.name));
   };
   for (const measured_set& s : data.validation) require_samples(s);
-  if (data.test) require_samples(*data.test);
+  for (const measured_set& s : data.test) require_samples(s);
   std::int64_t validated = 0;
   for (const measured_set& s : data.validation) validated += s.samples->size();
   data.summary = fmt::format("{} samples of {} tokens to train on, {} to validate",
@@ -419,34 +432,17 @@ inline chat_words words_of_chat(const data_flags& d, const std::string& folder,
   return w;
 }
 
-/// Conversations of files, all of which are read at start.
-inline std::shared_ptr<const conversation_store> conversations_of(
-    const std::vector<std::string>& paths, const conversation_form& form, int threads) {
-  const auto store = std::make_shared<conversation_store>();
-  read_conversations(paths, form, threads, [&](const chat_tokens& t) { store->add(t); });
-  if (store->size() == 0)
-    throw error(exit_code::data,
-                fmt::format("{} has no conversation: it is empty, or all its lines "
-                            "are blank",
-                            paths[0]));
-  return store;
-}
-
-inline std::shared_ptr<const packed_conversations> packed(const std::string& name,
-                                                          const conversation_store& all,
-                                                          token_range part, std::int64_t sequence,
-                                                          std::optional<std::uint64_t> seed) {
-  return std::make_shared<const packed_conversations>(name, all.part(part.begin, part.end),
-                                                      sequence, seed, seed ? 0 : 1);
-}
-
-inline int threads_of(const options& o) {
-  return o.machine.threads() > 0 ? static_cast<int>(o.machine.threads()) : processors();
+inline std::shared_ptr<const packed_conversations> packed(
+    const std::string& name, std::shared_ptr<const conversation_store> all, token_range part,
+    std::int64_t sequence, std::optional<std::uint64_t> seed) {
+  return std::make_shared<const packed_conversations>(name, std::move(all), part, sequence, seed,
+                                                      seed ? 0 : 1);
 }
 
 /// Packed conversations.
 inline run_data open_conversations(const program_view& p, const options& o,
-                                   const training_settings& t, const std::string& folder) {
+                                   const training_settings& t, const std::string& folder,
+                                   int threads) {
   require_packed(p, "conversations");
   refuse_flags_beside_chat(o);
   const std::optional<words_of_parts> parts = parts_of_data(o.data);
@@ -454,7 +450,6 @@ inline run_data open_conversations(const program_view& p, const options& o,
   if (paths.empty())
     throw error(exit_code::usage, "train needs --data-path FILE, conversations as JSON lines");
   const chat_words w = words_of_chat(o.data, folder, p.vocabulary);
-  const int threads = threads_of(o);
   const std::int64_t s = p.numbers.batch.sequence;
   const auto all = conversations_of(paths, w.form, threads);
   const split_ranges ranges =
@@ -465,30 +460,29 @@ inline run_data open_conversations(const program_view& p, const options& o,
   run_data data;
   data.name =
       paths.size() == 1 ? paths[0] : fmt::format("{} and {} more", paths[0], paths.size() - 1);
-  const auto training = packed(data.name, *all, ranges.train, s, t.numbers.seed);
+  const auto training = packed(data.name, all, ranges.train, s, t.numbers.seed);
   data.training = training;
   data.words = w.words;
   data.template_folder = w.folder;
   data.summary = sentence_of(training->counts(), s);
-  const auto measure = [&](const std::string& name, const conversation_store& of,
-                           token_range part) {
+  const auto measure = [&](const std::string& name,
+                           const std::shared_ptr<const conversation_store>& of, token_range part) {
     return measured_set{name, packed(name, of, part, s, std::nullopt)};
   };
-  if (!ranges.valid.empty()) data.validation.push_back(measure(data.name, *all, ranges.valid));
+  if (!ranges.valid.empty()) data.validation.push_back(measure(data.name, all, ranges.valid));
   if (parts) {
     for (const std::string& path : parts->valid) {
       const auto of = conversations_of({path}, w.form, threads);
-      data.validation.push_back(measure(path, *of, {0, of->size()}));
+      data.validation.push_back(measure(path, of, {0, of->size()}));
     }
-    if (!parts->test.empty()) {
-      const auto of = conversations_of(parts->test, w.form, threads);
-      data.test = measure(parts->test[0], *of, {0, of->size()});
+    for (const std::string& path : parts->test) {
+      const auto of = conversations_of({path}, w.form, threads);
+      data.test.push_back(measure(path, of, {0, of->size()}));
     }
   }
   if (o.training.epochs.given()) {
-    const std::int64_t batch = t.batches.last,
-                       samples = o.training.epochs() * training->per_epoch();
-    data.steps = std::max<std::int64_t>(1, (samples + batch - 1) / batch);
+    const std::int64_t samples = o.training.epochs() * training->per_epoch();
+    data.steps = steps_for_samples(t.batches, samples);
   }
   data.identity = [all, name = data.name, part = ranges.train] {
     return nlohmann::json{{"name", name},
@@ -521,12 +515,30 @@ inline run_data of_text(text_data text, std::int64_t sequence, std::uint64_t see
 
 } // namespace detail
 
+/// What the ranks of a process read: opened by the one that asks first, while others wait, and
+/// shared. Copies are of the same.
+template <class T> class opened_once {
+public:
+  template <class Open> std::shared_ptr<const T> operator()(const Open& open) const {
+    const std::scoped_lock hold(all_->lock);
+    if (!all_->opened) all_->opened = std::make_shared<const T>(open());
+    return all_->opened;
+  }
+
+private:
+  struct state {
+    std::mutex lock;
+    std::shared_ptr<const T> opened;
+  };
+  std::shared_ptr<state> all_ = std::make_shared<state>();
+};
+
 /// Opens the data of `train`. `saved`: the characters of the model that training starts from, in
-/// `folder`, "" being none. Throws mc::error.
+/// `folder`, "" being none. `threads` turn texts into tokens. Throws mc::error.
 inline run_data open_training_data(const program_view& p, const options& o,
                                    const training_settings& t, const std::string& folder,
-                                   std::optional<character_set> saved) {
-  if (o.data.data_type() == "chat") return detail::open_conversations(p, o, t, folder);
+                                   std::optional<character_set> saved, int threads) {
+  if (o.data.data_type() == "chat") return detail::open_conversations(p, o, t, folder, threads);
   if (o.training.epochs.given())
     throw error(exit_code::usage,
                 "--epochs counts conversations, and the data are none; give --train-iters or "
@@ -536,14 +548,18 @@ inline run_data open_training_data(const program_view& p, const options& o,
     return detail::open_sets(p, o, t, folder);
   }
   detail::refuse_flags_of_sets(o);
+  detail::refuse_words_of_sets(o);
+  require_one_file(o);
   return detail::of_text(open_training_text(p, o, !folder.empty(), std::move(saved)),
                          p.numbers.batch.sequence, t.numbers.seed);
 }
 
-/// Opens what `eval` measures: each data set or file of --data-path. Throws mc::error.
+/// Opens what `eval` measures: each data set or file of --data-path. `threads` turn texts into
+/// tokens. Throws mc::error.
 inline std::vector<run_data> open_evaluation_data(const program_view& p, const options& o,
                                                   const std::string& folder,
-                                                  const std::optional<character_set>& characters) {
+                                                  const std::optional<character_set>& characters,
+                                                  int threads) {
   std::vector<run_data> all;
   if (o.data.data_type() == "chat") {
     detail::require_packed(p, "conversations");
@@ -553,13 +569,13 @@ inline std::vector<run_data> open_evaluation_data(const program_view& p, const o
     if (paths.empty())
       throw error(exit_code::usage, "eval needs --data-path FILE, conversations as JSON lines");
     for (const std::string& path : paths) {
-      const auto of = detail::conversations_of({path}, w.form, detail::threads_of(o));
+      const auto of = conversations_of({path}, w.form, threads);
       const token_range part = o.data.split.given() ? split(o.data.split(), of->size()).valid
                                                     : token_range{0, of->size()};
       run_data data;
       data.name = path;
       data.validation.push_back(
-          {path, detail::packed(path, *of, part, p.numbers.batch.sequence, std::nullopt)});
+          {path, detail::packed(path, of, part, p.numbers.batch.sequence, std::nullopt)});
       data.hash = [of] { return of->hash(); };
       all.push_back(std::move(data));
     }
@@ -567,6 +583,7 @@ inline std::vector<run_data> open_evaluation_data(const program_view& p, const o
   }
   if (!detail::is_of_sets(o.data)) {
     detail::refuse_flags_of_sets(o);
+    detail::refuse_words_of_sets(o);
     const std::size_t files = std::max<std::size_t>(o.data.data_path().size(), 1);
     for (std::size_t i = 0; i < files; ++i) {
       text_data text = open_evaluation_text(p, o, characters, i);

@@ -4,6 +4,7 @@
 #include <megacpp/observe/print.hpp>
 #include <megacpp/options/resume.hpp>
 #include <megacpp/train/report_files.hpp>
+#include <megacpp/train/run_data.hpp>
 #include <megacpp/train/state.hpp>
 
 #include <filesystem>
@@ -13,9 +14,11 @@
 namespace mc {
 
 /// The folder that is saved to, and what was found to begin with; nothing of either: a new run.
+/// With the data, which the ranks of a process share.
 struct training_start {
   std::optional<state_root> root; ///< that of --save, where --load names it too and it is there
   std::optional<found_model> from;
+  opened_once<run_data> data = {};
 };
 
 /// Finds what a training run starts from. A state fills in the flags that were left out; what
@@ -50,9 +53,11 @@ inline training_start prepare_start(const program_view& p, options& o) {
   return start;
 }
 
-/// What another rank than the first starts from: the same folder, which the first one has examined.
+/// What another rank than the first starts from: the same folder, which the first one has examined,
+/// and the same data.
 inline training_start for_another_rank(const training_start& first) {
   training_start start;
+  start.data = first.data;
   if (!first.from) return start;
   model_folder folder(first.from->folder.path());
   std::optional<state_file> state;

@@ -25,7 +25,7 @@
 
 namespace mc {
 
-/// Trains one program on one text, on one rank, as all others do at the same time: what they do
+/// Trains one program on its data, on one rank, as all others do at the same time: what they do
 /// together (steps, evaluations, saves, the end) comes in one order, and what one of them alone
 /// knows is agreed upon between steps. The first rank tells and saves. Memory is reserved and files
 /// are checked in the constructor; the loop itself allocates nothing but for what a save or a
@@ -45,7 +45,7 @@ public:
         device_(on),
         from_(std::move(start.from)),
         root_(std::move(start.root)),
-        text_(open_data()),
+        data_(open_data(start.data)),
         tokenizer_files_(files_of_tokenizer()),
         reports_(p, o, set_, on, losses_, ranks_),
         computing_(timed_ ? static_cast<std::size_t>(ranks_of(ranks_.ranks())) : 0) {
@@ -66,7 +66,7 @@ public:
     prepare_session();
     if (from_) from_->folder.close_files();
     if (samples && o.training.sample_interval.given())
-      samples_ = samples(p, o, on, session_->weights(), text_);
+      samples_ = samples(p, o, on, session_->weights(), *data_);
     prepare_trace();
     reports_.prepare();
   }
@@ -110,11 +110,14 @@ public:
   }
 
 private:
-  run_data open_data() {
-    run_data data = from_ ? open_training_data(p_, o_, set_, from_->folder.path(),
-                                               characters_of(from_->folder, p_))
-                          : open_training_data(p_, o_, set_, "", std::nullopt);
-    if (data.steps) set_ = settings_of(p_, o_, ranks_.ranks().of(axis::dp), data.steps);
+  std::shared_ptr<const run_data> open_data(const opened_once<run_data>& once) {
+    const auto data = once([&] {
+      const int threads = detail::reading_threads(device_, ranks_);
+      return from_ ? open_training_data(p_, o_, set_, from_->folder.path(),
+                                        characters_of(from_->folder, p_), threads)
+                   : open_training_data(p_, o_, set_, "", std::nullopt, threads);
+    });
+    if (data->steps) set_ = settings_of(p_, o_, ranks_.ranks().of(axis::dp), data->steps);
     return data;
   }
 
@@ -158,14 +161,14 @@ private:
   void require_same_start() {
     all_.require_same(from_ ? hash_of(from_->folder) : 0, "another state or model at --load",
                       "let all of them see the same folder");
-    all_.require_same(text_.hash(), "other data", "give all of them the same");
+    all_.require_same(data_->hash(), "other data", "give all of them the same");
   }
 
   /// Reads the micro-batches of this rank's replica, from where the run stands, ahead of the steps.
   void begin_reading() {
     if (at_.step >= set_.steps) return;
     const std::int64_t micro = p_.numbers.batch.micro;
-    reader_.emplace(*text_.training, micro, p_.numbers.batch.sequence,
+    reader_.emplace(*data_->training, micro, p_.numbers.batch.sequence,
                     [this, samples = at_.samples, m = std::int64_t{0}]() mutable {
                       const std::int64_t batch = set_.batches.after(samples);
                       const std::int64_t first = samples + first_of(m);
@@ -202,7 +205,7 @@ private:
       if (stopped()) interrupt(); // of several ranks, those that know agree behind the next step
     }
     evaluate();
-    evaluate_test();
+    evaluate_tests();
     write_sample();
     confer();
     if (stopped()) interrupt();
@@ -297,7 +300,7 @@ private:
                   fmt::format("{} holds the state of step {}, and this run begins after step {}; "
                               "go on from it with --load {}, or choose another folder to save to",
                               root_->path(), *newest, begin, root_->path()));
-    data_ = text_.identity();
+    identity_ = data_->identity();
     if (same && root_->has(begin)) saved_at_ = begin;
   }
 
@@ -329,8 +332,8 @@ private:
     if (!resumes()) return;
     const json_value& state = from_->state->state();
     if (all_.first()) {
-      if (data_.is_null()) data_ = text_.identity();
-      require_same_data(data_, state.field<json_value>("data"));
+      if (identity_.is_null()) identity_ = data_->identity();
+      require_same_data(identity_, state.field<json_value>("data"));
     }
     at_ = load_moments(from_->folder, state, p_, session_->weights());
     if (all_.as_first(saved_at_ == at_.step)) saved_at_ = at_.step;
@@ -349,15 +352,15 @@ private:
   void prepare_evaluation() {
     const whole_flag& iters = o_.training.eval_iters;
     const bool some = iters.given() && !o_.training.full_validation();
-    const bool wanted =
-        some ? iters() > 0 : !text_.validation.empty() && !set_.bench && !o_.data.mock_data();
-    if (wanted && text_.validation.empty() && !text_.text.source)
+    const bool measures = some ? iters() > 0 : !set_.bench && !o_.data.mock_data();
+    const bool wanted = measures && (some || !data_->validation.empty());
+    if (wanted && data_->validation.empty() && !data_->text.source)
       throw error(exit_code::data,
                   fmt::format("--eval-iters {} asks for evaluations, and nothing of {} is left to "
                               "validate; give another --split, or --valid-data-path",
-                              iters(), text_.name));
-    if (wanted && text_.validation.empty())
-      require_prediction(*text_.text.source, text_.text.parts.valid, "validation");
+                              iters(), data_->name));
+    if (wanted && data_->validation.empty())
+      require_prediction(*data_->text.source, data_->text.parts.valid, "validation");
     if (!wanted && o_.training.keep_best.asked() && o_.training.keep_best()) {
       all_.wait_for_end();
       throw error(exit_code::usage,
@@ -365,14 +368,15 @@ private:
                               "leave --keep-best out, or give a split such as 90,10",
                               o_.data.split()));
     }
+    for (const measured_set& set : data_->test)
+      if (measures) tests_.emplace_back(*session_, p_, set, ranks_);
     if (!wanted) return;
     const std::int64_t each = set_.batches.last / p_.numbers.batch.micro;
-    for (const measured_set& set : text_.validation) {
+    for (const measured_set& set : data_->validation) {
       evaluations_.emplace_back(*session_, p_, set, ranks_);
       const std::int64_t all = evaluations_.back().batches();
       evaluated_.push_back(some && iters() < all / each + 1 ? std::min(all, iters() * each) : all);
     }
-    if (text_.test) test_.emplace(*session_, p_, *text_.test, ranks_);
   }
 
   /// The step behind which the run begins.
@@ -407,8 +411,8 @@ private:
   void introduce() {
     if (!all_.first()) return;
     reports_.introduce(session_->planned().total(), ranks_of(ranks_.ranks()));
-    reports_.note(fmt::format("{}: {}", text_.name, text_.summary));
-    if (text_.validation.empty() && !o_.training.eval_iters.given() && !o_.data.mock_data())
+    reports_.note(fmt::format("{}: {}", data_->name, data_->summary));
+    if (data_->validation.empty() && !o_.training.eval_iters.given() && !o_.data.mock_data())
       reports_.note(
           fmt::format("nothing is evaluated: --split {} leaves nothing to validate; 90,10 "
                       "would leave a tenth",
@@ -535,12 +539,18 @@ private:
   }
 
   /// Measures the test part once, behind the last step.
-  void evaluate_test() {
-    if (!test_ || stopped()) return;
+  void evaluate_tests() {
+    if (tests_.empty() || stopped()) return;
     session_->profile(nullptr);
-    const std::optional<loss_sum> total =
-        test_->run(test_->batches(), 0, all_.alone() && signals_ ? &*signals_ : nullptr);
-    if (total && !stopped()) tell([&] { reports_.test(at_.step, *total); });
+    loss_sum total;
+    for (evaluation& test : tests_) {
+      const std::optional<loss_sum> one =
+          test.run(test.batches(), 0, all_.alone() && signals_ ? &*signals_ : nullptr);
+      if (!one || stopped()) return;
+      if (tests_.size() > 1) tell([&] { reports_.test_of(test.name(), at_.step, *one); });
+      total.sum += one->sum, total.count += one->count;
+    }
+    tell([&] { reports_.test(at_.step, total); });
   }
 
   /// Saves the state that was evaluated if none of the root has a lower loss.
@@ -568,9 +578,9 @@ private:
   /// Writes the files of a state that stands at `at`.
   void fill_state(folder_writer& out, const run_position& at) {
     std::vector<extra_file> extra = tokenizer_files_;
-    if (text_.text.characters)
-      extra.emplace_back(characters_name, characters_text(*text_.text.characters));
-    nlohmann::json state{{"data", data_}};
+    if (data_->text.characters)
+      extra.emplace_back(characters_name, characters_text(*data_->text.characters));
+    nlohmann::json state{{"data", identity_}};
     losses_.save(state, at);
     save_flags(state, effective_options(o_, set_, p_, product_type_now()));
     write_state(out, p_, session_->weights(), at, std::move(state), extra, max_shard_, ranks_);
@@ -662,14 +672,13 @@ private:
   run_position at_;
   std::int64_t taken_ = 0;   ///< steps of this process
   std::int64_t to_come_ = 0; ///< samples of the steps that are left
-  run_data text_;
+  std::shared_ptr<const run_data> data_;
   std::vector<extra_file> tokenizer_files_; ///< saved with the model
-  nlohmann::json data_; ///< what tells it from other data, where a state is read or written
+  nlohmann::json identity_; ///< what tells it from other data, where a state is read or written
   std::optional<read_ahead> reader_;
   double waited_for_data_ = 0; ///< seconds of the step
   std::optional<session> session_;
-  std::vector<evaluation> evaluations_;
-  std::optional<evaluation> test_;
+  std::vector<evaluation> evaluations_, tests_;
   std::unique_ptr<sample_writer> samples_;
   std::vector<std::int64_t> evaluated_; ///< micro-batches of one evaluation, of each set
   run_losses losses_;
