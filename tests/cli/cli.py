@@ -2103,6 +2103,42 @@ class IndexedSets(Case):
         self.assertEqual([line["tokens"] for line in by_file],
                          [tokens[one] - 1, tokens[two] - 1, sum(tokens.values()) - 2])
 
+    def test_sets_without_tokens_and_names_that_are_none_are_refused(self):
+        one, two = self.sets()
+        none, empty = self.written("none", []), self.written("empty", [[], []])
+        short = self.written("short", [[self.END]])
+        for lacking in (none, empty):
+            for flags in (("--data-path", 0.5, one, 0.5, lacking), ("--data-path", lacking),
+                          ("--train-data-path", one, "--valid-data-path", lacking),
+                          ("--train-data-path", one, "--test-data-path", lacking)):
+                self.refused(DATA, "train", *flags, "--train-iters", 1, says=f"{lacking} has no token; leave it out")
+        model = self.folder / "model"
+        run("train", "--data-path", one, "--train-iters", 1, "--save", model)
+        self.refused(DATA, "eval", "--load", model, "--data-path", one, short, says=f"{short} has no token to predict")
+        parts = self.folder / "parts.json"
+        parts.write_text(json.dumps({"train": [str(one)], "validation": [str(two)]}))
+        self.refused(DATA, "train", "--per-split-data-args-path", parts, "--train-iters", 1,
+                     says='has the field "validation", which is none of train, valid and test')
+        self.refused(DATA, "train", "--data-path", self.folder / "typo", "--train-iters", 1,
+                     says=f"there is neither a file {self.folder / 'typo'} nor a data set")
+        self.refused(USAGE, "train", "--data-path", f"{one}.bin", "--train-iters", 1, says="leave .bin out")
+        told = run("train", "--train-data-path", one, "--train-iters", 1)
+        self.assertIn("name data by --valid-data-path", (told.stdout + told.stderr).decode())
+
+    def test_a_blend_is_its_sets_in_order_and_their_weights(self):
+        one, two = self.sets()
+        model = self.folder / "model"
+        flags = ("--split", "1,0,0", "--lr-decay-iters", 2)
+        run("train", "--data-path", 0.3, two, 0.7, one, *flags, "--train-iters", 1, "--save", model)
+        on = ("train", "--load", model, "--split", "1,0,0", "--train-iters", 2, "--data-path")
+        for blend in ((0.1, two, 0.9, one), (0.7, one, 0.3, two), (two, one)):
+            self.refused(MISMATCH, *on, *blend, says="is not the data of the run")
+        # Copies of any name are the data.
+        for copy, of in (("a", one), ("b", two)):
+            for end in (".bin", ".idx"):
+                shutil.copy(f"{of}{end}", f"{self.folder / copy}{end}")
+        run(*on, 0.3, self.folder / "b", 0.7, self.folder / "a")
+
     def test_going_on_and_replicas_give_the_bits_of_one_run(self):
         one, two = self.sets()
         data = ("--data-path", 0.4, one, 0.6, two, "--eval-iters", 1, "--split", "80,20,0")

@@ -255,6 +255,13 @@ BOOST_AUTO_TEST_CASE(files_are_read_line_by_line) {
              "{\"ids\":[1,2],\"mask\":[0,1]}\n{\"prompt\":\"a\",\"completion\":\"b\"}");
   CHECK_REFUSED(mc::conversations_of({dir / "chats"}, mc::conversation_form{.vocabulary = 10}, 1),
                 exit_code::data, "line 2 is a conversation in words, but no tokenizer is given");
+  // A folder without a template is enough for ids.
+  mc::conversation_form without{.vocabulary = 10};
+  without.take_template(dir / "no_folder");
+  CHECK_REFUSED(mc::conversations_of({dir / "chats"}, without, 1), exit_code::model,
+                "no_folder has no chat_template.jinja");
+  write_text(dir / "chats", "{\"ids\":[1,2],\"mask\":[0,1]}\n");
+  BOOST_TEST(mc::conversations_of({dir / "chats"}, without, 1)->size() == 1);
   write_text(dir / "chats", "\n" + std::string((16u << 20) + 1, '[') + "\n");
   CHECK_REFUSED(mc::conversations_of({dir / "chats"}, form, 2), exit_code::data,
                 "line 2 is longer than 16 MiB");

@@ -281,9 +281,9 @@ inline void run_chat(const data_program_flags& f) {
   const auto t = detail::tokenizer_of(f);
   conversation_form form{
       .vocabulary = t->vocabulary(),
-      .style = chat_template::of_folder(f.tokenizer()),
       .words = t.get(),
       .trained = f.chat_loss() == "all" ? trained_on::all : trained_on::assistant};
+  form.take_template(f.tokenizer());
   const stop_signals signals;
   std::string out;
   std::int64_t merged = 0;

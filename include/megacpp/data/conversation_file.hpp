@@ -38,8 +38,18 @@ struct conversation_form {
   std::int64_t vocabulary = 0;
   /// Without a template and a tokenizer only lines of {"ids", "mask"} are read.
   std::optional<chat_template> style = {};
-  const tokenizer* words = nullptr; ///< must outlive what uses it
+  std::optional<error> no_style = {}; ///< why there is no template, where a folder should have one
+  const tokenizer* words = nullptr;   ///< must outlive what uses it
   trained_on trained = trained_on::assistant;
+
+  /// By the template of a folder. One that is missing or not known is told where a line needs it.
+  void take_template(const std::string& folder) {
+    try {
+      style = chat_template::of_folder(folder);
+    } catch (const error& e) {
+      no_style = e;
+    }
+  }
 };
 
 /// Makes tokens of lines, on one thread.
@@ -66,6 +76,7 @@ public:
       return error(exit_code::data, fmt::format("{}: line {} {}", file, number, sentence));
     };
     if (const conversation* const chat = std::get_if<conversation>(&read)) {
+      if (form_.no_style) throw *form_.no_style;
       if (!form_.style)
         throw fault(
             "is a conversation in words, but no tokenizer is given; give one, or lines of "

@@ -12,12 +12,13 @@
 
 #include <filesystem>
 #include <functional>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <system_error>
+#include <utility>
 #include <vector>
 
 namespace mc {
@@ -93,6 +94,12 @@ inline std::optional<words_of_parts> parts_of_data(const data_flags& d) {
     return words_of_parts{d.train_data_path(), d.valid_data_path(), d.test_data_path()};
   }
   const json_value file = read_json(d.per_split_data_args_path(), exit_code::data);
+  for (const auto& [name, words] : file.as<json_value>().raw().items())
+    if (name != "train" && name != "valid" && name != "test")
+      throw file.fault(
+          fmt::format("has the field \"{}\", which is none of train, valid and test; "
+                      "name it so, or leave it out",
+                      name));
   const auto part = [&](const char* name) {
     std::vector<std::string> words;
     if (!file.has(name)) return words;
@@ -124,6 +131,14 @@ inline void refuse_words_of_sets(const options& o) {
               : fmt::format("--{} names indexed data sets or conversations, and --data-type "
                             "is {}; give the file by --data-path, or another --data-type",
                             name, d.data_type()));
+}
+
+/// Why nothing is validated, and what would be.
+inline std::string nothing_to_validate(const options& o) {
+  return parts_of_data(o.data)
+             ? "there is nothing to validate; name data by --valid-data-path"
+             : fmt::format("--split {} leaves nothing to validate; 90,10 would leave a tenth",
+                           o.data.split());
 }
 
 /// Whether the data are indexed sets: as --data-type says, or because their files are there.
@@ -199,12 +214,15 @@ inline document_ends ends_of(const program_view& p, const options& o, const std:
 class opened_sets {
 public:
   explicit opened_sets(std::int64_t vocabulary) : vocabulary_(vocabulary) {}
+  /// Throws mc::error(exit_code::data) for a set that cannot be read or has no token.
   std::shared_ptr<const indexed_dataset> operator()(const std::string& prefix) {
-    auto& set = sets_[prefix];
-    if (!set) set = std::make_shared<const indexed_dataset>(prefix, vocabulary_);
-    return set;
+    const auto at = std::ranges::find(sets_, prefix, &named::first);
+    if (at != sets_.end()) return at->second;
+    auto set = std::make_shared<const indexed_dataset>(prefix, vocabulary_);
+    if (set->tokens() == 0)
+      throw error(exit_code::data, fmt::format("{} has no token; leave it out", prefix));
+    return sets_.emplace_back(prefix, std::move(set)).second;
   }
-  std::int64_t count() const { return std::ssize(sets_); }
 
   /// XXH64 of each set's index and of pieces of its tokens, spread evenly.
   nlohmann::json identity() const {
@@ -232,7 +250,8 @@ public:
 
 private:
   std::int64_t vocabulary_;
-  std::map<std::string, std::shared_ptr<const indexed_dataset>> sets_;
+  using named = std::pair<std::string, std::shared_ptr<const indexed_dataset>>;
+  std::vector<named> sets_; // in the order in which they were named
 };
 
 /// One part of a blend's sets: which of training, validation and test, or all of them.
@@ -265,6 +284,13 @@ inline sets_of_part part_of(const blend& b, data_part which, std::string_view sp
     if (!b.weights.empty()) part.weights.push_back(b.weights[i]);
   }
   return part;
+}
+
+inline void require_samples(const measured_set& s) {
+  if (s.samples->size() == 0)
+    throw error(
+        exit_code::data,
+        fmt::format("{} has no token to predict; give it more documents, or leave it out", s.name));
 }
 
 /// Samples of sets for a run of so many steps, as Megatron-LM counts them.
@@ -349,20 +375,16 @@ inline run_data open_sets(const program_view& p, const options& o, const trainin
     data.validation = measured(data_part::validation, t.steps / o.training.eval_interval() + 1);
     data.test = measured(data_part::test, 1);
   }
-  const auto require_samples = [](const measured_set& s) {
-    if (s.samples->size() == 0)
-      throw error(exit_code::data,
-                  fmt::format("{} has no token to predict; give it more documents, or leave it out",
-                              s.name));
-  };
   for (const measured_set& s : data.validation) require_samples(s);
   for (const measured_set& s : data.test) require_samples(s);
   std::int64_t validated = 0;
   for (const measured_set& s : data.validation) validated += s.samples->size();
   data.summary = fmt::format("{} samples of {} tokens to train on, {} to validate",
                              data.training->size(), request.sequence, validated);
-  data.identity = [open, name = data.name] {
-    return nlohmann::json{{"name", name}, {"tokens", open->tokens()}, {"sets", open->identity()}};
+  data.identity = [open, name = data.name, weights = trained.weights] {
+    nlohmann::json of{{"name", name}, {"tokens", open->tokens()}, {"sets", open->identity()}};
+    if (!weights.empty()) of["weights"] = weights;
+    return of;
   };
   data.hash = [open, weights = trained.weights] {
     xxh64 hash;
@@ -371,6 +393,23 @@ inline run_data open_sets(const program_view& p, const options& o, const trainin
     return hash.value();
   };
   return data;
+}
+
+/// Where there is neither a file nor a set of a name of --data-path. Throws mc::error.
+inline void require_files(const data_flags& d) {
+  for (const std::string& path : d.data_path()) {
+    std::error_code ignored;
+    const std::filesystem::path file(path);
+    if ((file.extension() == ".bin" || file.extension() == ".idx") &&
+        is_set(std::filesystem::path(file).replace_extension().string()))
+      throw error(exit_code::usage,
+                  fmt::format("--data-path names the data set {} by one of its files; leave {} out",
+                              path, file.extension().string()));
+    if (!path.empty() && !std::filesystem::exists(file, ignored))
+      throw error(exit_code::data,
+                  fmt::format("there is neither a file {} nor a data set {}.idx; check --data-path",
+                              path, path));
+  }
 }
 
 /// What is said of the documents of data sets changes nothing where there is none.
@@ -426,7 +465,7 @@ inline chat_words words_of_chat(const data_flags& d, const std::string& folder,
   w.folder = chat_folder(d, folder);
   if (!w.folder.empty()) {
     w.words = open_tokenizer(w.folder);
-    w.form.style = chat_template::of_folder(w.folder);
+    w.form.take_template(w.folder);
     w.form.words = w.words.get();
   }
   return w;
@@ -463,7 +502,7 @@ inline run_data open_conversations(const program_view& p, const options& o,
   const auto training = packed(data.name, all, ranges.train, s, t.numbers.seed);
   data.training = training;
   data.words = w.words;
-  data.template_folder = w.folder;
+  if (w.form.style) data.template_folder = w.folder;
   data.summary = sentence_of(training->counts(), s);
   const auto measure = [&](const std::string& name,
                            const std::shared_ptr<const conversation_store>& of, token_range part) {
@@ -550,6 +589,7 @@ inline run_data open_training_data(const program_view& p, const options& o,
   detail::refuse_flags_of_sets(o);
   detail::refuse_words_of_sets(o);
   require_one_file(o);
+  detail::require_files(o.data);
   return detail::of_text(open_training_text(p, o, !folder.empty(), std::move(saved)),
                          p.numbers.batch.sequence, t.numbers.seed);
 }
@@ -584,6 +624,7 @@ inline std::vector<run_data> open_evaluation_data(const program_view& p, const o
   if (!detail::is_of_sets(o.data)) {
     detail::refuse_flags_of_sets(o);
     detail::refuse_words_of_sets(o);
+    detail::require_files(o.data);
     const std::size_t files = std::max<std::size_t>(o.data.data_path().size(), 1);
     for (std::size_t i = 0; i < files; ++i) {
       text_data text = open_evaluation_text(p, o, characters, i);
@@ -621,6 +662,7 @@ inline std::vector<run_data> open_evaluation_data(const program_view& p, const o
         {prefix,
          blended_samples(part.sets, {}, {.sequence = p.numbers.batch.sequence, .drop_last = false},
                          ends, index_cache(o.data.data_cache_path()), "validation")});
+    detail::require_samples(data.validation.back());
     data.hash = [open] {
       xxh64 hash;
       const std::string text = open->identity().dump();

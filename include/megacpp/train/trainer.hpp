@@ -125,13 +125,13 @@ private:
   std::vector<extra_file> files_of_tokenizer() const {
     if (!o_.training.save.given()) return {};
     std::vector<extra_file> files = own_files_of_tokenizer();
-    if (!text_.template_folder.empty()) end_at_turns(files);
+    if (!data_->template_folder.empty()) end_at_turns(files);
     return files;
   }
   /// What has learned conversations ends where a turn does, wherever it is served.
   void end_at_turns(std::vector<extra_file>& files) const {
     const auto end =
-        text_.words->id_of(chat_template::of_folder(text_.template_folder).end_of_turn());
+        data_->words->id_of(chat_template::of_folder(data_->template_folder).end_of_turn());
     if (!end) return;
     const std::string name = "generation_config.json";
     auto at = std::ranges::find(files, name, &extra_file::first);
@@ -141,7 +141,7 @@ private:
           detail::has_hugging_face_form(p_)
               ? detail::config_texts(hf_family_of(p_).config(p_), storage_type::f32).at(name)
               : "{}");
-    at->second = with_end_token(at->second, text_.template_folder + '/' + name, *end);
+    at->second = with_end_token(at->second, data_->template_folder + '/' + name, *end);
   }
   std::vector<extra_file> own_files_of_tokenizer() const {
     const data_flags& d = o_.data;
@@ -364,9 +364,8 @@ private:
     if (!wanted && o_.training.keep_best.asked() && o_.training.keep_best()) {
       all_.wait_for_end();
       throw error(exit_code::usage,
-                  fmt::format("--keep-best changes nothing: --split {} leaves nothing to validate; "
-                              "leave --keep-best out, or give a split such as 90,10",
-                              o_.data.split()));
+                  fmt::format("--keep-best changes nothing: {}; or leave --keep-best out",
+                              detail::nothing_to_validate(o_)));
     }
     for (const measured_set& set : data_->test)
       if (measures) tests_.emplace_back(*session_, p_, set, ranks_);
@@ -413,10 +412,7 @@ private:
     reports_.introduce(session_->planned().total(), ranks_of(ranks_.ranks()));
     reports_.note(fmt::format("{}: {}", data_->name, data_->summary));
     if (data_->validation.empty() && !o_.training.eval_iters.given() && !o_.data.mock_data())
-      reports_.note(
-          fmt::format("nothing is evaluated: --split {} leaves nothing to validate; 90,10 "
-                      "would leave a tenth",
-                      o_.data.split()));
+      reports_.note("nothing is evaluated: " + detail::nothing_to_validate(o_));
     if (!root_) reports_.note("nothing will be saved: --save FOLDER keeps what is learned");
     else if (const std::string note = root_->note(); !note.empty()) reports_.note(note);
     if (root_ && !root_->fault_of_best().empty() && !told_of(root_->fault_of_best()))
