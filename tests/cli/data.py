@@ -366,7 +366,11 @@ class Sets(DataTest):
         self.refused(4, "is not what", "verify", "--input", both)
         pathlib.Path(f"{both}.bin").write_bytes(data[:-1])
         self.refused(4, "both", "verify", "--input", both)
-        self.refused(2, "is one of --input", "merge", "--input", a, b, "--output-prefix", a)
+        (self.at / "link").symlink_to(self.at)
+        for spelled in (a.name, f"./{a.name}", f"link/{a.name}", a):  # the files are compared, not their names
+            self.refused(2, "is one of --input", "merge", "--input", a.name, b, "--output-prefix", spelled,
+                         cwd=self.at)
+        self.assertEqual(read_set(a)[1], [[[257, 259]]])
         wide = self.at / "wide"  # of 8 bytes a token, more than an id has
         for ids, code in (([5, 2**31 - 1], 0), ([5, 2**31], 4)):
             pathlib.Path(f"{wide}.bin").write_bytes(struct.pack("<2q", *ids))

@@ -11,6 +11,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <system_error>
 #include <vector>
 
 namespace mc {
@@ -28,6 +29,14 @@ inline std::vector<std::string> sets_of(const data_program_flags& f, const char*
     for (const std::string_view end : {".bin", ".idx"})
       if (p.ends_with(end)) p.resize(p.size() - end.size());
   return prefixes;
+}
+
+/// Whether two prefixes, however they are spelled, name the same files.
+inline bool same_set(const std::string& a, const std::string& b) {
+  std::error_code ignored; // one that is not there is no other
+  for (const char* end : {".bin", ".idx"})
+    if (std::filesystem::equivalent(a + end, b + end, ignored)) return true;
+  return false;
 }
 
 /// How many documents have from 2^i to 2^(i+1) - 1 tokens; those without any stand first.
@@ -66,8 +75,7 @@ inline void run_merge(const data_program_flags& f) {
   for (const std::string& prefix : from)
     sets.push_back(std::make_unique<indexed_dataset>(prefix, detail::any_id));
   for (const auto& set : sets)
-    if (std::filesystem::weakly_canonical(set->name()) ==
-        std::filesystem::weakly_canonical(f.output_prefix()))
+    if (detail::same_set(set->name(), f.output_prefix()))
       throw error(exit_code::usage,
                   fmt::format("--output-prefix {} is one of --input; choose another name",
                               f.output_prefix()));
