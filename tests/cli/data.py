@@ -285,6 +285,30 @@ class Sets(DataTest):
         self.ended(command)
         self.assertEqual(read_set(self.at / "part_text_document")[1][0], [[257]])
 
+    def test_of_a_pipe_nothing_is_kept(self):
+        (self.at / "a.jsonl").write_text('"the"\n"cat"\n')
+        os.mkfifo(self.at / "pipe.jsonl")
+
+        def stop(running, end):  # two batches of lines are read, so that one is added
+            os.set_blocking(end, True)
+            os.write(end, b'"b"\n' * 200000)
+            running.send_signal(signal.SIGINT)
+            running.wait(60)
+        for before, says in ((["a.jsonl"], "; the same command goes on after 2, for a pipe cannot be read again"),
+                             ([], ", and nothing of it is kept, for a pipe cannot be read again")):
+            command = ["prepare", "--tokenizer", self.tokenizer, "--workers", "1", "--output-prefix",
+                       self.at / "part", "--input", *(self.at / b for b in before), self.at / "pipe.jsonl"]
+            code, said = self.fed(command, stop)
+            self.assertEqual(code, 10, said)
+            self.assertIn(says, said)
+            code, said = self.fed(command, lambda running, end: os.write(end, b'"a"\n'))
+            self.assertEqual(code, 0, said)
+            self.assertEqual("going on after 2 documents" in said, bool(before), said)
+            self.assertEqual(read_set(self.at / "part_text_document")[1],
+                             [[[257]], [[*b"cat"]], [[97]]][0 if before else 2:])
+            self.assertEqual([p.name for p in self.at.glob("part*") if "partial" in p.name or "prepare" in p.name],
+                             [])
+
     def test_what_changes_ids_begins_the_work_anew(self):
         letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
         ranks = self.at / "own.tiktoken"

@@ -41,6 +41,7 @@ public:
       const auto size = std::filesystem::file_size(file, ignored);
       if (!ignored) total_ += static_cast<std::int64_t>(size);
     }
+    while (read_again_ < files_.size() && is_regular(files_[read_again_])) ++read_again_;
     if (!go_on()) {
       for (const std::string& prefix : prefixes_)
         writers_.push_back(std::make_unique<indexed_writer>(prefix, type_));
@@ -54,6 +55,7 @@ public:
   std::int64_t replaced() const { return replaced_; }
 
   void add(const batch_of_texts& b) {
+    if (read_again_ > 0 && at_.file < read_again_ && b.lines.first.file >= read_again_) keep();
     for (std::size_t i = 0; i < writers_.size(); ++i) {
       indexed_writer& w = *writers_[i];
       b.texts[i].each([&](std::span<const std::int32_t> ids) {
@@ -72,9 +74,10 @@ public:
     if (now >= told_ + 5) tell(), told_ = now;
   }
 
-  /// Makes what there is durable, for a later call to go on from. Not what comes by a pipe.
+  /// Makes what there is durable, for a later call to go on from. What comes by a pipe is not kept,
+  /// nor what is behind it.
   void keep() {
-    if (files_.empty()) return;
+    if (files_.empty() || is_behind(at_)) return;
     json_output all = json_output::array();
     for (std::size_t i = 0; i < writers_.size(); ++i) {
       if (writers_[i]) writers_[i]->sync();
@@ -90,8 +93,10 @@ public:
     for (const auto& w : writers_)
       if (w) w->keep();
     is_kept_ = true;
+    documents_kept_ = documents();
   }
   bool is_kept() const { return is_kept_; }
+  std::int64_t documents_kept() const { return documents_kept_; }
 
   /// Gives the sets their names. What ends meanwhile goes on here: nothing is encoded again.
   void commit() {
@@ -129,7 +134,7 @@ private:
     std::error_code ignored;
     for (const std::string& file : files_) {
       add(file);
-      if (fs::is_regular_file(file, ignored))
+      if (is_regular(file))
         add(fmt::format("{} {}", fs::file_size(file, ignored),
                         fs::last_write_time(file, ignored).time_since_epoch().count()));
     }
@@ -161,7 +166,7 @@ private:
       at_ = {kept.field<std::size_t>("file"), kept.field<std::int64_t>("line"),
              kept.field<std::int64_t>("offset")};
       replaced_ = kept.field<std::int64_t>("replaced");
-      if (at_.file > files_.size()) throw kept.fault("field \"file\" names none of --input");
+      if (is_behind(at_)) throw kept.fault("field \"file\" names no file of --input");
       const auto all = kept.field<std::vector<json_value>>("progress");
       for (std::size_t i = 0; i < prefixes_.size(); ++i) {
         const indexed_progress p{all.at(i).field<std::int64_t>("tokens"),
@@ -183,6 +188,7 @@ private:
       tokens_before_ += progress(i).tokens;
     }
     is_kept_ = true;
+    documents_kept_ = documents();
     print_note(fmt::format("going on after {} documents", documents()));
     return true;
   }
@@ -196,6 +202,14 @@ private:
     const indexed_dataset data(prefix, any_id);
     return data.type() == type_ &&
            indexed_progress{data.tokens(), data.sequences(), data.documents()} == p;
+  }
+  static bool is_regular(const std::string& file) {
+    std::error_code ignored;
+    return std::filesystem::is_regular_file(file, ignored);
+  }
+  /// Whether there is something before a place that cannot be read again.
+  bool is_behind(const line_place& at) const {
+    return at.file > read_again_ || (at.file == read_again_ && at.offset > 0);
   }
   const indexed_progress& progress(std::size_t i) const {
     return writers_[i] ? writers_[i]->progress() : committed_[i];
@@ -234,6 +248,7 @@ private:
 
   const data_program_flags& flags_;
   std::vector<std::string> files_, prefixes_;
+  std::size_t read_again_ = 0; ///< so many files come before the first that is a pipe, or the end
   std::string journal_;
   token_type type_;
   std::string request_;
@@ -245,6 +260,7 @@ private:
   std::int64_t replaced_ = 0, total_ = 0;
   std::int64_t before_ = 0, tokens_before_ = 0; ///< bytes and tokens of earlier calls
   bool is_kept_ = false;
+  std::int64_t documents_kept_ = 0;
   stopwatch clock_;
   double kept_ = 0, told_ = 0;
 };
@@ -283,12 +299,15 @@ inline void run_prepare(const data_program_flags& f) {
       throw error(e.code(), fmt::format("{}; then the same command goes on", e.what()));
     if (e.code() != exit_code::interrupted) throw;
     all.keep();
+    const char* const why = "for a pipe cannot be read again";
     throw error(
         exit_code::interrupted,
-        fmt::format("{} ended the work after {} documents{}", signals.name(), all.documents(),
-                    all.is_kept() ? "; the same command goes on"
-                                  : ", and nothing of it is kept, for a pipe cannot be "
-                                    "read again"));
+        fmt::format(
+            "{} ended the work after {} documents{}", signals.name(), all.documents(),
+            !all.is_kept() ? fmt::format(", and nothing of it is kept, {}", why)
+            : all.documents_kept() < all.documents()
+                ? fmt::format("; the same command goes on after {}, {}", all.documents_kept(), why)
+                : "; the same command goes on"));
   }
   detail::tell_replaced(all.replaced());
 }
