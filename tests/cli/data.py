@@ -367,6 +367,15 @@ class Sets(DataTest):
         self.assertIn("cannot write", done.stderr.decode())
         self.assertEqual((self.at / "web_text_document.bin").read_bytes(), before)
         self.assertEqual(list(self.at.glob("web*partial")), [])
+        # With room for some of it, that is kept.
+        done = subprocess.run(["bash", "-c", limit.replace("-f 64", "-f 1000")], capture_output=True)
+        self.assertEqual(done.returncode, 6, done.stderr.decode())
+        self.assertIn("the same command goes on", done.stderr.decode())
+        self.assertIn("going on after", self.prepare("web", "--input", path).stderr.decode())
+        self.prepare("whole", "--input", path)
+        for end in ("bin", "idx"):
+            self.assertEqual((self.at / f"web_text_document.{end}").read_bytes(),
+                             (self.at / f"whole_text_document.{end}").read_bytes())
 
     def test_sets_are_merged_inspected_and_verified(self):
         self.prepare("a", "--append-eod", text='"the"\n')

@@ -54,24 +54,14 @@ public:
   std::int64_t documents() const { return progress(0).documents; }
   std::int64_t replaced() const { return replaced_; }
 
+  /// A failure to write ends the work behind the last batch that was written, which is kept.
   void add(const batch_of_texts& b) {
-    if (read_again_ > 0 && at_.file < read_again_ && b.lines.first.file >= read_again_) keep();
-    for (std::size_t i = 0; i < writers_.size(); ++i) {
-      indexed_writer& w = *writers_[i];
-      b.texts[i].each([&](std::span<const std::int32_t> ids) {
-        if (!ids.empty()) {
-          document_.assign(ids.begin(), ids.end());
-          if (eod_) document_.push_back(*eod_);
-          w.add(document_);
-        }
-        w.end_document();
-      });
+    try {
+      write(b);
+    } catch (const error& e) {
+      if (e.code() == exit_code::output) keep_what_was_written();
+      throw;
     }
-    replaced_ += b.texts[0].replaced;
-    at_ = b.lines.next;
-    const double now = clock_.seconds();
-    if (now >= kept_ + 20) keep(), kept_ = clock_.seconds();
-    if (now >= told_ + 5) tell(), told_ = now;
   }
 
   /// Makes what there is durable, for a later call to go on from. What comes by a pipe is not kept,
@@ -123,6 +113,41 @@ public:
   }
 
 private:
+  void write(const batch_of_texts& b) {
+    if (read_again_ > 0 && at_.file < read_again_ && b.lines.first.file >= read_again_) keep();
+    for (std::size_t i = 0; i < writers_.size(); ++i) {
+      indexed_writer& w = *writers_[i];
+      b.texts[i].each([&](std::span<const std::int32_t> ids) {
+        if (!ids.empty()) {
+          document_.assign(ids.begin(), ids.end());
+          if (eod_) document_.push_back(*eod_);
+          w.add(document_);
+        }
+        w.end_document();
+      });
+    }
+    replaced_ += b.texts[0].replaced;
+    for (const auto& w : writers_) w->flush();
+    at_ = b.lines.next;
+    mark();
+    const double now = clock_.seconds();
+    if (now >= kept_ + 20) keep(), kept_ = clock_.seconds();
+    if (now >= told_ + 5) tell(), told_ = now;
+  }
+  void mark() {
+    written_ = {at_, replaced_, {}};
+    for (std::size_t i = 0; i < writers_.size(); ++i) written_.progress.push_back(progress(i));
+  }
+  void keep_what_was_written() {
+    if (written_.progress.empty()) return;
+    at_ = written_.at, replaced_ = written_.replaced;
+    try {
+      for (std::size_t i = 0; i < writers_.size(); ++i) writers_[i]->go_back(written_.progress[i]);
+      keep();
+    } catch (const error&) { // the room is not enough even for this; what was kept before remains
+    }
+  }
+
   /// What must be the same for a call to go on where another one ended.
   std::string request_of(const tokenizer& t, const std::vector<std::string>& keys) const {
     xxh64 hash;
@@ -259,6 +284,12 @@ private:
   line_place at_;
   std::int64_t replaced_ = 0, total_ = 0;
   std::int64_t before_ = 0, tokens_before_ = 0; ///< bytes and tokens of earlier calls
+  /// Whole batches that the files have.
+  struct {
+    line_place at;
+    std::int64_t replaced = 0;
+    std::vector<indexed_progress> progress;
+  } written_;
   bool is_kept_ = false;
   std::int64_t documents_kept_ = 0;
   stopwatch clock_;

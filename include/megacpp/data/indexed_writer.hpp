@@ -64,6 +64,13 @@ public:
       throw output_error("write", path_, errno);
   }
 
+  /// Forgets what was added behind so many bytes, which are in the file. Throws as cut().
+  void cut_to(std::int64_t size) {
+    pending_.clear();
+    size_ = size;
+    cut();
+  }
+
   void add(std::span<const std::byte> bytes) {
     if (pending_.size() + bytes.size() > block) flush();
     if (bytes.size() >= block) put(bytes);
@@ -221,6 +228,18 @@ public:
     ended_ = done_.sequences;
   }
 
+  /// Hands all that was added to the files, from where go_back() finds it.
+  void flush() {
+    for (auto& part : parts_) part.flush();
+  }
+  /// Forgets what was added behind a progress that was flushed, also after a failure to write.
+  void go_back(const indexed_progress& to) {
+    parts_[bin].cut_to(to.tokens * size_of(type_));
+    parts_[lengths].cut_to(4 * to.sequences);
+    parts_[ends].cut_to(8 * to.documents);
+    done_ = to;
+    ended_ = to.sequences;
+  }
   /// Makes all that was added durable: progress() is then where another writer can go on, if the
   /// files are kept.
   void sync() {
