@@ -2120,7 +2120,7 @@ class IndexedSets(Case):
         self.refused(DATA, "train", "--per-split-data-args-path", parts, "--train-iters", 1,
                      says='has the field "validation", which is none of train, valid and test')
         self.refused(DATA, "train", "--data-path", self.folder / "typo", "--train-iters", 1,
-                     says=f"there is neither a file {self.folder / 'typo'} nor a data set")
+                     says=f"{self.folder / 'typo'} does not exist, and neither does a data set")
         self.refused(USAGE, "train", "--data-path", f"{one}.bin", "--train-iters", 1, says="leave .bin out")
         told = run("train", "--train-data-path", one, "--train-iters", 1)
         self.assertIn("name data by --valid-data-path", (told.stdout + told.stderr).decode())

@@ -129,6 +129,9 @@ class Texts(DataTest):
         self.refused(4, "cannot read", "encode", "--tokenizer", self.tokenizer, "--input", self.at / "none")
         self.refused(2, "one --json-keys", "encode", "--tokenizer", self.tokenizer, "--json-keys", "a", "b",
                      text="")
+        for keys, says in ((["a", "b", "a"], '"a" twice'), ([""], "an empty name")):
+            self.refused(2, says, "prepare", "--tokenizer", self.tokenizer, "--output-prefix", self.at / "x",
+                         "--json-keys", *keys, text="")
 
     def test_a_signal_ends_waiting_for_a_pipe(self):
         with subprocess.Popen([PROGRAM, "encode", "--tokenizer", self.tokenizer], stdin=subprocess.PIPE,

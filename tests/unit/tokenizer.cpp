@@ -461,6 +461,11 @@ BOOST_AUTO_TEST_CASE(a_template_stands_around_every_text) {
   BOOST_TEST(t->encode("a") == (ids{256, 'a', 257}));
   BOOST_TEST(t->encode("") == (ids{256, 257}));
   BOOST_TEST(t->encode("a", false) == (ids{'a'}));
+  for (const int id : {-5, 258, 99999}) {
+    file["post_processor"]["processors"][1]["special_tokens"]["</s>"]["ids"] = json::array({id});
+    CHECK_REFUSED(made_of(file), exit_code::data,
+                  fmt::format("puts the id {} around texts, which is no token", id));
+  }
 }
 
 BOOST_AUTO_TEST_CASE(a_space_may_stand_before_every_text) {

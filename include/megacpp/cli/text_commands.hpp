@@ -11,6 +11,7 @@
 #include <megacpp/io/line_reader.hpp>
 #include <megacpp/observe/print.hpp>
 
+#include <algorithm>
 #include <iterator>
 #include <mutex>
 
@@ -65,6 +66,21 @@ inline int workers_of(const data_program_flags& f) {
   return f.workers() > 0 ? static_cast<int>(f.workers()) : processors();
 }
 
+/// The fields of --json-keys that are texts. Throws mc::error(exit_code::usage).
+inline std::vector<std::string> text_names_of(const data_program_flags& f) {
+  if (!f.json_keys.given()) return {"text"};
+  const std::vector<std::string> names = f.json_keys();
+  for (auto at = names.begin(); at != names.end(); ++at) {
+    if (at->empty())
+      throw error(exit_code::usage, "--json-keys has an empty name; give that of a field");
+    if (std::find(names.begin(), at, *at) != at)
+      throw error(
+          exit_code::usage,
+          fmt::format("--json-keys has \"{}\" twice; name each field once", printable(*at)));
+  }
+  return names;
+}
+
 /// The token ids of some texts, one after the other.
 struct encoded_texts {
   std::vector<std::int32_t> ids;
@@ -85,7 +101,7 @@ struct encoded_texts {
 class batch_encoder {
 public:
   batch_encoder(const tokenizer& t, const data_program_flags& f, int threads)
-      : names_(f.json_keys.given() ? f.json_keys() : std::vector<std::string>{"text"}),
+      : names_(text_names_of(f)),
         policy_(f.invalid_utf8() == "replace" ? invalid_utf8::replace : invalid_utf8::refuse),
         around_(f.add_special_tokens()) {
     for (int i = 0; i < threads; ++i) encoders_.emplace_back(t);

@@ -68,6 +68,14 @@ public:
     require_unicode();
     const std::size_t own = p_.tokens.size();
     for (const added_token& a : p_.added) add(a);
+    for (const std::vector<std::int32_t>* const around : {&p_.before, &p_.after})
+      for (const std::int32_t id : *around)
+        if (id < 0 || id >= std::ssize(p_.tokens) ||
+            p_.tokens[static_cast<std::size_t>(id)].empty())
+          throw error(exit_code::data,
+                      fmt::format("{}: \"post_processor\" puts the id {} around texts, which is no "
+                                  "token; correct the file, or download it again",
+                                  p_.file, id));
     raw_.sort(), normalized_.sort();
     std::ranges::sort(p_.unspelled);
     // Views of strings that stay where they are from now on.

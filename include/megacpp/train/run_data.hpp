@@ -407,7 +407,8 @@ inline void require_files(const data_flags& d) {
                               path, file.extension().string()));
     if (!path.empty() && !std::filesystem::exists(file, ignored))
       throw error(exit_code::data,
-                  fmt::format("there is neither a file {} nor a data set {}.idx; check --data-path",
+                  fmt::format("{} does not exist, and neither does a data set {}.idx; check "
+                              "--data-path",
                               path, path));
   }
 }
