@@ -69,7 +69,7 @@ inline int workers_of(const data_program_flags& f) {
 /// The fields of --json-keys that are texts. Throws mc::error(exit_code::usage).
 inline std::vector<std::string> text_names_of(const data_program_flags& f) {
   if (!f.json_keys.given()) return {"text"};
-  const std::vector<std::string> names = f.json_keys();
+  std::vector<std::string> names = f.json_keys();
   for (auto at = names.begin(); at != names.end(); ++at) {
     if (at->empty())
       throw error(exit_code::usage, "--json-keys has an empty name; give that of a field");

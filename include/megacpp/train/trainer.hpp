@@ -111,7 +111,7 @@ public:
 
 private:
   std::shared_ptr<const run_data> open_data(const opened_once<run_data>& once) {
-    const auto data = once([&] {
+    std::shared_ptr<const run_data> data = once([&] {
       const int threads = detail::reading_threads(device_, ranks_);
       return from_ ? open_training_data(p_, o_, set_, from_->folder.path(),
                                         characters_of(from_->folder, p_), threads)
