@@ -213,6 +213,8 @@ BOOST_AUTO_TEST_CASE(what_is_no_conversation_is_refused_with_its_place) {
       {messages(user + R"({"role":"assistant","content":"x","weight":0.5})"),
        "its \"weight\" is neither 0 nor 1"},
       {R"({"system":1,"prompt":"a","completion":"b"})", "\"system\" that is not a string"},
+      {R"({"prompt":"a","completion":""})", "has an empty \"completion\""},
+      {R"({"prompt":"","completion":"b"})", "has an empty \"prompt\""},
       {R"({"tools":{},"prompt":"a","completion":"b"})", "has \"tools\" that are not a list"},
       {R"({"tools":[1],"prompt":"a","completion":"b"})", "of which one is not an object"},
       {R"({"tools":"[","prompt":"a","completion":"b"})", "its \"tools\" is not valid JSON"}};

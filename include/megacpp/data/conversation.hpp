@@ -118,6 +118,11 @@ private:
     if (!prompt || !completion)
       throw fault("has only one of \"prompt\" and \"completion\"; give both");
     if (prompt->is_string() && completion->is_string()) {
+      for (const auto& [name, text] :
+           {std::pair{"prompt", &prompt->text}, std::pair{"completion", &completion->text}})
+        if (text->empty())
+          throw fault(
+              fmt::format("has an empty \"{}\", and a turn is not empty; leave it out", name));
       read_.messages.push_back({chat_role::user, prompt->text, {}, {}});
       read_.messages.push_back({chat_role::assistant, completion->text, {}, {}});
       return;
