@@ -18,7 +18,7 @@ PATH=$work/bin:$PATH
   --program "$program" --out "$work"
 python3 "$source/tests/learning/finetune.py" "$work"
 
-# The page's program has another name, and was compiled by tests of build_preset.sh's own.
+# The page's program is this one by another name; that build_preset.sh compiles is its own test.
 cd "$work"
 printf '#!/bin/sh\ntest "$*" = "downloaded/config.json my-chat packed=1 sequence=128 micro-batch=16 precision=fp32"\n' \
   >examples/build_preset.sh

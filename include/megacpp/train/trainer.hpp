@@ -121,7 +121,6 @@ private:
     return data;
   }
 
-  /// Those that the flags name, or else those of the model that the run starts from.
   std::vector<extra_file> files_of_tokenizer() const {
     if (!o_.training.save.given()) return {};
     std::vector<extra_file> files = own_files_of_tokenizer();
@@ -143,6 +142,7 @@ private:
               : "{}");
     at->second = with_end_token(at->second, data_->template_folder + '/' + name, *end);
   }
+  /// Those that the flags name, or else those of the model that the run starts from.
   std::vector<extra_file> own_files_of_tokenizer() const {
     const data_flags& d = o_.data;
     if (d.tokenizer_model.given()) return tokenizer_files(d.tokenizer_model());
