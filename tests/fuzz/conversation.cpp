@@ -94,21 +94,29 @@ void check_line(std::string_view line) {
 
 void check_texts(std::string_view line, const std::vector<std::string>& names) {
   using nlohmann::json;
-  const json whole = json::parse(line, nullptr, false);
+  const bool strict = json::accept(line);
+  const json whole =
+      json::parse(strict ? line : mc::detail::json_of_python(line).text, nullptr, false);
   std::vector<std::string> expected;
   for (const std::string& name : names) {
     const json text = whole.is_object() ? whole.value(name, json()) : whole;
     if (text.is_string() && (whole.is_object() || names.size() == 1)) expected.push_back(text);
   }
   const bool has_all = expected.size() == names.size();
-  value_or_sentence([&] {
-    const auto texts = mc::texts_of_line(line, names, "fuzz: line 1");
-    require(has_all && texts == expected);
-  });
+  std::int64_t replaced = 0;
+  const auto texts_of = [&](std::string_view of, mc::invalid_utf8 policy) {
+    return mc::texts_of_line(of, names, "fuzz: line 1", policy, replaced);
+  };
+  for (const auto policy : {mc::invalid_utf8::refuse, mc::invalid_utf8::replace})
+    value_or_sentence([&] {
+      const auto texts = texts_of(line, policy);
+      require(has_all && texts == expected);
+      require(replaced == 0 || (!strict && policy == mc::invalid_utf8::replace));
+    });
   // Written again no name is there twice, and nothing but depth can be refused.
   const auto opens = [](char c) { return c == '[' || c == '{'; };
   if (has_all && std::ranges::count_if(line, opens) < mc::json_depth_limit)
-    require(mc::texts_of_line(whole.dump(), names, "fuzz: line 1") == expected);
+    require(texts_of(whole.dump(), mc::invalid_utf8::refuse) == expected);
 }
 
 void check_file(std::string_view bytes) {

@@ -642,8 +642,10 @@ BOOST_AUTO_TEST_CASE(ids_that_are_none_are_refused) {
 
 BOOST_AUTO_TEST_CASE(lines_without_a_text_are_refused) {
   const std::vector<std::string> text{"text"}, both{"title", "text"};
-  const auto read = [&](const char* line, const std::vector<std::string>& names) {
-    return mc::texts_of_line(line, names, "f: line 3");
+  std::int64_t replaced = 0;
+  const auto read = [&](const char* line, const std::vector<std::string>& names,
+                        mc::invalid_utf8 policy = mc::invalid_utf8::refuse) {
+    return mc::texts_of_line(line, names, "f: line 3", policy, replaced);
   };
   BOOST_TEST(read(R"("a\u00e9")", text) == (std::vector<std::string>{"a\u00e9"}));
   BOOST_TEST(read(R"({"a": {"text": 1}, "text": "x", "b": ["text"]})", text)[0] == "x");
@@ -656,13 +658,27 @@ BOOST_AUTO_TEST_CASE(lines_without_a_text_are_refused) {
         std::pair{"{\"text\": {}}", "is not a text"},
         std::pair{"{\"text\": \"a\", \"text\": \"b\"}", "twice"},
         std::pair{"{\"text\": \"a\"", "not valid JSON"}, std::pair{"\"a\" \"b\"", "not valid JSON"},
-        std::pair{R"("\ud800")", "not valid JSON"}}) {
+        std::pair{"{\"text\": NaN}", "is not a text"}, std::pair{"NaN", "is no text"},
+        std::pair{"{\"text\": \"a\", \"n\": nan}", "not valid JSON at byte 22"},
+        std::pair{"{\"text\": \"a\", \"n\": NaN,}", "not valid JSON at byte 24"},
+        std::pair{R"("\ud800")", "half a surrogate pair at byte 2 (\\ud800)"},
+        std::pair{R"("\\\udc00\ud800\udc00")", "half a surrogate pair at byte 4 (\\udc00)"},
+        std::pair{R"("\ud800\ud8")", "not valid JSON"}}) {
     const auto r = refusal_of([&read, &text, bad = line] { read(bad, text); });
     BOOST_REQUIRE_MESSAGE(r, line);
     BOOST_TEST(r->says("f: line 3"), r->text);
     BOOST_TEST(r->says(says), r->text);
   }
   BOOST_TEST(refusal_of([&] { read("\"a\"", both); })->says("is no object"));
+  // As Python's json module writes them.
+  for (const char* number :
+       {"NaN", "Infinity", "-Infinity", "1e400", "-1.5E+999", "[1, {\"a\": NaN}]"})
+    BOOST_TEST(read(fmt::format(R"({{"n": {}, "text": "NaN"}})", number).c_str(), text)[0] ==
+               "NaN");
+  BOOST_TEST(replaced == 0);
+  BOOST_TEST(read(R"("\ud83d\ude00\\ud800\udc00\ud800\ud800\udc00")", text,
+                  mc::invalid_utf8::replace)[0] == "\U0001f600\\ud800\ufffd\ufffd\U00010000");
+  BOOST_TEST(replaced == 2);
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -109,12 +109,7 @@ public:
   }
 
 private:
-  explicit state_file(const mapped_file& file) : state_file(text_of(file), file.path()) {}
-
-  static std::string_view text_of(const mapped_file& file) {
-    file.check_unchanged();
-    return {reinterpret_cast<const char*>(file.data()), static_cast<std::size_t>(file.size())};
-  }
+  explicit state_file(const mapped_file& file) : state_file(file.text(), file.path()) {}
 
   static json_value unseal(const json_value& whole) {
     if (whole.as<json_value>().field<std::string>("format") != state_format)

@@ -174,7 +174,7 @@ private:
         read.push_back(read[0] / name);
     for (const fs::path& file : read)
       if (fs::is_regular_file(file, ignored) && fs::file_size(file, ignored) > 0)
-        add(as_text(mapped_file(file.string(), exit_code::data)));
+        add(mapped_file(file.string(), exit_code::data).text());
     return fmt::format("{:016x}", hash.value());
   }
 

@@ -138,38 +138,38 @@ inline void run_verify(const data_program_flags& f) {
   const stop_signals signals;
   for (const std::string& prefix : detail::sets_of(f, "verify")) {
     const indexed_dataset data(prefix, vocabulary);
-    const std::string sums = checksum_lines(data), listed = prefix + ".xxh64";
+    const std::string listed = prefix + ".xxh64";
     std::error_code ignored;
     const bool compared = std::filesystem::exists(listed, ignored);
     if (compared) {
       const mapped_file file(listed, exit_code::data);
-      if (detail::as_text(file) != sums)
+      if (!is_of(data, file.text()))
         throw error(exit_code::data,
                     fmt::format("{0}.bin or {0}.idx is not what {1} has the checksums of: it was "
                                 "changed or damaged; prepare it again",
                                 prefix, listed));
     }
     std::vector<std::int32_t> ids(1 << 16);
-    std::int32_t largest = -1;
+    std::optional<std::int32_t> largest;
     for (std::int64_t s = 0; s < data.sequences(); ++s) {
       if (s % 4096 == 0) detail::end_if_asked(signals);
       for (std::int64_t at = 0; at < data.length(s); at += std::ssize(ids)) {
         const auto some = std::span(ids).first(
             static_cast<std::size_t>(std::min<std::int64_t>(std::ssize(ids), data.length(s) - at)));
         data.read(s, at, some);
-        largest = std::max(largest, *std::ranges::max_element(some));
+        largest = std::max(largest.value_or(0), *std::ranges::max_element(some));
       }
     }
     if (f.json())
       print(json_line({{"name", prefix},
                        {"documents", data.documents()},
                        {"tokens", data.tokens()},
-                       {"largest_id", largest},
+                       {"largest_id", largest ? json_output(*largest) : json_output()},
                        {"checksums", compared}}));
     else
       print_line(fmt::format(
-          "{} is whole: {} documents, {} tokens, the largest id is {}; {}", prefix,
-          data.documents(), data.tokens(), largest,
+          "{} is whole: {} documents, {} tokens{}; {}", prefix, data.documents(), data.tokens(),
+          largest ? fmt::format(", the largest id is {}", *largest) : "",
           compared ? "its checksums are those of " + listed : "there are no checksums beside it"));
   }
 }

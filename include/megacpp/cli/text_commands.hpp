@@ -126,7 +126,7 @@ public:
         return;
       }
       if (utf8.find_first_not_of(" \t") == std::string_view::npos) return;
-      std::vector<std::string> texts = texts_of_line(utf8, names_, where);
+      std::vector<std::string> texts = texts_of_line(utf8, names_, where, policy_, to[0].replaced);
       for (std::size_t i = 0; i < texts.size(); ++i) add(thread, texts[i], where, to[i]);
     });
   }
@@ -168,7 +168,34 @@ inline void end_if_asked(const stop_signals& signals) {
 
 inline void tell_replaced(std::int64_t replaced) {
   if (replaced > 0)
-    print_note(fmt::format("{} bytes were not UTF-8, and U+FFFD stands for each", replaced));
+    print_note(
+        fmt::format("{} bytes were not UTF-8, or halves of surrogate pairs, and U+FFFD "
+                    "stands for each",
+                    replaced));
+}
+
+/// Encodes all texts of `lines`, and hands those of each batch to `use(texts)` in order. Tells how
+/// much was replaced.
+template <class Use> void encode_all(const data_program_flags& f, const tokenizer& t,
+                                     line_reader lines, const Use& use) {
+  const int threads = workers_of(f);
+  batch_encoder encoder(t, f, threads);
+  const stop_signals signals;
+  std::int64_t replaced = 0;
+  in_order<batch_of_texts>(
+      threads,
+      [&](batch_of_texts& b) {
+        end_if_asked(signals);
+        return lines.next(b.lines);
+      },
+      [&](int thread, batch_of_texts& b) {
+        encoder.encode(thread, b.lines, lines.name(b.lines.first.file), b.texts);
+      },
+      [&](const batch_of_texts& b) {
+        use(b.texts);
+        for (const encoded_texts& texts : b.texts) replaced += texts.replaced;
+      });
+  tell_replaced(replaced);
 }
 
 /// Writes the checksums of a data set that is there.
@@ -182,41 +209,26 @@ inline void write_checksums(const std::string& prefix) {
 /// A line of ids for each text.
 inline void run_encode(const data_program_flags& f) {
   const auto t = detail::tokenizer_of(f);
-  const int threads = detail::workers_of(f);
-  detail::batch_encoder encoder(*t, f, threads);
-  if (encoder.names().size() > 1)
+  if (detail::text_names_of(f).size() > 1)
     throw error(exit_code::usage, "encode writes the ids of one text a line; give one --json-keys");
-  line_reader lines(f.input());
-  const stop_signals signals;
-  std::int64_t replaced = 0;
-  in_order<detail::batch_of_texts>(
-      threads,
-      [&](detail::batch_of_texts& b) {
-        detail::end_if_asked(signals);
-        return lines.next(b.lines);
-      },
-      [&](int thread, detail::batch_of_texts& b) {
-        encoder.encode(thread, b.lines, lines.name(b.lines.first.file), b.texts);
-      },
-      [&](const detail::batch_of_texts& b) {
-        std::string out;
-        const auto flush = [&](std::size_t at_least) {
-          if (out.size() < at_least) return;
-          print(out);
-          out.clear();
-        };
-        b.texts[0].each([&](std::span<const std::int32_t> ids) {
-          out += '[';
-          for (std::size_t i = 0; i < ids.size(); ++i) {
-            fmt::format_to(std::back_inserter(out), "{}{}", i > 0 ? "," : "", ids[i]);
-            flush(1 << 20);
-          }
-          out += "]\n";
-        });
-        flush(1);
-        replaced += b.texts[0].replaced;
-      });
-  detail::tell_replaced(replaced);
+  using texts_of_batch = std::vector<detail::encoded_texts>;
+  detail::encode_all(f, *t, line_reader(f.input()), [](const texts_of_batch& texts) {
+    std::string out;
+    const auto flush = [&](std::size_t at_least) {
+      if (out.size() < at_least) return;
+      print(out);
+      out.clear();
+    };
+    texts[0].each([&](std::span<const std::int32_t> ids) {
+      out += '[';
+      for (std::size_t i = 0; i < ids.size(); ++i) {
+        fmt::format_to(std::back_inserter(out), "{}{}", i > 0 ? "," : "", ids[i]);
+        flush(1 << 20);
+      }
+      out += "]\n";
+    });
+    flush(1);
+  });
 }
 
 /// A text in quotes for each line of ids.
@@ -252,30 +264,19 @@ inline void run_decode(const data_program_flags& f) {
 /// How many documents, bytes and tokens there are.
 inline void run_count(const data_program_flags& f) {
   const auto t = detail::tokenizer_of(f);
-  const int threads = detail::workers_of(f);
-  detail::batch_encoder encoder(*t, f, threads);
-  line_reader lines(f.input(), {}, std::string(detail::of_whole_texts));
-  const stop_signals signals;
   std::int64_t documents = 0, bytes = 0, tokens = 0, longest = 0, replaced = 0;
-  in_order<detail::batch_of_texts>(
-      threads,
-      [&](detail::batch_of_texts& b) {
-        detail::end_if_asked(signals);
-        return lines.next(b.lines);
-      },
-      [&](int thread, detail::batch_of_texts& b) {
-        encoder.encode(thread, b.lines, lines.name(b.lines.first.file), b.texts);
-      },
-      [&](const detail::batch_of_texts& b) {
-        for (const detail::encoded_texts& texts : b.texts) {
-          texts.each([&](std::span<const std::int32_t> ids) {
-            ++documents;
-            tokens += std::ssize(ids);
-            longest = std::max<std::int64_t>(longest, std::ssize(ids));
-          });
-          bytes += texts.bytes, replaced += texts.replaced;
-        }
+  line_reader lines(f.input(), {}, std::string(detail::of_whole_texts));
+  using texts_of_batch = std::vector<detail::encoded_texts>;
+  detail::encode_all(f, *t, std::move(lines), [&](const texts_of_batch& all) {
+    for (const detail::encoded_texts& texts : all) {
+      texts.each([&](std::span<const std::int32_t> ids) {
+        ++documents;
+        tokens += std::ssize(ids);
+        longest = std::max<std::int64_t>(longest, std::ssize(ids));
       });
+      bytes += texts.bytes, replaced += texts.replaced;
+    }
+  });
   const double each = tokens > 0 ? static_cast<double>(bytes) / static_cast<double>(tokens) : 0;
   if (f.json())
     print(json_line({{"documents", documents},
@@ -289,7 +290,6 @@ inline void run_count(const data_program_flags& f) {
         fmt::format("{} documents | {} bytes | {} tokens, the longest document {} | {:.3f} "
                     "bytes a token",
                     documents, bytes, tokens, longest, each));
-  detail::tell_replaced(replaced);
 }
 
 /// A line {"ids": [...], "mask": [...]} for each conversation.

@@ -516,10 +516,7 @@ inline chat_template chat_template::of_folder(const std::string& folder) {
   }
   if (apart) { // transformers prefers it, too
     const mapped_file file(jinja_path, exit_code::model);
-    file.check_unchanged();
-    const std::string_view text(reinterpret_cast<const char*>(file.data()),
-                                static_cast<std::size_t>(file.size()));
-    return of_jinja(text, jinja_path, std::move(begin));
+    return of_jinja(file.text(), jinja_path, std::move(begin));
   }
   if (!config->has("chat_template"))
     throw config->fault(

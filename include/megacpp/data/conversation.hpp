@@ -71,7 +71,8 @@ public:
   explicit conversation_reader(std::string_view place) : place_(place) {}
 
   conversation read(const ordered_json& line) {
-    if (!line.is_object()) throw fault("is not a JSON object");
+    if (!line.is_object())
+      throw fault("is not a JSON object; give one conversation a line, as docs/chat.md shows");
     const ordered_json* const messages = line.find("messages");
     const ordered_json* const turns = line.find("conversations");
     const ordered_json* const prompt = line.find("prompt");
@@ -80,7 +81,7 @@ public:
     if (forms != 1)
       throw fault(forms > 1 ? "has two of \"messages\", \"conversations\" and \"prompt\"; leave one"
                             : "has no \"messages\", \"prompt\" with \"completion\", "
-                              "\"conversations\", or \"ids\" with \"mask\"");
+                              "\"conversations\", or \"ids\" with \"mask\"; name its field so");
     read_system(line);
     if (messages) read_list(*messages, "messages", false);
     else if (turns) read_list(*turns, "conversations", true);
@@ -104,12 +105,15 @@ private:
   void read_system(const ordered_json& line) {
     const ordered_json* const system = line.find("system");
     if (!system) return;
-    if (!system->is_string()) throw fault("has a \"system\" that is not a string");
-    if (!system->text.empty()) read_.messages.push_back({chat_role::system, system->text, {}, {}});
+    if (!system->is_string()) throw fault("has a \"system\" that is not a string; make it one");
+    if (system->text.empty()) return;
+    has_system_ = true;
+    read_.messages.push_back({chat_role::system, system->text, {}, {}});
   }
 
   void read_list(const ordered_json& list, std::string_view name, bool share_gpt) {
-    if (!list.is_list()) throw fault(fmt::format("has \"{}\" that are not a list", name));
+    if (!list.is_list())
+      throw fault(fmt::format("has \"{}\" that are not a list; give a list of messages", name));
     for (const ordered_json& message : list.items) read_message(message, share_gpt);
   }
 
@@ -130,7 +134,7 @@ private:
     if (!prompt->is_list() || !completion->is_list())
       throw fault(
           "has a \"prompt\" and a \"completion\" that are neither two strings nor two lists "
-          "of messages");
+          "of messages; make them so");
     read_list(*prompt, "prompt", false);
     for (chat_message& m : read_.messages) m.trained = false;
     read_list(*completion, "completion", false);
@@ -160,9 +164,12 @@ private:
   }
 
   void read_message(const ordered_json& message, bool share_gpt) {
-    if (!message.is_object()) throw message_fault("is not an object with a role and a content");
+    if (!message.is_object())
+      throw message_fault("is not an object with a role and a content; make it one");
     const std::string* const role = role_text(message, share_gpt);
-    if (!role) throw message_fault(share_gpt ? "has no \"from\"" : "has no \"role\"");
+    if (!role)
+      throw message_fault(
+          fmt::format("has no \"{}\"; say whose turn it is", share_gpt ? "from" : "role"));
     const std::optional<chat_role> known = role_of(*role, share_gpt);
     if (!known)
       throw message_fault(fmt::format(
@@ -190,9 +197,11 @@ private:
   void read_reasoning(const ordered_json& message, chat_message& read) {
     const ordered_json* const reasoning = message.find("reasoning_content");
     if (!reasoning) return;
-    if (!reasoning->is_string()) throw message_fault("its \"reasoning_content\" is not a string");
+    if (!reasoning->is_string())
+      throw message_fault(
+          "its \"reasoning_content\" is not a string; make it one, or leave it out");
     if (read.role != chat_role::assistant)
-      throw message_fault("has a \"reasoning_content\", which only an assistant has");
+      throw message_fault("has a \"reasoning_content\", which only an assistant has; leave it out");
     read.reasoning = reasoning->text;
   }
 
@@ -200,16 +209,17 @@ private:
     const ordered_json* const weight = message.find("weight");
     if (!weight) return;
     if (weight->kind != ordered_json::kinds::number || (weight->text != "0" && weight->text != "1"))
-      throw message_fault("its \"weight\" is neither 0 nor 1");
+      throw message_fault("its \"weight\" is neither 0 nor 1; give 1 where the turn is learned");
     read.trained = weight->text == "1";
   }
 
   void read_calls(const ordered_json& message, chat_message& read) {
     const ordered_json* const calls = message.find("tool_calls");
     if (!calls) return;
-    if (!calls->is_list()) throw message_fault("its \"tool_calls\" are not a list");
+    if (!calls->is_list())
+      throw message_fault("its \"tool_calls\" are not a list; make them one, or leave them out");
     if (read.role != chat_role::assistant && !calls->items.empty())
-      throw message_fault("has \"tool_calls\", which only an assistant has");
+      throw message_fault("has \"tool_calls\", which only an assistant has; leave them out");
     for (const ordered_json& call : calls->items) read_call(call, read);
   }
 
@@ -219,7 +229,7 @@ private:
     const ordered_json* const name = called.is_object() ? called.find("name") : nullptr;
     const ordered_json* const arguments = called.is_object() ? called.find("arguments") : nullptr;
     if (!name || !name->is_string() || name->text.empty())
-      throw message_fault("a call of a tool has no \"name\"");
+      throw message_fault("a call of a tool has no \"name\"; say which tool is called");
     if (!arguments || !(arguments->is_object() || arguments->is_string()))
       throw message_fault(
           fmt::format("the call of \"{}\" has no \"arguments\" that are an object or "
@@ -247,9 +257,10 @@ private:
             ? parse_ordered_json(given->text, fmt::format("{}: its \"tools\"", place_),
                                  exit_code::data)
             : *given;
-    if (!parsed.is_list()) throw fault("has \"tools\" that are not a list");
+    if (!parsed.is_list()) throw fault("has \"tools\" that are not a list; give a list of objects");
     for (const ordered_json& tool : parsed.items)
-      if (!tool.is_object()) throw fault("has \"tools\" of which one is not an object");
+      if (!tool.is_object())
+        throw fault("has \"tools\" of which one is not an object; make it one, or leave it out");
     read_.tools = parsed.items;
   }
 
@@ -258,6 +269,8 @@ private:
       return error(exit_code::data, fmt::format("{}, message {}: {}", place_, i + 1, sentence));
     };
     bool answered = false;
+    if (has_system_ && read_.messages.size() > 1 && read_.messages[1].role == chat_role::system)
+      throw fault("has a \"system\" beside a turn of the system; leave one of them out");
     for (std::size_t i = 0; i < read_.messages.size(); ++i) {
       const chat_role role = read_.messages[i].role;
       answered = answered || role == chat_role::assistant;
@@ -265,13 +278,18 @@ private:
       const bool called = i > 0 && (read_.messages[i - 1].role == chat_role::assistant ||
                                     read_.messages[i - 1].role == chat_role::tool);
       if (!called)
-        throw at_message(i, "the result of a tool follows no turn of an assistant that called it");
+        throw at_message(i,
+                         "the result of a tool follows no turn of an assistant; add it, or leave "
+                         "the conversation out");
     }
-    if (!answered) throw fault("has no turn of an assistant, so that there is nothing to train on");
+    if (!answered)
+      throw fault(
+          "has no turn of an assistant, so that there is nothing to train on; leave it out");
   }
 
   std::string place_;
   conversation read_;
+  bool has_system_ = false; ///< beside the messages
 };
 
 inline chat_tokens read_chat_tokens(const nlohmann::json& line, std::string_view place) {
@@ -281,10 +299,11 @@ inline chat_tokens read_chat_tokens(const nlohmann::json& line, std::string_view
   const auto mask_at = line.find("mask");
   const nlohmann::json& ids = line["ids"];
   if (mask_at == line.end() || !ids.is_array() || !mask_at->is_array())
-    throw fault("needs a list \"mask\" beside its list \"ids\"");
+    throw fault("has no list \"mask\" beside a list \"ids\"; give both");
   if (ids.size() != mask_at->size())
-    throw fault(fmt::format("has {} \"ids\", but a \"mask\" of {}", ids.size(), mask_at->size()));
-  if (ids.empty()) throw fault("has no \"ids\"");
+    throw fault(fmt::format("has {} \"ids\", but a \"mask\" of {}; give one for each", ids.size(),
+                            mask_at->size()));
+  if (ids.empty()) throw fault("has no \"ids\"; leave it out");
   chat_tokens tokens;
   tokens.ids.reserve(ids.size());
   tokens.mask.reserve(ids.size());
@@ -292,11 +311,13 @@ inline chat_tokens read_chat_tokens(const nlohmann::json& line, std::string_view
     const nlohmann::json &id = ids[i], &kept = (*mask_at)[i];
     if (!id.is_number_unsigned() ||
         id.get<std::uint64_t>() > std::numeric_limits<std::int32_t>::max())
-      throw fault(fmt::format("has {} as id {}, which is no token", printable(id.dump()), i));
+      throw fault(fmt::format("has {} as id {}, which is no token; use the ids of a tokenizer",
+                              printable(id.dump()), i));
     const bool whole = kept.is_number_unsigned() && kept.get<std::uint64_t>() <= 1;
     if (!whole && !kept.is_boolean())
-      throw fault(fmt::format("has {} at {} of its \"mask\", which is neither 0 nor 1",
-                              printable(kept.dump()), i));
+      throw fault(fmt::format(
+          "has {} at {} of its \"mask\", which is neither 0 nor 1; give 1 where a token is learned",
+          printable(kept.dump()), i));
     tokens.ids.push_back(id.get<std::int32_t>());
     tokens.mask.push_back(kept.is_boolean() ? kept.get<bool>() : kept.get<std::uint64_t>() == 1);
   }

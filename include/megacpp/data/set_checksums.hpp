@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include <fmt/format.h>
 
@@ -28,6 +29,24 @@ inline std::string checksum_lines(const indexed_dataset& data) {
   };
   return fmt::format("{:016x}  {}.bin\n{:016x}  {}.idx\n", sum(data.bin_bytes()), name,
                      sum(data.idx_bytes()), name);
+}
+
+/// Whether these lines have the checksums of the files as they are, whatever they were called when
+/// the lines were written.
+inline bool is_of(const indexed_dataset& data, std::string_view lines) {
+  const auto sums_of = [](std::string_view text) {
+    std::string sums;
+    while (!text.empty()) {
+      const std::size_t end = std::min(text.find('\n'), text.size() - 1) + 1;
+      const std::string_view line = text.substr(0, end);
+      const std::size_t name = std::min(line.find(' '), line.size());
+      sums += line.substr(0, name);
+      sums += line.substr(std::max(std::min(line.rfind('.'), line.size()), name));
+      text.remove_prefix(end);
+    }
+    return sums;
+  };
+  return sums_of(lines) == sums_of(checksum_lines(data));
 }
 
 } // namespace mc

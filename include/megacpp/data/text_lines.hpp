@@ -5,10 +5,13 @@
 #include <megacpp/io/utf8.hpp>
 
 #include <algorithm>
+#include <charconv>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -63,8 +66,11 @@ public:
   }
   bool parse_error(std::size_t byte, const std::string&,
                    const nlohmann::detail::exception& problem) override {
-    throw json_fault(where_, exit_code::data, byte, problem);
+    fault_ = json_fault(where_, exit_code::data, byte, problem);
+    return false;
   }
+  /// What ended the parsing.
+  const error& fault() const { return *fault_; }
 
 private:
   void keep(std::size_t i, string_t& v) {
@@ -96,9 +102,63 @@ private:
   std::string_view where_;
   std::vector<std::string> texts_;
   std::vector<bool> found_;
+  std::optional<error> fault_;
   std::size_t key_ = 0;
   int depth_ = 0;
 };
+
+/// What Python's json module writes and reads beyond JSON.
+struct python_spelled {
+  std::string text; ///< as JSON: 0 for a number that has no value there, U+FFFD for half a pair
+  bool differs = false;
+  std::int64_t halves = 0;    ///< escapes of one half of a surrogate pair
+  std::size_t first_half = 0; ///< where the first one begins
+};
+
+/// Rewrites NaN, Infinity, numbers beyond those of double, and escapes of one half of a surrogate
+/// pair in place, so that each byte stays where it was.
+inline python_spelled json_of_python(std::string_view line) {
+  python_spelled p{std::string(line), false, 0, 0};
+  const auto overwrite = [&p](std::size_t at, std::size_t length, std::string_view by) {
+    p.text.replace(at, length, std::string(by) + std::string(length - by.size(), ' '));
+    p.differs = true;
+  };
+  const auto surrogate_at = [line](std::size_t at) -> unsigned { // 0: there is none
+    if (at + 6 > line.size() || line.substr(at, 2) != "\\u") return 0;
+    unsigned unit = 0;
+    const char* const end = line.data() + at + 6;
+    const bool whole = std::from_chars(line.data() + at + 2, end, unit, 16).ptr == end;
+    return whole && unit >= 0xd800 && unit < 0xe000 ? unit : 0;
+  };
+  for (std::size_t i = 0; i < line.size();) {
+    if (line[i] == '"') {
+      for (++i; i < line.size() && line[i] != '"'; ++i) {
+        if (line[i] != '\\') continue;
+        const unsigned unit = surrogate_at(i);
+        if (unit != 0 && unit < 0xdc00 && surrogate_at(i + 6) >= 0xdc00) {
+          i += 11;
+        } else if (unit != 0) {
+          if (p.halves++ == 0) p.first_half = i;
+          overwrite(i, 6, "\\ufffd");
+          i += 5;
+        } else {
+          ++i; // what is escaped is no end of the text
+        }
+      }
+      ++i;
+      continue;
+    }
+    const std::size_t sign = line[i] == '-' ? 1 : 0;
+    for (const std::string_view name : {"NaN", "Infinity"})
+      if (line.substr(i + sign).starts_with(name)) overwrite(i, sign + name.size(), "0");
+    double value = 0;
+    const auto read = std::from_chars(line.data() + i, line.data() + line.size(), value);
+    const auto length = static_cast<std::size_t>(read.ptr - (line.data() + i));
+    if (read.ec == std::errc::result_out_of_range) overwrite(i, length, "0");
+    i += std::max<std::size_t>(length, 1);
+  }
+  return p;
+}
 
 } // namespace detail
 
@@ -121,15 +181,27 @@ inline std::string_view as_utf8(std::string_view text, std::string_view where, i
   return copy;
 }
 
-/// The texts of one line, one for each name; a line that is a string itself has one. Throws
-/// mc::error(exit_code::data).
+/// The texts of one line, one for each name; a line that is a string itself has one. As with
+/// Python's json module, other fields may be NaN or infinite. Half a surrogate pair is no text, as
+/// a byte that is not UTF-8 is none. Throws mc::error(exit_code::data).
 inline std::vector<std::string> texts_of_line(std::string_view line,
                                               std::span<const std::string> names,
-                                              std::string_view where) {
+                                              std::string_view where, invalid_utf8 policy,
+                                              std::int64_t& replaced) {
   detail::refuse_nul(line, where, exit_code::data);
   detail::text_fields fields(names, where);
-  nlohmann::json::sax_parse(line, &fields);
-  return fields.take();
+  if (nlohmann::json::sax_parse(line, &fields)) return fields.take();
+  const detail::python_spelled python = detail::json_of_python(line);
+  if (!python.differs) throw fields.fault();
+  detail::text_fields again(names, where);
+  if (!nlohmann::json::sax_parse(python.text, &again)) throw again.fault();
+  if (python.halves > 0 && policy == invalid_utf8::refuse)
+    throw error(exit_code::data,
+                fmt::format("{} has half a surrogate pair at byte {} ({}), which is no text; "
+                            "correct it, or let --invalid-utf8 replace put U+FFFD there",
+                            where, python.first_half + 1, line.substr(python.first_half, 6)));
+  replaced += python.halves;
+  return again.take();
 }
 
 } // namespace mc

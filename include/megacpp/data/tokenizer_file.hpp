@@ -348,11 +348,6 @@ private:
   bool by_bytes_ = false;
 };
 
-inline std::string_view as_text(const mapped_file& file) {
-  file.check_unchanged();
-  return {reinterpret_cast<const char*>(file.data()), static_cast<std::size_t>(file.size())};
-}
-
 /// Each line of a file, without its end and with its number from 1.
 template <class F> void each_line(std::string_view text, F f) {
   for (std::size_t number = 1; !text.empty(); ++number) {
@@ -402,7 +397,7 @@ inline tokenizer_parts read_vocabulary_and_merges(const std::string& vocabulary,
   detail::tokenizer_reader reader(vocabulary);
   reader.vocabulary(list.raw());
   std::size_t rank = 0;
-  detail::each_line(detail::as_text(file), [&](std::string_view line, std::size_t number) {
+  detail::each_line(file.text(), [&](std::string_view line, std::size_t number) {
     if (line.empty() || (number == 1 && line.starts_with("#version"))) return;
     const std::size_t blank = line.find(' ');
     if (blank == std::string_view::npos || line.find(' ', blank + 1) != std::string_view::npos)
@@ -463,7 +458,7 @@ inline tokenizer_parts read_tiktoken(const std::string& path, tiktoken_rules rul
   tokenizer_parts p;
   p.file = path;
   std::unordered_map<std::string, std::int32_t> ids;
-  detail::each_line(detail::as_text(file), [&](std::string_view line, std::size_t number) {
+  detail::each_line(file.text(), [&](std::string_view line, std::size_t number) {
     if (line.empty()) return;
     const auto refuse = [&](std::string_view why) {
       return error(exit_code::data, fmt::format("{}: line {} is \"{}\", but {}", path, number,

@@ -123,8 +123,7 @@ inline std::vector<continued_text> read_prompts(const options& o, const token_te
   for (const std::string& prompt : o.sampling.prompt()) add(prompt, "--prompt", exit_code::usage);
   if (o.sampling.prompts_file.given()) {
     const mapped_file file(o.sampling.prompts_file(), exit_code::data);
-    std::string_view rest(reinterpret_cast<const char*>(file.data()),
-                          static_cast<std::size_t>(file.size()));
+    std::string_view rest = file.text();
     for (int line = 1; !rest.empty(); ++line) {
       const std::size_t end = std::min(rest.find('\n'), rest.size());
       std::string_view prompt = rest.substr(0, end);

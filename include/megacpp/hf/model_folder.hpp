@@ -206,7 +206,7 @@ void load_tensor(const weights_in_folder::match& m, std::vector<double>& values,
 inline std::string text_of(const model_folder& folder, const std::string& name) {
   const mapped_file file = folder.open(name);
   static_cast<void>(read_json(file)); // nothing but sound JSON is passed on
-  return {reinterpret_cast<const char*>(file.data()), file.size()};
+  return std::string(file.text());
 }
 
 } // namespace detail

@@ -19,8 +19,7 @@ inline std::vector<extra_file> tokenizer_files(const std::string& path) {
   std::vector<extra_file> files;
   const auto take = [&](const std::string& name, const fs::path& from) {
     const mapped_file file(from.string(), exit_code::model);
-    file.check_unchanged();
-    files.emplace_back(name, std::string(reinterpret_cast<const char*>(file.data()), file.size()));
+    files.emplace_back(name, std::string(file.text()));
   };
   std::error_code ignored;
   if (fs::is_directory(path, ignored)) {

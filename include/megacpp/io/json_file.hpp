@@ -34,12 +34,15 @@ inline std::string printable(std::string_view text) {
 
 namespace detail {
 
-/// Explains a parser's exception: its byte, and its text after the library's prefix.
+/// Explains a parser's exception: its byte, and what its text says behind what it was doing and
+/// before what it had read.
 inline error json_fault(std::string_view path, exit_code code, std::size_t byte,
                         const nlohmann::detail::exception& problem) {
   std::string_view text = problem.what();
-  const auto colon = text.find(": ");
-  if (colon != std::string_view::npos) text.remove_prefix(colon + 2);
+  for (const std::string_view before : {": ", " - "})
+    if (const auto at = text.find(before); at != std::string_view::npos)
+      text.remove_prefix(at + before.size());
+  text = text.substr(0, text.find("; last read"));
   return error(
       code, fmt::format("{} is not valid JSON at byte {}: {}; correct the file or write it again",
                         path, byte, printable(text)));
@@ -278,10 +281,8 @@ inline json_value read_json(const mapped_file& file, std::size_t most = json_siz
     throw error(file.code(),
                 fmt::format("{} has {} bytes, more than the {} allowed for a JSON file",
                             file.path(), file.size(), most));
-  file.check_unchanged();
-  const std::string_view text(reinterpret_cast<const char*>(file.data()),
-                              static_cast<std::size_t>(file.size()));
-  json_value value(parse_json(text, file.path(), file.code(), most), file.path(), file.code());
+  json_value value(parse_json(file.text(), file.path(), file.code(), most), file.path(),
+                   file.code());
   (void)value.as<json_value>();
   return value;
 }

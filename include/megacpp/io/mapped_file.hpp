@@ -11,6 +11,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include <fcntl.h>
@@ -37,7 +38,7 @@ public:
         file_(std::move(file)) {
     size_ = current_size();
     if (size_ == 0)
-      throw error(code_, fmt::format("{} is empty: there is nothing to read", *path_));
+      throw error(code_, fmt::format("{} is empty; give another file, or write it again", *path_));
     void* const p = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, file_->get(), 0);
     if (p == MAP_FAILED)
       throw unexamined(
@@ -74,6 +75,11 @@ public:
                   fmt::format("{} changed while it was being read: it had {} bytes and now has "
                               "{}; do not write to it during a run",
                               path(), size_, now));
+  }
+  /// The whole as characters; throws as check_unchanged.
+  std::string_view text() const {
+    check_unchanged();
+    return {reinterpret_cast<const char*>(data_), size_};
   }
 
 private:

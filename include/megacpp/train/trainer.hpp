@@ -3,15 +3,16 @@
 
 #include <megacpp/comm/agreement.hpp>
 #include <megacpp/comm/timed.hpp>
-#include <megacpp/hf/tokenizer_files.hpp>
 #include <megacpp/inspect/timeline.hpp>
 #include <megacpp/options/resume.hpp>
 #include <megacpp/options/settings.hpp>
-#include <megacpp/train/evaluate.hpp>
+#include <megacpp/train/evaluation.hpp>
 #include <megacpp/train/export.hpp>
 #include <megacpp/train/losses.hpp>
+#include <megacpp/train/open_data.hpp>
 #include <megacpp/train/report_files.hpp>
 #include <megacpp/train/reports.hpp>
+#include <megacpp/train/run_tokenizer_files.hpp>
 #include <megacpp/train/sample_writer.hpp>
 #include <megacpp/train/start.hpp>
 #include <megacpp/train/state.hpp>
@@ -19,7 +20,6 @@
 #include <algorithm>
 #include <array>
 #include <new>
-#include <numeric>
 #include <optional>
 #include <vector>
 
@@ -46,7 +46,10 @@ public:
         from_(std::move(start.from)),
         root_(std::move(start.root)),
         data_(open_data(start.data)),
-        tokenizer_files_(files_of_tokenizer()),
+        tokenizer_files_(
+            o.training.save.given()
+                ? files_of_run_tokenizer(p, o.data, *data_, from_ ? from_->folder.path() : "")
+                : std::vector<extra_file>()),
         reports_(p, o, set_, on, losses_, ranks_),
         computing_(timed_ ? static_cast<std::size_t>(ranks_of(ranks_.ranks())) : 0) {
     // Before there is a folder that a signal could leave.
@@ -119,43 +122,6 @@ private:
     });
     if (data->steps) set_ = settings_of(p_, o_, ranks_.ranks().of(axis::dp), data->steps);
     return data;
-  }
-
-  std::vector<extra_file> files_of_tokenizer() const {
-    if (!o_.training.save.given()) return {};
-    std::vector<extra_file> files = own_files_of_tokenizer();
-    if (!data_->template_folder.empty()) end_at_turns(files);
-    return files;
-  }
-  /// What has learned conversations ends where a turn does, wherever it is served.
-  void end_at_turns(std::vector<extra_file>& files) const {
-    const auto end =
-        data_->words->id_of(chat_template::of_folder(data_->template_folder).end_of_turn());
-    if (!end) return;
-    const std::string name = "generation_config.json";
-    auto at = std::ranges::find(files, name, &extra_file::first);
-    if (at == files.end())
-      at = files.emplace(
-          at, name,
-          detail::has_hugging_face_form(p_)
-              ? detail::config_texts(hf_family_of(p_).config(p_), storage_type::f32).at(name)
-              : "{}");
-    at->second = with_end_token(at->second, data_->template_folder + '/' + name, *end);
-  }
-  /// Those that the flags name, or else those of the model that the run starts from.
-  std::vector<extra_file> own_files_of_tokenizer() const {
-    const data_flags& d = o_.data;
-    if (d.tokenizer_model.given()) return tokenizer_files(d.tokenizer_model());
-    if (d.vocab_file.given()) {
-      std::vector<extra_file> files;
-      for (const auto& [name, path] :
-           {std::pair{"vocab.json", d.vocab_file()}, std::pair{"merges.txt", d.merge_file()}}) {
-        const mapped_file file(path, exit_code::data);
-        files.emplace_back(name, std::string(detail::as_text(file)));
-      }
-      return files;
-    }
-    return from_ ? tokenizer_files(from_->folder.path()) : std::vector<extra_file>();
   }
 
   void require_same_start() {
@@ -312,12 +278,10 @@ private:
     const auto times = [&](std::int64_t every) {
       return every > 0 ? (last.step - 1) / every - begin / every + 1 : 1;
     };
-    const bool measures = !evaluations_.empty(), bests = measures && o_.training.keep_best();
+    const bool measures = !validation_.empty(), bests = measures && o_.training.keep_best();
     const std::int64_t evaluations = measures ? last.step / o_.training.eval_interval() + 1 : 0;
     const std::int64_t tokens = std::int64_t{p_.numbers.batch.micro} * p_.numbers.batch.sequence;
-    losses_ = run_losses::longest(
-        last.step, evaluations,
-        tokens * std::accumulate(evaluated_.begin(), evaluated_.end(), std::int64_t{0}));
+    losses_ = run_losses::longest(last.step, evaluations, tokens * validation_.batches());
     root_->rehearse(
         last.step, times(o_.training.save_interval()), o_.training.keep_latest_k(),
         [&](folder_writer& out) { fill_state(out, last); },
@@ -367,15 +331,17 @@ private:
                   fmt::format("--keep-best changes nothing: {}; or leave --keep-best out",
                               detail::nothing_to_validate(o_)));
     }
-    for (const measured_set& set : data_->test)
-      if (measures) tests_.emplace_back(*session_, p_, set, ranks_);
-    if (!wanted) return;
     const std::int64_t each = set_.batches.last / p_.numbers.batch.micro;
-    for (const measured_set& set : data_->validation) {
-      evaluations_.emplace_back(*session_, p_, set, ranks_);
-      const std::int64_t all = evaluations_.back().batches();
-      evaluated_.push_back(some && iters() < all / each + 1 ? std::min(all, iters() * each) : all);
-    }
+    const auto add = [&](evaluations& to, const measured_set& set, bool part) {
+      evaluation one(*session_, p_, set, ranks_);
+      const std::int64_t all = one.batches();
+      to.add(std::move(one),
+             part && iters() < all / each + 1 ? std::min(all, iters() * each) : all);
+    };
+    for (const measured_set& set : data_->test)
+      if (measures) add(tests_, set, false);
+    for (const measured_set& set : data_->validation)
+      if (wanted) add(validation_, set, some);
   }
 
   /// The step behind which the run begins.
@@ -436,6 +402,10 @@ private:
   }
 
   bool stopped() const { return all_.alone() ? signals_ && signals_->requested() : stop_; }
+  /// What ends an evaluation before its end: several ranks agree behind it.
+  const stop_signals* asks_to_stop() const {
+    return all_.alone() && signals_ ? &*signals_ : nullptr;
+  }
   /// Whether there is a state to save that was not.
   bool unsaved() const { return o_.training.save.given() && saved_at_ != at_.step; }
   bool saves_now() const {
@@ -504,26 +474,22 @@ private:
       return every > 0 ? (set_.steps - 1) / every - (at_.step - 1) / every + 1 : 1;
     };
     training_reports::work_left left{.steps = steps};
-    if (!evaluations_.empty()) left.evaluations = times(o_.training.eval_interval());
+    if (!validation_.empty()) left.evaluations = times(o_.training.eval_interval());
     if (root_) left.saves = times(o_.training.save_interval());
     if (samples_) left.samples = times(o_.training.sample_interval());
     return left;
   }
 
   void evaluate() {
-    if (evaluations_.empty()) return;
+    if (validation_.empty()) return;
     const stopwatch clock;
     session_->profile(nullptr);
-    const stop_signals* const stop = all_.alone() && signals_ ? &*signals_ : nullptr;
     const std::int64_t number = (at_.step - 1) / o_.training.eval_interval();
-    std::optional<loss_sum> total = loss_sum{};
-    for (std::size_t i = 0; i < evaluations_.size(); ++i) {
-      const std::optional<loss_sum> one = evaluations_[i].run(evaluated_[i], number, stop);
-      if (!one || (all_.alone() && stopped())) return;
-      if (evaluations_.size() > 1)
-        tell([&] { reports_.evaluation_of(evaluations_[i].name(), at_.step, *one); });
-      total->sum += one->sum, total->count += one->count;
-    }
+    const std::optional<loss_sum> total =
+        validation_.run(number, asks_to_stop(), [&](const std::string& name, const loss_sum& one) {
+          tell([&] { reports_.evaluation_of(name, at_.step, one); });
+        });
+    if (!total) return;
     const double loss = total->mean();
     if (!std::isfinite(loss)) fail("validation loss", loss, {});
     const bool again = losses_.validated && losses_.validated->step == at_.step;
@@ -538,15 +504,11 @@ private:
   void evaluate_tests() {
     if (tests_.empty() || stopped()) return;
     session_->profile(nullptr);
-    loss_sum total;
-    for (evaluation& test : tests_) {
-      const std::optional<loss_sum> one =
-          test.run(test.batches(), 0, all_.alone() && signals_ ? &*signals_ : nullptr);
-      if (!one || stopped()) return;
-      if (tests_.size() > 1) tell([&] { reports_.test_of(test.name(), at_.step, *one); });
-      total.sum += one->sum, total.count += one->count;
-    }
-    tell([&] { reports_.test(at_.step, total); });
+    const std::optional<loss_sum> total =
+        tests_.run(0, asks_to_stop(), [&](const std::string& name, const loss_sum& one) {
+          tell([&] { reports_.test_of(name, at_.step, one); });
+        });
+    if (total) tell([&] { reports_.test(at_.step, *total); });
   }
 
   /// Saves the state that was evaluated if none of the root has a lower loss.
@@ -674,9 +636,8 @@ private:
   std::optional<read_ahead> reader_;
   double waited_for_data_ = 0; ///< seconds of the step
   std::optional<session> session_;
-  std::vector<evaluation> evaluations_, tests_;
+  evaluations validation_, tests_;
   std::unique_ptr<sample_writer> samples_;
-  std::vector<std::int64_t> evaluated_; ///< micro-batches of one evaluation, of each set
   run_losses losses_;
   training_reports reports_;
   std::vector<double> computing_; ///< seconds of each rank in a step; of one rank, none

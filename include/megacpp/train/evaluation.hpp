@@ -1,0 +1,119 @@
+// The loss over sets of samples.
+#pragma once
+
+#include <megacpp/comm/communicator.hpp>
+#include <megacpp/data/micro_batches.hpp>
+#include <megacpp/io/signals.hpp>
+#include <megacpp/run/session.hpp>
+#include <megacpp/train/run_data.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <numeric>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace mc {
+
+/// What a micro-batch of data gives a session: documents where its program tells them apart.
+inline batch_view view_of(micro_batch& b, bool packed, std::int64_t first_sample = 0) {
+  return {.tokens = b.tokens().data(),
+          .labels = b.labels().data(),
+          .first_sample = first_sample,
+          .positions = b.positions().data(),
+          .documents = packed ? b.documents().data() : nullptr};
+}
+
+/// Evaluates one set, again and again, on all ranks at once: replicas take turns with its
+/// micro-batches. Buffers are made once.
+class evaluation {
+public:
+  /// `s` and `ranks` must outlive this.
+  evaluation(session& s, const program_view& p, measured_set set,
+             const communicator& ranks = self::of_process())
+      : session_(&s),
+        set_(std::move(set)),
+        packed_(p.numbers.batch.packed),
+        replicas_(ranks.ranks().of(axis::dp)),
+        replica_(ranks.coordinate()[static_cast<unsigned>(axis::dp)]),
+        batch_(s.micro_batch(), s.sequence()) {}
+
+  const std::string& name() const { return set_.name; }
+  /// Micro-batches of the whole set.
+  std::int64_t batches() const {
+    return (set_.samples->size() + session_->micro_batch() - 1) / session_->micro_batch();
+  }
+
+  /// Summed loss over at most `limit` micro-batches: of evaluation number `number` those that
+  /// follow on the ones before, where the set wants that, or else spread evenly. Nothing once
+  /// `stop` asks for an end, of one rank alone.
+  std::optional<loss_sum> run(std::int64_t limit, std::int64_t number = 0,
+                              const stop_signals* stop = nullptr) {
+    const std::int64_t micro = session_->micro_batch(), all = batches();
+    const std::int64_t n = set_.each > 0 ? (set_.each + micro - 1) / micro
+                                         : std::min({limit, all, std::int64_t{max_micros}});
+    const std::int64_t each = (n + replicas_ - 1) / replicas_;
+    const std::int64_t before = set_.each > 0 ? number * set_.each / micro : 0;
+    return session_->evaluate(static_cast<int>(each), [&](int m, batch_view& b) {
+      if (stop != nullptr && stop->requested()) return false;
+      const std::int64_t turn = std::int64_t{m} * replicas_ + replica_, i = std::min(turn, n - 1);
+      const std::int64_t batch = set_.each > 0 ? (before + i) % all
+                                 : n == all    ? i
+                                               : spread(i, n, all);
+      batch_.fill(*set_.samples, batch * micro);
+      if (turn >= n) std::ranges::fill(batch_.labels(), ignored_label); // the others have all
+      b = view_of(batch_, packed_);
+      return true;
+    });
+  }
+
+private:
+  static std::int64_t spread(std::int64_t i, std::int64_t n, std::int64_t all) {
+    return static_cast<std::int64_t>(static_cast<double>(i) * static_cast<double>(all) /
+                                     static_cast<double>(n));
+  }
+
+  session* session_;
+  measured_set set_;
+  bool packed_;
+  int replicas_, replica_; ///< of the model, and which of them this rank is of
+  micro_batch batch_;
+};
+
+/// Evaluates several sets, each over so many micro-batches at the most.
+class evaluations {
+public:
+  /// What is evaluated must outlive this.
+  void add(evaluation e, std::int64_t most) {
+    limits_.push_back(most);
+    sets_.push_back(std::move(e));
+  }
+  bool empty() const { return sets_.empty(); }
+  /// Micro-batches of one evaluation of all sets.
+  std::int64_t batches() const {
+    return std::accumulate(limits_.begin(), limits_.end(), std::int64_t{0});
+  }
+
+  /// Summed loss over all of them, as evaluation::run; of several sets each is told by
+  /// each(name, loss).
+  template <class Each>
+  std::optional<loss_sum> run(std::int64_t number, const stop_signals* stop, const Each& each) {
+    loss_sum total;
+    for (std::size_t i = 0; i < sets_.size(); ++i) {
+      const std::optional<loss_sum> one = sets_[i].run(limits_[i], number, stop);
+      if (!one || (stop != nullptr && stop->requested())) return std::nullopt;
+      if (sets_.size() > 1) each(sets_[i].name(), *one);
+      total.sum += one->sum, total.count += one->count;
+    }
+    return total;
+  }
+
+private:
+  std::vector<evaluation> sets_;
+  std::vector<std::int64_t> limits_;
+};
+
+} // namespace mc

@@ -1,0 +1,309 @@
+// Samples of Megatron-LM's indexed data sets and their blends.
+#pragma once
+
+#include <megacpp/data/chat_template.hpp>
+#include <megacpp/data/gpt_dataset.hpp>
+#include <megacpp/options/settings.hpp>
+#include <megacpp/train/named_data.hpp>
+#include <megacpp/train/run_data.hpp>
+#include <megacpp/train/run_tokenizer.hpp>
+
+#include <algorithm>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+namespace mc::detail {
+
+/// What the tokenizer_config.json of a folder says a token is; "" for none.
+inline std::string configured_token(const std::filesystem::path& folder, std::string_view name) {
+  const std::filesystem::path path = folder / "tokenizer_config.json";
+  std::error_code ignored;
+  return std::filesystem::exists(path, ignored) ? spelled_token(read_json(path.string()), name, "")
+                                                : "";
+}
+
+/// What the flags of --reset-position-ids and its like make of the ends of documents. As with
+/// Megatron-LM, a HuggingFaceTokenizer ends them by its eos_token, and its pad_token is not
+/// learned. Throws mc::error.
+inline document_ends ends_of(const program_view& p, const options& o, const std::string& folder) {
+  const data_flags& d = o.data;
+  document_ends ends{.reset_position_ids = d.reset_position_ids(),
+                     .reset_attention_mask = d.reset_attention_mask(),
+                     .eod_mask_loss = d.eod_mask_loss()};
+  if (ends.reset_attention_mask) require_packed(p, "--reset-attention-mask");
+  auto t = names_tokenizer(d) ? run_tokenizer(d, folder) : nullptr;
+  if (t && t->vocabulary() > p.vocabulary)
+    throw error(exit_code::mismatch,
+                fmt::format("the tokenizer that the flags name has {} tokens, but the vocabulary "
+                            "of {} has {}; name the model's own, or build a model of at least as "
+                            "many",
+                            t->vocabulary(), p.name, p.vocabulary));
+  const bool asks = ends.reset_position_ids || ends.reset_attention_mask || ends.eod_mask_loss;
+  const bool configured = d.tokenizer_type() == "HuggingFaceTokenizer";
+  if (d.tokenizer_type() == "NullTokenizer") {
+    if (d.eod_token.asked())
+      throw error(exit_code::usage,
+                  "--eod-token is a token of a tokenizer, and NullTokenizer has none: the last id "
+                  "of the vocabulary ends documents; leave one of them out");
+    ends.eod = p.vocabulary - 1;
+    return ends;
+  }
+  if (!asks && !configured) {
+    if (d.eod_token.asked())
+      throw error(exit_code::usage,
+                  "--eod-token changes nothing without --reset-position-ids, "
+                  "--reset-attention-mask or --eod-mask-loss; leave it out");
+    return ends;
+  }
+  if (!t) t = run_tokenizer(d, folder);
+  if (!t)
+    throw error(exit_code::usage,
+                "--reset-position-ids, --reset-attention-mask and --eod-mask-loss need to know the "
+                "token that ends a document; name the tokenizer by --tokenizer-model");
+  std::string end = d.eod_token();
+  if (configured) {
+    const std::string& own = d.tokenizer_model.given() ? d.tokenizer_model() : folder;
+    if (end.empty()) end = configured_token(own, "eos_token");
+    if (const std::string pad = configured_token(own, "pad_token"); !pad.empty())
+      ends.pad = t->id_of(pad);
+  }
+  if (asks || ends.pad) ends.eod = end_of_document(*t, end);
+  return ends;
+}
+
+/// Opens each set once, however often it is named.
+class opened_sets {
+public:
+  explicit opened_sets(std::int64_t vocabulary) : vocabulary_(vocabulary) {}
+  /// Throws mc::error(exit_code::data) for a set that cannot be read or has no token.
+  std::shared_ptr<const indexed_dataset> operator()(const std::string& prefix) {
+    const auto at = std::ranges::find(sets_, prefix, &named::first);
+    if (at != sets_.end()) return at->second;
+    auto set = std::make_shared<const indexed_dataset>(prefix, vocabulary_);
+    if (set->tokens() == 0)
+      throw error(exit_code::data, fmt::format("{} has no token; leave it out", prefix));
+    return sets_.emplace_back(prefix, std::move(set)).second;
+  }
+
+  /// XXH64 of each set's index and of pieces of its tokens, spread evenly.
+  nlohmann::json identity() const {
+    constexpr std::size_t piece = 64 << 10, most = 1024;
+    nlohmann::json all = nlohmann::json::array();
+    for (const auto& [prefix, set] : sets_) {
+      xxh64 hash;
+      hash.add(set->idx_bytes());
+      const std::span<const std::byte> bytes = set->bin_bytes();
+      const std::size_t pieces = (bytes.size() + piece - 1) / piece, n = std::min(pieces, most);
+      for (std::size_t i = 0; i < n; ++i) {
+        set->check_unchanged();
+        const std::size_t at = (n == pieces ? i : i * (pieces / n)) * piece;
+        hash.add(bytes.subspan(at, std::min(piece, bytes.size() - at)));
+      }
+      all.push_back({{"tokens", set->tokens()}, {"xxh64", fmt::format("{:016x}", hash.value())}});
+    }
+    return all;
+  }
+  std::int64_t tokens() const {
+    std::int64_t n = 0;
+    for (const auto& [prefix, set] : sets_) n += set->tokens();
+    return n;
+  }
+
+private:
+  std::int64_t vocabulary_;
+  using named = std::pair<std::string, std::shared_ptr<const indexed_dataset>>;
+  std::vector<named> sets_; // in the order in which they were named
+};
+
+/// One part of a blend's sets: which of training, validation and test, or all of them.
+enum class data_part : std::uint8_t { training, validation, test, all };
+
+inline std::string_view name_of(data_part part) {
+  constexpr std::string_view names[] = {"training", "validation", "test", "whole"};
+  return names[static_cast<unsigned>(part)];
+}
+
+/// The sets of a blend, with what a part has of each; those without anything are left out.
+struct sets_of_part {
+  std::vector<dataset_part> sets;
+  std::vector<double> weights;
+  std::int64_t sequences = 0;
+};
+inline sets_of_part part_of(const blend& b, data_part which, std::string_view split_text,
+                            opened_sets& open) {
+  sets_of_part part;
+  for (std::size_t i = 0; i < b.prefixes.size(); ++i) {
+    const auto set = open(b.prefixes[i]);
+    const split_ranges ranges = split(split_text, set->sequences());
+    const token_range range = which == data_part::training     ? ranges.train
+                              : which == data_part::validation ? ranges.valid
+                              : which == data_part::test       ? ranges.test
+                                                               : token_range{0, set->sequences()};
+    if (range.empty()) continue;
+    part.sets.push_back({set, range});
+    part.sequences += range.size();
+    if (!b.weights.empty()) part.weights.push_back(b.weights[i]);
+  }
+  return part;
+}
+
+inline void require_samples(const measured_set& s) {
+  if (s.samples->size() == 0)
+    throw error(
+        exit_code::data,
+        fmt::format("{} has no token to predict; give it more documents, or leave it out", s.name));
+}
+
+/// Samples of sets for a run of so many steps, as Megatron-LM counts them.
+inline run_data open_sets(const program_view& p, const options& o, const training_settings& t,
+                          const std::string& folder) {
+  const data_flags& d = o.data;
+  if (o.model.seed() >= std::int64_t{1} << 32)
+    throw error(exit_code::usage,
+                fmt::format("--seed is {}, but the order of indexed data sets is drawn from a seed "
+                            "below 2^32; give a smaller one",
+                            o.model.seed()));
+  const std::optional<words_of_parts> parts = parts_of_data(d);
+  const std::vector<std::string> words = parts ? parts->train : words_of_data(d);
+  if (words.empty())
+    throw error(exit_code::usage,
+                "train needs --data-path PREFIX, the name of a data set without .bin "
+                "and .idx, or --train-data-path");
+  const document_ends ends = ends_of(p, o, folder);
+  const index_cache cache(d.data_cache_path());
+  const auto open = std::make_shared<opened_sets>(p.vocabulary);
+  gpt_request request{.sequence = p.numbers.batch.sequence,
+                      .seed = static_cast<std::uint32_t>(o.model.seed())};
+  const char* const flag = parts ? "--train-data-path" : "--data-path";
+  // A part's only set has no weight, whatever was given, as in Megatron-LM.
+  const auto parse_own = [](const std::vector<std::string>& own, std::string_view of) {
+    blend b = parse_blend(own, of);
+    if (b.prefixes.size() == 1) b.weights.clear();
+    return b;
+  };
+  const blend trained = parts ? parse_own(words, flag) : parse_blend(words, flag);
+  const auto part = [&](data_part which) {
+    if (!parts) return part_of(trained, which, d.split(), *open);
+    const std::vector<std::string>& own = which == data_part::training     ? parts->train
+                                          : which == data_part::validation ? parts->valid
+                                                                           : parts->test;
+    if (own.empty()) return sets_of_part();
+    return part_of(
+        parse_blend(own, which == data_part::validation ? "--valid-data-path" : "--test-data-path"),
+        data_part::all, d.split(), *open);
+  };
+  run_data data;
+  if (o.training.sample_interval.given()) data.words = run_tokenizer(d, folder);
+  const sets_of_part of_training = part(data_part::training);
+  if (of_training.sets.empty())
+    throw error(exit_code::data,
+                fmt::format("--split {} leaves no document of {} to train on; give more data or "
+                            "another --split",
+                            d.split(), trained.prefixes[0]));
+  // Of the number that is asked for, not of whole batches alone, as in Megatron-LM: epochs and
+  // shares of a blend follow from it.
+  request.samples = o.training.train_samples.given() ? o.training.train_samples() : t.samples();
+  data.training = blended_samples(of_training.sets, of_training.weights, request, ends, cache);
+  data.name = data.training->name();
+  if (data.training->size() < t.samples())
+    throw error(exit_code::data,
+                fmt::format("{} has {} samples without weights, but the run trains on {}; give "
+                            "weights, with which sets are repeated, or fewer --train-iters",
+                            data.name, data.training->size(), t.samples()));
+
+  const std::int64_t iters = o.training.eval_iters(), batch = t.batches.last;
+  const bool whole = !o.training.eval_iters.given() || o.training.full_validation();
+  const auto measured = [&](data_part which, std::int64_t evaluations) {
+    std::vector<measured_set> sets;
+    const sets_of_part of = part(which);
+    if (of.sets.empty()) return sets;
+    gpt_request r = request;
+    r.samples.reset();
+    if (!whole) r.samples = evaluations * iters * batch;
+    else r.drop_last = false; // each token is predicted
+    const std::int64_t each = whole ? 0 : iters * batch;
+    if (of.sets.size() == 1 || whole || o.training.multiple_validation_sets()) {
+      for (const dataset_part& one : of.sets)
+        sets.push_back(
+            {one.data->name(), blended_samples({one}, {}, r, ends, cache, name_of(which)), each});
+    } else {
+      sets.push_back(
+          {data.name, blended_samples(of.sets, of.weights, r, ends, cache, name_of(which)), each});
+    }
+    return sets;
+  };
+  if (whole || iters > 0) {
+    data.validation = measured(data_part::validation, t.steps / o.training.eval_interval() + 1);
+    data.test = measured(data_part::test, 1);
+  }
+  for (const measured_set& s : data.validation) require_samples(s);
+  for (const measured_set& s : data.test) require_samples(s);
+  std::int64_t validated = 0;
+  for (const measured_set& s : data.validation) validated += s.samples->size();
+  data.summary = fmt::format("{} samples of {} tokens to train on, {} to validate",
+                             data.training->size(), request.sequence, validated);
+  data.identity = [open, name = data.name, weights = trained.weights] {
+    nlohmann::json of{{"name", name}, {"tokens", open->tokens()}, {"sets", open->identity()}};
+    if (!weights.empty()) of["weights"] = weights;
+    return of;
+  };
+  data.hash = [open, weights = trained.weights] {
+    xxh64 hash;
+    const std::string text = fmt::format("{} {}", open->identity().dump(), fmt::join(weights, " "));
+    hash.add(std::as_bytes(std::span(text)));
+    return hash.value();
+  };
+  return data;
+}
+
+/// Measures one set, or a part of it where --split is given.
+inline run_data measure_set(const program_view& p, const options& o, const std::string& prefix,
+                            const document_ends& ends) {
+  const auto open = std::make_shared<opened_sets>(p.vocabulary);
+  const sets_of_part part =
+      part_of(parse_blend(std::span(&prefix, 1), "--data-path"),
+              o.data.split.given() ? data_part::validation : data_part::all, o.data.split(), *open);
+  if (part.sets.empty())
+    throw error(exit_code::data,
+                fmt::format("--split {} leaves no document of {} to measure; give another",
+                            o.data.split(), prefix));
+  run_data data;
+  data.name = prefix;
+  data.validation.push_back(
+      {prefix,
+       blended_samples(part.sets, {}, {.sequence = p.numbers.batch.sequence, .drop_last = false},
+                       ends, index_cache(o.data.data_cache_path()), "validation")});
+  require_samples(data.validation.back());
+  data.hash = [open] {
+    xxh64 hash;
+    const std::string text = open->identity().dump();
+    hash.add(std::as_bytes(std::span(text)));
+    return hash.value();
+  };
+  return data;
+}
+
+/// Each set of --data-path.
+inline std::vector<run_data> measure_sets(const program_view& p, const options& o,
+                                          const std::string& folder) {
+  const document_ends ends = ends_of(p, o, folder);
+  const std::vector<std::string> words = words_of_data(o.data);
+  if (words.empty())
+    throw error(exit_code::usage, "eval needs --data-path PREFIX, the name of a data set");
+  std::vector<run_data> all;
+  all.reserve(words.size());
+  for (const std::string& prefix : words) all.push_back(measure_set(p, o, prefix, ends));
+  return all;
+}
+
+} // namespace mc::detail
