@@ -3,6 +3,7 @@
 #define BOOST_TEST_MODULE text
 #include <megacpp/data/indexed_writer.hpp>
 #include <megacpp/generate/token_text.hpp>
+#include <megacpp/train/open_data.hpp>
 #include <megacpp/train/start.hpp>
 
 #include <boost/test/unit_test.hpp>

@@ -47,12 +47,12 @@ struct data_program_flags {
                   of_sets = command::merge | command::inspect | command::verify;
     input
         .is({},
-            "files to read, one after the other: JSON lines, each a text in quotes or an object "
-            "with "
-            "one; prepare takes a file whose name ends in .txt as one document. For merge, inspect "
-            "and verify prefixes of indexed data sets")
+            "what to read, one after the other. For encode, count and prepare files of JSON lines, "
+            "each a text in quotes or an object with one (count and prepare take a file whose name "
+            "ends in .txt as one document); for decode lists of ids; for chat conversations; for "
+            "merge, inspect and verify the names of indexed data sets, without .bin and .idx")
         .many()
-        .shown_as("the standard input")
+        .shown_as("the standard input; of data sets none")
         .of(of_lines | of_sets);
     tokenizer
         .is("",

@@ -53,6 +53,12 @@ inline std::optional<double> python_float(std::string_view text) {
   return value;
 }
 
+/// Whether a word that names no data set was meant as a weight.
+inline bool looks_like_weight(std::string word) {
+  std::ranges::replace(word, ',', '.');
+  return python_float(word).has_value();
+}
+
 /// numpy.sum: in pairs above 128 numbers, in eight columns above 7 (numpy/_core/src/umath,
 /// pairwise_sum).
 inline double numpy_sum(std::span<const double> x) {

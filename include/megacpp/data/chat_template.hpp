@@ -490,9 +490,10 @@ inline chat_template chat_template::of_jinja(std::string_view jinja, std::string
       return chat_template(known.style, std::string(known.default_system), std::move(begin));
   throw error(exit_code::model,
               fmt::format("{}: its chat template (XXH64 {:016x}) is none that megacpp knows, which "
-                          "are those of ChatML, Llama 3, Qwen2.5 and Qwen3 as published; write the "
-                          "conversations with the template's own program to lines of {{\"ids\": "
-                          "[...], \"mask\": [...]}}",
+                          "are those of ChatML, Llama 3, Qwen2.5 and Qwen3 as published; run the "
+                          "template's own program beforehand: to train, write lines of "
+                          "{{\"ids\": [...], \"mask\": [...]}}, to generate, give what it prints "
+                          "as --prompt",
                           place, checksum));
 }
 

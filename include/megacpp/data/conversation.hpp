@@ -2,7 +2,7 @@
 //
 //   {"messages": [{"role": ..., "content": ...}, ...]}          OpenAI, Hugging Face
 //   {"prompt": ..., "completion": ...}                          strings, or lists of messages
-//   {"conversations": [{"from": ..., "value": ...}, ...]}       ShareGPT
+//   {"conversations": [{"from": ..., "value": ...}, ...]}       ShareGPT, in lists of either name
 //   {"ids": [...], "mask": [...]}                               tokens already, 1 where trained on
 //
 // with "tools": [...] beside any of the first three (docs/chat.md).
@@ -83,8 +83,8 @@ public:
                             : "has no \"messages\", \"prompt\" with \"completion\", "
                               "\"conversations\", or \"ids\" with \"mask\"; name its field so");
     read_system(line);
-    if (messages) read_list(*messages, "messages", false);
-    else if (turns) read_list(*turns, "conversations", true);
+    if (messages) read_list(*messages, "messages");
+    else if (turns) read_list(*turns, "conversations");
     else read_pair(prompt, completion);
     read_tools(line);
     check_turns();
@@ -111,10 +111,10 @@ private:
     read_.messages.push_back({chat_role::system, system->text, {}, {}});
   }
 
-  void read_list(const ordered_json& list, std::string_view name, bool share_gpt) {
+  void read_list(const ordered_json& list, std::string_view name) {
     if (!list.is_list())
       throw fault(fmt::format("has \"{}\" that are not a list; give a list of messages", name));
-    for (const ordered_json& message : list.items) read_message(message, share_gpt);
+    for (const ordered_json& message : list.items) read_message(message);
   }
 
   /// Strings are a user's turn and the answer to it; of lists the completion alone is trained on.
@@ -135,14 +135,9 @@ private:
       throw fault(
           "has a \"prompt\" and a \"completion\" that are neither two strings nor two lists "
           "of messages; make them so");
-    read_list(*prompt, "prompt", false);
+    read_list(*prompt, "prompt");
     for (chat_message& m : read_.messages) m.trained = false;
-    read_list(*completion, "completion", false);
-  }
-
-  static const std::string* role_text(const ordered_json& message, bool share_gpt) {
-    const ordered_json* const role = message.find(share_gpt ? "from" : "role");
-    return role && role->is_string() ? &role->text : nullptr;
+    read_list(*completion, "completion");
   }
 
   std::optional<chat_role> role_of(std::string_view name, bool share_gpt) const {
@@ -163,19 +158,19 @@ private:
     return std::nullopt;
   }
 
-  void read_message(const ordered_json& message, bool share_gpt) {
+  void read_message(const ordered_json& message) {
     if (!message.is_object())
       throw message_fault("is not an object with a role and a content; make it one");
-    const std::string* const role = role_text(message, share_gpt);
-    if (!role)
-      throw message_fault(
-          fmt::format("has no \"{}\"; say whose turn it is", share_gpt ? "from" : "role"));
-    const std::optional<chat_role> known = role_of(*role, share_gpt);
+    const bool share_gpt = message.find("from") != nullptr && message.find("role") == nullptr;
+    const ordered_json* const role = message.find(share_gpt ? "from" : "role");
+    if (!role || !role->is_string())
+      throw message_fault("has no \"role\" (or \"from\"); say whose turn it is");
+    const std::optional<chat_role> known = role_of(role->text, share_gpt);
     if (!known)
       throw message_fault(fmt::format(
           "the role \"{}\" is not one of system, user, assistant, "
           "tool{}; rename it or leave the message out",
-          printable(*role), share_gpt ? ", human, gpt, observation, function_call" : ""));
+          printable(role->text), share_gpt ? ", human, gpt, observation, function_call" : ""));
     chat_message read;
     read.role = *known;
     const std::string_view words = share_gpt ? "value" : "content";
@@ -185,7 +180,7 @@ private:
             fmt::format("its \"{}\" is not a string; megacpp trains on text alone", words));
       read.content = content->text;
     }
-    if (share_gpt && *role == "function_call") read_function_call(read);
+    if (share_gpt && role->text == "function_call") read_function_call(read);
     read_calls(message, read);
     read_reasoning(message, read);
     read_weight(message, read);

@@ -275,7 +275,7 @@ private:
       if (id = visit(type_, load_id); id < 0 || id >= vocabulary_) break;
     throw error(exit_code::data,
                 fmt::format("{}: the token id at byte {}, of document {}, sequence {}, is {}, but "
-                            "the model's vocabulary has the ids 0 to {}; use data of this "
+                            "the vocabulary has the ids 0 to {}; use data of this "
                             "vocabulary",
                             bin_path(), at + static_cast<std::int64_t>(i) * size_of(type_),
                             document_of(sequence), sequence, id, vocabulary_ - 1));

@@ -15,6 +15,10 @@
 #include <utility>
 #include <vector>
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
+
 namespace mc {
 
 namespace detail {
@@ -25,24 +29,25 @@ public:
   text_fields(std::span<const std::string> names, std::string_view where)
       : names_(names), where_(where), texts_(names.size()), found_(names.size()) {}
 
-  std::vector<std::string> take() {
+  /// Throws mc::error(exit_code::data), with the names of `line`, where one is missing.
+  std::vector<std::string> take(std::string_view line) {
     for (std::size_t i = 0; i < names_.size(); ++i)
       if (!found_[i])
-        throw error(
-            exit_code::data,
-            fmt::format("{} has no text \"{}\"; name the field by --json-keys", where_, names_[i]));
+        throw error(exit_code::data,
+                    fmt::format("{} has no text \"{}\", but {}; name the field by --json-keys",
+                                where_, names_[i], fields_of(line)));
     return std::move(texts_);
   }
 
-  bool null() override { return other(); }
-  bool boolean(bool) override { return other(); }
-  bool number_integer(number_integer_t) override { return other(); }
-  bool number_unsigned(number_unsigned_t) override { return other(); }
-  bool number_float(number_float_t, const string_t&) override { return other(); }
-  bool binary(binary_t&) override { return other(); }
+  bool null() override { return other("null"); }
+  bool boolean(bool) override { return other("true or false"); }
+  bool number_integer(number_integer_t) override { return other("a number"); }
+  bool number_unsigned(number_unsigned_t) override { return other("a number"); }
+  bool number_float(number_float_t, const string_t&) override { return other("a number"); }
+  bool binary(binary_t&) override { return other("binary"); }
   bool string(string_t& v) override {
     if (depth_ == 0) {
-      if (names_.size() != 1) return other();
+      if (names_.size() != 1) return other("a text");
       keep(0, v);
     } else if (depth_ == 1 && key_ < names_.size()) {
       keep(key_, v);
@@ -50,11 +55,11 @@ public:
     return true;
   }
   bool start_object(std::size_t) override {
-    if (depth_ == 1 && key_ < names_.size()) return other();
+    if (depth_ == 1 && key_ < names_.size()) return other("an object");
     return deeper();
   }
   bool start_array(std::size_t) override {
-    if (depth_ == 0 || (depth_ == 1 && key_ < names_.size())) return other();
+    if (depth_ == 0 || (depth_ == 1 && key_ < names_.size())) return other("a list");
     return deeper();
   }
   bool end_object() override { return --depth_, true; }
@@ -86,16 +91,25 @@ private:
                                                where_, json_depth_limit));
     return true;
   }
-  bool other() const {
+  static std::string fields_of(std::string_view line) {
+    std::vector<std::string> names;
+    const auto object = nlohmann::ordered_json::parse(line, nullptr, false);
+    if (object.is_object())
+      for (const auto& [name, value] : object.items())
+        if (value.is_string() && names.size() < 8) names.push_back('"' + printable(name) + '"');
+    return names.empty() ? "none of any other name"
+                         : fmt::format("the texts {}", fmt::join(names, ", "));
+  }
+  bool other(std::string_view what) const {
     if (depth_ > 1 || (depth_ == 1 && key_ >= names_.size())) return true;
     throw error(
         exit_code::data,
         depth_ == 0
             ? fmt::format("{} is no {}; give one a line", where_,
                           names_.size() == 1 ? "text in quotes nor an object with one" : "object")
-            : fmt::format("{}: the field \"{}\" is not a text; name another by "
-                          "--json-keys",
-                          where_, names_[key_]));
+            : fmt::format("{}: the field \"{}\" is {}, not a text; name another by "
+                          "--json-keys, or leave the line out",
+                          where_, names_[key_], what));
   }
 
   std::span<const std::string> names_;
@@ -190,7 +204,7 @@ inline std::vector<std::string> texts_of_line(std::string_view line,
                                               std::int64_t& replaced) {
   detail::refuse_nul(line, where, exit_code::data);
   detail::text_fields fields(names, where);
-  if (nlohmann::json::sax_parse(line, &fields)) return fields.take();
+  if (nlohmann::json::sax_parse(line, &fields)) return fields.take(line);
   const detail::python_spelled python = detail::json_of_python(line);
   if (!python.differs) throw fields.fault();
   detail::text_fields again(names, where);
@@ -201,7 +215,7 @@ inline std::vector<std::string> texts_of_line(std::string_view line,
                             "correct it, or let --invalid-utf8 replace put U+FFFD there",
                             where, python.first_half + 1, line.substr(python.first_half, 6)));
   replaced += python.halves;
-  return again.take();
+  return again.take(python.text);
 }
 
 } // namespace mc

@@ -529,6 +529,11 @@ inline std::unique_ptr<const tokenizer> open_tokenizer(const std::string& path) 
   namespace fs = std::filesystem;
   std::error_code ignored;
   const fs::path at(path);
+  if (!path.empty() && !fs::exists(at, ignored))
+    throw error(exit_code::data,
+                fmt::format("{} does not exist; give the path of a tokenizer's folder or file (the "
+                            "name of a model on a hub is none: download its files first)",
+                            path));
   if (fs::is_directory(at, ignored)) {
     const std::string whole = (at / "tokenizer.json").string(),
                       tokens = (at / "vocab.json").string(), merges = (at / "merges.txt").string();

@@ -135,6 +135,7 @@ private:
       }
       if (got < 0) refuse(errno);
       text.resize(had + static_cast<std::size_t>(got));
+      if (at_.offset == 0 && had == 0) refuse_packed(text);
       if (got == 0) {
         end = text.size() - 1; // the last line may have no end
         break;
@@ -157,6 +158,18 @@ private:
     batch.next.offset += static_cast<std::int64_t>(text.size());
     at_ = batch.next;
     return true;
+  }
+  /// Of compressed files the begin is known.
+  void refuse_packed(std::string_view begin) const {
+    using namespace std::string_view_literals;
+    for (const auto& [magic, reader] :
+         {std::pair{"\x1f\x8b"sv, "zcat"sv}, std::pair{"\xfd\x37zXZ\0"sv, "xzcat"sv},
+          std::pair{"\x28\xb5\x2f\xfd"sv, "zstdcat"sv}, std::pair{"BZh"sv, "bzcat"sv}})
+      if (begin.starts_with(magic))
+        throw error(exit_code::data,
+                    fmt::format("{} is compressed; give <({} FILE) in its place, or pipe its text "
+                                "into the standard input",
+                                name(at_.file), reader));
   }
   [[noreturn]] void too_long(std::int64_t line) const {
     throw error(exit_code::data,

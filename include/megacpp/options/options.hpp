@@ -75,8 +75,8 @@ struct data_flags {
         .is({},
             "what to train on or to evaluate: a file, or prefixes of indexed data sets "
             "(Megatron-LM's "
-            ".bin and .idx), each with a weight before it or none; eval measures each and all "
-            "together")
+            ".bin and .idx), each with a weight before it or none; eval measures each whole, and "
+            "all together, whatever the weights")
         .many()
         .of(reading)
         .resumes(on_resume::may_change);

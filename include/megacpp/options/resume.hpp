@@ -6,7 +6,10 @@
 #include <megacpp/options/options.hpp>
 
 #include <algorithm>
+#include <array>
+#include <cstddef>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <fmt/format.h>
@@ -66,6 +69,24 @@ inline bool sums_otherwise(const compiled_flags& then, const compiled_flags& now
          (now.numerics() == "fast" && now.micro_batch_size() != then.micro_batch_size());
 }
 
+/// Flags that say the same in several ways, of which a run takes one.
+inline constexpr std::array<std::array<std::string_view, 6>, 2> ways_to_say{
+    {{"data-path", "data-args-path", "per-split-data-args-path", "train-data-path",
+      "valid-data-path", "test-data-path"},
+     {"train-iters", "train-samples", "epochs"}}};
+
+/// The flag that is given in another way than that of a saved one; "" is none. The data of parts
+/// are named together.
+inline std::string_view said_otherwise(const std::vector<flag_entry>& list, std::string_view name) {
+  const auto of_parts = [](std::string_view flag) { return flag.ends_with("-data-path"); };
+  for (const auto& ways : ways_to_say)
+    for (const std::string_view other : ways)
+      if (std::ranges::find(ways, name) != ways.end() && other != name && !other.empty() &&
+          !(of_parts(name) && of_parts(other)) && find_flag(list, other)->flag->given())
+        return other;
+  return "";
+}
+
 } // namespace detail
 
 /// {"flags": every flag's value, "given": the names of those that were given}. `o` has what flags
@@ -99,6 +120,9 @@ inline std::vector<std::string> resume_flags(const json_value& state, options& o
           fmt::format("has a flag \"{}\" that this program does not know", printable(item.key())));
   }
   const bool asked = o.data.mock_data.given();
+  std::vector<std::string_view> otherwise(list.size());
+  for (std::size_t i = 0; i < list.size(); ++i)
+    otherwise[i] = detail::said_otherwise(list, list[i].name);
   std::vector<std::string> changes;
   std::string refused;
   for (std::size_t i = 0; i < list.size(); ++i) {
@@ -112,6 +136,12 @@ inline std::vector<std::string> resume_flags(const json_value& state, options& o
     }
     const bool was_given = std::find(given.begin(), given.end(), e.name) != given.end();
     const bool follows = e.flag->resuming() == on_resume::derived && !was_given;
+    if (!otherwise[i].empty()) {
+      if (was_given)
+        changes.push_back(fmt::format("{}: {} -> left out, for --{} is given (may change)", e.name,
+                                      then.text(), otherwise[i]));
+      continue;
+    }
     if (!e.compiled && !e.flag->given()) {
       if (!follows && (was_given || e.flag->text() != then.text()))
         for (const std::string& one : then.texts()) e.flag->read(one, e.name);

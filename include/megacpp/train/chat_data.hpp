@@ -1,6 +1,7 @@
 // Packed conversations.
 #pragma once
 
+#include <megacpp/data/blending.hpp>
 #include <megacpp/data/conversation_file.hpp>
 #include <megacpp/data/packed_conversations.hpp>
 #include <megacpp/options/settings.hpp>
@@ -9,15 +10,29 @@
 #include <megacpp/train/run_tokenizer.hpp>
 
 #include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
 #include <fmt/format.h>
 
 namespace mc::detail {
+
+/// The files, which are all read. Throws mc::error(exit_code::usage) for a weight.
+inline std::vector<std::string> files_of_chat(std::vector<std::string> words) {
+  std::error_code ignored;
+  for (const std::string& word : words)
+    if (looks_like_weight(word) && !std::filesystem::exists(word, ignored))
+      throw error(exit_code::usage,
+                  fmt::format("{} stands where a file of conversations is expected, and these have "
+                              "no weights: name the files alone",
+                              word));
+  return words;
+}
 
 /// The folder whose tokenizer and template conversations are written by; "" is none.
 inline std::string chat_folder(const data_flags& d, const std::string& folder) {
@@ -75,7 +90,8 @@ inline run_data open_conversations(const program_view& p, const options& o,
   require_packed(p, "conversations");
   refuse_flags_beside_chat(o);
   const std::optional<words_of_parts> parts = parts_of_data(o.data);
-  const std::vector<std::string> paths = parts ? parts->train : words_of_data(o.data);
+  const std::vector<std::string> paths =
+      files_of_chat(parts ? parts->train : words_of_data(o.data));
   if (paths.empty())
     throw error(exit_code::usage, "train needs --data-path FILE, conversations as JSON lines");
   const chat_words w = words_of_chat(o.data, folder, p.vocabulary);
@@ -94,17 +110,21 @@ inline run_data open_conversations(const program_view& p, const options& o,
   data.words = w.words;
   if (w.form.style) data.template_folder = w.folder;
   data.summary = sentence_of(training->counts(), s);
+  if (!o.training.epochs.given())
+    data.summary +=
+        fmt::format("; {} steps are {:.1f} epochs (--epochs asks for some)", t.steps,
+                    static_cast<double>(t.samples()) / static_cast<double>(training->per_epoch()));
   const auto measure = [&](const std::string& name,
                            const std::shared_ptr<const conversation_store>& of, token_range part) {
     return measured_set{name, packed(name, of, part, s, std::nullopt)};
   };
   if (!ranges.valid.empty()) data.validation.push_back(measure(data.name, all, ranges.valid));
   if (parts) {
-    for (const std::string& path : parts->valid) {
+    for (const std::string& path : files_of_chat(parts->valid)) {
       const auto of = conversations_of({path}, w.form, threads);
       data.validation.push_back(measure(path, of, {0, of->size()}));
     }
-    for (const std::string& path : parts->test) {
+    for (const std::string& path : files_of_chat(parts->test)) {
       const auto of = conversations_of({path}, w.form, threads);
       data.test.push_back(measure(path, of, {0, of->size()}));
     }
@@ -129,7 +149,7 @@ inline std::vector<run_data> measure_conversations(const program_view& p, const 
   require_packed(p, "conversations");
   refuse_flags_beside_chat(o);
   const chat_words w = words_of_chat(o.data, folder, p.vocabulary);
-  const std::vector<std::string> paths = words_of_data(o.data);
+  const std::vector<std::string> paths = files_of_chat(words_of_data(o.data));
   if (paths.empty())
     throw error(exit_code::usage, "eval needs --data-path FILE, conversations as JSON lines");
   std::vector<run_data> all;

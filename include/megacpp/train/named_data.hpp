@@ -142,10 +142,16 @@ inline void require_files(const data_flags& d) {
                   fmt::format("--data-path names the data set {} by one of its files; leave {} out",
                               path, file.extension().string()));
     if (!path.empty() && !std::filesystem::exists(file, ignored))
+      throw error(
+          exit_code::data,
+          fmt::format("{} does not exist, and neither does a data set {}.idx; {}", path, path,
+                      is_set(path + "_text_document") ? fmt::format("{}_text_document is one", path)
+                                                      : "check --data-path"));
+    if (std::filesystem::is_directory(file, ignored))
       throw error(exit_code::data,
-                  fmt::format("{} does not exist, and neither does a data set {}.idx; check "
-                              "--data-path",
-                              path, path));
+                  fmt::format("{} is a directory; give a file in it, or the name of a data set "
+                              "without .bin and .idx",
+                              path));
   }
 }
 

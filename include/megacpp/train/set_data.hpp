@@ -89,6 +89,11 @@ public:
   std::shared_ptr<const indexed_dataset> operator()(const std::string& prefix) {
     const auto at = std::ranges::find(sets_, prefix, &named::first);
     if (at != sets_.end()) return at->second;
+    if (!is_set(prefix) && looks_like_weight(prefix))
+      throw error(exit_code::usage,
+                  fmt::format("{} stands where a data set is expected, and is no weight there: one "
+                              "stands before each of them (0.3 P 0.7 Q), or before none",
+                              prefix));
     auto set = std::make_shared<const indexed_dataset>(prefix, vocabulary_);
     if (set->tokens() == 0)
       throw error(exit_code::data, fmt::format("{} has no token; leave it out", prefix));
@@ -157,6 +162,27 @@ inline sets_of_part part_of(const blend& b, data_part which, std::string_view sp
   return part;
 }
 
+/// What to say where a token is to end documents and none of the first ones ends with it.
+inline std::string note_of_ends(const sets_of_part& part, const document_ends& ends) {
+  constexpr std::int64_t most = 64;
+  std::optional<std::int32_t> last;
+  for (const dataset_part& one : part.sets)
+    for (std::int64_t d = 0; d < std::min(one.data->documents(), most); ++d) {
+      const std::int64_t s = one.data->first_of(d + 1) - 1;
+      if (s < one.data->first_of(d) || one.data->length(s) == 0) continue;
+      std::int32_t id = 0;
+      one.data->read(s, one.data->length(s) - 1, std::span(&id, 1));
+      if (id == ends.eod) return "";
+      last = id;
+    }
+  if (!last) return "";
+  return fmt::format(
+      "; --reset-position-ids and its like look for the token {}, and no document that was looked "
+      "at ends with it, but one with {}: prepare them by --append-eod, or name by --eod-token "
+      "what ends them",
+      *ends.eod, *last);
+}
+
 inline void require_samples(const measured_set& s) {
   if (s.samples->size() == 0)
     throw error(
@@ -203,6 +229,7 @@ inline run_data open_sets(const program_view& p, const options& o, const trainin
         data_part::all, d.split(), *open);
   };
   run_data data;
+  data.type = "indexed";
   if (o.training.sample_interval.given()) data.words = run_tokenizer(d, folder);
   const sets_of_part of_training = part(data_part::training);
   if (of_training.sets.empty())
@@ -252,6 +279,8 @@ inline run_data open_sets(const program_view& p, const options& o, const trainin
   for (const measured_set& s : data.validation) validated += s.samples->size();
   data.summary = fmt::format("{} samples of {} tokens to train on, {} to validate",
                              data.training->size(), request.sequence, validated);
+  if (ends.reset_position_ids || ends.reset_attention_mask || ends.eod_mask_loss)
+    data.summary += note_of_ends(of_training, ends);
   data.identity = [open, name = data.name, weights = trained.weights] {
     nlohmann::json of{{"name", name}, {"tokens", open->tokens()}, {"sets", open->identity()}};
     if (!weights.empty()) of["weights"] = weights;
@@ -293,16 +322,17 @@ inline run_data measure_set(const program_view& p, const options& o, const std::
   return data;
 }
 
-/// Each set of --data-path.
+/// Each set of --data-path; weights, which the words of a run have, change nothing.
 inline std::vector<run_data> measure_sets(const program_view& p, const options& o,
                                           const std::string& folder) {
   const document_ends ends = ends_of(p, o, folder);
   const std::vector<std::string> words = words_of_data(o.data);
   if (words.empty())
     throw error(exit_code::usage, "eval needs --data-path PREFIX, the name of a data set");
+  const std::vector<std::string> prefixes = parse_blend(words, "--data-path").prefixes;
   std::vector<run_data> all;
-  all.reserve(words.size());
-  for (const std::string& prefix : words) all.push_back(measure_set(p, o, prefix, ends));
+  all.reserve(prefixes.size());
+  for (const std::string& prefix : prefixes) all.push_back(measure_set(p, o, prefix, ends));
   return all;
 }
 

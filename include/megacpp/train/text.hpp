@@ -99,8 +99,8 @@ inline void require_tokenizer_of(const options& o, bool characters) {
 }
 
 inline constexpr const char* ids_as_data =
-    "a data set that megacpp-data prepare has made of the text, token ids by --data-type u16 or "
-    "i32";
+    "by --data-path a data set that megacpp-data prepare has made of the text, token ids by "
+    "--data-type u16 or i32, conversations by --data-type chat";
 
 inline bool is_of_ids(const options& o) {
   return o.data.data_type() == "u16" || o.data.data_type() == "i32";

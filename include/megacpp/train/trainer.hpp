@@ -389,16 +389,29 @@ private:
     if (!resumes()) return;
     reports_.note(fmt::format("going on after step {} of {}, at sample {} of the data", at_.step,
                               from_->folder.path(), at_.samples));
-    for (const std::string& line : derived_changes(
-             from_->state->state(), effective_options(o_, set_, p_, product_type_now())))
+    for (const std::string& line : derived_changes(from_->state->state(), flags_to_save()))
       reports_.note(line);
-    if (at_.step >= set_.steps)
+    if (at_.step >= set_.steps) {
+      const training_flags& t = o_.training;
+      const auto [flag, asked] = t.epochs.given() ? std::pair{"epochs", t.epochs()}
+                                 : t.train_samples.given()
+                                     ? std::pair{"train-samples", t.train_samples()}
+                                     : std::pair{"train-iters", set_.steps};
       reports_.note(
-          fmt::format("nothing is left to train of --train-iters {}: give more", set_.steps));
+          fmt::format("nothing is left to train of --{} {}, which are {} steps of {} "
+                      "sequences: give more",
+                      flag, asked, set_.steps, set_.batches.last));
+    }
   }
 
-  product_type product_type_now() {
-    return p_.numbers.type == dtype::bf16 ? device_.products().type() : product_type::automatic;
+  /// With what those that were left out have come to.
+  options flags_to_save() {
+    const bool bf16 = p_.numbers.type == dtype::bf16;
+    options o =
+        effective_options(o_, set_, p_, bf16 ? device_.products().type() : product_type::automatic);
+    text_flag& type = o.data.data_type;
+    if (!data_->type.empty()) type.is(data_->type, type.help());
+    return o;
   }
 
   bool stopped() const { return all_.alone() ? signals_ && signals_->requested() : stop_; }
@@ -540,7 +553,7 @@ private:
       extra.emplace_back(characters_name, characters_text(*data_->text.characters));
     nlohmann::json state{{"data", identity_}};
     losses_.save(state, at);
-    save_flags(state, effective_options(o_, set_, p_, product_type_now()));
+    save_flags(state, flags_to_save());
     write_state(out, p_, session_->weights(), at, std::move(state), extra, max_shard_, ranks_);
   }
   /// What the other ranks do while the first one writes.
