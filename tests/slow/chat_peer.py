@@ -251,6 +251,25 @@ def llama_vocabulary(path, to):
     return to
 
 
+def check_begin(peer, vocabulary, folder):
+    """Texts of Llama begin by the bos_token, which a folder must say, and in one way."""
+    config = folder / "tokenizer_config.json"
+    whole = json.loads(config.read_text())
+    other = folder / "special_tokens_map.json"
+
+    def run(bos):
+        config.write_text(json.dumps({k: v for k, v in (whole | {"bos_token": bos}).items() if v is not None}))
+        return subprocess.run([peer, vocabulary, folder], capture_output=True, text=True)
+
+    assert "no tokenizer_config.json with a \"bos_token\"" in run(None).stderr
+    other.write_text(json.dumps({"bos_token": "<s>"}))
+    assert "special_tokens_map.json: field \"bos_token\" is <s>, and that of" in run("<|begin_of_text|>").stderr
+    same = run("<s>")
+    assert same.returncode == 0, same.stderr
+    first = json.loads((folder / "answers.jsonl").read_text(encoding="utf-8").split("\n")[0])
+    assert first["text"].startswith("<s><|start_header_id|>"), first["text"]
+
+
 def main(peer, shared, wheel, work):
     work, shared = Path(work), Path(shared)
     qwen = shared / "data/tokenizers/qwen3-tokenizer.json"
@@ -259,11 +278,12 @@ def main(peer, shared, wheel, work):
     for number, (name, style, jinja, count) in enumerate(templates(shared, wheel)):
         folder = work / str(number)
         folder.mkdir()
+        config = {"bos_token": {"content": "<|begin_of_text|>"}}
         if number % 2:  # both places in which a folder has its template
             (folder / "chat_template.jinja").write_text(jinja)
         else:
-            (folder / "tokenizer_config.json").write_text(json.dumps(
-                {"chat_template": jinja, "bos_token": {"content": "<|begin_of_text|>"}}))
+            config["chat_template"] = jinja
+        (folder / "tokenizer_config.json").write_text(json.dumps(config))
         r = random.Random(f"{name} 1")
         lines = [spelled(r, conversation(r, style)) for _ in range(count)]
         (folder / "conversations.jsonl").write_text("\n".join(lines) + "\n", newline="\n")
@@ -284,6 +304,8 @@ def main(peer, shared, wheel, work):
                 merged += ours["merged_turns"]
             compared += len(lines)
             print(f"{name}: {len(lines)} conversations")
+        if is_llama:
+            check_begin(peer, path, mine[0][3])
     assert merged > 0, "no turn begins with what is one token with its header's end"
     print(f"{compared} conversations are the same; {merged} turns are one token with their header")
 

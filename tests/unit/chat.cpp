@@ -66,15 +66,16 @@ std::string character_of(unsigned byte) {
 }
 
 /// The tokenizer that encode_bytes is.
-std::unique_ptr<const mc::tokenizer> bytes_tokenizer(const scratch_folder& dir) {
+std::unique_ptr<const mc::tokenizer> bytes_tokenizer(const scratch_folder& dir,
+                                                     const char* takes_blanks = "") {
   nlohmann::json vocabulary = nlohmann::json::object(), added = nlohmann::json::array();
   for (unsigned b = 0; b < 256; ++b) vocabulary[character_of(b)] = b;
   for (const char* token : {"<|im_start|>", "<|im_end|>"})
     added.push_back({{"id", 256 + added.size()},
                      {"content", token},
                      {"single_word", false},
-                     {"lstrip", false},
-                     {"rstrip", false},
+                     {"lstrip", takes_blanks == std::string("lstrip") && added.empty()},
+                     {"rstrip", takes_blanks == std::string("rstrip") && !added.empty()},
                      {"normalized", false},
                      {"special", true}});
   write_text(
@@ -102,6 +103,8 @@ BOOST_AUTO_TEST_CASE(every_form_gives_the_same_conversation) {
         R"("completion":[{"role":"assistant","content":"Hello"}]})",
         R"({"conversations":[{"from":"system","value":"Be brief."},{"from":"human","value":"Hi"},)"
         R"({"from":"gpt","value":"Hello"}]})",
+        R"({"messages":[{"role":"system","content":"Be brief."},{"from":"human","value":"Hi"},)"
+        R"({"role":"assistant","content":"Hello"}],"ids":null})",
         R"({"system":"Be brief.","prompt":"Hi","completion":"Hello"})"}) {
     const mc::rendered_chat chat = chatml.render(read(line));
     BOOST_TEST(chat.text == expected);
@@ -161,8 +164,8 @@ BOOST_AUTO_TEST_CASE(lines_of_ids_are_taken_as_they_are) {
              boost::test_tools::per_element());
   BOOST_TEST(mc::line_of(tokens) == "{\"ids\": [5, 0, 2147483647, 7], \"mask\": [0, 1, 1, 0]}\n");
   for (const auto& one : std::map<std::string, std::string>{
-           {R"({"ids":[1]})", "line 3 needs a list \"mask\""},
-           {R"({"ids":1,"mask":[1]})", "needs a list"},
+           {R"({"ids":[1]})", "line 3 has no list \"mask\""},
+           {R"({"ids":1,"mask":[1]})", "has no list"},
            {R"({"ids":[],"mask":[]})", "has no \"ids\""},
            {R"({"ids":[1,2],"mask":[1]})", "has 2 \"ids\", but a \"mask\" of 1"},
            {R"({"ids":[1,-2],"mask":[1,0]})", "has -2 as id 1, which is no token"},
@@ -213,6 +216,11 @@ BOOST_AUTO_TEST_CASE(what_is_no_conversation_is_refused_with_its_place) {
       {messages(user + R"({"role":"assistant","content":"x","weight":0.5})"),
        "its \"weight\" is neither 0 nor 1"},
       {R"({"system":1,"prompt":"a","completion":"b"})", "\"system\" that is not a string"},
+      {R"({"system":"s","messages":[{"role":"system","content":"x"},)" + user + said + "]}",
+       "has a \"system\" beside a turn of the system"},
+      {messages(user + said + R"(,{"role":"tool","content":null},)" + said),
+       "message 3: has no \"content\"; give what the tool has answered"},
+      {messages(user + said + R"(,{"role":"tool"},)" + said), "message 3: has no \"content\""},
       {R"({"prompt":"a","completion":""})", "has an empty \"completion\""},
       {R"({"prompt":"","completion":"b"})", "has an empty \"prompt\""},
       {R"({"tools":{},"prompt":"a","completion":"b"})", "has \"tools\" that are not a list"},
@@ -257,6 +265,12 @@ BOOST_AUTO_TEST_CASE(files_are_read_line_by_line) {
              "{\"ids\":[1,2],\"mask\":[0,1]}\n{\"prompt\":\"a\",\"completion\":\"b\"}");
   CHECK_REFUSED(mc::conversations_of({dir / "chats"}, mc::conversation_form{.vocabulary = 10}, 1),
                 exit_code::data, "line 2 is a conversation in words, but no tokenizer is given");
+  for (const char* blanks : {"lstrip", "rstrip"}) { // beside the ends of turns
+    const auto takes = bytes_tokenizer(dir, blanks);
+    mc::conversation_form of = form;
+    of.words = takes.get();
+    CHECK_REFUSED(mc::conversation_encoder(of), exit_code::model, "takes blanks beside <|im_end|>");
+  }
   // A folder without a template is enough for ids.
   mc::conversation_form without{.vocabulary = 10};
   without.take_template(dir / "no_folder");

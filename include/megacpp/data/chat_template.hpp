@@ -202,6 +202,10 @@ public:
   std::string_view end_of_turn() const {
     return is_llama() ? std::string_view("<|eot_id|>") : detail::qwen_chat::end;
   }
+  /// What stands between the end of a turn and the next one, and the token that begins that.
+  std::pair<std::string, std::string> before_turn() const {
+    return is_llama() ? std::pair{"", "<|start_header_id|>"} : std::pair{"\n", "<|im_start|>"};
+  }
   /// The date that Llama 3.1 and later are told: by default the one that their templates name.
   std::string date = "26 Jul 2024";
 
@@ -223,6 +227,10 @@ public:
   }
 
 private:
+  /// With the token by which texts of Llama begin, as the files of the folder say.
+  static chat_template with_begin(chat_template t, const std::filesystem::path& folder,
+                                  const std::optional<json_value>& config);
+
   static constexpr std::string_view llama_header =
       "<|start_header_id|>assistant<|end_header_id|>\n\n";
 
@@ -509,15 +517,11 @@ inline chat_template chat_template::of_folder(const std::string& folder) {
                                               "tokenizer_config.json, so that there is no chat "
                                               "template; give the folder of a chat model",
                                               folder));
-  std::string begin = "<|begin_of_text|>";
   std::optional<json_value> config;
-  if (configured) {
-    config = read_json(config_path);
-    begin = detail::spelled_token(*config, "bos_token", begin);
-  }
+  if (configured) config = read_json(config_path);
   if (apart) { // transformers prefers it, too
     const mapped_file file(jinja_path, exit_code::model);
-    return of_jinja(file.text(), jinja_path, std::move(begin));
+    return with_begin(of_jinja(file.text(), jinja_path), path, config);
   }
   if (!config->has("chat_template"))
     throw config->fault(
@@ -527,7 +531,30 @@ inline chat_template chat_template::of_folder(const std::string& folder) {
     throw config->fault(
         "field \"chat_template\" is not one template; write the one that is meant "
         "to chat_template.jinja beside it");
-  return of_jinja(config->field<std::string>("chat_template"), config_path, std::move(begin));
+  return with_begin(of_jinja(config->field<std::string>("chat_template"), config_path), path,
+                    config);
+}
+
+inline chat_template chat_template::with_begin(chat_template t, const std::filesystem::path& folder,
+                                               const std::optional<json_value>& config) {
+  if (!t.is_llama()) return t;
+  const char* const name = "bos_token";
+  if (!config || !config->has(name))
+    throw error(exit_code::model,
+                fmt::format("{} has no tokenizer_config.json with a \"{}\", by which texts of the "
+                            "template {} begin; write it there",
+                            folder.string(), name, t.name()));
+  t.begin_ = detail::spelled_token(*config, name, "");
+  const std::string map = (folder / "special_tokens_map.json").string();
+  std::error_code ignored;
+  if (!std::filesystem::exists(map, ignored)) return t;
+  const json_value other = read_json(map);
+  if (const std::string says = detail::spelled_token(other, name, t.begin_); says != t.begin_)
+    throw other.fault(
+        fmt::format("field \"{}\" is {}, and that of tokenizer_config.json is {}; "
+                    "make them one",
+                    name, printable(says), printable(t.begin_)));
+  return t;
 }
 
 /// On which tokens the loss is taken.

@@ -174,7 +174,8 @@ private:
     chat_message read;
     read.role = *known;
     const std::string_view words = share_gpt ? "value" : "content";
-    if (const ordered_json* const content = message.find(words)) {
+    const ordered_json* const content = message.find(words);
+    if (content) {
       if (!content->is_string())
         throw message_fault(
             fmt::format("its \"{}\" is not a string; megacpp trains on text alone", words));
@@ -184,6 +185,11 @@ private:
     read_calls(message, read);
     read_reasoning(message, read);
     read_weight(message, read);
+    if (!content && read.role == chat_role::tool)
+      throw message_fault(
+          fmt::format("has no \"{}\"; give what the tool has answered, \"\" where "
+                      "that is nothing",
+                      words));
     if (read.content.empty() && read.calls.empty() && read.role != chat_role::tool)
       throw message_fault("the turn is empty; leave it out, or the conversation");
     read_.messages.push_back(std::move(read));
@@ -335,7 +341,8 @@ inline std::variant<conversation, chat_tokens> parse_conversation(std::string_vi
   const std::string place = fmt::format("{}: line {}", file, number);
   if (line.find("\"ids\"") != std::string_view::npos) { // in a compact form: there may be millions
     const nlohmann::json value = parse_json(line, place, exit_code::data);
-    if (value.is_object() && value.contains("ids")) return detail::read_chat_tokens(value, place);
+    if (value.is_object() && value.contains("ids") && !value["ids"].is_null())
+      return detail::read_chat_tokens(value, place);
   }
   return detail::conversation_reader(place).read(parse_ordered_json(line, place, exit_code::data));
 }

@@ -67,6 +67,24 @@ public:
                               "tokenizer; give the folder whose template and tokenizer belong "
                               "together",
                               form_.style->name(), end));
+    // Turns are encoded one by one: what stands between two of them must not depend on that.
+    const auto [between, start] = form_.style->before_turn();
+    const auto encode_both = [this](const std::string& a, const std::string& b) {
+      std::vector<std::int32_t> ids = encode_(a);
+      const std::vector<std::int32_t> more = encode_(b);
+      ids.insert(ids.end(), more.begin(), more.end());
+      return ids;
+    };
+    const std::string ended(end);
+    const std::vector<std::int32_t> whole = encode_(ended + between + start);
+    if (whole != encode_both(ended, between + start) ||
+        whole != encode_both(ended + between, start))
+      throw error(
+          exit_code::model,
+          fmt::format("{} takes blanks beside {} away (\"rstrip\" or \"lstrip\" of an added "
+                      "token), so that the ids of a turn depend on its neighbours; write "
+                      "the conversations beforehand as lines of \"ids\" and \"mask\"",
+                      form_.words->file(), end));
   }
 
   /// Throws mc::error(exit_code::data) naming file and line.

@@ -66,6 +66,11 @@ public:
                               "tokenizer of the template",
                               tokens.words()->file(), style_.end_of_turn(), style_.name()));
     end_ = *end;
+    if (o.sampling.enable_thinking.given() && style_.style() != chat_style::qwen3)
+      throw error(exit_code::usage,
+                  fmt::format("--enable-thinking changes nothing: it is a switch of the template "
+                              "of Qwen3, and this one is of {}; leave it out",
+                              style_.name()));
   }
 
   std::int32_t end_of_turn() const { return end_; }
@@ -102,6 +107,8 @@ inline std::vector<continued_text> read_prompts(const options& o, const token_te
   std::vector<continued_text> list;
   const auto add = [&](std::string_view prompt, const std::string& where, exit_code code) {
     if (chat != nullptr) {
+      if (prompt.find_first_not_of(" \t") == std::string_view::npos)
+        throw error(code, fmt::format("{}: the question is empty; leave it out", where));
       conversation c = chat->begun();
       chat_prompts::say(c, chat_role::user, std::string(prompt));
       list.push_back(chat->asking(c, where, code));
@@ -206,8 +213,9 @@ public:
         throw error(exit_code::usage, "--stop is empty; give a text or leave it out");
     }
   }
-  /// One more token that finishes a text.
-  void add(std::int32_t id) { ids_.push_back(id); }
+  /// One more token that finishes a text, and is no part of its words.
+  void add(std::int32_t id) { ids_.push_back(id), unsaid_.push_back(id); }
+  bool is_said(std::int32_t id) const { return std::ranges::find(unsaid_, id) == unsaid_.end(); }
   /// "stop", "length", or null while a text goes on.
   const char* of(const continued_text& t) const {
     if (t.fresh() > 0 && std::find(ids_.begin(), ids_.end(), t.tokens.back()) != ids_.end())
@@ -222,7 +230,7 @@ public:
 
 private:
   std::int64_t most_;
-  std::vector<std::int32_t> ids_;
+  std::vector<std::int32_t> ids_, unsaid_;
   std::vector<std::vector<std::int32_t>> texts_;
 };
 
@@ -317,7 +325,7 @@ private:
       if (t.end != nullptr) continue;
       const auto sequence = static_cast<int>(b);
       t.tokens.push_back(next(t, g, sequence));
-      tokens_.write(t.tokens.back(), t.written);
+      if (tokens_.ids() || end_.is_said(t.tokens.back())) tokens_.write(t.tokens.back(), t.written);
       if (live) show(t.written);
       ++work_.fresh;
       t.end = end_.of(t);
@@ -360,9 +368,10 @@ private:
 };
 
 /// A conversation with whoever writes to the standard input, a line a turn. `make(texts)`: a
-/// generator with room for them.
-template <class Make>
-void talk(const chat_prompts& chat, agreement& all, continuation& answers, const Make& make) {
+/// generator with room for them. `tell(text)`: of each answer, on the first rank.
+template <class Make, class Tell> void talk(const chat_prompts& chat, agreement& all,
+                                            continuation& answers, const Make& make,
+                                            const Tell& tell) {
   conversation c = chat.begun();
   const auto heard = [&all] { // "" at the end
     std::string line;
@@ -382,14 +391,17 @@ void talk(const chat_prompts& chat, agreement& all, continuation& answers, const
     }
     return whole;
   };
+  std::int64_t turn = 0; // each draws numbers of its own
   for (std::string line = heard(); !line.empty(); line = heard()) {
     line.erase(0, 1);
     while (line.ends_with('\n') || line.ends_with('\r')) line.pop_back();
     if (line.find_first_not_of(" \t") == std::string::npos) continue;
     chat_prompts::say(c, chat_role::user, as_utf8(line));
     continued_text t = chat.asking(c, "the conversation", exit_code::data);
+    t.number = turn++;
     generator g = make(std::span(&t, 1));
     answers.run(std::span(&t, 1), g, all.first());
+    if (all.first()) tell(t);
     chat_prompts::say(c, chat_role::assistant, as_utf8(t.written));
   }
 }
@@ -471,10 +483,17 @@ inline void run_generation(const program_view& p, const options& o, device& on,
     for (const std::string& line : detail::untrained_reached(folder, p, longest)) print_note(line);
 
   detail::continuation batch(detail::continuing_of(o), tokens, end);
+  const auto tell_end = [&](const detail::continued_text& t) {
+    if (std::string_view(t.end) == "positions")
+      print_note(fmt::format("text {} ends after {} of {} tokens: {} has {} positions",
+                             t.number * o.sampling.num_samples() + t.sample + 1, t.fresh(),
+                             end.most(), p.name, p.positions));
+  };
   if (talks) {
-    detail::talk(*chat, all, batch, [&](std::span<const detail::continued_text> text) {
+    const auto make = [&](std::span<const detail::continued_text> text) {
       return generator(of_rank.view(), on, weights, detail::room_of(text, p, end.most()), ranks);
-    });
+    };
+    detail::talk(*chat, all, batch, make, tell_end);
     if (all.first()) print_note(detail::speed_of(batch.work()));
     return;
   }
@@ -491,10 +510,7 @@ inline void run_generation(const program_view& p, const options& o, device& on,
     }
   }
   if (!all.first()) return;
-  for (std::size_t i = 0; i < texts.size(); ++i)
-    if (std::string_view(texts[i].end) == "positions")
-      print_note(fmt::format("text {} ends after {} of {} tokens: {} has {} positions", i + 1,
-                             texts[i].fresh(), end.most(), p.name, p.positions));
+  for (const detail::continued_text& t : texts) tell_end(t);
   print_note(detail::speed_of(batch.work()));
 }
 

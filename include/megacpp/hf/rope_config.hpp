@@ -14,6 +14,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <type_traits>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -99,6 +100,8 @@ private:
     if (s.slow == 0) s.slow = 1; // as transformers takes them
     if (s.fast == 0) s.fast = 32;
     require_order(s, "beta_slow", "beta_fast");
+    if (const auto at = object_.raw().find("truncate"); at != object_.raw().end() && at->is_null())
+      throw refuse("truncate", "is null, which is neither true nor false; write one of them");
     s.truncated = fields_.flag("truncate", true);
     const double mscale = fields_.number("mscale", 0, 1e3, 0),
                  all_dim = fields_.number("mscale_all_dim", 0, 1e3, 0);
@@ -122,19 +125,24 @@ private:
 template <class Model> void read_rope(hf_reader& r, Model& m) {
   constexpr double low = 1, high = 1e15;
   m.rope_theta = r.number("rope_theta", low, high, 10000.0);
-  const bool given = r.has("rope_theta");
+  const bool outside = r.has("rope_theta");
+  std::string told = outside ? "rope_theta" : ""; // which field has said it
+  bool missing = false;                           // in one of the two objects
   std::optional<rope_stretch> found;
   for (const char* name : {"rope_scaling", "rope_parameters"}) {
     if (!r.has(name)) continue;
     detail::rope_object object(name, r.config().field<json_value>(name));
     if (object.has_theta()) {
       const double inner = object.theta(low, high, m.rope_theta);
-      if (given && inner != m.rope_theta)
+      if (!told.empty() && inner != m.rope_theta)
         throw r.contradiction(
-            fmt::format("\"{}.rope_theta\" is {} and \"rope_theta\" is {}, which "
+            fmt::format("\"{}.rope_theta\" is {} and \"{}\" is {}, which "
                         "are two names of one number; remove one",
-                        name, inner, m.rope_theta));
+                        name, inner, told, m.rope_theta));
       m.rope_theta = inner;
+      told = fmt::format("{}.rope_theta", name);
+    } else {
+      missing = true;
     }
     const rope_stretch read = object.read(m.positions);
     if (found && *found != read)
@@ -143,6 +151,11 @@ template <class Model> void read_rope(hf_reader& r, Model& m) {
           "are two names of one; remove one");
     found = read;
   }
+  if (!outside && !told.empty() && missing) // transformers reads one of the two objects alone
+    throw r.contradiction(
+        fmt::format("\"{}\" stands in one of \"rope_scaling\" and \"rope_parameters\" alone, which "
+                    "are two names of one object; remove the other",
+                    told));
   m.rope_scaling = found.value_or(rope_stretch{});
   if (m.rope_scaling.type == rope_type::yarn && !(m.rope_theta > 1))
     throw r.refuse("rope_theta", "yarn needs one above 1", m.rope_theta);
