@@ -2122,6 +2122,12 @@ class IndexedSets(Case):
         self.refused(DATA, "train", "--data-path", self.folder / "typo", "--train-iters", 1,
                      says=f"{self.folder / 'typo'} does not exist, and neither does a data set")
         self.refused(USAGE, "train", "--data-path", f"{one}.bin", "--train-iters", 1, says="leave .bin out")
+        self.refused(DATA, "train", "--data-path", self.folder, "--train-iters", 1, says="is a directory; give a file")
+        self.written("web_text_document", [[self.END]])
+        self.refused(DATA, "train", "--data-path", self.folder / "web", "--train-iters", 1,
+                     says="web_text_document is one")
+        self.refused(DATA, "train", "--data-path", one, "--tokenizer-model", self.folder / "hub/name",
+                     "--train-iters", 1, says="does not exist; give the path of a tokenizer's folder or file")
         told = run("train", "--train-data-path", one, "--train-iters", 1)
         self.assertIn("name data by --valid-data-path", (told.stdout + told.stderr).decode())
 
@@ -2177,6 +2183,19 @@ class IndexedSets(Case):
         (self.folder / "words.txt").write_text(f"1 {one}\n3 {two}\n")
         self.assertEqual(self.result("--eval-iters", 0, data=("--data-args-path", self.folder / "words.txt"),
                                      name="words")[0], plain)
+        # A run that goes on may be told of them in another way.
+        more = run("train", "--load", self.folder / "plain", "--save", self.folder / "plain", "--train-iters", 8,
+                   "--data-args-path", self.folder / "words.txt")
+        self.assertIn(f"data-path: 1 {one} 3 {two} -> left out, for --data-args-path is given (may change)",
+                      (more.stdout + more.stderr).decode())
+        state = json.loads((newest(self.folder / "plain") / "megacpp_state.json").read_text())
+        self.assertEqual(state["state"]["flags"]["data-type"], "indexed")
+        self.refused(MISMATCH, "train", "--load", self.folder / "plain", "--data-type", "u16",
+                     says="data-type is indexed there and u16 here")
+        by_set = run("eval", "--load", self.folder / "plain", "--data-path", one, two).stdout
+        self.assertEqual(run("eval", "--load", self.folder / "plain", "--data-path", 0.9, one, 0.1, two).stdout, by_set)
+        for words in ((0.3, one, two), ("0,3", one, "0,7", two), (one, two, 0.5), (0.3, one, 0.7)):
+            self.refused(USAGE, "train", "--data-path", *words, "--train-iters", 1, says="and is no weight there: one")
         parts = self.result(data=("--train-data-path", 1, one, 3, two, "--valid-data-path", one, two,
                                   "--test-data-path", two), name="parts")
         (self.folder / "parts.json").write_text(json.dumps(
@@ -2230,6 +2249,15 @@ class IndexedSets(Case):
         run("train", *data, "--train-samples", 50, "--lr-warmup-samples", 16, "--lr-decay-samples", 56,
             "--save", model, "--metrics-jsonl", self.folder / "s.jsonl")
         self.assertEqual(newest(model).name, "iter_0000006")
+        shutil.copytree(model, self.folder / "steps-then")
+        more = run("train", "--load", self.folder / "steps-then", "--train-iters", 7)  # in another way
+        told = (more.stdout + more.stderr).decode()
+        for flag in ("train-samples: 50", "lr-warmup-samples: 16", "lr-decay-samples: 56"):
+            self.assertIn(f"{flag} -> left out, for --train-iters is given", told)
+        self.assertIn("step 7/7", told)
+        more = run("train", "--load", model, "--train-samples", 48)
+        self.assertIn("nothing is left to train of --train-samples 48, which are 6 steps of 8 sequences",
+                      (more.stdout + more.stderr).decode())
         lines = [json.loads(line) for line in (self.folder / "s.jsonl").read_text().splitlines()]
         self.assertEqual([line["lr"] for line in lines if "lr" in line],
                          [line["lr"] for line in steps[1] if "lr" in line])
@@ -2308,6 +2336,10 @@ class IndexedSets(Case):
             with self.subTest(flags=flags):
                 seen = run("eval", "--load", self.folder / "a", "--data-path", one, "--json", *flags).stdout
                 self.assertEqual(json.loads(seen)["tokens"], learned)
+        for token, told in (("<|endoftext|>", True), ("<|im_end|>", False)):
+            seen = self.result(*mask, *model, "--eod-token", token, data=("--data-path", one), name="b", steps=1)[2]
+            self.assertEqual("no document that was looked at ends with it, but one with 127: prepare" in seen, told)
+            self.assertIn("the tokenizer has 384 tokens, but the vocabulary of", seen)
         train = ("train", "--data-path", one)
         self.refused(USAGE, *train, *model, "--eod-token", "!", says="--eod-token changes nothing without")
         self.refused(USAGE, *train, *mask, *model, "--eod-token", "<end>", says='"<end>", which is to end')

@@ -3,9 +3,13 @@
     data.py MEGACPP_DATA
 """
 
+import bz2
+import gzip
 import json
+import lzma
 import os
 import pathlib
+import shutil
 import signal
 import struct
 import subprocess
@@ -100,9 +104,24 @@ class Texts(DataTest):
         self.assertEqual(bytes(ids[1]).decode(), "b\ufffd\ufffd")
         self.assertIn("2 bytes were not UTF-8", done.stderr.decode())
 
+    def test_what_python_writes_beyond_json(self):
+        line = json.dumps({"score": float("nan"), "most": float("-inf"), "text": "a\ud800b"})  # as it is read back
+        done = self.run_program("count", "--tokenizer", self.tokenizer, "--json", "--invalid-utf8", "replace", text=line)
+        counts = json.loads(done.stdout)
+        self.assertEqual((counts["bytes"], counts["replaced"]), (5, 1))
+        self.refused(4, "line 1 has half a surrogate pair at byte 45 (\\ud800), which is no text; correct it, or let",
+                     "encode", "--tokenizer", self.tokenizer, text=line)
+
+    def test_compressed_files_are_known(self):
+        for packed, reader in ((gzip, "zcat"), (lzma, "xzcat"), (bz2, "bzcat")):
+            (self.at / "packed").write_bytes(packed.compress(b'"a"\n'))
+            self.refused(4, f"packed is compressed; give <({reader} FILE)", "encode", "--tokenizer", self.tokenizer,
+                         "--input", self.at / "packed")
+
     def test_lines_that_are_refused(self):
-        for line, says in (('{"a": 1}', 'line 2 has no text "text"'), ("5", "line 2 is no text"),
-                           ('{"text": 5}', 'the field "text" is not a text'), ('"a', "not valid JSON")):
+        for line, says in (('{"a": "b", "n": 1, "c": ""}', 'line 2 has no text "text", but the texts "a", "c"; name'), ("5", "line 2 is no text"),
+                           ('{"text": 5}', 'the field "text" is a number, not a text'),
+                           ('{"text": null}', 'the field "text" is null, not a text'), ('"a', "not valid JSON")):
             self.refused(4, says, "encode", "--tokenizer", self.tokenizer, text='"a"\n' + line)
         for line, says in (("[300]", "line 1: 300 is no token"), ("[-1]", "-1 is no token"),
                            ('["a"]', "line 1"), ("{}", "line 1"), ("[1", "line 1 is not valid JSON")):
@@ -394,8 +413,14 @@ class Sets(DataTest):
         self.assertIn(b"3 documents", self.run_program("inspect", "--input", both).stdout)
         whole = self.run_program("verify", "--input", both, "--tokenizer", self.tokenizer).stdout
         self.assertIn(b"the largest id is 259", whole)
-        self.refused(4, "is 259, but the model's vocabulary has the ids 0 to 258",
+        self.refused(4, "is 259, but the vocabulary has the ids 0 to 258",
                      "verify", "--input", both, "--vocab-size", 259)
+        for end in ("bin", "idx", "xxh64"):  # by another name the checksums hold
+            shutil.copy(f"{both}.{end}", self.at / f"renamed.{end}")
+        self.assertIn(b"its checksums are those of", self.run_program("verify", "--input", self.at / "renamed").stdout)
+        self.prepare("nothing", text="")
+        self.assertIn(b"0 tokens; its checksums",
+                      self.run_program("verify", "--input", self.at / "nothing_text_document").stdout)
         data = bytearray(pathlib.Path(f"{both}.bin").read_bytes())
         data[0] ^= 1
         pathlib.Path(f"{both}.bin").write_bytes(data)

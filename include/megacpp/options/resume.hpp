@@ -69,21 +69,31 @@ inline bool sums_otherwise(const compiled_flags& then, const compiled_flags& now
          (now.numerics() == "fast" && now.micro_batch_size() != then.micro_batch_size());
 }
 
-/// Flags that say the same in several ways, of which a run takes one.
-inline constexpr std::array<std::array<std::string_view, 6>, 2> ways_to_say{
-    {{"data-path", "data-args-path", "per-split-data-args-path", "train-data-path",
-      "valid-data-path", "test-data-path"},
-     {"train-iters", "train-samples", "epochs"}}};
+/// One of several ways to say the same, of which a run takes one: the flags that go together in it.
+struct way_to_say {
+  int group;
+  std::array<std::string_view, 3> flags; ///< "" is none
+  bool first_decides = false; ///< the first one means this way, and the others alone do not
+  bool has(std::string_view name) const { return std::ranges::find(flags, name) != flags.end(); }
+};
+inline constexpr std::array<way_to_say, 7> ways_to_say{
+    {{0, {"data-path"}},
+     {0, {"data-args-path"}},
+     {0, {"per-split-data-args-path"}},
+     {0, {"train-data-path", "valid-data-path", "test-data-path"}},
+     {1, {"train-iters", "lr-decay-iters", "lr-warmup-iters"}, true},
+     {1, {"train-samples", "lr-decay-samples", "lr-warmup-samples"}, true},
+     {1, {"epochs", "lr-decay-iters", "lr-warmup-iters"}, true}}};
 
-/// The flag that is given in another way than that of a saved one; "" is none. The data of parts
-/// are named together.
+/// The flag that is given and by which it is said in another way than that of `name`; "" is none.
 inline std::string_view said_otherwise(const std::vector<flag_entry>& list, std::string_view name) {
-  const auto of_parts = [](std::string_view flag) { return flag.ends_with("-data-path"); };
-  for (const auto& ways : ways_to_say)
-    for (const std::string_view other : ways)
-      if (std::ranges::find(ways, name) != ways.end() && other != name && !other.empty() &&
-          !(of_parts(name) && of_parts(other)) && find_flag(list, other)->flag->given())
-        return other;
+  for (const way_to_say& own : ways_to_say)
+    for (const way_to_say& other : ways_to_say) {
+      if (!own.has(name) || own.group != other.group || other.has(name)) continue;
+      const std::size_t deciding = other.first_decides ? 1 : other.flags.size();
+      for (std::size_t i = 0; i < deciding && !other.flags[i].empty(); ++i)
+        if (find_flag(list, other.flags[i])->flag->given()) return other.flags[i];
+    }
   return "";
 }
 

@@ -32,22 +32,28 @@ inline std::string configured_token(const std::filesystem::path& folder, std::st
                                                 : "";
 }
 
+/// What ends documents, and what is to be said of the tokenizer.
+struct ends_of_run {
+  document_ends ends;
+  std::string note;
+};
+
 /// What the flags of --reset-position-ids and its like make of the ends of documents. As with
 /// Megatron-LM, a HuggingFaceTokenizer ends them by its eos_token, and its pad_token is not
 /// learned. Throws mc::error.
-inline document_ends ends_of(const program_view& p, const options& o, const std::string& folder) {
+inline ends_of_run ends_of(const program_view& p, const options& o, const std::string& folder) {
   const data_flags& d = o.data;
-  document_ends ends{.reset_position_ids = d.reset_position_ids(),
-                     .reset_attention_mask = d.reset_attention_mask(),
-                     .eod_mask_loss = d.eod_mask_loss()};
+  ends_of_run read;
+  document_ends& ends = read.ends;
+  ends = {.reset_position_ids = d.reset_position_ids(),
+          .reset_attention_mask = d.reset_attention_mask(),
+          .eod_mask_loss = d.eod_mask_loss()};
   if (ends.reset_attention_mask) require_packed(p, "--reset-attention-mask");
   auto t = names_tokenizer(d) ? run_tokenizer(d, folder) : nullptr;
   if (t && t->vocabulary() > p.vocabulary)
-    throw error(exit_code::mismatch,
-                fmt::format("the tokenizer that the flags name has {} tokens, but the vocabulary "
-                            "of {} has {}; name the model's own, or build a model of at least as "
-                            "many",
-                            t->vocabulary(), p.name, p.vocabulary));
+    read.note = fmt::format(
+        "; the tokenizer has {} tokens, but the vocabulary of {} {}: it may be another model's",
+        t->vocabulary(), p.name, p.vocabulary);
   const bool asks = ends.reset_position_ids || ends.reset_attention_mask || ends.eod_mask_loss;
   const bool configured = d.tokenizer_type() == "HuggingFaceTokenizer";
   if (d.tokenizer_type() == "NullTokenizer") {
@@ -56,14 +62,14 @@ inline document_ends ends_of(const program_view& p, const options& o, const std:
                   "--eod-token is a token of a tokenizer, and NullTokenizer has none: the last id "
                   "of the vocabulary ends documents; leave one of them out");
     ends.eod = p.vocabulary - 1;
-    return ends;
+    return read;
   }
   if (!asks && !configured) {
     if (d.eod_token.asked())
       throw error(exit_code::usage,
                   "--eod-token changes nothing without --reset-position-ids, "
                   "--reset-attention-mask or --eod-mask-loss; leave it out");
-    return ends;
+    return read;
   }
   if (!t) t = run_tokenizer(d, folder);
   if (!t)
@@ -78,7 +84,13 @@ inline document_ends ends_of(const program_view& p, const options& o, const std:
       ends.pad = t->id_of(pad);
   }
   if (asks || ends.pad) ends.eod = end_of_document(*t, end);
-  return ends;
+  if (ends.eod >= p.vocabulary)
+    throw error(
+        exit_code::mismatch,
+        fmt::format("documents would end by token {}, but the vocabulary of {} has {}; name "
+                    "the tokenizer of the model by --tokenizer-model",
+                    *ends.eod, p.name, p.vocabulary));
+  return read;
 }
 
 /// Opens each set once, however often it is named.
@@ -205,7 +217,8 @@ inline run_data open_sets(const program_view& p, const options& o, const trainin
     throw error(exit_code::usage,
                 "train needs --data-path PREFIX, the name of a data set without .bin "
                 "and .idx, or --train-data-path");
-  const document_ends ends = ends_of(p, o, folder);
+  const ends_of_run of_run = ends_of(p, o, folder);
+  const document_ends& ends = of_run.ends;
   const index_cache cache(d.data_cache_path());
   const auto open = std::make_shared<opened_sets>(p.vocabulary);
   gpt_request request{.sequence = p.numbers.batch.sequence,
@@ -279,6 +292,7 @@ inline run_data open_sets(const program_view& p, const options& o, const trainin
   for (const measured_set& s : data.validation) validated += s.samples->size();
   data.summary = fmt::format("{} samples of {} tokens to train on, {} to validate",
                              data.training->size(), request.sequence, validated);
+  data.summary += of_run.note;
   if (ends.reset_position_ids || ends.reset_attention_mask || ends.eod_mask_loss)
     data.summary += note_of_ends(of_training, ends);
   data.identity = [open, name = data.name, weights = trained.weights] {
@@ -325,7 +339,7 @@ inline run_data measure_set(const program_view& p, const options& o, const std::
 /// Each set of --data-path; weights, which the words of a run have, change nothing.
 inline std::vector<run_data> measure_sets(const program_view& p, const options& o,
                                           const std::string& folder) {
-  const document_ends ends = ends_of(p, o, folder);
+  const document_ends ends = ends_of(p, o, folder).ends;
   const std::vector<std::string> words = words_of_data(o.data);
   if (words.empty())
     throw error(exit_code::usage, "eval needs --data-path PREFIX, the name of a data set");
