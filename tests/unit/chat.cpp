@@ -404,7 +404,7 @@ BOOST_AUTO_TEST_CASE(other_templates_are_refused_with_advice) {
   write_text(dir / "tokenizer_config.json", "{\"chat_template\":[{\"name\":\"default\"}]}");
   CHECK_REFUSED(of_folder(), exit_code::model, "is not one template");
   write_text(dir / "tokenizer_config.json", "{\"chat_template\":\"{{ messages }}\"}");
-  CHECK_REFUSED(of_folder(), exit_code::model, "to lines of {\"ids\": [...], \"mask\": [...]}");
+  CHECK_REFUSED(of_folder(), exit_code::model, "write lines of {\"ids\": [...], \"mask\": [...]}");
   write_text(dir / "chat_template.jinja", "{{ other }}");
   CHECK_REFUSED(of_folder(), exit_code::model, "chat_template.jinja: its chat template (XXH64");
 }

@@ -23,6 +23,7 @@
 #include <string_view>
 #include <vector>
 
+#include <fmt/format.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -437,6 +438,29 @@ BOOST_AUTO_TEST_CASE(flags_of_a_run_that_goes_on) {
   BOOST_TEST(lines == std::vector<std::string>{"lr: 0.25 -> 0.5 (may change)"},
              boost::test_tools::per_element());
   BOOST_TEST(changed.optimizer.lr() == 0.5);
+
+  // What is said in another way is not said twice.
+  const auto left = [](const std::string& what, const std::string& for_flag) {
+    return fmt::format("{} -> left out, for --{} is given (may change)", what, for_flag);
+  };
+  json sampled;
+  save_flags(sampled,
+             with({{"train-samples", "64"}, {"lr-decay-samples", "32"}, {"data-path", "d"}}));
+  options stepped = with({{"train-iters", "9"}, {"valid-data-path", "v"}});
+  BOOST_TEST(resume_flags({sampled, "state", exit_code::model}, stepped, "p") ==
+                 (std::vector<std::string>{left("data-path: d", "valid-data-path"),
+                                           left("train-samples: 64", "train-iters"),
+                                           left("lr-decay-samples: 32", "train-iters")}),
+             boost::test_tools::per_element());
+  BOOST_TEST((!stepped.training.train_samples.given() &&
+              !stepped.optimizer.lr_decay_samples.given() && !stepped.data.data_path.given()));
+  json parts; // which go together
+  save_flags(parts, with({{"epochs", "3"}, {"lr-decay-iters", "5"}, {"train-data-path", "t"}}));
+  options more = with({{"train-iters", "9"}, {"valid-data-path", "v"}});
+  BOOST_TEST(resume_flags({parts, "state", exit_code::model}, more, "p") ==
+                 std::vector<std::string>{left("epochs: 3", "train-iters")},
+             boost::test_tools::per_element());
+  BOOST_TEST((more.optimizer.lr_decay_iters() == 5 && more.data.train_data_path.given()));
 
   // Of what is compiled in, the micro-batch changes bits where sums over tokens depend on it.
   const auto told = [&](const char* then, const char* micro_then, const char* now,
