@@ -397,7 +397,11 @@ struct sampling_flags {
             "Without a prompt, lines of the standard input are one conversation")
         .of(command::generate);
     system_prompt.is("", "with --chat: what the system says first").of(command::generate);
-    enable_thinking.is(true, "with --chat: whether a model with thoughts (Qwen3) is to have them")
+    enable_thinking
+        .is(true,
+            "with --chat: whether a model is to think first, where the template has a switch for "
+            "it "
+            "(Qwen3)")
         .of(command::generate);
     ids.is(false,
            "prompts and what is written are token ids, separated by blanks or commas, instead of "
