@@ -282,7 +282,7 @@ BOOST_AUTO_TEST_CASE(ids_outside_the_vocabulary_are_refused_with_their_place) {
   CHECK_REFUSED(read(few, 3), exit_code::data,
                 (dir / "p.bin") +
                     ": the token id at byte 10, of document 3, sequence 3, is 6, but "
-                    "the model's vocabulary has the ids 0 to 5");
+                    "the vocabulary has the ids 0 to 5");
   // Of wide types also what would become an id if it were cut to fewer bits.
   const changed t(token_type::i64);
   for (const std::int64_t id : {-1ll, 10ll, 1ll << 32, (1ll << 40) + 3, -(1ll << 62)}) {
