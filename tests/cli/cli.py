@@ -2186,7 +2186,7 @@ class IndexedSets(Case):
         # A run that goes on may be told of them in another way.
         more = run("train", "--load", self.folder / "plain", "--save", self.folder / "plain", "--train-iters", 8,
                    "--data-args-path", self.folder / "words.txt")
-        self.assertIn(f"data-path: 1 {one} 3 {two} -> left out, for --data-args-path is given (may change)",
+        self.assertIn(f"data-path: 1, {one}, 3, {two} -> left out, for --data-args-path is given (may change)",
                       (more.stdout + more.stderr).decode())
         state = json.loads((newest(self.folder / "plain") / "megacpp_state.json").read_text())
         self.assertEqual(state["state"]["flags"]["data-type"], "indexed")
@@ -2256,7 +2256,7 @@ class IndexedSets(Case):
             self.assertIn(f"{flag} -> left out, for --train-iters is given", told)
         self.assertIn("step 7/7", told)
         more = run("train", "--load", model, "--train-samples", 48)
-        self.assertIn("nothing is left to train of --train-samples 48, which are 6 steps of 8 sequences",
+        self.assertIn("nothing is left to train of --train-samples 48, which are 6 steps: give",
                       (more.stdout + more.stderr).decode())
         lines = [json.loads(line) for line in (self.folder / "s.jsonl").read_text().splitlines()]
         self.assertEqual([line["lr"] for line in lines if "lr" in line],

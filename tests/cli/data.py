@@ -102,7 +102,7 @@ class Texts(DataTest):
         done = self.run_program("encode", "--tokenizer", self.tokenizer, "--invalid-utf8", "replace", text=bad)
         ids = [json.loads(line) for line in done.stdout.splitlines()]
         self.assertEqual(bytes(ids[1]).decode(), "b\ufffd\ufffd")
-        self.assertIn("2 bytes were not UTF-8", done.stderr.decode())
+        self.assertIn("U+FFFD stands for 2 bytes that are not UTF-8", done.stderr.decode())
 
     def test_what_python_writes_beyond_json(self):
         line = json.dumps({"score": float("nan"), "most": float("-inf"), "text": "a\ud800b"})  # as it is read back

@@ -269,7 +269,10 @@ BOOST_AUTO_TEST_CASE(files_are_read_line_by_line) {
     const auto takes = bytes_tokenizer(dir, blanks);
     mc::conversation_form of = form;
     of.words = takes.get();
-    CHECK_REFUSED(mc::conversation_encoder(of), exit_code::model, "takes blanks beside <|im_end|>");
+    const mc::conversation_encoder encode(of);
+    BOOST_TEST(encode("{\"ids\":[1],\"mask\":[1]}", "f", 1).ids.size() == 1u);
+    CHECK_REFUSED(encode("{\"prompt\":\"a\",\"completion\":\"b\"}", "f", 1), exit_code::model,
+                  "<|im_end|> takes blanks beside it away");
   }
   // A folder without a template is enough for ids.
   mc::conversation_form without{.vocabulary = 10};

@@ -95,7 +95,8 @@ struct data_program_flags {
     skip_special_tokens.is(false, "leave special tokens out of the texts").of(command::decode);
     invalid_utf8
         .is("refuse",
-            "what happens to bytes that are not UTF-8. refuse: the input is refused at the first; "
+            "what happens to bytes that are not UTF-8, and to halves of surrogate pairs. refuse: "
+            "the input is refused at the first; "
             "replace: each becomes U+FFFD, and they are counted")
         .one_of("refuse|replace")
         .of(of_texts);

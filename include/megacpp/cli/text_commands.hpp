@@ -169,8 +169,8 @@ inline void end_if_asked(const stop_signals& signals) {
 inline void tell_replaced(std::int64_t replaced) {
   if (replaced > 0)
     print_note(
-        fmt::format("{} bytes were not UTF-8, or halves of surrogate pairs, and U+FFFD "
-                    "stands for each",
+        fmt::format("U+FFFD stands for {} bytes that are not UTF-8, or escapes of half a surrogate "
+                    "pair",
                     replaced));
 }
 

@@ -79,11 +79,11 @@ public:
     const std::vector<std::int32_t> whole = encode_(ended + between + start);
     if (whole != encode_both(ended, between + start) ||
         whole != encode_both(ended + between, start))
-      throw error(
+      form_.no_style = error(
           exit_code::model,
-          fmt::format("{} takes blanks beside {} away (\"rstrip\" or \"lstrip\" of an added "
-                      "token), so that the ids of a turn depend on its neighbours; write "
-                      "the conversations beforehand as lines of \"ids\" and \"mask\"",
+          fmt::format("the ids of a turn depend on its neighbours by {}, of which {} takes blanks "
+                      "beside it away (\"rstrip\" or \"lstrip\" of an added token); write the "
+                      "conversations beforehand as lines of \"ids\" and \"mask\"",
                       form_.words->file(), end));
   }
 

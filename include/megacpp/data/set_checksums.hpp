@@ -6,6 +6,7 @@
 #include <megacpp/io/checksum.hpp>
 
 #include <algorithm>
+#include <cstddef>
 #include <span>
 #include <string>
 #include <string_view>

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -129,6 +130,37 @@ struct python_spelled {
   std::size_t first_half = 0; ///< where the first one begins
 };
 
+constexpr bool is_digit(char c) { return c >= '0' && c <= '9'; }
+constexpr bool is_of_number(char c) {
+  return is_digit(c) || c == '.' || c == 'e' || c == 'E' || c == '+' || c == '-';
+}
+
+/// How long the number of JSON is that begins at byte i; 0 if none does.
+constexpr std::size_t json_number_at(std::string_view text, std::size_t i) {
+  const auto at = [text](std::size_t k) { return k < text.size() ? text[k] : '\0'; };
+  const auto digits = [&at](std::size_t k) {
+    std::size_t n = 0;
+    while (is_digit(at(k + n))) ++n;
+    return n;
+  };
+  std::size_t end = i + (at(i) == '-' ? 1 : 0);
+  const std::size_t whole = digits(end);
+  if (whole == 0 || (whole > 1 && at(end) == '0')) return 0;
+  end += whole;
+  if (at(end) == '.') {
+    const std::size_t n = digits(end + 1);
+    if (n == 0) return 0;
+    end += 1 + n;
+  }
+  if (at(end) == 'e' || at(end) == 'E') {
+    const std::size_t begin = end + (at(end + 1) == '+' || at(end + 1) == '-' ? 2 : 1),
+                      n = digits(begin);
+    if (n == 0) return 0;
+    end = begin + n;
+  }
+  return end - i;
+}
+
 /// Rewrites NaN, Infinity, numbers beyond those of double, and escapes of one half of a surrogate
 /// pair in place, so that each byte stays where it was.
 inline python_spelled json_of_python(std::string_view line) {
@@ -162,13 +194,14 @@ inline python_spelled json_of_python(std::string_view line) {
       ++i;
       continue;
     }
-    const std::size_t sign = line[i] == '-' ? 1 : 0;
-    for (const std::string_view name : {"NaN", "Infinity"})
-      if (line.substr(i + sign).starts_with(name)) overwrite(i, sign + name.size(), "0");
+    const bool begins = i == 0 || !is_of_number(line[i - 1]);
+    for (const std::string_view name : {"NaN", "Infinity", "-Infinity"})
+      if (begins && line.substr(i).starts_with(name)) overwrite(i, name.size(), "0");
+    const std::size_t length = begins ? json_number_at(line, i) : 0;
     double value = 0;
-    const auto read = std::from_chars(line.data() + i, line.data() + line.size(), value);
-    const auto length = static_cast<std::size_t>(read.ptr - (line.data() + i));
-    if (read.ec == std::errc::result_out_of_range) overwrite(i, length, "0");
+    if (length > 0 && std::from_chars(line.data() + i, line.data() + i + length, value).ec ==
+                          std::errc::result_out_of_range)
+      overwrite(i, length, "0");
     i += std::max<std::size_t>(length, 1);
   }
   return p;

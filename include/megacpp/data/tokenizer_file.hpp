@@ -529,7 +529,7 @@ inline std::unique_ptr<const tokenizer> open_tokenizer(const std::string& path) 
   namespace fs = std::filesystem;
   std::error_code ignored;
   const fs::path at(path);
-  if (!path.empty() && !fs::exists(at, ignored))
+  if (!path.empty() && fs::status(at, ignored).type() == fs::file_type::not_found)
     throw error(exit_code::data,
                 fmt::format("{} does not exist; give the path of a tokenizer's folder or file (the "
                             "name of a model on a hub is none: download its files first)",

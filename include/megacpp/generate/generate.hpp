@@ -66,7 +66,7 @@ public:
                               "tokenizer of the template",
                               tokens.words()->file(), style_.end_of_turn(), style_.name()));
     end_ = *end;
-    if (o.sampling.enable_thinking.given() && style_.style() != chat_style::qwen3)
+    if (o.sampling.enable_thinking.asked() && style_.style() != chat_style::qwen3)
       throw error(exit_code::usage,
                   fmt::format("--enable-thinking changes nothing: it is a switch of the template "
                               "of Qwen3, and this one is of {}; leave it out",
@@ -213,8 +213,12 @@ public:
         throw error(exit_code::usage, "--stop is empty; give a text or leave it out");
     }
   }
-  /// One more token that finishes a text, and is no part of its words.
-  void add(std::int32_t id) { ids_.push_back(id), unsaid_.push_back(id); }
+  /// One more token that finishes a text. `said`: it is part of the text, as those of
+  /// --stop-tokens are.
+  void add(std::int32_t id, bool said) {
+    if (!said && std::ranges::find(ids_, id) == ids_.end()) unsaid_.push_back(id);
+    ids_.push_back(id);
+  }
   bool is_said(std::int32_t id) const { return std::ranges::find(unsaid_, id) == unsaid_.end(); }
   /// "stop", "length", or null while a text goes on.
   const char* of(const continued_text& t) const {
@@ -465,8 +469,8 @@ inline void run_generation(const program_view& p, const options& o, device& on,
     texts = detail::with_samples(detail::read_prompts(o, tokens, chat ? &*chat : nullptr), o);
   detail::text_end end(o, p, tokens);
   if (!o.sampling.ignore_eos()) {
-    for (const std::int32_t id : detail::end_tokens_of(folder)) end.add(id);
-    if (chat) end.add(chat->end_of_turn());
+    for (const std::int32_t id : detail::end_tokens_of(folder)) end.add(id, !chat);
+    if (chat) end.add(chat->end_of_turn(), false);
   }
   all.after_first(name_of(found));
   detail::require_same_model(all, folder);

@@ -76,23 +76,25 @@ struct way_to_say {
   bool first_decides = false; ///< the first one means this way, and the others alone do not
   bool has(std::string_view name) const { return std::ranges::find(flags, name) != flags.end(); }
 };
-inline constexpr std::array<way_to_say, 7> ways_to_say{
+inline constexpr std::array<way_to_say, 9> ways_to_say{
     {{0, {"data-path"}},
      {0, {"data-args-path"}},
-     {0, {"per-split-data-args-path"}},
-     {0, {"train-data-path", "valid-data-path", "test-data-path"}},
-     {1, {"train-iters", "lr-decay-iters", "lr-warmup-iters"}, true},
-     {1, {"train-samples", "lr-decay-samples", "lr-warmup-samples"}, true},
-     {1, {"epochs", "lr-decay-iters", "lr-warmup-iters"}, true}}};
+     {1, {"train-data-path", "valid-data-path", "test-data-path"}},
+     {1, {"per-split-data-args-path"}},
+     {2, {"train-iters", "lr-decay-iters", "lr-warmup-iters"}, true},
+     {2, {"train-samples", "lr-decay-samples", "lr-warmup-samples"}, true},
+     {2, {"epochs", "lr-decay-iters", "lr-warmup-iters"}, true},
+     {3, {"tokenizer-model"}},
+     {3, {"vocab-file", "merge-file"}}}};
 
-/// The flag that is given and by which it is said in another way than that of `name`; "" is none.
+/// The flag of this call by which it is said in another way than that of `name`; "" is none.
 inline std::string_view said_otherwise(const std::vector<flag_entry>& list, std::string_view name) {
   for (const way_to_say& own : ways_to_say)
     for (const way_to_say& other : ways_to_say) {
       if (!own.has(name) || own.group != other.group || other.has(name)) continue;
       const std::size_t deciding = other.first_decides ? 1 : other.flags.size();
       for (std::size_t i = 0; i < deciding && !other.flags[i].empty(); ++i)
-        if (find_flag(list, other.flags[i])->flag->given()) return other.flags[i];
+        if (find_flag(list, other.flags[i])->flag->asked()) return other.flags[i];
     }
   return "";
 }
@@ -146,7 +148,7 @@ inline std::vector<std::string> resume_flags(const json_value& state, options& o
     }
     const bool was_given = std::find(given.begin(), given.end(), e.name) != given.end();
     const bool follows = e.flag->resuming() == on_resume::derived && !was_given;
-    if (!otherwise[i].empty()) {
+    if (!otherwise[i].empty() && !e.flag->given()) {
       if (was_given)
         changes.push_back(fmt::format("{}: {} -> left out, for --{} is given (may change)", e.name,
                                       then.text(), otherwise[i]));
@@ -162,20 +164,22 @@ inline std::vector<std::string> resume_flags(const json_value& state, options& o
       refused += fmt::format("{}{} is {} there and {} {}", refused.empty() ? "" : ", ", e.name,
                              then.text(), e.flag->text(), e.compiled ? "compiled in here" : "here");
     else
-      changes.push_back(
-          fmt::format("{}: {} -> {} (may change)", e.name, then.text(), e.flag->text()));
+      changes.push_back(fmt::format("{}: {} -> {} (may change)", e.name,
+                                    then.text().empty() ? "none" : then.text(), e.flag->text()));
   }
   if (!refused.empty())
     throw error(exit_code::mismatch,
                 fmt::format("{} cannot go on from {}: {}; leave such a flag out or build the same "
                             "model, or start a new run from the weights with --finetune",
                             program, state.file(), refused));
-  if (!asked && o.data.mock_data() && o.data.data_path.given())
-    throw error(exit_code::mismatch,
-                fmt::format("{} is of a run on random tokens (--mock-data), which --data-path "
-                            "contradicts; leave it out, or start a new run from the weights with "
-                            "--finetune",
-                            state.file()));
+  for (const std::string_view name :
+       {"data-path", "data-args-path", "train-data-path", "per-split-data-args-path"})
+    if (!asked && o.data.mock_data() && find_flag(list, name)->flag->given())
+      throw error(exit_code::mismatch,
+                  fmt::format("{} is of a run on random tokens (--mock-data), which --{} "
+                              "contradicts; leave it out, or start a new run from the weights with "
+                              "--finetune",
+                              state.file(), name));
   if (detail::sums_otherwise(before.compiled, o.compiled))
     changes.emplace_back(
         "the run goes on with other bits than if it had not stopped: sums over tokens "

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 namespace mc::detail {
 
@@ -112,7 +113,7 @@ inline run_data open_conversations(const program_view& p, const options& o,
   data.summary = sentence_of(training->counts(), s);
   if (!o.training.epochs.given())
     data.summary +=
-        fmt::format("; {} steps are {:.1f} epochs (--epochs asks for some)", t.steps,
+        fmt::format("; the run is {:.1f} epochs (--epochs asks for some)",
                     static_cast<double>(t.samples()) / static_cast<double>(training->per_epoch()));
   const auto measure = [&](const std::string& name,
                            const std::shared_ptr<const conversation_store>& of, token_range part) {

@@ -3,6 +3,7 @@
 
 #include <megacpp/data/chat_template.hpp>
 #include <megacpp/hf/tokenizer_files.hpp>
+#include <megacpp/io/mapped_file.hpp>
 #include <megacpp/train/export.hpp>
 #include <megacpp/train/run_data.hpp>
 

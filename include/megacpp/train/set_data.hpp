@@ -1,6 +1,7 @@
 // Samples of Megatron-LM's indexed data sets and their blends.
 #pragma once
 
+#include <megacpp/data/blending.hpp>
 #include <megacpp/data/chat_template.hpp>
 #include <megacpp/data/gpt_dataset.hpp>
 #include <megacpp/options/settings.hpp>
@@ -9,6 +10,8 @@
 #include <megacpp/train/run_tokenizer.hpp>
 
 #include <algorithm>
+#include <cstddef>
+#include <cstdint>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -21,6 +24,7 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
 
 namespace mc::detail {
 
@@ -84,7 +88,7 @@ inline ends_of_run ends_of(const program_view& p, const options& o, const std::s
       ends.pad = t->id_of(pad);
   }
   if (asks || ends.pad) ends.eod = end_of_document(*t, end);
-  if (ends.eod >= p.vocabulary)
+  if (asks && ends.eod >= p.vocabulary)
     throw error(
         exit_code::mismatch,
         fmt::format("documents would end by token {}, but the vocabulary of {} has {}; name "
@@ -175,7 +179,8 @@ inline sets_of_part part_of(const blend& b, data_part which, std::string_view sp
 }
 
 /// What to say where a token is to end documents and none of the first ones ends with it.
-inline std::string note_of_ends(const sets_of_part& part, const document_ends& ends) {
+inline std::string note_of_ends(const sets_of_part& part, const document_ends& ends,
+                                const data_flags& d) {
   constexpr std::int64_t most = 64;
   std::optional<std::int32_t> last;
   for (const dataset_part& one : part.sets)
@@ -190,9 +195,9 @@ inline std::string note_of_ends(const sets_of_part& part, const document_ends& e
   if (!last) return "";
   return fmt::format(
       "; --reset-position-ids and its like look for the token {}, and no document that was looked "
-      "at ends with it, but one with {}: prepare them by --append-eod, or name by --eod-token "
-      "what ends them",
-      *ends.eod, *last);
+      "at ends with it, but one with {}: prepare them by --append-eod{}",
+      *ends.eod, *last,
+      d.tokenizer_type() == "NullTokenizer" ? "" : ", or name by --eod-token what ends them");
 }
 
 inline void require_samples(const measured_set& s) {
@@ -294,7 +299,7 @@ inline run_data open_sets(const program_view& p, const options& o, const trainin
                              data.training->size(), request.sequence, validated);
   data.summary += of_run.note;
   if (ends.reset_position_ids || ends.reset_attention_mask || ends.eod_mask_loss)
-    data.summary += note_of_ends(of_training, ends);
+    data.summary += note_of_ends(of_training, ends, d);
   data.identity = [open, name = data.name, weights = trained.weights] {
     nlohmann::json of{{"name", name}, {"tokens", open->tokens()}, {"sets", open->identity()}};
     if (!weights.empty()) of["weights"] = weights;

@@ -393,14 +393,12 @@ private:
       reports_.note(line);
     if (at_.step >= set_.steps) {
       const training_flags& t = o_.training;
-      const auto [flag, asked] = t.epochs.given() ? std::pair{"epochs", t.epochs()}
-                                 : t.train_samples.given()
-                                     ? std::pair{"train-samples", t.train_samples()}
-                                     : std::pair{"train-iters", set_.steps};
-      reports_.note(
-          fmt::format("nothing is left to train of --{} {}, which are {} steps of {} "
-                      "sequences: give more",
-                      flag, asked, set_.steps, set_.batches.last));
+      const std::string steps = fmt::format(", which are {} steps", set_.steps);
+      reports_.note(fmt::format("nothing is left to train of --{}: give more",
+                                t.epochs.given() ? fmt::format("epochs {}{}", t.epochs(), steps)
+                                : t.train_samples.given()
+                                    ? fmt::format("train-samples {}{}", t.train_samples(), steps)
+                                    : fmt::format("train-iters {}", set_.steps)));
     }
   }
 
