@@ -48,7 +48,7 @@ private:
     const detail::chat_prompts chat(o, tokens_, folder);
     conversation c = chat.begun();
     detail::chat_prompts::say(c, chat_role::user, prompt());
-    end_.add(chat.end_of_turn());
+    end_.add(chat.end_of_turn(), false);
     return chat.asking(c, "--sample-prompt", exit_code::usage);
   }
   detail::continued_text prompt_of(const options& o) const {
