@@ -2337,7 +2337,8 @@ class IndexedSets(Case):
                 seen = run("eval", "--load", self.folder / "a", "--data-path", one, "--json", *flags).stdout
                 self.assertEqual(json.loads(seen)["tokens"], learned)
         for token, told in (("<|endoftext|>", True), ("<|im_end|>", False)):
-            seen = self.result(*mask, *model, "--eod-token", token, data=("--data-path", one), name="b", steps=1)[2]
+            seen = self.result(*mask, *model, "--eod-token", token, data=("--data-path", one), name=f"b{told}",
+                               steps=1)[2]
             self.assertEqual("no document that was looked at ends with it, but one with 127: prepare" in seen, told)
             self.assertIn("the tokenizer has 384 tokens, but the vocabulary of", seen)
         train = ("train", "--data-path", one)

@@ -402,7 +402,7 @@ BOOST_AUTO_TEST_CASE(flags_of_a_run_that_goes_on) {
   const auto with = [](std::vector<std::pair<std::string, std::string>> values) {
     options o;
     const auto list = flags_of(o);
-    for (const auto& [name, value] : values) find_flag(list, name)->flag->read(value, name);
+    for (const auto& [name, value] : values) find_flag(list, name)->flag->ask(value, name);
     return o;
   };
   json saved;
