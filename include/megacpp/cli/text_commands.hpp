@@ -174,10 +174,10 @@ inline void tell_replaced(std::int64_t replaced) {
                     replaced));
 }
 
-/// Encodes all texts of `lines`, and hands those of each batch to `use(texts)` in order. Tells how
-/// much was replaced.
-template <class Use> void encode_all(const data_program_flags& f, const tokenizer& t,
-                                     line_reader lines, const Use& use) {
+/// Encodes all texts of `lines`, and hands those of each batch to `use(texts)` in order. Returns how
+/// much was replaced, and tells it.
+template <class Use> std::int64_t encode_all(const data_program_flags& f, const tokenizer& t,
+                                             line_reader lines, const Use& use) {
   const int threads = workers_of(f);
   batch_encoder encoder(t, f, threads);
   const stop_signals signals;
@@ -196,6 +196,7 @@ template <class Use> void encode_all(const data_program_flags& f, const tokenize
         for (const encoded_texts& texts : b.texts) replaced += texts.replaced;
       });
   tell_replaced(replaced);
+  return replaced;
 }
 
 /// Writes the checksums of a data set that is there.
@@ -264,19 +265,20 @@ inline void run_decode(const data_program_flags& f) {
 /// How many documents, bytes and tokens there are.
 inline void run_count(const data_program_flags& f) {
   const auto t = detail::tokenizer_of(f);
-  std::int64_t documents = 0, bytes = 0, tokens = 0, longest = 0, replaced = 0;
+  std::int64_t documents = 0, bytes = 0, tokens = 0, longest = 0;
   line_reader lines(f.input(), {}, std::string(detail::of_whole_texts));
   using texts_of_batch = std::vector<detail::encoded_texts>;
-  detail::encode_all(f, *t, std::move(lines), [&](const texts_of_batch& all) {
-    for (const detail::encoded_texts& texts : all) {
-      texts.each([&](std::span<const std::int32_t> ids) {
-        ++documents;
-        tokens += std::ssize(ids);
-        longest = std::max<std::int64_t>(longest, std::ssize(ids));
+  const std::int64_t replaced =
+      detail::encode_all(f, *t, std::move(lines), [&](const texts_of_batch& all) {
+        for (const detail::encoded_texts& texts : all) {
+          texts.each([&](std::span<const std::int32_t> ids) {
+            ++documents;
+            tokens += std::ssize(ids);
+            longest = std::max<std::int64_t>(longest, std::ssize(ids));
+          });
+          bytes += texts.bytes;
+        }
       });
-      bytes += texts.bytes, replaced += texts.replaced;
-    }
-  });
   const double each = tokens > 0 ? static_cast<double>(bytes) / static_cast<double>(tokens) : 0;
   if (f.json())
     print(json_line({{"documents", documents},

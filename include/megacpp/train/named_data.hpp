@@ -24,15 +24,9 @@ inline bool is_set(const std::string& prefix) {
   return std::filesystem::exists(prefix + ".idx", ignored);
 }
 
-/// The words of --data-path, or those of the file that --data-args-path names.
-inline std::vector<std::string> words_of_data(const data_flags& d) {
-  if (!d.data_args_path.given()) return d.data_path();
-  if (d.data_path.given())
-    throw error(exit_code::usage,
-                "--data-path and --data-args-path contradict each other; give one");
-  const mapped_file file(d.data_args_path(), exit_code::data);
+/// The words of a text with blanks between them.
+inline std::vector<std::string> words_in(std::string_view rest) {
   std::vector<std::string> words;
-  std::string_view rest = file.text();
   constexpr std::string_view blanks = " \t\r\n";
   while (true) {
     rest.remove_prefix(std::min(rest.find_first_not_of(blanks), rest.size()));
@@ -41,6 +35,16 @@ inline std::vector<std::string> words_of_data(const data_flags& d) {
     words.emplace_back(rest.substr(0, end));
     rest.remove_prefix(end);
   }
+}
+
+/// The words of --data-path, or those of the file that --data-args-path names.
+inline std::vector<std::string> words_of_data(const data_flags& d) {
+  if (!d.data_args_path.given()) return d.data_path();
+  if (d.data_path.given())
+    throw error(exit_code::usage,
+                "--data-path and --data-args-path contradict each other; give one");
+  const mapped_file file(d.data_args_path(), exit_code::data);
+  return words_in(file.text());
 }
 
 /// The words of one part of a run that has its own: of the flags of parts, or of a JSON file
@@ -72,15 +76,9 @@ inline std::optional<words_of_parts> parts_of_data(const data_flags& d) {
                       "name it so, or leave it out",
                       name));
   const auto part = [&](const char* name) {
-    std::vector<std::string> words;
-    if (!file.has(name)) return words;
-    if (!file.raw()[name].is_string()) return file.field<std::vector<std::string>>(name);
-    std::string word;
-    for (const char c : file.field<std::string>(name) + ' ') {
-      if (c != ' ' && c != '\t' && c != '\n') word += c;
-      else if (!word.empty()) words.push_back(std::exchange(word, ""));
-    }
-    return words;
+    if (!file.has(name)) return std::vector<std::string>();
+    return file.raw()[name].is_string() ? words_in(file.field<std::string>(name))
+                                        : file.field<std::vector<std::string>>(name);
   };
   return words_of_parts{part("train"), part("valid"), part("test")};
 }
