@@ -174,8 +174,8 @@ inline void tell_replaced(std::int64_t replaced) {
                     replaced));
 }
 
-/// Encodes all texts of `lines`, and hands those of each batch to `use(texts)` in order. Returns how
-/// much was replaced, and tells it.
+/// Encodes all texts of `lines`, and hands those of each batch to `use(texts)` in order. Tells how
+/// much was replaced, and returns it.
 template <class Use> std::int64_t encode_all(const data_program_flags& f, const tokenizer& t,
                                              line_reader lines, const Use& use) {
   const int threads = workers_of(f);
