@@ -80,7 +80,7 @@ set(megacpp_ranks "threads")
 if(MEGACPP_WITH_MPI STREQUAL "AUTO" OR MEGACPP_WITH_MPI)
   set(MPI_CXX_SKIP_MPICXX ON)
   find_package(MPI QUIET COMPONENTS CXX)
-  if(TARGET MPI::MPI_CXX)
+  if(MPI_CXX_FOUND) # the target MPI::MPI_CXX is there in any case
     list(APPEND megacpp_definitions MEGACPP_WITH_MPI=1)
     list(APPEND megacpp_links MPI::MPI_CXX)
     string(APPEND megacpp_ranks ", or processes by MPI ${MPI_CXX_VERSION}")

@@ -46,7 +46,7 @@ done
 packages=("${build_packages[@]}" libboost-test-dev libopenmpi-dev openmpi-bin python3)
 [ $slow = no ] ||
   packages+=(clang clang-format clang-tidy libclang-rt-dev xz-utils bible-kjv strace
-    python3-venv qemu-user ccache)
+    python3-venv qemu-user ccache debootstrap)
 apt_install "${packages[@]}" || exit 2
 command -v cmake >/dev/null || fail "cmake is missing; run without --no-install, or install it"
 

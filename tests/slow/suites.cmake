@@ -193,22 +193,28 @@ else()
   megacpp_left_out("clang_tidy: there is no clang-tidy with clang++; on Debian or Ubuntu, apt install clang clang-tidy")
 endif()
 
+# README's first command as a stranger runs it: where nothing is installed but what it installs itself.
+megacpp_slow_test(fresh_bookworm LABEL fresh TIMEOUT 1800 ONE_THREAD COST 400
+  COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/slow/fresh_machine.sh ${PROJECT_SOURCE_DIR}
+    ${CMAKE_CURRENT_BINARY_DIR}/fresh bookworm)
+if(MEGACPP_EXHAUSTIVE_TESTS) # the second one, too, which builds these tests, and Debian 13
+  foreach(suite IN ITEMS bookworm trixie)
+    megacpp_slow_test(fresh_${suite}_both LABEL fresh TIMEOUT 7200
+      COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/slow/fresh_machine.sh ${PROJECT_SOURCE_DIR}
+        ${CMAKE_CURRENT_BINARY_DIR}/fresh_both ${suite} both)
+  endforeach()
+endif()
+
 find_program(MEGACPP_BIBLE NAMES bible)
 find_program(MEGACPP_XZ NAMES xz)
 mark_as_advanced(MEGACPP_BIBLE MEGACPP_XZ)
-if(MEGACPP_BIBLE AND MEGACPP_XZ)
-  # With as many steps as it takes at least; with as many as there is time for where it has the machine
-  # to itself.
-  megacpp_slow_test(quickstart LABEL quickstart TIMEOUT 1200 ONE_THREAD COST 450
-    COMMAND ${PROJECT_SOURCE_DIR}/examples/quickstart.sh --no-install --iters 150
-      --out ${CMAKE_CURRENT_BINARY_DIR}/quickstart)
-  if(MEGACPP_EXHAUSTIVE_TESTS) # the quickstart as README has it, and three programs
-    megacpp_slow_test(commands LABEL quickstart TIMEOUT 1200
-      COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/slow/commands.sh ${PROJECT_SOURCE_DIR}
-        ${CMAKE_CURRENT_BINARY_DIR}/commands)
-  endif()
-else()
-  megacpp_left_out("quickstart: there is no bible or no xz; on Debian or Ubuntu, apt install bible-kjv xz-utils")
+if(MEGACPP_EXHAUSTIVE_TESTS AND MEGACPP_BIBLE AND MEGACPP_XZ)
+  # The quickstart into another folder, and three programs.
+  megacpp_slow_test(commands LABEL quickstart TIMEOUT 1200
+    COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/slow/commands.sh ${PROJECT_SOURCE_DIR}
+      ${CMAKE_CURRENT_BINARY_DIR}/commands)
+elseif(MEGACPP_EXHAUSTIVE_TESTS)
+  megacpp_left_out("commands: there is no bible or no xz; on Debian or Ubuntu, apt install bible-kjv xz-utils")
 endif()
 
 # nanoGPT's configuration on tinyshakespeare in fp32 and bf16_mixed, of three seeds, or of one and with
@@ -253,7 +259,7 @@ megacpp_slow_test(crash_save LABEL crash TIMEOUT 2400 ONE_THREAD COST 400
   COMMAND Python3::Interpreter ${CMAKE_CURRENT_SOURCE_DIR}/crash/save.py
     $<TARGET_FILE:cli_tiny_gpt>)
 if(NOT complete)
-  set_tests_properties(crash_save megatron transformers PROPERTIES SKIP_RETURN_CODE 77)
+  set_tests_properties(crash_save fresh_bookworm megatron transformers PROPERTIES SKIP_RETURN_CODE 77)
   foreach(test IN ITEMS chat tokenizers)
     if(TEST ${test})
       set_tests_properties(${test} PROPERTIES SKIP_RETURN_CODE 77)
