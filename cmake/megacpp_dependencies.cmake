@@ -1,28 +1,10 @@
-# Finds what megacpp needs and gathers it in megacpp::dependencies. Used by megacpp's own build and
-# by its package configuration. What is missing is one sentence that says what to install.
+# Finds what megacpp needs and gathers it in megacpp::dependencies. Used by megacpp's own build and by its
+# package configuration. All that is missing or too old is named in one sentence, with the Debian packages
+# that hold it. Nothing is believed of the machine: what a library needs to be used is compiled and linked.
 
 if(TARGET megacpp::dependencies)
   return()
 endif()
-
-macro(megacpp_missing sentence)
-  if(CMAKE_FIND_PACKAGE_NAME STREQUAL "megacpp") # inside find_package(megacpp)
-    set(megacpp_FOUND FALSE)
-    set(megacpp_NOT_FOUND_MESSAGE "${sentence}")
-    return()
-  else()
-    message(FATAL_ERROR "${sentence}")
-  endif()
-endmacro()
-
-macro(megacpp_require what debian_package target)
-  find_package(${what} QUIET ${ARGN})
-  if(NOT TARGET ${target})
-    megacpp_missing("megacpp needs ${what}: on Debian or Ubuntu, apt install ${debian_package}.")
-  endif()
-  list(APPEND megacpp_links ${target})
-endmacro()
-
 if(POLICY CMP0167)
   cmake_policy(SET CMP0167 NEW) # Boost by its own package configuration
 endif()
@@ -30,63 +12,180 @@ endif()
 set(megacpp_links)
 set(megacpp_definitions)
 set(megacpp_includes)
+set(megacpp_lacks) # what is missing, as words of a sentence
+set(megacpp_packages) # of Debian and Ubuntu, which hold it
 
-set(THREADS_PREFER_PTHREAD_FLAG ON)
-megacpp_require(Threads libc6-dev Threads::Threads)
-megacpp_require(fmt libfmt-dev fmt::fmt)
-megacpp_require(Eigen3 libeigen3-dev Eigen3::Eigen)
-megacpp_require(Boost libboost-dev Boost::headers) # Hana
-megacpp_require(CLI11 libcli11-dev CLI11::CLI11)
-megacpp_require(nlohmann_json nlohmann-json3-dev nlohmann_json::nlohmann_json)
+# megacpp_lack(WHAT PACKAGE...): notes what is missing.
+macro(megacpp_lack what)
+  list(APPEND megacpp_lacks "${what}")
+  list(APPEND megacpp_packages ${ARGN})
+endmacro()
 
-# Tokenizers: libraries without a CMake package on Debian.
+# megacpp_require(WHAT VERSION PACKAGE TARGET ARGUMENT...): finds a CMake package; VERSION may be "".
+macro(megacpp_require what version debian_package target)
+  find_package(${what} ${version} QUIET ${ARGN})
+  if(TARGET ${target} AND NOT "${${what}_FOUND}" STREQUAL "0")
+    list(APPEND megacpp_links ${target})
+  elseif("${${what}_CONSIDERED_VERSIONS}${${what}_VERSION}" MATCHES "[0-9]")
+    megacpp_lack("${what} ${version} or later (found: ${${what}_CONSIDERED_VERSIONS}${${what}_VERSION})"
+                 ${debian_package})
+  else()
+    megacpp_lack("${what}" ${debian_package})
+  endif()
+endmacro()
+
+# megacpp_require_library(WHAT PACKAGE HEADER LIBRARY): finds what has no CMake package on Debian.
 macro(megacpp_require_library what debian_package header library)
   find_path(MEGACPP_${what}_INCLUDE ${header})
   find_library(MEGACPP_${what}_LIBRARY ${library})
   mark_as_advanced(MEGACPP_${what}_INCLUDE MEGACPP_${what}_LIBRARY)
-  if(NOT MEGACPP_${what}_INCLUDE OR NOT MEGACPP_${what}_LIBRARY)
-    megacpp_missing("megacpp needs ${what}: on Debian or Ubuntu, apt install ${debian_package}.")
+  if(NOT MEGACPP_${what}_INCLUDE AND NOT MEGACPP_${what}_LIBRARY)
+    megacpp_lack("${what}" ${debian_package})
+  elseif(NOT MEGACPP_${what}_INCLUDE)
+    megacpp_lack("the header ${header} of ${what}" ${debian_package})
+  elseif(NOT MEGACPP_${what}_LIBRARY)
+    megacpp_lack("the library ${library} of ${what}" ${debian_package})
+  else()
+    list(APPEND megacpp_links ${MEGACPP_${what}_LIBRARY})
+    list(APPEND megacpp_includes ${MEGACPP_${what}_INCLUDE})
   endif()
-  list(APPEND megacpp_links ${MEGACPP_${what}_LIBRARY})
-  list(APPEND megacpp_includes ${MEGACPP_${what}_INCLUDE})
 endmacro()
-megacpp_require_library(PCRE2 libpcre2-dev pcre2.h pcre2-8)
+
+# megacpp_choice(VARIABLE): AUTO where nothing else is said.
+macro(megacpp_choice variable)
+  if(NOT DEFINED ${variable} OR "${${variable}}" STREQUAL "")
+    set(${variable} AUTO)
+  elseif(NOT "${${variable}}" MATCHES "^(AUTO|ON|OFF|TRUE|FALSE|YES|NO|Y|N|1|0)$")
+    megacpp_lack("${variable}=${${variable}}, which must be AUTO, ON or OFF")
+  endif()
+endmacro()
+
+foreach(compiler IN ITEMS GNU=12=g++ Clang=14=clang++)
+  string(REPLACE "=" ";" compiler ${compiler})
+  list(GET compiler 0 id)
+  list(GET compiler 1 version)
+  list(GET compiler 2 name)
+  if(CMAKE_CXX_COMPILER_ID STREQUAL id AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS version)
+    string(REPLACE "clang++" "clang" package ${name})
+    megacpp_lack("${name} ${version} or later (${CMAKE_CXX_COMPILER} is ${CMAKE_CXX_COMPILER_VERSION})"
+                 ${package}-${version})
+  endif()
+endforeach()
+
+# The oldest versions are those of Debian 12.
+set(THREADS_PREFER_PTHREAD_FLAG ON)
+megacpp_require(Threads "" libc6-dev Threads::Threads)
+megacpp_require(fmt 9 libfmt-dev fmt::fmt)
+megacpp_require(Eigen3 3.4 libeigen3-dev Eigen3::Eigen)
+megacpp_require(Boost 1.74 libboost-dev Boost::headers) # Hana
+megacpp_require(CLI11 2.1 libcli11-dev CLI11::CLI11)
+megacpp_require(nlohmann_json 3.11 nlohmann-json3-dev nlohmann_json::nlohmann_json)
+megacpp_require_library(PCRE2 libpcre2-dev pcre2.h pcre2-8) # tokenizers
 megacpp_require_library(utf8proc libutf8proc-dev utf8proc.h utf8proc)
 
 # oneDNN is searched by hand: the CMake package of Debian's libdnnl-dev insists on OpenCL.
 set(megacpp_products "Eigen")
-if(NOT DEFINED MEGACPP_WITH_ONEDNN)
-  set(MEGACPP_WITH_ONEDNN AUTO)
-endif()
+megacpp_choice(MEGACPP_WITH_ONEDNN)
 if(MEGACPP_WITH_ONEDNN STREQUAL "AUTO" OR MEGACPP_WITH_ONEDNN)
-  find_path(MEGACPP_ONEDNN_INCLUDE oneapi/dnnl/dnnl.hpp)
+  find_path(MEGACPP_ONEDNN_INCLUDE dnnl.h)
   find_library(MEGACPP_ONEDNN_LIBRARY dnnl)
-  mark_as_advanced(MEGACPP_ONEDNN_INCLUDE MEGACPP_ONEDNN_LIBRARY)
-  if(MEGACPP_ONEDNN_INCLUDE AND MEGACPP_ONEDNN_LIBRARY)
-    set(megacpp_definitions MEGACPP_WITH_ONEDNN=1)
+  mark_as_advanced(MEGACPP_ONEDNN_INCLUDE MEGACPP_ONEDNN_LIBRARY MEGACPP_ONEDNN_WORKS)
+  set(lacks)
+  if(NOT MEGACPP_ONEDNN_INCLUDE AND NOT MEGACPP_ONEDNN_LIBRARY)
+    set(lacks "oneDNN")
+  elseif(NOT MEGACPP_ONEDNN_INCLUDE)
+    set(lacks "the headers of oneDNN (${MEGACPP_ONEDNN_LIBRARY} is there)")
+  elseif(NOT MEGACPP_ONEDNN_LIBRARY)
+    set(lacks "the library of oneDNN (${MEGACPP_ONEDNN_INCLUDE}/dnnl.h is there)")
+  elseif(NOT MEGACPP_ONEDNN_WORKS STREQUAL "${MEGACPP_ONEDNN_INCLUDE}, ${MEGACPP_ONEDNN_LIBRARY}")
+    set(probe ${CMAKE_BINARY_DIR}/CMakeFiles/megacpp_onednn)
+    file(WRITE ${probe}/probe.cpp "#include <dnnl.h>
+#if DNNL_VERSION_MAJOR < 2 || (DNNL_VERSION_MAJOR == 2 && DNNL_VERSION_MINOR < 6)
+#error too old
+#endif
+int main() {
+  const dnnl_dims_t of = {1, 1};
+#if DNNL_VERSION_MAJOR >= 3
+  dnnl_memory_desc_t m = nullptr;
+  return dnnl_memory_desc_create_with_strides(&m, 2, of, dnnl_f32, of);
+#else
+  dnnl_memory_desc_t m;
+  return dnnl_memory_desc_init_by_strides(&m, 2, of, dnnl_f32, of);
+#endif
+}
+")
+    try_compile(compiles ${probe} ${probe}/probe.cpp
+                CMAKE_FLAGS -DINCLUDE_DIRECTORIES=${MEGACPP_ONEDNN_INCLUDE}
+                LINK_LIBRARIES ${MEGACPP_ONEDNN_LIBRARY})
+    if(compiles)
+      set(MEGACPP_ONEDNN_WORKS "${MEGACPP_ONEDNN_INCLUDE}, ${MEGACPP_ONEDNN_LIBRARY}" CACHE INTERNAL
+          "the headers and the library of oneDNN that were compiled and linked")
+    else()
+      set(lacks "oneDNN 2.6 or later, whose headers and library fit each other (${MEGACPP_ONEDNN_INCLUDE}/dnnl.h and ${MEGACPP_ONEDNN_LIBRARY} do not compile and link)")
+    endif()
+  endif()
+  if(NOT lacks)
+    list(APPEND megacpp_definitions MEGACPP_WITH_ONEDNN=1)
     list(APPEND megacpp_includes ${MEGACPP_ONEDNN_INCLUDE})
     list(APPEND megacpp_links ${MEGACPP_ONEDNN_LIBRARY})
     set(megacpp_products "oneDNN, ${MEGACPP_ONEDNN_LIBRARY}")
   elseif(NOT MEGACPP_WITH_ONEDNN STREQUAL "AUTO")
-    megacpp_missing("MEGACPP_WITH_ONEDNN is ON, and oneDNN was not found: on Debian or Ubuntu, apt install libdnnl-dev.")
+    megacpp_lack("${lacks}, since MEGACPP_WITH_ONEDNN is ON" libdnnl-dev)
+  elseif(NOT lacks STREQUAL "oneDNN")
+    string(APPEND megacpp_products ", for lack of ${lacks}")
   endif()
 endif()
+
 # Ranks as processes (docs/parallelism.md). MPI's C functions; found by its C++ compiler wrapper, for a
-# project may know no C.
-if(NOT DEFINED MEGACPP_WITH_MPI)
-  set(MEGACPP_WITH_MPI AUTO)
-endif()
+# project may know no C. The target MPI::MPI_CXX exists where nothing was found, too.
 set(megacpp_ranks "threads")
+megacpp_choice(MEGACPP_WITH_MPI)
 if(MEGACPP_WITH_MPI STREQUAL "AUTO" OR MEGACPP_WITH_MPI)
+  # A wrapper that cannot compile, as of MPI whose headers were removed, would end FindMPI with an error.
+  find_program(MPI_CXX_COMPILER NAMES mpicxx mpic++ mpicxx.openmpi mpicxx.mpich)
+  set(works 0)
+  if(MPI_CXX_COMPILER)
+    set(probe ${CMAKE_BINARY_DIR}/CMakeFiles/megacpp_mpi)
+    file(WRITE ${probe}/probe.cpp "#include <mpi.h>\nint main() { return MPI_Finalize(); }\n")
+    execute_process(COMMAND ${MPI_CXX_COMPILER} -o ${probe}/probe ${probe}/probe.cpp
+                    RESULT_VARIABLE works OUTPUT_QUIET ERROR_QUIET)
+  endif()
   set(MPI_CXX_SKIP_MPICXX ON)
-  find_package(MPI QUIET COMPONENTS CXX)
-  if(MPI_CXX_FOUND) # the target MPI::MPI_CXX is there in any case
+  if(works EQUAL 0)
+    find_package(MPI QUIET COMPONENTS CXX)
+  endif()
+  if(works EQUAL 0 AND MPI_CXX_FOUND)
     list(APPEND megacpp_definitions MEGACPP_WITH_MPI=1)
     list(APPEND megacpp_links MPI::MPI_CXX)
     string(APPEND megacpp_ranks ", or processes by MPI ${MPI_CXX_VERSION}")
   elseif(NOT MEGACPP_WITH_MPI STREQUAL "AUTO")
-    megacpp_missing("MEGACPP_WITH_MPI is ON, and MPI was not found: on Debian or Ubuntu, apt install libopenmpi-dev openmpi-bin.")
+    megacpp_lack("MPI whose programs compile and link, since MEGACPP_WITH_MPI is ON" libopenmpi-dev openmpi-bin)
+  elseif(MPI_CXX_COMPILER OR MPIEXEC_EXECUTABLE)
+    string(APPEND megacpp_ranks " (of MPI, mpi.h or its library is missing)")
   endif()
+endif()
+
+# What whoever includes this file needs besides.
+if(megacpp_more_dependencies)
+  include(${megacpp_more_dependencies})
+endif()
+
+if(megacpp_lacks)
+  list(POP_BACK megacpp_lacks last)
+  string(REPLACE ";" ", " sentence "${megacpp_lacks}")
+  string(REGEX REPLACE "(.)$" "\\1 and " sentence "${sentence}")
+  set(sentence "megacpp lacks ${sentence}${last}")
+  if(megacpp_packages)
+    list(REMOVE_DUPLICATES megacpp_packages)
+    string(REPLACE ";" " " packages "${megacpp_packages}")
+    string(APPEND sentence "; on Debian or Ubuntu: apt install ${packages}")
+  endif()
+  if(CMAKE_FIND_PACKAGE_NAME STREQUAL "megacpp") # inside find_package(megacpp)
+    set(megacpp_FOUND FALSE)
+    set(megacpp_NOT_FOUND_MESSAGE "${sentence}.")
+    return()
+  endif()
+  message(FATAL_ERROR "${sentence}.")
 endif()
 
 if(NOT CMAKE_FIND_PACKAGE_NAME STREQUAL "megacpp" OR NOT megacpp_FIND_QUIETLY)

@@ -108,8 +108,7 @@ folder=$(cd -- "$(dirname -- "$out")" 2>/dev/null && pwd) ||
 out=$folder/$(basename -- "$out")
 
 . "$root/cmake/apt_install.sh"
-apt_install "${build_packages[@]}" || exit 2
-command -v cmake >/dev/null || fail 'cmake is missing; install it, or leave out --no-install' 2
+apt_install "$build_tools" "${build_packages[@]}" || exit $?
 
 # The run is named after the program; the suffix keeps it apart from words of C++ and of CMake.
 name=$(basename -- "$out" | tr -c 'A-Za-z0-9\n' _)_run
@@ -131,7 +130,7 @@ END
 generator=()
 if command -v ninja >/dev/null && [ ! -f "$build/tree/CMakeCache.txt" ]; then generator=(-G Ninja); fi
 cmake -S "$build" -B "$build/tree" "${generator[@]}" >"$build/configure.log" 2>&1 ||
-  { cat "$build/configure.log" >&2 && fail 'CMake could not configure; its message is above' 2; }
+  { cat "$build/configure.log" >&2 && fail 'CMake could not configure; its message is above' 8; }
 # The run is checked before anything of it is built: what is wrong is said within seconds. The
 # sentence about a configuration that cannot be honoured goes without the build's log around it.
 if ! { cmake --build "$build/tree" --target "${name}_check" &&

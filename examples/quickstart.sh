@@ -37,14 +37,9 @@ done
 [ -z "$data" ] || { [ -f "$data" ] && [ -r "$data" ]; } || fail "$data is not a readable file" 4
 
 . "$root/cmake/apt_install.sh"
-packages=("${build_packages[@]}" xz-utils)
-[ -n "$data" ] || packages+=(bible-kjv)
-apt_install "${packages[@]}" || exit 2
-for tool in cmake xz; do
-  command -v "$tool" >/dev/null || fail "$tool is missing; install it, or leave out --no-install" 2
-done
-[ -n "$data" ] || command -v bible >/dev/null ||
-  fail "the text comes from package bible-kjv, which is missing; install it, or give --data FILE" 2
+packages=("${build_packages[@]}" xz-utils) tools=xz
+[ -n "$data" ] || packages+=(bible-kjv) tools+=' bible'
+apt_install "$build_tools $tools" "${packages[@]}" || exit $?
 
 SECONDS=0 # from here on, what is installed does not count
 total=165 least=12 most=60 # seconds: of everything, and of training
@@ -59,7 +54,7 @@ clamp() { echo $(($1 < $2 ? $2 : $1 > $3 ? $3 : $1)); }
 mkdir -p "$out"
 from=$(now)
 "${CXX:-c++}" -std=c++20 -O2 -o "$out/bigram" "$root/examples/bigram.cpp" >"$out/build.log" 2>&1 ||
-  { cat "$out/build.log" >&2 && fail 'the compiler is missing or failed; its message is above' 2; }
+  { cat "$out/build.log" >&2 && fail 'the compiler failed; its message is above'; }
 took=$(($(now) - from))
 compiling=$((5 + 70 * took / 1000)) after=$((3 + 3 * took / 1000))
 gpt=$out/examples/presets/byte-gpt
@@ -85,7 +80,8 @@ echo "the compiler writes to $out/build.log"
 generator=()
 if command -v ninja >/dev/null && [ ! -f "$out/CMakeCache.txt" ]; then generator=(-G Ninja); fi
 cmake -S "$root" -B "$out" "${generator[@]}" -DMEGACPP_BUILD_TESTS=OFF \
-  >"$out/configure.log" 2>&1 || { cat "$out/configure.log" >&2 && exit 2; }
+  >"$out/configure.log" 2>&1 ||
+  { cat "$out/configure.log" >&2 && fail 'CMake could not configure; its message is above' 8; }
 cmake --build "$out" --target byte-gpt -j 2 >"$out/build.log" 2>&1 ||
   { cat "$out/build.log" >&2 && fail "the program did not compile; the message is above"; }
 echo "$gpt: $(($(stat -c %s "$gpt") / 1024)) KiB"

@@ -34,10 +34,7 @@ read_flags() {
 # What is missing of what compiles, unless --no-install forbids it.
 install_tools() {
   . "$root/cmake/apt_install.sh"
-  apt_install "${build_packages[@]}" python3 || exit 2
-  for tool in cmake python3; do
-    command -v "$tool" >/dev/null || fail "$tool is missing; install it, or leave out --no-install" 2
-  done
+  apt_install "$build_tools python3" "${build_packages[@]}" python3 || exit $?
   SECONDS=0 # from here on, what is installed does not count
 }
 

@@ -47,8 +47,7 @@ packages=("${build_packages[@]}" libboost-test-dev libopenmpi-dev openmpi-bin py
 [ $slow = no ] ||
   packages+=(clang clang-format clang-tidy libclang-rt-dev xz-utils bible-kjv strace
     python3-venv qemu-user ccache debootstrap)
-apt_install "${packages[@]}" || exit 2
-command -v cmake >/dev/null || fail "cmake is missing; run without --no-install, or install it"
+apt_install "$build_tools python3" "${packages[@]}" || exit $?
 
 generator=()
 if command -v ninja >/dev/null && [ ! -f "$build/CMakeCache.txt" ]; then generator=(-G Ninja); fi

@@ -56,6 +56,18 @@ documented README.md two-commands
 mapfile -t commands <<<"$printed"
 [ ${#commands[@]} = 2 ] || { echo "README.md has ${#commands[@]} commands, not two" >&2 && exit 1; }
 
+# A script that may install nothing names all that it lacks, at once, and has the exit code of a machine.
+for script in examples/quickstart.sh 'examples/build_preset.sh examples/small_model.json /out' \
+  examples/finetune.sh examples/prepare_data.sh tests/run.sh; do
+  status=0
+  said=$(inside "$script --no-install" 2>&1 | grep -v '^+') || status=$?
+  [ $status = 8 ] && [ "$(wc -l <<<"$said")" = 1 ] &&
+    [[ $said == *'Missing: c++, cmake, ninja or make'*'apt install g++ cmake ninja-build '*libutf8proc-dev* ]] || {
+    printf '%s --no-install on a bare %s: exit code %s, and\n%s\n' "$script" "$suite" "$status" "$said" >&2
+    exit 1
+  }
+done
+
 SECONDS=0
 inside "${commands[0]}"
 echo "$suite: the first command took $SECONDS s, with what it installed"
