@@ -10,8 +10,8 @@
 #include <cstdint>
 #include <exception>
 #include <functional>
+#include <memory>
 #include <mutex>
-#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -71,7 +71,7 @@ public:
       : set_(set), next_first_(std::move(next_first)) {
     for (std::size_t i = 0; i < ahead; ++i)
       slots_.push_back({micro_batch(rows, sequence), nullptr});
-    thread_.emplace([this] { read(); });
+    thread_ = std::make_unique<own_thread>([this] { read(); });
   }
   read_ahead(const read_ahead&) = delete;
   read_ahead& operator=(const read_ahead&) = delete;
@@ -129,7 +129,7 @@ private:
   std::condition_variable moved_;
   std::size_t begin_ = 0, end_ = 0; ///< micro-batches that were used, and that are read
   bool taken_ = false, over_ = false;
-  std::optional<own_thread> thread_;
+  std::unique_ptr<own_thread> thread_;
 };
 
 } // namespace mc

@@ -73,8 +73,7 @@ class first_fit {
 public:
   /// For at most n lengths, each from 1 to `room`.
   first_fit(std::int64_t n, std::int64_t room)
-      : room_(room),
-        leaves_(std::bit_ceil(static_cast<std::size_t>(std::max<std::int64_t>(n, 1)))),
+      : leaves_(std::bit_ceil(static_cast<std::size_t>(std::max<std::int64_t>(n, 1)))),
         most_(2 * leaves_, room) {}
 
   /// The row of the next length.
@@ -90,7 +89,6 @@ public:
   std::int64_t rows() const { return rows_; }
 
 private:
-  std::int64_t room_;
   std::size_t leaves_;
   std::vector<std::int64_t> most_; // heap order: node k has children 2k and 2k + 1
   std::int64_t rows_ = 0;

@@ -31,13 +31,11 @@ template <class Run, generation_of Generation> program_view view_of_run() {
 
 template <class Run> std::vector<model_part> model_of_run() {
   using program = mc::program<Run>;
-  std::vector<model_part> parts;
-  [&]<int... At>(std::integer_sequence<int, At...>) {
-    (parts.push_back({&program::template forward<At>::g, program::template training<At>::options}),
-     ...);
+  return []<int... At>(std::integer_sequence<int, At...>) {
+    return std::vector<model_part>{
+        {&program::template forward<At>::g, program::template training<At>::options}...};
   }
   (std::make_integer_sequence<int, program::kinds + 2>{});
-  return parts;
 }
 
 } // namespace detail

@@ -69,7 +69,8 @@ inline std::optional<words_of_parts> parts_of_data(const data_flags& d) {
     return words_of_parts{d.train_data_path(), d.valid_data_path(), d.test_data_path()};
   }
   const json_value file = read_json(d.per_split_data_args_path(), exit_code::data);
-  for (const auto& [name, words] : file.as<json_value>().raw().items())
+  const json_value parts = file.as<json_value>();
+  for (const auto& [name, words] : parts.raw().items())
     if (name != "train" && name != "valid" && name != "test")
       throw file.fault(
           fmt::format("has the field \"{}\", which is none of train, valid and test; "
