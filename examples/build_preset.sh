@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Compiles the model of a Hugging Face config.json (GPT-2, Qwen3, Qwen3-MoE) into a program.
+# Compiles the model of a Hugging Face config.json (GPT-2, Llama, Qwen2.5, Qwen3, Qwen3-MoE) into a program.
 #
 #   examples/build_preset.sh CONFIG.json OUT [KEY=VALUE...] [--no-install] [--build DIR]
 #

@@ -155,10 +155,11 @@ awk -v model="$model" -v bigram="$bigram" 'BEGIN { exit !(model < bigram) }' ||
 
 step 'What the model writes, loaded from its folder by a second process'
 "$gpt" generate --load "$out/model" --prompt 'And God said' --prompt 'In the beginning' --max-new-tokens 110 \
-  --temperature 0.8 --top-k 50 --top-p 0.95 --seed 1 ||
+  --temperature 0.5 --top-k 50 --top-p 0.95 --seed 1 ||
   fail 'generation failed; its message is above'
 
 step 'Done'
 echo "model $out/model, loss curve $out/loss.svg, metrics $out/metrics.jsonl"
+echo "a model of your own, from nothing to a text: docs/using-megacpp.md"
 printf "let it write on: %q generate --load %q --prompt 'And it came to pass'\n" "$gpt" "$out/model"
 echo "total time: $SECONDS s"

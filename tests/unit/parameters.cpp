@@ -60,7 +60,7 @@ parameter_info tied(parameter_info p = {}) {
 
 // [presets]
 // Small ones: bytes, and the 65 characters of tinyshakespeare.
-static_assert(parameter_count(preset::byte_gpt) == 1'869'504);
+static_assert(parameter_count(preset::byte_gpt) == 1'844'928);
 static_assert(parameter_count(preset::char_gpt) == 804'096);
 // GPT-2 (Radford et al. 2019; the counts of the released checkpoints).
 static_assert(parameter_count(preset::gpt2_124m) == 124'439'808);

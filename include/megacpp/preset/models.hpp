@@ -16,7 +16,7 @@ inline constexpr gpt byte_gpt{.layers = 4,
                               .heads = 6,
                               .ffn = 768,
                               .vocabulary = 256,
-                              .positions = 256,
+                              .positions = 128,
                               .bias = false};
 /// nanoGPT's CPU configuration on tinyshakespeare, whose bytes have 65 values below 128.
 inline constexpr gpt char_gpt{.layers = 4,
