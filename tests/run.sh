@@ -8,6 +8,8 @@
 #   --slow         also the suites that build again (sanitizers, clang, nvcc, package, ...);
 #                  warnings are errors, and so is anything missing that a test needs
 #   --exhaustive   --slow, and what costs more than it finds (CONTRIBUTING.md)
+#   --shard N      with --slow: of the suites that runs share, those of shard N of five, 0 to 4; by default the
+#                  hash of the commit's tree chooses it. What is left to other runs is named at the end.
 #   --partial      with --slow: tests whose tools, files or network are missing are left out and
 #                  named
 #   --build DIR    build folder, by default build/tests
@@ -20,10 +22,10 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 usage() { sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"; }
 fail() {
   echo "tests/run.sh: $1" >&2
-  exit 2
+  exit "${2:-2}"
 }
 
-install=yes slow=no exhaustive=OFF partial=no build=$root/build/tests
+install=yes slow=no exhaustive=OFF partial=no shard='' build=$root/build/tests
 while [ $# -gt 0 ]; do
   case $1 in
   --no-install) install=no ;;
@@ -35,12 +37,26 @@ while [ $# -gt 0 ]; do
     build=$2
     shift
     ;;
+  --shard)
+    [ $# -ge 2 ] && [[ $2 =~ ^[0-4]$ ]] || fail "--shard needs a number from 0 to 4"
+    shard=$2
+    shift
+    ;;
   -h | --help) usage && exit 0 ;;
   --) shift && break ;;
   *) fail "unknown argument $1; --help shows what there is" ;;
   esac
   shift
 done
+
+# A shard for each commit; all of them are in --exhaustive.
+chosen="as --shard says"
+if [ $exhaustive = ON ]; then
+  shard='' chosen=''
+elif [ -z "$shard" ]; then
+  tree=$(git -C "$root" rev-parse 'HEAD^{tree}' 2>/dev/null) || tree=0
+  shard=$((16#${tree:0:8} % 5)) chosen="by the commit's tree, ${tree:0:8}"
+fi
 
 . "$root/cmake/apt_install.sh"
 packages=("${build_packages[@]}" libboost-test-dev libopenmpi-dev openmpi-bin python3)
@@ -52,9 +68,9 @@ apt_install "$build_tools python3" "${packages[@]}" || exit $?
 generator=()
 if command -v ninja >/dev/null && [ ! -f "$build/CMakeCache.txt" ]; then generator=(-G Ninja); fi
 export MEGACPP_WERROR=OFF
-targets=(all)
+targets=(all) apart=OFF
 if [ $slow = yes ]; then
-  MEGACPP_WERROR=ON targets+=(slow_tests)
+  MEGACPP_WERROR=ON targets+=(slow_tests) apart=ON
   [ $partial = yes ] || export MEGACPP_TESTS_COMPLETE=1
 fi
 # What several suites compile is compiled once, where there is a cache and no other was chosen. What
@@ -63,14 +79,18 @@ fi
 if ccache -s >/dev/null 2>&1 && [ -z "${CMAKE_CXX_COMPILER_LAUNCHER+set}" ]; then
   mkdir -p "$build"
   grep -m 1 '^flags' /proc/cpuinfo >"$build/processor"
+  # Paths below the checkout are relative in what is hashed, so that another checkout finds it, too.
   export CMAKE_CXX_COMPILER_LAUNCHER=ccache CCACHE_EXTRAFILES=$build/processor
+  export CCACHE_BASEDIR=$root CCACHE_NOHASHDIR=1
   export CCACHE_SLOPPINESS=${CCACHE_SLOPPINESS:-locale}
 fi
 cmake -S "$root" -B "$build" "${generator[@]}" -DMEGACPP_BUILD_TESTS=ON -DMEGACPP_SLOW_TESTS=ON \
   -DMEGACPP_EXHAUSTIVE_TESTS=$exhaustive -DMEGACPP_UNITE_TESTS=ON -DMEGACPP_WERROR=$MEGACPP_WERROR \
-  ${MEGACPP_SHARED_DIR:+"-DMEGACPP_SHARED_DIR:PATH=$MEGACPP_SHARED_DIR"}
+  -DMEGACPP_SHARD="$shard" -DMEGACPP_SANITIZED_APART=$apart \
+  ${MEGACPP_SHARED_DIR:+"-DMEGACPP_SHARED_DIR:PATH=$MEGACPP_SHARED_DIR"} ||
+  fail 'CMake could not configure; its message is above' 8
 SECONDS=0
-cmake --build "$build" -j 2 --target "${targets[@]}"
+cmake --build "$build" -j 2 --target "${targets[@]}" || fail 'the tests do not compile' 1
 built=$SECONDS
 
 which=(-LE slow)
@@ -84,6 +104,7 @@ status=${PIPESTATUS[0]}
 printf '\nBuilt before the tests in %d s. The slowest tests:\n' "$built"
 sed -nE 's/^ *[0-9]+\/[0-9]+ +Test +#[0-9]+: ([^ ]+) .* ([0-9.]+) sec.*/\2 s  \1/p' "$build/ctest.log" |
   sort -rn | head -n 10
+[ -z "$shard" ] || printf '\nShard %s of 0 to 4, %s; left to other runs: %s\n' "$shard" "$chosen" "$(cat "$build/other_shards")"
 echo
 grep "$closing" "$build/ctest.log" | tail -n 1 # not that of a suite
 exit "$status"

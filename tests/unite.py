@@ -3,6 +3,8 @@
 
     unite.py OUTPUT MODULE SUITE=SOURCE...
 
+Paths are relative to that of this script, which the compiler has to search.
+
 The library and Boost.Test are then compiled once for all of them. A suite is a namespace, so names
 of different tests do not meet; whatever a test includes is included outside first. SOURCE must
 compile in a namespace: it defines nothing in another one.
@@ -16,13 +18,16 @@ INCLUDE = re.compile(r'#include ([<"])([^>"]+)[>"]')
 FRAMEWORK = "#include <boost/test/unit_test.hpp>"
 
 
+HERE = Path(__file__).resolve().parent
+
+
 def includes_of(source):
     for line in source.read_text(encoding="utf-8").splitlines():
         match = INCLUDE.match(line)
         if match:
             beside = source.parent / match.group(2)
             if match.group(1) == '"' and beside.exists():
-                yield f'#include "{beside.resolve()}"'
+                yield f'#include "{beside.resolve().relative_to(HERE)}"'
             else:
                 yield match.group(0)
 
@@ -35,7 +40,7 @@ def main():
         lines += [line for line in includes_of(source) if line not in lines]
     for suite, source in tests:
         lines += ["#undef BOOST_TEST_MODULE", f"BOOST_AUTO_TEST_SUITE({suite})",
-                  f'#include "{source.resolve()}"', "BOOST_AUTO_TEST_SUITE_END()"]
+                  f'#include "{source.resolve().relative_to(HERE)}"', "BOOST_AUTO_TEST_SUITE_END()"]
     text = "\n".join(lines) + "\n"
     if not Path(output).exists() or Path(output).read_text(encoding="utf-8") != text:
         Path(output).write_text(text, encoding="utf-8")

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <megacpp/preset/models.hpp>
+#include <where.hpp>
 
 #include <filesystem>
 #include <string>
@@ -35,7 +36,7 @@ inline constexpr mc::qwen3_moe tiny_qwen3_moe{.layers = 2,
 inline constexpr mc::batching tiny_batch{.micro = 4, .sequence = 24};
 
 inline std::filesystem::path fixtures(const std::string& family) {
-  return std::filesystem::path(MEGACPP_SHARED_DIR) / "fixtures" / "hf" / family;
+  return std::filesystem::path(test::shared_dir) / "fixtures" / "hf" / family;
 }
 
 } // namespace test

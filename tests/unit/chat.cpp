@@ -22,6 +22,7 @@
 #include <nlohmann/json.hpp>
 
 #include <scratch.hpp>
+#include <where.hpp>
 
 namespace {
 
@@ -371,7 +372,7 @@ BOOST_AUTO_TEST_SUITE_END()
 BOOST_AUTO_TEST_SUITE(templates)
 
 BOOST_AUTO_TEST_CASE(published_conversations_have_their_text_prompt_and_mask) {
-  const std::string shared = MEGACPP_SHARED_DIR;
+  const std::string& shared = test::shared_dir;
   if (shared.empty()) return test::left_out("chat_public.json: there are no fixtures");
   const scratch_folder dir;
   write_text(dir / "tokenizer_config.json",

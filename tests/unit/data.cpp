@@ -27,6 +27,7 @@
 #include <nlohmann/json.hpp>
 
 #include <scratch.hpp>
+#include <where.hpp>
 
 #include "child.hpp"
 
@@ -164,7 +165,7 @@ BOOST_AUTO_TEST_SUITE(splits)
 using range = mc::token_range;
 
 BOOST_AUTO_TEST_CASE(equal_to_megatron) {
-  const std::string file = std::string(MEGACPP_SHARED_DIR) + "/fixtures/megatron_golden.json";
+  const std::string file = test::shared_dir + "/fixtures/megatron_golden.json";
   const auto text = test::read_text(file);
   if (text.empty()) {
     test::left_out("there is no " + file);

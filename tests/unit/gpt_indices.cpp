@@ -25,6 +25,7 @@
 #include <nlohmann/json.hpp>
 
 #include <scratch.hpp>
+#include <where.hpp>
 
 namespace {
 
@@ -51,7 +52,7 @@ numbers shuffle_of(const mc::gpt_indices& indices) {
 
 /// The fixture; nothing, said, where it is missing.
 std::optional<nlohmann::json> golden() {
-  const std::string file = std::string(MEGACPP_SHARED_DIR) + "/fixtures/megatron_golden.json";
+  const std::string file = test::shared_dir + "/fixtures/megatron_golden.json";
   const auto text = test::read_text(file);
   if (!text.empty()) return nlohmann::json::parse(text);
   test::left_out("there is no " + file);

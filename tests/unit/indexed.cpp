@@ -27,6 +27,7 @@
 #include <nlohmann/json.hpp>
 
 #include <scratch.hpp>
+#include <where.hpp>
 
 namespace {
 
@@ -93,7 +94,7 @@ std::string from_hex(const std::string& hex) {
 }
 
 BOOST_AUTO_TEST_CASE(equal_to_megatron) {
-  const std::string file = std::string(MEGACPP_SHARED_DIR) + "/fixtures/megatron_golden.json";
+  const std::string file = test::shared_dir + "/fixtures/megatron_golden.json";
   const auto text = read_text(file);
   if (text.empty()) {
     test::left_out("there is no " + file);

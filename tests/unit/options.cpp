@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "scratch.hpp"
+#include "where.hpp"
 
 using mc::command;
 using mc::exit_code;
@@ -178,8 +179,8 @@ BOOST_AUTO_TEST_CASE(distances_of_names) {
 BOOST_AUTO_TEST_CASE(flags_of_other_programs) {
   mc::options o;
   const auto list = mc::flags_of(o);
-  const std::string cmake = test::read_text(MEGACPP_SOURCE_DIR "/cmake/megacpp_add_preset.cmake");
-  const std::string script = test::read_text(MEGACPP_SOURCE_DIR "/examples/build_preset.sh");
+  const std::string cmake = test::read_text(test::source_dir + "/cmake/megacpp_add_preset.cmake");
+  const std::string script = test::read_text(test::source_dir + "/examples/build_preset.sh");
   std::set<std::string> names;
   for (const mc::foreign_flag& f : mc::foreign_flags) {
     BOOST_TEST_CONTEXT(f.name) {
@@ -424,8 +425,8 @@ BOOST_AUTO_TEST_CASE(megatrons_flags_of_parallelism_are_known) {
 
 // What another value of a compiled flag needs is an argument of the build that there is.
 BOOST_AUTO_TEST_CASE(what_is_compiled_in_says_how_to_build_another) {
-  const std::string cmake = test::read_text(MEGACPP_SOURCE_DIR "/cmake/megacpp_add_preset.cmake");
-  const std::string script = test::read_text(MEGACPP_SOURCE_DIR "/examples/build_preset.sh");
+  const std::string cmake = test::read_text(test::source_dir + "/cmake/megacpp_add_preset.cmake");
+  const std::string script = test::read_text(test::source_dir + "/examples/build_preset.sh");
   mc::program_view p;
   p.name = "model", p.numbers.batch = {2, 16}, p.model.extents.heads = 4;
   p.model.extents.ffn = 4;

@@ -6,6 +6,7 @@
 #include <boost/test/unit_test.hpp>
 
 #include <megacpp/inspect/pictures.hpp>
+#include <where.hpp>
 
 #include <algorithm>
 #include <cstdlib>
@@ -22,7 +23,7 @@ using namespace mc;
 namespace {
 
 void documented(const char* name, const std::string& svg) {
-  const std::string path = std::string(MEGACPP_SOURCE_DIR "/docs/pictures/") + name;
+  const std::string path = test::source_dir + "/docs/pictures/" + name;
   if (std::getenv("MEGACPP_WRITE_PICTURES") != nullptr) std::ofstream(path) << svg;
   std::ifstream file(path);
   BOOST_REQUIRE(file);

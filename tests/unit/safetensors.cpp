@@ -18,6 +18,7 @@
 #include <vector>
 
 #include <scratch.hpp>
+#include <where.hpp>
 
 namespace {
 
@@ -56,8 +57,8 @@ std::string written(const mc::safetensors_layout& layout,
 
 BOOST_AUTO_TEST_CASE(files_of_the_reference_writer_are_read_and_written_back_byte_for_byte) {
   namespace fs = std::filesystem;
-  const fs::path root = fs::path(MEGACPP_SHARED_DIR) / "fixtures";
-  if (std::string_view(MEGACPP_SHARED_DIR).empty() || !fs::exists(root)) {
+  const fs::path root = fs::path(test::shared_dir) / "fixtures";
+  if (test::shared_dir.empty() || !fs::exists(root)) {
     test::left_out("there are no fixtures; set MEGACPP_SHARED_DIR");
     return;
   }

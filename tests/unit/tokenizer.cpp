@@ -13,6 +13,7 @@
 #include <nlohmann/json.hpp>
 
 #include <scratch.hpp>
+#include <where.hpp>
 
 namespace {
 
@@ -23,7 +24,7 @@ using test::write_text;
 using ids = std::vector<std::int32_t>;
 using nlohmann::json;
 
-const std::string shared = MEGACPP_SHARED_DIR;
+const std::string& shared = test::shared_dir;
 
 std::string utf8(unsigned c) {
   std::string s(4, '\0');
