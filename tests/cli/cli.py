@@ -1549,6 +1549,8 @@ class Starts(Case):
             root = self.folder / "root"
             limit = lambda: resource.setrlimit(  # noqa: E731
                 resource.RLIMIT_AS, (size << 20, size << 20))
+            if run("--version", check=None, preexec_fn=limit).returncode < 0:
+                continue  # what a library does before main ends it: oneDNN 3.7 at 70 MiB
             done = run("train", "--mock-data", "--train-iters", 2, "--save", root, check=None,
                        preexec_fn=limit)
             if b"error while loading shared libraries" in done.stderr:

@@ -25,17 +25,20 @@ from cli import (DATA, INTERRUPTED, MISMATCH, MODEL, NONFINITE, USAGE,  # noqa: 
 
 RANKS = 11
 WITHOUT_MPI = COMMUNICATORS = STRUCK = None
-# What mpirun says of its own accord.
+# What mpirun says of its own accord, of OpenMPI 4 and 5.
 LAUNCHER = ("MPI_ABORT was invoked", "with errorcode", "NOTE: invoking", "You may or may not see",
             "exactly when Open MPI", "Primary job", "a non-zero exit code", "mpirun ", "mpirun:",
-            "  Process name", "  Exit code", "the job to be terminated", "-----", "[")
+            "  Process name", "  Exit code", "the job to be terminated", "-----", "[",
+            "  Proc:", "  Errorcode:", "prterun has exited", "prterun noticed", "signal 9 (Killed)", "terminated by signals sent by",
+            '"abort". This may have caused', "Unable to find reachable pairing")
 
 
 def on(ranks, *words, **options):
     """The same for every rank by mpirun, which may run more ranks than there are processors. A word
     that is a function is its own for every rank."""
     environment = {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-                   "OMPI_MCA_rmaps_base_oversubscribe": "1", **options.pop("env", {})}
+                   "OMPI_MCA_rmaps_base_oversubscribe": "1",  # OpenMPI 4; 5:
+                   "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe", **options.pop("env", {})}
     return subprocess.Popen(["mpirun", "-n", str(ranks), *map(str, words)], env=environment,
                             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                             stderr=subprocess.PIPE, text=True, **options)
@@ -43,7 +46,8 @@ def on(ranks, *words, **options):
 
 def own(errors):
     """The lines that the program has said, sorted."""
-    return sorted(line for line in errors.splitlines() if line and not line.startswith(LAUNCHER))
+    lines = (line.strip("\0") for line in errors.splitlines())
+    return sorted(line for line in lines if line and not line.startswith(LAUNCHER))
 
 
 def processes(folder):
@@ -140,7 +144,7 @@ class Processes(cli.Case):
         self.assertEqual(*map(self.state, ("threads", "threads-too")))
         # Over sockets, as between machines, each rank in a folder of its own.
         each = self.apart(8)
-        self.done(8, "--mca", "btl", "tcp,self", each, cli.PROGRAM, *train, "--save", "sockets")
+        self.done(8, "--mca", "btl", "tcp,self", "--mca", "btl_tcp_if_include", "lo", each, cli.PROGRAM, *train, "--save", "sockets")
         self.assertEqual(self.losses(self.folder / "of-0/metrics"), of_threads)
         self.assertEqual(self.state("threads"), self.state("of-0/sockets"))
         self.assertEqual(list(self.folder.glob("of-[1-9]/*s")), [])  # the first rank writes

@@ -45,6 +45,7 @@ tar -C "$source" --exclude='./build*' -c . | tar -C "$root/megacpp" --no-same-ow
 inside() {
   unshare --mount --pid --fork --kill-child -- bash -euc '
     mount -t proc proc "$1/proc"
+    mount -t sysfs sys "$1/sys"
     exec chroot "$1" env -i HOME=/root PATH=/usr/sbin:/usr/bin:/sbin:/bin TERM=dumb \
       bash -euxo pipefail -c "cd /megacpp && $2"' inside "$root" "$1"
 }
