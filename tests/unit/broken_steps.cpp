@@ -108,6 +108,13 @@ struct stage_step {
     return -1;
   }
   constexpr void drop(int i) { tasks.erase(i, i + 1); }
+  constexpr void twice(int i) { tasks.insert(i, task(tasks[i])); }
+  /// The last task that does this.
+  constexpr int last(action what) const {
+    int i = tasks.size() - 1;
+    while (i >= 0 && tasks[i].what != what) --i;
+    return i;
+  }
   constexpr void swap(int i, int j) {
     const task x = tasks[i];
     tasks[i] = tasks[j], tasks[j] = x;
@@ -127,7 +134,7 @@ struct breakage {
   fault code;
   void (*apply)(stage_step&);
 };
-constexpr auto T001 = fault::T001, T002 = fault::T002;
+constexpr auto T001 = fault::T001, T002 = fault::T002, T004 = fault::T004, T005 = fault::T005;
 constexpr breakage broken[] = {
     {"two layers run in the wrong order", 1, 0, 2, T001,
      [](stage_step& s) { s.swap(s.find(1, phase::forward, 0), s.find(2, phase::forward, 0)); }},
@@ -146,19 +153,13 @@ constexpr breakage broken[] = {
     {"a prologue that derives nothing is left out", 1, 0, 2, T002,
      [](stage_step& s) { s.drop(s.find(0, phase::prologue, -1)); }},
     {"a layer's backward pass runs twice", 1, 0, 2, T002,
-     [](stage_step& s) {
-       const int i = s.find(2, backward_pass, 0);
-       s.tasks.insert(i, task(s.tasks[i]));
-     }},
+     [](stage_step& s) { s.twice(s.find(2, backward_pass, 0)); }},
     {"the last layer's backward pass is left out", 1, 0, 2, T002,
      [](stage_step& s) { s.drop(s.find(0, backward_pass, 1)); }},
     {"gradients of derived values go back before the last micro-batch", 1, 0, 2, T002,
      [](stage_step& s) { s.move(s.find(1, phase::epilogue, -1), s.find(1, backward_pass, 1)); }},
     {"gradients of derived values go back twice", 1, 0, 2, T002,
-     [](stage_step& s) {
-       const int i = s.find(1, phase::epilogue, -1);
-       s.tasks.insert(i, task(s.tasks[i]));
-     }},
+     [](stage_step& s) { s.twice(s.find(1, phase::epilogue, -1)); }},
     {"a layer's gradients of derived values do not go back", 1, 0, 2, T002,
      [](stage_step& s) { s.drop(s.find(1, phase::epilogue, -1)); }},
     {"gradients are reduced before those of derived values have gone back", 1, 0, 2, T002,
@@ -166,10 +167,7 @@ constexpr breakage broken[] = {
        s.move(s.find(s.shape.training.update, phase::prologue, -1), s.find(1, phase::epilogue, -1));
      }},
     {"gradients are reduced twice", 1, 0, 2, T002,
-     [](stage_step& s) {
-       const int i = s.find(s.shape.training.update, phase::prologue, -1);
-       s.tasks.insert(i, task(s.tasks[i]));
-     }},
+     [](stage_step& s) { s.twice(s.find(s.shape.training.update, phase::prologue, -1)); }},
     {"gradients are not reduced", 1, 0, 2, T002,
      [](stage_step& s) { s.drop(s.find(s.shape.training.update, phase::prologue, -1)); }},
     {"weights are updated before the norm is known", 1, 0, 2, T002,
@@ -241,6 +239,90 @@ constexpr breakage broken[] = {
      [](stage_step& s) { s.drop(s.find(action::receive, 1)); }},
     {"a stage sends what it has not computed", 2, 0, 3, T001,
      [](stage_step& s) { s.move(s.find(action::send, 1), s.find(2, phase::forward, 1)); }},
+
+    {"a micro-batch is fed twice", 1, 0, 2, T002,
+     [](stage_step& s) { s.twice(s.find(action::feed, 1)); }},
+    {"a task is of a micro-batch that the step has not", 1, 0, 2, T002,
+     [](stage_step& s) { s.tasks[s.find(action::feed, 1)].micro = 2; }},
+    {"values of the update lie on what a layer derives", 1, 0, 2, T001,
+     [](stage_step& s) {
+       s.of(content::derived, s.shape.training.update).offset = s.of(content::derived, 1).offset;
+     }},
+    {"two inputs that a stage does not read lie in one place", 2, 1, 2, T001,
+     [](stage_step& s) {
+       s.b[s.b.of(feed::token_keys)].offset = s.b[s.b.of(feed::tokens)].offset;
+     }},
+
+    {"saved values have half their bytes", 1, 0, 2, T004,
+     [](stage_step& s) { s.of(content::saved, 2).bytes /= 2; }},
+    {"saved values lack a line", 1, 0, 2, T004,
+     [](stage_step& s) { s.of(content::saved, 2).bytes -= memory_alignment; }},
+    {"working values lack a line", 1, 0, 2, T004,
+     [](stage_step& s) { s.of(content::working).bytes -= memory_alignment; }},
+    {"derived values have half their bytes", 1, 0, 2, T004,
+     [](stage_step& s) { s.of(content::derived, 1).bytes /= 2; }},
+    {"gradients of derived values lack a line", 1, 0, 2, T004,
+     [](stage_step& s) { s.of(content::derived_gradients, 1).bytes -= memory_alignment; }},
+    {"the stream has half its bytes", 1, 0, 2, T004,
+     [](stage_step& s) { s.of(content::stream, 2).bytes /= 2; }},
+    {"a cotangent lacks a line", 1, 0, 2, T004,
+     [](stage_step& s) { s.of(content::d_stream, 2).bytes -= memory_alignment; }},
+    {"labels lack a line", 1, 0, 2, T004,
+     [](stage_step& s) { s.b[s.b.of(feed::labels)].bytes -= memory_alignment; }},
+    {"an input that a stage does not read lacks a line", 2, 1, 2, T004,
+     [](stage_step& s) { s.b[s.b.of(feed::tokens)].bytes -= memory_alignment; }},
+    {"the seed has no bytes", 1, 0, 2, T004, [](stage_step& s) { s.of(content::seed).bytes = 0; }},
+    {"the totals have no bytes", 1, 0, 2, T004,
+     [](stage_step& s) { s.of(content::totals).bytes = 0; }},
+    {"what is received has half its bytes", 2, 1, 2, T004,
+     [](stage_step& s) { s.of(content::stream, 0).bytes /= 2; }},
+    {"what is sent back has half its bytes", 2, 1, 2, T004,
+     [](stage_step& s) { s.of(content::d_stream, 0).bytes /= 2; }},
+    {"a layer saves beyond its arena", 1, 0, 2, T004,
+     [](stage_step& s) { s.of(content::saved, 2).offset += 1 << 20; }},
+    {"a layer saves a line beyond its arena", 1, 0, 2, T004,
+     [](stage_step& s) {
+       buffer& x = s.of(content::saved, 2);
+       x.offset = s.b.bytes(arena_of::saved) - x.bytes + memory_alignment;
+     }},
+    {"a cotangent lies before its arena", 1, 0, 2, T004,
+     [](stage_step& s) { s.of(content::d_stream, 2).offset = -memory_alignment; }},
+    {"the copies of a stream reach beyond its arena", 2, 0, 3, T004,
+     [](stage_step& s) { s.of(content::stream, 2).copies = 100; }},
+    {"the stream lies between lines", 1, 0, 2, T004,
+     [](stage_step& s) { s.of(content::stream, 2).offset += 4; }},
+    {"a stream has no copy", 1, 0, 2, T004,
+     [](stage_step& s) { s.of(content::stream, 2).copies = 0; }},
+    {"a stream has no place", 1, 0, 2, T004,
+     [](stage_step& s) { s.of(content::stream, 2).first = -1; }},
+
+    {"a micro-batch is not sent", 2, 0, 3, T005,
+     [](stage_step& s) { s.drop(s.find(action::send, 1)); }},
+    {"the last micro-batch is not sent back", 2, 1, 3, T005,
+     [](stage_step& s) { s.drop(s.last(action::send)); }},
+    {"a micro-batch is sent twice", 2, 0, 3, T005,
+     [](stage_step& s) { s.twice(s.find(action::send, 1)); }},
+    {"a micro-batch is received twice", 2, 1, 3, T005,
+     [](stage_step& s) { s.twice(s.find(action::receive, 1)); }},
+    {"a stage receives the backward pass before it sends the forward pass", 2, 0, 3, T005,
+     [](stage_step& s) { s.swap(s.find(action::send, 1), s.find(action::send, 1) + 1); }},
+    {"what is sent is written over", 2, 0, 3, T005,
+     [](stage_step&
+            s) { s.drop(s.find(action::wait, phase::forward, s.shape.training.use(2), 1)); }},
+    {"a stage waits behind the task that writes over what it sends", 2, 0, 3, T005,
+     [](stage_step& s) { s.swap(s.find(action::wait, 1), s.find(action::wait, 1) + 1); }},
+    {"a stage waits for what it has sent before it receives", 2, 1, 3, T005,
+     [](stage_step& s) { s.move(s.find(action::wait, 1), s.find(action::receive, 1)); }},
+    {"nobody waits for what was sent last", 2, 0, 3, T005,
+     [](stage_step& s) { s.drop(s.last(action::wait)); }},
+    {"nobody waits for what was sent back last", 2, 1, 3, T005,
+     [](stage_step& s) { s.drop(s.last(action::wait)); }},
+    {"what is received lies on what is sent", 2, 0, 3, T005,
+     [](stage_step& s) { s.of(content::d_stream, 3).offset = s.of(content::stream, 3).offset; }},
+    {"a cotangent lies on what is sent", 2, 0, 3, T005,
+     [](stage_step& s) { s.of(content::d_stream, 2).offset = s.of(content::stream, 3).offset; }},
+    {"the stream lies on the cotangent that is sent", 2, 1, 3, T005,
+     [](stage_step& s) { s.of(content::stream, 1).offset = s.of(content::d_stream, 0).offset; }},
 };
 
 constexpr bool refused(std::span<const planned_graph> graphs, const breakage& x) {
@@ -368,6 +450,15 @@ BOOST_AUTO_TEST_CASE(schedules_run_any_number_of_micro_batches_that_they_say_the
                                                                 << s.chunks << ", " << micros
                                                                 << ": " << wrong.what.c_str());
       }
+}
+
+// An evaluation goes forward only, one chunk behind the other.
+BOOST_AUTO_TEST_CASE(evaluations_run_any_number_of_micro_batches) {
+  for (int chunks = 1; chunks <= 4; ++chunks)
+    for (int pp = 1; pp <= 8; ++pp)
+      for (int micros = 1; micros <= 3 * pp + 1; ++micros)
+        BOOST_TEST(verify_schedule(&forward_only, pipeline(pp, chunks), micros, 1).what.c_str() ==
+                   "");
 }
 
 // Narayanan et al. 2021: under 1F1B a stage keeps as many micro-batches as there are stages from it
