@@ -4,7 +4,8 @@
 // A stage that receives a cotangent before it sends a stream, and a neighbour that waits for that
 // stream before it sends: where each waits for the other, both do so without end
 // (pytorch/pytorch#109401, https://github.com/pytorch/pytorch/issues/109401;
-// NVIDIA/Megatron-LM#5100, https://github.com/NVIDIA/Megatron-LM/issues/5100).
+// NVIDIA/Megatron-LM#5100, https://github.com/NVIDIA/Megatron-LM/issues/5100;
+// NVIDIA/Megatron-LM#1450, https://github.com/NVIDIA/Megatron-LM/issues/1450).
 #include "one_layer.hpp"
 
 #include <megacpp/plan/verify_step.hpp>

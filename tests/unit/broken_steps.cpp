@@ -81,8 +81,9 @@ struct stage_step {
   list<task> tasks;
   int micros;
 
-  constexpr stage_step(std::span<const planned_graph> graphs, int pp, int stage, int count)
-      : shape(mixture.layers, kinds, layout{.pp = pp}, stage, &kind_of),
+  constexpr stage_step(std::span<const planned_graph> graphs, int pp, int stage, int count,
+                       int chunks = 1)
+      : shape(mixture.layers, kinds, layout{.pp = pp, .virtual_stages = chunks}, stage, &kind_of),
         b(buffers_of(graphs, shape)),
         tasks(training_step(shape.training, count)),
         micros(count) {}
@@ -396,11 +397,13 @@ BOOST_AUTO_TEST_CASE(the_steps_of_every_stage_are_accepted_for_any_number_of_mic
   const auto all = std::make_unique<parts>();
   for (const int pp : {1, 2, 4})
     for (int stage = 0; stage < pp; ++stage)
-      for (int micros = 1; micros <= 2 * pp + 1; ++micros) {
-        const stage_step s(all->planned, pp, stage, micros);
-        BOOST_TEST(s.wrong().what.c_str() == "", "stage " << stage << " of " << pp);
-        BOOST_TEST(verify_stage(all->planned, s.shape, false, micros).what.c_str() == "");
-      }
+      for (int micros = 1; micros <= 2 * pp + 1; ++micros)
+        for (const int chunks : {1, 2}) {
+          if (chunks > 1 && (pp != 2 || micros % pp != 0)) continue;
+          const stage_step s(all->planned, pp, stage, micros, chunks);
+          BOOST_TEST(s.wrong().what.c_str() == "", "stage " << stage << " of " << pp);
+          BOOST_TEST(verify_stage(all->planned, s.shape, false, micros).what.c_str() == "");
+        }
 }
 
 // What a use of the tasks finds its weights and its dropout by.
