@@ -136,194 +136,215 @@ struct breakage {
   void (*apply)(stage_step&);
 };
 constexpr auto T001 = fault::T001, T002 = fault::T002, T004 = fault::T004, T005 = fault::T005;
-constexpr breakage broken[] = {
-    {"two layers run in the wrong order", 1, 0, 2, T001,
-     [](stage_step& s) { s.swap(s.find(1, phase::forward, 0), s.find(2, phase::forward, 0)); }},
-    {"a layer's forward pass is left out", 1, 0, 2, T001,
-     [](stage_step& s) { s.drop(s.find(2, phase::forward, 1)); }},
-    {"the backward pass goes in forward order", 1, 0, 2, T001,
-     [](stage_step& s) { s.swap(s.find(2, backward_pass, 0), s.find(3, backward_pass, 0)); }},
-    {"a micro-batch is not fed", 1, 0, 2, T001,
-     [](stage_step& s) { s.drop(s.find(action::feed, 1)); }},
-    {"the next micro-batch goes forward before this one has gone back", 1, 0, 2, T001,
-     [](stage_step& s) { s.move(s.find(2, phase::forward, 1), s.find(2, backward_pass, 0)); }},
-    {"a layer's backward pass is of another micro-batch", 1, 0, 2, T001,
-     [](stage_step& s) { s.tasks[s.find(2, backward_pass, 0)].micro = 1; }},
-    {"a layer's prologue is left out", 1, 0, 2, T001,
-     [](stage_step& s) { s.drop(s.find(1, phase::prologue, -1)); }},
-    {"a prologue that derives nothing is left out", 1, 0, 2, T002,
-     [](stage_step& s) { s.drop(s.find(0, phase::prologue, -1)); }},
-    {"a layer's backward pass runs twice", 1, 0, 2, T002,
-     [](stage_step& s) { s.twice(s.find(2, backward_pass, 0)); }},
-    {"the last layer's backward pass is left out", 1, 0, 2, T002,
-     [](stage_step& s) { s.drop(s.find(0, backward_pass, 1)); }},
-    {"gradients of derived values go back before the last micro-batch", 1, 0, 2, T002,
-     [](stage_step& s) { s.move(s.find(1, phase::epilogue, -1), s.find(1, backward_pass, 1)); }},
-    {"gradients of derived values go back twice", 1, 0, 2, T002,
-     [](stage_step& s) { s.twice(s.find(1, phase::epilogue, -1)); }},
-    {"a layer's gradients of derived values do not go back", 1, 0, 2, T002,
-     [](stage_step& s) { s.drop(s.find(1, phase::epilogue, -1)); }},
-    {"gradients are reduced before those of derived values have gone back", 1, 0, 2, T002,
-     [](stage_step& s) {
-       s.move(s.find(s.shape.training.update, phase::prologue, -1), s.find(1, phase::epilogue, -1));
-     }},
-    {"gradients are reduced twice", 1, 0, 2, T002,
-     [](stage_step& s) { s.twice(s.find(s.shape.training.update, phase::prologue, -1)); }},
-    {"gradients are not reduced", 1, 0, 2, T002,
-     [](stage_step& s) { s.drop(s.find(s.shape.training.update, phase::prologue, -1)); }},
-    {"weights are updated before the norm is known", 1, 0, 2, T002,
-     [](stage_step& s) {
-       const int end = s.shape.training.update;
-       s.swap(s.find(end, phase::forward, -1), s.find(end, phase::epilogue, -1));
-     }},
-    {"weights are not updated", 1, 0, 2, T002,
-     [](stage_step& s) { s.drop(s.find(s.shape.training.update, phase::epilogue, -1)); }},
-    {"the totals are not cleared", 1, 0, 2, T001,
-     [](stage_step& s) { s.drop(s.find(action::clear, phase::forward)); }},
-    {"the gradients are not cleared", 1, 0, 2, T001,
-     [](stage_step& s) { s.drop(s.find(action::clear, backward_pass)); }},
-    {"gradients of derived values are not cleared", 1, 0, 2, T001,
-     [](stage_step& s) { s.drop(s.find(action::clear, phase::epilogue, 2)); }},
-    {"the totals are cleared again", 1, 0, 2, T002,
-     [](stage_step& s) { s.tasks.insert(s.find(action::feed, 1), clear_task(phase::forward)); }},
-    {"the gradients are cleared between micro-batches", 1, 0, 2, T002,
-     [](stage_step& s) { s.tasks.insert(s.find(action::feed, 1), clear_task(backward_pass)); }},
-    {"the gradients are cleared before the norm", 1, 0, 2, T002,
-     [](stage_step& s) {
-       s.tasks.insert(s.find(s.shape.training.update, phase::forward, -1),
-                      clear_task(backward_pass));
-     }},
-    {"gradients of derived values are cleared before they go back", 1, 0, 2, T002,
-     [](stage_step& s) {
-       s.tasks.insert(s.find(2, phase::epilogue, -1), clear_task(phase::epilogue, 2));
-     }},
-    {"the totals are left out", 1, 0, 2, T002,
-     [](stage_step& s) { s.drop(s.find(s.shape.training.totals, phase::forward, -1)); }},
-    {"the totals are made whole before the last micro-batch", 1, 0, 2, T002,
-     [](stage_step& s) {
-       s.move(s.find(s.shape.training.totals, phase::forward, -1),
-              s.find(action::feed, phase::forward, -1, 1));
-     }},
-    {"the totals are made whole behind the update", 1, 0, 2, T002,
-     [](stage_step& s) {
-       const int i = s.find(s.shape.training.totals, phase::forward, -1);
-       const task x = s.tasks[i];
-       s.drop(i);
-       s.tasks.push(x);
-     }},
-    {"the totals lie on the seed", 1, 0, 2, T001,
-     [](stage_step& s) { s.of(content::totals).offset = s.of(content::seed).offset; }},
-    {"two layers save in one place", 1, 0, 2, T001,
-     [](stage_step& s) { s.of(content::saved, 2).offset = s.of(content::saved, 1).offset; }},
-    {"two layers save in places that overlap by a line", 1, 0, 2, T001,
-     [](stage_step& s) {
-       buffer &x = s.of(content::saved, 2), &y = s.of(content::saved, 1);
-       x.offset = y.offset + y.bytes - memory_alignment;
-     }},
-    {"the stream after a layer lies on that before it", 1, 0, 2, T001,
-     [](stage_step& s) { s.of(content::stream, 2).offset = s.of(content::stream, 1).offset; }},
-    {"a cotangent lies on a stream that is read later", 1, 0, 2, T001,
-     [](stage_step& s) { s.of(content::d_stream, 4).offset = s.of(content::stream, 2).offset; }},
-    {"derived values of two layers lie in one place", 1, 0, 2, T001,
-     [](stage_step& s) { s.of(content::derived, 2).offset = s.of(content::derived, 1).offset; }},
-    {"labels lie on tokens", 1, 0, 2, T001,
-     [](stage_step& s) { s.b[s.b.of(feed::labels)].offset = s.b[s.b.of(feed::tokens)].offset; }},
-    {"the seed lies on the labels", 1, 0, 2, T001,
-     [](stage_step& s) { s.of(content::seed).offset = s.b[s.b.of(feed::labels)].offset; }},
-    {"the numbers of the step lie on the labels", 1, 0, 2, T001,
-     [](stage_step& s) { s.of(content::numbers).offset = s.b[s.b.of(feed::labels)].offset; }},
-    {"a stage keeps one micro-batch where two are in flight", 2, 0, 3, T001,
-     [](stage_step& s) {
-       for (int u = 0; u < 3; ++u) s.of(content::saved, u).copies = 1;
-     }},
-    {"a stage does not wait for the stream", 2, 1, 3, T001,
-     [](stage_step& s) { s.drop(s.find(action::receive, 1)); }},
-    {"a stage sends what it has not computed", 2, 0, 3, T001,
-     [](stage_step& s) { s.move(s.find(action::send, 1), s.find(2, phase::forward, 1)); }},
+constexpr breakage broken[] =
+    {
+        {"two layers run in the wrong order", 1, 0, 2, T001,
+         [](stage_step& s) { s.swap(s.find(1, phase::forward, 0), s.find(2, phase::forward, 0)); }},
+        {"a layer's forward pass is left out", 1, 0, 2, T001,
+         [](stage_step& s) { s.drop(s.find(2, phase::forward, 1)); }},
+        {"the backward pass goes in forward order", 1, 0, 2, T001,
+         [](stage_step& s) { s.swap(s.find(2, backward_pass, 0), s.find(3, backward_pass, 0)); }},
+        {"a micro-batch is not fed", 1, 0, 2, T001,
+         [](stage_step& s) { s.drop(s.find(action::feed, 1)); }},
+        {"the next micro-batch goes forward before this one has gone back", 1, 0, 2, T001,
+         [](stage_step& s) { s.move(s.find(2, phase::forward, 1), s.find(2, backward_pass, 0)); }},
+        {"a layer's backward pass is of another micro-batch", 1, 0, 2, T001,
+         [](stage_step& s) { s.tasks[s.find(2, backward_pass, 0)].micro = 1; }},
+        {"a layer's prologue is left out", 1, 0, 2, T001,
+         [](stage_step& s) { s.drop(s.find(1, phase::prologue, -1)); }},
+        {"a prologue that derives nothing is left out", 1, 0, 2, T002,
+         [](stage_step& s) { s.drop(s.find(0, phase::prologue, -1)); }},
+        {"a layer's backward pass runs twice", 1, 0, 2, T002,
+         [](stage_step& s) { s.twice(s.find(2, backward_pass, 0)); }},
+        {"the last layer's backward pass is left out", 1, 0, 2, T002,
+         [](stage_step& s) { s.drop(s.find(0, backward_pass, 1)); }},
+        {"gradients of derived values go back before the last micro-batch", 1, 0, 2, T002,
+         [](stage_step& s) {
+           s.move(s.find(1, phase::epilogue, -1), s.find(1, backward_pass, 1));
+         }},
+        {"gradients of derived values go back twice", 1, 0, 2, T002,
+         [](stage_step& s) { s.twice(s.find(1, phase::epilogue, -1)); }},
+        {"a layer's gradients of derived values do not go back", 1, 0, 2, T002,
+         [](stage_step& s) { s.drop(s.find(1, phase::epilogue, -1)); }},
+        {"gradients are reduced before those of derived values have gone back", 1, 0, 2, T002,
+         [](stage_step& s) {
+           s.move(s.find(s.shape.training.update, phase::prologue, -1),
+                  s.find(1, phase::epilogue, -1));
+         }},
+        {"gradients are reduced twice", 1, 0, 2, T002,
+         [](stage_step& s) { s.twice(s.find(s.shape.training.update, phase::prologue, -1)); }},
+        {"gradients are not reduced", 1, 0, 2, T002,
+         [](stage_step& s) { s.drop(s.find(s.shape.training.update, phase::prologue, -1)); }},
+        {"weights are updated before the norm is known", 1, 0, 2, T002,
+         [](stage_step& s) {
+           const int end = s.shape.training.update;
+           s.swap(s.find(end, phase::forward, -1), s.find(end, phase::epilogue, -1));
+         }},
+        {"weights are not updated", 1, 0, 2, T002,
+         [](stage_step& s) { s.drop(s.find(s.shape.training.update, phase::epilogue, -1)); }},
+        {"the totals are not cleared", 1, 0, 2, T001,
+         [](stage_step& s) { s.drop(s.find(action::clear, phase::forward)); }},
+        {"the gradients are not cleared", 1, 0, 2, T001,
+         [](stage_step& s) { s.drop(s.find(action::clear, backward_pass)); }},
+        {"gradients of derived values are not cleared", 1, 0, 2, T001,
+         [](stage_step& s) { s.drop(s.find(action::clear, phase::epilogue, 2)); }},
+        {"the totals are cleared again", 1, 0, 2, T002,
+         [](stage_step& s) {
+           s.tasks.insert(s.find(action::feed, 1), clear_task(phase::forward));
+         }},
+        {"the gradients are cleared between micro-batches", 1, 0, 2, T002,
+         [](stage_step& s) { s.tasks.insert(s.find(action::feed, 1), clear_task(backward_pass)); }},
+        {"the gradients are cleared before the norm", 1, 0, 2, T002,
+         [](stage_step& s) {
+           s.tasks.insert(s.find(s.shape.training.update, phase::forward, -1),
+                          clear_task(backward_pass));
+         }},
+        {"gradients of derived values are cleared before they go back", 1, 0, 2, T002,
+         [](stage_step& s) {
+           s.tasks.insert(s.find(2, phase::epilogue, -1), clear_task(phase::epilogue, 2));
+         }},
+        {"the totals are left out", 1, 0, 2, T002,
+         [](stage_step& s) { s.drop(s.find(s.shape.training.totals, phase::forward, -1)); }},
+        {"the totals are made whole before the last micro-batch", 1, 0, 2, T002,
+         [](stage_step& s) {
+           s.move(s.find(s.shape.training.totals, phase::forward, -1),
+                  s.find(action::feed, phase::forward, -1, 1));
+         }},
+        {"the totals are made whole behind the update", 1, 0, 2, T002,
+         [](stage_step& s) {
+           const int i = s.find(s.shape.training.totals, phase::forward, -1);
+           const task x = s.tasks[i];
+           s.drop(i);
+           s.tasks.push(x);
+         }},
+        {"the totals lie on the seed", 1, 0, 2, T001,
+         [](stage_step& s) { s.of(content::totals).offset = s.of(content::seed).offset; }},
+        {"two layers save in one place", 1, 0, 2, T001,
+         [](stage_step& s) { s.of(content::saved, 2).offset = s.of(content::saved, 1).offset; }},
+        {"two layers save in places that overlap by a line", 1, 0, 2, T001,
+         [](stage_step& s) {
+           buffer &x = s.of(content::saved, 2), &y = s.of(content::saved, 1);
+           x.offset = y.offset + y.bytes - memory_alignment;
+         }},
+        {"the stream after a layer lies on that before it", 1, 0, 2, T001,
+         [](stage_step& s) { s.of(content::stream, 2).offset = s.of(content::stream, 1).offset; }},
+        {"a cotangent lies on a stream that is read later", 1, 0, 2, T001,
+         [](stage_step& s) {
+           s.of(content::d_stream, 4).offset = s.of(content::stream, 2).offset;
+         }},
+        {"derived values of two layers lie in one place", 1, 0, 2, T001,
+         [](stage_step& s) {
+           s.of(content::derived, 2).offset = s.of(content::derived, 1).offset;
+         }},
+        {"labels lie on tokens", 1, 0, 2, T001,
+         [](stage_step& s) {
+           s.b[s.b.of(feed::labels)].offset = s.b[s.b.of(feed::tokens)].offset;
+         }},
+        {"the seed lies on the labels", 1, 0, 2, T001,
+         [](stage_step& s) { s.of(content::seed).offset = s.b[s.b.of(feed::labels)].offset; }},
+        {"the numbers of the step lie on the labels", 1, 0, 2, T001,
+         [](stage_step& s) { s.of(content::numbers).offset = s.b[s.b.of(feed::labels)].offset; }},
+        {"a stage keeps one micro-batch where two are in flight", 2, 0, 3, T001,
+         [](stage_step& s) {
+           for (int u = 0; u < 3; ++u) s.of(content::saved, u).copies = 1;
+         }},
+        {"a stage does not wait for the stream", 2, 1, 3, T001,
+         [](stage_step& s) { s.drop(s.find(action::receive, 1)); }},
+        {"a stage sends what it has not computed", 2, 0, 3, T001,
+         [](stage_step& s) { s.move(s.find(action::send, 1), s.find(2, phase::forward, 1)); }},
 
-    {"a micro-batch is fed twice", 1, 0, 2, T002,
-     [](stage_step& s) { s.twice(s.find(action::feed, 1)); }},
-    {"a task is of a micro-batch that the step has not", 1, 0, 2, T002,
-     [](stage_step& s) { s.tasks[s.find(action::feed, 1)].micro = 2; }},
-    {"values of the update lie on what a layer derives", 1, 0, 2, T001,
-     [](stage_step& s) {
-       s.of(content::derived, s.shape.training.update).offset = s.of(content::derived, 1).offset;
-     }},
-    {"two inputs that a stage does not read lie in one place", 2, 1, 2, T001,
-     [](stage_step& s) {
-       s.b[s.b.of(feed::token_keys)].offset = s.b[s.b.of(feed::tokens)].offset;
-     }},
+        {"a micro-batch is fed twice", 1, 0, 2, T002,
+         [](stage_step& s) { s.twice(s.find(action::feed, 1)); }},
+        {"a task is of a micro-batch that the step has not", 1, 0, 2, T002,
+         [](stage_step& s) { s.tasks[s.find(action::feed, 1)].micro = 2; }},
+        {"values of the update lie on what a layer derives", 1, 0, 2, T001,
+         [](stage_step& s) {
+           s.of(content::derived, s.shape.training.update).offset =
+               s.of(content::derived, 1).offset;
+         }},
+        {"two inputs that a stage does not read lie in one place", 2, 1, 2, T001,
+         [](stage_step& s) {
+           s.b[s.b.of(feed::token_keys)].offset = s.b[s.b.of(feed::tokens)].offset;
+         }},
 
-    {"saved values have half their bytes", 1, 0, 2, T004,
-     [](stage_step& s) { s.of(content::saved, 2).bytes /= 2; }},
-    {"saved values lack a line", 1, 0, 2, T004,
-     [](stage_step& s) { s.of(content::saved, 2).bytes -= memory_alignment; }},
-    {"working values lack a line", 1, 0, 2, T004,
-     [](stage_step& s) { s.of(content::working).bytes -= memory_alignment; }},
-    {"derived values have half their bytes", 1, 0, 2, T004,
-     [](stage_step& s) { s.of(content::derived, 1).bytes /= 2; }},
-    {"gradients of derived values lack a line", 1, 0, 2, T004,
-     [](stage_step& s) { s.of(content::derived_gradients, 1).bytes -= memory_alignment; }},
-    {"the stream has half its bytes", 1, 0, 2, T004,
-     [](stage_step& s) { s.of(content::stream, 2).bytes /= 2; }},
-    {"a cotangent lacks a line", 1, 0, 2, T004,
-     [](stage_step& s) { s.of(content::d_stream, 2).bytes -= memory_alignment; }},
-    {"labels lack a line", 1, 0, 2, T004,
-     [](stage_step& s) { s.b[s.b.of(feed::labels)].bytes -= memory_alignment; }},
-    {"an input that a stage does not read lacks a line", 2, 1, 2, T004,
-     [](stage_step& s) { s.b[s.b.of(feed::tokens)].bytes -= memory_alignment; }},
-    {"the seed has no bytes", 1, 0, 2, T004, [](stage_step& s) { s.of(content::seed).bytes = 0; }},
-    {"the totals have no bytes", 1, 0, 2, T004,
-     [](stage_step& s) { s.of(content::totals).bytes = 0; }},
-    {"what is received has half its bytes", 2, 1, 2, T004,
-     [](stage_step& s) { s.of(content::stream, 0).bytes /= 2; }},
-    {"what is sent back has half its bytes", 2, 1, 2, T004,
-     [](stage_step& s) { s.of(content::d_stream, 0).bytes /= 2; }},
-    {"a layer saves beyond its arena", 1, 0, 2, T004,
-     [](stage_step& s) { s.of(content::saved, 2).offset += 1 << 20; }},
-    {"a layer saves a line beyond its arena", 1, 0, 2, T004,
-     [](stage_step& s) {
-       buffer& x = s.of(content::saved, 2);
-       x.offset = s.b.bytes(arena_of::saved) - x.bytes + memory_alignment;
-     }},
-    {"a cotangent lies before its arena", 1, 0, 2, T004,
-     [](stage_step& s) { s.of(content::d_stream, 2).offset = -memory_alignment; }},
-    {"the copies of a stream reach beyond its arena", 2, 0, 3, T004,
-     [](stage_step& s) { s.of(content::stream, 2).copies = 100; }},
-    {"the stream lies between lines", 1, 0, 2, T004,
-     [](stage_step& s) { s.of(content::stream, 2).offset += 4; }},
-    {"a stream has no copy", 1, 0, 2, T004,
-     [](stage_step& s) { s.of(content::stream, 2).copies = 0; }},
-    {"a stream has no place", 1, 0, 2, T004,
-     [](stage_step& s) { s.of(content::stream, 2).first = -1; }},
+        {"saved values have half their bytes", 1, 0, 2, T004,
+         [](stage_step& s) { s.of(content::saved, 2).bytes /= 2; }},
+        {"saved values lack a line", 1, 0, 2, T004,
+         [](stage_step& s) { s.of(content::saved, 2).bytes -= memory_alignment; }},
+        {"working values lack a line", 1, 0, 2, T004,
+         [](stage_step& s) { s.of(content::working).bytes -= memory_alignment; }},
+        {"derived values have half their bytes", 1, 0, 2, T004,
+         [](stage_step& s) { s.of(content::derived, 1).bytes /= 2; }},
+        {"gradients of derived values lack a line", 1, 0, 2, T004,
+         [](stage_step& s) { s.of(content::derived_gradients, 1).bytes -= memory_alignment; }},
+        {"the stream has half its bytes", 1, 0, 2, T004,
+         [](stage_step& s) { s.of(content::stream, 2).bytes /= 2; }},
+        {"a cotangent lacks a line", 1, 0, 2, T004,
+         [](stage_step& s) { s.of(content::d_stream, 2).bytes -= memory_alignment; }},
+        {"labels lack a line", 1, 0, 2, T004,
+         [](stage_step& s) { s.b[s.b.of(feed::labels)].bytes -= memory_alignment; }},
+        {"an input that a stage does not read lacks a line", 2, 1, 2, T004,
+         [](stage_step& s) { s.b[s.b.of(feed::tokens)].bytes -= memory_alignment; }},
+        {"the seed has no bytes", 1, 0, 2, T004,
+         [](stage_step& s) { s.of(content::seed).bytes = 0; }},
+        {"the totals have no bytes", 1, 0, 2, T004,
+         [](stage_step& s) { s.of(content::totals).bytes = 0; }},
+        {"what is received has half its bytes", 2, 1, 2, T004,
+         [](stage_step& s) { s.of(content::stream, 0).bytes /= 2; }},
+        {"what is sent back has half its bytes", 2, 1, 2, T004,
+         [](stage_step& s) { s.of(content::d_stream, 0).bytes /= 2; }},
+        {"a layer saves beyond its arena", 1, 0, 2, T004,
+         [](stage_step& s) { s.of(content::saved, 2).offset += 1 << 20; }},
+        {"a layer saves a line beyond its arena", 1, 0, 2, T004,
+         [](stage_step& s) {
+           buffer& x = s.of(content::saved, 2);
+           x.offset = s.b.bytes(arena_of::saved) - x.bytes + memory_alignment;
+         }},
+        {"a cotangent lies before its arena", 1, 0, 2, T004,
+         [](stage_step& s) { s.of(content::d_stream, 2).offset = -memory_alignment; }},
+        {"the copies of a stream reach beyond its arena", 2, 0, 3, T004,
+         [](stage_step& s) { s.of(content::stream, 2).copies = 100; }},
+        {"the stream lies between lines", 1, 0, 2, T004,
+         [](stage_step& s) { s.of(content::stream, 2).offset += 4; }},
+        {"a stream has no copy", 1, 0, 2, T004,
+         [](stage_step& s) { s.of(content::stream, 2).copies = 0; }},
+        {"a stream has no place", 1, 0, 2, T004,
+         [](stage_step& s) { s.of(content::stream, 2).first = -1; }},
 
-    {"a micro-batch is not sent", 2, 0, 3, T005,
-     [](stage_step& s) { s.drop(s.find(action::send, 1)); }},
-    {"the last micro-batch is not sent back", 2, 1, 3, T005,
-     [](stage_step& s) { s.drop(s.last(action::send)); }},
-    {"a micro-batch is sent twice", 2, 0, 3, T005,
-     [](stage_step& s) { s.twice(s.find(action::send, 1)); }},
-    {"a micro-batch is received twice", 2, 1, 3, T005,
-     [](stage_step& s) { s.twice(s.find(action::receive, 1)); }},
-    {"a stage receives the backward pass before it sends the forward pass", 2, 0, 3, T005,
-     [](stage_step& s) { s.swap(s.find(action::send, 1), s.find(action::send, 1) + 1); }},
-    {"what is sent is written over", 2, 0, 3, T005,
-     [](stage_step&
-            s) { s.drop(s.find(action::wait, phase::forward, s.shape.training.use(2), 1)); }},
-    {"a stage waits behind the task that writes over what it sends", 2, 0, 3, T005,
-     [](stage_step& s) { s.swap(s.find(action::wait, 1), s.find(action::wait, 1) + 1); }},
-    {"a stage waits for what it has sent before it receives", 2, 1, 3, T005,
-     [](stage_step& s) { s.move(s.find(action::wait, 1), s.find(action::receive, 1)); }},
-    {"nobody waits for what was sent last", 2, 0, 3, T005,
-     [](stage_step& s) { s.drop(s.last(action::wait)); }},
-    {"nobody waits for what was sent back last", 2, 1, 3, T005,
-     [](stage_step& s) { s.drop(s.last(action::wait)); }},
-    {"what is received lies on what is sent", 2, 0, 3, T005,
-     [](stage_step& s) { s.of(content::d_stream, 3).offset = s.of(content::stream, 3).offset; }},
-    {"a cotangent lies on what is sent", 2, 0, 3, T005,
-     [](stage_step& s) { s.of(content::d_stream, 2).offset = s.of(content::stream, 3).offset; }},
-    {"the stream lies on the cotangent that is sent", 2, 1, 3, T005,
-     [](stage_step& s) { s.of(content::stream, 1).offset = s.of(content::d_stream, 0).offset; }},
+        {"a micro-batch is not sent", 2, 0, 3, T005,
+         [](stage_step& s) { s.drop(s.find(action::send, 1)); }},
+        {"the last micro-batch is not sent back", 2, 1, 3, T005,
+         [](stage_step& s) { s.drop(s.last(action::send)); }},
+        {"a micro-batch is sent twice", 2, 0, 3, T005,
+         [](stage_step& s) { s.twice(s.find(action::send, 1)); }},
+        {"a micro-batch is received twice", 2, 1, 3, T005,
+         [](stage_step& s) { s.twice(s.find(action::receive, 1)); }},
+        {"a stage receives the backward pass before it sends the forward pass", 2, 0, 3, T005,
+         [](stage_step& s) { s.swap(s.find(action::send, 1), s.find(action::send, 1) + 1); }},
+        {"what is sent is written over", 2, 0, 3, T005,
+         [](stage_step&
+                s) { s.drop(s.find(action::wait, phase::forward, s.shape.training.use(2), 1)); }},
+        {"a stage waits behind the task that writes over what it sends", 2, 0, 3, T005,
+         [](stage_step& s) { s.swap(s.find(action::wait, 1), s.find(action::wait, 1) + 1); }},
+        {"a stage waits for what it has sent before it receives", 2, 1, 3, T005,
+         [](stage_step& s) { s.move(s.find(action::wait, 1), s.find(action::receive, 1)); }},
+        {"a stage waits for all that it has sent before it receives", 2, 0, 3, T005,
+         [](stage_step& s) {
+           s.tasks.insert(s.find(action::receive, 0), task(s.tasks[s.last(action::wait)]));
+         }},
+        {"nobody waits for what was sent last", 2, 0, 3, T005,
+         [](stage_step& s) { s.drop(s.last(action::wait)); }},
+        {"nobody waits for what was sent back last", 2, 1, 3, T005,
+         [](stage_step& s) { s.drop(s.last(action::wait)); }},
+        {"what is received lies on what is sent", 2, 0, 3, T005,
+         [](stage_step&
+                s) { s.of(content::d_stream, 3).offset = s.of(content::stream, 3).offset; }},
+        {"a cotangent lies on what is sent", 2, 0, 3, T005,
+         [](stage_step&
+                s) { s.of(content::d_stream, 2).offset = s.of(content::stream, 3).offset; }},
+        {"the stream lies on the cotangent that is sent", 2, 1, 3, T005,
+         [](stage_step&
+                s) { s.of(content::stream, 1).offset = s.of(content::d_stream, 0).offset; }},
 };
 
 constexpr bool refused(std::span<const planned_graph> graphs, const breakage& x) {

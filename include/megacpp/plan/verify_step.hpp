@@ -171,8 +171,9 @@ struct step_walk {
       if (to) adds(action::wait, x.backward ? low : high), adds(action::send, exchanges.back().use);
     }
   }
+  /// When all is exchanged it does no harm to wait.
   constexpr void exchange(const task& t) {
-    if (t.what == action::wait && t.micro < 0) return;
+    if (t.what == action::wait && t.micro < 0 && exchanged == exchanges.size()) return;
     const bool follows = exchanged < exchanges.size() && exchanges[exchanged] == t;
     ++exchanged;
     if (!follows) fail(fault::T005, "the schedule has another exchange next");
