@@ -191,6 +191,101 @@ BOOST_AUTO_TEST_CASE(every_task_of_a_step_is_needed) {
   }
 }
 
+namespace {
+
+/// Whether two tasks that follow one another may be exchanged: neither writes what the other
+/// touches, and one of them exchanges nothing with other stages, or waits when all is sent.
+bool independent(const buffers& b, const task& x, const task& y) {
+  const auto exchanges = [](const task& t) {
+    return t.what == action::receive || t.what == action::send ||
+           (t.what == action::wait && t.micro >= 0);
+  };
+  bool meet = exchanges(x) && exchanges(y);
+  b.for_each_operand(x, [&](int i, const buffers::operand& o) {
+    b.for_each_operand(y, [&](int j, const buffers::operand& p) {
+      meet = meet || (i == j && (o.writes || p.writes) && o.what != content::working);
+    });
+  });
+  return !meet;
+}
+/// Whether nothing was sent before task i from where it waits.
+bool waits_for_nothing(const buffers& b, const list<task>& step, int i) {
+  bool sent = false;
+  b.for_each_operand(step[i], [&](int k, const buffers::operand&) {
+    for (int j = 0; j < i; ++j)
+      b.for_each_operand(step[j], [&](int other, const buffers::operand&) {
+        sent = sent || (k == other && step[j].what == action::send);
+      });
+  });
+  return step[i].what == action::wait && !sent;
+}
+
+} // namespace
+
+// Every task of a pipeline's stages left out, done twice, done for another micro-batch or exchanged
+// with the next, every buffer with half its bytes, beyond its arena or on another one: each is refused
+// but what changes nothing.
+BOOST_AUTO_TEST_CASE(nothing_of_a_step_between_stages_may_change) {
+  gpt deep = model;
+  deep.layers = 4;
+  const interpreted_program<gpt> program(deep, numbers_of({.pp = 2, .virtual_stages = 2}),
+                                         "stages");
+  const std::vector<planned_graph> graphs = graphs_of(program.view());
+  const int micros = 4;
+  for (int stage = 0; stage < 2; ++stage) {
+    const stage_shape s = stage_of(program.view(), stage);
+    const buffers b = buffers_of(graphs, s);
+    const list<task> step = training_step(s.training, micros);
+    const auto wrong = [&](const list<task>& tasks, const buffers& buffers) {
+      return refused(verify_step(tasks, s.training, buffers, micros));
+    };
+    BOOST_TEST_REQUIRE(wrong(step, b) == "");
+    for (int i = 0; i < step.size(); ++i) {
+      text<96> text;
+      spell(text, step[i], b.uses(), s.training);
+      const std::string name = text.c_str();
+      const task& t = step[i];
+      bool touches = t.what != action::clear;
+      b.for_each_operand(t, [&](int k, const buffers::operand& o) {
+        touches = touches || o.what == content::main_gradients || b[k].bytes > 0;
+      });
+      if (!touches) continue;
+      list<task> other = step;
+      other.erase(i, i + 1);
+      require_found("task of a stage", name + " left out", wrong(other, b));
+      other = step, other.insert(i, t);
+      if (t.what != action::wait || t.micro >= 0)
+        require_found("task of a stage", name + " twice", wrong(other, b));
+      if (t.micro >= 0) {
+        other = step, other[i].micro = (t.micro + 1) % micros;
+        require_found("task of a stage", name + " of the next one", wrong(other, b));
+      }
+      if (i + 1 == step.size() || independent(b, t, step[i + 1]) || waits_for_nothing(b, step, i) ||
+          waits_for_nothing(b, step, i + 1))
+        continue;
+      other = step, std::swap(other[i], other[i + 1]);
+      require_found("task of a stage", name + " behind the next", wrong(other, b));
+    }
+    for (int i = 0; i < static_cast<int>(b.all().size()); ++i) {
+      if (b[i].bytes == 0 || b[i].first < 0) continue;
+      const std::string name = std::string(name_of(b[i].what)) + " " + std::to_string(i);
+      const auto changed = [&](const std::string& how, auto change) {
+        buffers other = b;
+        change(other[i]);
+        require_found("buffer of a stage", name + how, wrong(step, other));
+      };
+      changed(" of half its bytes", [](buffer& x) { x.bytes /= 2; });
+      changed(" beyond its arena",
+              [&](buffer& x) { x.offset = b.bytes(arena_for(x.what)) - x.size() + 64; });
+      if (b[i].copies > 1) changed(" a copy fewer", [](buffer& x) { --x.copies; });
+      for (int j = 0; j < i; ++j)
+        if (b[j].bytes > 0 && arena_for(b[i].what) == arena_for(b[j].what) &&
+            b[i].offset != b[j].offset && b[i].first <= b[j].last && b[j].first <= b[i].last)
+          changed(" on buffer " + std::to_string(j), [&](buffer& x) { x.offset = b[j].offset; });
+    }
+  }
+}
+
 // What is saved for the backward pass lies apart, in each part and over the parts of a step.
 BOOST_AUTO_TEST_CASE(every_place_in_memory_is_needed) {
   for (int part = 0; part <= of_four().kinds() + 1; ++part) {

@@ -81,8 +81,9 @@ struct stage_step {
   list<task> tasks;
   int micros;
 
-  constexpr stage_step(std::span<const planned_graph> graphs, int pp, int stage, int count)
-      : shape(mixture.layers, kinds, layout{.pp = pp}, stage, &kind_of),
+  constexpr stage_step(std::span<const planned_graph> graphs, int pp, int stage, int count,
+                       int chunks = 1)
+      : shape(mixture.layers, kinds, layout{.pp = pp, .virtual_stages = chunks}, stage, &kind_of),
         b(buffers_of(graphs, shape)),
         tasks(training_step(shape.training, count)),
         micros(count) {}
@@ -108,6 +109,13 @@ struct stage_step {
     return -1;
   }
   constexpr void drop(int i) { tasks.erase(i, i + 1); }
+  constexpr void twice(int i) { tasks.insert(i, task(tasks[i])); }
+  /// The last task that does this.
+  constexpr int last(action what) const {
+    int i = tasks.size() - 1;
+    while (i >= 0 && tasks[i].what != what) --i;
+    return i;
+  }
   constexpr void swap(int i, int j) {
     const task x = tasks[i];
     tasks[i] = tasks[j], tasks[j] = x;
@@ -127,120 +135,216 @@ struct breakage {
   fault code;
   void (*apply)(stage_step&);
 };
-constexpr auto T001 = fault::T001, T002 = fault::T002;
-constexpr breakage broken[] = {
-    {"two layers run in the wrong order", 1, 0, 2, T001,
-     [](stage_step& s) { s.swap(s.find(1, phase::forward, 0), s.find(2, phase::forward, 0)); }},
-    {"a layer's forward pass is left out", 1, 0, 2, T001,
-     [](stage_step& s) { s.drop(s.find(2, phase::forward, 1)); }},
-    {"the backward pass goes in forward order", 1, 0, 2, T001,
-     [](stage_step& s) { s.swap(s.find(2, backward_pass, 0), s.find(3, backward_pass, 0)); }},
-    {"a micro-batch is not fed", 1, 0, 2, T001,
-     [](stage_step& s) { s.drop(s.find(action::feed, 1)); }},
-    {"the next micro-batch goes forward before this one has gone back", 1, 0, 2, T001,
-     [](stage_step& s) { s.move(s.find(2, phase::forward, 1), s.find(2, backward_pass, 0)); }},
-    {"a layer's backward pass is of another micro-batch", 1, 0, 2, T001,
-     [](stage_step& s) { s.tasks[s.find(2, backward_pass, 0)].micro = 1; }},
-    {"a layer's prologue is left out", 1, 0, 2, T001,
-     [](stage_step& s) { s.drop(s.find(1, phase::prologue, -1)); }},
-    {"a prologue that derives nothing is left out", 1, 0, 2, T002,
-     [](stage_step& s) { s.drop(s.find(0, phase::prologue, -1)); }},
-    {"a layer's backward pass runs twice", 1, 0, 2, T002,
-     [](stage_step& s) {
-       const int i = s.find(2, backward_pass, 0);
-       s.tasks.insert(i, task(s.tasks[i]));
-     }},
-    {"the last layer's backward pass is left out", 1, 0, 2, T002,
-     [](stage_step& s) { s.drop(s.find(0, backward_pass, 1)); }},
-    {"gradients of derived values go back before the last micro-batch", 1, 0, 2, T002,
-     [](stage_step& s) { s.move(s.find(1, phase::epilogue, -1), s.find(1, backward_pass, 1)); }},
-    {"gradients of derived values go back twice", 1, 0, 2, T002,
-     [](stage_step& s) {
-       const int i = s.find(1, phase::epilogue, -1);
-       s.tasks.insert(i, task(s.tasks[i]));
-     }},
-    {"a layer's gradients of derived values do not go back", 1, 0, 2, T002,
-     [](stage_step& s) { s.drop(s.find(1, phase::epilogue, -1)); }},
-    {"gradients are reduced before those of derived values have gone back", 1, 0, 2, T002,
-     [](stage_step& s) {
-       s.move(s.find(s.shape.training.update, phase::prologue, -1), s.find(1, phase::epilogue, -1));
-     }},
-    {"gradients are reduced twice", 1, 0, 2, T002,
-     [](stage_step& s) {
-       const int i = s.find(s.shape.training.update, phase::prologue, -1);
-       s.tasks.insert(i, task(s.tasks[i]));
-     }},
-    {"gradients are not reduced", 1, 0, 2, T002,
-     [](stage_step& s) { s.drop(s.find(s.shape.training.update, phase::prologue, -1)); }},
-    {"weights are updated before the norm is known", 1, 0, 2, T002,
-     [](stage_step& s) {
-       const int end = s.shape.training.update;
-       s.swap(s.find(end, phase::forward, -1), s.find(end, phase::epilogue, -1));
-     }},
-    {"weights are not updated", 1, 0, 2, T002,
-     [](stage_step& s) { s.drop(s.find(s.shape.training.update, phase::epilogue, -1)); }},
-    {"the totals are not cleared", 1, 0, 2, T001,
-     [](stage_step& s) { s.drop(s.find(action::clear, phase::forward)); }},
-    {"the gradients are not cleared", 1, 0, 2, T001,
-     [](stage_step& s) { s.drop(s.find(action::clear, backward_pass)); }},
-    {"gradients of derived values are not cleared", 1, 0, 2, T001,
-     [](stage_step& s) { s.drop(s.find(action::clear, phase::epilogue, 2)); }},
-    {"the totals are cleared again", 1, 0, 2, T002,
-     [](stage_step& s) { s.tasks.insert(s.find(action::feed, 1), clear_task(phase::forward)); }},
-    {"the gradients are cleared between micro-batches", 1, 0, 2, T002,
-     [](stage_step& s) { s.tasks.insert(s.find(action::feed, 1), clear_task(backward_pass)); }},
-    {"the gradients are cleared before the norm", 1, 0, 2, T002,
-     [](stage_step& s) {
-       s.tasks.insert(s.find(s.shape.training.update, phase::forward, -1),
-                      clear_task(backward_pass));
-     }},
-    {"gradients of derived values are cleared before they go back", 1, 0, 2, T002,
-     [](stage_step& s) {
-       s.tasks.insert(s.find(2, phase::epilogue, -1), clear_task(phase::epilogue, 2));
-     }},
-    {"the totals are left out", 1, 0, 2, T002,
-     [](stage_step& s) { s.drop(s.find(s.shape.training.totals, phase::forward, -1)); }},
-    {"the totals are made whole before the last micro-batch", 1, 0, 2, T002,
-     [](stage_step& s) {
-       s.move(s.find(s.shape.training.totals, phase::forward, -1),
-              s.find(action::feed, phase::forward, -1, 1));
-     }},
-    {"the totals are made whole behind the update", 1, 0, 2, T002,
-     [](stage_step& s) {
-       const int i = s.find(s.shape.training.totals, phase::forward, -1);
-       const task x = s.tasks[i];
-       s.drop(i);
-       s.tasks.push(x);
-     }},
-    {"the totals lie on the seed", 1, 0, 2, T001,
-     [](stage_step& s) { s.of(content::totals).offset = s.of(content::seed).offset; }},
-    {"two layers save in one place", 1, 0, 2, T001,
-     [](stage_step& s) { s.of(content::saved, 2).offset = s.of(content::saved, 1).offset; }},
-    {"two layers save in places that overlap by a line", 1, 0, 2, T001,
-     [](stage_step& s) {
-       buffer &x = s.of(content::saved, 2), &y = s.of(content::saved, 1);
-       x.offset = y.offset + y.bytes - memory_alignment;
-     }},
-    {"the stream after a layer lies on that before it", 1, 0, 2, T001,
-     [](stage_step& s) { s.of(content::stream, 2).offset = s.of(content::stream, 1).offset; }},
-    {"a cotangent lies on a stream that is read later", 1, 0, 2, T001,
-     [](stage_step& s) { s.of(content::d_stream, 4).offset = s.of(content::stream, 2).offset; }},
-    {"derived values of two layers lie in one place", 1, 0, 2, T001,
-     [](stage_step& s) { s.of(content::derived, 2).offset = s.of(content::derived, 1).offset; }},
-    {"labels lie on tokens", 1, 0, 2, T001,
-     [](stage_step& s) { s.b[s.b.of(feed::labels)].offset = s.b[s.b.of(feed::tokens)].offset; }},
-    {"the seed lies on the labels", 1, 0, 2, T001,
-     [](stage_step& s) { s.of(content::seed).offset = s.b[s.b.of(feed::labels)].offset; }},
-    {"the numbers of the step lie on the labels", 1, 0, 2, T001,
-     [](stage_step& s) { s.of(content::numbers).offset = s.b[s.b.of(feed::labels)].offset; }},
-    {"a stage keeps one micro-batch where two are in flight", 2, 0, 3, T001,
-     [](stage_step& s) {
-       for (int u = 0; u < 3; ++u) s.of(content::saved, u).copies = 1;
-     }},
-    {"a stage does not wait for the stream", 2, 1, 3, T001,
-     [](stage_step& s) { s.drop(s.find(action::receive, 1)); }},
-    {"a stage sends what it has not computed", 2, 0, 3, T001,
-     [](stage_step& s) { s.move(s.find(action::send, 1), s.find(2, phase::forward, 1)); }},
+constexpr auto T001 = fault::T001, T002 = fault::T002, T004 = fault::T004, T005 = fault::T005;
+constexpr breakage broken[] =
+    {
+        {"two layers run in the wrong order", 1, 0, 2, T001,
+         [](stage_step& s) { s.swap(s.find(1, phase::forward, 0), s.find(2, phase::forward, 0)); }},
+        {"a layer's forward pass is left out", 1, 0, 2, T001,
+         [](stage_step& s) { s.drop(s.find(2, phase::forward, 1)); }},
+        {"the backward pass goes in forward order", 1, 0, 2, T001,
+         [](stage_step& s) { s.swap(s.find(2, backward_pass, 0), s.find(3, backward_pass, 0)); }},
+        {"a micro-batch is not fed", 1, 0, 2, T001,
+         [](stage_step& s) { s.drop(s.find(action::feed, 1)); }},
+        {"the next micro-batch goes forward before this one has gone back", 1, 0, 2, T001,
+         [](stage_step& s) { s.move(s.find(2, phase::forward, 1), s.find(2, backward_pass, 0)); }},
+        {"a layer's backward pass is of another micro-batch", 1, 0, 2, T001,
+         [](stage_step& s) { s.tasks[s.find(2, backward_pass, 0)].micro = 1; }},
+        {"a layer's prologue is left out", 1, 0, 2, T001,
+         [](stage_step& s) { s.drop(s.find(1, phase::prologue, -1)); }},
+        {"a prologue that derives nothing is left out", 1, 0, 2, T002,
+         [](stage_step& s) { s.drop(s.find(0, phase::prologue, -1)); }},
+        {"a layer's backward pass runs twice", 1, 0, 2, T002,
+         [](stage_step& s) { s.twice(s.find(2, backward_pass, 0)); }},
+        {"the last layer's backward pass is left out", 1, 0, 2, T002,
+         [](stage_step& s) { s.drop(s.find(0, backward_pass, 1)); }},
+        {"gradients of derived values go back before the last micro-batch", 1, 0, 2, T002,
+         [](stage_step& s) {
+           s.move(s.find(1, phase::epilogue, -1), s.find(1, backward_pass, 1));
+         }},
+        {"gradients of derived values go back twice", 1, 0, 2, T002,
+         [](stage_step& s) { s.twice(s.find(1, phase::epilogue, -1)); }},
+        {"a layer's gradients of derived values do not go back", 1, 0, 2, T002,
+         [](stage_step& s) { s.drop(s.find(1, phase::epilogue, -1)); }},
+        {"gradients are reduced before those of derived values have gone back", 1, 0, 2, T002,
+         [](stage_step& s) {
+           s.move(s.find(s.shape.training.update, phase::prologue, -1),
+                  s.find(1, phase::epilogue, -1));
+         }},
+        {"gradients are reduced twice", 1, 0, 2, T002,
+         [](stage_step& s) { s.twice(s.find(s.shape.training.update, phase::prologue, -1)); }},
+        {"gradients are not reduced", 1, 0, 2, T002,
+         [](stage_step& s) { s.drop(s.find(s.shape.training.update, phase::prologue, -1)); }},
+        {"weights are updated before the norm is known", 1, 0, 2, T002,
+         [](stage_step& s) {
+           const int end = s.shape.training.update;
+           s.swap(s.find(end, phase::forward, -1), s.find(end, phase::epilogue, -1));
+         }},
+        {"weights are not updated", 1, 0, 2, T002,
+         [](stage_step& s) { s.drop(s.find(s.shape.training.update, phase::epilogue, -1)); }},
+        {"the totals are not cleared", 1, 0, 2, T001,
+         [](stage_step& s) { s.drop(s.find(action::clear, phase::forward)); }},
+        {"the gradients are not cleared", 1, 0, 2, T001,
+         [](stage_step& s) { s.drop(s.find(action::clear, backward_pass)); }},
+        {"gradients of derived values are not cleared", 1, 0, 2, T001,
+         [](stage_step& s) { s.drop(s.find(action::clear, phase::epilogue, 2)); }},
+        {"the totals are cleared again", 1, 0, 2, T002,
+         [](stage_step& s) {
+           s.tasks.insert(s.find(action::feed, 1), clear_task(phase::forward));
+         }},
+        {"the gradients are cleared between micro-batches", 1, 0, 2, T002,
+         [](stage_step& s) { s.tasks.insert(s.find(action::feed, 1), clear_task(backward_pass)); }},
+        {"the gradients are cleared before the norm", 1, 0, 2, T002,
+         [](stage_step& s) {
+           s.tasks.insert(s.find(s.shape.training.update, phase::forward, -1),
+                          clear_task(backward_pass));
+         }},
+        {"gradients of derived values are cleared before they go back", 1, 0, 2, T002,
+         [](stage_step& s) {
+           s.tasks.insert(s.find(2, phase::epilogue, -1), clear_task(phase::epilogue, 2));
+         }},
+        {"the totals are left out", 1, 0, 2, T002,
+         [](stage_step& s) { s.drop(s.find(s.shape.training.totals, phase::forward, -1)); }},
+        {"the totals are made whole before the last micro-batch", 1, 0, 2, T002,
+         [](stage_step& s) {
+           s.move(s.find(s.shape.training.totals, phase::forward, -1),
+                  s.find(action::feed, phase::forward, -1, 1));
+         }},
+        {"the totals are made whole behind the update", 1, 0, 2, T002,
+         [](stage_step& s) {
+           const int i = s.find(s.shape.training.totals, phase::forward, -1);
+           const task x = s.tasks[i];
+           s.drop(i);
+           s.tasks.push(x);
+         }},
+        {"the totals lie on the seed", 1, 0, 2, T001,
+         [](stage_step& s) { s.of(content::totals).offset = s.of(content::seed).offset; }},
+        {"two layers save in one place", 1, 0, 2, T001,
+         [](stage_step& s) { s.of(content::saved, 2).offset = s.of(content::saved, 1).offset; }},
+        {"two layers save in places that overlap by a line", 1, 0, 2, T001,
+         [](stage_step& s) {
+           buffer &x = s.of(content::saved, 2), &y = s.of(content::saved, 1);
+           x.offset = y.offset + y.bytes - memory_alignment;
+         }},
+        {"the stream after a layer lies on that before it", 1, 0, 2, T001,
+         [](stage_step& s) { s.of(content::stream, 2).offset = s.of(content::stream, 1).offset; }},
+        {"a cotangent lies on a stream that is read later", 1, 0, 2, T001,
+         [](stage_step& s) {
+           s.of(content::d_stream, 4).offset = s.of(content::stream, 2).offset;
+         }},
+        {"derived values of two layers lie in one place", 1, 0, 2, T001,
+         [](stage_step& s) {
+           s.of(content::derived, 2).offset = s.of(content::derived, 1).offset;
+         }},
+        {"labels lie on tokens", 1, 0, 2, T001,
+         [](stage_step& s) {
+           s.b[s.b.of(feed::labels)].offset = s.b[s.b.of(feed::tokens)].offset;
+         }},
+        {"the seed lies on the labels", 1, 0, 2, T001,
+         [](stage_step& s) { s.of(content::seed).offset = s.b[s.b.of(feed::labels)].offset; }},
+        {"the numbers of the step lie on the labels", 1, 0, 2, T001,
+         [](stage_step& s) { s.of(content::numbers).offset = s.b[s.b.of(feed::labels)].offset; }},
+        {"a stage keeps one micro-batch where two are in flight", 2, 0, 3, T001,
+         [](stage_step& s) {
+           for (int u = 0; u < 3; ++u) s.of(content::saved, u).copies = 1;
+         }},
+        {"a stage does not wait for the stream", 2, 1, 3, T001,
+         [](stage_step& s) { s.drop(s.find(action::receive, 1)); }},
+        {"a stage sends what it has not computed", 2, 0, 3, T001,
+         [](stage_step& s) { s.move(s.find(action::send, 1), s.find(2, phase::forward, 1)); }},
+
+        {"a micro-batch is fed twice", 1, 0, 2, T002,
+         [](stage_step& s) { s.twice(s.find(action::feed, 1)); }},
+        {"a task is of a micro-batch that the step has not", 1, 0, 2, T002,
+         [](stage_step& s) { s.tasks[s.find(action::feed, 1)].micro = 2; }},
+        {"values of the update lie on what a layer derives", 1, 0, 2, T001,
+         [](stage_step& s) {
+           s.of(content::derived, s.shape.training.update).offset =
+               s.of(content::derived, 1).offset;
+         }},
+        {"two inputs that a stage does not read lie in one place", 2, 1, 2, T001,
+         [](stage_step& s) {
+           s.b[s.b.of(feed::token_keys)].offset = s.b[s.b.of(feed::tokens)].offset;
+         }},
+
+        {"saved values have half their bytes", 1, 0, 2, T004,
+         [](stage_step& s) { s.of(content::saved, 2).bytes /= 2; }},
+        {"saved values lack a line", 1, 0, 2, T004,
+         [](stage_step& s) { s.of(content::saved, 2).bytes -= memory_alignment; }},
+        {"working values lack a line", 1, 0, 2, T004,
+         [](stage_step& s) { s.of(content::working).bytes -= memory_alignment; }},
+        {"derived values have half their bytes", 1, 0, 2, T004,
+         [](stage_step& s) { s.of(content::derived, 1).bytes /= 2; }},
+        {"gradients of derived values lack a line", 1, 0, 2, T004,
+         [](stage_step& s) { s.of(content::derived_gradients, 1).bytes -= memory_alignment; }},
+        {"the stream has half its bytes", 1, 0, 2, T004,
+         [](stage_step& s) { s.of(content::stream, 2).bytes /= 2; }},
+        {"a cotangent lacks a line", 1, 0, 2, T004,
+         [](stage_step& s) { s.of(content::d_stream, 2).bytes -= memory_alignment; }},
+        {"labels lack a line", 1, 0, 2, T004,
+         [](stage_step& s) { s.b[s.b.of(feed::labels)].bytes -= memory_alignment; }},
+        {"an input that a stage does not read lacks a line", 2, 1, 2, T004,
+         [](stage_step& s) { s.b[s.b.of(feed::tokens)].bytes -= memory_alignment; }},
+        {"the seed has no bytes", 1, 0, 2, T004,
+         [](stage_step& s) { s.of(content::seed).bytes = 0; }},
+        {"the totals have no bytes", 1, 0, 2, T004,
+         [](stage_step& s) { s.of(content::totals).bytes = 0; }},
+        {"what is received has half its bytes", 2, 1, 2, T004,
+         [](stage_step& s) { s.of(content::stream, 0).bytes /= 2; }},
+        {"what is sent back has half its bytes", 2, 1, 2, T004,
+         [](stage_step& s) { s.of(content::d_stream, 0).bytes /= 2; }},
+        {"a layer saves beyond its arena", 1, 0, 2, T004,
+         [](stage_step& s) { s.of(content::saved, 2).offset += 1 << 20; }},
+        {"a layer saves a line beyond its arena", 1, 0, 2, T004,
+         [](stage_step& s) {
+           buffer& x = s.of(content::saved, 2);
+           x.offset = s.b.bytes(arena_of::saved) - x.bytes + memory_alignment;
+         }},
+        {"a cotangent lies before its arena", 1, 0, 2, T004,
+         [](stage_step& s) { s.of(content::d_stream, 2).offset = -memory_alignment; }},
+        {"the copies of a stream reach beyond its arena", 2, 0, 3, T004,
+         [](stage_step& s) { s.of(content::stream, 2).copies = 100; }},
+        {"the stream lies between lines", 1, 0, 2, T004,
+         [](stage_step& s) { s.of(content::stream, 2).offset += 4; }},
+        {"a stream has no copy", 1, 0, 2, T004,
+         [](stage_step& s) { s.of(content::stream, 2).copies = 0; }},
+        {"a stream has no place", 1, 0, 2, T004,
+         [](stage_step& s) { s.of(content::stream, 2).first = -1; }},
+
+        {"a micro-batch is not sent", 2, 0, 3, T005,
+         [](stage_step& s) { s.drop(s.find(action::send, 1)); }},
+        {"the last micro-batch is not sent back", 2, 1, 3, T005,
+         [](stage_step& s) { s.drop(s.last(action::send)); }},
+        {"a micro-batch is sent twice", 2, 0, 3, T005,
+         [](stage_step& s) { s.twice(s.find(action::send, 1)); }},
+        {"a micro-batch is received twice", 2, 1, 3, T005,
+         [](stage_step& s) { s.twice(s.find(action::receive, 1)); }},
+        {"a stage receives the backward pass before it sends the forward pass", 2, 0, 3, T005,
+         [](stage_step& s) { s.swap(s.find(action::send, 1), s.find(action::send, 1) + 1); }},
+        {"what is sent is written over", 2, 0, 3, T005,
+         [](stage_step&
+                s) { s.drop(s.find(action::wait, phase::forward, s.shape.training.use(2), 1)); }},
+        {"a stage waits behind the task that writes over what it sends", 2, 0, 3, T005,
+         [](stage_step& s) { s.swap(s.find(action::wait, 1), s.find(action::wait, 1) + 1); }},
+        {"a stage waits for what it has sent before it receives", 2, 1, 3, T005,
+         [](stage_step& s) { s.move(s.find(action::wait, 1), s.find(action::receive, 1)); }},
+        {"a stage waits for all that it has sent before it receives", 2, 0, 3, T005,
+         [](stage_step& s) {
+           s.tasks.insert(s.find(action::receive, 0), task(s.tasks[s.last(action::wait)]));
+         }},
+        {"nobody waits for what was sent last", 2, 0, 3, T005,
+         [](stage_step& s) { s.drop(s.last(action::wait)); }},
+        {"nobody waits for what was sent back last", 2, 1, 3, T005,
+         [](stage_step& s) { s.drop(s.last(action::wait)); }},
+        {"what is received lies on what is sent", 2, 0, 3, T005,
+         [](stage_step&
+                s) { s.of(content::d_stream, 3).offset = s.of(content::stream, 3).offset; }},
+        {"a cotangent lies on what is sent", 2, 0, 3, T005,
+         [](stage_step&
+                s) { s.of(content::d_stream, 2).offset = s.of(content::stream, 3).offset; }},
+        {"the stream lies on the cotangent that is sent", 2, 1, 3, T005,
+         [](stage_step&
+                s) { s.of(content::stream, 1).offset = s.of(content::d_stream, 0).offset; }},
 };
 
 constexpr bool refused(std::span<const planned_graph> graphs, const breakage& x) {
@@ -314,11 +418,13 @@ BOOST_AUTO_TEST_CASE(the_steps_of_every_stage_are_accepted_for_any_number_of_mic
   const auto all = std::make_unique<parts>();
   for (const int pp : {1, 2, 4})
     for (int stage = 0; stage < pp; ++stage)
-      for (int micros = 1; micros <= 2 * pp + 1; ++micros) {
-        const stage_step s(all->planned, pp, stage, micros);
-        BOOST_TEST(s.wrong().what.c_str() == "", "stage " << stage << " of " << pp);
-        BOOST_TEST(verify_stage(all->planned, s.shape, false, micros).what.c_str() == "");
-      }
+      for (int micros = 1; micros <= 2 * pp + 1; ++micros)
+        for (const int chunks : {1, 2}) {
+          if (chunks > 1 && (pp != 2 || micros % pp != 0)) continue;
+          const stage_step s(all->planned, pp, stage, micros, chunks);
+          BOOST_TEST(s.wrong().what.c_str() == "", "stage " << stage << " of " << pp);
+          BOOST_TEST(verify_stage(all->planned, s.shape, false, micros).what.c_str() == "");
+        }
 }
 
 // What a use of the tasks finds its weights and its dropout by.
@@ -368,6 +474,15 @@ BOOST_AUTO_TEST_CASE(schedules_run_any_number_of_micro_batches_that_they_say_the
                                                                 << s.chunks << ", " << micros
                                                                 << ": " << wrong.what.c_str());
       }
+}
+
+// An evaluation goes forward only, one chunk behind the other.
+BOOST_AUTO_TEST_CASE(evaluations_run_any_number_of_micro_batches) {
+  for (int chunks = 1; chunks <= 4; ++chunks)
+    for (int pp = 1; pp <= 8; ++pp)
+      for (int micros = 1; micros <= 3 * pp + 1; ++micros)
+        BOOST_TEST(verify_schedule(&forward_only, pipeline(pp, chunks), micros, 1).what.c_str() ==
+                   "");
 }
 
 // Narayanan et al. 2021: under 1F1B a stage keeps as many micro-batches as there are stages from it

@@ -170,8 +170,10 @@ private:
     list<step_shape> steps;
     for (const program* a : programs()) steps.push(a->shape);
     buffers_.emplace(graphs_, uses_, steps);
-    for (const program* a : programs())
+    for (const program* a : programs()) {
+      interpreted_part::refuse(verify_schedule(a->shape.order, a->shape.of, 2, 1));
       interpreted_part::refuse(verify_step(evaluation_step(a->shape, 2), a->shape, *buffers_, 2));
+    }
     std::vector<part_view> views;
     for (const auto& part : parts_) views.push_back(p_.generation.view(*part));
     run_.emplace(std::move(views), *buffers_, on, ranks_, weights_,
@@ -241,7 +243,7 @@ private:
     if (last && !head_keeps_ && !any) --shape.uses;
     for (int chunk = 0; chunk < shape.of.chunks; ++chunk)
       for_each_forward_task(shape, 0, chunk, [this](const task& t) { run_->run(t); });
-    run_->wait_for_sends();
+    for_each_final_wait(shape, [this](const task& t) { run_->run(t); });
     if (!any) return;
     const std::int64_t bytes = width_ * size_of(p_.numbers.type);
     const int behind = uses_[a.shape.first + a.shape.uses - 1].position + 1;

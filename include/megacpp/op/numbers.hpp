@@ -9,6 +9,8 @@ namespace mc {
 constexpr bool is_number(feed f) {
   return f == feed::seed || f == feed::step || f == feed::learning_rate;
 }
+/// Bytes of all of them, as the host writes them.
+inline constexpr std::int64_t bytes_of_numbers = 3 * 8;
 constexpr dtype type_of_number(feed f) {
   return f == feed::learning_rate ? dtype::f64 : dtype::i64;
 }

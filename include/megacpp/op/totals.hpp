@@ -24,6 +24,8 @@ enum class step_total : std::uint8_t {
   broken ///< blocks of weights or moments that the update left infinite or not a number
 };
 inline constexpr int step_totals = 8, pending_totals = 3;
+/// Bytes of all of them, as the host reads them.
+inline constexpr std::int64_t bytes_of_totals = step_totals * size_of(dtype::f64);
 constexpr const char* name_of(step_total t) {
   constexpr const char* names[] = {"loss",         "tokens",          "side_loss", "whole_loss",
                                    "whole_tokens", "whole_side_loss", "norm",      "broken"};

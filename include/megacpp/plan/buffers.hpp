@@ -9,14 +9,17 @@
 #include <megacpp/plan/buffer.hpp>
 #include <megacpp/plan/step.hpp>
 
+#include <initializer_list>
 #include <span>
 
 namespace mc {
 
-/// What a graph's nodes of some phases read and write, by space, and the feeds that they read.
+/// What a graph's nodes of some phases read and write, by space, and the feeds that they read, each
+/// with the end of the bytes that they touch there.
 struct touched {
   bool reads[spaces]{}, writes[spaces]{}, feeds[mc::feeds]{};
   bool seed = false; ///< reads the cotangent of a loss
+  std::int64_t ends[spaces]{}, ends_of_feeds[mc::feeds]{}, end_of_seed = 0;
 
   constexpr touched() = default;
   constexpr touched(const graph& g, const memory_plan& plan, const running_order& order,
@@ -30,6 +33,7 @@ struct touched {
       for (value_id v : n.out) {
         if (v < 0) continue;
         writes[static_cast<int>(plan.at[v].in)] = true;
+        reach(g, plan, v);
         if (n.op->accumulates && g.at(v).is == role::gradient)
           reads[static_cast<int>(plan.at[v].in)] = true;
       }
@@ -40,9 +44,27 @@ private:
   constexpr void read(const graph& g, const memory_plan& plan, value_id v) {
     const value& x = g.values[v];
     reads[static_cast<int>(plan.at[v].in)] = true;
-    if (plan.at[v].in != space::input) return;
+    if (plan.at[v].in != space::input) return reach(g, plan, v);
+    const std::int64_t end = first_byte(g, x) + local_bytes(g.ranks, x);
+    std::int64_t& most = is_seed(x) ? end_of_seed : ends_of_feeds[static_cast<int>(x.from)];
+    if (most < end) most = end;
     if (is_seed(x)) seed = true;
     else feeds[static_cast<int>(x.from)] = true;
+  }
+  constexpr void reach(const graph& g, const memory_plan& plan, value_id v) {
+    const address& a = plan.at[v];
+    if (a.in == space::weights || a.in == space::gradients) return; // they lie in stores
+    const std::int64_t end = a.offset + local_bytes(g.ranks, g.at(v));
+    if (std::int64_t& most = ends[static_cast<int>(a.in)]; most < end) most = end;
+  }
+  /// Where an input begins in the buffer of its feed, which several inputs may share.
+  static constexpr std::int64_t first_byte(const graph& g, const value& x) {
+    if (x.from == feed::total) return x.slot * size_of(x.type);
+    std::int64_t begin = 0;
+    for (const value* o = g.values; is_cache(x.from) && o != &x; ++o)
+      if (o->is == role::input && is_cache(o->from))
+        begin += aligned_bytes(local_bytes(g.ranks, *o));
+    return begin;
   }
 };
 
@@ -51,6 +73,7 @@ struct planned_graph {
   const graph* g = nullptr;
   const memory_plan* plan = nullptr;
   touched in_phase[step_phases]; ///< by number_of
+  std::int64_t fed[mc::feeds]{}; ///< bytes of an input, read or not
   std::int64_t caches = 0;       ///< bytes of all caches
 
   constexpr planned_graph() = default;
@@ -60,9 +83,13 @@ struct planned_graph {
       : g(&of), plan(&p) {
     for (const phases when : phases_of_step)
       in_phase[number_of(when)] = touched(of, p, order, when);
-    for (int i = 0; i < of.value_count; ++i)
-      if (const value& v = of.values[i]; v.is == role::input && is_cache(v.from))
-        caches += aligned_bytes(local_bytes(of.ranks, v));
+    for (int i = 0; i < of.value_count; ++i) {
+      const value& v = of.values[i];
+      if (v.is != role::input || is_store(v.from)) continue;
+      const std::int64_t n = local_bytes(of.ranks, v);
+      if (std::int64_t& most = fed[static_cast<int>(v.from)]; most < n) most = n;
+      if (is_cache(v.from)) caches += aligned_bytes(n);
+    }
   }
   constexpr const touched& in(phases when) const { return in_phase[number_of(when)]; }
 };
@@ -118,6 +145,7 @@ public:
     enum { use, position, next, once } at{};
     std::int8_t index = 0; ///< of `once`
     bool reads = false, writes = false;
+    std::int64_t end = 0; ///< of the bytes that it touches there, as its graph's nodes say
   };
   /// f(number of a buffer, operand) for what a task touches.
   template <class F> constexpr void for_each_operand(const task& t, F f) const {
@@ -140,9 +168,15 @@ private:
   constexpr void find_operands() {
     using enum phase;
     const auto begins = [&] { begin_.push(operands_.size()); };
-    const auto adds = [&](content c, auto at, int index, bool reads) {
-      operands_.push({c, at, static_cast<std::int8_t>(index), reads, !reads});
+    const auto adds = [&](content c, auto at, int index, bool reads, std::int64_t end) {
+      operands_.push({c, at, static_cast<std::int8_t>(index), reads, !reads, end});
     };
+    std::int64_t fed[mc::feeds]{}, back = 0; // what all graphs make of an input; of a cotangent
+    for (const planned_graph& g : graphs_) {
+      at_least(back, g.in(backward_pass).ends[static_cast<int>(space::d_stream_in)]);
+      for (int f = 0; f < mc::feeds; ++f) at_least(fed[f], g.fed[f]);
+    }
+    const std::int64_t forth = fed[static_cast<int>(feed::stream)];
     for (const planned_graph& g : graphs_)
       for (const phases when : phases_of_step) begins(), find_operands(g.in(when));
     for (int what = 1; what < actions; ++what)
@@ -153,20 +187,24 @@ private:
         case action::run: break;
         case action::feed:
           for (int i = 0; forward && i < static_cast<int>(std::size(batch_feeds)); ++i)
-            adds(content::fed, operand::once, i, false);
+            adds(content::fed, operand::once, i, false, fed[static_cast<int>(batch_feeds[i])]);
           break;
         case action::receive:
-          if (forward) adds(content::stream, operand::position, 0, false);
-          if (backward) adds(content::d_stream, operand::next, 0, false);
+          if (forward) adds(content::stream, operand::position, 0, false, forth);
+          if (backward) adds(content::d_stream, operand::next, 0, false, back);
           break;
         case action::send:
-          if (forward) adds(content::stream, operand::next, 0, true);
-          if (backward) adds(content::d_stream, operand::position, 0, true);
+          if (forward) adds(content::stream, operand::next, 0, true, forth);
+          if (backward) adds(content::d_stream, operand::position, 0, true, back);
+          break;
+        case action::wait: // touches nothing, but what is sent lies there until then
+          if (forward) operands_.push({content::stream, operand::next});
+          if (backward) operands_.push({content::d_stream, operand::position});
           break;
         case action::clear:
-          if (forward) adds(content::totals, operand::once, 0, false);
-          if (backward) adds(content::main_gradients, operand::once, 0, false);
-          if (when == phase::epilogue) adds(content::derived_gradients, operand::use, 0, false);
+          if (forward) adds(content::totals, operand::once, 0, false, bytes_of_totals);
+          if (backward) adds(content::main_gradients, operand::once, 0, false, 0);
+          if (when == phase::epilogue) adds(content::derived_gradients, operand::use, 0, false, 0);
           break;
         }
       }
@@ -174,8 +212,13 @@ private:
   }
   constexpr void find_operands(const touched& x) {
     const auto both = [&](space s, content c, auto at) {
-      const bool reads = x.reads[static_cast<int>(s)], writes = x.writes[static_cast<int>(s)];
-      if (reads || writes) operands_.push({c, at, 0, reads, writes});
+      const int i = static_cast<int>(s);
+      if (x.reads[i] || x.writes[i]) operands_.push({c, at, 0, x.reads[i], x.writes[i], x.ends[i]});
+    };
+    const auto end = [&](std::initializer_list<feed> all) {
+      std::int64_t most = 0;
+      for (const feed f : all) at_least(most, x.ends_of_feeds[static_cast<int>(f)]);
+      return most;
     };
     both(space::saved, content::saved, operand::use);
     both(space::derived, content::derived, operand::use);
@@ -185,22 +228,26 @@ private:
     both(space::stream_out, content::stream, operand::next);
     both(space::d_stream_in, content::d_stream, operand::position);
     if (x.feeds[static_cast<int>(feed::key_cache)] || x.feeds[static_cast<int>(feed::value_cache)])
-      operands_.push({content::caches, operand::position, 0, true, true});
-    const auto read = [&](bool reads, content c, auto at, int index = 0) {
-      if (reads) operands_.push({c, at, static_cast<std::int8_t>(index), true, false});
+      operands_.push({content::caches, operand::position, 0, true, true,
+                      end({feed::key_cache, feed::value_cache})});
+    const auto read = [&](bool reads, content c, auto at, std::int64_t to, int index = 0) {
+      if (reads) operands_.push({c, at, static_cast<std::int8_t>(index), true, false, to});
     };
-    read(x.feeds[static_cast<int>(feed::stream)], content::stream, operand::position);
-    read(x.feeds[static_cast<int>(feed::d_output)], content::d_stream, operand::next);
-    read(x.seed, content::seed, operand::once);
+    read(x.feeds[static_cast<int>(feed::stream)], content::stream, operand::position,
+         end({feed::stream}));
+    read(x.feeds[static_cast<int>(feed::d_output)], content::d_stream, operand::next,
+         end({feed::d_output}));
+    read(x.seed, content::seed, operand::once, x.end_of_seed);
     for (const feed f : {feed::gradient, feed::declared_gradient})
-      read(x.feeds[static_cast<int>(f)], content::main_gradients, operand::once);
+      read(x.feeds[static_cast<int>(f)], content::main_gradients, operand::once, 0);
     read(x.feeds[static_cast<int>(feed::seed)] || x.feeds[static_cast<int>(feed::step)] ||
              x.feeds[static_cast<int>(feed::learning_rate)],
-         content::numbers, operand::once);
+         content::numbers, operand::once, bytes_of_numbers);
     if (x.feeds[static_cast<int>(feed::total)])
-      operands_.push({content::totals, operand::once, 0, true, true});
+      operands_.push({content::totals, operand::once, 0, true, true, end({feed::total})});
     for (int i = 0; i < static_cast<int>(std::size(batch_feeds)); ++i)
-      read(x.feeds[static_cast<int>(batch_feeds[i])], content::fed, operand::once, i);
+      read(x.feeds[static_cast<int>(batch_feeds[i])], content::fed, operand::once,
+           end({batch_feeds[i]}), i);
   }
 
   /// The most bytes that an input of a graph has on one rank.
@@ -248,7 +295,7 @@ private:
       all_[of(content::d_stream, p)].bytes = all_[of(content::stream, p)].bytes;
     all_[of(content::seed)].bytes = memory_alignment;
     all_[of(content::numbers)].bytes = memory_alignment;
-    all_[of(content::totals)].bytes = aligned_bytes(step_totals * size_of(dtype::f64));
+    all_[of(content::totals)].bytes = aligned_bytes(bytes_of_totals);
     for (const feed f : batch_feeds) all_[of(f)].bytes = bytes_of_input(f);
   }
 

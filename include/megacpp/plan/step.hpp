@@ -46,16 +46,19 @@ inline constexpr int max_micros = (1 << 29) / max_chunks;
 
 /// What a task does. feed: the batch's integers become those of its micro-batch. receive and send:
 /// the stream from and to the neighbour stages in the forward pass, its cotangent in the backward
-/// pass. clear: what the step adds to becomes zero; which phase does so says what it is: forward
-/// the totals, backward the main gradients, epilogue a use's gradients of derived values.
-enum class action : std::uint8_t { run, feed, receive, send, clear };
-inline constexpr int actions = 5;
+/// pass. What is sent goes while other tasks run; wait: until what was sent before from the same
+/// place has gone. clear: what the step adds to becomes zero; which phase does so says what it is:
+/// forward the totals, backward the main gradients, epilogue a use's gradients of derived values.
+enum class action : std::uint8_t { run, feed, receive, send, wait, clear };
+inline constexpr int actions = 6;
 
 struct task {
   action what = action::run;
-  phases when = phase::forward; ///< run: which nodes; receive, send: of which pass; clear: what
+  phases when = phase::forward; ///< run: which nodes; clear: what; else of which pass
   std::int16_t use = -1;        ///< run, clear: the graph's place in running order
   std::int32_t micro = -1;      ///< the micro-batch; -1: once a step
+
+  constexpr bool operator==(const task&) const = default;
 };
 
 /// What a step runs: so many of a stage's uses, in running order, and what comes once behind them.
@@ -81,7 +84,7 @@ struct step_shape {
 /// Writes a task to a text: "backward(layer 3) of micro-batch 1". `uses`: those of the step.
 template <class Text> constexpr void spell(Text& out, const task& t, std::span<const part_use> uses,
                                            const step_shape& shape) {
-  constexpr const char* names[] = {"run", "feed", "receive", "send", "clear"};
+  constexpr const char* names[] = {"run", "feed", "receive", "send", "wait", "clear"};
   constexpr const char* passes[] = {"prologue", "forward", "backward", "backward", "epilogue"};
   if (t.what != action::run) out << names[static_cast<int>(t.what)] << " ";
   out << passes[static_cast<int>(t.when.first)];
@@ -99,8 +102,7 @@ template <class Text> constexpr void spell(Text& out, const task& t, std::span<c
 constexpr task run_task(int use, phases when, int micro = -1) {
   return {action::run, when, static_cast<std::int16_t>(use), micro};
 }
-/// Any other task of a micro-batch. `use`: the one that reads what is received, or made what is
-/// sent.
+/// Any other task. `use`: the one that reads what is received, or makes what is sent.
 constexpr task other_task(action what, phases when, int micro, int use = -1) {
   return {what, when, static_cast<std::int16_t>(use), micro};
 }
@@ -115,17 +117,33 @@ constexpr void for_each_forward_task(const step_shape& s, int micro, int chunk, 
   const int v = s.of.number(s.stage, chunk), begin = s.begin(chunk), end = s.begin(chunk + 1);
   if (chunk == 0) f(other_task(action::feed, phase::forward, micro));
   if (v > 0) f(other_task(action::receive, phase::forward, micro, s.use(begin)));
-  for (int u = begin; u < end; ++u) f(run_task(s.use(u), phase::forward, micro));
-  if (v + 1 < s.of.virtual_stages())
-    f(other_task(action::send, phase::forward, micro, s.use(end - 1)));
+  const bool sends = v + 1 < s.of.virtual_stages();
+  for (int u = begin; u < end; ++u) {
+    if (sends && u + 1 == end) f(other_task(action::wait, phase::forward, micro, s.use(u)));
+    f(run_task(s.use(u), phase::forward, micro));
+  }
+  if (sends) f(other_task(action::send, phase::forward, micro, s.use(end - 1)));
 }
 template <class F>
 constexpr void for_each_backward_task(const step_shape& s, int micro, int chunk, F f) {
   const int v = s.of.number(s.stage, chunk), begin = s.begin(chunk), end = s.begin(chunk + 1);
   if (v + 1 < s.of.virtual_stages())
     f(other_task(action::receive, backward_pass, micro, s.use(end - 1)));
-  for (int u = end - 1; u >= begin; --u) f(run_task(s.use(u), backward_pass, micro));
+  for (int u = end - 1; u >= begin; --u) {
+    if (v > 0 && u == begin) f(other_task(action::wait, backward_pass, micro, s.use(u)));
+    f(run_task(s.use(u), backward_pass, micro));
+  }
   if (v > 0) f(other_task(action::send, backward_pass, micro, s.use(begin)));
+}
+/// f(task) for the end of everything that was sent.
+template <class F> constexpr void for_each_final_wait(const step_shape& s, F f) {
+  for (int chunk = 0; chunk < s.of.chunks; ++chunk) {
+    const int v = s.of.number(s.stage, chunk);
+    if (v + 1 < s.of.virtual_stages())
+      f(other_task(action::wait, phase::forward, -1, s.use(s.begin(chunk + 1) - 1)));
+    if (v > 0 && s.update >= 0)
+      f(other_task(action::wait, backward_pass, -1, s.use(s.begin(chunk))));
+  }
 }
 /// f(task) before the first micro-batch of a step or an evaluation: zeros, and what is derived of
 /// parameters.
@@ -158,6 +176,7 @@ constexpr void for_each_gradient_task(const step_shape& s, int micros, const F& 
   for_each_last_task(s, f);
   for (int u = 0; u < s.uses; ++u) f(run_task(s.use(u), phase::epilogue));
   f(run_task(s.update, phase::prologue));
+  for_each_final_wait(s, f);
 }
 /// f(task) for what applies them: the norm, then the update.
 template <class F> constexpr void for_each_updating_task(const step_shape& s, F f) {
@@ -170,6 +189,7 @@ constexpr void for_each_evaluation_task(const step_shape& s, int micros, const F
   for_each_first_task(s, f);
   for_each_pass_task(s, micros, f);
   for_each_last_task(s, f);
+  for_each_final_wait(s, f);
 }
 
 /// The tasks of a training step.

@@ -1,8 +1,11 @@
-// verify_step: walks the tasks of a step, trusting neither their order nor the places of buffers.
-// What a task reads must have been written for its micro-batch and not written over since; what it
-// adds to must have been cleared, once; every micro-batch's gradients reach every use once, are
-// joined and reduced once when they are complete, and are applied after that; totals are made whole
-// once, when every micro-batch has added to them.
+// verify_step: walks the tasks of a step, trusting neither their order nor the places and sizes of
+// buffers. Every buffer lies within its arena and holds all that the nodes of its tasks touch. What
+// a task reads must have been written for its micro-batch and not written over since; what it adds
+// to must have been cleared, once; every micro-batch's gradients reach every use once, are joined
+// and reduced once when they are complete, and are applied after that; totals are made whole once,
+// when every micro-batch has added to them. What is sent stays as it is until the step has waited
+// for it, and the stage exchanges with its neighbours what its schedule says, in that order:
+// verify_schedule lets all stages do so together.
 #pragma once
 
 #include <megacpp/plan/memory.hpp>
@@ -17,30 +20,65 @@ struct step_walk {
   int micros;
   const buffer* at = b.all().data();
   fault_record wrong{};
-  list<int> holds;   // by buffer and copy: the micro-batch, `once` or `nothing`
+  const task* now = nullptr; // that runs
+  int tasks = 0;             // that have run
+  /// A copy of a buffer.
+  struct place {
+    int holds = nothing; ///< the micro-batch, `once`, or `before`: what lives on of another step
+    int touched = -1;    ///< the task that touched it last
+    bool flying = false; ///< it is being sent
+  };
+  list<place> places;
   list<int> copy_of; // where a buffer's copies begin among these
   /// Bytes of an arena that a copy of a buffer was written to last.
   struct owned {
     std::int64_t first = 0, end = 0;
-    int by = -1; ///< its place in `holds`
+    int number = -1, by = -1; ///< of the buffer, and of its place
   };
   list<list<owned>> owners{list<list<owned>>(arenas)}; // by rising place
   list<char> ran;                                      // by use, phase and micro-batch
-  static constexpr int nothing = -2, once = -1;
+  list<char> fed;                                      // by micro-batch
+  list<task> exchanges;                                // what the schedule has the stage exchange
+  int exchanged = 0;                                   // how many of these it has
+  static constexpr int nothing = -2, once = -1, before = -3;
 
   constexpr ~step_walk() = default; // spelled out for nvcc
   constexpr step_walk(const buffers& of, const step_shape& s, int m) : b(of), shape(s), micros(m) {
-    for (const buffer& x : b.all()) {
-      copy_of.push(holds.size());
-      holds.resize(holds.size() + x.copies, nothing);
-    }
-    write(b.of(content::seed), once); // before the step
-    write(b.of(content::numbers), once);
     ran.resize(static_cast<int>(b.uses().size()) * step_phases * micros);
+    fed.resize(micros);
+    begin();
+    if (shape.of.stages > 1) find_exchanges();
   }
 
+  /// Every buffer lies within its arena, and what lives on lies apart.
+  constexpr void begin() {
+    for (const buffer& x : b.all()) {
+      copy_of.push(places.size());
+      if (x.copies < 1) return misplaced(x);
+      places.resize(places.size() + x.copies);
+    }
+    for (int i = 0; i < copy_of.size(); ++i) {
+      const buffer& x = at[i];
+      if (x.first < 0 || x.bytes == 0) continue;
+      if (!lies_within(x)) return misplaced(x);
+      if (lives_on(x.what)) write(i, before);
+    }
+    for (const content what : {content::seed, content::numbers}) // what the host has written
+      if (at[b.of(what)].first >= 0) places[copy_of[b.of(what)]].holds = once;
+  }
+  constexpr bool lies_within(const buffer& x) const {
+    return x.offset >= 0 && x.offset + x.size() <= b.bytes(arena_for(x.what)) &&
+           x.offset % memory_alignment == 0 && x.bytes % memory_alignment == 0;
+  }
+  constexpr void misplaced(const buffer& x) {
+    if (wrong.code != fault::none) return;
+    wrong.code = fault::T004;
+    wrong.what << "a buffer of " << name_of(x.what) << ", " << x.copies << " times " << x.bytes
+               << " bytes at " << x.offset << " of " << b.bytes(arena_for(x.what));
+  }
   /// Takes over the bytes of a buffer's copy, which are not its own: whatever lay there is gone.
-  constexpr void own(const buffer& x, int by, int micro) {
+  constexpr void own(int number, int by, int micro) {
+    const buffer& x = at[number];
     list<owned>& all = owners[static_cast<int>(arena_for(x.what))];
     const std::int64_t first = x.at(micro < 0 ? 0 : micro), end = first + x.bytes;
     int low = 0, high = all.size(); // the first that ends behind `first`
@@ -49,43 +87,96 @@ struct step_walk {
       if (all[middle].end > first) high = middle;
       else low = middle + 1;
     }
-    for (high = low; high < all.size() && all[high].first < end; ++high)
-      holds[all[high].by] = nothing;
-    if (high == low) return all.insert(low, {first, end, by});
+    for (high = low; high < all.size() && all[high].first < end; ++high) {
+      place& gone = places[all[high].by];
+      const content what = at[all[high].number].what;
+      if (gone.flying) fail(fault::T005, "writes over ", what, ", still being sent");
+      if (lives_on(what)) fail(fault::T001, "writes over ", what, ", kept for other steps");
+      if (gone.touched == tasks) fail(fault::T001, "writes over ", what, ", which it touches");
+      gone.holds = nothing;
+    }
+    if (high == low) return all.insert(low, {first, end, number, by});
     all.erase(low + 1, high);
-    all[low] = {first, end, by};
+    all[low] = {first, end, number, by};
   }
   constexpr int place_of(int number, int micro) const {
     const int copies = at[number].copies;
     return copy_of[number] + (copies == 1 || micro < 0 ? 0 : micro % copies);
   }
-  constexpr void fail(fault f, const task& t, const char* what) {
+  constexpr void fail(fault f, const char* what) {
     if (wrong.code != fault::none) return;
     wrong.code = f;
-    spell(wrong.what, t, b.uses(), shape);
-    wrong.what << ": " << what;
+    if (now != nullptr) {
+      spell(wrong.what, *now, b.uses(), shape);
+      wrong.what << ": ";
+    }
+    wrong.what << what;
+  }
+  constexpr void fail(fault f, const char* does, content what, const char* why = "") {
+    if (wrong.code != fault::none) return;
+    fail(f, does);
+    wrong.what << name_of(what) << why;
   }
 
   constexpr void write(int number, int micro) {
-    const int place = place_of(number, micro);
-    if (at[number].bytes > 0 && holds[place] == nothing) own(at[number], place, micro);
-    holds[place] = micro;
+    const int by = place_of(number, micro);
+    if (places[by].flying) fail(fault::T005, "writes over ", at[number].what, ", still being sent");
+    if (at[number].bytes > 0 && places[by].holds == nothing) own(number, by, micro);
+    places[by].holds = micro;
   }
   constexpr void operands(const task& t) {
     b.for_each_operand(t, [&](int number, const buffers::operand& o) {
       const buffer& x = at[number];
+      if (x.first < 0) return misplaced(x);
+      if (o.end > x.bytes) fail(fault::T004, "reaches beyond ", x.what);
       if (x.what == content::working) return;
       if (x.bytes == 0 && x.what != content::main_gradients) return;
       const int micro = lives_on(x.what) ? once : t.micro;
-      const int held = holds[place_of(number, micro)];
+      if (t.what == action::wait) return landed(number, micro);
+      place& here = places[place_of(number, micro)];
+      const int held = here.holds;
+      here.touched = tasks;
       const bool again =
           is_added_to(x.what) || (x.what == content::saved && t.when == backward_pass);
-      if (o.reads && (!o.writes || again) && held != micro) fail(fault::T001, t, name_of(x.what));
+      if (o.reads && (!o.writes || again) && held != micro) fail(fault::T001, name_of(x.what));
+      here.flying = here.flying || t.what == action::send;
       if (!o.writes) return;
       if (t.what == action::clear && held == micro)
-        fail(fault::T002, t, "it was cleared or added to before");
+        fail(fault::T002, "it was cleared or added to before");
       write(number, micro);
     });
+  }
+  /// What was sent of a micro-batch, or of any, has gone.
+  constexpr void landed(int number, int micro) {
+    if (micro >= 0) places[place_of(number, micro)].flying = false;
+    for (int k = 0; micro < 0 && k < at[number].copies; ++k)
+      places[copy_of[number] + k].flying = false;
+  }
+
+  /// A pass receives what it begins with; before it writes what it ends with, what was sent before
+  /// has gone; then it sends that.
+  constexpr void find_exchanges() {
+    const int all = shape.of.virtual_stages();
+    for (int i = 0; i < shape.positions(micros); ++i) {
+      const slot x = shape.at(i, micros);
+      const int v = shape.of.number(shape.stage, x.chunk);
+      const bool from = x.backward ? v + 1 < all : v > 0, to = x.backward ? v > 0 : v + 1 < all;
+      const int low = shape.use(shape.begin(x.chunk)),
+                high = shape.use(shape.begin(x.chunk + 1) - 1);
+      const phases when = x.backward ? backward_pass : phases(phase::forward);
+      const auto adds = [&](action what, int use) {
+        exchanges.push(other_task(what, when, x.micro, use));
+      };
+      if (from) adds(action::receive, x.backward ? high : low);
+      if (to) adds(action::wait, x.backward ? low : high), adds(action::send, exchanges.back().use);
+    }
+  }
+  /// When all is exchanged it does no harm to wait.
+  constexpr void exchange(const task& t) {
+    if (t.what == action::wait && t.micro < 0 && exchanged == exchanges.size()) return;
+    const bool follows = exchanged < exchanges.size() && exchanges[exchanged] == t;
+    ++exchanged;
+    if (!follows) fail(fault::T005, "the schedule has another exchange next");
   }
 
   constexpr char& has_run(int use, int phase, int micro) {
@@ -104,45 +195,69 @@ struct step_walk {
   }
   constexpr bool totalled() { return shape.totals < 0 || has_run(shape.totals, 1, -1) != 0; }
   constexpr void order(const task& t) {
+    if (t.what == action::receive || t.what == action::send || t.what == action::wait)
+      return exchange(t);
+    if (t.what == action::feed && fed[t.micro]++ != 0) fail(fault::T002, "it ran before");
     if (t.what != action::run) return;
     const int phase = number_of(t.when);
-    if (has_run(t.use, phase, t.micro)++ != 0) fail(fault::T002, t, "it ran before");
-    if (t.use == shape.totals && !all_ran(1, micros))
-      fail(fault::T002, t, "totals are not complete");
+    if (has_run(t.use, phase, t.micro)++ != 0) fail(fault::T002, "it ran before");
+    if (t.use == shape.totals && !all_ran(1, micros)) fail(fault::T002, "totals are not complete");
     if (shape.update < 0) return;
     if (t.use == shape.update) {
-      if (phase == 0 && !all_ran(3, 1)) fail(fault::T002, t, "gradients are not complete");
-      if (phase == 1 && has_run(t.use, 0, -1) == 0)
-        fail(fault::T002, t, "gradients are not reduced");
-      if (phase == 1 && !totalled()) fail(fault::T002, t, "the totals are not whole");
-      if (phase == 3 && has_run(t.use, 1, -1) == 0) fail(fault::T002, t, "the norm is not known");
+      if (phase == 0 && !all_ran(3, 1)) fail(fault::T002, "gradients are not complete");
+      if (phase == 1 && has_run(t.use, 0, -1) == 0) fail(fault::T002, "gradients are not reduced");
+      if (phase == 1 && !totalled()) fail(fault::T002, "the totals are not whole");
+      if (phase == 3 && has_run(t.use, 1, -1) == 0) fail(fault::T002, "the norm is not known");
     } else if (phase == 2 && has_run(t.use, 3, -1) != 0) {
-      fail(fault::T002, t, "gradients of derived values have gone back already");
+      fail(fault::T002, "gradients of derived values have gone back already");
     } else if (phase == 3 && !all_ran(t.use, 2, micros)) {
-      fail(fault::T002, t, "gradients of derived values are not complete");
+      fail(fault::T002, "gradients of derived values are not complete");
     }
+  }
+  /// The step has such a task: it is of one of its uses and micro-batches.
+  constexpr bool has(const task& t) const {
+    const bool by_micro =
+        t.what == action::feed || t.what == action::receive || t.what == action::send;
+    return t.use >= (t.what == action::feed || t.what == action::clear ? -1 : 0) &&
+           t.use < static_cast<int>(b.uses().size()) && t.micro >= (by_micro ? 0 : -1) &&
+           t.micro < micros;
+  }
+  constexpr void run(const task& t) {
+    now = &t;
+    if (!has(t)) {
+      wrong.code = fault::T002;
+      wrong.what << "the step has no use " << int{t.use} << " or micro-batch " << t.micro;
+      return;
+    }
+    order(t);
+    operands(t);
+    ++tasks;
   }
   constexpr void ended() {
     const task last{action::run, phase::epilogue, static_cast<std::int16_t>(shape.update), -1};
+    now = &last;
     const bool trains = shape.update >= 0;
-    if (!all_ran(0, 1) || !all_ran(1, micros) || !totalled() ||
-        (trains && has_run(shape.update, 3, -1) == 0))
-      fail(fault::T002, last, "something has not run");
+    bool all = all_ran(0, 1) && all_ran(1, micros) && totalled();
+    for (const char one : fed) all = all && one != 0;
+    if (!all || (trains && has_run(shape.update, 3, -1) == 0))
+      fail(fault::T002, "something has not run");
+    if (exchanged < exchanges.size()) fail(fault::T005, "the schedule has another exchange");
+    for (const place& p : places)
+      if (p.flying) fail(fault::T005, "nobody waits for what was sent");
   }
 };
 
 } // namespace detail
 
-/// MEGA-T001 or T002 for the first task of a step of so many micro-batches that reads what is not
-/// there, or uses gradients that are not complete; else no fault.
+/// MEGA-T001, T002, T004 or T005 for the first task of a step of so many micro-batches that reads
+/// what is not there, uses gradients that are not complete, touches more than its buffers are, or
+/// exchanges with other stages what it must not; else no fault.
 constexpr fault_record verify_step(std::span<const task> tasks, const step_shape& s,
                                    const buffers& b, int micros) {
   detail::step_walk walk(b, s, micros);
-  for (const task& t : tasks) {
-    walk.order(t);
-    walk.operands(t);
-  }
-  walk.ended();
+  for (const task& t : tasks)
+    if (walk.wrong.code == fault::none) walk.run(t);
+  if (walk.wrong.code == fault::none) walk.ended();
   return walk.wrong;
 }
 

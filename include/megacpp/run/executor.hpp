@@ -73,7 +73,6 @@ public:
   }
 
   /// Runs a task: nodes of a graph, zeros, or what goes to and comes from the neighbour stages.
-  /// What is sent goes while others run, until one of them writes where it lies.
   void run(const task& t) {
     time(t, [&] { run_untimed(t); });
   }
@@ -82,11 +81,6 @@ public:
     const std::int64_t began = clock_ != nullptr ? monotonic_nanoseconds() : 0;
     what_it_does();
     if (clock_ != nullptr) clock_->task(t, began);
-  }
-  /// Waits until everything that was sent has gone.
-  void wait_for_sends() {
-    for (const sent& s : sent_) ranks_.wait(s.gone);
-    sent_.clear();
   }
   step_sums totals() const {
     step_sums sums;
@@ -126,11 +120,11 @@ public:
 
 private:
   void run_untimed(const task& t) {
-    make_free(t);
     switch (t.what) {
     case action::clear: return clear(t);
     case action::send: return send(t);
     case action::receive: return receive(t);
+    case action::wait: return wait(t);
     case action::feed: return;
     case action::run: break;
     }
@@ -139,20 +133,6 @@ private:
     parts_[k].run(parts_[k], t.when, device_, f, slots_[k].data(), clock_);
   }
   const part_use& use_of(const task& t) const { return b_.uses()[static_cast<unsigned>(t.use)]; }
-  /// Waits for sends of bytes that a task writes.
-  void make_free(const task& t) {
-    if (sent_.empty()) return;
-    b_.for_each_operand(t, [&](int number, const buffers::operand& o) {
-      if (!o.writes) return;
-      const std::byte *const first = address_of(number, t.micro), *const end =
-                                                                      first + b_[number].bytes;
-      std::erase_if(sent_, [&](const sent& s) {
-        if (s.first >= end || first >= s.end) return false;
-        ranks_.wait(s.gone);
-        return true;
-      });
-    });
-  }
   /// The stage that a task sends to or receives from: the next one forward, backward the one
   /// before, and the other way round.
   int neighbour(const task& t) const {
@@ -166,9 +146,20 @@ private:
     const stage_stream& x = streams_[static_cast<unsigned>(use_of(t).part)];
     b_.for_each_operand(t, [&](int number, const buffers::operand&) {
       const std::byte* const at = address_of(number, t.micro);
-      sent_.push_back({at, at + b_[number].bytes,
-                       ranks_.start(exchange::send(axis::pp, x.type, at, x.elements, neighbour(t),
-                                                   x.line, channel(t)))});
+      sent_.push_back({at, ranks_.start(exchange::send(axis::pp, x.type, at, x.elements,
+                                                       neighbour(t), x.line, channel(t)))});
+    });
+  }
+  /// Of no micro-batch: for what was sent of any.
+  void wait(const task& t) {
+    b_.for_each_operand(t, [&](int number, const buffers::operand&) {
+      const std::byte* const first = address_of(number, t.micro);
+      const std::byte* const end = first + (t.micro < 0 ? b_[number].size() : b_[number].bytes);
+      std::erase_if(sent_, [&](const sent& s) {
+        if (s.at < first || s.at >= end) return false;
+        ranks_.wait(s.gone);
+        return true;
+      });
     });
   }
   void receive(const task& t) {
@@ -254,7 +245,7 @@ private:
   std::vector<std::vector<node_slot>> slots_; ///< by part
   std::vector<stage_stream> streams_;         ///< by part
   struct sent {
-    const std::byte *first, *end;
+    const std::byte* at;
     ticket gone;
   };
   std::vector<sent> sent_; ///< and not waited for

@@ -150,6 +150,8 @@ private:
       wrong =
           verify_step(training_step(stage_.training, micros), stage_.training, buffers_, micros);
     if (wrong.code == fault::none)
+      wrong = verify_schedule(stage_.evaluation.order, stage_.evaluation.of, micros, 1);
+    if (wrong.code == fault::none)
       wrong = verify_step(evaluation_step(stage_.evaluation, micros), stage_.evaluation, buffers_,
                           micros);
     if (wrong.code == fault::none) return buffers_;
@@ -203,7 +205,7 @@ private:
     run_.set_numbers();
     bool going = true;
     each([&](const task& t) {
-      if (!going) return;
+      if (!going && t.what != action::wait) return;
       if (t.what != action::feed) return run_.run(t);
       run_.time(t, [&] {
         batch_view b;
@@ -214,7 +216,6 @@ private:
           });
       });
     });
-    run_.wait_for_sends();
     return going;
   }
   static double of(const step_sums& sums, step_total t) { return sums[static_cast<unsigned>(t)]; }

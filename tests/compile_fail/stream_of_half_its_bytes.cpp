@@ -1,0 +1,32 @@
+// expect-error: MEGA-T004
+// expect-text: receive forward(layer 1) of micro-batch 0: reaches beyond the stream
+//
+// What a stage receives has more bytes than there is room for: the size was worked out apart from
+// the graphs, as where it forgot an axis of the layout (NVIDIA/Megatron-LM#571,
+// https://github.com/NVIDIA/Megatron-LM/pull/571), took a part for the whole (awslabs/slapo#104,
+// https://github.com/awslabs/slapo/pull/104), or left out the element type
+// (tdrussell/diffusion-pipe#544, https://github.com/tdrussell/diffusion-pipe/pull/544).
+#include "one_layer.hpp"
+
+#include <megacpp/plan/verify_step.hpp>
+
+using namespace mc;
+
+struct run : small_run {
+  static constexpr gpt model = small();
+  static constexpr mc::layout layout{.pp = 2};
+};
+
+struct step {
+  static constexpr fault_record wrong = [] {
+    using program = mc::program<run>;
+    const stage_shape s = program::stage(1);
+    buffers b = buffers_of(program::planned, s);
+    const list<task> tasks = training_step(s.training, 2);
+#ifdef MEGACPP_EXPECT_ERROR
+    b[b.of(content::stream, 0)].bytes /= 2;
+#endif
+    return verify_step(tasks, s.training, b, 2);
+  }();
+};
+static_assert(reported<step, step>);
