@@ -278,8 +278,9 @@ std::vector<float> terms(int kind, int64_t n) {
 
 } // namespace
 
-// Rows are as wide as a model, up to some thousands: a lane of a core adds n / 32 terms, one of a
-// block of 256 threads n / 1,024, and a tree the lanes.
+// Rows are as wide as a model, some thousands: a lane of a core adds n / 32 terms, one of a block of
+// 256 threads n / 1,024, and a tree the lanes. A rounding is a share of what a lane has added up so
+// far, on average of half of its terms.
 BOOST_AUTO_TEST_CASE(sums_over_a_row) {
   for (int64_t n : {16384, 65536 + 17})
     for (int kind = 0; kind < kinds_of_terms; ++kind) {
@@ -288,10 +289,10 @@ BOOST_AUTO_TEST_CASE(sums_over_a_row) {
       for (float v : x) want.add(wide(v));
       const auto f = [&](auto i) { return mc::load<float>(x.data(), i); };
       const double core = want.off(wide(mc::core_team().sum<float>(n, f)));
-      BOOST_TEST(core <= static_cast<double>(n / 32 + 6));
+      BOOST_TEST(core <= static_cast<double>(n / 64 + 6));
       on_block()([&](const emulated_team& team, int64_t) {
         const double block = want.off(wide(team.sum<float>(n, f)));
-        if (team.leader()) BOOST_TEST(block <= static_cast<double>(n / 1024 + 2 + 2 + 5 + 8));
+        if (team.leader()) BOOST_TEST(block <= static_cast<double>(n / 2048 + 2 + 5 + 8));
       });
     }
 }
@@ -389,10 +390,10 @@ BOOST_AUTO_TEST_CASE(statistics_of_a_router) {
   }
 }
 
-// Attention over many keys, and gradients of a key that many queries see. Exponentials are added up
-// by tiles of 64 keys; what they weigh is one chain of fused multiply-adds in order of the keys (or
-// queries), so that a token's bits depend on nothing beside it, and its error may grow by half of a
-// rounding a key of the greatest value.
+// Exponentials are added up by tiles of 64 keys; what they weigh is one chain of fused multiply-adds
+// in order of the keys, so that a token's bits depend on nothing beside it. So both errors grow: n
+// roundings that are as often up as down add up to 6 sqrt(n) once in 10^7 times (Higham, Mary, "A
+// new approach to probabilistic rounding error analysis", SIAM J. Sci. Comput. 41, 2019).
 BOOST_AUTO_TEST_CASE(attention_over_many_keys) {
   constexpr int64_t many = 100000, dim = 2;
   const auto q = terms(1, dim), k = terms(2, many * dim), v = terms(1, many * dim);
@@ -419,10 +420,10 @@ BOOST_AUTO_TEST_CASE(attention_over_many_keys) {
   all.causal = false;
   mc::attention_forward<float>(shape, all, {q.data(), dim}, {k.data(), dim}, {v.data(), dim},
                                mc::head_rows<float>{o.data(), dim}, &lse, {memory.get(), 1});
-  const double keys = static_cast<double>(many), a_term = 8;
-  BOOST_TEST(sum.off(std::exp(wide(lse) - top)) <= keys / 64 + 16 + a_term + 64);
+  const double keys = static_cast<double>(many), of_sum = 6 * std::sqrt(keys / 64 + 16);
+  BOOST_TEST(sum.off(std::exp(wide(lse) - top)) <= of_sum);
   for (std::size_t d = 0; d < dim; ++d) {
     const auto total = static_cast<double>(sum.value);
-    BOOST_TEST(weighed[d].off(wide(o[d]) * total) <= keys + keys / 64 + 2 * a_term);
+    BOOST_TEST(weighed[d].off(wide(o[d]) * total) <= 6 * std::sqrt(keys) + of_sum);
   }
 }
