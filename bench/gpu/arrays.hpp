@@ -66,10 +66,9 @@ public:
     return add<T>("", n, false, {}, 1, numbers<T>(low, high));
   }
   /// n integers, f(i), which the body reads.
-  array<std::int32_t> numbered(std::int64_t n, std::function<std::int64_t(std::int64_t)> f) {
-    return add<std::int32_t>("", n, false, {}, 1, [f](std::int32_t* p, std::int64_t i) {
-      p[i] = static_cast<std::int32_t>(f(i));
-    });
+  template <class T = std::int32_t>
+  array<T> numbered(std::int64_t n, std::function<std::int64_t(std::int64_t)> f) {
+    return add<T>("", n, false, {}, 1, [f](T* p, std::int64_t i) { p[i] = static_cast<T>(f(i)); });
   }
   /// n elements, each of which the body writes.
   template <class T> array<T> written(const char* name, std::int64_t n, bound b = same_bits) {

@@ -173,13 +173,21 @@ template <class T> void embedding(report& r, const sizes& m) {
     constexpr int64_t columns = 32 / sizeof(T);
     arrays a;
     const auto dy = a.read<T>(n);
-    const auto ids = a.numbered(m.tokens, id);
+    std::vector<std::int32_t> ids;
+    for (int64_t t = 0; t < m.tokens; ++t) ids.push_back(static_cast<std::int32_t>(id(t)));
+    std::vector<rows::token_of_row> ordered(ids.size());
+    ordered.resize(static_cast<std::size_t>(
+        rows::order_tokens(m.tokens, ids.data(), 5, count, ordered.data())));
+    const auto number = static_cast<int64_t>(ordered.size());
+    const auto order = a.numbered<rows::token_of_row>(number, [ordered](int64_t k) {
+      return static_cast<int64_t>(ordered[static_cast<std::size_t>(k)]);
+    });
     const auto dtable = a.changed<float>("dtable", count * m.hidden);
     a.moves(dtable, 2 * n);
     run(r, "embedding_gradient_slab", name_of_type<T>, m, a, (m.hidden + columns - 1) / columns,
         [=](place at) {
-          return rows::embedding_gradient_slab<T>{m.hidden, m.tokens, columns, 5,
-                                                  count,    at(dy),   at(ids), at(dtable)};
+          return rows::embedding_gradient_slab<T>{m.hidden, m.tokens,  number,    columns,
+                                                  at(dy),   at(order), at(dtable)};
         });
   }
 }

@@ -116,7 +116,8 @@ outputs everything(int64_t r, Extent width, Half half) {
   rows::dropout(r, width, w, int64_t{0}, 77u, 0.3, ids.data(), x.data(), y.data());
   out.add("dropout", y);
   std::vector<G> table(static_cast<std::size_t>(4 * w));
-  rows::embedding_gradient(r, width, dy.data(), ids.data(), 2, 4, table.data());
+  std::vector<rows::token_of_row> order(ids.size());
+  rows::embedding_gradient(r, width, dy.data(), ids.data(), 2, 4, table.data(), order.data());
   out.add("embedding_gradient", table);
   std::vector<T> entries = from.of<T>(4 * w);
   rows::embedding(r, width, entries.data(), 2, 4, ids.data(), y.data());

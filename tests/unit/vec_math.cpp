@@ -77,6 +77,47 @@ BOOST_AUTO_TEST_CASE(exponential) {
   BOOST_TEST(at(f, -3e38f) == 0.0f);
 }
 
+// Also where the difference is no number of single precision: its rounding error does not count. The
+// second number may come in two pieces.
+BOOST_AUTO_TEST_CASE(exponential_of_a_difference) {
+  std::uint64_t state = 1;
+  const auto draw = [&](double low, double high) {
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    return static_cast<float>(low + (high - low) * static_cast<double>(state >> 11) * 0x1p-53);
+  };
+  double most = 0, most_in_pieces = 0;
+  for (int k = 0; k < 1 << 18; k += 16) {
+    const float high = draw(-40, 40), low = high * draw(-0x1p-24, 0x1p-24);
+    float x[16], y[16], z[16];
+    for (float& v : x) v = high - draw(0, k % 2 == 0 ? 4 : 40);
+    const auto lanes = mc::load<float>(x, mc::lanes<16>{0});
+    mc::store(y, mc::exp_of_difference(lanes, high));
+    mc::store(z, mc::exp_of_difference(lanes, high, low));
+    const int one = k / 16 % 16;
+    BOOST_REQUIRE(same(mc::exp_of_difference(mc::vec<float, 1>(x[one]), high).v[0], y[one]));
+    for (int i = 0; i < 16; ++i) {
+      const double d = double{x[i]} - double{high};
+      most = std::max(most, std::fabs(y[i] / std::exp(d) - 1));
+      most_in_pieces = std::max(most_in_pieces, std::fabs(z[i] / std::exp(d - double{low}) - 1));
+    }
+  }
+  BOOST_TEST(most < 9e-8);
+  BOOST_TEST(most_in_pieces < 9e-8);
+  const auto f = [](float x, float high) {
+    return mc::exp_of_difference(mc::vec<float, 1>(x), high).v[0];
+  };
+  for (float x : {0.0f, 17.3f, -1e-3f, 3e38f, -3e38f, 1e-45f}) BOOST_TEST(f(x, x) == 1.0f);
+  BOOST_TEST(f(-inf, 3) == 0.0f);
+  BOOST_TEST(f(-3e38f, 3e9f) == 0.0f);
+  BOOST_TEST(f(-200, 3) == 0.0f);
+  BOOST_TEST(std::isnan(f(not_a_number, 3)));
+  BOOST_TEST(std::isnan(f(3, not_a_number)));
+  BOOST_TEST(f(3, inf) == 0.0f);
+  BOOST_TEST(std::isnan(f(inf, inf)));
+  const mc::vec<double, 1> x(-0.3);
+  BOOST_TEST(mc::exp_of_difference(x, 0.5).v[0] == std::exp(-0.8));
+}
+
 // For softmax: of numbers up to 0, and of differences of scores that are not finite.
 BOOST_AUTO_TEST_CASE(power_of_two) {
   const auto f = [](auto x) { return mc::exp2(x); };

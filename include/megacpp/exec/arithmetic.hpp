@@ -260,6 +260,25 @@ template <class A, int N> MEGACPP_HD A max_across(vec<A, N> a) {
   return across(detail::greater_of{}, a);
 }
 
+#if !defined(__CUDACC__)
+namespace detail {
+// Compiler vectors of as many lanes. g++ 12 takes floats to doubles by halves of a register.
+template <class Into, class X> MEGACPP_HD Into converted(X x) {
+#if defined(__AVX512F__)
+  if constexpr (std::is_same_v<Into, typename native_of<double, 8>::type> &&
+                std::is_same_v<X, typename native_of<float, 8>::type>)
+    return _mm512_maskz_cvtps_pd(0xff, x);
+#endif
+#if defined(__AVX__)
+  if constexpr (std::is_same_v<Into, typename native_of<double, 4>::type> &&
+                std::is_same_v<X, typename native_of<float, 4>::type>)
+    return _mm256_cvtps_pd(x);
+#endif
+  return __builtin_convertvector(x, Into);
+}
+} // namespace detail
+#endif
+
 /// Every lane converted to another arithmetic type, rounding to nearest.
 template <class B, class A, int N> MEGACPP_HD vec<B, N> to(vec<A, N> a) {
   constexpr auto from = detail::form_of<A, N>, into = detail::form_of<B, N>;
@@ -271,7 +290,7 @@ template <class B, class A, int N> MEGACPP_HD vec<B, N> to(vec<A, N> a) {
     return r;
 #if !defined(__CUDACC__)
   } else if constexpr (from == detail::form::native && into == detail::form::native) {
-    return vec<B, N>(__builtin_convertvector(a.v, typename vec<B, N>::type));
+    return vec<B, N>(detail::converted<typename vec<B, N>::type>(a.v));
 #endif
   } else {
     return join(to<B>(lower(a)), to<B>(upper(a)));

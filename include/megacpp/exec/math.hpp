@@ -47,6 +47,12 @@ MEGACPP_HD vec<float, N> times_power_of_two(vec<float, N> p, vec<float, N> shift
   return p * factor(half) * factor(k - half);
 }
 
+/// e^r for |r| <= ln 2 / 2.
+template <int N> MEGACPP_HD vec<float, N> exp_near_zero(vec<float, N> r) {
+  constexpr float c[] = {0.49999994f, 0.166665211f, 0.041668389f, 0.00836871658f, 0.00138145941f};
+  return fma(horner(c, r), r * r, r) + vec<float, N>(1.0f); // 3e-9
+}
+
 } // namespace detail
 
 /// e^x = 2^n e^r with n the integer nearest to x / ln 2, |r| <= ln 2 / 2.
@@ -61,9 +67,26 @@ template <class A, int N> MEGACPP_HD vec<A, N> exp(vec<A, N> x) {
     const V n = shifted - V(detail::shifter);
     // ln 2 in two pieces: the first has nine bits, so that its product with n is exact.
     const V r = fma(n, V(2.12194440e-4f), fma(n, V(-0.693359375f), x));
-    constexpr float c[] = {0.49999994f, 0.166665211f, 0.041668389f, 0.00836871658f, 0.00138145941f};
-    const V p = fma(detail::horner(c, r), r * r, r) + V(1.0f); // 3e-9
-    return detail::times_power_of_two(p, shifted);
+    return detail::times_power_of_two(detail::exp_near_zero(r), shifted);
+  }
+}
+
+/// e^(x - high - low) for x <= high and |low| up to an ulp of high: within 9e-8 of the exact one,
+/// relatively, and 1 where x is high and low is 0. x - high is off by half an ulp, 1e-6 at 16, which
+/// would be the relative error of the result; the error of the difference (Knuth's two-sum) goes
+/// into r instead.
+template <class A, int N> MEGACPP_HD vec<A, N> exp_of_difference(vec<A, N> x, A high, A low = 0) {
+  using V = vec<A, N>;
+  const V h(high), d = x - h;
+  if constexpr (sizeof(A) == 8) {
+    return exp(d - V(low));
+  } else {
+    const V back = d - x, error = (x - (d - back)) - (h + back) - V(low);
+    const V shifted = fma(d, V(1.44269504f), V(detail::shifter));
+    const V n = shifted - V(detail::shifter);
+    const V r = fma(n, V(-0.693359375f), d) + fma(n, V(2.12194440e-4f), error); // as in exp
+    const V e = detail::times_power_of_two(detail::exp_near_zero(r), shifted);
+    return select(d < V(-104.0f), V(0.0f), e); // a NaN passes
   }
 }
 

@@ -15,11 +15,16 @@ template <> struct kernel_of<&op::embedding> { // ids, table
   }
 };
 template <> struct kernel_of<&op::embedding_grad> { // dy, ids, table
+  template <class T, class Call> static std::int64_t scratch_bytes(const Call& c) {
+    return c.in_size(1) * std::int64_t{sizeof(rows::token_of_row)};
+  }
   template <class T, class Call> static void run(Call& c) {
-    rows::embedding_gradient(c.in_size(1), c.template in_span<2, 1, 2>(), c.template in<T>(0),
-                             c.template in<std::int32_t>(1), c.origin(c.value_in(2), 0),
-                             std::int64_t{c.template in_span<2, 0, 1>()},
-                             c.template out<accumulator_t<T>>(0));
+    const std::int64_t tokens = c.in_size(1);
+    rows::embedding_gradient(
+        {tokens, rows_at_once(c.sums(), c.ranks(), c.value_in(0), tokens)},
+        c.template in_span<2, 1, 2>(), c.template in<T>(0), c.template in<std::int32_t>(1),
+        c.origin(c.value_in(2), 0), std::int64_t{c.template in_span<2, 0, 1>()},
+        c.template out<accumulator_t<T>>(0), reinterpret_cast<rows::token_of_row*>(c.scratch()));
   }
 };
 

@@ -6,7 +6,6 @@
 #include <megacpp/op/loss.hpp>
 
 #include <algorithm>
-#include <cmath>
 
 namespace mc {
 
@@ -90,7 +89,7 @@ template <> struct kernel_of<&op::vocabulary_partial> { // x, w, labels -> lse_p
                       project.shape().dynamic_rows ? n : -1);
       for_rows(n, rows::logits_row<G>{k.width, k.valid, k.first, logits,
                                       c.template in<std::int32_t>(2) + at,
-                                      c.template out<G>(0) + at, c.template out<G>(1) + at});
+                                      c.template out<double>(0) + at, c.template out<G>(1) + at});
     });
   }
 };
@@ -112,8 +111,8 @@ template <> struct kernel_of<&op::vocabulary_partial_grad> { // dlse, dtarget, x
                                       k.first,
                                       logits,
                                       c.template in<std::int32_t>(4) + at,
-                                      c.template in<G>(5) + at,
-                                      c.template in<G>(0) + at,
+                                      c.template in<double>(5) + at,
+                                      c.template in<double>(0) + at,
                                       c.template in<G>(1) + at,
                                       dlogits};
     };
@@ -125,7 +124,8 @@ template <> struct kernel_of<&op::vocabulary_partial_grad> { // dlse, dtarget, x
 template <> struct kernel_of<&op::cross_entropy> { // lse_part, target, labels -> loss, count
   template <class G, class Call> static void run(Call& c) {
     const std::int64_t parts = c.template in_span<0, -1, 0>(), n = c.in_size(1);
-    const G *lse_part = c.template in<G>(0), *target = c.template in<G>(1);
+    const double* lse_part = c.template in<double>(0);
+    const G* target = c.template in<G>(1);
     const std::int32_t* labels = c.template in<std::int32_t>(2);
     const double z = c.template attr<op::cross_entropy_attributes>().z;
     double loss = 0;
@@ -140,12 +140,12 @@ template <> struct kernel_of<&op::cross_entropy> { // lse_part, target, labels -
     *c.template out<G>(1) = static_cast<G>(count);
   }
   /// log of the sum of the exponentials of a row's parts.
-  template <class G> static double total(const G* part, std::int64_t parts) {
-    if (parts == 1) return static_cast<double>(part[0]);
-    const double top = static_cast<double>(*std::max_element(part, part + parts));
+  static double total(const double* part, std::int64_t parts) {
+    if (parts == 1) return part[0];
+    const double top = *std::max_element(part, part + parts);
     double sum = 0;
-    for (std::int64_t i = 0; i < parts; ++i) sum += std::exp(static_cast<double>(part[i]) - top);
-    return top + std::log(sum);
+    for (std::int64_t i = 0; i < parts; ++i) sum += exponential(part[i] - top);
+    return top + rows::detail::log_of_terms(sum);
   }
 };
 
@@ -153,9 +153,10 @@ template <>
 struct kernel_of<&op::cross_entropy_grad> { // dloss, lse_part, target, labels -> dlse_part, dtarget
   template <class G, class Call> static void run(Call& c) {
     const std::int64_t parts = c.template in_span<1, -1, 0>(), n = c.in_size(2);
-    const G* lse_part = c.template in<G>(1);
+    const double* lse_part = c.template in<double>(1);
     const std::int32_t* labels = c.template in<std::int32_t>(3);
-    G *dlse = c.template out<G>(0), *dtarget = c.template out<G>(1);
+    double* dlse = c.template out<double>(0);
+    G* dtarget = c.template out<G>(1);
     const double d = static_cast<double>(*c.template in<G>(0)),
                  z = c.template attr<op::cross_entropy_attributes>().z;
     for (std::int64_t t = 0; t < n; ++t) {
@@ -163,9 +164,7 @@ struct kernel_of<&op::cross_entropy_grad> { // dloss, lse_part, target, labels -
       const double lse = kernel_of<&op::cross_entropy>::total(lse_part + t * parts, parts);
       for (std::int64_t i = 0; i < parts; ++i)
         dlse[t * parts + i] =
-            seen ? static_cast<G>(d * (1 + 2 * z * lse) *
-                                  std::exp(static_cast<double>(lse_part[t * parts + i]) - lse))
-                 : G(0);
+            seen ? d * (1 + 2 * z * lse) * exponential(lse_part[t * parts + i] - lse) : 0;
       dtarget[t] = seen ? static_cast<G>(-d) : G(0);
     }
   }
@@ -185,9 +184,8 @@ struct kernel_of<&op::vocabulary_loss> { // x, w, labels, dloss -> loss, count, 
     double* losses = c.template out<double>(a.weights ? 4 : 3);
     G* logits = reinterpret_cast<G*>(losses + k.rows);
     const auto row_of = [&](std::int64_t at, T* dlogits) {
-      return rows::loss_row<T>{
-          k.width,     k.valid, logits, labels + at, *c.template in<G>(3), static_cast<G>(a.z),
-          losses + at, dlogits};
+      return rows::loss_row<T>{k.width, k.valid,     logits, labels + at, *c.template in<G>(3),
+                               a.z,     losses + at, dlogits};
     };
     detail::run_backward<T>(c, k, c.template in<T>(0), c.template in<T>(1), logits,
                             c.template out<T>(2), a.weights ? c.template out<G>(3) : nullptr,

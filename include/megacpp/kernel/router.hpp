@@ -70,16 +70,16 @@ template <> struct kernel_of<&op::router_statistics> { // l, experts -> s, c, z
     b.logits = c.template in<T>(0), b.chosen = c.template in<std::int32_t>(1);
     b.parts = reinterpret_cast<G*>(c.scratch());
     for_rows(groups * b.blocks, b);
-    G* z = c.template out<G>(2);
-    *z = 0;
+    double z = 0;
     for (std::int64_t g = 0; g < groups; ++g)
       for (std::int64_t i = 0; i < width; ++i) {
-        G sum = 0;
-        for (std::int64_t k = 0; k < b.blocks; ++k) sum += b.parts[(g * b.blocks + k) * width + i];
-        if (i < b.experts) c.template out<G>(0)[g * b.experts + i] = sum;
-        else if (i < 2 * b.experts) c.template out<G>(1)[g * b.experts + i - b.experts] = sum;
-        else *z += sum;
+        const double sum = rows::sum_of_parts(b.parts + g * b.blocks * width + i, b.blocks, width);
+        const auto kept = static_cast<G>(sum);
+        if (i < b.experts) c.template out<G>(0)[g * b.experts + i] = kept;
+        else if (i < 2 * b.experts) c.template out<G>(1)[g * b.experts + i - b.experts] = kept;
+        else z += sum;
       }
+    *c.template out<G>(2) = static_cast<G>(z);
   }
 };
 

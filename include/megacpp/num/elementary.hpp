@@ -4,6 +4,7 @@
 
 #include <bit>
 #include <cstdint>
+#include <limits>
 #include <numbers>
 
 namespace mc {
@@ -15,22 +16,40 @@ constexpr double square_root(double x) {
   return r;
 }
 
+namespace detail {
+
+/// 2 artanh t for |t| < 0.18 by its series, whose terms fall by 0.03 each.
+constexpr double twice_artanh(double t) {
+  constexpr double c[] = {1.0,      1.0 / 3,  1.0 / 5,  1.0 / 7,  1.0 / 9, 1.0 / 11,
+                          1.0 / 13, 1.0 / 15, 1.0 / 17, 1.0 / 19, 1.0 / 21};
+  const double square = t * t;
+  double sum = 0;
+  for (int n = 10; n >= 0; --n) sum = sum * square + c[n];
+  return 2 * t * sum;
+}
+
+} // namespace detail
+
 /// ln x of a normal x > 0: with x = m 2^k and m in [sqrt(1/2), sqrt(2)), k ln 2 + 2 artanh((m - 1)
-/// / (m + 1)) by its series, whose terms fall by 0.03 each.
+/// / (m + 1)).
 constexpr double natural_log(double x) {
   const auto bits = std::bit_cast<std::int64_t>(x);
   std::int64_t k = (bits >> 52) - 1023;
   double m = std::bit_cast<double>((bits & 0x000f'ffff'ffff'ffff) | 0x3ff0'0000'0000'0000);
   if (m > std::numbers::sqrt2) m /= 2, ++k;
-  const double t = (m - 1) / (m + 1), square = t * t;
-  double sum = 0;
-  for (int n = 21; n >= 1; n -= 2) sum = sum * square + 1.0 / n;
-  return static_cast<double>(k) * std::numbers::ln2 + 2 * t * sum;
+  return static_cast<double>(k) * std::numbers::ln2 + detail::twice_artanh((m - 1) / (m + 1));
 }
 
-/// e^x, |x| < 700: with x = k ln 2 + r and |r| <= ln 2 / 2, 2^k times the series of e^r. ln 2 is
-/// taken in two parts, of which the first times k is exact.
+/// ln (1 + x) of a finite x >= 0, which keeps its relative accuracy where x is small.
+constexpr double natural_log_of_one_plus(double x) {
+  return x < 0.4 ? detail::twice_artanh(x / (2 + x)) : natural_log(1 + x);
+}
+
+/// e^x: with x = k ln 2 + r and |r| <= ln 2 / 2, 2^k times the series of e^r. ln 2 is taken in two
+/// parts, of which the first times k is exact. Below e^-700 it is zero, from e^700 on infinite.
 constexpr double exponential(double x) {
+  if (!(x > -700)) return x == x ? 0 : x;
+  if (x >= 700) return std::numeric_limits<double>::infinity();
   constexpr double high = 0x1.62e42feep-1, low = 0x1.a39ef35793c76p-33;
   const double of_two = x * (1 / std::numbers::ln2);
   const auto k = static_cast<std::int64_t>(of_two < 0 ? of_two - 0.5 : of_two + 0.5);

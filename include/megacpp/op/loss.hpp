@@ -1,7 +1,7 @@
 // Vocabulary projection and cross-entropy, in chunks of rows: full logits never exist.
 //
 // vocabulary_partial: logits l_v = x . w_v over this rank's part of the vocabulary
-//   lse_part (B, S, parts) = log sum_v e^(l_v)
+//   lse_part (B, S, parts) f64 = log sum_v e^(l_v)
 //   target (B, S) = l_label (0 where the label is elsewhere)
 //   adjoint: dl_v = dlse e^(l_v - lse_part) + dtarget [v = label],  dx = dl w,  dw += dl^T x
 // cross_entropy: lse = log sum_parts e^(lse_part), over rows whose label is not negative:
@@ -10,10 +10,13 @@
 //
 // x (B, S, H), w (V, H), labels (B, S) i32. The z-loss keeps log-sum-exps near 0 (Chowdhery et al.
 // 2022). The loss is a sum and a count, both placed and both reduced before one is divided by the
-// other. Rows of w at or beyond `valid` (vocabulary padding) take no part. Saved: x, lse_part,
-// target; logits are computed again in the backward pass. Placement: w sharded along V gives parts
-// sharded alike and a pending sum of targets: the vocabulary-parallel loss is one gather of (B, S,
-// parts) and one reduction of (B, S). FLOPs: 2 T V H forward, 6 T V H backward.
+// other. The loss of a confident model is the difference of two logits and less than a step of either
+// in single precision, so log-sum-exps and their cotangents are doubles whatever the type of x; a
+// target is one of the logits, as it is. Rows of w at or beyond `valid` (vocabulary padding) take no
+// part. Saved: x, lse_part, target; logits are computed again in the backward pass. Placement: w
+// sharded along V gives parts sharded alike and a pending sum of targets: the vocabulary-parallel
+// loss is one gather of (B, S, parts) and one reduction of (B, S). FLOPs: 2 T V H forward, 6 T V H
+// backward.
 #pragma once
 
 #include <megacpp/op/linear.hpp>
@@ -78,7 +81,7 @@ struct vocabulary_loss_attributes {
   vocabulary_operands(c, 0, 1, 2, c.n.attr.as<vocabulary_attributes>().words);
   value& lse = c.declare(labels);
   if (lse.rank == max_rank) --lse.rank;
-  lse.type = accumulator_of(x.type);
+  lse.type = dtype::f64;
   lse.dims[lse.rank++] = extent(dim::vocabulary_part, vocabulary_parts(c.g.ranks, w));
   value& target = c.declare(labels);
   target.type = accumulator_of(x.type);
@@ -106,7 +109,7 @@ struct vocabulary_loss_attributes {
   const value &dlse = c.in(0), &x = c.in(2), &w = c.in(3);
   const auto [words, weights] = c.n.attr.as<vocabulary_attributes>();
   vocabulary_operands(c, 2, 3, 4, words);
-  c.sums({0, 1, 5}, 2), c.alike(0, 5), c.alike(1, 4), c.leads(4, 5, 1);
+  c.typed({0, 5}, dtype::f64), c.sums({1}, 2), c.alike(0, 5), c.alike(1, 4), c.leads(4, 5, 1);
   c.require(dlse.back() == extent(dim::vocabulary_part, vocabulary_parts(c.g.ranks, w)),
             fault::S003, 0, 3);
   c.declare(x);
@@ -172,27 +175,26 @@ inline constexpr op_info vocabulary_partial{.name = "vocabulary_partial",
                                             .cost = &vocabulary_partial_cost,
                                             .attributes = attributes_of<vocabulary_attributes>};
 
-/// lse_part (..., parts), target (...), labels (...) i32, the first two of a type of sums.
+/// lse_part (..., parts) f64, target (...) of a type of sums, labels (...) i32.
 [[gnu::cold]] constexpr void cross_entropy_operands(inference& c, int lse) {
   const value& part = c.in(lse);
-  c.floats({lse, lse + 1}), c.sums({lse}, lse);
+  c.typed({lse}, dtype::f64), c.floats({lse + 1}), c.sums({lse + 1}, lse + 1);
   c.holds(lse + 2, integer_kind::labels, lse);
   c.leads(lse + 1, lse, 1), c.leads(lse + 2, lse, 1);
   c.require(part.back().d == dim::vocabulary_part, fault::S003, lse);
   z_of_loss(c, c.n.attr.as<cross_entropy_attributes>().z);
 }
 [[gnu::cold]] constexpr void cross_entropy_rule(inference& c) { // lse_part, target, labels
-  const value& lse = c.in(0);
   cross_entropy_operands(c, 0);
   for (int k = 0; k < 2; ++k) {
-    c.declare(lse.type, {});
+    c.declare(c.in(1).type, {});
     place_output(c, k, algebra::reduction, {0, 1, 2}, {dim::vocabulary_part});
   }
 }
 [[gnu::cold]] constexpr void cross_entropy_grad_rule(
     inference& c) { // dloss, lse_part, target, labels
   cross_entropy_operands(c, 1);
-  c.typed({0}, c.in(1).type), c.rank(0, 0);
+  c.typed({0}, c.in(2).type), c.rank(0, 0);
   for (int k = 0; k < 2; ++k) {
     c.declare(c.in(1 + k));
     place_output(c, k, algebra::product, {0, 1, 2, 3}, {dim::vocabulary_part});
@@ -200,7 +202,7 @@ inline constexpr op_info vocabulary_partial{.name = "vocabulary_partial",
 }
 inline constexpr op_info cross_entropy_grad{.name = "cross_entropy_grad",
                                             .rule = &cross_entropy_grad_rule,
-                                            .typed_by = 1,
+                                            .typed_by = 2,
                                             .attributes = attributes_of<cross_entropy_attributes>};
 [[gnu::cold]] constexpr void cross_entropy_adjoint(backward& d, const node& n) {
   const value_id dloss = d.of(n.out[0]);
@@ -214,6 +216,7 @@ inline constexpr op_info cross_entropy_grad{.name = "cross_entropy_grad",
 inline constexpr op_info cross_entropy{.name = "cross_entropy",
                                        .rule = &cross_entropy_rule,
                                        .adjoint = &cross_entropy_adjoint,
+                                       .typed_by = 1,
                                        .attributes = attributes_of<cross_entropy_attributes>};
 
 // vocabulary_loss: the loss and its dx and dw in one visit of each chunk of logits, which saves one
@@ -284,7 +287,7 @@ inline constexpr op_info vocabulary_loss{
 } // namespace op
 
 struct vocabulary_statistics {
-  var lse_part; ///< (B, S, parts)
+  var lse_part; ///< (B, S, parts), f64
   var target;   ///< (B, S)
 };
 

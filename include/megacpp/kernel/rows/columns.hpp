@@ -2,11 +2,12 @@
 //
 //   grad[j] += sum over rows r of f(r, j)
 //
-// Columns are cut into slabs, one per body call; within a slab rows are walked in order, 64 at a
-// time into registers and then into grad, and never across two sequences where a sum is not to
-// depend on how many of them a micro-batch has. No column's result depends on how columns are cut,
-// so cuts follow the number of threads, and no loop ends at the width: these kernels do not know it
-// before they run.
+// Columns are cut into slabs, one per body call; within a slab rows are walked in order: 64 at a time
+// are a part, parts are added up in double, and their sum goes into grad once. So a sum is off by at
+// most 65 roundings of its terms' magnitudes, however many rows there are (the gains of q and k have a
+// row a token and head). Where it is not to depend on how many sequences a micro-batch has, each
+// sequence is summed apart. No column's result depends on how columns are cut, so cuts follow the
+// number of threads, and no loop ends at the width: these kernels do not know it before they run.
 #pragma once
 
 #include <megacpp/exec/parallel.hpp>
@@ -43,19 +44,22 @@ struct summed_rows {
   MEGACPP_HD summed_rows(std::int64_t n) : summed_rows(n, n) {}
   MEGACPP_HD summed_rows(std::int64_t n, std::int64_t of_sequence)
       : count(n), sequence(of_sequence) {}
-  /// Where the part that begins with row r ends.
-  MEGACPP_HD std::int64_t end_of_part(std::int64_t r) const {
-    const std::int64_t border = (r / sequence + 1) * sequence;
-    return r + rows_per_part < border ? r + rows_per_part : border;
+  /// Where the sequence of row r ends.
+  MEGACPP_HD std::int64_t end_of_sequence(std::int64_t r) const {
+    return (r / sequence + 1) * sequence;
   }
 };
 
 namespace detail {
 
-// Partial sums of Grads gradients. f(row, lanes) returns a vec, or a two<vec> for two gradients.
+// f(row, lanes) returns a vec, or a two<vec> for two gradients.
 template <class V> MEGACPP_HD V sum_of(V a, V b) { return a + b; }
 template <class V> MEGACPP_HD two<V> sum_of(two<V> a, two<V> b) {
   return {a.first + b.first, a.second + b.second};
+}
+template <class B, class A, int N> MEGACPP_HD vec<B, N> as_sum(vec<A, N> x) { return to<B>(x); }
+template <class B, class V> MEGACPP_HD auto as_sum(two<V> x) {
+  return two<decltype(to<B>(x.first))>{to<B>(x.first), to<B>(x.second)};
 }
 
 template <class G> struct one_gradient {
@@ -76,36 +80,68 @@ template <class G> struct two_gradients {
 };
 
 // On a core a part is summed in the first-level cache, four whole rows at a time: memory is read
-// along rows. In a block every thread keeps its columns in registers. Same order, same bits.
-template <class T, class Team, class Grad, class F>
-MEGACPP_HD void add_rows(const Team& team, slab s, summed_rows rows, Grad grad, Grad part, F f) {
-  for (std::int64_t r = 0; r < rows.count;) {
-    const std::int64_t end = rows.end_of_part(r);
-    if constexpr (Team::threads == 1) {
-      team.template each<T>(s.count, [&](auto i) { part.set(i, f(r, s.at(i))); });
-      for (++r; r + 4 <= end; r += 4) {
+// along rows.
+template <class T, class Team, class Part, class F>
+MEGACPP_HD void sum_part(const Team& team, slab s, std::int64_t r, std::int64_t end, Part part,
+                         F f) {
+  team.template each<T>(s.count, [&](auto i) { part.set(i, f(r, s.at(i))); });
+  for (++r; r + 4 <= end; r += 4) {
+    team.template each<T>(s.count, [&](auto i) {
+      auto p = sum_of(part.get(i), f(r, s.at(i)));
+      p = sum_of(p, f(r + 1, s.at(i)));
+      p = sum_of(p, f(r + 2, s.at(i)));
+      part.set(i, sum_of(p, f(r + 3, s.at(i))));
+    });
+  }
+  for (; r < end; ++r)
+    team.template each<T>(s.count,
+                          [&](auto i) { part.set(i, sum_of(part.get(i), f(r, s.at(i)))); });
+}
+
+// grad += the rows [r, end) of one sequence.
+template <class T, class Team, class Grad, class Sum, class F>
+MEGACPP_HD void add_sequence(const Team& team, slab s, std::int64_t r, std::int64_t end, Grad grad,
+                             Grad part, Sum sum, F f) {
+  using G = accumulator_t<T>;
+  if (end - r == 1)
+    return team.template each<T>(
+        s.count, [&](auto i) { grad.set(s.at(i), sum_of(grad.get(s.at(i)), f(r, s.at(i)))); });
+  if constexpr (Team::threads == 1) {
+    for (bool first = true; r < end; first = false) {
+      const std::int64_t next = r + rows_per_part < end ? r + rows_per_part : end;
+      sum_part<T>(team, s, r, next, part, f);
+      r = next;
+      if (first && r == end) {
+        team.template each<T>(
+            s.count, [&](auto i) { grad.set(s.at(i), sum_of(grad.get(s.at(i)), part.get(i))); });
+      } else {
         team.template each<T>(s.count, [&](auto i) {
-          auto p = sum_of(part.get(i), f(r, s.at(i)));
-          p = sum_of(p, f(r + 1, s.at(i)));
-          p = sum_of(p, f(r + 2, s.at(i)));
-          part.set(i, sum_of(p, f(r + 3, s.at(i))));
+          const auto p = as_sum<double>(part.get(i));
+          const auto all = first ? p : sum_of(sum.get(i), p);
+          if (r < end) sum.set(i, all);
+          else grad.set(s.at(i), sum_of(grad.get(s.at(i)), as_sum<G>(all)));
         });
       }
-      for (; r < end; ++r) {
-        team.template each<T>(s.count,
-                              [&](auto i) { part.set(i, sum_of(part.get(i), f(r, s.at(i)))); });
-      }
-      team.template each<T>(
-          s.count, [&](auto i) { grad.set(s.at(i), sum_of(grad.get(s.at(i)), part.get(i))); });
-    } else {
-      team.template each<T>(s.count, [&](auto i) {
-        auto p = f(r, s.at(i));
-        for (std::int64_t k = r + 1; k < end; ++k) p = sum_of(p, f(k, s.at(i)));
-        grad.set(s.at(i), sum_of(grad.get(s.at(i)), p));
-      });
-      r = end;
     }
+  } else { // every thread of a block keeps its columns in registers: the same order, the same bits
+    team.template each<T>(s.count, [&](auto i) {
+      decltype(as_sum<double>(f(r, s.at(i)))) all;
+      for (std::int64_t k = r; k < end; k += rows_per_part) {
+        const std::int64_t next = k + rows_per_part < end ? k + rows_per_part : end;
+        auto p = f(k, s.at(i));
+        for (std::int64_t j = k + 1; j < next; ++j) p = sum_of(p, f(j, s.at(i)));
+        all = k == r ? as_sum<double>(p) : sum_of(all, as_sum<double>(p));
+      }
+      grad.set(s.at(i), sum_of(grad.get(s.at(i)), as_sum<G>(all)));
+    });
   }
+}
+
+template <class T, class Team, class Grad, class Sum, class F>
+MEGACPP_HD void add_rows(const Team& team, slab s, summed_rows rows, Grad grad, Grad part, Sum sum,
+                         F f) {
+  for (std::int64_t r = 0; r < rows.count; r = rows.end_of_sequence(r))
+    add_sequence<T>(team, s, r, rows.end_of_sequence(r), grad, part, sum, f);
 }
 
 // What part of a team's sums lies in memory: none for a block.
@@ -119,8 +155,21 @@ template <class T, class Team, class F>
 MEGACPP_HD void add_rows(const Team& team, slab s, summed_rows rows, accumulator_t<T>* grad, F f) {
   using G = accumulator_t<T>;
   alignas(64) G part[detail::part_columns<Team>];
+  alignas(64) double sum[detail::part_columns<Team>];
   using one = detail::one_gradient<G>;
-  detail::add_rows<T>(team, s, rows, one{grad}, one{part}, f);
+  detail::add_rows<T>(team, s, rows, one{grad}, one{part}, detail::one_gradient<double>{sum}, f);
+}
+
+/// The same for the rows [first, end) of one sum.
+template <class T, class Team, class F>
+MEGACPP_HD void add_rows_of(const Team& team, slab s, std::int64_t first, std::int64_t end,
+                            accumulator_t<T>* grad, F f) {
+  using G = accumulator_t<T>;
+  alignas(64) G part[detail::part_columns<Team>];
+  alignas(64) double sum[detail::part_columns<Team>];
+  using one = detail::one_gradient<G>;
+  detail::add_sequence<T>(team, s, first, end, one{grad}, one{part},
+                          detail::one_gradient<double>{sum}, f);
 }
 
 /// The same for two gradients: f returns a two<vec>.
@@ -129,8 +178,10 @@ MEGACPP_HD void add_rows(const Team& team, slab s, summed_rows rows, accumulator
                          accumulator_t<T>* second, F f) {
   using G = accumulator_t<T>;
   alignas(64) G part[2][detail::part_columns<Team>];
+  alignas(64) double sum[2][detail::part_columns<Team>];
   using both = detail::two_gradients<G>;
-  detail::add_rows<T>(team, s, rows, both{first, second}, both{part[0], part[1]}, f);
+  detail::add_rows<T>(team, s, rows, both{first, second}, both{part[0], part[1]},
+                      detail::two_gradients<double>{sum[0], sum[1]}, f);
 }
 
 /// bias gradient: grad[j] += sum over rows of dy[row, j].

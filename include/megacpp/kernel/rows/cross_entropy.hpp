@@ -3,10 +3,18 @@
 //   lse_t = log sum_{v < valid} e^(l_tv)
 //   target_t = l_t,label, or 0 where the label is not in this part
 //   dl_tv = dlse_t e^(l_tv - lse_t) + dtarget_t [v = label_t], or 0 for v >= valid
+//
+// A loss is often far smaller than the logits that it is the difference of, and far smaller than 1,
+// the largest of the terms e^(l - max) of its sum. So these terms, single numbers within 9e-8
+// (exp_of_difference), are added up in double, where 1 and the smallest tail that matters stand side
+// by side: less 1 the sum is the tail, and the loss of the likeliest label is log1p of it. Neither
+// error grows with the vocabulary. Log-sum-exps and what belongs to them are doubles for the same
+// reason, and so is the gradient of the label, which is the difference of a number near 1 and 1.
 #pragma once
 
 #include <megacpp/exec/math.hpp>
 #include <megacpp/exec/parallel.hpp>
+#include <megacpp/num/elementary.hpp>
 
 namespace mc::rows {
 namespace detail {
@@ -18,24 +26,40 @@ MEGACPP_HD void clear(const Team& team, T* d, std::int64_t begin, std::int64_t e
                         [&](auto i) { store(d + begin, i, vec<G, decltype(i)::count>(G(0))); });
 }
 
+// log sum_v e^(l_v - max), given the sum, of which one term at least is 1; a NaN stays one.
+MEGACPP_HD double log_of_terms(double sum) {
+  return sum >= 1 ? natural_log_of_one_plus(sum - 1) : sum;
+}
+
+// A number as the sum of two G, of which the second is small.
+template <class G> MEGACPP_HD two<G> split(double x) {
+  const G high = static_cast<G>(x);
+  return {high, static_cast<G>(x - static_cast<double>(high))};
+}
+
+// x times a factor that has been split, to be stored as T: the error of rounding the factor does not
+// add up with that of the product, which is all that a narrower T sees.
+template <class T, class V, class G> MEGACPP_HD V scaled(V x, two<G> by) {
+  if constexpr (std::is_same_v<T, G>) return fma(x, V(by.first), x * V(by.second));
+  else return x * V(by.first);
+}
+
 } // namespace detail
 
 template <class G> struct logits_row {
   std::int64_t width, valid, first; // columns, those that are words, global index of column 0
   const G* logits;                  // (rows, width)
   const std::int32_t* labels;       // (rows)
-  G* lse;                           // (rows)
+  double* lse;                      // (rows)
   G* target;                        // (rows)
 
   template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t row) const {
     const G* l = logits + row * width;
     const G top = team.template max<G>(valid, [&](auto i) { return load<G>(l, i); });
-    const G sum = team.template sum<G>(valid, [&](auto i) {
-      const auto x = load<G>(l, i);
-      return exp(x - decltype(x)(top));
-    });
+    const double sum = team.template sum<G>(
+        valid, [&](auto i) { return to<double>(exp_of_difference(load<G>(l, i), top)); });
     if (!team.leader()) return;
-    lse[row] = top + log(vec<G, 1>(sum)).v[0];
+    lse[row] = static_cast<double>(top) + detail::log_of_terms(sum);
     const std::int64_t at = labels[row] - first;
     target[row] = labels[row] >= 0 && at >= 0 && at < valid ? l[at] : G(0);
   }
@@ -46,26 +70,26 @@ template <class T> struct logits_grad_row {
   std::int64_t width, valid, first;
   const G* logits;            // (rows, width)
   const std::int32_t* labels; // (rows)
-  const G* lse;               // (rows)
-  const G* dlse;              // (rows)
+  const double* lse;          // (rows)
+  const double* dlse;         // (rows)
   const G* dtarget;           // (rows)
   T* dlogits;                 // (rows, width); may be logits where T is G
 
   template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t row) const {
     const G* l = logits + row * width;
     T* d = dlogits + row * width;
-    const G z = lse[row], scale = dlse[row], hit = dtarget[row];
+    const auto z = detail::split<G>(lse[row]), scale = detail::split<G>(dlse[row]);
     const std::int64_t at = labels[row] >= 0 ? labels[row] - first : -1;
     const G at_label = at >= 0 && at < valid ? l[at] : G(0);
     team.sync(); // before another thread overwrites the label's logit
     team.template each<G>(valid, [&](auto i) {
-      const auto x = load<G>(l, i);
-      store(d, i, exp(x - decltype(x)(z)) * scale);
+      store(d, i, detail::scaled<T>(exp_of_difference(load<G>(l, i), z.first, z.second), scale));
     });
     detail::clear<G>(team, d, valid, width);
     team.sync(); // before the leader overwrites what the label's thread stored
     if (team.leader() && at >= 0 && at < valid)
-      d[at] = convert<T>(exp(vec<G, 1>(at_label - z)).v[0] * scale + hit);
+      d[at] = convert<T>(dlse[row] * exponential(static_cast<double>(at_label) - lse[row]) +
+                         static_cast<double>(dtarget[row]));
   }
 };
 
@@ -75,14 +99,15 @@ template <class T> struct logits_grad_row {
 template <class T> struct loss_row {
   using G = accumulator_t<T>;
   std::int64_t width, valid;
-  const G* logits;            // (rows, width)
+  G* logits;                  // (rows, width); overwritten
   const std::int32_t* labels; // (rows)
-  G seed, z;
+  G seed;
+  double z;
   double* loss; // (rows)
   T* dlogits;   // (rows, width); may be logits where T is G
 
   template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t row) const {
-    const G* l = logits + row * width;
+    G* l = logits + row * width;
     T* d = dlogits + row * width;
     const std::int64_t label = labels[row];
     if (label < 0) {
@@ -90,24 +115,28 @@ template <class T> struct loss_row {
       if (team.leader()) loss[row] = 0;
       return;
     }
+    const G at_label = l[label];
+    // A barrier, before another thread overwrites the label's logit.
     const G top = team.template max<G>(valid, [&](auto i) { return load<G>(l, i); });
-    const G sum = team.template sum<G>(valid, [&](auto i) {
-      const auto x = load<G>(l, i);
-      return exp(x - decltype(x)(top));
+    const double sum = team.template sum<G>(valid, [&](auto i) {
+      const auto term = exp_of_difference(load<G>(l, i), top);
+      store(l, i, term);
+      return to<double>(term);
     });
-    const G lse = top + log(vec<G, 1>(sum)).v[0], at_label = l[label];
-    team.sync(); // before another thread overwrites the label's logit
-    const G scale = seed * (G(1) + G(2) * z * lse);
+    const double over_top = detail::log_of_terms(sum), lse = static_cast<double>(top) + over_top,
+                 factor = z > 0 ? 1 + 2 * z * lse : 1, of_seed = static_cast<double>(seed);
     if (team.leader())
-      loss[row] = static_cast<double>(lse) - static_cast<double>(at_label) +
-                  static_cast<double>(z) * static_cast<double>(lse) * static_cast<double>(lse);
-    team.template each<G>(valid, [&](auto i) {
-      const auto x = load<G>(l, i);
-      store(d, i, exp(x - decltype(x)(lse)) * scale);
-    });
+      loss[row] =
+          over_top + (static_cast<double>(top) - static_cast<double>(at_label)) + z * lse * lse;
+    const auto scale = detail::split<G>(of_seed * factor / sum);
+    team.template each<G>(valid,
+                          [&](auto i) { store(d, i, detail::scaled<T>(load<G>(l, i), scale)); });
     detail::clear<G>(team, d, valid, width);
     team.sync(); // before the leader overwrites what the label's thread stored
-    if (team.leader()) d[label] = convert<T>(exp(vec<G, 1>(at_label - lse)).v[0] * scale - seed);
+    if (!team.leader()) return;
+    // A label whose probability is above 1/2 is the likeliest alone: its term is 1, without error.
+    const auto term = static_cast<double>(exp_of_difference(vec<G, 1>(at_label), top).v[0]);
+    d[label] = convert<T>(of_seed * (factor * term / sum - 1));
   }
 };
 

@@ -118,7 +118,7 @@ template <class T> struct route_grad_row {
 };
 
 /// Sums over a block of tokens of one group: probabilities, choices, squares of logsumexp. Blocks
-/// are added up in order (kernel/router.hpp), whatever the number of threads.
+/// are added up in order and in double (sum_of_parts), whatever the number of threads.
 template <class T> struct router_statistics_block {
   using G = accumulator_t<T>;
   static constexpr std::int64_t tokens_of_block = 128;
@@ -152,6 +152,13 @@ template <class T> struct router_statistics_block {
     if (team.leader()) c[experts] = z;
   }
 };
+
+/// One number of a group: of each of its blocks, `width` apart.
+template <class G> double sum_of_parts(const G* part, std::int64_t blocks, std::int64_t width) {
+  double sum = 0;
+  for (std::int64_t k = 0; k < blocks; ++k) sum += static_cast<double>(part[k * width]);
+  return sum;
+}
 
 template <class T> struct router_statistics_grad_row {
   using G = accumulator_t<T>;
