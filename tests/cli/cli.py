@@ -1757,8 +1757,13 @@ class States(Case):
                          tuple(state()["validation"][n] for n in ("loss", "tokens")))
         self.assertIn(b"going on after step 12 of " + os.fsencode(best),
                       run("train", "--load", best, "--train-iters", 13).stdout)
-        # One that is lower takes its place.
+        # A loss of other text is not compared with it.
         kept = contents(best)
+        for other in (("--eval-iters", 3), ("--global-batch-size", 8, "--eval-iters", 4)):
+            self.refused(MISMATCH, "train", "--load", root, "--save", root, "--train-iters", 24, *other,
+                         says=f"{best} has the lowest validation loss so far, which was measured on other text")
+        self.assertEqual(contents(best), kept)
+        # One that is lower takes its place.
         run("train", "--load", best, "--save", self.folder / "other", "--train-iters", 40,
             "--lr", "1e-2")
         self.assertEqual(contents(best), kept)

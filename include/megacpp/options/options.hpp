@@ -239,7 +239,8 @@ struct training_flags {
     keep_best
         .is(false,
             "keep the state of the lowest validation loss as well, in the folder best of --save, "
-            "where an evaluation that finds a lower one replaces it")
+            "where an evaluation that finds a lower one replaces it; all evaluations are of the "
+            "same samples then")
         .of(command::train)
         .resumes(on_resume::may_change);
     exit_signal_handler

@@ -114,7 +114,7 @@ inline void run_evaluation(const program_view& p, const options& o, device& on,
   loss_sum all;
   for (const run_data& d : *opened) {
     evaluation e(s, p, d.validation[0], ranks);
-    const loss_sum total = *e.run(e.batches());
+    const loss_sum total = *e.run(e.samples());
     tell(total, d.name, {{"file", d.name}});
     all.sum += total.sum, all.count += total.count;
   }

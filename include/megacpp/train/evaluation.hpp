@@ -42,40 +42,36 @@ public:
         batch_(s.micro_batch(), s.sequence()) {}
 
   const std::string& name() const { return set_.name; }
-  /// Micro-batches of the whole set.
-  std::int64_t batches() const {
-    return (set_.samples->size() + session_->micro_batch() - 1) / session_->micro_batch();
-  }
+  /// Samples of the whole set.
+  std::int64_t samples() const { return set_.samples->size(); }
 
-  /// Summed loss over at most `limit` micro-batches: of evaluation number `number` those that
-  /// follow on the ones before, where the set wants that, or else spread evenly. Nothing once
-  /// `stop` asks for an end, of one rank alone.
+  /// Summed loss over at most `limit` samples: of evaluation number `number` those that follow on
+  /// the ones before, where the set wants that, or else spread evenly. Nothing once `stop` asks for
+  /// an end, of one rank alone.
   std::optional<loss_sum> run(std::int64_t limit, std::int64_t number = 0,
                               const stop_signals* stop = nullptr) {
-    const std::int64_t micro = session_->micro_batch(), all = batches();
-    const std::int64_t n = set_.each > 0 ? (set_.each + micro - 1) / micro
-                                         : std::min({limit, all, std::int64_t{max_micros}});
-    const std::int64_t each = (n + replicas_ - 1) / replicas_;
-    const std::int64_t before = set_.each > 0 ? number * set_.each / micro : 0;
-    return session_->evaluate(static_cast<int>(each), [&](int m, batch_view& b) {
-      if (stop != nullptr && stop->requested()) return false;
-      const std::int64_t turn = std::int64_t{m} * replicas_ + replica_, i = std::min(turn, n - 1);
-      const std::int64_t batch = set_.each > 0 ? (before + i) % all
-                                 : n == all    ? i
-                                               : spread(i, n, all);
-      batch_.fill(*set_.samples, batch * micro);
-      if (turn >= n) std::ranges::fill(batch_.labels(), ignored_label); // the others have all
-      b = view_of(batch_, packed_);
-      return true;
-    });
+    const std::int64_t n = set_.count(limit), micro = session_->micro_batch(),
+                       together = micro * replicas_, micros = (n + together - 1) / together;
+    loss_sum total;
+    for (std::int64_t begin = 0; begin < micros; begin += max_micros) {
+      const auto count = static_cast<int>(std::min<std::int64_t>(max_micros, micros - begin));
+      const auto sum = session_->evaluate(count, [&](int m, batch_view& b) {
+        if (stop != nullptr && stop->requested()) return false;
+        const std::int64_t first = (begin + m) * together + replica_ * micro;
+        batch_.fill(*set_.samples, [&](std::int64_t row) {
+          const std::int64_t i = first + row;
+          return i < n ? set_.sample(i, n, number) : samples(); // which is none
+        });
+        b = view_of(batch_, packed_);
+        return true;
+      });
+      if (!sum) return std::nullopt;
+      total.sum += sum->sum, total.count += sum->count, total.side += sum->side;
+    }
+    return total;
   }
 
 private:
-  static std::int64_t spread(std::int64_t i, std::int64_t n, std::int64_t all) {
-    return static_cast<std::int64_t>(static_cast<double>(i) * static_cast<double>(all) /
-                                     static_cast<double>(n));
-  }
-
   session* session_;
   measured_set set_;
   bool packed_;
@@ -83,7 +79,7 @@ private:
   micro_batch batch_;
 };
 
-/// Evaluates several sets, each over so many micro-batches at the most.
+/// Evaluates several sets, each over so many samples at the most.
 class evaluations {
 public:
   /// What is evaluated must outlive this.
@@ -92,8 +88,8 @@ public:
     sets_.push_back(std::move(e));
   }
   bool empty() const { return sets_.empty(); }
-  /// Micro-batches of one evaluation of all sets.
-  std::int64_t batches() const {
+  /// Samples of one evaluation of all sets.
+  std::int64_t samples() const {
     return std::accumulate(limits_.begin(), limits_.end(), std::int64_t{0});
   }
 

@@ -288,7 +288,10 @@ inline run_data open_sets(const program_view& p, const options& o, const trainin
     return sets;
   };
   if (whole || iters > 0) {
-    data.validation = measured(data_part::validation, t.steps / o.training.eval_interval() + 1);
+    // With --keep-best all evaluations are of the same samples.
+    const bool one_text = o.training.save.given() && o.training.keep_best();
+    data.validation =
+        measured(data_part::validation, one_text ? 1 : t.steps / o.training.eval_interval() + 1);
     data.test = measured(data_part::test, 1);
   }
   for (const measured_set& s : data.validation) require_samples(s);

@@ -21,6 +21,8 @@
 #include <array>
 #include <new>
 #include <optional>
+#include <span>
+#include <string>
 #include <vector>
 
 namespace mc {
@@ -268,6 +270,7 @@ private:
                               root_->path(), *newest, begin, root_->path()));
     identity_ = data_->identity();
     if (same && root_->has(begin)) saved_at_ = begin;
+    require_one_measure();
   }
 
   /// Nothing that a save would refuse at the end may start.
@@ -280,8 +283,8 @@ private:
     };
     const bool measures = !validation_.empty(), bests = measures && o_.training.keep_best();
     const std::int64_t evaluations = measures ? last.step / o_.training.eval_interval() + 1 : 0;
-    const std::int64_t tokens = std::int64_t{p_.numbers.batch.micro} * p_.numbers.batch.sequence;
-    losses_ = run_losses::longest(last.step, evaluations, tokens * validation_.batches());
+    losses_ = run_losses::longest(last.step, evaluations,
+                                  p_.numbers.batch.sequence * validation_.samples(), measure_);
     root_->rehearse(
         last.step, times(o_.training.save_interval()), o_.training.keep_latest_k(),
         [&](folder_writer& out) { fill_state(out, last); },
@@ -313,11 +316,19 @@ private:
     }
   }
 
+  /// Whether --eval-iters says how much of the validation part an evaluation takes.
+  bool measures_some() const {
+    return o_.training.eval_iters.given() && !o_.training.full_validation();
+  }
+  /// Whether losses are measured beside those of steps, where there are data for it.
+  bool measures() const {
+    return measures_some() ? o_.training.eval_iters() > 0 : !set_.bench && !o_.data.mock_data();
+  }
+  bool keeps_best() const { return o_.training.save.given() && o_.training.keep_best(); }
+
   void prepare_evaluation() {
     const whole_flag& iters = o_.training.eval_iters;
-    const bool some = iters.given() && !o_.training.full_validation();
-    const bool measures = some ? iters() > 0 : !set_.bench && !o_.data.mock_data();
-    const bool wanted = measures && (some || !data_->validation.empty());
+    const bool wanted = measures() && (measures_some() || !data_->validation.empty());
     if (wanted && data_->validation.empty() && !data_->text.source)
       throw error(exit_code::data,
                   fmt::format("--eval-iters {} asks for evaluations, and nothing of {} is left to "
@@ -331,17 +342,33 @@ private:
                   fmt::format("--keep-best changes nothing: {}; or leave --keep-best out",
                               detail::nothing_to_validate(o_)));
     }
-    const std::int64_t each = set_.batches.last / p_.numbers.batch.micro;
-    const auto add = [&](evaluations& to, const measured_set& set, bool part) {
-      evaluation one(*session_, p_, set, ranks_);
-      const std::int64_t all = one.batches();
-      to.add(std::move(one),
-             part && iters() < all / each + 1 ? std::min(all, iters() * each) : all);
-    };
     for (const measured_set& set : data_->test)
-      if (measures) add(tests_, set, false);
+      if (measures()) tests_.add(evaluation(*session_, p_, set, ranks_), set.samples->size());
     for (const measured_set& set : data_->validation)
-      if (wanted) add(validation_, set, some);
+      if (wanted) validation_.add(evaluation(*session_, p_, set, ranks_), validated_of(set));
+  }
+  /// Samples of a validation set that one evaluation takes at the most.
+  std::int64_t validated_of(const measured_set& set) const {
+    const std::int64_t all = set.samples->size(), batch = set_.batches.last;
+    const std::int64_t iters = o_.training.eval_iters();
+    return measures_some() && iters <= all / batch ? iters * batch : all;
+  }
+  /// Losses are compared with that of the best state, so they must be of the same text.
+  void require_one_measure() {
+    if (!keeps_best() || !measures() || data_->validation.empty()) return;
+    xxh64 of_all;
+    for (const measured_set& set : data_->validation) {
+      const std::uint64_t one = hash_of(set, validated_of(set), p_.numbers.batch.sequence);
+      of_all.add(std::as_bytes(std::span(&one, 1)));
+    }
+    measure_ = fmt::format("{:016x}", of_all.value());
+    if (!root_->best() || root_->best()->measure == measure_) return;
+    throw error(exit_code::mismatch,
+                fmt::format("{} has the lowest validation loss so far, which was measured on other "
+                            "text than this run would measure, so that the two cannot be compared; "
+                            "give --eval-iters, --global-batch-size and the validation data as "
+                            "they were, or move that folder away",
+                            root_->folder_of_best()));
   }
 
   /// The step behind which the run begins.
@@ -495,7 +522,7 @@ private:
     if (validation_.empty()) return;
     const stopwatch clock;
     session_->profile(nullptr);
-    const std::int64_t number = (at_.step - 1) / o_.training.eval_interval();
+    const std::int64_t number = keeps_best() ? 0 : (at_.step - 1) / o_.training.eval_interval();
     const std::optional<loss_sum> total =
         validation_.run(number, asks_to_stop(), [&](const std::string& name, const loss_sum& one) {
           tell([&] { reports_.evaluation_of(name, at_.step, one); });
@@ -506,8 +533,8 @@ private:
     const bool again = losses_.validated && losses_.validated->step == at_.step;
     if (!again) losses_.validation.add(at_.step, loss);
     tell([&] { reports_.evaluation(at_.step, loss, total->count, again); });
-    losses_.validated = {at_.step, loss, static_cast<std::int64_t>(total->count)};
-    if (o_.training.save.given() && o_.training.keep_best()) keep_best();
+    losses_.validated = {at_.step, loss, static_cast<std::int64_t>(total->count), measure_};
+    if (keeps_best()) keep_best();
     reports_.paused(pace::evaluation, clock.seconds());
   }
 
@@ -528,7 +555,7 @@ private:
       return;
     if (!all_.first()) return help_to_save();
     saving_ = true;
-    root_->save_best({at_.step, losses_.validated->loss},
+    root_->save_best({at_.step, losses_.validated->loss, measure_},
                      [&](folder_writer& out) { fill_state(out, at_); });
     saving_ = false;
     reports_.note(fmt::format("step {}/{} | lowest validation loss so far, saved to {}", at_.step,
@@ -649,6 +676,7 @@ private:
   std::optional<session> session_;
   evaluations validation_, tests_;
   std::unique_ptr<sample_writer> samples_;
+  std::string measure_; ///< what tells the text of the best state's loss; "" if none is kept
   run_losses losses_;
   training_reports reports_;
   std::vector<double> computing_; ///< seconds of each rank in a step; of one rank, none
