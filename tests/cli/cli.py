@@ -2136,6 +2136,65 @@ class IndexedSets(Case):
         told = run("train", "--train-data-path", one, "--train-iters", 1)
         self.assertIn("name data by --valid-data-path", (told.stdout + told.stderr).decode())
 
+    def test_a_step_without_a_token_to_learn_is_counted_and_changes_nothing(self):
+        # Many ends of documents, behind which nothing is learned, among texts.
+        padded = self.written("padded", [[40, 41, 42] * 40 + [self.END], [self.END] * 2000, [50, 51] * 60 + [self.END]])
+        flags = ("--eod-mask-loss", "--tokenizer-type", "NullTokenizer")
+        data = ("--data-path", padded, "--split", "1,0,0", *flags)
+        every = ("--save-interval", 1, "--keep-latest-k", 0, "--weight-decay", 0.1, "--lr", "1e-2")
+        _, lines, told = self.result(*every, data=data, name="whole", steps=16)
+        empty = [line["step"] for line in lines if line["loss"] is None]
+        self.assertTrue(4 <= len(empty) <= 12, empty)
+        for line in lines:
+            self.assertEqual((line["learned_tokens"] == 0, line["grad_norm"] is None),
+                             (line["step"] in empty,) * 2)
+        self.assertEqual(told.count("has no token to learn: it is counted"), 1)
+        self.assertIn(f", {len(empty)} of which had no token to learn\n", told)
+
+        def files(step):
+            all_files = contents(self.folder / "whole" / f"iter_{step:07}")
+            return all_files["model.safetensors"], all_files["optimizer.safetensors"]
+        self.assertEqual([step for step in range(2, 17) if files(step) == files(step - 1)],
+                         [step for step in empty if step > 1])
+        # The steps that follow are those of a run that has taken no other: going on has their bits.
+        for stop in (empty[1], 15):
+            parts = self.folder / f"parts-{stop}"
+            shutil.copytree(self.folder / "whole", parts)
+            for step in range(stop + 1, 17):
+                shutil.rmtree(parts / f"iter_{step:07}")
+            run("train", "--load", parts, "--save", parts)
+            state = contents(newest(parts))
+            self.assertEqual((state["model.safetensors"], state["optimizer.safetensors"]), files(16))
+        state = json.loads((newest(parts) / "megacpp_state.json").read_text())["state"]
+        self.assertEqual((state["step"], state["empty_steps"]), (16, len(empty)))
+        # Without any, there is no loss of it, which is found before anything begins.
+        none, one = self.written("none", [[self.END] * 130]), self.written("one", self.documents(1))
+        fresh = ("--train-iters", 1, "--save", self.folder / "fresh", *flags)
+        for part in ("train", "valid", "test"):
+            paths = {p: none if p == part else one for p in ("train", "valid", "test")}
+            self.refused(DATA, "train", *(word for p, path in paths.items()
+                                          for word in (f"--{p}-data-path", path)),
+                         *fresh, says=f"{none} has no token to learn in what there is to ")
+        self.refused(DATA, "eval", "--load", self.folder / "whole", "--data-path", one, none, *flags,
+                     says=f"{none} has no token to learn in what there is to measure")
+        self.assertFalse((self.folder / "fresh").exists())
+
+    def test_what_was_learned_is_saved_when_an_evaluation_fails(self):
+        # A token that is none stands late in the validation part.
+        one, valid = self.written("one", self.documents(1)), self.documents(2)
+        valid[41][:1] = [128]
+        valid = self.written("valid", valid)
+        for ranks in (1, 2):
+            model = self.folder / f"of-{ranks}"
+            self.refused(DATA, "train", "--train-data-path", one, "--valid-data-path", valid, "--ranks", ranks,
+                         "--global-batch-size", 8, "--train-iters", 3, "--save", model, says="is 128")
+            self.assertEqual([p.name for p in model.glob("iter_*")], ["iter_0000003"])
+            run("eval", "--load", model, "--data-path", one)
+        # The weights of the only step are finite, but too large to compute with.
+        model = self.folder / "large"
+        self.train("--save", model, "--lr", "3e37", "--clip-grad", 0, steps=1, check=NONFINITE)
+        self.assertTrue((model / "iter_0000001").exists())
+
     def test_a_blend_is_its_sets_in_order_and_their_weights(self):
         one, two = self.sets()
         model = self.folder / "model"

@@ -52,6 +52,7 @@ const mc::step_report report{.step = 100,
                              .loss = 2.34512,
                              .lr = 1e-3,
                              .grad_norm = 0.8124,
+                             .learned = 1,
                              .tokens_per_second = 12345,
                              .ceiling_share = 0.451,
                              .memory = 327155712,
@@ -100,6 +101,10 @@ BOOST_AUTO_TEST_CASE(the_progress_line_is_stable_and_searchable) {
   bare.seconds_left = std::nan("");
   BOOST_TEST(mc::progress_line(bare).view() ==
              "step 100/2000 | loss: 2.3451 | lr: 1.000e-03 | grad norm: 0.812 | 12.3k tokens/s");
+  bare.learned = 0; // no loss that could be searched for
+  BOOST_TEST(mc::progress_line(bare).view() ==
+             "step 100/2000 | no token to learn | lr: 1.000e-03 | 12.3k tokens/s");
+  bare.learned = 1;
   bare.slowest_rank = 12, bare.slower_by = 0.314;
   BOOST_TEST(mc::progress_line(bare).view().ends_with("tokens/s | rank 12 slowest by 31%"));
   bare.loss = HUGE_VAL;

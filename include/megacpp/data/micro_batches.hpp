@@ -64,6 +64,17 @@ private:
   std::vector<std::int32_t> ints_;
 };
 
+/// Whether any sample of a set has a label: without one there is no loss. Reads up to the first.
+inline bool has_label(const sample_set& set, std::int64_t sequence) {
+  micro_batch one(1, sequence);
+  for (std::int64_t i = 0; i < set.size(); ++i) {
+    one.fill(set, i);
+    if (std::ranges::any_of(one.labels(), [](std::int32_t l) { return l != ignored_label; }))
+      return true;
+  }
+  return false;
+}
+
 /// Reads micro-batches in a thread of its own, a few ahead of those that are asked for.
 class read_ahead {
 public:

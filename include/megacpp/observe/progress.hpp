@@ -25,6 +25,7 @@ struct step_report {
   double loss = 0;        // mean over the step's tokens, nats
   double lr = 0;
   double grad_norm = 0;    // before clipping
+  double learned = 0;      // tokens that are; without one there is neither loss nor norm
   double data_seconds = 0; // that the step waited for its micro-batches to be read
   double tokens_per_second = 0;
   double ceiling_share = 0; // of the machine's measured product speed; 0 if not measured
@@ -42,9 +43,11 @@ using progress_text = bounded_text<256>;
 /// left out.
 inline progress_text progress_line(const step_report& r) {
   progress_text line;
-  line.append("step {}/{} | loss: {:.4f} | lr: {:.3e} | grad norm: {:.3f} | {} tokens/s", r.step,
-              r.steps, r.loss, r.lr, r.grad_norm,
-              count_text(std::nearbyint(r.tokens_per_second)).view());
+  line.append("step {}/{}", r.step, r.steps);
+  if (r.learned > 0)
+    line.append(" | loss: {:.4f} | lr: {:.3e} | grad norm: {:.3f}", r.loss, r.lr, r.grad_norm);
+  else line.append(" | no token to learn | lr: {:.3e}", r.lr);
+  line.append(" | {} tokens/s", count_text(std::nearbyint(r.tokens_per_second)).view());
   if (r.ceiling_share > 0) line.append(" | {:.0f}% of product ceiling", 100 * r.ceiling_share);
   if (r.memory > 0) line.append(" | {}", bytes_text(r.memory).view());
   if (r.slowest_rank >= 0)

@@ -3,6 +3,7 @@
 
 #include <megacpp/comm/communicator.hpp>
 #include <megacpp/data/micro_batches.hpp>
+#include <megacpp/io/error.hpp>
 #include <megacpp/io/signals.hpp>
 #include <megacpp/run/session.hpp>
 #include <megacpp/train/run_data.hpp>
@@ -39,6 +40,7 @@ public:
         packed_(p.numbers.batch.packed),
         replicas_(ranks.ranks().of(axis::dp)),
         replica_(ranks.coordinate()[static_cast<unsigned>(axis::dp)]),
+        alone_(ranks_of(ranks.ranks()) == 1),
         batch_(s.micro_batch(), s.sequence()) {}
 
   const std::string& name() const { return set_.name; }
@@ -47,9 +49,12 @@ public:
 
   /// Summed loss over at most `limit` samples: of evaluation number `number` those that follow on
   /// the ones before, where the set wants that, or else spread evenly. Nothing once `stop` asks for
-  /// an end, of one rank alone.
+  /// an end, of one rank alone. Of several ranks, one that cannot read its data goes on without
+  /// them, so that the others are not left waiting, and tells `problem`, where that is given; the
+  /// sum is of no use then.
   std::optional<loss_sum> run(std::int64_t limit, std::int64_t number = 0,
-                              const stop_signals* stop = nullptr) {
+                              const stop_signals* stop = nullptr,
+                              std::optional<error>* problem = nullptr) {
     const std::int64_t n = set_.count(limit), micro = session_->micro_batch(),
                        together = micro * replicas_, micros = (n + together - 1) / together;
     loss_sum total;
@@ -57,11 +62,17 @@ public:
       const auto count = static_cast<int>(std::min<std::int64_t>(max_micros, micros - begin));
       const auto sum = session_->evaluate(count, [&](int m, batch_view& b) {
         if (stop != nullptr && stop->requested()) return false;
-        const std::int64_t first = (begin + m) * together + replica_ * micro;
-        batch_.fill(*set_.samples, [&](std::int64_t row) {
-          const std::int64_t i = first + row;
-          return i < n ? set_.sample(i, n, number) : samples(); // which is none
-        });
+        const std::int64_t first = (begin + m) * together + replica_ * micro, none = samples();
+        try {
+          batch_.fill(*set_.samples, [&](std::int64_t row) {
+            const std::int64_t i = first + row;
+            return i < n ? set_.sample(i, n, number) : none;
+          });
+        } catch (const error& e) {
+          if (alone_ || problem == nullptr) throw;
+          *problem = e;
+          batch_.fill(*set_.samples, none);
+        }
         b = view_of(batch_, packed_);
         return true;
       });
@@ -76,6 +87,7 @@ private:
   measured_set set_;
   bool packed_;
   int replicas_, replica_; ///< of the model, and which of them this rank is of
+  bool alone_;
   micro_batch batch_;
 };
 
@@ -95,11 +107,12 @@ public:
 
   /// Summed loss over all of them, as evaluation::run; of several sets each is told by
   /// each(name, loss).
-  template <class Each>
-  std::optional<loss_sum> run(std::int64_t number, const stop_signals* stop, const Each& each) {
+  template <class Each> std::optional<loss_sum> run(std::int64_t number, const stop_signals* stop,
+                                                    std::optional<error>& problem,
+                                                    const Each& each) {
     loss_sum total;
     for (std::size_t i = 0; i < sets_.size(); ++i) {
-      const std::optional<loss_sum> one = sets_[i].run(limits_[i], number, stop);
+      const std::optional<loss_sum> one = sets_[i].run(limits_[i], number, stop, &problem);
       if (!one || (stop != nullptr && stop->requested())) return std::nullopt;
       if (sets_.size() > 1) each(sets_[i].name(), *one);
       total.sum += one->sum, total.count += one->count;

@@ -99,6 +99,11 @@ public:
   void step(step_report& r, double share, double tokens, double seconds, const work_left& left,
             std::span<const double> computing = {}) {
     if (!tells_) return;
+    if (r.learned == 0 && ++empty_ == 1 && !set_.bench)
+      note(
+          fmt::format("step {}/{} has no token to learn: it is counted and changes nothing, and "
+                      "so it is with any other like it",
+                      r.step, set_.steps));
     if (++steps_ > 1) profiled_seconds_ += seconds;
     pace_.step(seconds / share);
     if (set_.bench) {
@@ -115,11 +120,15 @@ public:
     r.memory = memory_;
     r.seconds_left = pace_.seconds_of(left.steps, left.evaluations, left.saves, left.samples);
     const auto write = [&](std::initializer_list<metric> of_ranks) {
+      const auto of_learned = [&](const char* name, double x) {
+        return r.learned > 0 ? metric(name, x) : metric(name, nullptr);
+      };
       metrics_->write({{"step", r.step},
-                       {"loss", r.loss},
+                       of_learned("loss", r.loss),
                        {"lr", r.lr},
-                       {"grad_norm", r.grad_norm},
+                       of_learned("grad_norm", r.grad_norm),
                        {"tokens", static_cast<std::int64_t>(tokens)},
+                       {"learned_tokens", static_cast<std::int64_t>(r.learned)},
                        {"step_ms", seconds * 1e3},
                        {"data_ms", r.data_seconds * 1e3},
                        {"product_ceiling_share", share * flops_ / seconds / ceiling_},
@@ -141,7 +150,13 @@ public:
   }
 
   /// `again`: the run before has told of this evaluation.
-  void evaluation(std::int64_t step, double loss, double tokens, bool again) {
+  void evaluation(std::int64_t step, const loss_sum& total, bool again) {
+    const double loss = total.mean(), tokens = total.count;
+    if (tokens == 0)
+      return note(
+          fmt::format("step {}/{} | no validation loss: none of the samples of this "
+                      "evaluation has a token to learn",
+                      step, set_.steps));
     note(bounded_text<160>().append(
         "step {}/{} | validation loss: {:.4f} | perplexity: {:.3f} | {:.0f} tokens", step,
         set_.steps, loss, perplexity(loss), tokens));
@@ -153,6 +168,11 @@ public:
   }
   /// Of one of several sets.
   void evaluation_of(const std::string& name, std::int64_t step, const loss_sum& total) {
+    if (total.count == 0)
+      return note(
+          fmt::format("step {}/{} | no validation loss of {}: none of its samples in this "
+                      "evaluation has a token to learn",
+                      step, set_.steps, name));
     note(fmt::format("step {}/{} | validation loss of {}: {:.4f} | {:.0f} tokens", step, set_.steps,
                      name, total.mean(), total.count));
     if (metrics_)
@@ -203,15 +223,17 @@ public:
                      o_.report.trace()));
   }
 
-  /// The end of a run whose curve is drawn: `steps` of this process, in so many seconds.
-  void finish(std::int64_t steps, double seconds) {
+  /// The end of a run whose curve is drawn: `steps` of this process, in so many seconds. `empty`:
+  /// of these, those without a token to learn.
+  void finish(std::int64_t steps, std::int64_t empty, double seconds) {
     if (!tells_) return;
     progress_.finish();
     print_profile();
     if (set_.bench) print(bench_line());
     else
-      print_line(fmt::format("{} step{} in {}", steps, steps == 1 ? "" : "s",
-                             duration_text(seconds).view()));
+      print_line(fmt::format(
+          "{} step{} in {}{}", steps, steps == 1 ? "" : "s", duration_text(seconds).view(),
+          empty == 0 ? "" : fmt::format(", {} of which had no token to learn", empty)));
   }
 
   /// Makes a report of a run that ends for a reason of its own, which stays the reason. Returns
@@ -312,6 +334,7 @@ private:
   pace pace_;
   std::optional<metrics_file> metrics_;
   std::int64_t steps_ = 0; ///< told
+  std::int64_t empty_ = 0; ///< of these, those without a token to learn
   bool curve_told_ = false;
   std::vector<double> times_;
   step_report last_;

@@ -88,7 +88,7 @@ public:
     if (at_.step < set_.steps) reports_.begin_metrics(resumes() && at_.step > 0);
     if (!set_.bench) introduce();
     stopwatch all;
-    const std::int64_t first = at_.step;
+    const std::int64_t first = at_.step, empty = at_.empty;
     try {
       take_steps();
       reports_.draw_curve();
@@ -111,7 +111,7 @@ public:
                       "what else runs on it",
                       at_.step, set_.steps, rescue(exit_code::memory)));
     }
-    reports_.finish(at_.step - first, all.seconds());
+    reports_.finish(at_.step - first, at_.empty - empty, all.seconds());
   }
 
 private:
@@ -201,9 +201,12 @@ private:
       if (!untold_) untold_ = e;
     }
   }
+  void end_if_untold() {
+    if (all_.any(untold_.has_value())) end_untold();
+  }
   [[noreturn]] void end_untold() {
     if (unsaved() && sound_ && session_->whole()) save();
-    all_.wait_for_end();
+    if (!untold_) all_.wait_for_another();
     throw *untold_; // rescue says what is saved
   }
   void end_in_time() {
@@ -277,7 +280,8 @@ private:
   void rehearse_save() {
     if (!root_) return;
     const std::int64_t begin = first_step();
-    const run_position last{std::max(begin + 1, set_.steps), 0};
+    const std::int64_t end = std::max(begin + 1, set_.steps);
+    const run_position last{end, 0, end};
     const auto times = [&](std::int64_t every) {
       return every > 0 ? (last.step - 1) / every - begin / every + 1 : 1;
     };
@@ -305,7 +309,7 @@ private:
     at_ = load_moments(from_->folder, state, p_, session_->weights());
     if (all_.as_first(saved_at_ == at_.step)) saved_at_ = at_.step;
     losses_.load(state, at_);
-    session_->numbers().step = at_.step;
+    session_->numbers().step = at_.updates();
     if (set_.bench && set_.steps - at_.step <= set_.warmup) {
       all_.wait_for_end();
       throw error(
@@ -486,14 +490,20 @@ private:
     r.lr = session_->numbers().learning_rate;
     r.grad_norm = done->norm;
     r.data_seconds = waited_for_data_;
-    if (!std::isfinite(r.loss)) fail("loss", r.loss, r, whose_loss(done->own_loss));
-    if (!std::isfinite(r.grad_norm)) fail("gradient norm", r.grad_norm, r);
-    if (!done->finite) fail_update(r);
-    losses_.last = r.loss;
+    r.learned = done->loss.count;
+    if (r.learned > 0) {
+      if (!std::isfinite(r.loss)) fail("loss", r.loss, r, whose_loss(done->own_loss));
+      if (!std::isfinite(r.grad_norm)) fail("gradient norm", r.grad_norm, r);
+      if (!done->finite) fail_update(r);
+      losses_.last = r.loss;
+    } else {
+      losses_.last.reset();
+      ++at_.empty;
+    }
     ++at_.step;
     at_.samples += batch;
     ++taken_;
-    losses_.history.add(at_.step, r.loss);
+    if (r.learned > 0) losses_.history.add(at_.step, r.loss);
     to_come_ -= batch;
     const auto steps = [&](std::int64_t samples) {
       return static_cast<double>(samples) / static_cast<double>(set_.batches.last);
@@ -523,16 +533,22 @@ private:
     const stopwatch clock;
     session_->profile(nullptr);
     const std::int64_t number = keeps_best() ? 0 : (at_.step - 1) / o_.training.eval_interval();
-    const std::optional<loss_sum> total =
-        validation_.run(number, asks_to_stop(), [&](const std::string& name, const loss_sum& one) {
+    const std::optional<loss_sum> total = validation_.run(
+        number, asks_to_stop(), untold_, [&](const std::string& name, const loss_sum& one) {
           tell([&] { reports_.evaluation_of(name, at_.step, one); });
         });
     if (!total) return;
+    end_if_untold();
     const double loss = total->mean();
-    if (!std::isfinite(loss)) fail("validation loss", loss, {});
     const bool again = losses_.validated && losses_.validated->step == at_.step;
+    if (total->count == 0) return tell([&] { reports_.evaluation(at_.step, *total, again); });
+    if (!std::isfinite(loss)) {
+      // The weights are finite: what was learned is kept, and so are all states before it.
+      if (unsaved() && session_->whole()) save(0);
+      fail("validation loss", loss, {});
+    }
     if (!again) losses_.validation.add(at_.step, loss);
-    tell([&] { reports_.evaluation(at_.step, loss, total->count, again); });
+    tell([&] { reports_.evaluation(at_.step, *total, again); });
     losses_.validated = {at_.step, loss, static_cast<std::int64_t>(total->count), measure_};
     if (keeps_best()) keep_best();
     reports_.paused(pace::evaluation, clock.seconds());
@@ -543,9 +559,10 @@ private:
     if (tests_.empty() || stopped()) return;
     session_->profile(nullptr);
     const std::optional<loss_sum> total =
-        tests_.run(0, asks_to_stop(), [&](const std::string& name, const loss_sum& one) {
+        tests_.run(0, asks_to_stop(), untold_, [&](const std::string& name, const loss_sum& one) {
           tell([&] { reports_.test_of(name, at_.step, one); });
         });
+    end_if_untold();
     if (total) tell([&] { reports_.test(at_.step, *total); });
   }
 
@@ -587,7 +604,9 @@ private:
     fill_state(nothing, at_);
   }
 
-  void save() {
+  void save() { save(o_.training.keep_latest_k()); }
+  /// Removes states beyond the `keep` newest; 0: none.
+  void save(std::int64_t keep) {
     if (!all_.first()) {
       help_to_save();
       saved_at_ = at_.step;
@@ -595,8 +614,8 @@ private:
     }
     const stopwatch clock;
     saving_ = true;
-    const std::vector<std::string> notes = root_->save(
-        at_.step, o_.training.keep_latest_k(), [&](folder_writer& out) { fill_state(out, at_); });
+    const std::vector<std::string> notes =
+        root_->save(at_.step, keep, [&](folder_writer& out) { fill_state(out, at_); });
     saving_ = false;
     reports_.paused(pace::save, clock.seconds());
     saved_at_ = at_.step;
@@ -683,7 +702,7 @@ private:
   traced_steps traced_;
   std::optional<timeline> timeline_; ///< until it is written
   std::optional<stop_signals> signals_;
-  std::optional<error> untold_; ///< of a report of this rank, while others go on
+  std::optional<error> untold_; ///< of a report or data of this rank, while others go on
   std::int64_t saved_at_ = -1;
   bool sound_ = true; ///< nothing that the run told was infinite or not a number
   bool saving_ = false;
