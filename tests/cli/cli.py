@@ -134,7 +134,8 @@ class Case(unittest.TestCase):
             os.mkfifo(pipe)
         reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
         fcntl.fcntl(reader, fcntl.F_SETPIPE_SZ, 4096)  # room for some 25 steps
-        process = subprocess.Popen([PROGRAM, "train", "--mock-data", "--metrics-jsonl", pipe,
+        data = () if "--data-path" in arguments else ("--mock-data",)
+        process = subprocess.Popen([PROGRAM, "train", *data, "--metrics-jsonl", pipe,
                                     *map(str, arguments)],
                                    stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=env)
 
@@ -2194,6 +2195,32 @@ class IndexedSets(Case):
         model = self.folder / "large"
         self.train("--save", model, "--lr", "3e37", "--clip-grad", 0, steps=1, check=NONFINITE)
         self.assertTrue((model / "iter_0000001").exists())
+
+    def test_data_that_are_overwritten_in_place_end_the_run_before_it_saves(self):
+        ids = self.folder / "ids"
+        ids.write_bytes(struct.pack("<5000H", *(i * i % 127 for i in range(5000))))
+        self.written("one", self.documents(1))
+        rest = ("--train-iters", 200, "--eval-iters", 0, "--save-interval", 100, "--save")
+        sets, weights = ("--data-path", self.folder / "one", *rest), "iter_0000200/model.safetensors"
+        run("train", *sets, self.folder / "whole")
+        with self.held(*sets, self.folder / "touched") as (process, on):  # which changes nothing
+            os.utime(self.folder / "one.bin")
+            errors = on()
+        self.assertEqual((process.returncode, contents(self.folder / "touched")[weights]),
+                         (0, contents(self.folder / "whole")[weights]), errors)
+        for path, data in ((self.text, (self.text, "--data-type", "text")), (ids, (ids, "--data-type", "u16")),
+                           (self.folder / "one.idx", (self.folder / "one",)),
+                           (self.folder / "one.bin", (self.folder / "one", "--ranks", 2, "--global-batch-size", 8))):
+            root, before = self.folder / "overwritten", path.read_bytes()
+            with self.subTest(data=data), self.held("--data-path", *data, *rest, root) as (process, on):
+                with path.open("r+b") as file:  # two documents exchange their lengths, or all tokens are one
+                    file.write(before[:34] + before[38:42] + before[34:38] if path.suffix == ".idx" else
+                               b"\5\0" * (len(before) // 2))
+                errors = on()
+                self.assertEqual(process.returncode, DATA, errors)
+                self.assertIn(f"{path} was written to during the run and holds other tokens", errors)
+                self.assertFalse(root.exists())
+            path.write_bytes(before)
 
     def test_a_blend_is_its_sets_in_order_and_their_weights(self):
         one, two = self.sets()

@@ -69,6 +69,9 @@ struct run_data {
   std::string template_folder = {};            ///< whose chat template conversations have
   std::function<nlohmann::json()> identity;    ///< what tells it from other data
   std::function<std::uint64_t()> hash; ///< of the same tokens the same, whatever they are called
+  /// A file that samples are read from and that was written to since it was opened; "" is none.
+  /// Empty where all was read at the start.
+  std::function<std::string()> written = {};
 };
 
 /// What the ranks of a process read: opened by the one that asks first, while others wait, and

@@ -134,6 +134,12 @@ public:
     }
     return all;
   }
+  /// A file that was written to since it was opened; "" is none.
+  std::string written() const {
+    for (const auto& [prefix, set] : sets_)
+      if (std::string file = set->written(); !file.empty()) return file;
+    return "";
+  }
   std::int64_t tokens() const {
     std::int64_t n = 0;
     for (const auto& [prefix, set] : sets_) n += set->tokens();
@@ -323,6 +329,7 @@ inline run_data open_sets(const program_view& p, const options& o, const trainin
     hash.add(std::as_bytes(std::span(text)));
     return hash.value();
   };
+  data.written = [open] { return open->written(); };
   return data;
 }
 
@@ -350,6 +357,7 @@ inline run_data measure_set(const program_view& p, const options& o, const std::
     hash.add(std::as_bytes(std::span(text)));
     return hash.value();
   };
+  data.written = [open] { return open->written(); };
   return data;
 }
 

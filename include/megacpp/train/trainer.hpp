@@ -70,6 +70,7 @@ public:
     rehearse_save(); // as the last save will be: with every file open that stays open
     prepare_session();
     if (from_) from_->folder.close_files();
+    if (o.training.save.given() && looks_at_data()) data_hash_ = data_->hash();
     if (samples && o.training.sample_interval.given())
       samples_ = samples(p, o, on, session_->weights(), *data_);
     prepare_trace();
@@ -449,6 +450,34 @@ private:
     return all_.alone() && signals_ ? &*signals_ : nullptr;
   }
   /// Whether there is a state to save that was not.
+  /// Of the ranks of a process one looks at the data that they share.
+  bool looks_at_data() const { return data_->written && (all_.first() || all_.apart()); }
+  /// The name of a file of the data that was written to since the run began, and of which that is
+  /// not known to have changed no token; "" is none.
+  std::string changed_data() {
+    if (!looks_at_data()) return "";
+    const std::string file = data_->written();
+    if (file.empty() || data_->hash() != data_hash_) return file;
+    if (!std::exchange(told_of_touch_, true))
+      reports_.note(
+          fmt::format("{} was written to or touched during the run; the tokens that were "
+                      "compared, which are all of a small file, are as they were",
+                      file));
+    return "";
+  }
+  /// What was learned from data that were overwritten is not saved. Throws mc::error on all ranks.
+  void require_unchanged_data() {
+    const std::string file = all_.any(changed_data());
+    if (file.empty()) return;
+    sound_ = false;
+    all_.wait_for_end();
+    throw error(exit_code::data,
+                fmt::format("{} was written to during the run and holds other tokens than at its "
+                            "start, so what was learned since the state before is not saved; give "
+                            "a run data that nobody writes to",
+                            file));
+  }
+
   bool unsaved() const { return o_.training.save.given() && saved_at_ != at_.step; }
   bool saves_now() const {
     return o_.training.save.given() && o_.training.save_interval() > 0 &&
@@ -568,6 +597,7 @@ private:
 
   /// Saves the state that was evaluated if none of the root has a lower loss.
   void keep_best() {
+    require_unchanged_data();
     if (all_.as_first(root_ && root_->best() && !(losses_.validated->loss < root_->best()->loss)))
       return;
     if (!all_.first()) return help_to_save();
@@ -607,6 +637,7 @@ private:
   void save() { save(o_.training.keep_latest_k()); }
   /// Removes states beyond the `keep` newest; 0: none.
   void save(std::int64_t keep) {
+    require_unchanged_data();
     if (!all_.first()) {
       help_to_save();
       saved_at_ = at_.step;
@@ -704,6 +735,8 @@ private:
   std::optional<stop_signals> signals_;
   std::optional<error> untold_; ///< of a report or data of this rank, while others go on
   std::int64_t saved_at_ = -1;
+  std::uint64_t data_hash_ = 0; ///< of the data at the start, where states are saved
+  bool told_of_touch_ = false;
   bool sound_ = true; ///< nothing that the run told was infinite or not a number
   bool saving_ = false;
   bool stop_ = false, time_is_up_ = false; ///< as all ranks know it
