@@ -3,6 +3,7 @@
 
 #include <megacpp/comm/agreement.hpp>
 #include <megacpp/comm/checking.hpp>
+#include <megacpp/comm/launch.hpp>
 #include <megacpp/comm/process_ranks.hpp>
 #include <megacpp/comm/threads.hpp>
 #include <megacpp/exec/machine.hpp>
@@ -21,6 +22,7 @@
 #include <chrono>
 #include <filesystem>
 #include <string>
+#include <string_view>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -41,6 +43,22 @@ inline int number_of_ranks(const options& o, int processes, int otherwise) {
                             "number, or leave --ranks out",
                             asked, processes));
   return processes > 1 ? processes : asked > 0 ? asked : otherwise;
+}
+
+/// A process that was started as one of several, and is connected with none, would do all of their
+/// work alone, and so would each of the others. A script of Slurm has tasks that it did not start:
+/// --ranks says that this process is the only one. Throws mc::error(exit_code::mismatch).
+inline void require_connected(const options& o, bool several) {
+  const promised_world world = unconnected_world();
+  const bool of_slurm = std::string_view(world.variable).starts_with("SLURM_");
+  if (several || world.size == 1 || (of_slurm && o.machine.ranks.given())) return;
+  throw error(
+      exit_code::mismatch,
+      fmt::format("{} is {}, but no launcher has connected this process with others, so "
+                  "each would do the whole work alone: start ranks as processes by mpirun "
+                  "-n {} or srun -n {} --mpi=pmix, or as threads of one process by --ranks "
+                  "{}, with {} unset",
+                  world.variable, world.size, world.size, world.size, world.size, world.variable));
 }
 
 /// Their mesh: there are at least as many as the program is laid out over. Throws
@@ -250,6 +268,7 @@ inline void carry_out(const program_source& source, const program_view& p, comma
     if (o.report.pictures.given()) return detail::draw_pictures(p, o, o.report.pictures());
     return detail::describe(source, p, o);
   }
+  detail::require_connected(o, processes.several());
   if (what == command::convert) {
     const int n = detail::number_of_ranks(o, processes.size(), 1); // files have no layout
     if (processes.first()) processes.call("");
