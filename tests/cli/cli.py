@@ -18,6 +18,7 @@ import math
 import os
 import platform
 import random
+import re
 import resource
 import select
 import shutil
@@ -915,6 +916,23 @@ class Training(Case):
             errors = on()
         self.assertEqual(process.returncode, INTERRUPTED, errors)
         self.assertRegex(errors, r"SIGTERM ended .* was saved to .*; besides, .*Is a directory")
+
+    def test_ranks_that_plan_more_memory_than_there_is(self):
+        # Of the plan of one, so many ranks as have more than the address space that is left to them.
+        fresh, little = self.folder / "fresh", 1 << 30
+        limited = {"preexec_fn": lambda: resource.setrlimit(resource.RLIMIT_AS, (little, little))}
+        if SANITIZED:
+            self.skipTest("sanitizers reserve address space of their own")
+        for command in (("train", "--mock-data", "--save", fresh, "--train-iters", 1),
+                        ("eval", "--load", self.saved(), "--data-path", self.text)):
+            with self.subTest(command=command[0]):
+                sentence = self.refused(MEMORY, *command, "--ranks", 4096, **limited,
+                                        says="--no-memory-check starts all the same")
+                found = re.search(r"4096 ranks of ([\d.]+) KiB each need ([\d.]+) (.iB) of memory, and the limit on "
+                                  r"address space \(ulimit -v\) leaves ([\d.]+) (.iB): ", sentence)
+                self.assertTrue(found, sentence)
+        self.assertFalse(fresh.exists())
+        run("train", "--mock-data", "--train-iters", 1, "--ranks", 2, "--no-memory-check")
 
     def test_bench_json(self):
         out = run("train", "--bench-json", "--warmup", 2, "--train-iters", 7).stdout.decode()

@@ -1,6 +1,7 @@
 // What the commands of a program do once its flags are read.
 #pragma once
 
+#include <megacpp/cli/memory_check.hpp>
 #include <megacpp/comm/agreement.hpp>
 #include <megacpp/comm/checking.hpp>
 #include <megacpp/comm/launch.hpp>
@@ -210,13 +211,17 @@ void on_ranks(const mesh& m, command what, options& o, process_ranks& processes,
   thread_ranks(m, patience).run(told);
 }
 
-/// Trains, evaluates or generates on the ranks of a mesh. Those of one machine share its threads.
+/// Threads of each rank: those of one machine share its threads.
+inline int threads_of_rank(const options& o, const mesh& m, const process_ranks& processes) {
+  const auto asked = static_cast<int>(o.machine.threads());
+  return processes.several() ? processes.threads(asked)
+                             : std::max(1, (asked > 0 ? asked : processors()) / ranks_of(m));
+}
+
+/// Trains, evaluates or generates on the ranks of a mesh.
 inline void compute(const mesh& m, const program_view& p, command what, options& o,
                     training_start start, process_ranks& processes) {
-  const auto asked = static_cast<int>(o.machine.threads());
-  const int n = ranks_of(m), threads = processes.several()
-                                           ? processes.threads(asked)
-                                           : std::max(1, (asked > 0 ? asked : processors()) / n);
+  const int n = ranks_of(m), threads = threads_of_rank(o, m, processes);
   std::vector<training_start> starts; // of the ranks of this process
   starts.push_back(std::move(start));
   while (!processes.several() && std::ssize(starts) < n)
@@ -276,6 +281,7 @@ inline void carry_out(const program_source& source, const program_view& p, comma
                             [&](communicator& c) { run_export(p, o, c); });
   }
   const mesh ranks = detail::check_runnable(p, what, o, processes.size(), processes.first());
+  require_memory(p, what, o, ranks, processes, detail::threads_of_rank(o, ranks, processes));
   if (const std::string_view slow = why_slow(); processes.first() && !slow.empty())
     print_note(slow);
   training_start start = what != command::train ? training_start{}
