@@ -2165,8 +2165,10 @@ class IndexedSets(Case):
         empty = [line["step"] for line in lines if line["loss"] is None]
         self.assertTrue(4 <= len(empty) <= 12, empty)
         for line in lines:
-            self.assertEqual((line["learned_tokens"] == 0, line["grad_norm"] is None),
-                             (line["step"] in empty,) * 2)
+            self.assertEqual((line["learned_tokens"] == 0, line["grad_norm"] is None, line["tokens"]),
+                             (line["step"] in empty, line["step"] in empty, 4 * 32))
+            self.assertLessEqual(line["product_ceiling_share"] or 0, 1)
+        self.assertRegex(told, r"step 1/16 \| .* tokens/s, \S+ learned")
         self.assertEqual(told.count("has no token to learn: it is counted"), 1)
         self.assertIn(f", {len(empty)} of which had no token to learn\n", told)
 

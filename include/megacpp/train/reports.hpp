@@ -4,6 +4,7 @@
 
 #include <megacpp/inspect/profile.hpp>
 #include <megacpp/inspect/timeline.hpp>
+#include <megacpp/observe/ceiling.hpp>
 #include <megacpp/observe/curve.hpp>
 #include <megacpp/observe/memory.hpp>
 #include <megacpp/observe/metrics.hpp>
@@ -65,7 +66,8 @@ public:
     if (set_.bench)
       times_.reserve(static_cast<std::size_t>(std::min(set_.steps, timed_without_allocating)));
     flops_ = static_cast<double>(work_of_step(p_, set_.micro_batches()).total().flops);
-    ceiling_ = product_ceiling(device_, p_.numbers.type);
+    speed_.emplace(device_, p_.numbers.type);
+    measure_ceiling();
   }
 
   /// Of one of so many ranks.
@@ -80,7 +82,7 @@ public:
         set_.batches.grows() ? fmt::format("{} to ", set_.batches.start / set_.at_once) : "",
         micro_batches, micro_batches == 1 ? "" : "es", device_.threads(),
         device_.threads() == 1 ? "" : "s", device_.products().describe(p_.numbers.type),
-        ceiling_ * 1e-9, bytes_text(static_cast<std::uint64_t>(planned_bytes)).view()));
+        ceiling_.behind() * 1e-9, bytes_text(static_cast<std::uint64_t>(planned_bytes)).view()));
   }
   void note(std::string_view line) {
     if (tells_) progress_.note(line);
@@ -110,9 +112,14 @@ public:
       if (steps_ > set_.warmup) times_.push_back(seconds);
       last_ = r;
     }
+    r.tokens = tokens;
     r.tokens_per_second = tokens / (share * pace_.seconds_a_step());
-    r.ceiling_share = ceiling_ > 0 ? flops_ / pace_.seconds_a_step() / ceiling_ : 0;
     const double now = monotonic_seconds();
+    // Steps lie between two measurements, which together take less than a hundredth of the time.
+    // The first step is not typical.
+    if (!set_.bench && (steps_ == 2 || (steps_ > 2 && now - measured_at_ > seconds_between)))
+      measure_ceiling();
+    r.ceiling_share = ceiling_.share_of(flops_ / pace_.seconds_a_step());
     if (now - memory_read_at_ > 0.5) {
       memory_ = process_memory().resident;
       memory_read_at_ = now;
@@ -120,6 +127,7 @@ public:
     r.memory = memory_;
     r.seconds_left = pace_.seconds_of(left.steps, left.evaluations, left.saves, left.samples);
     const auto write = [&](std::initializer_list<metric> of_ranks) {
+      const double of_ceiling = ceiling_.share_of(share * flops_ / seconds);
       const auto of_learned = [&](const char* name, double x) {
         return r.learned > 0 ? metric(name, x) : metric(name, nullptr);
       };
@@ -131,7 +139,8 @@ public:
                        {"learned_tokens", static_cast<std::int64_t>(r.learned)},
                        {"step_ms", seconds * 1e3},
                        {"data_ms", r.data_seconds * 1e3},
-                       {"product_ceiling_share", share * flops_ / seconds / ceiling_},
+                       of_ceiling > 0 ? metric("product_ceiling_share", of_ceiling)
+                                      : metric("product_ceiling_share", nullptr),
                        {"memory", static_cast<std::int64_t>(memory_)}},
                       of_ranks);
     };
@@ -271,7 +280,10 @@ private:
   /// The profile is of the steps of this process.
   void print_profile() {
     if (!o_.report.profile()) return;
-    if (steps_ > 1) return print(profile_.table(profiled_seconds_, ceiling_));
+    if (steps_ > 1) {
+      measure_ceiling();
+      return print(profile_.table(profiled_seconds_, ceiling_));
+    }
     print_line(
         "--profile measured nothing: it leaves out the first step, which prepares much that "
         "others find, and there was no other");
@@ -294,30 +306,38 @@ private:
     return stages;
   }
 
+  void measure_ceiling() {
+    ceiling_.measured(speed_->measure());
+    measured_at_ = monotonic_seconds();
+  }
+
   std::string bench_line() {
+    measure_ceiling();
     std::vector<double> sorted = times_;
     std::sort(sorted.begin(), sorted.end());
     const std::size_t n = sorted.size();
     const double median = 0.5 * (sorted[(n - 1) / 2] + sorted[n / 2]);
     const auto tokens = static_cast<double>(set_.batches.last * p_.numbers.batch.sequence);
-    return json_line({{"program", "megacpp"},
-                      {"preset", p_.name},
-                      {"precision", name_of(p_.numbers.type)},
-                      {"products", device_.products().describe(p_.numbers.type)},
-                      {"batch", set_.batches.last},
-                      {"sequence", p_.numbers.batch.sequence},
-                      {"parameters", p_.parameters},
-                      {"threads", device_.threads()},
-                      {"steps", n},
-                      {"warmup", set_.warmup},
-                      {"median_ms", json_number(median * 1e3)},
-                      {"min_ms", json_number(sorted.front() * 1e3)},
-                      {"max_ms", json_number(sorted.back() * 1e3)},
-                      {"tokens_per_s", json_number(tokens / median)},
-                      {"product_gflops", json_number(ceiling_ * 1e-9)},
-                      {"product_ceiling_share", json_number(flops_ / median / ceiling_)},
-                      {"loss", json_number(last_.loss)},
-                      {"peak_rss_bytes", process_memory().peak}});
+    const double of_ceiling = ceiling_.share_of(flops_ / median);
+    return json_line(
+        {{"program", "megacpp"},
+         {"preset", p_.name},
+         {"precision", name_of(p_.numbers.type)},
+         {"products", device_.products().describe(p_.numbers.type)},
+         {"batch", set_.batches.last},
+         {"sequence", p_.numbers.batch.sequence},
+         {"parameters", p_.parameters},
+         {"threads", device_.threads()},
+         {"steps", n},
+         {"warmup", set_.warmup},
+         {"median_ms", json_number(median * 1e3)},
+         {"min_ms", json_number(sorted.front() * 1e3)},
+         {"max_ms", json_number(sorted.back() * 1e3)},
+         {"tokens_per_s", json_number(tokens / median)},
+         {"product_gflops", json_number(ceiling_.behind() * 1e-9)},
+         {"product_ceiling_share", of_ceiling > 0 ? json_number(of_ceiling) : json_output(nullptr)},
+         {"loss", json_number(last_.loss)},
+         {"peak_rss_bytes", process_memory().peak}});
   }
 
   bool tells_;
@@ -338,7 +358,11 @@ private:
   bool curve_told_ = false;
   std::vector<double> times_;
   step_report last_;
-  double flops_ = 0, ceiling_ = 0;
+  static constexpr double seconds_between = 30; ///< of measurements of the ceiling
+  double flops_ = 0;
+  std::optional<product_speed> speed_;
+  speed_ceiling ceiling_;
+  double measured_at_ = 0;
   double memory_read_at_ = -1;
   std::uint64_t memory_ = 0;
 };

@@ -538,8 +538,8 @@ private:
       return static_cast<double>(samples) / static_cast<double>(set_.batches.last);
     };
     tell([&] {
-      reports_.step(r, steps(batch), done->loss.count, clock.seconds(), left(steps(to_come_)),
-                    computing_);
+      const auto tokens = static_cast<double>(batch * p_.numbers.batch.sequence);
+      reports_.step(r, steps(batch), tokens, clock.seconds(), left(steps(to_come_)), computing_);
     });
     if (traced && at_.step == traced_.last) tell([&] { write_trace(); });
     return true;
