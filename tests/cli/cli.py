@@ -2242,6 +2242,17 @@ class IndexedSets(Case):
                 self.assertFalse(root.exists())
             path.write_bytes(before)
 
+    def test_an_index_that_is_cut_during_a_run_is_named(self):
+        idx = Path(f"{self.written('one', self.documents(1))}.idx")
+        for size in (50, 34, 0):
+            before = idx.read_bytes()
+            with self.held("--data-path", self.folder / "one", "--train-iters", 10**6, "--eval-iters", 0) as (process, on):
+                os.truncate(idx, size)
+                errors = on()
+            self.assertEqual(process.returncode, DATA, errors)
+            self.assertRegex(errors, r"one\.idx (changed|became shorter) while it was being read")
+            idx.write_bytes(before)
+
     def test_a_blend_is_its_sets_in_order_and_their_weights(self):
         one, two = self.sets()
         model = self.folder / "model"

@@ -239,6 +239,16 @@ class Processes(cli.Case):
         self.refused_alone(WITHOUT_MPI, "mpirun has started 3 processes, and this program is built "
                            "without MPI", {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "3"})
 
+    def test_one_rank_that_is_asked_for_help(self):
+        each = self.folder / "each"
+        for flag in ("--help", "--version"):
+            each.write_text(f'#!/bin/sh\n[ $OMPI_COMM_WORLD_RANK != 1 ] || set -- {flag}\nexec {cli.PROGRAM} "$@"\n')
+            each.chmod(0o755)
+            launched = on(3, each, *self.TRAIN, "--train-iters", 2, "--global-batch-size", 12, cwd=self.folder)
+            errors = own(launched.communicate(timeout=60)[1])
+            self.assertEqual((launched.returncode, len(errors)), (MISMATCH, 1), errors)
+            self.assertIn(f"rank 1: this rank was started with {flag}, and rank 0 was not: give all", errors[0])
+
     def test_an_environment_of_several_processes_that_nothing_connects(self):
         torch = {"RANK": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
         batch = {"SLURM_PROCID": "0", "SLURM_NTASKS": "3"}  # of a script that srun has not started

@@ -1,5 +1,5 @@
-// Whether the memory that all ranks of a run plan is there, before any of it is reserved: the kernel
-// grants more than there is, and ends processes once they use it.
+// Whether the memory that all ranks of a run plan is there, before any of it is reserved: the
+// kernel grants more than there is, and ends processes once they use it.
 #pragma once
 
 #include <megacpp/comm/process_ranks.hpp>
@@ -20,15 +20,15 @@
 
 namespace mc {
 
-/// What ranks need at the least, in bytes.
+/// The least that ranks need, in bytes.
 struct memory_need {
   std::int64_t all = 0;     ///< of them together
   std::int64_t largest = 0; ///< of the one that needs most
 };
 
-/// Of ranks that train, evaluate or generate: their plans, the scratch of kernels on `threads`
-/// threads each, and the micro-batches that are read ahead. Texts to be continued are not known
-/// yet: of ranks that generate, their weights alone.
+/// What ranks need that train, evaluate or generate: their plans, the scratch of kernels on
+/// `threads` threads each, and the micro-batches that are read ahead. Texts to be continued are not
+/// known yet, so that of ranks that generate their weights alone count.
 inline memory_need need_of(const program_view& p, command what, const mesh& ranks, int threads) {
   memory_need need;
   cpu device(product_type::widened, threads);

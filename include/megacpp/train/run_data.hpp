@@ -33,8 +33,8 @@ struct measured_set {
   std::int64_t count(std::int64_t limit) const {
     return each > 0 ? each : std::min(limit, samples->size());
   }
-  /// Sample i of the n = count(limit) of evaluation number `number`. It depends on no micro-batch and
-  /// on no layout, so that these change no loss but by rounding.
+  /// Sample i of the n = count(limit) of evaluation number `number`. It depends on no micro-batch
+  /// and on no layout, so that these change no loss but by rounding.
   std::int64_t sample(std::int64_t i, std::int64_t n, std::int64_t number) const {
     const std::int64_t all = samples->size();
     if (each > 0) return (number * each + i) % all;
