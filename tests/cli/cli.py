@@ -18,6 +18,7 @@ import math
 import os
 import platform
 import random
+import re
 import resource
 import select
 import shutil
@@ -134,7 +135,8 @@ class Case(unittest.TestCase):
             os.mkfifo(pipe)
         reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
         fcntl.fcntl(reader, fcntl.F_SETPIPE_SZ, 4096)  # room for some 25 steps
-        process = subprocess.Popen([PROGRAM, "train", "--mock-data", "--metrics-jsonl", pipe,
+        data = () if "--data-path" in arguments else ("--mock-data",)
+        process = subprocess.Popen([PROGRAM, "train", *data, "--metrics-jsonl", pipe,
                                     *map(str, arguments)],
                                    stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=env)
 
@@ -914,6 +916,23 @@ class Training(Case):
             errors = on()
         self.assertEqual(process.returncode, INTERRUPTED, errors)
         self.assertRegex(errors, r"SIGTERM ended .* was saved to .*; besides, .*Is a directory")
+
+    def test_ranks_that_plan_more_memory_than_there_is(self):
+        # Of the plan of one, so many ranks as have more than the address space that is left to them.
+        fresh, little = self.folder / "fresh", 1 << 30
+        limited = {"preexec_fn": lambda: resource.setrlimit(resource.RLIMIT_AS, (little, little))}
+        if SANITIZED:
+            self.skipTest("sanitizers reserve address space of their own")
+        for command in (("train", "--mock-data", "--save", fresh, "--train-iters", 1),
+                        ("eval", "--load", self.saved(), "--data-path", self.text)):
+            with self.subTest(command=command[0]):
+                sentence = self.refused(MEMORY, *command, "--ranks", 4096, **limited,
+                                        says="--no-memory-check starts all the same")
+                found = re.search(r"4096 ranks of ([\d.]+) KiB each need ([\d.]+) (.iB) of memory, and the limit on "
+                                  r"address space \(ulimit -v\) leaves ([\d.]+) (.iB): ", sentence)
+                self.assertTrue(found, sentence)
+        self.assertFalse(fresh.exists())
+        run("train", "--mock-data", "--train-iters", 1, "--ranks", 2, "--no-memory-check")
 
     def test_bench_json(self):
         out = run("train", "--bench-json", "--warmup", 2, "--train-iters", 7).stdout.decode()
@@ -1759,8 +1778,13 @@ class States(Case):
                          tuple(state()["validation"][n] for n in ("loss", "tokens")))
         self.assertIn(b"going on after step 12 of " + os.fsencode(best),
                       run("train", "--load", best, "--train-iters", 13).stdout)
-        # One that is lower takes its place.
+        # A loss of other text is not compared with it.
         kept = contents(best)
+        for other in (("--eval-iters", 3), ("--global-batch-size", 8, "--eval-iters", 4)):
+            self.refused(MISMATCH, "train", "--load", root, "--save", root, "--train-iters", 24, *other,
+                         says=f"{best} has the lowest validation loss so far, which was measured on other text")
+        self.assertEqual(contents(best), kept)
+        # One that is lower takes its place.
         run("train", "--load", best, "--save", self.folder / "other", "--train-iters", 40,
             "--lr", "1e-2")
         self.assertEqual(contents(best), kept)
@@ -2132,6 +2156,104 @@ class IndexedSets(Case):
                      "--train-iters", 1, says="does not exist; give the path of a tokenizer's folder or file")
         told = run("train", "--train-data-path", one, "--train-iters", 1)
         self.assertIn("name data by --valid-data-path", (told.stdout + told.stderr).decode())
+
+    def test_a_step_without_a_token_to_learn_is_counted_and_changes_nothing(self):
+        # Many ends of documents, behind which nothing is learned, among texts.
+        padded = self.written("padded", [[40, 41, 42] * 40 + [self.END], [self.END] * 2000, [50, 51] * 60 + [self.END]])
+        flags = ("--eod-mask-loss", "--tokenizer-type", "NullTokenizer")
+        data = ("--data-path", padded, "--split", "1,0,0", *flags)
+        every = ("--save-interval", 1, "--keep-latest-k", 0, "--weight-decay", 0.1, "--lr", "1e-2")
+        _, lines, told = self.result(*every, data=data, name="whole", steps=16)
+        empty = [line["step"] for line in lines if line["loss"] is None]
+        self.assertTrue(4 <= len(empty) <= 12, empty)
+        for line in lines:
+            self.assertEqual((line["learned_tokens"] == 0, line["grad_norm"] is None, line["tokens"]),
+                             (line["step"] in empty, line["step"] in empty, 4 * 32))
+            self.assertLessEqual(line["product_ceiling_share"] or 0, 1)
+        self.assertRegex(told, r"step 1/16 \| .* tokens/s, \S+ learned")
+        self.assertEqual(told.count("has no token to learn: it is counted"), 1)
+        self.assertIn(f", {len(empty)} of which had no token to learn\n", told)
+
+        def files(step):
+            all_files = contents(self.folder / "whole" / f"iter_{step:07}")
+            return all_files["model.safetensors"], all_files["optimizer.safetensors"]
+        self.assertEqual([step for step in range(2, 17) if files(step) == files(step - 1)],
+                         [step for step in empty if step > 1])
+        # The steps that follow are those of a run that has taken no other: going on has their bits.
+        for stop in (empty[1], 15):
+            parts = self.folder / f"parts-{stop}"
+            shutil.copytree(self.folder / "whole", parts)
+            for step in range(stop + 1, 17):
+                shutil.rmtree(parts / f"iter_{step:07}")
+            run("train", "--load", parts, "--save", parts)
+            state = contents(newest(parts))
+            self.assertEqual((state["model.safetensors"], state["optimizer.safetensors"]), files(16))
+        state = json.loads((newest(parts) / "megacpp_state.json").read_text())["state"]
+        self.assertEqual((state["step"], state["empty_steps"]), (16, len(empty)))
+        # Without any, there is no loss of it, which is found before anything begins.
+        none, one = self.written("none", [[self.END] * 130]), self.written("one", self.documents(1))
+        fresh = ("--train-iters", 1, "--save", self.folder / "fresh", *flags)
+        for part in ("train", "valid", "test"):
+            paths = {p: none if p == part else one for p in ("train", "valid", "test")}
+            self.refused(DATA, "train", *(word for p, path in paths.items()
+                                          for word in (f"--{p}-data-path", path)),
+                         *fresh, says=f"{none} has no token to learn in what there is to ")
+        self.refused(DATA, "eval", "--load", self.folder / "whole", "--data-path", one, none, *flags,
+                     says=f"{none} has no token to learn in what there is to measure")
+        self.assertFalse((self.folder / "fresh").exists())
+
+    def test_what_was_learned_is_saved_when_an_evaluation_fails(self):
+        # A token that is none stands late in the validation part.
+        one, valid = self.written("one", self.documents(1)), self.documents(2)
+        valid[41][:1] = [128]
+        valid = self.written("valid", valid)
+        for ranks in (1, 2):
+            model = self.folder / f"of-{ranks}"
+            self.refused(DATA, "train", "--train-data-path", one, "--valid-data-path", valid, "--ranks", ranks,
+                         "--global-batch-size", 8, "--train-iters", 3, "--save", model, says="is 128")
+            self.assertEqual([p.name for p in model.glob("iter_*")], ["iter_0000003"])
+            run("eval", "--load", model, "--data-path", one)
+        # The weights of the only step are finite, but too large to compute with.
+        model = self.folder / "large"
+        self.train("--save", model, "--lr", "3e37", "--clip-grad", 0, steps=1, check=NONFINITE)
+        self.assertTrue((model / "iter_0000001").exists())
+
+    def test_data_that_are_overwritten_in_place_end_the_run_before_it_saves(self):
+        ids = self.folder / "ids"
+        ids.write_bytes(struct.pack("<5000H", *(i * i % 127 for i in range(5000))))
+        self.written("one", self.documents(1))
+        rest = ("--train-iters", 200, "--eval-iters", 0, "--save-interval", 100, "--save")
+        sets, weights = ("--data-path", self.folder / "one", *rest), "iter_0000200/model.safetensors"
+        run("train", *sets, self.folder / "whole")
+        with self.held(*sets, self.folder / "touched") as (process, on):  # which changes nothing
+            os.utime(self.folder / "one.bin")
+            errors = on()
+        self.assertEqual((process.returncode, contents(self.folder / "touched")[weights]),
+                         (0, contents(self.folder / "whole")[weights]), errors)
+        for path, data in ((self.text, (self.text, "--data-type", "text")), (ids, (ids, "--data-type", "u16")),
+                           (self.folder / "one.idx", (self.folder / "one",)),
+                           (self.folder / "one.bin", (self.folder / "one", "--ranks", 2, "--global-batch-size", 8))):
+            root, before = self.folder / "overwritten", path.read_bytes()
+            with self.subTest(data=data), self.held("--data-path", *data, *rest, root) as (process, on):
+                with path.open("r+b") as file:  # two documents exchange their lengths, or all tokens are one
+                    file.write(before[:34] + before[38:42] + before[34:38] if path.suffix == ".idx" else
+                               b"\5\0" * (len(before) // 2))
+                errors = on()
+                self.assertEqual(process.returncode, DATA, errors)
+                self.assertIn(f"{path} was written to during the run and holds other tokens", errors)
+                self.assertFalse(root.exists())
+            path.write_bytes(before)
+
+    def test_an_index_that_is_cut_during_a_run_is_named(self):
+        idx = Path(f"{self.written('one', self.documents(1))}.idx")
+        for size in (50, 34, 0):
+            before = idx.read_bytes()
+            with self.held("--data-path", self.folder / "one", "--train-iters", 10**6, "--eval-iters", 0) as (process, on):
+                os.truncate(idx, size)
+                errors = on()
+            self.assertEqual(process.returncode, DATA, errors)
+            self.assertRegex(errors, r"one\.idx (changed|became shorter) while it was being read")
+            idx.write_bytes(before)
 
     def test_a_blend_is_its_sets_in_order_and_their_weights(self):
         one, two = self.sets()

@@ -10,6 +10,8 @@
 #include <cmath>
 #include <span>
 #include <string>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include <kernels.hpp>
@@ -39,9 +41,9 @@ constexpr qwen3_moe mixture = [] {
 
 /// One process: a program laid out so, trained on so many replicas as the flags say.
 template <class Model> void train(const Model& m, const layout& l, int dp, dtype type,
-                                  const std::string& data, test::flag_values flags) {
+                                  const std::string& data, test::flag_values flags, int micro = 2) {
   const interpreted_program<Model> program(
-      m, {.ranks = l, .batch = {.micro = 2, .sequence = sequence}, .type = type}, "laid out");
+      m, {.ranks = l, .batch = {.micro = micro, .sequence = sequence}, .type = type}, "laid out");
   const mesh ranks = mesh_of(l, dp);
   flags.insert(flags.end(), {{"data-path", data},
                              {"tokenizer-type", "byte"},
@@ -115,6 +117,17 @@ template <class Model> void goes_on(const Model& m, const layout& l, int dp, dty
     BOOST_TEST(difference(dir / "whole", dir / "parts", 5, file) == 0, file);
 }
 
+/// What an evaluation behind two steps measures: its loss, and how many tokens.
+std::pair<double, std::int64_t> validated(const layout& l, int dp, int micro) {
+  const test::scratch_folder dir;
+  test::write_text(dir / "text", test::text_of_101_bytes());
+  train(tied_gpt, l, dp, dtype::f64, dir / "text",
+        {{"train-iters", "2"}, {"save", dir / "to"}, {"split", "70,30"}}, micro);
+  const state_file state(model_folder((dir / "to") + "/" + step_folder_name(2)));
+  const auto v = state.state().field<json_value>("validation");
+  return {v.field<double>("loss"), v.field<std::int64_t>("tokens")};
+}
+
 /// Steps of 2, 2, 4, 6, 8, 8 sequences: START and an INCREMENT for every 4 of the first 12 samples.
 /// A run that goes on has its place in the data and the flag from the state.
 void grows() {
@@ -143,6 +156,19 @@ void grows() {
 }
 
 } // namespace
+
+// Two batches of 75 windows are measured, which no micro-batch and no layout chooses.
+BOOST_AUTO_TEST_CASE(an_evaluation_measures_the_same_text_for_any_micro_batch_and_layout) {
+  const auto [loss, tokens] = validated({}, 1, 1);
+  BOOST_TEST(tokens == 2 * global_batch * sequence);
+  for (const auto& [l, dp, micro] : {std::tuple(layout{}, 1, 2), std::tuple(layout{}, 1, 8),
+                                     std::tuple(layout{}, 2, 4), std::tuple(layout{.tp = 2}, 2, 1)})
+    BOOST_TEST_CONTEXT("tp " << l.tp << " dp " << dp << " micro-batch " << micro) {
+      const auto other = validated(l, dp, micro);
+      BOOST_TEST(other.second == tokens);
+      BOOST_TEST(std::abs(other.first - loss) <= 1e-9 * loss, other.first << " and " << loss);
+    }
+}
 
 BOOST_AUTO_TEST_CASE(a_run_of_several_ranks_ends_as_that_of_one) {
   ends_as_one_rank(tied_gpt, {}, 2);

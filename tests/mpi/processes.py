@@ -242,11 +242,36 @@ class Processes(cli.Case):
             self.refused_alone(cli.PROGRAM, f"has started 3 processes, .*{says}", variables)
         self.refused_alone(WITHOUT_MPI, "mpirun has started 3 processes, and this program is built "
                            "without MPI", {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "3"})
-        one = {"SLURM_PROCID": "0", "SLURM_NTASKS": "3"}  # in a batch script
-        run(*self.TRAIN, "--train-iters", 1, cwd=self.folder, env={**os.environ, **one})
 
-    def refused_alone(self, program, says, variables):
-        done = subprocess.run([program, *map(str, self.TRAIN)], cwd=self.folder, text=True,
+    def test_one_rank_that_is_asked_for_help(self):
+        each = self.folder / "each"
+        for flag in ("--help", "--version"):
+            each.write_text(f'#!/bin/sh\n[ $OMPI_COMM_WORLD_RANK != 1 ] || set -- {flag}\nexec {cli.PROGRAM} "$@"\n')
+            each.chmod(0o755)
+            launched = on(3, each, *self.TRAIN, "--train-iters", 2, "--global-batch-size", 12, cwd=self.folder)
+            errors = own(launched.communicate(timeout=60)[1])
+            self.assertEqual((launched.returncode, len(errors)), (MISMATCH, 1), errors)
+            self.assertIn(f"rank 1: this rank was started with {flag}, and rank 0 was not: give all", errors[0])
+
+    def test_an_environment_of_several_processes_that_nothing_connects(self):
+        torch = {"RANK": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
+        batch = {"SLURM_PROCID": "0", "SLURM_NTASKS": "3"}  # of a script that srun has not started
+        for variable, besides in (("WORLD_SIZE", torch), ("PET_NNODES", {}), ("PMI_SIZE", {}),
+                                  ("SLURM_NTASKS", batch)):
+            self.refused_alone(cli.PROGRAM, f"{variable} is 3, but no launcher has connected this process with "
+                               "others, .* by mpirun -n 3 or .* by --ranks 3", {**besides, variable: "3"})
+        self.refused_alone(cli.PROGRAM, "WORLD_SIZE is 2", {**torch, "WORLD_SIZE": "2"}, "--ranks", 2)
+        one = ("--train-iters", 1, "--ranks", 1)
+        for alone in ({**torch, "RANK": "0", "WORLD_SIZE": "1"}, batch):
+            run(*self.TRAIN, *one, cwd=self.folder, env={**os.environ, **alone})
+        done = on(2, cli.PROGRAM, *self.TRAIN, "--train-iters", 1, "--global-batch-size", 8, cwd=self.folder,
+                  env={**torch, "WORLD_SIZE": "4"})
+        self.assertIn("2 ranks", done.communicate(timeout=60)[0])
+        self.assertEqual(done.returncode, 0)
+        run("describe", cwd=self.folder, env={**os.environ, "WORLD_SIZE": "4"})
+
+    def refused_alone(self, program, says, variables, *flags):
+        done = subprocess.run([program, *map(str, (*self.TRAIN, *flags))], cwd=self.folder, text=True,
                               capture_output=True, env={**os.environ, **variables}, timeout=60)
         self.assertEqual(done.returncode, MISMATCH, done.stderr)
         self.assertRegex(done.stderr, says)

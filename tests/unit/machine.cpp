@@ -6,6 +6,7 @@
 #include <megacpp/exec/host_memory.hpp>
 #include <megacpp/exec/machine.hpp>
 #include <megacpp/exec/machine_at_start.hpp>
+#include <megacpp/exec/memory_room.hpp>
 #include <megacpp/exec/processors.hpp>
 #include <megacpp/io/signals.hpp>
 
@@ -144,6 +145,55 @@ BOOST_AUTO_TEST_CASE(a_quota_of_control_groups_is_rounded_up) {
   BOOST_TEST(quota("0::/of/the/host\n") == 1);
   BOOST_TEST(quota("0::/\n") == 1);
   BOOST_TEST(mc::processors() >= 1);
+}
+
+BOOST_AUTO_TEST_CASE(the_least_memory_that_anything_leaves_counts) {
+  const test::scratch_folder folder;
+  const auto write = [&](const std::string& path, const std::string& text) {
+    std::filesystem::create_directories((folder.path() / path).parent_path());
+    test::write_text(folder / path, text);
+  };
+  const mc::memory_files files{.machine = folder / "meminfo",
+                               .process = folder / "statm",
+                               .memberships = folder / "cgroup",
+                               .groups = folder / "groups"};
+  const auto left = [&] {
+    const auto room = mc::room_on_machine(files);
+    return room ? room->bytes : -1;
+  };
+  BOOST_TEST(left() == -1); // the kernel tells nothing
+  write("meminfo", "MemTotal:       24000000 kB\nMemFree:  100 kB\nMemAvailable:   20000 kB\n");
+  BOOST_TEST(left() == 20000 * 1024);
+  // Version 2: the group and those above it; pages of files can be taken back.
+  write("cgroup", "0::/pod/box\n");
+  write("groups/pod/box/memory.max", "max\n");
+  write("groups/pod/box/memory.current", "123\n");
+  BOOST_TEST(left() == 20000 * 1024);
+  write("groups/pod/memory.max", "9000000\n");
+  write("groups/pod/memory.current", "5000000\n");
+  BOOST_TEST(left() == 4000000);
+  write("groups/pod/memory.stat", "anon 1000\ninactive_file 700000\nactive_file 300000\n");
+  BOOST_TEST(left() == 5000000);
+  BOOST_TEST(mc::room_on_machine(files)->of.find("groups/pod") != std::string::npos);
+  write("groups/pod/box/memory.max", "1000\n");
+  BOOST_TEST(left() == 877);
+  write("groups/pod/box/memory.max", "100\n"); // less than is used
+  BOOST_TEST(left() == 0);
+  // Version 1, seen from within a container, at the root of the hierarchy.
+  write("cgroup", "12:cpu,cpuacct:/docker/a\n7:memory:/docker/a\n");
+  write("groups/memory/memory.limit_in_bytes", "8000000\n");
+  write("groups/memory/memory.usage_in_bytes", "6000000\n");
+  write("groups/memory/memory.stat", "cache 5\ntotal_inactive_file 1000000\ninactive_file 7\n");
+  BOOST_TEST(left() == 3000000);
+  write("groups/memory/memory.limit_in_bytes", "9223372036854771712\n"); // none
+  BOOST_TEST(left() == 20000 * 1024);
+  // Of the address space, what is mapped already is not left.
+  write("statm", "1000 500 300 1 0 400 0\n");
+  BOOST_TEST((!mc::room_in_process(RLIM_INFINITY, files)));
+  BOOST_TEST(mc::room_in_process(3000 * ::sysconf(_SC_PAGESIZE), files)->bytes ==
+             2000 * ::sysconf(_SC_PAGESIZE));
+  BOOST_TEST(mc::room_in_process(5, files)->bytes == 0);
+  BOOST_TEST(mc::room_on_machine()->bytes > 0); // of this one
 }
 
 BOOST_AUTO_TEST_CASE(the_first_signal_asks_and_one_that_comes_later_ends) {

@@ -3,6 +3,7 @@
 #define BOOST_TEST_MODULE observe
 #include <boost/test/unit_test.hpp>
 
+#include <megacpp/observe/ceiling.hpp>
 #include <megacpp/observe/clock.hpp>
 #include <megacpp/observe/curve.hpp>
 #include <megacpp/observe/memory.hpp>
@@ -52,6 +53,8 @@ const mc::step_report report{.step = 100,
                              .loss = 2.34512,
                              .lr = 1e-3,
                              .grad_norm = 0.8124,
+                             .tokens = 128,
+                             .learned = 128,
                              .tokens_per_second = 12345,
                              .ceiling_share = 0.451,
                              .memory = 327155712,
@@ -100,11 +103,33 @@ BOOST_AUTO_TEST_CASE(the_progress_line_is_stable_and_searchable) {
   bare.seconds_left = std::nan("");
   BOOST_TEST(mc::progress_line(bare).view() ==
              "step 100/2000 | loss: 2.3451 | lr: 1.000e-03 | grad norm: 0.812 | 12.3k tokens/s");
+  bare.learned = 0; // no loss that could be searched for
+  BOOST_TEST(mc::progress_line(bare).view() ==
+             "step 100/2000 | no token to learn | lr: 1.000e-03 | 12.3k tokens/s, 0 learned");
+  bare.learned = 32; // a quarter
+  BOOST_TEST(mc::progress_line(bare).view().ends_with(" | 12.3k tokens/s, 3.09k learned"));
+  bare.learned = 128;
   bare.slowest_rank = 12, bare.slower_by = 0.314;
   BOOST_TEST(mc::progress_line(bare).view().ends_with("tokens/s | rank 12 slowest by 31%"));
   bare.loss = HUGE_VAL;
   bare.grad_norm = 1e300; // longer than the line: cut, not overrun
   BOOST_TEST(mc::progress_line(bare).view().size() <= 256u);
+}
+
+BOOST_AUTO_TEST_CASE(a_ceiling_is_told_where_two_measurements_agree) {
+  mc::speed_ceiling c;
+  BOOST_TEST((!c.known() && c.share_of(50) == 0));
+  c.measured(100); // of an idle machine; nothing is known of the steps that follow
+  BOOST_TEST((!c.known() && c.share_of(50) == 0));
+  c.measured(91);
+  BOOST_TEST((c.known() && c.share_of(50) == 0.5 && c.share_of(100) == 1));
+  BOOST_TEST(c.share_of(101) == 0); // more than all is no share
+  c.measured(60);                   // beside other work
+  BOOST_TEST((!c.known() && c.share_of(50) == 0));
+  c.measured(61);
+  BOOST_TEST((c.known() && c.share_of(61) == 1));
+  c.measured(100); // which has gone
+  BOOST_TEST(c.share_of(90) == 0);
 }
 
 BOOST_AUTO_TEST_CASE(the_rank_that_computes_longest_is_named) {

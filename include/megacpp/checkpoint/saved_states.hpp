@@ -88,7 +88,8 @@ inline std::vector<std::int64_t> saved_steps(const model_folder& root) {
 /// What is known of a root's best state without its weights.
 struct best_state {
   std::int64_t step = 0;
-  double loss = 0; ///< of the validation part, nats a token
+  double loss = 0;     ///< of the validation part, nats a token
+  std::string measure; ///< what tells the text of that loss from other text
 };
 
 /// Nothing if the root has no best state. `needed(name)`: as for newest_state. Throws
@@ -99,8 +100,9 @@ std::optional<best_state> best_state_of(const model_folder& root, Needed needed)
   const model_folder folder(root, best_folder_name);
   const state_file file(folder);
   file.verify(folder, needed);
-  return best_state{file.state().field<std::int64_t>("step"),
-                    file.state().field<json_value>("validation").field<double>("loss")};
+  const auto validation = file.state().field<json_value>("validation");
+  return best_state{file.state().field<std::int64_t>("step"), validation.field<double>("loss"),
+                    validation.has("measure") ? validation.field<std::string>("measure") : ""};
 }
 
 /// True for a folder that --save has written to, if only the beginning of a state.

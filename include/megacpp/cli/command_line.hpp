@@ -35,6 +35,11 @@ inline void run_command(const program_source& source, std::string_view program, 
   set_compiled(o, p);
   const std::vector<flag_entry> list = flags_of(o);
   const request r = parse(argc, argv, list, commands);
+  if ((r.version || r.help) && !processes.first()) // which is asked for a command
+    throw error(exit_code::mismatch,
+                fmt::format("this rank was started with --{}, and rank 0 was not: give all of them "
+                            "one command line",
+                            r.help ? "help" : "version"));
   if (r.version) {
     print(fmt::format("{} (megacpp {}.{}.{}, commit {})\n", p.name, MEGACPP_VERSION_MAJOR,
                       MEGACPP_VERSION_MINOR, MEGACPP_VERSION_PATCH, source.git_hash));

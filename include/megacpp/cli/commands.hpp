@@ -1,8 +1,10 @@
 // What the commands of a program do once its flags are read.
 #pragma once
 
+#include <megacpp/cli/memory_check.hpp>
 #include <megacpp/comm/agreement.hpp>
 #include <megacpp/comm/checking.hpp>
+#include <megacpp/comm/launch.hpp>
 #include <megacpp/comm/process_ranks.hpp>
 #include <megacpp/comm/threads.hpp>
 #include <megacpp/exec/machine.hpp>
@@ -21,6 +23,7 @@
 #include <chrono>
 #include <filesystem>
 #include <string>
+#include <string_view>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -41,6 +44,22 @@ inline int number_of_ranks(const options& o, int processes, int otherwise) {
                             "number, or leave --ranks out",
                             asked, processes));
   return processes > 1 ? processes : asked > 0 ? asked : otherwise;
+}
+
+/// A process that was started as one of several, and is connected with none, would do all of their
+/// work alone, and so would each of the others. A script of Slurm has tasks that it did not start:
+/// --ranks says that this process is the only one. Throws mc::error(exit_code::mismatch).
+inline void require_connected(const options& o, bool several) {
+  const promised_world world = unconnected_world();
+  const bool of_slurm = std::string_view(world.variable).starts_with("SLURM_");
+  if (several || world.size == 1 || (of_slurm && o.machine.ranks.given())) return;
+  throw error(
+      exit_code::mismatch,
+      fmt::format("{} is {}, but no launcher has connected this process with others, so "
+                  "each would do the whole work alone: start ranks as processes by mpirun "
+                  "-n {} or srun -n {} --mpi=pmix, or as threads of one process by --ranks "
+                  "{}, with {} unset",
+                  world.variable, world.size, world.size, world.size, world.size, world.variable));
 }
 
 /// Their mesh: there are at least as many as the program is laid out over. Throws
@@ -192,13 +211,17 @@ void on_ranks(const mesh& m, command what, options& o, process_ranks& processes,
   thread_ranks(m, patience).run(told);
 }
 
-/// Trains, evaluates or generates on the ranks of a mesh. Those of one machine share its threads.
+/// Threads of each rank: those of one machine share its threads.
+inline int threads_of_rank(const options& o, const mesh& m, const process_ranks& processes) {
+  const auto asked = static_cast<int>(o.machine.threads());
+  return processes.several() ? processes.threads(asked)
+                             : std::max(1, (asked > 0 ? asked : processors()) / ranks_of(m));
+}
+
+/// Trains, evaluates or generates on the ranks of a mesh.
 inline void compute(const mesh& m, const program_view& p, command what, options& o,
                     training_start start, process_ranks& processes) {
-  const auto asked = static_cast<int>(o.machine.threads());
-  const int n = ranks_of(m), threads = processes.several()
-                                           ? processes.threads(asked)
-                                           : std::max(1, (asked > 0 ? asked : processors()) / n);
+  const int n = ranks_of(m), threads = threads_of_rank(o, m, processes);
   std::vector<training_start> starts; // of the ranks of this process
   starts.push_back(std::move(start));
   while (!processes.several() && std::ssize(starts) < n)
@@ -250,6 +273,7 @@ inline void carry_out(const program_source& source, const program_view& p, comma
     if (o.report.pictures.given()) return detail::draw_pictures(p, o, o.report.pictures());
     return detail::describe(source, p, o);
   }
+  detail::require_connected(o, processes.several());
   if (what == command::convert) {
     const int n = detail::number_of_ranks(o, processes.size(), 1); // files have no layout
     if (processes.first()) processes.call("");
@@ -257,6 +281,7 @@ inline void carry_out(const program_source& source, const program_view& p, comma
                             [&](communicator& c) { run_export(p, o, c); });
   }
   const mesh ranks = detail::check_runnable(p, what, o, processes.size(), processes.first());
+  require_memory(p, what, o, ranks, processes, detail::threads_of_rank(o, ranks, processes));
   if (const std::string_view slow = why_slow(); processes.first() && !slow.empty())
     print_note(slow);
   training_start start = what != command::train ? training_start{}

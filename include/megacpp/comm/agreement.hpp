@@ -97,8 +97,10 @@ public:
   /// Waits for the first rank, which ends the run with a sentence: then the others' exchanges
   /// throw.
   void wait_for_end() {
-    if (!first()) ranks_.run(exchange::barrier(everyone));
+    if (!first()) wait_for_another();
   }
+  /// Waits for any rank that ends the run so.
+  void wait_for_another() { ranks_.run(exchange::barrier(everyone)); }
 
 private:
   static constexpr std::int64_t most_bytes = 512;

@@ -1,5 +1,6 @@
-// Whether a launcher has started this process as one of several: mpirun, or srun of Slurm. Found in
-// the environment, before anything is asked of MPI.
+// Whether a launcher has started this process as one of several: mpirun, or srun of Slurm; or
+// whether another one says so, whose processes nothing connects. Found in the environment, before
+// anything is asked of MPI.
 #pragma once
 
 #include <charconv>
@@ -11,7 +12,7 @@ namespace mc {
 
 /// One process of several; of one, which starts its ranks itself, where `size` is 1.
 struct launch {
-  const char* by = "";
+  const char* by = ""; ///< "" where there is no launcher
   int rank = 0, size = 1;
   bool connected = true; ///< the launcher speaks to MPI: else each process would be alone
 };
@@ -40,10 +41,33 @@ inline launch launch_of_process() {
                           source{"srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS"}}) {
     const int rank = number_of_environment(s.rank), size = number_of_environment(s.size);
     if (rank < 0 || size < 1) continue;
-    if (size == 1) return {};
+    if (size == 1) return {s.by, 0, 1};
     const bool slurm = std::string_view(s.by) == "srun";
     const bool connected = !slurm || number_of_environment("PMIX_RANK") >= 0;
     return {s.by, rank, size, connected};
+  }
+  return {};
+}
+
+/// A variable of the environment by which this process is one of several.
+struct promised_world {
+  const char* variable = "";
+  int size = 1;
+};
+
+/// What promises several processes though no launcher that connects them has started this one:
+/// torchrun and what starts PyTorch's programs, Slurm in a script that no srun has started, or a
+/// launcher of another MPI. mpirun starts as many as it was asked for, whatever else is told.
+inline promised_world unconnected_world() {
+  const std::string_view by = launch_of_process().by;
+  if (by == "mpirun") return {};
+  for (const char* const variable :
+       {"WORLD_SIZE", "LOCAL_WORLD_SIZE", "PET_NNODES", "PET_NPROC_PER_NODE", "SLURM_NTASKS",
+        "SLURM_NPROCS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "HOROVOD_SIZE",
+        "FLUX_JOB_SIZE", "JSM_NAMESPACE_SIZE"}) {
+    const bool told_by_srun = by == "srun" && std::string_view(variable).starts_with("SLURM_");
+    const int size = detail::number_of_environment(variable);
+    if (size > 1 && !told_by_srun) return {variable, size};
   }
   return {};
 }

@@ -111,6 +111,8 @@ public:
 
   int rank() const { return rank_; }
   int size() const { return size_; }
+  /// Those on this machine.
+  int on_machine() const { return on_machine_; }
   /// Of `asked` threads on this machine, 0 being all processors that its ranks may run on: those of
   /// this rank.
   int threads(int asked) const {

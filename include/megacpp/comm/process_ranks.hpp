@@ -50,6 +50,13 @@ public:
     const launch l = launch_of_process();
     return l.rank > 0 ? "rank " + std::to_string(l.rank) + ": " : "";
   }
+  /// Processes on this machine, of those that were started.
+  int here() const {
+#if defined(MEGACPP_WITH_MPI)
+    if (mpi_) return mpi_->on_machine();
+#endif
+    return 1;
+  }
   /// Of `asked` threads of this machine, 0 being all processors, those of each rank.
   int threads(int asked) const {
 #if defined(MEGACPP_WITH_MPI)

@@ -14,6 +14,7 @@ namespace mc {
 class file_tokens : public token_source {
 public:
   const std::string& name() const final { return file_.path(); }
+  bool written() const final { return file_.written(); }
 
   std::int32_t token(std::int64_t i) const final {
     std::int32_t id = 0;

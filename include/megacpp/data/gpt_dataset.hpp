@@ -63,6 +63,7 @@ public:
       : data_(std::move(data)),
         request_(request),
         ends_(ends),
+        cached_(static_cast<bool>(cache)),
         indices_([this](std::int64_t i) { return data_->length(i); }, sequences, request,
                  fmt::format("the {} part of {}", part_name, data_->name()), cache,
                  cache ? key_of(*data_) : "") {}
@@ -91,11 +92,7 @@ private:
   /// The tokens of a sample of those in order. Returns how many there are.
   std::size_t gather(std::int64_t s, std::span<std::int32_t> out) const {
     const auto check = [this](bool holds) {
-      if (!holds)
-        throw error(exit_code::data,
-                    fmt::format("the cached indices of {} are none of its own; remove the folder "
-                                "of --data-cache-path",
-                                name()));
+      if (!holds) refuse();
     };
     check(s >= 0 && s < indices_.samples());
     const gpt_place from = indices_.place(s), to = indices_.place(s + 1);
@@ -118,9 +115,24 @@ private:
     return held;
   }
 
+  /// The indices contradict the set, which they did not when they were made of it.
+  [[noreturn]] void refuse() const {
+    data_->check_unchanged();
+    if (const std::string file = data_->written(); !file.empty() || !cached_)
+      throw error(exit_code::data,
+                  fmt::format("{} changed while it was being read: it has sequences of other "
+                              "lengths than at the start; do not write to it during a run",
+                              file.empty() ? name() : file));
+    throw error(exit_code::data,
+                fmt::format("the cached indices of {} are none of its own; remove the folder of "
+                            "--data-cache-path",
+                            name()));
+  }
+
   std::shared_ptr<const indexed_dataset> data_;
   gpt_request request_;
   document_ends ends_;
+  bool cached_; ///< indices may be read from a folder
   gpt_indices indices_;
 };
 

@@ -160,6 +160,12 @@ public:
     if (bin_) bin_->check_unchanged();
   }
 
+  /// The file that was written to since it was opened; "": neither.
+  std::string written() const {
+    if (idx_.written()) return idx_.path();
+    return bin_ && bin_->written() ? bin_->path() : "";
+  }
+
 private:
   /// mapped_file refuses an empty file, but a dataset without tokens is one.
   static std::optional<mapped_file> map_tokens(const std::string& path) {

@@ -31,16 +31,21 @@ public:
   std::span<std::int32_t> positions() { return part(2); }
   std::span<std::int32_t> documents() { return part(3); }
 
-  /// Samples first ... first + B - 1 of a set; one that it does not have is token 0 and no label.
+  /// Samples first ... first + B - 1 of a set, as below.
   void fill(const sample_set& set, std::int64_t first) {
+    fill(set, [first](std::int64_t b) { return first + b; });
+  }
+  /// Row b holds sample number_of(b) of a set; one that it does not have is token 0 and no label.
+  template <class Number> void fill(const sample_set& set, const Number& number_of) {
     for (std::int64_t b = 0; b < rows(); ++b) {
+      const std::int64_t sample = number_of(b);
       const auto row_of = [&](std::span<std::int32_t> all) {
         return all.subspan(static_cast<std::size_t>(b) * sequence_, sequence_);
       };
       const sample_row row{row_of(tokens()), row_of(labels()), row_of(positions()),
                            row_of(documents())};
-      if (first + b < set.size()) {
-        set.fill(first + b, row);
+      if (sample < set.size()) {
+        set.fill(sample, row);
         continue;
       }
       std::ranges::fill(row.tokens, 0);
@@ -58,6 +63,17 @@ private:
   std::size_t sequence_;
   std::vector<std::int32_t> ints_;
 };
+
+/// Whether any sample of a set has a label: without one there is no loss. Reads up to the first.
+inline bool has_label(const sample_set& set, std::int64_t sequence) {
+  micro_batch one(1, sequence);
+  for (std::int64_t i = 0; i < set.size(); ++i) {
+    one.fill(set, i);
+    if (std::ranges::any_of(one.labels(), [](std::int32_t l) { return l != ignored_label; }))
+      return true;
+  }
+  return false;
+}
 
 /// Reads micro-batches in a thread of its own, a few ahead of those that are asked for.
 class read_ahead {

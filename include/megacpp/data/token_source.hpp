@@ -21,6 +21,8 @@ public:
   virtual void copy(std::int64_t first, std::span<std::int32_t> out) const = 0;
   /// What messages call it: its path.
   virtual const std::string& name() const = 0;
+  /// Whether the tokens are read from a file that was written to since it was opened.
+  virtual bool written() const { return false; }
 };
 
 } // namespace mc

@@ -53,26 +53,37 @@ inline int quota_of_group(const std::string& folder) {
                            kernel_text(folder + "/cpu.cfs_period_us")));
 }
 
-/// The least of what the groups of a process and those above them leave. `memberships` has lines
-/// as /proc/self/cgroup, `mounts` is where the hierarchies lie. A container may see its own groups
-/// at the root of a hierarchy although their path is longer: what is not there has no quota.
-inline int quota_of(std::string_view memberships, const std::string& mounts) {
-  int least = all_processors;
+/// f(folder) for the groups of a process that a controller keeps within limits, and those above
+/// them. `memberships` has lines as /proc/self/cgroup, `mounts` is where the hierarchies lie. A
+/// container may see its own groups at the root of a hierarchy although their path is longer: what
+/// is not there has no limit.
+template <class F> void for_each_group(std::string_view memberships, const std::string& mounts,
+                                       const std::string& controller, const F& f) {
   while (!memberships.empty()) {
     const std::string line(memberships.substr(0, memberships.find('\n')));
     memberships.remove_prefix(std::min(line.size() + 1, memberships.size()));
     const std::size_t one = line.find(':'), two = line.find(':', one + 1);
     if (one == std::string::npos || two == std::string::npos) continue;
     const std::string controllers = line.substr(one + 1, two - one - 1);
-    const bool version_1 = (',' + controllers + ',').find(",cpu,") != std::string::npos;
+    const bool version_1 =
+        (',' + controllers + ',').find(',' + controller + ',') != std::string::npos;
     if (!controllers.empty() && !version_1) continue;
-    const std::string root = version_1 ? mounts + "/cpu" : mounts; // a link, if there are others
+    const std::string root =
+        version_1 ? mounts + '/' + controller : mounts; // a link, if there are others
     for (std::string path = line.substr(two + 1);; path.resize(path.rfind('/'))) {
       while (path.ends_with('/')) path.pop_back();
-      least = std::min(least, quota_of_group(root + path));
+      f(root + path);
       if (path.find('/') == std::string::npos) break;
     }
   }
+}
+
+/// The least of what the groups of a process and those above them leave.
+inline int quota_of(std::string_view memberships, const std::string& mounts) {
+  int least = all_processors;
+  for_each_group(memberships, mounts, "cpu", [&](const std::string& folder) {
+    least = std::min(least, quota_of_group(folder));
+  });
   return least;
 }
 

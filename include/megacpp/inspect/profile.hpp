@@ -2,6 +2,7 @@
 #pragma once
 
 #include <megacpp/inspect/work.hpp>
+#include <megacpp/observe/ceiling.hpp>
 #include <megacpp/run/view.hpp>
 
 #include <iterator>
@@ -37,9 +38,8 @@ public:
   }
 
   /// A table, longest times first, those of less than 0.05% of all in one line, and their sum
-  /// against `wall` seconds of steps. `ceiling`: operations a second of a large product, 0 if
-  /// unknown.
-  std::string table(double wall, double ceiling) const {
+  /// against `wall` seconds of steps. `most`: operations a second of a large product.
+  std::string table(double wall, const speed_ceiling& most) const {
     std::vector<line> lines = sorted_lines();
     const double sum = seconds(), all = std::max(sum, 1e-12);
     std::string out =
@@ -68,8 +68,15 @@ public:
     fmt::format_to(std::back_inserter(out),
                    "sum of nodes {:.3f} ms of {:.3f} ms wall time of the steps ({:.1f}%)\n",
                    sum * 1e3, wall * 1e3, wall > 0 ? 100 * sum / wall : 0.0);
-    if (ceiling > 0)
-      fmt::format_to(std::back_inserter(out), "product ceiling {:.1f} GF/s\n", ceiling * 1e-9);
+    const double before = most.before() * 1e-9, behind = most.behind() * 1e-9;
+    if (most.known())
+      fmt::format_to(std::back_inserter(out), "product ceiling {:.1f} GF/s\n",
+                     std::max(before, behind));
+    else
+      fmt::format_to(std::back_inserter(out),
+                     "product ceiling not known: {:.1f} GF/s before the last steps and {:.1f} "
+                     "behind them, so other work ran beside these measurements\n",
+                     before, behind);
     return out;
   }
 

@@ -79,26 +79,41 @@ inline step_work work_of_step(const program_view& p, std::int64_t micro_batches,
   return w;
 }
 
-/// Floating-point operations a second of a square product of 1024, the best of those that fit
-/// into a tenth of a second, on an engine of its own that is gone afterwards.
-inline double product_ceiling(device& on, dtype type) {
-  product_engine::options o;
-  o.threads = on.threads();
-  o.type = type == dtype::bf16 ? on.products().type() : product_type::widened;
-  product_engine engine(o);
-  constexpr std::int64_t n = 1024;
-  const product& square = engine.prepare(make_product_shape(product_kind::forward, type, n, n, n));
-  const auto bytes = static_cast<std::size_t>(n * n * size_of(type));
-  std::vector<std::byte> x(bytes), w(bytes), y(bytes);
-  double best = 0, spent = 0;
-  for (int i = 0; i < 3 || spent < 0.1; ++i) { // the first one touches the memory
-    const auto start = std::chrono::steady_clock::now();
-    square.execute(x.data(), w.data(), nullptr, y.data());
-    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
-    spent += took.count();
-    if (i > 0) best = std::max(best, square.shape().flops() / took.count());
+/// Measures the floating-point operations a second of a square product of 1024, on an engine of its
+/// own, whose memory is reserved once.
+class product_speed {
+public:
+  product_speed(device& on, dtype type) : engine_(options_of(on, type)) {
+    square_ = &engine_.prepare(make_product_shape(product_kind::forward, type, n, n, n));
+    for (auto* const x : {&x_, &w_, &y_})
+      x->resize(static_cast<std::size_t>(n * n * size_of(type)));
   }
-  return best;
-}
+
+  /// The best of those that fit into a tenth of a second.
+  double measure() {
+    double best = 0, spent = 0;
+    for (int i = 0; i < 3 || spent < 0.1; ++i) { // the first one touches the memory
+      const auto start = std::chrono::steady_clock::now();
+      square_->execute(x_.data(), w_.data(), nullptr, y_.data());
+      const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+      spent += took.count();
+      if (i > 0) best = std::max(best, square_->shape().flops() / took.count());
+    }
+    return best;
+  }
+
+private:
+  static constexpr std::int64_t n = 1024;
+  static product_engine::options options_of(device& on, dtype type) {
+    product_engine::options o;
+    o.threads = on.threads();
+    o.type = type == dtype::bf16 ? on.products().type() : product_type::widened;
+    return o;
+  }
+
+  product_engine engine_;
+  const product* square_ = nullptr;
+  std::vector<std::byte> x_, w_, y_;
+};
 
 } // namespace mc

@@ -17,6 +17,7 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <time.h>
 
 #include <fmt/format.h>
 
@@ -36,7 +37,9 @@ public:
       : path_(std::make_unique<const std::string>(std::move(path))),
         code_(code),
         file_(std::move(file)) {
-    size_ = current_size();
+    const struct stat opened = examined();
+    size_ = static_cast<std::uint64_t>(opened.st_size);
+    written_ = opened.st_mtim;
     if (size_ == 0)
       throw error(code_, fmt::format("{} is empty; give another file, or write it again", *path_));
     void* const p = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, file_->get(), 0);
@@ -53,6 +56,7 @@ public:
         file_(std::move(other.file_)),
         data_(std::exchange(other.data_, nullptr)),
         size_(std::exchange(other.size_, 0)),
+        written_(other.written_),
         known_(std::exchange(other.known_, nullptr)) {}
   mapped_file& operator=(mapped_file&&) = delete;
   ~mapped_file() {
@@ -69,12 +73,18 @@ public:
   /// Throws if the file has become shorter or longer since it was opened. Touching a page that was
   /// cut off is a SIGBUS, so readers call this before a stretch of reads; it costs one fstat.
   void check_unchanged() const {
-    const std::uint64_t now = current_size();
+    const auto now = static_cast<std::uint64_t>(examined().st_size);
     if (now != size_)
       throw error(code_,
                   fmt::format("{} changed while it was being read: it had {} bytes and now has "
                               "{}; do not write to it during a run",
                               path(), size_, now));
+  }
+  /// Whether anything was written to the file, or it was touched, since it was opened.
+  bool written() const {
+    const struct stat now = examined();
+    return now.st_mtim.tv_sec != written_.tv_sec || now.st_mtim.tv_nsec != written_.tv_nsec ||
+           static_cast<std::uint64_t>(now.st_size) != size_;
   }
   /// The whole as characters; throws as check_unchanged.
   std::string_view text() const {
@@ -92,7 +102,7 @@ private:
     throw error(code, fmt::format("cannot open {}: {}", path, reason_not_to_read(errno)));
   }
 
-  std::uint64_t current_size() const {
+  struct stat examined() const {
     struct stat s {};
     if (::fstat(file_->get(), &s) != 0)
       throw unexamined(code_, fmt::format("cannot examine {}: {}", path(), reason_of(errno)));
@@ -103,7 +113,7 @@ private:
                   fmt::format("{} is not a regular file (a pipe or a device cannot be mapped); "
                               "copy its contents to a file first",
                               path()));
-    return static_cast<std::uint64_t>(s.st_size);
+    return s;
   }
 
   std::unique_ptr<const std::string> path_; // its text stays where it is in a move
@@ -111,6 +121,7 @@ private:
   std::shared_ptr<const descriptor> file_;
   const std::byte* data_ = nullptr;
   std::uint64_t size_ = 0;
+  struct timespec written_ {}; ///< last, when it was opened
   detail::known_mapping* known_ = nullptr;
 };
 

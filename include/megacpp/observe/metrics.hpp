@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <cmath>
 #include <concepts>
+#include <cstddef>
 #include <cstdint>
 #include <initializer_list>
 #include <iterator>
@@ -27,15 +28,16 @@
 
 namespace mc {
 
-/// A name and a number or text.
+/// A name and a number or text, or null for a number that there is none of.
 struct metric {
   std::string_view name;
-  std::variant<std::int64_t, float, double, std::string_view> value;
+  std::variant<std::int64_t, float, double, std::string_view, std::nullptr_t> value;
 
   metric(std::string_view n, std::integral auto v) : name(n), value(static_cast<std::int64_t>(v)) {}
   metric(std::string_view n, float v) : name(n), value(v) {}
   metric(std::string_view n, double v) : name(n), value(v) {}
   metric(std::string_view n, std::string_view v) : name(n), value(v) {}
+  metric(std::string_view n, std::nullptr_t v) : name(n), value(v) {}
 };
 
 namespace detail {
@@ -71,7 +73,9 @@ inline void append_json_line(std::string& line, std::initializer_list<metric> me
       fmt::format_to(std::back_inserter(line), "{}", *i);
     else if (const auto* f = std::get_if<float>(&m.value)) detail::append_json_number(line, *f);
     else if (const auto* d = std::get_if<double>(&m.value)) detail::append_json_number(line, *d);
-    else detail::append_json_text(line, std::get<std::string_view>(m.value));
+    else if (const auto* t = std::get_if<std::string_view>(&m.value))
+      detail::append_json_text(line, *t);
+    else line += "null";
   };
   for (const metric& m : metrics) append(m);
   for (const metric& m : more) append(m);

@@ -6,7 +6,8 @@
 //   gather_weight     w = the shares v of all of these ranks
 //   sum_of_squares  s = sum_i g_i^2 (double)
 //   clip_factor     c = 1/n min(1, clip / (norm + 1e-6)),  norm = sqrt(sum of s) / n
-//                   n = tokens of the batch; NaN unless the norm and the summed loss are finite
+//                   n = tokens of the batch that are learned; c is NaN unless the norm and the
+//                   summed loss are finite, which without such a token the norm is not
 //   adamw           g' = c g,  m = b1 m + (1-b1) g',  v = b2 v + (1-b2) g'^2
 //                   p = p (1 - lr wd) - lr (m / (1-b1^t)) / (sqrt(v / (1-b2^t)) + eps)
 //                   broken = blocks of elements of which a weight or a moment is not finite now

@@ -239,7 +239,8 @@ struct training_flags {
     keep_best
         .is(false,
             "keep the state of the lowest validation loss as well, in the folder best of --save, "
-            "where an evaluation that finds a lower one replaces it")
+            "where an evaluation that finds a lower one replaces it; all evaluations are of the "
+            "same samples then")
         .of(command::train)
         .resumes(on_resume::may_change);
     exit_signal_handler
@@ -520,7 +521,7 @@ struct report_flags {
 struct machine_flags {
   BOOST_HANA_DEFINE_STRUCT(machine_flags, (whole_flag, threads), (whole_flag, ranks),
                            (whole_flag, collective_timeout), (switch_flag, check_collectives),
-                           (text_flag, product_type));
+                           (switch_flag, no_memory_check), (text_flag, product_type));
   machine_flags() {
     const command computing =
         command::train | command::eval | command::generate | command::describe;
@@ -551,6 +552,12 @@ struct machine_flags {
             "ranks tell each other what they are about to exchange, and end where they differ with "
             "both ranks and both lines of the model")
         .of(together)
+        .resumes(on_resume::unsaved);
+    no_memory_check
+        .is(false,
+            "start also where all ranks plan more memory than the machine, its container or "
+            "ulimit -v leaves them")
+        .of(command::train | command::eval | command::generate)
         .resumes(on_resume::unsaved);
     product_type
         .is("auto",

@@ -30,10 +30,12 @@ struct loss_sum {
 /// What a training step tells when it is over.
 struct step_result {
   loss_sum loss;
-  double own_loss = 0;  ///< the sum over what this rank has computed of it
-  double norm = 0;      ///< of the mean gradient, before clipping
-  bool applied = false; ///< norm and loss are finite; else weights and moments are as they were
-  bool finite = true;   ///< every weight and moment is, as far as updates have seen
+  double own_loss = 0; ///< the sum over what this rank has computed of it
+  double norm = 0;     ///< of the mean gradient, before clipping
+  /// A token is learned, and norm and loss are finite; else weights, moments and the number of the
+  /// next update are as they were.
+  bool applied = false;
+  bool finite = true; ///< every weight and moment is, as far as updates have seen
 };
 
 /// Batches that lie ready, one or several.

@@ -114,7 +114,10 @@ inline void run_evaluation(const program_view& p, const options& o, device& on,
   loss_sum all;
   for (const run_data& d : *opened) {
     evaluation e(s, p, d.validation[0], ranks);
-    const loss_sum total = *e.run(e.batches());
+    const loss_sum total = *e.run(e.samples());
+    if (const std::string file = d.written ? d.written() : ""; !file.empty())
+      throw error(exit_code::data,
+                  fmt::format("{} was written to while it was measured; measure it again", file));
     tell(total, d.name, {{"file", d.name}});
     all.sum += total.sum, all.count += total.count;
   }

@@ -3,6 +3,7 @@
 
 #include <megacpp/comm/communicator.hpp>
 #include <megacpp/data/micro_batches.hpp>
+#include <megacpp/io/error.hpp>
 #include <megacpp/io/signals.hpp>
 #include <megacpp/run/session.hpp>
 #include <megacpp/train/run_data.hpp>
@@ -39,51 +40,58 @@ public:
         packed_(p.numbers.batch.packed),
         replicas_(ranks.ranks().of(axis::dp)),
         replica_(ranks.coordinate()[static_cast<unsigned>(axis::dp)]),
+        alone_(ranks_of(ranks.ranks()) == 1),
         batch_(s.micro_batch(), s.sequence()) {}
 
   const std::string& name() const { return set_.name; }
-  /// Micro-batches of the whole set.
-  std::int64_t batches() const {
-    return (set_.samples->size() + session_->micro_batch() - 1) / session_->micro_batch();
-  }
+  /// Samples of the whole set.
+  std::int64_t samples() const { return set_.samples->size(); }
 
-  /// Summed loss over at most `limit` micro-batches: of evaluation number `number` those that
-  /// follow on the ones before, where the set wants that, or else spread evenly. Nothing once
-  /// `stop` asks for an end, of one rank alone.
+  /// Summed loss over at most `limit` samples: of evaluation number `number` those that follow on
+  /// the ones before, where the set wants that, or else spread evenly. Nothing once `stop` asks for
+  /// an end, of one rank alone. Of several ranks, one that cannot read its data goes on without
+  /// them, so that the others are not left waiting, and tells `problem`, where that is given; the
+  /// sum is of no use then.
   std::optional<loss_sum> run(std::int64_t limit, std::int64_t number = 0,
-                              const stop_signals* stop = nullptr) {
-    const std::int64_t micro = session_->micro_batch(), all = batches();
-    const std::int64_t n = set_.each > 0 ? (set_.each + micro - 1) / micro
-                                         : std::min({limit, all, std::int64_t{max_micros}});
-    const std::int64_t each = (n + replicas_ - 1) / replicas_;
-    const std::int64_t before = set_.each > 0 ? number * set_.each / micro : 0;
-    return session_->evaluate(static_cast<int>(each), [&](int m, batch_view& b) {
-      if (stop != nullptr && stop->requested()) return false;
-      const std::int64_t turn = std::int64_t{m} * replicas_ + replica_, i = std::min(turn, n - 1);
-      const std::int64_t batch = set_.each > 0 ? (before + i) % all
-                                 : n == all    ? i
-                                               : spread(i, n, all);
-      batch_.fill(*set_.samples, batch * micro);
-      if (turn >= n) std::ranges::fill(batch_.labels(), ignored_label); // the others have all
-      b = view_of(batch_, packed_);
-      return true;
-    });
+                              const stop_signals* stop = nullptr,
+                              std::optional<error>* problem = nullptr) {
+    const std::int64_t n = set_.count(limit), micro = session_->micro_batch(),
+                       together = micro * replicas_, micros = (n + together - 1) / together;
+    loss_sum total;
+    for (std::int64_t begin = 0; begin < micros; begin += max_micros) {
+      const auto count = static_cast<int>(std::min<std::int64_t>(max_micros, micros - begin));
+      const auto sum = session_->evaluate(count, [&](int m, batch_view& b) {
+        if (stop != nullptr && stop->requested()) return false;
+        const std::int64_t first = (begin + m) * together + replica_ * micro, none = samples();
+        try {
+          batch_.fill(*set_.samples, [&](std::int64_t row) {
+            const std::int64_t i = first + row;
+            return i < n ? set_.sample(i, n, number) : none;
+          });
+        } catch (const error& e) {
+          if (alone_ || problem == nullptr) throw;
+          *problem = e;
+          batch_.fill(*set_.samples, none);
+        }
+        b = view_of(batch_, packed_);
+        return true;
+      });
+      if (!sum) return std::nullopt;
+      total.sum += sum->sum, total.count += sum->count, total.side += sum->side;
+    }
+    return total;
   }
 
 private:
-  static std::int64_t spread(std::int64_t i, std::int64_t n, std::int64_t all) {
-    return static_cast<std::int64_t>(static_cast<double>(i) * static_cast<double>(all) /
-                                     static_cast<double>(n));
-  }
-
   session* session_;
   measured_set set_;
   bool packed_;
   int replicas_, replica_; ///< of the model, and which of them this rank is of
+  bool alone_;
   micro_batch batch_;
 };
 
-/// Evaluates several sets, each over so many micro-batches at the most.
+/// Evaluates several sets, each over so many samples at the most.
 class evaluations {
 public:
   /// What is evaluated must outlive this.
@@ -92,18 +100,19 @@ public:
     sets_.push_back(std::move(e));
   }
   bool empty() const { return sets_.empty(); }
-  /// Micro-batches of one evaluation of all sets.
-  std::int64_t batches() const {
+  /// Samples of one evaluation of all sets.
+  std::int64_t samples() const {
     return std::accumulate(limits_.begin(), limits_.end(), std::int64_t{0});
   }
 
   /// Summed loss over all of them, as evaluation::run; of several sets each is told by
   /// each(name, loss).
-  template <class Each>
-  std::optional<loss_sum> run(std::int64_t number, const stop_signals* stop, const Each& each) {
+  template <class Each> std::optional<loss_sum> run(std::int64_t number, const stop_signals* stop,
+                                                    std::optional<error>& problem,
+                                                    const Each& each) {
     loss_sum total;
     for (std::size_t i = 0; i < sets_.size(); ++i) {
-      const std::optional<loss_sum> one = sets_[i].run(limits_[i], number, stop);
+      const std::optional<loss_sum> one = sets_[i].run(limits_[i], number, stop, &problem);
       if (!one || (stop != nullptr && stop->requested())) return std::nullopt;
       if (sets_.size() > 1) each(sets_[i].name(), *one);
       total.sum += one->sum, total.count += one->count;

@@ -37,6 +37,7 @@ inline run_data of_text(text_data text, std::int64_t sequence, std::uint64_t see
   const text_data same{source, parts, data.text.characters};
   data.identity = [same] { return identity_of(same); };
   data.hash = [same] { return hash_of(same); };
+  data.written = [source] { return source->written() ? source->name() : std::string(); };
   return data;
 }
 
@@ -59,6 +60,9 @@ inline std::vector<run_data> measure_texts(const program_view& p, const options&
         {data.name, std::make_shared<evaluation_windows>(*same.source, same.parts.valid,
                                                          p.numbers.batch.sequence)});
     data.hash = [same] { return hash_of(same); };
+    data.written = [source = same.source] {
+      return source->written() ? source->name() : std::string();
+    };
     all.push_back(std::move(data));
   }
   return all;

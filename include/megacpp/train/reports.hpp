@@ -4,6 +4,7 @@
 
 #include <megacpp/inspect/profile.hpp>
 #include <megacpp/inspect/timeline.hpp>
+#include <megacpp/observe/ceiling.hpp>
 #include <megacpp/observe/curve.hpp>
 #include <megacpp/observe/memory.hpp>
 #include <megacpp/observe/metrics.hpp>
@@ -65,7 +66,8 @@ public:
     if (set_.bench)
       times_.reserve(static_cast<std::size_t>(std::min(set_.steps, timed_without_allocating)));
     flops_ = static_cast<double>(work_of_step(p_, set_.micro_batches()).total().flops);
-    ceiling_ = product_ceiling(device_, p_.numbers.type);
+    speed_.emplace(device_, p_.numbers.type);
+    measure_ceiling();
   }
 
   /// Of one of so many ranks.
@@ -80,7 +82,7 @@ public:
         set_.batches.grows() ? fmt::format("{} to ", set_.batches.start / set_.at_once) : "",
         micro_batches, micro_batches == 1 ? "" : "es", device_.threads(),
         device_.threads() == 1 ? "" : "s", device_.products().describe(p_.numbers.type),
-        ceiling_ * 1e-9, bytes_text(static_cast<std::uint64_t>(planned_bytes)).view()));
+        ceiling_.behind() * 1e-9, bytes_text(static_cast<std::uint64_t>(planned_bytes)).view()));
   }
   void note(std::string_view line) {
     if (tells_) progress_.note(line);
@@ -99,15 +101,25 @@ public:
   void step(step_report& r, double share, double tokens, double seconds, const work_left& left,
             std::span<const double> computing = {}) {
     if (!tells_) return;
+    if (r.learned == 0 && ++empty_ == 1 && !set_.bench)
+      note(
+          fmt::format("step {}/{} has no token to learn: it is counted and changes nothing, and "
+                      "so it is with any other like it",
+                      r.step, set_.steps));
     if (++steps_ > 1) profiled_seconds_ += seconds;
     pace_.step(seconds / share);
     if (set_.bench) {
       if (steps_ > set_.warmup) times_.push_back(seconds);
       last_ = r;
     }
+    r.tokens = tokens;
     r.tokens_per_second = tokens / (share * pace_.seconds_a_step());
-    r.ceiling_share = ceiling_ > 0 ? flops_ / pace_.seconds_a_step() / ceiling_ : 0;
     const double now = monotonic_seconds();
+    // Steps lie between two measurements, which together take less than a hundredth of the time.
+    // The first step is not typical.
+    if (!set_.bench && (steps_ == 2 || (steps_ > 2 && now - measured_at_ > seconds_between)))
+      measure_ceiling();
+    r.ceiling_share = ceiling_.share_of(flops_ / pace_.seconds_a_step());
     if (now - memory_read_at_ > 0.5) {
       memory_ = process_memory().resident;
       memory_read_at_ = now;
@@ -115,14 +127,20 @@ public:
     r.memory = memory_;
     r.seconds_left = pace_.seconds_of(left.steps, left.evaluations, left.saves, left.samples);
     const auto write = [&](std::initializer_list<metric> of_ranks) {
+      const double of_ceiling = ceiling_.share_of(share * flops_ / seconds);
+      const auto of_learned = [&](const char* name, double x) {
+        return r.learned > 0 ? metric(name, x) : metric(name, nullptr);
+      };
       metrics_->write({{"step", r.step},
-                       {"loss", r.loss},
+                       of_learned("loss", r.loss),
                        {"lr", r.lr},
-                       {"grad_norm", r.grad_norm},
+                       of_learned("grad_norm", r.grad_norm),
                        {"tokens", static_cast<std::int64_t>(tokens)},
+                       {"learned_tokens", static_cast<std::int64_t>(r.learned)},
                        {"step_ms", seconds * 1e3},
                        {"data_ms", r.data_seconds * 1e3},
-                       {"product_ceiling_share", share * flops_ / seconds / ceiling_},
+                       of_ceiling > 0 ? metric("product_ceiling_share", of_ceiling)
+                                      : metric("product_ceiling_share", nullptr),
                        {"memory", static_cast<std::int64_t>(memory_)}},
                       of_ranks);
     };
@@ -141,7 +159,13 @@ public:
   }
 
   /// `again`: the run before has told of this evaluation.
-  void evaluation(std::int64_t step, double loss, double tokens, bool again) {
+  void evaluation(std::int64_t step, const loss_sum& total, bool again) {
+    const double loss = total.mean(), tokens = total.count;
+    if (tokens == 0)
+      return note(
+          fmt::format("step {}/{} | no validation loss: none of the samples of this "
+                      "evaluation has a token to learn",
+                      step, set_.steps));
     note(bounded_text<160>().append(
         "step {}/{} | validation loss: {:.4f} | perplexity: {:.3f} | {:.0f} tokens", step,
         set_.steps, loss, perplexity(loss), tokens));
@@ -153,6 +177,11 @@ public:
   }
   /// Of one of several sets.
   void evaluation_of(const std::string& name, std::int64_t step, const loss_sum& total) {
+    if (total.count == 0)
+      return note(
+          fmt::format("step {}/{} | no validation loss of {}: none of its samples in this "
+                      "evaluation has a token to learn",
+                      step, set_.steps, name));
     note(fmt::format("step {}/{} | validation loss of {}: {:.4f} | {:.0f} tokens", step, set_.steps,
                      name, total.mean(), total.count));
     if (metrics_)
@@ -203,15 +232,17 @@ public:
                      o_.report.trace()));
   }
 
-  /// The end of a run whose curve is drawn: `steps` of this process, in so many seconds.
-  void finish(std::int64_t steps, double seconds) {
+  /// The end of a run whose curve is drawn: `steps` of this process, in so many seconds. `empty`:
+  /// of these, those without a token to learn.
+  void finish(std::int64_t steps, std::int64_t empty, double seconds) {
     if (!tells_) return;
     progress_.finish();
     print_profile();
     if (set_.bench) print(bench_line());
     else
-      print_line(fmt::format("{} step{} in {}", steps, steps == 1 ? "" : "s",
-                             duration_text(seconds).view()));
+      print_line(fmt::format(
+          "{} step{} in {}{}", steps, steps == 1 ? "" : "s", duration_text(seconds).view(),
+          empty == 0 ? "" : fmt::format(", {} of which had no token to learn", empty)));
   }
 
   /// Makes a report of a run that ends for a reason of its own, which stays the reason. Returns
@@ -249,7 +280,10 @@ private:
   /// The profile is of the steps of this process.
   void print_profile() {
     if (!o_.report.profile()) return;
-    if (steps_ > 1) return print(profile_.table(profiled_seconds_, ceiling_));
+    if (steps_ > 1) {
+      measure_ceiling();
+      return print(profile_.table(profiled_seconds_, ceiling_));
+    }
     print_line(
         "--profile measured nothing: it leaves out the first step, which prepares much that "
         "others find, and there was no other");
@@ -272,30 +306,38 @@ private:
     return stages;
   }
 
+  void measure_ceiling() {
+    ceiling_.measured(speed_->measure());
+    measured_at_ = monotonic_seconds();
+  }
+
   std::string bench_line() {
+    measure_ceiling();
     std::vector<double> sorted = times_;
     std::sort(sorted.begin(), sorted.end());
     const std::size_t n = sorted.size();
     const double median = 0.5 * (sorted[(n - 1) / 2] + sorted[n / 2]);
     const auto tokens = static_cast<double>(set_.batches.last * p_.numbers.batch.sequence);
-    return json_line({{"program", "megacpp"},
-                      {"preset", p_.name},
-                      {"precision", name_of(p_.numbers.type)},
-                      {"products", device_.products().describe(p_.numbers.type)},
-                      {"batch", set_.batches.last},
-                      {"sequence", p_.numbers.batch.sequence},
-                      {"parameters", p_.parameters},
-                      {"threads", device_.threads()},
-                      {"steps", n},
-                      {"warmup", set_.warmup},
-                      {"median_ms", json_number(median * 1e3)},
-                      {"min_ms", json_number(sorted.front() * 1e3)},
-                      {"max_ms", json_number(sorted.back() * 1e3)},
-                      {"tokens_per_s", json_number(tokens / median)},
-                      {"product_gflops", json_number(ceiling_ * 1e-9)},
-                      {"product_ceiling_share", json_number(flops_ / median / ceiling_)},
-                      {"loss", json_number(last_.loss)},
-                      {"peak_rss_bytes", process_memory().peak}});
+    const double of_ceiling = ceiling_.share_of(flops_ / median);
+    return json_line(
+        {{"program", "megacpp"},
+         {"preset", p_.name},
+         {"precision", name_of(p_.numbers.type)},
+         {"products", device_.products().describe(p_.numbers.type)},
+         {"batch", set_.batches.last},
+         {"sequence", p_.numbers.batch.sequence},
+         {"parameters", p_.parameters},
+         {"threads", device_.threads()},
+         {"steps", n},
+         {"warmup", set_.warmup},
+         {"median_ms", json_number(median * 1e3)},
+         {"min_ms", json_number(sorted.front() * 1e3)},
+         {"max_ms", json_number(sorted.back() * 1e3)},
+         {"tokens_per_s", json_number(tokens / median)},
+         {"product_gflops", json_number(ceiling_.behind() * 1e-9)},
+         {"product_ceiling_share", of_ceiling > 0 ? json_number(of_ceiling) : json_output(nullptr)},
+         {"loss", json_number(last_.loss)},
+         {"peak_rss_bytes", process_memory().peak}});
   }
 
   bool tells_;
@@ -312,10 +354,15 @@ private:
   pace pace_;
   std::optional<metrics_file> metrics_;
   std::int64_t steps_ = 0; ///< told
+  std::int64_t empty_ = 0; ///< of these, those without a token to learn
   bool curve_told_ = false;
   std::vector<double> times_;
   step_report last_;
-  double flops_ = 0, ceiling_ = 0;
+  static constexpr double seconds_between = 30; ///< of measurements of the ceiling
+  double flops_ = 0;
+  std::optional<product_speed> speed_;
+  speed_ceiling ceiling_;
+  double measured_at_ = 0;
   double memory_read_at_ = -1;
   std::uint64_t memory_ = 0;
 };

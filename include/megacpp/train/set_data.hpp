@@ -134,6 +134,12 @@ public:
     }
     return all;
   }
+  /// A file that was written to since it was opened; "" is none.
+  std::string written() const {
+    for (const auto& [prefix, set] : sets_)
+      if (std::string file = set->written(); !file.empty()) return file;
+    return "";
+  }
   std::int64_t tokens() const {
     std::int64_t n = 0;
     for (const auto& [prefix, set] : sets_) n += set->tokens();
@@ -200,11 +206,18 @@ inline std::string note_of_ends(const sets_of_part& part, const document_ends& e
       d.tokenizer_type() == "NullTokenizer" ? "" : ", or name by --eod-token what ends them");
 }
 
-inline void require_samples(const measured_set& s) {
-  if (s.samples->size() == 0)
-    throw error(
-        exit_code::data,
-        fmt::format("{} has no token to predict; give it more documents, or leave it out", s.name));
+/// A loss is a mean over tokens that are learned: without any there is none. Throws mc::error.
+inline void require_learned(const sample_set& s, std::string_view to, std::int64_t sequence) {
+  if (s.size() == 0)
+    throw error(exit_code::data,
+                fmt::format("{} has no token to predict; give it more documents, or leave it out",
+                            s.name()));
+  if (!has_label(s, sequence))
+    throw error(exit_code::data,
+                fmt::format("{} has no token to learn in what there is to {}: each stands behind "
+                            "the end of a document, where --eod-mask-loss leaves it out, or is the "
+                            "pad_token of the tokenizer; give other documents or another --split",
+                            s.name(), to));
 }
 
 /// Samples of sets for a run of so many steps, as Megatron-LM counts them.
@@ -288,11 +301,16 @@ inline run_data open_sets(const program_view& p, const options& o, const trainin
     return sets;
   };
   if (whole || iters > 0) {
-    data.validation = measured(data_part::validation, t.steps / o.training.eval_interval() + 1);
+    // With --keep-best all evaluations are of the same samples.
+    const bool one_text = o.training.save.given() && o.training.keep_best();
+    data.validation =
+        measured(data_part::validation, one_text ? 1 : t.steps / o.training.eval_interval() + 1);
     data.test = measured(data_part::test, 1);
   }
-  for (const measured_set& s : data.validation) require_samples(s);
-  for (const measured_set& s : data.test) require_samples(s);
+  require_learned(*data.training, "train on", request.sequence);
+  for (const measured_set& s : data.validation)
+    require_learned(*s.samples, "validate", request.sequence);
+  for (const measured_set& s : data.test) require_learned(*s.samples, "test", request.sequence);
   std::int64_t validated = 0;
   for (const measured_set& s : data.validation) validated += s.samples->size();
   data.summary = fmt::format("{} samples of {} tokens to train on, {} to validate",
@@ -311,6 +329,7 @@ inline run_data open_sets(const program_view& p, const options& o, const trainin
     hash.add(std::as_bytes(std::span(text)));
     return hash.value();
   };
+  data.written = [open] { return open->written(); };
   return data;
 }
 
@@ -331,13 +350,14 @@ inline run_data measure_set(const program_view& p, const options& o, const std::
       {prefix,
        blended_samples(part.sets, {}, {.sequence = p.numbers.batch.sequence, .drop_last = false},
                        ends, index_cache(o.data.data_cache_path()), "validation")});
-  require_samples(data.validation.back());
+  require_learned(*data.validation.back().samples, "measure", p.numbers.batch.sequence);
   data.hash = [open] {
     xxh64 hash;
     const std::string text = open->identity().dump();
     hash.add(std::as_bytes(std::span(text)));
     return hash.value();
   };
+  data.written = [open] { return open->written(); };
   return data;
 }
 

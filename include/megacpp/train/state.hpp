@@ -30,8 +30,12 @@ namespace mc {
 
 /// Where a run stands.
 struct run_position {
-  std::int64_t step = 0;    ///< optimizer steps done
+  std::int64_t step = 0;    ///< steps done
   std::int64_t samples = 0; ///< the next sample of training_windows
+  std::int64_t empty = 0;   ///< of the steps, those without a token to learn: they changed nothing
+
+  /// That the optimizer has made.
+  std::int64_t updates() const { return step - empty; }
 };
 
 namespace detail {
@@ -203,6 +207,7 @@ inline void write_state(folder_writer& out, const program_view& p, const mc::sto
   detail::write_stores(out, optimizer_file_name, p, s, moments, ranks);
   state["step"] = at.step;
   state["consumed_samples"] = at.samples;
+  state["empty_steps"] = at.empty;
   state["program"] = detail::program_json(p);
   out.write(state_file_name, state_text(std::move(state), out.written()));
 }
@@ -301,8 +306,9 @@ inline void load_weights(const model_folder& folder, const program_view& p, mc::
 inline run_position load_moments(const model_folder& folder, const json_value& state,
                                  const program_view& p, mc::stores& s) {
   const std::int64_t most = std::int64_t{1} << 62;
-  const run_position at{state.field<std::int64_t>("step", 0, most),
-                        state.field<std::int64_t>("consumed_samples", 0, most)};
+  run_position at{state.field<std::int64_t>("step", 0, most),
+                  state.field<std::int64_t>("consumed_samples", 0, most)};
+  if (state.has("empty_steps")) at.empty = state.field<std::int64_t>("empty_steps", 0, at.step);
   const detail::stored_part moments[] = {{"optim.exp_avg.", s.first_moments()},
                                          {"optim.exp_avg_sq.", s.second_moments()}};
   detail::read_stores(

@@ -21,6 +21,8 @@
 #include <array>
 #include <new>
 #include <optional>
+#include <span>
+#include <string>
 #include <vector>
 
 namespace mc {
@@ -68,6 +70,7 @@ public:
     rehearse_save(); // as the last save will be: with every file open that stays open
     prepare_session();
     if (from_) from_->folder.close_files();
+    if (o.training.save.given() && looks_at_data()) data_hash_ = data_->hash();
     if (samples && o.training.sample_interval.given())
       samples_ = samples(p, o, on, session_->weights(), *data_);
     prepare_trace();
@@ -86,7 +89,7 @@ public:
     if (at_.step < set_.steps) reports_.begin_metrics(resumes() && at_.step > 0);
     if (!set_.bench) introduce();
     stopwatch all;
-    const std::int64_t first = at_.step;
+    const std::int64_t first = at_.step, empty = at_.empty;
     try {
       take_steps();
       reports_.draw_curve();
@@ -109,7 +112,7 @@ public:
                       "what else runs on it",
                       at_.step, set_.steps, rescue(exit_code::memory)));
     }
-    reports_.finish(at_.step - first, all.seconds());
+    reports_.finish(at_.step - first, at_.empty - empty, all.seconds());
   }
 
 private:
@@ -199,9 +202,12 @@ private:
       if (!untold_) untold_ = e;
     }
   }
+  void end_if_untold() {
+    if (all_.any(untold_.has_value())) end_untold();
+  }
   [[noreturn]] void end_untold() {
     if (unsaved() && sound_ && session_->whole()) save();
-    all_.wait_for_end();
+    if (!untold_) all_.wait_for_another();
     throw *untold_; // rescue says what is saved
   }
   void end_in_time() {
@@ -268,20 +274,22 @@ private:
                               root_->path(), *newest, begin, root_->path()));
     identity_ = data_->identity();
     if (same && root_->has(begin)) saved_at_ = begin;
+    require_one_measure();
   }
 
   /// Nothing that a save would refuse at the end may start.
   void rehearse_save() {
     if (!root_) return;
     const std::int64_t begin = first_step();
-    const run_position last{std::max(begin + 1, set_.steps), 0};
+    const std::int64_t end = std::max(begin + 1, set_.steps);
+    const run_position last{end, 0, end};
     const auto times = [&](std::int64_t every) {
       return every > 0 ? (last.step - 1) / every - begin / every + 1 : 1;
     };
     const bool measures = !validation_.empty(), bests = measures && o_.training.keep_best();
     const std::int64_t evaluations = measures ? last.step / o_.training.eval_interval() + 1 : 0;
-    const std::int64_t tokens = std::int64_t{p_.numbers.batch.micro} * p_.numbers.batch.sequence;
-    losses_ = run_losses::longest(last.step, evaluations, tokens * validation_.batches());
+    losses_ = run_losses::longest(last.step, evaluations,
+                                  p_.numbers.batch.sequence * validation_.samples(), measure_);
     root_->rehearse(
         last.step, times(o_.training.save_interval()), o_.training.keep_latest_k(),
         [&](folder_writer& out) { fill_state(out, last); },
@@ -302,7 +310,7 @@ private:
     at_ = load_moments(from_->folder, state, p_, session_->weights());
     if (all_.as_first(saved_at_ == at_.step)) saved_at_ = at_.step;
     losses_.load(state, at_);
-    session_->numbers().step = at_.step;
+    session_->numbers().step = at_.updates();
     if (set_.bench && set_.steps - at_.step <= set_.warmup) {
       all_.wait_for_end();
       throw error(
@@ -313,11 +321,19 @@ private:
     }
   }
 
+  /// Whether --eval-iters says how much of the validation part an evaluation takes.
+  bool measures_some() const {
+    return o_.training.eval_iters.given() && !o_.training.full_validation();
+  }
+  /// Whether losses are measured beside those of steps, where there are data for it.
+  bool measures() const {
+    return measures_some() ? o_.training.eval_iters() > 0 : !set_.bench && !o_.data.mock_data();
+  }
+  bool keeps_best() const { return o_.training.save.given() && o_.training.keep_best(); }
+
   void prepare_evaluation() {
     const whole_flag& iters = o_.training.eval_iters;
-    const bool some = iters.given() && !o_.training.full_validation();
-    const bool measures = some ? iters() > 0 : !set_.bench && !o_.data.mock_data();
-    const bool wanted = measures && (some || !data_->validation.empty());
+    const bool wanted = measures() && (measures_some() || !data_->validation.empty());
     if (wanted && data_->validation.empty() && !data_->text.source)
       throw error(exit_code::data,
                   fmt::format("--eval-iters {} asks for evaluations, and nothing of {} is left to "
@@ -331,17 +347,33 @@ private:
                   fmt::format("--keep-best changes nothing: {}; or leave --keep-best out",
                               detail::nothing_to_validate(o_)));
     }
-    const std::int64_t each = set_.batches.last / p_.numbers.batch.micro;
-    const auto add = [&](evaluations& to, const measured_set& set, bool part) {
-      evaluation one(*session_, p_, set, ranks_);
-      const std::int64_t all = one.batches();
-      to.add(std::move(one),
-             part && iters() < all / each + 1 ? std::min(all, iters() * each) : all);
-    };
     for (const measured_set& set : data_->test)
-      if (measures) add(tests_, set, false);
+      if (measures()) tests_.add(evaluation(*session_, p_, set, ranks_), set.samples->size());
     for (const measured_set& set : data_->validation)
-      if (wanted) add(validation_, set, some);
+      if (wanted) validation_.add(evaluation(*session_, p_, set, ranks_), validated_of(set));
+  }
+  /// Samples of a validation set that one evaluation takes at the most.
+  std::int64_t validated_of(const measured_set& set) const {
+    const std::int64_t all = set.samples->size(), batch = set_.batches.last;
+    const std::int64_t iters = o_.training.eval_iters();
+    return measures_some() && iters <= all / batch ? iters * batch : all;
+  }
+  /// Losses are compared with that of the best state, so they must be of the same text.
+  void require_one_measure() {
+    if (!keeps_best() || !measures() || data_->validation.empty()) return;
+    xxh64 of_all;
+    for (const measured_set& set : data_->validation) {
+      const std::uint64_t one = hash_of(set, validated_of(set), p_.numbers.batch.sequence);
+      of_all.add(std::as_bytes(std::span(&one, 1)));
+    }
+    measure_ = fmt::format("{:016x}", of_all.value());
+    if (!root_->best() || root_->best()->measure == measure_) return;
+    throw error(exit_code::mismatch,
+                fmt::format("{} has the lowest validation loss so far, which was measured on other "
+                            "text than this run would measure, so that the two cannot be compared; "
+                            "give --eval-iters, --global-batch-size and the validation data as "
+                            "they were, or move that folder away",
+                            root_->folder_of_best()));
   }
 
   /// The step behind which the run begins.
@@ -418,6 +450,34 @@ private:
     return all_.alone() && signals_ ? &*signals_ : nullptr;
   }
   /// Whether there is a state to save that was not.
+  /// Of the ranks of a process one looks at the data that they share.
+  bool looks_at_data() const { return data_->written && (all_.first() || all_.apart()); }
+  /// The name of a file of the data that was written to since the run began, and of which that is
+  /// not known to have changed no token; "" is none.
+  std::string changed_data() {
+    if (!looks_at_data()) return "";
+    const std::string file = data_->written();
+    if (file.empty() || data_->hash() != data_hash_) return file;
+    if (!std::exchange(told_of_touch_, true))
+      reports_.note(
+          fmt::format("{} was written to or touched during the run; the tokens that were "
+                      "compared, which are all of a small file, are as they were",
+                      file));
+    return "";
+  }
+  /// What was learned from data that were overwritten is not saved. Throws mc::error on all ranks.
+  void require_unchanged_data() {
+    const std::string file = all_.any(changed_data());
+    if (file.empty()) return;
+    sound_ = false;
+    all_.wait_for_end();
+    throw error(exit_code::data,
+                fmt::format("{} was written to during the run and holds other tokens than at its "
+                            "start, so what was learned since the state before is not saved; give "
+                            "a run data that nobody writes to",
+                            file));
+  }
+
   bool unsaved() const { return o_.training.save.given() && saved_at_ != at_.step; }
   bool saves_now() const {
     return o_.training.save.given() && o_.training.save_interval() > 0 &&
@@ -459,21 +519,27 @@ private:
     r.lr = session_->numbers().learning_rate;
     r.grad_norm = done->norm;
     r.data_seconds = waited_for_data_;
-    if (!std::isfinite(r.loss)) fail("loss", r.loss, r, whose_loss(done->own_loss));
-    if (!std::isfinite(r.grad_norm)) fail("gradient norm", r.grad_norm, r);
-    if (!done->finite) fail_update(r);
-    losses_.last = r.loss;
+    r.learned = done->loss.count;
+    if (r.learned > 0) {
+      if (!std::isfinite(r.loss)) fail("loss", r.loss, r, whose_loss(done->own_loss));
+      if (!std::isfinite(r.grad_norm)) fail("gradient norm", r.grad_norm, r);
+      if (!done->finite) fail_update(r);
+      losses_.last = r.loss;
+    } else {
+      losses_.last.reset();
+      ++at_.empty;
+    }
     ++at_.step;
     at_.samples += batch;
     ++taken_;
-    losses_.history.add(at_.step, r.loss);
+    if (r.learned > 0) losses_.history.add(at_.step, r.loss);
     to_come_ -= batch;
     const auto steps = [&](std::int64_t samples) {
       return static_cast<double>(samples) / static_cast<double>(set_.batches.last);
     };
     tell([&] {
-      reports_.step(r, steps(batch), done->loss.count, clock.seconds(), left(steps(to_come_)),
-                    computing_);
+      const auto tokens = static_cast<double>(batch * p_.numbers.batch.sequence);
+      reports_.step(r, steps(batch), tokens, clock.seconds(), left(steps(to_come_)), computing_);
     });
     if (traced && at_.step == traced_.last) tell([&] { write_trace(); });
     return true;
@@ -495,19 +561,25 @@ private:
     if (validation_.empty()) return;
     const stopwatch clock;
     session_->profile(nullptr);
-    const std::int64_t number = (at_.step - 1) / o_.training.eval_interval();
-    const std::optional<loss_sum> total =
-        validation_.run(number, asks_to_stop(), [&](const std::string& name, const loss_sum& one) {
+    const std::int64_t number = keeps_best() ? 0 : (at_.step - 1) / o_.training.eval_interval();
+    const std::optional<loss_sum> total = validation_.run(
+        number, asks_to_stop(), untold_, [&](const std::string& name, const loss_sum& one) {
           tell([&] { reports_.evaluation_of(name, at_.step, one); });
         });
     if (!total) return;
+    end_if_untold();
     const double loss = total->mean();
-    if (!std::isfinite(loss)) fail("validation loss", loss, {});
     const bool again = losses_.validated && losses_.validated->step == at_.step;
+    if (total->count == 0) return tell([&] { reports_.evaluation(at_.step, *total, again); });
+    if (!std::isfinite(loss)) {
+      // The weights are finite: what was learned is kept, and so are all states before it.
+      if (unsaved() && session_->whole()) save(0);
+      fail("validation loss", loss, {});
+    }
     if (!again) losses_.validation.add(at_.step, loss);
-    tell([&] { reports_.evaluation(at_.step, loss, total->count, again); });
-    losses_.validated = {at_.step, loss, static_cast<std::int64_t>(total->count)};
-    if (o_.training.save.given() && o_.training.keep_best()) keep_best();
+    tell([&] { reports_.evaluation(at_.step, *total, again); });
+    losses_.validated = {at_.step, loss, static_cast<std::int64_t>(total->count), measure_};
+    if (keeps_best()) keep_best();
     reports_.paused(pace::evaluation, clock.seconds());
   }
 
@@ -516,19 +588,21 @@ private:
     if (tests_.empty() || stopped()) return;
     session_->profile(nullptr);
     const std::optional<loss_sum> total =
-        tests_.run(0, asks_to_stop(), [&](const std::string& name, const loss_sum& one) {
+        tests_.run(0, asks_to_stop(), untold_, [&](const std::string& name, const loss_sum& one) {
           tell([&] { reports_.test_of(name, at_.step, one); });
         });
+    end_if_untold();
     if (total) tell([&] { reports_.test(at_.step, *total); });
   }
 
   /// Saves the state that was evaluated if none of the root has a lower loss.
   void keep_best() {
+    require_unchanged_data();
     if (all_.as_first(root_ && root_->best() && !(losses_.validated->loss < root_->best()->loss)))
       return;
     if (!all_.first()) return help_to_save();
     saving_ = true;
-    root_->save_best({at_.step, losses_.validated->loss},
+    root_->save_best({at_.step, losses_.validated->loss, measure_},
                      [&](folder_writer& out) { fill_state(out, at_); });
     saving_ = false;
     reports_.note(fmt::format("step {}/{} | lowest validation loss so far, saved to {}", at_.step,
@@ -560,7 +634,10 @@ private:
     fill_state(nothing, at_);
   }
 
-  void save() {
+  void save() { save(o_.training.keep_latest_k()); }
+  /// Removes states beyond the `keep` newest; 0: none.
+  void save(std::int64_t keep) {
+    require_unchanged_data();
     if (!all_.first()) {
       help_to_save();
       saved_at_ = at_.step;
@@ -568,8 +645,8 @@ private:
     }
     const stopwatch clock;
     saving_ = true;
-    const std::vector<std::string> notes = root_->save(
-        at_.step, o_.training.keep_latest_k(), [&](folder_writer& out) { fill_state(out, at_); });
+    const std::vector<std::string> notes =
+        root_->save(at_.step, keep, [&](folder_writer& out) { fill_state(out, at_); });
     saving_ = false;
     reports_.paused(pace::save, clock.seconds());
     saved_at_ = at_.step;
@@ -649,14 +726,17 @@ private:
   std::optional<session> session_;
   evaluations validation_, tests_;
   std::unique_ptr<sample_writer> samples_;
+  std::string measure_; ///< what tells the text of the best state's loss; "" if none is kept
   run_losses losses_;
   training_reports reports_;
   std::vector<double> computing_; ///< seconds of each rank in a step; of one rank, none
   traced_steps traced_;
   std::optional<timeline> timeline_; ///< until it is written
   std::optional<stop_signals> signals_;
-  std::optional<error> untold_; ///< of a report of this rank, while others go on
+  std::optional<error> untold_; ///< of a report or data of this rank, while others go on
   std::int64_t saved_at_ = -1;
+  std::uint64_t data_hash_ = 0; ///< of the data at the start, where states are saved
+  bool told_of_touch_ = false;
   bool sound_ = true; ///< nothing that the run told was infinite or not a number
   bool saving_ = false;
   bool stop_ = false, time_is_up_ = false; ///< as all ranks know it

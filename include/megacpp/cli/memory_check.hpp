@@ -1,0 +1,83 @@
+// Whether the memory that all ranks of a run plan is there, before any of it is reserved: the
+// kernel grants more than there is, and ends processes once they use it.
+#pragma once
+
+#include <megacpp/comm/process_ranks.hpp>
+#include <megacpp/data/micro_batches.hpp>
+#include <megacpp/exec/memory_room.hpp>
+#include <megacpp/io/error.hpp>
+#include <megacpp/observe/text.hpp>
+#include <megacpp/options/options.hpp>
+#include <megacpp/product/cpu_products.hpp>
+#include <megacpp/run/view.hpp>
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include <fmt/format.h>
+
+namespace mc {
+
+/// The least that ranks need, in bytes.
+struct memory_need {
+  std::int64_t all = 0;     ///< of them together
+  std::int64_t largest = 0; ///< of the one that needs most
+};
+
+/// What ranks need that train, evaluate or generate: their plans, the scratch of kernels on
+/// `threads` threads each, and the micro-batches that are read ahead. Texts to be continued are not
+/// known yet, so that of ranks that generate their weights alone count.
+inline memory_need need_of(const program_view& p, command what, const mesh& ranks, int threads) {
+  memory_need need;
+  cpu device(product_type::widened, threads);
+  const batching& b = p.numbers.batch;
+  const bool trains = what == command::train, generates = what == command::generate;
+  const std::int64_t scratch = scratch_bytes_of(p.parts, device),
+                     batch = std::int64_t{b.micro} * b.sequence * 4 * 4,
+                     reads = generates ? 0 : batch * (trains ? read_ahead::ahead + 1 : 1);
+  const int stages = p.numbers.ranks.pp, of_stage = ranks_of(ranks) / stages;
+  for (int stage = 0; stage < stages; ++stage) {
+    const memory_items plan = memory_of_stage(p, stage, trains, ranks);
+    const std::int64_t one = (generates ? plan.weights : plan.total()) + scratch + reads;
+    need.all += one * of_stage;
+    need.largest = std::max(need.largest, one);
+  }
+  return need;
+}
+
+/// Throws mc::error(exit_code::memory) where there is less on the machine than its ranks need, or
+/// less address space than those of this process do. `here`: ranks on this machine, of which
+/// `mine` are of this process.
+inline void require_memory(const memory_need& need, int ranks, int here, int mine,
+                           const std::optional<memory_room>& machine,
+                           const std::optional<memory_room>& process) {
+  const auto require = [&](int some, const std::optional<memory_room>& room) {
+    const std::int64_t bytes = need.all / ranks * some;
+    if (!room || bytes <= room->bytes) return;
+    const auto text = [](std::int64_t n) { return bytes_text(static_cast<std::uint64_t>(n)); };
+    throw error(
+        exit_code::memory,
+        fmt::format(
+            "{} rank{} of {} each{} need {} of memory, and {} leaves {}: use fewer ranks, a "
+            "smaller micro-batch or sequence, recompute, or a machine with more; "
+            "--no-memory-check starts all the same",
+            some, some == 1 ? "" : "s", text(need.largest).view(),
+            need.largest * ranks > need.all ? " at the most" : "", text(bytes).view(), room->of,
+            text(room->bytes).view()));
+  };
+  require(here, machine);
+  require(mine, process);
+}
+
+/// The same of a command, by the first process. Ranks of other machines are not looked at.
+inline void require_memory(const program_view& p, command what, const options& o, const mesh& ranks,
+                           const process_ranks& processes, int threads) {
+  if (o.machine.no_memory_check() || !processes.first()) return;
+  const int n = ranks_of(ranks);
+  require_memory(need_of(p, what, ranks, threads), n, processes.several() ? processes.here() : n,
+                 processes.several() ? 1 : n, room_on_machine(), room_in_process());
+}
+
+} // namespace mc
