@@ -146,19 +146,33 @@ private:
       to[i] = convert<T>(static_cast<accumulator_t<T>>((x & 1) != 0 ? -magnitude : magnitude));
     }
   }
-  /// k_along: whether a stored row runs along the sum; else each is one term of it. `parity` of the
-  /// terms with wide numbers; -1: all.
+  /// k_along: whether a stored row runs along the sum; else each is one term of it. `parity`: of
+  /// the terms with wide numbers; -1: of all. Rows are pieces of at most 4096 numbers, each from a
+  /// place of its own on.
   void fill(std::byte* room, const stored& m, bool k_along, int parity, bool thin) const {
+    const auto period = std::clamp<std::int64_t>(
+        static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(4 * m.columns))), 64,
+        4096);
     const std::uint32_t mask = wide() - 1;
     const std::int64_t s = apart();
+    const auto of = [&](int at) { return parity < 0 || at == parity ? mask : 0u; };
     with_type(m.type, [&](auto type) {
       using T = decltype(type);
+      std::vector<T> numbers[2]; // of even rows and of odd ones
+      for (int i = 0; i < 2; ++i) {
+        numbers[i].resize(static_cast<std::size_t>(period));
+        fill_row(numbers[i].data(), period, mixed(m.begin + static_cast<std::uint64_t>(i)),
+                 of(k_along ? 0 : i), of(k_along ? 1 : i));
+      }
       for (std::int64_t i = 0; i < m.rows; ++i) {
-        const auto of = [&](int at) { return parity < 0 || at == parity ? mask : 0u; };
-        const int at = static_cast<int>(i & 1);
-        const auto key = mixed(m.begin + mixed(static_cast<std::uint64_t>(i)));
         T* const to = row<T>(room, m, i);
-        fill_row(to, m.columns, key, k_along ? of(0) : of(at), k_along ? of(1) : of(at));
+        const T* const from = numbers[i & 1].data();
+        std::int64_t first = mixed(static_cast<std::uint64_t>(i)) % period / 2 * 2;
+        for (std::int64_t j = 0; j < m.columns; first = 0) {
+          const std::int64_t n = std::min(period - first, m.columns - j);
+          std::copy_n(from + first, n, to + j);
+          j += n;
+        }
         for (std::int64_t j = 0; thin && s > 1 && j < m.columns; ++j)
           if ((i + j) % s != 0) to[j] = T();
       }

@@ -181,8 +181,12 @@ inline std::string describe_text(const program_view& p, const std::vector<model_
   fmt::format_to(at, "  products              {}, {} threads\n",
                  on.products().describe(p.numbers.type), on.threads());
   const product_checks checks = detail::checks_of(p, on);
-  fmt::format_to(at, "  checked               {} kinds of tiles in {:.1f} ms; {} wrong\n",
-                 checks.plans, 1e3 * checks.seconds, checks.refused.size());
+  fmt::format_to(
+      at,
+      "  checked               {} kinds of tiles in {:.1f} ms, {:.1f} of them in the library; "
+      "{} wrong\n",
+      checks.plans, 1e3 * (checks.seconds + checks.library_seconds), 1e3 * checks.library_seconds,
+      checks.refused.size());
   for (const std::string& line : checks.refused) fmt::format_to(at, "    {}\n", line);
   const std::string why_not = why_no_generation(p);
   fmt::format_to(at, "  generates             {}\n", why_not.empty() ? "yes" : "no; " + why_not);
@@ -296,6 +300,7 @@ inline std::string describe_json(const program_view& p, const std::vector<model_
                 {"product_checks",
                  {{"tiles", checks.plans},
                   {"seconds", json_number(checks.seconds)},
+                  {"library_seconds", json_number(checks.library_seconds)},
                   {"wrong", checks.refused}}},
                 {"generates", why_not.empty()}};
   if (!why_not.empty()) d["cannot_generate"] = why_not;
