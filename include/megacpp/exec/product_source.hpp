@@ -48,7 +48,8 @@ public:
   /// is not one that the libraries can compute.
   virtual const prepared_product& prepare(const product_shape& s) = 0;
   /// Memory of the device, with nothing in it yet, in which products that are prepared from now on
-  /// may be checked. Where it is too small, and without it, the workspace is used.
+  /// may be checked. Where it is too small, and without it, a check has memory of its own, which it
+  /// gives back at once.
   virtual void lend(std::byte* memory, std::int64_t bytes) = 0;
   /// Ends that. Returns how much of the memory's beginning the checks have written.
   virtual std::int64_t take_back() = 0;

@@ -233,13 +233,7 @@ public:
     if (bytes <= workspace_bytes_) return;
     workspace_.reset();
     workspace_bytes_ = 0;
-    try {
-      workspace_.reset(static_cast<std::byte*>(::operator new(bytes, std::align_val_t(4096))));
-    } catch (const std::bad_alloc&) {
-      throw error(exit_code::memory,
-                  "The workspace of the matrix products, " + std::to_string(bytes) +
-                      " bytes, could not be reserved; use a smaller micro-batch.");
-    }
+    workspace_ = allocated(bytes, "The workspace of the matrix products");
     workspace_bytes_ = bytes;
   }
   void lend(std::byte* memory, std::int64_t bytes) override {
@@ -288,6 +282,16 @@ private:
   bool make_cells(product& p);
   void make_copies(product& p) const;
   const product_cell* cell(const product_cell_shape& s);
+  using own_memory = std::unique_ptr<std::byte, detail::aligned_delete>;
+  static own_memory allocated(std::size_t bytes, const char* what) {
+    try {
+      return own_memory(static_cast<std::byte*>(::operator new(bytes, std::align_val_t(4096))));
+    } catch (const std::bad_alloc&) {
+      throw error(exit_code::memory, std::string(what) + ", " + std::to_string(bytes) +
+                                         " bytes, could not be reserved; use a smaller "
+                                         "micro-batch.");
+    }
+  }
   std::string fault_of(const product_cell& c, const product_cell_shape& s);
   void refuse(const product_cell_shape& s, const std::string& fault);
   void measure();
@@ -305,7 +309,7 @@ private:
   std::size_t lent_bytes_ = 0, lent_used_ = 0;
   std::vector<std::pair<product_cell_shape, std::unique_ptr<product_cell>>> cells_;
   std::vector<std::unique_ptr<product>> products_;
-  std::unique_ptr<std::byte, detail::aligned_delete> workspace_;
+  own_memory workspace_;
   std::size_t workspace_bytes_ = 0;
 };
 

@@ -94,10 +94,10 @@ inline std::string product_engine::fault_of(const product_cell& c, const product
   std::chrono::duration<double> in_library{};
   const product_check check(s);
   const std::size_t room = detail::aligned(check.bytes()), bytes = room + c.scratch_bytes();
-  const bool fits = bytes <= lent_bytes_;
-  if (fits) lent_used_ = std::max(lent_used_, bytes);
-  else reserve(bytes);
-  std::byte* const memory = fits ? lent_ : workspace_.get();
+  own_memory own;
+  std::byte* memory = lent_;
+  if (bytes <= lent_bytes_) lent_used_ = std::max(lent_used_, bytes);
+  else own = allocated(bytes, "The memory for the check of a matrix product"), memory = own.get();
   std::string fault =
       check.fault(memory, [&](const void* a, const void* b, const void* bias, void* to) {
         const signals_held held;
