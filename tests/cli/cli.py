@@ -2978,6 +2978,10 @@ class Describe(Case):
         self.assertIn(f"parameters            {parameters}\n", text)
         self.assertIn("generates             yes\n", text)
         self.assertTrue(result["generates"])
+        checked = result["product_checks"]  # on the machine of the tests no library is wrong
+        self.assertGreater(checked["tiles"], 0)
+        self.assertEqual(checked["wrong"], [])
+        self.assertRegex(text, rf"\n  checked +{checked['tiles']} kinds of tiles in .*; 0 wrong\n")
         memory = result["memory"]
         self.assertEqual(memory["in all"], sum(v for k, v in memory.items() if k != "in all"))
         self.assertEqual(memory["moments"], 2 * memory["weights"])

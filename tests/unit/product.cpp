@@ -215,6 +215,41 @@ BOOST_AUTO_TEST_CASE(every_kind_agrees_with_plain_loops) {
     check_all(library, t);
     check_all(eigen, t);
   }
+  BOOST_TEST(library.checks().plans > 100);
+  BOOST_TEST(library.checks().refused.empty());
+}
+
+// Tiles of 256 leave a rest of one row or column here, and some have no more to begin with.
+BOOST_AUTO_TEST_CASE(a_rest_of_one_agrees_with_plain_loops) {
+  constexpr std::int64_t shapes[][3] = {{128, 257, 64}, {257, 128, 64}, {64, 128, 257},
+                                        {257, 257, 64}, {129, 1, 64},   {64, 129, 1},
+                                        {1, 257, 64},   {5, 1, 1}};
+  for (const product_type how : {product_type::widened, product_type::bf16}) {
+    mc::product_engine engine(make_options(how, 2, false));
+    for (const dtype type : {dtype::f32, dtype::bf16, dtype::f64}) {
+      if (how == product_type::bf16 && type != dtype::bf16) continue;
+      for (const product_kind kind : kinds)
+        for (const auto& e : shapes)
+          for (const mc::numerics sums : policies)
+            for (const int variant : {0, 3}) {
+              auto s = mc::make_product_shape(kind, type, e[0], e[1], e[2]);
+              s.sums = sums;
+              if (variant & 1) s.x_stride = s.K + 3, s.y_stride = s.N + 5;
+              if (kind == product_kind::forward) s.bias = variant & 1;
+              if (kind == product_kind::input_gradient) s.accumulate = variant & 1;
+              s.dynamic_rows = variant & 2;
+              problem p(s, s.dynamic_rows ? s.M : -1);
+              try {
+                p.run(engine);
+              } catch (const mc::error& no_bf16) {
+                BOOST_TEST((no_bf16.code() == mc::exit_code::machine));
+                continue;
+              }
+              BOOST_TEST(excess(p) == 0.0, name(s) << " is off by " << excess(p));
+            }
+    }
+    BOOST_TEST(engine.checks().refused.empty());
+  }
 }
 
 BOOST_AUTO_TEST_CASE(bf16_products_agree_with_plain_loops_where_the_processor_has_them) {
@@ -551,6 +586,220 @@ BOOST_AUTO_TEST_CASE(nan_and_infinity_come_through) {
     BOOST_TEST(std::isinf(p.out.get(1, 7)));
     BOOST_TEST(std::isfinite(p.out.get(2, 7)));
   }
+}
+
+namespace {
+
+/// What a library may do wrong.
+enum class mistake {
+  none,
+  element,      ///< one is off by its last bit
+  row,          ///< one is its neighbour's
+  columns,      ///< two are exchanged
+  byte_behind,  ///< is written behind the last row
+  byte_between, ///< behind the first row
+  byte_before,  ///< before the first row
+  operand,      ///< is written to
+  old_result,   ///< counts, times zero, although it is to be overwritten
+  no_bias,
+  no_accumulation,
+  twice,           ///< a result that is added to is added to itself
+  last_term,       ///< of each sum is left out
+  coarse_operands, ///< are rounded to bf16
+  failure
+};
+constexpr mistake mistakes[] = {
+    mistake::element,         mistake::row,          mistake::columns,
+    mistake::byte_behind,     mistake::byte_between, mistake::byte_before,
+    mistake::operand,         mistake::old_result,   mistake::no_bias,
+    mistake::no_accumulation, mistake::twice,        mistake::last_term,
+    mistake::coarse_operands, mistake::failure};
+
+/// Changes the last bit of a number, or makes one of zero.
+void spoil(std::byte* at, dtype type) {
+  const auto size = static_cast<std::size_t>(mc::size_of(type));
+  if (std::all_of(at, at + size, [](std::byte b) { return b == std::byte{}; }))
+    at[size - 1] = std::byte{0x3f};
+  else at[0] ^= std::byte{1};
+}
+
+/// A tile of Eigen with a mistake in it.
+class faulty_cell final : public mc::product_cell {
+public:
+  faulty_cell(const mc::product_cell_shape& s, mistake wrong) : s_(s), wrong_(wrong) {
+    auto right = s;
+    if (wrong == mistake::no_bias) right.bias = false;
+    if (wrong == mistake::no_accumulation) right.accumulate = false;
+    if (wrong == mistake::last_term) --right.k;
+    right_ = mc::eigen_products().make(right);
+  }
+  std::size_t scratch_bytes() const override { return right_->scratch_bytes(); }
+  mc::product_status run(int slot, const void* a, const void* b, const void* bias, void* c,
+                         void* scratch) const override {
+    const std::int64_t size = mc::size_of(s_.output), middle = s_.m / 2 * s_.ldc + s_.n / 2;
+    auto* const to = static_cast<std::byte*>(c);
+    const auto at = [&](std::int64_t i) { return to + i * size; };
+    std::vector<std::byte> old(static_cast<std::size_t>(((s_.m - 1) * s_.ldc + s_.n) * size));
+    std::memcpy(old.data(), c, old.size());
+    if (wrong_ == mistake::failure) return mc::product_status::failed;
+    std::vector<float> coarse;
+    if (wrong_ == mistake::coarse_operands && s_.type == dtype::f32) {
+      const std::int64_t n =
+          s_.a_transposed ? (s_.k - 1) * s_.lda + s_.m : (s_.m - 1) * s_.lda + s_.k;
+      coarse.assign(static_cast<const float*>(a), static_cast<const float*>(a) + n);
+      for (float& x : coarse) x = static_cast<float>(bf16(x));
+      a = coarse.data();
+    }
+    const mc::product_status status = right_->run(slot, a, b, bias, c, scratch);
+    switch (wrong_) {
+    case mistake::element: spoil(at(middle), s_.output); break;
+    case mistake::row:
+      if (s_.m > 1) std::memcpy(at(s_.ldc), at(0), static_cast<std::size_t>(s_.n * size));
+      break;
+    case mistake::columns:
+      for (std::int64_t i = 0; i < s_.m && s_.n > 1; ++i)
+        std::swap_ranges(at(i * s_.ldc), at(i * s_.ldc + 1), at(i * s_.ldc + s_.n - 1));
+      break;
+    case mistake::byte_behind: *at((s_.m - 1) * s_.ldc + s_.n) ^= std::byte{1}; break;
+    case mistake::byte_between: *at(s_.n) ^= std::byte{1}; break;
+    case mistake::byte_before: to[-1] ^= std::byte{1}; break;
+    case mistake::operand: *static_cast<std::byte*>(const_cast<void*>(b)) ^= std::byte{1}; break;
+    case mistake::old_result:
+      if (s_.output == dtype::f32 && !s_.accumulate)
+        *reinterpret_cast<float*>(to) += 0 * *reinterpret_cast<const float*>(old.data());
+      break;
+    case mistake::twice:
+      if (s_.output == dtype::f32 && s_.accumulate)
+        *reinterpret_cast<float*>(to) += *reinterpret_cast<const float*>(old.data());
+      break;
+    default: break;
+    }
+    return status;
+  }
+
+private:
+  mc::product_cell_shape s_;
+  mistake wrong_;
+  std::unique_ptr<mc::product_cell> right_;
+};
+
+class faulty_library final : public mc::product_library {
+public:
+  explicit faulty_library(mistake wrong) : wrong_(wrong) {}
+  std::string name() const override { return "Faulty 1.0"; }
+  std::unique_ptr<mc::product_cell> make(const mc::product_cell_shape& s) const override {
+    if (s.k == 1 && wrong_ == mistake::last_term) return nullptr;
+    return std::make_unique<faulty_cell>(s, wrong_);
+  }
+
+private:
+  mistake wrong_;
+};
+
+std::vector<std::string> told;
+
+/// Whether a tile has room for this mistake.
+bool shows(mistake wrong, const product_shape& s) {
+  const std::int64_t m = s.kind == product_kind::weight_gradient ? s.N : s.M;
+  const std::int64_t n = s.kind == product_kind::forward ? s.N : s.K;
+  switch (wrong) {
+  case mistake::row: return m > 1;
+  case mistake::columns: return n > 1;
+  case mistake::no_bias: return s.bias;
+  case mistake::no_accumulation: return s.accumulate;
+  case mistake::twice: return s.accumulate && s.output == dtype::f32;
+  case mistake::old_result: return !s.accumulate && s.output == dtype::f32;
+  case mistake::coarse_operands: return s.type == dtype::f32;
+  default: return true;
+  }
+}
+
+} // namespace
+
+// Each form of product, also one that is added to and one with a bias, by a library that does one
+// thing wrong: another library computes it, and this is told once.
+BOOST_AUTO_TEST_CASE(a_library_that_computes_a_product_wrong_is_not_asked_for_it) {
+  constexpr std::int64_t shapes[][3] = {{40, 30, 600}, {5, 7, 3}};
+  for (const mistake wrong : mistakes)
+    for (const dtype type : {dtype::f32, dtype::bf16})
+      for (const product_kind kind : kinds)
+        for (const auto& e : shapes)
+          for (const bool added : {false, true}) {
+            auto s = mc::make_product_shape(kind, type, e[0], e[1], e[2]);
+            s.x_stride = s.K + 3, s.y_stride = s.N + 5;
+            if (kind == product_kind::forward) s.bias = added;
+            else if (kind == product_kind::input_gradient) s.accumulate = added;
+            else if (added) s.part = s.M;
+            auto o = make_options(product_type::widened, 2, false);
+            if (type == dtype::bf16) o.type = product_type::bf16;
+            o.library = std::make_shared<faulty_library>(wrong);
+            o.tell = [](std::string_view line) { told.emplace_back(line); };
+            told.clear();
+            mc::product_engine engine(o);
+            problem p(s);
+            p.run(engine);
+            const std::string what =
+                name(s) + ", mistake " + std::to_string(static_cast<int>(wrong));
+            BOOST_TEST(excess(p) == 0.0, what << " is off by " << excess(p));
+            if (!shows(wrong, s)) continue;
+            BOOST_TEST(!engine.checks().refused.empty(), what);
+            BOOST_TEST(told.size() == 1u, what);
+            BOOST_TEST((engine.describe(type).find("by Eigen") != std::string::npos));
+          }
+}
+
+// Eigen's tiles, as a library of their own: what is right is not refused, whatever its form.
+BOOST_AUTO_TEST_CASE(a_library_that_computes_products_right_is_asked_for_all_of_them) {
+  auto o = make_options(product_type::bf16, 2, false);
+  o.library = std::make_shared<faulty_library>(mistake::none);
+  mc::product_engine engine(o);
+  for (const dtype type : {dtype::f32, dtype::bf16}) check_all(engine, type);
+  BOOST_TEST(engine.checks().refused.empty());
+}
+
+BOOST_AUTO_TEST_CASE(one_wrong_element_is_seen_wherever_it_is) {
+  for (const dtype output : {dtype::f32, dtype::bf16})
+    for (const std::int64_t k : {1, 3, 700}) {
+      const mc::product_cell_shape s{
+          .m = 5, .n = 7, .k = k, .lda = k, .ldb = 7, .ldc = 9, .type = output, .output = output};
+      const auto right = mc::eigen_products().make(s);
+      const mc::product_check check(s);
+      std::vector<std::byte> room(check.bytes()), scratch(right->scratch_bytes() + 1);
+      for (std::int64_t i = -1; i < s.m * s.n; ++i) {
+        const std::string fault =
+            check.fault(room.data(), [&](const void* a, const void* b, const void* bias, void* c) {
+              const bool done =
+                  right->run(0, a, b, bias, c, scratch.data()) == mc::product_status::done;
+              auto* const to = static_cast<std::byte*>(c);
+              if (i >= 0) spoil(to + (i / s.n * s.ldc + i % s.n) * mc::size_of(output), output);
+              return done;
+            });
+        const std::string want = i < 0 ? "" : "computes row " + std::to_string(i / s.n) + " wrong";
+        BOOST_TEST(fault == want);
+      }
+    }
+}
+
+BOOST_AUTO_TEST_CASE(products_are_checked_in_memory_that_is_lent) {
+  const auto s = mc::make_product_shape(product_kind::forward, dtype::f32, 130, 96, 70);
+  mc::product_engine borrows(make_options(product_type::widened, 2, true));
+  std::vector<std::byte> lent(std::size_t{1} << 20, std::byte{7});
+  borrows.lend(lent.data(), std::ssize(lent));
+  const mc::product& one = borrows.prepare(s);
+  const auto used = static_cast<std::size_t>(borrows.take_back());
+  BOOST_TEST(used > 0u);
+  BOOST_TEST(std::count(lent.begin() + static_cast<std::ptrdiff_t>(used), lent.end(),
+                        std::byte{7}) == std::ssize(lent) - static_cast<std::ptrdiff_t>(used));
+  BOOST_TEST(borrows.take_back() == 0);
+  mc::product_engine owns(make_options(product_type::widened, 2, true));
+  owns.lend(lent.data(), 100);
+  owns.prepare(s);
+  BOOST_TEST(owns.take_back() == 0);
+  BOOST_TEST(owns.workspace_bytes() == borrows.workspace_bytes());
+  BOOST_TEST(owns.checks().plans == borrows.checks().plans);
+  problem p(s);
+  one.execute(p.a.bytes.data(), p.b.bytes.data(), nullptr, p.out.bytes.data());
+  BOOST_TEST(excess(p) == 0.0);
 }
 
 BOOST_AUTO_TEST_CASE(shapes_that_are_not_products_are_refused) {

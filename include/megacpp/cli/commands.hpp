@@ -237,7 +237,7 @@ inline void compute(const mesh& m, const program_view& p, command what, options&
           all.first() && cpu(products, threads).products().type() == product_type::bf16;
       products = all.as_first(bf16) ? product_type::bf16 : product_type::widened;
     }
-    cpu device(products, threads, rows_of(what));
+    cpu device(products, threads, rows_of(what), c.rank() == 0 ? &print_note : nullptr);
     if (what == command::eval) return run_evaluation(p, o, device, c, measured);
     if (what == command::generate) return run_generation(p, o, device, c);
     training_start& mine = starts[all.apart() ? 0 : static_cast<std::size_t>(c.rank())];

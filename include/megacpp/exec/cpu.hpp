@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -13,11 +14,12 @@ namespace mc {
 
 class cpu : public in_host_memory<device> {
 public:
-  /// `threads` 0: all cores. They are the calling thread's (set_thread_count). Defined in
-  /// product/cpu_products.hpp, which brings the libraries of the products: for the unit that makes
-  /// the device, not for those that hold kernels.
+  /// `threads` 0: all cores. They are the calling thread's (set_thread_count). `tell` hears once of
+  /// a library that computes products wrong. Defined in product/cpu_products.hpp, which brings the
+  /// libraries of the products: for the unit that makes the device, not those that hold kernels.
   explicit cpu(product_type products = product_type::automatic, int threads = 0,
-               product_rows rows = product_rows::together);
+               product_rows rows = product_rows::together,
+               void (*tell)(std::string_view) = nullptr);
 
   int threads() const override { return threads_; }
   product_source& products() override { return *products_; }

@@ -8,6 +8,8 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <string>
 
 namespace mc {
 
@@ -104,6 +106,17 @@ public:
   virtual std::size_t scratch_bytes() const { return 0; }
   virtual product_status run(int slot, const void* a, const void* b, const void* bias, void* c,
                              void* scratch) const = 0;
+};
+
+/// A library that computes tiles.
+class product_library {
+public:
+  virtual ~product_library() = default;
+  virtual std::string name() const = 0;
+  /// Whether it may be asked for tiles of this shape.
+  virtual bool serves(const product_cell_shape& /*s*/) const { return true; }
+  /// Null for types that it does not have on this processor.
+  virtual std::unique_ptr<product_cell> make(const product_cell_shape& s) const = 0;
 };
 
 } // namespace mc

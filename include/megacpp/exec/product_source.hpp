@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <string>
+#include <vector>
 
 namespace mc {
 
@@ -30,6 +31,14 @@ protected:
   product_shape shape_;
 };
 
+/// The checks (exec/product_check.hpp) that a source has made of what its libraries prepared.
+struct product_checks {
+  int plans = 0;
+  double seconds = 0;               ///< without those in the libraries
+  double library_seconds = 0;       ///< at the first one also what they make for all their products
+  std::vector<std::string> refused; ///< one sentence for each plan that went to another library
+};
+
 /// Where products come from.
 class product_source {
 public:
@@ -38,6 +47,13 @@ public:
   /// The product of a shape: found, or prepared with its workspace. Throws mc::error when the shape
   /// is not one that the libraries can compute.
   virtual const prepared_product& prepare(const product_shape& s) = 0;
+  /// Memory of the device, with nothing in it yet, in which products that are prepared from now on
+  /// may be checked. Where it is too small, and without it, a check has memory of its own, which it
+  /// gives back at once.
+  virtual void lend(std::byte* memory, std::int64_t bytes) = 0;
+  /// Ends that. Returns how much of the memory's beginning the checks have written.
+  virtual std::int64_t take_back() = 0;
+  virtual const product_checks& checks() const = 0;
   /// Bytes that all products share.
   virtual std::size_t workspace_bytes() const = 0;
   /// How bf16 operands are multiplied; measured at the first call when it is to be chosen.

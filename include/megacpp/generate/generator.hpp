@@ -58,6 +58,7 @@ public:
     if (most > least) build(prefill_, most);
     lay_out(on);
     for (const program* a : programs()) run_->prepare(evaluation_step(a->shape, 1));
+    run_->begin();
     renew();
   }
   generator(const generator&) = delete;
@@ -179,7 +180,6 @@ private:
     run_.emplace(std::move(views), *buffers_, on, ranks_, weights_,
                  "the keys and values of these texts", "fewer or shorter texts at a time");
     run_->numbers().dropping = false;
-    run_->set_numbers();
 
     const graph& head = part(part_of(p_.layers)).g;
     const value& out = head.at(head.outputs[0]);

@@ -143,6 +143,19 @@ inline void describe_passes(std::string& out, const program_view& p,
 
 } // namespace detail
 
+namespace detail {
+
+/// The checks of all products of a program (exec/product_check.hpp), as a session makes them.
+inline product_checks checks_of(const program_view& p, device& on) {
+  for (const part_view& part : p.parts) {
+    std::vector<node_slot> slots(static_cast<std::size_t>(part.g->node_count));
+    part.prepare(part, on, slots.data());
+  }
+  return on.products().checks();
+}
+
+} // namespace detail
+
 /// The text of `describe`; memory and collectives are those of `ranks`, or, where their number is
 /// not known, of one replica and of the fewest ranks.
 inline std::string describe_text(const program_view& p, const std::vector<model_part>& model,
@@ -167,6 +180,13 @@ inline std::string describe_text(const program_view& p, const std::vector<model_
   fmt::format_to(at, "  numerics              {}\n", name_of(p.numbers.sums));
   fmt::format_to(at, "  products              {}, {} threads\n",
                  on.products().describe(p.numbers.type), on.threads());
+  const product_checks checks = detail::checks_of(p, on);
+  fmt::format_to(at,
+                 "  checked               {} kinds of tiles in {:.1f} ms, beside {:.1f} ms in the "
+                 "library, its first product included; {} wrong\n",
+                 checks.plans, 1e3 * checks.seconds, 1e3 * checks.library_seconds,
+                 checks.refused.size());
+  for (const std::string& line : checks.refused) fmt::format_to(at, "    {}\n", line);
   const std::string why_not = why_no_generation(p);
   fmt::format_to(at, "  generates             {}\n", why_not.empty() ? "yes" : "no; " + why_not);
 
@@ -249,6 +269,7 @@ inline std::string describe_json(const program_view& p, const std::vector<model_
   for (const auto& [name, bytes] : detail::memory_lines(items)) memory[name] = bytes;
   memory["in all"] = items.total();
   const std::string why_not = why_no_generation(p);
+  const product_checks checks = detail::checks_of(p, on);
 
   json_output d{{"name", p.name},
                 {"family", p.family.name},
@@ -275,6 +296,11 @@ inline std::string describe_json(const program_view& p, const std::vector<model_
                 {"numerics", name_of(p.numbers.sums)},
                 {"products", on.products().describe(p.numbers.type)},
                 {"threads", on.threads()},
+                {"product_checks",
+                 {{"tiles", checks.plans},
+                  {"seconds", json_number(checks.seconds)},
+                  {"library_seconds", json_number(checks.library_seconds)},
+                  {"wrong", checks.refused}}},
                 {"generates", why_not.empty()}};
   if (!why_not.empty()) d["cannot_generate"] = why_not;
   d["memory_stage"] = largest;

@@ -2,7 +2,9 @@
 // that owns them. Include product/product.hpp, which also brings the definitions.
 #pragma once
 
+#include <megacpp/exec/openmp.hpp>
 #include <megacpp/exec/parallel.hpp>
+#include <megacpp/exec/product_check.hpp>
 #include <megacpp/exec/product_source.hpp>
 #include <megacpp/io/error.hpp>
 #include <megacpp/product/eigen.hpp>
@@ -18,6 +20,7 @@
 #include <memory>
 #include <new>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -189,21 +192,23 @@ public:
     int threads = 0;                             // 0: those of the calling thread
     bool eigen_only = false;                     // leave oneDNN out even where it was found
     product_rows rows = product_rows::together;  // of forward products
+    std::shared_ptr<const product_library> library = nullptr; // null: oneDNN, where it was found
+    void (*tell)(std::string_view) = nullptr; // hears of the first plan that fails its check
   };
 
   product_engine() : product_engine(options{}) {}
   explicit product_engine(const options& o)
       : type_(o.type),
         threads_(o.threads > 0 ? o.threads : thread_count()),
-        eigen_only_(o.eigen_only),
         rows_(o.rows),
-        eigen_(threads_) {
+        tell_(o.tell),
+        library_(o.library) {
+    if (o.eigen_only) library_.reset();
 #if defined(MEGACPP_WITH_ONEDNN)
-    eigen_only_ = eigen_only_ || !onednn_products::usable();
-    if (!eigen_only_) onednn_ = std::make_unique<onednn_products>(threads_);
-#else
-    eigen_only_ = true;
+    else if (!library_ && onednn_products::usable())
+      library_ = std::make_shared<onednn_products>(threads_);
 #endif
+    eigen_only_ = library_ == nullptr;
     if (eigen_only_) type_ = product_type::widened;
   }
   product_engine(const product_engine&) = delete;
@@ -228,15 +233,17 @@ public:
     if (bytes <= workspace_bytes_) return;
     workspace_.reset();
     workspace_bytes_ = 0;
-    try {
-      workspace_.reset(static_cast<std::byte*>(::operator new(bytes, std::align_val_t(4096))));
-    } catch (const std::bad_alloc&) {
-      throw error(exit_code::memory,
-                  "The workspace of the matrix products, " + std::to_string(bytes) +
-                      " bytes, could not be reserved; use a smaller micro-batch.");
-    }
+    workspace_ = allocated(bytes, "The workspace of the matrix products");
     workspace_bytes_ = bytes;
   }
+  void lend(std::byte* memory, std::int64_t bytes) override {
+    lent_ = memory, lent_bytes_ = static_cast<std::size_t>(bytes), lent_used_ = 0;
+  }
+  std::int64_t take_back() override {
+    lent_ = nullptr, lent_bytes_ = 0;
+    return static_cast<std::int64_t>(std::exchange(lent_used_, 0));
+  }
+  const product_checks& checks() const override { return checks_; }
   std::size_t workspace_bytes() const override { return workspace_bytes_; }
   std::size_t products() const { return products_.size(); }
   int threads() const { return threads_; }
@@ -247,31 +254,26 @@ public:
   }
 
   std::string describe(dtype storage = dtype::f32) override {
-    if (storage == dtype::f64 || eigen_only_) {
-      return eigen_products::name() +
-             (storage == dtype::bf16 ? ", bf16 storage with widened fp32 products" : "");
+    const bool eigen = storage == dtype::f64 || eigen_only_;
+    std::string text = eigen ? eigen_.name() : library();
+    if (storage == dtype::bf16) {
+      const bool widened = type() == product_type::widened;
+      text += widened ? ", bf16 storage with widened fp32 products" : ", bf16 products";
+      if (ratio_ > 0) {
+        const long tenths = std::lround(ratio_ * 10);
+        text +=
+            " (measured " + std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) + "x)";
+      }
     }
-    std::string text = library();
-    if (storage != dtype::bf16) return text;
-    const bool widened = type() == product_type::widened;
-    text += widened ? ", bf16 storage with widened fp32 products" : ", bf16 products";
-    if (ratio_ > 0) {
-      const long tenths = std::lround(ratio_ * 10);
-      text +=
-          " (measured " + std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) + "x)";
-    }
+    if (const std::size_t n = checks_.refused.size(); n > 0)
+      text += ", but for " + std::to_string(n) + " of " + std::to_string(checks_.plans) +
+              " kinds of tiles, which it computes wrong, by " + eigen_.name();
     return text;
   }
 
 private:
   friend class product;
-  std::string library() const {
-#if defined(MEGACPP_WITH_ONEDNN)
-    return onednn_products::name();
-#else
-    return eigen_products::name();
-#endif
-  }
+  std::string library() const { return library_ ? library_->name() : eigen_.name(); }
   std::size_t workspace_of(const product& p) const {
     return static_cast<std::size_t>(threads_) * p.slot_bytes_ + p.copies_of(p.a_) +
            p.copies_of(p.b_) + p.bias_bytes_;
@@ -280,20 +282,34 @@ private:
   bool make_cells(product& p);
   void make_copies(product& p) const;
   const product_cell* cell(const product_cell_shape& s);
+  using own_memory = std::unique_ptr<std::byte, detail::aligned_delete>;
+  static own_memory allocated(std::size_t bytes, const char* what) {
+    try {
+      return own_memory(static_cast<std::byte*>(::operator new(bytes, std::align_val_t(4096))));
+    } catch (const std::bad_alloc&) {
+      throw error(exit_code::memory, std::string(what) + ", " + std::to_string(bytes) +
+                                         " bytes, could not be reserved; use a smaller "
+                                         "micro-batch.");
+    }
+  }
+  std::string fault_of(const product_cell& c, const product_cell_shape& s);
+  void refuse(const product_cell_shape& s, const std::string& fault);
   void measure();
 
   product_type type_;
   double ratio_ = 0; // measured time of the type that was not chosen over that of the chosen one
   int threads_;
-  bool eigen_only_;
+  bool eigen_only_ = false;
   product_rows rows_;
+  void (*tell_)(std::string_view);
+  std::shared_ptr<const product_library> library_; // asked before Eigen; null: Eigen alone
   eigen_products eigen_;
-#if defined(MEGACPP_WITH_ONEDNN)
-  std::unique_ptr<onednn_products> onednn_;
-#endif
+  product_checks checks_;
+  std::byte* lent_ = nullptr;
+  std::size_t lent_bytes_ = 0, lent_used_ = 0;
   std::vector<std::pair<product_cell_shape, std::unique_ptr<product_cell>>> cells_;
   std::vector<std::unique_ptr<product>> products_;
-  std::unique_ptr<std::byte, detail::aligned_delete> workspace_;
+  own_memory workspace_;
   std::size_t workspace_bytes_ = 0;
 };
 

@@ -209,7 +209,7 @@ private:
 } // namespace onednn
 
 /// Tiles of f32 and bf16 products; null for types that oneDNN does not have on this processor.
-class onednn_products {
+class onednn_products final : public product_library {
 public:
   explicit onednn_products(int slots) {
     dnnl_engine_t e = nullptr;
@@ -225,7 +225,19 @@ public:
   onednn_products(const onednn_products&) = delete;
   onednn_products& operator=(const onednn_products&) = delete;
 
-  std::unique_ptr<product_cell> make(const product_cell_shape& s) const {
+  /// oneDNN 3 takes a matrix of one column whose rows lie apart for one whose rows do not (3.7.2,
+  /// the kernels for AVX-512, f32 and bf16: a result of one column, a transposed A of one column;
+  /// 2.6.3 is right). It is asked for no product with such a matrix.
+  bool serves(const product_cell_shape& s) const override { return major_ < 3 || !has_column(s); }
+  static bool has_column(const product_cell_shape& s) {
+    const auto column = [](std::int64_t rows, std::int64_t columns, std::int64_t stride) {
+      return columns == 1 && rows > 1 && stride > 1;
+    };
+    return column(s.m, s.n, s.ldc) ||
+           (s.a_transposed ? column(s.k, s.m, s.lda) : column(s.m, s.k, s.lda)) ||
+           (s.b_transposed ? column(s.n, s.k, s.ldb) : column(s.k, s.n, s.ldb));
+  }
+  std::unique_ptr<product_cell> make(const product_cell_shape& s) const override {
     if (s.type == dtype::f64) return nullptr;
     require_room("the code of matrix products");
     auto made = std::make_unique<onednn::cell>(s, engine_.get(), streams_);
@@ -240,13 +252,14 @@ public:
     return runtime == DNNL_RUNTIME_SEQ ||
            (runtime == DNNL_RUNTIME_OMP && openmp_runtime::of_process().present());
   }
-  static std::string name() {
+  std::string name() const override {
     const dnnl_version_t* v = dnnl_version();
     return "oneDNN " + std::to_string(v->major) + "." + std::to_string(v->minor) + "." +
            std::to_string(v->patch);
   }
 
 private:
+  int major_ = dnnl_version()->major;
   onednn::handle<dnnl_engine_t> engine_;
   std::vector<onednn::handle<dnnl_stream_t>> streams_;
 };

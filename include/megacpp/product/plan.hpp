@@ -11,6 +11,7 @@
 // way), where the library would do it again in every tile.
 #pragma once
 
+#include <megacpp/io/signals.hpp>
 #include <megacpp/product/engine.hpp>
 
 #include <algorithm>
@@ -66,15 +67,86 @@ constexpr std::int64_t copy_stride(std::int64_t columns) { return ((columns + 15
 
 } // namespace detail
 
+namespace detail {
+
+/// `a product of 128 x 1 x 64 (f32, rows of C 257 apart, A transposed, accumulating)`.
+inline std::string text_of(const product_cell_shape& s) {
+  const auto apart = [](const char* matrix, std::int64_t stride, std::int64_t row) {
+    return stride == row
+               ? std::string()
+               : std::string(", rows of ") + matrix + " " + std::to_string(stride) + " apart";
+  };
+  return "a product of " + std::to_string(s.m) + " x " + std::to_string(s.n) + " x " +
+         std::to_string(s.k) + " (" + name_of(s.type) +
+         (s.output != s.type ? std::string(" to ") + name_of(s.output) : "") +
+         (s.a_transposed ? ", A transposed" : "") + (s.b_transposed ? ", B transposed" : "") +
+         apart("A", s.lda, s.a_transposed ? s.m : s.k) +
+         apart("B", s.ldb, s.b_transposed ? s.k : s.n) + apart("C", s.ldc, s.n) +
+         (s.bias ? ", with a bias" : "") + (s.accumulate ? ", accumulating" : "") + ")";
+}
+
+} // namespace detail
+
+/// What the check of a tile says about it; nothing if it may be trusted.
+inline std::string product_engine::fault_of(const product_cell& c, const product_cell_shape& s) {
+  using clock = std::chrono::steady_clock;
+  const auto start = clock::now();
+  std::chrono::duration<double> in_library{};
+  const product_check check(s);
+  const std::size_t room = detail::aligned(check.bytes()), bytes = room + c.scratch_bytes();
+  own_memory own;
+  std::byte* memory = lent_;
+  if (bytes <= lent_bytes_) lent_used_ = std::max(lent_used_, bytes);
+  else own = allocated(bytes, "The memory for the check of a matrix product"), memory = own.get();
+  std::string fault =
+      check.fault(memory, [&](const void* a, const void* b, const void* bias, void* to) {
+        const signals_held held;
+        const one_openmp_thread library;
+        const auto began = clock::now();
+        const product_status status = c.run(0, a, b, bias, to, memory + room);
+        in_library = clock::now() - began;
+        if (status == product_status::no_memory)
+          throw error(exit_code::memory,
+                      "no memory is left for the check of a matrix product; use a smaller "
+                      "micro-batch or sequence, or raise the limits on memory (ulimit -v)");
+        return status == product_status::done;
+      });
+  checks_.seconds += std::chrono::duration<double>(clock::now() - start - in_library).count();
+  checks_.library_seconds += in_library.count();
+  return fault;
+}
+
+inline void product_engine::refuse(const product_cell_shape& s, const std::string& fault) {
+  std::string text =
+      library() + " " + fault + " in " + detail::text_of(s) + ": " + eigen_.name() + " computes it";
+  if (tell_ != nullptr && checks_.refused.empty())
+    tell_(text + ", and others that fail their check; describe names them all");
+  checks_.refused.push_back(std::move(text));
+}
+
+/// The tile of the library, or else of Eigen, whichever first passes its check; null where the
+/// library has none of this type.
 inline const product_cell* product_engine::cell(const product_cell_shape& s) {
   for (const auto& [shape, made] : cells_)
     if (shape == s) return made.get();
   std::unique_ptr<product_cell> made;
-#if defined(MEGACPP_WITH_ONEDNN)
-  if (!eigen_only_) made = onednn_->make(s);
-#endif
-  if (!made) made = eigen_.make(s);
-  if (!made) return nullptr;
+  if (!eigen_only_ && s.type != dtype::f64 && library_->serves(s)) {
+    made = library_->make(s);
+    if (!made && s.type == dtype::bf16) return nullptr;
+    if (const std::string fault = made ? fault_of(*made, s) : ""; !fault.empty()) {
+      refuse(s, fault);
+      made.reset();
+    }
+  }
+  if (!made) {
+    made = eigen_.make(s);
+    if (!made) return nullptr;
+    if (const std::string fault = fault_of(*made, s); !fault.empty())
+      throw error(exit_code::machine, eigen_.name() + " " + fault + " in " + detail::text_of(s) +
+                                          ", and no other library computes it: another version "
+                                          "of the library, or another machine, is needed");
+  }
+  ++checks_.plans;
   cells_.emplace_back(s, std::move(made));
   return cells_.back().second.get();
 }
@@ -258,8 +330,8 @@ inline void product_engine::measure() {
   std::vector<float> out(static_cast<std::size_t>(N * K));
   type_ = product_type::widened;
   try {
-    product_engine narrow({product_type::bf16, threads_, false});
-    product_engine wide({product_type::widened, threads_, false});
+    product_engine narrow({product_type::bf16, threads_, false, rows_, library_});
+    product_engine wide({product_type::widened, threads_, false, rows_, library_});
     for (int round = 0; round < 7; ++round) {
       for (int i = 0; i < 2; ++i) {
         const auto start = std::chrono::steady_clock::now();

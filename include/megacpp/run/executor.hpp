@@ -49,11 +49,6 @@ public:
       bytes += b_.bytes(static_cast<arena_of>(a));
     }
     memory_ = arena(on, bytes, what, remedy);
-    if (const int seed = b_.of(content::seed); b_[seed].first >= 0) {
-      std::byte one[sizeof(double)];
-      stores::set(one, weights_.main_type(), 0, 1.0);
-      device_.write(address_of(seed), one, size_of(weights_.main_type()));
-    }
   }
   executor(const executor&) = delete;
   executor& operator=(const executor&) = delete;
@@ -61,14 +56,25 @@ public:
     if (!sent_.empty()) ranks_.give_up(); // a step has failed in the middle
   }
 
-  /// Prepares what the kernels of these tasks need.
+  /// Prepares what the kernels of these tasks need, before anything is in memory(): products are
+  /// checked there.
   void prepare(const list<task>& step) {
+    const lent_memory here(device_, memory_);
     for (const task& t : step) {
       if (t.what != action::run) continue;
       const auto k = static_cast<unsigned>(use_of(t).part);
       if (!slots_[k].empty()) continue;
       slots_[k].resize(static_cast<unsigned>(parts_[k].g->node_count));
       parts_[k].prepare(parts_[k], device_, slots_[k].data());
+    }
+  }
+  /// Writes what no task does: to be called once, when everything is prepared.
+  void begin() {
+    set_numbers();
+    if (const int seed = b_.of(content::seed); b_[seed].first >= 0) {
+      std::byte one[sizeof(double)];
+      stores::set(one, weights_.main_type(), 0, 1.0);
+      device_.write(address_of(seed), one, size_of(weights_.main_type()));
     }
   }
 
@@ -119,6 +125,24 @@ public:
   input_addresses& inputs_of(int part) { return inputs_[static_cast<unsigned>(part)]; }
 
 private:
+  /// Memory that nothing is in yet, lent to the products for their checks; zeros afterwards.
+  class lent_memory {
+  public:
+    lent_memory(device& to, const arena& memory) : to_(to), memory_(memory) {
+      to_.products().lend(memory_.data(), memory_.size());
+    }
+    lent_memory(const lent_memory&) = delete;
+    lent_memory& operator=(const lent_memory&) = delete;
+    ~lent_memory() {
+      if (const std::int64_t used = to_.products().take_back(); used > 0)
+        to_.fill(memory_.data(), 0, used);
+    }
+
+  private:
+    device& to_;
+    const arena& memory_;
+  };
+
   void run_untimed(const task& t) {
     switch (t.what) {
     case action::clear: return clear(t);

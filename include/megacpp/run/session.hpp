@@ -78,6 +78,7 @@ public:
     planned_.scratch = run_.scratch_bytes();
     if (training_) run_.prepare(training_step(stage_.training, 1));
     run_.prepare(evaluation_step(stage_.evaluation, 1));
+    run_.begin();
     if (training_) stores_.give(run_.inputs_of(part_of_update(p_.kinds())));
     require_room("the first step");
   }
