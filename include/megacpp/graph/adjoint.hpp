@@ -139,6 +139,22 @@ struct backward {
     }
   }
 
+  /// A finished gradient has a place of its own: where adjoints hand on one value to several
+  /// parameters, or what a value computed of parameters collects, it is copied there.
+  constexpr void own_gradients() {
+    graph& g = b.g;
+    for (int i = 0; i < g.parameter_count; ++i) {
+      const value_id p = g.parameters[i].v;
+      value_id& dp = ct[p];
+      if (dp < 0) continue;
+      bool other = g.at(dp).is == role::gradient && g.at(dp).grad_of != p;
+      for (int k = 0; k < i; ++k) other = other || ct[g.parameters[k].v] == dp;
+      if (!other) continue;
+      dp = b.emit(op::cast, {dp}, g.parameters[i].line, op::cast_attributes{g.at(dp).type});
+      g.at(dp).grad_of = p;
+    }
+  }
+
   /// Runs the adjoint of node i, and records MEGA-P017 where a gradient would end there without a
   /// word: a cotangent that came and was not asked for, or an operand that wants one and got none.
   [[gnu::cold]] constexpr void run_adjoint(int i, const node& n) {

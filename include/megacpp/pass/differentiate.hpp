@@ -83,6 +83,7 @@ constexpr gradients differentiate(builder& b) {
       d.run_adjoint(i, n);
     }
     if (pass == 0) d.own_stream();
+    else d.own_gradients();
     b.when = phase::epilogue;
   }
   b.when = phase::forward;
