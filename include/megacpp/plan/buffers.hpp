@@ -38,9 +38,11 @@ struct touched {
 
 private:
   constexpr void read(const graph& g, const memory_plan& plan, value_id v) {
-    const value& x = g.values[v];
     reads[static_cast<int>(plan.at[v].in)] = true;
     if (plan.at[v].in != space::input) return;
+    while (g.values[v].is != role::input && g.values[v].producer >= 0) // another name of one
+      v = g.at_node(g.values[v].producer).in[0];
+    const value& x = g.values[v];
     if (is_seed(x)) seed = true;
     else feeds[static_cast<int>(x.from)] = true;
   }
