@@ -326,7 +326,8 @@ namespace {
 
 /// A GPT that shares parameters in every way. Its blocks use a gain as it is, replicated, at two
 /// places, and computed on; a matrix that is cut for two products; and, by their kind, a gain of the
-/// stem or one of the head, which stages before the last two do without.
+/// stem, as it is and replicated, or one of the head, replicated alone, which stages before the last
+/// two do without.
 struct sharing : gpt {
   static constexpr int kinds = 2;
   constexpr int kind_of(int layer) const { return layer < 2 ? 0 : 1; }
@@ -350,18 +351,41 @@ struct sharing : gpt {
     const var g = gain(c, "own", false), lent = gain(c, kind == 0 ? "first" : "last", true);
     const var up = weight(c, "up", "weight", {width, hidden_extent()},
                           on(axis::tp, shard(dim::ffn)), normal_weights(std));
-    const var y = normed(c, normed(c, x, lent), g);
+    const var own = normed(c, x, g), y = kind == 0 ? normed(c, own, lent) : own;
     const auto wide = [&](var by) {
       return linear(rms_norm(to(y, axis::tp, replicate), by, eps), up);
     };
-    const var whole = to(g, axis::tp, replicate), again = to(g, axis::tp, replicate);
-    const var z = y + row_parallel(c, "down", swiglu(wide(whole), wide(gelu(again))), 1,
-                                   hidden_extent(), bias, std);
-    return gpt::block(c, 0, normed(c, z, lent));
+    const auto whole = [&](var by) { return to(by, axis::tp, replicate); };
+    const var u = swiglu(wide(whole(g)), wide(gelu(whole(g)))), v = wide(whole(lent));
+    const var z = y + row_parallel(c, "down", swiglu(u, v), 1, hidden_extent(), bias, std);
+    return gpt::block(c, 0, kind == 0 ? normed(c, z, lent) : z);
   }
 };
 
 } // namespace
+
+namespace {
+
+/// A GPT with a branch that reads nothing but copies of the stream.
+struct branch_of_copies : gpt {
+  constexpr var block(context& c, int /*kind*/, var x) const {
+    const var g = weight(c, "gain", "weight", {hidden_extent()}, {}, ones());
+    const var n = rms_norm(to(x, axis::tp, replicate), to(g, axis::tp, replicate), eps);
+    const var u = gelu(column_parallel(c, "up", n, {{dim::ffn, ffn}}, bias, std));
+    return x + row_parallel(c, "down", u, 1, hidden_extent(), bias, std);
+  }
+};
+
+} // namespace
+
+// What came in stays until the backward pass has read it, under whatever name.
+BOOST_AUTO_TEST_CASE(a_stream_that_is_read_as_a_copy_outlives_the_forward_pass) {
+  branch_of_copies m;
+  static_cast<gpt&>(m) = small_gpt;
+  m.layers = 4;
+  equals_one_rank(m, {.ranks = {.tp = 2}, .batch = {2, 16}}, 1, "tp 2, copies");
+  equals_one_rank(m, {.ranks = {.tp = 2, .pp = 2}, .batch = {2, 16}}, 1, "tp 2 pp 2, copies");
+}
 
 // Each state of a parameter collects its own gradient, and each stage holds what its parts use.
 BOOST_AUTO_TEST_CASE(parameters_that_are_shared_are_those_of_one_rank) {

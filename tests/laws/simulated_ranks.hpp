@@ -331,11 +331,11 @@ struct machine {
   const world& w;
   const graph& g;
   const implementations& ops;
-  const memory_plan* plan = nullptr; ///< by which gradients lie where others may, or null
-  std::vector<std::vector<array>> held;          ///< by value and rank
+  const memory_plan* plan = nullptr;    ///< by which gradients lie where others may, or null
+  std::vector<std::vector<array>> held; ///< by value and rank
   std::map<value_id, std::vector<array>> stores; ///< gradients, by the leaf they belong to
   std::map<std::pair<space, std::int64_t>, std::vector<array>> memory; ///< by their address
-  std::vector<std::vector<std::vector<array>>> after_micro_batch; ///< copies of `held`
+  std::vector<std::vector<std::vector<array>>> after_micro_batch;      ///< copies of `held`
 
   machine(const world& ranks, const graph& graph_, const implementations& table)
       : w(ranks), g(graph_), ops(table) {

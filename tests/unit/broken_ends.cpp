@@ -372,8 +372,13 @@ struct lending : gpt {
     return rms_norm(gpt::stem(c, words), lent(c, true), eps);
   }
   constexpr var block(context& c, int kind, var x) const {
-    return gpt::block(c, kind, rms_norm(x, lent(c, false), eps));
+    if (!replicated) return gpt::block(c, kind, rms_norm(x, lent(c, false), eps));
+    const auto whole = [](var v) { return to(v, axis::tp, R); };
+    const var n = rms_norm(whole(x), whole(lent(c, false)), eps);
+    const var u = gelu(column_parallel(c, "more", n, {{dim::ffn, ffn}}, false, std));
+    return gpt::block(c, kind, x + row_parallel(c, "less", u, 1, hidden_extent(), false, std));
   }
+  bool replicated = false; ///< by blocks alone, whose gradients are sums over tp then
 };
 
 /// The registry of a stage among two replicas of a setup, to be broken.
@@ -386,8 +391,9 @@ struct broken_registry {
   registry r;
   int refused = 0;
 
-  broken_registry(const setup& s, int stage) : zero(s.ranks.zero) {
+  broken_registry(const setup& s, int stage, bool replicated = false) : zero(s.ranks.zero) {
     lending m;
+    m.replicated = replicated;
     static_cast<gpt&>(m) = dense();
     m.tied = true;
     constexpr part_kind kinds[] = {part_kind::stem, part_kind::block, part_kind::loss};
@@ -460,6 +466,7 @@ BOOST_AUTO_TEST_CASE(broken_registries_are_refused) {
     entry("a weight is another part's", up, [](auto& e) { --e.part; });
     entry("a weight is in another group", up, [&](auto& e) { e.group = shared; });
     entry("a weight is in no group", up, [](auto& e) { e.group = max_groups; });
+    entry("a gradient is said to be another sum", lent, [](auto& e) { e.apart = axis::tp; });
     entry("a gradient collects elsewhere", lent, [](auto& e) { e.gradient += entry_alignment; });
     group("weights decay otherwise", own, [](auto& g) { g.decay = !g.decay; });
     group("weights are frozen", own, [](auto& g) { g.frozen = true; });
@@ -504,4 +511,37 @@ BOOST_AUTO_TEST_CASE(broken_registries_are_refused) {
   });
   b.refuses("layers lie in each other",
             [&](registry& x) { x.entries[b.entry(1, "mlp.fc")].stride = entry_alignment; });
+}
+
+// Gradients of blocks are sums over tp, that of the stem is none: each collects apart, and becomes
+// what the other is before they are added up.
+BOOST_AUTO_TEST_CASE(tied_gradients_that_are_other_sums_are_brought_together) {
+  for (const int pp : {1, 2}) {
+    setup s{.ranks = {.tp = 2, .pp = pp}, .batch = {2, 16}};
+    broken_registry b(s, pp - 1, true);
+    const int lent = b.entry(1, "lent");
+    BOOST_TEST((b.r.entries[lent].apart == axis_set(axis::tp)));
+    BOOST_TEST(b.r.entries[lent].gradient >= b.r.total);
+    b.refuses("all is one sum", [&](registry& x) { x.entries[lent].apart = {}; });
+    b.refuses("both collect in one place",
+              [&](registry& x) { x.entries[lent].gradient = x.entries[lent].offset; });
+    const end_of_step end{b.r, mesh(s.ranks)};
+    BOOST_TEST(end.with([](graph&) {}) == " ");
+    const auto brings = [](graph& g) {
+      for (int i = 0;; ++i)
+        if (node* n = find_node(g, op::reduce_gradient, i);
+            n == nullptr || g.at(n->in[0]).from == feed::tied_gradient)
+          return n;
+    };
+    BOOST_TEST_REQUIRE(end.with([&](graph& g) { erase(g, brings(g)); }) ==
+                       "MEGA-P019 tied gradient()");
+    end.refused("it is reduced over others",
+                [&](graph& g) { brings(g)->attr = op::reduction{axis::dp}; });
+    end.refused("it is reduced when it has joined", [&](graph& g) {
+      const node n = *brings(g);
+      erase(g, brings(g));
+      const node* joins = find_node(g, op::add_gradient);
+      insert(g, static_cast<int>(joins - g.nodes) + 1, n);
+    });
+  }
 }

@@ -72,6 +72,7 @@ struct backward {
   builder& b;
   value_id ct[max_values]{};
   bool wanted[max_values]{};
+  bool collects[max_values]{};    ///< also what the end of a step gives, in the main-grad store
   bool asked[max_values]{};       ///< whose cotangent an adjoint has read
   node_id given_by[max_values]{}; ///< the last node whose adjoint gave to it, plus 1
   int at = 0;                     ///< the node whose adjoint runs
@@ -190,7 +191,7 @@ struct backward {
   /// Parameters, and values the prologue derives from them, collect their gradients over
   /// micro-batches in the main-grad store; all others get one cotangent a micro-batch.
   constexpr bool accumulates_in_store(value_id v) const {
-    return b.when != phase::epilogue && before_forward(b.g.at(v));
+    return (b.when != phase::epilogue || collects[v]) && before_forward(b.g.at(v));
   }
 };
 

@@ -7,7 +7,6 @@
 
 #include <megacpp/op/redistribute.hpp>
 #include <megacpp/pass/differentiate.hpp>
-#include <megacpp/pass/hoist.hpp>
 #include <megacpp/pass/meaning.hpp>
 
 namespace mc {
@@ -210,15 +209,6 @@ constexpr fault_record verify_gradients(const graph& g, const gradients* of_inpu
       continue;
     }
     const value& grad = g.at(id);
-    for (int k = 0; p.tied && k < g.value_count; ++k) { // all of it is added up elsewhere
-      const value& other = g.values[k];
-      if (other.is != role::gradient || other.producer < 0 || other.grad_of == grad.grad_of ||
-          detail::renamed_parameter(g, other.grad_of) != p.v)
-        continue;
-      for (int a = 0; a < axes; ++a)
-        if (other.at.at[a] != grad.at.at[a]) refuse(fault::P002, a);
-      refuse(fault::P010);
-    }
     if (grad.type != accumulator_of(v.type)) refuse(fault::P020);
     const placement want = p.tied ? cotangent(g.at(grad.grad_of).at) : v.at;
     for (int a = 0; a < axes; ++a) {

@@ -69,8 +69,7 @@ constexpr std::int64_t stored_elements(const registry& r, std::span<const int> l
 constexpr std::int64_t tied_elements(const registry& r, std::span<const int> layers) {
   std::int64_t n = 0;
   for_each_tie(r, [&](const registry::entry& e, int) {
-    if (layers.front() != 0 && layers[static_cast<unsigned>(e.part)] != 0)
-      n += aligned_elements(e.count.n);
+    if (layers[static_cast<unsigned>(e.part)] != 0) n += aligned_elements(e.count.n);
   });
   return n;
 }

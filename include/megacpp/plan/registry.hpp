@@ -7,12 +7,17 @@
 // each keeps the masters and moments of its share of a group's range alone. Ranges are padded to
 // equal shares when it is known how many ranks there are.
 //
-// Under numerics::batch_invariant a tied use collects its gradient apart, behind all others, and
-// the step's end adds it to that of the declaration, because a sum to which head and stem add in
-// turn depends on the size of a micro-batch; else both uses add to one gradient. Pipeline stages
-// hold other layers: ranges are shards over pp, but for what several stages hold, a tied parameter.
-// Each stage with a part that uses one holds it, whose uses collect there, as a pending sum over pp.
-// What is used by the same parts is one group, of which a stage holds all or nothing.
+// All uses of a parameter add to one gradient where that is a sum over the same ranks for each and
+// no sum has to be taken apart. Else a tied use collects its gradient apart, behind all others, and
+// the step's end makes each a sum over the same ranks and adds it to that of the declaration: where
+// one part uses it in another state, where the declaration's gradient is finished at the end of the
+// passes, and under numerics::batch_invariant, because a sum to which head and stem add in turn
+// depends on the size of a micro-batch.
+//
+// Pipeline stages hold other layers: ranges are shards over pp, but for what several stages hold, a
+// tied parameter. Each stage with a part that uses one holds it, whose uses collect there, as a
+// pending sum over pp. What is used by the same parts is one group, of which a stage holds all or
+// nothing.
 #pragma once
 
 #include <megacpp/plan/names.hpp>
@@ -40,6 +45,7 @@ struct registry {
     bool tied = false;         ///< shares the offset of another entry
     int declared = -1;         ///< of a tied one: the entry that it means
     std::int64_t gradient = 0; ///< elements, in the main grads: `offset`, or a tied use's own
+    axis_set apart{}; ///< over which this gradient is a sum that those of other uses are not
   };
   struct group {
     placement at{};
@@ -137,6 +143,24 @@ constexpr axis_set pending_axes(const graph& g, const parameter_info& p) {
     if (g.at(p.gradient).at.at[a] == partial) over = over.with(static_cast<axis>(a));
   return over;
 }
+/// Over which axes the gradients of all uses of a parameter are.
+constexpr axis_set pending_axes(std::span<const graph* const> parts, const parameter_info& p,
+                                const value& v, axis_set over) {
+  for (std::size_t k = 0; k < parts.size(); ++k) {
+    const graph& g = *parts[k];
+    const bool block = k > 0 && k + 1 < parts.size();
+    for (int i = 0; i < g.parameter_count; ++i) {
+      const parameter_info& o = g.parameters[i];
+      if ((o.tied || !block) && (o.tied || p.tied) && same_name(g.at(o.v), v))
+        over = over.also_in(pending_axes(g, o));
+    }
+  }
+  return over;
+}
+/// Whether what a part adds to the gradient of a parameter is there when its passes are done.
+constexpr bool collects(const graph& g, const parameter_info& p) {
+  return p.gradient < 0 || g.at(p.gradient).is == role::gradient;
+}
 constexpr void refuse(registry& r, fault f, const value& v, const parameter_info& info,
                       int over = -1, const char* why = "") {
   if (r.wrong.code != fault::none) return;
@@ -180,7 +204,10 @@ constexpr registry make_registry(std::span<const graph* const> parts, std::span<
       placement at = v.at;
       if (staged && !shared) at[axis::pp] = shard(dim::elements);
       int k = 0;
-      axis_set pending = detail::pending_axes(g, info);
+      const axis_set own = detail::pending_axes(g, info);
+      axis_set pending =
+          detail::is_shared(parts, p, info, v) ? detail::pending_axes(parts, info, v, own) : own;
+      e.apart = own.without(pending);
       if (shared && !info.frozen) pending = pending.with(axis::pp);
       while (k < r.group_count && !(detail::same_group(r.groups[k], at, info, shared, pending) &&
                                     (!shared || detail::used_alike(parts, *named[k], v))))
@@ -246,7 +273,9 @@ constexpr registry make_registry(std::span<const graph* const> parts, std::span<
       found = true;
       e.declared = j;
       e.offset = e.gradient = o.offset;
-      if (!info.frozen && !staged && g.sums == numerics::batch_invariant) {
+      const bool own = (!staged && g.sums == numerics::batch_invariant) || e.apart != o.apart ||
+                       !detail::collects(h, declared);
+      if (!info.frozen && own && layers[static_cast<unsigned>(e.part)] > 0) {
         e.gradient = r.gradients;
         r.gradients += aligned_elements(e.count.n);
         if (++ties > max_slots)
@@ -263,6 +292,13 @@ constexpr registry make_registry(std::span<const graph* const> parts, std::span<
     }
     if (!found) detail::refuse(r, fault::C001, v, info);
   }
+  for (int i = 0; i < r.entry_count; ++i) {
+    const registry::entry& e = r.entries[i];
+    const graph& g = *parts[static_cast<unsigned>(e.part)];
+    const parameter_info& info = g.parameters[e.parameter];
+    if (!e.tied && !e.apart.empty() && ++ties > max_slots)
+      detail::refuse(r, fault::S004, g.at(info.v), info, -1, ": more than 8 tied uses");
+  }
   return r;
 }
 
@@ -271,6 +307,17 @@ template <class F> constexpr void for_each_tie(const registry& r, F f) {
   int k = 0;
   for (int i = 0; i < r.entry_count; ++i)
     if (const registry::entry& e = r.entries[i]; e.gradient != e.offset) f(e, k++);
+}
+
+/// f(entry, its number) for every declaration whose gradient is a sum over more ranks than those of
+/// its other uses, on a stage that has it; they are counted behind the tied entries.
+template <class F> constexpr void for_each_apart(const registry& r, F f) {
+  int k = 0;
+  for_each_tie(r, [&](const registry::entry&, int) { ++k; });
+  for (int i = 0; i < r.entry_count; ++i)
+    if (const registry::entry& e = r.entries[i];
+        !e.tied && !e.apart.empty() && r.groups[e.group].count > 0)
+      f(e, k++);
 }
 
 /// Global number of parameters a model has, padding left out and tied ones counted once.

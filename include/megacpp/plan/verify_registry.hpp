@@ -1,8 +1,8 @@
-// verify_registry: the second reading of what a registry says, from the graphs. Where each parameter
-// of each layer lies, which parameters are updated alike, over which ranks gradients are sums and
-// what stages share follows from the graphs and the numbers of layers; nothing of what makes
-// registries is used here, so that a mistake of the one is seen by the other. verify_update holds
-// the end of a step against a registry, and so against the graphs.
+// verify_registry: the second reading of what a registry says, from the graphs. Where each
+// parameter of each layer lies, which parameters are updated alike, over which ranks gradients are
+// sums and what stages share follows from the graphs and the numbers of layers; nothing of what
+// makes registries is used here, so that a mistake of the one is seen by the other. verify_update
+// holds the end of a step against a registry, and so against the graphs.
 #pragma once
 
 #include <megacpp/graph/builder.hpp>
@@ -102,6 +102,11 @@ struct registry_verifier {
     if (!all) fail("parameters that no part has");
     return all;
   }
+  /// Whether what a part leaves of a gradient is a sum over an axis.
+  constexpr bool sums_over(const registry::entry& e, axis a) const {
+    const value_id v = info_of(e).gradient;
+    return v >= 0 && graph_of(e).at(v).at[a] == partial;
+  }
   /// A parameter's group is updated as it is, lies as it does, and has the sums that its gradient
   /// is when the part is done.
   constexpr void belongs(const registry::entry& e) {
@@ -116,7 +121,10 @@ struct registry_verifier {
       const bool cut = value_of(e).at[one].s == state::shard,
                  stage = one == axis::pp && staged() && !shared;
       if ((k.at[one].s == state::shard) != (cut || stage)) fail("cut over other ranks", &e);
-      bool sum = p.gradient >= 0 && graph_of(e).at(p.gradient).at[one] == partial;
+      bool sum = sums_over(e, one);
+      each_use(e, [&](const registry::entry& o) { sum = sum && sums_over(o, one); });
+      if (e.apart.has(one) != (sums_over(e, one) && !sum))
+        fail("apart from other uses over other ranks", &e);
       if (one == axis::pp) sum = shared && !p.frozen;
       if (k.pending.has(one) != sum) fail("its gradient is summed over other ranks", &e);
       const bool apart = zero > 0 && p.update == update_rule::adamw && sum && replica_axes.has(one);
@@ -166,11 +174,23 @@ struct registry_verifier {
     return e.offset < o.offset + (m - 1) * o.stride + other &&
            o.offset < e.offset + (n - 1) * e.stride + size;
   }
-  /// Where a gradient collects: with the weight, or, of a tied use of which sums must not depend on
-  /// micro-batches, behind all others.
+  /// Whether a tied use must not add to the gradient of its declaration: sums would depend on
+  /// micro-batches, would be taken over other ranks, or are written when all have been added.
+  constexpr bool collects_apart(const registry::entry& e) const {
+    if (!e.tied || info_of(e).frozen || layers_of(e) == 0) return false;
+    bool own = !staged() && graph_of(e).sums == numerics::batch_invariant;
+    each_use(e, [&](const registry::entry& o) {
+      if (o.tied) return;
+      const value_id v = info_of(o).gradient;
+      own = own || (v >= 0 && graph_of(o).at(v).is != role::gradient);
+      for (int a = 0; a < axes; ++a)
+        own = own || sums_over(e, static_cast<axis>(a)) != sums_over(o, static_cast<axis>(a));
+    });
+    return own;
+  }
+  /// Where a gradient collects: with the weight, or behind all others.
   constexpr void collects(const registry::entry& e) {
-    const bool own =
-        e.tied && !info_of(e).frozen && !staged() && graph_of(e).sums == numerics::batch_invariant;
+    const bool own = collects_apart(e);
     if (!own && e.gradient != e.offset) fail("its gradient is elsewhere", &e);
     if (!own) return;
     const std::int64_t end = e.gradient + aligned_elements(e.count.n);

@@ -126,6 +126,9 @@ public:
       update.set(feed::declared_gradient, gradients() + e.offset * main, k);
       update.set(feed::tied_gradient, gradients() + e.gradient * main, k);
     });
+    for_each_apart(r, [&](const registry::entry& e, int k) {
+      update.set(feed::declared_gradient, gradients() + e.offset * main, k);
+    });
     update.each([&](const value& v, std::byte*& at) {
       if (!is_store(v.from)) return;
       const auto k = static_cast<unsigned>(v.slot);
