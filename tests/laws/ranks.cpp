@@ -322,6 +322,92 @@ BOOST_AUTO_TEST_CASE(stages_of_a_pipeline_compute_what_one_rank_does) {
                   "pp 2 tp 2 sp, tied");
 }
 
+namespace {
+
+/// A GPT that shares parameters in every way. Its blocks use a gain as it is, replicated, at two
+/// places, and computed on; a matrix that is cut for two products; and, by their kind, a gain of the
+/// stem, as it is and replicated, or one of the head, replicated alone, which stages before the last
+/// two do without.
+struct sharing : gpt {
+  static constexpr int kinds = 2;
+  constexpr int kind_of(int layer) const { return layer < 2 ? 0 : 1; }
+
+  constexpr var gain(context& c, const char* scope, bool lent) const {
+    parameter_info info = ones();
+    info.tied = lent;
+    return weight(c, scope, "weight", {hidden_extent()}, {}, info);
+  }
+  constexpr var normed(context& c, var x, var gain) const {
+    return rms_norm(x, to(gain, axis::tp, beside(c.stream)), eps);
+  }
+  constexpr var stem(context& c, var words) const {
+    return normed(c, gpt::stem(c, words), gain(c, "first", false));
+  }
+  constexpr var final_norm(context& c, var x) const {
+    return normed(c, gpt::final_norm(c, x), gain(c, "last", false));
+  }
+  constexpr var block(context& c, int kind, var x) const {
+    const extent width{dim::ffn, ffn};
+    const var g = gain(c, "own", false), lent = gain(c, kind == 0 ? "first" : "last", true);
+    const var up = weight(c, "up", "weight", {width, hidden_extent()},
+                          on(axis::tp, shard(dim::ffn)), normal_weights(std));
+    const var own = normed(c, x, g), y = kind == 0 ? normed(c, own, lent) : own;
+    const auto wide = [&](var by) {
+      return linear(rms_norm(to(y, axis::tp, replicate), by, eps), up);
+    };
+    const auto whole = [&](var by) { return to(by, axis::tp, replicate); };
+    const var u = swiglu(wide(whole(g)), wide(gelu(whole(g)))), v = wide(whole(lent));
+    const var z = y + row_parallel(c, "down", swiglu(u, v), 1, hidden_extent(), bias, std);
+    return gpt::block(c, 0, kind == 0 ? normed(c, z, lent) : z);
+  }
+};
+
+} // namespace
+
+namespace {
+
+/// A GPT with a branch that reads nothing but copies of the stream.
+struct branch_of_copies : gpt {
+  constexpr var block(context& c, int /*kind*/, var x) const {
+    const var g = weight(c, "gain", "weight", {hidden_extent()}, {}, ones());
+    const var n = rms_norm(to(x, axis::tp, replicate), to(g, axis::tp, replicate), eps);
+    const var u = gelu(column_parallel(c, "up", n, {{dim::ffn, ffn}}, bias, std));
+    return x + row_parallel(c, "down", u, 1, hidden_extent(), bias, std);
+  }
+};
+
+} // namespace
+
+// What came in stays until the backward pass has read it, under whatever name.
+BOOST_AUTO_TEST_CASE(a_stream_that_is_read_as_a_copy_outlives_the_forward_pass) {
+  branch_of_copies m;
+  static_cast<gpt&>(m) = small_gpt;
+  m.layers = 4;
+  equals_one_rank(m, {.ranks = {.tp = 2}, .batch = {2, 16}}, 1, "tp 2, copies");
+  equals_one_rank(m, {.ranks = {.tp = 2, .pp = 2}, .batch = {2, 16}}, 1, "tp 2 pp 2, copies");
+}
+
+// Each state of a parameter collects its own gradient, and each stage holds what its parts use.
+BOOST_AUTO_TEST_CASE(parameters_that_are_shared_are_those_of_one_rank) {
+  sharing m;
+  static_cast<gpt&>(m) = small_gpt;
+  m.layers = 4, m.hidden = 16, m.ffn = 16;
+  for (const bool tied : {false, true}) {
+    m.tied = tied;
+    const batching b{2, 16};
+    const auto equals = [&](const layout& l, int dp, const char* name) {
+      equals_one_rank(m, {.ranks = l, .batch = b}, dp, name);
+    };
+    equals({.tp = 2}, 1, "tp 2, shared");
+    equals({.tp = 2, .cp = 2, .sequence_parallel = true, .zero = 1}, 2,
+           "tp 2 sp cp 2 dp 2, shared");
+    equals({.pp = 4}, 1, "pp 4, shared");
+    equals({.tp = 2, .pp = 2, .sequence_parallel = true, .virtual_stages = 2}, 1,
+           "pp 2 in two chunks, tp 2 sp, shared");
+    equals({.pp = 2, .zero = 1}, 2, "zero 1, pp 2 dp 2, shared");
+  }
+}
+
 // Experts that ranks share, in one round and in several, whatever tokens choose.
 BOOST_AUTO_TEST_CASE(ranks_that_share_experts_compute_what_one_does) {
   const batching b{2, 32};

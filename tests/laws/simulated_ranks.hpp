@@ -12,6 +12,7 @@
 #include <megacpp/op/numbers.hpp>
 #include <megacpp/op/redistribute.hpp>
 #include <megacpp/op/totals.hpp>
+#include <megacpp/pass/place_memory.hpp>
 #include <megacpp/plan/boxes.hpp>
 
 #include <algorithm>
@@ -330,9 +331,11 @@ struct machine {
   const world& w;
   const graph& g;
   const implementations& ops;
-  std::vector<std::vector<array>> held;          ///< by value and rank
+  const memory_plan* plan = nullptr;    ///< by which gradients lie where others may, or null
+  std::vector<std::vector<array>> held; ///< by value and rank
   std::map<value_id, std::vector<array>> stores; ///< gradients, by the leaf they belong to
-  std::vector<std::vector<std::vector<array>>> after_micro_batch; ///< copies of `held`
+  std::map<std::pair<space, std::int64_t>, std::vector<array>> memory; ///< by their address
+  std::vector<std::vector<std::vector<array>>> after_micro_batch;      ///< copies of `held`
 
   machine(const world& ranks, const graph& graph_, const implementations& table)
       : w(ranks), g(graph_), ops(table) {
@@ -346,8 +349,19 @@ struct machine {
   }
   static double number_of(feed f) { return f == feed::seed ? 5 : f == feed::step ? 3 : 0.01; }
 
+  /// Whether v is a gradient that collects, or is made of such at the end of the step, and lies by
+  /// the plan.
+  bool in_memory(value_id v) const {
+    const value& x = g.at(v);
+    return plan != nullptr && x.producer >= 0 &&
+           (x.is == role::gradient || g.at_node(x.producer).when == phase::epilogue);
+  }
+  std::pair<space, std::int64_t> address_of(value_id v) const {
+    return {plan->at[v].in, plan->at[v].offset};
+  }
   const std::vector<array>& of(value_id v) const {
     const value& x = g.at(v);
+    if (in_memory(v)) return memory.at(address_of(v));
     return x.is == role::gradient ? stores.at(x.grad_of) : held[static_cast<std::size_t>(v)];
   }
   /// The logical value, put together as its placement says.
@@ -446,12 +460,15 @@ struct machine {
   /// Writes an output; one that lies in the main-grad store is added to it.
   void give(value_id v, int rank, array x) {
     const auto r = static_cast<std::size_t>(rank);
-    if (g.at(v).is != role::gradient) {
-      held[static_cast<std::size_t>(v)][r] = std::move(x);
+    const bool collects = g.at(v).is == role::gradient;
+    auto& store = in_memory(v) ? memory[address_of(v)]
+                  : collects   ? stores[g.at(v).grad_of]
+                               : held[static_cast<std::size_t>(v)];
+    store.resize(static_cast<std::size_t>(w.ranks()));
+    if (!collects) {
+      store[r] = std::move(x);
       return;
     }
-    auto& store = stores[g.at(v).grad_of];
-    store.resize(static_cast<std::size_t>(w.ranks()));
     if (store[r].empty()) store[r].assign(x.size(), 0.0);
     need(store[r].size() == x.size(), "gradients of one leaf have different extents");
     for (std::size_t i = 0; i < x.size(); ++i) store[r][i] += x[i];

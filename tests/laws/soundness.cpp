@@ -72,6 +72,7 @@ std::string check(std::uint64_t seed, bool& drawn, coverage& covered, double& sl
 
   comparison against(*s, seed);
   if (const std::string d = against.difference(g); !d.empty()) return d;
+  if (const std::string d = against.difference_in_memory(g); !d.empty()) return d;
   if (!chooses(g)) slope = std::max(slope, against.slope_error(seed));
 
   const std::size_t count = std::size(passes);
@@ -81,7 +82,7 @@ std::string check(std::uint64_t seed, bool& drawn, coverage& covered, double& sl
     after = verified(after, meaning_of(g));
     if (after.wrong.code != fault::none)
       return std::string(passes[k].name) + ": " + describe(after);
-    if (const std::string d = against.difference(after); !d.empty())
+    if (const std::string d = against.difference_in_memory(after); !d.empty())
       return std::string(passes[k].name) + ": " + d;
     covered.count(*s, after);
   }

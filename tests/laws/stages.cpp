@@ -8,6 +8,7 @@
 #include <megacpp/plan/memory.hpp>
 #include <megacpp/plan/parts.hpp>
 #include <megacpp/plan/update.hpp>
+#include <megacpp/plan/verify_registry.hpp>
 
 #include <algorithm>
 #include <array>
@@ -40,12 +41,38 @@ double slope(const registry::entry& e, int layer, std::int64_t i) {
   return scrambled(static_cast<std::uint64_t>(use), static_cast<std::uint64_t>(i));
 }
 
+/// A GPT whose blocks use a gain of the stem, or of the head, beside their own.
+template <part_kind From> struct lending : gpt {
+  constexpr var lent(context& c, bool here) const {
+    parameter_info info = ones();
+    info.tied = !here;
+    return weight(c, "lent", "weight", {hidden_extent()}, {}, info);
+  }
+  constexpr var stem(context& c, var words) const {
+    const var x = gpt::stem(c, words);
+    return From == part_kind::stem ? rms_norm(x, lent(c, true), eps) : x;
+  }
+  constexpr var block(context& c, int kind, var x) const {
+    return gpt::block(c, kind, rms_norm(x, lent(c, false), eps));
+  }
+  constexpr var final_norm(context& c, var x) const {
+    const var y = gpt::final_norm(c, x);
+    return From == part_kind::loss ? rms_norm(y, lent(c, true), eps) : y;
+  }
+};
+template <part_kind From> lending<From> lending_of(bool tied) {
+  lending<From> m;
+  static_cast<gpt&>(m) = model_of(tied);
+  return m;
+}
+
 struct model_on_stages {
   std::array<std::unique_ptr<graph>, 3> forward; ///< stem, block, head
   std::array<const graph*, 3> parts{};
   int pp, tp;
 
-  model_on_stages(const gpt& m, int stages, int shards) : pp(stages), tp(shards) {
+  template <class Model> model_on_stages(const Model& m, int stages, int shards)
+      : pp(stages), tp(shards) {
     const setup s{.ranks = {.tp = tp, .pp = pp}, .batch = {1, 16}, .type = dtype::f64};
     constexpr part_kind kinds[] = {part_kind::stem, part_kind::block, part_kind::loss};
     for (std::size_t i = 0; i < 3; ++i) {
@@ -61,8 +88,13 @@ struct model_on_stages {
   std::array<int, 3> layers_of(int stage) const {
     return {stage == 0, model_layers / pp, stage + 1 == pp};
   }
-  registry stores_of(int stage) const { return make_registry(parts, layers_of(stage)); }
-  registry stores() const { return make_registry(parts, std::array{1, model_layers, 1}); }
+  registry stores_of(int stage) const {
+    const std::array before{stage > 0 ? 1 : 0, stage * model_layers / pp, 0};
+    const registry r = verified_registry(parts, layers_of(stage), 0, {}, before);
+    BOOST_TEST((r.wrong.code == fault::none), r.wrong.what.c_str());
+    return r;
+  }
+  registry stores() const { return verified_registry(parts, std::array{1, model_layers, 1}); }
   /// Those of all stages: every range is as long as on the largest.
   registry longest() const {
     registry r = stores();
@@ -87,7 +119,8 @@ struct model_on_stages {
           for (int j = 0; j < r.entry_count; ++j)
             if (const registry::entry& o = r.entries[j];
                 o.tied && same_name(value_of(e), value_of(o)))
-              g += slope(o, layer, at);
+              for (int use = 0; use < (o.part == 1 ? model_layers : 1); ++use)
+                g += slope(o, use, at);
           squares += g * g;
         }
     }
@@ -168,17 +201,21 @@ double norm_on_ranks(const model_on_stages& m, const graph& update) {
 } // namespace
 
 BOOST_AUTO_TEST_CASE(the_norm_is_that_of_all_stages) {
+  const auto holds = [](const model_on_stages& m) {
+    const registry r = m.longest();
+    const mesh ranks(layout{.tp = m.tp, .pp = m.pp});
+    const auto update = std::make_unique<graph>(update_graph(r, ranks, dtype::f64));
+    BOOST_REQUIRE((update->wrong.code == fault::none));
+    const double want = m.norm();
+    BOOST_TEST(std::abs(norm_on_ranks(m, *update) - want) <= 1e-12 * want);
+  };
   for (const bool tied : {false, true})
     for (const int tp : {1, 2})
       for (const int pp : {1, 2, 4})
         BOOST_TEST_CONTEXT("pp " << pp << ", tp " << tp << (tied ? ", tied" : "")) {
-          const model_on_stages m(model_of(tied), pp, tp);
-          const registry r = m.longest();
-          const mesh ranks(layout{.tp = tp, .pp = pp});
-          const auto update = std::make_unique<graph>(update_graph(r, ranks, dtype::f64));
-          BOOST_REQUIRE((update->wrong.code == fault::none));
-          const double want = m.norm();
-          BOOST_TEST(std::abs(norm_on_ranks(m, *update) - want) <= 1e-12 * want);
+          holds({model_of(tied), pp, tp});
+          holds({lending_of<part_kind::stem>(tied), pp, tp});
+          holds({lending_of<part_kind::loss>(tied), pp, tp});
         }
 }
 
@@ -199,4 +236,31 @@ BOOST_AUTO_TEST_CASE(a_table_that_stages_share_is_a_group_of_its_own) {
     }
     BOOST_TEST(shared == (tied ? 4 : 0));
   }
+}
+
+// What blocks use of the stem or the head lies on every stage that has such a block, beside what
+// stem and head share, which middle stages do without.
+BOOST_AUTO_TEST_CASE(what_blocks_are_lent_is_on_every_stage) {
+  const auto holds = [](const model_on_stages& m) {
+    for (int stage = 0; stage < 4; ++stage) {
+      const registry r = m.stores_of(stage);
+      BOOST_TEST(r.group_count == m.stores().group_count);
+      int lent = 0, table = 0;
+      for (int k = 0; k < r.group_count; ++k) {
+        if (!r.groups[k].shared) continue;
+        const bool everywhere = r.groups[k].count == 64;
+        (everywhere ? lent : table) += 1;
+        if (!everywhere)
+          BOOST_TEST(r.groups[k].count == (stage == 0 || stage == 3 ? 18 * 8 + 48 : 0));
+        BOOST_TEST(r.groups[k].counted == (stage == 0));
+      }
+      BOOST_TEST(lent == 1);
+      BOOST_TEST(table == 1);
+      for (int i = 0; i < r.entry_count; ++i)
+        if (const registry::entry& e = r.entries[i]; r.groups[e.group].shared && e.part == 1)
+          BOOST_TEST(e.offset == r.groups[e.group].offset);
+    }
+  };
+  holds({lending_of<part_kind::stem>(true), 4, 1});
+  holds({lending_of<part_kind::loss>(true), 4, 1});
 }

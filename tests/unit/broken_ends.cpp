@@ -9,6 +9,7 @@
 #include <megacpp/model/qwen3_moe.hpp>
 #include <megacpp/pass/pipeline.hpp>
 #include <megacpp/plan/update.hpp>
+#include <megacpp/plan/verify_registry.hpp>
 
 #include <memory>
 #include <stdexcept>
@@ -356,4 +357,191 @@ BOOST_AUTO_TEST_CASE(a_broken_balance_of_experts_is_refused) {
              }) == "MEGA-P019 update()");
   BOOST_TEST(with([](graph& g) { erase(g, find_node(g, op::balance_step)); }) ==
              "MEGA-P019 update()");
+}
+
+namespace {
+
+/// A GPT with a tied head whose blocks use a gain of the stem as well.
+struct lending : gpt {
+  constexpr var lent(context& c, bool here) const {
+    parameter_info info = ones();
+    info.tied = !here;
+    return weight(c, "lent", "weight", {hidden_extent()}, {}, info);
+  }
+  constexpr var stem(context& c, var words) const {
+    return rms_norm(gpt::stem(c, words), lent(c, true), eps);
+  }
+  constexpr var block(context& c, int kind, var x) const {
+    if (!replicated) return gpt::block(c, kind, rms_norm(x, lent(c, false), eps));
+    const auto whole = [](var v) { return to(v, axis::tp, R); };
+    const var n = rms_norm(whole(x), whole(lent(c, false)), eps);
+    const var u = gelu(column_parallel(c, "more", n, {{dim::ffn, ffn}}, false, std));
+    return gpt::block(c, kind, x + row_parallel(c, "less", u, 1, hidden_extent(), false, std));
+  }
+  bool replicated = false; ///< by blocks alone, whose gradients are sums over tp then
+};
+
+/// The registry of a stage among two replicas of a setup, to be broken.
+struct broken_registry {
+  std::array<std::unique_ptr<graph>, 3> graphs;
+  std::array<const graph*, 3> parts{};
+  std::array<int, 3> layers{1, 2, 1}, before{};
+  mesh ranks;
+  int zero;
+  registry r;
+  int refused = 0;
+
+  broken_registry(const setup& s, int stage, bool replicated = false) : zero(s.ranks.zero) {
+    lending m;
+    m.replicated = replicated;
+    static_cast<gpt&>(m) = dense();
+    m.tied = true;
+    constexpr part_kind kinds[] = {part_kind::stem, part_kind::block, part_kind::loss};
+    for (std::size_t i = 0; i < 3; ++i) {
+      graphs[i] = std::make_unique<graph>(
+          after_passes(forward_graph(m, s, kinds[i], 0), {.backward = true}));
+      BOOST_TEST_REQUIRE((graphs[i]->wrong.code == fault::none), graphs[i]->wrong.what.c_str());
+      parts[i] = graphs[i].get();
+    }
+    if (s.ranks.pp > 1) layers = {stage == 0, 1, stage == 1}, before = {stage > 0, stage, 0};
+    ranks = mesh_of(s.ranks, 2);
+    r = make_registry(parts, layers, zero, ranks, before);
+    BOOST_TEST(with([](registry&) {}) == " ");
+  }
+  template <class Change> std::string with(Change change) const {
+    auto x = std::make_unique<registry>(r);
+    change(*x);
+    return said(verify_registry(*x, parts, layers, zero, ranks, before));
+  }
+  template <class Change> void refuses(const char* what, Change change) {
+    const std::string found = with(change);
+    BOOST_TEST(found.starts_with("MEGA-P019 registry"), what << ": " << found);
+    ++refused;
+  }
+  /// The number of the entry of a part with this scope.
+  int entry(int part, const std::string& scope) const {
+    for (int i = r.first[part]; i < r.first[part + 1]; ++i) {
+      const graph& g = *parts[static_cast<std::size_t>(part)];
+      if (g.at(g.parameters[r.entries[i].parameter].v).scope == scope) return i;
+    }
+    BOOST_FAIL("no parameter " << scope);
+    return 0;
+  }
+};
+
+} // namespace
+
+// What makes registries is not asked when one is read again, from the graphs.
+BOOST_AUTO_TEST_CASE(broken_registries_are_refused) {
+  setup s{.ranks = {.tp = 2, .pp = 2, .zero = 1}, .batch = {2, 16}};
+  for (const int stage : {0, 1}) {
+    broken_registry b(s, stage);
+    const int lent = b.entry(1, "lent"), up = b.entry(1, "mlp.fc"), gain = b.entry(0, "lent");
+    const int table = b.entry(0, "wte"), head = b.entry(2, "wte");
+    const int shared = b.r.entries[lent].group, own = b.r.entries[up].group;
+    const auto entry = [&](const char* what, int i, auto change) {
+      b.refuses(what, [&](registry& x) { change(x.entries[i]); });
+    };
+    const auto group = [&](const char* what, int k, auto change) {
+      b.refuses(what, [&](registry& x) { change(x.groups[k]); });
+    };
+    entry("a tied use lies elsewhere", lent, [](auto& e) { e.offset += entry_alignment; });
+    entry("a tied use has a place a layer", lent, [](auto& e) { e.stride = entry_alignment; });
+    entry("a tied use is none", lent, [](auto& e) { e.tied = false; });
+    entry("a declaration is a tied use", gain, [](auto& e) { e.tied = true; });
+    entry("the head's table lies elsewhere", head,
+          [](auto& e) { e.offset += 2 * entry_alignment; });
+    entry("a declaration lies elsewhere than its uses", table,
+          [](auto& e) { e.offset += entry_alignment; });
+    entry("a weight lies where another does", up, [&](auto& e) {
+      const auto& other = b.r.entries[b.entry(1, "mlp.proj")];
+      e.offset = other.offset;
+    });
+    entry("a weight reaches out of its group", up,
+          [&](auto& e) { e.offset += b.r.groups[own].count; });
+    entry("a weight is before its group", up, [](auto& e) { e.offset -= entry_alignment; });
+    entry("a weight has fewer elements", up, [](auto& e) { e.count.n /= 2; });
+    entry("a weight is not aligned", up, [](auto& e) { ++e.offset; });
+    entry("a weight is another's", up, [](auto& e) { ++e.parameter; });
+    entry("a weight is another part's", up, [](auto& e) { --e.part; });
+    entry("a weight is in another group", up, [&](auto& e) { e.group = shared; });
+    entry("a weight is in no group", up, [](auto& e) { e.group = max_groups; });
+    entry("a gradient is said to be another sum", lent, [](auto& e) { e.apart = axis::tp; });
+    entry("a gradient collects elsewhere", lent, [](auto& e) { e.gradient += entry_alignment; });
+    group("weights decay otherwise", own, [](auto& g) { g.decay = !g.decay; });
+    group("weights are frozen", own, [](auto& g) { g.frozen = true; });
+    group("weights are balanced", own, [](auto& g) { g.update = update_rule::balance; });
+    group("what stages share is each one's own", shared, [](auto& g) { g.shared = false; });
+    group("a stage's own is shared", own, [](auto& g) { g.shared = true; });
+    group("what stages share is cut over them", shared,
+          [](auto& g) { g.at[axis::pp] = shard(dim::elements); });
+    group("a shared gradient is not summed over stages", shared,
+          [](auto& g) { g.pending = g.pending.without(axis::pp); });
+    group("a gradient is not summed over replicas", own,
+          [](auto& g) { g.pending = g.pending.without(axis::dp); });
+    group("a gradient is summed over shards", own,
+          [](auto& g) { g.pending = g.pending.with(axis::tp); });
+    group("replicas share no states", own, [](auto& g) { g.scattered = {}; });
+    group("what stages share counts on another one", shared,
+          [](auto& g) { g.counted = !g.counted; });
+    group("a stage's own counts nowhere", own, [](auto& g) { g.counted = false; });
+    group("a group lacks elements", own, [](auto& g) { g.count -= 2 * entry_alignment; });
+    group("a stage lacks what it shares", shared, [](auto& g) { g.count = g.share = 0; });
+    group("a share is too small", own, [](auto& g) { g.share -= entry_alignment; });
+    group("states lie in each other", 1, [](auto& g) { g.states = 0; });
+    group("groups lie in each other", 1, [](auto& g) { g.offset = 0; });
+    b.refuses("the stores are too small", [](registry& x) { --x.total; });
+    b.refuses("there is no room for states", [](registry& x) { x.states /= 2; });
+    b.refuses("gradients have other sizes", [](registry& x) { x.gradients += entry_alignment; });
+    b.refuses("a part lacks its last parameter", [](registry& x) { --x.entry_count; });
+    b.refuses("two groups are exchanged",
+              [&](registry& x) { std::swap(x.groups[own], x.groups[shared]); });
+    BOOST_TEST(b.refused >= 35);
+  }
+  s.ranks.pp = 1, s.sums = numerics::batch_invariant;
+  broken_registry b(s, 0);
+  const int head = b.entry(2, "wte");
+  b.refuses("a tied use has no gradient of its own",
+            [&](registry& x) { x.entries[head].gradient = x.entries[head].offset; });
+  b.refuses("its gradient lies among the others'",
+            [&](registry& x) { x.entries[head].gradient = 0; });
+  b.refuses("its gradient is not there", [&](registry& x) { x.gradients = x.total; });
+  b.refuses("two uses collect in one place", [&](registry& x) {
+    x.entries[b.entry(2, "wte")].gradient = x.entries[b.entry(1, "lent")].gradient;
+  });
+  b.refuses("layers lie in each other",
+            [&](registry& x) { x.entries[b.entry(1, "mlp.fc")].stride = entry_alignment; });
+}
+
+// Gradients of blocks are sums over tp, that of the stem is none: each collects apart, and becomes
+// what the other is before they are added up.
+BOOST_AUTO_TEST_CASE(tied_gradients_that_are_other_sums_are_brought_together) {
+  for (const int pp : {1, 2}) {
+    setup s{.ranks = {.tp = 2, .pp = pp}, .batch = {2, 16}};
+    broken_registry b(s, pp - 1, true);
+    const int lent = b.entry(1, "lent");
+    BOOST_TEST((b.r.entries[lent].apart == axis_set(axis::tp)));
+    BOOST_TEST(b.r.entries[lent].gradient >= b.r.total);
+    b.refuses("all is one sum", [&](registry& x) { x.entries[lent].apart = {}; });
+    b.refuses("both collect in one place",
+              [&](registry& x) { x.entries[lent].gradient = x.entries[lent].offset; });
+    const end_of_step end{b.r, mesh(s.ranks)};
+    BOOST_TEST(end.with([](graph&) {}) == " ");
+    const auto brings = [](graph& g) {
+      for (int i = 0;; ++i)
+        if (node* n = find_node(g, op::reduce_gradient, i);
+            n == nullptr || g.at(n->in[0]).from == feed::tied_gradient)
+          return n;
+    };
+    BOOST_TEST_REQUIRE(end.with([&](graph& g) { erase(g, brings(g)); }) ==
+                       "MEGA-P019 tied gradient()");
+    end.refused("it is reduced over others",
+                [&](graph& g) { brings(g)->attr = op::reduction{axis::dp}; });
+    end.refused("it is reduced when it has joined", [&](graph& g) {
+      const node n = *brings(g);
+      erase(g, brings(g));
+      const node* joins = find_node(g, op::add_gradient);
+      insert(g, static_cast<int>(joins - g.nodes) + 1, n);
+    });
+  }
 }

@@ -202,6 +202,98 @@ BOOST_AUTO_TEST_CASE(gradients_of_derived_values_have_a_place_each) {
   BOOST_TEST(found > 0);
 }
 
+namespace {
+
+/// One gain for the whole stream, which every rank of tp has, and for its copies beside shards: as
+/// it is and replicated, and replicated once more at a second place.
+struct shared_gain : gpt {
+  constexpr var block(context& c, int /*kind*/, var x) const {
+    const var g = weight(c, "n", "weight", {hidden_extent()}, {}, ones());
+    const var y = rms_norm(x, g, eps);
+    const auto again = [&](var v) {
+      return rms_norm(to(v, axis::tp, replicate), to(g, axis::tp, replicate), eps);
+    };
+    const var u = column_parallel(c, "u", again(y), {{dim::ffn, ffn}}, false, std),
+              w = column_parallel(c, "w", again(x), {{dim::ffn, ffn}}, false, std);
+    return y + row_parallel(c, "d", swiglu(u, w), 1, hidden_extent(), false, std);
+  }
+};
+/// A weight that is the sum of two, each with reductions of its own.
+struct summed_weights : gpt {
+  constexpr var block(context& c, int /*kind*/, var x) const {
+    const auto gain = [&](const char* name) {
+      return to(weight(c, name, "weight", {hidden_extent()}, {}, ones()), axis::tp, replicate);
+    };
+    const var y = rms_norm(to(x, axis::tp, replicate), gain("a") + gain("b"), eps);
+    return x + row_parallel(c, "d", gelu(column_parallel(c, "u", y, {{dim::ffn, ffn}}, false, std)),
+                            1, hidden_extent(), false, std);
+  }
+};
+template <class Model> Model of_dense() {
+  Model m;
+  static_cast<gpt&>(m) = dense;
+  return m;
+}
+const setup over_tp_and_cp{.ranks = {.tp = 2, .cp = 2}, .batch = {2, 16}};
+
+} // namespace
+
+// Each is reduced where it lies, so that what collects in another state, or is read once more, must
+// lie elsewhere.
+BOOST_AUTO_TEST_CASE(every_state_of_a_parameter_collects_in_a_place_of_its_own) {
+  const auto right = plan_of(of_dense<shared_gain>(), over_tp_and_cp, part_kind::block);
+  BOOST_TEST(right->accepted());
+  value_id leaves[2]{-1, -1}; // of the gain: as it is and replicated, however often that is
+  int count = 0;
+  for (int i = 0; i < right->g.value_count; ++i) {
+    const value& v = right->g.at(static_cast<value_id>(i));
+    if (v.is != role::gradient || v.dims[0] != extent(dim::hidden, dense.hidden) || v.rank != 1)
+      continue;
+    const bool known = v.grad_of == leaves[0] || v.grad_of == leaves[1];
+    BOOST_TEST_REQUIRE(count < 2 + known);
+    if (!known) leaves[count++] = v.grad_of;
+  }
+  BOOST_TEST_REQUIRE(count == 2);
+  const auto move = [&](planned& p, value_id leaf, const address& to) {
+    for (int i = 0; i < p.g.value_count; ++i)
+      if (const auto v = static_cast<value_id>(i);
+          p.g.at(v).is == role::gradient && p.g.at(v).grad_of == leaf)
+        p.at(v) = to;
+  };
+  const auto place = [&](value_id leaf) {
+    for (int i = 0;; ++i)
+      if (const value& v = right->g.at(static_cast<value_id>(i));
+          v.is == role::gradient && v.grad_of == leaf)
+        return right->plan.at[static_cast<unsigned>(i)];
+  };
+  for (const int k : {0, 1}) {
+    auto p = std::make_unique<planned>(*right);
+    move(*p, leaves[k], place(leaves[1 - k]));
+    BOOST_TEST(!p->accepted(), "one place for two leaves");
+  }
+  auto p = std::make_unique<planned>(*right); // both in the parameter's own
+  for (const value_id leaf : leaves) move(*p, leaf, {space::gradients, 0});
+  BOOST_TEST(!p->accepted(), "the parameter's place for two leaves");
+}
+
+BOOST_AUTO_TEST_CASE(a_gradient_of_two_parameters_is_not_reduced_where_it_lies) {
+  const auto right = plan_of(of_dense<summed_weights>(), over_tp_and_cp, part_kind::block);
+  BOOST_TEST(right->accepted());
+  int found = 0;
+  for (int i = 0; i < right->g.node_count; ++i) {
+    const node& n = right->g.at_node(i);
+    if (!detail::may_alias(n) || n.when != phase::epilogue || right->plan.renames(n)) continue;
+    const bool again = std::any_of(right->g.nodes + i + 1, right->g.nodes + right->g.node_count,
+                                   [&](const node& o) { return o.in[0] == n.in[0]; });
+    if (!again) continue;
+    auto p = std::make_unique<planned>(*right);
+    p->at(n.out[0]) = p->at(n.in[0]);
+    BOOST_TEST(!p->accepted(), "the first of two reductions of one value");
+    ++found;
+  }
+  BOOST_TEST(found > 0);
+}
+
 BOOST_AUTO_TEST_CASE(an_input_lies_by_its_number) {
   int found = 0;
   each_plan([&](const planned& right) {

@@ -72,6 +72,7 @@ struct backward {
   builder& b;
   value_id ct[max_values]{};
   bool wanted[max_values]{};
+  bool collects[max_values]{};    ///< also what the end of a step gives, in the main-grad store
   bool asked[max_values]{};       ///< whose cotangent an adjoint has read
   node_id given_by[max_values]{}; ///< the last node whose adjoint gave to it, plus 1
   int at = 0;                     ///< the node whose adjoint runs
@@ -139,6 +140,22 @@ struct backward {
     }
   }
 
+  /// A finished gradient has a place of its own: where adjoints hand on one value to several
+  /// parameters, or what a value computed of parameters collects, it is copied there.
+  constexpr void own_gradients() {
+    graph& g = b.g;
+    for (int i = 0; i < g.parameter_count; ++i) {
+      const value_id p = g.parameters[i].v;
+      value_id& dp = ct[p];
+      if (dp < 0) continue;
+      bool other = g.at(dp).is == role::gradient && g.at(dp).grad_of != p;
+      for (int k = 0; k < i; ++k) other = other || ct[g.parameters[k].v] == dp;
+      if (!other) continue;
+      dp = b.emit(op::cast, {dp}, g.parameters[i].line, op::cast_attributes{g.at(dp).type});
+      g.at(dp).grad_of = p;
+    }
+  }
+
   /// Runs the adjoint of node i, and records MEGA-P017 where a gradient would end there without a
   /// word: a cotangent that came and was not asked for, or an operand that wants one and got none.
   [[gnu::cold]] constexpr void run_adjoint(int i, const node& n) {
@@ -174,7 +191,7 @@ struct backward {
   /// Parameters, and values the prologue derives from them, collect their gradients over
   /// micro-batches in the main-grad store; all others get one cotangent a micro-batch.
   constexpr bool accumulates_in_store(value_id v) const {
-    return b.when != phase::epilogue && before_forward(b.g.at(v));
+    return (b.when != phase::epilogue || collects[v]) && before_forward(b.g.at(v));
   }
 };
 

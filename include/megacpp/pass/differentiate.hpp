@@ -55,15 +55,22 @@ constexpr gradients differentiate(builder& b) {
   }
   b.derived = true;
   b.when = phase::input_gradient;
-  // A tied parameter is reduced where it is declared first; here its gradient only collects.
-  bool tied[max_values]{};
+  // A tied parameter is reduced where it is declared first; here its gradient only collects, in the
+  // state in which all that uses it has it. Behind that, each state is reduced and added there.
+  bool skipped[max_nodes]{};
   value_id finished[max_values]{}; // whose cotangent is a parameter's gradient here
+  int readers[max_values]{};
+  for (int i = 0; i < forward; ++i)
+    for (value_id v : g.at_node(i).in)
+      if (v >= 0) ++readers[v];
   for (int i = 0; i < g.value_count; ++i) finished[i] = static_cast<value_id>(i);
-  for (int i = 0; i < g.parameter_count; ++i) tied[g.parameters[i].v] = g.parameters[i].tied;
+  for (int i = 0; i < g.parameter_count; ++i) d.collects[g.parameters[i].v] = g.parameters[i].tied;
   for (int i = 0; i < forward; ++i) {
     const node& n = g.at_node(i);
-    if (n.when != phase::prologue || !n.op->linear || !tied[n.in[0]]) continue;
-    tied[n.out[0]] = true;
+    if (n.when != phase::prologue || !n.op->linear || !d.collects[n.in[0]] || readers[n.in[0]] > 1)
+      continue;
+    skipped[i] = true;
+    d.collects[n.in[0]] = false, d.collects[n.out[0]] = true;
     for (value_id& v : finished)
       if (v == n.in[0]) v = n.out[0];
   }
@@ -73,7 +80,7 @@ constexpr gradients differentiate(builder& b) {
       if ((n.when == phase::prologue) != (pass == 1)) continue;
       bool any = false;
       for (value_id v : n.in) any = any || d.wants(v);
-      if (!any || (pass == 1 && tied[n.in[0]])) continue;
+      if (!any || skipped[i]) continue;
       if (pass == 1 && !n.op->linear)
         for (value_id v : n.out)
           if (v >= 0 && d.ct[v] >= 0) {
@@ -83,6 +90,7 @@ constexpr gradients differentiate(builder& b) {
       d.run_adjoint(i, n);
     }
     if (pass == 0) d.own_stream();
+    else d.own_gradients();
     b.when = phase::epilogue;
   }
   b.when = phase::forward;

@@ -1,13 +1,70 @@
 // hoist: what depends on parameters alone is computed once a step. Marks such nodes as the
 // prologue; their transposes then become the epilogue, so that the gradient of a weight is summed
-// over micro-batches first and over ranks once.
+// over micro-batches first and over ranks once. What is computed twice becomes one value: a weight
+// that is converted at each of its uses is converted once, and collects one gradient.
 #pragma once
 
-#include <megacpp/graph/builder.hpp>
+#include <megacpp/op/redistribute.hpp>
 
 namespace mc {
 
+namespace detail {
+
+/// The parameter that a value is in another state, without data movement, or -1.
+constexpr value_id renamed_parameter(const graph& g, value_id v) {
+  while (v >= 0 && g.at(v).producer >= 0) {
+    const node& n = g.at_node(g.at(v).producer);
+    if (!n.op->redistributes || n.attr.as<op::transition>().by() != collective::none) return -1;
+    v = n.in[0];
+  }
+  return v >= 0 && g.at(v).is == role::parameter ? v : value_id{-1};
+}
+/// Whether two nodes of the prologue give the same: one op on the same operands, or conversions of
+/// one parameter that end in one placement.
+constexpr bool same_work(const graph& g, const node& n, const node& o) {
+  if (n.op != o.op) return false;
+  bool same = n.attr == o.attr && n.op->changes == 0;
+  for (int k = 0; same && k < max_inputs; ++k) same = n.in[k] == o.in[k];
+  if (same || !n.op->redistributes) return same;
+  const value_id p = renamed_parameter(g, n.out[0]);
+  return p >= 0 && p == renamed_parameter(g, o.out[0]) && g.at(n.out[0]).at == g.at(o.out[0]).at;
+}
+
+/// Lets those who read what a node of the prologue gives read an earlier node that gives the same,
+/// and leaves out the later one.
+[[gnu::cold]] constexpr void merge_prologue(graph& g) {
+  value_id first[max_values]{}; // by which a value is replaced
+  for (int i = 0; i < g.value_count; ++i) first[i] = static_cast<value_id>(i);
+  const auto replace = [&](value_id& v) {
+    if (v >= 0) v = first[v];
+  };
+  int kept = 0;
+  for (int i = 0; i < g.node_count; ++i) {
+    for (value_id& v : g.at_node(i).in) replace(v);
+    const node n = g.at_node(i);
+    int same = n.when == phase::prologue ? 0 : kept;
+    while (same < kept &&
+           !(g.at_node(same).when == phase::prologue && same_work(g, n, g.at_node(same))))
+      ++same;
+    for (int k = 0; k < max_outputs; ++k) {
+      const value_id v = n.out[k];
+      if (v < 0) continue;
+      g.at(v).producer = static_cast<node_id>(same < kept ? -1 : kept);
+      if (same < kept) first[v] = g.at_node(same).out[k];
+    }
+    if (same == kept) g.at_node(kept++) = n;
+  }
+  for (int i = kept; i < g.node_count; ++i) g.at_node(i) = node{};
+  g.node_count = kept;
+  for (value_id& v : g.outputs) replace(v);
+  replace(g.side_loss);
+  for (int r = 0; r < g.region_count; ++r) replace(g.regions[r].trips);
+}
+
+} // namespace detail
+
 [[gnu::cold]] constexpr void hoist(graph& g) {
+  bool any = false;
   for (int i = 0; i < g.node_count; ++i) {
     node& n = g.at_node(i);
     bool constant = n.region < 0; // what each trip has anew is none
@@ -17,8 +74,9 @@ namespace mc {
       constant = constant && (x.is == role::parameter ||
                               (x.producer >= 0 && g.at_node(x.producer).when == phase::prologue));
     }
-    if (constant) n.when = phase::prologue;
+    if (constant) n.when = phase::prologue, any = true;
   }
+  if (any && g.wrong.code == fault::none) detail::merge_prologue(g);
 }
 
 } // namespace mc

@@ -83,7 +83,11 @@ struct meaning {
     if (v.is == role::gradient && v.grad_of >= 0) t.of[i] = mixed(sums[v.grad_of], t.of[v.grad_of]);
     if (sums[i] != 0) m.collected += mixed(sums[i], t.of[i]);
   }
+  term early[max_values]{};
+  for (int i = 0; i < g.value_count; ++i) early[i] = sums[i];
   run(phase::epilogue, phase::epilogue);
+  for (int i = 0; i < g.value_count; ++i) // what a tied use of several states adds at the end
+    if (sums[i] != early[i]) m.collected += mixed(sums[i] - early[i], t.of[i] + 1);
   for (int k = 0; k < owed_values; ++k) m.values[k] = t.at(owed_value(g, static_cast<owed>(k)));
   for (int r = 0; r < g.region_count; ++r) m.trips[r] = t.at(g.regions[r].trips);
   for (int i = 0; i < g.parameter_count; ++i) { // finished, or left to be

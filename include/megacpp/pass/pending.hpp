@@ -50,7 +50,8 @@ constexpr bool collects_for(const graph& g, value_id gradient, const parameter_i
     parameter_info& p = g.parameters[i];
     if (p.frozen || p.tied || p.gradient < 0) continue;
     const pending_gradient left = pending_gradient_of(g, p);
-    bool alone = g.at(left.v).is != role::gradient || collects_for(g, left.v, p);
+    bool alone = left.v == p.gradient || reads[left.v] == 1;
+    alone = alone && (g.at(left.v).is != role::gradient || collects_for(g, left.v, p));
     for (value_id v = p.gradient; v != left.v; v = g.at_node(g.at(v).producer).in[0])
       alone = alone && reads[v] == (v == p.gradient ? 0 : 1);
     if (!alone) continue;

@@ -71,6 +71,22 @@ constexpr bool may_alias(const node& n) {
   return c == collective::none || (c == collective::all_reduce && n.when == phase::epilogue);
 }
 
+/// Of those, whether it moves nothing.
+constexpr bool leaves_as_is(const node& n) {
+  return n.attr.as<op::transition>().by() == collective::none;
+}
+
+/// How often nodes read what lies where v does: contributions to one gradient lie in one place.
+constexpr int reads_of_place(const graph& g, value_id v) {
+  const value& x = g.at(v);
+  int reads = 0;
+  for (int i = 0; i < g.node_count; ++i)
+    for (value_id in : g.at_node(i).in)
+      reads += in == v || (in >= 0 && x.is == role::gradient && g.at(in).is == role::gradient &&
+                           g.at(in).grad_of == x.grad_of);
+  return reads;
+}
+
 struct placed_value {
   value_id v = -1;
   int first = 0, last = 0; ///< node indices
@@ -92,10 +108,24 @@ struct placer {
   constexpr placer(const graph& graph, const running_order& runs) : g(graph), order(runs) {
     for (auto& b : buffer_of) b = -1;
     for (auto& l : last_use) l = -1;
-    for (int i = 0; i < g.node_count; ++i) aliases[i] = may_alias(g.nodes[i]);
+    for (int i = 0; i < g.node_count; ++i) {
+      const node& n = g.nodes[i];
+      aliases[i] = may_alias(n) && (leaves_as_is(n) || read_by_one(n.in[0]));
+    }
   }
 
   constexpr address& at(value_id v) { return plan.at[v]; }
+
+  /// Whether one node alone reads what lies where v does, under any of its names, so that it may
+  /// write there.
+  constexpr bool read_by_one(value_id v) const {
+    while (reads_of_place(g, v) == 1 && finishes(v) < 0) {
+      const node_id made = g.at(v).producer;
+      if (made < 0 || !aliases[made]) return true;
+      v = g.at_node(made).in[0];
+    }
+    return false;
+  }
 
   constexpr void find_uses() {
     for (int i = 0; i < g.node_count; ++i)
@@ -204,11 +234,23 @@ struct placer {
     for (value_id v : n.in) readers += v >= 0 && buffer_of[v] == b;
     return readers == 1;
   }
-  /// The store slot in which the gradient of a leaf collects: the parameter's own, when the leaf is
-  /// the parameter with another name for its state.
+  /// The leaf that collects where the finished gradient of parameter i lies, since this is what it
+  /// collects, or a reduction of that in its place; or -1.
+  constexpr value_id collects_for(int i) const {
+    value_id v = g.parameters[i].gradient;
+    while (v >= 0 && g.at(v).is != role::gradient) {
+      const node_id made = g.at(v).producer;
+      v = made >= 0 && aliases[made] ? g.at_node(made).in[0] : value_id{-1};
+    }
+    return v < 0 ? value_id{-1} : g.at(v).grad_of;
+  }
+  /// The slot in which the gradient of a leaf collects, which no other leaf shares: the parameter's
+  /// own, when the leaf is the parameter with another name for its state and alone finishes its
+  /// gradient.
   constexpr address gradient_of(value_id leaf) {
     const address a = at(leaf);
-    if (a.in == space::weights) return {space::gradients, a.offset};
+    if (a.in == space::weights && collects_for(static_cast<int>(a.offset)) == leaf)
+      return {space::gradients, a.offset};
     address& d = leaf_gradient[leaf];
     if (d.in == space::none) {
       d = {space::derived_gradients, plan.derived_gradients};

@@ -42,16 +42,20 @@ struct memory_walk {
     });
     for (value_id v : {g.outputs[0], g.outputs[1], g.side_loss})
       if (v >= 0) last_use[v] = when;
+    for (int i = 0; i < g.parameter_count; ++i)
+      if (const value_id v = g.parameters[i].gradient; v >= 0) last_use[v] = when;
   }
 
   constexpr const address& at(value_id v) const { return plan.at[v]; }
   constexpr std::int64_t bytes(value_id v) const { return local_bytes(g.ranks, g.at(v)); }
-  /// Bytes of the arena a value lies in; -1: not an arena of this plan.
+  /// Bytes of the arena a value lies in, or gradients of a layer; -1: not an arena of this plan.
   constexpr std::int64_t size_of_space(space s) const {
     switch (s) {
     case space::saved: return plan.saved;
     case space::working: return plan.working;
     case space::derived: return plan.derived;
+    case space::derived_gradients: return plan.derived_gradients;
+    case space::gradients: return g.parameter_count;
     default: return -1;
     }
   }
@@ -115,11 +119,13 @@ struct memory_walk {
                            : made.when == phase::forward && (in_backward(n.when) || again);
     if (apart) fail(n, v);
   }
-  /// The gradients of values that the prologue derives: each leaf has a place of its own, in which
-  /// all its contributions collect until the end of the step. Those of parameters lie in theirs.
+  /// Each leaf has a slot of its own, in which all contributions to its gradient collect until the
+  /// end of the step: the one of a parameter, if the leaf is that in another state, or one among
+  /// derived gradients.
   constexpr void check_gradients() {
     struct slot {
       value_id leaf;
+      space in;
       std::int64_t first, end;
     } slots[max_values]{};
     int n = 0;
@@ -129,17 +135,14 @@ struct memory_walk {
       const node& by = g.at_node(g.at(v).producer);
       if (g.at(v).grad_of < 0) return fail(by, v);
       const address &a = at(v), &leaf = at(g.at(v).grad_of);
-      if (leaf.in == space::weights) {
-        if (a.in != space::gradients || a.offset != leaf.offset) fail(by, v);
-        continue;
-      }
-      if (a.in != space::derived_gradients) fail(by, v);
-      const slot mine{g.at(v).grad_of, a.offset, a.offset + bytes(v)};
-      if (mine.first < 0 || mine.end > plan.derived_gradients || mine.first % memory_alignment != 0)
+      const piece lies = piece_of(v);
+      if (a.in == space::gradients ? leaf.in != space::weights || a.offset != leaf.offset
+                                   : a.in != space::derived_gradients || !fits(lies))
         fail(by, v);
+      const slot mine{g.at(v).grad_of, a.in, lies.first, lies.end};
       for (const slot *o = slots, *end = slots + n; o != end; ++o)
-        if (o->leaf == mine.leaf ? o->first != mine.first
-                                 : o->first < mine.end && mine.first < o->end)
+        if (o->leaf == mine.leaf ? o->in != mine.in || o->first != mine.first
+                                 : o->in == mine.in && o->first < mine.end && mine.first < o->end)
           fail(by, v, o->leaf);
       slots[n++] = mine;
     }
@@ -148,6 +151,9 @@ struct memory_walk {
   constexpr void check_outputs() {
     for (value_id v : {g.outputs[0], g.outputs[1], g.side_loss})
       if (v >= 0 && g.at(v).producer >= 0) read(g.at_node(g.at(v).producer), v);
+    for (int i = 0; i < g.parameter_count; ++i)
+      if (const value_id v = g.parameters[i].gradient; v >= 0 && g.at(v).producer >= 0)
+        read(g.at_node(g.at(v).producer), v);
   }
 
   constexpr void read(const node& n, value_id v) {
@@ -155,23 +161,39 @@ struct memory_walk {
     if (g.at(v).producer < 0 || size_of_space(at(v).in) < 0) return;
     if (!living[v]) fail(n, v);
   }
-  /// Values whose memory v takes over are gone; other names of the same bytes stay.
-  constexpr void write(int when, const node& n, value_id v, bool alias) {
-    if (at(v).in == space::none) return fail(n, v);
-    const std::int64_t size = size_of_space(at(v).in);
-    if (size < 0) {
-      if (!alias && !may_lie_outside(v)) fail(n, v);
-      return;
-    }
-    const piece mine{v, at(v).in, at(v).offset, at(v).offset + bytes(v)};
-    if (mine.first < 0 || mine.end > size || mine.first % memory_alignment != 0) return fail(n, v);
+  /// Where a value lies: bytes, or which of the gradients of a layer.
+  constexpr piece piece_of(value_id v) const {
+    const std::int64_t first = at(v).offset;
+    return {v, at(v).in, first, first + (at(v).in == space::gradients ? 1 : bytes(v))};
+  }
+  constexpr bool fits(const piece& p) const {
+    return p.first >= 0 && p.end <= size_of_space(p.in) &&
+           (p.in == space::gradients || p.first % memory_alignment == 0);
+  }
+  /// Whether both add to the gradient of one leaf.
+  constexpr bool collect_together(value_id v, value_id o) const {
+    return g.at(v).is == role::gradient && g.at(o).is == role::gradient &&
+           g.at(v).grad_of == g.at(o).grad_of;
+  }
+  /// Values whose memory v takes over are gone; other names of the same bytes stay, and what adds
+  /// to the same gradient. `in_place`: v lies where the node's operand does, which it changes.
+  constexpr void write(int when, const node& n, value_id v, bool alias, bool in_place) {
+    const space in = at(v).in;
+    if (in == space::none) return fail(n, v);
+    const std::int64_t size = size_of_space(in);
+    const bool outside = size < 0 || in == space::gradients || in == space::derived_gradients;
+    if (outside && !alias && !in_place && !may_lie_outside(v)) fail(n, v);
+    if (size < 0) return;
+    const piece mine = piece_of(v);
+    if (!fits(mine)) return fail(n, v);
     piece* kept = pieces;
     for (const piece *o = pieces, *end = pieces + count; o != end; ++o) {
       const bool meets = o->in == mine.in && o->first < mine.end && mine.first < o->end;
       if (o->v == v) continue; // of the trip before
-      if (last_use[o->v] < when || (meets && !alias)) {
+      const bool gone = meets && !alias && !collect_together(o->v, v);
+      if (last_use[o->v] < when || gone) {
         living[o->v] = false;
-        if (last_use[o->v] >= when) overwrite(n, *o, mine);
+        if (last_use[o->v] >= when) overwrite(n, *o, mine, in_place);
         continue;
       }
       *kept++ = *o;
@@ -183,10 +205,11 @@ struct memory_walk {
   }
   /// A node may write over what it reads only where its op works in place, over that operand alone,
   /// and never over what it writes.
-  constexpr void overwrite(const node& n, const piece& old, const piece& mine) {
+  constexpr void overwrite(const node& n, const piece& old, const piece& mine, bool in_place) {
     const bool takes_over = mine.v == n.out[0] && old.first == mine.first;
+    const int operand = in_place ? 0 : n.op->in_place;
     for (int k = 0; k < max_inputs; ++k)
-      if (n.in[k] == old.v && !(takes_over && k == n.op->in_place)) fail(n, old.v, mine.v);
+      if (n.in[k] == old.v && !(takes_over && k == operand)) fail(n, old.v, mine.v);
     for (value_id v : n.out)
       if (v == old.v) fail(n, old.v, mine.v);
   }
@@ -196,9 +219,9 @@ struct memory_walk {
     if (n.region >= 0) read(n, g.regions[n.region].trips);
     if (n.region >= 0 && n.op->accumulates && was_run(n))
       read(n, n.out[0]); // adds to the trip before
-    const bool alias = may_alias(n) && plan.renames(n);
+    const bool renames = may_alias(n) && plan.renames(n), alias = renames && leaves_as_is(n);
     for (value_id v : n.out)
-      if (v >= 0) write(when, n, v, alias);
+      if (v >= 0) write(when, n, v, alias, renames && !alias);
   }
 };
 

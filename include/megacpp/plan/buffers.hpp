@@ -42,9 +42,11 @@ struct touched {
 
 private:
   constexpr void read(const graph& g, const memory_plan& plan, value_id v) {
-    const value& x = g.values[v];
     reads[static_cast<int>(plan.at[v].in)] = true;
     if (plan.at[v].in != space::input) return reach(g, plan, v);
+    while (g.values[v].is != role::input && g.values[v].producer >= 0) // another name of one
+      v = g.at_node(g.values[v].producer).in[0];
+    const value& x = g.values[v];
     const std::int64_t end = first_byte(g, x) + local_bytes(g.ranks, x);
     std::int64_t& most = is_seed(x) ? end_of_seed : ends_of_feeds[static_cast<int>(x.from)];
     if (most < end) most = end;

@@ -48,17 +48,19 @@ template <class Amount> constexpr int largest_stage(int pp, Amount amount) {
   return largest;
 }
 
-/// Parameters of one stage, local, in elements of the flat stores: those of one group, or all. The
-/// last stage has a copy of what its head shares with the first one's stem.
+/// Parameters of one stage, local, in elements of the flat stores: those of one group, or all. Of
+/// what stages share, each has one copy whose parts use it.
 constexpr std::int64_t stored_elements(const registry& r, std::span<const int> layers,
                                        int group = -1) {
   std::int64_t n = 0;
   for (int i = 0; i < r.entry_count; ++i) {
     const registry::entry& e = r.entries[i];
     if (group >= 0 && e.group != group) continue;
-    const int uses = layers[static_cast<unsigned>(e.part)];
+    int uses = layers[static_cast<unsigned>(e.part)];
+    for (int j = 0; uses == 0 && r.groups[e.group].shared && j < r.entry_count; ++j)
+      if (const registry::entry& o = r.entries[j]; o.declared == i)
+        uses = layers[static_cast<unsigned>(o.part)] > 0 ? 1 : 0;
     if (!e.tied) n += aligned_elements(e.count.n) * uses;
-    else if (layers.front() == 0 && uses > 0) n += aligned_elements(e.count.n);
   }
   return n;
 }
@@ -67,8 +69,7 @@ constexpr std::int64_t stored_elements(const registry& r, std::span<const int> l
 constexpr std::int64_t tied_elements(const registry& r, std::span<const int> layers) {
   std::int64_t n = 0;
   for_each_tie(r, [&](const registry::entry& e, int) {
-    if (layers.front() != 0 && layers[static_cast<unsigned>(e.part)] != 0)
-      n += aligned_elements(e.count.n);
+    if (layers[static_cast<unsigned>(e.part)] != 0) n += aligned_elements(e.count.n);
   });
   return n;
 }

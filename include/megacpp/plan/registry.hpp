@@ -7,11 +7,17 @@
 // each keeps the masters and moments of its share of a group's range alone. Ranges are padded to
 // equal shares when it is known how many ranks there are.
 //
-// Under numerics::batch_invariant a tied use collects its gradient apart, behind all others, and
-// the step's end adds it to that of the declaration, because a sum to which head and stem add in
-// turn depends on the size of a micro-batch; else both uses add to one gradient. Pipeline stages
-// hold other layers: ranges are shards over pp, but for what several stages hold, a tied parameter.
-// Its uses collect on their own stages, as a pending sum over pp.
+// All uses of a parameter add to one gradient where that is a sum over the same ranks for each and
+// no sum has to be taken apart. Else a tied use collects its gradient apart, behind all others, and
+// the step's end makes each a sum over the same ranks and adds it to that of the declaration: where
+// one part uses it in another state, where the declaration's gradient is finished at the end of the
+// passes, and under numerics::batch_invariant, because a sum to which head and stem add in turn
+// depends on the size of a micro-batch.
+//
+// Pipeline stages hold other layers: ranges are shards over pp, but for what several stages hold, a
+// tied parameter. Each stage with a part that uses one holds it, whose uses collect there, as a
+// pending sum over pp. What is used by the same parts is one group, of which a stage holds all or
+// nothing.
 #pragma once
 
 #include <megacpp/plan/names.hpp>
@@ -37,7 +43,9 @@ struct registry {
     local_count count;
     int group = 0;
     bool tied = false;         ///< shares the offset of another entry
+    int declared = -1;         ///< of a tied one: the entry that it means
     std::int64_t gradient = 0; ///< elements, in the main grads: `offset`, or a tied use's own
+    axis_set apart{}; ///< over which this gradient is a sum that those of other uses are not
   };
   struct group {
     placement at{};
@@ -51,7 +59,7 @@ struct registry {
     std::int64_t offset = 0, count = 0; ///< elements, padding between entries included
     std::int64_t share = 0;             ///< of these, whose masters and moments a rank has
     std::int64_t states = 0;            ///< where those begin, in elements
-    bool counted = true;                ///< here: no stage before has the group, too
+    bool counted = true;                ///< here: no stage before holds what is shared, too
   };
   entry entries[max_entries]{};
   group groups[max_groups]{};
@@ -89,11 +97,34 @@ constexpr std::int64_t padded_to_shares(std::int64_t n, int shares) {
 }
 
 namespace detail {
-/// Whether a parameter of the stem or the head is one that the other uses, too.
-constexpr bool is_tied(std::span<const graph* const> parts, const value& v) {
-  for (const graph* g : {parts.front(), parts.back()})
-    for (int i = 0; i < g->parameter_count; ++i)
-      if (g->parameters[i].tied && same_name(g->at(g->parameters[i].v), v)) return true;
+/// Whether a part declares the parameter that files call `v`, or has tied it: each layer of a block
+/// declares one of another name.
+constexpr bool uses(std::span<const graph* const> parts, std::size_t part, const value& v) {
+  const bool block = part > 0 && part + 1 < parts.size();
+  const graph& g = *parts[part];
+  for (int i = 0; i < g.parameter_count; ++i)
+    if ((g.parameters[i].tied || !block) && same_name(g.at(g.parameters[i].v), v)) return true;
+  return false;
+}
+/// Whether the same parts use two parameters of these names.
+constexpr bool used_alike(std::span<const graph* const> parts, const value& v, const value& o) {
+  for (std::size_t p = 0; p < parts.size(); ++p)
+    if (uses(parts, p, v) != uses(parts, p, o)) return false;
+  return true;
+}
+/// Whether one of these layers uses the parameter of this name.
+constexpr bool held(std::span<const graph* const> parts, std::span<const int> layers,
+                    const value& v) {
+  for (std::size_t p = 0; p < layers.size(); ++p)
+    if (layers[p] > 0 && uses(parts, p, v)) return true;
+  return false;
+}
+/// Whether a parameter of a part is one that other parts use, too.
+constexpr bool is_shared(std::span<const graph* const> parts, std::size_t part,
+                         const parameter_info& info, const value& v) {
+  if (info.tied) return true;
+  for (std::size_t p = 0; p < parts.size(); ++p)
+    if (p != part && uses(parts, part, v) && uses(parts, p, v)) return true;
   return false;
 }
 /// Axes and dims matter to a group, not levels: what is reduced where.
@@ -112,6 +143,24 @@ constexpr axis_set pending_axes(const graph& g, const parameter_info& p) {
     if (g.at(p.gradient).at.at[a] == partial) over = over.with(static_cast<axis>(a));
   return over;
 }
+/// Over which axes the gradients of all uses of a parameter are.
+constexpr axis_set pending_axes(std::span<const graph* const> parts, const parameter_info& p,
+                                const value& v, axis_set over) {
+  for (std::size_t k = 0; k < parts.size(); ++k) {
+    const graph& g = *parts[k];
+    const bool block = k > 0 && k + 1 < parts.size();
+    for (int i = 0; i < g.parameter_count; ++i) {
+      const parameter_info& o = g.parameters[i];
+      if ((o.tied || !block) && (o.tied || p.tied) && same_name(g.at(o.v), v))
+        over = over.also_in(pending_axes(g, o));
+    }
+  }
+  return over;
+}
+/// Whether what a part adds to the gradient of a parameter is there when its passes are done.
+constexpr bool collects(const graph& g, const parameter_info& p) {
+  return p.gradient < 0 || g.at(p.gradient).is == role::gradient;
+}
 constexpr void refuse(registry& r, fault f, const value& v, const parameter_info& info,
                       int over = -1, const char* why = "") {
   if (r.wrong.code != fault::none) return;
@@ -124,18 +173,20 @@ constexpr void refuse(registry& r, fault f, const value& v, const parameter_info
 } // namespace detail
 
 /// `parts` are the graphs of stem, block kinds and head, of training after its passes; `layers[i]`
-/// how many layers part i has, in the model or on one pipeline stage. The stage of the head has a
-/// copy of what the head is tied to, in the order of the declarations. All stages have the same
-/// groups, whose ranges may be empty. `ranks`: the mesh, for its sizes; where they are not known,
-/// ranks are taken to be alone.
+/// how many layers part i has, in the model or on one pipeline stage, `before[i]` how many on the
+/// stages before that one. A stage has a copy of what is declared on another one and used here, in
+/// the order of the declarations. All stages have the same groups, whose ranges may be empty.
+/// `ranks`: the mesh, for its sizes; where they are not known, ranks are taken to be alone.
 constexpr registry make_registry(std::span<const graph* const> parts, std::span<const int> layers,
-                                 int zero = 0, const mesh& ranks = {}) {
+                                 int zero = 0, const mesh& ranks = {},
+                                 std::span<const int> before = {}) {
   registry r;
   r.wrong = fault_of_names(parts);
   if (parts.size() > max_entries && r.wrong.code == fault::none)
     r.wrong.code = fault::S004, r.wrong.what << "more than 160 parts";
   if (parts.size() > max_entries) return r;
   r.part_count = static_cast<int>(parts.size());
+  const value* named[max_groups]{}; // one parameter of each group
   const bool staged = !parts.empty() && !parts.front()->ranks.trivial(axis::pp);
   for (unsigned p = 0; p < parts.size(); ++p) {
     const graph& g = *parts[p];
@@ -149,14 +200,18 @@ constexpr registry make_registry(std::span<const graph* const> parts, std::span<
       registry::entry& e = r.entries[r.entry_count++];
       e.part = static_cast<int>(p), e.parameter = i, e.tied = info.tied;
       e.count = local_size(g.ranks, v);
-      const bool in_block = p > 0 && p + 1 < parts.size();
-      const bool shared = staged && !in_block && detail::is_tied(parts, v);
+      const bool shared = staged && detail::is_shared(parts, p, info, v);
       placement at = v.at;
       if (staged && !shared) at[axis::pp] = shard(dim::elements);
       int k = 0;
-      axis_set pending = detail::pending_axes(g, info);
+      const axis_set own = detail::pending_axes(g, info);
+      axis_set pending =
+          detail::is_shared(parts, p, info, v) ? detail::pending_axes(parts, info, v, own) : own;
+      e.apart = own.without(pending);
       if (shared && !info.frozen) pending = pending.with(axis::pp);
-      while (k < r.group_count && !detail::same_group(r.groups[k], at, info, shared, pending)) ++k;
+      while (k < r.group_count && !(detail::same_group(r.groups[k], at, info, shared, pending) &&
+                                    (!shared || detail::used_alike(parts, *named[k], v))))
+        ++k;
       if (k == max_groups) {
         detail::refuse(r, fault::S004, v, info, -1,
                        ": more than 8 ways of storing and updating parameters");
@@ -166,6 +221,7 @@ constexpr registry make_registry(std::span<const graph* const> parts, std::span<
         r.groups[k] = {at, info.decay, info.frozen, info.update, info.rate, shared, pending};
         if (zero > 0 && info.update == update_rule::adamw)
           r.groups[k].scattered = pending.also_in(replica_axes);
+        named[k] = &v;
         ++r.group_count;
       }
       e.group = k;
@@ -187,15 +243,14 @@ constexpr registry make_registry(std::span<const graph* const> parts, std::span<
         registry::entry& e = r.entries[i];
         if (e.part == static_cast<int>(p) && e.group == k && !e.tied) e.stride = within;
       }
-      const bool copied = group.shared && layers[p] == 0 && layers.front() + layers.back() > 0;
-      r.total += within * (copied ? 1 : layers[p]);
+      r.total += within * (group.shared ? detail::held(parts, layers, *named[k]) : layers[p]);
     }
     const int shares = shares_of(ranks, group.scattered);
     group.count = padded_to_shares(r.total - group.offset, shares);
     r.total = group.offset + group.count;
     group.share = group.count / shares, group.states = r.states;
     r.states += group.share;
-    group.counted = !group.shared || layers.front() > 0;
+    group.counted = !group.shared || !detail::held(parts, before, *named[k]);
   }
   r.gradients = r.total;
   int ties = 0;
@@ -216,8 +271,11 @@ constexpr registry make_registry(std::span<const graph* const> parts, std::span<
       const value& w = h.at(declared.v);
       if (!same_name(v, w)) continue;
       found = true;
+      e.declared = j;
       e.offset = e.gradient = o.offset;
-      if (!info.frozen && !staged && g.sums == numerics::batch_invariant) {
+      const bool own = (!staged && g.sums == numerics::batch_invariant) || e.apart != o.apart ||
+                       !detail::collects(h, declared);
+      if (!info.frozen && own && layers[static_cast<unsigned>(e.part)] > 0) {
         e.gradient = r.gradients;
         r.gradients += aligned_elements(e.count.n);
         if (++ties > max_slots)
@@ -225,11 +283,21 @@ constexpr registry make_registry(std::span<const graph* const> parts, std::span<
       }
       if (!v.same_dims(w)) detail::refuse(r, fault::S003, v, info);
       for (int a = 0; a < axes; ++a)
-        if (v.at.at[a] != w.at.at[a]) detail::refuse(r, fault::P002, v, info, a);
+        if (const auto one = static_cast<axis>(a);
+            v.at.at[a] != w.at.at[a] ||
+            r.groups[e.group].pending.has(one) != r.groups[o.group].pending.has(one))
+          detail::refuse(r, fault::P002, v, info, a);
       if (v.type != w.type || !info.declares_alike(declared))
         detail::refuse(r, fault::C004, v, info);
     }
     if (!found) detail::refuse(r, fault::C001, v, info);
+  }
+  for (int i = 0; i < r.entry_count; ++i) {
+    const registry::entry& e = r.entries[i];
+    const graph& g = *parts[static_cast<unsigned>(e.part)];
+    const parameter_info& info = g.parameters[e.parameter];
+    if (!e.tied && !e.apart.empty() && ++ties > max_slots)
+      detail::refuse(r, fault::S004, g.at(info.v), info, -1, ": more than 8 tied uses");
   }
   return r;
 }
@@ -239,6 +307,17 @@ template <class F> constexpr void for_each_tie(const registry& r, F f) {
   int k = 0;
   for (int i = 0; i < r.entry_count; ++i)
     if (const registry::entry& e = r.entries[i]; e.gradient != e.offset) f(e, k++);
+}
+
+/// f(entry, its number) for every declaration whose gradient is a sum over more ranks than those of
+/// its other uses, on a stage that has it; they are counted behind the tied entries.
+template <class F> constexpr void for_each_apart(const registry& r, F f) {
+  int k = 0;
+  for_each_tie(r, [&](const registry::entry&, int) { ++k; });
+  for (int i = 0; i < r.entry_count; ++i)
+    if (const registry::entry& e = r.entries[i];
+        !e.tied && !e.apart.empty() && r.groups[e.group].count > 0)
+      f(e, k++);
 }
 
 /// Global number of parameters a model has, padding left out and tied ones counted once.

@@ -1,7 +1,7 @@
 // Tied parameters over parts. All uses collect one main grad, or each its own (plan/registry.hpp),
 // which the step's end adds up before they are reduced, once, where the parameter is declared
-// first. So all uses must leave the same sums pending, and each must collect in the stored form: a
-// use gathered or cut before the forward pass would collect elsewhere. What an op computes of the
+// first. So each must collect in the stored form: a use gathered or cut before the forward pass
+// would collect elsewhere. What an op computes of the
 // parameter before the forward pass collects apart, and the epilogue brings it back when the ties
 // have joined: such uses are refused.
 #pragma once
@@ -19,12 +19,11 @@ constexpr value_id parameter_behind(const graph& g, value_id v) {
   return v >= 0 && g.at(v).is == role::parameter ? v : value_id{-1};
 }
 
-/// The first axis on which a use's gradient is not `like`, or is not stored as the parameter is.
-constexpr int axis_apart(const placement& grad, const placement& like, const placement& stored) {
+/// The first axis on which a use's gradient is not stored as the parameter is.
+constexpr int axis_apart(const placement& grad, const placement& stored) {
   for (int a = 0; a < axes; ++a) {
     const place p = grad.at[a];
     const place s = stored.at[a];
-    if (p != like.at[a]) return a;
     if ((p.s == state::shard || s.s == state::shard) && p != s) return a;
   }
   return -1;
@@ -60,8 +59,8 @@ constexpr fault_record fault_of_computed_ties(std::span<const graph* const> part
   return wrong;
 }
 
-/// The fault of the first tied parameter whose uses do not collect alike. `parts` are the derived
-/// graphs of all parts.
+/// The fault of the first tied parameter of which a use collects in another form. `parts` are the
+/// derived graphs of all parts.
 constexpr fault_record fault_of_ties(std::span<const graph* const> parts) {
   registry r;
   for (const graph* head : parts)
@@ -69,14 +68,13 @@ constexpr fault_record fault_of_ties(std::span<const graph* const> parts) {
       const parameter_info& info = head->parameters[i];
       if (!info.tied || info.frozen || info.gradient < 0) continue;
       const value& v = head->at(info.v);
-      const placement& like = head->at(info.gradient).at;
       for (const graph* g : parts)
         for (int k = 0; k < g->value_count; ++k) {
           const value& grad = g->at(static_cast<value_id>(k));
           if (grad.is != role::gradient) continue;
           const value_id p = detail::parameter_behind(*g, grad.grad_of);
           if (p < 0 || !same_name(g->at(p), v)) continue;
-          const int a = detail::axis_apart(grad.at, like, v.at);
+          const int a = detail::axis_apart(grad.at, v.at);
           if (a >= 0) detail::refuse(r, fault::P002, v, info, a);
         }
     }

@@ -62,6 +62,11 @@ constexpr var group_value(builder& b, const registry::group& group, range what, 
                           const char* name, dtype t, int slot) {
   return range_value(b, group, what, elements_of(group, what), from, name, t, slot);
 }
+/// The group of a parameter whose gradient is a sum over more ranks than the others'.
+constexpr registry::group summed_further(registry::group group, axis_set over) {
+  group.pending = axis_set::of_bits(group.pending.bits | over.bits);
+  return group;
+}
 /// Over which a group's gradients are summed for all ranks, and over which for its share each.
 constexpr axis_set reduced_over(const mesh& ranks, const registry::group& group) {
   return of_several_ranks(ranks, group.pending.without(group.scattered));
@@ -121,16 +126,39 @@ struct update_verifier {
     if (count != 1) fail(what);
     return found;
   }
+  /// A gradient that is a sum over more ranks than those of other uses is reduced over these once.
+  /// Returns the node that does so; null: it is no such sum.
+  constexpr const node* brought_together(const registry::entry& e, feed f, int k) {
+    const axis_set over = of_several_ranks(ranks, e.apart);
+    if (over.empty()) return nullptr;
+    ++writes;
+    const registry::group group = summed_further(r.groups[e.group], e.apart);
+    return one(op::reduce_gradient, phase::prologue, "tied gradient", [&](const node& n) {
+      return is(n.in[0], f, k, group, range::pending, e.count.n) &&
+             n.attr == attributes(op::reduction{over});
+    });
+  }
+  /// A declaration's gradient becomes a sum over the ranks that its uses' are sums over, before
+  /// these join it.
+  constexpr void bring_together(const registry::entry& e, int k) {
+    const node* reduces = brought_together(e, feed::declared_gradient, k);
+    for (const node* n = g.nodes; reduces != nullptr && n < reduces; ++n)
+      if (n->op == &op::add_gradient) fail("tied gradient");
+  }
   /// A tied gradient joins its parameter's, before that is reduced.
   constexpr void tie(const registry::entry& e, int k) {
     ++writes;
     const registry::group& group = r.groups[e.group];
+    const node* reduces = brought_together(e, feed::tied_gradient, k);
     const node* joins = one(op::add_gradient, phase::prologue, "tied gradient", [&](const node& n) {
       return is(n.in[0], feed::declared_gradient, k, group, range::pending, e.count.n) &&
              is(n.in[1], feed::tied_gradient, k, group, range::pending, e.count.n);
     });
+    if (reduces != nullptr && joins < reduces) fail("tied gradient");
     for (const node* n = g.nodes; n < joins; ++n)
-      if (n->op == &op::reduce_gradient || n->op == &op::scatter_gradient) fail("tied gradient");
+      if ((n->op == &op::reduce_gradient || n->op == &op::scatter_gradient) &&
+          g.at(n->in[0]).from == feed::gradient)
+        fail("tied gradient");
   }
   /// A group's gradients are reduced once, over all ranks that have added to them, and where these
   /// share it, its weights come together once.
@@ -216,6 +244,7 @@ struct update_verifier {
     reached told;
     for (value_id v : g.outputs) told.need(v);
     if (const int i = told.lost(g, 0); i >= 0) fail(g.at_node(i).op->name);
+    for_each_apart(r, [&](const registry::entry& e, int k) { bring_together(e, k); });
     for_each_tie(r, [&](const registry::entry& e, int k) { tie(e, k); });
     const node* clip = one(op::clip_factor, phase::forward, "norm", [&](const node& n) {
       return is(n.in[0], feed::total, static_cast<int>(step_total::whole_tokens)) &&
@@ -294,8 +323,19 @@ constexpr graph update_graph(const registry& r, const mesh& ranks, dtype weights
   if (r.wrong.code != fault::none) return b.g;
   const dtype main = accumulator_of(weights);
   b.when = phase::prologue;
+  const auto bring_together = [&](const registry::entry& e, feed f, const char* name, int k) {
+    const axis_set over = of_several_ranks(ranks, e.apart);
+    if (over.empty()) return;
+    const registry::group group = summed_further(r.groups[e.group], e.apart);
+    const value_id sums = range_value(b, group, range::pending, e.count.n, f, name, main, k).id;
+    b.emit(op::reduce_gradient, {sums}, 0, op::reduction{over});
+  };
+  for_each_apart(r, [&](const registry::entry& e, int k) {
+    bring_together(e, feed::declared_gradient, "declared_gradient", k);
+  });
   for_each_tie(r, [&](const registry::entry& e, int k) {
-    // Both are pending sums over the same axes (plan/tied.hpp).
+    bring_together(e, feed::tied_gradient, "tied_gradient", k);
+    // Both are pending sums over the same axes now.
     const auto use = [&](feed f, const char* name) {
       return range_value(b, r.groups[e.group], range::pending, e.count.n, f, name, main, k).id;
     };

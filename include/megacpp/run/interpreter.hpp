@@ -10,6 +10,7 @@
 #include <megacpp/kernel/kernels.hpp>
 #include <megacpp/plan/tied.hpp>
 #include <megacpp/plan/update.hpp>
+#include <megacpp/plan/verify_registry.hpp>
 #include <megacpp/run/interpreted_part.hpp>
 
 #include <memory>
@@ -90,7 +91,7 @@ public:
           i, table);
       trained.push_back(view_.parts.back().g);
     }
-    stores_ = make_registry(trained, layers, s.ranks.zero, mesh(s.ranks));
+    stores_ = verified_registry(trained, layers, s.ranks.zero, mesh(s.ranks));
     interpreted_part::refuse(stores_.wrong);
     add(update_graph(stores_, mesh(s.ranks), s.type), 0, table);
     add(after_passes(*graphs.back(), {}), last_, table);

@@ -9,6 +9,7 @@
 #include <megacpp/plan/registry.hpp>
 #include <megacpp/plan/tied.hpp>
 #include <megacpp/plan/update.hpp>
+#include <megacpp/plan/verify_registry.hpp>
 #include <megacpp/plan/verify_step.hpp>
 #include <megacpp/run/members.hpp>
 #include <megacpp/run/report.hpp>
@@ -98,7 +99,7 @@ template <class Run> struct program {
     (std::make_integer_sequence<int, kinds + 2>{});
   }
   static constexpr registry stores =
-      make_registry(trained_graphs(), layer_counts(), numbers.ranks.zero, mesh(numbers.ranks));
+      verified_registry(trained_graphs(), layer_counts(), numbers.ranks.zero, mesh(numbers.ranks));
 
   /// A graph after all passes, with its plan.
   template <class Source, int Index> struct finished {
@@ -264,6 +265,22 @@ template <class Run> struct program {
                                 &in_step<last, false>});
   }
 
+  /// What is wrong with the registries of the stages, each of which a rank makes at start.
+  template <int Stage> static constexpr fault_record in_stores = [] {
+    if (numbers.ranks.pp == 1 || in_graphs.code != fault::none) return fault_record{};
+    std::array<int, static_cast<unsigned>(kinds + 2)> before{};
+    for (int s = 0; s < Stage; ++s)
+      for (int i = 0; i < kinds + 2; ++i) before[static_cast<unsigned>(i)] += stage(s).layers[i];
+    return verified_registry(trained_graphs(), stage(Stage).layers, numbers.ranks.zero,
+                             mesh(numbers.ranks), before)
+        .wrong;
+  }();
+  static constexpr fault_record in_all_stores =
+      []<int... Stage>(std::integer_sequence<int, Stage...>) {
+    return detail::first_fault({&in_stores<Stage>...});
+  }
+  (std::make_integer_sequence<int, numbers.ranks.pp>{});
+
   static constexpr int most_replicas = 1 << 16; ///< among which states may be shared
   static constexpr fault_record in_all() {
     if (!members::has_backend()) return detail::sentence(fault::B002, "using device");
@@ -273,6 +290,7 @@ template <class Run> struct program {
     if (of_experts.code != fault::none) return of_experts;
     const fault_record ties = fault_of_ties(derived_graphs());
     if (ties.code != fault::none) return ties;
+    if (in_all_stores.code != fault::none) return in_all_stores;
     if (in_plans.code != fault::none) return in_plans;
     if (const fault_record steps = in_steps(); steps.code != fault::none) return steps;
     if constexpr (members::device_memory() >= 0) {

@@ -49,7 +49,7 @@ template <class F> void for_each_parameter(const program_view& p, F f) {
       r.local_name = std::string(r.v->scope) + "." + r.v->name;
       r.name = layer < 0 ? r.local_name : "layers." + std::to_string(layer) + "." + r.local_name;
       r.offset = e.offset + index * e.stride, r.count = e.count, r.group = e.group;
-      r.copied = group.shared && p.stage > 0;
+      r.copied = !group.counted;
       f(r);
     }
   };
@@ -125,6 +125,9 @@ public:
     for_each_tie(r, [&](const registry::entry& e, int k) {
       update.set(feed::declared_gradient, gradients() + e.offset * main, k);
       update.set(feed::tied_gradient, gradients() + e.gradient * main, k);
+    });
+    for_each_apart(r, [&](const registry::entry& e, int k) {
+      update.set(feed::declared_gradient, gradients() + e.offset * main, k);
     });
     update.each([&](const value& v, std::byte*& at) {
       if (!is_store(v.from)) return;

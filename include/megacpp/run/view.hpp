@@ -9,6 +9,7 @@
 #include <megacpp/model/description.hpp>
 #include <megacpp/plan/memory.hpp>
 #include <megacpp/plan/parts.hpp>
+#include <megacpp/plan/verify_registry.hpp>
 #include <megacpp/run/frame.hpp>
 
 #include <algorithm>
@@ -249,7 +250,12 @@ inline int nearest_micros(const program_view& p, int micros) {
 inline registry stores_of_stage(const program_view& p, const stage_shape& s, const mesh& ranks) {
   std::vector<const graph*> parts;
   for (int i = 0; i <= p.kinds() + 1; ++i) parts.push_back(p.part(i).g);
-  return make_registry(parts, s.layers, p.numbers.ranks.zero, ranks);
+  std::vector<int> before(parts.size());
+  for (int stage = 0; stage < s.training.stage; ++stage) {
+    const stage_shape other = stage_of(p, stage);
+    for (std::size_t i = 0; i < before.size(); ++i) before[i] += other.layers[static_cast<int>(i)];
+  }
+  return verified_registry(parts, s.layers, p.numbers.ranks.zero, ranks, before);
 }
 
 /// The plan of one rank of a pipeline stage for training, or for evaluation alone, item by item,

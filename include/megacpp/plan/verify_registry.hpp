@@ -1,0 +1,265 @@
+// verify_registry: the second reading of what a registry says, from the graphs. Where each
+// parameter of each layer lies, which parameters are updated alike, over which ranks gradients are
+// sums and what stages share follows from the graphs and the numbers of layers; nothing of what
+// makes registries is used here, so that a mistake of the one is seen by the other. verify_update
+// holds the end of a step against a registry, and so against the graphs.
+#pragma once
+
+#include <megacpp/graph/builder.hpp>
+#include <megacpp/plan/registry.hpp>
+
+namespace mc {
+
+namespace detail {
+
+struct registry_verifier {
+  const registry& r;
+  std::span<const graph* const> parts;
+  std::span<const int> layers, before;
+  int zero;
+  const mesh& ranks;
+  fault_record wrong{};
+  int copies[max_entries]{}; ///< how many times the stores have what an entry declares
+
+  constexpr const graph& graph_of(const registry::entry& e) const {
+    return *parts[static_cast<unsigned>(e.part)];
+  }
+  constexpr const parameter_info& info_of(const registry::entry& e) const {
+    return graph_of(e).parameters[e.parameter];
+  }
+  constexpr const value& value_of(const registry::entry& e) const {
+    return graph_of(e).at(info_of(e).v);
+  }
+  constexpr const registry::group& group_of(const registry::entry& e) const {
+    return r.groups[e.group];
+  }
+  constexpr bool staged() const { return !parts.front()->ranks.trivial(axis::pp); }
+  constexpr int layers_of(const registry::entry& e) const {
+    return layers[static_cast<unsigned>(e.part)];
+  }
+
+  [[gnu::cold]] constexpr void fail(const char* what, const registry::entry* e = nullptr) {
+    if (wrong.code != fault::none) return;
+    wrong.code = fault::P019;
+    wrong.what << "registry";
+    if (e != nullptr) {
+      wrong.line = info_of(*e).line;
+      wrong.what << "(" << value_of(*e).scope << "." << value_of(*e).name << ")";
+    }
+    wrong.what << ": " << what;
+  }
+
+  /// Whether e and o are one parameter of the model: layers of blocks have their own, unless these
+  /// are tied.
+  constexpr bool one_parameter(const registry::entry& e, const registry::entry& o) const {
+    if (&e == &o) return true;
+    const auto named_alone = [&](const registry::entry& x) {
+      return x.tied || x.part == 0 || x.part + 1 == static_cast<int>(parts.size());
+    };
+    return named_alone(e) && named_alone(o) && same_name(value_of(e), value_of(o));
+  }
+  /// f(entry) for all that are one parameter with e.
+  template <class F> constexpr void each_use(const registry::entry& e, F f) const {
+    for (int i = 0; i < r.entry_count; ++i)
+      if (one_parameter(e, r.entries[i])) f(r.entries[i]);
+  }
+  constexpr bool of_several_parts(const registry::entry& e) const {
+    int uses = 0;
+    each_use(e, [&](const registry::entry&) { ++uses; });
+    return uses > 1;
+  }
+  /// How many layers among `of` use it.
+  constexpr int used_in(const registry::entry& e, std::span<const int> of) const {
+    int n = 0;
+    each_use(e, [&](const registry::entry& o) {
+      if (static_cast<std::size_t>(o.part) < of.size()) n += of[static_cast<unsigned>(o.part)];
+    });
+    return n;
+  }
+  constexpr int copies_of(const registry::entry& e) const { return copies[&e - r.entries]; }
+  constexpr int count_copies(const registry::entry& e) const {
+    if (e.tied) return 0;
+    if (staged() && of_several_parts(e)) return used_in(e, layers) > 0 ? 1 : 0;
+    return layers_of(e);
+  }
+
+  /// One entry for each parameter of each part, in their order, and each says what the graph does.
+  constexpr bool is_complete() {
+    int at = 0;
+    for (std::size_t p = 0; p < parts.size(); ++p)
+      for (int i = 0; i < parts[p]->parameter_count; ++i, ++at) {
+        if (at >= r.entry_count) return fail("parameters of parts are missing"), false;
+        const registry::entry& e = r.entries[at];
+        const bool there =
+            e.part == static_cast<int>(p) && e.parameter == i && at == r.first[p] + i;
+        if (!there) return fail("parameters of parts are missing"), false;
+        if (e.group < 0 || e.group >= r.group_count) return fail("no such group", &e), false;
+        if (e.count != local_size(parts[p]->ranks, value_of(e)) || e.tied != info_of(e).tied)
+          return fail("not what the part declares", &e), false;
+      }
+    const bool all = at == r.entry_count && r.part_count == static_cast<int>(parts.size()) &&
+                     r.first[parts.size()] == at;
+    if (!all) fail("parameters that no part has");
+    return all;
+  }
+  /// Whether what a part leaves of a gradient is a sum over an axis.
+  constexpr bool sums_over(const registry::entry& e, axis a) const {
+    const value_id v = info_of(e).gradient;
+    return v >= 0 && graph_of(e).at(v).at[a] == partial;
+  }
+  /// A parameter's group is updated as it is, lies as it does, and has the sums that its gradient
+  /// is when the part is done.
+  constexpr void belongs(const registry::entry& e) {
+    const parameter_info& p = info_of(e);
+    const registry::group& k = group_of(e);
+    if (k.decay != p.decay || k.frozen != p.frozen || k.update != p.update || k.rate != p.rate)
+      fail("updated as another one", &e);
+    const bool shared = staged() && of_several_parts(e);
+    if (k.shared != shared) fail("shared by other stages than use it", &e);
+    for (int a = 0; a < axes; ++a) {
+      const auto one = static_cast<axis>(a);
+      const bool cut = value_of(e).at[one].s == state::shard,
+                 stage = one == axis::pp && staged() && !shared;
+      if ((k.at[one].s == state::shard) != (cut || stage)) fail("cut over other ranks", &e);
+      bool sum = sums_over(e, one);
+      each_use(e, [&](const registry::entry& o) { sum = sum && sums_over(o, one); });
+      if (e.apart.has(one) != (sums_over(e, one) && !sum))
+        fail("apart from other uses over other ranks", &e);
+      if (one == axis::pp) sum = shared && !p.frozen;
+      if (k.pending.has(one) != sum) fail("its gradient is summed over other ranks", &e);
+      const bool apart = zero > 0 && p.update == update_rule::adamw && sum && replica_axes.has(one);
+      if (k.scattered.has(one) != apart) fail("its states are shared by other ranks", &e);
+    }
+    if (k.counted != !(shared && used_in(e, before) > 0))
+      fail("counted on another stage than the first that has it", &e);
+  }
+  /// Every layer's is in the group, in its own place; a tied one is where it is declared.
+  constexpr void lies(const registry::entry& e) {
+    const registry::group& k = group_of(e);
+    const int n = copies_of(e);
+    const std::int64_t size = aligned_elements(e.count.n);
+    if (e.offset % entry_alignment != 0 || e.stride % entry_alignment != 0) fail("not aligned", &e);
+    if (n > 0 && (e.offset < k.offset || e.stride < 0 || (n > 1 && e.stride < size) ||
+                  e.offset + (n - 1) * e.stride + size > k.offset + k.count))
+      fail("beyond its group", &e);
+    if (e.tied) {
+      bool found = false;
+      each_use(e, [&](const registry::entry& o) {
+        if (o.group != e.group || o.offset != e.offset)
+          fail("tied to another place than it is declared in", &e);
+        found = found || !o.tied;
+      });
+      if (!found || e.stride != 0) fail("tied to nothing", &e);
+    }
+    for (int i = 0; i < r.entry_count && n > 0; ++i) {
+      const registry::entry& o = r.entries[i];
+      if (&o == &e || o.group != e.group || copies_of(o) == 0) continue; // groups do not meet
+      if (overlap(e, n, o, copies_of(o))) fail("where another parameter lies", &e);
+    }
+    if (!k.shared || e.tied) return;
+    std::int64_t first = k.offset; // the same on every stage
+    for (const registry::entry* o = r.entries; o != &e; ++o)
+      if (!o->tied && o->group == e.group) first += aligned_elements(o->count.n);
+    if (n > 0 && e.offset != first) fail("elsewhere than on other stages", &e);
+  }
+  /// Those of one part stand side by side in each layer; parts do one behind the other.
+  static constexpr bool overlap(const registry::entry& e, int n, const registry::entry& o, int m) {
+    const std::int64_t size = aligned_elements(e.count.n), other = aligned_elements(o.count.n);
+    if (e.part == o.part && n == m && n > 1) {
+      if (e.stride != o.stride || e.stride <= 0) return true;
+      std::int64_t apart = (o.offset - e.offset) % e.stride;
+      if (apart < 0) apart += e.stride;
+      return apart < size || apart + other > e.stride;
+    }
+    return e.offset < o.offset + (m - 1) * o.stride + other &&
+           o.offset < e.offset + (n - 1) * e.stride + size;
+  }
+  /// Whether a tied use must not add to the gradient of its declaration: sums would depend on
+  /// micro-batches, would be taken over other ranks, or are written when all have been added.
+  constexpr bool collects_apart(const registry::entry& e) const {
+    if (!e.tied || info_of(e).frozen || layers_of(e) == 0) return false;
+    bool own = !staged() && graph_of(e).sums == numerics::batch_invariant;
+    each_use(e, [&](const registry::entry& o) {
+      if (o.tied) return;
+      const value_id v = info_of(o).gradient;
+      own = own || (v >= 0 && graph_of(o).at(v).is != role::gradient);
+      for (int a = 0; a < axes; ++a)
+        own = own || sums_over(e, static_cast<axis>(a)) != sums_over(o, static_cast<axis>(a));
+    });
+    return own;
+  }
+  /// Where a gradient collects: with the weight, or behind all others.
+  constexpr void collects(const registry::entry& e) {
+    const bool own = collects_apart(e);
+    if (!own && e.gradient != e.offset) fail("its gradient is elsewhere", &e);
+    if (!own) return;
+    const std::int64_t end = e.gradient + aligned_elements(e.count.n);
+    if (e.gradient < r.total || end > r.gradients || e.gradient % entry_alignment != 0)
+      fail("no place for its gradient", &e);
+    for (int i = 0; i < r.entry_count; ++i) {
+      const registry::entry& o = r.entries[i];
+      if (&o != &e && o.gradient != o.offset && o.gradient < end &&
+          e.gradient < o.gradient + aligned_elements(o.count.n))
+        fail("its gradient is where another one's is", &e);
+    }
+  }
+  /// Groups are as long as what the stage has of them, with the padding that equal shares need, and
+  /// lie one behind the other.
+  constexpr void sizes() {
+    std::int64_t total = 0, states = 0, gradients = 0;
+    for (int k = 0; k < r.group_count; ++k) {
+      const registry::group& g = r.groups[k];
+      std::int64_t n = 0;
+      int shares = 1;
+      for (int i = 0; i < r.entry_count; ++i)
+        if (const registry::entry& e = r.entries[i]; e.group == k)
+          n += aligned_elements(e.count.n) * copies_of(e);
+      for (int a = 0; a < axes; ++a)
+        if (const auto one = static_cast<axis>(a); g.scattered.has(one) && ranks.sized(one))
+          shares *= ranks.of(one);
+      const std::int64_t line = shares * entry_alignment;
+      if (g.count != (n + line - 1) / line * line || g.share * shares != g.count)
+        fail("a group has another size than its parameters");
+      if (g.offset != total || g.states != states) fail("groups lie in each other");
+      total += g.count, states += g.share;
+    }
+    for (int i = 0; i < r.entry_count; ++i)
+      if (const registry::entry& e = r.entries[i]; e.gradient != e.offset)
+        gradients += aligned_elements(e.count.n);
+    if (r.total != total || r.states != states || r.gradients != total + gradients)
+      fail("stores have another size than the groups");
+  }
+  constexpr void verify() {
+    if (!is_complete()) return;
+    for (int i = 0; i < r.entry_count; ++i) copies[i] = count_copies(r.entries[i]);
+    sizes();
+    for (int i = 0; i < r.entry_count && wrong.code == fault::none; ++i) {
+      const registry::entry& e = r.entries[i];
+      belongs(e), lies(e), collects(e);
+    }
+  }
+};
+
+} // namespace detail
+
+/// MEGA-P019 unless the registry says of every parameter what the graphs do: all of them are there
+/// once, lie in places of their own within groups of their kind, tied ones where they are declared,
+/// on every stage that uses them, and count on the first. The arguments are those of make_registry.
+constexpr fault_record verify_registry(const registry& r, std::span<const graph* const> parts,
+                                       std::span<const int> layers, int zero = 0,
+                                       const mesh& ranks = {}, std::span<const int> before = {}) {
+  detail::registry_verifier v{r, parts, layers, before, zero, ranks};
+  v.verify();
+  return v.wrong;
+}
+
+/// The registry that make_registry makes of the same, verified.
+constexpr registry verified_registry(std::span<const graph* const> parts,
+                                     std::span<const int> layers, int zero = 0,
+                                     const mesh& ranks = {}, std::span<const int> before = {}) {
+  registry r = make_registry(parts, layers, zero, ranks, before);
+  if (r.wrong.code == fault::none) r.wrong = verify_registry(r, parts, layers, zero, ranks, before);
+  return r;
+}
+
+} // namespace mc
