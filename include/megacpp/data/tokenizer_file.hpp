@@ -1,8 +1,9 @@
-// Files of tokenizers: Hugging Face's tokenizer.json, GPT-2's vocab.json with merges.txt, and
-// tiktoken's vocabularies. What would change ids and is not supported is refused by its name.
+// Files of tokenizers: Hugging Face's tokenizer.json, vocab.json with merges.txt, both with what
+// their folder says beside them, and tiktoken's vocabularies. What would change ids and is not supported is refused by its name.
 #pragma once
 
 #include <megacpp/data/tokenizer.hpp>
+#include <megacpp/data/tokenizer_config.hpp>
 #include <megacpp/io/mapped_file.hpp>
 
 #include <charconv>
@@ -181,12 +182,70 @@ public:
     p_.added.push_back(std::move(a));
   }
 
+  /// Adds the tokens that a folder names beside the vocabulary, with the ids that AutoTokenizer
+  /// gives them: their own of the vocabulary, or the next that is free. How a token is looked for
+  /// follows the list of the folder. Throws for an id that a file states otherwise.
+  void named(const nlohmann::json& vocabulary, const tokenizer_config& c) {
+    for (const named_token& t : c.listed) {
+      const std::int32_t id = id_of(vocabulary, t.token.content);
+      if (t.id != id)
+        throw error(
+            exit_code::data,
+            fmt::format("{} is the token \"{}\" with the id {}, but with {} AutoTokenizer gives it "
+                        "{}; correct the id, or add the token to a tokenizer.json",
+                        t.place, printable(t.token.content), t.id.value_or(-1), p_.file, id));
+      const auto known = std::ranges::find(p_.added, t.token.content, &added_token::content);
+      if (known != p_.added.end()) *known = t.token, known->id = id;
+      else name(vocabulary, t);
+    }
+    for (const named_token& t : c.special)
+      if (!contents_.contains(t.token.content)) name(vocabulary, t);
+    for (const named_token& t : c.others)
+      if (!contents_.contains(t.token.content))
+        throw error(
+            exit_code::data,
+            fmt::format("{} names the token \"{}\", which is no added token of {}; versions of "
+                        "transformers take that differently: add it to added_tokens_decoder, or "
+                        "remove the field",
+                        t.place, printable(t.token.content), p_.file));
+  }
+
   void split_by(split_step step) { p_.splits.push_back(std::move(step)); }
+  void cut_by(split_step step, bool composes, bool prefix_space = false) {
+    split_by(std::move(step));
+    p_.composes = composes, p_.prefix_space = prefix_space;
+  }
+  /// Whether an added token is looked for as it is spelled, with nothing around it.
+  bool is_plain(const std::string& content) const {
+    const auto at = std::ranges::find(p_.added, content, &added_token::content);
+    return at == p_.added.end() || !(at->lstrip || at->rstrip || at->normalized);
+  }
+  /// Puts an added token before every text.
+  void begin_by(const std::string& content) {
+    p_.before.push_back(std::ranges::find(p_.added, content, &added_token::content)->id);
+  }
   std::string where(std::string_view field) const {
     return fmt::format("{}: field \"{}\"", p_.file, field);
   }
 
   static constexpr std::uint64_t most_ids = (1u << 24) - 1;
+
+private:
+  /// What AutoTokenizer gives a token.
+  std::int32_t id_of(const nlohmann::json& vocabulary, const std::string& content) const {
+    if (added_.empty() || !contents_.contains(content)) {
+      if (const auto own = vocabulary.find(content); own != vocabulary.end())
+        return own->get<std::int32_t>();
+      const auto size = static_cast<std::int32_t>(vocabulary.size());
+      return added_.empty() ? size : std::max(size, *added_.rbegin() + 1);
+    }
+    return std::ranges::find(p_.added, content, &added_token::content)->id;
+  }
+  void name(const nlohmann::json& vocabulary, const named_token& t) {
+    added_token a = t.token;
+    a.id = id_of(vocabulary, a.content);
+    added(vocabulary, std::move(a));
+  }
 
 protected:
   tokenizer_parts p_;
@@ -195,14 +254,15 @@ protected:
   std::set<std::int32_t> added_;
 };
 
-/// A tokenizer.json.
+/// A tokenizer.json with what its folder says, "" being none. Truncation and padding are what its
+/// last user asked of one call, and AutoTokenizer passes them over, too; of padding remains that
+/// its token is one.
 class tokenizer_json_reader : public tokenizer_reader {
 public:
-  explicit tokenizer_json_reader(const json_value& file) : tokenizer_reader(file.file()) {
+  tokenizer_json_reader(const json_value& file, const std::string& folder)
+      : tokenizer_reader(file.file()) {
     known_fields(file, {"version", "truncation", "padding", "added_tokens", "normalizer",
                         "pre_tokenizer", "post_processor", "decoder", "model"});
-    for (const char* changes : {"truncation", "padding"})
-      if (file.has(changes)) throw unsupported(fmt::format("field \"{}\"", changes));
     model(file.field<json_value>("model"));
     if (file.has("added_tokens"))
       for (const json_value& a : file.field<std::vector<json_value>>("added_tokens")) add(a);
@@ -211,6 +271,12 @@ public:
     if (!by_bytes_) throw unsupported("field \"pre_tokenizer\" without a ByteLevel step");
     if (file.has("post_processor")) surround(file.field<json_value>("post_processor"));
     if (file.has("decoder")) decode(file.field<json_value>("decoder"));
+    std::string padding;
+    if (file.has("padding") && file.field<json_value>("padding").has("pad_token"))
+      padding = file.field<json_value>("padding").field<std::string>("pad_token");
+    const tokenizer_config c = read_tokenizer_config(folder, padding);
+    agree(c);
+    named(*own_, c);
   }
 
 private:
@@ -344,6 +410,19 @@ private:
     if (type != "ByteLevel") throw unsupported_type(d);
   }
 
+  /// What both files state must be the same, since versions of transformers differ in which wins.
+  void agree(const tokenizer_config& c) const {
+    const auto differ = [&](const char* field, bool says, std::string_view other) {
+      return fault(
+          fmt::format("{} says otherwise than field \"{}\" of {}, which is {}; make them agree",
+                      other, field, c.file, says));
+    };
+    if (c.prefix_space && *c.prefix_space != p_.prefix_space)
+      throw differ("add_prefix_space", *c.prefix_space, "its \"pre_tokenizer\"");
+    if (c.type == "LlamaTokenizer" && c.begins && *c.begins == p_.before.empty())
+      throw differ("add_bos_token", *c.begins, "its \"post_processor\"");
+  }
+
   const nlohmann::json* own_ = nullptr; ///< the vocabulary, in the file's document
   bool by_bytes_ = false;
 };
@@ -382,16 +461,67 @@ inline std::optional<std::string> from_base64(std::string_view text) {
 
 } // namespace detail
 
-/// Reads a tokenizer.json. Throws mc::error(exit_code::data).
-inline tokenizer_parts read_tokenizer_json(const std::string& path) {
+/// Reads a tokenizer.json, and what the folder says beside it, "" being none. Throws
+/// mc::error(exit_code::data).
+inline tokenizer_parts read_tokenizer_json(const std::string& path,
+                                           const std::string& folder = "") {
   const json_value file = read_json(mapped_file(path, exit_code::data), tokenizer_size_limit);
-  return detail::tokenizer_json_reader(file).take();
+  return detail::tokenizer_json_reader(file, folder).take();
 }
 
-/// Reads GPT-2's own files: tokens with their ids, and merges, one a line. The token <|endoftext|>
-/// is special where there is one. Throws mc::error(exit_code::data).
+namespace detail {
+
+/// The rules of transformers' class for a vocabulary with merges. Throws mc::error(exit_code::data)
+/// for a class whose rules are not known.
+inline void apply_rules(tokenizer_reader& reader, const nlohmann::json& vocabulary,
+                        const tokenizer_config& c) {
+  const bool qwen2 = c.type == "Qwen2Tokenizer";
+  const auto fault = [&c](std::string_view sentence) {
+    return error(exit_code::data,
+                 fmt::format("{} {}; write a tokenizer.json once, by transformers: "
+                             "AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)",
+                             c.file, sentence));
+  };
+  if (!qwen2 && c.type != "GPT2Tokenizer" && !c.type.empty())
+    throw fault(
+        fmt::format("names the class {}, and of a vocab.json with merges.txt the rules of "
+                    "GPT2Tokenizer and Qwen2Tokenizer alone are known",
+                    printable(c.type)));
+  reader.named(vocabulary, c);
+  if (c.ends.value_or(false)) throw fault("has a true \"add_eos_token\", which is not supported");
+  if (qwen2) {
+    if (c.prefix_space.value_or(false) || c.begins.value_or(false))
+      throw fault(
+          "has a true \"add_prefix_space\" or \"add_bos_token\", which Qwen2Tokenizer's "
+          "rules here do not have");
+    for (const named_token& t : c.special)
+      if (!reader.is_plain(t.token.content))
+        throw fault(
+            fmt::format("has the token \"{}\" with a true \"lstrip\", \"rstrip\" or "
+                        "\"normalized\", which is not supported for Qwen2Tokenizer",
+                        printable(t.token.content)));
+    return reader.cut_by(isolated_by(qwen2_expression, "Qwen2's expression"), true);
+  }
+  if (c.begins.value_or(false)) {
+    const auto begin = std::ranges::find_if(c.special, [](const named_token& t) {
+      return t.place.find("\"bos_token\"") != std::string::npos;
+    });
+    if (begin == c.special.end()) throw fault("has a true \"add_bos_token\", but no \"bos_token\"");
+    reader.begin_by(begin->token.content);
+  }
+  reader.cut_by(isolated_by(gpt2_expression, "GPT-2's expression"), false,
+                c.prefix_space.value_or(false));
+}
+
+} // namespace detail
+
+/// Reads a vocabulary, tokens with their ids, and its merges, one a line. They are cut by the rules
+/// of the class that their folder names, and the folder's other files name more tokens; "" is no
+/// folder: GPT-2's own two files, whose token <|endoftext|> is special where there is one. Throws
+/// mc::error(exit_code::data).
 inline tokenizer_parts read_vocabulary_and_merges(const std::string& vocabulary,
-                                                  const std::string& merges) {
+                                                  const std::string& merges,
+                                                  const std::string& folder = "") {
   const json_value list = read_json(mapped_file(vocabulary, exit_code::data), tokenizer_size_limit);
   const mapped_file file(merges, exit_code::data);
   detail::tokenizer_reader reader(vocabulary);
@@ -408,10 +538,11 @@ inline tokenizer_parts read_vocabulary_and_merges(const std::string& vocabulary,
     reader.merge(list.raw(), rank++, std::string(line.substr(0, blank)),
                  std::string(line.substr(blank + 1)));
   });
+  const tokenizer_config config = read_tokenizer_config(folder);
   constexpr const char* end = "<|endoftext|>";
-  if (const auto at = list.raw().find(end); at != list.raw().end())
+  if (const auto at = list.raw().find(end); config.type.empty() && at != list.raw().end())
     reader.added(list.raw(), {.content = end, .id = at->get<std::int32_t>(), .special = true});
-  reader.split_by(detail::isolated_by(detail::gpt2_expression, "GPT-2's expression"));
+  detail::apply_rules(reader, list.raw(), config);
   return reader.take();
 }
 
@@ -522,6 +653,26 @@ inline std::string tiktoken_in(const std::string& folder) {
   return found;
 }
 
+namespace detail {
+
+/// The tokens that a folder names must be those of its .tiktoken file, whose rules are known by its
+/// name. Throws mc::error(exit_code::data).
+inline void require_named(const tokenizer& t, const tokenizer_config& c) {
+  for (const std::vector<named_token>* const list : {&c.listed, &c.special})
+    for (const named_token& named : *list) {
+      const auto id = t.id_of(named.token.content);
+      if (!id || (named.id && *named.id != *id))
+        throw error(
+            exit_code::data,
+            fmt::format("{} is the token \"{}\"{}, which the rules for the name of {} do "
+                        "not have; give that file alone, or its rules by --tiktoken-pattern",
+                        named.place, printable(named.token.content),
+                        named.id ? fmt::format(" with the id {}", *named.id) : "", t.file()));
+    }
+}
+
+} // namespace detail
+
 /// Opens a tokenizer: a folder with a tokenizer.json, with vocab.json and merges.txt, or with a
 /// .tiktoken file; a tokenizer.json of any name; or a .tiktoken file, by the rules of its name.
 /// Throws mc::error(exit_code::data).
@@ -537,10 +688,15 @@ inline std::unique_ptr<const tokenizer> open_tokenizer(const std::string& path) 
   if (fs::is_directory(at, ignored)) {
     const std::string whole = (at / "tokenizer.json").string(),
                       tokens = (at / "vocab.json").string(), merges = (at / "merges.txt").string();
-    if (fs::exists(whole, ignored)) return std::make_unique<tokenizer>(read_tokenizer_json(whole));
+    if (fs::exists(whole, ignored))
+      return std::make_unique<tokenizer>(read_tokenizer_json(whole, path));
     if (fs::exists(tokens, ignored) && fs::exists(merges, ignored))
-      return std::make_unique<tokenizer>(read_vocabulary_and_merges(tokens, merges));
-    if (const std::string ranks = tiktoken_in(path); !ranks.empty()) return open_tokenizer(ranks);
+      return std::make_unique<tokenizer>(read_vocabulary_and_merges(tokens, merges, path));
+    if (const std::string ranks = tiktoken_in(path); !ranks.empty()) {
+      auto t = open_tokenizer(ranks);
+      detail::require_named(*t, read_tokenizer_config(path));
+      return t;
+    }
     throw error(
         exit_code::data,
         fmt::format(
