@@ -43,6 +43,13 @@ std::string character_of(unsigned byte) {
   return "";
 }
 
+/// A byte in Base64.
+std::string base64_of(unsigned byte) {
+  constexpr std::string_view letters =
+      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  return {letters[byte >> 2], letters[(byte & 3) << 4], '=', '='};
+}
+
 /// A tokenizer.json with a token for each byte, id = byte, and these merges, ids from 256 on.
 json small(const std::vector<std::pair<std::string, std::string>>& merges = {}) {
   json vocab = json::object(), list = json::array();
@@ -778,6 +785,44 @@ BOOST_AUTO_TEST_CASE(cut_files_are_refused) {
   BOOST_TEST(refusal_of([&] {
                mc::open_tokenizer(empty.path().string());
              })->says("has no tokenizer.json"));
+}
+
+// "1234" is one word of GPT-2, "123" and "4" of what cuts digits in threes (tiktoken's cl100k_base
+// and o200k_base, Llama 3), and four of Qwen2. Ids of special tokens are those of published files.
+BOOST_AUTO_TEST_CASE(rules_of_a_tiktoken_file_have_names) {
+  const scratch_folder folder;
+  std::string file;
+  for (unsigned b = 0; b < 256; ++b) file += fmt::format("{} {}\n", base64_of(b), b);
+  file += "MTI= 256\nMzQ= 257\nMTIzNA== 258\nMTIz 259\n";
+  write_text(folder / "mine.tiktoken", file);
+  const auto by = [&](const char* name) {
+    return std::make_unique<mc::tokenizer>(
+        mc::read_tiktoken(folder / "mine.tiktoken", mc::tiktoken_rules_by("--flag", name)));
+  };
+  const ids one{258}, threes{259, '4'}, digits{'1', '2', '3', '4'};
+  for (const char* name : {"gpt2", "r50k", "r50k_base", "p50k", "p50k_base", "p50k_edit"})
+    BOOST_TEST(by(name)->encode("1234") == one, name);
+  for (const char* name :
+       {"cl100k", "cl100k_base", "o200k", "o200k_base", "llama3", "llama3_1", "regex:.{3}|."})
+    BOOST_TEST(by(name)->encode("1234") == threes, name);
+  for (const char* name : {"qwen", "qwen2"}) BOOST_TEST(by(name)->encode("1234") == digits, name);
+  for (const auto& [name, token, id] : {std::tuple{"llama3", "<|begin_of_text|>", 128000},
+                                        {"llama3", "<|eot_id|>", 128009},
+                                        {"llama3", "<|reserved_special_token_4|>", 128008},
+                                        {"llama3", "<|reserved_special_token_250|>", 128255},
+                                        {"llama3_1", "<|finetune_right_pad_id|>", 128004},
+                                        {"llama3_1", "<|eom_id|>", 128008},
+                                        {"llama3_1", "<|reserved_special_token_2|>", 128005},
+                                        {"llama3_1", "<|python_tag|>", 128010},
+                                        {"llama3_1", "<|reserved_special_token_247|>", 128255},
+                                        {"p50k_edit", "<|fim_suffix|>", 50283},
+                                        {"cl100k", "<|endofprompt|>", 100276}})
+    BOOST_TEST(*by(name)->id_of(token) == id, name << ' ' << token);
+  for (const char* name : {"gpt4", "llama", "cl100k-base", "gpt2_base", "_base", "", R"(\p{L}+)"})
+    CHECK_REFUSED(by(name), exit_code::usage,
+                  fmt::format("--flag \"{}\" is none of gpt2, r50k_base, p50k_base, p50k_edit, "
+                              "cl100k_base, o200k_base, llama3, llama3_1, qwen, qwen2; give",
+                              name));
 }
 
 BOOST_AUTO_TEST_CASE(damaged_tiktoken_files_are_refused) {

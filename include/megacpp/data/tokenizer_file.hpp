@@ -552,30 +552,92 @@ struct tiktoken_rules {
   std::vector<added_token> special;
 };
 
-/// Those of the files that tiktoken (0.9, openai_public.py) knows by this name; nothing for
-/// another.
+/// The names whose rules are known; those that end in _base are known without it, too.
+inline constexpr std::array<std::string_view, 10> tiktoken_names{
+    "gpt2",       "r50k_base", "p50k_base", "p50k_edit", "cl100k_base",
+    "o200k_base", "llama3",    "llama3_1",  "qwen",      "qwen2"};
+
+namespace detail {
+
+/// The special tokens of Llama 3, 256 from 128000 on; 3.1 and later have given four of those in
+/// reserve a task, so that the others have other names (their tokenizer.json files).
+inline std::vector<added_token> llama3_tokens(bool of_3_1) {
+  constexpr std::int32_t first = 128000, count = 256;
+  using entry = std::pair<std::int32_t, std::string_view>;
+  std::vector<entry> named{{0, "<|begin_of_text|>"},
+                           {1, "<|end_of_text|>"},
+                           {6, "<|start_header_id|>"},
+                           {7, "<|end_header_id|>"},
+                           {9, "<|eot_id|>"}};
+  if (of_3_1)
+    named.insert(named.end(),
+                 {{4, "<|finetune_right_pad_id|>"}, {8, "<|eom_id|>"}, {10, "<|python_tag|>"}});
+  std::vector<added_token> tokens;
+  int reserved = 0;
+  for (std::int32_t i = 0; i < count; ++i) {
+    const auto at = std::ranges::find(named, i, &entry::first);
+    tokens.push_back({.content = at != named.end()
+                                     ? std::string(at->second)
+                                     : fmt::format("<|reserved_special_token_{}|>", reserved++),
+                      .id = first + i,
+                      .special = true});
+  }
+  return tokens;
+}
+
+} // namespace detail
+
+/// Those of a name: of tiktoken's own files (openai_public.py of 0.14), of Llama 3 and of Qwen;
+/// nothing for another.
 inline std::optional<tiktoken_rules> tiktoken_rules_of(std::string_view name) {
-  const auto special = [](std::string_view content, std::int32_t id) {
-    return added_token{.content = std::string(content), .id = id, .special = true};
+  const auto rules = [](std::string_view expression,
+                        std::initializer_list<std::pair<std::string_view, std::int32_t>> special) {
+    tiktoken_rules r{std::string(expression), {}};
+    for (const auto& [content, id] : special)
+      r.special.push_back({.content = std::string(content), .id = id, .special = true});
+    return r;
   };
-  const auto rules = [](std::string_view expression, std::vector<added_token> tokens) {
-    return tiktoken_rules{std::string(expression), std::move(tokens)};
+  const auto is = [name](std::string_view known) {
+    constexpr std::string_view base = "_base";
+    return name == known ||
+           (known.ends_with(base) && name == known.substr(0, known.size() - base.size()));
   };
-  if (name == "gpt2" || name == "r50k_base" || name == "p50k_base")
-    return rules(detail::gpt2_expression, {special("<|endoftext|>", 50256)});
-  if (name == "cl100k_base")
-    return rules(detail::cl100k_expression,
-                 {special("<|endoftext|>", 100257), special("<|fim_prefix|>", 100258),
-                  special("<|fim_middle|>", 100259), special("<|fim_suffix|>", 100260),
-                  special("<|endofprompt|>", 100276)});
-  if (name == "o200k_base")
+  if (is("gpt2") || is("r50k_base") || is("p50k_base"))
+    return rules(detail::gpt2_expression, {{"<|endoftext|>", 50256}});
+  if (is("p50k_edit"))
+    return rules(detail::gpt2_expression, {{"<|endoftext|>", 50256},
+                                           {"<|fim_prefix|>", 50281},
+                                           {"<|fim_middle|>", 50282},
+                                           {"<|fim_suffix|>", 50283}});
+  if (is("cl100k_base"))
+    return rules(detail::cl100k_expression, {{"<|endoftext|>", 100257},
+                                             {"<|fim_prefix|>", 100258},
+                                             {"<|fim_middle|>", 100259},
+                                             {"<|fim_suffix|>", 100260},
+                                             {"<|endofprompt|>", 100276}});
+  if (is("o200k_base"))
     return rules(detail::o200k_expression,
-                 {special("<|endoftext|>", 199999), special("<|endofprompt|>", 200018)});
-  if (name == "qwen" || name == "qwen2")
+                 {{"<|endoftext|>", 199999}, {"<|endofprompt|>", 200018}});
+  if (is("llama3") || is("llama3_1")) // which cut as cl100k_base does
+    return tiktoken_rules{std::string(detail::cl100k_expression),
+                          detail::llama3_tokens(is("llama3_1"))};
+  if (is("qwen") || is("qwen2"))
     return rules(detail::qwen2_expression,
-                 {special("<|endoftext|>", 151643), special("<|im_start|>", 151644),
-                  special("<|im_end|>", 151645)});
+                 {{"<|endoftext|>", 151643}, {"<|im_start|>", 151644}, {"<|im_end|>", 151645}});
   return std::nullopt;
+}
+
+/// Those that a flag asks for: by a name, or by "regex:" and an expression, which has no special
+/// tokens. Throws mc::error(exit_code::usage) for a name that is not known.
+inline tiktoken_rules tiktoken_rules_by(std::string_view flag, std::string_view asked) {
+  constexpr std::string_view mark = "regex:";
+  if (asked.starts_with(mark)) return {std::string(asked.substr(mark.size())), {}};
+  if (auto rules = tiktoken_rules_of(asked)) return *std::move(rules);
+  throw error(
+      exit_code::usage,
+      fmt::format("{} \"{}\" is none of {}; give one of these, or regex: and the expression "
+                  "that cuts texts, as regex:\\p{{L}}+|\\P{{L}}+",
+                  flag, printable(asked), fmt::join(tiktoken_names, ", ")));
 }
 
 /// Reads a .tiktoken file: a line for each token, its bytes in Base64 and its rank, which is its
@@ -709,11 +771,11 @@ inline std::unique_ptr<const tokenizer> open_tokenizer(const std::string& path) 
     if (!rules)
       throw error(
           exit_code::data,
-          fmt::format("{} is none of tiktoken's own files (gpt2, r50k_base, p50k_base, "
-                      "cl100k_base, o200k_base), and does not say how texts are cut; "
-                      "give it the name of the one whose rules it has, or, to megacpp-data, "
-                      "name them by --tiktoken-pattern",
-                      path));
+          fmt::format(
+              "{} does not say how texts are cut, since its name is none of {}; give it the "
+              "name of the one whose rules it has, or, to megacpp-data, name them by "
+              "--tiktoken-pattern",
+              path, fmt::join(tiktoken_names, ", ")));
     return std::make_unique<tokenizer>(read_tiktoken(path, std::move(*rules)));
   }
   return std::make_unique<tokenizer>(read_tokenizer_json(path));
