@@ -238,6 +238,10 @@ if(TARGET megacpp-data)
   megacpp_slow_test(finetune LABEL learning TIMEOUT 1800 ONE_THREAD COST 400
     COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/learning/finetune.sh ${PROJECT_SOURCE_DIR}
       $<TARGET_FILE:small_model> $<TARGET_FILE:megacpp-data> ${CMAKE_CURRENT_BINARY_DIR}/finetune)
+  # Conversations by a template that is not known.
+  megacpp_slow_test(render LABEL peer TIMEOUT 600 ONE_THREAD COST 30
+    COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/slow/render.sh ${PROJECT_SOURCE_DIR}
+      $<TARGET_FILE:small_model> ${CMAKE_CURRENT_BINARY_DIR}/render ${MEGACPP_PEER_VENVS})
 endif()
 
 # Every constant of the largest presets, and of a graph 1.6 times as large, within a quarter of
@@ -254,7 +258,7 @@ megacpp_slow_test(crash_save LABEL crash TIMEOUT 2400 ONE_THREAD COST 400
     $<TARGET_FILE:cli_tiny_gpt>)
 if(NOT complete)
   set_tests_properties(crash_save megatron transformers PROPERTIES SKIP_RETURN_CODE 77)
-  foreach(test IN ITEMS chat tokenizers)
+  foreach(test IN ITEMS chat render tokenizers)
     if(TEST ${test})
       set_tests_properties(${test} PROPERTIES SKIP_RETURN_CODE 77)
     endif()
