@@ -314,7 +314,7 @@ def main(peer, shared, wheel, work):
         lines = [spelled(r, conversation(r, style)) for _ in range(count)]
         (folder / "conversations.jsonl").write_text("\n".join(lines) + "\n", newline="\n")
         cases.append((name, style, jinja, folder, lines))
-    compared = merged = 0
+    compared = merged = by_it = 0
     for path, is_llama in (qwen, False), (llama, True):
         mine = [case for case in cases if case[1].startswith("llama") == is_llama]
         subprocess.run([peer, path] + [folder for *_, folder, _ in mine], check=True)
@@ -331,10 +331,12 @@ def main(peer, shared, wheel, work):
             compared += len(lines)
             # Qwen3-Thinking asks with the begin of a thought, from which the script learns.
             scripted = by_script(script, folder, path, lines[:SCRIPTED], answers, "thinking" not in name)
-            assert scripted >= SCRIPTED / 4, f"{name}: {scripted} of {SCRIPTED} are written by the script"
+            by_it += scripted
             print(f"{name}: {len(lines)} conversations, {scripted} of {SCRIPTED} by the script, too")
         if is_llama:
             check_begin(peer, path, mine[0][3])
+    # Qwen3 writes earlier turns without their thoughts, which the script leaves to --each-answer.
+    assert by_it >= SCRIPTED * len(cases) / 2, f"only {by_it} conversations are written by the script"
     assert merged > 0, "no turn begins with what is one token with its header's end"
     print(f"{compared} conversations are the same; {merged} turns are one token with their header")
 

@@ -492,6 +492,10 @@ BOOST_AUTO_TEST_CASE(gpt2_files_are_a_tokenizer) {
   write_text(folder / "merges.txt", "#version: 0.2\na b\n");
   const auto t = mc::open_tokenizer(folder.path().string());
   BOOST_TEST(t->encode("ab<|endoftext|>") == (ids{256, 257}));
+  write_text(folder / "merges.txt", "\ufeff#version: 0.2\na b\n"); // an editor's byte-order mark
+  BOOST_TEST(mc::open_tokenizer(folder.path().string())->encode("ab") == (ids{256}));
+  write_text(folder / "merges.txt", "\xff\xfe#\1");
+  CHECK_REFUSED(mc::open_tokenizer(folder.path().string()), exit_code::data, "is in UTF-16; save");
   write_text(folder / "merges.txt", "#version: 0.2\na b\nab\n");
   BOOST_TEST(
       refusal_of([&] { mc::open_tokenizer(folder.path().string()); })->says("line 3 is \"ab\""));

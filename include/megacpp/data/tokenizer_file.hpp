@@ -527,7 +527,7 @@ inline tokenizer_parts read_vocabulary_and_merges(const std::string& vocabulary,
   detail::tokenizer_reader reader(vocabulary);
   reader.vocabulary(list.raw());
   std::size_t rank = 0;
-  detail::each_line(file.text(), [&](std::string_view line, std::size_t number) {
+  detail::each_line(written_text(file), [&](std::string_view line, std::size_t number) {
     if (line.empty() || (number == 1 && line.starts_with("#version"))) return;
     const std::size_t blank = line.find(' ');
     if (blank == std::string_view::npos || line.find(' ', blank + 1) != std::string_view::npos)
@@ -651,7 +651,7 @@ inline tokenizer_parts read_tiktoken(const std::string& path, tiktoken_rules rul
   tokenizer_parts p;
   p.file = path;
   std::unordered_map<std::string, std::int32_t> ids;
-  detail::each_line(file.text(), [&](std::string_view line, std::size_t number) {
+  detail::each_line(written_text(file), [&](std::string_view line, std::size_t number) {
     if (line.empty()) return;
     const auto refuse = [&](std::string_view why) {
       return error(exit_code::data, fmt::format("{}: line {} is \"{}\", but {}", path, number,
