@@ -656,6 +656,12 @@ BOOST_AUTO_TEST_CASE(what_a_folder_contradicts_is_named) {
         return whole({config({{"pad_token", token("<p>", {{"single_word", true}})}})});
       },
       "\"single_word\" is not supported");
+  says(
+      [] {
+        const json way = token("<p>", {{"rstrip", true}});
+        return whole({config({{"pad_token", way}, {"additional_special_tokens", {"<p>"}}})});
+      },
+      "name the token \"<p>\" with another \"lstrip\" or \"rstrip\"");
   says([] { return slow({config({}, "RobertaTokenizer")}); }, "names the class Roberta");
   says([] { return slow({config({{"add_eos_token", true}}, "GPT2Tokenizer")}); }, "add_eos_token");
   says([] { return slow({config({{"add_bos_token", true}}, "Qwen2Tokenizer")}); }, "add_bos_token");

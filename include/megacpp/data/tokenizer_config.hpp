@@ -36,6 +36,7 @@ struct tokenizer_config {
   std::string file; ///< that says most of it; "" where there is none
   std::string type; ///< transformers' class without "Fast" at its end; "" where nothing names one
   std::vector<named_token> listed;  ///< with their ids, which rise
+  bool lists_rules = false;         ///< the list says how tokens are looked for, before all others
   std::vector<named_token> special; ///< named for their task, such as pad_token
   std::vector<named_token> others;  ///< named so by fields that not every version reads
   std::optional<bool> prefix_space, begins,
@@ -60,6 +61,7 @@ public:
       tasks(*file);
       if (file->has("added_tokens_decoder")) { // then the other two files are not looked at
         c_.listed = list_of(file->field<json_value>("added_tokens_decoder"));
+        c_.lists_rules = true;
         finish();
         return;
       }

@@ -8,6 +8,7 @@
 
 #include <charconv>
 #include <filesystem>
+#include <map>
 #include <set>
 #include <system_error>
 
@@ -186,6 +187,7 @@ public:
   /// gives them: their own of the vocabulary, or the next that is free. How a token is looked for
   /// follows the list of the folder. Throws for an id that a file states otherwise.
   void named(const nlohmann::json& vocabulary, const tokenizer_config& c) {
+    refuse_two_ways(c);
     for (const named_token& t : c.listed) {
       const std::int32_t id = id_of(vocabulary, t.token.content);
       if (t.id != id)
@@ -231,6 +233,25 @@ public:
   static constexpr std::uint64_t most_ids = (1u << 24) - 1;
 
 private:
+  /// A token that two places look for in two ways is looked for otherwise by each version of
+  /// transformers.
+  static void refuse_two_ways(const tokenizer_config& c) {
+    std::map<std::string_view, const named_token*> ways;
+    for (const named_token& t : c.listed) ways.emplace(t.token.content, &t);
+    for (const named_token& t : c.special) {
+      const auto [at, is_first] = ways.emplace(t.token.content, &t);
+      const named_token& other = *at->second;
+      if (is_first || (c.lists_rules && other.id) ||
+          (t.token.lstrip == other.token.lstrip && t.token.rstrip == other.token.rstrip))
+        continue;
+      throw error(
+          exit_code::data,
+          fmt::format("{} and {} name the token \"{}\" with another \"lstrip\" or \"rstrip\"; "
+                      "make them agree",
+                      t.place, other.place, printable(t.token.content)));
+    }
+  }
+
   /// What AutoTokenizer gives a token.
   std::int32_t id_of(const nlohmann::json& vocabulary, const std::string& content) const {
     if (added_.empty() || !contents_.contains(content)) {
