@@ -3,7 +3,8 @@
 //
 //   megacpp_hf_preset CONFIG.json OUT.hpp NAME
 //
-// OUT.hpp then has mc::preset::NAME. A configuration that cannot be honoured is one sentence that
+// OUT.hpp then has mc::preset::NAME. What a reader should know is told in lines that begin with
+// "note: ". A configuration that cannot be honoured is one sentence that
 // names the field, exit code 5 (docs/errors.md), and no change of OUT.hpp.
 #include <megacpp/hf/models.hpp>
 
@@ -11,6 +12,7 @@
 #include <cstdio>
 #include <exception>
 #include <string>
+#include <vector>
 
 namespace {
 
@@ -29,7 +31,11 @@ int main(int argc, char** argv) {
   try {
     if (argc != 4)
       throw mc::error(mc::exit_code::usage, "give CONFIG.json, OUT.hpp and the model's name");
-    const mc::hf_model model = mc::read_hf_model(mc::read_json(argv[1]), mc::hf_use::program);
+    std::vector<std::string> told;
+    const mc::hf_model model =
+        mc::read_hf_model(mc::read_json(argv[1]), mc::hf_use::program, &told);
+    for (const std::string& note : told)
+      std::fputs(fmt::format("note: {}\n", note).c_str(), stderr);
     write_text(argv[2], fmt::format("// Written by megacpp from a config.json; edit that file.\n"
                                     "#pragma once\n\n"
                                     "#include <megacpp/preset/models.hpp>\n\n"

@@ -149,6 +149,7 @@ if ! { cmake --build "$build/tree" --target "${name}_check" &&
   cat "$build/build.log" >&2
   fail 'the program did not compile; the message is above'
 fi
+grep "^note: .*: field " "$build/build.log" >&2 || true # what the configuration's reader tells
 trap 'rm -f -- "$out.new-$$"' EXIT
 cp -- "$build/tree/$name" "$out.new-$$" && mv -f -- "$out.new-$$" "$out" ||
   fail "cannot write $out" 6

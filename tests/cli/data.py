@@ -144,6 +144,8 @@ class Texts(DataTest):
             self.refused(2, f"{flag} is a flag of", "chat", flag, "x", text="")
         self.refused(2, "changes nothing without a --tokenizer that ends in .tiktoken",
                      "encode", "--tokenizer", self.tokenizer, "--tiktoken-pattern", "gpt2", text="")
+        self.refused(2, '--tiktoken-pattern "gpt4" is none of gpt2,', "encode", "--tokenizer", self.at / "a.tiktoken",
+                     "--tiktoken-pattern", "gpt4", text="")
         self.refused(4, "does not exist", "encode", "--tokenizer", self.at / "none", text="")
         self.refused(4, "cannot read", "encode", "--tokenizer", self.tokenizer, "--input", self.at / "none")
         self.refused(2, "one --json-keys", "encode", "--tokenizer", self.tokenizer, "--json-keys", "a", "b",

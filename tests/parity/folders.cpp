@@ -254,6 +254,50 @@ BOOST_AUTO_TEST_CASE(the_first_release_had_no_prefix_and_held_masks) {
                 "is the same weight as tensor");
 }
 
+// As AutoModel saves them, which has no head; Qwen3-Embedding is published so.
+template <class Model> void check_without_prefix(const std::string& family, const Model& model) {
+  const bare_program<Model> p(model);
+  mc::stores expected(p, false), s(p, false);
+  mc::load_model_folder(test::fixtures(family) / "model", p, expected);
+  const copied_model copy(family);
+  const std::string prefix = "model.";
+  copy.change_tensors([&](open_file& f) {
+    std::vector<std::string> names;
+    for (const auto& [name, t] : f.tensors) names.push_back(name);
+    for (const std::string& name : names)
+      if (name.starts_with(prefix)) f.rename(name, name.substr(prefix.size()));
+  });
+  mc::load_model_folder(copy.folder(), p, s);
+  BOOST_TEST((weights(s) == weights(expected)));
+  copy.change_tensors(
+      [&](open_file& f) { f.tensors[prefix + "norm.weight"] = f.tensors["norm.weight"]; });
+  CHECK_REFUSED(mc::load_model_folder(copy.folder(), p, s), exit_code::model,
+                "is the same weight as tensor");
+}
+BOOST_AUTO_TEST_CASE(names_may_lack_their_prefix) {
+  check_without_prefix("qwen3", test::tiny_qwen3);
+  check_without_prefix("qwen3_moe", test::tiny_qwen3_moe);
+}
+
+BOOST_AUTO_TEST_CASE(wrappers_that_were_saved_along_are_named) {
+  const bare_program p(test::tiny_qwen3);
+  mc::stores s(p, false);
+  for (const auto& [from, to, says] :
+       {std::tuple{"", "_orig_mod.", "which torch.compile puts there"},
+        {"", "module.", "which DistributedDataParallel and DeepSpeed put there"},
+        {"", "base_model.model.", "which an adapter (PEFT) puts there"},
+        {"model.layers.0.", "model.layers.0._orig_mod.", "which torch.compile puts there"}}) {
+    const copied_model copy("qwen3");
+    copy.change_tensors([from = std::string(from), to = std::string(to)](open_file& f) {
+      std::vector<std::string> names;
+      for (const auto& [name, t] : f.tensors) names.push_back(name);
+      for (const std::string& name : names)
+        if (name.starts_with(from)) f.rename(name, to + name.substr(from.size()));
+    });
+    CHECK_REFUSED(mc::load_model_folder(copy.folder(), p, s), exit_code::model, says);
+  }
+}
+
 BOOST_AUTO_TEST_CASE(a_tied_head_may_be_stored_too_if_it_is_equal) {
   const bare_program p(test::tiny_gpt2);
   mc::stores s(p, false);

@@ -11,6 +11,7 @@ tokenizers library; learned is what stands between the header of an assistant's 
 it, where no token reaches from the header into the words.
 """
 
+import importlib.util
 import json
 import random
 import subprocess
@@ -23,6 +24,7 @@ from transformers.utils.chat_template_utils import render_jinja_template
 
 CONVERSATIONS = 500  # of each main template
 FEW = 60             # of each variant
+SCRIPTED = 16        # of each, by examples/render_conversations.py
 DATE = "01 Feb 2026"
 
 WORDS = ["the", "weather", "in", "Köln", "naïve", "日本語", "한국어", "العربية", "हिन्दी", "👩‍👩‍👧‍👦",
@@ -240,6 +242,25 @@ def theirs(line, jinja, style, tokenizer):
             "without_thinking": render(asked, add_generation_prompt=True, enable_thinking=False)}
 
 
+def by_script(script, folder, vocabulary, lines, answers, whole):
+    """How many lines examples/render_conversations.py writes, each as megacpp does. `whole`: also what
+    is learned of them."""
+    (folder / "tokenizer.json").write_bytes(vocabulary.read_bytes())
+    writer = script.Writer(folder, {"date_string": DATE}, False)
+    written = 0
+    for line, answered in zip(lines, answers):
+        messages, learned_turns, tools = script.conversation_of(json.loads(line))
+        try:
+            ids, mask = writer.line(messages, learned_turns, tools)
+        except script.Refused:  # earlier turns are written otherwise
+            continue
+        answered = json.loads(answered)
+        assert list(ids) == answered["ids"], f"{folder}: ids of {line}"
+        assert not whole or list(mask) == answered["mask"], f"{folder}: mask of {line}\n{mask}\n{answered['mask']}"
+        written += 1
+    return written
+
+
 def llama_vocabulary(path, to):
     """Qwen3's vocabulary with the special tokens of Llama 3 in the place of some of its own."""
     names = {"<|object_ref_start|>": "<|begin_of_text|>", "<|box_start|>": "<|start_header_id|>",
@@ -274,11 +295,16 @@ def main(peer, shared, wheel, work):
     work, shared = Path(work), Path(shared)
     qwen = shared / "data/tokenizers/qwen3-tokenizer.json"
     llama = llama_vocabulary(qwen, work / "llama.json")
+    specification = importlib.util.spec_from_file_location(
+        "render_conversations", Path(__file__).parents[2] / "examples/render_conversations.py")
+    script = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(script)
     cases = []
     for number, (name, style, jinja, count) in enumerate(templates(shared, wheel)):
         folder = work / str(number)
         folder.mkdir()
-        config = {"bos_token": {"content": "<|begin_of_text|>"}}
+        config = {"bos_token": {"__type": "AddedToken", "content": "<|begin_of_text|>"},
+                  "tokenizer_class": "PreTrainedTokenizerFast"}
         if number % 2:  # both places in which a folder has its template
             (folder / "chat_template.jinja").write_text(jinja)
         else:
@@ -288,7 +314,7 @@ def main(peer, shared, wheel, work):
         lines = [spelled(r, conversation(r, style)) for _ in range(count)]
         (folder / "conversations.jsonl").write_text("\n".join(lines) + "\n", newline="\n")
         cases.append((name, style, jinja, folder, lines))
-    compared = merged = 0
+    compared = merged = by_it = 0
     for path, is_llama in (qwen, False), (llama, True):
         mine = [case for case in cases if case[1].startswith("llama") == is_llama]
         subprocess.run([peer, path] + [folder for *_, folder, _ in mine], check=True)
@@ -303,9 +329,14 @@ def main(peer, shared, wheel, work):
                         f"{name}, {key} of {line}\nours   {ours[key]!r}\ntheirs {value!r}")
                 merged += ours["merged_turns"]
             compared += len(lines)
-            print(f"{name}: {len(lines)} conversations")
+            # Qwen3-Thinking asks with the begin of a thought, from which the script learns.
+            scripted = by_script(script, folder, path, lines[:SCRIPTED], answers, "thinking" not in name)
+            by_it += scripted
+            print(f"{name}: {len(lines)} conversations, {scripted} of {SCRIPTED} by the script, too")
         if is_llama:
             check_begin(peer, path, mine[0][3])
+    # Qwen3 writes earlier turns without their thoughts, which the script leaves to --each-answer.
+    assert by_it >= SCRIPTED * len(cases) / 2, f"only {by_it} conversations are written by the script"
     assert merged > 0, "no turn begins with what is one token with its header's end"
     print(f"{compared} conversations are the same; {merged} turns are one token with their header")
 

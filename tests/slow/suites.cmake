@@ -271,6 +271,11 @@ if(TARGET megacpp-data)
     NEEDS megacpp-data small_model
     COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/learning/finetune.sh ${PROJECT_SOURCE_DIR}
       $<TARGET_FILE:small_model> $<TARGET_FILE:megacpp-data> ${CMAKE_CURRENT_BINARY_DIR}/finetune)
+  # Conversations by a template that is not known.
+  megacpp_slow_test(render SHARD 1 LABEL peer TIMEOUT 600 ONE_THREAD LOCK MAY_SKIP COST 30
+    NEEDS small_model
+    COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/slow/render.sh ${PROJECT_SOURCE_DIR}
+      $<TARGET_FILE:small_model> ${CMAKE_CURRENT_BINARY_DIR}/render ${MEGACPP_PEER_VENVS})
 endif()
 
 # Every constant of the largest presets, and of a graph 1.6 times as large, within a quarter of

@@ -7,7 +7,8 @@ PROGRAM is megacpp-data, SHARED the folder with data/tokenizers, WORK an empty f
 drawn at random so that each code point of Unicode 14 is in one: with white space of all kinds,
 contractions, digits, marks, emoji, long runs, added tokens whole and in pieces. They are encoded by
 the vocabularies of GPT-2 and Qwen3, and by one that the library trains here, under many rules of
-cutting. Expressions of one construct each are either refused, or cut alike.
+cutting. Expressions of one construct each are either refused, or cut alike. Folders that name tokens
+and rules outside of tokenizer.json are read as AutoTokenizer reads them, or refused.
 
 Left out, since the versions of Unicode that the two sides know differ:
 - code points that Unicode 15 or a later version assigned (NEWER);
@@ -16,6 +17,7 @@ Left out, since the versions of Unicode that the two sides know differ:
 """
 
 import json
+import os
 import random
 import re
 import subprocess
@@ -27,6 +29,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 
 TEXTS = 20000         # for the published vocabularies
 FEW = 300             # for each way of cutting
+FOLDERS = 200
 NEWER_MARKS = 120     # at most, of Unicode 10 to 14
 
 # Assigned after Unicode 14, up to Unicode 18.
@@ -313,6 +316,91 @@ def variants(plain):
     return files
 
 
+def token(r, content, **how):
+    """A token with how it is looked for, as files of transformers have it."""
+    return {"content": content, "lstrip": r.random() < 0.2, "rstrip": r.random() < 0.2, "normalized": r.random() < 0.2,
+            "single_word": False, **how}
+
+
+def folder_of(r, plain):
+    """{name: content} of a folder whose tokens stand in several files."""
+    names = ["<|endoftext|>", "<pad>", "<s>", "[left]", "the", "<|im_start|>", "[BOS]"]
+    free = len(plain["model"]["vocab"])
+    files, config, tasks = {}, {"tokenizer_class": r.choice(["PreTrainedTokenizerFast", "GPT2Tokenizer", "GPT2TokenizerFast"])}, {}
+    if r.random() < 0.5:
+        files["tokenizer.json"] = {**plain, "truncation": r.choice([None, {
+            "direction": "Right", "max_length": 4, "strategy": "LongestFirst", "stride": 0}]), "padding": r.choice([None, {
+                "strategy": "BatchLongest", "direction": "Right", "pad_to_multiple_of": None, "pad_id": 0,
+                "pad_type_id": 0, "pad_token": r.choice(["!", "the", "<pad>"])}])}
+        if files["tokenizer.json"]["padding"]:  # of which other classes take a token or not, by version
+            config["tokenizer_class"] = "PreTrainedTokenizerFast"
+    else:
+        files["vocab.json"] = plain["model"]["vocab"]
+        files["merges.txt"] = "#version: 0.2\n" + "".join(
+            (m if isinstance(m, str) else " ".join(m)) + "\n" for m in plain["model"]["merges"])
+        config["tokenizer_class"] = r.choice(["GPT2Tokenizer", "Qwen2Tokenizer", "Qwen2TokenizerFast"])
+    for task in "bos_token", "eos_token", "unk_token", "pad_token", "mask_token":
+        if r.random() < 0.3:
+            tasks[task] = r.choice([None, *names])
+    added = r.sample(["<x>", "<y>", "<|im_start|>", "<pad>", "A\u030angstr\u00f6m"], r.randint(0, 4))
+    if r.random() < 0.5:
+        config["added_tokens_decoder"] = {str(free + i): token(r, c, special=r.random() < 0.5) for i, c in enumerate(added)}
+        for content in "<|endoftext|>", "[BOS]":  # those of tokenizer.json are in the list, too
+            if "tokenizer.json" in files:
+                config["added_tokens_decoder"][str(plain["model"]["vocab"][content])] = token(r, content, special=True)
+    elif r.random() < 0.7:
+        files["added_tokens.json"] = {c: free + i for i, c in enumerate(added)}
+    if r.random() < 0.3:
+        config["additional_special_tokens"] = r.sample(names, 2)
+    if r.random() < 0.3:
+        config["add_prefix_space"] = r.random() < 0.2
+    if r.random() < 0.5:
+        config.update(tasks)
+    else:
+        spelled = {v: token(r, v) if v is not None and r.random() < 0.5 else v for v in tasks.values()}
+        files["special_tokens_map.json"] = {k: spelled[v] for k, v in tasks.items()}
+    if r.random() < 0.9 or config["tokenizer_class"] == "PreTrainedTokenizerFast":
+        files["tokenizer_config.json"] = config
+    else:
+        files["config.json"] = {"model_type": "gpt2" if "tokenizer.json" in files else r.choice(["qwen2", "qwen3"])}
+    return files
+
+
+def folders(program, plain, work):
+    """How many folders are read alike, refused here, and not read by the library."""
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    import transformers
+    transformers.logging.set_verbosity_error()
+    r = random.Random(5)
+    probes = ["the cat sat, 12 the[left] <s> x<x> <y>the<pad> <|im_start|>the", " the <|endoftext|> the<mask>[BOS]",
+              "cafe\u0301 \u00c5ngstr\u00f6m A\u030angstr\u00f6m 1234 it's!!"]
+    alike = refused = unread = 0
+    for number in range(FOLDERS):
+        folder = work / f"folder-{number}"
+        folder.mkdir()
+        for name, content in folder_of(r, plain).items():
+            (folder / name).write_text(content if isinstance(content, str) else json.dumps(content), encoding="utf-8")
+        try:
+            library = transformers.AutoTokenizer.from_pretrained(folder)
+        except Exception:  # pylint: disable=broad-except
+            unread += 1
+            continue
+        try:
+            mine = call(program, "encode", folder, [json.dumps(t) for t in probes], work)
+        except Refused as e:
+            refused += 1
+            if not re.search("AutoTokenizer gives it|make them agree|is not supported|do not have", str(e)):
+                sys.exit(f"{folder}: refused: {e}")
+            continue
+        theirs = library(probes)["input_ids"]
+        if mine != theirs:
+            sys.exit(f"{folder}: ids differ:\n ours   {mine}\n theirs {theirs}")
+        alike += 1
+    if alike < FOLDERS / 2:
+        sys.exit(f"only {alike} of {FOLDERS} folders are read alike; {refused} are refused")
+    return alike, refused, unread
+
+
 def main(program, shared, work):
     shared, work = Path(shared) / "data/tokenizers", Path(work)
     points = code_points()
@@ -335,6 +423,10 @@ def main(program, shared, work):
                 None if re.search("added|prefix|removed", name, re.I) else
                 nfc if fields["normalizer"] else lambda s: s)
     print(f"a vocabulary trained here: {FEW} texts for each of {len(made)} files")
+
+    alike, refused, unread = folders(program, plain, work)
+    print(f"{FOLDERS} folders with tokens in several files: {alike} read alike, {refused} refused, and "
+          f"{unread} that transformers does not read")
 
     probes = all_[3:63] + ["aabab abc ABC cab C aC aB", "xAAx ss \u00df \u017f \u212a\u0130i\u0131", "a\nb\rc\u2028d", "#--a{x{1,2}]",
                            "axbcx a\x07b\x0cc\x1b\v", "abababc bbbbbbbbbbbbb"]

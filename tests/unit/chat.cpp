@@ -27,6 +27,7 @@
 namespace {
 
 using mc::exit_code;
+using test::refusal_of;
 using test::scratch_folder;
 using test::write_text;
 
@@ -154,6 +155,79 @@ BOOST_AUTO_TEST_CASE(a_prompt_and_a_turn_of_weight_0_are_not_learned) {
   BOOST_TEST(
       turns(R"({"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b",)"
             R"("weight":0},{"role":"assistant","content":"c","weight":1}]})") == 1u);
+}
+
+// By the names that OpenAI (weight), ms-swift and LLaMA-Factory (loss), axolotl (train, training) and
+// verl (trainable) have for it.
+BOOST_AUTO_TEST_CASE(turns_say_whether_they_are_learned) {
+  const mc::chat_template chatml(mc::chat_style::chatml);
+  const auto line = [](const std::string& field) {
+    return R"({"messages":[{"role":"user","content":"1+1?","weight":1},{"role":"assistant",)"
+           R"("content":"3",)" +
+           field + R"(},{"role":"user","content":"Wrong."},{"role":"assistant","content":"2"}]})";
+  };
+  for (const char* name : {"weight", "loss", "train", "training", "trainable"})
+    for (const auto& [value, turns] : {std::pair{"0", 1u},
+                                       {"false", 1u},
+                                       {"0.0", 1u},
+                                       {"1", 2u},
+                                       {"true", 2u},
+                                       {"1.0", 2u},
+                                       {"null", 2u}})
+      BOOST_TEST(
+          chatml.render(read(line(fmt::format("\"{}\":{}", name, value)))).turns.size() == turns,
+          name << ' ' << value);
+  BOOST_TEST(chatml.render(read(line(R"("loss":false,"weight":0)"))).turns.size() == 1u);
+  for (const auto& [field, says] :
+       {std::pair{R"("loss":0.5)", "message 2: its \"loss\" is neither 0 nor 1"},
+        {R"("train":"no")", "its \"train\" is neither 0 nor 1"},
+        {R"("loss":false,"weight":1)", "its \"weight\" and its \"loss\" contradict each other"},
+        {R"("train_detail":[{"begin_offset":0}])", "has \"train_detail\", which others read"},
+        {R"("loss_scale":2)", "has \"loss_scale\", which others read and megacpp does not"},
+        {R"("reasoning":"r")", "thoughts are read from \"reasoning_content\""},
+        {R"("images":["a.png"])", "megacpp trains on text alone"}})
+    CHECK_REFUSED(read(line(field)), exit_code::data, says);
+  const char* answered = R"({"role":"assistant","content":"b"}]})";
+  for (const char* name : {"loss", "train", "training", "trainable"}) {
+    const auto asks = [&](const char* value) {
+      return fmt::format(R"({{"messages":[{{"role":"user","content":"a","{}":{}}},{})", name, value,
+                         answered);
+    };
+    CHECK_REFUSED(read(asks("true")), exit_code::data,
+                  fmt::format("its \"{}\" asks to learn a turn of the user", name));
+    BOOST_TEST(chatml.render(read(asks("false"))).turns.size() == 1u);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(fields_of_lines_that_others_honour_are_honoured_or_refused) {
+  const mc::chat_template chatml(mc::chat_style::chatml);
+  const auto line = [](const std::string& field) {
+    return "{" + field + R"(,"prompt":"a","completion":"b"})";
+  };
+  const std::string said = chatml.render(read(line(R"("system":"Be brief.")"))).text;
+  for (const char* field :
+       {R"("system_prompt":"Be brief.")", R"("system_prompt":"Be brief.","system":"Be brief.")",
+        R"("system_prompt":"Be brief.","system":"","images":[],"id":3)"})
+    BOOST_TEST(chatml.render(read(line(field))).text == said, field);
+  for (const auto& [field, says] :
+       {std::pair{R"("system":"a","system_prompt":"b")", "leave one of them out"},
+        {R"("system_prompt":1)", "\"system_prompt\" that is not a string"},
+        {R"("loss":false)", "line 3 has \"loss\", which others read and megacpp does not"},
+        {R"("functions":[{}])", "tools are read from \"tools\""},
+        {R"("history":[["a","b"]])", "all turns stand in \"messages\""},
+        {R"("chat_template_kwargs":{"enable_thinking":false})", "has \"chat_template_kwargs\""},
+        {R"("images":["a.png"])", "megacpp trains on text alone"}})
+    CHECK_REFUSED(read(line(field)), exit_code::data, says);
+  // OpenAI's older form of a call.
+  const auto call = [](const char* fields) {
+    return fmt::format(
+        R"({{"messages":[{{"role":"user","content":"?"}},{{"role":"assistant",{}}}]}})", fields);
+  };
+  const mc::chat_template qwen(mc::chat_style::qwen3_2507);
+  BOOST_TEST(qwen.render(read(call(R"("function_call":{"name":"f","arguments":"{}"})"))).text ==
+             qwen.render(read(call(R"("tool_calls":[{"name":"f","arguments":"{}"}])"))).text);
+  CHECK_REFUSED(read(call(R"("tool_calls":[],"function_call":{"name":"f","arguments":"{}"})")),
+                exit_code::data, "has \"tool_calls\" and a \"function_call\"");
 }
 
 BOOST_AUTO_TEST_CASE(lines_of_ids_are_taken_as_they_are) {
@@ -408,9 +482,48 @@ BOOST_AUTO_TEST_CASE(other_templates_are_refused_with_advice) {
   write_text(dir / "tokenizer_config.json", "{\"chat_template\":[{\"name\":\"default\"}]}");
   CHECK_REFUSED(of_folder(), exit_code::model, "is not one template");
   write_text(dir / "tokenizer_config.json", "{\"chat_template\":\"{{ messages }}\"}");
-  CHECK_REFUSED(of_folder(), exit_code::model, "write lines of {\"ids\": [...], \"mask\": [...]}");
+  CHECK_REFUSED(of_folder(), exit_code::model,
+                fmt::format("examples/render_conversations.py --tokenizer {} --input FILE",
+                            dir.path().string()));
   write_text(dir / "chat_template.jinja", "{{ other }}");
   CHECK_REFUSED(of_folder(), exit_code::model, "chat_template.jinja: its chat template (XXH64");
+}
+
+// Two spellings of a program, as Jinja's lexer reads them with trim_blocks and lstrip_blocks.
+BOOST_AUTO_TEST_CASE(templates_are_known_by_what_they_write) {
+  const std::string chatml =
+      "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + "
+      "message['content'] + '<|im_end|>' + '\n'}}{% endfor %}"
+      "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}";
+  const auto edited = [&](std::string_view from, std::string_view to) {
+    std::string text = chatml;
+    for (auto at = text.find(from); at != std::string::npos; at = text.find(from, at + to.size()))
+      text.replace(at, from.size(), to);
+    return text;
+  };
+  const auto is_chatml = [](const std::string& text) {
+    return !refusal_of(
+        [&] { BOOST_TEST(mc::chat_template::of_jinja(text, "x").name() == "ChatML"); });
+  };
+  for (const std::string& same :
+       {chatml, chatml + "\n", edited("\n", "\r\n"), edited("\n", "\r"), edited("\n", "\\n"),
+        edited("{% if", "\n  {% if"), edited("{% if", "{# says \n more #}\n{% if"),
+        edited("{% endfor %}", "{%endfor%}\n"),
+        edited("{% endfor %}", " \n\t {%- endfor -%} \n\n "), edited(" + ", "+"),
+        edited("['role']", "[ 'role' ]"), edited("{{", "\n\n{{-\t"),
+        edited("in messages", "in\n    messages")})
+    BOOST_TEST(is_chatml(same), same);
+  for (const std::string& other :
+       {chatml + "\n\n\n", edited("{% if", " {% if"), edited("{% if", "\n  {%+ if"),
+        edited("{% if", "\n\n{% if"), edited("{% endfor %}", "{% endfor %}\n\n"),
+        edited("{% endfor %}", " {% endfor %}"), edited("{{", "\n\n{{"), edited("}}", "}}\n"),
+        edited("message['role']",
+               "message['role'] "
+               "+ ' '"),
+        edited("'<|im_end|>'", "' <|im_end|>'"), edited("in messages", "inmessages"),
+        edited("{% endfor %}", "{% endfor %"), edited("{% if", "{% raw %}{% endraw %}{% if"),
+        edited("{% if", "\u00a0{%- if"), edited("assistant", "Assistant"), std::string()})
+    BOOST_TEST(!is_chatml(other), other);
 }
 
 BOOST_AUTO_TEST_CASE(what_a_template_cannot_say_is_refused) {

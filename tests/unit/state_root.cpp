@@ -191,6 +191,45 @@ BOOST_AUTO_TEST_CASE(damaged_states_that_cannot_be_replaced_are_told_at_the_star
   CHECK_REFUSED(rehearse(), exit_code::output, "iter_0000002 is a symbolic link");
 }
 
+// Whoever moves a state to a larger disk leaves a link. While that disk is not there, the state may
+// be whole.
+BOOST_AUTO_TEST_CASE(states_behind_links_are_read) {
+  const two_states s;
+  const std::string away = s.dir / "elsewhere", gone = away + "-gone";
+  const auto may_be_whole = [&] {
+    CHECK_REFUSED(newest_step(s.root), exit_code::model,
+                  "is a symbolic link, and leads to no folder");
+    CHECK_REFUSED(newest_step(s.root), exit_code::model, "no older one takes its place");
+  };
+  fs::rename(s.newer, away);
+  fs::create_directory_symlink(away, s.newer);
+  BOOST_TEST(newest_step(s.root) == 2);
+  fs::rename(away, gone);
+  may_be_whole();
+  write_text(away, "a file");
+  may_be_whole();
+  fs::remove(away);
+  fs::create_symlink(s.newer, away); // a loop
+  may_be_whole();
+  fs::remove(away);
+  fs::rename(gone, away);
+  {
+    state_root root(s.root); // nothing is removed through it
+    const auto notes = root.save(3, 1, [&](folder_writer& out) {
+      write_state(out, s.model.view(), s.model.stores, {3, 3}, json::object());
+    });
+    BOOST_REQUIRE(notes.size() == 1u);
+    BOOST_TEST(notes[0].find("iter_0000002 is kept: ") != std::string::npos, notes[0]);
+  }
+  BOOST_TEST(fs::exists(away + '/' + state_file_name));
+  // The best state likewise.
+  fs::rename(away, gone);
+  fs::remove(s.newer);
+  fs::create_directory_symlink(away, s.root + "/best");
+  CHECK_REFUSED(newest_step(s.root), exit_code::model, "the best state may be whole");
+  CHECK_REFUSED(state_root(s.root), exit_code::model, "nothing is saved beside it");
+}
+
 BOOST_AUTO_TEST_CASE(a_state_that_cannot_be_removed_is_told) {
   const scratch_folder dir;
   BOOST_REQUIRE(::chmod(dir.path().c_str(), 0777) == 0);

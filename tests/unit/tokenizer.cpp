@@ -44,6 +44,13 @@ std::string character_of(unsigned byte) {
   return "";
 }
 
+/// A byte in Base64.
+std::string base64_of(unsigned byte) {
+  constexpr std::string_view letters =
+      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  return {letters[byte >> 2], letters[(byte & 3) << 4], '=', '='};
+}
+
 /// A tokenizer.json with a token for each byte, id = byte, and these merges, ids from 256 on.
 json small(const std::vector<std::pair<std::string, std::string>>& merges = {}) {
   json vocab = json::object(), list = json::array();
@@ -486,9 +493,185 @@ BOOST_AUTO_TEST_CASE(gpt2_files_are_a_tokenizer) {
   write_text(folder / "merges.txt", "#version: 0.2\na b\n");
   const auto t = mc::open_tokenizer(folder.path().string());
   BOOST_TEST(t->encode("ab<|endoftext|>") == (ids{256, 257}));
+  write_text(folder / "merges.txt", "\ufeff#version: 0.2\na b\n"); // an editor's byte-order mark
+  BOOST_TEST(mc::open_tokenizer(folder.path().string())->encode("ab") == (ids{256}));
+  write_text(folder / "merges.txt", "\xff\xfe#\1");
+  CHECK_REFUSED(mc::open_tokenizer(folder.path().string()), exit_code::data, "is in UTF-16; save");
   write_text(folder / "merges.txt", "#version: 0.2\na b\nab\n");
   BOOST_TEST(
       refusal_of([&] { mc::open_tokenizer(folder.path().string()); })->says("line 3 is \"ab\""));
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+
+// What a folder says beside tokenizer.json, or beside vocab.json and merges.txt. The ids are those of
+// AutoTokenizer (transformers 5.23 and 4.51.3).
+BOOST_AUTO_TEST_SUITE(folders)
+
+struct named_file {
+  const char* name;
+  json content;
+};
+/// A tokenizer of small() with "hi" = 256, " hi" = 257 and "<|endoftext|>" = 258.
+json with_end() {
+  json file = small({{"h", "i"}, {"Ġ", "hi"}});
+  file["added_tokens"] = json::array({added("<|endoftext|>", 258)});
+  return file;
+}
+std::unique_ptr<const mc::tokenizer> folder_of(const std::vector<named_file>& files) {
+  const scratch_folder folder;
+  for (const auto& [name, content] : files)
+    write_text(folder / name, content.is_string() ? content.get<std::string>() : content.dump());
+  return mc::open_tokenizer(folder.path().string());
+}
+std::unique_ptr<const mc::tokenizer> whole(const std::vector<named_file>& others,
+                                           const json& file = with_end()) {
+  std::vector<named_file> all = others;
+  all.push_back({"tokenizer.json", file});
+  return folder_of(all);
+}
+/// Without a tokenizer.json.
+std::unique_ptr<const mc::tokenizer> slow(const std::vector<named_file>& others) {
+  std::vector<named_file> all = others;
+  all.push_back({"vocab.json", with_end()["model"]["vocab"]});
+  all.push_back({"merges.txt", "#version: 0.2\nh i\nĠ hi\n"});
+  return folder_of(all);
+}
+json token(const char* content, const json& how = json::object()) {
+  json t{{"content", content}, {"lstrip", false},     {"rstrip", false},
+         {"special", true},    {"normalized", false}, {"single_word", false}};
+  t.update(how);
+  return t;
+}
+named_file config(json fields, const char* type = "PreTrainedTokenizerFast") {
+  fields["tokenizer_class"] = type;
+  return {"tokenizer_config.json", std::move(fields)};
+}
+
+BOOST_AUTO_TEST_CASE(tokens_may_be_named_beside_a_tokenizer_json) {
+  const json end = token("<|endoftext|>"), tool = token("<tool>");
+  const json both{{"258", end}, {"259", tool}};
+  BOOST_TEST(whole({config({{"added_tokens_decoder", both}})})->encode("hi<tool>") ==
+             (ids{256, 259}));
+  BOOST_TEST(whole({config({{"pad_token", "<pad>"}, {"eos_token", "<|endoftext|>"}})})
+                 ->encode("hi<pad><|endoftext|>") == (ids{256, 259, 258}));
+  // One that the vocabulary has keeps its id, and is found before words are cut.
+  BOOST_TEST(whole({config({{"pad_token", "hi"}})})->encode("hi ahi hi") ==
+             (ids{256, ' ', 'a', 256, ' ', 256}));
+  // How it is looked for follows the list.
+  const json left{{"258", token("<|endoftext|>", {{"lstrip", true}})}};
+  BOOST_TEST(whole({config({{"added_tokens_decoder", left}})})->encode("hi <|endoftext|> hi") ==
+             (ids{256, 258, 257}));
+  const named_file map{"special_tokens_map.json",
+                       {{"pad_token", token("<pad>")},
+                        {"additional_special_tokens", {"<a>", token("<b>", {{"rstrip", true}})}}}};
+  BOOST_TEST(whole({config({}), map})->encode("hi<pad><a><b> hi") ==
+             (ids{256, 259, 260, 261, 256}));
+  // Beside added_tokens_decoder neither of the other two files is looked at.
+  const named_file more{"added_tokens.json", {{"<x>", 259}, {"<y>", 260}}};
+  BOOST_TEST(whole({config({}), more})->encode("<x><y>") == (ids{259, 260}));
+  BOOST_TEST(
+      whole({config({{"added_tokens_decoder", {{"258", end}}}}), more, map})->encode("<x>") ==
+      (ids{'<', 'x', '>'}));
+  BOOST_TEST(
+      whole({config({{"extra_special_tokens", {{"image_token", "<img>"}}}})})->encode("hi<img>") ==
+      (ids{256, 259}));
+}
+
+BOOST_AUTO_TEST_CASE(truncation_and_padding_of_one_call_are_passed_over) {
+  json file = with_end();
+  file["truncation"] = {{"max_length", 2}, {"stride", 0}};
+  file["padding"] = {{"strategy", "BatchLongest"}, {"pad_id", 0}, {"pad_token", "hi"}};
+  BOOST_TEST(whole({config(json::object())}, file)->encode("hi ahi hi") ==
+             (ids{256, ' ', 'a', 256, ' ', 256}));
+  BOOST_TEST(whole({config({{"pad_token", nullptr}})}, file)->encode("hi ahi hi") ==
+             (ids{256, ' ', 'a', 256, 257}));
+}
+
+BOOST_AUTO_TEST_CASE(vocabularies_are_cut_by_the_rules_of_their_class) {
+  const std::string text = "hi 12e\u0301hi<|endoftext|>";
+  const ids gpt2{256, ' ', '1', '2', 'e', 0xcc, 0x81, 256, 258},
+      qwen{256, ' ', '1', '2', 0xc3, 0xa9, 256, 258};
+  for (const char* type : {"GPT2Tokenizer", "GPT2TokenizerFast"})
+    BOOST_TEST(slow({config({}, type)})->encode(text) == gpt2, type);
+  for (const char* type : {"Qwen2Tokenizer", "Qwen2TokenizerFast"})
+    BOOST_TEST(slow({config({}, type)})->encode(text) == qwen, type);
+  // Without tokenizer_config.json the model says the class.
+  for (const auto& [model, right] :
+       {std::pair{"gpt2", gpt2}, std::pair{"qwen2", qwen}, std::pair{"qwen3_moe", qwen}})
+    BOOST_TEST(slow({{"config.json", {{"model_type", model}}}})->encode(text) == right, model);
+  // " 1" is one word of GPT-2, and two of Qwen2.
+  for (const auto& [type, right] : {std::pair{"GPT2Tokenizer", ids{257, 256}},
+                                    std::pair{"Qwen2Tokenizer", ids{' ', '1', '1', '2'}}}) {
+    json vocab = small()["model"]["vocab"];
+    vocab["12"] = 256, vocab["Ġ1"] = 257;
+    const auto t =
+        folder_of({config({}, type), {"vocab.json", vocab}, {"merges.txt", "Ġ 1\n1 2\n"}});
+    BOOST_TEST(t->encode(" 112") == right, type);
+  }
+  const named_file more{"added_tokens.json", {{"<y>", 259}, {"<x>", 258}}};
+  BOOST_TEST(slow({config({{"pad_token", "<pad>"}}, "GPT2Tokenizer"), more})
+                 ->encode("hi<x><y><pad><|endoftext|>") == (ids{256, 258, 259, 261, 260}));
+  BOOST_TEST(slow({config({{"add_prefix_space", true}}, "GPT2Tokenizer")})->encode("hi hi") ==
+             (ids{257, 257}));
+  BOOST_TEST(slow({config({{"add_bos_token", true}}, "GPT2Tokenizer")})->encode("hi hi") ==
+             (ids{258, 256, 257}));
+  const json none{{"unk_token", nullptr}, {"bos_token", nullptr}, {"eos_token", nullptr}};
+  BOOST_TEST(slow({config(none, "GPT2Tokenizer")})->encode("<|endoftext|>").size() == 13u);
+  BOOST_TEST(slow({config(none, "Qwen2Tokenizer")})->encode("<|endoftext|>") == (ids{258}));
+}
+
+BOOST_AUTO_TEST_CASE(what_a_folder_contradicts_is_named) {
+  const auto says = [](auto make, const char* words) {
+    CHECK_REFUSED(make(), exit_code::data, words);
+  };
+  says(
+      [] {
+        return whole({config({{"added_tokens_decoder", {{"300", token("<tool>")}}}})});
+      },
+      "\"added_tokens_decoder.300\" is the token \"<tool>\" with the id 300, but with");
+  says(
+      [] {
+        return whole({config({{"added_tokens_decoder", {{"3x", token("<tool>")}}}})});
+      },
+      "has \"3x\" in the place of an id");
+  says(
+      [] {
+        return whole({config({}), {"added_tokens.json", {{"<|endoftext|>", 0}}}});
+      },
+      "token \"<|endoftext|>\" is the token \"<|endoftext|>\" with the id 0");
+  says([] { return whole({config({{"add_prefix_space", true}})}); }, "add_prefix_space");
+  says(
+      [] {
+        return whole({config({{"add_bos_token", true}}, "LlamaTokenizerFast")});
+      },
+      "add_bos_token");
+  says([] { return whole({config({{"split_special_tokens", true}})}); }, "split_special_tokens");
+  says(
+      [] {
+        return whole({config({{"image_token", "<img>"}})});
+      },
+      "\"image_token\" names the token \"<img>\", which is no added token");
+  says(
+      [] {
+        return whole({config({{"pad_token", token("<p>", {{"single_word", true}})}})});
+      },
+      "\"single_word\" is not supported");
+  says(
+      [] {
+        const json way = token("<p>", {{"rstrip", true}});
+        return whole({config({{"pad_token", way}, {"additional_special_tokens", {"<p>"}}})});
+      },
+      "name the token \"<p>\" with another \"lstrip\" or \"rstrip\"");
+  says([] { return slow({config({}, "RobertaTokenizer")}); }, "names the class Roberta");
+  says([] { return slow({config({{"add_eos_token", true}}, "GPT2Tokenizer")}); }, "add_eos_token");
+  says([] { return slow({config({{"add_bos_token", true}}, "Qwen2Tokenizer")}); }, "add_bos_token");
+  says(
+      [] {
+        const json strips{{"258", token("<|endoftext|>", {{"rstrip", true}})}};
+        return slow({config({{"added_tokens_decoder", strips}}, "Qwen2Tokenizer")});
+      },
+      "true \"lstrip\", \"rstrip\" or");
 }
 
 BOOST_AUTO_TEST_SUITE_END()
@@ -510,8 +693,6 @@ json with(const char* place, const json& value) {
 }
 
 BOOST_AUTO_TEST_CASE(what_would_change_ids_is_named) {
-  refused(with("/truncation", {{"max_length", 5}}), "field \"truncation\" is not supported");
-  refused(with("/padding", {{"strategy", "BatchLongest"}}), "field \"padding\" is not supported");
   refused(with("/normalizer", {{"type", "NFKC"}}), "\"normalizer\" of type NFKC is not supported");
   refused(with("/normalizer", {{"type", "Sequence"},
                                {"normalizers", {{{"type", "NFC"}}, {{"type", "Lowercase"}}}}}),
@@ -615,6 +796,44 @@ BOOST_AUTO_TEST_CASE(cut_files_are_refused) {
   BOOST_TEST(refusal_of([&] {
                mc::open_tokenizer(empty.path().string());
              })->says("has no tokenizer.json"));
+}
+
+// "1234" is one word of GPT-2, "123" and "4" of what cuts digits in threes (tiktoken's cl100k_base
+// and o200k_base, Llama 3), and four of Qwen2. Ids of special tokens are those of published files.
+BOOST_AUTO_TEST_CASE(rules_of_a_tiktoken_file_have_names) {
+  const scratch_folder folder;
+  std::string file;
+  for (unsigned b = 0; b < 256; ++b) file += fmt::format("{} {}\n", base64_of(b), b);
+  file += "MTI= 256\nMzQ= 257\nMTIzNA== 258\nMTIz 259\n";
+  write_text(folder / "mine.tiktoken", file);
+  const auto by = [&](const char* name) {
+    return std::make_unique<mc::tokenizer>(
+        mc::read_tiktoken(folder / "mine.tiktoken", mc::tiktoken_rules_by("--flag", name)));
+  };
+  const ids one{258}, threes{259, '4'}, digits{'1', '2', '3', '4'};
+  for (const char* name : {"gpt2", "r50k", "r50k_base", "p50k", "p50k_base", "p50k_edit"})
+    BOOST_TEST(by(name)->encode("1234") == one, name);
+  for (const char* name :
+       {"cl100k", "cl100k_base", "o200k", "o200k_base", "llama3", "llama3_1", "regex:.{3}|."})
+    BOOST_TEST(by(name)->encode("1234") == threes, name);
+  for (const char* name : {"qwen", "qwen2"}) BOOST_TEST(by(name)->encode("1234") == digits, name);
+  for (const auto& [name, token, id] : {std::tuple{"llama3", "<|begin_of_text|>", 128000},
+                                        {"llama3", "<|eot_id|>", 128009},
+                                        {"llama3", "<|reserved_special_token_4|>", 128008},
+                                        {"llama3", "<|reserved_special_token_250|>", 128255},
+                                        {"llama3_1", "<|finetune_right_pad_id|>", 128004},
+                                        {"llama3_1", "<|eom_id|>", 128008},
+                                        {"llama3_1", "<|reserved_special_token_2|>", 128005},
+                                        {"llama3_1", "<|python_tag|>", 128010},
+                                        {"llama3_1", "<|reserved_special_token_247|>", 128255},
+                                        {"p50k_edit", "<|fim_suffix|>", 50283},
+                                        {"cl100k", "<|endofprompt|>", 100276}})
+    BOOST_TEST(*by(name)->id_of(token) == id, name << ' ' << token);
+  for (const char* name : {"gpt4", "llama", "cl100k-base", "gpt2_base", "_base", "", R"(\p{L}+)"})
+    CHECK_REFUSED(by(name), exit_code::usage,
+                  fmt::format("--flag \"{}\" is none of gpt2, r50k_base, p50k_base, p50k_edit, "
+                              "cl100k_base, o200k_base, llama3, llama3_1, qwen, qwen2; give",
+                              name));
 }
 
 BOOST_AUTO_TEST_CASE(damaged_tiktoken_files_are_refused) {

@@ -21,6 +21,7 @@
 
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <fmt/format.h>
 
@@ -60,8 +61,11 @@ inline std::optional<std::int64_t> step_in(int root, const std::string& name) {
   const auto step = step_of(name);
   return step && is_model_in(root, name) ? std::nullopt : step;
 }
-/// Whether a root has a best state, whole or not: a folder of that name may be anybody's.
+/// Whether a root has a best state, whole or not: a folder of that name may be anybody's. A link
+/// that leads nowhere may have led to one.
 inline bool has_best(int root) {
+  if (is_link(root, best_folder_name) && ::faccessat(root, best_folder_name, F_OK, 0) != 0)
+    return true;
   const auto there = [&](const char* file) {
     struct stat s {};
     return ::fstatat(root, fmt::format("{}/{}", best_folder_name, file).c_str(), &s,

@@ -61,9 +61,9 @@ struct data_program_flags {
         .of(of_files | command::chat);
     tiktoken_pattern
         .is("",
-            "how a .tiktoken file cuts texts into words: gpt2, cl100k_base, o200k_base or qwen2, "
-            "or a "
-            "regular expression")
+            "how a .tiktoken file cuts texts into words, and its special tokens: gpt2, r50k, p50k, "
+            "p50k_edit, cl100k, o200k, llama3, llama3_1 (and later) or qwen2; or regex: and an "
+            "expression")
         .shown_as("what belongs to the name of the file")
         .of(of_files);
     special_tokens.is({}, "special tokens of a .tiktoken file, which get the ids behind its own")

@@ -48,15 +48,14 @@ inline std::unique_ptr<const tokenizer> tokenizer_of(const data_program_flags& f
         "file");
   if (!f.tiktoken_pattern.given() && !f.special_tokens.given())
     return open_tokenizer(f.tokenizer());
-  const std::string name = f.tiktoken_pattern.given()
-                               ? f.tiktoken_pattern()
-                               : std::filesystem::path(f.tokenizer()).stem().string();
-  std::optional<tiktoken_rules> rules = tiktoken_rules_of(name);
-  if (!rules && !f.tiktoken_pattern.given())
+  std::optional<tiktoken_rules> rules;
+  if (f.tiktoken_pattern.given())
+    rules = tiktoken_rules_by("--tiktoken-pattern", f.tiktoken_pattern());
+  else rules = tiktoken_rules_of(std::filesystem::path(f.tokenizer()).stem().string());
+  if (!rules)
     throw usage(
-        "--special-tokens needs --tiktoken-pattern, since the name of the file is none of "
-        "tiktoken's own");
-  if (!rules) rules = tiktoken_rules{name, {}};
+        "--special-tokens needs --tiktoken-pattern, since the name of the file is none whose "
+        "rules are known");
   return std::make_unique<tokenizer>(
       read_tiktoken(f.tokenizer(), std::move(*rules),
                     f.special_tokens.given() ? std::optional(f.special_tokens()) : std::nullopt));

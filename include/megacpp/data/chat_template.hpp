@@ -4,6 +4,7 @@
 #pragma once
 
 #include <megacpp/data/conversation.hpp>
+#include <megacpp/data/jinja_text.hpp>
 #include <megacpp/io/checksum.hpp>
 #include <megacpp/io/error.hpp>
 #include <megacpp/io/json_file.hpp>
@@ -445,38 +446,31 @@ private:
 namespace detail {
 
 struct known_template {
-  std::uint64_t checksum; ///< XXH64 of the text without one line end behind it
+  std::uint64_t checksum; ///< XXH64 of canonical_jinja
   chat_style style;
   std::string_view default_system;
 };
 
-/// Published texts. Some say the same in other words, as newlines written as such or as \n.
-inline constexpr std::array<known_template, 21> known_templates{{
-    {0x3f951c547f06568fu, chat_style::chatml, ""},
-    {0x408946d744ba89eeu, chat_style::chatml, ""},
-    {0xd1244203fb4553c4u, chat_style::chatml, ""}, // with a default for add_generation_prompt
-    {0xb885985d8b9a5a01u, chat_style::chatml, ""},
-    {0x998f0e9b495da798u, chat_style::chatml, "You are a helpful assistant"}, // Qwen1.5
-    {0x999a8f7ad39e713du, chat_style::chatml, "You are a helpful assistant"},
-    {0xab2957052382cf7cu, chat_style::chatml, "You are a helpful assistant."}, // Qwen2
-    {0x301e91d166cf9b9fu, chat_style::chatml, "You are a helpful assistant."},
-    {0xd458413e70e24283u, chat_style::chatml,
+/// Published texts.
+inline constexpr std::array<known_template, 15> known_templates{{
+    {0x1cdd4672d9b32048u, chat_style::chatml, ""},
+    {0x0983223554d41f62u, chat_style::chatml, ""}, // with a default for add_generation_prompt
+    {0x8c16abf2649ef6c3u, chat_style::chatml, "You are a helpful assistant"},  // Qwen1.5
+    {0x36825a590e095d4eu, chat_style::chatml, "You are a helpful assistant."}, // Qwen2
+    {0x6393514f05dd622eu, chat_style::chatml,
      "You are a helpful AI assistant named SmolLM, trained by Hugging Face"},
-    {0x406244e5f006a13au, chat_style::chatml,
-     "You are a helpful AI assistant named SmolLM, trained by Hugging Face"},
-    {0xdcdc8f0c69cd885eu, chat_style::llama3, ""},
-    {0x0a1c337d0cdaed22u, chat_style::llama3, ""},
-    {0xc0e2a829a7f6e18au, chat_style::llama3_1, ""},
-    {0xe980fb39e0834855u, chat_style::llama3_1, ""}, // Llama 3.2
-    {0x14f39dfcc63bcdcbu, chat_style::qwen2_5,
+    {0xf922ed76ecd7ae24u, chat_style::llama3, ""},
+    {0xc23c3efee445351au, chat_style::llama3_1, ""},
+    {0x32144667ad6ec5a0u, chat_style::llama3_1, ""}, // Llama 3.2
+    {0x4f193b64eac588dcu, chat_style::qwen2_5,
      "You are Qwen, created by Alibaba Cloud. You are a helpful assistant."},
-    {0x313c84272ce8fcebu, chat_style::qwen2_5, "You are a helpful assistant."}, // base models
-    {0xf4a46bcac9723a60u, chat_style::qwen2_5,
+    {0xa3638f734afdc8e5u, chat_style::qwen2_5, "You are a helpful assistant."}, // base models
+    {0xf03955b312cf944cu, chat_style::qwen2_5,
      "Please reason step by step, and put your final answer within \\boxed{}."}, // Math
-    {0xebed4c75e31de940u, chat_style::qwen3, ""}, // as first published
-    {0xa2f2632e64077a8eu, chat_style::qwen3, ""},
-    {0xc68428161ee78838u, chat_style::qwen3_thinking_2507, ""},
-    {0x438e1930d4ab6761u, chat_style::qwen3_2507, ""},
+    {0x493fb3182111d2f9u, chat_style::qwen3, ""}, // as first published
+    {0x6b9d98d97968b36cu, chat_style::qwen3, ""},
+    {0xae3f8b47935bbb2au, chat_style::qwen3_thinking_2507, ""},
+    {0x106ba7dbdb67ca34u, chat_style::qwen3_2507, ""},
 }};
 
 inline std::string spelled_token(const json_value& config, std::string_view name,
@@ -491,18 +485,21 @@ inline std::string spelled_token(const json_value& config, std::string_view name
 
 inline chat_template chat_template::of_jinja(std::string_view jinja, std::string_view place,
                                              std::string begin) {
-  if (jinja.ends_with('\n')) jinja.remove_suffix(1); // as Jinja does
-  const std::uint64_t checksum = xxh64::of(std::as_bytes(std::span(jinja)));
-  for (const detail::known_template& known : detail::known_templates)
-    if (known.checksum == checksum)
-      return chat_template(known.style, std::string(known.default_system), std::move(begin));
+  if (const std::optional<std::string> program = canonical_jinja(jinja)) {
+    const std::uint64_t checksum = xxh64::of(std::as_bytes(std::span(*program)));
+    for (const detail::known_template& known : detail::known_templates)
+      if (known.checksum == checksum)
+        return chat_template(known.style, std::string(known.default_system), std::move(begin));
+  }
   throw error(exit_code::model,
               fmt::format("{}: its chat template (XXH64 {:016x}) is none that megacpp knows, which "
-                          "are those of ChatML, Llama 3, Qwen2.5 and Qwen3 as published; run the "
-                          "template's own program beforehand: to train, write lines of "
-                          "{{\"ids\": [...], \"mask\": [...]}}, to generate, give what it prints "
-                          "as --prompt",
-                          place, checksum));
+                          "are those of ChatML, Llama 3, Qwen2.5 and Qwen3 as published; let its "
+                          "own program write the conversations as token ids: "
+                          "examples/render_conversations.py --tokenizer {} --input FILE "
+                          ">LINES.jsonl, and give LINES.jsonl to --data-type chat (--prompts for "
+                          "generate --ids)",
+                          place, xxh64::of(std::as_bytes(std::span(jinja))),
+                          std::filesystem::path(place).parent_path().string()));
 }
 
 inline chat_template chat_template::of_folder(const std::string& folder) {

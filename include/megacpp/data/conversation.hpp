@@ -8,13 +8,16 @@
 // with "tools": [...] beside any of the first three (docs/chat.md).
 #pragma once
 
+#include <megacpp/data/foreign_fields.hpp>
 #include <megacpp/io/error.hpp>
 #include <megacpp/io/json_file.hpp>
 #include <megacpp/io/ordered_json.hpp>
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <limits>
 #include <optional>
 #include <string>
@@ -82,7 +85,10 @@ public:
       throw fault(forms > 1 ? "has two of \"messages\", \"conversations\" and \"prompt\"; leave one"
                             : "has no \"messages\", \"prompt\" with \"completion\", "
                               "\"conversations\", or \"ids\" with \"mask\"; name its field so");
-    read_system(line);
+    refuse_fields(line, foreign_to_lines,
+                  [this](const std::string& words) { return fault(words); });
+    read_system(line, "system");
+    read_system(line, "system_prompt");
     if (messages) read_list(*messages, "messages");
     else if (turns) read_list(*turns, "conversations");
     else read_pair(prompt, completion);
@@ -102,11 +108,26 @@ private:
                  fmt::format("{}, message {}: {}", place_, read_.messages.size() + 1, sentence));
   }
 
-  void read_system(const ordered_json& line) {
-    const ordered_json* const system = line.find("system");
+  /// Throws for a field that others honour, unless it is empty.
+  template <class Fields, class Fault>
+  static void refuse_fields(const ordered_json& object, const Fields& fields, Fault fault) {
+    if (const foreign_field* const f = foreign_field_in(object, fields))
+      throw fault(
+          fmt::format("has \"{}\", which others read and megacpp does not: {}; leave the "
+                      "field out",
+                      f->name, f->advice));
+  }
+
+  void read_system(const ordered_json& line, std::string_view name) {
+    const ordered_json* const system = line.find(name);
     if (!system) return;
-    if (!system->is_string()) throw fault("has a \"system\" that is not a string; make it one");
+    if (!system->is_string())
+      throw fault(fmt::format("has a \"{}\" that is not a string; make it one", name));
     if (system->text.empty()) return;
+    if (has_system_) {
+      if (read_.messages[0].content == system->text) return;
+      throw fault("has a \"system\" and another \"system_prompt\"; leave one of them out");
+    }
     has_system_ = true;
     read_.messages.push_back({chat_role::system, system->text, {}, {}});
   }
@@ -173,6 +194,8 @@ private:
           printable(role->text), share_gpt ? ", human, gpt, observation, function_call" : ""));
     chat_message read;
     read.role = *known;
+    refuse_fields(message, foreign_to_turns,
+                  [this](const std::string& words) { return message_fault(words); });
     const std::string_view words = share_gpt ? "value" : "content";
     const ordered_json* const content = message.find(words);
     if (content) {
@@ -183,6 +206,8 @@ private:
     }
     if (share_gpt && role->text == "function_call") read_function_call(read);
     read_calls(message, read);
+    if (const ordered_json* const call = message.find("function_call"))
+      read_old_call(message, *call, read);
     read_reasoning(message, read);
     read_weight(message, read);
     if (!content && read.role == chat_role::tool)
@@ -206,12 +231,34 @@ private:
     read.reasoning = reasoning->text;
   }
 
+  /// Whether the turn is learned, by the names that OpenAI, ms-swift, LLaMA-Factory, axolotl and
+  /// verl have for it.
   void read_weight(const ordered_json& message, chat_message& read) {
-    const ordered_json* const weight = message.find("weight");
-    if (!weight) return;
-    if (weight->kind != ordered_json::kinds::number || (weight->text != "0" && weight->text != "1"))
-      throw message_fault("its \"weight\" is neither 0 nor 1; give 1 where the turn is learned");
-    read.trained = weight->text == "1";
+    std::string_view said_by;
+    for (const std::string_view name : {"weight", "loss", "train", "training", "trainable"}) {
+      const ordered_json* const weight = message.find(name);
+      if (!weight) continue;
+      const bool is_no = is_one_of(*weight, {"0", "0.0", "false"});
+      if ((weight->kind != ordered_json::kinds::number &&
+           weight->kind != ordered_json::kinds::boolean) ||
+          (!is_no && !is_one_of(*weight, {"1", "1.0", "true"})))
+        throw message_fault(fmt::format(
+            "its \"{}\" is neither 0 nor 1, false nor true; give 1 where the turn is learned",
+            name));
+      if (read.role != chat_role::assistant && !is_no && name != "weight")
+        throw message_fault(
+            fmt::format("its \"{}\" asks to learn a turn of the {}, and what the assistant says is "
+                        "learned alone; leave it out (--chat-loss all learns every token)",
+                        name, name_of(read.role)));
+      if (!said_by.empty() && read.trained == is_no)
+        throw message_fault(
+            fmt::format("its \"{}\" and its \"{}\" contradict each other; leave one of them out",
+                        said_by, name));
+      read.trained = !is_no, said_by = name;
+    }
+  }
+  static bool is_one_of(const ordered_json& value, std::initializer_list<std::string_view> words) {
+    return std::find(words.begin(), words.end(), value.text) != words.end();
   }
 
   void read_calls(const ordered_json& message, chat_message& read) {
@@ -222,6 +269,15 @@ private:
     if (read.role != chat_role::assistant && !calls->items.empty())
       throw message_fault("has \"tool_calls\", which only an assistant has; leave them out");
     for (const ordered_json& call : calls->items) read_call(call, read);
+  }
+
+  /// OpenAI's form of a call before there were several in a turn.
+  void read_old_call(const ordered_json& message, const ordered_json& call, chat_message& read) {
+    if (read.role != chat_role::assistant)
+      throw message_fault("has a \"function_call\", which only an assistant has; leave it out");
+    if (message.find("tool_calls"))
+      throw message_fault("has \"tool_calls\" and a \"function_call\"; leave one of them out");
+    read_call(call, read);
   }
 
   void read_call(const ordered_json& call, chat_message& read) {

@@ -83,7 +83,8 @@ public:
           exit_code::model,
           fmt::format("the ids of a turn depend on its neighbours by {}, of which {} takes blanks "
                       "beside it away (\"rstrip\" or \"lstrip\" of an added token); write the "
-                      "conversations beforehand as lines of \"ids\" and \"mask\"",
+                      "conversations beforehand as lines of \"ids\" and \"mask\", by "
+                      "examples/render_conversations.py",
                       form_.words->file(), end));
   }
 

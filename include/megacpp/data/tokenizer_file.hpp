@@ -1,12 +1,14 @@
-// Files of tokenizers: Hugging Face's tokenizer.json, GPT-2's vocab.json with merges.txt, and
-// tiktoken's vocabularies. What would change ids and is not supported is refused by its name.
+// Files of tokenizers: Hugging Face's tokenizer.json, vocab.json with merges.txt, both with what
+// their folder says beside them, and tiktoken's vocabularies. What would change ids and is not supported is refused by its name.
 #pragma once
 
 #include <megacpp/data/tokenizer.hpp>
+#include <megacpp/data/tokenizer_config.hpp>
 #include <megacpp/io/mapped_file.hpp>
 
 #include <charconv>
 #include <filesystem>
+#include <map>
 #include <set>
 #include <system_error>
 
@@ -181,12 +183,90 @@ public:
     p_.added.push_back(std::move(a));
   }
 
+  /// Adds the tokens that a folder names beside the vocabulary, with the ids that AutoTokenizer
+  /// gives them: their own of the vocabulary, or the next that is free. How a token is looked for
+  /// follows the list of the folder. Throws for an id that a file states otherwise.
+  void named(const nlohmann::json& vocabulary, const tokenizer_config& c) {
+    refuse_two_ways(c);
+    for (const named_token& t : c.listed) {
+      const std::int32_t id = id_of(vocabulary, t.token.content);
+      if (t.id != id)
+        throw error(
+            exit_code::data,
+            fmt::format("{} is the token \"{}\" with the id {}, but with {} AutoTokenizer gives it "
+                        "{}; correct the id, or add the token to a tokenizer.json",
+                        t.place, printable(t.token.content), t.id.value_or(-1), p_.file, id));
+      const auto known = std::ranges::find(p_.added, t.token.content, &added_token::content);
+      if (known != p_.added.end()) *known = t.token, known->id = id;
+      else name(vocabulary, t);
+    }
+    for (const named_token& t : c.special)
+      if (!contents_.contains(t.token.content)) name(vocabulary, t);
+    for (const named_token& t : c.others)
+      if (!contents_.contains(t.token.content))
+        throw error(
+            exit_code::data,
+            fmt::format("{} names the token \"{}\", which is no added token of {}; versions of "
+                        "transformers take that differently: add it to added_tokens_decoder, or "
+                        "remove the field",
+                        t.place, printable(t.token.content), p_.file));
+  }
+
   void split_by(split_step step) { p_.splits.push_back(std::move(step)); }
+  void cut_by(split_step step, bool composes, bool prefix_space = false) {
+    split_by(std::move(step));
+    p_.composes = composes, p_.prefix_space = prefix_space;
+  }
+  /// Whether an added token is looked for as it is spelled, with nothing around it.
+  bool is_plain(const std::string& content) const {
+    const auto at = std::ranges::find(p_.added, content, &added_token::content);
+    return at == p_.added.end() || !(at->lstrip || at->rstrip || at->normalized);
+  }
+  /// Puts an added token before every text.
+  void begin_by(const std::string& content) {
+    p_.before.push_back(std::ranges::find(p_.added, content, &added_token::content)->id);
+  }
   std::string where(std::string_view field) const {
     return fmt::format("{}: field \"{}\"", p_.file, field);
   }
 
   static constexpr std::uint64_t most_ids = (1u << 24) - 1;
+
+private:
+  /// A token that two places look for in two ways is looked for otherwise by each version of
+  /// transformers.
+  static void refuse_two_ways(const tokenizer_config& c) {
+    std::map<std::string_view, const named_token*> ways;
+    for (const named_token& t : c.listed) ways.emplace(t.token.content, &t);
+    for (const named_token& t : c.special) {
+      const auto [at, is_first] = ways.emplace(t.token.content, &t);
+      const named_token& other = *at->second;
+      if (is_first || (c.lists_rules && other.id) ||
+          (t.token.lstrip == other.token.lstrip && t.token.rstrip == other.token.rstrip))
+        continue;
+      throw error(
+          exit_code::data,
+          fmt::format("{} and {} name the token \"{}\" with another \"lstrip\" or \"rstrip\"; "
+                      "make them agree",
+                      t.place, other.place, printable(t.token.content)));
+    }
+  }
+
+  /// What AutoTokenizer gives a token.
+  std::int32_t id_of(const nlohmann::json& vocabulary, const std::string& content) const {
+    if (added_.empty() || !contents_.contains(content)) {
+      if (const auto own = vocabulary.find(content); own != vocabulary.end())
+        return own->get<std::int32_t>();
+      const auto size = static_cast<std::int32_t>(vocabulary.size());
+      return added_.empty() ? size : std::max(size, *added_.rbegin() + 1);
+    }
+    return std::ranges::find(p_.added, content, &added_token::content)->id;
+  }
+  void name(const nlohmann::json& vocabulary, const named_token& t) {
+    added_token a = t.token;
+    a.id = id_of(vocabulary, a.content);
+    added(vocabulary, std::move(a));
+  }
 
 protected:
   tokenizer_parts p_;
@@ -195,14 +275,15 @@ protected:
   std::set<std::int32_t> added_;
 };
 
-/// A tokenizer.json.
+/// A tokenizer.json with what its folder says, "" being none. Truncation and padding are what its
+/// last user asked of one call, and AutoTokenizer passes them over, too; of padding remains that
+/// its token is one.
 class tokenizer_json_reader : public tokenizer_reader {
 public:
-  explicit tokenizer_json_reader(const json_value& file) : tokenizer_reader(file.file()) {
+  tokenizer_json_reader(const json_value& file, const std::string& folder)
+      : tokenizer_reader(file.file()) {
     known_fields(file, {"version", "truncation", "padding", "added_tokens", "normalizer",
                         "pre_tokenizer", "post_processor", "decoder", "model"});
-    for (const char* changes : {"truncation", "padding"})
-      if (file.has(changes)) throw unsupported(fmt::format("field \"{}\"", changes));
     model(file.field<json_value>("model"));
     if (file.has("added_tokens"))
       for (const json_value& a : file.field<std::vector<json_value>>("added_tokens")) add(a);
@@ -211,6 +292,12 @@ public:
     if (!by_bytes_) throw unsupported("field \"pre_tokenizer\" without a ByteLevel step");
     if (file.has("post_processor")) surround(file.field<json_value>("post_processor"));
     if (file.has("decoder")) decode(file.field<json_value>("decoder"));
+    std::string padding;
+    if (file.has("padding") && file.field<json_value>("padding").has("pad_token"))
+      padding = file.field<json_value>("padding").field<std::string>("pad_token");
+    const tokenizer_config c = read_tokenizer_config(folder, padding);
+    agree(c);
+    named(*own_, c);
   }
 
 private:
@@ -344,6 +431,19 @@ private:
     if (type != "ByteLevel") throw unsupported_type(d);
   }
 
+  /// What both files state must be the same, since versions of transformers differ in which wins.
+  void agree(const tokenizer_config& c) const {
+    const auto differ = [&](const char* field, bool says, std::string_view other) {
+      return fault(
+          fmt::format("{} says otherwise than field \"{}\" of {}, which is {}; make them agree",
+                      other, field, c.file, says));
+    };
+    if (c.prefix_space && *c.prefix_space != p_.prefix_space)
+      throw differ("add_prefix_space", *c.prefix_space, "its \"pre_tokenizer\"");
+    if (c.type == "LlamaTokenizer" && c.begins && *c.begins == p_.before.empty())
+      throw differ("add_bos_token", *c.begins, "its \"post_processor\"");
+  }
+
   const nlohmann::json* own_ = nullptr; ///< the vocabulary, in the file's document
   bool by_bytes_ = false;
 };
@@ -382,22 +482,73 @@ inline std::optional<std::string> from_base64(std::string_view text) {
 
 } // namespace detail
 
-/// Reads a tokenizer.json. Throws mc::error(exit_code::data).
-inline tokenizer_parts read_tokenizer_json(const std::string& path) {
+/// Reads a tokenizer.json, and what the folder says beside it, "" being none. Throws
+/// mc::error(exit_code::data).
+inline tokenizer_parts read_tokenizer_json(const std::string& path,
+                                           const std::string& folder = "") {
   const json_value file = read_json(mapped_file(path, exit_code::data), tokenizer_size_limit);
-  return detail::tokenizer_json_reader(file).take();
+  return detail::tokenizer_json_reader(file, folder).take();
 }
 
-/// Reads GPT-2's own files: tokens with their ids, and merges, one a line. The token <|endoftext|>
-/// is special where there is one. Throws mc::error(exit_code::data).
+namespace detail {
+
+/// The rules of transformers' class for a vocabulary with merges. Throws mc::error(exit_code::data)
+/// for a class whose rules are not known.
+inline void apply_rules(tokenizer_reader& reader, const nlohmann::json& vocabulary,
+                        const tokenizer_config& c) {
+  const bool qwen2 = c.type == "Qwen2Tokenizer";
+  const auto fault = [&c](std::string_view sentence) {
+    return error(exit_code::data,
+                 fmt::format("{} {}; write a tokenizer.json once, by transformers: "
+                             "AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)",
+                             c.file, sentence));
+  };
+  if (!qwen2 && c.type != "GPT2Tokenizer" && !c.type.empty())
+    throw fault(
+        fmt::format("names the class {}, and of a vocab.json with merges.txt the rules of "
+                    "GPT2Tokenizer and Qwen2Tokenizer alone are known",
+                    printable(c.type)));
+  reader.named(vocabulary, c);
+  if (c.ends.value_or(false)) throw fault("has a true \"add_eos_token\", which is not supported");
+  if (qwen2) {
+    if (c.prefix_space.value_or(false) || c.begins.value_or(false))
+      throw fault(
+          "has a true \"add_prefix_space\" or \"add_bos_token\", which Qwen2Tokenizer's "
+          "rules here do not have");
+    for (const named_token& t : c.special)
+      if (!reader.is_plain(t.token.content))
+        throw fault(
+            fmt::format("has the token \"{}\" with a true \"lstrip\", \"rstrip\" or "
+                        "\"normalized\", which is not supported for Qwen2Tokenizer",
+                        printable(t.token.content)));
+    return reader.cut_by(isolated_by(qwen2_expression, "Qwen2's expression"), true);
+  }
+  if (c.begins.value_or(false)) {
+    const auto begin = std::ranges::find_if(c.special, [](const named_token& t) {
+      return t.place.find("\"bos_token\"") != std::string::npos;
+    });
+    if (begin == c.special.end()) throw fault("has a true \"add_bos_token\", but no \"bos_token\"");
+    reader.begin_by(begin->token.content);
+  }
+  reader.cut_by(isolated_by(gpt2_expression, "GPT-2's expression"), false,
+                c.prefix_space.value_or(false));
+}
+
+} // namespace detail
+
+/// Reads a vocabulary, tokens with their ids, and its merges, one a line. They are cut by the rules
+/// of the class that their folder names, and the folder's other files name more tokens; "" is no
+/// folder: GPT-2's own two files, whose token <|endoftext|> is special where there is one. Throws
+/// mc::error(exit_code::data).
 inline tokenizer_parts read_vocabulary_and_merges(const std::string& vocabulary,
-                                                  const std::string& merges) {
+                                                  const std::string& merges,
+                                                  const std::string& folder = "") {
   const json_value list = read_json(mapped_file(vocabulary, exit_code::data), tokenizer_size_limit);
   const mapped_file file(merges, exit_code::data);
   detail::tokenizer_reader reader(vocabulary);
   reader.vocabulary(list.raw());
   std::size_t rank = 0;
-  detail::each_line(file.text(), [&](std::string_view line, std::size_t number) {
+  detail::each_line(written_text(file), [&](std::string_view line, std::size_t number) {
     if (line.empty() || (number == 1 && line.starts_with("#version"))) return;
     const std::size_t blank = line.find(' ');
     if (blank == std::string_view::npos || line.find(' ', blank + 1) != std::string_view::npos)
@@ -408,10 +559,11 @@ inline tokenizer_parts read_vocabulary_and_merges(const std::string& vocabulary,
     reader.merge(list.raw(), rank++, std::string(line.substr(0, blank)),
                  std::string(line.substr(blank + 1)));
   });
+  const tokenizer_config config = read_tokenizer_config(folder);
   constexpr const char* end = "<|endoftext|>";
-  if (const auto at = list.raw().find(end); at != list.raw().end())
+  if (const auto at = list.raw().find(end); config.type.empty() && at != list.raw().end())
     reader.added(list.raw(), {.content = end, .id = at->get<std::int32_t>(), .special = true});
-  reader.split_by(detail::isolated_by(detail::gpt2_expression, "GPT-2's expression"));
+  detail::apply_rules(reader, list.raw(), config);
   return reader.take();
 }
 
@@ -421,30 +573,92 @@ struct tiktoken_rules {
   std::vector<added_token> special;
 };
 
-/// Those of the files that tiktoken (0.9, openai_public.py) knows by this name; nothing for
-/// another.
+/// The names whose rules are known; those that end in _base are known without it, too.
+inline constexpr std::array<std::string_view, 10> tiktoken_names{
+    "gpt2",       "r50k_base", "p50k_base", "p50k_edit", "cl100k_base",
+    "o200k_base", "llama3",    "llama3_1",  "qwen",      "qwen2"};
+
+namespace detail {
+
+/// The special tokens of Llama 3, 256 from 128000 on; 3.1 and later have given four of those in
+/// reserve a task, so that the others have other names (their tokenizer.json files).
+inline std::vector<added_token> llama3_tokens(bool of_3_1) {
+  constexpr std::int32_t first = 128000, count = 256;
+  using entry = std::pair<std::int32_t, std::string_view>;
+  std::vector<entry> named{{0, "<|begin_of_text|>"},
+                           {1, "<|end_of_text|>"},
+                           {6, "<|start_header_id|>"},
+                           {7, "<|end_header_id|>"},
+                           {9, "<|eot_id|>"}};
+  if (of_3_1)
+    named.insert(named.end(),
+                 {{4, "<|finetune_right_pad_id|>"}, {8, "<|eom_id|>"}, {10, "<|python_tag|>"}});
+  std::vector<added_token> tokens;
+  int reserved = 0;
+  for (std::int32_t i = 0; i < count; ++i) {
+    const auto at = std::ranges::find(named, i, &entry::first);
+    tokens.push_back({.content = at != named.end()
+                                     ? std::string(at->second)
+                                     : fmt::format("<|reserved_special_token_{}|>", reserved++),
+                      .id = first + i,
+                      .special = true});
+  }
+  return tokens;
+}
+
+} // namespace detail
+
+/// Those of a name: of tiktoken's own files (openai_public.py of 0.14), of Llama 3 and of Qwen;
+/// nothing for another.
 inline std::optional<tiktoken_rules> tiktoken_rules_of(std::string_view name) {
-  const auto special = [](std::string_view content, std::int32_t id) {
-    return added_token{.content = std::string(content), .id = id, .special = true};
+  const auto rules = [](std::string_view expression,
+                        std::initializer_list<std::pair<std::string_view, std::int32_t>> special) {
+    tiktoken_rules r{std::string(expression), {}};
+    for (const auto& [content, id] : special)
+      r.special.push_back({.content = std::string(content), .id = id, .special = true});
+    return r;
   };
-  const auto rules = [](std::string_view expression, std::vector<added_token> tokens) {
-    return tiktoken_rules{std::string(expression), std::move(tokens)};
+  const auto is = [name](std::string_view known) {
+    constexpr std::string_view base = "_base";
+    return name == known ||
+           (known.ends_with(base) && name == known.substr(0, known.size() - base.size()));
   };
-  if (name == "gpt2" || name == "r50k_base" || name == "p50k_base")
-    return rules(detail::gpt2_expression, {special("<|endoftext|>", 50256)});
-  if (name == "cl100k_base")
-    return rules(detail::cl100k_expression,
-                 {special("<|endoftext|>", 100257), special("<|fim_prefix|>", 100258),
-                  special("<|fim_middle|>", 100259), special("<|fim_suffix|>", 100260),
-                  special("<|endofprompt|>", 100276)});
-  if (name == "o200k_base")
+  if (is("gpt2") || is("r50k_base") || is("p50k_base"))
+    return rules(detail::gpt2_expression, {{"<|endoftext|>", 50256}});
+  if (is("p50k_edit"))
+    return rules(detail::gpt2_expression, {{"<|endoftext|>", 50256},
+                                           {"<|fim_prefix|>", 50281},
+                                           {"<|fim_middle|>", 50282},
+                                           {"<|fim_suffix|>", 50283}});
+  if (is("cl100k_base"))
+    return rules(detail::cl100k_expression, {{"<|endoftext|>", 100257},
+                                             {"<|fim_prefix|>", 100258},
+                                             {"<|fim_middle|>", 100259},
+                                             {"<|fim_suffix|>", 100260},
+                                             {"<|endofprompt|>", 100276}});
+  if (is("o200k_base"))
     return rules(detail::o200k_expression,
-                 {special("<|endoftext|>", 199999), special("<|endofprompt|>", 200018)});
-  if (name == "qwen" || name == "qwen2")
+                 {{"<|endoftext|>", 199999}, {"<|endofprompt|>", 200018}});
+  if (is("llama3") || is("llama3_1")) // which cut as cl100k_base does
+    return tiktoken_rules{std::string(detail::cl100k_expression),
+                          detail::llama3_tokens(is("llama3_1"))};
+  if (is("qwen") || is("qwen2"))
     return rules(detail::qwen2_expression,
-                 {special("<|endoftext|>", 151643), special("<|im_start|>", 151644),
-                  special("<|im_end|>", 151645)});
+                 {{"<|endoftext|>", 151643}, {"<|im_start|>", 151644}, {"<|im_end|>", 151645}});
   return std::nullopt;
+}
+
+/// Those that a flag asks for: by a name, or by "regex:" and an expression, which has no special
+/// tokens. Throws mc::error(exit_code::usage) for a name that is not known.
+inline tiktoken_rules tiktoken_rules_by(std::string_view flag, std::string_view asked) {
+  constexpr std::string_view mark = "regex:";
+  if (asked.starts_with(mark)) return {std::string(asked.substr(mark.size())), {}};
+  if (auto rules = tiktoken_rules_of(asked)) return *std::move(rules);
+  throw error(
+      exit_code::usage,
+      fmt::format("{} \"{}\" is none of {}; give one of these, or regex: and the expression "
+                  "that cuts texts, as regex:\\p{{L}}+|\\P{{L}}+",
+                  flag, printable(asked), fmt::join(tiktoken_names, ", ")));
 }
 
 /// Reads a .tiktoken file: a line for each token, its bytes in Base64 and its rank, which is its
@@ -458,7 +672,7 @@ inline tokenizer_parts read_tiktoken(const std::string& path, tiktoken_rules rul
   tokenizer_parts p;
   p.file = path;
   std::unordered_map<std::string, std::int32_t> ids;
-  detail::each_line(file.text(), [&](std::string_view line, std::size_t number) {
+  detail::each_line(written_text(file), [&](std::string_view line, std::size_t number) {
     if (line.empty()) return;
     const auto refuse = [&](std::string_view why) {
       return error(exit_code::data, fmt::format("{}: line {} is \"{}\", but {}", path, number,
@@ -522,6 +736,26 @@ inline std::string tiktoken_in(const std::string& folder) {
   return found;
 }
 
+namespace detail {
+
+/// The tokens that a folder names must be those of its .tiktoken file, whose rules are known by its
+/// name. Throws mc::error(exit_code::data).
+inline void require_named(const tokenizer& t, const tokenizer_config& c) {
+  for (const std::vector<named_token>* const list : {&c.listed, &c.special})
+    for (const named_token& named : *list) {
+      const auto id = t.id_of(named.token.content);
+      if (!id || (named.id && *named.id != *id))
+        throw error(
+            exit_code::data,
+            fmt::format("{} is the token \"{}\"{}, which the rules for the name of {} do "
+                        "not have; give that file alone, or its rules by --tiktoken-pattern",
+                        named.place, printable(named.token.content),
+                        named.id ? fmt::format(" with the id {}", *named.id) : "", t.file()));
+    }
+}
+
+} // namespace detail
+
 /// Opens a tokenizer: a folder with a tokenizer.json, with vocab.json and merges.txt, or with a
 /// .tiktoken file; a tokenizer.json of any name; or a .tiktoken file, by the rules of its name.
 /// Throws mc::error(exit_code::data).
@@ -537,10 +771,15 @@ inline std::unique_ptr<const tokenizer> open_tokenizer(const std::string& path) 
   if (fs::is_directory(at, ignored)) {
     const std::string whole = (at / "tokenizer.json").string(),
                       tokens = (at / "vocab.json").string(), merges = (at / "merges.txt").string();
-    if (fs::exists(whole, ignored)) return std::make_unique<tokenizer>(read_tokenizer_json(whole));
+    if (fs::exists(whole, ignored))
+      return std::make_unique<tokenizer>(read_tokenizer_json(whole, path));
     if (fs::exists(tokens, ignored) && fs::exists(merges, ignored))
-      return std::make_unique<tokenizer>(read_vocabulary_and_merges(tokens, merges));
-    if (const std::string ranks = tiktoken_in(path); !ranks.empty()) return open_tokenizer(ranks);
+      return std::make_unique<tokenizer>(read_vocabulary_and_merges(tokens, merges, path));
+    if (const std::string ranks = tiktoken_in(path); !ranks.empty()) {
+      auto t = open_tokenizer(ranks);
+      detail::require_named(*t, read_tokenizer_config(path));
+      return t;
+    }
     throw error(
         exit_code::data,
         fmt::format(
@@ -553,11 +792,11 @@ inline std::unique_ptr<const tokenizer> open_tokenizer(const std::string& path) 
     if (!rules)
       throw error(
           exit_code::data,
-          fmt::format("{} is none of tiktoken's own files (gpt2, r50k_base, p50k_base, "
-                      "cl100k_base, o200k_base), and does not say how texts are cut; "
-                      "give it the name of the one whose rules it has, or, to megacpp-data, "
-                      "name them by --tiktoken-pattern",
-                      path));
+          fmt::format(
+              "{} does not say how texts are cut, since its name is none of {}; give it the "
+              "name of the one whose rules it has, or, to megacpp-data, name them by "
+              "--tiktoken-pattern",
+              path, fmt::join(tiktoken_names, ", ")));
     return std::make_unique<tokenizer>(read_tiktoken(path, std::move(*rules)));
   }
   return std::make_unique<tokenizer>(read_tokenizer_json(path));

@@ -130,7 +130,7 @@ inline std::vector<continued_text> read_prompts(const options& o, const token_te
   for (const std::string& prompt : o.sampling.prompt()) add(prompt, "--prompt", exit_code::usage);
   if (o.sampling.prompts_file.given()) {
     const mapped_file file(o.sampling.prompts_file(), exit_code::data);
-    std::string_view rest = file.text();
+    std::string_view rest = written_text(file);
     for (int line = 1; !rest.empty(); ++line) {
       const std::size_t end = std::min(rest.find('\n'), rest.size());
       std::string_view prompt = rest.substr(0, end);
@@ -384,7 +384,7 @@ template <class Make, class Tell> void talk(const chat_prompts& chat, agreement&
       std::size_t room = 0;
       const ::ssize_t n = ::getline(&text, &room, stdin);
       const std::unique_ptr<char, decltype(&std::free)> owned(text, &std::free);
-      if (n >= 0) line = '>' + std::string(text, static_cast<std::size_t>(n));
+      if (n >= 0) line = fmt::format(">{}", without_mark({text, static_cast<std::size_t>(n)}));
       std::erase(line, '\0');
     }
     std::string whole; // all ranks have it, in pieces behind '+' and a last one behind '.'

@@ -23,6 +23,7 @@
 #include <vector>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 namespace mc {
@@ -108,10 +109,6 @@ public:
     if (std::find(accepted.begin(), accepted.end(), found) == accepted.end())
       throw refuse(name, why);
   }
-  /// The number must be zero. `absent` is what transformers takes a missing one for.
-  void require_zero(std::string_view name, double absent, std::string_view why) {
-    if (number(name, 0, 1, absent) != 0) throw refuse(name, why, absent);
-  }
   /// The field must be missing, null, or an empty list or object.
   void require_unset(std::string_view name, std::string_view why) {
     if (!has(name)) return;
@@ -144,14 +141,33 @@ public:
     return config_.fault(fmt::format("field {}", sentence));
   }
 
-  /// Throws for a field that nothing has asked for.
+  /// Throws for the fields that nothing has asked for, all at once.
   void refuse_unknown() const {
+    std::vector<std::string> unknown;
     for (const auto& [name, value] : config_.raw().items())
       if (!value.is_null() && !asked_for(name))
-        throw config_.fault(fmt::format(
-            "field \"{}\" is not one that megacpp knows for this model_type, and may change what "
-            "the model computes; remove it if it does not (docs/hugging-face.md lists the fields)",
-            printable(name)));
+        unknown.push_back(fmt::format("\"{}\"", printable(name)));
+    if (unknown.empty()) return;
+    const bool one = unknown.size() == 1;
+    throw config_.fault(fmt::format(
+        "field{} {} {} that megacpp knows for this model_type, and may change what the model "
+        "computes; remove {} if {} (docs/hugging-face.md lists the fields)",
+        one ? "" : "s", fmt::join(unknown, ", "), one ? "is not one" : "are none",
+        one ? "it" : "them", one ? "it does not" : "they do not"));
+  }
+
+  /// What a reader should know, though nothing is refused for it.
+  const std::vector<std::string>& told() const { return told_; }
+  /// A dropout that transformers trains with and megacpp does not have: generating and measuring
+  /// are the same without it. `absent` is what transformers takes a missing field for.
+  void tell_dropout(std::string_view name, double absent) {
+    if (const double p = number(name, 0, 1, absent); p != 0)
+      tell(name, fmt::format("is {}, but training has no dropout of attention probabilities: it "
+                             "trains as with 0",
+                             p));
+  }
+  void tell(std::string_view name, std::string_view what) {
+    told_.push_back(fmt::format("{}: field \"{}\" {}", config_.file(), name, what));
   }
 
 private:
@@ -164,6 +180,7 @@ private:
 
   const json_value& config_;
   std::set<std::string, std::less<>> known_;
+  std::vector<std::string> told_;
 };
 
 /// What every family has: fields that must be off, and fields that change nothing. `architecture`
@@ -182,6 +199,10 @@ inline void read_hf_generals(hf_reader& r, std::string_view architecture) {
   r.require_unset("cross_attention_hidden_size", "there is no cross-attention");
   for (const char* name : {"is_encoder_decoder", "add_cross_attention", "tie_encoder_decoder"})
     r.require(name, false, false, "only decoders without cross-attention are supported");
+  if (r.has("auto_map"))
+    r.tell("auto_map",
+           "names code of the folder's own, which is not run: what the model_type says "
+           "is computed");
   r.require_same("dtype", "torch_dtype"); // of the stored weights: a program has its own
   static_cast<void>(r.text("dtype", "")), static_cast<void>(r.text("torch_dtype", ""));
   // Bookkeeping, other heads, output of transformers' functions, and defaults of its generate().
@@ -190,6 +211,14 @@ inline void read_hf_generals(hf_reader& r, std::string_view architecture) {
             "_name_or_path",
             "name_or_path",
             "_commit_hash",
+            "_num_labels",
+            "author",
+            "created_date",
+            "license",
+            "output_past", // of an older generate()
+            "unsloth_fixed",
+            "unsloth_version",
+            "transformers.js_config",
             "_attn_implementation",
             "_attn_implementation_autoset",
             "_attn_implementation_internal",
@@ -218,6 +247,9 @@ inline void read_hf_generals(hf_reader& r, std::string_view architecture) {
             "eos_token_id",
             "pad_token_id",
             "sep_token_id",
+            "cls_token_id",
+            "unk_token_id",
+            "mask_token_id",
             "decoder_start_token_id"});
   r.ignore({"max_length",
             "min_length",

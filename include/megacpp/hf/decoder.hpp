@@ -25,11 +25,18 @@ inline std::vector<hf_tensor> tensors(const program_view& p) {
   return all;
 }
 
+/// The name of a stored tensor in tensors(): files of AutoModel, which has no head, such as those of
+/// Qwen3-Embedding, have it without "model.".
+inline std::string full_name(std::string_view stored) {
+  if (stored.starts_with("model.") || stored == "lm_head.weight") return std::string(stored);
+  return fmt::format("model.{}", stored);
+}
+
 /// The tensors of tensors() that a stored one holds. Files of the first Llamas have the inverse
 /// frequencies besides.
 inline std::vector<hf_piece> pieces(const tensor_view& stored) {
   if (stored.name.ends_with(".self_attn.rotary_emb.inv_freq")) return {};
-  return {hf_whole(std::string(stored.name), stored)};
+  return {hf_whole(full_name(stored.name), stored)};
 }
 
 /// The table that a tied head shares.

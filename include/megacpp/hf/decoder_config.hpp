@@ -99,8 +99,7 @@ void read_shared(hf_reader& r, hf_use use, Model& m, const hf_absent& absent) {
   read_rope(r, m);
   r.require("hidden_act", {"silu", "swish"}, "silu", "this model_type is computed with silu alone");
   if (use == hf_use::program) {
-    r.require_zero("attention_dropout", 0,
-                   "megacpp has no dropout of attention probabilities: set it to 0");
+    r.tell_dropout("attention_dropout", 0);
     m.std = r.number("initializer_range", 0, 1, 0.02);
   } else r.ignore({"attention_dropout", "initializer_range"});
 }

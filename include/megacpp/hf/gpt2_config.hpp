@@ -23,8 +23,7 @@ inline constexpr std::tuple fields{hf_field{"n_layer", &gpt::layers, hf_limits::
 /// One dropout serves embeddings and residual branches; attention probabilities have none.
 inline void read_dropout(hf_reader& r, gpt& m) {
   constexpr double absent = 0.1; // in transformers' GPT2Config
-  r.require_zero("attn_pdrop", absent,
-                 "megacpp has no dropout of attention probabilities: set it to 0");
+  r.tell_dropout("attn_pdrop", absent);
   m.dropout = r.number("resid_pdrop", 0, 0.999999, absent);
   if (const double embedding = r.number("embd_pdrop", 0, 0.999999, absent); embedding != m.dropout)
     throw r.contradiction(

@@ -7,7 +7,9 @@
 #include <megacpp/hf/qwen3_config.hpp>
 #include <megacpp/hf/qwen3_moe_config.hpp>
 
+#include <string>
 #include <variant>
+#include <vector>
 
 namespace mc {
 
@@ -16,13 +18,16 @@ using hf_model = std::variant<gpt, llama, qwen2, qwen3, qwen3_moe>;
 
 /// The model of a configuration. Throws mc::error of the file's class (model) naming the field that
 /// is missing, of another type, out of range, contradicted by another, not supported or unknown.
-inline hf_model read_hf_model(const json_value& config, hf_use use) {
+/// What is read otherwise than transformers reads it, and refused for nothing, is added to `told`.
+inline hf_model read_hf_model(const json_value& config, hf_use use,
+                              std::vector<std::string>* told = nullptr) {
   hf_reader r(config);
   const std::string type = config.field<std::string>("model_type");
   const auto complete = [&](const char* architecture, auto m) -> hf_model {
     read_hf_generals(r, architecture);
     r.refuse_unknown();
     if (const char* why = m.contradiction()) throw config.fault(why);
+    if (told) told->insert(told->end(), r.told().begin(), r.told().end());
     return m;
   };
   if (type == gpt::family.text) return complete(hf_gpt2::architecture, hf_gpt2::read(r, use));

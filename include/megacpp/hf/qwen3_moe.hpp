@@ -72,8 +72,9 @@ inline std::vector<hf_piece> pieces(const tensor_view& stored) {
                      stored.shape[0] <= hf_limits::experts && !stored.bytes.empty() &&
                      bits_of(stored.type) % 8 == 0;
   if (!sized || !(fused ? stored.shape[1] % 2 == 0 : stored.name.ends_with(down)))
-    return {hf_whole(std::string(stored.name), stored)};
-  const std::string scope(stored.name.substr(0, stored.name.rfind('.')));
+    return {hf_whole(hf_decoder::full_name(stored.name), stored)};
+  const std::string full = hf_decoder::full_name(stored.name);
+  const std::string scope = full.substr(0, full.rfind('.'));
   const std::int64_t rows = stored.shape[1] / (fused ? 2 : 1);
   std::vector<std::string> names{"down_proj"};
   if (fused) names = {"gate_proj", "up_proj"};

@@ -148,10 +148,35 @@ private:
                  fmt::format("{}: tensor \"{}\" {}", file->path(), printable(name), what));
   }
 
+  /// Which wrapper of PyTorch's saved itself along with its model; null for none. A file of such
+  /// names is not read as one without: others have trained on random weights so.
+  static const char* wrapper_in(std::string_view name) {
+    constexpr std::pair<std::string_view, const char*> within[] = {
+        {"_orig_mod.", "holds _orig_mod., which torch.compile puts there"},
+        {"_fsdp_wrapped_module.", "holds _fsdp_wrapped_module., which PyTorch's FSDP puts there"},
+        {"_checkpoint_wrapped_module.",
+         "holds _checkpoint_wrapped_module., which activation checkpointing puts there"},
+        {"base_layer.", "holds base_layer., which an adapter (PEFT) puts there"}};
+    constexpr std::pair<std::string_view, const char*> before[] = {
+        {"module.", "begins with module., which DistributedDataParallel and DeepSpeed put there"},
+        {"_forward_module.", "begins with _forward_module., which Lightning puts there"},
+        {"base_model.model.", "begins with base_model.model., which an adapter (PEFT) puts there"}};
+    for (const auto& [part, says] : within)
+      if (name.find(part) != std::string_view::npos) return says;
+    for (const auto& [part, says] : before)
+      if (name.starts_with(part)) return says;
+    return nullptr;
+  }
+
   void assign(hf_piece&& stored, const safetensors_file& file, match& head) {
     if (const auto at = by_name_.find(stored.name); at != by_name_.end())
       check_and_keep(matches_[at->second], std::move(stored), file);
     else if (stored.name == "lm_head.weight") head.theirs = std::move(stored), head.file = &file;
+    else if (const char* const wrapped = wrapper_in(stored.stored_name))
+      throw about(file, stored.stored_name,
+                  fmt::format("has a name that {}; save the weights of the model within, or remove "
+                              "that from the names",
+                              wrapped));
     else
       throw about(file, stored.stored_name,
                   fmt::format("is not one of {}'s; the file is of another model", program_));

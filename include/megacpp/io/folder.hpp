@@ -86,6 +86,11 @@ inline std::optional<std::vector<std::string>> list_folder(int folder) {
   return std::nullopt;
 }
 
+inline bool is_link(int folder, const std::string& name) {
+  struct stat s {};
+  return ::fstatat(folder, name.c_str(), &s, AT_SYMLINK_NOFOLLOW) == 0 && S_ISLNK(s.st_mode);
+}
+
 /// Not a link, a folder or a device.
 inline bool is_plain_file(int folder, const std::string& name) {
   struct stat s {};
@@ -115,17 +120,20 @@ public:
                                               reason_not_to_read(errno)));
   }
 
-  /// A folder in a folder, by bare name; symbolic links are not followed.
+  /// A folder in a folder, by bare name, or where a symbolic link of that name leads: whoever moved
+  /// a state to a larger disk left one. Where a link leads may come back, so one that leads nowhere
+  /// leaves open what it names.
   model_folder(const model_folder& above, const std::string& name)
       : path_(above.path_ + '/' + name),
-        folder_(::openat(above.folder_.get(), name.c_str(),
-                         O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)) {
+        folder_(::openat(above.folder_.get(), name.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
     if (folder_ && is_bare_name(name)) return;
     const int problem = folder_ ? ENOENT : errno;
-    const std::string why = fmt::format("{} is not a folder that can be opened: {}", path_,
-                                        reason_not_to_read(problem));
-    if (problem == ENOENT || problem == ENOTDIR || problem == ELOOP)
-      throw error(exit_code::model, why);
+    const bool linked = detail::is_link(above.folder_.get(), name);
+    const std::string why =
+        fmt::format("{} is {} that can be opened: {}", path_,
+                    linked ? "a symbolic link, and leads to no folder" : "not a folder",
+                    reason_not_to_read(problem));
+    if (!linked && (problem == ENOENT || problem == ENOTDIR)) throw error(exit_code::model, why);
     throw unexamined(exit_code::model, why);
   }
 
@@ -171,12 +179,12 @@ public:
       throw error(exit_code::model,
                   fmt::format("the model folder {} has no file {}; it is incomplete or not a model",
                               path_, name));
-    if (errno == ELOOP)
-      throw error(exit_code::model,
-                  fmt::format("{} is a symbolic link, and links are not followed out of a model "
-                              "folder; copy the folder with cp -rL, or download it with "
-                              "huggingface-cli download --local-dir",
-                              full));
+    if (errno == ELOOP) // and what it leads to may be right
+      throw unexamined(exit_code::model,
+                       fmt::format("{} is a symbolic link, and links are not followed out of a "
+                                   "model folder; copy the folder with cp -rL, or download it with "
+                                   "huggingface-cli download --local-dir",
+                                   full));
     throw unexamined(exit_code::model,
                      fmt::format("cannot open {}: {}", full, reason_not_to_read(errno)));
   }

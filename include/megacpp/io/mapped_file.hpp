@@ -4,6 +4,7 @@
 #include <megacpp/io/descriptor.hpp>
 #include <megacpp/io/error.hpp>
 #include <megacpp/io/mapping_guard.hpp>
+#include <megacpp/io/utf8.hpp>
 
 #include <cerrno>
 #include <cstddef>
@@ -124,5 +125,14 @@ private:
   struct timespec written_ {}; ///< last, when it was opened
   detail::known_mapping* known_ = nullptr;
 };
+
+/// The text of a file that people write, such as a list: without a byte-order mark. Throws
+/// mc::error of the file's class for one in UTF-16, as some editors save it.
+inline std::string_view written_text(const mapped_file& file) {
+  const std::string_view text = file.text();
+  if (text.starts_with("\xff\xfe") || text.starts_with("\xfe\xff"))
+    throw error(file.code(), fmt::format("{} is in UTF-16; save it as UTF-8", file.path()));
+  return without_mark(text);
+}
 
 } // namespace mc

@@ -8,6 +8,12 @@
 
 namespace mc {
 
+/// A text without the byte-order mark that editors on Windows put before it.
+constexpr std::string_view without_mark(std::string_view text) {
+  constexpr std::string_view mark = "\xef\xbb\xbf";
+  return text.starts_with(mark) ? text.substr(mark.size()) : text;
+}
+
 /// Bytes of the code point that begins at byte i of a text; 0 if none does.
 constexpr std::size_t code_point_at(std::string_view text, std::size_t i) {
   const auto byte = [&text](std::size_t k) { return static_cast<unsigned char>(text[k]); };

@@ -44,7 +44,7 @@ inline std::vector<std::string> words_of_data(const data_flags& d) {
     throw error(exit_code::usage,
                 "--data-path and --data-args-path contradict each other; give one");
   const mapped_file file(d.data_args_path(), exit_code::data);
-  return words_in(file.text());
+  return words_in(written_text(file));
 }
 
 /// The words of one part of a run that has its own: of the flags of parts, or of a JSON file

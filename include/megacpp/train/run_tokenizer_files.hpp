@@ -33,6 +33,23 @@ inline void end_at_turns(std::vector<extra_file>& files, const program_view& p,
 
 } // namespace detail
 
+namespace detail {
+
+/// GPT-2's own two files, and the class whose rules they are read by: a config.json beside them may
+/// be of a family that has other rules.
+inline std::vector<extra_file> gpt2_files(const data_flags& d) {
+  const mapped_file vocabulary(d.vocab_file(), exit_code::data);
+  const mapped_file merges(d.merge_file(), exit_code::data);
+  json_output config{{"tokenizer_class", "GPT2Tokenizer"}};
+  if (!read_json(vocabulary, tokenizer_size_limit).has("<|endoftext|>"))
+    for (const char* task : {"bos_token", "eos_token", "unk_token"}) config[task] = nullptr;
+  return {{"vocab.json", std::string(vocabulary.text())},
+          {"merges.txt", std::string(merges.text())},
+          {"tokenizer_config.json", json_line(config)}};
+}
+
+} // namespace detail
+
 /// Those that the flags name, or else those of the folder that the run starts from, "" being none.
 /// Throws mc::error.
 inline std::vector<extra_file> files_of_run_tokenizer(const program_view& p, const data_flags& d,
@@ -42,11 +59,7 @@ inline std::vector<extra_file> files_of_run_tokenizer(const program_view& p, con
   if (d.tokenizer_model.given()) {
     files = tokenizer_files(d.tokenizer_model());
   } else if (d.vocab_file.given()) {
-    for (const auto& [name, path] :
-         {std::pair{"vocab.json", d.vocab_file()}, std::pair{"merges.txt", d.merge_file()}}) {
-      const mapped_file file(path, exit_code::data);
-      files.emplace_back(name, std::string(file.text()));
-    }
+    files = detail::gpt2_files(d);
   } else {
     files = tokenizer_files(from);
   }

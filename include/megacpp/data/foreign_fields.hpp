@@ -1,0 +1,70 @@
+// Fields of conversations that other programs honour and megacpp does not: a file that has them
+// means something by them, so they are refused, and not passed over.
+#pragma once
+
+#include <megacpp/io/ordered_json.hpp>
+
+#include <array>
+#include <cstddef>
+#include <string_view>
+
+namespace mc::detail {
+
+struct foreign_field {
+  std::string_view name, advice; ///< what to do instead
+};
+
+inline constexpr std::string_view of_weights =
+    "what is learned is said turn by turn here, by a \"weight\" of 0 or 1";
+inline constexpr std::string_view of_parts =
+    "a turn is learned as a whole here: cut it into lines of \"ids\" and \"mask\"";
+inline constexpr std::string_view of_media = "megacpp trains on text alone";
+inline constexpr std::array<foreign_field, 18> foreign_to_lines{
+    {{"weight", of_weights},
+     {"loss", of_weights},
+     {"train", of_weights},
+     {"trainable", of_weights},
+     {"loss_mask", of_weights},
+     {"loss_scale", of_weights},
+     {"functions", "tools are read from \"tools\" here"},
+     {"history", "all turns stand in \"messages\" here"},
+     {"documents", "templates are told of no documents here"},
+     {"chat_template_kwargs", "templates have no switches of a line here"},
+     {"enable_thinking", "templates have no switches of a line here"},
+     {"image", of_media},
+     {"images", of_media},
+     {"video", of_media},
+     {"videos", of_media},
+     {"audio", of_media},
+     {"audios", of_media},
+     {"objects", of_media}}};
+inline constexpr std::array<foreign_field, 13> foreign_to_turns{
+    {{"train_detail", of_parts},
+     {"training_detail", of_parts},
+     {"loss_mask", of_parts},
+     {"loss_scale", of_parts},
+     {"mask", of_parts},
+     {"thinking", "thoughts are read from \"reasoning_content\" here"},
+     {"reasoning", "thoughts are read from \"reasoning_content\" here"},
+     {"image", of_media},
+     {"images", of_media},
+     {"video", of_media},
+     {"videos", of_media},
+     {"audio", of_media},
+     {"audios", of_media}}};
+
+/// The first of these fields that an object has; null for none. An empty one says nothing.
+template <std::size_t N>
+const foreign_field* foreign_field_in(const ordered_json& object,
+                                      const std::array<foreign_field, N>& fields) {
+  for (const foreign_field& f : fields) {
+    const ordered_json* const found = object.find(f.name);
+    const bool empty = found && (found->is_string() ? found->text.empty()
+                                                    : (found->is_list() || found->is_object()) &&
+                                                          found->items.empty());
+    if (found && !empty) return &f;
+  }
+  return nullptr;
+}
+
+} // namespace mc::detail
