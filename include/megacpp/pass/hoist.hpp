@@ -30,29 +30,44 @@ constexpr bool same_work(const graph& g, const node& n, const node& o) {
   return p >= 0 && p == renamed_parameter(g, o.out[0]) && g.at(n.out[0]).at == g.at(o.out[0]).at;
 }
 
+/// What two nodes of the prologue that give the same have in common: the parameter that is converted,
+/// or the first operand.
+constexpr value_id common_operand(const graph& g, const node& n) {
+  const value_id p = n.op->redistributes ? renamed_parameter(g, n.out[0]) : value_id{-1};
+  return p >= 0 ? p : n.in[0];
+}
+
 /// Lets those who read what a node of the prologue gives read an earlier node that gives the same,
 /// and leaves out the later one.
 [[gnu::cold]] constexpr void merge_prologue(graph& g) {
   value_id first[max_values]{}; // by which a value is replaced
+  node_id latest[max_values]{},
+      before[max_nodes]{}; // the nodes of a common operand, and one; 0: none
   for (int i = 0; i < g.value_count; ++i) first[i] = static_cast<value_id>(i);
   const auto replace = [&](value_id& v) {
     if (v >= 0) v = first[v];
   };
   int kept = 0;
   for (int i = 0; i < g.node_count; ++i) {
-    for (value_id& v : g.at_node(i).in) replace(v);
-    const node n = g.at_node(i);
-    int same = n.when == phase::prologue ? 0 : kept;
-    while (same < kept &&
-           !(g.at_node(same).when == phase::prologue && same_work(g, n, g.at_node(same))))
-      ++same;
+    node n = g.at_node(i);
+    for (value_id& v : n.in) replace(v);
+    int same = -1;
+    if (n.when == phase::prologue) {
+      const value_id on = common_operand(g, n);
+      for (int k = on < 0 ? 0 : latest[on]; k > 0 && same < 0; k = before[k - 1])
+        if (same_work(g, n, g.at_node(k - 1))) same = k - 1;
+      if (on >= 0 && same < 0) {
+        before[kept] = latest[on];
+        latest[on] = static_cast<node_id>(kept + 1);
+      }
+    }
     for (int k = 0; k < max_outputs; ++k) {
       const value_id v = n.out[k];
       if (v < 0) continue;
-      g.at(v).producer = static_cast<node_id>(same < kept ? -1 : kept);
-      if (same < kept) first[v] = g.at_node(same).out[k];
+      g.at(v).producer = static_cast<node_id>(same >= 0 ? -1 : kept);
+      if (same >= 0) first[v] = g.at_node(same).out[k];
     }
-    if (same == kept) g.at_node(kept++) = n;
+    if (same < 0) g.at_node(kept++) = n;
   }
   for (int i = kept; i < g.node_count; ++i) g.at_node(i) = node{};
   g.node_count = kept;

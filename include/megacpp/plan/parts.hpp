@@ -344,8 +344,9 @@ constexpr void check_inputs(builder& b, part_kind part, const setup& s, const va
 
 } // namespace detail
 
-/// The forward graph of one part.
-template <class Model> [[gnu::cold]] constexpr graph forward_graph(const Model& m, const setup& s,
+/// The forward graph of one part, as the model writes it. What comes next, hoisted_graph, is a step
+/// of its own, since compilers limit the steps of each evaluation.
+template <class Model> [[gnu::cold]] constexpr graph written_graph(const Model& m, const setup& s,
                                                                    part_kind part, int kind) {
   builder b{mesh(s.ranks)};
   b.g.sums = s.sums;
@@ -440,9 +441,18 @@ template <class Model> [[gnu::cold]] constexpr graph forward_graph(const Model& 
   if (b.g.side_loss >= 0 && b.g.wrong.code == fault::none)
     add_to(step_total::side_loss, {&b, b.g.side_loss});
   if (s.room > 0) detail::check_caches(b);
-  hoist(b.g);
-  if (b.g.wrong.code == fault::none) b.g.wrong = verify_nodes(b.g);
   return b.g;
+}
+/// The same, with a prologue, verified.
+[[gnu::cold]] constexpr graph hoisted_graph(graph g) {
+  hoist(g);
+  if (g.wrong.code == fault::none) g.wrong = verify_nodes(g);
+  return g;
+}
+/// Both steps at once.
+template <class Model>
+constexpr graph forward_graph(const Model& m, const setup& s, part_kind part, int kind) {
+  return hoisted_graph(written_graph(m, s, part, kind));
 }
 
 /// What layout and batch ask of experts that no part has, or that have a capacity. `parts` are the

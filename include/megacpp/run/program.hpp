@@ -61,7 +61,8 @@ template <class Run> struct program {
     static constexpr part_kind what = Index == 0      ? part_kind::stem
                                       : Index == last ? part_kind::loss
                                                       : part_kind::block;
-    static constexpr graph g = forward_graph(model, numbers, what, used.kind(Index - 1));
+    static constexpr graph written = written_graph(model, numbers, what, used.kind(Index - 1));
+    static constexpr graph g = hoisted_graph(written);
   };
 
   static constexpr auto forward_graphs() {
@@ -265,14 +266,21 @@ template <class Run> struct program {
                                 &in_step<last, false>});
   }
 
+  /// How many layers each part has on the stages before this one.
+  template <int Stage> static constexpr auto layers_before = [] {
+    std::array<int, static_cast<unsigned>(kinds + 2)> n{};
+    if constexpr (Stage > 0) {
+      n = layers_before<Stage - 1>;
+      const stage_shape last = stage(Stage - 1);
+      for (int i = 0; i < kinds + 2; ++i) n[static_cast<unsigned>(i)] += last.layers[i];
+    }
+    return n;
+  }();
   /// What is wrong with the registries of the stages, each of which a rank makes at start.
   template <int Stage> static constexpr fault_record in_stores = [] {
     if (numbers.ranks.pp == 1 || in_graphs.code != fault::none) return fault_record{};
-    std::array<int, static_cast<unsigned>(kinds + 2)> before{};
-    for (int s = 0; s < Stage; ++s)
-      for (int i = 0; i < kinds + 2; ++i) before[static_cast<unsigned>(i)] += stage(s).layers[i];
     return verified_registry(trained_graphs(), stage(Stage).layers, numbers.ranks.zero,
-                             mesh(numbers.ranks), before)
+                             mesh(numbers.ranks), layers_before<Stage>)
         .wrong;
   }();
   static constexpr fault_record in_all_stores =
