@@ -1,5 +1,6 @@
 // Files of tokenizers: Hugging Face's tokenizer.json, vocab.json with merges.txt, both with what
-// their folder says beside them, and tiktoken's vocabularies. What would change ids and is not supported is refused by its name.
+// their folder says beside them, and tiktoken's vocabularies. What would change ids and is not
+// supported is refused by its name.
 #pragma once
 
 #include <megacpp/data/tokenizer.hpp>

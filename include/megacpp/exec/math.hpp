@@ -72,9 +72,9 @@ template <class A, int N> MEGACPP_HD vec<A, N> exp(vec<A, N> x) {
 }
 
 /// e^(x - high - low) for x <= high and |low| up to an ulp of high: within 9e-8 of the exact one,
-/// relatively, and 1 where x is high and low is 0. x - high is off by half an ulp, 1e-6 at 16, which
-/// would be the relative error of the result; the error of the difference (Knuth's two-sum) goes
-/// into r instead.
+/// relatively, and 1 where x is high and low is 0. x - high is off by half an ulp, 1e-6 at 16,
+/// which would be the relative error of the result; the error of the difference (Knuth's two-sum)
+/// goes into r instead.
 template <class A, int N> MEGACPP_HD vec<A, N> exp_of_difference(vec<A, N> x, A high, A low = 0) {
   using V = vec<A, N>;
   const V h(high), d = x - h;

@@ -25,8 +25,8 @@ inline std::vector<hf_tensor> tensors(const program_view& p) {
   return all;
 }
 
-/// The name of a stored tensor in tensors(): files of AutoModel, which has no head, such as those of
-/// Qwen3-Embedding, have it without "model.".
+/// The name of a stored tensor in tensors(): files of AutoModel, which has no head, such as those
+/// of Qwen3-Embedding, have it without "model.".
 inline std::string full_name(std::string_view stored) {
   if (stored.starts_with("model.") || stored == "lm_head.weight") return std::string(stored);
   return fmt::format("model.{}", stored);

@@ -10,13 +10,13 @@
 //
 // x (B, S, H), w (V, H), labels (B, S) i32. The z-loss keeps log-sum-exps near 0 (Chowdhery et al.
 // 2022). The loss is a sum and a count, both placed and both reduced before one is divided by the
-// other. The loss of a confident model is the difference of two logits and less than a step of either
-// in single precision, so log-sum-exps and their cotangents are doubles whatever the type of x; a
-// target is one of the logits, as it is. Rows of w at or beyond `valid` (vocabulary padding) take no
-// part. Saved: x, lse_part, target; logits are computed again in the backward pass. Placement: w
-// sharded along V gives parts sharded alike and a pending sum of targets: the vocabulary-parallel
-// loss is one gather of (B, S, parts) and one reduction of (B, S). FLOPs: 2 T V H forward, 6 T V H
-// backward.
+// other. The loss of a confident model is the difference of two logits and less than a step of
+// either in single precision, so log-sum-exps and their cotangents are doubles whatever the type of
+// x; a target is one of the logits, as it is. Rows of w at or beyond `valid` (vocabulary padding)
+// take no part. Saved: x, lse_part, target; logits are computed again in the backward pass.
+// Placement: w sharded along V gives parts sharded alike and a pending sum of targets: the
+// vocabulary-parallel loss is one gather of (B, S, parts) and one reduction of (B, S). FLOPs: 2 T V
+// H forward, 6 T V H backward.
 #pragma once
 
 #include <megacpp/op/linear.hpp>

@@ -2,12 +2,13 @@
 //
 //   grad[j] += sum over rows r of f(r, j)
 //
-// Columns are cut into slabs, one per body call; within a slab rows are walked in order: 64 at a time
-// are a part, parts are added up in double, and their sum goes into grad once. So a sum is off by at
-// most 65 roundings of its terms' magnitudes, however many rows there are (the gains of q and k have a
-// row a token and head). Where it is not to depend on how many sequences a micro-batch has, each
-// sequence is summed apart. No column's result depends on how columns are cut, so cuts follow the
-// number of threads, and no loop ends at the width: these kernels do not know it before they run.
+// Columns are cut into slabs, one per body call; within a slab rows are walked in order: 64 at a
+// time are a part, parts are added up in double, and their sum goes into grad once. So a sum is off
+// by at most 65 roundings of its terms' magnitudes, however many rows there are (the gains of q and
+// k have a row a token and head). Where it is not to depend on how many sequences a micro-batch
+// has, each sequence is summed apart. No column's result depends on how columns are cut, so cuts
+// follow the number of threads, and no loop ends at the width: these kernels do not know it before
+// they run.
 #pragma once
 
 #include <megacpp/exec/parallel.hpp>

@@ -6,10 +6,11 @@
 //
 // A loss is often far smaller than the logits that it is the difference of, and far smaller than 1,
 // the largest of the terms e^(l - max) of its sum. So these terms, single numbers within 9e-8
-// (exp_of_difference), are added up in double, where 1 and the smallest tail that matters stand side
-// by side: less 1 the sum is the tail, and the loss of the likeliest label is log1p of it. Neither
-// error grows with the vocabulary. Log-sum-exps and what belongs to them are doubles for the same
-// reason, and so is the gradient of the label, which is the difference of a number near 1 and 1.
+// (exp_of_difference), are added up in double, where 1 and the smallest tail that matters stand
+// side by side: less 1 the sum is the tail, and the loss of the likeliest label is log1p of it.
+// Neither error grows with the vocabulary. Log-sum-exps and what belongs to them are doubles for
+// the same reason, and so is the gradient of the label, which is the difference of a number near 1
+// and 1.
 #pragma once
 
 #include <megacpp/exec/math.hpp>
@@ -37,8 +38,8 @@ template <class G> MEGACPP_HD two<G> split(double x) {
   return {high, static_cast<G>(x - static_cast<double>(high))};
 }
 
-// x times a factor that has been split, to be stored as T: the error of rounding the factor does not
-// add up with that of the product, which is all that a narrower T sees.
+// x times a factor that has been split, to be stored as T: the error of rounding the factor does
+// not add up with that of the product, which is all that a narrower T sees.
 template <class T, class V, class G> MEGACPP_HD V scaled(V x, two<G> by) {
   if constexpr (std::is_same_v<T, G>) return fma(x, V(by.first), x * V(by.second));
   else return x * V(by.first);
