@@ -267,20 +267,22 @@ template <class Run> struct program {
   }
 
   /// How many layers each part has on the stages before this one.
-  template <int Stage> static constexpr auto layers_before = [] {
-    std::array<int, static_cast<unsigned>(kinds + 2)> n{};
-    if constexpr (Stage > 0) {
-      n = layers_before<Stage - 1>;
-      const stage_shape last = stage(Stage - 1);
-      for (int i = 0; i < kinds + 2; ++i) n[static_cast<unsigned>(i)] += last.layers[i];
-    }
-    return n;
-  }();
+  template <int Stage> struct before {
+    static constexpr auto layers = [] {
+      std::array<int, static_cast<unsigned>(kinds + 2)> n{};
+      if constexpr (Stage > 0) {
+        n = before<Stage - 1>::layers;
+        const stage_shape last = stage(Stage - 1);
+        for (int i = 0; i < kinds + 2; ++i) n[static_cast<unsigned>(i)] += last.layers[i];
+      }
+      return n;
+    }();
+  };
   /// What is wrong with the registries of the stages, each of which a rank makes at start.
   template <int Stage> static constexpr fault_record in_stores = [] {
     if (numbers.ranks.pp == 1 || in_graphs.code != fault::none) return fault_record{};
     return verified_registry(trained_graphs(), stage(Stage).layers, numbers.ranks.zero,
-                             mesh(numbers.ranks), layers_before<Stage>)
+                             mesh(numbers.ranks), before<Stage>::layers)
         .wrong;
   }();
   static constexpr fault_record in_all_stores =
