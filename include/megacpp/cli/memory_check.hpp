@@ -26,9 +26,9 @@ struct memory_need {
   std::int64_t largest = 0; ///< of the one that needs most
 };
 
-/// What ranks need that train, evaluate or generate: their plans, the scratch of kernels on
-/// `threads` threads each, and the micro-batches that are read ahead. Texts to be continued are not
-/// known yet, so that of ranks that generate their weights alone count.
+/// The memory that ranks need to train, evaluate or generate: their plans, the scratch of kernels
+/// on `threads` threads each, and the micro-batches that are read ahead. A command that generates
+/// does not know its texts yet, so the weights alone count.
 inline memory_need need_of(const program_view& p, command what, const mesh& ranks, int threads) {
   memory_need need;
   cpu device(product_type::widened, threads);
@@ -71,7 +71,7 @@ inline void require_memory(const memory_need& need, int ranks, int here, int min
   require(mine, process);
 }
 
-/// The same of a command, by the first process. Ranks of other machines are not looked at.
+/// Checks the memory for a command, in the first process. Ranks of other machines do not count.
 inline void require_memory(const program_view& p, command what, const options& o, const mesh& ranks,
                            const process_ranks& processes, int threads) {
   if (o.machine.no_memory_check() || !processes.first()) return;

@@ -55,7 +55,7 @@ struct promised_world {
   int size = 1;
 };
 
-/// What promises several processes though no launcher that connects them has started this one:
+/// A variable that promises several processes though no launcher has connected this one to others:
 /// torchrun and what starts PyTorch's programs, Slurm in a script that no srun has started, or a
 /// launcher of another MPI. mpirun starts as many as it was asked for, whatever else is told.
 inline promised_world unconnected_world() {

@@ -111,7 +111,7 @@ public:
 
   int rank() const { return rank_; }
   int size() const { return size_; }
-  /// Those on this machine.
+  /// The number of ranks on this machine.
   int on_machine() const { return on_machine_; }
   /// Of `asked` threads on this machine, 0 being all processors that its ranks may run on: those of
   /// this rank.

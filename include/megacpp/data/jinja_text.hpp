@@ -74,7 +74,8 @@ private:
     return text_.size();
   }
 
-  /// What stands before a tag, but for what the tag strips of it; goes on behind the tag's sign.
+  /// Takes the text before a tag, less what the tag strips of it, and goes on behind the tag's
+  /// sign.
   void say_between(std::size_t begin, char kind) {
     std::string_view data = std::string_view(text_).substr(at_, begin - at_);
     at_ = begin + 2;

@@ -1,6 +1,6 @@
-// What a folder says of its tokenizer beside tokenizer.json, or beside vocab.json and merges.txt:
-// tokenizer_config.json, special_tokens_map.json and added_tokens.json name tokens and rules, as
-// transformers' AutoTokenizer reads them.
+// The rest that a folder says of its tokenizer, beside tokenizer.json, or beside vocab.json and
+// merges.txt: tokenizer_config.json, special_tokens_map.json and added_tokens.json name tokens and
+// rules, as transformers' AutoTokenizer reads them.
 #pragma once
 
 #include <megacpp/data/tokenizer.hpp>
@@ -171,7 +171,7 @@ private:
     return list;
   }
 
-  /// What a class of transformers adds where no file says otherwise.
+  /// The tokens that a class of transformers adds where no file says otherwise.
   void finish() {
     if (c_.type.empty()) take_type_of_model();
     if (c_.type.ends_with("Fast")) c_.type.resize(c_.type.size() - 4);
@@ -216,7 +216,7 @@ private:
 
 } // namespace detail
 
-/// What the files of a folder say, "" being none. `padding`: the token for padding where they name
+/// The words of a folder's files, "" being none. `padding`: the token for padding where they name
 /// none. Throws mc::error(exit_code::data).
 inline tokenizer_config read_tokenizer_config(const std::string& folder,
                                               const std::string& padding = "") {

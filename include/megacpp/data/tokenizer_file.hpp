@@ -253,7 +253,7 @@ private:
     }
   }
 
-  /// What AutoTokenizer gives a token.
+  /// The id that AutoTokenizer gives a token.
   std::int32_t id_of(const nlohmann::json& vocabulary, const std::string& content) const {
     if (added_.empty() || !contents_.contains(content)) {
       if (const auto own = vocabulary.find(content); own != vocabulary.end())
@@ -432,7 +432,8 @@ private:
     if (type != "ByteLevel") throw unsupported_type(d);
   }
 
-  /// What both files state must be the same, since versions of transformers differ in which wins.
+  /// A number that both files state must be the same, since versions of transformers differ in
+  /// which wins.
   void agree(const tokenizer_config& c) const {
     const auto differ = [&](const char* field, bool says, std::string_view other) {
       return fault(
@@ -609,7 +610,7 @@ inline std::vector<added_token> llama3_tokens(bool of_3_1) {
 
 } // namespace detail
 
-/// Those of a name: of tiktoken's own files (openai_public.py of 0.14), of Llama 3 and of Qwen;
+/// The rules of a name: of tiktoken's own files (openai_public.py of 0.14), of Llama 3 and of Qwen;
 /// nothing for another.
 inline std::optional<tiktoken_rules> tiktoken_rules_of(std::string_view name) {
   const auto rules = [](std::string_view expression,
@@ -649,8 +650,8 @@ inline std::optional<tiktoken_rules> tiktoken_rules_of(std::string_view name) {
   return std::nullopt;
 }
 
-/// Those that a flag asks for: by a name, or by "regex:" and an expression, which has no special
-/// tokens. Throws mc::error(exit_code::usage) for a name that is not known.
+/// The rules that a flag asks for: by a name, or by "regex:" and an expression, which has no
+/// special tokens. Throws mc::error(exit_code::usage) for a name that is not known.
 inline tiktoken_rules tiktoken_rules_by(std::string_view flag, std::string_view asked) {
   constexpr std::string_view mark = "regex:";
   if (asked.starts_with(mark)) return {std::string(asked.substr(mark.size())), {}};

@@ -47,8 +47,8 @@ inline std::optional<std::int64_t> number_behind(std::string_view text, std::str
   return problem == std::errc() ? std::optional(n) : std::nullopt;
 }
 
-/// What a group of version 2 or 1 leaves: pages of files do not count, which the kernel takes back.
-/// Nothing where it has no limit.
+/// The memory that a group of version 2 or 1 leaves: pages of files do not count, which the kernel
+/// takes back. Nothing where it has no limit.
 inline std::optional<std::int64_t> room_of_group(const std::string& folder) {
   std::optional<std::int64_t> least;
   for (const auto& [limit, used, prefix] :
@@ -70,8 +70,8 @@ inline std::optional<std::int64_t> room_of_group(const std::string& folder) {
 
 } // namespace detail
 
-/// What is left for all processes of this machine, or of the container that this one is in; nothing
-/// where that is not known.
+/// The memory that is left for all processes of this machine, or of the container that this one is
+/// in; nothing where that is not known.
 inline std::optional<memory_room> room_on_machine(const memory_files& from = {}) {
   std::optional<memory_room> least;
   const auto add = [&](std::int64_t bytes, std::string of) {
@@ -88,7 +88,7 @@ inline std::optional<memory_room> room_on_machine(const memory_files& from = {})
   return least;
 }
 
-/// What is left of the address space of this process, of which it may have `most` bytes
+/// The rest of the address space of this process, of which it may have `most` bytes
 /// (RLIM_INFINITY: any number); nothing where it has no limit.
 inline std::optional<memory_room> room_in_process(::rlim_t most, const memory_files& from = {}) {
   const auto pages = detail::number_behind(detail::kernel_text(from.process), "");

@@ -120,7 +120,7 @@ private:
     default: return 1 << 24;
     }
   }
-  /// Of so many products one is not zero.
+  /// One of so many products is not zero.
   std::int64_t apart() const { return (s_.k + exact() - 3) / (exact() - 2); }
   /// A power of two.
   std::uint32_t wide() const {

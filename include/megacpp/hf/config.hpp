@@ -156,7 +156,7 @@ public:
         one ? "it" : "them", one ? "it does not" : "they do not"));
   }
 
-  /// What a reader should know, though nothing is refused for it.
+  /// A sentence that a reader should know, though nothing is refused for it.
   const std::vector<std::string>& told() const { return told_; }
   /// A dropout that transformers trains with and megacpp does not have: generating and measuring
   /// are the same without it. `absent` is what transformers takes a missing field for.

@@ -16,8 +16,8 @@ inline llama read(hf_reader& r, hf_use use) {
   llama m;
   hf_decoder::read_shared(r, use, m, {.kv_heads_needed = false});
   r.read(m, own_fields);
-  // Of the same sums in pieces; names that others wrote into the file, and transformers does not
-  // read for this model_type.
+  // pretraining_tp says in how many pieces the same sums are taken; transformers does not read the
+  // others for this model_type.
   r.ignore({"pretraining_tp", "is_llama_config", "max_sequence_length"});
   r.require("rope_interleaved", false, false, "RoPE turns the halves of a head, not neighbours");
   r.require("use_sliding_window", false, false, "this model_type has no sliding window");

@@ -18,7 +18,8 @@ using hf_model = std::variant<gpt, llama, qwen2, qwen3, qwen3_moe>;
 
 /// The model of a configuration. Throws mc::error of the file's class (model) naming the field that
 /// is missing, of another type, out of range, contradicted by another, not supported or unknown.
-/// What is read otherwise than transformers reads it, and refused for nothing, is added to `told`.
+/// Fields that are read otherwise than transformers reads them, and are not refused, are added to
+/// `told`.
 inline hf_model read_hf_model(const json_value& config, hf_use use,
                               std::vector<std::string>* told = nullptr) {
   hf_reader r(config);

@@ -148,7 +148,7 @@ private:
                  fmt::format("{}: tensor \"{}\" {}", file->path(), printable(name), what));
   }
 
-  /// Which wrapper of PyTorch's saved itself along with its model; null for none. A file of such
+  /// The wrapper of PyTorch's that saved itself along with its model; null for none. A file of such
   /// names is not read as one without: others have trained on random weights so.
   static const char* wrapper_in(std::string_view name) {
     constexpr std::pair<std::string_view, const char*> within[] = {

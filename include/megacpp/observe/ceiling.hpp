@@ -1,4 +1,5 @@
-// What the speed of steps is told against: a speed of the machine, which other work may disturb.
+// The ceiling that the speed of steps is told against: a speed of the machine, which other work may
+// disturb.
 #pragma once
 
 #include <algorithm>

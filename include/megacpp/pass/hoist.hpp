@@ -30,8 +30,8 @@ constexpr bool same_work(const graph& g, const node& n, const node& o) {
   return p >= 0 && p == renamed_parameter(g, o.out[0]) && g.at(n.out[0]).at == g.at(o.out[0]).at;
 }
 
-/// What two nodes of the prologue that give the same have in common: the parameter that is
-/// converted, or the first operand.
+/// The operand that nodes of the prologue have in common if they give the same: the parameter that
+/// is converted, or the first one.
 constexpr value_id common_operand(const graph& g, const node& n) {
   const value_id p = n.op->redistributes ? renamed_parameter(g, n.out[0]) : value_id{-1};
   return p >= 0 ? p : n.in[0];

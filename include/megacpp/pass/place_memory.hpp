@@ -71,7 +71,7 @@ constexpr bool may_alias(const node& n) {
   return c == collective::none || (c == collective::all_reduce && n.when == phase::epilogue);
 }
 
-/// Of those, whether it moves nothing.
+/// Whether a redistribution moves nothing.
 constexpr bool leaves_as_is(const node& n) {
   return n.attr.as<op::transition>().by() == collective::none;
 }

@@ -162,7 +162,7 @@ struct registry_verifier {
       if (!o->tied && o->group == e.group) first += aligned_elements(o->count.n);
     if (n > 0 && e.offset != first) fail("elsewhere than on other stages", &e);
   }
-  /// Those of one part stand side by side in each layer; parts do one behind the other.
+  /// Entries of one part stand side by side in each layer; parts do one behind the other.
   static constexpr bool overlap(const registry::entry& e, int n, const registry::entry& o, int m) {
     const std::int64_t size = aligned_elements(e.count.n), other = aligned_elements(o.count.n);
     if (e.part == o.part && n == m && n > 1) {

@@ -146,7 +146,7 @@ struct step_walk {
       write(number, micro);
     });
   }
-  /// What was sent of a micro-batch, or of any, has gone.
+  /// A wait: all that was sent of a micro-batch, or of any, has gone.
   constexpr void landed(int number, int micro) {
     if (micro >= 0) places[place_of(number, micro)].flying = false;
     for (int k = 0; micro < 0 && k < at[number].copies; ++k)

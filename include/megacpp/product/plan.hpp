@@ -87,7 +87,7 @@ inline std::string text_of(const product_cell_shape& s) {
 
 } // namespace detail
 
-/// What the check of a tile says about it; nothing if it may be trusted.
+/// The verdict of the check of a tile; nothing if the tile may be trusted.
 inline std::string product_engine::fault_of(const product_cell& c, const product_cell_shape& s) {
   using clock = std::chrono::steady_clock;
   const auto start = clock::now();

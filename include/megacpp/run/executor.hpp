@@ -174,7 +174,7 @@ private:
                                                        neighbour(t), x.line, channel(t)))});
     });
   }
-  /// Of no micro-batch: for what was sent of any.
+  /// A task of no micro-batch waits for all that was sent of any.
   void wait(const task& t) {
     b_.for_each_operand(t, [&](int number, const buffers::operand&) {
       const std::byte* const first = address_of(number, t.micro);

@@ -42,8 +42,8 @@ struct measured_set {
   }
 };
 
-/// What tells the samples of the first evaluation of a set, of at most `limit` of S tokens, from
-/// others: their number, and tokens and labels of up to 1024 of them. Throws mc::error.
+/// A hash that tells the samples of the first evaluation of a set, of at most `limit` of S tokens,
+/// from others: their number, and tokens and labels of up to 1024 of them. Throws mc::error.
 inline std::uint64_t hash_of(const measured_set& set, std::int64_t limit, std::int64_t sequence) {
   const std::int64_t n = set.count(limit), looked_at = std::min<std::int64_t>(n, 1024);
   micro_batch one(1, sequence);

@@ -34,7 +34,7 @@ struct run_position {
   std::int64_t samples = 0; ///< the next sample of training_windows
   std::int64_t empty = 0;   ///< of the steps, those without a token to learn: they changed nothing
 
-  /// That the optimizer has made.
+  /// Updates that the optimizer has made.
   std::int64_t updates() const { return step - empty; }
 };
 

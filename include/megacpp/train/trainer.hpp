@@ -450,7 +450,7 @@ private:
     return all_.alone() && signals_ ? &*signals_ : nullptr;
   }
   /// Whether there is a state to save that was not.
-  /// Of the ranks of a process one looks at the data that they share.
+  /// One rank of a process looks at the data that all of its ranks share.
   bool looks_at_data() const { return data_->written && (all_.first() || all_.apart()); }
   /// The name of a file of the data that was written to since the run began, and of which that is
   /// not known to have changed no token; "" is none.
@@ -465,7 +465,7 @@ private:
                       file));
     return "";
   }
-  /// What was learned from data that were overwritten is not saved. Throws mc::error on all ranks.
+  /// A state that was learned from overwritten data is not saved. Throws mc::error on all ranks.
   void require_unchanged_data() {
     const std::string file = all_.any(changed_data());
     if (file.empty()) return;

@@ -161,7 +161,7 @@ MEGACPP_HD void add_rows(const Team& team, slab s, summed_rows rows, accumulator
   detail::add_rows<T>(team, s, rows, one{grad}, one{part}, detail::one_gradient<double>{sum}, f);
 }
 
-/// The same for the rows [first, end) of one sum.
+/// Adds up the rows [first, end) of one sum.
 template <class T, class Team, class F>
 MEGACPP_HD void add_rows_of(const Team& team, slab s, std::int64_t first, std::int64_t end,
                             accumulator_t<T>* grad, F f) {
