@@ -97,7 +97,7 @@ BOOST_AUTO_TEST_CASE(the_best_state_is_a_state_that_is_never_pruned) {
   const trained<gpt> model(small);
   const std::string path = dir / "root", best = path + "/best";
   const auto save_best = [&](state_root& root, std::int64_t step, double loss) {
-    root.save_best({step, loss}, [&](folder_writer& out) {
+    root.save_best({step, loss, "text"}, [&](folder_writer& out) {
       write_state(out, model.view(), model.stores, {step, 4 * step},
                   {{"validation", {{"loss", loss}, {"tokens", 8}}}});
     });
