@@ -37,7 +37,9 @@ apt_install() {
   done
   [ ${#lacks[@]} -gt 0 ] || return 0
   printf -v tool '%s, ' "${lacks[@]}"
-  printf 'Missing: %s; leave out --no-install, or install ' "${tool%, }" >&2
+  printf 'Missing: %s; ' "${tool%, }" >&2
+  [ "${install:-yes}" = yes ] || printf 'leave out --no-install, or ' >&2
+  printf 'install ' >&2
   if [ ${#missing[@]} -gt 0 ]; then
     echo "what this machine lacks: apt install ${missing[*]}" >&2
   else

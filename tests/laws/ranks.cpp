@@ -362,10 +362,6 @@ struct sharing : gpt {
   }
 };
 
-} // namespace
-
-namespace {
-
 /// A GPT with a branch that reads nothing but copies of the stream.
 struct branch_of_copies : gpt {
   constexpr var block(context& c, int /*kind*/, var x) const {

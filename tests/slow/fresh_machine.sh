@@ -21,6 +21,7 @@ skip() {
 }
 [ "$(id -u)" = 0 ] || skip "a root folder is made by root alone"
 command -v debootstrap >/dev/null || skip "debootstrap is missing; on Debian or Ubuntu, apt install debootstrap"
+unshare --mount --pid --fork true 2>/dev/null || skip "this machine lets root make no namespaces"
 
 # The bare system is kept; each run begins with a copy of it.
 base=$work/$suite

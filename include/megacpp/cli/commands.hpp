@@ -53,13 +53,13 @@ inline void require_connected(const options& o, bool several) {
   const promised_world world = unconnected_world();
   const bool of_slurm = std::string_view(world.variable).starts_with("SLURM_");
   if (several || world.size == 1 || (of_slurm && o.machine.ranks.given())) return;
-  throw error(
-      exit_code::mismatch,
-      fmt::format("{} is {}, but no launcher has connected this process with others, so "
-                  "each would do the whole work alone: start ranks as processes by mpirun "
-                  "-n {} or srun -n {} --mpi=pmix, or as threads of one process by --ranks "
-                  "{}, with {} unset",
-                  world.variable, world.size, world.size, world.size, world.size, world.variable));
+  throw error(exit_code::mismatch,
+              fmt::format("{} is {}, but no launcher has connected this process with others, so "
+                          "each would do the whole work alone: start ranks as processes by mpirun "
+                          "-n {} or srun -n {} --mpi=pmix, or as threads of one process by --ranks "
+                          "{}{}",
+                          world.variable, world.size, world.size, world.size, world.size,
+                          of_slurm ? "" : fmt::format(", with {} unset", world.variable)));
 }
 
 /// Their mesh: there are at least as many as the program is laid out over. Throws

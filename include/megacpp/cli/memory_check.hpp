@@ -54,7 +54,7 @@ inline void require_memory(const memory_need& need, int ranks, int here, int min
                            const std::optional<memory_room>& machine,
                            const std::optional<memory_room>& process) {
   const auto require = [&](int some, const std::optional<memory_room>& room) {
-    const std::int64_t bytes = need.all / ranks * some;
+    const std::int64_t bytes = std::min(need.all, need.largest * some);
     if (!room || bytes <= room->bytes) return;
     const auto text = [](std::int64_t n) { return bytes_text(static_cast<std::uint64_t>(n)); };
     throw error(

@@ -57,15 +57,18 @@ struct promised_world {
 
 /// A variable that promises several processes though no launcher has connected this one to others:
 /// torchrun and what starts PyTorch's programs, Slurm in a script that no srun has started, or a
-/// launcher of another MPI. mpirun starts as many as it was asked for, whatever else is told.
+/// launcher of another MPI. mpirun starts as many as it was asked for, whatever else is told; Slurm
+/// may tell its tasks by the names of an MPI.
 inline promised_world unconnected_world() {
   const std::string_view by = launch_of_process().by;
-  if (by == "mpirun") return {};
+  const bool by_srun = by == "srun" || detail::number_of_environment("SLURM_PROCID") >= 0;
+  if (by == "mpirun" && (!by_srun || detail::number_of_environment("OMPI_COMM_WORLD_RANK") >= 0))
+    return {};
   for (const char* const variable :
        {"WORLD_SIZE", "LOCAL_WORLD_SIZE", "PET_NNODES", "PET_NPROC_PER_NODE", "SLURM_NTASKS",
         "SLURM_NPROCS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "HOROVOD_SIZE",
         "FLUX_JOB_SIZE", "JSM_NAMESPACE_SIZE"}) {
-    const bool told_by_srun = by == "srun" && std::string_view(variable).starts_with("SLURM_");
+    const bool told_by_srun = by_srun && std::string_view(variable).starts_with("SLURM_");
     const int size = detail::number_of_environment(variable);
     if (size > 1 && !told_by_srun) return {variable, size};
   }

@@ -432,7 +432,7 @@ private:
     if (type != "ByteLevel") throw unsupported_type(d);
   }
 
-  /// A number that both files state must be the same, since versions of transformers differ in
+  /// A rule that both files state must be the same, since versions of transformers differ in
   /// which wins.
   void agree(const tokenizer_config& c) const {
     const auto differ = [&](const char* field, bool says, std::string_view other) {
@@ -444,6 +444,8 @@ private:
       throw differ("add_prefix_space", *c.prefix_space, "its \"pre_tokenizer\"");
     if (c.type == "LlamaTokenizer" && c.begins && *c.begins == p_.before.empty())
       throw differ("add_bos_token", *c.begins, "its \"post_processor\"");
+    if (c.type == "LlamaTokenizer" && c.ends && *c.ends == p_.after.empty())
+      throw differ("add_eos_token", *c.ends, "its \"post_processor\"");
   }
 
   const nlohmann::json* own_ = nullptr; ///< the vocabulary, in the file's document

@@ -141,10 +141,6 @@ inline void describe_passes(std::string& out, const program_view& p,
   }
 }
 
-} // namespace detail
-
-namespace detail {
-
 /// The checks of all products of a program (exec/product_check.hpp), as a session makes them.
 inline product_checks checks_of(const program_view& p, device& on) {
   for (const part_view& part : p.parts) {

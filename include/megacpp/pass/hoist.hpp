@@ -51,6 +51,7 @@ constexpr value_id common_operand(const graph& g, const node& n) {
   for (int i = 0; i < g.node_count; ++i) {
     node n = g.at_node(i);
     for (value_id& v : n.in) replace(v);
+    g.at_node(i) = n; // what is asked about it below follows its operands
     int same = -1;
     if (n.when == phase::prologue) {
       const value_id on = common_operand(g, n);

@@ -65,10 +65,6 @@ constexpr tile_size gradient_tile(std::int64_t m, std::int64_t n, std::int64_t k
 /// the same sets of the cache.
 constexpr std::int64_t copy_stride(std::int64_t columns) { return ((columns + 15) / 16 | 1) * 16; }
 
-} // namespace detail
-
-namespace detail {
-
 /// `a product of 128 x 1 x 64 (f32, rows of C 257 apart, A transposed, accumulating)`.
 inline std::string text_of(const product_cell_shape& s) {
   const auto apart = [](const char* matrix, std::int64_t stride, std::int64_t row) {

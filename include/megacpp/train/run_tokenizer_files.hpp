@@ -31,10 +31,6 @@ inline void end_at_turns(std::vector<extra_file>& files, const program_view& p,
   at->second = with_end_token(at->second, data.template_folder + '/' + name, *end);
 }
 
-} // namespace detail
-
-namespace detail {
-
 /// GPT-2's own two files, and the class whose rules they are read by: a config.json beside them may
 /// be of a family that has other rules.
 inline std::vector<extra_file> gpt2_files(const data_flags& d) {

@@ -368,12 +368,18 @@ private:
     }
     measure_ = fmt::format("{:016x}", of_all.value());
     if (!root_->best() || root_->best()->measure == measure_) return;
-    throw error(exit_code::mismatch,
-                fmt::format("{} has the lowest validation loss so far, which was measured on other "
-                            "text than this run would measure, so that the two cannot be compared; "
-                            "give --eval-iters, --global-batch-size and the validation data as "
-                            "they were, or move that folder away",
-                            root_->folder_of_best()));
+    throw error(
+        exit_code::mismatch,
+        fmt::format("{} has the lowest validation loss so far, {}, so that the two cannot be "
+                    "compared; {}move that folder away",
+                    root_->folder_of_best(),
+                    root_->best()->measure.empty()
+                        ? "and does not tell on which text it was measured"
+                        : "which was measured on other text than this run would measure",
+                    root_->best()->measure.empty()
+                        ? ""
+                        : "give --eval-iters, --global-batch-size and the validation data "
+                          "as they were, or "));
   }
 
   /// The step behind which the run begins.
@@ -449,7 +455,6 @@ private:
   const stop_signals* asks_to_stop() const {
     return all_.alone() && signals_ ? &*signals_ : nullptr;
   }
-  /// Whether there is a state to save that was not.
   /// One rank of a process looks at the data that all of its ranks share.
   bool looks_at_data() const { return data_->written && (all_.first() || all_.apart()); }
   /// The name of a file of the data that was written to since the run began, and of which that is
@@ -478,6 +483,7 @@ private:
                             file));
   }
 
+  /// Whether there is a state to save that was not.
   bool unsaved() const { return o_.training.save.given() && saved_at_ != at_.step; }
   bool saves_now() const {
     return o_.training.save.given() && o_.training.save_interval() > 0 &&
