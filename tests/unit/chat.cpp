@@ -178,7 +178,7 @@ BOOST_AUTO_TEST_CASE(turns_say_whether_they_are_learned) {
           chatml.render(read(line(fmt::format("\"{}\":{}", name, value)))).turns.size() == turns,
           name << ' ' << value);
   BOOST_TEST(chatml.render(read(line(R"("loss":false,"weight":0)"))).turns.size() == 1u);
-  for (const auto& [field, says] :
+  for (const auto& wrong :
        {std::pair{R"("loss":0.5)", "message 2: its \"loss\" is neither 0 nor 1"},
         {R"("train":"no")", "its \"train\" is neither 0 nor 1"},
         {R"("loss":false,"weight":1)", "its \"weight\" and its \"loss\" contradict each other"},
@@ -186,7 +186,7 @@ BOOST_AUTO_TEST_CASE(turns_say_whether_they_are_learned) {
         {R"("loss_scale":2)", "has \"loss_scale\", which others read and megacpp does not"},
         {R"("reasoning":"r")", "thoughts are read from \"reasoning_content\""},
         {R"("images":["a.png"])", "megacpp trains on text alone"}})
-    CHECK_REFUSED(read(line(field)), exit_code::data, says);
+    CHECK_REFUSED(read(line(wrong.first)), exit_code::data, wrong.second);
   const char* answered = R"({"role":"assistant","content":"b"}]})";
   for (const char* name : {"loss", "train", "training", "trainable"}) {
     const auto asks = [&](const char* value) {
@@ -209,7 +209,7 @@ BOOST_AUTO_TEST_CASE(fields_of_lines_that_others_honour_are_honoured_or_refused)
        {R"("system_prompt":"Be brief.")", R"("system_prompt":"Be brief.","system":"Be brief.")",
         R"("system_prompt":"Be brief.","system":"","images":[],"id":3)"})
     BOOST_TEST(chatml.render(read(line(field))).text == said, field);
-  for (const auto& [field, says] :
+  for (const auto& wrong :
        {std::pair{R"("system":"a","system_prompt":"b")", "leave one of them out"},
         {R"("system_prompt":1)", "\"system_prompt\" that is not a string"},
         {R"("loss":false)", "line 3 has \"loss\", which others read and megacpp does not"},
@@ -217,7 +217,7 @@ BOOST_AUTO_TEST_CASE(fields_of_lines_that_others_honour_are_honoured_or_refused)
         {R"("history":[["a","b"]])", "all turns stand in \"messages\""},
         {R"("chat_template_kwargs":{"enable_thinking":false})", "has \"chat_template_kwargs\""},
         {R"("images":["a.png"])", "megacpp trains on text alone"}})
-    CHECK_REFUSED(read(line(field)), exit_code::data, says);
+    CHECK_REFUSED(read(line(wrong.first)), exit_code::data, wrong.second);
   // OpenAI's older form of a call.
   const auto call = [](const char* fields) {
     return fmt::format(

@@ -190,8 +190,9 @@ BOOST_AUTO_TEST_CASE(the_least_memory_that_anything_leaves_counts) {
   // Of the address space, what is mapped already is not left.
   write("statm", "1000 500 300 1 0 400 0\n");
   BOOST_TEST((!mc::room_in_process(RLIM_INFINITY, files)));
-  BOOST_TEST(mc::room_in_process(3000 * ::sysconf(_SC_PAGESIZE), files)->bytes ==
-             2000 * ::sysconf(_SC_PAGESIZE));
+  BOOST_TEST(
+      mc::room_in_process(static_cast<::rlim_t>(3000 * ::sysconf(_SC_PAGESIZE)), files)->bytes ==
+      2000 * ::sysconf(_SC_PAGESIZE));
   BOOST_TEST(mc::room_in_process(5, files)->bytes == 0);
   BOOST_TEST(mc::room_on_machine()->bytes > 0); // of this one
 }

@@ -36,7 +36,9 @@ inline memory_need need_of(const program_view& p, command what, const mesh& rank
   const bool trains = what == command::train, generates = what == command::generate;
   const std::int64_t scratch = scratch_bytes_of(p.parts, device),
                      batch = std::int64_t{b.micro} * b.sequence * 4 * 4,
-                     reads = generates ? 0 : batch * (trains ? read_ahead::ahead + 1 : 1);
+                     reads = generates ? 0
+                             : trains  ? batch * (std::int64_t{read_ahead::ahead} + 1)
+                                       : batch;
   const int stages = p.numbers.ranks.pp, of_stage = ranks_of(ranks) / stages;
   for (int stage = 0; stage < stages; ++stage) {
     const memory_items plan = memory_of_stage(p, stage, trains, ranks);

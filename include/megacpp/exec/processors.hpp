@@ -72,7 +72,8 @@ template <class F> void for_each_group(std::string_view memberships, const std::
         version_1 ? mounts + '/' + controller : mounts; // a link, if there are others
     for (std::string path = line.substr(two + 1);; path.resize(path.rfind('/'))) {
       while (path.ends_with('/')) path.pop_back();
-      f(root + path);
+      std::string group = root;
+      f(group += path);
       if (path.find('/') == std::string::npos) break;
     }
   }

@@ -461,7 +461,7 @@ private:
   /// not known to have changed no token; "" is none.
   std::string changed_data() {
     if (!looks_at_data()) return "";
-    const std::string file = data_->written();
+    std::string file = data_->written();
     if (file.empty() || data_->hash() != data_hash_) return file;
     if (!std::exchange(told_of_touch_, true))
       reports_.note(
