@@ -65,15 +65,15 @@ template <class F> void for_each_group(std::string_view memberships, const std::
     const std::size_t one = line.find(':'), two = line.find(':', one + 1);
     if (one == std::string::npos || two == std::string::npos) continue;
     const std::string controllers = line.substr(one + 1, two - one - 1);
-    const bool version_1 =
-        (',' + controllers + ',').find(',' + controller + ',') != std::string::npos;
+    std::string listed(1, ','), wanted(1, ',');
+    (listed += controllers) += ',', (wanted += controller) += ',';
+    const bool version_1 = listed.find(wanted) != std::string::npos;
     if (!controllers.empty() && !version_1) continue;
-    const std::string root =
-        version_1 ? mounts + '/' + controller : mounts; // a link, if there are others
+    std::string root = mounts;
+    if (version_1) (root += '/') += controller; // a link, if there are others
     for (std::string path = line.substr(two + 1);; path.resize(path.rfind('/'))) {
       while (path.ends_with('/')) path.pop_back();
-      std::string group = root;
-      f(group += path);
+      f(root + path);
       if (path.find('/') == std::string::npos) break;
     }
   }
