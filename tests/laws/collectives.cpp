@@ -204,9 +204,9 @@ tallies of_papers(const gpt& m, const setup& s, int replicas, int stage, int mic
     add(reduce_scatter, tp, micros * (layers * (full ? 5 : 4) + first + last), bsh);
   }
   // The loss of a vocabulary that is cut: numbers of b s alone (Shoeybi et al., section 3). Here two:
-  // each rank's log-sum-exp, and the label's logit.
+  // each rank's log-sum-exp, a double, and the label's logit.
   if (last) {
-    add(all_gather, tp, micros, tokens * main);
+    add(all_gather, tp, micros, tokens * size_of(dtype::f64));
     add(all_reduce, tp, micros, tokens * main);
   }
   // Context parallelism (Dubey et al. 2024, section 3.3.2): keys and values are gathered, and their
