@@ -151,7 +151,7 @@ struct scaled_gpt : mc::gpt {
 struct small_run {
   static constexpr auto model = mc::preset::byte_gpt;
   static constexpr mc::layout layout{}; // a constant of the struct, not of each object
-  static constexpr mc::batching batch{.micro = 4, .sequence = 256};
+  static constexpr mc::batching batch{.micro = 4, .sequence = 128};
   using precision = mc::bf16_mixed; // a type
 };
 // [/C005]
