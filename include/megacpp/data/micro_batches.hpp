@@ -33,10 +33,10 @@ public:
 
   /// Samples first ... first + B - 1 of a set, as below.
   void fill(const sample_set& set, std::int64_t first) {
-    fill(set, [first](std::int64_t b) { return first + b; });
+    fill_rows(set, [first](std::int64_t b) { return first + b; });
   }
   /// Row b holds sample number_of(b) of a set; one that it does not have is token 0 and no label.
-  template <class Number> void fill(const sample_set& set, const Number& number_of) {
+  template <class Number> void fill_rows(const sample_set& set, const Number& number_of) {
     for (std::int64_t b = 0; b < rows(); ++b) {
       const std::int64_t sample = number_of(b);
       const auto row_of = [&](std::span<std::int32_t> all) {

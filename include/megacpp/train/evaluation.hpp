@@ -64,7 +64,7 @@ public:
         if (stop != nullptr && stop->requested()) return false;
         const std::int64_t first = (begin + m) * together + replica_ * micro, none = samples();
         try {
-          batch_.fill(*set_.samples, [&](std::int64_t row) {
+          batch_.fill_rows(*set_.samples, [&](std::int64_t row) {
             const std::int64_t i = first + row;
             return i < n ? set_.sample(i, n, number) : none;
           });
