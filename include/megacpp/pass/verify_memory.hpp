@@ -44,6 +44,8 @@ struct memory_walk {
       if (v >= 0) last_use[v] = when;
     for (int i = 0; i < g.parameter_count; ++i)
       if (const value_id v = g.parameters[i].gradient; v >= 0) last_use[v] = when;
+    for (int v = 0; v < g.value_count; ++v) // contributions collect until the end
+      if (g.values[v].is == role::gradient) last_use[v] = when;
   }
 
   constexpr const address& at(value_id v) const { return plan.at[v]; }
