@@ -61,9 +61,10 @@ struct promised_world {
 /// may tell its tasks by the names of an MPI.
 inline promised_world unconnected_world() {
   const std::string_view by = launch_of_process().by;
-  const bool by_srun = by == "srun" || detail::number_of_environment("SLURM_PROCID") >= 0;
-  if (by == "mpirun" && (!by_srun || detail::number_of_environment("OMPI_COMM_WORLD_RANK") >= 0))
-    return {};
+  const bool task_of_slurm = by == "mpirun" && detail::number_of_environment("SLURM_PROCID") >= 0 &&
+                             detail::number_of_environment("OMPI_COMM_WORLD_RANK") < 0;
+  if (by == "mpirun" && !task_of_slurm) return {};
+  const bool by_srun = by == "srun" || task_of_slurm;
   for (const char* const variable :
        {"WORLD_SIZE", "LOCAL_WORLD_SIZE", "PET_NNODES", "PET_NPROC_PER_NODE", "SLURM_NTASKS",
         "SLURM_NPROCS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "HOROVOD_SIZE",
