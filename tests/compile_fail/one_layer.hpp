@@ -3,6 +3,7 @@
 
 #include <megacpp/graph/letters.hpp>
 #include <megacpp/model/gpt.hpp>
+#include <megacpp/plan/verify_step.hpp>
 #include <megacpp/run/program.hpp>
 
 constexpr mc::gpt small() {
@@ -30,4 +31,20 @@ constexpr mc::layout context_parallel(int ranks) {
   mc::layout l;
   l.cp = ranks;
   return l;
+}
+
+/// A run of so many pipeline stages.
+template <int Stages> struct staged_run : small_run {
+  static constexpr mc::gpt model = small();
+  static constexpr mc::layout layout{.pp = Stages};
+};
+/// The verdict of verify_step on the training step of one stage, after change(tasks, buffers).
+template <class Run, class Change>
+constexpr mc::fault_record verdict_after(int stage, int micro_batches, Change change) {
+  using program = mc::program<Run>;
+  const mc::stage_shape s = program::stage(stage);
+  mc::buffers b = mc::buffers_of(program::planned, s);
+  mc::list<mc::task> tasks = mc::training_step(s.training, micro_batches);
+  change(tasks, b);
+  return mc::verify_step(tasks, s.training, b, micro_batches);
 }

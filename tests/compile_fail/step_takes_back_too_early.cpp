@@ -5,21 +5,11 @@
 // the last micro-batch has added to them.
 #include "one_layer.hpp"
 
-#include <megacpp/plan/verify_step.hpp>
-
 using namespace mc;
 
-struct run : small_run {
-  static constexpr gpt model = small();
-  static constexpr mc::layout layout{};
-};
-
+using run = staged_run<1>;
 struct step {
-  static constexpr fault_record wrong = [] {
-    using program = mc::program<run>;
-    const stage_shape s = program::stage(0);
-    const buffers b = buffers_of(program::planned, s);
-    list<task> tasks = training_step(s.training, 1);
+  static constexpr fault_record wrong = verdict_after<run>(0, 1, [](list<task>& tasks, buffers&) {
 #ifdef MEGACPP_EXPECT_ERROR
     for (int i = tasks.size() - 1; i > 0; --i)
       if (tasks[i].when == phase::epilogue && tasks[i].use == 1) {
@@ -29,7 +19,6 @@ struct step {
         break;
       }
 #endif
-    return verify_step(tasks, s.training, b, 1);
-  }();
+  });
 };
 static_assert(reported<step, step>);

@@ -8,25 +8,14 @@
 // (tdrussell/diffusion-pipe#544, https://github.com/tdrussell/diffusion-pipe/pull/544).
 #include "one_layer.hpp"
 
-#include <megacpp/plan/verify_step.hpp>
-
 using namespace mc;
 
-struct run : small_run {
-  static constexpr gpt model = small();
-  static constexpr mc::layout layout{.pp = 2};
-};
-
+using run = staged_run<2>;
 struct step {
-  static constexpr fault_record wrong = [] {
-    using program = mc::program<run>;
-    const stage_shape s = program::stage(1);
-    buffers b = buffers_of(program::planned, s);
-    const list<task> tasks = training_step(s.training, 2);
+  static constexpr fault_record wrong = verdict_after<run>(1, 2, [](list<task>&, buffers& b) {
 #ifdef MEGACPP_EXPECT_ERROR
     b[b.of(content::stream, 0)].bytes /= 2;
 #endif
-    return verify_step(tasks, s.training, b, 2);
-  }();
+  });
 };
 static_assert(reported<step, step>);

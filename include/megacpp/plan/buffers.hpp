@@ -14,7 +14,7 @@
 
 namespace mc {
 
-/// What a graph's nodes of some phases read and write, by space, and the feeds that they read, each
+/// The spaces and feeds that a graph's nodes of some phases read and write, each
 /// with the end of the bytes that they touch there.
 struct touched {
   bool reads[spaces]{}, writes[spaces]{}, feeds[mc::feeds]{};

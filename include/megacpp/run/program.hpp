@@ -278,7 +278,7 @@ template <class Run> struct program {
       return n;
     }();
   };
-  /// What is wrong with the registries of the stages, each of which a rank makes at start.
+  /// The first fault of the registry of a stage, which a rank makes at start.
   template <int Stage> static constexpr fault_record in_stores = [] {
     if (numbers.ranks.pp == 1 || in_graphs.code != fault::none) return fault_record{};
     return verified_registry(trained_graphs(), stage(Stage).layers, numbers.ranks.zero,
