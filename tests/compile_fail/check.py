@@ -30,7 +30,7 @@ TEXT = re.compile(r"^// expect-text: (.*)$", re.MULTILINE)
 LINE = re.compile(r"// expect-line$")
 # Line and file as they stand in the instantiation; nvcc writes the type of the line before it, and
 # compilers that print texts that of the file.
-NAMED_LINE = re.compile(r"\bat_line_of_model<(?:\(int\))?(\d+), (?:[\w:]+<\d+>\{\")?([\w.]+)\b")
+NAMED_LINE = re.compile(r"\bat_line<(?:\(int\))?(\d+), (?:[\w:]+<\d+>\{\")?([\w.]+)\b")
 
 
 def problem(case, arguments):
@@ -70,7 +70,7 @@ NAMED = """
 template <char...> struct in;
 template <bool Ok, class Where> struct report { static_assert(Ok, "MEGA-P004 convert it"); };
 """
-LINED = NAMED.replace("<char...> struct in", "<int, char...> struct at_line_of_model")
+LINED = NAMED.replace("<char...> struct in", "<int, char...> struct at_line")
 FILE = "'c', 'a', 's', 'e', '_', '{}', '.', 'c', 'p', 'p'"
 SELF_TEST = [
     ("right", True, """// expect-error: MEGA-P004
@@ -96,19 +96,19 @@ template struct report<false, in<'(', 'x', ',', ' ', 'y', ')'>>;
     ("right, with the line", True, f"""// expect-error: MEGA-P004
 {LINED}
 #ifdef MEGACPP_EXPECT_ERROR
-template struct report<false, at_line_of_model<__LINE__, {FILE.format(3)}>>; // expect-line
+template struct report<false, at_line<__LINE__, {FILE.format(3)}>>; // expect-line
 #endif
 """),
     ("other line", False, f"""// expect-error: MEGA-P004
 {LINED}
 #ifdef MEGACPP_EXPECT_ERROR
-template struct report<false, at_line_of_model<__LINE__ + 1, {FILE.format(4)}>>; // expect-line
+template struct report<false, at_line<__LINE__ + 1, {FILE.format(4)}>>; // expect-line
 #endif
 """),
     ("other file", False, f"""// expect-error: MEGA-P004
 {LINED}
 #ifdef MEGACPP_EXPECT_ERROR
-template struct report<false, at_line_of_model<__LINE__, {FILE.format(0)}>>; // expect-line
+template struct report<false, at_line<__LINE__, {FILE.format(0)}>>; // expect-line
 #endif
 """),
     ("compiles", False, """// expect-error: MEGA-P004

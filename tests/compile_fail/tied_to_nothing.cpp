@@ -1,5 +1,5 @@
-// expect-error: MEGA-C001
-// expect-text: tied(lm_head.weight)
+// expect-error: MEGA-C008
+// expect-text: tied(lm_head.weight); of its dims there is wte.weight
 //
 // The head declares its table tied, under a name that the stem does not know: nothing would ever
 // write it (NVIDIA-NeMo/Speech#6958: a tied gradient summed over buffers in which it was not,

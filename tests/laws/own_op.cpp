@@ -11,6 +11,7 @@
 #include "../compile_fail/forgotten_copy.cpp"
 
 #include <megacpp/graph/letters.hpp>
+#include <megacpp/laws/soundness.hpp>
 #include <megacpp/run/compiled.hpp>
 
 #include <limits>
@@ -151,50 +152,108 @@ BOOST_AUTO_TEST_CASE(numbers_of_the_family) {
     BOOST_TEST(value(tiny(), name) != value(other, name), name);
 }
 
-// Every parameter tensor in eight random unit directions: the central difference of the summed
-// loss.
-BOOST_AUTO_TEST_CASE(directions) {
-  for (recompute again : {recompute::none, recompute::selective}) {
-    // [directions]
-    const interpreted_program<own::decoder> program(
-        tiny(), {.batch = {2, 11}, .type = dtype::f64, .again = again}, "tiny", own_kernels());
-    cpu device(product_type::automatic, 1);
-    session run(program.view(), device, purpose::training);
-    run.weights().initialise(3);
-    auto* w = reinterpret_cast<double*>(run.weights().weights());
-    for (std::int64_t i = 0; i < run.weights().total(); ++i)
-      w[i] += 0.2 * std::sin(0.7 * static_cast<double>(i));
-    const sequences data(22);
-    run.gradients(data.view());
-    const auto* g = reinterpret_cast<const double*>(run.weights().gradients());
-    std::mt19937_64 random(13);
-    int tensors = 0;
-    for_each_parameter(program.view(), [&](const parameter_ref& r) {
-      double norm = 0;
-      for (std::int64_t i = 0; i < r.count.n; ++i) norm += g[r.offset + i] * g[r.offset + i];
-      norm = std::sqrt(norm);
-      const std::vector<double> kept(w + r.offset, w + r.offset + r.count.n);
-      for (int k = 0; k < 8; ++k) {
-        const auto d = directional::unit_direction(random, kept.size());
-        const double quotient = directional::central_difference(
-            [&](double t) {
-              for (std::size_t i = 0; i < kept.size(); ++i)
-                w[static_cast<std::size_t>(r.offset) + i] = kept[i] + t * d[i];
-              return run.evaluate(data.view()).sum;
-            },
-            5e-4);
-        std::copy(kept.begin(), kept.end(), w + r.offset);
-        double derived = 0;
-        for (std::size_t i = 0; i < kept.size(); ++i)
-          derived += g[static_cast<std::size_t>(r.offset) + i] * d[i];
-        BOOST_TEST_CONTEXT(r.name << ": gradient norm " << norm)
-        BOOST_TEST(std::abs(quotient - derived) <= 1e-6 * norm);
-      }
-      ++tensors;
-    });
-    // [/directions]
-    BOOST_TEST(tensors == 2 + 3 * 10);
+// Gradients are those of the loss, and ranks compute what one rank does.
+BOOST_AUTO_TEST_CASE(soundness) {
+  // [soundness]
+  const own::decoder small{.layers = 4,
+                           .hidden = 16,
+                           .heads = 2,
+                           .ffn = 12,
+                           .adapter = 4,
+                           .vocabulary = 29,
+                           .window = 4,
+                           .positions = 16};
+  const laws::verdict found = laws::soundness(small, {.micro = 2, .sequence = 12}, own_kernels());
+  for (const std::string& sentence : found.broken) BOOST_TEST(false, sentence);
+  for (const std::string& layout : found.refused) BOOST_TEST(false, layout);
+  // [/soundness]
+  BOOST_TEST(found.gradients.size() == 2u + 4 * 10);
+  BOOST_TEST(found.equal.size() == laws::usual_trials(false).size());
+}
+
+namespace {
+
+/// x^2 with what an author may forget: the factor 2 of the gradient, or that a square is not linear,
+/// so that squares of the parts of a pending sum are added up.
+template <bool Factor, bool Nonlinear> struct square_op {
+  static constexpr void grad_rule(inference& c) { // x, dy
+    c.floats({0, 1}), c.alike(1, 0), c.declare(c.in(0));
+    if (Nonlinear) place_output(c, 0, algebra::product, {0, 1});
+    else place_output(c, 0, algebra::product, {1}); // the other half of the same claim
   }
+  static constexpr void rule(inference& c) { // x
+    c.floats({0}), c.declare(c.in(0));
+    place_output(c, 0, Nonlinear ? algebra::nonlinear : algebra::sum, {0});
+  }
+  static constexpr op_info grad{.name = "square_grad", .rule = &grad_rule};
+  static constexpr void adjoint(backward& d, const node& n) {
+    const value_id dy = d.of(n.out[0]), x = n.in[0];
+    if (dy >= 0 && d.wants(x)) d.give(x, d.b.emit(grad, {x, dy}, n.line), n.line);
+  }
+  static constexpr op_info square{.name = "square", .rule = &rule, .adjoint = &adjoint};
+  struct kernel { // x, [dy]
+    template <class T, class Call> static void run(Call& c) {
+      const T *x = c.template in<T>(0), *dy = c.template in<T>(1);
+      for (std::int64_t i = 0; i < c.in_size(0); ++i)
+        c.template out<T>(0)[i] = dy == nullptr ? x[i] * x[i] : (Factor ? 2 : 1) * x[i] * dy[i];
+    }
+  };
+};
+using square = square_op<true, true>;
+using without_factor = square_op<false, true>;
+using as_if_linear = square_op<true, false>;
+
+/// The square of what the block adds to its stream, before it is summed over tp where the rule has
+/// nothing against it.
+template <class Op> struct squaring : gpt {
+  constexpr squaring() {
+    layers = 2, hidden = 8, heads = 2, ffn = 8, vocabulary = 16, positions = 8, std = 0.3;
+  }
+  constexpr var block(context& c, int kind, var x) const {
+    const var h = gpt::block(c, kind, x);
+    const var w = weight(c, "own", "weight", {hidden_extent(), {dim::ffn, ffn}},
+                         on(axis::tp, S(dim::ffn)), normal_weights(std));
+    const var up = column_parallel(c, "up", to(rms_norm(c, "own_norm", h, eps), axis::tp, R),
+                                   {{dim::ffn, ffn}}, false, std);
+    const var y = linear(up, w);
+    const var sum = std::is_same_v<Op, as_if_linear> ? y : to(y, axis::tp, c.stream);
+    const var z{sum.b, sum.b->emit(Op::square, {sum.id}, here())};
+    return h + (std::is_same_v<Op, as_if_linear> ? to(z, axis::tp, c.stream) : z);
+  }
+};
+template <class Op> laws::verdict of_square() {
+  kernel_table kernels = kernel_table::all();
+  kernels.add<&Op::square, double>(), kernels.add<&Op::grad, double>();
+  return laws::soundness(squaring<Op>{}, {.micro = 2, .sequence = 8}, kernels,
+                         {{{.tp = 2}}, {{.tp = 3}}, {{.tp = 2, .pp = 2}, 2}});
+}
+
+} // namespace
+template <> struct mc::kernel_of<&square::square> : square::kernel {};
+template <> struct mc::kernel_of<&square::grad> : square::kernel {};
+template <> struct mc::kernel_of<&without_factor::square> : without_factor::kernel {};
+template <> struct mc::kernel_of<&without_factor::grad> : without_factor::kernel {};
+template <> struct mc::kernel_of<&as_if_linear::square> : as_if_linear::kernel {};
+template <> struct mc::kernel_of<&as_if_linear::grad> : as_if_linear::kernel {};
+
+BOOST_AUTO_TEST_CASE(soundness_finds_what_an_author_forgets) {
+  const auto tells = [](const std::vector<std::string>& sentences, const std::string& words) {
+    return std::any_of(sentences.begin(), sentences.end(),
+                       [&](const std::string& s) { return s.find(words) != std::string::npos; });
+  };
+  const laws::verdict right = of_square<square>();
+  for (const std::string& sentence : right.broken) BOOST_TEST(false, sentence);
+  BOOST_TEST((right.equal == std::vector<std::string>{"tp 2", "tp 2, pp 2, dp 2"}));
+  BOOST_TEST((right.refused.size() == 1u && tells(right.refused, "tp 3: MEGA-S001")));
+
+  const laws::verdict factor = of_square<without_factor>();
+  BOOST_TEST(tells(factor.broken, "The gradient of layers.1.own.weight"));
+  BOOST_TEST(tells(factor.gradients, "ln_f.weight")); // behind the op
+
+  const laws::verdict linear = of_square<as_if_linear>();
+  BOOST_TEST(linear.gradients.size() == right.gradients.size());
+  BOOST_TEST(linear.broken.size() == 2u, (linear.refused.empty() ? "" : linear.refused[0]));
+  BOOST_TEST(tells(linear.broken, "Under tp 2 "));
 }
 
 // What the epilogue brings back joins what has collected, once in each step.

@@ -27,7 +27,7 @@ from pathlib import Path
 COMPILE_TIME = ["config", "num", "graph", "op", "nn", "model", "pass", "plan"]
 RUN_TIME = ["io", "exec", "product", "comm", "kernel", "data", "checkpoint", "observe"]
 RUN_TIME_SEES = ["config", "num", "graph", "op", "plan"]
-BOTH = ["run", "hf", "optim", "options", "inspect", "train", "generate", "cli", "preset"]
+BOTH = ["run", "hf", "laws", "optim", "options", "inspect", "train", "generate", "cli", "preset"]
 TOP = ["megacpp.hpp", "program.hpp", "main.hpp"]
 OF_A_RUN = ["megacpp.hpp", "program.hpp"]
 SLOW_LIBRARY = re.compile(r"^(nlohmann|fmt|CLI|boost)/")

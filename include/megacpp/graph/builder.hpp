@@ -120,8 +120,7 @@ struct builder {
         }
       const bool exists = e.n > 0 || (e.n == 0 && e.d == dim::elements); // a range may be empty
       if (exists && e.n % ranks == 0) continue;
-      if (refuse(fault::S001, line, op, v))
-        g.wrong.what << ": " << name_of(e.d) << " " << e.n << " over " << ranks << " ranks)";
+      if (refuse(fault::S001, line, op, v)) tell_divisors(e, ranks);
       e.n = ranks;
     }
     if (countable(v)) return;
@@ -299,6 +298,23 @@ private:
       if (e[i].n < (v.is != role::scratch) || e[i].n % over[i] != 0 || v.find(e[i].d) != i)
         return false;
     return countable(v);
+  }
+  /// ": heads 6 over 4 ranks; 3 or 6 divide it)".
+  constexpr void tell_divisors(const extent& e, std::int64_t ranks) {
+    auto& out = g.wrong.what << ": " << name_of(e.d) << " " << e.n << " over " << ranks
+                             << " ranks; ";
+    if (e.d == dim::kv_heads && e.n > 0 && ranks % e.n == 0) {
+      out << "kv_projection repeats them)";
+      return;
+    }
+    std::int64_t below = ranks, above = ranks;
+    while (below > 1 && e.n % --below != 0) {
+    }
+    while (above < e.n && above < 16 * ranks && e.n % ++above != 0) {
+    }
+    out << below;
+    if (above > ranks && e.n % above == 0) out << " or " << above;
+    out << " divide it)";
   }
   /// After a fault: the smallest extents, with which rules can count.
   constexpr void shrink(value& v) const {

@@ -1,6 +1,8 @@
 // The device mesh: its axes and their sizes, and the layout a user writes.
 #pragma once
 
+#include <megacpp/graph/fault.hpp>
+
 #include <array>
 #include <cstdint>
 #include <initializer_list>
@@ -78,6 +80,21 @@ struct stage_cut {
   constexpr bool operator==(const stage_cut&) const = default;
 };
 
+/// Where a struct of a run's numbers is written, the line of its braces: no part of what it is.
+/// `layout l;` has no braces, and no such line.
+struct written_at {
+  source_line line{};
+
+  constexpr written_at(source_line l = {}) : line(l) {}
+  /// The line; nothing where it is that of the struct's own header.
+  constexpr source_line outside(const char* header) const {
+    const char *a = line.file_name(), *b = source_line(0, header).file_name();
+    while (*a != 0 && *a == *b) ++a, ++b;
+    return *a == *b ? source_line{} : line;
+  }
+  constexpr bool operator==(const written_at&) const { return true; }
+};
+
 /// What a user writes: how one model is laid out over ranks. dp is absent on purpose: it is the
 /// world size divided by tp * cp * pp, read at start, so that one binary runs on any number of
 /// replicas.
@@ -92,7 +109,9 @@ struct layout {
   stage_cut cut{};
   pipeline_schedule schedule = nullptr; ///< nullptr: 1F1B
   int zero = 0; ///< 1: replicas share the optimizer's state (Rajbhandari et al. 2020)
+  written_at at = here();
 
+  constexpr source_line line() const { return at.outside(__FILE__); }
   constexpr int expert_tp() const { return etp > 0 ? etp : (ep > 1 ? 1 : tp); }
   constexpr bool operator==(const layout&) const = default;
 };

@@ -15,6 +15,9 @@ struct batching {
   bool packed = false;   ///< documents are packed: attention stays within a document
   int expert_rows = 0;   ///< rows that go to a rank's experts at once; 0: 1.25 times the average
   int micro_batches = 0; ///< the most of a step, on each replica; 0: any number
+  written_at at = here();
+
+  constexpr source_line line() const { return at.outside(__FILE__); }
 };
 
 /// One of each part: what counts its dropouts and caches and collects its losses does so once.

@@ -99,6 +99,26 @@ constexpr var operator+(var a, located b) {
   return {a.b, a.b->emit(op::add, {a.id, b.x.id}, b.line)};
 }
 
+/// A graph has no other operator: MEGA-S013.
+namespace detail {
+constexpr var no_such_operator(const char* op, located a, value_id b = -1) {
+  a.x.b->fail(fault::S013, a.line, op, a.x.id, b);
+  return a.x;
+}
+} // namespace detail
+constexpr var operator*(located a, var b) { return detail::no_such_operator("*", a, b.id); }
+constexpr var operator/(located a, var b) { return detail::no_such_operator("/", a, b.id); }
+constexpr var operator-(located a, var b) { return detail::no_such_operator("-", a, b.id); }
+constexpr var operator*(located a, double /*b*/) { return detail::no_such_operator("*", a); }
+constexpr var operator/(located a, double /*b*/) { return detail::no_such_operator("/", a); }
+constexpr var operator+(located a, double /*b*/) { return detail::no_such_operator("+", a); }
+constexpr var operator-(located a, double /*b*/) { return detail::no_such_operator("-", a); }
+constexpr var operator*(double /*a*/, located b) { return detail::no_such_operator("*", b); }
+constexpr var operator/(double /*a*/, located b) { return detail::no_such_operator("/", b); }
+constexpr var operator+(double /*a*/, located b) { return detail::no_such_operator("+", b); }
+constexpr var operator-(double /*a*/, located b) { return detail::no_such_operator("-", b); }
+constexpr var operator-(located a) { return detail::no_such_operator("-", a); }
+
 /// x of any dims: x Phi(x), exact or by the tanh approximation.
 constexpr var gelu(var x, gelu_form form = gelu_form::tanh, source_line line = here()) {
   return {x.b, x.b->emit(op::gelu, {x.id}, line, op::gelu_attributes{form})};

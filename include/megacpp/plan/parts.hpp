@@ -22,8 +22,8 @@ enum class part_kind : std::uint8_t { stem, block, loss, logits };
 
 /// The numbers of a run that shape its graphs.
 struct setup {
-  layout ranks{};
-  batching batch{};
+  layout ranks; // without braces, whose line would be told
+  batching batch;
   dtype type = dtype::f32;
   recompute again = recompute::none;
   numerics sums = numerics::fast;
@@ -343,6 +343,17 @@ constexpr void check_inputs(builder& b, part_kind part, const setup& s, const va
 }
 
 } // namespace detail
+
+/// A fault with the line of the run that it is about: of its batch (MEGA-C003) or its layout, where
+/// no line of the model is named, and of the layout that an extent does not divide over.
+constexpr fault_record in_run(fault_record r, const setup& s) {
+  if (r.code == fault::none) return r;
+  const source_line line = r.code == fault::C003 ? s.batch.line() : s.ranks.line();
+  if (r.line.number == 0) r.line = line;
+  else if (r.code == fault::S001 && line.number > 0)
+    r.what << ", layout at " << text_of(line).c_str();
+  return r;
+}
 
 /// The forward graph of one part, as the model writes it. What comes next, hoisted_graph, is a step
 /// of its own, since compilers limit the steps of each evaluation.

@@ -170,6 +170,21 @@ constexpr void refuse(registry& r, fault f, const value& v, const parameter_info
   if (over >= 0) r.wrong.what << " over " << name_of(static_cast<axis>(over));
   r.wrong.what << why;
 }
+/// A tied use of what neither the stem nor the head declares, beside what they declare of its dims.
+constexpr void refuse_unknown_tie(registry& r, std::span<const graph* const> parts, const value& v,
+                                  const parameter_info& info) {
+  const bool first = r.wrong.code == fault::none;
+  refuse(r, fault::C008, v, info);
+  for (int j = 0; first && j < r.entry_count; ++j) {
+    const registry::entry& e = r.entries[j];
+    const graph& g = *parts[static_cast<unsigned>(e.part)];
+    const value& w = g.at(g.parameters[e.parameter].v);
+    if (e.tied || (e.part > 0 && e.part + 1 < static_cast<int>(parts.size())) || !v.same_dims(w))
+      continue;
+    r.wrong.what << "; of its dims there is " << w.scope << "." << w.name;
+    return;
+  }
+}
 } // namespace detail
 
 /// `parts` are the graphs of stem, block kinds and head, of training after its passes; `layers[i]`
@@ -290,7 +305,7 @@ constexpr registry make_registry(std::span<const graph* const> parts, std::span<
       if (v.type != w.type || !info.declares_alike(declared))
         detail::refuse(r, fault::C004, v, info);
     }
-    if (!found) detail::refuse(r, fault::C001, v, info);
+    if (!found) detail::refuse_unknown_tie(r, parts, v, info);
   }
   for (int i = 0; i < r.entry_count; ++i) {
     const registry::entry& e = r.entries[i];

@@ -48,6 +48,7 @@ public:
   interpreted_program(const Model& m, const setup& s, const std::string& name,
                       const kernel_table& table = kernel_table::all())
       : model_(m), kernels_(table) {
+    const auto refuse = [&](const fault_record& r) { interpreted_part::refuse(in_run(r, s)); };
     const auto used = used_kinds(m);
     last_ = used.count + 1;
     const auto parts = static_cast<unsigned>(last_ + 1);
@@ -62,10 +63,10 @@ public:
     for (int i = 0; i <= last_; ++i) {
       forward.push_back(
           std::make_unique<graph>(forward_graph(m, s, kind(i, part_kind::loss), used.kind(i - 1))));
-      interpreted_part::refuse(forward.back()->wrong);
+      refuse(forward.back()->wrong);
       graphs[static_cast<unsigned>(i)] = forward.back().get();
     }
-    interpreted_part::refuse(fault_of_experts(graphs, s));
+    refuse(fault_of_experts(graphs, s));
     view_.name = name, view_.family = family_of<Model>(), view_.numbers = s;
     view_.layers = m.layers, view_.hidden = m.hidden, view_.vocabulary = m.vocabulary;
     view_.model = view_of_model(model_);
@@ -73,15 +74,15 @@ public:
     view_.stores = &stores_;
     view_.generation = {&forward_graph_of<Model>, &kernels_, &interpreted_view<Device>};
     view_.parameters = count_parameters(graphs, layers);
-    interpreted_part::refuse(fault_of_computed_ties(graphs));
+    refuse(fault_of_computed_ties(graphs));
     std::vector<std::unique_ptr<graph>> derived;
     auto differentiated = graphs;
     for (const graph* g : graphs) {
       derived.push_back(std::make_unique<graph>(derived_graph(*g)));
-      interpreted_part::refuse(derived.back()->wrong);
+      refuse(derived.back()->wrong);
       differentiated[derived.size() - 1] = derived.back().get();
     }
-    interpreted_part::refuse(fault_of_ties(differentiated));
+    refuse(fault_of_ties(differentiated));
     std::vector<const graph*> trained;
     for (int i = 0; i <= last_; ++i) {
       add(after_passes(
@@ -92,7 +93,7 @@ public:
       trained.push_back(view_.parts.back().g);
     }
     stores_ = verified_registry(trained, layers, s.ranks.zero, mesh(s.ranks));
-    interpreted_part::refuse(stores_.wrong);
+    refuse(stores_.wrong);
     add(update_graph(stores_, mesh(s.ranks), s.type), 0, table);
     add(after_passes(*graphs.back(), {}), last_, table);
     add(totals_graph(mesh(s.ranks)), 0, table);

@@ -127,6 +127,65 @@ concept has_family = has_model<Run> && has_numbers<std::remove_cvref_t<decltype(
     has_ends<std::remove_cvref_t<decltype(Run::model)>> &&
     has_block<std::remove_cvref_t<decltype(Run::model)>>;
 
+/// The run's numbers, as far as it has them.
+template <class Run> constexpr setup numbers_of_run() {
+  setup s;
+  s.batch = {.micro = 1, .sequence = 1};
+  if constexpr (has_batch<Run> && has_family<Run>) s.batch = Run::batch;
+  // one rank is a layout of any stand-in
+  if constexpr (has_layout<Run> && has_batch<Run> && has_family<Run>) s.ranks = Run::layout;
+  if constexpr (has_precision<Run>) s.type = Run::precision::type;
+  if constexpr (has_recompute<Run>) s.again = Run::recompute;
+  if constexpr (has_numerics<Run>) s.sums = Run::numerics;
+  return s;
+}
+
+/// The names of a part's parameters. A text that a function made for itself is gone when they are
+/// read, or kept in a constant: some compilers notice the one, others the other.
+struct parameter_names {
+  const char* of[2 * max_parameters]{};
+
+  constexpr explicit parameter_names(const graph& g) {
+    for (int i = 0; i < g.parameter_count; ++i) {
+      const value& v = g.at(g.parameters[i].v);
+      of[2 * i] = v.scope, of[2 * i + 1] = v.name;
+    }
+  }
+  constexpr int read() const {
+    int letters = 0;
+    for (const char* name : of)
+      for (; name != nullptr && *name != 0; ++name) ++letters;
+    return letters;
+  }
+};
+template <class Run, part_kind Part, int Kind> struct names_of_part {
+  static constexpr parameter_names kept{
+      written_graph(Run::model, numbers_of_run<Run>(), Part, Kind)};
+};
+template <class Model> constexpr bool numbers_last(const Model& m) {
+  m.hidden_extent();
+  for (int l = 0; l < layers_of(m); ++l) m.kind_of(l);
+  const char* const why = m.contradiction();
+  return why == nullptr || *why == 0 || *why != 0;
+}
+/// What a compiler can evaluate of a family: its functions of numbers, and a part.
+template <class Run>
+concept constant_numbers = requires {
+  requires std::bool_constant<numbers_last(Run::model)>::value;
+};
+template <class Run, part_kind Part, int Kind = 0>
+concept constant_part = requires {
+  typename std::integral_constant<
+      int, parameter_names(written_graph(Run::model, numbers_of_run<Run>(), Part, Kind)).read()>;
+  typename std::integral_constant<int, names_of_part<Run, Part, Kind>::kept.read()>;
+};
+template <class Run> constexpr bool constant_blocks() {
+  return []<int... K>(std::integer_sequence<int, K...>) {
+    return (... && constant_part<Run, part_kind::block, used_kinds(Run::model).kind(K)>);
+  }
+  (std::make_integer_sequence<int, used_kinds(Run::model).count>{});
+}
+
 /// What of a run or of its family is wrong.
 enum class run_member {
   none,
@@ -146,7 +205,11 @@ enum class run_member {
   numerics,
   device_memory,
   other_recompute,
-  other_memory
+  other_memory,
+  constant_numbers,
+  constant_stem,
+  constant_block,
+  constant_head
 };
 
 /// The first member that is wrong.
@@ -180,6 +243,10 @@ template <class Run> constexpr run_member wrong_member() {
       requires { requires says_memory<decltype(Run::device_mem)>; } ||
       requires { requires says_memory<decltype(Run::devicememory)>; })
     return m::other_memory;
+  else if constexpr (!constant_numbers<Run>) return m::constant_numbers;
+  else if constexpr (!constant_part<Run, part_kind::stem>) return m::constant_stem;
+  else if constexpr (!constant_blocks<Run>()) return m::constant_block;
+  else if constexpr (!constant_part<Run, part_kind::loss>) return m::constant_head;
   else return m::none;
 }
 
@@ -239,33 +306,45 @@ template <class Run, run_member Wrong> constexpr bool report_member() {
   static_assert(Wrong != run_member::other_memory,
                 "MEGA-C005 the run says its memory under a name that nothing reads: call it "
                 "device_memory");
+#define MEGACPP_NO_CONSTANT                                                                        \
+  ", so that there is nothing to compile: let it be constexpr, call nothing that is not, read no " \
+  "variable of the program, divide by no zero, reach beyond no array, and give names that last "   \
+  "(\"text\", no std::string of its own)"
+  static_assert(Wrong != run_member::constant_numbers,
+                "MEGA-C005 a compiler cannot evaluate contradiction(), hidden_extent() or "
+                "kind_of() of the run's model" MEGACPP_NO_CONSTANT);
+  static_assert(Wrong != run_member::constant_stem,
+                "MEGA-C005 a compiler cannot evaluate stem() of the run's "
+                "model" MEGACPP_NO_CONSTANT);
+  static_assert(Wrong != run_member::constant_block,
+                "MEGA-C005 a compiler cannot evaluate block() of the run's "
+                "model" MEGACPP_NO_CONSTANT);
+  static_assert(Wrong != run_member::constant_head,
+                "MEGA-C005 a compiler cannot evaluate final_norm() or head_table() of the run's "
+                "model" MEGACPP_NO_CONSTANT);
+#undef MEGACPP_NO_CONSTANT
   return true;
 }
 
 /// Run's members, and something sound in place of those that were reported.
 template <class Run> struct members_of {
-  static constexpr bool reported = report_member<Run, wrong_member<Run>()>();
+  static constexpr run_member wrong = wrong_member<Run>();
+  static constexpr bool reported = report_member<Run, wrong>();
+  /// The graphs of its model can be made.
+  static constexpr bool has_graphs = has_family<Run> && wrong < run_member::constant_numbers;
 
   static constexpr auto model() {
-    if constexpr (reported && has_family<Run>) return Run::model;
+    if constexpr (reported && has_graphs) return Run::model;
     else
       return gpt{.layers = 1, .hidden = 8, .heads = 1, .ffn = 8, .vocabulary = 2, .positions = 8};
   }
   static constexpr setup numbers() {
-    setup s;
-    s.batch = {.micro = 1, .sequence = 1};
-    if constexpr (has_batch<Run> && has_family<Run>) s.batch = Run::batch;
-    // one rank is a layout of any stand-in
-    if constexpr (has_layout<Run> && has_batch<Run> && has_family<Run>) s.ranks = Run::layout;
-    if constexpr (has_precision<Run>) s.type = Run::precision::type;
-    if constexpr (has_recompute<Run>) s.again = Run::recompute;
-    if constexpr (has_numerics<Run>) s.sums = Run::numerics;
-    return s;
+    if constexpr (has_family<Run> && !has_graphs) return {.batch = {.micro = 1, .sequence = 1}};
+    else return numbers_of_run<Run>();
   }
   /// Bytes that the run says a rank has; -1: it does not say.
   static constexpr std::int64_t device_memory() {
-    if constexpr (has_memory<Run> && wrong_member<Run>() == run_member::none)
-      return Run::device_memory;
+    if constexpr (has_memory<Run> && wrong == run_member::none) return Run::device_memory;
     else return -1;
   }
   /// A run that names no device runs on mc::cpu.

@@ -310,7 +310,7 @@ template <class Run> struct program {
     }
     return {};
   }
-  static constexpr fault_record wrong = in_all();
+  static constexpr fault_record wrong = in_run(in_all(), numbers);
   /// The one assertion of a run.
   static constexpr bool ok = members::reported && reported<Run, program>;
 };

@@ -5,6 +5,7 @@
 #include <megacpp/config/config.hpp>
 #include <megacpp/graph/fault.hpp>
 
+#include <type_traits>
 #include <utility>
 
 namespace mc {
@@ -18,11 +19,13 @@ template <unsigned N> struct words {
 };
 /// The faulty operation.
 template <words Operation> struct in;
-template <int Line, words File> struct at_line_of_model;
+template <int Line, words File> struct at_line;
+struct at_no_line;
 #else
 /// The same as packs of characters, which print whole in every compiler's message.
 template <char... Characters> struct in;
-template <int Line, char... File> struct at_line_of_model;
+template <int Line, char... File> struct at_line;
+struct at_no_line;
 #endif
 
 /// A function, and true even of a fault: its assertion has failed then and says all, and no
@@ -48,16 +51,16 @@ template <class Source> struct spelled {
   static constexpr const char* file = Source::wrong.line.file_name();
 #if MEGACPP_PRINTS_TEXT
   using where = in<words<static_cast<unsigned>(length_of(operation) + 1)>(operation)>;
-  using line = at_line_of_model<Source::wrong.line.number,
-                                words<static_cast<unsigned>(length_of(file) + 1)>(file)>;
+  using written =
+      at_line<Source::wrong.line.number, words<static_cast<unsigned>(length_of(file) + 1)>(file)>;
 #else
   template <int... At> static in<operation[At]...> characters(std::integer_sequence<int, At...>);
   using where = decltype(characters(std::make_integer_sequence<int, length_of(operation)>{}));
-  template <int... At>
-  static at_line_of_model<Source::wrong.line.number, file[At]...> file_characters(
+  template <int... At> static at_line<Source::wrong.line.number, file[At]...> file_characters(
       std::integer_sequence<int, At...>);
-  using line = decltype(file_characters(std::make_integer_sequence<int, length_of(file)>{}));
+  using written = decltype(file_characters(std::make_integer_sequence<int, length_of(file)>{}));
 #endif
+  using line = std::conditional_t<(Source::wrong.line.number > 0), written, at_no_line>;
 };
 
 } // namespace detail

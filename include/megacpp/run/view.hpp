@@ -36,8 +36,9 @@ public:
 
 /// A fault as the compiler would report it.
 inline std::string sentence_about(const fault_record& wrong) {
-  return std::string(code_of(wrong.code)) + " at " + text_of(wrong.line).c_str() + ", " +
-         wrong.what.c_str() + ": " + sentence_of(wrong.code);
+  const std::string at =
+      wrong.line.number > 0 ? std::string(" at ") + text_of(wrong.line).c_str() : "";
+  return code_of(wrong.code) + at + ", " + wrong.what.c_str() + ": " + sentence_of(wrong.code);
 }
 
 struct part_view {
