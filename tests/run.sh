@@ -8,8 +8,10 @@
 #   --slow         also the suites that build again (sanitizers, clang, nvcc, package, ...);
 #                  warnings are errors, and so is anything missing that a test needs
 #   --exhaustive   --slow, and what costs more than it finds (CONTRIBUTING.md)
-#   --shard N      with --slow: of the suites that runs share, those of shard N of five, 0 to 4; by default the
-#                  hash of the commit's tree chooses it. What is left to other runs is named at the end.
+#   --shard N      of what runs share, shard N of five, 0 to 4; by default the hash of the commit's tree
+#                  chooses it. Runs with --slow share the slower suites, others also the laws, the cases
+#                  that must not compile, and runs of processes. What is left to other runs is named at
+#                  the end.
 #   --partial      with --slow: tests whose tools, files or network are missing are left out and
 #                  named
 #   --build DIR    build folder, by default build/tests
@@ -68,9 +70,9 @@ apt_install "$build_tools python3" "${packages[@]}" || exit $?
 generator=()
 if command -v ninja >/dev/null && [ ! -f "$build/CMakeCache.txt" ]; then generator=(-G Ninja); fi
 export MEGACPP_WERROR=OFF
-targets=(all) apart=OFF
+targets=(all) apart=OFF short=ON
 if [ $slow = yes ]; then
-  MEGACPP_WERROR=ON targets+=(slow_tests) apart=ON
+  MEGACPP_WERROR=ON targets+=(slow_tests) apart=ON short=OFF
   [ $partial = yes ] || export MEGACPP_TESTS_COMPLETE=1
 fi
 # What several suites compile is compiled once, where there is a cache and no other was chosen. What
@@ -86,7 +88,7 @@ if ccache -s >/dev/null 2>&1 && [ -z "${CMAKE_CXX_COMPILER_LAUNCHER+set}" ]; the
 fi
 cmake -S "$root" -B "$build" "${generator[@]}" -DMEGACPP_BUILD_TESTS=ON -DMEGACPP_SLOW_TESTS=ON \
   -DMEGACPP_EXHAUSTIVE_TESTS=$exhaustive -DMEGACPP_UNITE_TESTS=ON -DMEGACPP_WERROR=$MEGACPP_WERROR \
-  -DMEGACPP_SHARD="$shard" -DMEGACPP_SANITIZED_APART=$apart \
+  -DMEGACPP_SHARD="$shard" -DMEGACPP_SANITIZED_APART=$apart -DMEGACPP_SHORT_TESTS=$short \
   ${MEGACPP_SHARED_DIR:+"-DMEGACPP_SHARED_DIR:PATH=$MEGACPP_SHARED_DIR"} ||
   fail 'CMake could not configure; its message is above' 8
 SECONDS=0
@@ -105,7 +107,7 @@ printf '\nBuilt before the tests in %d s. The slowest tests:\n' "$built"
 sed -nE 's/^ *[0-9]+\/[0-9]+ +Test +#[0-9]+: ([^ ]+) .* ([0-9.]+) sec.*/\2 s  \1/p' "$build/ctest.log" |
   sort -rn | head -n 10
 others=$(cat "$build/other_shards")
-[ $slow = yes ] || others=$(tr ' ' '\n' <<<"$others" | grep compile_fail | xargs) # the rest is of --slow
+[ $slow = yes ] || others=$(tr ' ' '\n' <<<"$others" | grep -E 'compile_fail|^laws_|^mpi_|^structure_' | xargs) # the rest is of --slow
 [ -z "$shard" ] || printf '\nShard %s of 0 to 4, %s; left to other runs: %s\n' "$shard" "$chosen" "$others"
 echo
 grep "$closing" "$build/ctest.log" | tail -n 1 # not that of a suite

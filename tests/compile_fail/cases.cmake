@@ -11,7 +11,7 @@ list(TRANSFORM front_end_flags PREPEND "--flag=" OUTPUT_VARIABLE front_end)
 list(PREPEND front_end --include ${PROJECT_SOURCE_DIR}/include)
 
 set(front_ends ${CMAKE_CXX_COMPILER})
-if(MEGACPP_CLANG AND NOT CMAKE_CXX_COMPILER_ID MATCHES "Clang")
+if(MEGACPP_CLANG AND NOT CMAKE_CXX_COMPILER_ID MATCHES "Clang" AND NOT MEGACPP_SHORT_TESTS)
   list(APPEND front_ends ${MEGACPP_CLANG})
 endif()
 if(MEGACPP_NVCC)
@@ -61,14 +61,14 @@ foreach(compiler IN LISTS front_ends)
         --compiler ${compiler} ${flags})
     list(APPEND tests compile_fail_documented_${name})
   endif()
-  # One compiler reads every case, the others those of the shard.
+  # One compiler reads every case, the others, and all in a short run, those of the shard.
   set(number 0)
   set(left 0)
   foreach(case IN LISTS cases)
     get_filename_component(case_name ${case} NAME_WE)
     math(EXPR number "(${number} + 1) % ${shards}")
-    if(NOT compiler STREQUAL CMAKE_CXX_COMPILER AND NOT MEGACPP_SHARD STREQUAL "" AND
-       NOT number EQUAL MEGACPP_SHARD)
+    if((MEGACPP_SHORT_TESTS OR NOT compiler STREQUAL CMAKE_CXX_COMPILER) AND
+       NOT MEGACPP_SHARD STREQUAL "" AND NOT number EQUAL MEGACPP_SHARD)
       math(EXPR left "${left} + 1")
       continue()
     endif()
