@@ -3,6 +3,7 @@
 #define BOOST_TEST_MODULE memory
 #include <boost/test/unit_test.hpp>
 
+#include <megacpp/cli/memory_check.hpp>
 #include <megacpp/comm/threads.hpp>
 #include <megacpp/comm/timed.hpp>
 #include <megacpp/inspect/describe.hpp>
@@ -658,6 +659,27 @@ BOOST_AUTO_TEST_CASE(an_update_tells_what_it_left_infinite_or_not_a_number) {
                      BOOST_TEST((!next.applied && !next.finite && !run.whole()));
                      BOOST_TEST(s.nonfinite() == "wpe.weight[" + std::to_string(at) + "] is nan");
                    });
+}
+
+// Told before anything is reserved: the plan, the workspace of products without what a library
+// takes for itself, which is little, and batches read ahead.
+BOOST_AUTO_TEST_CASE(what_a_run_needs_is_known_before_it_starts) {
+  const auto check = [](const auto& m, const setup& s) {
+    with_session(m, s, [&](session& run, const batch_view&, const program_view& p, cpu& device) {
+      const std::int64_t workspace = static_cast<std::int64_t>(device.products().workspace_bytes());
+      const std::int64_t holds = run.planned().total() + workspace,
+                         batch = std::int64_t{s.batch.micro} * s.batch.sequence * 16;
+      const memory_need need = need_of(p, command::train, mesh::one_rank(), 2);
+      BOOST_TEST(workspace > 0);
+      BOOST_TEST(need.all == need.largest);
+      const std::int64_t apart = holds + batch * (read_ahead::ahead + 1) - need.largest;
+      BOOST_TEST((apart >= 0 && apart <= workspace / 4), apart << " of " << workspace);
+    });
+  };
+  for (dtype t : {dtype::f32, dtype::bf16}) {
+    check(small_gpt, {.batch = {4, 128}, .type = t});
+    check(small_moe, {.batch = {4, 128}, .type = t, .again = recompute::full});
+  }
 }
 
 #if !defined(MEGACPP_SANITIZED)

@@ -13,6 +13,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 
@@ -27,14 +28,17 @@ struct memory_need {
 };
 
 /// The memory that ranks need to train, evaluate or generate: their plans, the scratch of kernels
-/// on `threads` threads each, and the micro-batches that are read ahead. A command that generates
-/// does not know its texts yet, so the weights alone count.
+/// and the workspace of products on `threads` threads each, and the micro-batches that are read
+/// ahead. A command that generates does not know its texts yet, so the weights alone count.
 inline memory_need need_of(const program_view& p, command what, const mesh& ranks, int threads) {
   memory_need need;
-  cpu device(product_type::widened, threads);
+  cpu device(std::make_unique<product_engine>(product_engine::options{
+                 .type = product_type::widened, .threads = threads, .sizes_alone = true}),
+             threads);
   const batching& b = p.numbers.batch;
   const bool trains = what == command::train, generates = what == command::generate;
   const std::int64_t scratch = scratch_bytes_of(p.parts, device),
+                     workspace = generates ? 0 : workspace_bytes_of(p.parts, device),
                      batch = std::int64_t{b.micro} * b.sequence * 4 * 4,
                      reads = generates ? 0
                              : trains  ? batch * (std::int64_t{read_ahead::ahead} + 1)
@@ -42,7 +46,8 @@ inline memory_need need_of(const program_view& p, command what, const mesh& rank
   const int stages = p.numbers.ranks.pp, of_stage = ranks_of(ranks) / stages;
   for (int stage = 0; stage < stages; ++stage) {
     const memory_items plan = memory_of_stage(p, stage, trains, ranks);
-    const std::int64_t one = (generates ? plan.weights : plan.total()) + scratch + reads;
+    const std::int64_t one =
+        (generates ? plan.weights : plan.total()) + scratch + workspace + reads;
     need.all += one * of_stage;
     need.largest = std::max(need.largest, one);
   }

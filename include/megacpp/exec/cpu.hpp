@@ -21,6 +21,12 @@ public:
                product_rows rows = product_rows::together,
                void (*tell)(std::string_view) = nullptr);
 
+  /// With a source of products of the caller's own.
+  cpu(std::unique_ptr<product_source> products, int threads)
+      : threads_(threads), products_(std::move(products)) {
+    set_thread_count(threads_);
+  }
+
   int threads() const override { return threads_; }
   product_source& products() override { return *products_; }
 

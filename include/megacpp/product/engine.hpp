@@ -191,7 +191,8 @@ public:
     product_type type = product_type::automatic; // of products with bf16 operands
     int threads = 0;                             // 0: those of the calling thread
     bool eigen_only = false;                     // leave oneDNN out even where it was found
-    product_rows rows = product_rows::together;  // of forward products
+    bool sizes_alone = false; // plan products and count their workspace, but compute none
+    product_rows rows = product_rows::together;               // of forward products
     std::shared_ptr<const product_library> library = nullptr; // null: oneDNN, where it was found
     void (*tell)(std::string_view) = nullptr; // hears of the first plan that fails its check
   };
@@ -200,6 +201,7 @@ public:
   explicit product_engine(const options& o)
       : type_(o.type),
         threads_(o.threads > 0 ? o.threads : thread_count()),
+        sizes_alone_(o.sizes_alone),
         rows_(o.rows),
         tell_(o.tell),
         library_(o.library) {
@@ -231,6 +233,10 @@ public:
   /// Grows the workspace; never called in a step.
   void reserve(std::size_t bytes) {
     if (bytes <= workspace_bytes_) return;
+    if (sizes_alone_) {
+      workspace_bytes_ = bytes;
+      return;
+    }
     workspace_.reset();
     workspace_bytes_ = 0;
     workspace_ = allocated(bytes, "The workspace of the matrix products");
@@ -299,7 +305,7 @@ private:
   product_type type_;
   double ratio_ = 0; // measured time of the type that was not chosen over that of the chosen one
   int threads_;
-  bool eigen_only_ = false;
+  bool eigen_only_ = false, sizes_alone_;
   product_rows rows_;
   void (*tell_)(std::string_view);
   std::shared_ptr<const product_library> library_; // asked before Eigen; null: Eigen alone

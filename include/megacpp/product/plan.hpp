@@ -178,8 +178,7 @@ inline bool product_engine::make_cells(product& p) {
     p.cells_[i] = made;
     scratch = std::max(scratch, made->scratch_bytes());
   }
-  p.slot_bytes_ =
-      p.tile_bytes_ + p.a_.block_bytes() + p.b_.block_bytes() + detail::aligned(scratch);
+  p.slot_bytes_ += detail::aligned(scratch);
   return true;
 }
 
@@ -306,7 +305,8 @@ inline std::unique_ptr<product> product_engine::make(const product_shape& s) {
     p.tile_bytes_ = detail::aligned(
         static_cast<std::size_t>(p.rows_.sizes[0] * p.columns_.sizes[0]) * sizeof(float));
   }
-  if (!make_cells(p)) {
+  p.slot_bytes_ = p.tile_bytes_ + p.a_.block_bytes() + p.b_.block_bytes();
+  if (!sizes_alone_ && !make_cells(p)) {
     throw error(exit_code::machine, std::string("This processor has no ") + name_of(p.cell_type_) +
                                         " products in " + library() +
                                         "; choose widened products or fp32.");
@@ -326,8 +326,10 @@ inline void product_engine::measure() {
   std::vector<float> out(static_cast<std::size_t>(N * K));
   type_ = product_type::widened;
   try {
-    product_engine narrow({product_type::bf16, threads_, false, rows_, library_});
-    product_engine wide({product_type::widened, threads_, false, rows_, library_});
+    product_engine narrow(
+        {.type = product_type::bf16, .threads = threads_, .rows = rows_, .library = library_});
+    product_engine wide(
+        {.type = product_type::widened, .threads = threads_, .rows = rows_, .library = library_});
     for (int round = 0; round < 7; ++round) {
       for (int i = 0; i < 2; ++i) {
         const auto start = std::chrono::steady_clock::now();

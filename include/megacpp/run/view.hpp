@@ -53,6 +53,14 @@ struct part_view {
   std::int64_t (*scratch_bytes)(const part_view&, device&) = nullptr;
 };
 
+/// What the products of parts share, prepared on a device that counts sizes alone.
+inline std::int64_t workspace_bytes_of(std::span<const part_view> parts, device& on) {
+  for (const part_view& part : parts) {
+    std::vector<node_slot> slots(static_cast<std::size_t>(part.g->node_count));
+    part.prepare(part, on, slots.data());
+  }
+  return static_cast<std::int64_t>(on.products().workspace_bytes());
+}
 /// What the kernels of parts need beside their operands, of which one runs at a time.
 inline std::int64_t scratch_bytes_of(std::span<const part_view> parts, device& on) {
   std::int64_t most = 0;
