@@ -22,8 +22,8 @@ enum class part_kind : std::uint8_t { stem, block, loss, logits };
 
 /// The numbers of a run that shape its graphs.
 struct setup {
-  layout ranks; // without braces, whose line would be told
-  batching batch;
+  layout ranks{.at = {}}; // the braces here are no line of a run
+  batching batch{.at = {}};
   dtype type = dtype::f32;
   recompute again = recompute::none;
   numerics sums = numerics::fast;
