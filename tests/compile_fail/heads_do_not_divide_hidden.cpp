@@ -16,6 +16,6 @@ constexpr mc::gpt three_heads() {
 
 struct run : small_run {
   static constexpr mc::gpt model = three_heads();
-  static constexpr mc::layout layout{};
+  static constexpr mc::layout layout{}; // expect-line
 };
 static_assert(mc::program<run>::ok);

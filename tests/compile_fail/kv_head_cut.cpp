@@ -1,5 +1,5 @@
 // expect-error: MEGA-S001
-// expect-text: parameter(k.weight: kv_heads 2 over 4 ranks)
+// expect-text: parameter(k.weight: kv_heads 2 over 4 ranks; kv_projection repeats them)
 //
 // Two key/value heads over four tensor-parallel ranks: the cut would go through a head
 // (huggingface/transformers#48307, https://github.com/huggingface/transformers/issues/48307;

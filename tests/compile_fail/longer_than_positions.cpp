@@ -8,7 +8,7 @@ struct run : small_run {
   static constexpr mc::gpt model = small();
   static constexpr mc::layout layout{};
 #ifdef MEGACPP_EXPECT_ERROR
-  static constexpr mc::batching batch{2, 64};
+  static constexpr mc::batching batch{2, 64}; // expect-line
 #else
   static constexpr mc::batching batch{2, 32};
 #endif

@@ -5,18 +5,12 @@
 // smaller, https://github.com/NVIDIA/Megatron-LM/issues/468).
 #include "one_layer.hpp"
 
-constexpr mc::layout pipeline(int stages) {
-  mc::layout l;
-  l.pp = stages;
-  return l;
-}
-
 struct run : small_run {
   static constexpr mc::gpt model = small();
 #ifdef MEGACPP_EXPECT_ERROR
-  static constexpr mc::layout layout = pipeline(4);
+  static constexpr mc::layout layout{.pp = 4}; // expect-line
 #else
-  static constexpr mc::layout layout = pipeline(2);
+  static constexpr mc::layout layout{.pp = 2};
 #endif
 };
 static_assert(mc::program<run>::ok);

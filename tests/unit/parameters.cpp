@@ -205,7 +205,7 @@ BOOST_AUTO_TEST_CASE(a_tied_use_says_what_the_declaration_says) {
              "MEGA-S003 tied(wte.weight)");
   // one name a layer is no parameter that another part could mean
   BOOST_TEST(said(fault_of({}, one(normal), {}, one(tied(normal)))) ==
-             "MEGA-C001 tied(wte.weight)");
+             "MEGA-C008 tied(wte.weight)");
   BOOST_TEST(said(fault_of(one(tied(normal)), one(normal), {}, one(normal))) == " ");
 }
 

@@ -537,13 +537,14 @@ BOOST_AUTO_TEST_CASE(what_a_rule_declares_is_held_to_what_inputs_are) {
              }) == " ");
   BOOST_TEST(with([](inference& c) {
                c.declare(c.in(0).type, {{dim::ffn, 7}}).at[axis::tp] = S(dim::ffn);
-             }) == "MEGA-S001 own(its output: ffn 7 over 2 ranks)");
+             }) == "MEGA-S001 own(its output: ffn 7 over 2 ranks; 1 or 7 divide it)");
   BOOST_TEST(with(
                  [](inference& c) {
                    value& v = c.declare(c.in(0).type, {{dim::ffn, 6}});
                    v.at[axis::tp] = v.at[axis::cp] = S(dim::ffn);
                  },
-                 {.tp = 2, .cp = 2}) == "MEGA-S001 own(its output: ffn 6 over 4 ranks)");
+                 {.tp = 2, .cp = 2}) ==
+             "MEGA-S001 own(its output: ffn 6 over 4 ranks; 3 or 6 divide it)");
   for (const std::int64_t n : {-4096, 0}) {
     static std::int64_t rows;
     rows = n;

@@ -301,20 +301,18 @@ private:
   }
   /// ": heads 6 over 4 ranks; 3 or 6 divide it)".
   constexpr void tell_divisors(const extent& e, std::int64_t ranks) {
-    auto& out = g.wrong.what << ": " << name_of(e.d) << " " << e.n << " over " << ranks
-                             << " ranks; ";
+    auto& out = g.wrong.what << ": " << name_of(e.d) << " " << e.n << " over " << ranks << " ranks";
     if (e.d == dim::kv_heads && e.n > 0 && ranks % e.n == 0) {
-      out << "kv_projection repeats them)";
-      return;
+      out << "; kv_projection repeats them";
+    } else if (e.n > 0) {
+      std::int64_t below = ranks, above = ranks;
+      while (e.n % --below != 0) {}
+      while (above < e.n && above < 16 * ranks && e.n % ++above != 0) {}
+      out << "; " << below;
+      if (above > ranks && e.n % above == 0) out << " or " << above;
+      out << " divide it";
     }
-    std::int64_t below = ranks, above = ranks;
-    while (below > 1 && e.n % --below != 0) {
-    }
-    while (above < e.n && above < 16 * ranks && e.n % ++above != 0) {
-    }
-    out << below;
-    if (above > ranks && e.n % above == 0) out << " or " << above;
-    out << " divide it)";
+    out << ")";
   }
   /// After a fault: the smallest extents, with which rules can count.
   constexpr void shrink(value& v) const {
