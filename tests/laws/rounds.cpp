@@ -6,6 +6,7 @@
 #include "directions.hpp"
 
 #include <megacpp/graph/letters.hpp>
+#include <megacpp/model/qwen3.hpp>
 #include <megacpp/model/qwen3_moe.hpp>
 #include <megacpp/nn/experts.hpp>
 #include <megacpp/run/compiled.hpp>
