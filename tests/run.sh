@@ -107,7 +107,7 @@ printf '\nBuilt before the tests in %d s. The slowest tests:\n' "$built"
 sed -nE 's/^ *[0-9]+\/[0-9]+ +Test +#[0-9]+: ([^ ]+) .* ([0-9.]+) sec.*/\2 s  \1/p' "$build/ctest.log" |
   sort -rn | head -n 10
 others=$(cat "$build/other_shards")
-[ $slow = yes ] || others=$(tr ' ' '\n' <<<"$others" | grep -E 'compile_fail|^laws_|^mpi_|^structure_' | xargs) # the rest is of --slow
+[ $slow = yes ] || others=$(tr ' ' '\n' <<<"$others" | grep -E 'compile_fail|^laws_|^mpi_|^structure_|^emulated_' | xargs) # the rest is of --slow
 [ -z "$shard" ] || printf '\nShard %s of 0 to 4, %s; left to other runs: %s\n' "$shard" "$chosen" "$others"
 echo
 grep "$closing" "$build/ctest.log" | tail -n 1 # not that of a suite
