@@ -2578,6 +2578,25 @@ class Models(Case):
         (model / "config.json").write_text(json.dumps(config))
         self.refused(MODEL, "generate", "--load", model, says="n_layer")
 
+    LFS = (b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"0" * 64 + b"\nsize 988097824\n")
+
+    def test_pointers_of_git_lfs_are_named(self):
+        model, root, pointer = self.model(), self.folder / "model", self.folder / "pointer"
+        pointer.write_bytes(self.LFS)
+        says = " is a pointer of Git LFS, and the file that it stands for was not downloaded; install git-lfs"
+        for name in ("model.safetensors", "config.json"):
+            whole = (model / name).read_bytes()
+            (model / name).write_bytes(self.LFS)
+            self.refused(MODEL, "eval", "--load", model, "--data-path", self.text, says=f"{model / name}{says}")
+            (model / name).write_bytes(whole)
+        for command in (("train",), ("eval", "--load", model)):
+            self.refused(DATA, *command, "--data-path", pointer, says=f"{pointer}{says}")
+        self.refused(DATA, "generate", "--load", model, "--tokenizer-model", pointer, says=f"{pointer}{says}")
+        # Nothing older is taken in the place of a state that may be whole.
+        self.train("--load", root, "--save", root, steps=9)
+        (newest(root) / "model.safetensors").write_bytes(self.LFS)
+        self.refused(MODEL, "eval", "--load", root, "--data-path", self.text, says=f"model.safetensors{says}")
+
     @staticmethod
     def spoil(folder, name, element, number):
         """Overwrites an element of an F32 tensor."""
