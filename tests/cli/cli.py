@@ -2597,6 +2597,28 @@ class Models(Case):
         (newest(root) / "model.safetensors").write_bytes(self.LFS)
         self.refused(MODEL, "eval", "--load", root, "--data-path", self.text, says=f"model.safetensors{says}")
 
+    def test_weights_of_another_form_are_named(self):
+        model, other = self.model(), self.folder / "other"
+        (model / "model.safetensors").unlink()
+        other.mkdir()
+        pickle = "files that torch.save wrote are not read"
+        for name, says in (("pytorch_model.bin", pickle), ("pytorch_model.bin.index.json", pickle),
+                           ("pytorch_model-00001-of-00002.bin", pickle), ("model.pt", pickle),
+                           ("consolidated.00.pth", "from the form of the model that transformers reads"),
+                           ("adapter_model.safetensors", "merge it into that model"),
+                           ("model.gguf", "a model in a form of another program"),
+                           ("model-00001-of-00002.safetensors", "without model.safetensors.index.json"),
+                           ("model.fp16.safetensors", "weights are read from model.safetensors")):
+            for command, folder in (("eval", model), ("train", other)):
+                (folder / name).write_bytes(b"x")
+                sentence = self.refused(MODEL, command, "--load", folder, "--data-path", self.text, says=says)
+                self.assertIn(f"it has {name}", sentence)
+                (folder / name).unlink()
+        for name in ("training_args.bin", "optimizer.pt", "README.md"):  # which say nothing of weights
+            (model / name).write_bytes(b"x")
+        self.refused(MODEL, "eval", "--load", model, "--data-path", self.text,
+                     says="has no file model.safetensors; it is incomplete or not a model")
+
     @staticmethod
     def spoil(folder, name, element, number):
         """Overwrites an element of an F32 tensor."""

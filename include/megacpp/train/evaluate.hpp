@@ -45,10 +45,7 @@ inline found_model required_model(const options& o, const char* command, const a
     throw error(exit_code::usage,
                 fmt::format("{} needs --load FOLDER, the folder of a saved model", command));
   std::optional<found_model> found = find_saved(o.model.load(), false);
-  if (!found)
-    throw error(exit_code::model,
-                fmt::format("{} has neither a model nor a saved state; train with --save first",
-                            o.model.load()));
+  if (!found) throw nothing_saved(o.model.load(), "train with --save first");
   for (const std::string& note : found->notes) print_note(note);
   return std::move(*found);
 }
