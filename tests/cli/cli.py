@@ -47,11 +47,11 @@ TEXT = "".join(f"{n} green bottles hanging on the wall, and if {n % 7} should fa
 
 def run(*arguments, check=0, **options):
     """Runs the program; a `check` of None accepts any exit code."""
-    done = subprocess.run([PROGRAM, *map(str, arguments)], stdin=subprocess.DEVNULL,
-                          capture_output=True, timeout=240, **options)
+    done = subprocess.run([PROGRAM, *map(str, arguments)], timeout=240,
+                          **{"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options})
     if check is not None and done.returncode != check:
         raise AssertionError(f"{arguments}: exit code {done.returncode}, not {check}\n"
-                             f"{done.stdout.decode()}\n{done.stderr.decode()}")
+                             f"{(done.stdout or b'').decode()}\n{done.stderr.decode()}")
     return done
 
 
@@ -1277,8 +1277,22 @@ class Output(Case):
                                       stderr=subprocess.PIPE, timeout=240)
                 os.close(writing)
                 self.assertEqual(done.returncode, OUTPUT)
-                self.assertIn(b"Broken pipe", done.stderr)
+                self.assertIn(b"Broken pipe, since whoever read it has closed it", done.stderr)
+                self.assertNotIn(b"space", done.stderr)
                 self.assertEqual(done.stderr.count(b"\n"), 1)
+
+    def test_a_run_outlives_whoever_reads_its_lines(self):
+        root, whole = self.folder / "root", self.folder / "whole"
+        for steps in (20, 30):  # a new run, and one that goes on with lines about its flags
+            reading, writing = os.pipe()
+            os.close(reading)
+            errors = self.train("--load", root, "--save", root, "--lr", 1 / steps, "--threads", 1, steps=steps,
+                                check=OUTPUT, stdout=writing).stderr.decode()
+            os.close(writing)
+            self.assertRegex(errors, "^[^\n]*: cannot write the standard output: Broken pipe, since whoever read it "
+                             f"has closed it; the run went on to its end; {root} holds the state of step {steps}\n$")
+            self.train("--load", whole, "--save", whole, "--lr", 1 / steps, "--threads", 1, steps=steps)
+            self.assertEqual(contents(newest(root))["model.safetensors"], contents(newest(whole))["model.safetensors"])
 
     def test_output_that_does_not_block(self):
         model = self.saved()

@@ -242,7 +242,7 @@ inline void compute(const mesh& m, const program_view& p, command what, options&
     if (what == command::generate) return run_generation(p, o, device, c);
     training_start& mine = starts[all.apart() ? 0 : static_cast<std::size_t>(c.rank())];
     trainer t(p, o, device, std::move(mine), &make_training_samples, c);
-    if (c.rank() == 0 && !o.report.bench_json() && !flags.empty()) print_line(flags);
+    if (c.rank() == 0 && !o.report.bench_json() && !flags.empty()) print_on_the_way(flags);
     t.run();
   });
 }

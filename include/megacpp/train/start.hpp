@@ -39,11 +39,11 @@ inline training_start prepare_start(const program_view& p, options& o) {
     from = find_saved(o.model.load(), !o.model.finetune());
   if (!from && !same) throw nothing_saved(o.model.load(), "check the path of --load");
   if (!from) {
-    print_line(fmt::format("{} has no saved state yet: a new run begins", o.model.load()));
+    print_on_the_way(fmt::format("{} has no saved state yet: a new run begins", o.model.load()));
     return start;
   }
   if (start.root) start.root->pass_over(from->damaged);
-  for (const std::string& note : from->notes) print_line(note);
+  for (const std::string& note : from->notes) print_on_the_way(note);
   if (!from->state || o.model.finetune()) return start;
   require_same_program(from->state->state(), p);
   from->changes = resume_flags(from->state->state(), o, p.name);

@@ -83,7 +83,7 @@ public:
     if (stopped()) interrupt();
     // Once nothing is left that could be refused.
     if (resumes() && all_.first())
-      for (const std::string& line : from_->changes) print_line(line);
+      for (const std::string& line : from_->changes) print_on_the_way(line);
     to_come_ = set_.batches.samples_of(set_.steps - at_.step, at_.samples);
     begin_reading();
     if (at_.step < set_.steps) reports_.begin_metrics(resumes() && at_.step > 0);
@@ -112,7 +112,13 @@ public:
                       "what else runs on it",
                       at_.step, set_.steps, rescue(exit_code::memory)));
     }
-    reports_.finish(at_.step - first, at_.empty - empty, all.seconds());
+    try {
+      reports_.finish(at_.step - first, at_.empty - empty, all.seconds());
+    } catch (const error& e) {
+      // Who closed what the run prints has not ended it: lines of progress are lost, and no more.
+      throw error(e.code(),
+                  fmt::format("{}; the run went on to its end{}", e.what(), what_is_saved()));
+    }
   }
 
 private:
