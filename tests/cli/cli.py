@@ -2305,6 +2305,26 @@ class IndexedSets(Case):
         self.assertEqual(self.result(*caches, data=data, name="mended")[0], whole)
         self.assertEqual(contents(self.folder / "cache"), kept)
 
+    def test_a_run_that_goes_on_beyond_an_epoch(self):
+        one, two = self.sets()
+        root, data = self.folder / "root", ("--split", "1,0,0", "--lr", "1e-3")
+        on = ("train", "--load", root, "--save", root, "--train-iters")
+        # Sets without weights are read once, and what was learned from them cannot be given weights.
+        run("train", "--data-path", one, two, *data, "--train-iters", 3, "--save", root)
+        sentence = self.refused(DATA, *on, 10000, says="for without weights each set is read once, but the run takes 40000;")
+        most = int(re.search(r"; give --train-iters (\d+) at most, or, to a new run, weights", sentence)[1])
+        self.assertIn(f"have {sum((sum(map(len, self.documents(s))) - 1) // 32 for s in (1, 2))} samples", sentence)
+        self.refused(MISMATCH, *on, 10000, "--data-path", 1, one, 1, two, says="is not the data of the run")
+        self.refused(DATA, *on, most + 1, says=f"--train-iters {most} at most")
+        run(*on, most)
+        # The order of one set depends on the number of its epochs, as in Megatron-LM.
+        shutil.rmtree(root)
+        an_epoch = (sum(map(len, self.documents(1))) - 1) // 32 // 4
+        run("train", "--data-path", one, *data, "--train-iters", 3, "--save", root)
+        self.assertNotIn(b"epochs of the data", run(*on, an_epoch).stdout)
+        self.assertIn(b"epochs of the data: 1 -> 1+1 (may change): samples come in another order", run(*on, an_epoch + 2).stdout)
+        self.assertNotIn(b"epochs of the data", run(*on, an_epoch + 3).stdout)
+
     def test_a_run_that_is_stopped_goes_on_with_the_next_sample(self):
         one, _ = self.sets()
         data = ("--data-path", one, "--eval-iters", 0)
@@ -2553,8 +2573,6 @@ class IndexedSets(Case):
         self.refused(USAGE, "train", "--data-path", self.text, self.text, says="--data-path takes one value")
         self.refused(USAGE, "eval", "--load", self.saved(), "--data-type", "text", "--data-path", self.text,
                      "--data-args-path", self.text, says="--data-args-path names")
-        self.refused(DATA, "train", "--data-path", one, two, "--train-iters", 10000, "--global-batch-size", 64,
-                     says="samples without weights")
         idx = Path(f"{one}.idx")
         whole = idx.read_bytes()
         for at, wrong in ((0, b"X"), (9, b"\2"), (17, b"\7"), (18, b"\xff" * 8), (26, b"\xff" * 8)):

@@ -220,6 +220,21 @@ inline void require_learned(const sample_set& s, std::string_view to, std::int64
                             s.name(), to));
 }
 
+/// Sets without weights are read once. A run that goes on cannot be given weights: its samples
+/// would be others.
+inline error beyond_one_epoch(const options& o, const training_settings& t, const sample_set& all) {
+  std::int64_t most = steps_of_samples(t.batches, all.size());
+  while (most > 0 && t.batches.samples_of(most, 0) > all.size()) --most;
+  return {
+      exit_code::data,
+      fmt::format("{} have {} samples, for without weights each set is read once, but the run "
+                  "takes {}; give --{} {} at most, or, to a new run, weights (--finetune begins "
+                  "one with what is learned): with these, sets are read again",
+                  all.name(), all.size(), t.samples(),
+                  o.training.train_samples.given() ? "train-samples" : "train-iters",
+                  o.training.train_samples.given() ? all.size() : most)};
+}
+
 /// Samples of sets for a run of so many steps, as Megatron-LM counts them.
 inline run_data open_sets(const program_view& p, const options& o, const training_settings& t,
                           const std::string& folder) {
@@ -273,11 +288,7 @@ inline run_data open_sets(const program_view& p, const options& o, const trainin
   request.samples = o.training.train_samples.given() ? o.training.train_samples() : t.samples();
   data.training = blended_samples(of_training.sets, of_training.weights, request, ends, cache);
   data.name = data.training->name();
-  if (data.training->size() < t.samples())
-    throw error(exit_code::data,
-                fmt::format("{} has {} samples without weights, but the run trains on {}; give "
-                            "weights, with which sets are repeated, or fewer --train-iters",
-                            data.name, data.training->size(), t.samples()));
+  if (data.training->size() < t.samples()) throw beyond_one_epoch(o, t, *data.training);
 
   const std::int64_t iters = o.training.eval_iters(), batch = t.batches.last;
   const bool whole = !o.training.eval_iters.given() || o.training.full_validation();
@@ -318,8 +329,11 @@ inline run_data open_sets(const program_view& p, const options& o, const trainin
   data.summary += of_run.note;
   if (ends.reset_position_ids || ends.reset_attention_mask || ends.eod_mask_loss)
     data.summary += note_of_ends(of_training, ends, d);
-  data.identity = [open, name = data.name, weights = trained.weights] {
-    nlohmann::json of{{"name", name}, {"tokens", open->tokens()}, {"sets", open->identity()}};
+  data.identity = [open, name = data.name, weights = trained.weights, training = data.training] {
+    nlohmann::json of{{"name", name},
+                      {"tokens", open->tokens()},
+                      {"sets", open->identity()},
+                      {"order", training->order()}};
     if (!weights.empty()) of["weights"] = weights;
     return of;
   };

@@ -311,7 +311,10 @@ private:
     const json_value& state = from_->state->state();
     if (all_.first()) {
       if (identity_.is_null()) identity_ = data_->identity();
-      require_same_data(identity_, state.field<json_value>("data"));
+      const auto saved = state.field<json_value>("data");
+      require_same_data(identity_, saved);
+      if (std::string line = order_changes(identity_, saved); !line.empty())
+        from_->changes.push_back(std::move(line));
     }
     at_ = load_moments(from_->folder, state, p_, session_->weights());
     if (all_.as_first(saved_at_ == at_.step)) saved_at_ = at_.step;
