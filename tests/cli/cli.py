@@ -2337,6 +2337,36 @@ class IndexedSets(Case):
         self.assertEqual(hashlib.sha256((newest(self.folder / "part") / "model.safetensors").read_bytes())
                          .hexdigest(), whole)
 
+    def test_the_tokenizer_of_a_run_need_not_be_named_again(self):
+        # Its type decides which tokens are learned, and so what is measured.
+        documents = [[ord("#"), *d] for d in self.documents(1)]
+        one = self.written("one", documents)
+        words = self.words("<|endoftext|>")
+        (words / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<|endoftext|>", "pad_token": "!"}))
+        kinds = {"HuggingFaceTokenizer": ("--tokenizer-model", words), "NullTokenizer": ()}
+        for kind, more in kinds.items():
+            self.result("--tokenizer-type", kind, *more, "--split", "50,50,0", data=("--data-path", one), name=kind)
+            end = ("--eod-mask-loss",)
+            seen = [json.loads(run("eval", "--load", self.folder / kind, "--data-path", one, *end, *again, "--json").stdout)
+                    for again in ((), ("--tokenizer-type", kind))]
+            self.assertEqual(seen[0], seen[1])
+            tokens = [t for d in documents for t in d]
+            ends, pads = tokens.count(self.END) - 1, tokens.count(ord("!"))
+            self.assertEqual(seen[0]["tokens"], len(tokens) - 1 - ends - (pads if more else 0))
+        self.refused(USAGE, "generate", "--load", self.folder / "NullTokenizer", "--prompt", "#",
+                     says="the tokens of NullTokenizer are ids that stand for no text; give --ids")
+        run("generate", "--load", self.folder / "NullTokenizer", "--prompt", 35, "--ids", "--max-new-tokens", 1)
+        # GPT-2's files are in the state.
+        (words / "merges.txt").write_text("#version: 0.2\n")
+        vocabulary = json.loads((words / "tokenizer.json").read_text())["model"]["vocab"]
+        (words / "vocab.json").write_text(json.dumps(vocabulary))
+        self.result("--tokenizer-type", "GPT2BPETokenizer", "--vocab-file", words / "vocab.json", "--merge-file",
+                    words / "merges.txt", data=("--data-path", one), name="gpt2")
+        shutil.rmtree(words)
+        text = json.loads(run("generate", "--load", self.folder / "gpt2", "--prompt", "#", "--json", "--max-new-tokens",
+                              3).stdout)
+        self.assertEqual(text["prompt_tokens"], [35])
+
     def test_words_may_stand_in_files(self):
         one, two = self.sets()
         plain = self.result("--eval-iters", 0, data=("--data-path", 1, one, 3, two), name="plain")[0]

@@ -29,6 +29,7 @@ struct continued_text {
   std::int64_t number = 0;          ///< of the prompt, from 0
   std::int64_t sample = 0;          ///< of this prompt, from 0
   std::string written;              ///< the prompt and the new tokens
+  std::vector<double> logprobs;     ///< of the new tokens, where they are asked for
   const char* end = nullptr;        ///< why it is finished: "stop", "length" or "positions"
 
   std::int64_t fresh() const { return std::ssize(tokens) - static_cast<std::int64_t>(given); }
@@ -452,13 +453,15 @@ inline std::uint64_t hash_of(std::span<const continued_text> texts) {
 /// standard error gets the speed, a sentence for each text that ends at the model's positions, and
 /// before the first text one on positions that were never trained. With --chat prompts are what a
 /// user says, and the texts are answers alone; without a prompt it talks (detail::talk).
-inline void run_generation(const program_view& p, const options& o, device& on,
+inline void run_generation(const program_view& p, const options& asked, device& on,
                            communicator& ranks = self::of_process()) {
   agreement all(ranks);
   const std::string named = all.before_others();
-  if (o.sampling.greedy() && o.sampling.temperature.given() && o.sampling.temperature() != 0)
+  const sampling_flags& s = asked.sampling;
+  if (s.greedy() && s.temperature.given() && s.temperature() != 0)
     throw error(exit_code::usage, "--greedy and --temperature contradict each other; give one");
-  const found_model found = detail::required_model(o, "generate", all, named);
+  const found_model found = detail::required_model(asked, "generate", all, named);
+  const options o = with_tokenizer_of_run(asked, found);
   const model_folder& folder = found.folder;
   const token_text tokens = detail::token_text_of(p, o, folder);
   std::optional<detail::chat_prompts> chat;

@@ -65,6 +65,10 @@ public:
         ids_(ids),
         words_(ids ? nullptr : std::move(words)) {
     if (ids_ || words_) return;
+    if (o.data.tokenizer_type() == "NullTokenizer")
+      throw error(exit_code::usage,
+                  "the tokens of NullTokenizer are ids that stand for no text; give --ids, or what "
+                  "they are tokens of by --tokenizer-model");
     detail::require_tokenizer_of(o, characters_.has_value());
     if (!characters_)
       detail::require_byte_vocabulary(p, o,

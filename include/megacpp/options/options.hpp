@@ -130,7 +130,7 @@ struct data_flags {
             "the list is saved with the model as characters.json. The others are Megatron-LM's "
             "names: of --tokenizer-model, of --vocab-file, of a .tiktoken file, and of ids whose "
             "last "
-            "one ends a document")
+            "one ends a document. eval and generate take that of the state")
         .one_of("byte|char|HuggingFaceTokenizer|GPT2BPETokenizer|TikTokenizer|NullTokenizer")
         .shown_as(
             "that of --tokenizer-model or of the folder --load, else as --load was saved, else "

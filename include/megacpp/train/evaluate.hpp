@@ -7,6 +7,7 @@
 #include <megacpp/run/session.hpp>
 #include <megacpp/train/evaluation.hpp>
 #include <megacpp/train/open_data.hpp>
+#include <megacpp/train/saved_run.hpp>
 #include <megacpp/train/state.hpp>
 
 #include <algorithm>
@@ -74,13 +75,14 @@ inline json_output evaluation_json(const loss_sum& total) {
 /// each, with its name or the field "file", and one for all tokens together, with their number or
 /// the field "files". All files are opened before the first is read. `data`: of the ranks of a
 /// process the same.
-inline void run_evaluation(const program_view& p, const options& o, device& on,
+inline void run_evaluation(const program_view& p, const options& asked, device& on,
                            communicator& ranks = self::of_process(),
                            const opened_once<std::vector<run_data>>& data = {}) {
   agreement all_ranks(ranks);
   const std::string named = all_ranks.before_others();
-  const found_model found = detail::required_model(o, "eval", all_ranks, named);
+  const found_model found = detail::required_model(asked, "eval", all_ranks, named);
   const model_folder& folder = found.folder;
+  const options o = with_tokenizer_of_run(asked, found);
   const std::optional<character_set> characters = characters_of(folder, p);
   const auto opened = data([&] {
     return open_evaluation_data(p, o, folder.path(), characters,
