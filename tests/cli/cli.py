@@ -198,7 +198,7 @@ class Help(Case):
         self.refused(USAGE, "train", "--tp", "2", says="TP of megacpp_add_preset")
         self.refused(USAGE, "train", "--dtype", "bf16", says="the precision is compiled in")
         # No command is sent to a flag that it does not have.
-        hint = self.refused(USAGE, "eval", "--batch-size", "4", says="or the struct of megacpp_add_run")
+        hint = self.refused(USAGE, "export", "--batch-size", "4", says="or the struct of megacpp_add_run")
         self.assertNotIn("--global-batch-size", hint)
         self.refused(USAGE, "eval", "--num-epochs", "4", says="for train, a run is counted in steps: --train")
         self.refused(USAGE, "train", "-lr", "3", says="unknown flag -lr; did you mean --lr?")
@@ -604,6 +604,29 @@ class Training(Case):
                    check=DATA)
         self.assertEqual(done.stdout, b"")
         self.refused(USAGE, "train", "--config", config, says="--data-path takes one value, but is given")
+
+    def test_a_saved_model_is_measured_as_its_run_measured_it(self):
+        self.text.write_text(TEXT + TEXT[:4000].upper())  # so that not all windows are alike
+        metrics, split = self.folder / "metrics", ("--split", "60,40,0")
+        def told():  # noqa: E306
+            lines = [json.loads(line) for line in metrics.read_text().splitlines()]
+            return [line for line in lines if "validation_loss" in line]
+        model = self.saved("--global-batch-size", 8, "--eval-interval", 5, "--eval-iters", 3, *split, "--save-interval",
+                           10, "--metrics-jsonl", metrics, "--lr", "1e-2", steps=20)
+        for step in (10, 20):
+            of_run = next(line for line in told() if line["step"] == step)
+            seen = json.loads(run("eval", "--load", model / f"iter_{step:07}", "--data-path", self.text, *split,
+                                  "--eval-iters", 3, "--json").stdout)
+            self.assertEqual((seen["tokens"], of_run["validation_tokens"]), (3 * 8 * 32, 3 * 8 * 32))
+            self.assertAlmostEqual(seen["loss"], of_run["validation_loss"], 6)
+        whole = json.loads(run("eval", "--load", model, "--data-path", self.text, *split, "--json").stdout)
+        self.assertGreater(whole["tokens"], 3 * 8 * 32)
+        more = json.loads(run("eval", "--load", model, "--data-path", self.text, *split, "--eval-iters", 2,
+                              "--global-batch-size", 4, "--json").stdout)
+        self.assertEqual(more["tokens"], 2 * 4 * 32)
+        eval_ = ("eval", "--load", model, "--data-path", self.text)
+        self.refused(USAGE, *eval_, "--global-batch-size", 4, says="changes nothing without --eval-iters")
+        self.refused(USAGE, *eval_, "--eval-iters", 0, says="--eval-iters 0 would measure nothing")
 
     def test_global_batch_is_accumulated(self):
         metrics = self.folder / "metrics"
@@ -2336,6 +2359,26 @@ class IndexedSets(Case):
         self.assertEqual(newest(self.folder / "part").name, "iter_0000006")
         self.assertEqual(hashlib.sha256((newest(self.folder / "part") / "model.safetensors").read_bytes())
                          .hexdigest(), whole)
+
+    def test_saved_models_are_measured_as_their_runs_measured_them(self):
+        one, two = self.sets()
+        flags = ("--eval-iters", 2, "--eval-interval", 3, "--split", "50,50,0", "--global-batch-size", 8)
+        for name, data, more, steps in (("set", (one,), ("--save-interval", 6), (6, 8)),
+                                        ("blend", (0.3, one, 0.7, two), (), (8,)),
+                                        ("apart", (0.3, one, 0.7, two), ("--multiple-validation-sets",), (8,)),
+                                        ("best", (one,), ("--keep-best",), (8,))):
+            lines = self.result(*flags, *more, "--seed", 5, data=("--data-path", *data), name=name, steps=8)[1]
+            for step in steps:
+                told = [(line.get("set"), line["validation_tokens"], round(line["validation_loss"], 6)) for line in lines
+                        if "validation_loss" in line and line["step"] == step]
+                done = run("eval", "--load", self.folder / name / f"iter_{step:07}", "--data-path", *data, "--split",
+                           "50,50,0", "--eval-iters", 2, "--json")
+                seen = [json.loads(line) for line in done.stdout.splitlines()]
+                with self.subTest(name=name, step=step):
+                    self.assertEqual(len(told), 3 if name == "apart" else 1)
+                    for (of, tokens, loss), line in zip(told, seen):
+                        self.assertEqual((of, tokens), (line.get("file"), line["tokens"]))
+                        self.assertAlmostEqual(loss, line["loss"], 5)
 
     def test_the_tokenizer_of_a_run_need_not_be_named_again(self):
         # Its type decides which tokens are learned, and so what is measured.

@@ -206,10 +206,10 @@ struct training_flags {
     global_batch_size
         .is(0,
             "sequences in one optimizer step; a multiple of the compiled micro-batch, whose "
-            "gradients are accumulated")
+            "gradients are accumulated; for eval, of --eval-iters")
         .within(1, std::int64_t{1} << 31)
-        .shown_as("the micro-batch")
-        .of(command::train)
+        .shown_as("the micro-batch; for eval that of the state")
+        .of(command::train | command::eval)
         .resumes(on_resume::may_change);
     rampup_batch_size
         .is("",
@@ -265,10 +265,11 @@ struct training_flags {
     eval_iters
         .is(0,
             "global batches in one evaluation: of a text spread evenly over the part, of data sets "
-            "those behind the ones of the evaluation before; 0: no evaluation")
+            "those behind the ones of the evaluation before; 0: no evaluation. eval measures what "
+            "an evaluation of train did at the step of a state")
         .at_least(0)
         .shown_as("the whole part")
-        .of(command::train)
+        .of(command::train | command::eval)
         .resumes(on_resume::may_change);
     full_validation.is(false, "each evaluation is of the whole part, as without --eval-iters")
         .of(command::train)
@@ -277,7 +278,7 @@ struct training_flags {
         .is(false,
             "with --eval-iters: measure so much of each data set apart, by name; without, they "
             "always are")
-        .of(command::train)
+        .of(command::train | command::eval)
         .resumes(on_resume::may_change);
     sample_interval
         .is(0,

@@ -201,6 +201,12 @@ inline void refuse_idle_flags(command c, options& o) {
            {"json", "num-samples", "batch-size"},
            "changes nothing in a conversation, where --chat is given without a prompt");
   }
+  if (c == command::eval) {
+    refuse(!o.training.eval_iters.given(), {"global-batch-size", "multiple-validation-sets"},
+           "changes nothing without --eval-iters");
+    refuse(o.training.eval_iters.given() && o.training.eval_iters() == 0, {"eval-iters"},
+           "0 would measure nothing");
+  }
   if (overlaps(c, command::train | command::eval))
     refuse(o.data.data_type() != "chat", {"chat-loss"}, "changes nothing without --data-type chat");
   if (c == command::generate)

@@ -73,8 +73,8 @@ inline json_output evaluation_json(const loss_sum& total) {
 /// `eval`: one line, or with --json one object {"loss": nats a token, "tokens": number of
 /// predictions, "perplexity": exp(loss), "bits_per_token": loss / ln 2}. Of several files one for
 /// each, with its name or the field "file", and one for all tokens together, with their number or
-/// the field "files". All files are opened before the first is read. `data`: of the ranks of a
-/// process the same.
+/// the field "files". With --eval-iters of what an evaluation of `train` takes. All files are
+/// opened before the first is read. `data`: of the ranks of a process the same.
 inline void run_evaluation(const program_view& p, const options& asked, device& on,
                            communicator& ranks = self::of_process(),
                            const opened_once<std::vector<run_data>>& data = {}) {
@@ -83,12 +83,14 @@ inline void run_evaluation(const program_view& p, const options& asked, device& 
   const found_model found = detail::required_model(asked, "eval", all_ranks, named);
   const model_folder& folder = found.folder;
   const options o = with_tokenizer_of_run(asked, found);
+  const detail::measured_share share = measured_share_of(p, o, found);
   const std::optional<character_set> characters = characters_of(folder, p);
   const auto opened = data([&] {
-    return open_evaluation_data(p, o, folder.path(), characters,
-                                detail::reading_threads(on, ranks));
+    return open_evaluation_data(p, o, folder.path(), characters, detail::reading_threads(on, ranks),
+                                share);
   });
-  const std::size_t files = opened->size();
+  std::size_t files = 0;
+  for (const run_data& d : *opened) files += d.validation.size();
   all_ranks.after_first(name_of(found));
   detail::require_same_model(all_ranks, folder);
   for (const run_data& d : *opened)
@@ -111,15 +113,16 @@ inline void run_evaluation(const program_view& p, const options& asked, device& 
     print(json_line(of));
   };
   loss_sum all;
-  for (const run_data& d : *opened) {
-    evaluation e(s, p, d.validation[0], ranks);
-    const loss_sum total = *e.run(e.samples());
-    if (const std::string file = d.written ? d.written() : ""; !file.empty())
-      throw error(exit_code::data,
-                  fmt::format("{} was written to while it was measured; measure it again", file));
-    tell(total, d.name, {{"file", d.name}});
-    all.sum += total.sum, all.count += total.count;
-  }
+  for (const run_data& d : *opened)
+    for (const measured_set& set : d.validation) {
+      evaluation e(s, p, set, ranks);
+      const loss_sum total = *e.run(share.each > 0 ? share.each : e.samples(), share.number);
+      if (const std::string file = d.written ? d.written() : ""; !file.empty())
+        throw error(exit_code::data,
+                    fmt::format("{} was written to while it was measured; measure it again", file));
+      tell(total, set.name, {{"file", set.name}});
+      all.sum += total.sum, all.count += total.count;
+    }
   if (files > 1) tell(all, fmt::format("all {} files", files), {{"files", files}});
 }
 
