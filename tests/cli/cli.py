@@ -305,7 +305,7 @@ class Help(Case):
                      "--tokenizer-type", "byte", says="--ids")
         self.refused(USAGE, "eval", "--load", self.folder, *ids, "--tokenizer-type", "byte",
                      says="need no tokenizer")
-        for flag in (("--json",), ("--num-samples", 2), ("--batch-size", 2)):
+        for flag in (("--json",), ("--num-samples", 2), ("--batch-size", 2), ("--logprobs",)):
             self.refused(USAGE, "generate", "--load", self.folder, "--chat", *flag,
                          says=f": {flag[0]} changes nothing in a conversation")
         for greedy in (("--greedy",), ("--temperature", 0)):
@@ -3012,6 +3012,31 @@ class Generation(Case):
             self.refused(USAGE, "generate", "--load", self.model, *greedy, "--config", config,
                          says="--num-samples is 2, but the likeliest token is always taken")
         self.refused(USAGE, "generate", "--load", self.model, "--num-samples", 0, says="--num-samples")
+
+    def test_log_probabilities(self):
+        # The loss of a text is the mean of its tokens' log probabilities, however they were drawn.
+        drawn = ("--prompt", 55, "--ids", "--max-new-tokens", 32, "--temperature", 0.8, "--top-k", 9, "--seed", 2)
+        line = json.loads(self.generate(*drawn, "--json", "--logprobs").stdout)
+        plain = json.loads(self.generate(*drawn, "--json").stdout)
+        self.assertEqual({k: v for k, v in line.items() if k != "logprobs"}, plain)
+        (self.folder / "written").write_bytes(bytes([55, *line["tokens"]]))
+        seen = json.loads(run("eval", "--load", self.model, "--data-path", self.folder / "written", "--json").stdout)
+        self.assertEqual((seen["tokens"], len(line["logprobs"])), (32, 32))
+        self.assertAlmostEqual(-sum(line["logprobs"]) / 32, seen["loss"], 5)
+        # They are told as lines, too, behind each text.
+        prompts = ("--prompt", "12 green", "--prompt", "7", "--max-new-tokens", 3, "--logprobs")
+        texts = [json.loads(line) for line in self.generate(*prompts, "--json").stdout.splitlines()]
+        parts = self.generate(*prompts).stdout.decode().split("\n---------------\n")
+        one = self.generate(*prompts[:2], *prompts[4:]).stdout.decode()
+        self.assertEqual(one, parts[0] + "\n")
+        for text, part in zip(texts, parts):
+            lines = part.removesuffix("\n").split("\n")
+            self.assertEqual(lines[:2], [text["text"], "   logprob    token  text"])
+            self.assertEqual(lines[2:-1], [f"{p:10.4f} {t:8}  {json.dumps(chr(t))}"
+                                           for p, t in zip(text["logprobs"], text["tokens"])])
+            mean = sum(text["logprobs"]) / 3
+            self.assertEqual(lines[-1], f"{3 * mean:10.4f} in all, {mean:.4f} a token, "
+                                        f"perplexity {math.exp(-mean):.4f}")
 
     def test_stops(self):
         def tokens(*flags):

@@ -384,7 +384,7 @@ struct sampling_flags {
                            (texts_flag, stop_tokens), (texts_flag, stop), (switch_flag, ignore_eos),
                            (switch_flag, greedy), (real_flag, temperature), (whole_flag, top_k),
                            (real_flag, top_p), (text_flag, overflow), (whole_flag, batch_size),
-                           (switch_flag, use_cache));
+                           (switch_flag, use_cache), (switch_flag, logprobs));
   sampling_flags() {
     prompt
         .is({},
@@ -453,6 +453,11 @@ struct sampling_flags {
         .is(true,
             "keep the keys and values of earlier tokens; false computes the whole text again "
             "for every token, which writes the same and is slow")
+        .of(command::generate);
+    logprobs
+        .is(false,
+            "tell of each token that is written the natural logarithm of the probability that the "
+            "model gives it: over its whole vocabulary, before --temperature, --top-k and --top-p")
         .of(command::generate);
   }
 };

@@ -198,7 +198,7 @@ inline void refuse_idle_flags(command c, options& o) {
   if (c == command::generate) {
     refuse(o.sampling.chat(), {"ids"}, "and --chat contradict each other: answers are texts");
     refuse(o.sampling.chat() && !o.sampling.prompt.given() && !o.sampling.prompts_file.given(),
-           {"json", "num-samples", "batch-size"},
+           {"json", "num-samples", "batch-size", "logprobs"},
            "changes nothing in a conversation, where --chat is given without a prompt");
   }
   if (c == command::eval) {
