@@ -466,8 +466,8 @@ struct report_flags {
   BOOST_HANA_DEFINE_STRUCT(report_flags, (whole_flag, log_interval), (text_flag, metrics_jsonl),
                            (text_flag, loss_curve), (switch_flag, profile), (text_flag, trace),
                            (whole_flag, profile_step_start), (whole_flag, profile_step_end),
-                           (text_flag, pictures), (switch_flag, bench_json), (whole_flag, warmup),
-                           (switch_flag, json));
+                           (text_flag, pictures), (switch_flag, graphs), (switch_flag, bench_json),
+                           (whole_flag, warmup), (switch_flag, json));
   report_flags() {
     log_interval
         .is(100,
@@ -506,6 +506,12 @@ struct report_flags {
         .is("",
             "folder for SVG pictures of the layout's ranks and of its pipeline's schedule, instead "
             "of the description")
+        .of(command::describe);
+    graphs
+        .is(false,
+            "list the parameters, each collective with its line of the model, and the graph of "
+            "each "
+            "part after each pass, instead of what there is to know at a glance")
         .of(command::describe);
     bench_json
         .is(false,

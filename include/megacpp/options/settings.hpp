@@ -201,6 +201,12 @@ inline void refuse_idle_flags(command c, options& o) {
            {"json", "num-samples", "batch-size", "logprobs"},
            "changes nothing in a conversation, where --chat is given without a prompt");
   }
+  if (c == command::describe) {
+    refuse(o.report.json(), {"graphs"}, "changes nothing beside --json, which has the graphs, too");
+    refuse(o.report.pictures.given(), {"graphs"}, "changes nothing beside --pictures");
+    refuse(o.report.graphs(), {"threads", "product-type"},
+           "changes nothing beside --graphs, which computes nothing");
+  }
   if (c == command::eval) {
     refuse(!o.training.eval_iters.given(), {"global-batch-size", "multiple-validation-sets"},
            "changes nothing without --eval-iters");
