@@ -502,7 +502,7 @@ class Data(Case):
 
 class Training(Case):
     def test_learns_and_evaluates(self):
-        metrics, curve = self.folder / "metrics", self.folder / "curve.svg"
+        metrics, curve, begin = self.folder / "metrics", self.folder / "curve.svg", time.time()
         model = self.saved("--lr", "1e-2", "--metrics-jsonl", metrics, "--loss-curve", curve,
                            "--split", "90,10,0", "--eval-interval", 20, "--log-interval", 10,
                            steps=60)
@@ -515,6 +515,13 @@ class Training(Case):
         self.assertLess(checks[-1]["validation_loss"], 3.2)
         self.assertAlmostEqual(checks[-1]["perplexity"], math.exp(checks[-1]["validation_loss"]))
         self.assertEqual(steps[0]["tokens"], 128)
+        self.assertEqual([line["consumed_tokens"] for line in steps], [128 * n for n in range(1, 61)])
+        for line in steps:
+            self.assertAlmostEqual(line["tokens_per_s"] * line["step_ms"] / 1e3, 128, 6)
+            self.assertIsNone(line["mfu"])
+        times = [line["time"] for line in lines]
+        self.assertEqual(times, sorted(times))
+        self.assertTrue(begin - 1e-3 <= times[0] and times[-1] <= time.time())
         self.assertEqual(xml.dom.minidom.parse(str(curve)).documentElement.tagName, "svg")
 
         result = json.loads(run("eval", "--load", model, "--data-path", self.text, "--split",
@@ -567,8 +574,21 @@ class Training(Case):
         self.refused(USAGE, "train", "--data-path", self.text, "--sample-interval", 1, "--sample-prompt",
                      "x" * 33, says="33 tokens, but tiny_gpt has 32 positions")
 
+    def test_the_share_of_a_stated_peak(self):
+        metrics = self.folder / "metrics"
+        # 6 N a token, and of attention 2 products forward and 4 backward, each of S (S + 1) / 2 pairs: of
+        # two micro-batches of 4 sequences.
+        needed = 6 * 256 * (128 * 32 + 2 * (4 * 32 * 32 + 2 * 32 * 64)) + 6 * 2 * 8 * 2 * (32 * 33 // 2) * 32
+        said = self.train("--global-batch-size", 8, "--peak-tflops", 0.001, "--metrics-jsonl", metrics, steps=3)
+        for line in map(json.loads, metrics.read_text().splitlines()):
+            if "mfu" in line:
+                self.assertAlmostEqual(line["mfu"] * 1e9 * line["step_ms"] / 1e3 / needed, 1, 6)
+        self.assertRegex(said.stdout.decode(), r"step 3/3 \| .* tokens/s \| [0-9.]+ ms/step \| MFU [0-9.]+% \|")
+        self.refused(USAGE, "train", "--mock-data", "--peak-tflops", 0, says="--peak-tflops ")
+
     def test_progress_lines_have_the_loss_that_collectors_search(self):
         out = self.train("--log-interval", 2).stdout.decode()
+        self.assertRegex(out, r" tokens/s \| [0-9.]+ ms/step \| ")
         self.assertRegex(out, r"step 2/8 \| loss: \d+\.\d{4} \| lr: ")
         self.assertRegex(out, r"step 8/8 \| validation loss: \d+\.\d{4} \| perplexity: ")
 

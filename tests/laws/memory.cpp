@@ -540,6 +540,28 @@ BOOST_AUTO_TEST_CASE(stages_share_the_work_of_the_whole_model) {
   BOOST_TEST(sum <= whole.update.flops + 100);
 }
 
+// A model needs 2 products forward and 4 backward of each weight and token, and of each pair
+// of attention's, however it is cut, and whatever is computed again.
+BOOST_AUTO_TEST_CASE(what_a_model_needs_depends_on_no_layout) {
+  gpt m = small_gpt;
+  m.layers = 4, m.tied = false;
+  const std::int64_t tokens = 4 * 128, h = m.hidden,
+                     weights = m.layers * (4 * h * h + 2 * h * m.ffn) + h * m.vocabulary,
+                     pairs = std::int64_t{4} * m.layers * (128 * 129 / 2),
+                     needed = 6 * tokens * weights + 6 * 2 * pairs * h;
+  const auto of = [&](layout l, recompute again = recompute::none) {
+    const interpreted_program<gpt> p(m, {.ranks = l, .batch = {4, 128}, .again = again}, "p");
+    std::int64_t flops = 0; // of all ranks
+    for (int stage = 0; stage < l.pp; ++stage)
+      flops += l.tp * l.cp * model_flops(p.view(), 3, stage);
+    return flops;
+  };
+  BOOST_TEST(of({}) == 3 * needed);
+  BOOST_TEST(of({}, recompute::full) == 3 * needed);
+  BOOST_TEST(of({.pp = 2}, recompute::selective) == 3 * needed);
+  BOOST_TEST(of({.tp = 2}) == 3 * needed);
+}
+
 // Over axes of one rank there are no collectives. Over others all gradients of a group are reduced at
 // once, every element of the store, and so are the three totals.
 BOOST_AUTO_TEST_CASE(collectives_are_those_of_axes_with_ranks) {

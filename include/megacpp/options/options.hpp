@@ -467,7 +467,7 @@ struct report_flags {
                            (text_flag, loss_curve), (switch_flag, profile), (text_flag, trace),
                            (whole_flag, profile_step_start), (whole_flag, profile_step_end),
                            (text_flag, pictures), (switch_flag, graphs), (switch_flag, bench_json),
-                           (whole_flag, warmup), (switch_flag, json));
+                           (whole_flag, warmup), (real_flag, peak_tflops), (switch_flag, json));
   report_flags() {
     log_interval
         .is(100,
@@ -521,6 +521,14 @@ struct report_flags {
         .resumes(on_resume::unsaved);
     warmup.is(20, "steps that --bench-json leaves out")
         .at_least(0)
+        .of(command::train)
+        .resumes(on_resume::unsaved);
+    peak_tflops
+        .is(0,
+            "highest speed of what one rank computes on, in 10^12 floating-point operations a "
+            "second: the share of it that the model needs (MFU) is told with the progress")
+        .above(0, 1e9)
+        .shown_as("no MFU is told")
         .of(command::train)
         .resumes(on_resume::unsaved);
     json.is(false,

@@ -548,6 +548,7 @@ private:
     at_.samples += batch;
     ++taken_;
     if (r.learned > 0) losses_.history.add(at_.step, r.loss);
+    r.consumed_tokens = at_.samples * p_.numbers.batch.sequence;
     to_come_ -= batch;
     const auto steps = [&](std::int64_t samples) {
       return static_cast<double>(samples) / static_cast<double>(set_.batches.last);
