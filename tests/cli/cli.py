@@ -589,6 +589,7 @@ class Training(Case):
     def test_progress_lines_have_the_loss_that_collectors_search(self):
         out = self.train("--log-interval", 2).stdout.decode()
         self.assertRegex(out, r" tokens/s \| [0-9.]+ ms/step \| ")
+        self.assertNotIn("losses are means", out)
         self.assertRegex(out, r"step 2/8 \| loss: \d+\.\d{4} \| lr: ")
         self.assertRegex(out, r"step 8/8 \| validation loss: \d+\.\d{4} \| perplexity: ")
 
@@ -2221,7 +2222,7 @@ class IndexedSets(Case):
         padded = self.written("padded", [[40, 41, 42] * 40 + [self.END], [self.END] * 2000, [50, 51] * 60 + [self.END]])
         flags = ("--eod-mask-loss", "--tokenizer-type", "NullTokenizer")
         data = ("--data-path", padded, "--split", "1,0,0", *flags)
-        every = ("--save-interval", 1, "--keep-latest-k", 0, "--weight-decay", 0.1, "--lr", "1e-2")
+        every = ("--save-interval", 1, "--keep-latest-k", 0, "--log-interval", 1, "--weight-decay", 0.1, "--lr", "1e-2")
         _, lines, told = self.result(*every, data=data, name="whole", steps=16)
         empty = [line["step"] for line in lines if line["loss"] is None]
         self.assertTrue(4 <= len(empty) <= 12, empty)
@@ -2230,6 +2231,11 @@ class IndexedSets(Case):
                              (line["step"] in empty, line["step"] in empty, 4 * 32))
             self.assertLessEqual(line["product_ceiling_share"] or 0, 1)
         self.assertRegex(told, r"step 1/16 \| .* tokens/s, \S+ learned")
+        self.assertEqual(told.count("losses are means over the tokens that are learned, which are all but what follows "
+                                    "the end of a document (--eod-mask-loss)\n"), 1)
+        some = next(line for line in lines if 0 < line["learned_tokens"] < 128)
+        self.assertIn(f"step {some['step']}/16 | loss: {some['loss']:.4f} (mean of {some['learned_tokens']} of 128 tokens) "
+                      "| lr: ", told)
         self.assertEqual(told.count("has no token to learn: it is counted"), 1)
         self.assertIn(f", {len(empty)} of which had no token to learn\n", told)
 
@@ -2540,6 +2546,12 @@ class IndexedSets(Case):
         for flag in ("--reset-position-ids", "--eod-mask-loss"):
             lines = self.result(flag, "--tokenizer-type", "NullTokenizer", data=data, name=flag)[1]
             self.assertNotEqual(lines[0]["loss"], plain[0]["loss"])
+        said = run("eval", "--load", self.folder / "plain", "--data-path", one, "--eod-mask-loss", "--tokenizer-type",
+                   "NullTokenizer").stdout.decode()
+        self.assertRegex(said, r" \d+ tokens, which are all but what follows the end of a document \(--eod-mask-loss\)\n$")
+        said = self.result("--eod-mask-loss", "--tokenizer-type", "NullTokenizer", data=("--data-path", one, "--split",
+                           "80,20,0"), name="told", steps=1)[2]
+        self.assertRegex(said, r"\| validation loss: .* \| \d+ tokens that are learned\n")
         ends = sum(d.count(self.END) for d in self.documents(1))
         seen = [json.loads(run("eval", "--load", self.folder / "plain", "--data-path", one, "--json", *more).stdout)
                 for more in ((), ("--eod-mask-loss", "--tokenizer-type", "NullTokenizer"))]

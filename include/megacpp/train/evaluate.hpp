@@ -51,13 +51,14 @@ inline found_model required_model(const options& o, const char* command, const a
   return std::move(*found);
 }
 
-/// `loss: 1.2345 nats per token | ...`.
-inline std::string evaluation_text(const loss_sum& total) {
+/// `loss: 1.2345 nats per token | ...`. `unlearned`: the tokens that are not counted.
+inline std::string evaluation_text(const loss_sum& total, std::string_view unlearned) {
   const double loss = total.mean();
   return fmt::format(
       "loss: {:.4f} nats per token | perplexity: {:.4f} | {:.4f} bits per token | "
-      "{:.0f} tokens",
-      loss, perplexity(loss), loss / std::numbers::ln2, total.count);
+      "{:.0f} tokens{}{}",
+      loss, perplexity(loss), loss / std::numbers::ln2, total.count,
+      unlearned.empty() ? "" : ", which are all but ", unlearned);
 }
 /// The same as fields; a perplexity that double cannot hold is null.
 inline json_output evaluation_json(const loss_sum& total) {
@@ -107,7 +108,7 @@ inline void run_evaluation(const program_view& p, const options& asked, device& 
     if (!all_ranks.first()) return;
     if (!o.report.json())
       return print_line((files > 1 ? fmt::format("{}: ", name) : "") +
-                        detail::evaluation_text(total));
+                        detail::evaluation_text(total, opened->front().unlearned));
     if (files == 1) of = json_output::object();
     of.update(detail::evaluation_json(total));
     print(json_line(of));

@@ -89,6 +89,14 @@ public:
     if (tells_) progress_.note(line);
   }
 
+  /// Tells over which tokens losses are means, where `what` is not learned; "" is nothing.
+  void tell_unlearned(std::string_view what) {
+    if (what.empty()) return;
+    masked_ = true;
+    note(fmt::format("losses are means over the tokens that are learned, which are all but {}",
+                     what));
+  }
+
   /// What times the nodes of the next step. The first step prepares much that others find.
   step_clock* clock() { return tells_ && o_.report.profile() && steps_ > 0 ? &profile_ : nullptr; }
 
@@ -173,9 +181,9 @@ public:
           fmt::format("step {}/{} | no validation loss: none of the samples of this "
                       "evaluation has a token to learn",
                       step, set_.steps));
-    note(bounded_text<160>().append(
-        "step {}/{} | validation loss: {:.4f} | perplexity: {:.3f} | {:.0f} tokens", step,
-        set_.steps, loss, perplexity(loss), tokens));
+    note(bounded_text<192>().append(
+        "step {}/{} | validation loss: {:.4f} | perplexity: {:.3f} | {:.0f} {}", step, set_.steps,
+        loss, perplexity(loss), tokens, tokens_text()));
     if (metrics_ && (steps_ > 0 || (!again && step < set_.steps)))
       metrics_->write({{"step", step},
                        {"validation_loss", loss},
@@ -190,8 +198,8 @@ public:
           fmt::format("step {}/{} | no validation loss of {}: none of its samples in this "
                       "evaluation has a token to learn",
                       step, set_.steps, name));
-    note(fmt::format("step {}/{} | validation loss of {}: {:.4f} | {:.0f} tokens", step, set_.steps,
-                     name, total.mean(), total.count));
+    note(fmt::format("step {}/{} | validation loss of {}: {:.4f} | {:.0f} {}", step, set_.steps,
+                     name, total.mean(), total.count, tokens_text()));
     if (metrics_)
       metrics_->write({{"step", step},
                        {"set", std::string_view(name)},
@@ -200,8 +208,8 @@ public:
                        time_of_line()});
   }
   void test_of(const std::string& name, std::int64_t step, const loss_sum& total) {
-    note(fmt::format("step {}/{} | test loss of {}: {:.4f} | {:.0f} tokens", step, set_.steps, name,
-                     total.mean(), total.count));
+    note(fmt::format("step {}/{} | test loss of {}: {:.4f} | {:.0f} {}", step, set_.steps, name,
+                     total.mean(), total.count, tokens_text()));
     if (metrics_)
       metrics_->write({{"step", step},
                        {"set", std::string_view(name)},
@@ -210,8 +218,8 @@ public:
                        time_of_line()});
   }
   void test(std::int64_t step, const loss_sum& total) {
-    note(fmt::format("step {}/{} | test loss: {:.4f} | {:.0f} tokens", step, set_.steps,
-                     total.mean(), total.count));
+    note(fmt::format("step {}/{} | test loss: {:.4f} | {:.0f} {}", step, set_.steps, total.mean(),
+                     total.count, tokens_text()));
     if (metrics_)
       metrics_->write({{"step", step},
                        {"test_loss", total.mean()},
@@ -292,6 +300,7 @@ public:
 
 private:
   static metric time_of_line() { return {"time", wall_seconds()}; }
+  const char* tokens_text() const { return masked_ ? "tokens that are learned" : "tokens"; }
 
   /// Operations that the model needs of one rank in a step: a mean, for stages have more or less.
   double needed_flops() const {
@@ -392,6 +401,7 @@ private:
   static constexpr double seconds_between = 30; ///< of measurements of the ceiling
   double flops_ = 0;        ///< that a rank of the first stage computes in a whole step
   double needed_flops_ = 0; ///< that the model needs of one rank
+  bool masked_ = false;     ///< some tokens are not learned
   std::optional<product_speed> speed_;
   speed_ceiling ceiling_;
   double measured_at_ = 0;

@@ -97,6 +97,15 @@ inline ends_of_run ends_of(const program_view& p, const options& o, const std::s
   return read;
 }
 
+/// Names the tokens of data sets that are not learned, and count in no loss; "" is none.
+inline std::string unlearned_of(const document_ends& ends) {
+  std::string what =
+      ends.eod_mask_loss ? "what follows the end of a document (--eod-mask-loss)" : "";
+  if (ends.pad && ends.pad != ends.eod)
+    what += fmt::format("{}padding (the pad_token of the tokenizer)", what.empty() ? "" : " and ");
+  return what;
+}
+
 /// Opens each set once, however often it is named.
 class opened_sets {
 public:
@@ -347,6 +356,7 @@ inline run_data open_sets(const program_view& p, const options& o, const trainin
   data.summary = fmt::format("{} samples of {} tokens to train on, {} to validate",
                              data.training->size(), request.sequence, validated);
   data.summary += of_run.note;
+  data.unlearned = unlearned_of(ends);
   if (ends.reset_position_ids || ends.reset_attention_mask || ends.eod_mask_loss)
     data.summary += note_of_ends(of_training, ends, d);
   data.identity = [open, name = data.name, weights = trained.weights, training = data.training] {
@@ -381,6 +391,7 @@ inline run_data measure_blend(const program_view& p, const options& o, const ble
   data.name = b.prefixes.size() == 1
                   ? b.prefixes[0]
                   : fmt::format("{} and {} more", b.prefixes[0], b.prefixes.size() - 1);
+  data.unlearned = unlearned_of(ends);
   data.validation = measured_sets(part, data_part::validation, share,
                                   {.sequence = p.numbers.batch.sequence, .seed = share.seed}, ends,
                                   index_cache(o.data.data_cache_path()), data.name);

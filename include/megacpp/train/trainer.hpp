@@ -424,6 +424,7 @@ private:
     if (!all_.first()) return;
     reports_.introduce(session_->planned().total(), ranks_of(ranks_.ranks()));
     reports_.note(fmt::format("{}: {}", data_->name, data_->summary));
+    reports_.tell_unlearned(data_->unlearned);
     if (data_->validation.empty() && !o_.training.eval_iters.given() && !o_.data.mock_data())
       reports_.note("nothing is evaluated: " + detail::nothing_to_validate(o_));
     if (!root_) reports_.note("nothing will be saved: --save FOLDER keeps what is learned");
