@@ -47,11 +47,11 @@ TEXT = "".join(f"{n} green bottles hanging on the wall, and if {n % 7} should fa
 
 def run(*arguments, check=0, **options):
     """Runs the program; a `check` of None accepts any exit code."""
-    done = subprocess.run([PROGRAM, *map(str, arguments)], stdin=subprocess.DEVNULL,
-                          capture_output=True, timeout=240, **options)
+    done = subprocess.run([PROGRAM, *map(str, arguments)], timeout=240,
+                          **{"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options})
     if check is not None and done.returncode != check:
         raise AssertionError(f"{arguments}: exit code {done.returncode}, not {check}\n"
-                             f"{done.stdout.decode()}\n{done.stderr.decode()}")
+                             f"{(done.stdout or b'').decode()}\n{done.stderr.decode()}")
     return done
 
 
@@ -198,7 +198,7 @@ class Help(Case):
         self.refused(USAGE, "train", "--tp", "2", says="TP of megacpp_add_preset")
         self.refused(USAGE, "train", "--dtype", "bf16", says="the precision is compiled in")
         # No command is sent to a flag that it does not have.
-        hint = self.refused(USAGE, "eval", "--batch-size", "4", says="or the struct of megacpp_add_run")
+        hint = self.refused(USAGE, "export", "--batch-size", "4", says="or the struct of megacpp_add_run")
         self.assertNotIn("--global-batch-size", hint)
         self.refused(USAGE, "eval", "--num-epochs", "4", says="for train, a run is counted in steps: --train")
         self.refused(USAGE, "train", "-lr", "3", says="unknown flag -lr; did you mean --lr?")
@@ -305,7 +305,7 @@ class Help(Case):
                      "--tokenizer-type", "byte", says="--ids")
         self.refused(USAGE, "eval", "--load", self.folder, *ids, "--tokenizer-type", "byte",
                      says="need no tokenizer")
-        for flag in (("--json",), ("--num-samples", 2), ("--batch-size", 2)):
+        for flag in (("--json",), ("--num-samples", 2), ("--batch-size", 2), ("--logprobs",)):
             self.refused(USAGE, "generate", "--load", self.folder, "--chat", *flag,
                          says=f": {flag[0]} changes nothing in a conversation")
         for greedy in (("--greedy",), ("--temperature", 0)):
@@ -502,7 +502,7 @@ class Data(Case):
 
 class Training(Case):
     def test_learns_and_evaluates(self):
-        metrics, curve = self.folder / "metrics", self.folder / "curve.svg"
+        metrics, curve, begin = self.folder / "metrics", self.folder / "curve.svg", time.time()
         model = self.saved("--lr", "1e-2", "--metrics-jsonl", metrics, "--loss-curve", curve,
                            "--split", "90,10,0", "--eval-interval", 20, "--log-interval", 10,
                            steps=60)
@@ -515,6 +515,13 @@ class Training(Case):
         self.assertLess(checks[-1]["validation_loss"], 3.2)
         self.assertAlmostEqual(checks[-1]["perplexity"], math.exp(checks[-1]["validation_loss"]))
         self.assertEqual(steps[0]["tokens"], 128)
+        self.assertEqual([line["consumed_tokens"] for line in steps], [128 * n for n in range(1, 61)])
+        for line in steps:
+            self.assertAlmostEqual(line["tokens_per_s"] * line["step_ms"] / 1e3, 128, 6)
+            self.assertIsNone(line["mfu"])
+        times = [line["time"] for line in lines]
+        self.assertEqual(times, sorted(times))
+        self.assertTrue(begin - 1e-3 <= times[0] and times[-1] <= time.time())
         self.assertEqual(xml.dom.minidom.parse(str(curve)).documentElement.tagName, "svg")
 
         result = json.loads(run("eval", "--load", model, "--data-path", self.text, "--split",
@@ -567,8 +574,22 @@ class Training(Case):
         self.refused(USAGE, "train", "--data-path", self.text, "--sample-interval", 1, "--sample-prompt",
                      "x" * 33, says="33 tokens, but tiny_gpt has 32 positions")
 
+    def test_the_share_of_a_stated_peak(self):
+        metrics = self.folder / "metrics"
+        # 6 N a token, and of attention 2 products forward and 4 backward, each of S (S + 1) / 2 pairs: of
+        # two micro-batches of 4 sequences.
+        needed = 6 * 256 * (128 * 32 + 2 * (4 * 32 * 32 + 2 * 32 * 64)) + 6 * 2 * 8 * 2 * (32 * 33 // 2) * 32
+        said = self.train("--global-batch-size", 8, "--peak-tflops", 0.001, "--metrics-jsonl", metrics, steps=3)
+        for line in map(json.loads, metrics.read_text().splitlines()):
+            if "mfu" in line:
+                self.assertAlmostEqual(line["mfu"] * 1e9 * line["step_ms"] / 1e3 / needed, 1, 6)
+        self.assertRegex(said.stdout.decode(), r"step 3/3 \| .* tokens/s \| [0-9.]+ ms/step \| MFU [0-9.]+% \|")
+        self.refused(USAGE, "train", "--mock-data", "--peak-tflops", 0, says="--peak-tflops ")
+
     def test_progress_lines_have_the_loss_that_collectors_search(self):
         out = self.train("--log-interval", 2).stdout.decode()
+        self.assertRegex(out, r" tokens/s \| [0-9.]+ ms/step \| ")
+        self.assertNotIn("losses are means", out)
         self.assertRegex(out, r"step 2/8 \| loss: \d+\.\d{4} \| lr: ")
         self.assertRegex(out, r"step 8/8 \| validation loss: \d+\.\d{4} \| perplexity: ")
 
@@ -604,6 +625,29 @@ class Training(Case):
                    check=DATA)
         self.assertEqual(done.stdout, b"")
         self.refused(USAGE, "train", "--config", config, says="--data-path takes one value, but is given")
+
+    def test_a_saved_model_is_measured_as_its_run_measured_it(self):
+        self.text.write_text(TEXT + TEXT[:4000].upper())  # so that not all windows are alike
+        metrics, split = self.folder / "metrics", ("--split", "60,40,0")
+        def told():  # noqa: E306
+            lines = [json.loads(line) for line in metrics.read_text().splitlines()]
+            return [line for line in lines if "validation_loss" in line]
+        model = self.saved("--global-batch-size", 8, "--eval-interval", 5, "--eval-iters", 3, *split, "--save-interval",
+                           10, "--metrics-jsonl", metrics, "--lr", "1e-2", steps=20)
+        for step in (10, 20):
+            of_run = next(line for line in told() if line["step"] == step)
+            seen = json.loads(run("eval", "--load", model / f"iter_{step:07}", "--data-path", self.text, *split,
+                                  "--eval-iters", 3, "--json").stdout)
+            self.assertEqual((seen["tokens"], of_run["validation_tokens"]), (3 * 8 * 32, 3 * 8 * 32))
+            self.assertAlmostEqual(seen["loss"], of_run["validation_loss"], 6)
+        whole = json.loads(run("eval", "--load", model, "--data-path", self.text, *split, "--json").stdout)
+        self.assertGreater(whole["tokens"], 3 * 8 * 32)
+        more = json.loads(run("eval", "--load", model, "--data-path", self.text, *split, "--eval-iters", 2,
+                              "--global-batch-size", 4, "--json").stdout)
+        self.assertEqual(more["tokens"], 2 * 4 * 32)
+        eval_ = ("eval", "--load", model, "--data-path", self.text)
+        self.refused(USAGE, *eval_, "--global-batch-size", 4, says="changes nothing without --eval-iters")
+        self.refused(USAGE, *eval_, "--eval-iters", 0, says="--eval-iters 0 would measure nothing")
 
     def test_global_batch_is_accumulated(self):
         metrics = self.folder / "metrics"
@@ -1277,13 +1321,27 @@ class Output(Case):
                                       stderr=subprocess.PIPE, timeout=240)
                 os.close(writing)
                 self.assertEqual(done.returncode, OUTPUT)
-                self.assertIn(b"Broken pipe", done.stderr)
+                self.assertIn(b"Broken pipe, since whoever read it has closed it", done.stderr)
+                self.assertNotIn(b"space", done.stderr)
                 self.assertEqual(done.stderr.count(b"\n"), 1)
+
+    def test_a_run_outlives_whoever_reads_its_lines(self):
+        root, whole = self.folder / "root", self.folder / "whole"
+        for steps in (20, 30):  # a new run, and one that goes on with lines about its flags
+            reading, writing = os.pipe()
+            os.close(reading)
+            errors = self.train("--load", root, "--save", root, "--lr", 1 / steps, "--threads", 1, steps=steps,
+                                check=OUTPUT, stdout=writing).stderr.decode()
+            os.close(writing)
+            self.assertRegex(errors, "^[^\n]*: cannot write the standard output: Broken pipe, since whoever read it "
+                             f"has closed it; the run went on to its end; {root} holds the state of step {steps}\n$")
+            self.train("--load", whole, "--save", whole, "--lr", 1 / steps, "--threads", 1, steps=steps)
+            self.assertEqual(contents(newest(root))["model.safetensors"], contents(newest(whole))["model.safetensors"])
 
     def test_output_that_does_not_block(self):
         model = self.saved()
         long = ("generate", "--load", model, "--max-new-tokens", 1200, "--seed", 1, "--json")
-        for command in (("describe",), ("describe", "--json"), ("train", "--help"), long):
+        for command in (("describe", "--graphs"), ("describe", "--json"), ("train", "--help"), long):
             with self.subTest(command=command):
                 reader, writer = os.pipe()
                 fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)
@@ -2164,7 +2222,7 @@ class IndexedSets(Case):
         padded = self.written("padded", [[40, 41, 42] * 40 + [self.END], [self.END] * 2000, [50, 51] * 60 + [self.END]])
         flags = ("--eod-mask-loss", "--tokenizer-type", "NullTokenizer")
         data = ("--data-path", padded, "--split", "1,0,0", *flags)
-        every = ("--save-interval", 1, "--keep-latest-k", 0, "--weight-decay", 0.1, "--lr", "1e-2")
+        every = ("--save-interval", 1, "--keep-latest-k", 0, "--log-interval", 1, "--weight-decay", 0.1, "--lr", "1e-2")
         _, lines, told = self.result(*every, data=data, name="whole", steps=16)
         empty = [line["step"] for line in lines if line["loss"] is None]
         self.assertTrue(4 <= len(empty) <= 12, empty)
@@ -2173,6 +2231,11 @@ class IndexedSets(Case):
                              (line["step"] in empty, line["step"] in empty, 4 * 32))
             self.assertLessEqual(line["product_ceiling_share"] or 0, 1)
         self.assertRegex(told, r"step 1/16 \| .* tokens/s, \S+ learned")
+        self.assertEqual(told.count("losses are means over the tokens that are learned, which are all but what follows "
+                                    "the end of a document (--eod-mask-loss)\n"), 1)
+        some = next(line for line in lines if 0 < line["learned_tokens"] < 128)
+        self.assertIn(f"step {some['step']}/16 | loss: {some['loss']:.4f} (mean of {some['learned_tokens']} of 128 tokens) "
+                      "| lr: ", told)
         self.assertEqual(told.count("has no token to learn: it is counted"), 1)
         self.assertIn(f", {len(empty)} of which had no token to learn\n", told)
 
@@ -2291,6 +2354,26 @@ class IndexedSets(Case):
         self.assertEqual(self.result(*caches, data=data, name="mended")[0], whole)
         self.assertEqual(contents(self.folder / "cache"), kept)
 
+    def test_a_run_that_goes_on_beyond_an_epoch(self):
+        one, two = self.sets()
+        root, data = self.folder / "root", ("--split", "1,0,0", "--lr", "1e-3")
+        on = ("train", "--load", root, "--save", root, "--train-iters")
+        # Sets without weights are read once, and what was learned from them cannot be given weights.
+        run("train", "--data-path", one, two, *data, "--train-iters", 3, "--save", root)
+        sentence = self.refused(DATA, *on, 10000, says="for without weights each set is read once, but the run takes 40000;")
+        most = int(re.search(r"; give --train-iters (\d+) at most, or, to a new run, weights", sentence)[1])
+        self.assertIn(f"have {sum((sum(map(len, self.documents(s))) - 1) // 32 for s in (1, 2))} samples", sentence)
+        self.refused(MISMATCH, *on, 10000, "--data-path", 1, one, 1, two, says="is not the data of the run")
+        self.refused(DATA, *on, most + 1, says=f"--train-iters {most} at most")
+        run(*on, most)
+        # The order of one set depends on the number of its epochs, as in Megatron-LM.
+        shutil.rmtree(root)
+        an_epoch = (sum(map(len, self.documents(1))) - 1) // 32 // 4
+        run("train", "--data-path", one, *data, "--train-iters", 3, "--save", root)
+        self.assertNotIn(b"epochs of the data", run(*on, an_epoch).stdout)
+        self.assertIn(b"epochs of the data: 1 -> 1+1 (may change): samples come in another order", run(*on, an_epoch + 2).stdout)
+        self.assertNotIn(b"epochs of the data", run(*on, an_epoch + 3).stdout)
+
     def test_a_run_that_is_stopped_goes_on_with_the_next_sample(self):
         one, _ = self.sets()
         data = ("--data-path", one, "--eval-iters", 0)
@@ -2302,6 +2385,56 @@ class IndexedSets(Case):
         self.assertEqual(newest(self.folder / "part").name, "iter_0000006")
         self.assertEqual(hashlib.sha256((newest(self.folder / "part") / "model.safetensors").read_bytes())
                          .hexdigest(), whole)
+
+    def test_saved_models_are_measured_as_their_runs_measured_them(self):
+        one, two = self.sets()
+        flags = ("--eval-iters", 2, "--eval-interval", 3, "--split", "50,50,0", "--global-batch-size", 8)
+        for name, data, more, steps in (("set", (one,), ("--save-interval", 6), (6, 8)),
+                                        ("blend", (0.3, one, 0.7, two), (), (8,)),
+                                        ("apart", (0.3, one, 0.7, two), ("--multiple-validation-sets",), (8,)),
+                                        ("best", (one,), ("--keep-best",), (8,))):
+            lines = self.result(*flags, *more, "--seed", 5, data=("--data-path", *data), name=name, steps=8)[1]
+            for step in steps:
+                told = [(line.get("set"), line["validation_tokens"], round(line["validation_loss"], 6)) for line in lines
+                        if "validation_loss" in line and line["step"] == step]
+                done = run("eval", "--load", self.folder / name / f"iter_{step:07}", "--data-path", *data, "--split",
+                           "50,50,0", "--eval-iters", 2, "--json")
+                seen = [json.loads(line) for line in done.stdout.splitlines()]
+                with self.subTest(name=name, step=step):
+                    self.assertEqual(len(told), 3 if name == "apart" else 1)
+                    for (of, tokens, loss), line in zip(told, seen):
+                        self.assertEqual((of, tokens), (line.get("file"), line["tokens"]))
+                        self.assertAlmostEqual(loss, line["loss"], 5)
+
+    def test_the_tokenizer_of_a_run_need_not_be_named_again(self):
+        # Its type decides which tokens are learned, and so what is measured.
+        documents = [[ord("#"), *d] for d in self.documents(1)]
+        one = self.written("one", documents)
+        words = self.words("<|endoftext|>")
+        (words / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<|endoftext|>", "pad_token": "!"}))
+        kinds = {"HuggingFaceTokenizer": ("--tokenizer-model", words), "NullTokenizer": ()}
+        for kind, more in kinds.items():
+            self.result("--tokenizer-type", kind, *more, "--split", "50,50,0", data=("--data-path", one), name=kind)
+            end = ("--eod-mask-loss",)
+            seen = [json.loads(run("eval", "--load", self.folder / kind, "--data-path", one, *end, *again, "--json").stdout)
+                    for again in ((), ("--tokenizer-type", kind))]
+            self.assertEqual(seen[0], seen[1])
+            tokens = [t for d in documents for t in d]
+            ends, pads = tokens.count(self.END) - 1, tokens.count(ord("!"))
+            self.assertEqual(seen[0]["tokens"], len(tokens) - 1 - ends - (pads if more else 0))
+        self.refused(USAGE, "generate", "--load", self.folder / "NullTokenizer", "--prompt", "#",
+                     says="the tokens of NullTokenizer are ids that stand for no text; give --ids")
+        run("generate", "--load", self.folder / "NullTokenizer", "--prompt", 35, "--ids", "--max-new-tokens", 1)
+        # GPT-2's files are in the state.
+        (words / "merges.txt").write_text("#version: 0.2\n")
+        vocabulary = json.loads((words / "tokenizer.json").read_text())["model"]["vocab"]
+        (words / "vocab.json").write_text(json.dumps(vocabulary))
+        self.result("--tokenizer-type", "GPT2BPETokenizer", "--vocab-file", words / "vocab.json", "--merge-file",
+                    words / "merges.txt", data=("--data-path", one), name="gpt2")
+        shutil.rmtree(words)
+        text = json.loads(run("generate", "--load", self.folder / "gpt2", "--prompt", "#", "--json", "--max-new-tokens",
+                              3).stdout)
+        self.assertEqual(text["prompt_tokens"], [35])
 
     def test_words_may_stand_in_files(self):
         one, two = self.sets()
@@ -2413,6 +2546,12 @@ class IndexedSets(Case):
         for flag in ("--reset-position-ids", "--eod-mask-loss"):
             lines = self.result(flag, "--tokenizer-type", "NullTokenizer", data=data, name=flag)[1]
             self.assertNotEqual(lines[0]["loss"], plain[0]["loss"])
+        said = run("eval", "--load", self.folder / "plain", "--data-path", one, "--eod-mask-loss", "--tokenizer-type",
+                   "NullTokenizer").stdout.decode()
+        self.assertRegex(said, r" \d+ tokens, which are all but what follows the end of a document \(--eod-mask-loss\)\n$")
+        said = self.result("--eod-mask-loss", "--tokenizer-type", "NullTokenizer", data=("--data-path", one, "--split",
+                           "80,20,0"), name="told", steps=1)[2]
+        self.assertRegex(said, r"\| validation loss: .* \| \d+ tokens that are learned\n")
         ends = sum(d.count(self.END) for d in self.documents(1))
         seen = [json.loads(run("eval", "--load", self.folder / "plain", "--data-path", one, "--json", *more).stdout)
                 for more in ((), ("--eod-mask-loss", "--tokenizer-type", "NullTokenizer"))]
@@ -2539,8 +2678,6 @@ class IndexedSets(Case):
         self.refused(USAGE, "train", "--data-path", self.text, self.text, says="--data-path takes one value")
         self.refused(USAGE, "eval", "--load", self.saved(), "--data-type", "text", "--data-path", self.text,
                      "--data-args-path", self.text, says="--data-args-path names")
-        self.refused(DATA, "train", "--data-path", one, two, "--train-iters", 10000, "--global-batch-size", 64,
-                     says="samples without weights")
         idx = Path(f"{one}.idx")
         whole = idx.read_bytes()
         for at, wrong in ((0, b"X"), (9, b"\2"), (17, b"\7"), (18, b"\xff" * 8), (26, b"\xff" * 8)):
@@ -2577,6 +2714,47 @@ class Models(Case):
         config["n_layer"] = 3
         (model / "config.json").write_text(json.dumps(config))
         self.refused(MODEL, "generate", "--load", model, says="n_layer")
+
+    LFS = (b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"0" * 64 + b"\nsize 988097824\n")
+
+    def test_pointers_of_git_lfs_are_named(self):
+        model, root, pointer = self.model(), self.folder / "model", self.folder / "pointer"
+        pointer.write_bytes(self.LFS)
+        says = " is a pointer of Git LFS, and the file that it stands for was not downloaded; install git-lfs"
+        for name in ("model.safetensors", "config.json"):
+            whole = (model / name).read_bytes()
+            (model / name).write_bytes(self.LFS)
+            self.refused(MODEL, "eval", "--load", model, "--data-path", self.text, says=f"{model / name}{says}")
+            (model / name).write_bytes(whole)
+        for command in (("train",), ("eval", "--load", model)):
+            self.refused(DATA, *command, "--data-path", pointer, says=f"{pointer}{says}")
+        self.refused(DATA, "generate", "--load", model, "--tokenizer-model", pointer, says=f"{pointer}{says}")
+        # Nothing older is taken in the place of a state that may be whole.
+        self.train("--load", root, "--save", root, steps=9)
+        (newest(root) / "model.safetensors").write_bytes(self.LFS)
+        self.refused(MODEL, "eval", "--load", root, "--data-path", self.text, says=f"model.safetensors{says}")
+
+    def test_weights_of_another_form_are_named(self):
+        model, other = self.model(), self.folder / "other"
+        (model / "model.safetensors").unlink()
+        other.mkdir()
+        pickle = "files that torch.save wrote are not read"
+        for name, says in (("pytorch_model.bin", pickle), ("pytorch_model.bin.index.json", pickle),
+                           ("pytorch_model-00001-of-00002.bin", pickle), ("model.pt", pickle),
+                           ("consolidated.00.pth", "from the form of the model that transformers reads"),
+                           ("adapter_model.safetensors", "merge it into that model"),
+                           ("model.gguf", "a model in a form of another program"),
+                           ("model-00001-of-00002.safetensors", "without model.safetensors.index.json"),
+                           ("model.fp16.safetensors", "weights are read from model.safetensors")):
+            for command, folder in (("eval", model), ("train", other)):
+                (folder / name).write_bytes(b"x")
+                sentence = self.refused(MODEL, command, "--load", folder, "--data-path", self.text, says=says)
+                self.assertIn(f"it has {name}", sentence)
+                (folder / name).unlink()
+        for name in ("training_args.bin", "optimizer.pt", "README.md"):  # which say nothing of weights
+            (model / name).write_bytes(b"x")
+        self.refused(MODEL, "eval", "--load", model, "--data-path", self.text,
+                     says="has no file model.safetensors; it is incomplete or not a model")
 
     @staticmethod
     def spoil(folder, name, element, number):
@@ -2867,6 +3045,31 @@ class Generation(Case):
                          says="--num-samples is 2, but the likeliest token is always taken")
         self.refused(USAGE, "generate", "--load", self.model, "--num-samples", 0, says="--num-samples")
 
+    def test_log_probabilities(self):
+        # The loss of a text is the mean of its tokens' log probabilities, however they were drawn.
+        drawn = ("--prompt", 55, "--ids", "--max-new-tokens", 32, "--temperature", 0.8, "--top-k", 9, "--seed", 2)
+        line = json.loads(self.generate(*drawn, "--json", "--logprobs").stdout)
+        plain = json.loads(self.generate(*drawn, "--json").stdout)
+        self.assertEqual({k: v for k, v in line.items() if k != "logprobs"}, plain)
+        (self.folder / "written").write_bytes(bytes([55, *line["tokens"]]))
+        seen = json.loads(run("eval", "--load", self.model, "--data-path", self.folder / "written", "--json").stdout)
+        self.assertEqual((seen["tokens"], len(line["logprobs"])), (32, 32))
+        self.assertAlmostEqual(-sum(line["logprobs"]) / 32, seen["loss"], 5)
+        # They are told as lines, too, behind each text.
+        prompts = ("--prompt", "12 green", "--prompt", "7", "--max-new-tokens", 3, "--logprobs")
+        texts = [json.loads(line) for line in self.generate(*prompts, "--json").stdout.splitlines()]
+        parts = self.generate(*prompts).stdout.decode().split("\n---------------\n")
+        one = self.generate(*prompts[:2], *prompts[4:]).stdout.decode()
+        self.assertEqual(one, parts[0] + "\n")
+        for text, part in zip(texts, parts):
+            lines = part.removesuffix("\n").split("\n")
+            self.assertEqual(lines[:2], [text["text"], "   logprob    token  text"])
+            self.assertEqual(lines[2:-1], [f"{p:10.4f} {t:8}  {json.dumps(chr(t))}"
+                                           for p, t in zip(text["logprobs"], text["tokens"])])
+            mean = sum(text["logprobs"]) / 3
+            self.assertEqual(lines[-1], f"{3 * mean:10.4f} in all, {mean:.4f} a token, "
+                                        f"perplexity {math.exp(-mean):.4f}")
+
     def test_stops(self):
         def tokens(*flags):
             line = json.loads(self.generate("--prompt", "7 gr", "--seed", 4, "--json", *flags).stdout)
@@ -2989,7 +3192,6 @@ class Describe(Case):
         for part in ("stem", "block", "head"):
             self.assertEqual(list(result["graphs"][part]),
                              ["the model", "differentiate", "pending", "fuse", "split"])
-            self.assertIn(f"{part} after differentiate", text)
         # Products: 2 operations per weight and token forward, 4 backward. Attention has 2 products
         # of S(S+1)/2 x H forward and 5 backward.
         dense = 2 * 128 * (2 * (4 * 32 * 32 + 2 * 32 * 64) + 128 * 32)
@@ -2998,6 +3200,24 @@ class Describe(Case):
         self.assertAlmostEqual(flops, 3 * dense + 7 * attention, delta=0.02 * flops)
         self.assertEqual(result["collectives"], [])  # one rank has nobody to talk to
         self.assertIn("(dp 1)\n  none\n", text)
+        # The text tells what there is to know at a glance; the graphs are asked for.
+        self.assertLessEqual(len(text.splitlines()), 60)
+        self.assertNotIn(" after ", text.replace("after each pass", ""))
+        self.assertIn("\n--graphs lists ", text)
+        graphs = run("describe", "--graphs").stdout.decode()
+        self.assertTrue(graphs.startswith("Parameters\n  stem "))
+        for part in ("stem", "block", "head"):
+            for name, nodes in result["graphs"][part].items():
+                listed = "".join(f"  {i:3} {node}\n" for i, node in enumerate(nodes))
+                self.assertIn(f"\n{part} after {name}: {len(nodes)} nodes\n{listed}", graphs)
+        self.assertIn("(dp 1)\n  none\n", graphs)
+        sent = run("describe", "--ranks", 2).stdout.decode()
+        listed = run("describe", "--graphs", "--ranks", 2).stdout.decode()
+        self.assertRegex(sent, r"(?m)^  all-reduce +over dp +\d+ times +[0-9.]+ \w+ sent by a rank$")
+        self.assertRegex(listed, r"(?m)^  update .* all-reduce +over dp ")
+        for flag in (("--json",), ("--pictures", self.folder / "a")):
+            self.refused(USAGE, "describe", "--graphs", *flag, says=f"--graphs changes nothing beside {flag[0]}")
+        self.refused(USAGE, "describe", "--graphs", "--load", self.folder, says="--graphs is of the program")
 
     def test_replicas(self):
         self.refused(USAGE, "describe", "--load", self.model(), "--ranks", 2,

@@ -3,6 +3,7 @@
     data.py MEGACPP_DATA
 """
 
+import base64
 import bz2
 import gzip
 import json
@@ -118,6 +119,25 @@ class Texts(DataTest):
             self.refused(4, f"packed is compressed; give <({reader} FILE)", "encode", "--tokenizer", self.tokenizer,
                          "--input", self.at / "packed")
 
+    def test_files_of_other_forms_are_known(self):
+        pointer, model, folder = (self.at / n for n in ("pointer", "tokenizer.model", "folder"))
+        pointer.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 3\n")
+        self.refused(4, "pointer is a pointer of Git LFS", "encode", "--tokenizer", pointer, text="")
+        self.refused(4, "pointer is a pointer of Git LFS", "encode", "--tokenizer", self.tokenizer, "--input", pointer)
+        folder.mkdir()
+        ranks = "".join(f"{base64.b64encode(bytes([b])).decode()} {b}\n" for b in range(256)).encode()
+        for data, says in ((b"\n\x0e\n\x05<unk>\x15\0\0\0\0\x18\x02\n\x0c\n\x03<s>\x15\0\0\0\0\x18\x03", "SentencePiece"),
+                           (ranks, "such as llama3.tiktoken for Llama 3's tokenizer.model")):
+            model.write_bytes(data)
+            shutil.copy(model, folder)
+            for path in (model, folder):
+                self.refused(4, f"tokenizer.model is a {'model' if data != ranks else 'file'} of", "encode",
+                             "--tokenizer", path, text="")
+                self.refused(4, says, "encode", "--tokenizer", path, text="")
+        # Who says the rules need not rename it.
+        done = self.run_program("encode", "--tokenizer", model, "--tiktoken-pattern", "regex:.", text='"abc"')
+        self.assertEqual(json.loads(done.stdout), [97, 98, 99])
+
     def test_lines_that_are_refused(self):
         for line, says in (('{"a": "b", "n": 1, "c": ""}', 'line 2 has no text "text", but the texts "a", "c"; name'), ("5", "line 2 is no text"),
                            ('{"text": 5}', 'the field "text" is a number, not a text'),
@@ -142,7 +162,7 @@ class Texts(DataTest):
         self.refused(2, "belong together", "encode", "--vocab-file", "x", text="")
         for flag in ("--vocab-file", "--merge-file"):
             self.refused(2, f"{flag} is a flag of", "chat", flag, "x", text="")
-        self.refused(2, "changes nothing without a --tokenizer that ends in .tiktoken",
+        self.refused(2, "changes nothing without a --tokenizer that is a file of tiktoken's",
                      "encode", "--tokenizer", self.tokenizer, "--tiktoken-pattern", "gpt2", text="")
         self.refused(2, '--tiktoken-pattern "gpt4" is none of gpt2,', "encode", "--tokenizer", self.at / "a.tiktoken",
                      "--tiktoken-pattern", "gpt4", text="")

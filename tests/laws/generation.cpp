@@ -541,7 +541,7 @@ template <class F> void refused(F f, const std::string& says) {
   o.training.sample_interval.read("1", "--sample-interval");
   BOOST_CHECK_EXCEPTION(mc::detail::check_runnable(model.view(), command::train, o), error,
                         in_short);
-  const std::string text = describe_text(model.view(), {}, device);
+  const std::string text = describe_text(model.view(), device);
   BOOST_TEST(text.find("  generates             no; generation cannot generate: MEGA-C006 at ") !=
              std::string::npos);
 }

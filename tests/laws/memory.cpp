@@ -508,10 +508,12 @@ BOOST_AUTO_TEST_CASE(the_plan_of_a_run_is_that_of_the_stage_that_needs_most) {
   BOOST_TEST(needed[1] > needed[2]);
   BOOST_TEST(memory<staged_run>().total() == needed[1]);
   cpu device(product_type::widened, 1);
-  const std::string text = describe_text(staged.view(), {}, device);
+  const std::string text = describe_text(staged.view(), device);
   BOOST_TEST(text.find("Memory of one rank for training (dp 1, stage 1 of 0 ... 2, which has "
                        "most)\n") != std::string::npos,
              text);
+  // A mixture of experts in three stages has more to tell than most.
+  BOOST_TEST(std::ranges::count(text, '\n') <= 75);
   const std::int64_t scratch = scratch_bytes_of(staged.view().parts, device);
   BOOST_TEST(scratch > 0);
   BOOST_TEST(text.find(std::to_string(needed[1] + scratch) + " bytes") != std::string::npos, text);
@@ -537,6 +539,28 @@ BOOST_AUTO_TEST_CASE(stages_share_the_work_of_the_whole_model) {
   const std::int64_t sum = first.update.flops + last.update.flops;
   BOOST_TEST(sum >= whole.update.flops);
   BOOST_TEST(sum <= whole.update.flops + 100);
+}
+
+// A model needs 2 products forward and 4 backward of each weight and token, and of each pair
+// of attention's, however it is cut, and whatever is computed again.
+BOOST_AUTO_TEST_CASE(what_a_model_needs_depends_on_no_layout) {
+  gpt m = small_gpt;
+  m.layers = 4, m.tied = false;
+  const std::int64_t tokens = 4 * 128, h = m.hidden,
+                     weights = m.layers * (4 * h * h + 2 * h * m.ffn) + h * m.vocabulary,
+                     pairs = std::int64_t{4} * m.layers * (128 * 129 / 2),
+                     needed = 6 * tokens * weights + 6 * 2 * pairs * h;
+  const auto of = [&](layout l, recompute again = recompute::none) {
+    const interpreted_program<gpt> p(m, {.ranks = l, .batch = {4, 128}, .again = again}, "p");
+    std::int64_t flops = 0; // of all ranks
+    for (int stage = 0; stage < l.pp; ++stage)
+      flops += l.tp * l.cp * model_flops(p.view(), 3, stage);
+    return flops;
+  };
+  BOOST_TEST(of({}) == 3 * needed);
+  BOOST_TEST(of({}, recompute::full) == 3 * needed);
+  BOOST_TEST(of({.pp = 2}, recompute::selective) == 3 * needed);
+  BOOST_TEST(of({.tp = 2}) == 3 * needed);
 }
 
 // Over axes of one rank there are no collectives. Over others all gradients of a group are reduced at

@@ -266,7 +266,7 @@ BOOST_AUTO_TEST_CASE(advice_names_flags_of_the_command) {
   const auto advice = [&](const char* name, command c) {
     return mc::advice_for(list, "--", name, c);
   };
-  BOOST_TEST(advice("batch-size", command::eval).ends_with("or the struct of megacpp_add_run"));
+  BOOST_TEST(advice("batch-size", command::convert).ends_with("or the struct of megacpp_add_run"));
   BOOST_TEST(advice("batch-size", command::train).find("; --global-batch-size") !=
              std::string::npos);
   BOOST_TEST(

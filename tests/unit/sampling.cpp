@@ -47,6 +47,17 @@ BOOST_AUTO_TEST_CASE(shares_are_the_softmax) {
   check_shares({1, 0, 1, 7}, shifted, {0.1, 0.4, 0.2, 0.3});
 }
 
+BOOST_AUTO_TEST_CASE(log_probabilities_are_those_of_the_softmax) {
+  std::array<double, 4> shifted = logits;
+  for (double& x : shifted) x += 700; // no overflow
+  for (std::int32_t t = 0; t < 4; ++t)
+    for (const auto& some : {logits, shifted})
+      BOOST_TEST(std::abs(mc::log_probability(some, t) - logits[static_cast<std::size_t>(t)]) <
+                 1e-12);
+  const std::array<double, 2> far{0, -2000}; // whose probability is 0 in double
+  BOOST_TEST(mc::log_probability(far, 1) == -2000);
+}
+
 BOOST_AUTO_TEST_CASE(temperature_is_an_exponent) {
   const double sum = 0.01 + 0.16 + 0.04 + 0.09;
   check_shares({0.5, 0, 1, 3}, logits, {0.01 / sum, 0.16 / sum, 0.04 / sum, 0.09 / sum});

@@ -9,6 +9,7 @@
 #include <megacpp/model/qwen3_moe.hpp>
 #include <megacpp/options/resume.hpp>
 #include <megacpp/run/session.hpp>
+#include <megacpp/train/saved_run.hpp>
 #include <megacpp/train/state.hpp>
 
 #include <algorithm>
@@ -396,6 +397,27 @@ BOOST_AUTO_TEST_CASE(every_training_flag_says_what_a_resumed_run_makes_of_it) {
     ++counts[static_cast<std::size_t>(e.flag->resuming())];
   }
   for (std::size_t how = 1; how < 5; ++how) BOOST_TEST(counts[how] > 0u);
+}
+
+// A vocabulary above 256 is that of bytes where a run was told so, and need not be told again.
+BOOST_AUTO_TEST_CASE(who_reads_a_state_has_the_type_of_its_tokenizer) {
+  const auto type_of = [](const std::vector<std::pair<std::string, std::string>>& run,
+                          const std::vector<std::pair<std::string, std::string>>& flags) {
+    options of_run, o;
+    for (const auto& [name, value] : run) find_flag(flags_of(of_run), name)->flag->ask(value, name);
+    for (const auto& [name, value] : flags) find_flag(flags_of(o), name)->flag->ask(value, name);
+    json saved;
+    save_flags(saved, of_run);
+    const text_flag type =
+        with_tokenizer_of_run(o, json_value(saved, "state", exit_code::model)).data.tokenizer_type;
+    return type.given() ? type() : std::string();
+  };
+  for (const char* type : {"byte", "HuggingFaceTokenizer", "NullTokenizer"})
+    BOOST_TEST(type_of({{"tokenizer-type", type}}, {}) == type);
+  BOOST_TEST(type_of({}, {}).empty());
+  BOOST_TEST(type_of({{"tokenizer-type", "char"}}, {}).empty()); // by characters.json
+  BOOST_TEST(type_of({{"tokenizer-type", "byte"}}, {{"tokenizer-model", "other"}}).empty());
+  BOOST_TEST(type_of({{"tokenizer-type", "byte"}}, {{"tokenizer-type", "char"}}) == "char");
 }
 
 BOOST_AUTO_TEST_CASE(flags_of_a_run_that_goes_on) {

@@ -241,7 +241,8 @@ BOOST_AUTO_TEST_CASE(the_order_of_a_run_is_that_of_the_samples_it_asks_for) {
   BOOST_TEST(run("train-samples", "51", {"1", a, "1", b})->size() == 52);
   // What is not trained on need not be there.
   BOOST_TEST(run("train-samples", "103", {a, b})->size() == 98);
-  CHECK_REFUSED(run("train-samples", "104", {a, b}), exit_code::data, "98 samples without weights");
+  CHECK_REFUSED(run("train-samples", "104", {a, b}), exit_code::data,
+                "98 samples, for without weights each set is read once");
 }
 
 BOOST_AUTO_TEST_CASE(the_test_part_is_measured_whoever_names_it) {

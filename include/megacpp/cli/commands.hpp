@@ -117,7 +117,8 @@ inline product_rows rows_of(command what) {
 
 inline void describe_states(options& o) {
   for (const flag_entry& e : flags_of(o))
-    for (const std::string_view of_program : {"ranks", "threads", "product-type", "pictures"})
+    for (const std::string_view of_program :
+         {"ranks", "threads", "product-type", "pictures", "graphs"})
       if (e.flag->given() && e.name == of_program)
         throw error(exit_code::usage,
                     fmt::format("--{} is of the program, and describe --load lists states alone; "
@@ -242,18 +243,18 @@ inline void compute(const mesh& m, const program_view& p, command what, options&
     if (what == command::generate) return run_generation(p, o, device, c);
     training_start& mine = starts[all.apart() ? 0 : static_cast<std::size_t>(c.rank())];
     trainer t(p, o, device, std::move(mine), &make_training_samples, c);
-    if (c.rank() == 0 && !o.report.bench_json() && !flags.empty()) print_line(flags);
+    if (c.rank() == 0 && !o.report.bench_json() && !flags.empty()) print_on_the_way(flags);
     t.run();
   });
 }
 
 /// Says what the program is; on one rank, whatever it is laid out over.
 inline void describe(const program_source& source, const program_view& p, const options& o) {
-  cpu device(product_type_of(o.machine.product_type()), static_cast<int>(o.machine.threads()));
-  const std::vector<model_part> model = source.model();
   const mesh ranks = o.machine.ranks() > 0 ? ranks_of_run(p, o) : mesh();
-  print(o.report.json() ? describe_json(p, model, device, ranks)
-                        : describe_text(p, model, device, ranks));
+  if (o.report.graphs()) return print(graphs_text(p, source.model(), ranks));
+  cpu device(product_type_of(o.machine.product_type()), static_cast<int>(o.machine.threads()));
+  print(o.report.json() ? describe_json(p, source.model(), device, ranks)
+                        : describe_text(p, device, ranks));
 }
 
 } // namespace detail

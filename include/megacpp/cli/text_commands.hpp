@@ -29,12 +29,13 @@ inline std::unique_ptr<const tokenizer> tokenizer_of(const data_program_flags& f
   const bool own_files = f.vocab_file.given() || f.merge_file.given();
   if (own_files && f.tokenizer.given())
     throw usage("--tokenizer and --vocab-file contradict each other; give one");
-  const bool tiktoken = f.tokenizer().ends_with(".tiktoken");
+  const bool rules_given = f.tiktoken_pattern.given() || f.special_tokens.given(),
+             tiktoken = rules_given && is_tiktoken_file(f.tokenizer());
   for (const auto& [name, given] : {std::pair{"tiktoken-pattern", f.tiktoken_pattern.given()},
                                     std::pair{"special-tokens", f.special_tokens.given()}})
     if (given && !tiktoken)
       throw usage(
-          fmt::format("--{} changes nothing without a --tokenizer that ends in .tiktoken; "
+          fmt::format("--{} changes nothing without a --tokenizer that is a file of tiktoken's; "
                       "leave it out",
                       name));
   if (own_files) {
@@ -46,8 +47,7 @@ inline std::unique_ptr<const tokenizer> tokenizer_of(const data_program_flags& f
     throw usage(
         "--tokenizer is missing: give the folder of a model, a tokenizer.json or a .tiktoken "
         "file");
-  if (!f.tiktoken_pattern.given() && !f.special_tokens.given())
-    return open_tokenizer(f.tokenizer());
+  if (!rules_given) return open_tokenizer(f.tokenizer());
   std::optional<tiktoken_rules> rules;
   if (f.tiktoken_pattern.given())
     rules = tiktoken_rules_by("--tiktoken-pattern", f.tiktoken_pattern());

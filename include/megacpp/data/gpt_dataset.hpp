@@ -71,6 +71,10 @@ public:
   std::int64_t size() const override { return indices_.samples(); }
   const std::string& name() const override { return data_->name(); }
   const gpt_indices& indices() const { return indices_; }
+  std::string order() const override {
+    const gpt_epochs& e = indices_.epochs();
+    return e.separate ? fmt::format("{}+1", e.epochs - 1) : fmt::format("{}", e.epochs);
+  }
 
   void fill(std::int64_t sample, const sample_row& row) const override {
     if (sample < 0 || sample >= size())
@@ -162,6 +166,11 @@ public:
   std::int64_t size() const override { return indices_.size(); }
   const std::string& name() const override { return name_; }
   const blend_indices& indices() const { return indices_; }
+  std::string order() const override {
+    std::string all;
+    for (const auto& set : sets_) (all += all.empty() ? "" : ", ") += set->order();
+    return all;
+  }
 
   void fill(std::int64_t sample, const sample_row& row) const override {
     if (sample < 0 || sample >= size())

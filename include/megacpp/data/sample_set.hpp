@@ -39,6 +39,9 @@ public:
   virtual void fill(std::int64_t sample, const sample_row& row) const = 0;
   /// What messages call it.
   virtual const std::string& name() const = 0;
+  /// The order of the samples follows from the seed and from this, which a longer run may change:
+  /// the epochs of each set, as "3", or as "2+1" where the last is shuffled apart. "" is nothing.
+  virtual std::string order() const { return ""; }
 };
 
 } // namespace mc

@@ -758,6 +758,51 @@ inline void require_named(const tokenizer& t, const tokenizer_config& c) {
     }
 }
 
+/// Whether a file begins as those of tiktoken do, whatever its name is: by a token in Base64 and
+/// its rank.
+inline bool has_tiktoken_lines(std::string_view text) {
+  const std::string_view line = text.substr(0, std::min(text.find('\n'), std::size_t{1} << 12));
+  const std::size_t blank = std::min(line.find(' '), line.size());
+  std::string_view rank = line.substr(std::min(blank + 1, line.size()));
+  if (rank.ends_with('\r')) rank.remove_suffix(1);
+  return blank > 0 && from_base64(line.substr(0, blank)) && !rank.empty() &&
+         rank.find_first_not_of("0123456789") == std::string_view::npos;
+}
+inline bool is_tiktoken_file(const std::string& path) {
+  std::error_code ignored;
+  return path.ends_with(".tiktoken") ||
+         (std::filesystem::is_regular_file(path, ignored) &&
+          std::filesystem::file_size(path, ignored) > 0 &&
+          has_tiktoken_lines(written_text(mapped_file(path, exit_code::data))));
+}
+
+/// Whether a file is a model of SentencePiece: a message of protobuf, whose first field is a piece,
+/// a message in turn that begins with its text, and has its score as four bytes.
+inline bool is_sentencepiece(std::string_view text) {
+  return text.size() > 3 && text[0] == '\n' && text[2] == '\n' &&
+         text.substr(0, 64).find('\0') != std::string_view::npos;
+}
+
+/// Throws mc::error(exit_code::data) for the file of a tokenizer that is of another form than
+/// JSON, as a tokenizer.model is.
+inline void refuse_other_forms(const std::string& path) {
+  const mapped_file file(path, exit_code::data);
+  if (is_sentencepiece(file.text()))
+    throw error(
+        exit_code::data,
+        fmt::format("{} is a model of SentencePiece, and byte-level BPE alone is read; give "
+                    "the model's tokenizer.json where that is of this kind, or turn texts "
+                    "into token ids by another program",
+                    path));
+  if (has_tiktoken_lines(written_text(file)))
+    throw error(exit_code::data,
+                fmt::format("{} is a file of tiktoken's, and its name does not say how texts are "
+                            "cut; give it the name of the rules that it has, such as "
+                            "llama3.tiktoken for Llama 3's tokenizer.model (known are {}), or, to "
+                            "megacpp-data, name them by --tiktoken-pattern",
+                            path, fmt::join(tiktoken_names, ", ")));
+}
+
 } // namespace detail
 
 /// Opens a tokenizer: a folder with a tokenizer.json, with vocab.json and merges.txt, or with a
@@ -784,6 +829,8 @@ inline std::unique_ptr<const tokenizer> open_tokenizer(const std::string& path) 
       detail::require_named(*t, read_tokenizer_config(path));
       return t;
     }
+    for (const char* other : {"tokenizer.model", "spiece.model", "sentencepiece.bpe.model"})
+      if (fs::is_regular_file(at / other, ignored)) detail::refuse_other_forms(at / other);
     throw error(
         exit_code::data,
         fmt::format(
@@ -803,6 +850,7 @@ inline std::unique_ptr<const tokenizer> open_tokenizer(const std::string& path) 
               path, fmt::join(tiktoken_names, ", ")));
     return std::make_unique<tokenizer>(read_tiktoken(path, std::move(*rules)));
   }
+  detail::refuse_other_forms(path);
   return std::make_unique<tokenizer>(read_tokenizer_json(path));
 }
 

@@ -29,6 +29,7 @@ struct continued_text {
   std::int64_t number = 0;          ///< of the prompt, from 0
   std::int64_t sample = 0;          ///< of this prompt, from 0
   std::string written;              ///< the prompt and the new tokens
+  std::vector<double> logprobs;     ///< of the new tokens, where they are asked for
   const char* end = nullptr;        ///< why it is finished: "stop", "length" or "positions"
 
   std::int64_t fresh() const { return std::ssize(tokens) - static_cast<std::int64_t>(given); }
@@ -244,13 +245,15 @@ struct continuing {
   bool slides = true; ///< where the positions end; else the text ends there
   bool caches = true; ///< keys and values of earlier tokens are kept
   std::string model;  ///< whose it is, for messages
+  bool logprobs = false;
 };
 inline continuing continuing_of(const options& o) {
   return {{o.sampling.greedy() ? 0 : o.sampling.temperature(), o.sampling.top_k(),
            o.sampling.top_p(), static_cast<std::uint64_t>(o.model.seed())},
           o.sampling.overflow() == "slide",
           o.sampling.use_cache(),
-          "the model in " + o.model.load()};
+          "the model in " + o.model.load(),
+          o.sampling.logprobs()};
 }
 
 /// Room for texts with all that may follow them.
@@ -279,7 +282,7 @@ public:
       : how_(std::move(how)),
         tokens_(tokens),
         end_(end),
-        logits_(static_cast<std::size_t>(tokens.drawn())) {}
+        logits_(static_cast<std::size_t>(how_.logprobs ? tokens.vocabulary() : tokens.drawn())) {}
 
   /// By a generator without tokens and with room for the texts. `live`: the text is printed as it
   /// comes. Once `stop` asks for an end, texts stay as they are.
@@ -312,7 +315,8 @@ private:
   void prepare(std::span<continued_text> texts) {
     const auto room = static_cast<std::size_t>(std::min<std::int64_t>(end_.most(), 1 << 20));
     for (continued_text& t : texts)
-      t.tokens.reserve(t.given + room), t.written.reserve(t.written.size() + room);
+      t.tokens.reserve(t.given + room), t.written.reserve(t.written.size() + room),
+          t.logprobs.reserve(how_.logprobs ? room : 0);
     draws_.clear();
     for (const continued_text& t : texts) // whatever their batch, and how many there are
       draws_.emplace_back(how_.draw, static_cast<std::uint64_t>(t.sample) << 32 |
@@ -329,6 +333,7 @@ private:
       if (t.end != nullptr) continue;
       const auto sequence = static_cast<int>(b);
       t.tokens.push_back(next(t, g, sequence));
+      if (how_.logprobs) t.logprobs.push_back(log_probability(logits_, t.tokens.back()));
       if (tokens_.ids() || end_.is_said(t.tokens.back())) tokens_.write(t.tokens.back(), t.written);
       if (live) show(t.written);
       ++work_.fresh;
@@ -359,13 +364,14 @@ private:
                     fmt::format("the logit of token {} is {} after {} tokens; {} is not usable", i,
                                 logits_[i], t.fresh(), how_.model));
     }
-    return draws_[static_cast<std::size_t>(sequence)].draw(logits_);
+    const auto drawn = static_cast<std::size_t>(tokens_.drawn());
+    return draws_[static_cast<std::size_t>(sequence)].draw(std::span(logits_).first(drawn));
   }
 
   continuing how_;
   const token_text& tokens_;
   const text_end& end_;
-  std::vector<double> logits_;
+  std::vector<double> logits_; ///< of the tokens that may be drawn, or of all
   std::vector<sampler> draws_;
   generation_work work_;
   std::size_t shown_ = 0; ///< of a text that is printed as it comes, what was printed
@@ -411,14 +417,35 @@ template <class Make, class Tell> void talk(const chat_prompts& chat, agreement&
 }
 
 /// `numbered`: with the number of the sample.
-inline std::string json_of(const continued_text& t, const token_text& tokens, bool numbered) {
+inline std::string json_of(const continued_text& t, const token_text& tokens, bool numbered,
+                           bool logprobs) {
   json_output d = json_output::object();
   if (numbered) d["sample"] = t.sample + 1;
   if (!tokens.ids()) d["prompt"] = as_utf8(t.prompt), d["text"] = as_utf8(t.written);
   d["prompt_tokens"] = std::span(t.tokens).first(t.given);
   d["tokens"] = std::span(t.tokens).subspan(t.given);
+  if (logprobs) d["logprobs"] = t.logprobs;
   d["end"] = t.end;
   return json_line(d);
+}
+
+/// The log probabilities of a text's new tokens, one a line, and what they come to; nothing where
+/// there are none.
+inline std::string logprobs_text(const continued_text& t, const token_text& tokens) {
+  if (t.logprobs.empty()) return "";
+  std::string lines =
+      fmt::format("{:>10} {:>8}{}\n", "logprob", "token", tokens.ids() ? "" : "  text");
+  double sum = 0;
+  for (std::size_t i = 0; i < t.logprobs.size(); ++i) {
+    const std::int32_t token = t.tokens[t.given + i];
+    sum += t.logprobs[i];
+    lines += fmt::format("{:>10.4f} {:>8}", t.logprobs[i], token);
+    if (!tokens.ids()) lines += "  " + nlohmann::json(as_utf8(tokens.bytes_of(token))).dump();
+    lines += '\n';
+  }
+  const double mean = sum / static_cast<double>(t.logprobs.size());
+  return lines + fmt::format("{:>10.4f} in all, {:.4f} a token, perplexity {:.4f}\n", sum, mean,
+                             perplexity(-mean));
 }
 
 inline std::string speed_of(const generation_work& w) {
@@ -448,17 +475,20 @@ inline std::uint64_t hash_of(std::span<const continued_text> texts) {
 /// --num-samples: each with a line end once its batch is finished, in the order of the prompts,
 /// lines of dashes between them. With --json a line for each text: {"prompt": text, "text": prompt
 /// and continuation, "prompt_tokens": [...], "tokens": [new ones], "end": "stop", "length" or
-/// "positions"}; --ids leaves the texts out, and --num-samples puts {"sample": 1, ...} first. The
+/// "positions"}; --ids leaves the texts out, --num-samples puts {"sample": 1, ...} first, and
+/// --logprobs adds {"logprobs": [of each new one]}, or lines behind a text. The
 /// standard error gets the speed, a sentence for each text that ends at the model's positions, and
 /// before the first text one on positions that were never trained. With --chat prompts are what a
 /// user says, and the texts are answers alone; without a prompt it talks (detail::talk).
-inline void run_generation(const program_view& p, const options& o, device& on,
+inline void run_generation(const program_view& p, const options& asked, device& on,
                            communicator& ranks = self::of_process()) {
   agreement all(ranks);
   const std::string named = all.before_others();
-  if (o.sampling.greedy() && o.sampling.temperature.given() && o.sampling.temperature() != 0)
+  const sampling_flags& s = asked.sampling;
+  if (s.greedy() && s.temperature.given() && s.temperature() != 0)
     throw error(exit_code::usage, "--greedy and --temperature contradict each other; give one");
-  const found_model found = detail::required_model(o, "generate", all, named);
+  const found_model found = detail::required_model(asked, "generate", all, named);
+  const options o = with_tokenizer_of_run(asked, found);
   const model_folder& folder = found.folder;
   const token_text tokens = detail::token_text_of(p, o, folder);
   std::optional<detail::chat_prompts> chat;
@@ -509,9 +539,14 @@ inline void run_generation(const program_view& p, const options& o, device& on,
     batch.run(some, g, live);
     if (!all.first()) continue;
     for (std::size_t b = 0; b < some.size() && !live; ++b) {
-      if (o.report.json()) print(detail::json_of(some[b], tokens, o.sampling.num_samples.given()));
-      else print((first + b > 0 ? "---------------\n" : "") + some[b].written + "\n");
+      if (o.report.json())
+        print(detail::json_of(some[b], tokens, o.sampling.num_samples.given(),
+                              o.sampling.logprobs()));
+      else
+        print((first + b > 0 ? "---------------\n" : "") + some[b].written + "\n" +
+              detail::logprobs_text(some[b], tokens));
     }
+    if (live) print(detail::logprobs_text(some[0], tokens));
   }
   if (!all.first()) return;
   for (const detail::continued_text& t : texts) tell_end(t);

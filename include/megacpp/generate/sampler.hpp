@@ -23,6 +23,14 @@ struct sampling {
   std::uint64_t seed = 0;
 };
 
+/// Natural logarithm of the probability of a token under the softmax of the logits.
+inline double log_probability(std::span<const double> logits, std::int32_t token) {
+  const double highest = *std::ranges::max_element(logits);
+  double sum = 0;
+  for (const double x : logits) sum += std::exp(x - highest);
+  return logits[static_cast<std::size_t>(token)] - highest - std::log(sum);
+}
+
 /// Draws the tokens of one text. Draw i is a pure function of (logits, settings, seed, text, i).
 class sampler {
 public:

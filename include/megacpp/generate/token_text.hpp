@@ -65,6 +65,10 @@ public:
         ids_(ids),
         words_(ids ? nullptr : std::move(words)) {
     if (ids_ || words_) return;
+    if (o.data.tokenizer_type() == "NullTokenizer")
+      throw error(exit_code::usage,
+                  "the tokens of NullTokenizer are ids that stand for no text; give --ids, or what "
+                  "they are tokens of by --tokenizer-model");
     detail::require_tokenizer_of(o, characters_.has_value());
     if (!characters_)
       detail::require_byte_vocabulary(p, o,
@@ -74,6 +78,7 @@ public:
   bool ids() const { return ids_; }
   /// Null where tokens are not those of a tokenizer.
   const tokenizer* words() const { return words_.get(); }
+  std::int32_t vocabulary() const { return vocabulary_; }
   /// Tokens that may be drawn, from 0 on: those that stand for no byte are not, unless ids are
   /// written.
   std::int32_t drawn() const {
@@ -157,14 +162,15 @@ public:
   }
   /// Appends what a token is written as.
   void write(std::int32_t token, std::string& to) const {
-    if (ids_) {
-      fmt::format_to(std::back_inserter(to), "{}{}", to.empty() ? "" : " ", token);
-    } else if (words_) {
-      if (!words_->is_special(token)) to += words_->bytes_of(token);
-    } else {
-      to += static_cast<char>(characters_ ? characters_->bytes()[static_cast<std::size_t>(token)]
-                                          : static_cast<std::uint8_t>(token));
-    }
+    if (ids_) fmt::format_to(std::back_inserter(to), "{}{}", to.empty() ? "" : " ", token);
+    else if (words_ == nullptr || !words_->is_special(token)) to += bytes_of(token);
+  }
+  /// The bytes of a token that may be drawn, of a special one its name.
+  std::string bytes_of(std::int32_t token) const {
+    if (ids_) return "";
+    if (words_) return std::string(words_->bytes_of(token));
+    return {static_cast<char>(characters_ ? characters_->bytes()[static_cast<std::size_t>(token)]
+                                          : static_cast<std::uint8_t>(token))};
   }
 
 private:

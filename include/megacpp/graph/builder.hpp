@@ -305,11 +305,11 @@ private:
     if (e.d == dim::kv_heads && e.n > 0 && ranks % e.n == 0) {
       out << "; kv_projection repeats them";
     } else if (e.n > 0) {
-      std::int64_t below = ranks, above = ranks;
-      while (e.n % --below != 0) {}
-      while (above < e.n && above < 16 * ranks && e.n % ++above != 0) {}
+      std::int64_t below = ranks - 1, above = ranks + 1;
+      while (e.n % below != 0) --below;
+      while (above < e.n && above < 16 * ranks && e.n % above != 0) ++above;
       out << "; " << below;
-      if (above > ranks && e.n % above == 0) out << " or " << above;
+      if (e.n % above == 0) out << " or " << above;
       out << " divide it";
     }
     out << ")";

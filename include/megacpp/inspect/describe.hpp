@@ -77,9 +77,39 @@ inline void describe_work(std::string& out, const program_view& p) {
                  count_text(static_cast<double>(w.total().flops) / tokens).view());
 }
 
-inline void describe_collectives(std::string& out, const program_view& p, const mesh& ranks) {
-  out += fmt::format("\nCollectives of a step of one micro-batch (dp {}{})\n", ranks.of(axis::dp),
+inline std::string collectives_title(const program_view& p, const mesh& ranks) {
+  return fmt::format("\nCollectives of a step of one micro-batch (dp {}{})\n", ranks.of(axis::dp),
                      p.numbers.ranks.pp > 1 ? ", all stages" : "");
+}
+
+/// How much is sent, by kinds of collectives and the ranks they are over, and over these in all.
+inline void describe_communication(std::string& out, const program_view& p, const mesh& ranks) {
+  out += collectives_title(p, ranks);
+  const std::vector<collective_entry> list = collectives_of(p, ranks);
+  if (list.empty()) out += "  none\n";
+  struct kind {
+    collective what;
+    axis_set over;
+    std::int64_t times = 0, sent = 0;
+  };
+  std::vector<kind> kinds;
+  for (const collective_entry& e : list) {
+    auto at = std::ranges::find_if(
+        kinds, [&](const kind& k) { return k.what == e.call.what && k.over == e.call.over; });
+    if (at == kinds.end()) at = kinds.insert(at, {e.call.what, e.call.over});
+    at->times += e.per_step, at->sent += e.call.sent * e.per_step;
+  }
+  for (const kind& k : kinds)
+    fmt::format_to(std::back_inserter(out),
+                   "  {:<14} over {:<10}{:>6} times  {:>10} sent by a rank\n", name_of(k.what),
+                   name_of(k.over), k.times, byte_count(k.sent));
+  for (const auto& [over, sent] : bytes_by_group(list))
+    fmt::format_to(std::back_inserter(out), "  {} sent by a rank over {}\n", byte_count(sent),
+                   name_of(over));
+}
+
+inline void describe_collectives(std::string& out, const program_view& p, const mesh& ranks) {
+  out += collectives_title(p, ranks);
   const std::vector<collective_entry> list = collectives_of(p, ranks);
   if (list.empty()) out += "  none\n";
   for (const collective_entry& e : list) {
@@ -89,13 +119,10 @@ inline void describe_collectives(std::string& out, const program_view& p, const 
                    e.value, e.per_step, byte_count(e.call.bytes), byte_count(e.call.sent),
                    line_text(e.line));
   }
-  for (const auto& [over, sent] : bytes_by_group(list))
-    fmt::format_to(std::back_inserter(out), "  {} sent by a rank over {}\n", byte_count(sent),
-                   name_of(over));
 }
 
 inline void describe_parameters(std::string& out, const program_view& p) {
-  out += "\nParameters\n";
+  out += "Parameters\n";
   const std::vector<int> layers = layers_of_parts(p);
   for (int i = 0; i <= p.kinds() + 1; ++i) {
     const graph& g = *p.part(i).g;
@@ -152,10 +179,9 @@ inline product_checks checks_of(const program_view& p, device& on) {
 
 } // namespace detail
 
-/// The text of `describe`; memory and collectives are those of `ranks`, or, where their number is
-/// not known, of one replica and of the fewest ranks.
-inline std::string describe_text(const program_view& p, const std::vector<model_part>& model,
-                                 device& on, const mesh& ranks = {}) {
+/// The text of `describe`: what there is to know at a glance. Memory and collectives are those of
+/// `ranks`, or, where their number is not known, of one replica and of the fewest ranks.
+inline std::string describe_text(const program_view& p, device& on, const mesh& ranks = {}) {
   std::string out;
   const auto at = std::back_inserter(out);
   const int largest = detail::stage_of_most_memory(p, ranks);
@@ -195,8 +221,19 @@ inline std::string describe_text(const program_view& p, const std::vector<model_
                  detail::byte_count(memory.total()));
 
   detail::describe_work(out, p);
-  detail::describe_collectives(out, p, detail::known(ranks, p));
+  detail::describe_communication(out, p, detail::known(ranks, p));
+  out +=
+      "\n--graphs lists the parameters, each collective with its line of the model, and the graphs "
+      "after each pass\n";
+  return out;
+}
+
+/// The text of `describe --graphs`: each parameter, each collective and each node.
+inline std::string graphs_text(const program_view& p, const std::vector<model_part>& model,
+                               const mesh& ranks = {}) {
+  std::string out;
   detail::describe_parameters(out, p);
+  detail::describe_collectives(out, p, detail::known(ranks, p));
   detail::describe_passes(out, p, model);
   return out;
 }

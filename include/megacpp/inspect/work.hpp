@@ -79,6 +79,22 @@ inline step_work work_of_step(const program_view& p, std::int64_t micro_batches,
   return w;
 }
 
+/// Operations that the model needs of one rank of a stage in such a step, whatever the program
+/// computes again: those of the forward pass, and for the gradients twice as many (Chowdhery et al.
+/// 2022, appendix B). A loss that makes its gradients at once has them in the forward pass.
+inline std::int64_t model_flops(const program_view& p, std::int64_t micro_batches, int of_stage) {
+  std::int64_t flops = 0;
+  const stage_shape s = stage_of(p, of_stage);
+  for (const task& t : training_step(s.training, 1)) {
+    if (t.what != action::run || t.when != phase::forward) continue;
+    const graph& g = *p.part(s.uses[t.use].part).g;
+    for (int i = 0; i < g.node_count; ++i)
+      if (const node& n = g.at_node(i); n.when == phase::forward)
+        flops += (n.op->accumulates ? 1 : 3) * node_work(g, n).flops;
+  }
+  return flops * micro_batches;
+}
+
 /// Measures the floating-point operations a second of a square product of 1024, on an engine of its
 /// own, whose memory is reserved once.
 class product_speed {

@@ -3,6 +3,7 @@
 
 #include <cerrno>
 #include <string>
+#include <string_view>
 #include <system_error>
 #include <utility>
 
@@ -63,6 +64,25 @@ inline descriptor open_to_write(const std::string& path, int flags) {
   if (file) ::fcntl(file.get(), F_SETFL, ::fcntl(file.get(), F_GETFL) & ~O_NONBLOCK);
   return file;
 }
+/// Advice behind the reason why something cannot be written, such as to `choose_another`; "" where
+/// the reason says it.
+inline std::string advice_on_writing(int error_number, std::string_view choose_another) {
+  std::string advice;
+  switch (error_number) {
+  case EMFILE: // the limit is named
+  case ENFILE:
+  case EFBIG:
+  case ENOMEM: return "";
+  case EPIPE: return ", since whoever read it has closed it";
+  case ENOSPC:
+  case EDQUOT: advice = "; free some space or "; break;
+  case EACCES:
+  case EPERM: advice = "; check its permissions or "; break;
+  default: advice = "; "; break;
+  }
+  return advice += choose_another;
+}
+
 /// Why not, in words.
 inline std::string reason_not_to_write(const std::string& path, int error_number) {
   struct stat s {};

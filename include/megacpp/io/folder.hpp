@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <initializer_list>
 #include <iterator>
 #include <map>
 #include <memory>
@@ -45,6 +46,68 @@ inline bool is_model_file(std::string_view name) {
          name == "model.safetensors.index.json" || name.ends_with(".tiktoken") ||
          (name.starts_with("model") && name.ends_with(".safetensors"));
 }
+
+namespace detail {
+
+/// Names what stands in a folder in the place of a model's weights, and says what to do: the end of
+/// a sentence about the folder. "" where nothing that is known stands there.
+inline std::string foreign_weights(std::vector<std::string> names) {
+  std::ranges::sort(names);
+  const auto first = [&](const auto& is) -> const std::string* {
+    const auto at = std::ranges::find_if(names, is);
+    return at == names.end() ? nullptr : &*at;
+  };
+  const auto ends = [](std::string_view name, std::initializer_list<std::string_view> with) {
+    return std::ranges::any_of(with, [name](std::string_view end) { return name.ends_with(end); });
+  };
+  if (const auto* const adapter =
+          first([](std::string_view n) { return n.starts_with("adapter_"); }))
+    return fmt::format(
+        "has {}: it holds an adapter (PEFT), which changes the weights of another "
+        "model; merge it into that model by PEFT's merge_and_unload(), and save "
+        "the result by save_pretrained()",
+        *adapter);
+  const auto is_pickle = [&](std::string_view n) {
+    // Trainers keep these beside the weights of a checkpoint.
+    const bool beside = n.starts_with("training_args") || n.starts_with("optimizer") ||
+                        n.starts_with("scheduler") || n.starts_with("rng_state");
+    return !beside && (ends(n, {".pt", ".pth", ".ckpt", ".bin.index.json"}) ||
+                       (n.ends_with(".bin") && n.find("model") != std::string_view::npos));
+  };
+  if (const auto* const pickle = first(is_pickle))
+    return fmt::format(
+        "has {}, and files that torch.save wrote are not read, since they may run "
+        "code; save the model as safetensors once, by transformers: "
+        "AutoModelForCausalLM.from_pretrained(FOLDER).save_pretrained(FOLDER){}",
+        *pickle,
+        pickle->starts_with("consolidated.")
+            ? ", from the form of the model that transformers reads"
+            : "");
+  if (const auto* const other = first([&](std::string_view n) {
+        return ends(n, {".gguf", ".h5", ".msgpack"});
+      }))
+    return fmt::format(
+        "has {}, which is a model in a form of another program; take the one that "
+        "has model.safetensors",
+        *other);
+  if (const auto* const shard = first([](std::string_view n) {
+        return n.starts_with("model-") && n.ends_with(".safetensors");
+      }))
+    return fmt::format(
+        "has {} without model.safetensors.index.json, which says what is in which "
+        "file; download that, too",
+        *shard);
+  if (const auto* const other =
+          first([](std::string_view n) { return n.ends_with(".safetensors"); }))
+    return fmt::format(
+        "has {}, and weights are read from model.safetensors, or from the files "
+        "that model.safetensors.index.json names; take the form of the model that "
+        "transformers reads",
+        *other);
+  return "";
+}
+
+} // namespace detail
 
 /// The name without which a folder is not a model folder.
 inline constexpr const char* model_folder_marker = "config.json";
@@ -175,10 +238,12 @@ public:
       opened_.emplace(name, shared);
       return mapped;
     }
-    if (errno == ENOENT)
+    if (errno == ENOENT) {
+      const std::string other = detail::foreign_weights(names());
       throw error(exit_code::model,
-                  fmt::format("the model folder {} has no file {}; it is incomplete or not a model",
-                              path_, name));
+                  fmt::format("the model folder {} has no file {}; it {}", path_, name,
+                              other.empty() ? "is incomplete or not a model" : other));
+    }
     if (errno == ELOOP) // and what it leads to may be right
       throw unexamined(exit_code::model,
                        fmt::format("{} is a symbolic link, and links are not followed out of a "

@@ -26,26 +26,12 @@ namespace mc {
 
 namespace detail {
 
-/// What to do where a folder cannot be saved to.
-inline std::string_view advice_on(int error_number) {
-  switch (error_number) {
-  case ENOSPC:
-  case EDQUOT: return "; free some space or choose another folder";
-  case EACCES:
-  case EPERM: return "; check its permissions or choose another folder";
-  case EMFILE: // the limit is named
-  case ENFILE:
-  case EFBIG:
-  case ENOMEM: return "";
-  default: return "; choose another folder";
-  }
-}
 /// `rest`: what follows from it, for the end of the sentence.
 inline error output_error(std::string_view what, std::string_view path, int error_number,
                           std::string_view rest = "") {
   return error(exit_code::output,
                fmt::format("cannot {} {}: {}{}{}", what, path, reason_of(error_number),
-                           advice_on(error_number), rest));
+                           advice_on_writing(error_number, "choose another folder"), rest));
 }
 
 /// What file systems give at once.

@@ -3,6 +3,7 @@
 
 #include <megacpp/io/descriptor.hpp>
 #include <megacpp/io/error.hpp>
+#include <megacpp/io/lfs_pointer.hpp>
 #include <megacpp/io/signals.hpp>
 
 #include <algorithm>
@@ -159,9 +160,10 @@ private:
     at_ = batch.next;
     return true;
   }
-  /// Of compressed files the begin is known.
+  /// Compressed files, and pointers to others, are known by their begin.
   void refuse_packed(std::string_view begin) const {
     using namespace std::string_view_literals;
+    if (is_lfs_pointer(begin, begin.size())) throw lfs_pointer(name(at_.file), exit_code::data);
     for (const auto& [magic, reader] :
          {std::pair{"\x1f\x8b"sv, "zcat"sv}, std::pair{"\xfd\x37zXZ\0"sv, "xzcat"sv},
           std::pair{"\x28\xb5\x2f\xfd"sv, "zstdcat"sv}, std::pair{"BZh"sv, "bzcat"sv}})

@@ -3,6 +3,7 @@
 
 #include <megacpp/io/descriptor.hpp>
 #include <megacpp/io/error.hpp>
+#include <megacpp/io/lfs_pointer.hpp>
 #include <megacpp/io/mapping_guard.hpp>
 #include <megacpp/io/utf8.hpp>
 
@@ -43,6 +44,7 @@ public:
     written_ = opened.st_mtim;
     if (size_ == 0)
       throw error(code_, fmt::format("{} is empty; give another file, or write it again", *path_));
+    if (is_lfs_pointer(file_->get(), size_)) throw lfs_pointer(*path_, code_);
     void* const p = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, file_->get(), 0);
     if (p == MAP_FAILED)
       throw unexamined(

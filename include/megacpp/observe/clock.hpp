@@ -10,6 +10,14 @@ inline double monotonic_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
+/// Seconds since 1970 in UTC, to a millisecond: what other programs know a moment by.
+inline double wall_seconds() {
+  using namespace std::chrono;
+  return static_cast<double>(
+             duration_cast<milliseconds>(system_clock::now().time_since_epoch()).count()) /
+         1e3;
+}
+
 /// Seconds since construction.
 class stopwatch {
 public:

@@ -134,10 +134,9 @@ public:
 
 private:
   [[noreturn]] void fail(std::string_view what, int problem) const {
-    throw error(exit_code::output,
-                fmt::format("cannot {} the metrics file {}: {}; free some space or choose "
-                            "another file",
-                            what, path_, reason_not_to_write(path_, problem)));
+    throw error(exit_code::output, fmt::format("cannot {} the metrics file {}: {}{}", what, path_,
+                                               reason_not_to_write(path_, problem),
+                                               advice_on_writing(problem, "choose another file")));
   }
   void cut(::off_t size) {
     struct stat s {};

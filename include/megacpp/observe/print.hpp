@@ -23,9 +23,8 @@ namespace detail {
 /// Throws what kept a text from being written; not EAGAIN: what nobody reads is left out.
 inline void require_written(int problem, std::string_view what) {
   if (problem != 0 && problem != EAGAIN)
-    throw error(exit_code::output,
-                fmt::format("cannot write {}: {}; free some space or write elsewhere", what,
-                            reason_of(problem)));
+    throw error(exit_code::output, fmt::format("cannot write {}: {}{}", what, reason_of(problem),
+                                               advice_on_writing(problem, "write elsewhere")));
 }
 } // namespace detail
 
@@ -49,6 +48,13 @@ inline void print_line(std::string_view text) {
   detail::require_written(write_line_to_reader(STDOUT_FILENO, {text}), "the standard output");
 }
 
+/// A line that tells how something goes which has a worth of its own: it goes on where whoever read
+/// its lines has closed them, and its last line says so. Throws mc::error(exit_code::output).
+inline void print_on_the_way(std::string_view text) {
+  if (const int problem = write_line_to_reader(STDOUT_FILENO, {text}); problem != EPIPE)
+    detail::require_written(problem, "the standard output");
+}
+
 /// A line for people beside the output: on the standard error, and lost if nobody listens.
 inline void print_note(std::string_view text) { write_line_to_reader(STDERR_FILENO, {text}); }
 
@@ -63,9 +69,8 @@ inline void write_text_file(const std::string& name, std::string_view text) {
   const auto fail = [&](const char* what, int problem) {
     if (!special) ::unlink(at.c_str());
     throw error(exit_code::output,
-                fmt::format("cannot {} {}: {}; free some space or choose another "
-                            "file",
-                            what, path, reason_not_to_write(path, problem)));
+                fmt::format("cannot {} {}: {}{}", what, path, reason_not_to_write(path, problem),
+                            advice_on_writing(problem, "choose another file")));
   };
   if (missing == ELOOP) fail("create", missing);
   descriptor file = open_to_write(at, O_CREAT | O_TRUNC);

@@ -29,29 +29,41 @@ struct step_report {
   double learned = 0;      // of these, those that are; without one there is neither loss nor norm
   double data_seconds = 0; // that the step waited for its micro-batches to be read
   double tokens_per_second = 0; // of those that are computed
+  double step_seconds = 0;      // that such a step takes; 0 if unknown
+  double mfu = 0;               // share that the model needs of a stated peak; 0 if there is none
   double ceiling_share = 0;     // of the machine's measured product speed; 0 if not known
-  std::uint64_t memory = 0;     // resident bytes; 0 if unknown
+  std::int64_t consumed_tokens = 0; // of the run so far
+  std::uint64_t memory = 0;         // resident bytes; 0 if unknown
   int slowest_rank = -1; // that computed longest since the line before; -1: there is one rank
   double slower_by = 0;  // than the median of the others, as a share
   double seconds_left = std::numeric_limits<double>::quiet_NaN();
 };
 
-using progress_text = bounded_text<256>;
+using progress_text = bounded_text<320>;
 
-/// `step 100/2000 | loss: 2.3451 | lr: 1.000e-03 | grad norm: 0.812 | 12.3k tokens/s | 45% of
-/// product ceiling | 312 MiB | rank 3 slowest by 12% | ETA 1m 20s`. Log collectors search it for
-/// `loss: NUMBER`, so names, order and the form of numbers stay as they are; what is unknown is
-/// left out. Where not all tokens are learned, ` 12.3k tokens/s, 4.56k learned`.
+/// `step 100/2000 | loss: 2.3451 | lr: 1.000e-03 | grad norm: 0.812 | 12.3k tokens/s | 10.4 ms/step
+/// | MFU 38.2% | 45% of product ceiling | 312 MiB | rank 3 slowest by 12% | ETA 1m 20s`. Log
+/// collectors search it for `loss: NUMBER`, so names, order and the form of numbers stay as they
+/// are; what is unknown is left out. Where not all tokens are learned, ` loss: 2.3451 (mean of 32
+/// of 128 tokens) ` and ` 12.3k tokens/s, 3.09k learned`.
 inline progress_text progress_line(const step_report& r) {
   progress_text line;
   line.append("step {}/{}", r.step, r.steps);
-  if (r.learned > 0)
-    line.append(" | loss: {:.4f} | lr: {:.3e} | grad norm: {:.3f}", r.loss, r.lr, r.grad_norm);
-  else line.append(" | no token to learn | lr: {:.3e}", r.lr);
+  if (r.learned > 0) {
+    line.append(" | loss: {:.4f}", r.loss);
+    if (r.learned < r.tokens)
+      line.append(" (mean of {:.0f} of {:.0f} tokens)", r.learned, r.tokens);
+    line.append(" | lr: {:.3e} | grad norm: {:.3f}", r.lr, r.grad_norm);
+  } else {
+    line.append(" | no token to learn | lr: {:.3e}", r.lr);
+  }
   line.append(" | {} tokens/s", count_text(std::nearbyint(r.tokens_per_second)).view());
   if (r.learned < r.tokens)
     line.append(", {} learned",
                 count_text(std::nearbyint(r.tokens_per_second * r.learned / r.tokens)).view());
+  if (const double ms = 1e3 * r.step_seconds; ms > 0)
+    line.append(" | {:.{}f} ms/step", ms, ms < 9.995 ? 2 : ms < 99.95 ? 1 : 0);
+  if (r.mfu > 0) line.append(" | MFU {:.1f}%", 100 * r.mfu);
   if (r.ceiling_share > 0) line.append(" | {:.0f}% of product ceiling", 100 * r.ceiling_share);
   if (r.memory > 0) line.append(" | {}", bytes_text(r.memory).view());
   if (r.slowest_rank >= 0)

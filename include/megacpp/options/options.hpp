@@ -130,7 +130,7 @@ struct data_flags {
             "the list is saved with the model as characters.json. The others are Megatron-LM's "
             "names: of --tokenizer-model, of --vocab-file, of a .tiktoken file, and of ids whose "
             "last "
-            "one ends a document")
+            "one ends a document. eval and generate take that of the state")
         .one_of("byte|char|HuggingFaceTokenizer|GPT2BPETokenizer|TikTokenizer|NullTokenizer")
         .shown_as(
             "that of --tokenizer-model or of the folder --load, else as --load was saved, else "
@@ -206,10 +206,10 @@ struct training_flags {
     global_batch_size
         .is(0,
             "sequences in one optimizer step; a multiple of the compiled micro-batch, whose "
-            "gradients are accumulated")
+            "gradients are accumulated; for eval, of --eval-iters")
         .within(1, std::int64_t{1} << 31)
-        .shown_as("the micro-batch")
-        .of(command::train)
+        .shown_as("the micro-batch; for eval that of the state")
+        .of(command::train | command::eval)
         .resumes(on_resume::may_change);
     rampup_batch_size
         .is("",
@@ -265,10 +265,11 @@ struct training_flags {
     eval_iters
         .is(0,
             "global batches in one evaluation: of a text spread evenly over the part, of data sets "
-            "those behind the ones of the evaluation before; 0: no evaluation")
+            "those behind the ones of the evaluation before; 0: no evaluation. eval measures what "
+            "an evaluation of train did at the step of a state")
         .at_least(0)
         .shown_as("the whole part")
-        .of(command::train)
+        .of(command::train | command::eval)
         .resumes(on_resume::may_change);
     full_validation.is(false, "each evaluation is of the whole part, as without --eval-iters")
         .of(command::train)
@@ -277,7 +278,7 @@ struct training_flags {
         .is(false,
             "with --eval-iters: measure so much of each data set apart, by name; without, they "
             "always are")
-        .of(command::train)
+        .of(command::train | command::eval)
         .resumes(on_resume::may_change);
     sample_interval
         .is(0,
@@ -383,7 +384,7 @@ struct sampling_flags {
                            (texts_flag, stop_tokens), (texts_flag, stop), (switch_flag, ignore_eos),
                            (switch_flag, greedy), (real_flag, temperature), (whole_flag, top_k),
                            (real_flag, top_p), (text_flag, overflow), (whole_flag, batch_size),
-                           (switch_flag, use_cache));
+                           (switch_flag, use_cache), (switch_flag, logprobs));
   sampling_flags() {
     prompt
         .is({},
@@ -453,6 +454,11 @@ struct sampling_flags {
             "keep the keys and values of earlier tokens; false computes the whole text again "
             "for every token, which writes the same and is slow")
         .of(command::generate);
+    logprobs
+        .is(false,
+            "tell of each token that is written the natural logarithm of the probability that the "
+            "model gives it: over its whole vocabulary, before --temperature, --top-k and --top-p")
+        .of(command::generate);
   }
 };
 
@@ -460,8 +466,8 @@ struct report_flags {
   BOOST_HANA_DEFINE_STRUCT(report_flags, (whole_flag, log_interval), (text_flag, metrics_jsonl),
                            (text_flag, loss_curve), (switch_flag, profile), (text_flag, trace),
                            (whole_flag, profile_step_start), (whole_flag, profile_step_end),
-                           (text_flag, pictures), (switch_flag, bench_json), (whole_flag, warmup),
-                           (switch_flag, json));
+                           (text_flag, pictures), (switch_flag, graphs), (switch_flag, bench_json),
+                           (whole_flag, warmup), (real_flag, peak_tflops), (switch_flag, json));
   report_flags() {
     log_interval
         .is(100,
@@ -501,6 +507,12 @@ struct report_flags {
             "folder for SVG pictures of the layout's ranks and of its pipeline's schedule, instead "
             "of the description")
         .of(command::describe);
+    graphs
+        .is(false,
+            "list the parameters, each collective with its line of the model, and the graph of "
+            "each "
+            "part after each pass, instead of what there is to know at a glance")
+        .of(command::describe);
     bench_json
         .is(false,
             "print one JSON object with the median milliseconds of a step as the last "
@@ -509,6 +521,14 @@ struct report_flags {
         .resumes(on_resume::unsaved);
     warmup.is(20, "steps that --bench-json leaves out")
         .at_least(0)
+        .of(command::train)
+        .resumes(on_resume::unsaved);
+    peak_tflops
+        .is(0,
+            "highest speed of what one rank computes on, in 10^12 floating-point operations a "
+            "second: the share of it that the model needs (MFU) is told with the progress")
+        .above(0, 1e9)
+        .shown_as("no MFU is told")
         .of(command::train)
         .resumes(on_resume::unsaved);
     json.is(false,

@@ -198,8 +198,20 @@ inline void refuse_idle_flags(command c, options& o) {
   if (c == command::generate) {
     refuse(o.sampling.chat(), {"ids"}, "and --chat contradict each other: answers are texts");
     refuse(o.sampling.chat() && !o.sampling.prompt.given() && !o.sampling.prompts_file.given(),
-           {"json", "num-samples", "batch-size"},
+           {"json", "num-samples", "batch-size", "logprobs"},
            "changes nothing in a conversation, where --chat is given without a prompt");
+  }
+  if (c == command::describe) {
+    refuse(o.report.json(), {"graphs"}, "changes nothing beside --json, which has the graphs, too");
+    refuse(o.report.pictures.given(), {"graphs"}, "changes nothing beside --pictures");
+    refuse(o.report.graphs(), {"threads", "product-type"},
+           "changes nothing beside --graphs, which computes nothing");
+  }
+  if (c == command::eval) {
+    refuse(!o.training.eval_iters.given(), {"global-batch-size", "multiple-validation-sets"},
+           "changes nothing without --eval-iters");
+    refuse(o.training.eval_iters.given() && o.training.eval_iters() == 0, {"eval-iters"},
+           "0 would measure nothing");
   }
   if (overlaps(c, command::train | command::eval))
     refuse(o.data.data_type() != "chat", {"chat-loss"}, "changes nothing without --data-type chat");

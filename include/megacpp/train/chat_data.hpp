@@ -84,6 +84,14 @@ inline std::shared_ptr<const packed_conversations> packed(
                                                       seed ? 0 : 1);
 }
 
+/// Names the tokens of conversations that are not learned, and count in no loss.
+inline std::string unlearned_of_chat(const data_flags& d) {
+  return d.chat_loss() == "all"
+             ? "the padding of sequences"
+             : "what others than the assistant say (--chat-loss) and the padding "
+               "of sequences";
+}
+
 /// Conversations to train on.
 inline run_data open_conversations(const program_view& p, const options& o,
                                    const training_settings& t, const std::string& folder,
@@ -108,6 +116,7 @@ inline run_data open_conversations(const program_view& p, const options& o,
       paths.size() == 1 ? paths[0] : fmt::format("{} and {} more", paths[0], paths.size() - 1);
   const auto training = packed(data.name, all, ranges.train, s, t.numbers.seed);
   data.training = training;
+  data.unlearned = unlearned_of_chat(o.data);
   data.words = w.words;
   if (w.form.style) data.template_folder = w.folder;
   data.summary = sentence_of(training->counts(), s);
@@ -160,6 +169,7 @@ inline std::vector<run_data> measure_conversations(const program_view& p, const 
         o.data.split.given() ? split(o.data.split(), of->size()).valid : token_range{0, of->size()};
     run_data data;
     data.name = path;
+    data.unlearned = unlearned_of_chat(o.data);
     data.validation.push_back(
         {path, packed(path, of, part, p.numbers.batch.sequence, std::nullopt)});
     data.hash = [of] { return of->hash(); };

@@ -7,6 +7,7 @@
 #include <megacpp/run/session.hpp>
 #include <megacpp/train/evaluation.hpp>
 #include <megacpp/train/open_data.hpp>
+#include <megacpp/train/saved_run.hpp>
 #include <megacpp/train/state.hpp>
 
 #include <algorithm>
@@ -45,21 +46,19 @@ inline found_model required_model(const options& o, const char* command, const a
     throw error(exit_code::usage,
                 fmt::format("{} needs --load FOLDER, the folder of a saved model", command));
   std::optional<found_model> found = find_saved(o.model.load(), false);
-  if (!found)
-    throw error(exit_code::model,
-                fmt::format("{} has neither a model nor a saved state; train with --save first",
-                            o.model.load()));
+  if (!found) throw nothing_saved(o.model.load(), "train with --save first");
   for (const std::string& note : found->notes) print_note(note);
   return std::move(*found);
 }
 
-/// `loss: 1.2345 nats per token | ...`.
-inline std::string evaluation_text(const loss_sum& total) {
+/// `loss: 1.2345 nats per token | ...`. `unlearned`: the tokens that are not counted.
+inline std::string evaluation_text(const loss_sum& total, std::string_view unlearned) {
   const double loss = total.mean();
   return fmt::format(
       "loss: {:.4f} nats per token | perplexity: {:.4f} | {:.4f} bits per token | "
-      "{:.0f} tokens",
-      loss, perplexity(loss), loss / std::numbers::ln2, total.count);
+      "{:.0f} tokens{}{}",
+      loss, perplexity(loss), loss / std::numbers::ln2, total.count,
+      unlearned.empty() ? "" : ", which are all but ", unlearned);
 }
 /// The same as fields; a perplexity that double cannot hold is null.
 inline json_output evaluation_json(const loss_sum& total) {
@@ -75,21 +74,24 @@ inline json_output evaluation_json(const loss_sum& total) {
 /// `eval`: one line, or with --json one object {"loss": nats a token, "tokens": number of
 /// predictions, "perplexity": exp(loss), "bits_per_token": loss / ln 2}. Of several files one for
 /// each, with its name or the field "file", and one for all tokens together, with their number or
-/// the field "files". All files are opened before the first is read. `data`: of the ranks of a
-/// process the same.
-inline void run_evaluation(const program_view& p, const options& o, device& on,
+/// the field "files". With --eval-iters of what an evaluation of `train` takes. All files are
+/// opened before the first is read. `data`: of the ranks of a process the same.
+inline void run_evaluation(const program_view& p, const options& asked, device& on,
                            communicator& ranks = self::of_process(),
                            const opened_once<std::vector<run_data>>& data = {}) {
   agreement all_ranks(ranks);
   const std::string named = all_ranks.before_others();
-  const found_model found = detail::required_model(o, "eval", all_ranks, named);
+  const found_model found = detail::required_model(asked, "eval", all_ranks, named);
   const model_folder& folder = found.folder;
+  const options o = with_tokenizer_of_run(asked, found);
+  const detail::measured_share share = measured_share_of(p, o, found);
   const std::optional<character_set> characters = characters_of(folder, p);
   const auto opened = data([&] {
-    return open_evaluation_data(p, o, folder.path(), characters,
-                                detail::reading_threads(on, ranks));
+    return open_evaluation_data(p, o, folder.path(), characters, detail::reading_threads(on, ranks),
+                                share);
   });
-  const std::size_t files = opened->size();
+  std::size_t files = 0;
+  for (const run_data& d : *opened) files += d.validation.size();
   all_ranks.after_first(name_of(found));
   detail::require_same_model(all_ranks, folder);
   for (const run_data& d : *opened)
@@ -106,21 +108,22 @@ inline void run_evaluation(const program_view& p, const options& o, device& on,
     if (!all_ranks.first()) return;
     if (!o.report.json())
       return print_line((files > 1 ? fmt::format("{}: ", name) : "") +
-                        detail::evaluation_text(total));
+                        detail::evaluation_text(total, opened->front().unlearned));
     if (files == 1) of = json_output::object();
     of.update(detail::evaluation_json(total));
     print(json_line(of));
   };
   loss_sum all;
-  for (const run_data& d : *opened) {
-    evaluation e(s, p, d.validation[0], ranks);
-    const loss_sum total = *e.run(e.samples());
-    if (const std::string file = d.written ? d.written() : ""; !file.empty())
-      throw error(exit_code::data,
-                  fmt::format("{} was written to while it was measured; measure it again", file));
-    tell(total, d.name, {{"file", d.name}});
-    all.sum += total.sum, all.count += total.count;
-  }
+  for (const run_data& d : *opened)
+    for (const measured_set& set : d.validation) {
+      evaluation e(s, p, set, ranks);
+      const loss_sum total = *e.run(share.each > 0 ? share.each : e.samples(), share.number);
+      if (const std::string file = d.written ? d.written() : ""; !file.empty())
+        throw error(exit_code::data,
+                    fmt::format("{} was written to while it was measured; measure it again", file));
+      tell(total, set.name, {{"file", set.name}});
+      all.sum += total.sum, all.count += total.count;
+    }
   if (files > 1) tell(all, fmt::format("all {} files", files), {{"files", files}});
 }
 

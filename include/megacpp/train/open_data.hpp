@@ -92,16 +92,17 @@ inline run_data open_training_data(const program_view& p, const options& o,
                          p.numbers.batch.sequence, t.numbers.seed);
 }
 
-/// Opens what `eval` measures: each data set or file of --data-path. `threads` turn texts into
-/// tokens. Throws mc::error.
+/// Opens what `eval` measures: each data set or file of --data-path, or a share of what they are
+/// blended to. `threads` turn texts into tokens. Throws mc::error.
 inline std::vector<run_data> open_evaluation_data(const program_view& p, const options& o,
                                                   const std::string& folder,
                                                   const std::optional<character_set>& characters,
-                                                  int threads) {
+                                                  int threads,
+                                                  const detail::measured_share& share = {}) {
   if (o.data.data_type() == "chat") return detail::measure_conversations(p, o, folder, threads);
   if (!detail::is_of_sets(o.data)) return detail::measure_texts(p, o, characters);
   detail::refuse_characters(o, characters.has_value());
-  return detail::measure_sets(p, o, folder);
+  return detail::measure_sets(p, o, folder, share);
 }
 
 } // namespace mc

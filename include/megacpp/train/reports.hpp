@@ -66,6 +66,7 @@ public:
     if (set_.bench)
       times_.reserve(static_cast<std::size_t>(std::min(set_.steps, timed_without_allocating)));
     flops_ = static_cast<double>(work_of_step(p_, set_.micro_batches()).total().flops);
+    needed_flops_ = needed_flops();
     speed_.emplace(device_, p_.numbers.type);
     measure_ceiling();
   }
@@ -86,6 +87,14 @@ public:
   }
   void note(std::string_view line) {
     if (tells_) progress_.note(line);
+  }
+
+  /// Tells over which tokens losses are means, where `what` is not learned; "" is nothing.
+  void tell_unlearned(std::string_view what) {
+    if (what.empty()) return;
+    masked_ = true;
+    note(fmt::format("losses are means over the tokens that are learned, which are all but {}",
+                     what));
   }
 
   /// What times the nodes of the next step. The first step prepares much that others find.
@@ -120,6 +129,8 @@ public:
     if (!set_.bench && (steps_ == 2 || (steps_ > 2 && now - measured_at_ > seconds_between)))
       measure_ceiling();
     r.ceiling_share = ceiling_.share_of(flops_ / pace_.seconds_a_step());
+    r.step_seconds = share * pace_.seconds_a_step();
+    r.mfu = mfu_of(pace_.seconds_a_step());
     if (now - memory_read_at_ > 0.5) {
       memory_ = process_memory().resident;
       memory_read_at_ = now;
@@ -141,7 +152,11 @@ public:
                        {"data_ms", r.data_seconds * 1e3},
                        of_ceiling > 0 ? metric("product_ceiling_share", of_ceiling)
                                       : metric("product_ceiling_share", nullptr),
-                       {"memory", static_cast<std::int64_t>(memory_)}},
+                       {"memory", static_cast<std::int64_t>(memory_)},
+                       {"tokens_per_s", tokens / seconds},
+                       {"consumed_tokens", r.consumed_tokens},
+                       r.mfu > 0 ? metric("mfu", mfu_of(seconds / share)) : metric("mfu", nullptr),
+                       time_of_line()},
                       of_ranks);
     };
     if (computing.empty()) {
@@ -166,14 +181,15 @@ public:
           fmt::format("step {}/{} | no validation loss: none of the samples of this "
                       "evaluation has a token to learn",
                       step, set_.steps));
-    note(bounded_text<160>().append(
-        "step {}/{} | validation loss: {:.4f} | perplexity: {:.3f} | {:.0f} tokens", step,
-        set_.steps, loss, perplexity(loss), tokens));
+    note(bounded_text<192>().append(
+        "step {}/{} | validation loss: {:.4f} | perplexity: {:.3f} | {:.0f} {}", step, set_.steps,
+        loss, perplexity(loss), tokens, tokens_text()));
     if (metrics_ && (steps_ > 0 || (!again && step < set_.steps)))
       metrics_->write({{"step", step},
                        {"validation_loss", loss},
                        {"perplexity", perplexity(loss)},
-                       {"validation_tokens", static_cast<std::int64_t>(tokens)}});
+                       {"validation_tokens", static_cast<std::int64_t>(tokens)},
+                       time_of_line()});
   }
   /// Of one of several sets.
   void evaluation_of(const std::string& name, std::int64_t step, const loss_sum& total) {
@@ -182,34 +198,37 @@ public:
           fmt::format("step {}/{} | no validation loss of {}: none of its samples in this "
                       "evaluation has a token to learn",
                       step, set_.steps, name));
-    note(fmt::format("step {}/{} | validation loss of {}: {:.4f} | {:.0f} tokens", step, set_.steps,
-                     name, total.mean(), total.count));
+    note(fmt::format("step {}/{} | validation loss of {}: {:.4f} | {:.0f} {}", step, set_.steps,
+                     name, total.mean(), total.count, tokens_text()));
     if (metrics_)
       metrics_->write({{"step", step},
                        {"set", std::string_view(name)},
                        {"validation_loss", total.mean()},
-                       {"validation_tokens", static_cast<std::int64_t>(total.count)}});
+                       {"validation_tokens", static_cast<std::int64_t>(total.count)},
+                       time_of_line()});
   }
   void test_of(const std::string& name, std::int64_t step, const loss_sum& total) {
-    note(fmt::format("step {}/{} | test loss of {}: {:.4f} | {:.0f} tokens", step, set_.steps, name,
-                     total.mean(), total.count));
+    note(fmt::format("step {}/{} | test loss of {}: {:.4f} | {:.0f} {}", step, set_.steps, name,
+                     total.mean(), total.count, tokens_text()));
     if (metrics_)
       metrics_->write({{"step", step},
                        {"set", std::string_view(name)},
                        {"test_loss", total.mean()},
-                       {"test_tokens", static_cast<std::int64_t>(total.count)}});
+                       {"test_tokens", static_cast<std::int64_t>(total.count)},
+                       time_of_line()});
   }
   void test(std::int64_t step, const loss_sum& total) {
-    note(fmt::format("step {}/{} | test loss: {:.4f} | {:.0f} tokens", step, set_.steps,
-                     total.mean(), total.count));
+    note(fmt::format("step {}/{} | test loss: {:.4f} | {:.0f} {}", step, set_.steps, total.mean(),
+                     total.count, tokens_text()));
     if (metrics_)
       metrics_->write({{"step", step},
                        {"test_loss", total.mean()},
-                       {"test_tokens", static_cast<std::int64_t>(total.count)}});
+                       {"test_tokens", static_cast<std::int64_t>(total.count)},
+                       time_of_line()});
   }
   void sample(std::int64_t step, const std::string& text) {
     note(fmt::format("step {}/{} | sample: {}", step, set_.steps, nlohmann::json(text).dump()));
-    if (metrics_ && steps_ > 0) metrics_->write({{"step", step}, {"sample", text}});
+    if (metrics_ && steps_ > 0) metrics_->write({{"step", step}, {"sample", text}, time_of_line()});
   }
   void paused(pace::pause what, double seconds) { pace_.paused(what, seconds); }
 
@@ -270,13 +289,33 @@ public:
     std::string lost;
     if (metrics_ && r.step > 0)
       lost += despite([&] {
-        metrics_->write(
-            {{"step", r.step}, {"loss", r.loss}, {"lr", r.lr}, {"grad_norm", r.grad_norm}});
+        metrics_->write({{"step", r.step},
+                         {"loss", r.loss},
+                         {"lr", r.lr},
+                         {"grad_norm", r.grad_norm},
+                         time_of_line()});
       });
     return lost += made();
   }
 
 private:
+  static metric time_of_line() { return {"time", wall_seconds()}; }
+  const char* tokens_text() const { return masked_ ? "tokens that are learned" : "tokens"; }
+
+  /// Operations that the model needs of one rank in a step: a mean, for stages have more or less.
+  double needed_flops() const {
+    const int stages = p_.numbers.ranks.pp;
+    double sum = 0;
+    for (int stage = 0; stage < stages; ++stage)
+      sum += static_cast<double>(model_flops(p_, set_.micro_batches(), stage));
+    return sum / stages;
+  }
+  /// The share of the stated peak; 0 if none is stated.
+  double mfu_of(double seconds) const {
+    const double peak = 1e12 * o_.report.peak_tflops();
+    return peak > 0 ? needed_flops_ / (seconds * peak) : 0;
+  }
+
   /// The profile is of the steps of this process.
   void print_profile() {
     if (!o_.report.profile()) return;
@@ -334,6 +373,7 @@ private:
          {"min_ms", json_number(sorted.front() * 1e3)},
          {"max_ms", json_number(sorted.back() * 1e3)},
          {"tokens_per_s", json_number(tokens / median)},
+         {"mfu", mfu_of(median) > 0 ? json_number(mfu_of(median)) : json_output(nullptr)},
          {"product_gflops", json_number(ceiling_.behind() * 1e-9)},
          {"product_ceiling_share", of_ceiling > 0 ? json_number(of_ceiling) : json_output(nullptr)},
          {"loss", json_number(last_.loss)},
@@ -359,7 +399,9 @@ private:
   std::vector<double> times_;
   step_report last_;
   static constexpr double seconds_between = 30; ///< of measurements of the ceiling
-  double flops_ = 0;
+  double flops_ = 0;        ///< that a rank of the first stage computes in a whole step
+  double needed_flops_ = 0; ///< that the model needs of one rank
+  bool masked_ = false;     ///< some tokens are not learned
   std::optional<product_speed> speed_;
   speed_ceiling ceiling_;
   double measured_at_ = 0;

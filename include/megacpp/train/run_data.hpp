@@ -63,6 +63,7 @@ struct run_data {
   std::vector<measured_set> validation;
   std::vector<measured_set> test;              ///< measured at the end
   std::string summary;                         ///< how much there is
+  std::string unlearned = {};                  ///< what of it is not learned; "" is nothing
   std::string type = {};                       ///< of --data-type, where the data decide it
   std::optional<std::int64_t> steps = {};      ///< of the epochs that were asked for
   std::shared_ptr<const tokenizer> words = {}; ///< of the tokens, where there is one

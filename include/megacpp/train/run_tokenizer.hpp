@@ -44,7 +44,8 @@ inline std::unique_ptr<const tokenizer> run_tokenizer(const data_flags& d,
   const bool any = !d.tokenizer_type.given();
   if (files && d.tokenizer_model.given())
     throw usage("--tokenizer-model and --vocab-file contradict each other; give one");
-  if (files || type == "GPT2BPETokenizer") {
+  const bool saved = !names_tokenizer(d) && !folder.empty() && has_tokenizer(folder);
+  if (files || (type == "GPT2BPETokenizer" && !saved)) {
     if (!d.vocab_file.given() || !d.merge_file.given())
       throw usage(
           "GPT-2's tokenizer needs --vocab-file and --merge-file; give both, or its folder "
@@ -65,7 +66,7 @@ inline std::unique_ptr<const tokenizer> run_tokenizer(const data_flags& d,
                       type, d.tokenizer_model(), tiktoken ? "" : "not "));
     return open_tokenizer(d.tokenizer_model());
   }
-  if (!folder.empty() && has_tokenizer(folder)) return open_tokenizer(folder);
+  if (saved) return open_tokenizer(folder);
   if (!any)
     throw usage(
         fmt::format("--tokenizer-type {} needs --tokenizer-model, the folder of a model or "

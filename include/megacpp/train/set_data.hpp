@@ -97,6 +97,15 @@ inline ends_of_run ends_of(const program_view& p, const options& o, const std::s
   return read;
 }
 
+/// Names the tokens of data sets that are not learned, and count in no loss; "" is none.
+inline std::string unlearned_of(const document_ends& ends) {
+  std::string what =
+      ends.eod_mask_loss ? "what follows the end of a document (--eod-mask-loss)" : "";
+  if (ends.pad && ends.pad != ends.eod)
+    what += fmt::format("{}padding (the pad_token of the tokenizer)", what.empty() ? "" : " and ");
+  return what;
+}
+
 /// Opens each set once, however often it is named.
 class opened_sets {
 public:
@@ -206,6 +215,38 @@ inline std::string note_of_ends(const sets_of_part& part, const document_ends& e
       d.tokenizer_type() == "NullTokenizer" ? "" : ", or name by --eod-token what ends them");
 }
 
+/// How much of its sets an evaluation takes.
+struct measured_share {
+  std::int64_t each = 0;        ///< samples of one evaluation; 0: all
+  std::int64_t evaluations = 1; ///< of the run, each of which goes on behind the one before
+  std::int64_t number = 0;      ///< of this one
+  bool by_set = false;          ///< so many of each set, and not of the blend of all
+  std::uint32_t seed = 1234;    ///< of the order of samples
+};
+
+/// The sets that the evaluations of a run measure, of one part of its blend.
+inline std::vector<measured_set> measured_sets(const sets_of_part& of, data_part which,
+                                               const measured_share& share, gpt_request request,
+                                               const document_ends& ends, const index_cache& cache,
+                                               const std::string& name) {
+  std::vector<measured_set> sets;
+  if (of.sets.empty()) return sets;
+  request.samples.reset();
+  if (share.each > 0) request.samples = share.evaluations * share.each;
+  else request.drop_last = false; // each token is predicted
+  if (of.sets.size() == 1 || share.each == 0 || share.by_set) {
+    for (const dataset_part& one : of.sets)
+      sets.push_back({one.data->name(),
+                      blended_samples({one}, {}, request, ends, cache, name_of(which)),
+                      share.each});
+  } else {
+    sets.push_back({name,
+                    blended_samples(of.sets, of.weights, request, ends, cache, name_of(which)),
+                    share.each});
+  }
+  return sets;
+}
+
 /// A loss is a mean over tokens that are learned: without any there is none. Throws mc::error.
 inline void require_learned(const sample_set& s, std::string_view to, std::int64_t sequence) {
   if (s.size() == 0)
@@ -218,6 +259,21 @@ inline void require_learned(const sample_set& s, std::string_view to, std::int64
                             "the end of a document, where --eod-mask-loss leaves it out, or is the "
                             "pad_token of the tokenizer; give other documents or another --split",
                             s.name(), to));
+}
+
+/// Sets without weights are read once. A run that goes on cannot be given weights: its samples
+/// would be others.
+inline error beyond_one_epoch(const options& o, const training_settings& t, const sample_set& all) {
+  std::int64_t most = steps_of_samples(t.batches, all.size());
+  while (most > 0 && t.batches.samples_of(most, 0) > all.size()) --most;
+  return {
+      exit_code::data,
+      fmt::format("{} have {} samples, for without weights each set is read once, but the run "
+                  "takes {}; give --{} {} at most, or, to a new run, weights (--finetune begins "
+                  "one with what is learned): with these, sets are read again",
+                  all.name(), all.size(), t.samples(),
+                  o.training.train_samples.given() ? "train-samples" : "train-iters",
+                  o.training.train_samples.given() ? all.size() : most)};
 }
 
 /// Samples of sets for a run of so many steps, as Megatron-LM counts them.
@@ -273,32 +329,16 @@ inline run_data open_sets(const program_view& p, const options& o, const trainin
   request.samples = o.training.train_samples.given() ? o.training.train_samples() : t.samples();
   data.training = blended_samples(of_training.sets, of_training.weights, request, ends, cache);
   data.name = data.training->name();
-  if (data.training->size() < t.samples())
-    throw error(exit_code::data,
-                fmt::format("{} has {} samples without weights, but the run trains on {}; give "
-                            "weights, with which sets are repeated, or fewer --train-iters",
-                            data.name, data.training->size(), t.samples()));
+  if (data.training->size() < t.samples()) throw beyond_one_epoch(o, t, *data.training);
 
   const std::int64_t iters = o.training.eval_iters(), batch = t.batches.last;
   const bool whole = !o.training.eval_iters.given() || o.training.full_validation();
   const auto measured = [&](data_part which, std::int64_t evaluations) {
-    std::vector<measured_set> sets;
-    const sets_of_part of = part(which);
-    if (of.sets.empty()) return sets;
-    gpt_request r = request;
-    r.samples.reset();
-    if (!whole) r.samples = evaluations * iters * batch;
-    else r.drop_last = false; // each token is predicted
-    const std::int64_t each = whole ? 0 : iters * batch;
-    if (of.sets.size() == 1 || whole || o.training.multiple_validation_sets()) {
-      for (const dataset_part& one : of.sets)
-        sets.push_back(
-            {one.data->name(), blended_samples({one}, {}, r, ends, cache, name_of(which)), each});
-    } else {
-      sets.push_back(
-          {data.name, blended_samples(of.sets, of.weights, r, ends, cache, name_of(which)), each});
-    }
-    return sets;
+    return measured_sets(part(which), which,
+                         {.each = whole ? 0 : iters * batch,
+                          .evaluations = evaluations,
+                          .by_set = o.training.multiple_validation_sets()},
+                         request, ends, cache, data.name);
   };
   if (whole || iters > 0) {
     // With --keep-best all evaluations are of the same samples.
@@ -316,10 +356,14 @@ inline run_data open_sets(const program_view& p, const options& o, const trainin
   data.summary = fmt::format("{} samples of {} tokens to train on, {} to validate",
                              data.training->size(), request.sequence, validated);
   data.summary += of_run.note;
+  data.unlearned = unlearned_of(ends);
   if (ends.reset_position_ids || ends.reset_attention_mask || ends.eod_mask_loss)
     data.summary += note_of_ends(of_training, ends, d);
-  data.identity = [open, name = data.name, weights = trained.weights] {
-    nlohmann::json of{{"name", name}, {"tokens", open->tokens()}, {"sets", open->identity()}};
+  data.identity = [open, name = data.name, weights = trained.weights, training = data.training] {
+    nlohmann::json of{{"name", name},
+                      {"tokens", open->tokens()},
+                      {"sets", open->identity()},
+                      {"order", training->order()}};
     if (!weights.empty()) of["weights"] = weights;
     return of;
   };
@@ -333,24 +377,26 @@ inline run_data open_sets(const program_view& p, const options& o, const trainin
   return data;
 }
 
-/// Measures one set, or a part of it where --split is given.
-inline run_data measure_set(const program_view& p, const options& o, const std::string& prefix,
-                            const document_ends& ends) {
+/// Measures the sets of a blend, or a part of each where --split is given.
+inline run_data measure_blend(const program_view& p, const options& o, const blend& b,
+                              const document_ends& ends, const measured_share& share) {
   const auto open = std::make_shared<opened_sets>(p.vocabulary);
-  const sets_of_part part =
-      part_of(parse_blend(std::span(&prefix, 1), "--data-path"),
-              o.data.split.given() ? data_part::validation : data_part::all, o.data.split(), *open);
+  const data_part which = o.data.split.given() ? data_part::validation : data_part::all;
+  const sets_of_part part = part_of(b, which, o.data.split(), *open);
   if (part.sets.empty())
     throw error(exit_code::data,
                 fmt::format("--split {} leaves no document of {} to measure; give another",
-                            o.data.split(), prefix));
+                            o.data.split(), b.prefixes[0]));
   run_data data;
-  data.name = prefix;
-  data.validation.push_back(
-      {prefix,
-       blended_samples(part.sets, {}, {.sequence = p.numbers.batch.sequence, .drop_last = false},
-                       ends, index_cache(o.data.data_cache_path()), "validation")});
-  require_learned(*data.validation.back().samples, "measure", p.numbers.batch.sequence);
+  data.name = b.prefixes.size() == 1
+                  ? b.prefixes[0]
+                  : fmt::format("{} and {} more", b.prefixes[0], b.prefixes.size() - 1);
+  data.unlearned = unlearned_of(ends);
+  data.validation = measured_sets(part, data_part::validation, share,
+                                  {.sequence = p.numbers.batch.sequence, .seed = share.seed}, ends,
+                                  index_cache(o.data.data_cache_path()), data.name);
+  for (const measured_set& set : data.validation)
+    require_learned(*set.samples, "measure", p.numbers.batch.sequence);
   data.hash = [open] {
     xxh64 hash;
     const std::string text = open->identity().dump();
@@ -361,18 +407,25 @@ inline run_data measure_set(const program_view& p, const options& o, const std::
   return data;
 }
 
-/// Each set of --data-path; weights, which the words of a run have, change nothing.
+/// Each set of --data-path, whatever its weight; or, where a share is asked for that evaluations of
+/// a run take, what these take of the blend.
 inline std::vector<run_data> measure_sets(const program_view& p, const options& o,
-                                          const std::string& folder) {
+                                          const std::string& folder, const measured_share& share) {
   const document_ends ends = ends_of(p, o, folder).ends;
   const std::vector<std::string> words = words_of_data(o.data);
   if (words.empty())
     throw error(exit_code::usage, "eval needs --data-path PREFIX, the name of a data set");
-  const std::vector<std::string> prefixes = parse_blend(words, "--data-path").prefixes;
-  std::vector<run_data> all;
-  all.reserve(prefixes.size());
-  for (const std::string& prefix : prefixes) all.push_back(measure_set(p, o, prefix, ends));
-  return all;
+  const blend all = parse_blend(words, "--data-path");
+  std::vector<run_data> data;
+  if (share.each > 0) {
+    data.push_back(measure_blend(p, o, all, ends, share));
+    return data;
+  }
+  data.reserve(all.prefixes.size());
+  for (const std::string& prefix : all.prefixes)
+    data.push_back(
+        measure_blend(p, o, parse_blend(std::span(&prefix, 1), "--data-path"), ends, share));
+  return data;
 }
 
 } // namespace mc::detail

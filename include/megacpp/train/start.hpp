@@ -37,16 +37,13 @@ inline training_start prepare_start(const program_view& p, options& o) {
   std::optional<found_model>& from = start.from;
   if (!same || std::filesystem::exists(o.model.load(), ignored))
     from = find_saved(o.model.load(), !o.model.finetune());
-  if (!from && !same)
-    throw error(exit_code::model,
-                fmt::format("{} has neither a model nor a saved state; check the path of --load",
-                            o.model.load()));
+  if (!from && !same) throw nothing_saved(o.model.load(), "check the path of --load");
   if (!from) {
-    print_line(fmt::format("{} has no saved state yet: a new run begins", o.model.load()));
+    print_on_the_way(fmt::format("{} has no saved state yet: a new run begins", o.model.load()));
     return start;
   }
   if (start.root) start.root->pass_over(from->damaged);
-  for (const std::string& note : from->notes) print_line(note);
+  for (const std::string& note : from->notes) print_on_the_way(note);
   if (!from->state || o.model.finetune()) return start;
   require_same_program(from->state->state(), p);
   from->changes = resume_flags(from->state->state(), o, p.name);

@@ -373,6 +373,15 @@ inline found_model found_as_named(const std::string& path, const std::string& na
   return {std::move(folder), std::move(state), name == "." ? std::string() : path};
 }
 
+/// The error about a folder in which find_saved finds nothing.
+inline error nothing_saved(const std::string& path, std::string_view advice) {
+  const std::string other = detail::foreign_weights(model_folder(path).names());
+  return error(exit_code::model,
+               other.empty()
+                   ? fmt::format("{} has neither a model nor a saved state; {}", path, advice)
+                   : fmt::format("{} holds no model that is read: it {}", path, other));
+}
+
 /// Finds the weights, or with `all` the whole state, at a path: the newest whole state of a root,
 /// one state, or a model folder. Nothing for a root without states, nor for a folder that is
 /// neither, whatever of others is in it. Throws mc::error(model).

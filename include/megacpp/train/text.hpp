@@ -257,11 +257,23 @@ inline std::uint64_t hash_of(const text_data& text) {
   return hash.value();
 }
 
+/// A line for data whose samples come in another order than in the run that goes on, since it is
+/// longer or shorter; "" for the same order, or where a state does not tell it.
+inline std::string order_changes(const nlohmann::json& data, const json_value& saved) {
+  if (!data.contains("order") || !saved.has("order")) return "";
+  const auto now = data["order"].get<std::string>(), then = saved.field<std::string>("order");
+  if (now == then) return "";
+  return fmt::format(
+      "epochs of the data: {} -> {} (may change): samples come in another order from "
+      "here on, so that some were seen before, and others may come late or not",
+      then, now);
+}
+
 /// The number of a sample says nothing about other data. `saved`: what a state says of its own.
 /// Throws mc::error(exit_code::mismatch).
 inline void require_same_data(const nlohmann::json& data, const json_value& saved) {
   nlohmann::json now = data, then = saved.raw();
-  now.erase("name"), then.erase("name");
+  for (const char* may_change : {"name", "order"}) now.erase(may_change), then.erase(may_change);
   if (now == then) return;
   throw error(exit_code::mismatch,
               fmt::format("{} ({} tokens) is not the data of the run in {} ({} tokens of {}); give "

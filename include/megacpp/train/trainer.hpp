@@ -83,7 +83,7 @@ public:
     if (stopped()) interrupt();
     // Once nothing is left that could be refused.
     if (resumes() && all_.first())
-      for (const std::string& line : from_->changes) print_line(line);
+      for (const std::string& line : from_->changes) print_on_the_way(line);
     to_come_ = set_.batches.samples_of(set_.steps - at_.step, at_.samples);
     begin_reading();
     if (at_.step < set_.steps) reports_.begin_metrics(resumes() && at_.step > 0);
@@ -112,7 +112,13 @@ public:
                       "what else runs on it",
                       at_.step, set_.steps, rescue(exit_code::memory)));
     }
-    reports_.finish(at_.step - first, at_.empty - empty, all.seconds());
+    try {
+      reports_.finish(at_.step - first, at_.empty - empty, all.seconds());
+    } catch (const error& e) {
+      // Who closed what the run prints has not ended it: lines of progress are lost, and no more.
+      throw error(e.code(),
+                  fmt::format("{}; the run went on to its end{}", e.what(), what_is_saved()));
+    }
   }
 
 private:
@@ -305,7 +311,10 @@ private:
     const json_value& state = from_->state->state();
     if (all_.first()) {
       if (identity_.is_null()) identity_ = data_->identity();
-      require_same_data(identity_, state.field<json_value>("data"));
+      const auto saved = state.field<json_value>("data");
+      require_same_data(identity_, saved);
+      if (std::string line = order_changes(identity_, saved); !line.empty())
+        from_->changes.push_back(std::move(line));
     }
     at_ = load_moments(from_->folder, state, p_, session_->weights());
     if (all_.as_first(saved_at_ == at_.step)) saved_at_ = at_.step;
@@ -415,6 +424,7 @@ private:
     if (!all_.first()) return;
     reports_.introduce(session_->planned().total(), ranks_of(ranks_.ranks()));
     reports_.note(fmt::format("{}: {}", data_->name, data_->summary));
+    reports_.tell_unlearned(data_->unlearned);
     if (data_->validation.empty() && !o_.training.eval_iters.given() && !o_.data.mock_data())
       reports_.note("nothing is evaluated: " + detail::nothing_to_validate(o_));
     if (!root_) reports_.note("nothing will be saved: --save FOLDER keeps what is learned");
@@ -539,6 +549,7 @@ private:
     at_.samples += batch;
     ++taken_;
     if (r.learned > 0) losses_.history.add(at_.step, r.loss);
+    r.consumed_tokens = at_.samples * p_.numbers.batch.sequence;
     to_come_ -= batch;
     const auto steps = [&](std::int64_t samples) {
       return static_cast<double>(samples) / static_cast<double>(set_.batches.last);
