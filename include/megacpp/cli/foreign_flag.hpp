@@ -89,8 +89,6 @@ inline constexpr std::string_view
     prompt_not_counted =
         "--max-new-tokens counts the tokens that are drawn, without those "
         "of the prompt",
-    no_loading_threads =
-        "one thread loads the data, ahead of the steps; --threads gives those that compute",
     data_in_a_file =
         "--data-path names a file of text, token ids or conversations, or the prefix of a data set "
         "on disk; nothing is found or downloaded by the name of a data set",
@@ -105,8 +103,6 @@ inline constexpr std::string_view
     step_by_folder =
         "--load takes the folder of one step, as ROOT/iter_0000400, or ROOT for the newest",
     weights_by_finetune = "--finetune takes the weights of --load and nothing else",
-    no_random_state =
-        "random numbers have no state: they follow from --seed, the step and the sample",
     metrics_as_lines =
         "--metrics-jsonl writes the numbers of a run to a file, a line each, and "
         "--loss-curve draws the loss",
@@ -119,15 +115,9 @@ inline constexpr std::string_view
     saved_shards =
         "what is saved is sharded by sequence parallelism: SEQUENCE_PARALLEL of "
         "megacpp_add_preset, sp=1 of examples/build_preset.sh, or the struct of megacpp_add_run",
-    router_type =
-        "the router's product has the type of the program, and what is made of its logits that of "
-        "sums: PRECISION of megacpp_add_preset, precision= of examples/build_preset.sh, or the "
-        "struct of megacpp_add_run",
     rows_compiled =
         "rows that go to a rank's experts at once are compiled in: expert_rows of the batch in the "
         "struct of megacpp_add_run",
-    fused_when_compiled =
-        "what runs as one kernel is settled when a program is compiled, and describe tells of it",
     nothing_overlaps =
         "ranks compute while nothing is under way but what stages send each other; results do not "
         "depend on such flags, so leave it out",
@@ -151,10 +141,7 @@ inline constexpr std::string_view
         "ranks have a communicator of their own, with nothing to choose: leave it out",
     describes_ranks = "the command describe plans every rank's memory and communication on one",
     one_rank_order = "ranks are numbered tp first, then cp, dp and pp, and no other way",
-    timeout_in_seconds = "--collective-timeout gives that time in seconds",
     says_who_waits = "a rank that waits in vain says for which, and at which line of the model",
-    summed_and_divided =
-        "gradients are sums over all tokens, divided once by their number: leave it out",
     summed_in_fp32 = "gradients are kept and summed in fp32 or wider: leave it out",
     no_buckets = "gradients are reduced in ranges of one store, once a step: there are no buckets",
     zero_compiled =
@@ -176,10 +163,7 @@ inline constexpr std::string_view
     workers_by_cores =
         "--workers gives the threads, by default one a core, and results do not depend on it: "
         "leave "
-        "it out",
-    nothing_to_capture =
-        "a step is compiled whole, so there are no graphs that would be captured at run "
-        "time";
+        "it out";
 } // namespace detail
 
 } // namespace mc

@@ -36,10 +36,11 @@ public:
     for (const auto& one : all_)
       if (one.first != code) code = exit_code::usage;
     if (all_.size() == 1) throw error(code, all_.front().second);
-    std::string text = fmt::format("{} things are refused:", all_.size());
-    for (const auto& one : all_) text += "\n  " + one.second;
-    throw error(code, text);
+    std::vector<std::string> sentences;
+    for (const auto& one : all_) sentences.push_back(one.second);
+    throw errors(code, fmt::format("{} things are refused:", all_.size()), std::move(sentences));
   }
+  const std::vector<std::pair<exit_code, std::string>>& all() const { return all_; }
 
 private:
   std::vector<std::pair<exit_code, std::string>> all_;

@@ -177,9 +177,10 @@ inline std::vector<std::string> refuse_idle_flags(command c, options& o) {
     refuse(!o.report.trace.given() && !o.report.profile(),
            {"profile-step-start", "profile-step-end"}, "changes nothing without --trace FILE");
     tell(!o.report.trace.given() && o.report.profile(), {"profile-step-start", "profile-step-end"});
-    const bool ids_alone = o.data.tokenizer_type() == "NullTokenizer";
-    tell(o.data.mock_data() && ids_alone, {"tokenizer-type"});
-    refuse(o.data.mock_data() && !ids_alone, {"tokenizer-type"},
+    const std::string& words = o.data.tokenizer_type();
+    const bool of_text = words == "byte" || words == "char";
+    tell(o.data.mock_data() && !of_text, {"tokenizer-type"});
+    refuse(o.data.mock_data() && of_text, {"tokenizer-type"},
            "and --mock-data contradict each other: random tokens are not read from anything");
     refuse(o.data.mock_data(), {"data-type"},
            "and --mock-data contradict each other: random tokens are not read from anything");
