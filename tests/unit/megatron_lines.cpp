@@ -649,6 +649,8 @@ BOOST_AUTO_TEST_CASE(names_of_megatron_for_flags_of_this_program) {
   has("--overlap_grad_reduce", "it is spelled --overlap-grad-reduce");
   has("--no-load-optim", "--no-load-optim is not taken; --finetune takes the weights");
   has("--optimizer sgd", "--optimizer sgd is not taken; the optimizer is AdamW");
+  // Nothing but train has an optimizer.
+  BOOST_TEST(line<mc::options>("eval --load x --no-load-optim", mc::commands).sentences() == "");
   BOOST_TEST(says("--optimizer adam --no-load-optim --finetune --load x --local_rank=3") == "");
   // The value of one is not read as a command.
   BOOST_TEST(says("--wandb-exp-name eval --mock-data") == "");

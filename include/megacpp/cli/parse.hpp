@@ -140,9 +140,9 @@ inline std::vector<std::string> last_words(int argc, const char* const* argv,
 }
 
 /// "--name=" of a flag would take the next argument for its value (CLI11 2.1).
-inline void refuse_empty_values(std::span<const char* const> argv,
+inline void refuse_empty_values(const std::vector<std::string>& words,
                                 const std::vector<flag_entry>& list, command c) {
-  for (const std::string_view word : argv.subspan(1)) {
+  for (const std::string_view word : words) {
     if (!word.starts_with("--") || !word.ends_with('=')) continue;
     const std::string_view name = word.substr(2, word.size() - 3);
     const flag_entry* const e = find_flag(list, name);
@@ -180,17 +180,12 @@ inline void refuse_rest(const std::vector<std::string>& rest, const request& r, 
   }
 }
 
-/// Reads the arguments into the flags of `list`. What is wrong with a flag is added to `refused`;
-/// throws mc::error(exit_code::usage) where nothing more can be said.
-inline request parse(int argc, const char* const* argv_given, const std::vector<flag_entry>& list,
-                     std::span<const command_text> among, refusals& refused) {
-  request r;
-  const std::vector<std::string> words = last_words(argc, argv_given, list, r.repeated);
-  std::vector<const char*> argv;
-  for (const std::string& word : words) argv.push_back(word.c_str());
-  std::optional<std::string> config;
-  std::vector<given_flag> given;
-  CLI::App app;
+/// The commands of a program with their flags, those of other programs for a command that `words`
+/// name.
+inline void declare_commands(CLI::App& app, std::span<const command_text> among,
+                             const std::vector<std::string>& words,
+                             const std::vector<flag_entry>& list, request& r,
+                             std::optional<std::string>& config, std::vector<given_flag>& given) {
   app.set_help_flag();
   app.allow_extras();
   app.add_flag("--version,-V", r.version);
@@ -209,9 +204,12 @@ inline request parse(int argc, const char* const* argv_given, const std::vector<
       declare_foreign(*sub, megatron_flags, list, c.which, given);
     else declare_foreign(*sub, preprocess_flags, list, c.which, given);
   }
-  const command all =
-      overlaps(among.front().which, command::all) ? command::all : command::all_of_data;
-  refuse_empty_values(argv, list, all);
+}
+
+/// Lets CLI11 read the words, of which some may be left.
+inline void read_words(CLI::App& app, const std::vector<std::string>& words) {
+  std::vector<const char*> argv;
+  for (const std::string& word : words) argv.push_back(word.c_str());
   try {
     app.parse(static_cast<int>(argv.size()), argv.data());
   } catch (const CLI::ArgumentMismatch& e) {
@@ -222,7 +220,12 @@ inline request parse(int argc, const char* const* argv_given, const std::vector<
     std::replace(why.begin(), why.end(), '\n', ' ');
     throw usage(why + "; see --help");
   }
-  // A flag without its value has taken the next flag for it; with an = it means what it says.
+}
+
+/// A flag without its value has taken the next flag for it; with an = it means what it says.
+inline void refuse_flags_as_values(const std::vector<given_flag>& given,
+                                   const std::vector<std::string>& words,
+                                   const std::vector<flag_entry>& list, command c) {
   const auto follows = [&](std::string_view name, const std::string& value) {
     for (std::size_t i = 1; i + 1 < words.size(); ++i)
       if (words[i] == fmt::format("--{}", name) && words[i + 1] == value) return true;
@@ -230,27 +233,66 @@ inline request parse(int argc, const char* const* argv_given, const std::vector<
   };
   for (const given_flag& g : given) {
     const std::string_view next = name_in(g.value);
-    const foreign_flag* const f = next.empty() ? nullptr : find_foreign(next, all);
+    const foreign_flag* const f = next.empty() ? nullptr : find_foreign(next, c);
     if (!next.empty() && (find_flag(list, next) != nullptr || (f != nullptr && f->is_taken())) &&
         follows(g.name(), g.value))
       throw usage(
           fmt::format("--{} needs one value, but {} follows; see --help", g.name(), g.value));
   }
-  // What stands before the command or after "--".
-  const auto refuse_outside = [&](std::vector<std::string> rest, command c) {
-    std::erase(rest, "--");
-    if (rest.empty()) return;
-    const std::string name = rest.front().substr(0, rest.front().find('='));
-    const flag_entry* const e = name.starts_with("--") ? find_flag(list, name.substr(2)) : nullptr;
-    if (name == "--config" || (e != nullptr && overlaps(e->flag->commands(), c)))
-      throw usage(
-          fmt::format("{} stands before the command or after \"--\", where no flag is read; "
-                      "put it behind the command",
-                      name));
-    refuse_rest(rest, r, c, list, among, refused);
-  };
+}
+
+/// Refuses flags that stand before the command or after "--".
+inline void refuse_outside(std::vector<std::string> rest, const request& r, command c,
+                           const std::vector<flag_entry>& list, std::span<const command_text> among,
+                           refusals& refused) {
+  std::erase(rest, "--");
+  if (rest.empty()) return;
+  const std::string name = rest.front().substr(0, rest.front().find('='));
+  const flag_entry* const e = name.starts_with("--") ? find_flag(list, name.substr(2)) : nullptr;
+  if (name == "--config" || (e != nullptr && overlaps(e->flag->commands(), c)))
+    throw usage(
+        fmt::format("{} stands before the command or after \"--\", where no flag is read; "
+                    "put it behind the command",
+                    name));
+  refuse_rest(rest, r, c, list, among, refused);
+}
+
+/// Gives flags the values of the command line, where the last one counts, but for those that collect
+/// texts.
+inline void read_given(const std::vector<given_flag>& given, request& r, refusals& refused) {
+  for (const given_flag& g : given)
+    if (g.entry != nullptr && g.entry->flag->is_list()) g.entry->flag->forget(); // the file's
+  for (std::size_t i = 0; i < given.size(); ++i) { // those of one flag stand together
+    const given_flag& g = given[i];
+    if (g.entry == nullptr) continue;
+    const bool again = i + 1 < given.size() && given[i + 1].entry == g.entry;
+    if (!again || g.entry->flag->is_list())
+      refused.collect([&] { g.entry->flag->ask(g.value, "--" + g.entry->name); });
+    else if (g.value != given[i + 1].value &&
+             std::ranges::find(r.repeated, g.entry->name) == r.repeated.end())
+      r.repeated.push_back(g.entry->name);
+  }
+}
+
+/// Reads the arguments into the flags of `list`. What is wrong with a flag is added to `refused`;
+/// throws mc::error(exit_code::usage) where nothing more can be said.
+inline request parse(int argc, const char* const* argv, const std::vector<flag_entry>& list,
+                     std::span<const command_text> among, refusals& refused) {
+  request r;
+  const std::vector<std::string> words = last_words(argc, argv, list, r.repeated);
+  std::optional<std::string> config;
+  std::vector<given_flag> given;
+  const command all = all_among(among);
+  refuse_empty_values(words, list, all);
+  CLI::App app;
+  declare_commands(app, among, words, list, r, config, given);
+  read_words(app, words);
+  refuse_flags_as_values(given, words, list, all);
   if (r.what == nullptr) {
-    refuse_outside(app.remaining(), all);
+    std::vector<std::string> rest = app.remaining(); // whose first word is no command
+    std::erase(rest, "--");
+    rest.resize(std::min<std::size_t>(rest.size(), 1));
+    refuse_outside(rest, r, all, list, among, refused);
     refused.raise();
     if (!r.help && !r.version)
       throw usage(fmt::format("give a command: {}; see --help", any_of(among)));
@@ -261,24 +303,12 @@ inline request parse(int argc, const char* const* argv_given, const std::vector<
     throw usage(fmt::format("two commands, {} and {}; give one",
                             app.get_subcommands()[0]->get_name(),
                             app.get_subcommands()[1]->get_name()));
-  refuse_outside(app.remaining(), r.what->which);
+  refuse_outside(app.remaining(), r, r.what->which, list, among, refused);
   refuse_rest(app.get_subcommands().front()->remaining(), r, r.what->which, list, among, refused);
   if (config && config->empty()) throw usage("--config needs the name of a file");
   std::vector<given_foreign> foreign;
   if (config) read_option_file(*config, list, refused, foreign, among);
-  for (const given_flag& g : given)
-    if (g.entry != nullptr && g.entry->flag->is_list()) g.entry->flag->forget(); // the file's
-  for (std::size_t i = 0; i < given.size(); ++i) { // those of one flag stand together
-    const given_flag& g = given[i];
-    if (g.entry == nullptr) continue;
-    const bool again = i + 1 < given.size() && given[i + 1].entry == g.entry;
-    if (!again || g.entry->flag->is_list()) {
-      refused.collect([&] { g.entry->flag->ask(g.value, "--" + g.entry->name); });
-    } else if (g.value != given[i + 1].value &&
-               (r.repeated.empty() || r.repeated.back() != g.entry->name)) {
-      r.repeated.push_back(g.entry->name);
-    }
-  }
+  read_given(given, r, refused);
   for (const given_flag& g : given)
     if (g.foreign != nullptr)
       foreign.push_back({g.foreign, g.value, fmt::format("--{}", g.name())});
