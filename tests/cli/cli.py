@@ -226,11 +226,13 @@ class Help(Case):
             self.refused(USAGE, "train", "--mock-data", f"--{flag}=", word,
                          says=f"--{flag}= has no value; give --{flag}=VALUE, or leave")
         # argparse takes the last of a flag that is repeated.
-        done = run("train", "--data-path", "none", "--train-iters", 5, "--data-path", self.text, "--eval-iters", 0,
-                   "--train-iters", 1, "--lr", 1, "--lr", 1)
-        self.assertIn("given several times, of which the last counts: --data-path, --train-iters\n",
-                      done.stderr.decode())
+        done = run("train", "--data-path", self.text, "--train-iters", 5, "--eval-iters", 0, "--train-iters", 1,
+                   "--lr", 1, "--lr", 1)
+        self.assertIn("given several times, of which the last counts: --train-iters\n", done.stderr.decode())
         self.assertIn("1 step in", done.stdout.decode())
+        done = run("train", "--data-path", "a.txt", "--lr", "1", "--data-path", "b.txt", check=USAGE)
+        self.assertIn('--data-path takes one value, but is given "a.txt" and "b.txt"; give one', done.stderr.decode())
+        self.assertIn("of which all count: --data-path\n", done.stderr.decode())
         # All that is wrong is told at once, each in a line of its own.
         done = run("train", "--fp16", "--num-layers", 3, "--foo\nbar", 1, "--lr", "x", "--micro-batch-size", 4, check=USAGE)
         lines = done.stderr.decode().splitlines()

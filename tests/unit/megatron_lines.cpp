@@ -588,8 +588,12 @@ BOOST_AUTO_TEST_CASE(the_last_of_a_repeated_flag_counts) {
   BOOST_TEST(l.flags.optimizer.lr() == 3.0);
   BOOST_TEST(!l.flags.data.mock_data());
   BOOST_TEST(l.flags.training.rampup_batch_size() == "8 8 32");
-  BOOST_TEST(sorted(l.flags.data.data_path()) == "c d");
-  BOOST_TEST(sorted(l.request.repeated) == "data-path lr mock-data rampup-batch-size");
+  BOOST_TEST(sorted(l.request.repeated) == "lr mock-data rampup-batch-size");
+  // Lists collect, and those that Megatron-LM's argparse does not collect are told.
+  BOOST_TEST(sorted(l.flags.data.data_path()) == "1 2 a b c d");
+  BOOST_TEST(
+      l.request.note_of_repeated().ends_with("; given several times, of which all count: "
+                                             "--data-path"));
   BOOST_TEST(sorted(l.taken.without_effect) == "num-workers");
   // Those of which each adds a text are no repetitions.
   line<mc::options> g("generate --prompt a --stop x --prompt b --stop y", mc::commands);

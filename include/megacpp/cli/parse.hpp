@@ -76,13 +76,18 @@ struct request {
   const command_text* what = nullptr; ///< null: the program's own help or version
   bool help = false, version = false;
   std::vector<std::string> repeated; ///< flags that were given several times with several values
+  std::vector<std::string> added_up; ///< lists that were given several times, all of which count
   std::vector<std::string> idle;     ///< flags of other programs that change nothing
 
-  /// The line about flags of which the last counts; "" where there are none.
+  /// The line about flags that were given several times; "" where there are none.
   std::string note_of_repeated() const {
-    return repeated.empty() ? std::string()
-                            : fmt::format("given several times, of which the last counts: --{}",
-                                          fmt::join(repeated, ", --"));
+    const auto list = [](const char* what, const std::vector<std::string>& names) {
+      return names.empty() ? std::string()
+                           : fmt::format("given several times, of which {}: --{}", what,
+                                         fmt::join(names, ", --"));
+    };
+    const std::string a = list("the last counts", repeated), b = list("all count", added_up);
+    return a + (a.empty() || b.empty() ? "" : "; ") + b;
   }
 };
 
@@ -105,11 +110,10 @@ inline bool is_negative(std::string_view word) {
          (word[1] == '.' || (word[1] >= '0' && word[1] <= '9'));
 }
 
-/// The words of a command line, of which a flag of several words has its last ones alone. The names
-/// of those that had others before are added to `repeated`.
+/// The words of a command line, of which a flag of several words has its last ones alone, unless it
+/// is a list, which collects. The names of those that had others before are added to `r`.
 inline std::vector<std::string> last_words(int argc, const char* const* argv,
-                                           const std::vector<flag_entry>& list,
-                                           std::vector<std::string>& repeated) {
+                                           const std::vector<flag_entry>& list, request& r) {
   std::vector<std::string> words(argv, argv + argc);
   struct run_of_words {
     const flag_entry* entry;
@@ -127,10 +131,15 @@ inline std::vector<std::string> last_words(int argc, const char* const* argv,
     const auto last = std::find_if(runs.rbegin(), runs.rend(),
                                    [&](const run_of_words& r) { return r.entry == runs[k].entry; });
     if (&*last == &runs[k]) continue;
+    if (runs[k].entry->flag->is_list()) {
+      if (std::ranges::find(r.added_up, runs[k].entry->name) == r.added_up.end())
+        r.added_up.push_back(runs[k].entry->name);
+      continue;
+    }
     const auto at = [&](std::size_t i) { return words.begin() + static_cast<std::ptrdiff_t>(i); };
     if (!std::equal(at(runs[k].begin), at(runs[k].end), at(last->begin), at(last->end)) &&
-        std::ranges::find(repeated, runs[k].entry->name) == repeated.end())
-      repeated.push_back(runs[k].entry->name);
+        std::ranges::find(r.repeated, runs[k].entry->name) == r.repeated.end())
+      r.repeated.push_back(runs[k].entry->name);
     const std::size_t gone = runs[k].end - runs[k].begin;
     words.erase(at(runs[k].begin), at(runs[k].end));
     for (std::size_t j = k + 1; j < runs.size(); ++j) runs[j].begin -= gone, runs[j].end -= gone;
@@ -257,8 +266,8 @@ inline void refuse_outside(std::vector<std::string> rest, const request& r, comm
   refuse_rest(rest, r, c, list, among, refused);
 }
 
-/// Gives flags the values of the command line, where the last one counts, but for those that collect
-/// texts.
+/// Gives flags the values of the command line, where the last one counts, but for those that
+/// collect texts.
 inline void read_given(const std::vector<given_flag>& given, request& r, refusals& refused) {
   for (const given_flag& g : given)
     if (g.entry != nullptr && g.entry->flag->is_list()) g.entry->flag->forget(); // the file's
@@ -279,7 +288,7 @@ inline void read_given(const std::vector<given_flag>& given, request& r, refusal
 inline request parse(int argc, const char* const* argv, const std::vector<flag_entry>& list,
                      std::span<const command_text> among, refusals& refused) {
   request r;
-  const std::vector<std::string> words = last_words(argc, argv, list, r.repeated);
+  const std::vector<std::string> words = last_words(argc, argv, list, r);
   std::optional<std::string> config;
   std::vector<given_flag> given;
   const command all = all_among(among);
