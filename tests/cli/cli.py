@@ -225,9 +225,25 @@ class Help(Case):
         for flag, word in (("lr", "1"), ("save", "--profile"), ("config", "x"), ("metrics-jsonl", "x")):
             self.refused(USAGE, "train", "--mock-data", f"--{flag}=", word,
                          says=f"--{flag}= has no value; give --{flag}=VALUE, or leave")
-        self.refused(USAGE, "train", "--data-path", "a.txt", "--lr", "1", "--data-path", "b.txt",
-                     says='--data-path takes one value, but is given "a.txt" and "b.txt"; give one')
-        self.refused(USAGE, "train", "--mock-data", "--mock-data=false", says="--mock-data takes one value")
+        # argparse takes the last of a flag that is repeated.
+        done = run("train", "--data-path", self.text, "--train-iters", 5, "--eval-iters", 0, "--train-iters", 1,
+                   "--lr", 1, "--lr", 1)
+        self.assertIn("given several times, of which the last counts: --train-iters\n", done.stderr.decode())
+        self.assertIn("1 step in", done.stdout.decode())
+        done = run("train", "--data-path", "a.txt", "--lr", "1", "--data-path", "b.txt", check=USAGE)
+        self.assertIn('--data-path takes one value, but is given "a.txt" and "b.txt"; give one', done.stderr.decode())
+        self.assertIn("of which all count: --data-path\n", done.stderr.decode())
+        # All that is wrong is told at once, each in a line of its own.
+        done = run("train", "--fp16", "--num-layers", 3, "--foo\nbar", 1, "--lr", "x", "--micro-batch-size", 4, check=USAGE)
+        lines = done.stderr.decode().splitlines()
+        self.assertEqual(lines[0], f"{Path(PROGRAM).name}: 4 things are refused:")
+        for line, says in zip(lines[1:], ("unknown flag --fp16; no program computes in fp16", "unknown flag --foo?bar; ",
+                                          '--lr is "x", but must be', "--num-layers is 3, but tiny_gpt"), strict=True):
+            self.assertTrue(line.startswith(f"  {says}"), line)
+        done = run("train", "--mock-data", "--train-iters", 1, "--num-layers", 2, "--use-flash-attn",
+                   "--tensorboard-dir", "train")
+        self.assertIn("flags that agree with this program: --num-layers; without effect here: --use-flash-attn, "
+                      "--tensorboard-dir\n", done.stderr.decode())
         # A launcher may say twice what it wants.
         self.refused(USAGE, "train", "--lr", "1", "--lr", "1", says="--data-path")
 
@@ -287,20 +303,22 @@ class Help(Case):
                               (("--mock-data", "--max-new-tokens", 1), "without --sample-interval"),
                               (("--bench-json", "--sample-interval", 1), "number of steps"),
                               ((*ids, "--tokenizer-type", "byte"), "need no tokenizer"),
-                              ((*steady, "--min-lr", 0), "--lr-decay-style constant"),
-                              ((*steady, "--lr-decay-iters", 9), "--lr-decay-style constant"),
-                              ((*steady, "--lr-decay-samples", 9), "--lr-decay-style constant"),
                               ((*steady, "--lr-wsd-decay-iters", 9), "without --lr-decay-style WSD"),
                               (("--mock-data", "--lr-wsd-decay-style", "cosine"), "style WSD"),
                               (("--mock-data", "--eval-interval", 5), "only with --eval-iters"),
                               (("--bench-json", "--eval-interval", 5), "only with --eval-iters"),
                               (("--bench-json", "--log-interval", 5), "shows no progress"),
-                              (("--bench-json", "--exit-duration-in-mins", 5), "number of steps"),
-                              (("--data-path", self.text, "--eval-iters", 0, "--eval-interval", 5),
-                               "nothing is evaluated")):
+                              (("--bench-json", "--exit-duration-in-mins", 5), "number of steps")):
             with self.subTest(command=command):
                 sentence = self.refused(USAGE, "train", "--train-iters", 1, *command, says=says)
                 self.assertTrue(any(f": {flag} " in sentence for flag in command), sentence)
+        # Lines of Megatron-LM have these all the same, so that they are told.
+        for command, told in (((*steady, "--min-lr", 0, "--lr-decay-iters", 9), "--min-lr, --lr-decay-iters"),
+                              (("--data-path", self.text, "--eval-iters", 0, "--eval-interval", 5), "--eval-interval"),
+                              (("--mock-data", "--tokenizer-type", "NullTokenizer"), "--tokenizer-type"),
+                              (("--mock-data", "--profile", "--profile-step-start", 1), "--profile-step-start")):
+            done = run("train", "--train-iters", 1, *command)
+            self.assertIn(f"without effect here: {told}\n", done.stderr.decode())
         self.refused(USAGE, "generate", "--load", self.folder, "--ids", "--prompt", 1,
                      "--tokenizer-type", "byte", says="--ids")
         self.refused(USAGE, "eval", "--load", self.folder, *ids, "--tokenizer-type", "byte",
@@ -321,11 +339,9 @@ class Help(Case):
         new.mkdir()
         plain = self.folder / "weights"
         run("export", "--load", root, "--save", plain)
-        for flags, says in ((("--min-lr", "1e-5"), "--lr-decay-style constant"),
-                            (("--lr-decay-iters", 9), "--lr-decay-style constant"),
-                            (("--lr-wsd-decay-iters", 9), "without --lr-decay-style WSD"),
+        for flags, says in ((("--lr-wsd-decay-iters", 9), "without --lr-decay-style WSD"),
                             (("--lr-wsd-decay-style", "cosine"), "without --lr-decay-style WSD"),
-                            (("--eval-interval", 5), "nothing is evaluated")):
+                            (("--keep-best",), "nothing is evaluated")):
             before = contents(root)
             with self.subTest(flags=flags):
                 sentence = self.refused(USAGE, "train", "--load", root, "--save", root,
@@ -370,20 +386,20 @@ class Help(Case):
                     "num-experts": 0, "moe-ffn-hidden-size": 0, "moe-router-topk": 0,
                     "vocab-size": 128, "bf16": "false", "recompute-granularity": "none",
                     "recompute-activations": "false", "recompute-num-layers": 0,
-                    "recompute-method": "none", "cp-comm-type": "all_gather",
+                    "recompute-method": "none",
                     "accumulate-allreduce-grads-in-fp32": "true",
-                    "num-distributed-optimizer-instances": 1, "moe-grouped-gemm": "true",
+                    "moe-grouped-gemm": "true",
                     "moe-router-load-balancing-type": "none", "moe-aux-loss-coeff": 0,
-                    "moe-token-dispatcher-type": "alltoall", "numerics": "fast"}
+                    "numerics": "fast"}
         run("train", "--mock-data", "--train-iters", 1,
             *(f"--{flag}={value}" for flag, value in agreeing.items()))
-        for flag, value in {**dict.fromkeys(agreeing, 3), "sequence-parallel": "true",
+        for flag, value in {**dict.fromkeys(set(agreeing) - {"sequence-parallel"}, 3),
                             "account-for-embedding-in-pipeline-split": "true",
                             "account-for-loss-in-pipeline-split": "true",
                             "use-distributed-optimizer": "true", "bf16": "true", "recompute-granularity": "full",
                             "recompute-activations": "true", "recompute-method": "block",
-                            "cp-comm-type": "p2p", "accumulate-allreduce-grads-in-fp32": "false",
-                            "moe-grouped-gemm": "false", "moe-token-dispatcher-type": "flex",
+                            "accumulate-allreduce-grads-in-fp32": "false",
+                            "moe-grouped-gemm": "false",
                             "moe-router-load-balancing-type": "aux_loss",
                             "numerics": "batch_invariant"}.items():
             with self.subTest(flag=flag):
@@ -2617,6 +2633,25 @@ class IndexedSets(Case):
         self.refused(USAGE, *train, *mask, *model, says="by --eod-token")
         self.refused(USAGE, "generate", "--load", self.folder / "a", *model,
                      says="give what texts begin with by --prompt")
+
+    def test_a_tokenizer_of_sentencepiece_is_not_read(self):
+        one, _ = self.sets()
+        named = ("--tokenizer-type", "Llama2Tokenizer", "--tokenizer-model", self.folder / "tokenizer.model")
+        data = ("--data-path", one)
+        plain, with_it = self.result(data=data, name="a"), self.result(*named, data=data, name="b")
+        self.assertEqual(plain[0], with_it[0])
+        self.assertIn("; the tokenizer is not read, for ids need none", with_it[2])
+        self.assertEqual([p.name for p in newest(self.folder / "b").glob("token*")], [])
+        for flag in ("--eod-mask-loss", "--reset-position-ids"):
+            self.refused(USAGE, "train", *data, *named, flag, says="is of a file of SentencePiece")
+        self.refused(USAGE, "train", "--data-path", self.text, *named, says="does not read texts here")
+        self.refused(USAGE, "generate", "--load", self.folder / "a", *named, "--prompt", "a", says="of SentencePiece")
+        # Names of Megatron-LM that are followed: the warm-up is a share of the decay.
+        steps = ("--train-iters", 8, "--lr-decay-iters", 10, "--lr-decay-style", "constant", "--lr", 1)
+        _, lines, _ = self.result(*steps, "--lr-warmup-fraction", 0.25, data=data, name="c")
+        rates = [line["lr"] for line in lines if "lr" in line]
+        for found, step in zip(rates, range(8), strict=True):
+            self.assertAlmostEqual(found, min(1, step / 2.5), places=6)
 
     def test_a_tiktoken_file_goes_along(self):
         one, _ = self.sets()

@@ -229,6 +229,43 @@ class Sets(DataTest):
         self.prepare("plain", "--input", self.at / "a.jsonl")
         self.assertEqual(read_set(self.at / "plain_text_document")[1], [[[257]], []])
 
+    def test_the_line_of_preprocess_data(self):
+        (self.at / "a.jsonl").write_text('{"text": "the"}\n{"text": "a the"}\n')
+        folder = self.at / "model"
+        folder.mkdir()
+        small = small_tokenizer()
+        small["added_tokens"].append({"id": 260, "content": "<|im_end|>", "special": True, "normalized": False})
+        (folder / "tokenizer.json").write_text(json.dumps(small))
+        line = ("--input", self.at / "a.jsonl", "--output-prefix", self.at / "web", "--append-eod", "--workers", 2)
+        named = ("--tokenizer-type", "HuggingFaceTokenizer", "--tokenizer-model", folder)
+        done = self.run_program("prepare", *line, *named, "--log-interval", 1000, "--dataset-impl", "mmap")
+        self.assertIn("without effect here: --log-interval, --dataset-impl\n", done.stderr.decode())
+        self.assertEqual(read_set(self.at / "web_text_document")[1], [[[257, 259]], [[97, 258, 259]]])
+        # There eos_token ends a document.
+        (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<|im_end|>"}))
+        self.run_program("prepare", *line, *named)
+        self.assertEqual(read_set(self.at / "web_text_document")[1], [[[257, 260]], [[97, 258, 260]]])
+        self.run_program("prepare", *line, "--tokenizer", folder)
+        self.assertEqual(read_set(self.at / "web_text_document")[1], [[[257, 259]], [[97, 258, 259]]])
+        self.run_program("prepare", *line, *named, "--eod-token", "a")
+        self.assertEqual(read_set(self.at / "web_text_document")[1], [[[257, 97]], [[97, 258, 97]]])
+        # GPT-2's two files, by the begin of a name that argparse takes.
+        (self.at / "vocab.json").write_text(json.dumps({**small["model"]["vocab"], "<|endoftext|>": 259}))
+        (self.at / "merges.txt").write_text("\n".join(small["model"]["merges"]))
+        self.run_program("prepare", *line, "--tokenizer-type", "GPT2BPETokenizer", "--vocab", self.at / "vocab.json",
+                         "--merge-file", self.at / "merges.txt")
+        self.assertEqual(read_set(self.at / "web_text_document")[1], [[[257, 259]], [[97, 258, 259]]])
+        done = self.run_program("prepare", *line, *named, "--dataset-impl", "lazy", "--split-sentences",
+                                "--partitions", 4, code=2)
+        said = done.stderr.decode().splitlines()
+        self.assertEqual(said[0], "megacpp-data: 3 things are refused:")
+        for says in ("--dataset-impl lazy is not taken; ", "unknown flag --split-sentences; a document is one",
+                     "--partitions 4 is not taken; documents keep the order"):
+            self.assertTrue(any(one.startswith(f"  {says}") for one in said), said)
+        self.refused(2, "--tokenizer-type is GPT2BPETokenizer, but --tokenizer is of HuggingFaceTokenizer", "prepare",
+                     *line, "--tokenizer", folder, "--tokenizer-type", "GPT2BPETokenizer")
+        self.refused(2, "must be one of HuggingFaceTokenizer|", "prepare", *line, "--tokenizer-type", "Llama2Tokenizer")
+
     def test_each_key_has_a_set(self):
         self.prepare("x", "--json-keys", "title", "body", text='{"title": "a", "body": "b"}\n' * 3)
         self.assertEqual(read_set(self.at / "x_title_document")[1], [[[97]]] * 3)

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The commands of docs/data.md, with a small tokenizer and a small program.
+# The commands of docs/data.md and docs/megatron.md, with a small tokenizer and a small program.
 #   data_page.sh SOURCE MEGACPP_DATA PROGRAM WORK
 set -euo pipefail
 source=$1 data=$2 program=$3 work=$4
@@ -28,3 +28,4 @@ PYTHON
 PATH=$work/bin:$PATH
 documented docs/data.md prepare
 documented docs/data.md sets
+documented docs/megatron.md line

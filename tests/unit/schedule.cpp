@@ -46,6 +46,15 @@ BOOST_AUTO_TEST_CASE(without_warm_up_the_first_step_has_the_full_rate) {
   }
 }
 
+// A share of the decay need not be a whole number of steps (--lr-warmup-fraction).
+BOOST_AUTO_TEST_CASE(warm_up_may_end_between_two_steps) {
+  schedule s = of(decay_style::linear);
+  s.warmup = 2.5, s.decay = 10;
+  check_near(mc::learning_rate(s, 2), 1e-3 * 2 / 2.5);
+  check_near(mc::learning_rate(s, 3), 1e-4 + (1 - 0.5 / 7.5) * 9e-4);
+  check_near(mc::learning_rate(s, 10), 1e-4);
+}
+
 BOOST_AUTO_TEST_CASE(values_of_each_style) {
   // Half of the decay is at step 1050.
   check_near(mc::learning_rate(of(decay_style::constant), 1050), 1e-3);
@@ -93,7 +102,7 @@ BOOST_AUTO_TEST_CASE(contradictions_are_named) {
   s.min_lr = 1e-2;
   BOOST_TEST(mc::contradiction(s) == "--min-lr is above --lr");
   s = of(decay_style::linear);
-  s.warmup = s.decay;
+  s.warmup = 2000;
   BOOST_TEST(mc::contradiction(s).starts_with("--lr-warmup-iters"));
   s = of(decay_style::wsd);
   s.wsd_decay = 0;

@@ -7,21 +7,23 @@
 #include <algorithm>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace mc {
 
-/// Letters to change, insert or leave out to make one name the other (Levenshtein 1966).
+/// Letters to change, insert, leave out or swap with the next to make one name the other, none of
+/// them twice (Damerau 1964).
 inline std::size_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<std::size_t> row(b.size() + 1);
+  std::vector<std::size_t> before, last(b.size() + 1), row(b.size() + 1);
   for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
   for (std::size_t i = 1; i <= a.size(); ++i) {
-    std::size_t diagonal = row[0];
+    before = std::exchange(last, row);
     row[0] = i;
     for (std::size_t j = 1; j <= b.size(); ++j) {
-      const std::size_t replaced = diagonal + (a[i - 1] != b[j - 1]);
-      diagonal = row[j];
-      row[j] = std::min({replaced, row[j] + 1, row[j - 1] + 1});
+      row[j] = std::min({last[j - 1] + (a[i - 1] != b[j - 1]), last[j] + 1, row[j - 1] + 1});
+      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
+        row[j] = std::min(row[j], before[j - 2] + 1);
     }
   }
   return row[b.size()];
@@ -59,11 +61,21 @@ inline std::string fitting(const std::vector<flag_entry>& list, std::string_view
   return std::string(says.substr(0, end));
 }
 
-/// Offers a name that differs in at most half of its letters.
+/// Offers a name that is spelled almost alike: one letter of up to nine is another, two of up to
+/// fourteen, and so on.
 inline std::string if_near(std::string_view dashes, std::string_view name, std::string_view best) {
-  return 2 * edit_distance(name, best) > std::max(name.size(), best.size())
+  const std::size_t most = std::max<std::size_t>(1, std::max(name.size(), best.size()) / 5);
+  return edit_distance(name, best) > most || best.empty()
              ? std::string("--help shows what there is")
              : fmt::format("did you mean {}{}?", dashes, best);
+}
+
+/// Small letters, and - for _.
+inline std::string plain(std::string_view name) {
+  std::string text = dashed(name);
+  for (char& c : text)
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  return text;
 }
 
 } // namespace detail
@@ -80,18 +92,21 @@ inline std::string advice_for(const std::vector<flag_entry>& list, std::string_v
     return fmt::format("{}{} is a flag of {}", dashes, e.name,
                        detail::names_of(e.flag->commands(), among));
   };
-  if (const foreign_flag* const f = find_foreign(name)) {
+  if (const foreign_flag* const f = find_foreign(name, c)) {
     const flag_entry* const ours = find_flag(list, f->ours);
     if (!f->says.empty() && (ours == nullptr || of_another(ours)))
       return detail::fitting(list, f->says, c, among);
+    if (ours == nullptr) return fmt::format("it is spelled {}{}", dashes, f->name);
     return of_another(ours) ? owned(*ours) : fmt::format("it is {}{} here", dashes, f->ours);
   }
   if (const flag_entry* const e = find_flag(list, dashed(name)); of_another(e)) return owned(*e);
+  const std::string typed = detail::plain(name);
   std::string best = "help";
   for (const flag_entry& e : list)
-    if (overlaps(e.flag->commands(), c) && edit_distance(name, e.name) < edit_distance(name, best))
+    if (overlaps(e.flag->commands(), c) &&
+        edit_distance(typed, e.name) < edit_distance(typed, best))
       best = e.name;
-  return detail::if_near(dashes, name, name == best && dashes.empty() ? "" : best);
+  return detail::if_near(dashes, typed, name == best && dashes.empty() ? "" : best);
 }
 
 /// The same about a word that is no command.

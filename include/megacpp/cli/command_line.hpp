@@ -34,7 +34,8 @@ inline void run_command(const program_source& source, std::string_view program, 
   options o;
   set_compiled(o, p);
   const std::vector<flag_entry> list = flags_of(o);
-  const request r = parse(argc, argv, list, commands);
+  refusals refused;
+  request r = parse(argc, argv, list, commands, refused);
   if ((r.version || r.help) && !processes.first()) // which is asked for a command
     throw error(exit_code::mismatch,
                 fmt::format("this rank was started with --{}, and rank 0 was not: give all of them "
@@ -50,7 +51,11 @@ inline void run_command(const program_source& source, std::string_view program, 
                             : program_help(program, summary_of(p), commands));
     return;
   }
-  check_compiled(list, p);
+  idle_flags taken{{}, std::move(r.idle)};
+  check_compiled(list, p, refused, taken);
+  refused.raise();
+  for (const std::string& note : {r.note_of_repeated(), taken.note()})
+    if (processes.first() && !note.empty()) print_note(note);
   carry_out(source, p, r.what->which, o, processes, *called);
 }
 

@@ -288,7 +288,9 @@ inline void carry_out(const program_source& source, const program_view& p, comma
   training_start start = what != command::train ? training_start{}
                          : processes.first()    ? prepare_start(p, o)
                                                 : start_as_named(called, o, p.name);
-  refuse_idle_flags(what, o); // a run that goes on has the other flags of its state
+  // A run that goes on has the other flags of its state.
+  const std::string idle = idle_flags{{}, refuse_idle_flags(what, o)}.note();
+  if (processes.first() && !idle.empty()) print_note(idle);
   if (processes.first()) processes.call(name_of_start(start));
   detail::compute(ranks, p, what, o, std::move(start), processes);
 }

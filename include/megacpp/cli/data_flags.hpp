@@ -33,13 +33,14 @@ inline constexpr command_text data_commands[] = {
 
 struct data_program_flags {
   BOOST_HANA_DEFINE_STRUCT(data_program_flags, (texts_flag, input), (text_flag, tokenizer),
-                           (text_flag, tiktoken_pattern), (texts_flag, special_tokens),
-                           (text_flag, vocab_file), (text_flag, merge_file),
-                           (texts_flag, json_keys), (text_flag, output_prefix),
-                           (switch_flag, append_eod), (text_flag, eod_token),
-                           (whole_flag, vocab_size), (switch_flag, add_special_tokens),
-                           (switch_flag, skip_special_tokens), (text_flag, invalid_utf8),
-                           (whole_flag, workers), (text_flag, chat_loss), (switch_flag, json));
+                           (text_flag, tokenizer_type), (text_flag, tiktoken_pattern),
+                           (texts_flag, special_tokens), (text_flag, vocab_file),
+                           (text_flag, merge_file), (texts_flag, json_keys),
+                           (text_flag, output_prefix), (switch_flag, append_eod),
+                           (text_flag, eod_token), (whole_flag, vocab_size),
+                           (switch_flag, add_special_tokens), (switch_flag, skip_special_tokens),
+                           (text_flag, invalid_utf8), (whole_flag, workers), (text_flag, chat_loss),
+                           (switch_flag, json));
   data_program_flags() {
     const command of_texts = command::encode | command::count | command::prepare,
                   of_lines = of_texts | command::decode | command::chat,
@@ -58,6 +59,15 @@ struct data_program_flags {
         .is("",
             "folder of a Hugging Face model, or a tokenizer.json, or a .tiktoken file; chat needs "
             "the folder, for its template")
+        .of(of_files | command::chat);
+    tokenizer_type
+        .is("",
+            "Megatron-LM's name for what the tokenizer must be: of --tokenizer, of --vocab-file "
+            "and "
+            "--merge-file, or of a .tiktoken file. With HuggingFaceTokenizer the eos_token of "
+            "tokenizer_config.json ends documents, unless --eod-token names another")
+        .one_of("HuggingFaceTokenizer|GPT2BPETokenizer|TikTokenizer")
+        .shown_as("any")
         .of(of_files | command::chat);
     tiktoken_pattern
         .is("",

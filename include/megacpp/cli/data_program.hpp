@@ -18,13 +18,17 @@ inline void run_data_command(std::string_view program, int argc, char** argv,
                              std::string_view commit) {
   data_program_flags flags;
   const std::vector<flag_entry> list = flags_of(flags);
-  const request r = parse(argc, argv, list, data_commands);
+  refusals refused;
+  const request r = parse(argc, argv, list, data_commands, refused);
   if (r.version)
     return print(fmt::format("megacpp-data (megacpp {}.{}.{}, commit {})\n", MEGACPP_VERSION_MAJOR,
                              MEGACPP_VERSION_MINOR, MEGACPP_VERSION_PATCH, commit));
   if (r.help)
     return print(r.what != nullptr ? command_help(program, data_summary, *r.what, list)
                                    : program_help(program, data_summary, data_commands));
+  refused.raise();
+  for (const std::string& note : {r.note_of_repeated(), idle_flags{{}, r.idle}.note()})
+    if (!note.empty()) print_note(note);
   switch (r.what->which) {
   case command::encode: return run_encode(flags);
   case command::decode: return run_decode(flags);

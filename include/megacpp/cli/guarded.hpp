@@ -60,6 +60,10 @@ int run_guarded(int argc, char** argv, const Who& who, const Work& work) {
     try {
       f();
       return static_cast<int>(exit_code::success);
+    } catch (const errors& e) {
+      const int code = fail(e.code(), e.title());
+      for (const std::string& one : e.sentences()) write_line_to_reader(STDERR_FILENO, {"  ", one});
+      return code;
     } catch (const error& e) {
       return fail(e.code(), e.what());
     } catch (const std::bad_alloc&) {

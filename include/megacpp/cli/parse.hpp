@@ -4,9 +4,16 @@
 #include <megacpp/cli/advice.hpp>
 #include <megacpp/cli/option_file.hpp>
 
+#include <algorithm>
 #include <cstddef>
+#include <optional>
+#include <set>
 #include <span>
+#include <string>
+#include <string_view>
+#include <vector>
 
+#include <fmt/ranges.h>
 #include <CLI/App.hpp>
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
@@ -15,10 +22,13 @@ namespace mc {
 
 namespace detail {
 
-/// One flag of the command line as it was given.
+/// One flag of the command line as it was given, of this program or of another one.
 struct given_flag {
   const flag_entry* entry = nullptr;
+  const foreign_flag* foreign = nullptr;
   std::string value;
+
+  std::string_view name() const { return entry != nullptr ? entry->name : foreign->name; }
 };
 
 inline void declare_flags(CLI::App& app, const std::vector<flag_entry>& list, command c,
@@ -27,9 +37,9 @@ inline void declare_flags(CLI::App& app, const std::vector<flag_entry>& list, co
     if (!overlaps(e.flag->commands(), c)) continue;
     const CLI::callback_t keep = [&given, &e](const CLI::results_t& r) {
       if (e.flag->words() == 1) {
-        for (const std::string& value : r) given.push_back({&e, value});
+        for (const std::string& value : r) given.push_back({&e, nullptr, value});
       } else {
-        given.push_back({&e, fmt::format("{}", fmt::join(r, " "))});
+        given.push_back({&e, nullptr, fmt::format("{}", fmt::join(r, " "))});
       }
       return true;
     };
@@ -41,10 +51,44 @@ inline void declare_flags(CLI::App& app, const std::vector<flag_entry>& list, co
   }
 }
 
+/// The flags of other programs that a command line may have.
+template <class Table> void declare_foreign(CLI::App& app, const Table& table,
+                                            const std::vector<flag_entry>& list, command c,
+                                            std::vector<given_flag>& given) {
+  for (const foreign_flag& f : table) {
+    const flag_entry* const own = find_flag(list, f.name);
+    if (!f.is_taken() || (own != nullptr && overlaps(own->flag->commands(), c))) continue;
+    const CLI::callback_t keep = [&given, &f](const CLI::results_t& r) {
+      given.push_back(
+          {nullptr, &f,
+           f.words == several_values ? fmt::format("{}", fmt::join(r, " ")) : r.back()});
+      return true;
+    };
+    CLI::Option* const option = app.add_option(fmt::format("--{}", f.name), keep);
+    option->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+    if (f.words == is_switch) option->expected(0);
+    if (f.words == several_values) option->expected(1, several_values);
+  }
+}
+
 /// What a command line asks for.
 struct request {
   const command_text* what = nullptr; ///< null: the program's own help or version
   bool help = false, version = false;
+  std::vector<std::string> repeated; ///< flags that were given several times with several values
+  std::vector<std::string> added_up; ///< lists that were given several times, all of which count
+  std::vector<std::string> idle;     ///< flags of other programs that change nothing
+
+  /// The line about flags that were given several times; "" where there are none.
+  std::string note_of_repeated() const {
+    const auto list = [](const char* what, const std::vector<std::string>& names) {
+      return names.empty() ? std::string()
+                           : fmt::format("given several times, of which {}: --{}", what,
+                                         fmt::join(names, ", --"));
+    };
+    const std::string a = list("the last counts", repeated), b = list("all count", added_up);
+    return a + (a.empty() || b.empty() ? "" : "; ") + b;
+  }
 };
 
 /// "train, eval or describe".
@@ -57,15 +101,62 @@ inline std::string any_of(std::span<const command_text> among) {
 
 inline error usage(const std::string& sentence) { return error(exit_code::usage, sentence); }
 
+inline std::string_view name_in(std::string_view word) {
+  if (!word.starts_with("--")) return "";
+  return word.substr(2, word.find('=') == word.npos ? word.npos : word.find('=') - 2);
+}
+inline bool is_negative(std::string_view word) {
+  return word.size() > 1 && word[0] == '-' &&
+         (word[1] == '.' || (word[1] >= '0' && word[1] <= '9'));
+}
+
+/// The words of a command line, of which a flag of several words has its last ones alone, unless it
+/// is a list, which collects. The names of those that had others before are added to `r`.
+inline std::vector<std::string> last_words(int argc, const char* const* argv,
+                                           const std::vector<flag_entry>& list, request& r) {
+  std::vector<std::string> words(argv, argv + argc);
+  struct run_of_words {
+    const flag_entry* entry;
+    std::size_t begin, end;
+  };
+  std::vector<run_of_words> runs;
+  for (std::size_t i = 1; i < words.size() && words[i] != "--"; ++i) {
+    const flag_entry* const e = find_flag(list, name_in(words[i]));
+    if (e == nullptr || (e->flag->words() == 1 && !e->flag->takes_many())) continue;
+    std::size_t end = i + 1;
+    while (end < words.size() && (!words[end].starts_with('-') || is_negative(words[end]))) ++end;
+    runs.push_back({e, i, end});
+  }
+  for (std::size_t k = runs.size(); k-- > 0;) {
+    const auto last = std::find_if(runs.rbegin(), runs.rend(),
+                                   [&](const run_of_words& r) { return r.entry == runs[k].entry; });
+    if (&*last == &runs[k]) continue;
+    if (runs[k].entry->flag->is_list()) {
+      if (std::ranges::find(r.added_up, runs[k].entry->name) == r.added_up.end())
+        r.added_up.push_back(runs[k].entry->name);
+      continue;
+    }
+    const auto at = [&](std::size_t i) { return words.begin() + static_cast<std::ptrdiff_t>(i); };
+    if (!std::equal(at(runs[k].begin), at(runs[k].end), at(last->begin), at(last->end)) &&
+        std::ranges::find(r.repeated, runs[k].entry->name) == r.repeated.end())
+      r.repeated.push_back(runs[k].entry->name);
+    const std::size_t gone = runs[k].end - runs[k].begin;
+    words.erase(at(runs[k].begin), at(runs[k].end));
+    for (std::size_t j = k + 1; j < runs.size(); ++j) runs[j].begin -= gone, runs[j].end -= gone;
+    runs.erase(runs.begin() + static_cast<std::ptrdiff_t>(k));
+  }
+  return words;
+}
+
 /// "--name=" of a flag would take the next argument for its value (CLI11 2.1).
-inline void refuse_empty_values(int argc, const char* const* argv,
-                                const std::vector<flag_entry>& list) {
-  for (int i = 1; i < argc; ++i) {
-    const std::string_view word = argv[i];
+inline void refuse_empty_values(const std::vector<std::string>& words,
+                                const std::vector<flag_entry>& list, command c) {
+  for (const std::string_view word : words) {
     if (!word.starts_with("--") || !word.ends_with('=')) continue;
     const std::string_view name = word.substr(2, word.size() - 3);
     const flag_entry* const e = find_flag(list, name);
-    if (e == nullptr && name != "config") continue;
+    const foreign_flag* const f = find_foreign(name, c);
+    if (e == nullptr && name != "config" && (f == nullptr || !f->is_taken())) continue;
     throw usage(fmt::format("--{0}= has no value; give {1}", name,
                             e != nullptr && e->flag->is_toggle()
                                 ? fmt::format("--{0}, or --{0}=false", name)
@@ -73,13 +164,37 @@ inline void refuse_empty_values(int argc, const char* const* argv,
   }
 }
 
-/// Reads the arguments into the flags of `list`. Throws mc::error(exit_code::usage).
-inline request parse(int argc, const char* const* argv, const std::vector<flag_entry>& list,
-                     std::span<const command_text> among) {
-  request r;
-  std::optional<std::string> config;
-  std::vector<given_flag> given;
-  CLI::App app;
+/// Refuses what no flag has read: unknown flags, with what follows them, and other words.
+inline void refuse_rest(const std::vector<std::string>& rest, const request& r, command c,
+                        const std::vector<flag_entry>& list, std::span<const command_text> among,
+                        refusals& refused) {
+  std::set<std::string> told;
+  bool behind_flag = false;
+  for (const std::string& word : rest) {
+    if (!word.starts_with('-') || is_negative(word)) {
+      if (!behind_flag)
+        refused.add(
+            exit_code::usage,
+            fmt::format("unknown argument \"{}\"; {}", printable(word),
+                        r.what != nullptr ? "see --help" : advice_for_command(word, among)));
+      continue;
+    }
+    behind_flag = true;
+    const std::string name = word.substr(0, word.find('='));
+    const std::size_t dashes = std::min(name.find_first_not_of('-'), name.size());
+    if (told.insert(name).second)
+      refused.add(exit_code::usage,
+                  fmt::format("unknown flag {}; {}", printable(name),
+                              advice_for(list, "--", name.substr(dashes), c, among)));
+  }
+}
+
+/// The commands of a program with their flags, those of other programs for a command that `words`
+/// name.
+inline void declare_commands(CLI::App& app, std::span<const command_text> among,
+                             const std::vector<std::string>& words,
+                             const std::vector<flag_entry>& list, request& r,
+                             std::optional<std::string>& config, std::vector<given_flag>& given) {
   app.set_help_flag();
   app.allow_extras();
   app.add_flag("--version,-V", r.version);
@@ -93,10 +208,19 @@ inline request parse(int argc, const char* const* argv, const std::vector<flag_e
     sub->callback([&r, &c] { r.what = &c; });
     sub->add_option("--config", config)->multi_option_policy(CLI::MultiOptionPolicy::Throw);
     declare_flags(*sub, list, c.which, given);
+    if (std::ranges::find(words, c.name) == words.end()) continue;
+    if (overlaps(c.which, command::all))
+      declare_foreign(*sub, megatron_flags, list, c.which, given);
+    else declare_foreign(*sub, preprocess_flags, list, c.which, given);
   }
-  refuse_empty_values(argc, argv, list);
+}
+
+/// Lets CLI11 read the words, of which some may be left.
+inline void read_words(CLI::App& app, const std::vector<std::string>& words) {
+  std::vector<const char*> argv;
+  for (const std::string& word : words) argv.push_back(word.c_str());
   try {
-    app.parse(argc, argv);
+    app.parse(static_cast<int>(argv.size()), argv.data());
   } catch (const CLI::ArgumentMismatch& e) {
     const std::string_view what = e.what();
     throw usage(fmt::format("{} needs one value; see --help", what.substr(0, what.find(':'))));
@@ -105,48 +229,80 @@ inline request parse(int argc, const char* const* argv, const std::vector<flag_e
     std::replace(why.begin(), why.end(), '\n', ' ');
     throw usage(why + "; see --help");
   }
-  const auto refuse_rest = [&](const std::vector<std::string>& rest, command c) {
-    if (rest.empty()) return;
-    std::string name = rest.front();
-    if (!name.starts_with("-"))
-      throw usage(fmt::format("unknown argument \"{}\"; {}", printable(name),
-                              r.what != nullptr ? "see --help" : advice_for_command(name, among)));
-    name = name.substr(0, name.find('='));
-    const std::size_t dashes = std::min(name.find_first_not_of('-'), name.size());
-    throw usage(fmt::format("unknown flag {}; {}", printable(name),
-                            advice_for(list, "--", name.substr(dashes), c, among)));
-  };
-  // A flag without its value has taken the next flag for it; with an = it means what it says.
-  const auto follows = [&](const std::string& name, const std::string& value) {
-    for (int i = 1; i + 1 < argc; ++i)
-      if (argv[i] == "--" + name && argv[i + 1] == value) return true;
+}
+
+/// A flag without its value has taken the next flag for it; with an = it means what it says.
+inline void refuse_flags_as_values(const std::vector<given_flag>& given,
+                                   const std::vector<std::string>& words,
+                                   const std::vector<flag_entry>& list, command c) {
+  const auto follows = [&](std::string_view name, const std::string& value) {
+    for (std::size_t i = 1; i + 1 < words.size(); ++i)
+      if (words[i] == fmt::format("--{}", name) && words[i + 1] == value) return true;
     return false;
   };
+  for (const given_flag& g : given) {
+    const std::string_view next = name_in(g.value);
+    const foreign_flag* const f = next.empty() ? nullptr : find_foreign(next, c);
+    if (!next.empty() && (find_flag(list, next) != nullptr || (f != nullptr && f->is_taken())) &&
+        follows(g.name(), g.value))
+      throw usage(
+          fmt::format("--{} needs one value, but {} follows; see --help", g.name(), g.value));
+  }
+}
+
+/// Refuses flags that stand before the command or after "--".
+inline void refuse_outside(std::vector<std::string> rest, const request& r, command c,
+                           const std::vector<flag_entry>& list, std::span<const command_text> among,
+                           refusals& refused) {
+  std::erase(rest, "--");
+  if (rest.empty()) return;
+  const std::string name = rest.front().substr(0, rest.front().find('='));
+  const flag_entry* const e = name.starts_with("--") ? find_flag(list, name.substr(2)) : nullptr;
+  if (name == "--config" || (e != nullptr && overlaps(e->flag->commands(), c)))
+    throw usage(
+        fmt::format("{} stands before the command or after \"--\", where no flag is read; "
+                    "put it behind the command",
+                    name));
+  refuse_rest(rest, r, c, list, among, refused);
+}
+
+/// Gives flags the values of the command line, where the last one counts, but for those that
+/// collect texts.
+inline void read_given(const std::vector<given_flag>& given, request& r, refusals& refused) {
   for (const given_flag& g : given)
-    if (g.value.starts_with("--") && find_flag(list, g.value.substr(2)) != nullptr &&
-        follows(g.entry->name, g.value))
-      throw usage(
-          fmt::format("--{} needs one value, but {} follows; see --help", g.entry->name, g.value));
-  for (std::size_t i = 1; i < given.size(); ++i) // those of one flag stand together
-    if (const given_flag& a = given[i - 1], &b = given[i];
-        a.entry == b.entry && !a.entry->flag->is_list() && a.value != b.value)
-      throw usage(fmt::format("--{} takes one value, but is given \"{}\" and \"{}\"; give one",
-                              a.entry->name, printable(a.value), printable(b.value)));
-  // What stands before the command or after "--".
-  const auto refuse_outside = [&](std::vector<std::string> rest, command c) {
-    std::erase(rest, "--");
-    if (rest.empty()) return;
-    const std::string name = rest.front().substr(0, rest.front().find('='));
-    const flag_entry* const e = name.starts_with("--") ? find_flag(list, name.substr(2)) : nullptr;
-    if (name == "--config" || (e != nullptr && overlaps(e->flag->commands(), c)))
-      throw usage(
-          fmt::format("{} stands before the command or after \"--\", where no flag is read; "
-                      "put it behind the command",
-                      name));
-    refuse_rest(rest, c);
-  };
+    if (g.entry != nullptr && g.entry->flag->is_list()) g.entry->flag->forget(); // the file's
+  for (std::size_t i = 0; i < given.size(); ++i) { // those of one flag stand together
+    const given_flag& g = given[i];
+    if (g.entry == nullptr) continue;
+    const bool again = i + 1 < given.size() && given[i + 1].entry == g.entry;
+    if (!again || g.entry->flag->is_list())
+      refused.collect([&] { g.entry->flag->ask(g.value, "--" + g.entry->name); });
+    else if (g.value != given[i + 1].value &&
+             std::ranges::find(r.repeated, g.entry->name) == r.repeated.end())
+      r.repeated.push_back(g.entry->name);
+  }
+}
+
+/// Reads the arguments into the flags of `list`. What is wrong with a flag is added to `refused`;
+/// throws mc::error(exit_code::usage) where nothing more can be said.
+inline request parse(int argc, const char* const* argv, const std::vector<flag_entry>& list,
+                     std::span<const command_text> among, refusals& refused) {
+  request r;
+  const std::vector<std::string> words = last_words(argc, argv, list, r);
+  std::optional<std::string> config;
+  std::vector<given_flag> given;
+  const command all = all_among(among);
+  refuse_empty_values(words, list, all);
+  CLI::App app;
+  declare_commands(app, among, words, list, r, config, given);
+  read_words(app, words);
+  refuse_flags_as_values(given, words, list, all);
   if (r.what == nullptr) {
-    refuse_outside(app.remaining(), command::all | command::all_of_data);
+    std::vector<std::string> rest = app.remaining(); // whose first word is no command
+    std::erase(rest, "--");
+    rest.resize(std::min<std::size_t>(rest.size(), 1));
+    refuse_outside(rest, r, all, list, among, refused);
+    refused.raise();
     if (!r.help && !r.version)
       throw usage(fmt::format("give a command: {}; see --help", any_of(among)));
     return r;
@@ -156,13 +312,17 @@ inline request parse(int argc, const char* const* argv, const std::vector<flag_e
     throw usage(fmt::format("two commands, {} and {}; give one",
                             app.get_subcommands()[0]->get_name(),
                             app.get_subcommands()[1]->get_name()));
-  refuse_outside(app.remaining(), r.what->which);
-  refuse_rest(app.get_subcommands().front()->remaining(), r.what->which);
+  refuse_outside(app.remaining(), r, r.what->which, list, among, refused);
+  refuse_rest(app.get_subcommands().front()->remaining(), r, r.what->which, list, among, refused);
   if (config && config->empty()) throw usage("--config needs the name of a file");
-  if (config) read_option_file(*config, list, among);
+  std::vector<given_foreign> foreign;
+  if (config) read_option_file(*config, list, refused, foreign, among);
+  read_given(given, r, refused);
   for (const given_flag& g : given)
-    if (g.entry->flag->is_list()) g.entry->flag->forget(); // the file's
-  for (const given_flag& g : given) g.entry->flag->ask(g.value, "--" + g.entry->name);
+    if (g.foreign != nullptr)
+      foreign.push_back({g.foreign, g.value, fmt::format("--{}", g.name())});
+  for (const given_foreign& g : foreign)
+    refused.collect([&] { take_foreign(g, list, r.what->which, r.idle); });
   return r;
 }
 

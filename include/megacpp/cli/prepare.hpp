@@ -3,6 +3,7 @@
 #pragma once
 
 #include <megacpp/cli/text_commands.hpp>
+#include <megacpp/data/configured_token.hpp>
 #include <megacpp/data/indexed_writer.hpp>
 #include <megacpp/io/checksum.hpp>
 #include <megacpp/observe/clock.hpp>
@@ -35,7 +36,7 @@ public:
         request_(request_of(t, keys)) {
     for (const std::string& key : keys)
       prefixes_.push_back(fmt::format("{}_{}_document", f.output_prefix(), key));
-    if (f.append_eod()) eod_ = end_of_document(t, f.eod_token());
+    if (f.append_eod()) eod_ = end_of_document(t, end_token(f));
     for (const std::string& file : files_) {
       std::error_code ignored;
       const auto size = std::filesystem::file_size(file, ignored);
@@ -148,6 +149,12 @@ private:
     }
   }
 
+  /// What --eod-token says, or the eos_token of the folder for Megatron-LM's HuggingFaceTokenizer,
+  /// which ends documents by it; "" is neither.
+  static std::string end_token(const data_program_flags& f) {
+    const bool configured = f.tokenizer_type() == "HuggingFaceTokenizer" && !f.eod_token.given();
+    return configured ? configured_token(f.tokenizer(), "eos_token") : f.eod_token();
+  }
   /// What must be the same for a call to go on where another one ended.
   std::string request_of(const tokenizer& t, const std::vector<std::string>& keys) const {
     xxh64 hash;
@@ -165,7 +172,7 @@ private:
     }
     for (const std::string& key : keys) add(key);
     for (const bool b : {flags_.append_eod(), flags_.add_special_tokens()}) add(b ? "1" : "0");
-    add(flags_.eod_token()), add(flags_.invalid_utf8()), add(t.file());
+    add(end_token(flags_)), add(flags_.invalid_utf8()), add(t.file());
     add(flags_.tiktoken_pattern());
     for (const std::string& token : flags_.special_tokens()) add(token);
     std::vector<fs::path> read{flags_.tokenizer(), flags_.vocab_file(), flags_.merge_file()};

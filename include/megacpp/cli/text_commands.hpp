@@ -38,6 +38,13 @@ inline std::unique_ptr<const tokenizer> tokenizer_of(const data_program_flags& f
           fmt::format("--{} changes nothing without a --tokenizer that is a file of tiktoken's; "
                       "leave it out",
                       name));
+  const std::string& type = f.tokenizer_type();
+  const std::string_view is = own_files  ? "GPT2BPETokenizer"
+                              : tiktoken ? "TikTokenizer"
+                                         : "HuggingFaceTokenizer";
+  if (f.tokenizer_type.given() && (own_files || f.tokenizer.given()) && type != is)
+    throw usage(fmt::format("--tokenizer-type is {}, but {} is of {}; leave one of them out", type,
+                            own_files ? "--vocab-file" : "--tokenizer", is));
   if (own_files) {
     if (!f.vocab_file.given() || !f.merge_file.given())
       throw usage("--vocab-file and --merge-file belong together; give both");

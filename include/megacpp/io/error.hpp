@@ -3,6 +3,8 @@
 
 #include <stdexcept>
 #include <string>
+#include <utility>
+#include <vector>
 
 namespace mc {
 
@@ -30,6 +32,23 @@ public:
 
 private:
   exit_code code_;
+};
+
+/// Several errors at once, each with a sentence of its own.
+class errors : public error {
+public:
+  errors(exit_code c, const std::string& title, std::vector<std::string> sentences)
+      : error(c, joined(title, sentences)), title_(title), sentences_(std::move(sentences)) {}
+  const std::string& title() const noexcept { return title_; }
+  const std::vector<std::string>& sentences() const noexcept { return sentences_; }
+
+private:
+  static std::string joined(std::string text, const std::vector<std::string>& sentences) {
+    for (const std::string& one : sentences) text += (&one == sentences.data() ? " " : "; ") + one;
+    return text;
+  }
+  std::string title_;
+  std::vector<std::string> sentences_;
 };
 
 /// An error that leaves open whether a file or folder is what it should be, such as one that could

@@ -1,6 +1,7 @@
 // The learning rate of every step, with the meaning of Megatron-LM's flags. Pure functions.
 //
-// k is the number of steps done, W lr-warmup-iters, D lr-decay-iters, A lr-wsd-decay-iters:
+// k is the number of steps done, W lr-warmup-iters (or lr-warmup-fraction D), D lr-decay-iters,
+// A lr-wsd-decay-iters:
 //
 //   k <= W, W > 0     lr k / W
 //   constant          lr
@@ -31,7 +32,7 @@ enum class wsd_style : std::uint8_t { linear, cosine, exponential, minus_sqrt };
 struct schedule {
   double lr = 1e-3, min_lr = 0;
   decay_style style = decay_style::linear;
-  std::int64_t warmup = 0;    ///< steps, or samples
+  double warmup = 0;          ///< steps, or samples; a share of the decay may be no whole number
   std::int64_t decay = 1;     ///< warm-up included
   std::int64_t wsd_decay = 0; ///< of these, the last ones of WSD
   wsd_style wsd = wsd_style::exponential;
@@ -55,10 +56,13 @@ inline double decay_share(const schedule& s, std::int64_t k) {
   const auto ratio = [](std::int64_t n, std::int64_t d) {
     return static_cast<double>(n) / static_cast<double>(d);
   };
+  const auto decayed = [&] {
+    return (static_cast<double>(k) - s.warmup) / (static_cast<double>(s.decay) - s.warmup);
+  };
   switch (s.style) {
   case decay_style::constant: return 1;
-  case decay_style::linear: return 1 - ratio(k - s.warmup, s.decay - s.warmup);
-  case decay_style::cosine: return half_cosine(ratio(k - s.warmup, s.decay - s.warmup));
+  case decay_style::linear: return 1 - decayed();
+  case decay_style::cosine: return half_cosine(decayed());
   case decay_style::wsd: break;
   }
   const std::int64_t begin = s.decay - s.wsd_decay;
@@ -72,19 +76,20 @@ inline std::string_view contradiction(const schedule& s) {
   if (s.min_lr > s.lr) return "--min-lr is above --lr";
   if (s.style == decay_style::constant) return {};
   if (s.decay < 1) return "--lr-decay-iters must be at least 1";
-  if (s.warmup >= s.decay)
+  if (s.warmup >= static_cast<double>(s.decay))
     return "--lr-warmup-iters must be less than --lr-decay-iters (by default --train-iters)";
   if (s.style == decay_style::wsd && s.wsd_decay < 1)
     return "--lr-decay-style WSD needs --lr-wsd-decay-iters";
-  if (s.style == decay_style::wsd && s.wsd_decay > s.decay - s.warmup)
+  if (s.style == decay_style::wsd &&
+      static_cast<double>(s.wsd_decay) > static_cast<double>(s.decay) - s.warmup)
     return "--lr-wsd-decay-iters does not fit between --lr-warmup-iters and --lr-decay-iters";
   return {};
 }
 
 /// The learning rate of the step after `done` steps. `s` must not contradict itself.
 inline double learning_rate(const schedule& s, std::int64_t done) {
-  if (s.warmup > 0 && done <= s.warmup)
-    return s.lr * static_cast<double>(done) / static_cast<double>(s.warmup);
+  if (s.warmup > 0 && static_cast<double>(done) <= s.warmup)
+    return s.lr * static_cast<double>(done) / s.warmup;
   if (s.style == decay_style::constant) return s.lr;
   if (done > s.decay) return s.min_lr;
   return s.min_lr + detail::decay_share(s, done) * (s.lr - s.min_lr);

@@ -47,15 +47,14 @@ struct compiled_flags {
   BOOST_HANA_DEFINE_STRUCT(
       compiled_flags, (whole_flag, micro_batch_size), (whole_flag, seq_length),
       (whole_flag, tensor_model_parallel_size), (whole_flag, pipeline_model_parallel_size),
-      (whole_flag, context_parallel_size), (text_flag, cp_comm_type),
-      (whole_flag, expert_model_parallel_size), (whole_flag, expert_tensor_parallel_size),
-      (switch_flag, sequence_parallel), (whole_flag, num_virtual_stages_per_pipeline_rank),
+      (whole_flag, context_parallel_size), (whole_flag, expert_model_parallel_size),
+      (whole_flag, expert_tensor_parallel_size), (switch_flag, sequence_parallel),
+      (whole_flag, num_virtual_stages_per_pipeline_rank),
       (whole_flag, num_layers_per_virtual_pipeline_stage),
       (whole_flag, decoder_first_pipeline_num_layers),
       (whole_flag, decoder_last_pipeline_num_layers),
       (switch_flag, account_for_embedding_in_pipeline_split),
       (switch_flag, account_for_loss_in_pipeline_split), (switch_flag, use_distributed_optimizer),
-      (whole_flag, num_distributed_optimizer_instances),
       (switch_flag, accumulate_allreduce_grads_in_fp32), (whole_flag, num_layers),
       (whole_flag, hidden_size), (whole_flag, num_attention_heads), (whole_flag, num_query_groups),
       (whole_flag, ffn_hidden_size), (whole_flag, vocab_size), (switch_flag, bf16),
@@ -78,10 +77,6 @@ struct compiled_flags {
     context_parallel_size.is(0, "ranks that share each sequence")
         .otherwise(built_with("CP", "cp"))
         .resumes(on_resume::may_change);
-    cp_comm_type.is("all_gather", "how ranks of a sequence get each other's keys and values")
-        .one_of("all_gather|p2p|a2a|a2a+p2p")
-        .otherwise("do without {0}: keys and values are gathered")
-        .resumes(on_resume::unsaved);
     expert_model_parallel_size.is(0, "ranks that share the experts")
         .otherwise(built_with("EP", "ep"))
         .resumes(on_resume::may_change);
@@ -118,9 +113,6 @@ struct compiled_flags {
     use_distributed_optimizer.is(false, "replicas share the optimizer's state (ZeRO 1)")
         .otherwise(built_with("ZERO", "zero"))
         .resumes(on_resume::may_change);
-    num_distributed_optimizer_instances.is(1, "groups of replicas that each share that state")
-        .otherwise("do without {0} groups: all replicas share it")
-        .resumes(on_resume::unsaved);
     accumulate_allreduce_grads_in_fp32
         .is(true, "gradients of bf16 weights are kept and summed over ranks in fp32")
         .otherwise("", "do without: gradients are kept in no narrower type")
@@ -186,8 +178,8 @@ struct compiled_expert_flags {
       (text_flag, moe_router_load_balancing_type), (real_flag, moe_aux_loss_coeff),
       (real_flag, moe_z_loss_coeff), (switch_flag, moe_router_enable_expert_bias),
       (real_flag, moe_router_bias_update_rate), (real_flag, moe_expert_capacity_factor),
-      (text_flag, moe_token_drop_policy), (text_flag, moe_token_dispatcher_type),
-      (switch_flag, moe_grouped_gemm));
+      (text_flag, moe_token_drop_policy), (text_flag, moe_router_dtype),
+      (text_flag, moe_layer_freq), (switch_flag, moe_grouped_gemm));
   compiled_expert_flags() {
     using detail::another_model;
     num_experts.is(0, "experts a layer; 0: none")
@@ -240,13 +232,63 @@ struct compiled_expert_flags {
         .one_of("probs|position")
         .otherwise("do without {0}: an expert of a capacity takes the first tokens")
         .resumes(on_resume::unsaved);
-    moe_token_dispatcher_type.is("alltoall", "how tokens go to experts")
-        .one_of("allgather|alltoall|flex")
-        .otherwise("do without {0}: tokens go to their experts alone")
+    moe_router_dtype.is("none", "type of the product that makes a router's logits")
+        .one_of("fp32|fp64|bf16|none")
+        .otherwise("do without {0}: the router's product has the type of the program")
+        .resumes(on_resume::unsaved);
+    moe_layer_freq
+        .is("none", "which layers have experts: 1 for all, or a list such as [0,1,1] of 0 and 1")
+        .otherwise(another_model)
         .resumes(on_resume::unsaved);
     moe_grouped_gemm.is(true, "a rank's experts are one product")
         .otherwise("", "do without: a rank's experts are one product")
         .resumes(on_resume::unsaved);
+  }
+};
+
+/// What a model is made of, which is read off its graphs (options/compiled_model.hpp).
+struct compiled_model_flags {
+  BOOST_HANA_DEFINE_STRUCT(
+      compiled_model_flags, (switch_flag, group_query_attention), (whole_flag, kv_channels),
+      (whole_flag, max_position_embeddings), (text_flag, position_embedding_type),
+      (switch_flag, no_position_embedding), (real_flag, rotary_base), (real_flag, rotary_percent),
+      (real_flag, rotary_seq_len_interpolation_factor), (switch_flag, use_rope_scaling),
+      (real_flag, rope_scaling_factor), (text_flag, normalization), (real_flag, norm_epsilon),
+      (switch_flag, qk_layernorm), (switch_flag, swiglu), (switch_flag, openai_gelu),
+      (switch_flag, no_bias_gelu_fusion), (switch_flag, disable_bias_linear),
+      (switch_flag, add_qkv_bias), (switch_flag, untie_embeddings_and_output_weights),
+      (real_flag, hidden_dropout), (real_flag, attention_dropout), (real_flag, init_method_std),
+      (switch_flag, fp32_residual_connection));
+  compiled_model_flags() {
+    const auto told = [](auto& flag, const auto& initial, const char* help) -> auto& {
+      return flag.is(initial, help).otherwise(detail::another_model).resumes(on_resume::unsaved);
+    };
+    told(group_query_attention, false, "several attention heads share one of keys and values");
+    told(kv_channels, 0, "width of an attention head");
+    told(max_position_embeddings, 0, "positions that the model has learned vectors for");
+    told(position_embedding_type, "none", "how tokens get their positions")
+        .one_of("learned_absolute|rope|yarn|mrope|relative|none");
+    told(no_position_embedding, false, "no vectors of positions are learned");
+    told(rotary_base, 0.0, "base of the angles of RoPE");
+    told(rotary_percent, 1.0, "share of a head's width that RoPE turns");
+    told(rotary_seq_len_interpolation_factor, 1.0, "by which all positions of RoPE are divided");
+    told(use_rope_scaling, false, "RoPE is stretched as in Llama 3.1");
+    told(rope_scaling_factor, 1.0, "by how much it is");
+    told(normalization, "none", "norm of the residual stream").one_of("LayerNorm|RMSNorm|none");
+    told(norm_epsilon, 0.0, "added to what a norm divides by, under the root");
+    told(qk_layernorm, false, "queries and keys are normed");
+    told(swiglu, false, "the feed-forward network is gated by SiLU");
+    told(openai_gelu, false, "its GELU is the approximation by tanh");
+    told(no_bias_gelu_fusion, false,
+         "its GELU is the exact one, which Megatron-LM computes where it fuses none");
+    told(disable_bias_linear, false,
+         "linear layers, but for those of queries, keys and values, have no biases");
+    told(add_qkv_bias, false, "linear layers of queries, keys and values have biases");
+    told(untie_embeddings_and_output_weights, false, "embedding and head are two tables");
+    told(hidden_dropout, 0.0, "dropout of the residual stream");
+    told(attention_dropout, 0.0, "dropout of the shares of attention");
+    told(init_method_std, 0.0, "standard deviation of the first weights of the embedding");
+    told(fp32_residual_connection, false, "the residual stream is fp32");
   }
 };
 

@@ -71,6 +71,8 @@ public:
   /// What to do where its present value is not that of the program; empty: it is the program's
   /// own affair.
   virtual std::string otherwise() const = 0;
+  /// Of what is compiled in: nothing of the program depends on it, so that any value agrees.
+  bool is_idle() const { return idle_; }
   /// How many words its value has at most.
   virtual int words() const { return 1; }
   /// True for a flag that may be given several times, each adding a text.
@@ -117,7 +119,7 @@ protected:
   const char* shown_ = nullptr;
   command commands_ = command::all;
   on_resume resuming_ = on_resume::undecided;
-  bool given_ = false, asked_ = false, many_ = false;
+  bool given_ = false, asked_ = false, many_ = false, idle_ = false;
 };
 
 /// A flag of a whole number, a real number, a text, several texts or a switch.
@@ -166,6 +168,11 @@ public:
   /// 1 or 0), or for a switch that is to be off.
   flag& otherwise(std::string pattern, std::string if_off = "") {
     otherwise_ = std::move(pattern), if_off_ = std::move(if_off);
+    return *this;
+  }
+  /// Of what is compiled in: whether nothing of the program depends on it.
+  flag& idles(bool idle) {
+    idle_ = idle;
     return *this;
   }
   /// What the help shows as default instead of the value.

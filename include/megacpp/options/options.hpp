@@ -130,8 +130,13 @@ struct data_flags {
             "the list is saved with the model as characters.json. The others are Megatron-LM's "
             "names: of --tokenizer-model, of --vocab-file, of a .tiktoken file, and of ids whose "
             "last "
-            "one ends a document. eval and generate take that of the state")
-        .one_of("byte|char|HuggingFaceTokenizer|GPT2BPETokenizer|TikTokenizer|NullTokenizer")
+            "one ends a document; eval and generate take that of the state. Those of "
+            "SentencePiece, "
+            "such as Llama2Tokenizer, are read by nothing here, and taken beside data sets alone, "
+            "whose ids need none")
+        .one_of(
+            "byte|char|HuggingFaceTokenizer|GPT2BPETokenizer|TikTokenizer|NullTokenizer|"
+            "Llama2Tokenizer|SentencePieceTokenizer|GPTSentencePieceTokenizer")
         .shown_as(
             "that of --tokenizer-model or of the folder --load, else as --load was saved, else "
             "byte; must be given for a vocabulary above 256")
@@ -301,11 +306,11 @@ struct training_flags {
 struct optimizer_flags {
   BOOST_HANA_DEFINE_STRUCT(optimizer_flags, (real_flag, lr), (real_flag, min_lr),
                            (text_flag, lr_decay_style), (whole_flag, lr_warmup_iters),
-                           (whole_flag, lr_warmup_samples), (whole_flag, lr_decay_iters),
-                           (whole_flag, lr_decay_samples), (whole_flag, lr_wsd_decay_iters),
-                           (text_flag, lr_wsd_decay_style), (real_flag, weight_decay),
-                           (real_flag, clip_grad), (real_flag, adam_beta1), (real_flag, adam_beta2),
-                           (real_flag, adam_eps));
+                           (whole_flag, lr_warmup_samples), (real_flag, lr_warmup_fraction),
+                           (whole_flag, lr_decay_iters), (whole_flag, lr_decay_samples),
+                           (whole_flag, lr_wsd_decay_iters), (text_flag, lr_wsd_decay_style),
+                           (real_flag, weight_decay), (real_flag, clip_grad),
+                           (real_flag, adam_beta1), (real_flag, adam_beta2), (real_flag, adam_eps));
   optimizer_flags() {
     // What updates compute in.
     constexpr double least = std::numeric_limits<float>::denorm_min(),
@@ -331,6 +336,12 @@ struct optimizer_flags {
         .resumes(on_resume::may_change);
     lr_warmup_samples.is(0, "the same in sequences, with --train-samples")
         .at_least(0)
+        .of(command::train)
+        .resumes(on_resume::may_change);
+    lr_warmup_fraction
+        .is(0, "the same as a share of --lr-decay-iters or --lr-decay-samples, instead of these")
+        .within(0, 0.999999)
+        .shown_as("")
         .of(command::train)
         .resumes(on_resume::may_change);
     lr_decay_samples.is(0, "with --train-samples: sequences behind which the decay ends")
@@ -599,6 +610,7 @@ struct options {
   machine_flags machine;
   compiled_flags compiled;
   compiled_expert_flags experts;
+  compiled_model_flags made_of;
 };
 
 /// A flag with its name (dashes) and the title of its group.
@@ -633,6 +645,7 @@ inline std::vector<flag_entry> flags_of(options& o) {
   constexpr const char* compiled = "Compiled into this program (accepted only with these values)";
   detail::append_flags(list, compiled, o.compiled, true);
   detail::append_flags(list, compiled, o.experts, true);
+  detail::append_flags(list, compiled, o.made_of, true);
   return list;
 }
 

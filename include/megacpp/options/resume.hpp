@@ -76,7 +76,7 @@ struct way_to_say {
   bool first_decides = false; ///< the first one means this way, and the others alone do not
   bool has(std::string_view name) const { return std::ranges::find(flags, name) != flags.end(); }
 };
-inline constexpr std::array<way_to_say, 9> ways_to_say{
+inline constexpr std::array<way_to_say, 11> ways_to_say{
     {{0, {"data-path"}},
      {0, {"data-args-path"}},
      {1, {"train-data-path", "valid-data-path", "test-data-path"}},
@@ -85,7 +85,9 @@ inline constexpr std::array<way_to_say, 9> ways_to_say{
      {2, {"train-samples", "lr-decay-samples", "lr-warmup-samples"}, true},
      {2, {"epochs", "lr-decay-iters", "lr-warmup-iters"}, true},
      {3, {"tokenizer-model"}},
-     {3, {"vocab-file", "merge-file"}}}};
+     {3, {"vocab-file", "merge-file"}},
+     {4, {"lr-warmup-iters", "lr-warmup-samples"}},
+     {4, {"lr-warmup-fraction"}}}};
 
 /// The flag of this call by which it is said in another way than that of `name`; "" is none.
 inline std::string_view said_otherwise(const std::vector<flag_entry>& list, std::string_view name) {

@@ -6,7 +6,9 @@
 #include <megacpp/io/json_file.hpp>
 #include <megacpp/optim/batch_schedule.hpp>
 #include <megacpp/optim/schedule.hpp>
+#include <megacpp/options/compiled_model.hpp>
 #include <megacpp/options/options.hpp>
+#include <megacpp/options/refusals.hpp>
 #include <megacpp/run/view.hpp>
 
 #include <algorithm>
@@ -63,14 +65,6 @@ inline batch_schedule batches_of(std::string_view rampup, std::int64_t global) {
   return s;
 }
 
-/// Extent of a named dim where it first occurs in a graph; 0 if it does not.
-inline std::int64_t extent_in(const graph& g, dim d) {
-  for (int i = 0; i < g.value_count; ++i)
-    if (const int at = g.at(static_cast<value_id>(i)).find(d); at >= 0)
-      return g.at(static_cast<value_id>(i)).dims[static_cast<unsigned>(at)].n;
-  return 0;
-}
-
 } // namespace detail
 
 /// Fills in what is compiled in. Numbers for which a model has no member are read off its
@@ -122,17 +116,26 @@ inline void set_compiled(options& o, const program_view& p) {
   set(c.recompute_method, p.numbers.again == recompute::full ? "uniform" : "none");
   set(c.recompute_num_layers, p.numbers.again == recompute::full ? 1 : 0);
   set(c.numerics, name_of(p.numbers.sums));
+  // Megatron-LM does without sequence parallelism where nothing is shared over tp.
+  c.sequence_parallel.idles(l.tp == 1);
+  e.moe_token_drop_policy.idles(model.capacity == 0);
+  set_compiled_model(o, p);
 }
 
-/// Throws mc::error(exit_code::mismatch) for a flag that asks for something else than was compiled
-/// in.
-inline void check_compiled(const std::vector<flag_entry>& asked, const program_view& p) {
+/// Sorts flags that say what was compiled in: into `taken`, or, where they ask for something else,
+/// into what is refused (exit_code::mismatch).
+inline void check_compiled(const std::vector<flag_entry>& asked, const program_view& p,
+                           refusals& refused, idle_flags& taken) {
   options real;
   set_compiled(real, p);
   for (const flag_entry& e : flags_of(real)) {
     const flag_base& flag = *find_flag(asked, e.name)->flag;
-    if (e.compiled && flag.given() && flag.text() != e.flag->text())
-      throw error(exit_code::mismatch,
+    if (!e.compiled || !flag.given()) continue;
+    const bool agrees = flag.text() == e.flag->text();
+    if (agrees || e.flag->is_idle())
+      (agrees ? taken.agreeing : taken.without_effect).push_back(e.name);
+    else
+      refused.add(exit_code::mismatch,
                   fmt::format("--{} is {}, but {} was compiled with {}; leave the flag out, or {}",
                               e.name, flag.text(), p.name, e.flag->text(), flag.otherwise()));
   }
@@ -147,11 +150,17 @@ inline void require_one_file(const options& o) {
                             printable(paths[0]), printable(paths[1])));
 }
 
-/// Refuses flags of the command line that would change nothing beside the others. Those of a
+/// Refuses flags of the command line that would change nothing beside the others, but for those
+/// that Megatron-LM's lines have all the same, whose names it returns to be told. Those of a
 /// configuration file, which may serve many commands, and of a state are not asked. Throws
 /// mc::error(exit_code::usage).
-inline void refuse_idle_flags(command c, options& o) {
+inline std::vector<std::string> refuse_idle_flags(command c, options& o) {
   const std::vector<flag_entry> all = flags_of(o);
+  std::vector<std::string> told;
+  const auto tell = [&](bool idle, std::initializer_list<const char*> flags) {
+    for (const char* name : flags)
+      if (idle && find_flag(all, name)->flag->asked()) told.emplace_back(name);
+  };
   const auto refuse = [&](bool idle, std::initializer_list<const char*> flags, const char* why) {
     for (const char* name : flags)
       if (idle && find_flag(all, name)->flag->asked())
@@ -165,9 +174,15 @@ inline void refuse_idle_flags(command c, options& o) {
     refuse(!o.training.sample_interval.given(), {"sample-prompt", "max-new-tokens"},
            "changes nothing without --sample-interval N");
     refuse(!o.report.bench_json(), {"warmup"}, "changes nothing without --bench-json");
-    refuse(!o.report.trace.given(), {"profile-step-start", "profile-step-end"},
-           "changes nothing without --trace FILE");
-    refuse(o.data.mock_data(), {"tokenizer-type", "data-type"},
+    refuse(!o.report.trace.given() && !o.report.profile(),
+           {"profile-step-start", "profile-step-end"}, "changes nothing without --trace FILE");
+    tell(!o.report.trace.given() && o.report.profile(), {"profile-step-start", "profile-step-end"});
+    const std::string& words = o.data.tokenizer_type();
+    const bool of_text = words == "byte" || words == "char";
+    tell(o.data.mock_data() && !of_text, {"tokenizer-type"});
+    refuse(o.data.mock_data() && of_text, {"tokenizer-type"},
+           "and --mock-data contradict each other: random tokens are not read from anything");
+    refuse(o.data.mock_data(), {"data-type"},
            "and --mock-data contradict each other: random tokens are not read from anything");
     refuse(o.report.bench_json() && !o.data.data_path.given() && !o.model.load.given(),
            {"tokenizer-type", "data-type"},
@@ -182,13 +197,15 @@ inline void refuse_idle_flags(command c, options& o) {
     refuse(!asked, {"multiple-validation-sets"}, "changes nothing without --eval-iters");
     refuse(asked && o.training.eval_iters.asked(), {"full-validation"},
            "and --eval-iters contradict each other");
-    refuse(asked && o.training.eval_iters() == 0, {"eval-interval", "keep-best"},
+    tell(asked && o.training.eval_iters() == 0, {"eval-interval"});
+    refuse(asked && o.training.eval_iters() == 0, {"keep-best"},
            "and --eval-iters 0 contradict each other: nothing is evaluated");
     refuse(!asked && (o.data.mock_data() || o.report.bench_json()), {"eval-interval", "keep-best"},
            "changes nothing: random tokens and --bench-json are evaluated only with --eval-iters");
     const std::string& style = o.optimizer.lr_decay_style();
-    refuse(style == "constant", {"min-lr", "lr-decay-iters", "lr-decay-samples"},
-           "changes nothing beside --lr-decay-style constant");
+    tell(style == "constant", {"min-lr"});
+    tell(style == "constant" && !o.optimizer.lr_warmup_fraction.given(),
+         {"lr-decay-iters", "lr-decay-samples"});
     refuse(style != "WSD", {"lr-wsd-decay-iters", "lr-wsd-decay-style"},
            "changes nothing without --lr-decay-style WSD");
   }
@@ -227,6 +244,7 @@ inline void refuse_idle_flags(command c, options& o) {
          c == command::generate ? "and --ids contradict each other: token ids need no tokenizer"
                                 : "and a --data-type of token ids contradict each other: they need "
                                   "no tokenizer");
+  return told;
 }
 
 /// A line for each table of positions that sequences of this many tokens are too short to train
@@ -305,6 +323,10 @@ inline void refuse_two_lengths(const options& o) {
   refuse(t.train_samples.asked() && t.epochs.given(), "train-samples", "epochs");
   refuse(f.lr_decay_iters.asked() && t.train_samples.given(), "lr-decay-iters", "train-samples");
   refuse(f.lr_warmup_iters.asked() && t.train_samples.given(), "lr-warmup-iters", "train-samples");
+  for (const auto& [name, warms] :
+       {std::pair{"lr-warmup-iters", f.lr_warmup_iters.given() && f.lr_warmup_iters() > 0},
+        std::pair{"lr-warmup-samples", f.lr_warmup_samples.given() && f.lr_warmup_samples() > 0}})
+    refuse(f.lr_warmup_fraction.given() && warms, "lr-warmup-fraction", name);
   for (const auto& [name, given] : {std::pair{"lr-decay-samples", f.lr_decay_samples.asked()},
                                     std::pair{"lr-warmup-samples", f.lr_warmup_samples.asked()}})
     if (given && !t.train_samples.given())
@@ -395,15 +417,17 @@ inline training_settings settings_of(const program_view& p, const options& o, in
   t.rates.lr = f.lr(), t.rates.min_lr = f.min_lr();
   t.rates.style = detail::decay_style_of(f.lr_decay_style());
   t.rates.wsd = detail::wsd_style_of(f.lr_wsd_decay_style());
-  t.rates.warmup = f.lr_warmup_iters();
+  t.rates.warmup = static_cast<double>(f.lr_warmup_iters());
   t.rates.decay = f.lr_decay_iters.given() ? f.lr_decay_iters() : t.steps;
   t.rates.wsd_decay = f.lr_wsd_decay_iters();
   t.rates_by_samples = o.training.train_samples.given();
   if (t.rates_by_samples) {
-    t.rates.warmup = f.lr_warmup_samples();
+    t.rates.warmup = static_cast<double>(f.lr_warmup_samples());
     t.rates.decay = f.lr_decay_samples.given() ? f.lr_decay_samples() : o.training.train_samples();
     t.rates.wsd_decay *= global;
   }
+  if (f.lr_warmup_fraction.given())
+    t.rates.warmup = f.lr_warmup_fraction() * static_cast<double>(t.rates.decay);
   if (const std::string_view why = contradiction(t.rates); !why.empty())
     throw error(exit_code::usage, std::string(why));
 

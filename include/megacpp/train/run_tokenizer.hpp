@@ -26,6 +26,13 @@ inline bool names_tokenizer(const data_flags& d) {
   return d.tokenizer_model.given() || d.vocab_file.given() || d.merge_file.given();
 }
 
+/// Whether they say that it is a file of SentencePiece, which nothing here reads.
+inline bool of_sentencepiece(const data_flags& d) {
+  const std::string& type = d.tokenizer_type();
+  return type == "Llama2Tokenizer" || type == "SentencePieceTokenizer" ||
+         type == "GPTSentencePieceTokenizer";
+}
+
 /// The tokenizer that flags name, or else that of the folder of a model, "" being none; null if
 /// there is none of either, or if tokens are bytes, characters or ids. Throws mc::error.
 inline std::unique_ptr<const tokenizer> run_tokenizer(const data_flags& d,
@@ -41,6 +48,11 @@ inline std::unique_ptr<const tokenizer> run_tokenizer(const data_flags& d,
                       type, files ? "--vocab-file" : "--tokenizer-model"));
     return nullptr;
   }
+  if (of_sentencepiece(d))
+    throw usage(
+        fmt::format("--tokenizer-type {} is of a file of SentencePiece, which is not read here; "
+                    "give a folder with a tokenizer.json as --tokenizer-model",
+                    type));
   const bool any = !d.tokenizer_type.given();
   if (files && d.tokenizer_model.given())
     throw usage("--tokenizer-model and --vocab-file contradict each other; give one");

@@ -6,6 +6,7 @@
 #include <megacpp/io/mapped_file.hpp>
 #include <megacpp/train/export.hpp>
 #include <megacpp/train/run_data.hpp>
+#include <megacpp/train/run_tokenizer.hpp>
 
 #include <algorithm>
 #include <string>
@@ -52,7 +53,7 @@ inline std::vector<extra_file> files_of_run_tokenizer(const program_view& p, con
                                                       const run_data& data,
                                                       const std::string& from) {
   std::vector<extra_file> files;
-  if (d.tokenizer_model.given()) {
+  if (d.tokenizer_model.given() && !of_sentencepiece(d)) {
     files = tokenizer_files(d.tokenizer_model());
   } else if (d.vocab_file.given()) {
     files = detail::gpt2_files(d);

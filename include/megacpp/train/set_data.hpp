@@ -2,7 +2,7 @@
 #pragma once
 
 #include <megacpp/data/blending.hpp>
-#include <megacpp/data/chat_template.hpp>
+#include <megacpp/data/configured_token.hpp>
 #include <megacpp/data/gpt_dataset.hpp>
 #include <megacpp/options/settings.hpp>
 #include <megacpp/train/named_data.hpp>
@@ -28,14 +28,6 @@
 
 namespace mc::detail {
 
-/// What the tokenizer_config.json of a folder says a token is; "" for none.
-inline std::string configured_token(const std::filesystem::path& folder, std::string_view name) {
-  const std::filesystem::path path = folder / "tokenizer_config.json";
-  std::error_code ignored;
-  return std::filesystem::exists(path, ignored) ? spelled_token(read_json(path.string()), name, "")
-                                                : "";
-}
-
 /// What ends documents, and what is to be said of the tokenizer.
 struct ends_of_run {
   document_ends ends;
@@ -53,12 +45,24 @@ inline ends_of_run ends_of(const program_view& p, const options& o, const std::s
           .reset_attention_mask = d.reset_attention_mask(),
           .eod_mask_loss = d.eod_mask_loss()};
   if (ends.reset_attention_mask) require_packed(p, "--reset-attention-mask");
+  const bool asks = ends.reset_position_ids || ends.reset_attention_mask || ends.eod_mask_loss;
+  if (of_sentencepiece(d)) {
+    if (asks || d.eod_token.asked())
+      throw error(
+          exit_code::usage,
+          fmt::format("--tokenizer-type {} is of a file of SentencePiece, which is not read "
+                      "here, so that the token that ends a document is not known; give a "
+                      "folder with a tokenizer.json as --tokenizer-model, and "
+                      "--tokenizer-type HuggingFaceTokenizer",
+                      d.tokenizer_type()));
+    read.note = "; the tokenizer is not read, for ids need none";
+    return read;
+  }
   auto t = names_tokenizer(d) ? run_tokenizer(d, folder) : nullptr;
   if (t && t->vocabulary() > p.vocabulary)
     read.note = fmt::format(
         "; the tokenizer has {} tokens, but the vocabulary of {} {}: it may be another model's",
         t->vocabulary(), p.name, p.vocabulary);
-  const bool asks = ends.reset_position_ids || ends.reset_attention_mask || ends.eod_mask_loss;
   const bool configured = d.tokenizer_type() == "HuggingFaceTokenizer";
   if (d.tokenizer_type() == "NullTokenizer") {
     if (d.eod_token.asked())

@@ -1,0 +1,22 @@
+// Which token a folder names for a task.
+#pragma once
+
+#include <megacpp/data/chat_template.hpp>
+#include <megacpp/io/json_file.hpp>
+
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <system_error>
+
+namespace mc::detail {
+
+/// What the tokenizer_config.json of a folder says a token is; "" for none.
+inline std::string configured_token(const std::filesystem::path& folder, std::string_view name) {
+  const std::filesystem::path path = folder / "tokenizer_config.json";
+  std::error_code ignored;
+  return std::filesystem::exists(path, ignored) ? spelled_token(read_json(path.string()), name, "")
+                                                : "";
+}
+
+} // namespace mc::detail
