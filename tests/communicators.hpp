@@ -380,7 +380,7 @@ inline std::string barriers(mc::communicator& c, std::atomic<int>* came) {
 }
 
 /// What no group can do is refused by a sentence that names it.
-inline std::string refusals(mc::communicator& c) {
+inline std::string refusals_of(mc::communicator& c) {
   using enum mc::axis;
   std::string wrong;
   float x[4]{}, y[4]{};

@@ -80,7 +80,7 @@ int promises(mpi_ranks& ranks, const char* shared) {
       check("channels", channels(c));
       check("any order", waited_for_in_any_order(c));
       check("written over", written_over(c));
-      check("refusals", refusals(c));
+      check("refusals", refusals_of(c));
       check("memory", no_memory_after_the_first(c));
       came[c.rank()].store(0);
       c.run(exchange::barrier(everyone));

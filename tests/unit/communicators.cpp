@@ -81,7 +81,7 @@ BOOST_AUTO_TEST_CASE(a_barrier_waits_for_all) {
   on_all([](communicator& c, std::atomic<int>* came) { return barriers(c, came); });
 }
 BOOST_AUTO_TEST_CASE(what_no_group_can_do_is_refused) {
-  on_all([](communicator& c, std::atomic<int>*) { return refusals(c); });
+  on_all([](communicator& c, std::atomic<int>*) { return refusals_of(c); });
 }
 
 BOOST_AUTO_TEST_CASE(ranks_wait_in_any_order) {
