@@ -4,6 +4,7 @@
 
 #include "random_graph.hpp"
 
+#include <megacpp/pass/verify_hoist.hpp>
 #include <megacpp/pass/verify_memory.hpp>
 #include <megacpp/plan/update.hpp>
 
@@ -40,7 +41,9 @@ inline void examine(graph& g, const gradients* of_inputs = nullptr) {
 inline fault derive(drawing& d, value_id output, gradients& found) {
   graph& g = d.b.g;
   g.outputs[0] = output;
+  const auto written = std::make_unique<graph>(g);
   hoist(g);
+  if (g.wrong.code == fault::none) g.wrong = verify_hoist(g, *written);
   examine(g);
   if (g.wrong.code != fault::none) return g.wrong.code;
   found = differentiate(d.b);

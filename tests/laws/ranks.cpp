@@ -326,8 +326,8 @@ namespace {
 
 /// A GPT that shares parameters in every way. Its blocks use a gain as it is, replicated, at two
 /// places, and computed on; a matrix that is cut for two products; and, by their kind, a gain of the
-/// stem, as it is and replicated, or one of the head, replicated alone, which stages before the last
-/// two do without.
+/// stem, as it is and replicated, and another one of it as it is, which the stem replicates, or one
+/// of the head, replicated alone, which stages before the last two do without.
 struct sharing : gpt {
   static constexpr int kinds = 2;
   constexpr int kind_of(int layer) const { return layer < 2 ? 0 : 1; }
@@ -341,7 +341,11 @@ struct sharing : gpt {
     return rms_norm(x, to(gain, axis::tp, beside(c.stream)), eps);
   }
   constexpr var stem(context& c, var words) const {
-    return normed(c, gpt::stem(c, words), gain(c, "first", false));
+    const var x = normed(c, gpt::stem(c, words), gain(c, "first", false));
+    const var whole = to(gain(c, "whole", false), axis::tp, replicate);
+    const var n = rms_norm(to(x, axis::tp, replicate), whole, eps);
+    const var u = gelu(column_parallel(c, "early.up", n, {{dim::ffn, ffn}}, bias, std));
+    return x + row_parallel(c, "early.down", u, 1, hidden_extent(), bias, std);
   }
   constexpr var final_norm(context& c, var x) const {
     return normed(c, gpt::final_norm(c, x), gain(c, "last", false));
@@ -351,7 +355,8 @@ struct sharing : gpt {
     const var g = gain(c, "own", false), lent = gain(c, kind == 0 ? "first" : "last", true);
     const var up = weight(c, "up", "weight", {width, hidden_extent()},
                           on(axis::tp, shard(dim::ffn)), normal_weights(std));
-    const var own = normed(c, x, g), y = kind == 0 ? normed(c, own, lent) : own;
+    const var own = normed(c, kind == 0 ? normed(c, x, gain(c, "whole", true)) : x, g);
+    const var y = kind == 0 ? normed(c, own, lent) : own;
     const auto wide = [&](var by) {
       return linear(rms_norm(to(y, axis::tp, replicate), by, eps), up);
     };
@@ -398,6 +403,7 @@ BOOST_AUTO_TEST_CASE(parameters_that_are_shared_are_those_of_one_rank) {
     equals({.tp = 2, .cp = 2, .sequence_parallel = true, .zero = 1}, 2,
            "tp 2 sp cp 2 dp 2, shared");
     equals({.pp = 4}, 1, "pp 4, shared");
+    equals({.tp = 2, .pp = 2}, 1, "tp 2 pp 2, shared");
     equals({.tp = 2, .pp = 2, .sequence_parallel = true, .virtual_stages = 2}, 1,
            "pp 2 in two chunks, tp 2 sp, shared");
     equals({.pp = 2, .zero = 1}, 2, "zero 1, pp 2 dp 2, shared");

@@ -468,6 +468,30 @@ BOOST_AUTO_TEST_CASE(broken_registries_are_refused) {
     entry("a weight is in no group", up, [](auto& e) { e.group = max_groups; });
     entry("a gradient is said to be another sum", lent, [](auto& e) { e.apart = axis::tp; });
     entry("a gradient collects elsewhere", lent, [](auto& e) { e.gradient += entry_alignment; });
+    // With its gradient, so that no other reading tells of it.
+    const auto moved = [&](const char* what, int i, std::int64_t by) {
+      entry(what, i, [&](auto& e) { e.offset += by, e.gradient += by; });
+    };
+    moved("a tied use and its gradient lie elsewhere", lent, entry_alignment);
+    moved("a weight and its gradient lie where another's do", up,
+          b.r.entries[b.entry(1, "mlp.proj")].offset - b.r.entries[up].offset);
+    moved("a weight and its gradient reach out of their group", up, b.r.groups[own].count);
+    b.refuses("a gain lies elsewhere than on other stages", [&](registry& x) {
+      for (const int i : {gain, lent})
+        x.entries[i].offset += entry_alignment, x.entries[i].gradient += entry_alignment;
+    });
+    b.refuses("a gradient has a place apart, which nothing adds to its own", [&](registry& x) {
+      x.entries[lent].gradient = x.gradients;
+      x.gradients += aligned_elements(x.entries[lent].count.n);
+    });
+    b.refuses("a group is longer than its parameters", [](registry& x) {
+      registry::group& last = x.groups[x.group_count - 1];
+      const std::int64_t more = entry_alignment * (last.count / last.share);
+      last.count += more, last.share += entry_alignment, x.states += entry_alignment;
+      x.total += more, x.gradients += more;
+    });
+    b.refuses("replicas share no states, and each has room for all",
+              [&](registry& x) { x = make_registry(b.parts, b.layers, 0, b.ranks, b.before); });
     group("weights decay otherwise", own, [](auto& g) { g.decay = !g.decay; });
     group("weights are frozen", own, [](auto& g) { g.frozen = true; });
     group("weights are balanced", own, [](auto& g) { g.update = update_rule::balance; });
@@ -496,7 +520,7 @@ BOOST_AUTO_TEST_CASE(broken_registries_are_refused) {
     b.refuses("a part lacks its last parameter", [](registry& x) { --x.entry_count; });
     b.refuses("two groups are exchanged",
               [&](registry& x) { std::swap(x.groups[own], x.groups[shared]); });
-    BOOST_TEST(b.refused >= 35);
+    BOOST_TEST(b.refused >= 42);
   }
   s.ranks.pp = 1, s.sums = numerics::batch_invariant;
   broken_registry b(s, 0);

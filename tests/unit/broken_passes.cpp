@@ -652,6 +652,81 @@ struct computed : gpt {
 } // namespace
 
 // The passes of the library owe what they owed, for every kind of model, layout and policy.
+namespace {
+
+/// What a model may compute of its parameters: sums of two, one in two forms, one that is converted
+/// by two ways, and a stream that reads some of it.
+constexpr graph of_parameters() {
+  builder b{mesh(layout{.tp = 2, .cp = 2})};
+  const extent H{dim::hidden, 8};
+  const auto parameter = [&](const char* name) {
+    return b.parameter("p", name, dtype::f32, {H}, {}, {}, 1);
+  };
+  const var one = parameter("one"), two = parameter("two"), three = parameter("three");
+  const var x = b.input(feed::stream, "x", dtype::f32, {H}, {}, 1);
+  const var y = x + (one + two), z = y + (one + three);
+  const var other = gelu(one) + gelu(one, gelu_form::exact);
+  const auto by = [&](axis first, axis second) { return to(to(two, first, R), second, R); };
+  b.g.outputs[0] = (z + other + (one + two)).id;
+  b.g.outputs[1] = (by(axis::cp, axis::tp) + by(axis::tp, axis::cp)).id;
+  return b.g;
+}
+constexpr named broken_hoisting[] = {
+    {"a sum reads another parameter", part_kind::block,
+     [](graph& g) { find_node(g, op::add)->in[1] = g.parameters[2].v; }},
+    {"two sums of one parameter are taken for one", part_kind::block,
+     [](graph& g) {
+       node *first = find_node(g, op::add), *other = find_node(g, op::add, 2);
+       rewire(g, other->out[0], first->out[0]);
+       erase(g, other);
+     }},
+    {"two forms are taken for one", part_kind::block,
+     [](graph& g) {
+       node *first = find_node(g, op::gelu), *other = find_node(g, op::gelu, 1);
+       rewire(g, other->out[0], first->out[0]);
+       erase(g, other);
+     }},
+    {"one form is another", part_kind::block,
+     [](graph& g) { find_node(g, op::gelu)->attr = find_node(g, op::gelu, 1)->attr; }},
+    {"a conversion is left out", part_kind::block,
+     [](graph& g) {
+       node* n = find_node(g, op::redistribute, 1);
+       rewire(g, n->out[0], n->in[0]);
+       erase(g, n);
+     }},
+    {"the stream lacks a sum", part_kind::block,
+     [](graph& g) {
+       node* n = find_node(g, op::add, 1);
+       rewire(g, n->out[0], n->in[0]);
+       erase(g, n);
+     }},
+    {"a node stands twice", part_kind::block,
+     [](graph& g) { insert(g, g.node_count, node(g.at_node(g.node_count - 1))); }},
+    {"the outputs are exchanged", part_kind::block, [](graph& g) {
+       const value_id was = g.outputs[0];
+       g.outputs[0] = g.outputs[1], g.outputs[1] = was;
+     }}};
+
+constexpr fault refused_hoisting(int k) {
+  const graph written = of_parameters();
+  graph g = hoisted_graph(written);
+  if (k >= 0) broken_hoisting[k].apply(g);
+  return verify_hoist(g, written).code;
+}
+static_assert(refused_hoisting(-1) == fault::none);
+static_assert(refused_hoisting(1) == fault::P019 && refused_hoisting(2) == fault::P019);
+
+} // namespace
+
+// What depends on parameters alone is computed once, and is what the model says.
+BOOST_AUTO_TEST_CASE(a_broken_hoisting_is_refused) {
+  const graph written = of_parameters(), g = hoisted_graph(written);
+  BOOST_TEST(said(g.wrong) == " ");
+  BOOST_TEST(written.node_count - g.node_count == 2); // one sum and one conversion
+  for (int k = 0; k < static_cast<int>(std::size(broken_hoisting)); ++k)
+    BOOST_TEST((refused_hoisting(k) == fault::P019), broken_hoisting[k].name);
+}
+
 BOOST_AUTO_TEST_CASE(the_passes_of_the_library_are_accepted) {
   const auto accepted = [](const auto& m, const setup& s) {
     for (int kind = -1; kind <= used_kinds(m).count; ++kind) {

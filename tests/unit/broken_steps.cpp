@@ -221,6 +221,8 @@ constexpr breakage broken[] =
          [](stage_step& s) { s.of(content::totals).offset = s.of(content::seed).offset; }},
         {"two layers save in one place", 1, 0, 2, T001,
          [](stage_step& s) { s.of(content::saved, 2).offset = s.of(content::saved, 1).offset; }},
+        {"two layers with experts save in one place", 1, 0, 2, T001,
+         [](stage_step& s) { s.of(content::saved, 4).offset = s.of(content::saved, 2).offset; }},
         {"two layers save in places that overlap by a line", 1, 0, 2, T001,
          [](stage_step& s) {
            buffer &x = s.of(content::saved, 2), &y = s.of(content::saved, 1);
@@ -336,6 +338,11 @@ constexpr breakage broken[] =
          [](stage_step& s) { s.drop(s.last(action::wait)); }},
         {"nobody waits for what was sent back last", 2, 1, 3, T005,
          [](stage_step& s) { s.drop(s.last(action::wait)); }},
+        {"a single micro-batch is neither sent back nor waited for", 2, 1, 1, T005,
+         [](stage_step& s) {
+           s.drop(s.last(action::send));
+           while (s.last(action::wait) >= 0) s.drop(s.last(action::wait));
+         }},
         {"what is received lies on what is sent", 2, 0, 3, T005,
          [](stage_step&
                 s) { s.of(content::d_stream, 3).offset = s.of(content::stream, 3).offset; }},

@@ -12,6 +12,7 @@
 #include <megacpp/pass/hoist.hpp>
 #include <megacpp/pass/pipeline.hpp>
 #include <megacpp/pass/place_memory.hpp>
+#include <megacpp/pass/verify_hoist.hpp>
 
 #include <span>
 
@@ -455,8 +456,10 @@ template <class Model> [[gnu::cold]] constexpr graph written_graph(const Model& 
   return b.g;
 }
 /// The same, with a prologue, verified.
-[[gnu::cold]] constexpr graph hoisted_graph(graph g) {
+[[gnu::cold]] constexpr graph hoisted_graph(const graph& written) {
+  graph g = written;
   hoist(g);
+  if (g.wrong.code == fault::none) g.wrong = verify_hoist(g, written);
   if (g.wrong.code == fault::none) g.wrong = verify_nodes(g);
   return g;
 }

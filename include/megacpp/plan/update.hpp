@@ -141,6 +141,8 @@ struct update_verifier {
   /// A declaration's gradient becomes a sum over the ranks that its uses' are sums over, before
   /// these join it.
   constexpr void bring_together(const registry::entry& e, int k) {
+    // Where a stage has none of a group, gradients of another group lie.
+    if (r.groups[e.group].count == 0) fail("tied gradient");
     const node* reduces = brought_together(e, feed::declared_gradient, k);
     for (const node* n = g.nodes; reduces != nullptr && n < reduces; ++n)
       if (n->op == &op::add_gradient) fail("tied gradient");
