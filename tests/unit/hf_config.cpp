@@ -584,6 +584,18 @@ const std::vector<wrong>& refused() {
       {qwen3(),
        {{"attention_sinks", 4}, {"n_shared_experts", 1}, {"alibi", nullptr}, {"mup", true}},
        "fields \"attention_sinks\", \"mup\", \"n_shared_experts\" are none that megacpp knows"},
+      // A null, where a missing field is not Python's None.
+      {gpt2(), {{"scale_attn_weights", nullptr}}, "\"scale_attn_weights\" is null, but"},
+      {gpt2(), {{"tie_word_embeddings", nullptr}}, "\"tie_word_embeddings\" is null, but"},
+      {gpt2(), {{"activation_function", nullptr}}, "\"activation_function\" is null, but"},
+      {gpt2(), {{"resid_pdrop", nullptr}}, "\"resid_pdrop\" is null, but"},
+      {llama(), {{"rms_norm_eps", nullptr}}, "\"rms_norm_eps\" is null, but"},
+      {llama(), {{"rope_theta", nullptr}}, "\"rope_theta\" is null, but"},
+      {qwen3(), {{"head_dim", nullptr}}, "\"head_dim\" is null, but"},
+      {qwen3_five(),
+       {{"rope_parameters", {{"rope_theta", nullptr}, {"rope_type", "default"}}}},
+       "\"rope_parameters.rope_theta\" is null"},
+      {qwen3_moe(), {{"decoder_sparse_step", nullptr}}, "\"decoder_sparse_step\" is null, but"},
       // Contradictions.
       {gpt2(), {{"n_head", 5}}, "\"n_embd\" is 12 and \"n_head\" is 5"},
       {gpt2(), {{"n_ctx", 17}}, "\"n_ctx\" is 17 and \"n_positions\" is 16"},
@@ -682,7 +694,8 @@ BOOST_AUTO_TEST_CASE(fields_that_change_nothing_change_nothing) {
                                 {"transformers.js_config", {{"kv_cache_dtype", {{"fp16", "x"}}}}}},
                            json{{"unsloth_fixed", true}, {"unsloth_version", "2025.1"}},
                            json{{"use_sliding_window", false}, {"sliding_window", 4096}},
-                           json{{"max_sequence_length", 2048}}})
+                           json{{"max_sequence_length", 2048}},
+                           json{{"attention_bias", nullptr}, {"attention_dropout", nullptr}}})
     BOOST_TEST(same(llama(), more).empty());
   BOOST_TEST(same(gpt2(), {{"output_past", true},
                            {"_num_labels", 1},

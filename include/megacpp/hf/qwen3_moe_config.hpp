@@ -38,6 +38,7 @@ inline int read_window(hf_reader& r) {
 }
 
 inline void read_dense_layers(hf_reader& r, qwen3_moe& m) {
+  r.refuse_null("decoder_sparse_step");
   m.sparse_step = r.extent("decoder_sparse_step", hf_limits::layers, 1);
   if (!r.has("mlp_only_layers")) return;
   for (const int l : r.config().field<std::vector<int>>("mlp_only_layers")) {
