@@ -577,6 +577,13 @@ const std::vector<wrong>& refused() {
       {gpt2(), {{"pruned_heads", {{"0", {1}}}}}, "\"pruned_heads\""},
       {gpt2(), {{"model_type", "mistral"}}, "\"model_type\" is \"mistral\", but megacpp has"},
       {gpt2(), {{"architectures", {"GPT2DoubleHeadsModel"}}}, "\"architectures\" is [GPT2Double"},
+      {llama(), {{"architectures", {"Qwen2Model"}}}, "\"architectures\" is [Qwen2Model"},
+      {llama(), {{"architectures", {"LlamaForSequenceClassification"}}}, "is [LlamaForSequence"},
+      {qwen3_moe(), {{"qkv_bias", true}}, "\"qkv_bias\" is true"},
+      {qwen3_moe(), {{"use_qk_norm", false}}, "\"use_qk_norm\" is false"},
+      {qwen3_moe(),
+       {{"shared_expert_intermediate_size", 16}},
+       "\"shared_expert_intermediate_size\" is 16"},
       // Fields that are not known.
       {gpt2(), {{"hidden_size", 12}}, "\"hidden_size\" is not one that megacpp knows"},
       {qwen3(), {{"attention_sinks", 4}}, "\"attention_sinks\" is not one that megacpp knows"},
@@ -697,6 +704,14 @@ BOOST_AUTO_TEST_CASE(fields_that_change_nothing_change_nothing) {
                            json{{"max_sequence_length", 2048}},
                            json{{"attention_bias", nullptr}, {"attention_dropout", nullptr}}})
     BOOST_TEST(same(llama(), more).empty());
+  BOOST_TEST(
+      same(qwen3_moe(),
+           {{"qkv_bias", false}, {"use_qk_norm", true}, {"shared_expert_intermediate_size", 0}})
+          .empty());
+  // AutoModel saves a model under the name of its body.
+  BOOST_TEST(same(gpt2(), {{"architectures", {"GPT2Model"}}}).empty());
+  BOOST_TEST(same(llama(), {{"architectures", {"LlamaModel"}}}).empty());
+  BOOST_TEST(same(qwen3(), {{"architectures", {"Qwen3Model"}}}).empty());
   BOOST_TEST(same(gpt2(), {{"output_past", true},
                            {"_num_labels", 1},
                            {"author", "a"},

@@ -200,12 +200,19 @@ private:
   std::vector<std::string> told_;
 };
 
+/// The class without its head: what AutoModel saves a folder as, whose weights have no "model.".
+inline std::string body_of(std::string_view architecture) {
+  const std::size_t head =
+      std::min(architecture.find("ForCausalLM"), architecture.find("LMHeadModel"));
+  return std::string(architecture.substr(0, head)) + "Model";
+}
+
 /// What every family has: fields that must be off, and fields that change nothing. `architecture`
 /// is the class of the language model.
 inline void read_hf_generals(hf_reader& r, std::string_view architecture) {
   if (r.has("architectures")) {
     const auto classes = r.config().field<std::vector<std::string>>("architectures");
-    if (classes.size() != 1 || classes[0] != architecture)
+    if (classes.size() != 1 || (classes[0] != architecture && classes[0] != body_of(architecture)))
       throw r.contradiction(
           fmt::format("\"architectures\" is [{}], but of this model_type megacpp has {} alone",
                       classes.empty() ? "" : printable(classes[0]), architecture));
