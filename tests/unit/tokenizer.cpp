@@ -434,6 +434,18 @@ BOOST_AUTO_TEST_CASE(words_that_are_tokens_may_pass_their_merges) {
 
 // A token with a character that stands for no byte is none of any text, though it has the bytes of one;
 // it decodes to what it spells.
+// SmolLM2's vocabulary lacks 21 bytes, of which texts may have eight. The library drops them.
+BOOST_AUTO_TEST_CASE(a_text_with_a_byte_that_has_no_token_is_refused) {
+  json file = small({{"a", "b"}});
+  file["model"]["vocab"].erase(character_of(4));
+  file["model"]["vocab"].erase(character_of(0xf1));
+  const auto t = made_of(file);
+  BOOST_TEST(t->encode("ab \u00f1") == (ids{256, ' ', 0xc3, 0xb1}));
+  for (const char* text : {"ab\x04", "\U00040000"})
+    CHECK_REFUSED(t->encode(text), exit_code::data,
+                  text[0] == 'a' ? "no token for the byte 0x04" : "no token for the byte 0xf1");
+}
+
 BOOST_AUTO_TEST_CASE(tokens_of_other_characters_are_only_decoded) {
   for (const bool ignore_merges : {false, true}) {
     json file = small({{"Ġ", "a"}});
@@ -768,9 +780,6 @@ BOOST_AUTO_TEST_CASE(damaged_vocabularies_are_named) {
   refused(with("/model/vocab/q2", 1 << 24), "must be from 0 to 16777215");
   refused(with("/model/vocab/q2", "1"), "the id of the token \"q2\"");
   refused(with("/model/vocab", json::array()), "not an object");
-  json file = small();
-  file["model"]["vocab"].erase("q");
-  refused(file, "no token for the byte 0x71");
   refused(with("/model/vocab/", 300),
           "the token of id 300 is empty, so merges with it would never end");
   refused(with("/model/merges", json::array({"a "})),
@@ -890,7 +899,6 @@ BOOST_AUTO_TEST_CASE(damaged_tiktoken_files_are_refused) {
   BOOST_TEST(says("YQ== 0\nYg== 0\n").find("line 2") != std::string::npos);
   BOOST_TEST(says("YQ== 0\nYQ== 1\n").find("its token is that of another line") !=
              std::string::npos);
-  BOOST_TEST(says("YQ== 0\n").find("no token for the byte") != std::string::npos);
   BOOST_TEST(says("YQ== 0\n", "own.tiktoken").find("--tiktoken-pattern") != std::string::npos);
 }
 
