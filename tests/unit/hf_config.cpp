@@ -577,6 +577,13 @@ const std::vector<wrong>& refused() {
       {gpt2(), {{"pruned_heads", {{"0", {1}}}}}, "\"pruned_heads\""},
       {gpt2(), {{"model_type", "mistral"}}, "\"model_type\" is \"mistral\", but megacpp has"},
       {gpt2(), {{"architectures", {"GPT2DoubleHeadsModel"}}}, "\"architectures\" is [GPT2Double"},
+      {llama(), {{"architectures", {"Qwen2Model"}}}, "\"architectures\" is [Qwen2Model"},
+      {llama(), {{"architectures", {"LlamaForSequenceClassification"}}}, "is [LlamaForSequence"},
+      {qwen3_moe(), {{"qkv_bias", true}}, "\"qkv_bias\" is true"},
+      {qwen3_moe(), {{"use_qk_norm", false}}, "\"use_qk_norm\" is false"},
+      {qwen3_moe(),
+       {{"shared_expert_intermediate_size", 16}},
+       "\"shared_expert_intermediate_size\" is 16"},
       // Fields that are not known.
       {gpt2(), {{"hidden_size", 12}}, "\"hidden_size\" is not one that megacpp knows"},
       {qwen3(), {{"attention_sinks", 4}}, "\"attention_sinks\" is not one that megacpp knows"},
@@ -584,6 +591,18 @@ const std::vector<wrong>& refused() {
       {qwen3(),
        {{"attention_sinks", 4}, {"n_shared_experts", 1}, {"alibi", nullptr}, {"mup", true}},
        "fields \"attention_sinks\", \"mup\", \"n_shared_experts\" are none that megacpp knows"},
+      // A null, where a missing field is not Python's None.
+      {gpt2(), {{"scale_attn_weights", nullptr}}, "\"scale_attn_weights\" is null, but"},
+      {gpt2(), {{"tie_word_embeddings", nullptr}}, "\"tie_word_embeddings\" is null, but"},
+      {gpt2(), {{"activation_function", nullptr}}, "\"activation_function\" is null, but"},
+      {gpt2(), {{"resid_pdrop", nullptr}}, "\"resid_pdrop\" is null, but"},
+      {llama(), {{"rms_norm_eps", nullptr}}, "\"rms_norm_eps\" is null, but"},
+      {llama(), {{"rope_theta", nullptr}}, "\"rope_theta\" is null, but"},
+      {qwen3(), {{"head_dim", nullptr}}, "\"head_dim\" is null, but"},
+      {qwen3_five(),
+       {{"rope_parameters", {{"rope_theta", nullptr}, {"rope_type", "default"}}}},
+       "\"rope_parameters.rope_theta\" is null"},
+      {qwen3_moe(), {{"decoder_sparse_step", nullptr}}, "\"decoder_sparse_step\" is null, but"},
       // Contradictions.
       {gpt2(), {{"n_head", 5}}, "\"n_embd\" is 12 and \"n_head\" is 5"},
       {gpt2(), {{"n_ctx", 17}}, "\"n_ctx\" is 17 and \"n_positions\" is 16"},
@@ -682,8 +701,17 @@ BOOST_AUTO_TEST_CASE(fields_that_change_nothing_change_nothing) {
                                 {"transformers.js_config", {{"kv_cache_dtype", {{"fp16", "x"}}}}}},
                            json{{"unsloth_fixed", true}, {"unsloth_version", "2025.1"}},
                            json{{"use_sliding_window", false}, {"sliding_window", 4096}},
-                           json{{"max_sequence_length", 2048}}})
+                           json{{"max_sequence_length", 2048}},
+                           json{{"attention_bias", nullptr}, {"attention_dropout", nullptr}}})
     BOOST_TEST(same(llama(), more).empty());
+  BOOST_TEST(
+      same(qwen3_moe(),
+           {{"qkv_bias", false}, {"use_qk_norm", true}, {"shared_expert_intermediate_size", 0}})
+          .empty());
+  // AutoModel saves a model under the name of its body.
+  BOOST_TEST(same(gpt2(), {{"architectures", {"GPT2Model"}}}).empty());
+  BOOST_TEST(same(llama(), {{"architectures", {"LlamaModel"}}}).empty());
+  BOOST_TEST(same(qwen3(), {{"architectures", {"Qwen3Model"}}}).empty());
   BOOST_TEST(same(gpt2(), {{"output_past", true},
                            {"_num_labels", 1},
                            {"author", "a"},

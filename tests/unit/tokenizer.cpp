@@ -434,6 +434,18 @@ BOOST_AUTO_TEST_CASE(words_that_are_tokens_may_pass_their_merges) {
 
 // A token with a character that stands for no byte is none of any text, though it has the bytes of one;
 // it decodes to what it spells.
+// SmolLM2's vocabulary lacks 21 bytes, of which texts may have eight. The library drops them.
+BOOST_AUTO_TEST_CASE(a_text_with_a_byte_that_has_no_token_is_refused) {
+  json file = small({{"a", "b"}});
+  file["model"]["vocab"].erase(character_of(4));
+  file["model"]["vocab"].erase(character_of(0xf1));
+  const auto t = made_of(file);
+  BOOST_TEST(t->encode("ab \u00f1") == (ids{256, ' ', 0xc3, 0xb1}));
+  for (const char* text : {"ab\x04", "\U00040000"})
+    CHECK_REFUSED(t->encode(text), exit_code::data,
+                  text[0] == 'a' ? "no token for the byte 0x04" : "no token for the byte 0xf1");
+}
+
 BOOST_AUTO_TEST_CASE(tokens_of_other_characters_are_only_decoded) {
   for (const bool ignore_merges : {false, true}) {
     json file = small({{"Ġ", "a"}});
@@ -646,12 +658,45 @@ BOOST_AUTO_TEST_CASE(what_a_folder_contradicts_is_named) {
         return whole({config({{"add_bos_token", true}}, "LlamaTokenizerFast")});
       },
       "add_bos_token");
+  // Versions of transformers begin texts otherwise, by this file or by the class: 4.51 lets a missing
+  // add_bos_token be true.
+  const json ends{{"bos_token", "<|endoftext|>"}, {"eos_token", nullptr}, {"unk_token", nullptr}};
+  says([&] { return whole({config(ends, "LlamaTokenizerFast")}); }, "\"add_bos_token\"");
+  json file = with_end();
+  const json text{{"Sequence", {{"id", "A"}}}}, end{{"SpecialToken", {{"id", "e"}}}};
+  file["post_processor"] = {{"type", "TemplateProcessing"},
+                            {"single", {end, text}},
+                            {"special_tokens", {{"e", {{"ids", {258}}}}}}};
+  BOOST_TEST(whole({config(ends, "LlamaTokenizerFast")}, file)->encode("hi") == (ids{258, 256}));
+  json others = file;
+  others["post_processor"]["special_tokens"]["e"]["ids"] = {7};
+  says([&] { return whole({config(ends, "LlamaTokenizer")}, others); }, "\"add_bos_token\"");
+  others["post_processor"] = {{"type", "TemplateProcessing"},
+                              {"single", {end, text, end}},
+                              {"special_tokens", {{"e", {{"ids", {258}}}}}}};
+  says([&] { return whole({config(ends, "LlamaTokenizer")}, others); }, "\"add_eos_token\"");
+  says(
+      [&] {
+        return whole({config({{"bos_token", "<|endoftext|>"}}, "LlamaTokenizer")}, file);
+      },
+      "no field \"unk_token\" is, names the token \"<unk>\", which is no added token");
+  // 4.51 takes a missing add_prefix_space for false.
+  json spaced = with_end();
+  spaced["pre_tokenizer"]["add_prefix_space"] = true;
+  says([&] { return whole({config(json::object())}, spaced); }, "add_prefix_space");
+  for (const char* type : {"RobertaTokenizerFast", "GPTNeoXTokenizer", "CodeGenTokenizer", "Mine"})
+    says([&] { return whole({config({}, type)}); }, "\"tokenizer_class\" is");
   says([] { return whole({config({{"split_special_tokens", true}})}); }, "split_special_tokens");
   says(
       [] {
         return whole({config({{"image_token", "<img>"}})});
       },
       "\"image_token\" names the token \"<img>\", which is no added token");
+  says(
+      [] {
+        return whole({config({{"model_specific_special_tokens", {{"image_token", "<img>"}}}})});
+      },
+      "\"model_specific_special_tokens.image_token\" names the token \"<img>\", which is no");
   says(
       [] {
         return whole({config({{"pad_token", token("<p>", {{"single_word", true}})}})});
@@ -709,6 +754,14 @@ BOOST_AUTO_TEST_CASE(what_would_change_ids_is_named) {
                               {"pretokenizers", {{{"type", "Digits"}}, {{"type", "ByteLevel"}}}}}),
       "add_prefix_space");
   refused(with("/post_processor", {{"type", "RobertaProcessing"}}), "of type RobertaProcessing");
+  const json once{{"type", "TemplateProcessing"},
+                  {"single", {{{"Sequence", {{"id", "A"}}}}}},
+                  {"special_tokens", json::object()}};
+  refused(with("/post_processor", {{"type", "Sequence"}, {"processors", {once, once}}}),
+          "a second template is not supported");
+  json second = once;
+  second["single"][0]["Sequence"]["id"] = "B";
+  refused(with("/post_processor", second), "a template of a second text is not supported");
   refused(with("/decoder", {{"type", "WordPiece"}}), "of type WordPiece");
   refused(with("/model/type", "Unigram"), "of type Unigram");
   refused(with("/model/dropout", 0.1), "field \"model.dropout\"");
@@ -727,9 +780,6 @@ BOOST_AUTO_TEST_CASE(damaged_vocabularies_are_named) {
   refused(with("/model/vocab/q2", 1 << 24), "must be from 0 to 16777215");
   refused(with("/model/vocab/q2", "1"), "the id of the token \"q2\"");
   refused(with("/model/vocab", json::array()), "not an object");
-  json file = small();
-  file["model"]["vocab"].erase("q");
-  refused(file, "no token for the byte 0x71");
   refused(with("/model/vocab/", 300),
           "the token of id 300 is empty, so merges with it would never end");
   refused(with("/model/merges", json::array({"a "})),
@@ -849,7 +899,6 @@ BOOST_AUTO_TEST_CASE(damaged_tiktoken_files_are_refused) {
   BOOST_TEST(says("YQ== 0\nYg== 0\n").find("line 2") != std::string::npos);
   BOOST_TEST(says("YQ== 0\nYQ== 1\n").find("its token is that of another line") !=
              std::string::npos);
-  BOOST_TEST(says("YQ== 0\n").find("no token for the byte") != std::string::npos);
   BOOST_TEST(says("YQ== 0\n", "own.tiktoken").find("--tiktoken-pattern") != std::string::npos);
 }
 

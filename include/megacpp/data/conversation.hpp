@@ -179,6 +179,20 @@ private:
     return std::nullopt;
   }
 
+  /// A turn in both spellings must say one thing: others read the one or the other.
+  void require_one_spelling(const ordered_json& message, chat_role role) const {
+    const ordered_json* const from = message.find("from");
+    if (!from || !from->is_string() || !message.find("role")) return;
+    const std::optional<chat_role> other = role_of(from->text, true);
+    if (!other) return; // somebody's name, say
+    const ordered_json* const content = message.find("content");
+    const ordered_json* const value = message.find("value");
+    const bool same = !value || (content && value->is_string() && value->text == content->text);
+    if (*other != role || !same)
+      throw message_fault(
+          "has \"role\" and \"content\", and another \"from\" or \"value\"; leave two of them out");
+  }
+
   void read_message(const ordered_json& message) {
     if (!message.is_object())
       throw message_fault("is not an object with a role and a content; make it one");
@@ -192,6 +206,7 @@ private:
           "the role \"{}\" is not one of system, user, assistant, "
           "tool{}; rename it or leave the message out",
           printable(role->text), share_gpt ? ", human, gpt, observation, function_call" : ""));
+    require_one_spelling(message, *known);
     chat_message read;
     read.role = *known;
     refuse_fields(message, foreign_to_turns,
@@ -353,6 +368,15 @@ inline chat_tokens read_chat_tokens(const nlohmann::json& line, std::string_view
   const auto fault = [place](std::string_view sentence) {
     return error(exit_code::data, fmt::format("{} {}", place, sentence));
   };
+  const auto refuse = [&](std::string_view name, std::string_view advice) {
+    const auto at = line.find(name);
+    const bool says =
+        at != line.end() && !at->is_null() && *at != "" && !(at->is_structured() && at->empty());
+    if (says) throw fault(fmt::format("has \"ids\" and \"{}\" too; {}", name, advice));
+  };
+  for (const char* const form : {"messages", "conversations", "prompt", "completion"})
+    refuse(form, "leave one of them");
+  for (const foreign_field& f : foreign_to_lines) refuse(f.name, f.advice);
   const auto mask_at = line.find("mask");
   const nlohmann::json& ids = line["ids"];
   if (mask_at == line.end() || !ids.is_array() || !mask_at->is_array())

@@ -87,12 +87,8 @@ public:
     for (unsigned b = 0; b < 256; ++b) {
       const char c = static_cast<char>(b);
       const auto at = ids_.find(std::string_view(&c, 1));
-      if (at == ids_.end())
-        throw error(exit_code::data,
-                    fmt::format("{} has no token for the byte 0x{:02x}, so not every text has ids; "
-                                "train it with all 256 bytes as its first alphabet",
-                                p_.file, b));
-      of_byte_[b] = at->second;
+      of_byte_[b] = at != ids_.end() ? at->second : -1;
+      lacks_bytes_ = lacks_bytes_ || at == ids_.end();
     }
   }
   tokenizer(const tokenizer&) = delete; // views of its own strings
@@ -231,7 +227,8 @@ private:
   tokenizer_parts p_;
   std::unordered_map<std::string_view, std::int32_t> ids_; ///< of the tokens that are not added
   std::unordered_map<std::string, std::int32_t> by_content_;
-  std::array<std::int32_t, 256> of_byte_{};
+  std::array<std::int32_t, 256> of_byte_{}; ///< -1: no token
+  bool lacks_bytes_ = false;
   std::vector<bool> is_special_; ///< by id
   finder raw_, normalized_;
 };
@@ -358,6 +355,14 @@ private:
     symbols_.resize(w.size());
     std::ranges::transform(w, symbols_.begin(),
                            [&](char c) { return t_->of_byte_[static_cast<unsigned char>(c)]; });
+    if (t_->lacks_bytes_)
+      if (const auto none = std::ranges::find(symbols_, -1); none != symbols_.end())
+        throw error(exit_code::data,
+                    fmt::format("{} has no token for the byte 0x{:02x}, which a text has; take it "
+                                "out of the text, or use a tokenizer with all 256 bytes",
+                                p.file,
+                                static_cast<unsigned char>(
+                                    w[static_cast<std::size_t>(none - symbols_.begin())])));
     if (w.size() > 1)
       merger_.merge(
           p.merges, [&](std::int32_t id) { return t_->bytes_of(id).size(); }, symbols_);

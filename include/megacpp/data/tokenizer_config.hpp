@@ -29,6 +29,7 @@ struct named_token {
   added_token token;          ///< without an id
   std::string place;          ///< such as tokenizer_config.json: field "pad_token"
   std::optional<int> id = {}; ///< that the file gives it
+  std::string task = {};      ///< such as pad_token; "" for none
 };
 
 /// The rules of a folder for its tokenizer. An empty one is that of a file alone.
@@ -85,7 +86,8 @@ private:
       return file.has(name) ? std::optional(file.field<bool>(name)) : std::nullopt;
     };
     c_.prefix_space = flag("add_prefix_space");
-    if (c_.type.starts_with("GPT2Tokenizer") && !c_.prefix_space) c_.prefix_space = false;
+    // 4.51 takes a missing one for false, but with this class.
+    if (!c_.type.starts_with("LlamaTokenizer") && !c_.prefix_space) c_.prefix_space = false;
     c_.begins = flag("add_bos_token");
     c_.ends = flag("add_eos_token");
     if (flag("split_special_tokens").value_or(false))
@@ -130,6 +132,9 @@ private:
         for (const auto& [key, token] : spelled.items())
           if (spelled.is_array() || spelled.is_object())
             more_.push_back(named(file, fmt::format("{}.{}", name, key), token));
+      } else if (name == "model_specific_special_tokens" && spelled.is_object()) {
+        for (const auto& [key, token] : spelled.items())
+          c_.others.push_back(named(file, fmt::format("{}.{}", name, key), token));
       } else if (name.ends_with("_token") && spelled.is_string()) {
         c_.others.push_back(named(file, name, spelled));
       }
@@ -182,13 +187,22 @@ private:
       if (c_.type == type && !tasks_.contains(name))
         tasks_[name] = named_token{{.content = "<|endoftext|>", .special = true},
                                    fmt::format("{}'s \"{}\"", type, name)};
+    for (const auto& [name, content] :
+         {std::pair{"unk_token", "<unk>"}, std::pair{"bos_token", "<s>"},
+          std::pair{"eos_token", "</s>"}})
+      if (c_.type == "LlamaTokenizer" && !tasks_.contains(name)) // which 4.51 adds, and 5 does not
+        c_.others.push_back(
+            {{.content = content, .special = true},
+             fmt::format("{}: LlamaTokenizer, where no field \"{}\" is,", c_.file, name)});
     const bool own = c_.type == "GPT2Tokenizer" || c_.type == "Qwen2Tokenizer";
     if (!padding_.empty() && !own && !tasks_.contains("pad_token"))
       tasks_["pad_token"] = named_token{{.content = padding_, .special = true},
                                         "tokenizer.json: field \"padding.pad_token\""};
     for (const std::string_view task : token_tasks)
-      if (const auto at = tasks_.find(std::string(task)); at != tasks_.end() && at->second)
+      if (const auto at = tasks_.find(std::string(task)); at != tasks_.end() && at->second) {
         c_.special.push_back(*at->second);
+        c_.special.back().task = task;
+      }
     std::ranges::move(more_, std::back_inserter(c_.special));
   }
 

@@ -209,7 +209,7 @@ public:
             exit_code::data,
             fmt::format("{} names the token \"{}\", which is no added token of {}; versions of "
                         "transformers take that differently: add it to added_tokens_decoder, or "
-                        "remove the field",
+                        "change the field",
                         t.place, printable(t.token.content), p_.file));
   }
 
@@ -229,6 +229,17 @@ public:
   }
   std::string where(std::string_view field) const {
     return fmt::format("{}: field \"{}\"", p_.file, field);
+  }
+
+  /// The id that AutoTokenizer gives a token.
+  std::int32_t id_of(const nlohmann::json& vocabulary, const std::string& content) const {
+    if (added_.empty() || !contents_.contains(content)) {
+      if (const auto own = vocabulary.find(content); own != vocabulary.end())
+        return own->get<std::int32_t>();
+      const auto size = static_cast<std::int32_t>(vocabulary.size());
+      return added_.empty() ? size : std::max(size, *added_.rbegin() + 1);
+    }
+    return std::ranges::find(p_.added, content, &added_token::content)->id;
   }
 
   static constexpr std::uint64_t most_ids = (1u << 24) - 1;
@@ -253,16 +264,6 @@ private:
     }
   }
 
-  /// The id that AutoTokenizer gives a token.
-  std::int32_t id_of(const nlohmann::json& vocabulary, const std::string& content) const {
-    if (added_.empty() || !contents_.contains(content)) {
-      if (const auto own = vocabulary.find(content); own != vocabulary.end())
-        return own->get<std::int32_t>();
-      const auto size = static_cast<std::int32_t>(vocabulary.size());
-      return added_.empty() ? size : std::max(size, *added_.rbegin() + 1);
-    }
-    return std::ranges::find(p_.added, content, &added_token::content)->id;
-  }
   void name(const nlohmann::json& vocabulary, const named_token& t) {
     added_token a = t.token;
     a.id = id_of(vocabulary, a.content);
@@ -408,10 +409,13 @@ private:
       return each(s, "processors", [&](const json_value& one) { surround(one); });
     if (type == "ByteLevel") return; // of offsets
     if (type != "TemplateProcessing") throw unsupported_type(s);
+    if (std::exchange(templated_, true)) throw unsupported("a second template");
     const auto special = s.field<json_value>("special_tokens");
     bool behind = false;
     each(s, "single", [&](const json_value& part) {
       if (part.has("Sequence")) {
+        if (part.field<json_value>("Sequence").field<std::string>("id") != "A")
+          throw unsupported("a template of a second text");
         if (std::exchange(behind, true)) throw unsupported("a template that repeats its text");
         return;
       }
@@ -435,6 +439,7 @@ private:
   /// A rule that both files state must be the same, since versions of transformers differ in
   /// which wins.
   void agree(const tokenizer_config& c) const {
+    require_known_class(c);
     const auto differ = [&](const char* field, bool says, std::string_view other) {
       return fault(
           fmt::format("{} says otherwise than field \"{}\" of {}, which is {}; make them agree",
@@ -442,14 +447,39 @@ private:
     };
     if (c.prefix_space && *c.prefix_space != p_.prefix_space)
       throw differ("add_prefix_space", *c.prefix_space, "its \"pre_tokenizer\"");
-    if (c.type == "LlamaTokenizer" && c.begins && *c.begins == p_.before.empty())
-      throw differ("add_bos_token", *c.begins, "its \"post_processor\"");
-    if (c.type == "LlamaTokenizer" && c.ends && *c.ends == p_.after.empty())
-      throw differ("add_eos_token", *c.ends, "its \"post_processor\"");
+    if (c.type != "LlamaTokenizer") return;
+    // Of this class 4.51 makes the template, and 5 takes that of tokenizer.json.
+    const auto around = [&](const char* field, const char* task, const char* otherwise, bool wanted,
+                            const std::vector<std::int32_t>& ids) {
+      const auto at = std::ranges::find(c.special, task, &named_token::task);
+      const std::string token = at == c.special.end() ? otherwise : at->token.content;
+      std::vector<std::int32_t> theirs;
+      if (wanted) theirs.push_back(id_of(*own_, token));
+      if (ids != theirs) throw differ(field, wanted, "its \"post_processor\"");
+    };
+    around("add_bos_token", "bos_token", "<s>", c.begins.value_or(true), p_.before);
+    around("add_eos_token", "eos_token", "</s>", c.ends.value_or(false), p_.after);
+  }
+
+  /// Other classes have tokens and templates of their own, which each version adds otherwise.
+  void require_known_class(const tokenizer_config& c) const {
+    constexpr std::array known{"",
+                               "PreTrainedTokenizer",
+                               "TokenizersBackend",
+                               "GPT2Tokenizer",
+                               "Qwen2Tokenizer",
+                               "LlamaTokenizer"};
+    if (std::ranges::find(known, c.type) == known.end())
+      throw error(
+          exit_code::data,
+          fmt::format("{}: field \"tokenizer_class\" is {}, a class with rules of its own beside "
+                      "those of tokenizer.json, which versions of transformers apply differently; "
+                      "write PreTrainedTokenizerFast if tokenizer.json has all rules",
+                      c.file, printable(c.type)));
   }
 
   const nlohmann::json* own_ = nullptr; ///< the vocabulary, in the file's document
-  bool by_bytes_ = false;
+  bool by_bytes_ = false, templated_ = false;
 };
 
 /// Each line of a file, without its end and with its number from 1.
@@ -528,9 +558,7 @@ inline void apply_rules(tokenizer_reader& reader, const nlohmann::json& vocabula
     return reader.cut_by(isolated_by(qwen2_expression, "Qwen2's expression"), true);
   }
   if (c.begins.value_or(false)) {
-    const auto begin = std::ranges::find_if(c.special, [](const named_token& t) {
-      return t.place.find("\"bos_token\"") != std::string::npos;
-    });
+    const auto begin = std::ranges::find(c.special, "bos_token", &named_token::task);
     if (begin == c.special.end()) throw fault("has a true \"add_bos_token\", but no \"bos_token\"");
     reader.begin_by(begin->token.content);
   }

@@ -4,7 +4,9 @@
 // A field is read, judged, known to change no result, or refused. That the last holds for every
 // name not met here is on purpose: transformers ignores names it does not know, so a field that a
 // later version added, or that belongs to another family, would otherwise be another model that
-// trains without a word. A null says "not set", as transformers writes it, and is always accepted.
+// trains without a word. A null is Python's None, which transformers writes for what is not set. A
+// null is refused where a missing field stands for something else: there transformers 4 computes
+// with None, and 5 refuses it.
 #pragma once
 
 #include <megacpp/io/error.hpp>
@@ -69,6 +71,18 @@ public:
   /// Whether a field has been asked for, by whatever function.
   bool asked_for(std::string_view name) const { return known_.find(name) != known_.end(); }
 
+  /// Refuses a null where transformers takes a missing field for something else than None.
+  void refuse_null(std::string_view name) const {
+    if (is_null(name))
+      throw refuse(name,
+                   "transformers does not take that for a missing field: write a value, or "
+                   "remove the field");
+  }
+  bool is_null(std::string_view name) const {
+    const auto at = config_.raw().find(std::string(name));
+    return at != config_.raw().end() && at->is_null();
+  }
+
   /// A whole number from 1 to `high`.
   int extent(std::string_view name, int high) {
     known_.emplace(name);
@@ -78,12 +92,15 @@ public:
     return has(name) ? extent(name, high) : absent;
   }
   double number(std::string_view name, double low, double high, double absent) {
+    if (absent != 0) refuse_null(name);
     return has(name) ? config_.field<double>(name, low, high) : absent;
   }
   bool flag(std::string_view name, bool absent) {
+    if (absent) refuse_null(name);
     return has(name) ? config_.field<bool>(name) : absent;
   }
   std::string text(std::string_view name, std::string_view absent) {
+    if (!absent.empty()) refuse_null(name);
     return has(name) ? config_.field<std::string>(name) : std::string(absent);
   }
 
@@ -183,12 +200,19 @@ private:
   std::vector<std::string> told_;
 };
 
+/// The class without its head: what AutoModel saves a folder as, whose weights have no "model.".
+inline std::string body_of(std::string_view architecture) {
+  const std::size_t head =
+      std::min(architecture.find("ForCausalLM"), architecture.find("LMHeadModel"));
+  return std::string(architecture.substr(0, head)) + "Model";
+}
+
 /// What every family has: fields that must be off, and fields that change nothing. `architecture`
 /// is the class of the language model.
 inline void read_hf_generals(hf_reader& r, std::string_view architecture) {
   if (r.has("architectures")) {
     const auto classes = r.config().field<std::vector<std::string>>("architectures");
-    if (classes.size() != 1 || classes[0] != architecture)
+    if (classes.size() != 1 || (classes[0] != architecture && classes[0] != body_of(architecture)))
       throw r.contradiction(
           fmt::format("\"architectures\" is [{}], but of this model_type megacpp has {} alone",
                       classes.empty() ? "" : printable(classes[0]), architecture));

@@ -87,6 +87,7 @@ void read_shared(hf_reader& r, hf_use use, Model& m, const hf_absent& absent) {
         fmt::format("\"num_attention_heads\" is {} and \"num_key_value_heads\" "
                     "is {}, but the second must divide the first",
                     m.heads, m.kv_heads));
+  if (absent.head_dim > 0) r.refuse_null("head_dim");
   m.head_dim = r.extent("head_dim", hf_limits::head_dim,
                         absent.head_dim > 0 ? absent.head_dim : m.hidden / m.heads);
   if (m.head_dim < 2 || m.head_dim % 2 != 0)

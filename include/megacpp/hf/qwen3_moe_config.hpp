@@ -38,6 +38,7 @@ inline int read_window(hf_reader& r) {
 }
 
 inline void read_dense_layers(hf_reader& r, qwen3_moe& m) {
+  r.refuse_null("decoder_sparse_step");
   m.sparse_step = r.extent("decoder_sparse_step", hf_limits::layers, 1);
   if (!r.has("mlp_only_layers")) return;
   for (const int l : r.config().field<std::vector<int>>("mlp_only_layers")) {
@@ -60,6 +61,11 @@ inline qwen3_moe read(hf_reader& r, hf_use use) {
   qwen3_moe m;
   hf_decoder::read_shared(r, use, m, {});
   r.require("attention_bias", false, false, "projections of attention have no biases");
+  // Qwen3-Coder's, which transformers does not read for this model_type.
+  r.require("qkv_bias", false, false, "projections of attention have no biases");
+  r.require("use_qk_norm", true, true, "queries and keys are normalised");
+  if (r.number("shared_expert_intermediate_size", 0, hf_limits::ffn, 0) != 0)
+    throw r.refuse("shared_expert_intermediate_size", "there is no expert that all tokens share");
   r.require_same("num_experts", "num_local_experts");
   m.experts = r.extent(r.has("num_local_experts") ? "num_local_experts" : "num_experts",
                        hf_limits::experts);

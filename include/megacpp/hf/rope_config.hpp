@@ -35,7 +35,12 @@ public:
   double theta(double low, double high, double absent) {
     return fields_.number("rope_theta", low, high, absent);
   }
-  bool has_theta() { return fields_.has("rope_theta"); }
+  bool has_theta() {
+    if (fields_.is_null("rope_theta"))
+      throw refuse("rope_theta",
+                   "is null, which no angles follow from; write a number, or remove it");
+    return fields_.has("rope_theta");
+  }
 
   rope_stretch read(int positions) {
     rope_stretch s;
@@ -95,12 +100,12 @@ private:
     s.factor = factor();
     s.original = fields_.extent(original_name, hf_limits::positions, positions);
     if (s.original == positions) s.original = 0;
-    s.slow = fields_.number("beta_slow", 0, 1e6, 1),
-    s.fast = fields_.number("beta_fast", 0, 1e6, 32);
-    if (s.slow == 0) s.slow = 1; // as transformers takes them
+    s.slow = fields_.number("beta_slow", 0, 1e6, 0),
+    s.fast = fields_.number("beta_fast", 0, 1e6, 0);
+    if (s.slow == 0) s.slow = 1; // as transformers takes them, and a null
     if (s.fast == 0) s.fast = 32;
     require_order(s, "beta_slow", "beta_fast");
-    if (const auto at = object_.raw().find("truncate"); at != object_.raw().end() && at->is_null())
+    if (fields_.is_null("truncate"))
       throw refuse("truncate", "is null, which is neither true nor false; write one of them");
     s.truncated = fields_.flag("truncate", true);
     const double mscale = fields_.number("mscale", 0, 1e3, 0),
@@ -109,7 +114,7 @@ private:
     double m = by_default;
     if (mscale > 0 && all_dim > 0)
       m = yarn_attention(s.factor, mscale) / yarn_attention(s.factor, all_dim);
-    m = fields_.number("attention_factor", 1e-3, 1e3, m);
+    if (fields_.has("attention_factor")) m = fields_.number("attention_factor", 1e-3, 1e3, m);
     s.attention = m == by_default ? 0 : m;
   }
 
@@ -123,9 +128,9 @@ private:
 /// Reads the base of the rotary angles and how they are stretched into m, whose positions and
 /// head_dim are known.
 template <class Model> void read_rope(hf_reader& r, Model& m) {
-  constexpr double low = 1, high = 1e15;
-  m.rope_theta = r.number("rope_theta", low, high, 10000.0);
+  constexpr double low = 1, high = 1e15, absent = 10000;
   const bool outside = r.has("rope_theta");
+  m.rope_theta = outside ? r.number("rope_theta", low, high, absent) : absent;
   std::string told = outside ? "rope_theta" : ""; // which field has said it
   bool missing = false;                           // in one of the two objects
   std::optional<rope_stretch> found;
@@ -151,6 +156,7 @@ template <class Model> void read_rope(hf_reader& r, Model& m) {
           "are two names of one; remove one");
     found = read;
   }
+  if (told.empty()) r.refuse_null("rope_theta");
   if (!outside && !told.empty() && missing) // transformers reads one of the two objects alone
     throw r.contradiction(
         fmt::format("\"{}\" stands in one of \"rope_scaling\" and \"rope_parameters\" alone, which "
