@@ -115,7 +115,8 @@ mc::options check(const mc::program_view& p, const std::string& text, const std:
     BOOST_TEST(sorted(l.taken.without_effect) == sorted(words_of(idle)));
     if (refused.empty()) {
       std::vector<std::string> beside;
-      BOOST_CHECK_NO_THROW(beside = mc::refuse_idle_flags(command::train, l.flags));
+      beside = mc::refuse_idle_flags(command::train, l.flags, l.refused);
+      BOOST_TEST(l.sentences() == "");
       BOOST_TEST(sorted(beside) == sorted(words_of(told)));
       BOOST_CHECK_NO_THROW(mc::settings_of(p, l.flags, dp));
     }
@@ -626,6 +627,11 @@ BOOST_AUTO_TEST_CASE(all_that_is_refused_is_told_at_once) {
     BOOST_TEST(says.find(part) != std::string::npos, part << " is not in " << says);
   BOOST_TEST(sorted(l.taken.without_effect) == "num-workers overlap-grad-reduce");
   BOOST_TEST(l.taken.note().starts_with("without effect here: --"));
+  // So are those that change nothing beside the others.
+  line<mc::options> idle("train --mock-data --fp16 --save-interval 5 --finetune --warmup 3",
+                         mc::commands);
+  mc::refuse_idle_flags(command::train, idle.flags, idle.refused);
+  BOOST_TEST(idle.names() == "finetune fp16 save-interval warmup");
   // What contradicts the program alone keeps its exit code.
   line<mc::options> two("train --num-layers 3 --hidden-size 5 --seq-length 256", mc::commands);
   mc::check_compiled(two.list, p, two.refused, two.taken);

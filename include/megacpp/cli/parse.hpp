@@ -75,6 +75,7 @@ template <class Table> void declare_foreign(CLI::App& app, const Table& table,
 struct request {
   const command_text* what = nullptr; ///< null: the program's own help or version
   bool help = false, version = false;
+  bool whole = true;                 ///< every flag of the program has the value that it was given
   std::vector<std::string> repeated; ///< flags that were given several times with several values
   std::vector<std::string> added_up; ///< lists that were given several times, all of which count
   std::vector<std::string> idle;     ///< flags of other programs that change nothing
@@ -276,7 +277,7 @@ inline void read_given(const std::vector<given_flag>& given, request& r, refusal
     if (g.entry == nullptr) continue;
     const bool again = i + 1 < given.size() && given[i + 1].entry == g.entry;
     if (!again || g.entry->flag->is_list())
-      refused.collect([&] { g.entry->flag->ask(g.value, "--" + g.entry->name); });
+      r.whole &= refused.collect([&] { g.entry->flag->ask(g.value, "--" + g.entry->name); });
     else if (g.value != given[i + 1].value &&
              std::ranges::find(r.repeated, g.entry->name) == r.repeated.end())
       r.repeated.push_back(g.entry->name);

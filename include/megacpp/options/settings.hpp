@@ -150,11 +150,11 @@ inline void require_one_file(const options& o) {
                             printable(paths[0]), printable(paths[1])));
 }
 
-/// Refuses flags of the command line that would change nothing beside the others, but for those
-/// that Megatron-LM's lines have all the same, whose names it returns to be told. Those of a
-/// configuration file, which may serve many commands, and of a state are not asked. Throws
-/// mc::error(exit_code::usage).
-inline std::vector<std::string> refuse_idle_flags(command c, options& o) {
+/// Refuses flags of the command line that would change nothing beside the others, all of them at
+/// once, but for those that Megatron-LM's lines have all the same, whose names it returns to be
+/// told. Those of a configuration file, which may serve many commands, and of a state are not
+/// asked. What is refused is added to `refused`.
+inline std::vector<std::string> refuse_idle_flags(command c, options& o, refusals& refused) {
   const std::vector<flag_entry> all = flags_of(o);
   std::vector<std::string> told;
   const auto tell = [&](bool idle, std::initializer_list<const char*> flags) {
@@ -164,7 +164,7 @@ inline std::vector<std::string> refuse_idle_flags(command c, options& o) {
   const auto refuse = [&](bool idle, std::initializer_list<const char*> flags, const char* why) {
     for (const char* name : flags)
       if (idle && find_flag(all, name)->flag->asked())
-        throw error(exit_code::usage, fmt::format("--{} {}; leave --{} out", name, why, name));
+        refused.add(exit_code::usage, fmt::format("--{} {}; leave --{} out", name, why, name));
   };
   if (c == command::train) {
     refuse(!o.training.save.given(),
