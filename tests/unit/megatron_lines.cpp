@@ -603,6 +603,31 @@ BOOST_AUTO_TEST_CASE(the_last_of_a_repeated_flag_counts) {
   BOOST_TEST(g.request.repeated.empty());
 }
 
+// NVIDIA/Megatron-LM, tests/functional_tests, gpt3_mcore_te_tp1_pp4_disable_bias_linear: its checks
+// of arguments turn the fusion of GELU off there, and what is not fused is the exact one.
+BOOST_AUTO_TEST_CASE(gelu_of_layers_without_biases_is_the_exact_one) {
+  const std::string text = " --mock-data --disable-bias-linear";
+  mc::gpt m = gpt3_of(2, 256, 4, 0.02, 256);
+  m.bias = false;
+  const program by_tanh(m, numbers({}, 256));
+  check(by_tanh, text, "disable-bias-linear", "");
+  line<mc::options> l("train" + text, mc::commands);
+  mc::set_compiled(l.flags, by_tanh); // a program's own flags have what is compiled in
+  mc::check_compiled(l.list, by_tanh, l.refused, l.taken);
+  BOOST_TEST(l.sentences().starts_with("3 --disable-bias-linear makes Megatron-LM compute"));
+  check(by_tanh, text + " --openai-gelu", "", "");
+  check(by_tanh, " --mock-data --openai-gelu", "", "");
+  const mc::llama gated{.layers = 2,
+                        .hidden = 256,
+                        .heads = 4,
+                        .kv_heads = 2,
+                        .head_dim = 64,
+                        .ffn = 512,
+                        .vocabulary = 512,
+                        .positions = 256};
+  check(program(gated, numbers({}, 256)), text, "", "");
+}
+
 // One message has all that is wrong, by whatever it is found.
 BOOST_AUTO_TEST_CASE(all_that_is_refused_is_told_at_once) {
   const program p(gpt3_of(2, 256, 4, 0.02, 256), numbers({}, 256));
