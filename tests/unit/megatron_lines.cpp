@@ -664,6 +664,29 @@ BOOST_AUTO_TEST_CASE(all_that_is_refused_is_told_at_once) {
   BOOST_TEST(two.taken.note() == "flags that agree with this program: --seq-length");
 }
 
+// A file has a switch as true or false, and a list as one.
+BOOST_AUTO_TEST_CASE(flags_of_megatron_in_a_file) {
+  const test::scratch_folder folder;
+  const auto read = [&](const char* text) {
+    const std::string config = folder / "run.json";
+    test::write_text(config, text);
+    return line<mc::options>("train --config " + config, mc::commands);
+  };
+  const auto all = read(R"({"use-flash-attn": true, "overlap-grad-reduce": false, "num-workers": 2,
+                            "cuda-graph-scope": ["attn", "moe_router"], "profile-ranks": [0, 1],
+                            "use-rotary-position-embeddings": false})");
+  BOOST_TEST(all.sentences() == "");
+  BOOST_TEST(sorted(all.taken.without_effect) ==
+             "cuda-graph-scope num-workers profile-ranks use-flash-attn");
+  BOOST_TEST(!all.flags.made_of.position_embedding_type.given());
+  for (const auto& [text, says] :
+       {std::pair{R"({"num-workers": null})", "\"num-workers\" must be a text, a number"},
+        {R"({"num-workers": [1, 2]})", "\"num-workers\" must be a text, a number"},
+        {R"({"profile-ranks": [[0]]})", "\"profile-ranks\" must be a text, a number, or a list"},
+        {R"({"no-load-optim": false, "fp16": false})", "no program computes in fp16"}})
+    BOOST_TEST(read(text).sentences().find(says) != std::string::npos, read(text).sentences());
+}
+
 // A flag of another name is one that has the same meaning, and is not given beside it.
 BOOST_AUTO_TEST_CASE(names_of_megatron_for_flags_of_this_program) {
   const auto says = [](const std::string& text) {
