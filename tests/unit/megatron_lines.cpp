@@ -596,6 +596,15 @@ BOOST_AUTO_TEST_CASE(the_last_of_a_repeated_flag_counts) {
       l.request.note_of_repeated().ends_with("; given several times, of which all count: "
                                              "--data-path"));
   BOOST_TEST(sorted(l.taken.without_effect) == "num-workers");
+  // It is told of names that mean a flag of this program, or are taken with some values.
+  line<mc::options> f(
+      "train --mock-data --distributed-timeout-minutes 5 --distributed-timeout-minutes 10 "
+      "--optimizer sgd --optimizer adam --use-flash-attn --use-flash-attn",
+      mc::commands);
+  BOOST_TEST(f.sentences() == "");
+  BOOST_TEST(f.flags.machine.collective_timeout() == 600);
+  BOOST_TEST(sorted(f.request.repeated) == "distributed-timeout-minutes optimizer");
+  BOOST_TEST(sorted(f.taken.without_effect) == "optimizer use-flash-attn");
   // Those of which each adds a text are no repetitions.
   line<mc::options> g("generate --prompt a --stop x --prompt b --stop y", mc::commands);
   BOOST_TEST(sorted(g.flags.sampling.prompt()) == "a b");
