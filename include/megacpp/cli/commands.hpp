@@ -257,8 +257,8 @@ inline void describe(const program_source& source, const program_view& p, const 
                         : describe_text(p, device, ranks));
 }
 
-/// Flags to be told, which change nothing. Throws mc::error(exit_code::usage) for those of which all
-/// that is wrong is that they change nothing.
+/// The names of flags that change nothing and are told. Throws mc::error(exit_code::usage) for
+/// those that are refused.
 inline std::vector<std::string> idle_flags_of(command what, options& o) {
   refusals refused;
   std::vector<std::string> told = refuse_idle_flags(what, o, refused);
