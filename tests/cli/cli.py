@@ -2348,6 +2348,13 @@ class IndexedSets(Case):
         on = ("train", "--load", model, "--split", "1,0,0", "--train-iters", 2, "--data-path")
         for blend in ((0.1, two, 0.9, one), (0.7, one, 0.3, two), (two, one)):
             self.refused(MISMATCH, *on, *blend, says="is not the data of the run")
+        # Of sets without weights it counts, too, how often each is trained on, and which are only measured.
+        alone = self.folder / "alone"
+        run("train", "--train-data-path", one, "--valid-data-path", two, "--eval-iters", 1, "--train-iters", 1,
+            "--save", alone)
+        for sets in ((one, one), (one, two)):
+            self.refused(MISMATCH, "train", "--load", alone, "--train-iters", 2, "--train-data-path", *sets,
+                         says="is not the data of the run")
         # Copies of any name are the data.
         for copy, of in (("a", one), ("b", two)):
             for end in (".bin", ".idx"):

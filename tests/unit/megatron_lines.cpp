@@ -115,7 +115,8 @@ mc::options check(const mc::program_view& p, const std::string& text, const std:
     BOOST_TEST(sorted(l.taken.without_effect) == sorted(words_of(idle)));
     if (refused.empty()) {
       std::vector<std::string> beside;
-      BOOST_CHECK_NO_THROW(beside = mc::refuse_idle_flags(command::train, l.flags));
+      beside = mc::refuse_idle_flags(command::train, l.flags, l.refused);
+      BOOST_TEST(l.sentences() == "");
       BOOST_TEST(sorted(beside) == sorted(words_of(told)));
       BOOST_CHECK_NO_THROW(mc::settings_of(p, l.flags, dp));
     }
@@ -595,11 +596,45 @@ BOOST_AUTO_TEST_CASE(the_last_of_a_repeated_flag_counts) {
       l.request.note_of_repeated().ends_with("; given several times, of which all count: "
                                              "--data-path"));
   BOOST_TEST(sorted(l.taken.without_effect) == "num-workers");
+  // It is told of names that mean a flag of this program, or are taken with some values.
+  line<mc::options> f(
+      "train --mock-data --distributed-timeout-minutes 5 --distributed-timeout-minutes 10 "
+      "--optimizer sgd --optimizer adam --use-flash-attn --use-flash-attn",
+      mc::commands);
+  BOOST_TEST(f.sentences() == "");
+  BOOST_TEST(f.flags.machine.collective_timeout() == 600);
+  BOOST_TEST(sorted(f.request.repeated) == "distributed-timeout-minutes optimizer");
+  BOOST_TEST(sorted(f.taken.without_effect) == "optimizer use-flash-attn");
   // Those of which each adds a text are no repetitions.
   line<mc::options> g("generate --prompt a --stop x --prompt b --stop y", mc::commands);
   BOOST_TEST(sorted(g.flags.sampling.prompt()) == "a b");
   BOOST_TEST(sorted(g.flags.sampling.stop()) == "x y");
   BOOST_TEST(g.request.repeated.empty());
+}
+
+// NVIDIA/Megatron-LM, tests/functional_tests, gpt3_mcore_te_tp1_pp4_disable_bias_linear: its checks
+// of arguments turn the fusion of GELU off there, and what is not fused is the exact one.
+BOOST_AUTO_TEST_CASE(gelu_of_layers_without_biases_is_the_exact_one) {
+  const std::string text = " --mock-data --disable-bias-linear";
+  mc::gpt m = gpt3_of(2, 256, 4, 0.02, 256);
+  m.bias = false;
+  const program by_tanh(m, numbers({}, 256));
+  check(by_tanh, text, "disable-bias-linear", "");
+  line<mc::options> l("train" + text, mc::commands);
+  mc::set_compiled(l.flags, by_tanh); // a program's own flags have what is compiled in
+  mc::check_compiled(l.list, by_tanh, l.refused, l.taken);
+  BOOST_TEST(l.sentences().starts_with("3 --disable-bias-linear makes Megatron-LM compute"));
+  check(by_tanh, text + " --openai-gelu", "", "");
+  check(by_tanh, " --mock-data --openai-gelu", "", "");
+  const mc::llama gated{.layers = 2,
+                        .hidden = 256,
+                        .heads = 4,
+                        .kv_heads = 2,
+                        .head_dim = 64,
+                        .ffn = 512,
+                        .vocabulary = 512,
+                        .positions = 256};
+  check(program(gated, numbers({}, 256)), text, "", "");
 }
 
 // One message has all that is wrong, by whatever it is found.
@@ -626,11 +661,39 @@ BOOST_AUTO_TEST_CASE(all_that_is_refused_is_told_at_once) {
     BOOST_TEST(says.find(part) != std::string::npos, part << " is not in " << says);
   BOOST_TEST(sorted(l.taken.without_effect) == "num-workers overlap-grad-reduce");
   BOOST_TEST(l.taken.note().starts_with("without effect here: --"));
+  // So are those that change nothing beside the others.
+  line<mc::options> idle("train --mock-data --fp16 --save-interval 5 --finetune --warmup 3",
+                         mc::commands);
+  mc::refuse_idle_flags(command::train, idle.flags, idle.refused);
+  BOOST_TEST(idle.names() == "finetune fp16 save-interval warmup");
   // What contradicts the program alone keeps its exit code.
   line<mc::options> two("train --num-layers 3 --hidden-size 5 --seq-length 256", mc::commands);
   mc::check_compiled(two.list, p, two.refused, two.taken);
   BOOST_TEST(two.sentences().starts_with("3 2 things are refused:"));
   BOOST_TEST(two.taken.note() == "flags that agree with this program: --seq-length");
+}
+
+// A file has a switch as true or false, and a list as one.
+BOOST_AUTO_TEST_CASE(flags_of_megatron_in_a_file) {
+  const test::scratch_folder folder;
+  const auto read = [&](const char* text) {
+    const std::string config = folder / "run.json";
+    test::write_text(config, text);
+    return line<mc::options>("train --config " + config, mc::commands);
+  };
+  const auto all = read(R"({"use-flash-attn": true, "overlap-grad-reduce": false, "num-workers": 2,
+                            "cuda-graph-scope": ["attn", "moe_router"], "profile-ranks": [0, 1],
+                            "use-rotary-position-embeddings": false})");
+  BOOST_TEST(all.sentences() == "");
+  BOOST_TEST(sorted(all.taken.without_effect) ==
+             "cuda-graph-scope num-workers profile-ranks use-flash-attn");
+  BOOST_TEST(!all.flags.made_of.position_embedding_type.given());
+  for (const auto& [text, says] :
+       {std::pair{R"({"num-workers": null})", "\"num-workers\" must be a text, a number"},
+        {R"({"num-workers": [1, 2]})", "\"num-workers\" must be a text, a number"},
+        {R"({"profile-ranks": [[0]]})", "\"profile-ranks\" must be a text, a number, or a list"},
+        {R"({"no-load-optim": false, "fp16": false})", "no program computes in fp16"}})
+    BOOST_TEST(read(text).sentences().find(says) != std::string::npos, read(text).sentences());
 }
 
 // A flag of another name is one that has the same meaning, and is not given beside it.

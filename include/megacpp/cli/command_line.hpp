@@ -53,6 +53,8 @@ inline void run_command(const program_source& source, std::string_view program, 
   }
   idle_flags taken{{}, std::move(r.idle)};
   check_compiled(list, p, refused, taken);
+  if (r.whole && !o.model.load.given()) // a state may have others
+    refuse_idle_flags(r.what->which, o, refused);
   refused.raise();
   for (const std::string& note : {r.note_of_repeated(), taken.note()})
     if (processes.first() && !note.empty()) print_note(note);

@@ -257,6 +257,15 @@ inline void describe(const program_source& source, const program_view& p, const 
                         : describe_text(p, device, ranks));
 }
 
+/// The names of flags that change nothing and are told. Throws mc::error(exit_code::usage) for
+/// those that are refused.
+inline std::vector<std::string> idle_flags_of(command what, options& o) {
+  refusals refused;
+  std::vector<std::string> told = refuse_idle_flags(what, o, refused);
+  refused.raise();
+  return told;
+}
+
 } // namespace detail
 
 /// Carries out a command with flags that agree with the program p of the source, as the first of
@@ -270,7 +279,7 @@ inline void carry_out(const program_source& source, const program_view& p, comma
   if (what == command::describe) {
     processes.dismiss();
     if (o.model.load.given()) return detail::describe_states(o);
-    refuse_idle_flags(what, o);
+    detail::idle_flags_of(what, o);
     if (o.report.pictures.given()) return detail::draw_pictures(p, o, o.report.pictures());
     return detail::describe(source, p, o);
   }
@@ -289,7 +298,7 @@ inline void carry_out(const program_source& source, const program_view& p, comma
                          : processes.first()    ? prepare_start(p, o)
                                                 : start_as_named(called, o, p.name);
   // A run that goes on has the other flags of its state.
-  const std::string idle = idle_flags{{}, refuse_idle_flags(what, o)}.note();
+  const std::string idle = idle_flags{{}, detail::idle_flags_of(what, o)}.note();
   if (processes.first() && !idle.empty()) print_note(idle);
   if (processes.first()) processes.call(name_of_start(start));
   detail::compute(ranks, p, what, o, std::move(start), processes);

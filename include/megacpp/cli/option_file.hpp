@@ -31,11 +31,21 @@ inline void read_option_file(const std::string& path, const std::vector<flag_ent
     const flag_entry* const e = find_flag(list, key);
     if (e == nullptr) {
       const foreign_flag* const f = find_foreign(key, all);
-      if (f != nullptr && f->is_taken() && f->name == key && value.is_primitive())
-        return foreign.push_back(
-            {f, value.is_string() ? text_of(key, value) : value.dump(), where, false});
-      throw file.fault(fmt::format("there is no option \"{}\"; {}", printable(key),
-                                   advice_for(list, "", key, all, among)));
+      if (f == nullptr || !f->is_taken() || f->name != key)
+        throw file.fault(fmt::format("there is no option \"{}\"; {}", printable(key),
+                                     advice_for(list, "", key, all, among)));
+      if (f->words == is_switch && value.is_boolean() && !value.get<bool>()) return; // left out
+      const bool several = f->words == several_values && value.is_array();
+      std::string text;
+      for (const auto& one : several ? value : nlohmann::json::array({value})) {
+        if (!one.is_primitive() || one.is_null())
+          throw file.fault(fmt::format("option \"{}\" must be a text, a number{}", key,
+                                       f->words == several_values ? ", or a list of these"
+                                       : f->words == is_switch    ? ", or true or false"
+                                                                  : ""));
+        text += (text.empty() ? "" : " ") + (one.is_string() ? text_of(key, one) : one.dump());
+      }
+      return foreign.push_back({f, text, where, false});
     }
     flag_base& f = *e->flag;
     if (f.is_list() && value.is_array()) {

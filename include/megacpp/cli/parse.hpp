@@ -59,9 +59,10 @@ template <class Table> void declare_foreign(CLI::App& app, const Table& table,
     const flag_entry* const own = find_flag(list, f.name);
     if (!f.is_taken() || (own != nullptr && overlaps(own->flag->commands(), c))) continue;
     const CLI::callback_t keep = [&given, &f](const CLI::results_t& r) {
-      given.push_back(
-          {nullptr, &f,
-           f.words == several_values ? fmt::format("{}", fmt::join(r, " ")) : r.back()});
+      if (f.words == several_values)
+        given.push_back({nullptr, &f, fmt::format("{}", fmt::join(r, " "))});
+      else
+        for (const std::string& value : r) given.push_back({nullptr, &f, value});
       return true;
     };
     CLI::Option* const option = app.add_option(fmt::format("--{}", f.name), keep);
@@ -75,6 +76,7 @@ template <class Table> void declare_foreign(CLI::App& app, const Table& table,
 struct request {
   const command_text* what = nullptr; ///< null: the program's own help or version
   bool help = false, version = false;
+  bool whole = true;                 ///< every flag of the program has the value that it was given
   std::vector<std::string> repeated; ///< flags that were given several times with several values
   std::vector<std::string> added_up; ///< lists that were given several times, all of which count
   std::vector<std::string> idle;     ///< flags of other programs that change nothing
@@ -267,19 +269,24 @@ inline void refuse_outside(std::vector<std::string> rest, const request& r, comm
 }
 
 /// Gives flags the values of the command line, where the last one counts, but for those that
-/// collect texts.
-inline void read_given(const std::vector<given_flag>& given, request& r, refusals& refused) {
+/// collect texts. Those of other programs are added to `foreign`.
+inline void read_given(const std::vector<given_flag>& given, request& r, refusals& refused,
+                       std::vector<given_foreign>& foreign) {
   for (const given_flag& g : given)
     if (g.entry != nullptr && g.entry->flag->is_list()) g.entry->flag->forget(); // the file's
   for (std::size_t i = 0; i < given.size(); ++i) { // those of one flag stand together
     const given_flag& g = given[i];
-    if (g.entry == nullptr) continue;
-    const bool again = i + 1 < given.size() && given[i + 1].entry == g.entry;
-    if (!again || g.entry->flag->is_list())
-      refused.collect([&] { g.entry->flag->ask(g.value, "--" + g.entry->name); });
-    else if (g.value != given[i + 1].value &&
-             std::ranges::find(r.repeated, g.entry->name) == r.repeated.end())
-      r.repeated.push_back(g.entry->name);
+    const std::string name(g.name());
+    const bool again = i + 1 < given.size() && given[i + 1].name() == name;
+    if (again && (g.entry == nullptr || !g.entry->flag->is_list())) {
+      if (g.value != given[i + 1].value && (g.entry != nullptr || g.foreign->idle != "*") &&
+          std::ranges::find(r.repeated, name) == r.repeated.end())
+        r.repeated.push_back(name);
+    } else if (g.entry == nullptr) {
+      foreign.push_back({g.foreign, g.value, fmt::format("--{}", name)});
+    } else {
+      r.whole &= refused.collect([&] { g.entry->flag->ask(g.value, fmt::format("--{}", name)); });
+    }
   }
 }
 
@@ -317,10 +324,7 @@ inline request parse(int argc, const char* const* argv, const std::vector<flag_e
   if (config && config->empty()) throw usage("--config needs the name of a file");
   std::vector<given_foreign> foreign;
   if (config) read_option_file(*config, list, refused, foreign, among);
-  read_given(given, r, refused);
-  for (const given_flag& g : given)
-    if (g.foreign != nullptr)
-      foreign.push_back({g.foreign, g.value, fmt::format("--{}", g.name())});
+  read_given(given, r, refused, foreign);
   for (const given_foreign& g : foreign)
     refused.collect([&] { take_foreign(g, list, r.what->which, r.idle); });
   return r;

@@ -19,13 +19,15 @@ class refusals {
 public:
   void add(exit_code code, std::string sentence) { all_.emplace_back(code, std::move(sentence)); }
 
-  /// Carries out f, and keeps the mc::error that it throws.
-  template <class F> void collect(const F& f) {
+  /// Carries out f, and keeps the mc::error that it throws: false.
+  template <class F> bool collect(const F& f) {
     try {
       f();
     } catch (const error& e) {
       add(e.code(), e.what());
+      return false;
     }
+    return true;
   }
 
   /// Throws mc::error for what was refused, if anything was: its own sentence for one thing, a line

@@ -122,6 +122,20 @@ inline void set_compiled(options& o, const program_view& p) {
   set_compiled_model(o, p);
 }
 
+namespace detail {
+/// Whether flags ask for linear layers without biases, where Megatron-LM fuses no GELU and so
+/// computes the exact one, of a model that has the one by tanh.
+inline bool asks_for_exact_gelu(const std::vector<flag_entry>& asked,
+                                const compiled_model_flags& real) {
+  const auto is_on = [&](const char* name) {
+    const flag_base& flag = *find_flag(asked, name)->flag;
+    return flag.given() && flag.text() == "true";
+  };
+  return is_on("disable-bias-linear") && !is_on("openai-gelu") && real.disable_bias_linear() &&
+         real.openai_gelu() && !real.openai_gelu.is_idle();
+}
+} // namespace detail
+
 /// Sorts flags that say what was compiled in: into `taken`, or, where they ask for something else,
 /// into what is refused (exit_code::mismatch).
 inline void check_compiled(const std::vector<flag_entry>& asked, const program_view& p,
@@ -132,7 +146,12 @@ inline void check_compiled(const std::vector<flag_entry>& asked, const program_v
     const flag_base& flag = *find_flag(asked, e.name)->flag;
     if (!e.compiled || !flag.given()) continue;
     const bool agrees = flag.text() == e.flag->text();
-    if (agrees || e.flag->is_idle())
+    if (e.name == "disable-bias-linear" && detail::asks_for_exact_gelu(asked, real.made_of))
+      refused.add(exit_code::mismatch,
+                  fmt::format("--disable-bias-linear makes Megatron-LM compute the exact GELU, but "
+                              "{} was compiled with the one by tanh; leave the flag out, or {}",
+                              p.name, flag.otherwise()));
+    else if (agrees || e.flag->is_idle())
       (agrees ? taken.agreeing : taken.without_effect).push_back(e.name);
     else
       refused.add(exit_code::mismatch,
@@ -150,11 +169,11 @@ inline void require_one_file(const options& o) {
                             printable(paths[0]), printable(paths[1])));
 }
 
-/// Refuses flags of the command line that would change nothing beside the others, but for those
-/// that Megatron-LM's lines have all the same, whose names it returns to be told. Those of a
-/// configuration file, which may serve many commands, and of a state are not asked. Throws
-/// mc::error(exit_code::usage).
-inline std::vector<std::string> refuse_idle_flags(command c, options& o) {
+/// Refuses flags of the command line that would change nothing beside the others, all of them at
+/// once, but for those that Megatron-LM's lines have all the same, whose names it returns to be
+/// told. Those of a configuration file, which may serve many commands, and of a state are not
+/// asked. What is refused is added to `refused`.
+inline std::vector<std::string> refuse_idle_flags(command c, options& o, refusals& refused) {
   const std::vector<flag_entry> all = flags_of(o);
   std::vector<std::string> told;
   const auto tell = [&](bool idle, std::initializer_list<const char*> flags) {
@@ -164,7 +183,7 @@ inline std::vector<std::string> refuse_idle_flags(command c, options& o) {
   const auto refuse = [&](bool idle, std::initializer_list<const char*> flags, const char* why) {
     for (const char* name : flags)
       if (idle && find_flag(all, name)->flag->asked())
-        throw error(exit_code::usage, fmt::format("--{} {}; leave --{} out", name, why, name));
+        refused.add(exit_code::usage, fmt::format("--{} {}; leave --{} out", name, why, name));
   };
   if (c == command::train) {
     refuse(!o.training.save.given(),

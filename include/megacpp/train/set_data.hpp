@@ -129,6 +129,13 @@ public:
     return sets_.emplace_back(prefix, std::move(set)).second;
   }
 
+  /// Of each of these sets, its number among all; one that is named twice has its number twice.
+  std::vector<std::ptrdiff_t> numbers_of(const std::vector<std::string>& prefixes) const {
+    std::vector<std::ptrdiff_t> numbers;
+    for (const std::string& one : prefixes)
+      numbers.push_back(std::ranges::find(sets_, one, &named::first) - sets_.begin());
+    return numbers;
+  }
   /// XXH64 of each set's index and of pieces of its tokens, spread evenly.
   nlohmann::json identity() const {
     constexpr std::size_t piece = 64 << 10, most = 1024;
@@ -363,17 +370,21 @@ inline run_data open_sets(const program_view& p, const options& o, const trainin
   data.unlearned = unlearned_of(ends);
   if (ends.reset_position_ids || ends.reset_attention_mask || ends.eod_mask_loss)
     data.summary += note_of_ends(of_training, ends, d);
-  data.identity = [open, name = data.name, weights = trained.weights, training = data.training] {
+  const std::vector<std::ptrdiff_t> numbers = open->numbers_of(trained.prefixes);
+  data.identity = [open, name = data.name, weights = trained.weights, numbers,
+                   training = data.training] {
     nlohmann::json of{{"name", name},
                       {"tokens", open->tokens()},
                       {"sets", open->identity()},
+                      {"trained", numbers},
                       {"order", training->order()}};
     if (!weights.empty()) of["weights"] = weights;
     return of;
   };
-  data.hash = [open, weights = trained.weights] {
+  data.hash = [open, weights = trained.weights, numbers] {
     xxh64 hash;
-    const std::string text = fmt::format("{} {}", open->identity().dump(), fmt::join(weights, " "));
+    const std::string text = fmt::format("{} {} {}", open->identity().dump(),
+                                         fmt::join(weights, " "), fmt::join(numbers, " "));
     hash.add(std::as_bytes(std::span(text)));
     return hash.value();
   };
