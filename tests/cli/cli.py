@@ -2782,6 +2782,10 @@ class Models(Case):
 
     def test_weights_of_another_form_are_named(self):
         model, other = self.model(), self.folder / "other"
+        (model / "adapter_config.json").write_text("{}")
+        self.refused(MODEL, "eval", "--load", model, "--data-path", self.text,
+                     says="has an adapter_config.json beside its weights")
+        (model / "adapter_config.json").unlink()
         (model / "model.safetensors").unlink()
         other.mkdir()
         pickle = "files that torch.save wrote are not read"

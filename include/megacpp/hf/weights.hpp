@@ -111,6 +111,12 @@ private:
   /// One model.safetensors, or the files of an index; the former where both are there, as
   /// transformers does it.
   void open(const model_folder& folder) {
+    if (folder.contains("adapter_config.json"))
+      throw error(exit_code::model,
+                  fmt::format("the model folder {} has an adapter_config.json beside its weights, "
+                              "which transformers would load with that adapter (PEFT); merge it "
+                              "by PEFT's merge_and_unload(), or remove the file",
+                              folder.path()));
     if (folder.contains(hf_weights_name) || !folder.contains(hf_index_name)) {
       files_.emplace_back(folder.open(hf_weights_name));
       return;

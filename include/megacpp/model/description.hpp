@@ -60,6 +60,16 @@ template <auto... Members> struct member_list {
     (f(detail::member_name<Members>(), m.*Members), ...);
   }
 
+  /// Whether no member stands twice.
+  static constexpr bool distinct() {
+    constexpr auto same = []<class A, class B>(A a, B b) {
+      if constexpr (std::is_same_v<A, B>) return a == b;
+      else return false;
+    };
+    const auto times = [&](auto one) { return (... + static_cast<int>(same(one, Members))); };
+    return (... && (times(Members) == 1));
+  }
+
   /// The size of a struct of these members alone, in bytes; less than the struct's own where the
   /// list lacks a member that does not fit between two others.
   static constexpr std::size_t size() {

@@ -98,6 +98,7 @@ inline constexpr op_info swiglu{.name = "swiglu",
 constexpr var operator+(var a, located b) {
   return {a.b, a.b->emit(op::add, {a.id, b.x.id}, b.line)};
 }
+constexpr var& operator+=(var& a, located b) { return a = a + b; }
 
 /// A graph has no other operator: MEGA-S013.
 namespace detail {

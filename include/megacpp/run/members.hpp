@@ -117,7 +117,9 @@ concept has_block = requires(const Model& m, context& c, var x) {
 template <class Model> constexpr bool lists_members() {
   if constexpr (requires { &Model::members; }) {
     if constexpr (!lists_its_members<Model>) return false;
-    else return std::is_polymorphic_v<Model> || Model::members.size() >= sizeof(Model);
+    else
+      return std::is_polymorphic_v<Model> ||
+             (Model::members.size() >= sizeof(Model) && Model::members.distinct());
   } else return true;
 }
 template <class Run>
@@ -255,9 +257,9 @@ template <class Run, run_member Wrong> constexpr bool report_member() {
   static_assert(Wrong != run_member::run,
                 "MEGA-C005 a run is a struct at namespace scope, and this is another type");
   static_assert(Wrong != run_member::model,
-                "MEGA-C005 the run lacks a public constant model: add static constexpr auto model "
-                "= mc::preset::gpt2_124m; or a family of your own; one that is there must be "
-                "static, public, and made by constexpr functions");
+                "MEGA-C005 the run has no public model that is a constant: static constexpr auto "
+                "model = mc::preset::gpt2_124m; or a family of your own, made of numbers that are "
+                "known to the compiler");
   static_assert(Wrong != run_member::numbers,
                 "MEGA-C005 the run's model is no family: it needs the numbers layers, hidden, "
                 "vocabulary, positions and z_loss, and hidden_extent()");
@@ -276,7 +278,8 @@ template <class Run, run_member Wrong> constexpr bool report_member() {
                 "MEGA-C005 the run's model is no family: it needs block(mc::context&, int kind, "
                 "mc::var), const and giving an mc::var");
   static_assert(Wrong != run_member::members,
-                "MEGA-C005 the run's model has members that its list of members lacks, as the list "
+                "MEGA-C005 the run's model has members that its list of members lacks, or one "
+                "twice, as the list "
                 "of the family it derives from lacks its own, so that states would not tell one "
                 "value of them from another: list them all, for example static constexpr auto "
                 "members = mc::gpt::members + mc::member_list<&your_family::your_number>{};");
@@ -331,7 +334,14 @@ template <class Run> struct members_of {
   static constexpr run_member wrong = wrong_member<Run>();
   static constexpr bool reported = report_member<Run, wrong>();
   /// The graphs of its model can be made.
-  static constexpr bool has_graphs = has_family<Run> && wrong < run_member::constant_numbers;
+  static constexpr bool has_graphs = [] {
+    if constexpr (!has_family<Run>) return false;
+    else if constexpr (wrong == run_member::none) return true;
+    else if constexpr (!constant_numbers<Run>) return false;
+    else
+      return constant_part<Run, part_kind::stem> && constant_blocks<Run>() &&
+             constant_part<Run, part_kind::loss>;
+  }();
 
   static constexpr auto model() {
     if constexpr (reported && has_graphs) return Run::model;
