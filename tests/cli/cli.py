@@ -988,7 +988,7 @@ class Training(Case):
             with self.subTest(command=command[0]):
                 sentence = self.refused(MEMORY, *command, "--ranks", 4096, **limited,
                                         says="--no-memory-check starts all the same")
-                found = re.search(r"4096 ranks of ([\d.]+) KiB each need ([\d.]+) (.iB) of memory, and the limit on "
+                found = re.search(r"4096 ranks of ([\d.]+) .iB each need ([\d.]+) (.iB) of memory, and the limit on "
                                   r"address space \(ulimit -v\) leaves ([\d.]+) (.iB): ", sentence)
                 self.assertTrue(found, sentence)
         self.assertFalse(fresh.exists())

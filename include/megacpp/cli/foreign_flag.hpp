@@ -18,12 +18,12 @@ struct foreign_flag {
   std::string_view says;
   /// Values, with | between, with which it changes nothing here, so that it is taken: "*" is any,
   /// "" none.
-  std::string_view idle = "";
+  std::string_view idle{};
   int words = one_value;
-  std::string_view beside = ""; ///< any value changes nothing beside this flag of ours
+  std::string_view beside{}; ///< any value changes nothing beside this flag of ours
   /// It is taken for `ours`: so many times its value, or this value.
   int times = 0;
-  std::string_view fixed = "";
+  std::string_view fixed{};
 
   constexpr bool is_honoured() const { return times > 0 || !fixed.empty(); }
   /// Whether a command line may have it.

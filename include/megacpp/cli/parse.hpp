@@ -105,7 +105,7 @@ inline error usage(const std::string& sentence) { return error(exit_code::usage,
 
 inline std::string_view name_in(std::string_view word) {
   if (!word.starts_with("--")) return "";
-  return word.substr(2, word.find('=') == word.npos ? word.npos : word.find('=') - 2);
+  return word.substr(2, std::min(word.find('='), word.size()) - 2);
 }
 inline bool is_negative(std::string_view word) {
   return word.size() > 1 && word[0] == '-' &&
@@ -219,8 +219,8 @@ inline void declare_commands(CLI::App& app, std::span<const command_text> among,
 
 /// Lets CLI11 read the words, of which some may be left.
 inline void read_words(CLI::App& app, const std::vector<std::string>& words) {
-  std::vector<const char*> argv;
-  for (const std::string& word : words) argv.push_back(word.c_str());
+  std::vector<const char*> argv(words.size());
+  std::ranges::transform(words, argv.begin(), [](const std::string& word) { return word.c_str(); });
   try {
     app.parse(static_cast<int>(argv.size()), argv.data());
   } catch (const CLI::ArgumentMismatch& e) {

@@ -370,8 +370,8 @@ inline chat_tokens read_chat_tokens(const nlohmann::json& line, std::string_view
   };
   const auto refuse = [&](std::string_view name, std::string_view advice) {
     const auto at = line.find(name);
-    const bool says =
-        at != line.end() && !at->is_null() && *at != "" && !(at->is_structured() && at->empty());
+    const bool says = at != line.end() && !at->is_null() && !(at->is_structured() && at->empty()) &&
+                      !(at->is_string() && at->get_ref<const std::string&>().empty());
     if (says) throw fault(fmt::format("has \"ids\" and \"{}\" too; {}", name, advice));
   };
   for (const char* const form : {"messages", "conversations", "prompt", "completion"})

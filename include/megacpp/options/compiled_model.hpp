@@ -60,7 +60,7 @@ private:
     if (n.attr.are<op::gelu_attributes>() && !gelu) gelu = n.attr.as<op::gelu_attributes>().form;
     if (n.attr.are<op::dropout_attributes>() && dropout == 0)
       dropout = n.attr.as<op::dropout_attributes>().probability;
-    if (name.find("swiglu") != name.npos) gated = true;
+    if (name.find("swiglu") != std::string_view::npos) gated = true;
     if (name == op::add_bias.name) bias_elsewhere = true;
     if (name == op::linear.name && n.in[2] >= 0) {
       const dim out = g.at(n.in[1]).dims[0].d;

@@ -335,12 +335,11 @@ template <class Run> struct members_of {
   static constexpr bool reported = report_member<Run, wrong>();
   /// The graphs of its model can be made.
   static constexpr bool has_graphs = [] {
-    if constexpr (!has_family<Run>) return false;
-    else if constexpr (wrong == run_member::none) return true;
-    else if constexpr (!constant_numbers<Run>) return false;
-    else
+    if constexpr (wrong == run_member::none) return true;
+    else if constexpr (has_family<Run> && constant_numbers<Run>)
       return constant_part<Run, part_kind::stem> && constant_blocks<Run>() &&
              constant_part<Run, part_kind::loss>;
+    else return false;
   }();
 
   static constexpr auto model() {

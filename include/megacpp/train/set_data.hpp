@@ -131,9 +131,10 @@ public:
 
   /// Of each of these sets, its number among all; one that is named twice has its number twice.
   std::vector<std::ptrdiff_t> numbers_of(const std::vector<std::string>& prefixes) const {
-    std::vector<std::ptrdiff_t> numbers;
-    for (const std::string& one : prefixes)
-      numbers.push_back(std::ranges::find(sets_, one, &named::first) - sets_.begin());
+    std::vector<std::ptrdiff_t> numbers(prefixes.size());
+    std::ranges::transform(prefixes, numbers.begin(), [this](const std::string& one) {
+      return std::ranges::find(sets_, one, &named::first) - sets_.begin();
+    });
     return numbers;
   }
   /// XXH64 of each set's index and of pieces of its tokens, spread evenly.
