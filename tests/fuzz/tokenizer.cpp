@@ -256,7 +256,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       json whole = drawn(c);
       for (unsigned n = data[0] / 8 % 3; n > 0; --n) replace(whole, c);
       const mc::json_value value(std::move(whole), "fuzz", mc::exit_code::data);
-      return check(mc::detail::tokenizer_json_reader(value).take(), c.rest);
+      return check(mc::detail::tokenizer_json_reader(value, "").take(), c.rest);
     }
     }
   });
