@@ -188,6 +188,14 @@ template <class Run> constexpr bool constant_blocks() {
   (std::make_integer_sequence<int, used_kinds(Run::model).count>{});
 }
 
+/// All of a family.
+template <class Run> constexpr bool constant_family() {
+  if constexpr (constant_numbers<Run>)
+    return constant_part<Run, part_kind::stem> && constant_blocks<Run>() &&
+           constant_part<Run, part_kind::loss>;
+  else return false;
+}
+
 /// What of a run or of its family is wrong.
 enum class run_member {
   none,
@@ -336,9 +344,7 @@ template <class Run> struct members_of {
   /// The graphs of its model can be made.
   static constexpr bool has_graphs = [] {
     if constexpr (wrong == run_member::none) return true;
-    else if constexpr (has_family<Run> && constant_numbers<Run>)
-      return constant_part<Run, part_kind::stem> && constant_blocks<Run>() &&
-             constant_part<Run, part_kind::loss>;
+    else if constexpr (has_family<Run>) return constant_family<Run>();
     else return false;
   }();
 
