@@ -612,6 +612,29 @@ BOOST_AUTO_TEST_CASE(the_last_of_a_repeated_flag_counts) {
   BOOST_TEST(g.request.repeated.empty());
 }
 
+// A name says nothing of what an op of one's own computes.
+namespace {
+
+constexpr void own_rule(mc::inference& c) { // x
+  c.floats({0}), c.declare(c.in(0));
+  place_output(c, 0, mc::algebra::nonlinear, {0});
+}
+inline constexpr mc::op_info own_swiglu{.name = "own_swiglu", .rule = &own_rule};
+
+struct with_own_op : mc::gpt {
+  constexpr mc::var block(mc::context& c, int kind, mc::var x) const {
+    const mc::var y = mc::gpt::block(c, kind, x);
+    return {y.b, y.b->emit(own_swiglu, {y.id}, mc::here())};
+  }
+};
+
+} // namespace
+
+BOOST_AUTO_TEST_CASE(an_op_of_ones_own_agrees_with_no_flag) {
+  const program p(with_own_op{gpt3_of(2, 256, 4, 0.02, 256)}, numbers({}, 256));
+  check(p, " --mock-data --swiglu --openai-gelu", "swiglu", "");
+}
+
 // NVIDIA/Megatron-LM, tests/functional_tests, gpt3_mcore_te_tp1_pp4_disable_bias_linear: its checks
 // of arguments turn the fusion of GELU off there, and what is not fused is the exact one.
 BOOST_AUTO_TEST_CASE(gelu_of_layers_without_biases_is_the_exact_one) {

@@ -70,7 +70,7 @@ inline std::string if_near(std::string_view dashes, std::string_view name, std::
              : fmt::format("did you mean {}{}?", dashes, best);
 }
 
-/// Small letters, and - for _.
+/// A name in small letters, with - for _.
 inline std::string plain(std::string_view name) {
   std::string text = dashed(name);
   for (char& c : text)

@@ -1,5 +1,5 @@
-// What is said of a flag that another program has: the form of an entry, and sentences that several
-// entries share.
+// The form of an entry about a flag that another program has, and sentences that several entries
+// share.
 #pragma once
 
 #include <string_view>
@@ -9,9 +9,9 @@ namespace mc {
 /// Values of a flag elsewhere: none, so many, or as many as follow.
 inline constexpr int is_switch = 0, one_value = 1, several_values = 1 << 20;
 
-/// What a flag of another program is here. Of the first three members one or two are there, the
-/// sentence for commands that lack the flag; a sentence begins with what is said to all commands. A
-/// name that ends in * is of all flags that begin so and have no entry of their own.
+/// An entry says what a flag of another program is here. It has `ours`, or a sentence, or both: the
+/// sentence is then for commands that lack the flag, and begins with what is said to all commands.
+/// A name that ends in * stands for all flags that begin so and have no entry of their own.
 struct foreign_flag {
   std::string_view name; ///< elsewhere, with dashes
   std::string_view ours; ///< that means it here; "" is none
@@ -26,7 +26,7 @@ struct foreign_flag {
   std::string_view fixed{};
 
   constexpr bool is_honoured() const { return times > 0 || !fixed.empty(); }
-  /// Whether a command line may have it.
+  /// True if a command line may have the flag.
   constexpr bool is_taken() const { return is_honoured() || !idle.empty() || !beside.empty(); }
 };
 

@@ -1,9 +1,9 @@
-// What each flag of Megatron-LM is here that no flag of this program is called as: taken because
-// nothing here depends on it, taken for a flag of another name, or refused with a sentence. Its
-// flags that have the same name here stand in options/; those that say what a program is are
-// compared with it (options/compiled_flags.hpp). No entry may be taken that would change a result
-// there and does not here. (Megatron-LM, megatron/training/arguments.py and config/, main of August
-// 2026, and versions from 1.0 on.)
+// Flags of Megatron-LM whose names no flag of this program has. Each entry says whether the flag is
+// taken because nothing here depends on it, is taken for a flag of another name, or is refused with
+// a sentence. Flags of the same name stand in options/, and flags that say what a program is are
+// compared with it (options/compiled_flags.hpp). An entry may be taken only if it changes no result
+// there, or the same result here. (Megatron-LM, megatron/training/arguments.py and config/, main of
+// August 2026, and versions from 1.0 on.)
 #pragma once
 
 #include <megacpp/cli/foreign_flag.hpp>
@@ -35,7 +35,7 @@ constexpr foreign_flag refused(std::string_view name, std::string_view says) {
 
 constexpr auto flags_of_megatron() {
   return std::to_array<foreign_flag>({
-      // What a step computes by, and sums that are alike: nothing of it changes a result
+      // Kernels that a step computes by, and sums that are alike, change no result.
       idle_switch("use-flash-attn"),
       idle_switch("no-masked-softmax-fusion"),
       idle_switch("no-scaled-masked-softmax-fusion"),
@@ -399,7 +399,7 @@ constexpr auto flags_of_megatron() {
   });
 }
 
-/// Those of tools/preprocess_data.py, for megacpp-data.
+/// Flags of tools/preprocess_data.py, for megacpp-data.
 constexpr auto flags_of_preprocessing() {
   return std::to_array<foreign_flag>({
       idle_value("log-interval"),

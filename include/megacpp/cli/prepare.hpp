@@ -149,8 +149,8 @@ private:
     }
   }
 
-  /// What --eod-token says, or the eos_token of the folder for Megatron-LM's HuggingFaceTokenizer,
-  /// which ends documents by it; "" is neither.
+  /// The text of --eod-token, or for HuggingFaceTokenizer the eos_token of the folder, by which
+  /// Megatron-LM ends documents; "" is neither.
   static std::string end_token(const data_program_flags& f) {
     const bool configured = f.tokenizer_type() == "HuggingFaceTokenizer" && !f.eod_token.given();
     return configured ? configured_token(f.tokenizer(), "eos_token") : f.eod_token();

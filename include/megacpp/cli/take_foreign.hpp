@@ -1,4 +1,4 @@
-// What becomes of a flag of another program that a command line or a file has.
+// A flag of another program in a command line or a file is taken for what it is here, or refused.
 #pragma once
 
 #include <megacpp/cli/advice.hpp>
@@ -18,13 +18,12 @@
 
 namespace mc {
 
-/// All commands of the program that has these.
+/// The set of all commands of the program that has the commands in `among`.
 inline command all_among(std::span<const command_text> among) {
   return overlaps(among.front().which, command::all) ? command::all : command::all_of_data;
 }
 
-/// Whether one of the values that an entry lists, with | between, is this one, as a number or as a
-/// text.
+/// True if a value is one of those that an entry lists with | between, as a number or as a text.
 inline bool changes_nothing(const foreign_flag& f, std::string_view value) {
   const auto number = [](std::string_view text) {
     double x = std::numeric_limits<double>::quiet_NaN();

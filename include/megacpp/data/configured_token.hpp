@@ -1,4 +1,4 @@
-// Which token a folder names for a task.
+// A folder names tokens for tasks, such as one to end documents.
 #pragma once
 
 #include <megacpp/data/chat_template.hpp>
@@ -11,7 +11,7 @@
 
 namespace mc::detail {
 
-/// What the tokenizer_config.json of a folder says a token is; "" for none.
+/// The token of a name in the tokenizer_config.json of a folder; "" for none.
 inline std::string configured_token(const std::filesystem::path& folder, std::string_view name) {
   const std::filesystem::path path = folder / "tokenizer_config.json";
   std::error_code ignored;

@@ -1,5 +1,5 @@
-// What is read of a tokenizer's files, step by step: tokens, merges, added tokens, and the
-// expressions by which published tokenizers cut texts.
+// A reader takes a tokenizer's files step by step: tokens, merges, added tokens. Beside it stand
+// the expressions by which published tokenizers cut texts.
 #pragma once
 
 #include <megacpp/data/tokenizer.hpp>
@@ -73,7 +73,7 @@ inline std::optional<std::string> bytes_of_token(std::string_view spelled) {
   return bytes;
 }
 
-/// What is read of a tokenizer's file, step by step.
+/// The parts of a tokenizer, as its files are read step by step.
 class tokenizer_reader {
 public:
   explicit tokenizer_reader(std::string file) { p_.file = std::move(file); }

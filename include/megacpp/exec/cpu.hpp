@@ -21,7 +21,7 @@ public:
                product_rows rows = product_rows::together,
                void (*tell)(std::string_view) = nullptr);
 
-  /// With a source of products of the caller's own.
+  /// Takes a source of products of the caller's own.
   cpu(std::unique_ptr<product_source> products, int threads)
       : threads_(threads), products_(std::move(products)) {
     set_thread_count(threads_);

@@ -80,8 +80,8 @@ struct stage_cut {
   constexpr bool operator==(const stage_cut&) const = default;
 };
 
-/// Where a struct of a run's numbers is written, the line of its braces: no part of what it is.
-/// `layout l;` has no braces, and no such line.
+/// The line on which the braces of a struct of a run's numbers stand. It is no part of the struct's
+/// value: all are equal. `layout l;` has no braces, and no such line.
 struct written_at {
   source_line line{};
 

@@ -16,12 +16,12 @@
 
 namespace mc {
 
-/// Whether a file that begins with `text` is a pointer. One has fewer than 1024 bytes, and its
-/// first line is its version (git-lfs, docs/spec.md).
+/// True if a file of so many bytes that begins with `text` is a pointer: it has fewer than 1024
+/// bytes, and its first line is its version (git-lfs, docs/spec.md).
 inline bool is_lfs_pointer(std::string_view text, std::uint64_t size) {
   return size < 1024 && text.starts_with("version https://git-lfs.github.com/spec/");
 }
-/// Whether an open file of so many bytes is one; false where it cannot be read.
+/// The same test of an open file; false where the file cannot be read.
 inline bool is_lfs_pointer(int file, std::uint64_t size) {
   std::array<char, 64> begin;
   const ::ssize_t n = size < 1024 ? ::pread(file, begin.data(), begin.size(), 0) : 0;

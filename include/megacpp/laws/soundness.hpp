@@ -42,7 +42,7 @@ struct trial {
   }
 };
 
-/// What soundness() found.
+/// The findings of soundness().
 struct verdict {
   std::vector<std::string> gradients; ///< parameters whose gradient is that of the loss
   std::vector<std::string> equal;     ///< layouts under which ranks compute what one rank does
@@ -52,7 +52,7 @@ struct verdict {
 
 namespace detail {
 
-/// As many layers on each of so many virtual stages, and the rest on the first ones.
+/// Cuts layers evenly among virtual stages; the rest goes to the first ones.
 inline layout cut_evenly(layout l, int layers) {
   const int stages = l.pp * l.virtual_stages;
   for (int v = 0; stages > 1 && v < stages; ++v)
@@ -92,7 +92,8 @@ struct random_batches {
   }
 };
 
-/// What ranks tell of a step and hold after it, by name: numbers, and parameters in natural order.
+/// Numbers that ranks tell of a step, and parameters that they hold after it in natural order, by
+/// name.
 using step_record = std::map<std::string, std::vector<double>>;
 
 /// Puts what one rank holds of a tensor in its place; where another rank holds the same elements,
@@ -229,7 +230,7 @@ template <class Model> void check_gradients(const Model& m, const setup& s,
   });
 }
 
-/// Whether a block of the model has experts.
+/// True if a block of the model has experts.
 template <class Model> bool has_experts(const Model& m, const setup& s) {
   for (int kind = 0; kind < Model::kinds; ++kind) {
     const graph g = forward_graph(m, s, part_kind::block, kind);

@@ -60,7 +60,7 @@ template <auto... Members> struct member_list {
     (f(detail::member_name<Members>(), m.*Members), ...);
   }
 
-  /// Whether no member stands twice.
+  /// True if no member stands twice.
   static constexpr bool distinct() {
     constexpr auto same = []<class A, class B>(A a, B b) {
       if constexpr (std::is_same_v<A, B>) return a == b;

@@ -246,7 +246,8 @@ struct compiled_expert_flags {
   }
 };
 
-/// What a model is made of, which is read off its graphs (options/compiled_model.hpp).
+/// Flags that say what a model is made of; their values are read off its graphs
+/// (options/compiled_model.hpp).
 struct compiled_model_flags {
   BOOST_HANA_DEFINE_STRUCT(
       compiled_model_flags, (switch_flag, group_query_attention), (whole_flag, kv_channels),

@@ -1,5 +1,5 @@
-// What the graphs of a program say of its model in Megatron-LM's words, for a family of one's own,
-// too: norms, positions, activations, biases, tables that are shared.
+// The graphs of a program say what its model is made of: norms, positions, activations, biases,
+// tables that are shared. Here that is put in Megatron-LM's words, also for a family of one's own.
 #pragma once
 
 #include <megacpp/model/rope_scaling.hpp>
@@ -28,7 +28,7 @@ inline std::int64_t extent_in(const graph& g, dim d) {
   return 0;
 }
 
-/// What is read off the nodes and parameters of a model's forward pass.
+/// Facts that are read off the nodes and parameters of a model's forward pass.
 struct model_parts {
   std::string_view norm = "none"; ///< of the stream
   double eps = 0;
@@ -53,29 +53,32 @@ struct model_parts {
   }
 
 private:
+  /// The library's own ops alone: what an op of one's own computes, nothing here knows.
   void read(const graph& g, const node& n) {
-    const std::string_view name = n.op->name;
-    if (n.attr.are<op::norm_attributes>() && !name.ends_with("_grad")) read_norm(g, n, name);
-    if (n.attr.are<op::rope_attributes>() && !rope) rope = n.attr.as<op::rope_attributes>();
-    if (n.attr.are<op::gelu_attributes>() && !gelu) gelu = n.attr.as<op::gelu_attributes>().form;
-    if (n.attr.are<op::dropout_attributes>() && dropout == 0)
+    const op_info* const is = n.op;
+    if (is == &op::rms_norm || is == &op::add_rms_norm || is == &op::layer_norm ||
+        is == &op::add_layer_norm)
+      read_norm(g, n);
+    if (is == &op::rope && !rope) rope = n.attr.as<op::rope_attributes>();
+    if (is == &op::gelu && !gelu) gelu = n.attr.as<op::gelu_attributes>().form;
+    if (is == &op::dropout && dropout == 0)
       dropout = n.attr.as<op::dropout_attributes>().probability;
-    if (name.find("swiglu") != std::string_view::npos) gated = true;
-    if (name == op::add_bias.name) bias_elsewhere = true;
-    if (name == op::linear.name && n.in[2] >= 0) {
+    if (is == &op::swiglu) gated = true;
+    if (is == &op::add_bias) bias_elsewhere = true;
+    if (is == &op::linear && n.in[2] >= 0) {
       const dim out = g.at(n.in[1]).dims[0].d;
       (out == dim::heads || out == dim::kv_heads ? bias_of_heads : bias_elsewhere) = true;
     }
   }
-  void read_norm(const graph& g, const node& n, std::string_view kind) {
+  void read_norm(const graph& g, const node& n) {
     if (g.at(n.in[0]).back().d == dim::head_dim) {
       norms_heads = true;
       return;
     }
     if (norm != "none") return;
     eps = n.attr.as<op::norm_attributes>().eps;
-    norm = kind.ends_with(op::rms_norm.name) ? "RMSNorm" : "LayerNorm";
-    const bool adds = kind.starts_with("add_");
+    norm = n.op == &op::rms_norm || n.op == &op::add_rms_norm ? "RMSNorm" : "LayerNorm";
+    const bool adds = n.op == &op::add_rms_norm || n.op == &op::add_layer_norm;
     norm_has_bias = n.in[adds ? 3 : 2] >= 0;
   }
 };
@@ -86,14 +89,14 @@ inline std::string positions_of(const model_parts& m) {
   return m.learns_positions ? fmt::format("learned_absolute and {}", kind) : kind;
 }
 
-/// Whether RoPE is stretched by the numbers that Megatron-LM has for Llama 3.1.
+/// True if RoPE is stretched by the numbers that Megatron-LM has for Llama 3.1.
 inline bool stretched_as_llama(const op::rope_attributes& a, std::int64_t head_dim) {
   const op::rope_attributes as = rope_angles(a.base, {rope_type::llama3, a.factor, 8192, 1, 4},
                                              static_cast<int>(head_dim), 8192);
   return a.along == as.along && a.slow == as.slow && a.fast == as.fast;
 }
 
-/// Which layers have experts: 1 for all of them, or a list.
+/// The layers that have experts: 1 for all layers, or a list.
 inline std::string layers_with_experts(const program_view& p) {
   const auto sparse = [&](int kind) {
     const graph* const g = p.block(kind).g;

@@ -71,7 +71,7 @@ public:
   /// What to do where its present value is not that of the program; empty: it is the program's
   /// own affair.
   virtual std::string otherwise() const = 0;
-  /// Of what is compiled in: nothing of the program depends on it, so that any value agrees.
+  /// Says of a compiled-in value that nothing of the program depends on it: any value agrees.
   bool is_idle() const { return idle_; }
   /// How many words its value has at most.
   virtual int words() const { return 1; }
@@ -170,7 +170,7 @@ public:
     otherwise_ = std::move(pattern), if_off_ = std::move(if_off);
     return *this;
   }
-  /// Of what is compiled in: whether nothing of the program depends on it.
+  /// True for a compiled-in value that nothing of the program depends on.
   flag& idles(bool idle) {
     idle_ = idle;
     return *this;

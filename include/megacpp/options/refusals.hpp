@@ -1,6 +1,6 @@
-// What becomes of the flags of a command line: what it is refused for, all of it at once, since who
-// brings a long line from elsewhere is not to learn of one flag at a time; and what is taken though
-// it changes nothing.
+// Reasons to refuse a command line are collected and told at once, since somebody who brings a long
+// line from elsewhere should not learn of one flag at a time. Flags that are taken though they
+// change nothing are collected beside them.
 #pragma once
 
 #include <megacpp/io/error.hpp>

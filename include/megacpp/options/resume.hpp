@@ -126,7 +126,7 @@ inline options flags_of_state(const json_value& state) {
       detail::read_saved(flags, e, *e.flag);
   return o;
 }
-/// Whether a flag of that run was given, and does not have the value that it has if it is left out.
+/// True if a flag of that run was given a value other than the one that it has if it is left out.
 inline bool gave_flag(const json_value& state, std::string_view name) {
   const auto given = state.field<std::vector<std::string>>("given");
   return std::ranges::find(given, name) != given.end();

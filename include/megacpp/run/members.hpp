@@ -170,7 +170,7 @@ template <class Model> constexpr bool numbers_last(const Model& m) {
   const char* const why = m.contradiction();
   return why == nullptr || *why == 0 || *why != 0;
 }
-/// What a compiler can evaluate of a family: its functions of numbers, and a part.
+/// A compiler can evaluate the family's functions of numbers, or a part of it.
 template <class Run>
 concept constant_numbers = requires {
   requires std::bool_constant<numbers_last(Run::model)>::value;
@@ -188,7 +188,7 @@ template <class Run> constexpr bool constant_blocks() {
   (std::make_integer_sequence<int, used_kinds(Run::model).count>{});
 }
 
-/// All of a family.
+/// True if a compiler can evaluate all functions of a family.
 template <class Run> constexpr bool constant_family() {
   if constexpr (constant_numbers<Run>)
     return constant_part<Run, part_kind::stem> && constant_blocks<Run>() &&

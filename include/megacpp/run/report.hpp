@@ -20,13 +20,12 @@ template <unsigned N> struct words {
 /// The faulty operation.
 template <words Operation> struct in;
 template <int Line, words File> struct at_line;
-struct at_no_line;
 #else
 /// The same as packs of characters, which print whole in every compiler's message.
 template <char... Characters> struct in;
 template <int Line, char... File> struct at_line;
-struct at_no_line;
 #endif
+struct at_no_line;
 
 /// A function, and true even of a fault: its assertion has failed then and says all, and no
 /// compiler adds an error about a value that it cannot take from a class whose assertion failed.

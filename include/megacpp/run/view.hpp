@@ -53,7 +53,7 @@ struct part_view {
   std::int64_t (*scratch_bytes)(const part_view&, device&) = nullptr;
 };
 
-/// What the products of parts share, prepared on a device that counts sizes alone.
+/// The workspace that the products of parts share, counted by a device that counts sizes alone.
 inline std::int64_t workspace_bytes_of(std::span<const part_view> parts, device& on) {
   for (const part_view& part : parts) {
     std::vector<node_slot> slots(static_cast<std::size_t>(part.g->node_count));

@@ -26,7 +26,7 @@ inline bool names_tokenizer(const data_flags& d) {
   return d.tokenizer_model.given() || d.vocab_file.given() || d.merge_file.given();
 }
 
-/// Whether they say that it is a file of SentencePiece, which nothing here reads.
+/// True if the flags name a file of SentencePiece, which nothing here reads.
 inline bool of_sentencepiece(const data_flags& d) {
   const std::string& type = d.tokenizer_type();
   return type == "Llama2Tokenizer" || type == "SentencePieceTokenizer" ||

@@ -129,7 +129,7 @@ public:
     return sets_.emplace_back(prefix, std::move(set)).second;
   }
 
-  /// Of each of these sets, its number among all; one that is named twice has its number twice.
+  /// The number of each of these sets among all sets; a set that is named twice has it twice.
   std::vector<std::ptrdiff_t> numbers_of(const std::vector<std::string>& prefixes) const {
     std::vector<std::ptrdiff_t> numbers(prefixes.size());
     std::ranges::transform(prefixes, numbers.begin(), [this](const std::string& one) {
