@@ -265,6 +265,12 @@ class Sets(DataTest):
         self.refused(2, "--tokenizer-type is GPT2BPETokenizer, but --tokenizer is of HuggingFaceTokenizer", "prepare",
                      *line, "--tokenizer", folder, "--tokenizer-type", "GPT2BPETokenizer")
         self.refused(2, "must be one of HuggingFaceTokenizer|", "prepare", *line, "--tokenizer-type", "Llama2Tokenizer")
+        self.refused(2, "--vocab-file and --merge-file are missing", "prepare", *line, "--tokenizer-type",
+                     "GPT2BPETokenizer")
+        # A file of tiktoken's is one by its name, whether or not flags say its rules.
+        (self.at / "mine.tiktoken").write_text("AA== 0\n")
+        self.refused(4, "does not say how texts are cut", "prepare", *line, "--tokenizer-type", "TikTokenizer",
+                     "--tokenizer", self.at / "mine.tiktoken")
 
     def test_each_key_has_a_set(self):
         self.prepare("x", "--json-keys", "title", "body", text='{"title": "a", "body": "b"}\n' * 3)

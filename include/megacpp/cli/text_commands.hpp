@@ -30,7 +30,7 @@ inline std::unique_ptr<const tokenizer> tokenizer_of(const data_program_flags& f
   if (own_files && f.tokenizer.given())
     throw usage("--tokenizer and --vocab-file contradict each other; give one");
   const bool rules_given = f.tiktoken_pattern.given() || f.special_tokens.given(),
-             tiktoken = rules_given && is_tiktoken_file(f.tokenizer());
+             tiktoken = f.tokenizer.given() && is_tiktoken_file(f.tokenizer());
   for (const auto& [name, given] : {std::pair{"tiktoken-pattern", f.tiktoken_pattern.given()},
                                     std::pair{"special-tokens", f.special_tokens.given()}})
     if (given && !tiktoken)
@@ -50,6 +50,8 @@ inline std::unique_ptr<const tokenizer> tokenizer_of(const data_program_flags& f
       throw usage("--vocab-file and --merge-file belong together; give both");
     return std::make_unique<tokenizer>(read_vocabulary_and_merges(f.vocab_file(), f.merge_file()));
   }
+  if (type == "GPT2BPETokenizer" && !f.tokenizer.given())
+    throw usage("--vocab-file and --merge-file are missing, the files of GPT2BPETokenizer");
   if (!f.tokenizer.given())
     throw usage(
         "--tokenizer is missing: give the folder of a model, a tokenizer.json or a .tiktoken "
