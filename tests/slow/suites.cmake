@@ -35,7 +35,11 @@ endfunction()
 # Tests again, in a build of its own without slow suites: those whose names match TESTS.
 # SHARD may be "".
 function(megacpp_suite name shard cost tests)
-  megacpp_slow_test(suite_${name} SHARD "${shard}" LABEL ${name} TIMEOUT 4800 ONE_THREAD COST ${cost}
+  set(of_shard)
+  if(NOT shard STREQUAL "")
+    set(of_shard SHARD ${shard})
+  endif()
+  megacpp_slow_test(suite_${name} ${of_shard} LABEL ${name} TIMEOUT 4800 ONE_THREAD COST ${cost}
     COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/slow/suite.sh ${PROJECT_SOURCE_DIR}
       ${CMAKE_CURRENT_BINARY_DIR}/${name}
       -G ${CMAKE_GENERATOR} -DMEGACPP_WERROR=${MEGACPP_WERROR} -DMEGACPP_UNITE_TESTS=ON

@@ -126,7 +126,7 @@ MEGACPP_HD void add_sequence(const Team& team, slab s, std::int64_t r, std::int6
     }
   } else { // every thread of a block keeps its columns in registers: the same order, the same bits
     team.template each<T>(s.count, [&](auto i) {
-      decltype(as_sum<double>(f(r, s.at(i)))) all;
+      decltype(as_sum<double>(f(r, s.at(i)))) all{};
       for (std::int64_t k = r; k < end; k += rows_per_part) {
         const std::int64_t next = k + rows_per_part < end ? k + rows_per_part : end;
         auto p = f(k, s.at(i));
