@@ -31,9 +31,9 @@ inline std::int64_t extent_in(const graph& g, dim d) {
 /// Facts that are read off the nodes and parameters of a model's forward pass.
 struct model_parts {
   std::string_view norm = "none"; ///< of the stream
+  std::string_view gelu = "none"; ///< its form: tanh or exact
   double eps = 0;
   bool norm_has_bias = true, norms_heads = false, gated = false;
-  std::optional<gelu_form> gelu;
   bool bias_of_heads = false, bias_elsewhere = false, learns_positions = false, ties = false;
   std::int64_t positions = 0;
   std::optional<op::rope_attributes> rope;
@@ -60,7 +60,8 @@ private:
         is == &op::add_layer_norm)
       read_norm(g, n);
     if (is == &op::rope && !rope) rope = n.attr.as<op::rope_attributes>();
-    if (is == &op::gelu && !gelu) gelu = n.attr.as<op::gelu_attributes>().form;
+    if (is == &op::gelu && gelu == "none")
+      gelu = n.attr.as<op::gelu_attributes>().form == gelu_form::tanh ? "tanh" : "exact";
     if (is == &op::dropout && dropout == 0)
       dropout = n.attr.as<op::dropout_attributes>().probability;
     if (is == &op::swiglu) gated = true;
@@ -144,8 +145,8 @@ inline void set_compiled_model(options& o, const program_view& p) {
   set(c.norm_epsilon, m.eps);
   set(c.qk_layernorm, m.norms_heads);
   set(c.swiglu, m.gated);
-  set(c.openai_gelu, m.gelu == gelu_form::tanh, m.gated);
-  set(c.no_bias_gelu_fusion, m.gelu == gelu_form::exact, m.gated);
+  set(c.openai_gelu, m.gelu == "tanh", m.gated);
+  set(c.no_bias_gelu_fusion, m.gelu == "exact", m.gated);
   set(c.disable_bias_linear, !m.bias_elsewhere);
   set(c.add_qkv_bias, m.bias_of_heads);
   set(c.untie_embeddings_and_output_weights, !m.ties);
