@@ -285,8 +285,7 @@ class Help(Case):
         ids = ("--data-path", self.text, "--data-type", "u16")
         steady = ("--mock-data", "--lr-decay-style", "constant")
         saving = ("--save", self.folder / "root")
-        for command, says in ((("--mock-data", "--save-interval", 2), "without --save"),
-                              (("--mock-data", "--keep-latest-k", 2), "without --save"),
+        for command, says in ((("--mock-data", "--keep-latest-k", 2), "without --save"),
                               (("--mock-data", "--max-shard-size", "1GB"), "without --save"),
                               (("--mock-data", "--keep-best", "--eval-iters", 1), "without --save"),
                               ((*saving, "--mock-data", "--keep-best"), "only with --eval-iters"),
@@ -316,6 +315,7 @@ class Help(Case):
         for command, told in (((*steady, "--min-lr", 0, "--lr-decay-iters", 9), "--min-lr, --lr-decay-iters"),
                               (("--data-path", self.text, "--eval-iters", 0, "--eval-interval", 5), "--eval-interval"),
                               (("--mock-data", "--tokenizer-type", "NullTokenizer"), "--tokenizer-type"),
+                              (("--mock-data", "--save-interval", 2), "--save-interval"),
                               (("--mock-data", "--profile", "--profile-step-start", 1), "--profile-step-start")):
             done = run("train", "--train-iters", 1, *command)
             self.assertIn(f"without effect here: {told}\n", done.stderr.decode())
@@ -601,6 +601,9 @@ class Training(Case):
                 self.assertAlmostEqual(line["mfu"] * 1e9 * line["step_ms"] / 1e3 / needed, 1, 6)
         self.assertRegex(said.stdout.decode(), r"step 3/3 \| .* tokens/s \| [0-9.]+ ms/step \| MFU [0-9.]+% \|")
         self.refused(USAGE, "train", "--mock-data", "--peak-tflops", 0, says="--peak-tflops ")
+        low = self.train("--peak-tflops", 1e-9, steps=3)
+        self.assertIn(b"--peak-tflops 1e-09 is too low", low.stderr + low.stdout)
+        self.assertNotIn(b"is too low", self.train("--peak-tflops", 1000, steps=3).stderr)
 
     def test_progress_lines_have_the_loss_that_collectors_search(self):
         out = self.train("--log-interval", 2).stdout.decode()

@@ -186,8 +186,8 @@ inline std::vector<std::string> refuse_idle_flags(command c, options& o, refusal
         refused.add(exit_code::usage, fmt::format("--{} {}; leave --{} out", name, why, name));
   };
   if (c == command::train) {
-    refuse(!o.training.save.given(),
-           {"save-interval", "keep-latest-k", "keep-best", "max-shard-size"},
+    tell(!o.training.save.given(), {"save-interval"}); // the run tells that nothing will be saved
+    refuse(!o.training.save.given(), {"keep-latest-k", "keep-best", "max-shard-size"},
            "changes nothing without --save FOLDER");
     refuse(!o.model.load.given(), {"finetune"}, "changes nothing without --load FOLDER");
     refuse(!o.training.sample_interval.given(), {"sample-prompt", "max-new-tokens"},

@@ -131,6 +131,13 @@ public:
     r.ceiling_share = ceiling_.share_of(flops_ / pace_.seconds_a_step());
     r.step_seconds = share * pace_.seconds_a_step();
     r.mfu = mfu_of(pace_.seconds_a_step());
+    if (r.mfu > 1 && !low_peak_told_ && !set_.bench) {
+      low_peak_told_ = true;
+      note(
+          fmt::format("--peak-tflops {} is too low: what the model needs alone is {:.0f}% of it, "
+                      "and no processor does more than its peak",
+                      o_.report.peak_tflops(), 100 * r.mfu));
+    }
     if (now - memory_read_at_ > 0.5) {
       memory_ = process_memory().resident;
       memory_read_at_ = now;
@@ -395,7 +402,7 @@ private:
   std::optional<metrics_file> metrics_;
   std::int64_t steps_ = 0; ///< told
   std::int64_t empty_ = 0; ///< of these, those without a token to learn
-  bool curve_told_ = false;
+  bool curve_told_ = false, low_peak_told_ = false;
   std::vector<double> times_;
   step_report last_;
   static constexpr double seconds_between = 30; ///< of measurements of the ceiling
