@@ -2,6 +2,7 @@
 // computes a tile wrong.
 #pragma once
 
+#include <megacpp/exec/product_shape.hpp>
 #include <megacpp/product/pack.hpp>
 
 // GCC 12 takes the deliberately undefined operands of its own AVX-512 intrinsics for mistakes.
