@@ -15,6 +15,7 @@
 #include <megacpp/run/session.hpp>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstring>
 #include <map>
@@ -484,6 +485,7 @@ std::vector<std::string> measured(const program_view& p, const mesh& ranks) {
   std::vector<std::string> all;
   const batches data(p.numbers, 0);
   const std::vector<batch_view> micros(traced_micros, data.view(0));
+  std::atomic<int> faults = 0; // Boost.Test counts those of one thread
   thread_ranks(ranks).run([&](communicator& c) {
     timed_communicator timed(c);
     cpu device(product_type::widened, 1);
@@ -497,12 +499,13 @@ std::vector<std::string> measured(const program_view& p, const mesh& ranks) {
       t.end(), run.profile(nullptr);
     }
     t.begin(4), run.profile(&t); // is given up, and leaves nothing
-    BOOST_TEST(!run.step(1, [](int, batch_view&) { return false; }).has_value());
+    if (run.step(1, [](int, batch_view&) { return false; }).has_value()) ++faults;
     t.end(false), run.profile(nullptr);
-    BOOST_TEST(timed.left_out() == 0);
+    if (timed.left_out() != 0) ++faults;
     std::vector<std::string> packed = agreement(timed).gather(t.packed(timed));
     if (c.rank() == 0) all = std::move(packed);
   });
+  BOOST_TEST(faults == 0);
   return all;
 }
 
