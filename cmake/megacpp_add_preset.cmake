@@ -92,10 +92,12 @@ function(megacpp_add_runless result)
   add_library(${name} STATIC EXCLUDE_FROM_ALL ${megacpp_templates}/commands.cpp
               ${megacpp_templates}/command_line.cpp ${megacpp_templates}/kernels.cpp)
   megacpp_optimise_sanitized(${megacpp_templates}/kernels.cpp)
-  # What computes is elsewhere: these read and write files, whose bytes are copied and converted.
+  # What computes is elsewhere: these read and write files, whose bytes are copied and converted. g++
+  # collects its garbage from 1 GiB on: a tenth less time, and 0.3 GB more memory at the most.
   if(NOT MEGACPP_SANITIZE)
     set_source_files_properties(${megacpp_templates}/commands.cpp ${megacpp_templates}/command_line.cpp
-      PROPERTIES COMPILE_OPTIONS "$<$<NOT:$<CONFIG:Debug>>:-O1;-ftree-vectorize>")
+      PROPERTIES COMPILE_OPTIONS
+        "$<$<NOT:$<CONFIG:Debug>>:-O1;-ftree-vectorize>;$<$<CXX_COMPILER_ID:GNU>:--param=ggc-min-heapsize=1048576>")
   endif()
   megacpp_program_options(${name})
 endfunction()
