@@ -1,9 +1,9 @@
 // Flags of Megatron-LM whose names no flag of this program has. Each entry says whether the flag is
 // taken because nothing here depends on it, is taken for a flag of another name, or is refused with
 // a sentence. Flags of the same name stand in options/, and flags that say what a program is are
-// compared with it (options/compiled_flags.hpp). An entry may be taken only if it changes no result
-// there, or the same result here. (Megatron-LM, megatron/training/arguments.py and config/, main of
-// August 2026, and versions from 1.0 on.)
+// compared with it (options/compiled_flags.hpp). A flag may be taken only if it changes no result
+// there, or changes results here in the same way. (Megatron-LM, megatron/training/arguments.py and
+// config/, main of August 2026, and versions from 1.0 on.)
 #pragma once
 
 #include <megacpp/cli/foreign_flag.hpp>

@@ -51,7 +51,7 @@ inline std::unique_ptr<const tokenizer> tokenizer_of(const data_program_flags& f
     return std::make_unique<tokenizer>(read_vocabulary_and_merges(f.vocab_file(), f.merge_file()));
   }
   if (type == "GPT2BPETokenizer" && !f.tokenizer.given())
-    throw usage("--vocab-file and --merge-file are missing, the files of GPT2BPETokenizer");
+    throw usage("--vocab-file and --merge-file are missing: give both files of GPT2BPETokenizer");
   if (!f.tokenizer.given())
     throw usage(
         "--tokenizer is missing: give the folder of a model, a tokenizer.json or a .tiktoken "

@@ -242,7 +242,7 @@ template <class Model> bool has_experts(const Model& m, const setup& s) {
 
 } // namespace detail
 
-/// Layouts of 2 to 8 ranks. Between them they use tp, cp, pp and dp, 1F1B and interleaved stages,
+/// Layouts of 2 to 4 ranks. Between them they use tp, cp, pp and dp, 1F1B and interleaved stages,
 /// ZeRO 1, and each way of computing again; with experts also ep and etp.
 inline std::vector<trial> usual_trials(bool experts) {
   std::vector<trial> all{

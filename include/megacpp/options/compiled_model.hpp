@@ -53,20 +53,20 @@ struct model_parts {
   }
 
 private:
-  /// The library's own ops alone: what an op of one's own computes, nothing here knows.
+  /// Reads the library's ops alone: nothing here knows what an op of one's own computes.
   void read(const graph& g, const node& n) {
-    const op_info* const is = n.op;
-    if (is == &op::rms_norm || is == &op::add_rms_norm || is == &op::layer_norm ||
-        is == &op::add_layer_norm)
+    const op_info* const kind = n.op;
+    if (kind == &op::rms_norm || kind == &op::add_rms_norm || kind == &op::layer_norm ||
+        kind == &op::add_layer_norm)
       read_norm(g, n);
-    if (is == &op::rope && !rope) rope = n.attr.as<op::rope_attributes>();
-    if (is == &op::gelu && gelu == "none")
+    if (kind == &op::rope && !rope) rope = n.attr.as<op::rope_attributes>();
+    if (kind == &op::gelu && gelu == "none")
       gelu = n.attr.as<op::gelu_attributes>().form == gelu_form::tanh ? "tanh" : "exact";
-    if (is == &op::dropout && dropout == 0)
+    if (kind == &op::dropout && dropout == 0)
       dropout = n.attr.as<op::dropout_attributes>().probability;
-    if (is == &op::swiglu) gated = true;
-    if (is == &op::add_bias) bias_elsewhere = true;
-    if (is == &op::linear && n.in[2] >= 0) {
+    if (kind == &op::swiglu) gated = true;
+    if (kind == &op::add_bias) bias_elsewhere = true;
+    if (kind == &op::linear && n.in[2] >= 0) {
       const dim out = g.at(n.in[1]).dims[0].d;
       (out == dim::heads || out == dim::kv_heads ? bias_of_heads : bias_elsewhere) = true;
     }

@@ -71,7 +71,7 @@ public:
   /// What to do where its present value is not that of the program; empty: it is the program's
   /// own affair.
   virtual std::string otherwise() const = 0;
-  /// Says of a compiled-in value that nothing of the program depends on it: any value agrees.
+  /// True if nothing of the program depends on a compiled-in value: any value agrees.
   bool is_idle() const { return idle_; }
   /// How many words its value has at most.
   virtual int words() const { return 1; }
@@ -170,7 +170,7 @@ public:
     otherwise_ = std::move(pattern), if_off_ = std::move(if_off);
     return *this;
   }
-  /// True for a compiled-in value that nothing of the program depends on.
+  /// Marks a compiled-in value that nothing of the program depends on.
   flag& idles(bool idle) {
     idle_ = idle;
     return *this;

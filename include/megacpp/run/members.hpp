@@ -170,11 +170,12 @@ template <class Model> constexpr bool numbers_last(const Model& m) {
   const char* const why = m.contradiction();
   return why == nullptr || *why == 0 || *why != 0;
 }
-/// A compiler can evaluate the family's functions of numbers, or a part of it.
+/// A compiler can evaluate the family's functions of numbers.
 template <class Run>
 concept constant_numbers = requires {
   requires std::bool_constant<numbers_last(Run::model)>::value;
 };
+/// A compiler can evaluate a part of the family.
 template <class Run, part_kind Part, int Kind = 0>
 concept constant_part = requires {
   typename std::integral_constant<

@@ -134,8 +134,8 @@ public:
     if (r.mfu > 1 && !low_peak_told_ && !set_.bench) {
       low_peak_told_ = true;
       note(
-          fmt::format("--peak-tflops {} is too low: what the model needs alone is {:.0f}% of it, "
-                      "and no processor does more than its peak",
+          fmt::format("--peak-tflops {} is too low: the model alone needs {:.1f}% of it, and no "
+                      "processor does more than its peak",
                       o_.report.peak_tflops(), 100 * r.mfu));
     }
     if (now - memory_read_at_ > 0.5) {
