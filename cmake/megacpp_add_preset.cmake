@@ -93,7 +93,8 @@ function(megacpp_add_runless result)
               ${megacpp_templates}/command_line.cpp ${megacpp_templates}/kernels.cpp)
   megacpp_optimise_sanitized(${megacpp_templates}/kernels.cpp)
   # What computes is elsewhere: these read and write files, whose bytes are copied and converted. g++
-  # collects its garbage from 1 GiB on: a tenth less time, and 0.3 GB more memory at the most.
+  # collects its garbage from 1 GiB on, which takes 9% less processor time (g++ 12, commands.cpp) and
+  # 2.9 GB of memory in place of 2.6 GB.
   if(NOT MEGACPP_SANITIZE)
     set_source_files_properties(${megacpp_templates}/commands.cpp ${megacpp_templates}/command_line.cpp
       PROPERTIES COMPILE_OPTIONS
