@@ -8,7 +8,6 @@ option(MEGACPP_EXHAUSTIVE_TESTS "With MEGACPP_SLOW_TESTS, also what finds little
 option(MEGACPP_UNITE_TESTS "Compile the tests of a folder as one program: half the time for all, more for one" OFF)
 set(MEGACPP_SHARD "" CACHE STRING "Of the suites that runs share, those of one shard, 0 to 4; empty: all (CONTRIBUTING.md)")
 option(MEGACPP_SHORT_TESTS "Share also laws, cases of one compiler and runs of processes by shard" OFF)
-option(MEGACPP_SANITIZED_APART "Leave to suite_asan the tests that it runs" OFF)
 set(MEGACPP_TESTS "." CACHE STRING "Tests of unit/, laws/, parity/, mpi/ and cli to build, a regular expression")
 # What the environment says holds for builds within tests, too, which then share objects.
 option(MEGACPP_WERROR "Treat warnings as errors in tests, examples and presets" $ENV{MEGACPP_WERROR})
@@ -46,9 +45,11 @@ if(PROJECT_IS_TOP_LEVEL)
   endif()
 endif()
 
-# How the project's own sources are compiled: with all warnings, for this processor.
+# How the project's own sources are compiled: with all warnings, for this processor. g++ collects its
+# garbage from 1 GiB on (megacpp_program_options).
 add_library(megacpp_own INTERFACE)
 target_compile_options(megacpp_own INTERFACE -Wall -Wextra -Wpedantic -Wconversion
   $<$<BOOL:${MEGACPP_WERROR}>:-Werror>
-  $<$<BOOL:${MEGACPP_MARCH}>:-march=${MEGACPP_MARCH}>)
+  $<$<BOOL:${MEGACPP_MARCH}>:-march=${MEGACPP_MARCH}>
+  $<$<CXX_COMPILER_ID:GNU>:--param=ggc-min-heapsize=1048576>)
 target_link_libraries(megacpp_own INTERFACE megacpp::megacpp)

@@ -70,9 +70,9 @@ apt_install "$build_tools python3" "${packages[@]}" || exit $?
 generator=()
 if command -v ninja >/dev/null && [ ! -f "$build/CMakeCache.txt" ]; then generator=(-G Ninja); fi
 export MEGACPP_WERROR=OFF
-targets=(all) apart=OFF short=ON
+targets=(all) short=ON
 if [ $slow = yes ]; then
-  MEGACPP_WERROR=ON targets+=(slow_tests) apart=ON short=OFF
+  MEGACPP_WERROR=ON targets+=(slow_tests) short=OFF
   [ $partial = yes ] || export MEGACPP_TESTS_COMPLETE=1
 fi
 # What several suites compile is compiled once, where there is a cache and no other was chosen. What
@@ -88,7 +88,7 @@ if ccache -s >/dev/null 2>&1 && [ -z "${CMAKE_CXX_COMPILER_LAUNCHER+set}" ]; the
 fi
 cmake -S "$root" -B "$build" "${generator[@]}" -DMEGACPP_BUILD_TESTS=ON -DMEGACPP_SLOW_TESTS=ON \
   -DMEGACPP_EXHAUSTIVE_TESTS=$exhaustive -DMEGACPP_UNITE_TESTS=ON -DMEGACPP_WERROR=$MEGACPP_WERROR \
-  -DMEGACPP_SHARD="$shard" -DMEGACPP_SANITIZED_APART=$apart -DMEGACPP_SHORT_TESTS=$short \
+  -DMEGACPP_SHARD="$shard" -DMEGACPP_SHORT_TESTS=$short \
   ${MEGACPP_SHARED_DIR:+"-DMEGACPP_SHARED_DIR:PATH=$MEGACPP_SHARED_DIR"} ||
   fail 'CMake could not configure; its message is above' 8
 SECONDS=0

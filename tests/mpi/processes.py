@@ -320,7 +320,7 @@ class Processes(cli.Case):
                 with self.subTest(place=place, rank=rank, how=how):
                     shutil.rmtree(self.folder / "saved", ignore_errors=True)
                     launched = on(3, STRUCK, place, how, rank, *train, "collective-timeout",
-                                  2 if how == "stop" else 60, cwd=self.folder)
+                                  4 if how == "stop" else 60, cwd=self.folder)
                     began = time.monotonic()
                     errors = own(launched.communicate(timeout=60)[1])
                     if how != "stop":

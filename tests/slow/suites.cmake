@@ -47,7 +47,7 @@ function(megacpp_suite name shard cost tests)
 endfunction()
 
 # Built beforehand; the test says whether that failed.
-megacpp_slow_test(headers_linked_twice SHARD 0 LABEL headers TIMEOUT 3600 ONE_THREAD LOCK
+megacpp_slow_test(headers_linked_twice SHARD 4 LABEL headers TIMEOUT 3600 ONE_THREAD LOCK
   NEEDS headers_linked_twice
   COMMAND ${CMAKE_COMMAND} --build ${PROJECT_BINARY_DIR} --target headers_linked_twice)
 
@@ -93,15 +93,16 @@ set(sanitized -DMEGACPP_SANITIZE=address,undefined -DCMAKE_CXX_FLAGS_RELEASE=-O0
 if(MEGACPP_CLANG)
   list(APPEND sanitized -DCMAKE_CXX_COMPILER=${MEGACPP_CLANG})
 endif()
-# What needs no bits of an optimised build runs here alone, in every run (sanitized_apart,
-# tests/CMakeLists.txt).
 if(MEGACPP_EXHAUSTIVE_TESTS)
   megacpp_suite(asan "" 900 . ${sanitized})
 else()
-  megacpp_suite(asan "" 900 "${sanitized_apart}|^unit_threads$" ${sanitized})
-  megacpp_suite(asan_cli 1 500 "^cli$" ${sanitized})
+  megacpp_suite(asan_files 1 600
+    "^unit_(chat|data|folder|gpt_indices|hf_config|indexed|json|machine|mapped_file|observe|options|safetensors|schedule|shard_index|state|text|tokenizer)$"
+    ${sanitized})
+  megacpp_suite(asan_cli 0 500 "^cli$" ${sanitized})
   megacpp_suite(asan_data 3 300 "^cli_data" ${sanitized})
-  megacpp_suite(asan_models 4 300 "^laws_patterns$|^parity" ${sanitized})
+  megacpp_suite(asan_models 4 400 "^laws_(packing|patterns|rounds|shapes)$|^parity|^unit_threads$"
+                ${sanitized})
 endif()
 
 # Races between ranks that are threads: their exchanges, steps under every kind of layout, and whole
@@ -220,6 +221,7 @@ if(MEGACPP_TIDY AND MEGACPP_CLANG)
   endif()
   megacpp_slow_test(clang_tidy SHARD 4 LABEL tidy TIMEOUT 3600 ONE_THREAD COST 500
     COMMAND ${MEGACPP_TIDY} --quiet ${checks} -p ${PROJECT_BINARY_DIR}
+      --extra-arg=-Wno-unused-command-line-argument # options of g++ alone
       ${CMAKE_CURRENT_BINARY_DIR}/headers/one.cpp)
 else()
   megacpp_left_out("clang_tidy: there is no clang-tidy with clang++; on Debian or Ubuntu, apt install clang clang-tidy")
@@ -260,7 +262,7 @@ elseif(shared_dir AND MEGACPP_BUILD_EXAMPLES)
   if(MEGACPP_EXHAUSTIVE_TESTS)
     set(learning --seeds 3)
   endif()
-  megacpp_slow_test(learning SHARD 0 LABEL learning TIMEOUT 3600 ONE_THREAD LOCK COST 650
+  megacpp_slow_test(learning SHARD 3 LABEL learning TIMEOUT 3600 ONE_THREAD LOCK COST 650
     NEEDS char-gpt char-gpt-bf16
     COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/learning/run.sh ${PROJECT_BINARY_DIR}
       ${tinyshakespeare} ${learning})
@@ -286,13 +288,13 @@ endif()
 # Every constant of the largest presets, and of a graph 1.6 times as large, within a quarter of
 # clang's default step limit.
 if(MEGACPP_CLANG)
-  megacpp_slow_test(constexpr_steps SHARD 0 LABEL clang TIMEOUT 600 ONE_THREAD COST 50
+  megacpp_slow_test(constexpr_steps SHARD 4 LABEL clang TIMEOUT 600 ONE_THREAD COST 50
     COMMAND ${MEGACPP_CLANG} -std=c++20 -fsyntax-only -fconstexpr-steps=262144
       -I${PROJECT_SOURCE_DIR}/include ${CMAKE_CURRENT_SOURCE_DIR}/slow/largest_presets.cpp)
 endif()
 
 # A save killed, or failing, at every one of its system calls.
-megacpp_slow_test(crash_save SHARD 4 LABEL crash TIMEOUT 2400 ONE_THREAD MAY_SKIP COST 400
+megacpp_slow_test(crash_save SHARD 2 LABEL crash TIMEOUT 2400 ONE_THREAD MAY_SKIP COST 400
   COMMAND Python3::Interpreter ${CMAKE_CURRENT_SOURCE_DIR}/crash/save.py
     $<TARGET_FILE:cli_tiny_gpt>)
 
