@@ -30,7 +30,7 @@ public:
   int threads() const override { return threads_; }
   product_source& products() override { return *products_; }
 
-  template <class F> void launch(F f) const { f(); }
+  template <class Node, class F> void launch(const Node& /*n*/, F f) const { f(); }
 
   /// body(trip, whether there are several) as often as the number at `trips` says.
   template <class F> void repeat(const std::int32_t* trips, F body) const {

@@ -1,7 +1,7 @@
 // A device: memory, and what computes on it. run/ and train/ know it by this class, a task at a
 // time. What runs the nodes of a part knows the device's own type, and asks it beside this for
 //
-//   d.launch(f)             f() calls the kernel of one node
+//   d.launch(n, f)          f() calls the kernel of node n
 //   d.repeat(trips, body)   body(trip, whether there are several), as often as the number in the
 //                           device's memory says
 //   d.table()               numbers that kernels share

@@ -146,7 +146,7 @@ template <class Device, class F>
 void launch_node(Device& device, const graph& g, int i, step_clock* clock, F compute) {
   using watch = std::chrono::steady_clock; // one call of the kernel, so that it is compiled once
   const watch::time_point start = clock != nullptr ? watch::now() : watch::time_point();
-  device.launch(compute);
+  device.launch(g.at_node(i), compute);
   if (clock != nullptr)
     clock->node(g, i,
                 std::chrono::duration_cast<std::chrono::nanoseconds>(watch::now() - start).count());
