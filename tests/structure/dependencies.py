@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """CMake believes nothing of the machine: each library absent, there in part, or too old.
 
-    dependencies.py ROOT CMAKE COMPILER
+    dependencies.py ROOT CMAKE GENERATOR COMPILER
 
 Each case configures a project that includes cmake/megacpp_dependencies.cmake, with stand-ins for what a
 machine may have. What is required and missing is named in one sentence, with the Debian packages that hold
@@ -92,7 +92,7 @@ def stand_ins(work, compiler):
         wrapper.chmod(0o755)
 
 
-def main(root, cmake, compiler):
+def main(root, cmake, generator, compiler):
     wrong = 0
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
@@ -101,7 +101,7 @@ def main(root, cmake, compiler):
         for number, (arguments, says) in enumerate(REFUSED + ACCEPTED):
             refused = number < len(REFUSED)
             arguments, says = [a.format(work=work) for a in arguments], says.format(work=work)
-            done = subprocess.run([cmake, "-S", work, "-B", work / f"build-{number}",
+            done = subprocess.run([cmake, "-G", generator, "-S", work, "-B", work / f"build-{number}",
                                    f"-DCMAKE_CXX_COMPILER={compiler}", *arguments],
                                   capture_output=True, text=True, timeout=120)
             said = " ".join((done.stdout + done.stderr).split())
@@ -114,4 +114,4 @@ def main(root, cmake, compiler):
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1]).resolve(), sys.argv[2], sys.argv[3]))
+    sys.exit(main(Path(sys.argv[1]).resolve(), *sys.argv[2:5]))
