@@ -9,10 +9,13 @@
 #include <megacpp/run/rank_program.hpp>
 #include <megacpp/train/state.hpp>
 
+#include <algorithm>
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <mutex>
 #include <string>
+#include <vector>
 
 #include <kernels.hpp>
 #include <scratch.hpp>
@@ -120,6 +123,50 @@ void saves_what_one_does(const Model& m, const layout& l, int dp, dtype type) {
                                 << " " << name_of(type));
 }
 
+/// Of each element of the weights one rank of a layout with so many replicas answers, and of each of
+/// the masters and moments.
+template <class Model> void one_rank_answers_for_each(const Model& m, const layout& l, int dp) {
+  const interpreted_program<Model> p(m, {.ranks = l, .batch = {1, 16}, .type = dtype::bf16}, "m");
+  for (const bool states : {false, true}) {
+    std::mutex turn;
+    std::map<std::string, std::vector<int>> answers;
+    thread_ranks(mesh_of(l, dp)).run([&](communicator& c) {
+      const rank_program program(p.view(), c);
+      const stores mine(program.view(), true, c.coordinate(), host_memory::of_process(), c.ranks());
+      const std::lock_guard lock(turn);
+      for_each_parameter(p.view(), [&](const parameter_ref& r) {
+        std::vector<int>& of = answers[r.name];
+        of.resize(static_cast<std::size_t>(global_size(*r.v).n));
+        mine.part_of(r, {.states = states, .own = true})
+            .each_run({}, global_size(*r.v), [&](global_count at, std::int64_t, std::int64_t n) {
+              for (std::int64_t i = at.n; i < at.n + n; ++i) ++of[static_cast<std::size_t>(i)];
+            });
+      });
+    });
+    for (const auto& [name, of] : answers)
+      BOOST_TEST(std::ranges::count(of, 1) == std::ssize(of),
+                 name << (states ? ", its states" : "") << " with tp " << l.tp << " pp " << l.pp
+                      << " cp " << l.cp << " ep " << l.ep << " etp " << l.etp << " zero " << l.zero
+                      << " dp " << dp);
+  }
+}
+
+/// f(layout, replicas) for every layout of a model with experts over at most eight ranks.
+template <class F> void for_each_layout(F f) {
+  for (const int tp : {1, 2, 4})
+    for (const int pp : {1, 2})
+      for (const int cp : {1, 2})
+        for (const int dp : {1, 2, 3, 4})
+          for (const int ep : {1, 2, 4})
+            for (const int etp : {1, 2, 4})
+              for (const int zero : {0, 1}) {
+                const int dense = tp * cp * dp;
+                if (dense * pp > 8 || dense % (ep * etp) != 0) continue;
+                if (tp * cp % (ep * etp) != 0 && ep * etp % (tp * cp) != 0) continue;
+                f(layout{.tp = tp, .pp = pp, .cp = cp, .ep = ep, .etp = etp, .zero = zero}, dp);
+              }
+}
+
 } // namespace
 
 BOOST_AUTO_TEST_CASE(a_rank_reads_its_boxes_of_a_hugging_face_form) {
@@ -145,10 +192,22 @@ BOOST_AUTO_TEST_CASE(ranks_of_any_layout_save_the_state_of_one_rank) {
       saves_what_one_does(tied, {.tp = 2, .pp = 2, .sequence_parallel = true, .zero = zero}, 2, t);
       saves_what_one_does(grouped, {.tp = 2, .cp = 2, .zero = zero}, 2, t);
       saves_what_one_does(grouped, {.tp = 4, .zero = zero}, 1, t); // two ranks share a kv head
+      saves_what_one_does(experts, {.zero = zero}, 2, t);          // every rank has all experts
+      saves_what_one_does(biased, {.tp = 2, .etp = 1, .zero = zero}, 2, t);
       saves_what_one_does(experts, {.tp = 2, .ep = 2, .zero = zero}, 2, t);
       saves_what_one_does(experts, {.tp = 2, .pp = 2, .ep = 4, .etp = 1, .zero = zero}, 2, t);
       saves_what_one_does(biased, {.tp = 2, .cp = 2, .ep = 2, .etp = 2, .zero = zero}, 1, t);
     }
+}
+
+// What is written of the stores is what ranks answer for, and what nobody answers for would be zero.
+BOOST_AUTO_TEST_CASE(one_rank_answers_for_every_element) {
+  int layouts = 0;
+  for_each_layout([&](const layout& l, int dp) {
+    one_rank_answers_for_each(biased, l, dp), ++layouts;
+    if (l.ep == 1 && l.etp == 1) one_rank_answers_for_each(tied, l, dp);
+  });
+  BOOST_TEST(layouts > 100);
 }
 
 BOOST_AUTO_TEST_CASE(a_rank_reads_its_boxes_by_the_registrys_names) {

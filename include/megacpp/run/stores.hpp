@@ -303,17 +303,17 @@ public:
 private:
   static constexpr std::int64_t block = 512; ///< elements that a thread makes at a time
 
-  /// Of ranks that hold the same, the first one.
+  /// Of ranks that hold the same, the first one on the mesh of the axes that tell ranks apart.
   bool answers_for(const parameter_ref& r, bool states) const {
     if (r.copied) return false;
-    axis_set cut, all = dense_axes;
+    axis_set cut;
     for (int a = 0; a < axes; ++a)
       if (const auto one = static_cast<axis>(a); r.v->at[one].s == state::shard)
         cut = cut.with(one);
-    if (cut.meets(expert_axes)) all = expert_axes;
     const registry::group& group = entries().groups[static_cast<unsigned>(r.group)];
     if (states && group.share < group.count)
       cut = axis_set::of_bits(cut.bits | group.scattered.bits);
+    const axis_set all = cut.meets(expert_axes) ? expert_axes : dense_axes;
     for (int a = 0; a < axes; ++a)
       if (const auto one = static_cast<axis>(a);
           all.has(one) && !cut.has(one) && at_[static_cast<unsigned>(a)] != 0)
