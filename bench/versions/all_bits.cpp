@@ -1,17 +1,22 @@
-// Trains the models of the fixtures, and a mixture with all that a router may have, for ten steps in
-// every way below, and writes what is left: a line with three checksums for each case, and with a
-// folder its numbers. Two commits that compute the same bits write the same lines.
+// Trains the models of the fixtures, and a mixture of experts with more of what a router may have,
+// for ten steps in every way below, evaluates and generates, and writes what is left: a line of
+// checksums for each case, and with a folder its numbers. Two commits that compute the same bits
+// write the same lines.
 //
-//   all_bits [FOLDER [WORDS]]
+//   all_bits [FOLDER [TEXT]]
 //
-// WORDS: cases alone whose names have them.
-// Cases: fp32, bf16 and bf16 with widened products; both numerics; one rank with one thread and two,
-// and ranks that are threads under tp 2 with sp, pp 2, dp 2 with ZeRO 1, cp 2, and ep 2 with tp 2.
-// Dropout, full recomputation, packed documents and weights without clipping have cases of their own.
-// Of each case FOLDER/CASE has little-endian doubles: the number of steps' numbers, these (loss and
-// norm of each step), the number of weights, these, and both moments, parameters by name, elements in
-// their logical order.
+// TEXT: only cases whose names contain it.
+//
+// Cases: fp32, bf16 and bf16 with widened products; both numerics; one rank with one thread and
+// two, and ranks that are threads under tp 2 with sp, pp 2, dp 2 with ZeRO 1, cp 2, and ep 2 with
+// tp 2. Dropout, full recomputation, packed documents and steps without clipping have cases of
+// their own. The interpreter runs them. FOLDER/CASE has doubles as this machine stores them: four
+// lists, each behind its length. The first is what rank 0 tells (losses, norms, an evaluation,
+// logits of generated tokens); then come masters, first and second moments, parameters by name,
+// elements in their logical order. The checksum of the stored weights is of every rank's, in the
+// order of the ranks.
 #include <megacpp/comm/threads.hpp>
+#include <megacpp/generate/generator.hpp>
 #include <megacpp/run/session.hpp>
 
 #include <parity/fixtures.hpp>
@@ -20,12 +25,14 @@
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
+#include <exception>
 #include <filesystem>
 #include <fstream>
 #include <map>
 #include <mutex>
+#include <span>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -50,8 +57,9 @@ struct way {
 using by_name = std::map<std::string, std::vector<double>>;
 
 struct left {
-  std::vector<double> numbers;
-  by_name weights, first, second;
+  std::vector<double> told;
+  by_name masters, first, second;
+  std::map<int, std::vector<double>> stored; ///< weights, by rank
 };
 
 /// FNV-1a of the doubles' bytes.
@@ -100,7 +108,7 @@ template <class Model> void train(const Model& m, const way& w, const program_vi
   n.seed = 5, n.learning_rate = 1e-2, n.weight_decay = 0.1, n.clip = w.clip;
   const int micro = w.s.batch.micro, mine = sequences / w.dp,
             replica = c.coordinate()[static_cast<unsigned>(axis::dp)];
-  std::vector<double> numbers;
+  std::vector<double> told;
   for (int step = 0; step < steps; ++step) {
     std::vector<text> texts;
     std::vector<batch_view> batches;
@@ -113,22 +121,40 @@ template <class Model> void train(const Model& m, const way& w, const program_vi
       if (w.s.batch.packed) b.positions = t.positions.data(), b.documents = t.documents.data();
     }
     const step_result r = run.step(batches);
-    numbers.push_back(r.loss.mean()), numbers.push_back(r.norm);
+    if (!r.applied || !r.finite) throw std::runtime_error("a step was not applied");
+    told.insert(told.end(), {r.loss.sum, r.loss.count, r.loss.side, r.norm});
+    if (step + 1 == steps) told.push_back(run.evaluate(batches).sum);
+  }
+  generator g(run.program(), device, run.weights(), {.sequences = 2, .tokens = 12, .prompt = 5}, c);
+  const std::vector<std::int32_t> prompts[] = {{1, 2, 3, 4, 5}, {7, 8}};
+  std::vector<std::span<const std::int32_t>> more{prompts[0], prompts[1]};
+  const std::int32_t next[] = {9, 11};
+  for (int token = 0; token < 4; ++token) {
+    g.append(more);
+    for (int b = 0; b < 2; ++b)
+      for (int t = 0; t < g.vocabulary(); ++t) told.push_back(g.logit(b, t));
+    for (unsigned b = 0; b < 2; ++b) more[b] = {next + b, 1};
   }
   const std::lock_guard lock(turn);
-  if (c.rank() == 0) all.numbers = numbers;
+  if (c.rank() == 0) all.told = told;
   const stores& held = run.weights();
+  std::vector<double>& stored = all.stored[c.rank()];
+  for (std::int64_t i = 0; i < held.total(); ++i)
+    stored.push_back(held.element(held.weights(), held.type(), i));
   for_each_parameter(run.program(), [&](const parameter_ref& r) {
     const auto collect = [&](by_name& into, const std::byte* store, dtype t, bool states) {
       auto& x = into[r.name];
-      x.resize(static_cast<std::size_t>(global_size(*r.v).n), 0);
+      x.resize(static_cast<std::size_t>(global_size(*r.v).n), NAN); // held by nobody yet
       held.part_of(r, {.states = states, .own = true})
           .each_run({}, global_size(*r.v), [&](global_count at, std::int64_t i, std::int64_t k) {
-            for (std::int64_t e = 0; e < k; ++e)
-              x[static_cast<std::size_t>(at.n + e)] = held.element(store, t, i + e);
+            for (std::int64_t e = 0; e < k; ++e) {
+              double& to = x[static_cast<std::size_t>(at.n + e)];
+              if (!std::isnan(to)) throw std::runtime_error("two ranks answer for " + r.name);
+              to = held.element(store, t, i + e);
+            }
           });
     };
-    collect(all.weights, held.masters(), held.main_type(), held.type() != held.main_type());
+    collect(all.masters, held.masters(), held.main_type(), held.type() != held.main_type());
     collect(all.first, held.first_moments(), held.main_type(), true);
     collect(all.second, held.second_moments(), held.main_type(), true);
   });
@@ -137,31 +163,27 @@ template <class Model> void train(const Model& m, const way& w, const program_vi
 void write(const std::filesystem::path& file, const left& x) {
   std::ofstream out(file, std::ios::binary);
   const auto put = [&](double v) { out.write(reinterpret_cast<const char*>(&v), sizeof v); };
-  const auto put_all = [&](const by_name& of) {
-    for (const auto& [name, values] : of)
+  put(static_cast<double>(x.told.size()));
+  for (const double v : x.told) put(v);
+  for (const by_name* of : {&x.masters, &x.first, &x.second}) {
+    std::size_t count = 0;
+    for (const auto& [name, values] : *of) count += values.size();
+    put(static_cast<double>(count));
+    for (const auto& [name, values] : *of)
       for (const double v : values) put(v);
-  };
-  std::size_t count = 0;
-  for (const auto& [name, values] : x.weights) count += values.size();
-  put(static_cast<double>(x.numbers.size()));
-  for (const double v : x.numbers) put(v);
-  put(static_cast<double>(count));
-  put_all(x.weights), put_all(x.first), put_all(x.second);
-  if (!out.flush()) {
-    std::fprintf(stderr, "%s cannot be written\n", file.c_str());
-    std::exit(1);
   }
+  if (!out.flush()) throw std::runtime_error(file.string() + " cannot be written");
 }
 
 /// What main is asked for.
 struct asked {
   std::filesystem::path folder;
-  std::string words;
+  std::string text;
 };
 
 template <class Model>
 void print(const std::string& model, const Model& m, const way& w, const asked& a) {
-  if ((model + " " + w.name).find(a.words) == std::string::npos) return;
+  if ((model + " " + w.name).find(a.text) == std::string::npos) return;
   const interpreted_program<Model> p(m, w.s, "all_bits");
   const mesh ranks = mesh_of(w.s.ranks, w.dp);
   left all;
@@ -169,13 +191,18 @@ void print(const std::string& model, const Model& m, const way& w, const asked& 
   const auto run = [&](communicator& c) { train(m, w, p.view(), c, turn, all); };
   if (ranks_of(ranks) == 1) run(self::of_process());
   else thread_ranks(ranks, std::chrono::seconds(60)).run(run);
-  checksum numbers, weights, moments;
-  numbers.add(all.numbers), weights.add(all.weights), moments.add(all.first),
-      moments.add(all.second);
-  std::printf("%s %s: numbers %016llx weights %016llx moments %016llx loss %.6f\n", model.c_str(),
-              w.name.c_str(), static_cast<unsigned long long>(numbers.sum),
-              static_cast<unsigned long long>(weights.sum),
-              static_cast<unsigned long long>(moments.sum), all.numbers[all.numbers.size() - 2]);
+  for (const by_name* of : {&all.masters, &all.first, &all.second})
+    for (const auto& [name, values] : *of)
+      for (const double v : values)
+        if (std::isnan(v)) throw std::runtime_error("nobody has a number of all of " + name);
+  checksum told, masters, stored, first, second;
+  told.add(all.told), masters.add(all.masters), first.add(all.first), second.add(all.second);
+  for (const auto& [rank, values] : all.stored) stored.add(values);
+  std::printf(
+      "%s %s: told %016llx masters %016llx stored %016llx first %016llx second %016llx\n",
+      model.c_str(), w.name.c_str(), static_cast<unsigned long long>(told.sum),
+      static_cast<unsigned long long>(masters.sum), static_cast<unsigned long long>(stored.sum),
+      static_cast<unsigned long long>(first.sum), static_cast<unsigned long long>(second.sum));
   std::fflush(stdout);
   if (!a.folder.empty()) write(a.folder / (model + " " + w.name), all);
 }
@@ -237,7 +264,7 @@ void print_all(const std::string& model, const Model& m, bool has_experts, const
 
 } // namespace
 
-int main(int argc, char** argv) {
+int main(int argc, char** argv) try {
   const asked a{argc > 1 ? argv[1] : "", argc > 2 ? argv[2] : ""};
   gpt dropping = test::tiny_gpt2;
   dropping.dropout = 0.1;
@@ -249,4 +276,7 @@ int main(int argc, char** argv) {
   print_all("qwen3", test::tiny_qwen3, false, a);
   print_all("qwen3_moe", test::tiny_qwen3_moe, true, a);
   print_all("mixture", mixture, true, a);
+} catch (const std::exception& e) {
+  std::fprintf(stderr, "%s\n", e.what());
+  return 1;
 }

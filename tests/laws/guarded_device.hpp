@@ -1,6 +1,8 @@
 // A CPU whose memory opens, as if it lay on a GPU, only where a device computes and copies: within
-// the regions of a kernel, a product, an exchange, and the device's own functions. Between them its
-// pages are closed, and a look at them is SIGSEGV; the looks of kernels themselves are noted by op.
+// the regions of a kernel, a product and the device's own functions. What an exchange moves is open
+// from its start until it has been waited for. Elsewhere the pages are closed, and a look at them is
+// SIGSEGV; the looks of kernels are noted by op. What is not seen: a region that reads memory of the
+// host, and a look at the pages of an exchange while it is in flight.
 #pragma once
 
 #include <megacpp/comm/communicator.hpp>
@@ -9,7 +11,6 @@
 #include <megacpp/io/error.hpp>
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <csignal>
 #include <cstdlib>
@@ -20,14 +21,14 @@
 #include <span>
 #include <stdexcept>
 #include <string>
-#include <utility>
+#include <vector>
 
 #include <sys/mman.h>
 
 namespace mc_test {
 
-/// The ops of the kernels that devices have launched since it was made, and those whose kernels have
-/// looked at a device's memory on the host. One at a time.
+/// While one lives, the ops of the kernels that guarded devices launch are noted, and those whose
+/// kernels look at a device's memory on the host. One at a time.
 class looks {
 public:
   looks() {
@@ -65,21 +66,8 @@ private:
 
 class guarded_device final : public mc::cpu {
 public:
-  template <class... Arguments> explicit guarded_device(Arguments... a)
-      : mc::cpu(a...), products_(*this) {
-    for (std::atomic<guarded_device*>& place : living_) {
-      guarded_device* none = nullptr;
-      if (place.compare_exchange_strong(none, this)) return;
-    }
-    std::abort(); // more devices than there are places
-  }
-  ~guarded_device() override {
-    for (std::atomic<guarded_device*>& place : living_) {
-      guarded_device* self = this;
-      place.compare_exchange_strong(self, nullptr);
-    }
-    ::munmap(held_, room);
-  }
+  using mc::cpu::cpu;
+  ~guarded_device() override { ::munmap(held_, room); }
 
   /// What is reserved lies together, so that one call opens and closes it; none of it twice.
   std::byte* reserve(std::int64_t bytes, const char* what, const char* remedy) override {
@@ -118,19 +106,8 @@ public:
 
   /// A kernel that looks finds the memory open to its end, and is noted.
   template <class F> void launch(const mc::node& n, F f) const {
-    if (launching_ != nullptr) throw std::logic_error("a launch within a launch");
-    ++launches_;
-    launching_ = this;
-    mc::workers::mine().watch([](bool begins) {
-      if (begins) launching_->open_all();
-      else launching_->close_all();
-    });
+    const launching here(*this, *n.op);
     f();
-    mc::workers::mine().watch(nullptr);
-    launching_ = nullptr;
-    looks::note(n.op->name, looked_);
-    const std::scoped_lock lock(mutex_);
-    if (std::exchange(looked_, false) && opened_ == 0) protect_all(PROT_NONE);
   }
   template <class F> void repeat(const std::int32_t* trips, F body) const {
     std::int32_t n = 0;
@@ -144,30 +121,104 @@ public:
   /// What read() was asked for last: an address that the host must not follow.
   const std::byte* last_read() const { return last_read_; }
 
-  /// Memory is open while somebody has opened it and not closed it; several threads may copy at once.
-  void open_all() const {
-    const std::scoped_lock lock(mutex_);
-    if (opened_++ == 0) protect_all(PROT_READ | PROT_WRITE);
-  }
-  void close_all() const {
-    const std::scoped_lock lock(mutex_);
-    if (--opened_ == 0 && !looked_) protect_all(PROT_NONE);
-  }
-
 private:
   friend class looks;
+  friend class guarded_communicator;
+
+  /// All memory is open while there is one; several threads may copy at once.
   struct opening {
     const guarded_device& of;
-    explicit opening(const guarded_device& d) : of(d) { of.open_all(); }
+    explicit opening(const guarded_device& d) : of(d) { of.count_opening(1); }
     opening(const opening&) = delete;
     opening& operator=(const opening&) = delete;
-    ~opening() { of.close_all(); }
+    ~opening() { of.count_opening(-1); }
   };
-  void protect_all(int how) const {
-    if (::mprotect(held_, static_cast<std::size_t>(size_), how) != 0) std::abort();
+  void count_opening(int more) const {
+    const std::scoped_lock lock(mutex_);
+    opened_ += more;
+    if (opened_ == std::max(more, 0)) protect(); // the first, or the last
   }
 
-  /// A product opens the memory while it computes.
+  /// The launch of this thread.
+  struct launching {
+    const guarded_device& on;
+    const mc::op_info& op;
+    launching(const guarded_device& d, const mc::op_info& o) : on(d), op(o) {
+      if (launched_on_ != nullptr) throw std::logic_error("a launch within a launch");
+      if (const std::scoped_lock lock(on.mutex_); on.opened_ > 0)
+        throw std::logic_error("a launch while the memory is open");
+      ++on.launches_;
+      launched_on_ = &on;
+      mc::workers::mine().watch([](bool begins) { launched_on_->count_opening(begins ? 1 : -1); });
+    }
+    launching(const launching&) = delete;
+    launching& operator=(const launching&) = delete;
+    ~launching() {
+      mc::workers::mine().watch(nullptr);
+      launched_on_ = nullptr;
+      const bool looked = on.looked_.exchange(false);
+      looks::note(op.name, looked);
+      if (!looked) return;
+      const std::scoped_lock lock(on.mutex_);
+      on.protect();
+    }
+  };
+
+  /// Pages of an exchange in flight.
+  struct pages {
+    std::byte *first, *end;
+  };
+  /// Those of n bytes from p on; none where p is not the device's.
+  pages pages_of(const void* p, std::int64_t n) const {
+    const auto* const begin = static_cast<const std::byte*>(p);
+    if (n <= 0 || !holds(begin)) return {held_, held_};
+    const std::int64_t from = (begin - held_) / page * page,
+                       to = (begin - held_ + n + page - 1) / page * page;
+    return {held_ + from, held_ + to};
+  }
+  bool holds(const void* p) const {
+    const auto* const at = static_cast<const std::byte*>(p);
+    return at >= held_ && at < held_ + size_;
+  }
+  void begin_moving(const pages& p) const {
+    if (p.first == p.end) return;
+    const std::scoped_lock lock(mutex_);
+    moving_.push_back(p);
+    protect();
+  }
+  void end_moving(const pages& p) const {
+    if (p.first == p.end) return;
+    const std::scoped_lock lock(mutex_);
+    const auto at = std::find_if(moving_.begin(), moving_.end(), [&](const pages& q) {
+      return q.first == p.first && q.end == p.end;
+    });
+    if (at != moving_.end()) moving_.erase(at);
+    protect();
+  }
+
+  /// Opens and closes pages as the state asks. The mutex is held. What moves stays open throughout,
+  /// since other ranks may be copying it.
+  void protect() const {
+    constexpr int open = PROT_READ | PROT_WRITE;
+    std::byte* const end = held_ + size_;
+    if (opened_ > 0 || looked_) return set(held_, end, open);
+    std::sort(moving_.begin(), moving_.end(),
+              [](const pages& a, const pages& b) { return a.first < b.first; });
+    std::byte* closed = held_; // from here on
+    for (const pages& p : moving_) {
+      if (closed < p.first) set(closed, p.first, PROT_NONE);
+      set(p.first, p.end, open);
+      closed = std::max(closed, p.end);
+    }
+    set(closed, end, PROT_NONE);
+  }
+  static void set(std::byte* first, std::byte* end, int how) {
+    if (first < end && ::mprotect(first, static_cast<std::size_t>(end - first), how) != 0)
+      std::abort();
+  }
+
+  /// A product opens the memory while it computes. Rows that it reads there are a look of the kernel
+  /// that asks for it: a library of a GPU takes them from the host.
   class opened_product final : public mc::prepared_product {
   public:
     opened_product(const guarded_device& on, const mc::prepared_product& of) : on_(on), of_(of) {
@@ -181,6 +232,7 @@ private:
     void execute_parts(const void* a, const void* b, void* out, const std::int32_t* rows,
                        std::int64_t parts) const override {
       const opening o(on_);
+      if (on_.holds(rows)) on_.looked_ = true;
       of_.execute_parts(a, b, out, rows, parts);
     }
 
@@ -211,54 +263,79 @@ private:
   };
 
   static constexpr std::int64_t page = 4096, room = std::int64_t{1} << 30;
-  inline static std::array<std::atomic<guarded_device*>, 64> living_{};
-  inline static thread_local const guarded_device* launching_ = nullptr; ///< on this thread
+  /// The device on which this thread has launched a kernel.
+  inline static thread_local const guarded_device* launched_on_ = nullptr;
   std::byte* const held_ = static_cast<std::byte*>(
       ::mmap(nullptr, room, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
   std::int64_t size_ = 0;
-  opened_products products_;
+  opened_products products_{*this};
   mutable std::mutex mutex_;
   mutable int opened_ = 0;
-  mutable bool looked_ = false; ///< the kernel that is launched
+  mutable std::vector<pages> moving_;
+  mutable std::atomic<bool> looked_ = false; ///< whether the launched kernel has looked
   mutable std::int64_t launches_ = 0;
   mutable std::int32_t most_trips_ = 0;
   mutable std::atomic<const std::byte*> last_read_ = nullptr;
 };
 
-/// Opens the memory of the device of the faulting thread's launch; any other fault is the end.
+/// Opens the memory of the device on which the faulting thread has launched a kernel. Any other
+/// fault is for the handler of before.
 inline void looks::on_fault(int, siginfo_t* fault, void*) {
-  const guarded_device* const on = guarded_device::launching_;
-  const auto* const at = static_cast<const std::byte*>(fault->si_addr);
-  if (on == nullptr || at < on->held_ || at >= on->held_ + on->size_) {
-    ::signal(SIGSEGV, SIG_DFL);
+  const guarded_device* const on = guarded_device::launched_on_;
+  if (on == nullptr || !on->holds(fault->si_addr)) {
+    ::sigaction(SIGSEGV, &one_->before_, nullptr);
     return;
   }
   on->looked_ = true;
-  on->protect_all(PROT_READ | PROT_WRITE);
+  guarded_device::set(on->held_, on->held_ + on->size_, PROT_READ | PROT_WRITE);
 }
 
-/// One rank of others whose devices are guarded: an exchange opens this rank's memory from where it
-/// is started to where it has been waited for.
+/// One rank whose device is guarded.
 class guarded_communicator final : public mc::communicator {
 public:
   guarded_communicator(mc::communicator& below, const guarded_device& on)
       : communicator(below.ranks(), below.rank()), below_(below), on_(on) {}
   bool in_one_process() const override { return below_.in_one_process(); }
-  void give_up() noexcept override { below_.give_up(); }
+  void give_up() noexcept override {
+    below_.give_up();
+    while (!in_flight_.empty()) close(in_flight_.size() - 1);
+  }
 
 private:
-  mc::ticket begin(const mc::exchange& x, const mc::group& /*over*/) override {
-    on_.open_all();
-    return below_.start(x);
+  struct moved {
+    mc::ticket of;
+    guarded_device::pages in, out;
+  };
+  mc::ticket begin(const mc::exchange& x, const mc::group& over) override {
+    const std::int64_t size = size_of(x.type);
+    in_flight_.push_back({{},
+                          on_.pages_of(x.in, x.elements_in(over.size()) * size),
+                          on_.pages_of(x.out, x.elements_out(over.size()) * size)});
+    on_.begin_moving(in_flight_.back().in), on_.begin_moving(in_flight_.back().out);
+    try {
+      return in_flight_.back().of = below_.start(x);
+    } catch (...) {
+      close(in_flight_.size() - 1);
+      throw;
+    }
   }
   std::size_t finish(std::span<const mc::ticket> any) override {
     const std::size_t i = below_.wait_any(any);
-    on_.close_all();
+    for (std::size_t k = 0; k < in_flight_.size(); ++k)
+      if (in_flight_[k].of.number == any[i].number) {
+        close(k);
+        break;
+      }
     return i;
+  }
+  void close(std::size_t k) {
+    on_.end_moving(in_flight_[k].in), on_.end_moving(in_flight_[k].out);
+    in_flight_.erase(in_flight_.begin() + static_cast<std::ptrdiff_t>(k));
   }
 
   mc::communicator& below_;
   const guarded_device& on_;
+  std::vector<moved> in_flight_;
 };
 
 } // namespace mc_test

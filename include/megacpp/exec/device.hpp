@@ -15,9 +15,11 @@
 
 namespace mc {
 
-/// Memory that kernels see. What it reserves is read and written by kernels during a launch, and by
-/// the functions here; nobody else looks at it, as nobody could on a GPU. Several threads may call
-/// fill, write, read, open and close at once, of other bytes each; reserve and release are for one.
+/// Memory that kernels see. What it reserves is read and written in the regions that kernels begin,
+/// by products, by exchanges, and by the functions here; nobody else may look at it, as nobody could
+/// on a GPU. (tests/laws/guarded_device.cpp lists the ops whose kernels still do.) Several threads
+/// may call fill, write, read, open and close at once, of other bytes each; reserve and release are
+/// for one.
 class memory_space {
 public:
   memory_space() = default;

@@ -68,12 +68,12 @@ public:
     inside_ = false;
   }
 
-  /// Has f called with true before each region that this thread begins and with false after it;
-  /// null ends that. For devices of tests, whose memory is closed outside of regions.
+  /// Has f called with true before each region that this thread begins outside of another one, and
+  /// with false after it; null ends that. For devices of tests, whose memory is closed elsewhere.
   void watch(void (*f)(bool)) { watch_ = f; }
 
 private:
-  /// One region, as who watches hears of it.
+  /// One region, as the watcher hears of it.
   struct watched {
     void (*const told)(bool);
     explicit watched(void (*f)(bool)) : told(f) {
