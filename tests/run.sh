@@ -9,9 +9,9 @@
 #                  warnings are errors, and so is anything missing that a test needs
 #   --exhaustive   --slow, and what costs more than it finds (CONTRIBUTING.md)
 #   --shard N      of what runs share, shard N of five, 0 to 4; by default the hash of the commit's tree
-#                  chooses it. Runs with --slow share the slower suites, others also the laws and the
-#                  cases that must not compile, without runs of processes. What is left to other runs is
-#                  named at the end.
+#                  chooses it. All runs share a few tests, those with --slow the slower suites, others
+#                  the laws and the cases that must not compile, and have no runs of processes. What is
+#                  left to other runs is named at the end.
 #   --partial      with --slow: tests whose tools, files or network are missing are left out and
 #                  named
 #   --build DIR    build folder, by default build/tests
