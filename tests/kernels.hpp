@@ -7,4 +7,4 @@
 
 #include <megacpp/run/interpreter.hpp>
 
-MEGACPP_KERNELS template mc::kernel_table mc::kernel_table::all<void>();
+MEGACPP_KERNELS template mc::kernel_table<mc::cpu> mc::kernel_table<mc::cpu>::all();

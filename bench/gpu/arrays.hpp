@@ -70,6 +70,21 @@ public:
   array<T> numbered(std::int64_t n, std::function<std::int64_t(std::int64_t)> f) {
     return add<T>("", n, false, {}, 1, [f](T* p, std::int64_t i) { p[i] = static_cast<T>(f(i)); });
   }
+  /// One value, which the body reads.
+  template <class T> array<T> given(const T& x) {
+    const array<T> a{bytes_};
+    all_.push_back({"",
+                    bytes_,
+                    sizeof x,
+                    1,
+                    0,
+                    false,
+                    {},
+                    [x](std::byte* p) { std::memcpy(p, &x, sizeof x); },
+                    nullptr});
+    bytes_ += (static_cast<std::int64_t>(sizeof x) + 255) / 256 * 256 + 256;
+    return a;
+  }
   /// n elements, each of which the body writes.
   template <class T> array<T> written(const char* name, std::int64_t n, bound b = same_bits) {
     return add<T>(name, n, true, b, 1, nullptr);

@@ -1,4 +1,5 @@
-// launch() on the CUDA device, for nvcc: bodies_*.cu instantiate it for the types of bodies.inc.
+// launch() on the CUDA device, for nvcc: bodies_*.cu instantiate it for the types of bodies.inc and
+// bodies_once.inc.
 #pragma once
 
 #include "device.hpp"
@@ -6,12 +7,14 @@
 #include <megacpp/exec/cuda/memory.hpp>
 #include <megacpp/exec/cuda/rows.hpp>
 #include <megacpp/kernel/rows/adamw.hpp>
+#include <megacpp/kernel/rows/clip_factor.hpp>
 #include <megacpp/kernel/rows/dropout.hpp>
 #include <megacpp/kernel/rows/elementwise.hpp>
 #include <megacpp/kernel/rows/experts.hpp>
 #include <megacpp/kernel/rows/redistribute.hpp>
 #include <megacpp/kernel/rows/rope.hpp>
 #include <megacpp/kernel/rows/router.hpp>
+#include <megacpp/kernel/rows/select.hpp>
 #include <megacpp/kernel/rows/swiglu.hpp>
 #include <megacpp/num/extent.hpp>
 

@@ -1,4 +1,4 @@
-// Row bodies on elements of f32.
+// Row bodies on elements of f32, and those that have no elements of a type.
 #include "bodies.hpp"
 
 namespace gpu {
@@ -8,7 +8,7 @@ using namespace mc::rows;
 #define MEGACPP_BODY(...) \
   template void launch<__VA_ARGS__>(std::int64_t rows, const __VA_ARGS__& body);
 #include "bodies.inc"
-MEGACPP_BODY(logits_row<float>) // logits are accumulators, whatever the type
+#include "bodies_once.inc"
 #undef MEGACPP_BODY
 #undef MEGACPP_ELEMENT
 

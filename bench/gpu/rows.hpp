@@ -83,7 +83,8 @@ template <class Make> void run(report& r, const char* body, const char* type, co
     }
     launch(rows, at(0));
     finish();
-    mc::for_rows(rows, make(place{block.data()}));
+    const mc::cores cores;
+    mc::for_rows(cores, rows, make(place{block.data()}));
     std::vector<std::byte> seen(block.size());
     memory().read(seen.data(), device.data(), a.bytes());
     if (const std::string fault = a.compare(seen.data(), block.data()); !fault.empty())

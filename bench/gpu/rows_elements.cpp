@@ -1,11 +1,13 @@
 // Bodies that go element by element: the device leaves the bits of the CPU.
 #include "rows.hpp"
 
+#include <megacpp/kernel/embedding.hpp>
 #include <megacpp/kernel/rows/dropout.hpp>
 #include <megacpp/kernel/rows/elementwise.hpp>
 #include <megacpp/kernel/rows/embedding.hpp>
 #include <megacpp/kernel/rows/redistribute.hpp>
 #include <megacpp/kernel/rows/rope.hpp>
+#include <megacpp/kernel/rows/select.hpp>
 #include <megacpp/kernel/rows/swiglu.hpp>
 
 namespace gpu {
@@ -41,11 +43,27 @@ template <class T> void flat(report& r, const sizes& m) {
   }
   {
     arrays a;
+    const auto x = a.read<T>(n), y = a.written<T>("y", n);
+    run(r, "copy_block", type, m, a, blocks, [=](place at) {
+      return rows::copy_block<T>{n, at(x), at(y)};
+    });
+  }
+  {
+    arrays a;
     const auto x = a.read<T>(n), bias = a.read<T>(m.hidden), y = a.written<T>("y", n);
     run(r, "bias_add_row", type, m, a, m.tokens, [=](place at) {
       return rows::bias_add_row<T, int64_t>{m.hidden, at(x), at(bias), at(y)};
     });
   }
+}
+
+template <class T> void total(report& r, const sizes& m) {
+  arrays a;
+  const auto x = a.read<T>(1, 0.5, 1);
+  const auto sum = a.changed<double>("total", 1, same_bits, 100, 200);
+  run(r, "add_to_total", name_of_type<T>, m, a, 1, [=](place at) {
+    return rows::add_to_total<T>{at(x), at(sum)};
+  });
 }
 
 // Four ranks' pieces of H elements: packed by rank, and one rank's padded with zeros.
@@ -137,17 +155,66 @@ template <class T> void dropout(report& r, const sizes& m) {
   arrays a;
   const auto keys = a.numbered(m.tokens, [](int64_t t) { return 5 * t + 1; });
   const auto x = a.read<T>(n), y = a.written<T>("y", n);
+  const auto key = a.given(std::uint64_t{0x123456789abcdefu});
   run(r, "dropout_row", name_of_type<T>, m, a, m.tokens, [=](place at) {
     // The second half of the columns of an unsharded tensor; those of a row do not begin a group.
-    return rows::dropout_row<T, int64_t>{m.hidden,
-                                         2 * m.hidden + 1,
-                                         m.hidden,
-                                         0x123456789abcdefu,
-                                         static_cast<std::uint32_t>(0.1 * 0x1p24),
-                                         1 / 0.9f,
-                                         at(keys),
-                                         at(x),
-                                         at(y)};
+    return rows::dropout_row<T, int64_t>{
+        m.hidden, 2 * m.hidden + 1, m.hidden, at(key), static_cast<std::uint32_t>(0.1 * 0x1p24),
+        1 / 0.9f, at(keys),         at(x),    at(y)};
+  });
+}
+
+void key_of_dropout(report& r, const sizes& m) {
+  arrays a;
+  const auto seed = a.given(int64_t{-1234567890123}), step = a.given(m.tokens + (int64_t{1} << 33));
+  const auto key = a.written<std::uint64_t>("key", 1);
+  run(r, "dropout_key", "u64", m, a, 1, [=](place at) {
+    return rows::dropout_key{0x9a5b3cu, at(seed), at(step), at(key)};
+  });
+}
+
+// Each row four times. And one row of each of four sequences.
+template <class T> void repeated(report& r, const sizes& m) {
+  constexpr int64_t times = 4;
+  const int64_t few = (m.tokens + times - 1) / times, n = few * m.hidden;
+  {
+    arrays a;
+    const auto x = a.read<T>(n), y = a.written<T>("y", times * n);
+    run(r, "repeat_row", name_of_type<T>, m, a, times * few, [=](place at) {
+      return rows::repeat_row<T>{times, m.hidden, at(x), at(y)};
+    });
+  }
+  {
+    arrays a;
+    const auto dy = a.read<T>(times * n), dx = a.written<T>("dx", n);
+    run(r, "repeat_grad_row", name_of_type<T>, m, a, few, [=](place at) {
+      return rows::repeat_grad_row<T>{times, m.hidden, at(dy), at(dx)};
+    });
+  }
+  if (m.timed) return;
+  arrays a;
+  const auto x = a.read<T>(times * n), y = a.written<T>("y", times * m.hidden);
+  const auto index = a.numbered(times, [=](int64_t b) { return (2 * b + few - 1) % few; });
+  run(r, "select_row", name_of_type<T>, m, a, times, [=](place at) {
+    return rows::select_row<T>{few, m.hidden, at(x), at(index), at(y)};
+  });
+}
+
+// Two sequences, whose tokens lie in their caches backwards from the last slot but one; every
+// seventh has a slot that is not there. The last token has one.
+template <class T> void kept(report& r, const sizes& m) {
+  const int64_t queries = (m.tokens + 1) / 2, room = queries + 3, n = 2 * queries * m.hidden;
+  arrays a;
+  const auto x = a.read<T>(n);
+  const auto slots = a.numbered(2 * queries, [=](int64_t token) {
+    const int64_t i = token % queries;
+    if (i % 7 != 0 || i + 1 == queries) return queries + 1 - i;
+    return i % 2 == 0 ? int64_t{-1} : room;
+  });
+  const auto cache = a.changed<T>("cache", 2 * room * m.hidden);
+  a.moves(cache, n); // written, not read
+  run(r, "keep_token", name_of_type<T>, m, a, 2 * queries, [=](place at) {
+    return rows::keep_token<T>{queries, room, m.hidden, at(x), at(slots), at(cache)};
   });
 }
 
@@ -177,8 +244,9 @@ template <class T> void embedding(report& r, const sizes& m) {
     for (int64_t t = 0; t < m.tokens; ++t) ids.push_back(static_cast<std::int32_t>(id(t)));
     std::vector<rows::token_of_row> ordered(ids.size());
     ordered.resize(static_cast<std::size_t>(
-        rows::order_tokens(m.tokens, ids.data(), 5, count, ordered.data())));
+        mc::detail::order_tokens(m.tokens, ids.data(), 5, count, ordered.data())));
     const auto number = static_cast<int64_t>(ordered.size());
+    const auto count_of_ordered = a.given(number);
     const auto order = a.numbered<rows::token_of_row>(number, [ordered](int64_t k) {
       return static_cast<int64_t>(ordered[static_cast<std::size_t>(k)]);
     });
@@ -186,8 +254,8 @@ template <class T> void embedding(report& r, const sizes& m) {
     a.moves(dtable, 2 * n);
     run(r, "embedding_gradient_slab", name_of_type<T>, m, a, (m.hidden + columns - 1) / columns,
         [=](place at) {
-          return rows::embedding_gradient_slab<T>{m.hidden, m.tokens,  number,    columns,
-                                                  at(dy),   at(order), at(dtable)};
+          return rows::embedding_gradient_slab<T>{
+              m.hidden, m.tokens, columns, at(dy), at(count_of_ordered), at(order), at(dtable)};
         });
   }
 }
@@ -197,7 +265,8 @@ template <class T> void of_type(report& r, const sizes& m) {
   activation<rows::gelu_exact, T>(r, "gelu_exact", m);
   activation<rows::gelu_tanh, T>(r, "gelu_tanh", m);
   activation<rows::silu, T>(r, "silu", m);
-  swiglu<T>(r, m), dropout<T>(r, m);
+  swiglu<T>(r, m), dropout<T>(r, m), repeated<T>(r, m), kept<T>(r, m);
+  if (!m.timed) total<T>(r, m);
   if (m.heads > 0) rope<T>(r, m);
   if (m.vocabulary > 0) embedding<T>(r, m);
 }
@@ -209,6 +278,7 @@ void elements(report& r, std::span<const sizes> all) {
     of_type<float>(r, m), of_type<bf16>(r, m);
     cast<float, bf16>(r, "f32 to bf16", m), cast<bf16, float>(r, "bf16 to f32", m);
     if (m.timed) continue;
+    key_of_dropout(r, m);
     cast<float, float>(r, "f32 to f32", m), cast<bf16, bf16>(r, "bf16 to bf16", m);
   }
 }

@@ -77,8 +77,46 @@ template <class T> void loss(report& r, const sizes& m) {
     logits = a.changed<float>("logits", m.rows * m.padded, of_gradient, -8, 8);
     d = a.written<T>("dlogits", m.rows * m.padded, of_gradient);
   }
+  const auto seed = a.given(0.75f);
   run(r, "loss_row", name_of_type<T>, m, a, m.rows, [=](place at) {
-    return body{m.padded, m.vocabulary, at(logits), at(labels), 0.75f, 0.01, at(value), at(d)};
+    return body{m.padded, m.vocabulary, at(logits), at(labels), at(seed), 0.01, at(value), at(d)};
+  });
+}
+
+// Of a vocabulary in eight parts. Exponentials and logarithms in double are the source's own, not a
+// library's.
+void parts_of_loss(report& r, const sizes& m) {
+  constexpr int64_t parts = 8;
+  const bound of_double{.steps = 8, .magnitude = 16, .unit = 0x1p-53};
+  {
+    arrays a;
+    const auto labels = labels_of(a, m, 0, false);
+    const auto lse = a.read<double>(m.rows * parts, -8, 8);
+    const auto target = a.read<float>(m.rows, -8, 8);
+    const auto value = a.written<double>("loss", m.rows, of_double);
+    run(r, "cross_entropy_row", name_of_type<float>, m, a, m.rows, [=](place at) {
+      return rows::cross_entropy_row<float>{parts,      at(lse), at(target),
+                                            at(labels), 0.01,    at(value)};
+    });
+  }
+  {
+    arrays a;
+    const auto labels = labels_of(a, m, 0, false);
+    const auto lse = a.read<double>(m.rows * parts, -8, 8);
+    const auto seed = a.given(0.75f);
+    const auto dlse = a.written<double>("dlse", m.rows * parts, of_double);
+    const auto dtarget = a.written<float>("dtarget", m.rows);
+    run(r, "cross_entropy_grad_row", name_of_type<float>, m, a, m.rows, [=](place at) {
+      return rows::cross_entropy_grad_row<float>{parts, at(seed), at(lse),    at(labels),
+                                                 0.01,  at(dlse), at(dtarget)};
+    });
+  }
+  arrays a;
+  const auto labels = labels_of(a, m, 0, false);
+  const auto losses = a.read<double>(m.rows, 0, 12);
+  const auto sum = a.written<float>("loss", 1), count = a.written<float>("count", 1);
+  run(r, "sum_of_losses", name_of_type<float>, m, a, 1, [=](place at) {
+    return rows::sum_of_losses<float>{m.rows, at(losses), at(labels), at(sum), at(count)};
   });
 }
 
@@ -90,6 +128,7 @@ void losses(report& r, std::span<const sizes> all) {
     sum_of_logits(r, m);
     gradient_of_logits<float>(r, m), gradient_of_logits<bf16>(r, m);
     loss<float>(r, m), loss<bf16>(r, m);
+    if (!m.timed) parts_of_loss(r, m);
   }
 }
 

@@ -2,6 +2,7 @@
 #include "rows.hpp"
 
 #include <megacpp/kernel/rows/adamw.hpp>
+#include <megacpp/kernel/rows/clip_factor.hpp>
 #include <megacpp/kernel/rows/sum_squares.hpp>
 
 namespace gpu {
@@ -22,11 +23,74 @@ template <class T> void adamw(report& r, const sizes& m, bool broken) {
   const auto second = a.changed<float>("v", n, same_bits, 0, 1);
   const auto weight = a.written<T>("weight", n);
   const auto flags = a.written<std::uint8_t>("broken", blocks);
+  const auto step = a.given(factors);
   run(r, broken ? "adamw_block infinite" : "adamw_block", name_of_type<T>, m, a, blocks,
       [=](place at) {
-        return rows::adamw_block<T>{n,         factors,    at(grad),   at(master),
+        return rows::adamw_block<T>{n,         at(step),   at(grad),   at(master),
                                     at(first), at(second), at(weight), at(flags)};
       });
+}
+
+// Powers in double are not the same everywhere; what is rounded to single precision may be off by a
+// step. Ten numbers, of which the last is 1 and none.
+void factors(report& r, const sizes& m) {
+  using to = rows::adamw_factors<float>;
+  constexpr int64_t numbers = sizeof(to) / sizeof(float);
+  arrays a;
+  const auto done = a.given(m.tokens - 1);
+  const auto lr = a.given(1e-3), scale = a.given(0.3);
+  const auto all = a.written<float>("factors", numbers, {.steps = 2});
+  run(r, "factors_of_step", name_of_type<float>, m, a, 1, [=](place at) {
+    return rows::factors_of_step<float>{
+        0.9, 0.95, 1e-8, 0.1, at(done), at(lr), at(scale), reinterpret_cast<to*>(at(all))};
+  });
+}
+
+// Loads of both signs.
+template <class T> void balance(report& r, const sizes& m) {
+  const int64_t n = m.tokens * m.hidden, blocks = mc::blocks_of(n);
+  arrays a;
+  const auto load = a.read<float>(n), master = a.changed<float>("master", n);
+  const auto weight = a.written<T>("weight", n);
+  const auto factor = a.given(0.5);
+  run(r, "balance_block", name_of_type<T>, m, a, blocks, [=](place at) {
+    return rows::balance_block<T>{n, 1e-3f, at(load), at(factor), at(master), at(weight)};
+  });
+}
+
+void single_numbers(report& r, const sizes& m) {
+  const int64_t n = m.hidden;
+  {
+    arrays a;
+    const auto x = a.numbered<std::uint8_t>(n, [](int64_t i) { return i % 3 == 0 ? 1 : 0; });
+    const auto count = a.written<double>("count", 1);
+    run(r, "count_of_ones", "u8", m, a, 1, [=](place at) {
+      return rows::count_of_ones{n, at(x), at(count)};
+    });
+  }
+  {
+    arrays a;
+    const auto x = a.read<double>(n), sum = a.written<double>("sum", 1);
+    run(r, "sum_in_order", "f64", m, a, 1, [=](place at) {
+      return rows::sum_in_order{n, at(x), at(sum)};
+    });
+  }
+}
+
+// Clipped, and where the norm is below what clips it, or nothing does.
+void clip(report& r, const char* what, const sizes& m, double limit) {
+  arrays a;
+  const auto count = a.given(static_cast<double>(m.tokens)), loss = a.given(3.5);
+  std::vector<array<double>> squares;
+  for (int k = 0; k < rows::clip_factor::most_parts; ++k)
+    squares.push_back(a.read<double>(1, 10, 20));
+  const auto factor = a.written<double>("factor", 1), norm = a.written<double>("norm", 1);
+  run(r, what, "f64", m, a, 1, [=](place at) {
+    auto body = rows::clip_factor{
+        limit, at(count), at(loss), {}, rows::clip_factor::most_parts, at(factor), at(norm)};
+    for (std::size_t k = 0; k < squares.size(); ++k) body.squares[k] = at(squares[k]);
+    return body;
+  });
 }
 
 template <class T> void sum_squares(report& r, const sizes& m) {
@@ -49,6 +113,11 @@ void optimizer(report& r, std::span<const sizes> all) {
     adamw<float>(r, m, false), adamw<bf16>(r, m, false);
     if (!m.timed) adamw<bf16>(r, m, true);
     sum_squares<float>(r, m), sum_squares<bf16>(r, m);
+    if (m.timed) continue;
+    factors(r, m), single_numbers(r, m);
+    balance<float>(r, m), balance<bf16>(r, m);
+    clip(r, "clip_factor", m, 1e-3), clip(r, "clip_factor above", m, 1e6);
+    clip(r, "clip_factor none", m, 0);
   }
 }
 

@@ -83,8 +83,9 @@ template <class T> struct squared_relu_block {
 struct squared_relu_kernel { // x, [dy], [d]
   template <class T, class Call> static void run(Call& c) {
     const std::int64_t n = c.in_size(0);
-    mc::for_blocks(n, squared_relu_block<T>{n, c.template in<T>(0), c.template in<T>(1),
-                                            c.template in<T>(2), c.template out<T>(0)});
+    mc::for_blocks(c.device(), n,
+                   squared_relu_block<T>{n, c.template in<T>(0), c.template in<T>(1),
+                                         c.template in<T>(2), c.template out<T>(0)});
   }
 };
 

@@ -10,12 +10,14 @@
 
 #include <megacpp/exec/host_memory.hpp>
 #include <megacpp/kernel/rows/adamw.hpp>
+#include <megacpp/kernel/rows/clip_factor.hpp>
 #include <megacpp/kernel/rows/dropout.hpp>
 #include <megacpp/kernel/rows/elementwise.hpp>
 #include <megacpp/kernel/rows/experts.hpp>
 #include <megacpp/kernel/rows/redistribute.hpp>
 #include <megacpp/kernel/rows/rope.hpp>
 #include <megacpp/kernel/rows/router.hpp>
+#include <megacpp/kernel/rows/select.hpp>
 #include <megacpp/kernel/rows/swiglu.hpp>
 
 #include <map>
@@ -54,7 +56,7 @@ using namespace mc::rows;
   template void launch<__VA_ARGS__>(std::int64_t rows, const __VA_ARGS__& body);
 #define MEGACPP_ELEMENT float
 #include "../../bench/gpu/bodies.inc"
-MEGACPP_BODY(logits_row<float>)
+#include "../../bench/gpu/bodies_once.inc"
 #undef MEGACPP_ELEMENT
 #define MEGACPP_ELEMENT mc::bf16
 #include "../../bench/gpu/bodies.inc"

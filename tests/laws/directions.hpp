@@ -48,7 +48,7 @@ public:
     if (g.wrong.code != fault::none)
       throw std::runtime_error(std::string(code_of(g.wrong.code)) + " " + g.wrong.what.c_str());
     stores_ = make_registry(std::array<const graph*, 1>{&g}, std::array{1});
-    part_ = std::make_unique<interpreted_part>(g, 0, kernel_table::all());
+    part_ = std::make_unique<interpreted_part<cpu>>(g, 0, kernel_table<cpu>::all());
     slots_.resize(static_cast<unsigned>(part_->g.node_count));
     part_->view().prepare(part_->view(), device_, slots_.data());
     std::mt19937_64 random(seed);
@@ -63,6 +63,7 @@ public:
       for (double& d : dy_) d = normal(random);
     saved_.resize(static_cast<std::size_t>(part_->plan.saved + 64));
     working_.resize(static_cast<std::size_t>(part_->plan.working + 64));
+    mirrors_.resize(static_cast<std::size_t>(part_->plan.mirrored + 64));
     scratch_ = arena(device_, part_->view().scratch_bytes(part_->view(), device_), "scratch", "");
   }
 
@@ -133,6 +134,7 @@ private:
         reinterpret_cast<std::byte*>(gradients_.data());
     f.base[static_cast<unsigned>(space::saved)] = aligned_start(saved_);
     f.base[static_cast<unsigned>(space::working)] = aligned_start(working_);
+    f.base[static_cast<unsigned>(space::mirror)] = aligned_start(mirrors_);
     f.base[static_cast<unsigned>(space::stream_out)] = reinterpret_cast<std::byte*>(y_.data());
     input_addresses& in = inputs_.emplace(part_->g);
     in.set(feed::d_output, dy_.data());
@@ -151,11 +153,11 @@ private:
 
   cpu device_{product_type::automatic, 1};
   arena scratch_;
-  std::unique_ptr<interpreted_part> part_;
+  std::unique_ptr<interpreted_part<cpu>> part_;
   registry stores_;
   std::vector<node_slot> slots_;
   std::vector<double> weights_, gradients_, y_, dy_;
-  std::vector<std::byte> saved_, working_;
+  std::vector<std::byte> saved_, working_, mirrors_;
   std::vector<std::pair<std::pair<mc::feed, int>, std::vector<std::int32_t>>> integers_;
   std::optional<input_addresses> inputs_;
   run_constants constants_;

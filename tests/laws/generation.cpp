@@ -237,16 +237,19 @@ public:
       const bool block = l >= 0 && l < p.layers;
       const int kind = block ? p.kind_of[static_cast<std::size_t>(l)] : l < 0 ? -1 : p.kinds();
       const part_kind part = block ? part_kind::block : l < 0 ? part_kind::stem : part_kind::logits;
-      const interpreted_part node(
+      const interpreted_part<cpu> node(
           in_regions(fused(p.generation.forward(p.model.at, s, part, kind))), kind + 1, kernels_);
       std::vector<node_slot> slots(static_cast<std::size_t>(node.g.node_count));
       node.view().prepare(node.view(), device_, slots.data());
-      std::vector<double> working(static_cast<std::size_t>(node.plan.working / 8 + 1));
+      std::vector<double> working(static_cast<std::size_t>(node.plan.working / 8 + 1)),
+          saved(static_cast<std::size_t>(node.plan.saved / 8 + 1)),
+          mirrors(static_cast<std::size_t>(node.plan.mirrored / 8 + 1));
       frame f;
       const auto base = [&f](space at, void* where) {
         f.base[static_cast<unsigned>(at)] = static_cast<std::byte*>(where);
       };
       base(space::weights, m_.weights.weights()), base(space::working, working.data());
+      base(space::saved, saved.data()), base(space::mirror, mirrors.data());
       base(space::stream_out, out.data());
       f.stores = p.stores, f.layer = l,
       f.index = block ? seen[static_cast<std::size_t>(kind)]++ : 0;
@@ -272,7 +275,7 @@ public:
 private:
   const trained<Model>& m_;
   cpu& device_;
-  kernel_table kernels_ = kernel_table::all();
+  kernel_table<cpu> kernels_ = kernel_table<cpu>::all();
   run_constants constants_{.dropping = false};
   self ranks_{};
 };
@@ -627,7 +630,7 @@ struct watching : gpt {
 // Padding has positions too, which parts may take for numbers of a table's rows.
 BOOST_AUTO_TEST_CASE(every_position_is_below_the_room) {
   const watching m{learned_positions()};
-  kernel_table kernels = kernel_table::all();
+  kernel_table<cpu> kernels = kernel_table<cpu>::all();
   kernels.add<&watched, float, bf16, double>();
   const interpreted_program<watching> program(m, {.batch = {2, 16}}, "watched", kernels);
   stores weights(program.view(), false);

@@ -1,6 +1,6 @@
-// Training, evaluation and generation on devices whose memory the host cannot see: what run/ does
-// between launches it does by the device's functions, so a device with memory of its own can take
-// the place of the CPU. Of the kernels those that still look at the memory on the host are listed.
+// Training, evaluation and generation on devices whose memory the host cannot see, and on such that
+// do what they are asked for later: what run/ does between launches it does by the device's
+// functions, and no kernel looks, so a device with memory of its own can take the place of the CPU.
 #define BOOST_TEST_MODULE guarded_device
 #include <boost/test/unit_test.hpp>
 
@@ -18,6 +18,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstdint>
+#include <mutex>
 #include <set>
 #include <stdexcept>
 #include <string>
@@ -30,6 +31,7 @@
 #include <unistd.h>
 
 using namespace mc;
+using mc_test::device_counts;
 using mc_test::guarded_communicator;
 using mc_test::guarded_device;
 
@@ -115,38 +117,52 @@ std::vector<double> told(const program_view& p, device& on, communicator& c) {
   return all;
 }
 
-/// The largest number of trips of a region; every rank tells what it tells on the CPU.
-template <class Model> std::int32_t check(const Model& m, const setup& s, int dp = 1) {
-  const interpreted_program<Model> plain(m, s, "plain");
-  const interpreted_program<Model, guarded_device> guarded(m, s, "guarded");
+/// Ops whose kernels a test has launched.
+std::set<std::string> launched;
+std::mutex launched_mutex;
+
+/// Every rank tells what it tells on the CPU, on a device that is closed and on one that defers,
+/// too. Returns the largest number of trips of a region.
+template <class Program, class Guarded>
+std::int32_t check(const Program& plain, const Guarded& guarded, const setup& s, int dp) {
   const mesh ranks = mesh_of(s.ranks, dp);
   const int count = ranks_of(ranks), threads = count == 1 ? 2 : 1;
   std::vector<std::vector<double>> want(static_cast<unsigned>(count)), got = want;
-  std::vector<std::int32_t> trips(want.size());
-  std::vector<std::int64_t> launches(want.size());
-  const auto on_open = [&](communicator& c) {
+  std::int32_t trips = 0;
+  const auto on_ranks = [&](auto run) {
+    if (count == 1) run(self::of_process());
+    else thread_ranks(ranks, std::chrono::seconds(60)).run(run);
+  };
+  on_ranks([&](communicator& c) {
     cpu open(product_type::widened, threads, product_rows::apart);
-    want[static_cast<unsigned>(c.rank())] = told(plain.view(), open, c);
-  };
-  const auto on_closed = [&](communicator& c) {
-    guarded_device closed(product_type::widened, threads, product_rows::apart);
-    guarded_communicator others(c, closed);
-    const auto r = static_cast<unsigned>(c.rank());
-    got[r] = told(guarded.view(), closed, others);
-    trips[r] = closed.most_trips(), launches[r] = closed.launches();
-  };
-  if (count == 1) {
-    on_open(self::of_process()), on_closed(self::of_process());
-  } else {
-    thread_ranks(ranks, std::chrono::seconds(60)).run(on_open);
-    thread_ranks(ranks, std::chrono::seconds(60)).run(on_closed);
+    want[static_cast<unsigned>(c.rank())] = told(plain, open, c);
+  });
+  for (const bool deferring : {false, true}) {
+    std::vector<device_counts> counts(want.size());
+    on_ranks([&](communicator& c) {
+      guarded_device closed(product_type::widened, threads, product_rows::apart);
+      if (deferring) closed.defer();
+      guarded_communicator others(c, closed);
+      const auto r = static_cast<unsigned>(c.rank());
+      got[r] = told(guarded, closed, others);
+      counts[r] = closed.counts();
+      const std::lock_guard lock(launched_mutex);
+      for (const auto& [op, n] : counts[r].launched) launched.insert(op);
+      trips = std::max(trips, closed.most_trips());
+    });
+    for (std::size_t r = 0; r < got.size(); ++r) {
+      BOOST_TEST(got[r].size() > 100u);
+      BOOST_TEST(counts[r].bodies > (count == 1 ? 500 : 300));
+      BOOST_TEST((got[r] == want[r]),
+                 "rank " << r << " of " << count << (deferring ? ", deferring" : ""));
+    }
   }
-  for (std::size_t r = 0; r < got.size(); ++r) {
-    BOOST_TEST(got[r].size() > 100u);
-    BOOST_TEST(launches[r] > (count == 1 ? 1000 : 500));
-    BOOST_TEST((got[r] == want[r]), "rank " << r << " of " << count);
-  }
-  return trips[0];
+  return trips;
+}
+template <class Model> std::int32_t check(const Model& m, const setup& s, int dp = 1) {
+  const interpreted_program<Model> plain(m, s, "plain");
+  const interpreted_program<Model, guarded_device> guarded(m, s, "guarded");
+  return check(plain.view(), guarded.view(), s, dp);
 }
 
 /// True if a process that looks at an address is stopped by it.
@@ -161,30 +177,6 @@ bool crashes(const std::byte* at) {
   return WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV;
 }
 
-/// Ops whose kernels look at the device's memory on the host, which no kernel of a GPU can. An op
-/// outside the list that looks fails the test, and so does one inside it that no longer does: the
-/// list only shrinks.
-const std::set<std::string> looking{"adamw",
-                                    "add_total",
-                                    "balance_step",
-                                    "clip_factor",
-                                    "combine",
-                                    "cross_entropy",
-                                    "cross_entropy_grad",
-                                    "dispatch",
-                                    "dropout",
-                                    "embedding_grad",
-                                    "expert_load",
-                                    "expert_rows",
-                                    "grouped_input_grad",
-                                    "grouped_linear",
-                                    "grouped_weight_grad",
-                                    "router_loss",
-                                    "router_loss_grad",
-                                    "router_statistics",
-                                    "select",
-                                    "sum_of_squares",
-                                    "vocabulary_loss"};
 /// An op that is in no family's graph: it adds a gradient to a main grad where the op that made the
 /// gradient does not add by itself.
 const std::set<std::string> in_no_run{"accumulate"};
@@ -205,7 +197,7 @@ std::set<std::string> without(const std::set<std::string>& a, const std::set<std
 } // namespace
 
 BOOST_AUTO_TEST_CASE(a_run_is_the_same_where_the_host_sees_nothing) {
-  const mc_test::looks seen;
+  const mc_test::looks_are_told here;
   for (const dtype t : {dtype::f32, dtype::bf16}) {
     BOOST_TEST(check(dense(), {.batch = {2, sequence}, .type = t}) == 0);
     BOOST_TEST(check(mixture(), {.batch = {2, sequence, false, 9}, .type = t}) > 2);
@@ -237,12 +229,8 @@ BOOST_AUTO_TEST_CASE(a_run_is_the_same_where_the_host_sees_nothing) {
          .batch = {2, sequence}},
         2);
   std::set<std::string> ops;
-  kernel_table::all().each([&](const op_info* op, dtype) { ops.insert(op->name); });
-  BOOST_TEST(text_of(without(ops, seen.launched())) == text_of(in_no_run));
-  const std::string more = text_of(without(seen.looked(), looking)),
-                    fewer = text_of(without(looking, seen.looked()));
-  BOOST_TEST(more == "", "kernels look at the device's memory on the host: " << more);
-  BOOST_TEST(fewer == "", "kernels no longer look; take them out of the list: " << fewer);
+  kernel_table<cpu>::all().each([&](const op_info* op, dtype) { ops.insert(op->name); });
+  BOOST_TEST(text_of(without(ops, launched)) == text_of(in_no_run));
 }
 
 namespace {
@@ -257,8 +245,9 @@ template <class Model> void check_states(const Model& m, dtype t) {
   const interpreted_program<Model> plain(m, s, "same");
   const interpreted_program<Model, guarded_device> guarded(m, s, "same");
   guarded_device closed(product_type::widened, 2);
-  session trained(guarded.view(), closed, purpose::training),
-      resumed(guarded.view(), closed, purpose::training);
+  guarded_communicator alone(self::of_process(), closed);
+  session trained(guarded.view(), closed, purpose::training, alone),
+      resumed(guarded.view(), closed, purpose::training, alone);
   trained.weights().initialise(5), resumed.weights().initialise(6);
   trained.numbers().learning_rate = 1e-2;
   const std::vector<std::int32_t> tokens(2 * sequence, 3);
@@ -295,7 +284,7 @@ template <class Model> void check_states(const Model& m, dtype t) {
 } // namespace
 
 BOOST_AUTO_TEST_CASE(states_are_saved_and_loaded_where_the_host_sees_nothing) {
-  const mc_test::looks seen;
+  const mc_test::looks_are_told here;
   gpt m = dense();
   m.dropout = 0;
   for (const dtype t : {dtype::f32, dtype::bf16}) {
@@ -322,11 +311,12 @@ BOOST_AUTO_TEST_CASE(a_program_runs_on_the_device_it_is_made_for) {
 
 // What the host may not read within a step: how often a region runs, the norm, the token count.
 BOOST_AUTO_TEST_CASE(a_look_at_the_memory_of_a_device_is_the_end) {
-  const mc_test::looks seen;
+  const mc_test::looks_are_told here;
   const interpreted_program<qwen3_moe, guarded_device> program(
       mixture(), {.batch = {2, sequence, false, 9}}, "guarded");
   guarded_device closed(product_type::widened, 1);
-  session s(program.view(), closed, purpose::training);
+  guarded_communicator alone(self::of_process(), closed);
+  session s(program.view(), closed, purpose::training, alone);
   s.weights().initialise(3);
   const std::vector<std::int32_t> tokens(2 * sequence, 3);
   const batch_view batch{tokens.data(), tokens.data()};
@@ -349,11 +339,112 @@ BOOST_AUTO_TEST_CASE(a_look_at_the_memory_of_a_device_is_the_end) {
     void node(const graph& g, int i, std::int64_t /*nanoseconds*/) override {
       if (looked || g.region_count == 0 || g.at_node(i).region < 0) return;
       looked = true;
-      BOOST_TEST(on.last_read() != sums); // the number of rounds
+      BOOST_TEST(on.last_read() != sums); // the counts of experts, for their mirror
       BOOST_TEST(crashes(on.last_read()));
     }
   } watch(closed, looked, sums);
   s.profile(&watch);
   s.step(batch);
   BOOST_TEST(looked);
+}
+
+namespace {
+
+constexpr setup in_rounds(recompute again = recompute::none) {
+  return {.batch = {2, sequence, false, 9}, .type = dtype::f32, .again = again};
+}
+/// A session that has trained a step of two micro-batches on a device.
+template <class Model> void train_one(const Model& m, const setup& s, guarded_device& on) {
+  const interpreted_program<Model, guarded_device> program(m, s, "guarded");
+  guarded_communicator alone(self::of_process(), on);
+  session run(program.view(), on, purpose::training, alone);
+  run.weights().initialise(3);
+  run.numbers().learning_rate = 1e-2;
+  std::vector<std::int32_t> tokens;
+  for (int i = 0; i < 4 * sequence; ++i) tokens.push_back((i * 7 + i / 5) % vocabulary);
+  const std::vector<batch_view> batches{
+      {tokens.data(), tokens.data()}, {tokens.data() + 2 * sequence, tokens.data() + 2 * sequence}};
+  run.step(batches);
+  generator g(run.program(), on, run.weights(), {.sequences = 1, .tokens = sequence, .prompt = 3},
+              alone);
+  const std::vector<std::int32_t> prompt{1, 2, 3};
+  const std::vector<std::span<const std::int32_t>> more{prompt};
+  g.append(more);
+}
+/// Whether the kernel of this op, were it to look, would end the process, by this sentence.
+template <class Model> bool look_is_the_end(const Model& m, const setup& s, const std::string& op) {
+  int pipe[2];
+  if (::pipe(pipe) != 0) return false;
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::signal(SIGSEGV, SIG_DFL);
+    ::dup2(pipe[1], STDERR_FILENO);
+    const mc_test::looks_are_told here;
+    guarded_device closed(product_type::widened, 1);
+    closed.look_in(op);
+    train_one(m, s, closed);
+    ::_exit(0);
+  }
+  ::close(pipe[1]);
+  std::string said;
+  char block[256];
+  for (ssize_t n; (n = ::read(pipe[0], block, sizeof block)) > 0;)
+    said.append(block, static_cast<std::size_t>(n));
+  ::close(pipe[0]);
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  return WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV &&
+         said.find("the kernel of " + op + " looks at") != std::string::npos;
+}
+
+} // namespace
+
+// Two ops of each kind.
+BOOST_AUTO_TEST_CASE(a_kernel_that_looks_ends_the_run) {
+  for (const char* const op :
+       {"gelu", "dropout", "layer_norm", "layer_norm_gain_grad", "vocabulary_loss", "add_total",
+        "adamw", "clip_factor", "embedding", "embedding_grad", "cached_attention", "select"})
+    BOOST_TEST(look_is_the_end(dense(), {.batch = {2, sequence}}, op), op);
+  for (const char* const op : {"route", "router_statistics", "expert_rows", "dispatch",
+                               "grouped_linear", "combine", "balance_step"})
+    BOOST_TEST(look_is_the_end(mixture(), in_rounds(), op), op);
+  BOOST_TEST(!look_is_the_end(mixture(), in_rounds(), "gelu")); // it is not in this model
+}
+
+// One mirror for each layer with experts and micro-batch, for which the forward pass waits once;
+// the backward pass and recomputation neither copy nor wait.
+BOOST_AUTO_TEST_CASE(the_counts_of_experts_reach_the_host_once) {
+  constexpr std::int64_t layers = 2, micros = 2, prefill = 1;
+  for (const recompute again : {recompute::none, recompute::selective, recompute::full})
+    for (const bool deferring : {false, true}) {
+      guarded_device closed(product_type::widened, 1);
+      if (deferring) closed.defer();
+      train_one(mixture(), in_rounds(again), closed);
+      BOOST_TEST(closed.most_trips() > 1);
+      BOOST_TEST(closed.counts().mirrors == layers * (micros + prefill));
+      BOOST_TEST(closed.counts().waits == layers * (micros + prefill));
+    }
+}
+
+BOOST_AUTO_TEST_CASE(a_mirror_that_does_not_add_up_ends_the_run) {
+  guarded_device closed(product_type::widened, 1);
+  closed.break_mirrors();
+  BOOST_CHECK_EXCEPTION(train_one(mixture(), in_rounds(), closed), error, [](const error& e) {
+    return std::string(e.what()).find("the counts of experts of layer 0 add up to 65 rows") !=
+           std::string::npos;
+  });
+}
+
+// What a device is asked for is asked of it alone.
+BOOST_AUTO_TEST_CASE(two_devices_see_nothing_of_each_other) {
+  guarded_device first(product_type::widened, 1), second(product_type::widened, 1);
+  train_one(dense(), {.batch = {2, sequence}}, first);
+  const device_counts before = first.counts();
+  BOOST_TEST(second.counts().bodies == 0);
+  train_one(mixture(), in_rounds(), second);
+  BOOST_TEST(first.counts().bodies == before.bodies);
+  BOOST_TEST(first.counts().products == before.products);
+  BOOST_TEST((first.counts().launched == before.launched));
+  BOOST_TEST(second.counts().bodies > 100);
+  BOOST_TEST(second.counts().products > 10);
 }

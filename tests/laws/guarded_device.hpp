@@ -1,8 +1,14 @@
-// A CPU whose memory opens, as if it lay on a GPU, only where a device computes and copies: within
-// the regions of a kernel, a product and the device's own functions. What an exchange moves is open
-// from its start until it has been waited for. Elsewhere the pages are closed, and a look at them is
-// SIGSEGV; the looks of kernels are noted by op. What is not seen: a region that reads memory of the
-// host, and a look at the pages of an exchange while it is in flight.
+// A CPU whose memory opens, as if it lay on a GPU, only where a device computes and copies: in the
+// bodies that a kernel starts, in its slots, a product and the device's own functions. What an
+// exchange moves is open from its start until it has been waited for. Elsewhere the pages are
+// closed: a look at them is SIGSEGV, and the op is named whose kernel it was.
+//
+// A device that defers keeps bodies, products, fills, writes and mirrors in a queue, and does them
+// in order when somebody reads, waits for a mirror, runs slots or exchanges. The stack on which a
+// kernel was called is overwritten before.
+//
+// What is not seen: a body that reads memory of the host which is still there, and a look at the
+// pages of an exchange while it is in flight.
 #pragma once
 
 #include <megacpp/comm/communicator.hpp>
@@ -14,6 +20,8 @@
 #include <atomic>
 #include <csignal>
 #include <cstdlib>
+#include <cstring>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -24,49 +32,49 @@
 #include <vector>
 
 #include <sys/mman.h>
+#include <unistd.h>
 
 namespace mc_test {
 
-/// While one lives, the ops of the kernels that guarded devices launch are noted, and those whose
-/// kernels look at a device's memory on the host. One at a time.
-class looks {
+/// While one lives, a look at the memory of a guarded device tells whose it was before the process
+/// ends. One at a time.
+class looks_are_told {
 public:
-  looks() {
+  looks_are_told() {
     struct sigaction action = {};
     action.sa_sigaction = &on_fault;
     action.sa_flags = SA_SIGINFO | SA_NODEFER;
-    ::sigaction(SIGSEGV, &action, &before_);
-    one_ = this;
+    ::sigaction(SIGSEGV, &action, &before());
   }
-  looks(const looks&) = delete;
-  looks& operator=(const looks&) = delete;
-  ~looks() {
-    one_ = nullptr;
-    ::sigaction(SIGSEGV, &before_, nullptr);
-  }
-
-  const std::set<std::string>& launched() const { return launched_; }
-  const std::set<std::string>& looked() const { return looked_; }
+  looks_are_told(const looks_are_told&) = delete;
+  looks_are_told& operator=(const looks_are_told&) = delete;
+  ~looks_are_told() { ::sigaction(SIGSEGV, &before(), nullptr); }
 
 private:
-  friend class guarded_device;
-  static void on_fault(int, siginfo_t* fault, void*);
-  static void note(const char* op, bool looked) {
-    if (one_ == nullptr) return;
-    const std::scoped_lock lock(one_->mutex_);
-    one_->launched_.insert(op);
-    if (looked) one_->looked_.insert(op);
+  static struct sigaction& before() {
+    static struct sigaction one = {};
+    return one;
   }
+  static void on_fault(int, siginfo_t*, void*);
+};
 
-  inline static looks* one_ = nullptr;
-  struct sigaction before_ = {};
-  std::mutex mutex_;
-  std::set<std::string> launched_, looked_;
+/// What a guarded device has done.
+struct device_counts {
+  std::map<std::string, std::int64_t> launched; ///< by op
+  std::int64_t bodies = 0, products = 0, mirrors = 0, waits = 0;
 };
 
 class guarded_device final : public mc::cpu {
 public:
   using mc::cpu::cpu;
+  /// To be said before anything is done.
+  void defer() { deferring_ = true; }
+  /// From now on the kernel of this op looks at the first byte of the memory.
+  void look_in(std::string op) { looks_in_ = std::move(op); }
+  /// From now on mirrors are not what the device has.
+  void break_mirrors() { breaks_mirrors_ = true; }
+  const device_counts& counts() const { return counts_; }
+
   ~guarded_device() override { ::munmap(held_, room); }
 
   /// What is reserved lies together, so that one call opens and closes it; none of it twice.
@@ -80,17 +88,28 @@ public:
   }
   void release(std::byte* /*p*/, std::int64_t /*bytes*/) override {}
   void fill(std::byte* to, std::uint8_t byte, std::int64_t bytes) override {
-    const opening o(*this);
-    mc::cpu::fill(to, byte, bytes);
+    later([this, to, byte, bytes] { mc::cpu::fill(to, byte, bytes); });
   }
   void write(std::byte* to, const void* from_host, std::int64_t bytes) override {
-    const opening o(*this);
-    mc::cpu::write(to, from_host, bytes);
+    const auto* const from = static_cast<const std::byte*>(from_host);
+    later([this, to, kept = std::vector<std::byte>(from, from + bytes)] {
+      mc::cpu::write(to, kept.data(), std::ssize(kept));
+    });
   }
   void read(void* to_host, const std::byte* from, std::int64_t bytes) const override {
+    settle();
     const opening o(*this);
     mc::cpu::read(to_host, from, bytes);
     last_read_ = from;
+  }
+  void mirror(std::byte* to, const std::byte* from, std::int64_t bytes) override {
+    ++counts_.mirrors;
+    unseen_.insert(to);
+    last_read_ = from;
+    later([this, to, from, bytes] {
+      mc::cpu::read(to, from, bytes);
+      if (breaks_mirrors_) ++reinterpret_cast<std::int32_t*>(to)[0];
+    });
   }
   /// A copy, as of memory that the host cannot see at all.
   std::byte* open(std::byte* p, std::int64_t bytes) override {
@@ -104,25 +123,42 @@ public:
   }
   mc::product_source& products() override { return products_; }
 
-  /// A kernel that looks finds the memory open to its end, and is noted.
   template <class F> void launch(const mc::node& n, F f) const {
-    const launching here(*this, *n.op);
-    f();
+    {
+      const launching here(*this, *n.op);
+      if (n.op->name == looks_in_) look();
+      f();
+    }
+    if (deferring_) overwrite_stack();
+  }
+  template <class Body> void for_rows(std::int64_t rows, Body body) const {
+    ++counts_.bodies;
+    later([this, rows, body] { mc::cpu::for_rows(rows, body); });
+  }
+  void run_slots(int slots, function f) const override {
+    settle();
+    const opening o(*this);
+    mc::cpu::run_slots(slots, f);
   }
   template <class F> void repeat(const std::int32_t* trips, F body) const {
-    std::int32_t n = 0;
-    read(&n, reinterpret_cast<const std::byte*>(trips), sizeof n);
-    most_trips_ = std::max(most_trips_, n);
-    for (int trip = 0; trip < n; ++trip) body(trip, n > 1);
+    const auto* const at = reinterpret_cast<const std::byte*>(trips);
+    for (auto i = unseen_.begin(); i != unseen_.end(); ++i) { // the mirror that has the number
+      if (at < *i || at >= *i + room_of_mirror) continue;
+      settle();
+      ++counts_.waits;
+      unseen_.erase(i);
+      break;
+    }
+    most_trips_ = std::max(most_trips_, *trips);
+    mc::cpu::repeat(trips, body);
   }
 
-  std::int64_t launches() const { return launches_; }
   std::int32_t most_trips() const { return most_trips_; }
   /// What read() was asked for last: an address that the host must not follow.
   const std::byte* last_read() const { return last_read_; }
 
 private:
-  friend class looks;
+  friend class looks_are_told;
   friend class guarded_communicator;
 
   /// All memory is open while there is one; several threads may copy at once.
@@ -139,29 +175,44 @@ private:
     if (opened_ == std::max(more, 0)) protect(); // the first, or the last
   }
 
+  /// Does what f does with the memory open: now, or when it is settled.
+  template <class F> void later(F f) const {
+    if (deferring_) {
+      const std::scoped_lock lock(queue_mutex_);
+      queue_.emplace_back(std::move(f));
+    } else {
+      const opening o(*this);
+      f();
+    }
+  }
+  void settle() const {
+    std::vector<std::function<void()>> all;
+    {
+      const std::scoped_lock lock(queue_mutex_);
+      all.swap(queue_);
+    }
+    if (all.empty()) return;
+    const opening o(*this);
+    for (const auto& f : all) f();
+  }
+  [[gnu::noinline]] static void overwrite_stack() {
+    volatile std::byte there[1 << 15];
+    for (volatile std::byte& b : there) b = std::byte{0x5a};
+  }
+  [[gnu::noinline]] void look() const { looked_ = *static_cast<volatile std::byte*>(held_); }
+
   /// The launch of this thread.
   struct launching {
-    const guarded_device& on;
-    const mc::op_info& op;
-    launching(const guarded_device& d, const mc::op_info& o) : on(d), op(o) {
-      if (launched_on_ != nullptr) throw std::logic_error("a launch within a launch");
+    launching(const guarded_device& on, const mc::op_info& op) {
+      if (launched_ != nullptr) throw std::logic_error("a launch within a launch");
       if (const std::scoped_lock lock(on.mutex_); on.opened_ > 0)
         throw std::logic_error("a launch while the memory is open");
-      ++on.launches_;
-      launched_on_ = &on;
-      mc::workers::mine().watch([](bool begins) { launched_on_->count_opening(begins ? 1 : -1); });
+      ++on.counts_.launched[op.name];
+      launched_ = &op;
     }
     launching(const launching&) = delete;
     launching& operator=(const launching&) = delete;
-    ~launching() {
-      mc::workers::mine().watch(nullptr);
-      launched_on_ = nullptr;
-      const bool looked = on.looked_.exchange(false);
-      looks::note(op.name, looked);
-      if (!looked) return;
-      const std::scoped_lock lock(on.mutex_);
-      on.protect();
-    }
+    ~launching() { launched_ = nullptr; }
   };
 
   /// Pages of an exchange in flight.
@@ -201,7 +252,7 @@ private:
   void protect() const {
     constexpr int open = PROT_READ | PROT_WRITE;
     std::byte* const end = held_ + size_;
-    if (opened_ > 0 || looked_) return set(held_, end, open);
+    if (opened_ > 0) return set(held_, end, open);
     std::sort(moving_.begin(), moving_.end(),
               [](const pages& a, const pages& b) { return a.first < b.first; });
     std::byte* closed = held_; // from here on
@@ -217,8 +268,8 @@ private:
       std::abort();
   }
 
-  /// A product opens the memory while it computes. Rows that it reads there are a look of the kernel
-  /// that asks for it: a library of a GPU takes them from the host.
+  /// A product opens the memory while it computes. The rows of parts are of the host, as a library
+  /// of a GPU wants them.
   class opened_product final : public mc::prepared_product {
   public:
     opened_product(const guarded_device& on, const mc::prepared_product& of) : on_(on), of_(of) {
@@ -226,14 +277,15 @@ private:
     }
     void execute(const void* a, const void* b, const void* bias, void* out,
                  std::int64_t rows) const override {
-      const opening o(on_);
-      of_.execute(a, b, bias, out, rows);
+      ++on_.counts_.products;
+      on_.later([this, a, b, bias, out, rows] { of_.execute(a, b, bias, out, rows); });
     }
     void execute_parts(const void* a, const void* b, void* out, const std::int32_t* rows,
                        std::int64_t parts) const override {
-      const opening o(on_);
-      if (on_.holds(rows)) on_.looked_ = true;
-      of_.execute_parts(a, b, out, rows, parts);
+      ++on_.counts_.products;
+      on_.later([this, a, b, out, kept = std::vector<std::int32_t>(rows, rows + parts)] {
+        of_.execute_parts(a, b, out, kept.data(), std::ssize(kept));
+      });
     }
 
   private:
@@ -263,8 +315,9 @@ private:
   };
 
   static constexpr std::int64_t page = 4096, room = std::int64_t{1} << 30;
-  /// The device on which this thread has launched a kernel.
-  inline static thread_local const guarded_device* launched_on_ = nullptr;
+  static constexpr std::int64_t room_of_mirror = 1 << 16; ///< more than any test's has
+  /// The op whose kernel this thread has launched.
+  inline static thread_local const mc::op_info* launched_ = nullptr;
   std::byte* const held_ = static_cast<std::byte*>(
       ::mmap(nullptr, room, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
   std::int64_t size_ = 0;
@@ -272,22 +325,24 @@ private:
   mutable std::mutex mutex_;
   mutable int opened_ = 0;
   mutable std::vector<pages> moving_;
-  mutable std::atomic<bool> looked_ = false; ///< whether the launched kernel has looked
-  mutable std::int64_t launches_ = 0;
+  bool deferring_ = false, breaks_mirrors_ = false;
+  std::string looks_in_;
+  mutable std::byte looked_{};
+  mutable std::mutex queue_mutex_;
+  mutable std::vector<std::function<void()>> queue_;
+  mutable std::set<const std::byte*> unseen_; ///< mirrors that nobody has waited for
+  mutable device_counts counts_;
   mutable std::int32_t most_trips_ = 0;
   mutable std::atomic<const std::byte*> last_read_ = nullptr;
 };
 
-/// Opens the memory of the device on which the faulting thread has launched a kernel. Any other
-/// fault is for the handler of before.
-inline void looks::on_fault(int, siginfo_t* fault, void*) {
-  const guarded_device* const on = guarded_device::launched_on_;
-  if (on == nullptr || !on->holds(fault->si_addr)) {
-    ::sigaction(SIGSEGV, &one_->before_, nullptr);
-    return;
-  }
-  on->looked_ = true;
-  guarded_device::set(on->held_, on->held_ + on->size_, PROT_READ | PROT_WRITE);
+inline void looks_are_told::on_fault(int, siginfo_t*, void*) {
+  ::sigaction(SIGSEGV, &before(), nullptr); // the instruction faults again
+  const mc::op_info* const op = guarded_device::launched_;
+  const char* const words[] = {"the kernel of ", op != nullptr ? op->name : "nothing",
+                               " looks at the memory of a device on the host\n"};
+  for (const char* const w : words)
+    if (::write(STDERR_FILENO, w, std::strlen(w)) < 0) return;
 }
 
 /// One rank whose device is guarded.
@@ -308,6 +363,7 @@ private:
   };
   mc::ticket begin(const mc::exchange& x, const mc::group& over) override {
     const std::int64_t size = size_of(x.type);
+    on_.settle();
     in_flight_.push_back({{},
                           on_.pages_of(x.in, x.elements_in(over.size()) * size),
                           on_.pages_of(x.out, x.elements_out(over.size()) * size)});

@@ -42,14 +42,14 @@ setup numbers_of(const layout& l) { return {.ranks = l, .batch = batch, .type = 
 
 /// A program whose graphs and plans may be changed.
 struct program_copy {
-  std::vector<std::unique_ptr<interpreted_part>> parts; ///< by number (plan/memory.hpp)
+  std::vector<std::unique_ptr<interpreted_part<cpu>>> parts; ///< by number (plan/memory.hpp)
   program_view view;
 
   explicit program_copy(const program_view& p) : view(p) {
     for (part_view& part : view.parts) {
-      parts.push_back(
-          std::make_unique<interpreted_part>(*static_cast<const interpreted_part*>(part.self)));
-      part = parts.back()->view<cpu>();
+      parts.push_back(std::make_unique<interpreted_part<cpu>>(
+          *static_cast<const interpreted_part<cpu>*>(part.self)));
+      part = parts.back()->view();
     }
   }
   /// f(node) for the nodes of an op.

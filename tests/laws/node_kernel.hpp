@@ -112,12 +112,13 @@ public:
       if (v >= 0) held_.at(v).fill(n.op->accumulates ? 0 : 0xff);
     for (unsigned k = 0; k < max_inputs; ++k)
       if (n.in[k] >= 0) held_.at(n.in[k]).set(operand(k), g.at(n.in[k]).type);
-    const kernel_table::functions f = kernels_.find(n.op, type_of_node(g, n));
+    const kernel_table<cpu>::functions f = kernels_.find(n.op, type_of_node(g, n));
     node_slot slot;
     frame_.constants = &constants, frame_.ranks = ranks, frame_.coordinate = rank,
     frame_.layer = layer;
-    dynamic_call c({&device_, &frame_, &slot}, g, *plan_, 0, n);
+    dynamic_call<cpu> c({&device_, &frame_, &slot}, g, *plan_, 0, n);
     if (f.prepare != nullptr) f.prepare(c);
+    mirror_seen(g, n);
     const bytes scratch(f.scratch_bytes != nullptr ? f.scratch_bytes(c) : 0);
     frame_.scratch = scratch.data();
     f.run(c);
@@ -141,6 +142,18 @@ public:
   }
 
 private:
+  /// What the host has of an operand that its kernel sees.
+  void mirror_seen(const graph& g, const node& n) {
+    plan_->mirror_count = 0;
+    if (n.op->seen < 0) return;
+    const value_id v = n.in[static_cast<unsigned>(n.op->seen)];
+    const std::int64_t size = local_bytes(g.ranks, g.at(v)), at = aligned_bytes(size),
+                       room = n.op->host_room != nullptr ? n.op->host_room(g, n) : 0;
+    plan_->mirrors[plan_->mirror_count++] = {v, 0, at, room};
+    mirror_ = std::make_unique<bytes>(at + room);
+    std::memcpy(mirror_->data(), held_.at(v).data(), static_cast<std::size_t>(size));
+    frame_.set(space::mirror, mirror_->data());
+  }
   /// Of the largest element.
   static double tolerance(const graph& g, const node& n) {
     dtype coarsest = dtype::f64;
@@ -152,8 +165,9 @@ private:
   }
 
   cpu device_;
-  kernel_table kernels_ = kernel_table::all();
+  kernel_table<cpu> kernels_ = kernel_table<cpu>::all();
   std::map<value_id, bytes> held_;
+  std::unique_ptr<bytes> mirror_;
   std::unique_ptr<memory_plan> plan_ = std::make_unique<memory_plan>();
   frame frame_;
   std::vector<std::byte*> inputs_;

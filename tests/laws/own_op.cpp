@@ -20,10 +20,12 @@ using namespace mc;
 
 namespace {
 
+const cores host;
+
 // [kernels]
 /// The library's kernels and those of own_op.hpp.
-kernel_table own_kernels() {
-  kernel_table t = kernel_table::all();
+kernel_table<cpu> own_kernels() {
+  kernel_table<cpu> t = kernel_table<cpu>::all();
   t.add<&own::op::squared_relu, float, bf16, double>();
   t.add<&own::op::squared_relu_grad, float, bf16, double>();
   t.add<&own::op::squared_relu_grad_add, float, bf16, double>();
@@ -107,8 +109,8 @@ template <class T> void compare_with_reference(std::int64_t n, double tolerance)
   std::vector<T> x, dy, y(static_cast<std::size_t>(n)), dx(y.size());
   for (std::int64_t i = 0; i < n; ++i)
     x.push_back(convert<T>(normal(random))), dy.push_back(convert<T>(normal(random)));
-  for_blocks(n, own::squared_relu_block<T>{n, x.data(), nullptr, nullptr, y.data()});
-  for_blocks(n, own::squared_relu_block<T>{n, x.data(), dy.data(), nullptr, dx.data()});
+  for_blocks(host, n, own::squared_relu_block<T>{n, x.data(), nullptr, nullptr, y.data()});
+  for_blocks(host, n, own::squared_relu_block<T>{n, x.data(), dy.data(), nullptr, dx.data()});
   for (std::size_t i = 0; i < x.size(); ++i) {
     const double h = std::max(0.0, convert<double>(x[i])), g = convert<double>(dy[i]);
     BOOST_TEST(std::abs(convert<double>(y[i]) - h * h) <= tolerance * h * h);
@@ -116,7 +118,7 @@ template <class T> void compare_with_reference(std::int64_t n, double tolerance)
   }
   // The fused form rounds where the gradient and the sum would, and may take over d's memory.
   std::vector<T> d = y;
-  for_blocks(n, own::squared_relu_block<T>{n, x.data(), dy.data(), d.data(), d.data()});
+  for_blocks(host, n, own::squared_relu_block<T>{n, x.data(), dy.data(), d.data(), d.data()});
   for (std::size_t i = 0; i < x.size(); ++i)
     BOOST_TEST(convert<double>(d[i]) ==
                convert<double>(
@@ -133,7 +135,7 @@ BOOST_AUTO_TEST_CASE(against_plain_loops) {
   }
   const float x[]{std::numeric_limits<float>::quiet_NaN(), -1.0f};
   float y[2];
-  for_blocks(2, own::squared_relu_block<float>{2, x, nullptr, nullptr, y});
+  for_blocks(host, 2, own::squared_relu_block<float>{2, x, nullptr, nullptr, y});
   BOOST_TEST(std::isnan(y[0]));
   BOOST_TEST(y[1] == 0.0f);
 }
@@ -222,7 +224,7 @@ template <class Op> struct squaring : gpt {
   }
 };
 template <class Op> laws::verdict of_square() {
-  kernel_table kernels = kernel_table::all();
+  kernel_table<cpu> kernels = kernel_table<cpu>::all();
   kernels.add<&Op::square, double>(), kernels.add<&Op::grad, double>();
   return laws::soundness(squaring<Op>{}, {.micro = 2, .sequence = 8}, kernels,
                          {{{.tp = 2}}, {{.tp = 3}}, {{.tp = 2, .pp = 2}, 2}});

@@ -120,19 +120,20 @@ inline void router_loss_grad(node_task& t) { // dL, c -> ds, dz
 
 // --- experts -------------------------------------------------------------------------------------
 
-/// The expert of a row, by counts (E, sequences); -1: an unused row.
-inline int64_t expert_of(node_task& t, int64_t row) {
+/// The expert of a row, by counts (E, sequences), among the `mine` of the rank; -1: an unused row.
+inline int64_t expert_of(node_task& t, int64_t row, int64_t mine) {
   const array& counts = t.in(2);
-  for (int64_t i = 0; i < length(counts); ++i)
-    if ((row -= whole_number(counts[at(i)])) < 0) return i / t.in_block(2).last();
+  const int64_t sequences = t.in_block(2).last(), first = t.w.coordinate(t.rank, axis::ep) * mine;
+  for (int64_t i = first * sequences; i < (first + mine) * sequences; ++i)
+    if ((row -= whole_number(counts[at(i)])) < 0) return i / sequences - first;
   return -1;
 }
 inline void grouped_linear(node_task& t) { // x, w (E, N, K), counts
   const block w = t.in_block(1);
   const int64_t n = w.local[1], k = w.local[2];
-  need(t.in_block(0).last() == k && t.in_block(2).rows() == w.local[0], "grouped_linear");
+  need(t.in_block(0).last() == k && t.in_block(2).rows() % w.local[0] == 0, "grouped_linear");
   for (int64_t row = 0; row < t.in_block(0).rows(); ++row) {
-    const int64_t e = expert_of(t, row);
+    const int64_t e = expert_of(t, row, w.local[0]);
     for (int64_t i = 0; e >= 0 && i < n; ++i)
       for (int64_t j = 0; j < k; ++j)
         t.out(0)[at(row * n + i)] += t.in(0)[at(row * k + j)] * t.in(1)[at((e * n + i) * k + j)];
@@ -142,7 +143,7 @@ inline void grouped_input_grad(node_task& t) { // dy, w (E, N, K), counts
   const block w = t.in_block(1);
   const int64_t n = w.local[1], k = w.local[2];
   for (int64_t row = 0; row < t.in_block(0).rows(); ++row) {
-    const int64_t e = expert_of(t, row);
+    const int64_t e = expert_of(t, row, w.local[0]);
     for (int64_t i = 0; e >= 0 && i < n; ++i)
       for (int64_t j = 0; j < k; ++j)
         t.out(0)[at(row * k + j)] += t.in(0)[at(row * n + i)] * t.in(1)[at((e * n + i) * k + j)];
@@ -151,7 +152,7 @@ inline void grouped_input_grad(node_task& t) { // dy, w (E, N, K), counts
 inline void grouped_weight_grad(node_task& t) { // dy, x, counts
   const int64_t n = t.in_block(0).last(), k = t.in_block(1).last();
   for (int64_t row = 0; row < t.in_block(0).rows(); ++row) {
-    const int64_t e = expert_of(t, row);
+    const int64_t e = expert_of(t, row, t.out_block(0).local[0]);
     for (int64_t i = 0; e >= 0 && i < n; ++i)
       for (int64_t j = 0; j < k; ++j)
         t.out(0)[at((e * n + i) * k + j)] += t.in(0)[at(row * n + i)] * t.in(1)[at(row * k + j)];
@@ -211,10 +212,10 @@ inline void expert_rows(machine& m, const node& n) { // experts, [all] -> row, c
   if (most > 0) over = dropped_choices(m, n.in[0], most);
   std::vector<array> row(at(m.w.ranks()));
   for (int rank = 0; rank < m.w.ranks(); ++rank) row[at(rank)] = m.of(n.in[0])[at(rank)];
-  for (int g = 0; g < groups; ++g)
+  for (int g = 0; g < groups; ++g) {
+    const int64_t sequences = m.g.at(n.out[1]).back().n;
+    array counts(at(experts * sequences), 0.0);
     for (int q = 0; q < ep; ++q) {
-      const int64_t sequences = m.g.at(n.out[1]).back().n;
-      array counts(at(mine * sequences), 0.0);
       int64_t next = 0;
       for (int64_t e = q * mine; e < (q + 1) * mine; ++e) {
         std::map<int, int64_t> sender;
@@ -225,13 +226,15 @@ inline void expert_rows(machine& m, const node& n) { // experts, [all] -> row, c
           const int64_t of_rank = sequences / (ep * etp);
           const int64_t s = number * of_rank + i / (length(row[at(rank)]) / of_rank);
           const bool dropped = over.contains({rank, i});
-          if (!dropped) ++counts[at((e - q * mine) * sequences + s)];
+          if (!dropped) ++counts[at(e * sequences + s)];
           row[at(rank)][at(i)] = dropped ? -1.0 : static_cast<double>(next++);
         });
       }
       need(next <= round, "more rows than a round holds");
-      for (int s = 0; s < etp; ++s) m.give(n.out[1], expert_rank(m.w, g, q, s), counts);
     }
+    for (int q = 0; q < ep; ++q)
+      for (int s = 0; s < etp; ++s) m.give(n.out[1], expert_rank(m.w, g, q, s), counts);
+  }
   for (int rank = 0; rank < m.w.ranks(); ++rank) {
     m.give(n.out[0], rank, row[at(rank)]);
     m.give(n.out[2], rank, {1.0});
@@ -245,7 +248,9 @@ inline parcel parcel_of(const value& sent, int64_t choice, int64_t k) {
   if (sent.back().d == dim::choices) return {choice, 1};
   return {choice / k * sent.back().n, sent.back().n};
 }
+// Of the first round: rows of later ones are not in it.
 inline void dispatch(machine& m, const node& n) { // x, experts, row, counts -> rows
+  const int64_t round = n.attr.as<op::crossing_attributes>().rows;
   const int ep = m.w.of(axis::ep), etp = m.w.of(axis::etp);
   const int64_t mine = m.g.at(n.in[3]).dims[1].n / ep, k = m.g.at(n.in[1]).back().n;
   std::vector<array> rows;
@@ -255,7 +260,7 @@ inline void dispatch(machine& m, const node& n) { // x, experts, row, counts -> 
     for_choices(m, n.in[1], g, [&](int rank, int64_t i, int64_t e) {
       const int64_t to = whole_number(m.of(n.in[2])[at(rank)][at(i)]);
       const parcel p = parcel_of(m.g.at(n.in[0]), i, k);
-      for (int s = 0; to >= 0 && s < etp; ++s)
+      for (int s = 0; to >= 0 && to < round && s < etp; ++s)
         for (int64_t j = 0; j < p.count; ++j)
           rows[at(expert_rank(m.w, g, static_cast<int>(e / mine), s))][at(to * p.count + j)] =
               m.of(n.in[0])[at(rank)][at(p.first + j)];
@@ -263,6 +268,7 @@ inline void dispatch(machine& m, const node& n) { // x, experts, row, counts -> 
   for (int rank = 0; rank < m.w.ranks(); ++rank) m.give(n.out[0], rank, rows[at(rank)]);
 }
 inline void combine(machine& m, const node& n) { // rows, experts, row, counts -> y
+  const int64_t round = n.attr.as<op::crossing_attributes>().rows;
   const int ep = m.w.of(axis::ep), etp = m.w.of(axis::etp);
   const int64_t mine = m.g.at(n.in[3]).dims[1].n / ep, k = m.g.at(n.in[1]).back().n;
   std::vector<array> y;
@@ -272,7 +278,7 @@ inline void combine(machine& m, const node& n) { // rows, experts, row, counts -
     for_choices(m, n.in[1], g, [&](int rank, int64_t i, int64_t e) {
       const int64_t from = whole_number(m.of(n.in[2])[at(rank)][at(i)]);
       const parcel p = parcel_of(m.g.at(n.out[0]), i, k);
-      for (int s = 0; from >= 0 && s < etp; ++s)
+      for (int s = 0; from >= 0 && from < round && s < etp; ++s)
         for (int64_t j = 0; j < p.count; ++j)
           y[at(rank)][at(p.first + j)] +=
               m.of(n.in[0])[at(expert_rank(m.w, g, static_cast<int>(e / mine), s))]

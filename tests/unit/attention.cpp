@@ -16,6 +16,8 @@
 
 namespace {
 
+const mc::cores host;
+
 using mc::bf16;
 using std::int64_t;
 
@@ -171,11 +173,11 @@ template <class T, class Shape> void run(const Shape& shape, const mc::attention
   };
   auto memory = scratch(mc::attention_forward_bytes<T>(shape, threads));
   mc::attention_forward<T>(shape, o, x.q.rows(), x.k.rows(), x.v.rows(), y.o.rows(), y.lse.data(),
-                           {memory.get(), threads});
+                           {memory.get(), threads, host});
   memory = scratch(mc::attention_backward_bytes<T>(shape, threads));
   mc::attention_backward<T>(shape, o, x.dout.rows(), x.q.rows(), x.k.rows(), x.v.rows(), y.o.rows(),
                             y.lse.data(), y.dq.rows(), y.dk.rows(), y.dv.rows(),
-                            {memory.get(), threads});
+                            {memory.get(), threads, host});
 }
 
 mc::attention_shape<> shape_of(const problem& p) {
@@ -372,17 +374,17 @@ template <class T> void check_alone(const problem& p) {
       static_cast<std::size_t>(mc::attention_forward_bytes<T>(shape_of(wide), 1)));
   result<T> all(p);
   mc::attention_forward<T>(shape_of(wide), o, x.q.rows(), y.k.rows(), y.v.rows(), all.o.rows(),
-                           nullptr, {memory.get(), 1});
+                           nullptr, {memory.get(), 1, host});
   const int64_t heads = p.heads * p.dim, width = p.kv_heads * p.dim;
   std::vector<T> out(static_cast<std::size_t>(heads));
   for (int64_t b = 0; b < p.b; ++b)
     for (int64_t i = 0; i < p.sq; ++i) {
       const int64_t keys = p.sk - p.sq + i + 1;
-      mc::attention_forward<T>(mc::attention_shape<>{1, 1, keys, p.heads, p.kv_heads, p.dim},
-                               options_of(p, {}), {x.q.data.get() + (b * p.sq + i) * heads, heads},
-                               {x.k.data.get() + b * p.sk * width, width},
-                               {x.v.data.get() + b * p.sk * width, width},
-                               mc::head_rows<T>{out.data(), heads}, nullptr, {memory.get(), 1});
+      mc::attention_forward<T>(
+          mc::attention_shape<>{1, 1, keys, p.heads, p.kv_heads, p.dim}, options_of(p, {}),
+          {x.q.data.get() + (b * p.sq + i) * heads, heads},
+          {x.k.data.get() + b * p.sk * width, width}, {x.v.data.get() + b * p.sk * width, width},
+          mc::head_rows<T>{out.data(), heads}, nullptr, {memory.get(), 1, host});
       BOOST_TEST(same(out.data(), all.o.data.get() + (b * p.sq + i) * heads,
                       static_cast<std::size_t>(heads) * sizeof(T)),
                  p.name << ": other bits of query " << i << " of " << b);

@@ -31,11 +31,11 @@ double number(int64_t i, int salt) {
 /// One node, as a layer makes it.
 template <class T> struct one_op {
   sizes s;
-  interpreted_part part;
+  interpreted_part<cpu> part;
   cpu device{product_type::widened, 2};
   std::vector<T> keys, values;
 
-  explicit one_op(const sizes& z) : s(z), part(graph_of(z), 0, kernel_table::all()) {
+  explicit one_op(const sizes& z) : s(z), part(graph_of(z), 0, kernel_table<cpu>::all()) {
     // A NaN in every slot: nobody has written any.
     const auto nan = convert<T>(std::numeric_limits<float>::quiet_NaN());
     keys.assign(static_cast<std::size_t>(s.batch * s.room * s.kv_heads * s.dim), nan);

@@ -4,6 +4,7 @@
 #include <boost/test/unit_test.hpp>
 
 #include <megacpp/kernel/rows/adamw.hpp>
+#include <megacpp/kernel/rows/clip_factor.hpp>
 #include <megacpp/kernel/rows/dropout.hpp>
 #include <megacpp/kernel/rows/elementwise.hpp>
 #include <megacpp/kernel/rows/embedding.hpp>
@@ -13,6 +14,7 @@
 #include <megacpp/kernel/rows/swiglu.hpp>
 #include <megacpp/num/random.hpp>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -169,6 +171,45 @@ BOOST_AUTO_TEST_CASE_TEMPLATE(elementwise, T, types) {
   });
 }
 
+// All bits, of a NaN too.
+BOOST_AUTO_TEST_CASE_TEMPLATE(copies, T, types) {
+  for_ranges<T>([](team_shape s, int64_t n) {
+    numbers from;
+    auto x = from.of<T>(n);
+    std::memset(static_cast<void*>(x.data()), 0xfb, sizeof(T)); // a NaN
+    auto y = unset<T>(n);
+    on_team("copy", s, rows::copy_block<T>{n, x.data(), y.data()}, y);
+    BOOST_TEST(same_bytes(y.data(), x.data(), x.size() * sizeof(T)));
+  });
+}
+
+// In double: a total of single precision would lose the number.
+BOOST_AUTO_TEST_CASE_TEMPLATE(added_to_a_total, T, types) {
+  for_teams<T>([](team_shape s) {
+    const T x = mc::convert<T>(1.5f);
+    std::vector<double> total{0x1p40 + 0.25};
+    on_team("add_to_total", one_row(s), rows::add_to_total<T>{&x, total.data()}, total);
+    BOOST_TEST(total[0] == 0x1p40 + 1.75);
+  });
+}
+
+// Ones that are added to 1e16 one by one are lost; those that follow when it is gone are not. The
+// sum of none is zero.
+BOOST_AUTO_TEST_CASE(sums_in_order) {
+  for_teams<double>([](team_shape s) {
+    std::vector<double> x(static_cast<std::size_t>(2 * s.width + 2), 1.0);
+    x[0] = 1e16, x[static_cast<std::size_t>(s.width + 1)] = -1e16;
+    const auto sum_of = [&](int64_t n) {
+      auto sum = unset<double>(1);
+      on_team("sum_in_order", one_row(s), rows::sum_in_order{n, x.data(), sum.data()}, sum);
+      return sum[0];
+    };
+    BOOST_TEST(sum_of(2 * s.width + 2) == static_cast<double>(s.width));
+    BOOST_TEST(sum_of(1) == 1e16);
+    BOOST_TEST(sum_of(0) == 0);
+  });
+}
+
 BOOST_AUTO_TEST_CASE_TEMPLATE(sum_squares, T, types) {
   const auto check = [](team_shape s, int64_t n) {
     numbers from;
@@ -206,7 +247,7 @@ BOOST_AUTO_TEST_CASE_TEMPLATE(adamw, T, types) {
     }
     std::vector<std::uint8_t> broken(static_cast<std::size_t>(s.rows), 7);
     const auto body = [&](T* weight) {
-      return rows::adamw_block<T>{n,        factors,  grad.data(), p.data(),
+      return rows::adamw_block<T>{n,        &factors, grad.data(), p.data(),
                                   m.data(), v.data(), weight,      broken.data()};
     };
     if constexpr (std::is_same_v<T, F>) {
@@ -228,9 +269,180 @@ BOOST_AUTO_TEST_CASE_TEMPLATE(adamw, T, types) {
   });
 }
 
-// Not of double: a group of two numbers is less than philox gives at once, and no program of CUDA
-// has it.
-BOOST_AUTO_TEST_CASE_TEMPLATE(dropout, T, decltype(std::tuple<float, bf16>())) {
+// A factor that is not finite leaves all as it is, and breaks nothing.
+BOOST_AUTO_TEST_CASE_TEMPLATE(adamw_without_a_step, T, types) {
+  for_ranges<T>([](team_shape s, int64_t n) {
+    using F = G<T>;
+    numbers from;
+    const auto factors = rows::adamw_step<F>(2, 0.01, 0.9, 0.99, 1e-8, 0.1, std::nan(""));
+    const auto grad = from.of<F>(n), master = from.of<F>(n), first = from.of<F>(n),
+               second = from.of<F>(n, 1);
+    const auto before = from.of<T>(n);
+    auto p = master, m = first, v = second;
+    auto weight = before;
+    std::vector<std::uint8_t> broken(static_cast<std::size_t>(s.rows), 7);
+    on_team("adamw without a step", s,
+            rows::adamw_block<T>{n, &factors, grad.data(), p.data(), m.data(), v.data(),
+                                 weight.data(), broken.data()},
+            p, m, v, weight, broken);
+    BOOST_TEST((p == master));
+    BOOST_TEST((m == first));
+    BOOST_TEST((v == second));
+    BOOST_TEST(same_bytes(weight.data(), before.data(), before.size() * sizeof(T)));
+    BOOST_TEST((broken == std::vector<std::uint8_t>(broken.size(), 0)));
+  });
+}
+
+// The first step, the second, and one whose powers have vanished; a step that is none keeps the
+// other factors.
+BOOST_AUTO_TEST_CASE_TEMPLATE(factors_of_a_step, F, decltype(std::tuple<float, double>())) {
+  const double b1 = 0.9, b2 = 0.99, eps = 1e-8, decay = 0.1, lr = 0.01;
+  const double infinite = std::numeric_limits<double>::infinity();
+  for_teams<F>([&](team_shape s) {
+    for (int64_t done : {0, 1, 10000}) {
+      for (double scale : {0.5, 0.0, infinite, -infinite, std::nan("")}) {
+        double p1 = 1, p2 = 1;
+        for (int64_t t = 0; t <= done; ++t) p1 *= b1, p2 *= b2;
+        std::vector<rows::adamw_factors<F>> to(1);
+        on_team("factors_of_step", one_row(s),
+                rows::factors_of_step<F>{b1, b2, eps, decay, &done, &lr, &scale, to.data()}, to);
+        const rows::adamw_factors<F>& f = to[0];
+        close<F>(
+            "factors",
+            std::vector<F>{f.keep, f.beta1, f.rest1, f.beta2, f.rest2, f.step, f.root, f.eps},
+            {1 - lr * decay, b1, 1 - b1, b2, 1 - b2, lr / (1 - p1), 1 / std::sqrt(1 - p2), eps}, 1,
+            sizeof(F) == 4 ? 1 : 128, 0);
+        BOOST_TEST(f.applies == (std::isfinite(scale) ? 1 : 0));
+        if (f.applies) BOOST_TEST(f.scale == static_cast<F>(scale));
+      }
+    }
+  });
+}
+
+// Bytes that are all ones are more than a byte can count. None of none.
+BOOST_AUTO_TEST_CASE(count_of_ones) {
+  for_teams<float>([](team_shape s) {
+    for (int64_t every : {1, 3}) {
+      std::vector<std::uint8_t> x;
+      for (int64_t i = 0; i < s.width; ++i) x.push_back((i + 1) % every == 0 ? 1 : 0);
+      const auto check = [&](int64_t n) {
+        auto count = unset<double>(1);
+        on_team("count_of_ones", one_row(s), rows::count_of_ones{n, x.data(), count.data()}, count);
+        BOOST_TEST(count[0] == static_cast<double>(n / every));
+      };
+      check(s.width), check(0);
+    }
+  });
+}
+
+// By the sign alone: of the smallest numbers as of infinity; a zero, of either sign, has none, and
+// neither has what is no number. Nothing changes where the factor is not finite.
+BOOST_AUTO_TEST_CASE_TEMPLATE(balance, T, types) {
+  for_ranges<T>([](team_shape s, int64_t n) {
+    using F = G<T>;
+    using limits = std::numeric_limits<F>;
+    numbers from;
+    const F least = limits::denorm_min(), infinite = limits::infinity(), rate(0.125f);
+    const std::vector<F> loads{F(2.5f), F(-2.5f), F(0),      F(-0.0f),           least,
+                               -least,  infinite, -infinite, limits::quiet_NaN()};
+    const std::vector<double> signs{1, -1, 0, 0, 1, -1, 1, -1, 0};
+    std::vector<F> load;
+    for (int64_t i = 0; i < n; ++i)
+      load.push_back(loads[static_cast<std::size_t>(i) % loads.size()]);
+    auto master = from.of<F>(n);
+    const auto before = master;
+    const auto old = from.of<T>(n);
+    auto weight = old;
+    const auto body = [&](const double* factor, T* w) {
+      return rows::balance_block<T>{n, rate, load.data(), factor, master.data(), w};
+    };
+    const double inf = std::numeric_limits<double>::infinity();
+    for (double factor : {inf, -inf, std::nan("")}) {
+      on_team("balance without a step", s, body(&factor, weight.data()), master, weight);
+      BOOST_TEST((master == before));
+      BOOST_TEST(same_bytes(weight.data(), old.data(), old.size() * sizeof(T)));
+    }
+    const auto want = of_each(before, [&](std::size_t i) {
+      return wide(before[i]) - wide(rate) * signs[i % signs.size()];
+    });
+    const double factor = 0.5;
+    if constexpr (std::is_same_v<T, F>) {
+      on_team("balance in place", s, body(&factor, master.data()), master);
+    } else {
+      on_team("balance", s, body(&factor, weight.data()), master, weight);
+      close<T>("weight", weight, want, 1, 1);
+    }
+    close<F>("master", master, want, 1, 0.01);
+  });
+}
+
+// 16 parts are the most. Not a number where the norm or the loss is none or infinite, and where
+// nothing was counted; the norm is told all the same.
+BOOST_AUTO_TEST_CASE(clip_factor) {
+  struct step {
+    double clip, count, loss;
+    std::vector<double> squares;
+    double norm, factor;
+  };
+  const double inf = std::numeric_limits<double>::infinity(), nan = std::nan("");
+  const std::vector<step> steps{
+      {1, 2, 5, {9, 16}, 2.5, 1 / (2.5 + 1e-6) / 2},
+      {2.5, 2, 5, {9, 16}, 2.5, 2.5 / (2.5 + 1e-6) / 2},
+      {10, 2, 5, {9, 16}, 2.5, 0.5},
+      {0, 2, 5, {9, 16}, 2.5, 0.5},
+      {2, 1, 0, std::vector<double>(16, 4.0), 8, 2 / (8 + 1e-6)},
+      {1, 4, 0, {0}, 0, 0.25},
+      {1, 4, 0, {}, 0, 0.25},
+      {1, 2, inf, {9, 16}, 2.5, nan},
+      {1, 2, -inf, {9, 16}, 2.5, nan},
+      {1, 2, nan, {9, 16}, 2.5, nan},
+      {0, 2, nan, {9, 16}, 2.5, nan},
+      {1, 2, 5, {9, inf}, inf, nan},
+      {0, 2, 5, {9, inf}, inf, nan},
+      {1, 2, 5, {1e308, 1e308}, inf, nan},
+      {1, 2, 5, {9, nan}, nan, nan},
+      {1, 0, 5, {9, 16}, inf, nan},
+      {1, 0, 0, {0}, nan, nan},
+  };
+  for_teams<double>([&](team_shape s) {
+    for (const step& of : steps) {
+      std::vector<double> factor{-7}, norm{-7};
+      auto body = rows::clip_factor{
+          of.clip,       &of.count,  &of.loss, {}, static_cast<int>(of.squares.size()),
+          factor.data(), norm.data()};
+      for (std::size_t k = 0; k < of.squares.size(); ++k) body.squares[k] = &of.squares[k];
+      on_team("clip_factor", one_row(s), body, factor, norm);
+      const auto is = [](double x, double want) {
+        if (std::isfinite(want)) return std::fabs(x - want) <= 1e-15 * want;
+        return std::isnan(want) ? std::isnan(x) : x == want;
+      };
+      BOOST_TEST(is(norm[0], of.norm), "the norm is " << norm[0] << ", not " << of.norm);
+      BOOST_TEST(is(factor[0], of.factor), "the factor is " << factor[0] << ", not " << of.factor);
+    }
+  });
+}
+
+// A function of the seed, of the step and of the salt, with none of which two agree.
+BOOST_AUTO_TEST_CASE(dropout_key) {
+  for_teams<float>([](team_shape s) {
+    std::vector<std::uint64_t> keys;
+    for (int64_t seed : {int64_t{0}, int64_t{-1}, int64_t{1} << 40})
+      for (int64_t step : {int64_t{0}, int64_t{1}, int64_t{1} << 39})
+        for (std::uint64_t salt : {0u, 1u, (1u << 24) - 1}) {
+          std::vector<std::uint64_t> key{0};
+          on_team("dropout_key", one_row(s), rows::dropout_key{salt, &seed, &step, key.data()},
+                  key);
+          const auto stream = static_cast<std::uint64_t>(step) * (1u << 24) + salt;
+          BOOST_TEST(key[0] == mc::random_key(static_cast<std::uint64_t>(seed), stream));
+          keys.push_back(key[0]);
+        }
+    std::sort(keys.begin(), keys.end());
+    BOOST_TEST((std::unique(keys.begin(), keys.end()) == keys.end()));
+  });
+}
+
+// A group of two doubles is less than philox gives at once.
+BOOST_AUTO_TEST_CASE_TEMPLATE(dropout, T, types) {
   for_teams<T>([](team_shape s) {
     constexpr std::uint64_t key = 0x0123456789abcdefu;
     const std::vector<std::int32_t> tokens{11, (1 << 30) + 18};
@@ -247,7 +459,7 @@ BOOST_AUTO_TEST_CASE_TEMPLATE(dropout, T, decltype(std::tuple<float, bf16>())) {
       auto y = x;
       on_team(
           "dropout in place", s,
-          rows::dropout_row<T, int64_t>{s.width, global, column, key, 1u << 22,
+          rows::dropout_row<T, int64_t>{s.width, global, column, &key, 1u << 22,
                                         G<T>(1) / G<T>(0.75f), tokens.data(), y.data(), y.data()},
           y);
       close<T>("dropout", y, want, 1, 2, 0);
@@ -281,11 +493,10 @@ BOOST_AUTO_TEST_CASE_TEMPLATE(embedding, T, types) {
         rows::embedding_row<T, int64_t>{s.width, first, count, table.data(), ids.data(), y.data()},
         y);
     BOOST_TEST(same_bytes(y.data(), want.data(), y.size() * sizeof(T)));
-    std::vector<rows::token_of_row> order(ids.size());
-    const int64_t ordered = rows::order_tokens(tokens, ids.data(), first, count, order.data());
+    const ordered_tokens order(tokens, ids, first, count);
     on_team("embedding_gradient", slabs,
-            rows::embedding_gradient_slab<T>{s.width, tokens, ordered, columns, dy.data(),
-                                             order.data(), dtable.data()},
+            rows::embedding_gradient_slab<T>{s.width, tokens, columns, dy.data(), &order.count,
+                                             order.all.data(), dtable.data()},
             dtable);
     close<G<T>>("embedding_gradient", dtable, gradient, 1, 8, 4);
   });

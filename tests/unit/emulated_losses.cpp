@@ -5,6 +5,8 @@
 #include <megacpp/kernel/rows/cross_entropy.hpp>
 
 #include <cmath>
+#include <limits>
+#include <tuple>
 #include <type_traits>
 #include <vector>
 
@@ -41,6 +43,110 @@ template <class T> struct logits_of {
     return std::log(sum);
   }
 };
+
+using accumulators = std::tuple<float, double>;
+
+// Four rows of log-sum-exps of parts of a vocabulary: near each other; one far above the others;
+// one without a word, whose exponential is zero; and, of a row that has no label, none that is a
+// number.
+template <class F> struct parts_of_rows {
+  static constexpr int64_t rows = 4;
+  std::vector<std::int32_t> labels{3, 0, 7, -1};
+  std::vector<F> target;
+  std::vector<double> part;
+  reference lse;
+  int64_t parts;
+
+  explicit parts_of_rows(int64_t of) : parts(of) {
+    numbers from;
+    target = from.of<F>(rows, 5);
+    part = from.of<double>(rows * parts, 5);
+    part[at(1, parts - 1)] = 900;
+    if (parts > 1) part[at(2, 1)] = -std::numeric_limits<double>::infinity();
+    for (int64_t i = 0; i < parts; ++i) part[at(3, i)] = std::nan("");
+    for (int64_t r = 0; r < rows; ++r) {
+      long double sum = 0;
+      for (int64_t i = 0; i < parts; ++i) sum += std::exp(static_cast<long double>(part[at(r, i)]));
+      lse.push_back(static_cast<double>(std::log(sum)));
+    }
+  }
+  std::size_t at(int64_t row, int64_t i) const { return static_cast<std::size_t>(row * parts + i); }
+};
+
+// The vocabulary in one part, in three, and in many.
+template <class F, class Check> void for_parts(Check check) {
+  for_teams<F>([&](team_shape s) {
+    s.rows = parts_of_rows<F>::rows;
+    for (int64_t parts : {int64_t{1}, int64_t{3}, s.width})
+      for (double z : {0.0, 0.01}) check(s, parts_of_rows<F>(parts), z);
+  });
+}
+
+BOOST_AUTO_TEST_CASE_TEMPLATE(cross_entropy_of_parts, F, accumulators) {
+  for_parts<F>([](team_shape s, const parts_of_rows<F>& of, double z) {
+    auto loss = unset<double>(s.rows);
+    on_team("cross_entropy_row", s,
+            rows::cross_entropy_row<F>{of.parts, of.part.data(), of.target.data(), of.labels.data(),
+                                       z, loss.data()},
+            loss);
+    reference want;
+    for (std::size_t r = 0; r < loss.size(); ++r)
+      want.push_back(of.labels[r] < 0 ? 0
+                                      : of.lse[r] - wide(of.target[r]) + z * of.lse[r] * of.lse[r]);
+    close<double>("loss", loss, want, 1, 64 + static_cast<double>(of.parts), 900);
+  });
+}
+
+// The gradients of a row's parts are a share each of that of its log-sum-exp.
+BOOST_AUTO_TEST_CASE_TEMPLATE(gradient_of_parts, F, accumulators) {
+  for_parts<F>([](team_shape s, const parts_of_rows<F>& of, double z) {
+    const F seed(0.75f);
+    auto dlse = unset<double>(s.rows * of.parts);
+    auto dtarget = unset<F>(s.rows);
+    on_team("cross_entropy_grad_row", s,
+            rows::cross_entropy_grad_row<F>{of.parts, &seed, of.part.data(), of.labels.data(), z,
+                                            dlse.data(), dtarget.data()},
+            dlse, dtarget);
+    reference want, targets;
+    for (int64_t r = 0; r < s.rows; ++r) {
+      const auto row = static_cast<std::size_t>(r);
+      const bool seen = of.labels[row] >= 0;
+      targets.push_back(seen ? -0.75 : 0);
+      for (int64_t i = 0; i < of.parts; ++i)
+        want.push_back(seen ? 0.75 * (1 + 2 * z * of.lse[row]) *
+                                  std::exp(of.part[of.at(r, i)] - of.lse[row])
+                            : 0);
+    }
+    // An exponent of up to 900 that is half a unit off is 900 units in the exponential.
+    close<double>("dlse", dlse, want, 1, 1024 + static_cast<double>(of.parts), 0.01);
+    close<F>("dtarget", dtarget, targets, 0, 0.01);
+  });
+}
+
+// Added up in double and in order, and rounded once. A row without a label is not counted.
+BOOST_AUTO_TEST_CASE_TEMPLATE(sum_of_losses, F, accumulators) {
+  for_teams<F>([](team_shape s) {
+    numbers from;
+    auto losses = from.of<double>(s.width + 2);
+    losses.front() = 1e16, losses[losses.size() / 2] = -1e16; // what stands between them is rounded
+    std::vector<std::int32_t> labels;
+    double sum = 0, seen = 0;
+    for (std::size_t t = 0; t < losses.size(); ++t) {
+      labels.push_back(t % 3 == 1 ? -1 : t % 3 == 0 ? 0 : 50000);
+      sum += losses[t], seen += t % 3 == 1 ? 0 : 1;
+    }
+    const auto check = [&](int64_t n, double loss, double count) {
+      std::vector<F> sums = unset<F>(2);
+      on_team("sum_of_losses", one_row(s),
+              rows::sum_of_losses<F>{n, losses.data(), labels.data(), sums.data(), &sums[1]}, sums);
+      BOOST_TEST(sums[0] == static_cast<F>(loss));
+      BOOST_TEST(sums[1] == static_cast<F>(count));
+    };
+    check(static_cast<int64_t>(losses.size()), sum, seen);
+    check(1, 1e16, 1);
+    check(0, 0, 0);
+  });
+}
 
 BOOST_AUTO_TEST_CASE_TEMPLATE(log_sum_exp_and_target, T, types) {
   for_teams<G<T>>([](team_shape s) {
@@ -119,7 +225,7 @@ BOOST_AUTO_TEST_CASE_TEMPLATE(loss_and_gradient, T, types) {
       }
       const auto body = [&](G<T>* logits, std::vector<double>& loss, auto* d) {
         return rows::loss_row<T>{of.width, of.valid, logits,      labels.data(),
-                                 seed,     z,        loss.data(), d};
+                                 &seed,    z,        loss.data(), d};
       };
       auto loss = unset<double>(s.rows);
       auto d = unset<T>(s.rows * of.width);

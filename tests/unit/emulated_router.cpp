@@ -4,10 +4,12 @@
 
 #include <megacpp/kernel/rows/experts.hpp>
 #include <megacpp/kernel/rows/router.hpp>
+#include <megacpp/num/random.hpp>
 
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <tuple>
 #include <vector>
 
 #include "emulated_rows.hpp"
@@ -155,6 +157,121 @@ BOOST_AUTO_TEST_CASE_TEMPLATE(router_statistics, T, types) {
                                                 d.data()},
             d);
     close<T>("gradients of statistics", d, gradient, 1, 48, 8);
+  });
+}
+
+using accumulators = std::tuple<float, double>;
+
+// Of two groups in three blocks each: each group's by themselves, and the squares of both.
+BOOST_AUTO_TEST_CASE_TEMPLATE(sums_of_blocks, F, accumulators) {
+  for_teams<F>([](team_shape s) {
+    numbers from;
+    const int64_t groups = 2, blocks = 3, experts = s.width, width = 2 * experts + 1;
+    const auto parts = from.of<F>(groups * blocks * width);
+    reference probabilities, choices;
+    double squares = 0;
+    for (int64_t g = 0; g < groups; ++g) {
+      const auto sum = [&](int64_t column) {
+        double of = 0;
+        for (int64_t b = 0; b < blocks; ++b)
+          of += wide(parts[static_cast<std::size_t>((g * blocks + b) * width + column)]);
+        return of;
+      };
+      for (int64_t e = 0; e < experts; ++e) {
+        probabilities.push_back(sum(e));
+        choices.push_back(sum(experts + e));
+      }
+      squares += sum(2 * experts);
+    }
+    s.rows = groups;
+    auto p = unset<F>(groups * experts), c = p, z = unset<F>(1);
+    on_team("router_sums", s,
+            rows::router_sums<F>{experts, blocks, parts.data(), p.data(), c.data()}, p, c);
+    close<F>("probabilities", p, probabilities, 1, 0.01);
+    close<F>("choices", c, choices, 1, 0.01);
+    on_team("router_square_sum", one_row(s),
+            rows::router_square_sum<F>{width, groups * blocks, blocks, parts.data(), z.data()}, z);
+    close<F>("squares", z, {squares}, 1, 0.01);
+  });
+}
+
+// Two groups of choices among four experts, of which the last is never chosen. Numbers that are
+// quarters are added without error; others choice by choice and group by group, whichever are added
+// at once.
+BOOST_AUTO_TEST_CASE_TEMPLATE(load_of_experts, F, accumulators) {
+  for_teams<F>([](team_shape s) {
+    const int64_t experts = 4, each = 2 * s.width, all = 2 * each;
+    std::vector<std::int32_t> chosen;
+    reference want{0.25, -0.75, 3, 0};
+    for (int64_t i = 0; i < all; ++i) {
+      chosen.push_back(
+          static_cast<std::int32_t>(mc::philox(1, static_cast<std::uint64_t>(i))[0] % 3));
+      want[static_cast<std::size_t>(chosen.back())] += 1;
+    }
+    for (double& w : want) w -= 2 * static_cast<double>(each) / 4;
+    s.rows = experts;
+    const auto add = [&](std::vector<F>& load, int64_t first, int64_t choices) {
+      on_team("expert_load", s,
+              rows::expert_load<F>{experts, choices, each, chosen.data() + first, load.data()},
+              load);
+    };
+    std::vector<F> load{F(0.25f), F(-0.75f), F(3), F(0)};
+    add(load, 0, all);
+    close<F>("loads", load, want, 0, 0.01);
+    numbers from;
+    auto once = from.of<F>(experts), twice = once, by_choice = once;
+    add(once, 0, all), add(twice, 0, each), add(twice, each, each);
+    BOOST_TEST((once == twice));
+    for (int64_t i = 0; i < all; ++i) {
+      by_choice[static_cast<std::size_t>(chosen[static_cast<std::size_t>(i)])] += F(1);
+      if ((i + 1) % each == 0)
+        for (F& x : by_choice) x -= static_cast<F>(each) / F(4);
+    }
+    BOOST_TEST((once == by_choice));
+  });
+}
+
+// Three groups with different numbers of choices.
+BOOST_AUTO_TEST_CASE_TEMPLATE(loss_of_router, F, accumulators) {
+  for_teams<F>([](team_shape s) {
+    numbers from;
+    const int64_t groups = 3, experts = s.width;
+    const double balance = 0.25, z = 0.125;
+    auto probabilities = from.of<F>(groups * experts), choices = probabilities;
+    for (F& p : probabilities) p = std::fabs(p);
+    for (std::size_t i = 0; i < choices.size(); ++i) choices[i] = static_cast<F>(i % 7 + 1);
+    const F squares(40.5f), dloss(-0.75f);
+    double want = z * wide(squares);
+    reference gradient;
+    for (int64_t g = 0; g < groups; ++g) {
+      const auto at = [&](int64_t e) { return static_cast<std::size_t>(g * experts + e); };
+      double all = 0, both = 0;
+      for (int64_t e = 0; e < experts; ++e) {
+        all += wide(choices[at(e)]);
+        both += wide(probabilities[at(e)]) * wide(choices[at(e)]);
+      }
+      const double share = static_cast<double>(experts) / all;
+      want += balance * share * both;
+      for (int64_t e = 0; e < experts; ++e)
+        gradient.push_back(-0.75 * balance * share * wide(choices[at(e)]));
+    }
+    auto loss = unset<F>(1), dsquares = loss, dp = unset<F>(groups * experts);
+    on_team("router_loss", one_row(s),
+            rows::router_loss<F>{experts, groups, balance, z, probabilities.data(), choices.data(),
+                                 &squares, loss.data()},
+            loss);
+    close<F>("loss", loss, {want}, 1, 16, 0);
+    s.rows = groups;
+    on_team("router_loss_grad", s,
+            rows::router_loss_grad<F>{experts, balance, z, &dloss, choices.data(), dp.data(),
+                                      dsquares.data()},
+            dp, dsquares);
+    close<F>("dprobabilities", dp, gradient, 1, 4, 0);
+    close<F>("dsquares", dsquares, {-0.75 * z}, 0, 0.01);
+    // The loss is linear in what it is made of.
+    double product = wide(dsquares[0]) * wide(squares);
+    for (std::size_t i = 0; i < dp.size(); ++i) product += wide(dp[i]) * wide(probabilities[i]);
+    BOOST_TEST(std::fabs(product + 0.75 * want) <= (4 * unit<F> + 1e-13) * want);
   });
 }
 

@@ -27,6 +27,12 @@ template <class T, class F> void for_teams(F f) {
   }
 }
 
+/// Of what for_one starts.
+inline team_shape one_row(team_shape s) {
+  s.rows = 1;
+  return s;
+}
+
 /// body(team, row) for every row, in several orders of threads that must leave the same bits in
 /// `out`: whatever the body writes. It begins each time with what `out` holds now.
 template <class Body, class... Out>

@@ -142,7 +142,7 @@ struct outcome {
 // In one visit.
 template <class On> outcome fused(const logits_case& c, float seed, double z, On on) {
   outcome r{0, c.logits};
-  on(rows::loss_row<float>{c.words, c.words, r.gradient.data(), &c.label, seed, z, &r.loss,
+  on(rows::loss_row<float>{c.words, c.words, r.gradient.data(), &c.label, &seed, z, &r.loss,
                            r.gradient.data()});
   return r;
 }
@@ -161,6 +161,9 @@ struct call {
   template <int, int, int> int64_t in_span() const { return parts; }
   int64_t in_size(int) const { return tokens; }
   template <class T> T attr() const { return attributes; }
+  const mc::cores& device() const { return host; }
+  std::byte* scratch() const { return reinterpret_cast<std::byte*>(losses.data()); }
+  mutable std::vector<double> losses = std::vector<double>(static_cast<std::size_t>(tokens));
 };
 
 // A vocabulary cut into parts, as ranks of tp have it: partial log-sum-exps, the loss from all of
@@ -305,7 +308,9 @@ BOOST_AUTO_TEST_CASE(sums_of_squares) {
     long_sum want;
     for (float v : x) want.add(wide(v) * wide(v));
     std::vector<double> parts(static_cast<std::size_t>(rows::sum_squares_parts(n)));
-    BOOST_TEST(want.off(rows::sum_squares(n, x.data(), parts.data())) <= 1e-5);
+    double sum = 0;
+    rows::sum_squares(host, n, x.data(), parts.data(), &sum);
+    BOOST_TEST(want.off(sum) <= 1e-5);
   }
 }
 
@@ -324,9 +329,9 @@ BOOST_AUTO_TEST_CASE(sums_over_rows) {
       layer[k % width].add(d * (v - 0.25) * r);
     }
     std::vector<float> of_bias(width), of_rms(width), of_layer(width), with_layer(width);
-    rows::bias_gradient(count, width, dy.data(), of_bias.data());
-    rows::rms_norm_dgain(count, width, dy.data(), x.data(), rstd.data(), of_rms.data());
-    rows::layer_norm_dgain_dbias(count, width, dy.data(), x.data(), mean.data(), rstd.data(),
+    rows::bias_gradient(host, count, width, dy.data(), of_bias.data());
+    rows::rms_norm_dgain(host, count, width, dy.data(), x.data(), rstd.data(), of_rms.data());
+    rows::layer_norm_dgain_dbias(host, count, width, dy.data(), x.data(), mean.data(), rstd.data(),
                                  of_layer.data(), with_layer.data());
     std::vector<float> on_threads(width);
     on_block()(rows::bias_gradient_slab<float>{width, count, width, dy.data(), on_threads.data()});
@@ -346,7 +351,7 @@ BOOST_AUTO_TEST_CASE(gradients_of_a_frequent_word) {
   std::vector<std::int32_t> ids;
   for (int64_t t = 0; t < tokens; ++t)
     ids.push_back(static_cast<std::int32_t>(t % 10 < 8 ? 2 : t / 10 % words));
-  std::vector<rows::token_of_row> order(ids.size());
+  const ordered_tokens order(tokens, ids, 0, words);
   for (int kind = 0; kind < kinds_of_terms; ++kind) {
     const auto dy = terms(kind, tokens * width);
     std::vector<long_sum> want(words * width);
@@ -354,8 +359,8 @@ BOOST_AUTO_TEST_CASE(gradients_of_a_frequent_word) {
       want[static_cast<std::size_t>(ids[static_cast<std::size_t>(k / width)] * width + k % width)]
           .add(wide(dy[static_cast<std::size_t>(k)]));
     std::vector<float> table(words * width);
-    rows::embedding_gradient(tokens, width, dy.data(), ids.data(), 0, words, table.data(),
-                             order.data());
+    rows::embedding_gradient(host, tokens, width, dy.data(), &order.count, order.all.data(),
+                             table.data());
     for (std::size_t i = 0; i < table.size(); ++i) BOOST_TEST(want[i].off(wide(table[i])) <= 65);
   }
 }
@@ -378,7 +383,7 @@ BOOST_AUTO_TEST_CASE(statistics_of_a_router) {
       chosen.push_back(static_cast<std::int32_t>(t % experts));
     }
     std::vector<float> parts(static_cast<std::size_t>(blocks * width));
-    mc::for_rows(blocks,
+    mc::for_rows(host, blocks,
                  block{experts, tokens, blocks, 1, logits.data(), chosen.data(), parts.data()});
     const auto got = [&](int64_t i) { return rows::sum_of_parts(&parts[0] + i, blocks, width); };
     constexpr double a_term = 8; // roundings of a probability, and of the square of a logarithm
@@ -419,7 +424,7 @@ BOOST_AUTO_TEST_CASE(attention_over_many_keys) {
   mc::attention_visibility all;
   all.causal = false;
   mc::attention_forward<float>(shape, all, {q.data(), dim}, {k.data(), dim}, {v.data(), dim},
-                               mc::head_rows<float>{o.data(), dim}, &lse, {memory.get(), 1});
+                               mc::head_rows<float>{o.data(), dim}, &lse, {memory.get(), 1, host});
   const double keys = static_cast<double>(many), of_sum = 6 * std::sqrt(keys / 64 + 16);
   BOOST_TEST(sum.off(std::exp(wide(lse) - top)) <= of_sum);
   for (std::size_t d = 0; d < dim; ++d) {

@@ -56,21 +56,22 @@ BOOST_AUTO_TEST_CASE_TEMPLATE(norms, T, types) {
     const double many = 8 + std::sqrt(static_cast<double>(s.rows));
 
     auto want = norm_of(wide(x), wide(dy), wide(gain), none, wide(eps), false, s);
-    rows::rms_norm(s.rows, s.width, x.data(), gain.data(), eps, y.data(), rstd.data());
-    rows::rms_norm_dx(s.rows, s.width, dy.data(), x.data(), gain.data(), rstd.data(), dx.data());
-    rows::rms_norm_dgain(s.rows, s.width, dy.data(), x.data(), rstd.data(), dgain.data());
+    rows::rms_norm(host, s.rows, s.width, x.data(), gain.data(), eps, y.data(), rstd.data());
+    rows::rms_norm_dx(host, s.rows, s.width, dy.data(), x.data(), gain.data(), rstd.data(),
+                      dx.data());
+    rows::rms_norm_dgain(host, s.rows, s.width, dy.data(), x.data(), rstd.data(), dgain.data());
     close<T>("rms_norm", y, want.y, 2, 8);
     close<T>("rms_norm_dx", dx, want.dx, 1, 32, 20);
     close<G<T>>("rms_norm_dgain", dgain, want.dgain, 1, many, 10);
 
     want = norm_of(wide(x), wide(dy), wide(gain), wide(bias), wide(eps), true, s);
     std::fill(dgain.begin(), dgain.end(), G<T>(0));
-    rows::layer_norm(s.rows, s.width, x.data(), gain.data(), bias.data(), eps, y.data(),
+    rows::layer_norm(host, s.rows, s.width, x.data(), gain.data(), bias.data(), eps, y.data(),
                      mean.data(), rstd.data());
-    rows::layer_norm_dx(s.rows, s.width, dy.data(), x.data(), gain.data(), mean.data(), rstd.data(),
-                        dx.data());
-    rows::layer_norm_dgain_dbias(s.rows, s.width, dy.data(), x.data(), mean.data(), rstd.data(),
-                                 dgain.data(), dbias.data());
+    rows::layer_norm_dx(host, s.rows, s.width, dy.data(), x.data(), gain.data(), mean.data(),
+                        rstd.data(), dx.data());
+    rows::layer_norm_dgain_dbias(host, s.rows, s.width, dy.data(), x.data(), mean.data(),
+                                 rstd.data(), dgain.data(), dbias.data());
     close<T>("layer_norm", y, want.y, 1, 16, 4);
     close<T>("layer_norm_dx", dx, want.dx, 1, 48, 40);
     close<G<T>>("layer_norm_dgain", dgain, want.dgain, 1, many, 20);
@@ -78,11 +79,11 @@ BOOST_AUTO_TEST_CASE_TEMPLATE(norms, T, types) {
 
     // Gradients accumulate; a bias may be absent.
     for (double& d : want.dbias) d *= 2;
-    rows::bias_gradient(s.rows, s.width, dy.data(), dbias.data());
+    rows::bias_gradient(host, s.rows, s.width, dy.data(), dbias.data());
     close<G<T>>("bias_gradient", dbias, want.dbias, 1, many, 20);
     want = norm_of(wide(x), wide(dy), wide(gain), none, wide(eps), true, s);
-    rows::layer_norm(s.rows, s.width, x.data(), gain.data(), static_cast<const T*>(nullptr), eps,
-                     y.data(), mean.data(), rstd.data());
+    rows::layer_norm(host, s.rows, s.width, x.data(), gain.data(), static_cast<const T*>(nullptr),
+                     eps, y.data(), mean.data(), rstd.data());
     close<T>("layer_norm without bias", y, want.y, 1, 16, 4);
   });
 }
@@ -107,8 +108,8 @@ BOOST_AUTO_TEST_CASE(a_large_mean_does_not_cancel) {
   std::vector<float> x = from.of<float>(n, 1), gain(n, 1.0f), y(n), mean(1), rstd(1);
   for (float& v : x) v += 1000.0f;
   const auto want = norm_of(wide(x), wide(x), wide(gain), reference(n), 1e-5, true, {1, n});
-  rows::layer_norm(int64_t{1}, n, x.data(), gain.data(), static_cast<const float*>(nullptr), 1e-5f,
-                   y.data(), mean.data(), rstd.data());
+  rows::layer_norm(host, int64_t{1}, n, x.data(), gain.data(), static_cast<const float*>(nullptr),
+                   1e-5f, y.data(), mean.data(), rstd.data());
   close<float>("layer_norm", y, want.y, 1, 4, 1000);
 }
 
@@ -139,20 +140,20 @@ BOOST_AUTO_TEST_CASE_TEMPLATE(activations, T, types) {
       dgate.push_back(d * b * (q + a * q * sigmoid(-a)));
       dup.push_back(d * a * q);
     }
-    rows::activation<rows::gelu_exact>(n, x.data(), y.data());
-    rows::activation_dx<rows::gelu_exact>(n, dy.data(), x.data(), dx.data());
+    rows::activation<rows::gelu_exact>(host, n, x.data(), y.data());
+    rows::activation_dx<rows::gelu_exact>(host, n, dy.data(), x.data(), dx.data());
     close<T>("gelu_exact", y, exact, 1, 12);
     close<T>("gelu_exact dx", dx, exact_slope, 1, 24);
-    rows::activation<rows::gelu_tanh>(n, x.data(), y.data());
-    rows::activation_dx<rows::gelu_tanh>(n, dy.data(), x.data(), dx.data());
+    rows::activation<rows::gelu_tanh>(host, n, x.data(), y.data());
+    rows::activation_dx<rows::gelu_tanh>(host, n, dy.data(), x.data(), dx.data());
     close<T>("gelu_tanh", y, tanh, 1, 12);
     close<T>("gelu_tanh dx", dx, tanh_slope, 1, 48);
-    rows::activation<rows::silu>(n, x.data(), y.data());
-    rows::activation_dx<rows::silu>(n, dy.data(), x.data(), dx.data());
+    rows::activation<rows::silu>(host, n, x.data(), y.data());
+    rows::activation_dx<rows::silu>(host, n, dy.data(), x.data(), dx.data());
     close<T>("silu", y, value, 1, 8);
     close<T>("silu dx", dx, slope, 1, 16, 2);
-    rows::swiglu(s.rows, s.width, s.width, x.data(), u.data(), y.data());
-    rows::swiglu_backward(s.rows, s.width, s.width, dy.data(), x.data(), u.data(), dx.data(),
+    rows::swiglu(host, s.rows, s.width, s.width, x.data(), u.data(), y.data());
+    rows::swiglu_backward(host, s.rows, s.width, s.width, dy.data(), x.data(), u.data(), dx.data(),
                           du.data());
     close<T>("swiglu", y, glu, 1, 8, 2);
     close<T>("swiglu dgate", dx, dgate, 1, 16, 4);
@@ -164,7 +165,7 @@ BOOST_AUTO_TEST_CASE_TEMPLATE(activations, T, types) {
       std::copy_n(x.begin() + r * s.width, s.width, packed.begin() + 2 * r * s.width);
       std::copy_n(u.begin() + r * s.width, s.width, packed.begin() + (2 * r + 1) * s.width);
     }
-    rows::swiglu(s.rows, s.width, 2 * s.width, packed.data(), packed.data() + s.width,
+    rows::swiglu(host, s.rows, s.width, 2 * s.width, packed.data(), packed.data() + s.width,
                  again.data());
     BOOST_TEST(same_bytes(again.data(), y.data(), y.size() * sizeof(T)));
   });
@@ -182,19 +183,19 @@ BOOST_AUTO_TEST_CASE_TEMPLATE(elementwise, T, types) {
       scaled.push_back(wide(a[i]) * 0.75);
       biased.push_back(wide(a[i]) + wide(bias[i % static_cast<std::size_t>(s.width)]));
     }
-    rows::add(n, a.data(), b.data(), y.data());
+    rows::add(host, n, a.data(), b.data(), y.data());
     close<T>("add", y, sum, 1, 1);
-    rows::scale(n, G<T>(0.75), a.data(), y.data());
+    rows::scale(host, n, G<T>(0.75), a.data(), y.data());
     close<T>("scale", y, scaled, 1, 1);
-    rows::bias_add(s.rows, s.width, a.data(), bias.data(), y.data());
+    rows::bias_add(host, s.rows, s.width, a.data(), bias.data(), y.data());
     close<T>("bias_add", y, biased, 1, 1);
-    rows::fill(n, G<T>(3), y.data());
+    rows::fill(host, n, G<T>(3), y.data());
     close<T>("fill", y, reference(y.size(), 3.0), 0, 0.01);
 
     const auto casts = [&](auto to) {
       std::vector<decltype(to)> out(a.size()), want;
       for (T v : a) want.push_back(mc::convert<decltype(to)>(v));
-      rows::cast(n, a.data(), out.data());
+      rows::cast(host, n, a.data(), out.data());
       BOOST_TEST(same_bytes(out.data(), want.data(), sizeof(to) * out.size()));
     };
     casts(float{});
@@ -204,8 +205,9 @@ BOOST_AUTO_TEST_CASE_TEMPLATE(elementwise, T, types) {
     std::vector<double> parts(static_cast<std::size_t>(rows::sum_squares_parts(n)));
     double squares = 0;
     for (T v : a) squares += wide(v) * wide(v);
-    BOOST_TEST(rows::sum_squares(n, a.data(), parts.data()) == squares,
-               boost::test_tools::tolerance(1e-13));
+    double found = 0;
+    rows::sum_squares(host, n, a.data(), parts.data(), &found);
+    BOOST_TEST(found == squares, boost::test_tools::tolerance(1e-13));
   });
 }
 
@@ -226,7 +228,7 @@ BOOST_AUTO_TEST_CASE(bf16_rounds_as_the_scalar_does) {
   // Again with a zero in every vector: some processors' instruction is not used for those.
   for (bool zeros_too : {false, true}) {
     for (std::size_t i = 0; zeros_too && i < x.size(); i += 16) x[i] = 0;
-    rows::cast(static_cast<int64_t>(x.size()), x.data(), y.data());
+    rows::cast(host, static_cast<int64_t>(x.size()), x.data(), y.data());
     for (std::size_t i = 0; i < x.size(); ++i) {
       wrong += y[i].bits != bf16(x[i]).bits;
       const mc::vec<float, 1> r = mc::round_to<bf16>(mc::vec<float, 1>(x[i]));
@@ -248,7 +250,7 @@ BOOST_AUTO_TEST_CASE_TEMPLATE(rope, T, types) {
     for (int64_t i = 0; i < half; ++i)
       w.push_back(std::pow(1e4, -static_cast<double>(i) / static_cast<double>(half)) /
                   (i % 3 == 1 ? 8.0 : 1.0));
-    rows::build_rope_table(tokens, w, positions.data(), cos.data(), sin.data());
+    mc::build_rope_table(tokens, w, positions.data(), cos.data(), sin.data());
     reference want, original;
     for (int64_t t = 0; t < tokens; ++t) {
       for (int64_t k = 0; k < row; ++k) {
@@ -263,7 +265,7 @@ BOOST_AUTO_TEST_CASE_TEMPLATE(rope, T, types) {
         original.push_back(wide(x[static_cast<std::size_t>(t * stride + k)]));
       }
     }
-    rows::rope(tokens, heads, half, stride, row, x.data(),
+    rows::rope(host, tokens, heads, half, stride, row, x.data(),
                static_cast<const std::int32_t*>(nullptr), cos.data(), sin.data(), 1, y.data());
     // In double the angle itself is good to 10^6 * 2^-53.
     close<T>("rope", y, want, 1, sizeof(T) == 8 ? 0x1p20 : 8, 2);
@@ -271,9 +273,9 @@ BOOST_AUTO_TEST_CASE_TEMPLATE(rope, T, types) {
     // The table of all positions, read through `positions`, gives the same.
     auto all_cos = zeros<G<T>>(18 * half), all_sin = all_cos;
     auto again = y;
-    rows::build_rope_table(int64_t{18}, w, nullptr, all_cos.data(), all_sin.data());
+    mc::build_rope_table(int64_t{18}, w, nullptr, all_cos.data(), all_sin.data());
     const std::vector<std::int32_t> rows_of = {0, 1, 2, 17, 3};
-    rows::rope(tokens, heads, half, stride, row, x.data(), rows_of.data(), all_cos.data(),
+    rows::rope(host, tokens, heads, half, stride, row, x.data(), rows_of.data(), all_cos.data(),
                all_sin.data(), 1, again.data());
     for (int64_t t : {0, 1, 3}) {
       BOOST_TEST(same_bytes(&again[static_cast<std::size_t>(t * row)],
@@ -282,8 +284,8 @@ BOOST_AUTO_TEST_CASE_TEMPLATE(rope, T, types) {
     }
 
     // The inverse rotation undoes it, in place too.
-    rows::rope(tokens, heads, half, row, row, y.data(), static_cast<const std::int32_t*>(nullptr),
-               cos.data(), sin.data(), -1, y.data());
+    rows::rope(host, tokens, heads, half, row, row, y.data(),
+               static_cast<const std::int32_t*>(nullptr), cos.data(), sin.data(), -1, y.data());
     close<T>("rope back", y, original, 1, sizeof(T) == 2 ? 0x1p17 : 8, 4);
   }
 }
@@ -307,10 +309,10 @@ BOOST_AUTO_TEST_CASE_TEMPLATE(embedding, T, types) {
         if (here) gradient[at] += wide(dy[static_cast<std::size_t>(t * s.width + j)]);
       }
     }
-    rows::embedding(s.rows, s.width, table.data(), first, count, ids.data(), y.data());
-    std::vector<rows::token_of_row> order(ids.size());
-    rows::embedding_gradient(s.rows, s.width, dy.data(), ids.data(), first, count, dtable.data(),
-                             order.data());
+    rows::embedding(host, s.rows, s.width, table.data(), first, count, ids.data(), y.data());
+    const ordered_tokens order(s.rows, ids, first, count);
+    rows::embedding_gradient(host, s.rows, s.width, dy.data(), &order.count, order.all.data(),
+                             dtable.data());
     close<T>("embedding", y, want, 0, 0.01);
     close<G<T>>("embedding_gradient", dtable, gradient, 1, 8, 4);
   });
@@ -327,7 +329,8 @@ BOOST_AUTO_TEST_CASE_TEMPLATE(dropout, T, types) {
       std::vector<std::int32_t> tokens;
       for (int64_t t = 0; t < s.rows; ++t) // counters beyond 32 bits, too
         tokens.push_back(static_cast<std::int32_t>(7 * t + 11 + (t % 2 << 30)));
-      rows::dropout(s.rows, s.width, global, column, key, p, tokens.data(), x.data(), y.data());
+      rows::dropout(host, s.rows, s.width, global, column, &key, p, tokens.data(), x.data(),
+                    y.data());
       reference want;
       for (int64_t k = 0; k < n; ++k) {
         const auto c = static_cast<std::uint64_t>(
@@ -341,7 +344,7 @@ BOOST_AUTO_TEST_CASE_TEMPLATE(dropout, T, types) {
       if (column == 3 && s.width > 3) {
         auto whole = zeros<T>(s.rows * global);
         const auto ones = std::vector<T>(whole.size(), mc::convert<T>(1.5f));
-        rows::dropout(s.rows, global, global, int64_t{0}, key, p, tokens.data(), ones.data(),
+        rows::dropout(host, s.rows, global, global, int64_t{0}, &key, p, tokens.data(), ones.data(),
                       whole.data());
         for (int64_t r = 0; r < s.rows; ++r) {
           BOOST_TEST(same_bytes(&whole[static_cast<std::size_t>(r * global + column)],
@@ -375,8 +378,10 @@ BOOST_AUTO_TEST_CASE_TEMPLATE(adamw, T, types) {
                 (std::sqrt(second[i]) / std::sqrt(1 - std::pow(b2, t)) + eps);
       }
       const auto factors = rows::adamw_step<G<T>>(t, lr, b1, b2, eps, decay, scale);
-      BOOST_TEST(rows::adamw(n, factors, grad.data(), master.data(), m.data(), v.data(),
-                             weight.data(), broken.data()) == 0);
+      double blocks = 1;
+      rows::adamw(host, n, &factors, grad.data(), master.data(), m.data(), v.data(), weight.data(),
+                  broken.data(), &blocks);
+      BOOST_TEST(blocks == 0);
     }
     close<G<T>>("master", master, p, 1, 24);
     close<T>("weight", weight, p, 1, 24);
@@ -385,10 +390,11 @@ BOOST_AUTO_TEST_CASE_TEMPLATE(adamw, T, types) {
       const auto grad = from.of<T>(n);
       auto m2 = m, v2 = v, alone = master;
       const auto factors = rows::adamw_step<T>(6, lr, b1, b2, eps, decay, scale);
-      rows::adamw(n, factors, grad.data(), master.data(), m.data(), v.data(), weight.data(),
-                  broken.data());
-      rows::adamw(n, factors, grad.data(), alone.data(), m2.data(), v2.data(), alone.data(),
-                  broken.data());
+      double blocks = 1;
+      rows::adamw(host, n, &factors, grad.data(), master.data(), m.data(), v.data(), weight.data(),
+                  broken.data(), &blocks);
+      rows::adamw(host, n, &factors, grad.data(), alone.data(), m2.data(), v2.data(), alone.data(),
+                  broken.data(), &blocks);
       BOOST_TEST((alone == master && weight == master));
     }
   }
@@ -413,8 +419,10 @@ BOOST_AUTO_TEST_CASE_TEMPLATE(adamw_counts_what_breaks, T, types) {
     }
     std::vector<std::uint8_t> broken(static_cast<std::size_t>(mc::blocks_of(n)), 7);
     const auto factors = rows::adamw_step<F>(1, lr, 0.9, 0.99, 1e-8, 0, 1);
-    return rows::adamw(n, factors, grad.data(), master.data(), m.data(), v.data(), weight.data(),
-                       broken.data());
+    double count = -1;
+    rows::adamw(host, n, &factors, grad.data(), master.data(), m.data(), v.data(), weight.data(),
+                broken.data(), &count);
+    return count;
   };
   for (const start& s : {start{0, most, 0, 0}, {0, 0, most, 1}, {0, 1, 0, most}, {1, 1, 1, 1}}) {
     const bool rounds_up = s.master == most && !std::is_same_v<T, F>; // to a bf16 beyond the last
@@ -446,13 +454,39 @@ BOOST_AUTO_TEST_CASE_TEMPLATE(experts_that_a_bias_chooses, T, types) {
   std::vector<std::int32_t> chosen(k);
   std::vector<T> dl(l.size());
   mc::for_rows(
-      1, rows::route_row<T>{4, k, true, l.data(), bias.data(), weights.data(), chosen.data()});
+      host, 1,
+      rows::route_row<T>{4, k, true, l.data(), bias.data(), weights.data(), chosen.data()});
   BOOST_TEST((chosen == std::vector<std::int32_t>{2, 1}));
   const double first = 1 / (1 + std::exp(-1.0));
   close<G<T>>("weights", weights, reference{first, 1 - first}, 1, 8, 4);
-  mc::for_rows(1,
+  mc::for_rows(host, 1,
                rows::route_grad_row<T>{4, k, true, dw.data(), l.data(), chosen.data(), dl.data()});
   const double mean = first * 1 + (1 - first) * -2;
   close<T>("gradients", dl, reference{0, (1 - first) * (-2 - mean), first * (1 - mean), 0}, 1, 8,
            4);
+}
+
+namespace {
+
+struct copied_body {
+  const float* x;
+  template <class Team> void operator()(const Team&, int64_t) const {}
+};
+struct owning_body {
+  std::vector<float> x;
+  template <class Team> void operator()(const Team&, int64_t) const {}
+};
+
+} // namespace
+
+// A device keeps a copy of a body, of which nothing may lie on the host's stack.
+BOOST_AUTO_TEST_CASE(a_body_is_a_struct_that_a_device_can_copy) {
+  const float number = 1;
+  const auto by_reference = [&number](const auto&, int64_t) { static_cast<void>(number); };
+  const auto by_value = [number](const auto&, int64_t) { static_cast<void>(number); };
+  static_assert(mc::is_row_body<copied_body>);
+  static_assert(!mc::is_row_body<owning_body>);
+  static_assert(!mc::is_row_body<decltype(by_reference)>);
+  static_assert(!mc::is_row_body<decltype(by_value)>);
+  by_reference(0, 0), by_value(0, 0);
 }

@@ -3,6 +3,9 @@
 
 #include <boost/test/unit_test.hpp>
 
+#include <megacpp/exec/parallel.hpp>
+#include <megacpp/kernel/embedding.hpp>
+#include <megacpp/kernel/rope_table.hpp>
 #include <megacpp/num/dtype.hpp>
 
 #include <algorithm>
@@ -32,6 +35,19 @@ struct numbers {
     for (T& x : r) x = mc::convert<T>(next() * scale);
     return r;
   }
+};
+
+/// What row bodies run on.
+inline const mc::cores host;
+
+/// The tokens that have a row of a table, in the order in which its gradient adds them up.
+struct ordered_tokens {
+  std::vector<mc::rows::token_of_row> all;
+  int64_t count;
+  ordered_tokens(mc::rows::summed_rows tokens, const std::vector<std::int32_t>& ids, int64_t first,
+                 int64_t rows)
+      : all(ids.size()),
+        count(mc::detail::order_tokens(tokens, ids.data(), first, rows, all.data())) {}
 };
 
 template <class T> std::vector<T> zeros(int64_t n) {

@@ -3,6 +3,9 @@
 #define BOOST_TEST_MODULE rows_bits
 #include <boost/test/unit_test.hpp>
 
+#include <megacpp/exec/parallel.hpp>
+#include <megacpp/kernel/embedding.hpp>
+#include <megacpp/kernel/rope_table.hpp>
 #include <megacpp/kernel/rows/adamw.hpp>
 #include <megacpp/kernel/rows/dropout.hpp>
 #include <megacpp/kernel/rows/elementwise.hpp>
@@ -26,6 +29,8 @@ namespace rows = mc::rows;
 using mc::bf16;
 using std::int64_t;
 using types = std::tuple<float, bf16, double>;
+
+const mc::cores host;
 
 struct numbers {
   std::uint64_t state = 987;
@@ -71,76 +76,80 @@ outputs everything(int64_t r, Extent width, Half half) {
   const G eps(0.01f);
   outputs out;
 
-  rows::rms_norm(r, width, x.data(), gain.data(), eps, y.data(), rstd.data());
+  rows::rms_norm(host, r, width, x.data(), gain.data(), eps, y.data(), rstd.data());
   out.add("rms_norm", y);
   out.add("rms_norm rstd", rstd);
-  rows::rms_norm_dx(r, width, dy.data(), x.data(), gain.data(), rstd.data(), z.data());
+  rows::rms_norm_dx(host, r, width, dy.data(), x.data(), gain.data(), rstd.data(), z.data());
   out.add("rms_norm_dx", z);
-  rows::rms_norm_dgain(r, width, dy.data(), x.data(), rstd.data(), g1.data());
+  rows::rms_norm_dgain(host, r, width, dy.data(), x.data(), rstd.data(), g1.data());
   out.add("rms_norm_dgain", g1);
-  rows::add_rms_norm(r, width, x.data(), a.data(), gain.data(), eps, s.data(), y.data(),
+  rows::add_rms_norm(host, r, width, x.data(), a.data(), gain.data(), eps, s.data(), y.data(),
                      rstd.data());
   out.add("add_rms_norm s", s);
   out.add("add_rms_norm y", y);
-  rows::add_rms_norm_dx(r, width, dy.data(), s.data(), gain.data(), rstd.data(), a.data(),
+  rows::add_rms_norm_dx(host, r, width, dy.data(), s.data(), gain.data(), rstd.data(), a.data(),
                         z.data());
   out.add("add_rms_norm_dx", z);
-  rows::layer_norm(r, width, x.data(), gain.data(), bias.data(), eps, y.data(), mean.data(),
+  rows::layer_norm(host, r, width, x.data(), gain.data(), bias.data(), eps, y.data(), mean.data(),
                    rstd.data());
   out.add("layer_norm", y);
-  rows::layer_norm_dx(r, width, dy.data(), x.data(), gain.data(), mean.data(), rstd.data(),
+  rows::layer_norm_dx(host, r, width, dy.data(), x.data(), gain.data(), mean.data(), rstd.data(),
                       z.data());
   out.add("layer_norm_dx", z);
-  rows::layer_norm_dgain_dbias(r, width, dy.data(), x.data(), mean.data(), rstd.data(), g1.data(),
-                               g2.data());
+  rows::layer_norm_dgain_dbias(host, r, width, dy.data(), x.data(), mean.data(), rstd.data(),
+                               g1.data(), g2.data());
   out.add("dgain", g1);
   out.add("dbias", g2);
-  rows::layer_norm_dgain_dbias(r, width, dy.data(), x.data(), mean.data(), rstd.data(), g1.data(),
-                               static_cast<G*>(nullptr));
+  rows::layer_norm_dgain_dbias(host, r, width, dy.data(), x.data(), mean.data(), rstd.data(),
+                               g1.data(), static_cast<G*>(nullptr));
   out.add("dgain alone", g1);
-  rows::add_layer_norm(r, width, x.data(), a.data(), gain.data(), bias.data(), eps, s.data(),
+  rows::add_layer_norm(host, r, width, x.data(), a.data(), gain.data(), bias.data(), eps, s.data(),
                        y.data(), mean.data(), rstd.data());
   out.add("add_layer_norm", y);
-  rows::add_layer_norm_dx(r, width, dy.data(), s.data(), gain.data(), mean.data(), rstd.data(),
-                          a.data(), z.data());
+  rows::add_layer_norm_dx(host, r, width, dy.data(), s.data(), gain.data(), mean.data(),
+                          rstd.data(), a.data(), z.data());
   out.add("add_layer_norm_dx", z);
-  rows::bias_gradient(r, width, dy.data(), g2.data());
+  rows::bias_gradient(host, r, width, dy.data(), g2.data());
   out.add("bias_gradient", g2);
-  rows::bias_add(r, width, x.data(), bias.data(), y.data());
+  rows::bias_add(host, r, width, x.data(), bias.data(), y.data());
   out.add("bias_add", y);
-  rows::swiglu(r, width, w, x.data(), a.data(), y.data());
+  rows::swiglu(host, r, width, w, x.data(), a.data(), y.data());
   out.add("swiglu", y);
-  rows::swiglu_backward(r, width, w, dy.data(), x.data(), a.data(), y.data(), z.data());
+  rows::swiglu_backward(host, r, width, w, dy.data(), x.data(), a.data(), y.data(), z.data());
   out.add("dgate", y);
   out.add("dup", z);
-  rows::dropout(r, width, w, int64_t{0}, 77u, 0.3, ids.data(), x.data(), y.data());
+  const std::uint64_t key = 77;
+  rows::dropout(host, r, width, w, int64_t{0}, &key, 0.3, ids.data(), x.data(), y.data());
   out.add("dropout", y);
   std::vector<G> table(static_cast<std::size_t>(4 * w));
   std::vector<rows::token_of_row> order(ids.size());
-  rows::embedding_gradient(r, width, dy.data(), ids.data(), 2, 4, table.data(), order.data());
+  const int64_t ordered = mc::detail::order_tokens(r, ids.data(), 2, 4, order.data());
+  rows::embedding_gradient(host, r, width, dy.data(), &ordered, order.data(), table.data());
   out.add("embedding_gradient", table);
   std::vector<T> entries = from.of<T>(4 * w);
-  rows::embedding(r, width, entries.data(), 2, 4, ids.data(), y.data());
+  rows::embedding(host, r, width, entries.data(), 2, 4, ids.data(), y.data());
   out.add("embedding", y);
   const int64_t h = half;
   std::vector<G> cos(static_cast<std::size_t>(r * h)), sin = cos;
   const std::vector<double> turns(static_cast<std::size_t>(h), 0.7);
-  rows::build_rope_table(r, turns, nullptr, cos.data(), sin.data());
-  rows::rope(r, int64_t{1}, half, w, w, x.data(), static_cast<const std::int32_t*>(nullptr),
+  mc::build_rope_table(r, turns, nullptr, cos.data(), sin.data());
+  rows::rope(host, r, int64_t{1}, half, w, w, x.data(), static_cast<const std::int32_t*>(nullptr),
              cos.data(), sin.data(), 1, y.data());
   out.add("rope", y);
-  rows::activation<rows::silu>(n, x.data(), y.data());
+  rows::activation<rows::silu>(host, n, x.data(), y.data());
   out.add("silu", y);
-  rows::activation_dx<rows::gelu_exact>(n, dy.data(), x.data(), y.data());
+  rows::activation_dx<rows::gelu_exact>(host, n, dy.data(), x.data(), y.data());
   out.add("gelu_exact", y);
   std::vector<double> parts(static_cast<std::size_t>(rows::sum_squares_parts(n)) + 1);
-  parts.back() = rows::sum_squares(n, x.data(), parts.data());
+  rows::sum_squares(host, n, x.data(), parts.data(), &parts.back());
   out.add("sum_squares", parts);
   auto master = from.of<G>(n), m = from.of<G>(n), grad = from.of<G>(n);
   std::vector<G> v(master.size());
   std::vector<std::uint8_t> broken(static_cast<std::size_t>(mc::blocks_of(n)));
-  rows::adamw(n, rows::adamw_step<G>(2, 1e-3, 0.9, 0.99, 1e-8, 0.1, 1), grad.data(), master.data(),
-              m.data(), v.data(), y.data(), broken.data());
+  const auto factors = rows::adamw_step<G>(2, 1e-3, 0.9, 0.99, 1e-8, 0.1, 1);
+  double blocks = 1;
+  rows::adamw(host, n, &factors, grad.data(), master.data(), m.data(), v.data(), y.data(),
+              broken.data(), &blocks);
   out.add("adamw", y);
   return out;
 }
@@ -191,25 +200,25 @@ BOOST_AUTO_TEST_CASE_TEMPLATE(fused_as_separate, T, types) {
                  what << " at width " << width);
     };
 
-    rows::add(n, x.data(), a.data(), s.data());
-    rows::rms_norm(r, width, s.data(), gain.data(), eps, y.data(), rstd.data());
-    rows::rms_norm_dx(r, width, dy.data(), s.data(), gain.data(), rstd.data(), dx.data());
-    rows::add(n, dx.data(), ds.data(), dx.data());
-    rows::add_rms_norm(r, width, x.data(), a.data(), gain.data(), eps, s2.data(), y2.data(),
+    rows::add(host, n, x.data(), a.data(), s.data());
+    rows::rms_norm(host, r, width, s.data(), gain.data(), eps, y.data(), rstd.data());
+    rows::rms_norm_dx(host, r, width, dy.data(), s.data(), gain.data(), rstd.data(), dx.data());
+    rows::add(host, n, dx.data(), ds.data(), dx.data());
+    rows::add_rms_norm(host, r, width, x.data(), a.data(), gain.data(), eps, s2.data(), y2.data(),
                        rstd2.data());
-    rows::add_rms_norm_dx(r, width, dy.data(), s2.data(), gain.data(), rstd2.data(), ds.data(),
-                          dx2.data());
+    rows::add_rms_norm_dx(host, r, width, dy.data(), s2.data(), gain.data(), rstd2.data(),
+                          ds.data(), dx2.data());
     same("rms_norm");
 
-    rows::layer_norm(r, width, s.data(), gain.data(), bias.data(), eps, y.data(), mean.data(),
+    rows::layer_norm(host, r, width, s.data(), gain.data(), bias.data(), eps, y.data(), mean.data(),
                      rstd.data());
-    rows::layer_norm_dx(r, width, dy.data(), s.data(), gain.data(), mean.data(), rstd.data(),
+    rows::layer_norm_dx(host, r, width, dy.data(), s.data(), gain.data(), mean.data(), rstd.data(),
                         dx.data());
-    rows::add(n, dx.data(), ds.data(), dx.data());
-    rows::add_layer_norm(r, width, x.data(), a.data(), gain.data(), bias.data(), eps, s2.data(),
-                         y2.data(), mean2.data(), rstd2.data());
-    rows::add_layer_norm_dx(r, width, dy.data(), s2.data(), gain.data(), mean2.data(), rstd2.data(),
-                            ds.data(), dx2.data());
+    rows::add(host, n, dx.data(), ds.data(), dx.data());
+    rows::add_layer_norm(host, r, width, x.data(), a.data(), gain.data(), bias.data(), eps,
+                         s2.data(), y2.data(), mean2.data(), rstd2.data());
+    rows::add_layer_norm_dx(host, r, width, dy.data(), s2.data(), gain.data(), mean2.data(),
+                            rstd2.data(), ds.data(), dx2.data());
     same("layer_norm");
   }
 }

@@ -29,7 +29,7 @@ struct end {
     bool changed; ///< a weight, a master or a moment
   };
   registry stores;
-  kernel_table kernels;
+  kernel_table<cpu> kernels;
   cpu device{product_type::automatic, 1};
 
   end() {
@@ -49,7 +49,7 @@ struct end {
   }
 
   told run(double loss, double tokens, float slope) {
-    interpreted_part part(update_graph(stores, mesh{}, dtype::f32), 0, kernels);
+    interpreted_part<cpu> part(update_graph(stores, mesh{}, dtype::f32), 0, kernels);
     std::vector<node_slot> slots(static_cast<std::size_t>(part.g.node_count));
     part.view().prepare(part.view(), device, slots.data());
     double totals[step_totals]{};

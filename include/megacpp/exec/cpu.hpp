@@ -1,7 +1,8 @@
-// The CPU device: matrix products, tables that kernels prepare once.
+// The CPU device: bodies on threads, matrix products, tables that kernels prepare once.
 #pragma once
 
 #include <megacpp/exec/host_memory.hpp>
+#include <megacpp/exec/parallel.hpp>
 
 #include <cstdint>
 #include <map>
@@ -12,7 +13,7 @@
 
 namespace mc {
 
-class cpu : public in_host_memory<device> {
+class cpu : public in_host_memory<device>, public host_slots {
 public:
   /// `threads` 0: all cores. They are the calling thread's (set_thread_count). `tell` hears once of
   /// a library that computes products wrong. Defined in product/cpu_products.hpp, which brings the
@@ -32,6 +33,16 @@ public:
 
   template <class Node, class F> void launch(const Node& /*n*/, F f) const { f(); }
 
+  /// body(core_team{}, row) for every row.
+  template <class Body> void for_rows(std::int64_t rows, Body body) const {
+    cores{}.for_rows(rows, body);
+  }
+  void run_slots(int slots, function f) const override { on_slots(slots, f); }
+
+  memory_space& mirrored() override { return host_memory::of_process(); }
+  void mirror(std::byte* to, const std::byte* from, std::int64_t bytes) override {
+    read(to, from, bytes);
+  }
   /// body(trip, whether there are several) as often as the number at `trips` says.
   template <class F> void repeat(const std::int32_t* trips, F body) const {
     for (int trip = 0, n = *trips; trip < n; ++trip) body(trip, n > 1);

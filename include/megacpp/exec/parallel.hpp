@@ -1,5 +1,5 @@
-// Loops over all threads. What runs on which thread decides nothing about results: bodies write
-// disjoint elements, and reductions stay inside one body.
+// Loops over all threads of the host. What runs on which thread decides nothing about results:
+// bodies write disjoint elements, and reductions stay inside one body.
 #pragma once
 
 #include <megacpp/exec/team.hpp>
@@ -47,36 +47,39 @@ template <class F> void parallel_for(std::int64_t n, F f) {
   });
 }
 
-/// body(core_team{}, row) for every row.
-template <class Body> void for_rows(std::int64_t rows, Body body) {
-  parallel_for(rows, [body](std::int64_t row) { body(core_team{}, row); });
-}
+/// What a kernel for devices of the host alone runs its own code by.
+class host_slots {
+public:
+  /// A function of a slot, as whoever calls it sees it: it lives as long as what it was made of.
+  class function {
+  public:
+    template <class F> function(const F& f)
+        : of_(&f), call_([](const void* of, int slot) { (*static_cast<const F*>(of))(slot); }) {}
+    void operator()(int slot) const { call_(of_, slot); }
 
-/// Elements of a flat range that one call of a flat body covers. Fixed, so that what is summed per
-/// block does not depend on the number of threads.
-inline constexpr std::int64_t flat_block = 4096;
+  private:
+    const void* of_;
+    void (*call_)(const void*, int);
+  };
 
-/// f(lanes) for the elements of one block of a range of n; lanes count from the range's start.
-template <class T, class Team, class F>
-MEGACPP_HD void each_in_block(const Team& team, std::int64_t block, std::int64_t n, F f) {
-  const std::int64_t first = block * flat_block, left = n - first;
-  team.template each<T>(left < flat_block ? left : flat_block,
-                        [&](auto i) { f(lanes<decltype(i)::count>{first + i.first}); });
-}
+  host_slots() = default;
+  host_slots(const host_slots&) = delete;
+  host_slots& operator=(const host_slots&) = delete;
+  /// f(slot) for slots 0, 1, ... below `slots`, each once and on one thread; f must not throw.
+  virtual void run_slots(int slots, function f) const = 0;
 
-/// The same, and the sum of what f returns of each element.
-template <class T, class Team, class F>
-MEGACPP_HD auto sum_in_block(const Team& team, std::int64_t block, std::int64_t n, F f) {
-  const std::int64_t first = block * flat_block, left = n - first;
-  return team.template sum<T>(left < flat_block ? left : flat_block, [&](auto i) {
-    return f(lanes<decltype(i)::count>{first + i.first});
-  });
-}
+protected:
+  ~host_slots() = default;
+};
 
-/// Blocks of a range of n elements.
-constexpr std::int64_t blocks_of(std::int64_t n) { return (n + flat_block - 1) / flat_block; }
-
-/// body(core_team{}, block) for every block of a range of n elements.
-template <class Body> void for_blocks(std::int64_t n, Body body) { for_rows(blocks_of(n), body); }
+/// The threads of whoever calls, as a device that bodies are started on.
+class cores final : public host_slots {
+public:
+  int threads() const { return thread_count(); }
+  template <class Body> void for_rows(std::int64_t rows, Body body) const {
+    parallel_for(rows, [body](std::int64_t row) { body(core_team{}, row); });
+  }
+  void run_slots(int slots, function f) const override { on_slots(slots, f); }
+};
 
 } // namespace mc

@@ -53,7 +53,6 @@ public:
   /// f(piece) for pieces 0, 1, ... below `pieces`, each once; f must not throw. A region within a
   /// region runs on the thread that comes to it.
   template <class F> void run(int pieces, const F& f) {
-    const watched here(inside_ ? nullptr : watch_);
     if (pieces <= 1 || inside_ || threads() == 1) {
       for (int i = 0; i < pieces; ++i) f(i);
       return;
@@ -68,24 +67,7 @@ public:
     inside_ = false;
   }
 
-  /// Has f called with true before each region that this thread begins outside of another one, and
-  /// with false after it; null ends that. For devices of tests, whose memory is closed elsewhere.
-  void watch(void (*f)(bool)) { watch_ = f; }
-
 private:
-  /// One region, as the watcher hears of it.
-  struct watched {
-    void (*const told)(bool);
-    explicit watched(void (*f)(bool)) : told(f) {
-      if (told != nullptr) told(true);
-    }
-    watched(const watched&) = delete;
-    watched& operator=(const watched&) = delete;
-    ~watched() {
-      if (told != nullptr) told(false);
-    }
-  };
-
   /// No region: no piece is open, and none will be.
   static constexpr std::uint32_t leave = 0xffff;
   /// That are open at once.
@@ -192,7 +174,6 @@ private:
   alignas(64) std::atomic<std::uint32_t> open_{0};
   void (*body_)(const void*, int) noexcept = nullptr;
   const void* argument_ = nullptr;
-  void (*watch_)(bool) = nullptr;
   int first_ = 0; // of the open pieces
   alignas(64) std::atomic<int> unfinished_{0};
   alignas(64) std::atomic<int> started_{0};

@@ -131,7 +131,7 @@ private:
     if (layer == p_.layers) return p_.kinds() + 1;
     return 1 + p_.kind_of[static_cast<unsigned>(layer)];
   }
-  const interpreted_part& part(int number) const { return *parts_[static_cast<unsigned>(number)]; }
+  const planned_part& part(int number) const { return *parts_[static_cast<unsigned>(number)]; }
 
   void build(program& a, std::int64_t tokens) {
     a.tokens = tokens, a.parts = static_cast<int>(parts_.size());
@@ -139,15 +139,14 @@ private:
         for_generation(p_.numbers, room_.sequences, static_cast<int>(tokens), room_.tokens);
     for (int i = 0; i <= part_of(p_.layers); ++i) {
       const auto g = std::make_unique<graph>(generation_graph(p_, s, i));
-      interpreted_part::refuse(g->wrong);
-      parts_.push_back(
-          std::make_unique<interpreted_part>(after_passes(*g, {}), i, *p_.generation.kernels));
-      interpreted_part& part = *parts_.back();
+      refuse(g->wrong);
+      parts_.push_back(p_.generation.part(after_passes(*g, {}), i));
+      planned_part& part = *parts_.back();
       for (address& at : part.plan.at)
         if (at.in == space::weights)
           at.offset = trained_parameter(p_, i, part.g, static_cast<int>(at.offset));
       if (a.parts > 0) // finds the caches of the program before
-        interpreted_part::refuse(compare_caches(part.g, this->part(i).g));
+        refuse(compare_caches(part.g, this->part(i).g));
       graphs_.emplace_back(part.g, part.plan);
     }
     const int stage = std::max(p_.stage, 0), first = uses_.size();
@@ -172,11 +171,11 @@ private:
     for (const program* a : programs()) steps.push(a->shape);
     buffers_.emplace(graphs_, uses_, steps);
     for (const program* a : programs()) {
-      interpreted_part::refuse(verify_schedule(a->shape.order, a->shape.of, 2, 1));
-      interpreted_part::refuse(verify_step(evaluation_step(a->shape, 2), a->shape, *buffers_, 2));
+      refuse(verify_schedule(a->shape.order, a->shape.of, 2, 1));
+      refuse(verify_step(evaluation_step(a->shape, 2), a->shape, *buffers_, 2));
     }
     std::vector<part_view> views;
-    for (const auto& part : parts_) views.push_back(p_.generation.view(*part));
+    for (const auto& part : parts_) views.push_back(part->view());
     run_.emplace(std::move(views), *buffers_, on, ranks_, weights_,
                  "the keys and values of these texts", "fewer or shorter texts at a time");
     run_->numbers().dropping = false;
@@ -262,8 +261,8 @@ private:
   const stores& weights_;
   communicator& ranks_;
   generation_room room_;
-  std::vector<std::unique_ptr<interpreted_part>> parts_; ///< of both programs
-  std::vector<planned_graph> graphs_;                    ///< by part
+  std::vector<std::unique_ptr<planned_part>> parts_; ///< of both programs
+  std::vector<planned_graph> graphs_;                ///< by part
   list<part_use> uses_;
   program decode_, prefill_;
   std::optional<buffers> buffers_;

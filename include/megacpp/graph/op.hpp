@@ -170,6 +170,7 @@ using adjoint_function = void (*)(backward&, const node&);
 using cost_function = work (*)(const graph&, const node&);
 /// What a node asks of its communicator, on a mesh whose sizes are all known.
 using wire_function = transfers (*)(const graph&, const node&, const mesh&);
+using room_function = std::int64_t (*)(const graph&, const node&);
 
 struct op_info {
   const char* name;
@@ -188,6 +189,8 @@ struct op_info {
   bool takes_ranges = false;  ///< element by element, however many: ranges cut at start (MEGA-P022)
   bool commutes = false;      ///< its operands 0 and 1 have no order
   bool redistributes = false; ///< its output is its operand, placed as an op::transition says
+  int seen = -1; ///< the operand that the host reads, too: its integers decide what is started
+  room_function host_room = nullptr; ///< bytes of the host that its kernel needs beside these
   const attribute_type* attributes = nullptr; ///< its nodes' type of attributes; null: none
   fused_form form{}; ///< of an op that a pass writes: the parts in whose place it stands
   const op_info* fuses[max_forms]{}; ///< fused ops of which a node of this op is a part
@@ -209,6 +212,22 @@ constexpr region_id region_of(const graph& g, const value& v) {
   return g.at_node(v.producer).region;
 }
 
+/// Which values the host reads, too: how often regions run, and what ops say (op_info::seen).
+struct seen_values {
+  bool has[max_values]{};
+
+  constexpr explicit seen_values(const graph& g) {
+    for (int r = 0; r < g.region_count; ++r) add(g.regions[r].trips);
+    for (int i = 0; i < g.node_count; ++i)
+      if (const node& n = g.at_node(i); n.op->seen >= 0) add(n.in[n.op->seen]);
+  }
+
+private:
+  constexpr void add(value_id v) {
+    if (v >= 0) has[v] = true;
+  }
+};
+
 /// The mesh over which a placement spreads: bit 0 the dense axes (dp, cp, tp), bit 1 the expert
 /// axes (edp, ep, etp). Neither: the value is the same on every rank of a stage, thus of both
 /// meshes.
@@ -219,8 +238,10 @@ constexpr unsigned spread(const placement& at) {
          (p[4].s != same || p[5].s != same || p[6].s != same ? 2u : 0u);
 }
 
-/// The link from an op to its kernel on a device; specialised in kernel/ (and in a user's header).
+/// The link from an op to its kernel; specialised in kernel/ (and in a user's header).
 template <const op_info* Op> struct kernel_of;
+/// The kernel of an op on a device: specialised where one needs another than all others have.
+template <const op_info* Op, class Device> struct kernel_on : kernel_of<Op> {};
 
 /// Infers the outputs of c's node by its op's rule. Dense and expert mesh fold over the same ranks,
 /// so a value lies on one of them, and only an op that crosses sees both (MEGA-P013).

@@ -51,13 +51,15 @@ template <> struct kernel_of<&op::attention> { // q, k, v, q_position, k_positio
   template <class T, class Call> static std::int64_t scratch_bytes(const Call& c) {
     return attention_forward_bytes<T>(detail::shape_of_attention<0, 1>(c), c.device().threads());
   }
-  template <class T, class Call> static void run(Call& c) {
+  template <class T, class Call>
+  requires on_host<Call>
+  static void run(Call& c) {
     const auto s = detail::shape_of_attention<0, 1>(c);
     attention_forward<T>(
         s, detail::visibility_of(c, 3, s.head_dim), detail::query_rows(c.template in<T>(0), s),
         detail::key_rows(c.template in<T>(1), s), detail::key_rows(c.template in<T>(2), s),
         detail::query_rows(c.template out<T>(0), s), c.template out<accumulator_t<T>>(1),
-        {c.scratch(), c.device().threads()});
+        {c.scratch(), c.device().threads(), c.device()});
   }
 };
 
@@ -66,7 +68,9 @@ struct kernel_of<&op::attention_grad> { // dy, q, k, v, o, lse, positions, docum
   template <class T, class Call> static std::int64_t scratch_bytes(const Call& c) {
     return attention_backward_bytes<T>(detail::shape_of_attention<1, 2>(c), c.device().threads());
   }
-  template <class T, class Call> static void run(Call& c) {
+  template <class T, class Call>
+  requires on_host<Call>
+  static void run(Call& c) {
     const auto s = detail::shape_of_attention<1, 2>(c);
     attention_backward<T>(
         s, detail::visibility_of(c, 6, s.head_dim), detail::query_rows(c.template in<T>(0), s),
@@ -74,7 +78,7 @@ struct kernel_of<&op::attention_grad> { // dy, q, k, v, o, lse, positions, docum
         detail::key_rows(c.template in<T>(3), s), detail::query_rows(c.template in<T>(4), s),
         c.template in<accumulator_t<T>>(5), detail::query_rows(c.template out<T>(0), s),
         detail::key_rows(c.template out<T>(1), s), detail::key_rows(c.template out<T>(2), s),
-        {c.scratch(), c.device().threads()});
+        {c.scratch(), c.device().threads(), c.device()});
   }
 };
 

@@ -337,7 +337,7 @@ template <class T, class... E> void attention_backward(
   const std::int64_t each = buffers({}, s).bytes;
   const auto buffer = [&](int thread) { return buffers({memory + thread * each}, s); };
   if (tiled::one_pass<T>(s, scratch.threads)) {
-    tiled::for_tasks(s.batch * s.kv_heads, scratch.threads, [&](std::int64_t t, int thread) {
+    tiled::for_tasks(s.batch * s.kv_heads, scratch, [&](std::int64_t t, int thread) {
       tiled::backward_kv_head(call, t / s.kv_heads, t % s.kv_heads, buffer(thread));
     });
     return;
@@ -346,15 +346,14 @@ template <class T, class... E> void attention_backward(
   const std::int64_t q_tiles = (s.queries + q_tile - 1) / q_tile;
   const std::int64_t k_tiles = (s.keys + k_tile - 1) / k_tile;
   // The tiles with the most work under a causal mask go first: late queries, early keys.
-  tiled::for_tasks(s.batch * s.heads * q_tiles, scratch.threads, [&](std::int64_t t, int thread) {
+  tiled::for_tasks(s.batch * s.heads * q_tiles, scratch, [&](std::int64_t t, int thread) {
     tiled::backward_queries(call, t / q_tiles / s.heads, t / q_tiles % s.heads,
                             (q_tiles - 1 - t % q_tiles) * q_tile, buffer(thread));
   });
-  tiled::for_tasks(s.batch * s.kv_heads * k_tiles, scratch.threads,
-                   [&](std::int64_t t, int thread) {
-                     tiled::backward_keys(call, t / k_tiles / s.kv_heads, t / k_tiles % s.kv_heads,
-                                          t % k_tiles * k_tile, buffer(thread));
-                   });
+  tiled::for_tasks(s.batch * s.kv_heads * k_tiles, scratch, [&](std::int64_t t, int thread) {
+    tiled::backward_keys(call, t / k_tiles / s.kv_heads, t / k_tiles % s.kv_heads,
+                         t % k_tiles * k_tile, buffer(thread));
+  });
 }
 
 } // namespace mc

@@ -191,7 +191,7 @@ void attention_forward(const attention_shape<E...>& extents, const attention_vis
   const std::int64_t tiles = (s.queries + tile - 1) / tile;
   std::byte* const memory = tiled::aligned(scratch.data);
   const std::int64_t each = tiled::forward_buffers<T>({}, s).bytes;
-  tiled::for_tasks(s.batch * s.heads * tiles, scratch.threads, [&](std::int64_t t, int thread) {
+  tiled::for_tasks(s.batch * s.heads * tiles, scratch, [&](std::int64_t t, int thread) {
     // Under a causal mask the last tile of a head has the most work: it goes first.
     const std::int64_t first = (tiles - 1 - t % tiles) * tile;
     const std::int64_t head = t / tiles % s.heads, b = t / tiles / s.heads;

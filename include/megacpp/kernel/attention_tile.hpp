@@ -56,11 +56,13 @@ template <class T> struct head_rows {
   operator head_rows<const T>() const { return {data, stride}; }
 };
 
-/// Memory the caller lends to a kernel: attention_forward_bytes or attention_backward_bytes for
-/// this number of threads. Results do not depend on the number.
+/// Memory the caller lends to a kernel, attention_forward_bytes or attention_backward_bytes for
+/// this number of threads, and the device whose threads they are. Results do not depend on the
+/// number.
 struct attention_scratch {
   std::byte* data;
   int threads;
+  const host_slots& on;
 };
 
 namespace tiled {
@@ -94,10 +96,10 @@ inline std::byte* aligned(std::byte* p) {
   return p + (64 - (reinterpret_cast<std::uintptr_t>(p) & 63)) % 64;
 }
 
-/// f(task, slot) for every task, each once, on up to `slots` threads; tasks are independent.
-template <class F> void for_tasks(std::int64_t tasks, int slots, F f) {
+/// f(task, slot) for every task, each once, on up to so many threads; tasks are independent.
+template <class F> void for_tasks(std::int64_t tasks, const attention_scratch& of, F f) {
   std::atomic<std::int64_t> next{0};
-  on_slots(static_cast<int>(std::min<std::int64_t>(tasks, slots)), [&](int slot) {
+  of.on.run_slots(static_cast<int>(std::min<std::int64_t>(tasks, of.threads)), [&](int slot) {
     for (std::int64_t t = next++; t < tasks; t = next++) f(t, slot);
   });
 }

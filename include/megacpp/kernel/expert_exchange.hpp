@@ -2,18 +2,72 @@
 // lie by rank: those of a rank's choices by the rank of the expert, and once more for every other
 // rank of etp; those of a rank's experts by the rank that they are of. Between two ranks they are
 // in the order of the rows.
+//
+// The counts of experts say all of it. The host reads its mirror of them, tells the communicator
+// how much goes to and comes from each rank, and gives the bodies two tables: where the rows of a
+// piece lie, and by how much the number of a choice's row and its place on the way differ.
 #pragma once
 
 #include <megacpp/comm/communicator.hpp>
-#include <megacpp/comm/rank_order.hpp>
 #include <megacpp/kernel/kernel.hpp>
+#include <megacpp/kernel/rows/elementwise.hpp>
+#include <megacpp/kernel/rows/experts.hpp>
 #include <megacpp/op/experts.hpp>
 
 #include <algorithm>
 #include <cstring>
 #include <span>
+#include <string>
 
 namespace mc::detail {
+
+/// The counts of experts as the host of one rank sees them.
+class seen_counts {
+public:
+  /// Of a call whose op sees the counts: operand k.
+  template <class Call> seen_counts(const Call& c, int k)
+      : all_(c.template mirrored<std::int32_t>()),
+        experts_(c.value_in(k).dims[1].n),
+        sequences_(c.value_in(k).dims[2].n),
+        ep_(c.ranks().of(axis::ep)),
+        etp_(c.ranks().of(axis::etp)),
+        at_(c.coordinate()) {}
+
+  /// Experts, in all and of one rank; the first one of this rank.
+  std::int64_t experts() const { return experts_; }
+  std::int64_t mine() const { return experts_ / ep_; }
+  std::int64_t first() const { return at_[static_cast<unsigned>(axis::ep)] * mine(); }
+  /// Ranks that share experts, and the number of this one among them.
+  std::int64_t ranks() const { return ep_ * etp_; }
+  std::int64_t rank() const {
+    return at_[static_cast<unsigned>(axis::ep)] * etp_ + at_[static_cast<unsigned>(axis::etp)];
+  }
+  std::int64_t etp() const { return etp_; }
+  /// Counts of one expert: of each sequence, those of a rank side by side.
+  std::span<const std::int32_t> of(std::int64_t expert) const {
+    return {all_ + expert * sequences_, static_cast<std::size_t>(sequences_)};
+  }
+  std::int64_t sequences() const { return sequences_; }
+  /// Rows of one expert from one rank.
+  std::int64_t from(std::int64_t expert, std::int64_t rank) const {
+    const std::int64_t apart = sequences_ / ranks();
+    std::int64_t n = 0;
+    for (std::int64_t k = 0; k < apart; ++k) n += all_[expert * sequences_ + rank * apart + k];
+    return n;
+  }
+  /// Rows of this rank's experts.
+  std::int64_t rows() const {
+    std::int64_t n = 0;
+    for (std::int64_t e = first(); e < first() + mine(); ++e)
+      for (const std::int32_t x : of(e)) n += x;
+    return n;
+  }
+
+private:
+  const std::int32_t* all_;
+  std::int64_t experts_, sequences_, ep_, etp_;
+  coordinates at_;
+};
 
 /// What a round is, as the nodes between dispatch and combine see it.
 struct round_of_rows {
@@ -21,54 +75,36 @@ struct round_of_rows {
   std::int64_t rows = 0; ///< R
   std::int64_t used = 0; ///< rows of the round that hold a choice
 
-  round_of_rows(std::int64_t rows_of_round, int round, const std::int32_t* counts, std::int64_t n)
-      : base(round * rows_of_round), rows(rows_of_round) {
-    std::int64_t total = 0;
-    for (std::int64_t i = 0; i < n; ++i) total += counts[i];
-    used = std::clamp<std::int64_t>(total - base, 0, rows);
-  }
-};
-
-/// Where the operands of dispatch or combine lie, and what they are.
-struct crossing_operands {
-  const mesh& ranks;
-  const value &experts, &counted; ///< operands 1 and 3
-  const std::int32_t *chosen, *row, *counts;
-  std::int64_t choices;
-  std::byte* scratch; ///< output 1
-
-  template <class Call> explicit crossing_operands(Call& c)
-      : ranks(c.ranks()),
-        experts(c.value_in(1)),
-        counted(c.value_in(3)),
-        chosen(c.template in<std::int32_t>(1)),
-        row(c.template in<std::int32_t>(2)),
-        counts(c.template in<std::int32_t>(3)),
-        choices(c.in_size(2)),
-        scratch(c.template out<std::byte>(1)) {}
+  round_of_rows(std::int64_t rows_of_round, int round, const seen_counts& counts)
+      : base(round * rows_of_round),
+        rows(rows_of_round),
+        used(std::clamp<std::int64_t>(counts.rows() - base, 0, rows)) {}
 };
 
 /// A round's exchange, of rows of `width` elements.
 template <class T> class expert_exchange {
 public:
-  expert_exchange(const crossing_operands& c, const round_of_rows& r, std::int64_t width)
-      : width_(width), etp_(c.ranks.of(axis::etp)) {
-    const std::int64_t experts = c.counted.dims[1].n;
-    ranks_ = ranks_of(c.ranks, op::expert_group);
-    mine_ = experts * etp_ / ranks_, apart_ = c.counted.dims[2].n / ranks_;
-    const op::exchange_scratch lies(c.ranks, c.experts, experts, r.rows,
+  /// Of a call of dispatch or combine.
+  template <class Call>
+  expert_exchange(Call& c, const seen_counts& counts, const round_of_rows& r, std::int64_t width)
+      : width_(width), etp_(counts.etp()), ranks_(counts.ranks()), choices_(c.in_size(2)) {
+    const op::exchange_scratch lies(c.ranks(), c.value_in(1), counts.experts(), r.rows,
                                     width * std::int64_t{sizeof(T)});
-    std::byte* const at = c.scratch;
-    gives_ = reinterpret_cast<std::int64_t*>(at + lies.of_ranks);
-    takes_ = gives_ + ranks_, next_ = takes_ + ranks_;
-    parts_ = reinterpret_cast<const void**>(next_ + ranks_);
+    std::byte* const at = c.template out<std::byte>(1);
+    gives_ = reinterpret_cast<std::int64_t*>(c.host_room()), takes_ = gives_ + ranks_;
+    std::byte* const tables = reinterpret_cast<std::byte*>(takes_ + ranks_);
+    pieces_ = counts.mine() * ranks_;
+    make_tables(counts, r, reinterpret_cast<rows::piece_of_rows*>(tables + lies.of_pieces),
+                reinterpret_cast<std::int64_t*>(tables + lies.of_experts));
+    c.device().write(at, tables, lies.tables);
+    piece_ = reinterpret_cast<const rows::piece_of_rows*>(at + lies.of_pieces);
     place_ = reinterpret_cast<std::int32_t*>(at + lies.of_choices);
     chosen_ = reinterpret_cast<T*>(at + lies.chosen), rows_ = reinterpret_cast<T*>(at + lies.rows);
-    base_ = r.base, end_ = r.base + r.rows, counts_ = c.counts;
-    place_choices({c.chosen, static_cast<std::size_t>(c.choices)}, c.row, experts,
-                  reinterpret_cast<std::int32_t*>(at + lies.of_experts));
-    std::fill_n(takes_, ranks_, 0);
-    each_run([&](std::int64_t, std::int64_t n, std::int64_t q) { takes_[q] += n * width_; });
+    for_blocks(
+        c.device(), choices_,
+        rows::place_choices{choices_, r.base, r.base + r.rows, c.template in<std::int32_t>(1),
+                            c.template in<std::int32_t>(2),
+                            reinterpret_cast<const std::int64_t*>(at + lies.of_experts), place_});
   }
 
   /// Rows of this rank's choices on their way, in number; where each choice is among them, -1: in
@@ -78,78 +114,70 @@ public:
   T* rows_of_choices() const { return chosen_; }
 
   /// What lies in the first place of each choice goes to the ranks of its expert.
-  void go(communicator& to, source_line line, T* rows) const {
+  template <class Device> void go(Device& on, communicator& to, source_line line, T* rows) const {
     each_rank_of_ep([&](T* first, std::int64_t elements) {
       for (std::int64_t t = 1; t < etp_; ++t)
-        std::memcpy(static_cast<void*>(first + t * elements), first, bytes(elements));
+        for_blocks(on, elements, rows::copy_block<T>{elements, first, first + t * elements});
     });
     to.run(exchange::all_to_all(op::expert_group, dtype_of<T>, chosen_, rows_, counts(gives_),
                                 counts(takes_), line));
-    each_piece([&](std::int64_t row, T* piece, std::int64_t n) {
-      std::memcpy(static_cast<void*>(rows + row * width_), piece, bytes(n * width_));
-    });
+    for_rows(on, pieces_, rows::rows_from_way<T>{width_, piece_, rows_, rows});
   }
   /// The rows of this rank's experts go to the ranks that they are of; what came back of every
   /// choice, a sum over etp, lies in its first place.
-  void come_back(communicator& to, source_line line, const T* rows) const {
-    each_piece([&](std::int64_t row, T* piece, std::int64_t n) {
-      std::memcpy(static_cast<void*>(piece), rows + row * width_, bytes(n * width_));
-    });
+  template <class Device>
+  void come_back(Device& on, communicator& to, source_line line, const T* rows) const {
+    for_rows(on, pieces_, rows::rows_to_way<T>{width_, piece_, rows, rows_});
     to.run(exchange::all_to_all(op::expert_group, dtype_of<T>, rows_, chosen_, counts(takes_),
                                 counts(gives_), line));
     each_rank_of_ep([&](T* first, std::int64_t elements) {
-      for (std::int64_t t = 0; t < etp_; ++t) parts_[t] = first + t * elements;
-      sum_in_rank_order(dtype_of<T>, {parts_, static_cast<std::size_t>(etp_)}, first, elements);
+      if (etp_ > 1) for_blocks(on, elements, rows::sum_of_copies<T>{elements, etp_, first});
     });
   }
 
 private:
-  static std::size_t bytes(std::int64_t elements) {
-    return static_cast<std::size_t>(elements) * sizeof(T);
-  }
   std::span<const std::int64_t> counts(const std::int64_t* of) const {
     return {of, static_cast<std::size_t>(ranks_)};
   }
 
-  /// This rank's rows of an expert have numbers that follow each other; `numbers`: two an expert.
-  void place_choices(std::span<const std::int32_t> experts, const std::int32_t* row,
-                     std::int64_t count, std::int32_t* numbers) {
-    std::int32_t *const first = numbers, *const how_many = numbers + count;
-    std::fill_n(numbers, 2 * count, 0);
-    for (std::size_t i = 0; i < experts.size(); ++i) {
-      if (row[i] < base_ || row[i] >= end_) continue;
-      const std::int32_t e = experts[i];
-      if (how_many[e]++ == 0 || row[i] < first[e]) first[e] = row[i];
-    }
-    for (std::int64_t q = 0; q < ranks_; q += etp_) {
-      std::int64_t n = 0;
-      for (std::int64_t e = q / etp_ * mine_; e < (q / etp_ + 1) * mine_; ++e) {
-        first[e] = static_cast<std::int32_t>(sent_ + n - first[e]);
-        n += how_many[e];
+  /// Where rows [row, row + n) and this round meet: how many, and the first of the round's.
+  struct overlap {
+    std::int64_t first, n;
+    overlap(const round_of_rows& r, std::int64_t row, std::int64_t count)
+        : first(std::clamp(row, r.base, r.base + r.rows)),
+          n(std::clamp(row + count, r.base, r.base + r.rows) - first) {}
+  };
+
+  /// Rows of a rank are sorted by expert, then by the rank that sends them. On the way those of the
+  /// ranks lie one behind the other.
+  void make_tables(const seen_counts& counts, const round_of_rows& r, rows::piece_of_rows* piece,
+                   std::int64_t* shift) {
+    const std::int64_t mine = counts.mine(), me = counts.rank();
+    std::fill_n(gives_, 2 * ranks_, 0);
+    for (std::int64_t row = 0, e = 0; e < mine; ++e)
+      for (std::int64_t q = 0; q < ranks_; ++q) {
+        const std::int64_t n = counts.from(counts.first() + e, q);
+        const overlap here(r, row, n);
+        piece[e * ranks_ + q] = {here.first - r.base, takes_[q], here.n};
+        takes_[q] += here.n * width_, row += n;
       }
+    for (std::int64_t before = 0, q = 0; q < ranks_; before += takes_[q++])
+      for (std::int64_t e = 0; e < mine; ++e) piece[e * ranks_ + q].at += before;
+    for (std::int64_t q = 0; q < ranks_; q += etp_) {
+      std::int64_t row = 0, n = 0; // of that rank, and what this one sends to it
+      for (std::int64_t e = q / etp_ * mine; e < (q / etp_ + 1) * mine; ++e)
+        for (std::int64_t from = 0; from < ranks_; ++from) {
+          const std::int64_t count = counts.from(e, from);
+          if (from == me) {
+            const overlap here(r, row, count);
+            shift[e] = sent_ + n - here.first;
+            n += here.n;
+          }
+          row += count;
+        }
       std::fill_n(gives_ + q, etp_, n * width_);
       sent_ += n * etp_;
     }
-    for (std::size_t i = 0; i < experts.size(); ++i)
-      place_[i] = row[i] < base_ || row[i] >= end_ ? -1 : first[experts[i]] + row[i];
-  }
-  /// f(row of the round, how many from there on, rank that they are of).
-  template <class F> void each_run(F f) const {
-    std::int64_t row = 0;
-    for (std::int64_t i = 0; i < mine_ * ranks_; ++i) {
-      const std::int64_t first = std::clamp(row, base_, end_);
-      for (std::int64_t k = 0; k < apart_; ++k) row += counts_[i * apart_ + k];
-      const std::int64_t n = std::clamp(row, base_, end_) - first;
-      if (n > 0) f(first - base_, n, i % ranks_);
-    }
-  }
-  /// f(row of the round, where it and those behind it lie on their way, how many).
-  template <class F> void each_piece(F f) const {
-    for (std::int64_t q = 0, at = 0; q < ranks_; at += takes_[q++]) next_[q] = at;
-    each_run([&](std::int64_t row, std::int64_t n, std::int64_t q) {
-      f(row, rows_ + next_[q], n);
-      next_[q] += n * width_;
-    });
   }
   /// f(where the rows for a rank of ep lie, their elements): as many for each of its ranks of etp.
   template <class F> void each_rank_of_ep(F f) const {
@@ -160,14 +188,11 @@ private:
     }
   }
 
-  std::int64_t width_, etp_, ranks_ = 1;
-  std::int64_t mine_ = 0;  ///< experts of this rank
-  std::int64_t apart_ = 1; ///< counts of an expert's rows from one rank
-  std::int64_t base_ = 0, end_ = 0, sent_ = 0;
-  const std::int32_t* counts_ = nullptr;
-  std::int64_t *gives_ = nullptr, *takes_ = nullptr; ///< elements for and from each rank
-  std::int64_t* next_ = nullptr;
-  const void** parts_ = nullptr;
+  std::int64_t width_, etp_, ranks_, choices_;
+  std::int64_t sent_ = 0, pieces_ = 0;
+  std::int64_t *gives_ = nullptr,
+               *takes_ = nullptr; ///< elements for and from each rank: the host's
+  const rows::piece_of_rows* piece_ = nullptr;
   std::int32_t* place_ = nullptr;
   T *chosen_ = nullptr, *rows_ = nullptr;
 };

@@ -9,37 +9,55 @@
 #include <megacpp/plan/boxes.hpp>
 
 #include <algorithm>
-#include <cstring>
+#include <string>
 #include <utility>
 
 namespace mc {
 
 namespace detail {
 
-/// f(expert, first row of the round, rows of each sequence, sequences) for every expert that has
-/// some in this round. Products of an expert take its sequences as parts, so that each has the bits
-/// it has without others.
-template <class Call, class F> void for_experts(const Call& c, const round_of_rows& r, F f) {
-  const auto* counts = c.template in<std::int32_t>(2);
-  const std::int64_t sequences = c.template in_span<2, -1, 0>(), experts = c.in_size(2) / sequences;
-  auto* rows = reinterpret_cast<std::int32_t*>(c.scratch());
+/// f(expert, first row of the round, rows of each sequence, sequences) for every expert of this
+/// rank that has some in this round; experts count from the rank's first. Products of an expert
+/// take its sequences as parts, so that each has the bits it has without others.
+template <class Call, class F>
+void for_experts(const Call& c, const seen_counts& counts, const round_of_rows& r, F f) {
+  auto* const rows = reinterpret_cast<std::int32_t*>(c.host_room());
   std::int64_t start = -r.base;
-  for (std::int64_t e = 0; e < experts; ++e) {
+  for (std::int64_t e = 0; e < counts.mine(); ++e) {
     const std::int64_t first = std::clamp<std::int64_t>(start, 0, r.rows);
     std::int64_t last = first;
-    for (std::int64_t s = 0; s < sequences; ++s) {
-      start += counts[e * sequences + s];
+    std::int32_t* of_sequence = rows;
+    for (const std::int32_t n : counts.of(counts.first() + e)) {
+      start += n;
       const std::int64_t end = std::clamp<std::int64_t>(start, 0, r.rows);
-      rows[s] = static_cast<std::int32_t>(end - last);
+      *of_sequence++ = static_cast<std::int32_t>(end - last);
       last = end;
     }
-    if (first < last) f(e, first, rows, sequences);
+    if (first < last) f(e, first, rows, counts.sequences());
   }
 }
 
-template <class T> void clear_rows(T* rows, const round_of_rows& r, std::int64_t width) {
-  std::memset(static_cast<void*>(rows + r.used * width), 0,
-              static_cast<std::size_t>((r.rows - r.used) * width) * sizeof(T));
+template <class Device, class T>
+void clear_rows(Device& on, T* rows, const round_of_rows& r, std::int64_t width) {
+  if (r.used < r.rows)
+    on.fill(reinterpret_cast<std::byte*>(rows + r.used * width), 0,
+            (r.rows - r.used) * width * std::int64_t{sizeof(T)});
+}
+
+/// Throws mc::error unless the counts of experts are those of so many choices of each rank.
+template <class Call>
+void require_whole(const Call& c, const seen_counts& counts, std::int64_t choices, bool drops) {
+  std::int64_t all = 0;
+  bool negative = false;
+  for (std::int64_t e = 0; e < counts.experts(); ++e)
+    for (const std::int32_t n : counts.of(e)) all += n, negative = negative || n < 0;
+  const std::int64_t most = choices * counts.ranks();
+  if (!negative && (drops ? all <= most : all == most)) return;
+  throw error(exit_code::internal,
+              "the counts of experts of layer " + std::to_string(c.layer()) + " add up to " +
+                  std::to_string(all) + " rows, and the tokens of a micro-batch have chosen " +
+                  std::to_string(most) +
+                  ": the device or its memory is faulty; go on from the newest state");
 }
 
 /// The product of an expert's rows of one sequence, prepared for any number of them.
@@ -50,154 +68,142 @@ template <class T, class Call> void prepare_grouped(Call& c, product_kind kind, 
   s.dynamic_rows = true;
   prepare_product(c, s);
 }
-/// For the rows of an expert in each sequence.
-template <class Call> std::int64_t grouped_scratch_bytes(const Call& c) {
-  return c.template in_span<2, -1, 0>() * std::int64_t{sizeof(std::int32_t)};
-}
 
 } // namespace detail
 
 template <> struct kernel_of<&op::expert_rows> { // experts, [all] -> row, counts, rounds
   template <class, class Call> static void run(Call& c) {
     const auto a = c.template attr<op::expert_rows_attributes>();
-    const std::int64_t rows = a.rows, n = c.in_size(0);
+    auto& on = c.device();
     const shape s(c);
-    const std::int32_t* chosen = c.template in<std::int32_t>(0);
-    std::int32_t *row = c.template out<std::int32_t>(0), *counts = c.template out<std::int32_t>(1);
-    std::int32_t* const begin = reinterpret_cast<std::int32_t*>(c.scratch());
-    std::int32_t *const own = begin + s.experts, *const all = own + s.experts * s.apart;
-    const std::int64_t before = c.origin(c.value_in(0), 1) * c.value_in(0).back().n;
-    const bool* const taken = taken_choices(c, begin, all + s.ranks * s.experts * s.apart);
-    std::fill(begin, all, 0);
-    for (std::int64_t i = 0; i < n; ++i) { // the number of the choice within its expert
-      const bool dropped = taken != nullptr && !taken[i / s.own * s.whole + before + i % s.own];
-      row[i] = dropped ? -1 : begin[chosen[i]]++;
-      if (!dropped) ++own[chosen[i] * s.apart + i / (n / s.apart)];
-    }
+    const auto* const chosen = c.template in<std::int32_t>(0);
+    auto* const row = c.template out<std::int32_t>(0);
+    auto* const counts = c.template out<std::int32_t>(1);
+    auto* const begin = reinterpret_cast<std::int32_t*>(c.scratch());
+    auto* const of_parts = begin + s.experts;
+    auto* const own = of_parts + s.parts.count() * s.experts;
+    auto* const all = own + s.experts * s.apart;
+    const rows::taken_choices taken = take(c, s, begin, all + s.ranks * s.experts * s.apart);
+    for_rows(on, s.parts.count(), rows::count_choices{s.parts, s.experts, taken, chosen, of_parts});
+    for_rows(on, s.experts, rows::add_counts{s.parts, s.experts, of_parts, own});
     c.comm().run(exchange::all_gather(op::expert_group, dtype::i32, own, all, s.experts * s.apart,
                                       c.described().line));
-    // Where this rank's rows of each expert begin: behind those of the experts before it on its
-    // rank, and behind those of ranks before this one.
-    const group g = c.comm().over(op::expert_group);
-    const std::int64_t etp = c.ranks().of(axis::etp), first = g.rank() / etp * s.mine;
-    std::int64_t most = 0, total = 0;
-    for (std::int64_t e = 0; e < s.experts; ++e) {
-      if (e % s.mine == 0) total = 0;
-      for (std::int64_t q = 0; q < s.ranks; ++q) {
-        if (q == g.rank()) begin[e] = static_cast<std::int32_t>(total);
-        for (std::int64_t k = 0; k < s.apart; ++k) {
-          const std::int32_t count = all[(q * s.experts + e) * s.apart + k];
-          if (e >= first && e < first + s.mine)
-            counts[((e - first) * s.ranks + q) * s.apart + k] = count;
-          total += count;
-        }
-      }
-      most = std::max(most, total);
-    }
-    for (std::int64_t i = 0; i < n; ++i)
-      if (row[i] >= 0) row[i] += begin[chosen[i]];
-    *c.template out<std::int32_t>(2) =
-        static_cast<std::int32_t>(std::max<std::int64_t>(1, (most + rows - 1) / rows));
+    for_rows(on, s.ep,
+             rows::place_experts{s.experts / s.ep, s.ranks, c.comm().over(op::expert_group).rank(),
+                                 s.apart, s.experts, all, counts, begin});
+    for_rows(on, s.parts.count(),
+             rows::number_choices{s.parts, s.experts, taken, chosen, begin, of_parts, row});
+    for_one(on, rows::count_rounds{a.rows, s.ep, s.experts / s.ep * s.ranks * s.apart, counts,
+                                   c.template out<std::int32_t>(2)});
   }
   template <class, class Call> static std::int64_t scratch_bytes(const Call& c) {
     const shape s(c);
-    return s.experts * (1 + (1 + s.ranks) * s.apart) * std::int64_t{sizeof(std::int32_t)} +
+    return s.experts * (1 + s.parts.count() + (1 + s.ranks) * s.apart) *
+               std::int64_t{sizeof(std::int32_t)} +
            (c.has(1) ? c.in_size(1) : 0);
   }
 
 private:
   struct shape {
-    std::int64_t experts, mine; ///< in all, and of this rank
-    std::int64_t ranks, apart;  ///< that share them; sequences of each that are counted apart
-    std::int64_t own, whole;    ///< choices of a sequence: this rank's, and all
+    std::int64_t experts, ep;
+    std::int64_t ranks, apart; ///< that share experts; sequences of each that are counted apart
+    std::int64_t own, whole;   ///< choices of a sequence: this rank's, and all
+    rows::parts_of_choices parts;
 
     template <class Call> explicit shape(const Call& c)
         : experts(c.template attr<op::expert_rows_attributes>().experts),
-          mine(c.template out_span<1, 1, 2>()),
+          ep(c.ranks().of(axis::ep)),
           ranks(ranks_of(c.ranks(), op::expert_group)),
           apart(c.template out_span<1, -1, 0>() / ranks),
           own(c.template in_span<0, 1, 0>()),
-          whole(c.value_in(0).dims[1].n * c.value_in(0).back().n) {}
+          whole(c.value_in(0).dims[1].n * c.value_in(0).back().n),
+          parts{apart, c.in_size(0) / apart} {}
   };
 
   /// Which choices of the micro-batch their experts take, the first ones in the order of its
-  /// tokens; null: all. `count`: one number for each expert.
-  template <class Call>
-  static const bool* taken_choices(Call& c, std::int32_t* count, std::int32_t* scratch) {
-    if (!c.has(1)) return nullptr;
+  /// tokens. `count`: one number for each expert.
+  template <class Call> static rows::taken_choices take(Call& c, const shape& s,
+                                                        std::int32_t* count,
+                                                        std::int32_t* scratch) {
+    if (!c.has(1)) return {nullptr, s.own, s.whole, 0};
     const auto a = c.template attr<op::expert_rows_attributes>();
-    std::fill_n(count, a.experts, 0);
-    const std::int32_t* all = c.template in<std::int32_t>(1);
+    const std::int32_t* const all = c.template in<std::int32_t>(1);
     bool* const taken = reinterpret_cast<bool*>(scratch);
     const value& v = c.value_in(1);
+    bool begins = true;
     boxes(c.ranks(), v, c.comm().coordinate())
         .each_run_within({0}, global_size(v), [&](local_count first, global_count, std::int64_t n) {
-          for (std::int64_t i = first.n; i < first.n + n; ++i)
-            taken[i] = count[all[i]]++ < a.capacity;
+          for_rows(c.device(), s.experts,
+                   rows::take_choices{first.n, n, a.capacity, begins, all, count, taken});
+          begins = false;
         });
-    return taken;
+    return {taken, s.own, s.whole, c.origin(c.value_in(0), 1) * c.value_in(0).back().n};
   }
 };
 
 template <> struct kernel_of<&op::dispatch> { // x, experts, row, counts -> rows
   template <class T, class Call> static void run(Call& c) {
-    const auto* counts = c.template in<std::int32_t>(3);
-    const detail::round_of_rows r(c.template attr<op::crossing_attributes>().rows, c.trip(), counts,
-                                  c.in_size(3));
-    const std::int32_t* row = c.template in<std::int32_t>(2);
-    const T* x = c.template in<T>(0);
-    T* to = c.template out<T>(0);
+    auto& on = c.device();
+    const auto [rows_of_round, drops] = c.template attr<op::crossing_attributes>();
+    const detail::seen_counts counts(c, 3);
+    const std::int64_t choices = c.in_size(2);
+    if (c.trip() == 0) detail::require_whole(c, counts, choices, drops);
+    const detail::round_of_rows r(rows_of_round, c.trip(), counts);
+    const auto* const row = c.template in<std::int32_t>(2);
+    const T* const x = c.template in<T>(0);
+    T* const to = c.template out<T>(0);
     const bool numbers = c.value_out(0).rank == 1; // one for every choice
-    const std::int64_t choices = c.in_size(2), tokens = numbers ? choices : c.in_rows(0);
+    const std::int64_t tokens = numbers ? choices : c.in_rows(0);
     const auto k = static_cast<int>(choices / tokens);
-    if (ranks_of(c.ranks(), op::expert_group) > 1) {
+    if (counts.ranks() > 1) {
       const std::int64_t width = numbers ? 1 : c.template in_span<0, -1, 0>();
-      const detail::expert_exchange<T> way(detail::crossing_operands(c), r, width);
-      for_rows(tokens, rows::dispatch_token<T, std::int64_t>{width, k, 0, way.chosen(), x,
-                                                             way.place(), way.rows_of_choices()});
-      way.go(c.comm(), c.described().line, to);
-      return detail::clear_rows(to, r, width);
+      const detail::expert_exchange<T> way(c, counts, r, width);
+      for_rows(on, tokens,
+               rows::dispatch_token<T, std::int64_t>{width, k, 0, way.chosen(), x, way.place(),
+                                                     way.rows_of_choices()});
+      way.go(on, c.comm(), c.described().line, to);
+      return detail::clear_rows(on, to, r, width);
     }
     if (numbers) {
-      for (std::int64_t i = 0; i < choices; ++i)
-        if (row[i] >= r.base && row[i] < r.base + r.rows) to[row[i] - r.base] = x[i];
-      return detail::clear_rows(to, r, 1);
+      for_blocks(on, choices, rows::dispatch_numbers<T>{choices, r.base, r.rows, x, row, to});
+      return detail::clear_rows(on, to, r, 1);
     }
     const auto width = c.template in_span<0, -1, 0>();
-    for_rows(tokens,
+    for_rows(on, tokens,
              rows::dispatch_token<T, decltype(width)>{width, k, r.base, r.rows, x, row, to});
-    detail::clear_rows(to, r, width);
+    detail::clear_rows(on, to, r, width);
   }
 };
 
 template <> struct kernel_of<&op::combine> { // rows, experts, row, counts -> y, added
   template <class T, class Call> static void run(Call& c) {
-    const auto* counts = c.template in<std::int32_t>(3);
-    const detail::round_of_rows r(c.template attr<op::crossing_attributes>().rows, c.trip(), counts,
-                                  c.in_size(3));
-    const std::int32_t* row = c.template in<std::int32_t>(2);
-    const T* from = c.template in<T>(0);
-    T* y = c.template out<T>(0);
+    auto& on = c.device();
+    const detail::seen_counts counts(c, 3);
+    const detail::round_of_rows r(c.template attr<op::crossing_attributes>().rows, c.trip(),
+                                  counts);
+    const auto* const row = c.template in<std::int32_t>(2);
+    const T* const from = c.template in<T>(0);
+    T* const y = c.template out<T>(0);
     const bool numbers = c.value_in(0).rank == 1;
     const std::int64_t choices = c.in_size(2);
-    if (ranks_of(c.ranks(), op::expert_group) > 1) {
+    if (counts.ranks() > 1) {
       const std::int64_t width = numbers ? 1 : c.template in_span<0, -1, 0>(),
                          tokens = local_size(c.ranks(), c.value_out(0)).n / width;
-      const detail::expert_exchange<T> way(detail::crossing_operands(c), r, width);
-      way.come_back(c.comm(), c.described().line, from);
-      return for_rows(tokens, rows::combine_token<T, std::int64_t>{
-                                  width, static_cast<int>(choices / tokens), 0, way.chosen(),
-                                  way.rows_of_choices(), way.place(), y});
+      const detail::expert_exchange<T> way(c, counts, r, width);
+      way.come_back(on, c.comm(), c.described().line, from);
+      return for_rows(on, tokens,
+                      rows::combine_token<T, std::int64_t>{
+                          width, static_cast<int>(choices / tokens), 0, way.chosen(),
+                          way.rows_of_choices(), way.place(), y});
     }
-    if (numbers) {
-      for (std::int64_t i = 0; i < choices; ++i)
-        if (row[i] >= r.base && row[i] < r.base + r.rows) y[i] = from[row[i] - r.base];
-      return;
-    }
+    if (numbers)
+      return for_blocks(on, choices,
+                        rows::combine_numbers<T>{choices, r.base, r.rows, from, row, y});
     const auto width = c.template in_span<0, -1, 0>();
     const std::int64_t tokens = local_size(c.ranks(), c.value_out(0)).n / width;
-    for_rows(tokens, rows::combine_token<T, decltype(width)>{
-                         width, static_cast<int>(choices / tokens), r.base, r.rows, from, row, y});
+    for_rows(on, tokens,
+             rows::combine_token<T, decltype(width)>{width, static_cast<int>(choices / tokens),
+                                                     r.base, r.rows, from, row, y});
   }
 };
 
@@ -205,24 +211,21 @@ namespace detail {
 /// y (R, out) from x (R, in) by each expert's matrix.
 template <class T, class Call> void grouped_product(Call& c) {
   const std::int64_t in = c.template in_span<0, 1, 2>(), out = c.template out_span<0, 1, 2>();
-  const round_of_rows r(c.template in_span<0, 0, 1>(), c.trip(), c.template in<std::int32_t>(2),
-                        c.in_size(2));
+  const seen_counts counts(c, 2);
+  const round_of_rows r(c.template in_span<0, 0, 1>(), c.trip(), counts);
   const prepared_product& p = product_of(c);
   const T *x = c.template in<T>(0), *w = c.template in<T>(1);
   T* y = c.template out<T>(0);
   for_experts(
-      c, r,
+      c, counts, r,
       [&](std::int64_t e, std::int64_t first, const std::int32_t* rows, std::int64_t sequences) {
         p.execute_parts(x + first * in, w + e * in * out, y + first * out, rows, sequences);
       });
-  clear_rows(y, r, out);
+  clear_rows(c.device(), y, r, out);
 }
 } // namespace detail
 
 template <> struct kernel_of<&op::grouped_linear> { // x, w, counts
-  template <class, class Call> static std::int64_t scratch_bytes(const Call& c) {
-    return detail::grouped_scratch_bytes(c);
-  }
   template <class T, class Call> static void prepare(Call& c) {
     detail::prepare_grouped<T>(c, product_kind::forward, c.template in_span<0, 0, 1>(),
                                c.template out_span<0, 1, 2>(), c.template in_span<0, 1, 2>());
@@ -231,9 +234,6 @@ template <> struct kernel_of<&op::grouped_linear> { // x, w, counts
 };
 
 template <> struct kernel_of<&op::grouped_input_grad> { // dy, w, counts
-  template <class, class Call> static std::int64_t scratch_bytes(const Call& c) {
-    return detail::grouped_scratch_bytes(c);
-  }
   template <class T, class Call> static void prepare(Call& c) {
     detail::prepare_grouped<T>(c, product_kind::input_gradient, c.template in_span<0, 0, 1>(),
                                c.template in_span<0, 1, 2>(), c.template out_span<0, 1, 2>());
@@ -242,21 +242,18 @@ template <> struct kernel_of<&op::grouped_input_grad> { // dy, w, counts
 };
 
 template <> struct kernel_of<&op::grouped_weight_grad> { // dy, x, counts -> dw, added
-  template <class, class Call> static std::int64_t scratch_bytes(const Call& c) {
-    return detail::grouped_scratch_bytes(c);
-  }
   template <class T, class Call> static void prepare(Call& c) {
     detail::prepare_grouped<T>(c, product_kind::weight_gradient, c.template in_span<0, 0, 1>(),
                                c.template in_span<0, 1, 2>(), c.template in_span<1, 1, 2>());
   }
   template <class T, class Call> static void run(Call& c) {
     const std::int64_t n = c.template in_span<0, 1, 2>(), k = c.template in_span<1, 1, 2>();
-    const detail::round_of_rows r(c.template in_span<0, 0, 1>(), c.trip(),
-                                  c.template in<std::int32_t>(2), c.in_size(2));
+    const detail::seen_counts counts(c, 2);
+    const detail::round_of_rows r(c.template in_span<0, 0, 1>(), c.trip(), counts);
     const T *dy = c.template in<T>(0), *x = c.template in<T>(1);
     auto* dw = c.template out<accumulator_t<T>>(0);
     detail::for_experts(
-        c, r,
+        c, counts, r,
         [&](std::int64_t e, std::int64_t first, const std::int32_t* rows, std::int64_t sequences) {
           detail::product_of(c).execute_parts(dy + first * n, x + first * k, dw + e * n * k, rows,
                                               sequences);
@@ -267,17 +264,19 @@ template <> struct kernel_of<&op::grouped_weight_grad> { // dy, x, counts -> dw,
 template <> struct kernel_of<&op::scale_rows> { // x, w
   template <class T, class Call> static void run(Call& c) {
     const auto width = c.template in_span<0, -1, 0>();
-    for_rows(c.in_rows(0), rows::scale_row<T, decltype(width)>{width, c.template in<T>(0),
-                                                               c.template in<accumulator_t<T>>(1),
-                                                               c.template out<T>(0)});
+    for_rows(
+        c.device(), c.in_rows(0),
+        rows::scale_row<T, decltype(width)>{
+            width, c.template in<T>(0), c.template in<accumulator_t<T>>(1), c.template out<T>(0)});
   }
 };
 template <> struct kernel_of<&op::scale_rows_weight_grad> { // dy, x, w
   template <class T, class Call> static void run(Call& c) {
     const auto width = c.template in_span<0, -1, 0>();
-    for_rows(c.in_rows(0), rows::scale_weight_grad_row<T, decltype(width)>{
-                               width, c.template in<T>(0), c.template in<T>(1),
-                               c.template out<accumulator_t<T>>(0)});
+    for_rows(
+        c.device(), c.in_rows(0),
+        rows::scale_weight_grad_row<T, decltype(width)>{
+            width, c.template in<T>(0), c.template in<T>(1), c.template out<accumulator_t<T>>(0)});
   }
 };
 

@@ -20,6 +20,8 @@
 //   c.device(), c.slot(), c.layer()             device, prepared state, layer
 //   c.comm()                                    this rank and the others (comm/communicator.hpp)
 //   c.scratch()                                 memory that no other node uses meanwhile
+//   c.template mirrored<U>(), c.host_room()     the operand that the host reads, too, as the op
+//                                               says (op_info::seen); memory of the host beside it
 //   c.constants()                               constants of the run
 //   c.ranks(), c.sums()                         the mesh; how sums over tokens are taken
 //   c.trip()                                    of a node of a region: 0, 1, ...
@@ -30,7 +32,21 @@
 // compiled executor and a number in the interpreter; a kernel takes either and gives the same bits.
 #pragma once
 
-#include <megacpp/exec/cpu.hpp>
+#include <megacpp/exec/launch.hpp>
 #include <megacpp/exec/parallel.hpp>
 #include <megacpp/graph/op.hpp>
 #include <megacpp/num/extent.hpp>
+
+#include <concepts>
+
+namespace mc {
+
+/// A call on a device of the host, on whose memory code of the host computes in run_slots. A kernel
+/// that has such code says so by this concept: other devices have no kernel of its op, or their own
+/// (kernel_on).
+template <class Call>
+concept on_host =
+    std::derived_from<std::remove_reference_t<decltype(std::declval<Call&>().device())>,
+                      host_slots>;
+
+} // namespace mc

@@ -1,13 +1,11 @@
 // Kernels of op/linear.hpp: products through the device's product engine, biases by rows.
 #pragma once
 
+#include <megacpp/exec/product_source.hpp>
 #include <megacpp/kernel/kernel.hpp>
 #include <megacpp/kernel/rows/columns.hpp>
 #include <megacpp/kernel/rows/elementwise.hpp>
 #include <megacpp/op/linear.hpp>
-
-#include <algorithm>
-#include <cstring>
 
 namespace mc {
 
@@ -64,12 +62,8 @@ template <bool Add> struct input_gradient { // dy, w, [d]
   template <class T, class Call> static void run(Call& c) {
     T* dx = c.template out<T>(0);
     if (Add && c.template in<T>(2) != dx) {
-      const std::int64_t n = c.in_size(2), block = 1 << 16;
-      const T* d = c.template in<T>(2);
-      parallel_for((n + block - 1) / block, [=](std::int64_t i) {
-        std::memcpy(static_cast<void*>(dx + i * block), d + i * block,
-                    static_cast<std::size_t>(std::min(block, n - i * block)) * sizeof(T));
-      });
+      const std::int64_t n = c.in_size(2);
+      for_blocks(c.device(), n, rows::copy_block<T>{n, c.template in<T>(2), dx});
     }
     detail::product_of(c).execute(c.template in<T>(0), c.template in<T>(1), nullptr, dx);
   }
@@ -98,8 +92,8 @@ template <> struct kernel_of<&op::linear_weight_grad> { // dy, x
 template <> struct kernel_of<&op::add_bias> {
   template <class T, class Call> static void run(Call& c) {
     const auto width = c.template in_span<1, 0, 0>();
-    rows::bias_add(c.in_size(0) / width, width, c.template in<T>(0), c.template in<T>(1),
-                   c.template out<T>(0));
+    rows::bias_add(c.device(), c.in_size(0) / width, width, c.template in<T>(0),
+                   c.template in<T>(1), c.template out<T>(0));
   }
 };
 
@@ -107,8 +101,8 @@ template <> struct kernel_of<&op::bias_grad> {
   template <class T, class Call> static void run(Call& c) {
     const auto width = c.template out_span<0, 0, 0>();
     const std::int64_t rows = c.in_size(0) / width;
-    rows::bias_gradient({rows, rows_at_once(c.sums(), c.ranks(), c.value_in(0), rows)}, width,
-                        c.template in<T>(0), c.template out<accumulator_t<T>>(0));
+    rows::bias_gradient(c.device(), {rows, rows_at_once(c.sums(), c.ranks(), c.value_in(0), rows)},
+                        width, c.template in<T>(0), c.template out<accumulator_t<T>>(0));
   }
 };
 

@@ -65,7 +65,7 @@ void run_backward(Call& c, const chunking& k, const T* x, const T* w, accumulato
   k.each([&](std::int64_t at, std::int64_t n) {
     const std::int64_t rows = project.shape().dynamic_rows ? n : -1;
     project.execute(x + at * k.hidden, w, nullptr, logits, rows);
-    for_rows(n, row_of(at, dlogits));
+    for_rows(c.device(), n, row_of(at, dlogits));
     product_of(c, 1).execute(dlogits, w, nullptr, dx + at * k.hidden, rows);
     if (dw != nullptr) product_of(c, 2).execute(dlogits, x + at * k.hidden, nullptr, dw, rows);
   });
@@ -87,9 +87,10 @@ template <> struct kernel_of<&op::vocabulary_partial> { // x, w, labels -> lse_p
     k.each([&](std::int64_t at, std::int64_t n) {
       project.execute(c.template in<T>(0) + at * k.hidden, c.template in<T>(1), nullptr, logits,
                       project.shape().dynamic_rows ? n : -1);
-      for_rows(n, rows::logits_row<G>{k.width, k.valid, k.first, logits,
-                                      c.template in<std::int32_t>(2) + at,
-                                      c.template out<double>(0) + at, c.template out<G>(1) + at});
+      for_rows(c.device(), n,
+               rows::logits_row<G>{k.width, k.valid, k.first, logits,
+                                   c.template in<std::int32_t>(2) + at,
+                                   c.template out<double>(0) + at, c.template out<G>(1) + at});
     });
   }
 };
@@ -122,51 +123,31 @@ template <> struct kernel_of<&op::vocabulary_partial_grad> { // dlse, dtarget, x
 };
 
 template <> struct kernel_of<&op::cross_entropy> { // lse_part, target, labels -> loss, count
-  template <class G, class Call> static void run(Call& c) {
-    const std::int64_t parts = c.template in_span<0, -1, 0>(), n = c.in_size(1);
-    const double* lse_part = c.template in<double>(0);
-    const G* target = c.template in<G>(1);
-    const std::int32_t* labels = c.template in<std::int32_t>(2);
-    const double z = c.template attr<op::cross_entropy_attributes>().z;
-    double loss = 0;
-    std::int64_t count = 0;
-    for (std::int64_t t = 0; t < n; ++t) {
-      if (labels[t] < 0) continue;
-      const double lse = total(lse_part + t * parts, parts);
-      loss += lse - static_cast<double>(target[t]) + z * lse * lse;
-      ++count;
-    }
-    *c.template out<G>(0) = static_cast<G>(loss);
-    *c.template out<G>(1) = static_cast<G>(count);
+  /// A loss for each row.
+  template <class G, class Call> static std::int64_t scratch_bytes(const Call& c) {
+    return c.in_size(1) * std::int64_t{sizeof(double)};
   }
-  /// log of the sum of the exponentials of a row's parts.
-  static double total(const double* part, std::int64_t parts) {
-    if (parts == 1) return part[0];
-    const double top = *std::max_element(part, part + parts);
-    double sum = 0;
-    for (std::int64_t i = 0; i < parts; ++i) sum += exponential(part[i] - top);
-    return top + rows::detail::log_of_terms(sum);
+  template <class G, class Call> static void run(Call& c) {
+    const std::int64_t n = c.in_size(1);
+    const auto* labels = c.template in<std::int32_t>(2);
+    auto* const losses = reinterpret_cast<double*>(c.scratch());
+    for_rows(c.device(), n,
+             rows::cross_entropy_row<G>{c.template in_span<0, -1, 0>(), c.template in<double>(0),
+                                        c.template in<G>(1), labels,
+                                        c.template attr<op::cross_entropy_attributes>().z, losses});
+    for_one(c.device(),
+            rows::sum_of_losses<G>{n, losses, labels, c.template out<G>(0), c.template out<G>(1)});
   }
 };
 
 template <>
 struct kernel_of<&op::cross_entropy_grad> { // dloss, lse_part, target, labels -> dlse_part, dtarget
   template <class G, class Call> static void run(Call& c) {
-    const std::int64_t parts = c.template in_span<1, -1, 0>(), n = c.in_size(2);
-    const double* lse_part = c.template in<double>(1);
-    const std::int32_t* labels = c.template in<std::int32_t>(3);
-    double* dlse = c.template out<double>(0);
-    G* dtarget = c.template out<G>(1);
-    const double d = static_cast<double>(*c.template in<G>(0)),
-                 z = c.template attr<op::cross_entropy_attributes>().z;
-    for (std::int64_t t = 0; t < n; ++t) {
-      const bool seen = labels[t] >= 0;
-      const double lse = kernel_of<&op::cross_entropy>::total(lse_part + t * parts, parts);
-      for (std::int64_t i = 0; i < parts; ++i)
-        dlse[t * parts + i] =
-            seen ? d * (1 + 2 * z * lse) * exponential(lse_part[t * parts + i] - lse) : 0;
-      dtarget[t] = seen ? static_cast<G>(-d) : G(0);
-    }
+    for_rows(c.device(), c.in_size(2),
+             rows::cross_entropy_grad_row<G>{
+                 c.template in_span<1, -1, 0>(), c.template in<G>(0), c.template in<double>(1),
+                 c.template in<std::int32_t>(3), c.template attr<op::cross_entropy_attributes>().z,
+                 c.template out<double>(0), c.template out<G>(1)});
   }
 };
 
@@ -184,17 +165,14 @@ struct kernel_of<&op::vocabulary_loss> { // x, w, labels, dloss -> loss, count, 
     double* losses = c.template out<double>(a.weights ? 4 : 3);
     G* logits = reinterpret_cast<G*>(losses + k.rows);
     const auto row_of = [&](std::int64_t at, T* dlogits) {
-      return rows::loss_row<T>{k.width, k.valid,     logits, labels + at, *c.template in<G>(3),
+      return rows::loss_row<T>{k.width, k.valid,     logits, labels + at, c.template in<G>(3),
                                a.z,     losses + at, dlogits};
     };
     detail::run_backward<T>(c, k, c.template in<T>(0), c.template in<T>(1), logits,
                             c.template out<T>(2), a.weights ? c.template out<G>(3) : nullptr,
                             row_of);
-    double loss = 0;
-    std::int64_t count = 0;
-    for (std::int64_t t = 0; t < k.rows; ++t) loss += losses[t], count += labels[t] >= 0;
-    *c.template out<G>(0) = static_cast<G>(loss);
-    *c.template out<G>(1) = static_cast<G>(count);
+    for_one(c.device(), rows::sum_of_losses<G>{k.rows, losses, labels, c.template out<G>(0),
+                                               c.template out<G>(1)});
   }
 };
 

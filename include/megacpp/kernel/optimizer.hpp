@@ -4,21 +4,18 @@
 #include <megacpp/comm/communicator.hpp>
 #include <megacpp/kernel/kernel.hpp>
 #include <megacpp/kernel/rows/adamw.hpp>
+#include <megacpp/kernel/rows/clip_factor.hpp>
 #include <megacpp/kernel/rows/elementwise.hpp>
 #include <megacpp/kernel/rows/sum_squares.hpp>
 #include <megacpp/op/optimizer.hpp>
-
-#include <algorithm>
-#include <cmath>
-#include <limits>
 
 namespace mc {
 
 template <> struct kernel_of<&op::add_gradient> { // g, h
   template <class G, class Call> static void run(Call& c) {
     G *g = c.template in_out<G>(0), *h = c.template in_out<G>(1);
-    rows::add(c.in_size(0), g, h, g);
-    rows::fill(c.in_size(0), G(0), h);
+    rows::add(c.device(), c.in_size(0), g, h, g);
+    rows::fill(c.device(), c.in_size(0), G(0), h);
   }
 };
 
@@ -48,64 +45,61 @@ template <> struct kernel_of<&op::gather_weight> { // the rank's share of w, w
 
 template <> struct kernel_of<&op::sum_of_squares> {
   template <class G, class Call> static std::int64_t scratch_bytes(const Call& c) {
-    return (c.in_size(0) / rows::sum_squares_elements + 1) * std::int64_t{sizeof(double)};
+    return rows::sum_squares_parts(c.in_size(0)) * std::int64_t{sizeof(double)};
   }
   template <class G, class Call> static void run(Call& c) {
-    *c.template out<double>(0) = rows::sum_squares(c.in_size(0), c.template in<G>(0),
-                                                   reinterpret_cast<double*>(c.scratch()));
+    rows::sum_squares(c.device(), c.in_size(0), c.template in<G>(0),
+                      reinterpret_cast<double*>(c.scratch()), c.template out<double>(0));
   }
 };
 
 template <>
 struct kernel_of<&op::clip_factor> { // token count, summed loss, sums of squares -> factor, norm
   template <class T, class Call> static void run(Call& c) {
-    double squares = 0;
+    static_assert(max_inputs - 2 <= rows::clip_factor::most_parts);
+    rows::clip_factor f{};
+    f.clip = c.constants().clip;
+    f.count = c.template in<double>(0), f.loss = c.template in<double>(1);
     for (int k = 2; k < max_inputs; ++k)
-      if (c.has(k)) squares += *c.template in<double>(k);
-    const double count = *c.template in<double>(0), loss = *c.template in<double>(1),
-                 norm = std::sqrt(squares) / count, clip = c.constants().clip;
-    *c.template out<double>(0) =
-        !std::isfinite(norm) || !std::isfinite(loss)
-            ? std::numeric_limits<double>::quiet_NaN()
-            : (clip > 0 ? std::min(1.0, clip / (norm + 1e-6)) : 1.0) / count;
-    *c.template out<double>(1) = norm;
+      if (c.has(k)) f.squares[f.parts++] = c.template in<double>(k);
+    f.factor = c.template out<double>(0), f.norm = c.template out<double>(1);
+    for_one(c.device(), f);
   }
 };
 
 template <>
 struct kernel_of<&op::adamw> { // gradient, master, moments, weight, factor, learning rate, step
+  /// The factors lie before a byte of each block.
+  static constexpr std::int64_t room_of_factors = 128;
   template <class, class Call> static std::int64_t scratch_bytes(const Call& c) {
-    return blocks_of(c.in_size(0));
+    return room_of_factors + blocks_of(c.in_size(0));
   }
   template <class T, class Call> static void run(Call& c) {
     using G = accumulator_t<T>;
-    double& broken = *c.template out<double>(0);
-    broken = 0;
-    if (!std::isfinite(*c.template in<double>(5))) return;
+    static_assert(sizeof(rows::adamw_factors<G>) <= room_of_factors);
     const auto& s = c.constants();
-    const auto factors = rows::adamw_step<G>(
-        *c.template in<std::int64_t>(7) + 1, *c.template in<double>(6), s.beta1, s.beta2, s.epsilon,
-        c.template attr<op::adamw_attributes>().decay ? s.weight_decay : 0.0,
-        *c.template in<double>(5));
-    broken = static_cast<double>(rows::adamw<T>(c.in_size(0), factors, c.template in<G>(0),
-                                                c.template in_out<G>(1), c.template in_out<G>(2),
-                                                c.template in_out<G>(3), c.template in_out<T>(4),
-                                                reinterpret_cast<std::uint8_t*>(c.scratch())));
+    auto* const factors = reinterpret_cast<rows::adamw_factors<G>*>(c.scratch());
+    for_one(c.device(), rows::factors_of_step<G>{
+                            s.beta1, s.beta2, s.epsilon,
+                            c.template attr<op::adamw_attributes>().decay ? s.weight_decay : 0.0,
+                            c.template in<std::int64_t>(7), c.template in<double>(6),
+                            c.template in<double>(5), factors});
+    rows::adamw<T>(c.device(), c.in_size(0), factors, c.template in<G>(0), c.template in_out<G>(1),
+                   c.template in_out<G>(2), c.template in_out<G>(3), c.template in_out<T>(4),
+                   reinterpret_cast<std::uint8_t*>(c.scratch()) + room_of_factors,
+                   c.template out<double>(0));
   }
 };
 
 template <> struct kernel_of<&op::balance_step> { // load, master, weight, factor
   template <class T, class Call> static void run(Call& c) {
-    if (!std::isfinite(*c.template in<double>(3))) return;
     using G = accumulator_t<T>;
-    const G *load = c.template in<G>(0),
-            rate = static_cast<G>(c.template attr<op::balance_attributes>().rate);
-    G* master = c.template in_out<G>(1);
-    T* weight = c.template in_out<T>(2);
-    for (std::int64_t i = 0; i < c.in_size(0); ++i) {
-      master[i] -= rate * static_cast<G>((load[i] > 0) - (load[i] < 0));
-      weight[i] = convert<T>(master[i]);
-    }
+    const std::int64_t n = c.in_size(0);
+    for_blocks(
+        c.device(), n,
+        rows::balance_block<T>{n, static_cast<G>(c.template attr<op::balance_attributes>().rate),
+                               c.template in<G>(0), c.template in<double>(3),
+                               c.template in_out<G>(1), c.template in_out<T>(2)});
   }
 };
 

@@ -21,7 +21,7 @@ template <> struct kernel_of<&op::redistribute> {
     const std::int64_t count = c.in_size(0);
     const collective what = collective_of(from, to);
     if (what == collective::none) { // one rank's matter, and no copy where y is another name of x
-      if (x != y) rows::slice(1, 1, count, 0, x, y);
+      if (x != y) rows::slice(c.device(), 1, 1, count, 0, x, y);
       return;
     }
     const group g = c.comm().over(over);
@@ -34,20 +34,21 @@ template <> struct kernel_of<&op::redistribute> {
                       taken = from.s == state::shard
                                   ? parts_of(c.ranks(), c.value_out(0), from.d, ranks)
                                   : parts_along{};
-    if (what == collective::slice) return rows::slice(given.outer, ranks, given.run, me, x, y);
+    if (what == collective::slice)
+      return rows::slice(c.device(), given.outer, ranks, given.run, me, x, y);
     if (what == collective::zero_pad)
-      return rows::zero_pad(taken.outer, ranks, taken.run, me, x, y);
+      return rows::zero_pad(c.device(), taken.outer, ranks, taken.run, me, x, y);
     // Packed in scratch, or in y where scratch is needed behind the collective.
     const bool packs = given.outer > 1, unpacks = taken.outer > 1;
     T* const scratch = packs || unpacks ? c.template out<T>(1) : nullptr;
     T* const packed = unpacks ? y : scratch;
     T* const arrives = unpacks ? scratch : y;
-    if (packs) rows::pack(given.outer, ranks, given.run, x, packed);
+    if (packs) rows::pack(c.device(), given.outer, ranks, given.run, x, packed);
     const T* const sent = packs ? packed : x;
     const std::int64_t part =
         what == collective::all_gather ? taken.outer * taken.run : count / ranks;
     c.comm().run(exchange_of(what, over, dtype_of<T>, sent, arrives, part, line));
-    if (unpacks) rows::unpack(taken.outer, ranks, taken.run, arrives, y);
+    if (unpacks) rows::unpack(c.device(), taken.outer, ranks, taken.run, arrives, y);
   }
 
 private:

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <megacpp/kernel/kernel.hpp>
+#include <megacpp/kernel/rope_table.hpp>
 #include <megacpp/kernel/rows/rope.hpp>
 #include <megacpp/op/rope.hpp>
 
@@ -27,7 +28,7 @@ template <> struct kernel_of<&op::rope> { // x (..., D), positions
     std::vector<double> key = w;
     key.push_back(static_cast<double>(count));
     c.slot().plan[0] = c.device().template table<G>(std::move(key), 2 * count * half, [&](G* t) {
-      rows::build_rope_table<G>(count, w, nullptr, t, t + count * half);
+      build_rope_table<G>(count, w, nullptr, t, t + count * half);
     });
   }
   template <class T, class Call> static void run(Call& c) {
@@ -36,7 +37,7 @@ template <> struct kernel_of<&op::rope> { // x (..., D), positions
     const std::int64_t tokens = c.in_size(1), stride = c.in_size(0) / tokens,
                        heads = stride / (2 * half), count = detail::positions_of(c);
     const G* table = static_cast<const G*>(c.slot().plan[0]);
-    rows::rope(tokens, heads, half, stride, stride, c.template in<T>(0),
+    rows::rope(c.device(), tokens, heads, half, stride, stride, c.template in<T>(0),
                c.template in<std::int32_t>(1), table, table + count * half,
                static_cast<int>(c.template attr<op::rope_attributes>().direction),
                c.template out<T>(0));

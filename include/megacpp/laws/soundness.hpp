@@ -115,7 +115,7 @@ inline bool merge(step_record& whole, const step_record& of_rank) {
 /// but for a factor, wherever the optimizer's state lies. Throws mc::error for a layout that the
 /// graphs do not allow.
 template <class Model> step_record two_steps(const Model& m, const setup& s, int dp,
-                                             const kernel_table& kernels,
+                                             const kernel_table<cpu>& kernels,
                                              const random_batches& data, bool& same) {
   const interpreted_program<Model> program(m, s, "soundness", kernels);
   const mesh ranks = mesh_of(s.ranks, dp);
@@ -181,8 +181,8 @@ inline std::pair<std::string, double> difference(const step_record& got, const s
 /// Every trained parameter along random directions, its central difference against its gradient:
 ///   (8 (f(h) - f(-h)) - (f(2h) - f(-2h))) / 12h = <g, d> + O(h^4),   |d| = 1
 template <class Model> void check_gradients(const Model& m, const setup& s,
-                                            const kernel_table& kernels, const random_batches& data,
-                                            verdict& found) {
+                                            const kernel_table<cpu>& kernels,
+                                            const random_batches& data, verdict& found) {
   constexpr int directions = 4;
   constexpr double h = 1e-4, tolerance = 1e-6;
   const interpreted_program<Model> program(m, s, "soundness", kernels);
@@ -265,13 +265,13 @@ inline std::vector<trial> usual_trials(bool experts) {
 }
 
 /// Holds a small model, whose batches have at least two sequences, to both laws. `kernels` are
-/// kernel_table::all() and those of ops of one's own for double. Under a layout of stages the
+/// kernel_table<cpu>::all() and those of ops of one's own for double. Under a layout of stages the
 /// layers are spread evenly over them. Numbers of ranks agree with those of one rank to 1e-9 of the
 /// largest of a tensor, gradients with differences of the loss to 1e-6 of their norm: an op whose
 /// value jumps, as one that rounds does, has no such gradient. Throws mc::error where one rank
 /// cannot train the model.
 template <class Model> verdict soundness(const Model& m, const batching& batch,
-                                         const kernel_table& kernels,
+                                         const kernel_table<cpu>& kernels,
                                          std::vector<trial> trials = {}) {
   constexpr double tolerance = 1e-9;
   verdict found;

@@ -4,8 +4,9 @@
 //   Rows of a rank are sorted by expert, then by the rank that sends them, then by (t, j): a stable
 //   counting sort.
 //   row (B, S, k) i32: where each choice lies among its rank's rows, -1 if it was dropped
-//   counts (1, E, sequences) i32: rows of each expert, and of those which sequence they are of, or
-//   which rank's where the tokens of a rank are summed at once (num/numerics.hpp)
+//   counts (1, E, sequences) i32: rows of every expert, and of those which sequence they are of, or
+//   which rank's where the tokens of a rank are summed at once (num/numerics.hpp). All ranks of ep
+//   and etp have them, and so has the host of each, because they say how much it starts
 //   rounds (1) i32: how many rounds of R rows the fullest rank of ep and etp needs, on which they
 //   agree; ranks of edp have numbers of their own
 //   With a capacity C an expert takes the first C choices of a micro-batch and drops the rest, in
@@ -94,10 +95,12 @@ struct even_rows {
 };
 
 /// Where a round's rows and their numbers lie while ranks exchange them: first by what they are
-/// given to or come from, then in the order of the rows. Offsets in bytes.
+/// given to or come from, then in the order of the rows. Offsets in bytes. The host makes the
+/// tables, those of pieces and of experts.
 struct exchange_scratch {
-  std::int64_t of_ranks = 0;   ///< four numbers i64 for each rank
-  std::int64_t of_experts = 0; ///< two numbers i32 for each expert
+  std::int64_t of_pieces = 0;  ///< three numbers i64 for this rank's rows of an expert from a rank
+  std::int64_t of_experts = 0; ///< one number i64 for each expert
+  std::int64_t tables = 0;     ///< bytes of these
   std::int64_t of_choices = 0; ///< one i32 for each choice
   std::int64_t chosen = 0;     ///< rows of this rank's choices, for each rank of etp
   std::int64_t rows = 0;       ///< rows of this rank's experts
@@ -108,8 +111,9 @@ struct exchange_scratch {
                              std::int64_t rows_of_round, std::int64_t row_bytes) {
     const std::int64_t ep = m.of(axis::ep), etp = m.of(axis::etp), all = local_choices(m, experts),
                        most = all < ep * rows_of_round ? all : ep * rows_of_round;
-    of_ranks = take(4 * ep * etp * size_of(dtype::i64));
-    of_experts = take(2 * count * size_of(dtype::i32));
+    of_pieces = take(3 * count * etp * size_of(dtype::i64));
+    of_experts = take(count * size_of(dtype::i64));
+    tables = bytes;
     of_choices = take(all * size_of(dtype::i32));
     chosen = take(most * etp * row_bytes), rows = take(rows_of_round * row_bytes);
   }
@@ -121,9 +125,18 @@ private:
     return at;
   }
 };
+/// The host's memory of an exchange: elements for and from each rank, and the tables.
+[[gnu::cold]] constexpr std::int64_t room_of_exchange(const graph& g, const node& n) {
+  const mesh& m = g.ranks;
+  const std::int64_t ranks = m.of(axis::ep) * m.of(axis::etp);
+  if (ranks == 1) return 0;
+  const exchange_scratch lies(m, g.at(n.in[1]), g.at(n.in[3]).dims[1].n, 1, 1);
+  return 2 * ranks * size_of(dtype::i64) + lies.tables;
+}
 /// Of dispatch and combine.
 struct crossing_attributes {
-  std::int64_t rows; ///< of a round on one rank
+  std::int64_t rows;  ///< of a round on one rank
+  bool drops = false; ///< whether some choices may have no row
 };
 /// Declares the scratch of dispatch or combine, whose rows are these, where ranks share experts.
 [[gnu::cold]] constexpr void declare_exchange(inference& c, const value& rows) {
@@ -158,7 +171,7 @@ struct grouped_attributes {
   c.require(rows > 0 && rows <= most_rows, fault::C001, 0);
   return rows > 0 ? rows : 1;
 }
-/// Counts (1, E, sequences) i32, where expert_rows puts them: operand k.
+/// Counts (1, E, sequences) i32, as expert_rows makes them: operand k.
 [[gnu::cold]] constexpr void counts_of_experts(inference& c, int k) {
   const value& v = c.in(k);
   c.indexes(k, integer_kind::expert_counts, 0);
@@ -166,9 +179,7 @@ struct grouped_attributes {
   c.require(v.dims[0].n == 1, fault::S002, k);
   for (c.looking = 0; c.looking < axes; ++c.looking) {
     const auto a = static_cast<axis>(c.looking);
-    const place at = a == axis::edp  ? shard(dim::replicas)
-                     : a == axis::ep ? shard(dim::expert)
-                                     : invariant;
+    const place at = a == axis::edp ? shard(dim::replicas) : invariant;
     if (!c.g.ranks.trivial(a) && v.at[a].s != at.s) c.fail(fault::P002, 0, k);
   }
   c.looking = -1;
@@ -203,7 +214,6 @@ struct grouped_attributes {
   counts.holds = integer_kind::expert_counts, counts.below = most_rows;
   const place counts_at = c.g.ranks.trivial(axis::edp) ? invariant : shard(dim::replicas);
   counts.at[axis::edp] = counts_at;
-  if (!c.g.ranks.trivial(axis::ep)) counts.at[axis::ep] = shard(dim::expert);
   if (count % c.g.ranks.of(axis::ep) != 0) c.fail(fault::S001, 0);
   value& rounds = c.declare(dtype::i32, {{dim::replicas, 1}});
   rounds.at[axis::edp] = counts_at;
@@ -295,6 +305,8 @@ inline constexpr op_info dispatch{.name = "dispatch",
                                   .wire = &dispatch_wire,
                                   .linear = true,
                                   .crosses = true,
+                                  .seen = 3,
+                                  .host_room = &room_of_exchange,
                                   .attributes = attributes_of<crossing_attributes>};
 inline constexpr op_info combine{.name = "combine",
                                  .rule = &combine_rule,
@@ -303,6 +315,8 @@ inline constexpr op_info combine{.name = "combine",
                                  .accumulates = true,
                                  .linear = true,
                                  .crosses = true,
+                                 .seen = 3,
+                                 .host_room = &room_of_exchange,
                                  .attributes = attributes_of<crossing_attributes>};
 [[gnu::cold]] constexpr void transpose_crossing(backward& d, const node& n, const op_info& back) {
   const value_id dy = d.of(n.out[0]);
@@ -380,14 +394,22 @@ constexpr std::int8_t level_of_rows(const inference& c) {
   return {2 * rows * width * other, local_bytes(g.ranks, a) + local_bytes(g.ranks, b),
           local_bytes(g.ranks, y)};
 }
+/// The host's memory of a grouped product: rows of each sequence of one expert.
+[[gnu::cold]] constexpr std::int64_t room_of_products(const graph& g, const node& n) {
+  return g.at(n.in[2]).dims[2].n * size_of(dtype::i32);
+}
 inline constexpr op_info grouped_input_grad{.name = "grouped_input_grad",
                                             .rule = &grouped_input_grad_rule,
                                             .cost = &grouped_cost,
+                                            .seen = 2,
+                                            .host_room = &room_of_products,
                                             .attributes = attributes_of<grouped_attributes>};
 inline constexpr op_info grouped_weight_grad{.name = "grouped_weight_grad",
                                              .rule = &grouped_weight_grad_rule,
                                              .cost = &grouped_cost,
                                              .accumulates = true,
+                                             .seen = 2,
+                                             .host_room = &room_of_products,
                                              .attributes = attributes_of<grouped_attributes>};
 [[gnu::cold]] constexpr void grouped_linear_adjoint(backward& d, const node& n) {
   const value_id dy = d.of(n.out[0]), x = n.in[0], w = n.in[1], counts = n.in[2];
@@ -399,6 +421,8 @@ inline constexpr op_info grouped_linear{.name = "grouped_linear",
                                         .rule = &grouped_linear_rule,
                                         .adjoint = &grouped_linear_adjoint,
                                         .cost = &grouped_cost,
+                                        .seen = 2,
+                                        .host_room = &room_of_products,
                                         .attributes = attributes_of<grouped_attributes>};
 
 [[gnu::cold]] constexpr void scale_rows_rule(inference& c) { // x (..., F), w (...)
@@ -430,17 +454,19 @@ inline constexpr op_info scale_rows{
 struct expert_plan {
   var experts; ///< (B, S, k) i32
   var row;     ///< (B, S, k) i32
-  var counts;  ///< (1, E, sequences) i32, local to a rank of edp
+  var counts;  ///< (1, E, sequences) i32, of a rank of edp
 
   /// The node of expert_rows.
   constexpr const node& made() const {
     const node_id i = row.type().producer;
     return i >= 0 && row.b->g.at_node(i).op == &op::expert_rows ? row.b->g.at_node(i) : none;
   }
-  /// Rows of a round on one rank.
-  constexpr std::int64_t rows() const {
+  /// What dispatch and combine have to know of it.
+  constexpr op::crossing_attributes crossing() const {
     const attributes& a = made().attr;
-    return a.are<op::expert_rows_attributes>() ? a.as<op::expert_rows_attributes>().rows : 0;
+    if (!a.are<op::expert_rows_attributes>()) return {};
+    const auto of = a.as<op::expert_rows_attributes>();
+    return {of.rows, of.capacity > 0};
   }
 
 private:
@@ -465,15 +491,15 @@ constexpr var dispatch(var x, const expert_plan& p, source_line line = here()) {
   builder& b = *x.b;
   const region_id around = b.region;
   b.region = b.region_of_trips(p.made().out[2], line);
-  const value_id rows = b.emit(op::dispatch, {x.id, p.experts.id, p.row.id, p.counts.id}, line,
-                               op::crossing_attributes{p.rows()});
+  const value_id rows =
+      b.emit(op::dispatch, {x.id, p.experts.id, p.row.id, p.counts.id}, line, p.crossing());
   b.region = around;
   return {&b, rows};
 }
 /// rows (R, H): (B, S, H), each token's rows added up; or rows (R): (B, S, k).
 constexpr var combine(var rows, const expert_plan& p, source_line line = here()) {
   return {rows.b, rows.b->emit(op::combine, {rows.id, p.experts.id, p.row.id, p.counts.id}, line,
-                               op::crossing_attributes{p.rows()})};
+                               p.crossing())};
 }
 /// x (R, K), w (E, N, K): (R, N), each row by its expert's matrix.
 constexpr var grouped_linear(var x, var w, const expert_plan& p, source_line line = here()) {

@@ -4,7 +4,9 @@
 // all others live in the *working* arena between their first and last use. Working values are
 // placed one after another at the lowest offset where no value live at the same time lies
 // (Pisarchyk, Lee 2020); of several orders (by size, by breadth, by size times lifetime, by time)
-// the best is kept. An op that may work in place takes over a dying input of the same size. Values
+// the best is kept. What the host reads, too (op_info::seen), is saved, and has a mirror: memory of
+// the host, once a layer and micro-batch in flight, to which it is copied when it has been made. An
+// op that may work in place takes over a dying input of the same size. Values
 // that a redistribution leaves as they are share their memory.
 #pragma once
 
@@ -25,15 +27,24 @@ enum class space : std::uint8_t {
   input,
   stream_out,
   d_stream_in,
-  derived_gradients
+  derived_gradients,
+  mirror ///< of the host
 };
-inline constexpr int spaces = 10;
+inline constexpr int spaces = 11;
 constexpr const char* name_of(space s) {
-  constexpr const char* names[] = {"none",        "weights",          "gradients", "derived",
-                                   "saved",       "working",          "input",     "stream out",
-                                   "d stream in", "derived gradients"};
+  constexpr const char* names[] = {"none",        "weights",           "gradients", "derived",
+                                   "saved",       "working",           "input",     "stream out",
+                                   "d stream in", "derived gradients", "mirror"};
   return names[static_cast<int>(s)];
 }
+
+/// A value's copy in memory of the host.
+struct mirror {
+  value_id of = -1;
+  std::int64_t offset = 0;          ///< bytes, among those of a layer and micro-batch
+  std::int64_t room = 0, bytes = 0; ///< where kernels that read it have memory beside it; of that
+};
+inline constexpr int max_mirrors = 2 * max_regions;
 
 struct address {
   space in = space::none;
@@ -47,6 +58,16 @@ struct memory_plan {
   std::int64_t derived_gradients = 0; ///< bytes a layer of their gradients, cleared every step
   std::int64_t derived = 0;           ///< bytes a layer of values the prologue computes
   std::int64_t largest_live = 0;      ///< largest sum of working values live at once
+  mirror mirrors[max_mirrors]{};
+  int mirror_count = 0;
+  std::int64_t mirrored = 0; ///< bytes of the host a layer and micro-batch
+
+  /// The mirror of a value; null: it has none.
+  constexpr const mirror* mirror_of(value_id v) const {
+    for (int i = 0; i < mirror_count; ++i)
+      if (mirrors[i].of == v) return mirrors + i;
+    return nullptr;
+  }
 
   /// True if a redistribution's output is another name of its input.
   constexpr bool renames(const node& n) const {
@@ -103,9 +124,11 @@ struct placer {
   address leaf_gradient[max_values]{};
   bool aliases[max_nodes]{}; ///< of a node's output and input
   const running_order& order;
+  seen_values seen;
   int count = 0;
 
-  constexpr placer(const graph& graph, const running_order& runs) : g(graph), order(runs) {
+  constexpr placer(const graph& graph, const running_order& runs)
+      : g(graph), order(runs), seen(graph) {
     for (auto& b : buffer_of) b = -1;
     for (auto& l : last_use) l = -1;
     for (int i = 0; i < g.node_count; ++i) {
@@ -200,12 +223,33 @@ struct placer {
         at(v) = {space::stream_out, 0};
       } else if (v == g.d_stream) {
         at(v) = {space::d_stream_in, 0};
-      } else if (!in_backward(n.when) && read_in_backward[v]) {
+      } else if (!in_backward(n.when) && (read_in_backward[v] || seen.has[v])) {
         at(v) = {space::saved, plan.saved};
         plan.saved += bytes;
+        if (seen.has[v]) place_mirror(v, bytes);
       } else {
         place_working(i, n, k, v, bytes);
       }
+    }
+  }
+  /// Mirrors of one node's outputs lie one behind the other, as these do, so that one copy makes
+  /// them; then come the rooms of their readers (place_rooms).
+  constexpr void place_mirror(value_id v, std::int64_t bytes) {
+    if (plan.mirror_count == max_mirrors) return; // which verify_memory tells
+    plan.mirrors[plan.mirror_count++] = {v, plan.mirrored};
+    plan.mirrored += bytes;
+  }
+  constexpr void place_rooms() {
+    for (int k = 0; k < plan.mirror_count; ++k) {
+      mirror& m = plan.mirrors[k];
+      m.room = plan.mirrored;
+      for (int i = 0; i < g.node_count; ++i) {
+        const node& n = g.at_node(i);
+        if (n.op->host_room == nullptr || n.in[n.op->seen] != m.of) continue;
+        const std::int64_t bytes = aligned_bytes(n.op->host_room(g, n));
+        if (m.bytes < bytes) m.bytes = bytes;
+      }
+      plan.mirrored += m.bytes;
     }
   }
   constexpr void place_working(int i, const node& n, int k, value_id v, std::int64_t bytes) {
@@ -393,6 +437,7 @@ constexpr memory_plan place_memory(const graph& g, const running_order& order) {
     if (g.at_node(i).when == phase::prologue) p.place_node(i);
   for (int i = 0; i < g.node_count; ++i)
     if (g.at_node(i).when != phase::prologue) p.place_node(i);
+  p.place_rooms();
   p.pack();
   return p.plan;
 }

@@ -8,6 +8,8 @@
 //              and gathers
 //   full       all forward nodes run again; only the incoming stream is saved
 //
+// What the host reads, too, is kept: it would have to wait for it again (op_info::seen).
+//
 // Re-emitted code has no effects: dropout masks are functions of counters, statistics are values.
 #pragma once
 
@@ -36,6 +38,7 @@ constexpr bool gathers(const graph& g, const node& n) {
 struct rewriter {
   graph out{};
   value_id again[max_values]{}; ///< the re-emitted twin of a forward value, or -1
+  bool kept[max_nodes]{};       ///< makes what the host reads
   const graph& g;
   recompute policy;
 
@@ -43,11 +46,15 @@ struct rewriter {
     out = graph;
     out.node_count = 0;
     for (value_id& v : again) v = -1;
+    const seen_values seen(g);
+    for (int i = 0; i < g.value_count; ++i)
+      if (seen.has[i] && g.values[i].producer >= 0) kept[g.values[i].producer] = true;
   }
   constexpr bool replayed(value_id v) const {
     const node_id p = g.at(v).producer;
     if (p < 0) return false;
     const node& n = g.at_node(p);
+    if (kept[p]) return false;
     if (n.op->accumulates) return false; // it would add to its gradients twice
     if (policy != recompute::none && n.op->cheap) return n.when == phase::forward;
     return gathers(g, n) || (n.when == phase::forward && policy == recompute::full);

@@ -121,6 +121,45 @@ struct memory_walk {
                            : made.when == phase::forward && (in_backward(n.when) || again);
     if (apart) fail(n, v);
   }
+  /// What the host reads has a mirror, and no mirror lies in another.
+  constexpr void check_mirrors() {
+    const seen_values seen(g);
+    for (int i = 0; i < g.value_count; ++i) {
+      const auto v = static_cast<value_id>(i);
+      if (!seen.has[i] || g.at(v).producer < 0) continue;
+      const node& by = g.at_node(g.at(v).producer);
+      const mirror* const m = plan.mirror_of(v);
+      if (m == nullptr || at(v).in != space::saved) {
+        fail(by, v);
+        continue;
+      }
+      if (!lies_alone(m->offset, bytes(v), m)) fail(by, v);
+    }
+    for (int i = 0; i < g.node_count; ++i) {
+      const node& n = g.at_node(i);
+      if (n.op->host_room == nullptr) continue;
+      const value_id v = n.in[n.op->seen];
+      const mirror* const m = v < 0 ? nullptr : plan.mirror_of(v);
+      if (m == nullptr) continue;
+      if (m->bytes < n.op->host_room(g, n) || m->room < 0 || m->room % memory_alignment != 0 ||
+          m->room + m->bytes > plan.mirrored)
+        fail(n, v);
+      for (int k = 0; k < plan.mirror_count; ++k) {
+        const mirror& o = plan.mirrors[k];
+        if (o.offset < m->room + m->bytes && m->room < o.offset + bytes(o.of)) fail(n, v, o.of);
+        if (&o != m && o.bytes > 0 && o.room < m->room + m->bytes && m->room < o.room + o.bytes)
+          fail(n, v, o.of);
+      }
+    }
+  }
+  constexpr bool lies_alone(std::int64_t first, std::int64_t size, const mirror* but) const {
+    bool alone = first >= 0 && first % memory_alignment == 0 && first + size <= plan.mirrored;
+    for (int k = 0; k < plan.mirror_count; ++k) {
+      const mirror& o = plan.mirrors[k];
+      alone = alone && (&o == but || o.offset >= first + size || first >= o.offset + bytes(o.of));
+    }
+    return alone;
+  }
   /// Each leaf has a slot of its own, in which all contributions to its gradient collect until the
   /// end of the step: the one of a parameter, if the leaf is that in another state, or one among
   /// derived gradients.
@@ -238,6 +277,7 @@ constexpr fault_record verify_memory(const graph& g, const memory_plan& p,
   if (const fault_record apart = verify_regions(g); apart.code != fault::none) return apart;
   detail::memory_walk walk(g, p, order, trips);
   walk.check_ends();
+  walk.check_mirrors();
   walk.check_gradients();
   int when = 0;
   order.walk(g, trips, [&](int i) { walk.step(when++, g.at_node(i)); });

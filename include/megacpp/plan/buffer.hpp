@@ -13,6 +13,7 @@ enum class content : std::uint8_t {
   saved,             ///< of one use: forward values that its backward pass reads
   derived,           ///< of one use: what the prologue computes of parameters
   derived_gradients, ///< of one use: the gradients of these
+  mirror,            ///< of one use, on the host: what it reads of saved values
   stream,            ///< the residual stream before a position; behind the last, what comes out
   d_stream,          ///< its cotangent
   caches,            ///< keys and values of the tokens so far, of a position
@@ -23,20 +24,14 @@ enum class content : std::uint8_t {
   numbers,           ///< of the step: seed, step, learning rate (op/numbers.hpp)
   main_gradients     ///< no bytes of a step: they lie in a store
 };
-inline constexpr int contents = 12;
+inline constexpr int contents = 13;
 constexpr const char* name_of(content c) {
-  constexpr const char* names[] = {"saved values",
-                                   "derived values",
-                                   "gradients of derived values",
-                                   "the stream",
-                                   "the stream's cotangent",
-                                   "the caches",
-                                   "working values",
-                                   "the seed",
-                                   "the batch",
-                                   "the totals",
-                                   "the numbers",
-                                   "the gradients"};
+  constexpr const char* names[] = {
+      "saved values",      "derived values", "gradients of derived values",
+      "the host's mirror", "the stream",     "the stream's cotangent",
+      "the caches",        "working values", "the seed",
+      "the batch",         "the totals",     "the numbers",
+      "the gradients"};
   return names[static_cast<int>(c)];
 }
 /// What a step adds to: it must have been cleared, or added to before.
@@ -57,10 +52,11 @@ constexpr bool is_seed(const value& v) {
   return v.is == role::input && v.from == feed::d_output && (v.rank == 0 || v.slot > 0);
 }
 /// Buffers of different arenas lie apart.
-enum class arena_of : std::uint8_t { saved, streams, working, derived, fed, caches };
-inline constexpr int arenas = 6;
+enum class arena_of : std::uint8_t { saved, streams, working, derived, fed, caches, host };
+inline constexpr int arenas = 7;
 constexpr const char* name_of(arena_of a) {
-  constexpr const char* names[] = {"saved", "streams", "working", "derived", "fed", "caches"};
+  constexpr const char* names[] = {"saved", "streams", "working", "derived",
+                                   "fed",   "caches",  "host"};
   return names[static_cast<int>(a)];
 }
 constexpr arena_of arena_for(content c) {
@@ -72,6 +68,7 @@ constexpr arena_of arena_for(content c) {
   case content::derived:
   case content::derived_gradients: return arena_of::derived;
   case content::caches: return arena_of::caches;
+  case content::mirror: return arena_of::host;
   default: return arena_of::fed;
   }
 }

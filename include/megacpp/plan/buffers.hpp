@@ -30,8 +30,11 @@ struct touched {
       for (value_id v : n.in)
         if (v >= 0) read(g, plan, v);
       if (n.region >= 0) read(g, plan, g.regions[n.region].trips);
+      if (n.region >= 0) see(g, plan, g.regions[n.region].trips, reads);
+      if (n.op->seen >= 0) see(g, plan, n.in[n.op->seen], reads);
       for (value_id v : n.out) {
         if (v < 0) continue;
+        see(g, plan, v, writes);
         writes[static_cast<int>(plan.at[v].in)] = true;
         reach(g, plan, v);
         if (n.op->accumulates && g.at(v).is == role::gradient)
@@ -52,6 +55,16 @@ private:
     if (most < end) most = end;
     if (is_seed(x)) seed = true;
     else feeds[static_cast<int>(x.from)] = true;
+  }
+  /// A mirror, if v has one, with the room beside it.
+  constexpr void see(const graph& g, const memory_plan& plan, value_id v, bool (&how)[spaces]) {
+    const mirror* const m = plan.mirror_of(v);
+    if (m == nullptr) return;
+    constexpr auto s = static_cast<int>(space::mirror);
+    how[s] = true;
+    const std::int64_t copy = m->offset + local_bytes(g.ranks, g.at(v)), room = m->room + m->bytes;
+    if (ends[s] < copy) ends[s] = copy;
+    if (m->bytes > 0 && ends[s] < room) ends[s] = room;
   }
   constexpr void reach(const graph& g, const memory_plan& plan, value_id v) {
     const address& a = plan.at[v];
@@ -225,6 +238,7 @@ private:
     both(space::saved, content::saved, operand::use);
     both(space::derived, content::derived, operand::use);
     both(space::derived_gradients, content::derived_gradients, operand::use);
+    both(space::mirror, content::mirror, operand::use);
     both(space::gradients, content::main_gradients, operand::once);
     both(space::working, content::working, operand::once);
     both(space::stream_out, content::stream, operand::next);
@@ -272,7 +286,7 @@ private:
     for (int c = 0; c < contents; ++c) {
       const auto what = static_cast<content>(c);
       first_of_[c] = all_.size();
-      const bool by_use = what <= content::derived_gradients, by_position = what <= content::caches;
+      const bool by_use = what <= content::mirror, by_position = what <= content::caches;
       const int count = by_use ? n : by_position ? behind_ + 1 : what == content::fed ? fed : 1;
       all_.resize(all_.size() + count);
       for (int i = first_of_[c]; i < all_.size(); ++i) all_[i].what = what;
@@ -282,6 +296,7 @@ private:
       all_[of(content::saved, u)].bytes = plan.saved;
       all_[of(content::derived, u)].bytes = plan.derived;
       all_[of(content::derived_gradients, u)].bytes = plan.derived_gradients;
+      all_[of(content::mirror, u)].bytes = plan.mirrored;
     }
     const std::int64_t stream = bytes_of_input(feed::stream);
     for (int i = of(content::stream); i < of(content::stream, behind_); ++i) all_[i].bytes = stream;

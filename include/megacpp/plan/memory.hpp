@@ -169,7 +169,7 @@ constexpr memory_items memory_of_stores(const store_sizes& s, dtype type) {
   m.moments = 2 * s.states * size_of(main);
   return m;
 }
-/// Bytes of the buffers alone.
+/// Bytes of the buffers alone, without those of the host (arena_of::host).
 constexpr memory_items memory_of_buffers(const buffers& b) {
   memory_items m;
   m.saved = b.bytes(arena_of::saved), m.streams = b.bytes(arena_of::streams);

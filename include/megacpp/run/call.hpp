@@ -34,8 +34,10 @@ template <class Device> struct call_state {
   std::byte* scratch() const { return f->scratch; }
   const run_constants& constants() const { return *f->constants; }
   int layer() const { return f->layer; }
+  const coordinates& coordinate() const { return f->coordinate; }
   int trip() const { return f->trip; }
   communicator& comm() const { return *f->ranks; }
+  std::byte* mirrors() const { return f->base[static_cast<unsigned>(space::mirror)]; }
 };
 
 /// Node N of a part that is a type with static constexpr members g, plan and index.
@@ -75,23 +77,33 @@ template <class Part, int N, class Device> struct compiled_call : call_state<Dev
   template <class U> const U* in(int k) const { return at<U>(n().in[static_cast<unsigned>(k)]); }
   template <class U> U* in_out(int k) const { return at<U>(n().in[static_cast<unsigned>(k)]); }
   template <class U> U* out(int k) const { return at<U>(n().out[static_cast<unsigned>(k)]); }
+  /// The operand that the host reads, too (op_info::seen), and memory of the host beside it.
+  template <class U> const U* mirrored() const {
+    return reinterpret_cast<const U*>(this->mirrors() + seen().offset);
+  }
+  std::byte* host_room() const { return this->mirrors() + seen().room; }
 
   /// Global index of this rank's first element of dim i of a value.
   std::int64_t origin(const value& v, int i) const {
     return origin_of(ranks(), v, i, this->f->coordinate);
   }
+
+private:
+  static constexpr const mirror& seen() {
+    return *Part::plan.mirror_of(n().in[static_cast<unsigned>(n().op->seen)]);
+  }
 };
 
 /// A node of a graph that is known only now.
-struct dynamic_call : call_state<cpu> {
+template <class Device> struct dynamic_call : call_state<Device> {
   const graph& g;
   const memory_plan& plan;
   int index;
   const node& n;
 
-  dynamic_call(const call_state<cpu>& s, const graph& graph_, const memory_plan& p, int part,
+  dynamic_call(const call_state<Device>& s, const graph& graph_, const memory_plan& p, int part,
                const node& node_)
-      : call_state<cpu>(s), g(graph_), plan(p), index(part), n(node_) {}
+      : call_state<Device>(s), g(graph_), plan(p), index(part), n(node_) {}
 
   bool has(int k) const { return n.in[static_cast<unsigned>(k)] >= 0; }
   const value& value_in(int k) const { return g.at(n.in[static_cast<unsigned>(k)]); }
@@ -117,16 +129,25 @@ struct dynamic_call : call_state<cpu> {
 
   template <class U> U* at(value_id v) const {
     if (v < 0) return nullptr;
-    return reinterpret_cast<U*>(resolve(plan.at[static_cast<unsigned>(v)], *f, index, sizeof(U)));
+    return reinterpret_cast<U*>(
+        resolve(plan.at[static_cast<unsigned>(v)], *this->f, index, sizeof(U)));
   }
   template <class U> const U* in(int k) const { return at<U>(n.in[static_cast<unsigned>(k)]); }
   template <class U> U* in_out(int k) const { return at<U>(n.in[static_cast<unsigned>(k)]); }
   template <class U> U* out(int k) const { return at<U>(n.out[static_cast<unsigned>(k)]); }
+  /// The operand that the host reads, too (op_info::seen), and memory of the host beside it.
+  template <class U> const U* mirrored() const {
+    return reinterpret_cast<const U*>(this->mirrors() + seen().offset);
+  }
+  std::byte* host_room() const { return this->mirrors() + seen().room; }
 
   /// Global index of this rank's first element of dim i of a value.
   std::int64_t origin(const value& v, int i) const {
-    return origin_of(ranks(), v, i, f->coordinate);
+    return origin_of(ranks(), v, i, this->f->coordinate);
   }
+
+private:
+  const mirror& seen() const { return *plan.mirror_of(n.in[static_cast<unsigned>(n.op->seen)]); }
 };
 
 /// Clears what node n of a part adds into, once before its trips, unless it is a main grad, which
@@ -139,6 +160,32 @@ struct dynamic_call : call_state<cpu> {
     on.fill(resolve(p.at[static_cast<unsigned>(v)], f, part, size_of(g.at(v).type)), 0,
             local_bytes(g.ranks, g.at(v)));
   }
+}
+
+/// Starts the copies of what node n of a part has made to the mirrors that it has: of outputs that
+/// lie side by side, one. One function for all nodes.
+[[gnu::noinline]] inline void mirror_outputs(device& on, const frame& f, const graph& g,
+                                             const memory_plan& p, int part, const node& n) {
+  std::byte *to = nullptr, *from = nullptr;
+  std::int64_t bytes = 0;
+  const auto copy = [&] {
+    if (bytes > 0) on.mirror(to, from, bytes);
+  };
+  for (const value_id v : n.out) {
+    const mirror* const m = v < 0 ? nullptr : p.mirror_of(v);
+    if (m == nullptr) continue;
+    std::byte* const there = f.base[static_cast<unsigned>(space::mirror)] + m->offset;
+    std::byte* const here = resolve(p.at[static_cast<unsigned>(v)], f, part, size_of(g.at(v).type));
+    if (bytes == 0 || there - to != here - from) copy(), to = there, from = here;
+    bytes = here - from + local_bytes(g.ranks, g.at(v));
+  }
+  copy();
+}
+/// Whether a node of a part makes what the host reads.
+constexpr bool is_mirrored(const memory_plan& p, const node& n) {
+  bool any = false;
+  for (const value_id v : n.out) any = any || (v >= 0 && p.mirror_of(v) != nullptr);
+  return any;
 }
 
 /// Launches what computes node i of g, and tells the clock, if there is one, how long it took.

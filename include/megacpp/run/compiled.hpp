@@ -9,8 +9,16 @@
 
 namespace mc {
 
-/// The device of a run: the one backend there is, also where none is named (run/members.hpp).
-template <class Run> using device_of = cpu;
+namespace detail {
+template <class Run> struct named_device { using type = cpu; };
+template <class Run>
+requires requires { typename Run::device; }
+struct named_device<Run> {
+  using type = typename Run::device;
+};
+} // namespace detail
+/// The device of a run: the CPU where none is named (run/members.hpp).
+template <class Run> using device_of = typename detail::named_device<Run>::type;
 
 namespace detail {
 
@@ -21,7 +29,8 @@ template <class Part, int N> using element_of =
 /// True if the device has a kernel of node N's op for its element type.
 template <class Part, int N, class Device>
 inline constexpr bool has_kernel = requires(compiled_call<Part, N, Device>& c) {
-  kernel_of<Part::g.nodes[static_cast<unsigned>(N)].op>::template run<element_of<Part, N>>(c);
+  kernel_on<Part::g.nodes[static_cast<unsigned>(N)].op, Device>::template run<element_of<Part, N>>(
+      c);
 };
 
 /// MEGA-B001 for the first node of a part that has no kernel.
@@ -62,7 +71,9 @@ void run_node(Device& device, frame& f, node_slot* slots, step_clock* clock) {
     compiled_call<Part, N, Device> c;
     c.dev = &device, c.f = &f, c.prepared = slots + N;
     if constexpr (n.op->accumulates) clear_sums(device, f, Part::g, Part::plan, Part::index, n);
-    launch_node(device, Part::g, N, clock, [&] { kernel_of<n.op>::template run<T>(c); });
+    launch_node(device, Part::g, N, clock, [&] { kernel_on<n.op, Device>::template run<T>(c); });
+    if constexpr (is_mirrored(Part::plan, n))
+      mirror_outputs(device, f, Part::g, Part::plan, Part::index, n);
   }
 }
 
@@ -72,8 +83,8 @@ template <class Part, int N, class Device> void prepare_node(Device& device, nod
     using T = element_of<Part, N>;
     compiled_call<Part, N, Device> c;
     c.dev = &device, c.prepared = slots + N;
-    if constexpr (requires { kernel_of<n.op>::template prepare<T>(c); })
-      kernel_of<n.op>::template prepare<T>(c);
+    if constexpr (requires { kernel_on<n.op, Device>::template prepare<T>(c); })
+      kernel_on<n.op, Device>::template prepare<T>(c);
   }
 }
 
@@ -83,8 +94,8 @@ template <class Part, int N, class Device> std::int64_t scratch_of_node(Device& 
     using T = element_of<Part, N>;
     compiled_call<Part, N, Device> c;
     c.dev = &device;
-    if constexpr (requires { kernel_of<n.op>::template scratch_bytes<T>(c); })
-      return kernel_of<n.op>::template scratch_bytes<T>(c);
+    if constexpr (requires { kernel_on<n.op, Device>::template scratch_bytes<T>(c); })
+      return kernel_on<n.op, Device>::template scratch_bytes<T>(c);
   }
   return 0;
 }
@@ -125,7 +136,7 @@ void run_phases(Device& device, frame& f, node_slot* slots, step_clock* clock) {
     if constexpr (s.region < 0) {
       run_nodes<Part, s.first, s.last, First, Last>(device, f, slots, clock);
     } else {
-      for_trips(device, Part::g, Part::plan, f, Part::index, s.region, [&](bool several) {
+      for_trips(device, Part::g, Part::plan, f, s.region, [&](bool several) {
         if constexpr (when == backward_pass)
           if (several) run_again<Part, s.region>(device, f, slots, clock);
         run_nodes<Part, s.first, s.last, First, Last>(device, f, slots, clock);
@@ -174,12 +185,13 @@ template <class Part, class Device> part_view view_part() {
 }
 
 /// The kernels of a part's nodes, for shapes that are known at run time.
-template <class Part, class Device> void add_kernels(kernel_table& table) {
+template <class Part, class Device> void add_kernels(kernel_table<Device>& table) {
   [&]<int... N>(std::integer_sequence<int, N...>) {
     (
         [&] {
           constexpr const node& n = Part::g.nodes[static_cast<unsigned>(N)];
-          if constexpr (has_kernel<Part, N, Device>) table.add<n.op, element_of<Part, N>>();
+          if constexpr (has_kernel<Part, N, Device>)
+            table.template add<n.op, element_of<Part, N>>();
         }(),
         ...);
   }
@@ -191,18 +203,18 @@ template <class Part, class Device> void add_kernels(kernel_table& table) {
 /// the end of a step that is made when a rank knows which it is (run/rank_program.hpp).
 template <class Run> generation_view compiled_generation() {
   using program = mc::program<Run>;
-  static const kernel_table table = [] {
-    kernel_table t;
+  using own = device_of<Run>;
+  static const kernel_table<own> table = [] {
+    kernel_table<own> t;
     [&]<int... K>(std::integer_sequence<int, K...>) {
-      (detail::add_kernels<typename program::template generation<K>, device_of<Run>>(t), ...);
+      (detail::add_kernels<typename program::template generation<K>, own>(t), ...);
     }
     (std::make_integer_sequence<int, program::kinds + 2>{});
     if constexpr (rank_program::remakes(program::numbers.ranks))
-      detail::add_kernels<typename program::update, device_of<Run>>(t);
+      detail::add_kernels<typename program::update, own>(t);
     return t;
   }();
-  return {&forward_graph_of<typename program::model_type>, &table,
-          &interpreted_view<device_of<Run>>};
+  return {&forward_graph_of<typename program::model_type>, &table, &interpreted<own>};
 }
 /// Where a program has it from.
 using generation_of = generation_view (*)();

@@ -45,10 +45,12 @@ public:
     scratch_ = arena(on, scratch_bytes_of(parts_, on), "the scratch of kernels", remedy);
     std::int64_t bytes = 0;
     for (int a = 0; a < arenas; ++a) {
+      if (a == static_cast<int>(arena_of::host)) continue;
       begin_of_[a] = bytes;
       bytes += b_.bytes(static_cast<arena_of>(a));
     }
     memory_ = arena(on, bytes, what, remedy);
+    mirrors_ = arena(on.mirrored(), b_.bytes(arena_of::host), what, remedy);
   }
   executor(const executor&) = delete;
   executor& operator=(const executor&) = delete;
@@ -107,7 +109,9 @@ public:
   arena& memory() { return memory_; }
   const arena& memory() const { return memory_; }
   std::int64_t scratch_bytes() const { return scratch_.size(); }
-  std::byte* begin_of(arena_of a) const { return memory_.data() + begin_of_[static_cast<int>(a)]; }
+  std::byte* begin_of(arena_of a) const {
+    return (a == arena_of::host ? mirrors_ : memory_).data() + begin_of_[static_cast<int>(a)];
+  }
   std::byte* address_of(int number, int micro = 0) const {
     const buffer& b = b_[number];
     return begin_of(arena_for(b.what)) + b.at(micro);
@@ -218,6 +222,7 @@ private:
       case content::saved: return f.set(space::saved, at);
       case content::derived: return f.set(space::derived, at);
       case content::derived_gradients: return f.set(space::derived_gradients, at);
+      case content::mirror: return f.set(space::mirror, at);
       case content::working: return f.set(space::working, at);
       case content::stream: // what goes on may be read again in the backward pass
         return o.at == buffers::operand::next ? f.set(space::stream_out, at)
@@ -275,7 +280,7 @@ private:
     ticket gone;
   };
   std::vector<sent> sent_; ///< and not waited for
-  arena memory_, scratch_;
+  arena memory_, mirrors_, scratch_;
   std::int64_t begin_of_[arenas]{}; ///< of each arena in `memory_`
   step_numbers numbers_{};
   step_clock* clock_ = nullptr;

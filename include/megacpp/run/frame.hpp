@@ -90,14 +90,13 @@ inline std::byte* resolve(const address& a, const frame& f, int part, std::int64
   }
 }
 
-/// The trips of a region: body(whether there are several) for each, by the device, which alone
-/// reads how many they are.
+/// The trips of a region: body(whether there are several) for each, as often as the mirror says.
 template <class Device, class F> void for_trips(Device& device, const graph& g,
-                                                const memory_plan& p, frame& f, int part,
-                                                region_id region, F body) {
-  const value_id trips = g.regions[static_cast<unsigned>(region)].trips;
-  device.repeat(reinterpret_cast<const std::int32_t*>(
-                    resolve(p.at[static_cast<unsigned>(trips)], f, part, sizeof(std::int32_t))),
+                                                const memory_plan& p, frame& f, region_id region,
+                                                F body) {
+  const mirror* const trips = p.mirror_of(g.regions[static_cast<unsigned>(region)].trips);
+  device.repeat(reinterpret_cast<const std::int32_t*>(f.base[static_cast<unsigned>(space::mirror)] +
+                                                      trips->offset),
                 [&](int trip, bool several) {
                   f.trip = trip;
                   body(several);

@@ -9,17 +9,27 @@
 #include <megacpp/run/view.hpp>
 
 #include <map>
+#include <memory>
 #include <utility>
+#include <vector>
 
 namespace mc {
 
-/// Kernels found by op and element type at run time.
-class kernel_table {
+/// Throws mc::error(exit_code::mismatch) with the fault that the compiler would report, if there is
+/// one.
+inline void refuse(const fault_record& wrong) {
+  if (wrong.code == fault::none) return;
+  throw error(exit_code::mismatch, sentence_about(wrong));
+}
+
+/// The kernels of a device, found by op and element type at run time.
+template <class Device> class kernel_table {
 public:
+  using call = dynamic_call<Device>;
   struct functions {
-    void (*run)(dynamic_call&) = nullptr;
-    void (*prepare)(dynamic_call&) = nullptr;
-    std::int64_t (*scratch_bytes)(const dynamic_call&) = nullptr;
+    void (*run)(call&) = nullptr;
+    void (*prepare)(call&) = nullptr;
+    std::int64_t (*scratch_bytes)(const call&) = nullptr;
   };
 
   /// Adds the kernel of an op for element types Types. A user's op is added the same way.
@@ -39,19 +49,20 @@ public:
     for (const auto& k : kernels_) f(k.first.first, k.first.second);
   }
 
-  /// Every op of the library (run/interpreter.hpp). A template, so that programs of many units can
-  /// instantiate it in one: most of the time that such a unit takes to compile is this.
-  template <class = void> static kernel_table all();
+  /// Every op of the library (run/interpreter.hpp). Programs of many units may instantiate it in
+  /// one: most of the time that such a unit takes to compile is this.
+  static kernel_table all();
 
 private:
   template <const op_info* Op, class T> void add_one() {
+    using kernel = kernel_on<Op, Device>;
     functions f;
-    f.run = [](dynamic_call& c) { kernel_of<Op>::template run<T>(c); };
-    if constexpr (requires(dynamic_call & c) { kernel_of<Op>::template prepare<T>(c); })
-      f.prepare = [](dynamic_call& c) { kernel_of<Op>::template prepare<T>(c); };
-    if constexpr (requires(const dynamic_call& c) { kernel_of<Op>::template scratch_bytes<T>(c); })
-      f.scratch_bytes = [](const dynamic_call& c) {
-        return std::int64_t{kernel_of<Op>::template scratch_bytes<T>(c)};
+    f.run = [](call& c) { kernel::template run<T>(c); };
+    if constexpr (requires(call & c) { kernel::template prepare<T>(c); })
+      f.prepare = [](call& c) { kernel::template prepare<T>(c); };
+    if constexpr (requires(const call& c) { kernel::template scratch_bytes<T>(c); })
+      f.scratch_bytes = [](const call& c) {
+        return std::int64_t{kernel::template scratch_bytes<T>(c)};
       };
     kernels_[{Op, dtype_of<T>}] = f;
   }
@@ -61,23 +72,31 @@ private:
   std::map<std::pair<const op_info*, dtype>, functions> kernels_;
 };
 
-/// A graph with its plan, ready to run at run time.
-struct interpreted_part {
+/// A graph with its plan.
+struct planned_part {
   graph g{};
   memory_plan plan{};
   running_order order;
   int index = 0;
-  std::vector<kernel_table::functions> kernels; ///< by node
 
-  void bind(const kernel_table& table) {
-    for (int i = 0; i < g.node_count; ++i) {
-      const node& n = g.at_node(i);
-      kernels.push_back(is_alias(plan, n) ? kernel_table::functions{}
-                                          : table.find(n.op, type_of_node(g, n)));
-    }
-  }
-  /// For a Device, whose kernels are the CPU's.
-  template <class Device = cpu> part_view view() const {
+  planned_part() = default;
+  planned_part(const planned_part&) = default;
+  planned_part& operator=(const planned_part&) = default;
+  virtual ~planned_part() = default;
+  /// To run it by. It points to this.
+  virtual part_view view() const = 0;
+};
+
+inline std::unique_ptr<planned_part> generation_view::part(const graph& passed, int number) const {
+  return make(passed, number, kernels);
+}
+
+/// One that is ready to run on a device.
+template <class Device> struct interpreted_part final : planned_part {
+  using functions = typename kernel_table<Device>::functions;
+  std::vector<functions> kernels; ///< by node
+
+  part_view view() const override {
     part_view v;
     v.g = &g, v.plan = &plan, v.index = index, v.self = this, v.device_type = &typeid(Device);
     v.run = [](const part_view& p, phases when, device& on, frame& f, node_slot* slots,
@@ -88,8 +107,8 @@ struct interpreted_part {
     v.prepare = [](const part_view& p, device& on, node_slot* slots) {
       const auto& part = *static_cast<const interpreted_part*>(p.self);
       for (int i = 0; i < part.g.node_count; ++i) {
-        dynamic_call c({&static_cast<Device&>(on), nullptr, slots + i}, part.g, part.plan,
-                       part.index, part.g.at_node(i));
+        dynamic_call<Device> c({&static_cast<Device&>(on), nullptr, slots + i}, part.g, part.plan,
+                               part.index, part.g.at_node(i));
         if (part.kernels[static_cast<unsigned>(i)].prepare != nullptr)
           part.kernels[static_cast<unsigned>(i)].prepare(c);
       }
@@ -98,8 +117,8 @@ struct interpreted_part {
       const auto& part = *static_cast<const interpreted_part*>(p.self);
       std::int64_t most = 0;
       for (int i = 0; i < part.g.node_count; ++i) {
-        const dynamic_call c({&static_cast<Device&>(on), nullptr, nullptr}, part.g, part.plan,
-                             part.index, part.g.at_node(i));
+        const dynamic_call<Device> c({&static_cast<Device&>(on), nullptr, nullptr}, part.g,
+                                     part.plan, part.index, part.g.at_node(i));
         if (const auto bytes = part.kernels[static_cast<unsigned>(i)].scratch_bytes)
           most = std::max(most, bytes(c));
       }
@@ -110,43 +129,45 @@ struct interpreted_part {
 
   /// Places the values of a graph whose passes are done, and finds its kernels. Throws
   /// mc::error(exit_code::mismatch) with the fault the compiler would report.
-  interpreted_part(const graph& passed, int part, const kernel_table& table) : index(part) {
+  interpreted_part(const graph& passed, int part, const kernel_table<Device>& table) {
+    index = part;
     g = passed;
     if (g.wrong.code == fault::none) g.wrong = verify_nodes(g);
     refuse(g.wrong);
     order = running_order(g);
     plan = place_memory(g, order);
     refuse(verify_memory(g, plan, order));
-    bind(table);
-  }
-  static void refuse(const fault_record& wrong) {
-    if (wrong.code == fault::none) return;
-    throw error(exit_code::mismatch, sentence_about(wrong));
+    for (int i = 0; i < g.node_count; ++i) {
+      const node& n = g.at_node(i);
+      kernels.push_back(is_alias(plan, n) ? functions{} : table.find(n.op, type_of_node(g, n)));
+    }
   }
 
 private:
-  template <class Device>
   void run(phases when, Device& device, frame& f, node_slot* slots, step_clock* clock) const {
     order.each(when, [&](const stretch& s) {
       const auto trip = [&](bool several) {
         order.trip(g, s, when, several, [&](int i) { run_node(i, device, f, slots, clock); });
       };
       if (s.region < 0) trip(false);
-      else for_trips(device, g, plan, f, index, s.region, trip);
+      else for_trips(device, g, plan, f, s.region, trip);
     });
   }
-  template <class Device>
   void run_node(int i, Device& device, frame& f, node_slot* slots, step_clock* clock) const {
     if (kernels[static_cast<unsigned>(i)].run == nullptr) return;
     const node& n = g.at_node(i);
-    dynamic_call c({&device, &f, slots + i}, g, plan, index, n);
+    dynamic_call<Device> c({&device, &f, slots + i}, g, plan, index, n);
     if (n.op->accumulates) clear_sums(device, f, g, plan, index, n);
     launch_node(device, g, i, clock, [&] { kernels[static_cast<unsigned>(i)].run(c); });
+    if (is_mirrored(plan, n)) mirror_outputs(device, f, g, plan, index, n);
   }
 };
 
-template <class Device> part_view interpreted_view(const interpreted_part& p) {
-  return p.view<Device>();
+/// An interpreted part with the kernels of a kernel_table<Device>.
+template <class Device>
+std::unique_ptr<planned_part> interpreted(const graph& passed, int part, const void* kernels) {
+  return std::make_unique<interpreted_part<Device>>(
+      passed, part, *static_cast<const kernel_table<Device>*>(kernels));
 }
 
 } // namespace mc

@@ -7,6 +7,7 @@
 // would print.
 #pragma once
 
+#include <megacpp/exec/cpu.hpp>
 #include <megacpp/kernel/kernels.hpp>
 #include <megacpp/plan/tied.hpp>
 #include <megacpp/plan/update.hpp>
@@ -17,9 +18,9 @@
 
 namespace mc {
 
-template <class> kernel_table kernel_table::all() {
+template <class Device> kernel_table<Device> kernel_table<Device>::all() {
   kernel_table t;
-  t.add_floating<
+  t.template add_floating<
       &op::redistribute, &op::linear, &op::linear_input_grad, &op::linear_weight_grad,
       &op::add_bias, &op::bias_grad, &op::add, &op::sum, &op::accumulate, &op::gelu, &op::gelu_grad,
       &op::swiglu, &op::swiglu_grad, &op::rms_norm, &op::rms_norm_grad, &op::rms_norm_gain_grad,
@@ -32,23 +33,23 @@ template <class> kernel_table kernel_table::all() {
       &op::router_statistics, &op::router_statistics_grad, &op::dispatch, &op::combine,
       &op::grouped_linear, &op::grouped_input_grad, &op::grouped_weight_grad, &op::scale_rows,
       &op::scale_rows_weight_grad, &op::balance_step, &op::gather_weight>();
-  t.add_accumulators<&op::cross_entropy, &op::cross_entropy_grad, &op::add_gradient,
-                     &op::reduce_gradient, &op::scatter_gradient, &op::sum_of_squares,
-                     &op::add_total>();
-  t.add<&op::clip_factor, double>();
-  t.add<&op::redistribute, std::int32_t>();
-  t.add<&op::expert_rows, std::int32_t>();
-  t.add_accumulators<&op::router_loss, &op::router_loss_grad>();
+  t.template add_accumulators<&op::cross_entropy, &op::cross_entropy_grad, &op::add_gradient,
+                              &op::reduce_gradient, &op::scatter_gradient, &op::sum_of_squares,
+                              &op::add_total>();
+  t.template add<&op::clip_factor, double>();
+  t.template add<&op::redistribute, std::int32_t>();
+  t.template add<&op::expert_rows, std::int32_t>();
+  t.template add_accumulators<&op::router_loss, &op::router_loss_grad>();
   return t;
 }
 
-/// All parts of a model under a setup, built now, for a Device that is a cpu.
+/// All parts of a model under a setup, built now, for a Device.
 template <class Model, class Device = cpu> class interpreted_program {
 public:
   interpreted_program(const Model& m, const setup& s, const std::string& name,
-                      const kernel_table& table = kernel_table::all())
+                      const kernel_table<Device>& table = kernel_table<Device>::all())
       : model_(m), kernels_(table) {
-    const auto refuse = [&](const fault_record& r) { interpreted_part::refuse(in_run(r, s)); };
+    const auto refuse = [&](const fault_record& r) { mc::refuse(in_run(r, s)); };
     const auto used = used_kinds(m);
     last_ = used.count + 1;
     const auto parts = static_cast<unsigned>(last_ + 1);
@@ -72,7 +73,7 @@ public:
     view_.model = view_of_model(model_);
     view_.positions = m.positions;
     view_.stores = &stores_;
-    view_.generation = {&forward_graph_of<Model>, &kernels_, &interpreted_view<Device>};
+    view_.generation = {&forward_graph_of<Model>, &kernels_, &interpreted<Device>};
     view_.parameters = count_parameters(graphs, layers);
     refuse(fault_of_computed_ties(graphs));
     std::vector<std::unique_ptr<graph>> derived;
@@ -106,16 +107,16 @@ private:
   part_kind kind(int i, part_kind head) const {
     return i == 0 ? part_kind::stem : i == last_ ? head : part_kind::block;
   }
-  void add(const graph& passed, int index, const kernel_table& table) {
-    parts_.push_back(std::make_unique<interpreted_part>(passed, index, table));
-    view_.parts.push_back(parts_.back()->template view<Device>());
+  void add(const graph& passed, int index, const kernel_table<Device>& table) {
+    parts_.push_back(std::make_unique<interpreted_part<Device>>(passed, index, table));
+    view_.parts.push_back(parts_.back()->view());
   }
 
   Model model_;
   int last_ = 0; ///< part of the head
-  kernel_table kernels_;
+  kernel_table<Device> kernels_;
   registry stores_{};
-  std::vector<std::unique_ptr<interpreted_part>> parts_;
+  std::vector<std::unique_ptr<planned_part>> parts_;
   program_view view_;
 };
 

@@ -12,8 +12,10 @@
 
 namespace mc {
 
-/// The one device, as a run may name it: using device = mc::cpu (exec/cpu.hpp).
+/// What a run may name as its device, using device = mc::cpu (exec/cpu.hpp), and what all of them
+/// derive from (exec/device.hpp).
 class cpu;
+class device;
 
 namespace detail {
 
@@ -365,9 +367,11 @@ template <class Run> struct members_of {
   }
   /// A run that names no device runs on mc::cpu.
   static constexpr bool has_backend() {
-    if constexpr (requires { typename Run::device; })
-      return std::is_same_v<typename Run::device, cpu>;
-    else return true;
+    if constexpr (!requires { typename Run::device; }) return true;
+    else if constexpr (std::is_same_v<typename Run::device, cpu>) return true;
+    else if constexpr (requires { sizeof(typename Run::device); })
+      return std::is_base_of_v<device, typename Run::device>;
+    else return false;
   }
 };
 

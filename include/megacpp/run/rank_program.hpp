@@ -28,13 +28,12 @@ public:
     if (!remakes(l)) return;
     if (l.pp > 1) view_.stage = rank.coordinate()[static_cast<unsigned>(axis::pp)];
     stores_ = stores_of_stage(p, stage_of(p, std::max(view_.stage, 0)), rank.ranks());
-    interpreted_part::refuse(stores_.wrong);
+    refuse(stores_.wrong);
     view_.stores = &stores_;
     const int update = part_of_update(p.kinds());
-    end_ = std::make_unique<interpreted_part>(
-        update_graph(stores_, p.part(update).g->ranks, p.numbers.type), p.part(update).index,
-        *p.generation.kernels);
-    view_.parts[static_cast<unsigned>(update)] = p.generation.view(*end_);
+    end_ = p.generation.part(update_graph(stores_, p.part(update).g->ranks, p.numbers.type),
+                             p.part(update).index);
+    view_.parts[static_cast<unsigned>(update)] = end_->view();
   }
   rank_program(const rank_program&) = delete;
   rank_program& operator=(const rank_program&) = delete;
@@ -44,7 +43,7 @@ public:
 private:
   program_view view_;
   registry stores_{};
-  std::unique_ptr<interpreted_part> end_; ///< of a step
+  std::unique_ptr<planned_part> end_; ///< of a step
 };
 
 } // namespace mc

@@ -93,15 +93,19 @@ private:
   }
 };
 
-class kernel_table;
-struct interpreted_part;
+struct planned_part;
 
-/// What the parts of generation are made of when the number of prompts and their lengths are known:
-/// the model's own functions, called at run time, and the kernels of their nodes.
+/// What parts are made of that become known only at run time, as those of generation do with the
+/// number of prompts and their lengths: the model's own functions, and the kernels of the program's
+/// device, whose type only `make` knows.
 struct generation_view {
   graph (*forward)(const void* model, const setup&, part_kind, int kind) = nullptr;
-  const kernel_table* kernels = nullptr;
-  part_view (*view)(const interpreted_part&) = nullptr; ///< for the program's device
+  const void* kernels = nullptr; ///< a kernel_table of the device
+  std::unique_ptr<planned_part> (*make)(const graph& passed, int part,
+                                        const void* kernels) = nullptr;
+
+  /// A part with its kernels, of a graph whose passes are done.
+  std::unique_ptr<planned_part> part(const graph& passed, int number) const;
 };
 /// The forward graph of a part of a Model; kinds count those in use.
 template <class Model>

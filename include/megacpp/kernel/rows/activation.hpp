@@ -9,8 +9,8 @@
 // GELU: Hendrycks, Gimpel, "Gaussian error linear units", 2016.
 #pragma once
 
+#include <megacpp/exec/launch.hpp>
 #include <megacpp/exec/math.hpp>
-#include <megacpp/exec/parallel.hpp>
 
 namespace mc::rows {
 
@@ -82,13 +82,15 @@ template <class F, class T> struct activation_dx_block {
 };
 
 /// y = F(x) for n elements; F is gelu_exact, gelu_tanh or silu. y may be x.
-template <class F, class T> void activation(std::int64_t n, const T* x, T* y) {
-  for_blocks(n, activation_block<F, T>{n, x, y});
+template <class F, class T, class Device>
+void activation(Device& on, std::int64_t n, const T* x, T* y) {
+  for_blocks(on, n, activation_block<F, T>{n, x, y});
 }
 
 /// dx = dy F'(x). dx may be dy or x.
-template <class F, class T> void activation_dx(std::int64_t n, const T* dy, const T* x, T* dx) {
-  for_blocks(n, activation_dx_block<F, T>{n, dy, x, dx});
+template <class F, class T, class Device>
+void activation_dx(Device& on, std::int64_t n, const T* dy, const T* x, T* dx) {
+  for_blocks(on, n, activation_dx_block<F, T>{n, dy, x, dx});
 }
 
 } // namespace mc::rows

@@ -13,15 +13,15 @@
 // and nothing else would show it.
 #pragma once
 
-#include <megacpp/exec/parallel.hpp>
+#include <megacpp/exec/launch.hpp>
 
 #include <cmath>
-#include <numeric>
 #include <type_traits>
 
 namespace mc::rows {
 
-/// What one step multiplies by.
+/// What one step multiplies by, and whether there is one: a factor that is not finite leaves all as
+/// it is.
 template <class G> struct adamw_factors {
   G keep;         // 1 - lr decay
   G beta1, rest1; // beta1, 1 - beta1
@@ -30,12 +30,13 @@ template <class G> struct adamw_factors {
   G root;         // 1 / sqrt(1 - beta2^t)
   G eps;
   G scale;
+  int_like<G> applies; // 1 or 0; as wide as the others, so that no byte here is left unset
 };
 
 /// t counts steps from 1. Computed in double, rounded once.
-template <class G> adamw_factors<G> adamw_step(std::int64_t t, double lr, double beta1,
-                                               double beta2, double eps, double decay,
-                                               double scale) {
+template <class G> MEGACPP_HD adamw_factors<G> adamw_step(std::int64_t t, double lr, double beta1,
+                                                          double beta2, double eps, double decay,
+                                                          double scale) {
   const double n = static_cast<double>(t);
   const auto g = [](double x) { return static_cast<G>(x); };
   return {g(1 - lr * decay),
@@ -46,21 +47,40 @@ template <class G> adamw_factors<G> adamw_step(std::int64_t t, double lr, double
           g(lr / (1 - std::pow(beta1, n))),
           g(1 / std::sqrt(1 - std::pow(beta2, n))),
           g(eps),
-          g(scale)};
+          g(scale),
+          scale - scale == 0};
 }
+
+/// The factors of the step behind *done steps.
+template <class G> struct factors_of_step {
+  double beta1, beta2, eps, decay;
+  const std::int64_t* done; // ()
+  const double* lr;         // ()
+  const double* scale;      // ()
+  adamw_factors<G>* to;     // ()
+
+  template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t) const {
+    if (team.leader()) *to = adamw_step<G>(*done + 1, *lr, beta1, beta2, eps, decay, *scale);
+  }
+};
 
 template <class T> struct adamw_block {
   using G = accumulator_t<T>;
   std::int64_t n;
-  adamw_factors<G> f;
-  const G* grad;        // (n)
-  G* master;            // (n)
-  G* m;                 // (n)
-  G* v;                 // (n)
-  T* weight;            // (n); may be master where T is G
-  std::uint8_t* broken; // (blocks_of(n)): 1 where a block holds what is not finite
+  const adamw_factors<G>* factors; // ()
+  const G* grad;                   // (n)
+  G* master;                       // (n)
+  G* m;                            // (n)
+  G* v;                            // (n)
+  T* weight;                       // (n); may be master where T is G
+  std::uint8_t* broken;            // (blocks_of(n)): 1 where a block holds what is not finite
 
   template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t block) const {
+    const adamw_factors<G> f = *factors;
+    if (!f.applies) {
+      if (team.leader()) broken[block] = 0;
+      return;
+    }
     const G written = sum_in_block<T>(team, block, n, [&](auto i) {
       const auto g = load<G>(grad, i) * f.scale;
       const auto m1 = fma(load<G>(m, i), f.beta1, g * f.rest1);
@@ -82,13 +102,53 @@ template <class T> struct adamw_block {
   }
 };
 
-/// How many blocks hold what is not finite. `broken` has room for blocks_of(n).
-template <class T>
-std::int64_t adamw(std::int64_t n, const adamw_factors<accumulator_t<T>>& factors,
-                   const accumulator_t<T>* grad, accumulator_t<T>* master, accumulator_t<T>* m,
-                   accumulator_t<T>* v, T* weight, std::uint8_t* broken) {
-  for_blocks(n, adamw_block<T>{n, factors, grad, master, m, v, weight, broken});
-  return std::accumulate(broken, broken + blocks_of(n), std::int64_t{0});
+/// How many of so many bytes are 1; the others are 0.
+struct count_of_ones {
+  std::int64_t n;
+  const std::uint8_t* x; // (n)
+  double* count;         // ()
+
+  template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t) const {
+    if (!team.leader()) return;
+    std::int64_t all = 0;
+    for (std::int64_t i = 0; i < n; ++i) all += x[i];
+    *count = static_cast<double>(all);
+  }
+};
+
+/// Tells in *count how many blocks hold what is not finite. `broken` has room for blocks_of(n).
+template <class T, class Device>
+void adamw(Device& on, std::int64_t n, const adamw_factors<accumulator_t<T>>* factors,
+           const accumulator_t<T>* grad, accumulator_t<T>* master, accumulator_t<T>* m,
+           accumulator_t<T>* v, T* weight, std::uint8_t* broken, double* count) {
+  for_blocks(on, n, adamw_block<T>{n, factors, grad, master, m, v, weight, broken});
+  for_one(on, count_of_ones{blocks_of(n), broken, count});
 }
+
+/// A bias that balances experts, by the sign of an expert's load (op/optimizer.hpp):
+///   master -= rate sign(load),  weight = round(master)
+/// unless the factor is not finite.
+template <class T> struct balance_block {
+  using G = accumulator_t<T>;
+  std::int64_t n;
+  G rate;
+  const G* load;        // (n)
+  const double* factor; // ()
+  G* master;            // (n)
+  T* weight;            // (n); may be master where T is G
+
+  template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t block) const {
+    if (!(*factor - *factor == 0)) return;
+    each_in_block<T>(team, block, n, [&](auto i) {
+      const auto l = mc::load<G>(load, i);
+      using V = decltype(l - l);
+      const V none(G(0)), one(G(1));
+      const auto sign = select(none < l, one, none) - select(l < none, one, none);
+      const auto p = mc::load<G>(master, i) - V(rate) * sign;
+      store(master, i, p);
+      store(weight, i, p);
+    });
+  }
+};
 
 } // namespace mc::rows

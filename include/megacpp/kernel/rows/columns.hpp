@@ -11,24 +11,23 @@
 // they run.
 #pragma once
 
-#include <megacpp/exec/parallel.hpp>
+#include <megacpp/exec/launch.hpp>
 
 namespace mc::rows {
 
 inline constexpr std::int64_t rows_per_part = 64;
 inline constexpr std::int64_t most_columns = 1024;
 
-/// Columns of a slab so that every thread has one, in whole lines of 64 bytes of accumulators.
-template <class G> std::int64_t columns_per_slab(std::int64_t width) {
-  constexpr std::int64_t group = lane_count<G>;
-  const std::int64_t threads = thread_count(), share = (width + threads - 1) / threads;
-  const std::int64_t rounded = (share + group - 1) / group * group;
-  return rounded < most_columns ? rounded : most_columns;
-}
-
-/// body(core_team{}, slab) for every slab of `columns` of `width`.
-template <class Body> void for_slabs(std::int64_t width, std::int64_t columns, Body body) {
-  for_rows((width + columns - 1) / columns, body);
+/// body(team, slab) for every slab of the columns that a body sums; body.width is their number. How
+/// many columns a slab has depends on the device: body.columns is set here, so that each thread of
+/// the device has a slab, in whole lines of 64 bytes of accumulators.
+template <class Device, class Body> void for_slabs(Device& on, Body body) {
+  constexpr std::int64_t group = lane_count<typename Body::G>;
+  const std::int64_t width = body.width, threads = on.threads(),
+                     share = (width + threads - 1) / threads,
+                     rounded = (share + group - 1) / group * group;
+  body.columns = rounded < most_columns ? rounded : most_columns;
+  for_rows(on, (width + body.columns - 1) / body.columns, body);
 }
 
 /// The columns [first, first + count) of one body call.
@@ -190,9 +189,9 @@ template <class T> struct bias_gradient_slab {
   using G = accumulator_t<T>;
   std::int64_t width;
   summed_rows rows;
-  std::int64_t columns;
-  const T* dy; // (rows, width)
-  G* grad;     // (width)
+  std::int64_t columns; // of a slab
+  const T* dy;          // (rows, width)
+  G* grad;              // (width)
 
   template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t index) const {
     add_rows<T>(team, slab(index, columns, width), rows, grad,
@@ -200,10 +199,10 @@ template <class T> struct bias_gradient_slab {
   }
 };
 
-template <class T>
-void bias_gradient(summed_rows rows, std::int64_t width, const T* dy, accumulator_t<T>* grad) {
-  const std::int64_t columns = columns_per_slab<accumulator_t<T>>(width);
-  for_slabs(width, columns, bias_gradient_slab<T>{width, rows, columns, dy, grad});
+template <class T, class Device> void bias_gradient(Device& on, summed_rows rows,
+                                                    std::int64_t width, const T* dy,
+                                                    accumulator_t<T>* grad) {
+  for_slabs(on, bias_gradient_slab<T>{width, rows, 0, dy, grad});
 }
 
 } // namespace mc::rows

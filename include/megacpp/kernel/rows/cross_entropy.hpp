@@ -13,8 +13,8 @@
 // and 1.
 #pragma once
 
+#include <megacpp/exec/launch.hpp>
 #include <megacpp/exec/math.hpp>
-#include <megacpp/exec/parallel.hpp>
 #include <megacpp/num/elementary.hpp>
 
 namespace mc::rows {
@@ -43,6 +43,16 @@ template <class G> MEGACPP_HD two<G> split(double x) {
 template <class T, class V, class G> MEGACPP_HD V scaled(V x, two<G> by) {
   if constexpr (std::is_same_v<T, G>) return fma(x, V(by.first), x * V(by.second));
   else return x * V(by.first);
+}
+
+// log of the sum of the exponentials of the parts of a row's log-sum-exp.
+MEGACPP_HD double log_sum_exp(const double* part, std::int64_t parts) {
+  if (parts == 1) return part[0];
+  double top = part[0], sum = 0;
+  for (std::int64_t i = 1; i < parts; ++i)
+    if (top < part[i]) top = part[i];
+  for (std::int64_t i = 0; i < parts; ++i) sum += exponential(part[i] - top);
+  return top + log_of_terms(sum);
 }
 
 } // namespace detail
@@ -102,7 +112,7 @@ template <class T> struct loss_row {
   std::int64_t width, valid;
   G* logits;                  // (rows, width); overwritten
   const std::int32_t* labels; // (rows)
-  G seed;
+  const G* seed;              // ()
   double z;
   double* loss; // (rows)
   T* dlogits;   // (rows, width); may be logits where T is G
@@ -125,7 +135,7 @@ template <class T> struct loss_row {
       return to<double>(term);
     });
     const double over_top = detail::log_of_terms(sum), lse = static_cast<double>(top) + over_top,
-                 factor = z > 0 ? 1 + 2 * z * lse : 1, of_seed = static_cast<double>(seed);
+                 factor = z > 0 ? 1 + 2 * z * lse : 1, of_seed = static_cast<double>(*seed);
     if (team.leader())
       loss[row] =
           over_top + (static_cast<double>(top) - static_cast<double>(at_label)) + z * lse * lse;
@@ -138,6 +148,63 @@ template <class T> struct loss_row {
     // A label whose probability is above 1/2 is the likeliest alone: its term is 1, without error.
     const auto term = static_cast<double>(exp_of_difference(vec<G, 1>(at_label), top).v[0]);
     d[label] = convert<T>(of_seed * (factor * term / sum - 1));
+  }
+};
+
+/// The loss of a row whose vocabulary is in parts: lse - target + z lse^2, 0 where its label is
+/// negative.
+template <class G> struct cross_entropy_row {
+  std::int64_t parts;
+  const double* lse_part;     // (rows, parts)
+  const G* target;            // (rows)
+  const std::int32_t* labels; // (rows)
+  double z;
+  double* loss; // (rows)
+
+  template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t row) const {
+    if (!team.leader()) return;
+    const double lse = detail::log_sum_exp(lse_part + row * parts, parts);
+    loss[row] = labels[row] < 0 ? 0 : lse - static_cast<double>(target[row]) + z * lse * lse;
+  }
+};
+
+/// Its adjoint, for the cotangent `seed` of the sum of losses:
+///   dlse_i = seed (1 + 2 z lse) e^(lse_i - lse),  dtarget = -seed
+template <class G> struct cross_entropy_grad_row {
+  std::int64_t parts;
+  const G* seed;              // ()
+  const double* lse_part;     // (rows, parts)
+  const std::int32_t* labels; // (rows)
+  double z;
+  double* dlse; // (rows, parts)
+  G* dtarget;   // (rows)
+
+  template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t row) const {
+    if (!team.leader()) return;
+    const bool seen = labels[row] >= 0;
+    const double *part = lse_part + row * parts, lse = detail::log_sum_exp(part, parts),
+                 d = static_cast<double>(*seed);
+    for (std::int64_t i = 0; i < parts; ++i)
+      dlse[row * parts + i] = seen ? d * (1 + 2 * z * lse) * exponential(part[i] - lse) : 0;
+    dtarget[row] = seen ? static_cast<G>(-d) : G(0);
+  }
+};
+
+/// The losses of all rows, in order, and how many of them have a label.
+template <class G> struct sum_of_losses {
+  std::int64_t n;
+  const double* losses;       // (n)
+  const std::int32_t* labels; // (n)
+  G* loss;                    // ()
+  G* count;                   // ()
+
+  template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t) const {
+    if (!team.leader()) return;
+    double sum = 0;
+    std::int64_t labelled = 0;
+    for (std::int64_t t = 0; t < n; ++t) sum += losses[t], labelled += labels[t] >= 0 ? 1 : 0;
+    *loss = static_cast<G>(sum);
+    *count = static_cast<G>(labelled);
   }
 };
 

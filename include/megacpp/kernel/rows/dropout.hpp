@@ -6,7 +6,8 @@
 //   c = token_key global_width + first_column + j,   word(c) = philox(key, c >> 2)[c & 3]
 #pragma once
 
-#include <megacpp/exec/parallel.hpp>
+#include <megacpp/exec/launch.hpp>
+#include <megacpp/num/random.hpp>
 
 namespace mc::rows {
 
@@ -61,6 +62,11 @@ MEGACPP_HD vec<std::uint32_t, N> random_words(std::uint64_t key, std::uint64_t c
     const std::uint64_t a = p.w0.v[0], b = p.w1.v[0];
     const std::uint64_t even = a ^ ((a ^ p.w2.v[0]) & high), odd = b ^ ((b ^ p.w3.v[0]) & high);
     return vec<std::uint32_t, 1>(static_cast<std::uint32_t>(even ^ ((even ^ odd) & low)));
+  } else if constexpr (N < 4) {
+    vec<std::uint32_t, N> r;
+    for (int i = 0; i < N; ++i)
+      r.v[i] = random_words<1>(key, counter + static_cast<unsigned>(i)).v[0];
+    return r;
   } else {
     const auto first = philox_calls<N / 4>(key, counter >> 2).words();
     if (offset == 0) return first;
@@ -83,13 +89,27 @@ MEGACPP_HD vec<std::uint32_t, N> random_words(std::uint64_t key, std::uint64_t c
   }
 }
 
+/// The key of one dropout of a step.
+struct dropout_key {
+  std::uint64_t salt;       // of the layer and the node
+  const std::int64_t* seed; // ()
+  const std::int64_t* step; // ()
+  std::uint64_t* key;       // ()
+
+  template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t) const {
+    if (team.leader())
+      *key = random_key(static_cast<std::uint64_t>(*seed),
+                        (static_cast<std::uint64_t>(*step) << 24) | salt);
+  }
+};
+
 template <class T, class Extent> struct dropout_row {
   using G = accumulator_t<T>;
   Extent width;
   std::int64_t global_width, first_column; // of the unsharded tensor
-  std::uint64_t key;
-  std::uint32_t threshold;       // p 2^24
-  G scale;                       // 1 / (1 - p)
+  const std::uint64_t* key;                // ()
+  std::uint32_t threshold;                 // p 2^24
+  G scale;                                 // 1 / (1 - p)
   const std::int32_t* token_key; // (rows): a number of its own for every token of the step
   const T* x;                    // (rows, width)
   T* y;                          // (rows, width)
@@ -98,12 +118,13 @@ template <class T, class Extent> struct dropout_row {
 
   template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t row) const {
     const std::int64_t at = row * width;
+    const std::uint64_t k = *key;
     const auto base =
         static_cast<std::uint64_t>(std::int64_t{token_key[row / of_token]} * global_width +
                                    first_column + row % of_token * row_stride);
     team.template each_wide<T>(width, [&](auto i) {
       constexpr int N = decltype(i)::count;
-      const auto words = random_words<N>(key, base + static_cast<std::uint64_t>(i.first));
+      const auto words = random_words<N>(k, base + static_cast<std::uint64_t>(i.first));
       const auto dropped = shift_right<8>(words) < vec<std::uint32_t, N>(threshold);
       const auto kept = load<G>(x + at, i) * scale;
       store(y + at, i, select(to<int_like<G>>(dropped), vec<G, N>(G(0)), kept));
@@ -113,14 +134,16 @@ template <class T, class Extent> struct dropout_row {
 
 /// 0 <= p < 1. A token has `of_token` rows of x, whose columns are `row_stride` apart. y may be x.
 /// For the backward, x is dy and y is dx.
-template <class T, class Extent>
-void dropout(std::int64_t rows, Extent width, std::int64_t global_width, std::int64_t first_column,
-             std::uint64_t key, double p, const std::int32_t* token_key, const T* x, T* y,
-             std::int64_t of_token = 1, std::int64_t row_stride = 0) {
+template <class T, class Extent, class Device>
+void dropout(Device& on, std::int64_t rows, Extent width, std::int64_t global_width,
+             std::int64_t first_column, const std::uint64_t* key, double p,
+             const std::int32_t* token_key, const T* x, T* y, std::int64_t of_token = 1,
+             std::int64_t row_stride = 0) {
   using G = accumulator_t<T>;
-  for_rows(rows, dropout_row<T, Extent>{
-                     width, global_width, first_column, key, static_cast<std::uint32_t>(p * 0x1p24),
-                     static_cast<G>(1 / (1 - p)), token_key, x, y, of_token, row_stride});
+  for_rows(on, rows,
+           dropout_row<T, Extent>{
+               width, global_width, first_column, key, static_cast<std::uint32_t>(p * 0x1p24),
+               static_cast<G>(1 / (1 - p)), token_key, x, y, of_token, row_stride});
 }
 
 } // namespace mc::rows

@@ -2,7 +2,7 @@
 // accumulator_t, rounded once. Outputs may be inputs of the same type.
 #pragma once
 
-#include <megacpp/exec/parallel.hpp>
+#include <megacpp/exec/launch.hpp>
 
 namespace mc::rows {
 
@@ -45,6 +45,17 @@ template <class From, class To> struct cast_block {
   }
 };
 
+/// y = x, bit for bit.
+template <class T> struct copy_block {
+  std::int64_t n;
+  const T* x; // (n)
+  T* y;       // (n)
+
+  template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t block) const {
+    each_in_block<T>(team, block, n, [&](auto i) { copy(y, x, i); });
+  }
+};
+
 /// y = value.
 template <class T> struct fill_block {
   using G = accumulator_t<T>;
@@ -73,25 +84,39 @@ template <class T, class Extent> struct bias_add_row {
   }
 };
 
-template <class T> void add(std::int64_t n, const T* a, const T* b, T* y) {
-  for_blocks(n, add_block<T>{n, a, b, y});
+/// One number, added to a total.
+template <class T> struct add_to_total {
+  const T* x;    // ()
+  double* total; // ()
+
+  template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t) const {
+    if (team.leader()) *total += convert<double>(*x);
+  }
+};
+
+template <class T, class Device>
+void add(Device& on, std::int64_t n, const T* a, const T* b, T* y) {
+  for_blocks(on, n, add_block<T>{n, a, b, y});
 }
 
-template <class T> void scale(std::int64_t n, accumulator_t<T> factor, const T* x, T* y) {
-  for_blocks(n, scale_block<T>{n, factor, x, y});
+template <class T, class Device>
+void scale(Device& on, std::int64_t n, accumulator_t<T> factor, const T* x, T* y) {
+  for_blocks(on, n, scale_block<T>{n, factor, x, y});
 }
 
-template <class From, class To> void cast(std::int64_t n, const From* x, To* y) {
-  for_blocks(n, cast_block<From, To>{n, x, y});
+template <class From, class To, class Device>
+void cast(Device& on, std::int64_t n, const From* x, To* y) {
+  for_blocks(on, n, cast_block<From, To>{n, x, y});
 }
 
-template <class T> void fill(std::int64_t n, accumulator_t<T> value, T* y) {
-  for_blocks(n, fill_block<T>{n, value, y});
+template <class T, class Device>
+void fill(Device& on, std::int64_t n, accumulator_t<T> value, T* y) {
+  for_blocks(on, n, fill_block<T>{n, value, y});
 }
 
-template <class T, class Extent>
-void bias_add(std::int64_t rows, Extent width, const T* x, const T* bias, T* y) {
-  for_rows(rows, bias_add_row<T, Extent>{width, x, bias, y});
+template <class T, class Extent, class Device>
+void bias_add(Device& on, std::int64_t rows, Extent width, const T* x, const T* bias, T* y) {
+  for_rows(on, rows, bias_add_row<T, Extent>{width, x, bias, y});
 }
 
 } // namespace mc::rows

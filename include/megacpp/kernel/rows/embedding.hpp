@@ -10,8 +10,6 @@
 
 #include <megacpp/kernel/rows/columns.hpp>
 
-#include <algorithm>
-
 namespace mc::rows {
 
 template <class T, class Extent> struct embedding_row {
@@ -43,37 +41,23 @@ MEGACPP_HD std::int64_t token_in(token_of_row x) {
   return static_cast<std::int64_t>(x & 0xffffffffu);
 }
 
-/// The tokens that have a row, sequence by sequence, each in order of rows; gives their number.
-inline std::int64_t order_tokens(summed_rows tokens, const std::int32_t* ids, std::int64_t first,
-                                 std::int64_t count, token_of_row* order) {
-  std::int64_t n = 0;
-  for (std::int64_t t = 0; t < tokens.count;) {
-    const std::int64_t begin = n, end = tokens.end_of_sequence(t);
-    for (; t < end; ++t) {
-      const std::int64_t row = ids[t] - first;
-      if (row >= 0 && row < count)
-        order[n++] = static_cast<std::uint64_t>(row) << 32 | static_cast<std::uint64_t>(t);
-    }
-    std::sort(order + begin, order + n);
-  }
-  return n;
-}
-
 template <class T> struct embedding_gradient_slab {
   using G = accumulator_t<T>;
   std::int64_t width;
-  summed_rows tokens; // of which `ordered` have a row
-  std::int64_t ordered, columns;
-  const T* dy;               // (T, width)
-  const token_of_row* order; // (ordered), as order_tokens puts them
-  G* dtable;                 // (rows of the table, width)
+  summed_rows tokens;
+  std::int64_t columns;
+  const T* dy;                 // (T, width)
+  const std::int64_t* ordered; // (): tokens that have a row
+  const token_of_row* order;   // (*ordered): these, sequence by sequence, each in order of rows
+  G* dtable;                   // (rows of the table, width)
 
   template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t index) const {
     const slab s(index, columns, width);
-    for (std::int64_t k = 0; k < ordered;) {
+    const std::int64_t n = *ordered;
+    for (std::int64_t k = 0; k < n;) {
       const std::int64_t begin = k, row = row_in(order[k]),
                          border = tokens.end_of_sequence(token_in(order[k]));
-      while (k < ordered && row_in(order[k]) == row && token_in(order[k]) < border) ++k;
+      while (k < n && row_in(order[k]) == row && token_in(order[k]) < border) ++k;
       add_rows_of<T>(team, s, begin, k, dtable + row * width, [&](std::int64_t r, auto i) {
         return load<G>(dy + token_in(order[r]) * width, i);
       });
@@ -82,21 +66,18 @@ template <class T> struct embedding_gradient_slab {
 };
 
 /// A NaN in the table comes out as a quiet NaN; every other value comes out bit for bit.
-template <class T, class Extent> void embedding(std::int64_t tokens, Extent width, const T* table,
-                                                std::int64_t first, std::int64_t count,
-                                                const std::int32_t* ids, T* y) {
-  for_rows(tokens, embedding_row<T, Extent>{width, first, count, table, ids, y});
+template <class T, class Extent, class Device>
+void embedding(Device& on, std::int64_t tokens, Extent width, const T* table, std::int64_t first,
+               std::int64_t count, const std::int32_t* ids, T* y) {
+  for_rows(on, tokens, embedding_row<T, Extent>{width, first, count, table, ids, y});
 }
 
-/// `order` is memory for a token_of_row each token.
-template <class T> void embedding_gradient(summed_rows tokens, std::int64_t width, const T* dy,
-                                           const std::int32_t* ids, std::int64_t first,
-                                           std::int64_t count, accumulator_t<T>* dtable,
-                                           token_of_row* order) {
-  const std::int64_t columns = columns_per_slab<accumulator_t<T>>(width),
-                     ordered = order_tokens(tokens, ids, first, count, order);
-  for_slabs(width, columns,
-            embedding_gradient_slab<T>{width, tokens, ordered, columns, dy, order, dtable});
+/// `ordered` and `order`: the tokens in the order that embedding_gradient_slab wants.
+template <class T, class Device>
+void embedding_gradient(Device& on, summed_rows tokens, std::int64_t width, const T* dy,
+                        const std::int64_t* ordered, const token_of_row* order,
+                        accumulator_t<T>* dtable) {
+  for_slabs(on, embedding_gradient_slab<T>{width, tokens, 0, dy, ordered, order, dtable});
 }
 
 } // namespace mc::rows

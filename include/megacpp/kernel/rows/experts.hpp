@@ -2,7 +2,7 @@
 // rank; row[t k + j] says where choice j of token t lies, -1 if it was dropped.
 #pragma once
 
-#include <megacpp/exec/parallel.hpp>
+#include <megacpp/exec/launch.hpp>
 
 namespace mc::rows {
 
@@ -45,6 +45,245 @@ template <class T, class Extent> struct combine_token {
         sum = sum + load<G>(from + at * width, i);
       }
       store(y + t * width, i, sum);
+    });
+  }
+};
+
+/// One number for every choice: to the rows of those that are in the round.
+template <class T> struct dispatch_numbers {
+  std::int64_t choices, base, rows;
+  const T* x;              // (choices)
+  const std::int32_t* row; // (choices)
+  T* to;                   // (rows)
+
+  template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t block) const {
+    each_in_block<T>(team, block, choices, [&](auto i) {
+      for (std::int64_t k = i.first; k < i.first + decltype(i)::count; ++k)
+        if (const std::int64_t at = row[k] - base; row[k] >= 0 && at >= 0 && at < rows)
+          to[at] = x[k];
+    });
+  }
+};
+
+/// And back.
+template <class T> struct combine_numbers {
+  std::int64_t choices, base, rows;
+  const T* from;           // (rows)
+  const std::int32_t* row; // (choices)
+  T* y;                    // (choices)
+
+  template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t block) const {
+    each_in_block<T>(team, block, choices, [&](auto i) {
+      for (std::int64_t k = i.first; k < i.first + decltype(i)::count; ++k)
+        if (const std::int64_t at = row[k] - base; row[k] >= 0 && at >= 0 && at < rows)
+          y[k] = from[at];
+    });
+  }
+};
+
+// --- where each choice lies ----------------------------------------------------------------------
+
+/// Choices are numbered part by part, and parts in order; no part has choices of two sequences.
+struct parts_of_choices {
+  static constexpr std::int64_t of_part = 1024;
+  std::int64_t sequences, of_sequence; // choices of each
+
+  MEGACPP_HD std::int64_t in_sequence() const { return (of_sequence + of_part - 1) / of_part; }
+  MEGACPP_HD std::int64_t count() const { return sequences * in_sequence(); }
+  MEGACPP_HD std::int64_t begin(std::int64_t part) const {
+    return part / in_sequence() * of_sequence + part % in_sequence() * of_part;
+  }
+  MEGACPP_HD std::int64_t end(std::int64_t part) const {
+    const std::int64_t last = (part / in_sequence() + 1) * of_sequence, to = begin(part) + of_part;
+    return to < last ? to : last;
+  }
+};
+
+/// Which of the choices [first, first + n) of a micro-batch one expert takes, of up to `capacity`
+/// in all: the first ones, run by run, of which this may be the one that begins.
+struct take_choices {
+  std::int64_t first, n, capacity;
+  bool begins;
+  const std::int32_t* chosen; // (choices)
+  std::int32_t* count;        // (E)
+  bool* taken;                // (choices)
+
+  template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t expert) const {
+    if (!team.leader()) return;
+    std::int32_t k = begins ? 0 : count[expert];
+    for (std::int64_t i = first; i < first + n; ++i)
+      if (chosen[i] == expert) taken[i] = k++ < capacity;
+    count[expert] = k;
+  }
+};
+
+/// Choices that their experts take: all, or those of this rank among `taken` ones of a micro-batch.
+struct taken_choices {
+  const bool* taken;               // null: all
+  std::int64_t own, whole, before; // choices of a sequence: this rank's, all, those before them
+
+  MEGACPP_HD bool operator()(std::int64_t i) const {
+    return taken == nullptr || taken[i / own * whole + before + i % own];
+  }
+};
+
+/// How often a part has chosen each expert.
+struct count_choices {
+  parts_of_choices parts;
+  std::int64_t experts;
+  taken_choices taken;
+  const std::int32_t* chosen; // (choices)
+  std::int32_t* count;        // (parts, E)
+
+  template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t part) const {
+    if (!team.leader()) return;
+    std::int32_t* const n = count + part * experts;
+    for (std::int64_t e = 0; e < experts; ++e) n[e] = 0;
+    for (std::int64_t i = parts.begin(part); i < parts.end(part); ++i)
+      if (taken(i)) ++n[chosen[i]];
+  }
+};
+
+/// Of one expert: the choices of each sequence, and before each part.
+struct add_counts {
+  parts_of_choices parts;
+  std::int64_t experts;
+  std::int32_t* count; // (parts, E): becomes the number before the part
+  std::int32_t* own;   // (E, sequences)
+
+  template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t expert) const {
+    if (!team.leader()) return;
+    std::int32_t before = 0, begin = 0;
+    for (std::int64_t p = 0; p < parts.count(); ++p) {
+      std::int32_t& n = count[p * experts + expert];
+      const std::int32_t of_part = n;
+      n = before, before += of_part;
+      if ((p + 1) % parts.in_sequence() != 0) continue;
+      own[expert * parts.sequences + p / parts.in_sequence()] = before - begin;
+      begin = before;
+    }
+  }
+};
+
+/// Of the experts of one rank of ep: everybody's counts, by expert and then by rank, and the first
+/// of this rank's rows.
+struct place_experts {
+  std::int64_t mine, ranks, me, apart, experts;
+  const std::int32_t* all; // (ranks, E, apart)
+  std::int32_t* counts;    // (E, ranks, apart)
+  std::int32_t* begin;     // (E)
+
+  template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t ep) const {
+    if (!team.leader()) return;
+    std::int32_t row = 0;
+    for (std::int64_t e = ep * mine; e < (ep + 1) * mine; ++e)
+      for (std::int64_t q = 0; q < ranks; ++q) {
+        if (q == me) begin[e] = row;
+        for (std::int64_t k = 0; k < apart; ++k) {
+          const std::int32_t n = all[(q * experts + e) * apart + k];
+          counts[(e * ranks + q) * apart + k] = n, row += n;
+        }
+      }
+  }
+};
+
+/// The row of each choice of a part; -1: dropped.
+struct number_choices {
+  parts_of_choices parts;
+  std::int64_t experts;
+  taken_choices taken;
+  const std::int32_t* chosen; // (choices)
+  const std::int32_t* begin;  // (E): the first row of an expert
+  std::int32_t* count;        // (parts, E): choices before the part; used up
+  std::int32_t* row;          // (choices)
+
+  template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t part) const {
+    if (!team.leader()) return;
+    std::int32_t* const n = count + part * experts;
+    for (std::int64_t i = parts.begin(part); i < parts.end(part); ++i)
+      row[i] = taken(i) ? begin[chosen[i]] + n[chosen[i]]++ : -1;
+  }
+};
+
+/// How many rounds of so many rows the fullest rank of ep needs, at least one.
+struct count_rounds {
+  std::int64_t rows, ep, of_rank; // of_rank: counts of one rank's experts
+  const std::int32_t* counts;     // (ep, of_rank)
+  std::int32_t* rounds;           // ()
+
+  template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t) const {
+    if (!team.leader()) return;
+    std::int64_t most = 1;
+    for (std::int64_t r = 0; r < ep; ++r) {
+      std::int64_t n = 0;
+      for (std::int64_t i = 0; i < of_rank; ++i) n += counts[r * of_rank + i];
+      if (n > most) most = n;
+    }
+    *rounds = static_cast<std::int32_t>((most + rows - 1) / rows);
+  }
+};
+
+// --- on the way between ranks --------------------------------------------------------------------
+
+/// Rows of one expert from one rank: n from `row` of the round, from element `at` of the way.
+struct piece_of_rows {
+  std::int64_t row, at, n;
+};
+
+/// Where each choice lies on the way; -1: it is not in the round, or dropped.
+struct place_choices {
+  std::int64_t choices, base, end;
+  const std::int32_t* chosen; // (choices)
+  const std::int32_t* row;    // (choices)
+  const std::int64_t* shift;  // (E)
+  std::int32_t* place;        // (choices)
+
+  template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t block) const {
+    each_in_block<float>(team, block, choices, [&](auto i) {
+      for (std::int64_t k = i.first; k < i.first + decltype(i)::count; ++k) {
+        const bool here = row[k] >= base && row[k] < end;
+        place[k] = here ? static_cast<std::int32_t>(shift[chosen[k]] + row[k]) : -1;
+      }
+    });
+  }
+};
+
+/// A piece that has come: from the way to its rows.
+template <class T> struct rows_from_way {
+  std::int64_t width;
+  const piece_of_rows* piece; // (pieces)
+  const T* way;
+  T* rows; // (R, width)
+
+  template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t k) const {
+    const piece_of_rows p = piece[k];
+    team.template each<T>(p.n * width, [&](auto i) { copy(rows + p.row * width, way + p.at, i); });
+  }
+};
+/// A piece that goes back: from its rows to the way.
+template <class T> struct rows_to_way {
+  std::int64_t width;
+  const piece_of_rows* piece; // (pieces)
+  const T* rows;              // (R, width)
+  T* way;
+
+  template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t k) const {
+    const piece_of_rows p = piece[k];
+    team.template each<T>(p.n * width, [&](auto i) { copy(way + p.at, rows + p.row * width, i); });
+  }
+};
+
+/// x (copies, n): the sum over copies, from the first one on, in the place of the first.
+template <class T> struct sum_of_copies {
+  using G = accumulator_t<T>;
+  std::int64_t n, copies;
+  T* x;
+
+  template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t block) const {
+    each_in_block<T>(team, block, n, [&](auto i) {
+      auto sum = load<G>(x, i);
+      for (std::int64_t k = 1; k < copies; ++k) sum = sum + load<G>(x + k * n, i);
+      store(x, i, sum);
     });
   }
 };

@@ -144,40 +144,41 @@ template <class T> struct layer_norm_gain_slab {
 };
 
 /// bias null: no bias is added.
-template <class T, class Extent>
-void layer_norm(std::int64_t rows, Extent width, const T* x, const T* gain, const T* bias,
-                accumulator_t<T> eps, T* y, accumulator_t<T>* mean, accumulator_t<T>* rstd) {
-  for_rows(rows, layer_norm_row<T, Extent>{width, eps, x, gain, bias, y, mean, rstd});
+template <class T, class Extent, class Device>
+void layer_norm(Device& on, std::int64_t rows, Extent width, const T* x, const T* gain,
+                const T* bias, accumulator_t<T> eps, T* y, accumulator_t<T>* mean,
+                accumulator_t<T>* rstd) {
+  for_rows(on, rows, layer_norm_row<T, Extent>{width, eps, x, gain, bias, y, mean, rstd});
 }
 
-template <class T, class Extent>
-void add_layer_norm(std::int64_t rows, Extent width, const T* x, const T* a, const T* gain,
-                    const T* bias, accumulator_t<T> eps, T* s, T* y, accumulator_t<T>* mean,
-                    accumulator_t<T>* rstd) {
-  for_rows(rows, add_layer_norm_row<T, Extent>{width, eps, x, a, gain, bias, s, y, mean, rstd});
+template <class T, class Extent, class Device>
+void add_layer_norm(Device& on, std::int64_t rows, Extent width, const T* x, const T* a,
+                    const T* gain, const T* bias, accumulator_t<T> eps, T* s, T* y,
+                    accumulator_t<T>* mean, accumulator_t<T>* rstd) {
+  for_rows(on, rows, add_layer_norm_row<T, Extent>{width, eps, x, a, gain, bias, s, y, mean, rstd});
 }
 
-template <class T, class Extent>
-void layer_norm_dx(std::int64_t rows, Extent width, const T* dy, const T* x, const T* gain,
-                   const accumulator_t<T>* mean, const accumulator_t<T>* rstd, T* dx) {
-  for_rows(rows, layer_norm_dx_row<T, Extent, false>{width, dy, x, gain, mean, rstd, nullptr, dx});
+template <class T, class Extent, class Device>
+void layer_norm_dx(Device& on, std::int64_t rows, Extent width, const T* dy, const T* x,
+                   const T* gain, const accumulator_t<T>* mean, const accumulator_t<T>* rstd,
+                   T* dx) {
+  for_rows(on, rows,
+           layer_norm_dx_row<T, Extent, false>{width, dy, x, gain, mean, rstd, nullptr, dx});
 }
 
-template <class T, class Extent>
-void add_layer_norm_dx(std::int64_t rows, Extent width, const T* dy, const T* s, const T* gain,
-                       const accumulator_t<T>* mean, const accumulator_t<T>* rstd, const T* ds,
-                       T* dx) {
-  for_rows(rows, layer_norm_dx_row<T, Extent, true>{width, dy, s, gain, mean, rstd, ds, dx});
+template <class T, class Extent, class Device>
+void add_layer_norm_dx(Device& on, std::int64_t rows, Extent width, const T* dy, const T* s,
+                       const T* gain, const accumulator_t<T>* mean, const accumulator_t<T>* rstd,
+                       const T* ds, T* dx) {
+  for_rows(on, rows, layer_norm_dx_row<T, Extent, true>{width, dy, s, gain, mean, rstd, ds, dx});
 }
 
 /// dbias null: only the gain's gradient.
-template <class T> void layer_norm_dgain_dbias(summed_rows rows, std::int64_t width, const T* dy,
-                                               const T* x, const accumulator_t<T>* mean,
-                                               const accumulator_t<T>* rstd,
-                                               accumulator_t<T>* dgain, accumulator_t<T>* dbias) {
-  const std::int64_t columns = columns_per_slab<accumulator_t<T>>(width);
-  for_slabs(width, columns,
-            layer_norm_gain_slab<T>{width, rows, columns, dy, x, mean, rstd, dgain, dbias});
+template <class T, class Device>
+void layer_norm_dgain_dbias(Device& on, summed_rows rows, std::int64_t width, const T* dy,
+                            const T* x, const accumulator_t<T>* mean, const accumulator_t<T>* rstd,
+                            accumulator_t<T>* dgain, accumulator_t<T>* dbias) {
+  for_slabs(on, layer_norm_gain_slab<T>{width, rows, 0, dy, x, mean, rstd, dgain, dbias});
 }
 
 } // namespace mc::rows

@@ -3,7 +3,7 @@
 // all that follows. Pieces of `run` elements are copied from one order to another.
 #pragma once
 
-#include <megacpp/exec/parallel.hpp>
+#include <megacpp/exec/launch.hpp>
 
 namespace mc::rows {
 
@@ -36,27 +36,29 @@ template <class T> struct piece_block {
 };
 
 /// to (n, outer, run) from (outer, n, run): each rank's part in one piece, as it is sent.
-template <class T>
-void pack(std::int64_t outer, std::int64_t n, std::int64_t run, const T* from, T* to) {
-  for_rows(outer * n * blocks_of(run),
+template <class T, class Device>
+void pack(Device& on, std::int64_t outer, std::int64_t n, std::int64_t run, const T* from, T* to) {
+  for_rows(on, outer * n * blocks_of(run),
            piece_block<T>{n, run, {n * run, run}, {run, outer * run}, from, to});
 }
 /// The reverse.
-template <class T>
-void unpack(std::int64_t outer, std::int64_t n, std::int64_t run, const T* from, T* to) {
-  for_rows(outer * n * blocks_of(run),
+template <class T, class Device> void unpack(Device& on, std::int64_t outer, std::int64_t n,
+                                             std::int64_t run, const T* from, T* to) {
+  for_rows(on, outer * n * blocks_of(run),
            piece_block<T>{n, run, {run, outer * run}, {n * run, run}, from, to});
 }
 /// to (outer, run): part p of from (outer, n, run).
-template <class T> void slice(std::int64_t outer, std::int64_t n, std::int64_t run, std::int64_t p,
-                              const T* from, T* to) {
-  for_rows(outer * blocks_of(run),
+template <class T, class Device> void slice(Device& on, std::int64_t outer, std::int64_t n,
+                                            std::int64_t run, std::int64_t p, const T* from,
+                                            T* to) {
+  for_rows(on, outer * blocks_of(run),
            piece_block<T>{1, run, {n * run, 0}, {run, 0}, from + p * run, to});
 }
 /// to (outer, n, run): part p is from (outer, run), the others are zero.
-template <class T> void zero_pad(std::int64_t outer, std::int64_t n, std::int64_t run,
-                                 std::int64_t p, const T* from, T* to) {
-  for_rows(outer * n * blocks_of(run),
+template <class T, class Device> void zero_pad(Device& on, std::int64_t outer, std::int64_t n,
+                                               std::int64_t run, std::int64_t p, const T* from,
+                                               T* to) {
+  for_rows(on, outer * n * blocks_of(run),
            piece_block<T>{n, run, {run, 0}, {n * run, run}, from, to, p});
 }
 

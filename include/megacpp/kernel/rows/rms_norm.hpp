@@ -117,35 +117,34 @@ template <class T> struct rms_norm_gain_slab {
   }
 };
 
-template <class T, class Extent> void rms_norm(std::int64_t rows, Extent width, const T* x,
-                                               const T* gain, accumulator_t<T> eps, T* y,
-                                               accumulator_t<T>* rstd) {
-  for_rows(rows, rms_norm_row<T, Extent>{width, eps, x, gain, y, rstd});
+template <class T, class Extent, class Device>
+void rms_norm(Device& on, std::int64_t rows, Extent width, const T* x, const T* gain,
+              accumulator_t<T> eps, T* y, accumulator_t<T>* rstd) {
+  for_rows(on, rows, rms_norm_row<T, Extent>{width, eps, x, gain, y, rstd});
 }
 
-template <class T, class Extent> void add_rms_norm(std::int64_t rows, Extent width, const T* x,
-                                                   const T* a, const T* gain, accumulator_t<T> eps,
-                                                   T* s, T* y, accumulator_t<T>* rstd) {
-  for_rows(rows, add_rms_norm_row<T, Extent>{width, eps, x, a, gain, s, y, rstd});
+template <class T, class Extent, class Device>
+void add_rms_norm(Device& on, std::int64_t rows, Extent width, const T* x, const T* a,
+                  const T* gain, accumulator_t<T> eps, T* s, T* y, accumulator_t<T>* rstd) {
+  for_rows(on, rows, add_rms_norm_row<T, Extent>{width, eps, x, a, gain, s, y, rstd});
 }
 
-template <class T, class Extent> void rms_norm_dx(std::int64_t rows, Extent width, const T* dy,
-                                                  const T* x, const T* gain,
-                                                  const accumulator_t<T>* rstd, T* dx) {
-  for_rows(rows, rms_norm_dx_row<T, Extent, false>{width, dy, x, gain, rstd, nullptr, dx});
+template <class T, class Extent, class Device>
+void rms_norm_dx(Device& on, std::int64_t rows, Extent width, const T* dy, const T* x,
+                 const T* gain, const accumulator_t<T>* rstd, T* dx) {
+  for_rows(on, rows, rms_norm_dx_row<T, Extent, false>{width, dy, x, gain, rstd, nullptr, dx});
 }
 
-template <class T, class Extent>
-void add_rms_norm_dx(std::int64_t rows, Extent width, const T* dy, const T* s, const T* gain,
-                     const accumulator_t<T>* rstd, const T* ds, T* dx) {
-  for_rows(rows, rms_norm_dx_row<T, Extent, true>{width, dy, s, gain, rstd, ds, dx});
+template <class T, class Extent, class Device>
+void add_rms_norm_dx(Device& on, std::int64_t rows, Extent width, const T* dy, const T* s,
+                     const T* gain, const accumulator_t<T>* rstd, const T* ds, T* dx) {
+  for_rows(on, rows, rms_norm_dx_row<T, Extent, true>{width, dy, s, gain, rstd, ds, dx});
 }
 
-template <class T> void rms_norm_dgain(summed_rows rows, std::int64_t width, const T* dy,
-                                       const T* x, const accumulator_t<T>* rstd,
-                                       accumulator_t<T>* dgain) {
-  const std::int64_t columns = columns_per_slab<accumulator_t<T>>(width);
-  for_slabs(width, columns, rms_norm_gain_slab<T>{width, rows, columns, dy, x, rstd, dgain});
+template <class T, class Device>
+void rms_norm_dgain(Device& on, summed_rows rows, std::int64_t width, const T* dy, const T* x,
+                    const accumulator_t<T>* rstd, accumulator_t<T>* dgain) {
+  for_slabs(on, rms_norm_gain_slab<T>{width, rows, 0, dy, x, rstd, dgain});
 }
 
 } // namespace mc::rows

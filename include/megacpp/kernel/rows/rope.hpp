@@ -12,28 +12,9 @@
 // executors read the same numbers, and rows do no transcendental work.
 #pragma once
 
-#include <megacpp/exec/parallel.hpp>
-
-#include <cmath>
-#include <span>
+#include <megacpp/exec/launch.hpp>
 
 namespace mc::rows {
-
-/// cos and sin, both (count, w.size()): row t holds position positions[t], or t where positions is
-/// null.
-template <class G> void build_rope_table(std::int64_t count, std::span<const double> w,
-                                         const std::int32_t* positions, G* cos, G* sin) {
-  const auto half = static_cast<std::int64_t>(w.size());
-  parallel_for(count, [=](std::int64_t t) {
-    const double p =
-        positions == nullptr ? static_cast<double>(t) : static_cast<double>(positions[t]);
-    for (std::int64_t i = 0; i < half; ++i) {
-      const double angle = p * w[static_cast<std::size_t>(i)];
-      cos[t * half + i] = static_cast<G>(std::cos(angle));
-      sin[t * half + i] = static_cast<G>(std::sin(angle));
-    }
-  });
-}
 
 template <class T, class Extent> struct rope_row {
   using G = accumulator_t<T>;
@@ -65,13 +46,14 @@ template <class T, class Extent> struct rope_row {
 
 /// Rotates `heads` heads of every token; strides allow heads inside a packed row. sign = -1 is the
 /// backward. y may be x.
-template <class T, class Extent>
-void rope(std::int64_t tokens, std::int64_t heads, Extent half, std::int64_t x_stride,
+template <class T, class Extent, class Device>
+void rope(Device& on, std::int64_t tokens, std::int64_t heads, Extent half, std::int64_t x_stride,
           std::int64_t y_stride, const T* x, const std::int32_t* positions,
           const accumulator_t<T>* cos, const accumulator_t<T>* sin, int sign, T* y) {
   using G = accumulator_t<T>;
-  for_rows(tokens, rope_row<T, Extent>{half, heads, x_stride, y_stride, x, positions, cos, sin,
-                                       static_cast<G>(sign), y});
+  for_rows(on, tokens,
+           rope_row<T, Extent>{half, heads, x_stride, y_stride, x, positions, cos, sin,
+                               static_cast<G>(sign), y});
 }
 
 } // namespace mc::rows

@@ -5,8 +5,8 @@
 // probabilities.
 #pragma once
 
+#include <megacpp/exec/launch.hpp>
 #include <megacpp/exec/math.hpp>
-#include <megacpp/exec/parallel.hpp>
 
 namespace mc::rows {
 
@@ -154,11 +154,116 @@ template <class T> struct router_statistics_block {
 };
 
 /// One number of a group: of each of its blocks, `width` apart.
-template <class G> double sum_of_parts(const G* part, std::int64_t blocks, std::int64_t width) {
+template <class G>
+MEGACPP_HD double sum_of_parts(const G* part, std::int64_t blocks, std::int64_t width) {
   double sum = 0;
   for (std::int64_t k = 0; k < blocks; ++k) sum += static_cast<double>(part[k * width]);
   return sum;
 }
+
+/// Probabilities and choices of one group, added up over its blocks.
+template <class G> struct router_sums {
+  std::int64_t experts, blocks;
+  const G* parts;   // (groups, blocks, 2 E + 1)
+  G* probabilities; // (groups, E)
+  G* choices;       // (groups, E)
+
+  template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t group) const {
+    const std::int64_t width = 2 * experts + 1;
+    const G* const p = parts + group * blocks * width;
+    team.template each<double>(experts, [&](auto i) {
+      for (std::int64_t e = i.first; e < i.first + decltype(i)::count; ++e) {
+        probabilities[group * experts + e] = static_cast<G>(sum_of_parts(p + e, blocks, width));
+        choices[group * experts + e] = static_cast<G>(sum_of_parts(p + experts + e, blocks, width));
+      }
+    });
+  }
+};
+
+/// The squares of logsumexp of all groups, each added up over its blocks.
+template <class G> struct router_square_sum {
+  std::int64_t width, parts_of_all, blocks;
+  const G* parts; // (groups, blocks, width): the last number of each
+  G* z;           // ()
+
+  template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t) const {
+    if (!team.leader()) return;
+    double sum = 0;
+    for (std::int64_t k = 0; k < parts_of_all; k += blocks)
+      sum += sum_of_parts(parts + k * width + width - 1, blocks, width);
+    *z = static_cast<G>(sum);
+  }
+};
+
+/// What one expert is chosen above its share, added to its load: group by group of `each` choices.
+template <class G> struct expert_load {
+  std::int64_t experts, choices, each;
+  const std::int32_t* chosen; // (choices)
+  G* load;                    // (E)
+
+  template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t expert) const {
+    if (!team.leader()) return;
+    const G share = static_cast<G>(each) / static_cast<G>(experts);
+    G x = load[expert];
+    for (std::int64_t first = 0; first < choices; first += each) {
+      std::int64_t n = 0;
+      for (std::int64_t i = first; i < first + each; ++i) n += chosen[i] == expert ? 1 : 0;
+      for (; n > 0; --n) x += G(1); // one by one, since x need not be a whole number
+      x -= share;
+    }
+    load[expert] = x;
+  }
+};
+
+/// E / sum_e c_e of one group.
+template <class G> MEGACPP_HD double experts_a_choice(const G* count, std::int64_t experts) {
+  double choices = 0;
+  for (std::int64_t e = 0; e < experts; ++e) choices += static_cast<double>(count[e]);
+  return static_cast<double>(experts) / choices;
+}
+
+/// L = balance sum over groups of E / sum_e c_e sum_e s_e c_e + z Z.
+template <class G> struct router_loss {
+  std::int64_t experts, groups;
+  double balance, z;
+  const G* probabilities; // (groups, E)
+  const G* choices;       // (groups, E)
+  const G* squares;       // ()
+  G* loss;                // ()
+
+  template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t) const {
+    if (!team.leader()) return;
+    double sum = 0;
+    for (std::int64_t g = 0; g < groups; ++g) {
+      const G *const s = probabilities + g * experts, *const c = choices + g * experts;
+      double of_group = 0;
+      for (std::int64_t e = 0; e < experts; ++e)
+        of_group += static_cast<double>(s[e]) * static_cast<double>(c[e]);
+      sum += of_group * experts_a_choice(c, experts);
+    }
+    *loss = static_cast<G>(balance * sum + z * static_cast<double>(*squares));
+  }
+};
+
+/// Its adjoint for one group: ds_e = balance dL E / sum_e c_e c_e, dZ = z dL.
+template <class G> struct router_loss_grad {
+  std::int64_t experts;
+  double balance, z;
+  const G* dloss;    // ()
+  const G* choices;  // (groups, E)
+  G* dprobabilities; // (groups, E)
+  G* dsquares;       // ()
+
+  template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t group) const {
+    if (!team.leader()) return;
+    const double d = static_cast<double>(*dloss);
+    const G* const c = choices + group * experts;
+    const double share = balance * d * experts_a_choice(c, experts);
+    for (std::int64_t e = 0; e < experts; ++e)
+      dprobabilities[group * experts + e] = static_cast<G>(share * static_cast<double>(c[e]));
+    if (group == 0) *dsquares = static_cast<G>(z * d);
+  }
+};
 
 template <class T> struct router_statistics_grad_row {
   using G = accumulator_t<T>;

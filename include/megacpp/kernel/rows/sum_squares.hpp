@@ -2,9 +2,7 @@
 // then their sums in order, so the result does not depend on the number of threads.
 #pragma once
 
-#include <megacpp/exec/parallel.hpp>
-
-#include <numeric>
+#include <megacpp/exec/launch.hpp>
 
 namespace mc::rows {
 
@@ -31,10 +29,26 @@ template <class T> struct sum_squares_block {
   }
 };
 
-template <class T> double sum_squares(std::int64_t n, const T* x, double* parts) {
+/// The sum of so many doubles, in order.
+struct sum_in_order {
+  std::int64_t n;
+  const double* x; // (n)
+  double* sum;     // ()
+
+  template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t) const {
+    if (!team.leader()) return;
+    double all = 0;
+    for (std::int64_t i = 0; i < n; ++i) all += x[i];
+    *sum = all;
+  }
+};
+
+/// `parts` is memory for sum_squares_parts(n) doubles.
+template <class T, class Device>
+void sum_squares(Device& on, std::int64_t n, const T* x, double* parts, double* sum) {
   const std::int64_t blocks = sum_squares_parts(n);
-  for_rows(blocks, sum_squares_block<T>{n, x, parts});
-  return std::accumulate(parts, parts + blocks, 0.0);
+  for_rows(on, blocks, sum_squares_block<T>{n, x, parts});
+  for_one(on, sum_in_order{blocks, parts, sum});
 }
 
 } // namespace mc::rows

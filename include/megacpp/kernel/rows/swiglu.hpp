@@ -46,16 +46,17 @@ template <class T, class Extent> struct swiglu_backward_row {
 };
 
 /// stride: elements from one row of gate (and of up) to the next; F where they are separate.
-template <class T, class Extent> void swiglu(std::int64_t rows, Extent width, std::int64_t stride,
-                                             const T* gate, const T* up, T* y) {
-  for_rows(rows, swiglu_row<T, Extent>{width, stride, gate, up, y});
+template <class T, class Extent, class Device> void swiglu(Device& on, std::int64_t rows,
+                                                           Extent width, std::int64_t stride,
+                                                           const T* gate, const T* up, T* y) {
+  for_rows(on, rows, swiglu_row<T, Extent>{width, stride, gate, up, y});
 }
 
 /// dgate and dup have the stride of gate and up, and may be them.
-template <class T, class Extent>
-void swiglu_backward(std::int64_t rows, Extent width, std::int64_t stride, const T* dy,
+template <class T, class Extent, class Device>
+void swiglu_backward(Device& on, std::int64_t rows, Extent width, std::int64_t stride, const T* dy,
                      const T* gate, const T* up, T* dgate, T* dup) {
-  for_rows(rows, swiglu_backward_row<T, Extent>{width, stride, dy, gate, up, dgate, dup});
+  for_rows(on, rows, swiglu_backward_row<T, Extent>{width, stride, dy, gate, up, dgate, dup});
 }
 
 } // namespace mc::rows
