@@ -16,34 +16,46 @@
 namespace own {
 namespace op {
 
-constexpr void squared_relu_grad_rule(mc::inference& c) { // x, dy
-  c.floats({0, 1}), c.alike(1, 0);
-  c.declare(c.in(0));
-  place_output(c, 0, mc::algebra::product, {0, 1});
+struct squared_relu_in : mc::input_names<squared_relu_in> {
+  static constexpr name<0> x{};
+  static constexpr name<1> dy{}; // of the gradient
+  static constexpr name<2> d{};  // of its fused form
+};
+struct squared_relu_out : mc::output_names<squared_relu_out> {
+  static constexpr name<0> y{};
+};
+using in = squared_relu_in;
+
+constexpr void squared_relu_grad_rule(mc::inference& c) {
+  c.floats({in::x, in::dy}), c.alike(in::dy, in::x);
+  c.declare(c.in(in::x));
+  place_output(c, 0, mc::algebra::product, {in::x, in::dy});
 }
 // [form]
 /// dx = squared_relu_grad(x, dy) + d, where x has another cotangent d: (x, dy, d), in d's place.
 extern const mc::op_info squared_relu_grad_add;
-inline constexpr mc::op_info squared_relu_grad{.name = "squared_relu_grad",
-                                               .rule = &squared_relu_grad_rule,
-                                               .in_place = 1,
-                                               .fuses = {&squared_relu_grad_add}};
+inline constexpr mc::op_info squared_relu_grad{
+    .name = "squared_relu_grad",
+    .rule = &squared_relu_grad_rule,
+    .in_place = in::dy,
+    .operands = mc::named<squared_relu_in, squared_relu_out>,
+    .fuses = {&squared_relu_grad_add}};
 inline constexpr mc::op_info squared_relu_grad_add =
-    mc::op::sums_into<squared_relu_grad, 2>("squared_relu_grad_add", 2);
+    mc::op::sums_into<squared_relu_grad, in::d>("squared_relu_grad_add", in::d);
 // [/form]
 
-constexpr void squared_relu_rule(mc::inference& c) { // x
-  c.floats({0});
-  c.declare(c.in(0));
-  place_output(c, 0, mc::algebra::nonlinear, {0});
+constexpr void squared_relu_rule(mc::inference& c) {
+  c.floats({in::x});
+  c.declare(c.in(in::x));
+  place_output(c, 0, mc::algebra::nonlinear, {in::x});
 }
 constexpr void squared_relu_adjoint(mc::backward& d, const mc::node& n) {
-  const mc::value_id dy = d.of(n.out[0]), x = n.in[0];
+  const mc::value_id dy = d.of(n.out[squared_relu_out::y]), x = n.in[in::x];
   if (dy >= 0 && d.wants(x)) d.give(x, d.b.emit(squared_relu_grad, {x, dy}, n.line), n.line);
 }
 // [cost]
 constexpr mc::work squared_relu_cost(const mc::graph& g, const mc::node& n) { // 2 FLOPs an element
-  const mc::value& x = g.at(n.in[0]);
+  const mc::value& x = g.at(n.in[in::x]);
   const std::int64_t bytes = local_bytes(g.ranks, x);
   return {2 * local_size(g.ranks, x).n, bytes, bytes};
 }
@@ -52,7 +64,8 @@ inline constexpr mc::op_info squared_relu{.name = "squared_relu",
                                           .rule = &squared_relu_rule,
                                           .adjoint = &squared_relu_adjoint,
                                           .cost = &squared_relu_cost,
-                                          .cheap = true};
+                                          .cheap = true,
+                                          .operands = mc::named<squared_relu_in, squared_relu_out>};
 
 } // namespace op
 
@@ -80,12 +93,13 @@ template <class T> struct squared_relu_block {
   }
 };
 
-struct squared_relu_kernel { // x, [dy], [d]
+struct squared_relu_kernel {
+  using in = op::squared_relu_in;
+  using out = op::squared_relu_out;
   template <class T, class Call> static void run(Call& c) {
-    const std::int64_t n = c.in_size(0);
+    const std::int64_t n = c.size(in::x);
     mc::for_blocks(c.device(), n,
-                   squared_relu_block<T>{n, c.template in<T>(0), c.template in<T>(1),
-                                         c.template in<T>(2), c.template out<T>(0)});
+                   squared_relu_block<T>{n, c.in(in::x), c.in(in::dy), c.in(in::d), c.out(out::y)});
   }
 };
 

@@ -51,15 +51,26 @@ constexpr void watched_rule(inference& c) {
 constexpr void watched_adjoint(backward& d, const node& n) {
   if (const value_id dy = d.of(n.out[0]); dy >= 0) d.give(n.in[0], dy, n.line);
 }
-constexpr op_info watched{.name = "watched", .rule = &watched_rule, .adjoint = &watched_adjoint};
+struct watched_in : input_names<watched_in> {
+  static constexpr name<0> x{};
+  static constexpr name<1, element::i32> positions{};
+};
+struct watched_out : output_names<watched_out> {
+  static constexpr name<0> y{};
+};
+constexpr op_info watched{.name = "watched",
+                          .rule = &watched_rule,
+                          .adjoint = &watched_adjoint,
+                          .operands = named<watched_in, watched_out>};
 
 } // namespace
 
 template <> struct mc::kernel_of<&watched> {
   template <class T, class Call> static void run(Call& c) {
-    std::copy_n(c.template in<T>(0), c.in_size(0), c.template out<T>(0));
-    const auto* p = c.template in<std::int32_t>(1);
-    largest_position = std::max(largest_position, *std::max_element(p, p + c.in_size(1)));
+    std::copy_n(c.in(watched_in::x), c.size(watched_in::x), c.out(watched_out::y));
+    const std::int32_t* p = c.in(watched_in::positions);
+    largest_position =
+        std::max(largest_position, *std::max_element(p, p + c.size(watched_in::positions)));
     layers_seen.push_back(c.layer());
   }
 };

@@ -116,7 +116,7 @@ public:
     node_slot slot;
     frame_.constants = &constants, frame_.ranks = ranks, frame_.coordinate = rank,
     frame_.layer = layer;
-    dynamic_call<cpu> c({&device_, &frame_, &slot}, g, *plan_, 0, n);
+    dynamic_node<cpu> c({&device_, &frame_, &slot}, g, *plan_, 0, n);
     if (f.prepare != nullptr) f.prepare(c);
     mirror_seen(g, n);
     const bytes scratch(f.scratch_bytes != nullptr ? f.scratch_bytes(c) : 0);

@@ -177,6 +177,13 @@ namespace {
 
 /// x^2 with what an author may forget: the factor 2 of the gradient, or that a square is not linear,
 /// so that squares of the parts of a pending sum are added up.
+struct square_in : input_names<square_in> {
+  static constexpr name<0> x{};
+  static constexpr name<1> dy{};
+};
+struct square_out : output_names<square_out> {
+  static constexpr name<0> y{};
+};
 template <bool Factor, bool Nonlinear> struct square_op {
   static constexpr void grad_rule(inference& c) { // x, dy
     c.floats({0, 1}), c.alike(1, 0), c.declare(c.in(0));
@@ -187,17 +194,21 @@ template <bool Factor, bool Nonlinear> struct square_op {
     c.floats({0}), c.declare(c.in(0));
     place_output(c, 0, Nonlinear ? algebra::nonlinear : algebra::sum, {0});
   }
-  static constexpr op_info grad{.name = "square_grad", .rule = &grad_rule};
+  static constexpr op_info grad{
+      .name = "square_grad", .rule = &grad_rule, .operands = named<square_in, square_out>};
   static constexpr void adjoint(backward& d, const node& n) {
     const value_id dy = d.of(n.out[0]), x = n.in[0];
     if (dy >= 0 && d.wants(x)) d.give(x, d.b.emit(grad, {x, dy}, n.line), n.line);
   }
-  static constexpr op_info square{.name = "square", .rule = &rule, .adjoint = &adjoint};
+  static constexpr op_info square{.name = "square",
+                                  .rule = &rule,
+                                  .adjoint = &adjoint,
+                                  .operands = named<square_in, square_out>};
   struct kernel { // x, [dy]
     template <class T, class Call> static void run(Call& c) {
-      const T *x = c.template in<T>(0), *dy = c.template in<T>(1);
-      for (std::int64_t i = 0; i < c.in_size(0); ++i)
-        c.template out<T>(0)[i] = dy == nullptr ? x[i] * x[i] : (Factor ? 2 : 1) * x[i] * dy[i];
+      const T *x = c.in(square_in::x), *dy = c.in(square_in::dy);
+      for (std::int64_t i = 0; i < c.size(square_in::x); ++i)
+        c.out(square_out::y)[i] = dy == nullptr ? x[i] * x[i] : (Factor ? 2 : 1) * x[i] * dy[i];
     }
   };
 };

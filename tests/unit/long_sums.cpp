@@ -152,15 +152,15 @@ struct call {
   std::vector<void*> inputs, outputs;
   int64_t parts, tokens;
   mc::op::cross_entropy_attributes attributes;
-  template <class T> const T* in(int k) const {
-    return static_cast<const T*>(inputs[static_cast<std::size_t>(k)]);
+  template <class Name> const mc::element_t<Name, float>* in(Name) const {
+    return static_cast<const mc::element_t<Name, float>*>(inputs[Name::at]);
   }
-  template <class T> T* out(int k) const {
-    return static_cast<T*>(outputs[static_cast<std::size_t>(k)]);
+  template <class Name> mc::element_t<Name, float>* out(Name) const {
+    return static_cast<mc::element_t<Name, float>*>(outputs[Name::at]);
   }
-  template <int, int, int> int64_t in_span() const { return parts; }
-  int64_t in_size(int) const { return tokens; }
-  template <class T> T attr() const { return attributes; }
+  template <class Name, class Dims> int64_t span(Name, Dims) const { return parts; }
+  template <class Name> int64_t size(Name) const { return tokens; }
+  template <class A> auto attr(A) const { return attributes; }
   const mc::cores& device() const { return host; }
   std::byte* scratch() const { return reinterpret_cast<std::byte*>(losses.data()); }
   mutable std::vector<double> losses = std::vector<double>(static_cast<std::size_t>(tokens));

@@ -50,7 +50,9 @@ public:
 
   /// A table found by the numbers that it is made of, or made by `fill(T*)` while programs are
   /// prepared.
-  template <class T, class F> const T* table(std::vector<double> key, std::int64_t count, F fill) {
+  template <class Type, class F>
+  auto table(Type, std::vector<double> key, std::int64_t count, F fill) {
+    using T = typename Type::type;
     key.push_back(sizeof(T));
     auto& t = tables_[std::move(key)];
     if (t.empty()) {

@@ -18,8 +18,19 @@ constexpr void accumulate_rule(inference& c) {
   v.type = accumulator_of(c.in(0).type);
   place_output(c, 0, algebra::sum, {0});
 }
+struct sum_in : input_names<sum_in> {
+  static constexpr name<0> a{};
+  static constexpr name<1> b{};
+};
+struct sum_out : output_names<sum_out> {
+  static constexpr name<0> y{};
+};
 /// Sum of two cotangents of one value.
-inline constexpr op_info sum{.name = "sum", .rule = &sum_rule, .in_place = 0, .commutes = true};
+inline constexpr op_info sum{.name = "sum",
+                             .rule = &sum_rule,
+                             .in_place = 0,
+                             .commutes = true,
+                             .operands = named<sum_in, sum_out>};
 /// op plus its operand D, in the place of a sum of cotangents: what `sums_into` declares.
 template <const op_info& Op, int D> constexpr void sum_into_rule(inference& c) {
   Op.rule(c);
@@ -39,7 +50,7 @@ template <const op_info& Op, int D> constexpr work sum_into_cost(const graph& g,
 /// operand D. Bits: it rounds where op and sum would.
 template <const op_info& Op, int D> constexpr op_info sums_into(const char* name, int in_place) {
   op_info f{.name = name, .rule = &sum_into_rule<Op, D>, .in_place = in_place};
-  f.attributes = Op.attributes;
+  f.attributes = Op.attributes, f.operands = Op.operands;
   if (Op.cost != nullptr) f.cost = &sum_into_cost<Op, D>;
   f.form.parts[0].op = &Op, f.form.parts[1].op = &sum;
   for (int k = 0; k < D; ++k) f.form.parts[0].in[k] = k;
@@ -57,15 +68,30 @@ constexpr void cast_rule(inference& c) {
   c.require(y.differentiable(), fault::C001, 0);
   place_output(c, 0, algebra::sum, {0});
 }
+struct cast_in : input_names<cast_in> {
+  static constexpr name<0> x{};
+};
+struct cast_out : output_names<cast_out> {
+  static constexpr name<0, element::converted> y{};
+};
 /// Its input in another type; stands where a sum kept in the accumulator type goes on as a
 /// cotangent of narrower values, and where a finished gradient goes back.
 inline constexpr op_info cast{.name = "cast",
                               .rule = &cast_rule,
                               .takes_ranges = true,
-                              .attributes = attributes_of<cast_attributes>};
+                              .attributes = attributes_of<cast_attributes>,
+                              .operands = named<cast_in, cast_out>};
+struct accumulate_in : input_names<accumulate_in> {
+  static constexpr name<0> x{};
+};
+struct accumulate_out : output_names<accumulate_out> {
+  static constexpr name<0, element::sum> total{};
+};
 /// Adds its input to a gradient; stands where an adjoint hands a cotangent on unchanged.
-inline constexpr op_info accumulate{
-    .name = "accumulate", .rule = &accumulate_rule, .accumulates = true};
+inline constexpr op_info accumulate{.name = "accumulate",
+                                    .rule = &accumulate_rule,
+                                    .accumulates = true,
+                                    .operands = named<accumulate_in, accumulate_out>};
 } // namespace op
 
 struct backward {

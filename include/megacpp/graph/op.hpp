@@ -4,6 +4,7 @@
 #pragma once
 
 #include <megacpp/graph/form.hpp>
+#include <megacpp/graph/operand.hpp>
 #include <megacpp/graph/wire.hpp>
 
 #include <initializer_list>
@@ -192,6 +193,7 @@ struct op_info {
   int seen = -1; ///< the operand that the host reads, too: its integers decide what is started
   room_function host_room = nullptr; ///< bytes of the host that its kernel needs beside these
   const attribute_type* attributes = nullptr; ///< its nodes' type of attributes; null: none
+  operand_lists operands{};                   ///< names of its operands and outputs
   fused_form form{}; ///< of an op that a pass writes: the parts in whose place it stands
   const op_info* fuses[max_forms]{}; ///< fused ops of which a node of this op is a part
 };

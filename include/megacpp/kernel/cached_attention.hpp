@@ -8,27 +8,29 @@
 namespace mc {
 
 template <> struct kernel_of<&op::cached_attention> { // q, k, v, keys, values, slots -> o
+  using in = op::cached_attention_in;
+  using out = op::cached_attention_out;
   template <class T, class Call> static std::int64_t scratch_bytes(const Call& c) {
-    return attention_forward_bytes<T>(detail::shape_of_attention<0, 3>(c), c.device().threads());
+    return attention_forward_bytes<T>(detail::shape_of_attention(c, in::q, in::keys),
+                                      c.device().threads());
   }
   template <class T, class Call>
   requires on_host<Call>
   static void run(Call& c) {
-    const auto s = detail::shape_of_attention<0, 3>(c);
-    const std::int32_t* slots = c.template in<std::int32_t>(5);
-    T *const keys = c.template in_out<T>(3), *const values = c.template in_out<T>(4);
+    const auto s = detail::shape_of_attention(c, in::q, in::keys);
+    const std::int32_t* slots = c.in(in::slots);
+    T *const keys = c.in_out(in::keys), *const values = c.in_out(in::values);
     const auto keep = [&](const T* x, T* cache) {
       for_rows(c.device(), s.batch * s.queries,
                rows::keep_token<T>{s.queries, s.keys, s.kv_heads * s.head_dim, x, slots, cache});
     };
-    keep(c.template in<T>(1), keys), keep(c.template in<T>(2), values);
+    keep(c.in(in::k), keys), keep(c.in(in::v), values);
     attention_visibility v = detail::visibility_of(c, s.head_dim);
     v.query_position = slots;
     const int threads =
         threads_for(s.batch * s.heads * s.queries * s.keys * s.head_dim, c.device().threads());
-    attention_forward<T>(s, v, detail::query_rows(c.template in<T>(0), s),
-                         detail::key_rows(keys, s), detail::key_rows(values, s),
-                         detail::query_rows(c.template out<T>(0), s), nullptr,
+    attention_forward<T>(s, v, detail::query_rows(c.in(in::q), s), detail::key_rows(keys, s),
+                         detail::key_rows(values, s), detail::query_rows(c.out(out::o), s), nullptr,
                          {c.scratch(), threads, c.device()});
   }
 };

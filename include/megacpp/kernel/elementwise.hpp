@@ -11,71 +11,77 @@
 namespace mc {
 
 template <> struct kernel_of<&op::add> {
+  using in = op::sum_in;
+  using out = op::sum_out;
   template <class T, class Call> static void run(Call& c) {
-    rows::add(c.device(), c.in_size(0), c.template in<T>(0), c.template in<T>(1),
-              c.template out<T>(0));
+    rows::add(c.device(), c.size(in::a), c.in(in::a), c.in(in::b), c.out(out::y));
   }
 };
 template <> struct kernel_of<&op::sum> : kernel_of<&op::add> {};
 
 template <> struct kernel_of<&op::accumulate> {
+  using in = op::accumulate_in;
+  using out = op::accumulate_out;
   template <class T, class Call> static void run(Call& c) {
-    const auto width = c.template in_span<0, 0, 0>();
-    rows::bias_gradient(c.device(), 1, width, c.template in<T>(0),
-                        c.template out<accumulator_t<T>>(0));
+    const auto width = c.span(in::x, dims<0>);
+    rows::bias_gradient(c.device(), 1, width, c.in(in::x), c.out(out::total));
   }
 };
 
 template <> struct kernel_of<&op::cast> {
+  using in = op::cast_in;
+  using out = op::cast_out;
   template <class T, class Call> static void run(Call& c) {
-    const std::int64_t n = c.in_size(0);
-    switch (c.value_out(0).type) {
-    case dtype::f64:
-      rows::cast(c.device(), n, c.template in<T>(0), c.template out<double>(0));
-      break;
-    case dtype::bf16:
-      rows::cast(c.device(), n, c.template in<T>(0), c.template out<bf16>(0));
-      break;
-    default: rows::cast(c.device(), n, c.template in<T>(0), c.template out<float>(0)); break;
+    const std::int64_t n = c.size(in::x);
+    const T* const x = c.in(in::x);
+    std::byte* const y = c.out(out::y);
+    switch (c.value_of(out::y).type) {
+    case dtype::f64: return rows::cast(c.device(), n, x, reinterpret_cast<double*>(y));
+    case dtype::bf16: return rows::cast(c.device(), n, x, reinterpret_cast<bf16*>(y));
+    default: return rows::cast(c.device(), n, x, reinterpret_cast<float*>(y));
     }
   }
 };
 
 template <> struct kernel_of<&op::gelu> {
+  using in = op::gelu_in;
+  using out = op::gelu_out;
   template <class T, class Call> static void run(Call& c) {
-    if (c.template attr<op::gelu_attributes>().form == gelu_form::exact)
-      rows::activation<rows::gelu_exact>(c.device(), c.in_size(0), c.template in<T>(0),
-                                         c.template out<T>(0));
-    else
-      rows::activation<rows::gelu_tanh>(c.device(), c.in_size(0), c.template in<T>(0),
-                                        c.template out<T>(0));
+    if (c.attr(of_type<op::gelu_attributes>).form == gelu_form::exact)
+      rows::activation<rows::gelu_exact>(c.device(), c.size(in::x), c.in(in::x), c.out(out::y));
+    else rows::activation<rows::gelu_tanh>(c.device(), c.size(in::x), c.in(in::x), c.out(out::y));
   }
 };
 template <> struct kernel_of<&op::gelu_grad> { // dy, x
+  using in = op::gelu_grad_in;
+  using out = op::gelu_grad_out;
   template <class T, class Call> static void run(Call& c) {
-    const std::int64_t n = c.in_size(0);
-    if (c.template attr<op::gelu_attributes>().form == gelu_form::exact)
-      rows::activation_dx<rows::gelu_exact>(c.device(), n, c.template in<T>(0), c.template in<T>(1),
-                                            c.template out<T>(0));
+    const std::int64_t n = c.size(in::dy);
+    if (c.attr(of_type<op::gelu_attributes>).form == gelu_form::exact)
+      rows::activation_dx<rows::gelu_exact>(c.device(), n, c.in(in::dy), c.in(in::x),
+                                            c.out(out::dx));
     else
-      rows::activation_dx<rows::gelu_tanh>(c.device(), n, c.template in<T>(0), c.template in<T>(1),
-                                           c.template out<T>(0));
+      rows::activation_dx<rows::gelu_tanh>(c.device(), n, c.in(in::dy), c.in(in::x),
+                                           c.out(out::dx));
   }
 };
 
 template <> struct kernel_of<&op::swiglu> {
+  using in = op::swiglu_in;
+  using out = op::swiglu_out;
   template <class T, class Call> static void run(Call& c) {
-    const auto width = c.template in_span<0, -1, 0>();
-    rows::swiglu(c.device(), c.in_rows(0), width, width, c.template in<T>(0), c.template in<T>(1),
-                 c.template out<T>(0));
+    const auto width = c.span(in::gate, dims<-1>);
+    rows::swiglu(c.device(), c.rows(in::gate), width, width, c.in(in::gate), c.in(in::up),
+                 c.out(out::y));
   }
 };
 template <> struct kernel_of<&op::swiglu_grad> { // dy, gate, up
+  using in = op::swiglu_grad_in;
+  using out = op::swiglu_grad_out;
   template <class T, class Call> static void run(Call& c) {
-    const auto width = c.template in_span<0, -1, 0>();
-    rows::swiglu_backward(c.device(), c.in_rows(0), width, width, c.template in<T>(0),
-                          c.template in<T>(1), c.template in<T>(2), c.template out<T>(0),
-                          c.template out<T>(1));
+    const auto width = c.span(in::dy, dims<-1>);
+    rows::swiglu_backward(c.device(), c.rows(in::dy), width, width, c.in(in::dy), c.in(in::gate),
+                          c.in(in::up), c.out(out::dgate), c.out(out::dup));
   }
 };
 

@@ -10,10 +10,12 @@
 namespace mc {
 
 template <> struct kernel_of<&op::embedding> { // ids, table
+  using in = op::embedding_in;
+  using out = op::embedding_out;
   template <class T, class Call> static void run(Call& c) {
-    rows::embedding(c.device(), c.in_size(0), c.template in_span<1, 1, 2>(), c.template in<T>(1),
-                    c.origin(c.value_in(1), 0), std::int64_t{c.template in_span<1, 0, 1>()},
-                    c.template in<std::int32_t>(0), c.template out<T>(0));
+    rows::embedding(c.device(), c.size(in::ids), c.span(in::table, dims<1, 2>), c.in(in::table),
+                    c.origin(c.value_of(in::table), 0), std::int64_t{c.span(in::table, dims<0, 1>)},
+                    c.in(in::ids), c.out(out::y));
   }
 };
 namespace detail {
@@ -37,23 +39,25 @@ inline std::int64_t order_tokens(rows::summed_rows tokens, const std::int32_t* i
 } // namespace detail
 
 template <> struct kernel_of<&op::embedding_grad> { // dy, ids, table
+  using in = op::embedding_grad_in;
+  using out = op::embedding_grad_out;
   /// The number of tokens that are in order, and these.
   template <class T, class Call> static std::int64_t scratch_bytes(const Call& c) {
-    return (1 + c.in_size(1)) * std::int64_t{sizeof(rows::token_of_row)};
+    return (1 + c.size(in::ids)) * std::int64_t{sizeof(rows::token_of_row)};
   }
   template <class T, class Call>
   requires on_host<Call>
   static void run(Call& c) {
-    const std::int64_t n = c.in_size(1), first = c.origin(c.value_in(2), 0),
-                       count = c.template in_span<2, 0, 1>();
-    const rows::summed_rows tokens{n, rows_at_once(c.sums(), c.ranks(), c.value_in(0), n)};
-    const auto* ids = c.template in<std::int32_t>(1);
+    const std::int64_t n = c.size(in::ids), first = c.origin(c.value_of(in::table), 0),
+                       count = c.span(in::table, dims<0, 1>);
+    const rows::summed_rows tokens{n, rows_at_once(c.sums(), c.ranks(), c.value_of(in::dy), n)};
+    const auto* ids = c.in(in::ids);
     auto* const ordered = reinterpret_cast<std::int64_t*>(c.scratch());
     auto* const order = reinterpret_cast<rows::token_of_row*>(ordered + 1);
     c.device().run_slots(
         1, [&](int) { *ordered = detail::order_tokens(tokens, ids, first, count, order); });
-    rows::embedding_gradient(c.device(), tokens, c.template in_span<2, 1, 2>(), c.template in<T>(0),
-                             ordered, order, c.template out<accumulator_t<T>>(0));
+    rows::embedding_gradient(c.device(), tokens, c.span(in::table, dims<1, 2>), c.in(in::dy),
+                             ordered, order, c.out(out::dtable));
   }
 };
 

@@ -24,11 +24,11 @@ namespace mc::detail {
 /// The counts of experts as the host of one rank sees them.
 class seen_counts {
 public:
-  /// Of a call whose op sees the counts: operand k.
-  template <class Call> seen_counts(const Call& c, int k)
-      : all_(c.template mirrored<std::int32_t>()),
-        experts_(c.value_in(k).dims[1].n),
-        sequences_(c.value_in(k).dims[2].n),
+  /// Of a call whose op sees the counts, by their name.
+  template <class Call, class Name> seen_counts(const Call& c, Name counts)
+      : all_(c.mirrored(counts)),
+        experts_(c.value_of(counts).dims[1].n),
+        sequences_(c.value_of(counts).dims[2].n),
         ep_(c.ranks().of(axis::ep)),
         etp_(c.ranks().of(axis::etp)),
         at_(c.coordinate()) {}
@@ -84,13 +84,13 @@ struct round_of_rows {
 /// A round's exchange, of rows of `width` elements.
 template <class T> class expert_exchange {
 public:
-  /// Of a call of dispatch or combine.
-  template <class Call>
-  expert_exchange(Call& c, const seen_counts& counts, const round_of_rows& r, std::int64_t width)
-      : width_(width), etp_(counts.etp()), ranks_(counts.ranks()), choices_(c.in_size(2)) {
-    const op::exchange_scratch lies(c.ranks(), c.value_in(1), counts.experts(), r.rows,
+  /// Of a call of dispatch or combine, whose inputs are those of `In`.
+  template <class Call, class In> expert_exchange(Call& c, type_tag<In>, const seen_counts& counts,
+                                                  const round_of_rows& r, std::int64_t width)
+      : width_(width), etp_(counts.etp()), ranks_(counts.ranks()), choices_(c.size(In::row)) {
+    const op::exchange_scratch lies(c.ranks(), c.value_of(In::experts), counts.experts(), r.rows,
                                     width * std::int64_t{sizeof(T)});
-    std::byte* const at = c.template out<std::byte>(1);
+    std::byte* const at = c.declared_scratch();
     gives_ = reinterpret_cast<std::int64_t*>(c.host_room()), takes_ = gives_ + ranks_;
     std::byte* const tables = reinterpret_cast<std::byte*>(takes_ + ranks_);
     pieces_ = counts.mine() * ranks_;
@@ -102,8 +102,7 @@ public:
     chosen_ = reinterpret_cast<T*>(at + lies.chosen), rows_ = reinterpret_cast<T*>(at + lies.rows);
     for_blocks(
         c.device(), choices_,
-        rows::place_choices{choices_, r.base, r.base + r.rows, c.template in<std::int32_t>(1),
-                            c.template in<std::int32_t>(2),
+        rows::place_choices{choices_, r.base, r.base + r.rows, c.in(In::experts), c.in(In::row),
                             reinterpret_cast<const std::int64_t*>(at + lies.of_experts), place_});
   }
 

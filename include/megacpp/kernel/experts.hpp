@@ -64,7 +64,7 @@ void require_whole(const Call& c, const seen_counts& counts, std::int64_t choice
 template <class T, class Call> void prepare_grouped(Call& c, product_kind kind, std::int64_t rows,
                                                     std::int64_t n, std::int64_t k) {
   product_shape s = make_product_shape(
-      kind, dtype_of<T>, std::min(rows, c.template attr<op::grouped_attributes>().tokens), n, k);
+      kind, dtype_of<T>, std::min(rows, c.attr(of_type<op::grouped_attributes>).tokens), n, k);
   s.dynamic_rows = true;
   prepare_product(c, s);
 }
@@ -72,13 +72,15 @@ template <class T, class Call> void prepare_grouped(Call& c, product_kind kind, 
 } // namespace detail
 
 template <> struct kernel_of<&op::expert_rows> { // experts, [all] -> row, counts, rounds
+  using in = op::expert_rows_in;
+  using out = op::expert_rows_out;
   template <class, class Call> static void run(Call& c) {
-    const auto a = c.template attr<op::expert_rows_attributes>();
+    const auto a = c.attr(of_type<op::expert_rows_attributes>);
     auto& on = c.device();
     const shape s(c);
-    const auto* const chosen = c.template in<std::int32_t>(0);
-    auto* const row = c.template out<std::int32_t>(0);
-    auto* const counts = c.template out<std::int32_t>(1);
+    const auto* const chosen = c.in(in::experts);
+    auto* const row = c.out(out::row);
+    auto* const counts = c.out(out::counts);
     auto* const begin = reinterpret_cast<std::int32_t*>(c.scratch());
     auto* const of_parts = begin + s.experts;
     auto* const own = of_parts + s.parts.count() * s.experts;
@@ -94,13 +96,13 @@ template <> struct kernel_of<&op::expert_rows> { // experts, [all] -> row, count
     for_rows(on, s.parts.count(),
              rows::number_choices{s.parts, s.experts, taken, chosen, begin, of_parts, row});
     for_one(on, rows::count_rounds{a.rows, s.ep, s.experts / s.ep * s.ranks * s.apart, counts,
-                                   c.template out<std::int32_t>(2)});
+                                   c.out(out::rounds)});
   }
   template <class, class Call> static std::int64_t scratch_bytes(const Call& c) {
     const shape s(c);
     return s.experts * (1 + s.parts.count() + (1 + s.ranks) * s.apart) *
                std::int64_t{sizeof(std::int32_t)} +
-           (c.has(1) ? c.in_size(1) : 0);
+           (c.has(in::all) ? c.size(in::all) : 0);
   }
 
 private:
@@ -111,13 +113,13 @@ private:
     rows::parts_of_choices parts;
 
     template <class Call> explicit shape(const Call& c)
-        : experts(c.template attr<op::expert_rows_attributes>().experts),
+        : experts(c.attr(of_type<op::expert_rows_attributes>).experts),
           ep(c.ranks().of(axis::ep)),
           ranks(ranks_of(c.ranks(), op::expert_group)),
-          apart(c.template out_span<1, -1, 0>() / ranks),
-          own(c.template in_span<0, 1, 0>()),
-          whole(c.value_in(0).dims[1].n * c.value_in(0).back().n),
-          parts{apart, c.in_size(0) / apart} {}
+          apart(c.span(out::counts, dims<-1>) / ranks),
+          own(c.span(in::experts, dims<1>)),
+          whole(c.value_of(in::experts).dims[1].n * c.value_of(in::experts).back().n),
+          parts{apart, c.size(in::experts) / apart} {}
   };
 
   /// Which choices of the micro-batch their experts take, the first ones in the order of its
@@ -125,11 +127,11 @@ private:
   template <class Call> static rows::taken_choices take(Call& c, const shape& s,
                                                         std::int32_t* count,
                                                         std::int32_t* scratch) {
-    if (!c.has(1)) return {nullptr, s.own, s.whole, 0};
-    const auto a = c.template attr<op::expert_rows_attributes>();
-    const std::int32_t* const all = c.template in<std::int32_t>(1);
+    if (!c.has(in::all)) return {nullptr, s.own, s.whole, 0};
+    const auto a = c.attr(of_type<op::expert_rows_attributes>);
+    const std::int32_t* const all = c.in(in::all);
     bool* const taken = reinterpret_cast<bool*>(scratch);
-    const value& v = c.value_in(1);
+    const value& v = c.value_of(in::all);
     bool begins = true;
     boxes(c.ranks(), v, c.comm().coordinate())
         .each_run_within({0}, global_size(v), [&](local_count first, global_count, std::int64_t n) {
@@ -137,27 +139,30 @@ private:
                    rows::take_choices{first.n, n, a.capacity, begins, all, count, taken});
           begins = false;
         });
-    return {taken, s.own, s.whole, c.origin(c.value_in(0), 1) * c.value_in(0).back().n};
+    return {taken, s.own, s.whole,
+            c.origin(c.value_of(in::experts), 1) * c.value_of(in::experts).back().n};
   }
 };
 
 template <> struct kernel_of<&op::dispatch> { // x, experts, row, counts -> rows
+  using in = op::dispatch_in;
+  using out = op::dispatch_out;
   template <class T, class Call> static void run(Call& c) {
     auto& on = c.device();
-    const auto [rows_of_round, drops] = c.template attr<op::crossing_attributes>();
-    const detail::seen_counts counts(c, 3);
-    const std::int64_t choices = c.in_size(2);
+    const auto [rows_of_round, drops] = c.attr(of_type<op::crossing_attributes>);
+    const detail::seen_counts counts(c, in::counts);
+    const std::int64_t choices = c.size(in::row);
     if (c.trip() == 0) detail::require_whole(c, counts, choices, drops);
     const detail::round_of_rows r(rows_of_round, c.trip(), counts);
-    const auto* const row = c.template in<std::int32_t>(2);
-    const T* const x = c.template in<T>(0);
-    T* const to = c.template out<T>(0);
-    const bool numbers = c.value_out(0).rank == 1; // one for every choice
-    const std::int64_t tokens = numbers ? choices : c.in_rows(0);
+    const auto* const row = c.in(in::row);
+    const T* const x = c.in(in::x);
+    T* const to = c.out(out::rows);
+    const bool numbers = c.value_of(out::rows).rank == 1; // one for every choice
+    const std::int64_t tokens = numbers ? choices : c.rows(in::x);
     const auto k = static_cast<int>(choices / tokens);
     if (counts.ranks() > 1) {
-      const std::int64_t width = numbers ? 1 : c.template in_span<0, -1, 0>();
-      const detail::expert_exchange<T> way(c, counts, r, width);
+      const std::int64_t width = numbers ? 1 : c.span(in::x, dims<-1>);
+      const detail::expert_exchange<T> way(c, of_type<in>, counts, r, width);
       for_rows(on, tokens,
                rows::dispatch_token<T, std::int64_t>{width, k, 0, way.chosen(), x, way.place(),
                                                      way.rows_of_choices()});
@@ -168,7 +173,7 @@ template <> struct kernel_of<&op::dispatch> { // x, experts, row, counts -> rows
       for_blocks(on, choices, rows::dispatch_numbers<T>{choices, r.base, r.rows, x, row, to});
       return detail::clear_rows(on, to, r, 1);
     }
-    const auto width = c.template in_span<0, -1, 0>();
+    const auto width = c.span(in::x, dims<-1>);
     for_rows(on, tokens,
              rows::dispatch_token<T, decltype(width)>{width, k, r.base, r.rows, x, row, to});
     detail::clear_rows(on, to, r, width);
@@ -176,20 +181,21 @@ template <> struct kernel_of<&op::dispatch> { // x, experts, row, counts -> rows
 };
 
 template <> struct kernel_of<&op::combine> { // rows, experts, row, counts -> y, added
+  using in = op::combine_in;
+  using out = op::combine_out;
   template <class T, class Call> static void run(Call& c) {
     auto& on = c.device();
-    const detail::seen_counts counts(c, 3);
-    const detail::round_of_rows r(c.template attr<op::crossing_attributes>().rows, c.trip(),
-                                  counts);
-    const auto* const row = c.template in<std::int32_t>(2);
-    const T* const from = c.template in<T>(0);
-    T* const y = c.template out<T>(0);
-    const bool numbers = c.value_in(0).rank == 1;
-    const std::int64_t choices = c.in_size(2);
+    const detail::seen_counts counts(c, in::counts);
+    const detail::round_of_rows r(c.attr(of_type<op::crossing_attributes>).rows, c.trip(), counts);
+    const auto* const row = c.in(in::row);
+    const T* const from = c.in(in::rows);
+    T* const y = c.out(out::y);
+    const bool numbers = c.value_of(in::rows).rank == 1;
+    const std::int64_t choices = c.size(in::row);
     if (counts.ranks() > 1) {
-      const std::int64_t width = numbers ? 1 : c.template in_span<0, -1, 0>(),
-                         tokens = local_size(c.ranks(), c.value_out(0)).n / width;
-      const detail::expert_exchange<T> way(c, counts, r, width);
+      const std::int64_t width = numbers ? 1 : c.span(in::rows, dims<-1>),
+                         tokens = local_size(c.ranks(), c.value_of(out::y)).n / width;
+      const detail::expert_exchange<T> way(c, of_type<in>, counts, r, width);
       way.come_back(on, c.comm(), c.described().line, from);
       return for_rows(on, tokens,
                       rows::combine_token<T, std::int64_t>{
@@ -199,8 +205,8 @@ template <> struct kernel_of<&op::combine> { // rows, experts, row, counts -> y,
     if (numbers)
       return for_blocks(on, choices,
                         rows::combine_numbers<T>{choices, r.base, r.rows, from, row, y});
-    const auto width = c.template in_span<0, -1, 0>();
-    const std::int64_t tokens = local_size(c.ranks(), c.value_out(0)).n / width;
+    const auto width = c.span(in::rows, dims<-1>);
+    const std::int64_t tokens = local_size(c.ranks(), c.value_of(out::y)).n / width;
     for_rows(on, tokens,
              rows::combine_token<T, decltype(width)>{width, static_cast<int>(choices / tokens),
                                                      r.base, r.rows, from, row, y});
@@ -210,48 +216,57 @@ template <> struct kernel_of<&op::combine> { // rows, experts, row, counts -> y,
 namespace detail {
 /// y (R, out) from x (R, in) by each expert's matrix.
 template <class T, class Call> void grouped_product(Call& c) {
-  const std::int64_t in = c.template in_span<0, 1, 2>(), out = c.template out_span<0, 1, 2>();
-  const seen_counts counts(c, 2);
-  const round_of_rows r(c.template in_span<0, 0, 1>(), c.trip(), counts);
+  using in = op::grouped_linear_in;
+  using out = op::grouped_linear_out;
+  const std::int64_t wide = c.span(in::x, dims<1, 2>), narrow = c.span(out::y, dims<1, 2>);
+  const seen_counts counts(c, in::counts);
+  const round_of_rows r(c.span(in::x, dims<0, 1>), c.trip(), counts);
   const prepared_product& p = product_of(c);
-  const T *x = c.template in<T>(0), *w = c.template in<T>(1);
-  T* y = c.template out<T>(0);
+  const T *x = c.in(in::x), *w = c.in(in::w);
+  T* y = c.out(out::y);
   for_experts(
       c, counts, r,
       [&](std::int64_t e, std::int64_t first, const std::int32_t* rows, std::int64_t sequences) {
-        p.execute_parts(x + first * in, w + e * in * out, y + first * out, rows, sequences);
+        p.execute_parts(x + first * wide, w + e * wide * narrow, y + first * narrow, rows,
+                        sequences);
       });
-  clear_rows(c.device(), y, r, out);
+  clear_rows(c.device(), y, r, narrow);
 }
 } // namespace detail
 
 template <> struct kernel_of<&op::grouped_linear> { // x, w, counts
+  using in = op::grouped_linear_in;
+  using out = op::grouped_linear_out;
   template <class T, class Call> static void prepare(Call& c) {
-    detail::prepare_grouped<T>(c, product_kind::forward, c.template in_span<0, 0, 1>(),
-                               c.template out_span<0, 1, 2>(), c.template in_span<0, 1, 2>());
+    detail::prepare_grouped<T>(c, product_kind::forward, c.span(in::x, dims<0, 1>),
+                               c.span(out::y, dims<1, 2>), c.span(in::x, dims<1, 2>));
   }
   template <class T, class Call> static void run(Call& c) { detail::grouped_product<T>(c); }
 };
 
 template <> struct kernel_of<&op::grouped_input_grad> { // dy, w, counts
+  using in = op::grouped_linear_in;
+  using out = op::grouped_linear_out;
   template <class T, class Call> static void prepare(Call& c) {
-    detail::prepare_grouped<T>(c, product_kind::input_gradient, c.template in_span<0, 0, 1>(),
-                               c.template in_span<0, 1, 2>(), c.template out_span<0, 1, 2>());
+    detail::prepare_grouped<T>(c, product_kind::input_gradient, c.span(in::x, dims<0, 1>),
+                               c.span(in::x, dims<1, 2>), c.span(out::y, dims<1, 2>));
   }
   template <class T, class Call> static void run(Call& c) { detail::grouped_product<T>(c); }
 };
 
 template <> struct kernel_of<&op::grouped_weight_grad> { // dy, x, counts -> dw, added
+  using in = op::grouped_weight_grad_in;
+  using out = op::grouped_weight_grad_out;
   template <class T, class Call> static void prepare(Call& c) {
-    detail::prepare_grouped<T>(c, product_kind::weight_gradient, c.template in_span<0, 0, 1>(),
-                               c.template in_span<0, 1, 2>(), c.template in_span<1, 1, 2>());
+    detail::prepare_grouped<T>(c, product_kind::weight_gradient, c.span(in::dy, dims<0, 1>),
+                               c.span(in::dy, dims<1, 2>), c.span(in::x, dims<1, 2>));
   }
   template <class T, class Call> static void run(Call& c) {
-    const std::int64_t n = c.template in_span<0, 1, 2>(), k = c.template in_span<1, 1, 2>();
-    const detail::seen_counts counts(c, 2);
-    const detail::round_of_rows r(c.template in_span<0, 0, 1>(), c.trip(), counts);
-    const T *dy = c.template in<T>(0), *x = c.template in<T>(1);
-    auto* dw = c.template out<accumulator_t<T>>(0);
+    const std::int64_t n = c.span(in::dy, dims<1, 2>), k = c.span(in::x, dims<1, 2>);
+    const detail::seen_counts counts(c, in::counts);
+    const detail::round_of_rows r(c.span(in::dy, dims<0, 1>), c.trip(), counts);
+    const T *dy = c.in(in::dy), *x = c.in(in::x);
+    auto* dw = c.out(out::dw);
     detail::for_experts(
         c, counts, r,
         [&](std::int64_t e, std::int64_t first, const std::int32_t* rows, std::int64_t sequences) {
@@ -262,21 +277,22 @@ template <> struct kernel_of<&op::grouped_weight_grad> { // dy, x, counts -> dw,
 };
 
 template <> struct kernel_of<&op::scale_rows> { // x, w
+  using in = op::scale_rows_in;
+  using out = op::scale_rows_out;
   template <class T, class Call> static void run(Call& c) {
-    const auto width = c.template in_span<0, -1, 0>();
-    for_rows(
-        c.device(), c.in_rows(0),
-        rows::scale_row<T, decltype(width)>{
-            width, c.template in<T>(0), c.template in<accumulator_t<T>>(1), c.template out<T>(0)});
+    const auto width = c.span(in::x, dims<-1>);
+    for_rows(c.device(), c.rows(in::x),
+             rows::scale_row<T, decltype(width)>{width, c.in(in::x), c.in(in::w), c.out(out::y)});
   }
 };
 template <> struct kernel_of<&op::scale_rows_weight_grad> { // dy, x, w
+  using in = op::scale_rows_weight_grad_in;
+  using out = op::scale_rows_weight_grad_out;
   template <class T, class Call> static void run(Call& c) {
-    const auto width = c.template in_span<0, -1, 0>();
-    for_rows(
-        c.device(), c.in_rows(0),
-        rows::scale_weight_grad_row<T, decltype(width)>{
-            width, c.template in<T>(0), c.template in<T>(1), c.template out<accumulator_t<T>>(0)});
+    const auto width = c.span(in::dy, dims<-1>);
+    for_rows(c.device(), c.rows(in::dy),
+             rows::scale_weight_grad_row<T, decltype(width)>{width, c.in(in::dy), c.in(in::x),
+                                                             c.out(out::dw)});
   }
 };
 

@@ -6,25 +6,28 @@
 //                                   optional: of c.scratch(), on this device and its threads
 //
 // T is the element type of the operand that types the op. The call gives pointers and local
-// extents:
+// extents by the names of operands and outputs that the op lists (op_info::operands):
 //
-//   c.template in<U>(k), c.template out<U>(k)   pointers (null for an absent operand)
-//   c.has(k)                                    whether input k is present
-//   c.template in_span<K, From, To>()           product of the local extents of dims From ... To-1
-//                                               of input K, counted from the end when negative
-//                                               (To = 0: the end)
-//   c.in_size(k), c.in_rows(k)                  all elements; all but the last dim
-//   c.value_in(k), c.value_out(k)               the graph's own description
-//   c.template attr<A>()                        the node's attributes
-//   c.described()                               the node itself
-//   c.device(), c.slot(), c.layer()             device, prepared state, layer
-//   c.comm()                                    this rank and the others (comm/communicator.hpp)
-//   c.scratch()                                 memory that no other node uses meanwhile
-//   c.template mirrored<U>(), c.host_room()     the operand that the host reads, too, as the op
-//                                               says (op_info::seen); memory of the host beside it
-//   c.constants()                               constants of the run
-//   c.ranks(), c.sums()                         the mesh; how sums over tokens are taken
-//   c.trip()                                    of a node of a region: 0, 1, ...
+//   c.in(name), c.out(name)     pointers of the type that the name says; null: it is absent
+//   c.in_out(name)              of an operand that the op changes
+//   c.each_from(name, f)        f(pointer) for an operand and all behind it
+//   c.has(name)                 whether it is present
+//   c.span(name, dims<A, B>)    product of the local extents of dims A ... B-1, counted from the
+//                               end when negative (B = 0: the end)
+//   c.size(name), c.rows(name)  all elements; all but the last dim
+//   c.value_of(name)            the graph's own description
+//   c.attr(of_type<A>)          the node's attributes
+//   c.described()               the node itself
+//   c.device(), c.slot()        device, prepared state
+//   c.layer(), c.coordinate()   layer; of this rank, on every axis
+//   c.comm()                    this rank and the others (comm/communicator.hpp)
+//   c.scratch()                 memory that no other node uses meanwhile
+//   c.declared_scratch()        that which the op's rule has declared
+//   c.mirrored(name)            the operand that the host sees (op_info::seen)
+//   c.host_room()               memory of the host beside it
+//   c.constants()               constants of the run
+//   c.ranks(), c.sums()         the mesh; how sums over tokens are taken
+//   c.trip()                    of a node of a region: 0, 1, ...
 //
 // A sum over tokens takes rows_at_once(c.sums(), c.ranks(), value, rows) of them before it takes
 // the next: all, or those of one sequence, where gradients are to have the same bits however many

@@ -30,26 +30,29 @@ template <class Call> std::int64_t part_rows(const Call& c, const value& v, std:
 } // namespace detail
 
 template <> struct kernel_of<&op::linear> {
+  using in = op::linear_in;
+  using out = op::linear_out;
   template <class T, class Call> static void prepare(Call& c) {
-    const auto e = op::extents_of_product(c.ranks(), c.value_in(0), c.value_in(1),
-                                          c.template attr<op::product_attributes>().summed);
+    const auto e = op::extents_of_product(c.ranks(), c.value_of(in::x), c.value_of(in::w),
+                                          c.attr(of_type<op::product_attributes>).summed);
     product_shape s = make_product_shape(product_kind::forward, dtype_of<T>, e.m, e.n, e.k);
-    s.part = detail::part_rows(c, c.value_in(0), e.m);
-    s.bias = c.has(2);
+    s.part = detail::part_rows(c, c.value_of(in::x), e.m);
+    s.bias = c.has(in::bias);
     detail::prepare_product(c, s);
   }
   template <class T, class Call> static void run(Call& c) {
-    detail::product_of(c).execute(c.template in<T>(0), c.template in<T>(1), c.template in<T>(2),
-                                  c.template out<T>(0));
+    detail::product_of(c).execute(c.in(in::x), c.in(in::w), c.in(in::bias), c.out(out::y));
   }
 };
 
 namespace detail {
 /// dx = dy w, or with Add, for an operand d, dx = d + dy w.
 template <bool Add> struct input_gradient { // dy, w, [d]
+  using in = op::linear_input_grad_in;
+  using out = op::linear_input_grad_out;
   template <class T, class Call> static void prepare(Call& c) {
-    const value &dy = c.value_in(0), &w = c.value_in(1);
-    const auto summed = c.template attr<op::product_attributes>().summed;
+    const value &dy = c.value_of(in::dy), &w = c.value_of(in::w);
+    const auto summed = c.attr(of_type<op::product_attributes>).summed;
     std::int64_t n = 1, k = 1;
     for (int i = 0; i < w.rank - summed; ++i) n *= local_extent(c.ranks(), w, i);
     for (int i = w.rank - summed; i < w.rank; ++i) k *= local_extent(c.ranks(), w, i);
@@ -60,12 +63,12 @@ template <bool Add> struct input_gradient { // dy, w, [d]
     detail::prepare_product(c, s);
   }
   template <class T, class Call> static void run(Call& c) {
-    T* dx = c.template out<T>(0);
-    if (Add && c.template in<T>(2) != dx) {
-      const std::int64_t n = c.in_size(2);
-      for_blocks(c.device(), n, rows::copy_block<T>{n, c.template in<T>(2), dx});
+    T* dx = c.out(out::dx);
+    if (Add && c.in(in::d) != dx) {
+      const std::int64_t n = c.size(in::d);
+      for_blocks(c.device(), n, rows::copy_block<T>{n, c.in(in::d), dx});
     }
-    detail::product_of(c).execute(c.template in<T>(0), c.template in<T>(1), nullptr, dx);
+    detail::product_of(c).execute(c.in(in::dy), c.in(in::w), nullptr, dx);
   }
 };
 } // namespace detail
@@ -73,9 +76,11 @@ template <> struct kernel_of<&op::linear_input_grad> : detail::input_gradient<fa
 template <> struct kernel_of<&op::linear_input_grad_add> : detail::input_gradient<true> {};
 
 template <> struct kernel_of<&op::linear_weight_grad> { // dy, x
+  using in = op::linear_weight_grad_in;
+  using out = op::linear_weight_grad_out;
   template <class T, class Call> static void prepare(Call& c) {
-    const value &dy = c.value_in(0), &x = c.value_in(1);
-    const auto summed = c.template attr<op::product_attributes>().summed;
+    const value &dy = c.value_of(in::dy), &x = c.value_of(in::x);
+    const auto summed = c.attr(of_type<op::product_attributes>).summed;
     std::int64_t k = 1;
     for (int i = x.rank - summed; i < x.rank; ++i) k *= local_extent(c.ranks(), x, i);
     const std::int64_t m = local_size(c.ranks(), x).n / k, n = local_size(c.ranks(), dy).n / m;
@@ -84,25 +89,29 @@ template <> struct kernel_of<&op::linear_weight_grad> { // dy, x
     detail::prepare_product(c, s);
   }
   template <class T, class Call> static void run(Call& c) {
-    detail::product_of(c).execute(c.template in<T>(0), c.template in<T>(1), nullptr,
-                                  c.template out<accumulator_t<T>>(0));
+    detail::product_of(c).execute(c.in(in::dy), c.in(in::x), nullptr, c.out(out::dw));
   }
 };
 
 template <> struct kernel_of<&op::add_bias> {
+  using in = op::add_bias_in;
+  using out = op::add_bias_out;
   template <class T, class Call> static void run(Call& c) {
-    const auto width = c.template in_span<1, 0, 0>();
-    rows::bias_add(c.device(), c.in_size(0) / width, width, c.template in<T>(0),
-                   c.template in<T>(1), c.template out<T>(0));
+    const auto width = c.span(in::bias, dims<0>);
+    rows::bias_add(c.device(), c.size(in::x) / width, width, c.in(in::x), c.in(in::bias),
+                   c.out(out::y));
   }
 };
 
 template <> struct kernel_of<&op::bias_grad> {
+  using in = op::bias_grad_in;
+  using out = op::bias_grad_out;
   template <class T, class Call> static void run(Call& c) {
-    const auto width = c.template out_span<0, 0, 0>();
-    const std::int64_t rows = c.in_size(0) / width;
-    rows::bias_gradient(c.device(), {rows, rows_at_once(c.sums(), c.ranks(), c.value_in(0), rows)},
-                        width, c.template in<T>(0), c.template out<accumulator_t<T>>(0));
+    const auto width = c.span(out::dbias, dims<0>);
+    const std::int64_t rows = c.size(in::dy) / width;
+    rows::bias_gradient(c.device(),
+                        {rows, rows_at_once(c.sums(), c.ranks(), c.value_of(in::dy), rows)}, width,
+                        c.in(in::dy), c.out(out::dbias));
   }
 };
 

@@ -23,8 +23,8 @@ struct chunking {
   }
 };
 
-template <class Call> chunking chunks_of(const Call& c, int x, int w) {
-  const value &vx = c.value_in(x), &vw = c.value_in(w);
+template <class In, class Call> chunking chunks_of(const Call& c) {
+  const value &vx = c.value_of(In::x), &vw = c.value_of(In::w);
   chunking k;
   k.hidden = vx.back().n;
   k.rows = local_size(c.ranks(), vx).n / k.hidden;
@@ -33,8 +33,9 @@ template <class Call> chunking chunks_of(const Call& c, int x, int w) {
   return k;
 }
 /// What depends on the rank: which columns are words.
-template <class Call> chunking placed(const Call& c, chunking k, int w, std::int64_t words) {
-  k.first = c.origin(c.value_in(w), 0);
+template <class In, class Call> chunking placed(const Call& c, std::int64_t words) {
+  chunking k = chunks_of<In>(c);
+  k.first = c.origin(c.value_of(In::w), 0);
   k.valid = std::clamp<std::int64_t>(words - k.first, 0, k.width);
   return k;
 }
@@ -74,105 +75,112 @@ void run_backward(Call& c, const chunking& k, const T* x, const T* w, accumulato
 } // namespace detail
 
 template <> struct kernel_of<&op::vocabulary_partial> { // x, w, labels -> lse_part, target, scratch
+  using in = op::vocabulary_partial_in;
+  using out = op::vocabulary_partial_out;
   template <class T, class Call> static void prepare(Call& c) {
     detail::prepare_product(
-        c, detail::chunk_product<T>(product_kind::forward, detail::chunks_of(c, 0, 1)));
+        c, detail::chunk_product<T>(product_kind::forward, detail::chunks_of<in>(c)));
   }
   template <class T, class Call> static void run(Call& c) {
     using G = accumulator_t<T>;
-    const auto k = detail::placed(c, detail::chunks_of(c, 0, 1), 1,
-                                  c.template attr<op::vocabulary_attributes>().words);
+    const auto k = detail::placed<in>(c, c.attr(of_type<op::vocabulary_attributes>).words);
     const prepared_product& project = detail::product_of(c);
-    G* logits = c.template out<G>(2);
+    G* logits = reinterpret_cast<G*>(c.declared_scratch());
     k.each([&](std::int64_t at, std::int64_t n) {
-      project.execute(c.template in<T>(0) + at * k.hidden, c.template in<T>(1), nullptr, logits,
+      project.execute(c.in(in::x) + at * k.hidden, c.in(in::w), nullptr, logits,
                       project.shape().dynamic_rows ? n : -1);
       for_rows(c.device(), n,
-               rows::logits_row<G>{k.width, k.valid, k.first, logits,
-                                   c.template in<std::int32_t>(2) + at,
-                                   c.template out<double>(0) + at, c.template out<G>(1) + at});
+               rows::logits_row<G>{k.width, k.valid, k.first, logits, c.in(in::labels) + at,
+                                   c.out(out::lse) + at, c.out(out::target) + at});
     });
   }
 };
 
 template <> struct kernel_of<&op::vocabulary_partial_grad> { // dlse, dtarget, x, w, labels,
                                                              // lse_part -> dx, [dw], scratch
+  using in = op::vocabulary_partial_grad_in;
+  using out = op::vocabulary_partial_grad_out;
   template <class T, class Call> static void prepare(Call& c) {
-    detail::prepare_backward<T>(c, detail::chunks_of(c, 2, 3),
-                                c.template attr<op::vocabulary_attributes>().weights);
+    detail::prepare_backward<T>(c, detail::chunks_of<in>(c),
+                                c.attr(of_type<op::vocabulary_attributes>).weights);
   }
   template <class T, class Call> static void run(Call& c) {
     using G = accumulator_t<T>;
-    const auto [words, weights] = c.template attr<op::vocabulary_attributes>();
-    const auto k = detail::placed(c, detail::chunks_of(c, 2, 3), 3, words);
-    G* logits = c.template out<G>(weights ? 2 : 1);
+    const auto [words, weights] = c.attr(of_type<op::vocabulary_attributes>);
+    const auto k = detail::placed<in>(c, words);
+    G* logits = reinterpret_cast<G*>(c.declared_scratch());
     const auto row_of = [&](std::int64_t at, T* dlogits) {
       return rows::logits_grad_row<T>{k.width,
                                       k.valid,
                                       k.first,
                                       logits,
-                                      c.template in<std::int32_t>(4) + at,
-                                      c.template in<double>(5) + at,
-                                      c.template in<double>(0) + at,
-                                      c.template in<G>(1) + at,
+                                      c.in(in::labels) + at,
+                                      c.in(in::lse) + at,
+                                      c.in(in::dlse) + at,
+                                      c.in(in::dtarget) + at,
                                       dlogits};
     };
-    detail::run_backward<T>(c, k, c.template in<T>(2), c.template in<T>(3), logits,
-                            c.template out<T>(0), weights ? c.template out<G>(1) : nullptr, row_of);
+    detail::run_backward<T>(c, k, c.in(in::x), c.in(in::w), logits, c.out(out::dx),
+                            weights ? c.out(out::dw) : nullptr, row_of);
   }
 };
 
 template <> struct kernel_of<&op::cross_entropy> { // lse_part, target, labels -> loss, count
+  using in = op::cross_entropy_in;
+  using out = op::cross_entropy_out;
   /// A loss for each row.
   template <class G, class Call> static std::int64_t scratch_bytes(const Call& c) {
-    return c.in_size(1) * std::int64_t{sizeof(double)};
+    return c.size(in::target) * std::int64_t{sizeof(double)};
   }
   template <class G, class Call> static void run(Call& c) {
-    const std::int64_t n = c.in_size(1);
-    const auto* labels = c.template in<std::int32_t>(2);
+    const std::int64_t n = c.size(in::target);
+    const auto* labels = c.in(in::labels);
     auto* const losses = reinterpret_cast<double*>(c.scratch());
     for_rows(c.device(), n,
-             rows::cross_entropy_row<G>{c.template in_span<0, -1, 0>(), c.template in<double>(0),
-                                        c.template in<G>(1), labels,
-                                        c.template attr<op::cross_entropy_attributes>().z, losses});
+             rows::cross_entropy_row<G>{c.span(in::lse, dims<-1>), c.in(in::lse), c.in(in::target),
+                                        labels, c.attr(of_type<op::cross_entropy_attributes>).z,
+                                        losses});
     for_one(c.device(),
-            rows::sum_of_losses<G>{n, losses, labels, c.template out<G>(0), c.template out<G>(1)});
+            rows::sum_of_losses<G>{n, losses, labels, c.out(out::loss), c.out(out::count)});
   }
 };
 
 template <>
 struct kernel_of<&op::cross_entropy_grad> { // dloss, lse_part, target, labels -> dlse_part, dtarget
+  using in = op::cross_entropy_grad_in;
+  using out = op::cross_entropy_grad_out;
   template <class G, class Call> static void run(Call& c) {
-    for_rows(c.device(), c.in_size(2),
-             rows::cross_entropy_grad_row<G>{
-                 c.template in_span<1, -1, 0>(), c.template in<G>(0), c.template in<double>(1),
-                 c.template in<std::int32_t>(3), c.template attr<op::cross_entropy_attributes>().z,
-                 c.template out<double>(0), c.template out<G>(1)});
+    for_rows(c.device(), c.size(in::target),
+             rows::cross_entropy_grad_row<G>{c.span(in::lse, dims<-1>), c.in(in::dloss),
+                                             c.in(in::lse), c.in(in::labels),
+                                             c.attr(of_type<op::cross_entropy_attributes>).z,
+                                             c.out(out::dlse), c.out(out::dtarget)});
   }
 };
 
 template <>
 struct kernel_of<&op::vocabulary_loss> { // x, w, labels, dloss -> loss, count, dx, [dw], scratch
+  using in = op::vocabulary_loss_in;
+  using out = op::vocabulary_loss_out;
   template <class T, class Call> static void prepare(Call& c) {
-    detail::prepare_backward<T>(c, detail::chunks_of(c, 0, 1),
-                                c.template attr<op::vocabulary_loss_attributes>().weights);
+    detail::prepare_backward<T>(c, detail::chunks_of<in>(c),
+                                c.attr(of_type<op::vocabulary_loss_attributes>).weights);
   }
   template <class T, class Call> static void run(Call& c) {
     using G = accumulator_t<T>;
-    const auto a = c.template attr<op::vocabulary_loss_attributes>();
-    const auto k = detail::placed(c, detail::chunks_of(c, 0, 1), 1, a.words);
-    const std::int32_t* labels = c.template in<std::int32_t>(2);
-    double* losses = c.template out<double>(a.weights ? 4 : 3);
+    const auto a = c.attr(of_type<op::vocabulary_loss_attributes>);
+    const auto k = detail::placed<in>(c, a.words);
+    const std::int32_t* labels = c.in(in::labels);
+    double* losses = reinterpret_cast<double*>(c.declared_scratch());
     G* logits = reinterpret_cast<G*>(losses + k.rows);
     const auto row_of = [&](std::int64_t at, T* dlogits) {
-      return rows::loss_row<T>{k.width, k.valid,     logits, labels + at, c.template in<G>(3),
-                               a.z,     losses + at, dlogits};
+      return rows::loss_row<T>{k.width,         k.valid, logits,      labels + at,
+                               c.in(in::dloss), a.z,     losses + at, dlogits};
     };
-    detail::run_backward<T>(c, k, c.template in<T>(0), c.template in<T>(1), logits,
-                            c.template out<T>(2), a.weights ? c.template out<G>(3) : nullptr,
-                            row_of);
-    for_one(c.device(), rows::sum_of_losses<G>{k.rows, losses, labels, c.template out<G>(0),
-                                               c.template out<G>(1)});
+    detail::run_backward<T>(c, k, c.in(in::x), c.in(in::w), logits, c.out(out::dx),
+                            a.weights ? c.out(out::dw) : nullptr, row_of);
+    for_one(c.device(),
+            rows::sum_of_losses<G>{k.rows, losses, labels, c.out(out::loss), c.out(out::count)});
   }
 };
 

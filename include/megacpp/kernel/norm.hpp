@@ -9,91 +9,103 @@
 namespace mc {
 
 template <> struct kernel_of<&op::rms_norm> {
+  using in = op::rms_norm_in;
+  using out = op::rms_norm_out;
   template <class T, class Call> static void run(Call& c) {
     using G = accumulator_t<T>;
-    rows::rms_norm(c.device(), c.in_rows(0), c.template in_span<0, -1, 0>(), c.template in<T>(0),
-                   c.template in<T>(1), static_cast<G>(c.template attr<op::norm_attributes>().eps),
-                   c.template out<T>(0), c.template out<G>(1));
+    rows::rms_norm(c.device(), c.rows(in::x), c.span(in::x, dims<-1>), c.in(in::x), c.in(in::gain),
+                   static_cast<G>(c.attr(of_type<op::norm_attributes>).eps), c.out(out::y),
+                   c.out(out::rstd));
   }
 };
 template <> struct kernel_of<&op::rms_norm_grad> { // dy, x, gain, rstd
+  using in = op::rms_norm_grad_in;
+  using out = op::rms_norm_grad_out;
   template <class T, class Call> static void run(Call& c) {
-    rows::rms_norm_dx(c.device(), c.in_rows(0), c.template in_span<0, -1, 0>(), c.template in<T>(0),
-                      c.template in<T>(1), c.template in<T>(2), c.template in<accumulator_t<T>>(3),
-                      c.template out<T>(0));
+    rows::rms_norm_dx(c.device(), c.rows(in::dy), c.span(in::dy, dims<-1>), c.in(in::dy),
+                      c.in(in::x), c.in(in::gain), c.in(in::rstd), c.out(out::dx));
   }
 };
 template <> struct kernel_of<&op::rms_norm_gain_grad> { // dy, x, rstd
+  using in = op::rms_norm_gain_grad_in;
+  using out = op::rms_norm_gain_grad_out;
   template <class T, class Call> static void run(Call& c) {
-    using G = accumulator_t<T>;
     rows::rms_norm_dgain(
-        c.device(), {c.in_rows(0), rows_at_once(c.sums(), c.ranks(), c.value_in(0), c.in_rows(0))},
-        c.template in_span<0, -1, 0>(), c.template in<T>(0), c.template in<T>(1),
-        c.template in<G>(2), c.template out<G>(0));
+        c.device(),
+        {c.rows(in::dy), rows_at_once(c.sums(), c.ranks(), c.value_of(in::dy), c.rows(in::dy))},
+        c.span(in::dy, dims<-1>), c.in(in::dy), c.in(in::x), c.in(in::rstd), c.out(out::dgain));
   }
 };
 
 template <> struct kernel_of<&op::layer_norm> {
+  using in = op::layer_norm_in;
+  using out = op::layer_norm_out;
   template <class T, class Call> static void run(Call& c) {
     using G = accumulator_t<T>;
-    rows::layer_norm(c.device(), c.in_rows(0), c.template in_span<0, -1, 0>(), c.template in<T>(0),
-                     c.template in<T>(1), c.template in<T>(2),
-                     static_cast<G>(c.template attr<op::norm_attributes>().eps),
-                     c.template out<T>(0), c.template out<G>(1), c.template out<G>(2));
+    rows::layer_norm(c.device(), c.rows(in::x), c.span(in::x, dims<-1>), c.in(in::x),
+                     c.in(in::gain), c.in(in::bias),
+                     static_cast<G>(c.attr(of_type<op::norm_attributes>).eps), c.out(out::y),
+                     c.out(out::mean), c.out(out::rstd));
   }
 };
 template <> struct kernel_of<&op::layer_norm_grad> { // dy, x, gain, mean, rstd
+  using in = op::layer_norm_grad_in;
+  using out = op::layer_norm_grad_out;
   template <class T, class Call> static void run(Call& c) {
-    using G = accumulator_t<T>;
-    rows::layer_norm_dx(c.device(), c.in_rows(0), c.template in_span<0, -1, 0>(),
-                        c.template in<T>(0), c.template in<T>(1), c.template in<T>(2),
-                        c.template in<G>(3), c.template in<G>(4), c.template out<T>(0));
+    rows::layer_norm_dx(c.device(), c.rows(in::dy), c.span(in::dy, dims<-1>), c.in(in::dy),
+                        c.in(in::x), c.in(in::gain), c.in(in::mean), c.in(in::rstd),
+                        c.out(out::dx));
   }
 };
 template <> struct kernel_of<&op::layer_norm_gain_grad> { // dy, x, mean, rstd
+  using in = op::layer_norm_gain_grad_in;
+  using out = op::layer_norm_gain_grad_out;
   template <class T, class Call> static void run(Call& c) {
     using G = accumulator_t<T>;
     rows::layer_norm_dgain_dbias(
-        c.device(), {c.in_rows(0), rows_at_once(c.sums(), c.ranks(), c.value_in(0), c.in_rows(0))},
-        c.template in_span<0, -1, 0>(), c.template in<T>(0), c.template in<T>(1),
-        c.template in<G>(2), c.template in<G>(3), c.template out<G>(0), static_cast<G*>(nullptr));
+        c.device(),
+        {c.rows(in::dy), rows_at_once(c.sums(), c.ranks(), c.value_of(in::dy), c.rows(in::dy))},
+        c.span(in::dy, dims<-1>), c.in(in::dy), c.in(in::x), c.in(in::mean), c.in(in::rstd),
+        c.out(out::dgain), static_cast<G*>(nullptr));
   }
 };
 
 template <> struct kernel_of<&op::add_rms_norm> { // x, a, gain -> s, y, rstd
+  using in = op::add_rms_norm_in;
+  using out = op::add_rms_norm_out;
   template <class T, class Call> static void run(Call& c) {
     using G = accumulator_t<T>;
-    rows::add_rms_norm(c.device(), c.in_rows(0), c.template in_span<0, -1, 0>(),
-                       c.template in<T>(0), c.template in<T>(1), c.template in<T>(2),
-                       static_cast<G>(c.template attr<op::norm_attributes>().eps),
-                       c.template out<T>(0), c.template out<T>(1), c.template out<G>(2));
+    rows::add_rms_norm(c.device(), c.rows(in::x), c.span(in::x, dims<-1>), c.in(in::x), c.in(in::a),
+                       c.in(in::gain), static_cast<G>(c.attr(of_type<op::norm_attributes>).eps),
+                       c.out(out::s), c.out(out::y), c.out(out::rstd));
   }
 };
 template <> struct kernel_of<&op::add_layer_norm> { // x, a, gain, bias -> s, y, mean, rstd
+  using in = op::add_layer_norm_in;
+  using out = op::add_layer_norm_out;
   template <class T, class Call> static void run(Call& c) {
     using G = accumulator_t<T>;
-    rows::add_layer_norm(
-        c.device(), c.in_rows(0), c.template in_span<0, -1, 0>(), c.template in<T>(0),
-        c.template in<T>(1), c.template in<T>(2), c.template in<T>(3),
-        static_cast<G>(c.template attr<op::norm_attributes>().eps), c.template out<T>(0),
-        c.template out<T>(1), c.template out<G>(2), c.template out<G>(3));
+    rows::add_layer_norm(c.device(), c.rows(in::x), c.span(in::x, dims<-1>), c.in(in::x),
+                         c.in(in::a), c.in(in::gain), c.in(in::bias),
+                         static_cast<G>(c.attr(of_type<op::norm_attributes>).eps), c.out(out::s),
+                         c.out(out::y), c.out(out::mean), c.out(out::rstd));
   }
 };
 template <> struct kernel_of<&op::rms_norm_grad_add> { // dy, x, gain, rstd, d
+  using in = op::rms_norm_grad_in;
+  using out = op::rms_norm_grad_out;
   template <class T, class Call> static void run(Call& c) {
-    rows::add_rms_norm_dx(c.device(), c.in_rows(0), c.template in_span<0, -1, 0>(),
-                          c.template in<T>(0), c.template in<T>(1), c.template in<T>(2),
-                          c.template in<accumulator_t<T>>(3), c.template in<T>(4),
-                          c.template out<T>(0));
+    rows::add_rms_norm_dx(c.device(), c.rows(in::dy), c.span(in::dy, dims<-1>), c.in(in::dy),
+                          c.in(in::x), c.in(in::gain), c.in(in::rstd), c.in(in::d), c.out(out::dx));
   }
 };
 template <> struct kernel_of<&op::layer_norm_grad_add> { // dy, x, gain, mean, rstd, d
+  using in = op::layer_norm_grad_in;
+  using out = op::layer_norm_grad_out;
   template <class T, class Call> static void run(Call& c) {
-    using G = accumulator_t<T>;
-    rows::add_layer_norm_dx(c.device(), c.in_rows(0), c.template in_span<0, -1, 0>(),
-                            c.template in<T>(0), c.template in<T>(1), c.template in<T>(2),
-                            c.template in<G>(3), c.template in<G>(4), c.template in<T>(5),
-                            c.template out<T>(0));
+    rows::add_layer_norm_dx(c.device(), c.rows(in::dy), c.span(in::dy, dims<-1>), c.in(in::dy),
+                            c.in(in::x), c.in(in::gain), c.in(in::mean), c.in(in::rstd),
+                            c.in(in::d), c.out(out::dx));
   }
 };
 

@@ -12,67 +12,76 @@
 namespace mc {
 
 template <> struct kernel_of<&op::add_gradient> { // g, h
+  using in = op::add_gradient_in;
   template <class G, class Call> static void run(Call& c) {
-    G *g = c.template in_out<G>(0), *h = c.template in_out<G>(1);
-    rows::add(c.device(), c.in_size(0), g, h, g);
-    rows::fill(c.device(), c.in_size(0), G(0), h);
+    G *g = c.in_out(in::g), *h = c.in_out(in::h);
+    rows::add(c.device(), c.size(in::g), g, h, g);
+    rows::fill(c.device(), c.size(in::g), G(0), h);
   }
 };
 
 template <> struct kernel_of<&op::reduce_gradient> { // g
+  using in = op::reduce_gradient_in;
   template <class G, class Call> static void run(Call& c) {
-    G* g = c.template in_out<G>(0);
-    c.comm().run(exchange::all_reduce(c.template attr<op::reduction>().over, dtype_of<G>, g, g,
-                                      c.in_size(0), c.described().line));
+    G* g = c.in_out(in::g);
+    c.comm().run(exchange::all_reduce(c.attr(of_type<op::reduction>).over, dtype_of<G>, g, g,
+                                      c.size(in::g), c.described().line));
   }
 };
 
 template <> struct kernel_of<&op::scatter_gradient> { // g, the rank's share of it
+  using in = op::scatter_gradient_in;
   template <class G, class Call> static void run(Call& c) {
-    c.comm().run(exchange::reduce_scatter(c.template attr<op::reduction>().over, dtype_of<G>,
-                                          c.template in<G>(0), c.template in_out<G>(1),
-                                          c.in_size(1), c.described().line));
+    c.comm().run(exchange::reduce_scatter(c.attr(of_type<op::reduction>).over, dtype_of<G>,
+                                          c.in(in::g), c.in_out(in::share), c.size(in::share),
+                                          c.described().line));
   }
 };
 
 template <> struct kernel_of<&op::gather_weight> { // the rank's share of w, w
+  using in = op::gather_weight_in;
   template <class T, class Call> static void run(Call& c) {
-    c.comm().run(exchange::all_gather(c.template attr<op::reduction>().over, dtype_of<T>,
-                                      c.template in<T>(0), c.template in_out<T>(1), c.in_size(0),
+    c.comm().run(exchange::all_gather(c.attr(of_type<op::reduction>).over, dtype_of<T>,
+                                      c.in(in::share), c.in_out(in::w), c.size(in::share),
                                       c.described().line));
   }
 };
 
 template <> struct kernel_of<&op::sum_of_squares> {
+  using in = op::sum_of_squares_in;
+  using out = op::sum_of_squares_out;
   template <class G, class Call> static std::int64_t scratch_bytes(const Call& c) {
-    return rows::sum_squares_parts(c.in_size(0)) * std::int64_t{sizeof(double)};
+    return rows::sum_squares_parts(c.size(in::x)) * std::int64_t{sizeof(double)};
   }
   template <class G, class Call> static void run(Call& c) {
-    rows::sum_squares(c.device(), c.in_size(0), c.template in<G>(0),
-                      reinterpret_cast<double*>(c.scratch()), c.template out<double>(0));
+    rows::sum_squares(c.device(), c.size(in::x), c.in(in::x),
+                      reinterpret_cast<double*>(c.scratch()), c.out(out::sum));
   }
 };
 
 template <>
 struct kernel_of<&op::clip_factor> { // token count, summed loss, sums of squares -> factor, norm
+  using in = op::clip_factor_in;
+  using out = op::clip_factor_out;
   template <class T, class Call> static void run(Call& c) {
     static_assert(max_inputs - 2 <= rows::clip_factor::most_parts);
     rows::clip_factor f{};
     f.clip = c.constants().clip;
-    f.count = c.template in<double>(0), f.loss = c.template in<double>(1);
-    for (int k = 2; k < max_inputs; ++k)
-      if (c.has(k)) f.squares[f.parts++] = c.template in<double>(k);
-    f.factor = c.template out<double>(0), f.norm = c.template out<double>(1);
+    f.count = c.in(in::count), f.loss = c.in(in::loss);
+    c.each_from(in::squares, [&f](const double* x) { f.squares[f.parts++] = x; });
+    f.factor = c.out(out::factor), f.norm = c.out(out::norm);
     for_one(c.device(), f);
   }
 };
 
 template <>
 struct kernel_of<&op::adamw> { // gradient, master, moments, weight, factor, learning rate, step
+  using in = op::adamw_in;
+  using out = op::adamw_out;
   /// The factors lie before a byte of each block.
   static constexpr std::int64_t room_of_factors = 128;
   template <class, class Call> static std::int64_t scratch_bytes(const Call& c) {
-    return room_of_factors + blocks_of(c.in_size(0));
+    return room_of_factors + blocks_of(c.size(in::gradient));
   }
   template <class T, class Call> static void run(Call& c) {
     using G = accumulator_t<T>;
@@ -81,25 +90,24 @@ struct kernel_of<&op::adamw> { // gradient, master, moments, weight, factor, lea
     auto* const factors = reinterpret_cast<rows::adamw_factors<G>*>(c.scratch());
     for_one(c.device(), rows::factors_of_step<G>{
                             s.beta1, s.beta2, s.epsilon,
-                            c.template attr<op::adamw_attributes>().decay ? s.weight_decay : 0.0,
-                            c.template in<std::int64_t>(7), c.template in<double>(6),
-                            c.template in<double>(5), factors});
-    rows::adamw<T>(c.device(), c.in_size(0), factors, c.template in<G>(0), c.template in_out<G>(1),
-                   c.template in_out<G>(2), c.template in_out<G>(3), c.template in_out<T>(4),
-                   reinterpret_cast<std::uint8_t*>(c.scratch()) + room_of_factors,
-                   c.template out<double>(0));
+                            c.attr(of_type<op::adamw_attributes>).decay ? s.weight_decay : 0.0,
+                            c.in(in::step), c.in(in::rate), c.in(in::factor), factors});
+    rows::adamw<T>(
+        c.device(), c.size(in::gradient), factors, c.in(in::gradient), c.in_out(in::master),
+        c.in_out(in::first), c.in_out(in::second), c.in_out(in::weight),
+        reinterpret_cast<std::uint8_t*>(c.scratch()) + room_of_factors, c.out(out::broken));
   }
 };
 
 template <> struct kernel_of<&op::balance_step> { // load, master, weight, factor
+  using in = op::balance_step_in;
   template <class T, class Call> static void run(Call& c) {
     using G = accumulator_t<T>;
-    const std::int64_t n = c.in_size(0);
-    for_blocks(
-        c.device(), n,
-        rows::balance_block<T>{n, static_cast<G>(c.template attr<op::balance_attributes>().rate),
-                               c.template in<G>(0), c.template in<double>(3),
-                               c.template in_out<G>(1), c.template in_out<T>(2)});
+    const std::int64_t n = c.size(in::load);
+    for_blocks(c.device(), n,
+               rows::balance_block<T>{
+                   n, static_cast<G>(c.attr(of_type<op::balance_attributes>).rate), c.in(in::load),
+                   c.in(in::factor), c.in_out(in::master), c.in_out(in::weight)});
   }
 };
 

@@ -13,12 +13,14 @@
 namespace mc {
 
 template <> struct kernel_of<&op::redistribute> {
+  using in = op::redistribute_in;
+  using out = op::redistribute_out;
   template <class T, class Call> static void run(Call& c) {
-    const auto [over, from, to] = c.template attr<op::transition>();
+    const auto [over, from, to] = c.attr(of_type<op::transition>);
     const source_line line = c.described().line;
-    const T* const x = c.template in<T>(0);
-    T* const y = c.template out<T>(0);
-    const std::int64_t count = c.in_size(0);
+    const T* const x = c.in(in::x);
+    T* const y = c.out(out::y);
+    const std::int64_t count = c.size(in::x);
     const collective what = collective_of(from, to);
     if (what == collective::none) { // one rank's matter, and no copy where y is another name of x
       if (x != y) rows::slice(c.device(), 1, 1, count, 0, x, y);
@@ -28,11 +30,12 @@ template <> struct kernel_of<&op::redistribute> {
     if (what == collective::all_reduce)
       return c.comm().run(exchange::all_reduce(over, dtype_of<T>, x, y, count, line));
     const std::int64_t ranks = g.size(), me = g.rank();
-    if (!c.ranks().sized(over)) require_equal_parts(c.value_in(0).dims[0].n, over, ranks);
-    const parts_along given = to.s == state::shard ? parts_of(c.ranks(), c.value_in(0), to.d, ranks)
-                                                   : parts_along{},
+    if (!c.ranks().sized(over)) require_equal_parts(c.value_of(in::x).dims[0].n, over, ranks);
+    const parts_along given = to.s == state::shard
+                                  ? parts_of(c.ranks(), c.value_of(in::x), to.d, ranks)
+                                  : parts_along{},
                       taken = from.s == state::shard
-                                  ? parts_of(c.ranks(), c.value_out(0), from.d, ranks)
+                                  ? parts_of(c.ranks(), c.value_of(out::y), from.d, ranks)
                                   : parts_along{};
     if (what == collective::slice)
       return rows::slice(c.device(), given.outer, ranks, given.run, me, x, y);
@@ -40,7 +43,7 @@ template <> struct kernel_of<&op::redistribute> {
       return rows::zero_pad(c.device(), taken.outer, ranks, taken.run, me, x, y);
     // Packed in scratch, or in y where scratch is needed behind the collective.
     const bool packs = given.outer > 1, unpacks = taken.outer > 1;
-    T* const scratch = packs || unpacks ? c.template out<T>(1) : nullptr;
+    T* const scratch = packs || unpacks ? reinterpret_cast<T*>(c.declared_scratch()) : nullptr;
     T* const packed = unpacks ? y : scratch;
     T* const arrives = unpacks ? scratch : y;
     if (packs) rows::pack(c.device(), given.outer, ranks, given.run, x, packed);

@@ -15,32 +15,35 @@ namespace detail {
 template <std::int64_t N> constexpr fixed<N / 2> half_of(fixed<N>) { return {}; }
 constexpr std::int64_t half_of(std::int64_t n) { return n / 2; }
 /// Rows of the table.
-template <class Call> std::int64_t positions_of(const Call& c) { return c.value_in(1).below; }
+template <class Call> std::int64_t positions_of(const Call& c) {
+  return c.value_of(op::rope_in::positions).below;
+}
 } // namespace detail
 
 template <> struct kernel_of<&op::rope> { // x (..., D), positions
+  using in = op::rope_in;
+  using out = op::rope_out;
   template <class T, class Call> static void prepare(Call& c) {
     using G = accumulator_t<T>;
-    const std::int64_t half = c.value_in(0).back().n / 2, count = detail::positions_of(c);
-    const auto angles = c.template attr<op::rope_attributes>();
+    const std::int64_t half = c.value_of(in::x).back().n / 2, count = detail::positions_of(c);
+    const auto angles = c.attr(of_type<op::rope_attributes>);
     std::vector<double> w;
     for (std::int64_t i = 0; i < half; ++i) w.push_back(op::inverse_frequency(angles, i, half));
     std::vector<double> key = w;
     key.push_back(static_cast<double>(count));
-    c.slot().plan[0] = c.device().template table<G>(std::move(key), 2 * count * half, [&](G* t) {
+    c.slot().plan[0] = c.device().table(of_type<G>, std::move(key), 2 * count * half, [&](G* t) {
       build_rope_table<G>(count, w, nullptr, t, t + count * half);
     });
   }
   template <class T, class Call> static void run(Call& c) {
     using G = accumulator_t<T>;
-    const auto half = detail::half_of(c.template in_span<0, -1, 0>());
-    const std::int64_t tokens = c.in_size(1), stride = c.in_size(0) / tokens,
+    const auto half = detail::half_of(c.span(in::x, dims<-1>));
+    const std::int64_t tokens = c.size(in::positions), stride = c.size(in::x) / tokens,
                        heads = stride / (2 * half), count = detail::positions_of(c);
     const G* table = static_cast<const G*>(c.slot().plan[0]);
-    rows::rope(c.device(), tokens, heads, half, stride, stride, c.template in<T>(0),
-               c.template in<std::int32_t>(1), table, table + count * half,
-               static_cast<int>(c.template attr<op::rope_attributes>().direction),
-               c.template out<T>(0));
+    rows::rope(c.device(), tokens, heads, half, stride, stride, c.in(in::x), c.in(in::positions),
+               table, table + count * half,
+               static_cast<int>(c.attr(of_type<op::rope_attributes>).direction), c.out(out::y));
   }
 };
 

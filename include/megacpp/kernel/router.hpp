@@ -8,102 +8,114 @@
 namespace mc {
 
 template <> struct kernel_of<&op::route> { // l, [b] -> w, experts
+  using in = op::route_in;
+  using out = op::route_out;
   template <class T, class Call> static void run(Call& c) {
-    const auto [choices, normalise] = c.template attr<op::route_attributes>();
-    for_rows(
-        c.device(), c.in_rows(0),
-        rows::route_row<T>{c.template in_span<0, -1, 0>(), static_cast<int>(choices), normalise,
-                           c.template in<T>(0), c.template in<T>(1),
-                           c.template out<accumulator_t<T>>(0), c.template out<std::int32_t>(1)});
+    const auto [choices, normalise] = c.attr(of_type<op::route_attributes>);
+    for_rows(c.device(), c.rows(in::logits),
+             rows::route_row<T>{c.span(in::logits, dims<-1>), static_cast<int>(choices), normalise,
+                                c.in(in::logits), c.in(in::bias), c.out(out::weights),
+                                c.out(out::experts)});
   }
 };
 
 template <> struct kernel_of<&op::route_grad> { // dw, l, experts
+  using in = op::route_grad_in;
+  using out = op::route_grad_out;
   template <class T, class Call> static void run(Call& c) {
-    const auto [choices, normalise] = c.template attr<op::route_attributes>();
-    for_rows(
-        c.device(), c.in_rows(1),
-        rows::route_grad_row<T>{c.template in_span<1, -1, 0>(), static_cast<int>(choices),
-                                normalise, c.template in<accumulator_t<T>>(0), c.template in<T>(1),
-                                c.template in<std::int32_t>(2), c.template out<T>(0)});
+    const auto [choices, normalise] = c.attr(of_type<op::route_attributes>);
+    for_rows(c.device(), c.rows(in::logits),
+             rows::route_grad_row<T>{c.span(in::logits, dims<-1>), static_cast<int>(choices),
+                                     normalise, c.in(in::dweights), c.in(in::logits),
+                                     c.in(in::experts), c.out(out::dlogits)});
   }
 };
 
 template <> struct kernel_of<&op::expert_load> { // experts, b -> count - share, added
+  using in = op::expert_load_in;
+  using out = op::expert_load_out;
   template <class T, class Call> static void run(Call& c) {
     using G = accumulator_t<T>;
-    const std::int64_t choices = c.in_size(0), experts = c.in_size(1);
-    for_rows(c.device(), experts,
-             rows::expert_load<G>{experts, choices,
-                                  rows_at_once(c.sums(), c.ranks(), c.value_in(0), choices),
-                                  c.template in<std::int32_t>(0), c.template out<G>(0)});
+    const std::int64_t choices = c.size(in::experts), experts = c.size(in::bias);
+    for_rows(
+        c.device(), experts,
+        rows::expert_load<G>{experts, choices,
+                             rows_at_once(c.sums(), c.ranks(), c.value_of(in::experts), choices),
+                             c.in(in::experts), c.out(out::load)});
   }
 };
 
 template <> struct kernel_of<&op::router_statistics> { // l, experts -> s, c, z
+  using in = op::router_statistics_in;
+  using out = op::router_statistics_out;
   template <class T> using block = rows::router_statistics_block<T>;
 
   template <class T, class Call> static block<T> shape(const Call& c) {
-    const std::int64_t experts = c.template in_span<0, -1, 0>();
-    const std::int64_t groups = local_size(c.ranks(), c.value_out(0)).n / experts;
-    const std::int64_t tokens = c.in_rows(0) / groups;
+    const std::int64_t experts = c.span(in::logits, dims<-1>);
+    const std::int64_t groups = local_size(c.ranks(), c.value_of(out::probabilities)).n / experts;
+    const std::int64_t tokens = c.rows(in::logits) / groups;
     return {experts,
             tokens,
             (tokens + block<T>::tokens_of_block - 1) / block<T>::tokens_of_block,
-            static_cast<int>(c.in_size(1) / c.in_rows(0)),
+            static_cast<int>(c.size(in::experts) / c.rows(in::logits)),
             nullptr,
             nullptr,
             nullptr};
   }
   template <class T, class Call> static std::int64_t scratch_bytes(const Call& c) {
     const block<T> b = shape<T>(c);
-    return c.in_rows(0) / b.tokens * b.blocks * (2 * b.experts + 1) *
+    return c.rows(in::logits) / b.tokens * b.blocks * (2 * b.experts + 1) *
            std::int64_t{sizeof(accumulator_t<T>)};
   }
   template <class T, class Call> static void run(Call& c) {
     using G = accumulator_t<T>;
     block<T> b = shape<T>(c);
-    const std::int64_t groups = c.in_rows(0) / b.tokens, width = 2 * b.experts + 1;
-    b.logits = c.template in<T>(0), b.chosen = c.template in<std::int32_t>(1);
+    const std::int64_t groups = c.rows(in::logits) / b.tokens, width = 2 * b.experts + 1;
+    b.logits = c.in(in::logits), b.chosen = c.in(in::experts);
     b.parts = reinterpret_cast<G*>(c.scratch());
     for_rows(c.device(), groups * b.blocks, b);
     for_rows(c.device(), groups,
-             rows::router_sums<G>{b.experts, b.blocks, b.parts, c.template out<G>(0),
-                                  c.template out<G>(1)});
+             rows::router_sums<G>{b.experts, b.blocks, b.parts, c.out(out::probabilities),
+                                  c.out(out::choices)});
     for_one(c.device(), rows::router_square_sum<G>{width, groups * b.blocks, b.blocks, b.parts,
-                                                   c.template out<G>(2)});
+                                                   c.out(out::squares)});
   }
 };
 
 template <> struct kernel_of<&op::router_statistics_grad> { // ds, dz, l
+  using in = op::router_statistics_grad_in;
+  using out = op::router_statistics_grad_out;
   template <class T, class Call> static void run(Call& c) {
-    using G = accumulator_t<T>;
-    const std::int64_t experts = c.template in_span<2, -1, 0>();
-    for_rows(c.device(), c.in_rows(2),
-             rows::router_statistics_grad_row<T>{experts, c.in_rows(2) / (c.in_size(0) / experts),
-                                                 c.template in<G>(0), c.template in<G>(1),
-                                                 c.template in<T>(2), c.template out<T>(0)});
+    const std::int64_t experts = c.span(in::logits, dims<-1>);
+    for_rows(
+        c.device(), c.rows(in::logits),
+        rows::router_statistics_grad_row<T>{
+            experts, c.rows(in::logits) / (c.size(in::dprobabilities) / experts),
+            c.in(in::dprobabilities), c.in(in::dsquares), c.in(in::logits), c.out(out::dlogits)});
   }
 };
 
 template <> struct kernel_of<&op::router_loss> { // s, c, z
+  using in = op::router_loss_in;
+  using out = op::router_loss_out;
   template <class G, class Call> static void run(Call& c) {
-    const std::int64_t experts = c.template in_span<1, -1, 0>();
-    const auto [balance, z] = c.template attr<op::router_loss_attributes>();
-    for_one(c.device(),
-            rows::router_loss<G>{experts, c.in_size(1) / experts, balance, z, c.template in<G>(0),
-                                 c.template in<G>(1), c.template in<G>(2), c.template out<G>(0)});
+    const std::int64_t experts = c.span(in::choices, dims<-1>);
+    const auto [balance, z] = c.attr(of_type<op::router_loss_attributes>);
+    for_one(c.device(), rows::router_loss<G>{experts, c.size(in::choices) / experts, balance, z,
+                                             c.in(in::probabilities), c.in(in::choices),
+                                             c.in(in::squares), c.out(out::loss)});
   }
 };
 
 template <> struct kernel_of<&op::router_loss_grad> { // dL, c -> ds, dz
+  using in = op::router_loss_grad_in;
+  using out = op::router_loss_grad_out;
   template <class G, class Call> static void run(Call& c) {
-    const std::int64_t experts = c.template in_span<1, -1, 0>();
-    const auto [balance, z] = c.template attr<op::router_loss_attributes>();
-    for_rows(
-        c.device(), c.in_size(1) / experts,
-        rows::router_loss_grad<G>{experts, balance, z, c.template in<G>(0), c.template in<G>(1),
-                                  c.template out<G>(0), c.template out<G>(1)});
+    const std::int64_t experts = c.span(in::choices, dims<-1>);
+    const auto [balance, z] = c.attr(of_type<op::router_loss_attributes>);
+    for_rows(c.device(), c.size(in::choices) / experts,
+             rows::router_loss_grad<G>{experts, balance, z, c.in(in::dloss), c.in(in::choices),
+                                       c.out(out::dprobabilities), c.out(out::dsquares)});
   }
 };
 

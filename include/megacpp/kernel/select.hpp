@@ -8,31 +8,35 @@
 namespace mc {
 
 template <> struct kernel_of<&op::select> { // x (B, S, H), index (B)
+  using in = op::select_in;
+  using out = op::select_out;
   template <class T, class Call> static void run(Call& c) {
-    const std::int64_t batch = c.template in_span<0, 0, 1>();
+    const std::int64_t batch = c.span(in::x, dims<0, 1>);
     for_rows(c.device(), batch,
-             rows::select_row<T>{c.template in_span<0, 1, 2>(), c.template in_span<0, 2, 3>(),
-                                 c.template in<T>(0), c.template in<std::int32_t>(1),
-                                 c.template out<T>(0)});
+             rows::select_row<T>{c.span(in::x, dims<1, 2>), c.span(in::x, dims<2, 3>), c.in(in::x),
+                                 c.in(in::index), c.out(out::y)});
   }
 };
 
 template <> struct kernel_of<&op::repeat> {
+  using in = op::repeat_in;
+  using out = op::repeat_out;
   template <class T, class Call> static void run(Call& c) {
-    const std::int64_t times = c.template attr<op::repeat_attributes>().times,
-                       n = c.template in_span<0, 0, 1>();
-    for_rows(
-        c.device(), n * times,
-        rows::repeat_row<T>{times, c.in_size(0) / n, c.template in<T>(0), c.template out<T>(0)});
+    const std::int64_t times = c.attr(of_type<op::repeat_attributes>).times,
+                       n = c.span(in::x, dims<0, 1>);
+    for_rows(c.device(), n * times,
+             rows::repeat_row<T>{times, c.size(in::x) / n, c.in(in::x), c.out(out::y)});
   }
 };
 template <> struct kernel_of<&op::repeat_grad> {
+  using in = op::repeat_grad_in;
+  using out = op::repeat_grad_out;
   template <class T, class Call> static void run(Call& c) {
-    const std::int64_t times = c.template attr<op::repeat_attributes>().times,
-                       n = c.template in_span<0, 0, 1>() / times;
+    const std::int64_t times = c.attr(of_type<op::repeat_attributes>).times,
+                       n = c.span(in::dy, dims<0, 1>) / times;
     for_rows(c.device(), n,
-             rows::repeat_grad_row<T>{times, c.in_size(0) / (n * times), c.template in<T>(0),
-                                      c.template out<T>(0)});
+             rows::repeat_grad_row<T>{times, c.size(in::dy) / (n * times), c.in(in::dy),
+                                      c.out(out::dx)});
   }
 };
 

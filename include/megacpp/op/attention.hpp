@@ -28,6 +28,37 @@ struct attention_options {
 
 namespace op {
 
+struct attention_in : input_names<attention_in> {
+  static constexpr name<0> q{};
+  static constexpr name<1> k{};
+  static constexpr name<2> v{};
+  static constexpr name<3, element::i32> q_position{};
+  static constexpr name<4, element::i32> k_position{};
+  static constexpr name<5, element::i32> q_document{};
+  static constexpr name<6, element::i32> k_document{};
+};
+struct attention_out : output_names<attention_out> {
+  static constexpr name<0> o{};
+  static constexpr name<1, element::sum> lse{};
+};
+struct attention_grad_in : input_names<attention_grad_in> {
+  static constexpr name<0> dy{};
+  static constexpr name<1> q{};
+  static constexpr name<2> k{};
+  static constexpr name<3> v{};
+  static constexpr name<4> o{};
+  static constexpr name<5, element::sum> lse{};
+  static constexpr name<6, element::i32> q_position{};
+  static constexpr name<7, element::i32> k_position{};
+  static constexpr name<8, element::i32> q_document{};
+  static constexpr name<9, element::i32> k_document{};
+};
+struct attention_grad_out : output_names<attention_grad_out> {
+  static constexpr name<0> dq{};
+  static constexpr name<1> dk{};
+  static constexpr name<2> dv{};
+};
+
 /// The place of o (and of anything shaped like q) on one axis.
 constexpr place attention_place(inference& c, axis a, int q, int k, int v, int ints) {
   const place at_q = c.in(q).at[a], at_k = c.in(k).at[a], at_v = c.in(v).at[a];
@@ -173,7 +204,8 @@ constexpr std::int64_t visible_pairs(std::int64_t s, std::int64_t keys, bool cau
 inline constexpr op_info attention_grad{.name = "attention_grad",
                                         .rule = &attention_grad_rule,
                                         .cost = &attention_grad_cost,
-                                        .attributes = attributes_of<attention_options>};
+                                        .attributes = attributes_of<attention_options>,
+                                        .operands = named<attention_grad_in, attention_grad_out>};
 
 [[gnu::cold]] constexpr void attention_adjoint(backward& d, const node& n) {
   const value_id dy = d.of(n.out[0]);
@@ -189,7 +221,8 @@ inline constexpr op_info attention{.name = "attention",
                                    .rule = &attention_rule,
                                    .adjoint = &attention_adjoint,
                                    .cost = &attention_cost,
-                                   .attributes = attributes_of<attention_options>};
+                                   .attributes = attributes_of<attention_options>,
+                                   .operands = named<attention_in, attention_out>};
 
 } // namespace op
 

@@ -24,6 +24,18 @@
 namespace mc {
 namespace op {
 
+struct cached_attention_in : input_names<cached_attention_in> {
+  static constexpr name<0> q{};
+  static constexpr name<1> k{};
+  static constexpr name<2> v{};
+  static constexpr name<3> keys{};
+  static constexpr name<4> values{};
+  static constexpr name<5, element::i32> slots{};
+};
+struct cached_attention_out : output_names<cached_attention_out> {
+  static constexpr name<0> o{};
+};
+
 /// Slots are numbered by i32.
 inline constexpr std::int64_t most_slots = 0x7fffffff;
 
@@ -54,11 +66,13 @@ inline constexpr std::int64_t most_slots = 0x7fffffff;
   for (const unsigned k : {1u, 2u}) w.written += local_bytes(g.ranks, g.at(n.in[k]));
   return w;
 }
-inline constexpr op_info cached_attention{.name = "cached_attention",
-                                          .rule = &cached_attention_rule,
-                                          .cost = &cached_attention_cost,
-                                          .changes = 0b11000,
-                                          .attributes = attributes_of<attention_options>};
+inline constexpr op_info cached_attention{
+    .name = "cached_attention",
+    .rule = &cached_attention_rule,
+    .cost = &cached_attention_cost,
+    .changes = 0b11000,
+    .attributes = attributes_of<attention_options>,
+    .operands = named<cached_attention_in, cached_attention_out>};
 
 } // namespace op
 

@@ -17,6 +17,16 @@
 namespace mc {
 namespace op {
 
+struct dropout_in : input_names<dropout_in> {
+  static constexpr name<0> x{};
+  static constexpr name<1, element::i32> token_keys{};
+  static constexpr name<2, element::i64> seed{};
+  static constexpr name<3, element::i64> step{};
+};
+struct dropout_out : output_names<dropout_out> {
+  static constexpr name<0> y{};
+};
+
 /// A salt has eight bits of the key (kernel/dropout.hpp).
 inline constexpr std::int64_t salts = 256;
 
@@ -47,7 +57,8 @@ inline constexpr op_info dropout{.name = "dropout",
                                  .adjoint = &dropout_adjoint,
                                  .in_place = 0,
                                  .cheap = true,
-                                 .attributes = attributes_of<dropout_attributes>};
+                                 .attributes = attributes_of<dropout_attributes>,
+                                 .operands = named<dropout_in, dropout_out>};
 
 } // namespace op
 

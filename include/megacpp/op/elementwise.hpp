@@ -21,6 +21,36 @@ enum class gelu_form : std::uint8_t { tanh, exact };
 
 namespace op {
 
+struct gelu_in : input_names<gelu_in> {
+  static constexpr name<0> x{};
+};
+struct gelu_out : output_names<gelu_out> {
+  static constexpr name<0> y{};
+};
+struct gelu_grad_in : input_names<gelu_grad_in> {
+  static constexpr name<0> dy{};
+  static constexpr name<1> x{};
+};
+struct gelu_grad_out : output_names<gelu_grad_out> {
+  static constexpr name<0> dx{};
+};
+struct swiglu_in : input_names<swiglu_in> {
+  static constexpr name<0> gate{};
+  static constexpr name<1> up{};
+};
+struct swiglu_out : output_names<swiglu_out> {
+  static constexpr name<0> y{};
+};
+struct swiglu_grad_in : input_names<swiglu_grad_in> {
+  static constexpr name<0> dy{};
+  static constexpr name<1> gate{};
+  static constexpr name<2> up{};
+};
+struct swiglu_grad_out : output_names<swiglu_grad_out> {
+  static constexpr name<0> dgate{};
+  static constexpr name<1> dup{};
+};
+
 [[gnu::cold]] constexpr void add_rule(inference& c) {
   c.floats({0, 1}), c.alike(1, 0);
   c.declare(c.in(0));
@@ -32,8 +62,12 @@ namespace op {
   d.give(n.in[0], dy, n.line);
   d.give(n.in[1], dy, n.line);
 }
-inline constexpr op_info add{
-    .name = "+", .rule = &add_rule, .adjoint = &add_adjoint, .in_place = 1, .commutes = true};
+inline constexpr op_info add{.name = "+",
+                             .rule = &add_rule,
+                             .adjoint = &add_adjoint,
+                             .in_place = 1,
+                             .commutes = true,
+                             .operands = named<sum_in, sum_out>};
 
 struct gelu_attributes {
   gelu_form form;
@@ -51,7 +85,8 @@ struct gelu_attributes {
 inline constexpr op_info gelu_grad{.name = "gelu_grad",
                                    .rule = &gelu_grad_rule,
                                    .in_place = 0,
-                                   .attributes = attributes_of<gelu_attributes>};
+                                   .attributes = attributes_of<gelu_attributes>,
+                                   .operands = named<gelu_grad_in, gelu_grad_out>};
 [[gnu::cold]] constexpr void gelu_adjoint(backward& d, const node& n) {
   const value_id dy = d.of(n.out[0]);
   if (dy < 0 || !d.wants(n.in[0])) return;
@@ -62,7 +97,8 @@ inline constexpr op_info gelu{.name = "gelu",
                               .adjoint = &gelu_adjoint,
                               .in_place = 0,
                               .cheap = true,
-                              .attributes = attributes_of<gelu_attributes>};
+                              .attributes = attributes_of<gelu_attributes>,
+                              .operands = named<gelu_in, gelu_out>};
 
 [[gnu::cold]] constexpr void swiglu_rule(inference& c) { // gate, up
   c.floats({0, 1}), c.alike(1, 0);
@@ -76,8 +112,10 @@ inline constexpr op_info gelu{.name = "gelu",
     place_output(c, k, algebra::product, {0, 1, 2});
   }
 }
-inline constexpr op_info swiglu_grad{
-    .name = "swiglu_grad", .rule = &swiglu_grad_rule, .in_place = 0};
+inline constexpr op_info swiglu_grad{.name = "swiglu_grad",
+                                     .rule = &swiglu_grad_rule,
+                                     .in_place = 0,
+                                     .operands = named<swiglu_grad_in, swiglu_grad_out>};
 [[gnu::cold]] constexpr void swiglu_adjoint(backward& d, const node& n) {
   const value_id dy = d.of(n.out[0]);
   if (dy < 0) return;
@@ -90,7 +128,8 @@ inline constexpr op_info swiglu{.name = "swiglu",
                                 .rule = &swiglu_rule,
                                 .adjoint = &swiglu_adjoint,
                                 .in_place = 0,
-                                .cheap = true};
+                                .cheap = true,
+                                .operands = named<swiglu_in, swiglu_out>};
 
 } // namespace op
 

@@ -13,6 +13,22 @@
 namespace mc {
 namespace op {
 
+struct embedding_in : input_names<embedding_in> {
+  static constexpr name<0, element::i32> ids{};
+  static constexpr name<1> table{};
+};
+struct embedding_out : output_names<embedding_out> {
+  static constexpr name<0> y{};
+};
+struct embedding_grad_in : input_names<embedding_grad_in> {
+  static constexpr name<0> dy{};
+  static constexpr name<1, element::i32> ids{};
+  static constexpr name<2> table{};
+};
+struct embedding_grad_out : output_names<embedding_grad_out> {
+  static constexpr name<0, element::sum> dtable{};
+};
+
 [[gnu::cold]] constexpr void embedding_rule(inference& c) { // ids, table
   const value &ids = c.in(0), &table = c.in(1);
   c.floats({1}), c.rank(1, 2);
@@ -55,7 +71,8 @@ namespace op {
 inline constexpr op_info embedding_grad{.name = "embedding_grad",
                                         .rule = &embedding_grad_rule,
                                         .cost = &embedding_grad_cost,
-                                        .accumulates = true};
+                                        .accumulates = true,
+                                        .operands = named<embedding_grad_in, embedding_grad_out>};
 
 [[gnu::cold]] constexpr void embedding_adjoint(backward& d, const node& n) {
   const value_id dy = d.of(n.out[0]);
@@ -66,7 +83,8 @@ inline constexpr op_info embedding{.name = "embedding",
                                    .rule = &embedding_rule,
                                    .adjoint = &embedding_adjoint,
                                    .cost = &embedding_cost,
-                                   .typed_by = 1};
+                                   .typed_by = 1,
+                                   .operands = named<embedding_in, embedding_out>};
 
 } // namespace op
 

@@ -38,6 +38,65 @@
 namespace mc {
 namespace op {
 
+struct expert_rows_in : input_names<expert_rows_in> {
+  static constexpr name<0, element::i32> experts{};
+  static constexpr name<1, element::i32> all{};
+};
+struct expert_rows_out : output_names<expert_rows_out> {
+  static constexpr name<0, element::i32> row{};
+  static constexpr name<1, element::i32> counts{};
+  static constexpr name<2, element::i32> rounds{};
+};
+struct dispatch_in : input_names<dispatch_in> {
+  static constexpr name<0> x{};
+  static constexpr name<1, element::i32> experts{};
+  static constexpr name<2, element::i32> row{};
+  static constexpr name<3, element::i32> counts{};
+};
+struct dispatch_out : output_names<dispatch_out> {
+  static constexpr name<0> rows{};
+};
+struct combine_in : input_names<combine_in> {
+  static constexpr name<0> rows{};
+  static constexpr name<1, element::i32> experts{};
+  static constexpr name<2, element::i32> row{};
+  static constexpr name<3, element::i32> counts{};
+};
+struct combine_out : output_names<combine_out> {
+  static constexpr name<0> y{};
+};
+struct grouped_linear_in : input_names<grouped_linear_in> {
+  static constexpr name<0> x{};
+  static constexpr name<1> w{};
+  static constexpr name<2, element::i32> counts{};
+};
+struct grouped_linear_out : output_names<grouped_linear_out> {
+  static constexpr name<0> y{};
+};
+struct grouped_weight_grad_in : input_names<grouped_weight_grad_in> {
+  static constexpr name<0> dy{};
+  static constexpr name<1> x{};
+  static constexpr name<2, element::i32> counts{};
+};
+struct grouped_weight_grad_out : output_names<grouped_weight_grad_out> {
+  static constexpr name<0, element::sum> dw{};
+};
+struct scale_rows_in : input_names<scale_rows_in> {
+  static constexpr name<0> x{};
+  static constexpr name<1, element::sum> w{};
+};
+struct scale_rows_out : output_names<scale_rows_out> {
+  static constexpr name<0> y{};
+};
+struct scale_rows_weight_grad_in : input_names<scale_rows_weight_grad_in> {
+  static constexpr name<0> dy{};
+  static constexpr name<1> x{};
+  static constexpr name<2, element::sum> w{};
+};
+struct scale_rows_weight_grad_out : output_names<scale_rows_weight_grad_out> {
+  static constexpr name<0, element::sum> dw{};
+};
+
 /// Choices of experts on one rank: tokens times k.
 constexpr std::int64_t local_choices(const mesh& r, const value& experts) {
   return local_size(r, experts).n;
@@ -204,8 +263,8 @@ struct grouped_attributes {
   c.require(count > 0 && count <= most_rows && capacity >= 0 && numbers_rows(c.g.ranks, experts),
             fault::C001, 0);
   on_one_rank_each(c, 0);
-  c.require(c.has(1) == (capacity > 0), fault::S008, 0);
-  if (c.has(1)) choices_of_micro_batch(c, 1, 0, count);
+  c.require(c.has(expert_rows_in::all) == (capacity > 0), fault::S008, 0);
+  if (c.has(expert_rows_in::all)) choices_of_micro_batch(c, 1, 0, count);
   value& row = c.declare(experts);
   row.at = experts.at, row.holds = integer_kind::expert_rows, row.below = most_rows;
   value& counts = c.declare(dtype::i32, {{dim::replicas, 1},
@@ -231,7 +290,8 @@ inline constexpr op_info expert_rows{.name = "expert_rows",
                                      .rule = &expert_rows_rule,
                                      .wire = &expert_rows_wire,
                                      .crosses = true,
-                                     .attributes = attributes_of<expert_rows_attributes>};
+                                     .attributes = attributes_of<expert_rows_attributes>,
+                                     .operands = named<expert_rows_in, expert_rows_out>};
 
 /// Placed as the choices of experts are.
 [[gnu::cold]] constexpr void like_choices(inference& c, int x, int experts) {
@@ -307,7 +367,8 @@ inline constexpr op_info dispatch{.name = "dispatch",
                                   .crosses = true,
                                   .seen = 3,
                                   .host_room = &room_of_exchange,
-                                  .attributes = attributes_of<crossing_attributes>};
+                                  .attributes = attributes_of<crossing_attributes>,
+                                  .operands = named<dispatch_in, dispatch_out>};
 inline constexpr op_info combine{.name = "combine",
                                  .rule = &combine_rule,
                                  .adjoint = &combine_adjoint,
@@ -317,7 +378,8 @@ inline constexpr op_info combine{.name = "combine",
                                  .crosses = true,
                                  .seen = 3,
                                  .host_room = &room_of_exchange,
-                                 .attributes = attributes_of<crossing_attributes>};
+                                 .attributes = attributes_of<crossing_attributes>,
+                                 .operands = named<combine_in, combine_out>};
 [[gnu::cold]] constexpr void transpose_crossing(backward& d, const node& n, const op_info& back) {
   const value_id dy = d.of(n.out[0]);
   if (dy < 0 || !d.wants(n.in[0])) return;
@@ -398,19 +460,23 @@ constexpr std::int8_t level_of_rows(const inference& c) {
 [[gnu::cold]] constexpr std::int64_t room_of_products(const graph& g, const node& n) {
   return g.at(n.in[2]).dims[2].n * size_of(dtype::i32);
 }
-inline constexpr op_info grouped_input_grad{.name = "grouped_input_grad",
-                                            .rule = &grouped_input_grad_rule,
-                                            .cost = &grouped_cost,
-                                            .seen = 2,
-                                            .host_room = &room_of_products,
-                                            .attributes = attributes_of<grouped_attributes>};
-inline constexpr op_info grouped_weight_grad{.name = "grouped_weight_grad",
-                                             .rule = &grouped_weight_grad_rule,
-                                             .cost = &grouped_cost,
-                                             .accumulates = true,
-                                             .seen = 2,
-                                             .host_room = &room_of_products,
-                                             .attributes = attributes_of<grouped_attributes>};
+inline constexpr op_info grouped_input_grad{
+    .name = "grouped_input_grad",
+    .rule = &grouped_input_grad_rule,
+    .cost = &grouped_cost,
+    .seen = 2,
+    .host_room = &room_of_products,
+    .attributes = attributes_of<grouped_attributes>,
+    .operands = named<grouped_linear_in, grouped_linear_out>};
+inline constexpr op_info grouped_weight_grad{
+    .name = "grouped_weight_grad",
+    .rule = &grouped_weight_grad_rule,
+    .cost = &grouped_cost,
+    .accumulates = true,
+    .seen = 2,
+    .host_room = &room_of_products,
+    .attributes = attributes_of<grouped_attributes>,
+    .operands = named<grouped_weight_grad_in, grouped_weight_grad_out>};
 [[gnu::cold]] constexpr void grouped_linear_adjoint(backward& d, const node& n) {
   const value_id dy = d.of(n.out[0]), x = n.in[0], w = n.in[1], counts = n.in[2];
   if (dy < 0) return;
@@ -423,7 +489,8 @@ inline constexpr op_info grouped_linear{.name = "grouped_linear",
                                         .cost = &grouped_cost,
                                         .seen = 2,
                                         .host_room = &room_of_products,
-                                        .attributes = attributes_of<grouped_attributes>};
+                                        .attributes = attributes_of<grouped_attributes>,
+                                        .operands = named<grouped_linear_in, grouped_linear_out>};
 
 [[gnu::cold]] constexpr void scale_rows_rule(inference& c) { // x (..., F), w (...)
   c.floats({0}), c.sums({1}, 0), c.leads(1, 0, 1);
@@ -436,11 +503,16 @@ inline constexpr op_info grouped_linear{.name = "grouped_linear",
   c.declare(c.in(2));
   place_output(c, 0, algebra::product, {0, 1});
 }
-inline constexpr op_info scale_rows_weight_grad{.name = "scale_rows_weight_grad",
-                                                .rule = &scale_rows_weight_grad_rule};
+inline constexpr op_info scale_rows_weight_grad{
+    .name = "scale_rows_weight_grad",
+    .rule = &scale_rows_weight_grad_rule,
+    .operands = named<scale_rows_weight_grad_in, scale_rows_weight_grad_out>};
 [[gnu::cold]] constexpr void scale_rows_adjoint(backward& d, const node& n);
-inline constexpr op_info scale_rows{
-    .name = "scale_rows", .rule = &scale_rows_rule, .adjoint = &scale_rows_adjoint, .cheap = true};
+inline constexpr op_info scale_rows{.name = "scale_rows",
+                                    .rule = &scale_rows_rule,
+                                    .adjoint = &scale_rows_adjoint,
+                                    .cheap = true,
+                                    .operands = named<scale_rows_in, scale_rows_out>};
 [[gnu::cold]] constexpr void scale_rows_adjoint(backward& d, const node& n) {
   const value_id dy = d.of(n.out[0]), x = n.in[0], w = n.in[1];
   if (dy < 0) return;

@@ -19,6 +19,43 @@
 namespace mc {
 namespace op {
 
+struct linear_in : input_names<linear_in> {
+  static constexpr name<0> x{};
+  static constexpr name<1> w{};
+  static constexpr name<2> bias{};
+};
+struct linear_out : output_names<linear_out> {
+  static constexpr name<0> y{};
+};
+struct linear_input_grad_in : input_names<linear_input_grad_in> {
+  static constexpr name<0> dy{};
+  static constexpr name<1> w{};
+  static constexpr name<2> d{};
+};
+struct linear_input_grad_out : output_names<linear_input_grad_out> {
+  static constexpr name<0> dx{};
+};
+struct linear_weight_grad_in : input_names<linear_weight_grad_in> {
+  static constexpr name<0> dy{};
+  static constexpr name<1> x{};
+};
+struct linear_weight_grad_out : output_names<linear_weight_grad_out> {
+  static constexpr name<0, element::sum> dw{};
+};
+struct add_bias_in : input_names<add_bias_in> {
+  static constexpr name<0> x{};
+  static constexpr name<1> bias{};
+};
+struct add_bias_out : output_names<add_bias_out> {
+  static constexpr name<0> y{};
+};
+struct bias_grad_in : input_names<bias_grad_in> {
+  static constexpr name<0> dy{};
+};
+struct bias_grad_out : output_names<bias_grad_out> {
+  static constexpr name<0, element::sum> dbias{};
+};
+
 /// Sizes of a product as one rank computes it.
 struct product_extents {
   std::int64_t m = 1, n = 1, k = 1;
@@ -79,7 +116,7 @@ constexpr int summed_dims(inference& c, int k) {
   const value &x = c.in(0), &w = c.in(1);
   const int summed = summed_dims(c, 0);
   pairs(c, 0, x.rank - summed, 1, w.rank - summed, summed);
-  if (c.has(2)) {
+  if (c.has(linear_in::bias)) {
     c.typed({2}, x.type);
     c.require(c.in(2).rank == w.rank - summed, fault::S003, 1, 2);
     c.leads(2, 1);
@@ -167,23 +204,28 @@ constexpr int summed_dims(inference& c, int k) {
 }
 
 extern const op_info linear_input_grad_add;
-inline constexpr op_info linear_input_grad{.name = "linear_input_grad",
-                                           .rule = &linear_input_grad_rule,
-                                           .cost = &linear_input_grad_cost,
-                                           .attributes = attributes_of<product_attributes>,
-                                           .fuses = {&linear_input_grad_add}};
+inline constexpr op_info linear_input_grad{
+    .name = "linear_input_grad",
+    .rule = &linear_input_grad_rule,
+    .cost = &linear_input_grad_cost,
+    .attributes = attributes_of<product_attributes>,
+    .operands = named<linear_input_grad_in, linear_input_grad_out>,
+    .fuses = {&linear_input_grad_add}};
 /// dx = d + dy w for (dy, w, d), in place of d.
 inline constexpr op_info linear_input_grad_add =
     sums_into<linear_input_grad, 2>("linear_input_grad_add", 2);
-inline constexpr op_info linear_weight_grad{.name = "linear_weight_grad",
-                                            .rule = &linear_weight_grad_rule,
-                                            .cost = &linear_weight_grad_cost,
-                                            .accumulates = true,
-                                            .attributes = attributes_of<product_attributes>};
+inline constexpr op_info linear_weight_grad{
+    .name = "linear_weight_grad",
+    .rule = &linear_weight_grad_rule,
+    .cost = &linear_weight_grad_cost,
+    .accumulates = true,
+    .attributes = attributes_of<product_attributes>,
+    .operands = named<linear_weight_grad_in, linear_weight_grad_out>};
 inline constexpr op_info bias_grad{.name = "bias_grad",
                                    .rule = &bias_grad_rule,
                                    .accumulates = true,
-                                   .attributes = attributes_of<bias_attributes>};
+                                   .attributes = attributes_of<bias_attributes>,
+                                   .operands = named<bias_grad_in, bias_grad_out>};
 
 [[gnu::cold]] constexpr void linear_adjoint(backward& d, const node& n) {
   const value_id dy = d.of(n.out[0]), x = n.in[0], w = n.in[1], bias = n.in[2];
@@ -210,7 +252,8 @@ inline constexpr op_info add_bias{.name = "add_bias",
                                   .rule = &add_bias_rule,
                                   .adjoint = &add_bias_adjoint,
                                   .in_place = 0,
-                                  .cheap = true};
+                                  .cheap = true,
+                                  .operands = named<add_bias_in, add_bias_out>};
 
 /// With a bias it is add_bias of the product.
 inline constexpr op_info linear{.name = "linear",
@@ -218,6 +261,7 @@ inline constexpr op_info linear{.name = "linear",
                                 .adjoint = &linear_adjoint,
                                 .cost = &linear_cost,
                                 .attributes = attributes_of<product_attributes>,
+                                .operands = named<linear_in, linear_out>,
                                 .form = {.parts = {{&linear, {0, 1}}, {&add_bias, {out_of(0), 2}}},
                                          .outputs = {out_of(1)},
                                          .with = 2},

@@ -24,6 +24,59 @@
 namespace mc {
 namespace op {
 
+struct vocabulary_partial_in : input_names<vocabulary_partial_in> {
+  static constexpr name<0> x{};
+  static constexpr name<1> w{};
+  static constexpr name<2, element::i32> labels{};
+};
+struct vocabulary_partial_out : output_names<vocabulary_partial_out> {
+  static constexpr name<0, element::f64> lse{};
+  static constexpr name<1, element::sum> target{};
+};
+struct vocabulary_partial_grad_in : input_names<vocabulary_partial_grad_in> {
+  static constexpr name<0, element::f64> dlse{};
+  static constexpr name<1, element::sum> dtarget{};
+  static constexpr name<2> x{};
+  static constexpr name<3> w{};
+  static constexpr name<4, element::i32> labels{};
+  static constexpr name<5, element::f64> lse{};
+};
+struct vocabulary_partial_grad_out : output_names<vocabulary_partial_grad_out> {
+  static constexpr name<0> dx{};
+  static constexpr name<1, element::sum> dw{};
+};
+struct cross_entropy_in : input_names<cross_entropy_in> {
+  static constexpr name<0, element::f64> lse{};
+  static constexpr name<1> target{};
+  static constexpr name<2, element::i32> labels{};
+};
+struct cross_entropy_out : output_names<cross_entropy_out> {
+  static constexpr name<0> loss{};
+  static constexpr name<1> count{};
+};
+struct cross_entropy_grad_in : input_names<cross_entropy_grad_in> {
+  static constexpr name<0> dloss{};
+  static constexpr name<1, element::f64> lse{};
+  static constexpr name<2> target{};
+  static constexpr name<3, element::i32> labels{};
+};
+struct cross_entropy_grad_out : output_names<cross_entropy_grad_out> {
+  static constexpr name<0, element::f64> dlse{};
+  static constexpr name<1> dtarget{};
+};
+struct vocabulary_loss_in : input_names<vocabulary_loss_in> {
+  static constexpr name<0> x{};
+  static constexpr name<1> w{};
+  static constexpr name<2, element::i32> labels{};
+  static constexpr name<3, element::sum> dloss{};
+};
+struct vocabulary_loss_out : output_names<vocabulary_loss_out> {
+  static constexpr name<0, element::sum> loss{};
+  static constexpr name<1, element::sum> count{};
+  static constexpr name<2> dx{};
+  static constexpr name<3, element::sum> dw{};
+};
+
 /// Rows of logits that exist at a time.
 inline constexpr std::int64_t loss_chunk_rows = 128;
 
@@ -150,13 +203,15 @@ struct vocabulary_loss_attributes {
 }
 
 extern const op_info vocabulary_loss;
-inline constexpr op_info vocabulary_partial_grad{.name = "vocabulary_partial_grad",
-                                                 .rule = &vocabulary_partial_grad_rule,
-                                                 .cost = &vocabulary_partial_grad_cost,
-                                                 .typed_by = 2,
-                                                 .accumulates = true,
-                                                 .attributes = attributes_of<vocabulary_attributes>,
-                                                 .fuses = {&vocabulary_loss}};
+inline constexpr op_info vocabulary_partial_grad{
+    .name = "vocabulary_partial_grad",
+    .rule = &vocabulary_partial_grad_rule,
+    .cost = &vocabulary_partial_grad_cost,
+    .typed_by = 2,
+    .accumulates = true,
+    .attributes = attributes_of<vocabulary_attributes>,
+    .operands = named<vocabulary_partial_grad_in, vocabulary_partial_grad_out>,
+    .fuses = {&vocabulary_loss}};
 
 [[gnu::cold]] constexpr void vocabulary_partial_adjoint(backward& d, const node& n) {
   const value_id dlse = d.of(n.out[0]), dtarget = d.of(n.out[1]);
@@ -169,11 +224,13 @@ inline constexpr op_info vocabulary_partial_grad{.name = "vocabulary_partial_gra
   d.give(n.in[0], dx, n.line);
   if (attr.weights) d.give(n.in[1], made.out[1], n.line);
 }
-inline constexpr op_info vocabulary_partial{.name = "vocabulary_partial",
-                                            .rule = &vocabulary_partial_rule,
-                                            .adjoint = &vocabulary_partial_adjoint,
-                                            .cost = &vocabulary_partial_cost,
-                                            .attributes = attributes_of<vocabulary_attributes>};
+inline constexpr op_info vocabulary_partial{
+    .name = "vocabulary_partial",
+    .rule = &vocabulary_partial_rule,
+    .adjoint = &vocabulary_partial_adjoint,
+    .cost = &vocabulary_partial_cost,
+    .attributes = attributes_of<vocabulary_attributes>,
+    .operands = named<vocabulary_partial_in, vocabulary_partial_out>};
 
 /// lse_part (..., parts) f64, target (...) of a type of sums, labels (...) i32.
 [[gnu::cold]] constexpr void cross_entropy_operands(inference& c, int lse) {
@@ -200,10 +257,12 @@ inline constexpr op_info vocabulary_partial{.name = "vocabulary_partial",
     place_output(c, k, algebra::product, {0, 1, 2, 3}, {dim::vocabulary_part});
   }
 }
-inline constexpr op_info cross_entropy_grad{.name = "cross_entropy_grad",
-                                            .rule = &cross_entropy_grad_rule,
-                                            .typed_by = 2,
-                                            .attributes = attributes_of<cross_entropy_attributes>};
+inline constexpr op_info cross_entropy_grad{
+    .name = "cross_entropy_grad",
+    .rule = &cross_entropy_grad_rule,
+    .typed_by = 2,
+    .attributes = attributes_of<cross_entropy_attributes>,
+    .operands = named<cross_entropy_grad_in, cross_entropy_grad_out>};
 [[gnu::cold]] constexpr void cross_entropy_adjoint(backward& d, const node& n) {
   const value_id dloss = d.of(n.out[0]);
   if (dloss < 0) return;
@@ -217,7 +276,8 @@ inline constexpr op_info cross_entropy{.name = "cross_entropy",
                                        .rule = &cross_entropy_rule,
                                        .adjoint = &cross_entropy_adjoint,
                                        .typed_by = 1,
-                                       .attributes = attributes_of<cross_entropy_attributes>};
+                                       .attributes = attributes_of<cross_entropy_attributes>,
+                                       .operands = named<cross_entropy_in, cross_entropy_out>};
 
 // vocabulary_loss: the loss and its dx and dw in one visit of each chunk of logits, which saves one
 // of four products:
@@ -274,6 +334,7 @@ inline constexpr op_info vocabulary_loss{
     .cost = &vocabulary_loss_cost,
     .accumulates = true,
     .attributes = attributes_of<vocabulary_loss_attributes>,
+    .operands = named<vocabulary_loss_in, vocabulary_loss_out>,
     .form = {.parts = {{&vocabulary_partial, {0, 1, 2}},
                        {&cross_entropy, {out_of(0), out_of(0, 1), 2}},
                        {&cross_entropy_grad, {3, out_of(0), out_of(0, 1), 2}},

@@ -20,6 +20,85 @@
 namespace mc {
 namespace op {
 
+struct rms_norm_in : input_names<rms_norm_in> {
+  static constexpr name<0> x{};
+  static constexpr name<1> gain{};
+};
+struct rms_norm_out : output_names<rms_norm_out> {
+  static constexpr name<0> y{};
+  static constexpr name<1, element::sum> rstd{};
+};
+struct rms_norm_grad_in : input_names<rms_norm_grad_in> {
+  static constexpr name<0> dy{};
+  static constexpr name<1> x{};
+  static constexpr name<2> gain{};
+  static constexpr name<3, element::sum> rstd{};
+  static constexpr name<4> d{};
+};
+struct rms_norm_grad_out : output_names<rms_norm_grad_out> {
+  static constexpr name<0> dx{};
+};
+struct rms_norm_gain_grad_in : input_names<rms_norm_gain_grad_in> {
+  static constexpr name<0> dy{};
+  static constexpr name<1> x{};
+  static constexpr name<2, element::sum> rstd{};
+};
+struct rms_norm_gain_grad_out : output_names<rms_norm_gain_grad_out> {
+  static constexpr name<0, element::sum> dgain{};
+};
+struct layer_norm_in : input_names<layer_norm_in> {
+  static constexpr name<0> x{};
+  static constexpr name<1> gain{};
+  static constexpr name<2> bias{};
+};
+struct layer_norm_out : output_names<layer_norm_out> {
+  static constexpr name<0> y{};
+  static constexpr name<1, element::sum> mean{};
+  static constexpr name<2, element::sum> rstd{};
+};
+struct layer_norm_grad_in : input_names<layer_norm_grad_in> {
+  static constexpr name<0> dy{};
+  static constexpr name<1> x{};
+  static constexpr name<2> gain{};
+  static constexpr name<3, element::sum> mean{};
+  static constexpr name<4, element::sum> rstd{};
+  static constexpr name<5> d{};
+};
+struct layer_norm_grad_out : output_names<layer_norm_grad_out> {
+  static constexpr name<0> dx{};
+};
+struct layer_norm_gain_grad_in : input_names<layer_norm_gain_grad_in> {
+  static constexpr name<0> dy{};
+  static constexpr name<1> x{};
+  static constexpr name<2, element::sum> mean{};
+  static constexpr name<3, element::sum> rstd{};
+};
+struct layer_norm_gain_grad_out : output_names<layer_norm_gain_grad_out> {
+  static constexpr name<0, element::sum> dgain{};
+};
+struct add_rms_norm_in : input_names<add_rms_norm_in> {
+  static constexpr name<0> x{};
+  static constexpr name<1> a{};
+  static constexpr name<2> gain{};
+};
+struct add_rms_norm_out : output_names<add_rms_norm_out> {
+  static constexpr name<0> s{};
+  static constexpr name<1> y{};
+  static constexpr name<2, element::sum> rstd{};
+};
+struct add_layer_norm_in : input_names<add_layer_norm_in> {
+  static constexpr name<0> x{};
+  static constexpr name<1> a{};
+  static constexpr name<2> gain{};
+  static constexpr name<3> bias{};
+};
+struct add_layer_norm_out : output_names<add_layer_norm_out> {
+  static constexpr name<0> s{};
+  static constexpr name<1> y{};
+  static constexpr name<2, element::sum> mean{};
+  static constexpr name<3, element::sum> rstd{};
+};
+
 /// A row statistic of x: its dims without the last, in the accumulator type.
 [[gnu::cold]] constexpr void declare_statistic(inference& c, const value& x) {
   value& s = c.declare(x);
@@ -79,18 +158,28 @@ template <int Statistics> constexpr void norm_gain_grad_rule(inference& c) { // 
 }
 
 extern const op_info rms_norm_grad_add, layer_norm_grad_add;
-inline constexpr op_info rms_norm_grad{
-    .name = "rms_norm_grad", .rule = &norm_grad_rule<1>, .fuses = {&rms_norm_grad_add}};
+inline constexpr op_info rms_norm_grad{.name = "rms_norm_grad",
+                                       .rule = &norm_grad_rule<1>,
+                                       .operands = named<rms_norm_grad_in, rms_norm_grad_out>,
+                                       .fuses = {&rms_norm_grad_add}};
 inline constexpr op_info rms_norm_grad_add =
     sums_into<rms_norm_grad, 4>("rms_norm_grad_add", -1); // dy, x, gain, r, d
 inline constexpr op_info rms_norm_gain_grad{
-    .name = "rms_norm_gain_grad", .rule = &norm_gain_grad_rule<1>, .accumulates = true};
-inline constexpr op_info layer_norm_grad{
-    .name = "layer_norm_grad", .rule = &norm_grad_rule<2>, .fuses = {&layer_norm_grad_add}};
+    .name = "rms_norm_gain_grad",
+    .rule = &norm_gain_grad_rule<1>,
+    .accumulates = true,
+    .operands = named<rms_norm_gain_grad_in, rms_norm_gain_grad_out>};
+inline constexpr op_info layer_norm_grad{.name = "layer_norm_grad",
+                                         .rule = &norm_grad_rule<2>,
+                                         .operands = named<layer_norm_grad_in, layer_norm_grad_out>,
+                                         .fuses = {&layer_norm_grad_add}};
 inline constexpr op_info layer_norm_grad_add =
     sums_into<layer_norm_grad, 5>("layer_norm_grad_add", -1); // dy, x, gain, mu, r, d
 inline constexpr op_info layer_norm_gain_grad{
-    .name = "layer_norm_gain_grad", .rule = &norm_gain_grad_rule<2>, .accumulates = true};
+    .name = "layer_norm_gain_grad",
+    .rule = &norm_gain_grad_rule<2>,
+    .accumulates = true,
+    .operands = named<layer_norm_gain_grad_in, layer_norm_gain_grad_out>};
 
 [[gnu::cold]] constexpr void rms_norm_adjoint(backward& d, const node& n) {
   const value_id dy = d.of(n.out[0]), x = n.in[0], gain = n.in[1], r = n.out[1];
@@ -112,12 +201,14 @@ inline constexpr op_info rms_norm{.name = "rms_norm",
                                   .adjoint = &rms_norm_adjoint,
                                   .cheap = true,
                                   .attributes = attributes_of<norm_attributes>,
+                                  .operands = named<rms_norm_in, rms_norm_out>,
                                   .fuses = {&add_rms_norm}};
 inline constexpr op_info layer_norm{.name = "layer_norm",
                                     .rule = &layer_norm_rule,
                                     .adjoint = &layer_norm_adjoint,
                                     .cheap = true,
                                     .attributes = attributes_of<norm_attributes>,
+                                    .operands = named<layer_norm_in, layer_norm_out>,
                                     .fuses = {&add_layer_norm}};
 
 /// s = x + a, y = norm(s): (x, a, gain[, bias]) -> s, y, statistics. It rounds where add and norm
@@ -136,16 +227,20 @@ template <int Statistics> constexpr void add_norm_rule(inference& c) { // x, a, 
   }
 }
 // [form]
-template <const op_info& Norm, int Statistics> constexpr op_info add_before(const char* name) {
+template <const op_info& Norm, int Statistics>
+constexpr op_info add_before(const char* name, operand_lists operands) {
   return {.name = name,
           .rule = &add_norm_rule<Statistics>,
           .attributes = Norm.attributes,
+          .operands = operands,
           .form = {.parts = {{&add, {0, 1}}, {&Norm, {out_of(0), 2, 3}}},
                    .outputs = {out_of(0), out_of(1), out_of(1, 1), out_of(1, 2)},
                    .main = 1}};
 }
-inline constexpr op_info add_rms_norm = add_before<rms_norm, 1>("add_rms_norm");
-inline constexpr op_info add_layer_norm = add_before<layer_norm, 2>("add_layer_norm");
+inline constexpr op_info add_rms_norm =
+    add_before<rms_norm, 1>("add_rms_norm", named<add_rms_norm_in, add_rms_norm_out>);
+inline constexpr op_info add_layer_norm =
+    add_before<layer_norm, 2>("add_layer_norm", named<add_layer_norm_in, add_layer_norm_out>);
 // [/form]
 
 } // namespace op

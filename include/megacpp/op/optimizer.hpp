@@ -29,6 +29,56 @@
 namespace mc {
 namespace op {
 
+struct add_gradient_in : input_names<add_gradient_in> {
+  static constexpr name<0> g{};
+  static constexpr name<1> h{};
+};
+struct reduce_gradient_in : input_names<reduce_gradient_in> {
+  static constexpr name<0> g{};
+};
+struct scatter_gradient_in : input_names<scatter_gradient_in> {
+  static constexpr name<0> g{};
+  static constexpr name<1> share{};
+};
+struct gather_weight_in : input_names<gather_weight_in> {
+  static constexpr name<0> share{};
+  static constexpr name<1> w{};
+};
+struct sum_of_squares_in : input_names<sum_of_squares_in> {
+  static constexpr name<0> x{};
+};
+struct sum_of_squares_out : output_names<sum_of_squares_out> {
+  static constexpr name<0, element::f64> sum{};
+};
+struct clip_factor_in : input_names<clip_factor_in> {
+  static constexpr name<0, element::f64> count{};
+  static constexpr name<1, element::f64> loss{};
+  static constexpr name<2, element::f64> squares{};
+};
+struct clip_factor_out : output_names<clip_factor_out> {
+  static constexpr name<0, element::f64> factor{};
+  static constexpr name<1, element::f64> norm{};
+};
+struct adamw_in : input_names<adamw_in> {
+  static constexpr name<0, element::sum> gradient{};
+  static constexpr name<1, element::sum> master{};
+  static constexpr name<2, element::sum> first{};
+  static constexpr name<3, element::sum> second{};
+  static constexpr name<4> weight{};
+  static constexpr name<5, element::f64> factor{};
+  static constexpr name<6, element::f64> rate{};
+  static constexpr name<7, element::i64> step{};
+};
+struct adamw_out : output_names<adamw_out> {
+  static constexpr name<0, element::f64> broken{};
+};
+struct balance_step_in : input_names<balance_step_in> {
+  static constexpr name<0, element::sum> load{};
+  static constexpr name<1, element::sum> master{};
+  static constexpr name<2> weight{};
+  static constexpr name<3, element::f64> factor{};
+};
+
 /// All operands have the dims of the first and are placed as it is.
 [[gnu::cold]] constexpr void placed_alike(inference& c, int operands) {
   for (int k = 1; k < operands; ++k) c.alike(k, 0);
@@ -51,7 +101,8 @@ inline constexpr op_info add_gradient{.name = "add_gradient",
                                       .rule = &add_gradient_rule,
                                       .cost = &add_gradient_cost,
                                       .changes = 0b11,
-                                      .takes_ranges = true};
+                                      .takes_ranges = true,
+                                      .operands = named<add_gradient_in>};
 
 struct reduction {
   axis_set over; ///< the axes of whose ranks
@@ -107,7 +158,8 @@ inline constexpr op_info reduce_gradient{.name = "reduce_gradient",
                                          .wire = &over_ranks_wire<collective::all_reduce>,
                                          .changes = 0b1,
                                          .takes_ranges = true,
-                                         .attributes = attributes_of<reduction>};
+                                         .attributes = attributes_of<reduction>,
+                                         .operands = named<reduce_gradient_in>};
 
 /// Both lie in one store, the share in its place in the whole, of which the rest is of no use then.
 [[gnu::cold]] constexpr void scatter_gradient_rule(inference& c) { // g, the rank's share of it
@@ -120,7 +172,8 @@ inline constexpr op_info scatter_gradient{.name = "scatter_gradient",
                                           .wire = &over_ranks_wire<collective::reduce_scatter>,
                                           .changes = 0b11,
                                           .takes_ranges = true,
-                                          .attributes = attributes_of<reduction>};
+                                          .attributes = attributes_of<reduction>,
+                                          .operands = named<scatter_gradient_in>};
 
 /// Both lie in one store, the share in its place in the whole.
 [[gnu::cold]] constexpr void gather_weight_rule(inference& c) { // the rank's share of w, w
@@ -133,15 +186,18 @@ inline constexpr op_info gather_weight{.name = "gather_weight",
                                        .wire = &over_ranks_wire<collective::all_gather>,
                                        .changes = 0b10,
                                        .takes_ranges = true,
-                                       .attributes = attributes_of<reduction>};
+                                       .attributes = attributes_of<reduction>,
+                                       .operands = named<gather_weight_in>};
 
 [[gnu::cold]] constexpr void sum_of_squares_rule(inference& c) { // g
   c.floats({0}), c.sums({0}, 0);
   c.declare(dtype::f64, {});
   place_output(c, 0, algebra::reduction, {0});
 }
-inline constexpr op_info sum_of_squares{
-    .name = "sum_of_squares", .rule = &sum_of_squares_rule, .takes_ranges = true};
+inline constexpr op_info sum_of_squares{.name = "sum_of_squares",
+                                        .rule = &sum_of_squares_rule,
+                                        .takes_ranges = true,
+                                        .operands = named<sum_of_squares_in, sum_of_squares_out>};
 
 [[gnu::cold]] constexpr void clip_factor_rule(
     inference& c) { // token count, summed loss, sums of squares...
@@ -152,7 +208,9 @@ inline constexpr op_info sum_of_squares{
     place_output(c, k, algebra::nonlinear, {0, 1, 2, 3, 4, 5, 6, 7, 8, 9});
   }
 }
-inline constexpr op_info clip_factor{.name = "clip_factor", .rule = &clip_factor_rule};
+inline constexpr op_info clip_factor{.name = "clip_factor",
+                                     .rule = &clip_factor_rule,
+                                     .operands = named<clip_factor_in, clip_factor_out>};
 
 struct adamw_attributes {
   bool decay;         ///< weight decay applies
@@ -182,7 +240,8 @@ inline constexpr op_info adamw{.name = "adamw",
                                .typed_by = 4,
                                .changes = 0b11110,
                                .takes_ranges = true,
-                               .attributes = attributes_of<adamw_attributes>};
+                               .attributes = attributes_of<adamw_attributes>,
+                               .operands = named<adamw_in, adamw_out>};
 
 struct balance_attributes {
   double rate; ///< the step
@@ -197,7 +256,8 @@ inline constexpr op_info balance_step{.name = "balance_step",
                                       .rule = &balance_step_rule,
                                       .typed_by = 2,
                                       .changes = 0b110,
-                                      .attributes = attributes_of<balance_attributes>};
+                                      .attributes = attributes_of<balance_attributes>,
+                                      .operands = named<balance_step_in>};
 
 } // namespace op
 } // namespace mc

@@ -34,6 +34,13 @@ constexpr collective collective_of(place from, place to) {
 
 namespace op {
 
+struct redistribute_in : input_names<redistribute_in> {
+  static constexpr name<0> x{};
+};
+struct redistribute_out : output_names<redistribute_out> {
+  static constexpr name<0> y{};
+};
+
 /// What a redistribution turns into what, and over which axis.
 struct transition {
   axis over;
@@ -79,7 +86,7 @@ namespace op {
 [[gnu::cold]] constexpr void redistribute_rule(inference& c) {
   const value& x = c.in(0);
   const auto t = c.n.attr.as<transition>();
-  c.require(c.has(0), fault::S008);
+  c.require(c.has(redistribute_in::x), fault::S008);
   c.require(x.type != dtype::u8, fault::S007, 0);
   value& y = c.declare(x);
   y.at = x.at, y.holds = x.holds, y.below = x.below;
@@ -153,7 +160,8 @@ inline constexpr op_info redistribute{.name = "to",
                                       .linear = true,
                                       .takes_ranges = true,
                                       .redistributes = true,
-                                      .attributes = attributes_of<transition>};
+                                      .attributes = attributes_of<transition>,
+                                      .operands = named<redistribute_in, redistribute_out>};
 
 } // namespace op
 

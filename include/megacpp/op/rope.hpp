@@ -18,6 +18,14 @@
 namespace mc {
 namespace op {
 
+struct rope_in : input_names<rope_in> {
+  static constexpr name<0> x{};
+  static constexpr name<1, element::i32> positions{};
+};
+struct rope_out : output_names<rope_out> {
+  static constexpr name<0> y{};
+};
+
 /// Along what the pairs of a head keep more and more of their frequency.
 enum class rope_ramp : std::uint8_t { none, frequency, pair };
 
@@ -72,7 +80,8 @@ inline constexpr op_info rope{.name = "rope",
                               .adjoint = &rope_adjoint,
                               .in_place = 0,
                               .cheap = true,
-                              .attributes = attributes_of<rope_attributes>};
+                              .attributes = attributes_of<rope_attributes>,
+                              .operands = named<rope_in, rope_out>};
 
 } // namespace op
 

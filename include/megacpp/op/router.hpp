@@ -36,6 +36,63 @@ enum class balance_group : std::uint8_t { micro_batch, sequence, replicas };
 
 namespace op {
 
+struct route_in : input_names<route_in> {
+  static constexpr name<0> logits{};
+  static constexpr name<1> bias{};
+};
+struct route_out : output_names<route_out> {
+  static constexpr name<0, element::sum> weights{};
+  static constexpr name<1, element::i32> experts{};
+};
+struct route_grad_in : input_names<route_grad_in> {
+  static constexpr name<0, element::sum> dweights{};
+  static constexpr name<1> logits{};
+  static constexpr name<2, element::i32> experts{};
+};
+struct route_grad_out : output_names<route_grad_out> {
+  static constexpr name<0> dlogits{};
+};
+struct expert_load_in : input_names<expert_load_in> {
+  static constexpr name<0, element::i32> experts{};
+  static constexpr name<1> bias{};
+};
+struct expert_load_out : output_names<expert_load_out> {
+  static constexpr name<0, element::sum> load{};
+};
+struct router_statistics_in : input_names<router_statistics_in> {
+  static constexpr name<0> logits{};
+  static constexpr name<1, element::i32> experts{};
+};
+struct router_statistics_out : output_names<router_statistics_out> {
+  static constexpr name<0, element::sum> probabilities{};
+  static constexpr name<1, element::sum> choices{};
+  static constexpr name<2, element::sum> squares{};
+};
+struct router_statistics_grad_in : input_names<router_statistics_grad_in> {
+  static constexpr name<0, element::sum> dprobabilities{};
+  static constexpr name<1, element::sum> dsquares{};
+  static constexpr name<2> logits{};
+};
+struct router_statistics_grad_out : output_names<router_statistics_grad_out> {
+  static constexpr name<0> dlogits{};
+};
+struct router_loss_in : input_names<router_loss_in> {
+  static constexpr name<0> probabilities{};
+  static constexpr name<1> choices{};
+  static constexpr name<2> squares{};
+};
+struct router_loss_out : output_names<router_loss_out> {
+  static constexpr name<0> loss{};
+};
+struct router_loss_grad_in : input_names<router_loss_grad_in> {
+  static constexpr name<0> dloss{};
+  static constexpr name<1> choices{};
+};
+struct router_loss_grad_out : output_names<router_loss_grad_out> {
+  static constexpr name<0> dprobabilities{};
+  static constexpr name<1> dsquares{};
+};
+
 /// Kernels compare experts as f32.
 inline constexpr std::int64_t most_experts = 1 << 24;
 
@@ -68,7 +125,8 @@ struct router_loss_attributes {
   const value& l = c.in(0);
   const std::int64_t k = c.n.attr.as<route_attributes>().choices;
   logits_of_router(c, 0);
-  if (c.has(1)) c.typed({1}, l.type), c.rank(1, 1), c.trails(1, 0);
+  constexpr auto bias = route_in::bias;
+  if (c.has(bias)) c.typed({bias}, l.type), c.rank(bias, 1), c.trails(bias, route_in::logits);
   c.in_range(k >= 1 && k <= l.back().n, "the number of experts a token", static_cast<double>(k),
              "positive and within the experts");
   value& w = c.declare(l);
@@ -97,9 +155,13 @@ struct router_loss_attributes {
 inline constexpr op_info route_grad{.name = "route_grad",
                                     .rule = &route_grad_rule,
                                     .typed_by = 1,
-                                    .attributes = attributes_of<route_attributes>};
-inline constexpr op_info expert_load{
-    .name = "expert_load", .rule = &expert_load_rule, .typed_by = 1, .accumulates = true};
+                                    .attributes = attributes_of<route_attributes>,
+                                    .operands = named<route_grad_in, route_grad_out>};
+inline constexpr op_info expert_load{.name = "expert_load",
+                                     .rule = &expert_load_rule,
+                                     .typed_by = 1,
+                                     .accumulates = true,
+                                     .operands = named<expert_load_in, expert_load_out>};
 [[gnu::cold]] constexpr void route_adjoint(backward& d, const node& n) {
   const value_id dw = d.of(n.out[0]), l = n.in[0], b = n.in[1];
   if (dw >= 0 && d.wants(l))
@@ -109,7 +171,8 @@ inline constexpr op_info expert_load{
 inline constexpr op_info route{.name = "route",
                                .rule = &route_rule,
                                .adjoint = &route_adjoint,
-                               .attributes = attributes_of<route_attributes>};
+                               .attributes = attributes_of<route_attributes>,
+                               .operands = named<route_in, route_out>};
 
 /// The place of a sum over the tokens of a group: pending over shards of a group's tokens.
 constexpr place place_of_group(const inference& c, axis a, place tokens, balance_group over) {
@@ -159,20 +222,24 @@ constexpr place place_of_group(const inference& c, axis a, place tokens, balance
   }
   c.looking = -1;
 }
-inline constexpr op_info router_statistics_grad{.name = "router_statistics_grad",
-                                                .rule = &router_statistics_grad_rule,
-                                                .typed_by = 2,
-                                                .attributes = attributes_of<statistics_attributes>};
+inline constexpr op_info router_statistics_grad{
+    .name = "router_statistics_grad",
+    .rule = &router_statistics_grad_rule,
+    .typed_by = 2,
+    .attributes = attributes_of<statistics_attributes>,
+    .operands = named<router_statistics_grad_in, router_statistics_grad_out>};
 [[gnu::cold]] constexpr void router_statistics_adjoint(backward& d, const node& n) {
   const value_id ds = d.of(n.out[0]), dz = d.of(n.out[2]);
   if (ds < 0 || dz < 0 || !d.wants(n.in[0])) return;
   d.give(n.in[0], d.b.emit(router_statistics_grad, {ds, dz, n.in[0]}, n.line, n.attr), n.line);
 }
-inline constexpr op_info router_statistics{.name = "router_statistics",
-                                           .rule = &router_statistics_rule,
-                                           .adjoint = &router_statistics_adjoint,
-                                           .constants = 1u << 1, // counts
-                                           .attributes = attributes_of<statistics_attributes>};
+inline constexpr op_info router_statistics{
+    .name = "router_statistics",
+    .rule = &router_statistics_rule,
+    .adjoint = &router_statistics_adjoint,
+    .constants = 1u << 1, // counts
+    .attributes = attributes_of<statistics_attributes>,
+    .operands = named<router_statistics_in, router_statistics_out>};
 
 [[gnu::cold]] constexpr void coefficients_of_router(inference& c) {
   const auto [balance, z] = c.n.attr.as<router_loss_attributes>();
@@ -195,10 +262,12 @@ inline constexpr op_info router_statistics{.name = "router_statistics",
   place_output(c, 0, algebra::product, {0, 1});
   c.declare(c.in(0)).at = c.in(0).at;
 }
-inline constexpr op_info router_loss_grad{.name = "router_loss_grad",
-                                          .rule = &router_loss_grad_rule,
-                                          .typed_by = 1,
-                                          .attributes = attributes_of<router_loss_attributes>};
+inline constexpr op_info router_loss_grad{
+    .name = "router_loss_grad",
+    .rule = &router_loss_grad_rule,
+    .typed_by = 1,
+    .attributes = attributes_of<router_loss_attributes>,
+    .operands = named<router_loss_grad_in, router_loss_grad_out>};
 [[gnu::cold]] constexpr void router_loss_adjoint(backward& d, const node& n) {
   const value_id dL = d.of(n.out[0]);
   if (dL < 0) return;
@@ -210,7 +279,8 @@ inline constexpr op_info router_loss_grad{.name = "router_loss_grad",
 inline constexpr op_info router_loss{.name = "router_loss",
                                      .rule = &router_loss_rule,
                                      .adjoint = &router_loss_adjoint,
-                                     .attributes = attributes_of<router_loss_attributes>};
+                                     .attributes = attributes_of<router_loss_attributes>,
+                                     .operands = named<router_loss_in, router_loss_out>};
 
 } // namespace op
 

@@ -13,6 +13,26 @@
 namespace mc {
 namespace op {
 
+struct select_in : input_names<select_in> {
+  static constexpr name<0> x{};
+  static constexpr name<1, element::i32> index{};
+};
+struct select_out : output_names<select_out> {
+  static constexpr name<0> y{};
+};
+struct repeat_in : input_names<repeat_in> {
+  static constexpr name<0> x{};
+};
+struct repeat_out : output_names<repeat_out> {
+  static constexpr name<0> y{};
+};
+struct repeat_grad_in : input_names<repeat_grad_in> {
+  static constexpr name<0> dy{};
+};
+struct repeat_grad_out : output_names<repeat_grad_out> {
+  static constexpr name<0> dx{};
+};
+
 [[gnu::cold]] constexpr void select_rule(inference& c) { // x (B, S, H), index (B)
   const value& x = c.in(0);
   c.floats({0}), c.rank(0, 3), c.indexes(1, integer_kind::indices, x.dims[1].n, 0);
@@ -24,7 +44,10 @@ namespace op {
   const std::int64_t bytes = local_bytes(g.ranks, g.at(n.out[0]));
   return {0, bytes, bytes};
 }
-inline constexpr op_info select{.name = "select", .rule = &select_rule, .cost = &select_cost};
+inline constexpr op_info select{.name = "select",
+                                .rule = &select_rule,
+                                .cost = &select_cost,
+                                .operands = named<select_in, select_out>};
 
 inline constexpr std::int64_t most_repeats = 1 << 20;
 
@@ -52,7 +75,8 @@ struct repeat_attributes {
 }
 inline constexpr op_info repeat_grad{.name = "repeat_grad",
                                      .rule = &repeat_grad_rule,
-                                     .attributes = attributes_of<repeat_attributes>};
+                                     .attributes = attributes_of<repeat_attributes>,
+                                     .operands = named<repeat_grad_in, repeat_grad_out>};
 [[gnu::cold]] constexpr void repeat_adjoint(backward& d, const node& n) {
   const value_id dy = d.of(n.out[0]);
   if (dy < 0 || !d.wants(n.in[0])) return;
@@ -62,7 +86,8 @@ inline constexpr op_info repeat{.name = "repeat",
                                 .rule = &repeat_rule,
                                 .adjoint = &repeat_adjoint,
                                 .linear = true,
-                                .attributes = attributes_of<repeat_attributes>};
+                                .attributes = attributes_of<repeat_attributes>,
+                                .operands = named<repeat_in, repeat_out>};
 
 } // namespace op
 

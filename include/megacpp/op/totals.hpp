@@ -38,6 +38,11 @@ constexpr step_total reduced(step_total t) {
 
 namespace op {
 
+struct add_total_in : input_names<add_total_in> {
+  static constexpr name<0, element::f64> total{};
+  static constexpr name<1> x{};
+};
+
 [[gnu::cold]] constexpr void add_total_rule(inference& c) { // total, x
   c.typed({0}, dtype::f64), c.floats({1}), c.sums({1}, 1), c.rank(0, 0), c.rank(1, 0);
   for (c.looking = 0; c.looking < axes; ++c.looking) {
@@ -47,8 +52,11 @@ namespace op {
   }
   c.looking = -1;
 }
-inline constexpr op_info add_total{
-    .name = "add_total", .rule = &add_total_rule, .typed_by = 1, .changes = 0b01};
+inline constexpr op_info add_total{.name = "add_total",
+                                   .rule = &add_total_rule,
+                                   .typed_by = 1,
+                                   .changes = 0b01,
+                                   .operands = named<add_total_in>};
 
 } // namespace op
 

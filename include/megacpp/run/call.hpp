@@ -23,6 +23,35 @@ constexpr std::int64_t span_of(const mesh& m, const value& v, int from, int to) 
 }
 } // namespace detail
 
+/// The type operand of a node: an input, whose dtype selects the kernel.
+constexpr dtype type_of_node(const graph& g, const node& n) {
+  return g.at(n.in[static_cast<unsigned>(n.op->typed_by)]).type;
+}
+
+/// One assertion for both calls.
+template <class Name> constexpr void require_input() {
+  static_assert(!Name::output,
+                "MEGA-B003 a kernel reads an output as an input: ask for it by c.out");
+}
+template <class Name> constexpr void require_output() {
+  static_assert(Name::output,
+                "MEGA-B003 a kernel writes an input as an output: ask for it by c.in_out");
+}
+/// Whether a name says what type an operand has.
+template <class Name> inline constexpr bool has_one_type =
+    Name::is != element::bytes&& Name::is != element::converted;
+/// Whether a value has the elements that its name says.
+template <class Name, class T> constexpr bool is_named(const value& v) {
+  if constexpr (has_one_type<Name>) return v.type == dtype_of<element_t<Name, T>>;
+  else return true;
+}
+/// The scratch that the rule of a node's op has declared, or -1.
+constexpr value_id scratch_of(const graph& g, const node& n) {
+  for (const value_id v : n.out)
+    if (v >= 0 && g.at(v).is == role::scratch) return v;
+  return -1;
+}
+
 /// What both calls share: run-time state.
 template <class Device> struct call_state {
   Device* dev = nullptr;
@@ -43,43 +72,49 @@ template <class Device> struct call_state {
 /// Node N of a part that is a type with static constexpr members g, plan and index.
 template <class Part, int N, class Device> struct compiled_call : call_state<Device> {
   static constexpr const node& n() { return Part::g.nodes[static_cast<unsigned>(N)]; }
+  using type = mc::type_of<type_of_node(Part::g, Part::g.nodes[static_cast<unsigned>(N)])>;
 
-  static constexpr bool has(int k) { return n().in[static_cast<unsigned>(k)] >= 0; }
-  static constexpr const value& value_in(int k) {
-    return Part::g.at(n().in[static_cast<unsigned>(k)]);
-  }
-  static constexpr const value& value_out(int k) {
-    return Part::g.at(n().out[static_cast<unsigned>(k)]);
-  }
   static constexpr const node& described() { return n(); }
-  template <class A> static constexpr A attr() {
+  template <class A> static constexpr A attr(type_tag<A>) {
     static_assert(n().attr.template are<A>(), "the op's attributes are of another type");
     return n().attr.template as<A>();
   }
   static constexpr const mesh& ranks() { return Part::g.ranks; }
   static constexpr numerics sums() { return Part::g.sums; }
-  template <int K, int From, int To> static constexpr auto in_span() {
-    return fixed<detail::span_of(Part::g.ranks, value_in(K), From, To)>{};
-  }
-  template <int K, int From, int To> static constexpr auto out_span() {
-    return fixed<detail::span_of(Part::g.ranks, value_out(K), From, To)>{};
-  }
-  static constexpr std::int64_t in_size(int k) { return local_size(Part::g.ranks, value_in(k)).n; }
-  static constexpr std::int64_t in_rows(int k) {
-    return detail::span_of(Part::g.ranks, value_in(k), 0, -1);
-  }
 
-  template <class U> U* at(value_id v) const {
-    if (v < 0) return nullptr;
-    return reinterpret_cast<U*>(
-        resolve(Part::plan.at[static_cast<unsigned>(v)], *this->f, Part::index, sizeof(U)));
+  template <class Name> static constexpr bool has(Name) { return id<Name>() >= 0; }
+  template <class Name> static constexpr const value& value_of(Name) {
+    return Part::g.at(id<Name>());
   }
-  template <class U> const U* in(int k) const { return at<U>(n().in[static_cast<unsigned>(k)]); }
-  template <class U> U* in_out(int k) const { return at<U>(n().in[static_cast<unsigned>(k)]); }
-  template <class U> U* out(int k) const { return at<U>(n().out[static_cast<unsigned>(k)]); }
-  /// The operand that the host reads, too (op_info::seen), and memory of the host beside it.
-  template <class U> const U* mirrored() const {
-    return reinterpret_cast<const U*>(this->mirrors() + seen().offset);
+  template <class Name, int From, int To> static constexpr auto span(Name, dim_range<From, To>) {
+    return fixed<detail::span_of(Part::g.ranks, Part::g.at(id<Name>()), From, To)>{};
+  }
+  template <class Name> static constexpr std::int64_t size(Name k) {
+    return local_size(Part::g.ranks, value_of(k)).n;
+  }
+  template <class Name> static constexpr std::int64_t rows(Name k) {
+    return detail::span_of(Part::g.ranks, value_of(k), 0, -1);
+  }
+  template <class Name> const element_t<Name, type>* in(Name) const {
+    require_input<Name>();
+    return at<element_t<Name, type>>(id<Name>());
+  }
+  template <class Name> element_t<Name, type>* in_out(Name) const {
+    require_input<Name>();
+    return at<element_t<Name, type>>(id<Name>());
+  }
+  template <class Name> element_t<Name, type>* out(Name) const {
+    require_output<Name>();
+    return at<element_t<Name, type>>(id<Name>());
+  }
+  template <class Name, class F> void each_from(Name, F f) const {
+    for (auto k = static_cast<unsigned>(Name::at); k < max_inputs; ++k)
+      if (n().in[k] >= 0) f(at<element_t<Name, type>>(n().in[k]));
+  }
+  std::byte* declared_scratch() const { return at<std::byte>(scratch_of(Part::g, n())); }
+  template <class Name> const element_t<Name, type>* mirrored(Name) const {
+    static_assert(Name::at == n().op->seen, "the op does not say that the host sees this operand");
+    return reinterpret_cast<const element_t<Name, type>*>(this->mirrors() + seen().offset);
   }
   std::byte* host_room() const { return this->mirrors() + seen().room; }
 
@@ -89,55 +124,87 @@ template <class Part, int N, class Device> struct compiled_call : call_state<Dev
   }
 
 private:
+  template <class Name> static constexpr value_id id() {
+    constexpr bool own = (Name::output ? n().op->operands.out : n().op->operands.in) ==
+                         &detail::tag_of_list<typename Name::list>;
+    static_assert(own,
+                  "MEGA-B003 a kernel asks for an operand by the name of another op's: name it as "
+                  "op_info::operands does");
+    constexpr value_id v = Name::output ? n().out[Name::at] : n().in[Name::at];
+    static_assert(
+        !own || v < 0 || is_named<Name, type>(Part::g.at(v)),
+        "MEGA-B003 a kernel's operand has other elements than its name says: give the name "
+        "the elements that the op's rule asks for");
+    return v;
+  }
+  template <class U> U* at(value_id v) const {
+    if (v < 0) return nullptr;
+    return reinterpret_cast<U*>(
+        resolve(Part::plan.at[static_cast<unsigned>(v)], *this->f, Part::index, sizeof(U)));
+  }
   static constexpr const mirror& seen() {
     return *Part::plan.mirror_of(n().in[static_cast<unsigned>(n().op->seen)]);
   }
 };
 
 /// A node of a graph that is known only now.
-template <class Device> struct dynamic_call : call_state<Device> {
+template <class Device> struct dynamic_node : call_state<Device> {
   const graph& g;
   const memory_plan& plan;
   int index;
   const node& n;
 
-  dynamic_call(const call_state<Device>& s, const graph& graph_, const memory_plan& p, int part,
+  dynamic_node(const call_state<Device>& s, const graph& graph_, const memory_plan& p, int part,
                const node& node_)
       : call_state<Device>(s), g(graph_), plan(p), index(part), n(node_) {}
+};
+/// The same as a call of the kernel for elements of type T.
+template <class Device, class T> struct dynamic_call : dynamic_node<Device> {
+  using type = T;
+  using dynamic_node<Device>::g, dynamic_node<Device>::n;
 
-  bool has(int k) const { return n.in[static_cast<unsigned>(k)] >= 0; }
-  const value& value_in(int k) const { return g.at(n.in[static_cast<unsigned>(k)]); }
-  const value& value_out(int k) const { return g.at(n.out[static_cast<unsigned>(k)]); }
+  explicit dynamic_call(const dynamic_node<Device>& of) : dynamic_node<Device>(of) {}
+
   const node& described() const { return n; }
-  template <class A> A attr() const {
-    if (!n.attr.are<A>())
-      throw error(exit_code::internal, std::string("the kernel of ") + n.op->name +
-                                           " reads attributes of another type than the op names: "
-                                           "read them as op_info::attributes says");
-    return n.attr.as<A>();
+  template <class A> A attr(type_tag<A>) const {
+    if (!n.attr.template are<A>())
+      wrong("attributes of another type than the op names: read them as op_info::attributes says");
+    return n.attr.template as<A>();
   }
   const mesh& ranks() const { return g.ranks; }
   numerics sums() const { return g.sums; }
-  template <int K, int From, int To> std::int64_t in_span() const {
-    return detail::span_of(g.ranks, value_in(K), From, To);
-  }
-  template <int K, int From, int To> std::int64_t out_span() const {
-    return detail::span_of(g.ranks, value_out(K), From, To);
-  }
-  std::int64_t in_size(int k) const { return local_size(g.ranks, value_in(k)).n; }
-  std::int64_t in_rows(int k) const { return detail::span_of(g.ranks, value_in(k), 0, -1); }
 
-  template <class U> U* at(value_id v) const {
-    if (v < 0) return nullptr;
-    return reinterpret_cast<U*>(
-        resolve(plan.at[static_cast<unsigned>(v)], *this->f, index, sizeof(U)));
+  template <class Name> bool has(Name) const { return id<Name>() >= 0; }
+  template <class Name> const value& value_of(Name) const { return g.at(id<Name>()); }
+  template <class Name, int From, int To> std::int64_t span(Name, dim_range<From, To>) const {
+    return detail::span_of(g.ranks, g.at(id<Name>()), From, To);
   }
-  template <class U> const U* in(int k) const { return at<U>(n.in[static_cast<unsigned>(k)]); }
-  template <class U> U* in_out(int k) const { return at<U>(n.in[static_cast<unsigned>(k)]); }
-  template <class U> U* out(int k) const { return at<U>(n.out[static_cast<unsigned>(k)]); }
-  /// The operand that the host reads, too (op_info::seen), and memory of the host beside it.
-  template <class U> const U* mirrored() const {
-    return reinterpret_cast<const U*>(this->mirrors() + seen().offset);
+  template <class Name> std::int64_t size(Name k) const {
+    return local_size(g.ranks, value_of(k)).n;
+  }
+  template <class Name> std::int64_t rows(Name k) const {
+    return detail::span_of(g.ranks, value_of(k), 0, -1);
+  }
+  template <class Name> const element_t<Name, T>* in(Name) const {
+    require_input<Name>();
+    return at<element_t<Name, T>>(id<Name>());
+  }
+  template <class Name> element_t<Name, T>* in_out(Name) const {
+    require_input<Name>();
+    return at<element_t<Name, T>>(id<Name>());
+  }
+  template <class Name> element_t<Name, T>* out(Name) const {
+    require_output<Name>();
+    return at<element_t<Name, T>>(id<Name>());
+  }
+  template <class Name, class F> void each_from(Name, F f) const {
+    for (auto k = static_cast<unsigned>(Name::at); k < max_inputs; ++k)
+      if (n.in[k] >= 0) f(at<element_t<Name, T>>(n.in[k]));
+  }
+  std::byte* declared_scratch() const { return at<std::byte>(scratch_of(g, n)); }
+  template <class Name> const element_t<Name, T>* mirrored(Name) const {
+    if (Name::at != n.op->seen) wrong("a mirror that the op does not ask for by op_info::seen");
+    return reinterpret_cast<const element_t<Name, T>*>(this->mirrors() + seen().offset);
   }
   std::byte* host_room() const { return this->mirrors() + seen().room; }
 
@@ -147,7 +214,28 @@ template <class Device> struct dynamic_call : call_state<Device> {
   }
 
 private:
-  const mirror& seen() const { return *plan.mirror_of(n.in[static_cast<unsigned>(n.op->seen)]); }
+  template <class Name> value_id id() const {
+    if ((Name::output ? n.op->operands.out : n.op->operands.in) !=
+        &detail::tag_of_list<typename Name::list>)
+      wrong("an operand by the name of another op's: name it as op_info::operands does");
+    const value_id v = Name::output ? n.out[Name::at] : n.in[Name::at];
+    if constexpr (has_one_type<Name>) require_type(v, dtype_of<element_t<Name, T>>);
+    return v;
+  }
+  [[gnu::noinline]] void require_type(value_id v, dtype of_name) const {
+    if (v >= 0 && g.at(v).type != of_name) wrong("an operand of other elements than its name says");
+  }
+  [[noreturn, gnu::cold, gnu::noinline]] void wrong(const char* what) const {
+    throw error(exit_code::internal, std::string("the kernel of ") + n.op->name + " reads " + what);
+  }
+  template <class U> U* at(value_id v) const {
+    if (v < 0) return nullptr;
+    return reinterpret_cast<U*>(
+        resolve(this->plan.at[static_cast<unsigned>(v)], *this->f, this->index, sizeof(U)));
+  }
+  const mirror& seen() const {
+    return *this->plan.mirror_of(n.in[static_cast<unsigned>(n.op->seen)]);
+  }
 };
 
 /// Clears what node n of a part adds into, once before its trips, unless it is a main grad, which
@@ -197,11 +285,6 @@ void launch_node(Device& device, const graph& g, int i, step_clock* clock, F com
   if (clock != nullptr)
     clock->node(g, i,
                 std::chrono::duration_cast<std::chrono::nanoseconds>(watch::now() - start).count());
-}
-
-/// The type operand of a node: an input, whose dtype selects the kernel.
-constexpr dtype type_of_node(const graph& g, const node& n) {
-  return g.at(n.in[static_cast<unsigned>(n.op->typed_by)]).type;
 }
 
 /// True when the node moves nothing: its output is another name of its input.

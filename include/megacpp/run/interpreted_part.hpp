@@ -25,10 +25,10 @@ inline void refuse(const fault_record& wrong) {
 /// The kernels of a device, found by op and element type at run time.
 template <class Device> class kernel_table {
 public:
-  using call = dynamic_call<Device>;
+  using call = dynamic_node<Device>;
   struct functions {
-    void (*run)(call&) = nullptr;
-    void (*prepare)(call&) = nullptr;
+    void (*run)(const call&) = nullptr;
+    void (*prepare)(const call&) = nullptr;
     std::int64_t (*scratch_bytes)(const call&) = nullptr;
   };
 
@@ -56,13 +56,20 @@ public:
 private:
   template <const op_info* Op, class T> void add_one() {
     using kernel = kernel_on<Op, Device>;
+    using typed = dynamic_call<Device, T>;
     functions f;
-    f.run = [](call& c) { kernel::template run<T>(c); };
-    if constexpr (requires(call & c) { kernel::template prepare<T>(c); })
-      f.prepare = [](call& c) { kernel::template prepare<T>(c); };
-    if constexpr (requires(const call& c) { kernel::template scratch_bytes<T>(c); })
-      f.scratch_bytes = [](const call& c) {
-        return std::int64_t{kernel::template scratch_bytes<T>(c)};
+    f.run = [](const call& of) {
+      typed c(of);
+      kernel::template run<T>(c);
+    };
+    if constexpr (requires(typed & c) { kernel::template prepare<T>(c); })
+      f.prepare = [](const call& of) {
+        typed c(of);
+        kernel::template prepare<T>(c);
+      };
+    if constexpr (requires(const typed& c) { kernel::template scratch_bytes<T>(c); })
+      f.scratch_bytes = [](const call& of) {
+        return std::int64_t{kernel::template scratch_bytes<T>(typed(of))};
       };
     kernels_[{Op, dtype_of<T>}] = f;
   }
@@ -107,7 +114,7 @@ template <class Device> struct interpreted_part final : planned_part {
     v.prepare = [](const part_view& p, device& on, node_slot* slots) {
       const auto& part = *static_cast<const interpreted_part*>(p.self);
       for (int i = 0; i < part.g.node_count; ++i) {
-        dynamic_call<Device> c({&static_cast<Device&>(on), nullptr, slots + i}, part.g, part.plan,
+        dynamic_node<Device> c({&static_cast<Device&>(on), nullptr, slots + i}, part.g, part.plan,
                                part.index, part.g.at_node(i));
         if (part.kernels[static_cast<unsigned>(i)].prepare != nullptr)
           part.kernels[static_cast<unsigned>(i)].prepare(c);
@@ -117,7 +124,7 @@ template <class Device> struct interpreted_part final : planned_part {
       const auto& part = *static_cast<const interpreted_part*>(p.self);
       std::int64_t most = 0;
       for (int i = 0; i < part.g.node_count; ++i) {
-        const dynamic_call<Device> c({&static_cast<Device&>(on), nullptr, nullptr}, part.g,
+        const dynamic_node<Device> c({&static_cast<Device&>(on), nullptr, nullptr}, part.g,
                                      part.plan, part.index, part.g.at_node(i));
         if (const auto bytes = part.kernels[static_cast<unsigned>(i)].scratch_bytes)
           most = std::max(most, bytes(c));
@@ -156,7 +163,7 @@ private:
   void run_node(int i, Device& device, frame& f, node_slot* slots, step_clock* clock) const {
     if (kernels[static_cast<unsigned>(i)].run == nullptr) return;
     const node& n = g.at_node(i);
-    dynamic_call<Device> c({&device, &f, slots + i}, g, plan, index, n);
+    dynamic_node<Device> c({&device, &f, slots + i}, g, plan, index, n);
     if (n.op->accumulates) clear_sums(device, f, g, plan, index, n);
     launch_node(device, g, i, clock, [&] { kernels[static_cast<unsigned>(i)].run(c); });
     if (is_mirrored(plan, n)) mirror_outputs(device, f, g, plan, index, n);
