@@ -125,9 +125,9 @@ constexpr place attention_place(inference& c, axis a, int q, int k, int v, int i
   }
 }
 
-[[gnu::cold]] constexpr void attention_rule(
-    inference& c) { // q, k, v, positions of both, documents of both
-  const value& q = c.in(0);
+[[gnu::cold]] constexpr void attention_rule(inference& c) {
+  using in = attention_in;
+  const value& q = c.in(in::q);
   attention_operands(c, 0);
   attention_marks(c, 0, 1, 3);
   c.declare(q);
@@ -146,21 +146,22 @@ constexpr place attention_place(inference& c, axis a, int q, int k, int v, int i
 /// axis that shards the query sequence is a pending sum for the keys and values, which all queries
 /// read.
 [[gnu::cold]] constexpr void attention_grad_rule(inference& c) {
+  using in = attention_grad_in;
   attention_operands(c, 1);
   attention_marks(c, 1, 2, 6);
-  c.typed({0, 4}, c.in(1).type), c.sums({5}, 1);
-  c.alike(0, 1), c.alike(4, 1);
-  c.dims(5, {dim::batch, dim::heads, dim::sequence});
-  const auto &of_q = c.in(1).dims, &of_lse = c.in(5).dims;
+  c.typed({in::dy, in::o}, c.in(in::q).type), c.sums({in::lse}, in::q);
+  c.alike(in::dy, in::q), c.alike(in::o, in::q);
+  c.dims(in::lse, {dim::batch, dim::heads, dim::sequence});
+  const auto &of_q = c.in(in::q).dims, &of_lse = c.in(in::lse).dims;
   c.require(of_lse[0] == of_q[0] && of_lse[1] == of_q[2] && of_lse[2] == of_q[1], fault::S002, 1,
             5);
-  for (int k = 1; k <= 3; ++k) c.declare(c.in(k)).type = c.in(0).type;
+  for (int k = 1; k <= 3; ++k) c.declare(c.in(k)).type = c.in(in::dy).type;
   for (int i = 0; i < axes; ++i) {
     const auto a = static_cast<axis>(i);
     if (c.g.ranks.trivial(a)) continue;
     c.looking = i;
-    const place dy = c.in(0).at[a], y = c.in(4).at[a];
-    if (dy != cotangent(y)) c.fail(fault::P006, 0, 4);
+    const place dy = c.in(in::dy).at[a], y = c.in(in::o).at[a];
+    if (dy != cotangent(y)) c.fail(fault::P006, in::dy, in::o);
     c.out[0].at[a] = dy;
     for (int k = 1; k < 3; ++k) {
       place p = dy;
@@ -208,11 +209,14 @@ inline constexpr op_info attention_grad{.name = "attention_grad",
                                         .operands = named<attention_grad_in, attention_grad_out>};
 
 [[gnu::cold]] constexpr void attention_adjoint(backward& d, const node& n) {
-  const value_id dy = d.of(n.out[0]);
+  using in = attention_in;
+  using out = attention_out;
+  const value_id dy = d.of(n.out[out::o]);
   if (dy < 0) return;
   const value_id dq = d.b.emit(
       attention_grad,
-      {dy, n.in[0], n.in[1], n.in[2], n.out[0], n.out[1], n.in[3], n.in[4], n.in[5], n.in[6]},
+      {dy, n.in[in::q], n.in[in::k], n.in[in::v], n.out[out::o], n.out[out::lse],
+       n.in[in::q_position], n.in[in::k_position], n.in[in::q_document], n.in[in::k_document]},
       n.line, n.attr);
   const node made = d.b.g.at_node(d.b.g.at(dq).producer);
   for (unsigned k = 0; k < 3; ++k) d.give(n.in[k], made.out[k], n.line);

@@ -39,15 +39,16 @@ struct cached_attention_out : output_names<cached_attention_out> {
 /// Slots are numbered by i32.
 inline constexpr std::int64_t most_slots = 0x7fffffff;
 
-[[gnu::cold]] constexpr void cached_attention_rule(inference& c) { // q, k, v, keys, values, slots
-  const value &q = c.in(0), &k = c.in(1), &keys = c.in(3);
+[[gnu::cold]] constexpr void cached_attention_rule(inference& c) {
+  using in = cached_attention_in;
+  const value &q = c.in(in::q), &k = c.in(in::k), &keys = c.in(in::keys);
   attention_operands(c, 0);
-  c.require(q.dims[1] == k.dims[1], fault::S002, 0, 1);
-  c.typed({3, 4}, k.type), c.rank(3, 4), c.alike(4, 3);
+  c.require(q.dims[1] == k.dims[1], fault::S002, in::q, in::k);
+  c.typed({in::keys, in::values}, k.type), c.rank(in::keys, 4), c.alike(in::values, in::keys);
   c.require(keys.dims[0] == k.dims[0] && keys.dims[2] == k.dims[2] && keys.dims[3] == k.dims[3],
-            fault::S002, 1, 3);
-  c.indexes(5, integer_kind::slots, keys.dims[1].n, 3), c.leads(5, 0, 2);
-  c.require(keys.dims[1].n <= most_slots, fault::S002, 3);
+            fault::S002, in::k, in::keys);
+  c.indexes(in::slots, integer_kind::slots, keys.dims[1].n, 3), c.leads(in::slots, in::q, 2);
+  c.require(keys.dims[1].n <= most_slots, fault::S002, in::keys);
   c.require(c.n.attr.as<attention_options>().causal, fault::C001, 0,
             1); // later tokens do not exist yet
   value& o = c.declare(q);
@@ -56,9 +57,9 @@ inline constexpr std::int64_t most_slots = 0x7fffffff;
     if (c.g.ranks.trivial(a)) continue;
     c.looking = i;
     o.at[a] = attention_place(c, a, 0, 1, 2, 5);
-    if (q.at[a].is_shard(dim::sequence)) c.fail(fault::P007, 0);
-    if (keys.at[a] != k.at[a]) c.fail(fault::P002, 1, 3);
-    if (c.in(4).at[a] != c.in(2).at[a]) c.fail(fault::P002, 2, 4);
+    if (q.at[a].is_shard(dim::sequence)) c.fail(fault::P007, in::q);
+    if (keys.at[a] != k.at[a]) c.fail(fault::P002, in::k, in::keys);
+    if (c.in(in::values).at[a] != c.in(in::v).at[a]) c.fail(fault::P002, in::v, in::values);
   }
 }
 [[gnu::cold]] constexpr work cached_attention_cost(const graph& g, const node& n) {

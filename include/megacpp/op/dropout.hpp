@@ -37,20 +37,28 @@ struct dropout_attributes {
 
 // x, token_keys (all dims of x but the last one or two), seed, step
 [[gnu::cold]] constexpr void dropout_rule(inference& c) {
+  using in = dropout_in;
+  using out = dropout_out;
   const auto [p, salt] = c.n.attr.as<dropout_attributes>();
-  c.typed({2, 3}, dtype::i64), c.rank(2, 0), c.rank(3, 0);
-  c.floats({0}), c.holds(1, integer_kind::token_keys, 0), c.leads(1, 0);
-  c.require(c.in(0).rank - c.in(1).rank == 1 || c.in(0).rank - c.in(1).rank == 2, fault::S003, 0,
-            1);
+  c.typed({in::seed, in::step}, dtype::i64), c.rank(in::seed, 0), c.rank(in::step, 0);
+  c.floats({in::x}), c.holds(1, integer_kind::token_keys, 0), c.leads(1, 0);
+  c.require(c.in(in::x).rank - c.in(in::token_keys).rank == 1 ||
+                c.in(in::x).rank - c.in(in::token_keys).rank == 2,
+            fault::S003, 0, 1);
   c.in_range(p >= 0 && p < 1, "probability", p, "at least 0 and below 1");
   c.in_range(salt >= 0 && salt < salts, "salt", static_cast<double>(salt), "in 0 ... 255");
-  c.declare(c.in(0));
-  place_output(c, 0, algebra::product, {0, 1});
+  c.declare(c.in(in::x));
+  place_output(c, out::y, algebra::product, {in::x, in::token_keys});
 }
 [[gnu::cold]] constexpr void dropout_adjoint(backward& d, const node& n) {
-  const value_id dy = d.of(n.out[0]);
-  if (dy < 0 || !d.wants(n.in[0])) return;
-  d.give(n.in[0], d.b.emit(*n.op, {dy, n.in[1], n.in[2], n.in[3]}, n.line, n.attr), n.line);
+  using in = dropout_in;
+  using out = dropout_out;
+  const value_id dy = d.of(n.out[out::y]);
+  if (dy < 0 || !d.wants(n.in[in::x])) return;
+  d.give(
+      n.in[in::x],
+      d.b.emit(*n.op, {dy, n.in[in::token_keys], n.in[in::seed], n.in[in::step]}, n.line, n.attr),
+      n.line);
 }
 inline constexpr op_info dropout{.name = "dropout",
                                  .rule = &dropout_rule,

@@ -52,15 +52,19 @@ struct swiglu_grad_out : output_names<swiglu_grad_out> {
 };
 
 [[gnu::cold]] constexpr void add_rule(inference& c) {
-  c.floats({0, 1}), c.alike(1, 0);
-  c.declare(c.in(0));
-  place_output(c, 0, algebra::sum, {0, 1});
+  using in = sum_in;
+  using out = sum_out;
+  c.floats({in::a, in::b}), c.alike(in::b, in::a);
+  c.declare(c.in(in::a));
+  place_output(c, out::y, algebra::sum, {in::a, in::b});
 }
 [[gnu::cold]] constexpr void add_adjoint(backward& d, const node& n) {
-  const value_id dy = d.of(n.out[0]);
+  using in = sum_in;
+  using out = sum_out;
+  const value_id dy = d.of(n.out[out::y]);
   if (dy < 0) return;
-  d.give(n.in[0], dy, n.line);
-  d.give(n.in[1], dy, n.line);
+  d.give(n.in[in::a], dy, n.line);
+  d.give(n.in[in::b], dy, n.line);
 }
 inline constexpr op_info add{.name = "+",
                              .rule = &add_rule,
@@ -72,15 +76,19 @@ inline constexpr op_info add{.name = "+",
 struct gelu_attributes {
   gelu_form form;
 };
-[[gnu::cold]] constexpr void gelu_rule(inference& c) { // x
-  c.floats({0});
-  c.declare(c.in(0));
-  place_output(c, 0, algebra::nonlinear, {0});
+[[gnu::cold]] constexpr void gelu_rule(inference& c) {
+  using in = gelu_in;
+  using out = gelu_out;
+  c.floats({in::x});
+  c.declare(c.in(in::x));
+  place_output(c, out::y, algebra::nonlinear, {in::x});
 }
-[[gnu::cold]] constexpr void gelu_grad_rule(inference& c) { // dy, x
-  c.floats({0, 1}), c.alike(1, 0);
-  c.declare(c.in(0));
-  place_output(c, 0, algebra::product, {0, 1});
+[[gnu::cold]] constexpr void gelu_grad_rule(inference& c) {
+  using in = gelu_grad_in;
+  using out = gelu_grad_out;
+  c.floats({in::dy, in::x}), c.alike(in::x, in::dy);
+  c.declare(c.in(in::dy));
+  place_output(c, out::dx, algebra::product, {in::dy, in::x});
 }
 inline constexpr op_info gelu_grad{.name = "gelu_grad",
                                    .rule = &gelu_grad_rule,
@@ -88,9 +96,11 @@ inline constexpr op_info gelu_grad{.name = "gelu_grad",
                                    .attributes = attributes_of<gelu_attributes>,
                                    .operands = named<gelu_grad_in, gelu_grad_out>};
 [[gnu::cold]] constexpr void gelu_adjoint(backward& d, const node& n) {
-  const value_id dy = d.of(n.out[0]);
-  if (dy < 0 || !d.wants(n.in[0])) return;
-  d.give(n.in[0], d.b.emit(gelu_grad, {dy, n.in[0]}, n.line, n.attr), n.line);
+  using in = gelu_in;
+  using out = gelu_out;
+  const value_id dy = d.of(n.out[out::y]);
+  if (dy < 0 || !d.wants(n.in[in::x])) return;
+  d.give(n.in[in::x], d.b.emit(gelu_grad, {dy, n.in[in::x]}, n.line, n.attr), n.line);
 }
 inline constexpr op_info gelu{.name = "gelu",
                               .rule = &gelu_rule,
@@ -100,15 +110,18 @@ inline constexpr op_info gelu{.name = "gelu",
                               .attributes = attributes_of<gelu_attributes>,
                               .operands = named<gelu_in, gelu_out>};
 
-[[gnu::cold]] constexpr void swiglu_rule(inference& c) { // gate, up
-  c.floats({0, 1}), c.alike(1, 0);
-  c.declare(c.in(0));
-  place_output(c, 0, algebra::nonlinear, {0, 1});
+[[gnu::cold]] constexpr void swiglu_rule(inference& c) {
+  using in = swiglu_in;
+  using out = swiglu_out;
+  c.floats({in::gate, in::up}), c.alike(in::up, in::gate);
+  c.declare(c.in(in::gate));
+  place_output(c, out::y, algebra::nonlinear, {in::gate, in::up});
 }
-[[gnu::cold]] constexpr void swiglu_grad_rule(inference& c) { // dy, gate, up
-  c.floats({0, 1, 2}), c.alike(1, 0), c.alike(2, 0);
+[[gnu::cold]] constexpr void swiglu_grad_rule(inference& c) {
+  using in = swiglu_grad_in;
+  c.floats({in::dy, in::gate, in::up}), c.alike(in::gate, in::dy), c.alike(in::up, in::dy);
   for (int k = 0; k < 2; ++k) {
-    c.declare(c.in(0));
+    c.declare(c.in(in::dy));
     place_output(c, k, algebra::product, {0, 1, 2});
   }
 }
@@ -117,12 +130,14 @@ inline constexpr op_info swiglu_grad{.name = "swiglu_grad",
                                      .in_place = 0,
                                      .operands = named<swiglu_grad_in, swiglu_grad_out>};
 [[gnu::cold]] constexpr void swiglu_adjoint(backward& d, const node& n) {
-  const value_id dy = d.of(n.out[0]);
+  using in = swiglu_in;
+  using out = swiglu_out;
+  const value_id dy = d.of(n.out[out::y]);
   if (dy < 0) return;
-  const value_id dgate = d.b.emit(swiglu_grad, {dy, n.in[0], n.in[1]}, n.line);
+  const value_id dgate = d.b.emit(swiglu_grad, {dy, n.in[in::gate], n.in[in::up]}, n.line);
   const value_id dup = d.b.g.at_node(d.b.g.at(dgate).producer).out[1];
-  d.give(n.in[0], dgate, n.line);
-  d.give(n.in[1], dup, n.line);
+  d.give(n.in[in::gate], dgate, n.line);
+  d.give(n.in[in::up], dup, n.line);
 }
 inline constexpr op_info swiglu{.name = "swiglu",
                                 .rule = &swiglu_rule,

@@ -29,23 +29,27 @@ struct embedding_grad_out : output_names<embedding_grad_out> {
   static constexpr name<0, element::sum> dtable{};
 };
 
-[[gnu::cold]] constexpr void embedding_rule(inference& c) { // ids, table
-  const value &ids = c.in(0), &table = c.in(1);
-  c.floats({1}), c.rank(1, 2);
-  c.indexes(0, integer_kind::indices, c.table_rows(1), 1);
-  c.require(ids.rank < max_rank, fault::S003, 0);
+[[gnu::cold]] constexpr void embedding_rule(inference& c) {
+  using in = embedding_in;
+  using out = embedding_out;
+  const value &ids = c.in(in::ids), &table = c.in(in::table);
+  c.floats({in::table}), c.rank(in::table, 2);
+  c.indexes(in::ids, integer_kind::indices, c.table_rows(1), 1);
+  c.require(ids.rank < max_rank, fault::S003, in::ids);
   value& y = c.declare(ids);
   y.type = table.type;
   if (ids.rank == max_rank) return;
   y.dims[y.rank++] = table.dims[1];
   c.distinct(0, 0, 1);
-  place_output(c, 0, algebra::product, {0, 1}, {table.dims[1].d});
+  place_output(c, out::y, algebra::product, {in::ids, in::table}, {table.dims[1].d});
 }
-[[gnu::cold]] constexpr void embedding_grad_rule(inference& c) { // dy, ids, table (its shape only)
-  const value &dy = c.in(0), &table = c.in(2);
-  c.floats({0, 2}), c.rank(2, 2), c.leads(1, 0, 1);
-  c.indexes(1, integer_kind::indices, c.table_rows(2), 2);
-  c.agree(dy.back(), table.dims[1], 0, 2);
+[[gnu::cold]] constexpr void embedding_grad_rule(inference& c) {
+  using in = embedding_grad_in;
+  // dy, ids, table (its shape only)
+  const value &dy = c.in(in::dy), &table = c.in(in::table);
+  c.floats({in::dy, in::table}), c.rank(in::table, 2), c.leads(in::ids, in::dy, 1);
+  c.indexes(in::ids, integer_kind::indices, c.table_rows(2), 2);
+  c.agree(dy.back(), table.dims[1], in::dy, in::table);
   value& d = c.declare(table);
   d.type = accumulator_of(dy.type);
   const dim rows = table.dims[0].d;
@@ -55,18 +59,21 @@ struct embedding_grad_out : output_names<embedding_grad_out> {
     c.looking = i;
     d.at[a] = join(c, a, algebra::product, d, {0, 1}, {table.dims[1].d});
     if (!table.at[a].is_shard(rows)) continue;
-    if (dy.at[a].s != state::replicate) c.fail(fault::P002, 0, 2);
+    if (dy.at[a].s != state::replicate) c.fail(fault::P002, in::dy, in::table);
     d.at[a] = table.at[a];
   }
 }
 [[gnu::cold]] constexpr work embedding_cost(const graph& g, const node& n) {
-  const std::int64_t rows = local_bytes(g.ranks, g.at(n.out[0]));
-  return {0, rows + local_bytes(g.ranks, g.at(n.in[0])), rows};
+  using in = embedding_in;
+  using out = embedding_out;
+  const std::int64_t rows = local_bytes(g.ranks, g.at(n.out[out::y]));
+  return {0, rows + local_bytes(g.ranks, g.at(n.in[in::ids])), rows};
 }
 [[gnu::cold]] constexpr work embedding_grad_cost(const graph& g, const node& n) {
-  const value& dy = g.at(n.in[0]);
+  using in = embedding_grad_in;
+  const value& dy = g.at(n.in[in::dy]);
   const std::int64_t rows = local_size(g.ranks, dy).n * size_of(accumulator_of(dy.type));
-  return {0, rows + local_bytes(g.ranks, dy) + local_bytes(g.ranks, g.at(n.in[1])), rows};
+  return {0, rows + local_bytes(g.ranks, dy) + local_bytes(g.ranks, g.at(n.in[in::ids])), rows};
 }
 inline constexpr op_info embedding_grad{.name = "embedding_grad",
                                         .rule = &embedding_grad_rule,
@@ -75,9 +82,12 @@ inline constexpr op_info embedding_grad{.name = "embedding_grad",
                                         .operands = named<embedding_grad_in, embedding_grad_out>};
 
 [[gnu::cold]] constexpr void embedding_adjoint(backward& d, const node& n) {
-  const value_id dy = d.of(n.out[0]);
-  if (dy < 0 || !d.wants(n.in[1])) return;
-  d.give(n.in[1], d.b.emit(embedding_grad, {dy, n.in[0], n.in[1]}, n.line), n.line);
+  using in = embedding_in;
+  using out = embedding_out;
+  const value_id dy = d.of(n.out[out::y]);
+  if (dy < 0 || !d.wants(n.in[in::table])) return;
+  d.give(n.in[in::table], d.b.emit(embedding_grad, {dy, n.in[in::ids], n.in[in::table]}, n.line),
+         n.line);
 }
 inline constexpr op_info embedding{.name = "embedding",
                                    .rule = &embedding_rule,

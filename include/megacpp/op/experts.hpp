@@ -256,14 +256,15 @@ struct grouped_attributes {
   }
   c.looking = -1;
 }
-[[gnu::cold]] constexpr void expert_rows_rule(inference& c) { // experts, [all]
-  const value& experts = c.in(0);
+[[gnu::cold]] constexpr void expert_rows_rule(inference& c) {
+  using in = expert_rows_in;
+  const value& experts = c.in(in::experts);
   const auto [rows, count, capacity] = c.n.attr.as<expert_rows_attributes>();
   chosen_experts(c, 0, count), rows_of_round(c, rows);
   c.require(count > 0 && count <= most_rows && capacity >= 0 && numbers_rows(c.g.ranks, experts),
-            fault::C001, 0);
+            fault::C001, in::experts);
   on_one_rank_each(c, 0);
-  c.require(c.has(expert_rows_in::all) == (capacity > 0), fault::S008, 0);
+  c.require(c.has(expert_rows_in::all) == (capacity > 0), fault::S008, in::experts);
   if (c.has(expert_rows_in::all)) choices_of_micro_batch(c, 1, 0, count);
   value& row = c.declare(experts);
   row.at = experts.at, row.holds = integer_kind::expert_rows, row.below = most_rows;
@@ -273,7 +274,7 @@ struct grouped_attributes {
   counts.holds = integer_kind::expert_counts, counts.below = most_rows;
   const place counts_at = c.g.ranks.trivial(axis::edp) ? invariant : shard(dim::replicas);
   counts.at[axis::edp] = counts_at;
-  if (count % c.g.ranks.of(axis::ep) != 0) c.fail(fault::S001, 0);
+  if (count % c.g.ranks.of(axis::ep) != 0) c.fail(fault::S001, in::experts);
   value& rounds = c.declare(dtype::i32, {{dim::replicas, 1}});
   rounds.at[axis::edp] = counts_at;
 }
@@ -311,15 +312,17 @@ inline constexpr op_info expert_rows{.name = "expert_rows",
   like_choices(c, 2, 1);
   return rows_of_round(c, c.n.attr.as<crossing_attributes>().rows);
 }
-[[gnu::cold]] constexpr void dispatch_rule(
-    inference& c) { // x (B, S, H) or (B, S, k), experts, row, counts
-  const value &x = c.in(0), &experts = c.in(1);
-  c.floats({0});
+[[gnu::cold]] constexpr void dispatch_rule(inference& c) {
+  using in = dispatch_in;
+  // x (B, S, H) or (B, S, k), experts, row, counts
+  const value &x = c.in(in::x), &experts = c.in(in::experts);
+  c.floats({in::x});
   const std::int64_t count = plan_of_experts(c);
-  c.rank(0, 3);
-  c.agree(x.dims[0], experts.dims[0], 0, 1), c.agree(x.dims[1], experts.dims[1], 0, 1);
+  c.rank(in::x, 3);
+  c.agree(x.dims[0], experts.dims[0], in::x, in::experts),
+      c.agree(x.dims[1], experts.dims[1], in::x, in::experts);
   const bool choices = x.back().d == dim::choices;
-  if (choices) c.agree(x.back(), experts.dims[2], 0, 1);
+  if (choices) c.agree(x.back(), experts.dims[2], in::x, in::experts);
   on_one_rank_each(c, 0);
   like_choices(c, 0, 1);
   value& rows = c.declare(x.type, {{dim::rows, count * c.g.ranks.of(axis::ep)}});
@@ -329,13 +332,15 @@ inline constexpr op_info expert_rows{.name = "expert_rows",
   if (!c.g.ranks.trivial(axis::etp)) rows.at[axis::etp] = replicate;
   declare_exchange(c, rows);
 }
-[[gnu::cold]] constexpr void combine_rule(
-    inference& c) { // rows (R, H) or (R), experts, row, counts
-  const value &rows = c.in(0), &experts = c.in(1);
-  c.floats({0});
+[[gnu::cold]] constexpr void combine_rule(inference& c) {
+  using in = combine_in;
+  // rows (R, H) or (R), experts, row, counts
+  const value &rows = c.in(in::rows), &experts = c.in(in::experts);
+  c.floats({in::rows});
   const std::int64_t count = plan_of_experts(c);
-  c.require(rows.rank == 1 || (rows.rank == 2 && rows.dims[1].d != dim::choices), fault::S003, 0);
-  c.agree(rows.dims[0], {dim::rows, count * c.g.ranks.of(axis::ep)}, 0, 1);
+  c.require(rows.rank == 1 || (rows.rank == 2 && rows.dims[1].d != dim::choices), fault::S003,
+            in::rows);
+  c.agree(rows.dims[0], {dim::rows, count * c.g.ranks.of(axis::ep)}, in::rows, in::experts);
   value& y = c.declare(rows);
   y.take_dims(experts), y.at = experts.at;
   if (rows.rank > 1) y.dims[2] = rows.dims[1];
@@ -346,16 +351,19 @@ inline constexpr op_info expert_rows{.name = "expert_rows",
   for (axis a : {axis::edp, axis::ep, axis::etp})
     if (rows.at[a] != wanted.at[a]) {
       c.looking = static_cast<int>(a);
-      c.fail(fault::P002, 0, 1);
+      c.fail(fault::P002, in::rows, in::experts);
     }
   c.looking = -1;
   declare_exchange(c, rows);
 }
 [[gnu::cold]] constexpr transfers dispatch_wire(const graph& g, const node& n, const mesh& ranks) {
-  return wire_of_choices(g, g.at(n.in[1]), g.at(n.out[0]), ranks);
+  using in = dispatch_in;
+  using out = dispatch_out;
+  return wire_of_choices(g, g.at(n.in[in::experts]), g.at(n.out[out::rows]), ranks);
 }
 [[gnu::cold]] constexpr transfers combine_wire(const graph& g, const node& n, const mesh& ranks) {
-  return wire_of_choices(g, g.at(n.in[1]), g.at(n.in[0]), ranks);
+  using in = combine_in;
+  return wire_of_choices(g, g.at(n.in[in::experts]), g.at(n.in[in::rows]), ranks);
 }
 [[gnu::cold]] constexpr void dispatch_adjoint(backward& d, const node& n);
 [[gnu::cold]] constexpr void combine_adjoint(backward& d, const node& n);
@@ -429,23 +437,29 @@ constexpr std::int8_t level_of_rows(const inference& c) {
   c.floats({0, 1}), rows_by_expert(c, 0, 2), c.rank(1, 3);
   c.agree(x.dims[1], w.dims[shared], 0, 1), c.agree(w.dims[0], c.in(2).dims[1], 1, 2);
 }
-[[gnu::cold]] constexpr void grouped_linear_rule(inference& c) { // x (R, K), w (E, N, K), counts
+[[gnu::cold]] constexpr void grouped_linear_rule(inference& c) {
+  using in = grouped_linear_in;
+  // x (R, K), w (E, N, K), counts
   check_grouped(c, 2);
-  c.declare(c.in(0)).dims[1] = c.in(1).dims[1];
+  c.declare(c.in(in::x)).dims[1] = c.in(in::w).dims[1];
   c.distinct(0, 0, 1);
   place_grouped(c, 0, {0, 1}, {state::shard, dim::rows, level_of_rows(c)}, 0, 1);
 }
-[[gnu::cold]] constexpr void grouped_input_grad_rule(
-    inference& c) { // dy (R, N), w (E, N, K), counts
+[[gnu::cold]] constexpr void grouped_input_grad_rule(inference& c) {
+  using in = grouped_linear_in;
+  // dy (R, N), w (E, N, K), counts
   check_grouped(c, 1);
-  c.declare(c.in(0)).dims[1] = c.in(1).dims[2];
+  c.declare(c.in(in::x)).dims[1] = c.in(in::w).dims[2];
   c.distinct(0, 0, 1);
   place_grouped(c, 0, {0, 1}, {state::shard, dim::rows, level_of_rows(c)}, 0, 1);
 }
-[[gnu::cold]] constexpr void grouped_weight_grad_rule(inference& c) { // dy (R, N), x (R, K), counts
-  c.floats({0, 1}), rows_by_expert(c, 0, 2), c.rank(1, 2),
-      c.agree(c.in(0).dims[0], c.in(1).dims[0], 0, 1);
-  c.declare(accumulator_of(c.in(0).type), {c.in(2).dims[1], c.in(0).dims[1], c.in(1).dims[1]});
+[[gnu::cold]] constexpr void grouped_weight_grad_rule(inference& c) {
+  using in = grouped_weight_grad_in;
+  // dy (R, N), x (R, K), counts
+  c.floats({in::dy, in::x}), rows_by_expert(c, 0, 2), c.rank(in::x, 2),
+      c.agree(c.in(in::dy).dims[0], c.in(in::x).dims[0], in::dy, in::x);
+  c.declare(accumulator_of(c.in(in::dy).type),
+            {c.in(in::counts).dims[1], c.in(in::dy).dims[1], c.in(in::x).dims[1]});
   c.distinct(0, 0, 1);
   place_grouped(c, 0, {0, 1}, shard(dim::expert), 0, -1);
 }
@@ -478,7 +492,10 @@ inline constexpr op_info grouped_weight_grad{
     .attributes = attributes_of<grouped_attributes>,
     .operands = named<grouped_weight_grad_in, grouped_weight_grad_out>};
 [[gnu::cold]] constexpr void grouped_linear_adjoint(backward& d, const node& n) {
-  const value_id dy = d.of(n.out[0]), x = n.in[0], w = n.in[1], counts = n.in[2];
+  using in = grouped_linear_in;
+  using out = grouped_linear_out;
+  const value_id dy = d.of(n.out[out::y]), x = n.in[in::x], w = n.in[in::w],
+                 counts = n.in[in::counts];
   if (dy < 0) return;
   if (d.wants(x)) d.give(x, d.b.emit(grouped_input_grad, {dy, w, counts}, n.line, n.attr), n.line);
   if (d.wants(w)) d.give(w, d.b.emit(grouped_weight_grad, {dy, x, counts}, n.line, n.attr), n.line);
@@ -492,16 +509,22 @@ inline constexpr op_info grouped_linear{.name = "grouped_linear",
                                         .attributes = attributes_of<grouped_attributes>,
                                         .operands = named<grouped_linear_in, grouped_linear_out>};
 
-[[gnu::cold]] constexpr void scale_rows_rule(inference& c) { // x (..., F), w (...)
-  c.floats({0}), c.sums({1}, 0), c.leads(1, 0, 1);
-  c.declare(c.in(0));
-  place_output(c, 0, algebra::product, {0, 1});
+[[gnu::cold]] constexpr void scale_rows_rule(inference& c) {
+  using in = scale_rows_in;
+  using out = scale_rows_out;
+  // x (..., F), w (...)
+  c.floats({in::x}), c.sums({in::w}, in::x), c.leads(in::w, in::x, 1);
+  c.declare(c.in(in::x));
+  place_output(c, out::y, algebra::product, {in::x, in::w});
 }
-[[gnu::cold]] constexpr void scale_rows_weight_grad_rule(
-    inference& c) { // dy (..., F), x (..., F), w (...)
-  c.floats({0, 1}), c.sums({2}, 0), c.alike(1, 0), c.leads(2, 0, 1);
-  c.declare(c.in(2));
-  place_output(c, 0, algebra::product, {0, 1});
+[[gnu::cold]] constexpr void scale_rows_weight_grad_rule(inference& c) {
+  using in = scale_rows_weight_grad_in;
+  using out = scale_rows_weight_grad_out;
+  // dy (..., F), x (..., F), w (...)
+  c.floats({in::dy, in::x}), c.sums({in::w}, in::dy), c.alike(in::x, in::dy),
+      c.leads(in::w, in::dy, 1);
+  c.declare(c.in(in::w));
+  place_output(c, out::dw, algebra::product, {in::dy, in::x});
 }
 inline constexpr op_info scale_rows_weight_grad{
     .name = "scale_rows_weight_grad",
@@ -514,7 +537,9 @@ inline constexpr op_info scale_rows{.name = "scale_rows",
                                     .cheap = true,
                                     .operands = named<scale_rows_in, scale_rows_out>};
 [[gnu::cold]] constexpr void scale_rows_adjoint(backward& d, const node& n) {
-  const value_id dy = d.of(n.out[0]), x = n.in[0], w = n.in[1];
+  using in = scale_rows_in;
+  using out = scale_rows_out;
+  const value_id dy = d.of(n.out[out::y]), x = n.in[in::x], w = n.in[in::w];
   if (dy < 0) return;
   if (d.wants(w)) d.give(w, d.b.emit(scale_rows_weight_grad, {dy, x, w}, n.line), n.line);
   if (d.wants(x)) d.give(x, d.b.emit(scale_rows, {dy, w}, n.line), n.line);

@@ -111,81 +111,92 @@ constexpr int summed_dims(inference& c, int k) {
   for (int i = 0; i < n; ++i) c.agree(c.in(a).dims[first + i], c.in(b).dims[second + i], a, b);
 }
 
-[[gnu::cold]] constexpr void linear_rule(inference& c) { // x, w, [bias]
-  c.floats({0, 1});
-  const value &x = c.in(0), &w = c.in(1);
+[[gnu::cold]] constexpr void linear_rule(inference& c) {
+  using in = linear_in;
+  using out = linear_out;
+  c.floats({in::x, in::w});
+  const value &x = c.in(in::x), &w = c.in(in::w);
   const int summed = summed_dims(c, 0);
   pairs(c, 0, x.rank - summed, 1, w.rank - summed, summed);
   if (c.has(linear_in::bias)) {
-    c.typed({2}, x.type);
-    c.require(c.in(2).rank == w.rank - summed, fault::S003, 1, 2);
+    c.typed({in::bias}, x.type);
+    c.require(c.in(in::bias).rank == w.rank - summed, fault::S003, in::w, in::bias);
     c.leads(2, 1);
   }
   value& y = c.declare(x);
   y.rank = static_cast<std::int8_t>(x.rank - summed);
   if (y.rank + w.rank - summed > max_rank) {
-    c.fail(fault::S004, 0, 1);
+    c.fail(fault::S004, in::x, in::w);
     return;
   }
   for (int i = 0; i < w.rank - summed; ++i) {
-    if (y.find(w.dims[i].d) >= 0) c.fail(fault::S003, 0, 1);
+    if (y.find(w.dims[i].d) >= 0) c.fail(fault::S003, in::x, in::w);
     y.dims[y.rank++] = w.dims[i];
   }
-  place_output(c, 0, algebra::product, {0, 1});
+  place_output(c, out::y, algebra::product, {in::x, in::w});
   place_bias(c, 2);
 }
 
-[[gnu::cold]] constexpr void linear_input_grad_rule(inference& c) { // dy, w
-  c.floats({0, 1});
-  const value &dy = c.in(0), &w = c.in(1);
+[[gnu::cold]] constexpr void linear_input_grad_rule(inference& c) {
+  using in = linear_input_grad_in;
+  using out = linear_input_grad_out;
+  c.floats({in::dy, in::w});
+  const value &dy = c.in(in::dy), &w = c.in(in::w);
   const int kept = w.rank - summed_dims(c, 1), lead = dy.rank - kept;
   pairs(c, 0, lead, 1, 0, kept);
   value& dx = c.declare(dy);
   dx.rank = static_cast<std::int8_t>(lead > 0 ? lead : 0);
-  c.require(dx.rank + w.rank - kept <= max_rank, fault::S004, 0, 1);
+  c.require(dx.rank + w.rank - kept <= max_rank, fault::S004, in::dy, in::w);
   for (int i = kept; i < w.rank && dx.rank < max_rank; ++i) dx.dims[dx.rank++] = w.dims[i];
   c.distinct(0, 0, 1);
-  place_output(c, 0, algebra::product, {0, 1});
+  place_output(c, out::dx, algebra::product, {in::dy, in::w});
 }
 
-[[gnu::cold]] constexpr void linear_weight_grad_rule(inference& c) { // dy, x
-  c.floats({0, 1});
-  const value &dy = c.in(0), &x = c.in(1);
+[[gnu::cold]] constexpr void linear_weight_grad_rule(inference& c) {
+  using in = linear_weight_grad_in;
+  using out = linear_weight_grad_out;
+  c.floats({in::dy, in::x});
+  const value &dy = c.in(in::dy), &x = c.in(in::x);
   const int summed = summed_dims(c, 1), lead = x.rank - summed;
   pairs(c, 0, 0, 1, 0, lead);
-  c.require(dy.rank + summed - lead <= max_rank, fault::S004, 0, 1);
+  c.require(dy.rank + summed - lead <= max_rank, fault::S004, in::dy, in::x);
   value& dw = c.declare(dy);
   dw.type = accumulator_of(dy.type);
   dw.rank = 0;
   for (int i = lead; i < dy.rank; ++i) dw.dims[dw.rank++] = dy.dims[i];
   for (int i = lead; i < x.rank && dw.rank < max_rank; ++i) dw.dims[dw.rank++] = x.dims[i];
   c.distinct(0, 0, 1);
-  place_output(c, 0, algebra::product, {0, 1});
+  place_output(c, out::dw, algebra::product, {in::dy, in::x});
 }
 
 /// Column sums over the leading dims.
-[[gnu::cold]] constexpr void bias_grad_rule(inference& c) { // dy
-  c.floats({0});
-  const value& dy = c.in(0);
+[[gnu::cold]] constexpr void bias_grad_rule(inference& c) {
+  using in = bias_grad_in;
+  using out = bias_grad_out;
+  c.floats({in::dy});
+  const value& dy = c.in(in::dy);
   const int stay = c.n.attr.as<bias_attributes>().kept;
   const bool fits = stay >= 0 && stay <= dy.rank;
-  c.require(fits, fault::S003, 0);
+  c.require(fits, fault::S003, in::dy);
   const int kept = fits ? stay : 0;
   value& db = c.declare(dy);
   db.type = accumulator_of(dy.type);
   db.rank = 0;
   for (int i = dy.rank - kept; i < dy.rank; ++i) db.dims[db.rank++] = dy.dims[i];
-  place_output(c, 0, algebra::product, {0});
+  place_output(c, out::dbias, algebra::product, {in::dy});
 }
 
 [[gnu::cold]] constexpr work linear_cost(const graph& g, const node& n) {
-  const value &x = g.at(n.in[0]), &w = g.at(n.in[1]);
+  using in = linear_in;
+  const value &x = g.at(n.in[in::x]), &w = g.at(n.in[in::w]);
   const auto e = extents_of_product(g.ranks, x, w, n.attr.as<product_attributes>().summed);
   return {2 * e.m * e.n * e.k, e.m * e.k * size_of(x.type) + e.n * e.k * size_of(w.type),
           e.m * e.n * size_of(x.type)};
 }
 [[gnu::cold]] constexpr work linear_input_grad_cost(const graph& g, const node& n) {
-  const value &dy = g.at(n.in[0]), &w = g.at(n.in[1]), &dx = g.at(n.out[0]);
+  using in = linear_input_grad_in;
+  using out = linear_input_grad_out;
+  const value &dy = g.at(n.in[in::dy]), &w = g.at(n.in[in::w]), &dx = g.at(n.out[out::dx]);
   const std::int64_t a = local_size(g.ranks, dy).n, b = local_size(g.ranks, w).n,
                      y = local_size(g.ranks, dx).n;
   std::int64_t k = 1;
@@ -194,7 +205,9 @@ constexpr int summed_dims(inference& c, int k) {
   return {2 * a * k, (a + b) * size_of(dy.type), y * size_of(dx.type)};
 }
 [[gnu::cold]] constexpr work linear_weight_grad_cost(const graph& g, const node& n) {
-  const value &dy = g.at(n.in[0]), &x = g.at(n.in[1]), &dw = g.at(n.out[0]);
+  using in = linear_weight_grad_in;
+  using out = linear_weight_grad_out;
+  const value &dy = g.at(n.in[in::dy]), &x = g.at(n.in[in::x]), &dw = g.at(n.out[out::dw]);
   std::int64_t k = 1;
   for (int i = x.rank - n.attr.as<product_attributes>().summed; i < x.rank; ++i)
     k *= local_extent(g.ranks, x, i);
@@ -228,7 +241,9 @@ inline constexpr op_info bias_grad{.name = "bias_grad",
                                    .operands = named<bias_grad_in, bias_grad_out>};
 
 [[gnu::cold]] constexpr void linear_adjoint(backward& d, const node& n) {
-  const value_id dy = d.of(n.out[0]), x = n.in[0], w = n.in[1], bias = n.in[2];
+  using in = linear_in;
+  using out = linear_out;
+  const value_id dy = d.of(n.out[out::y]), x = n.in[in::x], w = n.in[in::w], bias = n.in[in::bias];
   if (dy < 0) return;
   if (d.wants(x)) d.give(x, d.b.emit(linear_input_grad, {dy, w}, n.line, n.attr), n.line);
   if (d.wants(w)) d.give(w, d.b.emit(linear_weight_grad, {dy, x}, n.line, n.attr), n.line);
@@ -236,15 +251,19 @@ inline constexpr op_info bias_grad{.name = "bias_grad",
     d.give(bias, d.b.emit(bias_grad, {dy}, n.line, bias_attributes{d.b.g.at(bias).rank}), n.line);
 }
 
-[[gnu::cold]] constexpr void add_bias_rule(inference& c) { // x, bias
-  c.floats({0, 1}), c.trails(1, 0);
-  c.declare(c.in(0));
-  place_output(c, 0, algebra::sum, {0, 1});
+[[gnu::cold]] constexpr void add_bias_rule(inference& c) {
+  using in = add_bias_in;
+  using out = add_bias_out;
+  c.floats({in::x, in::bias}), c.trails(in::bias, in::x);
+  c.declare(c.in(in::x));
+  place_output(c, out::y, algebra::sum, {in::x, in::bias});
 }
 [[gnu::cold]] constexpr void add_bias_adjoint(backward& d, const node& n) {
-  const value_id dy = d.of(n.out[0]), bias = n.in[1];
+  using in = add_bias_in;
+  using out = add_bias_out;
+  const value_id dy = d.of(n.out[out::y]), bias = n.in[in::bias];
   if (dy < 0) return;
-  d.give(n.in[0], dy, n.line);
+  d.give(n.in[in::x], dy, n.line);
   if (d.wants(bias))
     d.give(bias, d.b.emit(bias_grad, {dy}, n.line, bias_attributes{d.b.g.at(bias).rank}), n.line);
 }

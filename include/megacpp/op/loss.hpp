@@ -129,8 +129,9 @@ struct vocabulary_loss_attributes {
   c.in_range(z >= 0 && z < 1e30, "z_loss", z, "at least 0 and below 1e30");
 }
 
-[[gnu::cold]] constexpr void vocabulary_partial_rule(inference& c) { // x, w, labels
-  const value &x = c.in(0), &w = c.in(1), &labels = c.in(2);
+[[gnu::cold]] constexpr void vocabulary_partial_rule(inference& c) {
+  using in = vocabulary_partial_in;
+  const value &x = c.in(in::x), &w = c.in(in::w), &labels = c.in(in::labels);
   vocabulary_operands(c, 0, 1, 2, c.n.attr.as<vocabulary_attributes>().words);
   value& lse = c.declare(labels);
   if (lse.rank == max_rank) --lse.rank;
@@ -146,7 +147,7 @@ struct vocabulary_loss_attributes {
     if (of_w.is_shard(dim::vocabulary)) {
       if (x.at[a].s != state::replicate)
         c.fail(x.at[a].s == state::invariant ? fault::P004 : fault::P002, 0, 1);
-      if (labels.at[a].s == state::shard) c.fail(fault::P002, 2, 1);
+      if (labels.at[a].s == state::shard) c.fail(fault::P002, in::labels, in::w);
       lse.at[a] = {state::shard, dim::vocabulary_part, of_w.level};
       target.at[a] = partial;
     } else {
@@ -157,14 +158,15 @@ struct vocabulary_loss_attributes {
   c.declare_scratch(chunk_bytes(c.g, x, w));
 }
 
-[[gnu::cold]] constexpr void vocabulary_partial_grad_rule(
-    inference& c) { // dlse, dtarget, x, w, labels, lse_part
-  const value &dlse = c.in(0), &x = c.in(2), &w = c.in(3);
+[[gnu::cold]] constexpr void vocabulary_partial_grad_rule(inference& c) {
+  using in = vocabulary_partial_grad_in;
+  const value &dlse = c.in(in::dlse), &x = c.in(in::x), &w = c.in(in::w);
   const auto [words, weights] = c.n.attr.as<vocabulary_attributes>();
   vocabulary_operands(c, 2, 3, 4, words);
-  c.typed({0, 5}, dtype::f64), c.sums({1}, 2), c.alike(0, 5), c.alike(1, 4), c.leads(4, 5, 1);
+  c.typed({in::dlse, in::lse}, dtype::f64), c.sums({in::dtarget}, in::x),
+      c.alike(in::dlse, in::lse), c.alike(in::dtarget, in::labels), c.leads(in::labels, in::lse, 1);
   c.require(dlse.back() == extent(dim::vocabulary_part, vocabulary_parts(c.g.ranks, w)),
-            fault::S003, 0, 3);
+            fault::S003, in::dlse, in::w);
   c.declare(x);
   if (weights) c.declare(w).type = accumulator_of(x.type);
   for (int i = 0; i < axes; ++i) {
@@ -172,8 +174,8 @@ struct vocabulary_loss_attributes {
     if (c.g.ranks.trivial(a)) continue;
     c.looking = i;
     if (w.at[a].is_shard(dim::vocabulary)) {
-      if (dlse.at[a].s != state::shard || c.in(1).at[a].s != state::replicate)
-        c.fail(fault::P006, 0, 3);
+      if (dlse.at[a].s != state::shard || c.in(in::dtarget).at[a].s != state::replicate)
+        c.fail(fault::P006, in::dlse, in::w);
       c.out[0].at[a] = partial;
       if (weights) c.out[1].at[a] = w.at[a];
     } else {
@@ -195,10 +197,12 @@ struct vocabulary_loss_attributes {
   return k;
 }
 [[gnu::cold]] constexpr work vocabulary_partial_cost(const graph& g, const node& n) {
-  return vocabulary_work(g, n, g.at(n.in[0]), g.at(n.in[1]), 1);
+  using in = vocabulary_partial_in;
+  return vocabulary_work(g, n, g.at(n.in[in::x]), g.at(n.in[in::w]), 1);
 }
 [[gnu::cold]] constexpr work vocabulary_partial_grad_cost(const graph& g, const node& n) {
-  return vocabulary_work(g, n, g.at(n.in[2]), g.at(n.in[3]),
+  using in = vocabulary_partial_grad_in;
+  return vocabulary_work(g, n, g.at(n.in[in::x]), g.at(n.in[in::w]),
                          n.attr.as<vocabulary_attributes>().weights ? 3 : 2);
 }
 
@@ -214,15 +218,18 @@ inline constexpr op_info vocabulary_partial_grad{
     .fuses = {&vocabulary_loss}};
 
 [[gnu::cold]] constexpr void vocabulary_partial_adjoint(backward& d, const node& n) {
-  const value_id dlse = d.of(n.out[0]), dtarget = d.of(n.out[1]);
+  using in = vocabulary_partial_in;
+  using out = vocabulary_partial_out;
+  const value_id dlse = d.of(n.out[out::lse]), dtarget = d.of(n.out[out::target]);
   if (dlse < 0 || dtarget < 0) return;
   auto attr = n.attr.as<vocabulary_attributes>();
-  attr.weights = d.wants(n.in[1]);
-  const value_id dx = d.b.emit(vocabulary_partial_grad,
-                               {dlse, dtarget, n.in[0], n.in[1], n.in[2], n.out[0]}, n.line, attr);
+  attr.weights = d.wants(n.in[in::w]);
+  const value_id dx = d.b.emit(
+      vocabulary_partial_grad,
+      {dlse, dtarget, n.in[in::x], n.in[in::w], n.in[in::labels], n.out[out::lse]}, n.line, attr);
   const node made = d.b.g.at_node(d.b.g.at(dx).producer);
-  d.give(n.in[0], dx, n.line);
-  if (attr.weights) d.give(n.in[1], made.out[1], n.line);
+  d.give(n.in[in::x], dx, n.line);
+  if (attr.weights) d.give(n.in[in::w], made.out[1], n.line);
 }
 inline constexpr op_info vocabulary_partial{
     .name = "vocabulary_partial",
@@ -241,17 +248,18 @@ inline constexpr op_info vocabulary_partial{
   c.require(part.back().d == dim::vocabulary_part, fault::S003, lse);
   z_of_loss(c, c.n.attr.as<cross_entropy_attributes>().z);
 }
-[[gnu::cold]] constexpr void cross_entropy_rule(inference& c) { // lse_part, target, labels
+[[gnu::cold]] constexpr void cross_entropy_rule(inference& c) {
+  using in = cross_entropy_in;
   cross_entropy_operands(c, 0);
   for (int k = 0; k < 2; ++k) {
-    c.declare(c.in(1).type, {});
+    c.declare(c.in(in::target).type, {});
     place_output(c, k, algebra::reduction, {0, 1, 2}, {dim::vocabulary_part});
   }
 }
-[[gnu::cold]] constexpr void cross_entropy_grad_rule(
-    inference& c) { // dloss, lse_part, target, labels
+[[gnu::cold]] constexpr void cross_entropy_grad_rule(inference& c) {
+  using in = cross_entropy_grad_in;
   cross_entropy_operands(c, 1);
-  c.typed({0}, c.in(2).type), c.rank(0, 0);
+  c.typed({in::dloss}, c.in(in::target).type), c.rank(in::dloss, 0);
   for (int k = 0; k < 2; ++k) {
     c.declare(c.in(1 + k));
     place_output(c, k, algebra::product, {0, 1, 2, 3}, {dim::vocabulary_part});
@@ -264,13 +272,16 @@ inline constexpr op_info cross_entropy_grad{
     .attributes = attributes_of<cross_entropy_attributes>,
     .operands = named<cross_entropy_grad_in, cross_entropy_grad_out>};
 [[gnu::cold]] constexpr void cross_entropy_adjoint(backward& d, const node& n) {
-  const value_id dloss = d.of(n.out[0]);
+  using in = cross_entropy_in;
+  using out = cross_entropy_out;
+  const value_id dloss = d.of(n.out[out::loss]);
   if (dloss < 0) return;
   const value_id dlse =
-      d.b.emit(cross_entropy_grad, {dloss, n.in[0], n.in[1], n.in[2]}, n.line, n.attr);
+      d.b.emit(cross_entropy_grad, {dloss, n.in[in::lse], n.in[in::target], n.in[in::labels]},
+               n.line, n.attr);
   const value_id dtarget = d.b.g.at_node(d.b.g.at(dlse).producer).out[1];
-  d.give(n.in[0], dlse, n.line);
-  d.give(n.in[1], dtarget, n.line);
+  d.give(n.in[in::lse], dlse, n.line);
+  d.give(n.in[in::target], dtarget, n.line);
 }
 inline constexpr op_info cross_entropy{.name = "cross_entropy",
                                        .rule = &cross_entropy_rule,
@@ -288,30 +299,32 @@ inline constexpr op_info cross_entropy{.name = "cross_entropy",
                                                         const value& w) {
   return chunk_bytes(g, x, w) + local_rows(g.ranks, x) * std::int64_t{sizeof(double)};
 }
-constexpr void vocabulary_loss_rule(
-    inference& c) { // x, w, labels, dloss -> loss, count, dx, [dw], scratch
-  const value &x = c.in(0), &w = c.in(1);
+constexpr void vocabulary_loss_rule(inference& c) {
+  using in = vocabulary_loss_in;
+  using out = vocabulary_loss_out;
+  const value &x = c.in(in::x), &w = c.in(in::w);
   const auto [z, words, weights] = c.n.attr.as<vocabulary_loss_attributes>();
   vocabulary_operands(c, 0, 1, 2, words);
-  c.sums({3}, 0), c.rank(3, 0);
+  c.sums({in::dloss}, in::x), c.rank(in::dloss, 0);
   z_of_loss(c, z);
   for (int i = 0; i < axes; ++i)
-    if (w.at.at[i].s == state::shard) c.fail(fault::P007, 1);
+    if (w.at.at[i].s == state::shard) c.fail(fault::P007, in::w);
   const dtype main = accumulator_of(x.type);
   for (int k = 0; k < 2; ++k) {
     c.declare(main, {});
     place_output(c, k, algebra::reduction, {0, 1, 2}, {x.back().d});
   }
   c.declare(x);
-  place_output(c, 2, algebra::product, {3, 0, 1}, {x.back().d});
+  place_output(c, out::dx, algebra::product, {in::dloss, in::x, in::w}, {x.back().d});
   if (weights) {
     c.declare(w).type = main;
-    place_output(c, 3, algebra::product, {3, 0}, {x.back().d});
+    place_output(c, out::dw, algebra::product, {in::dloss, in::x}, {x.back().d});
   }
   c.declare_scratch(loss_scratch_bytes(c.g, x, w));
 }
 [[gnu::cold]] constexpr work vocabulary_loss_cost(const graph& g, const node& n) {
-  return vocabulary_work(g, n, g.at(n.in[0]), g.at(n.in[1]),
+  using in = vocabulary_loss_in;
+  return vocabulary_work(g, n, g.at(n.in[in::x]), g.at(n.in[in::w]),
                          n.attr.as<vocabulary_loss_attributes>().weights ? 3 : 2);
 }
 

@@ -182,14 +182,20 @@ inline constexpr op_info layer_norm_gain_grad{
     .operands = named<layer_norm_gain_grad_in, layer_norm_gain_grad_out>};
 
 [[gnu::cold]] constexpr void rms_norm_adjoint(backward& d, const node& n) {
-  const value_id dy = d.of(n.out[0]), x = n.in[0], gain = n.in[1], r = n.out[1];
+  using in = rms_norm_in;
+  using out = rms_norm_out;
+  const value_id dy = d.of(n.out[out::y]), x = n.in[in::x], gain = n.in[in::gain],
+                 r = n.out[out::rstd];
   if (dy < 0) return;
   if (d.wants(x)) d.give(x, d.b.emit(rms_norm_grad, {dy, x, gain, r}, n.line), n.line);
   if (d.wants(gain)) d.give(gain, d.b.emit(rms_norm_gain_grad, {dy, x, r}, n.line), n.line);
 }
 [[gnu::cold]] constexpr void layer_norm_adjoint(backward& d, const node& n) {
-  const value_id dy = d.of(n.out[0]), x = n.in[0], gain = n.in[1], bias = n.in[2];
-  const value_id mu = n.out[1], r = n.out[2];
+  using in = layer_norm_in;
+  using out = layer_norm_out;
+  const value_id dy = d.of(n.out[out::y]), x = n.in[in::x], gain = n.in[in::gain],
+                 bias = n.in[in::bias];
+  const value_id mu = n.out[out::mean], r = n.out[out::rstd];
   if (dy < 0) return;
   if (d.wants(x)) d.give(x, d.b.emit(layer_norm_grad, {dy, x, gain, mu, r}, n.line), n.line);
   if (d.wants(gain)) d.give(gain, d.b.emit(layer_norm_gain_grad, {dy, x, mu, r}, n.line), n.line);

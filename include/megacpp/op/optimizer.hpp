@@ -89,13 +89,15 @@ struct balance_step_in : input_names<balance_step_in> {
     }
 }
 
-[[gnu::cold]] constexpr void add_gradient_rule(inference& c) { // g, h
-  c.floats({0, 1}), c.sums({0}, 0);
+[[gnu::cold]] constexpr void add_gradient_rule(inference& c) {
+  using in = add_gradient_in;
+  c.floats({in::g, in::h}), c.sums({in::g}, in::g);
   placed_alike(c, 2);
 }
 [[gnu::cold]] constexpr work add_gradient_cost(const graph& g, const node& n) {
-  const std::int64_t bytes = local_bytes(g.ranks, g.at(n.in[0]));
-  return {local_size(g.ranks, g.at(n.in[0])).n, 2 * bytes, 2 * bytes};
+  using in = add_gradient_in;
+  const std::int64_t bytes = local_bytes(g.ranks, g.at(n.in[in::g]));
+  return {local_size(g.ranks, g.at(n.in[in::g])).n, 2 * bytes, 2 * bytes};
 }
 inline constexpr op_info add_gradient{.name = "add_gradient",
                                       .rule = &add_gradient_rule,
@@ -148,8 +150,9 @@ template <collective What> [[gnu::cold]] constexpr transfers over_ranks_wire(con
   return transfers{}.add({What, over, bytes, bytes_sent(What, bytes, ranks_of(ranks, over))});
 }
 
-[[gnu::cold]] constexpr void reduce_gradient_rule(inference& c) { // g
-  c.floats({0}), c.sums({0}, 0);
+[[gnu::cold]] constexpr void reduce_gradient_rule(inference& c) {
+  using in = reduce_gradient_in;
+  c.floats({in::g}), c.sums({in::g}, in::g);
   over_ranks(c, 0, partial);
 }
 inline constexpr op_info reduce_gradient{.name = "reduce_gradient",
@@ -162,8 +165,9 @@ inline constexpr op_info reduce_gradient{.name = "reduce_gradient",
                                          .operands = named<reduce_gradient_in>};
 
 /// Both lie in one store, the share in its place in the whole, of which the rest is of no use then.
-[[gnu::cold]] constexpr void scatter_gradient_rule(inference& c) { // g, the rank's share of it
-  c.floats({0, 1}), c.sums({0}, 0);
+[[gnu::cold]] constexpr void scatter_gradient_rule(inference& c) {
+  using in = scatter_gradient_in;
+  c.floats({in::g, in::share}), c.sums({in::g}, in::g);
   over_ranks(c, 0, partial, 1);
 }
 inline constexpr op_info scatter_gradient{.name = "scatter_gradient",
@@ -176,8 +180,9 @@ inline constexpr op_info scatter_gradient{.name = "scatter_gradient",
                                           .operands = named<scatter_gradient_in>};
 
 /// Both lie in one store, the share in its place in the whole.
-[[gnu::cold]] constexpr void gather_weight_rule(inference& c) { // the rank's share of w, w
-  c.floats({0, 1});
+[[gnu::cold]] constexpr void gather_weight_rule(inference& c) {
+  using in = gather_weight_in;
+  c.floats({in::share, in::w});
   over_ranks(c, 1, invariant, 0);
 }
 inline constexpr op_info gather_weight{.name = "gather_weight",
@@ -189,10 +194,12 @@ inline constexpr op_info gather_weight{.name = "gather_weight",
                                        .attributes = attributes_of<reduction>,
                                        .operands = named<gather_weight_in>};
 
-[[gnu::cold]] constexpr void sum_of_squares_rule(inference& c) { // g
-  c.floats({0}), c.sums({0}, 0);
+[[gnu::cold]] constexpr void sum_of_squares_rule(inference& c) {
+  using in = sum_of_squares_in;
+  using out = sum_of_squares_out;
+  c.floats({in::x}), c.sums({in::x}, in::x);
   c.declare(dtype::f64, {});
-  place_output(c, 0, algebra::reduction, {0});
+  place_output(c, out::sum, algebra::reduction, {in::x});
 }
 inline constexpr op_info sum_of_squares{.name = "sum_of_squares",
                                         .rule = &sum_of_squares_rule,
@@ -218,12 +225,15 @@ struct adamw_attributes {
 };
 // gradient, master, first moment, second moment, weight, factor, learning rate, step -> broken
 [[gnu::cold]] constexpr void adamw_rule(inference& c) {
-  c.floats({4}), c.sums({0, 1, 2, 3}, 4), c.typed({5, 6}, dtype::f64), c.rank(5, 0), c.rank(6, 0);
-  c.typed({7}, dtype::i64), c.rank(7, 0);
+  using in = adamw_in;
+  using out = adamw_out;
+  c.floats({in::weight}), c.sums({in::gradient, in::master, in::first, in::second}, in::weight),
+      c.typed({in::factor, in::rate}, dtype::f64), c.rank(in::factor, 0), c.rank(in::rate, 0);
+  c.typed({in::step}, dtype::i64), c.rank(in::step, 0);
   placed_alike(c, 5);
   c.looking = -1;
   c.declare(dtype::f64, {});
-  place_output(c, 0, algebra::reduction, {0});
+  place_output(c, out::broken, algebra::reduction, {in::gradient});
 }
 [[gnu::cold]] constexpr work adamw_cost(const graph& g, const node& n) {
   work w;
@@ -246,10 +256,12 @@ inline constexpr op_info adamw{.name = "adamw",
 struct balance_attributes {
   double rate; ///< the step
 };
-[[gnu::cold]] constexpr void balance_step_rule(inference& c) { // load, master, weight, factor
-  c.floats({2}), c.sums({0, 1}, 2), c.typed({3}, dtype::f64), c.rank(3, 0);
+[[gnu::cold]] constexpr void balance_step_rule(inference& c) {
+  using in = balance_step_in;
+  c.floats({in::weight}), c.sums({in::load, in::master}, in::weight),
+      c.typed({in::factor}, dtype::f64), c.rank(in::factor, 0);
   const double rate = c.n.attr.as<balance_attributes>().rate;
-  c.require(rate >= 0 && rate < 1e30, fault::C001, 0);
+  c.require(rate >= 0 && rate < 1e30, fault::C001, in::load);
   placed_alike(c, 3);
 }
 inline constexpr op_info balance_step{.name = "balance_step",

@@ -84,26 +84,28 @@ constexpr std::int64_t pack_bytes(const mesh& m, const value& x, const value& y,
 namespace op {
 
 [[gnu::cold]] constexpr void redistribute_rule(inference& c) {
-  const value& x = c.in(0);
+  using in = redistribute_in;
+  const value& x = c.in(in::x);
   const auto t = c.n.attr.as<transition>();
   c.require(c.has(redistribute_in::x), fault::S008);
-  c.require(x.type != dtype::u8, fault::S007, 0);
+  c.require(x.type != dtype::u8, fault::S007, in::x);
   value& y = c.declare(x);
   y.at = x.at, y.holds = x.holds, y.below = x.below;
   place goal = t.to;
   const place now = x.at[t.over];
   c.looking = static_cast<int>(t.over);
-  if (!redistributes(now, goal, c.n.derived)) c.fail(fault::P003, 0);
-  if (t.from.s != now.s || t.from.d != now.d) c.fail(fault::P014, 0); // what runs goes by `from`
+  if (!redistributes(now, goal, c.n.derived)) c.fail(fault::P003, in::x);
+  if (t.from.s != now.s || t.from.d != now.d)
+    c.fail(fault::P014, in::x); // what runs goes by `from`
   if (now.s == state::shard) {
-    if (now.level != x.at.levels(now.d) - 1) c.fail(fault::P009, 0);
-    if (!c.g.ranks.sized(t.over) && range_axis(c.g.ranks, x) < 0) c.fail(fault::P011, 0);
+    if (now.level != x.at.levels(now.d) - 1) c.fail(fault::P009, in::x);
+    if (!c.g.ranks.sized(t.over) && range_axis(c.g.ranks, x) < 0) c.fail(fault::P011, in::x);
     y.at[t.over] = invariant;
   }
   if (goal.s == state::shard) {
     const int where = x.find(goal.d);
     if (where < 0) {
-      c.fail(fault::S003, 0);
+      c.fail(fault::S003, in::x);
       goal = invariant;
     } else {
       goal.level = static_cast<std::int8_t>(y.at.levels(goal.d));
@@ -112,11 +114,12 @@ namespace op {
         if ((y.at.at[a].is_shard(goal.d) || a == static_cast<int>(t.over)) &&
             c.g.ranks.sized(static_cast<axis>(a)))
           ranks *= c.g.ranks.of(static_cast<axis>(a));
-      if (x.dims[where].n % ranks != 0) c.fail(fault::S001, 0);
+      if (x.dims[where].n % ranks != 0) c.fail(fault::S001, in::x);
     }
     y.at[t.over] = goal;
-    if (!c.g.ranks.sized(t.over) && range_axis(c.g.ranks, y) < 0) c.fail(fault::P011, 0);
-    if (range_axis(c.g.ranks, x) >= 0) c.fail(fault::P011, 0); // its parts are known only at start
+    if (!c.g.ranks.sized(t.over) && range_axis(c.g.ranks, y) < 0) c.fail(fault::P011, in::x);
+    if (range_axis(c.g.ranks, x) >= 0)
+      c.fail(fault::P011, in::x); // its parts are known only at start
   }
   y.at[t.over] = goal;
   if ((now.s != state::shard && goal.s != state::shard) || c.wrong != fault::none) return;
@@ -132,15 +135,20 @@ constexpr value_id emit_redistribution(builder& b, const op_info& to, value_id x
 }
 
 [[gnu::cold]] constexpr void redistribute_adjoint(backward& d, const node& n) {
-  const value_id dy = d.of(n.out[0]);
-  if (dy < 0 || !d.wants(n.in[0])) return;
+  using in = redistribute_in;
+  using out = redistribute_out;
+  const value_id dy = d.of(n.out[out::y]);
+  if (dy < 0 || !d.wants(n.in[in::x])) return;
   const auto t = n.attr.as<transition>();
-  d.give(n.in[0], emit_redistribution(d.b, *n.op, dy, t.over, cotangent(t.from), n.line), n.line);
+  d.give(n.in[in::x], emit_redistribution(d.b, *n.op, dy, t.over, cotangent(t.from), n.line),
+         n.line);
 }
 
 [[gnu::cold]] constexpr work redistribute_cost(const graph& g, const node& n) {
+  using in = redistribute_in;
+  using out = redistribute_out;
   if (n.attr.as<transition>().by() == collective::none) return {};
-  return {0, local_bytes(g.ranks, g.at(n.in[0])), local_bytes(g.ranks, g.at(n.out[0]))};
+  return {0, local_bytes(g.ranks, g.at(n.in[in::x])), local_bytes(g.ranks, g.at(n.out[out::y]))};
 }
 
 [[gnu::cold]] constexpr transfers redistribute_wire(const graph& g, const node& n,

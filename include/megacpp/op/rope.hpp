@@ -38,30 +38,34 @@ struct rope_attributes {
   double slow = 0, fast = 1; ///< where the ramp begins to keep, and where it keeps all
 };
 
-[[gnu::cold]] constexpr void rope_rule(
-    inference& c) { // x (..., D), positions: the first dims of x, not D
-  const value &x = c.in(0), &positions = c.in(1);
+[[gnu::cold]] constexpr void rope_rule(inference& c) {
+  using in = rope_in;
+  using out = rope_out;
+  // x (..., D), positions: the first dims of x, not D
+  const value &x = c.in(in::x), &positions = c.in(in::positions);
   const auto [base, direction, factor, along, slow, fast] = c.n.attr.as<rope_attributes>();
-  c.floats({0}), c.indexes(1, integer_kind::positions, 0, 0), c.leads(1, 0);
-  c.require(positions.rank < x.rank, fault::S003, 0, 1);
+  c.floats({in::x}), c.indexes(in::positions, integer_kind::positions, 0, 0), c.leads(1, 0);
+  c.require(positions.rank < x.rank, fault::S003, in::x, in::positions);
   const auto width = static_cast<double>(x.back().n);
   c.in_range(x.back().n % 2 == 0, "the width of a head", width, "even");
   c.in_range(base > 0 && base < 1e30, "base", base, "above 0 and below 1e30");
   c.in_range(factor > 1e-30 && factor < 1e30, "factor", factor, "above 1e-30 and below 1e30");
   c.in_range(slow > -1e30 && slow < 1e30, "slow", slow, "between -1e30 and 1e30");
   c.in_range(fast > -1e30 && fast < 1e30 && fast != slow, "fast", fast, "another than slow");
-  c.require(direction == 1 || direction == -1, fault::C001, 0);
-  c.require(along <= rope_ramp::pair, fault::C001, 0);
+  c.require(direction == 1 || direction == -1, fault::C001, in::x);
+  c.require(along <= rope_ramp::pair, fault::C001, in::x);
   c.declare(x);
-  place_output(c, 0, algebra::product, {0, 1}, {x.back().d});
+  place_output(c, out::y, algebra::product, {in::x, in::positions}, {x.back().d});
 }
 // [/attributes]
 [[gnu::cold]] constexpr void rope_adjoint(backward& d, const node& n) {
-  const value_id dy = d.of(n.out[0]);
-  if (dy < 0 || !d.wants(n.in[0])) return;
+  using in = rope_in;
+  using out = rope_out;
+  const value_id dy = d.of(n.out[out::y]);
+  if (dy < 0 || !d.wants(n.in[in::x])) return;
   auto inverse = n.attr.as<rope_attributes>();
   inverse.direction = -inverse.direction;
-  d.give(n.in[0], d.b.emit(*n.op, {dy, n.in[1]}, n.line, inverse), n.line);
+  d.give(n.in[in::x], d.b.emit(*n.op, {dy, n.in[in::positions]}, n.line, inverse), n.line);
 }
 
 /// w_i of pair i < half.

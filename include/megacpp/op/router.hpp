@@ -121,8 +121,11 @@ struct router_loss_attributes {
   double balance, z; ///< coefficients
 };
 
-[[gnu::cold]] constexpr void route_rule(inference& c) { // l (..., E), [b] (E)
-  const value& l = c.in(0);
+[[gnu::cold]] constexpr void route_rule(inference& c) {
+  using in = route_in;
+  using out = route_out;
+  // l (..., E), [b] (E)
+  const value& l = c.in(in::logits);
   const std::int64_t k = c.n.attr.as<route_attributes>().choices;
   logits_of_router(c, 0);
   constexpr auto bias = route_in::bias;
@@ -133,24 +136,33 @@ struct router_loss_attributes {
   w.type = accumulator_of(l.type);
   if (w.rank > 0) w.dims[w.rank - 1] = {dim::choices, k > 0 ? k : 1};
   c.distinct(0, 0, 0);
-  place_output(c, 0, algebra::nonlinear, {0, 1}, {dim::expert});
+  place_output(c, out::weights, algebra::nonlinear, {in::logits, in::bias}, {dim::expert});
   value& experts = c.declare(w);
   experts.type = dtype::i32, experts.holds = integer_kind::experts, experts.below = l.back().n;
   experts.at = w.at;
 }
-[[gnu::cold]] constexpr void route_grad_rule(
-    inference& c) { // dw (..., k), l (..., E), experts (..., k)
+[[gnu::cold]] constexpr void route_grad_rule(inference& c) {
+  using in = route_grad_in;
+  using out = route_grad_out;
+  // dw (..., k), l (..., E), experts (..., k)
   logits_of_router(c, 1), choices_of_router(c, 2, 1);
-  c.sums({0}, 1), c.alike(0, 2);
-  c.require(c.in(2).back().n == c.n.attr.as<route_attributes>().choices, fault::S002, 1, 2);
-  c.declare(c.in(1));
-  place_output(c, 0, algebra::product, {0, 1, 2}, {dim::expert, dim::choices});
+  c.sums({in::dweights}, in::logits), c.alike(in::dweights, in::experts);
+  c.require(c.in(in::experts).back().n == c.n.attr.as<route_attributes>().choices, fault::S002,
+            in::logits, in::experts);
+  c.declare(c.in(in::logits));
+  place_output(c, out::dlogits, algebra::product, {in::dweights, in::logits, in::experts},
+               {dim::expert, dim::choices});
 }
-[[gnu::cold]] constexpr void expert_load_rule(inference& c) { // experts (..., k), b (E)
-  c.floats({1}), c.dims(1, {dim::expert}), c.indexes(0, integer_kind::experts, c.in(1).back().n, 1);
-  c.require(c.in(0).rank > 0 && c.in(0).back().d == dim::choices, fault::S003, 0, 1);
-  c.declare(c.in(1)).type = accumulator_of(c.in(1).type);
-  place_output(c, 0, algebra::reduction, {0}, {dim::choices});
+[[gnu::cold]] constexpr void expert_load_rule(inference& c) {
+  using in = expert_load_in;
+  using out = expert_load_out;
+  // experts (..., k), b (E)
+  c.floats({in::bias}), c.dims(in::bias, {dim::expert}),
+      c.indexes(in::experts, integer_kind::experts, c.in(in::bias).back().n, 1);
+  c.require(c.in(in::experts).rank > 0 && c.in(in::experts).back().d == dim::choices, fault::S003,
+            in::experts, in::bias);
+  c.declare(c.in(in::bias)).type = accumulator_of(c.in(in::bias).type);
+  place_output(c, out::load, algebra::reduction, {in::experts}, {dim::choices});
 }
 inline constexpr op_info route_grad{.name = "route_grad",
                                     .rule = &route_grad_rule,
@@ -163,10 +175,12 @@ inline constexpr op_info expert_load{.name = "expert_load",
                                      .accumulates = true,
                                      .operands = named<expert_load_in, expert_load_out>};
 [[gnu::cold]] constexpr void route_adjoint(backward& d, const node& n) {
-  const value_id dw = d.of(n.out[0]), l = n.in[0], b = n.in[1];
+  using in = route_in;
+  using out = route_out;
+  const value_id dw = d.of(n.out[out::weights]), l = n.in[in::logits], b = n.in[in::bias];
   if (dw >= 0 && d.wants(l))
-    d.give(l, d.b.emit(route_grad, {dw, l, n.out[1]}, n.line, n.attr), n.line);
-  if (d.wants(b)) d.give(b, d.b.emit(expert_load, {n.out[1], b}, n.line), n.line);
+    d.give(l, d.b.emit(route_grad, {dw, l, n.out[out::experts]}, n.line, n.attr), n.line);
+  if (d.wants(b)) d.give(b, d.b.emit(expert_load, {n.out[out::experts], b}, n.line), n.line);
 }
 inline constexpr op_info route{.name = "route",
                                .rule = &route_rule,
@@ -181,11 +195,12 @@ constexpr place place_of_group(const inference& c, axis a, place tokens, balance
   if (over == balance_group::sequence) return tokens;
   return over == balance_group::replicas || c.g.ranks.sized(a) ? partial : shard(dim::replicas);
 }
-[[gnu::cold]] constexpr void router_statistics_rule(inference& c) { // l, experts
-  const value& l = c.in(0);
+[[gnu::cold]] constexpr void router_statistics_rule(inference& c) {
+  using in = router_statistics_in;
+  const value& l = c.in(in::logits);
   const auto over = c.n.attr.as<statistics_attributes>().over;
   logits_of_router(c, 0), choices_of_router(c, 1, 0);
-  c.dims(0, {dim::batch, dim::sequence, dim::expert});
+  c.dims(in::logits, {dim::batch, dim::sequence, dim::expert});
   const extent group = over == balance_group::sequence ? l.dims[0] : extent{dim::replicas, 1};
   for (int k = 0; k < 2; ++k) c.declare(accumulator_of(l.type), {group, l.back()});
   c.declare(accumulator_of(l.type), {});
@@ -193,31 +208,35 @@ constexpr place place_of_group(const inference& c, axis a, place tokens, balance
     const auto a = static_cast<axis>(c.looking);
     if (c.g.ranks.trivial(a)) continue;
     const place at = l.at[a];
-    if (at.s == state::partial) c.fail(fault::P005, 0);
-    if (at.is_shard(dim::expert)) c.fail(fault::P007, 0);
-    if (c.in(1).at[a] != at) c.fail(fault::P002, 0, 1);
+    if (at.s == state::partial) c.fail(fault::P005, in::logits);
+    if (at.is_shard(dim::expert)) c.fail(fault::P007, in::logits);
+    if (c.in(in::experts).at[a] != at) c.fail(fault::P002, in::logits, in::experts);
     c.out[0].at[a] = c.out[1].at[a] = place_of_group(c, a, at, over);
     c.out[2].at[a] = at.s == state::shard ? partial : at;
   }
   c.looking = -1;
 }
-[[gnu::cold]] constexpr void router_statistics_grad_rule(
-    inference& c) { // ds (groups, E), dz (), l (B, S, E)
-  const value &ds = c.in(0), &l = c.in(2);
+[[gnu::cold]] constexpr void router_statistics_grad_rule(inference& c) {
+  using in = router_statistics_grad_in;
+  // ds (groups, E), dz (), l (B, S, E)
+  const value &ds = c.in(in::dprobabilities), &l = c.in(in::logits);
   const auto over = c.n.attr.as<statistics_attributes>().over;
   const bool per_sequence = over == balance_group::sequence;
-  logits_of_router(c, 2), c.sums({0, 1}, 2);
-  c.dims(0, {per_sequence ? dim::batch : dim::replicas, dim::expert}), c.rank(1, 0);
-  c.dims(2, {dim::batch, dim::sequence, dim::expert});
+  logits_of_router(c, 2), c.sums({in::dprobabilities, in::dsquares}, in::logits);
+  c.dims(in::dprobabilities, {per_sequence ? dim::batch : dim::replicas, dim::expert}),
+      c.rank(in::dsquares, 0);
+  c.dims(in::logits, {dim::batch, dim::sequence, dim::expert});
   c.require(ds.dims[0].n == (per_sequence ? l.dims[0].n : 1) && ds.dims[1].n == l.dims[2].n,
-            fault::S002, 0, 2);
+            fault::S002, in::dprobabilities, in::logits);
   c.declare(l);
   for (c.looking = 0; c.looking < axes; ++c.looking) {
     const auto a = static_cast<axis>(c.looking);
     if (c.g.ranks.trivial(a)) continue;
     const place of_group = cotangent(place_of_group(c, a, l.at[a], over));
-    if (c.in(0).at[a].s != of_group.s) c.fail(fault::P002, 0, 2);
-    if (l.at[a].s == state::shard && c.in(1).at[a].s != state::replicate) c.fail(fault::P002, 1, 2);
+    if (c.in(in::dprobabilities).at[a].s != of_group.s)
+      c.fail(fault::P002, in::dprobabilities, in::logits);
+    if (l.at[a].s == state::shard && c.in(in::dsquares).at[a].s != state::replicate)
+      c.fail(fault::P002, in::dsquares, in::logits);
     c.out[0].at[a] = cotangent(l.at[a]);
   }
   c.looking = -1;
@@ -229,9 +248,12 @@ inline constexpr op_info router_statistics_grad{
     .attributes = attributes_of<statistics_attributes>,
     .operands = named<router_statistics_grad_in, router_statistics_grad_out>};
 [[gnu::cold]] constexpr void router_statistics_adjoint(backward& d, const node& n) {
-  const value_id ds = d.of(n.out[0]), dz = d.of(n.out[2]);
-  if (ds < 0 || dz < 0 || !d.wants(n.in[0])) return;
-  d.give(n.in[0], d.b.emit(router_statistics_grad, {ds, dz, n.in[0]}, n.line, n.attr), n.line);
+  using in = router_statistics_in;
+  using out = router_statistics_out;
+  const value_id ds = d.of(n.out[out::probabilities]), dz = d.of(n.out[out::squares]);
+  if (ds < 0 || dz < 0 || !d.wants(n.in[in::logits])) return;
+  d.give(n.in[in::logits],
+         d.b.emit(router_statistics_grad, {ds, dz, n.in[in::logits]}, n.line, n.attr), n.line);
 }
 inline constexpr op_info router_statistics{
     .name = "router_statistics",
@@ -247,20 +269,29 @@ inline constexpr op_info router_statistics{
   c.in_range(balance >= 0 && balance < 1e30, "the coefficient of balance", balance, range);
   c.in_range(z >= 0 && z < 1e30, "the coefficient of z", z, range);
 }
-[[gnu::cold]] constexpr void router_loss_rule(inference& c) { // s (groups, E), c (groups, E), z ()
-  c.floats({0, 1, 2}), c.sums({0}, 0), c.alike(1, 0), c.rank(2, 0);
+[[gnu::cold]] constexpr void router_loss_rule(inference& c) {
+  using in = router_loss_in;
+  using out = router_loss_out;
+  // s (groups, E), c (groups, E), z ()
+  c.floats({in::probabilities, in::choices, in::squares}),
+      c.sums({in::probabilities}, in::probabilities), c.alike(in::choices, in::probabilities),
+      c.rank(in::squares, 0);
   coefficients_of_router(c);
-  c.declare(c.in(0).type, {});
-  place_output(c, 0, algebra::product, {0, 1});
+  c.declare(c.in(in::probabilities).type, {});
+  place_output(c, out::loss, algebra::product, {in::probabilities, in::choices});
   for (int a = 0; a < axes; ++a)
-    if (c.in(2).at.at[a] != c.out[0].at.at[a]) c.fail(fault::P002, 0, 2);
+    if (c.in(in::squares).at.at[a] != c.out[0].at.at[a])
+      c.fail(fault::P002, in::probabilities, in::squares);
 }
-[[gnu::cold]] constexpr void router_loss_grad_rule(inference& c) { // dL (), c (groups, E)
-  c.floats({0, 1}), c.sums({0}, 0), c.rank(0, 0);
+[[gnu::cold]] constexpr void router_loss_grad_rule(inference& c) {
+  using in = router_loss_grad_in;
+  using out = router_loss_grad_out;
+  // dL (), c (groups, E)
+  c.floats({in::dloss, in::choices}), c.sums({in::dloss}, in::dloss), c.rank(in::dloss, 0);
   coefficients_of_router(c);
-  c.declare(c.in(1));
-  place_output(c, 0, algebra::product, {0, 1});
-  c.declare(c.in(0)).at = c.in(0).at;
+  c.declare(c.in(in::choices));
+  place_output(c, out::dprobabilities, algebra::product, {in::dloss, in::choices});
+  c.declare(c.in(in::dloss)).at = c.in(in::dloss).at;
 }
 inline constexpr op_info router_loss_grad{
     .name = "router_loss_grad",
@@ -269,12 +300,14 @@ inline constexpr op_info router_loss_grad{
     .attributes = attributes_of<router_loss_attributes>,
     .operands = named<router_loss_grad_in, router_loss_grad_out>};
 [[gnu::cold]] constexpr void router_loss_adjoint(backward& d, const node& n) {
-  const value_id dL = d.of(n.out[0]);
+  using in = router_loss_in;
+  using out = router_loss_out;
+  const value_id dL = d.of(n.out[out::loss]);
   if (dL < 0) return;
-  const value_id ds = d.b.emit(router_loss_grad, {dL, n.in[1]}, n.line, n.attr);
+  const value_id ds = d.b.emit(router_loss_grad, {dL, n.in[in::choices]}, n.line, n.attr);
   const value_id dz = d.b.g.at_node(d.b.g.at(ds).producer).out[1];
-  d.give(n.in[0], ds, n.line);
-  d.give(n.in[2], dz, n.line);
+  d.give(n.in[in::probabilities], ds, n.line);
+  d.give(n.in[in::squares], dz, n.line);
 }
 inline constexpr op_info router_loss{.name = "router_loss",
                                      .rule = &router_loss_rule,

@@ -33,15 +33,19 @@ struct repeat_grad_out : output_names<repeat_grad_out> {
   static constexpr name<0> dx{};
 };
 
-[[gnu::cold]] constexpr void select_rule(inference& c) { // x (B, S, H), index (B)
-  const value& x = c.in(0);
-  c.floats({0}), c.rank(0, 3), c.indexes(1, integer_kind::indices, x.dims[1].n, 0);
-  c.leads(1, 0, 2);
+[[gnu::cold]] constexpr void select_rule(inference& c) {
+  using in = select_in;
+  using out = select_out;
+  // x (B, S, H), index (B)
+  const value& x = c.in(in::x);
+  c.floats({in::x}), c.rank(in::x, 3), c.indexes(in::index, integer_kind::indices, x.dims[1].n, 0);
+  c.leads(in::index, in::x, 2);
   c.declare(x.type, {x.dims[0], x.dims[2]});
-  place_output(c, 0, algebra::product, {0, 1}, {x.dims[1].d});
+  place_output(c, out::y, algebra::product, {in::x, in::index}, {x.dims[1].d});
 }
 [[gnu::cold]] constexpr work select_cost(const graph& g, const node& n) {
-  const std::int64_t bytes = local_bytes(g.ranks, g.at(n.out[0]));
+  using out = select_out;
+  const std::int64_t bytes = local_bytes(g.ranks, g.at(n.out[out::y]));
   return {0, bytes, bytes};
 }
 inline constexpr op_info select{.name = "select",
@@ -55,32 +59,40 @@ struct repeat_attributes {
   std::int64_t times;
 };
 
-[[gnu::cold]] constexpr void repeat_rule(inference& c) { // x (N, ...)
+[[gnu::cold]] constexpr void repeat_rule(inference& c) {
+  using in = repeat_in;
+  using out = repeat_out;
+  // x (N, ...)
   const std::int64_t times = c.n.attr.as<repeat_attributes>().times;
-  c.floats({0}), c.require(c.in(0).rank > 0, fault::S003, 0);
-  c.require(times > 0 && times <= most_repeats, fault::C001, 0);
-  value& y = c.declare(c.in(0));
+  c.floats({in::x}), c.require(c.in(in::x).rank > 0, fault::S003, in::x);
+  c.require(times > 0 && times <= most_repeats, fault::C001, in::x);
+  value& y = c.declare(c.in(in::x));
   y.dims[0].n *= times;
-  place_output(c, 0, algebra::product, {0}, {y.dims[0].d});
+  place_output(c, out::y, algebra::product, {in::x}, {y.dims[0].d});
 }
-[[gnu::cold]] constexpr void repeat_grad_rule(inference& c) { // dy (N r, ...)
+[[gnu::cold]] constexpr void repeat_grad_rule(inference& c) {
+  using in = repeat_grad_in;
+  using out = repeat_grad_out;
+  // dy (N r, ...)
   const std::int64_t wanted = c.n.attr.as<repeat_attributes>().times;
   const std::int64_t times = wanted > 0 ? wanted : 1;
-  c.floats({0}), c.require(c.in(0).rank > 0, fault::S003, 0);
-  c.require(times == wanted && times <= most_repeats, fault::C001, 0);
-  value& x = c.declare(c.in(0));
-  c.require(x.dims[0].n % times == 0, fault::S002, 0);
+  c.floats({in::dy}), c.require(c.in(in::dy).rank > 0, fault::S003, in::dy);
+  c.require(times == wanted && times <= most_repeats, fault::C001, in::dy);
+  value& x = c.declare(c.in(in::dy));
+  c.require(x.dims[0].n % times == 0, fault::S002, in::dy);
   x.dims[0].n /= times;
-  place_output(c, 0, algebra::product, {0}, {x.dims[0].d});
+  place_output(c, out::dx, algebra::product, {in::dy}, {x.dims[0].d});
 }
 inline constexpr op_info repeat_grad{.name = "repeat_grad",
                                      .rule = &repeat_grad_rule,
                                      .attributes = attributes_of<repeat_attributes>,
                                      .operands = named<repeat_grad_in, repeat_grad_out>};
 [[gnu::cold]] constexpr void repeat_adjoint(backward& d, const node& n) {
-  const value_id dy = d.of(n.out[0]);
-  if (dy < 0 || !d.wants(n.in[0])) return;
-  d.give(n.in[0], d.b.emit(repeat_grad, {dy}, n.line, n.attr), n.line);
+  using in = repeat_in;
+  using out = repeat_out;
+  const value_id dy = d.of(n.out[out::y]);
+  if (dy < 0 || !d.wants(n.in[in::x])) return;
+  d.give(n.in[in::x], d.b.emit(repeat_grad, {dy}, n.line, n.attr), n.line);
 }
 inline constexpr op_info repeat{.name = "repeat",
                                 .rule = &repeat_rule,

@@ -43,12 +43,14 @@ struct add_total_in : input_names<add_total_in> {
   static constexpr name<1> x{};
 };
 
-[[gnu::cold]] constexpr void add_total_rule(inference& c) { // total, x
-  c.typed({0}, dtype::f64), c.floats({1}), c.sums({1}, 1), c.rank(0, 0), c.rank(1, 0);
+[[gnu::cold]] constexpr void add_total_rule(inference& c) {
+  using in = add_total_in;
+  c.typed({in::total}, dtype::f64), c.floats({in::x}), c.sums({in::x}, in::x), c.rank(in::total, 0),
+      c.rank(in::x, 0);
   for (c.looking = 0; c.looking < axes; ++c.looking) {
     const auto a = static_cast<axis>(c.looking);
-    const place t = c.in(0).at[a], x = c.in(1).at[a];
-    if (t != x && (a != axis::pp || t != partial)) c.fail(fault::P005, 0, 1);
+    const place t = c.in(in::total).at[a], x = c.in(in::x).at[a];
+    if (t != x && (a != axis::pp || t != partial)) c.fail(fault::P005, in::total, in::x);
   }
   c.looking = -1;
 }
