@@ -12,6 +12,7 @@
 #include <megacpp/model/gpt.hpp>
 #include <megacpp/model/llama.hpp>
 #include <megacpp/model/qwen3_moe.hpp>
+#include <megacpp/run/compiled.hpp>
 #include <megacpp/run/session.hpp>
 #include <megacpp/train/state.hpp>
 
@@ -194,6 +195,18 @@ std::set<std::string> without(const std::set<std::string>& a, const std::set<std
   return left;
 }
 
+/// The other executor's program of the mixture, in rounds.
+struct compiled_mixture {
+  static constexpr qwen3_moe model = mixture();
+  static constexpr mc::layout layout{};
+  static constexpr batching batch{2, sequence, false, 9};
+  using precision = fp32;
+};
+struct closed_mixture : compiled_mixture {
+  using device = guarded_device;
+};
+constexpr setup compiled_numbers{.batch = compiled_mixture::batch};
+
 } // namespace
 
 BOOST_AUTO_TEST_CASE(a_run_is_the_same_where_the_host_sees_nothing) {
@@ -228,6 +241,18 @@ BOOST_AUTO_TEST_CASE(a_run_is_the_same_where_the_host_sees_nothing) {
         {.ranks = {.tp = 2, .pp = 2, .ep = 2, .etp = 2, .sequence_parallel = true},
          .batch = {2, sequence}},
         2);
+  qwen3_moe dropping = mixture(6);
+  dropping.capacity = 1;
+  check(dropping, {.batch = {2, sequence}, .type = dtype::bf16});
+  check(dropping,
+        {.ranks = {.ep = 2},
+         .batch = {2, sequence},
+         .type = dtype::bf16,
+         .sums = numerics::batch_invariant},
+        2);
+  check(mixture(6), {.ranks = {.tp = 2, .etp = 2}, .batch = {2, sequence}, .type = dtype::bf16});
+  check(compiled_program<compiled_mixture>("plain"), compiled_program<closed_mixture>("guarded"),
+        compiled_numbers, 1);
   std::set<std::string> ops;
   kernel_table<cpu>::all().each([&](const op_info* op, dtype) { ops.insert(op->name); });
   BOOST_TEST(text_of(without(ops, launched)) == text_of(in_no_run));
@@ -372,7 +397,8 @@ template <class Model> void train_one(const Model& m, const setup& s, guarded_de
   g.append(more);
 }
 /// Whether the kernel of this op, were it to look, would end the process, by this sentence.
-template <class Model> bool look_is_the_end(const Model& m, const setup& s, const std::string& op) {
+template <class Model>
+bool look_is_the_end(const Model& m, const setup& s, const std::string& op, bool at_end) {
   int pipe[2];
   if (::pipe(pipe) != 0) return false;
   const pid_t child = ::fork();
@@ -381,7 +407,7 @@ template <class Model> bool look_is_the_end(const Model& m, const setup& s, cons
     ::dup2(pipe[1], STDERR_FILENO);
     const mc_test::looks_are_told here;
     guarded_device closed(product_type::widened, 1);
-    closed.look_in(op);
+    closed.look_in(op, at_end);
     train_one(m, s, closed);
     ::_exit(0);
   }
@@ -404,11 +430,13 @@ BOOST_AUTO_TEST_CASE(a_kernel_that_looks_ends_the_run) {
   for (const char* const op :
        {"gelu", "dropout", "layer_norm", "layer_norm_gain_grad", "vocabulary_loss", "add_total",
         "adamw", "clip_factor", "embedding", "embedding_grad", "cached_attention", "select"})
-    BOOST_TEST(look_is_the_end(dense(), {.batch = {2, sequence}}, op), op);
+    for (const bool at_end : {false, true})
+      BOOST_TEST(look_is_the_end(dense(), {.batch = {2, sequence}}, op, at_end), op);
   for (const char* const op : {"route", "router_statistics", "expert_rows", "dispatch",
                                "grouped_linear", "combine", "balance_step"})
-    BOOST_TEST(look_is_the_end(mixture(), in_rounds(), op), op);
-  BOOST_TEST(!look_is_the_end(mixture(), in_rounds(), "gelu")); // it is not in this model
+    for (const bool at_end : {false, true})
+      BOOST_TEST(look_is_the_end(mixture(), in_rounds(), op, at_end), op);
+  BOOST_TEST(!look_is_the_end(mixture(), in_rounds(), "gelu", false)); // it is not in this model
 }
 
 // One mirror for each layer with experts and micro-batch, for which the forward pass waits once;

@@ -7,8 +7,8 @@
 // in order when somebody reads, waits for a mirror, runs slots or exchanges. The stack on which a
 // kernel was called is overwritten before.
 //
-// What is not seen: a body that reads memory of the host which is still there, and a look at the
-// pages of an exchange while it is in flight.
+// What is not seen: a body, a product or an exchange that reads memory of the host which is still
+// there, a look at the pages of an exchange while it is in flight, and whatever runs in slots.
 #pragma once
 
 #include <megacpp/comm/communicator.hpp>
@@ -69,8 +69,9 @@ public:
   using mc::cpu::cpu;
   /// To be said before anything is done.
   void defer() { deferring_ = true; }
-  /// From now on the kernel of this op looks at the first byte of the memory.
-  void look_in(std::string op) { looks_in_ = std::move(op); }
+  /// From now on the kernel of this op looks at the first byte of the memory, before it starts
+  /// anything or when it has started all.
+  void look_in(std::string op, bool at_end) { looks_in_ = std::move(op), looks_at_end_ = at_end; }
   /// From now on mirrors are not what the device has.
   void break_mirrors() { breaks_mirrors_ = true; }
   const device_counts& counts() const { return counts_; }
@@ -104,7 +105,7 @@ public:
   }
   void mirror(std::byte* to, const std::byte* from, std::int64_t bytes) override {
     ++counts_.mirrors;
-    unseen_.insert(to);
+    unseen_[to] = bytes;
     last_read_ = from;
     later([this, to, from, bytes] {
       mc::cpu::read(to, from, bytes);
@@ -126,8 +127,10 @@ public:
   template <class F> void launch(const mc::node& n, F f) const {
     {
       const launching here(*this, *n.op);
-      if (n.op->name == looks_in_) look();
+      const bool looks = n.op->name == looks_in_;
+      if (looks && !looks_at_end_) look();
       f();
+      if (looks && looks_at_end_) look();
     }
     if (deferring_) overwrite_stack();
   }
@@ -140,17 +143,17 @@ public:
     const opening o(*this);
     mc::cpu::run_slots(slots, f);
   }
-  template <class F> void repeat(const std::int32_t* trips, F body) const {
-    const auto* const at = reinterpret_cast<const std::byte*>(trips);
-    for (auto i = unseen_.begin(); i != unseen_.end(); ++i) { // the mirror that has the number
-      if (at < *i || at >= *i + room_of_mirror) continue;
+  void await_mirror(const std::byte* at) override {
+    for (auto i = unseen_.begin(); i != unseen_.end(); ++i) {
+      if (at < i->first || at >= i->first + i->second) continue;
       settle();
       ++counts_.waits;
       unseen_.erase(i);
       break;
     }
-    most_trips_ = std::max(most_trips_, *trips);
-    mc::cpu::repeat(trips, body);
+    std::int32_t trips = 0;
+    std::memcpy(&trips, at, sizeof trips);
+    most_trips_ = std::max(most_trips_, trips);
   }
 
   std::int32_t most_trips() const { return most_trips_; }
@@ -315,7 +318,6 @@ private:
   };
 
   static constexpr std::int64_t page = 4096, room = std::int64_t{1} << 30;
-  static constexpr std::int64_t room_of_mirror = 1 << 16; ///< more than any test's has
   /// The op whose kernel this thread has launched.
   inline static thread_local const mc::op_info* launched_ = nullptr;
   std::byte* const held_ = static_cast<std::byte*>(
@@ -325,12 +327,12 @@ private:
   mutable std::mutex mutex_;
   mutable int opened_ = 0;
   mutable std::vector<pages> moving_;
-  bool deferring_ = false, breaks_mirrors_ = false;
+  bool deferring_ = false, breaks_mirrors_ = false, looks_at_end_ = false;
   std::string looks_in_;
   mutable std::byte looked_{};
   mutable std::mutex queue_mutex_;
   mutable std::vector<std::function<void()>> queue_;
-  mutable std::set<const std::byte*> unseen_; ///< mirrors that nobody has waited for
+  std::map<const std::byte*, std::int64_t> unseen_; ///< mirrors that nobody has waited for
   mutable device_counts counts_;
   mutable std::int32_t most_trips_ = 0;
   mutable std::atomic<const std::byte*> last_read_ = nullptr;

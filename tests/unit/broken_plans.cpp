@@ -365,6 +365,38 @@ BOOST_AUTO_TEST_CASE(the_number_of_rounds_is_there_for_the_backward_pass) {
   BOOST_TEST(found > 0);
 }
 
+// What the host reads, counts of experts and the number of rounds, has a mirror of its own, with the
+// room that its readers need.
+BOOST_AUTO_TEST_CASE(what_the_host_reads_has_a_mirror) {
+  int found = 0;
+  each_plan([&](const planned& right) {
+    if (right.plan.mirror_count == 0) return;
+    ++found;
+    BOOST_TEST(right.plan.mirror_count == 2);
+    const auto refused = [&](auto change) {
+      auto p = std::make_unique<planned>(right);
+      change(p->plan);
+      return !p->accepted();
+    };
+    BOOST_TEST(!refused([](memory_plan&) {}));
+    BOOST_TEST(refused([](memory_plan& p) { p.mirror_count = 0; }));
+    BOOST_TEST(refused([](memory_plan& p) { p.mirror_count = 1; }));
+    BOOST_TEST(refused([](memory_plan& p) { p.mirrors[1].offset = p.mirrors[0].offset; }));
+    BOOST_TEST(refused([](memory_plan& p) { p.mirrors[1].offset += 4; }));
+    BOOST_TEST(refused([](memory_plan& p) { p.mirrored = p.mirrors[1].offset; }));
+    bool with_room = false;
+    for (int k = 0; k < 2; ++k) {
+      if (right.plan.mirrors[k].bytes == 0) continue;
+      with_room = true;
+      BOOST_TEST(refused([k](memory_plan& p) { p.mirrors[k].bytes = 0; }));
+      BOOST_TEST(refused([k](memory_plan& p) { p.mirrors[k].room = p.mirrors[1 - k].offset; }));
+      BOOST_TEST(refused([k](memory_plan& p) { p.mirrors[k].room = p.mirrored; }));
+    }
+    BOOST_TEST(with_room);
+  });
+  BOOST_TEST(found > 0);
+}
+
 // Several backward trips compute the values of a round again, and have them wherever they lie; a
 // single one reads what the forward pass left.
 BOOST_AUTO_TEST_CASE(a_single_round_keeps_what_it_saved) {

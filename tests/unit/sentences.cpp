@@ -746,15 +746,17 @@ BOOST_AUTO_TEST_CASE(regions_are_counted_and_end_before_their_sums_are_read) {
   }
 }
 
-// The device reads one i32.
+// The host reads one i32, of which it gets a copy when a node has made it.
 BOOST_AUTO_TEST_CASE(trips_are_a_number) {
-  const auto counted_by = [](dtype t, std::int64_t n) {
+  const auto counted_by = [](dtype t, std::int64_t n, bool made = true) {
     builder b{mesh::one_rank()};
     const var x = b.parameter("", "x", t, {{dim::elements, n}}, {}, {});
+    if (made) b.g.at(x.id).producer = 0;
     b.region_of_trips(x.id, 0);
     return said(b.g.wrong);
   };
   BOOST_TEST(counted_by(dtype::i32, 1) == " ");
+  BOOST_TEST(counted_by(dtype::i32, 1, false) == "MEGA-S007 region(x)");
   BOOST_TEST(counted_by(dtype::i32, 2) == "MEGA-S007 region(x)");
   BOOST_TEST(counted_by(dtype::f32, 1) == "MEGA-S007 region(x)");
 }
@@ -771,7 +773,8 @@ BOOST_AUTO_TEST_CASE(nodes_of_regions_are_not_hoisted) {
   hoist(b.g);
   for (int i = 0; i < b.g.node_count; ++i) {
     const node& n = b.g.at_node(i);
-    BOOST_TEST(((n.when == phase::prologue) == (n.region < 0)), n.op->name);
+    const bool seen = n.op == &op::expert_rows; // by the host, once a micro-batch
+    BOOST_TEST(((n.when == phase::prologue) == (n.region < 0 && !seen)), n.op->name);
   }
   BOOST_TEST(said(in_regions(b.g).wrong) == " ");
 }

@@ -43,10 +43,7 @@ public:
   void mirror(std::byte* to, const std::byte* from, std::int64_t bytes) override {
     read(to, from, bytes);
   }
-  /// body(trip, whether there are several) as often as the number at `trips` says.
-  template <class F> void repeat(const std::int32_t* trips, F body) const {
-    for (int trip = 0, n = *trips; trip < n; ++trip) body(trip, n > 1);
-  }
+  void await_mirror(const std::byte* /*at*/) override {} // it is there at once
 
   /// A table found by the numbers that it is made of, or made by `fill(T*)` while programs are
   /// prepared.

@@ -3,8 +3,6 @@
 //
 //   d.launch(n, f)          f() calls the kernel of node n, which starts what it does on d
 //   d.for_rows(rows, body)  starts body(team, row) for every row (exec/launch.hpp)
-//   d.repeat(trips, body)   body(trip, whether there are several), as often as the number at
-//                           `trips` says, in mirrored() memory, once what goes there has come
 //   d.table()               numbers that kernels share
 #pragma once
 
@@ -18,9 +16,9 @@ namespace mc {
 
 /// Memory that kernels see. What it reserves is read and written by the bodies that kernels start,
 /// by products, by exchanges, and by the functions here; nobody else may look at it, as nobody
-/// could on a GPU. (tests/laws/guarded_device.cpp lists the ops whose kernels still do.) Several
-/// threads may call fill, write, read, open and close at once, of other bytes each; reserve and
-/// release are for one.
+/// could on a GPU. Several threads may call fill, write, read, open and close at once, of other
+/// bytes each; reserve and release are for one. When write returns, it has copied what it was
+/// given.
 class memory_space {
 public:
   memory_space() = default;
@@ -71,8 +69,10 @@ public:
   virtual int threads() const = 0;
   /// Memory of the host to which the device copies what the host has to know (mirror).
   virtual memory_space& mirrored() = 0;
-  /// Starts a copy of the device's memory to mirrored() memory. Who reads it waits by repeat.
+  /// Starts a copy of the device's memory to mirrored() memory.
   virtual void mirror(std::byte* to, const std::byte* from, std::int64_t bytes) = 0;
+  /// Waits until the copy that was started to this address has been made.
+  virtual void await_mirror(const std::byte* at) = 0;
   virtual product_source& products() = 0;
 };
 

@@ -240,8 +240,8 @@ struct builder {
     return emit(n);
   }
 
-  /// The region of which `trips`, one i32 on each rank, says how often it runs, at least once: new
-  /// or as it is. Faults: MEGA-S007 for another value, S004 above max_regions.
+  /// The region of which `trips`, one i32 on each rank that a node makes, says how often it runs,
+  /// at least once: new or as it is. Faults: MEGA-S007 for another value, S004 above max_regions.
   [[gnu::cold]] constexpr region_id region_of_trips(value_id trips, source_line line) {
     for (int r = 0; r < g.region_count; ++r)
       if (g.regions[r].trips == trips) return static_cast<region_id>(r);
@@ -249,7 +249,7 @@ struct builder {
       fail(fault::S004, line, "region", trips);
       return max_regions - 1;
     }
-    const bool counts = trips < 0 || (g.at(trips).type == dtype::i32 &&
+    const bool counts = trips < 0 || (g.at(trips).type == dtype::i32 && g.at(trips).producer >= 0 &&
                                       local_bytes(g.ranks, g.at(trips)) == size_of(dtype::i32));
     if (!counts) fail(fault::S007, line, "region", trips);
     g.regions[g.region_count].trips = trips;

@@ -242,8 +242,12 @@ constexpr unsigned spread(const placement& at) {
 
 /// The link from an op to its kernel; specialised in kernel/ (and in a user's header).
 template <const op_info* Op> struct kernel_of;
-/// The kernel of an op on a device: specialised where one needs another than all others have.
-template <const op_info* Op, class Device> struct kernel_on : kernel_of<Op> {};
+/// The kernel of an op on a device: by default the one that all devices share, if there is one;
+/// specialised for a device that needs another.
+template <const op_info* Op, class Device> struct kernel_on;
+template <const op_info* Op, class Device>
+requires requires { sizeof(kernel_of<Op>); }
+struct kernel_on<Op, Device> : kernel_of<Op> {};
 
 /// Infers the outputs of c's node by its op's rule. Dense and expert mesh fold over the same ranks,
 /// so a value lies on one of them, and only an op that crosses sees both (MEGA-P013).

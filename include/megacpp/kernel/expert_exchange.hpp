@@ -15,9 +15,7 @@
 #include <megacpp/op/experts.hpp>
 
 #include <algorithm>
-#include <cstring>
 #include <span>
-#include <string>
 
 namespace mc::detail {
 

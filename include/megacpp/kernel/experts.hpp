@@ -123,7 +123,8 @@ private:
   };
 
   /// Which choices of the micro-batch their experts take, the first ones in the order of its
-  /// tokens. `count`: one number for each expert.
+  /// tokens. `count`: one number for each expert, which bodies write.
+  // NOLINTNEXTLINE(readability-non-const-parameter)
   template <class Call> static rows::taken_choices take(Call& c, const shape& s,
                                                         std::int32_t* count,
                                                         std::int32_t* scratch) {
@@ -173,7 +174,7 @@ template <> struct kernel_of<&op::dispatch> { // x, experts, row, counts -> rows
       for_blocks(on, choices, rows::dispatch_numbers<T>{choices, r.base, r.rows, x, row, to});
       return detail::clear_rows(on, to, r, 1);
     }
-    const auto width = c.span(in::x, dims<-1>);
+    auto width = c.span(in::x, dims<-1>);
     for_rows(on, tokens,
              rows::dispatch_token<T, decltype(width)>{width, k, r.base, r.rows, x, row, to});
     detail::clear_rows(on, to, r, width);
@@ -205,7 +206,7 @@ template <> struct kernel_of<&op::combine> { // rows, experts, row, counts -> y,
     if (numbers)
       return for_blocks(on, choices,
                         rows::combine_numbers<T>{choices, r.base, r.rows, from, row, y});
-    const auto width = c.span(in::rows, dims<-1>);
+    auto width = c.span(in::rows, dims<-1>);
     const std::int64_t tokens = local_size(c.ranks(), c.value_of(out::y)).n / width;
     for_rows(on, tokens,
              rows::combine_token<T, decltype(width)>{width, static_cast<int>(choices / tokens),
@@ -280,7 +281,7 @@ template <> struct kernel_of<&op::scale_rows> { // x, w
   using in = op::scale_rows_in;
   using out = op::scale_rows_out;
   template <class T, class Call> static void run(Call& c) {
-    const auto width = c.span(in::x, dims<-1>);
+    auto width = c.span(in::x, dims<-1>);
     for_rows(c.device(), c.rows(in::x),
              rows::scale_row<T, decltype(width)>{width, c.in(in::x), c.in(in::w), c.out(out::y)});
   }
@@ -289,7 +290,7 @@ template <> struct kernel_of<&op::scale_rows_weight_grad> { // dy, x, w
   using in = op::scale_rows_weight_grad_in;
   using out = op::scale_rows_weight_grad_out;
   template <class T, class Call> static void run(Call& c) {
-    const auto width = c.span(in::dy, dims<-1>);
+    auto width = c.span(in::dy, dims<-1>);
     for_rows(c.device(), c.rows(in::dy),
              rows::scale_weight_grad_row<T, decltype(width)>{width, c.in(in::dy), c.in(in::x),
                                                              c.out(out::dw)});

@@ -20,6 +20,7 @@
 //   c.described()               the node itself
 //   c.device(), c.slot()        device, prepared state
 //   c.layer(), c.coordinate()   layer; of this rank, on every axis
+//   c.origin(value, i)          global index of this rank's first element of dim i
 //   c.comm()                    this rank and the others (comm/communicator.hpp)
 //   c.scratch()                 memory that no other node uses meanwhile
 //   c.declared_scratch()        that which the op's rule has declared

@@ -133,7 +133,7 @@ struct placer {
     for (auto& l : last_use) l = -1;
     for (int i = 0; i < g.node_count; ++i) {
       const node& n = g.nodes[i];
-      aliases[i] = may_alias(n) && (leaves_as_is(n) || read_by_one(n.in[0]));
+      aliases[i] = may_alias(n) && (leaves_as_is(n) || read_by_one(n.in[0])) && !seen.has[n.out[0]];
     }
   }
 
@@ -245,7 +245,7 @@ struct placer {
       m.room = plan.mirrored;
       for (int i = 0; i < g.node_count; ++i) {
         const node& n = g.at_node(i);
-        if (n.op->host_room == nullptr || n.in[n.op->seen] != m.of) continue;
+        if (n.op->host_room == nullptr || n.op->seen < 0 || n.in[n.op->seen] != m.of) continue;
         const std::int64_t bytes = aligned_bytes(n.op->host_room(g, n));
         if (m.bytes < bytes) m.bytes = bytes;
       }

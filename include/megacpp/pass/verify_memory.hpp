@@ -126,7 +126,11 @@ struct memory_walk {
     const seen_values seen(g);
     for (int i = 0; i < g.value_count; ++i) {
       const auto v = static_cast<value_id>(i);
-      if (!seen.has[i] || g.at(v).producer < 0) continue;
+      if (!seen.has[i]) continue;
+      if (g.at(v).producer < 0) { // an input or a parameter, of which no node starts a copy
+        record(wrong, g, fault::M002, 0, "mirror", v);
+        continue;
+      }
       const node& by = g.at_node(g.at(v).producer);
       const mirror* const m = plan.mirror_of(v);
       if (m == nullptr || at(v).in != space::saved) {
@@ -137,7 +141,7 @@ struct memory_walk {
     }
     for (int i = 0; i < g.node_count; ++i) {
       const node& n = g.at_node(i);
-      if (n.op->host_room == nullptr) continue;
+      if (n.op->host_room == nullptr || n.op->seen < 0) continue;
       const value_id v = n.in[n.op->seen];
       const mirror* const m = v < 0 ? nullptr : plan.mirror_of(v);
       if (m == nullptr) continue;

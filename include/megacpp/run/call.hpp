@@ -108,12 +108,16 @@ template <class Part, int N, class Device> struct compiled_call : call_state<Dev
     return at<element_t<Name, type>>(id<Name>());
   }
   template <class Name, class F> void each_from(Name, F f) const {
+    require_input<Name>(), static_cast<void>(id<Name>());
     for (auto k = static_cast<unsigned>(Name::at); k < max_inputs; ++k)
       if (n().in[k] >= 0) f(at<element_t<Name, type>>(n().in[k]));
   }
   std::byte* declared_scratch() const { return at<std::byte>(scratch_of(Part::g, n())); }
   template <class Name> const element_t<Name, type>* mirrored(Name) const {
-    static_assert(Name::at == n().op->seen, "the op does not say that the host sees this operand");
+    static_assert(Name::at == n().op->seen,
+                  "MEGA-B003 a kernel reads a mirror that its op does not ask for: say so by "
+                  "op_info::seen");
+    require_input<Name>(), static_cast<void>(id<Name>());
     return reinterpret_cast<const element_t<Name, type>*>(this->mirrors() + seen().offset);
   }
   std::byte* host_room() const { return this->mirrors() + seen().room; }
@@ -198,11 +202,13 @@ template <class Device, class T> struct dynamic_call : dynamic_node<Device> {
     return at<element_t<Name, T>>(id<Name>());
   }
   template <class Name, class F> void each_from(Name, F f) const {
+    require_input<Name>(), static_cast<void>(id<Name>());
     for (auto k = static_cast<unsigned>(Name::at); k < max_inputs; ++k)
       if (n.in[k] >= 0) f(at<element_t<Name, T>>(n.in[k]));
   }
   std::byte* declared_scratch() const { return at<std::byte>(scratch_of(g, n)); }
   template <class Name> const element_t<Name, T>* mirrored(Name) const {
+    require_input<Name>(), static_cast<void>(id<Name>());
     if (Name::at != n.op->seen) wrong("a mirror that the op does not ask for by op_info::seen");
     return reinterpret_cast<const element_t<Name, T>*>(this->mirrors() + seen().offset);
   }
@@ -268,6 +274,18 @@ private:
     bytes = here - from + local_bytes(g.ranks, g.at(v));
   }
   copy();
+}
+/// Waits for the mirror that a node's kernel reads, unless its region has: what the node makes that
+/// says how often the region runs comes in one copy.
+inline void await_seen(device& on, const frame& f, const graph& g, const memory_plan& p,
+                       const node& n) {
+  if (n.op->seen < 0) return;
+  const value_id v = n.in[static_cast<unsigned>(n.op->seen)];
+  if (n.region >= 0 && v >= 0 &&
+      g.at(v).producer == g.at(g.regions[static_cast<unsigned>(n.region)].trips).producer)
+    return;
+  if (const mirror* const m = v < 0 ? nullptr : p.mirror_of(v))
+    on.await_mirror(f.base[static_cast<unsigned>(space::mirror)] + m->offset);
 }
 /// Whether a node of a part makes what the host reads.
 constexpr bool is_mirrored(const memory_plan& p, const node& n) {

@@ -71,6 +71,7 @@ void run_node(Device& device, frame& f, node_slot* slots, step_clock* clock) {
     compiled_call<Part, N, Device> c;
     c.dev = &device, c.f = &f, c.prepared = slots + N;
     if constexpr (n.op->accumulates) clear_sums(device, f, Part::g, Part::plan, Part::index, n);
+    if constexpr (n.op->seen >= 0) await_seen(device, f, Part::g, Part::plan, n);
     launch_node(device, Part::g, N, clock, [&] { kernel_on<n.op, Device>::template run<T>(c); });
     if constexpr (is_mirrored(Part::plan, n))
       mirror_outputs(device, f, Part::g, Part::plan, Part::index, n);

@@ -9,6 +9,7 @@
 
 #include <array>
 #include <cstddef>
+#include <cstring>
 #include <vector>
 
 namespace mc {
@@ -95,12 +96,11 @@ template <class Device, class F> void for_trips(Device& device, const graph& g,
                                                 const memory_plan& p, frame& f, region_id region,
                                                 F body) {
   const mirror* const trips = p.mirror_of(g.regions[static_cast<unsigned>(region)].trips);
-  device.repeat(reinterpret_cast<const std::int32_t*>(f.base[static_cast<unsigned>(space::mirror)] +
-                                                      trips->offset),
-                [&](int trip, bool several) {
-                  f.trip = trip;
-                  body(several);
-                });
+  const std::byte* const at = f.base[static_cast<unsigned>(space::mirror)] + trips->offset;
+  device.await_mirror(at);
+  std::int32_t n = 0;
+  std::memcpy(&n, at, sizeof n);
+  for (f.trip = 0; f.trip < n; ++f.trip) body(n > 1);
   f.trip = 0;
 }
 

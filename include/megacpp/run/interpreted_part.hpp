@@ -165,6 +165,7 @@ private:
     const node& n = g.at_node(i);
     dynamic_node<Device> c({&device, &f, slots + i}, g, plan, index, n);
     if (n.op->accumulates) clear_sums(device, f, g, plan, index, n);
+    await_seen(device, f, g, plan, n);
     launch_node(device, g, i, clock, [&] { kernels[static_cast<unsigned>(i)].run(c); });
     if (is_mirrored(plan, n)) mirror_outputs(device, f, g, plan, index, n);
   }

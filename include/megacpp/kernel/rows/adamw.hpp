@@ -121,8 +121,9 @@ template <class T, class Device>
 void adamw(Device& on, std::int64_t n, const adamw_factors<accumulator_t<T>>* factors,
            const accumulator_t<T>* grad, accumulator_t<T>* master, accumulator_t<T>* m,
            accumulator_t<T>* v, T* weight, std::uint8_t* broken, double* count) {
-  for_blocks(on, n, adamw_block<T>{n, factors, grad, master, m, v, weight, broken});
-  for_one(on, count_of_ones{blocks_of(n), broken, count});
+  const adamw_block<T> body{n, factors, grad, master, m, v, weight, broken};
+  for_blocks(on, n, body);
+  for_one(on, count_of_ones{blocks_of(n), body.broken, count});
 }
 
 /// A bias that balances experts, by the sign of an expert's load (op/optimizer.hpp):

@@ -47,8 +47,9 @@ struct sum_in_order {
 template <class T, class Device>
 void sum_squares(Device& on, std::int64_t n, const T* x, double* parts, double* sum) {
   const std::int64_t blocks = sum_squares_parts(n);
-  for_rows(on, blocks, sum_squares_block<T>{n, x, parts});
-  for_one(on, sum_in_order{blocks, parts, sum});
+  const sum_squares_block<T> body{n, x, parts};
+  for_rows(on, blocks, body);
+  for_one(on, sum_in_order{blocks, body.parts, sum});
 }
 
 } // namespace mc::rows
