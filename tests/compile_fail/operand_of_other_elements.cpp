@@ -1,8 +1,8 @@
 // expect-error: MEGA-B003
 // expect-text: other elements than its name says
 //
-// A kernel that takes positions for numbers of the type that the node computes in. Host compilers
-// only: the kernels of the CPU are no CUDA.
+// A kernel that takes positions for numbers of the type that the node computes in.
+// Host compilers only: the kernels of the CPU are no CUDA.
 #include "one_layer.hpp"
 
 #include <megacpp/kernel/kernels.hpp>

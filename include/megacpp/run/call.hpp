@@ -143,8 +143,8 @@ private:
   }
   template <class U> U* at(value_id v) const {
     if (v < 0) return nullptr;
-    return reinterpret_cast<U*>(
-        resolve(Part::plan.at[static_cast<unsigned>(v)], *this->f, Part::index, sizeof(U)));
+    return reinterpret_cast<U*>(resolve(Part::plan.at[static_cast<unsigned>(v)], *this->f,
+                                        Part::index, size_of(Part::g.at(v).type)));
   }
   static constexpr const mirror& seen() {
     return *Part::plan.mirror_of(n().in[static_cast<unsigned>(n().op->seen)]);
@@ -236,8 +236,8 @@ private:
   }
   template <class U> U* at(value_id v) const {
     if (v < 0) return nullptr;
-    return reinterpret_cast<U*>(
-        resolve(this->plan.at[static_cast<unsigned>(v)], *this->f, this->index, sizeof(U)));
+    return reinterpret_cast<U*>(resolve(this->plan.at[static_cast<unsigned>(v)], *this->f,
+                                        this->index, size_of(g.at(v).type)));
   }
   const mirror& seen() const {
     return *this->plan.mirror_of(n.in[static_cast<unsigned>(n.op->seen)]);
