@@ -1,7 +1,7 @@
-// Trains the models of the fixtures, and a mixture of experts with more of what a router may have,
-// for ten steps in every way below, evaluates and generates, and writes what is left: a line of
-// checksums for each case, and with a folder its numbers. Two commits that compute the same bits
-// write the same lines.
+// Trains the models of the fixtures, a mixture of experts with more of what a router may have, and a
+// GPT with computed weights, for ten steps in every way below, evaluates and generates, and writes
+// what is left: a line of checksums for each case, and with a folder its numbers. Two commits that
+// compute the same bits write the same lines.
 //
 //   all_bits [FOLDER [TEXT]]
 //
@@ -43,6 +43,20 @@ using namespace mc;
 namespace {
 
 constexpr int steps = 10, sequence = 24, sequences = 4; ///< sequences: a step's
+
+/// A GPT with weights that every step computes from parameters, before its micro-batches.
+struct computed_weights : gpt {
+  static constexpr family_name<computed_weights> family{"computed"};
+  static constexpr int kinds = 1;
+  constexpr var block(context& c, int /*kind*/, var x) const {
+    const extent h = hidden_extent(), f{dim::ffn, ffn};
+    const placement sharded = on(axis::tp, shard(f.d));
+    const var up = weight(c, "up", "weight", {f, h}, sharded, normal_weights(0.3)),
+              more = weight(c, "more", "weight", {f, h}, sharded, normal_weights(0.3)),
+              y = gelu(linear(to(x, axis::tp, replicate), gelu(up) + more));
+    return x + row_parallel(c, "down", y, 1, h, false, 0.3);
+  }
+};
 
 /// How one case is trained.
 struct way {
@@ -273,6 +287,7 @@ int main(int argc, char** argv) try {
   mixture.aux_loss = 0.01, mixture.router_z_loss = 0.01, mixture.capacity = 1;
   print_all("gpt2", test::tiny_gpt2, false, a);
   print_all("gpt2 with dropout", dropping, false, a);
+  print_all("computed weights", computed_weights{test::tiny_gpt2}, false, a);
   print_all("qwen3", test::tiny_qwen3, false, a);
   print_all("qwen3_moe", test::tiny_qwen3_moe, true, a);
   print_all("mixture", mixture, true, a);
