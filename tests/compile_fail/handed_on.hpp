@@ -1,5 +1,5 @@
-// What the cases of operands by name share: an op that hands its input on, and a GPT with that op
-// in each block. Each case writes the op's kernel.
+// What the cases of operands by name share: an op that hands its input on, and a run of a GPT that
+// has this op in each block. Each case writes the op's kernel.
 #pragma once
 
 #include "one_layer.hpp"
@@ -34,4 +34,9 @@ struct handing_on : gpt {
   constexpr var block(context& c, int kind, var x) const {
     return gpt::block(c, kind, {x.b, x.b->emit(handed_on, {x.id, c.positions.id}, here())});
   }
+};
+
+struct run : small_run {
+  static constexpr handing_on model{small()};
+  static constexpr mc::layout layout{};
 };

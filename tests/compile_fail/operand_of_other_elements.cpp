@@ -19,8 +19,4 @@ template <> struct mc::kernel_of<&handed_on> {
   }
 };
 
-struct run : small_run {
-  static constexpr handing_on model{small()};
-  static constexpr mc::layout layout{};
-};
 const program_view program_of_run = compiled_program<run>("run");

@@ -47,7 +47,7 @@ template <class F> void parallel_for(std::int64_t n, F f) {
   });
 }
 
-/// What a kernel for devices of the host alone runs its own code by.
+/// The host's threads, on which a kernel that only devices of the host have runs its own code.
 class host_slots {
 public:
   /// A function of a slot, as whoever calls it sees it: it lives as long as what it was made of.

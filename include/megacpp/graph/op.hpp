@@ -214,7 +214,7 @@ constexpr region_id region_of(const graph& g, const value& v) {
   return g.at_node(v.producer).region;
 }
 
-/// Which values the host reads, too: how often regions run, and what ops say (op_info::seen).
+/// The values that the host reads: how often regions run, and what ops name (op_info::seen).
 struct seen_values {
   bool has[max_values]{};
 

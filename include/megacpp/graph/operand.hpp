@@ -17,7 +17,7 @@
 
 namespace mc {
 
-/// What the elements of an operand are.
+/// The type of an operand's elements, as it follows from the node that the operand belongs to.
 enum class element : std::uint8_t {
   of_node, ///< those that the node is typed by (op_info::typed_by)
   sum,     ///< what sums of them are kept in: accumulator_t
@@ -61,7 +61,7 @@ struct operand_lists {
 namespace detail {
 template <class List> inline constexpr char tag_of_list = 0;
 } // namespace detail
-/// Of an op without results of its own, Out is left out.
+/// The two lists of an op, as op_info::operands has them. An op without results has no Out.
 template <class In, class Out = void>
 inline constexpr operand_lists named{&detail::tag_of_list<In>, &detail::tag_of_list<Out>};
 

@@ -26,7 +26,7 @@ template <class Call> attention_visibility visibility_of(const Call& c, std::int
   v.window = o.window;
   return v;
 }
-/// Of a node whose list of operands has positions and documents.
+/// The same with positions and documents, which the list In of the node's operands has.
 template <class In, class Call>
 attention_visibility visibility_of(const Call& c, std::int64_t head_dim) {
   attention_visibility v = visibility_of(c, head_dim);

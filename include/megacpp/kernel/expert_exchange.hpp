@@ -22,7 +22,7 @@ namespace mc::detail {
 /// The counts of experts as the host of one rank sees them.
 class seen_counts {
 public:
-  /// Of a call whose op sees the counts, by their name.
+  /// The host sees operand `counts` of the call's op (op_info::seen).
   template <class Call, class Name> seen_counts(const Call& c, Name counts)
       : all_(c.mirrored(counts)),
         experts_(c.value_of(counts).dims[1].n),
@@ -82,7 +82,7 @@ struct round_of_rows {
 /// A round's exchange, of rows of `width` elements.
 template <class T> class expert_exchange {
 public:
-  /// Of a call of dispatch or combine, whose inputs are those of `In`.
+  /// The call is one of dispatch or combine; `In` names its inputs.
   template <class Call, class In> expert_exchange(Call& c, type_tag<In>, const seen_counts& counts,
                                                   const round_of_rows& r, std::int64_t width)
       : width_(width), etp_(counts.etp()), ranks_(counts.ranks()), choices_(c.size(In::row)) {
