@@ -20,8 +20,8 @@
 
 namespace mc::rows {
 
-/// The numbers by which one step multiplies. Where the gradients' factor is not finite, `applies` is
-/// 0, and the step changes nothing.
+/// The numbers by which one step multiplies. Where the gradients' factor is not finite, `applies`
+/// is 0, and the step changes nothing.
 template <class G> struct adamw_factors {
   G keep;         // 1 - lr decay
   G beta1, rest1; // beta1, 1 - beta1
