@@ -124,7 +124,6 @@ private:
 
   /// Which choices of the micro-batch their experts take, the first ones in the order of its
   /// tokens. `count`: one number for each expert, which bodies write.
-  // NOLINTNEXTLINE(readability-non-const-parameter)
   template <class Call> static rows::taken_choices take(Call& c, const shape& s,
                                                         std::int32_t* count,
                                                         std::int32_t* scratch) {
