@@ -98,7 +98,7 @@ struct squared_relu_kernel {
   using out = op::squared_relu_out;
   template <class T, class Call> static void run(Call& c) {
     const std::int64_t n = c.size(in::x);
-    mc::for_blocks(c.device(), n,
+    mc::for_blocks(c.lane(), n,
                    squared_relu_block<T>{n, c.in(in::x), c.in(in::dy), c.in(in::d), c.out(out::y)});
   }
 };

@@ -11,18 +11,27 @@
 
 using namespace mc;
 
-struct second_device : in_host_memory<device> {
-  int threads() const override { return 1; }
-  memory_space& mirrored() override { return *this; }
-  void mirror(std::byte* to, const std::byte* from, std::int64_t bytes) override {
-    read(to, from, bytes);
-  }
-  product_source& products() override;
+struct second_lane : lane {
+  using lane::lane;
   template <class F> void launch(const node&, F f) const { f(); }
   template <class Body> void for_rows(std::int64_t rows, Body body) const {
     for (std::int64_t row = 0; row < rows; ++row) body(core_team{}, row);
   }
-  void await_mirror(const std::byte*) override {}
+  int threads() const { return 1; }
+  void fill(std::byte*, std::uint8_t, std::int64_t) override;
+  void write(std::byte*, const void*, std::int64_t) override;
+  void mirror(std::byte*, const std::byte*, std::int64_t) override;
+  void record(event&) override;
+  void wait(event&) override;
+};
+struct second_device : in_host_memory<device> {
+  using lane_type = second_lane;
+  int threads() const override { return 1; }
+  memory_space& mirrored() override { return *this; }
+  product_source& products() override;
+  lane& main_lane() override;
+  std::unique_ptr<lane> make_lane() override;
+  std::unique_ptr<event> make_event() override;
   template <class T, class F> const T* table(std::vector<double>, std::int64_t, F);
 };
 

@@ -15,7 +15,7 @@ template <> struct mc::kernel_of<&handed_on> {
 #else
     const auto* x = c.in(in::x);
 #endif
-    for_blocks(c.device(), n, rows::copy_block<T>{n, reinterpret_cast<const T*>(x), c.out(out::y)});
+    for_blocks(c.lane(), n, rows::copy_block<T>{n, reinterpret_cast<const T*>(x), c.out(out::y)});
   }
 };
 

@@ -64,7 +64,8 @@ public:
     saved_.resize(static_cast<std::size_t>(part_->plan.saved + 64));
     working_.resize(static_cast<std::size_t>(part_->plan.working + 64));
     mirrors_.resize(static_cast<std::size_t>(part_->plan.mirrored + 64));
-    scratch_ = arena(device_, part_->view().scratch_bytes(part_->view(), device_), "scratch", "");
+    device_.main_lane().reserve({part_->view().scratch_bytes(part_->view(), device_),
+                                 device_.products().workspace_bytes()});
   }
 
   void feed(mc::feed f, std::vector<std::int32_t> x, int slot = 0) {
@@ -77,7 +78,7 @@ public:
 
   double forward() {
     frame f = make_frame();
-    part_->view().run(part_->view(), phase::forward, device_, f, slots_.data(), nullptr);
+    part_->view().run(part_->view(), phase::forward, device_, f, slots_.data());
     const value_id out = part_->g.outputs[0];
     const double* y = reinterpret_cast<const double*>(
         resolve(part_->plan.at[static_cast<unsigned>(out)], f, 0, 8));
@@ -89,7 +90,7 @@ public:
     std::fill(gradients_.begin(), gradients_.end(), 0.0);
     forward();
     frame f = make_frame();
-    part_->view().run(part_->view(), backward_pass, device_, f, slots_.data(), nullptr);
+    part_->view().run(part_->view(), backward_pass, device_, f, slots_.data());
     return gradients_;
   }
 
@@ -142,7 +143,7 @@ private:
     in.set(feed::seed, &seed_), in.set(feed::step, &step_);
     for (const auto& i : integers_) in.set(i.first.first, i.second.data(), i.first.second);
     f.input = in.data();
-    f.constants = &constants_, f.scratch = scratch_.data();
+    f.constants = &constants_, f.on = &device_.main_lane(), f.mirrored = mirrored_.get();
     f.ranks = &ranks_;
     return f;
   }
@@ -152,7 +153,7 @@ private:
   }
 
   cpu device_{product_type::automatic, 1};
-  arena scratch_;
+  std::unique_ptr<event> mirrored_ = device_.make_event();
   std::unique_ptr<interpreted_part<cpu>> part_;
   registry stores_;
   std::vector<node_slot> slots_;

@@ -264,8 +264,11 @@ public:
       base(space::stream_out, out.data());
       f.stores = p.stores, f.layer = l,
       f.index = block ? seen[static_cast<std::size_t>(kind)]++ : 0;
-      const arena scratch(device_, node.view().scratch_bytes(node.view(), device_), "scratch", "");
-      f.constants = &constants_, f.ranks = &ranks_, f.scratch = scratch.data();
+      lane& on = device_.main_lane();
+      on.reserve(
+          {node.view().scratch_bytes(node.view(), device_), device_.products().workspace_bytes()});
+      const auto mirrored = device_.make_event();
+      f.constants = &constants_, f.ranks = &ranks_, f.on = &on, f.mirrored = mirrored.get();
       input_addresses inputs(node.g);
       inputs.set(feed::tokens, t.data()), inputs.set(feed::positions, positions.data());
       inputs.set(feed::all_positions, positions.data());
@@ -274,7 +277,7 @@ public:
       const std::int64_t number = 0;
       inputs.set(feed::seed, &number), inputs.set(feed::step, &number);
       f.input = inputs.data();
-      node.view().run(node.view(), phase::forward, device_, f, slots.data(), nullptr);
+      node.view().run(node.view(), phase::forward, device_, f, slots.data());
       std::swap(in, out);
     }
     std::vector<double> x;

@@ -19,6 +19,8 @@
 #include <chrono>
 #include <cmath>
 #include <cstdint>
+#include <map>
+#include <memory>
 #include <mutex>
 #include <set>
 #include <stdexcept>
@@ -35,6 +37,7 @@ using namespace mc;
 using mc_test::device_counts;
 using mc_test::guarded_communicator;
 using mc_test::guarded_device;
+using mc_test::guarded_lane;
 
 namespace {
 
@@ -356,19 +359,12 @@ BOOST_AUTO_TEST_CASE(a_look_at_the_memory_of_a_device_is_the_end) {
   BOOST_TEST((sums >= begin && sums < begin + s.activations().size()));
   BOOST_TEST(crashes(sums));
   bool looked = false;
-  struct watcher final : step_clock { // called between the nodes of a task
-    guarded_device& on;
-    bool& looked;
-    const std::byte* sums;
-    watcher(guarded_device& d, bool& l, const std::byte* s) : on(d), looked(l), sums(s) {}
-    void node(const graph& g, int i, std::int64_t /*nanoseconds*/) override {
-      if (looked || g.region_count == 0 || g.at_node(i).region < 0) return;
-      looked = true;
-      BOOST_TEST(on.last_read() != sums); // the counts of experts, for their mirror
-      BOOST_TEST(crashes(on.last_read()));
-    }
-  } watch(closed, looked, sums);
-  s.profile(&watch);
+  closed.before_launches([&](const node& n) {
+    if (looked || n.region < 0) return;
+    looked = true;
+    BOOST_TEST(closed.last_read() != sums); // the counts of experts, for their mirror
+    BOOST_TEST(crashes(closed.last_read()));
+  });
   s.step(batch);
   BOOST_TEST(looked);
 }
@@ -461,6 +457,118 @@ BOOST_AUTO_TEST_CASE(a_mirror_that_does_not_add_up_ends_the_run) {
     return std::string(e.what()).find("the counts of experts of layer 0 add up to 65 rows") !=
            std::string::npos;
   });
+}
+
+namespace {
+
+/// Adds one number to another.
+struct add_one_row {
+  const double* from;
+  double* to;
+  template <class Team> void operator()(const Team& /*team*/, std::int64_t /*row*/) const {
+    *to += *from;
+  }
+};
+/// What two lanes make of x = 0, y = 0: the first one adds 1 to x many times, then the second one
+/// adds x to y, behind the event if it waits for that.
+double made_by_two_lanes(guarded_device& on, bool waits) {
+  constexpr int times = 20;
+  const arena memory(on, 3 * sizeof(double), "three numbers", "more memory");
+  auto* const numbers = reinterpret_cast<double*>(memory.data());
+  const double begin[] = {1, 0, 0};
+  on.write(memory.data(), begin, sizeof begin);
+  auto& first = static_cast<guarded_lane&>(on.main_lane());
+  const auto made = on.make_lane();
+  auto& second = static_cast<guarded_lane&>(*made);
+  const auto written = on.make_event(), added = on.make_event();
+  first.record(*written);
+  second.wait(*written);
+  for (int i = 0; i < times; ++i) for_one(first, add_one_row{numbers, numbers + 1});
+  first.record(*added);
+  if (waits) second.wait(*added);
+  for_one(second, add_one_row{numbers + 1, numbers + 2});
+  double y = 0;
+  on.read(&y, memory.data() + 2 * sizeof y, sizeof y);
+  return y / times;
+}
+
+} // namespace
+
+// Each lane keeps its order; between lanes there is none but that of events.
+BOOST_AUTO_TEST_CASE(lanes_are_ordered_by_events_alone) {
+  guarded_device on(product_type::widened, 1);
+  on.defer();
+  int wrong = 0;
+  for (int i = 0; i < 50; ++i) {
+    BOOST_TEST(made_by_two_lanes(on, true) == 1.0);
+    wrong += made_by_two_lanes(on, false) != 1.0;
+  }
+  BOOST_TEST(wrong > 0);
+}
+
+BOOST_AUTO_TEST_CASE(a_lane_has_room_of_its_own) {
+  cpu on(product_type::widened, 1);
+  const auto other = on.make_lane();
+  on.main_lane().reserve({.scratch = 100, .workspace = 200});
+  BOOST_TEST(other->room().scratch == 0);
+  BOOST_TEST(other->scratch() == nullptr);
+  other->reserve({.scratch = 300});
+  BOOST_TEST(other->room().scratch == 300);
+  BOOST_TEST(on.main_lane().room().scratch == 100);
+  BOOST_TEST(other->scratch() != on.main_lane().scratch());
+  const std::byte* const before = on.main_lane().scratch();
+  on.main_lane().reserve({.scratch = 50, .workspace = 50}); // it has more
+  BOOST_TEST(on.main_lane().scratch() == before);
+  BOOST_TEST(on.main_lane().room().workspace == 200);
+}
+
+// Times are the device's: nothing is told before the step is over, then every launch and every task
+// in the order in which the device has come to them, nodes within their tasks.
+BOOST_AUTO_TEST_CASE(times_are_those_of_the_device) {
+  struct told_times final : step_clock {
+    std::map<std::string, std::int64_t> nodes;
+    std::int64_t in_nodes = 0, in_tasks = 0, first = 0, last = 0;
+    bool in_order = true;
+    void node(const graph& g, int i, std::int64_t nanoseconds) override {
+      ++nodes[g.at_node(i).op->name];
+      in_order = in_order && nanoseconds >= 0;
+      in_nodes += nanoseconds;
+    }
+    void task(const mc::task&, std::int64_t began, std::int64_t ended) override {
+      in_order = in_order && last <= began && began <= ended;
+      if (first == 0) first = began;
+      in_tasks += ended - began, last = ended;
+    }
+  };
+  for (const bool deferring : {false, true}) {
+    const interpreted_program<gpt, guarded_device> program(dense(), {.batch = {2, sequence}},
+                                                           "guarded");
+    guarded_device closed(product_type::widened, 1);
+    if (deferring) closed.defer();
+    guarded_communicator alone(self::of_process(), closed);
+    session s(program.view(), closed, purpose::training, alone);
+    s.weights().initialise(3);
+    const std::vector<std::int32_t> tokens(2 * sequence, 3);
+    told_times told;
+    s.profile(&told);
+    const auto before = closed.counts().launched;
+    bool early = false;
+    closed.before_launches([&](const node&) { early = early || !told.nodes.empty(); });
+    const std::int64_t began = monotonic_nanoseconds();
+    s.step(batch_view{tokens.data(), tokens.data()});
+    const std::int64_t ended = monotonic_nanoseconds();
+    auto launched_now = closed.counts().launched;
+    for (const auto& [op, n] : before)
+      if ((launched_now[op] -= n) == 0) launched_now.erase(op);
+    BOOST_TEST(!early);
+    BOOST_TEST((told.nodes == launched_now));
+    BOOST_TEST(told.in_order);
+    BOOST_TEST((began <= told.first && told.last <= ended));
+    BOOST_TEST((told.in_nodes > 0 && told.in_nodes <= told.in_tasks));
+    s.profile(nullptr);
+    s.step(batch_view{tokens.data(), tokens.data()});
+    BOOST_TEST((told.nodes == launched_now));
+  }
 }
 
 // What a device is asked for is asked of it alone.

@@ -3,9 +3,10 @@
 // exchange moves is open from its start until it has been waited for. Elsewhere the pages are
 // closed: a look at them is SIGSEGV, and the op is named whose kernel it was.
 //
-// A device that defers keeps bodies, products, fills, writes and mirrors in a queue, and does them
-// in order when somebody reads, waits for a mirror, runs slots or exchanges. The stack on which a
-// kernel was called is overwritten before.
+// A device that defers keeps bodies, products, fills, writes, mirrors and events in a queue for each
+// lane, and does them in order when somebody reads, waits for an event, runs slots or exchanges: of
+// several lanes that could go on, one that chance chooses. The stack on which a kernel was called is
+// overwritten before.
 //
 // What is not seen: a body, a product or an exchange that reads memory of the host which is still
 // there, a look at the pages of an exchange while it is in flight, and whatever runs in slots.
@@ -21,10 +22,12 @@
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <random>
 #include <set>
 #include <span>
 #include <stdexcept>
@@ -64,14 +67,67 @@ struct device_counts {
   std::int64_t bodies = 0, products = 0, mirrors = 0, waits = 0;
 };
 
-class guarded_device final : public mc::cpu {
+class guarded_device;
+
+/// Comes when its lane has come to it.
+class guarded_event final : public mc::event {
 public:
-  using mc::cpu::cpu;
+  explicit guarded_event(guarded_device& on) : on_(on) {}
+  void wait() override;
+  std::int64_t reached() override;
+
+private:
+  friend class guarded_device;
+  friend class guarded_lane;
+  guarded_device& on_;
+  bool recorded_ = false, come_ = false, waited_ = false;
+  std::int64_t at_ = 0;
+};
+
+/// A lane of a guarded device.
+class guarded_lane final : public mc::lane, public mc::host_slots {
+public:
+  explicit guarded_lane(guarded_device& on);
+  ~guarded_lane() override;
+
+  int threads() const { return mc::thread_count(); }
+  template <class F> void launch(const mc::node& n, F f);
+  template <class Body> void for_rows(std::int64_t rows, Body body);
+  void run_slots(int slots, function f) const override;
+  void fill(std::byte* to, std::uint8_t byte, std::int64_t bytes) override;
+  void write(std::byte* to, const void* from_host, std::int64_t bytes) override;
+  void mirror(std::byte* to, const std::byte* from, std::int64_t bytes) override;
+  void record(mc::event& e) override;
+  void wait(mc::event& e) override;
+
+  /// Does what f does with the memory open: now, or when the device settles.
+  void later(std::function<void()> f);
+
+private:
+  friend class guarded_device;
+  /// What is done when nothing has to be waited for, or the event has come.
+  struct started {
+    std::function<void()> what;
+    const guarded_event* behind = nullptr;
+  };
+  guarded_device& on_;
+  std::deque<started> queue_;
+};
+
+class guarded_device final : public mc::in_host_memory<mc::device> {
+public:
+  using lane_type = guarded_lane;
+
+  explicit guarded_device(mc::product_type products, int threads = 0,
+                          mc::product_rows rows = mc::product_rows::together)
+      : below_(products, threads, rows) {}
   /// To be said before anything is done.
   void defer() { deferring_ = true; }
   /// From now on the kernel of this op looks at the first byte of the memory, before it starts
   /// anything or when it has started all.
   void look_in(std::string op, bool at_end) { looks_in_ = std::move(op), looks_at_end_ = at_end; }
+  /// From now on f(node) is called before each launch, outside of it.
+  void before_launches(std::function<void(const mc::node&)> f) { before_ = std::move(f); }
   /// From now on mirrors are not what the device has.
   void break_mirrors() { breaks_mirrors_ = true; }
   const device_counts& counts() const { return counts_; }
@@ -89,28 +145,16 @@ public:
   }
   void release(std::byte* /*p*/, std::int64_t /*bytes*/) override {}
   void fill(std::byte* to, std::uint8_t byte, std::int64_t bytes) override {
-    later([this, to, byte, bytes] { mc::cpu::fill(to, byte, bytes); });
+    lane_.fill(to, byte, bytes);
   }
   void write(std::byte* to, const void* from_host, std::int64_t bytes) override {
-    const auto* const from = static_cast<const std::byte*>(from_host);
-    later([this, to, kept = std::vector<std::byte>(from, from + bytes)] {
-      mc::cpu::write(to, kept.data(), std::ssize(kept));
-    });
+    lane_.write(to, from_host, bytes);
   }
   void read(void* to_host, const std::byte* from, std::int64_t bytes) const override {
     settle();
     const opening o(*this);
-    mc::cpu::read(to_host, from, bytes);
+    in_host_memory::read(to_host, from, bytes);
     last_read_ = from;
-  }
-  void mirror(std::byte* to, const std::byte* from, std::int64_t bytes) override {
-    ++counts_.mirrors;
-    unseen_[to] = bytes;
-    last_read_ = from;
-    later([this, to, from, bytes] {
-      mc::cpu::read(to, from, bytes);
-      if (breaks_mirrors_) ++reinterpret_cast<std::int32_t*>(to)[0];
-    });
   }
   /// A copy, as of memory that the host cannot see at all.
   std::byte* open(std::byte* p, std::int64_t bytes) override {
@@ -122,40 +166,20 @@ public:
     if (changed) write(p, seen, bytes);
     delete[] seen;
   }
+  int threads() const override { return below_.threads(); }
   mc::product_source& products() override { return products_; }
-
-  template <class F> void launch(const mc::node& n, F f) const {
-    {
-      const launching here(*this, *n.op);
-      const bool looks = n.op->name == looks_in_;
-      if (looks && !looks_at_end_) look();
-      f();
-      if (looks && looks_at_end_) look();
-    }
-    if (deferring_) overwrite_stack();
+  mc::memory_space& mirrored() override { return below_.mirrored(); }
+  mc::lane& main_lane() override { return lane_; }
+  std::unique_ptr<mc::lane> make_lane() override { return std::make_unique<guarded_lane>(*this); }
+  std::unique_ptr<mc::event> make_event() override {
+    return std::make_unique<guarded_event>(*this);
   }
-  template <class Body> void for_rows(std::int64_t rows, Body body) const {
-    ++counts_.bodies;
-    later([this, rows, body] { mc::cpu::for_rows(rows, body); });
-  }
-  void run_slots(int slots, function f) const override {
-    settle();
-    const opening o(*this);
-    mc::cpu::run_slots(slots, f);
-  }
-  void await_mirror(const std::byte* at) override {
-    for (auto i = unseen_.begin(); i != unseen_.end(); ++i) {
-      if (at < i->first || at >= i->first + i->second) continue;
-      settle();
-      ++counts_.waits;
-      unseen_.erase(i);
-      break;
-    }
-    std::int32_t trips = 0;
-    std::memcpy(&trips, at, sizeof trips);
-    most_trips_ = std::max(most_trips_, trips);
+  template <class Type, class F>
+  auto table(Type type, std::vector<double> key, std::int64_t count, F fill) {
+    return below_.table(type, std::move(key), count, fill);
   }
 
+  /// Of a region.
   std::int32_t most_trips() const { return most_trips_; }
   /// What read() was asked for last: an address that the host must not follow.
   const std::byte* last_read() const { return last_read_; }
@@ -163,6 +187,8 @@ public:
 private:
   friend class looks_are_told;
   friend class guarded_communicator;
+  friend class guarded_event;
+  friend class guarded_lane;
 
   /// All memory is open while there is one; several threads may copy at once.
   struct opening {
@@ -178,25 +204,29 @@ private:
     if (opened_ == std::max(more, 0)) protect(); // the first, or the last
   }
 
-  /// Does what f does with the memory open: now, or when it is settled.
-  template <class F> void later(F f) const {
-    if (deferring_) {
-      const std::scoped_lock lock(queue_mutex_);
-      queue_.emplace_back(std::move(f));
-    } else {
-      const opening o(*this);
-      f();
-    }
-  }
+  /// Does all that has been started.
   void settle() const {
-    std::vector<std::function<void()>> all;
-    {
-      const std::scoped_lock lock(queue_mutex_);
-      all.swap(queue_);
+    while (true) {
+      std::function<void()> one;
+      {
+        const std::scoped_lock lock(queue_mutex_);
+        std::vector<guarded_lane*> ready;
+        bool any = false;
+        for (guarded_lane* const l : lanes_) {
+          if (l->queue_.empty()) continue;
+          any = true;
+          const guarded_event* const behind = l->queue_.front().behind;
+          if (behind == nullptr || behind->come_) ready.push_back(l);
+        }
+        if (!any) return;
+        if (ready.empty()) throw std::logic_error("lanes wait for events that do not come");
+        guarded_lane& next = *ready[chance_() % ready.size()];
+        one = std::move(next.queue_.front().what);
+        next.queue_.pop_front();
+      }
+      const opening o(*this);
+      if (one) one();
     }
-    if (all.empty()) return;
-    const opening o(*this);
-    for (const auto& f : all) f();
   }
   [[gnu::noinline]] static void overwrite_stack() {
     volatile std::byte there[1 << 15];
@@ -278,17 +308,17 @@ private:
     opened_product(const guarded_device& on, const mc::prepared_product& of) : on_(on), of_(of) {
       shape_ = of.shape();
     }
-    void execute(const void* a, const void* b, const void* bias, void* out,
-                 std::int64_t rows) const override {
+    void execute(const mc::product_call& c) const override {
       ++on_.counts_.products;
-      on_.later([this, a, b, bias, out, rows] { of_.execute(a, b, bias, out, rows); });
+      static_cast<guarded_lane&>(c.on).later([this, c] { of_.execute(c); });
     }
-    void execute_parts(const void* a, const void* b, void* out, const std::int32_t* rows,
-                       std::int64_t parts) const override {
+    void execute_parts(const mc::product_call& c,
+                       std::span<const std::int32_t> rows) const override {
       ++on_.counts_.products;
-      on_.later([this, a, b, out, kept = std::vector<std::int32_t>(rows, rows + parts)] {
-        of_.execute_parts(a, b, out, kept.data(), std::ssize(kept));
-      });
+      static_cast<guarded_lane&>(c.on).later(
+          [this, c, kept = std::vector<std::int32_t>(rows.begin(), rows.end())] {
+            of_.execute_parts(c, kept);
+          });
     }
 
   private:
@@ -307,12 +337,12 @@ private:
     void lend(std::byte* memory, std::int64_t bytes) override { of().lend(memory, bytes); }
     std::int64_t take_back() override { return of().take_back(); }
     const mc::product_checks& checks() const override { return of().checks(); }
-    std::size_t workspace_bytes() const override { return of().workspace_bytes(); }
+    std::int64_t workspace_bytes() const override { return of().workspace_bytes(); }
     mc::product_type type() override { return of().type(); }
     std::string describe(mc::dtype storage) override { return of().describe(storage); }
 
   private:
-    mc::product_source& of() const { return on_.mc::cpu::products(); }
+    mc::product_source& of() const { return on_.below_.products(); }
     guarded_device& on_;
     std::map<const mc::prepared_product*, std::unique_ptr<opened_product>> products_;
   };
@@ -330,13 +360,95 @@ private:
   bool deferring_ = false, breaks_mirrors_ = false, looks_at_end_ = false;
   std::string looks_in_;
   mutable std::byte looked_{};
-  mutable std::mutex queue_mutex_;
-  mutable std::vector<std::function<void()>> queue_;
-  std::map<const std::byte*, std::int64_t> unseen_; ///< mirrors that nobody has waited for
+  std::function<void(const mc::node&)> before_;
+  mutable std::mutex queue_mutex_; ///< of the queues of all lanes
+  mutable std::minstd_rand chance_;
+  std::vector<guarded_lane*> lanes_;
+  mc::cpu below_; ///< computes products, and makes tables
+  guarded_lane lane_{*this};
   mutable device_counts counts_;
-  mutable std::int32_t most_trips_ = 0;
+  std::map<const mc::node*, std::int32_t> trips_; ///< of the nodes of the region that runs
+  std::int32_t most_trips_ = 0;
   mutable std::atomic<const std::byte*> last_read_ = nullptr;
 };
+
+inline void guarded_event::wait() {
+  on_.settle();
+  if (recorded_ && !waited_) ++on_.counts_.waits;
+  waited_ = true;
+}
+inline std::int64_t guarded_event::reached() {
+  on_.settle();
+  return at_;
+}
+
+inline guarded_lane::guarded_lane(guarded_device& on) : lane(on), on_(on) {
+  const std::scoped_lock lock(on_.queue_mutex_);
+  on_.lanes_.push_back(this);
+}
+inline guarded_lane::~guarded_lane() {
+  const std::scoped_lock lock(on_.queue_mutex_);
+  std::erase(on_.lanes_, this);
+}
+inline void guarded_lane::later(std::function<void()> f) {
+  if (on_.deferring_) {
+    const std::scoped_lock lock(on_.queue_mutex_);
+    queue_.push_back({std::move(f)});
+  } else {
+    const guarded_device::opening o(on_);
+    f();
+  }
+}
+template <class F> void guarded_lane::launch(const mc::node& n, F f) {
+  if (n.region < 0) on_.trips_.clear();
+  else on_.most_trips_ = std::max(on_.most_trips_, ++on_.trips_[&n]);
+  if (on_.before_) on_.before_(n);
+  {
+    const guarded_device::launching here(on_, *n.op);
+    const bool looks = n.op->name == on_.looks_in_;
+    if (looks && !on_.looks_at_end_) on_.look();
+    f();
+    if (looks && on_.looks_at_end_) on_.look();
+  }
+  if (on_.deferring_) guarded_device::overwrite_stack();
+}
+template <class Body> void guarded_lane::for_rows(std::int64_t rows, Body body) {
+  ++on_.counts_.bodies;
+  later([rows, body] { mc::cores{}.for_rows(rows, body); });
+}
+inline void guarded_lane::run_slots(int slots, function f) const {
+  on_.settle();
+  const guarded_device::opening o(on_);
+  mc::on_slots(slots, f);
+}
+inline void guarded_lane::fill(std::byte* to, std::uint8_t byte, std::int64_t bytes) {
+  later([to, byte, bytes] { mc::host_memory::of_process().fill(to, byte, bytes); });
+}
+inline void guarded_lane::write(std::byte* to, const void* from_host, std::int64_t bytes) {
+  const auto* const from = static_cast<const std::byte*>(from_host);
+  later([to, kept = std::vector<std::byte>(from, from + bytes)] {
+    mc::host_memory::of_process().write(to, kept.data(), std::ssize(kept));
+  });
+}
+inline void guarded_lane::mirror(std::byte* to, const std::byte* from, std::int64_t bytes) {
+  ++on_.counts_.mirrors;
+  on_.last_read_ = from;
+  later([this, to, from, bytes] {
+    mc::host_memory::of_process().read(to, from, bytes);
+    if (on_.breaks_mirrors_) ++reinterpret_cast<std::int32_t*>(to)[0];
+  });
+}
+inline void guarded_lane::record(mc::event& e) {
+  auto& here = static_cast<guarded_event&>(e);
+  here.recorded_ = true, here.come_ = here.waited_ = false;
+  later([&here] { here.come_ = true, here.at_ = mc::monotonic_nanoseconds(); });
+}
+inline void guarded_lane::wait(mc::event& e) {
+  const auto& there = static_cast<guarded_event&>(e);
+  if (!on_.deferring_ || !there.recorded_) return;
+  const std::scoped_lock lock(on_.queue_mutex_);
+  queue_.push_back({{}, &there});
+}
 
 inline void looks_are_told::on_fault(int, siginfo_t*, void*) {
   ::sigaction(SIGSEGV, &before(), nullptr); // the instruction faults again

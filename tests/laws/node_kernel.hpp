@@ -75,6 +75,16 @@ private:
   std::unique_ptr<std::byte, release> data_;
 };
 
+/// Memory of exactly the size that is asked for, so that a sanitizer sees what goes beyond it.
+class exact_memory final : public in_host_memory<memory_space> {
+public:
+  std::byte* reserve(std::int64_t n, const char*, const char*) override {
+    return static_cast<std::byte*>(std::memset(::operator new(static_cast<std::size_t>(n)), 0xff,
+                                               static_cast<std::size_t>(n)));
+  }
+  void release(std::byte* p, std::int64_t) override { ::operator delete(p); }
+};
+
 /// Where a node runs, and the memory of its values.
 class node_kernel {
 public:
@@ -119,8 +129,10 @@ public:
     dynamic_node<cpu> c({&device_, &frame_, &slot}, g, *plan_, 0, n);
     if (f.prepare != nullptr) f.prepare(c);
     mirror_seen(g, n);
-    const bytes scratch(f.scratch_bytes != nullptr ? f.scratch_bytes(c) : 0);
-    frame_.scratch = scratch.data();
+    cpu_lane on(memory_);
+    frame_.on = &on;
+    on.reserve({f.scratch_bytes != nullptr ? f.scratch_bytes(c) : 0,
+                device_.products().workspace_bytes()});
     f.run(c);
   }
   const bytes& at(value_id v) const { return held_.at(v); }
@@ -165,6 +177,7 @@ private:
   }
 
   cpu device_;
+  exact_memory memory_;
   kernel_table<cpu> kernels_ = kernel_table<cpu>::all();
   std::map<value_id, bytes> held_;
   std::unique_ptr<bytes> mirror_;

@@ -61,16 +61,17 @@ template <class T> struct one_op {
     std::vector<node_slot> prepared(1);
     part.view().prepare(part.view(), device, prepared.data());
     std::vector<T> out(q.size(), convert<T>(7.5f));
-    const arena scratch(device, part.view().scratch_bytes(part.view(), device), "scratch", "");
+    lane& on = device.main_lane();
+    on.reserve({.scratch = part.view().scratch_bytes(part.view(), device)});
     frame f;
-    f.scratch = scratch.data();
+    f.on = &on;
     input_addresses in(part.g);
     in.set(feed::tokens, q.data()), in.set(feed::labels, k.data());
     in.set(feed::documents, v.data()), in.set(feed::slots, slots.data());
     in.set(feed::key_cache, keys.data()), in.set(feed::value_cache, values.data());
     f.input = in.data();
     f.base[static_cast<unsigned>(space::stream_out)] = reinterpret_cast<std::byte*>(out.data());
-    part.view().run(part.view(), phase::forward, device, f, prepared.data(), nullptr);
+    part.view().run(part.view(), phase::forward, device, f, prepared.data());
     return out;
   }
 };

@@ -161,7 +161,7 @@ struct call {
   template <class Name, class Dims> int64_t span(Name, Dims) const { return parts; }
   template <class Name> int64_t size(Name) const { return tokens; }
   template <class A> auto attr(A) const { return attributes; }
-  const mc::cores& device() const { return host; }
+  const mc::cores& lane() const { return host; }
   std::byte* scratch() const { return reinterpret_cast<std::byte*>(losses.data()); }
   mutable std::vector<double> losses = std::vector<double>(static_cast<std::size_t>(tokens));
 };

@@ -3,8 +3,8 @@
 #define BOOST_TEST_MODULE observe
 #include <boost/test/unit_test.hpp>
 
+#include <megacpp/io/clock.hpp>
 #include <megacpp/observe/ceiling.hpp>
-#include <megacpp/observe/clock.hpp>
 #include <megacpp/observe/curve.hpp>
 #include <megacpp/observe/memory.hpp>
 #include <megacpp/observe/metrics.hpp>

@@ -74,6 +74,14 @@ struct matrix { // any element type, with room between rows that must stay untou
   }
 };
 
+/// A call on a lane with room for whatever an engine has prepared.
+mc::product_call call_of(const mc::product_engine& engine, const void* a, const void* b,
+                         const void* bias, void* out, std::int64_t rows = -1) {
+  static mc::cpu_lane on;
+  on.reserve({.workspace = engine.workspace_bytes()});
+  return {on, a, b, bias, out, rows};
+}
+
 struct problem {
   product_shape s;
   matrix a, b, bias, out;
@@ -101,8 +109,9 @@ struct problem {
     }
   }
   void run(mc::product_engine& engine) {
-    engine.prepare(s).execute(a.bytes.data(), b.bytes.data(), s.bias ? bias.bytes.data() : nullptr,
-                              out.bytes.data(), rows);
+    engine.prepare(s).execute(call_of(engine, a.bytes.data(), b.bytes.data(),
+                                      s.bias ? bias.bytes.data() : nullptr, out.bytes.data(),
+                                      rows));
   }
 };
 
@@ -355,8 +364,9 @@ BOOST_AUTO_TEST_CASE(rows_computed_apart_depend_on_nothing_but_themselves) {
         one.M = 1, one.dynamic_rows = false;
         for (std::int64_t m = 0; m < (dynamic ? p.rows : s.M); ++m) {
           problem row(s);
-          alone.prepare(one).execute(row.a.at(m, 0), row.b.bytes.data(),
-                                     s.bias ? row.bias.bytes.data() : nullptr, row.out.at(m, 0));
+          alone.prepare(one).execute(call_of(alone, row.a.at(m, 0), row.b.bytes.data(),
+                                             s.bias ? row.bias.bytes.data() : nullptr,
+                                             row.out.at(m, 0)));
           BOOST_TEST(std::memcmp(row.out.at(m, 0), p.out.at(m, 0),
                                  static_cast<std::size_t>(s.N * mc::size_of(s.output))) == 0,
                      name(s) << " row " << m);
@@ -413,9 +423,10 @@ BOOST_AUTO_TEST_CASE(parts_have_the_bits_of_products_of_their_own) {
             const auto& one = alone.prepare(s);
             const bool gradient = kind == product_kind::weight_gradient;
             for (std::int64_t i = 0; i < parts; ++i)
-              one.execute(apart.a.at(i * part, 0), apart.b.at(gradient ? i * part : 0, 0),
-                          s.bias ? apart.bias.bytes.data() : nullptr,
-                          apart.out.at(gradient ? 0 : i * part, 0));
+              one.execute(call_of(alone, apart.a.at(i * part, 0),
+                                  apart.b.at(gradient ? i * part : 0, 0),
+                                  s.bias ? apart.bias.bytes.data() : nullptr,
+                                  apart.out.at(gradient ? 0 : i * part, 0)));
             BOOST_TEST((together.out.bytes == apart.out.bytes), name(s) << " eigen " << eigen_only);
           }
   }
@@ -439,12 +450,15 @@ BOOST_AUTO_TEST_CASE(parts_of_any_rows_have_the_bits_of_products_of_their_own) {
             auto s = mc::make_product_shape(kind, type, 400, w[0], w[1]);
             problem together(s), apart(s);
             s.M = 100, s.dynamic_rows = true;
-            engine.prepare(s).execute_parts(together.a.bytes.data(), together.b.bytes.data(),
-                                            together.out.bytes.data(), rows, std::ssize(rows));
+            engine.prepare(s).execute_parts(
+                call_of(engine, together.a.bytes.data(), together.b.bytes.data(), nullptr,
+                        together.out.bytes.data()),
+                rows);
             std::int64_t at = 0;
             for (const std::int32_t n : rows) {
-              alone.prepare(s).execute(apart.a.at(at, 0), apart.b.at(gradient ? at : 0, 0), nullptr,
-                                       apart.out.at(gradient ? 0 : at, 0), n);
+              alone.prepare(s).execute(call_of(alone, apart.a.at(at, 0),
+                                               apart.b.at(gradient ? at : 0, 0), nullptr,
+                                               apart.out.at(gradient ? 0 : at, 0), n));
               at += n;
             }
             BOOST_TEST((together.out.bytes == apart.out.bytes),
@@ -479,8 +493,8 @@ BOOST_AUTO_TEST_CASE(canonical_panels_leave_every_bit_when_rows_or_panels_are_cu
             const std::int64_t m = r[1] - r[0], n = c[1] - c[0];
             if (kind == product_kind::forward) {
               part.M = m, part.N = n;
-              engine.prepare(part).execute(parts.a.at(r[0], 0), parts.b.at(c[0], 0), nullptr,
-                                           parts.out.at(r[0], c[0]));
+              engine.prepare(part).execute(call_of(engine, parts.a.at(r[0], 0), parts.b.at(c[0], 0),
+                                                   nullptr, parts.out.at(r[0], c[0])));
             } else if (gradient) {
               // dW is contiguous, so the part is computed beside and compared there.
               part.N = m, part.K = n;
@@ -488,8 +502,8 @@ BOOST_AUTO_TEST_CASE(canonical_panels_leave_every_bit_when_rows_or_panels_are_cu
               for (std::int64_t i = 0; i < m; ++i)
                 std::memcpy(piece.out.at(i, 0), parts.out.at(r[0] + i, c[0]),
                             static_cast<std::size_t>(n) * sizeof(float));
-              engine.prepare(part).execute(parts.a.at(0, r[0]), parts.b.at(0, c[0]), nullptr,
-                                           piece.out.bytes.data());
+              engine.prepare(part).execute(call_of(engine, parts.a.at(0, r[0]), parts.b.at(0, c[0]),
+                                                   nullptr, piece.out.bytes.data()));
               for (std::int64_t i = 0; i < m; ++i)
                 std::memcpy(parts.out.at(r[0] + i, c[0]), piece.out.at(i, 0),
                             static_cast<std::size_t>(n) * sizeof(float));
@@ -500,8 +514,8 @@ BOOST_AUTO_TEST_CASE(canonical_panels_leave_every_bit_when_rows_or_panels_are_cu
               for (std::int64_t i = 0; i < N; ++i)
                 std::memcpy(w.at(i, 0), parts.b.at(i, c[0]),
                             static_cast<std::size_t>(n * mc::size_of(type)));
-              engine.prepare(part).execute(parts.a.at(r[0], 0), w.bytes.data(), nullptr,
-                                           parts.out.at(r[0], c[0]));
+              engine.prepare(part).execute(call_of(engine, parts.a.at(r[0], 0), w.bytes.data(),
+                                                   nullptr, parts.out.at(r[0], c[0])));
             }
           }
         }
@@ -520,7 +534,7 @@ BOOST_AUTO_TEST_CASE(a_prepared_product_allocates_nothing) {
         s.bias = kind == product_kind::forward;
         problem p(s);
         p.run(engine);
-        const std::size_t workspace = engine.workspace_bytes();
+        const std::int64_t workspace = engine.workspace_bytes();
         const std::size_t products = engine.products();
         const long start = own_allocations;
         const mc::product* const found = engine.find(s);
@@ -798,7 +812,29 @@ BOOST_AUTO_TEST_CASE(products_are_checked_in_memory_that_is_lent) {
   BOOST_TEST(owns.workspace_bytes() == borrows.workspace_bytes());
   BOOST_TEST(owns.checks().plans == borrows.checks().plans);
   problem p(s);
-  one.execute(p.a.bytes.data(), p.b.bytes.data(), nullptr, p.out.bytes.data());
+  one.execute(call_of(borrows, p.a.bytes.data(), p.b.bytes.data(), nullptr, p.out.bytes.data()));
+  BOOST_TEST(excess(p) == 0.0);
+}
+
+// A workspace that another product needs less of is not enough for this one.
+BOOST_AUTO_TEST_CASE(a_lane_without_room_for_a_product_is_refused) {
+  mc::product_engine engine(make_options(product_type::widened, 2, true));
+  problem p(mc::make_product_shape(product_kind::forward, dtype::bf16, 64, 64, 64));
+  const mc::product& one = engine.prepare(p.s);
+  const mc::product_call call =
+      call_of(engine, p.a.bytes.data(), p.b.bytes.data(), nullptr, p.out.bytes.data());
+  mc::cpu_lane small;
+  small.reserve({.workspace = one.workspace_bytes() - 1});
+  BOOST_CHECK_EXCEPTION(
+      one.execute({small, call.a, call.b, nullptr, call.out}), mc::error, [&](const mc::error& e) {
+        return std::string(e.what()).find(std::to_string(one.workspace_bytes()) +
+                                          " bytes was started on a lane that has " +
+                                          std::to_string(one.workspace_bytes() - 1)) !=
+               std::string::npos;
+      });
+  small.reserve({.workspace = one.workspace_bytes()});
+
+  one.execute({small, call.a, call.b, nullptr, call.out});
   BOOST_TEST(excess(p) == 0.0);
 }
 

@@ -74,14 +74,15 @@ struct end {
     std::vector<double> working(static_cast<std::size_t>(part.plan.working / 8 + 8)),
         derived(static_cast<std::size_t>(part.plan.derived / 8 + 8));
     const run_constants constants;
-    const arena scratch(device, part.view().scratch_bytes(part.view(), device), "scratch", "");
+    lane& on = device.main_lane();
+    on.reserve({.scratch = part.view().scratch_bytes(part.view(), device)});
     frame f;
-    f.scratch = scratch.data();
+    f.on = &on;
     f.set(space::working, reinterpret_cast<std::byte*>(working.data()));
     f.set(space::derived, reinterpret_cast<std::byte*>(derived.data()));
     f.input = in.data(), f.constants = &constants, f.ranks = &self::of_process();
     for (const phase p : {phase::prologue, phase::forward, phase::epilogue})
-      part.view().run(part.view(), p, device, f, slots.data(), nullptr);
+      part.view().run(part.view(), p, device, f, slots.data());
     return {totals[static_cast<int>(step_total::norm)],
             totals[static_cast<int>(step_total::broken)],
             master != before[0] || first != before[1] || second != before[2]};

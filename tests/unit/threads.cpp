@@ -106,6 +106,7 @@ class one_product {
 public:
   one_product(product_source& source, const product_shape& s, std::vector<std::int32_t> rows)
       : made_(&source.prepare(s)), rows_(std::move(rows)) {
+    lane_->reserve({.workspace = source.workspace_bytes()});
     std::int64_t m = s.M;
     if (!rows_.empty()) m *= std::ssize(rows_);
     const bool gradient = s.kind == product_kind::weight_gradient;
@@ -118,14 +119,21 @@ public:
   std::vector<std::byte> operator()() {
     std::memset(out_.data(), 0, out_.size());
     if (rows_.empty())
-      made_->execute(a_.data(), b_.data(), bias_.data(), out_.data(),
-                     made_->shape().dynamic_rows ? made_->shape().M - 1 : -1);
-    else made_->execute_parts(a_.data(), b_.data(), out_.data(), rows_.data(), std::ssize(rows_));
+      made_->execute({.on = *lane_,
+                      .a = a_.data(),
+                      .b = b_.data(),
+                      .bias = bias_.data(),
+                      .out = out_.data(),
+                      .rows = made_->shape().dynamic_rows ? made_->shape().M - 1 : -1});
+    else
+      made_->execute_parts({.on = *lane_, .a = a_.data(), .b = b_.data(), .out = out_.data()},
+                           rows_);
     return out_;
   }
 
 private:
   const prepared_product* made_;
+  std::unique_ptr<cpu_lane> lane_ = std::make_unique<cpu_lane>();
   std::vector<std::int32_t> rows_;
   std::vector<std::byte> a_, b_, bias_, out_;
 };

@@ -6,7 +6,7 @@
 #include <megacpp/data/configured_token.hpp>
 #include <megacpp/data/indexed_writer.hpp>
 #include <megacpp/io/checksum.hpp>
-#include <megacpp/observe/clock.hpp>
+#include <megacpp/io/clock.hpp>
 #include <megacpp/observe/text.hpp>
 
 #include <algorithm>

@@ -24,6 +24,7 @@
 #include <megacpp/comm/mpi_questions.hpp>
 #include <megacpp/comm/rank_order.hpp>
 #include <megacpp/exec/processors.hpp>
+#include <megacpp/io/clock.hpp>
 
 #include <algorithm>
 #include <bit>
@@ -164,7 +165,7 @@ private:
     bool in_one_process() const override { return false; }
 
   private:
-    using time = std::chrono::steady_clock::time_point;
+    using time = steady::time_point;
 
     /// What all send each other at the start of an all-reduce; where it is short, `count` elements
     /// follow.
@@ -211,7 +212,7 @@ private:
     std::size_t finish(std::span<const ticket> any) override {
       record& first = find(any[0]);
       waited_for_ = &first;
-      first.since = std::chrono::steady_clock::now();
+      first.since = steady::now();
       looks_at_ = first.since + std::chrono::duration_cast<time::duration>(looks_every_);
       of_.questions_->forget();
       for (int idle = 0;;) {
@@ -244,13 +245,13 @@ private:
     /// What nobody sends any more is not received. What was sent may still be read by others, who
     /// are given a little time for it: this process ends them.
     void give_up() noexcept override {
-      const time until = std::chrono::steady_clock::now() + std::chrono::milliseconds(100);
+      const time until = steady::now() + std::chrono::milliseconds(100);
       for (auto& r : started_) {
         for (std::size_t i = 0; i < r->requests.size(); ++i)
           if (r->messages[i].bytes >= 0 && r->requests[i] != MPI_REQUEST_NULL)
             MPI_Cancel(&r->requests[i]);
         int all = r->requests.empty();
-        while (all == 0 && std::chrono::steady_clock::now() < until)
+        while (all == 0 && steady::now() < until)
           if (MPI_Testall(static_cast<int>(r->requests.size()), r->requests.data(), &all,
                           MPI_STATUSES_IGNORE) != MPI_SUCCESS)
             break;
@@ -497,7 +498,7 @@ private:
       case record::sums: end_round(r); break;
       default: r.stage = record::done;
       }
-      r.since = std::chrono::steady_clock::now();
+      r.since = steady::now();
       return true;
     }
     /// Whether all messages of an exchange have come and gone. Throws
@@ -556,7 +557,7 @@ private:
         return;
       }
       const int naps = std::min(idle - of_.spins_ - yields, 5);
-      const time now = std::chrono::steady_clock::now();
+      const time now = steady::now();
       if (now >= looks_at_) {
         looks_at_ = now + std::chrono::duration_cast<time::duration>(looks_every_);
         if (const seconds waited = now - r.since; waited >= looks_every_)

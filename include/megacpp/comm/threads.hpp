@@ -18,6 +18,7 @@
 #include <megacpp/comm/wish.hpp>
 #include <megacpp/exec/own_thread.hpp>
 #include <megacpp/exec/processors.hpp>
+#include <megacpp/io/clock.hpp>
 
 #include <algorithm>
 #include <atomic>
@@ -89,7 +90,7 @@ private:
   /// before.
   using key = std::tuple<int, int, int, std::int64_t>;
 
-  using time = std::chrono::steady_clock::time_point;
+  using time = steady::time_point;
 
   /// What the ranks of a group have asked for, each in its place, and how far they are.
   struct meeting {
@@ -370,10 +371,10 @@ private:
         std::clamp<seconds>(patience_ / 8, std::chrono::milliseconds(1), std::chrono::seconds(1));
     std::unique_lock hold(lock_);
     while (std::count(gone_.begin(), gone_.end(), false) > 0) {
-      const time before = std::chrono::steady_clock::now();
+      const time before = steady::now();
       left_run_.wait_for(hold, looks_every);
       // Of a process that was stopped itself, the time it stood still counts for nobody.
-      awake_ += std::min<seconds>(std::chrono::steady_clock::now() - before, 2 * looks_every);
+      awake_ += std::min<seconds>(steady::now() - before, 2 * looks_every);
       if (wrong_ != nullptr) continue;
       for (const auto& [k, m] : meetings_)
         if (const std::optional<error> who = missing(*m)) {

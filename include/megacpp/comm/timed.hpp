@@ -7,20 +7,13 @@
 #pragma once
 
 #include <megacpp/comm/communicator.hpp>
+#include <megacpp/io/clock.hpp>
 
-#include <chrono>
 #include <cstddef>
 #include <span>
 #include <vector>
 
 namespace mc {
-
-/// Since a fixed moment of this machine; never set back.
-inline std::int64_t monotonic_nanoseconds() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(
-             std::chrono::steady_clock::now().time_since_epoch())
-      .count();
-}
 
 /// An exchange with others, and when it was, in nanoseconds.
 struct timed_exchange {

@@ -1,8 +1,9 @@
-// A device: memory, and what computes on it. run/ and train/ know it by this class, a task at a
-// time. What runs the nodes of a part knows the device's own type, and asks it beside this for
+// A device: memory, and lanes that compute on it. run/ and train/ know it by this class, a task at
+// a time. What runs the nodes of a part knows the device's own type, and asks it beside this for
 //
-//   d.launch(n, f)          f() calls the kernel of node n, which starts what it does on d
-//   d.for_rows(rows, body)  starts body(team, row) for every row (exec/launch.hpp)
+//   D::lane_type            its lanes, of which each has
+//     l.launch(n, f)          f() calls the kernel of node n, which starts what it does on l
+//     l.for_rows(rows, body)  starts body(team, row) for every row (exec/launch.hpp)
 //   d.table()               numbers that kernels share
 #pragma once
 
@@ -10,6 +11,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <utility>
 
 namespace mc {
@@ -17,8 +19,9 @@ namespace mc {
 /// Memory that kernels see. What it reserves is read and written by the bodies that kernels start,
 /// by products, by exchanges, and by the functions here; nobody else may look at it, as nobody
 /// could on a GPU. Several threads may call fill, write, read, open and close at once, of other
-/// bytes each; reserve and release are for one. When write returns, it has copied what it was
-/// given.
+/// bytes each; reserve and release are for one. Those of a device are done behind what was started
+/// on its main lane: read and open wait for that; fill and write do not, and write has copied what
+/// it was given when it returns.
 class memory_space {
 public:
   memory_space() = default;
@@ -63,19 +66,6 @@ private:
   bool changing_;
 };
 
-class device : public memory_space {
-public:
-  /// Of the host, that work for it.
-  virtual int threads() const = 0;
-  /// Memory of the host to which the device copies what the host has to know (mirror).
-  virtual memory_space& mirrored() = 0;
-  /// Starts a copy of the device's memory to mirrored() memory.
-  virtual void mirror(std::byte* to, const std::byte* from, std::int64_t bytes) = 0;
-  /// Waits until the copy that was started to this address has been made.
-  virtual void await_mirror(const std::byte* at) = 0;
-  virtual product_source& products() = 0;
-};
-
 /// Memory of a fixed size. Its space must outlive it.
 class arena {
 public:
@@ -104,6 +94,78 @@ private:
   memory_space* of_ = nullptr;
   std::byte* data_ = nullptr;
   std::int64_t size_ = 0;
+};
+
+/// A moment of a lane: all that was started on it before is done.
+class event {
+public:
+  event() = default;
+  event(const event&) = delete;
+  event& operator=(const event&) = delete;
+  virtual ~event() = default;
+  /// Waits until it has come. Where nobody has recorded it, it has.
+  virtual void wait() = 0;
+  /// When it came, by the device's clock, in monotonic_nanoseconds (io/clock.hpp); waits for it.
+  virtual std::int64_t reached() = 0;
+};
+
+/// Bytes that the work of a lane has in turn.
+struct lane_room {
+  std::int64_t scratch = 0;   ///< of kernels
+  std::int64_t workspace = 0; ///< of products
+};
+
+/// A queue of a device. What is started on it is done in the order in which it was started: bodies,
+/// products, and the functions here. What is done on several lanes is ordered by events alone.
+class lane {
+public:
+  explicit lane(memory_space& of) : of_(of) {}
+  lane(const lane&) = delete;
+  lane& operator=(const lane&) = delete;
+  virtual ~lane() = default;
+
+  virtual void fill(std::byte* to, std::uint8_t byte, std::int64_t bytes) = 0;
+  /// When it returns, it has copied what it was given.
+  virtual void write(std::byte* to, const void* from_host, std::int64_t bytes) = 0;
+  /// Copies memory of the device to memory of device::mirrored(), which is there when an event that
+  /// is recorded behind it has come.
+  virtual void mirror(std::byte* to, const std::byte* from, std::int64_t bytes) = 0;
+  virtual void record(event& e) = 0;
+  /// What is started from here on is done behind the event, of whatever lane.
+  virtual void wait(event& e) = 0;
+
+  /// Sees to it that there is so much room. Nothing may be under way that has the room before.
+  /// Throws mc::error(exit_code::memory), which names a `remedy`.
+  void reserve(const lane_room& need, const char* remedy = "a smaller micro-batch or sequence") {
+    grow(scratch_, need.scratch, "the scratch of kernels", remedy);
+    grow(workspace_, need.workspace, "the workspace of matrix products", remedy);
+  }
+  lane_room room() const { return {scratch_.size(), workspace_.size()}; }
+  std::byte* scratch() const { return scratch_.data(); }
+  std::byte* workspace() const { return workspace_.data(); }
+
+private:
+  void grow(arena& a, std::int64_t bytes, const char* what, const char* remedy) {
+    if (bytes <= a.size()) return;
+    a = arena();
+    a = arena(of_, bytes, what, remedy);
+  }
+  memory_space& of_;
+  arena scratch_, workspace_;
+};
+
+class device : public memory_space {
+public:
+  /// Of the host, that work for it.
+  virtual int threads() const = 0;
+  /// Memory of the host to which lanes copy what the host has to know (lane::mirror).
+  virtual memory_space& mirrored() = 0;
+  /// The lane that steps run on. It lives as long as the device.
+  virtual lane& main_lane() = 0;
+  /// Another one, and an event of any of them, which the device must outlive.
+  virtual std::unique_ptr<lane> make_lane() = 0;
+  virtual std::unique_ptr<event> make_event() = 0;
+  virtual product_source& products() = 0;
 };
 
 } // namespace mc

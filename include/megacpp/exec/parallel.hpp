@@ -73,7 +73,7 @@ protected:
 };
 
 /// The threads of whoever calls, as a device that bodies are started on.
-class cores final : public host_slots {
+class cores : public host_slots {
 public:
   int threads() const { return thread_count(); }
   template <class Body> void for_rows(std::int64_t rows, Body body) const {

@@ -5,10 +5,22 @@
 #include <megacpp/exec/product_shape.hpp>
 
 #include <cstddef>
+#include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
 namespace mc {
+
+class lane;
+
+/// What a product is called with.
+struct product_call {
+  lane& on; ///< on whose workspace no other product works meanwhile
+  const void *a = nullptr, *b = nullptr, *bias = nullptr;
+  void* out = nullptr;
+  std::int64_t rows = -1; ///< M for a shape with dynamic rows (0 ... shape().M), otherwise absent
+};
 
 /// A prepared product.
 class prepared_product {
@@ -19,13 +31,10 @@ public:
   /// forward:         a = X, b = W, bias = bias or null, out = Y
   /// input_gradient:  a = dY, b = W, out = dX
   /// weight_gradient: a = dY, b = X, out = dW (accumulated into)
-  /// `rows` is M for a shape with dynamic rows (0 ... shape().M), otherwise absent.
-  virtual void execute(const void* a, const void* b, const void* bias, void* out,
-                       std::int64_t rows = -1) const = 0;
+  virtual void execute(const product_call& c) const = 0;
   /// Consecutive parts of rows[0], rows[1], ... rows (0 ... shape().M each) of a shape with dynamic
   /// rows, without bias: the bits of one execute for every part.
-  virtual void execute_parts(const void* a, const void* b, void* out, const std::int32_t* rows,
-                             std::int64_t parts) const = 0;
+  virtual void execute_parts(const product_call& c, std::span<const std::int32_t> rows) const = 0;
 
 protected:
   product_shape shape_;
@@ -44,8 +53,8 @@ class product_source {
 public:
   virtual ~product_source() = default;
 
-  /// The product of a shape: found, or prepared with its workspace. Throws mc::error when the shape
-  /// is not one that the libraries can compute.
+  /// The product of a shape: found, or prepared. Throws mc::error when the shape is not one that the
+  /// libraries can compute.
   virtual const prepared_product& prepare(const product_shape& s) = 0;
   /// Memory of the device, with nothing in it yet, in which products that are prepared from now on
   /// may be checked. Where it is too small, and without it, a check has memory of its own, which it
@@ -54,8 +63,8 @@ public:
   /// Ends that. Returns how much of the memory's beginning the checks have written.
   virtual std::int64_t take_back() = 0;
   virtual const product_checks& checks() const = 0;
-  /// Bytes that all products share.
-  virtual std::size_t workspace_bytes() const = 0;
+  /// Bytes of workspace that a lane needs for the products prepared so far.
+  virtual std::int64_t workspace_bytes() const = 0;
   /// How bf16 operands are multiplied; measured at the first call when it is to be chosen.
   virtual product_type type() = 0;
   /// For people: library, version and, for bf16 storage, how it is multiplied.

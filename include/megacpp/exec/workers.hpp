@@ -10,6 +10,7 @@
 #include <megacpp/exec/openmp.hpp>
 #include <megacpp/exec/own_thread.hpp>
 #include <megacpp/exec/processors.hpp>
+#include <megacpp/io/clock.hpp>
 #include <megacpp/io/error.hpp>
 
 #include <algorithm>
@@ -151,10 +152,10 @@ private:
       return false;
     };
     if (looks()) return true;
-    const auto end = std::chrono::steady_clock::now() + time;
+    const auto end = steady::now() + time;
     do {
       if (looks()) return true;
-    } while (std::chrono::steady_clock::now() < end);
+    } while (steady::now() < end);
     return false;
   }
 

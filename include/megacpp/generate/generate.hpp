@@ -5,6 +5,7 @@
 #include <megacpp/generate/generator.hpp>
 #include <megacpp/generate/sampler.hpp>
 #include <megacpp/generate/token_text.hpp>
+#include <megacpp/io/clock.hpp>
 #include <megacpp/io/json_file.hpp>
 #include <megacpp/io/mapped_file.hpp>
 #include <megacpp/observe/text.hpp>
@@ -12,7 +13,6 @@
 #include <megacpp/run/rank_program.hpp>
 #include <megacpp/train/evaluate.hpp>
 
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
@@ -302,10 +302,10 @@ public:
     const auto stopped = [stop] { return stop != nullptr && stop->requested(); };
     for (double* seconds = &work_.prompt_seconds; going && !stopped();
          seconds = &work_.fresh_seconds) {
-      const auto start = std::chrono::steady_clock::now();
+      const stopwatch watch;
       g.append(more);
       going = draw(texts, g, more, live);
-      *seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+      *seconds += watch.seconds();
     }
     if (live) print(texts[0].written.substr(shown_) + "\n");
   }

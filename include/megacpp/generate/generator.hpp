@@ -192,7 +192,6 @@ private:
     row_.resize(static_cast<std::size_t>(std::max(decode_.tokens, prefill_.tokens)));
     planned_ = memory_of_buffers(*buffers_);
     planned_.weights = weights_.bytes();
-    planned_.scratch = run_->scratch_bytes();
     planned_.feeds += static_cast<std::int64_t>(logits_.size());
   }
 

@@ -15,11 +15,17 @@ namespace mc {
 namespace detail {
 
 inline std::vector<std::pair<const char*, std::int64_t>> memory_lines(const memory_items& m) {
-  return {{"weights", m.weights},         {"main grads", m.gradients},
-          {"master weights", m.masters},  {"moments", m.moments},
-          {"saved activations", m.saved}, {"residual streams", m.streams},
-          {"working values", m.working},  {"inputs", m.feeds},
-          {"derived values", m.derived},  {"scratch of kernels", m.scratch}};
+  return {{"weights", m.weights},
+          {"main grads", m.gradients},
+          {"master weights", m.masters},
+          {"moments", m.moments},
+          {"saved activations", m.saved},
+          {"residual streams", m.streams},
+          {"working values", m.working},
+          {"inputs", m.feeds},
+          {"derived values", m.derived},
+          {"scratch of kernels", m.scratch},
+          {"workspace of products", m.workspace}};
 }
 
 /// " (1F1B, 2 virtual stages)"; nothing of a single stage.
@@ -186,7 +192,8 @@ inline std::string describe_text(const program_view& p, device& on, const mesh& 
   const auto at = std::back_inserter(out);
   const int largest = detail::stage_of_most_memory(p, ranks);
   memory_items memory = memory_of_stage(p, largest, true, ranks);
-  memory.scratch = scratch_bytes_of(p.parts, on);
+  memory.scratch = scratch_bytes_of(p.parts, on),
+  memory.workspace = workspace_bytes_of(p.parts, on);
   fmt::format_to(at, "{}\n", p.name);
   fmt::format_to(at, "  model                 {}: {} layers, hidden {}, vocabulary {}\n",
                  p.family.name, p.layers, p.hidden, p.vocabulary);
@@ -298,7 +305,7 @@ inline std::string describe_json(const program_view& p, const std::vector<model_
   const int largest = detail::stage_of_most_memory(p, ranks),
             busiest = detail::stage_of_most_work(p);
   memory_items items = memory_of_stage(p, largest, true, ranks);
-  items.scratch = scratch_bytes_of(p.parts, on);
+  items.scratch = scratch_bytes_of(p.parts, on), items.workspace = workspace_bytes_of(p.parts, on);
   for (const auto& [name, bytes] : detail::memory_lines(items)) memory[name] = bytes;
   memory["in all"] = items.total();
   const std::string why_not = why_no_generation(p);

@@ -239,8 +239,8 @@ public:
   void node(const graph& g, int index, std::int64_t nanoseconds) override {
     if (nodes_ != nullptr) nodes_->node(g, index, nanoseconds);
   }
-  void task(const mc::task& done, std::int64_t began) override {
-    if (tasks_.size() < tasks_.capacity()) tasks_.push_back({done, began, monotonic_nanoseconds()});
+  void task(const mc::task& done, std::int64_t began, std::int64_t ended) override {
+    if (tasks_.size() < tasks_.capacity()) tasks_.push_back({done, began, ended});
   }
 
   /// What trace_text takes of each rank. All ranks ask at the same time.

@@ -3,11 +3,10 @@
 
 #include <megacpp/exec/device.hpp>
 #include <megacpp/plan/update.hpp>
-#include <megacpp/product/product.hpp>
 #include <megacpp/run/view.hpp>
 
 #include <algorithm>
-#include <chrono>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -95,41 +94,42 @@ inline std::int64_t model_flops(const program_view& p, std::int64_t micro_batche
   return flops * micro_batches;
 }
 
-/// Measures the floating-point operations a second of a square product of 1024, on an engine of its
-/// own, whose memory is reserved once.
+/// Measures the floating-point operations a second of a square product of 1024 on a lane of its
+/// own, whose memory is reserved once. The device must outlive it.
 class product_speed {
 public:
-  product_speed(device& on, dtype type) : engine_(options_of(on, type)) {
-    square_ = &engine_.prepare(make_product_shape(product_kind::forward, type, n, n, n));
-    for (auto* const x : {&x_, &w_, &y_})
-      x->resize(static_cast<std::size_t>(n * n * size_of(type)));
+  product_speed(device& on, dtype type)
+      : lane_(on.make_lane()),
+        began_(on.make_event()),
+        ended_(on.make_event()),
+        square_(on.products().prepare(make_product_shape(product_kind::forward, type, n, n, n))) {
+    lane_->reserve({.workspace = on.products().workspace_bytes()});
+    for (arena* const x : {&x_, &w_, &y_})
+      *x =
+          arena(on, n * n * size_of(type), "a product that is measured", "a run without --profile");
   }
 
   /// The best of those that fit into a tenth of a second.
   double measure() {
     double best = 0, spent = 0;
     for (int i = 0; i < 3 || spent < 0.1; ++i) { // the first one touches the memory
-      const auto start = std::chrono::steady_clock::now();
-      square_->execute(x_.data(), w_.data(), nullptr, y_.data());
-      const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
-      spent += took.count();
-      if (i > 0) best = std::max(best, square_->shape().flops() / took.count());
+      lane_->record(*began_);
+      square_.execute({.on = *lane_, .a = x_.data(), .b = w_.data(), .out = y_.data()});
+      lane_->record(*ended_);
+      const double took = static_cast<double>(ended_->reached() - began_->reached()) * 1e-9;
+      spent += took;
+      if (i > 0) best = std::max(best, square_.shape().flops() / took);
     }
     return best;
   }
 
 private:
   static constexpr std::int64_t n = 1024;
-  static product_engine::options options_of(device& on, dtype type) {
-    product_engine::options o;
-    o.threads = on.threads();
-    o.type = type == dtype::bf16 ? on.products().type() : product_type::widened;
-    return o;
-  }
 
-  product_engine engine_;
-  const product* square_ = nullptr;
-  std::vector<std::byte> x_, w_, y_;
+  std::unique_ptr<lane> lane_;
+  std::unique_ptr<event> began_, ended_;
+  const prepared_product& square_;
+  arena x_, w_, y_;
 };
 
 } // namespace mc

@@ -58,7 +58,7 @@ template <> struct kernel_of<&op::attention> { // q, k, v, q_position, k_positio
     attention_forward<T>(s, detail::visibility_of<in>(c, s.head_dim),
                          detail::query_rows(c.in(in::q), s), detail::key_rows(c.in(in::k), s),
                          detail::key_rows(c.in(in::v), s), detail::query_rows(c.out(out::o), s),
-                         c.out(out::lse), {c.scratch(), c.device().threads(), c.device()});
+                         c.out(out::lse), {c.scratch(), c.device().threads(), c.lane()});
   }
 };
 
@@ -79,7 +79,7 @@ struct kernel_of<&op::attention_grad> { // dy, q, k, v, o, lse, positions, docum
         detail::query_rows(c.in(in::q), s), detail::key_rows(c.in(in::k), s),
         detail::key_rows(c.in(in::v), s), detail::query_rows(c.in(in::o), s), c.in(in::lse),
         detail::query_rows(c.out(out::dq), s), detail::key_rows(c.out(out::dk), s),
-        detail::key_rows(c.out(out::dv), s), {c.scratch(), c.device().threads(), c.device()});
+        detail::key_rows(c.out(out::dv), s), {c.scratch(), c.device().threads(), c.lane()});
   }
 };
 

@@ -21,7 +21,7 @@ template <> struct kernel_of<&op::cached_attention> { // q, k, v, keys, values, 
     const std::int32_t* slots = c.in(in::slots);
     T *const keys = c.in_out(in::keys), *const values = c.in_out(in::values);
     const auto keep = [&](const T* x, T* cache) {
-      for_rows(c.device(), s.batch * s.queries,
+      for_rows(c.lane(), s.batch * s.queries,
                rows::keep_token<T>{s.queries, s.keys, s.kv_heads * s.head_dim, x, slots, cache});
     };
     keep(c.in(in::k), keys), keep(c.in(in::v), values);
@@ -31,7 +31,7 @@ template <> struct kernel_of<&op::cached_attention> { // q, k, v, keys, values, 
         threads_for(s.batch * s.heads * s.queries * s.keys * s.head_dim, c.device().threads());
     attention_forward<T>(s, v, detail::query_rows(c.in(in::q), s), detail::key_rows(keys, s),
                          detail::key_rows(values, s), detail::query_rows(c.out(out::o), s), nullptr,
-                         {c.scratch(), threads, c.device()});
+                         {c.scratch(), threads, c.lane()});
   }
 };
 

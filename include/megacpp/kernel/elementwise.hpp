@@ -14,7 +14,7 @@ template <> struct kernel_of<&op::add> {
   using in = op::sum_in;
   using out = op::sum_out;
   template <class T, class Call> static void run(Call& c) {
-    rows::add(c.device(), c.size(in::a), c.in(in::a), c.in(in::b), c.out(out::y));
+    rows::add(c.lane(), c.size(in::a), c.in(in::a), c.in(in::b), c.out(out::y));
   }
 };
 template <> struct kernel_of<&op::sum> : kernel_of<&op::add> {};
@@ -24,7 +24,7 @@ template <> struct kernel_of<&op::accumulate> {
   using out = op::accumulate_out;
   template <class T, class Call> static void run(Call& c) {
     const auto width = c.span(in::x, dims<0>);
-    rows::bias_gradient(c.device(), 1, width, c.in(in::x), c.out(out::total));
+    rows::bias_gradient(c.lane(), 1, width, c.in(in::x), c.out(out::total));
   }
 };
 
@@ -36,9 +36,9 @@ template <> struct kernel_of<&op::cast> {
     const T* const x = c.in(in::x);
     std::byte* const y = c.out(out::y);
     switch (c.value_of(out::y).type) {
-    case dtype::f64: return rows::cast(c.device(), n, x, reinterpret_cast<double*>(y));
-    case dtype::bf16: return rows::cast(c.device(), n, x, reinterpret_cast<bf16*>(y));
-    default: return rows::cast(c.device(), n, x, reinterpret_cast<float*>(y));
+    case dtype::f64: return rows::cast(c.lane(), n, x, reinterpret_cast<double*>(y));
+    case dtype::bf16: return rows::cast(c.lane(), n, x, reinterpret_cast<bf16*>(y));
+    default: return rows::cast(c.lane(), n, x, reinterpret_cast<float*>(y));
     }
   }
 };
@@ -48,8 +48,8 @@ template <> struct kernel_of<&op::gelu> {
   using out = op::gelu_out;
   template <class T, class Call> static void run(Call& c) {
     if (c.attr(of_type<op::gelu_attributes>).form == gelu_form::exact)
-      rows::activation<rows::gelu_exact>(c.device(), c.size(in::x), c.in(in::x), c.out(out::y));
-    else rows::activation<rows::gelu_tanh>(c.device(), c.size(in::x), c.in(in::x), c.out(out::y));
+      rows::activation<rows::gelu_exact>(c.lane(), c.size(in::x), c.in(in::x), c.out(out::y));
+    else rows::activation<rows::gelu_tanh>(c.lane(), c.size(in::x), c.in(in::x), c.out(out::y));
   }
 };
 template <> struct kernel_of<&op::gelu_grad> { // dy, x
@@ -58,11 +58,9 @@ template <> struct kernel_of<&op::gelu_grad> { // dy, x
   template <class T, class Call> static void run(Call& c) {
     const std::int64_t n = c.size(in::dy);
     if (c.attr(of_type<op::gelu_attributes>).form == gelu_form::exact)
-      rows::activation_dx<rows::gelu_exact>(c.device(), n, c.in(in::dy), c.in(in::x),
-                                            c.out(out::dx));
+      rows::activation_dx<rows::gelu_exact>(c.lane(), n, c.in(in::dy), c.in(in::x), c.out(out::dx));
     else
-      rows::activation_dx<rows::gelu_tanh>(c.device(), n, c.in(in::dy), c.in(in::x),
-                                           c.out(out::dx));
+      rows::activation_dx<rows::gelu_tanh>(c.lane(), n, c.in(in::dy), c.in(in::x), c.out(out::dx));
   }
 };
 
@@ -71,7 +69,7 @@ template <> struct kernel_of<&op::swiglu> {
   using out = op::swiglu_out;
   template <class T, class Call> static void run(Call& c) {
     const auto width = c.span(in::gate, dims<-1>);
-    rows::swiglu(c.device(), c.rows(in::gate), width, width, c.in(in::gate), c.in(in::up),
+    rows::swiglu(c.lane(), c.rows(in::gate), width, width, c.in(in::gate), c.in(in::up),
                  c.out(out::y));
   }
 };
@@ -80,7 +78,7 @@ template <> struct kernel_of<&op::swiglu_grad> { // dy, gate, up
   using out = op::swiglu_grad_out;
   template <class T, class Call> static void run(Call& c) {
     const auto width = c.span(in::dy, dims<-1>);
-    rows::swiglu_backward(c.device(), c.rows(in::dy), width, width, c.in(in::dy), c.in(in::gate),
+    rows::swiglu_backward(c.lane(), c.rows(in::dy), width, width, c.in(in::dy), c.in(in::gate),
                           c.in(in::up), c.out(out::dgate), c.out(out::dup));
   }
 };

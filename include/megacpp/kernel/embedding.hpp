@@ -13,7 +13,7 @@ template <> struct kernel_of<&op::embedding> { // ids, table
   using in = op::embedding_in;
   using out = op::embedding_out;
   template <class T, class Call> static void run(Call& c) {
-    rows::embedding(c.device(), c.size(in::ids), c.span(in::table, dims<1, 2>), c.in(in::table),
+    rows::embedding(c.lane(), c.size(in::ids), c.span(in::table, dims<1, 2>), c.in(in::table),
                     c.origin(c.value_of(in::table), 0), std::int64_t{c.span(in::table, dims<0, 1>)},
                     c.in(in::ids), c.out(out::y));
   }
@@ -54,10 +54,10 @@ template <> struct kernel_of<&op::embedding_grad> { // dy, ids, table
     const auto* ids = c.in(in::ids);
     auto* const ordered = reinterpret_cast<std::int64_t*>(c.scratch());
     auto* const order = reinterpret_cast<rows::token_of_row*>(ordered + 1);
-    c.device().run_slots(
+    c.lane().run_slots(
         1, [&](int) { *ordered = detail::order_tokens(tokens, ids, first, count, order); });
-    rows::embedding_gradient(c.device(), tokens, c.span(in::table, dims<1, 2>), c.in(in::dy),
-                             ordered, order, c.out(out::dtable));
+    rows::embedding_gradient(c.lane(), tokens, c.span(in::table, dims<1, 2>), c.in(in::dy), ordered,
+                             order, c.out(out::dtable));
   }
 };
 

@@ -94,12 +94,12 @@ public:
     pieces_ = counts.mine() * ranks_;
     make_tables(counts, r, reinterpret_cast<rows::piece_of_rows*>(tables + lies.of_pieces),
                 reinterpret_cast<std::int64_t*>(tables + lies.of_experts));
-    c.device().write(at, tables, lies.tables);
+    c.lane().write(at, tables, lies.tables);
     piece_ = reinterpret_cast<const rows::piece_of_rows*>(at + lies.of_pieces);
     place_ = reinterpret_cast<std::int32_t*>(at + lies.of_choices);
     chosen_ = reinterpret_cast<T*>(at + lies.chosen), rows_ = reinterpret_cast<T*>(at + lies.rows);
     for_blocks(
-        c.device(), choices_,
+        c.lane(), choices_,
         rows::place_choices{choices_, r.base, r.base + r.rows, c.in(In::experts), c.in(In::row),
                             reinterpret_cast<const std::int64_t*>(at + lies.of_experts), place_});
   }

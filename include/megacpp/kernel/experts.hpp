@@ -9,6 +9,7 @@
 #include <megacpp/plan/boxes.hpp>
 
 #include <algorithm>
+#include <span>
 #include <string>
 #include <utility>
 
@@ -16,9 +17,9 @@ namespace mc {
 
 namespace detail {
 
-/// f(expert, first row of the round, rows of each sequence, sequences) for every expert of this
-/// rank that has some in this round; experts count from the rank's first. Products of an expert
-/// take its sequences as parts, so that each has the bits it has without others.
+/// f(expert, first row of the round, rows of each sequence) for every expert of this rank that has
+/// some in this round; experts count from the rank's first. Products of an expert take its
+/// sequences as parts, so that each has the bits it has without others.
 template <class Call, class F>
 void for_experts(const Call& c, const seen_counts& counts, const round_of_rows& r, F f) {
   auto* const rows = reinterpret_cast<std::int32_t*>(c.host_room());
@@ -33,7 +34,7 @@ void for_experts(const Call& c, const seen_counts& counts, const round_of_rows& 
       *of_sequence++ = static_cast<std::int32_t>(end - last);
       last = end;
     }
-    if (first < last) f(e, first, rows, counts.sequences());
+    if (first < last) f(e, first, std::span(rows, of_sequence));
   }
 }
 
@@ -76,7 +77,7 @@ template <> struct kernel_of<&op::expert_rows> { // experts, [all] -> row, count
   using out = op::expert_rows_out;
   template <class, class Call> static void run(Call& c) {
     const auto a = c.attr(of_type<op::expert_rows_attributes>);
-    auto& on = c.device();
+    auto& on = c.lane();
     const shape s(c);
     const auto* const chosen = c.in(in::experts);
     auto* const row = c.out(out::row);
@@ -135,7 +136,7 @@ private:
     bool begins = true;
     boxes(c.ranks(), v, c.comm().coordinate())
         .each_run_within({0}, global_size(v), [&](local_count first, global_count, std::int64_t n) {
-          for_rows(c.device(), s.experts,
+          for_rows(c.lane(), s.experts,
                    rows::take_choices{first.n, n, a.capacity, begins, all, count, taken});
           begins = false;
         });
@@ -148,7 +149,7 @@ template <> struct kernel_of<&op::dispatch> { // x, experts, row, counts -> rows
   using in = op::dispatch_in;
   using out = op::dispatch_out;
   template <class T, class Call> static void run(Call& c) {
-    auto& on = c.device();
+    auto& on = c.lane();
     const auto [rows_of_round, drops] = c.attr(of_type<op::crossing_attributes>);
     const detail::seen_counts counts(c, in::counts);
     const std::int64_t choices = c.size(in::row);
@@ -184,7 +185,7 @@ template <> struct kernel_of<&op::combine> { // rows, experts, row, counts -> y,
   using in = op::combine_in;
   using out = op::combine_out;
   template <class T, class Call> static void run(Call& c) {
-    auto& on = c.device();
+    auto& on = c.lane();
     const detail::seen_counts counts(c, in::counts);
     const detail::round_of_rows r(c.attr(of_type<op::crossing_attributes>).rows, c.trip(), counts);
     const auto* const row = c.in(in::row);
@@ -224,13 +225,15 @@ template <class T, class Call> void grouped_product(Call& c) {
   const prepared_product& p = product_of(c);
   const T *x = c.in(in::x), *w = c.in(in::w);
   T* y = c.out(out::y);
-  for_experts(
-      c, counts, r,
-      [&](std::int64_t e, std::int64_t first, const std::int32_t* rows, std::int64_t sequences) {
-        p.execute_parts(x + first * wide, w + e * wide * narrow, y + first * narrow, rows,
-                        sequences);
-      });
-  clear_rows(c.device(), y, r, narrow);
+  for_experts(c, counts, r,
+              [&](std::int64_t e, std::int64_t first, std::span<const std::int32_t> rows) {
+                p.execute_parts({.on = c.lane(),
+                                 .a = x + first * wide,
+                                 .b = w + e * wide * narrow,
+                                 .out = y + first * narrow},
+                                rows);
+              });
+  clear_rows(c.lane(), y, r, narrow);
 }
 } // namespace detail
 
@@ -268,10 +271,10 @@ template <> struct kernel_of<&op::grouped_weight_grad> { // dy, x, counts -> dw,
     const T *dy = c.in(in::dy), *x = c.in(in::x);
     auto* dw = c.out(out::dw);
     detail::for_experts(
-        c, counts, r,
-        [&](std::int64_t e, std::int64_t first, const std::int32_t* rows, std::int64_t sequences) {
-          detail::product_of(c).execute_parts(dy + first * n, x + first * k, dw + e * n * k, rows,
-                                              sequences);
+        c, counts, r, [&](std::int64_t e, std::int64_t first, std::span<const std::int32_t> rows) {
+          detail::product_of(c).execute_parts(
+              {.on = c.lane(), .a = dy + first * n, .b = x + first * k, .out = dw + e * n * k},
+              rows);
         });
   }
 };
@@ -281,7 +284,7 @@ template <> struct kernel_of<&op::scale_rows> { // x, w
   using out = op::scale_rows_out;
   template <class T, class Call> static void run(Call& c) {
     auto width = c.span(in::x, dims<-1>);
-    for_rows(c.device(), c.rows(in::x),
+    for_rows(c.lane(), c.rows(in::x),
              rows::scale_row<T, decltype(width)>{width, c.in(in::x), c.in(in::w), c.out(out::y)});
   }
 };
@@ -290,7 +293,7 @@ template <> struct kernel_of<&op::scale_rows_weight_grad> { // dy, x, w
   using out = op::scale_rows_weight_grad_out;
   template <class T, class Call> static void run(Call& c) {
     auto width = c.span(in::dy, dims<-1>);
-    for_rows(c.device(), c.rows(in::dy),
+    for_rows(c.lane(), c.rows(in::dy),
              rows::scale_weight_grad_row<T, decltype(width)>{width, c.in(in::dy), c.in(in::x),
                                                              c.out(out::dw)});
   }

@@ -18,6 +18,7 @@
 //   c.value_of(name)            the graph's own description
 //   c.attr(of_type<A>)          the node's attributes
 //   c.described()               the node itself
+//   c.lane()                    the device's lane on which all of it is started
 //   c.device(), c.slot()        device, prepared state
 //   c.layer(), c.coordinate()   layer; of this rank, on every axis
 //   c.origin(value, i)          global index of this rank's first element of dim i
@@ -50,7 +51,6 @@ namespace mc {
 /// (kernel_on).
 template <class Call>
 concept on_host =
-    std::derived_from<std::remove_reference_t<decltype(std::declval<Call&>().device())>,
-                      host_slots>;
+    std::derived_from<std::remove_reference_t<decltype(std::declval<Call&>().lane())>, host_slots>;
 
 } // namespace mc

@@ -41,7 +41,11 @@ template <> struct kernel_of<&op::linear> {
     detail::prepare_product(c, s);
   }
   template <class T, class Call> static void run(Call& c) {
-    detail::product_of(c).execute(c.in(in::x), c.in(in::w), c.in(in::bias), c.out(out::y));
+    detail::product_of(c).execute({.on = c.lane(),
+                                   .a = c.in(in::x),
+                                   .b = c.in(in::w),
+                                   .bias = c.in(in::bias),
+                                   .out = c.out(out::y)});
   }
 };
 
@@ -66,9 +70,9 @@ template <bool Add> struct input_gradient { // dy, w, [d]
     T* dx = c.out(out::dx);
     if (Add && c.in(in::d) != dx) {
       const std::int64_t n = c.size(in::d);
-      for_blocks(c.device(), n, rows::copy_block<T>{n, c.in(in::d), dx});
+      for_blocks(c.lane(), n, rows::copy_block<T>{n, c.in(in::d), dx});
     }
-    detail::product_of(c).execute(c.in(in::dy), c.in(in::w), nullptr, dx);
+    detail::product_of(c).execute({.on = c.lane(), .a = c.in(in::dy), .b = c.in(in::w), .out = dx});
   }
 };
 } // namespace detail
@@ -89,7 +93,8 @@ template <> struct kernel_of<&op::linear_weight_grad> { // dy, x
     detail::prepare_product(c, s);
   }
   template <class T, class Call> static void run(Call& c) {
-    detail::product_of(c).execute(c.in(in::dy), c.in(in::x), nullptr, c.out(out::dw));
+    detail::product_of(c).execute(
+        {.on = c.lane(), .a = c.in(in::dy), .b = c.in(in::x), .out = c.out(out::dw)});
   }
 };
 
@@ -98,7 +103,7 @@ template <> struct kernel_of<&op::add_bias> {
   using out = op::add_bias_out;
   template <class T, class Call> static void run(Call& c) {
     const auto width = c.span(in::bias, dims<0>);
-    rows::bias_add(c.device(), c.size(in::x) / width, width, c.in(in::x), c.in(in::bias),
+    rows::bias_add(c.lane(), c.size(in::x) / width, width, c.in(in::x), c.in(in::bias),
                    c.out(out::y));
   }
 };
@@ -109,7 +114,7 @@ template <> struct kernel_of<&op::bias_grad> {
   template <class T, class Call> static void run(Call& c) {
     const auto width = c.span(out::dbias, dims<0>);
     const std::int64_t rows = c.size(in::dy) / width;
-    rows::bias_gradient(c.device(),
+    rows::bias_gradient(c.lane(),
                         {rows, rows_at_once(c.sums(), c.ranks(), c.value_of(in::dy), rows)}, width,
                         c.in(in::dy), c.out(out::dbias));
   }

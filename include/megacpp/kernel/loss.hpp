@@ -65,10 +65,13 @@ void run_backward(Call& c, const chunking& k, const T* x, const T* w, accumulato
   else dlogits = reinterpret_cast<T*>(logits + k.chunk() * k.width);
   k.each([&](std::int64_t at, std::int64_t n) {
     const std::int64_t rows = project.shape().dynamic_rows ? n : -1;
-    project.execute(x + at * k.hidden, w, nullptr, logits, rows);
-    for_rows(c.device(), n, row_of(at, dlogits));
-    product_of(c, 1).execute(dlogits, w, nullptr, dx + at * k.hidden, rows);
-    if (dw != nullptr) product_of(c, 2).execute(dlogits, x + at * k.hidden, nullptr, dw, rows);
+    project.execute({.on = c.lane(), .a = x + at * k.hidden, .b = w, .out = logits, .rows = rows});
+    for_rows(c.lane(), n, row_of(at, dlogits));
+    product_of(c, 1).execute(
+        {.on = c.lane(), .a = dlogits, .b = w, .out = dx + at * k.hidden, .rows = rows});
+    if (dw != nullptr)
+      product_of(c, 2).execute(
+          {.on = c.lane(), .a = dlogits, .b = x + at * k.hidden, .out = dw, .rows = rows});
   });
 }
 
@@ -87,9 +90,12 @@ template <> struct kernel_of<&op::vocabulary_partial> { // x, w, labels -> lse_p
     const prepared_product& project = detail::product_of(c);
     G* logits = reinterpret_cast<G*>(c.declared_scratch());
     k.each([&](std::int64_t at, std::int64_t n) {
-      project.execute(c.in(in::x) + at * k.hidden, c.in(in::w), nullptr, logits,
-                      project.shape().dynamic_rows ? n : -1);
-      for_rows(c.device(), n,
+      project.execute({.on = c.lane(),
+                       .a = c.in(in::x) + at * k.hidden,
+                       .b = c.in(in::w),
+                       .out = logits,
+                       .rows = project.shape().dynamic_rows ? n : -1});
+      for_rows(c.lane(), n,
                rows::logits_row<G>{k.width, k.valid, k.first, logits, c.in(in::labels) + at,
                                    c.out(out::lse) + at, c.out(out::target) + at});
     });
@@ -136,11 +142,11 @@ template <> struct kernel_of<&op::cross_entropy> { // lse_part, target, labels -
     const std::int64_t n = c.size(in::target);
     const auto* labels = c.in(in::labels);
     auto* const losses = reinterpret_cast<double*>(c.scratch());
-    for_rows(c.device(), n,
+    for_rows(c.lane(), n,
              rows::cross_entropy_row<G>{c.span(in::lse, dims<-1>), c.in(in::lse), c.in(in::target),
                                         labels, c.attr(of_type<op::cross_entropy_attributes>).z,
                                         losses});
-    for_one(c.device(),
+    for_one(c.lane(),
             rows::sum_of_losses<G>{n, losses, labels, c.out(out::loss), c.out(out::count)});
   }
 };
@@ -150,7 +156,7 @@ struct kernel_of<&op::cross_entropy_grad> { // dloss, lse_part, target, labels -
   using in = op::cross_entropy_grad_in;
   using out = op::cross_entropy_grad_out;
   template <class G, class Call> static void run(Call& c) {
-    for_rows(c.device(), c.size(in::target),
+    for_rows(c.lane(), c.size(in::target),
              rows::cross_entropy_grad_row<G>{c.span(in::lse, dims<-1>), c.in(in::dloss),
                                              c.in(in::lse), c.in(in::labels),
                                              c.attr(of_type<op::cross_entropy_attributes>).z,
@@ -179,7 +185,7 @@ struct kernel_of<&op::vocabulary_loss> { // x, w, labels, dloss -> loss, count, 
     };
     detail::run_backward<T>(c, k, c.in(in::x), c.in(in::w), logits, c.out(out::dx),
                             a.weights ? c.out(out::dw) : nullptr, row_of);
-    for_one(c.device(),
+    for_one(c.lane(),
             rows::sum_of_losses<G>{k.rows, losses, labels, c.out(out::loss), c.out(out::count)});
   }
 };

@@ -13,7 +13,7 @@ template <> struct kernel_of<&op::rms_norm> {
   using out = op::rms_norm_out;
   template <class T, class Call> static void run(Call& c) {
     using G = accumulator_t<T>;
-    rows::rms_norm(c.device(), c.rows(in::x), c.span(in::x, dims<-1>), c.in(in::x), c.in(in::gain),
+    rows::rms_norm(c.lane(), c.rows(in::x), c.span(in::x, dims<-1>), c.in(in::x), c.in(in::gain),
                    static_cast<G>(c.attr(of_type<op::norm_attributes>).eps), c.out(out::y),
                    c.out(out::rstd));
   }
@@ -22,8 +22,8 @@ template <> struct kernel_of<&op::rms_norm_grad> { // dy, x, gain, rstd
   using in = op::rms_norm_grad_in;
   using out = op::rms_norm_grad_out;
   template <class T, class Call> static void run(Call& c) {
-    rows::rms_norm_dx(c.device(), c.rows(in::dy), c.span(in::dy, dims<-1>), c.in(in::dy),
-                      c.in(in::x), c.in(in::gain), c.in(in::rstd), c.out(out::dx));
+    rows::rms_norm_dx(c.lane(), c.rows(in::dy), c.span(in::dy, dims<-1>), c.in(in::dy), c.in(in::x),
+                      c.in(in::gain), c.in(in::rstd), c.out(out::dx));
   }
 };
 template <> struct kernel_of<&op::rms_norm_gain_grad> { // dy, x, rstd
@@ -31,7 +31,7 @@ template <> struct kernel_of<&op::rms_norm_gain_grad> { // dy, x, rstd
   using out = op::rms_norm_gain_grad_out;
   template <class T, class Call> static void run(Call& c) {
     rows::rms_norm_dgain(
-        c.device(),
+        c.lane(),
         {c.rows(in::dy), rows_at_once(c.sums(), c.ranks(), c.value_of(in::dy), c.rows(in::dy))},
         c.span(in::dy, dims<-1>), c.in(in::dy), c.in(in::x), c.in(in::rstd), c.out(out::dgain));
   }
@@ -42,17 +42,16 @@ template <> struct kernel_of<&op::layer_norm> {
   using out = op::layer_norm_out;
   template <class T, class Call> static void run(Call& c) {
     using G = accumulator_t<T>;
-    rows::layer_norm(c.device(), c.rows(in::x), c.span(in::x, dims<-1>), c.in(in::x),
-                     c.in(in::gain), c.in(in::bias),
-                     static_cast<G>(c.attr(of_type<op::norm_attributes>).eps), c.out(out::y),
-                     c.out(out::mean), c.out(out::rstd));
+    rows::layer_norm(c.lane(), c.rows(in::x), c.span(in::x, dims<-1>), c.in(in::x), c.in(in::gain),
+                     c.in(in::bias), static_cast<G>(c.attr(of_type<op::norm_attributes>).eps),
+                     c.out(out::y), c.out(out::mean), c.out(out::rstd));
   }
 };
 template <> struct kernel_of<&op::layer_norm_grad> { // dy, x, gain, mean, rstd
   using in = op::layer_norm_grad_in;
   using out = op::layer_norm_grad_out;
   template <class T, class Call> static void run(Call& c) {
-    rows::layer_norm_dx(c.device(), c.rows(in::dy), c.span(in::dy, dims<-1>), c.in(in::dy),
+    rows::layer_norm_dx(c.lane(), c.rows(in::dy), c.span(in::dy, dims<-1>), c.in(in::dy),
                         c.in(in::x), c.in(in::gain), c.in(in::mean), c.in(in::rstd),
                         c.out(out::dx));
   }
@@ -63,7 +62,7 @@ template <> struct kernel_of<&op::layer_norm_gain_grad> { // dy, x, mean, rstd
   template <class T, class Call> static void run(Call& c) {
     using G = accumulator_t<T>;
     rows::layer_norm_dgain_dbias(
-        c.device(),
+        c.lane(),
         {c.rows(in::dy), rows_at_once(c.sums(), c.ranks(), c.value_of(in::dy), c.rows(in::dy))},
         c.span(in::dy, dims<-1>), c.in(in::dy), c.in(in::x), c.in(in::mean), c.in(in::rstd),
         c.out(out::dgain), static_cast<G*>(nullptr));
@@ -75,7 +74,7 @@ template <> struct kernel_of<&op::add_rms_norm> { // x, a, gain -> s, y, rstd
   using out = op::add_rms_norm_out;
   template <class T, class Call> static void run(Call& c) {
     using G = accumulator_t<T>;
-    rows::add_rms_norm(c.device(), c.rows(in::x), c.span(in::x, dims<-1>), c.in(in::x), c.in(in::a),
+    rows::add_rms_norm(c.lane(), c.rows(in::x), c.span(in::x, dims<-1>), c.in(in::x), c.in(in::a),
                        c.in(in::gain), static_cast<G>(c.attr(of_type<op::norm_attributes>).eps),
                        c.out(out::s), c.out(out::y), c.out(out::rstd));
   }
@@ -85,8 +84,8 @@ template <> struct kernel_of<&op::add_layer_norm> { // x, a, gain, bias -> s, y,
   using out = op::add_layer_norm_out;
   template <class T, class Call> static void run(Call& c) {
     using G = accumulator_t<T>;
-    rows::add_layer_norm(c.device(), c.rows(in::x), c.span(in::x, dims<-1>), c.in(in::x),
-                         c.in(in::a), c.in(in::gain), c.in(in::bias),
+    rows::add_layer_norm(c.lane(), c.rows(in::x), c.span(in::x, dims<-1>), c.in(in::x), c.in(in::a),
+                         c.in(in::gain), c.in(in::bias),
                          static_cast<G>(c.attr(of_type<op::norm_attributes>).eps), c.out(out::s),
                          c.out(out::y), c.out(out::mean), c.out(out::rstd));
   }
@@ -95,7 +94,7 @@ template <> struct kernel_of<&op::rms_norm_grad_add> { // dy, x, gain, rstd, d
   using in = op::rms_norm_grad_in;
   using out = op::rms_norm_grad_out;
   template <class T, class Call> static void run(Call& c) {
-    rows::add_rms_norm_dx(c.device(), c.rows(in::dy), c.span(in::dy, dims<-1>), c.in(in::dy),
+    rows::add_rms_norm_dx(c.lane(), c.rows(in::dy), c.span(in::dy, dims<-1>), c.in(in::dy),
                           c.in(in::x), c.in(in::gain), c.in(in::rstd), c.in(in::d), c.out(out::dx));
   }
 };
@@ -103,7 +102,7 @@ template <> struct kernel_of<&op::layer_norm_grad_add> { // dy, x, gain, mean, r
   using in = op::layer_norm_grad_in;
   using out = op::layer_norm_grad_out;
   template <class T, class Call> static void run(Call& c) {
-    rows::add_layer_norm_dx(c.device(), c.rows(in::dy), c.span(in::dy, dims<-1>), c.in(in::dy),
+    rows::add_layer_norm_dx(c.lane(), c.rows(in::dy), c.span(in::dy, dims<-1>), c.in(in::dy),
                             c.in(in::x), c.in(in::gain), c.in(in::mean), c.in(in::rstd),
                             c.in(in::d), c.out(out::dx));
   }

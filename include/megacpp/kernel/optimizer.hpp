@@ -15,8 +15,8 @@ template <> struct kernel_of<&op::add_gradient> { // g, h
   using in = op::add_gradient_in;
   template <class G, class Call> static void run(Call& c) {
     G *g = c.in_out(in::g), *h = c.in_out(in::h);
-    rows::add(c.device(), c.size(in::g), g, h, g);
-    rows::fill(c.device(), c.size(in::g), G(0), h);
+    rows::add(c.lane(), c.size(in::g), g, h, g);
+    rows::fill(c.lane(), c.size(in::g), G(0), h);
   }
 };
 
@@ -54,8 +54,8 @@ template <> struct kernel_of<&op::sum_of_squares> {
     return rows::sum_squares_parts(c.size(in::x)) * std::int64_t{sizeof(double)};
   }
   template <class G, class Call> static void run(Call& c) {
-    rows::sum_squares(c.device(), c.size(in::x), c.in(in::x),
-                      reinterpret_cast<double*>(c.scratch()), c.out(out::sum));
+    rows::sum_squares(c.lane(), c.size(in::x), c.in(in::x), reinterpret_cast<double*>(c.scratch()),
+                      c.out(out::sum));
   }
 };
 
@@ -70,7 +70,7 @@ struct kernel_of<&op::clip_factor> { // token count, summed loss, sums of square
     f.count = c.in(in::count), f.loss = c.in(in::loss);
     c.each_from(in::squares, [&f](const double* x) { f.squares[f.parts++] = x; });
     f.factor = c.out(out::factor), f.norm = c.out(out::norm);
-    for_one(c.device(), f);
+    for_one(c.lane(), f);
   }
 };
 
@@ -88,12 +88,12 @@ struct kernel_of<&op::adamw> { // gradient, master, moments, weight, factor, lea
     static_assert(sizeof(rows::adamw_factors<G>) <= room_of_factors);
     const auto& s = c.constants();
     auto* const factors = reinterpret_cast<rows::adamw_factors<G>*>(c.scratch());
-    for_one(c.device(), rows::factors_of_step<G>{
-                            s.beta1, s.beta2, s.epsilon,
-                            c.attr(of_type<op::adamw_attributes>).decay ? s.weight_decay : 0.0,
-                            c.in(in::step), c.in(in::rate), c.in(in::factor), factors});
+    for_one(c.lane(), rows::factors_of_step<G>{
+                          s.beta1, s.beta2, s.epsilon,
+                          c.attr(of_type<op::adamw_attributes>).decay ? s.weight_decay : 0.0,
+                          c.in(in::step), c.in(in::rate), c.in(in::factor), factors});
     rows::adamw<T>(
-        c.device(), c.size(in::gradient), factors, c.in(in::gradient), c.in_out(in::master),
+        c.lane(), c.size(in::gradient), factors, c.in(in::gradient), c.in_out(in::master),
         c.in_out(in::first), c.in_out(in::second), c.in_out(in::weight),
         reinterpret_cast<std::uint8_t*>(c.scratch()) + room_of_factors, c.out(out::broken));
   }
@@ -104,7 +104,7 @@ template <> struct kernel_of<&op::balance_step> { // load, master, weight, facto
   template <class T, class Call> static void run(Call& c) {
     using G = accumulator_t<T>;
     const std::int64_t n = c.size(in::load);
-    for_blocks(c.device(), n,
+    for_blocks(c.lane(), n,
                rows::balance_block<T>{
                    n, static_cast<G>(c.attr(of_type<op::balance_attributes>).rate), c.in(in::load),
                    c.in(in::factor), c.in_out(in::master), c.in_out(in::weight)});

@@ -23,7 +23,7 @@ template <> struct kernel_of<&op::redistribute> {
     const std::int64_t count = c.size(in::x);
     const collective what = collective_of(from, to);
     if (what == collective::none) { // one rank's matter, and no copy where y is another name of x
-      if (x != y) rows::slice(c.device(), 1, 1, count, 0, x, y);
+      if (x != y) rows::slice(c.lane(), 1, 1, count, 0, x, y);
       return;
     }
     const group g = c.comm().over(over);
@@ -38,20 +38,20 @@ template <> struct kernel_of<&op::redistribute> {
                                   ? parts_of(c.ranks(), c.value_of(out::y), from.d, ranks)
                                   : parts_along{};
     if (what == collective::slice)
-      return rows::slice(c.device(), given.outer, ranks, given.run, me, x, y);
+      return rows::slice(c.lane(), given.outer, ranks, given.run, me, x, y);
     if (what == collective::zero_pad)
-      return rows::zero_pad(c.device(), taken.outer, ranks, taken.run, me, x, y);
+      return rows::zero_pad(c.lane(), taken.outer, ranks, taken.run, me, x, y);
     // Packed in scratch, or in y where scratch is needed behind the collective.
     const bool packs = given.outer > 1, unpacks = taken.outer > 1;
     T* const scratch = packs || unpacks ? reinterpret_cast<T*>(c.declared_scratch()) : nullptr;
     T* const packed = unpacks ? y : scratch;
     T* const arrives = unpacks ? scratch : y;
-    if (packs) rows::pack(c.device(), given.outer, ranks, given.run, x, packed);
+    if (packs) rows::pack(c.lane(), given.outer, ranks, given.run, x, packed);
     const T* const sent = packs ? packed : x;
     const std::int64_t part =
         what == collective::all_gather ? taken.outer * taken.run : count / ranks;
     c.comm().run(exchange_of(what, over, dtype_of<T>, sent, arrives, part, line));
-    if (unpacks) rows::unpack(c.device(), taken.outer, ranks, taken.run, arrives, y);
+    if (unpacks) rows::unpack(c.lane(), taken.outer, ranks, taken.run, arrives, y);
   }
 
 private:

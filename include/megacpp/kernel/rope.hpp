@@ -41,7 +41,7 @@ template <> struct kernel_of<&op::rope> { // x (..., D), positions
     const std::int64_t tokens = c.size(in::positions), stride = c.size(in::x) / tokens,
                        heads = stride / (2 * half), count = detail::positions_of(c);
     const G* table = static_cast<const G*>(c.slot().plan[0]);
-    rows::rope(c.device(), tokens, heads, half, stride, stride, c.in(in::x), c.in(in::positions),
+    rows::rope(c.lane(), tokens, heads, half, stride, stride, c.in(in::x), c.in(in::positions),
                table, table + count * half,
                static_cast<int>(c.attr(of_type<op::rope_attributes>).direction), c.out(out::y));
   }

@@ -12,7 +12,7 @@ template <> struct kernel_of<&op::route> { // l, [b] -> w, experts
   using out = op::route_out;
   template <class T, class Call> static void run(Call& c) {
     const auto [choices, normalise] = c.attr(of_type<op::route_attributes>);
-    for_rows(c.device(), c.rows(in::logits),
+    for_rows(c.lane(), c.rows(in::logits),
              rows::route_row<T>{c.span(in::logits, dims<-1>), static_cast<int>(choices), normalise,
                                 c.in(in::logits), c.in(in::bias), c.out(out::weights),
                                 c.out(out::experts)});
@@ -24,7 +24,7 @@ template <> struct kernel_of<&op::route_grad> { // dw, l, experts
   using out = op::route_grad_out;
   template <class T, class Call> static void run(Call& c) {
     const auto [choices, normalise] = c.attr(of_type<op::route_attributes>);
-    for_rows(c.device(), c.rows(in::logits),
+    for_rows(c.lane(), c.rows(in::logits),
              rows::route_grad_row<T>{c.span(in::logits, dims<-1>), static_cast<int>(choices),
                                      normalise, c.in(in::dweights), c.in(in::logits),
                                      c.in(in::experts), c.out(out::dlogits)});
@@ -38,7 +38,7 @@ template <> struct kernel_of<&op::expert_load> { // experts, b -> count - share,
     using G = accumulator_t<T>;
     const std::int64_t choices = c.size(in::experts), experts = c.size(in::bias);
     for_rows(
-        c.device(), experts,
+        c.lane(), experts,
         rows::expert_load<G>{experts, choices,
                              rows_at_once(c.sums(), c.ranks(), c.value_of(in::experts), choices),
                              c.in(in::experts), c.out(out::load)});
@@ -73,12 +73,12 @@ template <> struct kernel_of<&op::router_statistics> { // l, experts -> s, c, z
     const std::int64_t groups = c.rows(in::logits) / b.tokens, width = 2 * b.experts + 1;
     b.logits = c.in(in::logits), b.chosen = c.in(in::experts);
     b.parts = reinterpret_cast<G*>(c.scratch());
-    for_rows(c.device(), groups * b.blocks, b);
-    for_rows(c.device(), groups,
+    for_rows(c.lane(), groups * b.blocks, b);
+    for_rows(c.lane(), groups,
              rows::router_sums<G>{b.experts, b.blocks, b.parts, c.out(out::probabilities),
                                   c.out(out::choices)});
-    for_one(c.device(), rows::router_square_sum<G>{width, groups * b.blocks, b.blocks, b.parts,
-                                                   c.out(out::squares)});
+    for_one(c.lane(), rows::router_square_sum<G>{width, groups * b.blocks, b.blocks, b.parts,
+                                                 c.out(out::squares)});
   }
 };
 
@@ -88,7 +88,7 @@ template <> struct kernel_of<&op::router_statistics_grad> { // ds, dz, l
   template <class T, class Call> static void run(Call& c) {
     const std::int64_t experts = c.span(in::logits, dims<-1>);
     for_rows(
-        c.device(), c.rows(in::logits),
+        c.lane(), c.rows(in::logits),
         rows::router_statistics_grad_row<T>{
             experts, c.rows(in::logits) / (c.size(in::dprobabilities) / experts),
             c.in(in::dprobabilities), c.in(in::dsquares), c.in(in::logits), c.out(out::dlogits)});
@@ -101,9 +101,9 @@ template <> struct kernel_of<&op::router_loss> { // s, c, z
   template <class G, class Call> static void run(Call& c) {
     const std::int64_t experts = c.span(in::choices, dims<-1>);
     const auto [balance, z] = c.attr(of_type<op::router_loss_attributes>);
-    for_one(c.device(), rows::router_loss<G>{experts, c.size(in::choices) / experts, balance, z,
-                                             c.in(in::probabilities), c.in(in::choices),
-                                             c.in(in::squares), c.out(out::loss)});
+    for_one(c.lane(), rows::router_loss<G>{experts, c.size(in::choices) / experts, balance, z,
+                                           c.in(in::probabilities), c.in(in::choices),
+                                           c.in(in::squares), c.out(out::loss)});
   }
 };
 
@@ -113,7 +113,7 @@ template <> struct kernel_of<&op::router_loss_grad> { // dL, c -> ds, dz
   template <class G, class Call> static void run(Call& c) {
     const std::int64_t experts = c.span(in::choices, dims<-1>);
     const auto [balance, z] = c.attr(of_type<op::router_loss_attributes>);
-    for_rows(c.device(), c.size(in::choices) / experts,
+    for_rows(c.lane(), c.size(in::choices) / experts,
              rows::router_loss_grad<G>{experts, balance, z, c.in(in::dloss), c.in(in::choices),
                                        c.out(out::dprobabilities), c.out(out::dsquares)});
   }

@@ -12,7 +12,7 @@ template <> struct kernel_of<&op::select> { // x (B, S, H), index (B)
   using out = op::select_out;
   template <class T, class Call> static void run(Call& c) {
     const std::int64_t batch = c.span(in::x, dims<0, 1>);
-    for_rows(c.device(), batch,
+    for_rows(c.lane(), batch,
              rows::select_row<T>{c.span(in::x, dims<1, 2>), c.span(in::x, dims<2, 3>), c.in(in::x),
                                  c.in(in::index), c.out(out::y)});
   }
@@ -24,7 +24,7 @@ template <> struct kernel_of<&op::repeat> {
   template <class T, class Call> static void run(Call& c) {
     const std::int64_t times = c.attr(of_type<op::repeat_attributes>).times,
                        n = c.span(in::x, dims<0, 1>);
-    for_rows(c.device(), n * times,
+    for_rows(c.lane(), n * times,
              rows::repeat_row<T>{times, c.size(in::x) / n, c.in(in::x), c.out(out::y)});
   }
 };
@@ -34,7 +34,7 @@ template <> struct kernel_of<&op::repeat_grad> {
   template <class T, class Call> static void run(Call& c) {
     const std::int64_t times = c.attr(of_type<op::repeat_attributes>).times,
                        n = c.span(in::dy, dims<0, 1>) / times;
-    for_rows(c.device(), n,
+    for_rows(c.lane(), n,
              rows::repeat_grad_row<T>{times, c.size(in::dy) / (n * times), c.in(in::dy),
                                       c.out(out::dx)});
   }

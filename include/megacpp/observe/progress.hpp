@@ -2,7 +2,7 @@
 #pragma once
 
 #include <megacpp/comm/launch.hpp>
-#include <megacpp/observe/clock.hpp>
+#include <megacpp/io/clock.hpp>
 #include <megacpp/observe/reader.hpp>
 #include <megacpp/observe/text.hpp>
 

@@ -16,17 +16,18 @@ constexpr std::int64_t operator""_GiB(unsigned long long n) {
 /// Bytes of one rank.
 struct memory_items {
   std::int64_t weights = 0, gradients = 0, masters = 0, moments = 0; ///< the flat stores
-  std::int64_t saved = 0;   ///< forward values the backward pass reads, all layers
-  std::int64_t streams = 0; ///< the residual stream between layers, and its cotangents
-  std::int64_t working = 0; ///< values of the part that runs
-  std::int64_t feeds = 0;   ///< token ids, labels and the like, and the numbers of a step
-  std::int64_t derived = 0; ///< values the prologue computes, and their gradients
-  std::int64_t caches = 0;  ///< keys and values of the tokens so far (generation)
-  std::int64_t scratch = 0; ///< of the kernels of a device, whose threads decide it; else 0
+  std::int64_t saved = 0;     ///< forward values the backward pass reads, all layers
+  std::int64_t streams = 0;   ///< the residual stream between layers, and its cotangents
+  std::int64_t working = 0;   ///< values of the part that runs
+  std::int64_t feeds = 0;     ///< token ids, labels and the like, and the numbers of a step
+  std::int64_t derived = 0;   ///< values the prologue computes, and their gradients
+  std::int64_t caches = 0;    ///< keys and values of the tokens so far (generation)
+  std::int64_t scratch = 0;   ///< of the kernels of a device, whose threads decide it; else 0
+  std::int64_t workspace = 0; ///< of products, which their library decides, too; else 0
 
   constexpr std::int64_t total() const {
     return weights + gradients + masters + moments + saved + streams + working + feeds + derived +
-           caches + scratch;
+           caches + scratch + workspace;
   }
 };
 

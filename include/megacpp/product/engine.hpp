@@ -2,6 +2,7 @@
 // that owns them. Include product/product.hpp, which also brings the definitions.
 #pragma once
 
+#include <megacpp/exec/device.hpp>
 #include <megacpp/exec/openmp.hpp>
 #include <megacpp/exec/parallel.hpp>
 #include <megacpp/exec/product_check.hpp>
@@ -19,6 +20,7 @@
 #include <cstdint>
 #include <memory>
 #include <new>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -78,15 +80,13 @@ struct aligned_delete {
 
 class product_engine;
 
-/// A prepared product. Products of one engine share its workspace: execute one at a time.
+/// A prepared product. Products of one lane share its workspace: it runs one at a time.
 class product : public prepared_product {
 public:
   /// Allocates nothing itself; each of `cell_calls(rows)` library calls may make a few small
   /// allocations.
-  void execute(const void* a, const void* b, const void* bias, void* out,
-               std::int64_t rows = -1) const override;
-  void execute_parts(const void* a, const void* b, void* out, const std::int32_t* rows,
-                     std::int64_t parts) const override;
+  void execute(const product_call& c) const override;
+  void execute_parts(const product_call& c, std::span<const std::int32_t> rows) const override;
 
   /// Library calls of one execute.
   std::int64_t cell_calls(std::int64_t rows = -1) const {
@@ -94,6 +94,8 @@ public:
     if (apart(e.m)) return 0;
     return shape_.parts() * rows_.count(e.m) * columns_.count(e.n) * chunks_.count(e.k);
   }
+  /// Bytes of the workspace in which it copies operands and computes tiles.
+  std::int64_t workspace_bytes() const;
   /// Whether bf16 operands are widened to fp32 before they are multiplied.
   bool widened() const { return widened_; }
 
@@ -128,10 +130,11 @@ private:
   /// the shape's.
   struct part_range {
     const std::byte *a = nullptr, *b = nullptr, *bias = nullptr;
-    std::byte* out = nullptr;
+    std::byte *out = nullptr, *workspace = nullptr;
     const std::int32_t* rows = nullptr;
     std::int64_t parts = 0;
   };
+  part_range range_of(const product_call& c) const;
   /// One of them: its number, its first row among them, its extents.
   struct part_place {
     std::int64_t index = 0, begin = 0;
@@ -184,14 +187,14 @@ private:
   std::int64_t at_once_ = 1; // parts whose copies are in the workspace together
 };
 
-/// Owns the library handles, every prepared product, and the workspace that they share.
+/// Owns the library handles and every prepared product.
 class product_engine : public product_source {
 public:
   struct options {
     product_type type = product_type::automatic; // of products with bf16 operands
     int threads = 0;                             // 0: those of the calling thread
     bool eigen_only = false;                     // leave oneDNN out even where it was found
-    bool sizes_alone = false; // plan products and count their workspace, but compute none
+    bool sizes_alone = false; // plan products, which say what workspace they need; compute none
     product_rows rows = product_rows::together;               // of forward products
     std::shared_ptr<const product_library> library = nullptr; // null: oneDNN, where it was found
     void (*tell)(std::string_view) = nullptr; // hears of the first plan that fails its check
@@ -219,7 +222,7 @@ public:
   const product& prepare(const product_shape& s) override {
     if (const product* p = find(s)) return *p;
     auto made = make(s);
-    reserve(workspace_of(*made));
+    workspace_bytes_ = std::max(workspace_bytes_, made->workspace_bytes());
     products_.push_back(std::move(made));
     return *products_.back();
   }
@@ -230,18 +233,6 @@ public:
     return nullptr;
   }
 
-  /// Grows the workspace; never called in a step.
-  void reserve(std::size_t bytes) {
-    if (bytes <= workspace_bytes_) return;
-    if (sizes_alone_) {
-      workspace_bytes_ = bytes;
-      return;
-    }
-    workspace_.reset();
-    workspace_bytes_ = 0;
-    workspace_ = allocated(bytes, "The workspace of the matrix products");
-    workspace_bytes_ = bytes;
-  }
   void lend(std::byte* memory, std::int64_t bytes) override {
     lent_ = memory, lent_bytes_ = static_cast<std::size_t>(bytes), lent_used_ = 0;
   }
@@ -250,7 +241,7 @@ public:
     return static_cast<std::int64_t>(std::exchange(lent_used_, 0));
   }
   const product_checks& checks() const override { return checks_; }
-  std::size_t workspace_bytes() const override { return workspace_bytes_; }
+  std::int64_t workspace_bytes() const override { return workspace_bytes_; }
   std::size_t products() const { return products_.size(); }
   int threads() const { return threads_; }
 
@@ -280,10 +271,6 @@ public:
 private:
   friend class product;
   std::string library() const { return library_ ? library_->name() : eigen_.name(); }
-  std::size_t workspace_of(const product& p) const {
-    return static_cast<std::size_t>(threads_) * p.slot_bytes_ + p.copies_of(p.a_) +
-           p.copies_of(p.b_) + p.bias_bytes_;
-  }
   std::unique_ptr<product> make(const product_shape& s);
   bool make_cells(product& p);
   void make_copies(product& p) const;
@@ -315,10 +302,13 @@ private:
   std::size_t lent_bytes_ = 0, lent_used_ = 0;
   std::vector<std::pair<product_cell_shape, std::unique_ptr<product_cell>>> cells_;
   std::vector<std::unique_ptr<product>> products_;
-  own_memory workspace_;
-  std::size_t workspace_bytes_ = 0;
+  std::int64_t workspace_bytes_ = 0; ///< of the product that needs most
 };
 
+inline std::int64_t product::workspace_bytes() const {
+  return static_cast<std::int64_t>(static_cast<std::size_t>(engine_->threads_) * slot_bytes_ +
+                                   copies_of(a_) + copies_of(b_) + bias_bytes_);
+}
 inline bool product::apart(std::int64_t rows) const {
   return shape_.kind == product_kind::forward && !shape_.chunk && !shape_.panel &&
          (rows <= 4 || engine_->rows_ == product_rows::apart);

@@ -11,12 +11,13 @@
 // way), where the library would do it again in every tile.
 #pragma once
 
+#include <megacpp/exec/cpu.hpp>
+#include <megacpp/io/clock.hpp>
 #include <megacpp/io/signals.hpp>
 #include <megacpp/product/engine.hpp>
 
 #include <algorithm>
 #include <bit>
-#include <chrono>
 #include <limits>
 
 namespace mc {
@@ -85,9 +86,8 @@ inline std::string text_of(const product_cell_shape& s) {
 
 /// The verdict of the check of a tile; nothing if the tile may be trusted.
 inline std::string product_engine::fault_of(const product_cell& c, const product_cell_shape& s) {
-  using clock = std::chrono::steady_clock;
-  const auto start = clock::now();
-  std::chrono::duration<double> in_library{};
+  const stopwatch watch;
+  double in_library = 0;
   const product_check check(s);
   const std::size_t room = detail::aligned(check.bytes()), bytes = room + c.scratch_bytes();
   own_memory own;
@@ -98,17 +98,17 @@ inline std::string product_engine::fault_of(const product_cell& c, const product
       check.fault(memory, [&](const void* a, const void* b, const void* bias, void* to) {
         const signals_held held;
         const one_openmp_thread library;
-        const auto began = clock::now();
+        const stopwatch call;
         const product_status status = c.run(0, a, b, bias, to, memory + room);
-        in_library = clock::now() - began;
+        in_library = call.seconds();
         if (status == product_status::no_memory)
           throw error(exit_code::memory,
                       "no memory is left for the check of a matrix product; use a smaller "
                       "micro-batch or sequence, or raise the limits on memory (ulimit -v)");
         return status == product_status::done;
       });
-  checks_.seconds += std::chrono::duration<double>(clock::now() - start - in_library).count();
-  checks_.library_seconds += in_library.count();
+  checks_.seconds += watch.seconds() - in_library;
+  checks_.library_seconds += in_library;
   return fault;
 }
 
@@ -330,16 +330,17 @@ inline void product_engine::measure() {
         {.type = product_type::bf16, .threads = threads_, .rows = rows_, .library = library_});
     product_engine wide(
         {.type = product_type::widened, .threads = threads_, .rows = rows_, .library = library_});
+    cpu_lane on;
     for (int round = 0; round < 7; ++round) {
       for (int i = 0; i < 2; ++i) {
-        const auto start = std::chrono::steady_clock::now();
+        product_engine& of = i == 0 ? narrow : wide;
+        const stopwatch watch;
         for (const product_kind kind : kinds) {
-          (i == 0 ? narrow : wide)
-              .prepare(make_product_shape(kind, dtype::bf16, M, N, K))
-              .execute(a.data(), a.data(), nullptr, out.data());
+          const product& p = of.prepare(make_product_shape(kind, dtype::bf16, M, N, K));
+          on.reserve({.workspace = of.workspace_bytes()});
+          p.execute({.on = on, .a = a.data(), .b = a.data(), .out = out.data()});
         }
-        const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - start;
-        if (round > 1) best[i] = std::min(best[i], spent.count());
+        if (round > 1) best[i] = std::min(best[i], watch.seconds());
       }
     }
   } catch (const error& e) {

@@ -65,7 +65,7 @@ inline product_status product::run_tile(std::int64_t row_tile, std::int64_t colu
   const auto row = rows_.at(row_tile, e.m);
   const auto column = columns_.at(column_tile, e.n);
   const std::int64_t i0 = row.begin, j0 = column.begin;
-  std::byte* const own = engine_->workspace_.get() + static_cast<std::size_t>(slot) * slot_bytes_;
+  std::byte* const own = from.workspace + static_cast<std::size_t>(slot) * slot_bytes_;
   std::byte* const block_a = own + tile_bytes_;
   std::byte* const block_b = block_a + a_.block_bytes();
   std::byte* const scratch = block_b + b_.block_bytes();
@@ -140,23 +140,35 @@ inline void product::run_apart(const extent3& e, const void* x, const void* w, c
   else run(bf16{}, bf16{});
 }
 
-inline void product::execute(const void* a, const void* b, const void* bias, void* out,
-                             std::int64_t rows) const {
+/// All parts of a call, in the workspace of its lane.
+inline product::part_range product::range_of(const product_call& c) const {
+  const lane_room& room = c.on.room();
+  if (room.workspace < workspace_bytes())
+    throw error(exit_code::internal, "A matrix product that needs a workspace of " +
+                                         std::to_string(workspace_bytes()) +
+                                         " bytes was started on a lane that has " +
+                                         std::to_string(room.workspace) + ".");
+  return {.a = static_cast<const std::byte*>(c.a),
+          .b = static_cast<const std::byte*>(c.b),
+          .bias = static_cast<const std::byte*>(shape_.bias ? c.bias : nullptr),
+          .out = static_cast<std::byte*>(c.out),
+          .workspace = c.on.workspace()};
+}
+
+inline void product::execute(const product_call& c) const {
+  const std::int64_t rows = c.rows;
   if (shape_.dynamic_rows ? rows < 0 || rows > shape_.M : rows >= 0 && rows != shape_.M)
     throw error(exit_code::internal, "A matrix product prepared for " + std::to_string(shape_.M) +
                                          " rows was given " + std::to_string(rows) + ".");
   const auto n = static_cast<std::int32_t>(rows);
-  part_range from{.a = static_cast<const std::byte*>(a),
-                  .b = static_cast<const std::byte*>(b),
-                  .bias = static_cast<const std::byte*>(shape_.bias ? bias : nullptr),
-                  .out = static_cast<std::byte*>(out),
-                  .rows = shape_.dynamic_rows ? &n : nullptr};
+  part_range from = range_of(c);
+  from.rows = shape_.dynamic_rows ? &n : nullptr;
   auto e = part_extents(rows);
   if (e.m == 0 || e.k == 0) return;
   const int threads = std::min(engine_->threads_, thread_count());
   if (apart(e.m)) {
     e.m *= shape_.parts();
-    return run_apart(e, a, b, from.bias, out, threads);
+    return run_apart(e, from.a, from.b, from.bias, from.out, threads);
   }
   for (std::int64_t part = 0; part < shape_.parts(); part += from.parts) {
     from.parts = std::min(at_once_, shape_.parts() - part);
@@ -164,11 +176,10 @@ inline void product::execute(const void* a, const void* b, const void* bias, voi
   }
 }
 
-inline void product::execute_parts(const void* a, const void* b, void* out,
-                                   const std::int32_t* rows, std::int64_t parts) const {
-  part_range from{.a = static_cast<const std::byte*>(a),
-                  .b = static_cast<const std::byte*>(b),
-                  .out = static_cast<std::byte*>(out)};
+inline void product::execute_parts(const product_call& c, std::span<const std::int32_t> all) const {
+  const std::int32_t* const rows = all.data();
+  const std::int64_t parts = std::ssize(all);
+  part_range from = range_of(c);
   if (!shape_.dynamic_rows || shape_.bias)
     throw error(exit_code::internal,
                 "A matrix product prepared for a fixed number of rows, or with "
@@ -213,8 +224,8 @@ inline void product::run_parts(part_range& from, bool first, int threads) const 
     if (!summed()) row_tiles += rows_.count(end.e.m);
   }
   const std::int64_t total = end.begin + rows_of(end.e);
-  auto* const copies =
-      engine_->workspace_.get() + static_cast<std::size_t>(engine_->threads_) * slot_bytes_;
+  std::byte* const copies =
+      from.workspace + static_cast<std::size_t>(engine_->threads_) * slot_bytes_;
   std::byte* const copy_a = copies;
   std::byte* const copy_b = copy_a + copies_of(a_);
   std::byte* const copy_bias = copy_b + copies_of(b_);

@@ -7,7 +7,6 @@
 #include <megacpp/run/frame.hpp>
 #include <megacpp/run/view.hpp>
 
-#include <chrono>
 #include <string>
 #include <utility>
 
@@ -54,13 +53,15 @@ constexpr value_id scratch_of(const graph& g, const node& n) {
 
 /// What both calls share: run-time state.
 template <class Device> struct call_state {
+  using lane_type = typename Device::lane_type;
   Device* dev = nullptr;
   frame* f = nullptr;
   node_slot* prepared = nullptr;
 
   Device& device() const { return *dev; }
   node_slot& slot() const { return *prepared; }
-  std::byte* scratch() const { return f->scratch; }
+  lane_type& lane() const { return *static_cast<lane_type*>(f->on); }
+  std::byte* scratch() const { return f->on->scratch(); }
   const run_constants& constants() const { return *f->constants; }
   int layer() const { return f->layer; }
   const coordinates& coordinate() const { return f->coordinate; }
@@ -245,25 +246,25 @@ private:
 };
 
 /// Clears what node n of a part adds into, once before its trips, unless it is a main grad, which
-/// collects on purpose. The device does it, between launches. One function for all nodes.
-[[gnu::noinline]] inline void clear_sums(device& on, const frame& f, const graph& g,
-                                         const memory_plan& p, int part, const node& n) {
+/// collects on purpose. The lane does it, between launches. One function for all nodes.
+[[gnu::noinline]] inline void clear_sums(const frame& f, const graph& g, const memory_plan& p,
+                                         int part, const node& n) {
   if (f.trip > 0) return;
   for (const value_id v : n.out) {
     if (v < 0 || g.at(v).is != role::intermediate) continue;
-    on.fill(resolve(p.at[static_cast<unsigned>(v)], f, part, size_of(g.at(v).type)), 0,
-            local_bytes(g.ranks, g.at(v)));
+    f.on->fill(resolve(p.at[static_cast<unsigned>(v)], f, part, size_of(g.at(v).type)), 0,
+               local_bytes(g.ranks, g.at(v)));
   }
 }
 
 /// Starts the copies of what node n of a part has made to the mirrors that it has: of outputs that
-/// lie side by side, one. One function for all nodes.
-[[gnu::noinline]] inline void mirror_outputs(device& on, const frame& f, const graph& g,
-                                             const memory_plan& p, int part, const node& n) {
+/// lie side by side, one. The frame's event comes when they are there. One function for all nodes.
+[[gnu::noinline]] inline void mirror_outputs(const frame& f, const graph& g, const memory_plan& p,
+                                             int part, const node& n) {
   std::byte *to = nullptr, *from = nullptr;
   std::int64_t bytes = 0;
   const auto copy = [&] {
-    if (bytes > 0) on.mirror(to, from, bytes);
+    if (bytes > 0) f.on->mirror(to, from, bytes);
   };
   for (const value_id v : n.out) {
     const mirror* const m = v < 0 ? nullptr : p.mirror_of(v);
@@ -274,18 +275,17 @@ private:
     bytes = here - from + local_bytes(g.ranks, g.at(v));
   }
   copy();
+  f.on->record(*f.mirrored);
 }
 /// Waits for the mirror that a node's kernel reads, unless its region has: what the node makes that
 /// says how often the region runs comes in one copy.
-inline void await_seen(device& on, const frame& f, const graph& g, const memory_plan& p,
-                       const node& n) {
+inline void await_seen(const frame& f, const graph& g, const memory_plan& p, const node& n) {
   if (n.op->seen < 0) return;
   const value_id v = n.in[static_cast<unsigned>(n.op->seen)];
   if (n.region >= 0 && v >= 0 &&
       g.at(v).producer == g.at(g.regions[static_cast<unsigned>(n.region)].trips).producer)
     return;
-  if (const mirror* const m = v < 0 ? nullptr : p.mirror_of(v))
-    on.await_mirror(f.base[static_cast<unsigned>(space::mirror)] + m->offset);
+  if (v >= 0 && p.mirror_of(v) != nullptr) f.mirrored->wait();
 }
 /// Whether a node of a part makes what the host reads.
 constexpr bool is_mirrored(const memory_plan& p, const node& n) {
@@ -294,15 +294,12 @@ constexpr bool is_mirrored(const memory_plan& p, const node& n) {
   return any;
 }
 
-/// Launches what computes node i of g, and tells the clock, if there is one, how long it took.
-template <class Device, class F>
-void launch_node(Device& device, const graph& g, int i, step_clock* clock, F compute) {
-  using watch = std::chrono::steady_clock; // one call of the kernel, so that it is compiled once
-  const watch::time_point start = clock != nullptr ? watch::now() : watch::time_point();
-  device.launch(g.at_node(i), compute);
-  if (clock != nullptr)
-    clock->node(g, i,
-                std::chrono::duration_cast<std::chrono::nanoseconds>(watch::now() - start).count());
+/// Launches what computes node i of g, between two events if the frame's times are taken.
+template <class Lane, class F> void launch_node(Lane& on, const frame& f, const graph& g, int i,
+                                                F compute) { // is called once, for compile time
+  if (f.times != nullptr) f.times->node_begins(on);
+  on.launch(g.at_node(i), compute);
+  if (f.times != nullptr) f.times->node_ends(on, g, i);
 }
 
 /// True when the node moves nothing: its output is another name of its input.

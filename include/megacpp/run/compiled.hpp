@@ -64,17 +64,17 @@ template <class Program, class Device> struct kernels_found {
 };
 
 template <class Part, int N, class Device>
-void run_node(Device& device, frame& f, node_slot* slots, step_clock* clock) {
+void run_node(Device& device, frame& f, node_slot* slots) {
   constexpr const node& n = Part::g.nodes[static_cast<unsigned>(N)];
   if constexpr (!is_alias(Part::plan, n) && has_kernel<Part, N, Device>) {
     using T = element_of<Part, N>;
     compiled_call<Part, N, Device> c;
     c.dev = &device, c.f = &f, c.prepared = slots + N;
-    if constexpr (n.op->accumulates) clear_sums(device, f, Part::g, Part::plan, Part::index, n);
-    if constexpr (n.op->seen >= 0) await_seen(device, f, Part::g, Part::plan, n);
-    launch_node(device, Part::g, N, clock, [&] { kernel_on<n.op, Device>::template run<T>(c); });
+    if constexpr (n.op->accumulates) clear_sums(f, Part::g, Part::plan, Part::index, n);
+    if constexpr (n.op->seen >= 0) await_seen(f, Part::g, Part::plan, n);
+    launch_node(c.lane(), f, Part::g, N, [&] { kernel_on<n.op, Device>::template run<T>(c); });
     if constexpr (is_mirrored(Part::plan, n))
-      mirror_outputs(device, f, Part::g, Part::plan, Part::index, n);
+      mirror_outputs(f, Part::g, Part::plan, Part::index, n);
   }
 }
 
@@ -103,12 +103,12 @@ template <class Part, int N, class Device> std::int64_t scratch_of_node(Device& 
 
 /// The nodes From ... To-1 that run in phases First to Last.
 template <class Part, int From, int To, phase First, phase Last, class Device>
-void run_nodes(Device& device, frame& f, node_slot* slots, step_clock* clock) {
+void run_nodes(Device& device, frame& f, node_slot* slots) {
   [&]<int... N>(std::integer_sequence<int, N...>) {
     (
         [&] {
           if constexpr (phases(First, Last).holds(Part::g.nodes[From + N].when))
-            run_node<Part, From + N>(device, f, slots, clock);
+            run_node<Part, From + N>(device, f, slots);
         }(),
         ...);
   }
@@ -116,12 +116,12 @@ void run_nodes(Device& device, frame& f, node_slot* slots, step_clock* clock) {
 }
 /// The forward nodes of a region that each of several backward trips runs again.
 template <class Part, int Region, class Device>
-void run_again(Device& device, frame& f, node_slot* slots, step_clock* clock) {
+void run_again(Device& device, frame& f, node_slot* slots) {
   [&]<int... N>(std::integer_sequence<int, N...>) {
     (
         [&] {
           if constexpr (Part::g.nodes[N].region == Region && Part::order.again.has(N))
-            run_node<Part, N>(device, f, slots, clock);
+            run_node<Part, N>(device, f, slots);
         }(),
         ...);
   }
@@ -130,34 +130,33 @@ void run_again(Device& device, frame& f, node_slot* slots, step_clock* clock) {
 
 /// Stretch S, and those behind it, of the nodes that run in phases First to Last.
 template <class Part, phase First, phase Last, int S, class Device>
-void run_phases(Device& device, frame& f, node_slot* slots, step_clock* clock) {
+void run_phases(Device& device, frame& f, node_slot* slots) {
   constexpr phases when(First, Last);
   if constexpr (S < Part::order.of(when).count) {
     constexpr stretch s = Part::order.of(when).at[S];
     if constexpr (s.region < 0) {
-      run_nodes<Part, s.first, s.last, First, Last>(device, f, slots, clock);
+      run_nodes<Part, s.first, s.last, First, Last>(device, f, slots);
     } else {
-      for_trips(device, Part::g, Part::plan, f, s.region, [&](bool several) {
+      for_trips(Part::g, Part::plan, f, s.region, [&](bool several) {
         if constexpr (when == backward_pass)
-          if (several) run_again<Part, s.region>(device, f, slots, clock);
-        run_nodes<Part, s.first, s.last, First, Last>(device, f, slots, clock);
+          if (several) run_again<Part, s.region>(device, f, slots);
+        run_nodes<Part, s.first, s.last, First, Last>(device, f, slots);
       });
     }
-    run_phases<Part, First, Last, S + 1>(device, f, slots, clock);
+    run_phases<Part, First, Last, S + 1>(device, f, slots);
   }
 }
 
-template <class Part, class Device> void run_part(const part_view&, phases when, device& on,
-                                                  frame& f, node_slot* slots, step_clock* clock) {
+template <class Part, class Device>
+void run_part(const part_view&, phases when, device& on, frame& f, node_slot* slots) {
   using enum phase;
   auto& d = static_cast<Device&>(on);
   switch (when.first) {
-  case prologue: return run_phases<Part, prologue, prologue, 0>(d, f, slots, clock);
-  case forward: return run_phases<Part, forward, forward, 0>(d, f, slots, clock);
+  case prologue: return run_phases<Part, prologue, prologue, 0>(d, f, slots);
+  case forward: return run_phases<Part, forward, forward, 0>(d, f, slots);
   case input_gradient:
-  case weight_gradient:
-    return run_phases<Part, input_gradient, weight_gradient, 0>(d, f, slots, clock);
-  case epilogue: return run_phases<Part, epilogue, epilogue, 0>(d, f, slots, clock);
+  case weight_gradient: return run_phases<Part, input_gradient, weight_gradient, 0>(d, f, slots);
+  case epilogue: return run_phases<Part, epilogue, epilogue, 0>(d, f, slots);
   }
 }
 

@@ -3,12 +3,13 @@
 // What feeds a micro-batch writes its integers first.
 #pragma once
 
-#include <megacpp/comm/timed.hpp>
 #include <megacpp/exec/device.hpp>
 #include <megacpp/plan/buffers.hpp>
 #include <megacpp/run/stores.hpp>
 
 #include <array>
+#include <memory>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -28,6 +29,7 @@ public:
       : parts_(std::move(parts)),
         b_(b),
         device_(on),
+        lane_(on.main_lane()),
         ranks_(ranks),
         weights_(weights),
         slots_(parts_.size()) {
@@ -42,7 +44,7 @@ public:
       inputs_.emplace_back(*part.g);
       streams_.emplace_back(part, parts_);
     }
-    scratch_ = arena(on, scratch_bytes_of(parts_, on), "the scratch of kernels", remedy);
+    lane_.reserve({.scratch = scratch_bytes_of(parts_, on)}, remedy);
     std::int64_t bytes = 0;
     for (int a = 0; a < arenas; ++a) {
       if (a == static_cast<int>(arena_of::host)) continue;
@@ -51,6 +53,11 @@ public:
     }
     memory_ = arena(on, bytes, what, remedy);
     mirrors_ = arena(on.mirrored(), b_.bytes(arena_of::host), what, remedy);
+    for (const buffer& x : b_.all()) {
+      auto& of_copies = mirrored_.emplace_back();
+      if (x.what != content::mirror) continue;
+      for (int copy = 0; copy < x.copies; ++copy) of_copies.push_back(on.make_event());
+    }
   }
   executor(const executor&) = delete;
   executor& operator=(const executor&) = delete;
@@ -69,6 +76,7 @@ public:
       slots_[k].resize(static_cast<unsigned>(parts_[k].g->node_count));
       parts_[k].prepare(parts_[k], device_, slots_[k].data());
     }
+    lane_.reserve({.workspace = device_.products().workspace_bytes()});
   }
   /// Writes what no task does: to be called once, when everything is prepared.
   void begin() {
@@ -76,7 +84,7 @@ public:
     if (const int seed = b_.of(content::seed); b_[seed].first >= 0) {
       std::byte one[sizeof(double)];
       stores::set(one, weights_.main_type(), 0, 1.0);
-      device_.write(address_of(seed), one, size_of(weights_.main_type()));
+      lane_.write(address_of(seed), one, size_of(weights_.main_type()));
     }
   }
 
@@ -84,16 +92,21 @@ public:
   void run(const task& t) {
     time(t, [&] { run_untimed(t); });
   }
-  /// Does what a task is, and tells the clock, if there is one.
+  /// Does what a task is, between two events if times are taken.
   template <class F> void time(const task& t, const F& what_it_does) {
-    const std::int64_t began = clock_ != nullptr ? monotonic_nanoseconds() : 0;
+    if (timed_) times_->task_begins(lane_);
     what_it_does();
-    if (clock_ != nullptr) clock_->task(t, began);
+    if (timed_) times_->task_ends(lane_, t);
   }
-  step_sums totals() const {
+  /// What a step has summed, when it is over; with its times, if they are taken.
+  step_sums totals() {
     step_sums sums;
     read(sums.data(), address_of(b_.of(content::totals)), sizeof sums);
+    tell_times();
     return sums;
+  }
+  void tell_times() {
+    if (timed_) times_->tell();
   }
 
   step_numbers& numbers() { return numbers_; }
@@ -102,13 +115,20 @@ public:
     const int number = b_.of(content::numbers);
     if (b_[number].first < 0) return; // nobody reads them
     const std::int64_t whole[] = {static_cast<std::int64_t>(numbers_.seed), numbers_.step};
-    device_.write(address_of(number), whole, sizeof whole);
-    device_.write(address_of(number) + sizeof whole, &numbers_.learning_rate, sizeof(double));
+    lane_.write(address_of(number), whole, sizeof whole);
+    lane_.write(address_of(number) + sizeof whole, &numbers_.learning_rate, sizeof(double));
   }
-  void profile(step_clock* clock) { clock_ = clock; }
+  /// Takes times from now on, and tells them to a clock; nullptr: none. The first call with a clock
+  /// makes what later ones use.
+  void profile(step_clock* clock) {
+    timed_ = clock != nullptr;
+    if (!timed_) return;
+    if (!times_) times_.emplace(device_);
+    times_->tell_to(*clock);
+  }
   arena& memory() { return memory_; }
   const arena& memory() const { return memory_; }
-  std::int64_t scratch_bytes() const { return scratch_.size(); }
+  lane_room room() const { return lane_.room(); }
   std::byte* begin_of(arena_of a) const {
     return (a == arena_of::host ? mirrors_ : memory_).data() + begin_of_[static_cast<int>(a)];
   }
@@ -118,8 +138,8 @@ public:
   }
   /// Integers of a feed of a micro-batch, from number `first` of them on.
   void write(feed f, std::span<const std::int32_t> ids, std::int64_t first = 0, int micro = 0) {
-    device_.write(address_of(b_.of(f), micro) + first * std::int64_t{sizeof(std::int32_t)},
-                  ids.data(), static_cast<std::int64_t>(ids.size_bytes()));
+    lane_.write(address_of(b_.of(f), micro) + first * std::int64_t{sizeof(std::int32_t)},
+                ids.data(), static_cast<std::int64_t>(ids.size_bytes()));
   }
   /// Bytes of a buffer, or of other memory of the device.
   void read(void* to, const std::byte* from, std::int64_t bytes) const {
@@ -160,7 +180,7 @@ private:
     }
     frame f = frame_of(t);
     const auto k = static_cast<unsigned>(use_of(t).part);
-    parts_[k].run(parts_[k], t.when, device_, f, slots_[k].data(), clock_);
+    parts_[k].run(parts_[k], t.when, device_, f, slots_[k].data());
   }
   const part_use& use_of(const task& t) const { return b_.uses()[static_cast<unsigned>(t.use)]; }
   /// The stage that a task sends to or receives from: the next one forward, backward the one
@@ -203,7 +223,7 @@ private:
     b_.for_each_operand(t, [&](int number, const buffers::operand& o) {
       if (o.what == content::main_gradients) return weights_.clear_gradients();
       if (const std::int64_t bytes = b_[number].bytes; bytes > 0)
-        device_.fill(address_of(number), 0, bytes);
+        lane_.fill(address_of(number), 0, bytes);
     });
   }
   frame frame_of(const task& t) {
@@ -214,7 +234,7 @@ private:
     f.set(space::weights, weights_.weights()), f.set(space::gradients, weights_.gradients());
     f.index = u.index, f.layer = u.layer, f.constants = &numbers_;
     f.stores = &weights_.entries();
-    f.scratch = scratch_.data();
+    f.on = &lane_, f.times = timed_ ? &*times_ : nullptr;
     f.ranks = &ranks_, f.coordinate = ranks_.coordinate();
     b_.for_each_operand(t, [&](int number, const buffers::operand& o) {
       std::byte* const at = address_of(number, t.micro);
@@ -222,7 +242,9 @@ private:
       case content::saved: return f.set(space::saved, at);
       case content::derived: return f.set(space::derived, at);
       case content::derived_gradients: return f.set(space::derived_gradients, at);
-      case content::mirror: return f.set(space::mirror, at);
+      case content::mirror:
+        f.mirrored = mirrored_of(number, t.micro);
+        return f.set(space::mirror, at);
       case content::working: return f.set(space::working, at);
       case content::stream: // what goes on may be read again in the backward pass
         return o.at == buffers::operand::next ? f.set(space::stream_out, at)
@@ -239,6 +261,12 @@ private:
       }
     });
     return f;
+  }
+  /// The event that comes when a micro-batch's copy of a mirror is there.
+  event* mirrored_of(int number, int micro) const {
+    const auto& of_copies = mirrored_[static_cast<unsigned>(number)];
+    const std::size_t copies = of_copies.size();
+    return of_copies[copies == 1 || micro < 0 ? 0 : static_cast<unsigned>(micro) % copies].get();
   }
   /// The cotangents of a part's losses.
   static void set_seeds(input_addresses& in, std::byte* seed) {
@@ -271,6 +299,7 @@ private:
   std::vector<input_addresses> inputs_; ///< by part
   const buffers& b_;
   device& device_;
+  lane& lane_;
   communicator& ranks_;
   const stores& weights_;
   std::vector<std::vector<node_slot>> slots_; ///< by part
@@ -280,10 +309,12 @@ private:
     ticket gone;
   };
   std::vector<sent> sent_; ///< and not waited for
-  arena memory_, mirrors_, scratch_;
-  std::int64_t begin_of_[arenas]{}; ///< of each arena in `memory_`
+  arena memory_, mirrors_;
+  std::vector<std::vector<std::unique_ptr<event>>> mirrored_; ///< by buffer and its copies
+  std::int64_t begin_of_[arenas]{};                           ///< of each arena in `memory_`
   step_numbers numbers_{};
-  step_clock* clock_ = nullptr;
+  std::optional<step_times> times_;
+  bool timed_ = false;
 };
 
 } // namespace mc

@@ -6,6 +6,7 @@
 #include <megacpp/pass/place_memory.hpp>
 #include <megacpp/plan/boxes.hpp>
 #include <megacpp/plan/registry.hpp>
+#include <megacpp/run/times.hpp>
 
 #include <array>
 #include <cstddef>
@@ -63,7 +64,9 @@ struct frame {
   int index = 0;                     ///< of this layer among those of its kind
   int layer = 0;                     ///< of the model; -1 the stem, `layers` the head
   int trip = 0;                      ///< of the region that runs
-  std::byte* scratch = nullptr;      ///< of the node that runs
+  lane* on = nullptr;                ///< on which everything is started
+  event* mirrored = nullptr;         ///< comes when the mirror is there
+  step_times* times = nullptr;       ///< null: no times are taken
   const run_constants* constants = nullptr;
   const registry* stores = nullptr; ///< of this rank's weights and gradients
   coordinates coordinate{};         ///< of this rank on every axis
@@ -92,12 +95,11 @@ inline std::byte* resolve(const address& a, const frame& f, int part, std::int64
 }
 
 /// The trips of a region: body(whether there are several) for each, as often as the mirror says.
-template <class Device, class F> void for_trips(Device& device, const graph& g,
-                                                const memory_plan& p, frame& f, region_id region,
-                                                F body) {
+template <class F>
+void for_trips(const graph& g, const memory_plan& p, frame& f, region_id region, F body) {
   const mirror* const trips = p.mirror_of(g.regions[static_cast<unsigned>(region)].trips);
   const std::byte* const at = f.base[static_cast<unsigned>(space::mirror)] + trips->offset;
-  device.await_mirror(at);
+  f.mirrored->wait();
   std::int32_t n = 0;
   std::memcpy(&n, at, sizeof n);
   for (f.trip = 0; f.trip < n; ++f.trip) body(n > 1);

@@ -106,10 +106,8 @@ template <class Device> struct interpreted_part final : planned_part {
   part_view view() const override {
     part_view v;
     v.g = &g, v.plan = &plan, v.index = index, v.self = this, v.device_type = &typeid(Device);
-    v.run = [](const part_view& p, phases when, device& on, frame& f, node_slot* slots,
-               step_clock* clock) {
-      static_cast<const interpreted_part*>(p.self)->run(when, static_cast<Device&>(on), f, slots,
-                                                        clock);
+    v.run = [](const part_view& p, phases when, device& on, frame& f, node_slot* slots) {
+      static_cast<const interpreted_part*>(p.self)->run(when, static_cast<Device&>(on), f, slots);
     };
     v.prepare = [](const part_view& p, device& on, node_slot* slots) {
       const auto& part = *static_cast<const interpreted_part*>(p.self);
@@ -151,23 +149,23 @@ template <class Device> struct interpreted_part final : planned_part {
   }
 
 private:
-  void run(phases when, Device& device, frame& f, node_slot* slots, step_clock* clock) const {
+  void run(phases when, Device& device, frame& f, node_slot* slots) const {
     order.each(when, [&](const stretch& s) {
       const auto trip = [&](bool several) {
-        order.trip(g, s, when, several, [&](int i) { run_node(i, device, f, slots, clock); });
+        order.trip(g, s, when, several, [&](int i) { run_node(i, device, f, slots); });
       };
       if (s.region < 0) trip(false);
-      else for_trips(device, g, plan, f, s.region, trip);
+      else for_trips(g, plan, f, s.region, trip);
     });
   }
-  void run_node(int i, Device& device, frame& f, node_slot* slots, step_clock* clock) const {
+  void run_node(int i, Device& device, frame& f, node_slot* slots) const {
     if (kernels[static_cast<unsigned>(i)].run == nullptr) return;
     const node& n = g.at_node(i);
     dynamic_node<Device> c({&device, &f, slots + i}, g, plan, index, n);
-    if (n.op->accumulates) clear_sums(device, f, g, plan, index, n);
-    await_seen(device, f, g, plan, n);
-    launch_node(device, g, i, clock, [&] { kernels[static_cast<unsigned>(i)].run(c); });
-    if (is_mirrored(plan, n)) mirror_outputs(device, f, g, plan, index, n);
+    if (n.op->accumulates) clear_sums(f, g, plan, index, n);
+    await_seen(f, g, plan, n);
+    launch_node(c.lane(), f, g, i, [&] { kernels[static_cast<unsigned>(i)].run(c); });
+    if (is_mirrored(plan, n)) mirror_outputs(f, g, plan, index, n);
   }
 };
 

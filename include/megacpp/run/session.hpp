@@ -75,9 +75,9 @@ public:
              training_ ? "a smaller micro-batch or sequence, recompute,"
                        : "a smaller micro-batch or sequence"),
         feeds_(p_, stores_.coordinate()) {
-    planned_.scratch = run_.scratch_bytes();
     if (training_) run_.prepare(training_step(stage_.training, 1));
     run_.prepare(evaluation_step(stage_.evaluation, 1));
+    planned_.scratch = run_.room().scratch, planned_.workspace = run_.room().workspace;
     run_.begin();
     if (training_) stores_.give(run_.inputs_of(part_of_update(p_.kinds())));
     require_room("the first step");
@@ -219,6 +219,7 @@ private:
           });
       });
     });
+    if (!going) run_.tell_times();
     return going;
   }
   static double of(const step_sums& sums, step_total t) { return sums[static_cast<unsigned>(t)]; }

@@ -25,15 +25,6 @@
 
 namespace mc {
 
-/// Told, while a step is measured, of each node how many nanoseconds it took, and of each task when
-/// it began (monotonic_nanoseconds); it has just ended.
-class step_clock {
-public:
-  virtual ~step_clock() = default;
-  virtual void node(const graph& /*g*/, int /*index*/, std::int64_t /*nanoseconds*/) {}
-  virtual void task(const mc::task& /*done*/, std::int64_t /*began*/) {}
-};
-
 /// A fault as the compiler would report it.
 inline std::string sentence_about(const fault_record& wrong) {
   const std::string at =
@@ -47,7 +38,7 @@ struct part_view {
   int index = 0; ///< in the registry
   const void* self = nullptr;
   const std::type_info* device_type = &typeid(void); ///< that run and prepare take
-  void (*run)(const part_view&, phases, device&, frame&, node_slot*, step_clock*) = nullptr;
+  void (*run)(const part_view&, phases, device&, frame&, node_slot*) = nullptr;
   void (*prepare)(const part_view&, device&, node_slot*) = nullptr;
   /// Of the node that needs most, on this device.
   std::int64_t (*scratch_bytes)(const part_view&, device&) = nullptr;

@@ -2,12 +2,21 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 
 namespace mc {
 
-/// Seconds since an arbitrary fixed moment.
+/// The clock by which everything is measured and waited for.
+using steady = std::chrono::steady_clock;
+
+/// Nanoseconds since a fixed moment of this machine.
+inline std::int64_t monotonic_nanoseconds() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(steady::now().time_since_epoch())
+      .count();
+}
+/// The same in seconds.
 inline double monotonic_seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+  return std::chrono::duration<double>(steady::now().time_since_epoch()).count();
 }
 
 /// Seconds since 1970 in UTC, to a millisecond: what other programs know a moment by.
