@@ -17,6 +17,7 @@
 // order of the ranks.
 #include <megacpp/comm/threads.hpp>
 #include <megacpp/generate/generator.hpp>
+#include <megacpp/product/cpu_products.hpp>
 #include <megacpp/run/session.hpp>
 
 #include <parity/fixtures.hpp>

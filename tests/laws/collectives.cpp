@@ -6,6 +6,7 @@
 #include <megacpp/comm/threads.hpp>
 #include <megacpp/inspect/description.hpp>
 #include <megacpp/preset/models.hpp>
+#include <megacpp/product/cpu_products.hpp>
 #include <megacpp/run/session.hpp>
 
 #include <map>

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <megacpp/comm/threads.hpp>
+#include <megacpp/product/cpu_products.hpp>
 #include <megacpp/run/compiled.hpp>
 #include <megacpp/run/session.hpp>
 

@@ -7,6 +7,7 @@
 #include <megacpp/model/gpt.hpp>
 #include <megacpp/model/qwen3.hpp>
 #include <megacpp/model/qwen3_moe.hpp>
+#include <megacpp/product/cpu_products.hpp>
 
 #include <algorithm>
 #include <cstdint>

@@ -8,6 +8,7 @@
 
 #include <megacpp/model/qwen3_moe.hpp>
 #include <megacpp/preset/models.hpp>
+#include <megacpp/product/cpu_products.hpp>
 
 using namespace mc;
 using mc::directional::small_graph;

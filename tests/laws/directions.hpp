@@ -1,6 +1,7 @@
 // Derived gradients against central differences, in double, through the interpreter's kernels.
 #pragma once
 
+#include <megacpp/product/cpu_products.hpp>
 #include <megacpp/run/session.hpp>
 
 #include <cmath>

@@ -10,6 +10,7 @@
 #include <megacpp/graph/letters.hpp>
 #include <megacpp/inspect/describe.hpp>
 #include <megacpp/preset/models.hpp>
+#include <megacpp/product/cpu_products.hpp>
 #include <megacpp/run/compiled.hpp>
 #include <megacpp/run/session.hpp>
 

@@ -12,6 +12,7 @@
 #include <megacpp/model/gpt.hpp>
 #include <megacpp/model/llama.hpp>
 #include <megacpp/model/qwen3_moe.hpp>
+#include <megacpp/product/cpu_products.hpp>
 #include <megacpp/run/compiled.hpp>
 #include <megacpp/run/session.hpp>
 #include <megacpp/train/state.hpp>

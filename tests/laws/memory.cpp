@@ -10,6 +10,7 @@
 #include <megacpp/inspect/timeline.hpp>
 #include <megacpp/observe/memory.hpp>
 #include <megacpp/preset/models.hpp>
+#include <megacpp/product/cpu_products.hpp>
 #include <megacpp/run/program.hpp>
 #include <megacpp/run/session.hpp>
 

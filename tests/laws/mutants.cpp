@@ -7,6 +7,7 @@
 #include <megacpp/comm/threads.hpp>
 #include <megacpp/graph/letters.hpp>
 #include <megacpp/plan/verify_step.hpp>
+#include <megacpp/product/cpu_products.hpp>
 #include <megacpp/run/interpreter.hpp>
 #include <megacpp/run/session.hpp>
 

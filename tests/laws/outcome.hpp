@@ -4,6 +4,7 @@
 #include <boost/test/unit_test.hpp>
 
 #include <megacpp/comm/threads.hpp>
+#include <megacpp/product/cpu_products.hpp>
 #include <megacpp/run/session.hpp>
 
 #include <chrono>

@@ -12,6 +12,7 @@
 
 #include <megacpp/graph/letters.hpp>
 #include <megacpp/laws/soundness.hpp>
+#include <megacpp/product/cpu_products.hpp>
 #include <megacpp/run/compiled.hpp>
 
 #include <limits>

@@ -4,6 +4,7 @@
 
 #include <megacpp/data/packing.hpp>
 #include <megacpp/preset/models.hpp>
+#include <megacpp/product/cpu_products.hpp>
 #include <megacpp/run/session.hpp>
 
 #include <kernels.hpp>

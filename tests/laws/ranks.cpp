@@ -12,6 +12,7 @@
 #include <megacpp/io/json_file.hpp>
 #include <megacpp/options/settings.hpp>
 #include <megacpp/preset/models.hpp>
+#include <megacpp/product/cpu_products.hpp>
 #include <megacpp/run/session.hpp>
 
 #include <algorithm>

@@ -9,6 +9,7 @@
 #include <megacpp/model/qwen3.hpp>
 #include <megacpp/model/qwen3_moe.hpp>
 #include <megacpp/nn/experts.hpp>
+#include <megacpp/product/cpu_products.hpp>
 #include <megacpp/run/compiled.hpp>
 
 #include <algorithm>

@@ -4,6 +4,7 @@
 #include <megacpp/data/micro_batches.hpp>
 #include <megacpp/data/random_tokens.hpp>
 #include <megacpp/data/windows.hpp>
+#include <megacpp/product/cpu_products.hpp>
 #include <megacpp/run/session.hpp>
 
 #include <cstddef>

@@ -6,6 +6,7 @@
 
 #include <megacpp/model/gpt.hpp>
 #include <megacpp/model/qwen3_moe.hpp>
+#include <megacpp/product/cpu_products.hpp>
 #include <megacpp/run/session.hpp>
 
 #include <cmath>

@@ -8,6 +8,7 @@
 // dashes. `struck eval - 0 FLAG VALUE...` evaluates.
 #include <megacpp/comm/process_ranks.hpp>
 #include <megacpp/comm/threads.hpp>
+#include <megacpp/product/cpu_products.hpp>
 #include <megacpp/run/interpreter.hpp>
 #include <megacpp/train/trainer.hpp>
 

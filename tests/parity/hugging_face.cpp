@@ -7,6 +7,7 @@
 #include <megacpp/generate/generator.hpp>
 #include <megacpp/hf/model_folder.hpp>
 #include <megacpp/kernel/kernels.hpp>
+#include <megacpp/product/cpu_products.hpp>
 #include <megacpp/run/compiled.hpp>
 #include <megacpp/run/session.hpp>
 #include <megacpp/train/state.hpp>

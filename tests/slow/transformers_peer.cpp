@@ -7,6 +7,7 @@
 //   transformers_peer read DIR    DIR/NAME/theirs* must hold the same weights, to the bit
 #include <megacpp/generate/generator.hpp>
 #include <megacpp/hf/model_folder.hpp>
+#include <megacpp/product/cpu_products.hpp>
 #include <megacpp/run/session.hpp>
 
 #include <cmath>

@@ -5,6 +5,7 @@
 
 #include <megacpp/hf/models.hpp>
 #include <megacpp/preset/models.hpp>
+#include <megacpp/product/cpu_products.hpp>
 #include <megacpp/run/session.hpp>
 
 #include <cmath>

@@ -8,6 +8,7 @@
 #include <megacpp/model/qwen3.hpp>
 #include <megacpp/model/qwen3_moe.hpp>
 #include <megacpp/options/resume.hpp>
+#include <megacpp/product/cpu_products.hpp>
 #include <megacpp/run/session.hpp>
 #include <megacpp/train/saved_run.hpp>
 #include <megacpp/train/state.hpp>

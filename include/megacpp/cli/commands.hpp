@@ -15,6 +15,7 @@
 #include <megacpp/inspect/states.hpp>
 #include <megacpp/io/checksum.hpp>
 #include <megacpp/io/mapped_file.hpp>
+#include <megacpp/product/devices.hpp>
 #include <megacpp/run/program_source.hpp>
 #include <megacpp/train/evaluate.hpp>
 #include <megacpp/train/export.hpp>
@@ -235,14 +236,20 @@ inline void compute(const mesh& m, const program_view& p, command what, options&
     product_type products = product_type_of(o.machine.product_type());
     if (products == product_type::automatic && p.numbers.type == dtype::bf16 && !all.alone()) {
       const bool bf16 =
-          all.first() && cpu(products, threads).products().type() == product_type::bf16;
+          all.first() && make_device(p.device_type(), {.products = products, .threads = threads})
+                                 ->products()
+                                 .type() == product_type::bf16;
       products = all.as_first(bf16) ? product_type::bf16 : product_type::widened;
     }
-    cpu device(products, threads, rows_of(what), c.rank() == 0 ? &print_note : nullptr);
-    if (what == command::eval) return run_evaluation(p, o, device, c, measured);
-    if (what == command::generate) return run_generation(p, o, device, c);
+    const auto device =
+        make_device(p.device_type(), {.products = products,
+                                      .threads = threads,
+                                      .rows = rows_of(what),
+                                      .tell = c.rank() == 0 ? &print_note : nullptr});
+    if (what == command::eval) return run_evaluation(p, o, *device, c, measured);
+    if (what == command::generate) return run_generation(p, o, *device, c);
     training_start& mine = starts[all.apart() ? 0 : static_cast<std::size_t>(c.rank())];
-    trainer t(p, o, device, std::move(mine), &make_training_samples, c);
+    trainer t(p, o, *device, std::move(mine), &make_training_samples, c);
     if (c.rank() == 0 && !o.report.bench_json() && !flags.empty()) print_on_the_way(flags);
     t.run();
   });
@@ -252,9 +259,11 @@ inline void compute(const mesh& m, const program_view& p, command what, options&
 inline void describe(const program_source& source, const program_view& p, const options& o) {
   const mesh ranks = o.machine.ranks() > 0 ? ranks_of_run(p, o) : mesh();
   if (o.report.graphs()) return print(graphs_text(p, source.model(), ranks));
-  cpu device(product_type_of(o.machine.product_type()), static_cast<int>(o.machine.threads()));
-  print(o.report.json() ? describe_json(p, source.model(), device, ranks)
-                        : describe_text(p, device, ranks));
+  const auto device =
+      make_device(p.device_type(), {.products = product_type_of(o.machine.product_type()),
+                                    .threads = static_cast<int>(o.machine.threads())});
+  print(o.report.json() ? describe_json(p, source.model(), *device, ranks)
+                        : describe_text(p, *device, ranks));
 }
 
 /// The names of flags that change nothing and are told. Throws mc::error(exit_code::usage) for

@@ -8,12 +8,11 @@
 #include <megacpp/io/error.hpp>
 #include <megacpp/observe/text.hpp>
 #include <megacpp/options/options.hpp>
-#include <megacpp/product/cpu_products.hpp>
+#include <megacpp/product/devices.hpp>
 #include <megacpp/run/view.hpp>
 
 #include <algorithm>
 #include <cstdint>
-#include <memory>
 #include <optional>
 #include <string>
 
@@ -32,13 +31,11 @@ struct memory_need {
 /// ahead. A command that generates does not know its texts yet, so the weights alone count.
 inline memory_need need_of(const program_view& p, command what, const mesh& ranks, int threads) {
   memory_need need;
-  cpu device(std::make_unique<product_engine>(product_engine::options{
-                 .type = product_type::widened, .threads = threads, .sizes_alone = true}),
-             threads);
+  const auto device = make_device(p.device_type(), {.threads = threads, .sizes_alone = true});
   const batching& b = p.numbers.batch;
   const bool trains = what == command::train, generates = what == command::generate;
-  const std::int64_t scratch = scratch_bytes_of(p.parts, device),
-                     workspace = generates ? 0 : workspace_bytes_of(p.parts, device),
+  const std::int64_t scratch = scratch_bytes_of(p.parts, *device),
+                     workspace = generates ? 0 : workspace_bytes_of(p.parts, *device),
                      batch = std::int64_t{b.micro} * b.sequence * 4 * 4,
                      reads = generates ? 0
                              : trains  ? batch * (std::int64_t{read_ahead::ahead} + 1)

@@ -53,8 +53,8 @@ class product_source {
 public:
   virtual ~product_source() = default;
 
-  /// The product of a shape: found, or prepared. Throws mc::error when the shape is not one that the
-  /// libraries can compute.
+  /// The product of a shape: found, or prepared. Throws mc::error when the shape is not one that
+  /// the libraries can compute.
   virtual const prepared_product& prepare(const product_shape& s) = 0;
   /// Memory of the device, with nothing in it yet, in which products that are prepared from now on
   /// may be checked. Where it is too small, and without it, a check has memory of its own, which it

@@ -114,14 +114,14 @@ inline bool merge(step_record& whole, const step_record& of_rank) {
 /// Two steps of a model under a layout. The first moments after the first one are its gradients,
 /// but for a factor, wherever the optimizer's state lies. Throws mc::error for a layout that the
 /// graphs do not allow.
-template <class Model> step_record two_steps(const Model& m, const setup& s, int dp,
-                                             const kernel_table<cpu>& kernels,
-                                             const random_batches& data, bool& same) {
-  const interpreted_program<Model> program(m, s, "soundness", kernels);
+template <class Model, class Device> step_record two_steps(const Model& m, const setup& s, int dp,
+                                                           const kernel_table<Device>& kernels,
+                                                           const random_batches& data, bool& same) {
+  const interpreted_program<Model, Device> program(m, s, "soundness", kernels);
   const mesh ranks = mesh_of(s.ranks, dp);
   std::vector<step_record> held(static_cast<std::size_t>(ranks_of(ranks)));
   const auto train = [&](communicator& c) {
-    cpu device(product_type::widened, 1);
+    Device device(product_type::widened, 1);
     session run(program.view(), device, purpose::training, c);
     run.weights().initialise(1);
     run.numbers().learning_rate = 1e-2, run.numbers().clip = 0;
@@ -180,27 +180,34 @@ inline std::pair<std::string, double> difference(const step_record& got, const s
 
 /// Every trained parameter along random directions, its central difference against its gradient:
 ///   (8 (f(h) - f(-h)) - (f(2h) - f(-2h))) / 12h = <g, d> + O(h^4),   |d| = 1
-template <class Model> void check_gradients(const Model& m, const setup& s,
-                                            const kernel_table<cpu>& kernels,
-                                            const random_batches& data, verdict& found) {
+template <class Model, class Device>
+void check_gradients(const Model& m, const setup& s, const kernel_table<Device>& kernels,
+                     const random_batches& data, verdict& found) {
   constexpr int directions = 4;
   constexpr double h = 1e-4, tolerance = 1e-6;
-  const interpreted_program<Model> program(m, s, "soundness", kernels);
-  cpu device(product_type::widened, 1);
+  const interpreted_program<Model, Device> program(m, s, "soundness", kernels);
+  Device device(product_type::widened, 1);
   session run(program.view(), device, purpose::training);
   run.weights().initialise(3);
-  auto* const w = reinterpret_cast<double*>(run.weights().weights());
-  for (std::int64_t i = 0; i < run.weights().total(); ++i) // no gain is 1, no bias 0
+  constexpr std::int64_t size = sizeof(double);
+  const std::int64_t total = run.weights().total();
+  std::vector<double> w(static_cast<std::size_t>(total));
+  device.read(w.data(), run.weights().weights(), total * size);
+  for (std::size_t i = 0; i < w.size(); ++i) // no gain is 1, no bias 0
     w[i] += 0.2 * std::sin(0.7 * static_cast<double>(i));
+  device.write(run.weights().weights(), w.data(), total * size);
   const batch_view batch = data.view(0);
   run.gradients(batch);
-  const auto* const all = reinterpret_cast<const double*>(run.weights().gradients());
-  const std::vector<double> g(all, all + run.weights().total());
+  std::vector<double> g(w.size());
+  device.read(g.data(), run.weights().gradients(), total * size);
   std::mt19937_64 random(13);
   std::normal_distribution<double> normal;
   for_each_parameter(program.view(), [&](const parameter_ref& p) {
     if (p.info->frozen || p.info->update != update_rule::adamw) return;
-    double* const own = w + p.offset;
+    double* const own = w.data() + p.offset;
+    const auto put = [&] {
+      device.write(run.weights().weights() + p.offset * size, own, p.count.n * size);
+    };
     const std::vector<double> kept(own, own + p.count.n);
     double norm = 0, worst = 0;
     for (std::size_t i = 0; i < kept.size(); ++i) {
@@ -215,6 +222,7 @@ template <class Model> void check_gradients(const Model& m, const setup& s,
         d[i] /= std::sqrt(length), derived += g[static_cast<std::size_t>(p.offset) + i] * d[i];
       const auto at = [&](double t) {
         for (std::size_t i = 0; i < kept.size(); ++i) own[i] = kept[i] + t * d[i];
+        put();
         const loss_sum l = run.evaluate(batch, true);
         return l.sum + l.side;
       };
@@ -222,6 +230,7 @@ template <class Model> void check_gradients(const Model& m, const setup& s,
       worst = std::max(worst, std::abs(quotient - derived));
     }
     std::copy(kept.begin(), kept.end(), own);
+    put();
     if (worst <= tolerance * std::max(std::sqrt(norm), 1e-3)) found.gradients.push_back(p.name);
     else
       found.broken.push_back(fmt::format(
@@ -265,14 +274,14 @@ inline std::vector<trial> usual_trials(bool experts) {
 }
 
 /// Holds a small model, whose batches have at least two sequences, to both laws. `kernels` are
-/// kernel_table<cpu>::all() and those of ops of one's own for double. Under a layout of stages the
-/// layers are spread evenly over them. Numbers of ranks agree with those of one rank to 1e-9 of the
-/// largest of a tensor, gradients with differences of the loss to 1e-6 of their norm: an op whose
-/// value jumps, as one that rounds does, has no such gradient. Throws mc::error where one rank
-/// cannot train the model.
-template <class Model> verdict soundness(const Model& m, const batching& batch,
-                                         const kernel_table<cpu>& kernels,
-                                         std::vector<trial> trials = {}) {
+/// those of a device, kernel_table<Device>::all(), and of ops of one's own for double. Under a
+/// layout of stages the layers are spread evenly over them. Numbers of ranks agree with those of
+/// one rank to 1e-9 of the largest of a tensor, gradients with differences of the loss to 1e-6 of
+/// their norm: an op whose value jumps, as one that rounds does, has no such gradient. Throws
+/// mc::error where one rank cannot train the model.
+template <class Model, class Device> verdict soundness(const Model& m, const batching& batch,
+                                                       const kernel_table<Device>& kernels,
+                                                       std::vector<trial> trials = {}) {
   constexpr double tolerance = 1e-9;
   verdict found;
   const setup one{.batch = batch, .type = dtype::f64};

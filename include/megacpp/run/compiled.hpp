@@ -2,6 +2,7 @@
 #pragma once
 
 #include <megacpp/exec/cpu.hpp>
+#include <megacpp/exec/default_device.hpp>
 #include <megacpp/run/call.hpp>
 #include <megacpp/run/interpreted_part.hpp>
 #include <megacpp/run/program.hpp>
@@ -10,14 +11,14 @@
 namespace mc {
 
 namespace detail {
-template <class Run> struct named_device { using type = cpu; };
+template <class Run> struct named_device { using type = default_device; };
 template <class Run>
 requires requires { typename Run::device; }
 struct named_device<Run> {
   using type = typename Run::device;
 };
 } // namespace detail
-/// The device of a run: the CPU where none is named (run/members.hpp).
+/// The device of a run, by default default_device (run/members.hpp).
 template <class Run> using device_of = typename detail::named_device<Run>::type;
 
 namespace detail {

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <megacpp/exec/cpu.hpp>
+#include <megacpp/exec/default_device.hpp>
 #include <megacpp/kernel/kernels.hpp>
 #include <megacpp/plan/tied.hpp>
 #include <megacpp/plan/update.hpp>
@@ -44,7 +45,7 @@ template <class Device> kernel_table<Device> kernel_table<Device>::all() {
 }
 
 /// All parts of a model under a setup, built now, for a Device.
-template <class Model, class Device = cpu> class interpreted_program {
+template <class Model, class Device = default_device> class interpreted_program {
 public:
   interpreted_program(const Model& m, const setup& s, const std::string& name,
                       const kernel_table<Device>& table = kernel_table<Device>::all())

@@ -3,6 +3,7 @@
 // follows.
 #pragma once
 
+#include <megacpp/exec/default_device.hpp>
 #include <megacpp/model/gpt.hpp>
 #include <megacpp/plan/parts.hpp>
 
@@ -12,10 +13,7 @@
 
 namespace mc {
 
-/// What a run may name as its device, using device = mc::cpu (exec/cpu.hpp), and what all of them
-/// derive from (exec/device.hpp).
-class cpu;
-class device;
+class device; // exec/device.hpp
 
 namespace detail {
 
@@ -365,11 +363,12 @@ template <class Run> struct members_of {
     if constexpr (has_memory<Run> && wrong == run_member::none) return Run::device_memory;
     else return -1;
   }
-  /// A run that names no device runs on mc::cpu.
+  /// A run that names no device has one all the same.
   static constexpr bool has_backend() {
     if constexpr (requires { typename Run::device; }) {
       using named = typename Run::device;
-      if constexpr (std::is_same_v<named, cpu>) return true; // which is not complete here
+      if constexpr (std::is_same_v<named, default_device>)
+        return true; // which is not complete here
       if constexpr (requires { sizeof(named); }) return std::is_base_of_v<device, named>;
       return false;
     }

@@ -5,7 +5,6 @@
 
 #include <megacpp/comm/self.hpp>
 #include <megacpp/plan/verify_step.hpp>
-#include <megacpp/product/cpu_products.hpp>
 #include <megacpp/run/executor.hpp>
 #include <megacpp/run/feeds.hpp>
 #include <megacpp/run/rank_program.hpp>

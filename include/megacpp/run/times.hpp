@@ -63,7 +63,8 @@ private:
     }
     /// f(what, began, ended) for each, in order; then there are none.
     template <class F> void take(F f) {
-      for (std::size_t i = 0; i < size_; ++i) f(what_[i], began_[i]->reached(), ended_[i]->reached());
+      for (std::size_t i = 0; i < size_; ++i)
+        f(what_[i], began_[i]->reached(), ended_[i]->reached());
       size_ = 0;
     }
 

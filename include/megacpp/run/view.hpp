@@ -146,6 +146,8 @@ struct program_view {
   std::vector<part_view> parts;     ///< by number (plan/memory.hpp)
   generation_view generation;
 
+  /// That its parts are made for.
+  const std::type_info& device_type() const { return *parts.front().device_type; }
   int kinds() const { return static_cast<int>(parts.size()) - other_parts; }
   const part_view& part(int number) const { return parts[static_cast<unsigned>(number)]; }
   const part_view& block(int kind) const { return part(1 + kind); }
