@@ -11,7 +11,7 @@
 #include <megacpp/observe/memory.hpp>
 #include <megacpp/preset/models.hpp>
 #include <megacpp/product/cpu_products.hpp>
-#include <megacpp/run/program.hpp>
+#include <megacpp/run/compiled.hpp>
 #include <megacpp/run/session.hpp>
 
 #include <algorithm>
@@ -516,12 +516,33 @@ BOOST_AUTO_TEST_CASE(the_plan_of_a_run_is_that_of_the_stage_that_needs_most) {
              text);
   // A mixture of experts in three stages has more to tell than most.
   BOOST_TEST(std::ranges::count(text, '\n') <= 75);
-  const std::int64_t scratch = scratch_bytes_of(staged.view().parts, device),
-                     workspace = workspace_bytes_of(staged.view().parts, device);
-  BOOST_TEST((scratch > 0 && workspace > 0));
-  BOOST_TEST(
-      text.find(std::to_string(needed[1] + scratch + workspace) + " bytes") != std::string::npos,
-      text);
+  const kernel_room kernels = room_of(staged.view().parts, device);
+  BOOST_TEST((kernels.scratch > 0 && kernels.workspace > 0 && kernels.tables > 0));
+  BOOST_TEST(text.find(std::to_string(needed[1] + kernels.total()) + " bytes") != std::string::npos,
+             text);
+}
+
+// What kernels need is bounded by constants of the program for 64 threads: with so many, scratch
+// and tables are these, and products stay below. It is counted without any of it.
+BOOST_AUTO_TEST_CASE(what_kernels_need_is_bounded_by_constants_of_the_program) {
+  constexpr kernel_room most = detail::most_room<program<staged_run>, cpu>;
+  static_assert(!fits<staged_run>(memory<staged_run>().total()));
+  static_assert(fits<staged_run>(memory<staged_run>().total() + most.total()));
+  const program_view p = compiled_program<staged_run>("staged");
+  cpu device(product_type::widened, most_threads);
+  const kernel_room real = room_of(p.parts, device);
+  BOOST_TEST(real.scratch == most.scratch);
+  BOOST_TEST(real.tables == most.tables);
+  BOOST_TEST(real.workspace <= most.workspace);
+  const auto counting = make_device(typeid(cpu), {.threads = most_threads, .sizes_alone = true});
+  const kernel_room counted = room_of(p.parts, *counting);
+  BOOST_TEST(counted.scratch == real.scratch);
+  BOOST_TEST(counted.tables == real.tables);
+  BOOST_TEST((counted.workspace > 0 && counted.workspace <= real.workspace));
+  cpu few(product_type::widened, 1);
+  const kernel_room of_few = room_of(p.parts, few);
+  BOOST_TEST(of_few.scratch <= real.scratch);
+  BOOST_TEST(of_few.workspace <= real.workspace);
 }
 
 BOOST_AUTO_TEST_CASE(stages_share_the_work_of_the_whole_model) {
@@ -695,7 +716,7 @@ BOOST_AUTO_TEST_CASE(an_update_tells_what_it_left_infinite_or_not_a_number) {
 BOOST_AUTO_TEST_CASE(what_a_run_needs_is_known_before_it_starts) {
   const auto check = [](const auto& m, const setup& s) {
     with_session(m, s, [&](session& run, const batch_view&, const program_view& p, cpu& device) {
-      const std::int64_t workspace = run.planned().workspace, holds = run.planned().total(),
+      const std::int64_t workspace = run.planned().kernels.workspace, holds = run.planned().total(),
                          batch = std::int64_t{s.batch.micro} * s.batch.sequence * 16;
       const memory_need need = need_of(p, command::train, mesh::one_rank(), 2);
       BOOST_TEST(workspace > 0);

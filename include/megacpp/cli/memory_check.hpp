@@ -26,25 +26,24 @@ struct memory_need {
   std::int64_t largest = 0; ///< of the one that needs most
 };
 
-/// The memory that ranks need to train, evaluate or generate: their plans, the scratch of kernels
-/// and the workspace of products on `threads` threads each, and the micro-batches that are read
-/// ahead. A command that generates does not know its texts yet, so the weights alone count.
+/// The memory that ranks need to train, evaluate or generate: their plans, with what kernels need
+/// on `threads` threads each, and the micro-batches that are read ahead. A command that generates does not know its texts yet, so the weights alone count.
 inline memory_need need_of(const program_view& p, command what, const mesh& ranks, int threads) {
   memory_need need;
   const auto device = make_device(p.device_type(), {.threads = threads, .sizes_alone = true});
   const batching& b = p.numbers.batch;
   const bool trains = what == command::train, generates = what == command::generate;
-  const std::int64_t scratch = scratch_bytes_of(p.parts, *device),
-                     workspace = generates ? 0 : workspace_bytes_of(p.parts, *device),
-                     batch = std::int64_t{b.micro} * b.sequence * 4 * 4,
+  const kernel_room kernels =
+      generates ? kernel_room{scratch_bytes_of(p.parts, *device)} : room_of(p.parts, *device);
+  const std::int64_t batch = std::int64_t{b.micro} * b.sequence * 4 * 4,
                      reads = generates ? 0
                              : trains  ? batch * (std::int64_t{read_ahead::ahead} + 1)
                                        : batch;
   const int stages = p.numbers.ranks.pp, of_stage = ranks_of(ranks) / stages;
   for (int stage = 0; stage < stages; ++stage) {
-    const memory_items plan = memory_of_stage(p, stage, trains, ranks);
-    const std::int64_t one =
-        (generates ? plan.weights : plan.total()) + scratch + workspace + reads;
+    memory_items plan = memory_of_stage(p, stage, trains, ranks);
+    plan.kernels = kernels;
+    const std::int64_t one = (generates ? plan.weights + kernels.total() : plan.total()) + reads;
     need.all += one * of_stage;
     need.largest = std::max(need.largest, one);
   }

@@ -57,8 +57,9 @@ public:
                void (*tell)(std::string_view) = nullptr);
 
   /// Takes a source of products of the caller's own.
-  cpu(std::unique_ptr<product_source> products, int threads)
-      : threads_(threads), products_(std::move(products)) {
+  /// With sizes_alone, tables are counted and not made.
+  cpu(std::unique_ptr<product_source> products, int threads, bool sizes_alone = false)
+      : threads_(threads), sizes_alone_(sizes_alone), products_(std::move(products)) {
     set_thread_count(threads_);
   }
 
@@ -76,16 +77,51 @@ public:
   auto table(Type, std::vector<double> key, std::int64_t count, F fill) {
     using T = typename Type::type;
     key.push_back(sizeof(T));
-    auto& t = tables_[std::move(key)];
-    if (t.empty()) {
-      t.resize((static_cast<std::size_t>(count) * sizeof(T) + 7) / 8);
-      fill(reinterpret_cast<T*>(t.data()));
+    auto [at, made] = tables_.try_emplace(std::move(key));
+    if (made) {
+      table_bytes_ += count * std::int64_t{sizeof(T)};
+      if (!sizes_alone_) {
+        at->second.resize((static_cast<std::size_t>(count) * sizeof(T) + 7) / 8);
+        fill(reinterpret_cast<T*>(at->second.data()));
+      }
     }
-    return reinterpret_cast<const T*>(t.data());
+    return reinterpret_cast<const T*>(at->second.data());
+  }
+  std::int64_t table_bytes() const override { return table_bytes_; }
+
+  /// The most workspace that a lane needs for a product with so many threads. product/plan.hpp
+  /// copies both operands whole, or block by block beside a tile of each thread, widened to fp32;
+  /// of what a library takes for itself the most is 2 MiB a thread.
+  static constexpr std::int64_t most_workspace(const product_shape& s, int threads) {
+    constexpr std::int64_t whole = 32 << 20, at_once = 8 << 20, library = 2 << 20;
+    const bool gradient = s.kind == product_kind::weight_gradient;
+    const std::int64_t rows = s.part != 0 ? s.part : s.M, wide = s.type == dtype::f64 ? 8 : 4,
+                       m = gradient ? s.N : rows, n = s.kind == product_kind::forward ? s.N : s.K,
+                       k = gradient                          ? rows
+                           : s.kind == product_kind::forward ? s.K
+                                                             : s.N;
+    const auto pages = [](std::int64_t bytes) { return (bytes + 4095) / 4096 * 4096; };
+    const auto copy = [&](std::int64_t lines, std::int64_t columns) {
+      return pages(lines * (columns + 32) * wide);
+    };
+    const auto copies = [&](std::int64_t lines, std::int64_t columns, bool of_each_part) {
+      if (lines * columns * wide > whole) return std::int64_t{0}; // by blocks
+      const std::int64_t one = copy(lines, columns), fit = of_each_part ? at_once / one : 1;
+      return one * (fit < 1 ? 1 : fit < s.parts() ? fit : s.parts());
+    };
+    const std::int64_t tile_m = m < 256 ? m : 256, tile_n = n < 528 ? n : 528,
+                       block = k < 768 ? k : 768,
+                       of_thread = pages(256 * 528 * 4 < tile_m * tile_n * 4 * 4 // a power of two
+                                             ? 256 * 528 * 4
+                                             : tile_m * tile_n * 4 * 4) +
+                                   copy(tile_m, block) + copy(block, tile_n) + library;
+    return threads * of_thread + copies(m, k, true) + copies(k, n, gradient) + pages(s.N * 4);
   }
 
 private:
   int threads_;
+  bool sizes_alone_ = false;
+  std::int64_t table_bytes_ = 0;
   std::unique_ptr<product_source> products_;
   std::map<std::vector<double>, std::vector<double>> tables_;
   cpu_lane lane_{*this};

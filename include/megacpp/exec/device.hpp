@@ -166,6 +166,8 @@ public:
   virtual std::unique_ptr<lane> make_lane() = 0;
   virtual std::unique_ptr<event> make_event() = 0;
   virtual product_source& products() = 0;
+  /// Of all tables that kernels have prepared.
+  virtual std::int64_t table_bytes() const = 0;
 };
 
 } // namespace mc

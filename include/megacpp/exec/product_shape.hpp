@@ -83,6 +83,19 @@ constexpr product_shape make_product_shape(product_kind kind, dtype type, std::i
   return s;
 }
 
+/// The products of a node's kernel, in the order of their numbers.
+struct product_list {
+  static constexpr int most = 3;
+  product_shape all[most]{};
+  int count = 0;
+
+  constexpr product_list() = default;
+  constexpr product_list(const product_shape& one) { add(one); }
+  constexpr void add(const product_shape& s) { all[count++] = s; }
+  constexpr const product_shape* begin() const { return all; }
+  constexpr const product_shape* end() const { return all + count; }
+};
+
 /// One tile of a product, computed by one thread in one call of a library: C(m,n) (+)= op(A) op(B).
 /// A is (m,k), or stored as (k,m) when transposed; B is (k,n), or stored as (n,k) when transposed.
 struct product_cell_shape {

@@ -24,8 +24,10 @@ inline std::vector<std::pair<const char*, std::int64_t>> memory_lines(const memo
           {"working values", m.working},
           {"inputs", m.feeds},
           {"derived values", m.derived},
-          {"scratch of kernels", m.scratch},
-          {"workspace of products", m.workspace}};
+          {"mirrors", m.mirrors},
+          {"scratch of kernels", m.kernels.scratch},
+          {"workspace of products", m.kernels.workspace},
+          {"tables of kernels", m.kernels.tables}};
 }
 
 /// " (1F1B, 2 virtual stages)"; nothing of a single stage.
@@ -192,8 +194,7 @@ inline std::string describe_text(const program_view& p, device& on, const mesh& 
   const auto at = std::back_inserter(out);
   const int largest = detail::stage_of_most_memory(p, ranks);
   memory_items memory = memory_of_stage(p, largest, true, ranks);
-  memory.scratch = scratch_bytes_of(p.parts, on),
-  memory.workspace = workspace_bytes_of(p.parts, on);
+  memory.kernels = room_of(p.parts, on);
   fmt::format_to(at, "{}\n", p.name);
   fmt::format_to(at, "  model                 {}: {} layers, hidden {}, vocabulary {}\n",
                  p.family.name, p.layers, p.hidden, p.vocabulary);
@@ -305,7 +306,7 @@ inline std::string describe_json(const program_view& p, const std::vector<model_
   const int largest = detail::stage_of_most_memory(p, ranks),
             busiest = detail::stage_of_most_work(p);
   memory_items items = memory_of_stage(p, largest, true, ranks);
-  items.scratch = scratch_bytes_of(p.parts, on), items.workspace = workspace_bytes_of(p.parts, on);
+  items.kernels = room_of(p.parts, on);
   for (const auto& [name, bytes] : detail::memory_lines(items)) memory[name] = bytes;
   memory["in all"] = items.total();
   const std::string why_not = why_no_generation(p);

@@ -13,7 +13,7 @@ namespace mc {
 namespace detail {
 
 /// Shape of a node, of the names of its q, and of its k or its cache of keys.
-template <class Call, class Q, class K> auto shape_of_attention(const Call& c, Q q, K k) {
+template <class Call, class Q, class K> constexpr auto shape_of_attention(const Call& c, Q q, K k) {
   return attention_shape{std::int64_t{c.span(q, dims<0, 1>)}, std::int64_t{c.span(q, dims<1, 2>)},
                          std::int64_t{c.span(k, dims<1, 2>)}, std::int64_t{c.span(q, dims<2, 3>)},
                          std::int64_t{c.span(k, dims<2, 3>)}, std::int64_t{c.span(q, dims<3, 4>)}};
@@ -47,9 +47,8 @@ template <> struct kernel_of<&op::attention> { // q, k, v, q_position, k_positio
                                                // k_document -> o, lse
   using in = op::attention_in;
   using out = op::attention_out;
-  template <class T, class Call> static std::int64_t scratch_bytes(const Call& c) {
-    return attention_forward_bytes<T>(detail::shape_of_attention(c, in::q, in::k),
-                                      c.device().threads());
+  template <class T, class Call> static constexpr std::int64_t scratch_bytes(const Call& c) {
+    return attention_forward_bytes<T>(detail::shape_of_attention(c, in::q, in::k), c.threads());
   }
   template <class T, class Call>
   requires on_host<Call>
@@ -58,7 +57,7 @@ template <> struct kernel_of<&op::attention> { // q, k, v, q_position, k_positio
     attention_forward<T>(s, detail::visibility_of<in>(c, s.head_dim),
                          detail::query_rows(c.in(in::q), s), detail::key_rows(c.in(in::k), s),
                          detail::key_rows(c.in(in::v), s), detail::query_rows(c.out(out::o), s),
-                         c.out(out::lse), {c.scratch(), c.device().threads(), c.lane()});
+                         c.out(out::lse), {c.scratch(), c.threads(), c.lane()});
   }
 };
 
@@ -66,9 +65,8 @@ template <>
 struct kernel_of<&op::attention_grad> { // dy, q, k, v, o, lse, positions, documents -> dq, dk, dv
   using in = op::attention_grad_in;
   using out = op::attention_grad_out;
-  template <class T, class Call> static std::int64_t scratch_bytes(const Call& c) {
-    return attention_backward_bytes<T>(detail::shape_of_attention(c, in::q, in::k),
-                                       c.device().threads());
+  template <class T, class Call> static constexpr std::int64_t scratch_bytes(const Call& c) {
+    return attention_backward_bytes<T>(detail::shape_of_attention(c, in::q, in::k), c.threads());
   }
   template <class T, class Call>
   requires on_host<Call>
@@ -79,7 +77,7 @@ struct kernel_of<&op::attention_grad> { // dy, q, k, v, o, lse, positions, docum
         detail::query_rows(c.in(in::q), s), detail::key_rows(c.in(in::k), s),
         detail::key_rows(c.in(in::v), s), detail::query_rows(c.in(in::o), s), c.in(in::lse),
         detail::query_rows(c.out(out::dq), s), detail::key_rows(c.out(out::dk), s),
-        detail::key_rows(c.out(out::dv), s), {c.scratch(), c.device().threads(), c.lane()});
+        detail::key_rows(c.out(out::dv), s), {c.scratch(), c.threads(), c.lane()});
   }
 };
 

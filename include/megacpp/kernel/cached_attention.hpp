@@ -10,9 +10,8 @@ namespace mc {
 template <> struct kernel_of<&op::cached_attention> { // q, k, v, keys, values, slots -> o
   using in = op::cached_attention_in;
   using out = op::cached_attention_out;
-  template <class T, class Call> static std::int64_t scratch_bytes(const Call& c) {
-    return attention_forward_bytes<T>(detail::shape_of_attention(c, in::q, in::keys),
-                                      c.device().threads());
+  template <class T, class Call> static constexpr std::int64_t scratch_bytes(const Call& c) {
+    return attention_forward_bytes<T>(detail::shape_of_attention(c, in::q, in::keys), c.threads());
   }
   template <class T, class Call>
   requires on_host<Call>
@@ -28,7 +27,7 @@ template <> struct kernel_of<&op::cached_attention> { // q, k, v, keys, values, 
     attention_visibility v = detail::visibility_of(c, s.head_dim);
     v.query_position = slots;
     const int threads =
-        threads_for(s.batch * s.heads * s.queries * s.keys * s.head_dim, c.device().threads());
+        threads_for(s.batch * s.heads * s.queries * s.keys * s.head_dim, c.threads());
     attention_forward<T>(s, v, detail::query_rows(c.in(in::q), s), detail::key_rows(keys, s),
                          detail::key_rows(values, s), detail::query_rows(c.out(out::o), s), nullptr,
                          {c.scratch(), threads, c.lane()});

@@ -10,7 +10,7 @@ namespace mc {
 template <> struct kernel_of<&op::dropout> { // x (..., N) or (..., A, D), token_keys, seed, step
   using in = op::dropout_in;
   using out = op::dropout_out;
-  template <class, class Call> static std::int64_t scratch_bytes(const Call& /*c*/) {
+  template <class, class Call> static constexpr std::int64_t scratch_bytes(const Call& /*c*/) {
     return sizeof(std::uint64_t);
   }
   template <class T, class Call> static void run(Call& c) {

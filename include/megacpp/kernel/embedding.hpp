@@ -42,7 +42,7 @@ template <> struct kernel_of<&op::embedding_grad> { // dy, ids, table
   using in = op::embedding_grad_in;
   using out = op::embedding_grad_out;
   /// The number of tokens that are in order, and these.
-  template <class T, class Call> static std::int64_t scratch_bytes(const Call& c) {
+  template <class T, class Call> static constexpr std::int64_t scratch_bytes(const Call& c) {
     return (1 + c.size(in::ids)) * std::int64_t{sizeof(rows::token_of_row)};
   }
   template <class T, class Call>

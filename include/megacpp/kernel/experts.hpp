@@ -61,13 +61,14 @@ void require_whole(const Call& c, const seen_counts& counts, std::int64_t choice
                   ": the device or its memory is faulty; go on from the newest state");
 }
 
-/// The product of an expert's rows of one sequence, prepared for any number of them.
-template <class T, class Call> void prepare_grouped(Call& c, product_kind kind, std::int64_t rows,
-                                                    std::int64_t n, std::int64_t k) {
+/// The product of an expert's rows of one sequence, for any number of them.
+template <class T, class Call>
+constexpr product_list grouped_products(const Call& c, product_kind kind, std::int64_t rows,
+                                        std::int64_t n, std::int64_t k) {
   product_shape s = make_product_shape(
       kind, dtype_of<T>, std::min(rows, c.attr(of_type<op::grouped_attributes>).tokens), n, k);
   s.dynamic_rows = true;
-  prepare_product(c, s);
+  return s;
 }
 
 } // namespace detail
@@ -99,7 +100,7 @@ template <> struct kernel_of<&op::expert_rows> { // experts, [all] -> row, count
     for_one(on, rows::count_rounds{a.rows, s.ep, s.experts / s.ep * s.ranks * s.apart, counts,
                                    c.out(out::rounds)});
   }
-  template <class, class Call> static std::int64_t scratch_bytes(const Call& c) {
+  template <class, class Call> static constexpr std::int64_t scratch_bytes(const Call& c) {
     const shape s(c);
     return s.experts * (1 + s.parts.count() + (1 + s.ranks) * s.apart) *
                std::int64_t{sizeof(std::int32_t)} +
@@ -113,7 +114,7 @@ private:
     std::int64_t own, whole;   ///< choices of a sequence: this rank's, and all
     rows::parts_of_choices parts;
 
-    template <class Call> explicit shape(const Call& c)
+    template <class Call> constexpr explicit shape(const Call& c)
         : experts(c.attr(of_type<op::expert_rows_attributes>).experts),
           ep(c.ranks().of(axis::ep)),
           ranks(ranks_of(c.ranks(), op::expert_group)),
@@ -222,7 +223,7 @@ template <class T, class Call> void grouped_product(Call& c) {
   const std::int64_t wide = c.span(in::x, dims<1, 2>), narrow = c.span(out::y, dims<1, 2>);
   const seen_counts counts(c, in::counts);
   const round_of_rows r(c.span(in::x, dims<0, 1>), c.trip(), counts);
-  const prepared_product& p = product_of(c);
+  const prepared_product& p = c.product(0);
   const T *x = c.in(in::x), *w = c.in(in::w);
   T* y = c.out(out::y);
   for_experts(c, counts, r,
@@ -240,9 +241,9 @@ template <class T, class Call> void grouped_product(Call& c) {
 template <> struct kernel_of<&op::grouped_linear> { // x, w, counts
   using in = op::grouped_linear_in;
   using out = op::grouped_linear_out;
-  template <class T, class Call> static void prepare(Call& c) {
-    detail::prepare_grouped<T>(c, product_kind::forward, c.span(in::x, dims<0, 1>),
-                               c.span(out::y, dims<1, 2>), c.span(in::x, dims<1, 2>));
+  template <class T, class Call> static constexpr product_list products(const Call& c) {
+    return detail::grouped_products<T>(c, product_kind::forward, c.span(in::x, dims<0, 1>),
+                                       c.span(out::y, dims<1, 2>), c.span(in::x, dims<1, 2>));
   }
   template <class T, class Call> static void run(Call& c) { detail::grouped_product<T>(c); }
 };
@@ -250,9 +251,9 @@ template <> struct kernel_of<&op::grouped_linear> { // x, w, counts
 template <> struct kernel_of<&op::grouped_input_grad> { // dy, w, counts
   using in = op::grouped_linear_in;
   using out = op::grouped_linear_out;
-  template <class T, class Call> static void prepare(Call& c) {
-    detail::prepare_grouped<T>(c, product_kind::input_gradient, c.span(in::x, dims<0, 1>),
-                               c.span(in::x, dims<1, 2>), c.span(out::y, dims<1, 2>));
+  template <class T, class Call> static constexpr product_list products(const Call& c) {
+    return detail::grouped_products<T>(c, product_kind::input_gradient, c.span(in::x, dims<0, 1>),
+                                       c.span(in::x, dims<1, 2>), c.span(out::y, dims<1, 2>));
   }
   template <class T, class Call> static void run(Call& c) { detail::grouped_product<T>(c); }
 };
@@ -260,9 +261,9 @@ template <> struct kernel_of<&op::grouped_input_grad> { // dy, w, counts
 template <> struct kernel_of<&op::grouped_weight_grad> { // dy, x, counts -> dw, added
   using in = op::grouped_weight_grad_in;
   using out = op::grouped_weight_grad_out;
-  template <class T, class Call> static void prepare(Call& c) {
-    detail::prepare_grouped<T>(c, product_kind::weight_gradient, c.span(in::dy, dims<0, 1>),
-                               c.span(in::dy, dims<1, 2>), c.span(in::x, dims<1, 2>));
+  template <class T, class Call> static constexpr product_list products(const Call& c) {
+    return detail::grouped_products<T>(c, product_kind::weight_gradient, c.span(in::dy, dims<0, 1>),
+                                       c.span(in::dy, dims<1, 2>), c.span(in::x, dims<1, 2>));
   }
   template <class T, class Call> static void run(Call& c) {
     const std::int64_t n = c.span(in::dy, dims<1, 2>), k = c.span(in::x, dims<1, 2>);
@@ -272,7 +273,7 @@ template <> struct kernel_of<&op::grouped_weight_grad> { // dy, x, counts -> dw,
     auto* dw = c.out(out::dw);
     detail::for_experts(
         c, counts, r, [&](std::int64_t e, std::int64_t first, std::span<const std::int32_t> rows) {
-          detail::product_of(c).execute_parts(
+          c.product(0).execute_parts(
               {.on = c.lane(), .a = dy + first * n, .b = x + first * k, .out = dw + e * n * k},
               rows);
         });

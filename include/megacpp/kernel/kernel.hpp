@@ -1,9 +1,17 @@
 // How a kernel is bound to an op: the specialisation kernel_of<&the_op> has
 //
 //   template <class T, class Call> static void run(Call& c);      compute one node
-//   template <class T, class Call> static void prepare(Call& c);  optional: before the first step
-//   template <class T, class Call> static std::int64_t scratch_bytes(const Call& c);
-//                                   optional: of c.scratch(), on this device and its threads
+//
+// and, where it needs them, functions that are constants of a node whose extents are:
+//
+//   template <class T, class Call> static constexpr product_list products(const Call& c);
+//                                   matrix products, prepared before the first step: c.product(k)
+//   template <class T, class Call> static constexpr std::int64_t scratch_bytes(const Call& c);
+//                                   of c.scratch(), for c.threads() threads
+//   template <class T, class Call> static void prepare(Call& c);
+//                                   before the first step: a table, in c.slot()
+//   template <class T, class Call> static constexpr table_room table(const Call& c);
+//                                   the bytes of that table, and what tells it from others
 //
 // T is the element type of the operand that types the op. The call gives pointers and local
 // extents by the names of operands and outputs that the op lists (op_info::operands):
@@ -19,7 +27,9 @@
 //   c.attr(of_type<A>)          the node's attributes
 //   c.described()               the node itself
 //   c.lane()                    the device's lane on which all of it is started
+//   c.product(k)                the k-th of its products
 //   c.device(), c.slot()        device, prepared state
+//   c.threads()                 of the host, that work for the device
 //   c.layer(), c.coordinate()   layer; of this rank, on every axis
 //   c.origin(value, i)          global index of this rank's first element of dim i
 //   c.comm()                    this rank and the others (comm/communicator.hpp)
@@ -39,12 +49,46 @@
 
 #include <megacpp/exec/launch.hpp>
 #include <megacpp/exec/parallel.hpp>
+#include <megacpp/exec/product_source.hpp>
 #include <megacpp/graph/op.hpp>
 #include <megacpp/num/extent.hpp>
+#include <megacpp/plan/memory.hpp>
 
 #include <concepts>
 
 namespace mc {
+
+/// The products of node c, by Kernel for elements of type T.
+template <class Kernel, class T, class Call> constexpr product_list products_of(const Call& c) {
+  product_list products;
+  if constexpr (requires { Kernel::template products<T>(c); })
+    products = Kernel::template products<T>(c);
+  for (int k = 0; k < products.count; ++k) products.all[k].sums = c.sums();
+  return products;
+}
+/// What the kernel of a node needs beside its operands: of products, the most that a library may
+/// ask for.
+template <class Kernel, class T, class Call> constexpr kernel_room room_of_node(const Call& c) {
+  kernel_room room;
+  if constexpr (requires { Kernel::template scratch_bytes<T>(c); })
+    room.scratch = Kernel::template scratch_bytes<T>(c);
+  for (const product_shape& s : products_of<Kernel, T>(c)) {
+    const std::int64_t most = Call::device_type::most_workspace(s, c.threads());
+    if (room.workspace < most) room.workspace = most;
+  }
+  return room;
+}
+template <class Kernel, class T, class Call> constexpr table_room table_of_node(const Call& c) {
+  if constexpr (requires { Kernel::template table<T>(c); }) return Kernel::template table<T>(c);
+  else return {};
+}
+/// Prepares what the kernel of a node uses in every step.
+template <class Kernel, class T, class Call> void prepare_kernel(Call& c) {
+  const product_list products = products_of<Kernel, T>(c);
+  for (int k = 0; k < products.count; ++k)
+    c.slot().plan[static_cast<unsigned>(k)] = &c.device().products().prepare(products.all[k]);
+  if constexpr (requires { Kernel::template prepare<T>(c); }) Kernel::template prepare<T>(c);
+}
 
 /// A call on a device of the host, on whose memory code of the host computes in run_slots. A kernel
 /// that has such code says so by this concept: other devices have no kernel of its op, or their own

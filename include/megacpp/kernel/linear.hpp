@@ -12,17 +12,10 @@ namespace mc {
 namespace detail {
 
 /// Makes the plan of one product of a node and keeps it in its slot.
-template <class Call> void prepare_product(Call& c, product_shape s, int slot = 0) {
-  s.sums = c.sums();
-  c.slot().plan[static_cast<unsigned>(slot)] = &c.device().products().prepare(s);
-}
-template <class Call> const prepared_product& product_of(const Call& c, int slot = 0) {
-  return *static_cast<const prepared_product*>(c.slot().plan[static_cast<unsigned>(slot)]);
-}
-
 /// Rows of a part of a product of `rows` rows of a value (product_shape::part): those of a
 /// sequence, or none where they are computed together.
-template <class Call> std::int64_t part_rows(const Call& c, const value& v, std::int64_t rows) {
+template <class Call>
+constexpr std::int64_t part_rows(const Call& c, const value& v, std::int64_t rows) {
   if (c.sums() == numerics::fast) return 0;
   return rows_at_once(c.sums(), c.ranks(), v, rows);
 }
@@ -32,20 +25,20 @@ template <class Call> std::int64_t part_rows(const Call& c, const value& v, std:
 template <> struct kernel_of<&op::linear> {
   using in = op::linear_in;
   using out = op::linear_out;
-  template <class T, class Call> static void prepare(Call& c) {
+  template <class T, class Call> static constexpr product_list products(const Call& c) {
     const auto e = op::extents_of_product(c.ranks(), c.value_of(in::x), c.value_of(in::w),
                                           c.attr(of_type<op::product_attributes>).summed);
     product_shape s = make_product_shape(product_kind::forward, dtype_of<T>, e.m, e.n, e.k);
     s.part = detail::part_rows(c, c.value_of(in::x), e.m);
     s.bias = c.has(in::bias);
-    detail::prepare_product(c, s);
+    return s;
   }
   template <class T, class Call> static void run(Call& c) {
-    detail::product_of(c).execute({.on = c.lane(),
-                                   .a = c.in(in::x),
-                                   .b = c.in(in::w),
-                                   .bias = c.in(in::bias),
-                                   .out = c.out(out::y)});
+    c.product(0).execute({.on = c.lane(),
+                          .a = c.in(in::x),
+                          .b = c.in(in::w),
+                          .bias = c.in(in::bias),
+                          .out = c.out(out::y)});
   }
 };
 
@@ -54,7 +47,7 @@ namespace detail {
 template <bool Add> struct input_gradient { // dy, w, [d]
   using in = op::linear_input_grad_in;
   using out = op::linear_input_grad_out;
-  template <class T, class Call> static void prepare(Call& c) {
+  template <class T, class Call> static constexpr product_list products(const Call& c) {
     const value &dy = c.value_of(in::dy), &w = c.value_of(in::w);
     const auto summed = c.attr(of_type<op::product_attributes>).summed;
     std::int64_t n = 1, k = 1;
@@ -64,7 +57,7 @@ template <bool Add> struct input_gradient { // dy, w, [d]
     product_shape s = make_product_shape(product_kind::input_gradient, dtype_of<T>, m, n, k);
     s.part = part_rows(c, dy, m);
     s.accumulate = Add;
-    detail::prepare_product(c, s);
+    return s;
   }
   template <class T, class Call> static void run(Call& c) {
     T* dx = c.out(out::dx);
@@ -72,7 +65,7 @@ template <bool Add> struct input_gradient { // dy, w, [d]
       const std::int64_t n = c.size(in::d);
       for_blocks(c.lane(), n, rows::copy_block<T>{n, c.in(in::d), dx});
     }
-    detail::product_of(c).execute({.on = c.lane(), .a = c.in(in::dy), .b = c.in(in::w), .out = dx});
+    c.product(0).execute({.on = c.lane(), .a = c.in(in::dy), .b = c.in(in::w), .out = dx});
   }
 };
 } // namespace detail
@@ -82,7 +75,7 @@ template <> struct kernel_of<&op::linear_input_grad_add> : detail::input_gradien
 template <> struct kernel_of<&op::linear_weight_grad> { // dy, x
   using in = op::linear_weight_grad_in;
   using out = op::linear_weight_grad_out;
-  template <class T, class Call> static void prepare(Call& c) {
+  template <class T, class Call> static constexpr product_list products(const Call& c) {
     const value &dy = c.value_of(in::dy), &x = c.value_of(in::x);
     const auto summed = c.attr(of_type<op::product_attributes>).summed;
     std::int64_t k = 1;
@@ -90,10 +83,10 @@ template <> struct kernel_of<&op::linear_weight_grad> { // dy, x
     const std::int64_t m = local_size(c.ranks(), x).n / k, n = local_size(c.ranks(), dy).n / m;
     product_shape s = make_product_shape(product_kind::weight_gradient, dtype_of<T>, m, n, k);
     s.part = detail::part_rows(c, x, m);
-    detail::prepare_product(c, s);
+    return s;
   }
   template <class T, class Call> static void run(Call& c) {
-    detail::product_of(c).execute(
+    c.product(0).execute(
         {.on = c.lane(), .a = c.in(in::dy), .b = c.in(in::x), .out = c.out(out::dw)});
   }
 };

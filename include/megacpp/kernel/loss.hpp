@@ -14,7 +14,7 @@ namespace detail {
 /// The chunks of a vocabulary projection on one rank.
 struct chunking {
   std::int64_t rows = 0, at_once = 0, width = 0, hidden = 0, valid = 0, first = 0;
-  std::int64_t chunk() const { return std::min(at_once, op::loss_chunk_rows); }
+  constexpr std::int64_t chunk() const { return std::min(at_once, op::loss_chunk_rows); }
   /// f(first row, rows) for every chunk; none lies in two sums.
   template <class F> void each(F f) const {
     for (std::int64_t start = 0; start < rows; start += at_once)
@@ -23,7 +23,7 @@ struct chunking {
   }
 };
 
-template <class In, class Call> chunking chunks_of(const Call& c) {
+template <class In, class Call> constexpr chunking chunks_of(const Call& c) {
   const value &vx = c.value_of(In::x), &vw = c.value_of(In::w);
   chunking k;
   k.hidden = vx.back().n;
@@ -39,7 +39,7 @@ template <class In, class Call> chunking placed(const Call& c, std::int64_t word
   k.valid = std::clamp<std::int64_t>(words - k.first, 0, k.width);
   return k;
 }
-template <class T> product_shape chunk_product(product_kind kind, const chunking& k) {
+template <class T> constexpr product_shape chunk_product(product_kind kind, const chunking& k) {
   product_shape s = make_product_shape(kind, dtype_of<T>, k.chunk(), k.width, k.hidden);
   if (kind == product_kind::forward) s.output = accumulator_of(dtype_of<T>);
   s.dynamic_rows = k.at_once % k.chunk() != 0;
@@ -47,10 +47,11 @@ template <class T> product_shape chunk_product(product_kind kind, const chunking
 }
 
 /// The products of logits, of dx and, where the table is trained, of dw.
-template <class T, class Call> void prepare_backward(Call& c, const chunking& k, bool weights) {
-  prepare_product(c, chunk_product<T>(product_kind::forward, k), 0);
-  prepare_product(c, chunk_product<T>(product_kind::input_gradient, k), 1);
-  if (weights) prepare_product(c, chunk_product<T>(product_kind::weight_gradient, k), 2);
+template <class T> constexpr product_list backward_products(const chunking& k, bool weights) {
+  product_list all = chunk_product<T>(product_kind::forward, k);
+  all.add(chunk_product<T>(product_kind::input_gradient, k));
+  if (weights) all.add(chunk_product<T>(product_kind::weight_gradient, k));
+  return all;
 }
 
 /// The logits of one chunk at a time, their cotangents, and dx and dw (null: none) from those.
@@ -59,7 +60,7 @@ template <class T, class Call> void prepare_backward(Call& c, const chunking& k,
 template <class T, class Call, class RowOf>
 void run_backward(Call& c, const chunking& k, const T* x, const T* w, accumulator_t<T>* logits,
                   T* dx, accumulator_t<T>* dw, RowOf row_of) {
-  const prepared_product& project = product_of(c, 0);
+  const prepared_product& project = c.product(0);
   T* dlogits;
   if constexpr (std::is_same_v<T, accumulator_t<T>>) dlogits = logits;
   else dlogits = reinterpret_cast<T*>(logits + k.chunk() * k.width);
@@ -67,10 +68,10 @@ void run_backward(Call& c, const chunking& k, const T* x, const T* w, accumulato
     const std::int64_t rows = project.shape().dynamic_rows ? n : -1;
     project.execute({.on = c.lane(), .a = x + at * k.hidden, .b = w, .out = logits, .rows = rows});
     for_rows(c.lane(), n, row_of(at, dlogits));
-    product_of(c, 1).execute(
+    c.product(1).execute(
         {.on = c.lane(), .a = dlogits, .b = w, .out = dx + at * k.hidden, .rows = rows});
     if (dw != nullptr)
-      product_of(c, 2).execute(
+      c.product(2).execute(
           {.on = c.lane(), .a = dlogits, .b = x + at * k.hidden, .out = dw, .rows = rows});
   });
 }
@@ -80,14 +81,13 @@ void run_backward(Call& c, const chunking& k, const T* x, const T* w, accumulato
 template <> struct kernel_of<&op::vocabulary_partial> { // x, w, labels -> lse_part, target, scratch
   using in = op::vocabulary_partial_in;
   using out = op::vocabulary_partial_out;
-  template <class T, class Call> static void prepare(Call& c) {
-    detail::prepare_product(
-        c, detail::chunk_product<T>(product_kind::forward, detail::chunks_of<in>(c)));
+  template <class T, class Call> static constexpr product_list products(const Call& c) {
+    return detail::chunk_product<T>(product_kind::forward, detail::chunks_of<in>(c));
   }
   template <class T, class Call> static void run(Call& c) {
     using G = accumulator_t<T>;
     const auto k = detail::placed<in>(c, c.attr(of_type<op::vocabulary_attributes>).words);
-    const prepared_product& project = detail::product_of(c);
+    const prepared_product& project = c.product(0);
     G* logits = reinterpret_cast<G*>(c.declared_scratch());
     k.each([&](std::int64_t at, std::int64_t n) {
       project.execute({.on = c.lane(),
@@ -106,9 +106,9 @@ template <> struct kernel_of<&op::vocabulary_partial_grad> { // dlse, dtarget, x
                                                              // lse_part -> dx, [dw], scratch
   using in = op::vocabulary_partial_grad_in;
   using out = op::vocabulary_partial_grad_out;
-  template <class T, class Call> static void prepare(Call& c) {
-    detail::prepare_backward<T>(c, detail::chunks_of<in>(c),
-                                c.attr(of_type<op::vocabulary_attributes>).weights);
+  template <class T, class Call> static constexpr product_list products(const Call& c) {
+    return detail::backward_products<T>(detail::chunks_of<in>(c),
+                                        c.attr(of_type<op::vocabulary_attributes>).weights);
   }
   template <class T, class Call> static void run(Call& c) {
     using G = accumulator_t<T>;
@@ -135,7 +135,7 @@ template <> struct kernel_of<&op::cross_entropy> { // lse_part, target, labels -
   using in = op::cross_entropy_in;
   using out = op::cross_entropy_out;
   /// A loss for each row.
-  template <class G, class Call> static std::int64_t scratch_bytes(const Call& c) {
+  template <class G, class Call> static constexpr std::int64_t scratch_bytes(const Call& c) {
     return c.size(in::target) * std::int64_t{sizeof(double)};
   }
   template <class G, class Call> static void run(Call& c) {
@@ -168,9 +168,9 @@ template <>
 struct kernel_of<&op::vocabulary_loss> { // x, w, labels, dloss -> loss, count, dx, [dw], scratch
   using in = op::vocabulary_loss_in;
   using out = op::vocabulary_loss_out;
-  template <class T, class Call> static void prepare(Call& c) {
-    detail::prepare_backward<T>(c, detail::chunks_of<in>(c),
-                                c.attr(of_type<op::vocabulary_loss_attributes>).weights);
+  template <class T, class Call> static constexpr product_list products(const Call& c) {
+    return detail::backward_products<T>(detail::chunks_of<in>(c),
+                                        c.attr(of_type<op::vocabulary_loss_attributes>).weights);
   }
   template <class T, class Call> static void run(Call& c) {
     using G = accumulator_t<T>;

@@ -50,7 +50,7 @@ template <> struct kernel_of<&op::gather_weight> { // the rank's share of w, w
 template <> struct kernel_of<&op::sum_of_squares> {
   using in = op::sum_of_squares_in;
   using out = op::sum_of_squares_out;
-  template <class G, class Call> static std::int64_t scratch_bytes(const Call& c) {
+  template <class G, class Call> static constexpr std::int64_t scratch_bytes(const Call& c) {
     return rows::sum_squares_parts(c.size(in::x)) * std::int64_t{sizeof(double)};
   }
   template <class G, class Call> static void run(Call& c) {
@@ -80,7 +80,7 @@ struct kernel_of<&op::adamw> { // gradient, master, moments, weight, factor, lea
   using out = op::adamw_out;
   /// The factors lie before a byte of each block.
   static constexpr std::int64_t room_of_factors = 128;
-  template <class, class Call> static std::int64_t scratch_bytes(const Call& c) {
+  template <class, class Call> static constexpr std::int64_t scratch_bytes(const Call& c) {
     return room_of_factors + blocks_of(c.size(in::gradient));
   }
   template <class T, class Call> static void run(Call& c) {

@@ -15,7 +15,7 @@ namespace detail {
 template <std::int64_t N> constexpr fixed<N / 2> half_of(fixed<N>) { return {}; }
 constexpr std::int64_t half_of(std::int64_t n) { return n / 2; }
 /// Rows of the table.
-template <class Call> std::int64_t positions_of(const Call& c) {
+template <class Call> constexpr std::int64_t positions_of(const Call& c) {
   return c.value_of(op::rope_in::positions).below;
 }
 } // namespace detail
@@ -23,6 +23,16 @@ template <class Call> std::int64_t positions_of(const Call& c) {
 template <> struct kernel_of<&op::rope> { // x (..., D), positions
   using in = op::rope_in;
   using out = op::rope_out;
+  template <class T, class Call> static constexpr table_room table(const Call& c) {
+    const std::int64_t half = c.value_of(in::x).back().n / 2, count = detail::positions_of(c);
+    const auto angles = c.attr(of_type<op::rope_attributes>);
+    table_room room{2 * count * half * std::int64_t{sizeof(accumulator_t<T>)},
+                    static_cast<std::uint64_t>(count)};
+    for (const double x : {static_cast<double>(half), angles.base, angles.factor, angles.slow,
+                           angles.fast, static_cast<double>(angles.along)})
+      room.key = room.key * 0x9e3779b97f4a7c15u + std::bit_cast<std::uint64_t>(x);
+    return room;
+  }
   template <class T, class Call> static void prepare(Call& c) {
     using G = accumulator_t<T>;
     const std::int64_t half = c.value_of(in::x).back().n / 2, count = detail::positions_of(c);

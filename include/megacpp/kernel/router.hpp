@@ -50,7 +50,7 @@ template <> struct kernel_of<&op::router_statistics> { // l, experts -> s, c, z
   using out = op::router_statistics_out;
   template <class T> using block = rows::router_statistics_block<T>;
 
-  template <class T, class Call> static block<T> shape(const Call& c) {
+  template <class T, class Call> static constexpr block<T> shape(const Call& c) {
     const std::int64_t experts = c.span(in::logits, dims<-1>);
     const std::int64_t groups = local_size(c.ranks(), c.value_of(out::probabilities)).n / experts;
     const std::int64_t tokens = c.rows(in::logits) / groups;
@@ -62,7 +62,7 @@ template <> struct kernel_of<&op::router_statistics> { // l, experts -> s, c, z
             nullptr,
             nullptr};
   }
-  template <class T, class Call> static std::int64_t scratch_bytes(const Call& c) {
+  template <class T, class Call> static constexpr std::int64_t scratch_bytes(const Call& c) {
     const block<T> b = shape<T>(c);
     return c.rows(in::logits) / b.tokens * b.blocks * (2 * b.experts + 1) *
            std::int64_t{sizeof(accumulator_t<T>)};

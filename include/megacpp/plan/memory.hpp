@@ -13,21 +13,52 @@ constexpr std::int64_t operator""_GiB(unsigned long long n) {
   return static_cast<std::int64_t>(n) << 30;
 }
 
+/// What kernels work with beside their operands, in bytes.
+struct kernel_room {
+  std::int64_t scratch = 0;   ///< of one kernel at a time
+  std::int64_t workspace = 0; ///< of one product at a time
+  std::int64_t tables = 0;    ///< numbers that kernels share, prepared once
+
+  constexpr std::int64_t total() const { return scratch + workspace + tables; }
+};
+
+/// A table that kernels share: its bytes, and the same key for all nodes that have the same one.
+struct table_room {
+  std::int64_t bytes = 0;
+  std::uint64_t key = 0;
+};
+/// Adds up what kernels need of which one runs at a time.
+class kernel_rooms {
+public:
+  constexpr void add(const kernel_room& of_node, const table_room& table) {
+    if (most_.scratch < of_node.scratch) most_.scratch = of_node.scratch;
+    if (most_.workspace < of_node.workspace) most_.workspace = of_node.workspace;
+    for (const table_room& t : tables_)
+      if (t.key == table.key && t.bytes == table.bytes) return;
+    tables_.push(table), most_.tables += table.bytes;
+  }
+  constexpr const kernel_room& most() const { return most_; }
+
+private:
+  kernel_room most_;
+  list<table_room> tables_;
+};
+
 /// Bytes of one rank.
 struct memory_items {
   std::int64_t weights = 0, gradients = 0, masters = 0, moments = 0; ///< the flat stores
-  std::int64_t saved = 0;     ///< forward values the backward pass reads, all layers
-  std::int64_t streams = 0;   ///< the residual stream between layers, and its cotangents
-  std::int64_t working = 0;   ///< values of the part that runs
-  std::int64_t feeds = 0;     ///< token ids, labels and the like, and the numbers of a step
-  std::int64_t derived = 0;   ///< values the prologue computes, and their gradients
-  std::int64_t caches = 0;    ///< keys and values of the tokens so far (generation)
-  std::int64_t scratch = 0;   ///< of the kernels of a device, whose threads decide it; else 0
-  std::int64_t workspace = 0; ///< of products, which their library decides, too; else 0
+  std::int64_t saved = 0;   ///< forward values the backward pass reads, all layers
+  std::int64_t streams = 0; ///< the residual stream between layers, and its cotangents
+  std::int64_t working = 0; ///< values of the part that runs
+  std::int64_t feeds = 0;   ///< token ids, labels and the like, and the numbers of a step
+  std::int64_t derived = 0; ///< values the prologue computes, and their gradients
+  std::int64_t caches = 0;  ///< keys and values of the tokens so far (generation)
+  std::int64_t mirrors = 0; ///< of the host: what it reads of a device's values
+  kernel_room kernels;      ///< of a device, whose threads and libraries decide it; else nothing
 
   constexpr std::int64_t total() const {
     return weights + gradients + masters + moments + saved + streams + working + feeds + derived +
-           caches + scratch + workspace;
+           caches + mirrors + kernels.total();
   }
 };
 
@@ -170,12 +201,13 @@ constexpr memory_items memory_of_stores(const store_sizes& s, dtype type) {
   m.moments = 2 * s.states * size_of(main);
   return m;
 }
-/// Bytes of the buffers alone, without those of the host (arena_of::host).
+/// Bytes of the buffers alone.
 constexpr memory_items memory_of_buffers(const buffers& b) {
   memory_items m;
   m.saved = b.bytes(arena_of::saved), m.streams = b.bytes(arena_of::streams);
   m.working = b.bytes(arena_of::working), m.derived = b.bytes(arena_of::derived);
   m.feeds = b.bytes(arena_of::fed), m.caches = b.bytes(arena_of::caches);
+  m.mirrors = b.bytes(arena_of::host);
   return m;
 }
 /// Bytes of one rank of a stage for training, or for evaluation alone. `type`: the weights'.

@@ -30,7 +30,7 @@ inline std::unique_ptr<device> make_device(const std::type_info& type, const dev
     return std::make_unique<cpu>(
         std::make_unique<product_engine>(product_engine::options{
             .type = product_type::widened, .threads = o.threads, .sizes_alone = true}),
-        o.threads);
+        o.threads, true);
   return std::make_unique<cpu>(o.products, o.threads, o.rows, o.tell);
 }
 

@@ -51,8 +51,12 @@ constexpr value_id scratch_of(const graph& g, const node& n) {
   return -1;
 }
 
+/// Threads of the host for which what kernels need is bounded (fits).
+inline constexpr int most_threads = 64;
+
 /// What both calls share: run-time state.
 template <class Device> struct call_state {
+  using device_type = Device;
   using lane_type = typename Device::lane_type;
   Device* dev = nullptr;
   frame* f = nullptr;
@@ -60,6 +64,11 @@ template <class Device> struct call_state {
 
   Device& device() const { return *dev; }
   node_slot& slot() const { return *prepared; }
+  /// Without a device, the most that a plan is made for.
+  constexpr int threads() const { return dev != nullptr ? dev->threads() : most_threads; }
+  const prepared_product& product(int k) const {
+    return *static_cast<const prepared_product*>(prepared->plan[static_cast<unsigned>(k)]);
+  }
   lane_type& lane() const { return *static_cast<lane_type*>(f->on); }
   std::byte* scratch() const { return f->on->scratch(); }
   const run_constants& constants() const { return *f->constants; }
@@ -225,7 +234,9 @@ private:
     if ((Name::output ? n.op->operands.out : n.op->operands.in) !=
         &detail::tag_of_list<typename Name::list>)
       wrong("an operand by the name of another op's: name it as op_info::operands does");
-    const value_id v = Name::output ? n.out[Name::at] : n.in[Name::at];
+    value_id v = -1;
+    if constexpr (Name::output) v = n.out[Name::at];
+    else v = n.in[Name::at];
     if constexpr (has_one_type<Name>) require_type(v, dtype_of<element_t<Name, T>>);
     return v;
   }

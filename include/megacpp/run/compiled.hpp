@@ -50,6 +50,33 @@ template <class Part, class Device> constexpr fault_record missing_kernel() {
   return wrong;
 }
 
+/// Adds what the kernel of node N needs at most.
+template <class Part, int N, class Device> constexpr void add_room(kernel_rooms& to) {
+  constexpr const node& n = Part::g.nodes[static_cast<unsigned>(N)];
+  if constexpr (!is_alias(Part::plan, n) && has_kernel<Part, N, Device>) {
+    using kernel = kernel_on<n.op, Device>;
+    using T = element_of<Part, N>;
+    const compiled_call<Part, N, Device> c{};
+    to.add(room_of_node<kernel, T>(c), table_of_node<kernel, T>(c));
+  }
+}
+template <class Part, class Device> constexpr void add_rooms(kernel_rooms& to) {
+  [&]<int... N>(std::integer_sequence<int, N...>) { (add_room<Part, N, Device>(to), ...); }
+  (std::make_integer_sequence<int, Part::g.node_count>{});
+}
+/// What the kernels of a program need at most.
+template <class Program, class Device> constexpr kernel_room most_room = [] {
+  kernel_rooms all;
+  [&]<int... K>(std::integer_sequence<int, K...>) {
+    (add_rooms<typename Program::template part<K>, Device>(all), ...);
+  }
+  (std::make_integer_sequence<int, Program::kinds + 2>{});
+  add_rooms<typename Program::evaluation, Device>(all);
+  add_rooms<typename Program::update, Device>(all);
+  add_rooms<typename Program::totals, Device>(all);
+  return all.most();
+}();
+
 /// The kernels of all parts of a program, as the source of one report.
 template <class Program, class Device> struct kernels_found {
   static constexpr fault_record wrong = []<int... K>(std::integer_sequence<int, K...>) {
@@ -59,7 +86,7 @@ template <class Program, class Device> struct kernels_found {
                                   missing_kernel<typename Program::totals, Device>()};
     for (const fault_record& f : found)
       if (f.code != fault::none) return f;
-    return fault_record{};
+    return Program::fault_of_memory(most_room<Program, Device>);
   }
   (std::make_integer_sequence<int, Program::kinds + 2>{});
 };
@@ -85,8 +112,7 @@ template <class Part, int N, class Device> void prepare_node(Device& device, nod
     using T = element_of<Part, N>;
     compiled_call<Part, N, Device> c;
     c.dev = &device, c.prepared = slots + N;
-    if constexpr (requires { kernel_on<n.op, Device>::template prepare<T>(c); })
-      kernel_on<n.op, Device>::template prepare<T>(c);
+    prepare_kernel<kernel_on<n.op, Device>, T>(c);
   }
 }
 
@@ -199,6 +225,15 @@ template <class Part, class Device> void add_kernels(kernel_table<Device>& table
   (std::make_integer_sequence<int, Part::g.node_count>{});
 }
 } // namespace detail
+
+/// Whether a rank of a run has so many bytes for training among dp replicas, with what kernels need
+/// on most_threads threads: static_assert(fits<Run>(80_GiB, 64)). A run with a member device_memory
+/// asserts it of itself for as many replicas as it may ever have, as MEGA-M001.
+template <class Run> constexpr bool fits(std::int64_t bytes, int dp = 1) {
+  memory_items m = memory<Run>(dp);
+  m.kernels = detail::most_room<program<Run>, device_of<Run>>;
+  return m.total() <= bytes;
+}
 
 /// What generation by a run is made of: its model's functions and the kernels of their nodes. So is
 /// the end of a step that is made when a rank knows which it is (run/rank_program.hpp).

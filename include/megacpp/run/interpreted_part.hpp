@@ -62,10 +62,12 @@ private:
       typed c(of);
       kernel::template run<T>(c);
     };
-    if constexpr (requires(typed & c) { kernel::template prepare<T>(c); })
+    if constexpr (
+        requires(typed & c) { kernel::template products<T>(c); } ||
+        requires(typed & c) { kernel::template prepare<T>(c); })
       f.prepare = [](const call& of) {
         typed c(of);
-        kernel::template prepare<T>(c);
+        prepare_kernel<kernel, T>(c);
       };
     if constexpr (requires(const typed& c) { kernel::template scratch_bytes<T>(c); })
       f.scratch_bytes = [](const call& of) {

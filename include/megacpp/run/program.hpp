@@ -303,10 +303,15 @@ template <class Run> struct program {
     if (in_all_stores.code != fault::none) return in_all_stores;
     if (in_plans.code != fault::none) return in_plans;
     if (const fault_record steps = in_steps(); steps.code != fault::none) return steps;
+    return fault_of_memory({});
+  }
+  /// MEGA-M001 for a rank whose kernels need so much, if the run says what its memory is.
+  static constexpr fault_record fault_of_memory(const kernel_room& kernels) {
     if constexpr (members::device_memory() >= 0) {
-      const std::int64_t needed = memory(most_replicas).total();
-      if (needed > members::device_memory())
-        return detail::does_not_fit(needed, members::device_memory());
+      memory_items all = memory(most_replicas);
+      all.kernels = kernels;
+      if (all.total() > members::device_memory())
+        return detail::does_not_fit(all.total(), members::device_memory());
     }
     return {};
   }
@@ -321,11 +326,6 @@ template <class Run> struct program {
 template <class Run> constexpr memory_items memory(int dp = 1) {
   static_assert(program<Run>::ok);
   return program<Run>::memory(dp);
-}
-/// static_assert(fits<Run>(80_GiB, 64)). A run with a member device_memory asserts it of itself for
-/// as many replicas as it may ever have, as MEGA-M001.
-template <class Run> constexpr bool fits(std::int64_t bytes, int dp = 1) {
-  return memory<Run>(dp).total() <= bytes;
 }
 
 } // namespace mc

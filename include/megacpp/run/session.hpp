@@ -76,7 +76,7 @@ public:
         feeds_(p_, stores_.coordinate()) {
     if (training_) run_.prepare(training_step(stage_.training, 1));
     run_.prepare(evaluation_step(stage_.evaluation, 1));
-    planned_.scratch = run_.room().scratch, planned_.workspace = run_.room().workspace;
+    planned_.kernels = {run_.room().scratch, run_.room().workspace, on.table_bytes()};
     run_.begin();
     if (training_) stores_.give(run_.inputs_of(part_of_update(p_.kinds())));
     require_room("the first step");

@@ -44,19 +44,20 @@ struct part_view {
   std::int64_t (*scratch_bytes)(const part_view&, device&) = nullptr;
 };
 
-/// The workspace that the products of parts share, counted by a device that counts sizes alone.
-inline std::int64_t workspace_bytes_of(std::span<const part_view> parts, device& on) {
-  for (const part_view& part : parts) {
-    std::vector<node_slot> slots(static_cast<std::size_t>(part.g->node_count));
-    part.prepare(part, on, slots.data());
-  }
-  return static_cast<std::int64_t>(on.products().workspace_bytes());
-}
 /// What the kernels of parts need beside their operands, of which one runs at a time.
 inline std::int64_t scratch_bytes_of(std::span<const part_view> parts, device& on) {
   std::int64_t most = 0;
   for (const part_view& part : parts) most = std::max(most, part.scratch_bytes(part, on));
   return most;
+}
+/// The same, and what their products and tables need; with all else that the device has prepared.
+/// One that counts sizes alone (product/devices.hpp) reserves none of it.
+inline kernel_room room_of(std::span<const part_view> parts, device& on) {
+  for (const part_view& part : parts) {
+    std::vector<node_slot> slots(static_cast<std::size_t>(part.g->node_count));
+    part.prepare(part, on, slots.data());
+  }
+  return {scratch_bytes_of(parts, on), on.products().workspace_bytes(), on.table_bytes()};
 }
 
 /// What goes from a pipeline stage to the next, and its cotangent back: the stream that a part

@@ -88,12 +88,14 @@ struct parts_of_choices {
   static constexpr std::int64_t of_part = 1024;
   std::int64_t sequences, of_sequence; // choices of each
 
-  MEGACPP_HD std::int64_t in_sequence() const { return (of_sequence + of_part - 1) / of_part; }
-  MEGACPP_HD std::int64_t count() const { return sequences * in_sequence(); }
-  MEGACPP_HD std::int64_t begin(std::int64_t part) const {
+  MEGACPP_HD constexpr std::int64_t in_sequence() const {
+    return (of_sequence + of_part - 1) / of_part;
+  }
+  MEGACPP_HD constexpr std::int64_t count() const { return sequences * in_sequence(); }
+  MEGACPP_HD constexpr std::int64_t begin(std::int64_t part) const {
     return part / in_sequence() * of_sequence + part % in_sequence() * of_part;
   }
-  MEGACPP_HD std::int64_t end(std::int64_t part) const {
+  MEGACPP_HD constexpr std::int64_t end(std::int64_t part) const {
     const std::int64_t last = (part / in_sequence() + 1) * of_sequence, to = begin(part) + of_part;
     return to < last ? to : last;
   }
