@@ -17,7 +17,7 @@ struct counting_attention : gpt {
     attention_masks m;
 #ifdef MEGACPP_EXPECT_ERROR
 #else
-    m.q_position = c.positions, m.k_position = to(c.positions, axis::cp, R);
+    m.q_order = c.order, m.k_order = to(c.order, axis::cp, R);
 #endif
     const var o = attention(q, k, v, m, {}); // expect-line
     return x + row_parallel(c, "o", o, 2, hidden_extent(), bias, std);

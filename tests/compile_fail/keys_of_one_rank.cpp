@@ -18,7 +18,7 @@ struct local_attention : gpt {
     const var v = kv_projection(c, "v", x, s, bias, std);
 #ifdef MEGACPP_EXPECT_ERROR
     attention_masks m;
-    m.q_position = m.k_position = c.positions;
+    m.q_order = m.k_order = c.order;
     const var o = attention(q, k, v, m, {}); // expect-line
 #else
     const var o = context_parallel_attention(c, q, k, v, {});

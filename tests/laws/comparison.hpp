@@ -276,6 +276,7 @@ private:
         case content::tokens:
         case content::row: x.push_back(static_cast<double>(r.below(l.range))); break;
         case content::positions:
+        case content::order:
         case content::slots: x.push_back(static_cast<double>(i % seq + l.range)); break;
         case content::documents:
           x.push_back(i % seq == 0 ? 0 : x.back() + static_cast<double>(r.chance(0.3)));

@@ -58,6 +58,7 @@ enum class content : std::uint8_t {
   tokens,
   labels,
   positions,
+  order,
   slots,
   documents,
   token_keys,
@@ -77,6 +78,7 @@ struct leaf {
     case content::tokens: return integer_kind::tokens;
     case content::labels: return integer_kind::labels;
     case content::positions: return integer_kind::positions;
+    case content::order: return integer_kind::order;
     case content::slots: return integer_kind::slots;
     case content::documents: return integer_kind::documents;
     case content::token_keys: return integer_kind::token_keys;
@@ -85,7 +87,9 @@ struct leaf {
     }
   }
   std::int64_t below() const {
-    return what == content::positions || what == content::slots ? dims[1].n + range : range;
+    return what == content::positions || what == content::order || what == content::slots
+               ? dims[1].n + range
+               : range;
   }
 };
 
@@ -178,7 +182,10 @@ struct drawing {
     } else {
       id = with_dims([&](std::initializer_list<extent> d) {
         if (!l.whole_number()) return b.input(feed::stream, name, dtype::f64, d, stored, 1).id;
-        return b.integers(feed::tokens, l.kind(), name, d, stored, l.below(), 1).id;
+        return b
+            .integers(l.what == content::order ? feed::order : feed::tokens, l.kind(), name, d,
+                      stored, l.below(), 1)
+            .id;
       });
     }
     leaves.push_back(id);

@@ -272,7 +272,7 @@ public:
       f.constants = &constants_, f.ranks = &ranks_, f.on = &on, f.mirrored = mirrored.get();
       input_addresses inputs(node.g);
       inputs.set(feed::tokens, t.data()), inputs.set(feed::positions, positions.data());
-      inputs.set(feed::all_positions, positions.data());
+      inputs.set(feed::order, positions.data()), inputs.set(feed::all_order, positions.data());
       inputs.set(feed::last, last.data()), inputs.set(feed::stream, in.data());
       inputs.set(feed::token_keys, positions.data());
       const std::int64_t number = 0;
@@ -582,9 +582,7 @@ BOOST_AUTO_TEST_CASE(a_model_that_cannot_generate_is_told_why) {
         const var a = to(x, axis::tp, R);
         const var q = column_parallel(c, "q", a, {s.heads, s.head_dim}, false, m.std);
         const var k = to(kv_projection(c, "k", a, s, false, m.std), axis::cp, R);
-        attention_masks masks;
-        masks.q_position = c.positions, masks.k_position = to(c.positions, axis::cp, R);
-        const var o = mc::attention(q, k, k, masks, {});
+        const var o = mc::attention(q, k, k, {}, {.causal = false});
         return x + row_parallel(c, "o", o, 2, m.hidden_extent(), false, m.std);
       },
       ": it sees the new tokens alone, and context_parallel_attention earlier ones too");

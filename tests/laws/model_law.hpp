@@ -19,8 +19,9 @@ inline content content_of(const value& v) {
   case feed::key_cache:
   case feed::value_cache: return content::stream;
   case feed::labels: return content::labels;
-  case feed::positions:
-  case feed::all_positions: return content::positions;
+  case feed::positions: return content::positions;
+  case feed::order:
+  case feed::all_order: return content::order;
   case feed::slots: return content::slots;
   case feed::documents:
   case feed::all_documents: return content::documents;
@@ -76,10 +77,10 @@ template <class Model> std::unique_ptr<sample> drawn(const Model& m, const layou
       l_.dims.push_back(x.dims[static_cast<unsigned>(d)]);
       if (x.at[axis::dp].is_shard(l_.dims.back().d)) l_.dims.back().n *= dp;
     }
-    l_.range = l_.what == content::row         ? 24
-               : x.from == feed::slots         ? 5 // tokens before these
-               : l_.what == content::positions ? 0
-                                               : m.vocabulary;
+    l_.range = l_.what == content::row ? 24
+               : x.from == feed::slots ? 5 // tokens before these
+               : l_.what == content::positions || l_.what == content::order ? 0
+                                                                            : m.vocabulary;
     s->leaves.push_back(l_);
   }
   BOOST_TEST_REQUIRE(s->meshed.leaves.size() == s->leaves.size());

@@ -82,6 +82,30 @@ BOOST_AUTO_TEST_CASE(packed_sequences_of_a_batch_are_their_documents) {
   BOOST_TEST(std::abs(packed - apart) <= 1e-10 * apart);
 }
 
+// Positions turn RoPE and find rows of tables; what a token sees is what stands before it, wherever
+// they begin anew, and in one document as Megatron-LM has it without --reset-attention-mask.
+BOOST_AUTO_TEST_CASE(no_token_sees_a_later_one_wherever_positions_begin_anew) {
+  constexpr int size = 24, half = 9;
+  std::vector<std::int32_t> tokens, labels, positions, plain;
+  for (int i = 0; i < size; ++i) {
+    tokens.push_back(i * 17 % 61), labels.push_back(i < half ? i * 29 % 61 : -100);
+    positions.push_back(i < half - 3 ? i : i - (half - 3)), plain.push_back(i);
+  }
+  std::vector<std::int32_t> others = tokens;
+  for (std::size_t i = half; i < size; ++i) others[i] = (others[i] + 11) % 61;
+  const std::vector<std::int32_t> one_document(size, 0);
+  const auto of = [&](const std::vector<std::int32_t>& ids, const std::vector<std::int32_t>& at,
+                      bool packed, dtype t) {
+    return loss(model, {.batch = {1, size, packed}, .type = t},
+                {ids.data(), labels.data(), 0, at.data(), packed ? one_document.data() : nullptr});
+  };
+  for (const dtype t : {dtype::f32, dtype::f64})
+    for (const bool packed : {false, true}) {
+      BOOST_TEST(of(tokens, positions, packed, t) == of(others, positions, packed, t));
+      BOOST_TEST(of(tokens, positions, packed, t) != of(tokens, plain, packed, t));
+    }
+}
+
 BOOST_AUTO_TEST_CASE(documents_are_given_where_attention_keeps_to_them_and_nowhere_else) {
   const std::vector<std::int32_t> tokens(8, 3), labels(8, 5), documents(8, 0);
   for (const bool packed : {false, true}) {

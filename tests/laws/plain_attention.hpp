@@ -14,7 +14,7 @@ namespace mc::laws::plain {
 struct heads_of {
   block q, k;
   double scale;
-  const array *queries, *keys, *q_position, *k_position, *q_document, *k_document;
+  const array *queries, *keys, *q_order, *k_order, *q_document, *k_document;
   bool causal;
   int64_t window;
 
@@ -26,8 +26,8 @@ struct heads_of {
                   : 1 / std::sqrt(static_cast<double>(q.local[3]))),
         queries(&t.in(first)),
         keys(&t.in(first + 1)),
-        q_position(t.has(ints) ? &t.in(ints) : nullptr),
-        k_position(t.has(ints + 1) ? &t.in(ints + 1) : nullptr),
+        q_order(t.has(ints) ? &t.in(ints) : nullptr),
+        k_order(t.has(ints + 1) ? &t.in(ints + 1) : nullptr),
         q_document(t.has(ints + 2) ? &t.in(ints + 2) : nullptr),
         k_document(t.has(ints + 3) ? &t.in(ints + 3) : nullptr),
         causal(t.attr<attention_options>().causal),
@@ -36,13 +36,13 @@ struct heads_of {
              q.local[2] % k.local[2] == 0,
          "attention");
     need(length(t.in(first + 2)) == k.size(), "attention: values");
-    for (const auto& [of_q, of_k] : {std::pair{q_position, k_position}, {q_document, k_document}}) {
+    for (const auto& [of_q, of_k] : {std::pair{q_order, k_order}, {q_document, k_document}}) {
       need((of_q == nullptr) == (of_k == nullptr), "attention: marks of one side");
       if (of_q != nullptr)
         need(length(*of_q) == q.local[0] * q.local[1] && length(*of_k) == k.local[0] * k.local[1],
              "attention: marks");
     }
-    need(q_position != nullptr || !causal, "attention: positions");
+    need(q_order != nullptr || !causal, "attention: positions");
   }
   std::size_t q_at(int64_t b, int64_t i, int64_t a) const {
     return at(((b * q.local[1] + i) * q.local[2] + a) * q.local[3]);
@@ -52,7 +52,7 @@ struct heads_of {
   }
   bool visible(int64_t b, int64_t i, int64_t j) const {
     const std::size_t qi = at(b * q.local[1] + i), kj = at(b * k.local[1] + j);
-    const double ahead = causal ? (*k_position)[kj] - (*q_position)[qi] : 0;
+    const double ahead = causal ? (*k_order)[kj] - (*q_order)[qi] : 0;
     if (causal && (ahead > 0 || (window > 0 && ahead <= -static_cast<double>(window))))
       return false;
     return q_document == nullptr || (*q_document)[qi] == (*k_document)[kj];

@@ -325,8 +325,7 @@ private:
     if (random.chance(0.3)) q = norm_(q, D), k = norm_(k, D);
     if (random.chance(0.5)) q = rope_(q), k = rope_(k);
     if (q < 0 || k < 0 || v < 0) return -1;
-    std::vector<operand> in{old(q), old(k), old(v), ints(content::positions),
-                            ints(content::positions)};
+    std::vector<operand> in{old(q), old(k), old(v), ints(content::order), ints(content::order)};
     const bool packed = random.chance(0.3);
     if (packed) {
       in.push_back(ints(content::documents));

@@ -110,7 +110,7 @@ struct scaled_gpt : mc::gpt {
   // [S008]
   attention(q, k, v, {}, {}); // causal: refused
   attention_masks masks;
-  masks.q_position = c.positions, masks.k_position = c.all_positions;
+  masks.q_order = c.order, masks.k_order = c.all_order;
   attention(q, k, v, masks, {});
   // [/S008]
   // [P009]

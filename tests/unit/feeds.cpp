@@ -47,10 +47,11 @@ void feeds_every_token_once(const layout& l, bool own_positions) {
     if (!own_positions) logical[feed::positions][static_cast<std::size_t>(i)] = i % sequence;
     logical[feed::token_keys].push_back(5 * sequence + i);
   }
-  logical[feed::all_positions] = logical[feed::positions];
+  for (int i = 0; i < micro * sequence; ++i) logical[feed::order].push_back(i % sequence);
+  logical[feed::all_order] = logical[feed::order];
   logical[feed::all_documents] = logical[feed::documents];
   const value &v = input_of(program.view(), feed::positions),
-              &all = input_of(program.view(), feed::all_positions);
+              &all = input_of(program.view(), feed::all_order);
   test::coverage seen;
   test::for_each_rank(mesh(l), [&](const coordinates& rank, const laws::world& w, int number) {
     if (rank[static_cast<unsigned>(axis::dp)] > 0) return; // another replica has a batch of its own
@@ -66,7 +67,7 @@ void feeds_every_token_once(const layout& l, bool own_positions) {
       for (std::size_t i = 0; i < ids.size(); ++i)
         BOOST_TEST(ids[i] == logical.at(f)[static_cast<std::size_t>(held[i])]);
     });
-    BOOST_TEST(times.size() == 7u);
+    BOOST_TEST(times.size() == 8u);
     for (const auto& [f, n] : times) BOOST_TEST(n == 1);
     for (const std::int64_t at : own) seen.add(v, rank, at);
   });

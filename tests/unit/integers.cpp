@@ -75,7 +75,7 @@ template <class F> std::string attention_says(F marks, bool packed = false) {
   return block_says(
       [&](context& c, var x) {
         attention_masks m;
-        m.q_position = c.positions, m.k_position = to(c.positions, axis::cp, R);
+        m.q_order = c.order, m.k_order = to(c.order, axis::cp, R);
         if (packed) m.q_document = c.documents, m.k_document = to(c.documents, axis::cp, R);
         marks(c, m);
         const var k = to(projected(c, "k", x), axis::cp, R);
@@ -148,7 +148,8 @@ BOOST_AUTO_TEST_CASE(rope_turns_by_positions) {
   BOOST_TEST(turned(&context::positions) == "");
   const std::string keys = turned(&context::token_keys), documents = turned(&context::documents);
   BOOST_TEST(keys.find("MEGA-S010 rope(linear@") == 0u, keys);
-  BOOST_TEST(keys.find("token_keys holds keys of dropout, not positions") != std::string::npos);
+  BOOST_TEST(keys.find("token_keys holds keys of dropout, not places in sequences") !=
+             std::string::npos);
   BOOST_TEST(documents.find("documents holds document numbers, not positions") !=
              std::string::npos);
   const std::string ids = stem_says([](context& c, var tokens) {
@@ -169,11 +170,11 @@ BOOST_AUTO_TEST_CASE(attention_compares_positions_and_documents) {
     BOOST_TEST(said.find("MEGA-S010 attention(linear@") == 0u, said);
     BOOST_TEST(said.find(what) != std::string::npos, said);
   };
-  refused(attention_says([](context& c, attention_masks& m) { m.q_position = c.token_keys; }),
-          "token_keys holds keys of dropout, not positions");
+  refused(attention_says([](context& c, attention_masks& m) { m.q_order = c.token_keys; }),
+          "token_keys holds keys of dropout, not places in sequences");
   refused(attention_says(
-              [](context& c, attention_masks& m) { m.k_position = to(c.token_keys, axis::cp, R); }),
-          "token_keys holds keys of dropout, not positions");
+              [](context& c, attention_masks& m) { m.k_order = to(c.token_keys, axis::cp, R); }),
+          "token_keys holds keys of dropout, not places in sequences");
   refused(attention_says([](context& c, attention_masks& m) { m.q_document = c.positions; }, true),
           "positions holds positions below 24, not document numbers");
   refused(attention_says(
@@ -233,12 +234,12 @@ BOOST_AUTO_TEST_CASE(an_op_of_ones_own_says_what_its_integers_are) {
              "unknown integers, not indices below 7");
   // what is only compared may be anything that an op of one's own makes
   BOOST_TEST(attention_says([](context& c, attention_masks& m) {
-               m.q_position = buckets(c.positions, silent_op);
-               m.k_position = to(m.q_position, axis::cp, R);
+               m.q_order = buckets(c.positions, silent_op);
+               m.k_order = to(m.q_order, axis::cp, R);
              }) == "");
   BOOST_TEST(attention_says([](context& c, attention_masks& m) {
-               m.q_position = buckets(c.positions, buckets_op);
-             }).find("holds indices below 7, not positions") != std::string::npos);
+               m.q_order = buckets(c.positions, buckets_op);
+             }).find("holds indices below 7, not places in sequences") != std::string::npos);
 }
 
 BOOST_AUTO_TEST_CASE(experts_rows_and_counts_are_not_exchanged) {

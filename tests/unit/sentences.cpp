@@ -59,7 +59,7 @@ BOOST_AUTO_TEST_CASE(an_input_that_nobody_feeds_is_named) {
   BOOST_TEST(with(feed::tokens, tokens, 64) == " ");
   BOOST_TEST(with(feed::tokens, indices, 80) == " ");
   BOOST_TEST(with(feed::positions, positions) == " ");
-  BOOST_TEST(with(feed::all_positions, positions) == " ");
+  BOOST_TEST(with(feed::all_order, order) == " ");
   for (const feed f :
        {feed::none, feed::labels, feed::documents, feed::last, feed::slots, feed::key_cache,
         feed::total, feed::gradient, feed::weight, feed::d_output, feed::declared_gradient})

@@ -27,7 +27,8 @@ struct memory_need {
 };
 
 /// The memory that ranks need to train, evaluate or generate: their plans, with what kernels need
-/// on `threads` threads each, and the micro-batches that are read ahead. A command that generates does not know its texts yet, so the weights alone count.
+/// on `threads` threads each, and the micro-batches that are read ahead. A command that generates
+/// does not know its texts yet, so the weights alone count.
 inline memory_need need_of(const program_view& p, command what, const mesh& ranks, int threads) {
   memory_need need;
   const auto device = make_device(p.device_type(), {.threads = threads, .sizes_alone = true});

@@ -136,7 +136,7 @@ struct builder {
                                     source_line line = here(), int slot = 0) {
     value v;
     v.name = name, v.type = t, v.is = role::input, v.from = from, v.at = at;
-    v.slot = static_cast<std::int8_t>(slot);
+    v.slot = static_cast<std::int8_t>(slot), v.counts = counts_tokens(from);
     take(v, dims, line, "input");
     normalise(v, line, "input");
     return {this, add(v, line)};

@@ -55,7 +55,8 @@ enum class feed : std::uint8_t {
   labels,
   positions,
   documents,
-  all_positions, ///< those of the tokens of all cp ranks
+  order,     ///< where tokens stand in their sequences: 0 ... S-1, whatever positions a batch gives
+  all_order, ///< that of the tokens of all cp ranks
   all_documents,
   token_keys,
   last,
@@ -75,19 +76,22 @@ enum class feed : std::uint8_t {
   step,
   learning_rate
 };
-inline constexpr int feeds = 25;
+inline constexpr int feeds = 26;
 constexpr const char* name_of(feed f) {
-  constexpr const char* names[] = {
-      "none",          "stream",        "tokens",        "labels",       "positions",
-      "documents",     "all positions", "all documents", "token keys",   "last",
-      "key cache",     "value cache",   "slots",         "d output",     "declared gradient",
-      "tied gradient", "gradient",      "master",        "first moment", "second moment",
-      "weight",        "total",         "seed",          "step",         "learning rate"};
+  constexpr const char* names[] = {"none",          "stream",       "tokens",   "labels",
+                                   "positions",     "documents",    "order",    "all order",
+                                   "all documents", "token keys",   "last",     "key cache",
+                                   "value cache",   "slots",        "d output", "declared gradient",
+                                   "tied gradient", "gradient",     "master",   "first moment",
+                                   "second moment", "weight",       "total",    "seed",
+                                   "step",          "learning rate"};
   static_assert(std::size(names) == feeds);
   return names[static_cast<int>(f)];
 }
 /// What each rank is fed of the whole sequence, whose other tokens it does not have.
-constexpr bool is_of_all(feed f) { return f == feed::all_positions || f == feed::all_documents; }
+constexpr bool is_of_all(feed f) { return f == feed::all_order || f == feed::all_documents; }
+/// What along a sequence is 0, 1, 2, ..., whatever a batch says: nobody gives it.
+constexpr bool counts_tokens(feed f) { return f == feed::order || f == feed::all_order; }
 /// What generation keeps of earlier tokens.
 constexpr bool is_cache(feed f) { return f == feed::key_cache || f == feed::value_cache; }
 /// Ranges of the flat stores, which the update reads.
@@ -96,6 +100,7 @@ constexpr bool is_store(feed f) { return f >= feed::declared_gradient && f <= fe
 enum class integer_kind : std::uint8_t {
   unknown, ///< made by an op that does not say
   documents,
+  order,       ///< of tokens in their sequences
   token_keys,  ///< of tokens in the global batch
   slots,       ///< of tokens in the caches of their sequences; -1: padding
   expert_rows, ///< of choices among their rank's rows; -1: dropped
@@ -108,10 +113,11 @@ enum class integer_kind : std::uint8_t {
   experts
 };
 constexpr const char* name_of(integer_kind k) {
-  constexpr const char* names[] = {"unknown integers", "document numbers", "keys of dropout",
-                                   "slots of caches",  "rows of experts",  "counts of experts",
-                                   "labels",           "indices",          "token ids",
-                                   "positions",        "last tokens",      "numbers of experts"};
+  constexpr const char* names[] = {"unknown integers",  "document numbers", "places in sequences",
+                                   "keys of dropout",   "slots of caches",  "rows of experts",
+                                   "counts of experts", "labels",           "indices",
+                                   "token ids",         "positions",        "last tokens",
+                                   "numbers of experts"};
   return names[static_cast<int>(k)];
 }
 /// True if integers of kind `have` can stand where an op reads `need`.
@@ -133,6 +139,7 @@ struct value {
   integer_kind holds = integer_kind::unknown; ///< of i32
   extent dims[max_rank]{};
   std::int64_t below = 0; ///< i32: what the integers are below; 0: that is not known
+  bool counts = false;    ///< i32: along dim 1 they are 0, 1, 2, ...
   placement at{};
   node_id producer = -1;
   value_id grad_of = -1; ///< for cotangents and gradients: the forward value

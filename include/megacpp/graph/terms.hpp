@@ -22,7 +22,8 @@ constexpr term mixed(term h, const char* s) {
   return h ^ (h >> 32);
 }
 constexpr term mixed(term h, const value& v) { // its type, integers, dims and placement
-  h = mixed(mixed(h, static_cast<term>(v.type) << 8 | term(v.holds)), static_cast<term>(v.below));
+  h = mixed(mixed(h, static_cast<term>(v.type) << 9 | term(v.holds) << 1 | term(v.counts)),
+            static_cast<term>(v.below));
   for (int i = 0; i < v.rank; ++i) {
     const extent& e = v.dims[i];
     h = mixed(mixed(h, static_cast<term>(e.n)), static_cast<term>(e.d) << 8 | term(e.o));

@@ -26,11 +26,18 @@ template <class Call> attention_visibility visibility_of(const Call& c, std::int
   v.window = o.window;
   return v;
 }
+/// Whether an operand's local elements along dim 1 are 0, 1, 2, ...: the kernel need not read them.
+template <class Call, class Name> bool counts_here(const Call& c, Name name) {
+  if (!c.has(name)) return false;
+  const value& v = c.value_of(name);
+  return v.counts && local_extent(c.ranks(), v, 1) == v.dims[1].n;
+}
 /// The same with positions and documents, which the list In of the node's operands has.
 template <class In, class Call>
 attention_visibility visibility_of(const Call& c, std::int64_t head_dim) {
   attention_visibility v = visibility_of(c, head_dim);
-  v.query_position = c.in(In::q_position), v.key_position = c.in(In::k_position);
+  if (!counts_here(c, In::q_order) || !counts_here(c, In::k_order))
+    v.query_position = c.in(In::q_order), v.key_position = c.in(In::k_order);
   v.query_document = c.in(In::q_document), v.key_document = c.in(In::k_document);
   return v;
 }
@@ -43,7 +50,7 @@ template <class U, class Shape> head_rows<U> key_rows(U* p, const Shape& s) {
 
 } // namespace detail
 
-template <> struct kernel_of<&op::attention> { // q, k, v, q_position, k_position, q_document,
+template <> struct kernel_of<&op::attention> { // q, k, v, q_order, k_order, q_document,
                                                // k_document -> o, lse
   using in = op::attention_in;
   using out = op::attention_out;

@@ -51,7 +51,7 @@ constexpr var context_parallel_attention(context& c, var q, var k, var v, attent
     return cached_attention(q, k, v, keys, values, c.slots, o, line);
   }
   const var keys = to(k, axis::cp, replicate, line), values = to(v, axis::cp, replicate, line);
-  const attention_masks m{c.positions, c.all_positions, c.documents, c.all_documents};
+  const attention_masks m{c.order, c.all_order, c.documents, c.all_documents};
   return attention(q, keys, values, m, o, line);
 }
 

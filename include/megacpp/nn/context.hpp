@@ -30,11 +30,11 @@ struct context {
   dtype type = dtype::f32;
   place stream =
       invariant; ///< of the residual stream over tp: S(sequence) under sequence parallelism
-  var positions, documents,
+  var positions, order, documents,
       token_keys; ///< (B, S) i32, sharded over dp and cp; documents may be absent
   /// The same of all cp ranks, for what they gather: a rank is fed them, so that none is sent. With
-  /// caches they are absent.
-  var all_positions, all_documents;
+  /// caches these and `order` are absent.
+  var all_order, all_documents;
   int salt = 0;        ///< tells the dropouts of one graph apart
   int expert_rows = 0; ///< of batching
   /// True in generation alone: nothing is dropped out, by chance or for want of room. Evaluation

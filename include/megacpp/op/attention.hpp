@@ -32,8 +32,8 @@ struct attention_in : input_names<attention_in> {
   static constexpr name<0> q{};
   static constexpr name<1> k{};
   static constexpr name<2> v{};
-  static constexpr name<3, element::i32> q_position{};
-  static constexpr name<4, element::i32> k_position{};
+  static constexpr name<3, element::i32> q_order{};
+  static constexpr name<4, element::i32> k_order{};
   static constexpr name<5, element::i32> q_document{};
   static constexpr name<6, element::i32> k_document{};
 };
@@ -48,8 +48,8 @@ struct attention_grad_in : input_names<attention_grad_in> {
   static constexpr name<3> v{};
   static constexpr name<4> o{};
   static constexpr name<5, element::sum> lse{};
-  static constexpr name<6, element::i32> q_position{};
-  static constexpr name<7, element::i32> k_position{};
+  static constexpr name<6, element::i32> q_order{};
+  static constexpr name<7, element::i32> k_order{};
   static constexpr name<8, element::i32> q_document{};
   static constexpr name<9, element::i32> k_document{};
 };
@@ -112,15 +112,15 @@ constexpr place attention_place(inference& c, axis a, int q, int k, int v, int i
   c.in_range(window >= 0, "window", tokens, "0 (none) or a number of tokens");
   c.in_range(window == 0 || causal, "window", tokens, "0 (none), as it is not causal");
 }
-/// Positions of the queries (B, S) and of the keys (B, S') are operands ints and ints + 1: causal
-/// attention needs them, since a rank that counts its own tokens would get others. Documents
+/// The places of queries (B, S) and keys (B, S') in their sequences are operands ints and ints + 1:
+/// causal attention needs them, since a rank that counts its own tokens would get others. Documents
 /// follow: both, or none where each sequence is one document.
 [[gnu::cold]] constexpr void attention_marks(inference& c, int q, int k, int ints) {
-  const bool positions = c.n.attr.as<attention_options>().causal || c.has(ints) || c.has(ints + 1);
+  const bool ordered = c.n.attr.as<attention_options>().causal || c.has(ints) || c.has(ints + 1);
   const bool documents = c.has(ints + 2) || c.has(ints + 3);
-  for (int i = positions ? 0 : 2; i < (documents ? 4 : 2); ++i) {
+  for (int i = ordered ? 0 : 2; i < (documents ? 4 : 2); ++i) {
     const int marked = i % 2 == 0 ? q : k;
-    c.holds(ints + i, i < 2 ? integer_kind::positions : integer_kind::documents, marked);
+    c.holds(ints + i, i < 2 ? integer_kind::order : integer_kind::documents, marked);
     c.leads(ints + i, marked, 2);
   }
 }
@@ -213,11 +213,11 @@ inline constexpr op_info attention_grad{.name = "attention_grad",
   using out = attention_out;
   const value_id dy = d.of(n.out[out::o]);
   if (dy < 0) return;
-  const value_id dq = d.b.emit(
-      attention_grad,
-      {dy, n.in[in::q], n.in[in::k], n.in[in::v], n.out[out::o], n.out[out::lse],
-       n.in[in::q_position], n.in[in::k_position], n.in[in::q_document], n.in[in::k_document]},
-      n.line, n.attr);
+  const value_id dq =
+      d.b.emit(attention_grad,
+               {dy, n.in[in::q], n.in[in::k], n.in[in::v], n.out[out::o], n.out[out::lse],
+                n.in[in::q_order], n.in[in::k_order], n.in[in::q_document], n.in[in::k_document]},
+               n.line, n.attr);
   const node made = d.b.g.at_node(d.b.g.at(dq).producer);
   for (unsigned k = 0; k < 3; ++k) d.give(n.in[k], made.out[k], n.line);
 }
@@ -230,11 +230,12 @@ inline constexpr op_info attention{.name = "attention",
 
 } // namespace op
 
-/// Positions (B, S) and (B, S') i32 of queries and keys, which causal attention needs (MEGA-S008):
-/// a rank may hold any part of the sequence. Document numbers of the same shapes, which are equal
-/// where a query sees a key; both absent (vars without builder) where no documents are packed.
+/// Where queries and keys stand in their sequences, (B, S) and (B, S') i32, which causal attention
+/// needs (MEGA-S008): a rank may hold any part of a sequence, and positions may begin anew in it.
+/// Document numbers of the same shapes, which are equal where a query sees a key; both absent (vars
+/// without builder) where no documents are packed.
 struct attention_masks {
-  var q_position, k_position, q_document, k_document;
+  var q_order, k_order, q_document, k_document;
 };
 
 /// q (B, S, A, D), k and v (B, S', K, D), K a divisor of A (kv_heads, or heads as those of q):
@@ -244,10 +245,10 @@ constexpr var attention(var q, var k, var v, attention_masks m, attention_option
                         source_line line = here()) {
   if (q.b->packed && m.q_document.b == nullptr)
     q.b->fail(fault::S008, line, "attention", q.id, k.id);
-  return {q.b, q.b->emit(op::attention,
-                         {q.id, k.id, v.id, m.q_position.id, m.k_position.id, m.q_document.id,
-                          m.k_document.id},
-                         line, o)};
+  return {q.b, q.b->emit(
+                   op::attention,
+                   {q.id, k.id, v.id, m.q_order.id, m.k_order.id, m.q_document.id, m.k_document.id},
+                   line, o)};
 }
 
 } // namespace mc

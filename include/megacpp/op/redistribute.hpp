@@ -90,7 +90,7 @@ namespace op {
   c.require(c.has(redistribute_in::x), fault::S008);
   c.require(x.type != dtype::u8, fault::S007, in::x);
   value& y = c.declare(x);
-  y.at = x.at, y.holds = x.holds, y.below = x.below;
+  y.at = x.at, y.holds = x.holds, y.below = x.below, y.counts = x.counts;
   place goal = t.to;
   const place now = x.at[t.over];
   c.looking = static_cast<int>(t.over);

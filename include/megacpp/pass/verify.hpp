@@ -36,7 +36,7 @@ constexpr bool finds(const graph& g, phase when, const value& v, bool step) {
 constexpr bool is_output(const value& v, const value& inferred, const node& n) {
   const bool collected = v.is == role::gradient && n.op->accumulates;
   return v.same_dims(inferred) && v.at == inferred.at && v.type == inferred.type &&
-         v.holds == inferred.holds && v.below == inferred.below &&
+         v.holds == inferred.holds && v.below == inferred.below && v.counts == inferred.counts &&
          (collected || v.is == inferred.is);
 }
 
@@ -74,6 +74,8 @@ constexpr int unagreed_axis(const graph& g, const node& n) {
     const value& v = g.values[i];
     known[i] = v.is == role::input || v.is == role::parameter;
     step = step && (v.is != role::input || detail::once_a_step(v.from));
+    if (v.is == role::input && v.counts != counts_tokens(v.from))
+      record(wrong, g, fault::S010, 0, "input", static_cast<value_id>(i));
   }
   for (int i = 0; i < g.node_count && wrong.code == fault::none; ++i) {
     const node& n = g.nodes[i];

@@ -45,7 +45,8 @@ constexpr bool fed(part_kind part, feed f, const setup& s) {
   case feed::seed:
   case feed::step: return true;
   case feed::documents: return s.batch.packed;
-  case feed::all_positions: return s.room == 0; // caches know theirs
+  case feed::order:
+  case feed::all_order: return s.room == 0; // caches know theirs
   case feed::all_documents: return s.room == 0 && s.batch.packed;
   case feed::tokens: return part == part_kind::stem || part == part_kind::block;
   case feed::stream: return part != part_kind::stem;
@@ -68,7 +69,8 @@ constexpr fed_integers integers_of(feed f, const setup& s, std::int64_t vocabula
   switch (f) {
   case feed::positions:
     return {integer_kind::positions, "positions", s.room > 0 ? s.room : s.batch.sequence};
-  case feed::all_positions: return {integer_kind::positions, "all_positions", s.batch.sequence};
+  case feed::order: return {integer_kind::order, "order", s.batch.sequence};
+  case feed::all_order: return {integer_kind::order, "all_order", s.batch.sequence};
   case feed::all_documents: return {integer_kind::documents, "all_documents"};
   case feed::token_keys: return {integer_kind::token_keys, "token_keys"};
   case feed::documents: return {integer_kind::documents, "documents"};
@@ -396,11 +398,14 @@ template <class Model> [[gnu::cold]] constexpr graph written_graph(const Model& 
   c.positions = ints(feed::positions);
   c.token_keys = ints(feed::token_keys);
   if (s.batch.packed) c.documents = ints(feed::documents);
-  if (s.room > 0) c.slots = ints(feed::slots);
-  else c.all_positions = ints(feed::all_positions);
+  if (s.room > 0) {
+    c.slots = ints(feed::slots);
+  } else {
+    c.order = ints(feed::order), c.all_order = ints(feed::all_order);
+  }
   if (s.room == 0 && s.batch.packed) c.all_documents = ints(feed::all_documents);
   const value as_tokens = c.positions.type();
-  const value as_all = s.room > 0 ? as_tokens : c.all_positions.type();
+  const value as_all = s.room > 0 ? as_tokens : c.all_order.type();
   switch (part) {
   case part_kind::stem:
     b.g.outputs[0] = m.stem(c, ints(feed::tokens)).id;

@@ -71,8 +71,10 @@ public:
     };
     given(b.tokens, {feed::tokens}), given(b.labels, {feed::labels});
     if (packed) given(b.documents, {feed::documents, feed::all_documents});
-    given(b.positions != nullptr ? b.positions : made([&](std::int64_t i) { return i % s; }),
-          {feed::positions, feed::all_positions});
+    if (b.positions != nullptr) given(b.positions, {feed::positions});
+    const std::int32_t* const order = made([&](std::int64_t i) { return i % s; });
+    given(order, {feed::order, feed::all_order});
+    if (b.positions == nullptr) given(order, {feed::positions});
     given(made([&](std::int64_t i) { return b.first_sample * s + i; }), {feed::token_keys});
   }
 
