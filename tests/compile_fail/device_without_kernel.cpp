@@ -32,6 +32,8 @@ struct second_device : in_host_memory<device> {
   lane& main_lane() override;
   std::unique_ptr<lane> make_lane() override;
   std::unique_ptr<event> make_event() override;
+  std::int64_t table_bytes() const override { return 0; }
+  static constexpr std::int64_t most_workspace(const product_shape&, int) { return 0; }
   template <class T, class F> const T* table(std::vector<double>, std::int64_t, F);
 };
 

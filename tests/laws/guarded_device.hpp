@@ -174,6 +174,10 @@ public:
   std::unique_ptr<mc::event> make_event() override {
     return std::make_unique<guarded_event>(*this);
   }
+  std::int64_t table_bytes() const override { return below_.table_bytes(); }
+  static constexpr std::int64_t most_workspace(const mc::product_shape& s, int threads) {
+    return mc::cpu::most_workspace(s, threads);
+  }
   template <class Type, class F>
   auto table(Type type, std::vector<double> key, std::int64_t count, F fill) {
     return below_.table(type, std::move(key), count, fill);

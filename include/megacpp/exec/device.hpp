@@ -5,6 +5,7 @@
 //     l.launch(n, f)          f() calls the kernel of node n, which starts what it does on l
 //     l.for_rows(rows, body)  starts body(team, row) for every row (exec/launch.hpp)
 //   d.table()               numbers that kernels share
+//   D::most_workspace(s, threads)  bytes that a lane needs at most for a product of shape s
 #pragma once
 
 #include <megacpp/exec/product_source.hpp>
