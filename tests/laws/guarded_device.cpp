@@ -507,6 +507,69 @@ BOOST_AUTO_TEST_CASE(lanes_are_ordered_by_events_alone) {
   BOOST_TEST(wrong > 0);
 }
 
+namespace {
+
+/// Tells when it runs.
+struct moment_row {
+  std::int64_t* at; ///< of the host: a body of a test alone may write there
+  template <class Team> void operator()(const Team& /*team*/, std::int64_t /*row*/) const {
+    *at = monotonic_nanoseconds();
+  }
+};
+
+} // namespace
+
+// An event comes between what was started before it and what was started after it, whenever the
+// host has started them.
+BOOST_AUTO_TEST_CASE(an_event_has_the_time_of_its_lane) {
+  for (const bool deferring : {false, true}) {
+    guarded_device on(product_type::widened, 1);
+    if (deferring) on.defer();
+    auto& lane = static_cast<guarded_lane&>(on.main_lane());
+    const auto between = on.make_event();
+    std::int64_t before = 0, after = 0;
+    for_one(lane, moment_row{&before});
+    lane.record(*between);
+    for_one(lane, moment_row{&after});
+    const std::int64_t started = monotonic_nanoseconds(), at = between->reached();
+    BOOST_TEST((before <= at && at <= after));
+    BOOST_TEST((at >= started) == deferring);
+  }
+}
+
+// Two that use one lane in turn, as a session and the generator of its samples: what the later one
+// needs more of room, the lane takes, and the earlier one goes on with the bits that it has alone.
+BOOST_AUTO_TEST_CASE(a_session_goes_on_behind_a_larger_generator) {
+  const auto trained = [](bool samples, bool deferring) {
+    const interpreted_program<gpt, guarded_device> program(dense(), {.batch = {1, 4}}, "guarded");
+    guarded_device on(product_type::widened, 2);
+    if (deferring) on.defer();
+    guarded_communicator alone(self::of_process(), on);
+    session s(program.view(), on, purpose::training, alone);
+    s.weights().initialise(3);
+    s.numbers().learning_rate = 1e-2;
+    const std::vector<std::int32_t> tokens{1, 2, 3, 4};
+    std::vector<double> all;
+    for (int step = 0; step < 3; ++step) {
+      const lane_room before = on.main_lane().room();
+      all.push_back(s.step(batch_view{tokens.data(), tokens.data()}).loss.sum);
+      if (!samples || step != 1) continue;
+      generator g(s.program(), on, s.weights(),
+                  {.sequences = 8, .tokens = sequence, .prompt = sequence - 1}, alone);
+      const std::vector<std::int32_t> prompt(sequence - 1, 5);
+      const std::vector<std::span<const std::int32_t>> more(8, prompt);
+      g.append(more);
+      const lane_room now = on.main_lane().room();
+      BOOST_TEST((now.scratch > before.scratch || now.workspace > before.workspace));
+      BOOST_TEST(g.planned().kernels.scratch == now.scratch);
+    }
+    for (std::int64_t i = 0; i < s.weights().total(); ++i) all.push_back(s.weights().weight(i));
+    return all;
+  };
+  for (const bool deferring : {false, true})
+    BOOST_TEST((trained(true, deferring) == trained(false, deferring)));
+}
+
 BOOST_AUTO_TEST_CASE(a_lane_has_room_of_its_own) {
   cpu on(product_type::widened, 1);
   const auto other = on.make_lane();
@@ -566,8 +629,20 @@ BOOST_AUTO_TEST_CASE(times_are_those_of_the_device) {
     BOOST_TEST(told.in_order);
     BOOST_TEST((began <= told.first && told.last <= ended));
     BOOST_TEST((told.in_nodes > 0 && told.in_nodes <= told.in_tasks));
+    // Of a step that fails in the middle nothing is told with the next one.
+    const batch_view batch{tokens.data(), tokens.data()};
+    BOOST_CHECK_THROW(s.step(2,
+                             [&](int micro, batch_view& b) {
+                               if (micro == 1) throw std::runtime_error("no batch");
+                               b = batch;
+                               return true;
+                             }),
+                      std::runtime_error);
+    told.nodes.clear(), told.last = 0;
+    s.step(batch);
+    BOOST_TEST((told.nodes == launched_now));
     s.profile(nullptr);
-    s.step(batch_view{tokens.data(), tokens.data()});
+    s.step(batch);
     BOOST_TEST((told.nodes == launched_now));
   }
 }

@@ -73,6 +73,7 @@ class guarded_device;
 class guarded_event final : public mc::event {
 public:
   explicit guarded_event(guarded_device& on) : on_(on) {}
+  ~guarded_event() override;
   void wait() override;
   std::int64_t reached() override;
 
@@ -143,7 +144,7 @@ public:
                       std::string("no room is left for ") + what + ": use " + remedy);
     return p;
   }
-  void release(std::byte* /*p*/, std::int64_t /*bytes*/) override {}
+  void release(std::byte* /*p*/, std::int64_t /*bytes*/) override { settle(); }
   void fill(std::byte* to, std::uint8_t byte, std::int64_t bytes) override {
     lane_.fill(to, byte, bytes);
   }
@@ -376,6 +377,7 @@ private:
   mutable std::atomic<const std::byte*> last_read_ = nullptr;
 };
 
+inline guarded_event::~guarded_event() { on_.settle(); }
 inline void guarded_event::wait() {
   on_.settle();
   if (recorded_ && !waited_) ++on_.counts_.waits;
@@ -391,6 +393,7 @@ inline guarded_lane::guarded_lane(guarded_device& on) : lane(on), on_(on) {
   on_.lanes_.push_back(this);
 }
 inline guarded_lane::~guarded_lane() {
+  on_.settle();
   const std::scoped_lock lock(on_.queue_mutex_);
   std::erase(on_.lanes_, this);
 }

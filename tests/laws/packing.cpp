@@ -2,10 +2,13 @@
 #define BOOST_TEST_MODULE packing
 #include <boost/test/unit_test.hpp>
 
+#include <megacpp/comm/threads.hpp>
 #include <megacpp/data/packing.hpp>
 #include <megacpp/preset/models.hpp>
 #include <megacpp/product/cpu_products.hpp>
 #include <megacpp/run/session.hpp>
+
+#include <chrono>
 
 #include <kernels.hpp>
 
@@ -104,6 +107,20 @@ BOOST_AUTO_TEST_CASE(no_token_sees_a_later_one_wherever_positions_begin_anew) {
       BOOST_TEST(of(tokens, positions, packed, t) == of(others, positions, packed, t));
       BOOST_TEST(of(tokens, positions, packed, t) != of(tokens, plain, packed, t));
     }
+  // Under context parallelism ranks hold an early and a late part, and read the places.
+  const double whole = of(tokens, positions, false, dtype::f64);
+  for (const auto& ids : {tokens, others}) {
+    const interpreted_program<qwen3> program(
+        model, {.ranks = {.cp = 2}, .batch = {1, size}, .type = dtype::f64}, "packing");
+    thread_ranks(mesh_of({.cp = 2}, 1), std::chrono::seconds(60)).run([&](communicator& c) {
+      cpu device(product_type::automatic, 1);
+      session run(program.view(), device, purpose::inference, c);
+      run.weights().initialise(4);
+      const double sum =
+          run.evaluate(batch_view{ids.data(), labels.data(), 0, positions.data()}).sum;
+      if (c.rank() == 0) BOOST_TEST(std::abs(sum - whole) <= 1e-10 * whole);
+    });
+  }
 }
 
 BOOST_AUTO_TEST_CASE(documents_are_given_where_attention_keeps_to_them_and_nowhere_else) {

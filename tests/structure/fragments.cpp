@@ -102,7 +102,7 @@ struct scaled_gpt : mc::gpt {
   // [P007]
   rms_norm(x, gain, eps); // x sharded along hidden
   rms_norm(to(x, axis::tp, R), gain, eps);
-  attention_masks m;         // its members: positions and documents of queries and keys, MEGA-S008
+  attention_masks m;         // its members: places and documents of queries and keys, MEGA-S008
   attention(q, k, v, m, {}); // all sharded along the sequence over cp
   attention(q, to(k, axis::cp, R), to(v, axis::cp, R), m, {});
   context_parallel_attention(c, q, k, v, {}); // does that

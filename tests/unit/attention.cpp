@@ -402,6 +402,42 @@ BOOST_AUTO_TEST_CASE(a_query_does_not_depend_on_others_nor_on_keys_it_does_not_s
   }
 }
 
+// Places that count need not be read: without them, and with all of a sequence here, forward and
+// backward pass have the same bits.
+template <class T> void check_counted(const problem& p, int threads) {
+  const inputs<T> x(p);
+  std::vector<std::int32_t> places;
+  for (int64_t i = 0; i < p.b * p.sq; ++i) places.push_back(static_cast<std::int32_t>(i % p.sq));
+  const marks m = marks_of(p);
+  mc::attention_visibility read = options_of(p, m);
+  read.query_position = read.key_position = places.data();
+  result<T> counted(p), with(p);
+  run(shape_of(p), options_of(p, m), x, counted, threads);
+  run(shape_of(p), read, x, with, threads);
+  const auto alike = [&](const tokens<T>& a, const tokens<T>& b) {
+    return same(a.data.get(), b.data.get(),
+                static_cast<std::size_t>(a.stride * a.count) * sizeof(T));
+  };
+  BOOST_TEST(alike(counted.o, with.o), p.name);
+  BOOST_TEST(alike(counted.dq, with.dq), p.name);
+  BOOST_TEST(alike(counted.dk, with.dk), p.name);
+  BOOST_TEST(alike(counted.dv, with.dv), p.name);
+  BOOST_TEST((counted.lse == with.lse), p.name);
+}
+
+BOOST_AUTO_TEST_CASE(places_that_count_need_not_be_read) {
+  for (const problem& p :
+       {problem{"whole", 2, 150, 150, 4, 2, 20}, problem{"window", 2, 131, 131, 2, 1, 16, true, 37},
+        problem{"documents", 2, 200, 200, 2, 2, 8, true, 0, 0, 1},
+        problem{"documents, window", 1, 200, 200, 4, 1, 24, true, 19, 0, 1},
+        problem{"both ways", 2, 90, 90, 2, 1, 16, false}})
+    for (const int threads : {1, 3}) {
+      check_counted<float>(p, threads);
+      check_counted<bf16>(p, threads);
+      check_counted<double>(p, threads);
+    }
+}
+
 BOOST_AUTO_TEST_CASE(constant_extents) {
   const problem p{"constants", 2, 65, 65, 4, 2, 20};
   const marks m;

@@ -148,8 +148,7 @@ BOOST_AUTO_TEST_CASE(rope_turns_by_positions) {
   BOOST_TEST(turned(&context::positions) == "");
   const std::string keys = turned(&context::token_keys), documents = turned(&context::documents);
   BOOST_TEST(keys.find("MEGA-S010 rope(linear@") == 0u, keys);
-  BOOST_TEST(keys.find("token_keys holds keys of dropout, not places in sequences") !=
-             std::string::npos);
+  BOOST_TEST(keys.find("token_keys holds keys of dropout, not positions") != std::string::npos);
   BOOST_TEST(documents.find("documents holds document numbers, not positions") !=
              std::string::npos);
   const std::string ids = stem_says([](context& c, var tokens) {

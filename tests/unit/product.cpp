@@ -557,19 +557,21 @@ BOOST_AUTO_TEST_CASE(a_prepared_product_allocates_nothing) {
 
 // What a plan is made for before any library is asked.
 BOOST_AUTO_TEST_CASE(no_product_needs_more_workspace_than_is_planned) {
-  constexpr std::int64_t shapes[][3] = {{1, 1, 1},       {5, 33, 65},      {64, 64, 64},
-                                        {300, 500, 700}, {1024, 768, 768}, {4096, 64, 2048},
-                                        {32, 9000, 96},  {2048, 2304, 768}};
+  constexpr std::int64_t shapes[][3] = {{1, 1, 1},       {5, 33, 65},       {64, 64, 64},
+                                        {300, 500, 700}, {1024, 768, 768},  {4096, 64, 2048},
+                                        {32, 9000, 96},  {2048, 2304, 768}, {2640, 64, 768}};
   for (const bool eigen_only : {false, true})
     for (const dtype type : {dtype::f32, dtype::bf16, dtype::f64})
       for (const product_kind kind : kinds)
         for (const auto& n : shapes)
-          for (const int how : {0, 1, 2, 3}) {
+          for (const int how : {0, 1, 2, 3, 4}) {
             auto s = mc::make_product_shape(kind, type, n[0], n[1], n[2]);
             s.bias = kind == product_kind::forward;
             s.sums = how == 1 ? mc::numerics::fast : mc::numerics::batch_invariant;
             if (how == 2 && s.M % 4 == 0) s.part = s.M / 4;
+            if (how == 4 && s.M % 2 == 0) s.part = s.M / 2;
             s.dynamic_rows = how == 3;
+            if (kind == product_kind::input_gradient) s.accumulate = how == 1;
             for (const int threads : {1, 2}) {
               mc::product_engine engine(make_options(product_type::widened, threads, eigen_only));
               const std::int64_t needs = engine.prepare(s).workspace_bytes(),

@@ -28,14 +28,14 @@ struct memory_need {
 
 /// The memory that ranks need to train, evaluate or generate: their plans, with what kernels need
 /// on `threads` threads each, and the micro-batches that are read ahead. A command that generates
-/// does not know its texts yet, so the weights alone count.
+/// does not know its texts yet: the weights count, and of kernels scratch and tables.
 inline memory_need need_of(const program_view& p, command what, const mesh& ranks, int threads) {
   memory_need need;
   const auto device = make_device(p.device_type(), {.threads = threads, .sizes_alone = true});
   const batching& b = p.numbers.batch;
   const bool trains = what == command::train, generates = what == command::generate;
-  const kernel_room kernels =
-      generates ? kernel_room{scratch_bytes_of(p.parts, *device)} : room_of(p.parts, *device);
+  kernel_room kernels = room_of(p.parts, *device);
+  if (generates) kernels.workspace = 0;
   const std::int64_t batch = std::int64_t{b.micro} * b.sequence * 4 * 4,
                      reads = generates ? 0
                              : trains  ? batch * (std::int64_t{read_ahead::ahead} + 1)

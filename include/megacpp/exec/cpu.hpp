@@ -45,6 +45,13 @@ public:
   void wait(event& /*e*/) override {} // it has come
 };
 
+/// What product/plan.hpp plans at most: bytes of an operand that is copied whole, and of copies of
+/// parts together; extents of tiles, rows and columns of the output, and of blocks of the sum.
+struct cpu_product_limits {
+  static constexpr std::int64_t large_copy = 8 << 20, whole_copy = 4 * large_copy;
+  static constexpr std::int64_t tile = 256, columns = 528, block = 768;
+};
+
 class cpu : public in_host_memory<device> {
 public:
   using lane_type = cpu_lane;
@@ -56,8 +63,8 @@ public:
                product_rows rows = product_rows::together,
                void (*tell)(std::string_view) = nullptr);
 
-  /// Takes a source of products of the caller's own.
-  /// With sizes_alone, tables are counted and not made.
+  /// Takes a source of products of the caller's own. With `sizes_alone` tables are counted and not
+  /// made.
   cpu(std::unique_ptr<product_source> products, int threads, bool sizes_alone = false)
       : threads_(threads), sizes_alone_(sizes_alone), products_(std::move(products)) {
     set_thread_count(threads_);
@@ -89,32 +96,35 @@ public:
   }
   std::int64_t table_bytes() const override { return table_bytes_; }
 
-  /// The most workspace that a lane needs for a product with so many threads. product/plan.hpp
-  /// copies both operands whole, or block by block beside a tile of each thread, widened to fp32;
-  /// of what a library takes for itself the most is 2 MiB a thread.
+  /// The most workspace that a lane needs for a product with so many threads, where no canonical
+  /// panels are asked for: whole copies of both operands, and, for each thread, a tile in fp32,
+  /// blocks of both operands and what a library takes for itself, 2 MiB. Eigen takes more where it
+  /// computes long sums in place of a library whose product has failed its check.
   static constexpr std::int64_t most_workspace(const product_shape& s, int threads) {
-    constexpr std::int64_t whole = 32 << 20, at_once = 8 << 20, library = 2 << 20;
-    const bool gradient = s.kind == product_kind::weight_gradient;
+    using limits = cpu_product_limits;
+    constexpr std::int64_t library = 2 << 20;
+    const bool forward = s.kind == product_kind::forward,
+               gradient = s.kind == product_kind::weight_gradient;
     const std::int64_t rows = s.part != 0 ? s.part : s.M, wide = s.type == dtype::f64 ? 8 : 4,
-                       m = gradient ? s.N : rows, n = s.kind == product_kind::forward ? s.N : s.K,
-                       k = gradient                          ? rows
-                           : s.kind == product_kind::forward ? s.K
-                                                             : s.N;
+                       m = gradient ? s.N : rows, n = forward ? s.N : s.K,
+                       k = gradient  ? rows
+                           : forward ? s.K
+                                     : s.N;
     const auto pages = [](std::int64_t bytes) { return (bytes + 4095) / 4096 * 4096; };
     const auto copy = [&](std::int64_t lines, std::int64_t columns) {
-      return pages(lines * (columns + 32) * wide);
+      return pages(lines * (columns + 32) * wide); // rows are padded to an odd number of lines
     };
     const auto copies = [&](std::int64_t lines, std::int64_t columns, bool of_each_part) {
-      if (lines * columns * wide > whole) return std::int64_t{0}; // by blocks
-      const std::int64_t one = copy(lines, columns), fit = of_each_part ? at_once / one : 1;
-      return one * (fit < 1 ? 1 : fit < s.parts() ? fit : s.parts());
+      if (lines * columns * wide > limits::whole_copy) return std::int64_t{0}; // by blocks
+      const std::int64_t one = copy(lines, columns), all = one * (of_each_part ? s.parts() : 1),
+                         most = one < limits::large_copy ? limits::large_copy : one;
+      return all < most ? all : most;
     };
-    const std::int64_t tile_m = m < 256 ? m : 256, tile_n = n < 528 ? n : 528,
-                       block = k < 768 ? k : 768,
-                       of_thread = pages(256 * 528 * 4 < tile_m * tile_n * 4 * 4 // a power of two
-                                             ? 256 * 528 * 4
-                                             : tile_m * tile_n * 4 * 4) +
-                                   copy(tile_m, block) + copy(block, tile_n) + library;
+    const auto at_most = [](std::int64_t x, std::int64_t most) { return x < most ? x : most; };
+    const std::int64_t tile_m = at_most(m, limits::tile), tile_n = at_most(n, limits::columns),
+                       block = at_most(k, limits::block),
+                       of_thread = pages(tile_m * tile_n * 4) + copy(tile_m, block) +
+                                   copy(block, tile_n) + library;
     return threads * of_thread + copies(m, k, true) + copies(k, n, gradient) + pages(s.N * 4);
   }
 

@@ -4,6 +4,7 @@
 //   D::lane_type            its lanes, of which each has
 //     l.launch(n, f)          f() calls the kernel of node n, which starts what it does on l
 //     l.for_rows(rows, body)  starts body(team, row) for every row (exec/launch.hpp)
+//     l.threads()             of the host, that work for it
 //   d.table()               numbers that kernels share
 //   D::most_workspace(s, threads)  bytes that a lane needs at most for a product of shape s
 #pragma once
@@ -33,6 +34,7 @@ public:
   /// Zeroed memory, aligned for any kernel. Throws mc::error(exit_code::memory), which names `what`
   /// it is for and a `remedy`.
   virtual std::byte* reserve(std::int64_t bytes, const char* what, const char* remedy) = 0;
+  /// Waits for what has been started before.
   virtual void release(std::byte* p, std::int64_t bytes) = 0;
   virtual void fill(std::byte* to, std::uint8_t byte, std::int64_t bytes) = 0;
   virtual void write(std::byte* to, const void* from_host, std::int64_t bytes) = 0;
@@ -107,6 +109,7 @@ public:
   /// Waits until it has come. Where nobody has recorded it, it has.
   virtual void wait() = 0;
   /// When it came, by the device's clock, in monotonic_nanoseconds (io/clock.hpp); waits for it.
+  /// Where nobody has recorded it, 0.
   virtual std::int64_t reached() = 0;
 };
 
@@ -135,8 +138,8 @@ public:
   /// What is started from here on is done behind the event, of whatever lane.
   virtual void wait(event& e) = 0;
 
-  /// Sees to it that there is so much room. Nothing may be under way that has the room before.
-  /// Throws mc::error(exit_code::memory), which names a `remedy`.
+  /// Sees to it that there is so much room, and waits for whatever has less before it takes that
+  /// away. Throws mc::error(exit_code::memory), which names a `remedy`; then the room is as it was.
   void reserve(const lane_room& need, const char* remedy = "a smaller micro-batch or sequence") {
     grow(scratch_, need.scratch, "the scratch of kernels", remedy);
     grow(workspace_, need.workspace, "the workspace of matrix products", remedy);
@@ -147,9 +150,7 @@ public:
 
 private:
   void grow(arena& a, std::int64_t bytes, const char* what, const char* remedy) {
-    if (bytes <= a.size()) return;
-    a = arena();
-    a = arena(of_, bytes, what, remedy);
+    if (bytes > a.size()) a = arena(of_, bytes, what, remedy);
   }
   memory_space& of_;
   arena scratch_, workspace_;

@@ -1,7 +1,7 @@
-// How kernels start bodies on a device.
+// How kernels start bodies on a lane of a device.
 //
 // A body is a struct of pointers into the device's memory, extents and numbers, whose call operator
-// computes one row with a team (exec/team.hpp). The device copies the body and may run it after
+// computes one row with a team (exec/team.hpp). The lane copies the body and may run it after
 // for_rows has returned, but before whatever is started later. So a body has no pointers into the
 // host's memory, and a kernel that has started one does not look at what the body reads or writes.
 #pragma once
@@ -19,17 +19,17 @@ template <class Body> inline constexpr bool is_row_body =
     std::is_trivially_copyable_v<Body>&& std::is_aggregate_v<Body>;
 
 /// body(team, row) for rows 0, 1, ... below `rows`, in no order.
-template <class Device, class Body> void for_rows(Device& on, std::int64_t rows, Body body) {
+template <class Lane, class Body> void for_rows(Lane& on, std::int64_t rows, Body body) {
   static_assert(is_row_body<Body>,
-                "a body is a struct of pointers, extents and numbers with a name, which a device "
+                "a body is a struct of pointers, extents and numbers with a name, which a lane "
                 "can copy: give the lambda's captures a struct and its body to operator()");
   on.for_rows(rows, body);
 }
 /// body(team, block) for every block of a range of n elements.
-template <class Device, class Body> void for_blocks(Device& on, std::int64_t n, Body body) {
+template <class Lane, class Body> void for_blocks(Lane& on, std::int64_t n, Body body) {
   for_rows(on, blocks_of(n), body);
 }
 /// body(team, 0): what is one row's, as numbers of a whole step are.
-template <class Device, class Body> void for_one(Device& on, Body body) { for_rows(on, 1, body); }
+template <class Lane, class Body> void for_one(Lane& on, Body body) { for_rows(on, 1, body); }
 
 } // namespace mc

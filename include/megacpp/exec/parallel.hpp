@@ -72,7 +72,7 @@ protected:
   ~host_slots() = default;
 };
 
-/// The threads of whoever calls, as a device that bodies are started on.
+/// The threads of whoever calls, as bodies are started on them.
 class cores : public host_slots {
 public:
   int threads() const { return thread_count(); }

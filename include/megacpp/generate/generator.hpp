@@ -58,6 +58,7 @@ public:
     if (most > least) build(prefill_, most);
     lay_out(on);
     for (const program* a : programs()) run_->prepare(evaluation_step(a->shape, 1));
+    planned_.kernels = {run_->room().scratch, run_->room().workspace, on.table_bytes()};
     run_->begin();
     renew();
   }

@@ -176,15 +176,6 @@ inline void describe_passes(std::string& out, const program_view& p,
   }
 }
 
-/// The checks of all products of a program (exec/product_check.hpp), as a session makes them.
-inline product_checks checks_of(const program_view& p, device& on) {
-  for (const part_view& part : p.parts) {
-    std::vector<node_slot> slots(static_cast<std::size_t>(part.g->node_count));
-    part.prepare(part, on, slots.data());
-  }
-  return on.products().checks();
-}
-
 } // namespace detail
 
 /// The text of `describe`: what there is to know at a glance. Memory and collectives are those of
@@ -210,7 +201,7 @@ inline std::string describe_text(const program_view& p, device& on, const mesh& 
   fmt::format_to(at, "  numerics              {}\n", name_of(p.numbers.sums));
   fmt::format_to(at, "  products              {}, {} threads\n",
                  on.products().describe(p.numbers.type), on.threads());
-  const product_checks checks = detail::checks_of(p, on);
+  const product_checks& checks = on.products().checks();
   fmt::format_to(at,
                  "  checked               {} kinds of tiles in {:.1f} ms, beside {:.1f} ms in the "
                  "library, its first product included; {} wrong\n",
@@ -310,7 +301,7 @@ inline std::string describe_json(const program_view& p, const std::vector<model_
   for (const auto& [name, bytes] : detail::memory_lines(items)) memory[name] = bytes;
   memory["in all"] = items.total();
   const std::string why_not = why_no_generation(p);
-  const product_checks checks = detail::checks_of(p, on);
+  const product_checks& checks = on.products().checks();
 
   json_output d{{"name", p.name},
                 {"family", p.family.name},

@@ -26,18 +26,19 @@ template <class Call> attention_visibility visibility_of(const Call& c, std::int
   v.window = o.window;
   return v;
 }
-/// Whether an operand's local elements along dim 1 are 0, 1, 2, ...: the kernel need not read them.
-template <class Call, class Name> bool counts_here(const Call& c, Name name) {
-  if (!c.has(name)) return false;
-  const value& v = c.value_of(name);
-  return v.counts && local_extent(c.ranks(), v, 1) == v.dims[1].n;
+/// Whether this rank's places of queries and keys are 0, 1, 2, ..., both: a kernel need not read
+/// them.
+template <class In, class Call> constexpr bool counts_here(const Call& c) {
+  if (!c.has(In::q_order) || !c.has(In::k_order)) return false;
+  const value &q = c.value_of(In::q_order), &k = c.value_of(In::k_order);
+  const auto whole = [&](const value& v) { return local_extent(c.ranks(), v, 1) == v.dims[1].n; };
+  return q.counts && k.counts && whole(q) && whole(k) && q.dims[1].n == k.dims[1].n;
 }
-/// The same with positions and documents, which the list In of the node's operands has.
+/// The same with places and documents, which the list In of the node's operands has.
 template <class In, class Call>
 attention_visibility visibility_of(const Call& c, std::int64_t head_dim) {
   attention_visibility v = visibility_of(c, head_dim);
-  if (!counts_here(c, In::q_order) || !counts_here(c, In::k_order))
-    v.query_position = c.in(In::q_order), v.key_position = c.in(In::k_order);
+  if (!counts_here<In>(c)) v.query_position = c.in(In::q_order), v.key_position = c.in(In::k_order);
   v.query_document = c.in(In::q_document), v.key_document = c.in(In::k_document);
   return v;
 }
@@ -69,7 +70,7 @@ template <> struct kernel_of<&op::attention> { // q, k, v, q_order, k_order, q_d
 };
 
 template <>
-struct kernel_of<&op::attention_grad> { // dy, q, k, v, o, lse, positions, documents -> dq, dk, dv
+struct kernel_of<&op::attention_grad> { // dy, q, k, v, o, lse, places, documents -> dq, dk, dv
   using in = op::attention_grad_in;
   using out = op::attention_grad_out;
   template <class T, class Call> static constexpr std::int64_t scratch_bytes(const Call& c) {

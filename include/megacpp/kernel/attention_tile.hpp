@@ -57,8 +57,7 @@ template <class T> struct head_rows {
 };
 
 /// Memory the caller lends to a kernel, attention_forward_bytes or attention_backward_bytes for
-/// this number of threads, and the device whose threads they are. Results do not depend on the
-/// number.
+/// this number of threads, and whose threads they are. Results do not depend on the number.
 struct attention_scratch {
   std::byte* data;
   int threads;

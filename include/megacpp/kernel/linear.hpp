@@ -1,4 +1,4 @@
-// Kernels of op/linear.hpp: products through the device's product engine, biases by rows.
+// Kernels of op/linear.hpp: matrix products, and biases by rows.
 #pragma once
 
 #include <megacpp/exec/product_source.hpp>
@@ -11,7 +11,6 @@ namespace mc {
 
 namespace detail {
 
-/// Makes the plan of one product of a node and keeps it in its slot.
 /// Rows of a part of a product of `rows` rows of a value (product_shape::part): those of a
 /// sequence, or none where they are computed together.
 template <class Call>

@@ -6,6 +6,7 @@
 #include <megacpp/kernel/rows/rope.hpp>
 #include <megacpp/op/rope.hpp>
 
+#include <bit>
 #include <utility>
 #include <vector>
 

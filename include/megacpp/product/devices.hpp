@@ -26,12 +26,13 @@ inline std::unique_ptr<device> make_device(const std::type_info& type, const dev
     throw error(exit_code::internal, std::string("the program is made for a device of type ") +
                                          type.name() +
                                          ", which commands cannot make: give a session one");
+  const int threads = o.threads > 0 ? o.threads : processors();
   if (o.sizes_alone)
     return std::make_unique<cpu>(
         std::make_unique<product_engine>(product_engine::options{
-            .type = product_type::widened, .threads = o.threads, .sizes_alone = true}),
-        o.threads, true);
-  return std::make_unique<cpu>(o.products, o.threads, o.rows, o.tell);
+            .type = product_type::widened, .threads = threads, .sizes_alone = true}),
+        threads, true);
+  return std::make_unique<cpu>(o.products, threads, o.rows, o.tell);
 }
 
 } // namespace mc

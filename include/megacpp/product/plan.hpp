@@ -36,7 +36,7 @@ struct tile_size {
 constexpr tile_size tile_of(std::int64_t m, std::int64_t n, std::int64_t k) {
   const auto side = [](std::int64_t x) {
     return static_cast<std::int64_t>(
-        std::bit_ceil(static_cast<std::uint64_t>(x < 256 ? x : std::int64_t{256})));
+        std::bit_ceil(static_cast<std::uint64_t>(std::min(x, cpu_product_limits::tile))));
   };
   tile_size t{side(m), side(n)};
   while (t.m * t.n * k >= 4'000'000) {
@@ -196,7 +196,7 @@ inline bool product_engine::make_cells(product& p) {
 /// copied however few tiles of one part read it, since other parts read it too.
 inline void product_engine::make_copies(product& p) const {
   using copying = product::copying;
-  constexpr std::int64_t large = 8 << 20;
+  constexpr std::int64_t large = cpu_product_limits::large_copy;
   const product_shape& s = p.shape_;
   const auto e = p.part_extents(-1);
   const bool eigen = eigen_only_ || p.cell_type_ == dtype::f64;
@@ -207,7 +207,7 @@ inline void product_engine::make_copies(product& p) const {
                           std::int64_t readers) {
     if (is_b && is_w && (s.part != 0 || s.dynamic_rows)) readers = 3;
     const std::int64_t bytes = elements * size_of(p.cell_type_);
-    const bool fits = bytes <= 4 * large,
+    const bool fits = bytes <= cpu_product_limits::whole_copy,
                in_two_sets = fast && is_b && !o.transposed && o.stride % 512 == 0 && fits,
                slow_to_read = !eigen && p.cell_type_ == dtype::f32 &&
                               (o.transposed || (is_b && o.stride % 1024 == 0)) &&
@@ -224,7 +224,7 @@ inline void product_engine::make_copies(product& p) const {
   // long, and 256 where the block of dY is to stay in the second-level cache beside the tile.
   const bool dynamic_sum = s.dynamic_rows && s.kind == product_kind::weight_gradient;
   const bool blocks = p.a_.copied == copying::block || p.b_.copied == copying::block;
-  const std::int64_t longest = fast && !is_w ? 256 : 768;
+  const std::int64_t longest = fast && !is_w ? 256 : cpu_product_limits::block;
   const std::int64_t pieces = (e.k + longest - 1) / longest;
   const std::int64_t chunk = s.chunk       ? s.chunk
                              : dynamic_sum ? 256

@@ -142,7 +142,7 @@ inline void product::run_apart(const extent3& e, const void* x, const void* w, c
 
 /// All parts of a call, in the workspace of its lane.
 inline product::part_range product::range_of(const product_call& c) const {
-  const lane_room& room = c.on.room();
+  const lane_room room = c.on.room();
   if (room.workspace < workspace_bytes())
     throw error(exit_code::internal, "A matrix product that needs a workspace of " +
                                          std::to_string(workspace_bytes()) +

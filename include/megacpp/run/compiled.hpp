@@ -77,18 +77,24 @@ template <class Program, class Device> constexpr kernel_room most_room = [] {
   return all.most();
 }();
 
-/// The kernels of all parts of a program, as the source of one report.
+/// The kernels of all parts of a program, and whether memory has room for what they need, as the
+/// source of one report.
 template <class Program, class Device> struct kernels_found {
-  static constexpr fault_record wrong = []<int... K>(std::integer_sequence<int, K...>) {
+  static constexpr fault_record missing = []<int... K>(std::integer_sequence<int, K...>) {
     const fault_record found[] = {missing_kernel<typename Program::template part<K>, Device>()...,
                                   missing_kernel<typename Program::evaluation, Device>(),
                                   missing_kernel<typename Program::update, Device>(),
                                   missing_kernel<typename Program::totals, Device>()};
     for (const fault_record& f : found)
       if (f.code != fault::none) return f;
-    return Program::fault_of_memory(most_room<Program, Device>);
+    return fault_record{};
   }
   (std::make_integer_sequence<int, Program::kinds + 2>{});
+  static constexpr fault_record wrong = [] {
+    if constexpr (missing.code != fault::none || Program::members::device_memory() < 0)
+      return missing;
+    else return Program::fault_of_memory(most_room<Program, Device>);
+  }();
 };
 
 template <class Part, int N, class Device>

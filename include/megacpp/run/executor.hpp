@@ -32,6 +32,7 @@ public:
         lane_(on.main_lane()),
         ranks_(ranks),
         weights_(weights),
+        remedy_(remedy),
         slots_(parts_.size()) {
     std::size_t places = 0; // of which each is sent from once at a time, at most
     for (const buffer& x : b_.all()) places += static_cast<std::size_t>(x.copies);
@@ -76,7 +77,7 @@ public:
       slots_[k].resize(static_cast<unsigned>(parts_[k].g->node_count));
       parts_[k].prepare(parts_[k], device_, slots_[k].data());
     }
-    lane_.reserve({.workspace = device_.products().workspace_bytes()});
+    lane_.reserve({.workspace = device_.products().workspace_bytes()}, remedy_);
   }
   /// Writes what no task does: to be called once, when everything is prepared.
   void begin() {
@@ -107,6 +108,10 @@ public:
   }
   void tell_times() {
     if (timed_) times_->tell();
+  }
+  /// Nothing of a step before is told.
+  void forget_times() {
+    if (timed_) times_->forget();
   }
 
   step_numbers& numbers() { return numbers_; }
@@ -302,6 +307,7 @@ private:
   lane& lane_;
   communicator& ranks_;
   const stores& weights_;
+  const char* remedy_;
   std::vector<std::vector<node_slot>> slots_; ///< by part
   std::vector<stage_stream> streams_;         ///< by part
   struct sent {

@@ -1,6 +1,6 @@
 // A session: one program on one device, with its memory. Runs the tasks of training steps and of
 // evaluations. All memory is reserved in the constructor, and kernels prepare there what they need;
-// after that nothing allocates.
+// after that nothing allocates, but for the events of the first step that is measured.
 #pragma once
 
 #include <megacpp/comm/self.hpp>
@@ -87,6 +87,7 @@ public:
   const program_view& program() const { return p_; }
   mc::stores& weights() { return stores_; }
   const mc::stores& weights() const { return stores_; }
+  /// What it holds; of kernels, what the device has for them, who else uses it included.
   const memory_items& planned() const { return planned_; }
   const arena& activations() const { return run_.memory(); }
   arena& activations() { return run_.memory(); }
@@ -204,6 +205,7 @@ private:
       ~guard() { on = false; }
     } guard(running_);
     numbers().dropping = dropping;
+    run_.forget_times();
     run_.set_numbers();
     bool going = true;
     each([&](const task& t) {

@@ -27,8 +27,10 @@ class step_times {
 public:
   explicit step_times(device& on) : nodes_(on), tasks_(on) {}
 
-  /// Whom it tells from now on.
-  void tell_to(step_clock& to) { to_ = &to; }
+  /// Whom it tells from now on, of what is taken from now on.
+  void tell_to(step_clock& to) { to_ = &to, forget(); }
+  /// Drops what it has not told: a step has failed in the middle.
+  void forget() { nodes_.clear(), tasks_.clear(); }
 
   void node_begins(lane& on) {
     if (nodes_.full()) tell_nodes();
@@ -56,6 +58,7 @@ private:
       for (auto& e : ended_) e = of.make_event();
     }
     bool full() const { return size_ == room; }
+    void clear() { size_ = 0; }
     void begin(lane& on) { on.record(*began_[size_]); }
     void end(lane& on, const What& what) {
       what_[size_] = what;

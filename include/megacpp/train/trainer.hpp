@@ -505,12 +505,12 @@ private:
   /// before its last micro-batch, of one rank alone: such a step has changed nothing, and is taken
   /// anew by the run that goes on.
   bool step() {
+    const bool traced = timeline_ && traced_.has(at_.step);
+    session_->profile(traced ? &*timeline_ : reports_.clock()); // makes events at the first time
     const stopwatch clock;
     waited_for_data_ = 0;
     const std::int64_t waited = timed_ ? timed_->waited() : 0;
-    const bool traced = timeline_ && traced_.has(at_.step);
     if (traced) timeline_->begin(at_.step + 1, reports_.clock());
-    session_->profile(traced ? &*timeline_ : reports_.clock());
     session_->numbers().learning_rate =
         learning_rate(set_.rates, set_.rates_by_samples ? at_.samples : at_.step);
     const std::int64_t batch = set_.batches.after(at_.samples);
