@@ -56,7 +56,7 @@ void check(const char* what, const std::function<var(builder&)>& build) {
         labels{1, -100, 2, 10, 0, 5, 5, 3, -1, 9, 8, 7, 6, 4};
     g.feed(feed::tokens, ids);
     g.feed(feed::labels, labels);
-    g.feed(feed::positions, counted(2, 7));
+    g.feed(feed::positions, counted(2, 7)), g.feed(feed::order, counted(2, 7));
     g.feed(feed::documents, {0, 0, 0, 1, 1, 2, 2, 0, 1, 1, 1, 1, 1, 1});
     std::vector<std::int32_t> keys;
     for (int i = 0; i < 14; ++i) keys.push_back(100 + i);
@@ -142,8 +142,8 @@ BOOST_AUTO_TEST_CASE(norms) {
 
 BOOST_AUTO_TEST_CASE(attentions) {
   const auto attend = [](builder& b, extent kv, attention_options o, bool documents) {
-    const var positions = positions_of(b);
-    attention_masks m{positions, positions, {}, {}};
+    const var places = integers(b, feed::order, integer_kind::order, "order", Sq.n);
+    attention_masks m{places, places, {}, {}};
     if (documents)
       m.q_document = m.k_document =
           integers(b, feed::documents, integer_kind::documents, "documents");

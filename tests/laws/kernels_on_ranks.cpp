@@ -214,7 +214,7 @@ std::string step_of(const Model& m, setup s, part_kind part, dtype t, std::uint6
         const double y =
             scrambled(seed, static_cast<std::uint64_t>(i), static_cast<std::uint64_t>(k));
         if (v.differentiable()) x.push_back(rounded(v.rank == 0 ? 1 : y, v.type));
-        else if (v.holds == integer_kind::positions)
+        else if (v.holds == integer_kind::positions || v.holds == integer_kind::order)
           x.push_back(static_cast<double>(k % s.batch.sequence));
         else if (v.holds == integer_kind::documents)
           x.push_back(static_cast<double>(k % s.batch.sequence / 7));

@@ -27,11 +27,14 @@ template <class Call> attention_visibility visibility_of(const Call& c, std::int
   return v;
 }
 /// Whether this rank's places of queries and keys are 0, 1, 2, ..., both: a kernel need not read
-/// them.
+/// them. What cp ranks have gathered in balanced order is whole, but lies otherwise.
 template <class In, class Call> constexpr bool counts_here(const Call& c) {
   if (!c.has(In::q_order) || !c.has(In::k_order)) return false;
   const value &q = c.value_of(In::q_order), &k = c.value_of(In::k_order);
-  const auto whole = [&](const value& v) { return local_extent(c.ranks(), v, 1) == v.dims[1].n; };
+  const auto whole = [&](const value& v) {
+    return local_extent(c.ranks(), v, 1) == v.dims[1].n &&
+           (v.dims[1].o == order::contiguous || c.ranks().of(axis::cp) == 1);
+  };
   return q.counts && k.counts && whole(q) && whole(k) && q.dims[1].n == k.dims[1].n;
 }
 /// The same with places and documents, which the list In of the node's operands has.
