@@ -7,6 +7,7 @@
 #include <megacpp/model/gpt.hpp>
 #include <megacpp/model/qwen3_moe.hpp>
 #include <megacpp/op/rope.hpp>
+#include <megacpp/pass/verify.hpp>
 #include <megacpp/plan/parts.hpp>
 
 #include <string>
@@ -180,6 +181,32 @@ BOOST_AUTO_TEST_CASE(attention_compares_positions_and_documents) {
               [](context& c, attention_masks& m) { m.k_document = to(c.positions, axis::cp, R); },
               true),
           "positions holds positions below 24, not document numbers");
+}
+
+// That integers count, so that kernels need not read them, is true of places alone, which nobody
+// gives; redistributions carry it, and a graph that says otherwise is refused.
+BOOST_AUTO_TEST_CASE(places_alone_count) {
+  for (const layout& l : {layout{}, layout{.cp = 2}}) {
+    const graph g =
+        forward_graph(small(), {.ranks = l, .batch = {2, 24, true}}, part_kind::block, 0);
+    int counting = 0;
+    for (int i = 0; i < g.value_count; ++i) {
+      const value& v = g.at(static_cast<value_id>(i));
+      BOOST_TEST(v.counts == (v.holds == integer_kind::order), v.name);
+      counting += v.counts;
+      if (v.type != dtype::i32) continue;
+      graph other = g;
+      other.at(static_cast<value_id>(i)).counts = !v.counts;
+      BOOST_TEST((verify_nodes(other).code != fault::none), v.name);
+    }
+    BOOST_TEST(counting >= 2);
+    BOOST_TEST((verify_nodes(g).code == fault::none));
+  }
+  builder b{mesh_of({.cp = 2}, 1)};
+  const var order =
+      b.integers(feed::order, integer_kind::order, "order", {{dim::batch, 2}, {dim::sequence, 24}},
+                 on(axis::cp, S(dim::sequence)), 24);
+  BOOST_TEST(to(order, axis::cp, R).type().counts);
 }
 
 BOOST_AUTO_TEST_CASE(dropout_is_keyed_by_the_tokens_of_all_sequences) {
