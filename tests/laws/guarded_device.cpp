@@ -5,6 +5,7 @@
 #include <boost/test/unit_test.hpp>
 
 #include "guarded_device.hpp"
+#include "seen_number.hpp"
 
 #include <megacpp/checkpoint/state_root.hpp>
 #include <megacpp/comm/threads.hpp>
@@ -42,70 +43,13 @@ using mc_test::guarded_lane;
 
 namespace {
 
-// Two ops of one's own: a number that the device makes, and one that the host reads outside of any
-// region, to tell a kernel what to start.
-struct number_in : input_names<number_in> {
-  static constexpr name<0> x{};
-};
-struct number_out : output_names<number_out> {
-  static constexpr name<0, element::i32> n{};
-};
-constexpr void number_rule(inference& c) {
-  c.floats({number_in::x});
-  c.declare(dtype::i32, {{dim::elements, 1}});
-}
-constexpr op_info made_number{.name = "made_number",
-                              .rule = &number_rule,
-                              .constants = 1,
-                              .operands = named<number_in, number_out>};
-struct filled_in : input_names<filled_in> {
-  static constexpr name<0> x{};
-  static constexpr name<1, element::i32> n{};
-};
-struct filled_out : output_names<filled_out> {
-  static constexpr name<0> y{};
-};
-constexpr void filled_rule(inference& c) {
-  c.floats({filled_in::x});
-  c.declare(c.in(filled_in::x));
-  place_output(c, 0, algebra::nonlinear, {filled_in::x});
-}
-constexpr op_info filled{.name = "filled",
-                         .rule = &filled_rule,
-                         .constants = 1,
-                         .seen = filled_in::n,
-                         .operands = named<filled_in, filled_out>};
-struct three_row {
-  std::int32_t* n;
-  template <class Team> void operator()(const Team& /*team*/, std::int64_t /*row*/) const {
-    *n = 3;
-  }
-};
-
-} // namespace
-
-template <> struct mc::kernel_of<&made_number> {
-  template <class, class Call> static void run(Call& c) {
-    for_one(c.lane(), three_row{c.out(number_out::n)});
-  }
-};
-template <> struct mc::kernel_of<&filled> {
-  template <class T, class Call> static void run(Call& c) {
-    const std::int32_t n = *c.mirrored(filled_in::n);
-    rows::fill(c.lane(), c.size(filled_in::x), convert<T>(static_cast<float>(n) / 8),
-               c.out(filled_out::y));
-  }
-};
-
-namespace {
-
 constexpr int sequence = 16, vocabulary = 17;
 
 struct seeing : gpt {
   static constexpr family_name<seeing> family{"seeing"};
   constexpr var block(context& c, int kind, var x) const {
-    const var y = gpt::block(c, kind, x), n{c.b, c.b->emit(made_number, {y.id}, 0)};
-    return y + var{c.b, c.b->emit(filled, {y.id, n.id}, 0)};
+    const var y = gpt::block(c, kind, x), n{c.b, c.b->emit(mc_test::made_number, {y.id}, 0)};
+    return y + var{c.b, c.b->emit(mc_test::filled, {y.id, n.id}, 0)};
   }
 };
 
@@ -408,9 +352,9 @@ BOOST_AUTO_TEST_CASE(a_mirror_outside_of_regions_is_waited_for) {
   static_cast<gpt&>(m) = dense();
   const setup s{.batch = {2, sequence}};
   auto plain = kernel_table<cpu>::all();
-  plain.add<&made_number, float>(), plain.add<&filled, float>();
+  plain.add<&mc_test::made_number, float>(), plain.add<&mc_test::filled, float>();
   auto guarded = kernel_table<guarded_device>::all();
-  guarded.add<&made_number, float>(), guarded.add<&filled, float>();
+  guarded.add<&mc_test::made_number, float>(), guarded.add<&mc_test::filled, float>();
   const interpreted_program<seeing> open(m, s, "plain", plain);
   const interpreted_program<seeing, guarded_device> closed(m, s, "guarded", guarded);
   check(open.view(), closed.view(), s, 1);
