@@ -85,7 +85,7 @@ template <class Run> void reserves_what_is_planned(int dp) {
     cpu device(product_type::widened, 1);
     const session run(p, device, purpose::training, c);
     const auto r = static_cast<std::size_t>(c.rank());
-    reserved[r] = run.weights().bytes() + run.activations().size();
+    reserved[r] = run.weights().bytes() + run.activations().size() + run.mirrors().size();
     const int stage = c.coordinate()[static_cast<unsigned>(axis::pp)];
     planned[r] = program<Run>::among_replicas(plans[static_cast<std::size_t>(stage)], stage, dp);
   });

@@ -133,6 +133,7 @@ public:
   }
   arena& memory() { return memory_; }
   const arena& memory() const { return memory_; }
+  const arena& mirrors() const { return mirrors_; }
   lane_room room() const { return lane_.room(); }
   std::byte* begin_of(arena_of a) const {
     return (a == arena_of::host ? mirrors_ : memory_).data() + begin_of_[static_cast<int>(a)];

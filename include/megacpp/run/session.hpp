@@ -91,6 +91,8 @@ public:
   const memory_items& planned() const { return planned_; }
   const arena& activations() const { return run_.memory(); }
   arena& activations() { return run_.memory(); }
+  /// Of the host: what it reads of the device's values.
+  const arena& mirrors() const { return run_.mirrors(); }
   step_numbers& numbers() { return run_.numbers(); }
   /// What is told of tasks and nodes from now on; nullptr: nothing is.
   void profile(step_clock* clock) { run_.profile(clock); }
