@@ -45,8 +45,8 @@ public:
   void wait(event& /*e*/) override {} // it has come
 };
 
-/// What product/plan.hpp plans at most: bytes of an operand that is copied whole, and of copies of
-/// parts together; extents of tiles, rows and columns of the output, and of blocks of the sum.
+/// The limits that product/plan.hpp keeps: bytes of an operand that is copied whole, and of copies
+/// of parts together; extents of a tile of the output (rows, columns) and of a block of the sum.
 struct cpu_product_limits {
   static constexpr std::int64_t large_copy = 8 << 20, whole_copy = 4 * large_copy;
   static constexpr std::int64_t tile = 256, columns = 528, block = 768;

@@ -106,10 +106,10 @@ public:
   event(const event&) = delete;
   event& operator=(const event&) = delete;
   virtual ~event() = default;
-  /// Waits until it has come. Where nobody has recorded it, it has.
+  /// Waits until the moment has come. An event that nobody has recorded has come.
   virtual void wait() = 0;
-  /// When it came, by the device's clock, in monotonic_nanoseconds (io/clock.hpp); waits for it.
-  /// Where nobody has recorded it, 0.
+  /// Waits, too, and tells when the moment came, by the device's clock, in monotonic_nanoseconds
+  /// (io/clock.hpp); 0 where nobody has recorded the event.
   virtual std::int64_t reached() = 0;
 };
 
@@ -129,13 +129,14 @@ public:
   virtual ~lane() = default;
 
   virtual void fill(std::byte* to, std::uint8_t byte, std::int64_t bytes) = 0;
-  /// When it returns, it has copied what it was given.
+  /// The lane has copied what it was given when the call returns.
   virtual void write(std::byte* to, const void* from_host, std::int64_t bytes) = 0;
   /// Copies memory of the device to memory of device::mirrored(), which is there when an event that
   /// is recorded behind it has come.
   virtual void mirror(std::byte* to, const std::byte* from, std::int64_t bytes) = 0;
   virtual void record(event& e) = 0;
-  /// What is started from here on is done behind the event, of whatever lane.
+  /// The lane does what is started on it from here on behind the event, which may be another
+  /// lane's.
   virtual void wait(event& e) = 0;
 
   /// Sees to it that there is so much room, and waits for whatever has less before it takes that
@@ -158,17 +159,17 @@ private:
 
 class device : public memory_space {
 public:
-  /// Of the host, that work for it.
+  /// The number of threads of the host that work for it.
   virtual int threads() const = 0;
   /// Memory of the host to which lanes copy what the host has to know (lane::mirror).
   virtual memory_space& mirrored() = 0;
   /// The lane that steps run on. It lives as long as the device.
   virtual lane& main_lane() = 0;
-  /// Another one, and an event of any of them, which the device must outlive.
+  /// These make another lane, and an event of any lane. The device must outlive both.
   virtual std::unique_ptr<lane> make_lane() = 0;
   virtual std::unique_ptr<event> make_event() = 0;
   virtual product_source& products() = 0;
-  /// Of all tables that kernels have prepared.
+  /// The bytes of all tables that kernels have prepared.
   virtual std::int64_t table_bytes() const = 0;
 };
 

@@ -14,7 +14,7 @@ namespace mc {
 
 class lane;
 
-/// What a product is called with.
+/// A call of a product: the lane that it runs on, and its operands.
 struct product_call {
   lane& on; ///< on whose workspace no other product works meanwhile
   const void *a = nullptr, *b = nullptr, *bias = nullptr;

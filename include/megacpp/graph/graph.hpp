@@ -90,7 +90,7 @@ constexpr const char* name_of(feed f) {
 }
 /// What each rank is fed of the whole sequence, whose other tokens it does not have.
 constexpr bool is_of_all(feed f) { return f == feed::all_order || f == feed::all_documents; }
-/// What along a sequence is 0, 1, 2, ..., whatever a batch says: nobody gives it.
+/// True for the feeds that are 0, 1, 2, ... along a sequence, whatever a batch says.
 constexpr bool counts_tokens(feed f) { return f == feed::order || f == feed::all_order; }
 /// What generation keeps of earlier tokens.
 constexpr bool is_cache(feed f) { return f == feed::key_cache || f == feed::value_cache; }

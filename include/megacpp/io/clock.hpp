@@ -14,7 +14,7 @@ inline std::int64_t monotonic_nanoseconds() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(steady::now().time_since_epoch())
       .count();
 }
-/// The same in seconds.
+/// Seconds since that moment.
 inline double monotonic_seconds() {
   return std::chrono::duration<double>(steady::now().time_since_epoch()).count();
 }

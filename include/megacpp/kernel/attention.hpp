@@ -37,7 +37,7 @@ template <class In, class Call> constexpr bool counts_here(const Call& c) {
   };
   return q.counts && k.counts && whole(q) && whole(k) && q.dims[1].n == k.dims[1].n;
 }
-/// The same with places and documents, which the list In of the node's operands has.
+/// The visibility with the places and documents that the list In of the node's operands has.
 template <class In, class Call>
 attention_visibility visibility_of(const Call& c, std::int64_t head_dim) {
   attention_visibility v = visibility_of(c, head_dim);

@@ -64,7 +64,7 @@ template <class Device> struct call_state {
 
   Device& device() const { return *dev; }
   node_slot& slot() const { return *prepared; }
-  /// Without a device, the most that a plan is made for.
+  /// The device's threads, or, where a plan is made without a device, the most that it is made for.
   constexpr int threads() const { return dev != nullptr ? dev->threads() : most_threads; }
   const prepared_product& product(int k) const {
     return *static_cast<const prepared_product*>(prepared->plan[static_cast<unsigned>(k)]);

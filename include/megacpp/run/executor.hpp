@@ -109,7 +109,7 @@ public:
   void tell_times() {
     if (timed_) times_->tell();
   }
-  /// Nothing of a step before is told.
+  /// Drops the times of a step before, which has failed in the middle.
   void forget_times() {
     if (timed_) times_->forget();
   }

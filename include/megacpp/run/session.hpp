@@ -87,11 +87,11 @@ public:
   const program_view& program() const { return p_; }
   mc::stores& weights() { return stores_; }
   const mc::stores& weights() const { return stores_; }
-  /// What it holds; of kernels, what the device has for them, who else uses it included.
+  /// The bytes that a session holds. Those of kernels are the device's: others may use them, too.
   const memory_items& planned() const { return planned_; }
   const arena& activations() const { return run_.memory(); }
   arena& activations() { return run_.memory(); }
-  /// Of the host: what it reads of the device's values.
+  /// The host's memory for what it reads of the device's values.
   const arena& mirrors() const { return run_.mirrors(); }
   step_numbers& numbers() { return run_.numbers(); }
   /// What is told of tasks and nodes from now on; nullptr: nothing is.

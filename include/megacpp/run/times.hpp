@@ -27,7 +27,7 @@ class step_times {
 public:
   explicit step_times(device& on) : nodes_(on), tasks_(on) {}
 
-  /// Whom it tells from now on, of what is taken from now on.
+  /// From now on it tells `to`, of times that are taken from now on.
   void tell_to(step_clock& to) { to_ = &to, forget(); }
   /// Drops what it has not told: a step has failed in the middle.
   void forget() { nodes_.clear(), tasks_.clear(); }

@@ -50,8 +50,8 @@ inline std::int64_t scratch_bytes_of(std::span<const part_view> parts, device& o
   for (const part_view& part : parts) most = std::max(most, part.scratch_bytes(part, on));
   return most;
 }
-/// The same, and what their products and tables need; with all else that the device has prepared.
-/// One that counts sizes alone (product/devices.hpp) reserves none of it.
+/// What kernels of parts need in all: scratch, and the workspace and tables of whatever the device
+/// has prepared. A device that counts sizes alone (product/devices.hpp) reserves none of it.
 inline kernel_room room_of(std::span<const part_view> parts, device& on) {
   for (const part_view& part : parts) {
     std::vector<node_slot> slots(static_cast<std::size_t>(part.g->node_count));
@@ -147,7 +147,7 @@ struct program_view {
   std::vector<part_view> parts;     ///< by number (plan/memory.hpp)
   generation_view generation;
 
-  /// That its parts are made for.
+  /// The type of the device that its parts are made for.
   const std::type_info& device_type() const { return *parts.front().device_type; }
   int kinds() const { return static_cast<int>(parts.size()) - other_parts; }
   const part_view& part(int number) const { return parts[static_cast<unsigned>(number)]; }
