@@ -35,7 +35,7 @@ mlp model() {
 // [setup]
 constexpr mc::setup numbers{.ranks = {.tp = 2},
                             .batch = {.micro = 4, .sequence = 32},
-                            .type = mc::dtype::bf16,
+                            .precision = mc::dtype::bf16,
                             .again = mc::recompute::selective};
 // [/setup]
 
@@ -83,7 +83,7 @@ run made_of(const mlp& m) {
     trained.push_back(r.graphs.back().get());
   }
   const auto stores = std::make_unique<mc::registry>(mc::make_registry(trained, layers));
-  r.add(update_graph(*stores, mc::mesh(numbers.ranks), numbers.type));
+  r.add(update_graph(*stores, mc::mesh(numbers.ranks), numbers.precision.weight));
   r.add(after_passes(*all.back(), {}));
   r.add(mc::totals_graph(mc::mesh(numbers.ranks)));
   return r;

@@ -155,7 +155,7 @@ template <class Model> void train(const Model& m, const way& w, const program_vi
   const stores& held = run.weights();
   std::vector<double>& stored = all.stored[c.rank()];
   for (std::int64_t i = 0; i < held.total(); ++i)
-    stored.push_back(held.element(held.weights(), held.type(), i));
+    stored.push_back(held.element(held.weights(), held.precision().weight, i));
   for_each_parameter(run.program(), [&](const parameter_ref& r) {
     const auto collect = [&](by_name& into, const std::byte* store, dtype t, bool states) {
       auto& x = into[r.name];
@@ -169,9 +169,10 @@ template <class Model> void train(const Model& m, const way& w, const program_vi
             }
           });
     };
-    collect(all.masters, held.masters(), held.main_type(), held.type() != held.main_type());
-    collect(all.first, held.first_moments(), held.main_type(), true);
-    collect(all.second, held.second_moments(), held.main_type(), true);
+    collect(all.masters, held.masters(), held.precision().master,
+            !held.precision().updates_weights());
+    collect(all.first, held.first_moments(), held.precision().master, true);
+    collect(all.second, held.second_moments(), held.precision().master, true);
   });
 }
 
@@ -249,7 +250,7 @@ void print_all(const std::string& model, const Model& m, bool has_experts, const
     for (const numerics sums : {numerics::fast, numerics::batch_invariant}) {
       way w;
       const std::string policy = std::string(type_name) + " " + name_of(sums);
-      w.products = products, w.s.type = type, w.s.sums = sums;
+      w.products = products, w.s.precision = type, w.s.sums = sums;
       w.s.batch = {.micro = 2, .sequence = sequence};
       const auto print_as = [&](const std::string& how, way x) {
         x.name = policy + ", " + how;

@@ -11,7 +11,7 @@ struct wide_gain : gpt {
 #ifdef MEGACPP_EXPECT_ERROR
     const dtype type = dtype::f32;
 #else
-    const dtype type = c.type;
+    const dtype type = c.precision.weight;
 #endif
     const var gain = c.b->parameter("gain", "weight", type, {hidden_extent()}, {}, ones());
     return x + rms_norm(x, to(to(gain, axis::dp, R), axis::cp, R), eps); // expect-line

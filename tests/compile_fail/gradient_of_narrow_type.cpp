@@ -44,7 +44,7 @@ struct scaled : gpt {
 
 struct run {
   static constexpr fault_record wrong =
-      derived_graph(forward_graph(scaled{small()}, {.batch = {2, 16}, .type = dtype::bf16},
+      derived_graph(forward_graph(scaled{small()}, {.batch = {2, 16}, .precision = dtype::bf16},
                                   part_kind::block, 0))
           .wrong;
 };

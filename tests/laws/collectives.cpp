@@ -179,7 +179,8 @@ tallies of_papers(const gpt& m, const setup& s, int replicas, int stage, int mic
   const layout& l = s.ranks;
   const mesh ranks = mesh_of(l, replicas);
   const std::int64_t t = l.tp, c = l.cp, h = m.hidden, f = m.ffn, V = m.vocabulary,
-                     layers = m.layers / l.pp, element = size_of(s.type), main = 4, // bytes
+                     layers = m.layers / l.pp, element = size_of(s.precision.weight),
+                     main = 4, // bytes
       tokens = std::int64_t{s.batch.micro} * s.batch.sequence / c, bsh = tokens * h * element;
   const bool first = stage == 0, last = stage + 1 == l.pp, sp = l.sequence_parallel,
              full = s.again == recompute::full;
@@ -262,7 +263,8 @@ BOOST_AUTO_TEST_CASE(a_step_sends_what_the_papers_say) {
   const batching b{2, 16};
   const layout tp2sp{.tp = 2, .sequence_parallel = true};
   sends_what_papers_say({.ranks = {.tp = 2}, .batch = b}, 1, 2, "tp 2");
-  sends_what_papers_say({.ranks = {.tp = 4}, .batch = b, .type = dtype::bf16}, 2, 1, "tp 4 dp 2");
+  sends_what_papers_say({.ranks = {.tp = 4}, .batch = b, .precision = dtype::bf16}, 2, 1,
+                        "tp 4 dp 2");
   sends_what_papers_say({.ranks = tp2sp, .batch = b}, 1, 2, "tp 2 sp");
   sends_what_papers_say({.ranks = tp2sp, .batch = b, .again = recompute::full}, 2, 1,
                         "tp 2 sp dp 2, recomputed");
@@ -270,17 +272,18 @@ BOOST_AUTO_TEST_CASE(a_step_sends_what_the_papers_say) {
                         "tp 2, recomputed");
   sends_what_papers_say({.ranks = {.tp = 4, .sequence_parallel = true}, .batch = b}, 1, 1,
                         "tp 4 sp");
-  sends_what_papers_say({.batch = b, .type = dtype::bf16}, 4, 1, "dp 4");
+  sends_what_papers_say({.batch = b, .precision = dtype::bf16}, 4, 1, "dp 4");
   sends_what_papers_say({.ranks = {.zero = 1}, .batch = b}, 2, 2, "dp 2, zero 1");
-  sends_what_papers_say({.ranks = {.tp = 2, .cp = 2, .zero = 1}, .batch = b, .type = dtype::bf16},
-                        2, 1, "tp 2 cp 2 dp 2, zero 1");
+  sends_what_papers_say(
+      {.ranks = {.tp = 2, .cp = 2, .zero = 1}, .batch = b, .precision = dtype::bf16}, 2, 1,
+      "tp 2 cp 2 dp 2, zero 1");
   sends_what_papers_say({.ranks = {.cp = 2}, .batch = b}, 2, 1, "cp 2 dp 2");
-  sends_what_papers_say({.ranks = {.cp = 4}, .batch = b, .type = dtype::bf16}, 1, 1, "cp 4");
+  sends_what_papers_say({.ranks = {.cp = 4}, .batch = b, .precision = dtype::bf16}, 1, 1, "cp 4");
   sends_what_papers_say({.ranks = {.pp = 2}, .batch = b}, 1, 3, "pp 2");
   sends_what_papers_say({.ranks = {.tp = 2, .pp = 4}, .batch = b}, 1, 4, "tp 2 pp 4");
   sends_what_papers_say({.ranks = {.tp = 2, .pp = 2, .cp = 2, .sequence_parallel = true},
                          .batch = b,
-                         .type = dtype::bf16},
+                         .precision = dtype::bf16},
                         2, 2, "tp 2 sp pp 2 cp 2 dp 2");
 }
 
@@ -292,7 +295,7 @@ BOOST_AUTO_TEST_CASE(experts_send_what_the_papers_say) {
   qwen3_moe m = small_moe;
   m.experts_per_token = m.experts; // so that each is chosen equally often
   const auto compare = [&](const layout& l, int dp, int micros, dtype type) {
-    const setup s{.ranks = l, .batch = {2, 16}, .type = type};
+    const setup s{.ranks = l, .batch = {2, 16}, .precision = type};
     const mesh ranks = mesh_of(l, dp);
     const std::int64_t tokens = std::int64_t{2} * 16 / l.cp / (l.sequence_parallel ? l.tp : 1),
                        copies = tokens * m.experts_per_token * l.expert_tp(),

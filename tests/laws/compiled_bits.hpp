@@ -52,8 +52,9 @@ inline std::vector<std::string> bytes_of(const program_view& p, int dp) {
     }
     const stores& s = run.weights();
     for_each_parameter(run.program(), [&](const parameter_ref& r) {
-      out.append(reinterpret_cast<const char*>(s.weights() + r.offset * size_of(s.type())),
-                 static_cast<std::size_t>(r.count.n * size_of(s.type())));
+      out.append(
+          reinterpret_cast<const char*>(s.weights() + r.offset * size_of(s.precision().weight)),
+          static_cast<std::size_t>(r.count.n * size_of(s.precision().weight)));
     });
   });
   return all;

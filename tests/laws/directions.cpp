@@ -210,7 +210,7 @@ namespace {
 /// h: step of the difference; where experts are chosen, so small that no token changes its choice.
 template <class Model>
 void check_model(const Model& m, setup s, const char* what, double h = 2e-3) {
-  s.type = dtype::f64;
+  s.precision = dtype::f64;
   interpreted_program<Model> program(m, s, what);
   cpu device(product_type::automatic, 1);
   session run(program.view(), device, purpose::training);
@@ -379,7 +379,8 @@ BOOST_AUTO_TEST_CASE(evaluation_drops_nothing) {
   const auto loss = [](double dropout, bool dropping) {
     gpt m{.layers = 2, .hidden = 12, .heads = 3, .ffn = 20, .vocabulary = 17, .positions = 9};
     m.dropout = dropout;
-    const interpreted_program<gpt> program(m, {.batch = {2, 9}, .type = dtype::f64}, "dropout");
+    const interpreted_program<gpt> program(m, {.batch = {2, 9}, .precision = dtype::f64},
+                                           "dropout");
     cpu device(product_type::automatic, 1);
     session run(program.view(), device, purpose::training);
     run.weights().initialise(3);

@@ -169,7 +169,8 @@ template <class Model> struct trained {
   interpreted_program<Model> program;
   stores weights;
   trained(const Model& m, dtype t)
-      : program(m, {.batch = {2, 16}, .type = t}, "generation"), weights(program.view(), false) {
+      : program(m, {.batch = {2, 16}, .precision = t}, "generation"),
+        weights(program.view(), false) {
     weights.initialise(5);
     for (std::int64_t i = 0; i < weights.total(); ++i)
       weights.set_weight(i, weights.weight(i) + 0.1 * std::sin(0.37 * static_cast<double>(i)));
@@ -283,7 +284,8 @@ public:
     }
     std::vector<double> x;
     for (int i = 0; i < vocabulary; ++i)
-      x.push_back(stores::get(reinterpret_cast<const std::byte*>(in.data()), p.numbers.type, i));
+      x.push_back(stores::get(reinterpret_cast<const std::byte*>(in.data()),
+                              p.numbers.precision.weight, i));
     return x;
   }
 
@@ -354,7 +356,7 @@ namespace {
 /// training graphs, whose attention, products and softmax are others.
 template <class Model> void check_loss(const Model& m, dtype t, double tolerance) {
   BOOST_TEST_CONTEXT(Model::family.text << " " << name_of(t)) {
-    const interpreted_program<Model> program(m, {.batch = {1, 48}, .type = t}, "loss");
+    const interpreted_program<Model> program(m, {.batch = {1, 48}, .precision = t}, "loss");
     cpu device(product_type::widened, 1);
     session run(program.view(), device, purpose::inference);
     run.weights().initialise(2);
@@ -611,7 +613,7 @@ BOOST_AUTO_TEST_CASE(a_model_that_cannot_generate_is_told_why) {
           const extent B = x.type().dims[0], Sq = x.type().dims[1];
           if (c.room > 0)
             c.b->input(
-                feed::key_cache, "kept", c.type,
+                feed::key_cache, "kept", c.precision.activation,
                 {B, {dim::sequence, longer ? 100 - Sq.n : c.room + Sq.n}, {dim::elements, 3}}, {},
                 0, c.caches++);
           return m.gpt::block(c, kind, x);

@@ -74,7 +74,7 @@ std::vector<double> logits_of(const program_view& p, communicator& c) {
 template <class Model> void finds_what_one_rank_does(const Model& m, const layout& l, int dp) {
   const auto made = [&](const layout& ranks) {
     return std::make_unique<interpreted_program<Model>>(
-        m, setup{.ranks = ranks, .batch = {2, 32}, .type = dtype::f64}, "writes");
+        m, setup{.ranks = ranks, .batch = {2, 32}, .precision = dtype::f64}, "writes");
   };
   const std::vector<double> want = logits_of(made({})->view(), self::of_process());
   const auto program = made(l);

@@ -225,12 +225,12 @@ constexpr setup compiled_numbers{.batch = compiled_mixture::batch};
 BOOST_AUTO_TEST_CASE(a_run_is_the_same_where_the_host_sees_nothing) {
   const mc_test::looks_are_told here;
   for (const dtype t : {dtype::f32, dtype::bf16}) {
-    BOOST_TEST(check(dense(), {.batch = {2, sequence}, .type = t}) == 0);
-    BOOST_TEST(check(mixture(), {.batch = {2, sequence, false, 9}, .type = t}) > 2);
-    BOOST_TEST(check(mixture(), {.batch = {4, sequence}, .type = t, .again = recompute::full}) ==
-               1);
+    BOOST_TEST(check(dense(), {.batch = {2, sequence}, .precision = t}) == 0);
+    BOOST_TEST(check(mixture(), {.batch = {2, sequence, false, 9}, .precision = t}) > 2);
+    BOOST_TEST(
+        check(mixture(), {.batch = {4, sequence}, .precision = t, .again = recompute::full}) == 1);
     for (const numerics sums : {numerics::fast, numerics::batch_invariant}) {
-      setup s{.batch = {2, sequence}, .type = t, .sums = sums};
+      setup s{.batch = {2, sequence}, .precision = t, .sums = sums};
       check(biased(), s);
       s.batch.packed = true;
       check(biased(), s);
@@ -241,12 +241,12 @@ BOOST_AUTO_TEST_CASE(a_run_is_the_same_where_the_host_sees_nothing) {
   static_cast<gpt&>(two) = dense();
   check(two, {.batch = {2, sequence}});
   check(dense(), {.batch = {2, sequence}, .sums = numerics::batch_invariant});
-  check(dense(), {.batch = {2, sequence}, .type = dtype::f64});
-  check(mixture(), {.batch = {2, sequence}, .type = dtype::f64});
+  check(dense(), {.batch = {2, sequence}, .precision = dtype::f64});
+  check(mixture(), {.batch = {2, sequence}, .precision = dtype::f64});
   check(dense(), {.ranks = {.tp = 2, .sequence_parallel = true}, .batch = {2, sequence}});
   check(biased(), {.ranks = {.tp = 4}, .batch = {2, sequence}}); // two ranks share a head of keys
-  check(dense(), {.ranks = {.pp = 2}, .batch = {2, sequence}, .type = dtype::bf16});
-  check(dense(), {.ranks = {.zero = 1}, .batch = {2, sequence}, .type = dtype::bf16}, 2);
+  check(dense(), {.ranks = {.pp = 2}, .batch = {2, sequence}, .precision = dtype::bf16});
+  check(dense(), {.ranks = {.zero = 1}, .batch = {2, sequence}, .precision = dtype::bf16}, 2);
   check(dense(), {.ranks = {.cp = 2, .zero = 1}, .batch = {2, sequence}}, 2);
   check(biased(), {.ranks = {.tp = 2, .pp = 2}, .batch = {2, sequence, true}});
   check(mixture(6), {.ranks = {.ep = 2}, .batch = {2, sequence, false, 9}}, 2);
@@ -256,14 +256,15 @@ BOOST_AUTO_TEST_CASE(a_run_is_the_same_where_the_host_sees_nothing) {
         2);
   qwen3_moe dropping = mixture(6);
   dropping.capacity = 1;
-  check(dropping, {.batch = {2, sequence}, .type = dtype::bf16});
+  check(dropping, {.batch = {2, sequence}, .precision = dtype::bf16});
   check(dropping,
         {.ranks = {.ep = 2},
          .batch = {2, sequence},
-         .type = dtype::bf16,
+         .precision = dtype::bf16,
          .sums = numerics::batch_invariant},
         2);
-  check(mixture(6), {.ranks = {.tp = 2, .etp = 2}, .batch = {2, sequence}, .type = dtype::bf16});
+  check(mixture(6),
+        {.ranks = {.tp = 2, .etp = 2}, .batch = {2, sequence}, .precision = dtype::bf16});
   check(compiled_program<compiled_mixture>("plain"), compiled_program<closed_mixture>("guarded"),
         compiled_numbers, 1);
   std::set<std::string> ops;
@@ -279,7 +280,7 @@ struct own : gpt {
 };
 
 template <class Model> void check_states(const Model& m, dtype t) {
-  const setup s{.batch = {2, sequence}, .type = t};
+  const setup s{.batch = {2, sequence}, .precision = t};
   const interpreted_program<Model> plain(m, s, "same");
   const interpreted_program<Model, guarded_device> guarded(m, s, "same");
   guarded_device closed(product_type::widened, 2);
@@ -306,9 +307,9 @@ template <class Model> void check_states(const Model& m, dtype t) {
   const auto all = [](const stores& x) {
     std::vector<double> e;
     for (std::int64_t i = 0; i < x.total(); ++i) {
-      e.push_back(x.weight(i)), e.push_back(x.element(x.weights(), x.type(), i));
+      e.push_back(x.weight(i)), e.push_back(x.element(x.weights(), x.precision().weight, i));
       for (const std::byte* store : {x.first_moments(), x.second_moments()})
-        e.push_back(x.element(store, x.main_type(), i));
+        e.push_back(x.element(store, x.precision().moment, i));
     }
     return e;
   };
@@ -395,7 +396,7 @@ BOOST_AUTO_TEST_CASE(a_look_at_the_memory_of_a_device_is_the_end) {
 namespace {
 
 constexpr setup in_rounds(recompute again = recompute::none) {
-  return {.batch = {2, sequence, false, 9}, .type = dtype::f32, .again = again};
+  return {.batch = {2, sequence, false, 9}, .precision = dtype::f32, .again = again};
 }
 /// A session that has trained a step of two micro-batches on a device.
 template <class Model> void train_one(const Model& m, const setup& s, guarded_device& on) {

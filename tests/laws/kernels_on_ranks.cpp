@@ -198,7 +198,7 @@ namespace {
 /// A step of one part of a model on one rank: random weights, and tokens and labels that repeat.
 template <class Model>
 std::string step_of(const Model& m, setup s, part_kind part, dtype t, std::uint64_t seed) {
-  s.type = t;
+  s.precision = t;
   const graph forward = forward_graph(m, s, part, 0);
   std::string all;
   for (const graph& g : {derived_graph(forward), in_regions(fused(derived_graph(forward)))}) {

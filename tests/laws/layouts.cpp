@@ -193,7 +193,7 @@ template <class Model> const outcome& one_rank(const row& r, dtype type, int mic
   const auto [at, is_new] = all.try_emplace(key);
   if (is_new) {
     const setup s{.batch = {.micro = 1, .sequence = sequence, .packed = r[by::packed] != 0},
-                  .type = type};
+                  .precision = type};
     at->second = outcome_of(model_of(static_cast<Model*>(nullptr), r), s, 1, micros,
                             {.steps = 10, .rate = rate_of(type)});
   }
@@ -225,11 +225,11 @@ template <class Model> void equals_one_rank(const row& r) {
   if (r[by::rounds] != 0) x.s.batch.expert_rows = 2 * sequence / 3;
   const std::string name = std::string(Model::family.text) + ": " + text_of(r);
   const int micros = x.micros * x.dp;
-  x.s.type = dtype::f64;
+  x.s.precision = dtype::f64;
   try {
     close_to(outcome_of(m, x.s, x.dp, micros, {.steps = 10, .rate = rate_of(dtype::f64)}),
              one_rank<Model>(r, dtype::f64, micros), 1e-10, name);
-    x.s.type = dtype::f32;
+    x.s.precision = dtype::f32;
     close_in_fp32(outcome_of(m, x.s, x.dp, micros, {.steps = 10, .rate = rate_of(dtype::f32)}),
                   one_rank<Model>(r, dtype::f32, micros), name);
   } catch (const error& e) {

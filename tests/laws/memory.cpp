@@ -143,7 +143,7 @@ std::int64_t products_of(const program_view& p) {
 }
 
 template <class Model> void no_allocation(const Model& m, dtype t) {
-  with_session(m, {.batch = {4, 128}, .type = t},
+  with_session(m, {.batch = {4, 128}, .precision = t},
                [&](session& run, const batch_view& b, const program_view& p, cpu&) {
                  run.numbers().learning_rate = 0; // the same experts in every step
                  for (int i = 0; i < 2; ++i) step(run, b);
@@ -196,7 +196,7 @@ private:
 } // namespace
 
 BOOST_AUTO_TEST_CASE(nothing_is_allocated_for_a_step_that_is_measured) {
-  const setup s{.batch = {4, 128}, .type = dtype::f32};
+  const setup s{.batch = {4, 128}, .precision = dtype::f32};
   interpreted_program<gpt> program(small_gpt, s, "measured");
   cpu device(product_type::widened, 1);
   one_of_two ranks;
@@ -259,10 +259,10 @@ BOOST_AUTO_TEST_CASE(the_planned_bytes_are_the_bytes_used) {
   for (recompute again : {recompute::none, recompute::selective, recompute::full})
     for (dtype t : {dtype::f32, dtype::bf16}) {
       BOOST_TEST_CONTEXT(name_of(again) << " " << name_of(t)) {
-        poisoned(small_gpt, {.batch = {4, 128}, .type = t, .again = again});
-        poisoned(small_qwen, {.batch = {4, 128}, .type = t, .again = again});
-        poisoned(small_moe, {.batch = {4, 128}, .type = t, .again = again});
-        poisoned(small_moe, {.batch = {4, 128, false, 500}, .type = t, .again = again});
+        poisoned(small_gpt, {.batch = {4, 128}, .precision = t, .again = again});
+        poisoned(small_qwen, {.batch = {4, 128}, .precision = t, .again = again});
+        poisoned(small_moe, {.batch = {4, 128}, .precision = t, .again = again});
+        poisoned(small_moe, {.batch = {4, 128, false, 500}, .precision = t, .again = again});
       }
     }
 }
@@ -315,7 +315,8 @@ BOOST_AUTO_TEST_CASE(the_planned_bytes_are_the_bytes_used_on_every_rank) {
                           dtype t = dtype::f32) {
     batching of_step = b;
     if (l.schedule != nullptr) of_step.micro_batches = 5;
-    poisoned_on_ranks(deep, {.ranks = l, .batch = of_step, .type = t, .again = again}, dp, name);
+    poisoned_on_ranks(deep, {.ranks = l, .batch = of_step, .precision = t, .again = again}, dp,
+                      name);
   };
   of_gpt({}, 2, "dp 2");
   of_gpt({.zero = 1}, 2, "zero 1 dp 2");
@@ -368,7 +369,8 @@ BOOST_AUTO_TEST_CASE(what_is_kept_under_sequence_parallelism_is_a_share_of_a_clo
       for (const batching& b : {batching{4, 1024}, batching{1, 256}}) {
         m.dropout = dropout;
         const interpreted_program<gpt> p(
-            m, {.ranks = {.tp = t, .sequence_parallel = true}, .batch = b, .type = dtype::bf16},
+            m,
+            {.ranks = {.tp = t, .sequence_parallel = true}, .batch = b, .precision = dtype::bf16},
             "kept");
         const std::int64_t tokens = std::int64_t{b.micro} * b.sequence, h = m.hidden, f = m.ffn,
                            keys = dropout > 0 ? 2 * 4 : 0,
@@ -461,14 +463,14 @@ template <class Model> void every_overlap_is_refused(const Model& m, const setup
 } // namespace
 
 BOOST_AUTO_TEST_CASE(a_value_written_over_a_living_one_is_refused) {
-  every_overlap_is_refused(small_gpt, {.batch = {4, 128}, .type = dtype::bf16});
+  every_overlap_is_refused(small_gpt, {.batch = {4, 128}, .precision = dtype::bf16});
   every_overlap_is_refused(small_moe, {.batch = {4, 128}});
   every_overlap_is_refused(small_qwen,
                            {.ranks = {.tp = 2, .sequence_parallel = true}, .batch = {4, 128}});
 }
 
 BOOST_AUTO_TEST_CASE(stages_hold_the_whole_model_and_one_copy_of_a_tied_table) {
-  const setup whole{.batch = {1, 1024}, .type = dtype::bf16};
+  const setup whole{.batch = {1, 1024}, .precision = dtype::bf16};
   setup cut = whole;
   cut.ranks.pp = 4;
   const interpreted_program<gpt> one(preset::gpt2_124m, whole, "one"),
@@ -654,7 +656,8 @@ BOOST_AUTO_TEST_CASE(one_stage_adds_the_gradients_of_both_uses_of_a_tied_table) 
 // More than any machine can map, so that only a question asked before would find the ranks.
 BOOST_AUTO_TEST_CASE(several_ranks_are_refused_before_memory_is_reserved) {
   const interpreted_program<gpt> spread(
-      preset::megatron_1008b, {.ranks = {.tp = 8}, .batch = {1, 2048}, .type = dtype::bf16}, "big");
+      preset::megatron_1008b, {.ranks = {.tp = 8}, .batch = {1, 2048}, .precision = dtype::bf16},
+      "big");
   cpu device(product_type::automatic, 1);
   for (const purpose why : {purpose::training, purpose::inference})
     BOOST_CHECK_EXCEPTION(session(spread.view(), device, why), error,
@@ -663,7 +666,7 @@ BOOST_AUTO_TEST_CASE(several_ranks_are_refused_before_memory_is_reserved) {
 
 BOOST_AUTO_TEST_CASE(a_norm_that_is_not_finite_updates_nothing) {
   with_session(
-      small_gpt, {.batch = {4, 128}, .type = dtype::bf16},
+      small_gpt, {.batch = {4, 128}, .precision = dtype::bf16},
       [&](session& run, const batch_view& b, const program_view&, cpu&) {
         step(run, b);
         const auto all = [&] { // weights of two bytes, the others of four
@@ -690,7 +693,7 @@ BOOST_AUTO_TEST_CASE(a_norm_that_is_not_finite_updates_nothing) {
 BOOST_AUTO_TEST_CASE(an_update_tells_what_it_left_infinite_or_not_a_number) {
   for (const dtype type : {dtype::f32, dtype::bf16, dtype::f64})
     for (const int store : {0, 1, 2})
-      with_session(small_gpt, {.batch = {4, 64}, .type = type},
+      with_session(small_gpt, {.batch = {4, 64}, .precision = type},
                    [&](session& run, const batch_view& b, const program_view& p, cpu&) {
                      BOOST_TEST(run.step(b).finite);
                      BOOST_TEST((run.whole() && run.weights().nonfinite() == ""));
@@ -699,7 +702,7 @@ BOOST_AUTO_TEST_CASE(an_update_tells_what_it_left_infinite_or_not_a_number) {
                      const std::int64_t at = 100 * p.hidden + 5;
                      for_each_parameter(p, [&](const parameter_ref& x) {
                        if (x.name.find("wpe") != std::string::npos)
-                         stores::set(in[store], s.main_type(), x.offset + at, NAN);
+                         stores::set(in[store], s.precision().master, x.offset + at, NAN);
                      });
                      const step_result r = run.step(b);
                      BOOST_TEST((std::isfinite(r.norm) && r.applied && !r.finite));
@@ -727,15 +730,15 @@ BOOST_AUTO_TEST_CASE(what_a_run_needs_is_known_before_it_starts) {
     });
   };
   for (dtype t : {dtype::f32, dtype::bf16}) {
-    check(small_gpt, {.batch = {4, 128}, .type = t});
-    check(small_moe, {.batch = {4, 128}, .type = t, .again = recompute::full});
+    check(small_gpt, {.batch = {4, 128}, .precision = t});
+    check(small_moe, {.batch = {4, 128}, .precision = t, .again = recompute::full});
   }
 }
 
 #if !defined(MEGACPP_SANITIZED)
 BOOST_AUTO_TEST_CASE(the_process_holds_what_the_plan_says) {
   const auto before = process_memory().resident;
-  with_session(preset::gpt2_124m, {.batch = {4, 256}, .type = dtype::f32},
+  with_session(preset::gpt2_124m, {.batch = {4, 256}, .precision = dtype::f32},
                [&](session& run, const batch_view& b, const program_view&, cpu&) {
                  step(run, b);
                  const double plan = static_cast<double>(run.planned().total());

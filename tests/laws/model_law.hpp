@@ -50,7 +50,7 @@ template <class Model> std::unique_ptr<sample> drawn(const Model& m, const layou
   many.ranks = l;
   many.batch = {2, 24, packed, 1 << 20}; // whatever tokens choose, one round
   one.batch = {2 * dp, 24, packed, 1 << 20};
-  many.type = one.type = dtype::f64;
+  many.precision = one.precision = dtype::f64;
   if (room > 0)
     many = for_generation(many, 2, 12, room), one = for_generation(one, 2 * dp, 12, room);
   s->meshed.dp = dp;

@@ -39,7 +39,7 @@ constexpr gpt model{.layers = 2,
 constexpr batching batch{2, 16, true};
 constexpr layout four_ranks{.tp = 2, .cp = 2, .sequence_parallel = true};
 
-setup numbers_of(const layout& l) { return {.ranks = l, .batch = batch, .type = dtype::f64}; }
+setup numbers_of(const layout& l) { return {.ranks = l, .batch = batch, .precision = dtype::f64}; }
 
 /// A program whose graphs and plans may be changed.
 struct program_copy {

@@ -57,7 +57,8 @@ struct result {
 
 template <class Model> result run(const Model& m, dtype type, numerics sums, int threads) {
   test::running<Model> r(
-      m, {.batch = {.micro = micro, .sequence = sequence}, .type = type, .sums = sums}, threads);
+      m, {.batch = {.micro = micro, .sequence = sequence}, .precision = type, .sums = sums},
+      threads);
   const stores& weights = r.run.weights();
   r.run.weights().initialise(5);
   const test::drawn_text text(20000, m.vocabulary, sequence);

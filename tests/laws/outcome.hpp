@@ -76,7 +76,8 @@ outcome outcome_of(const Model& m, const mc::setup& s, int dp, int micros, const
     run.weights().initialise(1);
     run.numbers().learning_rate = h.rate, run.numbers().clip = h.clip,
     run.numbers().weight_decay = 0.1;
-    if (s.type != mc::dtype::f64) run.numbers().epsilon = 1e-6; // a whole step of no rounding error
+    if (s.precision != mc::dtype::f64)
+      run.numbers().epsilon = 1e-6; // a whole step of no rounding error
     std::vector<mc::batch_view> mine;
     const int each = h.together ? 1 : micros / dp,
               first = c.coordinate()[static_cast<unsigned>(mc::axis::dp)] * each;
@@ -95,7 +96,7 @@ outcome outcome_of(const Model& m, const mc::setup& s, int dp, int micros, const
           {}, r.count, [&](mc::local_count i, mc::global_count at, std::int64_t n) {
             for (std::int64_t k = 0; k < n; ++k)
               w[static_cast<std::size_t>(at.n + k)] =
-                  held.element(held.weights(), held.type(), r.offset + i.n + k);
+                  held.element(held.weights(), held.precision().weight, r.offset + i.n + k);
           });
     });
   };

@@ -97,7 +97,7 @@ template <class Precision> void agree() {
   const auto compiled = train(compiled_program<run>("tiny"), 1);
   // [interpreter]
   const interpreted_program<own::decoder> program(
-      run::model, {.batch = run::batch, .type = Precision::type}, "tiny", own_kernels());
+      run::model, {.batch = run::batch, .precision = Precision::policy}, "tiny", own_kernels());
   // [/interpreter]
   BOOST_TEST((compiled == train(program.view(), 1)));
   BOOST_TEST((compiled == train(program.view(), 2)));
@@ -272,8 +272,8 @@ BOOST_AUTO_TEST_CASE(soundness_finds_what_an_author_forgets) {
 
 // What the epilogue brings back joins what has collected, once in each step.
 BOOST_AUTO_TEST_CASE(a_weight_may_be_computed_on) {
-  const interpreted_program<computed> program(computed{}, {.batch = {2, 11}, .type = dtype::f64},
-                                              "computed");
+  const interpreted_program<computed> program(
+      computed{}, {.batch = {2, 11}, .precision = dtype::f64}, "computed");
   cpu device(product_type::automatic, 1);
   session run(program.view(), device, purpose::training);
   run.weights().initialise(3);

@@ -40,11 +40,11 @@ BOOST_AUTO_TEST_CASE(a_packed_sequence_is_its_documents) {
   std::vector<std::int32_t> tokens, labels, documents(31), positions(31);
   for (int i = 0; i < 31; ++i) tokens.push_back(i * 17 % 61), labels.push_back(i * 29 % 61);
   unpack_lengths(cumulative, documents, positions);
-  const double packed = loss(model, {.batch = {1, 31, true}, .type = dtype::f64},
+  const double packed = loss(model, {.batch = {1, 31, true}, .precision = dtype::f64},
                              {tokens.data(), labels.data(), 0, positions.data(), documents.data()});
   double apart = 0;
   for (std::size_t i = 0; i + 1 < cumulative.size(); ++i)
-    apart += loss(model, {.batch = {1, cumulative[i + 1] - cumulative[i]}, .type = dtype::f64},
+    apart += loss(model, {.batch = {1, cumulative[i + 1] - cumulative[i]}, .precision = dtype::f64},
                   {tokens.data() + cumulative[i], labels.data() + cumulative[i]});
   BOOST_TEST(std::abs(packed - apart) <= 1e-10 * apart);
 }
@@ -76,11 +76,11 @@ BOOST_AUTO_TEST_CASE(packed_sequences_of_a_batch_are_their_documents) {
   std::vector<std::int32_t> tokens, labels, documents(32), positions(32);
   for (int i = 0; i < 32; ++i) tokens.push_back(i * 17 % 61), labels.push_back(i * 29 % 61);
   unpack_lengths(cumulative, documents, positions);
-  const double packed = loss(m, {.batch = {2, 16, true}, .type = dtype::f64},
+  const double packed = loss(m, {.batch = {2, 16, true}, .precision = dtype::f64},
                              {tokens.data(), labels.data(), 0, positions.data(), documents.data()});
   double apart = 0;
   for (std::size_t i = 0; i + 1 < cumulative.size(); ++i)
-    apart += loss(m, {.batch = {1, cumulative[i + 1] - cumulative[i]}, .type = dtype::f64},
+    apart += loss(m, {.batch = {1, cumulative[i + 1] - cumulative[i]}, .precision = dtype::f64},
                   {tokens.data() + cumulative[i], labels.data() + cumulative[i]});
   BOOST_TEST(std::abs(packed - apart) <= 1e-10 * apart);
 }
@@ -99,7 +99,7 @@ BOOST_AUTO_TEST_CASE(no_token_sees_a_later_one_wherever_positions_begin_anew) {
   const std::vector<std::int32_t> one_document(size, 0);
   const auto of = [&](const std::vector<std::int32_t>& ids, const std::vector<std::int32_t>& at,
                       bool packed, dtype t) {
-    return loss(model, {.batch = {1, size, packed}, .type = t},
+    return loss(model, {.batch = {1, size, packed}, .precision = t},
                 {ids.data(), labels.data(), 0, at.data(), packed ? one_document.data() : nullptr});
   };
   for (const dtype t : {dtype::f32, dtype::f64})
@@ -111,7 +111,7 @@ BOOST_AUTO_TEST_CASE(no_token_sees_a_later_one_wherever_positions_begin_anew) {
   const double whole = of(tokens, positions, false, dtype::f64);
   for (const auto& ids : {tokens, others}) {
     const interpreted_program<qwen3> program(
-        model, {.ranks = {.cp = 2}, .batch = {1, size}, .type = dtype::f64}, "packing");
+        model, {.ranks = {.cp = 2}, .batch = {1, size}, .precision = dtype::f64}, "packing");
     thread_ranks(mesh_of({.cp = 2}, 1), std::chrono::seconds(60)).run([&](communicator& c) {
       cpu device(product_type::automatic, 1);
       session run(program.view(), device, purpose::inference, c);

@@ -66,7 +66,8 @@ template <class Precision, mc::numerics Sums> void agree() {
   using run = run_of<Precision, Sums>;
   const auto compiled = train(compiled_program<run>("alternating"), 1);
   interpreted_program<alternating> program(
-      run::model, {.batch = run::batch, .type = Precision::type, .sums = Sums}, "alternating");
+      run::model, {.batch = run::batch, .precision = Precision::policy, .sums = Sums},
+      "alternating");
   BOOST_TEST((compiled == train(program.view(), 1)));
   BOOST_TEST((compiled == train(program.view(), 2))); // and two threads
   BOOST_TEST(compiled[6] < compiled[0]);

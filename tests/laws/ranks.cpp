@@ -159,7 +159,7 @@ void records(const Model& m, const setup& s, int dp, const char* name, int micro
 /// One rank has the same two micro-batches, one after another or together.
 template <class Model>
 void equals_one_rank(const Model& m, setup s, int dp, const char* name, const test::how& h = {}) {
-  s.type = dtype::f64;
+  s.precision = dtype::f64;
   test::how apart = h;
   apart.together = false;
   const outcome got = outcome_of(m, s, dp, 2, apart);
@@ -179,9 +179,12 @@ BOOST_AUTO_TEST_CASE(the_calls_of_a_step_are_those_that_describe_lists) {
   records(small_gpt, {.ranks = tp2sp, .batch = b}, 2, "tp 2 sp dp 2", 3);
   records(small_qwen, {.ranks = {.cp = 2}, .batch = b}, 3, "cp 2 dp 3");
   records(small_qwen, {.ranks = {.cp = 2, .zero = 1}, .batch = b}, 3, "zero 1, cp 2 dp 3");
-  records(small_gpt, {.ranks = {.zero = 1}, .batch = b, .type = dtype::bf16}, 2, "zero 1, dp 2");
+  records(small_gpt, {.ranks = {.zero = 1}, .batch = b, .precision = dtype::bf16}, 2,
+          "zero 1, dp 2");
   records(small_qwen,
-          {.ranks = {.tp = 2, .cp = 2, .sequence_parallel = true}, .batch = b, .type = dtype::bf16},
+          {.ranks = {.tp = 2, .cp = 2, .sequence_parallel = true},
+           .batch = b,
+           .precision = dtype::bf16},
           2, "tp 2 sp cp 2 dp 2");
   records(small_qwen,
           {.ranks = {.tp = 2, .cp = 4, .sequence_parallel = true},
@@ -201,8 +204,9 @@ BOOST_AUTO_TEST_CASE(the_calls_of_experts_are_those_that_describe_lists) {
   const int rows = 3 * 4 * (4 * 32 / 2);
   for (const recompute again : {recompute::none, recompute::selective, recompute::full})
     for (const dtype t : {dtype::f32, dtype::bf16})
-      records(all_experts, {.ranks = l, .batch = {4, 32, false, rows}, .type = t, .again = again},
-              4, "tp 2 sp dp 4, ep 2 etp 2 edp 2, in rounds", 2);
+      records(all_experts,
+              {.ranks = l, .batch = {4, 32, false, rows}, .precision = t, .again = again}, 4,
+              "tp 2 sp dp 4, ep 2 etp 2 edp 2, in rounds", 2);
   records(all_experts, {.ranks = l, .batch = {4, 32, false, rows}}, 2, "in rounds");
 }
 
@@ -307,7 +311,7 @@ BOOST_AUTO_TEST_CASE(replicas_that_share_the_optimizer_compute_what_one_rank_doe
 // the norm, which is not clipped here, adds up in another order.
 BOOST_AUTO_TEST_CASE(a_shared_optimizer_leaves_the_same_bits) {
   for (const dtype t : {dtype::f32, dtype::bf16}) {
-    setup s{.ranks = {.cp = 2}, .batch = {2, 32}, .type = t};
+    setup s{.ranks = {.cp = 2}, .batch = {2, 32}, .precision = t};
     const outcome apart = outcome_of(small_qwen, s, 2, 2, {.clip = 0});
     s.ranks.zero = 1;
     const outcome shared = outcome_of(small_qwen, s, 2, 2, {.clip = 0});

@@ -90,7 +90,7 @@ constexpr computed_weights computed{dropping};
 template <class Model>
 void train(const Model& m, dtype type, int micro, int threads, test::flag_values flags) {
   interpreted_program<Model> program(
-      m, {.batch = {.micro = micro, .sequence = sequence}, .type = type}, "resumed");
+      m, {.batch = {.micro = micro, .sequence = sequence}, .precision = type}, "resumed");
   flags.insert(flags.end(), {{"global-batch-size", std::to_string(global_batch)},
                              {"lr", "1e-2"},
                              {"lr-decay-iters", "60"},
@@ -140,7 +140,7 @@ template <class Model> void resumes(const Model& m, dtype type) {
 /// A program of any micro-batch, whose sums do not depend on that.
 setup invariant(dtype type, int micro) {
   return {.batch = {.micro = micro, .sequence = sequence},
-          .type = type,
+          .precision = type,
           .sums = numerics::batch_invariant};
 }
 template <class Model> void take_steps(test::running<Model>& r, const test::drawn_text& text,
@@ -191,7 +191,7 @@ template <class Model> std::string gradients_of_five(const Model& m, int micro) 
   const auto reduced = [&] {
     r.run.gradients(5 / micro, r.feed(text, 0));
     return std::string(reinterpret_cast<const char*>(s.gradients()),
-                       static_cast<std::size_t>(s.total() * size_of(s.main_type())));
+                       static_cast<std::size_t>(s.total() * size_of(s.precision().master)));
   };
   std::string once = reduced();
   BOOST_TEST((reduced() == once));

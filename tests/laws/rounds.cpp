@@ -218,7 +218,7 @@ struct gradients_of_one {
 /// Loss and gradients of one micro-batch in rounds of `rows` rows.
 gradients_of_one stepped(const qwen3_moe& m, int rows, recompute again) {
   const interpreted_program<qwen3_moe> program(
-      m, {.batch = {2, 32, false, rows}, .type = dtype::f64, .again = again}, "rounds");
+      m, {.batch = {2, 32, false, rows}, .precision = dtype::f64, .again = again}, "rounds");
   cpu device(product_type::automatic, 2);
   session run(program.view(), device, purpose::training);
   run.weights().initialise(4);
@@ -297,7 +297,7 @@ std::vector<double> trained(const program_view& p) {
 template <class Precision, mc::recompute Again> void agree() {
   using run = run_of<Precision, Again>;
   const interpreted_program<twice> program(
-      run::model, {.batch = run::batch, .type = Precision::type, .again = Again}, "twice");
+      run::model, {.batch = run::batch, .precision = Precision::policy, .again = Again}, "twice");
   const std::vector<double> compiled = trained(compiled_program<run>("twice"));
   BOOST_TEST((compiled == trained(program.view())));
   BOOST_TEST(compiled[4] < compiled[0]);
@@ -314,7 +314,8 @@ BOOST_AUTO_TEST_CASE(compiled_rounds_have_the_bits_of_interpreted_ones) {
 // Switch Transformers: with the router's weights zero, p is 1 / E everywhere.
 BOOST_AUTO_TEST_CASE(the_balance_of_even_probabilities_is_its_coefficient) {
   qwen3_moe m = small;
-  const interpreted_program<qwen3_moe> program(m, {.batch = {2, 32}, .type = dtype::f64}, "even");
+  const interpreted_program<qwen3_moe> program(m, {.batch = {2, 32}, .precision = dtype::f64},
+                                               "even");
   cpu device(product_type::automatic, 1);
   session run(program.view(), device, purpose::training);
   run.weights().initialise(4);
@@ -334,7 +335,7 @@ namespace {
 void check_bias(dtype type) {
   qwen3_moe m = small;
   m.bias_rate = 0.25, m.aux_loss = 0;
-  const interpreted_program<qwen3_moe> program(m, {.batch = {2, 32}, .type = type}, "bias");
+  const interpreted_program<qwen3_moe> program(m, {.batch = {2, 32}, .precision = type}, "bias");
   cpu device(product_type::automatic, 1);
   session run(program.view(), device, purpose::training);
   run.weights().initialise(4);
@@ -356,7 +357,7 @@ void check_bias(dtype type) {
     };
     each([&](std::int64_t i) {
       before.push_back(run.weights().weight(i));
-      load.push_back(stores::get(run.weights().gradients(), run.weights().main_type(), i));
+      load.push_back(stores::get(run.weights().gradients(), run.weights().precision().master, i));
     });
     double sum = 0, uneven = 0;
     for (double x : load) sum += x, uneven += std::abs(x);

@@ -53,7 +53,7 @@ template <class Model> struct running {
   /// Weights and moments, byte for byte.
   std::string stores() const {
     const mc::stores& s = run.weights();
-    const std::int64_t main = s.total() * size_of(s.main_type());
+    const std::int64_t main = s.total() * size_of(s.precision().master);
     std::string bytes;
     for (const std::byte* store : {s.masters(), s.first_moments(), s.second_moments()})
       bytes.append(reinterpret_cast<const char*>(store), static_cast<std::size_t>(main));

@@ -43,7 +43,8 @@ constexpr qwen3_moe mixture = [] {
 template <class Model> void train(const Model& m, const layout& l, int dp, dtype type,
                                   const std::string& data, test::flag_values flags, int micro = 2) {
   const interpreted_program<Model> program(
-      m, {.ranks = l, .batch = {.micro = micro, .sequence = sequence}, .type = type}, "laid out");
+      m, {.ranks = l, .batch = {.micro = micro, .sequence = sequence}, .precision = type},
+      "laid out");
   const mesh ranks = mesh_of(l, dp);
   flags.insert(flags.end(), {{"data-path", data},
                              {"tokenizer-type", "byte"},

@@ -63,7 +63,7 @@ struct told {
 };
 
 template <class Model> told run(const Model& m, int micro, bool evaluating = true) {
-  const setup s{.batch = {micro, sequence}, .type = dtype::f64};
+  const setup s{.batch = {micro, sequence}, .precision = dtype::f64};
   const interpreted_program<Model> program(m, s, "session");
   cpu device(product_type::automatic, 1);
   session trained(program.view(), device, purpose::training),
@@ -133,8 +133,8 @@ BOOST_AUTO_TEST_CASE(a_head_whose_table_is_computed) {
 BOOST_AUTO_TEST_CASE(a_head_that_needs_the_most_memory) {
   gpt m = small();
   m.vocabulary = 1000;
-  const interpreted_program<gpt> program(m, {.batch = {sequences, sequence}, .type = dtype::f64},
-                                         "head");
+  const interpreted_program<gpt> program(
+      m, {.batch = {sequences, sequence}, .precision = dtype::f64}, "head");
   const program_view& p = program.view();
   for (const part_view* part : {&p.part(0), &p.block(0), &p.head()})
     BOOST_TEST(p.evaluation().plan->working > part->plan->working);
@@ -154,7 +154,7 @@ BOOST_AUTO_TEST_CASE(what_is_refused_leaves_no_trace) {
   auto m = small<used_twice>();
   m.dropout = 0.4;
   const interpreted_program<used_twice> program(
-      m, {.batch = {sequences, sequence}, .type = dtype::f64}, "refused");
+      m, {.batch = {sequences, sequence}, .precision = dtype::f64}, "refused");
   std::vector<std::int32_t> tokens, labels;
   for (int i = 0; i < sequences * sequence; ++i)
     tokens.push_back(i * i % 17), labels.push_back((i + 1) * (i + 1) % 17);

@@ -64,7 +64,7 @@ private:
     }
   }
   template <class Model> void parts(const Model& m, bool packed = false) {
-    const setup train{.batch = {2, 5, packed}, .type = type},
+    const setup train{.batch = {2, 5, packed}, .precision = type},
         cached = for_generation(train, 2, 3, 6);
     std::vector<graph> trained;
     std::vector<part_kind> kinds{part_kind::stem};

@@ -73,7 +73,7 @@ struct model_on_stages {
 
   template <class Model> model_on_stages(const Model& m, int stages, int shards)
       : pp(stages), tp(shards) {
-    const setup s{.ranks = {.tp = tp, .pp = pp}, .batch = {1, 16}, .type = dtype::f64};
+    const setup s{.ranks = {.tp = tp, .pp = pp}, .batch = {1, 16}, .precision = dtype::f64};
     constexpr part_kind kinds[] = {part_kind::stem, part_kind::block, part_kind::loss};
     for (std::size_t i = 0; i < 3; ++i) {
       forward[i] = std::make_unique<graph>(forward_graph(m, s, kinds[i], 0));

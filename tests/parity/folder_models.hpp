@@ -27,7 +27,7 @@ public:
   explicit bare_program(const Model& m, mc::dtype type = mc::dtype::f32, mc::layout ranks = {})
       : model_(m) {
     mc::setup s;
-    s.ranks = ranks, s.batch = test::tiny_batch, s.type = type;
+    s.ranks = ranks, s.batch = test::tiny_batch, s.precision = type;
     const auto used = mc::used_kinds(m);
     std::vector<int> layers(static_cast<unsigned>(used.count) + 2);
     layers.front() = layers.back() = 1;

@@ -481,7 +481,7 @@ BOOST_AUTO_TEST_CASE(padded_rows_are_left_out_of_states_and_loaded_as_zero) {
     s.initialise(2);
     for (std::int64_t i = 0; i < t.total(); ++i) {
       t.set_weight(i, 5);
-      mc::stores::set(s.first_moments(), s.main_type(), i, 0.5 + static_cast<double>(i));
+      mc::stores::set(s.first_moments(), s.precision().moment, i, 0.5 + static_cast<double>(i));
     }
     const test::scratch_folder dir;
     mc::state_root root(dir / "root");
@@ -497,7 +497,7 @@ BOOST_AUTO_TEST_CASE(padded_rows_are_left_out_of_states_and_loaded_as_zero) {
       const std::int64_t valid = mc::unpadded_size(*r.v, *r.info).n;
       for (std::int64_t i = r.offset; i < r.offset + r.count.n; ++i) {
         BOOST_REQUIRE(t.weight(i) == s.weight(i));
-        BOOST_REQUIRE(mc::stores::get(t.first_moments(), t.main_type(), i) ==
+        BOOST_REQUIRE(mc::stores::get(t.first_moments(), t.precision().moment, i) ==
                       (i < r.offset + valid ? 0.5 + static_cast<double>(i) : 0));
       }
     });

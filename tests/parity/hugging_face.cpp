@@ -188,7 +188,7 @@ template <class Run> void check_gradients(const std::string& family) {
   std::int64_t elements = 0;
   for (const mc::hf_tensor& t : tensors_of<Run>()) {
     const auto expected = read_named(gradients, t.name);
-    auto ours = t.values(s.weights(), s.weights().gradients(), s.weights().main_type());
+    auto ours = t.values(s.weights(), s.weights().gradients(), s.weights().precision().master);
     for (double& x : ours) x /= sum.count; // main grads are of the summed loss
     const double error = relative(ours, expected);
     errors.add(t.name, error);
@@ -301,7 +301,7 @@ template <class Run> void check_ten_steps(const std::string& family) {
   mc::load_model_folder(test::fixtures(family) / "model", program<Run>(), s.weights());
   const steps_taken taken = take_ten_steps(s, family);
   check_after_ten_steps<Run>(family, taken, [&](const mc::hf_tensor& t) {
-    return t.values(s.weights(), s.weights().weights(), s.weights().type());
+    return t.values(s.weights(), s.weights().weights(), s.weights().precision().weight);
   });
 }
 

@@ -122,7 +122,7 @@ void train(mc::session& s, std::vector<std::int32_t> tokens, const fs::path& to)
   out.add("labels", shape, labels);
   const double count = s.gradients(data).count;
   for (const mc::hf_tensor& t : mc::hf_family_of(p).tensors(p)) {
-    auto g = t.values(s.weights(), s.weights().gradients(), s.weights().main_type());
+    auto g = t.values(s.weights(), s.weights().gradients(), s.weights().precision().master);
     for (double& x : g) x /= count;
     out.add("gradient." + t.name, t.shape, g);
   }

@@ -287,7 +287,7 @@ namespace {
 
 /// What every rank of a layout begins with is what one rank does.
 template <class Model> void begins_alike(const Model& m, const layout& l, dtype type) {
-  const setup alone{.batch = {1, 16}, .type = type};
+  const setup alone{.batch = {1, 16}, .precision = type};
   setup laid_out = alone;
   laid_out.ranks = l;
   const interpreted_program<Model> one(m, alone, "one"), many(m, laid_out, "many");
@@ -322,7 +322,8 @@ BOOST_AUTO_TEST_CASE(initial_weights_are_those_of_one_rank) {
 
 // Every element of every layer is drawn for itself, from a normal distribution.
 BOOST_AUTO_TEST_CASE(no_two_initial_weights_are_alike) {
-  const interpreted_program<gpt> program(tied, {.batch = {1, 16}, .type = dtype::f64}, "drawn");
+  const interpreted_program<gpt> program(tied, {.batch = {1, 16}, .precision = dtype::f64},
+                                         "drawn");
   stores s(program.view(), false);
   s.initialise(7);
   std::set<double> values;
@@ -343,9 +344,9 @@ BOOST_AUTO_TEST_CASE(no_two_initial_weights_are_alike) {
 
 // Training in bf16 keeps masters of what weights round.
 BOOST_AUTO_TEST_CASE(masters_are_not_rounded) {
-  const setup single{.batch = {1, 16}, .type = dtype::f32};
+  const setup single{.batch = {1, 16}, .precision = dtype::f32};
   setup half = single;
-  half.type = dtype::bf16;
+  half.precision = dtype::bf16;
   const interpreted_program<gpt> a(tied, single, "single"), b(tied, half, "half");
   stores exact(a.view(), true), kept(b.view(), true);
   exact.initialise(7), kept.initialise(7);

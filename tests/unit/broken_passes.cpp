@@ -748,7 +748,7 @@ BOOST_AUTO_TEST_CASE(the_passes_of_the_library_are_accepted) {
     setup s;
     s.ranks = l, s.batch = {2, 64, true};
     for (const dtype t : {dtype::f32, dtype::bf16}) {
-      s.type = t;
+      s.precision = t;
       accepted(preset::gpt2_124m, s);
       accepted(preset::qwen3_0_6b, s);
       accepted(preset::qwen3_moe_165m, s);

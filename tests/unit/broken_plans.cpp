@@ -78,7 +78,7 @@ template <class F> void each_plan(F f) {
       without.ep = 1;
       const batching b{.micro = 2, .sequence = 16};
       for (const part_kind part : {part_kind::stem, part_kind::block, part_kind::loss})
-        f(*plan_of(dense, {.ranks = without, .batch = b, .type = t}, part));
+        f(*plan_of(dense, {.ranks = without, .batch = b, .precision = t}, part));
       for (const recompute again : {recompute::none, recompute::selective, recompute::full})
         for (const int kind : {0, 1})
           f(*plan_of(mixture, {l, b, t, again}, part_kind::block, kind));

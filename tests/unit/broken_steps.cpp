@@ -64,7 +64,7 @@ struct parts {
     }
     const int layers[] = {1, 2, 2, 1};
     stores = make_registry(all, layers);
-    g[part_of_update(kinds)] = update_graph(stores, mesh(s.ranks), s.type);
+    g[part_of_update(kinds)] = update_graph(stores, mesh(s.ranks), s.precision);
     g[part_of_evaluation(kinds)] = after_passes(forward[kinds + 1], {});
     g[part_of_totals(kinds)] = totals_graph(mesh(s.ranks));
     for (int i = 0; i < kinds + 5; ++i) {

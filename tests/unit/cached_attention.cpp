@@ -46,11 +46,11 @@ template <class T> struct one_op {
     const extent B{dim::batch, z.batch}, S{dim::sequence, z.tokens}, A{dim::heads, z.heads},
         K{dim::kv_heads, z.kv_heads}, D{dim::head_dim, z.dim};
     context c;
-    c.b = &b, c.type = dtype_of<T>, c.room = z.room;
+    c.b = &b, c.precision = dtype_of<T>, c.room = z.room;
     c.slots = b.integers(feed::slots, integer_kind::slots, "slots", {B, S}, {}, z.room);
-    const var q = b.input(feed::tokens, "q", c.type, {B, S, A, D}, {}),
-              k = b.input(feed::labels, "k", c.type, {B, S, K, D}, {}),
-              v = b.input(feed::documents, "v", c.type, {B, S, K, D}, {});
+    const var q = b.input(feed::tokens, "q", c.precision.activation, {B, S, A, D}, {}),
+              k = b.input(feed::labels, "k", c.precision.activation, {B, S, K, D}, {}),
+              v = b.input(feed::documents, "v", c.precision.activation, {B, S, K, D}, {});
     attention_options o;
     o.window = z.window, o.scale = z.scale;
     b.g.outputs[0] = context_parallel_attention(c, q, k, v, o).id;

@@ -34,20 +34,20 @@ void fill(stores& s) {
   for (std::int64_t i = 0; i < s.total(); ++i) {
     const double x = 0.5 + static_cast<double>(i) * 0x1p-18;
     s.set_weight(i, x);
-    stores::set(s.first_moments(), s.main_type(), i, -x);
-    stores::set(s.second_moments(), s.main_type(), i, x + 1);
+    stores::set(s.first_moments(), s.precision().moment, i, -x);
+    stores::set(s.second_moments(), s.precision().moment, i, x + 1);
   }
 }
 
 /// Writes a state of one rank, which every rank of a layout reads.
 template <class Model>
 void reads_its_boxes(const Model& m, const layout& l, dtype type, const std::string& form) {
-  const setup alone{.batch = {1, 16}, .type = type};
+  const setup alone{.batch = {1, 16}, .precision = type};
   setup laid_out = alone;
   laid_out.ranks = l;
   const interpreted_program<Model> one(m, alone, "one"), many(m, laid_out, "many");
   stores whole(one.view(), true);
-  const dtype main = whole.main_type();
+  const dtype main = whole.precision().master;
   fill(whole);
   const test::scratch_folder dir;
   folder_writer out(dir / "state");
@@ -89,7 +89,7 @@ std::map<std::string, std::string> files_in(const std::string& folder) {
 /// state, byte for byte, as a state and as a model folder.
 template <class Model>
 void saves_what_one_does(const Model& m, const layout& l, int dp, dtype type) {
-  const setup alone{.batch = {1, 16}, .type = type};
+  const setup alone{.batch = {1, 16}, .precision = type};
   setup laid_out = alone;
   laid_out.ranks = l;
   const interpreted_program<Model> one(m, alone, "model"), many(m, laid_out, "model");
@@ -126,7 +126,8 @@ void saves_what_one_does(const Model& m, const layout& l, int dp, dtype type) {
 /// Of each element of the weights one rank of a layout with so many replicas answers, and of each of
 /// the masters and moments.
 template <class Model> void one_rank_answers_for_each(const Model& m, const layout& l, int dp) {
-  const interpreted_program<Model> p(m, {.ranks = l, .batch = {1, 16}, .type = dtype::bf16}, "m");
+  const interpreted_program<Model> p(m, {.ranks = l, .batch = {1, 16}, .precision = dtype::bf16},
+                                     "m");
   for (const bool states : {false, true}) {
     std::mutex turn;
     std::map<std::string, std::vector<int>> answers;

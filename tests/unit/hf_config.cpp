@@ -200,7 +200,7 @@ std::int64_t counted(const json& c) {
 template <class Model> void check_it_trains(const Model& m) {
   constexpr int batch = 2, sequence = 16;
   mc::setup s;
-  s.batch = {batch, sequence}, s.type = mc::dtype::f64;
+  s.batch = {batch, sequence}, s.precision = mc::dtype::f64;
   const mc::interpreted_program<Model> program(m, s, "read");
   mc::cpu device(mc::product_type::automatic, 1);
   mc::session run(program.view(), device, mc::purpose::training);

@@ -83,8 +83,8 @@ BOOST_AUTO_TEST_CASE(an_input_that_nobody_feeds_is_named) {
   const auto floats = [](feed from, int slot = 0) {
     return said_of([=](context& c, var x) {
       const value v = x.type();
-      return gelu(
-          x + c.b->input(from, "mine", c.type, {v.dims[0], v.dims[1], v.dims[2]}, v.at, 7, slot));
+      return gelu(x + c.b->input(from, "mine", c.precision.activation,
+                                 {v.dims[0], v.dims[1], v.dims[2]}, v.at, 7, slot));
     });
   };
   BOOST_TEST(floats(feed::tokens) == other);
@@ -98,8 +98,8 @@ BOOST_AUTO_TEST_CASE(two_caches_of_one_slot_are_refused) {
     const auto block = [=](context& c, var x) {
       const value v = c.positions.type();
       const auto cache = [&](feed from, const char* name, int slot) {
-        c.b->input(from, name, c.type, {v.dims[0], {dim::sequence, c.room}, {dim::elements, 3}},
-                   v.at, 7, slot);
+        c.b->input(from, name, c.precision.activation,
+                   {v.dims[0], {dim::sequence, c.room}, {dim::elements, 3}}, v.at, 7, slot);
       };
       cache(feed::key_cache, "mine", first), cache(feed::value_cache, "beside", first);
       cache(feed::key_cache, "another", second);
@@ -311,7 +311,8 @@ BOOST_AUTO_TEST_CASE(linear_layers_have_as_many_dims_as_they_take) {
                }) == "MEGA-C001 row_parallel(x): the number of summed dims is " +
                          std::to_string(summed) + ", not 1 or 2 of what it is given");
   BOOST_TEST(said_of([](context& c, var x) {
-               const var flat = c.b->parameter("f", "w", c.type, {x.type().back()}, {}, ones());
+               const var flat =
+                   c.b->parameter("f", "w", c.precision.weight, {x.type().back()}, {}, ones());
                return x + row_parallel(c, "d", flat, 2, x.type().back(), false, 0.1);
              }) ==
              "MEGA-C001 row_parallel(f.w): the number of summed dims is 2, not 1 or 2 of "
@@ -399,7 +400,8 @@ BOOST_AUTO_TEST_CASE(what_cannot_be_cut_or_multiplied_is_named) {
     return said(forward_graph(with_block<decltype(block)>(block), s, part_kind::block, 0).wrong);
   };
   BOOST_TEST(with([](context& c, var x, var y) {
-               const var w = c.b->parameter("w", "weight", c.type, {x.type().back()}, {}, ones());
+               const var w =
+                   c.b->parameter("w", "weight", c.precision.weight, {x.type().back()}, {}, ones());
                to(w, axis::dp, S(dim::hidden));
                return x + to(y, axis::tp, I);
              }) == "MEGA-P011 to(w.weight) over dp");
@@ -704,8 +706,9 @@ BOOST_AUTO_TEST_CASE(regions_are_counted_and_end_before_their_sums_are_read) {
           weight(c, "r", "weight", {{dim::expert, 4}, x.type().back()}, {}, normal_weights(0.1));
       return x + f(c, x, router);
     };
-    const graph d = derived_graph(forward_graph(
-        with_block<decltype(block)>(block), {.batch = {2, 16}, .type = t}, part_kind::block, 0));
+    const graph d =
+        derived_graph(forward_graph(with_block<decltype(block)>(block),
+                                    {.batch = {2, 16}, .precision = t}, part_kind::block, 0));
     return after_passes(d, {.backward = true}, deriving_passes);
   };
   const auto in_a_row = [&](int mixtures) {
@@ -738,8 +741,8 @@ BOOST_AUTO_TEST_CASE(regions_are_counted_and_end_before_their_sums_are_read) {
           c, x,
           weight(c, "r", "weight", {{dim::expert, 4}, x.type().back()}, {}, normal_weights(0.1)));
     };
-    graph anew = forward_graph(with_block<decltype(block)>(block), {.batch = {2, 16}, .type = t},
-                               part_kind::block, 0);
+    graph anew = forward_graph(with_block<decltype(block)>(block),
+                               {.batch = {2, 16}, .precision = t}, part_kind::block, 0);
     for (int i = 0; i < anew.node_count; ++i) anew.at_node(i).when = phase::forward;
     const graph d = derived_graph(anew); // with every micro-batch
     BOOST_TEST(said(after_passes(d, {.backward = true}, deriving_passes).wrong) == " ");

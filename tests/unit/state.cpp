@@ -102,7 +102,7 @@ BOOST_AUTO_TEST_CASE(a_state_gives_back_every_store) {
   const auto round_trip = [](const auto& model, dtype type) {
     scratch_folder dir;
     setup s = small_setup;
-    s.type = type;
+    s.precision = type;
     const trained saved(model, s);
     {
       state_root root(dir / "root");
@@ -124,10 +124,10 @@ BOOST_AUTO_TEST_CASE(a_state_gives_back_every_store) {
         const auto same = [&](const std::byte* x, const std::byte* y, dtype t) {
           return mc::stores::get(x, t, i) == mc::stores::get(y, t, i);
         };
-        BOOST_REQUIRE(same(a.weights(), b.weights(), a.type()));
-        BOOST_REQUIRE(same(a.masters(), b.masters(), a.main_type()));
-        BOOST_REQUIRE(same(a.first_moments(), b.first_moments(), a.main_type()));
-        BOOST_REQUIRE(same(a.second_moments(), b.second_moments(), a.main_type()));
+        BOOST_REQUIRE(same(a.weights(), b.weights(), a.precision().weight));
+        BOOST_REQUIRE(same(a.masters(), b.masters(), a.precision().master));
+        BOOST_REQUIRE(same(a.first_moments(), b.first_moments(), a.precision().moment));
+        BOOST_REQUIRE(same(a.second_moments(), b.second_moments(), a.precision().moment));
       }
     });
   };
@@ -185,7 +185,7 @@ BOOST_AUTO_TEST_CASE(what_is_not_finite_is_not_saved) {
   const auto refuses = []<class Model>(const Model& m, dtype type) {
     scratch_folder dir;
     setup numbers = small_setup;
-    numbers.type = type;
+    numbers.precision = type;
     const trained<Model> of(m, numbers);
     state_root root(dir / "root");
     of.save(root, 1);
@@ -195,11 +195,11 @@ BOOST_AUTO_TEST_CASE(what_is_not_finite_is_not_saved) {
     for (std::byte* store : {s.masters(), s.first_moments(), s.second_moments()})
       for_each_parameter(of.view(), [&](const parameter_ref& r) {
         const std::int64_t at = r.offset + r.count.n / 2;
-        const double before = mc::stores::get(store, s.main_type(), at);
-        mc::stores::set(store, s.main_type(), at, numbers_in_turn[turn++ % 3]);
+        const double before = mc::stores::get(store, s.precision().master, at);
+        mc::stores::set(store, s.precision().master, at, numbers_in_turn[turn++ % 3]);
         CHECK_REFUSED(of.save(root, 2, 1), exit_code::nonfinite, "is not saved: its element ");
         BOOST_TEST(s.nonfinite().find(r.name) != std::string::npos, s.nonfinite());
-        mc::stores::set(store, s.main_type(), at, before);
+        mc::stores::set(store, s.precision().master, at, before);
         BOOST_TEST(newest_step(dir / "root") == 1);
       });
     BOOST_TEST(s.nonfinite() == "");
@@ -352,7 +352,7 @@ BOOST_AUTO_TEST_CASE(the_state_of_another_model_is_refused) {
   m = small, m.dropout = 0.5;
   refused(m, small_setup, "dropout is 0 there and 0.5 here; build the program that wrote it");
   setup bf16 = small_setup;
-  bf16.type = dtype::bf16;
+  bf16.precision = dtype::bf16;
   refused(small, bf16, "precision is \"f32\" there and \"bf16\" here");
   qwen3 q;
   q.layers = 1, q.hidden = 8, q.heads = 2, q.kv_heads = 1, q.head_dim = 4, q.ffn = 8;

@@ -48,8 +48,10 @@ template <class Model> struct trained {
       : program(m, s, "small"), stores(program.view(), true) {
     stores.initialise(seed);
     for (std::int64_t i = 0; i < stores.total(); ++i) {
-      mc::stores::set(stores.first_moments(), stores.main_type(), i, static_cast<double>(i) / 64);
-      mc::stores::set(stores.second_moments(), stores.main_type(), i, static_cast<double>(i * i));
+      mc::stores::set(stores.first_moments(), stores.precision().moment, i,
+                      static_cast<double>(i) / 64);
+      mc::stores::set(stores.second_moments(), stores.precision().moment, i,
+                      static_cast<double>(i * i));
     }
   }
   const program_view& view() const { return program.view(); }

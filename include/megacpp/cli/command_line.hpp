@@ -22,8 +22,8 @@ inline std::string summary_of(const program_view& p) {
       "{} is a {} with {} parameters, compiled by megacpp {}.{}.{} for {}, micro-batch {} x "
       "{} tokens.",
       p.name, p.family.name, count_text(static_cast<double>(p.parameters)).view(),
-      MEGACPP_VERSION_MAJOR, MEGACPP_VERSION_MINOR, MEGACPP_VERSION_PATCH, name_of(p.numbers.type),
-      p.numbers.batch.micro, p.numbers.batch.sequence);
+      MEGACPP_VERSION_MAJOR, MEGACPP_VERSION_MINOR, MEGACPP_VERSION_PATCH,
+      name_of(p.numbers.precision.weight), p.numbers.batch.micro, p.numbers.batch.sequence);
 }
 
 inline void run_command(const program_source& source, std::string_view program, int argc,

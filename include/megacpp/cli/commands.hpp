@@ -234,7 +234,8 @@ inline void compute(const mesh& m, const program_view& p, command what, options&
   on_ranks(m, what, o, processes, [&](communicator& c) {
     agreement all(c);
     product_type products = product_type_of(o.machine.product_type());
-    if (products == product_type::automatic && p.numbers.type == dtype::bf16 && !all.alone()) {
+    if (products == product_type::automatic && p.numbers.precision.weight == dtype::bf16 &&
+        !all.alone()) {
       const bool bf16 =
           all.first() && make_device(p.device_type(), {.products = products, .threads = threads})
                                  ->products()

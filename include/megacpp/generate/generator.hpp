@@ -112,7 +112,7 @@ public:
 
   /// The logit of a token after the last one of a sequence.
   double logit(int sequence, std::int32_t token) const {
-    return stores::get(logits_.data(), p_.numbers.type, sequence * width_ + token);
+    return stores::get(logits_.data(), p_.numbers.precision.activation, sequence * width_ + token);
   }
 
 private:
@@ -244,11 +244,11 @@ private:
       for_each_forward_task(shape, 0, chunk, [this](const task& t) { run_->run(t); });
     for_each_final_wait(shape, [this](const task& t) { run_->run(t); });
     if (!any) return;
-    const std::int64_t bytes = width_ * size_of(p_.numbers.type);
+    const std::int64_t bytes = width_ * size_of(p_.numbers.precision.activation);
     const int behind = uses_[a.shape.first + a.shape.uses - 1].position + 1;
     const std::byte* at = last ? run_->address_of(buffers_->of(content::stream, behind)) : nullptr;
     if (stages.size() > 1) { // all ranks find them
-      ranks_.run(exchange::broadcast(axis::pp, p_.numbers.type, at, shared_.data(),
+      ranks_.run(exchange::broadcast(axis::pp, p_.numbers.precision.activation, at, shared_.data(),
                                      width_ * room_.sequences, stages.size() - 1));
       at = shared_.data();
     }

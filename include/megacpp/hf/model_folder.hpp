@@ -190,13 +190,12 @@ private:
   host_view seen_;
 };
 
-/// Fills what the stores hold of a tensor's weights of T from a folder.
-template <class T>
+/// Fills what the stores hold of a tensor's weights of T, and their masters, from a folder.
+template <class T, class Master>
 void load_tensor(const weights_in_folder::match& m, std::vector<double>& values, mc::stores& s) {
-  const bool apart = s.type() != s.main_type();
+  const bool apart = !s.precision().updates_weights();
   const filled_store<T> weights(m.ours, s, s.weights(), {});
-  const filled_store<accumulator_t<T>> masters(m.ours, s, apart ? s.masters() : nullptr,
-                                               {.states = true});
+  const filled_store<Master> masters(m.ours, s, apart ? s.masters() : nullptr, {.states = true});
   if (weights.empty()) return; // other ranks have it
   weights_in_folder::read_in_parallel(
       m, values, [&](auto first, auto x) { weights.fill(first, x), masters.fill(first, x); });
@@ -232,23 +231,17 @@ inline saved_model write_model_files(folder_writer& out, const program_view& p, 
   const hf_family& family = hf_family_of(p);
   require_ranks(p, ranks);
   const bool mastered = s.masters() != nullptr;
-  const dtype type = mastered ? s.main_type() : s.type();
+  const dtype type = mastered ? s.precision().master : s.precision().weight;
   std::byte* const store = mastered ? s.masters() : s.weights();
-  const store_side what{.states = type != s.type(), .own = true};
+  const store_side what{.states = type != s.precision().weight, .own = true};
   std::vector<std::byte> buffer;
   detail::outgoing_model m;
   m.texts = detail::config_texts(family.config(p), storage_of(type));
   for (const auto& [name, text] : extra_files) m.texts[name] = text;
   const auto write = [&s, &buffer, &ranks, store, type, what](const hf_tensor& t,
                                                               const byte_sink& data) {
-    const auto elements = [&]<class T>(T) {
-      detail::write_tensor<T>(t, s, store, what, ranks, buffer, data);
-    };
-    switch (type) {
-    case dtype::f64: return elements(double{});
-    case dtype::bf16: return elements(bf16{});
-    default: return elements(float{});
-    }
+    with_float_type(
+        type, [&]<class T>(T) { detail::write_tensor<T>(t, s, store, what, ranks, buffer, data); });
   };
   for (const hf_tensor& t : family.tensors(p))
     m.tensors.push_back(
@@ -287,11 +280,10 @@ inline void load_model_folder(const model_folder& in, const program_view& p, mc:
   std::vector<double> values;
   for (const auto& m : weights.matches()) {
     if (m.ours.parts.empty()) continue;
-    switch (s.type()) {
-    case dtype::f64: detail::load_tensor<double>(m, values, s); break;
-    case dtype::bf16: detail::load_tensor<bf16>(m, values, s); break;
-    default: detail::load_tensor<float>(m, values, s); break;
-    }
+    with_float_type(s.precision().weight, [&]<class T>(T) {
+      with_float_type(s.precision().master,
+                      [&]<class Master>(Master) { detail::load_tensor<T, Master>(m, values, s); });
+    });
   }
 }
 

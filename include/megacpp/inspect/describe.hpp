@@ -195,12 +195,12 @@ inline std::string describe_text(const program_view& p, device& on, const mesh& 
   fmt::format_to(at, "  layout                {}\n", detail::layout_text(p.numbers.ranks));
   fmt::format_to(at, "  micro-batch           {} x {} tokens\n", p.numbers.batch.micro,
                  p.numbers.batch.sequence);
-  fmt::format_to(at, "  precision             {}, sums and masters {}\n", name_of(p.numbers.type),
-                 name_of(accumulator_of(p.numbers.type)));
+  fmt::format_to(at, "  precision             {}, sums and masters {}\n",
+                 name_of(p.numbers.precision.weight), name_of(p.numbers.precision.master));
   fmt::format_to(at, "  recomputation         {}\n", name_of(p.numbers.again));
   fmt::format_to(at, "  numerics              {}\n", name_of(p.numbers.sums));
   fmt::format_to(at, "  products              {}, {} threads\n",
-                 on.products().describe(p.numbers.type), on.threads());
+                 on.products().describe(p.numbers.precision.weight), on.threads());
   const product_checks& checks = on.products().checks();
   fmt::format_to(at,
                  "  checked               {} kinds of tiles in {:.1f} ms, beside {:.1f} ms in the "
@@ -323,10 +323,10 @@ inline std::string describe_json(const program_view& p, const std::vector<model_
                   {"zero", l.zero}}},
                 {"micro_batch", p.numbers.batch.micro},
                 {"sequence", p.numbers.batch.sequence},
-                {"precision", name_of(p.numbers.type)},
+                {"precision", name_of(p.numbers.precision.weight)},
                 {"recompute", name_of(p.numbers.again)},
                 {"numerics", name_of(p.numbers.sums)},
-                {"products", on.products().describe(p.numbers.type)},
+                {"products", on.products().describe(p.numbers.precision.weight)},
                 {"threads", on.threads()},
                 {"product_checks",
                  {{"tiles", checks.plans},

@@ -58,7 +58,7 @@ struct step_work {
 /// The update on one stage, which has its own layers alone, over ranks of these numbers. Its nodes
 /// are those of the program's.
 inline graph update_of_stage(const program_view& p, const stage_shape& s, const mesh& ranks = {}) {
-  return update_graph(stores_of_stage(p, s, ranks), p.update().g->ranks, p.numbers.type);
+  return update_graph(stores_of_stage(p, s, ranks), p.update().g->ranks, p.numbers.precision);
 }
 
 inline step_work work_of_step(const program_view& p, std::int64_t micro_batches, int of_stage = 0) {

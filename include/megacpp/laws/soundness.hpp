@@ -146,8 +146,10 @@ template <class Model, class Device> step_record two_steps(const Model& m, const
                 {}, global_size(*p.v), [&](global_count at, std::int64_t from, std::int64_t n) {
                   for (std::int64_t k = 0; k < n; ++k)
                     x[static_cast<std::size_t>(at.n + k)] =
-                        gradient ? store.element(store.first_moments(), store.main_type(), from + k)
-                                 : store.element(store.weights(), store.type(), from + k);
+                        gradient
+                            ? store.element(store.first_moments(), store.precision().moment,
+                                            from + k)
+                            : store.element(store.weights(), store.precision().weight, from + k);
                 });
       });
     }
@@ -284,7 +286,7 @@ template <class Model, class Device> verdict soundness(const Model& m, const bat
                                                        std::vector<trial> trials = {}) {
   constexpr double tolerance = 1e-9;
   verdict found;
-  const setup one{.batch = batch, .type = dtype::f64};
+  const setup one{.batch = batch, .precision = dtype::f64};
   const detail::random_batches data(batch, m.vocabulary);
   detail::check_gradients(m, one, kernels, data, found);
   bool same = true;

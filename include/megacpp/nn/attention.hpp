@@ -33,8 +33,9 @@ constexpr var kv_projection(context& c, const char* scope, var x, const attentio
 /// A cache (B, C, K, D) of keys or values that lie as x (B, S, K, D) does.
 constexpr var cache_like(context& c, feed from, const char* name, var x, source_line line) {
   const value v = x.type();
-  return c.b->input(from, name, c.type, {v.dims[0], {dim::sequence, c.room}, v.dims[2], v.dims[3]},
-                    v.at, line, c.caches);
+  return c.b->input(from, name, c.precision.activation,
+                    {v.dims[0], {dim::sequence, c.room}, v.dims[2], v.dims[3]}, v.at, line,
+                    c.caches);
 }
 
 /// q (B, S, A, D), k and v (B, S, K, D): every query sees the keys of all cp ranks, or of its

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <megacpp/graph/builder.hpp>
+#include <megacpp/num/precision.hpp>
 #include <megacpp/op/elementwise.hpp>
 #include <megacpp/op/redistribute.hpp>
 
@@ -27,7 +28,7 @@ struct context {
   context& operator=(const context&) = delete;
 
   builder* b = nullptr;
-  dtype type = dtype::f32;
+  precision_policy precision;
   place stream =
       invariant; ///< of the residual stream over tp: S(sequence) under sequence parallelism
   var positions, order, documents,
@@ -78,7 +79,7 @@ constexpr placement on(axis a, place p) {
 constexpr var weight(context& c, const char* scope, const char* name,
                      std::initializer_list<extent> dims, placement stored, parameter_info info,
                      source_line line = here()) {
-  const var w = c.b->parameter(scope, name, c.type, dims, stored, info, line);
+  const var w = c.b->parameter(scope, name, c.precision.weight, dims, stored, info, line);
   return to(to(w, axis::dp, replicate, line), axis::cp, replicate, line);
 }
 

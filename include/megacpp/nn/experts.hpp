@@ -38,7 +38,8 @@ constexpr var expert_weight(context& c, const char* scope, std::initializer_list
   placement stored;
   stored[axis::ep] = shard(dim::expert);
   stored[axis::etp] = shard(dim::ffn);
-  const var w = c.b->parameter(scope, "weight", c.type, dims, stored, normal_weights(std), line);
+  const var w =
+      c.b->parameter(scope, "weight", c.precision.weight, dims, stored, normal_weights(std), line);
   return to(w, axis::edp, replicate, line);
 }
 

@@ -79,6 +79,15 @@ template <class T> inline constexpr dtype dtype_of = detail::dtype_of<T>;
 
 constexpr dtype accumulator_of(dtype t) { return t == dtype::f64 ? dtype::f64 : dtype::f32; }
 
+/// f(T{}) of the floating-point element type that a dtype names.
+template <class F> constexpr auto with_float_type(dtype t, F f) {
+  switch (t) {
+  case dtype::f64: return f(double{});
+  case dtype::bf16: return f(bf16{});
+  default: return f(float{});
+  }
+}
+
 /// Converts between any two floating-point element types.
 template <class To, class From> MEGACPP_HD constexpr To convert(From x) {
   if constexpr (sizeof(From) == 2) return static_cast<To>(static_cast<float>(x));

@@ -1,6 +1,6 @@
-// Precision policies: which element type activations, weights and gradients have.
+// Precision policies: which element type each role of a value has.
 //
-//   policy       activations, weights   statistics, gradients, masters, moments, loss
+//   policy       activations, weights   statistics, main gradients, masters, moments, loss
 //   fp32         f32                    f32
 //   bf16_mixed   bf16                   f32; products accumulate in f32
 //   fp64         f64                    f64 (tests)
@@ -10,16 +10,41 @@
 
 namespace mc {
 
+/// The element types of a run, by the role of a value. Graphs, stores and files ask for a role.
+struct precision_policy {
+  dtype activation = dtype::f32;    ///< between ops, with its cotangent
+  dtype weight = dtype::f32;        ///< as ops read it
+  dtype main_gradient = dtype::f32; ///< of a weight, in which all micro-batches are summed
+  dtype master = dtype::f32;        ///< of a weight, as the optimizer updates it
+  dtype moment = dtype::f32;        ///< each of the two of AdamW
+  dtype statistic = dtype::f32;     ///< of norms, softmax, router and loss
+
+  constexpr precision_policy() = default;
+  /// Values of one type, with sums in the type that sums of such values have.
+  constexpr precision_policy(dtype values) // NOLINT(google-explicit-constructor): it is that
+      : activation(values),
+        weight(values),
+        main_gradient(accumulator_of(values)),
+        master(accumulator_of(values)),
+        moment(accumulator_of(values)),
+        statistic(accumulator_of(values)) {}
+
+  /// Whether masters are the weights themselves.
+  constexpr bool updates_weights() const { return weight == master; }
+  friend constexpr bool operator==(const precision_policy&, const precision_policy&) = default;
+};
+
+/// What a run names as its precision.
 struct fp32 {
-  static constexpr dtype type = dtype::f32;
+  static constexpr precision_policy policy = dtype::f32;
   static constexpr const char* name = "fp32";
 };
 struct bf16_mixed {
-  static constexpr dtype type = dtype::bf16;
+  static constexpr precision_policy policy = dtype::bf16;
   static constexpr const char* name = "bf16_mixed";
 };
 struct fp64 {
-  static constexpr dtype type = dtype::f64;
+  static constexpr precision_policy policy = dtype::f64;
   static constexpr const char* name = "fp64";
 };
 

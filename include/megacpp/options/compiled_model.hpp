@@ -153,13 +153,13 @@ inline void set_compiled_model(options& o, const program_view& p) {
   set(c.hidden_dropout, m.dropout);
   set(c.attention_dropout, 0.0);
   set(c.init_method_std, m.std);
-  set(c.fp32_residual_connection, p.numbers.type == dtype::f32);
+  set(c.fp32_residual_connection, p.numbers.precision.weight == dtype::f32);
   const std::string sparse = detail::layers_with_experts(p);
   set(o.experts.moe_layer_freq, sparse, sparse == "none");
   set(o.experts.moe_router_dtype,
-      std::string(p.numbers.type == dtype::bf16  ? "bf16"
-                  : p.numbers.type == dtype::f32 ? "fp32"
-                                                 : "fp64"),
+      std::string(p.numbers.precision.weight == dtype::bf16  ? "bf16"
+                  : p.numbers.precision.weight == dtype::f32 ? "fp32"
+                                                             : "fp64"),
       sparse == "none");
 }
 

@@ -110,7 +110,7 @@ inline void set_compiled(options& o, const program_view& p) {
   set(e.moe_expert_capacity_factor, model.capacity);
   set(e.moe_shared_expert_intermediate_size, model.shared_ffn);
   set(c.vocab_size, p.vocabulary);
-  set(c.bf16, p.numbers.type == dtype::bf16);
+  set(c.bf16, p.numbers.precision.weight == dtype::bf16);
   set(c.recompute_granularity, name_of(p.numbers.again));
   set(c.recompute_activations, p.numbers.again == recompute::selective);
   set(c.recompute_method, p.numbers.again == recompute::full ? "uniform" : "none");
@@ -466,7 +466,7 @@ inline options effective_options(options o, const training_settings& t, const pr
   set(o.training.global_batch_size, t.batches.last);
   if (t.rates_by_samples) set(o.optimizer.lr_decay_samples, t.rates.decay);
   else set(o.optimizer.lr_decay_iters, t.rates.decay);
-  if (p.numbers.type == dtype::bf16)
+  if (p.numbers.precision.weight == dtype::bf16)
     set(o.machine.product_type, products == product_type::bf16 ? "bf16" : "widened");
   return o;
 }

@@ -1,6 +1,7 @@
 // The memory of one rank, item by item, as a constant of the program.
 #pragma once
 
+#include <megacpp/num/precision.hpp>
 #include <megacpp/plan/buffers.hpp>
 #include <megacpp/plan/registry.hpp>
 
@@ -191,14 +192,13 @@ constexpr buffers buffers_of(std::span<const planned_graph> graphs, const stage_
   return {graphs, s.uses, steps, s.micros};
 }
 
-/// Bytes of the stores for training. `type`: the weights'.
-constexpr memory_items memory_of_stores(const store_sizes& s, dtype type) {
+/// Bytes of the stores for training.
+constexpr memory_items memory_of_stores(const store_sizes& s, const precision_policy& of) {
   memory_items m;
-  const dtype main = accumulator_of(type);
-  m.weights = s.weights * size_of(type);
-  m.gradients = s.gradients * size_of(main);
-  m.masters = type == main ? 0 : s.states * size_of(main);
-  m.moments = 2 * s.states * size_of(main);
+  m.weights = s.weights * size_of(of.weight);
+  m.gradients = s.gradients * size_of(of.main_gradient);
+  m.masters = of.updates_weights() ? 0 : s.states * size_of(of.master);
+  m.moments = 2 * s.states * size_of(of.moment);
   return m;
 }
 /// Bytes of the buffers alone.
@@ -210,20 +210,20 @@ constexpr memory_items memory_of_buffers(const buffers& b) {
   m.mirrors = b.bytes(arena_of::host);
   return m;
 }
-/// Bytes of one rank of a stage for training, or for evaluation alone. `type`: the weights'.
-constexpr memory_items memory_of(const buffers& b, const store_sizes& s, dtype type,
+/// Bytes of one rank of a stage for training, or for evaluation alone.
+constexpr memory_items memory_of(const buffers& b, const store_sizes& s, const precision_policy& of,
                                  bool training) {
   memory_items m = memory_of_buffers(b);
-  const memory_items held = memory_of_stores(s, type);
+  const memory_items held = memory_of_stores(s, of);
   m.weights = held.weights;
   if (!training) return m;
   m.gradients = held.gradients, m.masters = held.masters, m.moments = held.moments;
   return m;
 }
 constexpr memory_items stage_memory(std::span<const planned_graph> graphs, const stage_shape& s,
-                                    const registry& r, dtype type, const mesh& ranks,
-                                    bool training = true) {
-  return memory_of(buffers_of(graphs, s, training), sizes_of(r, s.layers, ranks), type, training);
+                                    const registry& r, const precision_policy& of,
+                                    const mesh& ranks, bool training = true) {
+  return memory_of(buffers_of(graphs, s, training), sizes_of(r, s.layers, ranks), of, training);
 }
 
 } // namespace mc

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <megacpp/nn/head.hpp>
+#include <megacpp/num/precision.hpp>
 #include <megacpp/op/attention.hpp>
 #include <megacpp/op/experts.hpp>
 #include <megacpp/op/numbers.hpp>
@@ -25,7 +26,7 @@ enum class part_kind : std::uint8_t { stem, block, loss, logits };
 struct setup {
   layout ranks{.at = {}}; // the braces here are no line of a run
   batching batch{.at = {}};
-  dtype type = dtype::f32;
+  precision_policy precision = dtype::f32;
   recompute again = recompute::none;
   numerics sums = numerics::fast;
   bool generating = false; ///< true: nothing is dropped out, by chance or for want of room
@@ -326,7 +327,8 @@ constexpr void check_inputs(builder& b, part_kind part, const setup& s, const va
     const fed_integers is = integers_of(v.from, s, vocabulary);
     value like = floats ? stream : is_of_all(v.from) ? all_tokens : tokens;
     if (v.from == feed::last) like.rank = 1;
-    bool alike = v.type == (floats ? s.type : dtype::i32) && v.same_dims(like) && v.at == like.at;
+    bool alike = v.type == (floats ? s.precision.activation : dtype::i32) && v.same_dims(like) &&
+                 v.at == like.at;
     alike = alike && (v.holds == integer_kind::unknown || serves(is.kind, v.holds));
     alike = alike && (v.below == 0 || (is.below > 0 && v.below >= is.below));
     if (is_number(v.from))
@@ -374,7 +376,7 @@ template <class Model> [[gnu::cold]] constexpr graph written_graph(const Model& 
   all_at[axis::cp] = replicate;
   context c;
   c.b = &b;
-  c.type = s.type;
+  c.precision = s.precision;
   c.stream = s.stream();
   c.expert_rows = s.batch.expert_rows;
   c.generating = s.generating;
@@ -385,12 +387,12 @@ template <class Model> [[gnu::cold]] constexpr graph written_graph(const Model& 
     return b.integers(f, is.kind, is.name, {B, Sq}, is_of_all(f) ? all_at : tokens_at, is.below);
   };
   const auto stream = [&] {
-    return b.input(feed::stream, "x", s.type, {B, Sq, m.hidden_extent()},
+    return b.input(feed::stream, "x", s.precision.activation, {B, Sq, m.hidden_extent()},
                    stream_placement(c.stream));
   };
   value as_stream, as_loss;
   as_stream.name = "x", as_stream.is = role::input;
-  as_stream.type = s.type, as_loss.type = accumulator_of(s.type);
+  as_stream.type = s.precision.activation, as_loss.type = s.precision.statistic;
   as_stream.rank = 3, as_stream.dims[0] = B, as_stream.dims[1] = Sq,
   as_stream.dims[2] = m.hidden_extent(), as_stream.at = stream_placement(c.stream);
   as_loss.at[axis::dp] = as_loss.at[axis::cp] = partial;
@@ -445,7 +447,7 @@ template <class Model> [[gnu::cold]] constexpr graph written_graph(const Model& 
   if (!s.generating && part != part_kind::logits) b.g.side_loss = c.side_loss().id;
   if (b.g.side_loss >= 0) verify_output(b, b.g.side_loss, as_loss, "side loss");
   for (int i = 0; i < b.g.parameter_count; ++i) // the stores have one element type
-    if (const parameter_info& p = b.g.parameters[i]; b.g.at(p.v).type != s.type)
+    if (const parameter_info& p = b.g.parameters[i]; b.g.at(p.v).type != s.precision.weight)
       b.fail(fault::S006, p.line, "parameter", p.v);
   detail::check_inputs(b, part, s, as_tokens, as_all, as_stream, m.vocabulary);
   detail::check_changes(b, s.generating);

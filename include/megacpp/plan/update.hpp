@@ -9,6 +9,7 @@
 // as well, to which those that have none of it add nothing, and counts once, on the first that has.
 #pragma once
 
+#include <megacpp/num/precision.hpp>
 #include <megacpp/op/elementwise.hpp>
 #include <megacpp/op/numbers.hpp>
 #include <megacpp/op/optimizer.hpp>
@@ -90,7 +91,7 @@ struct update_verifier {
   graph& g;
   const registry& r;
   const mesh& ranks;
-  dtype weights; ///< their type
+  const precision_policy& precision;
   int writes = 0;
 
   [[gnu::cold]] constexpr void fail(const char* what) { record(g, fault::P019, 0, what); }
@@ -109,7 +110,7 @@ struct update_verifier {
       if (p.s == state::shard && ranks.sized(one)) n *= ranks.of(one);
     }
     return same && g.at(v).rank == 1 && g.at(v).dims[0] == extent(dim::elements, n) &&
-           g.at(v).type == (f == feed::weight ? weights : accumulator_of(weights));
+           g.at(v).type == type_of_store(precision, f);
   }
   /// v is a group's range.
   constexpr bool is(value_id v, feed f, int k, range what) const {
@@ -281,10 +282,11 @@ struct update_verifier {
 /// parameter's once; every group's gradient is reduced once, counts once in the norm and is applied
 /// once, clipped, by the group's rule and to its stores, over their whole length and as they lie on
 /// the ranks, which have all of the weights again; nothing else is written, nothing computed is
-/// lost, and every rank is told the same. `weights`: their type.
-constexpr void verify_update(graph& g, const registry& r, const mesh& ranks, dtype weights) {
+/// lost, and every rank is told the same.
+constexpr void verify_update(graph& g, const registry& r, const mesh& ranks,
+                             const precision_policy& precision) {
   if (g.wrong.code == fault::none) g.wrong = verify_nodes(g);
-  if (g.wrong.code == fault::none) detail::update_verifier{g, r, ranks, weights}.verify();
+  if (g.wrong.code == fault::none) detail::update_verifier{g, r, ranks, precision}.verify();
 }
 
 /// Records MEGA-P019 unless each pending total, and nothing else, is added once to its whole.
@@ -316,20 +318,22 @@ constexpr graph totals_graph(const mesh& ranks) {
   return b.g;
 }
 
-/// The step's end behind that. `ranks`: the mesh; `weights`: their type. Outputs: the number of
+/// The step's end behind that. `ranks`: the mesh. Outputs: the number of
 /// blocks whose weights or moments the update left infinite or not a number, and the norm of the
 /// mean gradient; both are totals as well. A fault of the registry is the graph's.
-constexpr graph update_graph(const registry& r, const mesh& ranks, dtype weights) {
+constexpr graph update_graph(const registry& r, const mesh& ranks,
+                             const precision_policy& precision) {
   builder b{ranks};
   b.g.wrong = r.wrong;
   if (r.wrong.code != fault::none) return b.g;
-  const dtype main = accumulator_of(weights);
   b.when = phase::prologue;
   const auto bring_together = [&](const registry::entry& e, feed f, const char* name, int k) {
     const axis_set over = of_several_ranks(ranks, e.apart);
     if (over.empty()) return;
     const registry::group group = summed_further(r.groups[e.group], e.apart);
-    const value_id sums = range_value(b, group, range::pending, e.count.n, f, name, main, k).id;
+    const value_id sums =
+        range_value(b, group, range::pending, e.count.n, f, name, type_of_store(precision, f), k)
+            .id;
     b.emit(op::reduce_gradient, {sums}, 0, op::reduction{over});
   };
   for_each_apart(r, [&](const registry::entry& e, int k) {
@@ -339,7 +343,9 @@ constexpr graph update_graph(const registry& r, const mesh& ranks, dtype weights
     bring_together(e, feed::tied_gradient, "tied_gradient", k);
     // Both are pending sums over the same axes now.
     const auto use = [&](feed f, const char* name) {
-      return range_value(b, r.groups[e.group], range::pending, e.count.n, f, name, main, k).id;
+      return range_value(b, r.groups[e.group], range::pending, e.count.n, f, name,
+                         type_of_store(precision, f), k)
+          .id;
     };
     const value_id declared = use(feed::declared_gradient, "declared_gradient");
     b.emit(op::add_gradient, {declared, use(feed::tied_gradient, "tied_gradient")}, 0);
@@ -348,7 +354,7 @@ constexpr graph update_graph(const registry& r, const mesh& ranks, dtype weights
     const auto& group = r.groups[k];
     if (group.frozen) continue;
     const auto gradient = [&](range what) {
-      return group_value(b, group, what, feed::gradient, "gradient", main, k).id;
+      return group_value(b, group, what, feed::gradient, "gradient", precision.main_gradient, k).id;
     };
     if (const axis_set all = reduced_over(ranks, group); !all.empty())
       b.emit(op::reduce_gradient, {gradient(range::pending)}, 0, op::reduction{all});
@@ -367,7 +373,7 @@ constexpr graph update_graph(const registry& r, const mesh& ranks, dtype weights
     const auto& group = r.groups[k];
     if (group.frozen) continue;
     const auto gradient = [&](range what) {
-      return group_value(b, group, what, feed::gradient, "gradient", main, k);
+      return group_value(b, group, what, feed::gradient, "gradient", precision.main_gradient, k);
     };
     gradients[k] = gradient(range::share);
     if (group.update == update_rule::balance) continue; // a load, not a gradient
@@ -382,34 +388,34 @@ constexpr graph update_graph(const registry& r, const mesh& ranks, dtype weights
   for (int k = 0; k < r.group_count; ++k) {
     const auto& group = r.groups[k];
     if (group.frozen) continue;
-    const auto store = [&](feed f, const char* name, dtype t, range what = range::share) {
-      return group_value(b, group, what, f, name, t, k).id;
+    const auto store = [&](feed f, const char* name, range what = range::share) {
+      return group_value(b, group, what, f, name, type_of_store(precision, f), k).id;
     };
     if (group.update == update_rule::balance) {
-      b.emit(op::balance_step,
-             {gradients[k].id, store(feed::master, "master", main),
-              store(feed::weight, "weight", weights), factor},
-             0, op::balance_attributes{group.rate});
+      b.emit(
+          op::balance_step,
+          {gradients[k].id, store(feed::master, "master"), store(feed::weight, "weight"), factor},
+          0, op::balance_attributes{group.rate});
       continue;
     }
     const var here = over_all_ranks(
-        {&b, b.emit(op::adamw,
-                    {gradients[k].id, store(feed::master, "master", main),
-                     store(feed::first_moment, "first_moment", main),
-                     store(feed::second_moment, "second_moment", main),
-                     store(feed::weight, "weight", weights), factor,
-                     number_input(b, feed::learning_rate).id, number_input(b, feed::step).id},
-                    0, op::adamw_attributes{group.decay, group.count})});
+        {&b,
+         b.emit(op::adamw,
+                {gradients[k].id, store(feed::master, "master"),
+                 store(feed::first_moment, "first_moment"),
+                 store(feed::second_moment, "second_moment"), store(feed::weight, "weight"), factor,
+                 number_input(b, feed::learning_rate).id, number_input(b, feed::step).id},
+                0, op::adamw_attributes{group.decay, group.count})});
     broken = broken.id < 0 ? here : var{&b, b.emit(op::add, {broken.id, here.id}, 0)};
     if (const axis_set shares = scattered_over(ranks, group); !shares.empty()) {
-      const value_id share = store(feed::weight, "weight", weights);
-      b.emit(op::gather_weight, {share, store(feed::weight, "weight", weights, range::whole)}, 0,
+      const value_id share = store(feed::weight, "weight");
+      b.emit(op::gather_weight, {share, store(feed::weight, "weight", range::whole)}, 0,
              op::reduction{shares});
     }
   }
   if (broken.id >= 0) add_to(step_total::broken, broken);
   b.g.outputs = {broken.id, norm};
-  verify_update(b.g, r, ranks, weights);
+  verify_update(b.g, r, ranks, precision);
   return b.g;
 }
 

@@ -84,8 +84,9 @@ public:
     set_numbers();
     if (const int seed = b_.of(content::seed); b_[seed].first >= 0) {
       std::byte one[sizeof(double)];
-      stores::set(one, weights_.main_type(), 0, 1.0);
-      lane_.write(address_of(seed), one, size_of(weights_.main_type()));
+      const dtype type = weights_.precision().statistic;
+      stores::set(one, type, 0, 1.0);
+      lane_.write(address_of(seed), one, size_of(type));
     }
   }
 

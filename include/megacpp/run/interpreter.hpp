@@ -96,7 +96,7 @@ public:
     }
     stores_ = verified_registry(trained, layers, s.ranks.zero, mesh(s.ranks));
     refuse(stores_.wrong);
-    add(update_graph(stores_, mesh(s.ranks), s.type), 0, table);
+    add(update_graph(stores_, mesh(s.ranks), s.precision), 0, table);
     add(after_passes(*graphs.back(), {}), last_, table);
     add(totals_graph(mesh(s.ranks)), 0, table);
   }

@@ -5,6 +5,7 @@
 
 #include <megacpp/exec/default_device.hpp>
 #include <megacpp/model/gpt.hpp>
+#include <megacpp/num/precision.hpp>
 #include <megacpp/plan/parts.hpp>
 
 #include <concepts>
@@ -35,8 +36,7 @@ concept has_batch = requires {
 template <class Run>
 concept has_precision = requires {
   typename Run::precision;
-  requires(Run::precision::type == dtype::f32 || Run::precision::type == dtype::bf16 ||
-           Run::precision::type == dtype::f64);
+  requires std::same_as<std::remove_cvref_t<decltype(Run::precision::policy)>, precision_policy>;
 };
 
 /// Members that may be left out: absent, or right.
@@ -136,7 +136,7 @@ template <class Run> constexpr setup numbers_of_run() {
   if constexpr (has_batch<Run> && has_family<Run>) s.batch = Run::batch;
   // one rank is a layout of any stand-in
   if constexpr (has_layout<Run> && has_batch<Run> && has_family<Run>) s.ranks = Run::layout;
-  if constexpr (has_precision<Run>) s.type = Run::precision::type;
+  if constexpr (has_precision<Run>) s.precision = Run::precision::policy;
   if constexpr (has_recompute<Run>) s.again = Run::recompute;
   if constexpr (has_numerics<Run>) s.sums = Run::numerics;
   return s;

@@ -136,7 +136,8 @@ template <class Run> struct program {
   };
   struct update {
     static constexpr int index = 0;
-    static constexpr graph g = update_graph(program::stores, mesh(numbers.ranks), numbers.type);
+    static constexpr graph g =
+        update_graph(program::stores, mesh(numbers.ranks), numbers.precision);
     static constexpr fault_record wrong = g.wrong;
     static constexpr running_order order{g};
     static constexpr memory_plan plan = place_memory(g, order);
@@ -180,7 +181,8 @@ template <class Run> struct program {
   /// Bytes of one rank of a pipeline stage, of one replica alone.
   template <int Stage>
   static constexpr memory_items stage_memory = mc::stage_memory(planned, stage(Stage), stores,
-                                                                numbers.type, mesh(numbers.ranks));
+                                                                numbers.precision,
+                                                                mesh(numbers.ranks));
   /// Of the stage that needs most, among `dp` replicas. The first one has most micro-batches in
   /// flight, the last one the head, and any the largest kinds of block.
   static constexpr memory_items memory(int dp = 1) {
@@ -194,7 +196,7 @@ template <class Run> struct program {
   static constexpr memory_items among_replicas(memory_items m, int number, int dp) {
     if (numbers.ranks.zero == 0 || dp == 1) return m;
     const memory_items shared = memory_of_stores(
-        sizes_of(stores, stage(number).layers, mesh_of(numbers.ranks, dp)), numbers.type);
+        sizes_of(stores, stage(number).layers, mesh_of(numbers.ranks, dp)), numbers.precision);
     m.weights = shared.weights, m.gradients = shared.gradients;
     m.masters = shared.masters, m.moments = shared.moments;
     return m;

@@ -31,7 +31,7 @@ public:
     refuse(stores_.wrong);
     view_.stores = &stores_;
     const int update = part_of_update(p.kinds());
-    end_ = p.generation.part(update_graph(stores_, p.part(update).g->ranks, p.numbers.type),
+    end_ = p.generation.part(update_graph(stores_, p.part(update).g->ranks, p.numbers.precision),
                              p.part(update).index);
     view_.parts[static_cast<unsigned>(update)] = end_->view();
   }

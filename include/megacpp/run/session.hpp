@@ -69,7 +69,7 @@ public:
         graphs_(graphs_of(p_)),
         stage_(stage_of(p_, std::max(p_.stage, 0))),
         buffers_(buffers_of(graphs_, stage_, training_)),
-        planned_(memory_of(buffers_, sizes_of(*p_.stores), p_.numbers.type, training_)),
+        planned_(memory_of(buffers_, sizes_of(*p_.stores), p_.numbers.precision, training_)),
         run_(p_.parts, require_sound(), on, ranks, stores_, "activations",
              training_ ? "a smaller micro-batch or sequence, recompute,"
                        : "a smaller micro-batch or sequence"),

@@ -76,12 +76,7 @@ public:
   /// outlive them.
   stores(const program_view& p, bool training, const coordinates& at = {},
          memory_space& in = host_memory::of_process(), const mesh& ranks = mesh::one_rank())
-      : program_(&p),
-        in_(&in),
-        at_(at),
-        type_(p.numbers.type),
-        main_(accumulator_of(type_)),
-        total_(p.stores->total) {
+      : program_(&p), in_(&in), at_(at), precision_(p.numbers.precision), total_(p.stores->total) {
     for_each_parameter(p, [&](const parameter_ref& r) { held_.emplace(r.name, r); });
     constexpr const char* smaller = "a smaller model";
     const std::int64_t states = p.stores->states;
@@ -91,12 +86,16 @@ public:
         share_begins_[static_cast<unsigned>(k)] =
             group.share * number_in_group(ranks, group.scattered, at);
     }
-    weights_ = arena(in, total_ * size_of(type_), "weights", smaller);
+    const auto reserve = [&](std::int64_t elements, dtype t, const char* what) {
+      return arena(in, elements * size_of(t), what, smaller);
+    };
+    weights_ = reserve(total_, precision_.weight, "weights");
     if (!training) return;
-    gradients_ = arena(in, p.stores->gradients * size_of(main_), "main grads", smaller);
-    if (type_ != main_) masters_ = arena(in, states * size_of(main_), "master weights", smaller);
-    first_ = arena(in, states * size_of(main_), "first moments", smaller);
-    second_ = arena(in, states * size_of(main_), "second moments", smaller);
+    gradients_ = reserve(p.stores->gradients, precision_.main_gradient, "main grads");
+    if (!precision_.updates_weights())
+      masters_ = reserve(states, precision_.master, "master weights");
+    first_ = reserve(states, precision_.moment, "first moments");
+    second_ = reserve(states, precision_.moment, "second moments");
   }
 
   const program_view& program() const { return *program_; }
@@ -105,13 +104,14 @@ public:
   const coordinates& coordinate() const { return at_; }
   /// What lies here of a parameter.
   boxes boxes_of(const parameter_ref& r) const { return {*r.ranks, *r.v, at_}; }
-  dtype type() const { return type_; }
-  dtype main_type() const { return main_; }
+  const precision_policy& precision() const { return precision_; }
   std::int64_t total() const { return total_; }
   std::byte* weights() const { return weights_.data(); }
   std::byte* gradients() const { return gradients_.data(); }
   void clear_gradients() const { in_->fill(gradients(), 0, gradients_.size()); }
-  std::byte* masters() const { return type_ == main_ ? weights_.data() : masters_.data(); }
+  std::byte* masters() const {
+    return precision_.updates_weights() ? weights_.data() : masters_.data();
+  }
   std::byte* first_moments() const { return first_.data(); }
   std::byte* second_moments() const { return second_.data(); }
   std::int64_t bytes() const {
@@ -120,7 +120,7 @@ public:
 
   /// Where what the update reads and writes of these stores lies.
   void give(input_addresses& update) const {
-    const std::int64_t main = size_of(main_), type = size_of(type_);
+    const std::int64_t main = size_of(precision_.main_gradient);
     const registry& r = entries();
     for_each_tie(r, [&](const registry::entry& e, int k) {
       update.set(feed::declared_gradient, gradients() + e.offset * main, k);
@@ -138,15 +138,16 @@ public:
         share = share || (group.scattered.has(static_cast<axis>(a)) &&
                           v.at.at[static_cast<unsigned>(a)].s == state::shard);
       const std::int64_t range = group.offset + (share ? share_begins_[k] : 0);
+      const std::int64_t size = size_of(type_of_store(precision_, v.from));
       switch (v.from) {
-      case feed::gradient: at = gradients() + range * main; return;
-      case feed::weight: at = weights() + range * type; return;
+      case feed::gradient: at = gradients() + range * size; return;
+      case feed::weight: at = weights() + range * size; return;
       case feed::master:
         at =
-            masters_.size() != 0 ? masters_.data() + group.states * main : weights() + range * type;
+            masters_.size() != 0 ? masters_.data() + group.states * size : weights() + range * size;
         return;
-      case feed::first_moment: at = first_moments() + group.states * main; return;
-      case feed::second_moment: at = second_moments() + group.states * main; return;
+      case feed::first_moment: at = first_moments() + group.states * size; return;
+      case feed::second_moment: at = second_moments() + group.states * size; return;
       default: return;
       }
     });
@@ -207,35 +208,28 @@ public:
 
   /// Reads or writes one element of a store in double, where the host sees it.
   static double get(const std::byte* store, dtype t, std::int64_t i) {
-    switch (t) {
-    case dtype::f64: return reinterpret_cast<const double*>(store)[i];
-    case dtype::bf16: return static_cast<float>(reinterpret_cast<const bf16*>(store)[i]);
-    default: return reinterpret_cast<const float*>(store)[i];
-    }
+    return with_float_type(
+        t, [&]<class T>(T) { return convert<double>(reinterpret_cast<const T*>(store)[i]); });
   }
   static void set(std::byte* store, dtype t, std::int64_t i, double x) {
-    switch (t) {
-    case dtype::f64: reinterpret_cast<double*>(store)[i] = x; break;
-    case dtype::bf16: reinterpret_cast<bf16*>(store)[i] = bf16(static_cast<float>(x)); break;
-    default: reinterpret_cast<float*>(store)[i] = static_cast<float>(x); break;
-    }
+    with_float_type(t, [&]<class T>(T) { reinterpret_cast<T*>(store)[i] = convert<T>(x); });
   }
   /// The master value of a weight, which training updates, where this rank has it; else the weight.
   double weight(std::int64_t i) const {
-    double x = element(weights(), type_, i);
+    double x = element(weights(), precision_.weight, i);
     if (masters_.size() != 0)
       each_state(i, 1, [&](std::int64_t, std::int64_t at, std::int64_t) {
-        x = element(masters(), main_, at);
+        x = element(masters(), precision_.master, at);
       });
     return x;
   }
   void set_weight(std::int64_t i, double x) { set_weights(i, {&x, 1}); }
   /// Weights from the first one on, and their masters.
   void set_weights(std::int64_t first, std::span<const double> x) {
-    put(weights(), type_, first, x);
+    put(weights(), precision_.weight, first, x);
     if (masters_.size() == 0) return;
     each_state(first, std::ssize(x), [&](std::int64_t i, std::int64_t at, std::int64_t n) {
-      put(masters(), main_, at,
+      put(masters(), precision_.master, at,
           x.subspan(static_cast<std::size_t>(i - first), static_cast<std::size_t>(n)));
     });
   }
@@ -245,21 +239,23 @@ public:
     in_->read(one, store + i * size_of(t), size_of(t));
     return get(one, t, 0);
   }
-  /// Bytes of a store of main_type(), from element `first` on.
-  void put_bytes(std::byte* store, std::int64_t first, std::span<const std::byte> bytes) {
-    in_->write(store + first * size_of(main_), bytes.data(), std::ssize(bytes));
+  /// Bytes of a store of type t, from element `first` on.
+  void put_bytes(std::byte* store, dtype t, std::int64_t first, std::span<const std::byte> bytes) {
+    in_->write(store + first * size_of(t), bytes.data(), std::ssize(bytes));
   }
 
   /// The first parameter of the model of which a weight or a moment is not finite, with the
   /// element: "layers.0.mlp.up.weight[3] is inf". Empty if all are.
   std::string nonfinite() const {
-    return first_nonfinite_of({{"", weights(), type_},
-                               {"the master of ", masters(), main_},
-                               {"the first moment of ", first_moments(), main_},
-                               {"the second moment of ", second_moments(), main_}});
+    return first_nonfinite_of({{"", weights(), precision_.weight},
+                               {"the master of ", masters(), precision_.master},
+                               {"the first moment of ", first_moments(), precision_.moment},
+                               {"the second moment of ", second_moments(), precision_.moment}});
   }
   /// The same of weights alone.
-  std::string nonfinite_weight() const { return first_nonfinite_of({{"", weights(), type_}}); }
+  std::string nonfinite_weight() const {
+    return first_nonfinite_of({{"", weights(), precision_.weight}});
+  }
 
   /// Initial weights: a function of (seed, parameter name, logical element), whatever the layout.
   /// Normal values by Box and Muller from 53-bit uniforms.
@@ -291,10 +287,10 @@ public:
       boxes_of(r).each_run({}, r.count, [&](local_count first, global_count at, std::int64_t n) {
         const std::int64_t padding = std::clamp<std::int64_t>(valid.n - at.n, 0, n),
                            begin = r.offset + first.n + padding;
-        clear(weights(), type_, begin, n - padding);
+        clear(weights(), precision_.weight, begin, n - padding);
         if (masters_.size() == 0) return;
         each_state(begin, n - padding, [&](std::int64_t, std::int64_t state, std::int64_t count) {
-          clear(masters(), main_, state, count);
+          clear(masters(), precision_.master, state, count);
         });
       });
     });
@@ -381,7 +377,7 @@ private:
   const program_view* program_;
   memory_space* in_;
   coordinates at_;
-  dtype type_, main_;
+  precision_policy precision_;
   std::int64_t total_;
   std::map<std::string, parameter_ref> held_;           ///< by name
   std::array<std::int64_t, max_groups> share_begins_{}; ///< in a group's range, this rank's share

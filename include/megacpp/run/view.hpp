@@ -269,7 +269,8 @@ inline registry stores_of_stage(const program_view& p, const stage_shape& s, con
 /// over ranks of these numbers; where they are not known, of a single replica.
 inline memory_items memory_of_stage(const program_view& p, int stage = 0, bool training = true,
                                     const mesh& ranks = {}) {
-  return stage_memory(graphs_of(p), stage_of(p, stage), *p.stores, p.numbers.type, ranks, training);
+  return stage_memory(graphs_of(p), stage_of(p, stage), *p.stores, p.numbers.precision, ranks,
+                      training);
 }
 
 /// The family of a model: what it says, or, of a struct that derives from a family and says

@@ -67,7 +67,7 @@ public:
       times_.reserve(static_cast<std::size_t>(std::min(set_.steps, timed_without_allocating)));
     flops_ = static_cast<double>(work_of_step(p_, set_.micro_batches()).total().flops);
     needed_flops_ = needed_flops();
-    speed_.emplace(device_, p_.numbers.type);
+    speed_.emplace(device_, p_.numbers.precision.weight);
     measure_ceiling();
   }
 
@@ -77,12 +77,13 @@ public:
     note(fmt::format(
         "{}: {} parameters, {}, {}micro-batch {} x {} tokens, {}{} micro-batch{} a step, {} "
         "thread{}, {}, {:.1f} GF/s, {} planned",
-        p_.name, count_text(static_cast<double>(p_.parameters)).view(), name_of(p_.numbers.type),
+        p_.name, count_text(static_cast<double>(p_.parameters)).view(),
+        name_of(p_.numbers.precision.weight),
         ranks > 1 ? fmt::format("{} ranks, each ", ranks) : "", p_.numbers.batch.micro,
         p_.numbers.batch.sequence,
         set_.batches.grows() ? fmt::format("{} to ", set_.batches.start / set_.at_once) : "",
         micro_batches, micro_batches == 1 ? "" : "es", device_.threads(),
-        device_.threads() == 1 ? "" : "s", device_.products().describe(p_.numbers.type),
+        device_.threads() == 1 ? "" : "s", device_.products().describe(p_.numbers.precision.weight),
         ceiling_.behind() * 1e-9, bytes_text(static_cast<std::uint64_t>(planned_bytes)).view()));
   }
   void note(std::string_view line) {
@@ -368,8 +369,8 @@ private:
     return json_line(
         {{"program", "megacpp"},
          {"preset", p_.name},
-         {"precision", name_of(p_.numbers.type)},
-         {"products", device_.products().describe(p_.numbers.type)},
+         {"precision", name_of(p_.numbers.precision.weight)},
+         {"products", device_.products().describe(p_.numbers.precision.weight)},
          {"batch", set_.batches.last},
          {"sequence", p_.numbers.batch.sequence},
          {"parameters", p_.parameters},

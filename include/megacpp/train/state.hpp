@@ -62,6 +62,7 @@ inline std::vector<stored_tensor> stored_tensors(const program_view& p) {
 struct stored_part {
   const char* prefix;
   std::byte* store;
+  dtype type;
   bool states = true; ///< masters or moments
 };
 
@@ -75,26 +76,27 @@ inline void write_stores(folder_writer& out, const char* file, const program_vie
   };
   std::map<std::string, source> sources;
   std::vector<tensor_spec> specs;
-  const dtype type = s.main_type();
   for (const stored_tensor& t : stored_tensors(p))
     for (const stored_part& part : parts) {
-      specs.push_back({part.prefix + t.of.name, storage_of(type), t.shape});
+      specs.push_back({part.prefix + t.of.name, storage_of(part.type), t.shape});
       sources.emplace(part.prefix + t.of.name, source{t, part});
     }
   const safetensors_layout layout(std::move(specs));
   out.require_space(layout.file_size());
   constexpr std::int64_t most = 1 << 17; // elements at a time
-  const auto bytes = [type](std::int64_t n) { return static_cast<std::size_t>(n * size_of(type)); };
   std::vector<std::byte> block;
   out.write(file, layout.file_size(), [&](const byte_sink& sink) {
     write_finite(layout, sink, [&](const tensor_spec& spec, const byte_sink& data) {
       const source& from = sources.at(spec.name);
+      const auto bytes = [&from](std::int64_t n) {
+        return static_cast<std::size_t>(n * size_of(from.part.type));
+      };
       const auto held = s.part_of(from.tensor.of, {.states = from.part.states, .own = true});
       for (global_count at; at.n < from.tensor.count.n; at.n += most) {
         const std::int64_t end = std::min(at.n + most, from.tensor.count.n);
         block.assign(bytes(end - at.n), std::byte{});
         held.each_run(at, {end}, [&](global_count first, std::int64_t i, std::int64_t n) {
-          const host_view seen = s.seen(from.part.store, type, i, i + n);
+          const host_view seen = s.seen(from.part.store, from.part.type, i, i + n);
           std::copy_n(seen.data(), bytes(n), block.data() + bytes(first.n - at.n));
         });
         join_block(ranks, block);
@@ -105,10 +107,10 @@ inline void write_stores(folder_writer& out, const char* file, const program_vie
 }
 
 /// f(tensor, its view, store) for every tensor of a file, which must be exactly those of the
-/// program, in `type`. Throws mc::error(exit_code::mismatch) naming the tensor.
+/// program, in the types of the parts. Throws mc::error(exit_code::mismatch) naming the tensor.
 template <class F> void read_stores(const model_folder& folder, const char* name,
-                                    const program_view& p, dtype type,
-                                    std::span<const stored_part> parts, F f) {
+                                    const program_view& p, std::span<const stored_part> parts,
+                                    F f) {
   const safetensors_file file(folder.open(name));
   const auto refuse = [&](const std::string& tensor, std::string_view why) {
     return error(exit_code::mismatch, fmt::format("{}: tensor \"{}\" {}; the state is of another "
@@ -122,9 +124,9 @@ template <class F> void read_stores(const model_folder& folder, const char* name
       const std::string full = part.prefix + t.of.name;
       const auto found = file->find(full);
       if (!found) throw refuse(full, "is missing");
-      if (!std::ranges::equal(found->shape, t.shape) || found->type != storage_of(type))
+      if (!std::ranges::equal(found->shape, t.shape) || found->type != storage_of(part.type))
         throw refuse(full, fmt::format("is {} {}, but {} {} is needed", name_of(found->type),
-                                       shape_text(found->shape), name_of(storage_of(type)),
+                                       shape_text(found->shape), name_of(storage_of(part.type)),
                                        shape_text(t.shape)));
       known.insert(full);
     }
@@ -134,17 +136,16 @@ template <class F> void read_stores(const model_folder& folder, const char* name
   for (const stored_tensor& t : ours)
     for (const stored_part& part : parts) {
       file.check_unchanged();
-      f(t, *file->find(part.prefix + t.of.name), part.store);
+      f(t, *file->find(part.prefix + t.of.name), part);
     }
 }
 
 /// Element i of a tensor's bytes, which may have any alignment, in double.
 inline double stored_element(std::span<const std::byte> bytes, dtype type, std::int64_t i) {
-  const auto read = [&]<class T>(T value) {
+  return with_float_type(type, [&]<class T>(T value) {
     std::memcpy(&value, bytes.data() + static_cast<std::size_t>(i) * sizeof value, sizeof value);
-    return static_cast<double>(value);
-  };
-  return type == dtype::f64 ? read(0.0) : read(0.0f);
+    return convert<double>(value);
+  });
 }
 
 /// True for a program of a family that transformers knows, every parameter and number of which it
@@ -167,7 +168,7 @@ inline nlohmann::json program_json(const program_view& p) {
   for (const model_number& n : p.model.numbers) model[n.name] = n.value;
   return {{"name", p.name},
           {"family", p.family.name},
-          {"precision", name_of(p.numbers.type)},
+          {"precision", name_of(p.numbers.precision.weight)},
           {"sequence", p.numbers.batch.sequence},
           {"layers", p.layers},
           {"hidden", p.hidden},
@@ -192,18 +193,19 @@ inline void write_state(folder_writer& out, const program_view& p, const mc::sto
                         std::uint64_t max_shard = hf_shard_limit,
                         communicator& ranks = self::of_process()) {
   require_ranks(p, ranks);
-  const std::int64_t each = size_of(s.main_type());
-  out.require_space(static_cast<std::uint64_t>(3 * p.parameters * each));
+  const precision_policy& of = s.precision();
+  const std::int64_t each = size_of(of.master) + 2 * size_of(of.moment);
+  out.require_space(static_cast<std::uint64_t>(p.parameters * each));
   state["weights"] = detail::has_hugging_face_form(p) ? huggingface_form : registry_form;
   if (state["weights"] == huggingface_form) {
     write_model_files(out, p, s, extra_files, max_shard, ranks);
   } else {
     for (const auto& [name, text] : extra_files) out.write(name, text);
-    const detail::stored_part weights[] = {{"", s.masters(), s.type() != s.main_type()}};
+    const detail::stored_part weights[] = {{"", s.masters(), of.master, !of.updates_weights()}};
     detail::write_stores(out, hf_weights_name, p, s, weights, ranks);
   }
-  const detail::stored_part moments[] = {{"optim.exp_avg.", s.first_moments()},
-                                         {"optim.exp_avg_sq.", s.second_moments()}};
+  const detail::stored_part moments[] = {{"optim.exp_avg.", s.first_moments(), of.moment},
+                                         {"optim.exp_avg_sq.", s.second_moments(), of.moment}};
   detail::write_stores(out, optimizer_file_name, p, s, moments, ranks);
   state["step"] = at.step;
   state["consumed_samples"] = at.samples;
@@ -257,21 +259,23 @@ namespace detail {
 inline void load_registry_weights(const model_folder& folder, const json_value& state,
                                   const program_view& p, mc::stores& s) {
   require_same_program(state, p);
-  const detail::stored_part weights[] = {{"", nullptr}};
-  detail::read_stores(folder, hf_weights_name, p, s.main_type(), weights,
-                      [&](const detail::stored_tensor& t, const tensor_view& stored, std::byte*) {
-                        constexpr std::int64_t block = 512;
-                        const auto held = s.part_of(t.of, {});
-                        const auto load = [&](global_count from, std::int64_t to, std::int64_t n) {
-                          double x[block];
-                          for (std::int64_t i = 0; i < n; ++i)
-                            x[i] = detail::stored_element(stored.bytes, s.main_type(), from.n + i);
-                          s.set_weights(to, {x, static_cast<std::size_t>(n)});
-                        };
-                        parallel_for((t.count.n + block - 1) / block, [&](std::int64_t b) {
-                          held.each_run({b * block}, {std::min(t.count.n, (b + 1) * block)}, load);
-                        });
-                      });
+  const dtype type = s.precision().master;
+  const detail::stored_part weights[] = {{"", nullptr, type}};
+  detail::read_stores(
+      folder, hf_weights_name, p, weights,
+      [&](const detail::stored_tensor& t, const tensor_view& stored, const detail::stored_part&) {
+        constexpr std::int64_t block = 512;
+        const auto held = s.part_of(t.of, {});
+        const auto load = [&](global_count from, std::int64_t to, std::int64_t n) {
+          double x[block];
+          for (std::int64_t i = 0; i < n; ++i)
+            x[i] = detail::stored_element(stored.bytes, type, from.n + i);
+          s.set_weights(to, {x, static_cast<std::size_t>(n)});
+        };
+        parallel_for((t.count.n + block - 1) / block, [&](std::int64_t b) {
+          held.each_run({b * block}, {std::min(t.count.n, (b + 1) * block)}, load);
+        });
+      });
   s.clear_padding();
 }
 
@@ -298,7 +302,7 @@ inline void load_weights(const model_folder& folder, const program_view& p, mc::
     throw error(exit_code::model,
                 fmt::format("{} has weights that {} cannot hold in {}: {}; build a preset of "
                             "another precision",
-                            folder.path(), p.name, name_of(p.numbers.type), wide));
+                            folder.path(), p.name, name_of(p.numbers.precision.weight), wide));
 }
 
 /// Loads the moments of a state into stores that have them, and tells where it stands. The program
@@ -309,17 +313,19 @@ inline run_position load_moments(const model_folder& folder, const json_value& s
   run_position at{state.field<std::int64_t>("step", 0, most),
                   state.field<std::int64_t>("consumed_samples", 0, most)};
   if (state.has("empty_steps")) at.empty = state.field<std::int64_t>("empty_steps", 0, at.step);
-  const detail::stored_part moments[] = {{"optim.exp_avg.", s.first_moments()},
-                                         {"optim.exp_avg_sq.", s.second_moments()}};
+  const dtype type = s.precision().moment;
+  const detail::stored_part moments[] = {{"optim.exp_avg.", s.first_moments(), type},
+                                         {"optim.exp_avg_sq.", s.second_moments(), type}};
   detail::read_stores(
-      folder, optimizer_file_name, p, s.main_type(), moments,
-      [&](const detail::stored_tensor& t, const tensor_view& stored, std::byte* store) {
+      folder, optimizer_file_name, p, moments,
+      [&](const detail::stored_tensor& t, const tensor_view& stored,
+          const detail::stored_part& part) {
         const auto bytes = [&](std::int64_t n) {
-          return static_cast<std::size_t>(n * size_of(s.main_type()));
+          return static_cast<std::size_t>(n * size_of(part.type));
         };
         s.part_of(t.of, {.states = true})
             .each_run({}, t.count, [&](global_count from, std::int64_t to, std::int64_t n) {
-              s.put_bytes(store, to, stored.bytes.subspan(bytes(from.n), bytes(n)));
+              s.put_bytes(part.store, part.type, to, stored.bytes.subspan(bytes(from.n), bytes(n)));
             });
       });
   return at;

@@ -452,7 +452,7 @@ private:
 
   /// With what those that were left out have come to.
   options flags_to_save() {
-    const bool bf16 = p_.numbers.type == dtype::bf16;
+    const bool bf16 = p_.numbers.precision.weight == dtype::bf16;
     options o =
         effective_options(o_, set_, p_, bf16 ? device_.products().type() : product_type::automatic);
     text_flag& type = o.data.data_type;
