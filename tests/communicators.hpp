@@ -247,6 +247,64 @@ template <class T> std::string exchanges_of(mc::communicator& c, const plain_gro
   return wrong;
 }
 
+/// The maximum of element i over ranks as the contract has it; some are not numbers, or zeros of
+/// either sign.
+inline float of_maxima(int rank, std::int64_t i) {
+  const std::uint64_t x =
+      bits_of(static_cast<std::uint64_t>(rank) + 77, static_cast<std::uint64_t>(i));
+  if (i % 7 == 3) return (x & 1) != 0 ? -0.0f : 0.0f;
+  if (i % 5 == 4 && x % 4 == 0)
+    return std::bit_cast<float>(0x7fc00000u | static_cast<std::uint32_t>(rank));
+  return -std::abs(given<float>(rank, i)) - 1; // all below zero
+}
+inline float largest(const std::vector<int>& members, std::int64_t i) {
+  float most = of_maxima(members[0], i);
+  for (int r : members)
+    if (std::isnan(most)) break;
+    else if (const float x = of_maxima(r, i); x > most || std::isnan(x)) most = x;
+  return most;
+}
+/// Both exchanges that reduce, by maximum.
+inline std::string maxima_of(mc::communicator& c, const plain_groups& plain, mc::axis_set over,
+                             std::int64_t n) {
+  const std::vector<int> members = plain.of(over, c.rank());
+  const int size = static_cast<int>(members.size()), me = c.over(over).rank();
+  std::string wrong;
+  const auto checked = [&](const char* what, const mc::exchange& x, landing<float>& out,
+                           const std::vector<float>& want) {
+    c.run(x);
+    if (const std::string why = out.difference(want); !why.empty())
+      wrong += std::string(what) + " by maximum: " + why + "; ";
+  };
+  std::vector<float> mine, all, part, some;
+  for (std::int64_t i = 0; i < n * size; ++i) mine.push_back(of_maxima(c.rank(), i));
+  std::vector<int> holders; // all but every third have something
+  for (int i = 0; i < size; ++i)
+    if (i % 3 != 1) holders.push_back(members[static_cast<std::size_t>(i)]);
+  const std::int64_t here = me % 3 == 1 ? 0 : n;
+  for (std::int64_t i = 0; i < n; ++i) {
+    all.push_back(largest(members, i)), part.push_back(largest(members, me * n + i));
+    if (i < here) some.push_back(largest(holders, i));
+  }
+  const auto t = mc::dtype::f32;
+  const auto by = mc::reduction::maximum;
+  const auto count = static_cast<std::size_t>(n);
+  landing<float> out(count), in_place(count), held(static_cast<std::size_t>(here)),
+      scattered(count);
+  checked("all-reduce", mc::exchange::all_reduce(over, t, mine.data(), out.data(), n, {}, by), out,
+          all);
+  std::copy_n(mine.begin(), n, in_place.data());
+  checked("all-reduce in place",
+          mc::exchange::all_reduce(over, t, in_place.data(), in_place.data(), n, {}, by), in_place,
+          all);
+  checked("all-reduce of some",
+          mc::exchange::all_reduce(over, t, mine.data(), held.data(), here, {}, by), held, some);
+  checked("reduce-scatter",
+          mc::exchange::reduce_scatter(over, t, mine.data(), scattered.data(), n, {}, by),
+          scattered, part);
+  return wrong;
+}
+
 /// Every type, group and size.
 inline std::string every_exchange(mc::communicator& c) {
   const plain_groups plain(c.ranks());
@@ -258,6 +316,10 @@ inline std::string every_exchange(mc::communicator& c) {
         if (const std::string w = exchanges_of<T>(c, plain, over, n); !w.empty())
           wrong += std::string(name) + " over " + name_of(over) + ": " + w;
   };
+  for (mc::axis_set over : all_groups())
+    for (std::int64_t n : {0, 1, 13, 700})
+      if (const std::string w = maxima_of(c, plain, over, n); !w.empty())
+        wrong += "f32 over " + name_of(over) + ": " + w;
   of(double{}, "f64"), of(float{}, "f32"), of(mc::bf16{}, "bf16");
   of(std::int32_t{}, "i32"), of(std::int64_t{}, "i64"), of(std::uint8_t{}, "u8");
   return wrong;
@@ -402,6 +464,8 @@ inline std::string refusals_of(mc::communicator& c) {
           "all-reduce over tp x ep: its axes are of two meshes");
   refused(e::all_gather(tp, t, x, y, -1), "all-gather over tp: it has -1 elements");
   refused(e::all_reduce(tp, mc::dtype::u8, x, y, 1), "bytes have no sum");
+  refused(e::all_reduce(tp, mc::dtype::f64, x, y, 1, {}, mc::reduction::maximum),
+          "a maximum is of f32, not of f64");
   refused(e::all_to_all(tp, t, x, y, many, many), "it has counts for");
   refused(e::all_to_all(tp, t, x, y, negative, negative), "a count is negative");
   refused(e::broadcast(tp, t, x, y, 1, c.over(tp).size(), {12, "models/mine.hpp"}),

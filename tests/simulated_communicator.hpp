@@ -173,7 +173,7 @@ private:
     std::vector<const void*> parts;
     for (const meeting::guest& o : m.guests)
       if (o.x.count > 0) parts.push_back(o.in.data() + first * mc::size_of(g.x.type));
-    if (g.x.count > 0) mc::sum_in_rank_order(g.x.type, parts, g.x.out, g.x.count);
+    if (g.x.count > 0) mc::reduce_in_rank_order(g.x.by, g.x.type, parts, g.x.out, g.x.count);
   }
 
   mc::mesh mesh_;

@@ -75,7 +75,7 @@ std::vector<array> by_kernel(const some_ranks& s, const graph& g, const std::vec
 array whole_numbers(std::size_t rank, std::int64_t n) {
   array x;
   for (std::int64_t i = 0; i < n; ++i)
-    x.push_back(std::floor(9 * scrambled(rank, static_cast<std::uint64_t>(i))));
+    x.push_back(std::floor(9 * scrambled(rank, static_cast<std::uint64_t>(i))) - 4);
   return x;
 }
 
@@ -95,8 +95,9 @@ void try_one(const some_ranks& s, const graph& g) {
   for (int r = 0; r < s.w.ranks(); ++r)
     BOOST_TEST((got[static_cast<std::size_t>(r)] == redistributed(s.w, g.ranks, x, n, r, held)),
                "rank " << r << " holds something else");
-  seen.insert(std::string(name_of(n.attr.as<op::transition>().by())) +
-              (n.out[1] >= 0 ? " packed" : ""));
+  const auto t = n.attr.as<op::transition>();
+  seen.insert(std::string(name_of(t.by())) + (n.out[1] >= 0 ? " packed" : "") +
+              (t.from.is_pending_maximum() ? " of maxima" : ""));
   if (x.type != dtype::f64) return;
   // A logical value stays what it is; a pending sum of it is split at random.
   array logical;
@@ -115,7 +116,8 @@ void try_one(const some_ranks& s, const graph& g) {
 
 /// Every entry of the table along axis a, beside what other axes do.
 void try_all(const some_ranks& s, const mesh& m, axis a, placement beside, order o) {
-  const place places[] = {I, R, P, S(dim::batch), S(dim::sequence), S(dim::hidden)};
+  const place places[] = {
+      I, R, P, partial_maximum, S(dim::batch), S(dim::sequence), S(dim::hidden)};
   for (dtype t : {dtype::f64, dtype::f32, dtype::bf16, dtype::i32})
     for (place from : places)
       for (place to : places) {
@@ -124,6 +126,7 @@ void try_all(const some_ranks& s, const mesh& m, axis a, placement beside, order
         if (from.s == state::shard) at[a].level = static_cast<std::int8_t>(beside.levels(from.d));
         const bool derived = from.s == state::shard && to == P;
         if (from == to || !redistributes(from, to, derived)) continue;
+        if (from == partial_maximum && t != dtype::f32) continue;
         const auto g = std::make_unique<graph>(graph_of(m, t, at, a, to, o, derived));
         if (g->wrong.code == fault::P011) continue; // over dp nothing is cut or gathered
         BOOST_TEST_REQUIRE((g->wrong.code == fault::none), code_of(g->wrong.code)
@@ -155,8 +158,11 @@ BOOST_AUTO_TEST_CASE(every_entry_of_the_table_on_every_dim) {
                                   "all-reduce",
                                   "all-gather",
                                   "all-gather packed",
+                                  "all-reduce of maxima",
                                   "reduce-scatter",
                                   "reduce-scatter packed",
+                                  "reduce-scatter of maxima",
+                                  "reduce-scatter packed of maxima",
                                   "all-to-all packed"};
   for (const std::string& what : all) BOOST_TEST(seen.count(what) == 1u, what);
 }

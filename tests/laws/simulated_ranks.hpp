@@ -271,10 +271,12 @@ inline array redistributed(const world& w, const mesh& m, const value& v, const 
   };
   array x = held[static_cast<std::size_t>(rank)];
   if (from.s == state::partial) {
-    std::fill(x.begin(), x.end(), 0.0);
+    const bool maximum = from.by == reduction::maximum;
+    std::fill(x.begin(), x.end(), maximum ? -std::numeric_limits<double>::infinity() : 0.0);
     for (int c = 0; c < ranks; ++c) {
       need(peer(c).size() == x.size(), "ranks hold different extents");
-      for (std::size_t i = 0; i < x.size(); ++i) x[i] += peer(c)[i];
+      for (std::size_t i = 0; i < x.size(); ++i)
+        x[i] = maximum ? std::max(x[i], peer(c)[i]) : x[i] + peer(c)[i];
     }
   }
   if (from.s == state::shard) { // side by side; a zero-pad keeps its own part only

@@ -8,6 +8,8 @@
 #include <megacpp/op/rope.hpp>
 #include <megacpp/plan/parts.hpp>
 
+#include <peak.hpp>
+
 #include <cstdio>
 #include <limits>
 #include <string>
@@ -412,6 +414,26 @@ BOOST_AUTO_TEST_CASE(what_cannot_be_cut_or_multiplied_is_named) {
                static constexpr op_info times{.name = "times", .rule = rule};
                return x + to(var{y.b, y.b->emit(times, {y.id, y.id}, 0)}, axis::tp, I);
              }).find("MEGA-P005 times(") == 0u);
+}
+
+// A pending maximum is what ranks have each: an op takes it when it is reduced, in fp32, and no
+// gradient passes through it, since no sum over ranks gives it.
+BOOST_AUTO_TEST_CASE(a_pending_maximum_is_reduced_before_it_is_used) {
+  using namespace mc_test;
+  const auto with = [](const op_info& op, auto reduced, dtype t = dtype::f32) {
+    return said(graph_with_peak(op, t, reduced).wrong);
+  };
+  const auto gathered = [](var m) { return to(m, axis::tp, R); };
+  BOOST_TEST(with(peak, gathered) == " ");
+  BOOST_TEST(with(peak, [](var m) { return m; }).find("MEGA-P005 divided(peak@0, ") == 0u);
+  BOOST_TEST(with(peak, [](var m) { return gelu(m); }).find("MEGA-P005 gelu(peak@0) over tp") ==
+             0u);
+  BOOST_TEST(with(peak, [](var m) { return to(m + m, axis::tp, R); }).find("MEGA-P005 +(") == 0u);
+  BOOST_TEST(with(peak, gathered, dtype::bf16).find("MEGA-S007 to(peak@0)") == 0u);
+  BOOST_TEST(with(peak, [](var m) {
+               return to(m, axis::tp, P);
+             }).find("MEGA-P003 to(peak@0) over tp") == 0u);
+  BOOST_TEST(with(trained_peak, gathered).find("MEGA-P023 gradient(peak@0) over tp") == 0u);
 }
 
 // Gathered over cp, the sequence is still in the order in which the ranks have its chunks.

@@ -13,9 +13,11 @@
 //   - start waits for no other rank; until wait returns, `in` is not written and `out` not touched,
 //     and after it `out` is whole and `in` free;
 //   - sums are taken in the order of the ranks, from the first on: of bf16 in fp32, rounded once at
-//     the end, of fp32 in fp32, of fp64 in fp64, of integers modulo 2^32 or 2^64. So they have the
-//     same bits on every rank, in every run and from every backend (sum_in_rank_order);
-//   - of an all-reduce, ranks may have nothing: their count is 0, and the sum the others';
+//     the end, of fp32 in fp32, of fp64 in fp64, of integers modulo 2^32 or 2^64; a maximum of
+//     fp32, in that order, is the first of the largest, or the first that is not a number. So they
+//     have the same bits on every rank, in every run and from every backend (reduce_in_rank_order);
+//   - of an all-reduce, ranks may have nothing: their count is 0, and the sum, or the maximum, the
+//     others';
 //   - `in` and `out` are apart, or one in place of the other: those of an all-reduce the same, `in`
 //     of an all-gather the rank's part of `out`, `out` of a reduce-scatter its part of `in`, of
 //     which the other parts are of no use then.
@@ -44,9 +46,9 @@ inline std::string name_of(axis_set over) {
 /// What one rank asks of the ranks of a group. `n` is the group's size, `count` of elements:
 ///
 ///                      in                    out
-///   all_reduce         count                 count: the sum
+///   all_reduce         count                 count: the sum, or the maximum
 ///   all_gather         count                 n count: each rank's, in their order
-///   reduce_scatter     n count               count: the sum of everyone's rank-th part
+///   reduce_scatter     n count               count: that of everyone's rank-th part
 ///   all_to_all         n count               n count: part i goes to rank i, and comes from it
 ///   ... by counts      the sum of `gives`    the sum of `takes`: parts of these sizes, in order
 ///   broadcast          count, of the root    count
@@ -64,18 +66,34 @@ struct exchange {
   int channel = 0;    ///< between two ranks: one is received in the order in which it is sent
   source_line line{}; ///< of the model, that caused it
   collective before = collective::none; ///< it tells of such a one, whose name it has
+  reduction by = reduction::sum;        ///< of an all-reduce or a reduce-scatter
 
   static exchange all_reduce(axis_set over, dtype t, const void* in, void* out, std::int64_t count,
-                             source_line line = {}) {
-    return {collective::all_reduce, over, t, in, out, count, {}, {}, -1, 0, line};
+                             source_line line = {}, reduction by = reduction::sum) {
+    return {.what = collective::all_reduce,
+            .over = over,
+            .type = t,
+            .in = in,
+            .out = out,
+            .count = count,
+            .line = line,
+            .by = by};
   }
   static exchange all_gather(axis_set over, dtype t, const void* in, void* out, std::int64_t count,
                              source_line line = {}) {
     return {collective::all_gather, over, t, in, out, count, {}, {}, -1, 0, line};
   }
   static exchange reduce_scatter(axis_set over, dtype t, const void* in, void* out,
-                                 std::int64_t count, source_line line = {}) {
-    return {collective::reduce_scatter, over, t, in, out, count, {}, {}, -1, 0, line};
+                                 std::int64_t count, source_line line = {},
+                                 reduction by = reduction::sum) {
+    return {.what = collective::reduce_scatter,
+            .over = over,
+            .type = t,
+            .in = in,
+            .out = out,
+            .count = count,
+            .line = line,
+            .by = by};
   }
   static exchange all_to_all(axis_set over, dtype t, const void* in, void* out, std::int64_t count,
                              source_line line = {}) {
@@ -103,7 +121,9 @@ struct exchange {
   }
 
   bool by_counts() const { return !gives.empty() || !takes.empty(); }
-  bool sums() const { return what == collective::all_reduce || what == collective::reduce_scatter; }
+  bool reduces() const {
+    return what == collective::all_reduce || what == collective::reduce_scatter;
+  }
   /// Elements that a rank of n hands in.
   std::int64_t elements_in(int n) const {
     switch (what) {
@@ -203,7 +223,9 @@ private:
   static void require_sound(const exchange& x, const group& g) {
     if (!waits(x.what)) refuse(x, "it is no matter of several ranks: do it without a communicator");
     if (x.count < 0) refuse(x, "it has " + std::to_string(x.count) + " elements: give at least 0");
-    if (x.sums() && x.type == dtype::u8) refuse(x, "bytes have no sum: give the elements' type");
+    if (x.reduces() && x.type == dtype::u8) refuse(x, "bytes have no sum: give the elements' type");
+    if (x.reduces() && x.by == reduction::maximum && x.type != dtype::f32)
+      refuse(x, std::string("a maximum is of f32, not of ") + name_of(x.type) + ": give f32");
     if (x.by_counts()) {
       if (std::ssize(x.gives) != g.size() || std::ssize(x.takes) != g.size())
         refuse(x, "it has counts for " + std::to_string(x.gives.size()) + " ranks and of " +

@@ -171,7 +171,8 @@ private:
     /// follow.
     struct head {
       std::int64_t count = 0;
-      std::int32_t type = 0, line = 0;
+      std::int16_t type = 0, by = 0;
+      std::int32_t line = 0;
     };
     /// A message that was started.
     struct message {
@@ -377,7 +378,8 @@ private:
       r.stage = record::heads;
       r.memory =
           of_.memory_.take(n * (static_cast<std::int64_t>(sizeof(head)) + of_.sizes_.at_once));
-      const head mine{x.count, static_cast<std::int32_t>(x.type), x.line.number};
+      const head mine{x.count, static_cast<std::int16_t>(x.type), static_cast<std::int16_t>(x.by),
+                      x.line.number};
       std::memcpy(head_of(r, me), &mine, sizeof mine);
       copy(head_of(r, me) + sizeof mine, x.in, bytes);
       for (int k = 1; k < n; ++k)
@@ -393,18 +395,22 @@ private:
         head theirs;
         std::memcpy(&theirs, head_of(r, q), sizeof theirs);
         if (theirs.count > 0) r.holders.push_back(q);
-        if (theirs.type != static_cast<std::int32_t>(x.type) ||
+        if (theirs.type != static_cast<std::int16_t>(x.type) ||
+            theirs.by != static_cast<std::int16_t>(x.by) ||
             (theirs.count != x.count && theirs.count * x.count != 0))
           refuse_other(
               r, r.g[q],
-              std::to_string(theirs.count) + " " + name_of(static_cast<dtype>(theirs.type)) +
+              (static_cast<reduction>(theirs.by) != x.by
+                   ? std::string("the ") + name_of(static_cast<reduction>(theirs.by)) + " of "
+                   : std::string()) +
+                  std::to_string(theirs.count) + " " + name_of(static_cast<dtype>(theirs.type)) +
                   (theirs.line > 0 ? " at line " + std::to_string(theirs.line) : std::string()));
       }
       if (x.count == 0) r.stage = record::done;
       else if (short_sum(r)) {
         parts_.clear();
         for (int q : r.holders) parts_.push_back(head_of(r, q) + sizeof(head));
-        sum_in_rank_order(x.type, parts_, x.out, x.count);
+        reduce_in_rank_order(x.by, x.type, parts_, x.out, x.count);
         r.stage = record::done;
       } else if (r.holders.size() == 1) {
         copy(x.out, x.in, x.count * size_of(x.type));
@@ -474,7 +480,7 @@ private:
           from += count * size;
         }
       }
-      if (count > 0) sum_in_rank_order(x.type, parts_, out, count);
+      if (count > 0) reduce_in_rank_order(x.by, x.type, parts_, out, count);
       if (!reduces) return end_round(r);
       r.stage = record::sums;
       for (std::int64_t i = 0; i < all; ++i)

@@ -1,6 +1,8 @@
-// Sums over ranks as communicators take them: one definition for every backend in host memory.
+// Sums and maxima over ranks as communicators take them: one definition for every backend in host
+// memory.
 #pragma once
 
+#include <megacpp/graph/wire.hpp>
 #include <megacpp/num/dtype.hpp>
 
 #include <algorithm>
@@ -33,12 +35,25 @@ void sum_in_rank_order(std::span<const void* const> parts, T* out, std::int64_t 
     for (std::int64_t i = 0; i < count; ++i) out[first + i] = static_cast<T>(sum[i]);
   }
 }
+
+inline void maximum_in_rank_order(std::span<const void* const> parts, float* out, std::int64_t n) {
+  for (std::int64_t i = 0; i < n; ++i) {
+    float most = static_cast<const float*>(parts[0])[i];
+    for (const void* const part : parts.subspan(1))
+      if (const float x = static_cast<const float*>(part)[i]; x > most || (x != x && most == most))
+        most = x;
+    out[i] = most;
+  }
+}
 } // namespace detail
 
 /// out (n) = parts[0] + parts[1] + ..., added from the first rank on: bf16 in fp32 and rounded
 /// once, fp32 in fp32, fp64 in fp64, integers modulo 2^32 or 2^64. `out` may be one of the parts.
-inline void sum_in_rank_order(dtype t, std::span<const void* const> parts, void* out,
-                              std::int64_t n) {
+/// Or the largest of them, the first of equals, or the first that is not a number: of fp32.
+inline void reduce_in_rank_order(reduction by, dtype t, std::span<const void* const> parts,
+                                 void* out, std::int64_t n) {
+  if (by == reduction::maximum)
+    return detail::maximum_in_rank_order(parts, static_cast<float*>(out), n);
   switch (t) {
   case dtype::f64: return detail::sum_in_rank_order(parts, static_cast<double*>(out), n);
   case dtype::f32: return detail::sum_in_rank_order(parts, static_cast<float*>(out), n);

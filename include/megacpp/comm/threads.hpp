@@ -238,7 +238,7 @@ private:
         parts_.clear();
         for (int q = 0; q < n; ++q)
           if (m.guests[static_cast<std::size_t>(q)].x.count > 0) parts_.push_back(in(q, first));
-        sum_in_rank_order(x.type, parts_, to, count);
+        reduce_in_rank_order(x.by, x.type, parts_, to, count);
       };
       switch (x.what) {
       case collective::all_reduce: {

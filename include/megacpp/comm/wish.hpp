@@ -19,6 +19,7 @@ struct wish {
   std::int32_t line = 0;
   collective what{};
   dtype type{};
+  reduction by{};
   std::uint8_t over = 0;
   bool by_counts = false;
   char file[40]{}; ///< the name's beginning
@@ -28,6 +29,7 @@ struct wish {
 inline wish wish_of(const exchange& x, std::int64_t number, int rank, int other) {
   wish w;
   w.number = number, w.rank = rank, w.what = x.what, w.type = x.type, w.over = x.over.bits;
+  w.by = x.by;
   w.by_counts = x.by_counts();
   w.gives = w.by_counts ? x.gives[static_cast<std::size_t>(other)] : x.count;
   w.takes = w.by_counts ? x.takes[static_cast<std::size_t>(other)] : x.count;
@@ -44,8 +46,8 @@ inline bool agree(const wish& a, const wish& b) {
   using enum collective;
   const collective met = a.what == send ? receive : a.what == receive ? send : a.what;
   const bool nothing = a.what == all_reduce && (a.gives == 0 || b.gives == 0);
-  return b.what == met && b.number == a.number && b.type == a.type && b.over == a.over &&
-         b.root == a.root && b.by_counts == a.by_counts &&
+  return b.what == met && b.number == a.number && b.type == a.type && b.by == a.by &&
+         b.over == a.over && b.root == a.root && b.by_counts == a.by_counts &&
          (nothing || (b.gives == a.takes && b.takes == a.gives)) && b.line == a.line &&
          std::strcmp(a.file, b.file) == 0;
 }
@@ -53,6 +55,7 @@ inline bool agree(const wish& a, const wish& b) {
 /// "rank 3 for all-reduce of 12 f32 over tp at qwen3.hpp:41 (exchange 5 of its group)".
 inline std::string text_of(const wish& w) {
   std::string text = "rank " + std::to_string(w.rank) + " for " + name_of(w.what) + " of ";
+  if (w.by == reduction::maximum) text += "the maximum of ";
   text += w.by_counts ? std::to_string(w.gives) + " to and " + std::to_string(w.takes) +
                             " from the other, of"
                       : std::to_string(w.gives);

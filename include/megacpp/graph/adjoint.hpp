@@ -139,7 +139,9 @@ struct backward {
     if (!c.same_dims(g.at(to))) b.fail(fault::P006, line, "cotangent", to, id);
     if (c.type != type_of_cotangent(to)) b.fail(fault::P020, line, "gradient", to, id);
     for (int a = 0; a < axes; ++a)
-      if (c.at.at[a] != dual.at[a]) b.fail(fault::P006, line, "cotangent", to, id, a);
+      if (c.at.at[a] != dual.at[a])
+        b.fail(c.at.at[a].is_pending_maximum() ? fault::P023 : fault::P006, line, "cotangent", to,
+               id, a);
     if (c.grad_of < 0) c.grad_of = to;
     value_id& have = ct[to];
     if (have < 0 || leaf) {

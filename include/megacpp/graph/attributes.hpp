@@ -33,7 +33,8 @@ namespace detail {
 constexpr std::int64_t word_of(double x) { return std::bit_cast<std::int64_t>(x); }
 constexpr std::int64_t word_of(axis_set s) { return s.bits; }
 constexpr std::int64_t word_of(place p) {
-  return static_cast<int>(p.s) | static_cast<int>(p.d) << 8 | p.level << 16;
+  return static_cast<int>(p.s) | static_cast<int>(p.d) << 8 | p.level << 16 |
+         static_cast<int>(p.by) << 24;
 }
 template <class T>
 requires std::integral<T> || std::is_enum_v<T>
@@ -48,7 +49,8 @@ struct attribute_word {
       return static_cast<T>(std::bit_cast<double>(bits));
     } else if constexpr (std::same_as<T, place>) {
       return {static_cast<state>(bits & 0xff), static_cast<dim>(bits >> 8 & 0xff),
-              static_cast<std::int8_t>(bits >> 16)};
+              static_cast<std::int8_t>(bits >> 16 & 0xff),
+              static_cast<reduction>(bits >> 24 & 0xff)};
     } else if constexpr (std::same_as<T, axis_set>) {
       return axis_set::of_bits(static_cast<int>(bits));
     } else {

@@ -326,10 +326,14 @@ enum class algebra : std::uint8_t { product, sum, nonlinear, reduction };
     return mc::partial;
   }
   int partial = -1, invariant = -1, replicate = -1, partials = 0, others = 0;
+  bool maximum = false;
   for (int k : operands) {
     if (!c.has(k) || !c.in(k).differentiable()) continue;
     switch (c.in(k).at[a].s) {
-    case state::partial: partial = k, ++partials; break;
+    case state::partial:
+      partial = k, ++partials;
+      maximum = maximum || c.in(k).at[a].is_pending_maximum();
+      break;
     case state::invariant: invariant = k, ++others; break;
     default: replicate = k, ++others; break;
     }
@@ -338,7 +342,7 @@ enum class algebra : std::uint8_t { product, sum, nonlinear, reduction };
     const bool legal = how == algebra::sum
                            ? others == 0
                            : how == algebra::product && partials == 1 && invariant < 0;
-    if (!legal) c.fail(fault::P005, partial, invariant >= 0 ? invariant : replicate);
+    if (!legal || maximum) c.fail(fault::P005, partial, invariant >= 0 ? invariant : replicate);
     return mc::partial;
   }
   if (invariant >= 0 && replicate >= 0) c.fail(fault::P008, invariant, replicate);

@@ -3,14 +3,14 @@
 //   state       meaning                                            its cotangent is
 //   invariant   same value, one logical computation                invariant
 //   replicate   same value, used differently by each rank          partial
-//   partial     pending sum                                        replicate
+//   partial     pending sum (or maximum, which has no cotangent)   replicate
 //   shard(dim)  split along a named dim                            shard(dim)
 //
 // The four states and their duality are those of varying-manual-axes types (JAX shard_map,
 // "invarying / varying / unreduced / reduced") and of spmd_types.
 #pragma once
 
-#include <megacpp/graph/mesh.hpp>
+#include <megacpp/graph/wire.hpp>
 
 #include <cstdint>
 
@@ -49,18 +49,25 @@ constexpr const char* name_of(dim d) {
 enum class state : std::uint8_t { invariant, replicate, partial, shard };
 
 /// State on one axis. For shard: the dim, and the level of this axis among those that shard the
-/// same dim, 0 outermost; only the innermost axis of a dim may be gathered or re-sharded.
+/// same dim, 0 outermost; only the innermost axis of a dim may be gathered or re-sharded. For
+/// partial: what the value is of those that the ranks have.
 struct place {
   state s = state::invariant;
   dim d = dim::none;
   std::int8_t level = 0;
+  reduction by = reduction::sum;
 
   constexpr bool operator==(const place&) const = default;
   constexpr bool is_shard(dim x) const { return s == state::shard && d == x; }
+  constexpr bool is_pending_maximum() const {
+    return s == state::partial && by == reduction::maximum;
+  }
 };
 
 /// The states as places: to(x, axis::tp, replicate). graph/letters.hpp has them by one letter.
 inline constexpr place invariant{}, replicate{state::replicate}, partial{state::partial};
+/// A pending maximum, of fp32: no op takes one but to(), and no gradient passes through it.
+inline constexpr place partial_maximum{state::partial, dim::none, 0, reduction::maximum};
 /// Shard along a named dim.
 constexpr place shard(dim d) { return {state::shard, d, 0}; }
 
@@ -104,7 +111,7 @@ constexpr bool redistributes(place from, place to, bool derived) {
   case invariant: return to.s == replicate || to.s == shard;
   case replicate: return to.s == shard;
   case partial: return to.s != partial;
-  case shard: return to.s != partial || derived;
+  case shard: return to.s != partial || (derived && to == mc::partial);
   }
   return false;
 }

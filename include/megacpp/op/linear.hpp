@@ -78,7 +78,7 @@ constexpr product_extents extents_of_product(const mesh& r, const value& x, cons
   for (int a = 0; a < axes; ++a) {
     c.looking = a;
     const place p = y.at.at[a], b = c.in(bias).at.at[a];
-    if (p.s == state::partial && b.s != state::partial) c.fail(fault::P005, 0, bias);
+    if (p.s == state::partial && b != partial) c.fail(fault::P005, 0, bias);
     if (p.s == state::shard && c.in(bias).find(p.d) < 0 && b.s != state::replicate)
       c.fail(fault::P004, bias, 0);
     else if (p.s == state::shard && c.in(bias).find(p.d) >= 0 && b != p)

@@ -13,8 +13,9 @@
 //
 // Saved: nothing. FLOPs: none; bytes on the wire: bytes_sent(). I and R differ, and nothing
 // converts silently. Ranks send each other parts that lie in one piece: where a dim is not the
-// outermost, parts are packed or unpacked in scratch (pack_bytes). A place that is already there,
-// or an axis of one rank, is no node at all.
+// outermost, parts are packed or unpacked in scratch (pack_bytes). A pending maximum goes where a
+// pending sum does, by a maximum over the ranks, and has no gradient. A place that is already
+// there, or an axis of one rank, is no node at all.
 #pragma once
 
 #include <megacpp/graph/adjoint.hpp>
@@ -89,13 +90,14 @@ namespace op {
   const auto t = c.n.attr.as<transition>();
   c.require(c.has(redistribute_in::x), fault::S008);
   c.require(x.type != dtype::u8, fault::S007, in::x);
+  if (t.from.is_pending_maximum()) c.typed({in::x}, dtype::f32);
   value& y = c.declare(x);
   y.at = x.at, y.holds = x.holds, y.below = x.below, y.counts = x.counts;
   place goal = t.to;
   const place now = x.at[t.over];
   c.looking = static_cast<int>(t.over);
   if (!redistributes(now, goal, c.n.derived)) c.fail(fault::P003, in::x);
-  if (t.from.s != now.s || t.from.d != now.d)
+  if (t.from.s != now.s || t.from.d != now.d || t.from.by != now.by)
     c.fail(fault::P014, in::x); // what runs goes by `from`
   if (now.s == state::shard) {
     if (now.level != x.at.levels(now.d) - 1) c.fail(fault::P009, in::x);
@@ -140,6 +142,8 @@ constexpr value_id emit_redistribution(builder& b, const op_info& to, value_id x
   const value_id dy = d.of(n.out[out::y]);
   if (dy < 0 || !d.wants(n.in[in::x])) return;
   const auto t = n.attr.as<transition>();
+  if (t.from.is_pending_maximum())
+    return d.b.fail(fault::P023, n.line, "gradient", n.in[in::x], -1, static_cast<int>(t.over));
   d.give(n.in[in::x], emit_redistribution(d.b, *n.op, dy, t.over, cotangent(t.from), n.line),
          n.line);
 }
@@ -178,7 +182,7 @@ constexpr var to(var x, axis a, place goal, source_line line = here()) {
   builder& b = *x.b;
   if (b.g.ranks.trivial(a)) return x;
   const place now = x.at(a);
-  if (now.s == goal.s && now.d == goal.d) return x;
+  if (now.s == goal.s && now.d == goal.d && now.by == goal.by) return x;
   if (a == axis::pp && now != partial)
     b.fail(fault::P018, line, "to", x.id, -1, static_cast<int>(a));
   return {&b, op::emit_redistribution(b, op::redistribute, x.id, a, goal, line)};
