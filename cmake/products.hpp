@@ -17,7 +17,7 @@ MEGACPP_KERNELS template class eigen_cell<double>;
 #define MEGACPP_PRODUCTS_OF(T, Out)                                                                \
   MEGACPP_KERNELS template void detail::dot_rows(const T*, std::int64_t, const T*, const T*, Out*, \
                                                  std::int64_t, std::int64_t, std::int64_t,         \
-                                                 std::int64_t, int, int);
+                                                 std::int64_t, accumulator_t<T>, int, int);
 MEGACPP_PRODUCTS_OF(double, double)
 MEGACPP_PRODUCTS_OF(float, float)
 MEGACPP_PRODUCTS_OF(bf16, float)

@@ -79,7 +79,8 @@ mc::product_call call_of(const mc::product_engine& engine, const void* a, const 
                          const void* bias, void* out, std::int64_t rows = -1) {
   static mc::cpu_lane on;
   on.reserve({.workspace = engine.workspace_bytes()});
-  return {on, a, b, bias, out, rows};
+  static constexpr float scales[2] = {0.75f, -2.5f};
+  return {on, a, b, bias, out, rows, {&scales[0], &scales[1]}};
 }
 
 struct problem {
@@ -90,22 +91,22 @@ struct problem {
       : s(shape),
         a(first()),
         b(second()),
-        bias(shape.type, 1, shape.N, shape.N, 3),
+        bias(shape.b, 1, shape.N, shape.N, 3),
         out(result()),
         rows(m) {}
   matrix first() const {
     const bool f = s.kind == product_kind::forward;
-    return f ? matrix(s.type, s.M, s.K, s.x_row(), 1) : matrix(s.type, s.M, s.N, s.y_row(), 1);
+    return f ? matrix(s.a, s.M, s.K, s.x_row(), 1) : matrix(s.a, s.M, s.N, s.y_row(), 1);
   }
   matrix second() const {
-    return s.kind == product_kind::weight_gradient ? matrix(s.type, s.M, s.K, s.x_row(), 2)
-                                                   : matrix(s.type, s.N, s.K, s.K, 2);
+    return s.kind == product_kind::weight_gradient ? matrix(s.b, s.M, s.K, s.x_row(), 2)
+                                                   : matrix(s.b, s.N, s.K, s.K, 2);
   }
   matrix result() const {
     switch (s.kind) {
-    case product_kind::forward: return matrix(s.output, s.M, s.N, s.y_row(), 4);
-    case product_kind::input_gradient: return matrix(s.output, s.M, s.K, s.x_row(), 4);
-    default: return matrix(s.output, s.N, s.K, s.K, 4);
+    case product_kind::forward: return matrix(s.out, s.M, s.N, s.y_row(), 4);
+    case product_kind::input_gradient: return matrix(s.out, s.M, s.K, s.x_row(), 4);
+    default: return matrix(s.out, s.N, s.K, s.K, 4);
     }
   }
   void run(mc::product_engine& engine) {
@@ -131,10 +132,10 @@ double excess(const problem& p) {
   const auto a = doubles(p.a, gradient), b = doubles(p.b, p.s.kind != product_kind::forward);
   const std::int64_t length = gradient ? p.s.M : p.a.columns; // of a stored sum
   const std::int64_t M = p.rows < 0 ? p.s.M : p.rows;
-  const double eps = p.s.type == dtype::f64 ? 0x1p-53 : 0x1p-24;
-  const double out_eps = p.s.output == dtype::bf16  ? 0x1p-8
-                         : p.s.output == dtype::f64 ? 0x1p-53
-                                                    : 0x1p-24;
+  const double eps = p.s.a == dtype::f64 ? 0x1p-53 : 0x1p-24;
+  const double out_eps = p.s.out == dtype::bf16  ? 0x1p-8
+                         : p.s.out == dtype::f64 ? 0x1p-53
+                                                 : 0x1p-24;
   double worst = 0;
   for (std::int64_t r = 0; r < p.out.rows; ++r) {
     for (std::int64_t c = 0; c < p.out.stride; ++c) {
@@ -145,6 +146,10 @@ double excess(const problem& p) {
         terms = gradient ? M : length;
         const double *x = a.data() + r * length, *y = b.data() + c * length;
         for (std::int64_t k = 0; k < terms; ++k) sum += x[k] * y[k], size += std::abs(x[k] * y[k]);
+        if (p.s.scaled) {
+          const double factor = 0.75 * -2.5; // of the scales of every call
+          sum *= factor, size *= std::abs(factor);
+        }
         if (p.s.bias) sum += p.bias.get(0, c), size += std::abs(p.bias.get(0, c));
       }
       if (!inside || p.s.accumulate) sum += before.get(r, c), size += std::abs(before.get(r, c));
@@ -160,11 +165,12 @@ double excess(const problem& p) {
 std::string name(const product_shape& s) {
   const char* kinds[] = {"forward", "input_gradient", "weight_gradient"};
   return std::string(kinds[static_cast<int>(s.kind)]) + " " + std::to_string(s.M) + "x" +
-         std::to_string(s.N) + "x" + std::to_string(s.K) + " " + mc::name_of(s.type) + "->" +
-         mc::name_of(s.output) + (s.bias ? " bias" : "") + (s.accumulate ? " accumulate" : "") +
-         (s.dynamic_rows ? " dynamic" : "") + " strides " + std::to_string(s.x_stride) + "," +
-         std::to_string(s.y_stride) + " chunk " + std::to_string(s.chunk) + " panel " +
-         std::to_string(s.panel) + " part " + std::to_string(s.part) + " " + mc::name_of(s.sums);
+         std::to_string(s.N) + "x" + std::to_string(s.K) + " " + mc::name_of(s.a) + "->" +
+         mc::name_of(s.out) + (s.scaled ? " scaled" : "") + (s.bias ? " bias" : "") +
+         (s.accumulate ? " accumulate" : "") + (s.dynamic_rows ? " dynamic" : "") + " strides " +
+         std::to_string(s.x_stride) + "," + std::to_string(s.y_stride) + " chunk " +
+         std::to_string(s.chunk) + " panel " + std::to_string(s.panel) + " part " +
+         std::to_string(s.part) + " " + mc::name_of(s.sums);
 }
 
 constexpr product_kind kinds[] = {product_kind::forward, product_kind::input_gradient,
@@ -188,9 +194,10 @@ std::vector<product_shape> every_shape(dtype type) {
         if (variant >= 5 && s.M % 5 == 0) s.part = s.M / 5;
         all.push_back(s);
         if (type == dtype::bf16 && kind != product_kind::weight_gradient) {
-          s.output = dtype::f32;
+          s.out = dtype::f32;
           all.push_back(s);
         }
+        if (variant == 1 || variant == 6) s.scaled = true, all.push_back(s);
       }
     }
   }
@@ -368,7 +375,7 @@ BOOST_AUTO_TEST_CASE(rows_computed_apart_depend_on_nothing_but_themselves) {
                                              s.bias ? row.bias.bytes.data() : nullptr,
                                              row.out.at(m, 0)));
           BOOST_TEST(std::memcmp(row.out.at(m, 0), p.out.at(m, 0),
-                                 static_cast<std::size_t>(s.N * mc::size_of(s.output))) == 0,
+                                 static_cast<std::size_t>(s.N * mc::size_of(s.out))) == 0,
                      name(s) << " row " << m);
         }
       }
@@ -389,7 +396,7 @@ BOOST_AUTO_TEST_CASE(a_sum_of_rows_computed_apart_is_one_chain_of_fused_multiply
       const std::vector<float> x = numbers(rows * K, 0.7), w = numbers(width * K, 1.3);
       std::vector<float> y(static_cast<std::size_t>(rows * width));
       mc::detail::dot_rows<float, float>(x.data(), K, w.data(), nullptr, y.data(), width, rows,
-                                         width, K, 0, 1);
+                                         width, K, 1, 0, 1);
       for (std::int64_t i = 0; i < rows * width; ++i) {
         float sum[lanes] = {};
         for (std::int64_t k = 0; k < K; ++k) {
@@ -564,13 +571,13 @@ BOOST_AUTO_TEST_CASE(no_product_needs_more_workspace_than_is_planned) {
     for (const dtype type : {dtype::f32, dtype::bf16, dtype::f64})
       for (const product_kind kind : kinds)
         for (const auto& n : shapes)
-          for (const int how : {0, 1, 2, 3, 4}) {
+          for (const int how : {0, 1, 2, 3, 4, 5}) {
             auto s = mc::make_product_shape(kind, type, n[0], n[1], n[2]);
             s.bias = kind == product_kind::forward;
             s.sums = how == 1 ? mc::numerics::fast : mc::numerics::batch_invariant;
             if (how == 2 && s.M % 4 == 0) s.part = s.M / 4;
             if (how == 4 && s.M % 2 == 0) s.part = s.M / 2;
-            s.dynamic_rows = how == 3;
+            s.dynamic_rows = how == 3, s.scaled = how == 5;
             if (kind == product_kind::input_gradient) s.accumulate = how == 1;
             for (const int threads : {1, 2}) {
               mc::product_engine engine(make_options(product_type::widened, threads, eigen_only));
@@ -748,9 +755,9 @@ bool shows(mistake wrong, const product_shape& s) {
   case mistake::columns: return n > 1;
   case mistake::no_bias: return s.bias;
   case mistake::no_accumulation: return s.accumulate;
-  case mistake::twice: return s.accumulate && s.output == dtype::f32;
-  case mistake::old_result: return !s.accumulate && s.output == dtype::f32;
-  case mistake::coarse_operands: return s.type == dtype::f32;
+  case mistake::twice: return s.accumulate && s.out == dtype::f32;
+  case mistake::old_result: return !s.accumulate && s.out == dtype::f32;
+  case mistake::coarse_operands: return s.a == dtype::f32;
   default: return true;
   }
 }
@@ -875,10 +882,28 @@ BOOST_AUTO_TEST_CASE(shapes_that_are_not_products_are_refused) {
   s.x_stride = 3;
   BOOST_CHECK_THROW(engine.prepare(s), mc::error);
   s = good;
-  s.output = dtype::bf16;
+  s.out = dtype::bf16;
   BOOST_CHECK_THROW(engine.prepare(s), mc::error);
   s = good;
   s.accumulate = true;
   BOOST_CHECK_THROW(engine.prepare(s), mc::error);
+  const auto says = [](const char* text) {
+    return [text](const mc::error& e) {
+      return std::string(e.what()).find(text) != std::string::npos;
+    };
+  };
+  s = good;
+  s.b = dtype::bf16;
+  BOOST_CHECK_EXCEPTION(engine.prepare(s), mc::error,
+                        says("its operands are f32 and bf16, and the CPU's libraries multiply"));
+  s = good;
+  s.scaled = true;
+  const mc::prepared_product& scaled = engine.prepare(s);
+  problem p(good);
+  mc::product_call call =
+      call_of(engine, p.a.bytes.data(), p.b.bytes.data(), nullptr, p.out.bytes.data());
+  call.scales.b = nullptr;
+  BOOST_CHECK_EXCEPTION(scaled.execute(call), mc::error,
+                        says("prepared with scales was given none"));
   BOOST_CHECK_NO_THROW(engine.prepare(good));
 }

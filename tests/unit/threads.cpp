@@ -111,10 +111,10 @@ public:
     if (!rows_.empty()) m *= std::ssize(rows_);
     const bool gradient = s.kind == product_kind::weight_gradient;
     const std::int64_t wide = std::max(s.N, s.K);
-    a_ = numbers(s.type, m * wide, 1);
-    b_ = numbers(s.type, gradient ? m * wide : s.N * s.K, 2);
-    bias_ = numbers(s.type, s.N, 3);
-    out_.resize(static_cast<std::size_t>((gradient ? s.N * s.K : m * wide) * size_of(s.output)));
+    a_ = numbers(s.a, m * wide, 1);
+    b_ = numbers(s.b, gradient ? m * wide : s.N * s.K, 2);
+    bias_ = numbers(s.b, s.N, 3);
+    out_.resize(static_cast<std::size_t>((gradient ? s.N * s.K : m * wide) * size_of(s.out)));
   }
   std::vector<std::byte> operator()() {
     std::memset(out_.data(), 0, out_.size());

@@ -105,7 +105,7 @@ public:
     constexpr std::int64_t library = 2 << 20;
     const bool forward = s.kind == product_kind::forward,
                gradient = s.kind == product_kind::weight_gradient;
-    const std::int64_t rows = s.part != 0 ? s.part : s.M, wide = s.type == dtype::f64 ? 8 : 4,
+    const std::int64_t rows = s.part != 0 ? s.part : s.M, wide = size_of(accumulator_of(s.a)),
                        m = gradient ? s.N : rows, n = forward ? s.N : s.K,
                        k = gradient  ? rows
                            : forward ? s.K
@@ -123,7 +123,7 @@ public:
     const auto at_most = [](std::int64_t x, std::int64_t most) { return x < most ? x : most; };
     const std::int64_t tile_m = at_most(m, limits::tile), tile_n = at_most(n, limits::columns),
                        block = at_most(k, limits::block),
-                       of_thread = pages(tile_m * tile_n * 4) + copy(tile_m, block) +
+                       of_thread = pages(tile_m * tile_n * wide) + copy(tile_m, block) +
                                    copy(block, tile_n) + library;
     return threads * of_thread + copies(m, k, true) + copies(k, n, gradient) + pages(s.N * 4);
   }

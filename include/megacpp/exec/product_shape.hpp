@@ -37,11 +37,12 @@ struct product_shape {
   std::int64_t M = 0, N = 0, K = 0;
   std::int64_t x_stride = 0; // elements from a row of X or dX to the next; 0: K
   std::int64_t y_stride = 0; // elements from a row of Y or dY to the next; 0: N
-  dtype type = dtype::f32;   // of X, W, dY and bias: f32, bf16 or f64
-  dtype output =
-      dtype::f32;          // of Y or dX: `type`, or f32 for bf16 operands; dW: accumulator_of(type)
-  bool bias = false;       // forward only
-  bool accumulate = false; // input_gradient: dX += ...; a weight gradient always accumulates
+  dtype a = dtype::f32;      // of X or dY, the first operand
+  dtype b = dtype::f32;      // of W, or of a weight gradient's X; and of the bias
+  dtype out = dtype::f32;    // of Y, dX or dW
+  bool scaled = false; // the sum is taken times a number of fp32 of each operand (product_scales)
+  bool bias = false;   // forward only, added to the scaled sum
+  bool accumulate = false;   // input_gradient: dX += ...; a weight gradient always accumulates
   bool dynamic_rows = false; // M is a maximum; the rows of a call are given at execute
   // Rows of a part, which divides M (0: M is one part). Every part has the bits of a product of its
   // own: tiles, copies and library calls follow from a part's shape and end at its borders, and a
@@ -77,8 +78,8 @@ constexpr product_shape make_product_shape(product_kind kind, dtype type, std::i
   s.M = M;
   s.N = N;
   s.K = K;
-  s.type = type;
-  s.output = kind == product_kind::weight_gradient ? accumulator_of(type) : type;
+  s.a = s.b = type;
+  s.out = kind == product_kind::weight_gradient ? accumulator_of(type) : type;
   s.accumulate = kind == product_kind::weight_gradient;
   return s;
 }

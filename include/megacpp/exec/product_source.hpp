@@ -14,12 +14,19 @@ namespace mc {
 
 class lane;
 
+/// One number of fp32 for each operand of a scaled product, in the memory of the device: what the
+/// operand's elements stand for is they times that number.
+struct product_scales {
+  const float *a = nullptr, *b = nullptr;
+};
+
 /// A call of a product: the lane that it runs on, and its operands.
 struct product_call {
   lane& on; ///< on whose workspace no other product works meanwhile
   const void *a = nullptr, *b = nullptr, *bias = nullptr;
   void* out = nullptr;
-  std::int64_t rows = -1; ///< M for a shape with dynamic rows (0 ... shape().M), otherwise absent
+  std::int64_t rows = -1;  ///< M for a shape with dynamic rows (0 ... shape().M), otherwise absent
+  product_scales scales{}; ///< of a scaled shape
 };
 
 /// A prepared product.
@@ -33,7 +40,7 @@ public:
   /// weight_gradient: a = dY, b = X, out = dW (accumulated into)
   virtual void execute(const product_call& c) const = 0;
   /// Consecutive parts of rows[0], rows[1], ... rows (0 ... shape().M each) of a shape with dynamic
-  /// rows, without bias: the bits of one execute for every part.
+  /// rows, without bias and scales: the bits of one execute for every part.
   virtual void execute_parts(const product_call& c, std::span<const std::int32_t> rows) const = 0;
 
 protected:

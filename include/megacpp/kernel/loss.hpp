@@ -41,7 +41,7 @@ template <class In, class Call> chunking placed(const Call& c, std::int64_t word
 }
 template <class T> constexpr product_shape chunk_product(product_kind kind, const chunking& k) {
   product_shape s = make_product_shape(kind, dtype_of<T>, k.chunk(), k.width, k.hidden);
-  if (kind == product_kind::forward) s.output = accumulator_of(dtype_of<T>);
+  if (kind == product_kind::forward) s.out = accumulator_of(dtype_of<T>);
   s.dynamic_rows = k.at_once % k.chunk() != 0;
   return s;
 }

@@ -73,7 +73,8 @@ public:
     float* const tile = take(s_.m * s_.n);
     const product_status status = plain_.run(slot, a, b, bias, tile, nullptr);
     if (status == product_status::done)
-      detail::round_tile(tile, s_.n, static_cast<bf16*>(c), s_.ldc, s_.m, s_.n, s_.accumulate);
+      detail::round_tile<float, bf16, float>(tile, s_.n, static_cast<bf16*>(c), s_.ldc, s_.m, s_.n,
+                                             s_.accumulate);
     return status;
   }
 

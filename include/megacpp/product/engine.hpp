@@ -133,7 +133,12 @@ private:
     std::byte *out = nullptr, *workspace = nullptr;
     const std::int32_t* rows = nullptr;
     std::int64_t parts = 0;
+    product_scales scales{};
   };
+  /// What a sum is taken times.
+  template <class A> A factor_of(const product_scales& s) const {
+    return shape_.scaled ? static_cast<A>(*s.a) * static_cast<A>(*s.b) : A(1);
+  }
   part_range range_of(const product_call& c) const;
   /// One of them: its number, its first row among them, its extents.
   struct part_place {
@@ -148,8 +153,9 @@ private:
   /// Whether rows are computed apart (detail::dot_rows): few, which are bound by reading W once, or
   /// all, if asked of the engine.
   bool apart(std::int64_t rows) const;
-  void run_apart(const extent3& e, const void* x, const void* w, const void* bias, void* y,
-                 int most) const;
+  void run_apart(const extent3& e, const part_range& from, int most) const;
+  void round(const std::byte* tile, std::byte* target, std::int64_t m, std::int64_t n,
+             const product_scales& scales, const std::byte* bias) const;
   void copy(const operand& o, const std::byte* from, std::byte* copied, std::int64_t rows,
             std::int64_t columns, int slot, int slots) const;
   const std::byte* block(const operand& o, const std::byte* from, std::byte* copied,
@@ -178,7 +184,7 @@ private:
   operand a_, b_;
   std::int64_t ldc_ = 0;
   bool widened_ = false;
-  bool tiled_ = false; // a tile is summed in fp32 and then rounded into a bf16 output
+  bool tiled_ = false; // a tile is summed apart, then scaled and rounded into the output
   dtype cell_type_ = dtype::f32;
   detail::cut rows_, columns_, chunks_;
   std::vector<const product_cell*> cells_;

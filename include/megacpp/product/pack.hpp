@@ -85,15 +85,19 @@ template <class A, class T> void transpose(const T* from, std::int64_t from_stri
   }
 }
 
-/// An fp32 tile into a bf16 output, rounded once to nearest even; added to it first if asked.
-inline void round_tile(const float* tile, std::int64_t tile_stride, bf16* out, std::int64_t stride,
-                       std::int64_t rows, std::int64_t columns, bool accumulate) {
+/// A tile of sums, times a factor, beside a bias (columns) where there is one, into an output,
+/// rounded once to nearest even; added to it first if asked.
+template <class A, class Out, class Bias>
+void round_tile(const A* tile, std::int64_t tile_stride, Out* out, std::int64_t stride,
+                std::int64_t rows, std::int64_t columns, bool accumulate, A factor = 1,
+                const Bias* bias = nullptr) {
   for (std::int64_t r = 0; r < rows; ++r) {
-    const float* const in = tile + r * tile_stride;
-    bf16* const to = out + r * stride;
-    core_team{}.each<bf16>(columns, [=](auto l) {
-      const auto x = load<float>(in, l);
-      store(to, l, accumulate ? load<float>(to, l) + x : x);
+    const A* const in = tile + r * tile_stride;
+    Out* const to = out + r * stride;
+    core_team{}.each<Out>(columns, [=](auto l) {
+      auto x = load<A>(in, l) * factor;
+      if (bias) x = x + load<A>(bias, l);
+      store(to, l, accumulate ? load<A>(to, l) + x : x);
     });
   }
 }
@@ -111,7 +115,7 @@ MEGACPP_HD vec<A, N> load_rest(const T* row, std::int64_t k, std::int64_t K) {
 /// so that these stay in registers.
 template <int R, int C, class T, class Out>
 MEGACPP_HD void dot_tile(const T* x, std::int64_t x_stride, const T* w, const T* bias, Out* y,
-                         std::int64_t y_stride, std::int64_t K) {
+                         std::int64_t y_stride, std::int64_t K, accumulator_t<T> factor) {
   using A = accumulator_t<T>;
   constexpr int N = block_lanes<A>;
   using V = vec<A, N>;
@@ -134,18 +138,18 @@ MEGACPP_HD void dot_tile(const T* x, std::int64_t x_stride, const T* w, const T*
     step([k](const T* p) { return load<A>(p, lanes<N>{k}); });
   if (full < K) step([full, K](const T* p) { return load_rest<A, N>(p, full, K); });
   each([&](auto r, auto c) __attribute__((always_inline)) {
-    const A total = sum_across(sum[r][c]);
+    const A total = sum_across(sum[r][c]) * factor;
     y[r * y_stride + c] = convert<Out>(bias ? total + convert<A>(bias[c]) : total);
   });
 }
 
-/// This slot's share of Y(M,N) = X(M,K) W(N,K)^T + bias, every element by itself: its bits depend
-/// on its row of X, its row of W and nothing else. Reads W once, in blocks that stay in the core
-/// for all rows of X.
+/// This slot's share of Y(M,N) = factor X(M,K) W(N,K)^T + bias, every element by itself: its bits
+/// depend on its row of X, its row of W and nothing else. Reads W once, in blocks that stay in the
+/// core for all rows of X.
 template <class T, class Out> void dot_rows(const T* x, std::int64_t x_stride, const T* w,
                                             const T* bias, Out* y, std::int64_t y_stride,
                                             std::int64_t M, std::int64_t N, std::int64_t K,
-                                            int slot, int slots) {
+                                            accumulator_t<T> factor, int slot, int slots) {
   constexpr int side = register_bytes >= 64 ? 4 : 2; // sums, a row and an element in registers
   constexpr std::int64_t block_bytes = 256 << 10;
   const std::int64_t block = std::max<std::int64_t>(
@@ -158,7 +162,7 @@ template <class T, class Out> void dot_rows(const T* x, std::int64_t x_stride, c
       const auto tile = [&](auto width, std::int64_t n) {
         dot_tile<R, decltype(width)::value>(x + m * x_stride, x_stride, w + n * K,
                                             bias ? bias + n : nullptr, y + m * y_stride + n,
-                                            y_stride, K);
+                                            y_stride, K, factor);
       };
       std::int64_t n = from;
       for (; n + C <= to; n += C) tile(std::integral_constant<int, C>{}, n);

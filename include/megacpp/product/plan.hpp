@@ -170,8 +170,8 @@ inline bool product_engine::make_cells(product& p) {
     cs.a_transposed = p.a_.cell_transposed();
     cs.b_transposed = p.b_.cell_transposed();
     cs.type = p.cell_type_;
-    cs.output = p.tiled_ ? dtype::f32 : s.output;
-    cs.bias = s.bias && !later;
+    cs.output = p.tiled_ ? accumulator_of(p.cell_type_) : s.out;
+    cs.bias = s.bias && !later && !s.scaled;
     cs.accumulate = later || adds;
     const product_cell* made = cell(cs);
     if (!made) return false;
@@ -267,10 +267,13 @@ inline std::unique_ptr<product> product_engine::make(const product_shape& s) {
     refuse("rows that vary must be fewer than 2^31");
   if (s.part < 0 || (s.part > 0 && (s.M % s.part != 0 || s.dynamic_rows)))
     refuse("its parts must divide its rows, which must not vary");
-  if (s.type != dtype::f32 && s.type != dtype::bf16 && s.type != dtype::f64)
+  if (s.a != s.b)
+    refuse(std::string("its operands are ") + name_of(s.a) + " and " + name_of(s.b) +
+           ", and the CPU's libraries multiply those of one type");
+  if (s.a != dtype::f32 && s.a != dtype::bf16 && s.a != dtype::f64)
     refuse("its operands must be f32, bf16 or f64");
-  if (gradient ? s.output != accumulator_of(s.type)
-               : s.output != s.type && !(s.type == dtype::bf16 && s.output == dtype::f32))
+  if (gradient ? s.out != accumulator_of(s.a)
+               : s.out != s.a && !(s.a == dtype::bf16 && s.out == dtype::f32))
     refuse("its output has another type than its operands");
   if (s.bias && s.kind != product_kind::forward) refuse("only a forward product has a bias");
   if (gradient != s.accumulate && s.kind != product_kind::input_gradient)
@@ -285,12 +288,12 @@ inline std::unique_ptr<product> product_engine::make(const product_shape& s) {
   p.a_.stride = s.kind == product_kind::forward ? s.x_row() : s.y_row();
   p.b_.stride = gradient ? s.x_row() : s.K;
   p.ldc_ = s.kind == product_kind::forward ? s.y_row() : gradient ? s.K : s.x_row();
-  p.a_.row_bytes = p.a_.stride * size_of(s.type);
-  p.b_.row_bytes = gradient ? p.b_.stride * size_of(s.type) : 0;
+  p.a_.row_bytes = p.a_.stride * size_of(s.a);
+  p.b_.row_bytes = gradient ? p.b_.stride * size_of(s.b) : 0;
   const auto e = p.part_extents(-1);
   if (p.apart(e.m)) return made;
-  p.widened_ = s.type == dtype::bf16 && type() == product_type::widened;
-  p.cell_type_ = p.widened_ ? dtype::f32 : s.type;
+  p.widened_ = s.a == dtype::bf16 && type() == product_type::widened;
+  p.cell_type_ = p.widened_ ? dtype::f32 : s.a;
   // A tile of a weight gradient is as small as a sum over 512 rows pays for: parts are many.
   auto tile = detail::tile_of(e.m, e.n, gradient ? std::max<std::int64_t>(e.k, 512) : e.k);
   if (gradient && s.sums == numerics::fast && !eigen_only_ && p.cell_type_ == dtype::f32)
@@ -300,10 +303,10 @@ inline std::unique_ptr<product> product_engine::make(const product_shape& s) {
   p.rows_ = detail::cut(e.m, tile.m, s.dynamic_rows && !gradient);
   p.columns_ = detail::cut(e.n, s.panel ? s.panel : tile.n, false);
   make_copies(p);
-  p.tiled_ = s.output == dtype::bf16 && (p.widened_ || p.chunks_.count(e.k) > 1);
+  p.tiled_ = s.scaled || (s.out == dtype::bf16 && (p.widened_ || p.chunks_.count(e.k) > 1));
   if (p.tiled_) {
-    p.tile_bytes_ = detail::aligned(
-        static_cast<std::size_t>(p.rows_.sizes[0] * p.columns_.sizes[0]) * sizeof(float));
+    p.tile_bytes_ = detail::aligned(static_cast<std::size_t>(
+        p.rows_.sizes[0] * p.columns_.sizes[0] * size_of(accumulator_of(p.cell_type_))));
   }
   p.slot_bytes_ = p.tile_bytes_ + p.a_.block_bytes() + p.b_.block_bytes();
   if (!sizes_alone_ && !make_cells(p)) {

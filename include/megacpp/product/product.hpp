@@ -72,7 +72,7 @@ inline product_status product::run_tile(std::int64_t row_tile, std::int64_t colu
   const std::byte* const a = part_of(a_, from.a, from, p);
   const std::byte* const b = part_of(b_, from.b, from, p);
   const std::int64_t first_row = summed() ? 0 : p.begin;
-  std::byte* const target = from.out + ((first_row + i0) * ldc_ + j0) * size_of(shape_.output);
+  std::byte* const target = from.out + ((first_row + i0) * ldc_ + j0) * size_of(shape_.out);
   const std::byte* const bias_at = from.bias ? from.bias + j0 * size_of(cell_type_) : nullptr;
   const std::int64_t m = rows_.sizes[row.size], n = columns_.sizes[column.size];
   const std::int64_t chunks = chunks_.count(e.k);
@@ -82,14 +82,25 @@ inline product_status product::run_tile(std::int64_t row_tile, std::int64_t colu
     const product_cell& cell = cell_of(row.size, column.size, chunk.size, c > 0);
     const product_status status =
         cell.run(slot, block(a_, a, block_a, i0, k0, m, k), block(b_, b, block_b, k0, j0, k, n),
-                 c == 0 ? bias_at : nullptr, tiled_ ? own : target, scratch);
+                 c == 0 && !shape_.scaled ? bias_at : nullptr, tiled_ ? own : target, scratch);
     if (status != product_status::done) return status;
   }
-  if (tiled_) {
-    detail::round_tile(reinterpret_cast<const float*>(own), columns_.sizes[0],
-                       reinterpret_cast<bf16*>(target), ldc_, m, n, shape_.accumulate);
-  }
+  if (tiled_) round(own, target, m, n, from.scales, shape_.scaled ? bias_at : nullptr);
   return product_status::done;
+}
+
+/// A tile of sums into its place in the output.
+inline void product::round(const std::byte* tile, std::byte* target, std::int64_t m, std::int64_t n,
+                           const product_scales& scales, const std::byte* bias) const {
+  with_float_type(cell_type_, [&]<class T>(T) {
+    with_float_type(shape_.out, [&]<class Out>(Out) {
+      using A = accumulator_t<T>;
+      if constexpr (std::is_same_v<A, double> == std::is_same_v<Out, double>)
+        detail::round_tile(reinterpret_cast<const A*>(tile), columns_.sizes[0],
+                           reinterpret_cast<Out*>(target), ldc_, m, n, shape_.accumulate,
+                           factor_of<A>(scales), reinterpret_cast<const T*>(bias));
+    });
+  });
 }
 
 /// This slot's share of an operand of (rows, columns), or of a block of it, into its plain copy.
@@ -105,9 +116,7 @@ inline void product::copy(const operand& o, const std::byte* from, std::byte* co
       detail::copy_rows(in, o.stride, to, o.copy_stride, rows, columns, slot, slots);
     }
   };
-  if (shape_.type == dtype::f64) run(double{});
-  else if (shape_.type == dtype::f32) run(float{});
-  else run(bf16{});
+  with_float_type(shape_.a, run); // both have it
 }
 
 /// Where a tile reads a block of an operand, copied there first if so planned.
@@ -116,28 +125,25 @@ inline const std::byte* product::block(const operand& o, const std::byte* from, 
                                        std::int64_t columns) const {
   if (o.copied == copying::whole)
     return from + (row * o.copy_stride + column) * size_of(cell_type_);
-  from += (o.transposed ? column * o.stride + row : row * o.stride + column) * size_of(shape_.type);
+  from += (o.transposed ? column * o.stride + row : row * o.stride + column) * size_of(shape_.a);
   if (o.copied == copying::none) return from;
   copy(o, from, copied, rows, columns, 0, 1);
   return copied;
 }
 
-inline void product::run_apart(const extent3& e, const void* x, const void* w, const void* bias,
-                               void* y, int most) const {
+inline void product::run_apart(const extent3& e, const part_range& from, int most) const {
   const int threads = threads_for(e.m * e.n * e.k, most);
-  const auto run = [&](auto type, auto output) {
-    using T = decltype(type);
-    using Out = decltype(output);
-    on_slots(threads, [&](int slot) {
-      detail::dot_rows(static_cast<const T*>(x), a_.stride, static_cast<const T*>(w),
-                       static_cast<const T*>(bias), static_cast<Out*>(y), ldc_, e.m, e.n, e.k, slot,
-                       threads);
+  with_float_type(shape_.a, [&]<class T>(T) {
+    with_float_type(shape_.out, [&]<class Out>(Out) {
+      if constexpr (std::is_same_v<Out, T> || std::is_same_v<Out, accumulator_t<T>>)
+        on_slots(threads, [&](int slot) {
+          detail::dot_rows(
+              reinterpret_cast<const T*>(from.a), a_.stride, reinterpret_cast<const T*>(from.b),
+              reinterpret_cast<const T*>(from.bias), reinterpret_cast<Out*>(from.out), ldc_, e.m,
+              e.n, e.k, factor_of<accumulator_t<T>>(from.scales), slot, threads);
+        });
     });
-  };
-  if (shape_.type == dtype::f64) run(double{}, double{});
-  else if (shape_.type == dtype::f32) run(float{}, float{});
-  else if (shape_.output == dtype::f32) run(bf16{}, float{});
-  else run(bf16{}, bf16{});
+  });
 }
 
 /// All parts of a call, in the workspace of its lane.
@@ -148,11 +154,15 @@ inline product::part_range product::range_of(const product_call& c) const {
                                          std::to_string(workspace_bytes()) +
                                          " bytes was started on a lane that has " +
                                          std::to_string(room.workspace) + ".");
+  if (shape_.scaled && (c.scales.a == nullptr || c.scales.b == nullptr))
+    throw error(exit_code::internal,
+                "A matrix product prepared with scales was given none: give one of each operand.");
   return {.a = static_cast<const std::byte*>(c.a),
           .b = static_cast<const std::byte*>(c.b),
           .bias = static_cast<const std::byte*>(shape_.bias ? c.bias : nullptr),
           .out = static_cast<std::byte*>(c.out),
-          .workspace = c.on.workspace()};
+          .workspace = c.on.workspace(),
+          .scales = c.scales};
 }
 
 inline void product::execute(const product_call& c) const {
@@ -168,7 +178,7 @@ inline void product::execute(const product_call& c) const {
   const int threads = std::min(engine_->threads_, thread_count());
   if (apart(e.m)) {
     e.m *= shape_.parts();
-    return run_apart(e, from.a, from.b, from.bias, from.out, threads);
+    return run_apart(e, from, threads);
   }
   for (std::int64_t part = 0; part < shape_.parts(); part += from.parts) {
     from.parts = std::min(at_once_, shape_.parts() - part);
@@ -180,10 +190,10 @@ inline void product::execute_parts(const product_call& c, std::span<const std::i
   const std::int32_t* const rows = all.data();
   const std::int64_t parts = std::ssize(all);
   part_range from = range_of(c);
-  if (!shape_.dynamic_rows || shape_.bias)
+  if (!shape_.dynamic_rows || shape_.bias || shape_.scaled)
     throw error(exit_code::internal,
                 "A matrix product prepared for a fixed number of rows, or with "
-                "a bias, was given parts.");
+                "a bias or scales, was given parts.");
   for (std::int64_t p = 0; p < parts; ++p)
     if (rows[p] < 0 || rows[p] > shape_.M)
       throw error(exit_code::internal, "A matrix product prepared for " + std::to_string(shape_.M) +
@@ -203,9 +213,9 @@ inline void product::execute_parts(const product_call& c, std::span<const std::i
     if (total == 0) continue;
     if (few) {
       const auto e = part_extents(total);
-      run_apart(e, from.a, from.b, nullptr, from.out, threads);
+      run_apart(e, from, threads);
       from.a += e.m * a_.row_bytes;
-      from.out += e.m * ldc_ * size_of(shape_.output);
+      from.out += e.m * ldc_ * size_of(shape_.out);
     } else {
       run_parts(from, first, threads);
       first = false;
@@ -275,7 +285,7 @@ inline void product::run_parts(part_range& from, bool first, int threads) const 
                 "oneDNN failed in a matrix product; report this with the output of describe.");
   from.a += total * a_.row_bytes;
   from.b += total * b_.row_bytes;
-  if (!summed()) from.out += total * ldc_ * size_of(shape_.output);
+  if (!summed()) from.out += total * ldc_ * size_of(shape_.out);
 }
 
 } // namespace mc
